@@ -1,0 +1,215 @@
+package verbs
+
+import (
+	"net/netip"
+)
+
+// Driver finds and opens the devices of one kind.
+type Driver interface {
+	// Name is the driver's own name: "soft", "ibverbs".
+	Name() string
+	// Devices lists what the driver can open on this machine now. The list may
+	// be incomplete together with an error that says what could not be read.
+	Devices() ([]DeviceInfo, error)
+	// Open opens the device with that name. A name that is none of the
+	// driver's gives an error that matches ErrNoDevice.
+	Open(name string) (Device, error)
+}
+
+// DeviceInfo names a device that can be opened.
+type DeviceInfo struct {
+	Name      string // the name Open takes
+	Driver    string // the driver's name
+	GUID      uint64 // node GUID, host byte order; zero if there is none
+	Interface string // the network interface behind it; empty if unknown
+}
+
+// Device is an open device.
+type Device interface {
+	Name() string
+	// Driver is the name of the driver behind the device.
+	Driver() string
+	// Query returns the device's limits and capabilities (IBTA 11.2.1.2).
+	Query() (DeviceAttr, error)
+	// QueryPort returns the attributes of a port; ports count from 1.
+	QueryPort(port int) (PortAttr, error)
+	// GIDs returns the GID table of a port, empty entries left out.
+	GIDs(port int) ([]GIDEntry, error)
+	// Counters returns the device's counters, in a stable order, with the names
+	// that the kernel's drivers give them under hw_counters.
+	Counters() ([]Counter, error)
+	// DefaultPD is the protection domain shared by everything on this open
+	// device that does not bring its own. It lives as long as the device; it is
+	// not to be closed.
+	DefaultPD() PD
+	// AllocPD allocates a protection domain (IBTA 11.2.1.5).
+	AllocPD() (PD, error)
+	// CreateCQ creates a completion queue for at least capacity entries
+	// (IBTA 11.2.8.1). A queue that overflows is in error: Poll says so, and
+	// the queue pairs on it enter the error state.
+	CreateCQ(capacity int) (CQ, error)
+	// SubscribeEvents calls handle for every asynchronous event of the device
+	// until cancel is called (IBTA 11.6.3). After cancel has returned, handle
+	// is not running and will not run again.
+	SubscribeEvents(handle func(Event)) (cancel func())
+	// Close releases the device. While protection domains or completion queues
+	// are open it fails with an error that matches ErrInUse.
+	Close() error
+}
+
+// DeviceAttr holds the limits and capabilities of a device. A limit of zero
+// means that the device does not have the thing at all.
+type DeviceAttr struct {
+	FirmwareVersion   string
+	NodeGUID          uint64
+	VendorID          uint32
+	MaxMRSize         uint64 // bytes
+	MaxQP             int
+	MaxQPWR           int // outstanding work requests on one queue
+	MaxSGE            int // scatter-gather entries in one work request
+	MaxCQ             int
+	MaxCQE            int
+	MaxMR             int
+	MaxPD             int
+	MaxSRQ            int
+	MaxSRQWR          int
+	MaxSRQSGE         int
+	MaxAH             int
+	MaxQPReadAtomic   int    // reads and atomics a queue pair answers at a time
+	MaxInitReadAtomic int    // reads and atomics a queue pair has outstanding at a time
+	MaxInline         int    // bytes of inline data in one work request
+	MaxMessage        uint32 // bytes in one message
+	Ports             int
+	Transports        Transports
+	Atomics           bool // 64-bit compare-and-swap and fetch-and-add
+}
+
+// Transports is a set of transport services.
+type Transports uint8
+
+// Has reports whether the set holds t.
+func (s Transports) Has(t QPType) bool { return s&(1<<t) != 0 }
+
+// TransportSet makes a set of transport services.
+func TransportSet(types ...QPType) Transports {
+	var s Transports
+	for _, t := range types {
+		s |= 1 << t
+	}
+	return s
+}
+
+// MTU is a path MTU in bytes of payload: 256, 512, 1024, 2048 or 4096.
+type MTU int
+
+// Valid reports whether m is one of the five path MTUs of IBTA 9.4.3.
+func (m MTU) Valid() bool {
+	switch m {
+	case 256, 512, 1024, 2048, 4096:
+		return true
+	}
+	return false
+}
+
+// PortState is the state of a port (IBTA 14.2.5.6).
+type PortState int
+
+// The port states.
+const (
+	PortNop PortState = iota
+	PortDown
+	PortInit
+	PortArmed
+	PortActive
+)
+
+// LinkLayer tells the networks apart that a port can be on.
+type LinkLayer int
+
+// The link layers.
+const (
+	LinkUnspecified LinkLayer = iota
+	LinkInfiniBand
+	LinkEthernet
+)
+
+// PortAttr holds the attributes of a port.
+type PortAttr struct {
+	State      PortState
+	LinkLayer  LinkLayer
+	MaxMTU     MTU
+	ActiveMTU  MTU
+	GIDTable   int    // entries in the GID table
+	LID        uint16 // zero on Ethernet
+	Interface  string // the network interface behind the port; empty if unknown
+	ActiveRate uint64 // bits per second; zero if unknown
+}
+
+// GID is a global identifier: 16 bytes, an IPv6 address or, on RoCEv2 over
+// IPv4, an IPv4-mapped one (IBTA annex A17.4.5.2).
+type GID [16]byte
+
+// GIDFromAddr makes the GID of an address.
+func GIDFromAddr(a netip.Addr) GID { return a.As16() }
+
+// Addr is the IP address that the GID stands for, IPv4 when it is mapped.
+func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
+
+// String prints the GID in the eight groups of the verbs' tools.
+func (g GID) String() string { return netip.AddrFrom16(g).StringExpanded() }
+
+// GIDType says which wire protocol a GID is for.
+type GIDType int
+
+// The GID types.
+const (
+	GIDInfiniBand GIDType = iota
+	GIDRoCEv1
+	GIDRoCEv2
+)
+
+// GIDEntry is one entry of a port's GID table.
+type GIDEntry struct {
+	Index     int
+	GID       GID
+	Type      GIDType
+	Interface string // the network interface it belongs to; empty if unknown
+	// UDPPort is the port that the device answers on at this address: 4791, or
+	// another one that peers must be told (software device only).
+	UDPPort uint16
+}
+
+// Counter is a named count.
+type Counter struct {
+	Name  string
+	Value uint64
+}
+
+// EventType is the kind of an asynchronous event (IBTA 11.6.3).
+type EventType int
+
+// The asynchronous events.
+const (
+	EventCQError EventType = iota + 1
+	EventQPFatal
+	EventQPRequestError // the responder refused a request as invalid
+	EventQPAccessError  // the responder refused a request for its rkey, bounds or permission
+	EventCommEstablished
+	EventSRQError
+	EventSRQLimitReached
+	EventQPLastWQEReached
+	EventPortActive
+	EventPortError
+	EventGIDChange
+	EventDeviceFatal
+)
+
+// Event is an asynchronous event. The fields that its type does not concern
+// are zero.
+type Event struct {
+	Type EventType
+	QPN  uint32
+	CQ   CQ
+	SRQ  SRQ
+	Port int
+}

@@ -1,0 +1,53 @@
+package verbs
+
+// Access is a set of access rights to a memory region (IBTA 10.6.3.1), also
+// those a queue pair grants its peer. Local reads are always allowed.
+type Access uint32
+
+// The access rights.
+const (
+	AccessLocalWrite Access = 1 << iota
+	AccessRemoteWrite
+	AccessRemoteRead
+	AccessRemoteAtomic
+	AccessRelaxedOrdering
+)
+
+// PD is a protection domain: regions, queue pairs, shared receive queues and
+// address handles work together only within one.
+type PD interface {
+	Device() Device
+	// RegMR registers memory (IBTA 11.2.7.2). Remote rights to write need
+	// AccessLocalWrite too. The region's addresses are those of the bytes. The
+	// slice must not be empty, and stay where it is until the region is closed:
+	// memory of the Go heap has to be pinned by the caller.
+	RegMR(mem []byte, access Access) (MR, error)
+	// CreateQP creates a queue pair in the state Reset (IBTA 11.2.4.1).
+	CreateQP(init QPInit) (QP, error)
+	// CreateSRQ creates a shared receive queue (IBTA 11.2.3.1).
+	CreateSRQ(init SRQInit) (SRQ, error)
+	// CreateAH creates an address handle for datagrams (IBTA 11.2.2.1).
+	CreateAH(attr AddressAttr) (AH, error)
+	// Close frees the domain. While anything belongs to it, it fails with an
+	// error that matches ErrInUse.
+	Close() error
+}
+
+// MR is a registered memory region.
+type MR interface {
+	Addr() uint64
+	Len() uint64
+	Access() Access
+	LKey() uint32
+	RKey() uint32
+	// Close ends the registration. Once it has returned, the device neither
+	// reads nor writes the memory, and the keys are refused.
+	Close() error
+}
+
+// SGE is a scatter-gather entry: a piece of registered local memory.
+type SGE struct {
+	Addr   uint64
+	Length uint32 // bytes
+	LKey   uint32
+}

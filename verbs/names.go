@@ -1,0 +1,77 @@
+package verbs
+
+import "strconv"
+
+// name returns the name of a constant, or its kind and number for one that is
+// not known: values can come from a device newer than this code.
+func name[T ~int](names []string, kind string, v T) string {
+	if v >= 0 && int(v) < len(names) && names[v] != "" {
+		return names[v]
+	}
+	return kind + " " + strconv.Itoa(int(v))
+}
+
+var statusNames = []string{
+	"success", "local length error", "local queue pair operation error",
+	"local end-to-end context operation error", "local protection error",
+	"flushed", "memory window bind error", "bad response", "local access error",
+	"remote invalid request", "remote access error", "remote operation error",
+	"transport retry count exceeded", "receiver-not-ready retry count exceeded",
+	"local reliable-datagram-domain violation", "remote invalid reliable-datagram request",
+	"aborted by the remote side", "invalid end-to-end context number",
+	"invalid end-to-end context state", "fatal error", "response timeout", "general error",
+}
+
+// String names the status in words.
+func (s Status) String() string { return name(statusNames, "status", s) }
+
+var qpStateNames = []string{"Reset", "Init", "RTR", "RTS", "SQD", "SQE", "Error"}
+
+// String gives the state's usual abbreviation.
+func (s QPState) String() string { return name(qpStateNames, "queue pair state", s) }
+
+var qpTypeNames = []string{"RC", "UC", "UD"}
+
+// String gives the service's usual abbreviation.
+func (t QPType) String() string { return name(qpTypeNames, "transport service", t) }
+
+var opcodeNames = []string{
+	"send", "send with immediate", "write", "write with immediate", "read",
+	"compare-and-swap", "fetch-and-add",
+}
+
+// String names the operation.
+func (o Opcode) String() string { return name(opcodeNames, "operation", o) }
+
+var wcOpcodeNames = []string{
+	"send", "write", "read", "compare-and-swap", "fetch-and-add", "receive",
+	"receive of a write with immediate",
+}
+
+// String names the completed operation.
+func (o WCOpcode) String() string { return name(wcOpcodeNames, "completion of operation", o) }
+
+var portStateNames = []string{"no state change", "down", "init", "armed", "active"}
+
+// String names the state.
+func (s PortState) String() string { return name(portStateNames, "port state", s) }
+
+var linkLayerNames = []string{"unspecified", "InfiniBand", "Ethernet"}
+
+// String names the link layer.
+func (l LinkLayer) String() string { return name(linkLayerNames, "link layer", l) }
+
+var gidTypeNames = []string{"IB", "RoCEv1", "RoCEv2"}
+
+// String names the type as the verbs' tools do.
+func (t GIDType) String() string { return name(gidTypeNames, "GID type", t) }
+
+var eventNames = []string{
+	"", "completion queue error", "queue pair fatal error", "queue pair request error",
+	"queue pair access error", "communication established", "shared receive queue error",
+	"shared receive queue limit reached", "last work request reached", "port active",
+	"port error", "GID table changed", "device fatal error",
+}
+
+// String names the event.
+func (t EventType) String() string { return name(eventNames, "event", t) }

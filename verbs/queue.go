@@ -1,0 +1,255 @@
+package verbs
+
+// CQ is a completion queue.
+type CQ interface {
+	Capacity() int
+	// Poll takes up to len(wc) completions off the queue and returns how many.
+	// On the software device it also drives the device.
+	Poll(wc []WC) (int, error)
+	// Arm asks for one call of the function that was given to OnCompletion, at
+	// the next completion (IBTA 11.2.8.5). With solicitedOnly, only completions
+	// of messages sent with FlagSolicited, and failed ones, count. It returns
+	// false if the queue holds completions already: then nothing is armed, and
+	// the caller polls.
+	Arm(solicitedOnly bool) (bool, error)
+	// OnCompletion sets the function called when an armed queue gets a
+	// completion. It must be set before the first Arm and not afterwards.
+	OnCompletion(notify func())
+	// Close destroys the queue. While queue pairs use it, it fails with an
+	// error that matches ErrInUse.
+	Close() error
+}
+
+// SRQInit configures a shared receive queue.
+type SRQInit struct {
+	MaxWR  int // receives that can be posted at a time
+	MaxSGE int
+}
+
+// SRQ is a shared receive queue.
+type SRQ interface {
+	// PostRecv posts receive requests in order and returns how many were taken.
+	// It stops at the first bad one, with an error that says which and why.
+	PostRecv(wrs []RecvWR) (int, error)
+	// SetLimit arms EventSRQLimitReached for when fewer than limit receives are
+	// left.
+	SetLimit(limit int) error
+	Close() error
+}
+
+// QPType is a transport service (IBTA 9.2).
+type QPType int
+
+// The transport services.
+const (
+	RC QPType = iota // reliable connection
+	UC               // unreliable connection
+	UD               // unreliable datagram
+)
+
+// QPState is the state of a queue pair (IBTA 10.3.1).
+type QPState int
+
+// The queue pair states.
+const (
+	QPReset QPState = iota
+	QPInitialized
+	QPReadyToReceive
+	QPReadyToSend
+	QPSendQueueDrained
+	QPSendQueueError
+	QPError
+)
+
+// QPInit configures a queue pair.
+type QPInit struct {
+	Type       QPType
+	SendCQ     CQ
+	RecvCQ     CQ
+	SRQ        SRQ // nil: receives are posted to the queue pair itself
+	MaxSendWR  int
+	MaxRecvWR  int  // ignored with a SRQ
+	MaxSendSGE int  // zero means 1
+	MaxRecvSGE int  // zero means 1
+	MaxInline  int  // bytes
+	SignalAll  bool // every send request generates a completion
+}
+
+// QPAttrMask says which attributes of a QPAttr a Modify sets.
+type QPAttrMask uint32
+
+// The attributes that Modify can set. Which are required and which optional in
+// a transition is in IBTA 11.2.4.2, table 91, and in ibv_modify_qp(3).
+const (
+	QPAttrState QPAttrMask = 1 << iota
+	QPAttrPKeyIndex
+	QPAttrPort
+	QPAttrAccess
+	QPAttrQKey
+	QPAttrAddress
+	QPAttrPathMTU
+	QPAttrTimeout
+	QPAttrRetryCount
+	QPAttrRNRRetry
+	QPAttrRQPSN
+	QPAttrMaxInitReadAtomic
+	QPAttrMaxDestReadAtomic
+	QPAttrMinRNRTimer
+	QPAttrSQPSN
+	QPAttrDestQPN
+)
+
+// QPAttr holds the attributes of a queue pair.
+type QPAttr struct {
+	State     QPState
+	PKeyIndex int
+	Port      int
+	Access    Access // what the peer may do
+	QKey      uint32
+	Address   AddressAttr // the way to the peer
+	PathMTU   MTU
+	// Timeout t is the local acknowledge timeout: 4.096 µs × 2^t; 0 waits for
+	// ever, 31 is the largest (IBTA 9.7.6.1.3).
+	Timeout uint8
+	// RetryCount is how often a request that got no answer, or a sequence NAK,
+	// is repeated before it fails: 0 to 7.
+	RetryCount uint8
+	// RNRRetry is how often a request that met no receive is repeated: 0 to 6,
+	// and 7 for ever.
+	RNRRetry uint8
+	// MinRNRTimer is the code (0 to 31) of the time a peer is told to wait when
+	// no receive is posted (IBTA 9.7.5.2.8, table 46).
+	MinRNRTimer       uint8
+	RQPSN             uint32 // first packet sequence number expected, 24 bits
+	SQPSN             uint32 // first packet sequence number sent, 24 bits
+	DestQPN           uint32 // 24 bits
+	MaxInitReadAtomic int    // reads and atomics outstanding as requester
+	MaxDestReadAtomic int    // reads and atomics accepted as responder
+}
+
+// AddressAttr is the way to a peer.
+type AddressAttr struct {
+	DGID         GID
+	SGIDIndex    int
+	Port         int // local port, from 1
+	SL           uint8
+	HopLimit     uint8 // zero means 64
+	TrafficClass uint8
+	FlowLabel    uint32
+	DLID         uint16 // InfiniBand only
+	// UDPPort is the peer's port where it is not 4791; zero means 4791. Only
+	// the software device can be told another.
+	UDPPort uint16
+}
+
+// AH is an address handle.
+type AH interface {
+	Close() error
+}
+
+// QP is a queue pair.
+type QP interface {
+	// Num is the queue pair number, 24 bits.
+	Num() uint32
+	Type() QPType
+	// Modify changes attributes and state (IBTA 11.2.4.2). A refused change
+	// changes nothing, and its error names the attribute at fault.
+	Modify(attr QPAttr, mask QPAttrMask) error
+	// Query returns the attributes and the present state.
+	Query() (QPAttr, error)
+	// PostSend posts send requests in order and returns how many were taken.
+	// It stops at the first bad one, with an error that says which and why.
+	PostSend(wrs []SendWR) (int, error)
+	// PostRecv posts receive requests likewise. A queue pair with a shared
+	// receive queue refuses it.
+	PostRecv(wrs []RecvWR) (int, error)
+	// Close destroys the queue pair. Completions of requests still outstanding
+	// are dropped; once it has returned, their memory is the caller's again.
+	Close() error
+}
+
+// Opcode is the operation of a send request.
+type Opcode int
+
+// The operations.
+const (
+	OpSend Opcode = iota
+	OpSendImm
+	OpWrite
+	OpWriteImm
+	OpRead
+	OpCompareSwap
+	OpFetchAdd
+)
+
+// SendFlags qualify a send request.
+type SendFlags uint32
+
+// The send flags.
+const (
+	// FlagSignaled asks for a completion. A request without it completes
+	// silently, unless it fails or its queue pair signals all.
+	FlagSignaled SendFlags = 1 << iota
+	// FlagSolicited marks the message as one that wakes a peer armed for
+	// solicited completions only.
+	FlagSolicited
+	// FlagFence holds the request back until all earlier reads and atomics on
+	// this queue pair are complete (IBTA 10.8.3.3).
+	FlagFence
+	// FlagInline takes the data at the time of posting: the memory need not be
+	// registered and is free again when PostSend returns.
+	FlagInline
+)
+
+// SendWR is a send request. The slice of entries is read during PostSend only.
+type SendWR struct {
+	ID         uint64 // given back in the completion
+	Op         Opcode
+	Flags      SendFlags
+	SGL        []SGE  // for reads and atomics, where the result goes
+	Imm        uint32 // host byte order
+	RemoteAddr uint64
+	RKey       uint32
+	CompareAdd uint64 // compare value, or the value to add
+	Swap       uint64
+	// For datagrams.
+	AH         AH
+	RemoteQPN  uint32
+	RemoteQKey uint32
+}
+
+// RecvWR is a receive request.
+type RecvWR struct {
+	ID  uint64
+	SGL []SGE
+}
+
+// WCOpcode says what completed.
+type WCOpcode int
+
+// The completed operations.
+const (
+	WCSend WCOpcode = iota
+	WCWrite
+	WCRead
+	WCCompareSwap
+	WCFetchAdd
+	WCRecv
+	WCRecvWriteImm // a receive consumed by a write with immediate
+)
+
+// WC is a completion. When Status is not StatusSuccess only ID, Status,
+// VendorError and QPN hold (ibv_poll_cq(3)).
+type WC struct {
+	ID          uint64
+	Status      Status
+	Opcode      WCOpcode
+	VendorError uint32
+	Bytes       uint32 // received, read, or placed by a write with immediate
+	HasImm      bool
+	Imm         uint32 // host byte order
+	QPN         uint32 // the local queue pair
+	// For datagrams: who sent it, and whether a 40-byte GRH precedes the data.
+	SrcQPN uint32
+	HasGRH bool
+}
