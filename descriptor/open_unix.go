@@ -1,0 +1,14 @@
+//go:build unix
+
+package descriptor
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// openFile opens a file without waiting for a writer, should it be a pipe.
+func openFile(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+}

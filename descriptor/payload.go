@@ -1,0 +1,159 @@
+package descriptor
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+)
+
+// Writer builds a payload out of big-endian fields of fixed width and counted
+// bytes. The zero value is ready for use. After an error it writes nothing more;
+// Encode reports it.
+type Writer struct {
+	b   []byte
+	err error
+}
+
+// Uint8 writes one byte.
+func (w *Writer) Uint8(v uint8) { w.Fixed([]byte{v}) }
+
+// Bool writes one byte, 1 or 0.
+func (w *Writer) Bool(v bool) {
+	if v {
+		w.Uint8(1)
+	} else {
+		w.Uint8(0)
+	}
+}
+
+// Uint16 writes two bytes.
+func (w *Writer) Uint16(v uint16) { w.Fixed(binary.BigEndian.AppendUint16(nil, v)) }
+
+// Uint32 writes four bytes.
+func (w *Writer) Uint32(v uint32) { w.Fixed(binary.BigEndian.AppendUint32(nil, v)) }
+
+// Uint64 writes eight bytes.
+func (w *Writer) Uint64(v uint64) { w.Fixed(binary.BigEndian.AppendUint64(nil, v)) }
+
+// Fixed writes the bytes as they are, for a field whose width both ends know.
+func (w *Writer) Fixed(b []byte) {
+	if w.err != nil {
+		return
+	}
+	if len(b) > MaxPayload-len(w.b) {
+		w.err = fmt.Errorf("write descriptor: %w: %d bytes of payload, at most %d fit",
+			ErrTooBig, len(w.b)+len(b), MaxPayload)
+		return
+	}
+	w.b = append(w.b, b...)
+}
+
+// Counted writes a count of two bytes and then the bytes, at most 65535.
+func (w *Writer) Counted(b []byte) {
+	if w.err == nil && len(b) > math.MaxUint16 {
+		w.err = fmt.Errorf("write descriptor: %w: %d bytes in one field, at most %d fit",
+			ErrTooBig, len(b), math.MaxUint16)
+	}
+	w.Uint16(uint16(len(b)))
+	w.Fixed(b)
+}
+
+// Encode makes the binary descriptor of what has been written, or returns the
+// first error.
+func (w *Writer) Encode(kind Kind) ([]byte, error) {
+	if w.err != nil {
+		return nil, w.err
+	}
+	return Encode(kind, w.b)
+}
+
+// Reader takes a payload apart, field by field as a Writer wrote it. After an
+// error it returns zeroes; Done reports it.
+type Reader struct {
+	b   []byte
+	off int
+	err error
+}
+
+// NewReader returns a Reader of a payload. Counted returns parts of it.
+func NewReader(payload []byte) *Reader { return &Reader{b: payload} }
+
+func (r *Reader) take(n int) []byte {
+	if r.err != nil {
+		return nil
+	}
+	if left := len(r.b) - r.off; n > left {
+		r.err = fmt.Errorf("read descriptor: %w: a field of %d bytes at byte %d of its payload, which ends at %d; export it again",
+			ErrTruncated, n, r.off, len(r.b))
+		return nil
+	}
+	b := r.b[r.off : r.off+n : r.off+n]
+	r.off += n
+	return b
+}
+
+// Uint8 reads one byte.
+func (r *Reader) Uint8() uint8 {
+	if b := r.take(1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+// Bool reads one byte. Anything but 0 and 1 is an error that matches ErrFormat.
+func (r *Reader) Bool() bool {
+	v := r.Uint8()
+	if v > 1 && r.err == nil {
+		r.err = fmt.Errorf("read descriptor: %w: byte %d of its payload is %d where 0 or 1 is due; export it again",
+			ErrFormat, r.off-1, v)
+	}
+	return v == 1
+}
+
+// Uint16 reads two bytes.
+func (r *Reader) Uint16() uint16 {
+	if b := r.take(2); b != nil {
+		return binary.BigEndian.Uint16(b)
+	}
+	return 0
+}
+
+// Uint32 reads four bytes.
+func (r *Reader) Uint32() uint32 {
+	if b := r.take(4); b != nil {
+		return binary.BigEndian.Uint32(b)
+	}
+	return 0
+}
+
+// Uint64 reads eight bytes.
+func (r *Reader) Uint64() uint64 {
+	if b := r.take(8); b != nil {
+		return binary.BigEndian.Uint64(b)
+	}
+	return 0
+}
+
+// Fixed fills dst with as many bytes, or with zeroes after an error.
+func (r *Reader) Fixed(dst []byte) {
+	b := r.take(len(dst))
+	clear(dst)
+	copy(dst, b)
+}
+
+// Counted reads a count of two bytes and returns as many bytes: a part of the
+// payload, not a copy.
+func (r *Reader) Counted() []byte { return r.take(int(r.Uint16())) }
+
+// Err returns the first error.
+func (r *Reader) Err() error { return r.err }
+
+// Done returns the first error or, where bytes are left over, one that matches
+// ErrTrailing.
+func (r *Reader) Done() error {
+	if r.err == nil && r.off < len(r.b) {
+		r.err = fmt.Errorf("read descriptor: %w: its payload has %d bytes, and its fields end at %d; run the same release of Verbena on both ends",
+			ErrTrailing, len(r.b), r.off)
+	}
+	return r.err
+}
