@@ -1,0 +1,300 @@
+package pe
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+)
+
+// Core is the part that all kinds of context have in common: the state, its
+// callback, the counts of tasks. A kind of context embeds a *Core, and passes
+// its Backend to NewCore.
+//
+// State, Name, Engine and Wake may be called from any goroutine. Everything
+// else belongs to the goroutine that drives the engine: its callbacks, functions
+// given to Engine.Do, or the code between two calls of Progress.
+type Core struct {
+	name     string
+	backend  Backend
+	engine   atomic.Pointer[Engine]
+	state    atomic.Int32
+	onChange func(prev, next State)
+	userData any
+	err      error
+
+	inFlight  int
+	allocated int // tasks out of the pools, those in flight included
+
+	inside   bool // a method of the backend is running
+	starting bool // that method is Start
+	started  bool // Started was called inside Start
+	stopDue  bool // the backend has not been told to stop yet
+	stopped  bool // the backend has no work left at the device
+	warned   bool // that it waits for tasks in Stopping
+	closed   bool
+}
+
+// NewCore makes the core of a context. The name appears in errors and logs.
+func NewCore(name string, b Backend) *Core {
+	return &Core{name: name, backend: b}
+}
+
+func (c *Core) core() *Core { return c }
+
+// Name is the name of the context in errors and logs.
+func (c *Core) Name() string { return c.name }
+
+// object names the context in errors.
+func (c *Core) object() string { return "context " + strconv.Quote(c.name) }
+
+// State is the state that the context is in now. State callbacks come later,
+// inside Progress, so that it may be further on than the callback being run.
+func (c *Core) State() State { return State(c.state.Load()) }
+
+// Engine is the engine that the context is connected to, or nil.
+func (c *Core) Engine() *Engine { return c.engine.Load() }
+
+// InFlight is the number of tasks submitted and not completed.
+func (c *Core) InFlight() int { return c.inFlight }
+
+// Allocated is the number of tasks taken from the context's pools and not freed,
+// in flight or not. The context cannot leave Stopping while it is not zero.
+func (c *Core) Allocated() int { return c.allocated }
+
+// Err is the fatal error that made the context stop by itself, and nil if there
+// was none since the last Start.
+func (c *Core) Err() error { return c.err }
+
+// UserData returns what SetUserData stored last.
+func (c *Core) UserData() any { return c.userData }
+
+// SetUserData stores a value of the user's with the context.
+func (c *Core) SetUserData(v any) { c.userData = v }
+
+// OnStateChange sets the function that is called for every change of state, in
+// order, by the engine inside Progress, after the context has entered the new
+// state and never inside another callback. It replaces the previous function;
+// nil sets none. It may be called in any state, and counts for changes that have
+// not been reported yet too.
+func (c *Core) OnStateChange(f func(prev, next State)) { c.onChange = f }
+
+// Start takes the context from Idle to Running, or to Starting when running
+// needs something that takes time, such as a peer. Without an engine it fails
+// with ErrNotConnected; if the backend cannot start, the context stays Idle.
+// It clears Err.
+func (c *Core) Start() error {
+	if c.closed {
+		return fmt.Errorf("pe: cannot start %s: %w", c.object(), ErrClosed)
+	}
+	e := c.engine.Load()
+	if e == nil {
+		return fmt.Errorf("pe: cannot start %s: %w; connect it with Engine.Connect", c.object(), ErrNotConnected)
+	}
+	if err := e.owned("start " + c.object()); err != nil {
+		return err
+	}
+	if err := c.Require("start", Idle); err != nil {
+		return err
+	}
+	if e.draining {
+		return fmt.Errorf("pe: cannot start %s: %w; Run is about to return", c.object(), ErrDraining)
+	}
+	if e.closing.Load() {
+		return fmt.Errorf("pe: cannot start %s: its engine is being closed: %w", c.object(), ErrClosed)
+	}
+
+	c.err, c.started, c.stopDue, c.stopped, c.warned = nil, false, false, false, false
+	c.inside, c.starting = true, true
+	c.state.Store(int32(Starting))
+	running, err := c.backend.Start()
+	c.inside, c.starting = false, false
+	if err != nil {
+		c.state.Store(int32(Idle))
+		c.err = nil
+		return fmt.Errorf("pe: starting %s: %w", c.object(), err)
+	}
+	e.active++
+	if running || c.started {
+		c.enter(Idle, Running)
+	} else {
+		c.enter(Idle, Starting)
+	}
+	if c.err != nil {
+		c.halt()
+	}
+	return nil
+}
+
+// Stop takes the context from Starting or Running to Stopping. Tasks in flight
+// come back through their error callbacks in later calls of Progress; when they
+// and all others have been freed, the context becomes Idle. In Stopping and in
+// Idle, Stop does nothing and succeeds. It is legal in every callback.
+func (c *Core) Stop() error {
+	e := c.engine.Load()
+	if e == nil {
+		return nil // such a context is Idle
+	}
+	if err := e.owned("stop " + c.object()); err != nil {
+		return err
+	}
+	if s := c.State(); s == Starting && !c.starting || s == Running {
+		c.halt()
+	}
+	return nil
+}
+
+// Close destroys the context: it leaves its engine and cannot be started again.
+// It is legal in Idle, also inside the callback that reports Idle; state
+// callbacks that are still to come do come. Closing again does nothing.
+func (c *Core) Close() error {
+	if c.closed {
+		return nil
+	}
+	e := c.engine.Load()
+	if e != nil {
+		if err := e.owned("close " + c.object()); err != nil {
+			return err
+		}
+	}
+	if err := c.Require("close", Idle); err != nil {
+		return err
+	}
+	c.closed = true
+	if e != nil {
+		e.detach(c)
+	}
+	return nil
+}
+
+// Require returns nil if the context is in one of the legal states, and
+// otherwise a *StateError. It is for implementers of contexts.
+func (c *Core) Require(op string, legal ...State) error {
+	s := c.State()
+	for _, l := range legal {
+		if s == l {
+			return nil
+		}
+	}
+	// The copy keeps the caller's list off the heap when all is well.
+	return &StateError{Op: op, Object: c.object(), State: s, Legal: append([]State(nil), legal...)}
+}
+
+// Started takes the context from Starting to Running. It does nothing in any
+// other state: the context may have been stopped meanwhile. It is for
+// implementers of contexts.
+func (c *Core) Started() {
+	if c.starting {
+		c.started = true
+		return
+	}
+	if c.State() == Starting {
+		c.enter(Starting, Running)
+	}
+}
+
+// Stopped says that the backend has no work left at the device, and that all
+// tasks that were in flight have come back. It counts only after Backend.Stop
+// was called. It is for implementers of contexts.
+func (c *Core) Stopped() {
+	if c.State() == Stopping && !c.stopDue {
+		c.stopped = true
+		c.settle()
+	}
+}
+
+// Fail reports a fatal error: a context that is Starting or Running goes to
+// Stopping by itself, and Err returns the error. In Idle and Stopping, and when
+// err is nil, it does nothing. It is for implementers of contexts.
+func (c *Core) Fail(err error) {
+	s := c.State()
+	if err == nil || s != Starting && s != Running {
+		return
+	}
+	c.err = err
+	if c.starting {
+		return // Start sees it
+	}
+	c.halt()
+}
+
+// Wake makes the engine call Backend.Progress soon, even if it sleeps. It is
+// for implementers of contexts: call it after the thing to be handled has become
+// visible to Progress, and when work is held back outside Progress. It may be
+// called from any goroutine, in any state, at any rate; it allocates nothing and
+// does not block.
+func (c *Core) Wake() {
+	if e := c.engine.Load(); e != nil {
+		e.wake()
+	}
+}
+
+// enter changes the state and queues the report.
+func (c *Core) enter(prev, next State) {
+	c.state.Store(int32(next))
+	e := c.engine.Load()
+	if next == Idle {
+		e.active--
+	}
+	e.report(change{c, prev, next})
+}
+
+// halt enters Stopping from Starting or Running.
+func (c *Core) halt() {
+	c.stopDue = true
+	c.enter(c.State(), Stopping)
+	c.settle()
+}
+
+// settle takes the steps that are due on the way to Idle. It waits while a
+// method of the backend is running, so that no backend finds its resources
+// released under its feet.
+func (c *Core) settle() {
+	for !c.inside && c.State() == Stopping {
+		switch {
+		case c.stopDue:
+			c.stopDue = false
+			c.inside = true
+			c.backend.Stop()
+			c.inside = false
+		case c.stopped && c.allocated == 0:
+			c.inside = true
+			c.backend.Idle()
+			c.inside = false
+			c.enter(Stopping, Idle)
+		default:
+			return
+		}
+	}
+}
+
+// progress lets the backend work, and takes the steps that came due meanwhile.
+func (c *Core) progress() int {
+	c.inside = true
+	// Deferred for callbacks that end in a panic or in runtime.Goexit.
+	defer c.leave()
+	return c.backend.Progress()
+}
+
+func (c *Core) leave() {
+	c.inside = false
+	if c.State() == Stopping {
+		c.settle()
+	}
+}
+
+// held reports whether only tasks that were not freed keep the context from Idle.
+func (c *Core) held() bool {
+	return c.State() == Stopping && c.stopped && c.inFlight == 0 && c.allocated > 0
+}
+
+func heldError(list []*Core, cause error) error {
+	var errs []error
+	for _, c := range list {
+		if c.held() {
+			errs = append(errs, fmt.Errorf("pe: %s cannot become Idle: %w: %d; free every allocated task, also those never submitted",
+				c.object(), ErrTasksHeld, c.allocated))
+		}
+	}
+	return errors.Join(append(errs, cause)...)
+}

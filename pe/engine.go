@@ -1,0 +1,351 @@
+package pe
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// DefaultSpin is how long Run spins before it sleeps when Config does not say.
+const DefaultSpin = 50 * time.Microsecond
+
+// Config configures an Engine. The zero value is usable.
+type Config struct {
+	// Spin is how long Run keeps polling after the last event before it sleeps.
+	// Zero means DefaultSpin; negative means that it sleeps at once.
+	Spin time.Duration
+	// Log receives changes of state (debug) and contexts that wait for tasks
+	// that nobody frees (warn). The zero value is silent.
+	Log zerolog.Logger
+}
+
+// Engine is a progress engine: it drives contexts through their states and runs
+// all callbacks. It belongs to one goroutine at a time: the one that calls
+// Progress or Run. Only Do may be called from any goroutine at any time.
+type Engine struct {
+	log  zerolog.Logger
+	spin time.Duration
+
+	driven   atomic.Bool // a goroutine is inside Progress, Run, Arm or Close
+	closing  atomic.Bool // Do and Start are refused
+	closed   atomic.Bool
+	draining bool // Run was told to end
+
+	contexts []*Core // replaced as a whole, so that passes may iterate over it
+	active   int     // contexts that are not Idle
+	changes  queue[change]
+
+	calls calls
+	alarm alarm
+}
+
+// change is a change of state that has not been reported yet.
+type change struct {
+	core       *Core
+	prev, next State
+}
+
+// New makes an engine. It holds nothing of the operating system until
+// NotificationFD or Arm is called. No Config is refused today.
+func New(cfg Config) (*Engine, error) {
+	e := &Engine{log: cfg.Log, spin: cfg.Spin}
+	if e.spin == 0 {
+		e.spin = DefaultSpin
+	}
+	e.alarm.init()
+	return e, nil
+}
+
+// Connect puts a context on the engine, for good: only closing the context or
+// the engine parts them. The context must be Idle and on no engine (ErrInUse).
+// It is legal in callbacks.
+func (e *Engine) Connect(c Context) error {
+	core := coreOf(c)
+	if core == nil || core.backend == nil {
+		return fmt.Errorf("pe: cannot connect a context that is nil, or whose core was not made by NewCore with a backend: %w", ErrInvalid)
+	}
+	if e.closing.Load() {
+		return fmt.Errorf("pe: cannot connect %s: the engine is closed: %w", core.object(), ErrClosed)
+	}
+	if err := e.owned("connect " + core.object()); err != nil {
+		return err
+	}
+	if core.closed {
+		return fmt.Errorf("pe: cannot connect %s: %w", core.object(), ErrClosed)
+	}
+	if err := core.Require("connect", Idle); err != nil {
+		return err
+	}
+	if !core.engine.CompareAndSwap(nil, e) {
+		return fmt.Errorf("pe: cannot connect %s: it is on an engine already: %w", core.object(), ErrInUse)
+	}
+	e.contexts = append(slices.Clip(e.contexts), core)
+	return nil
+}
+
+// coreOf survives a nil pointer to a type that embeds *Core, which a caller has
+// in hand after an ignored error.
+func coreOf(c Context) (core *Core) {
+	if c == nil {
+		return nil
+	}
+	defer func() {
+		if recover() != nil {
+			core = nil
+		}
+	}()
+	return c.core()
+}
+
+func (e *Engine) detach(c *Core) {
+	e.contexts = slices.DeleteFunc(slices.Clone(e.contexts), func(o *Core) bool { return o == c })
+	c.engine.Store(nil)
+}
+
+// Progress does what there is to do, without blocking, and returns how many
+// events it handled: completed tasks, changes of state reported, functions given
+// to Do, and other events of the contexts. All callbacks run inside it. Every
+// context gets one turn of bounded work, so that none starves the others; a
+// result above zero says that there may be more to do.
+//
+// It fails only when it is misused: inside a callback (ErrReentrant), while
+// another goroutine drives the engine (ErrBusy), after Close (ErrClosed). If a
+// callback panics, the panic passes through, and the engine remains usable.
+func (e *Engine) Progress() (int, error) {
+	if err := e.acquire("call Progress"); err != nil {
+		return 0, err
+	}
+	defer e.release()
+	n := e.pass()
+	// Whoever waits on the descriptor must learn of what this pass left over.
+	if e.alarm.armed.Load() && e.queued() {
+		e.wake()
+	}
+	return n, nil
+}
+
+// pass gives everything one turn. Its name marks the goroutine that drives the
+// engine: see onDriver.
+//
+//go:noinline
+func (e *Engine) pass() int {
+	e.alarm.hear()
+	n := e.deliver()
+	n += e.runCalls()
+	for _, c := range e.contexts {
+		if c.State() != Idle {
+			n += c.progress()
+			n += e.deliver()
+		}
+	}
+	return n
+}
+
+// report queues a change of state for its callback.
+func (e *Engine) report(ch change) {
+	e.log.Debug().Str("context", ch.core.name).Stringer("from", ch.prev).Stringer("to", ch.next).Msg("state changed")
+	e.changes.push(ch)
+	if !e.driven.Load() {
+		e.wake()
+	}
+}
+
+// deliver runs the state callbacks that are due. Those that they bring about
+// wait for the next call, so that it ends.
+func (e *Engine) deliver() int {
+	n := e.changes.len()
+	for range n {
+		ch := e.changes.pop()
+		if f := ch.core.onChange; f != nil {
+			f(ch.prev, ch.next)
+		}
+	}
+	return n
+}
+
+// queued reports whether the engine itself has something to do.
+func (e *Engine) queued() bool { return e.changes.len() > 0 || e.calls.pending() }
+
+// InFlight is the number of tasks in flight on all contexts of the engine. It
+// belongs to the goroutine that drives the engine.
+func (e *Engine) InFlight() int {
+	n := 0
+	for _, c := range e.contexts {
+		n += c.inFlight
+	}
+	return n
+}
+
+// Close releases the engine. While a context that is not Idle is connected it
+// fails with ErrInUse. State callbacks and functions given to Do that are still
+// due run first, inside Close. Contexts that are Idle are disconnected, and may
+// be connected to another engine. Closing again does nothing.
+func (e *Engine) Close() error {
+	if e.closed.Load() {
+		return nil
+	}
+	if err := e.acquire("close the engine"); err != nil {
+		return err
+	}
+	defer e.release()
+	for _, c := range e.contexts {
+		if s := c.State(); s != Idle {
+			return fmt.Errorf("pe: cannot close the engine: %w: %s is %v; stop it and drive the engine until it is Idle", ErrInUse, c.object(), s)
+		}
+	}
+	// Nothing can be queued or started from here on, so the loop ends.
+	e.calls.close(&e.closing)
+	for e.queued() {
+		e.pass()
+	}
+	for _, c := range e.contexts {
+		c.engine.Store(nil)
+	}
+	e.contexts = nil
+	e.closed.Store(true)
+	return e.alarm.close()
+}
+
+// acquire makes the calling goroutine the one that drives the engine.
+func (e *Engine) acquire(op string) error {
+	if !e.driven.CompareAndSwap(false, true) {
+		return e.intruder(op)
+	}
+	if e.closed.Load() {
+		e.driven.Store(false)
+		return fmt.Errorf("pe: cannot %s: the engine is closed: %w", op, ErrClosed)
+	}
+	return nil
+}
+
+func (e *Engine) release() { e.driven.Store(false) }
+
+// intruder is the error of a call that needs the engine while it is driven.
+func (e *Engine) intruder(op string) error {
+	if onDriver() {
+		return fmt.Errorf("pe: cannot %s: %w; return from the callback, the engine goes on by itself", op, ErrReentrant)
+	}
+	return fmt.Errorf("pe: cannot %s: %w; hand it a function with Engine.Do", op, ErrBusy)
+}
+
+// owned fails if another goroutine is driving the engine right now.
+func (e *Engine) owned(op string) error {
+	if e.driven.Load() && !onDriver() {
+		return fmt.Errorf("pe: cannot %s: %w; do it in a function given to Engine.Do", op, ErrBusy)
+	}
+	return nil
+}
+
+// onDriver reports whether the calling goroutine is inside a pass of an engine.
+// It looks at the stack, which is slow, so that Progress need not leave a mark
+// for calls that are rare or wrong. A callback of one engine that touches
+// another engine is taken for a callback of that one.
+func onDriver() bool {
+	var pcs [64]uintptr
+	for skip := 2; ; skip += len(pcs) {
+		n := runtime.Callers(skip, pcs[:])
+		frames := runtime.CallersFrames(pcs[:n])
+		for {
+			f, more := frames.Next()
+			if strings.HasSuffix(f.Function, "/pe.(*Engine).pass") {
+				return true
+			}
+			if !more {
+				break
+			}
+		}
+		if n < len(pcs) {
+			return false
+		}
+	}
+}
+
+// calls holds the functions given to Do.
+type calls struct {
+	mu    sync.Mutex
+	in    []func()
+	count atomic.Int64  // functions not begun; spares the engine the lock
+	batch queue[func()] // taken from in, on the engine's goroutine only
+}
+
+func (c *calls) pending() bool { return c.count.Load() > 0 }
+
+// close refuses functions from now on.
+func (c *calls) close(closing *atomic.Bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	closing.Store(true)
+}
+
+// Do has f run on the goroutine that drives the engine, inside Progress, Run or
+// Close, once and in the order of the calls; it does not wait for it. It may be
+// called from any goroutine, and wakes an engine that sleeps in Run or an armed
+// notification descriptor. If nobody drives the engine, f waits. After Close it
+// fails with ErrClosed, and f does not run.
+func (e *Engine) Do(f func()) error {
+	if f == nil {
+		return fmt.Errorf("pe: Do was given no function: %w", ErrInvalid)
+	}
+	c := &e.calls
+	c.mu.Lock()
+	if e.closing.Load() {
+		c.mu.Unlock()
+		return fmt.Errorf("pe: Do: the engine is closed: %w", ErrClosed)
+	}
+	c.in = append(c.in, f)
+	c.count.Add(1)
+	c.mu.Unlock()
+	e.wake()
+	return nil
+}
+
+// runCalls runs the functions given to Do so far, and reports the changes of
+// state that each of them brings about.
+func (e *Engine) runCalls() int {
+	c := &e.calls
+	if !c.pending() {
+		return 0
+	}
+	c.mu.Lock()
+	for i, f := range c.in {
+		c.batch.push(f)
+		c.in[i] = nil
+	}
+	c.in = c.in[:0]
+	c.mu.Unlock()
+	n, events := c.batch.len(), 0
+	for range n {
+		f := c.batch.pop()
+		c.count.Add(-1)
+		f()
+		events += e.deliver()
+	}
+	return n + events
+}
+
+// queue is a first-in first-out queue that keeps its memory.
+type queue[T any] struct {
+	items []T
+	head  int
+}
+
+func (q *queue[T]) len() int { return len(q.items) - q.head }
+
+func (q *queue[T]) push(v T) { q.items = append(q.items, v) }
+
+func (q *queue[T]) pop() T {
+	var zero T
+	v := q.items[q.head]
+	q.items[q.head] = zero
+	q.head++
+	if q.head == len(q.items) {
+		q.items, q.head = q.items[:0], 0
+	}
+	return v
+}

@@ -1,0 +1,21 @@
+//go:build !linux
+
+package pe
+
+import "runtime"
+
+func openFD() (int, error) {
+	return -1, &UnsupportedError{
+		Feature:  "a notification descriptor",
+		Platform: runtime.GOOS,
+		Instead:  "use Engine.Run, or poll with Engine.Progress",
+	}
+}
+
+// The rest is never called, since there is no descriptor.
+
+func signalFD(int) {}
+
+func clearFD(int) error { return nil }
+
+func closeFD(int) error { return nil }

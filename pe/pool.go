@@ -1,0 +1,110 @@
+package pe
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// Pool holds a fixed number of tasks of one kind, made in advance. T is a struct
+// that embeds a Task. A pool belongs to the goroutine that drives the engine.
+type Pool[T any] struct {
+	pool
+	items  []T
+	free   []*T // last in, first out: the next task is the warmest one
+	taskOf func(*T) *Task
+	failed error // the one of an exhausted pool, made in advance
+}
+
+// pool is the part of a pool that does not depend on the kind of task.
+type pool struct {
+	core *Core
+	name string
+}
+
+func (p *pool) object() string { return "pool " + strconv.Quote(p.name) + " of " + p.core.object() }
+
+// NewPool makes a pool of n tasks for a context that is Idle. The name appears in
+// errors. taskOf returns the Task embedded in a T; init, which may be nil,
+// prepares each T once. It fails with a *StateError, ErrClosed, or ErrInvalid
+// when n is below 1 or taskOf does not return a Task of the T it was given.
+func NewPool[T any](c *Core, name string, n int, taskOf func(*T) *Task, init func(*T)) (*Pool[T], error) {
+	switch {
+	case c == nil || taskOf == nil:
+		return nil, fmt.Errorf("pe: cannot make pool %q: it needs a core and a function that finds the Task: %w", name, ErrInvalid)
+	case n < 1:
+		return nil, fmt.Errorf("pe: cannot make pool %q of %s with %d tasks: %w; give it one at least", name, c.object(), n, ErrInvalid)
+	case c.closed:
+		return nil, fmt.Errorf("pe: cannot make pool %q of %s: %w", name, c.object(), ErrClosed)
+	}
+	if err := c.Require("make pool "+strconv.Quote(name), Idle); err != nil {
+		return nil, err
+	}
+	p := &Pool[T]{
+		pool:   pool{core: c, name: name},
+		items:  make([]T, n),
+		free:   make([]*T, 0, n),
+		taskOf: taskOf,
+	}
+	p.failed = fmt.Errorf("pe: cannot allocate: %s: %w: all %d tasks are allocated; free one, or make the pool larger", p.object(), ErrExhausted, n)
+	for i := n - 1; i >= 0; i-- {
+		item := &p.items[i]
+		if init != nil {
+			init(item)
+		}
+		t := taskOf(item)
+		if t == nil || t.pool != nil {
+			return nil, fmt.Errorf("pe: cannot make pool %q of %s: the function that finds the Task returned one that is not the T's own: %w", name, c.object(), ErrInvalid)
+		}
+		t.pool, t.self = &p.pool, t
+		p.free = append(p.free, item)
+	}
+	return p, nil
+}
+
+// Alloc takes a task out of the pool. It fails if the context is not Running
+// (*StateError) or all tasks are out (ErrExhausted).
+func (p *Pool[T]) Alloc() (*T, error) {
+	if State(p.core.state.Load()) != Running {
+		return nil, p.core.Require("allocate from pool "+strconv.Quote(p.name), Running)
+	}
+	last := len(p.free) - 1
+	if last < 0 {
+		return nil, p.failed
+	}
+	item := p.free[last]
+	p.free = p.free[:last]
+	p.taskOf(item).life = taskHeld
+	p.core.allocated++
+	return item, nil
+}
+
+// Free puts a task back into the pool, in Running and Stopping, also inside its
+// callback. It fails, and changes nothing, if the task is in flight (ErrInUse),
+// not allocated (ErrFreed) or of another pool (ErrInvalid). Freeing the last
+// task of a context that is Stopping can make it Idle.
+func (p *Pool[T]) Free(item *T) error {
+	if item == nil {
+		return fmt.Errorf("pe: cannot free a task that is nil: %s: %w", p.object(), ErrInvalid)
+	}
+	t := p.taskOf(item)
+	if t.life != taskHeld || t.self != t {
+		return t.refuse("free")
+	}
+	if t.pool != &p.pool {
+		return fmt.Errorf("pe: cannot free: the task is of %s, not of %s: %w", t.pool.object(), p.object(), ErrInvalid)
+	}
+	t.life = taskFree
+	t.userData = nil
+	p.free = append(p.free, item)
+	p.core.allocated--
+	if p.core.State() == Stopping {
+		p.core.settle()
+	}
+	return nil
+}
+
+// Cap is the number of tasks that the pool was made with.
+func (p *Pool[T]) Cap() int { return cap(p.free) }
+
+// Available is the number of tasks that can be allocated now.
+func (p *Pool[T]) Available() int { return len(p.free) }

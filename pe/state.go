@@ -1,0 +1,61 @@
+package pe
+
+import (
+	"strconv"
+	"strings"
+)
+
+// State is the state of a context.
+type State int
+
+// The states of a context, in the order in which it passes through them.
+const (
+	Idle State = iota
+	Starting
+	Running
+	Stopping
+)
+
+// String names the state.
+func (s State) String() string {
+	switch s {
+	case Idle:
+		return "Idle"
+	case Starting:
+		return "Starting"
+	case Running:
+		return "Running"
+	case Stopping:
+		return "Stopping"
+	}
+	return "State(" + strconv.Itoa(int(s)) + ")"
+}
+
+// StateError is the error of a call that is not legal in the state that its
+// object is in. It matches ErrBadState.
+type StateError struct {
+	Op     string  // what was tried: "start", "submit a write"
+	Object string  // on what: `context "rdma"`
+	State  State   // the state it is in
+	Legal  []State // the states in which the call is legal
+}
+
+// Error names the object, its state, and the states in which the call is legal.
+func (e *StateError) Error() string {
+	var b strings.Builder
+	b.WriteString("pe: cannot " + e.Op + ": " + e.Object + " is " + e.State.String() + ", and this is legal only in ")
+	for i, s := range e.Legal {
+		switch {
+		case i == 0:
+		case i == len(e.Legal)-1:
+			b.WriteString(" and ")
+		default:
+			b.WriteString(", ")
+		}
+		b.WriteString(s.String())
+	}
+	return b.String()
+}
+
+// Is makes the error match ErrBadState.
+func (e *StateError) Is(target error) bool { return target == ErrBadState }
