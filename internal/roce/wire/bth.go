@@ -1,0 +1,49 @@
+package wire
+
+import "encoding/binary"
+
+// BTHLen is the length of the base transport header in bytes.
+const BTHLen = 12
+
+// Bits of the base transport header (IBTA 9.2). Reserved bits are sent as zero
+// and ignored on receipt.
+const (
+	bthSolicited   = 0x80 // byte 1
+	bthMigReq      = 0x40
+	bthPadShift    = 4
+	bthVersionMask = 0x0f
+	bthFECN        = 0x80 // byte 4
+	bthBECN        = 0x40
+	bthAckReq      = 0x80 // byte 8
+	mask24         = 1<<24 - 1
+)
+
+func (p *Packet) putBTH(b *[BTHLen]byte) {
+	b[0] = uint8(p.Opcode)
+	b[1] = bit(p.Solicited, bthSolicited) | bit(p.MigReq, bthMigReq) |
+		p.Pad&3<<bthPadShift | p.Version&bthVersionMask
+	binary.BigEndian.PutUint16(b[2:], p.PKey)
+	binary.BigEndian.PutUint32(b[4:], uint32(bit(p.FECN, bthFECN)|bit(p.BECN, bthBECN))<<24|p.DestQP&mask24)
+	binary.BigEndian.PutUint32(b[8:], uint32(bit(p.AckReq, bthAckReq))<<24|p.PSN&mask24)
+}
+
+func (p *Packet) getBTH(b *[BTHLen]byte) {
+	p.Opcode = Opcode(b[0])
+	p.Solicited = b[1]&bthSolicited != 0
+	p.MigReq = b[1]&bthMigReq != 0
+	p.Pad = b[1] >> bthPadShift & 3
+	p.Version = b[1] & bthVersionMask
+	p.PKey = binary.BigEndian.Uint16(b[2:])
+	p.FECN = b[4]&bthFECN != 0
+	p.BECN = b[4]&bthBECN != 0
+	p.DestQP = binary.BigEndian.Uint32(b[4:]) & mask24
+	p.AckReq = b[8]&bthAckReq != 0
+	p.PSN = binary.BigEndian.Uint32(b[8:]) & mask24
+}
+
+func bit(set bool, mask uint8) uint8 {
+	if set {
+		return mask
+	}
+	return 0
+}

@@ -1,0 +1,25 @@
+// Package wire reads and writes RoCEv2 packets: the base transport header, its
+// extension headers, and the invariant CRC (InfiniBand Architecture
+// Specification, "IBTA" below, volume 1 chapter 9 and annex A17).
+//
+// A packet is the payload of one UDP datagram: headers, payload, zero to three
+// bytes of padding, and four bytes of invariant CRC. [Packet] holds the headers
+// of one packet and a view of its payload; [Flow] computes and checks the CRC,
+// which also covers the IP and UDP headers around the packet.
+//
+// Nothing here has state, keeps a caller's memory, allocates after the program
+// has started, or panics, whatever its input. Every function may be called from
+// any goroutine.
+package wire
+
+const (
+	// UDPPort is RoCEv2's UDP destination port (IANA "roce").
+	UDPPort = 4791
+	// ICRCLen is the length of the invariant CRC that ends a packet, in bytes.
+	ICRCLen = 4
+	// MaxPayloadLen is the largest path MTU of the standard, in bytes, and so
+	// the longest payload of one packet.
+	MaxPayloadLen = 4096
+	// MaxDatagramLen is the longest UDP payload that can be a packet, in bytes.
+	MaxDatagramLen = MaxHeaderLen + MaxPayloadLen + ICRCLen
+)

@@ -1,0 +1,220 @@
+package wire
+
+import "fmt"
+
+// Opcode is the first byte of the base transport header: the transport service
+// in its upper three bits and the operation in its lower five (IBTA 9.2.1,
+// table 38).
+type Opcode uint8
+
+// Operations of a reliable connection.
+const (
+	RCSendFirst          Opcode = 0x00
+	RCSendMiddle         Opcode = 0x01
+	RCSendLast           Opcode = 0x02
+	RCSendLastImm        Opcode = 0x03
+	RCSendOnly           Opcode = 0x04
+	RCSendOnlyImm        Opcode = 0x05
+	RCWriteFirst         Opcode = 0x06
+	RCWriteMiddle        Opcode = 0x07
+	RCWriteLast          Opcode = 0x08
+	RCWriteLastImm       Opcode = 0x09
+	RCWriteOnly          Opcode = 0x0a
+	RCWriteOnlyImm       Opcode = 0x0b
+	RCReadRequest        Opcode = 0x0c
+	RCReadResponseFirst  Opcode = 0x0d
+	RCReadResponseMiddle Opcode = 0x0e
+	RCReadResponseLast   Opcode = 0x0f
+	RCReadResponseOnly   Opcode = 0x10
+	RCAcknowledge        Opcode = 0x11
+	RCAtomicAcknowledge  Opcode = 0x12
+	RCCompareSwap        Opcode = 0x13
+	RCFetchAdd           Opcode = 0x14
+	RCSendLastInvalidate Opcode = 0x16
+	RCSendOnlyInvalidate Opcode = 0x17
+)
+
+// Operations of an unreliable connection.
+const (
+	UCSendFirst    Opcode = 0x20
+	UCSendMiddle   Opcode = 0x21
+	UCSendLast     Opcode = 0x22
+	UCSendLastImm  Opcode = 0x23
+	UCSendOnly     Opcode = 0x24
+	UCSendOnlyImm  Opcode = 0x25
+	UCWriteFirst   Opcode = 0x26
+	UCWriteMiddle  Opcode = 0x27
+	UCWriteLast    Opcode = 0x28
+	UCWriteLastImm Opcode = 0x29
+	UCWriteOnly    Opcode = 0x2a
+	UCWriteOnlyImm Opcode = 0x2b
+)
+
+// Operations of an unreliable datagram.
+const (
+	UDSendOnly    Opcode = 0x64
+	UDSendOnlyImm Opcode = 0x65
+)
+
+// What follows the base transport header. Headers appear on the wire in the
+// order of these bits.
+const (
+	hasDETH = 1 << iota
+	hasRETH
+	hasAtomicETH
+	hasAETH
+	hasAtomicAck
+	hasImm
+	hasIETH
+	hasPayload
+)
+
+type opcodeInfo struct {
+	parts     uint8 // of the has… bits
+	headerLen uint8 // bytes; zero if the opcode is unknown
+}
+
+// One array for the hot path, indexed by a byte so that no bounds are checked.
+var opcodeInfos = makeOpcodeInfos()
+
+func makeOpcodeInfos() (infos [256]opcodeInfo) {
+	for op, parts := range map[Opcode]uint8{
+		RCSendFirst:          hasPayload,
+		RCSendMiddle:         hasPayload,
+		RCSendLast:           hasPayload,
+		RCSendLastImm:        hasImm | hasPayload,
+		RCSendOnly:           hasPayload,
+		RCSendOnlyImm:        hasImm | hasPayload,
+		RCWriteFirst:         hasRETH | hasPayload,
+		RCWriteMiddle:        hasPayload,
+		RCWriteLast:          hasPayload,
+		RCWriteLastImm:       hasImm | hasPayload,
+		RCWriteOnly:          hasRETH | hasPayload,
+		RCWriteOnlyImm:       hasRETH | hasImm | hasPayload,
+		RCReadRequest:        hasRETH,
+		RCReadResponseFirst:  hasAETH | hasPayload,
+		RCReadResponseMiddle: hasPayload,
+		RCReadResponseLast:   hasAETH | hasPayload,
+		RCReadResponseOnly:   hasAETH | hasPayload,
+		RCAcknowledge:        hasAETH,
+		RCAtomicAcknowledge:  hasAETH | hasAtomicAck,
+		RCCompareSwap:        hasAtomicETH,
+		RCFetchAdd:           hasAtomicETH,
+		RCSendLastInvalidate: hasIETH | hasPayload,
+		RCSendOnlyInvalidate: hasIETH | hasPayload,
+
+		UCSendFirst:    hasPayload,
+		UCSendMiddle:   hasPayload,
+		UCSendLast:     hasPayload,
+		UCSendLastImm:  hasImm | hasPayload,
+		UCSendOnly:     hasPayload,
+		UCSendOnlyImm:  hasImm | hasPayload,
+		UCWriteFirst:   hasRETH | hasPayload,
+		UCWriteMiddle:  hasPayload,
+		UCWriteLast:    hasPayload,
+		UCWriteLastImm: hasImm | hasPayload,
+		UCWriteOnly:    hasRETH | hasPayload,
+		UCWriteOnlyImm: hasRETH | hasImm | hasPayload,
+
+		UDSendOnly:    hasDETH | hasPayload,
+		UDSendOnlyImm: hasDETH | hasImm | hasPayload,
+	} {
+		n := BTHLen
+		for _, ext := range []struct {
+			part uint8
+			len  int
+		}{
+			{hasDETH, DETHLen}, {hasRETH, RETHLen}, {hasAtomicETH, AtomicETHLen}, {hasAETH, AETHLen},
+			{hasAtomicAck, AtomicAckLen}, {hasImm, ImmLen}, {hasIETH, IETHLen},
+		} {
+			if parts&ext.part != 0 {
+				n += ext.len
+			}
+		}
+		infos[op] = opcodeInfo{parts: parts, headerLen: uint8(n)}
+	}
+	return infos
+}
+
+// Known reports whether the opcode is one of this package's constants.
+func (o Opcode) Known() bool { return opcodeInfos[o].headerLen != 0 }
+
+// HeaderLen is the length of the base transport header and of the extension
+// headers that the opcode demands, in bytes. It is zero for an unknown opcode.
+func (o Opcode) HeaderLen() int { return int(opcodeInfos[o].headerLen) }
+
+// HasRETH reports whether a [RETH] follows.
+func (o Opcode) HasRETH() bool { return opcodeInfos[o].parts&hasRETH != 0 }
+
+// HasAETH reports whether an [AETH] follows.
+func (o Opcode) HasAETH() bool { return opcodeInfos[o].parts&hasAETH != 0 }
+
+// HasImm reports whether immediate data follows.
+func (o Opcode) HasImm() bool { return opcodeInfos[o].parts&hasImm != 0 }
+
+// HasAtomicETH reports whether an [AtomicETH] follows.
+func (o Opcode) HasAtomicETH() bool { return opcodeInfos[o].parts&hasAtomicETH != 0 }
+
+// HasAtomicAck reports whether the original value of an atomic operation follows.
+func (o Opcode) HasAtomicAck() bool { return opcodeInfos[o].parts&hasAtomicAck != 0 }
+
+// HasDETH reports whether a [DETH] follows.
+func (o Opcode) HasDETH() bool { return opcodeInfos[o].parts&hasDETH != 0 }
+
+// HasIETH reports whether a remote key to invalidate follows.
+func (o Opcode) HasIETH() bool { return opcodeInfos[o].parts&hasIETH != 0 }
+
+// HasPayload reports whether a payload may follow the headers. Whether an empty
+// one is legal there depends on the path MTU and is the transport's to judge.
+func (o Opcode) HasPayload() bool { return opcodeInfos[o].parts&hasPayload != 0 }
+
+// String is the operation's name in the standard; an unknown opcode prints as a
+// number.
+func (o Opcode) String() string {
+	if name, ok := opcodeNames[o]; ok {
+		return name
+	}
+	return fmt.Sprintf("opcode %#02x", uint8(o))
+}
+
+var opcodeNames = map[Opcode]string{
+	RCSendFirst:          "RC SEND First",
+	RCSendMiddle:         "RC SEND Middle",
+	RCSendLast:           "RC SEND Last",
+	RCSendLastImm:        "RC SEND Last with Immediate",
+	RCSendOnly:           "RC SEND Only",
+	RCSendOnlyImm:        "RC SEND Only with Immediate",
+	RCWriteFirst:         "RC RDMA WRITE First",
+	RCWriteMiddle:        "RC RDMA WRITE Middle",
+	RCWriteLast:          "RC RDMA WRITE Last",
+	RCWriteLastImm:       "RC RDMA WRITE Last with Immediate",
+	RCWriteOnly:          "RC RDMA WRITE Only",
+	RCWriteOnlyImm:       "RC RDMA WRITE Only with Immediate",
+	RCReadRequest:        "RC RDMA READ Request",
+	RCReadResponseFirst:  "RC RDMA READ response First",
+	RCReadResponseMiddle: "RC RDMA READ response Middle",
+	RCReadResponseLast:   "RC RDMA READ response Last",
+	RCReadResponseOnly:   "RC RDMA READ response Only",
+	RCAcknowledge:        "RC Acknowledge",
+	RCAtomicAcknowledge:  "RC ATOMIC Acknowledge",
+	RCCompareSwap:        "RC CmpSwap",
+	RCFetchAdd:           "RC FetchAdd",
+	RCSendLastInvalidate: "RC SEND Last with Invalidate",
+	RCSendOnlyInvalidate: "RC SEND Only with Invalidate",
+
+	UCSendFirst:    "UC SEND First",
+	UCSendMiddle:   "UC SEND Middle",
+	UCSendLast:     "UC SEND Last",
+	UCSendLastImm:  "UC SEND Last with Immediate",
+	UCSendOnly:     "UC SEND Only",
+	UCSendOnlyImm:  "UC SEND Only with Immediate",
+	UCWriteFirst:   "UC RDMA WRITE First",
+	UCWriteMiddle:  "UC RDMA WRITE Middle",
+	UCWriteLast:    "UC RDMA WRITE Last",
+	UCWriteLastImm: "UC RDMA WRITE Last with Immediate",
+	UCWriteOnly:    "UC RDMA WRITE Only",
+	UCWriteOnlyImm: "UC RDMA WRITE Only with Immediate",
+
+	UDSendOnly:    "UD SEND Only",
+	UDSendOnlyImm: "UD SEND Only with Immediate",
+}

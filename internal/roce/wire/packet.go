@@ -1,0 +1,163 @@
+package wire
+
+import "encoding/binary"
+
+// MaxHeaderLen is the length of the longest headers of one packet, those of an
+// atomic operation, in bytes.
+const MaxHeaderLen = BTHLen + AtomicETHLen
+
+// Packet is one packet without its padding and invariant CRC. It may be used
+// again for the next packet; neither method allocates.
+type Packet struct {
+	Opcode    Opcode
+	Solicited bool   // the completion at the receiver is to raise an event
+	MigReq    bool   // the path migration state is "migrated"
+	AckReq    bool   // the requester wants an acknowledgement
+	FECN      bool   // forward congestion notification
+	BECN      bool   // backward congestion notification
+	Pad       uint8  // bytes added to the payload to make a multiple of 4, 0 … 3
+	Version   uint8  // of the transport header; always 0 (4 bits)
+	PKey      uint16 // partition key
+	DestQP    uint32 // 24 bits
+	PSN       uint32 // packet sequence number, 24 bits
+
+	// Each is valid only if the opcode has that header.
+	RETH           RETH
+	AETH           AETH
+	Imm            uint32
+	Atomic         AtomicETH
+	AtomicAck      uint64 // what the memory held before the atomic operation
+	DETH           DETH
+	InvalidateRKey uint32
+
+	// Payload lies inside the datagram that was parsed and is valid as long as
+	// that is. PutHeaders does not look at it.
+	Payload []byte
+}
+
+// Parse reads the packet that is the whole of one UDP datagram, ICRC included.
+// It does not check the ICRC: that is [Flow.CheckICRC]. It judges the form of
+// the packet alone, not whether a queue pair may take it: any payload length up
+// to [MaxPayloadLen] passes, an empty one in the middle of a message too.
+//
+// The error, if there is one, matches [ErrMalformed], and p is then of no use.
+// Fields that the opcode does not have keep what they held before.
+func (p *Packet) Parse(datagram []byte) error {
+	if len(datagram) < BTHLen+ICRCLen {
+		return ErrTruncated
+	}
+	if len(datagram)%4 != 0 {
+		return ErrUnaligned
+	}
+	p.getBTH((*[BTHLen]byte)(datagram))
+	if p.Version != 0 {
+		return ErrVersion
+	}
+	info := opcodeInfos[p.Opcode]
+	n := int(info.headerLen)
+	if n == 0 {
+		return ErrOpcode
+	}
+	end := len(datagram) - ICRCLen
+	if end < n {
+		return ErrTruncated
+	}
+	if info.parts&^hasPayload != 0 {
+		p.getExtensions(info.parts, datagram[BTHLen:n])
+	}
+	if info.parts&hasPayload == 0 {
+		if end != n || p.Pad != 0 {
+			return ErrPayload
+		}
+		p.Payload = nil
+		return nil
+	}
+	if end-n < int(p.Pad) {
+		return ErrPad
+	}
+	end -= int(p.Pad)
+	if end-n > MaxPayloadLen {
+		return ErrTooLong
+	}
+	p.Payload = datagram[n:end:end]
+	return nil
+}
+
+// PutHeaders writes the base transport header and the extension headers of
+// p.Opcode to dst and returns their length, p.Opcode.HeaderLen(). It writes
+// nothing and returns 0 if dst is shorter than that or the opcode is unknown.
+// Values wider than their field lose their upper bits.
+func (p *Packet) PutHeaders(dst []byte) int {
+	info := opcodeInfos[p.Opcode]
+	n := int(info.headerLen)
+	if n == 0 || len(dst) < n {
+		return 0
+	}
+	p.putBTH((*[BTHLen]byte)(dst))
+	if info.parts&^hasPayload != 0 {
+		p.putExtensions(info.parts, dst[BTHLen:n])
+	}
+	return n
+}
+
+// getExtensions relies on its caller for the length of b.
+func (p *Packet) getExtensions(parts uint8, b []byte) {
+	if parts&hasDETH != 0 {
+		p.DETH.get((*[DETHLen]byte)(b))
+		b = b[DETHLen:]
+	}
+	if parts&hasRETH != 0 {
+		p.RETH.get((*[RETHLen]byte)(b))
+		b = b[RETHLen:]
+	}
+	if parts&hasAtomicETH != 0 {
+		p.Atomic.get((*[AtomicETHLen]byte)(b))
+		b = b[AtomicETHLen:]
+	}
+	if parts&hasAETH != 0 {
+		p.AETH.get((*[AETHLen]byte)(b))
+		b = b[AETHLen:]
+	}
+	if parts&hasAtomicAck != 0 {
+		p.AtomicAck = binary.BigEndian.Uint64(b)
+		b = b[AtomicAckLen:]
+	}
+	if parts&hasImm != 0 {
+		p.Imm = binary.BigEndian.Uint32(b)
+		b = b[ImmLen:]
+	}
+	if parts&hasIETH != 0 {
+		p.InvalidateRKey = binary.BigEndian.Uint32(b)
+	}
+}
+
+// putExtensions relies on its caller for the length of b.
+func (p *Packet) putExtensions(parts uint8, b []byte) {
+	if parts&hasDETH != 0 {
+		p.DETH.put((*[DETHLen]byte)(b))
+		b = b[DETHLen:]
+	}
+	if parts&hasRETH != 0 {
+		p.RETH.put((*[RETHLen]byte)(b))
+		b = b[RETHLen:]
+	}
+	if parts&hasAtomicETH != 0 {
+		p.Atomic.put((*[AtomicETHLen]byte)(b))
+		b = b[AtomicETHLen:]
+	}
+	if parts&hasAETH != 0 {
+		p.AETH.put((*[AETHLen]byte)(b))
+		b = b[AETHLen:]
+	}
+	if parts&hasAtomicAck != 0 {
+		binary.BigEndian.PutUint64(b, p.AtomicAck)
+		b = b[AtomicAckLen:]
+	}
+	if parts&hasImm != 0 {
+		binary.BigEndian.PutUint32(b, p.Imm)
+		b = b[ImmLen:]
+	}
+	if parts&hasIETH != 0 {
+		binary.BigEndian.PutUint32(b, p.InvalidateRKey)
+	}
+}
