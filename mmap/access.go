@@ -1,0 +1,80 @@
+package mmap
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Made in advance: the calls that return them are on the hot path.
+var (
+	errHoldClosed = fmt.Errorf("use memory map: %w", ErrClosed)
+	errHoldLocked = fmt.Errorf("use memory map: %w: its devices are being changed", ErrInUse)
+	errNotHeld    = fmt.Errorf("release memory map: %w: more releases than holds", ErrNotHeld)
+	errKeyClosed  = fmt.Errorf("use memory map: %w", ErrClosed)
+	errKeyRemote  = fmt.Errorf("use memory map as local memory: %w: give memory of this host", ErrRemote)
+	errKeyNone    = fmt.Errorf("use memory map: %w in this protection domain: call AddDevice or AddPD first", ErrNotRegistered)
+)
+
+// Bytes returns the memory, or nil if it is a peer's or the Map is closed.
+func (m *Map) Bytes() []byte {
+	if m.closed.Load() {
+		return nil
+	}
+	return m.mem
+}
+
+// Addr is the address of the first byte, as tasks and peers use it.
+func (m *Map) Addr() uint64 { return m.addr }
+
+// Len is the number of bytes.
+func (m *Map) Len() int { return m.size }
+
+// Permissions returns the permissions the Map was made with. Of an imported Map
+// they are those that the peer grants.
+func (m *Map) Permissions() Permission { return m.perm }
+
+// Remote reports whether the Map is imported: the memory is a peer's.
+func (m *Map) Remote() bool { return m.remote }
+
+// UserData returns Config.UserData.
+func (m *Map) UserData() any { return m.userData }
+
+// LKey is the local key of the memory in a protection domain. It fails with
+// ErrNotRegistered where the Map is not registered, with ErrRemote on an imported
+// Map and with ErrClosed on a closed one.
+func (m *Map) LKey(pd verbs.PD) (uint32, error) {
+	if m.remote {
+		return 0, errKeyRemote
+	}
+	regs := *m.regs.Load()
+	for i := range regs {
+		if regs[i].pd == pd {
+			return regs[i].lkey, nil
+		}
+	}
+	if m.closed.Load() {
+		return 0, errKeyClosed
+	}
+	return 0, errKeyNone
+}
+
+// RKey is the remote key of an imported Map. Of others, which have a key for each
+// device, it is zero.
+func (m *Map) RKey() uint32 { return m.rkey }
+
+// Devices returns the devices that the Map can be used with: those it is
+// registered with or, of an imported Map, the one given to Import.
+func (m *Map) Devices() []verbs.Device {
+	if m.remote {
+		return []verbs.Device{m.via}
+	}
+	var devs []verbs.Device
+	for _, r := range *m.regs.Load() {
+		if !slices.Contains(devs, r.dev) {
+			devs = append(devs, r.dev)
+		}
+	}
+	return devs
+}

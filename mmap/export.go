@@ -1,0 +1,101 @@
+package mmap
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Export returns a descriptor of the memory for peers that reach it through dev,
+// in binary form (descriptor.Armor makes it text). It holds the remote key of the
+// default protection domain, or of the one that the Map is registered in on dev.
+//
+// It fails with ErrPermission unless the Map has one of the remote permissions,
+// with ErrNotRegistered if it is not registered with dev, and with ErrRemote on
+// an imported Map. From then on devices can be neither added nor removed.
+// Descriptors go void with Close.
+func (m *Map) Export(dev verbs.Device) ([]byte, error) {
+	if dev == nil {
+		return nil, fmt.Errorf("export memory map: %w: no device is given", ErrInvalid)
+	}
+	def := dev.DefaultPD()
+	return m.export(func(r registration) bool { return r.pd == def }, func(r registration) bool { return r.dev == dev })
+}
+
+// ExportPD is Export for peers whose queue pairs are in the given protection
+// domain.
+func (m *Map) ExportPD(pd verbs.PD) ([]byte, error) {
+	if pd == nil {
+		return nil, fmt.Errorf("export memory map: %w: no protection domain is given", ErrInvalid)
+	}
+	return m.export(func(r registration) bool { return r.pd == pd })
+}
+
+// export takes the first registration that the first match finds, or else the
+// next match.
+func (m *Map) export(matches ...func(registration) bool) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.closed.Load():
+		return nil, fmt.Errorf("export memory map: %w", ErrClosed)
+	case m.remote:
+		return nil, fmt.Errorf("export memory map: %w: only its owner exports it", ErrRemote)
+	case m.perm&remoteRights == 0:
+		return nil, fmt.Errorf("export memory map: %w: it has %v; make it with RemoteRead, RemoteWrite or RemoteAtomic",
+			ErrPermission, m.perm)
+	}
+	for _, match := range matches {
+		for _, r := range *m.regs.Load() {
+			if !match(r) {
+				continue
+			}
+			var w descriptor.Writer
+			w.Uint64(m.addr)
+			w.Uint64(uint64(m.size))
+			w.Uint32(r.mr.RKey())
+			w.Uint32(uint32(m.perm & remoteRights))
+			b, err := w.Encode(descriptor.MemoryMap)
+			if err != nil {
+				return nil, fmt.Errorf("export memory map: %w", err)
+			}
+			m.exported = true
+			return b, nil
+		}
+	}
+	return nil, fmt.Errorf("export memory map: %w there; call AddDevice or AddPD first", ErrNotRegistered)
+}
+
+// Import makes a Map of a peer's memory out of the descriptor, binary or
+// armored, that the peer exported, for use with dev. Such a Map has an address
+// and a length and can be a task's remote side; it has no bytes, cannot be
+// exported, and no devices can be added.
+//
+// Its errors match those of package descriptor, and descriptor.ErrFormat where
+// the descriptor is whole but its values make no sense.
+func Import(dev verbs.Device, desc []byte) (*Map, error) {
+	if dev == nil {
+		return nil, fmt.Errorf("import memory map: %w: no device is given; open one first", ErrInvalid)
+	}
+	payload, err := descriptor.Decode(descriptor.MemoryMap, desc)
+	if err != nil {
+		return nil, fmt.Errorf("import memory map: %w", err)
+	}
+	r := descriptor.NewReader(payload)
+	addr, size, rkey, perm := r.Uint64(), r.Uint64(), r.Uint32(), Permission(r.Uint32())
+	if err := r.Done(); err != nil {
+		return nil, fmt.Errorf("import memory map: %w", err)
+	}
+	switch {
+	case size == 0 || size > math.MaxInt:
+		return nil, fmt.Errorf("import memory map: %w: its length is %d; export it again", descriptor.ErrFormat, size)
+	case addr > math.MaxUint64-(size-1):
+		return nil, fmt.Errorf("import memory map: %w: %d bytes from %#x run past the end of memory; export it again",
+			descriptor.ErrFormat, size, addr)
+	case perm&remoteRights == 0 || perm&^remoteRights != 0:
+		return nil, fmt.Errorf("import memory map: %w: its permissions are %v; export it again", descriptor.ErrFormat, perm)
+	}
+	return &Map{addr: addr, size: int(size), rkey: rkey, perm: perm, remote: true, via: dev}, nil
+}

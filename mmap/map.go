@@ -1,0 +1,311 @@
+package mmap
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Config says what memory a Map is made of.
+type Config struct {
+	// Memory is the caller's memory, which stays the caller's. It is pinned
+	// until Close. Nil: the library allocates Size bytes.
+	Memory []byte
+	// Size is the number of bytes to allocate, at least 1. With Memory it is
+	// zero.
+	Size int
+	// Permissions of the Map. Zero: LocalReadOnly.
+	Permissions Permission
+	// PD is the protection domain to register in. Nil: the device's default.
+	PD verbs.PD
+	// OnFree is called by Close, on its goroutine, when no device can reach the
+	// memory any more and just before allocated memory is unmapped. It gets the
+	// memory, must not keep it if the library allocated it, and is not called
+	// when New fails. Nil: nothing is called.
+	OnFree func(mem []byte)
+	// UserData is what UserData returns.
+	UserData any
+}
+
+// Map is a range of memory, local or a peer's.
+type Map struct {
+	mem      []byte
+	free     func() error // unpins or unmaps
+	addr     uint64
+	size     int
+	perm     Permission
+	remote   bool
+	via      verbs.Device // given to Import
+	rkey     uint32
+	onFree   func([]byte)
+	userData any
+
+	// users counts Hold. While it is negative, the registrations are being
+	// changed or gone, and nobody can hold the Map.
+	users  atomic.Int64
+	closed atomic.Bool
+	regs   atomic.Pointer[[]registration]
+
+	mu       sync.Mutex // serialises what changes registrations
+	exported bool
+}
+
+// locked is far enough below zero that no number of Hold calls lifts it.
+const locked = math.MinInt64 / 2
+
+type registration struct {
+	dev  verbs.Device
+	pd   verbs.PD
+	mr   verbs.MR
+	lkey uint32
+}
+
+// Alloc makes a Map of size bytes of zeroed memory, which begins at a page and
+// lies outside the Go heap where the system allows (everywhere but on Windows
+// and the like), registered in the default protection domain of dev.
+func Alloc(dev verbs.Device, size int, perm Permission) (*Map, error) {
+	return New(dev, Config{Size: size, Permissions: perm})
+}
+
+// Register makes a Map of the caller's memory, registered in the default
+// protection domain of dev. The memory is pinned, and must not be reused, until
+// Close.
+func Register(dev verbs.Device, mem []byte, perm Permission) (*Map, error) {
+	if len(mem) == 0 {
+		return nil, fmt.Errorf("make memory map: %w: the memory is empty; give at least one byte", ErrRange)
+	}
+	return New(dev, Config{Memory: mem, Permissions: perm})
+}
+
+// New makes a Map and registers it with dev. Its errors match ErrInvalid,
+// ErrRange and ErrPermission, or are those of the system and of the device.
+func New(dev verbs.Device, cfg Config) (*Map, error) {
+	m, err := create(dev, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("make memory map: %w", err)
+	}
+	return m, nil
+}
+
+func create(dev verbs.Device, cfg Config) (*Map, error) {
+	if dev == nil {
+		return nil, fmt.Errorf("%w: no device is given; open one first", ErrInvalid)
+	}
+	if err := cfg.Permissions.validate(); err != nil {
+		return nil, err
+	}
+	m := &Map{mem: cfg.Memory, perm: cfg.Permissions, onFree: cfg.OnFree, userData: cfg.UserData}
+	var err error
+	switch {
+	case cfg.Memory == nil && cfg.Size < 1:
+		return nil, fmt.Errorf("%w: %d bytes are asked for; ask for at least one", ErrRange, cfg.Size)
+	case cfg.Memory == nil:
+		m.mem, m.free, err = allocate(cfg.Size)
+	case cfg.Size != 0:
+		return nil, fmt.Errorf("%w: both memory and a size are given; leave one out", ErrInvalid)
+	case len(cfg.Memory) == 0:
+		return nil, fmt.Errorf("%w: the memory is empty; give at least one byte", ErrRange)
+	default:
+		m.free = pin(cfg.Memory)
+	}
+	if err != nil {
+		return nil, err
+	}
+	m.addr = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(m.mem))))
+	m.size = len(m.mem)
+	m.regs.Store(new([]registration))
+	pd := cfg.PD
+	if pd == nil {
+		pd = dev.DefaultPD()
+	}
+	if err := m.register(dev, pd); err != nil {
+		return nil, errors.Join(err, m.free())
+	}
+	return m, nil
+}
+
+// register adds a registration. The caller holds mu, or is the only one to know
+// of m.
+func (m *Map) register(dev verbs.Device, pd verbs.PD) error {
+	mr, err := pd.RegMR(m.mem, m.perm.access())
+	if err != nil {
+		return fmt.Errorf("register %d bytes with %s: %w", m.size, dev.Name(), err)
+	}
+	old := *m.regs.Load()
+	regs := append(old[:len(old):len(old)], registration{dev: dev, pd: pd, mr: mr, lkey: mr.LKey()})
+	m.regs.Store(&regs)
+	return nil
+}
+
+// AddDevice registers the Map with a further device, in its default protection
+// domain. It fails with ErrExists if that has been done, with ErrInUse while
+// buffers hold the Map or once it is exported, and with ErrRemote on an imported
+// Map.
+func (m *Map) AddDevice(dev verbs.Device) error {
+	if dev == nil {
+		return fmt.Errorf("add device to memory map: %w: no device is given; open one first", ErrInvalid)
+	}
+	return m.add(dev, dev.DefaultPD())
+}
+
+// AddPD is AddDevice for a given protection domain.
+func (m *Map) AddPD(pd verbs.PD) error {
+	if pd == nil {
+		return fmt.Errorf("add protection domain to memory map: %w: none is given", ErrInvalid)
+	}
+	return m.add(pd.Device(), pd)
+}
+
+func (m *Map) add(dev verbs.Device, pd verbs.PD) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.lock(); err != nil {
+		return fmt.Errorf("add %s to memory map: %w", dev.Name(), err)
+	}
+	defer m.unlock()
+	for _, r := range *m.regs.Load() {
+		if r.pd == pd {
+			return fmt.Errorf("add %s to memory map: %w in that protection domain", dev.Name(), ErrExists)
+		}
+	}
+	if err := m.register(dev, pd); err != nil {
+		return fmt.Errorf("add %s to memory map: %w", dev.Name(), err)
+	}
+	return nil
+}
+
+// RemoveDevice ends all registrations with dev. It fails with ErrNotRegistered
+// if there are none, and like AddDevice.
+func (m *Map) RemoveDevice(dev verbs.Device) error {
+	if dev == nil {
+		return fmt.Errorf("remove device from memory map: %w: no device is given", ErrInvalid)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.lock(); err != nil {
+		return fmt.Errorf("remove %s from memory map: %w", dev.Name(), err)
+	}
+	defer m.unlock()
+	before := len(*m.regs.Load())
+	if err := m.deregister(func(r registration) bool { return r.dev == dev }); err != nil {
+		return fmt.Errorf("remove %s from memory map: %w", dev.Name(), err)
+	}
+	if len(*m.regs.Load()) == before {
+		return fmt.Errorf("remove %s from memory map: %w with it", dev.Name(), ErrNotRegistered)
+	}
+	return nil
+}
+
+// lock keeps everybody from holding the Map until unlock, for a change of its
+// registrations. The caller holds mu.
+func (m *Map) lock() error {
+	switch {
+	case m.closed.Load():
+		return ErrClosed
+	case m.remote:
+		return ErrRemote
+	case m.exported:
+		return fmt.Errorf("%w: it is exported; do it before Export", ErrInUse)
+	}
+	return m.lockUsers()
+}
+
+func (m *Map) lockUsers() error {
+	if !m.users.CompareAndSwap(0, locked) {
+		return fmt.Errorf("%w: %d buffers lie in it; free them first", ErrInUse, m.users.Load())
+	}
+	return nil
+}
+
+func (m *Map) unlock() { m.users.Add(-locked) }
+
+// deregister ends the registrations that match. One that the device refuses to
+// end stays.
+func (m *Map) deregister(match func(registration) bool) error {
+	var left []registration
+	var errs []error
+	for _, r := range *m.regs.Load() {
+		if !match(r) {
+			left = append(left, r)
+			continue
+		}
+		if err := r.mr.Close(); err != nil {
+			left = append(left, r)
+			errs = append(errs, fmt.Errorf("deregister %d bytes from %s: %w", m.size, r.dev.Name(), err))
+		}
+	}
+	m.regs.Store(&left)
+	return errors.Join(errs...)
+}
+
+// Hold counts one more user, such as a buffer: until the matching Release, Close
+// and changes of the registrations fail with ErrInUse. Hold itself fails with
+// ErrClosed on a closed Map.
+func (m *Map) Hold() error {
+	if m.users.Add(1) > 0 {
+		return nil
+	}
+	m.users.Add(-1)
+	if m.closed.Load() {
+		return errHoldClosed
+	}
+	return errHoldLocked
+}
+
+// Release takes back one Hold. Without one it fails with ErrNotHeld.
+func (m *Map) Release() error {
+	for {
+		n := m.users.Load()
+		if n <= 0 {
+			return errNotHeld
+		}
+		if m.users.CompareAndSwap(n, n-1) {
+			return nil
+		}
+	}
+}
+
+// Close ends all registrations, calls OnFree, and unmaps or unpins the memory.
+// It fails with ErrInUse while buffers hold the Map. Where a device refuses to
+// let go of the memory, the Map stays open and Close may be tried again.
+// On an imported Map it only ends its use here.
+func (m *Map) Close() error {
+	if err := m.end(); err != nil {
+		return fmt.Errorf("close memory map: %w", err)
+	}
+	// Without the lock: OnFree may call methods of the Map.
+	if m.onFree != nil {
+		m.onFree(m.mem)
+	}
+	if m.free == nil {
+		return nil
+	}
+	if err := m.free(); err != nil {
+		return fmt.Errorf("close memory map: %w", err)
+	}
+	return nil
+}
+
+func (m *Map) end() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed.Load() {
+		return ErrClosed
+	}
+	if err := m.lockUsers(); err != nil {
+		return err
+	}
+	if !m.remote {
+		if err := m.deregister(func(registration) bool { return true }); err != nil {
+			m.unlock()
+			return err
+		}
+	}
+	m.closed.Store(true)
+	return nil
+}

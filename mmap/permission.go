@@ -1,0 +1,80 @@
+package mmap
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Permission is a set of rights to the memory of a Map, combined with |. Local
+// reads are always allowed.
+type Permission uint32
+
+// The permissions. RemoteWrite and RemoteAtomic need LocalReadWrite too (IBTA
+// 10.6.3.1). RelaxedOrdering lets the device write the bytes of a message in any
+// order; it is a hint, and devices without it ignore it.
+const (
+	LocalReadOnly   Permission = 0
+	LocalReadWrite  Permission = 1 << 0
+	RemoteRead      Permission = 1 << 1
+	RemoteWrite     Permission = 1 << 2
+	RemoteAtomic    Permission = 1 << 3
+	RelaxedOrdering Permission = 1 << 4
+)
+
+// remoteRights are those that a peer can use. Their values are part of the
+// descriptor format.
+const remoteRights = RemoteRead | RemoteWrite | RemoteAtomic
+
+var permissionNames = [...]string{"LocalReadWrite", "RemoteRead", "RemoteWrite", "RemoteAtomic", "RelaxedOrdering"}
+
+// Has reports whether the set holds all of q.
+func (p Permission) Has(q Permission) bool { return p&q == q }
+
+// String names the permissions, joined with |.
+func (p Permission) String() string {
+	if p == LocalReadOnly {
+		return "LocalReadOnly"
+	}
+	var names []string
+	for i, name := range permissionNames {
+		if bit := Permission(1) << i; p.Has(bit) {
+			names = append(names, name)
+			p &^= bit
+		}
+	}
+	if p != 0 {
+		names = append(names, fmt.Sprintf("%#x", uint32(p)))
+	}
+	return strings.Join(names, "|")
+}
+
+func (p Permission) validate() error {
+	if unknown := p &^ (LocalReadWrite | remoteRights | RelaxedOrdering); unknown != 0 {
+		return fmt.Errorf("%w: permissions %v hold unknown bits", ErrInvalid, p)
+	}
+	if p&(RemoteWrite|RemoteAtomic) != 0 && !p.Has(LocalReadWrite) {
+		return fmt.Errorf("%w: permissions %v let a peer change the memory, which needs LocalReadWrite too", ErrPermission, p)
+	}
+	return nil
+}
+
+func (p Permission) access() verbs.Access {
+	var a verbs.Access
+	for _, right := range [...]struct {
+		p Permission
+		a verbs.Access
+	}{
+		{LocalReadWrite, verbs.AccessLocalWrite},
+		{RemoteRead, verbs.AccessRemoteRead},
+		{RemoteWrite, verbs.AccessRemoteWrite},
+		{RemoteAtomic, verbs.AccessRemoteAtomic},
+		{RelaxedOrdering, verbs.AccessRelaxedOrdering},
+	} {
+		if p.Has(right.p) {
+			a |= right.a
+		}
+	}
+	return a
+}
