@@ -1,0 +1,215 @@
+package bufinv
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/verbena-rdma/verbena/mmap"
+)
+
+// Buf is a piece of the memory of a Map, with data in it, and possibly an element
+// of a list. See the package comment for its parts and its references.
+type Buf struct {
+	owner   *store
+	m       *mmap.Map
+	off     int // of the memory in m
+	size    int
+	dataOff int // in the memory
+	dataLen int
+	next    *Buf
+	prev    *Buf
+	refs    atomic.Int64
+	err     error
+}
+
+func failed(err error) *Buf { return &Buf{err: err} }
+
+// usable is Err for calls that need a buffer.
+func (b *Buf) usable() error {
+	if b == nil {
+		return errNoBuf
+	}
+	return b.Err()
+}
+
+// Err returns what is wrong with the Buf: why it could not be made, or ErrFreed.
+// A nil Buf, the empty list, has no error.
+func (b *Buf) Err() error {
+	switch {
+	case b == nil:
+		return nil
+	case b.err != nil:
+		return b.err
+	case b.owner == nil:
+		return errNoBuf
+	case b.refs.Load() <= 0:
+		return errUseFreed
+	}
+	return nil
+}
+
+// Map is the memory map that the Buf lies in, or nil.
+func (b *Buf) Map() *mmap.Map {
+	if b.usable() != nil {
+		return nil
+	}
+	return b.m
+}
+
+// Remote reports whether the memory is a peer's.
+func (b *Buf) Remote() bool { return b.usable() == nil && b.m.Remote() }
+
+// Addr is the address of the memory. Of a Buf with an error it is zero, and so
+// are all sizes.
+func (b *Buf) Addr() uint64 {
+	if b.usable() != nil {
+		return 0
+	}
+	return b.m.Addr() + uint64(b.off)
+}
+
+// Len is the number of bytes of the memory.
+func (b *Buf) Len() int {
+	if b.usable() != nil {
+		return 0
+	}
+	return b.size
+}
+
+// DataAddr is the address of the data.
+func (b *Buf) DataAddr() uint64 {
+	if b.usable() != nil {
+		return 0
+	}
+	return b.m.Addr() + uint64(b.off+b.dataOff)
+}
+
+// DataLen is the number of bytes of data.
+func (b *Buf) DataLen() int {
+	if b.usable() != nil {
+		return 0
+	}
+	return b.dataLen
+}
+
+// TailAddr is the address behind the data, where the room begins.
+func (b *Buf) TailAddr() uint64 {
+	if b.usable() != nil {
+		return 0
+	}
+	return b.m.Addr() + uint64(b.off+b.dataOff+b.dataLen)
+}
+
+// Room is the number of bytes of memory behind the data.
+func (b *Buf) Room() int {
+	if b.usable() != nil {
+		return 0
+	}
+	return b.room()
+}
+
+func (b *Buf) room() int { return b.size - b.dataOff - b.dataLen }
+
+// SetData makes n bytes from the offset off of the memory on the data. Zero bytes
+// are allowed; a task refuses a source without data. What does not fit into the
+// memory is an error that matches ErrRange and changes nothing.
+func (b *Buf) SetData(off, n int) error {
+	if err := b.usable(); err != nil {
+		return fmt.Errorf("set data: %w", err)
+	}
+	if off < 0 || n < 0 || off > b.size || n > b.size-off {
+		return fmt.Errorf("set data: %w: %d bytes from offset %d, in a buffer of %d", ErrRange, n, off, b.size)
+	}
+	b.dataOff, b.dataLen = off, n
+	return nil
+}
+
+// ResetData empties the Buf: all of its memory is room.
+func (b *Buf) ResetData() error { return b.SetData(0, 0) }
+
+// Bytes returns the data of this element, or nil if the memory is a peer's. The
+// slice is the memory itself: it must not be used after the Map is closed.
+func (b *Buf) Bytes() []byte {
+	mem := b.Memory()
+	if mem == nil {
+		return nil
+	}
+	end := b.dataOff + b.dataLen
+	return mem[b.dataOff:end:end]
+}
+
+// Memory is Bytes for all of the memory, data or not.
+func (b *Buf) Memory() []byte {
+	if b.usable() != nil {
+		return nil
+	}
+	mem := b.m.Bytes()
+	if mem == nil {
+		return nil
+	}
+	return mem[b.off : b.off+b.size : b.off+b.size]
+}
+
+// Ref adds a reference, for an owner of its own. It fails on a Buf with an error.
+func (b *Buf) Ref() error {
+	if b == nil {
+		return errNoBuf
+	}
+	for {
+		if err := b.Err(); err != nil {
+			return err
+		}
+		// Not from zero: the Buf may have been freed since.
+		if n := b.refs.Load(); n > 0 && b.refs.CompareAndSwap(n, n+1) {
+			return nil
+		}
+	}
+}
+
+// Free drops a reference. With the last one the Buf returns to its inventory, and
+// one reference of the next element of its list is dropped likewise.
+//
+// It fails with ErrFreed if no reference was left, and with ErrChained on an
+// element whose last reference is that of the element before it. On a nil Buf and
+// on one that could not be made it does nothing.
+func (b *Buf) Free() error {
+	if b == nil || b.err != nil {
+		return nil
+	}
+	if b.owner == nil {
+		return errNoBuf
+	}
+	for {
+		n := b.refs.Load()
+		switch {
+		case n <= 0:
+			return errFreeFreed
+		case n == 1 && b.prev != nil:
+			return errFreeInner
+		}
+		if b.refs.CompareAndSwap(n, n-1) {
+			if n == 1 {
+				b.giveBack()
+			}
+			return nil
+		}
+	}
+}
+
+// giveBack returns b, which has no reference left, and what follows it up to an
+// element that somebody else refers to; that one becomes the first of the rest.
+func (b *Buf) giveBack() {
+	for {
+		next := b.next
+		b.next = nil
+		b.owner.put(b)
+		if next == nil {
+			return
+		}
+		next.prev = nil
+		if next.refs.Add(-1) > 0 {
+			return
+		}
+		b = next
+	}
+}

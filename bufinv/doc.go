@@ -1,0 +1,40 @@
+// Package bufinv has the buffers that tasks work on: pieces of the memory of a
+// Map (package mmap), alone or chained to lists.
+//
+// A Buf has a memory, from Addr on for Len bytes, and in it a payload, its data,
+// from DataAddr on for DataLen bytes. What a task reads is the data of a list.
+// What it writes goes to the room behind the data, element by element: receives
+// and results of reads append.
+//
+//	memory  |........dddddddddd______________|
+//	        Addr     DataAddr  TailAddr      Addr+Len
+//	                 <-DataLen-><---Room---->
+//
+// Source makes a Buf full of data, Target one that is all room.
+//
+// # Errors
+//
+// Source, Target and the other calls that return only a Buf never return nil.
+// What went wrong sits in the Buf: Err returns it, and so does every call that is
+// given the Buf, allocation of a task included. So they can be written inline. A
+// Buf with an error takes nothing from the inventory; freeing it does nothing.
+//
+// A nil *Buf stands for "no buffer": an empty list.
+//
+// # References
+//
+// A new Buf has one reference, its maker's. Free drops one, Ref adds one. With
+// the last one gone the Buf returns to its inventory, and drops one reference of
+// the next element of its list. A task takes over the reference of the caller for
+// every Buf it is given, and drops it when it is freed itself; Ref keeps a Buf
+// beyond that. A Buf whose last reference was dropped must not be used any more.
+// As long as the inventory has not handed it out again, use is an error that
+// matches ErrFreed; inventories hand out the Buf that has been free the longest.
+//
+// # Concurrency
+//
+// An Inventory or a Pool is safe for concurrent use, and so are Ref and Free. All
+// else that concerns a list belongs to one goroutine at a time: the one that runs
+// the engine, while a task has the list. No call on the way from Source to Free
+// allocates, errors excepted.
+package bufinv

@@ -1,0 +1,118 @@
+package bufinv
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/mmap"
+)
+
+// Inventory is a stock of Bufs for any memory.
+type Inventory struct{ s store }
+
+// New makes an inventory of n Bufs, 1 to 2^24.
+func New(n int) (*Inventory, error) {
+	if n < 1 || n > maxBufs {
+		return nil, fmt.Errorf("make buffer inventory: %w: %d buffers; 1 to %d are possible", ErrRange, n, maxBufs)
+	}
+	i := new(Inventory)
+	i.s.init("the inventory", true)
+	i.s.grow(make([]Buf, n))
+	return i, nil
+}
+
+// Expand adds n Bufs.
+func (i *Inventory) Expand(n int) error {
+	if i == nil || i.s.exhausted == nil {
+		return fmt.Errorf("expand buffer inventory: %w: it was not made by New", ErrInvalid)
+	}
+	i.s.mu.Lock()
+	defer i.s.mu.Unlock()
+	if i.s.closed {
+		return fmt.Errorf("expand buffer inventory: it is %w", ErrClosed)
+	}
+	if n < 1 || n > maxBufs-i.s.total {
+		return fmt.Errorf("expand buffer inventory: %w: %d more buffers; 1 to %d are possible", ErrRange, n, maxBufs-i.s.total)
+	}
+	i.s.grow(make([]Buf, n))
+	return nil
+}
+
+// Total is the number of Bufs, free and out.
+func (i *Inventory) Total() int {
+	if i == nil {
+		return 0
+	}
+	_, total := i.s.count()
+	return total
+}
+
+// Available is the number of Bufs that are free.
+func (i *Inventory) Available() int {
+	if i == nil {
+		return 0
+	}
+	free, _ := i.s.count()
+	return free
+}
+
+// Close ends the inventory. It fails with ErrInUse while Bufs are out.
+func (i *Inventory) Close() error {
+	if i == nil {
+		return fmt.Errorf("close buffer inventory: %w: it is nil", ErrInvalid)
+	}
+	return i.s.close("buffer inventory")
+}
+
+// Source makes a Buf of n bytes of m from the offset off on, all of them data:
+// what a task reads. Its errors match ErrExhausted, ErrRange (a source with no
+// data included), ErrInvalid, ErrClosed and those of mmap.
+func (i *Inventory) Source(m *mmap.Map, off, n int) *Buf {
+	b := i.take(m, off, n)
+	if b.err == nil {
+		b.dataLen = n
+	}
+	return b
+}
+
+// Target makes a Buf of n bytes of m from the offset off on, with no data: what a
+// task writes to, here or at a peer. Its errors are those of Source.
+func (i *Inventory) Target(m *mmap.Map, off, n int) *Buf { return i.take(m, off, n) }
+
+// Dup makes another Buf of the memory of b, with the same data, in no list. It
+// takes nothing from b. The Buf of a Pool can be handed out again while a
+// duplicate is in use: keep it as long.
+func (i *Inventory) Dup(b *Buf) *Buf {
+	if err := b.usable(); err != nil {
+		return failed(fmt.Errorf("duplicate: %w", err))
+	}
+	d := i.take(b.m, b.off, b.size)
+	if d.err == nil {
+		d.dataOff, d.dataLen = b.dataOff, b.dataLen
+	}
+	return d
+}
+
+func (i *Inventory) take(m *mmap.Map, off, n int) *Buf {
+	switch {
+	case i == nil || i.s.exhausted == nil:
+		return failed(fmt.Errorf("take buffer: %w: the inventory was not made by New", ErrInvalid))
+	case m == nil:
+		return failed(fmt.Errorf("take buffer: %w: no memory map is given", ErrInvalid))
+	case n < 1:
+		return failed(fmt.Errorf("take buffer: %w: it would have %d bytes; give at least one", ErrRange, n))
+	case off < 0 || off > m.Len() || n > m.Len()-off:
+		return failed(fmt.Errorf("take buffer: %w: %d bytes from offset %d, in a memory map of %d", ErrRange, n, off, m.Len()))
+	}
+	if err := m.Hold(); err != nil {
+		return failed(fmt.Errorf("take buffer: %w", err))
+	}
+	b := i.s.take()
+	if b.err != nil {
+		_ = m.Release() // held just now
+		return b
+	}
+	b.m, b.off, b.size = m, off, n
+	b.dataOff, b.dataLen = 0, 0
+	b.refs.Store(1)
+	return b
+}

@@ -1,0 +1,140 @@
+package bufinv
+
+import "fmt"
+
+// Chain appends the list that begins with next to the list that b is in, and
+// takes over the caller's reference to next. It fails with ErrChained, and
+// changes nothing, where next is not the first element of its list or begins
+// the list that b is in.
+func (b *Buf) Chain(next *Buf) error {
+	if err := b.usable(); err != nil {
+		return fmt.Errorf("chain to buffer: %w", err)
+	}
+	if err := next.usable(); err != nil {
+		return fmt.Errorf("chain buffer: %w", err)
+	}
+	if next.prev != nil {
+		return fmt.Errorf("chain buffer: %w; Unchain it first", ErrChained)
+	}
+	if b.First() == next {
+		return fmt.Errorf("chain buffer: %w already, the same one", ErrChained)
+	}
+	last := b.Last()
+	last.next, next.prev = next, last
+	return nil
+}
+
+// Unchain cuts the list in front of b: b becomes the first element of a list of
+// its own, with all that follow it, and its reference is the caller's again. It
+// fails with ErrInvalid where b is the first element already.
+func (b *Buf) Unchain() error {
+	if err := b.usable(); err != nil {
+		return fmt.Errorf("unchain buffer: %w", err)
+	}
+	if b.prev == nil {
+		return fmt.Errorf("unchain buffer: %w: it is the first of its list", ErrInvalid)
+	}
+	b.prev.next, b.prev = nil, nil
+	return nil
+}
+
+// List chains lists to one, in order, and returns its first element. Nil Bufs are
+// left out. Where one has an error or cannot be chained, List frees all of them
+// and returns a Buf with that error: like Source, it can be written inline.
+func List(bufs ...*Buf) *Buf {
+	var first *Buf
+	for i, b := range bufs {
+		err := b.Err()
+		switch {
+		case b == nil:
+			continue
+		case err == nil && first == nil:
+			first = b
+			continue
+		case err == nil:
+			err = first.Chain(b)
+		}
+		if err != nil {
+			_ = first.Free()
+			for _, b := range bufs[i:] {
+				_ = b.Free()
+			}
+			return failed(fmt.Errorf("chain buffers: %w", err))
+		}
+	}
+	return first
+}
+
+// Next is the next element of the list, or nil.
+func (b *Buf) Next() *Buf {
+	if b.usable() != nil {
+		return nil
+	}
+	return b.next
+}
+
+// First is the first element of the list that b is in: b itself if it is alone.
+func (b *Buf) First() *Buf {
+	if b.usable() != nil {
+		return b
+	}
+	for b.prev != nil {
+		b = b.prev
+	}
+	return b
+}
+
+// Last is the last element of the list that b is in.
+func (b *Buf) Last() *Buf {
+	if b.usable() != nil {
+		return b
+	}
+	for b.next != nil {
+		b = b.next
+	}
+	return b
+}
+
+// ListLen is the number of elements from b to the end of its list.
+func (b *Buf) ListLen() int {
+	n := 0
+	for e := b.elements(); e != nil; e = e.next {
+		n++
+	}
+	return n
+}
+
+// ListDataLen is the number of bytes of data from b to the end of its list.
+func (b *Buf) ListDataLen() int {
+	n := 0
+	for e := b.elements(); e != nil; e = e.next {
+		n += e.dataLen
+	}
+	return n
+}
+
+// ListRoom is the number of bytes of room from b to the end of its list.
+func (b *Buf) ListRoom() int {
+	n := 0
+	for e := b.elements(); e != nil; e = e.next {
+		n += e.room()
+	}
+	return n
+}
+
+// AppendBytes appends the data from b to the end of its list to dst. Elements in
+// a peer's memory have nothing to give.
+func (b *Buf) AppendBytes(dst []byte) []byte {
+	for e := b.elements(); e != nil; e = e.next {
+		dst = append(dst, e.Bytes()...)
+	}
+	return dst
+}
+
+// elements is b, or nil where b cannot be used: where a walk begins.
+func (b *Buf) elements() *Buf {
+	if b.usable() != nil {
+		return nil
+	}
+	return b
+}

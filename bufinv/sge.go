@@ -1,0 +1,110 @@
+package bufinv
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// AppendDataSGL appends scatter-gather entries for the data from b to the end of
+// its list to dst, with the keys of the protection domain pd. Elements without
+// data are left out. The errors are those of Err and of mmap's LKey, and
+// ErrRange for an element with more data than an entry holds (2^32-1 bytes).
+// With an error, dst is returned as it was.
+func (b *Buf) AppendDataSGL(dst []verbs.SGE, pd verbs.PD) ([]verbs.SGE, error) {
+	if err := b.Err(); err != nil {
+		return dst, err
+	}
+	out := dst
+	var err error
+	for e := b; e != nil; e = e.next {
+		if out, err = e.appendSGE(out, pd, e.DataAddr(), e.dataLen); err != nil {
+			return dst, err
+		}
+	}
+	return out, nil
+}
+
+// AppendRoomSGL is AppendDataSGL for the room, where a device writes: for the
+// first limit bytes of it, or for all with a limit below zero. An element in a
+// Map without LocalReadWrite is an error that matches mmap.ErrPermission.
+func (b *Buf) AppendRoomSGL(dst []verbs.SGE, pd verbs.PD, limit int) ([]verbs.SGE, error) {
+	if err := b.Err(); err != nil {
+		return dst, err
+	}
+	if limit < 0 {
+		limit = math.MaxInt
+	}
+	out := dst
+	for e := b; e != nil && limit > 0; e = e.next {
+		n := min(e.room(), limit)
+		limit -= n
+		if n > 0 && !e.m.Remote() && !e.m.Permissions().Has(mmap.LocalReadWrite) {
+			return dst, fmt.Errorf("write to buffer: %w: its memory map has %v; make it with LocalReadWrite",
+				mmap.ErrPermission, e.m.Permissions())
+		}
+		var err error
+		if out, err = e.appendSGE(out, pd, e.TailAddr(), n); err != nil {
+			return dst, err
+		}
+	}
+	return out, nil
+}
+
+func (b *Buf) appendSGE(dst []verbs.SGE, pd verbs.PD, addr uint64, n int) ([]verbs.SGE, error) {
+	if n == 0 {
+		return dst, nil
+	}
+	if uint64(n) > math.MaxUint32 {
+		return dst, fmt.Errorf("use buffer: %w: %d bytes in one element, at most %d can be moved at a time; make a list of smaller ones",
+			ErrRange, n, uint32(math.MaxUint32))
+	}
+	key, err := b.m.LKey(pd)
+	if err != nil {
+		return dst, err
+	}
+	return append(dst, verbs.SGE{Addr: addr, Length: uint32(n), LKey: key}), nil
+}
+
+// Produced turns the first n bytes of the room from b to the end of its list into
+// data: a device has written them. More than the room is an error that matches
+// ErrRange and changes nothing.
+func (b *Buf) Produced(n int) error {
+	if err := b.Err(); err != nil {
+		return err
+	}
+	if room := b.ListRoom(); n < 0 || n > room {
+		return fmt.Errorf("append to buffer: %w: %d bytes into %d bytes of room", ErrRange, n, room)
+	}
+	for e := b; n > 0; e = e.next {
+		part := min(n, e.room())
+		e.dataLen += part
+		n -= part
+	}
+	return nil
+}
+
+// Append copies p into the room from b to the end of its list and makes it data.
+// It fails, and copies nothing, where p does not fit (ErrRange), or the memory is
+// a peer's (mmap.ErrRemote) or its Map closed (mmap.ErrClosed).
+func (b *Buf) Append(p []byte) error {
+	if err := b.Err(); err != nil {
+		return err
+	}
+	if room := b.ListRoom(); len(p) > room {
+		return fmt.Errorf("append to buffer: %w: %d bytes into %d bytes of room", ErrRange, len(p), room)
+	}
+	for e := b; e != nil; e = e.next {
+		if e.m.Remote() {
+			return fmt.Errorf("append to buffer: %w; write to it with a task", mmap.ErrRemote)
+		}
+	}
+	for e := b; len(p) > 0; e = e.next {
+		n := copy(e.Memory()[e.dataOff+e.dataLen:], p)
+		e.dataLen += n
+		p = p[n:]
+	}
+	return nil
+}
