@@ -1,0 +1,204 @@
+package transport
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// awaited reports whether a response to psn can be expected; any other is a
+// ghost from the past, or forged.
+func (q *QP) awaited(psn uint32) bool {
+	return (q.state == verbs.QPReadyToSend || q.state == verbs.QPSendQueueDrained) &&
+		wire.PSNDiff(psn, q.unaPSN) >= 0 && wire.PSNDiff(psn, q.maxPSN) < 0
+}
+
+func (q *QP) receiveAck(p *wire.Packet, now time.Duration) {
+	if !q.awaited(p.PSN) {
+		return
+	}
+	syndrome := p.AETH.Syndrome
+	switch syndrome.Kind() {
+	case wire.KindAck:
+		q.acknowledge(wire.PSNAdd(p.PSN, 1), now)
+	case wire.KindRNRNak:
+		q.receiveRNRNak(p.PSN, syndrome.Timer(), now)
+	case wire.KindNak:
+		if !q.acknowledge(p.PSN, now) {
+			return
+		}
+		switch syndrome.Code() {
+		case wire.NakSequence:
+			q.counters.SequenceNaks++
+			q.retry(p.PSN, now)
+		case wire.NakInvalidRequest:
+			q.failRequest(verbs.StatusRemoteInvalidRequest)
+		case wire.NakRemoteAccess:
+			q.failRequest(verbs.StatusRemoteAccessError)
+		case wire.NakRemoteOperation:
+			q.failRequest(verbs.StatusRemoteOperationError)
+		}
+	}
+}
+
+func (q *QP) receiveRNRNak(psn uint32, timer uint8, now time.Duration) {
+	q.counters.RNRNaksReceived++
+	if q.rnrUntil != 0 || !q.acknowledge(psn, now) {
+		return
+	}
+	if q.rnrRetries == 0 {
+		q.counters.RNRRetryExceeded++
+		q.failRequest(verbs.StatusRNRRetryExceeded)
+		return
+	}
+	if q.attr.RNRRetry != infiniteRNRRetry {
+		q.rnrRetries--
+	}
+	q.retries = q.attr.RetryCount // the peer lives
+	q.rnrUntil = now + wire.RNRTimer(timer)
+	q.ackDeadline = 0
+	q.rewind(psn)
+}
+
+// infiniteRNRRetry is the count that stands for no limit (IBTA 9.7.5.2.8).
+const infiniteRNRRetry = 7
+
+// acknowledge completes the requests that lie before upTo. A read or atomic
+// among them whose response has not come has lost it: then acknowledge rewinds
+// to the gap and reports false.
+func (q *QP) acknowledge(upTo uint32, now time.Duration) bool {
+	before := q.unaPSN
+	for q.sq.head != q.sq.tail {
+		w := q.sq.at(q.sq.head)
+		if wire.PSNDiff(w.first, upTo) >= 0 {
+			break
+		}
+		if w.responds() {
+			missing := wire.PSNAdd(w.first, int(w.got>>q.mtuShift))
+			if wire.PSNDiff(missing, upTo) >= 0 {
+				break
+			}
+			if wire.PSNDiff(missing, before) > 0 {
+				q.unaPSN = missing
+				q.progressed(before, now)
+			}
+			q.responseLost(missing, now)
+			return false
+		}
+		if wire.PSNDiff(w.last, upTo) >= 0 {
+			break
+		}
+		q.complete(w)
+	}
+	if wire.PSNDiff(upTo, before) > 0 {
+		q.unaPSN = upTo
+		q.progressed(before, now)
+	}
+	return true
+}
+
+// responseLost asks again for the response at psn, once a round.
+func (q *QP) responseLost(psn uint32, now time.Duration) {
+	if q.gapKnown && q.gapPSN == psn {
+		return
+	}
+	q.retry(psn, now)
+	q.gapPSN, q.gapKnown = psn, true
+}
+
+// progressed notes that the oldest unacknowledged packet has moved on from
+// before: the path works.
+func (q *QP) progressed(before uint32, now time.Duration) {
+	q.restoreRetries()
+	q.gapKnown = false
+	acked := int(wire.PSNDiff(q.unaPSN, before))
+	q.congestion = min(q.congestion+max(acked/4, 1), q.ceiling)
+	if wire.PSNDiff(q.unaPSN, q.sendPSN) > 0 {
+		q.rewind(q.unaPSN)
+	}
+	q.armAckTimer(now)
+}
+
+// complete retires the oldest request with success.
+func (q *QP) complete(w *sendWQE) {
+	q.sq.head++
+	if !q.signalAll && w.wr.Flags&verbs.FlagSignaled == 0 {
+		return
+	}
+	q.sendCQ.Complete(verbs.WC{ID: w.wr.ID, Opcode: completedAs[w.wr.Op], Bytes: w.length, QPN: q.num}, false)
+}
+
+var completedAs = [...]verbs.WCOpcode{
+	verbs.OpSend:        verbs.WCSend,
+	verbs.OpSendImm:     verbs.WCSend,
+	verbs.OpWrite:       verbs.WCWrite,
+	verbs.OpWriteImm:    verbs.WCWrite,
+	verbs.OpRead:        verbs.WCRead,
+	verbs.OpCompareSwap: verbs.WCCompareSwap,
+	verbs.OpFetchAdd:    verbs.WCFetchAdd,
+}
+
+// responseTo returns the request that a response at psn belongs to, when it is
+// the next one awaited.
+func (q *QP) responseTo(psn uint32, now time.Duration) *sendWQE {
+	if !q.awaited(psn) || !q.acknowledge(psn, now) || q.sq.head == q.sq.tail {
+		return nil
+	}
+	w := q.sq.at(q.sq.head)
+	if !w.responds() || wire.PSNAdd(w.first, int(w.got>>q.mtuShift)) != psn {
+		return nil
+	}
+	return w
+}
+
+func (q *QP) receiveRead(p *wire.Packet, now time.Duration) {
+	w := q.responseTo(p.PSN, now)
+	if w == nil || w.wr.Op != verbs.OpRead {
+		return
+	}
+	n := min(w.length-w.got, q.mtu)
+	if uint32(len(p.Payload)) != n {
+		q.failRequest(verbs.StatusBadResponse)
+		return
+	}
+	if !scatter(w.segs, w.got, p.Payload) {
+		q.failRequest(verbs.StatusLocalProtectionError)
+		return
+	}
+	w.got += n
+	index := wire.PSNDiff(p.PSN, w.first)
+	if p.PSN == w.last || (index+1)%readChunk == 0 {
+		q.readsSent = max(q.readsSent-1, 0)
+	}
+	q.answered(w, p.PSN, now)
+}
+
+func (q *QP) receiveAtomic(p *wire.Packet, now time.Duration) {
+	w := q.responseTo(p.PSN, now)
+	if w == nil || w.wr.Op == verbs.OpRead {
+		return
+	}
+	if p.AETH.Syndrome.Kind() != wire.KindAck {
+		q.failRequest(verbs.StatusBadResponse)
+		return
+	}
+	binary.NativeEndian.PutUint64(q.scratch[:], p.AtomicAck)
+	if !scatter(w.segs, 0, q.scratch[:]) {
+		q.failRequest(verbs.StatusLocalProtectionError)
+		return
+	}
+	q.readsSent = max(q.readsSent-1, 0)
+	q.answered(w, p.PSN, now)
+}
+
+// answered moves past the response at psn.
+func (q *QP) answered(w *sendWQE, psn uint32, now time.Duration) {
+	before := q.unaPSN
+	q.unaPSN = wire.PSNAdd(psn, 1)
+	if psn == w.last {
+		q.complete(w)
+	}
+	q.progressed(before, now)
+}

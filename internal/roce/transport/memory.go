@@ -1,0 +1,160 @@
+package transport
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Region is registered memory.
+type Region struct {
+	Key    uint32 // lkey and rkey
+	Domain uint32 // the protection domain
+	Access verbs.Access
+	Base   uint64 // address of the first byte
+	Mem    []byte
+
+	closed bool
+}
+
+// slice returns the bytes [addr, addr+n) of the region, if all of them are
+// inside it.
+func (r *Region) slice(addr uint64, n uint32) ([]byte, bool) {
+	off := addr - r.Base // wraps around to a huge value below the base
+	if off > uint64(len(r.Mem)) || uint64(n) > uint64(len(r.Mem))-off {
+		return nil, false
+	}
+	return r.Mem[off : off+uint64(n) : off+uint64(n)], true
+}
+
+// Memory is the device's table of regions.
+type Memory struct{ regions map[uint32]*Region }
+
+// NewMemory returns an empty table.
+func NewMemory() *Memory { return &Memory{regions: make(map[uint32]*Region)} }
+
+// Add enters a region; it reports false if its key is taken.
+func (m *Memory) Add(r *Region) bool {
+	if _, taken := m.regions[r.Key]; taken || r.Key == 0 {
+		return false
+	}
+	m.regions[r.Key] = r
+	return true
+}
+
+// Remove ends a registration: work requests that still name the region fail
+// from now on, and nothing touches its memory any more.
+func (m *Memory) Remove(r *Region) {
+	r.closed = true
+	delete(m.regions, r.Key)
+}
+
+// Len is the number of regions.
+func (m *Memory) Len() int { return len(m.regions) }
+
+// find returns the bytes that a key grants to a domain, or nil and false where
+// key, domain, bounds or access are wrong.
+func (m *Memory) find(key, domain uint32, addr uint64, n uint32, access verbs.Access) (*Region, []byte, bool) {
+	r := m.regions[key]
+	if r == nil || r.Domain != domain || r.Access&access != access {
+		return nil, nil, false
+	}
+	b, ok := r.slice(addr, n)
+	return r, b, ok
+}
+
+// segment is a piece of local memory that a work request names.
+type segment struct {
+	region *Region // nil for inline data
+	mem    []byte
+}
+
+func (s *segment) live() bool { return s.region == nil || !s.region.closed }
+
+// resolve appends the segments of a scatter-gather list and the sum of their
+// lengths. It reports false if a key, its domain, its bounds or its access are
+// wrong; empty entries are left out unchecked.
+func (m *Memory) resolve(segs []segment, sgl []verbs.SGE, domain uint32, access verbs.Access) ([]segment, uint64, bool) {
+	var total uint64
+	for i := range sgl {
+		if sgl[i].Length == 0 {
+			continue
+		}
+		r, b, ok := m.find(sgl[i].LKey, domain, sgl[i].Addr, sgl[i].Length, access)
+		if !ok {
+			return segs, total, false
+		}
+		segs = append(segs, segment{region: r, mem: b})
+		total += uint64(len(b))
+	}
+	return segs, total, true
+}
+
+// gather appends the pieces of segs that hold the bytes [off, off+n). It
+// reports false if a region has been closed since.
+func gather(pieces [][]byte, segs []segment, off, n uint32) ([][]byte, bool) {
+	for i := range segs {
+		if n == 0 {
+			break
+		}
+		mem := segs[i].mem
+		if off >= uint32(len(mem)) {
+			off -= uint32(len(mem))
+			continue
+		}
+		if !segs[i].live() {
+			return pieces, false
+		}
+		mem = mem[off:]
+		off = 0
+		if uint32(len(mem)) > n {
+			mem = mem[:n]
+		}
+		pieces = append(pieces, mem)
+		n -= uint32(len(mem))
+	}
+	return pieces, n == 0
+}
+
+// scatter places data at offset off of segs. It reports false if a region has
+// been closed since; that the data fit is the caller's to know.
+func scatter(segs []segment, off uint32, data []byte) bool {
+	for i := range segs {
+		if len(data) == 0 {
+			break
+		}
+		mem := segs[i].mem
+		if off >= uint32(len(mem)) {
+			off -= uint32(len(mem))
+			continue
+		}
+		if !segs[i].live() {
+			return false
+		}
+		n := min(len(mem)-int(off), len(data))
+		place(mem[off:int(off)+n], data[:n])
+		data = data[n:]
+		off = 0
+	}
+	return len(data) == 0
+}
+
+// place writes to memory as a device would: unseen by the race detector, since
+// a program that polls memory for a peer's write races with it by design. An
+// aligned 8-byte word is never torn.
+//
+//go:norace
+func place(dst, src []byte) {
+	if len(dst) == 8 && len(src) == 8 && uintptr(unsafe.Pointer(&dst[0]))&7 == 0 {
+		var word uint64
+		copy((*[8]byte)(unsafe.Pointer(&word))[:], src)
+		atomic.StoreUint64((*uint64)(unsafe.Pointer(&dst[0])), word)
+		return
+	}
+	copy(dst, src)
+}
+
+// word returns the 8 bytes as an integer in the machine's own order. They must
+// be aligned.
+func word(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(&b[0])) }

@@ -1,0 +1,203 @@
+package transport
+
+import (
+	"fmt"
+	"math/bits"
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Completer takes completions of one queue pair's send or receive side.
+type Completer interface {
+	// Complete queues a completion; solicited ones wake a consumer that waits
+	// for those only.
+	Complete(wc verbs.WC, solicited bool)
+}
+
+// Output takes packets on their way to the peer.
+type Output interface {
+	// Send takes a packet whose payload is the n bytes of pieces. Neither may
+	// be kept: the pieces are registered memory of the program, read when the
+	// packet leaves.
+	Send(p *wire.Packet, pieces [][]byte, n int)
+}
+
+// defaultPKey is the partition key every port has (IBTA 10.9.2).
+const defaultPKey = 0xffff
+
+// Config configures a queue pair.
+type Config struct {
+	Num        uint32
+	Domain     uint32
+	Memory     *Memory
+	Send, Recv Completer
+	RecvQueue  *RecvQueue
+	SendDepth  int
+	MaxSendSGE int
+	MaxInline  int
+	SignalAll  bool
+	// Window is how many bytes of packets may be under way at a time.
+	Window   int
+	Counters *Counters
+	// Event is told of asynchronous events of the queue pair.
+	Event func(verbs.EventType)
+}
+
+// QP is a reliable connection.
+type QP struct {
+	num       uint32
+	domain    uint32
+	memory    *Memory
+	sendCQ    Completer
+	recvCQ    Completer
+	signalAll bool
+	window    int
+	counters  *Counters
+	event     func(verbs.EventType)
+
+	state verbs.QPState
+	attr  verbs.QPAttr
+
+	mtu         uint32
+	mtuShift    uint
+	ackTimeout  time.Duration // zero: for ever
+	maxInitRead int
+
+	rq *RecvQueue
+	sq sendQueue
+	requester
+	responder
+
+	packet  wire.Packet // scratch of Transmit
+	pieces  [][]byte
+	scratch [8]byte
+}
+
+// New returns a queue pair in the state Reset.
+func New(c Config) *QP {
+	q := &QP{
+		num: c.Num, domain: c.Domain, memory: c.Memory, sendCQ: c.Send, recvCQ: c.Recv,
+		signalAll: c.SignalAll, window: c.Window, counters: c.Counters, event: c.Event,
+		rq: c.RecvQueue,
+		sq: newSendQueue(c.SendDepth, c.MaxSendSGE, c.MaxInline),
+	}
+	q.pieces = make([][]byte, 0, max(c.MaxSendSGE, 1)+1)
+	return q
+}
+
+// Num is the queue pair number.
+func (q *QP) Num() uint32 { return q.num }
+
+// State is the present state.
+func (q *QP) State() verbs.QPState { return q.state }
+
+// Attr returns the attributes.
+func (q *QP) Attr() verbs.QPAttr {
+	a := q.attr
+	a.State = q.state
+	return a
+}
+
+// PostRecv posts receives to a queue that is the queue pair's own.
+func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
+	if q.rq.shared {
+		return 0, fmt.Errorf("post receive on queue pair %#x: it has a shared receive queue, post there: %w", q.num, verbs.ErrInvalid)
+	}
+	if q.state == verbs.QPReset {
+		return 0, fmt.Errorf("post receive on queue pair %#x in state %v: it must be Init or later: %w", q.num, q.state, verbs.ErrState)
+	}
+	n, err := q.rq.Post(wrs)
+	if q.state == verbs.QPError {
+		q.flush()
+	}
+	return n, err
+}
+
+// Receive takes a packet from the peer. That its checksum holds, that it came
+// from the peer's address and that it names this queue pair has been checked.
+func (q *QP) Receive(p *wire.Packet, now time.Duration) {
+	switch p.Opcode {
+	case wire.RCAcknowledge:
+		q.receiveAck(p, now)
+	case wire.RCReadResponseFirst, wire.RCReadResponseMiddle, wire.RCReadResponseLast, wire.RCReadResponseOnly:
+		q.receiveRead(p, now)
+	case wire.RCAtomicAcknowledge:
+		q.receiveAtomic(p, now)
+	default:
+		q.receiveRequest(p)
+	}
+}
+
+// Transmit sends what is due, at most budget packets, and reports whether more
+// is left that could leave at once.
+func (q *QP) Transmit(out Output, now time.Duration, budget int) bool {
+	budget = q.transmitResponses(out, budget)
+	return q.transmitRequests(out, now, budget) || q.responses.len() > 0
+}
+
+// Deadline is when Timeout wants to be called; zero means never.
+func (q *QP) Deadline() time.Duration {
+	switch {
+	case q.rnrUntil != 0 && (q.ackDeadline == 0 || q.rnrUntil < q.ackDeadline):
+		return q.rnrUntil
+	default:
+		return q.ackDeadline
+	}
+}
+
+// reset empties everything, without completions (IBTA 10.3.1.1).
+func (q *QP) reset() {
+	q.sq.head, q.sq.tail = 0, 0
+	if !q.rq.shared {
+		q.rq.head, q.rq.tail = 0, 0
+	}
+	q.requester = requester{}
+	q.responder = responder{responses: q.responses, current: recvWQE{segs: q.current.segs[:0]}, atomics: q.atomics}
+	q.responses.clear()
+	clear(q.atomics)
+	q.attr = verbs.QPAttr{}
+}
+
+// fail puts the queue pair in error and flushes it (IBTA 10.3.1.7).
+func (q *QP) fail() {
+	if q.state == verbs.QPError {
+		return
+	}
+	q.state = verbs.QPError
+	q.ackDeadline, q.rnrUntil = 0, 0
+	q.flush()
+	if q.rq.shared {
+		q.event(verbs.EventQPLastWQEReached)
+	}
+}
+
+// flush completes everything posted with StatusFlushed. Receives on a shared
+// queue stay there for its other queue pairs.
+func (q *QP) flush() {
+	for q.sq.head != q.sq.tail {
+		w := q.sq.at(q.sq.head)
+		q.sq.head++
+		q.sendCQ.Complete(verbs.WC{ID: w.wr.ID, Status: verbs.StatusFlushed, QPN: q.num}, true)
+	}
+	if q.inReceive {
+		q.inReceive = false
+		q.recvCQ.Complete(verbs.WC{ID: q.current.id, Status: verbs.StatusFlushed, QPN: q.num}, true)
+	}
+	if q.rq.shared {
+		return
+	}
+	for q.rq.take(&q.current) {
+		q.recvCQ.Complete(verbs.WC{ID: q.current.id, Status: verbs.StatusFlushed, QPN: q.num}, true)
+	}
+}
+
+func (q *QP) setPath(mtu verbs.MTU, ackTimeout uint8) {
+	q.mtu = uint32(mtu)
+	q.mtuShift = uint(bits.TrailingZeros32(q.mtu))
+	q.ackTimeout = 0
+	if ackTimeout != 0 {
+		q.ackTimeout = 4096 * time.Nanosecond << ackTimeout
+	}
+}

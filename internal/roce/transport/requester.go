@@ -1,0 +1,263 @@
+package transport
+
+import (
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// requester is the sending half of a queue pair. Sequence numbers run
+// una ≤ send ≤ max ≤ next: acknowledged below una, sent once below max, given
+// to posted requests below next. A rewind moves send back.
+type requester struct {
+	nextPSN uint32 // of the next request posted
+	unaPSN  uint32 // oldest not acknowledged
+	sendPSN uint32 // next to be sent
+	maxPSN  uint32 // next that was never sent
+	sendIdx uint64 // the request that sendPSN belongs to
+
+	readsSent  int // read and atomic requests sent and not answered
+	congestion int // packets allowed under way
+	ceiling    int // the most that congestion grows to
+
+	retries    uint8 // left
+	rnrRetries uint8 // left
+	// gapPSN is the response last found missing: the responses that follow in
+	// the same round are no reason for another rewind.
+	gapPSN   uint32
+	gapKnown bool
+	unasked  int // packets sent since the last that asked for an acknowledgement
+
+	ackDeadline time.Duration // zero: not running
+	rnrUntil    time.Duration // zero: not waiting
+}
+
+const (
+	// readChunk is how many packets of response one read request asks for. A
+	// longer read is asked for piece by piece, so that responses, which nothing
+	// acknowledges, cannot outrun the window.
+	readChunk = 32
+	// startWindow is the congestion window before anything is known of the path.
+	startWindow = 64
+	minWindow   = 4
+	// ackInterval is how many packets of a long message may leave before one
+	// asks for an acknowledgement.
+	ackInterval = 32
+)
+
+func (q *QP) startRequester() {
+	psn := q.attr.SQPSN
+	q.nextPSN, q.unaPSN, q.sendPSN, q.maxPSN = psn, psn, psn, psn
+	q.sendIdx = q.sq.head
+	q.maxInitRead = q.attr.MaxInitReadAtomic
+	q.ceiling = max(q.window/int(q.mtu), 2*minWindow)
+	q.congestion = min(startWindow, q.ceiling)
+	q.restoreRetries()
+}
+
+func (q *QP) restoreRetries() {
+	q.retries, q.rnrRetries = q.attr.RetryCount, q.attr.RNRRetry
+}
+
+// transmitRequests sends requests as far as window, reads outstanding and
+// budget allow, and reports whether budget alone stopped it.
+func (q *QP) transmitRequests(out Output, now time.Duration, budget int) bool {
+	if q.state != verbs.QPReadyToSend || q.rnrUntil != 0 {
+		return false
+	}
+	for q.sendIdx != q.sq.tail {
+		w := q.sq.at(q.sendIdx)
+		if w.fault != verbs.StatusSuccess {
+			// Its turn to fail comes when everything before it is complete.
+			if q.sendIdx == q.sq.head {
+				q.failRequest(w.fault)
+			}
+			return false
+		}
+		if w.wr.Flags&verbs.FlagFence != 0 && q.sendPSN == w.first && q.readsOutstanding() {
+			return false
+		}
+		if w.responds() && q.readsSent >= q.maxInitRead {
+			return false
+		}
+		if int(wire.PSNDiff(q.sendPSN, q.unaPSN)) >= q.congestion {
+			return false
+		}
+		if budget <= 0 {
+			return true
+		}
+		budget--
+		if !q.transmitRequest(out, w, now) {
+			return false
+		}
+		if wire.PSNDiff(q.sendPSN, w.last) > 0 {
+			q.sendIdx++
+		}
+	}
+	return false
+}
+
+func (q *QP) readsOutstanding() bool {
+	for i := q.sq.head; i != q.sendIdx; i++ {
+		if q.sq.at(i).responds() {
+			return true
+		}
+	}
+	return false
+}
+
+// transmitRequest sends the packet at sendPSN and moves past it.
+func (q *QP) transmitRequest(out Output, w *sendWQE, now time.Duration) bool {
+	p := &q.packet
+	*p = wire.Packet{PKey: defaultPKey, DestQP: q.attr.DestQPN, PSN: q.sendPSN, MigReq: true}
+	index := uint32(wire.PSNDiff(q.sendPSN, w.first))
+	off := index << q.mtuShift
+	advance := 1
+	n := uint32(0)
+	pieces := q.pieces[:0]
+	switch w.wr.Op {
+	case verbs.OpRead:
+		end := (index/readChunk + 1) * readChunk << q.mtuShift
+		if end > w.length || end < off {
+			end = w.length
+		}
+		p.Opcode = wire.RCReadRequest
+		p.AckReq = true
+		p.RETH = wire.RETH{VA: w.wr.RemoteAddr + uint64(off), RKey: w.wr.RKey, Length: end - off}
+		advance = max(int((end-off+q.mtu-1)>>q.mtuShift), 1)
+		q.readsSent++
+	case verbs.OpCompareSwap, verbs.OpFetchAdd:
+		p.Opcode = wire.RCFetchAdd
+		p.Atomic = wire.AtomicETH{VA: w.wr.RemoteAddr, RKey: w.wr.RKey, SwapAdd: w.wr.CompareAdd}
+		if w.wr.Op == verbs.OpCompareSwap {
+			p.Opcode = wire.RCCompareSwap
+			p.Atomic.SwapAdd, p.Atomic.Compare = w.wr.Swap, w.wr.CompareAdd
+		}
+		p.AckReq = true
+		q.readsSent++
+	default:
+		n = min(w.length-off, q.mtu)
+		var ok bool
+		if pieces, ok = gather(pieces, w.segs, off, n); !ok {
+			w.fault = verbs.StatusLocalProtectionError
+			if q.sendIdx == q.sq.head {
+				q.failRequest(w.fault)
+			}
+			return false
+		}
+		last := q.sendPSN == w.last
+		p.Opcode = dataOpcode(w.wr.Op, index == 0, last)
+		p.Imm = w.wr.Imm
+		p.RETH = wire.RETH{VA: w.wr.RemoteAddr, RKey: w.wr.RKey, Length: w.length}
+		p.Solicited = last && w.wr.Flags&verbs.FlagSolicited != 0
+		p.Pad = uint8(-n & 3)
+		q.unasked++
+		p.AckReq = q.unasked >= ackInterval ||
+			last && (q.signalAll || w.wr.Flags&verbs.FlagSignaled != 0 || q.sendIdx+1 == q.sq.tail) ||
+			int(wire.PSNDiff(q.sendPSN, q.unaPSN))+1 >= q.congestion
+	}
+	if p.AckReq {
+		q.unasked = 0
+	}
+	out.Send(p, pieces, int(n))
+	q.sendPSN = wire.PSNAdd(q.sendPSN, advance)
+	if wire.PSNDiff(q.sendPSN, q.maxPSN) > 0 {
+		q.maxPSN = q.sendPSN
+	}
+	if q.ackDeadline == 0 {
+		q.armAckTimer(now)
+	}
+	return true
+}
+
+// dataOpcode is the opcode of one packet of a send or write.
+func dataOpcode(op verbs.Opcode, first, last bool) wire.Opcode {
+	write := op == verbs.OpWrite || op == verbs.OpWriteImm
+	imm := op == verbs.OpSendImm || op == verbs.OpWriteImm
+	switch {
+	case first && last && write && imm:
+		return wire.RCWriteOnlyImm
+	case first && last && write:
+		return wire.RCWriteOnly
+	case first && last && imm:
+		return wire.RCSendOnlyImm
+	case first && last:
+		return wire.RCSendOnly
+	case first && write:
+		return wire.RCWriteFirst
+	case first:
+		return wire.RCSendFirst
+	case last && write && imm:
+		return wire.RCWriteLastImm
+	case last && write:
+		return wire.RCWriteLast
+	case last && imm:
+		return wire.RCSendLastImm
+	case last:
+		return wire.RCSendLast
+	case write:
+		return wire.RCWriteMiddle
+	default:
+		return wire.RCSendMiddle
+	}
+}
+
+func (q *QP) armAckTimer(now time.Duration) {
+	q.ackDeadline = 0
+	if q.ackTimeout != 0 && q.unaPSN != q.maxPSN {
+		q.ackDeadline = now + q.ackTimeout
+	}
+}
+
+// Timeout does what is due by now.
+func (q *QP) Timeout(now time.Duration) {
+	if q.state != verbs.QPReadyToSend {
+		return
+	}
+	if q.rnrUntil != 0 && now >= q.rnrUntil {
+		q.rnrUntil = 0
+		q.armAckTimer(now)
+	}
+	if q.ackDeadline != 0 && now >= q.ackDeadline {
+		q.retry(q.unaPSN, now)
+	}
+}
+
+// retry sends again from psn on, or fails the oldest request when it has been
+// tried often enough (IBTA 9.9.2.4.2).
+func (q *QP) retry(psn uint32, now time.Duration) {
+	if q.retries == 0 {
+		q.counters.RetryExceeded++
+		q.failRequest(verbs.StatusRetryExceeded)
+		return
+	}
+	q.retries--
+	q.counters.CompleterRetries++
+	q.congestion = max(q.congestion/2, minWindow)
+	q.rewind(psn)
+	q.armAckTimer(now)
+}
+
+// rewind makes psn the next packet to be sent.
+func (q *QP) rewind(psn uint32) {
+	q.sendPSN = psn
+	q.sendIdx = q.sq.head
+	for q.sendIdx != q.sq.tail && wire.PSNDiff(psn, q.sq.at(q.sendIdx).last) > 0 {
+		q.sendIdx++
+	}
+	q.unasked = 0
+	// Whatever was asked for at or after psn will be asked for again.
+	q.readsSent = 0
+}
+
+// failRequest completes the oldest request with an error and puts the queue
+// pair in error.
+func (q *QP) failRequest(status verbs.Status) {
+	if q.sq.head != q.sq.tail {
+		w := q.sq.at(q.sq.head)
+		q.sq.head++
+		q.sendCQ.Complete(verbs.WC{ID: w.wr.ID, Status: status, QPN: q.num}, true)
+	}
+	q.fail()
+}

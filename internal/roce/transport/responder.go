@@ -1,0 +1,406 @@
+package transport
+
+import (
+	"sync/atomic"
+
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// responder is the receiving half of a queue pair.
+type responder struct {
+	expected uint32 // PSN
+	msn      uint32 // messages completed, 24 bits
+
+	// nakSent holds back further NAKs until the expected packet comes, or until
+	// the peer is seen to start another round.
+	nakSent bool
+	ahead   uint32 // the last packet seen beyond the expected one
+
+	message   message // the one being received, of several packets
+	current   recvWQE // the receive that a send is filling
+	inReceive bool    // current is in use
+
+	// What a write still may place, and where.
+	target    *Region
+	writeAddr uint64
+	writeLeft uint32
+	writeSize uint32
+	received  uint32 // bytes of a send that are in place
+
+	responses responseQueue
+	atomics   []savedAtomic // ring
+	atomicAt  int
+}
+
+// message is the kind of message whose middle or end is awaited.
+type message uint8
+
+const (
+	noMessage message = iota
+	sendMessage
+	writeMessage
+)
+
+// savedAtomic keeps an atomic's result for the case that the request is
+// repeated: it must not be executed twice (IBTA 9.4.5.3).
+type savedAtomic struct {
+	valid    bool
+	opcode   wire.Opcode
+	psn      uint32
+	addr     uint64
+	original uint64
+}
+
+func (q *QP) startResponder() {
+	q.expected = q.attr.RQPSN
+	depth := max(q.attr.MaxDestReadAtomic, 1)
+	q.responses.grow(2*depth + 4)
+	if len(q.atomics) != depth {
+		q.atomics = make([]savedAtomic, depth)
+	}
+}
+
+// receiveRequest validates and executes a request packet (IBTA 9.7.4, 9.9.3).
+func (q *QP) receiveRequest(p *wire.Packet) {
+	switch q.state {
+	case verbs.QPReadyToReceive, verbs.QPReadyToSend, verbs.QPSendQueueDrained:
+	default:
+		return
+	}
+	switch d := wire.PSNDiff(p.PSN, q.expected); {
+	case d > 0:
+		q.counters.OutOfSequence++
+		if !q.nakSent || wire.PSNDiff(p.PSN, q.ahead) <= 0 && q.ahead != p.PSN {
+			q.nakSent = true
+			q.nak(wire.NakSequence)
+		}
+		q.ahead = p.PSN
+		return
+	case d < 0:
+		q.counters.DuplicateRequests++
+		q.duplicate(p)
+		return
+	}
+	q.nakSent = false
+	switch p.Opcode {
+	case wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast, wire.RCSendLastImm, wire.RCSendOnly, wire.RCSendOnlyImm:
+		q.receiveSend(p)
+	case wire.RCWriteFirst, wire.RCWriteMiddle, wire.RCWriteLast, wire.RCWriteLastImm, wire.RCWriteOnly, wire.RCWriteOnlyImm:
+		q.receiveWrite(p)
+	case wire.RCReadRequest:
+		q.receiveReadRequest(p)
+	case wire.RCCompareSwap, wire.RCFetchAdd:
+		q.receiveAtomicRequest(p)
+	default:
+		q.refuse(wire.NakInvalidRequest)
+	}
+}
+
+// position tells where in its message a data packet stands.
+func position(o wire.Opcode) (first, last bool) {
+	switch o {
+	case wire.RCSendOnly, wire.RCSendOnlyImm, wire.RCWriteOnly, wire.RCWriteOnlyImm:
+		return true, true
+	case wire.RCSendFirst, wire.RCWriteFirst:
+		return true, false
+	case wire.RCSendMiddle, wire.RCWriteMiddle:
+		return false, false
+	default:
+		return false, true
+	}
+}
+
+// wellFormed checks the order of a message's packets and their length: all but
+// the last are full (IBTA 9.7.4.1.2, 9.7.4.1.6).
+func (q *QP) wellFormed(p *wire.Packet, kind message) bool {
+	first, last := position(p.Opcode)
+	want := kind
+	if first {
+		want = noMessage
+	}
+	n := uint32(len(p.Payload))
+	switch {
+	case q.message != want:
+		return false
+	case !last:
+		return n == q.mtu
+	case !first:
+		return n >= 1 && n <= q.mtu
+	default:
+		return n <= q.mtu
+	}
+}
+
+func (q *QP) receiveSend(p *wire.Packet) {
+	if !q.wellFormed(p, sendMessage) {
+		q.refuse(wire.NakInvalidRequest)
+		return
+	}
+	first, last := position(p.Opcode)
+	if first {
+		if !q.takeReceive() {
+			return
+		}
+		q.received = 0
+	}
+	n := uint32(len(p.Payload))
+	switch {
+	case q.current.fault:
+		q.failReceive(verbs.StatusLocalProtectionError)
+		q.refuse(wire.NakRemoteOperation)
+		return
+	case n > q.current.length-q.received:
+		q.failReceive(verbs.StatusLocalLengthError)
+		q.refuse(wire.NakInvalidRequest)
+		return
+	case !scatter(q.current.segs, q.received, p.Payload):
+		q.failReceive(verbs.StatusLocalProtectionError)
+		q.refuse(wire.NakRemoteOperation)
+		return
+	}
+	q.received += n
+	q.message = sendMessage
+	if last {
+		q.message = noMessage
+		q.finishReceive(p, verbs.WCRecv, q.received)
+	}
+	q.accept(p, last)
+}
+
+func (q *QP) receiveWrite(p *wire.Packet) {
+	if !q.wellFormed(p, writeMessage) {
+		q.refuse(wire.NakInvalidRequest)
+		return
+	}
+	first, last := position(p.Opcode)
+	if first {
+		if !q.granted(verbs.AccessRemoteWrite) {
+			return
+		}
+		if p.RETH.Length > 0 {
+			r, _, ok := q.memory.find(p.RETH.RKey, q.domain, p.RETH.VA, p.RETH.Length, verbs.AccessRemoteWrite)
+			if !ok {
+				q.refuse(wire.NakRemoteAccess)
+				return
+			}
+			q.target = r
+		}
+		q.writeAddr, q.writeLeft, q.writeSize = p.RETH.VA, p.RETH.Length, p.RETH.Length
+	}
+	n := uint32(len(p.Payload))
+	if n > q.writeLeft || last != (n == q.writeLeft) {
+		q.refuse(wire.NakInvalidRequest)
+		return
+	}
+	if p.Opcode.HasImm() && !q.takeReceive() {
+		return
+	}
+	if n > 0 {
+		b, inside := q.target.slice(q.writeAddr, n)
+		if !inside || q.target.closed {
+			q.refuse(wire.NakRemoteAccess)
+			return
+		}
+		place(b, p.Payload)
+		q.writeAddr += uint64(n)
+		q.writeLeft -= n
+	}
+	q.message = writeMessage
+	if last {
+		q.message, q.target = noMessage, nil
+		if p.Opcode.HasImm() {
+			q.finishReceive(p, verbs.WCRecvWriteImm, q.writeSize)
+		}
+	}
+	q.accept(p, last)
+}
+
+func (q *QP) receiveReadRequest(p *wire.Packet) {
+	if q.message != noMessage {
+		q.refuse(wire.NakInvalidRequest)
+		return
+	}
+	if !q.granted(verbs.AccessRemoteRead) {
+		return
+	}
+	if p.RETH.Length > maxMessage || q.attr.MaxDestReadAtomic == 0 {
+		q.refuse(wire.NakInvalidRequest)
+		return
+	}
+	if q.responses.crowded() {
+		return
+	}
+	region, ok := q.readable(p)
+	if !ok {
+		q.refuse(wire.NakRemoteAccess)
+		return
+	}
+	q.msn = (q.msn + 1) & wire.PSNMask
+	q.responses.push(response{kind: readResponse, psn: p.PSN, msn: q.msn, region: region, addr: p.RETH.VA, left: p.RETH.Length})
+	q.expected = wire.PSNAdd(q.expected, q.responsePackets(p.RETH.Length))
+}
+
+// readable checks what a read request asks for.
+func (q *QP) readable(p *wire.Packet) (*Region, bool) {
+	if p.RETH.Length == 0 {
+		return nil, true
+	}
+	r, _, ok := q.memory.find(p.RETH.RKey, q.domain, p.RETH.VA, p.RETH.Length, verbs.AccessRemoteRead)
+	return r, ok
+}
+
+func (q *QP) responsePackets(n uint32) int {
+	return max(int((uint64(n)+uint64(q.mtu)-1)>>q.mtuShift), 1)
+}
+
+func (q *QP) receiveAtomicRequest(p *wire.Packet) {
+	if q.message != noMessage {
+		q.refuse(wire.NakInvalidRequest)
+		return
+	}
+	if !q.granted(verbs.AccessRemoteAtomic) {
+		return
+	}
+	if p.Atomic.VA%8 != 0 || q.attr.MaxDestReadAtomic == 0 {
+		q.refuse(wire.NakInvalidRequest)
+		return
+	}
+	if q.responses.crowded() {
+		return
+	}
+	_, b, ok := q.memory.find(p.Atomic.RKey, q.domain, p.Atomic.VA, 8, verbs.AccessRemoteAtomic)
+	if !ok {
+		q.refuse(wire.NakRemoteAccess)
+		return
+	}
+	// Real atomics, so that they are atomic towards the program too.
+	var original uint64
+	if p.Opcode == wire.RCFetchAdd {
+		original = atomic.AddUint64(word(b), p.Atomic.SwapAdd) - p.Atomic.SwapAdd
+	} else {
+		original = compareSwap(word(b), p.Atomic.Compare, p.Atomic.SwapAdd)
+	}
+	q.msn = (q.msn + 1) & wire.PSNMask
+	q.atomics[q.atomicAt] = savedAtomic{valid: true, opcode: p.Opcode, psn: p.PSN, addr: p.Atomic.VA, original: original}
+	q.atomicAt = (q.atomicAt + 1) % len(q.atomics)
+	q.responses.push(response{kind: atomicResponse, psn: p.PSN, msn: q.msn, value: original})
+	q.expected = wire.PSNAdd(q.expected, 1)
+}
+
+func compareSwap(addr *uint64, compare, swap uint64) (original uint64) {
+	for {
+		original = atomic.LoadUint64(addr)
+		if original != compare || atomic.CompareAndSwapUint64(addr, compare, swap) {
+			return original
+		}
+	}
+}
+
+// granted checks what the queue pair lets its peer do.
+func (q *QP) granted(access verbs.Access) bool {
+	if q.attr.Access&access == 0 {
+		q.refuse(wire.NakInvalidRequest)
+		return false
+	}
+	return true
+}
+
+// accept moves past an executed send or write packet.
+func (q *QP) accept(p *wire.Packet, last bool) {
+	q.expected = wire.PSNAdd(q.expected, 1)
+	if last {
+		q.msn = (q.msn + 1) & wire.PSNMask
+	}
+	if p.AckReq {
+		q.ack()
+	}
+}
+
+// takeReceive consumes a posted receive, or tells the peer that there is none.
+func (q *QP) takeReceive() bool {
+	if !q.rq.take(&q.current) {
+		q.counters.RNRNaksSent++
+		q.nakSent = true
+		q.ahead = q.expected
+		q.responses.push(response{kind: ackResponse, psn: q.expected, msn: q.msn, syndrome: wire.RNRNak(q.attr.MinRNRTimer)})
+		return false
+	}
+	q.inReceive = true
+	return true
+}
+
+func (q *QP) finishReceive(p *wire.Packet, opcode verbs.WCOpcode, n uint32) {
+	q.inReceive = false
+	q.counters.Receives++
+	q.recvCQ.Complete(verbs.WC{
+		ID: q.current.id, Opcode: opcode, Bytes: n, QPN: q.num,
+		HasImm: p.Opcode.HasImm(), Imm: p.Imm,
+	}, p.Solicited)
+}
+
+func (q *QP) failReceive(status verbs.Status) {
+	q.inReceive = false
+	q.recvCQ.Complete(verbs.WC{ID: q.current.id, Status: status, QPN: q.num}, true)
+}
+
+// ack acknowledges everything executed so far.
+func (q *QP) ack() {
+	psn := wire.PSNAdd(q.expected, -1)
+	if q.responses.mergeAck(psn, q.msn) {
+		q.counters.AcksDeferred++
+		return
+	}
+	q.responses.push(response{kind: ackResponse, psn: psn, msn: q.msn, syndrome: wire.Ack(wire.AckUnlimited)})
+}
+
+func (q *QP) nak(code wire.NakCode) {
+	q.responses.push(response{kind: ackResponse, psn: q.expected, msn: q.msn, syndrome: wire.Nak(code)})
+}
+
+// refuse answers the expected packet with a NAK that ends the connection.
+func (q *QP) refuse(code wire.NakCode) {
+	q.nak(code)
+	event := verbs.EventQPRequestError
+	switch code {
+	case wire.NakRemoteAccess:
+		q.counters.RemoteAccessErrors++
+		event = verbs.EventQPAccessError
+	case wire.NakInvalidRequest:
+		q.counters.RemoteInvalidErrors++
+	case wire.NakRemoteOperation:
+		event = verbs.EventQPFatal
+	}
+	q.fail()
+	q.event(event)
+}
+
+// duplicate answers a request that was executed before: its response may have
+// been lost (IBTA 9.7.5.1.4).
+func (q *QP) duplicate(p *wire.Packet) {
+	switch p.Opcode {
+	case wire.RCReadRequest:
+		if q.responses.crowded() {
+			return
+		}
+		n := q.responsePackets(p.RETH.Length)
+		executed := wire.PSNDiff(wire.PSNAdd(p.PSN, n), q.expected) <= 0
+		region, ok := q.readable(p)
+		if !executed || !ok || q.attr.Access&verbs.AccessRemoteRead == 0 {
+			return
+		}
+		q.responses.push(response{kind: readResponse, psn: p.PSN, msn: q.msn, region: region, addr: p.RETH.VA, left: p.RETH.Length})
+	case wire.RCCompareSwap, wire.RCFetchAdd:
+		for i := range q.atomics {
+			a := &q.atomics[i]
+			if a.valid && a.psn == p.PSN && a.opcode == p.Opcode && a.addr == p.Atomic.VA {
+				q.responses.push(response{kind: atomicResponse, psn: p.PSN, msn: q.msn, value: a.original})
+				return
+			}
+		}
+	default:
+		if _, last := position(p.Opcode); p.AckReq || last {
+			q.ack()
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package transport
+
+import (
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+)
+
+type responseKind uint8
+
+const (
+	ackResponse responseKind = iota // positive or negative
+	readResponse
+	atomicResponse
+)
+
+// response is an answer that waits to be sent. Answers leave in the order of
+// the requests.
+type response struct {
+	kind     responseKind
+	syndrome wire.Syndrome
+	psn      uint32 // of a read: of the next packet
+	msn      uint32
+	region   *Region
+	addr     uint64
+	left     uint32
+	begun    bool // a read's first packet has left
+	value    uint64
+}
+
+// responseQueue is a bounded ring. It has room for what a peer may have
+// outstanding and as much again in repetitions; a request that finds it crowded
+// is dropped as if it had been lost, and comes again.
+type responseQueue struct {
+	ring       []response
+	head, tail uint
+}
+
+func (r *responseQueue) grow(n int) {
+	if len(r.ring) < n {
+		r.ring = make([]response, n)
+		r.head, r.tail = 0, 0
+	}
+}
+
+func (r *responseQueue) clear()   { r.head, r.tail = 0, 0 }
+func (r *responseQueue) len() int { return int(r.tail - r.head) }
+
+// crowded leaves room for the acknowledgement and the NAK that may follow.
+func (r *responseQueue) crowded() bool { return r.len() >= len(r.ring)-2 }
+
+func (r *responseQueue) first() *response { return &r.ring[r.head%uint(len(r.ring))] }
+
+func (r *responseQueue) push(x response) {
+	if r.len() == len(r.ring) {
+		return
+	}
+	r.ring[r.tail%uint(len(r.ring))] = x
+	r.tail++
+}
+
+func (r *responseQueue) pop() {
+	r.first().region = nil
+	r.head++
+}
+
+// mergeAck lets an acknowledgement that still waits at the end of the queue
+// cover one more request.
+func (r *responseQueue) mergeAck(psn, msn uint32) bool {
+	if r.len() == 0 {
+		return false
+	}
+	x := &r.ring[(r.tail-1)%uint(len(r.ring))]
+	if x.kind != ackResponse || x.syndrome.Kind() != wire.KindAck {
+		return false
+	}
+	x.psn, x.msn = psn, msn
+	return true
+}
+
+// transmitResponses sends waiting answers and returns what is left of budget.
+func (q *QP) transmitResponses(out Output, budget int) int {
+	for budget > 0 && q.responses.len() > 0 {
+		r := q.responses.first()
+		p := &q.packet
+		*p = wire.Packet{PKey: defaultPKey, DestQP: q.attr.DestQPN, PSN: r.psn, MigReq: true}
+		p.AETH = wire.AETH{Syndrome: r.syndrome, MSN: r.msn}
+		budget--
+		switch r.kind {
+		case ackResponse:
+			p.Opcode = wire.RCAcknowledge
+			out.Send(p, nil, 0)
+			q.responses.pop()
+		case atomicResponse:
+			p.Opcode = wire.RCAtomicAcknowledge
+			p.AETH.Syndrome = wire.Ack(wire.AckUnlimited)
+			p.AtomicAck = r.value
+			out.Send(p, nil, 0)
+			q.responses.pop()
+		case readResponse:
+			if !q.transmitRead(out, p, r) {
+				q.responses.pop()
+			}
+		}
+	}
+	return budget
+}
+
+// transmitRead sends one packet of a read's response and reports whether more
+// follow.
+func (q *QP) transmitRead(out Output, p *wire.Packet, r *response) bool {
+	n := min(r.left, q.mtu)
+	pieces := q.pieces[:0]
+	if n > 0 {
+		b, ok := r.region.slice(r.addr, n)
+		if !ok || r.region.closed {
+			// The region went away under the read.
+			p.Opcode = wire.RCAcknowledge
+			p.AETH.Syndrome = wire.Nak(wire.NakRemoteAccess)
+			out.Send(p, nil, 0)
+			return false
+		}
+		pieces = append(pieces, b)
+	}
+	last := r.left <= q.mtu
+	switch {
+	case !r.begun && last:
+		p.Opcode = wire.RCReadResponseOnly
+	case !r.begun:
+		p.Opcode = wire.RCReadResponseFirst
+	case last:
+		p.Opcode = wire.RCReadResponseLast
+	default:
+		p.Opcode = wire.RCReadResponseMiddle
+	}
+	p.AETH.Syndrome = wire.Ack(wire.AckUnlimited)
+	p.Pad = uint8(-n & 3)
+	out.Send(p, pieces, int(n))
+	r.begun = true
+	r.psn = wire.PSNAdd(r.psn, 1)
+	r.addr += uint64(n)
+	r.left -= n
+	return !last
+}

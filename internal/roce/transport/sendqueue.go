@@ -1,0 +1,136 @@
+package transport
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// maxMessage is the longest message: 2^31 bytes (IBTA 9.7.7, C9-67).
+const maxMessage = 1 << 31
+
+// sendWQE is a posted send request. Its packets take consecutive sequence
+// numbers from first to last; for a read they are those of the responses.
+type sendWQE struct {
+	wr     verbs.SendWR // SGL is not kept
+	segs   []segment
+	inline []byte
+	length uint32
+	first  uint32
+	last   uint32
+	got    uint32       // bytes of a read's response that are in place
+	fault  verbs.Status // a local error, reported when the request's turn comes
+}
+
+func (w *sendWQE) responds() bool {
+	return w.wr.Op == verbs.OpRead || w.wr.Op == verbs.OpCompareSwap || w.wr.Op == verbs.OpFetchAdd
+}
+
+// sendQueue is a ring of requests between three moving indices:
+// retired ≤ una (oldest unacknowledged) ≤ tail.
+type sendQueue struct {
+	ring   []sendWQE
+	head   uint64 // oldest request that is not complete
+	tail   uint64 // next to be posted
+	maxSGE int
+}
+
+func newSendQueue(depth, maxSGE, maxInline int) sendQueue {
+	maxSGE = max(maxSGE, 1)
+	q := sendQueue{ring: make([]sendWQE, depth), maxSGE: maxSGE}
+	segs := make([]segment, depth*maxSGE)
+	inline := make([]byte, depth*maxInline)
+	for i := range q.ring {
+		q.ring[i].segs = segs[i*maxSGE : i*maxSGE : (i+1)*maxSGE]
+		q.ring[i].inline = inline[i*maxInline : i*maxInline : (i+1)*maxInline]
+	}
+	return q
+}
+
+func (s *sendQueue) at(i uint64) *sendWQE { return &s.ring[i%uint64(len(s.ring))] }
+
+func (s *sendQueue) len() int { return int(s.tail - s.head) }
+
+// PostSend posts send requests and returns how many were taken.
+func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
+	switch q.state {
+	case verbs.QPReadyToSend, verbs.QPSendQueueDrained, verbs.QPError:
+	default:
+		return 0, fmt.Errorf("post send on queue pair %#x in state %v: it must be RTS: %w", q.num, q.state, verbs.ErrState)
+	}
+	for i := range wrs {
+		if err := q.postSend(&wrs[i]); err != nil {
+			return i, fmt.Errorf("post send %d of %d (%v) on queue pair %#x: %w", i+1, len(wrs), wrs[i].Op, q.num, err)
+		}
+	}
+	if q.state == verbs.QPError {
+		q.flush()
+	}
+	return len(wrs), nil
+}
+
+func (q *QP) postSend(wr *verbs.SendWR) error {
+	if q.sq.len() == len(q.sq.ring) {
+		return fmt.Errorf("all %d places are taken: %w", len(q.sq.ring), verbs.ErrQueueFull)
+	}
+	if len(wr.SGL) > q.sq.maxSGE {
+		return fmt.Errorf("%d scatter-gather entries, %d allowed: %w", len(wr.SGL), q.sq.maxSGE, verbs.ErrInvalid)
+	}
+	if wr.Op < verbs.OpSend || wr.Op > verbs.OpFetchAdd {
+		return fmt.Errorf("unknown operation: %w", verbs.ErrInvalid)
+	}
+	w := q.sq.at(q.sq.tail)
+	w.segs, w.fault, w.got = w.segs[:0], verbs.StatusSuccess, 0
+	access := verbs.Access(0)
+	switch wr.Op {
+	case verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd:
+		if wr.Flags&verbs.FlagInline != 0 {
+			return fmt.Errorf("inline data on an operation that returns data: %w", verbs.ErrInvalid)
+		}
+		if q.maxInitRead == 0 {
+			return fmt.Errorf("the queue pair was given MaxInitReadAtomic 0: %w", verbs.ErrInvalid)
+		}
+		access = verbs.AccessLocalWrite
+	}
+	var total uint64
+	if wr.Flags&verbs.FlagInline != 0 {
+		for _, e := range wr.SGL {
+			total += uint64(e.Length)
+		}
+		if total > uint64(cap(w.inline)) {
+			return fmt.Errorf("%d bytes inline, %d allowed: %w", total, cap(w.inline), verbs.ErrInvalid)
+		}
+		w.inline = appendInline(w.inline[:0], wr.SGL)
+		if total > 0 {
+			w.segs = append(w.segs, segment{mem: w.inline})
+		}
+	} else {
+		var ok bool
+		if w.segs, total, ok = q.memory.resolve(w.segs, wr.SGL, q.domain, access); !ok {
+			w.fault = verbs.StatusLocalProtectionError
+		}
+	}
+	if total > maxMessage {
+		return fmt.Errorf("message of %d bytes, %d allowed: %w", total, uint64(maxMessage), verbs.ErrInvalid)
+	}
+	if w.fault == verbs.StatusSuccess && (wr.Op == verbs.OpCompareSwap || wr.Op == verbs.OpFetchAdd) && total != 8 {
+		w.fault = verbs.StatusLocalLengthError
+	}
+	w.wr = *wr
+	w.wr.SGL = nil
+	w.length = uint32(total)
+	w.first = q.nextPSN
+	w.last = wire.PSNAdd(w.first, q.packets(w)-1)
+	q.nextPSN = wire.PSNAdd(w.last, 1)
+	q.sq.tail++
+	return nil
+}
+
+// packets is how many sequence numbers a request takes.
+func (q *QP) packets(w *sendWQE) int {
+	if w.wr.Op == verbs.OpCompareSwap || w.wr.Op == verbs.OpFetchAdd || w.length == 0 {
+		return 1
+	}
+	return int((w.length-1)>>q.mtuShift) + 1
+}
