@@ -1,0 +1,23 @@
+// Package link carries RoCEv2 packets over an ordinary UDP socket.
+//
+// A [Socket] is not connected and sets the don't-fragment bit, so the IPv4
+// identification of a packet sent alone is 0 and the invariant CRC can be
+// computed before sending (InfiniBand Architecture Specification, annex A17).
+// Where the kernel has them, the socket uses segmentation offload (UDP_SEGMENT
+// in udp(7)), receive coalescing (UDP_GRO) and batched system calls
+// (sendmmsg(2), recvmmsg(2)); [Socket.Features] tells which are in use.
+//
+// Packets to one destination form a train: all of one size but the last, which
+// may be shorter. A train leaves in one piece and its packets carry the
+// identifications 0, 1, 2 and so on; [Socket.Packet] returns that number.
+//
+// # Goroutines
+//
+// Sending (Packet, Bytes, Reference, Pending, Flush) belongs to one goroutine
+// at a time, and so does receiving (Receive), and so does waiting (Wait); the
+// caller sees to that. The three may run at the same time as each other.
+// Interrupt, SetDeadline, Close, Addr and Features may be called from any
+// goroutine at any time. The package starts a goroutine of its own only for
+// [Config.Portable] sockets, which are the only ones outside Linux; it ends
+// before Close returns.
+package link

@@ -1,0 +1,223 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+)
+
+// Errors of this package, matched with [errors.Is]. A closed socket gives
+// [net.ErrClosed]; errors of the system keep their number, for instance
+// [syscall.EADDRINUSE].
+var (
+	// ErrAddress: an address is missing, or of the wrong family.
+	ErrAddress = errors.New("unusable address")
+	// ErrPacket: a packet was not filled with the number of bytes announced,
+	// or its size is out of range.
+	ErrPacket = errors.New("malformed packet")
+	// ErrSegmentation: the kernel refused segmentation offload for a route, and
+	// the socket does without from now on.
+	ErrSegmentation = errors.New("segmentation offload refused")
+)
+
+const (
+	// MaxPacket is the largest packet, in bytes of UDP payload, and the largest
+	// train. It leaves room for the IP and UDP headers in a 16-bit length.
+	MaxPacket = 65000
+
+	defaultBuffer = 4 << 20
+	maxSegments   = 64 // the UDP_MAX_SEGMENTS of Linux up to 6.8; later kernels take more
+	sendPatience  = time.Millisecond
+)
+
+// Config says how to open a [Socket].
+type Config struct {
+	// Addr is the local address. Port 0 takes any free port. A zone is used as
+	// Interface when that is empty.
+	Addr netip.AddrPort
+	// Interface names the network interface of IPv6 link-local addresses, local
+	// and remote. Other addresses do without.
+	Interface string
+
+	// DisableSegmentation sends every packet by itself.
+	DisableSegmentation bool
+	// DisableCoalescing receives every packet by itself.
+	DisableCoalescing bool
+	// DisableBatch uses one system call per train sent or received.
+	DisableBatch bool
+	// Portable uses nothing but the standard library's UDP socket, as on systems
+	// other than Linux.
+	Portable bool
+
+	// SendBuffer and ReceiveBuffer are the kernel's buffer sizes to ask for, in
+	// bytes. Zero asks for 4 MiB. The kernel may grant less.
+	SendBuffer    int
+	ReceiveBuffer int
+}
+
+// Features tells what a [Socket] has in use.
+type Features struct {
+	Segmentation bool // trains are cut into packets by the kernel or the adapter
+	Coalescing   bool // packets of a train arrive together
+	BatchReceive bool // several messages are taken per system call
+	MaxSegments  int  // packets in a train; 1 without segmentation
+	// ReceiveBuffer is what the kernel granted, in bytes, in its own accounting
+	// (see SO_RCVBUF in socket(7)); 0 where that is not known.
+	ReceiveBuffer int
+}
+
+// Datagram is one packet received.
+type Datagram struct {
+	Src  netip.AddrPort // without zone; never an IPv4-mapped IPv6 address
+	Data []byte
+	// Segment is the index of the packet in the train that it arrived in, 0 when
+	// it arrived alone. It is the IPv4 identification only if the sender's train
+	// stayed whole on its way.
+	Segment int
+}
+
+// Socket is a UDP socket for RoCEv2 packets. Open one with [Listen].
+type Socket struct {
+	io    backend
+	addr  netip.AddrPort
+	batch batch
+}
+
+// backend is the part that differs between systems.
+type backend interface {
+	// send sends all messages of b and counts in b what was dropped, and why.
+	send(b *batch)
+	receive() ([]Datagram, error)
+	features() Features
+	wait(deadline time.Time) error
+	interrupt()
+	setDeadline(t time.Time)
+	close() error
+}
+
+// Listen opens a socket on cfg.Addr. The error names the address, and matches
+// [ErrAddress] for one that cannot be used, [syscall.EADDRINUSE] for one that
+// another socket has.
+func Listen(cfg Config) (*Socket, error) {
+	addr := netip.AddrPortFrom(cfg.Addr.Addr().Unmap(), cfg.Addr.Port())
+	if !addr.IsValid() {
+		return nil, fmt.Errorf("link: listen: no local address given: %w", ErrAddress)
+	}
+	if cfg.Interface == "" {
+		cfg.Interface = addr.Addr().Zone()
+	}
+	cfg.Addr = netip.AddrPortFrom(addr.Addr().WithZone(""), addr.Port())
+	if cfg.SendBuffer <= 0 {
+		cfg.SendBuffer = defaultBuffer
+	}
+	if cfg.ReceiveBuffer <= 0 {
+		cfg.ReceiveBuffer = defaultBuffer
+	}
+	zone := 0
+	if cfg.Interface != "" {
+		ifi, err := net.InterfaceByName(cfg.Interface)
+		if err != nil {
+			return nil, fmt.Errorf("link: listen on UDP %s: interface %q: %w", cfg.Addr, cfg.Interface, err)
+		}
+		zone = ifi.Index
+	} else if addr.Addr().IsLinkLocalUnicast() && addr.Addr().Is6() {
+		return nil, fmt.Errorf("link: listen on UDP %s: a link-local address needs an interface; name it in Config.Interface: %w", cfg.Addr, ErrAddress)
+	}
+	io, bound, err := open(cfg, zone)
+	if err != nil {
+		return nil, fmt.Errorf("link: listen on UDP %s: %s%w", cfg.Addr, hint(err), err)
+	}
+	s := &Socket{io: io, addr: bound}
+	s.batch.init(bound.Addr().Is4(), io.features().MaxSegments)
+	return s, nil
+}
+
+// hint puts into words the failures that users meet.
+func hint(err error) string {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return "the address is in use by another socket; choose another address or port: "
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return "no interface of this host has the address: "
+	}
+	return ""
+}
+
+// Addr returns the local address, with the port that was taken and without zone.
+func (s *Socket) Addr() netip.AddrPort { return s.addr }
+
+// Features tells what is in use now. Segmentation goes from true to false if
+// the kernel refuses it while sending.
+func (s *Socket) Features() Features { return s.io.features() }
+
+// Receive takes what is queued, up to a batch, and never blocks. It returns
+// nothing when nothing is there. The slice and the data in it are valid until
+// the next Receive. It allocates nothing.
+func (s *Socket) Receive() ([]Datagram, error) { return s.io.receive() }
+
+// Packet starts the next packet, of exactly size bytes (1 to [MaxPacket]), and
+// returns its index in the train that it joined, 0 when it is sent alone: the
+// IPv4 identification that it will carry. The bytes are given by Bytes and
+// Reference; a packet not given all of them is dropped. When a batch is full
+// its packets leave here, and what befalls them is told by the next Flush.
+func (s *Socket) Packet(dst netip.AddrPort, size int) (segment int) {
+	b := &s.batch
+	b.seal()
+	if b.full(size) {
+		s.io.send(b)
+		b.reset()
+	}
+	return b.begin(dst, size)
+}
+
+// Bytes returns the next n bytes of the packet. The caller fills them before it
+// calls Packet or Flush, and must not use them after that.
+func (s *Socket) Bytes(n int) []byte { return s.batch.bytes(n) }
+
+// Reference sends the next len(p) bytes of the packet from where they lie. They
+// must not change until Flush returns.
+func (s *Socket) Reference(p []byte) { s.batch.reference(p) }
+
+// Pending is the number of packets collected and not yet sent.
+func (s *Socket) Pending() int { return s.batch.pending() }
+
+// Flush sends all packets collected. A full send buffer is waited for at most
+// about 1 ms. It returns the number of packets dropped since the last Flush and
+// the first error since then; packets dropped for want of buffers count but are
+// no error. A route's path MTU that a packet exceeds gives [syscall.EMSGSIZE].
+func (s *Socket) Flush() (dropped int, err error) {
+	b := &s.batch
+	b.seal()
+	if b.messageCount > 0 {
+		s.io.send(b)
+		b.reset()
+	}
+	return b.outcome()
+}
+
+// Wait blocks until a packet is there, the deadline passes (zero: never), or
+// another goroutine calls Interrupt; it returns nil then. After Close it
+// returns [net.ErrClosed]. It occupies no thread while it waits.
+func (s *Socket) Wait(deadline time.Time) error { return s.io.wait(deadline) }
+
+// Interrupt makes the present Wait return, or the next one if there is none.
+func (s *Socket) Interrupt() { s.io.interrupt() }
+
+// SetDeadline makes the present Wait, or the next one if there is none, return
+// at t at the latest. It never moves a deadline to a later time.
+func (s *Socket) SetDeadline(t time.Time) { s.io.setDeadline(t) }
+
+// Close closes the socket; packets collected and not sent are gone. A Wait in
+// progress returns. Closing again does nothing.
+func (s *Socket) Close() error { return s.io.close() }
+
+// earlier returns the earlier of two deadlines; zero is none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
+		return b
+	}
+	return a
+}

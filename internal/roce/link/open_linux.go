@@ -1,0 +1,51 @@
+package link
+
+import (
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+func open(cfg Config, zone int) (backend, netip.AddrPort, error) {
+	if cfg.Portable {
+		return openPortable(cfg, zone)
+	}
+	return openKernel(cfg, zone)
+}
+
+// setOptions fixes the identification and the flags of the IP header, which the
+// invariant CRC covers, and asks for buffers.
+func setOptions(fd uintptr, cfg Config) error {
+	s := int(fd)
+	if cfg.Addr.Addr().Is4() {
+		if err := unix.SetsockoptInt(s, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO); err != nil {
+			return fmt.Errorf("set IP_MTU_DISCOVER: %w", err)
+		}
+	} else {
+		if err := unix.SetsockoptInt(s, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
+			return fmt.Errorf("set IPV6_V6ONLY: %w", err)
+		}
+		if err := unix.SetsockoptInt(s, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO); err != nil {
+			return fmt.Errorf("set IPV6_MTU_DISCOVER: %w", err)
+		}
+	}
+	setBuffer(s, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, cfg.SendBuffer)
+	setBuffer(s, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, cfg.ReceiveBuffer)
+	return nil
+}
+
+// setBuffer tries to pass the administrator's limit, then makes do with it.
+func setBuffer(s, force, plain, size int) {
+	if unix.SetsockoptInt(s, unix.SOL_SOCKET, force, size) != nil {
+		_ = unix.SetsockoptInt(s, unix.SOL_SOCKET, plain, size)
+	}
+}
+
+func receiveBuffer(fd uintptr) int {
+	n, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF)
+	if err != nil {
+		return 0
+	}
+	return n
+}

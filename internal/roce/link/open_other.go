@@ -1,0 +1,11 @@
+//go:build !linux
+
+package link
+
+import "net/netip"
+
+func open(cfg Config, zone int) (backend, netip.AddrPort, error) { return openPortable(cfg, zone) }
+
+func setOptions(uintptr, Config) error { return nil }
+
+func receiveBuffer(uintptr) int { return 0 }

@@ -1,0 +1,224 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+const (
+	binBytes     = 512 << 10
+	binDatagrams = 1024
+)
+
+// bin holds datagrams received, their data one after the other.
+type bin struct {
+	datagrams []Datagram
+	data      []byte
+}
+
+func (b *bin) empty() { b.datagrams, b.data = b.datagrams[:0], b.data[:0] }
+
+func (b *bin) hasRoom(n int) bool {
+	return len(b.datagrams) < cap(b.datagrams) && len(b.data)+n <= cap(b.data)
+}
+
+// portable does with the standard library's UDP socket. Its goroutine reads
+// into one bin while the receiver has the other.
+type portable struct {
+	conn    *net.UDPConn
+	granted int
+	zone    string
+	done    chan struct{}
+
+	// The sender's.
+	packet  []byte
+	lastDst netip.AddrPort
+	lastTo  netip.AddrPort // lastDst with its zone
+
+	// Wakes the waiter; holds at most one token.
+	wake  chan struct{}
+	timer *time.Timer // the waiter's
+
+	mu          sync.Mutex
+	room        sync.Cond // the reader waits here for an empty bin
+	filling     *bin
+	taken       *bin // the receiver's
+	err         error
+	interrupted bool
+	closed      bool
+	waiting     bool
+	deadline    time.Time // of the present or the next wait
+}
+
+func openPortable(cfg Config, _ int) (backend, netip.AddrPort, error) {
+	p := &portable{
+		zone:    cfg.Interface,
+		done:    make(chan struct{}),
+		packet:  make([]byte, 0, MaxPacket),
+		wake:    make(chan struct{}, 1),
+		filling: newBin(),
+		taken:   newBin(),
+	}
+	p.room.L = &p.mu
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		if e := c.Control(func(fd uintptr) { err = setOptions(fd, cfg) }); e != nil {
+			return e
+		}
+		return err
+	}}
+	network := "udp4"
+	if cfg.Addr.Addr().Is6() {
+		network = "udp6"
+	}
+	conn, err := lc.ListenPacket(context.Background(), network, p.scoped(cfg.Addr).String())
+	if err != nil {
+		return nil, netip.AddrPort{}, err
+	}
+	p.conn = conn.(*net.UDPConn)
+	// Refused sizes leave the system's own, which work as well.
+	_ = p.conn.SetReadBuffer(cfg.ReceiveBuffer)
+	_ = p.conn.SetWriteBuffer(cfg.SendBuffer)
+	if raw, err := p.conn.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { p.granted = receiveBuffer(fd) })
+	}
+	go p.read()
+	return p, plain(p.conn.LocalAddr().(*net.UDPAddr).AddrPort()), nil
+}
+
+func newBin() *bin {
+	return &bin{datagrams: make([]Datagram, 0, binDatagrams), data: make([]byte, 0, binBytes)}
+}
+
+// plain strips the zone and the IPv4-in-IPv6 mapping.
+func plain(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
+}
+
+func (p *portable) scoped(a netip.AddrPort) netip.AddrPort {
+	if p.zone == "" || !a.Addr().Is6() || !a.Addr().IsLinkLocalUnicast() {
+		return a
+	}
+	return netip.AddrPortFrom(a.Addr().WithZone(p.zone), a.Port())
+}
+
+func (p *portable) features() Features { return Features{MaxSegments: 1, ReceiveBuffer: p.granted} }
+
+func (p *portable) read() {
+	defer close(p.done)
+	buf := make([]byte, 1<<16)
+	for {
+		n, src, err := p.conn.ReadFromUDPAddrPort(buf)
+		switch {
+		case err == nil:
+			if !p.put(buf[:n], plain(src)) {
+				return
+			}
+		case errors.Is(err, net.ErrClosed):
+			return
+		case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
+			// The answer to a packet sent to a closed port: the transport finds out.
+		default:
+			if !p.putError(err) {
+				return
+			}
+		}
+	}
+}
+
+// put queues a datagram, waiting for room. It reports false after close.
+func (p *portable) put(data []byte, src netip.AddrPort) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for !p.closed && !p.filling.hasRoom(len(data)) {
+		p.room.Wait()
+	}
+	b, at := p.filling, len(p.filling.data)
+	b.data = append(b.data, data...)
+	b.datagrams = append(b.datagrams, Datagram{Src: src, Data: b.data[at:len(b.data):len(b.data)]})
+	p.signal()
+	return !p.closed
+}
+
+// putError hands an error to the receiver and waits until it has been taken, so
+// that a lasting error does not spin.
+func (p *portable) putError(err error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.err = err
+	p.signal()
+	for !p.closed && p.err != nil {
+		p.room.Wait()
+	}
+	return !p.closed
+}
+
+func (p *portable) receive() ([]Datagram, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, net.ErrClosed
+	}
+	p.taken.empty()
+	p.taken, p.filling = p.filling, p.taken
+	err := p.err
+	p.err = nil
+	p.room.Signal()
+	if err != nil {
+		err = fmt.Errorf("link: receive: %w", err)
+	}
+	return p.taken.datagrams, err
+}
+
+func (p *portable) send(b *batch) {
+	for i := range b.messageCount {
+		m := &b.messages[i]
+		if m.dst != p.lastDst {
+			p.lastDst, p.lastTo = m.dst, p.scoped(m.dst)
+		}
+		p.packet = p.packet[:0]
+		for _, piece := range b.pieces[m.first : m.first+m.pieces] {
+			p.packet = append(p.packet, unsafe.Slice(piece.base, piece.len)...)
+		}
+		_ = p.conn.SetWriteDeadline(time.Now().Add(sendPatience))
+		_, err := p.conn.WriteToUDPAddrPort(p.packet, p.lastTo)
+		switch {
+		case err == nil:
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			b.drop(i)
+			return
+		case errors.Is(err, net.ErrClosed):
+			b.drop(i)
+			b.fail(net.ErrClosed)
+			return
+		default:
+			b.dropped++
+			if !errors.Is(err, syscall.ENOBUFS) {
+				b.fail(fmt.Errorf("link: send %d bytes to %s: %w", m.size, m.dst, err))
+			}
+		}
+	}
+}
+
+func (p *portable) close() error {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		<-p.done
+		return nil
+	}
+	p.closed = true
+	p.room.Signal()
+	p.signal()
+	p.mu.Unlock()
+	err := p.conn.Close()
+	<-p.done
+	return err
+}

@@ -1,0 +1,131 @@
+package link
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	receiveMessages = 8
+	receiveSize     = 1 << 16
+	receiveSegments = 128 // the most that current kernels put in a train
+)
+
+// groControl holds the control message that tells a train's packet size.
+type groControl struct {
+	hdr  unix.Cmsghdr
+	size int32
+	_    [4]byte
+}
+
+type receiver struct {
+	k         *kernel
+	headers   [receiveMessages]mmsghdr
+	vectors   [receiveMessages]unix.Iovec
+	names     [receiveMessages]sockaddr
+	controls  [receiveMessages]groControl
+	buffers   [receiveMessages][]byte
+	datagrams []Datagram
+	used      int // headers that the last call wrote to
+
+	call  func(uintptr) // r.system, bound once
+	count int
+	errno unix.Errno
+
+	lastName sockaddr
+	lastSrc  netip.AddrPort
+}
+
+func (r *receiver) init(k *kernel) {
+	r.k = k
+	r.call = r.system
+	messages := receiveMessages
+	if !k.batched {
+		messages = 1
+	}
+	buffer := make([]byte, messages*receiveSize)
+	for i := range messages {
+		r.buffers[i] = buffer[i*receiveSize : (i+1)*receiveSize : (i+1)*receiveSize]
+		r.vectors[i].Base = &r.buffers[i][0]
+		r.vectors[i].SetLen(receiveSize)
+		h := &r.headers[i].hdr
+		h.Name = (*byte)(unsafe.Pointer(&r.names[i]))
+		h.Iov = &r.vectors[i]
+		h.SetIovlen(1)
+		h.Control = (*byte)(unsafe.Pointer(&r.controls[i]))
+	}
+	segments := 1
+	if k.coalescing {
+		segments = receiveSegments
+	}
+	r.datagrams = make([]Datagram, 0, messages*segments)
+	r.used = messages
+}
+
+// system makes the call, which never blocks and so need not tell the scheduler.
+func (r *receiver) system(uintptr) {
+	for i := range r.used {
+		h := &r.headers[i].hdr
+		h.Namelen = uint32(unsafe.Sizeof(r.names[i]))
+		h.SetControllen(int(unsafe.Sizeof(r.controls[i])))
+	}
+	if r.k.batched {
+		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(r.k.sock), uintptr(unsafe.Pointer(&r.headers)), receiveMessages, unix.MSG_DONTWAIT, 0, 0)
+		r.count, r.errno = int(n), errno
+	} else {
+		n, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(r.k.sock), uintptr(unsafe.Pointer(&r.headers)), unix.MSG_DONTWAIT)
+		r.headers[0].n = uint32(n)
+		r.count, r.errno = 1, errno
+	}
+	if r.errno != 0 {
+		r.count = 0
+	}
+	r.used = r.count
+}
+
+func (k *kernel) receive() ([]Datagram, error) {
+	r := &k.rx
+	r.datagrams = r.datagrams[:0]
+	if k.raw.Control(r.call) != nil {
+		return nil, net.ErrClosed
+	}
+	switch r.errno {
+	case 0:
+	case unix.EAGAIN, unix.EINTR:
+		return nil, nil
+	default:
+		return nil, fmt.Errorf("link: receive: %w", r.errno)
+	}
+	for i := range r.count {
+		h := &r.headers[i]
+		data := r.buffers[i][:h.n]
+		size := len(data)
+		if c := &r.controls[i]; uint64(h.hdr.Controllen) >= uint64(unix.CmsgLen(4)) &&
+			c.hdr.Level == unix.SOL_UDP && c.hdr.Type == unix.UDP_GRO {
+			size = int(c.size)
+		}
+		if r.names[i] != r.lastName {
+			r.lastName = r.names[i]
+			r.lastSrc = r.lastName.decode()
+		}
+		r.datagrams = split(r.datagrams, r.lastSrc, data, size)
+	}
+	return r.datagrams, nil
+}
+
+// split appends the packets of a train, each of size bytes but the last.
+func split(to []Datagram, src netip.AddrPort, data []byte, size int) []Datagram {
+	if size <= 0 || size >= len(data) {
+		return append(to, Datagram{Src: src, Data: data[:len(data):len(data)]})
+	}
+	for i := 0; len(data) > 0; i++ {
+		n := min(size, len(data))
+		to = append(to, Datagram{Src: src, Data: data[:n:n], Segment: i})
+		data = data[n:]
+	}
+	return to
+}

@@ -1,0 +1,191 @@
+package link
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A batch up to this many bytes is sent so fast that telling the scheduler of
+// the call would cost more than it gains.
+const quickBytes = 16 << 10
+
+// The kernel reads pieces as struct iovec.
+var _ [unsafe.Sizeof(unix.Iovec{})]byte = [unsafe.Sizeof(piece{})]byte{}
+
+// segmentControl asks for segmentation.
+type segmentControl struct {
+	hdr  unix.Cmsghdr
+	size uint16
+	_    [6]byte
+}
+
+type transmitter struct {
+	k        *kernel
+	zone     uint32
+	headers  [maxMessages]mmsghdr
+	names    [maxMessages]sockaddr
+	controls [maxMessages]segmentControl
+
+	call  func(uintptr) // t.system, bound once
+	next  int           // first message to send
+	end   int
+	quick bool
+	count int // sent by the call
+	errno unix.Errno
+
+	lastDst  netip.AddrPort
+	lastName sockaddr
+	nameSize uint32
+}
+
+func (t *transmitter) init(k *kernel, zone uint32) {
+	t.k, t.zone = k, zone
+	t.call = t.system
+	for i := range t.headers {
+		t.headers[i].hdr.Name = (*byte)(unsafe.Pointer(&t.names[i]))
+		c := &t.controls[i]
+		c.hdr.Level = unix.SOL_UDP
+		c.hdr.Type = unix.UDP_SEGMENT
+		c.hdr.SetLen(unix.CmsgLen(2))
+	}
+}
+
+// load makes the headers of the messages.
+func (t *transmitter) load(b *batch) {
+	for i := range b.messageCount {
+		m := &b.messages[i]
+		if m.dst != t.lastDst {
+			t.nameSize = t.lastName.encode(m.dst, t.zone)
+			t.lastDst = m.dst
+		}
+		t.names[i] = t.lastName
+		h := &t.headers[i].hdr
+		h.Namelen = t.nameSize
+		h.Iov = (*unix.Iovec)(unsafe.Pointer(&b.pieces[m.first]))
+		h.SetIovlen(m.pieces)
+		if m.packets > 1 {
+			t.controls[i].size = uint16(m.size)
+			h.Control = (*byte)(unsafe.Pointer(&t.controls[i]))
+			h.SetControllen(unix.CmsgSpace(2))
+		} else {
+			h.Control = nil
+			h.SetControllen(0)
+		}
+	}
+	t.quick = b.total <= quickBytes
+}
+
+// system makes the call for messages next to end.
+func (t *transmitter) system(uintptr) {
+	var n uintptr
+	sock, headers := uintptr(t.k.sock), unsafe.Pointer(&t.headers[t.next])
+	switch {
+	case !t.k.batched:
+		n, _, t.errno = unix.Syscall(unix.SYS_SENDMSG, sock, uintptr(headers), unix.MSG_DONTWAIT)
+		n = 1
+	case t.quick:
+		n, _, t.errno = unix.RawSyscall6(unix.SYS_SENDMMSG, sock, uintptr(headers), uintptr(t.end-t.next), unix.MSG_DONTWAIT, 0, 0)
+	default:
+		n, _, t.errno = unix.Syscall6(unix.SYS_SENDMMSG, sock, uintptr(headers), uintptr(t.end-t.next), unix.MSG_DONTWAIT, 0, 0)
+	}
+	t.count = int(n)
+}
+
+func (k *kernel) send(b *batch) {
+	t := &k.tx
+	t.load(b)
+	var blocked time.Time // since when the send buffer is full
+	for t.next, t.end = 0, b.messageCount; t.next < t.end; {
+		if k.raw.Control(t.call) != nil {
+			b.drop(t.next)
+			b.fail(net.ErrClosed)
+			return
+		}
+		switch t.errno {
+		case 0:
+			t.next += t.count
+		case unix.EINTR:
+		case unix.EAGAIN:
+			if blocked.IsZero() {
+				blocked = time.Now()
+			}
+			if !k.writable(until(blocked, sendPatience)) {
+				b.drop(t.next)
+				return
+			}
+		default:
+			k.refused(b)
+		}
+	}
+}
+
+// refused deals with the message that the kernel would not send.
+func (k *kernel) refused(b *batch) {
+	t := &k.tx
+	m, errno := &b.messages[t.next], t.errno
+	b.dropped += m.packets
+	t.next++
+	if errno == unix.ENOBUFS || errno == unix.ENOMEM {
+		return
+	}
+	// Kernels before 6.14 answer EINVAL, not EMSGSIZE, to a train whose packets
+	// exceed the path MTU.
+	if errno == unix.EMSGSIZE || errno == unix.EINVAL {
+		packet := m.size + headerBytes(m.dst)
+		if mtu, ok := pathMTU(m.dst, t.zone); ok && packet > mtu {
+			b.fail(fmt.Errorf("link: send to %s: a packet of %d bytes exceeds the path MTU of %d; use a smaller RDMA path MTU: %w", m.dst, packet, mtu, unix.EMSGSIZE))
+			return
+		}
+	}
+	if m.packets > 1 && (errno == unix.EIO || errno == unix.EINVAL) {
+		k.segmentation.Store(false)
+		b.maxSegments = 1
+		b.fail(fmt.Errorf("link: send a train of %d packets to %s: %w (%w); packets leave one by one from now on", m.packets, m.dst, ErrSegmentation, errno))
+		return
+	}
+	b.fail(fmt.Errorf("link: send %d bytes to %s: %w", m.bytes, m.dst, errno))
+}
+
+// writable waits for room in the send buffer.
+func (k *kernel) writable(patience time.Duration) (ok bool) {
+	err := k.raw.Control(func(uintptr) {
+		fds := []unix.PollFd{{Fd: int32(k.sock), Events: unix.POLLOUT}}
+		limit := unix.NsecToTimespec(patience.Nanoseconds())
+		n, err := unix.Ppoll(fds, &limit, nil)
+		ok = n > 0 || err == unix.EINTR && patience > 0
+	})
+	return ok && err == nil
+}
+
+func headerBytes(dst netip.AddrPort) int {
+	const udp, ipv4, ipv6 = 8, 20, 40
+	if dst.Addr().Is4() {
+		return ipv4 + udp
+	}
+	return ipv6 + udp
+}
+
+// pathMTU asks a connected socket; ours is not connected and cannot tell.
+func pathMTU(dst netip.AddrPort, zone uint32) (int, bool) {
+	domain, level, option := unix.AF_INET, unix.IPPROTO_IP, unix.IP_MTU
+	if dst.Addr().Is6() {
+		domain, level, option = unix.AF_INET6, unix.IPPROTO_IPV6, unix.IPV6_MTU
+	}
+	sock, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.IPPROTO_UDP)
+	if err != nil {
+		return 0, false
+	}
+	defer unix.Close(sock)
+	var name sockaddr
+	size := name.encode(dst, zone)
+	if _, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(sock), uintptr(unsafe.Pointer(&name)), uintptr(size)); errno != 0 {
+		return 0, false
+	}
+	mtu, err := unix.GetsockoptInt(sock, level, option)
+	return mtu, err == nil
+}

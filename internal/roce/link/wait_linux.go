@@ -1,0 +1,155 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+type sleeper struct {
+	mu          sync.Mutex
+	waiting     bool
+	interrupted bool
+	deadline    time.Time // of the present or the next wait
+
+	// The waiter's.
+	ready func(uintptr) bool // k.ready, bound once
+	off   func(uintptr)      // k.disarm, bound once
+	armed bool
+	event unix.EpollEvent
+	err   error
+}
+
+func (k *kernel) openGate() error {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("epoll_create1: %w", err)
+	}
+	none := unix.EpollEvent{}
+	if err := unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, k.sock, &none); err != nil {
+		unix.Close(fd)
+		return fmt.Errorf("epoll_ctl: %w", err)
+	}
+	// Only a descriptor marked so goes to the runtime's poller.
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return fmt.Errorf("fcntl: %w", err)
+	}
+	k.gate = os.NewFile(uintptr(fd), "link gate")
+	if err := k.gate.SetReadDeadline(time.Time{}); err != nil {
+		k.gate.Close()
+		return fmt.Errorf("the runtime cannot poll the socket: %w", err)
+	}
+	if k.raw, err = k.gate.SyscallConn(); err != nil {
+		k.gate.Close()
+		return err
+	}
+	k.sleep.ready, k.sleep.off = k.ready, k.disarm
+	return nil
+}
+
+func (k *kernel) wait(deadline time.Time) error {
+	s := &k.sleep
+	s.mu.Lock()
+	if s.interrupted {
+		s.interrupted = false
+		s.deadline = time.Time{}
+		s.mu.Unlock()
+		return k.alive()
+	}
+	s.waiting = true
+	s.deadline = earlier(s.deadline, deadline)
+	err := k.gate.SetReadDeadline(s.deadline)
+	s.mu.Unlock()
+
+	if err == nil {
+		s.err = nil
+		err = k.raw.Read(s.ready)
+	}
+	if s.armed {
+		_ = k.raw.Control(s.off)
+	}
+
+	s.mu.Lock()
+	s.waiting = false
+	s.interrupted = false
+	s.deadline = time.Time{}
+	s.mu.Unlock()
+	switch {
+	case err == nil:
+		return s.err
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil
+	case errors.Is(err, os.ErrClosed):
+		return net.ErrClosed
+	}
+	return fmt.Errorf("link: wait: %w", err)
+}
+
+// alive returns net.ErrClosed after close.
+func (k *kernel) alive() error {
+	if k.raw.Control(func(uintptr) {}) != nil {
+		return net.ErrClosed
+	}
+	return nil
+}
+
+// ready arms the gate when called first, and looks whether it is open.
+func (k *kernel) ready(gate uintptr) bool {
+	s := &k.sleep
+	if !s.armed {
+		s.event = unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT}
+		if _, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_CTL, gate, unix.EPOLL_CTL_MOD, uintptr(k.sock), uintptr(unsafe.Pointer(&s.event)), 0, 0); errno != 0 {
+			s.err = fmt.Errorf("link: wait: epoll_ctl: %w", errno)
+			return true
+		}
+		s.armed = true
+	}
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, gate, uintptr(unsafe.Pointer(&s.event)), 1, 0, 0, 0)
+	switch {
+	case errno != 0:
+		s.err = fmt.Errorf("link: wait: epoll_pwait: %w", errno)
+		return true
+	case n > 0:
+		s.armed = false // one shot
+	}
+	return n > 0
+}
+
+// disarm keeps packets from waking anybody until the next wait.
+func (k *kernel) disarm(gate uintptr) {
+	s := &k.sleep
+	s.armed = false
+	s.event = unix.EpollEvent{}
+	unix.RawSyscall6(unix.SYS_EPOLL_CTL, gate, unix.EPOLL_CTL_MOD, uintptr(k.sock), uintptr(unsafe.Pointer(&s.event)), 0, 0)
+}
+
+func (k *kernel) interrupt() {
+	s := &k.sleep
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.interrupted = true
+	if s.waiting {
+		_ = k.gate.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
+func (k *kernel) setDeadline(t time.Time) {
+	s := &k.sleep
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	moved := earlier(s.deadline, t)
+	if moved.Equal(s.deadline) {
+		return
+	}
+	s.deadline = moved
+	if s.waiting && !s.interrupted {
+		_ = k.gate.SetReadDeadline(moved)
+	}
+}
