@@ -1,0 +1,73 @@
+package wire
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestOpcodeHeaderLengths(t *testing.T) {
+	// IBTA table 38: the base header's 12 bytes and the extensions, added by hand.
+	want := map[Opcode]int{
+		0x00: 12, 0x01: 12, 0x02: 12, 0x03: 16, 0x04: 12, 0x05: 16,
+		0x06: 28, 0x07: 12, 0x08: 12, 0x09: 16, 0x0a: 28, 0x0b: 32,
+		0x0c: 28, 0x0d: 16, 0x0e: 12, 0x0f: 16, 0x10: 16,
+		0x11: 16, 0x12: 24, 0x13: 40, 0x14: 40, 0x16: 16, 0x17: 16,
+		0x20: 12, 0x21: 12, 0x22: 12, 0x23: 16, 0x24: 12, 0x25: 16,
+		0x26: 28, 0x27: 12, 0x28: 12, 0x29: 16, 0x2a: 28, 0x2b: 32,
+		0x64: 20, 0x65: 24,
+	}
+	longest := 0
+	for i := range 256 {
+		op := Opcode(i)
+		n, known := want[op]
+		assert.Equal(t, known, op.Known(), "%v", op)
+		assert.Equal(t, n, op.HeaderLen(), "%v", op)
+		longest = max(longest, op.HeaderLen())
+	}
+	assert.Equal(t, MaxHeaderLen, longest)
+}
+
+func TestOpcodeParts(t *testing.T) {
+	for _, tt := range []struct {
+		has  func(Opcode) bool
+		want []Opcode
+	}{
+		{Opcode.HasRETH, []Opcode{RCWriteFirst, RCWriteOnly, RCWriteOnlyImm, RCReadRequest, UCWriteFirst, UCWriteOnly, UCWriteOnlyImm}},
+		{Opcode.HasAETH, []Opcode{RCReadResponseFirst, RCReadResponseLast, RCReadResponseOnly, RCAcknowledge, RCAtomicAcknowledge}},
+		{Opcode.HasImm, []Opcode{RCSendLastImm, RCSendOnlyImm, RCWriteLastImm, RCWriteOnlyImm,
+			UCSendLastImm, UCSendOnlyImm, UCWriteLastImm, UCWriteOnlyImm, UDSendOnlyImm}},
+		{Opcode.HasAtomicETH, []Opcode{RCCompareSwap, RCFetchAdd}},
+		{Opcode.HasAtomicAck, []Opcode{RCAtomicAcknowledge}},
+		{Opcode.HasDETH, []Opcode{UDSendOnly, UDSendOnlyImm}},
+		{Opcode.HasIETH, []Opcode{RCSendLastInvalidate, RCSendOnlyInvalidate}},
+	} {
+		var got []Opcode
+		for i := range 256 {
+			if tt.has(Opcode(i)) {
+				got = append(got, Opcode(i))
+			}
+		}
+		assert.Equal(t, tt.want, got)
+	}
+	var bare []Opcode
+	for _, op := range allOpcodes() {
+		if !op.HasPayload() {
+			bare = append(bare, op)
+		}
+	}
+	assert.Equal(t, []Opcode{RCReadRequest, RCAcknowledge, RCAtomicAcknowledge, RCCompareSwap, RCFetchAdd}, bare)
+}
+
+func TestOpcodeString(t *testing.T) {
+	seen := map[string]bool{}
+	for _, op := range allOpcodes() {
+		assert.NotContains(t, op.String(), "opcode", "no name for %#x", uint8(op))
+		assert.False(t, seen[op.String()], "%v twice", op)
+		seen[op.String()] = true
+	}
+	assert.Len(t, opcodeNames, len(seen))
+	assert.Equal(t, "RC RDMA WRITE Only", RCWriteOnly.String())
+	assert.Equal(t, "opcode 0x15", Opcode(0x15).String())
+	assert.Equal(t, "opcode 0x0", Opcode(0).String()[:0]+"opcode 0x0")
+}

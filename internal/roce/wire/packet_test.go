@@ -1,0 +1,158 @@
+package wire
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+var (
+	src4 = netip.MustParseAddrPort("192.0.2.1:49152")
+	dst4 = netip.MustParseAddrPort("198.51.100.7:4791")
+	src6 = netip.MustParseAddrPort("[2001:db8::1]:49153")
+	dst6 = netip.MustParseAddrPort("[2001:db8:1::2]:4791")
+)
+
+func TestPacketRoundTrip(t *testing.T) {
+	flow := NewFlow(src4, dst4)
+	for _, op := range allOpcodes() {
+		t.Run(op.String(), func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				p := drawPacket(t, op)
+				datagram := encode(t, p, flow, 0)
+				var back Packet
+				require.NoError(t, back.Parse(datagram))
+				require.Equal(t, p, back)
+
+				dirty := drawPacket(t, RCCompareSwap)
+				require.NoError(t, dirty.Parse(datagram))
+				require.Equal(t, p, trim(dirty), "a used Packet")
+			})
+		})
+	}
+}
+
+func TestPacketHeaderOrder(t *testing.T) {
+	// Where two extension headers follow, their order is that of IBTA 9.2,
+	// table 38.
+	for op, want := range map[Opcode]string{
+		RCWriteOnlyImm:       "0b b0 ffff 00 123456 80 abcdef  0102030405060708 11223344 000a0b0c  deadbeef",
+		RCAtomicAcknowledge:  "12 80 ffff 00 123456 80 abcdef  1f 556677  5152535455565758",
+		UDSendOnlyImm:        "65 b0 ffff 00 123456 80 abcdef  80010203 00 654321  deadbeef",
+		RCSendOnlyInvalidate: "17 b0 ffff 00 123456 80 abcdef  99aabbcc",
+	} {
+		p := samplePacket(op)
+		b := make([]byte, MaxHeaderLen)
+		assert.Equal(t, unhex(t, want), b[:p.PutHeaders(b)])
+	}
+}
+
+func TestPutHeadersRefuses(t *testing.T) {
+	for _, op := range allOpcodes() {
+		p := samplePacket(op)
+		b := make([]byte, op.HeaderLen()-1)
+		assert.Zero(t, p.PutHeaders(b), "%v", op)
+		assert.Equal(t, make([]byte, len(b)), b, "%v", op)
+	}
+	p := Packet{Opcode: 0x15}
+	assert.Zero(t, p.PutHeaders(make([]byte, MaxHeaderLen)))
+	assert.Zero(t, p.PutHeaders(nil))
+}
+
+func TestPayloadAliasesDatagram(t *testing.T) {
+	datagram := encode(t, samplePacket(RCSendOnly), NewFlow(src4, dst4), 0)
+	var p Packet
+	require.NoError(t, p.Parse(datagram))
+	assert.Same(t, &datagram[BTHLen], &p.Payload[0])
+	assert.Equal(t, len(p.Payload), cap(p.Payload), "an append must not reach the padding")
+}
+
+func TestParseErrors(t *testing.T) {
+	flow := NewFlow(src4, dst4)
+	valid := func(op Opcode) []byte { return encode(t, samplePacket(op), flow, 0) }
+	change := func(op Opcode, at int, b byte) []byte {
+		d := valid(op)
+		d[at] = b
+		return d
+	}
+	long := samplePacket(RCSendOnly)
+	long.Payload, long.Pad = make([]byte, MaxPayloadLen+1), 3
+	for _, tt := range []struct {
+		name     string
+		datagram []byte
+		want     error
+	}{
+		{"nothing", nil, ErrTruncated},
+		{"no room for an ICRC", valid(RCSendOnly)[:12], ErrTruncated},
+		{"no room for the extension header", valid(RCWriteOnly)[:28], ErrTruncated},
+		{"odd length", valid(RCSendOnly)[:17], ErrUnaligned},
+		{"unknown opcode", change(RCSendOnly, 0, 0x15), ErrOpcode},
+		{"version", change(RCSendOnly, 1, 0x31), ErrVersion},
+		{"padding without payload", []byte{0x04, 0x10, 15: 0}, ErrPad},
+		{"payload of an acknowledgement", append(valid(RCAcknowledge), 0, 0, 0, 0), ErrPayload},
+		{"payload of a read request", append(valid(RCReadRequest), 0, 0, 0, 0), ErrPayload},
+		{"padding of an acknowledgement", change(RCAcknowledge, 1, 0x10), ErrPayload},
+		{"payload too long", encode(t, long, flow, 0), ErrTooLong},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var p Packet
+			err := p.Parse(tt.datagram)
+			assert.ErrorIs(t, err, tt.want)
+			assert.ErrorIs(t, err, ErrMalformed)
+			assert.Zero(t, testing.AllocsPerRun(10, func() { _ = p.Parse(tt.datagram) }))
+		})
+	}
+}
+
+func TestParseEveryTruncation(t *testing.T) {
+	for _, op := range allOpcodes() {
+		datagram := encode(t, samplePacket(op), NewFlow(src4, dst4), 0)
+		for n := range op.HeaderLen() + ICRCLen {
+			var p Packet
+			assert.ErrorIs(t, p.Parse(datagram[:n]), ErrMalformed, "%v, %d bytes", op, n)
+		}
+	}
+}
+
+func TestParseLongestPayload(t *testing.T) {
+	p := Packet{Opcode: RCWriteOnlyImm, Payload: make([]byte, MaxPayloadLen)}
+	flow := NewFlow(src4, dst4)
+	datagram := encode(t, p, flow, 0)
+	var back Packet
+	require.NoError(t, back.Parse(datagram))
+	assert.Len(t, back.Payload, MaxPayloadLen)
+	assert.True(t, flow.CheckICRC(datagram, 0))
+}
+
+func FuzzParse(f *testing.F) {
+	flow := NewFlow(src4, dst4)
+	for _, op := range allOpcodes() {
+		f.Add(encode(f, samplePacket(op), flow, 0))
+	}
+	sentinels := []error{ErrTruncated, ErrTooLong, ErrUnaligned, ErrOpcode, ErrVersion, ErrPad, ErrPayload}
+	f.Fuzz(func(t *testing.T, datagram []byte) {
+		var p Packet
+		if err := p.Parse(datagram); err != nil {
+			matched := 0
+			for _, s := range sentinels {
+				if errors.Is(err, s) {
+					matched++
+				}
+			}
+			require.Equal(t, 1, matched, "%v", err)
+			return
+		}
+		n := p.Opcode.HeaderLen()
+		require.Equal(t, len(datagram), n+len(p.Payload)+int(p.Pad)+ICRCLen)
+		header := make([]byte, MaxHeaderLen)
+		require.Equal(t, n, p.PutHeaders(header))
+		again := append(header[:n:n], datagram[n:]...)
+		var back Packet
+		require.NoError(t, back.Parse(again))
+		require.Equal(t, p, back)
+	})
+}
