@@ -5,7 +5,9 @@ type Context interface {
 	core() *Core
 }
 
-// Backend is what a kind of context implements: the work behind the states.
+// Backend is what a kind of context implements: the work behind the states. Its
+// methods are best put on an unexported type of their own: on the type that
+// embeds the Core, its Start and Stop would hide those of the Core.
 //
 // The engine calls all methods on the goroutine that drives it (Start also from
 // Core.Start, Stop and Idle also from Core.Stop and Pool.Free, which belong to

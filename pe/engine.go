@@ -2,10 +2,7 @@ package pe
 
 import (
 	"fmt"
-	"runtime"
 	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -172,6 +169,10 @@ func (e *Engine) deliver() int {
 // queued reports whether the engine itself has something to do.
 func (e *Engine) queued() bool { return e.changes.len() > 0 || e.calls.pending() }
 
+// Active is the number of contexts on the engine that are not Idle. It belongs to
+// the goroutine that drives the engine.
+func (e *Engine) Active() int { return e.active }
+
 // InFlight is the number of tasks in flight on all contexts of the engine. It
 // belongs to the goroutine that drives the engine.
 func (e *Engine) InFlight() int {
@@ -210,142 +211,4 @@ func (e *Engine) Close() error {
 	e.contexts = nil
 	e.closed.Store(true)
 	return e.alarm.close()
-}
-
-// acquire makes the calling goroutine the one that drives the engine.
-func (e *Engine) acquire(op string) error {
-	if !e.driven.CompareAndSwap(false, true) {
-		return e.intruder(op)
-	}
-	if e.closed.Load() {
-		e.driven.Store(false)
-		return fmt.Errorf("pe: cannot %s: the engine is closed: %w", op, ErrClosed)
-	}
-	return nil
-}
-
-func (e *Engine) release() { e.driven.Store(false) }
-
-// intruder is the error of a call that needs the engine while it is driven.
-func (e *Engine) intruder(op string) error {
-	if onDriver() {
-		return fmt.Errorf("pe: cannot %s: %w; return from the callback, the engine goes on by itself", op, ErrReentrant)
-	}
-	return fmt.Errorf("pe: cannot %s: %w; hand it a function with Engine.Do", op, ErrBusy)
-}
-
-// owned fails if another goroutine is driving the engine right now.
-func (e *Engine) owned(op string) error {
-	if e.driven.Load() && !onDriver() {
-		return fmt.Errorf("pe: cannot %s: %w; do it in a function given to Engine.Do", op, ErrBusy)
-	}
-	return nil
-}
-
-// onDriver reports whether the calling goroutine is inside a pass of an engine.
-// It looks at the stack, which is slow, so that Progress need not leave a mark
-// for calls that are rare or wrong. A callback of one engine that touches
-// another engine is taken for a callback of that one.
-func onDriver() bool {
-	var pcs [64]uintptr
-	for skip := 2; ; skip += len(pcs) {
-		n := runtime.Callers(skip, pcs[:])
-		frames := runtime.CallersFrames(pcs[:n])
-		for {
-			f, more := frames.Next()
-			if strings.HasSuffix(f.Function, "/pe.(*Engine).pass") {
-				return true
-			}
-			if !more {
-				break
-			}
-		}
-		if n < len(pcs) {
-			return false
-		}
-	}
-}
-
-// calls holds the functions given to Do.
-type calls struct {
-	mu    sync.Mutex
-	in    []func()
-	count atomic.Int64  // functions not begun; spares the engine the lock
-	batch queue[func()] // taken from in, on the engine's goroutine only
-}
-
-func (c *calls) pending() bool { return c.count.Load() > 0 }
-
-// close refuses functions from now on.
-func (c *calls) close(closing *atomic.Bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	closing.Store(true)
-}
-
-// Do has f run on the goroutine that drives the engine, inside Progress, Run or
-// Close, once and in the order of the calls; it does not wait for it. It may be
-// called from any goroutine, and wakes an engine that sleeps in Run or an armed
-// notification descriptor. If nobody drives the engine, f waits. After Close it
-// fails with ErrClosed, and f does not run.
-func (e *Engine) Do(f func()) error {
-	if f == nil {
-		return fmt.Errorf("pe: Do was given no function: %w", ErrInvalid)
-	}
-	c := &e.calls
-	c.mu.Lock()
-	if e.closing.Load() {
-		c.mu.Unlock()
-		return fmt.Errorf("pe: Do: the engine is closed: %w", ErrClosed)
-	}
-	c.in = append(c.in, f)
-	c.count.Add(1)
-	c.mu.Unlock()
-	e.wake()
-	return nil
-}
-
-// runCalls runs the functions given to Do so far, and reports the changes of
-// state that each of them brings about.
-func (e *Engine) runCalls() int {
-	c := &e.calls
-	if !c.pending() {
-		return 0
-	}
-	c.mu.Lock()
-	for i, f := range c.in {
-		c.batch.push(f)
-		c.in[i] = nil
-	}
-	c.in = c.in[:0]
-	c.mu.Unlock()
-	n, events := c.batch.len(), 0
-	for range n {
-		f := c.batch.pop()
-		c.count.Add(-1)
-		f()
-		events += e.deliver()
-	}
-	return n + events
-}
-
-// queue is a first-in first-out queue that keeps its memory.
-type queue[T any] struct {
-	items []T
-	head  int
-}
-
-func (q *queue[T]) len() int { return len(q.items) - q.head }
-
-func (q *queue[T]) push(v T) { q.items = append(q.items, v) }
-
-func (q *queue[T]) pop() T {
-	var zero T
-	v := q.items[q.head]
-	q.items[q.head] = zero
-	q.head++
-	if q.head == len(q.items) {
-		q.items, q.head = q.items[:0], 0
-	}
-	return v
 }

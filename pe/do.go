@@ -1,0 +1,70 @@
+package pe
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+)
+
+// calls holds the functions given to Do.
+type calls struct {
+	mu    sync.Mutex
+	in    []func()
+	count atomic.Int64  // functions not begun; spares the engine the lock
+	batch queue[func()] // taken from in, on the engine's goroutine only
+}
+
+func (c *calls) pending() bool { return c.count.Load() > 0 }
+
+// close refuses functions from now on.
+func (c *calls) close(closing *atomic.Bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	closing.Store(true)
+}
+
+// Do has f run on the goroutine that drives the engine, inside Progress, Run or
+// Close, once and in the order of the calls; it does not wait for it. It may be
+// called from any goroutine, and wakes an engine that sleeps in Run or an armed
+// notification descriptor. If nobody drives the engine, f waits. After Close it
+// fails with ErrClosed, and f does not run.
+func (e *Engine) Do(f func()) error {
+	if f == nil {
+		return fmt.Errorf("pe: Do was given no function: %w", ErrInvalid)
+	}
+	c := &e.calls
+	c.mu.Lock()
+	if e.closing.Load() {
+		c.mu.Unlock()
+		return fmt.Errorf("pe: Do: the engine is closed: %w", ErrClosed)
+	}
+	c.in = append(c.in, f)
+	c.count.Add(1)
+	c.mu.Unlock()
+	e.wake()
+	return nil
+}
+
+// runCalls runs the functions given to Do so far, and reports the changes of
+// state that each of them brings about.
+func (e *Engine) runCalls() int {
+	c := &e.calls
+	if !c.pending() {
+		return 0
+	}
+	c.mu.Lock()
+	for i, f := range c.in {
+		c.batch.push(f)
+		c.in[i] = nil
+	}
+	c.in = c.in[:0]
+	c.mu.Unlock()
+	n, events := c.batch.len(), 0
+	for range n {
+		f := c.batch.pop()
+		c.count.Add(-1)
+		f()
+		events += e.deliver()
+	}
+	return n + events
+}

@@ -1,0 +1,61 @@
+package pe
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+)
+
+// acquire makes the calling goroutine the one that drives the engine.
+func (e *Engine) acquire(op string) error {
+	if !e.driven.CompareAndSwap(false, true) {
+		return e.intruder(op)
+	}
+	if e.closed.Load() {
+		e.driven.Store(false)
+		return fmt.Errorf("pe: cannot %s: the engine is closed: %w", op, ErrClosed)
+	}
+	return nil
+}
+
+func (e *Engine) release() { e.driven.Store(false) }
+
+// intruder is the error of a call that needs the engine while it is driven.
+func (e *Engine) intruder(op string) error {
+	if onDriver() {
+		return fmt.Errorf("pe: cannot %s: %w; return from the callback, the engine goes on by itself", op, ErrReentrant)
+	}
+	return fmt.Errorf("pe: cannot %s: %w; hand it a function with Engine.Do", op, ErrBusy)
+}
+
+// owned fails if another goroutine is driving the engine right now.
+func (e *Engine) owned(op string) error {
+	if e.driven.Load() && !onDriver() {
+		return fmt.Errorf("pe: cannot %s: %w; do it in a function given to Engine.Do", op, ErrBusy)
+	}
+	return nil
+}
+
+// onDriver reports whether the calling goroutine is inside a pass of an engine.
+// It looks at the stack, which is slow, so that Progress need not leave a mark
+// for calls that are rare or wrong. A callback of one engine that touches
+// another engine is taken for a callback of that one.
+func onDriver() bool {
+	var pcs [64]uintptr
+	for skip := 2; ; skip += len(pcs) {
+		n := runtime.Callers(skip, pcs[:])
+		frames := runtime.CallersFrames(pcs[:n])
+		for {
+			f, more := frames.Next()
+			if strings.HasSuffix(f.Function, "/pe.(*Engine).pass") {
+				return true
+			}
+			if !more {
+				break
+			}
+		}
+		if n < len(pcs) {
+			return false
+		}
+	}
+}
