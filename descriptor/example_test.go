@@ -1,0 +1,49 @@
+package descriptor_test
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/verbena-rdma/verbena/descriptor"
+)
+
+// A payload of two fields travels as text and is read back.
+func Example() {
+	var w descriptor.Writer
+	w.Uint32(4791)
+	w.Counted([]byte("soft-lo"))
+	b, err := w.Encode(descriptor.Connection)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	text := descriptor.Armor(b)
+	fmt.Print(text)
+
+	payload, err := descriptor.Decode(descriptor.Connection, []byte(text))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	r := descriptor.NewReader(payload)
+	port, device := r.Uint32(), r.Counted()
+	if err := r.Done(); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(port, string(device))
+	// Output:
+	// -----BEGIN VERBENA CONNECTION-----
+	// VlJCTgEBAAAADQAAErcAB3NvZnQtbG9jc2BP
+	// -----END VERBENA CONNECTION-----
+	// 4791 soft-lo
+}
+
+func ExampleScanner() {
+	b, _ := descriptor.Encode(descriptor.MemoryMap, []byte("payload"))
+	pasted := strings.NewReader("The peer says:\r\n" + descriptor.Armor(b))
+
+	kind, desc, err := descriptor.NewScanner(pasted).Next()
+	fmt.Println(kind, len(desc), err)
+	// Output: memory map 21 <nil>
+}
