@@ -48,7 +48,7 @@ func (m *Map) LKey(pd verbs.PD) (uint32, error) {
 	if m.remote {
 		return 0, errKeyRemote
 	}
-	regs := *m.regs.Load()
+	regs := m.registrations()
 	for i := range regs {
 		if regs[i].pd == pd {
 			return regs[i].lkey, nil
@@ -71,7 +71,7 @@ func (m *Map) Devices() []verbs.Device {
 		return []verbs.Device{m.via}
 	}
 	var devs []verbs.Device
-	for _, r := range *m.regs.Load() {
+	for _, r := range m.registrations() {
 		if !slices.Contains(devs, r.dev) {
 			devs = append(devs, r.dev)
 		}

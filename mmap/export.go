@@ -48,7 +48,7 @@ func (m *Map) export(matches ...func(registration) bool) ([]byte, error) {
 			ErrPermission, m.perm)
 	}
 	for _, match := range matches {
-		for _, r := range *m.regs.Load() {
+		for _, r := range m.registrations() {
 			if !match(r) {
 				continue
 			}

@@ -118,7 +118,6 @@ func create(dev verbs.Device, cfg Config) (*Map, error) {
 	}
 	m.addr = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(m.mem))))
 	m.size = len(m.mem)
-	m.regs.Store(new([]registration))
 	pd := cfg.PD
 	if pd == nil {
 		pd = dev.DefaultPD()
@@ -129,6 +128,13 @@ func create(dev verbs.Device, cfg Config) (*Map, error) {
 	return m, nil
 }
 
+func (m *Map) registrations() []registration {
+	if regs := m.regs.Load(); regs != nil {
+		return *regs
+	}
+	return nil
+}
+
 // register adds a registration. The caller holds mu, or is the only one to know
 // of m.
 func (m *Map) register(dev verbs.Device, pd verbs.PD) error {
@@ -136,7 +142,7 @@ func (m *Map) register(dev verbs.Device, pd verbs.PD) error {
 	if err != nil {
 		return fmt.Errorf("register %d bytes with %s: %w", m.size, dev.Name(), err)
 	}
-	old := *m.regs.Load()
+	old := m.registrations()
 	regs := append(old[:len(old):len(old)], registration{dev: dev, pd: pd, mr: mr, lkey: mr.LKey()})
 	m.regs.Store(&regs)
 	return nil
@@ -168,7 +174,7 @@ func (m *Map) add(dev verbs.Device, pd verbs.PD) error {
 		return fmt.Errorf("add %s to memory map: %w", dev.Name(), err)
 	}
 	defer m.unlock()
-	for _, r := range *m.regs.Load() {
+	for _, r := range m.registrations() {
 		if r.pd == pd {
 			return fmt.Errorf("add %s to memory map: %w in that protection domain", dev.Name(), ErrExists)
 		}
@@ -191,11 +197,11 @@ func (m *Map) RemoveDevice(dev verbs.Device) error {
 		return fmt.Errorf("remove %s from memory map: %w", dev.Name(), err)
 	}
 	defer m.unlock()
-	before := len(*m.regs.Load())
+	before := len(m.registrations())
 	if err := m.deregister(func(r registration) bool { return r.dev == dev }); err != nil {
 		return fmt.Errorf("remove %s from memory map: %w", dev.Name(), err)
 	}
-	if len(*m.regs.Load()) == before {
+	if len(m.registrations()) == before {
 		return fmt.Errorf("remove %s from memory map: %w with it", dev.Name(), ErrNotRegistered)
 	}
 	return nil
@@ -229,7 +235,7 @@ func (m *Map) unlock() { m.users.Add(-locked) }
 func (m *Map) deregister(match func(registration) bool) error {
 	var left []registration
 	var errs []error
-	for _, r := range *m.regs.Load() {
+	for _, r := range m.registrations() {
 		if !match(r) {
 			left = append(left, r)
 			continue

@@ -1,0 +1,73 @@
+package mmap
+
+import (
+	"errors"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var errDriver = errors.New("the driver refuses")
+
+// fakeDevice has no memory translation, but keeps count of what is registered.
+type fakeDevice struct {
+	verbs.Device
+	name string
+	pd   *fakePD
+}
+
+type fakePD struct {
+	verbs.PD
+	dev         *fakeDevice
+	live        []*fakeMR
+	refuse      bool // RegMR fails
+	refuseClose bool // MR.Close fails
+	registered  int
+}
+
+type fakeMR struct {
+	verbs.MR
+	pd     *fakePD
+	mem    []byte
+	access verbs.Access
+	key    uint32
+}
+
+func newDevice(name string) *fakeDevice {
+	d := &fakeDevice{name: name}
+	d.pd = &fakePD{dev: d}
+	return d
+}
+
+func (d *fakeDevice) Name() string               { return d.name }
+func (d *fakeDevice) DefaultPD() verbs.PD        { return d.pd }
+func (d *fakeDevice) AllocPD() (verbs.PD, error) { return &fakePD{dev: d, registered: 1000}, nil }
+func (p *fakePD) Device() verbs.Device           { return p.dev }
+func (r *fakeMR) LKey() uint32                   { return r.key }
+func (r *fakeMR) RKey() uint32                   { return r.key | 1<<31 }
+func (p *fakePD) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
+	if p.refuse {
+		return nil, errDriver
+	}
+	p.registered++
+	r := &fakeMR{pd: p, mem: mem, access: access, key: uint32(p.registered)}
+	p.live = append(p.live, r)
+	return r, nil
+}
+
+func (r *fakeMR) Close() error {
+	if r.pd.refuseClose {
+		return errDriver
+	}
+	for i, l := range r.pd.live {
+		if l == r {
+			r.pd.live = append(r.pd.live[:i:i], r.pd.live[i+1:]...)
+			return nil
+		}
+	}
+	return errors.New("closed twice")
+}
