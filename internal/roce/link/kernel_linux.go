@@ -39,6 +39,7 @@ type kernel struct {
 	rx    receiver
 	sleep sleeper
 
+	closed   atomic.Bool
 	closing  sync.Once
 	closeErr error
 }
@@ -116,6 +117,7 @@ func (k *kernel) features() Features {
 
 func (k *kernel) close() error {
 	k.closing.Do(func() {
+		k.closed.Store(true)
 		// Returns when no system call uses the socket any more.
 		k.closeErr = k.gate.Close()
 		if err := unix.Close(k.sock); err != nil {

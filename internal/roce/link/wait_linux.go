@@ -61,7 +61,10 @@ func (k *kernel) wait(deadline time.Time) error {
 		s.interrupted = false
 		s.deadline = time.Time{}
 		s.mu.Unlock()
-		return k.alive()
+		if k.closed.Load() {
+			return net.ErrClosed
+		}
+		return nil
 	}
 	s.waiting = true
 	s.deadline = earlier(s.deadline, deadline)
@@ -82,22 +85,14 @@ func (k *kernel) wait(deadline time.Time) error {
 	s.deadline = time.Time{}
 	s.mu.Unlock()
 	switch {
+	case k.closed.Load():
+		return net.ErrClosed
 	case err == nil:
 		return s.err
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil
-	case errors.Is(err, os.ErrClosed):
-		return net.ErrClosed
 	}
 	return fmt.Errorf("link: wait: %w", err)
-}
-
-// alive returns net.ErrClosed after close.
-func (k *kernel) alive() error {
-	if k.raw.Control(func(uintptr) {}) != nil {
-		return net.ErrClosed
-	}
-	return nil
 }
 
 // ready arms the gate when called first, and looks whether it is open.

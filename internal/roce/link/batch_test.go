@@ -1,0 +1,224 @@
+package link
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// wire takes what a batch would send, apart again into packets, and checks the
+// kernel's rules for trains.
+type wire struct {
+	t        require.TestingT
+	packets  [][]byte
+	to       []netip.AddrPort
+	segments []int
+	sends    int
+}
+
+func (w *wire) send(b *batch) {
+	w.sends++
+	require.LessOrEqual(w.t, b.messageCount, maxMessages)
+	for _, m := range b.messages[:b.messageCount] {
+		var data []byte
+		require.LessOrEqual(w.t, m.pieces, maxMessagePieces)
+		for _, p := range b.pieces[m.first : m.first+m.pieces] {
+			require.NotZero(w.t, p.len)
+			data = append(data, unsafe.Slice(p.base, p.len)...)
+		}
+		require.Equal(w.t, m.bytes, len(data))
+		require.LessOrEqual(w.t, len(data), MaxPacket)
+		got := split(nil, m.dst, data, m.size)
+		require.Len(w.t, got, m.packets)
+		require.LessOrEqual(w.t, m.packets, b.maxSegments)
+		for _, d := range got {
+			w.packets = append(w.packets, d.Data)
+			w.to = append(w.to, m.dst)
+			w.segments = append(w.segments, d.Segment)
+		}
+	}
+}
+
+func (w *wire) receive() ([]Datagram, error) { return nil, nil }
+func (w *wire) features() Features           { return Features{} }
+func (w *wire) wait(time.Time) error         { return nil }
+func (w *wire) interrupt()                   {}
+func (w *wire) setDeadline(time.Time)        {}
+func (w *wire) close() error                 { return nil }
+
+func newWire(t require.TestingT, segments int) (*Socket, *wire) {
+	w := &wire{t: t}
+	s := &Socket{io: w}
+	s.batch.init(true, segments)
+	return s, w
+}
+
+var peers = []netip.AddrPort{
+	netip.MustParseAddrPort("127.0.0.1:4791"),
+	netip.MustParseAddrPort("127.0.0.2:4791"),
+	netip.MustParseAddrPort("127.0.0.1:4792"),
+}
+
+func TestTrains(t *testing.T) {
+	type step struct{ n, size, peer int }
+	count := func(ns ...int) (all []int) {
+		for _, n := range ns {
+			for i := range n {
+				all = append(all, i)
+			}
+		}
+		return all
+	}
+	for name, c := range map[string]struct {
+		steps []step
+		want  []int
+	}{
+		"64 at most":             {[]step{{130, 40, 0}}, count(64, 64, 2)},
+		"last shorter":           {[]step{{3, 100, 0}, {2, 60, 0}}, count(4, 1)},
+		"shorter, then as first": {[]step{{1, 100, 0}, {1, 60, 0}, {1, 100, 0}}, count(2, 1)},
+		"growth":                 {[]step{{2, 100, 0}, {2, 200, 0}}, count(2, 2)},
+		"destination":            {[]step{{2, 100, 0}, {2, 100, 1}, {1, 100, 2}, {2, 100, 0}}, count(2, 2, 1, 2)},
+		"65,000 bytes":           {[]step{{17, 4112, 0}}, count(15, 2)},
+		"short one still fits":   {[]step{{15, 4112, 0}, {1, 1000, 0}}, count(16)},
+		"large ones":             {[]step{{3, MaxPacket, 0}}, count(1, 1, 1)},
+		"full batches of trains": {[]step{{600, 4112, 0}}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, w := newWire(t, maxSegments)
+			var got []int
+			for _, st := range c.steps {
+				for range st.n {
+					got = append(got, put(s, peers[st.peer], make([]byte, st.size), 28, 4))
+				}
+			}
+			if c.want != nil {
+				assert.Equal(t, c.want, got)
+			}
+			flush(t, s)
+			assert.Equal(t, got, w.segments)
+		})
+	}
+}
+
+// However packets are put together, the same packets leave in the same order
+// with the segment numbers that were promised.
+func TestBatchProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s, w := newWire(t, rapid.SampledFrom([]int{1, 2, 64}).Draw(t, "segments"))
+		var sent [][]byte
+		var to []netip.AddrPort
+		var segments []int
+		wrong := 0
+		size := 40
+		for range rapid.IntRange(1, 200).Draw(t, "packets") {
+			if rapid.IntRange(0, 3).Draw(t, "another size") == 0 {
+				size = rapid.OneOf(rapid.IntRange(1, 100), rapid.IntRange(1, 5000), rapid.IntRange(60000, MaxPacket)).Draw(t, "size")
+			}
+			dst := peers[0]
+			if rapid.IntRange(0, 9).Draw(t, "another peer") == 0 {
+				dst = rapid.SampledFrom(peers).Draw(t, "peer")
+			}
+			p := bytes.Repeat([]byte{byte(len(sent))}, size)
+			copy(p, fmt.Sprint(len(sent)))
+			segment := s.Packet(dst, size)
+			parts := rapid.SampledFrom([]int{1, 2, 3, 5, 300}).Draw(t, "parts")
+			for at := 0; at < size; {
+				n := min(max(1, size/parts), size-at)
+				if rapid.Bool().Draw(t, "reference") {
+					s.Reference(p[at : at+n])
+				} else {
+					copy(s.Bytes(n), p[at:])
+				}
+				at += n
+			}
+			if rapid.IntRange(0, 20).Draw(t, "wrong") == 0 {
+				s.Bytes(1)
+				wrong++
+			} else {
+				sent, to, segments = append(sent, p), append(to, dst), append(segments, segment)
+			}
+			if rapid.IntRange(0, 50).Draw(t, "flush") == 0 {
+				dropped, _ := s.Flush()
+				wrong -= dropped
+				require.Zero(t, s.Pending())
+			}
+		}
+		dropped, _ := s.Flush()
+		require.Equal(t, wrong, dropped)
+		require.Equal(t, sent, w.packets)
+		require.Equal(t, to, w.to)
+		require.Equal(t, segments, w.segments)
+	})
+}
+
+// With more pieces than the kernel takes, the rest is copied.
+func TestManyPieces(t *testing.T) {
+	s, w := newWire(t, maxSegments)
+	want := make([]byte, 4000)
+	for i := range want {
+		want[i] = byte(i)
+	}
+	for range 40 {
+		s.Packet(peers[0], len(want))
+		for i := range want {
+			s.Reference(want[i : i+1])
+		}
+	}
+	flush(t, s)
+	require.Len(t, w.packets, 40)
+	for _, p := range w.packets {
+		require.Equal(t, want, p)
+	}
+}
+
+// Header after trailer is one piece: two pieces per packet, not three.
+func TestAdjacentBytesMerge(t *testing.T) {
+	s, _ := newWire(t, maxSegments)
+	p := make([]byte, 1000)
+	for range 10 {
+		put(s, peers[0], p, 28, 4)
+	}
+	assert.Equal(t, 21, s.batch.pieceCount)
+	flush(t, s)
+}
+
+// A batch does not keep the caller's memory alive.
+func TestReferencesAreForgotten(t *testing.T) {
+	s, _ := newWire(t, maxSegments)
+	for range 100 {
+		put(s, peers[0], make([]byte, 1000), 28, 4)
+	}
+	flush(t, s)
+	for _, p := range s.batch.pieces {
+		require.Nil(t, p.base)
+	}
+}
+
+func FuzzSplit(f *testing.F) {
+	f.Add([]byte("packets of eight"), 8)
+	f.Add([]byte("the last is shorter"), 8)
+	f.Add([]byte("alone"), 5)
+	f.Add([]byte("alone"), 0)
+	f.Add([]byte{}, -1)
+	f.Fuzz(func(t *testing.T, data []byte, size int) {
+		got := split(nil, peers[0], data, size)
+		require.NotEmpty(t, got)
+		var all []byte
+		for i, d := range got {
+			require.Equal(t, i, d.Segment)
+			require.Equal(t, len(d.Data), cap(d.Data))
+			if i < len(got)-1 {
+				require.Len(t, d.Data, size)
+			}
+			all = append(all, d.Data...)
+		}
+		require.True(t, bytes.Equal(data, all))
+	})
+}

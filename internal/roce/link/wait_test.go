@@ -1,0 +1,190 @@
+package link
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// rounds are enough that the two goroutines of a test meet in every order.
+const rounds = 300
+
+func TestWaitEndsWithData(t *testing.T) {
+	forEach(t, func(t *testing.T, cfg Config) {
+		a, b := listen(t, cfg), listen(t, cfg)
+		done := make(chan error)
+		go func() { // echoes
+			for n := 0; n < rounds; {
+				if err := b.Wait(time.Time{}); err != nil {
+					done <- err
+					return
+				}
+				got, err := b.Receive()
+				if err != nil {
+					done <- err
+					return
+				}
+				for _, d := range got {
+					put(b, d.Src, d.Data, 2, 1)
+					n++
+				}
+				if _, err := b.Flush(); err != nil {
+					done <- err
+					return
+				}
+			}
+			done <- nil
+		}()
+		for range rounds {
+			put(a, b.Addr(), []byte("ping"), 2, 1)
+			flush(t, a)
+			require.Equal(t, "ping", string(take(t, a, 1)[0].Data))
+		}
+		require.NoError(t, <-done)
+	})
+}
+
+func TestWaitEndsAtDeadline(t *testing.T) {
+	forEach(t, func(t *testing.T, cfg Config) {
+		s := listen(t, cfg)
+		for range 3 {
+			start := time.Now()
+			require.NoError(t, s.Wait(start.Add(10*time.Millisecond)))
+			assert.GreaterOrEqual(t, time.Since(start), 10*time.Millisecond)
+		}
+		require.NoError(t, s.Wait(time.Now().Add(-time.Second)))
+		require.NoError(t, s.Wait(time.Now()))
+	})
+}
+
+// A Wait that ended at its deadline must not blind the next one, whatever came
+// in between and however it was taken.
+func TestWaitAfterPolling(t *testing.T) {
+	forEach(t, func(t *testing.T, cfg Config) {
+		a, b := listen(t, cfg), listen(t, cfg)
+		for range 50 {
+			require.NoError(t, b.Wait(time.Now().Add(100*time.Microsecond)))
+			put(a, b.Addr(), []byte("polled"), 2, 1)
+			flush(t, a)
+			poll(t, b)
+
+			require.NoError(t, b.Wait(time.Now().Add(100*time.Microsecond)))
+			got, err := b.Receive()
+			require.NoError(t, err)
+			require.Empty(t, got)
+
+			done := make(chan error)
+			go func() { done <- b.Wait(time.Time{}) }()
+			put(a, b.Addr(), []byte("awaited"), 2, 1)
+			flush(t, a)
+			require.NoError(t, <-done)
+			got, err = b.Receive()
+			require.NoError(t, err)
+			require.Len(t, got, 1)
+		}
+	})
+}
+
+// poll takes one packet without Wait.
+func poll(t *testing.T, s *Socket) {
+	for limit := time.Now().Add(patience); ; {
+		got, err := s.Receive()
+		require.NoError(t, err)
+		if len(got) > 0 {
+			return
+		}
+		require.Less(t, time.Now(), limit)
+	}
+}
+
+// Data that is already there ends every Wait until it has been taken.
+func TestWaitSeesWhatIsQueued(t *testing.T) {
+	forEach(t, func(t *testing.T, cfg Config) {
+		a, b := listen(t, cfg), listen(t, cfg)
+		put(a, b.Addr(), []byte("x"), 1, 0)
+		flush(t, a)
+		for range 3 {
+			require.NoError(t, b.Wait(time.Time{}))
+		}
+		take(t, b, 1)
+	})
+}
+
+func TestInterrupt(t *testing.T) {
+	forEach(t, func(t *testing.T, cfg Config) {
+		s := listen(t, cfg)
+		s.Interrupt()
+		s.Interrupt()
+		require.NoError(t, s.Wait(time.Time{}))
+
+		// It is used up: the next Wait lasts until its deadline.
+		start := time.Now()
+		require.NoError(t, s.Wait(start.Add(10*time.Millisecond)))
+		assert.GreaterOrEqual(t, time.Since(start), 10*time.Millisecond)
+
+		done := make(chan error)
+		for range rounds {
+			go func() { done <- s.Wait(time.Time{}) }()
+			s.Interrupt()
+			require.NoError(t, <-done)
+		}
+	})
+}
+
+// SetDeadline must not swallow an interrupt.
+func TestInterruptAndSetDeadline(t *testing.T) {
+	forEach(t, func(t *testing.T, cfg Config) {
+		s := listen(t, cfg)
+		done := make(chan error)
+		for range rounds {
+			far := time.Now().Add(time.Hour)
+			go func() { done <- s.Wait(far) }()
+			go s.SetDeadline(far.Add(-time.Minute))
+			s.Interrupt()
+			require.NoError(t, <-done)
+		}
+	})
+}
+
+func TestSetDeadline(t *testing.T) {
+	forEach(t, func(t *testing.T, cfg Config) {
+		s := listen(t, cfg)
+		done := make(chan error)
+		for range rounds {
+			go func() { done <- s.Wait(time.Now().Add(time.Hour)) }()
+			s.SetDeadline(time.Now().Add(100 * time.Microsecond))
+			require.NoError(t, <-done)
+		}
+
+		// It never moves a deadline to a later time.
+		start := time.Now()
+		go func() { done <- s.Wait(start.Add(10 * time.Millisecond)) }()
+		s.SetDeadline(start.Add(time.Hour))
+		s.SetDeadline(time.Time{})
+		require.NoError(t, <-done)
+		assert.GreaterOrEqual(t, time.Since(start), 10*time.Millisecond)
+	})
+}
+
+func TestCloseEndsWait(t *testing.T) {
+	forEach(t, func(t *testing.T, cfg Config) {
+		for range 30 {
+			s := listen(t, cfg)
+			done := make(chan error)
+			go func() { done <- s.Wait(time.Time{}) }()
+			require.NoError(t, s.Close())
+			require.ErrorIs(t, <-done, net.ErrClosed)
+		}
+	})
+}
+
+func TestEarlier(t *testing.T) {
+	a := time.Unix(100, 0)
+	b := a.Add(1)
+	for _, c := range [][3]time.Time{{a, b, a}, {b, a, a}, {a, {}, a}, {{}, a, a}, {{}, {}, {}}} {
+		assert.Equal(t, c[2], earlier(c[0], c[1]))
+	}
+}
