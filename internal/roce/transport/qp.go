@@ -38,9 +38,7 @@ type Config struct {
 	MaxSendSGE int
 	MaxInline  int
 	SignalAll  bool
-	// Window is how many bytes of packets may be under way at a time.
-	Window   int
-	Counters *Counters
+	Counters   *Counters
 	// Event is told of asynchronous events of the queue pair.
 	Event func(verbs.EventType)
 }
@@ -79,7 +77,7 @@ type QP struct {
 func New(c Config) *QP {
 	q := &QP{
 		num: c.Num, domain: c.Domain, memory: c.Memory, sendCQ: c.Send, recvCQ: c.Recv,
-		signalAll: c.SignalAll, window: c.Window, counters: c.Counters, event: c.Event,
+		signalAll: c.SignalAll, counters: c.Counters, event: c.Event,
 		rq: c.RecvQueue,
 		sq: newSendQueue(c.SendDepth, c.MaxSendSGE, c.MaxInline),
 	}
@@ -92,6 +90,10 @@ func (q *QP) Num() uint32 { return q.num }
 
 // State is the present state.
 func (q *QP) State() verbs.QPState { return q.state }
+
+// SetWindow bounds the bytes that may be under way at a time; it counts from the
+// transition to RTS on.
+func (q *QP) SetWindow(bytes int) { q.window = bytes }
 
 // Attr returns the attributes.
 func (q *QP) Attr() verbs.QPAttr {

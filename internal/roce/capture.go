@@ -1,0 +1,122 @@
+package roce
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+)
+
+// capture writes packets in the pcap format, link type raw IP, as they are on
+// the wire: the headers of IP and UDP, which the kernel adds and removes, are
+// made anew.
+type capture struct {
+	w      io.Writer
+	base   time.Time
+	buf    []byte
+	failed error
+}
+
+const (
+	pcapMagicNanoseconds = 0xa1b23c4d
+	pcapRawIP            = 101
+	pcapSnapLen          = 65535
+	ipv4Header           = 20
+	ipv6Header           = 40
+	udpHeader            = 8
+	defaultTTL           = 64
+	protocolUDP          = 17
+)
+
+func newCapture(w io.Writer, base time.Time) *capture {
+	c := &capture{w: w, base: base}
+	h := binary.LittleEndian.AppendUint32(nil, pcapMagicNanoseconds)
+	h = binary.LittleEndian.AppendUint16(h, 2) // version 2.4
+	h = binary.LittleEndian.AppendUint16(h, 4)
+	h = append(h, make([]byte, 8)...) // time zone, accuracy
+	h = binary.LittleEndian.AppendUint32(h, pcapSnapLen)
+	h = binary.LittleEndian.AppendUint32(h, pcapRawIP)
+	_, c.failed = w.Write(h)
+	return c
+}
+
+// packet writes one packet, whose UDP payload is given in parts. After a failed
+// write the capture takes no more.
+func (c *capture) packet(src, dst netip.AddrPort, ident uint16, now time.Duration, payload ...[]byte) {
+	if c.failed != nil {
+		return
+	}
+	n := udpHeader
+	for _, p := range payload {
+		n += len(p)
+	}
+	header := ipv6Header
+	if src.Addr().Is4() {
+		header = ipv4Header
+	}
+	at := c.base.Add(now)
+	b := binary.LittleEndian.AppendUint32(c.buf[:0], uint32(at.Unix()))
+	b = binary.LittleEndian.AppendUint32(b, uint32(at.Nanosecond()))
+	b = binary.LittleEndian.AppendUint32(b, uint32(header+n))
+	b = binary.LittleEndian.AppendUint32(b, uint32(header+n))
+	start := len(b)
+	if src.Addr().Is4() {
+		b = append(b, 0x45, 0)
+		b = binary.BigEndian.AppendUint16(b, uint16(header+n))
+		b = binary.BigEndian.AppendUint16(b, ident)
+		b = append(b, 0x40, 0, defaultTTL, protocolUDP, 0, 0) // do not fragment
+	} else {
+		b = append(b, 0x60, 0, 0, 0)
+		b = binary.BigEndian.AppendUint16(b, uint16(n))
+		b = append(b, protocolUDP, defaultTTL)
+	}
+	addresses := len(b)
+	b = append(b, src.Addr().AsSlice()...)
+	b = append(b, dst.Addr().AsSlice()...)
+	if src.Addr().Is4() {
+		binary.BigEndian.PutUint16(b[start+10:], ^fold(sum(b[start:], 0)))
+	}
+	udp := len(b)
+	b = binary.BigEndian.AppendUint16(b, src.Port())
+	b = binary.BigEndian.AppendUint16(b, dst.Port())
+	b = binary.BigEndian.AppendUint16(b, uint16(n))
+	b = append(b, 0, 0)
+	for _, p := range payload {
+		b = append(b, p...)
+	}
+	checksum := ^fold(sum(b[udp:], sum(b[addresses:udp], uint32(n)+protocolUDP)))
+	if checksum == 0 {
+		checksum = 0xffff
+	}
+	binary.BigEndian.PutUint16(b[udp+6:], checksum)
+	c.buf = b
+	if _, err := c.w.Write(b); err != nil {
+		c.failed = err
+	}
+}
+
+// sum adds 16-bit words as the Internet checksum does (RFC 1071).
+func sum(b []byte, s uint32) uint32 {
+	for ; len(b) >= 2; b = b[2:] {
+		s += uint32(b[0])<<8 | uint32(b[1])
+	}
+	if len(b) == 1 {
+		s += uint32(b[0]) << 8
+	}
+	return s
+}
+
+func fold(s uint32) uint16 {
+	for s > 0xffff {
+		s = s>>16 + s&0xffff
+	}
+	return uint16(s)
+}
+
+func (c *capture) err() error {
+	if c == nil || c.failed == nil {
+		return nil
+	}
+	return fmt.Errorf("packet capture is incomplete: %w", c.failed)
+}

@@ -1,0 +1,150 @@
+package roce
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// completionQueue is a ring, guarded by the device's lock.
+type completionQueue struct {
+	device  *Device
+	ring    []verbs.WC
+	head    uint
+	tail    uint
+	overrun bool
+	armed   armed
+	notify  func()
+	refs    int
+	closed  bool
+}
+
+type armed uint8
+
+const (
+	notArmed armed = iota
+	armedSolicited
+	armedAny
+)
+
+// CreateCQ implements verbs.Device.
+func (d *Device) CreateCQ(capacity int) (verbs.CQ, error) {
+	const op = "create completion queue"
+	if capacity < 1 || capacity > maxCQE {
+		return nil, fmt.Errorf("%s: %d entries, 1 to %d are possible: %w", op, capacity, maxCQE, verbs.ErrLimit)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, d.closedError(op)
+	}
+	d.cqs++
+	return &completionQueue{device: d, ring: make([]verbs.WC, capacity)}, nil
+}
+
+func (c *completionQueue) Capacity() int { return len(c.ring) }
+
+// Complete implements transport.Completer. The lock is held.
+func (c *completionQueue) Complete(wc verbs.WC, solicited bool) {
+	if c.tail-c.head == uint(len(c.ring)) {
+		c.overflow()
+		return
+	}
+	c.ring[c.tail%uint(len(c.ring))] = wc
+	c.tail++
+	if c.armed == armedAny || c.armed == armedSolicited && (solicited || wc.Status != verbs.StatusSuccess) {
+		c.fire()
+	}
+}
+
+func (c *completionQueue) fire() {
+	c.armed = notArmed
+	if c.notify != nil {
+		c.notify()
+	}
+}
+
+func (c *completionQueue) overflow() {
+	if c.overrun {
+		return
+	}
+	c.overrun = true
+	c.device.log.Error().Str("device", c.device.cfg.Name).Int("entries", len(c.ring)).Msg("completion queue overrun")
+	c.device.tell(verbs.Event{Type: verbs.EventCQError, CQ: c})
+	if c.armed != notArmed {
+		c.fire()
+	}
+}
+
+// Poll implements verbs.CQ.
+func (c *completionQueue) Poll(wc []verbs.WC) (int, error) {
+	d := c.device
+	d.polls.Add(1)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c.closed {
+		return 0, d.closedError("poll completion queue")
+	}
+	if d.asleep.Load() {
+		d.asleep.Store(false)
+	}
+	if c.tail-c.head < uint(len(wc)) {
+		d.progress(d.now(), nil)
+	}
+	if c.overrun {
+		return 0, fmt.Errorf("poll completion queue of %d entries on device %s: it overflowed, make it larger: %w", len(c.ring), d.cfg.Name, verbs.ErrOverrun)
+	}
+	n := 0
+	for n < len(wc) && c.head != c.tail {
+		wc[n] = c.ring[c.head%uint(len(c.ring))]
+		c.head++
+		n++
+	}
+	return n, nil
+}
+
+// Arm implements verbs.CQ.
+func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
+	d := c.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case c.closed:
+		return false, d.closedError("arm completion queue")
+	case c.head != c.tail || c.overrun:
+		return false, nil
+	}
+	c.armed = armedAny
+	if solicitedOnly {
+		c.armed = armedSolicited
+	}
+	d.asleep.Store(true)
+	for _, e := range d.endpoints {
+		if e.users > 0 {
+			e.takeOver()
+		}
+	}
+	return true, nil
+}
+
+// OnCompletion implements verbs.CQ.
+func (c *completionQueue) OnCompletion(notify func()) {
+	c.device.mu.Lock()
+	defer c.device.mu.Unlock()
+	c.notify = notify
+}
+
+func (c *completionQueue) Close() error {
+	d := c.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case c.closed:
+		return nil
+	case c.refs > 0:
+		return fmt.Errorf("close completion queue: %d queue pairs use it: %w", c.refs, verbs.ErrInUse)
+	}
+	c.closed = true
+	d.cqs--
+	return nil
+}

@@ -1,0 +1,30 @@
+package roce
+
+import (
+	"io"
+	"net/netip"
+
+	"github.com/rs/zerolog"
+)
+
+// Config configures a device.
+type Config struct {
+	// Name is the name the device goes by.
+	Name string
+	// Interface is the network interface that the addresses belong to.
+	Interface string
+	// Addresses become the entries of the GID table, in order. Port 0 stands
+	// for 4791, or for any other port where that one is taken.
+	Addresses []netip.AddrPort
+	// InterfaceMTU bounds the path MTU; zero means no bound.
+	InterfaceMTU int
+
+	// The offloads of the sockets, on where the kernel has them.
+	DisableSegmentation bool
+	DisableCoalescing   bool
+	DisableBatch        bool
+
+	Faults  Faults
+	Capture io.Writer
+	Log     zerolog.Logger
+}

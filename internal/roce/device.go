@@ -1,0 +1,275 @@
+package roce
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/verbena-rdma/verbena/internal/roce/transport"
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Limits of the device.
+const (
+	maxQP         = 1 << 16
+	maxQPWR       = 1 << 16
+	maxSGE        = 32
+	maxCQE        = 1 << 22
+	maxInline     = 512
+	maxMessage    = 1 << 30
+	pathOverhead  = 96 // bytes that IP, UDP and transport headers take at most
+	minimumWindow = 64 << 10
+	maximumWindow = 1 << 20
+)
+
+// Device is an open software device.
+type Device struct {
+	cfg  Config
+	guid uint64
+	log  zerolog.Logger
+	base time.Time // the transport's time zero
+
+	// polls counts the polls of programs. The device's own goroutines look at it
+	// to see whether somebody else makes progress.
+	polls atomic.Uint64
+	// asleep is set when a program that polled says that it is going to wait.
+	asleep atomic.Bool
+
+	mu          sync.Mutex
+	closed      bool
+	endpoints   []*endpoint
+	memory      *transport.Memory
+	domains     map[uint32]*protectionDomain
+	defaultPD   *protectionDomain
+	queuePairs  map[uint32]*queuePair
+	cqs         int
+	nextQPN     uint32
+	nextDomain  uint32
+	busy        []*queuePair // with something to send
+	deadline    time.Duration
+	counters    transport.Counters
+	drops       drops
+	subscribers map[int]func(verbs.Event)
+	nextHandle  int
+	capture     *capture
+	sending     *queuePair  // whose packets Send takes
+	last        *queuePair  // that the last packet was for
+	received    wire.Packet // scratch of handle
+
+	running sync.WaitGroup
+}
+
+// drops counts packets that went no further.
+type drops struct {
+	malformed uint64
+	badICRC   uint64
+	stranger  uint64 // no such queue pair, or not from its peer
+	send      uint64 // the socket would not take it
+}
+
+// Open opens a device.
+func Open(cfg Config) (*Device, error) {
+	if err := cfg.Faults.check(); err != nil {
+		return nil, fmt.Errorf("open device %s: %w: %w", cfg.Name, err, verbs.ErrInvalid)
+	}
+	d := &Device{
+		cfg: cfg, log: cfg.Log, base: time.Now(),
+		memory:      transport.NewMemory(),
+		domains:     make(map[uint32]*protectionDomain),
+		queuePairs:  make(map[uint32]*queuePair),
+		subscribers: make(map[int]func(verbs.Event)),
+		guid:        uint64(randomUint32())<<32 | uint64(randomUint32()),
+		nextQPN:     randomUint32(),
+	}
+	d.defaultPD = d.newDomain()
+	if cfg.Capture != nil {
+		d.capture = newCapture(cfg.Capture, d.base)
+	}
+	for i, a := range cfg.Addresses {
+		e, err := openEndpoint(d, i, a)
+		if err != nil {
+			d.closeEndpoints()
+			return nil, fmt.Errorf("open device %s: %w", cfg.Name, err)
+		}
+		d.endpoints = append(d.endpoints, e)
+	}
+	if len(d.endpoints) == 0 {
+		return nil, fmt.Errorf("open device %s: it has no address: %w", cfg.Name, verbs.ErrNoDevice)
+	}
+	d.running.Add(len(d.endpoints))
+	for _, e := range d.endpoints {
+		go e.run()
+	}
+	return d, nil
+}
+
+func (d *Device) now() time.Duration { return time.Since(d.base) }
+
+// Name implements verbs.Device.
+func (d *Device) Name() string { return d.cfg.Name }
+
+// Driver implements verbs.Device.
+func (d *Device) Driver() string { return "soft" }
+
+// Query implements verbs.Device.
+func (d *Device) Query() (verbs.DeviceAttr, error) {
+	return verbs.DeviceAttr{
+		FirmwareVersion:   "software",
+		NodeGUID:          d.guid,
+		MaxMRSize:         1 << 47,
+		MaxQP:             maxQP,
+		MaxQPWR:           maxQPWR,
+		MaxSGE:            maxSGE,
+		MaxCQ:             1 << 16,
+		MaxCQE:            maxCQE,
+		MaxMR:             1 << 24,
+		MaxPD:             1 << 16,
+		MaxSRQ:            1 << 16,
+		MaxSRQWR:          maxQPWR,
+		MaxSRQSGE:         maxSGE,
+		MaxQPReadAtomic:   transport.MaxReadAtomic,
+		MaxInitReadAtomic: transport.MaxReadAtomic,
+		MaxInline:         maxInline,
+		MaxMessage:        maxMessage,
+		Ports:             1,
+		Transports:        verbs.TransportSet(verbs.RC),
+		Atomics:           true,
+	}, nil
+}
+
+// QueryPort implements verbs.Device.
+func (d *Device) QueryPort(port int) (verbs.PortAttr, error) {
+	if err := d.checkPort(port); err != nil {
+		return verbs.PortAttr{}, err
+	}
+	return verbs.PortAttr{
+		State: verbs.PortActive, LinkLayer: verbs.LinkEthernet,
+		MaxMTU: 4096, ActiveMTU: pathMTU(d.cfg.InterfaceMTU),
+		GIDTable: len(d.endpoints), Interface: d.cfg.Interface,
+	}, nil
+}
+
+func (d *Device) checkPort(port int) error {
+	if port != 1 {
+		return fmt.Errorf("device %s has one port, 1, not %d: %w", d.cfg.Name, port, verbs.ErrInvalid)
+	}
+	return nil
+}
+
+// pathMTU is the largest path MTU whose packets fit an interface's MTU.
+func pathMTU(interfaceMTU int) verbs.MTU {
+	mtu := verbs.MTU(4096)
+	for mtu > 256 && interfaceMTU > 0 && int(mtu)+pathOverhead > interfaceMTU {
+		mtu /= 2
+	}
+	return mtu
+}
+
+// GIDs implements verbs.Device.
+func (d *Device) GIDs(port int) ([]verbs.GIDEntry, error) {
+	if err := d.checkPort(port); err != nil {
+		return nil, err
+	}
+	entries := make([]verbs.GIDEntry, len(d.endpoints))
+	for i, e := range d.endpoints {
+		addr := e.socket.Addr()
+		entries[i] = verbs.GIDEntry{
+			Index: i, GID: verbs.GIDFromAddr(addr.Addr()), Type: verbs.GIDRoCEv2,
+			Interface: d.cfg.Interface, UDPPort: addr.Port(),
+		}
+	}
+	return entries, nil
+}
+
+// DefaultPD implements verbs.Device.
+func (d *Device) DefaultPD() verbs.PD { return d.defaultPD }
+
+// SubscribeEvents implements verbs.Device.
+func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	id := d.nextHandle
+	d.nextHandle++
+	d.subscribers[id] = handle
+	return func() {
+		// Events are told under the lock: none is being told once it is held.
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.subscribers, id)
+	}
+}
+
+func (d *Device) tell(e verbs.Event) {
+	for _, handle := range d.subscribers {
+		handle(e)
+	}
+}
+
+// SetFaults changes what befalls arriving packets from now on.
+func (d *Device) SetFaults(f Faults) error {
+	if err := f.check(); err != nil {
+		return fmt.Errorf("set faults of device %s: %w: %w", d.cfg.Name, err, verbs.ErrInvalid)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range d.endpoints {
+		e.setFaults(f, d.now())
+	}
+	return nil
+}
+
+// Close implements verbs.Device.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil
+	}
+	if err := d.inUse(); err != nil {
+		d.mu.Unlock()
+		return err
+	}
+	d.closed = true
+	err := d.closeEndpoints()
+	d.mu.Unlock()
+	d.running.Wait()
+	return errors.Join(err, d.capture.err())
+}
+
+// inUse says what keeps the device from being closed.
+func (d *Device) inUse() error {
+	in := func(n int, what string) error {
+		return fmt.Errorf("close device %s: %d %s not closed: %w", d.cfg.Name, n, what, verbs.ErrInUse)
+	}
+	switch {
+	case len(d.queuePairs) > 0:
+		return in(len(d.queuePairs), "queue pairs")
+	case d.memory.Len() > 0:
+		return in(d.memory.Len(), "memory regions")
+	case len(d.domains) > 1:
+		return in(len(d.domains)-1, "protection domains")
+	case d.defaultPD.refs > 0:
+		return in(d.defaultPD.refs, "objects of the default protection domain")
+	case d.cqs > 0:
+		return in(d.cqs, "completion queues")
+	}
+	return nil
+}
+
+func (d *Device) closeEndpoints() error {
+	var errs []error
+	for _, e := range d.endpoints {
+		errs = append(errs, e.socket.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// closedError is for calls on a device that has been closed.
+func (d *Device) closedError(op string) error {
+	return fmt.Errorf("%s: device %s: %w", op, d.cfg.Name, verbs.ErrClosed)
+}

@@ -1,0 +1,115 @@
+package roce
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/roce/link"
+)
+
+// Faults are what befalls arriving packets. Each field is a probability from 0
+// to 1, drawn for every packet.
+type Faults struct {
+	Loss      float64 // the packet vanishes
+	Duplicate float64 // it arrives twice
+	Reorder   float64 // it arrives after packets that were sent later
+	Corrupt   float64 // one of its bits is flipped
+	// Seed makes the draws repeatable; zero is a seed like any other.
+	Seed uint64
+}
+
+func (f Faults) check() error {
+	for _, p := range []struct {
+		name  string
+		value float64
+	}{{"Loss", f.Loss}, {"Duplicate", f.Duplicate}, {"Reorder", f.Reorder}, {"Corrupt", f.Corrupt}} {
+		if !(p.value >= 0 && p.value <= 1) {
+			return fmt.Errorf("fault probability %s is %v, it must be from 0 to 1", p.name, p.value)
+		}
+	}
+	return nil
+}
+
+func (f Faults) any() bool { return f.Loss > 0 || f.Duplicate > 0 || f.Reorder > 0 || f.Corrupt > 0 }
+
+const (
+	// A packet that is to come late is held until holdPackets more have come,
+	// or for holdTime where no more come.
+	holdPackets = 4
+	holdTime    = time.Millisecond
+)
+
+// faultyPath applies faults to the packets of one endpoint.
+type faultyPath struct {
+	faults Faults
+	random *rand.Rand
+	held   []heldPacket
+}
+
+type heldPacket struct {
+	src     netip.AddrPort
+	data    []byte
+	segment int
+	after   int
+	due     time.Duration
+}
+
+func newFaultyPath(f Faults, endpoint int) *faultyPath {
+	return &faultyPath{faults: f, random: rand.New(rand.NewPCG(f.Seed, uint64(endpoint)))}
+}
+
+func (f *faultyPath) hit(p float64) bool { return p > 0 && f.random.Float64() < p }
+
+// pass gives the packet, or what becomes of it, to deliver.
+func (f *faultyPath) pass(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
+	f.release(now, true, deliver)
+	if f.hit(f.faults.Loss) {
+		return
+	}
+	if len(d.Data) > 0 && f.hit(f.faults.Corrupt) {
+		d.Data = append([]byte(nil), d.Data...)
+		bit := f.random.IntN(8 * len(d.Data))
+		d.Data[bit/8] ^= 1 << (bit % 8)
+	}
+	if f.hit(f.faults.Duplicate) {
+		deliver(d)
+	}
+	if f.hit(f.faults.Reorder) {
+		f.held = append(f.held, heldPacket{
+			src: d.Src, data: append([]byte(nil), d.Data...), segment: d.Segment,
+			after: 1 + f.random.IntN(holdPackets), due: now + holdTime,
+		})
+		return
+	}
+	deliver(d)
+}
+
+// release delivers the held packets whose time has come; arrived says that one
+// more packet has.
+func (f *faultyPath) release(now time.Duration, arrived bool, deliver func(link.Datagram)) {
+	kept := f.held[:0]
+	for _, h := range f.held {
+		if arrived {
+			h.after--
+		}
+		if h.after <= 0 || now >= h.due {
+			deliver(link.Datagram{Src: h.src, Data: h.data, Segment: h.segment})
+			continue
+		}
+		kept = append(kept, h)
+	}
+	f.held = kept
+}
+
+// deadline is when the next held packet is due; zero means that there is none.
+func (f *faultyPath) deadline() time.Duration {
+	var at time.Duration
+	for _, h := range f.held {
+		if at == 0 || h.due < at {
+			at = h.due
+		}
+	}
+	return at
+}

@@ -1,0 +1,112 @@
+package roce
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/verbena-rdma/verbena/internal/roce/transport"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+type protectionDomain struct {
+	device *Device
+	id     uint32
+	refs   int
+	closed bool
+}
+
+func (d *Device) newDomain() *protectionDomain {
+	d.nextDomain++
+	p := &protectionDomain{device: d, id: d.nextDomain}
+	d.domains[p.id] = p
+	return p
+}
+
+// AllocPD implements verbs.Device.
+func (d *Device) AllocPD() (verbs.PD, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, d.closedError("allocate protection domain")
+	}
+	return d.newDomain(), nil
+}
+
+func (p *protectionDomain) Device() verbs.Device { return p.device }
+
+// use checks that the domain can have something new in it. The lock is held.
+func (p *protectionDomain) use(op string) error {
+	switch {
+	case p.device.closed:
+		return p.device.closedError(op)
+	case p.closed:
+		return fmt.Errorf("%s: protection domain %d of device %s: %w", op, p.id, p.device.cfg.Name, verbs.ErrClosed)
+	}
+	return nil
+}
+
+func (p *protectionDomain) Close() error {
+	d := p.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case p == d.defaultPD:
+		return fmt.Errorf("close protection domain: it is the default one of device %s, which closes with the device: %w", d.cfg.Name, verbs.ErrInvalid)
+	case p.refs > 0:
+		return fmt.Errorf("close protection domain %d of device %s: %d objects in it are not closed: %w", p.id, d.cfg.Name, p.refs, verbs.ErrInUse)
+	}
+	p.closed = true
+	delete(d.domains, p.id)
+	return nil
+}
+
+type memoryRegion struct {
+	pd     *protectionDomain
+	region *transport.Region
+	closed bool
+}
+
+// RegMR implements verbs.PD.
+func (p *protectionDomain) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
+	const op = "register memory"
+	if len(mem) == 0 {
+		return nil, fmt.Errorf("%s: it is empty: %w", op, verbs.ErrInvalid)
+	}
+	if access&(verbs.AccessRemoteWrite|verbs.AccessRemoteAtomic) != 0 && access&verbs.AccessLocalWrite == 0 {
+		return nil, fmt.Errorf("%s: remote write or atomic access needs local write access too (IBTA 10.6.3.1): %w", op, verbs.ErrInvalid)
+	}
+	d := p.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := p.use(op); err != nil {
+		return nil, err
+	}
+	r := &transport.Region{
+		Domain: p.id, Access: access, Mem: mem,
+		Base: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))),
+	}
+	for r.Key = randomUint32(); !d.memory.Add(r); {
+		r.Key = randomUint32()
+	}
+	p.refs++
+	return &memoryRegion{pd: p, region: r}, nil
+}
+
+func (m *memoryRegion) Addr() uint64         { return m.region.Base }
+func (m *memoryRegion) Len() uint64          { return uint64(len(m.region.Mem)) }
+func (m *memoryRegion) Access() verbs.Access { return m.region.Access }
+func (m *memoryRegion) LKey() uint32         { return m.region.Key }
+func (m *memoryRegion) RKey() uint32         { return m.region.Key }
+
+func (m *memoryRegion) Close() error {
+	d := m.pd.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if m.closed {
+		return nil
+	}
+	m.closed = true
+	m.pd.refs--
+	d.memory.Remove(m.region)
+	return nil
+}

@@ -1,0 +1,205 @@
+package roce
+
+import (
+	"math"
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/roce/link"
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+)
+
+const (
+	never = time.Duration(math.MaxInt64)
+	// sendBudget is how many packets one queue pair sends before the next has
+	// its turn.
+	sendBudget = 64
+	// sendRounds bounds the turns between two looks at the sockets.
+	sendRounds = 4
+	// copyLimit is the payload up to which a copy costs less than a reference.
+	copyLimit = 512
+)
+
+// progress receives, does what is due and sends. It reports whether it did
+// anything. Endpoints that no queue pair uses are looked at only by their own
+// goroutine, which passes itself. The lock is held.
+func (d *Device) progress(now time.Duration, self *endpoint) bool {
+	worked := false
+	for _, e := range d.endpoints {
+		if (e.users > 0 || e == self) && e.receive(now) {
+			worked = true
+		}
+	}
+	if d.deadline != 0 && now >= d.deadline {
+		d.expire(now)
+	}
+	if len(d.busy) > 0 {
+		d.transmit(now)
+		worked = true
+	}
+	return worked
+}
+
+// handle takes one packet.
+func (d *Device) handle(e *endpoint, dg *link.Datagram, now time.Duration) {
+	p := &e.device.received
+	if p.Parse(dg.Data) != nil {
+		d.drops.malformed++
+		return
+	}
+	q := d.last
+	if q == nil || q.num != p.DestQP {
+		if q = d.queuePairs[p.DestQP]; q == nil {
+			d.drops.stranger++
+			return
+		}
+		d.last = q
+	}
+	// A queue pair takes packets from its own peer only. The source port is
+	// the peer's to choose (annex A17.4.5).
+	if q.endpoint != e || q.peer.Addr() != dg.Src.Addr() || p.PKey&0x7fff != 0x7fff {
+		d.drops.stranger++
+		return
+	}
+	if q.rxSource != dg.Src {
+		q.rxSource = dg.Src
+		q.rxFlow = wire.NewFlow(dg.Src, e.socket.Addr())
+	}
+	if !q.rxFlow.CheckICRC(dg.Data, uint16(dg.Segment)) {
+		d.drops.badICRC++
+		return
+	}
+	d.counters.ReceivedPackets++
+	if d.capture != nil {
+		d.capture.packet(dg.Src, e.socket.Addr(), uint16(dg.Segment), now, dg.Data)
+	}
+	q.transport.Receive(p, now)
+	d.activate(q)
+}
+
+// activate puts the queue pair in line to send.
+func (d *Device) activate(q *queuePair) {
+	if !q.busy {
+		q.busy = true
+		d.busy = append(d.busy, q)
+	}
+}
+
+// transmit gives every queue pair in line its turn.
+func (d *Device) transmit(now time.Duration) {
+	for range sendRounds {
+		kept := d.busy[:0]
+		for _, q := range d.busy {
+			d.sending = q
+			if q.endpoint != nil && q.transport.Transmit(d, now, sendBudget) {
+				kept = append(kept, q)
+				continue
+			}
+			q.busy = false
+			if at := q.transport.Deadline(); at != 0 {
+				d.noteDeadline(at)
+			}
+		}
+		clear(d.busy[len(kept):])
+		d.busy = kept
+		if len(kept) == 0 {
+			break
+		}
+	}
+	d.sending = nil
+	for _, e := range d.endpoints {
+		if e.socket.Pending() > 0 {
+			dropped, err := e.socket.Flush()
+			d.drops.send += uint64(dropped)
+			if err != nil {
+				d.log.Debug().Err(err).Int("dropped", dropped).Msg("send")
+			}
+		}
+	}
+}
+
+// Send implements transport.Output for the queue pair whose turn it is.
+func (d *Device) Send(p *wire.Packet, pieces [][]byte, n int) {
+	q := d.sending
+	s := q.endpoint.socket
+	headers := p.Opcode.HeaderLen()
+	tail := int(p.Pad) + wire.ICRCLen
+	size := headers + n + tail
+	segment := uint16(s.Packet(q.peer, size))
+	// What a peer reads may change while it is read: its checksum must be that
+	// of the bytes that leave.
+	if n <= copyLimit || p.Opcode.HasAETH() {
+		b := s.Bytes(size)
+		p.PutHeaders(b)
+		at := headers
+		for _, piece := range pieces {
+			at += copyFrom(b[at:], piece)
+		}
+		clear(b[at:])
+		crc := q.txFlow.ICRCStart(segment, size, b[:headers])
+		crc = wire.ICRCUpdate(crc, b[headers:size-wire.ICRCLen])
+		wire.PutICRC(b[size-wire.ICRCLen:], wire.ICRCFinish(crc))
+		if d.capture != nil {
+			d.capture.packet(s.Addr(), q.peer, segment, d.now(), b)
+		}
+	} else {
+		b := s.Bytes(headers)
+		p.PutHeaders(b)
+		crc := q.txFlow.ICRCStart(segment, size, b)
+		for _, piece := range pieces {
+			s.Reference(piece)
+			crc = wire.ICRCUpdate(crc, piece)
+		}
+		t := s.Bytes(tail)
+		clear(t)
+		crc = wire.ICRCUpdate(crc, t[:p.Pad])
+		wire.PutICRC(t[p.Pad:], wire.ICRCFinish(crc))
+		if d.capture != nil {
+			d.capture.packet(s.Addr(), q.peer, segment, d.now(), append([][]byte{b}, append(pieces, t)...)...)
+		}
+	}
+	d.counters.SentPackets++
+}
+
+// copyFrom reads memory as a device would, unseen by the race detector: the
+// program may write what its peer reads.
+//
+//go:norace
+func copyFrom(dst, src []byte) int { return copy(dst, src) }
+
+// expire does what the queue pairs have due and finds the next deadline.
+func (d *Device) expire(now time.Duration) {
+	d.deadline = 0
+	for _, q := range d.queuePairs {
+		at := q.transport.Deadline()
+		if at != 0 && now >= at {
+			q.transport.Timeout(now)
+			d.activate(q)
+			at = q.transport.Deadline()
+		}
+		if at != 0 {
+			d.noteDeadline(at)
+		}
+	}
+	for _, e := range d.endpoints {
+		if e.faults != nil {
+			if at := e.faults.deadline(); at != 0 {
+				d.noteDeadline(at)
+			}
+		}
+	}
+}
+
+// noteDeadline makes sure that progress is made at that time. The deadline kept
+// is a lower bound: it may be early, never late.
+func (d *Device) noteDeadline(at time.Duration) {
+	if d.deadline != 0 && d.deadline <= at {
+		return
+	}
+	d.deadline = at
+	for _, e := range d.endpoints {
+		if e.users > 0 && at < e.armed {
+			e.armed = at
+			e.socket.SetDeadline(d.base.Add(at))
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package roce
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/internal/roce/transport"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+type sharedReceiveQueue struct {
+	pd     *protectionDomain
+	queue  *transport.RecvQueue
+	refs   int
+	closed bool
+}
+
+// CreateSRQ implements verbs.PD.
+func (p *protectionDomain) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
+	const op = "create shared receive queue"
+	if init.MaxWR < 1 || init.MaxWR > maxQPWR {
+		return nil, fmt.Errorf("%s: %d receives, 1 to %d are possible: %w", op, init.MaxWR, maxQPWR, verbs.ErrLimit)
+	}
+	if init.MaxSGE < 0 || init.MaxSGE > maxSGE {
+		return nil, fmt.Errorf("%s: %d scatter-gather entries, at most %d are possible: %w", op, init.MaxSGE, maxSGE, verbs.ErrLimit)
+	}
+	d := p.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := p.use(op); err != nil {
+		return nil, err
+	}
+	s := &sharedReceiveQueue{pd: p, queue: transport.NewRecvQueue(d.memory, p.id, init.MaxWR, init.MaxSGE)}
+	s.queue.Share(func() { d.tell(verbs.Event{Type: verbs.EventSRQLimitReached, SRQ: s}) })
+	p.refs++
+	return s, nil
+}
+
+func (s *sharedReceiveQueue) PostRecv(wrs []verbs.RecvWR) (int, error) {
+	d := s.pd.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if s.closed {
+		return 0, d.closedError("post to shared receive queue")
+	}
+	return s.queue.Post(wrs)
+}
+
+func (s *sharedReceiveQueue) SetLimit(limit int) error {
+	d := s.pd.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if s.closed {
+		return d.closedError("set limit of shared receive queue")
+	}
+	if limit < 0 {
+		return fmt.Errorf("set limit of shared receive queue to %d: it must not be negative: %w", limit, verbs.ErrInvalid)
+	}
+	s.queue.SetLimit(limit)
+	return nil
+}
+
+func (s *sharedReceiveQueue) Close() error {
+	d := s.pd.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case s.closed:
+		return nil
+	case s.refs > 0:
+		return fmt.Errorf("close shared receive queue: %d queue pairs use it: %w", s.refs, verbs.ErrInUse)
+	}
+	s.closed = true
+	s.pd.refs--
+	return nil
+}

@@ -1,0 +1,26 @@
+// Package soft is the public face of the software device: a RoCEv2 device in
+// pure Go that needs no adapter, no kernel module and no privileges. It sends
+// ordinary UDP packets, and interoperates with the kernel's RDMA stack and with
+// adapters.
+//
+// # Names
+//
+// A device is named for the network interface that it is on, "soft-lo",
+// "soft-eth0", or for one address, "soft-192.0.2.7", "soft-192.0.2.7:5000",
+// "soft-[2001:db8::7]:5000". The port is UDP 4791 (IBTA annex A17); where that
+// is taken, a device named for its interface takes another, which its GID table
+// shows and descriptors carry.
+//
+// On the loopback interface every device that is opened, in this process or
+// another, takes an address of its own from 127.0.0.0/8, so that any number of
+// processes on one machine talk on the standard port.
+//
+// A name may end in options, written like those of a URL:
+//
+//	soft-lo?loss=0.1&reorder=0.05&seed=7&capture=trace.pcap
+//
+// Options are loss, duplicate, reorder and corrupt (probabilities from 0 to 1
+// that befall each arriving packet), seed (of those draws), capture (a file that
+// takes all packets in the pcap format), and segmentation, coalescing and batch,
+// which can be set to "off" to do without an offload of the kernel.
+package soft

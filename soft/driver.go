@@ -1,0 +1,138 @@
+package soft
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+const prefix = "soft-"
+
+// Driver finds and opens software devices by name; see the package comment for
+// the names.
+type Driver struct{}
+
+// Name implements [verbs.Driver].
+func (Driver) Name() string { return "soft" }
+
+// Devices implements [verbs.Driver]: one device for every network interface that
+// is up and has an address.
+func (Driver) Devices() ([]verbs.DeviceInfo, error) {
+	list, err := interfaces()
+	if err != nil {
+		return nil, err
+	}
+	var infos []verbs.DeviceInfo
+	for _, i := range list {
+		infos = append(infos, verbs.DeviceInfo{Name: prefix + i.Name, Driver: "soft", Interface: i.Name})
+	}
+	return infos, nil
+}
+
+// Open implements [verbs.Driver].
+func (Driver) Open(name string) (verbs.Device, error) {
+	place, options, _ := strings.Cut(name, "?")
+	place, ours := strings.CutPrefix(place, prefix)
+	if !ours || place == "" {
+		return nil, fmt.Errorf("open device %q: the names of software devices are %s and an interface or an address: %w", name, prefix, verbs.ErrNoDevice)
+	}
+	cfg, capture, err := parseOptions(options)
+	if err != nil {
+		return nil, fmt.Errorf("open device %q: %w", name, err)
+	}
+	if addr, err := netip.ParseAddr(strings.Trim(place, "[]")); err == nil {
+		cfg.Address = netip.AddrPortFrom(addr, 0)
+	} else if addr, err := netip.ParseAddrPort(place); err == nil {
+		cfg.Address = addr
+	} else {
+		cfg.Interface = place
+	}
+	if capture == "" {
+		return opened(Open(cfg))
+	}
+	f, err := createCapture(capture)
+	if err != nil {
+		return nil, fmt.Errorf("open device %q: %w", name, err)
+	}
+	cfg.Capture = f
+	d, err := Open(cfg)
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	d.capture = f
+	return d, nil
+}
+
+// opened keeps a nil *Device from becoming a verbs.Device that is not nil.
+func opened(d *Device, err error) (verbs.Device, error) {
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+func parseOptions(options string) (cfg Config, capture string, err error) {
+	values, err := url.ParseQuery(options)
+	if err != nil {
+		return cfg, "", fmt.Errorf("options %q: %w: %w", options, err, verbs.ErrInvalid)
+	}
+	for key, list := range values {
+		value := list[len(list)-1]
+		switch key {
+		case "loss":
+			err = probability(value, &cfg.Faults.Loss)
+		case "duplicate":
+			err = probability(value, &cfg.Faults.Duplicate)
+		case "reorder":
+			err = probability(value, &cfg.Faults.Reorder)
+		case "corrupt":
+			err = probability(value, &cfg.Faults.Corrupt)
+		case "seed":
+			if cfg.Faults.Seed, err = strconv.ParseUint(value, 0, 64); err != nil {
+				err = fmt.Errorf("%q is not a number from 0 to 2^64-1", value)
+			}
+		case "capture":
+			if capture = value; value == "" {
+				err = fmt.Errorf("the name of a file is missing")
+			}
+		case "segmentation":
+			err = onOff(value, &cfg.DisableSegmentation)
+		case "coalescing":
+			err = onOff(value, &cfg.DisableCoalescing)
+		case "batch":
+			err = onOff(value, &cfg.DisableBatch)
+		default:
+			err = fmt.Errorf("there is no such option; there are loss, duplicate, reorder, corrupt, seed, capture, segmentation, coalescing and batch")
+		}
+		if err != nil {
+			return cfg, "", fmt.Errorf("option %q: %w: %w", key, err, verbs.ErrInvalid)
+		}
+	}
+	return cfg, capture, nil
+}
+
+func probability(s string, p *float64) error {
+	v, err := strconv.ParseFloat(s, 64)
+	if err != nil || !(v >= 0 && v <= 1) {
+		return fmt.Errorf("%q is not a probability from 0 to 1", s)
+	}
+	*p = v
+	return nil
+}
+
+func onOff(s string, disable *bool) error {
+	switch s {
+	case "on":
+		*disable = false
+	case "off":
+		*disable = true
+	default:
+		return fmt.Errorf("%q is neither on nor off", s)
+	}
+	return nil
+}

@@ -1,0 +1,236 @@
+package soft
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+
+	"github.com/rs/zerolog"
+
+	"github.com/verbena-rdma/verbena/internal/roce"
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Config configures a software device. Exactly one of Interface and Address is
+// given; with neither, the device is on the loopback interface.
+type Config struct {
+	// Interface is the name of a network interface. All its addresses become
+	// entries of the GID table, IPv4 first.
+	Interface string
+	// Address is the only address of the device. Port 0 means 4791.
+	Address netip.AddrPort
+
+	// Faults befall the packets that arrive. The zero value means none.
+	Faults Faults
+	// Capture takes all packets sent and received, in the pcap format with link
+	// type raw IP. It is written to on whichever goroutine drives the device; an
+	// error ends the capture and is returned by Close. Nil means no capture.
+	Capture io.Writer
+
+	// The offloads of the UDP socket are used where the kernel has them, unless
+	// they are disabled here: one system call for many packets to be sent, many
+	// packets that arrive as one, and several messages per system call.
+	DisableSegmentation bool
+	DisableCoalescing   bool
+	DisableBatch        bool
+
+	// Log takes what the device has to say. The zero value is silent.
+	Log zerolog.Logger
+}
+
+// Faults are what befalls arriving packets, each a probability from 0 to 1 that
+// is drawn for every packet: a network as bad as a test wants it.
+type Faults struct {
+	Loss      float64 // the packet vanishes
+	Duplicate float64 // it arrives twice
+	Reorder   float64 // it arrives after packets that were sent later
+	Corrupt   float64 // one of its bits is flipped
+	// Seed makes the draws repeatable; zero is a seed like any other.
+	Seed uint64
+}
+
+// Device is an open software device. It implements [verbs.Device].
+type Device struct {
+	*roce.Device
+	capture io.Closer
+}
+
+// SetFaults changes what befalls arriving packets from now on. It may be called
+// from any goroutine.
+func (d *Device) SetFaults(f Faults) error { return d.Device.SetFaults(roce.Faults(f)) }
+
+// Close implements [verbs.Device].
+func (d *Device) Close() error {
+	err := d.Device.Close()
+	if d.capture != nil && !errors.Is(err, verbs.ErrInUse) {
+		err = errors.Join(err, d.capture.Close())
+		d.capture = nil
+	}
+	return err
+}
+
+// Open opens a software device. An unknown interface gives an error that matches
+// [verbs.ErrNoDevice]; an address that another program has, one that matches
+// [syscall.EADDRINUSE].
+func Open(cfg Config) (*Device, error) {
+	switch {
+	case cfg.Interface != "" && cfg.Address.IsValid():
+		return nil, fmt.Errorf("open software device: both interface %q and address %v are given, give one: %w", cfg.Interface, cfg.Address, verbs.ErrInvalid)
+	case cfg.Address.IsValid():
+		return openAddress(cfg)
+	}
+	list, err := interfaces()
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range list {
+		if i.Name == cfg.Interface || cfg.Interface == "" && i.loopback {
+			return openInterface(cfg, i)
+		}
+	}
+	if cfg.Interface == "" {
+		return nil, fmt.Errorf("open software device: there is no loopback interface, name another: %w", verbs.ErrNoDevice)
+	}
+	return nil, fmt.Errorf("open software device: no interface %q that is up and has an address: %w", cfg.Interface, verbs.ErrNoDevice)
+}
+
+func (cfg Config) roce(name string, i networkInterface, addresses ...netip.AddrPort) roce.Config {
+	return roce.Config{
+		Name: name, Interface: i.Name, Addresses: addresses, InterfaceMTU: i.MTU,
+		DisableSegmentation: cfg.DisableSegmentation, DisableCoalescing: cfg.DisableCoalescing,
+		DisableBatch: cfg.DisableBatch, Faults: roce.Faults(cfg.Faults), Capture: cfg.Capture, Log: cfg.Log,
+	}
+}
+
+func open(cfg roce.Config) (*Device, error) {
+	d, err := roce.Open(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &Device{Device: d}, nil
+}
+
+func openAddress(cfg Config) (*Device, error) {
+	list, err := interfaces()
+	if err != nil {
+		return nil, err
+	}
+	addr := cfg.Address
+	if addr.Port() == 0 {
+		addr = netip.AddrPortFrom(addr.Addr(), wire.UDPPort)
+	}
+	name := prefix + addr.String()
+	for _, i := range list {
+		if i.has(addr.Addr()) {
+			return open(cfg.roce(name, i, addr))
+		}
+	}
+	return nil, fmt.Errorf("open device %s: no interface that is up has the address %v: %w", name, addr.Addr(), verbs.ErrNoDevice)
+}
+
+func openInterface(cfg Config, i networkInterface) (*Device, error) {
+	name := prefix + i.Name
+	if i.loopback {
+		return openLoopback(cfg, name, i)
+	}
+	var addresses []netip.AddrPort
+	for _, a := range i.addresses {
+		addresses = append(addresses, netip.AddrPortFrom(a, 0))
+	}
+	return open(cfg.roce(name, i, addresses...))
+}
+
+// loopbackAddresses is how many addresses of 127.0.0.0/8 are tried.
+const loopbackAddresses = 1024
+
+// openLoopback takes the first free address of 127.0.0.0/8, all of which is
+// local on Linux. Where no other address than 127.0.0.1 is, or the port is taken
+// everywhere (the kernel's own RoCEv2 does that), it takes another port.
+func openLoopback(cfg Config, name string, i networkInterface) (*Device, error) {
+	var others []netip.AddrPort
+	for _, a := range i.addresses {
+		if !a.Is4() {
+			others = append(others, netip.AddrPortFrom(a, 0))
+		}
+	}
+	own := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	addr := own
+	for range loopbackAddresses {
+		d, err := open(cfg.roce(name, i, append([]netip.AddrPort{netip.AddrPortFrom(addr, wire.UDPPort)}, others...)...))
+		if err == nil {
+			return d, nil
+		}
+		if errors.Is(err, syscall.EADDRNOTAVAIL) {
+			break
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return nil, err
+		}
+		addr = addr.Next()
+	}
+	return open(cfg.roce(name, i, append([]netip.AddrPort{netip.AddrPortFrom(own, 0)}, others...)...))
+}
+
+// networkInterface is an interface that is up and has addresses.
+type networkInterface struct {
+	net.Interface
+	loopback  bool
+	addresses []netip.Addr // IPv4 first, zones left out
+}
+
+func (i *networkInterface) has(a netip.Addr) bool {
+	for _, own := range i.addresses {
+		if own == a.WithZone("") {
+			return true
+		}
+	}
+	return i.loopback && a.Is4() && a.IsLoopback()
+}
+
+func interfaces() ([]networkInterface, error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("list network interfaces: %w", err)
+	}
+	var list []networkInterface
+	for _, i := range all {
+		if i.Flags&net.FlagUp == 0 {
+			continue
+		}
+		n := networkInterface{Interface: i, loopback: i.Flags&net.FlagLoopback != 0}
+		addresses, err := i.Addrs()
+		if err != nil {
+			return nil, fmt.Errorf("list the addresses of interface %s: %w", i.Name, err)
+		}
+		var v6 []netip.Addr
+		for _, a := range addresses {
+			p, err := netip.ParsePrefix(a.String())
+			switch {
+			case err != nil:
+			case p.Addr().Unmap().Is4():
+				n.addresses = append(n.addresses, p.Addr().Unmap())
+			default:
+				v6 = append(v6, p.Addr().WithZone(""))
+			}
+		}
+		n.addresses = append(n.addresses, v6...)
+		if len(n.addresses) > 0 {
+			list = append(list, n)
+		}
+	}
+	return list, nil
+}
+
+// createCapture makes the file of a capture.
+func createCapture(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("create packet capture: %w", err)
+	}
+	return f, nil
+}
