@@ -1,6 +1,10 @@
 package bufinv
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+	"slices"
+)
 
 // Chain appends the list that begins with next to the list that b is in, and
 // takes over the caller's reference to next. It fails with ErrChained, and
@@ -55,10 +59,12 @@ func List(bufs ...*Buf) *Buf {
 			err = first.Chain(b)
 		}
 		if err != nil {
-			_ = first.Free()
-			for _, b := range bufs[i:] {
-				_ = b.Free()
+			for j := i; j < len(bufs); j++ {
+				if !slices.Contains(bufs[:j], bufs[j]) {
+					_ = bufs[j].Free()
+				}
 			}
+			_ = first.Free()
 			return failed(fmt.Errorf("chain buffers: %w", err))
 		}
 	}
@@ -104,11 +110,19 @@ func (b *Buf) ListLen() int {
 	return n
 }
 
+// addSizes stops at the largest int: a list may name the same memory many times.
+func addSizes(a, b int) int {
+	if a > math.MaxInt-b {
+		return math.MaxInt
+	}
+	return a + b
+}
+
 // ListDataLen is the number of bytes of data from b to the end of its list.
 func (b *Buf) ListDataLen() int {
 	n := 0
 	for e := b.elements(); e != nil; e = e.next {
-		n += e.dataLen
+		n = addSizes(n, e.dataLen)
 	}
 	return n
 }
@@ -117,7 +131,7 @@ func (b *Buf) ListDataLen() int {
 func (b *Buf) ListRoom() int {
 	n := 0
 	for e := b.elements(); e != nil; e = e.next {
-		n += e.room()
+		n = addSizes(n, e.room())
 	}
 	return n
 }

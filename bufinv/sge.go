@@ -87,8 +87,8 @@ func (b *Buf) Produced(n int) error {
 }
 
 // Append copies p into the room from b to the end of its list and makes it data.
-// It fails, and copies nothing, where p does not fit (ErrRange), or the memory is
-// a peer's (mmap.ErrRemote) or its Map closed (mmap.ErrClosed).
+// It fails, and copies nothing, where p does not fit (ErrRange) or an element is
+// in a peer's memory (mmap.ErrRemote).
 func (b *Buf) Append(p []byte) error {
 	if err := b.Err(); err != nil {
 		return err
