@@ -1,6 +1,7 @@
 package mmap
 
 import (
+	"encoding/hex"
 	"math"
 	"testing"
 
@@ -116,18 +117,25 @@ func TestImportRefuses(t *testing.T) {
 	require.NoError(t, m.Close())
 }
 
-// The layout that docs/descriptors.md gives.
+// The example in docs/descriptors.md.
 func TestDescriptorLayout(t *testing.T) {
-	b := payload(t, 0x0102030405060708, 0x1112, 0x21222324, uint32(RemoteRead|RemoteWrite))
-	got, err := descriptor.Decode(descriptor.MemoryMap, b)
+	b, err := hex.DecodeString("5652424e010200000018" + "0102030405060708" + "0000000000001111" + "21222324" + "00000006" + "c730857f")
 	require.NoError(t, err)
-	assert.Equal(t, []byte("\x01\x02\x03\x04\x05\x06\x07\x08\x00\x00\x00\x00\x00\x00\x11\x12\x21\x22\x23\x24\x00\x00\x00\x06"), got)
 	m, err := Import(newDevice("fake0"), b)
 	require.NoError(t, err)
 	assert.Equal(t, uint64(0x0102030405060708), m.Addr())
-	assert.Equal(t, 0x1112, m.Len())
+	assert.Equal(t, 0x1111, m.Len())
 	assert.Equal(t, uint32(0x21222324), m.RKey())
 	assert.Equal(t, RemoteRead|RemoteWrite, m.Permissions())
+	require.NoError(t, m.Close())
+
+	dev := newDevice("fake1")
+	local, err := Alloc(dev, 0x1111, LocalReadWrite|RemoteRead|RemoteWrite)
+	require.NoError(t, err)
+	got, err := local.Export(dev)
+	require.NoError(t, err)
+	assert.Equal(t, payload(t, local.Addr(), 0x1111, dev.pd.live[0].RKey(), 6), got)
+	require.NoError(t, local.Close())
 }
 
 func FuzzImport(f *testing.F) {
