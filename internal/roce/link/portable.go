@@ -187,8 +187,11 @@ func (p *portable) send(b *batch) {
 		for _, piece := range b.pieces[m.first : m.first+m.pieces] {
 			p.packet = append(p.packet, unsafe.Slice(piece.base, piece.len)...)
 		}
-		_ = p.conn.SetWriteDeadline(time.Now().Add(sendPatience))
-		_, err := p.conn.WriteToUDPAddrPort(p.packet, p.lastTo)
+		err := p.write()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			// This goroutine may have been held up, and the socket have room.
+			err = p.write()
+		}
 		switch {
 		case err == nil:
 		case errors.Is(err, os.ErrDeadlineExceeded):
@@ -205,6 +208,13 @@ func (p *portable) send(b *batch) {
 			}
 		}
 	}
+}
+
+// write sends the packet, waiting for room for a limited time.
+func (p *portable) write() error {
+	_ = p.conn.SetWriteDeadline(time.Now().Add(sendPatience))
+	_, err := p.conn.WriteToUDPAddrPort(p.packet, p.lastTo)
+	return err
 }
 
 func (p *portable) close() error {
