@@ -26,10 +26,12 @@
 // A new Buf has one reference, its maker's. Free drops one, Ref adds one. With
 // the last one gone the Buf returns to its inventory, and drops one reference of
 // the next element of its list. A task takes over the reference of the caller for
-// every Buf it is given, and drops it when it is freed itself; Ref keeps a Buf
-// beyond that. A Buf whose last reference was dropped must not be used any more.
-// As long as the inventory has not handed it out again, use is an error that
-// matches ErrFreed; inventories hand out the Buf that has been free the longest.
+// every Buf it is given, and drops it when it is freed itself, or when it could
+// not be allocated; Ref keeps a Buf beyond that.
+//
+// A Buf whose last reference was dropped must not be used any more. As long as
+// the inventory has not handed it out again, use is an error that matches
+// ErrFreed; inventories hand out the Buf that has been free the longest.
 //
 // # Concurrency
 //

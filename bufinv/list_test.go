@@ -187,8 +187,8 @@ func TestSizesBeyondTheLimits(t *testing.T) {
 	assert.Equal(t, math.MaxInt, l.ListRoom())
 	require.NoError(t, l.Free())
 
-	if math.MaxInt > math.MaxUint32 {
-		big := bufs.Source(m, 0, int(int64(1)<<32))
+	if tooBig := uint64(math.MaxUint32) + 1; tooBig <= math.MaxInt {
+		big := bufs.Source(m, 0, int(tooBig))
 		_, err := big.AppendDataSGL(nil, device.pd)
 		require.ErrorIs(t, err, ErrRange)
 		require.NoError(t, big.Free())
