@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/internal/roce/link"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 )
@@ -132,7 +133,7 @@ func (d *Device) Send(p *wire.Packet, pieces [][]byte, n int) {
 		p.PutHeaders(b)
 		at := headers
 		for _, piece := range pieces {
-			at += copyFrom(b[at:], piece)
+			at += dma.Copy(b[at:], piece)
 		}
 		clear(b[at:])
 		crc := q.txFlow.ICRCStart(segment, size, b[:headers])
@@ -159,12 +160,6 @@ func (d *Device) Send(p *wire.Packet, pieces [][]byte, n int) {
 	}
 	d.counters.SentPackets++
 }
-
-// copyFrom reads memory as a device would, unseen by the race detector: the
-// program may write what its peer reads.
-//
-//go:norace
-func copyFrom(dst, src []byte) int { return copy(dst, src) }
 
 // expire does what the queue pairs have due and finds the next deadline.
 func (d *Device) expire(now time.Duration) {

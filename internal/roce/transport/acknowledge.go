@@ -32,7 +32,7 @@ func (q *QP) receiveAck(p *wire.Packet, now time.Duration) {
 		switch syndrome.Code() {
 		case wire.NakSequence:
 			q.counters.SequenceNaks++
-			q.retry(p.PSN, now)
+			q.retry(p.PSN, costOfGap, now)
 		case wire.NakInvalidRequest:
 			q.failRequest(verbs.StatusRemoteInvalidRequest)
 		case wire.NakRemoteAccess:
@@ -56,7 +56,7 @@ func (q *QP) receiveRNRNak(psn uint32, timer uint8, now time.Duration) {
 	if q.attr.RNRRetry != infiniteRNRRetry {
 		q.rnrRetries--
 	}
-	q.retries = q.attr.RetryCount // the peer lives
+	q.retries = int(q.attr.RetryCount) * costOfTimeout // the peer lives
 	q.rnrUntil = now + wire.RNRTimer(timer)
 	q.ackDeadline = 0
 	q.rewind(psn)
@@ -104,7 +104,7 @@ func (q *QP) responseLost(psn uint32, now time.Duration) {
 	if q.gapKnown && q.gapPSN == psn {
 		return
 	}
-	q.retry(psn, now)
+	q.retry(psn, costOfGap, now)
 	q.gapPSN, q.gapKnown = psn, true
 }
 

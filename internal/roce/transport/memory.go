@@ -1,9 +1,10 @@
 package transport
 
 import (
-	"sync/atomic"
+	"encoding/binary"
 	"unsafe"
 
+	"github.com/verbena-rdma/verbena/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -140,19 +141,13 @@ func scatter(segs []segment, off uint32, data []byte) bool {
 	return len(data) == 0
 }
 
-// place writes to memory as a device would: unseen by the race detector, since
-// a program that polls memory for a peer's write races with it by design. An
-// aligned 8-byte word is never torn.
-//
-//go:norace
+// place writes data to memory. An aligned 8-byte word is never torn.
 func place(dst, src []byte) {
 	if len(dst) == 8 && len(src) == 8 && uintptr(unsafe.Pointer(&dst[0]))&7 == 0 {
-		var word uint64
-		copy((*[8]byte)(unsafe.Pointer(&word))[:], src)
-		atomic.StoreUint64((*uint64)(unsafe.Pointer(&dst[0])), word)
+		dma.Store(word(dst), binary.NativeEndian.Uint64(src))
 		return
 	}
-	copy(dst, src)
+	dma.Copy(dst, src)
 }
 
 // word returns the 8 bytes as an integer in the machine's own order. They must

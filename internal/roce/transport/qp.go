@@ -38,7 +38,9 @@ type Config struct {
 	MaxSendSGE int
 	MaxInline  int
 	SignalAll  bool
-	Counters   *Counters
+	// Window is how many bytes may be under way at a time, until SetWindow.
+	Window   int
+	Counters *Counters
 	// Event is told of asynchronous events of the queue pair.
 	Event func(verbs.EventType)
 }
@@ -77,7 +79,7 @@ type QP struct {
 func New(c Config) *QP {
 	q := &QP{
 		num: c.Num, domain: c.Domain, memory: c.Memory, sendCQ: c.Send, recvCQ: c.Recv,
-		signalAll: c.SignalAll, counters: c.Counters, event: c.Event,
+		signalAll: c.SignalAll, window: c.Window, counters: c.Counters, event: c.Event,
 		rq: c.RecvQueue,
 		sq: newSendQueue(c.SendDepth, c.MaxSendSGE, c.MaxInline),
 	}

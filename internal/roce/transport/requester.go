@@ -21,7 +21,7 @@ type requester struct {
 	congestion int // packets allowed under way
 	ceiling    int // the most that congestion grows to
 
-	retries    uint8 // left
+	retries    int   // left, in units of costOfGap
 	rnrRetries uint8 // left
 	// gapPSN is the response last found missing: the responses that follow in
 	// the same round are no reason for another rewind.
@@ -44,6 +44,12 @@ const (
 	// ackInterval is how many packets of a long message may leave before one
 	// asks for an acknowledgement.
 	ackInterval = 32
+	// What a repetition costs. The retry count bounds the time-outs, as
+	// IBTA 9.7.5.1.3 has it. A gap that the peer reports, or that its answers
+	// show, proves that it lives; on a path that reorders there are several
+	// such reports for one loss. They cost less.
+	costOfTimeout = 8
+	costOfGap     = 1
 )
 
 func (q *QP) startRequester() {
@@ -57,7 +63,7 @@ func (q *QP) startRequester() {
 }
 
 func (q *QP) restoreRetries() {
-	q.retries, q.rnrRetries = q.attr.RetryCount, q.attr.RNRRetry
+	q.retries, q.rnrRetries = int(q.attr.RetryCount)*costOfTimeout, q.attr.RNRRetry
 }
 
 // transmitRequests sends requests as far as window, reads outstanding and
@@ -220,19 +226,19 @@ func (q *QP) Timeout(now time.Duration) {
 		q.armAckTimer(now)
 	}
 	if q.ackDeadline != 0 && now >= q.ackDeadline {
-		q.retry(q.unaPSN, now)
+		q.retry(q.unaPSN, costOfTimeout, now)
 	}
 }
 
 // retry sends again from psn on, or fails the oldest request when it has been
 // tried often enough (IBTA 9.9.2.4.2).
-func (q *QP) retry(psn uint32, now time.Duration) {
-	if q.retries == 0 {
+func (q *QP) retry(psn uint32, cost int, now time.Duration) {
+	if q.retries < cost {
 		q.counters.RetryExceeded++
 		q.failRequest(verbs.StatusRetryExceeded)
 		return
 	}
-	q.retries--
+	q.retries -= cost
 	q.counters.CompleterRetries++
 	q.congestion = max(q.congestion/2, minWindow)
 	q.rewind(psn)

@@ -14,8 +14,8 @@ type responder struct {
 
 	// nakSent holds back further NAKs until the expected packet comes, or until
 	// the peer is seen to start another round.
-	nakSent bool
-	ahead   uint32 // the last packet seen beyond the expected one
+	nakSent  bool
+	nextSeen bool // the packet after the expected one has been seen
 
 	message   message // the one being received, of several packets
 	current   recvWQE // the receive that a send is filling
@@ -71,18 +71,21 @@ func (q *QP) receiveRequest(p *wire.Packet) {
 	switch d := wire.PSNDiff(p.PSN, q.expected); {
 	case d > 0:
 		q.counters.OutOfSequence++
-		if !q.nakSent || wire.PSNDiff(p.PSN, q.ahead) <= 0 && q.ahead != p.PSN {
+		// The packet right behind the gap, come again, begins another round in
+		// which the expected one was lost too.
+		next := d == 1
+		if !q.nakSent || next && q.nextSeen {
 			q.nakSent = true
 			q.nak(wire.NakSequence)
 		}
-		q.ahead = p.PSN
+		q.nextSeen = q.nextSeen || next
 		return
 	case d < 0:
 		q.counters.DuplicateRequests++
 		q.duplicate(p)
 		return
 	}
-	q.nakSent = false
+	q.nakSent, q.nextSeen = false, false
 	switch p.Opcode {
 	case wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast, wire.RCSendLastImm, wire.RCSendOnly, wire.RCSendOnlyImm:
 		q.receiveSend(p)
@@ -322,7 +325,6 @@ func (q *QP) takeReceive() bool {
 	if !q.rq.take(&q.current) {
 		q.counters.RNRNaksSent++
 		q.nakSent = true
-		q.ahead = q.expected
 		q.responses.push(response{kind: ackResponse, psn: q.expected, msn: q.msn, syndrome: wire.RNRNak(q.attr.MinRNRTimer)})
 		return false
 	}

@@ -1,0 +1,100 @@
+package roce
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// side is one end of a connection on a device of its own.
+type side struct {
+	t   testing.TB
+	dev *Device
+	cq  verbs.CQ
+	qp  verbs.QP
+	mr  verbs.MR
+	mem []byte
+	wcs []verbs.WC
+}
+
+func openSide(t testing.TB, cfg Config, memory int) *side {
+	t.Helper()
+	cfg.Name = "soft-test"
+	if cfg.Addresses == nil {
+		cfg.Addresses = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")}
+	}
+	dev, err := Open(cfg)
+	require.NoError(t, err)
+	s := &side{t: t, dev: dev, mem: make([]byte, memory), wcs: make([]verbs.WC, 64)}
+	s.cq, err = dev.CreateCQ(4096)
+	require.NoError(t, err)
+	s.mr, err = dev.DefaultPD().RegMR(s.mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead|verbs.AccessRemoteAtomic)
+	require.NoError(t, err)
+	s.qp, err = dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 1024, MaxRecvWR: 1024, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 64})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, s.qp.Close())
+		require.NoError(t, s.mr.Close())
+		require.NoError(t, s.cq.Close())
+		require.NoError(t, dev.Close())
+	})
+	return s
+}
+
+const testTimeout = 10 // 4.2 ms
+
+func (s *side) connect(peer *side) {
+	s.t.Helper()
+	gids, err := peer.dev.GIDs(1)
+	require.NoError(s.t, err)
+	all := verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
+	require.NoError(s.t, s.qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: 1, Access: all},
+		verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccess))
+	require.NoError(s.t, s.qp.Modify(verbs.QPAttr{
+		State: verbs.QPReadyToReceive, PathMTU: 4096, DestQPN: peer.qp.Num(), RQPSN: 0xfffff0, MaxDestReadAtomic: 16, MinRNRTimer: 1,
+		Address: verbs.AddressAttr{DGID: gids[0].GID, Port: 1, UDPPort: gids[0].UDPPort},
+	}, verbs.QPAttrState|verbs.QPAttrAddress|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|verbs.QPAttrMaxDestReadAtomic|verbs.QPAttrMinRNRTimer))
+	require.NoError(s.t, s.qp.Modify(verbs.QPAttr{State: verbs.QPReadyToSend, SQPSN: 0xfffff0, Timeout: testTimeout, RetryCount: 7, RNRRetry: 7, MaxInitReadAtomic: 16},
+		verbs.QPAttrState|verbs.QPAttrSQPSN|verbs.QPAttrTimeout|verbs.QPAttrRetryCount|verbs.QPAttrRNRRetry|verbs.QPAttrMaxInitReadAtomic))
+}
+
+func openPair(t testing.TB, a, b Config, memory int) (*side, *side) {
+	x, y := openSide(t, a, memory), openSide(t, b, memory)
+	x.connect(y)
+	y.connect(x)
+	return x, y
+}
+
+// sge names a piece of the side's memory.
+func (s *side) sge(off, n int) verbs.SGE {
+	return verbs.SGE{Addr: s.mr.Addr() + uint64(off), Length: uint32(n), LKey: s.mr.LKey()}
+}
+
+// wait polls until n completions have come.
+func (s *side) wait(n int) []verbs.WC {
+	s.t.Helper()
+	var all []verbs.WC
+	deadline := time.Now().Add(30 * time.Second)
+	for len(all) < n {
+		k, err := s.cq.Poll(s.wcs)
+		require.NoError(s.t, err)
+		all = append(all, s.wcs[:k]...)
+		require.Less(s.t, time.Now(), deadline, "%d of %d completions came", len(all), n)
+	}
+	return all
+}
+
+func (s *side) post(wrs ...verbs.SendWR) {
+	s.t.Helper()
+	n, err := s.qp.PostSend(wrs)
+	require.NoError(s.t, err)
+	require.Equal(s.t, len(wrs), n)
+}
+
+// addressOfBytes is the address of the first byte.
+func addressOfBytes(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
