@@ -1,0 +1,104 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// readPcap returns the IP packets of a little-endian capture of Ethernet frames.
+func readPcap(t *testing.T, path string) (packets [][]byte) {
+	t.Helper()
+	const fileHeader, recordHeader, ethernetHeader = 24, 16, 14
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, uint32(0xa1b2c3d4), binary.LittleEndian.Uint32(b))
+	for b = b[fileHeader:]; len(b) > 0; {
+		n := int(binary.LittleEndian.Uint32(b[8:]))
+		packets = append(packets, b[recordHeader+ethernetHeader:recordHeader+n])
+		b = b[recordHeader+n:]
+	}
+	return packets
+}
+
+// TestKernelPackets checks packets that the kernel's rxe sent (testdata/README.md
+// says how they were captured): the ICRC that rxe computed, and the form of every
+// header.
+func TestKernelPackets(t *testing.T) {
+	packets := readPcap(t, "testdata/rxe.pcap")
+	require.Len(t, packets, 76)
+	type kind struct {
+		version byte
+		opcode  Opcode
+	}
+	seen := map[kind]int{}
+	for i, ip := range packets {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			var from, to netip.Addr
+			var ident uint16
+			var udp []byte
+			version := ip[0] >> 4
+			if version == 4 {
+				ident = binary.BigEndian.Uint16(ip[4:])
+				from, to = netip.AddrFrom4([4]byte(ip[12:])), netip.AddrFrom4([4]byte(ip[16:]))
+				udp = ip[20:binary.BigEndian.Uint16(ip[2:])]
+			} else {
+				from, to = netip.AddrFrom16([16]byte(ip[8:])), netip.AddrFrom16([16]byte(ip[24:]))
+				udp = ip[40:][:binary.BigEndian.Uint16(ip[4:])]
+			}
+			datagram := udp[8:]
+			flow := NewFlow(netip.AddrPortFrom(from, binary.BigEndian.Uint16(udp[0:])),
+				netip.AddrPortFrom(to, binary.BigEndian.Uint16(udp[2:])))
+			assert.Equal(t, uint16(UDPPort), binary.BigEndian.Uint16(udp[2:]))
+
+			got := binary.LittleEndian.Uint32(datagram[len(datagram)-ICRCLen:])
+			assert.Equal(t, got, referenceICRC(ip), "the tests' own reference")
+			assert.Equal(t, got, ICRCFinish(ICRCUpdate(flow.ICRCStart(ident, len(datagram), datagram[:BTHLen]),
+				datagram[BTHLen:len(datagram)-ICRCLen])))
+			assert.True(t, flow.CheckICRC(datagram, ident))
+			assert.True(t, flow.CheckICRC(datagram, ident+1))
+			if version == 4 {
+				found, ok := flow.findIdent(datagram, 0)
+				assert.True(t, ok)
+				assert.Equal(t, ident, found)
+			}
+
+			var p Packet
+			require.NoError(t, p.Parse(datagram))
+			seen[kind{version, p.Opcode}]++
+			header := make([]byte, p.Opcode.HeaderLen())
+			p.PutHeaders(header)
+			assert.Equal(t, datagram[:len(header)], header)
+			assert.Equal(t, uint16(0xffff), p.PKey)
+			if p.Opcode.HasAETH() {
+				assert.Equal(t, KindAck, p.AETH.Syndrome.Kind())
+			}
+			switch p.Opcode {
+			case RCSendFirst, RCSendMiddle, RCWriteFirst, RCWriteMiddle, RCReadResponseFirst, RCReadResponseMiddle:
+				assert.Len(t, p.Payload, 1024)
+			case RCSendLast, RCWriteLast, RCReadResponseLast:
+				assert.Len(t, p.Payload, 2500-2*1024)
+			case RCSendOnly, RCReadResponseOnly, UCSendOnly, UDSendOnly, RCWriteOnly:
+				assert.Len(t, p.Payload, 13)
+			}
+
+			datagram = append([]byte{}, datagram...)
+			datagram[len(datagram)-1] ^= 1
+			assert.False(t, flow.CheckICRC(datagram, ident), "off by one bit")
+		})
+	}
+	for _, version := range []byte{4, 6} {
+		for _, op := range []Opcode{
+			RCSendFirst, RCSendMiddle, RCSendLast, RCSendOnly, RCWriteFirst, RCWriteMiddle, RCWriteLast, RCWriteOnly,
+			RCReadRequest, RCReadResponseFirst, RCReadResponseMiddle, RCReadResponseLast, RCReadResponseOnly,
+			RCAcknowledge, RCAtomicAcknowledge, RCCompareSwap, RCFetchAdd, UCSendOnly, UDSendOnly,
+		} {
+			assert.Equal(t, 2, seen[kind{version, op}], "IPv%d %v", version, op)
+		}
+	}
+}
