@@ -1,0 +1,55 @@
+package rdma
+
+import "github.com/verbena-rdma/verbena/pe"
+
+// Task is a task of any kind of this package.
+type Task interface {
+	Submit() error
+	SubmitWith(flags pe.SubmitFlags) error
+	TrySubmit() error
+	Free() error
+	InFlight() bool
+	UserData() any
+	SetUserData(v any)
+	Operation() Operation
+	Connection() *Connection
+
+	submit(flags pe.SubmitFlags, thorough bool) error
+}
+
+// SubmitAll submits tasks, of one kind or, as a []Task, of several, and gives them
+// to the device together; with pe.Aggregate in flags even the last waits. It stops
+// at the first that cannot be submitted, and returns how many were, with the error
+// of that one; those stay submitted. It allocates nothing.
+func SubmitAll[T Task](tasks []T, flags pe.SubmitFlags) (int, error) {
+	return submitAll(tasks, flags, false)
+}
+
+// TrySubmitAll is SubmitAll with the checks of TrySubmit.
+func TrySubmitAll[T Task](tasks []T, flags pe.SubmitFlags) (int, error) {
+	return submitAll(tasks, flags, true)
+}
+
+func submitAll[T Task](tasks []T, flags pe.SubmitFlags, thorough bool) (int, error) {
+	for i, t := range tasks {
+		f := flags | pe.Aggregate
+		if i == len(tasks)-1 {
+			f = flags
+		}
+		if err := t.submit(f, thorough); err != nil {
+			return i, err
+		}
+	}
+	return len(tasks), nil
+}
+
+// FreeAll frees tasks. It goes on after a failure, and returns the first error.
+func FreeAll[T Task](tasks []T) error {
+	var first error
+	for _, t := range tasks {
+		if err := t.Free(); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}

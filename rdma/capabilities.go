@@ -1,0 +1,89 @@
+package rdma
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Capabilities is what contexts on a device can do at most.
+type Capabilities struct {
+	Transports     verbs.Transports
+	MaxConnections int    // of one context
+	MaxMessage     uint32 // bytes moved by one task
+	MaxSendSGE     int    // buffers in the list of a send, read or write
+	MaxRecvSGE     int    // buffers in the list of a receive; zero: no receives
+	MaxSends       int    // tasks at the device at a time on one connection
+	MaxReceives    int    // receives at the device at a time
+	MaxReadAtomic  int    // reads and atomics under way at a time on one connection
+	MaxMTU         verbs.MTU
+	Atomics        bool
+}
+
+// connectionLimit is the most connections of one context.
+const connectionLimit = 8192
+
+// QueryCapabilities asks a device what contexts on it can do. Its errors are the
+// device's.
+func QueryCapabilities(dev verbs.Device) (Capabilities, error) {
+	if dev == nil {
+		return Capabilities{}, fmt.Errorf("rdma: query capabilities: %w: no device is given; open one first", ErrInvalid)
+	}
+	attr, err := dev.Query()
+	if err != nil {
+		return Capabilities{}, fmt.Errorf("rdma: query capabilities of %s: %w", dev.Name(), err)
+	}
+	c := capabilitiesOf(&attr)
+	for port := 1; port <= attr.Ports; port++ {
+		p, err := dev.QueryPort(port)
+		if err != nil {
+			return Capabilities{}, fmt.Errorf("rdma: query capabilities of %s: port %d: %w", dev.Name(), port, err)
+		}
+		c.MaxMTU = max(c.MaxMTU, p.MaxMTU)
+	}
+	return c, nil
+}
+
+func capabilitiesOf(attr *verbs.DeviceAttr) Capabilities {
+	c := Capabilities{
+		Transports:     attr.Transports,
+		MaxConnections: min(attr.MaxQP, connectionLimit),
+		MaxMessage:     attr.MaxMessage,
+		MaxSendSGE:     attr.MaxSGE,
+		MaxSends:       attr.MaxQPWR,
+		MaxReadAtomic:  min(attr.MaxInitReadAtomic, attr.MaxQPReadAtomic),
+		Atomics:        attr.Atomics,
+	}
+	if attr.MaxSRQ > 0 {
+		c.MaxRecvSGE, c.MaxReceives = attr.MaxSRQSGE, attr.MaxSRQWR
+	}
+	return c
+}
+
+// Supports reports whether tasks of the kind can run.
+func (c *Capabilities) Supports(op Operation) bool {
+	switch {
+	case !op.known() || !c.Transports.Has(verbs.RC):
+		return false
+	case op == OpReceive:
+		return c.MaxReceives > 0
+	case op.atomic():
+		return c.Atomics && c.MaxReadAtomic > 0
+	case op == OpRead:
+		return c.MaxReadAtomic > 0
+	}
+	return true
+}
+
+// Supports returns nil if contexts on the device have tasks of the kind, and
+// otherwise an error that matches ErrNotSupported, or the device's.
+func Supports(dev verbs.Device, op Operation) error {
+	c, err := QueryCapabilities(dev)
+	if err != nil {
+		return err
+	}
+	if !c.Supports(op) {
+		return fmt.Errorf("rdma: %v on %s: %w", op, dev.Name(), ErrNotSupported)
+	}
+	return nil
+}

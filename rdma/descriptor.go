@@ -1,0 +1,105 @@
+package rdma
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// endpoint is what one end of a connection tells the other: the payload of its
+// descriptor, in this order.
+type endpoint struct {
+	transport verbs.QPType  // 1 byte
+	gidType   verbs.GIDType // 1 byte
+	gid       verbs.GID     // 16 bytes
+	udpPort   uint16
+	lid       uint16
+	mtu       verbs.MTU // 2 bytes
+	reads     int       // reads and atomics accepted at a time, 1 byte
+	qpn       uint32
+	psn       uint32 // of the first packet it sends
+	nonce     uint64 // random: tells descriptors apart, and is the hello
+	helloAddr uint64 // the 8 bytes of its memory that the hello is written to
+	helloKey  uint32
+}
+
+const roceUDPPort = 4791
+
+func (e *endpoint) encode() ([]byte, error) {
+	var w descriptor.Writer
+	w.Uint8(uint8(e.transport))
+	w.Uint8(uint8(e.gidType))
+	w.Fixed(e.gid[:])
+	w.Uint16(e.udpPort)
+	w.Uint16(e.lid)
+	w.Uint16(uint16(e.mtu))
+	w.Uint8(uint8(e.reads))
+	w.Uint32(e.qpn)
+	w.Uint32(e.psn)
+	w.Uint64(e.nonce)
+	w.Uint64(e.helloAddr)
+	w.Uint32(e.helloKey)
+	return w.Encode(descriptor.Connection)
+}
+
+func decodeEndpoint(desc []byte) (endpoint, error) {
+	payload, err := descriptor.Decode(descriptor.Connection, desc)
+	if err != nil {
+		return endpoint{}, err
+	}
+	r := descriptor.NewReader(payload)
+	var e endpoint
+	e.transport = verbs.QPType(r.Uint8())
+	e.gidType = verbs.GIDType(r.Uint8())
+	r.Fixed(e.gid[:])
+	e.udpPort = r.Uint16()
+	e.lid = r.Uint16()
+	e.mtu = verbs.MTU(r.Uint16())
+	e.reads = int(r.Uint8())
+	e.qpn = r.Uint32()
+	e.psn = r.Uint32()
+	e.nonce = r.Uint64()
+	e.helloAddr = r.Uint64()
+	e.helloKey = r.Uint32()
+	if err := r.Done(); err != nil {
+		return endpoint{}, err
+	}
+	if field, value := e.nonsense(); field != "" {
+		return endpoint{}, fmt.Errorf("%w: its %s is %v; export it again", descriptor.ErrFormat, field, value)
+	}
+	return e, nil
+}
+
+// nonsense names the first field that no exporter would have written so.
+func (e *endpoint) nonsense() (field string, value any) {
+	const max24 = 1<<24 - 1
+	switch {
+	case e.transport != verbs.RC:
+		return "transport service", e.transport
+	case e.gidType != verbs.GIDInfiniBand && e.gidType != verbs.GIDRoCEv2:
+		return "GID type", e.gidType
+	case e.gid == verbs.GID{}:
+		return "GID", e.gid
+	case e.udpPort == 0:
+		return "UDP port", e.udpPort
+	case !e.mtu.Valid():
+		return "MTU", int(e.mtu)
+	case e.qpn < 2 || e.qpn > max24:
+		return "queue pair number", e.qpn
+	case e.psn > max24:
+		return "packet sequence number", e.psn
+	case e.nonce == 0:
+		return "nonce", e.nonce
+	case e.helloAddr == 0 || e.helloAddr%8 != 0:
+		return "hello address", e.helloAddr
+	}
+	return "", nil
+}
+
+// compare orders endpoints; the two ends of a connection come to the same order.
+func (e *endpoint) compare(o *endpoint) int {
+	return cmp.Or(cmp.Compare(e.nonce, o.nonce), bytes.Compare(e.gid[:], o.gid[:]), cmp.Compare(e.qpn, o.qpn))
+}

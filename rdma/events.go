@@ -1,0 +1,91 @@
+package rdma
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// alert takes an event on the device's goroutine.
+func (c *Context) alert(ev verbs.Event) {
+	a := &c.alerts
+	a.mu.Lock()
+	if len(a.list) < maxAlerts {
+		a.list = append(a.list, ev)
+	} else {
+		a.lost = true
+	}
+	a.mu.Unlock()
+	a.raised.Store(true)
+	c.Wake()
+}
+
+// handleAlerts deals with the events so far and returns how many concerned the
+// context.
+func (c *Context) handleAlerts() int {
+	a := &c.alerts
+	a.raised.Store(false)
+	a.mu.Lock()
+	list, lost := a.list, a.lost
+	a.list, a.lost = nil, false
+	a.mu.Unlock()
+	n := 0
+	for _, ev := range list {
+		n += c.handleAlert(ev)
+	}
+	if lost {
+		n += c.inspect()
+	}
+	return n
+}
+
+func (c *Context) handleAlert(ev verbs.Event) int {
+	switch ev.Type {
+	case verbs.EventQPFatal, verbs.EventQPRequestError, verbs.EventQPAccessError, verbs.EventQPLastWQEReached:
+		conn := c.byQPN[ev.QPN]
+		if conn == nil {
+			return 0
+		}
+		switch ev.Type {
+		case verbs.EventQPLastWQEReached:
+			conn.lastReceive = true
+		case verbs.EventQPFatal:
+			conn.fail(fmt.Errorf("rdma: %v: %w: %v", conn, ErrDevice, ev.Type))
+		case verbs.EventQPRequestError:
+			conn.fail(fmt.Errorf("rdma: %v: %w as invalid: it was too long for the receive, or something that Config.Permissions do not allow",
+				conn, ErrPeerRefused))
+		case verbs.EventQPAccessError:
+			conn.fail(fmt.Errorf("rdma: %v: %w for its key, bounds or permission; check the memory descriptor that the peer has",
+				conn, ErrPeerRefused))
+		}
+		return 1
+	case verbs.EventCQError:
+		if ev.CQ != c.cq {
+			return 0
+		}
+	case verbs.EventSRQError:
+		if c.srq == nil || ev.SRQ != c.srq {
+			return 0
+		}
+	case verbs.EventDeviceFatal:
+	default:
+		return 0
+	}
+	c.Fail(fmt.Errorf("rdma: %w: %s reports for context %q: %v", ErrDevice, c.dev.Name(), c.set.Name, ev.Type))
+	return 1
+}
+
+// inspect asks every queue pair for its state, where events were lost.
+func (c *Context) inspect() int {
+	n := 0
+	for _, conn := range c.slots {
+		if conn == nil || conn.state != Ready && conn.state != Connecting {
+			continue
+		}
+		if attr, err := conn.qp.Query(); err == nil && attr.State == verbs.QPError {
+			conn.fail(fmt.Errorf("rdma: %v: %w: its queue pair is in error", conn, ErrDevice))
+			n++
+		}
+	}
+	return n
+}

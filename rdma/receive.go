@@ -1,0 +1,244 @@
+package rdma
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// ReceiveOpcode says what kind of message a receive took.
+type ReceiveOpcode int
+
+// The messages that take a receive.
+const (
+	ReceivedSend ReceiveOpcode = iota
+	ReceivedSendImm
+	ReceivedWriteImm // the data went to the memory that the peer wrote to
+)
+
+var receiveOpcodes = [...]string{"send", "send with immediate", "write with immediate"}
+
+// String names the message.
+func (o ReceiveOpcode) String() string {
+	if o >= 0 && int(o) < len(receiveOpcodes) {
+		return receiveOpcodes[o]
+	}
+	return "receive opcode " + strconv.Itoa(int(o))
+}
+
+// ReceivePool is a pool of receives.
+type ReceivePool struct{ pool[ReceiveTask] }
+
+// ReceiveTask waits for one message, from whichever connection it comes. Receives
+// take messages in the order of their submission (IBTA 10.2.9).
+type ReceiveTask struct {
+	task   pe.Task
+	ctx    *Context
+	pool   *ReceivePool
+	next   *ReceiveTask
+	posted bool
+	dst    *bufinv.Buf
+	wr     verbs.RecvWR
+	sgl    []verbs.SGE
+
+	conn   *Connection
+	opcode ReceiveOpcode
+	length int
+	imm    uint32
+}
+
+// ReceivePool makes a pool of n receives. done and failed run on the engine's
+// goroutine, inside Progress; the error is a *TaskError. It is legal in Idle. Its
+// errors match ErrNotSupported where the device has no shared receive queues, and
+// those of pe.NewPool.
+func (c *Context) ReceivePool(n int, done func(*ReceiveTask), failed func(*ReceiveTask, error)) (*ReceivePool, error) {
+	p := &ReceivePool{}
+	err := makePool(c, &p.pool, OpReceive, n, done, failed,
+		func(t *ReceiveTask) *pe.Task { return &t.task },
+		func(t *ReceiveTask) {
+			t.ctx, t.pool = c, p
+			t.wr.ID = idReceive | uint64(len(c.receives))
+			t.sgl = make([]verbs.SGE, 0, c.set.MaxRecvSGE)
+			c.receives = append(c.receives, t)
+		})
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Alloc takes a receive out of the pool. The message goes to the room of dst, a
+// list, behind the data that is there. Nil is for messages of no bytes, and writes
+// with immediate. The task takes over the caller's reference to dst, also when
+// Alloc fails. Errors match those of pe.Pool.Alloc, bufinv and mmap, and ErrRange.
+func (p *ReceivePool) Alloc(dst *bufinv.Buf) (*ReceiveTask, error) {
+	t, err := p.tasks.Alloc()
+	if err != nil {
+		freeAll(dst)
+		return nil, err
+	}
+	t.dst, t.conn, t.opcode, t.length, t.imm = dst, nil, 0, 0, 0
+	if _, err := t.gather(); err != nil {
+		t.dst = nil
+		freeAll(dst)
+		_ = p.tasks.Free(t) // it was taken just now
+		return nil, fmt.Errorf("rdma: allocate a receive: %w", err)
+	}
+	return t, nil
+}
+
+func (t *ReceiveTask) gather() ([]verbs.SGE, error) {
+	list, err := t.dst.AppendRoomSGL(t.sgl[:0], t.ctx.set.PD, -1)
+	if err != nil {
+		return nil, err
+	}
+	return list, checkList(list, cap(t.sgl), "MaxRecvSGE")
+}
+
+// Submit posts the receive, together with what was held back before it. From here
+// to its callback the task and its buffers must not be touched. It allocates
+// nothing. If it fails, the task remains the caller's.
+func (t *ReceiveTask) Submit() error { return t.submit(0, false) }
+
+// SubmitWith is Submit with flags. OptimizeReports has no effect on receives.
+func (t *ReceiveTask) SubmitWith(flags pe.SubmitFlags) error { return t.submit(flags, false) }
+
+// TrySubmit is Submit after a check that the destination, where there is one, has
+// room.
+func (t *ReceiveTask) TrySubmit() error { return t.submit(0, true) }
+
+func (t *ReceiveTask) submit(flags pe.SubmitFlags, thorough bool) error {
+	if err := t.task.Begin(operations[OpReceive].submit); err != nil {
+		return err
+	}
+	if err := t.prepare(thorough); err != nil {
+		t.task.Abort()
+		return fmt.Errorf("rdma: submit a receive: %w", err)
+	}
+	t.ctx.pushReceive(t)
+	if flags&pe.Aggregate == 0 {
+		t.ctx.flush()
+	} else {
+		t.ctx.poke()
+	}
+	return nil
+}
+
+func (t *ReceiveTask) prepare(thorough bool) error {
+	if thorough {
+		if err := t.inspect(); err != nil {
+			return err
+		}
+	}
+	var err error
+	t.wr.SGL, err = t.gather()
+	return err
+}
+
+func (t *ReceiveTask) inspect() error {
+	if t.dst.Err() == nil && t.dst != nil && t.dst.ListRoom() == 0 {
+		return fmt.Errorf("%w: its destination is full; ResetData empties it", ErrRange)
+	}
+	return nil
+}
+
+// arrived ends a receive that took a message.
+func (t *ReceiveTask) arrived(wc *verbs.WC) {
+	t.task.End()
+	t.length, t.imm = int(wc.Bytes), wc.Imm
+	switch {
+	case wc.Opcode == verbs.WCRecvWriteImm:
+		t.opcode = ReceivedWriteImm
+		t.pool.done(t)
+		return
+	case wc.HasImm:
+		t.opcode = ReceivedSendImm
+	default:
+		t.opcode, t.imm = ReceivedSend, 0
+	}
+	if t.length > 0 {
+		if err := t.dst.Produced(t.length); err != nil {
+			t.pool.failed(t, fmt.Errorf("rdma: receive: its destination was changed in flight: %w", err))
+			return
+		}
+	}
+	t.pool.done(t)
+}
+
+func (t *ReceiveTask) fail(err error) {
+	t.task.End()
+	t.pool.failed(t, err)
+}
+
+// flush ends a receive that is in flight when its queue is gone, and returns how
+// many that were.
+func (t *ReceiveTask) flush() int {
+	if !t.task.InFlight() {
+		return 0
+	}
+	t.posted, t.next, t.conn = false, nil, nil
+	t.fail(&TaskError{Op: OpReceive, Status: verbs.StatusFlushed})
+	return 1
+}
+
+// Free puts the task back into its pool and drops its reference to its buffer. It
+// is legal whenever the task is not in flight. Errors are those of pe.Pool.Free
+// and bufinv.
+func (t *ReceiveTask) Free() error {
+	if err := t.pool.free(t); err != nil {
+		return err
+	}
+	dst := t.dst
+	t.dst, t.conn = nil, nil
+	return dst.Free()
+}
+
+// InFlight reports whether the task is submitted and not completed.
+func (t *ReceiveTask) InFlight() bool { return t.task.InFlight() }
+
+// UserData returns what SetUserData stored since the task was allocated.
+func (t *ReceiveTask) UserData() any { return t.task.UserData() }
+
+// SetUserData stores a value of the user's with the task, until it is freed.
+func (t *ReceiveTask) SetUserData(v any) { t.task.SetUserData(v) }
+
+// Operation is OpReceive.
+func (t *ReceiveTask) Operation() Operation { return OpReceive }
+
+// Destination is the buffer that messages go to, or nil.
+func (t *ReceiveTask) Destination() *bufinv.Buf { return t.dst }
+
+// SetDestination exchanges the buffer. It takes over the caller's reference to
+// the new one, in any case, and drops the one to the old.
+func (t *ReceiveTask) SetDestination(dst *bufinv.Buf) error {
+	err := dst.Err()
+	if t.task.InFlight() {
+		err = fmt.Errorf("the task is in flight: %w; wait for its callback", pe.ErrInUse)
+	}
+	if err != nil {
+		freeAll(dst)
+		return fmt.Errorf("rdma: set the destination of a receive: %w", err)
+	}
+	old := t.dst
+	t.dst = dst
+	if old == dst {
+		return nil
+	}
+	return old.Free()
+}
+
+// Opcode says what kind of message came.
+func (t *ReceiveTask) Opcode() ReceiveOpcode { return t.opcode }
+
+// Length is the number of bytes that came: appended to the destination or, for a
+// write with immediate, placed in the memory that the peer wrote to.
+func (t *ReceiveTask) Length() int { return t.length }
+
+// Imm returns the 32 bits of immediate data, and whether the message had any.
+func (t *ReceiveTask) Imm() (imm uint32, ok bool) { return t.imm, t.opcode != ReceivedSend }
+
+// Connection is the connection that the message came from.
+func (t *ReceiveTask) Connection() *Connection { return t.conn }

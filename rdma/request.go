@@ -1,0 +1,252 @@
+package rdma
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// request is what all tasks have in common that go to the send queue of a
+// connection.
+type request struct {
+	task   pe.Task
+	ctx    *Context
+	conn   *Connection
+	next   *request
+	kind   finisher // the task itself
+	op     Operation
+	posted bool
+	quiet  bool // OptimizeReports
+	local  *bufinv.Buf
+	remote *bufinv.Buf
+	length int // bytes that this submission moves
+	word   int // in the scratch memory, for the result of an atomic
+	old    uint64
+	wr     verbs.SendWR
+	sgl    []verbs.SGE // as long as a list may be
+}
+
+// finisher runs a task's callbacks.
+type finisher interface {
+	succeeded()
+	failed(error)
+}
+
+// enlist makes a request known to its context. It is called once, when the pool
+// is made.
+func (r *request) enlist(c *Context, op Operation, kind finisher) {
+	r.ctx, r.op, r.kind = c, op, kind
+	r.wr.ID = uint64(len(c.requests))
+	r.wr.Op = operations[op].verb
+	if op.atomic() {
+		r.word = c.words
+		c.words++
+		r.sgl = make([]verbs.SGE, 1)
+	} else {
+		r.sgl = make([]verbs.SGE, 0, c.set.MaxSendSGE)
+	}
+	c.requests = append(c.requests, r)
+}
+
+// Submit gives the task to the device, together with what was held back before
+// it. From here to its callback the task and its buffers must not be touched. It
+// allocates nothing.
+//
+// It checks what would otherwise do harm unseen: the buffers, and that what is
+// moved fits. What the device or the peer refuses shows when the task fails, and
+// ends the connection; TrySubmit finds most of it before. If Submit fails, the
+// task remains the caller's.
+func (r *request) Submit() error { return r.submit(0, false) }
+
+// SubmitWith is Submit with flags.
+func (r *request) SubmitWith(flags pe.SubmitFlags) error { return r.submit(flags, false) }
+
+// TrySubmit is Submit after a check of everything that can be known here: also
+// the permissions and bounds that the peer's descriptor gave, alignment, and the
+// limits of the device.
+func (r *request) TrySubmit() error { return r.submit(0, true) }
+
+// InFlight reports whether the task is submitted and not completed.
+func (r *request) InFlight() bool { return r.task.InFlight() }
+
+// UserData returns what SetUserData stored since the task was allocated.
+func (r *request) UserData() any { return r.task.UserData() }
+
+// SetUserData stores a value of the user's with the task, until it is freed.
+func (r *request) SetUserData(v any) { r.task.SetUserData(v) }
+
+// Operation is the task's kind.
+func (r *request) Operation() Operation { return r.op }
+
+// Connection is the connection that the task runs on.
+func (r *request) Connection() *Connection { return r.conn }
+
+// SetConnection moves the task to another connection of the same context.
+func (r *request) SetConnection(conn *Connection) error {
+	if err := r.mayChange("connection"); err != nil {
+		return err
+	}
+	if err := r.ctx.owns(conn); err != nil {
+		return fmt.Errorf("rdma: set the connection of a %v: %w", r.op, err)
+	}
+	r.conn = conn
+	return nil
+}
+
+// Length is the number of bytes that the last submission moved.
+func (r *request) Length() int { return r.length }
+
+func (r *request) mayChange(what string) error {
+	if r.task.InFlight() {
+		return fmt.Errorf("rdma: set the %s of a %v: the task is in flight: %w; wait for its callback", what, r.op, pe.ErrInUse)
+	}
+	return nil
+}
+
+func (c *Context) owns(conn *Connection) error {
+	switch {
+	case conn == nil:
+		return fmt.Errorf("%w: no connection is given", ErrInvalid)
+	case conn.ctx != c:
+		return fmt.Errorf("%w: %v is not of context %q", ErrInvalid, conn, c.set.Name)
+	}
+	return nil
+}
+
+// give sets what a task that was just allocated works on.
+func (r *request) give(conn *Connection, local, remote *bufinv.Buf) error {
+	r.length, r.old = 0, 0
+	if err := r.ctx.owns(conn); err != nil {
+		return err
+	}
+	r.conn, r.local, r.remote = conn, local, remote
+	err := r.measure()
+	if err == nil {
+		err = r.inspect()
+	}
+	if err != nil {
+		r.conn, r.local, r.remote = nil, nil, nil
+	}
+	return err
+}
+
+// swap exchanges a buffer, and drops the reference to the old one. It takes over
+// the new one in any case.
+func (r *request) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
+	err := r.mayChange(what)
+	if err == nil {
+		if err = b.Err(); err != nil {
+			err = fmt.Errorf("rdma: set the %s of a %v: %w", what, r.op, err)
+		}
+	}
+	if err != nil {
+		_ = b.Free() // the error at hand says more
+		return err
+	}
+	old := *slot
+	*slot = b
+	if old != b {
+		return old.Free()
+	}
+	return nil
+}
+
+// drop lets go of the buffers of a task that was freed.
+func (r *request) drop() error {
+	local, remote := r.local, r.remote
+	r.conn, r.local, r.remote = nil, nil, nil
+	err := local.Free()
+	if e := remote.Free(); err == nil {
+		err = e
+	}
+	return err
+}
+
+func (r *request) submit(flags pe.SubmitFlags, thorough bool) error {
+	if err := r.task.Begin(operations[r.op].submit); err != nil {
+		return err
+	}
+	if err := r.prepare(thorough); err != nil {
+		r.task.Abort()
+		return fmt.Errorf("rdma: %s: %w", operations[r.op].submit, err)
+	}
+	r.quiet = flags&pe.OptimizeReports != 0
+	r.conn.push(r)
+	if flags&pe.Aggregate == 0 {
+		r.ctx.flush()
+	} else {
+		r.ctx.poke()
+	}
+	return nil
+}
+
+// prepare builds the work request.
+func (r *request) prepare(thorough bool) error {
+	if r.conn == nil || r.conn.state != Ready {
+		return r.notReady()
+	}
+	if err := r.measure(); err != nil {
+		return err
+	}
+	if thorough {
+		if err := r.inspect(); err != nil {
+			return err
+		}
+	}
+	if r.op.answered() && r.conn.maxReads == 0 {
+		return fmt.Errorf("%w: one end of %v takes no reads and atomics", ErrNotSupported, r.conn)
+	}
+	var err error
+	if r.wr.SGL, err = r.gather(); err != nil {
+		return err
+	}
+	r.wr.RKey, r.wr.RemoteAddr = 0, 0
+	if r.remote != nil {
+		r.wr.RKey = r.remote.Map().RKey()
+		r.wr.RemoteAddr = r.remote.TailAddr()
+		if r.op == OpRead {
+			r.wr.RemoteAddr = r.remote.DataAddr()
+		}
+	}
+	return nil
+}
+
+func (r *request) notReady() error {
+	switch {
+	case r.conn == nil:
+		return fmt.Errorf("%w: the task has no connection", ErrInvalid)
+	case r.conn.err != nil:
+		return fmt.Errorf("%w: %v has failed: %w", ErrNotReady, r.conn, r.conn.err)
+	}
+	return fmt.Errorf("%w: %v is %v; tasks run on it only when it is Ready", ErrNotReady, r.conn, r.conn.state)
+}
+
+// succeed ends a task whose work is done.
+func (r *request) succeed() {
+	r.task.End()
+	switch {
+	case r.op == OpRead:
+		// Of use to nobody who kept their hands off the buffers meanwhile.
+		if err := r.local.Produced(r.length); err != nil {
+			r.kind.failed(fmt.Errorf("rdma: %v: its destination was changed in flight: %w", r.op, err))
+			return
+		}
+	case r.op.atomic():
+		if err := r.takeOld(); err != nil {
+			r.kind.failed(fmt.Errorf("rdma: %v: its result buffer was changed in flight: %w", r.op, err))
+			return
+		}
+	}
+	r.kind.succeeded()
+}
+
+func (r *request) fail(status verbs.Status, vendor uint32) {
+	r.failWith(&TaskError{Op: r.op, Status: status, Connection: r.conn, VendorError: vendor})
+}
+
+func (r *request) failWith(err error) {
+	r.task.End()
+	r.kind.failed(err)
+}

@@ -1,0 +1,268 @@
+package rdma
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// settings is a Config that has been checked, with all defaults filled in.
+type settings struct {
+	Config
+	caps     Capabilities
+	access   verbs.Access // what peers may do
+	gid      verbs.GIDEntry
+	lid      uint16
+	rnrRetry uint8
+	retries  uint8
+	timeout  uint8 // code
+	rnrTimer uint8 // code
+	reads    int   // accepted from the peer at a time
+	maxCQE   int
+}
+
+const (
+	defaultSGE         = 4
+	defaultAckTimeout  = ackTimeUnit << 14
+	defaultMinRNRTimer = 640 * time.Microsecond
+	ackTimeUnit        = 4096 * time.Nanosecond
+	maxRNRRetry        = 7
+	maxRetryCount      = 7
+	// readLimit bounds the reads and atomics accepted at a time: more do not
+	// help, and each costs the device memory on every connection.
+	readLimit = 16
+)
+
+func resolve(dev verbs.Device, cfg Config) (*settings, error) {
+	s := &settings{Config: cfg}
+	attr, err := dev.Query()
+	if err != nil {
+		return nil, fmt.Errorf("query %s: %w", dev.Name(), err)
+	}
+	s.caps = capabilitiesOf(&attr)
+	s.maxCQE = attr.MaxCQE
+	s.reads = min(attr.MaxQPReadAtomic, readLimit)
+	if !s.caps.Transports.Has(verbs.RC) {
+		return nil, fmt.Errorf("%w: %s has no reliable connections", ErrNotSupported, dev.Name())
+	}
+	if s.Name == "" {
+		s.Name = "rdma"
+	}
+	if s.PD == nil {
+		s.PD = dev.DefaultPD()
+	} else if s.PD.Device() != dev {
+		return nil, fmt.Errorf("%w: Config.PD belongs to %s; take one of %s", ErrInvalid, s.PD.Device().Name(), dev.Name())
+	}
+	if s.Port == 0 {
+		s.Port = 1
+	}
+	if s.Port < 1 || s.Port > attr.Ports {
+		return nil, fmt.Errorf("%w: Config.Port is %d; %s has ports 1 to %d", ErrRange, s.Port, dev.Name(), attr.Ports)
+	}
+	s.setAccess()
+	if err := s.setPath(dev); err != nil {
+		return nil, err
+	}
+	if err := s.setRetries(); err != nil {
+		return nil, err
+	}
+	return s, s.setSizes(dev)
+}
+
+func (s *settings) setAccess() {
+	s.Permissions &= mmap.RemoteRead | mmap.RemoteWrite | mmap.RemoteAtomic
+	for _, right := range [...]struct {
+		p mmap.Permission
+		a verbs.Access
+	}{
+		{mmap.RemoteRead, verbs.AccessRemoteRead},
+		{mmap.RemoteWrite, verbs.AccessRemoteWrite},
+		{mmap.RemoteAtomic, verbs.AccessRemoteAtomic},
+	} {
+		if s.Permissions.Has(right.p) {
+			s.access |= right.a
+		}
+	}
+}
+
+// setPath settles what concerns the port and the packets.
+func (s *settings) setPath(dev verbs.Device) error {
+	port, err := dev.QueryPort(s.Port)
+	if err != nil {
+		return fmt.Errorf("query port %d of %s: %w", s.Port, dev.Name(), err)
+	}
+	s.lid = port.LID
+	switch {
+	case s.MTU == 0:
+		s.MTU = port.ActiveMTU
+	case !s.MTU.Valid():
+		return fmt.Errorf("%w: Config.MTU is %d; 256, 512, 1024, 2048 and 4096 are possible", ErrRange, s.MTU)
+	case s.MTU > port.ActiveMTU:
+		return fmt.Errorf("%w: Config.MTU is %d; port %d of %s carries %d at present", ErrRange, s.MTU, s.Port, dev.Name(), port.ActiveMTU)
+	}
+	maxSL := uint8(15)
+	if port.LinkLayer == verbs.LinkEthernet {
+		maxSL = 7
+	}
+	if s.SL > maxSL {
+		return fmt.Errorf("%w: Config.SL is %d; 0 to %d are possible here", ErrRange, s.SL, maxSL)
+	}
+	if s.HopLimit == 0 {
+		s.HopLimit = 64
+	}
+	table, err := dev.GIDs(s.Port)
+	if err != nil {
+		return fmt.Errorf("read the GID table of port %d of %s: %w", s.Port, dev.Name(), err)
+	}
+	s.gid, err = chooseGID(table, port.LinkLayer, s.GIDIndex)
+	if err != nil {
+		return fmt.Errorf("port %d of %s: %w", s.Port, dev.Name(), err)
+	}
+	s.GIDIndex = new(s.gid.Index)
+	return nil
+}
+
+// chooseGID takes the entry asked for, or else the best one.
+func chooseGID(table []verbs.GIDEntry, layer verbs.LinkLayer, want *int) (verbs.GIDEntry, error) {
+	best, bestRank := verbs.GIDEntry{}, 0
+	var usable []string
+	for _, e := range table {
+		rank := rankGID(e, layer)
+		if rank == 0 {
+			continue
+		}
+		if want != nil && *want == e.Index {
+			return e, nil
+		}
+		usable = append(usable, fmt.Sprintf("%d (%v, %v)", e.Index, e.GID.Addr(), e.Type))
+		if rank > bestRank {
+			best, bestRank = e, rank
+		}
+	}
+	switch {
+	case len(usable) == 0:
+		return best, fmt.Errorf("%w: none of the %d entries of its GID table is for RoCEv2 or InfiniBand; give its interface an IP address", ErrGID, len(table))
+	case want != nil:
+		return best, fmt.Errorf("%w at index %d; use one of %s", ErrGID, *want, strings.Join(usable, ", "))
+	}
+	return best, nil
+}
+
+// rankGID orders the entries by preference; zero is not usable.
+func rankGID(e verbs.GIDEntry, layer verbs.LinkLayer) int {
+	addr := e.GID.Addr()
+	switch {
+	case e.GID == verbs.GID{}:
+		return 0
+	case layer == verbs.LinkInfiniBand:
+		if e.Type != verbs.GIDInfiniBand {
+			return 0
+		}
+		return 1
+	case e.Type != verbs.GIDRoCEv2:
+		return 0
+	case addr.IsLinkLocalUnicast():
+		return 1
+	case addr.Is4():
+		return 3
+	}
+	return 2
+}
+
+func (s *settings) setRetries() error {
+	var err error
+	if s.rnrRetry, err = retryCode("RNRRetry", s.RNRRetry, maxRNRRetry); err != nil {
+		return err
+	}
+	if s.retries, err = retryCode("RetryCount", s.RetryCount, maxRetryCount); err != nil {
+		return err
+	}
+	s.RNRRetry, s.RetryCount = new(int(s.rnrRetry)), new(int(s.retries))
+	if s.ConnectTimeout < 0 {
+		return fmt.Errorf("%w: Config.ConnectTimeout is %v; give a positive time, or zero to wait for ever", ErrRange, s.ConnectTimeout)
+	}
+
+	switch longest := ackTimeUnit << 31; {
+	case s.AckTimeout < 0:
+		s.AckTimeout = -1
+	case s.AckTimeout > longest:
+		return fmt.Errorf("%w: Config.AckTimeout is %v; at most %v are possible, or a negative time to wait for ever", ErrRange, s.AckTimeout, longest)
+	default:
+		if s.AckTimeout == 0 {
+			s.AckTimeout = defaultAckTimeout
+		}
+		s.timeout = 1
+		for ackTimeUnit<<s.timeout < s.AckTimeout {
+			s.timeout++
+		}
+		s.AckTimeout = ackTimeUnit << s.timeout
+	}
+
+	if s.MinRNRTimer == 0 {
+		s.MinRNRTimer = defaultMinRNRTimer
+	}
+	code, rounded, ok := rnrTimerCode(s.MinRNRTimer)
+	if !ok {
+		return fmt.Errorf("%w: Config.MinRNRTimer is %v; 10 µs to 655.36 ms are possible", ErrRange, s.MinRNRTimer)
+	}
+	s.rnrTimer, s.MinRNRTimer = code, rounded
+	return nil
+}
+
+func retryCode(field string, v *int, most int) (uint8, error) {
+	switch {
+	case v == nil:
+		return uint8(most), nil
+	case *v < 0 || *v > most:
+		return 0, fmt.Errorf("%w: Config.%s is %d; 0 to %d are possible", ErrRange, field, *v, most)
+	}
+	return uint8(*v), nil
+}
+
+// rnrTimers are the receiver-not-ready times by code, in units of 10 µs (IBTA
+// 9.7.5.2.8, table 46).
+var rnrTimers = [32]int{
+	65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768,
+	1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+}
+
+// rnrTimerCode rounds up to the next time that has a code.
+func rnrTimerCode(d time.Duration) (code uint8, rounded time.Duration, ok bool) {
+	if d <= 0 {
+		return 0, 0, false
+	}
+	// The longest time has the code 0, so that it is looked at last.
+	for i := 1; i <= len(rnrTimers); i++ {
+		c := i % len(rnrTimers)
+		if t := time.Duration(rnrTimers[c]) * 10 * time.Microsecond; t >= d {
+			return uint8(c), t, true
+		}
+	}
+	return 0, 0, false
+}
+
+func (s *settings) setSizes(dev verbs.Device) error {
+	for _, f := range []struct {
+		name  string
+		value *int
+		zero  int
+		most  int
+	}{
+		{"MaxConnections", &s.MaxConnections, 1, s.caps.MaxConnections},
+		{"SendQueueSize", &s.SendQueueSize, 0, s.caps.MaxSends},
+		{"RecvQueueSize", &s.RecvQueueSize, 0, s.caps.MaxReceives},
+		{"MaxSendSGE", &s.MaxSendSGE, min(defaultSGE, s.caps.MaxSendSGE), s.caps.MaxSendSGE},
+		{"MaxRecvSGE", &s.MaxRecvSGE, min(defaultSGE, s.caps.MaxRecvSGE), s.caps.MaxRecvSGE},
+	} {
+		if *f.value < 0 || *f.value > f.most {
+			return fmt.Errorf("%w: Config.%s is %d; %s allows %d at most", ErrRange, f.name, *f.value, dev.Name(), f.most)
+		}
+		if *f.value == 0 {
+			*f.value = f.zero
+		}
+	}
+	return nil
+}
