@@ -138,10 +138,14 @@ func (c *Core) Stop() error {
 	if err := e.owned("stop " + c.object()); err != nil {
 		return err
 	}
+	c.stop()
+	return nil
+}
+
+func (c *Core) stop() {
 	if s := c.State(); s == Starting && !c.starting || s == Running {
 		c.halt()
 	}
-	return nil
 }
 
 // Close destroys the context: it leaves its engine and cannot be started again.

@@ -137,6 +137,9 @@ func (e *Engine) pass() int {
 	n += e.runCalls()
 	for _, c := range e.contexts {
 		if c.State() != Idle {
+			if e.draining {
+				c.stop()
+			}
 			n += c.progress()
 			n += e.deliver()
 		}

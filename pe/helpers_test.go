@@ -43,10 +43,10 @@ type device struct {
 	budget    int   // completions handled by one Progress; 0: all
 	onStart   func()
 
-	posted   []*job // in flight, at the device
-	held     []*job // submitted with Aggregate
+	posted   []*job     // in flight, at the device
+	held     []*job     // submitted with Aggregate
 	mu       sync.Mutex // guards ready
-	ready    []result // completed, not reported
+	ready    []result   // completed, not reported
 	stopping bool
 
 	trace    []string // calls to the backend, except Progress and Arm
@@ -55,6 +55,7 @@ type device struct {
 	passes   int
 	arms     int
 	acquired bool
+	finished bool // it has called Stopped
 }
 
 // deviceBackend keeps the methods of the backend apart from those of the Core.
@@ -124,7 +125,7 @@ func (b *deviceBackend) Start() (bool, error) {
 	if b.startErr != nil {
 		return false, b.startErr
 	}
-	b.acquired, b.stopping = true, false
+	b.acquired, b.stopping, b.finished = true, false, false
 	return !b.slowStart, nil
 }
 
@@ -177,6 +178,7 @@ func (b *deviceBackend) Idle() {
 // finish says that the device has stopped, once it has.
 func (b *deviceBackend) finish() {
 	if b.stopping && !b.slowStop && b.Core.InFlight() == 0 {
+		b.finished = true
 		b.Stopped()
 	}
 }

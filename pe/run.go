@@ -33,11 +33,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		select {
 		case <-done:
 			done = nil
-			e.draining = true
-			for _, c := range e.contexts {
-				// It fails only on another goroutine.
-				_ = c.Stop()
-			}
+			e.draining = true // the next pass stops the contexts
 			continue
 		default:
 		}
