@@ -11,8 +11,7 @@ import (
 // awaited reports whether a response to psn can be expected; any other is a
 // ghost from the past, or forged.
 func (q *QP) awaited(psn uint32) bool {
-	return (q.state == verbs.QPReadyToSend || q.state == verbs.QPSendQueueDrained) &&
-		wire.PSNDiff(psn, q.unaPSN) >= 0 && wire.PSNDiff(psn, q.maxPSN) < 0
+	return q.sending() && wire.PSNDiff(psn, q.unaPSN) >= 0 && wire.PSNDiff(psn, q.maxPSN) < 0
 }
 
 func (q *QP) receiveAck(p *wire.Packet, now time.Duration) {

@@ -69,11 +69,14 @@ func (q *QP) restoreRetries() {
 // transmitRequests sends requests as far as window, reads outstanding and
 // budget allow, and reports whether budget alone stopped it.
 func (q *QP) transmitRequests(out Output, now time.Duration, budget int) bool {
-	if q.state != verbs.QPReadyToSend || q.rnrUntil != 0 {
+	if !q.sending() || q.rnrUntil != 0 {
 		return false
 	}
 	for q.sendIdx != q.sq.tail {
 		w := q.sq.at(q.sendIdx)
+		if q.state == verbs.QPSendQueueDrained && wire.PSNDiff(w.first, q.maxPSN) >= 0 {
+			return false
+		}
 		if w.fault != verbs.StatusSuccess {
 			// Its turn to fail comes when everything before it is complete.
 			if q.sendIdx == q.sq.head {
@@ -102,6 +105,12 @@ func (q *QP) transmitRequests(out Output, now time.Duration, budget int) bool {
 		}
 	}
 	return false
+}
+
+// sending reports whether requests may leave: in SQD those, and the repetitions
+// of those, that were begun before (IBTA 10.3.1.6).
+func (q *QP) sending() bool {
+	return q.state == verbs.QPReadyToSend || q.state == verbs.QPSendQueueDrained
 }
 
 func (q *QP) readsOutstanding() bool {
@@ -218,7 +227,7 @@ func (q *QP) armAckTimer(now time.Duration) {
 
 // Timeout does what is due by now.
 func (q *QP) Timeout(now time.Duration) {
-	if q.state != verbs.QPReadyToSend {
+	if !q.sending() {
 		return
 	}
 	if q.rnrUntil != 0 && now >= q.rnrUntil {
