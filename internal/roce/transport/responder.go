@@ -335,10 +335,11 @@ func (q *QP) takeReceive() bool {
 func (q *QP) finishReceive(p *wire.Packet, opcode verbs.WCOpcode, n uint32) {
 	q.inReceive = false
 	q.counters.Receives++
-	q.recvCQ.Complete(verbs.WC{
-		ID: q.current.id, Opcode: opcode, Bytes: n, QPN: q.num,
-		HasImm: p.Opcode.HasImm(), Imm: p.Imm,
-	}, p.Solicited)
+	wc := verbs.WC{ID: q.current.id, Opcode: opcode, Bytes: n, QPN: q.num}
+	if p.Opcode.HasImm() {
+		wc.HasImm, wc.Imm = true, p.Imm // without the header, an earlier packet's value
+	}
+	q.recvCQ.Complete(wc, p.Solicited)
 }
 
 func (q *QP) failReceive(status verbs.Status) {
