@@ -59,15 +59,17 @@ func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
 	default:
 		return 0, fmt.Errorf("post send on queue pair %#x in state %v: it must be RTS: %w", q.num, q.state, verbs.ErrState)
 	}
+	n, err := len(wrs), error(nil)
 	for i := range wrs {
-		if err := q.postSend(&wrs[i]); err != nil {
-			return i, fmt.Errorf("post send %d of %d (%v) on queue pair %#x: %w", i+1, len(wrs), wrs[i].Op, q.num, err)
+		if err = q.postSend(&wrs[i]); err != nil {
+			n, err = i, fmt.Errorf("post send %d of %d (%v) on queue pair %#x: %w", i+1, len(wrs), wrs[i].Op, q.num, err)
+			break
 		}
 	}
 	if q.state == verbs.QPError {
 		q.flush()
 	}
-	return len(wrs), nil
+	return n, err
 }
 
 func (q *QP) postSend(wr *verbs.SendWR) error {
