@@ -386,14 +386,17 @@ func (q *QP) duplicate(p *wire.Packet) {
 		if q.responses.crowded() {
 			return
 		}
-		n := q.responsePackets(p.RETH.Length)
-		executed := wire.PSNDiff(wire.PSNAdd(p.PSN, n), q.expected) <= 0
+		// Compared as numbers: a forged length can span all sequence numbers.
+		executed := q.responsePackets(p.RETH.Length) <= -int(wire.PSNDiff(p.PSN, q.expected))
 		region, ok := q.readable(p)
 		if !executed || !ok || q.attr.Access&verbs.AccessRemoteRead == 0 {
 			return
 		}
 		q.responses.push(response{kind: readResponse, psn: p.PSN, msn: q.msn, region: region, addr: p.RETH.VA, left: p.RETH.Length})
 	case wire.RCCompareSwap, wire.RCFetchAdd:
+		if q.responses.crowded() {
+			return
+		}
 		for i := range q.atomics {
 			a := &q.atomics[i]
 			if a.valid && a.psn == p.PSN && a.opcode == p.Opcode && a.addr == p.Atomic.VA {
