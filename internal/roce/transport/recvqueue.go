@@ -23,11 +23,9 @@ type RecvQueue struct {
 	domain uint32
 	memory *Memory
 
-	shared    bool
-	limit     int
-	onLimit   func()
-	onPosted  func()
-	destroyed bool
+	shared  bool
+	limit   int
+	onLimit func()
 }
 
 // NewRecvQueue returns a queue for depth receives of maxSGE entries each.
