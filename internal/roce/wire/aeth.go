@@ -9,7 +9,7 @@ import (
 // AETHLen is the length of the acknowledge extended transport header in bytes.
 const AETHLen = 4
 
-// AETH is the acknowledge extended transport header (IBTA 9.3.4).
+// AETH is the acknowledge extended transport header (IBTA 9.3).
 type AETH struct {
 	Syndrome Syndrome
 	MSN      uint32 // message sequence number, 24 bits
@@ -25,7 +25,7 @@ func (h *AETH) get(b *[AETHLen]byte) {
 }
 
 // Syndrome tells an acknowledgement from its negative kinds; its lower five bits
-// hold the kind's value (IBTA 9.7.5.1, table 44).
+// hold the kind's value (IBTA 9.7.5).
 type Syndrome uint8
 
 // SyndromeKind is the upper three bits of a [Syndrome].
@@ -53,7 +53,7 @@ func (k SyndromeKind) String() string {
 	}
 }
 
-// NakCode is the reason of a NAK (IBTA 9.7.5.2.1, table 45); 5 bits.
+// NakCode is the reason of a NAK (IBTA 9.7.5); 5 bits.
 type NakCode uint8
 
 // The reasons of a NAK.
@@ -138,7 +138,7 @@ func (s Syndrome) String() string {
 }
 
 // RNRTimer is the time that a requester waits after a receiver-not-ready NAK
-// with that timer code (IBTA 9.7.5.2.8, table 46): 10 µs for code 1, growing to
+// with that timer code (IBTA 9.7.5, table 46): 10 µs for code 1, growing to
 // 491.52 ms for code 31, and 655.36 ms for code 0. Of a code above 31 the lower
 // five bits count.
 func RNRTimer(code uint8) time.Duration {

@@ -6,11 +6,11 @@ const (
 	// AtomicETHLen is the length of the atomic extended transport header in bytes.
 	AtomicETHLen = 28
 	// AtomicAckLen is the length of the atomic acknowledge extended transport
-	// header in bytes (IBTA 9.3.5.3): the value that the memory held before.
+	// header in bytes (IBTA 9.3): the value that the memory held before.
 	AtomicAckLen = 8
 )
 
-// AtomicETH is the atomic extended transport header (IBTA 9.3.5.1).
+// AtomicETH is the atomic extended transport header (IBTA 9.3).
 type AtomicETH struct {
 	VA      uint64 // virtual address at the responder
 	RKey    uint32

@@ -7,7 +7,7 @@ import (
 )
 
 func TestBTHBytes(t *testing.T) {
-	// IBTA 9.2, figure 91: opcode | SE M pad TVer | P_Key | F B reserved |
+	// IBTA 9.2: opcode | SE M pad TVer | P_Key | F B reserved |
 	// destination QP | A reserved | PSN.
 	for _, tt := range []struct {
 		packet Packet

@@ -5,7 +5,7 @@ import "encoding/binary"
 // DETHLen is the length of the datagram extended transport header in bytes.
 const DETHLen = 8
 
-// DETH is the datagram extended transport header (IBTA 9.3.2).
+// DETH is the datagram extended transport header (IBTA 9.3).
 type DETH struct {
 	QKey  uint32
 	SrcQP uint32 // 24 bits

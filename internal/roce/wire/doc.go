@@ -7,9 +7,10 @@
 // of one packet and a view of its payload; [Flow] computes and checks the CRC,
 // which also covers the IP and UDP headers around the packet.
 //
-// Nothing here has state, keeps a caller's memory, allocates after the program
-// has started, or panics, whatever its input. Every function may be called from
-// any goroutine.
+// Nothing here has state of its own or panics, whatever its input, and nothing
+// but the String methods allocates. Of a caller's memory only Packet.Payload
+// refers to any after a call. Every function may be called from any goroutine;
+// a Packet belongs to one at a time.
 package wire
 
 const (

@@ -10,7 +10,7 @@ import (
 // header, the IP header, the UDP header and the packet up to the ICRC, with ones
 // in place of what may change on the way: IPv4's type of service, time to live
 // and checksum; IPv6's traffic class, flow label and hop limit; UDP's checksum;
-// the fifth byte of the base transport header (IBTA 7.8.1, annex A17.3.3).
+// the fifth byte of the base transport header (IBTA 7.8, annex A17).
 const (
 	routeLen    = 8
 	ipv4Len     = 20

@@ -1,9 +1,9 @@
 package wire
 
 const (
-	// ImmLen is the length of the immediate data header in bytes (IBTA 9.3.6).
+	// ImmLen is the length of the immediate data header in bytes (IBTA 9.3).
 	ImmLen = 4
 	// IETHLen is the length of the invalidate extended transport header in bytes
-	// (IBTA 9.3.7): the remote key that the responder is to invalidate.
+	// (IBTA 9.3): the remote key that the responder is to invalidate.
 	IETHLen = 4
 )

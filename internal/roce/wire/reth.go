@@ -5,7 +5,7 @@ import "encoding/binary"
 // RETHLen is the length of the RDMA extended transport header in bytes.
 const RETHLen = 16
 
-// RETH is the RDMA extended transport header (IBTA 9.3.3): the remote memory
+// RETH is the RDMA extended transport header (IBTA 9.3): the remote memory
 // that a WRITE or READ names.
 type RETH struct {
 	VA     uint64 // virtual address at the responder
