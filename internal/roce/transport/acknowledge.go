@@ -31,7 +31,9 @@ func (q *QP) receiveAck(p *wire.Packet, now time.Duration) {
 		switch syndrome.Code() {
 		case wire.NakSequence:
 			q.counters.SequenceNaks++
-			q.retry(p.PSN, costOfGap, now)
+			if q.rnrUntil == 0 { // else it was late, or came twice
+				q.retry(p.PSN, costOfGap, now)
+			}
 		case wire.NakInvalidRequest:
 			q.failRequest(verbs.StatusRemoteInvalidRequest)
 		case wire.NakRemoteAccess:

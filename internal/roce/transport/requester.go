@@ -220,7 +220,7 @@ func dataOpcode(op verbs.Opcode, first, last bool) wire.Opcode {
 
 func (q *QP) armAckTimer(now time.Duration) {
 	q.ackDeadline = 0
-	if q.ackTimeout != 0 && q.unaPSN != q.maxPSN {
+	if q.ackTimeout != 0 && q.rnrUntil == 0 && q.unaPSN != q.maxPSN {
 		q.ackDeadline = now + q.ackTimeout
 	}
 }
