@@ -98,7 +98,7 @@ func (q *QP) transmitRequests(out Output, now time.Duration, budget int) bool {
 		}
 		budget--
 		if !q.transmitRequest(out, w, now) {
-			return false
+			continue
 		}
 		if wire.PSNDiff(q.sendPSN, w.last) > 0 {
 			q.sendIdx++
@@ -122,7 +122,8 @@ func (q *QP) readsOutstanding() bool {
 	return false
 }
 
-// transmitRequest sends the packet at sendPSN and moves past it.
+// transmitRequest sends the packet at sendPSN and moves past it; it reports
+// false if there is a fault in the request.
 func (q *QP) transmitRequest(out Output, w *sendWQE, now time.Duration) bool {
 	p := &q.packet
 	*p = wire.Packet{PKey: defaultPKey, DestQP: q.attr.DestQPN, PSN: q.sendPSN, MigReq: true}
@@ -156,9 +157,7 @@ func (q *QP) transmitRequest(out Output, w *sendWQE, now time.Duration) bool {
 		var ok bool
 		if pieces, ok = gather(pieces, w.segs, off, n); !ok {
 			w.fault = verbs.StatusLocalProtectionError
-			if q.sendIdx == q.sq.head {
-				q.failRequest(w.fault)
-			}
+			q.rewind(q.unaPSN) // what comes before may have asked for no acknowledgement
 			return false
 		}
 		last := q.sendPSN == w.last
@@ -169,7 +168,7 @@ func (q *QP) transmitRequest(out Output, w *sendWQE, now time.Duration) bool {
 		p.Pad = uint8(-n & 3)
 		q.unasked++
 		p.AckReq = q.unasked >= ackInterval ||
-			last && (q.signalAll || w.wr.Flags&verbs.FlagSignaled != 0 || q.sendIdx+1 == q.sq.tail) ||
+			last && (q.signalAll || w.wr.Flags&verbs.FlagSignaled != 0 || q.nothingFollows()) ||
 			int(wire.PSNDiff(q.sendPSN, q.unaPSN))+1 >= q.congestion
 	}
 	if p.AckReq {
@@ -184,6 +183,12 @@ func (q *QP) transmitRequest(out Output, w *sendWQE, now time.Duration) bool {
 		q.armAckTimer(now)
 	}
 	return true
+}
+
+// nothingFollows reports whether no later request will ask for acknowledgements.
+func (q *QP) nothingFollows() bool {
+	next := q.sendIdx + 1
+	return next == q.sq.tail || q.sq.at(next).fault != verbs.StatusSuccess
 }
 
 // dataOpcode is the opcode of one packet of a send or write.
