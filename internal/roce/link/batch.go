@@ -6,12 +6,15 @@ import (
 )
 
 const (
-	maxMessages      = 64
-	maxPieces        = 2048
-	maxMessagePieces = 1024 // IOV_MAX
-	sparePieces      = 8    // wanted for a packet; with fewer its references are copied
-	arenaSize        = 256 << 10
-	maxBatchBytes    = 512 << 10
+	maxMessages   = 64
+	arenaSize     = 256 << 10
+	maxBatchBytes = 512 << 10
+	copyBelow     = 256 // bytes that cost less to copy than as a piece of their own
+
+	// packetPieces is the most that a packet can have, or a train: references
+	// with something between them. It is below the kernel's limit of 1,024.
+	packetPieces = 2*(MaxPacket/copyBelow) + 1
+	maxPieces    = 2048
 )
 
 // piece has the layout of struct iovec, so that the kernel can read it.
@@ -73,7 +76,7 @@ func (b *batch) init(v4 bool, maxSegments int) {
 // full reports whether a packet of size bytes has to wait for the next batch.
 func (b *batch) full(size int) bool {
 	return b.messageCount == maxMessages ||
-		b.pieceCount+sparePieces > maxPieces ||
+		b.pieceCount+packetPieces > maxPieces ||
 		(b.packets > 0 && b.total+size > maxBatchBytes) ||
 		b.used+min(size, MaxPacket) > arenaSize
 }
@@ -99,8 +102,7 @@ func (b *batch) begin(dst netip.AddrPort, size int) (segment int) {
 	}
 	if b.messageCount > 0 {
 		m := &b.messages[b.messageCount-1]
-		if m.packets < b.maxSegments && !m.closed && size <= m.size && m.bytes+size <= MaxPacket &&
-			m.pieces+sparePieces <= maxMessagePieces && m.dst == dst {
+		if m.packets < b.maxSegments && !m.closed && size <= m.size && m.bytes+size <= MaxPacket && m.dst == dst {
 			return m.packets
 		}
 	}
@@ -130,19 +132,14 @@ func (b *batch) bytes(n int) []byte {
 }
 
 func (b *batch) reference(p []byte) {
-	if len(p) == 0 {
-		return
-	}
-	m := b.messageCount - 1
-	if m < 0 || b.pieceCount+2 > maxPieces || b.messages[m].pieces+2 > maxMessagePieces {
+	if len(p) <= copyBelow {
 		copy(b.bytes(len(p)), p)
 		return
 	}
-	if !b.accept(len(p)) {
-		return
+	if b.accept(len(p)) {
+		b.tail = false
+		b.append(p)
 	}
-	b.tail = false
-	b.append(p)
 }
 
 // accept takes note of n more bytes, or refuses what the packet has no room for.

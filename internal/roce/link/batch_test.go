@@ -28,7 +28,7 @@ func (w *wire) send(b *batch) {
 	require.LessOrEqual(w.t, b.messageCount, maxMessages)
 	for _, m := range b.messages[:b.messageCount] {
 		var data []byte
-		require.LessOrEqual(w.t, m.pieces, maxMessagePieces)
+		require.LessOrEqual(w.t, m.pieces, 1024) // IOV_MAX
 		for _, p := range b.pieces[m.first : m.first+m.pieces] {
 			require.NotZero(w.t, p.len)
 			data = append(data, unsafe.Slice(p.base, p.len)...)
@@ -158,23 +158,32 @@ func TestBatchProperties(t *testing.T) {
 	})
 }
 
-// With more pieces than the kernel takes, the rest is copied.
+// As many pieces as a packet, a train and a batch can have.
 func TestManyPieces(t *testing.T) {
-	s, w := newWire(t, maxSegments)
-	want := make([]byte, 4000)
-	for i := range want {
-		want[i] = byte(i)
-	}
-	for range 40 {
-		s.Packet(peers[0], len(want))
+	for _, size := range []int{copyBelow + 2, 1000, 4000, MaxPacket} {
+		s, w := newWire(t, maxSegments)
+		want := make([]byte, size)
 		for i := range want {
-			s.Reference(want[i : i+1])
+			want[i] = byte(i)
 		}
-	}
-	flush(t, s)
-	require.Len(t, w.packets, 40)
-	for _, p := range w.packets {
-		require.Equal(t, want, p)
+		const packets = 200
+		for range packets {
+			s.Packet(peers[0], size)
+			for rest := want; len(rest) > 0; {
+				n := min(copyBelow+1, len(rest))
+				s.Reference(rest[:n])
+				rest = rest[n:]
+				if len(rest) > 0 {
+					s.Bytes(1)[0] = rest[0]
+					rest = rest[1:]
+				}
+			}
+		}
+		flush(t, s)
+		require.Len(t, w.packets, packets)
+		for _, p := range w.packets {
+			require.True(t, bytes.Equal(want, p))
+		}
 	}
 }
 

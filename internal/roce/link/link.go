@@ -177,8 +177,8 @@ func (s *Socket) Packet(dst netip.AddrPort, size int) (segment int) {
 // calls Packet or Flush, and must not use them after that.
 func (s *Socket) Bytes(n int) []byte { return s.batch.bytes(n) }
 
-// Reference sends the next len(p) bytes of the packet from where they lie. They
-// must not change until Flush returns.
+// Reference sends the next len(p) bytes of the packet from where they lie; a
+// few are copied. They must not change until Flush returns.
 func (s *Socket) Reference(p []byte) { s.batch.reference(p) }
 
 // Pending is the number of packets collected and not yet sent.

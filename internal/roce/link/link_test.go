@@ -3,6 +3,7 @@ package link
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -193,13 +194,13 @@ func TestFullTrain(t *testing.T) {
 func TestReferenceIsReadAtFlush(t *testing.T) {
 	forEach(t, func(t *testing.T, cfg Config) {
 		tx, rx := listen(t, cfg), listen(t, cfg)
-		p := []byte("old")
-		tx.Packet(rx.Addr(), 3)
+		p := bytes.Repeat([]byte("old"), copyBelow)
+		tx.Packet(rx.Addr(), len(p))
 		tx.Reference(p)
 		copy(p, "new")
 		flush(t, tx)
 		copy(p, "???")
-		assert.Equal(t, "new", string(take(t, rx, 1)[0].Data))
+		assert.Equal(t, "newold", string(take(t, rx, 1)[0].Data[:6]))
 	})
 }
 
@@ -242,7 +243,7 @@ func TestWrongUseDropsOnlyThatPacket(t *testing.T) {
 			s.Packet(dst, MaxPacket+1)
 			s.Reference(make([]byte, MaxPacket+1))
 		}, ErrPacket},
-		"far too large": {func(s *Socket, dst netip.AddrPort) { s.Packet(dst, 1<<40) }, ErrPacket},
+		"far too large": {func(s *Socket, dst netip.AddrPort) { s.Packet(dst, math.MaxInt) }, ErrPacket},
 		"no address":    {func(s *Socket, _ netip.AddrPort) { s.Packet(netip.AddrPort{}, 4); s.Bytes(4) }, ErrAddress},
 		"family":        {func(s *Socket, _ netip.AddrPort) { s.Packet(loopback6, 4); s.Bytes(4) }, ErrAddress},
 	} {
