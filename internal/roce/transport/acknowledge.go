@@ -71,29 +71,29 @@ const infiniteRNRRetry = 7
 // to the gap and reports false.
 func (q *QP) acknowledge(upTo uint32, now time.Duration) bool {
 	before := q.unaPSN
+	// Distances from the oldest packet: between the ends of a long message lie
+	// half of all sequence numbers, too many for a signed difference.
+	end := wire.PSNAdd(upTo, -int(before))
 	for q.sq.head != q.sq.tail {
 		w := q.sq.at(q.sq.head)
-		if wire.PSNDiff(w.first, upTo) >= 0 {
-			break
-		}
 		if w.responds() {
 			missing := wire.PSNAdd(w.first, int(w.got>>q.mtuShift))
-			if wire.PSNDiff(missing, upTo) >= 0 {
+			if wire.PSNAdd(missing, -int(before)) >= end {
 				break
 			}
-			if wire.PSNDiff(missing, before) > 0 {
+			if missing != before {
 				q.unaPSN = missing
 				q.progressed(before, now)
 			}
 			q.responseLost(missing, now)
 			return false
 		}
-		if wire.PSNDiff(w.last, upTo) >= 0 {
+		if wire.PSNAdd(w.last, -int(before)) >= end {
 			break
 		}
 		q.complete(w)
 	}
-	if wire.PSNDiff(upTo, before) > 0 {
+	if end > 0 {
 		q.unaPSN = upTo
 		q.progressed(before, now)
 	}
