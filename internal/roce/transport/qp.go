@@ -122,6 +122,9 @@ func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
 // Receive takes a packet from the peer. That its checksum holds, that it came
 // from the peer's address and that it names this queue pair has been checked.
 func (q *QP) Receive(p *wire.Packet, now time.Duration) {
+	if p.Opcode >= wire.UCSendFirst {
+		return // of another transport service: dropped (IBTA 9.6)
+	}
 	switch p.Opcode {
 	case wire.RCAcknowledge:
 		q.receiveAck(p, now)
