@@ -388,8 +388,13 @@ func (q *QP) duplicate(p *wire.Packet) {
 		}
 		// Compared as numbers: a forged length can span all sequence numbers.
 		executed := q.responsePackets(p.RETH.Length) <= -int(wire.PSNDiff(p.PSN, q.expected))
+		if !executed || q.attr.Access&verbs.AccessRemoteRead == 0 {
+			return
+		}
 		region, ok := q.readable(p)
-		if !executed || !ok || q.attr.Access&verbs.AccessRemoteRead == 0 {
+		if !ok {
+			// The region went away since. A peer that has its answer ignores this.
+			q.responses.push(response{kind: ackResponse, psn: p.PSN, msn: q.msn, syndrome: wire.Nak(wire.NakRemoteAccess)})
 			return
 		}
 		q.responses.push(response{kind: readResponse, psn: p.PSN, msn: q.msn, region: region, addr: p.RETH.VA, left: p.RETH.Length})
