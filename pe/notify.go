@@ -18,8 +18,9 @@ type alarm struct {
 	bell     chan struct{} // holds one ring
 
 	armed atomic.Bool // a notification was asked for and not given
-	mu    sync.Mutex  // guards fd, and keeps it open and consistent with armed
+	mu    sync.Mutex  // guards the rest, and keeps fd consistent with armed
 	fd    int         // -1: none
+	buf   [8]byte     // what is read from fd and written to it
 }
 
 func (a *alarm) init() {
@@ -55,7 +56,7 @@ func (a *alarm) notify() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.armed.CompareAndSwap(true, false) && a.fd >= 0 {
-		signalFD(a.fd)
+		signalFD(a.fd, &a.buf)
 	}
 }
 
@@ -129,7 +130,7 @@ func (e *Engine) Clear() error {
 	if a.fd < 0 {
 		return nil
 	}
-	return clearFD(a.fd)
+	return clearFD(a.fd, &a.buf)
 }
 
 // armBackends arms the contexts, and reports false if one has something to do.

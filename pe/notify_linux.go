@@ -18,21 +18,19 @@ func openFD() (int, error) {
 
 // signalFD adds one to the counter, in the byte order of the host (eventfd(2)).
 // It cannot fail: the counter holds at most one per Arm, and clearFD resets it.
-func signalFD(fd int) {
-	var one [8]byte
-	binary.NativeEndian.PutUint64(one[:], 1)
+func signalFD(fd int, buf *[8]byte) {
+	binary.NativeEndian.PutUint64(buf[:], 1)
 	for {
-		_, err := unix.Write(fd, one[:])
+		_, err := unix.Write(fd, buf[:])
 		if err != unix.EINTR {
 			return
 		}
 	}
 }
 
-func clearFD(fd int) error {
-	var n [8]byte
+func clearFD(fd int, buf *[8]byte) error {
 	for {
-		_, err := unix.Read(fd, n[:])
+		_, err := unix.Read(fd, buf[:])
 		switch {
 		case err == nil, errors.Is(err, unix.EAGAIN):
 			return nil

@@ -14,8 +14,8 @@ func openFD() (int, error) {
 
 // The rest is never called, since there is no descriptor.
 
-func signalFD(int) {}
+func signalFD(int, *[8]byte) {}
 
-func clearFD(int) error { return nil }
+func clearFD(int, *[8]byte) error { return nil }
 
 func closeFD(int) error { return nil }

@@ -128,3 +128,10 @@ func checkLegal(t *testing.T, err error, s pe.State, legal []pe.State, other err
 		assert.Equal(t, `context "dev"`, se.Object)
 	}
 }
+
+func TestUnsupportedErrorNamesThePlatform(t *testing.T) {
+	err := &pe.UnsupportedError{Feature: "this", Platform: "plan9", Instead: "do that"}
+	assert.EqualError(t, err, "pe: this is not supported on plan9: do that")
+	assert.ErrorIs(t, err, pe.ErrNotSupported)
+	assert.NotErrorIs(t, err, pe.ErrInvalid)
+}
