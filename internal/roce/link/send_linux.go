@@ -82,18 +82,17 @@ func (t *transmitter) load(b *batch) {
 
 // system makes the call for messages next to end.
 func (t *transmitter) system(uintptr) {
-	var n uintptr
-	sock, headers := uintptr(t.k.sock), unsafe.Pointer(&t.headers[t.next])
+	sock, headers, count := uintptr(t.k.sock), unsafe.Pointer(&t.headers[t.next]), uintptr(t.end-t.next)
 	switch {
 	case !t.k.batched:
-		n, _, t.errno = unix.Syscall(unix.SYS_SENDMSG, sock, uintptr(headers), unix.MSG_DONTWAIT)
-		n = 1
+		_, _, t.errno = unix.Syscall(unix.SYS_SENDMSG, sock, uintptr(headers), unix.MSG_DONTWAIT)
+		count = 1
 	case t.quick:
-		n, _, t.errno = unix.RawSyscall6(unix.SYS_SENDMMSG, sock, uintptr(headers), uintptr(t.end-t.next), unix.MSG_DONTWAIT, 0, 0)
+		count, _, t.errno = unix.RawSyscall6(unix.SYS_SENDMMSG, sock, uintptr(headers), count, unix.MSG_DONTWAIT, 0, 0)
 	default:
-		n, _, t.errno = unix.Syscall6(unix.SYS_SENDMMSG, sock, uintptr(headers), uintptr(t.end-t.next), unix.MSG_DONTWAIT, 0, 0)
+		count, _, t.errno = unix.Syscall6(unix.SYS_SENDMMSG, sock, uintptr(headers), count, unix.MSG_DONTWAIT, 0, 0)
 	}
-	t.count = int(n)
+	t.count = int(count)
 }
 
 func (k *kernel) send(b *batch) {
