@@ -1,0 +1,37 @@
+// Package sample is what the sample programs have in common, and nothing that
+// they are there to show: flags, logs, the way descriptors travel between the
+// two programs of a pair, data that can be recognised on the far side, and how a
+// program ends.
+//
+// # Flags
+//
+// They have the names of DOCA's, in both spellings, with one dash or two. A
+// program has those of them that it uses; -h lists them.
+//
+// # Descriptors
+//
+// The two programs of a pair have to tell each other their descriptors before
+// RDMA can begin. -oob says how:
+//
+//	dir          through files in a folder of the user's own (the default)
+//	dir:PATH     through files in that folder
+//	tcp:HOST:PORT  the responder listens there, the requester connects to it
+//	stdio        printed on standard output, pasted on standard input
+//
+// With -ld, -re and -m they go to and come from files, one descriptor each, as
+// in DOCA's samples. Over the same way the requester tells the responder at the
+// end whether it has succeeded: a responder that is only read from or written to
+// learns nothing of it otherwise.
+//
+// # Output
+//
+// Data goes to standard output, logs and the error to standard error. A failure
+// is one line.
+//
+// # Exit codes
+//
+//	0    success
+//	1    failure
+//	2    wrong usage
+//	130  interrupted (Ctrl-C); 143 by SIGTERM
+package sample

@@ -1,0 +1,216 @@
+package sample
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// Role is what a program is in its pair.
+type Role int
+
+// The roles.
+const (
+	Alone     Role = iota // it has no peer
+	Requester             // submits the operation, or sends
+	Responder             // is written to, read from, or receives
+)
+
+// Memory says which way the descriptor of a memory map goes, if any.
+type Memory int
+
+// The ways of a memory descriptor.
+const (
+	NoMemory Memory = iota
+	ExportsMemory
+	ImportsMemory
+)
+
+// Program describes a sample program.
+type Program struct {
+	Name   string
+	About  string // what -h says first
+	Role   Role
+	Peer   string // the name of the other program of the pair
+	Memory Memory
+	// Text is the flag for the text that the program provides; nil if it
+	// provides none.
+	Text *Text
+	// Sized gives the program the flag -size.
+	Sized bool
+	// MaxConnections above 1 gives the program the flag -nc.
+	MaxConnections int
+	// Flags adds the program's own; nil if there are none.
+	Flags func(f *Flags)
+}
+
+// Text is a flag for the text that is to be moved.
+type Text struct{ Short, Long, Default string }
+
+// Flags defines flags in two spellings, and lists them for -h.
+type Flags struct {
+	set   *flag.FlagSet
+	lines []string
+}
+
+func newFlags(name string) *Flags {
+	f := &Flags{set: flag.NewFlagSet(name, flag.ContinueOnError)}
+	f.set.SetOutput(io.Discard)
+	f.set.Usage = func() {}
+	return f
+}
+
+// add defines a flag under its names; short may be empty.
+func (f *Flags) add(short, long, value, usage string, define func(name string)) {
+	spelled := "-" + long
+	if short != "" {
+		define(short)
+		spelled = "-" + short + ", -" + long
+	}
+	define(long)
+	if value != "" {
+		spelled += " " + value
+	}
+	f.lines = append(f.lines, fmt.Sprintf("  %s\n        %s", spelled, usage))
+}
+
+// String defines a flag for a string; what *p holds is its default.
+func (f *Flags) String(p *string, short, long, value, usage string) {
+	if *p != "" {
+		usage += fmt.Sprintf(" (default %q)", *p)
+	}
+	f.add(short, long, value, usage, func(name string) { f.set.StringVar(p, name, *p, "") })
+}
+
+// Uint64 defines a flag for a number, decimal or with 0x; what *p holds is its
+// default.
+func (f *Flags) Uint64(p *uint64, short, long, value, usage string) {
+	usage += fmt.Sprintf(" (default %d)", *p)
+	f.add(short, long, value, usage, func(name string) { f.set.Uint64Var(p, name, *p, "") })
+}
+
+// Uint32 is Uint64 for 32 bits.
+func (f *Flags) Uint32(p *uint32, short, long, value, usage string) {
+	usage += fmt.Sprintf(" (default %#x)", *p)
+	f.add(short, long, value, usage, func(name string) {
+		f.set.Func(name, "", func(s string) error {
+			v, err := strconv.ParseUint(s, 0, 32)
+			if err != nil {
+				return errors.New("want a number of 32 bits")
+			}
+			*p = uint32(v)
+			return nil
+		})
+	})
+}
+
+// number defines a flag for a number from low to high.
+func (f *Flags) number(p *int, short, long, value, usage string, low, high int) {
+	f.add(short, long, value, usage, func(name string) {
+		f.set.Func(name, "", func(s string) error {
+			v, err := strconv.Atoi(s)
+			if err != nil || v < low || v > high {
+				return fmt.Errorf("want a number from %d to %d", low, high)
+			}
+			*p = v
+			return nil
+		})
+	})
+}
+
+// wasSet reports whether one of the flags was given.
+func (f *Flags) wasSet(names ...string) (set bool) {
+	f.set.Visit(func(g *flag.Flag) { set = set || slices.Contains(names, g.Name) })
+	return set
+}
+
+func (f *Flags) help(p Program) string {
+	return fmt.Sprintf("%s\n\nUsage: %s [flags]\n\n%s\n\nExit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.\n",
+		p.About, p.Name, strings.Join(f.lines, "\n"))
+}
+
+// parse makes the session that the flags ask for. With -h it prints the help
+// and returns flag.ErrHelp.
+func parse(p Program, args []string, files stdio) (*Session, error) {
+	s := &Session{program: p, files: files, Connections: 1}
+	var gid int
+	level := zerolog.InfoLevel
+	transport := "RC"
+	way := route{oob: "dir"}
+	f := newFlags(p.Name)
+	if p.Role != Alone {
+		s.Device = "soft-lo"
+	}
+	f.String(&s.Device, "d", "device", "NAME", "the device, such as soft-eth0 or soft-192.0.2.7; device_info lists them")
+	if p.Role != Alone {
+		f.number(&gid, "g", "gid-index", "N", "the local address, by its index in the GID table (default: the first usable one)", 0, 1<<16)
+		f.String(&transport, "tt", "transport-type", "TYPE", "the transport service; RC is the only one")
+		way.flags(f, p)
+	}
+	if p.Text != nil {
+		s.text = p.Text.Default
+		f.String(&s.text, p.Text.Short, p.Text.Long, "TEXT", "the text to be moved")
+	}
+	switch {
+	case p.Sized && p.Text != nil:
+		f.number(&s.size, "", "size", "N", "instead of a text, move a pattern of N bytes", MinPattern, MaxSize)
+	case p.Sized:
+		f.number(&s.size, "", "size", "N", fmt.Sprintf("take up to N bytes (default %d)", defaultCapacity), 1, MaxSize)
+	}
+	if p.MaxConnections > 1 {
+		s.Connections = 2
+		f.number(&s.Connections, "nc", "num-connections", "N",
+			fmt.Sprintf("the number of connections, 1 to %d (default %d)", p.MaxConnections, s.Connections), 1, p.MaxConnections)
+	}
+	if p.Flags != nil {
+		p.Flags(f)
+	}
+	f.add("", "timeout", "DURATION", "give up after that time, such as 10s (default: never)", func(name string) {
+		f.set.Func(name, "", func(v string) (err error) {
+			if s.timeout, err = time.ParseDuration(v); err != nil || s.timeout <= 0 {
+				return errors.New("want a time above zero, such as 10s")
+			}
+			return nil
+		})
+	})
+	f.add("l", "log-level", "LEVEL", "debug, info, warn or error (default info)", func(name string) {
+		f.set.Func(name, "", func(v string) error {
+			i := slices.Index([]string{"debug", "info", "warn", "error"}, v)
+			if i < 0 {
+				return errors.New("want debug, info, warn or error")
+			}
+			level = zerolog.Level(i)
+			return nil
+		})
+	})
+
+	if err := f.set.Parse(args); errors.Is(err, flag.ErrHelp) {
+		_, _ = io.WriteString(files.out, f.help(p))
+		return nil, err
+	} else if err != nil {
+		return nil, err
+	}
+	if rest := f.set.Args(); len(rest) > 0 {
+		return nil, fmt.Errorf("unexpected argument %q", rest[0])
+	}
+	if transport != "RC" {
+		return nil, fmt.Errorf("transport type %q is not supported, RC is the only one", transport)
+	}
+	if f.wasSet("g", "gid-index") {
+		s.GIDIndex = &gid
+	}
+	s.Log = newLog(files.err, level)
+	if p.Role == Alone {
+		return s, nil
+	}
+	var err error
+	s.channel, err = way.open(f, s)
+	return s, err
+}

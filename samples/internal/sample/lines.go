@@ -1,0 +1,49 @@
+package sample
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+)
+
+// lineReader reads lines so that waiting for one can be given up. Its goroutine
+// stays in Read, as a terminal cannot be interrupted; it ends with the input.
+type lineReader struct {
+	in    io.Reader
+	start sync.Once
+	lines chan string
+	err   error // once lines is closed
+}
+
+func readLines(in io.Reader) *lineReader {
+	return &lineReader{in: in, lines: make(chan string)}
+}
+
+func (r *lineReader) next(ctx context.Context) (string, error) {
+	r.start.Do(func() { go r.read() })
+	select {
+	case line, ok := <-r.lines:
+		if !ok {
+			return "", fmt.Errorf("read standard input: %w", r.err)
+		}
+		return line, nil
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+}
+
+func (r *lineReader) read() {
+	defer close(r.lines)
+	s := bufio.NewScanner(r.in)
+	s.Buffer(nil, maxMessage)
+	for s.Scan() {
+		r.lines <- strings.TrimSpace(s.Text())
+	}
+	if r.err = s.Err(); r.err == nil {
+		r.err = errors.New("it has ended")
+	}
+}

@@ -1,0 +1,109 @@
+package sample
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+// The exit codes. A signal gives 128 and its number, as in a shell.
+const (
+	exitSuccess = 0
+	exitFailure = 1
+	exitUsage   = 2
+	exitSignal  = 128
+)
+
+var errTimeout = errors.New("time is up")
+
+// interruption is the cause of a context that a signal has ended.
+type interruption struct{ signal syscall.Signal }
+
+func (i interruption) Error() string { return "interrupted by signal: " + i.signal.String() }
+
+// Main runs a program and exits. It parses the flags, calls run, tells the peer
+// how it ended, and prints the error, if there is one, as one line.
+//
+// The context given to run ends with -timeout, Ctrl-C or SIGTERM. A second
+// signal ends the program at once.
+func Main(p Program, run func(ctx context.Context, s *Session) error) {
+	os.Exit(execute(p, run, os.Args[1:], stdio{os.Stdin, os.Stdout, os.Stderr}))
+}
+
+// stdio is the standard files of a program.
+type stdio struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+func execute(p Program, run func(ctx context.Context, s *Session) error, args []string, files stdio) int {
+	s, err := parse(p, args, files)
+	if errors.Is(err, flag.ErrHelp) {
+		return exitSuccess
+	}
+	if err != nil {
+		complain(files.err, p, fmt.Errorf("%w; -h lists the flags", err))
+		return exitUsage
+	}
+	ctx, stop := interruptible(context.Background())
+	defer stop()
+	if s.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, s.timeout, errTimeout)
+		defer cancel()
+	}
+	s.begin(ctx)
+	err = run(ctx, s)
+	err = errors.Join(err, s.end(err == nil))
+	if err == nil {
+		return exitSuccess
+	}
+	// What was in flight when the context ended failed because of that.
+	var by interruption
+	switch cause := context.Cause(ctx); {
+	case errors.As(cause, &by):
+		complain(files.err, p, by)
+		return exitSignal + int(by.signal)
+	case errors.Is(cause, errTimeout):
+		err = fmt.Errorf("gave up after %v (-timeout)%s", s.timeout, s.waitedFor())
+	}
+	complain(files.err, p, err)
+	return exitFailure
+}
+
+// interruptible returns a context that ends with the first signal to stop.
+func interruptible(parent context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer signal.Stop(signals) // the next one kills
+		select {
+		case s := <-signals:
+			number, _ := s.(syscall.Signal)
+			cancel(interruption{number})
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		cancel(nil)
+		<-done
+	}
+}
+
+// complain prints an error as one line.
+func complain(w io.Writer, p Program, err error) {
+	text := strings.TrimSpace(err.Error())
+	_, _ = fmt.Fprintf(w, "%s: %s\n", p.Name, strings.ReplaceAll(text, "\n", "; "))
+}
+
+// Close calls closer and joins its error into *err, for use with defer.
+func Close(err *error, closer func() error) { *err = errors.Join(*err, closer()) }

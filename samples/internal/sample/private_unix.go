@@ -1,0 +1,15 @@
+//go:build unix
+
+package sample
+
+import (
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// private reports whether a folder is ours and nobody else can write to it.
+func private(info fs.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(stat.Uid) == os.Getuid() && info.Mode().Perm()&0o022 == 0
+}

@@ -1,0 +1,125 @@
+package sample
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/verbena-rdma/verbena/pe"
+)
+
+// Session is one run of a program: what its flags say, and the way to its peer.
+type Session struct {
+	Device      string
+	GIDIndex    *int // nil: not given
+	Connections int
+	Log         zerolog.Logger
+
+	program Program
+	files   stdio
+	text    string
+	size    int
+	timeout time.Duration
+	channel channel // nil: the program is alone
+
+	ctx     context.Context // of the functions that run beside the engine
+	cancel  context.CancelFunc
+	beside  sync.WaitGroup
+	waiting atomic.Pointer[string]
+}
+
+// Descriptors is what the two programs of a pair tell each other.
+type Descriptors struct {
+	Connections [][]byte // in the order in which they are to be connected
+	Memory      []byte   // nil: none
+}
+
+// Print writes a line of data to standard output.
+func (s *Session) Print(format string, args ...any) {
+	_, _ = fmt.Fprintf(s.files.out, format+"\n", args...)
+}
+
+// Out is standard output.
+func (s *Session) Out() io.Writer { return s.files.out }
+
+// Exchange gives the peer our descriptors and waits for its own, without keeping
+// the engine from its work: then runs on the engine's goroutine. It does not run
+// if the program's context ends first; Engine.Run returns then.
+func (s *Session) Exchange(engine *pe.Engine, ours Descriptors, then func(theirs Descriptors, err error)) {
+	s.waitFor("the descriptors of " + s.program.Peer)
+	s.aside(engine, func() func() {
+		theirs, err := s.channel.exchange(s.ctx, ours)
+		if err == nil {
+			err = s.check(ours, theirs)
+		}
+		return func() {
+			s.waitFor("the connection to " + s.program.Peer)
+			then(theirs, err)
+		}
+	})
+}
+
+// PeerDone waits for the peer's program to end; then runs like that of Exchange.
+// Its error is not nil if the peer has failed.
+func (s *Session) PeerDone(engine *pe.Engine, then func(err error)) {
+	s.waitFor(s.program.Peer + " to end")
+	s.aside(engine, func() func() {
+		err := s.channel.peerDone(s.ctx)
+		return func() { then(err) }
+	})
+}
+
+// aside runs f on a goroutine of its own and what it returns on the engine's.
+func (s *Session) aside(engine *pe.Engine, f func() func()) {
+	s.beside.Go(func() {
+		then := f()
+		if s.ctx.Err() == nil {
+			_ = engine.Do(then) // fails only after the end of the program
+		}
+	})
+}
+
+// check refuses descriptors that cannot be the counterpart of ours.
+func (s *Session) check(ours, theirs Descriptors) error {
+	if a, b := len(ours.Connections), len(theirs.Connections); a != b {
+		return fmt.Errorf("%s offers %d connections, this program %d: give both the same number", s.program.Peer, b, a)
+	}
+	switch imports := s.program.Memory == ImportsMemory; {
+	case imports && theirs.Memory == nil:
+		return fmt.Errorf("%s sent no descriptor of its memory", s.program.Peer)
+	case !imports && theirs.Memory != nil:
+		return fmt.Errorf("%s sent a descriptor of memory, which nothing here needs", s.program.Peer)
+	}
+	return nil
+}
+
+func (s *Session) waitFor(what string) {
+	if s.channel != nil {
+		what += ", told through " + s.channel.String()
+	}
+	s.waiting.Store(&what)
+}
+
+func (s *Session) waitedFor() string {
+	if what := s.waiting.Load(); what != nil {
+		return " while waiting for " + *what
+	}
+	return ""
+}
+
+func (s *Session) begin(ctx context.Context) { s.ctx, s.cancel = context.WithCancel(ctx) }
+
+// end tells the peer how the program ended, and leaves nothing behind.
+func (s *Session) end(ok bool) error {
+	s.cancel()
+	s.beside.Wait()
+	if s.channel == nil {
+		return nil
+	}
+	return s.channel.close(ok)
+}

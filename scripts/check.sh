@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Formatting, vet and builds on every platform, staticcheck.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+go=${GO:-go}
+
+unformatted=$(gofmt -l .)
+if [ -n "$unformatted" ]; then
+	echo "not formatted, run gofmt -w on:" $unformatted >&2
+	exit 1
+fi
+
+run() {
+	echo "$*"
+	env "$@"
+}
+
+run CGO_ENABLED=0 "$go" build ./...
+run CGO_ENABLED=0 "$go" vet ./...
+if [ "$("$go" env CGO_ENABLED)" = 1 ]; then
+	run CGO_ENABLED=1 "$go" vet ./...
+else
+	echo "skipped: vet with cgo, there is no C compiler (Debian package gcc)"
+fi
+run CGO_ENABLED=0 GOOS=darwin "$go" vet ./...
+run CGO_ENABLED=0 GOOS=windows "$go" build ./...
+run "$go" tool staticcheck ./...

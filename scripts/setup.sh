@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Installs what the tests use beyond Go, on Debian and its like, as root.
+# Elsewhere it names what is missing and what is skipped for that. With CI=true
+# anything missing is an error.
+set -euo pipefail
+
+# program | Debian packages | what is skipped without it
+needs='gcc|gcc libc6-dev|the race detector
+tshark|tshark|decoding captures with tshark
+dumpcap|tshark|capturing between network namespaces
+ip|iproute2|the tests between network namespaces'
+
+missing() {
+	while IFS='|' read -r program packages skipped; do
+		command -v "$program" >/dev/null || echo "$program|$packages|$skipped"
+	done <<<"$needs"
+}
+
+# ip lives in /usr/sbin, which is not on everybody's path.
+PATH=$PATH:/usr/sbin:/sbin
+
+lacking=$(missing)
+[ -n "$lacking" ] || exit 0
+
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+	mapfile -t packages < <(cut -d'|' -f2 <<<"$lacking" | tr ' ' '\n' | sort -u)
+	echo "installing ${packages[*]}"
+	export DEBIAN_FRONTEND=noninteractive
+	if { apt-get update && apt-get install -y --no-install-recommends "${packages[@]}"; } >/dev/null; then
+		lacking=$(missing)
+	fi
+fi
+
+[ -n "$lacking" ] || exit 0
+while IFS='|' read -r program packages skipped; do
+	echo "missing: $program (Debian packages: $packages); skipped without it: $skipped" >&2
+done <<<"$lacking"
+[ "${CI:-}" != true ] || exit 1
