@@ -1,0 +1,201 @@
+package rdma_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// The ends come up one long after the other, with hellos that fail quickly.
+func TestPeerComesLate(t *testing.T) {
+	for _, first := range []string{"a", "b"} {
+		for _, timeout := range []time.Duration{100 * time.Microsecond, -1} {
+			t.Run(first+" "+timeout.String(), func(t *testing.T) {
+				cfg := rdma.Config{AckTimeout: timeout, RetryCount: new(0)}
+				r := newRig(t, cfg, cfg)
+				require.NoError(t, r.a.ctx.Start())
+				require.NoError(t, r.b.ctx.Start())
+				a, descA, err := r.a.ctx.Export()
+				require.NoError(t, err)
+				b, descB, err := r.b.ctx.Export()
+				require.NoError(t, err)
+				early, late := func() error { return a.Connect(descB) }, func() error { return b.Connect([]byte(descriptor.Armor(descA))) }
+				if first == "b" {
+					early, late = late, early
+				}
+				require.NoError(t, early())
+				start := time.Now()
+				r.until("hellos were lost", func() bool { return time.Since(start) > 20*time.Millisecond })
+				require.Equal(t, pe.Starting, r.a.ctx.State())
+				require.Equal(t, pe.Starting, r.b.ctx.State())
+				require.NoError(t, late())
+				r.until("both run", func() bool { return r.a.ctx.State() == pe.Running && r.b.ctx.State() == pe.Running })
+				assert.Equal(t, a.QPN(), b.PeerQPN())
+				assert.Equal(t, a.LocalAddr(), b.PeerAddr())
+				assert.EqualValues(t, 4096, a.MTU())
+			})
+		}
+	}
+}
+
+func TestConnectTimeout(t *testing.T) {
+	cfg := rdma.Config{ConnectTimeout: 10 * time.Millisecond, AckTimeout: time.Millisecond}
+	r := newRig(t, cfg, cfg)
+	require.NoError(t, r.a.ctx.Start())
+	require.NoError(t, r.b.ctx.Start())
+	a, descA, err := r.a.ctx.Export()
+	require.NoError(t, err)
+	_, descB, err := r.b.ctx.Export()
+	require.NoError(t, err)
+	_ = descA
+	require.NoError(t, a.Connect(descB))
+	r.until("it gave up", func() bool { return r.a.ctx.State() != pe.Starting })
+	assert.Equal(t, rdma.Failed.String(), r.a.told[0])
+	assert.ErrorIs(t, a.Err(), rdma.ErrTimeout)
+	assert.ErrorIs(t, r.a.ctx.Err(), rdma.ErrTimeout)
+}
+
+func TestConnectToItself(t *testing.T) {
+	r := newRig(t, rdma.Config{}, rdma.Config{})
+	var sends outcome[*rdma.SendTask]
+	var recvs outcome[*rdma.ReceiveTask]
+	sendPool := must(r.a.ctx.SendPool(1, sends.ok, sends.bad))
+	recvPool := must(r.a.ctx.ReceivePool(1, recvs.ok, recvs.bad))
+	require.NoError(t, r.a.ctx.Start())
+	conn, desc, err := r.a.ctx.Export()
+	require.NoError(t, err)
+	require.NoError(t, conn.Connect(desc))
+	r.until("it runs", func() bool { return r.a.ctx.State() == pe.Running })
+	copy(r.a.mem.Bytes(), "to myself")
+	recv := must(recvPool.Alloc(r.a.bufs.Target(r.a.mem, 100, 9)))
+	require.NoError(t, recv.Submit())
+	send := must(sendPool.Alloc(conn, r.a.bufs.Source(r.a.mem, 0, 9)))
+	require.NoError(t, send.Submit())
+	r.until("the message is back", func() bool { return len(sends.done) == 1 && len(recvs.done) == 1 })
+	assert.Equal(t, "to myself", string(recv.Destination().Bytes()))
+	require.NoError(t, send.Free())
+	require.NoError(t, recv.Free())
+}
+
+func TestConnectMisuse(t *testing.T) {
+	r := newRig(t, rdma.Config{}, rdma.Config{})
+	_, _, err := r.a.ctx.Export()
+	require.ErrorIs(t, err, pe.ErrBadState)
+	require.NoError(t, r.a.ctx.Start())
+	require.NoError(t, r.b.ctx.Start())
+	a, descA, err := r.a.ctx.Export()
+	require.NoError(t, err)
+	b, descB, err := r.b.ctx.Export()
+	require.NoError(t, err)
+	_, _, err = r.a.ctx.Export()
+	require.ErrorIs(t, err, rdma.ErrFull)
+	require.ErrorContains(t, err, "MaxConnections")
+
+	require.ErrorIs(t, a.Connect(nil), descriptor.ErrTruncated)
+	require.ErrorIs(t, a.Connect(descB[:len(descB)-1]), descriptor.ErrTruncated)
+	memory := must(r.b.mem.Export(r.b.dev))
+	require.ErrorIs(t, a.Connect(memory), descriptor.ErrKind)
+	require.Equal(t, rdma.Exported, a.State())
+
+	require.NoError(t, a.Connect(descB))
+	require.ErrorIs(t, a.Connect(descB), rdma.ErrNotReady)
+	require.NoError(t, b.Connect(descA))
+	r.until("both run", func() bool { return r.a.ctx.State() == pe.Running && r.b.ctx.State() == pe.Running })
+	assert.Contains(t, a.String(), `connection 0 of context "a"`)
+	assert.Zero(t, a.ID())
+	assert.Same(t, r.a.ctx, a.Context())
+	assert.Positive(t, a.MaxReadAtomic())
+	a.SetUserData(7)
+	assert.Equal(t, 7, a.UserData())
+}
+
+func TestFamiliesMismatch(t *testing.T) {
+	r := newRig(t, rdma.Config{}, rdma.Config{})
+	table := must(r.b.dev.GIDs(1))
+	if len(table) < 2 {
+		t.Skip("no IPv6 on the loopback interface")
+	}
+	six := must(rdma.New(r.b.dev, rdma.Config{GIDIndex: new(table[1].Index)}))
+	require.NoError(t, r.engine.Connect(six))
+	require.NoError(t, six.Start())
+	require.NoError(t, r.a.ctx.Start())
+	a, _, err := r.a.ctx.Export()
+	require.NoError(t, err)
+	_, desc, err := six.Export()
+	require.NoError(t, err)
+	require.ErrorIs(t, a.Connect(desc), rdma.ErrMismatch)
+	require.NoError(t, six.Stop())
+	r.until("it is Idle", func() bool { return six.State() == pe.Idle })
+	require.NoError(t, six.Close())
+}
+
+func TestIPv6(t *testing.T) {
+	r := newRig(t, rdma.Config{}, rdma.Config{})
+	table := must(r.a.dev.GIDs(1))
+	if len(table) < 2 {
+		t.Skip("no IPv6 on the loopback interface")
+	}
+	var both []*rdma.Context
+	for _, s := range []*side{r.a, r.b} {
+		c := must(rdma.New(s.dev, rdma.Config{GIDIndex: new(1)}))
+		require.NoError(t, r.engine.Connect(c))
+		require.NoError(t, c.Start())
+		both = append(both, c)
+	}
+	a, descA, err := both[0].Export()
+	require.NoError(t, err)
+	b, descB, err := both[1].Export()
+	require.NoError(t, err)
+	require.NoError(t, a.Connect(descB))
+	require.NoError(t, b.Connect(descA))
+	r.until("both are ready", func() bool { return a.State() == rdma.Ready && b.State() == rdma.Ready })
+	assert.True(t, a.PeerAddr().Addr().Is6())
+	for _, c := range both {
+		require.NoError(t, c.Stop())
+		r.until("it is Idle", func() bool { return c.State() == pe.Idle })
+		require.NoError(t, c.Close())
+	}
+}
+
+// Connections can be made, and closed, while others work.
+func TestConnectWhileRunning(t *testing.T) {
+	r := newRig(t, rdma.Config{MaxConnections: 3}, rdma.Config{MaxConnections: 3})
+	r.connect(1)
+	for range 10 {
+		a, b := r.link()
+		r.until("it is ready", func() bool { return a.State() == rdma.Ready && b.State() == rdma.Ready })
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+		r.until("both are gone", func() bool {
+			return r.a.told[len(r.a.told)-1] == "Closed" && r.b.told[len(r.b.told)-1] == "Closed"
+		})
+		assert.Len(t, r.a.ctx.Connections(), 1)
+	}
+	assert.Equal(t, pe.Running, r.a.ctx.State())
+}
+
+func TestRestart(t *testing.T) {
+	r := newRig(t, rdma.Config{}, rdma.Config{})
+	var adds outcome[*rdma.FetchAddTask]
+	pool := must(r.a.ctx.FetchAddPool(1, adds.ok, adds.bad))
+	for i := range 3 {
+		r.connect(1)
+		add := must(pool.Alloc(r.a.conns[i], r.a.bufs.Target(r.a.peer, 0, 8), nil, 1))
+		require.NoError(t, add.Submit())
+		r.until("the sum is there", func() bool { return len(adds.done) == i+1 })
+		assert.EqualValues(t, i, add.Original())
+		require.NoError(t, add.Free())
+		require.NoError(t, r.a.ctx.Stop())
+		require.NoError(t, r.b.ctx.Stop())
+		r.until("both are Idle", func() bool { return r.a.ctx.State() == pe.Idle && r.b.ctx.State() == pe.Idle })
+	}
+	assert.Equal(t, rdma.Closed, r.a.conns[0].State())
+	require.NoError(t, r.a.conns[0].Close())
+	require.Error(t, r.a.conns[0].Connect(nil))
+}

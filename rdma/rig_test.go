@@ -1,0 +1,188 @@
+package rdma_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+const (
+	memorySize = 4 << 20
+	everything = mmap.LocalReadWrite | mmap.RemoteRead | mmap.RemoteWrite | mmap.RemoteAtomic
+)
+
+// side is one of the two programs of a test: they share an engine.
+type side struct {
+	t    *testing.T
+	dev  verbs.Device
+	ctx  *rdma.Context
+	mem  *mmap.Map // its own
+	peer *mmap.Map // the other's, imported
+	bufs *bufinv.Inventory
+
+	conns  []*rdma.Connection
+	states []pe.State // entered, in order
+	told   []string   // connections
+}
+
+type rig struct {
+	t      *testing.T
+	engine *pe.Engine
+	a, b   *side
+}
+
+// newRig makes two contexts on two devices, all but started.
+func newRig(t *testing.T, a, b rdma.Config) *rig {
+	t.Helper()
+	engine, err := pe.New(pe.Config{})
+	require.NoError(t, err)
+	r := &rig{t: t, engine: engine}
+	// Runs after the cleanups of the sides.
+	t.Cleanup(func() { require.NoError(t, engine.Close()) })
+	a.Name, b.Name = "a", "b"
+	r.a, r.b = r.side(a), r.side(b)
+	r.a.peer, r.b.peer = r.imported(r.b, r.a), r.imported(r.a, r.b)
+	return r
+}
+
+func (r *rig) side(cfg rdma.Config) *side {
+	t := r.t
+	s := &side{t: t}
+	dev, err := soft.Open(soft.Config{})
+	require.NoError(t, err)
+	s.dev = dev
+	if cfg.Permissions == 0 {
+		cfg.Permissions = everything
+	}
+	s.ctx, err = rdma.New(dev, cfg)
+	require.NoError(t, err)
+	s.mem, err = mmap.Alloc(dev, memorySize, everything)
+	require.NoError(t, err)
+	s.bufs, err = bufinv.New(4096)
+	require.NoError(t, err)
+	require.NoError(t, r.engine.Connect(s.ctx))
+	s.ctx.OnStateChange(func(_, next pe.State) { s.states = append(s.states, next) })
+	s.ctx.OnConnection(func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+		s.told = append(s.told, state.String())
+	})
+	t.Cleanup(func() {
+		require.NoError(t, s.ctx.Stop())
+		r.until("the context is Idle", func() bool { return s.ctx.State() == pe.Idle })
+		require.NoError(t, s.ctx.Close())
+		require.Equal(t, s.bufs.Total(), s.bufs.Available(), "buffers leaked")
+		require.NoError(t, s.bufs.Close())
+		if s.peer != nil {
+			require.NoError(t, s.peer.Close())
+		}
+		require.NoError(t, s.mem.Close())
+		require.NoError(t, dev.Close(), "something of the device leaked")
+	})
+	return s
+}
+
+func (r *rig) imported(from, to *side) *mmap.Map {
+	desc, err := from.mem.Export(from.dev)
+	require.NoError(r.t, err)
+	m, err := mmap.Import(to.dev, desc)
+	require.NoError(r.t, err)
+	return m
+}
+
+// until drives the engine until the condition holds.
+func (r *rig) until(what string, done func() bool) {
+	r.t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !done() {
+		_, err := r.engine.Progress()
+		require.NoError(r.t, err)
+		if time.Now().After(deadline) {
+			require.FailNow(r.t, "never happened: "+what)
+		}
+	}
+}
+
+// connect starts both contexts with n connections between them.
+func (r *rig) connect(n int) {
+	r.t.Helper()
+	require.NoError(r.t, r.a.ctx.Start())
+	require.NoError(r.t, r.b.ctx.Start())
+	require.Equal(r.t, pe.Starting, r.a.ctx.State())
+	for range n {
+		r.link()
+	}
+	r.until("both contexts run", func() bool {
+		return r.a.ctx.State() == pe.Running && r.b.ctx.State() == pe.Running
+	})
+}
+
+// link makes one more connection.
+func (r *rig) link() (a, b *rdma.Connection) {
+	r.t.Helper()
+	a, descA, err := r.a.ctx.Export()
+	require.NoError(r.t, err)
+	b, descB, err := r.b.ctx.Export()
+	require.NoError(r.t, err)
+	require.NoError(r.t, a.Connect(descB))
+	require.NoError(r.t, b.Connect(descA))
+	r.a.conns, r.b.conns = append(r.a.conns, a), append(r.b.conns, b)
+	return a, b
+}
+
+// fill puts a pattern into memory.
+func fill(p []byte, seed byte) {
+	for i := range p {
+		p[i] = byte(i*7) + byte(i>>8) + seed
+	}
+}
+
+// outcome counts how tasks of type T ended, and keeps them.
+type outcome[T rdma.Task] struct {
+	done   []T
+	failed []T
+	errs   []error
+	then   func(T) // runs in the callback
+}
+
+func (o *outcome[T]) ok(t T) {
+	o.done = append(o.done, t)
+	if o.then != nil {
+		o.then(t)
+	}
+}
+
+func (o *outcome[T]) bad(t T, err error) {
+	o.failed = append(o.failed, t)
+	o.errs = append(o.errs, err)
+	if o.then != nil {
+		o.then(t)
+	}
+}
+
+func (o *outcome[T]) count() int { return len(o.done) + len(o.failed) }
+
+// must is for set-up that cannot fail.
+func must[V any](v V, err error) V {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// same compares bytes without printing megabytes of them.
+func same(t *testing.T, want, got []byte) {
+	t.Helper()
+	require.Len(t, got, len(want))
+	for i := range want {
+		if want[i] != got[i] {
+			require.Failf(t, "bytes differ", "the first at %d: %#x, not %#x", i, got[i], want[i])
+		}
+	}
+}
