@@ -164,7 +164,7 @@ func (q *QP) transmitRequest(out Output, w *sendWQE, now time.Duration) bool {
 		p.Opcode = dataOpcode(w.wr.Op, index == 0, last)
 		p.Imm = w.wr.Imm
 		p.RETH = wire.RETH{VA: w.wr.RemoteAddr, RKey: w.wr.RKey, Length: w.length}
-		p.Solicited = last && w.wr.Flags&verbs.FlagSolicited != 0
+		p.Solicited = last && w.wr.Flags&verbs.FlagSolicited != 0 && w.wr.Op != verbs.OpWrite
 		p.Pad = uint8(-n & 3)
 		q.unasked++
 		p.AckReq = q.unasked >= ackInterval ||
