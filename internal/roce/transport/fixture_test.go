@@ -71,6 +71,11 @@ func (a *arena) sge(off, n int) verbs.SGE {
 	return verbs.SGE{Addr: a.Base + uint64(off), Length: uint32(n), LKey: a.Key}
 }
 
+// inlineEntry names bytes by their true address, as inline data is.
+func inlineEntry(b []byte) verbs.SGE {
+	return verbs.SGE{Addr: uint64(uintptr(unsafe.Pointer(&b[0]))), Length: uint32(len(b))}
+}
+
 func (a *arena) requireGuards(t tb) {
 	t.Helper()
 	guard := bytes.Repeat([]byte{guardByte}, guardLen)

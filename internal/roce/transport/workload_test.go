@@ -6,7 +6,6 @@ import (
 	"errors"
 	"slices"
 	"time"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -322,8 +321,8 @@ func (w *workload) makeInline(wr *verbs.SendWR) {
 	wr.Flags |= verbs.FlagInline
 	for i, e := range wr.SGL {
 		if e.Length > 0 {
-			at := &w.local.Mem[e.Addr-w.local.Base]
-			wr.SGL[i] = verbs.SGE{Addr: uint64(uintptr(unsafe.Pointer(at))), Length: e.Length}
+			off := e.Addr - w.local.Base
+			wr.SGL[i] = inlineEntry(w.local.Mem[off : off+uint64(e.Length)])
 		}
 	}
 }
