@@ -120,8 +120,9 @@ func (c *Context) leaveHandshake(conn *Connection) {
 // shakeHands takes all handshakes further and returns how many ended.
 func (c *Context) shakeHands() int {
 	n, now := 0, time.Now()
-	// A copy: those that end leave the list.
-	for _, conn := range slices.Clone(c.connecting) {
+	// Backwards: those that end leave the list.
+	for i := len(c.connecting) - 1; i >= 0; i-- {
+		conn := c.connecting[i]
 		conn.stepHandshake(now)
 		if conn.state != Connecting {
 			n++
