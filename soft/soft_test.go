@@ -1,0 +1,145 @@
+package soft
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// TestLoopbackAddresses opens several devices, each of which gets an address of
+// its own on the standard port.
+func TestLoopbackAddresses(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux has all of 127.0.0.0/8")
+	}
+	seen := make(map[verbs.GID]bool)
+	for range 4 {
+		d, err := Driver{}.Open("soft-lo")
+		require.NoError(t, err)
+		defer func() { require.NoError(t, d.Close()) }()
+		gids, err := d.GIDs(1)
+		require.NoError(t, err)
+		require.NotEmpty(t, gids)
+		assert.Equal(t, uint16(4791), gids[0].UDPPort)
+		assert.True(t, gids[0].GID.Addr().IsLoopback())
+		assert.False(t, seen[gids[0].GID], "%v is used twice", gids[0].GID)
+		seen[gids[0].GID] = true
+	}
+}
+
+func TestAddressInUse(t *testing.T) {
+	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = Driver{}.Open("soft-" + c.LocalAddr().String())
+	require.ErrorIs(t, err, syscall.EADDRINUSE)
+	assert.Contains(t, err.Error(), c.LocalAddr().String())
+	assert.Contains(t, err.Error(), "in use")
+}
+
+func TestExplicitAddress(t *testing.T) {
+	for _, name := range []string{"soft-127.0.0.1:47911", "soft-[::1]:47911"} {
+		d, err := Driver{}.Open(name)
+		require.NoError(t, err)
+		assert.Equal(t, name, d.Name())
+		gids, err := d.GIDs(1)
+		require.NoError(t, err)
+		require.Len(t, gids, 1)
+		assert.Equal(t, uint16(47911), gids[0].UDPPort)
+		require.NoError(t, d.Close())
+	}
+}
+
+func TestBadNames(t *testing.T) {
+	for name, want := range map[string]struct {
+		is   error
+		says string
+	}{
+		"":                           {verbs.ErrNoDevice, "soft-"},
+		"mlx5_0":                     {verbs.ErrNoDevice, "mlx5_0"},
+		"soft-":                      {verbs.ErrNoDevice, "soft-"},
+		"soft-nosuchif0":             {verbs.ErrNoDevice, "nosuchif0"},
+		"soft-192.0.2.1":             {verbs.ErrNoDevice, "192.0.2.1"},
+		"soft-lo?loss=2":             {verbs.ErrInvalid, "probability"},
+		"soft-lo?loss=NaN":           {verbs.ErrInvalid, "probability"},
+		"soft-lo?seed=-1":            {verbs.ErrInvalid, "seed"},
+		"soft-lo?segmentation=maybe": {verbs.ErrInvalid, "segmentation"},
+		"soft-lo?lost=0.1":           {verbs.ErrInvalid, "lost"},
+		"soft-lo?%zz":                {verbs.ErrInvalid, "options"},
+		"soft-lo?capture=":           {verbs.ErrInvalid, "capture"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, err := Driver{}.Open(name)
+			require.ErrorIs(t, err, want.is)
+			assert.Nil(t, d)
+			assert.Contains(t, err.Error(), want.says)
+			assert.NotContains(t, err.Error(), "\n")
+		})
+	}
+	_, err := Open(Config{Interface: "lo", Address: netip.MustParseAddrPort("127.0.0.1:1")})
+	require.ErrorIs(t, err, verbs.ErrInvalid)
+	_, err = Open(Config{Faults: Faults{Loss: -1}})
+	require.ErrorIs(t, err, verbs.ErrInvalid)
+}
+
+func TestCaptureFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "trace.pcap")
+	d, err := Driver{}.Open("soft-lo?capture=" + path)
+	require.NoError(t, err)
+	require.NoError(t, d.Close())
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Len(t, b, 24, "the header of a pcap file")
+	assert.Equal(t, uint32(101), binary.LittleEndian.Uint32(b[20:]), "link type raw IP")
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+
+	_, err = Driver{}.Open("soft-lo?capture=" + filepath.Join(t.TempDir(), "none", "trace.pcap"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+type brokenWriter struct{}
+
+var errBroken = errors.New("broken")
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, errBroken }
+
+func TestCaptureFails(t *testing.T) {
+	d, err := Open(Config{Capture: brokenWriter{}})
+	require.NoError(t, err)
+	require.ErrorIs(t, d.Close(), errBroken)
+}
+
+func TestDevices(t *testing.T) {
+	list, err := Driver{}.Devices()
+	require.NoError(t, err)
+	found := false
+	for _, i := range list {
+		assert.Equal(t, "soft", i.Driver)
+		if i.Name == "soft-lo" {
+			found = true
+		}
+	}
+	assert.True(t, found || runtime.GOOS != "linux", "soft-lo is not among %v", list)
+}
+
+func TestSetFaults(t *testing.T) {
+	d, err := Open(Config{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, d.Close()) }()
+	require.NoError(t, d.SetFaults(Faults{Loss: 0.5}))
+	require.ErrorIs(t, d.SetFaults(Faults{Corrupt: 1.5}), verbs.ErrInvalid)
+	require.NoError(t, d.SetFaults(Faults{}))
+}
