@@ -161,11 +161,11 @@ func (p *requester) done(t *rdma.CompareSwapTask) {
 	left := t.UserData().(*int)
 	*left--
 	old := t.Original()
+	p.Print("found %d, expected %d: swapped %t", old, p.compare, old == p.compare)
 	if *left > 0 {
 		if p.now = old; old == p.compare {
 			p.now = p.swap
 		}
-		p.Print("found %d, expected %d: swapped %t", old, p.compare, old == p.compare)
 		// The same task again, with its result buffer emptied.
 		err := t.Result().ResetData()
 		if err == nil {

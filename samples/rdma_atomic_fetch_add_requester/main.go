@@ -17,8 +17,11 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
+// additions is how often the value is added.
+const additions = 8
+
 func main() {
-	p := &requester{add: 5, count: 8}
+	p := &requester{add: 5}
 	sample.Main(sample.Program{
 		Name:   "rdma_atomic_fetch_add_requester",
 		About:  "Adds to a 64-bit value of rdma_atomic_fetch_add_responder with fetch-and-add.",
@@ -27,7 +30,6 @@ func main() {
 		Memory: sample.ImportsMemory,
 		Flags: func(f *sample.Flags) {
 			f.Uint64(&p.add, "", "add", "N", "the value to be added")
-			f.Uint64(&p.count, "", "count", "N", "how often it is added")
 		},
 	}, p.run)
 }
@@ -35,7 +37,6 @@ func main() {
 type requester struct {
 	*sample.Session
 	add     uint64
-	count   uint64
 	next    uint64 // the value that the next operation should find
 	dev     verbs.Device
 	engine  *pe.Engine
@@ -46,7 +47,7 @@ type requester struct {
 	remote  *mmap.Map
 	memory  []byte // the descriptor of the peer's memory
 	conn    *rdma.Connection
-	left    uint64 // operations that have not completed
+	left    int // operations that have not completed
 	err     error
 }
 
@@ -147,7 +148,7 @@ func (p *requester) begin() (err error) {
 	if err != nil {
 		return err
 	}
-	p.left = p.count
+	p.left = additions
 	task.SetUserData(&p.left)
 	if err := task.Submit(); err != nil {
 		p.fail(task.Free())
@@ -157,8 +158,8 @@ func (p *requester) begin() (err error) {
 }
 
 func (p *requester) done(t *rdma.FetchAddTask) {
-	left := t.UserData().(*uint64)
-	first := *left == p.count
+	left := t.UserData().(*int)
+	first := *left == additions
 	*left--
 	old := t.Original()
 	if !first && old != p.next {
