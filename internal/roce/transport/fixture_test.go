@@ -110,6 +110,7 @@ type options struct {
 	maxInline int
 	window    int
 	signalAll bool
+	arena     int // bytes of either region
 	shared    *RecvQueue
 }
 
@@ -141,6 +142,7 @@ func (o options) defaults() options {
 	count(&o.maxSGE, 4)
 	count(&o.maxInline, 64)
 	count(&o.window, 1<<20)
+	count(&o.arena, arenaLen)
 	if o.mtu == 0 {
 		o.mtu = 256
 	}
@@ -286,8 +288,8 @@ func newRig(t tb, o options) *rig {
 	r.server = newEnd(t, serverQPN, serverMemory, o)
 	o.shared = nil
 	r.client = newEnd(t, clientQPN, NewMemory(), o)
-	r.local = newArena(t, r.client.memory, localKey, localBase, arenaLen, everyAccess)
-	r.remote = newArena(t, r.server.memory, remoteKey, remoteBase, arenaLen, everyAccess)
+	r.local = newArena(t, r.client.memory, localKey, localBase, o.arena, everyAccess)
+	r.remote = newArena(t, r.server.memory, remoteKey, remoteBase, o.arena, everyAccess)
 	pattern(r.local.Mem, 1)
 	pattern(r.remote.Mem, 2)
 	r.client.ready(o.attr(serverQPN, o.psn, o.peerPSN))

@@ -360,7 +360,8 @@ type inbox struct {
 	slotLen  int
 	slots    [][]verbs.SGE
 	expected map[uint32][]arrival
-	lazy     bool // lets receives run out
+	blank    []byte // a slot that holds nothing
+	lazy     bool   // lets receives run out
 }
 
 const slotFill = 0x3c
@@ -370,10 +371,9 @@ func newInbox(net *network, memory *arena, c chooser, slots, maxMessage int, laz
 		net: net, memory: memory, choose: c, post: post, slotLen: maxMessage + 64,
 		slots: make([][]verbs.SGE, slots), expected: make(map[uint32][]arrival), lazy: lazy,
 	}
-	for i := range memory.Mem {
-		memory.Mem[i] = slotFill
-	}
+	b.blank = bytes.Repeat([]byte{slotFill}, b.slotLen)
 	for i := range slots {
+		copy(memory.Mem[i*b.slotLen:], b.blank)
 		b.fill(i, maxMessage)
 	}
 	return b
@@ -429,7 +429,7 @@ func (b *inbox) check(c *completions) {
 // checkSlot compares a slot, pieces and what is between them.
 func (b *inbox) checkSlot(slot int, data []byte) {
 	got := b.memory.Mem[slot*b.slotLen : (slot+1)*b.slotLen]
-	want := bytes.Repeat([]byte{slotFill}, b.slotLen)
+	want := bytes.Clone(b.blank)
 	for _, e := range b.slots[slot] {
 		off := int(e.Addr-b.memory.Base) - slot*b.slotLen
 		n := min(int(e.Length), len(data))
@@ -443,9 +443,7 @@ func (b *inbox) checkSlot(slot int, data []byte) {
 		}
 		require.Failf(b.net.t, "a receive holds wrong bytes", "slot %d, list %v: byte %d is %#x, want %#x", slot, b.slots[slot], at, got[at], want[at])
 	}
-	for i := range got {
-		got[i] = slotFill
-	}
+	copy(got, b.blank)
 }
 
 func (b *inbox) refill(slot int) {
