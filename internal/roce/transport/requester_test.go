@@ -212,6 +212,34 @@ func TestOneNakForOneGap(t *testing.T) {
 	require.Equal(t, r.local.Mem[:2048], r.remote.Mem[:2048])
 }
 
+func TestEveryGapHasItsNak(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	r.client.post(r.wr(1, verbs.OpWrite, 256*8))
+	sent := r.client.transmit(r.now)
+	for gap := 1; gap < 7; gap += 2 {
+		r.server.take(r.now, sent[gap-1], sent[gap+1])
+		answers := r.server.transmit(r.now)
+		require.Len(t, answers, 1)
+		require.Equal(t, wire.Nak(wire.NakSequence), answers[0].AETH.Syndrome)
+		require.Equal(t, sent[gap].PSN, answers[0].PSN)
+		r.server.take(r.now, sent[gap])
+	}
+}
+
+// An acknowledgement does not take the place of a NAK that waits to be sent.
+func TestNakAndAcknowledgement(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{psn: 7})
+	r.client.post(r.wr(1, verbs.OpWrite, 8), r.wr(2, verbs.OpWrite, 8), r.wr(3, verbs.OpWrite, 8))
+	sent := r.client.transmit(r.now)
+	r.server.take(r.now, sent[0], sent[2], sent[0])
+	answers := r.server.transmit(r.now)
+	require.Equal(t, []uint32{7, 8, 7}, psns(answers))
+	require.Equal(t, wire.Nak(wire.NakSequence), answers[1].AETH.Syndrome)
+	require.Equal(t, wire.KindAck, answers[2].AETH.Syndrome.Kind())
+}
+
 // A response that stays out while later ones come is asked for again at once,
 // from where it broke off (IBTA 9.7.5.1.2, implied NAK).
 func TestLostResponses(t *testing.T) {

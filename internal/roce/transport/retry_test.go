@@ -222,6 +222,24 @@ func TestLateNaksWhileNotReady(t *testing.T) {
 	r.requireSent(1, verbs.StatusSuccess)
 }
 
+// A receiver that is ready after all, by an acknowledgement that a late NAK
+// overtook.
+func TestProgressWhileNotReady(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{rnrTimer: 31, timeout: 1, retries: 1})
+	r.client.post(r.wr(1, verbs.OpWrite, 8), r.wr(2, verbs.OpWrite, 8))
+	sent := r.client.transmit(r.now)
+	r.client.take(r.now, rnrNak(0, 31))
+	until := r.client.qp.Deadline()
+	r.server.take(r.now, sent[0])
+	r.client.take(r.now, r.server.transmit(r.now)...)
+	r.requireSent(1, verbs.StatusSuccess)
+	require.Equal(t, until, r.client.qp.Deadline(), "no time-out runs while it waits")
+	r.expire()
+	r.exchange()
+	r.requireSent(2, verbs.StatusSuccess)
+}
+
 // A write with immediate that meets no receive at its end is not sent from its
 // start again.
 func TestNotReadyAtTheEndOfAWrite(t *testing.T) {

@@ -339,14 +339,13 @@ func TestReset(t *testing.T) {
 		require.Zero(t, e.rq.Len())
 		require.Equal(t, verbs.QPAttr{}, e.qp.Attr())
 	}
-	// The same numbers again: nothing saved before may answer now.
-	*word(r.remote.Mem) = 70
-	r.client.ready(r.o.attr(serverQPN, 5, 9))
-	r.server.ready(r.o.attr(clientQPN, 9, 5))
-	add := r.wr(4, verbs.OpFetchAdd, 8)
-	add.CompareAdd = 1
-	r.client.post(r.wr(3, verbs.OpRead, 600), add, r.wr(5, verbs.OpWrite, 1000))
-	r.server.take(r.now, sent[1]) // a late one of the life before
+	r.client.ready(r.o.attr(serverQPN, 20, 9))
+	r.server.ready(r.o.attr(clientQPN, 9, 20))
+	before := *word(r.remote.Mem)
+	r.server.take(r.now, sent[1]) // a late atomic of the life before
+	require.Empty(t, r.server.transmit(r.now), "nothing saved then answers now")
+	require.Equal(t, before, *word(r.remote.Mem))
+	r.client.post(r.wr(3, verbs.OpRead, 600), r.wr(4, verbs.OpFetchAdd, 8), r.wr(5, verbs.OpWrite, 1000))
 	r.exchange()
 	require.Equal(t, []uint64{3, 4, 5}, ids(r.client.send.take()))
 }
