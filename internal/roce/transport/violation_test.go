@@ -241,7 +241,7 @@ func TestMalformedMessages(t *testing.T) {
 	t.Parallel()
 	const mtu = 256
 	type packet struct {
-		op       wire.Opcode
+		op    wire.Opcode
 		n     int
 		total uint32
 	}
