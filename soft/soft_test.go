@@ -94,6 +94,9 @@ func TestBadNames(t *testing.T) {
 }
 
 func TestCaptureFile(t *testing.T) {
+	first, err := Driver{}.Open("soft-lo") // takes an address that the other has to pass by
+	require.NoError(t, err)
+	defer func() { require.NoError(t, first.Close()) }()
 	path := filepath.Join(t.TempDir(), "trace.pcap")
 	d, err := Driver{}.Open("soft-lo?capture=" + path)
 	require.NoError(t, err)

@@ -87,9 +87,6 @@ func Open(cfg Config) (*Device, error) {
 		nextQPN:     randomUint32(),
 	}
 	d.defaultPD = d.newDomain()
-	if cfg.Capture != nil {
-		d.capture = newCapture(cfg.Capture, d.base)
-	}
 	for i, a := range cfg.Addresses {
 		e, err := openEndpoint(d, i, a)
 		if err != nil {
@@ -100,6 +97,11 @@ func Open(cfg Config) (*Device, error) {
 	}
 	if len(d.endpoints) == 0 {
 		return nil, fmt.Errorf("open device %s: it has no address: %w", cfg.Name, verbs.ErrNoDevice)
+	}
+	// Not before the addresses are taken: whoever fails here may try others, with
+	// the same capture.
+	if cfg.Capture != nil {
+		d.capture = newCapture(cfg.Capture, d.base)
 	}
 	d.running.Add(len(d.endpoints))
 	for _, e := range d.endpoints {
