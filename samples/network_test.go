@@ -68,6 +68,8 @@ func newHosts(t *testing.T, mtu int) *hosts {
 	}
 	h.ip(fmt.Sprintf("-n %s link add %s type veth peer name %s netns %s", h.name[0], cable, cable, h.name[1]))
 	for i, addresses := range [][]string{{firstHost, firstHost6}, {secondHost, secondHost6}} {
+		// Link-local addresses could not be used until they have been checked.
+		h.ip(fmt.Sprintf("-n %s link set %s addrgenmode none", h.name[i], cable))
 		h.ip(fmt.Sprintf("-n %s addr add %s/24 dev %s", h.name[i], addresses[0], cable))
 		h.ip(fmt.Sprintf("-n %s addr add %s/64 dev %s nodad", h.name[i], addresses[1], cable))
 		h.ip(fmt.Sprintf("-n %s link set %s mtu %d up", h.name[i], cable, mtu))
@@ -185,7 +187,7 @@ func TestDeviceCapture(t *testing.T) {
 			dir := t.TempDir()
 			ours, theirs := filepath.Join(dir, "requester.pcap"), filepath.Join(dir, "responder.pcap")
 			runPair(t, p, pair.Options{Way: pair.Dir, Size: 50_000,
-				RequesterArgs: []string{"-d", "soft-lo?capture=" + ours}, ResponderArgs: []string{"-d", "soft-lo?capture=" + theirs}})
+				RequesterArgs: []string{"-d", "soft-127.77.0.1?capture=" + ours}, ResponderArgs: []string{"-d", "soft-127.77.0.2?capture=" + theirs}})
 			checkPackets(t, p, ours)
 			checkPackets(t, p, theirs)
 		})
