@@ -34,10 +34,11 @@ type Device struct {
 	log  zerolog.Logger
 	base time.Time // the transport's time zero
 
-	// polls counts the polls of programs. The device's own goroutines look at it
-	// to see whether somebody else makes progress.
+	// polls counts the polls of programs that made progress. The device's own
+	// goroutines look at it to see whether somebody else does their work.
 	polls atomic.Uint64
-	// asleep is set when a program that polled says that it is going to wait.
+	// asleep is set when a program says that it is going to wait, and cleared by
+	// a poll of one that does not.
 	asleep atomic.Bool
 
 	mu          sync.Mutex
@@ -54,6 +55,7 @@ type Device struct {
 	deadline    time.Duration
 	counters    transport.Counters
 	drops       drops
+	overrun     []*completionQueue // whose queue pairs are still to be failed
 	subscribers map[int]func(verbs.Event)
 	nextHandle  int
 	capture     *capture
@@ -222,6 +224,7 @@ func (d *Device) SetFaults(f Faults) error {
 	for _, e := range d.endpoints {
 		e.setFaults(f, d.now())
 	}
+	d.transmit(d.now()) // answers to what was held
 	return nil
 }
 

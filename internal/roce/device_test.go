@@ -283,6 +283,8 @@ func TestCompletionQueueOverrun(t *testing.T) {
 	}, 10*time.Second, time.Millisecond)
 	_, err := small.Poll(x.wcs)
 	assert.ErrorIs(t, err, verbs.ErrOverrun)
+	assert.Equal(t, verbs.QPError, must(qp.Query()).State)
+	assert.Equal(t, verbs.QPReadyToSend, must(original.Query()).State, "a queue pair on another queue goes on")
 	require.NoError(t, qp.Close())
 	require.NoError(t, small.Close())
 	x.qp = original
