@@ -88,6 +88,9 @@ func Open(cfg Config) (*Device, error) {
 		guid:        uint64(randomUint32())<<32 | uint64(randomUint32()),
 		nextQPN:     randomUint32(),
 	}
+	if cfg.Public == nil {
+		d.cfg.Public = d
+	}
 	d.defaultPD = d.newDomain()
 	for i, a := range cfg.Addresses {
 		e, err := openEndpoint(d, i, a)
@@ -104,6 +107,10 @@ func Open(cfg Config) (*Device, error) {
 	// the same capture.
 	if cfg.Capture != nil {
 		d.capture = newCapture(cfg.Capture, d.base)
+		if err := d.capture.failed; err != nil {
+			d.closeEndpoints()
+			return nil, fmt.Errorf("open device %s: begin the packet capture: %w", cfg.Name, err)
+		}
 	}
 	d.running.Add(len(d.endpoints))
 	for _, e := range d.endpoints {
