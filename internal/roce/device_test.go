@@ -69,6 +69,7 @@ func TestOperations(t *testing.T) {
 				verbs.SendWR{ID: 7, Op: verbs.OpCompareSwap, CompareAdd: 42, Swap: 9, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(16, 8)}, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()},
 			)
 			x.wait(3)
+			assert.Equal(t, []uint64{7, 7}, []uint64{counter(t, x.dev, "rdma_sends"), counter(t, y.dev, "rdma_recvs")}, "one of each size")
 			assert.Equal(t, []uint64{40, 42, 7, 7}, []uint64{
 				binary.NativeEndian.Uint64(x.mem), binary.NativeEndian.Uint64(x.mem[8:]), binary.NativeEndian.Uint64(x.mem[16:]),
 				atomic.LoadUint64((*uint64)(unsafe.Pointer(&y.mem[0])))})
@@ -288,4 +289,15 @@ func TestCompletionQueueOverrun(t *testing.T) {
 	require.NoError(t, qp.Close())
 	require.NoError(t, small.Close())
 	x.qp = original
+}
+
+func counter(t *testing.T, d *Device, name string) uint64 {
+	t.Helper()
+	for _, c := range must(d.Counters()) {
+		if c.Name == name {
+			return c.Value
+		}
+	}
+	t.Fatalf("no counter %s", name)
+	return 0
 }
