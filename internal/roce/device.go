@@ -53,6 +53,7 @@ type Device struct {
 	nextQPN     uint32
 	nextDomain  uint32
 	busy        []*queuePair // with something to send
+	again       []*queuePair // scratch of transmit
 	deadline    time.Duration
 	counters    transport.Counters
 	drops       drops

@@ -14,8 +14,8 @@ const (
 	// sendBudget is how many packets one queue pair sends before the next has
 	// its turn.
 	sendBudget = 64
-	// sendRounds bounds the turns between two looks at the sockets.
-	sendRounds = 4
+	// turnPackets bounds what all of them send between two looks at the sockets.
+	turnPackets = 4 * sendBudget
 	// copyLimit is the payload up to which a copy costs less than a reference.
 	copyLimit = 512
 )
@@ -77,37 +77,32 @@ func (d *Device) handle(e *endpoint, dg *link.Datagram, now time.Duration) {
 	d.activate(q)
 }
 
-// activate puts the queue pair in line to send.
+// activate puts the queue pair in line to send, if there is a way to its peer.
 func (d *Device) activate(q *queuePair) {
-	if !q.busy {
+	if !q.busy && q.endpoint != nil {
 		q.busy = true
 		d.busy = append(d.busy, q)
 	}
 }
 
-// transmit gives every queue pair in line its turn.
+// transmit gives the queue pairs in line their turns.
 func (d *Device) transmit(now time.Duration) {
-	for range sendRounds {
-		kept := d.busy[:0]
+	for limit := d.counters.SentPackets + turnPackets; len(d.busy) > 0 && d.counters.SentPackets < limit; {
+		served := 0
 		for _, q := range d.busy {
-			d.sending = q
-			if q.endpoint != nil && q.transport.Transmit((*output)(d), now, sendBudget) {
-				kept = append(kept, q)
-				continue
+			if d.counters.SentPackets >= limit {
+				break
 			}
-			q.busy = false
-			if q.endpoint == nil {
-				continue // closed or reset: its timers mean nothing
-			}
-			if at := q.transport.Deadline(); at != 0 {
-				d.noteDeadline(at)
+			served++
+			if d.serve(q, now) {
+				d.again = append(d.again, q)
 			}
 		}
-		clear(d.busy[len(kept):])
-		d.busy = kept
-		if len(kept) == 0 {
-			break
-		}
+		left := copy(d.busy, d.busy[served:])
+		clear(d.busy[left:])
+		d.busy = append(d.busy[:left], d.again...)
+		clear(d.again)
+		d.again = d.again[:0]
 	}
 	d.sending = nil
 	for _, e := range d.endpoints {
@@ -124,6 +119,19 @@ func (d *Device) transmit(now time.Duration) {
 		// Neither a packet nor a poll needs to come before the rest can leave.
 		d.busy[0].endpoint.socket.Interrupt()
 	}
+}
+
+// serve gives one queue pair its turn, and reports whether it wants another.
+func (d *Device) serve(q *queuePair, now time.Duration) bool {
+	d.sending = q
+	if q.transport.Transmit((*output)(d), now, sendBudget) {
+		return true
+	}
+	q.busy = false
+	if at := q.transport.Deadline(); at != 0 {
+		d.noteDeadline(at)
+	}
+	return false
 }
 
 // output is the device as the queue pair whose turn it is sees it.

@@ -3,6 +3,7 @@ package roce
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
@@ -165,6 +166,11 @@ func (d *Device) path(a verbs.AddressAttr) (*endpoint, netip.AddrPort, error) {
 func (q *queuePair) setPath(e *endpoint, peer netip.AddrPort) {
 	if q.endpoint != nil {
 		q.endpoint.users--
+	}
+	if q.busy {
+		q.busy = false
+		d := q.pd.device
+		d.busy = slices.DeleteFunc(d.busy, func(o *queuePair) bool { return o == q })
 	}
 	q.endpoint, q.peer = e, peer
 	q.rxSource, q.rxFlow, q.txFlow = netip.AddrPort{}, wire.Flow{}, wire.Flow{}

@@ -87,6 +87,43 @@ func TestRestOfABurst(t *testing.T) {
 	assert.Equal(t, verbs.StatusRetryExceeded, x.wait(1)[0].Status)
 }
 
+// TestTurns: however many queue pairs have much to send, the lock is held for a
+// bounded number of packets, and each has its turn.
+func TestTurns(t *testing.T) {
+	const pairs, size = 32, 1 << 20
+	x, y := openSide(t, Config{}, size), openSide(t, Config{}, size)
+	first := x.qp
+	var qps []*queuePair
+	for range pairs {
+		x.qp = must(x.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: x.cq, RecvCQ: x.cq, MaxSendWR: 1}))
+		x.connect(y)
+		qps = append(qps, x.qp.(*queuePair))
+	}
+	d := x.dev
+	d.mu.Lock()
+	for _, q := range qps {
+		_, err := q.transport.PostSend([]verbs.SendWR{x.write(y, size)})
+		require.NoError(t, err)
+		d.activate(q)
+	}
+	var sent []uint64
+	for range pairs * sendBudget / turnPackets { // the first window is one budget
+		before := d.counters.SentPackets
+		d.transmit(0)
+		sent = append(sent, d.counters.SentPackets-before)
+	}
+	waiting := len(d.busy)
+	d.mu.Unlock()
+	for _, n := range sent {
+		assert.LessOrEqual(t, n, uint64(turnPackets+sendBudget))
+	}
+	assert.Zero(t, waiting, "some had no turn")
+	for _, q := range qps {
+		require.NoError(t, q.Close())
+	}
+	x.qp = first
+}
+
 // TestArmForLess: a request to be woken for every completion is not weakened by
 // one for solicited ones (IBTA 11.2.8.5).
 func TestArmForLess(t *testing.T) {
