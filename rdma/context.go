@@ -67,7 +67,8 @@ type Context struct {
 
 const (
 	pollBatch = 32
-	postBatch = 32
+	// postBatch is as many small messages as fit into one train of packets.
+	postBatch = 64
 	// pollBudget bounds the completions of one Progress.
 	pollBudget = 4 * pollBatch
 )
