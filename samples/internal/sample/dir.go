@@ -148,7 +148,8 @@ func (d *dir) peerDone(ctx context.Context) error {
 
 // close leaves no file, whichever of the two programs comes first: the requester
 // leaves the last word to the responder, and takes it back if that has gone; the
-// responder goes, and then removes the requester's last word.
+// responder goes, and then removes the requester's last word, which it knows by
+// its own run in it even if it was stopped before it had looked.
 func (d *dir) close(ok bool) error {
 	if d.ours.Run == "" {
 		return nil
@@ -168,10 +169,11 @@ func (d *dir) close(ok bool) error {
 	if err := d.removeFile(d.program.Name, d.ours.Run); err != nil {
 		return err
 	}
-	if m, there, err := d.read(d.program.Peer); err != nil || !there || m.Outcome == running {
+	m, there, err := d.read(d.program.Peer)
+	if err != nil || !there || m.Outcome == running || m.Seen != d.ours.Run {
 		return err
 	}
-	return d.removeFile(d.program.Peer, d.peer)
+	return d.removeFile(d.program.Peer, m.Run)
 }
 
 // removeFile removes the file of a program, unless another run has replaced it.
