@@ -11,8 +11,10 @@ type transition struct{ from, to verbs.QPState }
 
 type attrRule struct{ required, optional verbs.QPAttrMask }
 
-// The attributes of a reliable connection's transitions (IBTA 11.2.4.2, table
+// The attributes of each transport service's transitions (IBTA 11.2.4.2, table
 // 91; ibv_modify_qp(3)).
+var rules = [...]map[transition]attrRule{verbs.RC: rcRules, verbs.UC: ucRules, verbs.UD: udRules}
+
 var rcRules = map[transition]attrRule{
 	{verbs.QPReset, verbs.QPInitialized}: {
 		required: verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccess,
@@ -92,7 +94,7 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 		}
 		return nil
 	}
-	rule, ok := rcRules[transition{q.state, to}]
+	rule, ok := rules[q.kind][transition{q.state, to}]
 	if !ok {
 		return refuse("there is no such transition")
 	}
@@ -150,6 +152,7 @@ func (q *QP) assign(a *verbs.QPAttr, given verbs.QPAttrMask) {
 		{verbs.QPAttrPKeyIndex, func() { q.attr.PKeyIndex = a.PKeyIndex }},
 		{verbs.QPAttrPort, func() { q.attr.Port = a.Port }},
 		{verbs.QPAttrAccess, func() { q.attr.Access = a.Access }},
+		{verbs.QPAttrQKey, func() { q.attr.QKey = a.QKey }},
 		{verbs.QPAttrAddress, func() { q.attr.Address = a.Address }},
 		{verbs.QPAttrPathMTU, func() { q.attr.PathMTU = a.PathMTU }},
 		{verbs.QPAttrDestQPN, func() { q.attr.DestQPN = a.DestQPN }},
@@ -174,10 +177,20 @@ func (q *QP) enter(to verbs.QPState) {
 	q.state = to
 	switch {
 	case from == verbs.QPInitialized && to == verbs.QPReadyToReceive:
-		q.setPath(q.attr.PathMTU, 0)
+		q.setPath(q.pathMTU(), 0)
 		q.startResponder()
 	case from == verbs.QPReadyToReceive && to == verbs.QPReadyToSend:
-		q.setPath(q.attr.PathMTU, q.attr.Timeout)
+		q.setPath(q.pathMTU(), q.attr.Timeout)
 		q.startRequester()
+	case from == verbs.QPSendQueueError && to == verbs.QPReadyToSend:
+		q.sendPSN = q.nextPSN // past what was flushed
 	}
+}
+
+// pathMTU is the path's MTU; datagrams, whose path is any, go by the port's.
+func (q *QP) pathMTU() verbs.MTU {
+	if q.kind == verbs.UD {
+		return q.portMTU
+	}
+	return q.attr.PathMTU
 }
