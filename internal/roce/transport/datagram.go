@@ -11,27 +11,6 @@ import (
 // received datagram, in bytes.
 const GRHLen = 40
 
-var udRules = map[transition]attrRule{
-	{verbs.QPReset, verbs.QPInitialized}: {
-		required: verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrQKey,
-	},
-	{verbs.QPInitialized, verbs.QPInitialized}: {
-		optional: verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrQKey,
-	},
-	{verbs.QPInitialized, verbs.QPReadyToReceive}: {
-		optional: verbs.QPAttrPKeyIndex | verbs.QPAttrQKey,
-	},
-	{verbs.QPReadyToReceive, verbs.QPReadyToSend}: {
-		required: verbs.QPAttrSQPSN,
-		optional: verbs.QPAttrQKey,
-	},
-	{verbs.QPReadyToSend, verbs.QPReadyToSend}:           {optional: verbs.QPAttrQKey},
-	{verbs.QPReadyToSend, verbs.QPSendQueueDrained}:      {},
-	{verbs.QPSendQueueDrained, verbs.QPSendQueueDrained}: {optional: verbs.QPAttrPKeyIndex | verbs.QPAttrQKey},
-	{verbs.QPSendQueueDrained, verbs.QPReadyToSend}:      {optional: verbs.QPAttrQKey},
-	{verbs.QPSendQueueError, verbs.QPReadyToSend}:        {optional: verbs.QPAttrQKey},
-}
-
 // checkDatagram says what keeps a request from being sent as a datagram.
 func (q *QP) checkDatagram(wr *verbs.SendWR, total uint64) error {
 	switch {

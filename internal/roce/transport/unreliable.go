@@ -13,27 +13,6 @@ import (
 // that begins; a receive that the broken one had taken is that next one's. A
 // packet that the network duplicates may deliver its message again.
 
-var ucRules = map[transition]attrRule{
-	{verbs.QPReset, verbs.QPInitialized}: {
-		required: verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccess,
-	},
-	{verbs.QPInitialized, verbs.QPInitialized}: {
-		optional: verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccess,
-	},
-	{verbs.QPInitialized, verbs.QPReadyToReceive}: {
-		required: verbs.QPAttrAddress | verbs.QPAttrPathMTU | verbs.QPAttrDestQPN | verbs.QPAttrRQPSN,
-		optional: verbs.QPAttrPKeyIndex | verbs.QPAttrAccess,
-	},
-	{verbs.QPReadyToReceive, verbs.QPReadyToSend}: {
-		required: verbs.QPAttrSQPSN,
-		optional: verbs.QPAttrAccess,
-	},
-	{verbs.QPReadyToSend, verbs.QPReadyToSend}:      {optional: verbs.QPAttrAccess},
-	{verbs.QPReadyToSend, verbs.QPSendQueueDrained}: {},
-	{verbs.QPSendQueueDrained, verbs.QPReadyToSend}: {optional: verbs.QPAttrAccess},
-	{verbs.QPSendQueueError, verbs.QPReadyToSend}:   {optional: verbs.QPAttrAccess},
-}
-
 // transmitUnreliable sends requests of an unreliable connection, and datagrams,
 // as far as their pace and budget allow. It reports whether budget alone stopped
 // it.
