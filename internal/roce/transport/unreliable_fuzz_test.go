@@ -23,7 +23,7 @@ const (
 // written, and receives complete in order.
 func FuzzReceiveUnreliable(f *testing.F) {
 	for _, kind := range []verbs.QPType{verbs.UC, verbs.UD} {
-		r := newRig(f, options{kind: kind})
+		r := newRig(f, options{kind: kind, arena: 4096})
 		for i, op := range []verbs.Opcode{verbs.OpSend, verbs.OpSendImm, verbs.OpWrite, verbs.OpWriteImm} {
 			for _, n := range []int{0, 5, 256, 600} {
 				if kind == verbs.UD && (n > 256 || op > verbs.OpSendImm) {
@@ -50,8 +50,8 @@ func FuzzReceiveUnreliable(f *testing.F) {
 		if input[0]&1 == 0 {
 			kind = verbs.UD
 		}
-		r := newRig(t, options{kind: kind, recvDepth: 8})
-		denied := newArena(t, r.server.memory, remoteKey+1, remoteBase+arenaLen, 256, verbs.AccessLocalWrite|verbs.AccessRemoteRead)
+		r := newRig(t, options{kind: kind, recvDepth: 8, arena: 4096})
+		denied := newArena(t, r.server.memory, remoteKey+1, remoteBase+4096, 256, verbs.AccessLocalWrite|verbs.AccessRemoteRead)
 		box := newArena(t, r.server.memory, remoteKey+2, 0x100, 1024, verbs.AccessLocalWrite)
 		var posted, completed uint64
 		for input = input[1:]; len(input) > 2; {
