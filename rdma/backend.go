@@ -37,7 +37,6 @@ func (b backend) Start() (bool, error) {
 func (c *Context) acquire() error {
 	s := c.set
 	c.sendDepth, c.recvDepth = c.depths()
-	c.sendDepth = max(c.sendDepth, 1) // for the hello
 	c.phase, c.flushing, c.broken = phaseUp, 0, false
 	c.wcNext, c.wcCount, c.recvPosted = 0, 0, 0
 	c.changed, c.drained = false, false
@@ -147,7 +146,7 @@ func (c *Context) leave() { c.inside = false }
 func (b backend) Arm() bool {
 	c := b.c
 	if c.wcNext < c.wcCount || len(c.dirty) > 0 || len(c.reports) > 0 || c.changed || c.recvWaits() ||
-		c.alerts.raised.Load() || c.phase > phaseDraining {
+		c.alerts.raised.Load() || c.phase == phaseEmptying || c.phase == phaseFlushing {
 		return false
 	}
 	if !c.broken {

@@ -41,6 +41,9 @@ type handshake struct {
 }
 
 const (
+	// helloDepth is the place of the hello in the send queue. A message of the
+	// peer can make a connection Ready while the hello still has it.
+	helloDepth = 1
 	// helloPatience is how long one hello may stay unanswered where the device
 	// itself would wait for ever.
 	helloPatience = 250 * time.Millisecond

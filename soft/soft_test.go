@@ -1,12 +1,14 @@
 package soft
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"syscall"
 	"testing"
@@ -94,6 +96,9 @@ func TestBadNames(t *testing.T) {
 }
 
 func TestCaptureFile(t *testing.T) {
+	first, err := Driver{}.Open("soft-lo") // takes an address that the other has to pass by
+	require.NoError(t, err)
+	defer func() { require.NoError(t, first.Close()) }()
 	path := filepath.Join(t.TempDir(), "trace.pcap")
 	d, err := Driver{}.Open("soft-lo?capture=" + path)
 	require.NoError(t, err)
@@ -110,6 +115,39 @@ func TestCaptureFile(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
+// TestCaptureOfNoDevice: a device that cannot be opened leaves the file of an
+// earlier capture alone, and makes none.
+func TestCaptureOfNoDevice(t *testing.T) {
+	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	defer c.Close()
+	old, none := filepath.Join(t.TempDir(), "old.pcap"), filepath.Join(t.TempDir(), "none.pcap")
+	require.NoError(t, os.WriteFile(old, []byte("earlier"), 0o600))
+	for _, path := range []string{old, none} {
+		_, err = Driver{}.Open("soft-" + c.LocalAddr().String() + "?capture=" + path)
+		require.ErrorIs(t, err, syscall.EADDRINUSE)
+	}
+	b, err := os.ReadFile(old)
+	require.NoError(t, err)
+	assert.Equal(t, "earlier", string(b))
+	assert.NoFileExists(t, none)
+}
+
+// TestCaptureBehindOthers opens a device whose first choices of an address are
+// taken: the capture begins once all the same.
+func TestCaptureBehindOthers(t *testing.T) {
+	for range 2 {
+		d, err := Open(Config{})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, d.Close()) }()
+	}
+	var b bytes.Buffer
+	d, err := Open(Config{Capture: &b})
+	require.NoError(t, err)
+	require.NoError(t, d.Close())
+	assert.Len(t, b.Bytes(), 24, "one header of a pcap file")
+}
+
 type brokenWriter struct{}
 
 var errBroken = errors.New("broken")
@@ -117,9 +155,44 @@ var errBroken = errors.New("broken")
 func (brokenWriter) Write([]byte) (int, error) { return 0, errBroken }
 
 func TestCaptureFails(t *testing.T) {
-	d, err := Open(Config{Capture: brokenWriter{}})
+	_, err := Open(Config{Capture: brokenWriter{}})
+	require.ErrorIs(t, err, errBroken)
+}
+
+// TestProtectionDomainsDevice: what belongs to a device names the very one that
+// was opened, so that the two can be compared.
+func TestProtectionDomainsDevice(t *testing.T) {
+	d, err := Open(Config{})
 	require.NoError(t, err)
-	require.ErrorIs(t, d.Close(), errBroken)
+	pd, err := d.AllocPD()
+	require.NoError(t, err)
+	assert.True(t, pd.Device() == verbs.Device(d))
+	assert.True(t, d.DefaultPD().Device() == verbs.Device(d))
+	require.NoError(t, pd.Close())
+	require.NoError(t, d.Close())
+}
+
+// TestMethods: the embedded device adds nothing to what the public one can do.
+func TestMethods(t *testing.T) {
+	public := map[string]bool{"SetFaults": true}
+	seam := reflect.TypeFor[verbs.Device]()
+	for i := range seam.NumMethod() {
+		public[seam.Method(i).Name] = true
+	}
+	d := reflect.TypeFor[*Device]()
+	for i := range d.NumMethod() {
+		assert.True(t, public[d.Method(i).Name], "%s is public", d.Method(i).Name)
+	}
+}
+
+// TestInterfaceOfZone: the zone of a link-local address says which interface is
+// meant.
+func TestInterfaceOfZone(t *testing.T) {
+	addr := netip.MustParseAddr("fe80::1")
+	i := networkInterface{Interface: net.Interface{Name: "eth0"}, addresses: []netip.Addr{addr}}
+	assert.True(t, i.has(addr))
+	assert.True(t, i.has(addr.WithZone("eth0")))
+	assert.False(t, i.has(addr.WithZone("eth1")))
 }
 
 func TestDevices(t *testing.T) {

@@ -94,11 +94,14 @@ func (d *Device) transmit(now time.Duration) {
 		kept := d.busy[:0]
 		for _, q := range d.busy {
 			d.sending = q
-			if !q.closed && q.transport.Transmit(d, now, sendBudget) {
+			if !q.closed && q.transport.Transmit((*output)(d), now, sendBudget) {
 				kept = append(kept, q)
 				continue
 			}
 			q.busy = false
+			if len(q.listening) == 0 {
+				continue // closed or reset: its timers mean nothing
+			}
 			if at := q.transport.Deadline(); at != 0 {
 				d.noteDeadline(at)
 			}
@@ -119,17 +122,26 @@ func (d *Device) transmit(now time.Duration) {
 			}
 		}
 	}
+	d.failOverrun()
+	if len(d.busy) > 0 {
+		// Neither a packet nor a poll needs to come before the rest can leave.
+		d.busy[0].listening[0].socket.Interrupt()
+	}
 }
 
-// Send implements transport.Output for the queue pair whose turn it is.
-func (d *Device) Send(p *wire.Packet, pieces [][]byte, n int) {
+// output is the device as the queue pair whose turn it is sees it.
+type output Device
+
+// Send implements transport.Output.
+func (o *output) Send(p *wire.Packet, pieces [][]byte, n int) {
+	d := (*Device)(o)
 	d.send(&d.sending.path, p, pieces, n)
 }
 
-// SendTo implements transport.Output for datagrams.
-func (d *Device) SendTo(ah verbs.AH, p *wire.Packet, pieces [][]byte, n int) {
+// SendTo implements transport.Output.
+func (o *output) SendTo(ah verbs.AH, p *wire.Packet, pieces [][]byte, n int) {
 	if a, ok := ah.(*addressHandle); ok { // as checked when it was posted
-		d.send(&a.path, p, pieces, n)
+		(*Device)(o).send(&a.path, p, pieces, n)
 	}
 }
 

@@ -255,27 +255,18 @@ func TestDatagramsNotListening(t *testing.T) {
 	y.readyUD()
 	ah := x.handle(x.dev.DefaultPD(), x.address(y))
 	wr := verbs.SendWR{Op: verbs.OpSend, AH: ah, RemoteQPN: y.qp.Num(), RemoteQKey: testKey}
-	refused := func() uint64 { return counter(y.dev, "rx_wrong_peer") }
+	refused := func() uint64 { return counter(t, y.dev, "rx_wrong_peer") }
 	y.modify(verbs.QPAttr{State: verbs.QPReset}, 0)
 	x.post(wr)
 	require.Eventually(t, func() bool { return refused() == 1 }, 10*time.Second, time.Millisecond)
 	y.readyUD()
 	wr.RemoteQKey++
 	x.post(wr)
-	require.Eventually(t, func() bool { return counter(y.dev, "rx_qkey_violations") == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return counter(t, y.dev, "rx_qkey_violations") == 1 }, 10*time.Second, time.Millisecond)
 	wr.RemoteQKey--
 	x.post(wr) // there is no receive
-	require.Eventually(t, func() bool { return counter(y.dev, "rx_datagrams_dropped") == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return counter(t, y.dev, "rx_datagrams_dropped") == 1 }, 10*time.Second, time.Millisecond)
 	assert.Equal(t, uint64(1), refused())
-}
-
-func counter(d *Device, name string) uint64 {
-	for _, c := range must(d.Counters()) {
-		if c.Name == name {
-			return c.Value
-		}
-	}
-	panic(name)
 }
 
 func TestUnknownService(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/samples/internal/pair"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
 )
@@ -63,6 +64,10 @@ func run(ctx context.Context, s *sample.Session) error {
 	if dev == "" {
 		dev = "soft-lo"
 	}
+	// Better one line than one for every program.
+	if err := try(dev); err != nil {
+		return err
+	}
 	const columns = "%-46s %-10s %-6s %12s %9s  %s"
 	s.Print(columns, "PAIR", "DEVICE", "WAY", "BYTES", "TIME", "RESULT")
 	failures := 0
@@ -87,6 +92,14 @@ func run(ctx context.Context, s *sample.Session) error {
 		return fmt.Errorf("%d of %d pairs failed", failures, len(plan()))
 	}
 	return nil
+}
+
+func try(name string) error {
+	dev, err := device.Open(name)
+	if err != nil {
+		return err
+	}
+	return dev.Close()
 }
 
 func (d *demonstration) run(ctx context.Context, bin, dev string) (result pair.Result, err error) {

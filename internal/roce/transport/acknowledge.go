@@ -125,6 +125,9 @@ func (q *QP) progressed(before uint32, now time.Duration) {
 // complete retires the oldest request with success.
 func (q *QP) complete(w *sendWQE) {
 	q.sq.head++
+	if w.wr.Op == verbs.OpSend || w.wr.Op == verbs.OpSendImm {
+		q.counters.Sends++
+	}
 	if !q.signalAll && w.wr.Flags&verbs.FlagSignaled == 0 {
 		return
 	}

@@ -166,7 +166,7 @@ func FuzzReceive(f *testing.F) {
 		if !op.Known() {
 			continue
 		}
-		n, total := 0, 8
+		n, total := 0, uint32(8)
 		if op.HasPayload() {
 			n, total = 256, 600
 		}

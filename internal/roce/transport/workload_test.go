@@ -263,7 +263,7 @@ func (w *workload) drawAtomic(wr *verbs.SendWR) {
 	word := w.remoteModel[at : at+8]
 	original := binary.NativeEndian.Uint64(word)
 	wr.CompareAdd = original + uint64(w.choose.IntN(2))
-	wr.Swap = uint64(w.choose.IntN(1<<62)) * 3
+	wr.Swap = uint64(w.choose.IntN(1<<30))<<34 | uint64(w.choose.IntN(1<<30))
 	switch {
 	case wr.Op == verbs.OpFetchAdd:
 		wr.CompareAdd = wr.Swap
