@@ -71,8 +71,8 @@ func TestInterop(t *testing.T) {
 			{"soft", soft, "rxe", theirs, games(service)},
 			{"rxe", theirs, "rxe", adapter, []string{"-c -e -n 20", "-n 5"}},
 			{"rxe", adapter, "rxe", theirs, []string{"-c -e -n 20", "-n 5"}},
-			{"rxe", adapter, "soft", soft, []string{"-c -e -n 20", "-n 5"}},
-			{"soft", soft, "rxe", adapter, []string{"-c -e -n 20", "-n 5"}},
+			{"rxe", adapter, "soft", soft, []string{"-c -e -n 20", "-n 5 -s 0"}},
+			{"soft", soft, "rxe", adapter, []string{"-c -e -n 20", "-n 5 -s 0"}},
 		} {
 			for _, args := range sides.games {
 				_, _ = fmt.Fprintf(&script, "play %s '%s %s' %s '%s %s'\n",
@@ -100,5 +100,5 @@ func games(service string) []string {
 		return []string{"-c -n 20", "-c -e -n 50", "-c -n 5 -s 1", "-c -n 5 -s 1023", "-c -n 5 -s 4096", "-n 5 -s 0"}
 	}
 	return []string{"-c -n 20", "-c -e -n 50", "-c -n 5 -s 1", "-c -n 5 -s 255 -m 256", "-c -n 5 -s 1023 -m 512",
-		"-c -n 5 -s 65537 -m 4096", "-c -n 1 -s 1048576 -m 2048", "-n 5 -s 0"}
+		"-c -n 5 -s 65537 -m 4096", "-c -n 1 -s 1048576 -m 2048"}
 }
