@@ -47,7 +47,7 @@ func TestPingPong(t *testing.T) {
 		args       []string
 	}{
 		{[]string{"rc", "uc"}, 4096, 100, []string{"-c"}},
-		{[]string{"ud"}, 2048, 100, []string{"-c"}},
+		{[]string{"ud"}, 1024, 100, []string{"-c"}},
 		{[]string{"rc", "uc", "ud"}, 0, 10, nil},
 		{[]string{"rc", "uc", "ud"}, 1, 50, []string{"-e", "-r", "1"}},
 		{[]string{"rc", "uc"}, 100_001, 20, []string{"--events", "--chk", "--mtu=256", "-r", "3"}},
@@ -107,7 +107,7 @@ func TestPingPongRefuses(t *testing.T) {
 		{"rc", []string{"-m", "1000"}, 2, "want 256, 512, 1024, 2048 or 4096"},
 		{"rc", []string{"-n", "0"}, 2, "want a number from 1"},
 		{"rc", []string{"a", "b"}, 2, `unexpected argument "b"`},
-		{"rc", []string{"-d", "nothing"}, 1, `open device "nothing"`},
+		{"rc", []string{"-d", "nothing"}, 1, `open adapter "nothing"`},
 		{"rc", []string{"-d", "soft-lo", "-i", "2"}, 1, "device soft-lo has one port, 1, not 2"},
 		{"ud", []string{"-d", "soft-lo", "-s", "4097"}, 1, "a datagram holds at most the port's MTU, 4096 bytes, not the 4097 of -s"},
 		{"uc", []string{"-d", "soft-lo", "-p", port, "localhost"}, 1, "connection refused"},

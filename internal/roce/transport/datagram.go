@@ -41,8 +41,10 @@ func (q *QP) addressDatagram(p *wire.Packet, w *sendWQE) {
 // the program sees in front of the data.
 //
 // A datagram that finds no receive, or a receive too small for header and data,
-// is dropped, and the receive stays for the next one (IBTA 9.9.3, class D; the
-// kernel's soft-RoCE driver does the same).
+// is dropped, and the receive stays for the next one (IBTA 9.9.3, class D). The
+// kernel's soft-RoCE driver drops the former too, but fails the receive and the
+// queue pair for the latter (seen with Linux 6.1), which lets anybody with the
+// Q_Key end it.
 func (q *QP) ReceiveDatagram(p *wire.Packet, header *[GRHLen]byte) {
 	if q.kind != verbs.UD || p.Opcode.Service() != wire.ServiceUD || !q.receiving() {
 		return

@@ -10,8 +10,9 @@ import (
 // An unreliable connection acknowledges nothing (IBTA 9.8.2). Its requester
 // completes a request when its last packet has left. Its responder drops a
 // message in which anything is wrong, without a word, and goes on with the next
-// that begins; a receive that the broken one had taken is that next one's. A
-// packet that the network duplicates may deliver its message again.
+// that begins; a receive that the broken one had taken is that next one's, from
+// a shared queue too. A packet that the network duplicates may deliver its message
+// again.
 
 // transmitUnreliable sends requests of an unreliable connection, and datagrams,
 // as far as their pace and budget allow. It reports whether budget alone stopped
