@@ -98,9 +98,9 @@ func TestUnreliableConnection(t *testing.T) {
 	}
 }
 
-// A message far longer than the peer's socket buffer arrives, since its packets
-// are paced. The receiver sleeps as a passive one does.
-func TestUnreliablePace(t *testing.T) {
+// A message far longer than the peer's socket buffer arrives whole, though nothing
+// acknowledges its packets and the receiver sleeps, as a passive one does.
+func TestUnreliableLongMessage(t *testing.T) {
 	const n = 16 << 20
 	x, y := openSide(t, Config{}, n), openSide(t, Config{}, n)
 	x.use(verbs.UC)
@@ -110,8 +110,7 @@ func TestUnreliablePace(t *testing.T) {
 	fill(x.mem, 1)
 	wake := make(chan struct{}, 1)
 	y.cq.OnCompletion(func() { wake <- struct{}{} })
-	// A packet can be lost all the same where the machine is busy; five times in
-	// a row means that nothing paces them.
+	// A packet can be lost where the machine is busy.
 	for range 5 {
 		y.postRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{y.sge(0, n)}})
 		armed, err := y.cq.Arm(false)
