@@ -45,11 +45,11 @@ func TestPeerComesLate(t *testing.T) {
 	}
 }
 
-// The passive end speaks before the acknowledgement of the hello has come: the
-// active end is Ready, and its send queue has room for all tasks beside the hello.
+// The passive end speaks before the acknowledgement of the hello has come, and
+// makes the active end Ready.
 func TestMessageOvertakesHello(t *testing.T) {
 	const tasks = 4
-	r := newRig(t, rdma.Config{MaxConnections: 2, AckTimeout: time.Second}, rdma.Config{MaxConnections: 2, AckTimeout: time.Millisecond})
+	r := newRig(t, rdma.Config{MaxConnections: 2, AckTimeout: time.Second}, rdma.Config{MaxConnections: 2})
 	var writes outcome[*rdma.WriteTask]
 	var sends outcome[*rdma.SendTask]
 	var recvs outcome[*rdma.ReceiveTask]
@@ -59,31 +59,14 @@ func TestMessageOvertakesHello(t *testing.T) {
 	r.connect(1)
 	recv := must(recvPool.Alloc(nil))
 	require.NoError(t, recv.Submit())
-	device := r.a.dev.(*soft.Device)
-
-	// Which end is active is chance: try until it is a.
-	var a, b *rdma.Connection
-	for tries := 0; b == nil || b.State() != rdma.Ready; tries++ {
-		if tries > 0 {
-			require.NoError(t, device.SetFaults(soft.Faults{}))
-			require.NoError(t, a.Close())
-			require.NoError(t, b.Close())
-			r.until("the places are free", func() bool { return r.a.closed() == tries && r.b.closed() == tries })
-		}
-		require.NoError(t, device.SetFaults(soft.Faults{Loss: 1}))
-		a, b = r.link()
-		start := time.Now()
-		r.until("the hello has arrived or was lost", func() bool {
-			return b.State() == rdma.Ready || time.Since(start) > 20*time.Millisecond
-		})
-	}
-	require.Equal(t, rdma.Connecting, a.State())
+	a, b := r.halfOpen()
 	send := must(sendPool.Alloc(b, nil))
+	require.NoError(t, r.a.dev.(*soft.Device).SetFaults(soft.Faults{}))
 	require.NoError(t, send.Submit())
-	require.NoError(t, device.SetFaults(soft.Faults{}))
 	r.until("the message has arrived", func() bool { return len(recvs.done) == 1 })
 	require.Equal(t, rdma.Ready, a.State())
 
+	// The send queue has room for all tasks beside the hello.
 	for range tasks {
 		task := must(writePool.Alloc(a, r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(r.a.peer, 0, 8)))
 		require.NoError(t, task.SubmitWith(pe.Aggregate))
@@ -93,6 +76,54 @@ func TestMessageOvertakesHello(t *testing.T) {
 	assert.Empty(t, writes.errs)
 	require.NoError(t, send.Free())
 	require.NoError(t, recv.Free())
+}
+
+// As before, and then the hello fails: so has the connection, though nothing else
+// is under way on it.
+func TestHelloFailsLate(t *testing.T) {
+	r := newRig(t, rdma.Config{MaxConnections: 2, AckTimeout: 2 * time.Second, RetryCount: new(0)}, rdma.Config{MaxConnections: 2})
+	var recvs outcome[*rdma.ReceiveTask]
+	var sends outcome[*rdma.SendTask]
+	recvPool := must(r.a.ctx.ReceivePool(1, recvs.ok, recvs.bad))
+	sendPool := must(r.b.ctx.SendPool(1, sends.ok, sends.bad))
+	r.connect(1)
+	recv := must(recvPool.Alloc(nil))
+	require.NoError(t, recv.Submit())
+	a, b := r.halfOpen()
+	send := must(sendPool.Alloc(b, nil))
+	require.NoError(t, r.a.dev.(*soft.Device).SetFaults(soft.Faults{}))
+	require.NoError(t, send.Submit())
+	r.until("the message has arrived", func() bool { return len(recvs.done) == 1 })
+	require.Equal(t, rdma.Ready, a.State())
+	require.NoError(t, r.a.dev.(*soft.Device).SetFaults(soft.Faults{Loss: 1}))
+	r.until("it has failed", func() bool { return a.State() == rdma.Failed })
+	assert.ErrorIs(t, a.Err(), rdma.ErrRetryExceeded)
+	assert.Equal(t, pe.Running, r.a.ctx.State(), "the other connection goes on")
+	require.NoError(t, send.Free())
+	require.NoError(t, recv.Free())
+}
+
+// halfOpen makes a connection of which b is Ready and a still waits for the
+// acknowledgement of its hello, and leaves nothing arriving at a.
+func (r *rig) halfOpen() (a, b *rdma.Connection) {
+	device := r.a.dev.(*soft.Device)
+	// Which end is active is chance: try until it is a.
+	for tries := 0; b == nil || b.State() != rdma.Ready; tries++ {
+		if tries > 0 {
+			require.NoError(r.t, device.SetFaults(soft.Faults{}))
+			require.NoError(r.t, a.Close())
+			require.NoError(r.t, b.Close())
+			r.until("the places are free", func() bool { return r.a.closed() == tries && r.b.closed() == tries })
+		}
+		require.NoError(r.t, device.SetFaults(soft.Faults{Loss: 1}))
+		a, b = r.link()
+		start := time.Now()
+		r.until("the hello has arrived or was lost", func() bool {
+			return b.State() == rdma.Ready || time.Since(start) > 20*time.Millisecond
+		})
+	}
+	require.Equal(r.t, rdma.Connecting, a.State())
+	return a, b
 }
 
 // closed counts the connections that the side was told are Closed.

@@ -36,8 +36,7 @@ type handshake struct {
 	role    role
 	began   time.Time
 	attempt uint32
-	posted  bool      // a hello is under way
-	again   time.Time // when to give it up (if posted), or try the next
+	again   time.Time // when to try the next hello; zero: when the present one fails
 }
 
 const (
@@ -161,7 +160,7 @@ func (conn *Connection) postHello() {
 	sg := c.scratchSG
 	sg.Addr += uint64(off)
 	conn.shake.attempt++
-	conn.shake.posted, conn.shake.again = true, time.Time{}
+	conn.shake.again = time.Time{}
 	if conn.ctx.set.timeout == 0 {
 		conn.shake.again = time.Now().Add(helloPatience)
 	}
@@ -188,18 +187,23 @@ func (c *Context) helloDone(wc *verbs.WC) {
 		return
 	}
 	conn := c.slots[slot]
-	if conn == nil || conn.qpn != wc.QPN || conn.state != Connecting || wc.ID != conn.helloID() {
+	if conn == nil || conn.qpn != wc.QPN || wc.ID != conn.helloID() {
 		return
 	}
-	conn.shake.posted = false
-	switch wc.Status {
-	case verbs.StatusSuccess:
+	err := &TaskError{Op: OpWrite, Status: wc.Status, Connection: conn, VendorError: wc.VendorError}
+	switch {
+	case conn.state == Ready:
+		// A message of the peer came first.
+		if wc.Status != verbs.StatusSuccess {
+			conn.failedTask(err)
+		}
+	case conn.state != Connecting:
+	case wc.Status == verbs.StatusSuccess:
 		conn.ready()
-	case verbs.StatusRetryExceeded, verbs.StatusResponseTimeout:
+	case wc.Status == verbs.StatusRetryExceeded, wc.Status == verbs.StatusResponseTimeout:
 		conn.shake.again = time.Now().Add(helloPause)
 	default:
-		conn.fail(fmt.Errorf("rdma: %v: %w: the peer did not take the hello: %w", conn, ErrMismatch,
-			&TaskError{Op: OpWrite, Status: wc.Status, Connection: conn, VendorError: wc.VendorError}))
+		conn.fail(fmt.Errorf("rdma: %v: %w: the peer did not take the hello: %w", conn, ErrMismatch, err))
 	}
 }
 

@@ -187,7 +187,7 @@ func TestDeviceCapture(t *testing.T) {
 			dir := t.TempDir()
 			ours, theirs := filepath.Join(dir, "requester.pcap"), filepath.Join(dir, "responder.pcap")
 			runPair(t, p, pair.Options{Way: pair.Dir, Size: 50_000,
-				RequesterArgs: []string{"-d", "soft-127.77.0.1?capture=" + ours}, ResponderArgs: []string{"-d", "soft-127.77.0.2?capture=" + theirs}})
+				RequesterArgs: []string{"-d", "soft-lo?capture=" + ours}, ResponderArgs: []string{"-d", "soft-lo?capture=" + theirs}})
 			checkPackets(t, p, ours)
 			checkPackets(t, p, theirs)
 		})

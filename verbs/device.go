@@ -88,13 +88,16 @@ type DeviceAttr struct {
 type Transports uint8
 
 // Has reports whether the set holds t.
-func (s Transports) Has(t QPType) bool { return s&(1<<t) != 0 }
+func (s Transports) Has(t QPType) bool { return s&TransportSet(t) != 0 }
 
-// TransportSet makes a set of transport services.
+// TransportSet makes a set of transport services. Values that are none are left
+// out.
 func TransportSet(types ...QPType) Transports {
 	var s Transports
 	for _, t := range types {
-		s |= 1 << t
+		if t >= 0 {
+			s |= 1 << t
+		}
 	}
 	return s
 }

@@ -18,8 +18,9 @@
 // All methods are safe for concurrent use. Posting and polling do not block;
 // they may take a lock of their device or queue that nothing holds for long.
 // Functions that a driver calls (completion notification, asynchronous events)
-// run on a goroutine of the driver: they must return promptly and must not call
-// back into the driver.
+// run on a goroutine of the driver, or inside any call into it, on whichever
+// goroutine makes that: they must return promptly, must not call back into the
+// driver, and must not wait for a lock that is held around such a call.
 //
 // # Memory
 //

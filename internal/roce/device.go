@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -94,16 +95,27 @@ func Open(cfg Config) (*Device, error) {
 		d.cfg.Public = d
 	}
 	d.defaultPD = d.newDomain()
-	for i, a := range cfg.Addresses {
-		e, err := openEndpoint(d, i, a)
-		if err != nil {
+	var unavailable error
+	for _, a := range cfg.Addresses {
+		e, err := openEndpoint(d, len(d.endpoints), a)
+		switch {
+		case err == nil:
+			d.endpoints = append(d.endpoints, e)
+		case a.Port() == 0 && errors.Is(err, syscall.EADDRNOTAVAIL):
+			// The system is still looking whether another host has the address
+			// (RFC 4862 5.4); the others can be used meanwhile.
+			unavailable = err
+			d.log.Warn().Err(err).Msg("an address is left out")
+		default:
 			d.closeEndpoints()
 			return nil, fmt.Errorf("open device %s: %w", cfg.Name, err)
 		}
-		d.endpoints = append(d.endpoints, e)
 	}
 	if len(d.endpoints) == 0 {
-		return nil, fmt.Errorf("open device %s: it has no address: %w", cfg.Name, verbs.ErrNoDevice)
+		if unavailable == nil {
+			unavailable = fmt.Errorf("it has no address: %w", verbs.ErrNoDevice)
+		}
+		return nil, fmt.Errorf("open device %s: %w", cfg.Name, unavailable)
 	}
 	// Not before the addresses are taken: whoever fails here may try others, with
 	// the same capture.

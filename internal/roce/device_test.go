@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 	"unsafe"
@@ -300,4 +301,16 @@ func counter(t *testing.T, d *Device, name string) uint64 {
 	}
 	t.Fatalf("no counter %s", name)
 	return 0
+}
+
+// TestTentativeAddress opens a device one of whose addresses cannot be bound.
+func TestTentativeAddress(t *testing.T) {
+	here, gone := addresses("127.0.0.1")[0], addresses("192.0.2.99")[0]
+	d := must(Open(Config{Name: "soft-test", Addresses: []netip.AddrPort{gone, here}}))
+	gids := must(d.GIDs(1))
+	require.Len(t, gids, 1)
+	assert.Equal(t, here.Addr(), gids[0].GID.Addr())
+	require.NoError(t, d.Close())
+	_, err := Open(Config{Name: "soft-test", Addresses: []netip.AddrPort{gone}})
+	require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
 }

@@ -3,12 +3,14 @@ package roce
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"syscall"
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/roce/link"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // endpoint is the socket behind one entry of the GID table.
@@ -124,6 +126,7 @@ func (e *endpoint) run() {
 				at = d.base.Add(deadline)
 			}
 			if err := e.socket.Wait(at); err != nil {
+				d.fatal(err)
 				return
 			}
 		}
@@ -148,6 +151,17 @@ func (e *endpoint) run() {
 			}
 		}
 	}
+}
+
+// fatal tells that the device has lost a socket, unless it has closed it.
+func (d *Device) fatal(err error) {
+	if errors.Is(err, net.ErrClosed) {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.log.Error().Err(err).Str("device", d.cfg.Name).Msg("waiting for packets")
+	d.tell(verbs.Event{Type: verbs.EventDeviceFatal})
 }
 
 // polled reports whether programs have polled since the last look, and none of

@@ -1,6 +1,8 @@
 package roce
 
 import (
+	"errors"
+	"net"
 	"testing"
 	"time"
 
@@ -98,4 +100,16 @@ func TestArmForLess(t *testing.T) {
 	}
 	x.post(x.write(y, 8))
 	notified(t, wake)
+}
+
+// TestFatal: a device that can wait for packets no more says so; one that is
+// closed does not.
+func TestFatal(t *testing.T) {
+	x := openSide(t, Config{}, 64)
+	var events []verbs.Event
+	defer x.dev.SubscribeEvents(func(e verbs.Event) { events = append(events, e) })()
+	x.dev.fatal(net.ErrClosed)
+	assert.Empty(t, events)
+	x.dev.fatal(errors.ErrUnsupported)
+	assert.Equal(t, []verbs.Event{{Type: verbs.EventDeviceFatal}}, events)
 }

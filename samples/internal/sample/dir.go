@@ -18,7 +18,9 @@ import (
 //
 // Files may be left over from programs that were killed. So a file counts only
 // if it names our own run, which is a random number, as the one that its writer
-// has seen: a writer that has seen it is alive.
+// has seen: a writer that has seen it is alive. The requester says last what it
+// has seen, so that the responder, which may fail and go at once, cannot go before
+// the requester has its descriptors.
 type dir struct {
 	program Program
 	path    string
@@ -103,7 +105,7 @@ func (d *dir) exchange(ctx context.Context, ours Descriptors) (Descriptors, erro
 		if !ok || err != nil {
 			return false, err
 		}
-		if d.ours.Seen != m.Run {
+		if d.program.Role == Responder && d.ours.Seen != m.Run {
 			d.ours.Seen = m.Run
 			if err := d.write(); err != nil {
 				return false, err
@@ -114,6 +116,12 @@ func (d *dir) exchange(ctx context.Context, ours Descriptors) (Descriptors, erro
 	})
 	if err != nil {
 		return Descriptors{}, err
+	}
+	if d.program.Role == Requester {
+		d.ours.Seen = theirs.Run
+		if err := d.write(); err != nil {
+			return Descriptors{}, err
+		}
 	}
 	d.peer = theirs.Run
 	return theirs.descriptors(), nil
