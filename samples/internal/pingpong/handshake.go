@@ -114,14 +114,14 @@ func (p *Peer) Introduce(dev verbs.Device, port verbs.PortAttr, qp verbs.QP) (mi
 		return mine, theirs, err
 	}
 	mine = Address{LID: port.LID, QPN: qp.Num(), PSN: rand.Uint32N(1 << 24)}
+	routed := port.LinkLayer != verbs.LinkInfiniBand || p.o.GIDIndex >= 0
 	var peer netip.Addr
 	if !p.o.Client() {
-		if theirs, err = p.receive(); err != nil {
+		if theirs, err = p.receive(routed); err != nil {
 			return mine, theirs, err
 		}
 		peer = theirs.GID.Addr()
 	}
-	routed := port.LinkLayer != verbs.LinkInfiniBand || p.o.GIDIndex >= 0
 	if routed {
 		e, err := p.o.chooseGID(table, peer)
 		if err != nil {
@@ -131,14 +131,11 @@ func (p *Peer) Introduce(dev verbs.Device, port verbs.PortAttr, qp verbs.QP) (mi
 	}
 	if p.o.Client() {
 		if err = p.send(mine.encode()); err == nil {
-			theirs, err = p.receive()
+			theirs, err = p.receive(routed)
 		}
 		if err != nil {
 			return mine, theirs, err
 		}
-	}
-	if routed && theirs.GID == (verbs.GID{}) {
-		return mine, theirs, errors.New("the peer has told no GID: give it -g")
 	}
 	p.mine = mine
 	mine.print(p.o.out, "local address")
@@ -173,12 +170,17 @@ func (p *Peer) send(b []byte) error {
 	return err
 }
 
-func (p *Peer) receive() (Address, error) {
+// receive reads the peer's address, with a GID if packets are routed by it.
+func (p *Peer) receive(routed bool) (Address, error) {
 	b, err := p.read(messageLen)
 	if err != nil {
 		return Address{}, err
 	}
-	return decode(b)
+	a, err := decode(b)
+	if err == nil && routed && a.GID == (verbs.GID{}) {
+		err = errors.New("the peer has told no GID: give it -g")
+	}
+	return a, err
 }
 
 func (p *Peer) read(n int) ([]byte, error) {
