@@ -37,23 +37,24 @@ type device struct {
 	jobs *pe.Pool[job]
 
 	// What the backend does when it is called.
-	slowStart bool  // Start leaves it Starting
-	startErr  error // Start fails
-	slowStop  bool  // Stopped is called by the test
-	budget    int   // completions handled by one Progress; 0: all
-	onStart   func()
+	slowStart  bool  // Start leaves it Starting
+	startErr   error // Start fails
+	slowStop   bool  // Stopped is called by the test
+	budget     int   // completions handled by one Progress; 0: all
+	onStart    func()
+	onProgress func()
 
 	posted   []*job     // in flight, at the device
 	held     []*job     // submitted with Aggregate
-	mu       sync.Mutex // guards ready
+	mu       sync.Mutex // guards ready and armed
 	ready    []result   // completed, not reported
+	armed    bool
 	stopping bool
 
 	trace    []string // calls to the backend, except Progress and Arm
 	depth    int
 	nested   bool // calls to the backend were nested
 	passes   int
-	arms     int
 	acquired bool
 	finished bool // it has called Stopped
 }
@@ -98,12 +99,17 @@ func (d *device) complete(i int, err error) {
 	d.push(j, err)
 }
 
-// push reports a job as completed. Any goroutine may call it.
+// push reports a job as completed. Any goroutine may call it. As a completion
+// queue does, it wakes the engine only if it was armed, and once.
 func (d *device) push(j *job, err error) {
 	d.mu.Lock()
 	d.ready = append(d.ready, result{j, err})
+	armed := d.armed
+	d.armed = false
 	d.mu.Unlock()
-	d.Wake()
+	if armed {
+		d.Wake()
+	}
 }
 
 func (b *deviceBackend) call(name string) func() {
@@ -132,6 +138,9 @@ func (b *deviceBackend) Start() (bool, error) {
 func (b *deviceBackend) Progress() int {
 	defer b.call("")()
 	b.passes++
+	if b.onProgress != nil {
+		b.onProgress()
+	}
 	(*device)(b).flush()
 	n := 0
 	for b.budget == 0 || n < b.budget {
@@ -153,10 +162,10 @@ func (b *deviceBackend) Progress() int {
 
 func (b *deviceBackend) Arm() bool {
 	defer b.call("")()
-	b.arms++
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.ready) == 0 && len(b.held) == 0
+	b.armed = len(b.ready) == 0 && len(b.held) == 0
+	return b.armed
 }
 
 func (b *deviceBackend) Stop() {

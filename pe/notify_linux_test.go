@@ -1,6 +1,7 @@
 package pe_test
 
 import (
+	"context"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -45,6 +46,14 @@ func (p *poller) wait(timeout int) bool {
 	}
 }
 
+// end stops everything and closes the engine.
+func end(t testing.TB, e *pe.Engine) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.ErrorIs(t, e.Run(ctx), context.Canceled)
+	require.NoError(t, e.Close())
+}
+
 func (p *poller) readable() bool { return p.wait(0) }
 
 func TestNotificationOfEveryCause(t *testing.T) {
@@ -52,7 +61,12 @@ func TestNotificationOfEveryCause(t *testing.T) {
 		"function":     func(t *testing.T, e *pe.Engine, _ *device) { require.NoError(t, e.Do(func() {})) },
 		"completion":   func(_ *testing.T, _ *pe.Engine, d *device) { d.complete(0, nil) },
 		"state change": func(t *testing.T, _ *pe.Engine, d *device) { require.NoError(t, d.Stop()) },
-		"wake":         func(_ *testing.T, _ *pe.Engine, d *device) { d.Wake() },
+		"start of another": func(t *testing.T, e *pe.Engine, _ *device) {
+			other := newDevice(t, 1)
+			require.NoError(t, e.Connect(other))
+			require.NoError(t, other.Start())
+		},
+		"wake": func(_ *testing.T, _ *pe.Engine, d *device) { d.Wake() },
 		"work held back": func(t *testing.T, _ *pe.Engine, d *device) {
 			j, err := d.jobs.Alloc()
 			require.NoError(t, err)
@@ -69,6 +83,7 @@ func TestNotificationOfEveryCause(t *testing.T) {
 			t.Run(name+when, func(t *testing.T) {
 				e, d := connected(t, 2)
 				p := newPoller(t, e)
+				t.Cleanup(func() { end(t, e) })
 				require.NoError(t, d.Start())
 				j, err := d.jobs.Alloc()
 				require.NoError(t, err)
@@ -100,9 +115,8 @@ func TestNotificationOfEveryCause(t *testing.T) {
 					require.False(t, p.readable(), "re-arming does not spin")
 					require.NoError(t, e.Clear())
 				}
-				require.NoError(t, d.Stop())
-				quiesce(t, e)
-				require.NoError(t, e.Close())
+				d.Wake()
+				require.False(t, p.readable(), "Clear takes back Arm")
 			})
 		}
 	}

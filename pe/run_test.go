@@ -24,6 +24,40 @@ func TestRunWithNothingToDo(t *testing.T) {
 	require.NoError(t, e.Do(func() { ran = true }))
 	require.NoError(t, e.Run(t.Context()))
 	assert.True(t, ran)
+
+	left := 3
+	var again func()
+	again = func() {
+		if left--; left > 0 {
+			require.NoError(t, e.Do(again))
+		}
+	}
+	require.NoError(t, e.Do(again))
+	require.NoError(t, e.Run(t.Context()))
+	assert.Zero(t, left, "functions that functions queue run too")
+}
+
+// A function that arrives at the last moment may free the tasks.
+func TestRunDoesNotGiveUpOnTasksWhileAFunctionIsPending(t *testing.T) {
+	e, d := newEngine(t, pe.Config{Spin: -1}), newDevice(t, 1)
+	require.NoError(t, e.Connect(d))
+	require.NoError(t, d.Start())
+	j, err := d.jobs.Alloc()
+	require.NoError(t, err)
+	quiet := 0
+	d.onProgress = func() {
+		if d.State() == pe.Stopping {
+			if quiet++; quiet == 2 { // the pass in which nothing else happens
+				require.NoError(t, e.Do(func() { require.NoError(t, d.jobs.Free(j)) }))
+			}
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err = e.Run(ctx)
+	assert.ErrorIs(t, err, context.Canceled)
+	assert.NotErrorIs(t, err, pe.ErrTasksHeld)
+	assert.Equal(t, pe.Idle, d.State())
 }
 
 func TestRunEndsWhenEverythingIsIdle(t *testing.T) {

@@ -37,9 +37,9 @@ func (b backend) Start() (bool, error) {
 func (c *Context) acquire() error {
 	s := c.set
 	c.sendDepth, c.recvDepth = c.depths()
-	c.sendDepth = max(c.sendDepth, 1) // for the hello
 	c.phase, c.flushing, c.broken = phaseUp, 0, false
 	c.wcNext, c.wcCount, c.recvPosted = 0, 0, 0
+	c.changed, c.drained = false, false
 	c.slots = make([]*Connection, s.MaxConnections)
 	c.free = make([]int, s.MaxConnections)
 	for i := range c.free {
@@ -146,7 +146,7 @@ func (c *Context) leave() { c.inside = false }
 func (b backend) Arm() bool {
 	c := b.c
 	if c.wcNext < c.wcCount || len(c.dirty) > 0 || len(c.reports) > 0 || c.changed || c.recvWaits() ||
-		c.alerts.raised.Load() || c.phase > phaseDraining {
+		c.alerts.raised.Load() || c.phase == phaseEmptying || c.phase == phaseFlushing {
 		return false
 	}
 	if !c.broken {
@@ -189,6 +189,7 @@ func (b backend) Idle() {
 // context, so that a callback that panics costs no completion.
 func (c *Context) poll() int {
 	n := 0
+	c.drained = false
 	for n < pollBudget && !c.broken {
 		if c.wcNext == c.wcCount {
 			got, err := c.cq.Poll(c.wcs[:])
@@ -197,6 +198,7 @@ func (c *Context) poll() int {
 				c.breakDown(err)
 			}
 			if got == 0 {
+				c.drained = true
 				break
 			}
 		}
@@ -276,7 +278,7 @@ func (c *Context) wind() int {
 	switch c.phase {
 	case phaseDraining:
 		for _, conn := range c.slots {
-			if conn != nil && conn.posted > 0 && !conn.dead && !c.broken {
+			if conn != nil && conn.posted > 0 && !c.broken {
 				return 0
 			}
 		}

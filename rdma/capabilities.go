@@ -50,7 +50,7 @@ func capabilitiesOf(attr *verbs.DeviceAttr) Capabilities {
 		MaxConnections: min(attr.MaxQP, connectionLimit),
 		MaxMessage:     attr.MaxMessage,
 		MaxSendSGE:     attr.MaxSGE,
-		MaxSends:       attr.MaxQPWR,
+		MaxSends:       attr.MaxQPWR - helloDepth,
 		MaxReadAtomic:  min(attr.MaxInitReadAtomic, attr.MaxQPReadAtomic),
 		Atomics:        attr.Atomics,
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft"
 )
 
 // The ends come up one long after the other, with hellos that fail quickly.
@@ -42,6 +43,66 @@ func TestPeerComesLate(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The passive end speaks before the acknowledgement of the hello has come: the
+// active end is Ready, and its send queue has room for all tasks beside the hello.
+func TestMessageOvertakesHello(t *testing.T) {
+	const tasks = 4
+	r := newRig(t, rdma.Config{MaxConnections: 2, AckTimeout: time.Second}, rdma.Config{MaxConnections: 2, AckTimeout: time.Millisecond})
+	var writes outcome[*rdma.WriteTask]
+	var sends outcome[*rdma.SendTask]
+	var recvs outcome[*rdma.ReceiveTask]
+	writePool := must(r.a.ctx.WritePool(tasks, writes.ok, writes.bad))
+	recvPool := must(r.a.ctx.ReceivePool(1, recvs.ok, recvs.bad))
+	sendPool := must(r.b.ctx.SendPool(1, sends.ok, sends.bad))
+	r.connect(1)
+	recv := must(recvPool.Alloc(nil))
+	require.NoError(t, recv.Submit())
+	device := r.a.dev.(*soft.Device)
+
+	// Which end is active is chance: try until it is a.
+	var a, b *rdma.Connection
+	for tries := 0; b == nil || b.State() != rdma.Ready; tries++ {
+		if tries > 0 {
+			require.NoError(t, device.SetFaults(soft.Faults{}))
+			require.NoError(t, a.Close())
+			require.NoError(t, b.Close())
+			r.until("the places are free", func() bool { return r.a.closed() == tries && r.b.closed() == tries })
+		}
+		require.NoError(t, device.SetFaults(soft.Faults{Loss: 1}))
+		a, b = r.link()
+		start := time.Now()
+		r.until("the hello has arrived or was lost", func() bool {
+			return b.State() == rdma.Ready || time.Since(start) > 20*time.Millisecond
+		})
+	}
+	require.Equal(t, rdma.Connecting, a.State())
+	send := must(sendPool.Alloc(b, nil))
+	require.NoError(t, send.Submit())
+	require.NoError(t, device.SetFaults(soft.Faults{}))
+	r.until("the message has arrived", func() bool { return len(recvs.done) == 1 })
+	require.Equal(t, rdma.Ready, a.State())
+
+	for range tasks {
+		task := must(writePool.Alloc(a, r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(r.a.peer, 0, 8)))
+		require.NoError(t, task.SubmitWith(pe.Aggregate))
+		writes.then = func(t *rdma.WriteTask) { _ = t.Free() }
+	}
+	r.until("all are written", func() bool { return writes.count() == tasks })
+	assert.Empty(t, writes.errs)
+	require.NoError(t, send.Free())
+	require.NoError(t, recv.Free())
+}
+
+// closed counts the connections that the side was told are Closed.
+func (s *side) closed() (n int) {
+	for _, state := range s.told {
+		if state == rdma.Closed.String() {
+			n++
+		}
+	}
+	return n
 }
 
 func TestConnectTimeout(t *testing.T) {

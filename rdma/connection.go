@@ -107,7 +107,7 @@ func (conn *Connection) create() ([]byte, error) {
 	c, s := conn.ctx, conn.ctx.set
 	init := verbs.QPInit{
 		Type: verbs.RC, SendCQ: c.cq, RecvCQ: c.cq, SRQ: c.srq,
-		MaxSendWR: c.sendDepth, MaxSendSGE: s.MaxSendSGE,
+		MaxSendWR: c.sendDepth + helloDepth, MaxSendSGE: s.MaxSendSGE,
 	}
 	if c.srq == nil {
 		init.MaxRecvWR = 1
@@ -121,9 +121,7 @@ func (conn *Connection) create() ([]byte, error) {
 		return nil, err
 	}
 	var random [12]byte
-	if _, err := rand.Read(random[:]); err != nil {
-		return nil, fmt.Errorf("read random numbers: %w", err)
-	}
+	_, _ = rand.Read(random[:]) // never fails
 	conn.local = endpoint{
 		transport: verbs.RC,
 		gidType:   s.gid.Type,
@@ -291,14 +289,16 @@ func (c *Context) tend() int {
 	c.ailing = nil // callbacks may add to it
 	for _, conn := range list {
 		switch {
-		case conn.posted > 0 && !conn.dead:
+		case conn.dead:
+			n += conn.destroy()
+		case conn.posted > 0:
 			c.ailing = append(c.ailing, conn)
 		case conn.state != Closed:
 			conn.listed = false
-			n += conn.flushUnposted()
+			n += conn.flushRest()
 		case conn.lingers():
 			c.ailing = append(c.ailing, conn)
-			n += conn.flushUnposted()
+			n += conn.flushRest()
 		default:
 			n += conn.destroy()
 		}
@@ -309,12 +309,12 @@ func (c *Context) tend() int {
 // lingers reports whether completions of receives may still be on their way.
 func (conn *Connection) lingers() bool {
 	c := conn.ctx
-	return c.phase == phaseUp && c.srq != nil && !conn.lastReceive && time.Now().Before(conn.grace) || c.wcNext < c.wcCount
+	return !c.drained || c.phase == phaseUp && c.srq != nil && !conn.lastReceive && time.Now().Before(conn.grace)
 }
 
-// flushUnposted completes everything that is not at the device as flushed, and
-// also what is, where the device cannot be asked any more.
-func (conn *Connection) flushUnposted() int {
+// flushRest completes as flushed everything that the device does not have, or
+// will not give back.
+func (conn *Connection) flushRest() int {
 	n := 0
 	for conn.head != nil {
 		r := conn.pop()
@@ -338,7 +338,7 @@ func (conn *Connection) destroy() int {
 	c.slots[conn.slot] = nil
 	c.free = append(c.free, conn.slot)
 	c.report(conn, Closed, nil)
-	return 1 + conn.flushUnposted()
+	return 1 + conn.flushRest()
 }
 
 // ID numbers the connections of a context, from 0 on, for good.

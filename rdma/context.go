@@ -54,6 +54,7 @@ type Context struct {
 	wcs     [pollBatch]verbs.WC
 	wcNext  int
 	wcCount int
+	drained bool // the last look into the completion queue found it empty
 	sendWRs [postBatch]verbs.SendWR
 	recvWRs [postBatch]verbs.RecvWR
 

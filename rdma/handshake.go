@@ -41,6 +41,9 @@ type handshake struct {
 }
 
 const (
+	// helloDepth is the place of the hello in the send queue. A message of the
+	// peer can make a connection Ready while the hello still has it.
+	helloDepth = 1
 	// helloPatience is how long one hello may stay unanswered where the device
 	// itself would wait for ever.
 	helloPatience = 250 * time.Millisecond
@@ -120,8 +123,9 @@ func (c *Context) leaveHandshake(conn *Connection) {
 // shakeHands takes all handshakes further and returns how many ended.
 func (c *Context) shakeHands() int {
 	n, now := 0, time.Now()
-	// A copy: those that end leave the list.
-	for _, conn := range slices.Clone(c.connecting) {
+	// Backwards: those that end leave the list.
+	for i := len(c.connecting) - 1; i >= 0; i-- {
+		conn := c.connecting[i]
 		conn.stepHandshake(now)
 		if conn.state != Connecting {
 			n++

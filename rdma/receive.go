@@ -32,8 +32,8 @@ func (o ReceiveOpcode) String() string {
 // ReceivePool is a pool of receives.
 type ReceivePool struct{ pool[ReceiveTask] }
 
-// ReceiveTask waits for one message, from whichever connection it comes. Receives
-// take messages in the order of their submission (IBTA 10.2.9).
+// ReceiveTask waits for one message, from whichever connection it comes. Messages
+// take receives in the order in which they were submitted.
 type ReceiveTask struct {
 	task   pe.Task
 	ctx    *Context

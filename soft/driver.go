@@ -54,17 +54,14 @@ func (Driver) Open(name string) (verbs.Device, error) {
 	if capture == "" {
 		return opened(Open(cfg))
 	}
-	f, err := createCapture(capture)
-	if err != nil {
-		return nil, fmt.Errorf("open device %q: %w", name, err)
-	}
-	cfg.Capture = f
+	file := &captureFile{path: capture}
+	cfg.Capture = file
 	d, err := Open(cfg)
 	if err != nil {
-		_ = f.Close()
+		_ = file.Close()
 		return nil, err
 	}
-	d.capture = f
+	d.capture = file
 	return d, nil
 }
 

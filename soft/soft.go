@@ -28,8 +28,9 @@ type Config struct {
 	// Faults befall the packets that arrive. The zero value means none.
 	Faults Faults
 	// Capture takes all packets sent and received, in the pcap format with link
-	// type raw IP. It is written to on whichever goroutine drives the device; an
-	// error ends the capture and is returned by Close. Nil means no capture.
+	// type raw IP. It is written to on whichever goroutine drives the device. If
+	// it does not take the file's header, Open fails; a later error ends the
+	// capture and is returned by Close. Nil means no capture.
 	Capture io.Writer
 
 	// The offloads of the UDP socket are used where the kernel has them, unless
@@ -108,11 +109,13 @@ func (cfg Config) roce(name string, i networkInterface, addresses ...netip.AddrP
 }
 
 func open(cfg roce.Config) (*Device, error) {
-	d, err := roce.Open(cfg)
-	if err != nil {
+	d := &Device{}
+	cfg.Public = d
+	var err error
+	if d.Device, err = roce.Open(cfg); err != nil {
 		return nil, err
 	}
-	return &Device{Device: d}, nil
+	return d, nil
 }
 
 func openAddress(cfg Config) (*Device, error) {
@@ -186,7 +189,7 @@ type networkInterface struct {
 func (i *networkInterface) has(a netip.Addr) bool {
 	for _, own := range i.addresses {
 		if own == a.WithZone("") {
-			return true
+			return a.Zone() == "" || a.Zone() == i.Name
 		}
 	}
 	return i.loopback && a.Is4() && a.IsLoopback()
@@ -226,11 +229,25 @@ func interfaces() ([]networkInterface, error) {
 	return list, nil
 }
 
-// createCapture makes the file of a capture.
-func createCapture(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("create packet capture: %w", err)
+// captureFile is a file that is made when something is written to it, so that a
+// device that cannot be opened leaves none.
+type captureFile struct {
+	path string
+	file *os.File
+}
+
+func (c *captureFile) Write(b []byte) (n int, err error) {
+	if c.file == nil {
+		if c.file, err = os.OpenFile(c.path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600); err != nil {
+			return 0, err
+		}
 	}
-	return f, nil
+	return c.file.Write(b)
+}
+
+func (c *captureFile) Close() error {
+	if c.file == nil {
+		return nil
+	}
+	return c.file.Close()
 }

@@ -69,6 +69,7 @@ func (c *completionQueue) overflow() {
 		return
 	}
 	c.overrun = true
+	c.device.overrun = append(c.device.overrun, c)
 	c.device.log.Error().Str("device", c.device.cfg.Name).Int("entries", len(c.ring)).Msg("completion queue overrun")
 	c.device.tell(verbs.Event{Type: verbs.EventCQError, CQ: c})
 	if c.armed != notArmed {
@@ -76,22 +77,40 @@ func (c *completionQueue) overflow() {
 	}
 }
 
+// failOverrun puts the queue pairs in error whose completion queue has overflowed
+// . It is not done on the spot, since one of them may be in the
+// middle of a packet.
+func (d *Device) failOverrun() {
+	for len(d.overrun) > 0 {
+		c := d.overrun[0]
+		d.overrun = d.overrun[1:]
+		for _, q := range d.queuePairs {
+			if q.sendCQ == c || q.recvCQ == c {
+				// Refused in Reset, where nothing completes.
+				_ = q.transport.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState)
+			}
+		}
+	}
+}
+
 // Poll implements verbs.CQ.
 func (c *completionQueue) Poll(wc []verbs.WC) (int, error) {
 	d := c.device
-	d.polls.Add(1)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if c.closed {
 		return 0, d.closedError("poll completion queue")
 	}
-	if d.asleep.Load() {
+	// A poll after Arm is a last look before sleep, and promises no other.
+	if c.armed == notArmed && d.asleep.Load() {
 		d.asleep.Store(false)
 	}
 	if c.tail-c.head < uint(len(wc)) {
+		d.polls.Add(1)
 		d.progress(d.now(), nil)
 	}
 	if c.overrun {
+		d.failOverrun()
 		return 0, fmt.Errorf("poll completion queue of %d entries on device %s: it overflowed, make it larger: %w", len(c.ring), d.cfg.Name, verbs.ErrOverrun)
 	}
 	n := 0
@@ -114,8 +133,10 @@ func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	case c.head != c.tail || c.overrun:
 		return false, nil
 	}
-	c.armed = armedAny
-	if solicitedOnly {
+	switch {
+	case !solicitedOnly:
+		c.armed = armedAny
+	case c.armed == notArmed:
 		c.armed = armedSolicited
 	}
 	d.asleep.Store(true)

@@ -5,10 +5,15 @@ import (
 	"net/netip"
 
 	"github.com/rs/zerolog"
+
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Config configures a device.
 type Config struct {
+	// Public is the device as programs know it, where another type is around
+	// this one: what belongs to the device names it. Nil: the device itself.
+	Public verbs.Device
 	// Name is the name the device goes by.
 	Name string
 	// Interface is the network interface that the addresses belong to.

@@ -34,10 +34,11 @@ type Device struct {
 	log  zerolog.Logger
 	base time.Time // the transport's time zero
 
-	// polls counts the polls of programs. The device's own goroutines look at it
-	// to see whether somebody else makes progress.
+	// polls counts the polls of programs that made progress. The device's own
+	// goroutines look at it to see whether somebody else does their work.
 	polls atomic.Uint64
-	// asleep is set when a program that polled says that it is going to wait.
+	// asleep is set when a program says that it is going to wait, and cleared by
+	// a poll of one that does not.
 	asleep atomic.Bool
 
 	mu          sync.Mutex
@@ -54,6 +55,7 @@ type Device struct {
 	deadline    time.Duration
 	counters    transport.Counters
 	drops       drops
+	overrun     []*completionQueue // whose queue pairs are still to be failed
 	subscribers map[int]func(verbs.Event)
 	nextHandle  int
 	capture     *capture
@@ -86,10 +88,10 @@ func Open(cfg Config) (*Device, error) {
 		guid:        uint64(randomUint32())<<32 | uint64(randomUint32()),
 		nextQPN:     randomUint32(),
 	}
-	d.defaultPD = d.newDomain()
-	if cfg.Capture != nil {
-		d.capture = newCapture(cfg.Capture, d.base)
+	if cfg.Public == nil {
+		d.cfg.Public = d
 	}
+	d.defaultPD = d.newDomain()
 	for i, a := range cfg.Addresses {
 		e, err := openEndpoint(d, i, a)
 		if err != nil {
@@ -100,6 +102,15 @@ func Open(cfg Config) (*Device, error) {
 	}
 	if len(d.endpoints) == 0 {
 		return nil, fmt.Errorf("open device %s: it has no address: %w", cfg.Name, verbs.ErrNoDevice)
+	}
+	// Not before the addresses are taken: whoever fails here may try others, with
+	// the same capture.
+	if cfg.Capture != nil {
+		d.capture = newCapture(cfg.Capture, d.base)
+		if err := d.capture.failed; err != nil {
+			d.closeEndpoints()
+			return nil, fmt.Errorf("open device %s: begin the packet capture: %w", cfg.Name, err)
+		}
 	}
 	d.running.Add(len(d.endpoints))
 	for _, e := range d.endpoints {
@@ -220,6 +231,7 @@ func (d *Device) SetFaults(f Faults) error {
 	for _, e := range d.endpoints {
 		e.setFaults(f, d.now())
 	}
+	d.transmit(d.now()) // answers to what was held
 	return nil
 }
 

@@ -116,6 +116,7 @@ func (e *endpoint) run() {
 			e.armed = never
 		}
 		idle := len(d.busy) == 0
+		used := e.users > 0
 		d.mu.Unlock()
 		if idle {
 			var at time.Time
@@ -126,17 +127,18 @@ func (e *endpoint) run() {
 				return
 			}
 		}
-		if polls := d.polls.Load(); polls != e.seen && !d.asleep.Load() {
-			e.seen = polls
+		if used && e.polled() {
+			e.seen = d.polls.Load()
 			if e.pause() {
 				e.seen = d.polls.Load()
 			}
 			continue
 		}
-		for quiet := 0; quiet < idleRounds; quiet++ {
+		for quiet := 0; quiet < idleRounds && !(used && e.polled()); quiet++ {
 			d.mu.Lock()
 			closed := d.closed
 			worked := d.progress(d.now(), e)
+			used = e.users > 0
 			d.mu.Unlock()
 			if closed {
 				return
@@ -146,6 +148,12 @@ func (e *endpoint) run() {
 			}
 		}
 	}
+}
+
+// polled reports whether programs have polled since the last look, and none of
+// them said that it goes to sleep. They look only at endpoints that are used.
+func (e *endpoint) polled() bool {
+	return e.device.polls.Load() != e.seen && !e.device.asleep.Load()
 }
 
 // pause leaves the device to the program that polls it. It reports true when

@@ -32,7 +32,7 @@ func (d *Device) AllocPD() (verbs.PD, error) {
 	return d.newDomain(), nil
 }
 
-func (p *protectionDomain) Device() verbs.Device { return p.device }
+func (p *protectionDomain) Device() verbs.Device { return p.device.cfg.Public }
 
 // use checks that the domain can have something new in it. The lock is held.
 func (p *protectionDomain) use(op string) error {

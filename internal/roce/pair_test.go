@@ -20,6 +20,7 @@ type side struct {
 	mr  verbs.MR
 	mem []byte
 	wcs []verbs.WC
+	mtu verbs.MTU
 }
 
 func openSide(t testing.TB, cfg Config, memory int) *side {
@@ -30,7 +31,7 @@ func openSide(t testing.TB, cfg Config, memory int) *side {
 	}
 	dev, err := Open(cfg)
 	require.NoError(t, err)
-	s := &side{t: t, dev: dev, mem: make([]byte, memory), wcs: make([]verbs.WC, 64)}
+	s := &side{t: t, dev: dev, mem: make([]byte, memory), wcs: make([]verbs.WC, 64), mtu: 4096}
 	s.cq, err = dev.CreateCQ(4096)
 	require.NoError(t, err)
 	s.mr, err = dev.DefaultPD().RegMR(s.mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead|verbs.AccessRemoteAtomic)
@@ -56,7 +57,7 @@ func (s *side) connect(peer *side) {
 	require.NoError(s.t, s.qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: 1, Access: all},
 		verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccess))
 	require.NoError(s.t, s.qp.Modify(verbs.QPAttr{
-		State: verbs.QPReadyToReceive, PathMTU: 4096, DestQPN: peer.qp.Num(), RQPSN: 0xfffff0, MaxDestReadAtomic: 16, MinRNRTimer: 1,
+		State: verbs.QPReadyToReceive, PathMTU: s.mtu, DestQPN: peer.qp.Num(), RQPSN: 0xfffff0, MaxDestReadAtomic: 16, MinRNRTimer: 1,
 		Address: verbs.AddressAttr{DGID: gids[0].GID, Port: 1, UDPPort: gids[0].UDPPort},
 	}, verbs.QPAttrState|verbs.QPAttrAddress|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|verbs.QPAttrMaxDestReadAtomic|verbs.QPAttrMinRNRTimer))
 	require.NoError(s.t, s.qp.Modify(verbs.QPAttr{State: verbs.QPReadyToSend, SQPSN: 0xfffff0, Timeout: testTimeout, RetryCount: 7, RNRRetry: 7, MaxInitReadAtomic: 16},

@@ -91,11 +91,14 @@ func (d *Device) transmit(now time.Duration) {
 		kept := d.busy[:0]
 		for _, q := range d.busy {
 			d.sending = q
-			if q.endpoint != nil && q.transport.Transmit(d, now, sendBudget) {
+			if q.endpoint != nil && q.transport.Transmit((*output)(d), now, sendBudget) {
 				kept = append(kept, q)
 				continue
 			}
 			q.busy = false
+			if q.endpoint == nil {
+				continue // closed or reset: its timers mean nothing
+			}
 			if at := q.transport.Deadline(); at != 0 {
 				d.noteDeadline(at)
 			}
@@ -116,10 +119,19 @@ func (d *Device) transmit(now time.Duration) {
 			}
 		}
 	}
+	d.failOverrun()
+	if len(d.busy) > 0 {
+		// Neither a packet nor a poll needs to come before the rest can leave.
+		d.busy[0].endpoint.socket.Interrupt()
+	}
 }
 
-// Send implements transport.Output for the queue pair whose turn it is.
-func (d *Device) Send(p *wire.Packet, pieces [][]byte, n int) {
+// output is the device as the queue pair whose turn it is sees it.
+type output Device
+
+// Send implements transport.Output.
+func (o *output) Send(p *wire.Packet, pieces [][]byte, n int) {
+	d := (*Device)(o)
 	q := d.sending
 	s := q.endpoint.socket
 	headers := p.Opcode.HeaderLen()

@@ -71,6 +71,11 @@ func (a *arena) sge(off, n int) verbs.SGE {
 	return verbs.SGE{Addr: a.Base + uint64(off), Length: uint32(n), LKey: a.Key}
 }
 
+// inlineEntry names bytes by their true address, as inline data is.
+func inlineEntry(b []byte) verbs.SGE {
+	return verbs.SGE{Addr: uint64(uintptr(unsafe.Pointer(&b[0]))), Length: uint32(len(b))}
+}
+
 func (a *arena) requireGuards(t tb) {
 	t.Helper()
 	guard := bytes.Repeat([]byte{guardByte}, guardLen)
@@ -105,6 +110,7 @@ type options struct {
 	maxInline int
 	window    int
 	signalAll bool
+	arena     int // bytes of either region
 	shared    *RecvQueue
 }
 
@@ -136,6 +142,7 @@ func (o options) defaults() options {
 	count(&o.maxSGE, 4)
 	count(&o.maxInline, 64)
 	count(&o.window, 1<<20)
+	count(&o.arena, arenaLen)
 	if o.mtu == 0 {
 		o.mtu = 256
 	}
@@ -281,8 +288,8 @@ func newRig(t tb, o options) *rig {
 	r.server = newEnd(t, serverQPN, serverMemory, o)
 	o.shared = nil
 	r.client = newEnd(t, clientQPN, NewMemory(), o)
-	r.local = newArena(t, r.client.memory, localKey, localBase, arenaLen, everyAccess)
-	r.remote = newArena(t, r.server.memory, remoteKey, remoteBase, arenaLen, everyAccess)
+	r.local = newArena(t, r.client.memory, localKey, localBase, o.arena, everyAccess)
+	r.remote = newArena(t, r.server.memory, remoteKey, remoteBase, o.arena, everyAccess)
 	pattern(r.local.Mem, 1)
 	pattern(r.remote.Mem, 2)
 	r.client.ready(o.attr(serverQPN, o.psn, o.peerPSN))

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bytes"
 	"container/heap"
 	"fmt"
 	"math/rand/v2"
@@ -179,6 +180,8 @@ func (n *node) Send(p *wire.Packet, pieces [][]byte, size int) {
 	n.net.carry(n.peer, b)
 }
 
+var poison = bytes.Repeat([]byte{0xdb}, wire.MaxDatagramLen)
+
 // arrive is the receiving side of the link.
 func (n *node) arrive(b []byte) {
 	p := &n.net.packet
@@ -186,9 +189,7 @@ func (n *node) arrive(b []byte) {
 		n.qp.Receive(p, n.net.now)
 	}
 	// Nobody may look at it any more.
-	for i := range b {
-		b[i] = 0xdb
-	}
+	copy(b, poison)
 	n.net.release(b)
 }
 

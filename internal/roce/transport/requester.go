@@ -135,7 +135,7 @@ func (q *QP) transmitRequest(out Output, w *sendWQE, now time.Duration) bool {
 	switch w.wr.Op {
 	case verbs.OpRead:
 		end := (index/readChunk + 1) * readChunk << q.mtuShift
-		if end > w.length || end < off {
+		if end > w.length {
 			end = w.length
 		}
 		p.Opcode = wire.RCReadRequest
@@ -164,7 +164,7 @@ func (q *QP) transmitRequest(out Output, w *sendWQE, now time.Duration) bool {
 		p.Opcode = dataOpcode(w.wr.Op, index == 0, last)
 		p.Imm = w.wr.Imm
 		p.RETH = wire.RETH{VA: w.wr.RemoteAddr, RKey: w.wr.RKey, Length: w.length}
-		p.Solicited = last && w.wr.Flags&verbs.FlagSolicited != 0
+		p.Solicited = last && w.wr.Flags&verbs.FlagSolicited != 0 && w.wr.Op != verbs.OpWrite
 		p.Pad = uint8(-n & 3)
 		q.unasked++
 		p.AckReq = q.unasked >= ackInterval ||
@@ -259,13 +259,11 @@ func (q *QP) retry(psn uint32, cost int, now time.Duration) {
 	q.armAckTimer(now)
 }
 
-// rewind makes psn the next packet to be sent.
+// rewind makes psn, the oldest that is not acknowledged, the next packet to be
+// sent.
 func (q *QP) rewind(psn uint32) {
 	q.sendPSN = psn
 	q.sendIdx = q.sq.head
-	for q.sendIdx != q.sq.tail && wire.PSNDiff(psn, q.sq.at(q.sendIdx).last) > 0 {
-		q.sendIdx++
-	}
 	q.unasked = 0
 	// Whatever was asked for at or after psn will be asked for again.
 	q.readsSent = 0

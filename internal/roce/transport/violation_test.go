@@ -226,11 +226,11 @@ func TestReceiveIntoWrongMemory(t *testing.T) {
 }
 
 // forged makes a request packet, on the start of the server's region.
-func (r *rig) forged(op wire.Opcode, index, n, total int) wire.Packet {
+func (r *rig) forged(op wire.Opcode, index, n int, total uint32) wire.Packet {
 	return wire.Packet{
 		Opcode: op, PKey: defaultPKey, DestQP: serverQPN, PSN: wire.PSNAdd(r.o.psn, index), AckReq: true,
 		Pad: uint8(-n & 3), Payload: pattern(make([]byte, n), 99),
-		RETH:   wire.RETH{VA: remoteBase, RKey: remoteKey, Length: uint32(total)},
+		RETH:   wire.RETH{VA: remoteBase, RKey: remoteKey, Length: total},
 		Atomic: wire.AtomicETH{VA: remoteBase, RKey: remoteKey, SwapAdd: 1, Compare: 1},
 	}
 }
@@ -241,8 +241,9 @@ func TestMalformedMessages(t *testing.T) {
 	t.Parallel()
 	const mtu = 256
 	type packet struct {
-		op       wire.Opcode
-		n, total int
+		op    wire.Opcode
+		n     int
+		total uint32
 	}
 	for _, c := range []struct {
 		name    string

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"slices"
 	"time"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -264,7 +263,7 @@ func (w *workload) drawAtomic(wr *verbs.SendWR) {
 	word := w.remoteModel[at : at+8]
 	original := binary.NativeEndian.Uint64(word)
 	wr.CompareAdd = original + uint64(w.choose.IntN(2))
-	wr.Swap = uint64(w.choose.IntN(1<<62)) * 3
+	wr.Swap = uint64(w.choose.IntN(1<<30))<<34 | uint64(w.choose.IntN(1<<30))
 	switch {
 	case wr.Op == verbs.OpFetchAdd:
 		wr.CompareAdd = wr.Swap
@@ -322,8 +321,8 @@ func (w *workload) makeInline(wr *verbs.SendWR) {
 	wr.Flags |= verbs.FlagInline
 	for i, e := range wr.SGL {
 		if e.Length > 0 {
-			at := &w.local.Mem[e.Addr-w.local.Base]
-			wr.SGL[i] = verbs.SGE{Addr: uint64(uintptr(unsafe.Pointer(at))), Length: e.Length}
+			off := e.Addr - w.local.Base
+			wr.SGL[i] = inlineEntry(w.local.Mem[off : off+uint64(e.Length)])
 		}
 	}
 }
@@ -361,7 +360,8 @@ type inbox struct {
 	slotLen  int
 	slots    [][]verbs.SGE
 	expected map[uint32][]arrival
-	lazy     bool // lets receives run out
+	blank    []byte // a slot that holds nothing
+	lazy     bool   // lets receives run out
 }
 
 const slotFill = 0x3c
@@ -371,10 +371,9 @@ func newInbox(net *network, memory *arena, c chooser, slots, maxMessage int, laz
 		net: net, memory: memory, choose: c, post: post, slotLen: maxMessage + 64,
 		slots: make([][]verbs.SGE, slots), expected: make(map[uint32][]arrival), lazy: lazy,
 	}
-	for i := range memory.Mem {
-		memory.Mem[i] = slotFill
-	}
+	b.blank = bytes.Repeat([]byte{slotFill}, b.slotLen)
 	for i := range slots {
+		copy(memory.Mem[i*b.slotLen:], b.blank)
 		b.fill(i, maxMessage)
 	}
 	return b
@@ -430,7 +429,7 @@ func (b *inbox) check(c *completions) {
 // checkSlot compares a slot, pieces and what is between them.
 func (b *inbox) checkSlot(slot int, data []byte) {
 	got := b.memory.Mem[slot*b.slotLen : (slot+1)*b.slotLen]
-	want := bytes.Repeat([]byte{slotFill}, b.slotLen)
+	want := bytes.Clone(b.blank)
 	for _, e := range b.slots[slot] {
 		off := int(e.Addr-b.memory.Base) - slot*b.slotLen
 		n := min(int(e.Length), len(data))
@@ -444,9 +443,7 @@ func (b *inbox) checkSlot(slot int, data []byte) {
 		}
 		require.Failf(b.net.t, "a receive holds wrong bytes", "slot %d, list %v: byte %d is %#x, want %#x", slot, b.slots[slot], at, got[at], want[at])
 	}
-	for i := range got {
-		got[i] = slotFill
-	}
+	copy(got, b.blank)
 }
 
 func (b *inbox) refill(slot int) {

@@ -150,7 +150,6 @@ func (d *dir) close(ok bool) error {
 			return err
 		}
 		d.ours.Outcome = outcomeOf(ok)
-		d.ours.Connections, d.ours.Memory = nil, nil
 		if err := d.write(); err != nil {
 			return err
 		}

@@ -20,7 +20,8 @@ const settleTime = 500 * time.Millisecond
 
 // files exchanges descriptors through files that the user names, one for the
 // connections and one for the memory, as DOCA's samples do. The requester's end
-// is a file beside its descriptor.
+// shows in a file beside its descriptor or, if it has failed, in that its
+// descriptor is gone.
 type files struct {
 	session *Session
 	route   route
@@ -39,7 +40,7 @@ func newFiles(s *Session, r route) *files {
 
 func (f *files) String() string { return "the file " + f.route.remote }
 
-// doneFile is where the program that owns a descriptor says how it ended.
+// doneFile says that the program that owns a descriptor has succeeded.
 func doneFile(path string) string { return path + ".done" }
 
 func (f *files) exchange(ctx context.Context, ours Descriptors) (theirs Descriptors, err error) {
@@ -166,33 +167,32 @@ func (f *files) peerDone(ctx context.Context) error {
 		return f.enter(ctx, "wait for "+peer+" to end")
 	}
 	done := doneFile(f.route.remote)
-	var end outcome
-	err := poll(ctx, func() (bool, error) {
-		// Its end is written before its descriptor is removed.
+	return poll(ctx, func() (bool, error) {
+		// Success is told before the descriptor is removed.
 		_, gone := os.Stat(f.route.remote)
-		b, err := descriptor.ReadFile(done)
+		_, err := os.Stat(done)
 		switch {
 		case err == nil:
-			end = outcome(strings.TrimSpace(string(b)))
 			return true, remove(done)
 		case !errors.Is(err, fs.ErrNotExist):
 			return false, err
 		case errors.Is(gone, fs.ErrNotExist):
-			return false, fmt.Errorf("%s has ended without saying how: %s is gone", peer, f.route.remote)
+			return false, failed.err(peer)
 		}
 		return false, nil
 	})
-	if err != nil {
-		return err
-	}
-	return end.err(peer)
 }
 
-// close removes our descriptors, which are void now.
+// close removes our descriptors, which are void now. Success is told by a file
+// that the responder removes, unless it has gone before.
 func (f *files) close(ok bool) error {
 	var errs []error
-	if f.met && f.session.program.Role == Requester && f.keys == nil {
-		errs = append(errs, descriptor.WriteFile(doneFile(f.route.local), []byte(outcomeOf(ok)+"\n")))
+	if ok && f.met && f.session.program.Role == Requester && f.keys == nil {
+		done := doneFile(f.route.local)
+		errs = append(errs, descriptor.WriteFile(done, []byte(succeeded+"\n")))
+		if _, err := os.Stat(f.route.remote); errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, remove(done))
+		}
 	}
 	for _, path := range f.written {
 		errs = append(errs, remove(path))

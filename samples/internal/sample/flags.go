@@ -203,6 +203,9 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 	if transport != "RC" {
 		return nil, fmt.Errorf("transport type %q is not supported, RC is the only one", transport)
 	}
+	if p.Text != nil && s.text == "" {
+		return nil, fmt.Errorf("-%s: the text is empty, there would be nothing to move", p.Text.Long)
+	}
 	if f.wasSet("g", "gid-index") {
 		s.GIDIndex = &gid
 	}

@@ -9,7 +9,7 @@ import (
 
 // newLog logs for people, in colour if a person watches.
 func newLog(w io.Writer, level zerolog.Level) zerolog.Logger {
-	console := zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05.000", NoColor: !isTerminal(w)}
+	console := zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05", NoColor: !isTerminal(w)}
 	return zerolog.New(console).Level(level).With().Timestamp().Logger()
 }
 

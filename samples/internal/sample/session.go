@@ -51,14 +51,16 @@ func (s *Session) Out() io.Writer { return s.files.out }
 // the engine from its work: then runs on the engine's goroutine. It does not run
 // if the program's context ends first; Engine.Run returns then.
 func (s *Session) Exchange(engine *pe.Engine, ours Descriptors, then func(theirs Descriptors, err error)) {
-	s.waitFor("the descriptors of " + s.program.Peer)
+	s.waitFor(fmt.Sprintf("the descriptors of %s, through %v", s.program.Peer, s.channel))
 	s.aside(engine, func() func() {
 		theirs, err := s.channel.exchange(s.ctx, ours)
 		if err == nil {
 			err = s.check(ours, theirs)
 		}
 		return func() {
-			s.waitFor("the connection to " + s.program.Peer)
+			if err == nil {
+				s.waitFor("the connection to " + s.program.Peer)
+			}
 			then(theirs, err)
 		}
 	})
@@ -67,7 +69,7 @@ func (s *Session) Exchange(engine *pe.Engine, ours Descriptors, then func(theirs
 // PeerDone waits for the peer's program to end; then runs like that of Exchange.
 // Its error is not nil if the peer has failed.
 func (s *Session) PeerDone(engine *pe.Engine, then func(err error)) {
-	s.waitFor(s.program.Peer + " to end")
+	s.waitFor(fmt.Sprintf("%s to end, told through %v", s.program.Peer, s.channel))
 	s.aside(engine, func() func() {
 		err := s.channel.peerDone(s.ctx)
 		return func() { then(err) }
@@ -98,11 +100,10 @@ func (s *Session) check(ours, theirs Descriptors) error {
 	return nil
 }
 
+// waitFor notes what comes next, for the log and in case time is up.
 func (s *Session) waitFor(what string) {
-	if s.channel != nil {
-		what += ", told through " + s.channel.String()
-	}
 	s.waiting.Store(&what)
+	s.Log.Info().Msg("waiting for " + what)
 }
 
 func (s *Session) waitedFor() string {

@@ -1,0 +1,103 @@
+// Command bench measures the SDK on a device: the rate of small writes within one
+// process, and bandwidth and latency of writes between two processes. The second
+// process is the same program, started by the first.
+//
+// Every measurement begins with a warm-up. What it prints are figures of this
+// machine at this moment: compare ratios of one run, not figures of two.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/pprof"
+	"time"
+)
+
+type options struct {
+	device   string
+	duration time.Duration
+	size     int
+	window   int
+	profile  string
+	counters bool
+	peer     string // what the second process does
+}
+
+// measurement is one of the things measured. run returns the figures, in words.
+type measurement struct {
+	name  string
+	about string
+	run   func(options) (string, error)
+	peer  func(options) error // nil: it needs no second process
+}
+
+var measurements = []measurement{
+	{"write_rate", "8-byte writes, batched, both ends in one process", writeRate, nil},
+	{"write_bw", "large writes to another process", writeBandwidth, servePassive},
+	{"write_lat", "8-byte writes back and forth between two processes, half a round trip", writeLatency, servePing},
+}
+
+const warmUp = 300 * time.Millisecond
+
+func main() {
+	var o options
+	var only string
+	flag.StringVar(&o.device, "d", "soft-lo", "device")
+	flag.DurationVar(&o.duration, "t", 2*time.Second, "time of each measurement, after a warm-up")
+	flag.IntVar(&o.size, "size", 1<<20, "bytes of a large write")
+	flag.IntVar(&o.window, "window", 8, "large writes in flight")
+	flag.StringVar(&only, "run", "", "the one measurement to run: write_rate, write_bw or write_lat")
+	flag.StringVar(&o.profile, "cpuprofile", "", "file for a CPU profile of the first process")
+	flag.BoolVar(&o.counters, "counters", false, "show the counters of each device when it is closed")
+	flag.StringVar(&o.peer, "peer", "", "for the second process: the measurement it serves")
+	flag.Parse()
+	if flag.NArg() > 0 || o.size < 8 || o.window < 1 || o.duration <= 0 {
+		fmt.Fprintln(os.Stderr, "bench: sizes must be 8 or more, windows 1 or more, times positive, and there are no arguments; see -help")
+		os.Exit(2)
+	}
+	if err := run(o, only); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(o options, only string) error {
+	if o.peer != "" {
+		for _, m := range measurements {
+			if m.name == o.peer && m.peer != nil {
+				return m.peer(o)
+			}
+		}
+		return fmt.Errorf("no measurement %q has a peer", o.peer)
+	}
+	if o.profile != "" {
+		f, err := os.Create(o.profile)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	fmt.Printf("device %s, %d CPUs, %s\n", o.device, runtime.NumCPU(), runtime.Version())
+	found := false
+	for _, m := range measurements {
+		if only != "" && only != m.name {
+			continue
+		}
+		found = true
+		figures, err := m.run(o)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+		fmt.Printf("%-11s %s\n            (%s)\n", m.name, figures, m.about)
+	}
+	if !found {
+		return fmt.Errorf("no measurement %q; there are write_rate, write_bw and write_lat", only)
+	}
+	return nil
+}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestMeasurements runs each measurement for a moment: the figures mean nothing,
+// but both processes have to come to an end, and well.
+func TestMeasurements(t *testing.T) {
+	bin := filepath.Join(t.TempDir(), "bench")
+	build := exec.Command("go", "build", "-o", bin, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	for _, m := range measurements {
+		t.Run(m.name, func(t *testing.T) {
+			out, err := exec.Command(bin, "-run", m.name, "-t", "20ms", "-size", "70000").CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			assert.Contains(t, string(out), m.name)
+		})
+	}
+	for name, args := range map[string][]string{
+		"unknown measurement": {"-run", "nothing"},
+		"unknown device":      {"-d", "nothing0"},
+		"unknown peer":        {"-peer", "nothing"},
+		"bad size":            {"-size", "1"},
+		"arguments":           {"more"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := exec.Command(bin, args...).CombinedOutput()
+			var exit *exec.ExitError
+			require.ErrorAs(t, err, &exit)
+			assert.Contains(t, string(out), "bench:")
+		})
+	}
+}

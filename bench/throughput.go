@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+const (
+	rateBatch   = 64
+	rateBatches = 8
+	rateSize    = 8
+)
+
+// writeRate writes 8 bytes at a time, in batches, to a context of the same
+// process that sleeps.
+func writeRate(o options) (figures string, err error) {
+	x, xConn, xMem, err := open(o, rateBatch*rateBatches, 1<<16)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, x.close()) }()
+	y, yConn, yMem, err := open(o, 1, 1<<16)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, y.close()) }()
+	if err := errors.Join(x.connect(yConn, yMem), y.connect(xConn, xMem)); err != nil {
+		return "", err
+	}
+	if err := waitRunning(x, y); err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	asleep := make(chan error, 1)
+	go func() { asleep <- y.engine.Run(ctx) }()
+	defer func() {
+		cancel()
+		if e := <-asleep; !errors.Is(e, context.Canceled) {
+			err = errors.Join(err, e)
+		}
+	}()
+
+	tasks, err := x.tasks(rateBatch*rateBatches, rateSize)
+	if err != nil {
+		return "", err
+	}
+	// Tasks of a batch complete in order, so a batch goes out again when its
+	// last task has come back.
+	last := make(map[*rdma.WriteTask]int)
+	for b := range rateBatches {
+		last[tasks[(b+1)*rateBatch-1]] = b
+	}
+	submit := func(b int) {
+		_, e := rdma.SubmitAll(tasks[b*rateBatch:(b+1)*rateBatch], pe.OptimizeReports)
+		if e != nil && x.err == nil {
+			x.err = e
+		}
+	}
+	x.again = func(t *rdma.WriteTask) {
+		if b, ok := last[t]; ok {
+			submit(b)
+		}
+	}
+	for b := range rateBatches {
+		submit(b)
+	}
+	writes, elapsed, err := measure(x, o.duration)
+	if err != nil {
+		return "", err
+	}
+	if err := x.stop(tasks); err != nil {
+		return "", err
+	}
+	rate := float64(writes) / elapsed.Seconds()
+	return fmt.Sprintf("%.2f M writes/s of %d bytes, %.0f ns each, batches of %d", rate/1e6, rateSize, 1e9/rate, rateBatch), nil
+}
+
+// writeBandwidth writes large blocks to a process that sleeps.
+func writeBandwidth(o options) (string, error) {
+	return withPeer(o, "write_bw", o.window, max(o.size*min(o.window, 4), 4096), func(e *endpoint) (string, error) {
+		tasks, err := e.tasks(o.window, o.size)
+		if err != nil {
+			return "", err
+		}
+		submit := func(t *rdma.WriteTask) {
+			if err := t.Submit(); err != nil && e.err == nil {
+				e.err = err
+			}
+		}
+		e.again = submit
+		for _, t := range tasks {
+			submit(t)
+		}
+		writes, elapsed, err := measure(e, o.duration)
+		if err != nil {
+			return "", err
+		}
+		if err := e.stop(tasks); err != nil {
+			return "", err
+		}
+		rate := float64(writes) * float64(o.size) / elapsed.Seconds()
+		return fmt.Sprintf("%.2f GB/s with writes of %d bytes, %d in flight", rate/1e9, o.size, o.window), nil
+	})
+}
+
+// servePassive lends its memory and sleeps.
+func servePassive(o options) error {
+	return serve(o, 1, max(o.size, 4096), func(ctx context.Context, e *endpoint) error { return e.engine.Run(ctx) })
+}
+
+// measure counts completions for a while, after a warm-up.
+func measure(e *endpoint, d time.Duration) (completed int, elapsed time.Duration, err error) {
+	for begin := time.Now(); time.Since(begin) < warmUp; {
+		if err := e.progress(); err != nil {
+			return 0, 0, err
+		}
+	}
+	begin, before := time.Now(), e.completed
+	for elapsed < d {
+		if err := e.progress(); err != nil {
+			return 0, 0, err
+		}
+		elapsed = time.Since(begin)
+	}
+	return e.completed - before, elapsed, nil
+}

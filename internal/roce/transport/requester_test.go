@@ -1,0 +1,544 @@
+package transport
+
+import (
+	"encoding/binary"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+func ackOf(psn uint32) wire.Packet {
+	return wire.Packet{Opcode: wire.RCAcknowledge, PSN: psn, AETH: wire.AETH{Syndrome: wire.Ack(wire.AckUnlimited)}}
+}
+
+func nakOf(psn uint32, code wire.NakCode) wire.Packet {
+	return wire.Packet{Opcode: wire.RCAcknowledge, PSN: psn, AETH: wire.AETH{Syndrome: wire.Nak(code)}}
+}
+
+func TestOpcodesAndNumbersOfRequests(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		op   verbs.Opcode
+		n    int
+		want []wire.Opcode
+	}{
+		{verbs.OpSend, 0, []wire.Opcode{wire.RCSendOnly}},
+		{verbs.OpSend, 1, []wire.Opcode{wire.RCSendOnly}},
+		{verbs.OpSend, 256, []wire.Opcode{wire.RCSendOnly}},
+		{verbs.OpSend, 257, []wire.Opcode{wire.RCSendFirst, wire.RCSendLast}},
+		{verbs.OpSendImm, 0, []wire.Opcode{wire.RCSendOnlyImm}},
+		{verbs.OpSendImm, 512, []wire.Opcode{wire.RCSendFirst, wire.RCSendLastImm}},
+		{verbs.OpSendImm, 513, []wire.Opcode{wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLastImm}},
+		{verbs.OpWrite, 0, []wire.Opcode{wire.RCWriteOnly}},
+		{verbs.OpWrite, 600, []wire.Opcode{wire.RCWriteFirst, wire.RCWriteMiddle, wire.RCWriteLast}},
+		{verbs.OpWriteImm, 1, []wire.Opcode{wire.RCWriteOnlyImm}},
+		{verbs.OpWriteImm, 600, []wire.Opcode{wire.RCWriteFirst, wire.RCWriteMiddle, wire.RCWriteLastImm}},
+		{verbs.OpRead, 600, []wire.Opcode{wire.RCReadRequest}},
+		{verbs.OpCompareSwap, 8, []wire.Opcode{wire.RCCompareSwap}},
+		{verbs.OpFetchAdd, 8, []wire.Opcode{wire.RCFetchAdd}},
+	} {
+		t.Run(fmt.Sprintf("%v of %d", c.op, c.n), func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, options{psn: 0xffffff})
+			r.server.postRecv(verbs.RecvWR{SGL: []verbs.SGE{r.remote.sge(0, 1000)}})
+			wr := r.wr(1, c.op, c.n)
+			wr.Flags |= verbs.FlagSolicited
+			r.client.post(wr)
+			sent := r.client.transmit(r.now)
+			require.Equal(t, c.want, opcodes(sent))
+			total := 0
+			for i, p := range sent {
+				last := i == len(sent)-1
+				require.Equal(t, wire.PSNAdd(0xffffff, i), p.PSN)
+				require.Equal(t, uint16(0xffff), p.PKey)
+				require.Equal(t, uint32(serverQPN), p.DestQP)
+				require.Equal(t, last, p.AckReq)
+				require.Equal(t, last && c.op <= verbs.OpWriteImm && c.op != verbs.OpWrite, p.Solicited, "only what consumes a receive")
+				if p.Opcode.HasRETH() {
+					require.Equal(t, wire.RETH{VA: remoteBase, RKey: remoteKey, Length: uint32(c.n)}, p.RETH)
+				}
+				if p.Opcode.HasImm() {
+					require.Equal(t, wr.Imm, p.Imm)
+				}
+				total += len(p.Payload)
+			}
+			r.server.take(r.now, sent...)
+			r.client.take(r.now, r.server.transmit(r.now)...)
+			r.requireSent(1, verbs.StatusSuccess)
+		})
+	}
+}
+
+func TestOpcodesOfReadResponses(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int][]wire.Opcode{
+		0:   {wire.RCReadResponseOnly},
+		1:   {wire.RCReadResponseOnly},
+		256: {wire.RCReadResponseOnly},
+		257: {wire.RCReadResponseFirst, wire.RCReadResponseLast},
+		768: {wire.RCReadResponseFirst, wire.RCReadResponseMiddle, wire.RCReadResponseLast},
+	} {
+		r := newRig(t, options{psn: 0xfffffe})
+		r.client.post(r.wr(1, verbs.OpRead, n))
+		r.server.take(r.now, r.client.transmit(r.now)...)
+		answers := r.server.transmit(r.now)
+		require.Equal(t, want, opcodes(answers))
+		for i, p := range answers {
+			require.Equal(t, wire.PSNAdd(0xfffffe, i), p.PSN)
+		}
+		r.client.take(r.now, answers...)
+		r.requireSent(1, verbs.StatusSuccess)
+		require.Equal(t, r.remote.Mem[:n], r.local.Mem[:n])
+	}
+}
+
+// Acknowledgements of what was never sent, or was acknowledged long ago.
+func TestGhostAcknowledgements(t *testing.T) {
+	t.Parallel()
+	const psn = 0xfffffe
+	ghosts := func(at uint32) []wire.Packet {
+		atomic := ackOf(at)
+		atomic.Opcode = wire.RCAtomicAcknowledge
+		read := ackOf(at)
+		read.Opcode, read.Payload = wire.RCReadResponseOnly, make([]byte, 8)
+		return []wire.Packet{ackOf(at), nakOf(at, wire.NakSequence), nakOf(at, wire.NakRemoteAccess),
+			nakOf(at, wire.NakInvalidRequest), nakOf(at, wire.NakRemoteOperation), rnrNak(at, 31), atomic, read}
+	}
+	r := newRig(t, options{psn: psn})
+	r.client.take(r.now, ghosts(psn)...) // nothing was sent at all
+	r.client.take(r.now, ghosts(psn-1)...)
+	r.client.post(r.wr(1, verbs.OpWrite, 1000), r.wr(2, verbs.OpWrite, 8))
+	r.client.take(r.now, ghosts(psn)...) // posted, not sent
+	sent := r.client.transmit(r.now)
+	require.Len(t, sent, 5)
+	for _, off := range []int{-1, -100, -1 << 22, -1 << 23, 5, 6, 100, 1 << 22, 1<<23 - 1} {
+		r.client.take(r.now, ghosts(wire.PSNAdd(psn, off))...)
+	}
+	require.Empty(t, r.client.send.take())
+	require.Equal(t, verbs.QPReadyToSend, r.client.qp.State())
+	require.Empty(t, r.client.transmit(r.now))
+
+	r.server.take(r.now, sent...)
+	acks := r.server.transmit(r.now)
+	r.client.take(r.now, acks...)
+	require.Equal(t, []uint64{1, 2}, ids(r.client.send.take()))
+	r.client.take(r.now, acks...) // stale
+	require.Empty(t, r.client.send.take())
+	require.Zero(t, r.client.qp.Deadline())
+
+	// Stale ones do not complete, or fail, what is posted now.
+	r.client.post(r.wr(3, verbs.OpWrite, 8))
+	require.Len(t, r.client.transmit(r.now), 1)
+	r.client.take(r.now, acks...)
+	for i := range 5 {
+		r.client.take(r.now, ghosts(wire.PSNAdd(psn, i))...)
+	}
+	require.Empty(t, r.client.send.take())
+	require.Equal(t, verbs.QPReadyToSend, r.client.qp.State())
+}
+
+func TestReservedSyndromesAreIgnored(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	r.client.post(r.wr(1, verbs.OpWrite, 8))
+	require.Len(t, r.client.transmit(r.now), 1)
+	for s := range 256 {
+		switch k := wire.Syndrome(s).Kind(); {
+		case k == wire.KindReserved, k == wire.KindNak && wire.Syndrome(s).Code() > wire.NakRemoteOperation:
+			r.client.take(r.now, wire.Packet{Opcode: wire.RCAcknowledge, PSN: 0, AETH: wire.AETH{Syndrome: wire.Syndrome(s)}})
+		}
+	}
+	require.Empty(t, r.client.send.take())
+	r.client.take(r.now, ackOf(0))
+	r.requireSent(1, verbs.StatusSuccess)
+}
+
+// One acknowledgement completes everything before it, in order, and of
+// unsignaled requests none.
+func TestAcknowledgementsAccumulate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{psn: 0xfffffd})
+	for i := range 10 {
+		wr := r.wr(uint64(i), verbs.OpWrite, 8)
+		if i%3 == 1 {
+			wr.Flags = 0
+		}
+		r.client.post(wr)
+	}
+	sent := r.client.transmit(r.now)
+	r.client.take(r.now, ackOf(sent[6].PSN))
+	require.Equal(t, []uint64{0, 2, 3, 5, 6}, ids(r.client.send.take()))
+	r.client.take(r.now, ackOf(sent[9].PSN))
+	require.Equal(t, []uint64{8, 9}, ids(r.client.send.take()))
+
+	r.server.take(r.now, sent...)
+	require.Len(t, r.server.transmit(r.now), 1, "acknowledgements that wait become one")
+}
+
+func TestSignalAll(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{signalAll: true})
+	wr := r.wr(1, verbs.OpWrite, 8)
+	wr.Flags = 0
+	r.client.post(wr)
+	r.exchange()
+	r.requireSent(1, verbs.StatusSuccess)
+}
+
+// What lies behind a lost packet is answered with one NAK, and sent again from
+// the lost one on.
+func TestOneNakForOneGap(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{psn: 0xfffffe})
+	r.client.post(r.wr(1, verbs.OpWrite, 256*8))
+	sent := r.client.transmit(r.now)
+	require.Len(t, sent, 8)
+	r.server.take(r.now, sent[:2]...)
+	r.server.take(r.now, sent[4], sent[3], sent[5], sent[7], sent[6])
+	answers := r.server.transmit(r.now)
+	require.Len(t, answers, 1)
+	require.Equal(t, wire.Nak(wire.NakSequence), answers[0].AETH.Syndrome)
+	require.Equal(t, sent[2].PSN, answers[0].PSN)
+	r.client.take(r.now, answers...)
+	again := r.client.transmit(r.now)
+	require.Equal(t, psns(sent[2:]), psns(again))
+	r.server.take(r.now, again...)
+	r.client.take(r.now, r.server.transmit(r.now)...)
+	r.requireSent(1, verbs.StatusSuccess)
+	require.Equal(t, r.local.Mem[:2048], r.remote.Mem[:2048])
+}
+
+func TestEveryGapHasItsNak(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	r.client.post(r.wr(1, verbs.OpWrite, 256*8))
+	sent := r.client.transmit(r.now)
+	for gap := 1; gap < 7; gap += 2 {
+		r.server.take(r.now, sent[gap-1], sent[gap+1])
+		answers := r.server.transmit(r.now)
+		require.Len(t, answers, 1)
+		require.Equal(t, wire.Nak(wire.NakSequence), answers[0].AETH.Syndrome)
+		require.Equal(t, sent[gap].PSN, answers[0].PSN)
+		r.server.take(r.now, sent[gap])
+	}
+}
+
+// An acknowledgement does not take the place of a NAK that waits to be sent.
+func TestNakAndAcknowledgement(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{psn: 7})
+	r.client.post(r.wr(1, verbs.OpWrite, 8), r.wr(2, verbs.OpWrite, 8), r.wr(3, verbs.OpWrite, 8))
+	sent := r.client.transmit(r.now)
+	r.server.take(r.now, sent[0], sent[2], sent[0])
+	answers := r.server.transmit(r.now)
+	require.Equal(t, []uint32{7, 8, 7}, psns(answers))
+	require.Equal(t, wire.Nak(wire.NakSequence), answers[1].AETH.Syndrome)
+	require.Equal(t, wire.KindAck, answers[2].AETH.Syndrome.Kind())
+}
+
+// A response that stays out while later ones come is asked for again at once,
+// from where it broke off (IBTA 9.7.5.1.2, implied NAK).
+func TestLostResponses(t *testing.T) {
+	t.Parallel()
+	write := func(r *rig) verbs.SendWR {
+		wr := r.wr(2, verbs.OpWrite, 8)
+		wr.RemoteAddr += 8192
+		return wr
+	}
+	for _, c := range []struct {
+		name string
+		lose int // of the responses to a read of 4 packets; then an acknowledgement
+		n    uint32
+	}{{"first", 0, 1000}, {"middle", 2, 1000 - 512}, {"last", 3, 1000 - 768}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, options{psn: 0xfffffe})
+			r.client.post(r.wr(1, verbs.OpRead, 1000), write(r))
+			r.server.take(r.now, r.client.transmit(r.now)...)
+			answers := r.server.transmit(r.now)
+			require.Len(t, answers, 5)
+			r.client.take(r.now, answers[:c.lose]...)
+			r.client.take(r.now, answers[c.lose+1:]...)
+			require.Empty(t, r.client.send.take(), "an acknowledgement does not stand for a response")
+			again := r.client.transmit(r.now)
+			require.Equal(t, []wire.Opcode{wire.RCReadRequest, wire.RCWriteOnly}, opcodes(again))
+			require.Equal(t, wire.RETH{VA: remoteBase + uint64(c.lose)*256, RKey: remoteKey, Length: c.n}, again[0].RETH)
+			require.Equal(t, wire.PSNAdd(0xfffffe, c.lose), again[0].PSN)
+			r.server.take(r.now, again...)
+			r.exchange()
+			require.Equal(t, []uint64{1, 2}, ids(r.client.send.take()))
+			require.Equal(t, r.remote.Mem[:1000], r.local.Mem[:1000])
+		})
+	}
+	t.Run("atomic", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, options{})
+		add := r.wr(1, verbs.OpFetchAdd, 8)
+		add.CompareAdd = 5
+		*word(r.remote.Mem) = 100
+		r.client.post(add, write(r))
+		r.server.take(r.now, r.client.transmit(r.now)...)
+		answers := r.server.transmit(r.now)
+		require.Len(t, answers, 2)
+		r.client.take(r.now, answers[1])
+		require.Empty(t, r.client.send.take())
+		r.exchange()
+		require.Equal(t, []uint64{1, 2}, ids(r.client.send.take()))
+		require.Equal(t, uint64(105), *word(r.remote.Mem), "executed once")
+		require.Equal(t, uint64(100), *word(r.local.Mem))
+	})
+	t.Run("a gap is reported once a round", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, options{})
+		r.client.post(r.wr(1, verbs.OpRead, 1000))
+		r.server.take(r.now, r.client.transmit(r.now)...)
+		answers := r.server.transmit(r.now)
+		r.client.take(r.now, answers[1])
+		require.Len(t, r.client.transmit(r.now), 1)
+		r.client.take(r.now, answers[2], answers[3])
+		require.Empty(t, r.client.transmit(r.now))
+	})
+}
+
+// A long read is asked for in pieces, never more at a time than the peer
+// answers.
+func TestLongReadsGoInPieces(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{initReads: 2, psn: 0xffffff})
+	r.client.post(r.wr(1, verbs.OpRead, 200*256+1))
+	sent := r.client.transmit(r.now)
+	require.Equal(t, []uint32{0xffffff, readChunk - 1}, psns(sent))
+	r.server.take(r.now, sent...)
+	r.exchange()
+	r.requireSent(1, verbs.StatusSuccess)
+	require.Equal(t, r.remote.Mem[:200*256+1], r.local.Mem[:200*256+1])
+}
+
+func TestReadsOutstandingAreLimited(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{initReads: 3})
+	for i := range 7 {
+		op := verbs.OpRead
+		if i%2 == 1 {
+			op = verbs.OpFetchAdd
+		}
+		r.client.post(r.wr(uint64(i), op, 8))
+	}
+	require.Len(t, r.client.transmit(r.now), 3)
+	require.Empty(t, r.client.transmit(r.now))
+	r.expire()
+	again := r.client.transmit(r.now)
+	require.Len(t, again, 3, "repetitions count too")
+	r.server.take(r.now, again[0])
+	r.client.take(r.now, r.server.transmit(r.now)...)
+	require.Len(t, r.client.transmit(r.now), 1)
+}
+
+func TestFence(t *testing.T) {
+	t.Parallel()
+	for _, op := range []verbs.Opcode{verbs.OpRead, verbs.OpFetchAdd} {
+		r := newRig(t, options{})
+		fenced := r.wr(3, verbs.OpWrite, 8)
+		fenced.Flags |= verbs.FlagFence
+		r.client.post(r.wr(1, op, 8), r.wr(2, verbs.OpWrite, 8), fenced, r.wr(4, verbs.OpWrite, 8))
+		sent := r.client.transmit(r.now)
+		require.Len(t, sent, 2, "the fenced request and what follows wait")
+		r.server.take(r.now, sent...)
+		answers := r.server.transmit(r.now)
+		require.Len(t, answers, 2)
+		r.client.take(r.now, answers[0])
+		require.Len(t, r.client.transmit(r.now), 2)
+	}
+}
+
+func TestBadResponses(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{0, 1, 255, 257, 512} {
+		r := newRig(t, options{})
+		r.client.post(r.wr(1, verbs.OpRead, 256), r.wr(2, verbs.OpWrite, 8))
+		require.Len(t, r.client.transmit(r.now), 2)
+		r.client.take(r.now, wire.Packet{Opcode: wire.RCReadResponseOnly, PSN: 0, AETH: wire.AETH{Syndrome: wire.Ack(31)},
+			Payload: make([]byte, n)})
+		list := r.client.send.take()
+		require.Equal(t, []uint64{1, 2}, ids(list))
+		require.Equal(t, verbs.StatusBadResponse, list[0].Status, "%d bytes", n)
+		require.Equal(t, pattern(make([]byte, arenaLen), 1), r.local.Mem)
+	}
+	t.Run("atomic with a NAK's syndrome", func(t *testing.T) {
+		r := newRig(t, options{})
+		r.client.post(r.wr(1, verbs.OpFetchAdd, 8))
+		require.Len(t, r.client.transmit(r.now), 1)
+		p := nakOf(0, wire.NakSequence)
+		p.Opcode = wire.RCAtomicAcknowledge
+		r.client.take(r.now, p)
+		r.requireSent(1, verbs.StatusBadResponse)
+		require.Equal(t, pattern(make([]byte, arenaLen), 1), r.local.Mem)
+	})
+	t.Run("of the wrong kind", func(t *testing.T) {
+		r := newRig(t, options{})
+		r.client.post(r.wr(1, verbs.OpFetchAdd, 8), r.wr(2, verbs.OpRead, 8))
+		require.Len(t, r.client.transmit(r.now), 2)
+		read := ackOf(0)
+		read.Opcode, read.Payload = wire.RCReadResponseOnly, make([]byte, 8)
+		r.client.take(r.now, read)
+		require.Empty(t, r.client.send.take())
+		require.Equal(t, pattern(make([]byte, arenaLen), 1), r.local.Mem)
+		r.exchange()
+		r.expire()
+		r.exchange()
+		require.Equal(t, []uint64{1, 2}, ids(r.client.send.take()))
+	})
+}
+
+func TestAtomicsReplay(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{initReads: 2, psn: 0xffffff})
+	value := word(r.remote.Mem)
+	*value = 10
+	add := r.wr(1, verbs.OpFetchAdd, 8)
+	add.CompareAdd = 7
+	swap := r.wr(2, verbs.OpCompareSwap, 8)
+	swap.CompareAdd, swap.Swap = 17, 1000
+	swap.SGL = []verbs.SGE{r.local.sge(16, 3), r.local.sge(32, 5)}
+	r.client.post(add, swap)
+	sent := r.client.transmit(r.now)
+	for range 3 {
+		r.server.take(r.now, sent...)
+		require.Equal(t, uint64(1000), *value, "executed once")
+		answers := r.server.transmit(r.now)
+		require.Len(t, answers, 2)
+		require.Equal(t, []uint64{10, 17}, []uint64{answers[0].AtomicAck, answers[1].AtomicAck})
+	}
+	// Neither another operation nor another address gets the saved result.
+	other := sent[0]
+	other.Opcode = wire.RCCompareSwap
+	elsewhere := sent[0]
+	elsewhere.Atomic.VA += 8
+	r.server.take(r.now, other, elsewhere)
+	require.Empty(t, r.server.transmit(r.now))
+	require.Equal(t, uint64(1000), *value)
+
+	r.expire()
+	r.exchange()
+	require.Equal(t, []uint64{1, 2}, ids(r.client.send.take()))
+	require.Equal(t, uint64(10), *word(r.local.Mem))
+	got := append(append([]byte{}, r.local.Mem[16:19]...), r.local.Mem[32:37]...)
+	require.Equal(t, uint64(17), binary.NativeEndian.Uint64(got))
+
+	failed := r.wr(3, verbs.OpCompareSwap, 8)
+	failed.CompareAdd, failed.Swap = 5, 6
+	r.client.post(failed)
+	r.exchange()
+	r.requireSent(3, verbs.StatusSuccess)
+	require.Equal(t, uint64(1000), *value, "the comparison fails")
+	require.Equal(t, uint64(1000), *word(r.local.Mem))
+
+	// No more results are kept than the peer may have outstanding.
+	r.server.take(r.now, sent...)
+	require.Len(t, r.server.transmit(r.now), 1)
+	require.Equal(t, uint64(1000), *value)
+}
+
+// Repetitions of reads and atomics are bounded by the room for answers, and the
+// connection goes on.
+func TestRepetitionsAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{initReads: 2})
+	r.client.post(r.wr(1, verbs.OpRead, 600), r.wr(2, verbs.OpFetchAdd, 8))
+	sent := r.client.transmit(r.now)
+	for range 1000 {
+		r.server.take(r.now, sent...)
+	}
+	require.Less(t, r.server.qp.responses.len(), 16)
+	// There is still room to refuse.
+	r.server.take(r.now, r.forged(wire.RCWriteLast, 4, 8, 8))
+	answers := r.server.transmit(r.now)
+	require.Equal(t, wire.Nak(wire.NakInvalidRequest), answers[len(answers)-1].AETH.Syndrome)
+}
+
+// A forged repetition whose length spans all sequence numbers was never
+// executed.
+func TestRepeatedReadWithForgedLength(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	huge := &Region{Key: 0x99, Domain: testDomain, Access: everyAccess, Base: 1 << 40, Mem: make([]byte, 4096)}
+	require.True(t, r.server.memory.Add(huge))
+	r.client.post(r.wr(1, verbs.OpRead, 600))
+	sent := r.client.transmit(r.now)
+	r.server.take(r.now, sent...)
+	require.Len(t, r.server.transmit(r.now), 3)
+	for _, n := range []uint32{601, 768, 769, 1 << 31, ^uint32(0), ^uint32(0) - 255} {
+		again := sent[0]
+		again.RETH.Length = n
+		r.server.take(r.now, again)
+		answers := r.server.transmit(r.now)
+		if n <= 768 {
+			require.Len(t, answers, 3)
+			continue
+		}
+		require.Empty(t, answers, "%d bytes", n)
+	}
+}
+
+// The ends of a message of 2^23 packets are as far apart as sequence numbers
+// can be.
+func TestLongestMessage(t *testing.T) {
+	t.Parallel()
+	const pieces = maxMessage / arenaLen
+	r := newRig(t, options{maxSGE: pieces, psn: 0x123456, depth: 4})
+	wr := r.wr(1, verbs.OpWrite, 0)
+	wr.SGL = nil
+	for range pieces {
+		wr.SGL = append(wr.SGL, r.local.sge(0, arenaLen))
+	}
+	r.client.post(wr, r.wr(2, verbs.OpWrite, 8))
+	q := r.client.qp
+	last := q.sq.at(0).last
+	require.Equal(t, wire.PSNAdd(0x123456, 1<<23-1), last)
+	q.unaPSN, q.sendPSN, q.maxPSN = last, last, last // as if the others were acknowledged
+	sent := r.client.transmit(r.now)
+	require.Equal(t, []wire.Opcode{wire.RCWriteLast, wire.RCWriteOnly}, opcodes(sent))
+	r.client.take(r.now, ackOf(sent[1].PSN))
+	require.Equal(t, []uint64{1, 2}, ids(r.client.send.take()))
+
+	wr.SGL = append(wr.SGL[:pieces-1:pieces-1], r.local.sge(0, arenaLen), r.local.sge(0, 1))
+	_, err := q.PostSend([]verbs.SendWR{wr})
+	require.ErrorIs(t, err, verbs.ErrInvalid)
+}
+
+// In SQD what was begun goes on, and is repeated; the rest waits.
+func TestDrainedSendQueue(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{window: 1}) // a few packets at a time
+	r.client.post(r.wr(1, verbs.OpWrite, 256*20), r.wr(2, verbs.OpWrite, 8))
+	require.Less(t, len(r.client.transmit(r.now)), 20)
+	r.client.modify(verbs.QPSendQueueDrained)
+	r.client.post(r.wr(3, verbs.OpWrite, 8))
+	r.expire() // all of it was lost
+	r.exchange()
+	r.requireSent(1, verbs.StatusSuccess)
+	require.Zero(t, r.client.qp.Deadline())
+	require.Equal(t, r.local.Mem[:5120], r.remote.Mem[:5120])
+	r.client.modify(verbs.QPReadyToSend)
+	r.exchange()
+	require.Equal(t, []uint64{2, 3}, ids(r.client.send.take()))
+}
+
+func TestInlineDataIsTakenAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{maxInline: 32})
+	data := pattern(make([]byte, 32), 9)
+	wr := r.wr(1, verbs.OpWrite, 0)
+	wr.Flags |= verbs.FlagInline
+	wr.SGL = []verbs.SGE{inlineEntry(data[:20]), {}, inlineEntry(data[20:])}
+	r.client.post(wr)
+	want := append([]byte{}, data...)
+	clear(data)
+	r.exchange()
+	r.requireSent(1, verbs.StatusSuccess)
+	require.Equal(t, want, r.remote.Mem[:32])
+}

@@ -1,0 +1,101 @@
+package roce
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+func (s *side) write(peer *side, n int) verbs.SendWR {
+	return verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{s.sge(0, n)}, RemoteAddr: peer.mr.Addr(), RKey: peer.mr.RKey()}
+}
+
+// notified waits for the notification of an armed queue.
+func notified(t *testing.T, wake <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-wake:
+	case <-time.After(10 * time.Second):
+		require.FailNow(t, "no completion was notified")
+	}
+}
+
+// TestPollForNothing polls without asking for completions, which moves nothing:
+// the device has to make progress by itself all the same.
+func TestPollForNothing(t *testing.T) {
+	x, y := openPair(t, Config{}, Config{}, 4096)
+	x.post(x.write(y, 8))
+	deadline := time.Now().Add(20 * time.Second)
+	for n := 0; n == 0; {
+		_, err := y.cq.Poll(nil)
+		require.NoError(t, err)
+		n, err = x.cq.Poll(x.wcs)
+		require.NoError(t, err)
+		require.Less(t, time.Now(), deadline)
+	}
+	assert.Equal(t, verbs.StatusSuccess, x.wcs[0].Status)
+}
+
+// TestArmThenPoll does what programs in the verbs' style do before they sleep:
+// arm, look once more, wait. The last look does not promise another.
+func TestArmThenPoll(t *testing.T) {
+	x, _ := openPair(t, Config{}, Config{}, 4096)
+	armed, err := x.cq.Arm(false)
+	require.NoError(t, err)
+	require.True(t, armed)
+	n, err := x.cq.Poll(x.wcs)
+	require.NoError(t, err)
+	require.Zero(t, n)
+	assert.True(t, x.dev.asleep.Load(), "the device waits for a program that sleeps")
+	second := must(x.dev.CreateCQ(1))
+	_, err = second.Poll(x.wcs)
+	require.NoError(t, err)
+	assert.False(t, x.dev.asleep.Load(), "another program polls")
+	require.NoError(t, second.Close())
+}
+
+// TestRestOfABurst posts more than one turn sends, to a peer that is gone, and
+// sleeps: the rest leaves, and time runs, without any packet to wake the device.
+func TestRestOfABurst(t *testing.T) {
+	const size = 1 << 20
+	x, y := openSide(t, Config{}, size), openSide(t, Config{}, size)
+	x.mtu, y.mtu = 256, 256
+	x.connect(y)
+	y.connect(x)
+	x.post(x.write(y, size)) // lets the window grow
+	require.Equal(t, verbs.StatusSuccess, x.wait(1)[0].Status)
+	require.Eventually(t, func() bool {
+		x.dev.mu.Lock()
+		defer x.dev.mu.Unlock()
+		return x.dev.deadline == 0 && len(x.dev.busy) == 0
+	}, 10*time.Second, time.Millisecond)
+
+	require.NoError(t, y.dev.SetFaults(Faults{Loss: 1}))
+	wake := make(chan struct{}, 1)
+	x.cq.OnCompletion(func() { wake <- struct{}{} })
+	armed, err := x.cq.Arm(false)
+	require.NoError(t, err)
+	require.True(t, armed)
+	x.post(x.write(y, size))
+	notified(t, wake)
+	assert.Equal(t, verbs.StatusRetryExceeded, x.wait(1)[0].Status)
+}
+
+// TestArmForLess: a request to be woken for every completion is not weakened by
+// one for solicited ones (IBTA 11.2.8.5).
+func TestArmForLess(t *testing.T) {
+	x, y := openPair(t, Config{}, Config{}, 4096)
+	wake := make(chan struct{}, 1)
+	x.cq.OnCompletion(func() { wake <- struct{}{} })
+	for _, solicited := range []bool{false, true} {
+		armed, err := x.cq.Arm(solicited)
+		require.NoError(t, err)
+		require.True(t, armed)
+	}
+	x.post(x.write(y, 8))
+	notified(t, wake)
+}

@@ -1,0 +1,109 @@
+package rdma_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// No kind of task allocates memory on its way from Submit to its callback, nor
+// from Alloc to Free.
+func TestNothingIsAllocated(t *testing.T) {
+	r := newRig(t, rdma.Config{}, rdma.Config{})
+	a, b := r.a, r.b
+	done, arrived := 0, 0
+	var failure error
+	sends := must(a.ctx.SendPool(1, func(*rdma.SendTask) { done++ }, func(_ *rdma.SendTask, err error) { failure = err }))
+	sendImms := must(a.ctx.SendImmPool(1, func(*rdma.SendImmTask) { done++ }, func(_ *rdma.SendImmTask, err error) { failure = err }))
+	reads := must(a.ctx.ReadPool(1, func(*rdma.ReadTask) { done++ }, func(_ *rdma.ReadTask, err error) { failure = err }))
+	writes := must(a.ctx.WritePool(16, func(*rdma.WriteTask) { done++ }, func(_ *rdma.WriteTask, err error) { failure = err }))
+	writeImms := must(a.ctx.WriteImmPool(1, func(*rdma.WriteImmTask) { done++ }, func(_ *rdma.WriteImmTask, err error) { failure = err }))
+	swaps := must(a.ctx.CompareSwapPool(1, func(*rdma.CompareSwapTask) { done++ }, func(_ *rdma.CompareSwapTask, err error) { failure = err }))
+	adds := must(a.ctx.FetchAddPool(1, func(*rdma.FetchAddTask) { done++ }, func(_ *rdma.FetchAddTask, err error) { failure = err }))
+	recvs := must(b.ctx.ReceivePool(1, func(task *rdma.ReceiveTask) {
+		arrived++
+		_ = task.Destination().ResetData()
+		failure = task.Submit()
+	}, func(*rdma.ReceiveTask, error) {}))
+	r.connect(1)
+	conn := a.conns[0]
+	recv := must(recvs.Alloc(b.bufs.Target(b.mem, 0, 4096)))
+	require.NoError(t, recv.Submit())
+
+	send := must(sends.Alloc(conn, a.bufs.Source(a.mem, 0, 64)))
+	sendImm := must(sendImms.Alloc(conn, a.bufs.Source(a.mem, 0, 64), 1))
+	read := must(reads.Alloc(conn, a.bufs.Source(a.peer, 0, 64), a.bufs.Target(a.mem, 0, 64)))
+	writeImm := must(writeImms.Alloc(conn, a.bufs.Source(a.mem, 0, 64), a.bufs.Target(a.peer, 0, 64), 1))
+	swap := must(swaps.Alloc(conn, a.bufs.Target(a.peer, 0, 8), a.bufs.Target(a.mem, 0, 8), 0, 0))
+	add := must(adds.Alloc(conn, a.bufs.Target(a.peer, 0, 8), a.bufs.Target(a.mem, 0, 8), 1))
+	batch := make([]*rdma.WriteTask, 15)
+	for i := range batch {
+		batch[i] = must(writes.Alloc(conn, a.bufs.Source(a.mem, 0, 64), a.bufs.Target(a.peer, 0, 64)))
+	}
+
+	submit := func(task rdma.Task, reset *bufinv.Buf) func() int {
+		return func() int {
+			if reset != nil {
+				_ = reset.ResetData()
+			}
+			if failure == nil {
+				failure = task.Submit()
+			}
+			return 1
+		}
+	}
+	for _, c := range []struct {
+		name     string
+		run      func() int // returns how many tasks it submitted
+		receives int
+	}{
+		{"send", submit(send, nil), 1},
+		{"send with immediate", submit(sendImm, nil), 1},
+		{"read", submit(read, read.Destination()), 0},
+		{"write with immediate", submit(writeImm, nil), 1},
+		{"compare-and-swap", submit(swap, swap.Result()), 0},
+		{"fetch-and-add", submit(add, add.Result()), 0},
+		{"write batch", func() int {
+			n, err := rdma.SubmitAll(batch, pe.OptimizeReports)
+			failure = err
+			return n
+		}, 0},
+		{"write from Alloc to Free", func() int {
+			task, err := writes.Alloc(conn, a.bufs.Source(a.mem, 0, 8), a.bufs.Target(a.peer, 0, 8))
+			if err != nil {
+				failure = err
+				return 0
+			}
+			failure = task.TrySubmit()
+			for task.InFlight() && failure == nil {
+				_, failure = r.engine.Progress()
+			}
+			if failure == nil {
+				failure = task.Free()
+			}
+			return 1
+		}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			allocs := testing.AllocsPerRun(100, func() {
+				wantDone, wantArrived := done, arrived+c.receives
+				wantDone += c.run()
+				for (done < wantDone || arrived < wantArrived) && failure == nil {
+					_, failure = r.engine.Progress()
+				}
+			})
+			require.NoError(t, failure)
+			assert.Zero(t, allocs)
+		})
+	}
+	require.NoError(t, rdma.FreeAll([]rdma.Task{send, sendImm, read, writeImm, swap, add}))
+	require.NoError(t, rdma.FreeAll(batch))
+	require.NoError(t, b.ctx.Stop())
+	r.until("the receive came back", func() bool { return !recv.InFlight() })
+	require.NoError(t, recv.Free())
+}

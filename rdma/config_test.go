@@ -1,0 +1,178 @@
+package rdma_test
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+func openDevice(t *testing.T) verbs.Device {
+	dev := must(soft.Open(soft.Config{}))
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	return dev
+}
+
+func TestDefaults(t *testing.T) {
+	dev := openDevice(t)
+	c := must(rdma.New(dev, rdma.Config{}))
+	cfg := c.Config()
+	assert.Equal(t, "rdma", cfg.Name)
+	assert.Equal(t, dev.DefaultPD(), cfg.PD)
+	assert.Equal(t, 1, cfg.Port)
+	assert.Equal(t, 0, *cfg.GIDIndex)
+	assert.Equal(t, 7, *cfg.RNRRetry)
+	assert.Equal(t, 7, *cfg.RetryCount)
+	assert.Equal(t, 4096*time.Nanosecond<<14, cfg.AckTimeout)
+	assert.Equal(t, 640*time.Microsecond, cfg.MinRNRTimer)
+	assert.Equal(t, 1, cfg.MaxConnections)
+	assert.Equal(t, 4, cfg.MaxSendSGE)
+	assert.Equal(t, 4, cfg.MaxRecvSGE)
+	assert.True(t, c.GID().GID.Addr().Is4())
+	assert.Same(t, dev, c.Device())
+	assert.Equal(t, dev.DefaultPD(), c.PD())
+
+	*cfg.GIDIndex = 99
+	assert.Equal(t, 0, *c.Config().GIDIndex, "what Config returns is a copy")
+
+	must(c.WritePool(10, func(*rdma.WriteTask) {}, func(*rdma.WriteTask, error) {}))
+	must(c.ReadPool(5, func(*rdma.ReadTask) {}, func(*rdma.ReadTask, error) {}))
+	must(c.ReceivePool(7, func(*rdma.ReceiveTask) {}, func(*rdma.ReceiveTask, error) {}))
+	assert.Equal(t, 15, c.Config().SendQueueSize, "follows from the pools")
+	assert.Equal(t, 7, c.Config().RecvQueueSize)
+}
+
+func TestRounding(t *testing.T) {
+	dev := openDevice(t)
+	for _, c := range []struct{ ack, wantAck, rnr, wantRNR time.Duration }{
+		{1, 8192, 1, 10 * time.Microsecond},
+		{8192, 8192, 10 * time.Microsecond, 10 * time.Microsecond},
+		{8193, 16384, 11 * time.Microsecond, 20 * time.Microsecond},
+		{time.Second, 4096 << 18, time.Millisecond, 1280 * time.Microsecond},
+		{4096 << 31, 4096 << 31, 500 * time.Millisecond, 655360 * time.Microsecond},
+		{-5, -1, 655360 * time.Microsecond, 655360 * time.Microsecond},
+	} {
+		cfg := must(rdma.New(dev, rdma.Config{AckTimeout: c.ack, MinRNRTimer: c.rnr})).Config()
+		assert.Equal(t, c.wantAck, cfg.AckTimeout, "%v", c.ack)
+		assert.Equal(t, c.wantRNR, cfg.MinRNRTimer, "%v", c.rnr)
+	}
+}
+
+func TestBadConfig(t *testing.T) {
+	dev := openDevice(t)
+	other := openDevice(t)
+	for _, c := range []struct {
+		name string
+		cfg  rdma.Config
+		want error
+		text string
+	}{
+		{"domain of another device", rdma.Config{PD: other.DefaultPD()}, rdma.ErrInvalid, "Config.PD"},
+		{"port", rdma.Config{Port: 2}, rdma.ErrRange, "Config.Port"},
+		{"GID index", rdma.Config{GIDIndex: new(77)}, rdma.ErrGID, "use one of 0 (127."},
+		{"negative GID index", rdma.Config{GIDIndex: new(-1)}, rdma.ErrGID, "RoCEv2"},
+		{"MTU", rdma.Config{MTU: 1500}, rdma.ErrRange, "256, 512"},
+		{"SL", rdma.Config{SL: 8}, rdma.ErrRange, "Config.SL"},
+		{"RNRRetry", rdma.Config{RNRRetry: new(8)}, rdma.ErrRange, "Config.RNRRetry"},
+		{"RetryCount", rdma.Config{RetryCount: new(-1)}, rdma.ErrRange, "Config.RetryCount"},
+		{"AckTimeout", rdma.Config{AckTimeout: math.MaxInt64}, rdma.ErrRange, "Config.AckTimeout"},
+		{"MinRNRTimer", rdma.Config{MinRNRTimer: time.Second}, rdma.ErrRange, "Config.MinRNRTimer"},
+		{"negative MinRNRTimer", rdma.Config{MinRNRTimer: -1}, rdma.ErrRange, "Config.MinRNRTimer"},
+		{"ConnectTimeout", rdma.Config{ConnectTimeout: -1}, rdma.ErrRange, "Config.ConnectTimeout"},
+		{"MaxConnections", rdma.Config{MaxConnections: 8193}, rdma.ErrRange, "Config.MaxConnections"},
+		{"SendQueueSize", rdma.Config{SendQueueSize: -1}, rdma.ErrRange, "Config.SendQueueSize"},
+		{"RecvQueueSize", rdma.Config{RecvQueueSize: 1 << 30}, rdma.ErrRange, "Config.RecvQueueSize"},
+		{"MaxSendSGE", rdma.Config{MaxSendSGE: 1 << 20}, rdma.ErrRange, "Config.MaxSendSGE"},
+		{"MaxRecvSGE", rdma.Config{MaxRecvSGE: 1 << 20}, rdma.ErrRange, "Config.MaxRecvSGE"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := rdma.New(dev, c.cfg)
+			require.ErrorIs(t, err, c.want)
+			assert.ErrorContains(t, err, c.text)
+		})
+	}
+	_, err := rdma.New(nil, rdma.Config{})
+	require.ErrorIs(t, err, rdma.ErrInvalid)
+}
+
+func TestEveryConfigWorks(t *testing.T) {
+	for _, c := range []rdma.Config{
+		{MTU: 256, MaxSendSGE: 1, MaxRecvSGE: 1},
+		{SL: 3, TrafficClass: 0x20, HopLimit: 1, MTU: 1024},
+		{AckTimeout: -1, RNRRetry: new(0), RetryCount: new(0)},
+		{Permissions: mmap.RemoteRead},
+		{SendQueueSize: 1, RecvQueueSize: 1, MaxConnections: 100},
+	} {
+		r := newRig(t, c, rdma.Config{})
+		var writes outcome[*rdma.WriteTask]
+		pool := must(r.a.ctx.WritePool(2, writes.ok, writes.bad))
+		r.connect(1)
+		task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 5000), r.a.bufs.Target(r.a.peer, 0, 5000)))
+		require.NoError(t, task.TrySubmit())
+		r.until("it is written", func() bool { return writes.count() == 1 })
+		require.Empty(t, writes.errs)
+		require.NoError(t, task.Free())
+		want := c.MTU
+		if want == 0 {
+			want = 4096
+		}
+		assert.Equal(t, want, r.a.conns[0].MTU())
+		assert.Equal(t, want, r.b.conns[0].MTU())
+	}
+}
+
+func TestPoolMisuse(t *testing.T) {
+	c := must(rdma.New(openDevice(t), rdma.Config{}))
+	_, err := c.WritePool(1, nil, nil)
+	require.ErrorIs(t, err, rdma.ErrInvalid)
+	_, err = c.WritePool(0, func(*rdma.WriteTask) {}, func(*rdma.WriteTask, error) {})
+	require.Error(t, err)
+}
+
+func TestCapabilities(t *testing.T) {
+	dev := openDevice(t)
+	caps := must(rdma.QueryCapabilities(dev))
+	assert.True(t, caps.Transports.Has(verbs.RC))
+	assert.True(t, caps.Atomics)
+	assert.EqualValues(t, 4096, caps.MaxMTU)
+	assert.Positive(t, caps.MaxConnections)
+	for op := rdma.OpReceive; op <= rdma.OpFetchAdd; op++ {
+		assert.NoError(t, rdma.Supports(dev, op), "%v", op)
+	}
+	assert.ErrorIs(t, rdma.Supports(dev, rdma.Operation(99)), rdma.ErrNotSupported)
+	assert.ErrorIs(t, rdma.Supports(nil, rdma.OpSend), rdma.ErrInvalid)
+	plain := rdma.Capabilities{Transports: verbs.TransportSet(verbs.RC)}
+	assert.False(t, plain.Supports(rdma.OpReceive))
+	assert.False(t, plain.Supports(rdma.OpRead))
+	assert.False(t, plain.Supports(rdma.OpCompareSwap))
+	assert.True(t, plain.Supports(rdma.OpWrite))
+}
+
+func TestTaskErrorsNameTheirStatus(t *testing.T) {
+	for status, want := range map[verbs.Status]error{
+		verbs.StatusFlushed:              rdma.ErrFlushed,
+		verbs.StatusLocalLengthError:     rdma.ErrLocalLength,
+		verbs.StatusLocalProtectionError: rdma.ErrLocalProtection,
+		verbs.StatusRemoteInvalidRequest: rdma.ErrRemoteInvalid,
+		verbs.StatusRemoteAccessError:    rdma.ErrRemoteAccess,
+		verbs.StatusRemoteOperationError: rdma.ErrRemoteOperation,
+		verbs.StatusRetryExceeded:        rdma.ErrRetryExceeded,
+		verbs.StatusRNRRetryExceeded:     rdma.ErrRNRRetryExceeded,
+		verbs.StatusGeneralError:         rdma.ErrTaskFailed,
+		verbs.Status(1234):               rdma.ErrTaskFailed,
+	} {
+		err := &rdma.TaskError{Op: rdma.OpRead, Status: status, VendorError: 0x51}
+		assert.ErrorIs(t, err, want)
+		assert.ErrorContains(t, err, "rdma: read: "+status.String()+" (vendor code 0x51)")
+	}
+	assert.Equal(t, "operation -1", rdma.Operation(-1).String())
+	assert.Equal(t, "ConnectionState(9)", rdma.ConnectionState(9).String())
+	assert.Equal(t, "receive opcode 3", rdma.ReceiveOpcode(3).String())
+}

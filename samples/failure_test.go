@@ -1,0 +1,212 @@
+package samples
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/samples/internal/pair"
+)
+
+// one runs a program that must fail: with that code, one line that has all of the
+// texts, nothing on standard output, and no file left in the scratch folder but
+// those that were there before.
+func one(t *testing.T, scratch string, code int, program string, args []string, texts ...string) {
+	t.Helper()
+	before := list(t, scratch)
+	p := start(t, append([]string{program, "-l", "error"}, args...)...)
+	assert.Equal(t, code, p.code())
+	stderr := p.stderr.String()
+	assert.True(t, strings.HasPrefix(stderr, program+": "), "%q", stderr)
+	assert.Equal(t, 1, strings.Count(stderr, "\n"), "%q", stderr)
+	for _, text := range texts {
+		assert.Contains(t, stderr, text)
+	}
+	assert.Empty(t, p.stdout.String())
+	assert.Equal(t, before, list(t, scratch))
+}
+
+func TestWrongUsage(t *testing.T) {
+	programs := []string{"device_info", "demo"}
+	for _, p := range pair.All() {
+		programs = append(programs, p.Requester, p.Responder)
+	}
+	for _, program := range programs {
+		one(t, t.TempDir(), 2, program, []string{"-no-such-flag"}, "-no-such-flag", "-h lists the flags")
+		one(t, t.TempDir(), 2, program, []string{"left", "over"}, `"left"`)
+		one(t, t.TempDir(), 2, program, []string{"-timeout", "soon"}, "-timeout", "want a time")
+		one(t, t.TempDir(), 2, program, []string{"-timeout", "-3s"}, "-timeout", "want a time")
+		one(t, t.TempDir(), 2, program, []string{"-d"}, "-d")
+		one(t, t.TempDir(), 1, program, []string{"-d", "mlx5_99"}, "mlx5_99", "no such device", "soft-lo")
+	}
+	tests := []struct {
+		program string
+		args    string
+		texts   []string
+	}{
+		{"rdma_send", "-oob pigeon", []string{`"pigeon"`, "tcp:HOST:PORT"}},
+		{"rdma_send", "-oob dir:", []string{`"dir:"`}},
+		{"rdma_send", "-oob tcp:localhost", []string{"missing port"}},
+		{"rdma_send", "-oob tcp:localhost:none", []string{"none"}},
+		{"rdma_send", "-oob tcp::7471", []string{"name the host"}},
+		{"rdma_send", "-ld a", []string{"-ld and -re"}},
+		{"rdma_send", "-re a", []string{"-ld and -re"}},
+		{"rdma_send", "-ld a -re a", []string{"same file"}},
+		{"rdma_send", "-ld a -re b -oob dir", []string{"-oob excludes"}},
+		{"rdma_send", "-ld a -re b -m c", []string{"-m"}},
+		{"rdma_read_requester", "-ld a -re b", []string{"need -m"}},
+		{"rdma_read_responder", "-ld a -re b -m b", []string{"same file"}},
+		{"rdma_send", "-interactive", []string{"-ld and -re"}},
+		{"rdma_send", "-tt DC", []string{`"DC"`, "RC"}},
+		{"rdma_send", "-g -1", []string{"from 0"}},
+		{"rdma_send", "-size 15", []string{"from 16"}},
+		{"rdma_send", "-size 1073741825", []string{"to 1073741824"}},
+		{"rdma_send", "-send-string=", []string{"empty"}},
+		{"rdma_send", "-w text", []string{"-w"}},
+		{"rdma_receive", "-size 0", []string{"from 1"}},
+		{"rdma_send", "-l loud", []string{"debug"}},
+		{"rdma_multi_conn_send", "-nc 0", []string{"1 to 8"}},
+		{"rdma_multi_conn_receive", "-num-connections 9", []string{"1 to 8"}},
+		{"rdma_send_immediate", "-i 4294967296", []string{"32 bits"}},
+		{"rdma_atomic_fetch_add_requester", "-add -5", []string{"-5"}},
+	}
+	for _, test := range tests {
+		one(t, t.TempDir(), 2, test.program, strings.Fields(test.args), append(test.texts, "-h lists the flags")...)
+	}
+}
+
+func TestHelp(t *testing.T) {
+	p := start(t, "rdma_read_responder", "-h")
+	assert.Zero(t, p.code())
+	assert.Empty(t, p.stderr.String())
+	for _, text := range []string{"-d, -device", "-ld, -local-descriptor-path", "-re, -remote-descriptor-path",
+		"-m, -remote-resource-descriptor-path", "-g, -gid-index", "-tt, -transport-type", "-r, -read-string", "-oob"} {
+		assert.Contains(t, p.stdout.String(), text)
+	}
+}
+
+func TestFailures(t *testing.T) {
+	busyUDP, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = busyUDP.Close() }()
+	busyTCP, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = busyTCP.Close() }()
+	missing := filepath.Join(t.TempDir(), "missing", "folder")
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+
+	tests := map[string]struct {
+		program string
+		args    []string
+		texts   []string
+	}{
+		"device's address in use": {"rdma_send", []string{"-d", "soft-" + busyUDP.LocalAddr().String()},
+			[]string{busyUDP.LocalAddr().String(), "in use"}},
+		"unknown option of the device": {"rdma_send", []string{"-d", "soft-lo?speed=11"}, []string{"speed"}},
+		"no such GID":                  {"rdma_send", []string{"-g", "99"}, []string{"99"}},
+		"TCP address in use": {"rdma_receive", []string{"-oob", "tcp:" + busyTCP.Addr().String()},
+			[]string{busyTCP.Addr().String(), "in use"}},
+		"no such host":         {"rdma_send", []string{"-oob", "tcp:no-such-host.invalid:7471"}, []string{"no-such-host.invalid"}},
+		"no such folder":       {"rdma_send", []string{"-oob", "dir:" + missing}, []string{missing}},
+		"folder is a file":     {"rdma_send", []string{"-oob", "dir:" + file}, []string{file}},
+		"file in no folder":    {"rdma_send", []string{"-ld", missing, "-re", file}, []string{missing}},
+		"descriptor is empty":  {"rdma_send", []string{"-ld", file + "1", "-re", file}, []string{file, "empty"}},
+		"descriptor is folder": {"rdma_send", []string{"-ld", file + "1", "-re", filepath.Dir(file)}, []string{"folder"}},
+		"nobody comes, dir":    {"rdma_send", []string{"-oob", "dir:" + filepath.Dir(file), "-timeout", "100ms"}, []string{"100ms", "rdma_receive", filepath.Dir(file)}},
+		"nobody comes, tcp":    {"rdma_receive", []string{"-oob", "tcp:127.0.0.1:0", "-timeout", "100ms"}, []string{"100ms", "tcp:127.0.0.1:0"}},
+		"nobody listens, tcp":  {"rdma_send", []string{"-oob", "tcp:127.0.0.1:1", "-timeout", "100ms"}, []string{"100ms", "tcp:127.0.0.1:1"}},
+		"file never comes": {"rdma_read_requester", []string{"-ld", file + "1", "-re", file + "2", "-m", file + "3", "-timeout", "100ms"},
+			[]string{"100ms", file + "2"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			one(t, filepath.Dir(file), 1, test.program, test.args, test.texts...)
+		})
+	}
+}
+
+// Descriptors that are damaged, or not the ones that are needed.
+func TestBadDescriptors(t *testing.T) {
+	connection, err := descriptor.Encode(descriptor.Connection, []byte("no such thing"))
+	require.NoError(t, err)
+	memory, err := descriptor.Encode(descriptor.MemoryMap, []byte("no such thing"))
+	require.NoError(t, err)
+	damaged := []byte(descriptor.Armor(connection))
+	damaged[40] ^= 3
+	tests := map[string]struct {
+		content []byte
+		text    string
+	}{
+		"text":      {[]byte("hello\n"), "not a descriptor"},
+		"damaged":   {damaged, "descriptor"},
+		"cut short": {connection[:20], "cut short"},
+		"followed":  {append(append([]byte{}, connection...), 0), "followed by something else"},
+		"of memory": {memory, "wrong kind"},
+		"payload":   {connection, "descriptor"},
+		"two":       {[]byte(descriptor.Armor(connection) + descriptor.Armor(connection)), "same number"},
+		"too big":   {make([]byte, descriptor.MaxFile+1), "too big"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			scratch := t.TempDir()
+			theirs := filepath.Join(scratch, "theirs")
+			require.NoError(t, os.WriteFile(theirs, test.content, 0o600))
+			one(t, scratch, 1, "rdma_send", []string{"-ld", filepath.Join(scratch, "ours"), "-re", theirs, "-timeout", patience}, test.text)
+		})
+	}
+}
+
+// Programs that do not belong together say so.
+func TestMismatch(t *testing.T) {
+	scratch := t.TempDir()
+	p := byName(t, "rdma_multi_conn_send")
+	result, err := pair.Run(t.Context(), p, pair.Options{Bin: bin, Scratch: scratch, Way: pair.Dir,
+		RequesterArgs: []string{"-nc", "3", "-timeout", patience}, ResponderArgs: []string{"-nc", "4", "-timeout", patience}})
+	require.NoError(t, err)
+	assert.Equal(t, 1, result.Requester.Code)
+	assert.Equal(t, 1, result.Responder.Code)
+	assert.Contains(t, result.Requester.Stderr, "offers 4 connections, this program 3")
+	assert.Contains(t, result.Responder.Stderr, "offers 3 connections, this program 4")
+	assert.Empty(t, list(t, scratch))
+
+	p = pair.Pair{Requester: "rdma_send", Responder: "rdma_write_responder", Memory: true}
+	result, err = pair.Run(t.Context(), p, pair.Options{Bin: bin, Scratch: scratch, Way: pair.TCP,
+		RequesterArgs: []string{"-timeout", patience}, ResponderArgs: []string{"-timeout", "2s"}})
+	require.NoError(t, err)
+	assert.Equal(t, 1, result.Requester.Code)
+	assert.Contains(t, result.Requester.Stderr, "expected was rdma_receive")
+	assert.Equal(t, 1, result.Responder.Code)
+}
+
+// What a peer's memory or receive cannot take fails at both ends.
+func TestTooBig(t *testing.T) {
+	tests := []struct{ requester, requesterSays, responderSays string }{
+		{"rdma_send", "remote invalid request", "local length error"},
+		{"rdma_write_requester", "give it -size 5000", "the peer has failed"},
+		{"rdma_read_requester", "give -size 5000", "the peer has failed"},
+	}
+	for _, test := range tests {
+		p := byName(t, test.requester)
+		scratch := t.TempDir()
+		requesterArgs, responderArgs := []string{"-timeout", patience, "-size", "5000"}, []string{"-timeout", patience}
+		if p.FromResponder {
+			requesterArgs, responderArgs = responderArgs, requesterArgs
+		}
+		result, err := pair.Run(t.Context(), p, pair.Options{Bin: bin, Scratch: scratch, Way: pair.Dir,
+			RequesterArgs: requesterArgs, ResponderArgs: responderArgs})
+		require.NoError(t, err)
+		assert.Equal(t, 1, result.Requester.Code, "%s", report(result))
+		assert.Equal(t, 1, result.Responder.Code, "%s", report(result))
+		assert.Contains(t, result.Requester.Stderr, test.requesterSays)
+		assert.Contains(t, result.Responder.Stderr, test.responderSays)
+		assert.Empty(t, list(t, scratch))
+	}
+}

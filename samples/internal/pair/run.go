@@ -1,0 +1,118 @@
+package pair
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Side is what one program did.
+type Side struct {
+	Command []string
+	Stdout  string
+	Stderr  string
+	Code    int // -1 if it was killed
+}
+
+// Result is what a pair did.
+type Result struct {
+	Requester, Responder Side
+	Elapsed              time.Duration
+}
+
+// killDelay is how long a program may take to stop once it is told to.
+const killDelay = 5 * time.Second
+
+// Run runs a pair. When ctx ends, it stops both programs. Its error says that
+// they could not be run at all; how they ended is in the Result.
+func Run(ctx context.Context, p Pair, o Options) (Result, error) {
+	if o.Way == TCP && o.Address == "" {
+		var err error
+		if o.Address, err = freeAddress(); err != nil {
+			return Result{}, err
+		}
+	}
+	requester, responder, err := o.Commands(p)
+	if err != nil {
+		return Result{}, err
+	}
+	a, b := newProcess(ctx, requester), newProcess(ctx, responder)
+	if o.Way == Stdio {
+		if err := errors.Join(a.pasteTo(b), b.pasteTo(a)); err != nil {
+			return Result{}, err
+		}
+	}
+	start := time.Now()
+	if err := a.cmd.Start(); err != nil {
+		return Result{}, err
+	}
+	var both sync.WaitGroup
+	both.Go(a.wait)
+	if err = b.cmd.Start(); err == nil {
+		both.Go(b.wait)
+	} else {
+		_ = a.cmd.Process.Kill()
+	}
+	both.Wait()
+	return Result{Requester: a.side(), Responder: b.side(), Elapsed: time.Since(start)}, err
+}
+
+// freeAddress is a TCP address that nobody listens on now.
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
+}
+
+type process struct {
+	cmd            *exec.Cmd
+	stdout, stderr bytes.Buffer
+	pasted         io.WriteCloser // the other's standard input
+}
+
+func newProcess(ctx context.Context, command []string) *process {
+	p := &process{cmd: exec.CommandContext(ctx, command[0], command[1:]...)}
+	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
+	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
+	p.cmd.WaitDelay = killDelay
+	return p
+}
+
+// pasteTo has what p prints go to the standard input of q too.
+func (p *process) pasteTo(q *process) error {
+	in, err := q.cmd.StdinPipe()
+	p.pasted = in
+	p.cmd.Stdout = io.MultiWriter(&p.stdout, deaf{in})
+	return err
+}
+
+// deaf does not care whether the reader is still there.
+type deaf struct{ io.Writer }
+
+func (d deaf) Write(b []byte) (int, error) {
+	_, _ = d.Writer.Write(b)
+	return len(b), nil
+}
+
+func (p *process) wait() {
+	_ = p.cmd.Wait() // the exit code tells
+	if p.pasted != nil {
+		_ = p.pasted.Close()
+	}
+}
+
+func (p *process) side() Side {
+	s := Side{Command: p.cmd.Args, Stdout: p.stdout.String(), Stderr: p.stderr.String(), Code: -1}
+	if p.cmd.ProcessState != nil {
+		s.Code = p.cmd.ProcessState.ExitCode()
+	}
+	return s
+}

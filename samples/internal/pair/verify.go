@@ -1,0 +1,54 @@
+package pair
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+)
+
+var (
+	dataLine      = regexp.MustCompile(`\((\d+) bytes, CRC-32C ([0-9a-f]{8})\)`)
+	immediateLine = regexp.MustCompile(`immediate 0x[0-9a-f]{8}`)
+	operationLine = regexp.MustCompile(`(?m)^found \d+`)
+)
+
+// atomicSize is the number of bytes that an atomic operates on.
+const atomicSize = 8
+
+// Bytes is the number of bytes that the requester says were moved.
+func (r *Result) Bytes() int {
+	if n := len(operationLine.FindAllString(r.Requester.Stdout, -1)); n > 0 {
+		return n * atomicSize
+	}
+	total := 0
+	for _, m := range dataLine.FindAllStringSubmatch(r.Requester.Stdout, -1) {
+		n, _ := strconv.Atoi(m[1])
+		total += n
+	}
+	return total
+}
+
+// Verify checks that both programs succeeded, and that both saw the same data, as
+// often as it should have been moved and, unless size is zero, of that size.
+func (r *Result) Verify(p Pair, messages, size int) error {
+	if r.Requester.Code != 0 || r.Responder.Code != 0 {
+		return fmt.Errorf("%s ended with code %d, %s with code %d", p.Requester, r.Requester.Code, p.Responder, r.Responder.Code)
+	}
+	ours, theirs := dataLine.FindAllString(r.Requester.Stdout, -1), dataLine.FindAllString(r.Responder.Stdout, -1)
+	slices.Sort(ours)
+	slices.Sort(theirs)
+	switch {
+	case len(ours) != messages:
+		return fmt.Errorf("%s moved data %d times, not %d times", p.Requester, len(ours), messages)
+	case !slices.Equal(ours, theirs):
+		return fmt.Errorf("%s says %q, %s says %q", p.Requester, ours, p.Responder, theirs)
+	case !slices.Equal(immediateLine.FindAllString(r.Requester.Stdout, -1), immediateLine.FindAllString(r.Responder.Stdout, -1)):
+		return errors.New("the immediate values differ")
+	}
+	if size > 0 && !p.Atomic() && r.Bytes() != messages*size {
+		return fmt.Errorf("%d bytes were moved, not %d", r.Bytes(), messages*size)
+	}
+	return nil
+}

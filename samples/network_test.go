@@ -1,0 +1,237 @@
+//go:build linux
+
+package samples
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/samples/internal/pair"
+)
+
+// need skips a test for what the machine lacks, except in CI, where a skipped
+// test would hide a broken one.
+func need(t *testing.T, err error, what string) {
+	t.Helper()
+	if err == nil {
+		return
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatalf("%s: %v", what, err)
+	}
+	t.Skipf("skipped: %s: %v", what, err)
+}
+
+func needProgram(t *testing.T, name string) {
+	t.Helper()
+	_, err := exec.LookPath(name)
+	need(t, err, "the test needs "+name)
+}
+
+// hosts is two network namespaces with a cable between them.
+type hosts struct {
+	t    *testing.T
+	name [2]string // of the namespaces
+}
+
+// Addresses of the two hosts, and the interface that each has.
+const (
+	cable       = "veth0"
+	firstHost   = "10.77.0.1"
+	secondHost  = "10.77.0.2"
+	firstHost6  = "fd77::1"
+	secondHost6 = "fd77::2"
+)
+
+func newHosts(t *testing.T, mtu int) *hosts {
+	t.Helper()
+	needProgram(t, "ip")
+	h := &hosts{t: t}
+	for i := range h.name {
+		h.name[i] = fmt.Sprintf("verbena-%d-%d-%d", os.Getpid(), mtu, i)
+		out, err := exec.Command("ip", "netns", "add", h.name[i]).CombinedOutput()
+		if strings.Contains(string(out), "ermi") { // not permitted, permission denied
+			need(t, errors.New(strings.TrimSpace(string(out))), "the test needs to create network namespaces, as root")
+		}
+		require.NoError(t, err, "%s", out)
+		t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", h.name[i]).Run() })
+	}
+	h.ip(fmt.Sprintf("-n %s link add %s type veth peer name %s netns %s", h.name[0], cable, cable, h.name[1]))
+	for i, addresses := range [][]string{{firstHost, firstHost6}, {secondHost, secondHost6}} {
+		// Link-local addresses could not be used until they have been checked.
+		h.ip(fmt.Sprintf("-n %s link set %s addrgenmode none", h.name[i], cable))
+		h.ip(fmt.Sprintf("-n %s addr add %s/24 dev %s", h.name[i], addresses[0], cable))
+		h.ip(fmt.Sprintf("-n %s addr add %s/64 dev %s nodad", h.name[i], addresses[1], cable))
+		h.ip(fmt.Sprintf("-n %s link set %s mtu %d up", h.name[i], cable, mtu))
+	}
+	return h
+}
+
+func (h *hosts) ip(command string) {
+	h.t.Helper()
+	out, err := exec.Command("ip", strings.Fields(command)...).CombinedOutput()
+	require.NoError(h.t, err, "ip %s: %s", command, out)
+}
+
+// on is the beginning of a command that runs on a host.
+func (h *hosts) on(i int) []string { return []string{"ip", "netns", "exec", h.name[i]} }
+
+func TestTwoHosts(t *testing.T) {
+	devices := map[string][2]string{
+		"interface": {"soft-" + cable, "soft-" + cable},
+		"IPv6":      {"soft-" + firstHost6, "soft-" + secondHost6},
+		"plain UDP": {"soft-" + cable + "?segmentation=off&coalescing=off&batch=off", "soft-" + cable},
+		"bad cable": {"soft-" + cable + "?loss=0.05&duplicate=0.05&reorder=0.05&corrupt=0.01&seed=1",
+			"soft-" + cable + "?loss=0.05&duplicate=0.05&reorder=0.05&corrupt=0.01&seed=2"},
+	}
+	for _, mtu := range []int{1500, 9000} {
+		t.Run(fmt.Sprintf("MTU %d", mtu), func(t *testing.T) {
+			h := newHosts(t, mtu)
+			port := 7471
+			for name, device := range devices {
+				for _, p := range pair.All() {
+					port++
+					t.Run(name+"/"+p.Requester, func(t *testing.T) {
+						runPair(t, p, pair.Options{
+							Way: pair.TCP, Address: fmt.Sprintf("%s:%d", secondHost, port), Size: 300_001,
+							RequesterArgs: []string{"-d", device[0]}, ResponderArgs: []string{"-d", device[1]},
+							RequesterPrefix: h.on(0), ResponderPrefix: h.on(1),
+						})
+					})
+				}
+			}
+		})
+	}
+}
+
+// decode has tshark take a capture apart: one row for each RoCEv2 packet, with
+// the fields in their order.
+func decode(t *testing.T, capture string, fields ...string) (rows [][]string) {
+	t.Helper()
+	args := []string{"-n", "-r", capture, "-Y", "udp.port == 4791", "-T", "fields", "-E", "occurrence=f"}
+	for _, f := range fields {
+		args = append(args, "-e", f)
+	}
+	cmd := exec.Command("tshark", args...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	require.NoError(t, err, "%s", &stderr)
+	for line := range strings.Lines(string(out)) {
+		row := strings.Split(strings.TrimRight(line, "\n"), "\t")
+		require.Len(t, row, len(fields))
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// Opcodes of reliable connections (IBTA 9.2, table 38).
+var (
+	sendOpcodes   = []string{"0", "2"}   // first, last
+	sendImmediate = []string{"0", "3"}   // first, last with immediate
+	writeOpcodes  = []string{"6", "8"}   // first, last
+	writeImm      = []string{"6", "9"}   // first, last with immediate
+	readOpcodes   = []string{"12", "13"} // request, response first
+)
+
+// packets is what must be on the wire for a pair that moves more than fits in
+// one packet.
+var packets = map[string][]string{
+	"rdma_send":                       append(sendOpcodes, "17"),
+	"rdma_send_immediate":             append(sendImmediate, "17"),
+	"rdma_multi_conn_send":            append(sendOpcodes, "17"),
+	"rdma_write_requester":            append(writeOpcodes, "17"),
+	"rdma_write_immediate_requester":  append(writeImm, "17"),
+	"rdma_read_requester":             append(readOpcodes, "15"), // response last
+	"rdma_atomic_cmp_swp_requester":   {"19", "18"},
+	"rdma_atomic_fetch_add_requester": {"20", "18"},
+}
+
+// checkPackets checks that a capture of a pair decodes without a complaint.
+func checkPackets(t *testing.T, p pair.Pair, capture string) {
+	t.Helper()
+	rows := decode(t, capture, "_ws.malformed", "_ws.expert.severity", "infiniband.bth.opcode", "infiniband.invariant.crc", "udp.dstport")
+	require.NotEmpty(t, rows)
+	opcodes := map[string]int{}
+	for i, row := range rows {
+		assert.Empty(t, row[0], "packet %d of %s is malformed", i, capture)
+		assert.Empty(t, row[1], "packet %d of %s", i, capture)
+		assert.NotEmpty(t, row[3], "packet %d of %s has no ICRC", i, capture)
+		assert.Equal(t, "4791", row[4], "packet %d of %s", i, capture)
+		opcodes[row[2]]++
+	}
+	for _, opcode := range packets[p.Requester] {
+		assert.Positive(t, opcodes[opcode], "opcode %s; there are %v", opcode, opcodes)
+	}
+	known := []string{"6", "7", "8", "10", "17"} // of writes, one of which begins every connection
+	for opcode := range opcodes {
+		assert.Contains(t, append(append(known, packets[p.Requester]...), "1", "14"), opcode)
+	}
+}
+
+// The capture that the device itself makes.
+func TestDeviceCapture(t *testing.T) {
+	needProgram(t, "tshark")
+	for _, p := range pair.All() {
+		t.Run(p.Requester, func(t *testing.T) {
+			dir := t.TempDir()
+			ours, theirs := filepath.Join(dir, "requester.pcap"), filepath.Join(dir, "responder.pcap")
+			runPair(t, p, pair.Options{Way: pair.Dir, Size: 50_000,
+				RequesterArgs: []string{"-d", "soft-127.77.0.1?capture=" + ours}, ResponderArgs: []string{"-d", "soft-127.77.0.2?capture=" + theirs}})
+			checkPackets(t, p, ours)
+			checkPackets(t, p, theirs)
+		})
+	}
+}
+
+// What somebody else sees on the wire.
+func TestWireCapture(t *testing.T) {
+	needProgram(t, "tshark")
+	needProgram(t, "dumpcap")
+	for _, mtu := range []int{1500, 9000} {
+		t.Run(fmt.Sprintf("MTU %d", mtu), func(t *testing.T) {
+			h := newHosts(t, mtu)
+			for i, p := range pair.All() {
+				t.Run(p.Requester, func(t *testing.T) {
+					capture := filepath.Join(t.TempDir(), "wire.pcap")
+					dumpcap := start(t, append(h.on(0), "dumpcap", "-q", "-P", "-i", cable, "-f", "udp", "-w", capture)...)
+					dumpcap.await("File: ")
+					device := "soft-" + cable + "?segmentation=off"
+					runPair(t, p, pair.Options{
+						Way: pair.TCP, Address: fmt.Sprintf("%s:%d", secondHost, 8471+i), Size: 50_000,
+						RequesterArgs: []string{"-d", device}, ResponderArgs: []string{"-d", device},
+						RequesterPrefix: h.on(0), ResponderPrefix: h.on(1),
+					})
+					h.flush(dumpcap, capture)
+					checkPackets(t, p, capture)
+				})
+			}
+		})
+	}
+}
+
+// flush ends a capture once all packets so far are in its file, which the last of
+// them, one of our own, shows.
+func (h *hosts) flush(dumpcap *process, capture string) {
+	const mark = "end of the capture"
+	send := append(h.on(0), "bash", "-c", fmt.Sprintf("echo %s > /dev/udp/%s/9", mark, secondHost))
+	require.Eventually(h.t, func() bool {
+		out, err := exec.Command(send[0], send[1:]...).CombinedOutput()
+		require.NoError(h.t, err, "%s", out)
+		b, err := os.ReadFile(capture)
+		require.NoError(h.t, err)
+		return strings.Contains(string(b), mark)
+	}, 30*time.Second, 10*time.Millisecond)
+	dumpcap.signal(syscall.SIGINT)
+	assert.Zero(h.t, dumpcap.code())
+}

@@ -1,0 +1,5 @@
+//go:build race
+
+package samples
+
+const raceDetector = true

@@ -1,0 +1,145 @@
+// Command rdma_atomic_cmp_swp_responder lets its peer,
+// rdma_atomic_cmp_swp_requester, change a 64-bit value in its memory with RDMA
+// compare-and-swap. It submits no task: it exports the memory, and the device
+// operates on it. Both the memory and the RDMA context have to permit atomics.
+package main
+
+import (
+	"context"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+func main() {
+	p := &responder{initial: 1}
+	sample.Main(sample.Program{
+		Name:   "rdma_atomic_cmp_swp_responder",
+		About:  "Lets rdma_atomic_cmp_swp_requester operate on a 64-bit value in its memory.",
+		Role:   sample.Responder,
+		Peer:   "rdma_atomic_cmp_swp_requester",
+		Memory: sample.ExportsMemory,
+		Flags:  func(f *sample.Flags) { f.Uint64(&p.initial, "", "value", "N", "the value at the beginning") },
+	}, p.run)
+}
+
+type responder struct {
+	*sample.Session
+	initial uint64
+	dev     verbs.Device
+	engine  *pe.Engine
+	rdma    *rdma.Context
+	local   *mmap.Map
+	word    *uint64 // in local
+	err     error
+}
+
+func (p *responder) run(ctx context.Context, s *sample.Session) (err error) {
+	p.Session = s
+
+	// The device.
+	if p.dev, err = device.Open(s.Device); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.dev.Close)
+
+	// The value that the peer operates on, at an address that is a multiple of 8.
+	if p.local, err = mmap.Alloc(p.dev, 8, mmap.LocalReadWrite|mmap.RemoteAtomic); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.local.Close)
+	p.word = (*uint64)(unsafe.Pointer(unsafe.SliceData(p.local.Bytes())))
+	atomic.StoreUint64(p.word, p.initial)
+
+	// The engine, and the RDMA context on it.
+	if p.engine, err = pe.New(pe.Config{Log: s.Log}); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.engine.Close)
+	p.rdma, err = rdma.New(p.dev, rdma.Config{
+		GIDIndex:    s.GIDIndex,
+		Permissions: mmap.RemoteAtomic,
+		Log:         s.Log,
+	})
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.rdma.Close)
+	if err := p.engine.Connect(p.rdma); err != nil {
+		return err
+	}
+
+	// What its callbacks need is in p: they are its methods.
+	p.rdma.OnStateChange(p.stateChanged)
+
+	// From here on everything happens in callbacks, until the context is Idle.
+	if err := p.rdma.Start(); err != nil {
+		return err
+	}
+	if err := p.engine.Run(ctx); err != nil {
+		return err
+	}
+	if p.err == nil {
+		p.err = p.rdma.Err()
+	}
+	return p.err
+}
+
+func (p *responder) stateChanged(prev, next pe.State) {
+	p.Log.Info().Msgf("the context is %v", next)
+	switch next {
+	case pe.Starting:
+		p.fail(p.connect())
+	case pe.Running:
+		p.serve()
+	}
+}
+
+// connect gives the peer the descriptors of our end of the connection and of our
+// memory, and takes its own. The context is Running once both ends have connected.
+func (p *responder) connect() error {
+	conn, desc, err := p.rdma.Export()
+	if err != nil {
+		return err
+	}
+	ours := sample.Descriptors{Connections: [][]byte{desc}}
+	if ours.Memory, err = p.local.Export(p.dev); err != nil {
+		return err
+	}
+	p.Exchange(p.engine, ours, func(theirs sample.Descriptors, err error) {
+		if err == nil {
+			err = conn.Connect(theirs.Connections[0])
+		}
+		p.fail(err)
+	})
+	return nil
+}
+
+// serve waits while the peer operates on the value.
+func (p *responder) serve() {
+	p.Print("before: %d", p.initial)
+	p.PeerDone(p.engine, func(err error) {
+		if err == nil {
+			p.Print("after: %s", sample.Word(atomic.LoadUint64(p.word)))
+		}
+		p.fail(err)
+		p.rdma.Stop()
+	})
+}
+
+// fail keeps the first error, and stops the context.
+func (p *responder) fail(err error) {
+	if err == nil {
+		return
+	}
+	if p.err == nil {
+		p.err = err
+	}
+	p.rdma.Stop()
+}

@@ -1,0 +1,206 @@
+// Command rdma_multi_conn_receive receives one message over each of several
+// connections from its peer, rdma_multi_conn_send. Receives are not tied to a
+// connection: all connections of the context share them, and a receive that has
+// completed names the connection that its message came from. The buffers come from
+// a pool that divides one piece of memory.
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+func main() {
+	sample.Main(sample.Program{
+		Name:           "rdma_multi_conn_receive",
+		About:          "Receives a message from rdma_multi_conn_send over each of several connections.",
+		Role:           sample.Responder,
+		Peer:           "rdma_multi_conn_send",
+		Sized:          true,
+		MaxConnections: 8,
+	}, run)
+}
+
+type receiver struct {
+	*sample.Session
+	dev      verbs.Device
+	engine   *pe.Engine
+	rdma     *rdma.Context
+	local    *mmap.Map
+	receives *rdma.ReceivePool
+	bufs     *bufinv.Pool
+	heard    []bool // by connection: its message has come
+	left     int    // receives that have not completed
+	err      error
+}
+
+func run(ctx context.Context, s *sample.Session) (err error) {
+	p := &receiver{Session: s}
+
+	// The device.
+	if p.dev, err = device.Open(s.Device); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.dev.Close)
+	if err := rdma.Supports(p.dev, rdma.OpReceive); err != nil {
+		return err
+	}
+
+	// Memory for the messages. The peer does not reach it, so it is not exported.
+	if p.local, err = mmap.Alloc(p.dev, s.Connections*s.Capacity(), mmap.LocalReadWrite); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.local.Close)
+
+	// The engine, and the RDMA context on it.
+	if p.engine, err = pe.New(pe.Config{Log: s.Log}); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.engine.Close)
+	p.rdma, err = rdma.New(p.dev, rdma.Config{
+		GIDIndex:       s.GIDIndex,
+		MaxConnections: s.Connections,
+		Log:            s.Log,
+	})
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.rdma.Close)
+	if err := p.engine.Connect(p.rdma); err != nil {
+		return err
+	}
+
+	// What its callbacks need is in p: they are its methods.
+	if p.receives, err = p.rdma.ReceivePool(s.Connections, p.done, p.failed); err != nil {
+		return err
+	}
+	p.rdma.OnStateChange(p.stateChanged)
+	if p.bufs, err = bufinv.NewPool(p.local, bufinv.PoolConfig{Count: s.Connections, Size: s.Capacity()}); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.bufs.Close)
+	p.heard = make([]bool, s.Connections)
+
+	// From here on everything happens in callbacks, until the context is Idle.
+	if err := p.rdma.Start(); err != nil {
+		return err
+	}
+	if err := p.engine.Run(ctx); err != nil {
+		return err
+	}
+	if p.err == nil {
+		p.err = p.rdma.Err()
+	}
+	return p.err
+}
+
+func (p *receiver) stateChanged(prev, next pe.State) {
+	p.Log.Info().Msgf("the context is %v", next)
+	switch next {
+	case pe.Starting:
+		p.fail(p.connect())
+	case pe.Running:
+		p.fail(p.receive())
+	}
+}
+
+// connect makes all connections, and gives the peer their descriptors in that
+// order. The context is Running once all of them have connected at both ends.
+func (p *receiver) connect() error {
+	var ours sample.Descriptors
+	var conns []*rdma.Connection
+	for i := range p.Connections {
+		conn, desc, err := p.rdma.Export()
+		if err != nil {
+			return err
+		}
+		conn.SetUserData(i)
+		conns = append(conns, conn)
+		ours.Connections = append(ours.Connections, desc)
+	}
+	p.Exchange(p.engine, ours, func(theirs sample.Descriptors, err error) {
+		for i := 0; i < len(conns) && err == nil; i++ {
+			err = conns[i].Connect(theirs.Connections[i])
+		}
+		p.fail(err)
+	})
+	return nil
+}
+
+// receive submits as many receives as messages will come.
+func (p *receiver) receive() error {
+	for range p.Connections {
+		task, err := p.receives.Alloc(p.bufs.Alloc())
+		if err != nil {
+			return err
+		}
+		task.SetUserData(&p.left)
+		if err := task.Submit(); err != nil {
+			p.fail(task.Free())
+			return err
+		}
+		p.left++
+	}
+	p.Log.Info().Int("receives", p.left).Msg("receives submitted")
+	return nil
+}
+
+func (p *receiver) done(t *rdma.ReceiveTask) {
+	p.fail(p.show(t))
+	p.finish(t)
+}
+
+// show checks and prints what has been received.
+func (p *receiver) show(t *rdma.ReceiveTask) error {
+	data, err := sample.Verify(t.Destination().Bytes())
+	if err != nil {
+		return err
+	}
+	i := t.Connection().UserData().(int)
+	if p.heard[i] {
+		return fmt.Errorf("connection %d has brought two messages", i)
+	}
+	p.heard[i] = true
+	p.Print("received on connection %d: %s", i, sample.Describe(data))
+	return nil
+}
+
+func (p *receiver) failed(t *rdma.ReceiveTask, err error) {
+	p.fail(err)
+	p.finish(t)
+}
+
+// finish frees a receive, and its buffer with it. After the last one it waits for
+// the peer to end: as long as it may repeat what it has sent, an end of the
+// connection has to be here to acknowledge that.
+func (p *receiver) finish(t *rdma.ReceiveTask) {
+	left := t.UserData().(*int)
+	*left--
+	p.fail(t.Free())
+	if *left > 0 || p.err != nil {
+		return
+	}
+	p.PeerDone(p.engine, func(err error) {
+		p.fail(err)
+		p.rdma.Stop()
+	})
+}
+
+// fail keeps the first error, and stops the context.
+func (p *receiver) fail(err error) {
+	if err == nil {
+		return
+	}
+	if p.err == nil {
+		p.err = err
+	}
+	p.rdma.Stop()
+}

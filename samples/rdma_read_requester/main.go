@@ -1,0 +1,191 @@
+// Command rdma_read_requester reads the memory of its peer, rdma_read_responder,
+// with one RDMA read. The peer submits nothing and is not told: all it does is to
+// export its memory. Here the descriptor of that memory is imported, and becomes
+// the source of the task; what has been read is checked and printed.
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+func main() {
+	sample.Main(sample.Program{
+		Name:   "rdma_read_requester",
+		About:  "Reads the memory of rdma_read_responder with an RDMA read.",
+		Role:   sample.Requester,
+		Peer:   "rdma_read_responder",
+		Memory: sample.ImportsMemory,
+		Sized:  true,
+	}, run)
+}
+
+type requester struct {
+	*sample.Session
+	dev    verbs.Device
+	engine *pe.Engine
+	rdma   *rdma.Context
+	reads  *rdma.ReadPool
+	bufs   *bufinv.Inventory
+	local  *mmap.Map
+	remote *mmap.Map
+	memory []byte // the descriptor of the peer's memory
+	conn   *rdma.Connection
+	left   int // tasks that have not completed
+	err    error
+}
+
+func run(ctx context.Context, s *sample.Session) (err error) {
+	p := &requester{Session: s}
+
+	// The device.
+	if p.dev, err = device.Open(s.Device); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.dev.Close)
+	if err := rdma.Supports(p.dev, rdma.OpRead); err != nil {
+		return err
+	}
+
+	// Memory for what is read. The peer does not reach it, so it is not exported.
+	if p.local, err = mmap.Alloc(p.dev, s.Capacity(), mmap.LocalReadWrite); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.local.Close)
+
+	// The engine, and the RDMA context on it.
+	if p.engine, err = pe.New(pe.Config{Log: s.Log}); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.engine.Close)
+	p.rdma, err = rdma.New(p.dev, rdma.Config{GIDIndex: s.GIDIndex, Log: s.Log})
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.rdma.Close)
+	if err := p.engine.Connect(p.rdma); err != nil {
+		return err
+	}
+
+	// What its callbacks need is in p: they are its methods.
+	if p.reads, err = p.rdma.ReadPool(1, p.done, p.failed); err != nil {
+		return err
+	}
+	p.rdma.OnStateChange(p.stateChanged)
+	if p.bufs, err = bufinv.New(2); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.bufs.Close)
+
+	// From here on everything happens in callbacks, until the context is Idle.
+	if err := p.rdma.Start(); err != nil {
+		return err
+	}
+	if err := p.engine.Run(ctx); err != nil {
+		return err
+	}
+	if p.err == nil {
+		p.err = p.rdma.Err()
+	}
+	return p.err
+}
+
+func (p *requester) stateChanged(prev, next pe.State) {
+	p.Log.Info().Msgf("the context is %v", next)
+	switch next {
+	case pe.Starting:
+		p.fail(p.connect())
+	case pe.Running:
+		p.fail(p.read())
+	case pe.Idle:
+		if p.remote != nil {
+			p.fail(p.remote.Close())
+		}
+	}
+}
+
+// connect gives the peer our descriptor and takes its own. The context is Running
+// once both ends have connected.
+func (p *requester) connect() error {
+	conn, desc, err := p.rdma.Export()
+	if err != nil {
+		return err
+	}
+	p.conn = conn
+	ours := sample.Descriptors{Connections: [][]byte{desc}}
+	p.Exchange(p.engine, ours, func(theirs sample.Descriptors, err error) {
+		if err == nil {
+			p.memory = theirs.Memory
+			err = conn.Connect(theirs.Connections[0])
+		}
+		p.fail(err)
+	})
+	return nil
+}
+
+// read submits a task that reads all of the peer's memory.
+func (p *requester) read() (err error) {
+	if p.remote, err = mmap.Import(p.dev, p.memory); err != nil {
+		return err
+	}
+	n := p.remote.Len()
+	if n > p.local.Len() {
+		return fmt.Errorf("the peer's memory has %d bytes, there is room for %d: give -size %d", n, p.local.Len(), n)
+	}
+	task, err := p.reads.Alloc(p.conn, p.bufs.Source(p.remote, 0, n), p.bufs.Target(p.local, 0, n))
+	if err != nil {
+		return err
+	}
+	p.left = 1
+	task.SetUserData(&p.left)
+	if err := task.Submit(); err != nil {
+		p.fail(task.Free())
+		return err
+	}
+	p.Log.Info().Int("bytes", n).Msg("read submitted")
+	return nil
+}
+
+func (p *requester) done(t *rdma.ReadTask) {
+	data, err := sample.Verify(t.Destination().Bytes())
+	if err == nil {
+		p.Print("read: %s", sample.Describe(data))
+	}
+	p.fail(err)
+	p.finish(t)
+}
+
+func (p *requester) failed(t *rdma.ReadTask, err error) {
+	p.fail(err)
+	p.finish(t)
+}
+
+// finish frees a task, and its buffers with it, and stops the context after the
+// last one.
+func (p *requester) finish(t *rdma.ReadTask) {
+	left := t.UserData().(*int)
+	*left--
+	p.fail(t.Free())
+	if *left == 0 {
+		p.rdma.Stop()
+	}
+}
+
+// fail keeps the first error, and stops the context.
+func (p *requester) fail(err error) {
+	if err == nil {
+		return
+	}
+	if p.err == nil {
+		p.err = err
+	}
+	p.rdma.Stop()
+}

@@ -1,0 +1,183 @@
+// Command rdma_receive receives a message from its peer, rdma_send: it submits a
+// receive with a buffer, and the message goes there. A message that comes before
+// the receive waits for it. One that does not fit fails.
+package main
+
+import (
+	"context"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+func main() {
+	sample.Main(sample.Program{
+		Name:  "rdma_receive",
+		About: "Receives a message from rdma_send.",
+		Role:  sample.Responder,
+		Peer:  "rdma_send",
+		Sized: true,
+	}, run)
+}
+
+type receiver struct {
+	*sample.Session
+	dev      verbs.Device
+	engine   *pe.Engine
+	rdma     *rdma.Context
+	local    *mmap.Map
+	receives *rdma.ReceivePool
+	bufs     *bufinv.Inventory
+	left     int // receives that have not completed
+	err      error
+}
+
+func run(ctx context.Context, s *sample.Session) (err error) {
+	p := &receiver{Session: s}
+
+	// The device.
+	if p.dev, err = device.Open(s.Device); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.dev.Close)
+	if err := rdma.Supports(p.dev, rdma.OpReceive); err != nil {
+		return err
+	}
+
+	// Memory for the message. The peer does not reach it, so it is not exported.
+	if p.local, err = mmap.Alloc(p.dev, s.Capacity(), mmap.LocalReadWrite); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.local.Close)
+
+	// The engine, and the RDMA context on it.
+	if p.engine, err = pe.New(pe.Config{Log: s.Log}); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.engine.Close)
+	p.rdma, err = rdma.New(p.dev, rdma.Config{GIDIndex: s.GIDIndex, Log: s.Log})
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.rdma.Close)
+	if err := p.engine.Connect(p.rdma); err != nil {
+		return err
+	}
+
+	// What its callbacks need is in p: they are its methods.
+	if p.receives, err = p.rdma.ReceivePool(1, p.done, p.failed); err != nil {
+		return err
+	}
+	p.rdma.OnStateChange(p.stateChanged)
+	if p.bufs, err = bufinv.New(1); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.bufs.Close)
+
+	// From here on everything happens in callbacks, until the context is Idle.
+	if err := p.rdma.Start(); err != nil {
+		return err
+	}
+	if err := p.engine.Run(ctx); err != nil {
+		return err
+	}
+	if p.err == nil {
+		p.err = p.rdma.Err()
+	}
+	return p.err
+}
+
+func (p *receiver) stateChanged(prev, next pe.State) {
+	p.Log.Info().Msgf("the context is %v", next)
+	switch next {
+	case pe.Starting:
+		p.fail(p.connect())
+	case pe.Running:
+		p.fail(p.receive())
+	}
+}
+
+// connect gives the peer our descriptor and takes its own. The context is Running
+// once both ends have connected.
+func (p *receiver) connect() error {
+	conn, desc, err := p.rdma.Export()
+	if err != nil {
+		return err
+	}
+	ours := sample.Descriptors{Connections: [][]byte{desc}}
+	p.Exchange(p.engine, ours, func(theirs sample.Descriptors, err error) {
+		if err == nil {
+			err = conn.Connect(theirs.Connections[0])
+		}
+		p.fail(err)
+	})
+	return nil
+}
+
+// receive submits a receive with all of our memory as its buffer.
+func (p *receiver) receive() error {
+	task, err := p.receives.Alloc(p.bufs.Target(p.local, 0, p.local.Len()))
+	if err != nil {
+		return err
+	}
+	p.left = 1
+	task.SetUserData(&p.left)
+	if err := task.Submit(); err != nil {
+		p.fail(task.Free())
+		return err
+	}
+	p.Log.Info().Int("room", p.local.Len()).Msg("receive submitted")
+	return nil
+}
+
+func (p *receiver) done(t *rdma.ReceiveTask) {
+	p.fail(p.show(t))
+	p.finish(t)
+}
+
+// show checks and prints what has been received.
+func (p *receiver) show(t *rdma.ReceiveTask) error {
+	data, err := sample.Verify(t.Destination().Bytes())
+	if err != nil {
+		return err
+	}
+	p.Print("received: %s", sample.Describe(data))
+	return nil
+}
+
+func (p *receiver) failed(t *rdma.ReceiveTask, err error) {
+	p.fail(err)
+	p.finish(t)
+}
+
+// finish frees a receive, and its buffer with it. After the last one it waits for
+// the peer to end: as long as it may repeat what it has sent, an end of the
+// connection has to be here to acknowledge that.
+func (p *receiver) finish(t *rdma.ReceiveTask) {
+	left := t.UserData().(*int)
+	*left--
+	p.fail(t.Free())
+	if *left > 0 || p.err != nil {
+		return
+	}
+	p.PeerDone(p.engine, func(err error) {
+		p.fail(err)
+		p.rdma.Stop()
+	})
+}
+
+// fail keeps the first error, and stops the context.
+func (p *receiver) fail(err error) {
+	if err == nil {
+		return
+	}
+	if p.err == nil {
+		p.err = err
+	}
+	p.rdma.Stop()
+}

@@ -1,0 +1,194 @@
+// Command rdma_write_immediate_requester writes to the memory of its peer,
+// rdma_write_immediate_responder, with one RDMA write and a 32-bit immediate value. The
+// data goes straight to the peer's memory; the value goes to a receive that the
+// peer has submitted, and so tells it that the data is there.
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+func main() {
+	p := &requester{imm: 0xd0ca}
+	sample.Main(sample.Program{
+		Name:   "rdma_write_immediate_requester",
+		About:  "Writes to the memory of rdma_write_immediate_responder with an RDMA write with immediate.",
+		Role:   sample.Requester,
+		Peer:   "rdma_write_immediate_responder",
+		Memory: sample.ImportsMemory,
+		Text:   &sample.Text{Short: "w", Long: "write-string", Default: "Hello from the write requester!"},
+		Sized:  true,
+		Flags:  func(f *sample.Flags) { f.Uint32(&p.imm, "i", "immediate", "N", "the immediate value") },
+	}, p.run)
+}
+
+type requester struct {
+	*sample.Session
+	imm    uint32
+	dev    verbs.Device
+	engine *pe.Engine
+	rdma   *rdma.Context
+	writes *rdma.WriteImmPool
+	bufs   *bufinv.Inventory
+	local  *mmap.Map
+	remote *mmap.Map
+	memory []byte // the descriptor of the peer's memory
+	conn   *rdma.Connection
+	left   int // tasks that have not completed
+	err    error
+}
+
+func (p *requester) run(ctx context.Context, s *sample.Session) (err error) {
+	p.Session = s
+
+	// The device.
+	if p.dev, err = device.Open(s.Device); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.dev.Close)
+	if err := rdma.Supports(p.dev, rdma.OpWriteImm); err != nil {
+		return err
+	}
+
+	// Memory with what is written. The peer does not reach it, so it is not exported.
+	payload := s.Payload()
+	if p.local, err = mmap.Alloc(p.dev, len(payload), mmap.LocalReadWrite); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.local.Close)
+	copy(p.local.Bytes(), payload)
+
+	// The engine, and the RDMA context on it.
+	if p.engine, err = pe.New(pe.Config{Log: s.Log}); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.engine.Close)
+	p.rdma, err = rdma.New(p.dev, rdma.Config{GIDIndex: s.GIDIndex, Log: s.Log})
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.rdma.Close)
+	if err := p.engine.Connect(p.rdma); err != nil {
+		return err
+	}
+
+	// What its callbacks need is in p: they are its methods.
+	if p.writes, err = p.rdma.WriteImmPool(1, p.done, p.failed); err != nil {
+		return err
+	}
+	p.rdma.OnStateChange(p.stateChanged)
+	if p.bufs, err = bufinv.New(2); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.bufs.Close)
+
+	// From here on everything happens in callbacks, until the context is Idle.
+	if err := p.rdma.Start(); err != nil {
+		return err
+	}
+	if err := p.engine.Run(ctx); err != nil {
+		return err
+	}
+	if p.err == nil {
+		p.err = p.rdma.Err()
+	}
+	return p.err
+}
+
+func (p *requester) stateChanged(prev, next pe.State) {
+	p.Log.Info().Msgf("the context is %v", next)
+	switch next {
+	case pe.Starting:
+		p.fail(p.connect())
+	case pe.Running:
+		p.fail(p.write())
+	case pe.Idle:
+		if p.remote != nil {
+			p.fail(p.remote.Close())
+		}
+	}
+}
+
+// connect gives the peer our descriptor and takes its own. The context is Running
+// once both ends have connected.
+func (p *requester) connect() error {
+	conn, desc, err := p.rdma.Export()
+	if err != nil {
+		return err
+	}
+	p.conn = conn
+	ours := sample.Descriptors{Connections: [][]byte{desc}}
+	p.Exchange(p.engine, ours, func(theirs sample.Descriptors, err error) {
+		if err == nil {
+			p.memory = theirs.Memory
+			err = conn.Connect(theirs.Connections[0])
+		}
+		p.fail(err)
+	})
+	return nil
+}
+
+// write submits a task that writes all of our memory to the beginning of the
+// peer's.
+func (p *requester) write() (err error) {
+	if p.remote, err = mmap.Import(p.dev, p.memory); err != nil {
+		return err
+	}
+	n := p.local.Len()
+	if n > p.remote.Len() {
+		return fmt.Errorf("there are %d bytes to be written, the peer's memory has %d: give it -size %d", n, p.remote.Len(), n)
+	}
+	task, err := p.writes.Alloc(p.conn, p.bufs.Source(p.local, 0, n), p.bufs.Target(p.remote, 0, n), p.imm)
+	if err != nil {
+		return err
+	}
+	p.left = 1
+	task.SetUserData(&p.left)
+	if err := task.Submit(); err != nil {
+		p.fail(task.Free())
+		return err
+	}
+	p.Log.Info().Int("bytes", n).Msg("write submitted")
+	return nil
+}
+
+func (p *requester) done(t *rdma.WriteImmTask) {
+	p.Print("written: %s, immediate %#08x", sample.Describe(t.Source().Bytes()), t.Imm())
+	p.finish(t)
+}
+
+func (p *requester) failed(t *rdma.WriteImmTask, err error) {
+	p.fail(err)
+	p.finish(t)
+}
+
+// finish frees a task, and its buffers with it, and stops the context after the
+// last one.
+func (p *requester) finish(t *rdma.WriteImmTask) {
+	left := t.UserData().(*int)
+	*left--
+	p.fail(t.Free())
+	if *left == 0 {
+		p.rdma.Stop()
+	}
+}
+
+// fail keeps the first error, and stops the context.
+func (p *requester) fail(err error) {
+	if err == nil {
+		return
+	}
+	if p.err == nil {
+		p.err = err
+	}
+	p.rdma.Stop()
+}

@@ -1,0 +1,192 @@
+// Command rdma_write_immediate_responder lets its peer,
+// rdma_write_immediate_requester, write to its memory, and learns from a receive
+// when that has happened: the write takes one, with a 32-bit immediate value. The
+// receive needs no buffer, since the data goes to the exported memory. A write that
+// comes before the receive waits for it.
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+func main() {
+	sample.Main(sample.Program{
+		Name:   "rdma_write_immediate_responder",
+		About:  "Lets rdma_write_immediate_requester write to its memory, and takes its immediate value.",
+		Role:   sample.Responder,
+		Peer:   "rdma_write_immediate_requester",
+		Memory: sample.ExportsMemory,
+		Sized:  true,
+	}, run)
+}
+
+type responder struct {
+	*sample.Session
+	dev      verbs.Device
+	engine   *pe.Engine
+	rdma     *rdma.Context
+	local    *mmap.Map
+	receives *rdma.ReceivePool
+	left     int // receives that have not completed
+	err      error
+}
+
+func run(ctx context.Context, s *sample.Session) (err error) {
+	p := &responder{Session: s}
+
+	// The device.
+	if p.dev, err = device.Open(s.Device); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.dev.Close)
+	if err := rdma.Supports(p.dev, rdma.OpReceive); err != nil {
+		return err
+	}
+
+	// The memory that the peer may write to.
+	if p.local, err = mmap.Alloc(p.dev, s.Capacity(), mmap.LocalReadWrite|mmap.RemoteWrite); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.local.Close)
+
+	// The engine, and the RDMA context on it.
+	if p.engine, err = pe.New(pe.Config{Log: s.Log}); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.engine.Close)
+	p.rdma, err = rdma.New(p.dev, rdma.Config{
+		GIDIndex:    s.GIDIndex,
+		Permissions: mmap.RemoteWrite,
+		Log:         s.Log,
+	})
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.rdma.Close)
+	if err := p.engine.Connect(p.rdma); err != nil {
+		return err
+	}
+
+	// What its callbacks need is in p: they are its methods.
+	if p.receives, err = p.rdma.ReceivePool(1, p.done, p.failed); err != nil {
+		return err
+	}
+	p.rdma.OnStateChange(p.stateChanged)
+
+	// From here on everything happens in callbacks, until the context is Idle.
+	if err := p.rdma.Start(); err != nil {
+		return err
+	}
+	if err := p.engine.Run(ctx); err != nil {
+		return err
+	}
+	if p.err == nil {
+		p.err = p.rdma.Err()
+	}
+	return p.err
+}
+
+func (p *responder) stateChanged(prev, next pe.State) {
+	p.Log.Info().Msgf("the context is %v", next)
+	switch next {
+	case pe.Starting:
+		p.fail(p.connect())
+	case pe.Running:
+		p.fail(p.receive())
+	}
+}
+
+// connect gives the peer the descriptors of our end of the connection and of our
+// memory, and takes its own. The context is Running once both ends have connected.
+func (p *responder) connect() error {
+	conn, desc, err := p.rdma.Export()
+	if err != nil {
+		return err
+	}
+	ours := sample.Descriptors{Connections: [][]byte{desc}}
+	if ours.Memory, err = p.local.Export(p.dev); err != nil {
+		return err
+	}
+	p.Exchange(p.engine, ours, func(theirs sample.Descriptors, err error) {
+		if err == nil {
+			err = conn.Connect(theirs.Connections[0])
+		}
+		p.fail(err)
+	})
+	return nil
+}
+
+// receive submits a receive without a buffer.
+func (p *responder) receive() error {
+	task, err := p.receives.Alloc(nil)
+	if err != nil {
+		return err
+	}
+	p.left = 1
+	task.SetUserData(&p.left)
+	if err := task.Submit(); err != nil {
+		p.fail(task.Free())
+		return err
+	}
+	p.Log.Info().Msg("receive submitted")
+	return nil
+}
+
+func (p *responder) done(t *rdma.ReceiveTask) {
+	p.fail(p.show(t))
+	p.finish(t)
+}
+
+// show checks and prints what a write with immediate has brought.
+func (p *responder) show(t *rdma.ReceiveTask) error {
+	imm, ok := t.Imm()
+	if t.Opcode() != rdma.ReceivedWriteImm || !ok {
+		return fmt.Errorf("expected a write with immediate, received a %v", t.Opcode())
+	}
+	data, err := sample.Verify(p.local.Bytes()[:t.Length()])
+	if err != nil {
+		return err
+	}
+	p.Print("was written: %s, immediate %#08x", sample.Describe(data), imm)
+	return nil
+}
+
+func (p *responder) failed(t *rdma.ReceiveTask, err error) {
+	p.fail(err)
+	p.finish(t)
+}
+
+// finish frees a receive, and its buffer with it. After the last one it waits for
+// the peer to end: as long as it may repeat what it has sent, an end of the
+// connection has to be here to acknowledge that.
+func (p *responder) finish(t *rdma.ReceiveTask) {
+	left := t.UserData().(*int)
+	*left--
+	p.fail(t.Free())
+	if *left > 0 || p.err != nil {
+		return
+	}
+	p.PeerDone(p.engine, func(err error) {
+		p.fail(err)
+		p.rdma.Stop()
+	})
+}
+
+// fail keeps the first error, and stops the context.
+func (p *responder) fail(err error) {
+	if err == nil {
+		return
+	}
+	if p.err == nil {
+		p.err = err
+	}
+	p.rdma.Stop()
+}

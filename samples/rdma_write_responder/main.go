@@ -1,0 +1,147 @@
+// Command rdma_write_responder lets its peer, rdma_write_requester, write to its
+// memory. It submits no task: it exports the memory, and the device takes the data
+// by itself. Both the memory and the RDMA context have to permit writes. RDMA does
+// not tell when the peer has finished; the peer says so the way that the
+// descriptors went, and only then is the memory looked at.
+package main
+
+import (
+	"context"
+
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+func main() {
+	sample.Main(sample.Program{
+		Name:   "rdma_write_responder",
+		About:  "Lets rdma_write_requester write to its memory.",
+		Role:   sample.Responder,
+		Peer:   "rdma_write_requester",
+		Memory: sample.ExportsMemory,
+		Sized:  true,
+	}, run)
+}
+
+type responder struct {
+	*sample.Session
+	dev    verbs.Device
+	engine *pe.Engine
+	rdma   *rdma.Context
+	local  *mmap.Map
+	err    error
+}
+
+func run(ctx context.Context, s *sample.Session) (err error) {
+	p := &responder{Session: s}
+
+	// The device.
+	if p.dev, err = device.Open(s.Device); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.dev.Close)
+
+	// The memory that the peer may write to.
+	if p.local, err = mmap.Alloc(p.dev, s.Capacity(), mmap.LocalReadWrite|mmap.RemoteWrite); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.local.Close)
+
+	// The engine, and the RDMA context on it.
+	if p.engine, err = pe.New(pe.Config{Log: s.Log}); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.engine.Close)
+	p.rdma, err = rdma.New(p.dev, rdma.Config{
+		GIDIndex:    s.GIDIndex,
+		Permissions: mmap.RemoteWrite,
+		Log:         s.Log,
+	})
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.rdma.Close)
+	if err := p.engine.Connect(p.rdma); err != nil {
+		return err
+	}
+
+	// What its callbacks need is in p: they are its methods.
+	p.rdma.OnStateChange(p.stateChanged)
+
+	// From here on everything happens in callbacks, until the context is Idle.
+	if err := p.rdma.Start(); err != nil {
+		return err
+	}
+	if err := p.engine.Run(ctx); err != nil {
+		return err
+	}
+	if p.err == nil {
+		p.err = p.rdma.Err()
+	}
+	return p.err
+}
+
+func (p *responder) stateChanged(prev, next pe.State) {
+	p.Log.Info().Msgf("the context is %v", next)
+	switch next {
+	case pe.Starting:
+		p.fail(p.connect())
+	case pe.Running:
+		p.serve()
+	}
+}
+
+// connect gives the peer the descriptors of our end of the connection and of our
+// memory, and takes its own. The context is Running once both ends have connected.
+func (p *responder) connect() error {
+	conn, desc, err := p.rdma.Export()
+	if err != nil {
+		return err
+	}
+	ours := sample.Descriptors{Connections: [][]byte{desc}}
+	if ours.Memory, err = p.local.Export(p.dev); err != nil {
+		return err
+	}
+	p.Exchange(p.engine, ours, func(theirs sample.Descriptors, err error) {
+		if err == nil {
+			err = conn.Connect(theirs.Connections[0])
+		}
+		p.fail(err)
+	})
+	return nil
+}
+
+// serve waits while the peer writes, and looks at the memory then.
+func (p *responder) serve() {
+	p.PeerDone(p.engine, func(err error) {
+		if err == nil {
+			err = p.show()
+		}
+		p.fail(err)
+		p.rdma.Stop()
+	})
+}
+
+func (p *responder) show() error {
+	data, err := sample.Verify(p.local.Bytes())
+	if err != nil {
+		return err
+	}
+	p.Print("was written: %s", sample.Describe(data))
+	return nil
+}
+
+// fail keeps the first error, and stops the context.
+func (p *responder) fail(err error) {
+	if err == nil {
+		return
+	}
+	if p.err == nil {
+		p.err = err
+	}
+	p.rdma.Stop()
+}

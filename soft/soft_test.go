@@ -1,0 +1,218 @@
+package soft
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// TestLoopbackAddresses opens several devices, each of which gets an address of
+// its own on the standard port.
+func TestLoopbackAddresses(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux has all of 127.0.0.0/8")
+	}
+	seen := make(map[verbs.GID]bool)
+	for range 4 {
+		d, err := Driver{}.Open("soft-lo")
+		require.NoError(t, err)
+		defer func() { require.NoError(t, d.Close()) }()
+		gids, err := d.GIDs(1)
+		require.NoError(t, err)
+		require.NotEmpty(t, gids)
+		assert.Equal(t, uint16(4791), gids[0].UDPPort)
+		assert.True(t, gids[0].GID.Addr().IsLoopback())
+		assert.False(t, seen[gids[0].GID], "%v is used twice", gids[0].GID)
+		seen[gids[0].GID] = true
+	}
+}
+
+func TestAddressInUse(t *testing.T) {
+	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = Driver{}.Open("soft-" + c.LocalAddr().String())
+	require.ErrorIs(t, err, syscall.EADDRINUSE)
+	assert.Contains(t, err.Error(), c.LocalAddr().String())
+	assert.Contains(t, err.Error(), "in use")
+}
+
+func TestExplicitAddress(t *testing.T) {
+	for _, name := range []string{"soft-127.0.0.1:47911", "soft-[::1]:47911"} {
+		d, err := Driver{}.Open(name)
+		require.NoError(t, err)
+		assert.Equal(t, name, d.Name())
+		gids, err := d.GIDs(1)
+		require.NoError(t, err)
+		require.Len(t, gids, 1)
+		assert.Equal(t, uint16(47911), gids[0].UDPPort)
+		require.NoError(t, d.Close())
+	}
+}
+
+func TestBadNames(t *testing.T) {
+	for name, want := range map[string]struct {
+		is   error
+		says string
+	}{
+		"":                           {verbs.ErrNoDevice, "soft-"},
+		"mlx5_0":                     {verbs.ErrNoDevice, "mlx5_0"},
+		"soft-":                      {verbs.ErrNoDevice, "soft-"},
+		"soft-nosuchif0":             {verbs.ErrNoDevice, "nosuchif0"},
+		"soft-192.0.2.1":             {verbs.ErrNoDevice, "192.0.2.1"},
+		"soft-lo?loss=2":             {verbs.ErrInvalid, "probability"},
+		"soft-lo?loss=NaN":           {verbs.ErrInvalid, "probability"},
+		"soft-lo?seed=-1":            {verbs.ErrInvalid, "seed"},
+		"soft-lo?segmentation=maybe": {verbs.ErrInvalid, "segmentation"},
+		"soft-lo?lost=0.1":           {verbs.ErrInvalid, "lost"},
+		"soft-lo?%zz":                {verbs.ErrInvalid, "options"},
+		"soft-lo?capture=":           {verbs.ErrInvalid, "capture"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, err := Driver{}.Open(name)
+			require.ErrorIs(t, err, want.is)
+			assert.Nil(t, d)
+			assert.Contains(t, err.Error(), want.says)
+			assert.NotContains(t, err.Error(), "\n")
+		})
+	}
+	_, err := Open(Config{Interface: "lo", Address: netip.MustParseAddrPort("127.0.0.1:1")})
+	require.ErrorIs(t, err, verbs.ErrInvalid)
+	_, err = Open(Config{Faults: Faults{Loss: -1}})
+	require.ErrorIs(t, err, verbs.ErrInvalid)
+}
+
+func TestCaptureFile(t *testing.T) {
+	first, err := Driver{}.Open("soft-lo") // takes an address that the other has to pass by
+	require.NoError(t, err)
+	defer func() { require.NoError(t, first.Close()) }()
+	path := filepath.Join(t.TempDir(), "trace.pcap")
+	d, err := Driver{}.Open("soft-lo?capture=" + path)
+	require.NoError(t, err)
+	require.NoError(t, d.Close())
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Len(t, b, 24, "the header of a pcap file")
+	assert.Equal(t, uint32(101), binary.LittleEndian.Uint32(b[20:]), "link type raw IP")
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+
+	_, err = Driver{}.Open("soft-lo?capture=" + filepath.Join(t.TempDir(), "none", "trace.pcap"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// TestCaptureOfNoDevice: a device that cannot be opened leaves the file of an
+// earlier capture alone, and makes none.
+func TestCaptureOfNoDevice(t *testing.T) {
+	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	defer c.Close()
+	old, none := filepath.Join(t.TempDir(), "old.pcap"), filepath.Join(t.TempDir(), "none.pcap")
+	require.NoError(t, os.WriteFile(old, []byte("earlier"), 0o600))
+	for _, path := range []string{old, none} {
+		_, err = Driver{}.Open("soft-" + c.LocalAddr().String() + "?capture=" + path)
+		require.ErrorIs(t, err, syscall.EADDRINUSE)
+	}
+	b, err := os.ReadFile(old)
+	require.NoError(t, err)
+	assert.Equal(t, "earlier", string(b))
+	assert.NoFileExists(t, none)
+}
+
+// TestCaptureBehindOthers opens a device whose first choices of an address are
+// taken: the capture begins once all the same.
+func TestCaptureBehindOthers(t *testing.T) {
+	for range 2 {
+		d, err := Open(Config{})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, d.Close()) }()
+	}
+	var b bytes.Buffer
+	d, err := Open(Config{Capture: &b})
+	require.NoError(t, err)
+	require.NoError(t, d.Close())
+	assert.Len(t, b.Bytes(), 24, "one header of a pcap file")
+}
+
+type brokenWriter struct{}
+
+var errBroken = errors.New("broken")
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, errBroken }
+
+func TestCaptureFails(t *testing.T) {
+	_, err := Open(Config{Capture: brokenWriter{}})
+	require.ErrorIs(t, err, errBroken)
+}
+
+// TestProtectionDomainsDevice: what belongs to a device names the very one that
+// was opened, so that the two can be compared.
+func TestProtectionDomainsDevice(t *testing.T) {
+	d, err := Open(Config{})
+	require.NoError(t, err)
+	pd, err := d.AllocPD()
+	require.NoError(t, err)
+	assert.True(t, pd.Device() == verbs.Device(d))
+	assert.True(t, d.DefaultPD().Device() == verbs.Device(d))
+	require.NoError(t, pd.Close())
+	require.NoError(t, d.Close())
+}
+
+// TestMethods: the embedded device adds nothing to what the public one can do.
+func TestMethods(t *testing.T) {
+	public := map[string]bool{"SetFaults": true}
+	seam := reflect.TypeFor[verbs.Device]()
+	for i := range seam.NumMethod() {
+		public[seam.Method(i).Name] = true
+	}
+	d := reflect.TypeFor[*Device]()
+	for i := range d.NumMethod() {
+		assert.True(t, public[d.Method(i).Name], "%s is public", d.Method(i).Name)
+	}
+}
+
+// TestInterfaceOfZone: the zone of a link-local address says which interface is
+// meant.
+func TestInterfaceOfZone(t *testing.T) {
+	addr := netip.MustParseAddr("fe80::1")
+	i := networkInterface{Interface: net.Interface{Name: "eth0"}, addresses: []netip.Addr{addr}}
+	assert.True(t, i.has(addr))
+	assert.True(t, i.has(addr.WithZone("eth0")))
+	assert.False(t, i.has(addr.WithZone("eth1")))
+}
+
+func TestDevices(t *testing.T) {
+	list, err := Driver{}.Devices()
+	require.NoError(t, err)
+	found := false
+	for _, i := range list {
+		assert.Equal(t, "soft", i.Driver)
+		if i.Name == "soft-lo" {
+			found = true
+		}
+	}
+	assert.True(t, found || runtime.GOOS != "linux", "soft-lo is not among %v", list)
+}
+
+func TestSetFaults(t *testing.T) {
+	d, err := Open(Config{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, d.Close()) }()
+	require.NoError(t, d.SetFaults(Faults{Loss: 0.5}))
+	require.ErrorIs(t, d.SetFaults(Faults{Corrupt: 1.5}), verbs.ErrInvalid)
+	require.NoError(t, d.SetFaults(Faults{}))
+}
