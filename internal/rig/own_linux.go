@@ -48,7 +48,7 @@ func lock(ctx context.Context, file string) (unlock func(), err error) {
 		select {
 		case <-ctx.Done():
 			f.Close()
-			return nil, fmt.Errorf("wait for another guest to end: %w", context.Cause(ctx))
+			return nil, context.Cause(ctx)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
