@@ -15,14 +15,26 @@ import (
 func TestRig(t *testing.T) {
 	rig.Require(t)
 	requireHeaders(t)
-	binary := rig.BuildTest(t, ".", "-tags", "verbs")
 	rig.Run(t, rig.Job{
-		Files:   map[string]string{"/bin/ibverbs.test": binary},
-		Script:  "VERBENA_GUEST=1 ibverbs.test -test.v -test.run '^TestGuest' -test.timeout 150s",
+		Files:   map[string]string{"/bin/ibverbs.test": rig.BuildTest(t, ".", "-tags", "verbs")},
+		Script:  script,
 		MTU:     4500,
 		Timeout: 3 * time.Minute,
 	})
 }
+
+// The tests that begin with TestBroken want a machine that lacks something.
+const script = `
+export VERBENA_GUEST=1
+verbs() { ibverbs.test -test.v -test.timeout 150s -test.run "^$1"; }
+verbs TestGuest
+chmod 600 /dev/infiniband/uverbs0
+setpriv --reuid 65534 --clear-groups ibverbs.test -test.v -test.run '^TestBrokenNoPermission'
+rdma link delete rxe0
+verbs TestBrokenNoDevice
+mv "$(ldconfig -p 2>/dev/null | grep -o '/.*/libibverbs.so.1$' || find / -xdev -name libibverbs.so.1 | head -1)" /root/
+verbs TestBrokenNoLibrary
+`
 
 // requireHeaders skips the test, or fails it in CI, where the driver cannot be
 // built.
