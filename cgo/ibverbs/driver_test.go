@@ -5,6 +5,7 @@ package ibverbs_test
 import (
 	"io/fs"
 	"os"
+	"os/exec"
 	"runtime"
 	"strings"
 	"syscall"
@@ -87,6 +88,15 @@ func TestGuestOpenFails(t *testing.T) {
 
 func TestBrokenNoPermission(t *testing.T) {
 	requireGuest(t)
+	if os.Getuid() == 0 {
+		again := exec.Command(os.Args[0], "-test.v", "-test.run", "^"+t.Name()+"$")
+		again.Dir = "/"
+		again.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		out, err := again.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		t.Logf("%s", out)
+		return
+	}
 	_, err := ibverbs.Driver{}.Open("rxe0")
 	require.ErrorIs(t, err, fs.ErrPermission)
 	require.NotErrorIs(t, err, verbs.ErrNoDevice)
@@ -213,7 +223,7 @@ func TestGuestCycles(t *testing.T) {
 		}
 		require.NoError(t, syscall.Munmap(b))
 	}
-	for range 100 { // what is kept for ever is there now
+	for range 20 { // what is kept for ever is there now
 		cycle()
 	}
 	files, maps, resident := openFiles(t), mappings(t), residentPages(t)
