@@ -17,7 +17,7 @@ import (
 
 // Times are what a guest took on the host's clock.
 type Times struct {
-	Prepare time.Duration // to wait for the turn, and make the archives
+	Prepare time.Duration // to make the archives, and wait for the turn
 	Ready   time.Duration // from the start of QEMU to the first line of the script
 	Script  time.Duration // to the end of the script
 	Off     time.Duration // to the end of QEMU
@@ -41,16 +41,16 @@ func Boot(ctx context.Context, job Job, output io.Writer) (Times, error) {
 	if err != nil {
 		return Times{}, err
 	}
-	endTurn, err := lock(ctx, filepath.Join(cache, "lock"))
-	if err != nil {
-		return Times{}, fmt.Errorf("wait for another guest to end: %w", err)
-	}
-	defer endTurn()
 	g, err := newGuest(ctx, cache, job)
 	if err != nil {
 		return Times{}, err
 	}
 	defer g.close()
+	endTurn, err := lock(ctx, filepath.Join(cache, "lock"))
+	if err != nil {
+		return Times{}, fmt.Errorf("wait for another guest to end: %w", err)
+	}
+	defer endTurn()
 	times := Times{Prepare: time.Since(start)}
 	err = g.run(ctx, output, &times)
 	return times, err
@@ -94,8 +94,7 @@ type guest struct {
 	accel   []string
 	kernel  kernel
 	initrd  *os.File // has no name any more, and goes with its last user
-	results string
-	scratch string // folder to remove; may be empty
+	results string   // absolute; empty for none
 }
 
 func newGuest(ctx context.Context, cache string, job Job) (*guest, error) {
@@ -110,8 +109,16 @@ func newGuest(ctx context.Context, cache string, job Job) (*guest, error) {
 	if job.Timeout < leastTimeout {
 		return nil, fmt.Errorf("%w: Timeout %v is less than %v", ErrJob, job.Timeout, leastTimeout)
 	}
-	g := &guest{job: job, results: job.Results}
+	g := &guest{job: job}
 	var err error
+	if job.Results != "" {
+		if g.results, err = filepath.Abs(job.Results); err != nil {
+			return nil, err
+		}
+		if info, err := os.Stat(g.results); err != nil || !info.IsDir() {
+			return nil, fmt.Errorf("%w: Results %q is not a folder", ErrJob, job.Results)
+		}
+	}
 	if g.qemu, err = program("qemu-system-x86_64"); err != nil {
 		return nil, err
 	}
@@ -125,21 +132,6 @@ func newGuest(ctx context.Context, cache string, job Job) (*guest, error) {
 	}
 	if err := g.takeImage(ctx, cache); err != nil {
 		return nil, err
-	}
-	if g.results == "" {
-		if g.scratch, err = os.MkdirTemp("", "rig-results-"); err != nil {
-			g.close()
-			return nil, err
-		}
-		g.results = g.scratch
-	}
-	if g.results, err = filepath.Abs(g.results); err != nil {
-		g.close()
-		return nil, err
-	}
-	if info, err := os.Stat(g.results); err != nil || !info.IsDir() {
-		g.close()
-		return nil, fmt.Errorf("%w: Results %q is not a folder", ErrJob, g.results)
 	}
 	return g, nil
 }
@@ -192,12 +184,7 @@ func joinArchives(cache string, img image, job Job) (*os.File, error) {
 }
 
 func (g *guest) close() {
-	if g.initrd != nil {
-		g.initrd.Close()
-	}
-	if g.scratch != "" {
-		os.RemoveAll(g.scratch)
-	}
+	g.initrd.Close()
 }
 
 // File descriptors that QEMU inherits.
@@ -211,17 +198,24 @@ const (
 // that it does not know to the first process.
 func (g *guest) args(words string, initrd int) []string {
 	boot := fmt.Sprintf("console=ttyS0 loglevel=4 panic=-1 mitigations=off RIG_MTU=%d %s", g.job.MTU, words)
+	if g.results != "" {
+		boot += " RIG_RESULTS=1"
+	}
 	args := append([]string{}, g.accel...)
-	return append(args,
+	args = append(args,
 		"-smp", "2", "-m", "1024",
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
 		"-kernel", g.kernel.vmlinux(),
 		"-initrd", fmt.Sprintf("/dev/fd/%d", initrd),
 		"-append", boot,
-		// A comma in a value is doubled.
-		"-fsdev", "local,id=results,security_model=none,path="+strings.ReplaceAll(g.results, ",", ",,"),
-		"-device", "virtio-9p-pci,fsdev=results,mount_tag=results",
 		"-device", "virtio-serial-pci")
+	if g.results != "" {
+		args = append(args,
+			// A comma in a value is doubled.
+			"-fsdev", "local,id=results,security_model=none,path="+strings.ReplaceAll(g.results, ",", ",,"),
+			"-device", "virtio-9p-pci,fsdev=results,mount_tag=results")
+	}
+	return args
 }
 
 // run boots the guest, carries its output, and waits until QEMU has ended.

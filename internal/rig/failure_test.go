@@ -3,6 +3,7 @@ package rig
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -178,4 +179,30 @@ func TestMissingIsNamed(t *testing.T) {
 	assert.ErrorContains(t, err, "qemu-system-x86_64 (Debian package qemu-system-x86)")
 	assert.ErrorContains(t, err, "busybox (Debian package busybox-static)")
 	assert.ErrorContains(t, err, "scripts/rig-setup.sh")
+
+	for _, c := range []struct{ ci, want string }{{"", "skip"}, {"true", "fail"}} {
+		t.Setenv("CI", c.ci)
+		spy := &spy{TB: t}
+		Require(spy)
+		assert.Equal(t, c.want, spy.called, "with CI=%s", c.ci)
+		assert.Contains(t, spy.text, "qemu-system-x86_64")
+	}
+}
+
+// A spy takes the place of a test, and keeps how that would have ended first.
+type spy struct {
+	testing.TB
+	called, text string
+}
+
+func (s *spy) Helper() {}
+
+func (s *spy) Skip(args ...any) { s.end("skip", fmt.Sprint(args...)) }
+
+func (s *spy) Fatalf(format string, args ...any) { s.end("fail", fmt.Sprintf(format, args...)) }
+
+func (s *spy) end(how, text string) {
+	if s.called == "" {
+		s.called, s.text = how, text
+	}
 }

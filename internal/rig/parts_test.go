@@ -143,7 +143,6 @@ func TestLock(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 
 	unlock()
-	unlock()
 	unlock, err = lock(t.Context(), file)
 	require.NoError(t, err)
 	unlock()

@@ -84,7 +84,7 @@ type Job struct {
 	// minutes. The boot has a minute of its own.
 	Timeout time.Duration
 	// Results is an existing folder of the host, which the guest has as
-	// /results. Empty stands for a folder that is thrown away.
+	// /results. Empty stands for none: what is in /results goes with the guest.
 	Results string
 }
 

@@ -21,7 +21,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // Two processes of rdma-core and two of perftest talk over the kernel's rxe.
 func TestForeignToolsOnRxe(t *testing.T) {
 	results := t.TempDir()
-	start := time.Now()
 	out := rig.Run(t, rig.Job{
 		Script: `
 ibv_devinfo -d rxe0 -v
@@ -42,7 +41,6 @@ wait $!
 		Timeout: time.Minute,
 		Results: results,
 	})
-	took := time.Since(start)
 
 	assert.Contains(t, out, "PORT_ACTIVE")
 	assert.Regexp(t, `active_mtu:\s+4096`, out)
@@ -61,8 +59,6 @@ wait $!
 	require.NoError(t, err, "the guest's /results is the host's folder")
 	assert.Regexp(t, row, string(server))
 
-	t.Logf("all in %.1f s", took.Seconds())
-	assert.Less(t, took, time.Minute)
 }
 
 // Programs of a job come with their permissions and libraries, scripts with
