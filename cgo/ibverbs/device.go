@@ -3,13 +3,12 @@
 package ibverbs
 
 // #include "library.h"
-// #include <string.h>
+// #include <net/if.h>
 import "C"
 
 import (
 	"errors"
 	"fmt"
-	"net"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -262,14 +261,20 @@ func (d *Device) gids(port int) ([]verbs.GIDEntry, error) {
 		if entry.Type == verbs.GIDRoCEv2 {
 			entry.UDPPort = roceV2Port
 		}
-		if e.ndev_ifindex != 0 {
-			if i, err := net.InterfaceByIndex(int(e.ndev_ifindex)); err == nil {
-				entry.Interface = i.Name
-			}
-		}
+		entry.Interface = interfaceName(e.ndev_ifindex)
 		entries = append(entries, entry)
 	}
 	return entries, nil
+}
+
+// interfaceName is empty for an index that is unknown, such as one of another
+// network namespace.
+func interfaceName(index C.uint32_t) string {
+	var name [C.IF_NAMESIZE]C.char
+	if index == 0 || C.if_indextoname(C.uint(index), &name[0]) == nil {
+		return ""
+	}
+	return C.GoString(&name[0])
 }
 
 // Counters implements [verbs.Device]: those of the device, then of its ports. On

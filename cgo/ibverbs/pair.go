@@ -75,7 +75,7 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 // check fills in what the queue pair is made of.
 func (q *queuePair) check(init verbs.QPInit) error {
 	d := q.pd.device
-	if !d.attr.Transports.Has(init.Type) || init.Type < 0 {
+	if init.Type < 0 || !d.attr.Transports.Has(init.Type) {
 		return fmt.Errorf("device %s has no transport service %v: %w", d.info.Name, init.Type, verbs.ErrNotSupported)
 	}
 	if init.SRQ != nil {

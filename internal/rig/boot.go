@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,7 +17,7 @@ import (
 
 // Times are what a guest took on the host's clock.
 type Times struct {
-	Prepare time.Duration // to wait for other guests, and make the archives
+	Prepare time.Duration // to make the archives, and wait for the turn
 	Ready   time.Duration // from the start of QEMU to the first line of the script
 	Script  time.Duration // to the end of the script
 	Off     time.Duration // to the end of QEMU
@@ -40,16 +41,16 @@ func Boot(ctx context.Context, job Job, output io.Writer) (Times, error) {
 	if err != nil {
 		return Times{}, err
 	}
-	unlock, err := lock(ctx, filepath.Join(cache, "lock"))
-	if err != nil {
-		return Times{}, err
-	}
-	defer unlock()
 	g, err := newGuest(ctx, cache, job)
 	if err != nil {
 		return Times{}, err
 	}
 	defer g.close()
+	endTurn, err := lock(ctx, filepath.Join(cache, "lock"))
+	if err != nil {
+		return Times{}, fmt.Errorf("wait for another guest to end: %w", err)
+	}
+	defer endTurn()
 	times := Times{Prepare: time.Since(start)}
 	err = g.run(ctx, output, &times)
 	return times, err
@@ -66,17 +67,11 @@ func Shell(ctx context.Context, job Job) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := lock(ctx, filepath.Join(cache, "lock"))
-	if err != nil {
-		return err
-	}
-	defer unlock()
 	g, err := newGuest(ctx, cache, job)
 	if err != nil {
 		return err
 	}
 	defer g.close()
-	unlock()
 
 	args := append(g.args("RIG_SHELL=1", initrdFD-2),
 		"-chardev", "stdio,id=tty,mux=on,signal=off", "-mon", "chardev=tty", "-serial", "chardev:tty")
@@ -86,6 +81,12 @@ func Shell(ctx context.Context, job Job) error {
 	return <-runOwned(cmd)
 }
 
+// Causes for the host to end a guest.
+var (
+	errSlowBoot   = errors.New("the boot took too long")
+	errSlowScript = errors.New("the script took too long")
+)
+
 // A guest is all that one boot needs.
 type guest struct {
 	job     Job
@@ -93,8 +94,7 @@ type guest struct {
 	accel   []string
 	kernel  kernel
 	initrd  *os.File // has no name any more, and goes with its last user
-	results string
-	scratch string // folder to remove; may be empty
+	results string   // absolute; empty for none
 }
 
 func newGuest(ctx context.Context, cache string, job Job) (*guest, error) {
@@ -109,8 +109,16 @@ func newGuest(ctx context.Context, cache string, job Job) (*guest, error) {
 	if job.Timeout < leastTimeout {
 		return nil, fmt.Errorf("%w: Timeout %v is less than %v", ErrJob, job.Timeout, leastTimeout)
 	}
-	g := &guest{job: job, results: job.Results}
+	g := &guest{job: job}
 	var err error
+	if job.Results != "" {
+		if g.results, err = filepath.Abs(job.Results); err != nil {
+			return nil, err
+		}
+		if info, err := os.Stat(g.results); err != nil || !info.IsDir() {
+			return nil, fmt.Errorf("%w: Results %q is not a folder", ErrJob, job.Results)
+		}
+	}
 	if g.qemu, err = program("qemu-system-x86_64"); err != nil {
 		return nil, err
 	}
@@ -122,30 +130,26 @@ func newGuest(ctx context.Context, cache string, job Job) (*guest, error) {
 	default:
 		return nil, fmt.Errorf("%w: VERBENA_RIG_ACCEL is %q, and can be tcg or kvm", ErrJob, accel)
 	}
-	img, err := findImage(ctx, cache)
-	if err != nil {
+	if err := g.takeImage(ctx, cache); err != nil {
 		return nil, err
-	}
-	g.kernel = img.kernel
-	if g.initrd, err = joinArchives(cache, img, job); err != nil {
-		return nil, err
-	}
-	if g.results == "" {
-		if g.scratch, err = os.MkdirTemp("", "rig-results-"); err != nil {
-			g.close()
-			return nil, err
-		}
-		g.results = g.scratch
-	}
-	if g.results, err = filepath.Abs(g.results); err != nil {
-		g.close()
-		return nil, err
-	}
-	if info, err := os.Stat(g.results); err != nil || !info.IsDir() {
-		g.close()
-		return nil, fmt.Errorf("%w: Results %q is not a folder", ErrJob, g.results)
 	}
 	return g, nil
+}
+
+// takeImage makes the guest independent of what others do to the cache.
+func (g *guest) takeImage(ctx context.Context, cache string) error {
+	unlock, err := lock(ctx, filepath.Join(cache, "image.lock"))
+	if err != nil {
+		return fmt.Errorf("wait for another process to build the image: %w", err)
+	}
+	defer unlock()
+	img, err := findImage(ctx, cache)
+	if err != nil {
+		return err
+	}
+	g.kernel = img.kernel
+	g.initrd, err = joinArchives(cache, img, g.job)
+	return err
 }
 
 // joinArchives puts the job's files behind the image's; the kernel unpacks one
@@ -180,12 +184,7 @@ func joinArchives(cache string, img image, job Job) (*os.File, error) {
 }
 
 func (g *guest) close() {
-	if g.initrd != nil {
-		g.initrd.Close()
-	}
-	if g.scratch != "" {
-		os.RemoveAll(g.scratch)
-	}
+	g.initrd.Close()
 }
 
 // File descriptors that QEMU inherits.
@@ -199,23 +198,30 @@ const (
 // that it does not know to the first process.
 func (g *guest) args(words string, initrd int) []string {
 	boot := fmt.Sprintf("console=ttyS0 loglevel=4 panic=-1 mitigations=off RIG_MTU=%d %s", g.job.MTU, words)
+	if g.results != "" {
+		boot += " RIG_RESULTS=1"
+	}
 	args := append([]string{}, g.accel...)
-	return append(args,
+	args = append(args,
 		"-smp", "2", "-m", "1024",
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
-		"-kernel", g.kernel.vmlinuz(),
+		"-kernel", g.kernel.vmlinux(),
 		"-initrd", fmt.Sprintf("/dev/fd/%d", initrd),
 		"-append", boot,
-		// A comma in a value is doubled.
-		"-fsdev", "local,id=results,security_model=none,path="+strings.ReplaceAll(g.results, ",", ",,"),
-		"-device", "virtio-9p-pci,fsdev=results,mount_tag=results",
 		"-device", "virtio-serial-pci")
+	if g.results != "" {
+		args = append(args,
+			// A comma in a value is doubled.
+			"-fsdev", "local,id=results,security_model=none,path="+strings.ReplaceAll(g.results, ",", ",,"),
+			"-device", "virtio-9p-pci,fsdev=results,mount_tag=results")
+	}
+	return args
 }
 
 // run boots the guest, carries its output, and waits until QEMU has ended.
 func (g *guest) run(ctx context.Context, output io.Writer, times *Times) error {
-	ctx, cancel := context.WithTimeout(ctx, g.job.Timeout)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 
 	// Guest and host both give up: the guest, a little earlier, can say more.
 	giveUp := int((g.job.Timeout - 4*time.Second).Seconds())
@@ -238,6 +244,7 @@ func (g *guest) run(ctx context.Context, output io.Writer, times *Times) error {
 	cmd.ExtraFiles = []*os.File{pipes.write[0], pipes.write[1], g.initrd}
 
 	start := time.Now()
+	limit := time.AfterFunc(bootTimeout, func() { cancel(errSlowBoot) })
 	ended := runOwned(cmd)
 	var (
 		readers sync.WaitGroup
@@ -247,15 +254,23 @@ func (g *guest) run(ctx context.Context, output io.Writer, times *Times) error {
 	)
 	readers.Go(func() {
 		if _, outErr = io.Copy(output, pipes.read[0]); outErr != nil {
-			cancel()
+			cancel(outErr)
 		}
 	})
-	readers.Go(func() { report.read(pipes.read[1]) })
+	readers.Go(func() {
+		report.read(pipes.read[1], func() {
+			// A timer that has fired has ended the guest already.
+			if limit.Stop() {
+				limit = time.AfterFunc(g.job.Timeout, func() { cancel(errSlowScript) })
+			}
+		})
+	})
 	readers.Go(func() { io.Copy(&console, pipes.read[2]) })
 	err = <-ended
 	// The readers end when nobody can write any more.
 	pipes.closeWriters()
 	readers.Wait()
+	limit.Stop()
 	off := time.Now()
 
 	if !report.ready.IsZero() {
@@ -269,10 +284,12 @@ func (g *guest) run(ctx context.Context, output io.Writer, times *Times) error {
 	switch {
 	case outErr != nil:
 		return fmt.Errorf("hand on the guest's output: %w", outErr)
-	case report.late || errors.Is(ctx.Err(), context.DeadlineExceeded) && report.exit.IsZero():
-		what = fmt.Sprintf("it took longer than %v", g.job.Timeout)
+	case report.late || errors.Is(context.Cause(ctx), errSlowScript) && report.exit.IsZero():
+		what = fmt.Sprintf("the script took longer than %v", g.job.Timeout)
+	case errors.Is(context.Cause(ctx), errSlowBoot) && report.ready.IsZero():
+		what = fmt.Sprintf("the boot took longer than %v", bootTimeout)
 	case ctx.Err() != nil && report.exit.IsZero():
-		return fmt.Errorf("%w: stopped: %w", ErrFailed, context.Cause(ctx))
+		return fmt.Errorf("%w: stopped: %w%s", ErrFailed, context.Cause(ctx), g.explain(&report, &console, &stderr))
 	case report.exit.IsZero() && err != nil:
 		what = fmt.Sprintf("QEMU ended: %v", err)
 	case report.exit.IsZero():
@@ -296,13 +313,16 @@ func (g *guest) explain(r *report, console, stderr *tail) string {
 	switch {
 	case r.ready.IsZero():
 		s.WriteString("\nthe script had not begun")
-	case len(r.failed) == 0 && r.at != "":
+	case (r.late || r.exit.IsZero()) && r.at != "":
 		section("it was at line", []string{r.at})
 	}
 	section("failed, innermost first", r.failed)
 	section("processes", r.processes)
 	section("the kernel's warnings and errors", r.kernel)
-	section("last lines of the console", console.lines(40))
+	// What may or may not be on the stack, the kernel marks with a question mark.
+	section("last lines of the console", slices.DeleteFunc(console.lines(100), func(line string) bool {
+		return strings.Contains(line, "]  ? ")
+	}))
 	section("QEMU", stderr.lines(10))
 	return s.String()
 }
@@ -318,13 +338,18 @@ type report struct {
 	kernel      []string
 }
 
-func (r *report) read(from io.Reader) {
+// read ends with the guest's last line; it calls ready when the script begins.
+func (r *report) read(from io.Reader, ready func()) {
 	lines := newLines(from)
 	for lines.Scan() {
 		word, rest, _ := strings.Cut(lines.Text(), " ")
+		if r.late && (word == "at" || word == "failed") {
+			continue // that is because everything was killed
+		}
 		switch word {
 		case "ready":
 			r.ready = time.Now()
+			ready()
 		case "at":
 			r.at = rest
 		case "failed":

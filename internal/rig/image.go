@@ -17,6 +17,9 @@ import (
 //go:embed guest/init
 var guestInit string
 
+//go:embed guest/await-port
+var guestAwaitPort string
+
 //go:embed guest/prelude
 var guestPrelude string
 
@@ -53,9 +56,9 @@ func Prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := lock(ctx, filepath.Join(cache, "lock"))
+	unlock, err := lock(ctx, filepath.Join(cache, "image.lock"))
 	if err != nil {
-		return err
+		return fmt.Errorf("wait for another process to build the image: %w", err)
 	}
 	defer unlock()
 	_, err = findImage(ctx, cache)
@@ -63,7 +66,7 @@ func Prepare(ctx context.Context) error {
 }
 
 // findImage takes the image from the cache as long as nothing it is made of
-// has changed. The caller holds the lock.
+// has changed. The caller holds the image's lock.
 func findImage(ctx context.Context, cache string) (image, error) {
 	k, err := findKernel(ctx, cache)
 	if err != nil {
@@ -134,6 +137,7 @@ func imageTree(ctx context.Context, k kernel, libs libraries) (*tree, error) {
 	t.link("/sbin", "bin")
 	t.link("/var/run", "../run")
 	t.write("/init", 0o755, guestInit)
+	t.write("/bin/await-port", 0o755, guestAwaitPort)
 	t.write("/rig/prelude", 0o644, guestPrelude)
 	t.write("/rig/modules", 0o644, strings.Join(modules, "\n")+"\n")
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"debug/elf"
+	"encoding/binary"
 	"fmt"
 	"io/fs"
 	"os"
@@ -17,20 +18,20 @@ import (
 // modules are loaded when the guest starts, in this order; what they depend on
 // comes along. rxe cannot add a link without crc32_generic, and does not name it.
 var modules = []string{
-	"virtio_pci", "virtio_console", "virtio_net", "9p", "9pnet_virtio",
+	"virtio_pci", "virtio_console", "9p", "9pnet_virtio",
 	"crc32_generic", "crc32_pclmul",
 	"veth", "dummy",
 	"ib_uverbs", "rdma_ucm", "rdma_rxe",
 }
 
-// A kernel lies in a folder of the cache: the file vmlinuz, and the folder
+// A kernel lies in a folder of the cache: the file vmlinux, and the folder
 // modules for the guest's /lib/modules.
 type kernel struct {
 	dir     string
 	version string
 }
 
-func (k kernel) vmlinuz() string { return filepath.Join(k.dir, "vmlinuz") }
+func (k kernel) vmlinux() string { return filepath.Join(k.dir, "vmlinux") }
 func (k kernel) modules() string { return filepath.Join(k.dir, "modules") }
 
 // findKernel takes the kernel from the cache, or else fetches the one that
@@ -53,6 +54,17 @@ func findKernel(ctx context.Context, cache string) (kernel, error) {
 }
 
 func fetchKernel(ctx context.Context, cache, dir string) error {
+	for _, stale := range []string{"fetch-*", "kernel-*"} {
+		old, err := filepath.Glob(filepath.Join(cache, stale))
+		if err != nil {
+			return err
+		}
+		for _, folder := range old {
+			if err := os.RemoveAll(folder); err != nil {
+				return err
+			}
+		}
+	}
 	work, err := os.MkdirTemp(cache, "fetch-")
 	if err != nil {
 		return err
@@ -155,7 +167,39 @@ func pickKernel(all, picked string) error {
 	if err := os.WriteFile(filepath.Join(target, "modules.dep"), []byte(dep.String()), 0o644); err != nil {
 		return err
 	}
-	return os.Rename(images[0], filepath.Join(picked, "vmlinuz"))
+	bare, err := bareKernel(images[0])
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(picked, "vmlinux"), bare, 0o644)
+}
+
+// bareKernel unpacks a kernel, which takes seconds in an emulated processor.
+// QEMU boots the bare one as well. The offsets are those of the boot protocol
+// (Linux, Documentation/arch/x86/boot.rst). A kernel packed in another way
+// than Debian's is taken as it is.
+func bareKernel(file string) ([]byte, error) {
+	packed, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	if len(packed) < 0x250 || string(packed[0x202:0x206]) != "HdrS" {
+		return nil, fmt.Errorf("%s is not a kernel for x86", file)
+	}
+	sectors := int(packed[0x1f1])
+	start := (sectors+1)*512 + int(binary.LittleEndian.Uint32(packed[0x248:]))
+	end := start + int(binary.LittleEndian.Uint32(packed[0x24c:]))
+	// Behind the packed kernel is its size unpacked, which xz does not know.
+	if end -= 4; start > end || end > len(packed) || !bytes.HasPrefix(packed[start:end], []byte("\xfd7zXZ\x00")) {
+		return packed, nil
+	}
+	xz := exec.Command("xz", "-dc")
+	xz.Stdin = bytes.NewReader(packed[start:end])
+	bare, err := xz.Output()
+	if err != nil {
+		return nil, fmt.Errorf("unpack %s with xz: %w", file, err)
+	}
+	return bare, nil
 }
 
 // moduleFiles maps the names of modules to their files.

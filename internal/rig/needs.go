@@ -23,6 +23,7 @@ var hostNeeds = []Need{
 	{"apt-cache", "apt"},
 	{"dpkg", "dpkg"},
 	{"ldconfig", "libc-bin"},
+	{"xz", "xz-utils"},
 }
 
 // guestNeeds go into the image.
@@ -38,6 +39,8 @@ var guestNeeds = []Need{
 	{"ibv_srq_pingpong", "ibverbs-utils"},
 	{"ibv_uc_pingpong", "ibverbs-utils"},
 	{"ibv_ud_pingpong", "ibverbs-utils"},
+	{"rdma_client", "rdmacm-utils"},
+	{"rdma_server", "rdmacm-utils"},
 	{"rping", "rdmacm-utils"},
 	{"ucmatose", "rdmacm-utils"},
 	{"udaddy", "rdmacm-utils"},

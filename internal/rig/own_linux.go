@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"sync"
 	"syscall"
 	"time"
 
@@ -30,7 +29,7 @@ func runOwned(cmd *exec.Cmd) <-chan error {
 }
 
 // lock waits until this process alone has the file. The function it returns
-// gives the file up, and may be called again.
+// gives the file up.
 func lock(ctx context.Context, file string) (unlock func(), err error) {
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -39,7 +38,7 @@ func lock(ctx context.Context, file string) (unlock func(), err error) {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
-			return sync.OnceFunc(func() { f.Close() }), nil
+			return func() { f.Close() }, nil
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
 			f.Close()
@@ -48,7 +47,7 @@ func lock(ctx context.Context, file string) (unlock func(), err error) {
 		select {
 		case <-ctx.Done():
 			f.Close()
-			return nil, fmt.Errorf("wait for another guest to end: %w", context.Cause(ctx))
+			return nil, context.Cause(ctx)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

@@ -27,8 +27,13 @@
 // programs name. The folder /results is one of the host ([Job.Results]).
 //
 // The script runs as root under bash with errexit, nounset and pipefail: the
-// first command that fails ends it. Processes still there when it ends are
-// gone with the guest.
+// first command that fails ends it, except behind an & (use wait). Processes
+// still there when it ends are gone with the guest. The program await-port
+// waits until a server listens:
+//
+//	ibv_rc_pingpong -d rxe0 -g 1 & await-port 18515
+//	ibv_rc_pingpong -d rxe0 -g 1 rxe
+//	wait $!
 //
 // # By hand
 //
@@ -42,6 +47,7 @@ package rig
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -74,12 +80,11 @@ type Job struct {
 	// Zero stands for 1500, which makes the path MTU of rxe0 1024; 4096 needs
 	// 4500 or more.
 	MTU int
-	// Timeout is for the boot and the script together, at least 10 seconds;
-	// zero stands for 2 minutes. Waiting for another guest of this source tree
-	// to end does not count.
+	// Timeout is for the script, at least 10 seconds; zero stands for 2
+	// minutes. The boot has a minute of its own.
 	Timeout time.Duration
 	// Results is an existing folder of the host, which the guest has as
-	// /results. Empty stands for a folder that is thrown away.
+	// /results. Empty stands for none: what is in /results goes with the guest.
 	Results string
 }
 
@@ -87,6 +92,7 @@ const (
 	defaultMTU     = 1500
 	defaultTimeout = 2 * time.Minute
 	leastTimeout   = 10 * time.Second
+	bootTimeout    = time.Minute
 )
 
 // Run boots a guest for the job and returns what the script wrote, standard
@@ -104,15 +110,17 @@ func Run(t testing.TB, job Job) string {
 	t.Helper()
 	Require(t)
 
+	ctx := t.Context()
 	if d, ok := t.(interface{ Deadline() (time.Time, bool) }); ok {
 		if deadline, ok := d.Deadline(); ok {
 			// Time is left to report what was going on.
-			left := time.Until(deadline) - 5*time.Second
-			job.Timeout = min(job.timeout(), max(left, leastTimeout))
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithDeadline(ctx, deadline.Add(-5*time.Second))
+			defer cancel()
 		}
 	}
 	var output bytes.Buffer
-	times, err := Boot(t.Context(), job, io.MultiWriter(&output, t.Output()))
+	times, err := Boot(ctx, job, io.MultiWriter(&output, t.Output()))
 	switch {
 	case errors.Is(err, ErrUnavailable):
 		unavailable(t, err)

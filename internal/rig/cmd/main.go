@@ -26,7 +26,7 @@ func run() int {
 	job := rig.Job{Files: map[string]string{}}
 	flags := flag.NewFlagSet("rig", flag.ExitOnError)
 	flags.IntVar(&job.MTU, "mtu", 1500, "of the guest's Ethernet, in `bytes`")
-	flags.DurationVar(&job.Timeout, "timeout", 2*time.Minute, "for boot and script together")
+	flags.DurationVar(&job.Timeout, "timeout", 2*time.Minute, "for the script")
 	flags.StringVar(&job.Results, "results", "", "`folder` that the guest has as /results")
 	flags.Func("file", "`host[=guest]`: file or folder to bring along, by default into the guest's /bin; may be repeated", func(s string) error {
 		host, guest, ok := strings.Cut(s, "=")
