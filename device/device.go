@@ -11,13 +11,22 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/verbena-rdma/verbena/cgo/ibverbs"
 	"github.com/verbena-rdma/verbena/soft"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// drivers returns the drivers built in, in the order in which their devices are
-// listed and names are tried.
-func drivers() []verbs.Driver { return []verbs.Driver{soft.Driver{}} }
+// drivers returns the drivers, in the order in which their devices are listed.
+func drivers() []verbs.Driver { return []verbs.Driver{soft.Driver{}, ibverbs.Driver{}} }
+
+// driverOf returns the driver that a name belongs to: the names of software
+// devices begin alike, all others are those of adapters.
+func driverOf(name string) verbs.Driver {
+	if strings.HasPrefix(name, "soft-") {
+		return soft.Driver{}
+	}
+	return ibverbs.Driver{}
+}
 
 // List returns the devices that can be opened. Where a driver cannot list its
 // own, those of the others come together with an error.
@@ -39,21 +48,17 @@ func List() ([]verbs.DeviceInfo, error) {
 // gives an error that matches [verbs.ErrNoDevice] and names the devices there
 // are.
 func Open(name string) (verbs.Device, error) {
-	var reason error
-	for _, d := range drivers() {
-		dev, err := d.Open(name)
-		if err == nil {
-			return dev, nil
-		}
-		if !errors.Is(err, verbs.ErrNoDevice) {
-			return nil, err
-		}
-		reason = err
+	dev, err := driverOf(name).Open(name)
+	if err == nil {
+		return dev, nil
+	}
+	if !errors.Is(err, verbs.ErrNoDevice) {
+		return nil, err
 	}
 	list, _ := List()
 	names := make([]string, len(list))
 	for i, info := range list {
 		names[i] = info.Name
 	}
-	return nil, fmt.Errorf("%w; there are: %s", reason, strings.Join(names, ", "))
+	return nil, fmt.Errorf("%w; there are: %s", err, strings.Join(names, ", "))
 }

@@ -23,4 +23,20 @@
 // that befall each arriving packet), seed (of those draws), capture (a file that
 // takes all packets in the pcap format), and segmentation, coalescing and batch,
 // which can be set to "off" to do without an offload of the kernel.
+//
+// # Transport services
+//
+// There are reliable connections (RC), unreliable connections (UC) and unreliable
+// datagrams (UD). A request on UC or UD is complete when its last packet has left,
+// and packets leave at a bounded rate, since nothing tells how fast the peer takes
+// them. Of what arrives, a message on UC that is not whole, or that no receive
+// fits, is dropped, and so is a datagram with another Q_Key, or that no receive
+// fits; the receive stays for the next. An error of a send request stops the send
+// queue alone (state SQE).
+//
+// A datagram is one packet of at most the port's MTU. A queue pair for datagrams
+// takes them at all addresses of its device. The 40 bytes in front of the data hold
+// the IP header, an IPv4 one in the last 20 (annex A17); of its fields the
+// addresses, the length and the checksum are those of the packet, the others what
+// this device sends.
 package soft

@@ -249,7 +249,9 @@ type WC struct {
 	HasImm      bool
 	Imm         uint32 // host byte order
 	QPN         uint32 // the local queue pair
-	// For datagrams: who sent it, and whether a 40-byte GRH precedes the data.
+	// For datagrams: who sent it, and whether a 40-byte GRH precedes the data in
+	// the receive. Bytes counts the GRH. On RoCEv2 it is the IP header, an IPv4
+	// one in the last 20 of the 40 bytes (annex A17).
 	SrcQPN uint32
 	HasGRH bool
 }

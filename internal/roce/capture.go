@@ -22,11 +22,6 @@ const (
 	pcapMagicNanoseconds = 0xa1b23c4d
 	pcapRawIP            = 101
 	pcapSnapLen          = 65535
-	ipv4Header           = 20
-	ipv6Header           = 40
-	udpHeader            = 8
-	defaultTTL           = 64
-	protocolUDP          = 17
 )
 
 func newCapture(w io.Writer, base time.Time) *capture {
@@ -60,24 +55,9 @@ func (c *capture) packet(src, dst netip.AddrPort, ident uint16, now time.Duratio
 	b = binary.LittleEndian.AppendUint32(b, uint32(at.Nanosecond()))
 	b = binary.LittleEndian.AppendUint32(b, uint32(header+n))
 	b = binary.LittleEndian.AppendUint32(b, uint32(header+n))
-	start := len(b)
-	if src.Addr().Is4() {
-		b = append(b, 0x45, 0)
-		b = binary.BigEndian.AppendUint16(b, uint16(header+n))
-		b = binary.BigEndian.AppendUint16(b, ident)
-		b = append(b, 0x40, 0, defaultTTL, protocolUDP, 0, 0) // do not fragment
-	} else {
-		b = append(b, 0x60, 0, 0, 0)
-		b = binary.BigEndian.AppendUint16(b, uint16(n))
-		b = append(b, protocolUDP, defaultTTL)
-	}
-	addresses := len(b)
-	b = append(b, src.Addr().AsSlice()...)
-	b = append(b, dst.Addr().AsSlice()...)
-	if src.Addr().Is4() {
-		binary.BigEndian.PutUint16(b[start+10:], ^fold(sum(b[start:], 0)))
-	}
+	b = appendIPHeader(b, src.Addr(), dst.Addr(), ident, n)
 	udp := len(b)
+	addresses := udp - 2*src.Addr().BitLen()/8
 	b = binary.BigEndian.AppendUint16(b, src.Port())
 	b = binary.BigEndian.AppendUint16(b, dst.Port())
 	b = binary.BigEndian.AppendUint16(b, uint16(n))
@@ -94,24 +74,6 @@ func (c *capture) packet(src, dst netip.AddrPort, ident uint16, now time.Duratio
 	if _, err := c.w.Write(b); err != nil {
 		c.failed = err
 	}
-}
-
-// sum adds 16-bit words as the Internet checksum does (RFC 1071).
-func sum(b []byte, s uint32) uint32 {
-	for ; len(b) >= 2; b = b[2:] {
-		s += uint32(b[0])<<8 | uint32(b[1])
-	}
-	if len(b) == 1 {
-		s += uint32(b[0]) << 8
-	}
-	return s
-}
-
-func fold(s uint32) uint16 {
-	for s > 0xffff {
-		s = s>>16 + s&0xffff
-	}
-	return uint16(s)
 }
 
 func (c *capture) err() error {

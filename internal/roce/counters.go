@@ -27,6 +27,9 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 		{Name: "resp_invalid_request_errors", Value: c.RemoteInvalidErrors},
 		{Name: "rx_icrc_errors", Value: d.drops.badICRC},
 		{Name: "rx_malformed", Value: d.drops.malformed},
+		{Name: "rx_broken_messages", Value: c.BrokenMessages},
+		{Name: "rx_datagrams_dropped", Value: c.DatagramsDropped},
+		{Name: "rx_qkey_violations", Value: c.QKeyViolations},
 		{Name: "rx_wrong_peer", Value: d.drops.stranger},
 	}, nil
 }

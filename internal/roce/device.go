@@ -22,6 +22,7 @@ const (
 	maxSGE        = 32
 	maxCQE        = 1 << 22
 	maxInline     = 512
+	maxAH         = 1 << 24
 	maxMessage    = 1 << 30
 	pathOverhead  = 96 // bytes that IP, UDP and transport headers take at most
 	minimumWindow = 64 << 10
@@ -61,9 +62,10 @@ type Device struct {
 	subscribers map[int]func(verbs.Event)
 	nextHandle  int
 	capture     *capture
-	sending     *queuePair  // whose packets Send takes
-	last        *queuePair  // that the last packet was for
-	received    wire.Packet // scratch of handle
+	sending     *queuePair             // whose packets Send takes
+	grh         [transport.GRHLen]byte // scratch of handle
+	last        *queuePair             // that the last packet was for
+	received    wire.Packet            // scratch of handle
 
 	running sync.WaitGroup
 }
@@ -156,12 +158,13 @@ func (d *Device) Query() (verbs.DeviceAttr, error) {
 		MaxSRQ:            1 << 16,
 		MaxSRQWR:          maxQPWR,
 		MaxSRQSGE:         maxSGE,
+		MaxAH:             maxAH,
 		MaxQPReadAtomic:   transport.MaxReadAtomic,
 		MaxInitReadAtomic: transport.MaxReadAtomic,
 		MaxInline:         maxInline,
 		MaxMessage:        maxMessage,
 		Ports:             1,
-		Transports:        verbs.TransportSet(verbs.RC),
+		Transports:        verbs.TransportSet(verbs.RC, verbs.UC, verbs.UD),
 		Atomics:           true,
 	}, nil
 }
@@ -176,6 +179,15 @@ func (d *Device) QueryPort(port int) (verbs.PortAttr, error) {
 		MaxMTU: 4096, ActiveMTU: pathMTU(d.cfg.InterfaceMTU),
 		GIDTable: len(d.endpoints), Interface: d.cfg.Interface,
 	}, nil
+}
+
+// window is how many bytes may be under way to any peer.
+func (d *Device) window() int {
+	window := maximumWindow
+	for _, e := range d.endpoints {
+		window = min(window, e.window)
+	}
+	return window
 }
 
 func (d *Device) checkPort(port int) error {

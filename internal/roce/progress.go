@@ -7,6 +7,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/internal/roce/link"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 const (
@@ -55,17 +56,11 @@ func (d *Device) handle(e *endpoint, dg *link.Datagram, now time.Duration) {
 		}
 		d.last = q
 	}
-	// A queue pair takes packets from its own peer only. The source port is
-	// the peer's to choose (annex A17.4.5).
-	if q.endpoint != e || q.peer.Addr() != dg.Src.Addr() || p.PKey&0x7fff != 0x7fff {
+	if !q.mayCome(e, dg.Src) || p.PKey&0x7fff != 0x7fff {
 		d.drops.stranger++
 		return
 	}
-	if q.rxSource != dg.Src {
-		q.rxSource = dg.Src
-		q.rxFlow = wire.NewFlow(dg.Src, e.socket.Addr())
-	}
-	if !q.rxFlow.CheckICRC(dg.Data, uint16(dg.Segment)) {
+	if !q.rx.from(e, dg.Src).CheckICRC(dg.Data, uint16(dg.Segment)) {
 		d.drops.badICRC++
 		return
 	}
@@ -73,13 +68,21 @@ func (d *Device) handle(e *endpoint, dg *link.Datagram, now time.Duration) {
 	if d.capture != nil {
 		d.capture.packet(dg.Src, e.socket.Addr(), uint16(dg.Segment), now, dg.Data)
 	}
-	q.transport.Receive(p, now)
-	d.activate(q)
+	switch q.init.Type {
+	case verbs.UD:
+		putGRH(&d.grh, dg.Src.Addr(), e.socket.Addr().Addr(), len(dg.Data))
+		q.transport.ReceiveDatagram(p, &d.grh)
+	case verbs.UC:
+		q.transport.Receive(p, now)
+	default:
+		q.transport.Receive(p, now)
+		d.activate(q) // it may have something to answer
+	}
 }
 
 // activate puts the queue pair in line to send, if there is a way to its peer.
 func (d *Device) activate(q *queuePair) {
-	if !q.busy && q.endpoint != nil {
+	if !q.busy && len(q.listening) > 0 {
 		q.busy = true
 		d.busy = append(d.busy, q)
 	}
@@ -117,7 +120,7 @@ func (d *Device) transmit(now time.Duration) {
 	d.failOverrun()
 	if len(d.busy) > 0 {
 		// Neither a packet nor a poll needs to come before the rest can leave.
-		d.busy[0].endpoint.socket.Interrupt()
+		d.busy[0].listening[0].socket.Interrupt()
 	}
 }
 
@@ -140,12 +143,22 @@ type output Device
 // Send implements transport.Output.
 func (o *output) Send(p *wire.Packet, pieces [][]byte, n int) {
 	d := (*Device)(o)
-	q := d.sending
-	s := q.endpoint.socket
+	d.send(&d.sending.path, p, pieces, n)
+}
+
+// SendTo implements transport.Output.
+func (o *output) SendTo(ah verbs.AH, p *wire.Packet, pieces [][]byte, n int) {
+	if a, ok := ah.(*addressHandle); ok { // as checked when it was posted
+		(*Device)(o).send(&a.path, p, pieces, n)
+	}
+}
+
+func (d *Device) send(way *path, p *wire.Packet, pieces [][]byte, n int) {
+	s := way.endpoint.socket
 	headers := p.Opcode.HeaderLen()
 	tail := int(p.Pad) + wire.ICRCLen
 	size := headers + n + tail
-	segment := uint16(s.Packet(q.peer, size))
+	segment := uint16(s.Packet(way.peer, size))
 	// What a peer reads may change while it is read: its checksum must be that
 	// of the bytes that leave.
 	if n <= copyLimit || p.Opcode.HasAETH() {
@@ -156,16 +169,16 @@ func (o *output) Send(p *wire.Packet, pieces [][]byte, n int) {
 			at += dma.Copy(b[at:], piece)
 		}
 		clear(b[at:])
-		crc := q.txFlow.ICRCStart(segment, size, b[:headers])
+		crc := way.flow.ICRCStart(segment, size, b[:headers])
 		crc = wire.ICRCUpdate(crc, b[headers:size-wire.ICRCLen])
 		wire.PutICRC(b[size-wire.ICRCLen:], wire.ICRCFinish(crc))
 		if d.capture != nil {
-			d.capture.packet(s.Addr(), q.peer, segment, d.now(), b)
+			d.capture.packet(s.Addr(), way.peer, segment, d.now(), b)
 		}
 	} else {
 		b := s.Bytes(headers)
 		p.PutHeaders(b)
-		crc := q.txFlow.ICRCStart(segment, size, b)
+		crc := way.flow.ICRCStart(segment, size, b)
 		for _, piece := range pieces {
 			s.Reference(piece)
 			crc = wire.ICRCUpdate(crc, piece)
@@ -175,7 +188,7 @@ func (o *output) Send(p *wire.Packet, pieces [][]byte, n int) {
 		crc = wire.ICRCUpdate(crc, t[:p.Pad])
 		wire.PutICRC(t[p.Pad:], wire.ICRCFinish(crc))
 		if d.capture != nil {
-			d.capture.packet(s.Addr(), q.peer, segment, d.now(), append([][]byte{b}, append(pieces, t)...)...)
+			d.capture.packet(s.Addr(), way.peer, segment, d.now(), append([][]byte{b}, append(pieces, t)...)...)
 		}
 	}
 	d.counters.SentPackets++

@@ -21,19 +21,39 @@ type queuePair struct {
 	busy      bool
 	closed    bool
 
-	// The path, from the transition to RTR on.
-	endpoint *endpoint
+	// path leads to the peer of a connection, from the transition to RTR on.
+	path      path
+	listening []*endpoint // whose packets the queue pair takes
+	rx        arrivals
+}
+
+// path is the way to a peer.
+type path struct {
+	endpoint *endpoint // nil: there is no path
 	peer     netip.AddrPort
-	txFlow   wire.Flow
-	rxSource netip.AddrPort
-	rxFlow   wire.Flow
+	flow     wire.Flow
+}
+
+// arrivals keeps what the checksum of packets begins with that come from where
+// the last one came from.
+type arrivals struct {
+	endpoint *endpoint
+	source   netip.AddrPort
+	flow     wire.Flow
+}
+
+func (a *arrivals) from(e *endpoint, source netip.AddrPort) *wire.Flow {
+	if a.source != source || a.endpoint != e {
+		*a = arrivals{endpoint: e, source: source, flow: wire.NewFlow(source, e.socket.Addr())}
+	}
+	return &a.flow
 }
 
 // CreateQP implements verbs.PD.
 func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	const op = "create queue pair"
 	d := p.device
-	if init.Type != verbs.RC {
+	if init.Type < verbs.RC || init.Type > verbs.UD {
 		return nil, fmt.Errorf("%s: device %s has no transport service %v: %w", op, d.cfg.Name, init.Type, verbs.ErrNotSupported)
 	}
 	for _, l := range []struct {
@@ -73,6 +93,7 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	}
 	q := &queuePair{pd: p, init: init, num: d.freeQPN(), sendCQ: sendCQ, recvCQ: recvCQ, srq: srq}
 	cfg := transport.Config{
+		Type: init.Type, PortMTU: pathMTU(d.cfg.InterfaceMTU), CheckAH: p.checkAH, Window: d.window(),
 		Num: q.num, Domain: p.id, Memory: d.memory, Send: sendCQ, Recv: recvCQ,
 		SendDepth: init.MaxSendWR, MaxSendSGE: init.MaxSendSGE, MaxInline: init.MaxInline,
 		SignalAll: init.SignalAll, Counters: &d.counters,
@@ -122,23 +143,28 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if err := q.open("modify"); err != nil {
 		return err
 	}
-	var path *endpoint
-	var peer netip.AddrPort
+	var way path
 	if mask&verbs.QPAttrAddress != 0 {
 		var err error
-		if path, peer, err = d.path(attr.Address); err != nil {
+		if way, err = d.path(attr.Address); err != nil {
 			return fmt.Errorf("modify queue pair %#x: attribute Address: %w", q.num, err)
 		}
-		q.transport.SetWindow(path.window)
+		q.transport.SetWindow(way.endpoint.window)
 	}
 	if err := q.transport.Modify(attr, mask); err != nil {
 		return err
 	}
-	if path != nil {
-		q.setPath(path, peer)
-	}
-	if q.transport.State() == verbs.QPReset {
-		q.setPath(nil, netip.AddrPort{})
+	switch q.transport.State() {
+	case verbs.QPReset:
+		q.path = path{}
+		q.listen()
+	case verbs.QPReadyToReceive:
+		if way.endpoint != nil {
+			q.path = way
+			q.listen(way.endpoint)
+		} else {
+			q.listen(d.endpoints...) // a datagram may come by any address of the port
+		}
 	}
 	d.activate(q)
 	d.transmit(d.now())
@@ -146,38 +172,48 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 }
 
 // path finds the way to a peer.
-func (d *Device) path(a verbs.AddressAttr) (*endpoint, netip.AddrPort, error) {
+func (d *Device) path(a verbs.AddressAttr) (path, error) {
 	if a.SGIDIndex < 0 || a.SGIDIndex >= len(d.endpoints) {
-		return nil, netip.AddrPort{}, fmt.Errorf("SGIDIndex is %d, the GID table of device %s has the indices 0 to %d: %w", a.SGIDIndex, d.cfg.Name, len(d.endpoints)-1, verbs.ErrInvalid)
+		return path{}, fmt.Errorf("SGIDIndex is %d, the GID table of device %s has the indices 0 to %d: %w", a.SGIDIndex, d.cfg.Name, len(d.endpoints)-1, verbs.ErrInvalid)
 	}
 	e := d.endpoints[a.SGIDIndex]
 	addr := a.DGID.Addr()
 	local := e.socket.Addr().Addr()
 	if addr.Is4() != local.Is4() || addr.IsUnspecified() || addr.IsMulticast() {
-		return nil, netip.AddrPort{}, fmt.Errorf("DGID %v cannot be reached from the GID at index %d, %v: choose an index whose GID is of the peer's family: %w", addr, a.SGIDIndex, local, verbs.ErrInvalid)
+		return path{}, fmt.Errorf("DGID %v cannot be reached from the GID at index %d, %v: choose an index whose GID is of the peer's family: %w", addr, a.SGIDIndex, local, verbs.ErrInvalid)
 	}
 	port := a.UDPPort
 	if port == 0 {
 		port = wire.UDPPort
 	}
-	return e, netip.AddrPortFrom(addr, port), nil
+	peer := netip.AddrPortFrom(addr, port)
+	return path{endpoint: e, peer: peer, flow: wire.NewFlow(e.socket.Addr(), peer)}, nil
 }
 
-func (q *queuePair) setPath(e *endpoint, peer netip.AddrPort) {
-	if q.endpoint != nil {
-		q.endpoint.users--
+// listen has the queue pair take packets from these endpoints and no others.
+func (q *queuePair) listen(endpoints ...*endpoint) {
+	for _, e := range q.listening {
+		e.users--
 	}
 	if q.busy {
 		q.busy = false
 		d := q.pd.device
 		d.busy = slices.DeleteFunc(d.busy, func(o *queuePair) bool { return o == q })
 	}
-	q.endpoint, q.peer = e, peer
-	q.rxSource, q.rxFlow, q.txFlow = netip.AddrPort{}, wire.Flow{}, wire.Flow{}
-	if e != nil {
+	q.listening, q.rx = endpoints, arrivals{}
+	for _, e := range endpoints {
 		e.users++
-		q.txFlow = wire.NewFlow(e.socket.Addr(), peer)
 	}
+}
+
+// mayCome reports whether the queue pair takes packets that come this way: from
+// its own peer only if it has one. The source port is the peer's to choose (annex
+// A17.4.5).
+func (q *queuePair) mayCome(e *endpoint, source netip.AddrPort) bool {
+	if q.init.Type == verbs.UD {
+		return len(q.listening) > 0
+	}
+	return q.path.endpoint == e && q.path.peer.Addr() == source.Addr()
 }
 
 // Query implements verbs.QP.
@@ -227,7 +263,7 @@ func (q *queuePair) Close() error {
 		return nil
 	}
 	q.closed = true
-	q.setPath(nil, netip.AddrPort{})
+	q.listen()
 	delete(d.queuePairs, q.num)
 	if d.last == q {
 		d.last = nil
@@ -239,9 +275,4 @@ func (q *queuePair) Close() error {
 		q.srq.refs--
 	}
 	return nil
-}
-
-// CreateAH implements verbs.PD.
-func (p *protectionDomain) CreateAH(verbs.AddressAttr) (verbs.AH, error) {
-	return nil, fmt.Errorf("create address handle: device %s has no datagram service: %w", p.device.cfg.Name, verbs.ErrNotSupported)
 }

@@ -92,6 +92,24 @@ func descriptors(t *testing.T) int {
 	return len(entries)
 }
 
+// Over IPv6 too, packets arrive that have no UDP checksum.
+func TestNoChecksum6(t *testing.T) {
+	for _, v := range variants {
+		t.Run(v.name, func(t *testing.T) {
+			cfg := v.cfg
+			cfg.Addr = netip.MustParseAddrPort("[::1]:0")
+			rx := listen(t, cfg)
+			s, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM, 0)
+			require.NoError(t, err)
+			defer unix.Close(s)
+			require.NoError(t, unix.SetsockoptInt(s, unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_TX, 1))
+			to := &unix.SockaddrInet6{Port: int(rx.Addr().Port()), Addr: rx.Addr().Addr().As16()}
+			require.NoError(t, unix.Sendto(s, []byte("unchecked"), 0, to))
+			assert.Equal(t, "unchecked", string(take(t, rx, 1)[0].Data))
+		})
+	}
+}
+
 // Without a checksum the kernel refuses segmentation.
 func TestSegmentationRefused(t *testing.T) {
 	tx, rx := listen(t, Config{Addr: loopback4}), listen(t, Config{Addr: loopback4})

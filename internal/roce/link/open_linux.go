@@ -29,6 +29,11 @@ func setOptions(fd uintptr, cfg Config) error {
 		if err := unix.SetsockoptInt(s, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO); err != nil {
 			return fmt.Errorf("set IPV6_MTU_DISCOVER: %w", err)
 		}
+		// Adapters and rxe send RoCEv2 without a UDP checksum, which over IPv6
+		// reaches only sockets that accept it (RFC 6936).
+		if err := unix.SetsockoptInt(s, unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_RX, 1); err != nil {
+			return fmt.Errorf("set UDP_NO_CHECK6_RX: %w", err)
+		}
 	}
 	setBuffer(s, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, cfg.SendBuffer)
 	setBuffer(s, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, cfg.ReceiveBuffer)

@@ -18,4 +18,7 @@ type Counters struct {
 	Receives            uint64
 	RemoteAccessErrors  uint64
 	RemoteInvalidErrors uint64
+	BrokenMessages      uint64 // of an unreliable connection, dropped
+	DatagramsDropped    uint64 // for want of a receive that takes them
+	QKeyViolations      uint64
 }

@@ -94,6 +94,7 @@ func pattern(b []byte, seed int) []byte {
 // options of a connection; the zero value of a field means what defaults says,
 // which is to be called once.
 type options struct {
+	kind      verbs.QPType
 	mtu       verbs.MTU
 	psn       uint32 // of the client's first packet
 	peerPSN   uint32
@@ -170,6 +171,7 @@ func newEnd(t tb, num uint32, memory *Memory, o options) *end {
 		e.rq = NewRecvQueue(memory, testDomain, o.recvDepth, 4)
 	}
 	e.qp = New(Config{
+		Type: o.kind, PortMTU: o.mtu, CheckAH: checkTestAH, Window: o.window,
 		Num: num, Domain: testDomain, Memory: memory, Send: &e.send, Recv: &e.recv, RecvQueue: e.rq,
 		SendDepth: o.depth, MaxSendSGE: o.maxSGE, MaxInline: o.maxInline, SignalAll: o.signalAll,
 		Counters: &e.counters,
@@ -187,10 +189,20 @@ const (
 		verbs.QPAttrSQPSN | verbs.QPAttrMaxInitReadAtomic
 )
 
+// masks are what each service takes on the way to RTS.
+var masks = [...][3]verbs.QPAttrMask{
+	verbs.RC: {initMask, rtrMask, rtsMask},
+	verbs.UC: {initMask, rtrMask &^ (verbs.QPAttrMaxDestReadAtomic | verbs.QPAttrMinRNRTimer), verbs.QPAttrState | verbs.QPAttrSQPSN},
+	verbs.UD: {initMask&^verbs.QPAttrAccess | verbs.QPAttrQKey, verbs.QPAttrState, verbs.QPAttrState | verbs.QPAttrSQPSN},
+}
+
+// testKey is the Q_Key of both sides.
+const testKey = 0x11111111
+
 // attr holds every attribute that the three steps to RTS take.
 func (o options) attr(peer, sqPSN, rqPSN uint32) verbs.QPAttr {
 	return verbs.QPAttr{
-		Port: 1, Access: o.access, PathMTU: o.mtu, DestQPN: peer, RQPSN: rqPSN, SQPSN: sqPSN,
+		QKey: testKey, Port: 1, Access: o.access, PathMTU: o.mtu, DestQPN: peer, RQPSN: rqPSN, SQPSN: sqPSN,
 		Timeout: o.timeout, RetryCount: o.retries, RNRRetry: o.rnrRetry, MinRNRTimer: o.rnrTimer,
 		MaxInitReadAtomic: o.initReads, MaxDestReadAtomic: o.destReads,
 	}
@@ -199,12 +211,9 @@ func (o options) attr(peer, sqPSN, rqPSN uint32) verbs.QPAttr {
 // ready takes the queue pair from Reset to RTS.
 func (e *end) ready(a verbs.QPAttr) {
 	e.t.Helper()
-	for _, step := range []struct {
-		to   verbs.QPState
-		mask verbs.QPAttrMask
-	}{{verbs.QPInitialized, initMask}, {verbs.QPReadyToReceive, rtrMask}, {verbs.QPReadyToSend, rtsMask}} {
-		a.State = step.to
-		require.NoError(e.t, e.qp.Modify(a, step.mask))
+	for i, to := range []verbs.QPState{verbs.QPInitialized, verbs.QPReadyToReceive, verbs.QPReadyToSend} {
+		a.State = to
+		require.NoError(e.t, e.qp.Modify(a, masks[e.qp.kind][i]))
 	}
 }
 
@@ -251,12 +260,23 @@ func (e *end) transmit(now time.Duration) []wire.Packet {
 	return c.packets
 }
 
+// receive hands one packet to the queue pair.
+func (e *end) receive(p *wire.Packet, now time.Duration) {
+	if e.qp.kind != verbs.UD {
+		e.qp.Receive(p, now)
+		return
+	}
+	header := testHeader
+	e.qp.ReceiveDatagram(p, &header)
+	clear(header[:])
+}
+
 // take hands packets to the queue pair.
 func (e *end) take(now time.Duration, packets ...wire.Packet) {
 	for i := range packets {
 		p := packets[i]
 		p.Payload = bytes.Clone(p.Payload)
-		e.qp.Receive(&p, now)
+		e.receive(&p, now)
 		clear(p.Payload) // belongs to the link again
 	}
 }

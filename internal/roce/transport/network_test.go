@@ -186,7 +186,7 @@ var poison = bytes.Repeat([]byte{0xdb}, wire.MaxDatagramLen)
 func (n *node) arrive(b []byte) {
 	p := &n.net.packet
 	if n.in.CheckICRC(b, 0) && p.Parse(b) == nil && p.DestQP == n.qp.Num() {
-		n.qp.Receive(p, n.net.now)
+		n.receive(p, n.net.now)
 	}
 	// Nobody may look at it any more.
 	copy(b, poison)

@@ -22,6 +22,8 @@ type Output interface {
 	// be kept: the pieces are registered memory of the program, read when the
 	// packet leaves.
 	Send(p *wire.Packet, pieces [][]byte, n int)
+	// SendTo is Send for a datagram, which goes where its address handle says.
+	SendTo(ah verbs.AH, p *wire.Packet, pieces [][]byte, n int)
 }
 
 // defaultPKey is the partition key every port has (IBTA 10.9.2).
@@ -29,6 +31,7 @@ const defaultPKey = 0xffff
 
 // Config configures a queue pair.
 type Config struct {
+	Type       verbs.QPType
 	Num        uint32
 	Domain     uint32
 	Memory     *Memory
@@ -39,14 +42,20 @@ type Config struct {
 	MaxInline  int
 	SignalAll  bool
 	// Window is how many bytes may be under way at a time, until SetWindow.
-	Window   int
+	Window int
+	// PortMTU bounds datagrams. Of connections, the path's MTU holds.
+	PortMTU verbs.MTU
+	// CheckAH says what is wrong with the address handle of a datagram.
+	CheckAH  func(verbs.AH) error
 	Counters *Counters
 	// Event is told of asynchronous events of the queue pair.
 	Event func(verbs.EventType)
 }
 
-// QP is a reliable connection.
+// QP is a queue pair.
 type QP struct {
+	kind      verbs.QPType
+	service   wire.Service
 	num       uint32
 	domain    uint32
 	memory    *Memory
@@ -54,6 +63,8 @@ type QP struct {
 	recvCQ    Completer
 	signalAll bool
 	window    int
+	portMTU   verbs.MTU
+	checkAH   func(verbs.AH) error
 	counters  *Counters
 	event     func(verbs.EventType)
 
@@ -69,6 +80,7 @@ type QP struct {
 	sq sendQueue
 	requester
 	responder
+	pacer
 
 	packet  wire.Packet // scratch of Transmit
 	pieces  [][]byte
@@ -78,6 +90,7 @@ type QP struct {
 // New returns a queue pair in the state Reset.
 func New(c Config) *QP {
 	q := &QP{
+		kind: c.Type, service: services[c.Type], portMTU: c.PortMTU, checkAH: c.CheckAH,
 		num: c.Num, domain: c.Domain, memory: c.Memory, sendCQ: c.Send, recvCQ: c.Recv,
 		signalAll: c.SignalAll, window: c.Window, counters: c.Counters, event: c.Event,
 		rq: c.RecvQueue,
@@ -86,6 +99,8 @@ func New(c Config) *QP {
 	q.pieces = make([][]byte, 0, max(c.MaxSendSGE, 1)+1)
 	return q
 }
+
+var services = [...]wire.Service{verbs.RC: wire.ServiceRC, verbs.UC: wire.ServiceUC, verbs.UD: wire.ServiceUD}
 
 // Num is the queue pair number.
 func (q *QP) Num() uint32 { return q.num }
@@ -119,12 +134,22 @@ func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	return n, err
 }
 
-// Receive takes a packet from the peer. That its checksum holds, that it came
-// from the peer's address and that it names this queue pair has been checked.
+// Receive takes a packet from the peer of a connection. That its checksum holds,
+// that it came from the peer's address and that it names this queue pair has been
+// checked.
 func (q *QP) Receive(p *wire.Packet, now time.Duration) {
-	if p.Opcode >= wire.UCSendFirst {
+	if p.Opcode.Service() != q.service {
 		return // of another transport service: dropped (IBTA 9.6)
 	}
+	switch q.kind {
+	case verbs.RC:
+		q.receiveReliable(p, now)
+	case verbs.UC:
+		q.receiveUnreliable(p)
+	}
+}
+
+func (q *QP) receiveReliable(p *wire.Packet, now time.Duration) {
 	switch p.Opcode {
 	case wire.RCAcknowledge:
 		q.receiveAck(p, now)
@@ -140,6 +165,9 @@ func (q *QP) Receive(p *wire.Packet, now time.Duration) {
 // Transmit sends what is due, at most budget packets, and reports whether more
 // is left that could leave at once.
 func (q *QP) Transmit(out Output, now time.Duration, budget int) bool {
+	if q.kind != verbs.RC {
+		return q.transmitUnreliable(out, now, budget)
+	}
 	budget = q.transmitResponses(out, budget)
 	return q.transmitRequests(out, now, budget) || q.responses.len() > 0
 }
@@ -147,6 +175,8 @@ func (q *QP) Transmit(out Output, now time.Duration, budget int) bool {
 // Deadline is when Timeout wants to be called; zero means never.
 func (q *QP) Deadline() time.Duration {
 	switch {
+	case q.kind != verbs.RC:
+		return q.paceUntil
 	case q.rnrUntil != 0 && (q.ackDeadline == 0 || q.rnrUntil < q.ackDeadline):
 		return q.rnrUntil
 	default:
@@ -160,7 +190,7 @@ func (q *QP) reset() {
 	if !q.rq.shared {
 		q.rq.head, q.rq.tail = 0, 0
 	}
-	q.requester = requester{}
+	q.requester, q.pacer = requester{}, pacer{}
 	q.responder = responder{responses: q.responses, current: recvWQE{segs: q.current.segs[:0]}, atomics: q.atomics}
 	q.responses.clear()
 	clear(q.atomics)
@@ -173,7 +203,7 @@ func (q *QP) fail() {
 		return
 	}
 	q.state = verbs.QPError
-	q.ackDeadline, q.rnrUntil = 0, 0
+	q.ackDeadline, q.rnrUntil, q.paceUntil = 0, 0, 0
 	q.flush()
 	if q.rq.shared {
 		q.event(verbs.EventQPLastWQEReached)
@@ -183,11 +213,7 @@ func (q *QP) fail() {
 // flush completes everything posted with StatusFlushed. Receives on a shared
 // queue stay there for its other queue pairs.
 func (q *QP) flush() {
-	for q.sq.head != q.sq.tail {
-		w := q.sq.at(q.sq.head)
-		q.sq.head++
-		q.sendCQ.Complete(verbs.WC{ID: w.wr.ID, Status: verbs.StatusFlushed, QPN: q.num}, true)
-	}
+	q.flushSends()
 	if q.inReceive {
 		q.inReceive = false
 		q.recvCQ.Complete(verbs.WC{ID: q.current.id, Status: verbs.StatusFlushed, QPN: q.num}, true)
@@ -197,6 +223,14 @@ func (q *QP) flush() {
 	}
 	for q.rq.take(&q.current) {
 		q.recvCQ.Complete(verbs.WC{ID: q.current.id, Status: verbs.StatusFlushed, QPN: q.num}, true)
+	}
+}
+
+func (q *QP) flushSends() {
+	for q.sq.head != q.sq.tail {
+		w := q.sq.at(q.sq.head)
+		q.sq.head++
+		q.sendCQ.Complete(verbs.WC{ID: w.wr.ID, Status: verbs.StatusFlushed, QPN: q.num}, true)
 	}
 }
 

@@ -60,6 +60,7 @@ func (q *QP) startRequester() {
 	q.ceiling = max(q.window/int(q.mtu), 2*minWindow)
 	q.congestion = min(startWindow, q.ceiling)
 	q.restoreRetries()
+	q.credit = q.window
 }
 
 func (q *QP) restoreRetries() {
@@ -131,7 +132,7 @@ func (q *QP) transmitRequest(out Output, w *sendWQE, now time.Duration) bool {
 	off := index << q.mtuShift
 	advance := 1
 	n := uint32(0)
-	pieces := q.pieces[:0]
+	var pieces [][]byte
 	switch w.wr.Op {
 	case verbs.OpRead:
 		end := (index/readChunk + 1) * readChunk << q.mtuShift
@@ -153,19 +154,13 @@ func (q *QP) transmitRequest(out Output, w *sendWQE, now time.Duration) bool {
 		p.AckReq = true
 		q.readsSent++
 	default:
-		n = min(w.length-off, q.mtu)
 		var ok bool
-		if pieces, ok = gather(pieces, w.segs, off, n); !ok {
+		if pieces, n, ok = q.fillData(p, w, index); !ok {
 			w.fault = verbs.StatusLocalProtectionError
 			q.rewind(q.unaPSN) // what comes before may have asked for no acknowledgement
 			return false
 		}
 		last := q.sendPSN == w.last
-		p.Opcode = dataOpcode(w.wr.Op, index == 0, last)
-		p.Imm = w.wr.Imm
-		p.RETH = wire.RETH{VA: w.wr.RemoteAddr, RKey: w.wr.RKey, Length: w.length}
-		p.Solicited = last && w.wr.Flags&verbs.FlagSolicited != 0 && w.wr.Op != verbs.OpWrite
-		p.Pad = uint8(-n & 3)
 		q.unasked++
 		p.AckReq = q.unasked >= ackInterval ||
 			last && (q.signalAll || w.wr.Flags&verbs.FlagSignaled != 0 || q.nothingFollows()) ||
@@ -185,13 +180,32 @@ func (q *QP) transmitRequest(out Output, w *sendWQE, now time.Duration) bool {
 	return true
 }
 
+// fillData makes the packet with that index of a send or write and returns its
+// payload. It reports false if memory has been closed since the request was
+// posted.
+func (q *QP) fillData(p *wire.Packet, w *sendWQE, index uint32) (pieces [][]byte, n uint32, ok bool) {
+	off := index << q.mtuShift
+	n = min(w.length-off, q.mtu)
+	if pieces, ok = gather(q.pieces[:0], w.segs, off, n); !ok {
+		return nil, 0, false
+	}
+	last := p.PSN == w.last
+	p.Opcode = dataOpcode(w.wr.Op, index == 0, last).On(q.service)
+	p.Imm = w.wr.Imm
+	p.RETH = wire.RETH{VA: w.wr.RemoteAddr, RKey: w.wr.RKey, Length: w.length}
+	p.Solicited = last && w.wr.Flags&verbs.FlagSolicited != 0 && w.wr.Op != verbs.OpWrite
+	p.Pad = uint8(-n & 3)
+	return pieces, n, true
+}
+
 // nothingFollows reports whether no later request will ask for acknowledgements.
 func (q *QP) nothingFollows() bool {
 	next := q.sendIdx + 1
 	return next == q.sq.tail || q.sq.at(next).fault != verbs.StatusSuccess
 }
 
-// dataOpcode is the opcode of one packet of a send or write.
+// dataOpcode is the opcode of one packet of a send or write on a reliable
+// connection.
 func dataOpcode(op verbs.Opcode, first, last bool) wire.Opcode {
 	write := op == verbs.OpWrite || op == verbs.OpWriteImm
 	imm := op == verbs.OpSendImm || op == verbs.OpWriteImm
@@ -232,6 +246,9 @@ func (q *QP) armAckTimer(now time.Duration) {
 
 // Timeout does what is due by now.
 func (q *QP) Timeout(now time.Duration) {
+	if q.paceUntil != 0 && now >= q.paceUntil {
+		q.paceUntil = 0
+	}
 	if !q.sending() {
 		return
 	}

@@ -102,7 +102,7 @@ func (q *QP) receiveRequest(p *wire.Packet) {
 
 // position tells where in its message a data packet stands.
 func position(o wire.Opcode) (first, last bool) {
-	switch o {
+	switch o.Operation() {
 	case wire.RCSendOnly, wire.RCSendOnlyImm, wire.RCWriteOnly, wire.RCWriteOnlyImm:
 		return true, true
 	case wire.RCSendFirst, wire.RCWriteFirst:
@@ -147,28 +147,37 @@ func (q *QP) receiveSend(p *wire.Packet) {
 		}
 		q.received = 0
 	}
-	n := uint32(len(p.Payload))
-	switch {
-	case q.current.fault:
-		q.failReceive(verbs.StatusLocalProtectionError)
-		q.refuse(wire.NakRemoteOperation)
-		return
-	case n > q.current.length-q.received:
-		q.failReceive(verbs.StatusLocalLengthError)
+	switch status := q.fillReceive(p.Payload); status {
+	case verbs.StatusSuccess:
+	case verbs.StatusLocalLengthError:
+		q.failReceive(status)
 		q.refuse(wire.NakInvalidRequest)
 		return
-	case !scatter(q.current.segs, q.received, p.Payload):
-		q.failReceive(verbs.StatusLocalProtectionError)
+	default:
+		q.failReceive(status)
 		q.refuse(wire.NakRemoteOperation)
 		return
 	}
-	q.received += n
 	q.message = sendMessage
 	if last {
 		q.message = noMessage
 		q.finishReceive(p, verbs.WCRecv, q.received)
 	}
 	q.accept(p, last)
+}
+
+// fillReceive places the next bytes of a send.
+func (q *QP) fillReceive(data []byte) verbs.Status {
+	switch {
+	case q.current.fault:
+		return verbs.StatusLocalProtectionError
+	case uint32(len(data)) > q.current.length-q.received:
+		return verbs.StatusLocalLengthError
+	case !scatter(q.current.segs, q.received, data):
+		return verbs.StatusLocalProtectionError
+	}
+	q.received += uint32(len(data))
+	return verbs.StatusSuccess
 }
 
 func (q *QP) receiveWrite(p *wire.Packet) {
@@ -181,15 +190,10 @@ func (q *QP) receiveWrite(p *wire.Packet) {
 		if !q.granted(verbs.AccessRemoteWrite) {
 			return
 		}
-		if p.RETH.Length > 0 {
-			r, _, ok := q.memory.find(p.RETH.RKey, q.domain, p.RETH.VA, p.RETH.Length, verbs.AccessRemoteWrite)
-			if !ok {
-				q.refuse(wire.NakRemoteAccess)
-				return
-			}
-			q.target = r
+		if !q.beginWrite(p.RETH) {
+			q.refuse(wire.NakRemoteAccess)
+			return
 		}
-		q.writeAddr, q.writeLeft, q.writeSize = p.RETH.VA, p.RETH.Length, p.RETH.Length
 	}
 	n := uint32(len(p.Payload))
 	if n > q.writeLeft || last != (n == q.writeLeft) {
@@ -199,15 +203,9 @@ func (q *QP) receiveWrite(p *wire.Packet) {
 	if p.Opcode.HasImm() && !q.takeReceive() {
 		return
 	}
-	if n > 0 {
-		b, inside := q.target.slice(q.writeAddr, n)
-		if !inside || q.target.closed {
-			q.refuse(wire.NakRemoteAccess)
-			return
-		}
-		place(b, p.Payload)
-		q.writeAddr += uint64(n)
-		q.writeLeft -= n
+	if !q.placeWrite(p.Payload) {
+		q.refuse(wire.NakRemoteAccess)
+		return
 	}
 	q.message = writeMessage
 	if last {
@@ -217,6 +215,36 @@ func (q *QP) receiveWrite(p *wire.Packet) {
 		}
 	}
 	q.accept(p, last)
+}
+
+// beginWrite checks the memory that a write names.
+func (q *QP) beginWrite(h wire.RETH) bool {
+	if h.Length > 0 {
+		r, _, ok := q.memory.find(h.RKey, q.domain, h.VA, h.Length, verbs.AccessRemoteWrite)
+		if !ok {
+			return false
+		}
+		q.target = r
+	}
+	q.writeAddr, q.writeLeft, q.writeSize = h.VA, h.Length, h.Length
+	return true
+}
+
+// placeWrite places the next bytes of a write; that they are not too many has
+// been checked.
+func (q *QP) placeWrite(data []byte) bool {
+	n := uint32(len(data))
+	if n == 0 {
+		return true
+	}
+	b, inside := q.target.slice(q.writeAddr, n)
+	if !inside || q.target.closed {
+		return false
+	}
+	place(b, data)
+	q.writeAddr += uint64(n)
+	q.writeLeft -= n
+	return true
 }
 
 func (q *QP) receiveReadRequest(p *wire.Packet) {
@@ -322,20 +350,31 @@ func (q *QP) accept(p *wire.Packet, last bool) {
 
 // takeReceive consumes a posted receive, or tells the peer that there is none.
 func (q *QP) takeReceive() bool {
-	if !q.rq.take(&q.current) {
+	if !q.holdReceive() {
 		q.counters.RNRNaksSent++
 		q.nakSent = true
 		q.responses.push(response{kind: ackResponse, psn: q.expected, msn: q.msn, syndrome: wire.RNRNak(q.attr.MinRNRTimer)})
 		return false
 	}
-	q.inReceive = true
 	return true
+}
+
+// holdReceive sees that there is a receive in use: one that was taken before and
+// not completed, or the next.
+func (q *QP) holdReceive() bool {
+	if !q.inReceive {
+		q.inReceive = q.rq.take(&q.current)
+	}
+	return q.inReceive
 }
 
 func (q *QP) finishReceive(p *wire.Packet, opcode verbs.WCOpcode, n uint32) {
 	q.inReceive = false
 	q.counters.Receives++
 	wc := verbs.WC{ID: q.current.id, Opcode: opcode, Bytes: n, QPN: q.num}
+	if q.kind == verbs.UD {
+		wc.SrcQPN, wc.HasGRH = p.DETH.SrcQP, true
+	}
 	if p.Opcode.HasImm() {
 		wc.HasImm, wc.Imm = true, p.Imm // without the header, an earlier packet's value
 	}

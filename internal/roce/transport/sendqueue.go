@@ -55,7 +55,7 @@ func (s *sendQueue) len() int { return int(s.tail - s.head) }
 // PostSend posts send requests and returns how many were taken.
 func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
 	switch q.state {
-	case verbs.QPReadyToSend, verbs.QPSendQueueDrained, verbs.QPError:
+	case verbs.QPReadyToSend, verbs.QPSendQueueDrained, verbs.QPSendQueueError, verbs.QPError:
 	default:
 		return 0, fmt.Errorf("post send on queue pair %#x in state %v: it must be RTS: %w", q.num, q.state, verbs.ErrState)
 	}
@@ -66,8 +66,11 @@ func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
 			break
 		}
 	}
-	if q.state == verbs.QPError {
+	switch q.state {
+	case verbs.QPError:
 		q.flush()
+	case verbs.QPSendQueueError:
+		q.flushSends()
 	}
 	return n, err
 }
@@ -81,6 +84,9 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 	}
 	if wr.Op < verbs.OpSend || wr.Op > verbs.OpFetchAdd {
 		return fmt.Errorf("unknown operation: %w", verbs.ErrInvalid)
+	}
+	if wr.Op > lastOperation[q.kind] {
+		return fmt.Errorf("transport service %v has no such operation: %w", q.kind, verbs.ErrInvalid)
 	}
 	w := q.sq.at(q.sq.tail)
 	w.segs, w.fault, w.got = w.segs[:0], verbs.StatusSuccess, 0
@@ -116,6 +122,11 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 	if total > maxMessage {
 		return fmt.Errorf("message of %d bytes, %d allowed: %w", total, uint64(maxMessage), verbs.ErrInvalid)
 	}
+	if q.kind == verbs.UD {
+		if err := q.checkDatagram(wr, total); err != nil {
+			return err
+		}
+	}
 	if w.fault == verbs.StatusSuccess && (wr.Op == verbs.OpCompareSwap || wr.Op == verbs.OpFetchAdd) && total != 8 {
 		w.fault = verbs.StatusLocalLengthError
 	}
@@ -128,6 +139,10 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 	q.sq.tail++
 	return nil
 }
+
+// lastOperation of each transport service (IBTA 9.2.1, table 38): those further
+// down in package verbs need more of it.
+var lastOperation = [...]verbs.Opcode{verbs.RC: verbs.OpFetchAdd, verbs.UC: verbs.OpWriteImm, verbs.UD: verbs.OpSendImm}
 
 // packets is how many sequence numbers a request takes.
 func (q *QP) packets(w *sendWQE) int {

@@ -7,6 +7,29 @@ import "fmt"
 // table 38).
 type Opcode uint8
 
+// Service is the transport service that an opcode belongs to, in its upper
+// three bits.
+type Service uint8
+
+// The transport services.
+const (
+	ServiceRC Service = 0x00
+	ServiceUC Service = 0x20
+	ServiceUD Service = 0x60
+)
+
+const serviceMask = 0xe0
+
+// Service is the transport service of the opcode.
+func (o Opcode) Service() Service { return Service(o & serviceMask) }
+
+// Operation is the opcode of the same operation on a reliable connection.
+func (o Opcode) Operation() Opcode { return o &^ serviceMask }
+
+// On is the opcode of the same operation of another transport service, which
+// need not have it.
+func (o Opcode) On(s Service) Opcode { return o.Operation() | Opcode(s) }
+
 // Operations of a reliable connection.
 const (
 	RCSendFirst          Opcode = 0x00

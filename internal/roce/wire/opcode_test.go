@@ -71,3 +71,18 @@ func TestOpcodeString(t *testing.T) {
 	assert.Equal(t, "opcode 0x15", Opcode(0x15).String())
 	assert.Equal(t, "opcode 0x0", Opcode(0).String()[:0]+"opcode 0x0")
 }
+
+func TestOpcodeService(t *testing.T) {
+	for _, c := range []struct {
+		opcode, operation Opcode
+		service           Service
+	}{
+		{RCSendLastImm, RCSendLastImm, ServiceRC}, {RCFetchAdd, RCFetchAdd, ServiceRC},
+		{UCSendFirst, RCSendFirst, ServiceUC}, {UCWriteOnlyImm, RCWriteOnlyImm, ServiceUC},
+		{UDSendOnly, RCSendOnly, ServiceUD}, {UDSendOnlyImm, RCSendOnlyImm, ServiceUD},
+	} {
+		assert.Equal(t, c.service, c.opcode.Service(), c.opcode)
+		assert.Equal(t, c.operation, c.opcode.Operation(), c.opcode)
+		assert.Equal(t, c.opcode, c.operation.On(c.service), c.opcode)
+	}
+}

@@ -1,0 +1,292 @@
+//go:build linux && cgo && verbs
+
+package ibverbs
+
+// #cgo noescape vb_poll_cq
+// #cgo nocallback vb_poll_cq
+// #cgo noescape vb_arm_cq
+// #cgo nocallback vb_arm_cq
+// #cgo noescape vb_cq_events
+// #cgo nocallback vb_cq_events
+// #include "library.h"
+// #include <stdlib.h>
+import "C"
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// pollBatch is how many completions one call into libibverbs takes at most.
+const pollBatch = 128
+
+type completionQueue struct {
+	device   *Device
+	capacity int
+	channel  *C.struct_ibv_comp_channel
+	key      uint64 // its address in libibverbs
+	refs     int    // guarded by the device's lock
+
+	mu    sync.Mutex
+	c     *C.struct_ibv_cq // nil when closed
+	batch []C.struct_ibv_wc
+	// Completions that were taken off the queue before the program asked: by
+	// Arm, and when a queue pair was closed.
+	held []verbs.WC
+	stop func() // ends the goroutine that waits for events; nil if there is none
+
+	notify    func()
+	armed     atomic.Bool
+	overflown atomic.Bool
+}
+
+// CreateCQ implements [verbs.Device].
+func (d *Device) CreateCQ(capacity int) (verbs.CQ, error) {
+	const op = "create completion queue"
+	if capacity < 1 || capacity > d.attr.MaxCQE || capacity > math.MaxInt32 {
+		return nil, fmt.Errorf("%s: %d entries, 1 to %d are possible: %w", op, capacity, d.attr.MaxCQE, verbs.ErrLimit)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ctx == nil {
+		return nil, d.closedError(op)
+	}
+	channel, err := C.vb_create_comp_channel(d.ctx)
+	if channel == nil {
+		return nil, failed("ibv_create_comp_channel", d.info.Name, err)
+	}
+	c, err := C.vb_create_cq(d.ctx, C.int(capacity), channel)
+	if c == nil {
+		C.vb_destroy_comp_channel(channel)
+		return nil, failed("ibv_create_cq", fmt.Sprintf("%d entries on %s", capacity, d.info.Name), err)
+	}
+	n := min(capacity, pollBatch)
+	q := &completionQueue{
+		device: d, capacity: int(c.cqe), channel: channel, c: c, key: addressOf(c),
+		batch: unsafe.Slice((*C.struct_ibv_wc)(C.calloc(C.size_t(n), C.sizeof_struct_ibv_wc)), n),
+	}
+	d.queues[q.key] = q
+	return q, nil
+}
+
+func addressOf[T any](p *T) uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
+
+func (q *completionQueue) Capacity() int { return q.capacity }
+
+func (q *completionQueue) closedError(op string) error {
+	return fmt.Errorf("%s completion queue of device %s: %w", op, q.device.info.Name, verbs.ErrClosed)
+}
+
+// Poll implements [verbs.CQ].
+func (q *completionQueue) Poll(wc []verbs.WC) (int, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.c == nil {
+		return 0, q.closedError("poll")
+	}
+	if q.overflown.Load() {
+		return 0, q.overrunError()
+	}
+	n := 0
+	if len(q.held) > 0 {
+		n = copy(wc, q.held)
+		q.held = slices.Delete(q.held, 0, n)
+	}
+	for n < len(wc) {
+		want := min(len(wc)-n, len(q.batch))
+		got := int(C.vb_poll_cq(q.c, C.int(want), &q.batch[0]))
+		if got < 0 {
+			return n, q.pollError(got)
+		}
+		for i := range q.batch[:got] {
+			convert(&wc[n], &q.batch[i])
+			n++
+		}
+		if got < want {
+			break
+		}
+	}
+	return n, nil
+}
+
+func (q *completionQueue) overrunError() error {
+	return fmt.Errorf("poll completion queue of %d entries on device %s: it overflowed, make it larger: %w", q.capacity, q.device.info.Name, verbs.ErrOverrun)
+}
+
+func (q *completionQueue) pollError(result int) error {
+	e := &Error{Verb: "ibv_poll_cq", Asked: fmt.Sprintf("the queue of %d entries on %s", q.capacity, q.device.info.Name)}
+	if result < -1 {
+		e.Errno = syscall.Errno(-result)
+	}
+	e.Detail = "the queue is broken"
+	return e
+}
+
+// convert makes a verbs.WC of a completion.
+func convert(to *verbs.WC, from *C.struct_ibv_wc) {
+	*to = verbs.WC{
+		ID: uint64(from.wr_id), Status: verbs.Status(from.status),
+		VendorError: uint32(from.vendor_err), QPN: uint32(from.qp_num),
+	}
+	if from.status != C.IBV_WC_SUCCESS {
+		return
+	}
+	if from.opcode&C.IBV_WC_RECV == 0 {
+		to.Opcode = verbs.WCOpcode(from.opcode)
+		to.Bytes = uint32(from.byte_len)
+		return
+	}
+	to.Opcode = verbs.WCRecv + verbs.WCOpcode(from.opcode-C.IBV_WC_RECV)
+	to.Bytes = uint32(from.byte_len)
+	to.SrcQPN = uint32(from.src_qp)
+	to.HasGRH = from.wc_flags&C.IBV_WC_GRH != 0
+	if from.wc_flags&C.IBV_WC_WITH_IMM != 0 {
+		to.HasImm = true
+		to.Imm = binary.BigEndian.Uint32((*[4]byte)(unsafe.Pointer(&from.anon0))[:])
+	}
+}
+
+// Arm implements [verbs.CQ].
+func (q *completionQueue) Arm(solicitedOnly bool) (bool, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.c == nil {
+		return false, q.closedError("arm")
+	}
+	if len(q.held) > 0 || q.overflown.Load() {
+		return false, nil
+	}
+	if q.stop == nil {
+		stop, err := watch(q.channel.fd, "completion events of "+q.device.info.Name, q.event)
+		if err != nil {
+			return false, fmt.Errorf("arm completion queue: %w", err)
+		}
+		q.stop = stop
+	}
+	solicited := C.int(0)
+	if solicitedOnly {
+		solicited = 1
+	}
+	// Before the call: the event may come before it returns.
+	q.armed.Store(true)
+	got := int(C.vb_arm_cq(q.c, solicited, C.int(len(q.batch)), &q.batch[0]))
+	if got > 0 {
+		q.armed.Store(false)
+		q.hold(got)
+		return false, nil
+	}
+	if got < 0 {
+		q.armed.Store(false)
+		return false, refused("ibv_req_notify_cq", fmt.Sprintf("the queue of %d entries on %s", q.capacity, q.device.info.Name), C.int(-got))
+	}
+	return true, nil
+}
+
+// hold keeps the first n completions of the batch for the next Poll.
+func (q *completionQueue) hold(n int) {
+	for i := range q.batch[:n] {
+		q.held = append(q.held, verbs.WC{})
+		convert(&q.held[len(q.held)-1], &q.batch[i])
+	}
+}
+
+// event runs when the channel can be read. An event of a queue that is not armed
+// any more is one that came together with completions that Arm found.
+func (q *completionQueue) event() {
+	if C.vb_cq_events(q.c) > 0 {
+		q.fire()
+	}
+}
+
+func (q *completionQueue) fire() {
+	if q.armed.Swap(false) && q.notify != nil {
+		q.notify()
+	}
+}
+
+// OnCompletion implements [verbs.CQ].
+func (q *completionQueue) OnCompletion(notify func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.notify = notify
+}
+
+// overrun is what follows when a queue has overflowed: it is broken, and so are
+// the queue pairs on it (IBTA 10.10.2.3), which not every device sees to.
+func (d *Device) overrun(object uint64) *completionQueue {
+	d.mu.Lock()
+	q := d.queues[object]
+	var pairs []*queuePair
+	for _, p := range d.pairs {
+		if q != nil && (p.sendCQ == q || p.recvCQ == q) {
+			pairs = append(pairs, p)
+		}
+	}
+	d.mu.Unlock()
+	if q == nil {
+		return nil
+	}
+	q.overflown.Store(true)
+	for _, p := range pairs {
+		// One that is in Reset, or broken already, cannot and need not.
+		_ = p.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState)
+	}
+	q.fire()
+	return q
+}
+
+// forget takes the completions of a destroyed queue pair off the queue: not
+// every device does that by itself.
+func (q *completionQueue) forget(qpn uint32) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.c == nil {
+		return
+	}
+	for range q.capacity {
+		got := int(C.vb_poll_cq(q.c, C.int(len(q.batch)), &q.batch[0]))
+		if got <= 0 {
+			break
+		}
+		q.hold(got)
+	}
+	q.held = slices.DeleteFunc(q.held, func(wc verbs.WC) bool { return wc.QPN == qpn })
+}
+
+// Close implements [verbs.CQ].
+func (q *completionQueue) Close() error {
+	d := q.device
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.c == nil {
+		return nil
+	}
+	d.mu.Lock()
+	if q.refs > 0 {
+		defer d.mu.Unlock()
+		return fmt.Errorf("close completion queue: %d queue pairs use it: %w", q.refs, verbs.ErrInUse)
+	}
+	delete(d.queues, q.key)
+	d.mu.Unlock()
+	if q.stop != nil {
+		q.stop()
+		q.stop = nil
+	}
+	asked := fmt.Sprintf("the queue of %d entries on %s", q.capacity, d.info.Name)
+	err := errors.Join(
+		refused("ibv_destroy_cq", asked, C.vb_destroy_cq(q.c)),
+		refused("ibv_destroy_comp_channel", asked, C.vb_destroy_comp_channel(q.channel)),
+	)
+	C.free(unsafe.Pointer(&q.batch[0]))
+	q.c, q.channel, q.batch, q.held = nil, nil, nil, nil
+	return err
+}

@@ -1,0 +1,337 @@
+//go:build linux && cgo && verbs
+
+package ibverbs
+
+// #include "library.h"
+// #include <net/if.h>
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"unsafe"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Device is an open adapter. It implements [verbs.Device].
+type Device struct {
+	info      verbs.DeviceInfo
+	sysfs     string
+	attr      verbs.DeviceAttr // MaxInline is probed when first asked for
+	defaultPD *protectionDomain
+	events    events
+
+	probe  sync.Once
+	inline int
+
+	// Address handles are not destroyed while a post that names them runs.
+	handles sync.RWMutex
+
+	mu      sync.Mutex
+	ctx     *C.struct_ibv_context // nil when closed
+	domains int                   // beside the default one
+	queues  map[uint64]*completionQueue
+	shared  map[uint64]*sharedReceiveQueue
+	pairs   map[uint32]*queuePair
+}
+
+func newDevice(ctx *C.struct_ibv_context, info verbs.DeviceInfo, sysfs string) (*Device, error) {
+	d := &Device{
+		info: info, sysfs: sysfs, ctx: ctx,
+		queues: make(map[uint64]*completionQueue),
+		shared: make(map[uint64]*sharedReceiveQueue),
+		pairs:  make(map[uint32]*queuePair),
+	}
+	if err := d.begin(); err != nil {
+		C.vb_close_device(ctx)
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *Device) begin() error {
+	if err := d.readAttr(); err != nil {
+		return err
+	}
+	pd, err := C.vb_alloc_pd(d.ctx)
+	if pd == nil {
+		return failed("ibv_alloc_pd", "the default protection domain of "+d.info.Name, err)
+	}
+	d.defaultPD = &protectionDomain{device: d, c: pd}
+	if err := d.events.start(d); err != nil {
+		C.vb_dealloc_pd(pd)
+		return err
+	}
+	return nil
+}
+
+// Name implements [verbs.Device].
+func (d *Device) Name() string { return d.info.Name }
+
+// Driver implements [verbs.Device].
+func (d *Device) Driver() string { return "ibverbs" }
+
+// DefaultPD implements [verbs.Device].
+func (d *Device) DefaultPD() verbs.PD { return d.defaultPD }
+
+func (d *Device) readAttr() error {
+	var a C.struct_ibv_device_attr
+	if err := refused("ibv_query_device", d.info.Name, C.vb_query_device(d.ctx, &a)); err != nil {
+		return err
+	}
+	d.attr = verbs.DeviceAttr{
+		FirmwareVersion: C.GoString(&a.fw_ver[0]),
+		NodeGUID:        d.info.GUID,
+		VendorID:        uint32(a.vendor_id),
+		MaxMRSize:       uint64(a.max_mr_size),
+		MaxQP:           int(a.max_qp), MaxQPWR: int(a.max_qp_wr), MaxSGE: int(a.max_sge),
+		MaxCQ: int(a.max_cq), MaxCQE: int(a.max_cqe),
+		MaxMR: int(a.max_mr), MaxPD: int(a.max_pd),
+		MaxSRQ: int(a.max_srq), MaxSRQWR: int(a.max_srq_wr), MaxSRQSGE: int(a.max_srq_sge),
+		MaxAH:             int(a.max_ah),
+		MaxQPReadAtomic:   int(a.max_qp_rd_atom),
+		MaxInitReadAtomic: int(a.max_qp_init_rd_atom),
+		Ports:             int(a.phys_port_cnt),
+		Atomics:           a.atomic_cap != C.IBV_ATOMIC_NONE,
+	}
+	switch d.ctx.device.transport_type {
+	case C.IBV_TRANSPORT_IB:
+		d.attr.Transports = verbs.TransportSet(verbs.RC, verbs.UC, verbs.UD)
+	case C.IBV_TRANSPORT_IWARP:
+		d.attr.Transports = verbs.TransportSet(verbs.RC)
+	default:
+		d.attr.Transports = verbs.TransportSet(verbs.UD)
+	}
+	if d.attr.Ports > 0 {
+		p, err := d.portAttr(1)
+		if err != nil {
+			return err
+		}
+		d.attr.MaxMessage = uint32(p.max_msg_sz)
+	}
+	return nil
+}
+
+// Query implements [verbs.Device]. The first call finds out MaxInline, which no
+// verb tells, by making a few queue pairs.
+func (d *Device) Query() (verbs.DeviceAttr, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ctx == nil {
+		return verbs.DeviceAttr{}, d.closedError("query")
+	}
+	d.probe.Do(func() { d.inline = d.probeInline() })
+	attr := d.attr
+	attr.MaxInline = d.inline
+	return attr, nil
+}
+
+// probeInline finds the most inline data that a queue pair can be made with.
+func (d *Device) probeInline() int {
+	cq, _ := C.vb_create_cq(d.ctx, 1, nil)
+	if cq == nil {
+		return 0
+	}
+	defer C.vb_destroy_cq(cq)
+	service := C.enum_ibv_qp_type(C.IBV_QPT_RC)
+	if !d.attr.Transports.Has(verbs.RC) {
+		service = C.IBV_QPT_UD
+	}
+	possible := func(n int) bool {
+		var init C.struct_ibv_qp_init_attr
+		init.send_cq, init.recv_cq, init.qp_type = cq, cq, service
+		init.cap = C.struct_ibv_qp_cap{max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: C.uint32_t(n)}
+		qp := C.vb_create_qp(d.defaultPD.c, &init)
+		if qp != nil {
+			C.vb_destroy_qp(qp)
+		}
+		return qp != nil
+	}
+	const granularity = 4
+	low, high := 0, 4096 // low is possible, high may be
+	if possible(high) {
+		return high
+	}
+	for high-low > granularity {
+		if middle := (low + high) / 2 &^ (granularity - 1); possible(middle) {
+			low = middle
+		} else {
+			high = middle
+		}
+	}
+	return low
+}
+
+func (d *Device) checkPort(port int) error {
+	if port < 1 || port > d.attr.Ports {
+		return fmt.Errorf("port %d of %s: it has the ports 1 to %d: %w", port, d.info.Name, d.attr.Ports, verbs.ErrInvalid)
+	}
+	return nil
+}
+
+// portAttr asks the device. The lock is held, or nobody else has the device.
+func (d *Device) portAttr(port int) (a C.struct_ibv_port_attr, err error) {
+	if err := d.checkPort(port); err != nil {
+		return a, err
+	}
+	asked := fmt.Sprintf("port %d of %s", port, d.info.Name)
+	return a, refused("ibv_query_port", asked, C.vb_query_port(d.ctx, C.int(port), &a))
+}
+
+// QueryPort implements [verbs.Device].
+func (d *Device) QueryPort(port int) (verbs.PortAttr, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ctx == nil {
+		return verbs.PortAttr{}, d.closedError("query port")
+	}
+	a, err := d.portAttr(port)
+	if err != nil {
+		return verbs.PortAttr{}, err
+	}
+	return verbs.PortAttr{
+		State: verbs.PortState(a.state), LinkLayer: verbs.LinkLayer(a.link_layer),
+		MaxMTU: mtuOf(a.max_mtu), ActiveMTU: mtuOf(a.active_mtu),
+		GIDTable: int(a.gid_tbl_len), LID: uint16(a.lid),
+		Interface:  interfaceBehind(d.sysfs, port),
+		ActiveRate: uint64(laneWidth(a.active_width)) * laneRate(a.active_speed),
+	}, nil
+}
+
+// laneWidth and laneRate decode what a port reports of its link (IBTA 14.2.5.6:
+// LinkWidthActive, LinkSpeedActive and their extensions). Unknown is zero.
+func laneWidth(code C.uint8_t) int {
+	return map[C.uint8_t]int{1: 1, 2: 4, 4: 8, 8: 12, 16: 2}[code]
+}
+
+func laneRate(code C.uint8_t) uint64 {
+	const mega = 1e6
+	return map[C.uint8_t]uint64{
+		1: 2500 * mega, 2: 5000 * mega, 4: 10000 * mega, 8: 10000 * mega,
+		16: 14000 * mega, 32: 25000 * mega, 64: 50000 * mega, 128: 100000 * mega,
+	}[code]
+}
+
+// GIDs implements [verbs.Device].
+func (d *Device) GIDs(port int) ([]verbs.GIDEntry, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ctx == nil {
+		return nil, d.closedError("read GID table")
+	}
+	return d.gids(port)
+}
+
+func (d *Device) gids(port int) ([]verbs.GIDEntry, error) {
+	if err := d.checkPort(port); err != nil {
+		return nil, err
+	}
+	// The call is for all ports, and wants room for all their entries.
+	total := 0
+	for p := 1; p <= d.attr.Ports; p++ {
+		a, err := d.portAttr(p)
+		if err != nil {
+			return nil, err
+		}
+		total += int(a.gid_tbl_len)
+	}
+	if total == 0 {
+		return nil, nil
+	}
+	table := make([]C.struct_ibv_gid_entry, total)
+	n, err := C.vb_query_gid_table(d.ctx, &table[0], C.size_t(total))
+	if n < 0 {
+		if err == nil {
+			err = errnoOf(int(-n))
+		}
+		return nil, failed("ibv_query_gid_table", d.info.Name, err)
+	}
+	var entries []verbs.GIDEntry
+	for i := range table[:n] {
+		e := &table[i]
+		gid := verbs.GID(*(*[16]byte)(unsafe.Pointer(&e.gid)))
+		if int(e.port_num) != port || gid == (verbs.GID{}) {
+			continue
+		}
+		entry := verbs.GIDEntry{Index: int(e.gid_index), GID: gid, Type: verbs.GIDType(e.gid_type)}
+		if entry.Type == verbs.GIDRoCEv2 {
+			entry.UDPPort = roceV2Port
+		}
+		entry.Interface = interfaceName(e.ndev_ifindex)
+		entries = append(entries, entry)
+	}
+	return entries, nil
+}
+
+// interfaceName is empty for an index that is unknown, such as one of another
+// network namespace.
+func interfaceName(index C.uint32_t) string {
+	var name [C.IF_NAMESIZE]C.char
+	if index == 0 || C.if_indextoname(C.uint(index), &name[0]) == nil {
+		return ""
+	}
+	return C.GoString(&name[0])
+}
+
+// Counters implements [verbs.Device]: those of the device, then of its ports. On
+// a device with several ports, the names of a port's begin with its number and a
+// slash.
+func (d *Device) Counters() ([]verbs.Counter, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ctx == nil {
+		return nil, d.closedError("read counters")
+	}
+	list := readCounters(nil, filepath.Join(d.sysfs, "hw_counters"), "")
+	for port := 1; port <= d.attr.Ports; port++ {
+		number, prefix := strconv.Itoa(port), ""
+		if d.attr.Ports > 1 {
+			prefix = number + "/"
+		}
+		for _, folder := range []string{"hw_counters", "counters"} {
+			list = readCounters(list, filepath.Join(d.sysfs, "ports", number, folder), prefix)
+		}
+	}
+	return list, nil
+}
+
+// closedError is for calls on a device that has been closed.
+func (d *Device) closedError(op string) error {
+	return fmt.Errorf("%s: device %s: %w", op, d.info.Name, verbs.ErrClosed)
+}
+
+// Close implements [verbs.Device].
+func (d *Device) Close() error {
+	d.mu.Lock()
+	if d.ctx == nil {
+		d.mu.Unlock()
+		return nil
+	}
+	for _, c := range []struct {
+		n    int
+		what string
+	}{
+		{len(d.pairs), "queue pairs"},
+		{d.domains, "protection domains"},
+		{d.defaultPD.refs, "objects of the default protection domain"},
+		{len(d.queues), "completion queues"},
+	} {
+		if c.n > 0 {
+			d.mu.Unlock()
+			return fmt.Errorf("close device %s: %d %s not closed: %w", d.info.Name, c.n, c.what, verbs.ErrInUse)
+		}
+	}
+	ctx := d.ctx
+	d.ctx = nil
+	d.mu.Unlock()
+
+	d.events.stop()
+	return errors.Join(
+		refused("ibv_dealloc_pd", "the default protection domain of "+d.info.Name, C.vb_dealloc_pd(d.defaultPD.c)),
+		refused("ibv_close_device", d.info.Name, C.vb_close_device(ctx)),
+	)
+}

@@ -1,0 +1,23 @@
+// Package ibverbs is the driver for RDMA adapters, and for the kernel's own
+// software devices (rxe, siw), through libibverbs.
+//
+// It is built with the tag "verbs", on Linux, with cgo and the headers of
+// libibverbs (Debian: libibverbs-dev). The library itself is loaded when the
+// driver is first used: a program built with the tag runs on a machine without
+// libibverbs too, and says there what is missing. Built without the tag, the
+// driver lists no devices, and its Open returns an error that matches
+// [verbs.ErrNotSupported].
+//
+// # Goroutines
+//
+// Every open device has one goroutine that waits for asynchronous events, and
+// every completion queue that has ever been armed has one that waits for
+// completion events. Both wait in Go's network poller, not in a thread. The
+// functions given to OnCompletion and SubscribeEvents run on them.
+//
+// # Memory
+//
+// The adapter reads and writes registered memory by itself. It must not be
+// memory of the Go heap, unless the caller pins it for as long as it is
+// registered.
+package ibverbs

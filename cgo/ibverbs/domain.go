@@ -1,0 +1,154 @@
+//go:build linux && cgo && verbs
+
+package ibverbs
+
+// #include "library.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+type protectionDomain struct {
+	device *Device
+	c      *C.struct_ibv_pd
+	refs   int  // guarded by the device's lock
+	closed bool // likewise
+}
+
+// AllocPD implements [verbs.Device].
+func (d *Device) AllocPD() (verbs.PD, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ctx == nil {
+		return nil, d.closedError("allocate protection domain")
+	}
+	c, err := C.vb_alloc_pd(d.ctx)
+	if c == nil {
+		return nil, failed("ibv_alloc_pd", "a protection domain of "+d.info.Name, err)
+	}
+	d.domains++
+	return &protectionDomain{device: d, c: c}, nil
+}
+
+func (p *protectionDomain) Device() verbs.Device { return p.device }
+
+// use counts something new that belongs to the domain; release takes it back.
+func (p *protectionDomain) use(op string) error {
+	d := p.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.ctx == nil:
+		return d.closedError(op)
+	case p.closed:
+		return fmt.Errorf("%s: its protection domain of device %s: %w", op, d.info.Name, verbs.ErrClosed)
+	}
+	p.refs++
+	return nil
+}
+
+func (p *protectionDomain) release() {
+	p.device.mu.Lock()
+	defer p.device.mu.Unlock()
+	p.refs--
+}
+
+func (p *protectionDomain) Close() error {
+	d := p.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case p == d.defaultPD:
+		return fmt.Errorf("close protection domain: it is the default one of device %s, which closes with the device: %w", d.info.Name, verbs.ErrInvalid)
+	case p.closed:
+		return nil
+	case p.refs > 0:
+		return fmt.Errorf("close protection domain of device %s: %d objects in it are not closed: %w", d.info.Name, p.refs, verbs.ErrInUse)
+	}
+	if err := refused("ibv_dealloc_pd", "a protection domain of "+d.info.Name, C.vb_dealloc_pd(p.c)); err != nil {
+		return err
+	}
+	p.closed = true
+	d.domains--
+	return nil
+}
+
+type memoryRegion struct {
+	pd     *protectionDomain
+	c      *C.struct_ibv_mr // nil when closed; guarded by the device's lock
+	addr   uint64
+	length uint64
+	access verbs.Access
+	lkey   uint32
+	rkey   uint32
+}
+
+// RegMR implements [verbs.PD].
+func (p *protectionDomain) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
+	const op = "register memory"
+	if len(mem) == 0 {
+		return nil, fmt.Errorf("%s: it is empty: %w", op, verbs.ErrInvalid)
+	}
+	if access&(verbs.AccessRemoteWrite|verbs.AccessRemoteAtomic) != 0 && access&verbs.AccessLocalWrite == 0 {
+		return nil, fmt.Errorf("%s: remote write or atomic access needs local write access too (IBTA 10.6.3.1): %w", op, verbs.ErrInvalid)
+	}
+	if err := p.use(op); err != nil {
+		return nil, err
+	}
+	start := unsafe.Pointer(unsafe.SliceData(mem))
+	c, err := C.vb_reg_mr(p.c, start, C.size_t(len(mem)), accessFlags(access))
+	if c == nil {
+		p.release()
+		return nil, p.notRegistered(start, len(mem), err)
+	}
+	return &memoryRegion{
+		pd: p, c: c, addr: uint64(uintptr(start)), length: uint64(len(mem)), access: access,
+		lkey: uint32(c.lkey), rkey: uint32(c.rkey),
+	}, nil
+}
+
+func (p *protectionDomain) notRegistered(start unsafe.Pointer, n int, err error) error {
+	e := &Error{Verb: "ibv_reg_mr", Asked: fmt.Sprintf("%d bytes at %#x on %s", n, uintptr(start), p.device.info.Name)}
+	e.Errno, _ = errors.AsType[syscall.Errno](err)
+	e.Kind, e.Detail = kindOf(e.Errno), hintFor(e.Errno)
+	switch e.Errno {
+	case syscall.ENOMEM, syscall.EAGAIN, syscall.EPERM:
+		var limit unix.Rlimit
+		if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit) == nil && limit.Cur < 1<<62 {
+			e.Detail = fmt.Sprintf("this process may lock %d bytes of memory: raise the limit (ulimit -l, LimitMEMLOCK in systemd, memlock in limits.conf)", limit.Cur)
+		}
+	case syscall.EFAULT:
+		e.Detail = "the memory is not mapped, or not writable although write access is asked for"
+	}
+	return e
+}
+
+func (m *memoryRegion) Addr() uint64         { return m.addr }
+func (m *memoryRegion) Len() uint64          { return m.length }
+func (m *memoryRegion) Access() verbs.Access { return m.access }
+func (m *memoryRegion) LKey() uint32         { return m.lkey }
+func (m *memoryRegion) RKey() uint32         { return m.rkey }
+
+func (m *memoryRegion) Close() error {
+	d := m.pd.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if m.c == nil {
+		return nil
+	}
+	asked := fmt.Sprintf("the region of %d bytes at %#x on %s", m.length, m.addr, d.info.Name)
+	if err := refused("ibv_dereg_mr", asked, C.vb_dereg_mr(m.c)); err != nil {
+		return err
+	}
+	m.c = nil
+	m.pd.refs--
+	return nil
+}

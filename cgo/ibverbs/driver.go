@@ -1,0 +1,161 @@
+//go:build linux && cgo && verbs
+
+package ibverbs
+
+// #cgo CFLAGS: -O2 -Wall
+// #cgo LDFLAGS: -ldl
+// #include "library.h"
+// #include <stdlib.h>
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Driver finds and opens RDMA adapters.
+type Driver struct{}
+
+// Name implements [verbs.Driver].
+func (Driver) Name() string { return "ibverbs" }
+
+var load = sync.OnceValue(func() error {
+	if why := C.vb_load(); why != nil {
+		return fmt.Errorf("libibverbs cannot be loaded (%s): install it (Debian: libibverbs1 and ibverbs-providers): %w",
+			C.GoString(why), verbs.ErrNotSupported)
+	}
+	return nil
+})
+
+// list calls use with the devices of the machine, which live until it returns.
+func list(use func([]*C.struct_ibv_device) error) error {
+	if err := load(); err != nil {
+		return err
+	}
+	var n C.int
+	devices, err := C.vb_get_device_list(&n)
+	if devices == nil {
+		if errors.Is(err, syscall.ENOSYS) || err == nil {
+			return use(nil)
+		}
+		return failed("ibv_get_device_list", "the devices of this machine", err)
+	}
+	defer C.vb_free_device_list(devices)
+	return use(unsafe.Slice(devices, n))
+}
+
+// failed is for verbs that leave their errno in errno.
+func failed(verb, asked string, err error) error {
+	errno, _ := errors.AsType[syscall.Errno](err)
+	return &Error{Verb: verb, Asked: asked, Errno: errno, Kind: kindOf(errno), Detail: hintFor(errno)}
+}
+
+// refused is for verbs that return their errno.
+func refused(verb, asked string, errno C.int) error {
+	if errno == 0 {
+		return nil
+	}
+	return failed(verb, asked, syscall.Errno(errno))
+}
+
+func nameOf(d *C.struct_ibv_device) string { return C.GoString(&d.name[0]) }
+
+func infoOf(d *C.struct_ibv_device) verbs.DeviceInfo {
+	return verbs.DeviceInfo{
+		Name: nameOf(d), Driver: "ibverbs",
+		GUID:      uint64(C.vb_get_device_guid(d)),
+		Interface: interfaceBehind(C.GoString(&d.ibdev_path[0]), 1),
+	}
+}
+
+// Devices implements [verbs.Driver]. A machine without RDMA devices has none,
+// and that is no error; one without libibverbs gives an error that matches
+// [verbs.ErrNotSupported].
+func (Driver) Devices() ([]verbs.DeviceInfo, error) {
+	var infos []verbs.DeviceInfo
+	err := list(func(devices []*C.struct_ibv_device) error {
+		for _, d := range devices {
+			infos = append(infos, infoOf(d))
+		}
+		return nil
+	})
+	return infos, err
+}
+
+// Open implements [verbs.Driver]. Without libibverbs the error matches
+// [verbs.ErrNotSupported], without such a device [verbs.ErrNoDevice], and
+// without the right to use it [fs.ErrPermission]; all three match no other.
+func (Driver) Open(name string) (verbs.Device, error) {
+	var opened *Device
+	err := list(func(devices []*C.struct_ibv_device) error {
+		for _, d := range devices {
+			if nameOf(d) == name {
+				var err error
+				opened, err = open(d)
+				return err
+			}
+		}
+		return noSuchDevice(devices)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open adapter %q: %w", name, err)
+	}
+	return opened, nil
+}
+
+func noSuchDevice(devices []*C.struct_ibv_device) error {
+	if len(devices) == 0 {
+		return fmt.Errorf("this machine has no RDMA device (%s): load the driver of the adapter and ib_uverbs, or make a device with \"rdma link add rxe0 type rxe netdev eth0\": %w",
+			kernelSays(), verbs.ErrNoDevice)
+	}
+	names := make([]string, len(devices))
+	for i, d := range devices {
+		names[i] = nameOf(d)
+	}
+	return fmt.Errorf("the RDMA devices of this machine are %q: %w", names, verbs.ErrNoDevice)
+}
+
+// kernelSays tells how far the kernel has come with RDMA.
+func kernelSays() string {
+	for _, c := range []struct{ path, without string }{
+		{"/sys/class/infiniband", "its kernel has no RDMA core: module ib_core"},
+		{"/sys/class/infiniband_verbs", "its kernel offers RDMA to no program: module ib_uverbs"},
+		{"/dev/infiniband", "there is no /dev/infiniband: ib_uverbs is loaded, udev has made no devices"},
+	} {
+		if _, err := os.Stat(c.path); err != nil {
+			return c.without
+		}
+	}
+	return "/sys/class/infiniband is empty"
+}
+
+func open(d *C.struct_ibv_device) (*Device, error) {
+	ctx, err := C.vb_open_device(d)
+	if ctx == nil {
+		return nil, notOpened("/dev/infiniband/"+C.GoString(&d.dev_name[0]), err)
+	}
+	return newDevice(ctx, infoOf(d), C.GoString(&d.ibdev_path[0]))
+}
+
+// notOpened says why a device that is there cannot be opened.
+func notOpened(path string, err error) error {
+	switch access := unix.Access(path, unix.R_OK|unix.W_OK); {
+	case errors.Is(access, syscall.EACCES), errors.Is(access, syscall.EPERM):
+		return &Error{Verb: "ibv_open_device", Asked: path, Errno: syscall.EACCES,
+			Detail: "this user may not read and write it: run as root, or join the group that owns it"}
+	case errors.Is(access, syscall.ENOENT):
+		return &Error{Verb: "ibv_open_device", Asked: path, Errno: syscall.ENOENT,
+			Detail: "the kernel has the device, but its file is not there: is udev running, is /dev/infiniband visible in this container?"}
+	}
+	errno, _ := errors.AsType[syscall.Errno](err)
+	return &Error{Verb: "ibv_open_device", Asked: path, Errno: errno, Kind: kindOf(errno),
+		Detail: "libibverbs could not open it: is its provider installed (Debian: ibverbs-providers)?"}
+}

@@ -1,0 +1,158 @@
+//go:build linux && cgo && verbs
+
+package ibverbs
+
+// #include "library.h"
+import "C"
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"github.com/verbena-rdma/verbena/internal/transition"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Modify implements [verbs.QP].
+func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if err := q.open("modify"); err != nil {
+		return err
+	}
+	var c C.struct_ibv_qp_attr
+	c.qp_state = C.enum_ibv_qp_state(attr.State)
+	c.pkey_index = C.uint16_t(attr.PKeyIndex)
+	c.port_num = C.uint8_t(attr.Port)
+	c.qp_access_flags = accessFlags(attr.Access)
+	c.qkey = C.uint32_t(attr.QKey)
+	c.path_mtu = codeOf(attr.PathMTU)
+	c.timeout, c.retry_cnt, c.rnr_retry = C.uint8_t(attr.Timeout), C.uint8_t(attr.RetryCount), C.uint8_t(attr.RNRRetry)
+	c.min_rnr_timer = C.uint8_t(attr.MinRNRTimer)
+	c.rq_psn, c.sq_psn, c.dest_qp_num = C.uint32_t(attr.RQPSN), C.uint32_t(attr.SQPSN), C.uint32_t(attr.DestQPN)
+	c.max_rd_atomic, c.max_dest_rd_atomic = C.uint8_t(attr.MaxInitReadAtomic), C.uint8_t(attr.MaxDestReadAtomic)
+	if err := q.unfit(&attr, mask); err != nil {
+		return q.modifyError(&attr, mask, 0, err)
+	}
+	if mask&verbs.QPAttrAddress != 0 {
+		var err error
+		if c.ah_attr, err = q.pd.device.address(attr.Address, q.port); err != nil {
+			return q.modifyError(&attr, mask, 0, fmt.Errorf("attribute Address: %w", err))
+		}
+	}
+	if errno := syscall.Errno(C.vb_modify_qp(q.c, &c, attrFlags(mask))); errno != 0 {
+		return q.modifyError(&attr, mask, errno, q.fault(&attr, mask))
+	}
+	if mask&verbs.QPAttrState != 0 {
+		q.state = attr.State
+	}
+	if mask&verbs.QPAttrPort != 0 {
+		q.port = attr.Port
+	}
+	return nil
+}
+
+// unfit finds values that libibverbs' types would cut off, or that have no code.
+func (q *queuePair) unfit(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
+	for _, f := range [...]struct {
+		mask        verbs.QPAttrMask
+		value, most int
+	}{
+		{verbs.QPAttrPKeyIndex, a.PKeyIndex, 0xffff}, {verbs.QPAttrPort, a.Port, 0xff},
+		{verbs.QPAttrMaxInitReadAtomic, a.MaxInitReadAtomic, q.pd.device.attr.MaxInitReadAtomic},
+		{verbs.QPAttrMaxDestReadAtomic, a.MaxDestReadAtomic, q.pd.device.attr.MaxQPReadAtomic},
+	} {
+		if mask&f.mask != 0 && (f.value < 0 || f.value > f.most) {
+			return fmt.Errorf("attribute %s is %d, it must be from 0 to %d", transition.Name(f.mask), f.value, f.most)
+		}
+	}
+	if mask&verbs.QPAttrPathMTU != 0 && !a.PathMTU.Valid() {
+		return fmt.Errorf("attribute PathMTU is %d, it must be 256, 512, 1024, 2048 or 4096", a.PathMTU)
+	}
+	return nil
+}
+
+// fault finds out which attribute a device has refused: it does not say.
+func (q *queuePair) fault(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
+	d := q.pd.device
+	var now C.struct_ibv_qp_attr
+	var init C.struct_ibv_qp_init_attr
+	if C.vb_query_qp(q.c, &now, &init) == 0 {
+		q.state = verbs.QPState(now.qp_state)
+	}
+	err := transition.Check(q.init.Type, q.state, a, mask, transition.Limits{
+		Ports: d.attr.Ports, InitReadAtomic: d.attr.MaxInitReadAtomic, DestReadAtomic: d.attr.MaxQPReadAtomic,
+	})
+	if err != nil {
+		return err
+	}
+	if mask&verbs.QPAttrPathMTU != 0 {
+		if port, err := d.QueryPort(q.port); err == nil && a.PathMTU > port.ActiveMTU {
+			return fmt.Errorf("attribute PathMTU is %d, port %d carries %d at present", a.PathMTU, q.port, port.ActiveMTU)
+		}
+	}
+	return nil
+}
+
+// modifyError reports a refused change, with the attribute at fault as far as it
+// is known.
+func (q *queuePair) modifyError(a *verbs.QPAttr, mask verbs.QPAttrMask, errno syscall.Errno, fault error) error {
+	to := q.state
+	if mask&verbs.QPAttrState != 0 {
+		to = a.State
+	}
+	e := &Error{
+		Verb:  "ibv_modify_qp",
+		Asked: fmt.Sprintf("queue pair %#x of %s, %v to %v", q.num, q.pd.device.info.Name, q.state, to),
+		Errno: errno, Kind: kindOf(errno), Detail: hintFor(errno),
+	}
+	switch {
+	case fault != nil:
+		e.Detail, e.Kind = fault.Error(), verbs.ErrInvalid
+	case e.Detail == "":
+		e.Detail = "the device does not take one of the values of " + strings.Join(attrNames(mask), ", ")
+	}
+	return e
+}
+
+func attrNames(mask verbs.QPAttrMask) []string {
+	var names []string
+	for _, b := range attrBits {
+		if mask&b.attr != 0 && b.attr != verbs.QPAttrState {
+			names = append(names, transition.Name(b.attr))
+		}
+	}
+	return names
+}
+
+// Query implements [verbs.QP].
+func (q *queuePair) Query() (verbs.QPAttr, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if err := q.open("query"); err != nil {
+		return verbs.QPAttr{}, err
+	}
+	var a C.struct_ibv_qp_attr
+	var init C.struct_ibv_qp_init_attr
+	if err := refused("ibv_query_qp", fmt.Sprintf("queue pair %#x of %s", q.num, q.pd.device.info.Name), C.vb_query_qp(q.c, &a, &init)); err != nil {
+		return verbs.QPAttr{}, err
+	}
+	return verbs.QPAttr{
+		State: verbs.QPState(a.qp_state), PKeyIndex: int(a.pkey_index), Port: int(a.port_num),
+		Access: accessOf(a.qp_access_flags), QKey: uint32(a.qkey),
+		Address: verbs.AddressAttr{
+			DGID:      *(*verbs.GID)(unsafe.Pointer(&a.ah_attr.grh.dgid)),
+			SGIDIndex: int(a.ah_attr.grh.sgid_index), Port: int(a.ah_attr.port_num),
+			SL: uint8(a.ah_attr.sl), HopLimit: uint8(a.ah_attr.grh.hop_limit),
+			TrafficClass: uint8(a.ah_attr.grh.traffic_class), FlowLabel: uint32(a.ah_attr.grh.flow_label),
+			DLID: uint16(a.ah_attr.dlid),
+		},
+		PathMTU: mtuOf(a.path_mtu),
+		Timeout: uint8(a.timeout), RetryCount: uint8(a.retry_cnt), RNRRetry: uint8(a.rnr_retry),
+		MinRNRTimer: uint8(a.min_rnr_timer),
+		RQPSN:       uint32(a.rq_psn), SQPSN: uint32(a.sq_psn), DestQPN: uint32(a.dest_qp_num),
+		MaxInitReadAtomic: int(a.max_rd_atomic), MaxDestReadAtomic: int(a.max_dest_rd_atomic),
+	}, nil
+}

@@ -1,0 +1,178 @@
+//go:build linux && cgo && verbs
+
+package ibverbs
+
+// #include "library.h"
+import "C"
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+type queuePair struct {
+	pd     *protectionDomain
+	num    uint32
+	init   verbs.QPInit
+	sendCQ *completionQueue
+	recvCQ *completionQueue
+	srq    *sharedReceiveQueue
+
+	mu    sync.Mutex
+	c     *C.struct_ibv_qp // nil when closed
+	state verbs.QPState    // the one last set; the device may have left it for Error
+	port  int
+	sends sends
+	recvs receives
+}
+
+var services = map[verbs.QPType]C.enum_ibv_qp_type{verbs.RC: C.IBV_QPT_RC, verbs.UC: C.IBV_QPT_UC, verbs.UD: C.IBV_QPT_UD}
+
+// CreateQP implements [verbs.PD].
+func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
+	const op = "create queue pair"
+	d := p.device
+	q := &queuePair{pd: p, port: 1}
+	if err := q.check(init); err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	if err := q.use(); err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	var c C.struct_ibv_qp_init_attr
+	c.send_cq, c.recv_cq = q.sendCQ.c, q.recvCQ.c
+	if q.srq != nil {
+		c.srq = q.srq.c
+	}
+	c.qp_type = services[init.Type]
+	if init.SignalAll {
+		c.sq_sig_all = 1
+	}
+	c.cap = C.struct_ibv_qp_cap{
+		max_send_wr: C.uint32_t(q.init.MaxSendWR), max_recv_wr: C.uint32_t(q.init.MaxRecvWR),
+		max_send_sge: C.uint32_t(q.init.MaxSendSGE), max_recv_sge: C.uint32_t(q.init.MaxRecvSGE),
+		max_inline_data: C.uint32_t(q.init.MaxInline),
+	}
+	pair, err := C.vb_create_qp(p.c, &c)
+	if pair == nil {
+		q.release()
+		return nil, failed("ibv_create_qp", fmt.Sprintf("%v with %d sends of %d entries, %d receives of %d entries, %d bytes inline on %s",
+			init.Type, q.init.MaxSendWR, q.init.MaxSendSGE, q.init.MaxRecvWR, q.init.MaxRecvSGE, q.init.MaxInline, d.info.Name), err)
+	}
+	q.c, q.num = pair, uint32(pair.qp_num)
+	q.sends = newSends(q.init.MaxSendWR, q.init.MaxSendSGE)
+	if q.srq == nil {
+		q.recvs = newReceives(q.init.MaxRecvWR, q.init.MaxRecvSGE)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.pairs[q.num] = q
+	return q, nil
+}
+
+// check fills in what the queue pair is made of.
+func (q *queuePair) check(init verbs.QPInit) error {
+	d := q.pd.device
+	if init.Type < 0 || !d.attr.Transports.Has(init.Type) {
+		return fmt.Errorf("device %s has no transport service %v: %w", d.info.Name, init.Type, verbs.ErrNotSupported)
+	}
+	if init.SRQ != nil {
+		init.MaxRecvWR, init.MaxRecvSGE = 0, 0
+	}
+	for _, l := range []struct {
+		what       string
+		value, max int
+	}{
+		{"send requests", init.MaxSendWR, d.attr.MaxQPWR}, {"receives", init.MaxRecvWR, d.attr.MaxQPWR},
+		{"scatter-gather entries of a send request", init.MaxSendSGE, d.attr.MaxSGE},
+		{"scatter-gather entries of a receive", init.MaxRecvSGE, d.attr.MaxSGE},
+		{"bytes inline", init.MaxInline, 1 << 16},
+	} {
+		if l.value < 0 || l.value > l.max {
+			return fmt.Errorf("%d %s, at most %d are possible: %w", l.value, l.what, l.max, verbs.ErrLimit)
+		}
+	}
+	init.MaxSendSGE, init.MaxRecvSGE = max(init.MaxSendSGE, 1), max(init.MaxRecvSGE, 1)
+	var ok, ok2 bool
+	q.sendCQ, ok = init.SendCQ.(*completionQueue)
+	q.recvCQ, ok2 = init.RecvCQ.(*completionQueue)
+	if !ok || !ok2 || q.sendCQ.device != d || q.recvCQ.device != d {
+		return fmt.Errorf("its completion queues must both be of device %s: %w", d.info.Name, verbs.ErrInvalid)
+	}
+	if init.SRQ != nil {
+		if q.srq, ok = init.SRQ.(*sharedReceiveQueue); !ok || q.srq.pd.device != d {
+			return fmt.Errorf("its shared receive queue must be of device %s: %w", d.info.Name, verbs.ErrInvalid)
+		}
+	}
+	q.init = init
+	return nil
+}
+
+// use counts the queue pair with all that it needs; release takes it back.
+func (q *queuePair) use() error {
+	d := q.pd.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.ctx == nil || q.pd.closed:
+		return fmt.Errorf("its protection domain of device %s: %w", d.info.Name, verbs.ErrClosed)
+	case d.queues[q.sendCQ.key] != q.sendCQ, d.queues[q.recvCQ.key] != q.recvCQ,
+		q.srq != nil && d.shared[q.srq.key] != q.srq:
+		return fmt.Errorf("a queue that it is to use has been closed: %w", verbs.ErrClosed)
+	}
+	q.pd.refs++
+	q.sendCQ.refs++
+	q.recvCQ.refs++
+	if q.srq != nil {
+		q.srq.refs++
+	}
+	return nil
+}
+
+func (q *queuePair) release() {
+	d := q.pd.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.pairs[q.num] == q {
+		delete(d.pairs, q.num)
+	}
+	q.pd.refs--
+	q.sendCQ.refs--
+	q.recvCQ.refs--
+	if q.srq != nil {
+		q.srq.refs--
+	}
+}
+
+func (q *queuePair) Num() uint32        { return q.num }
+func (q *queuePair) Type() verbs.QPType { return q.init.Type }
+
+func (q *queuePair) open(op string) error {
+	if q.c == nil {
+		return fmt.Errorf("%s on queue pair %#x: %w", op, q.num, verbs.ErrClosed)
+	}
+	return nil
+}
+
+// Close implements [verbs.QP].
+func (q *queuePair) Close() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.c == nil {
+		return nil
+	}
+	if err := refused("ibv_destroy_qp", fmt.Sprintf("queue pair %#x of %s", q.num, q.pd.device.info.Name), C.vb_destroy_qp(q.c)); err != nil {
+		return err
+	}
+	q.c = nil
+	q.sends.free()
+	q.recvs.free()
+	q.sendCQ.forget(q.num)
+	if q.recvCQ != q.sendCQ {
+		q.recvCQ.forget(q.num)
+	}
+	q.release()
+	return nil
+}

@@ -1,0 +1,320 @@
+//go:build linux && cgo && verbs
+
+package ibverbs
+
+// #cgo noescape vb_post_send
+// #cgo nocallback vb_post_send
+// #cgo noescape vb_post_recv
+// #cgo nocallback vb_post_recv
+// #cgo noescape vb_post_srq_recv
+// #cgo nocallback vb_post_srq_recv
+// #include "library.h"
+// #include <stdlib.h>
+import "C"
+
+import (
+	"encoding/binary"
+	"fmt"
+	"syscall"
+	"unsafe"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// A batch of requests is laid out in C memory and handed over in one call. More
+// than these are handed over in several.
+const (
+	postBatch   = 64
+	postEntries = 256
+)
+
+// sends is the C memory for a batch of send requests.
+type sends struct {
+	wrs    []C.struct_ibv_send_wr
+	sges   []C.struct_ibv_sge
+	maxSGE int
+}
+
+func callocSlice[T any](n int) []T {
+	var t T
+	return unsafe.Slice((*T)(C.calloc(C.size_t(n), C.size_t(unsafe.Sizeof(t)))), n)
+}
+
+// entriesFor is the room for the entries of n requests.
+func entriesFor(n, maxSGE int) int { return max(maxSGE, min(n*maxSGE, postEntries)) }
+
+func newSends(depth, maxSGE int) sends {
+	n := min(max(depth, 1), postBatch)
+	return sends{
+		wrs: callocSlice[C.struct_ibv_send_wr](n), maxSGE: maxSGE,
+		sges: callocSlice[C.struct_ibv_sge](entriesFor(n, maxSGE)),
+	}
+}
+
+func (s *sends) free() {
+	C.free(unsafe.Pointer(&s.wrs[0]))
+	C.free(unsafe.Pointer(&s.sges[0]))
+	s.wrs, s.sges = nil, nil
+}
+
+// The members of the union in ibv_send_wr.
+type (
+	rdmaArgs struct {
+		remoteAddr uint64
+		rkey       uint32
+	}
+	atomicArgs struct {
+		remoteAddr, compareAdd, swap uint64
+		rkey                         uint32
+	}
+	datagramArgs struct {
+		ah        *C.struct_ibv_ah
+		qpn, qkey uint32
+	}
+)
+
+var sendOpcodes = [...]C.enum_ibv_wr_opcode{
+	verbs.OpSend: C.IBV_WR_SEND, verbs.OpSendImm: C.IBV_WR_SEND_WITH_IMM,
+	verbs.OpWrite: C.IBV_WR_RDMA_WRITE, verbs.OpWriteImm: C.IBV_WR_RDMA_WRITE_WITH_IMM,
+	verbs.OpRead: C.IBV_WR_RDMA_READ, verbs.OpCompareSwap: C.IBV_WR_ATOMIC_CMP_AND_SWP,
+	verbs.OpFetchAdd: C.IBV_WR_ATOMIC_FETCH_AND_ADD,
+}
+
+func sendFlags(f verbs.SendFlags) (flags C.uint) {
+	if f&verbs.FlagSignaled != 0 {
+		flags |= C.IBV_SEND_SIGNALED
+	}
+	if f&verbs.FlagSolicited != 0 {
+		flags |= C.IBV_SEND_SOLICITED
+	}
+	if f&verbs.FlagFence != 0 {
+		flags |= C.IBV_SEND_FENCE
+	}
+	if f&verbs.FlagInline != 0 {
+		flags |= C.IBV_SEND_INLINE
+	}
+	return flags
+}
+
+// possible reports whether a transport service has an operation
+// (ibv_post_send(3)).
+func possible(service verbs.QPType, op verbs.Opcode) bool {
+	switch service {
+	case verbs.UC:
+		return op <= verbs.OpWriteImm
+	case verbs.UD:
+		return op <= verbs.OpSendImm
+	}
+	return true
+}
+
+func copyEntries(to []C.struct_ibv_sge, from []verbs.SGE) {
+	for i := range from {
+		to[i] = C.struct_ibv_sge{addr: C.uint64_t(from[i].Addr), length: C.uint32_t(from[i].Length), lkey: C.uint32_t(from[i].LKey)}
+	}
+}
+
+func tooManyEntries(n, most int) error {
+	return fmt.Errorf("%d scatter-gather entries, %d allowed: %w", n, most, verbs.ErrInvalid)
+}
+
+// fill lays out as many requests as there is room for, and says why the one after
+// them is bad, if it is.
+func (s *sends) fill(q *queuePair, wrs []verbs.SendWR) (n int, err error) {
+	used := 0
+	for n < len(wrs) && n < len(s.wrs) {
+		wr := &wrs[n]
+		entries := len(wr.SGL)
+		switch {
+		case entries > s.maxSGE:
+			return n, tooManyEntries(entries, s.maxSGE)
+		case wr.Op < 0 || int(wr.Op) >= len(sendOpcodes):
+			return n, fmt.Errorf("unknown operation: %w", verbs.ErrInvalid)
+		case !possible(q.init.Type, wr.Op):
+			return n, fmt.Errorf("the transport service %v does not have it: %w", q.init.Type, verbs.ErrInvalid)
+		case used+entries > len(s.sges):
+			return n, nil
+		}
+		c := &s.wrs[n]
+		*c = C.struct_ibv_send_wr{
+			wr_id: C.uint64_t(wr.ID), next: c.next, num_sge: C.int(entries),
+			opcode: sendOpcodes[wr.Op], send_flags: sendFlags(wr.Flags),
+		}
+		if entries > 0 {
+			copyEntries(s.sges[used:], wr.SGL)
+			c.sg_list = &s.sges[used]
+			used += entries
+		}
+		args := unsafe.Pointer(&c.wr)
+		switch wr.Op {
+		case verbs.OpWrite, verbs.OpWriteImm, verbs.OpRead:
+			*(*rdmaArgs)(args) = rdmaArgs{wr.RemoteAddr, wr.RKey}
+		case verbs.OpCompareSwap, verbs.OpFetchAdd:
+			*(*atomicArgs)(args) = atomicArgs{wr.RemoteAddr, wr.CompareAdd, wr.Swap, wr.RKey}
+		default:
+			if q.init.Type == verbs.UD {
+				ah, ok := wr.AH.(*addressHandle)
+				if !ok || ah.pd != q.pd || ah.c == nil {
+					return n, fmt.Errorf("a datagram needs an address handle of the queue pair's protection domain: %w", verbs.ErrInvalid)
+				}
+				*(*datagramArgs)(args) = datagramArgs{ah.c, wr.RemoteQPN, wr.RemoteQKey}
+			}
+		}
+		if wr.Op == verbs.OpSendImm || wr.Op == verbs.OpWriteImm {
+			binary.BigEndian.PutUint32((*[4]byte)(unsafe.Pointer(&c.anon0))[:], wr.Imm)
+		}
+		n++
+	}
+	return n, nil
+}
+
+// verdict splits what a post returned: how many of n were taken, and the errno.
+func verdict(verb string, result C.int64_t, n int) (int, error) {
+	if result == 0 {
+		return n, nil
+	}
+	errno := syscall.Errno(result & 0xffffffff)
+	kind := kindOf(errno)
+	if errno == syscall.ENOMEM {
+		kind = verbs.ErrQueueFull
+	}
+	taken := min(max(int(result>>32), 0), n)
+	return taken, &Error{Verb: verb, Errno: errno, Kind: kind, Detail: hintFor(errno)}
+}
+
+// PostSend implements [verbs.QP].
+func (q *queuePair) PostSend(wrs []verbs.SendWR) (int, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if err := q.open("post send"); err != nil {
+		return 0, err
+	}
+	switch q.state {
+	case verbs.QPReset, verbs.QPInitialized, verbs.QPReadyToReceive:
+		return 0, fmt.Errorf("post send on queue pair %#x in state %v: it must be RTS: %w", q.num, q.state, verbs.ErrState)
+	}
+	if q.init.Type == verbs.UD {
+		d := q.pd.device
+		d.handles.RLock()
+		defer d.handles.RUnlock()
+	}
+	done := 0
+	for done < len(wrs) {
+		n, bad := q.sends.fill(q, wrs[done:])
+		if n > 0 {
+			taken, err := q.sends.post(q, n)
+			done += taken
+			if err != nil {
+				bad = err
+			}
+		}
+		if bad != nil {
+			return done, fmt.Errorf("post send %d of %d (%v) on queue pair %#x of %s: %w", done+1, len(wrs), wrs[done].Op, q.num, q.pd.device.info.Name, bad)
+		}
+	}
+	return done, nil
+}
+
+// post hands the first n requests over.
+func (s *sends) post(q *queuePair, n int) (int, error) {
+	for i := range n - 1 {
+		s.wrs[i].next = &s.wrs[i+1]
+	}
+	s.wrs[n-1].next = nil
+	return verdict("ibv_post_send", C.vb_post_send(q.c, &s.wrs[0]), n)
+}
+
+// receives is the C memory for a batch of receives.
+type receives struct {
+	wrs    []C.struct_ibv_recv_wr
+	sges   []C.struct_ibv_sge
+	maxSGE int
+}
+
+func newReceives(depth, maxSGE int) receives {
+	n := min(max(depth, 1), postBatch)
+	return receives{
+		wrs: callocSlice[C.struct_ibv_recv_wr](n), maxSGE: maxSGE,
+		sges: callocSlice[C.struct_ibv_sge](entriesFor(n, maxSGE)),
+	}
+}
+
+func (r *receives) free() {
+	if r.wrs == nil {
+		return
+	}
+	C.free(unsafe.Pointer(&r.wrs[0]))
+	C.free(unsafe.Pointer(&r.sges[0]))
+	r.wrs, r.sges = nil, nil
+}
+
+func (r *receives) fill(wrs []verbs.RecvWR) (n int, err error) {
+	used := 0
+	for n < len(wrs) && n < len(r.wrs) {
+		entries := len(wrs[n].SGL)
+		if entries > r.maxSGE {
+			return n, tooManyEntries(entries, r.maxSGE)
+		}
+		if used+entries > len(r.sges) {
+			break
+		}
+		c := &r.wrs[n]
+		*c = C.struct_ibv_recv_wr{wr_id: C.uint64_t(wrs[n].ID), num_sge: C.int(entries)}
+		if entries > 0 {
+			copyEntries(r.sges[used:], wrs[n].SGL)
+			c.sg_list = &r.sges[used]
+			used += entries
+		}
+		if n > 0 {
+			r.wrs[n-1].next = c
+		}
+		n++
+	}
+	return n, nil
+}
+
+// post posts receives to one of the two and returns how many were taken, with
+// what is wrong with the one after them.
+func (r *receives) post(wrs []verbs.RecvWR, qp *C.struct_ibv_qp, srq *C.struct_ibv_srq) (int, error) {
+	done := 0
+	for done < len(wrs) {
+		n, bad := r.fill(wrs[done:])
+		if n > 0 {
+			verb, result := "ibv_post_recv", C.int64_t(0)
+			if srq != nil {
+				verb, result = "ibv_post_srq_recv", C.vb_post_srq_recv(srq, &r.wrs[0])
+			} else {
+				result = C.vb_post_recv(qp, &r.wrs[0])
+			}
+			taken, err := verdict(verb, result, n)
+			done += taken
+			if err != nil {
+				bad = err
+			}
+		}
+		if bad != nil {
+			return done, bad
+		}
+	}
+	return done, nil
+}
+
+// PostRecv implements [verbs.QP].
+func (q *queuePair) PostRecv(wrs []verbs.RecvWR) (int, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if err := q.open("post receive"); err != nil {
+		return 0, err
+	}
+	switch {
+	case q.srq != nil:
+		return 0, fmt.Errorf("post receive on queue pair %#x: it has a shared receive queue, post there: %w", q.num, verbs.ErrInvalid)
+	case q.state == verbs.QPReset:
+		return 0, fmt.Errorf("post receive on queue pair %#x in state %v: it must be Init or later: %w", q.num, q.state, verbs.ErrState)
+	}
+	n, err := q.recvs.post(wrs, q.c, nil)
+	if err != nil {
+		return n, fmt.Errorf("post receive %d of %d on queue pair %#x of %s: %w", n+1, len(wrs), q.num, q.pd.device.info.Name, err)
+	}
+	return n, nil
+}

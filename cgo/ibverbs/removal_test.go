@@ -1,0 +1,73 @@
+//go:build linux && cgo && verbs
+
+package ibverbs_test
+
+import (
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/cgo/ibverbs"
+	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// begin runs a command that is to take a while.
+func begin(t *testing.T, command ...string) (ended <-chan error) {
+	t.Helper()
+	cmd := exec.Command(command[0], command[1:]...)
+	require.NoError(t, cmd.Start())
+	c := make(chan error, 1)
+	go func() { c <- cmd.Wait() }()
+	return c
+}
+
+func large(a, b *end) verbs.SendWR {
+	return with(writeTo(a, b), func(wr *verbs.SendWR) { wr.Flags, wr.SGL = verbs.FlagSignaled, a.mem.sgl(0, 1<<20) })
+}
+
+// The kernel's rxe has no way to take a device from a program: to delete it
+// waits until the program closes it, and what is under way goes on.
+func TestDeleted(t *testing.T) {
+	var ended <-chan error
+	t.Run("transfer", func(t *testing.T) {
+		a, b := pair(t, openAdapter(t), openSoft(t, soft.Faults{}), config{})
+		a.send(large(a, b), large(a, b))
+		ended = begin(t, "rdma", "link", "delete", "rxe0")
+		for range 20 {
+			a.send(large(a, b))
+			require.Equal(t, verbs.StatusSuccess, a.await(b).Status)
+		}
+		assert.Empty(t, ended)
+	})
+	require.NoError(t, wait(t, ended, "the end of the deletion"))
+	_, err := ibverbs.Driver{}.Open("rxe0")
+	require.ErrorIs(t, err, verbs.ErrNoDevice)
+}
+
+// The interface goes in the middle of a transfer: what is under way fails, and
+// all can be closed. The kernel (6.1) tells no event, since a port without an
+// interface cannot be queried any more.
+func TestUnplugged(t *testing.T) {
+	var ended <-chan error
+	t.Run("transfer", func(t *testing.T) {
+		adapter := openAdapter(t)
+		a, b := pair(t, adapter, openSoft(t, soft.Faults{}), config{modify: func(a *verbs.QPAttr) { a.RetryCount = 1 }})
+		a.send(large(a, b), large(a, b))
+		require.Equal(t, verbs.StatusSuccess, a.await(b).Status)
+		ended = begin(t, "/bin/ip", "link", "delete", "v0")
+		for {
+			a.send(large(a, b))
+			if wc := a.await(nil); wc.Status != verbs.StatusSuccess {
+				// Either nobody answers, or rxe has no way left to send.
+				assert.Contains(t, []verbs.Status{verbs.StatusRetryExceeded, verbs.StatusLocalQPOperationError}, wc.Status, "%v", wc.Status)
+				break
+			}
+		}
+	})
+	require.NoError(t, wait(t, ended, "the end of the interface"))
+	_, err := ibverbs.Driver{}.Open("rxe0")
+	require.ErrorIs(t, err, verbs.ErrNoDevice)
+}

@@ -1,0 +1,54 @@
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// runOwned starts a program that dies with this process, however that ends,
+// and reports once how the program ended.
+func runOwned(cmd *exec.Cmd) <-chan error {
+	ended := make(chan error, 1)
+	go func() {
+		// The kernel sends the signal when the thread that started the program
+		// ends (PR_SET_PDEATHSIG(2const)), so that thread waits here.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		ended <- cmd.Run()
+	}()
+	return ended
+}
+
+// lock waits until this process alone has the file. The function it returns
+// gives the file up.
+func lock(ctx context.Context, file string) (unlock func(), err error) {
+	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", file, err)
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, context.Cause(ctx)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package rig
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"strings"
+)
+
+// pipes carry what QEMU writes.
+type pipes struct {
+	read, write []*os.File
+}
+
+func openPipes(n int) (*pipes, error) {
+	p := &pipes{}
+	for range n {
+		r, w, err := os.Pipe()
+		if err != nil {
+			p.close()
+			return nil, err
+		}
+		p.read = append(p.read, r)
+		p.write = append(p.write, w)
+	}
+	return p, nil
+}
+
+func (p *pipes) closeWriters() {
+	for _, f := range p.write {
+		f.Close()
+	}
+	p.write = nil
+}
+
+func (p *pipes) close() {
+	p.closeWriters()
+	for _, f := range p.read {
+		f.Close()
+	}
+}
+
+// A tail keeps the end of what is written to it.
+type tail struct {
+	kept []byte
+}
+
+const tailBytes = 16 << 10
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.kept = append(t.kept, b...)
+	if len(t.kept) > 2*tailBytes {
+		t.kept = append(t.kept[:0], t.kept[len(t.kept)-tailBytes:]...)
+	}
+	return len(b), nil
+}
+
+// lines are the last n that are not blank.
+func (t *tail) lines(n int) []string {
+	var lines []string
+	for line := range strings.Lines(string(t.kept)) {
+		if line = strings.TrimRight(line, "\r\n \t"); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines[max(0, len(lines)-n):]
+}
+
+func newLines(from io.Reader) *bufio.Scanner {
+	lines := bufio.NewScanner(from)
+	lines.Buffer(nil, 1<<20)
+	return lines
+}
+
+// appendBounded keeps a report readable, and small.
+func appendBounded(list []string, s string) []string {
+	if len(list) >= 100 {
+		return list
+	}
+	return append(list, s)
+}

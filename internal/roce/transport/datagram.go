@@ -1,0 +1,73 @@
+package transport
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// GRHLen is the length of the global routing header that precedes the data of a
+// received datagram, in bytes.
+const GRHLen = 40
+
+// checkDatagram says what keeps a request from being sent as a datagram.
+func (q *QP) checkDatagram(wr *verbs.SendWR, total uint64) error {
+	switch {
+	case total > uint64(q.mtu):
+		// IBTA 10.8 (C10-93.1.1) would have it vanish without a word.
+		return fmt.Errorf("message of %d bytes, a datagram has at most the path MTU of the port, %d: %w", total, q.mtu, verbs.ErrInvalid)
+	case wr.RemoteQPN == 0 || wr.RemoteQPN > 0xffffff:
+		return fmt.Errorf("RemoteQPN is %#x, it must be from 1 to 0xffffff: %w", wr.RemoteQPN, verbs.ErrInvalid)
+	}
+	return q.checkAH(wr.AH)
+}
+
+// controlled is the bit of a Q_Key in a send request that asks for the queue
+// pair's own instead (IBTA 10.2.5).
+const controlled = 1 << 31
+
+// addressDatagram fills in what the packet of a datagram has besides its data.
+func (q *QP) addressDatagram(p *wire.Packet, w *sendWQE) {
+	p.DestQP = w.wr.RemoteQPN
+	p.DETH = wire.DETH{QKey: w.wr.RemoteQKey, SrcQP: q.num}
+	if p.DETH.QKey&controlled != 0 {
+		p.DETH.QKey = q.attr.QKey
+	}
+}
+
+// ReceiveDatagram takes a packet from anybody (IBTA 9.8.3). That its checksum
+// holds and that it names this queue pair has been checked. The header is what
+// the program sees in front of the data.
+//
+// A datagram that finds no receive, or a receive too small for header and data,
+// is dropped, and the receive stays for the next one (IBTA 9.9.3, class D). The
+// kernel's soft-RoCE driver drops the former too, but fails the receive and the
+// queue pair for the latter (seen with Linux 6.1), which lets anybody with the
+// Q_Key end it.
+func (q *QP) ReceiveDatagram(p *wire.Packet, header *[GRHLen]byte) {
+	if q.kind != verbs.UD || p.Opcode.Service() != wire.ServiceUD || !q.receiving() {
+		return
+	}
+	if p.DETH.QKey != q.attr.QKey {
+		q.counters.QKeyViolations++
+		return
+	}
+	n := uint32(len(p.Payload))
+	if n > q.mtu || !q.holdReceive() {
+		q.counters.DatagramsDropped++
+		return
+	}
+	if !q.current.fault && GRHLen+n > q.current.length {
+		q.counters.DatagramsDropped++
+		return
+	}
+	q.received = 0
+	for _, part := range [...][]byte{header[:], p.Payload} {
+		if status := q.fillReceive(part); status != verbs.StatusSuccess {
+			q.failReceiver(status)
+			return
+		}
+	}
+	q.finishReceive(p, verbs.WCRecv, q.received)
+}

@@ -1,0 +1,167 @@
+package transport
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// courier sends numbered messages from one node to another, each of a length and
+// of bytes that follow from its number, and checks those that arrive.
+type courier struct {
+	*network
+	kind          verbs.QPType
+	from, to      *node
+	local, remote *arena
+	messages      int
+	posted        int
+	completed     int
+	arrived       []int
+	maxLen        int
+}
+
+const (
+	courierSlots = 8
+	courierSlot  = 2048
+	inboxAt      = courierSlots * courierSlot // in the receiver's memory, behind what is written
+)
+
+func newCourier(t testing.TB, kind verbs.QPType, messages int, seed uint64, f faults) *courier {
+	o := options{kind: kind, psn: 0xffffe0, depth: courierSlots, recvDepth: courierSlots, window: 32 << 10}.defaults()
+	c := &courier{network: newNetwork(t, seed, f), kind: kind, messages: messages, maxLen: 1500}
+	if kind == verbs.UD {
+		c.maxLen = 256
+	}
+	c.from, c.to = c.attach(newEnd(t, clientQPN, NewMemory(), o)), c.attach(newEnd(t, serverQPN, NewMemory(), o))
+	c.join(c.from, c.to)
+	c.local = newArena(t, c.from.memory, localKey, localBase, courierSlots*courierSlot, everyAccess)
+	c.remote = newArena(t, c.to.memory, remoteKey, remoteBase, 2*inboxAt, everyAccess)
+	c.from.ready(o.attr(serverQPN, o.psn, 0))
+	c.to.ready(o.attr(clientQPN, 0, o.psn))
+	for i := range courierSlots {
+		c.postReceive(i)
+	}
+	c.to.wake = c.check
+	return c
+}
+
+// content is what message number id holds.
+func (c *courier) content(id int) []byte {
+	b := pattern(make([]byte, 4+id*7919%(c.maxLen-3)), id)
+	binary.BigEndian.PutUint32(b, uint32(id))
+	return b
+}
+
+// run posts as fast as requests complete, and lets everything happen.
+func (c *courier) run() {
+	c.send()
+	c.from.pump()
+	if c.completed < c.messages {
+		c.after(time.Microsecond, c.run)
+	}
+}
+
+func (c *courier) send() {
+	c.completed += len(c.from.end.send.take())
+	for c.posted < c.messages && c.from.qp.sq.len() < courierSlots {
+		id := c.posted
+		b := c.content(id)
+		at := id % courierSlots * courierSlot
+		copy(c.local.Mem[at:], b)
+		half := len(b) / 2
+		wr := verbs.SendWR{
+			ID: uint64(id), Op: verbs.OpSendImm, Flags: verbs.FlagSignaled, Imm: uint32(id),
+			SGL: []verbs.SGE{c.local.sge(at, half), c.local.sge(at+half, len(b)-half)},
+			AH:  testAH{}, RemoteQPN: serverQPN, RemoteQKey: testKey,
+			RemoteAddr: c.remote.Base + uint64(at), RKey: c.remote.Key,
+		}
+		if c.kind == verbs.UC && id%3 == 0 {
+			wr.Op = verbs.OpWriteImm
+		}
+		c.from.post(wr)
+		c.posted++
+	}
+}
+
+func (c *courier) postReceive(slot int) {
+	at := inboxAt + slot*courierSlot
+	clear(c.remote.Mem[at : at+courierSlot])
+	c.to.postRecv(verbs.RecvWR{ID: uint64(slot), SGL: []verbs.SGE{c.remote.sge(at, 100), c.remote.sge(at+100, courierSlot-100)}})
+}
+
+func (c *courier) check() {
+	for _, wc := range c.to.recv.take() {
+		id := int(wc.Imm)
+		want := c.content(id)
+		at, head := inboxAt+int(wc.ID)*courierSlot, 0
+		expected := verbs.WC{ID: wc.ID, Opcode: verbs.WCRecv, HasImm: true, Imm: wc.Imm, QPN: serverQPN}
+		switch {
+		case c.kind == verbs.UD:
+			head = GRHLen
+			expected.SrcQPN, expected.HasGRH = clientQPN, true
+		case id%3 == 0:
+			expected.Opcode = verbs.WCRecvWriteImm
+			at = id % courierSlots * courierSlot
+		}
+		expected.Bytes = uint32(head + len(want))
+		require.Equal(c.t, expected, wc)
+		require.True(c.t, bytes.Equal(want, c.remote.Mem[at+head:at+head+len(want)]), "message %d is not whole", id)
+		c.arrived = append(c.arrived, id)
+		c.postReceive(int(wc.ID))
+	}
+}
+
+// TestUnreliableModel: whatever the network does, what is delivered is whole, and
+// the sender is not held up.
+func TestUnreliableModel(t *testing.T) {
+	const messages = 2000
+	for _, kind := range []verbs.QPType{verbs.UC, verbs.UD} {
+		for name, f := range map[string]faults{
+			"none": {}, "loss": {loss: 0.1}, "duplication": {duplication: 0.2}, "reordering": {reordering: 0.1},
+			"corruption": {corruption: 0.05}, "all": {loss: 0.1, duplication: 0.05, reordering: 0.1, corruption: 0.01},
+		} {
+			t.Run(fmt.Sprintf("%v, %s", kind, name), func(t *testing.T) {
+				t.Parallel()
+				for seed := range uint64(2) {
+					c := newCourier(t, kind, messages, seed, f)
+					c.run()
+					c.network.run(time.Minute)
+					require.Equal(t, messages, c.completed, "requests completed")
+					c.remote.requireGuards(t)
+					require.Empty(t, c.to.events)
+					require.Equal(t, courierSlots, c.to.rq.Len()+len(c.held()), "receives that did not complete")
+					distinct := slices.Compact(slices.Sorted(slices.Values(c.arrived)))
+					switch name {
+					case "none":
+						require.Len(t, c.arrived, messages)
+						require.Equal(t, distinct, c.arrived, "in order, once")
+					case "loss":
+						require.Equal(t, distinct, c.arrived, "in order, once")
+						require.Less(t, len(distinct), messages)
+					case "duplication":
+						require.Greater(t, len(c.arrived), len(distinct))
+						if kind == verbs.UD { // elsewhere a packet that comes twice breaks its message
+							require.Len(t, distinct, messages)
+						}
+					}
+					require.Greater(t, len(distinct), messages/3, "messages that came through")
+				}
+			})
+		}
+	}
+}
+
+// held is the receive that a broken message has left to the next.
+func (c *courier) held() []uint64 {
+	if c.to.qp.inReceive {
+		return []uint64{c.to.qp.current.id}
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+package transition
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Limits are what a device allows in the attributes of its queue pairs.
+type Limits struct {
+	Ports          int
+	PKeys          int // entries of the P_Key table; zero if not known
+	InitReadAtomic int // greatest MaxInitReadAtomic
+	DestReadAtomic int // greatest MaxDestReadAtomic
+}
+
+var names = []struct {
+	mask verbs.QPAttrMask
+	name string
+}{
+	{verbs.QPAttrPKeyIndex, "PKeyIndex"}, {verbs.QPAttrPort, "Port"}, {verbs.QPAttrAccess, "Access"},
+	{verbs.QPAttrQKey, "QKey"}, {verbs.QPAttrAddress, "Address"}, {verbs.QPAttrPathMTU, "PathMTU"},
+	{verbs.QPAttrTimeout, "Timeout"}, {verbs.QPAttrRetryCount, "RetryCount"}, {verbs.QPAttrRNRRetry, "RNRRetry"},
+	{verbs.QPAttrRQPSN, "RQPSN"}, {verbs.QPAttrMaxInitReadAtomic, "MaxInitReadAtomic"},
+	{verbs.QPAttrMaxDestReadAtomic, "MaxDestReadAtomic"}, {verbs.QPAttrMinRNRTimer, "MinRNRTimer"},
+	{verbs.QPAttrSQPSN, "SQPSN"}, {verbs.QPAttrDestQPN, "DestQPN"},
+}
+
+// Name is the name of the first attribute in the mask, as the verbs package
+// spells it.
+func Name(mask verbs.QPAttrMask) string {
+	for _, a := range names {
+		if mask&a.mask != 0 {
+			return a.name
+		}
+	}
+	return fmt.Sprintf("bits %#x", uint32(mask))
+}
+
+var errNoTransition = errors.New("there is no such transition")
+
+// Check says what is wrong with a change of a queue pair that is in the state
+// from; mask says which attributes are given. Without QPAttrState the state
+// stays.
+func Check(service verbs.QPType, from verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAttrMask, limits Limits) error {
+	to := from
+	if mask&verbs.QPAttrState != 0 {
+		to = attr.State
+	}
+	given := mask &^ verbs.QPAttrState
+	var rule attrs
+	switch {
+	case to == verbs.QPReset, to == verbs.QPError && from != verbs.QPReset:
+	default:
+		if service < 0 || int(service) >= len(rules) {
+			return fmt.Errorf("there is no transport service %v", service)
+		}
+		var ok bool
+		if rule, ok = rules[service][step{from, to}]; !ok {
+			return errNoTransition
+		}
+	}
+	if missing := rule.required &^ given; missing != 0 {
+		return fmt.Errorf("attribute %s is missing", Name(missing))
+	}
+	if extra := given &^ (rule.required | rule.optional); extra != 0 {
+		return fmt.Errorf("attribute %s is not taken in this transition", Name(extra))
+	}
+	return checkValues(attr, given, limits)
+}
+
+const psnMask = 0xffffff
+
+// checkValues names the first attribute whose value is out of its range.
+func checkValues(a *verbs.QPAttr, given verbs.QPAttrMask, l Limits) error {
+	if given&verbs.QPAttrPKeyIndex != 0 && (a.PKeyIndex < 0 || l.PKeys > 0 && a.PKeyIndex >= l.PKeys) {
+		return outOfRange("PKeyIndex", a.PKeyIndex, 0, l.PKeys-1)
+	}
+	if given&verbs.QPAttrPathMTU != 0 && !a.PathMTU.Valid() {
+		return fmt.Errorf("attribute PathMTU is %d, it must be 256, 512, 1024, 2048 or 4096", a.PathMTU)
+	}
+	for _, f := range [...]struct {
+		mask             verbs.QPAttrMask
+		value, low, high int
+	}{
+		{verbs.QPAttrPort, a.Port, 1, l.Ports},
+		{verbs.QPAttrDestQPN, int(a.DestQPN), 2, 0xffffff},
+		{verbs.QPAttrRQPSN, int(a.RQPSN), 0, psnMask},
+		{verbs.QPAttrSQPSN, int(a.SQPSN), 0, psnMask},
+		{verbs.QPAttrTimeout, int(a.Timeout), 0, 31},
+		{verbs.QPAttrRetryCount, int(a.RetryCount), 0, 7},
+		{verbs.QPAttrRNRRetry, int(a.RNRRetry), 0, 7},
+		{verbs.QPAttrMinRNRTimer, int(a.MinRNRTimer), 0, 31},
+		{verbs.QPAttrMaxInitReadAtomic, a.MaxInitReadAtomic, 0, l.InitReadAtomic},
+		{verbs.QPAttrMaxDestReadAtomic, a.MaxDestReadAtomic, 0, l.DestReadAtomic},
+	} {
+		if given&f.mask != 0 && (f.value < f.low || f.value > f.high) {
+			return outOfRange(Name(f.mask), f.value, f.low, f.high)
+		}
+	}
+	return nil
+}
+
+func outOfRange(name string, value, low, high int) error {
+	return fmt.Errorf("attribute %s is %d, it must be from %d to %d", name, value, low, high)
+}

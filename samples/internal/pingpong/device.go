@@ -1,0 +1,118 @@
+package pingpong
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// ChooseDevice is the name of the device that was asked for, or of the first of
+// the list.
+func (o *Options) ChooseDevice(list []verbs.DeviceInfo) (string, error) {
+	if o.Device != "" {
+		return o.Device, nil
+	}
+	if len(list) == 0 {
+		return "", errors.New("no device found")
+	}
+	o.say("using device %s, the first one found", list[0].Name)
+	return list[0].Name, nil
+}
+
+// CheckDevice refuses options that the device cannot satisfy, and returns the
+// attributes of its port.
+func (o *Options) CheckDevice(dev verbs.Device) (verbs.PortAttr, error) {
+	attr, err := dev.Query()
+	if err != nil {
+		return verbs.PortAttr{}, err
+	}
+	port, err := dev.QueryPort(o.Port)
+	if err != nil {
+		return verbs.PortAttr{}, err
+	}
+	switch service := o.program.Service; {
+	case !attr.Transports.Has(service):
+		err = fmt.Errorf("device %s has no transport service %v", dev.Name(), service)
+	case o.RxDepth > attr.MaxQPWR:
+		err = fmt.Errorf("device %s takes at most %d receives, not the %d of -r", dev.Name(), attr.MaxQPWR, o.RxDepth)
+	case service == verbs.UD && o.Size > int(port.ActiveMTU):
+		err = fmt.Errorf("a datagram holds at most the port's MTU, %d bytes, not the %d of -s", port.ActiveMTU, o.Size)
+	case service != verbs.UD && o.MTU > port.ActiveMTU:
+		err = fmt.Errorf("the port's MTU is %d, give -m at most that", port.ActiveMTU)
+	case uint64(o.Size) > uint64(attr.MaxMessage):
+		err = fmt.Errorf("device %s sends at most %d bytes at a time, not the %d of -s", dev.Name(), attr.MaxMessage, o.Size)
+	}
+	return port, err
+}
+
+// rocePort is the port that the handshake understands.
+const rocePort = 4791
+
+// chooseGID is the entry of the GID table that was asked for or, if none was, one
+// for RoCEv2: of the peer's family if that is known, IPv4 otherwise if there is
+// one.
+func (o *Options) chooseGID(table []verbs.GIDEntry, peer netip.Addr) (verbs.GIDEntry, error) {
+	usable := func(e verbs.GIDEntry) bool { return e.UDPPort == 0 || e.UDPPort == rocePort }
+	var found *verbs.GIDEntry
+	for i := range table {
+		e := &table[i]
+		if o.GIDIndex >= 0 {
+			if e.Index != o.GIDIndex {
+				continue
+			}
+			if !usable(*e) {
+				return *e, fmt.Errorf("GID index %d, %v, answers on UDP port %d, and the peer cannot be told another than %d: use an address whose port is free", e.Index, e.GID.Addr(), e.UDPPort, rocePort)
+			}
+			return *e, nil
+		}
+		if e.Type == verbs.GIDRoCEv2 && usable(*e) && (!peer.IsValid() || rank(e, peer) > 0) && (found == nil || rank(e, peer) > rank(found, peer)) {
+			found = e
+		}
+	}
+	if found == nil {
+		return verbs.GIDEntry{}, fmt.Errorf("GID table of port %d has no entry %s:%s", o.Port, o.wanted(peer), describe(table))
+	}
+	return *found, nil
+}
+
+// rank is higher for addresses that rather reach the peer; 0 for none.
+func rank(e *verbs.GIDEntry, peer netip.Addr) int {
+	a := e.GID.Addr()
+	switch {
+	case peer.IsValid() && a.Is4() != peer.Is4():
+		return 0
+	case peer.IsValid() && a.IsLinkLocalUnicast() == peer.IsLinkLocalUnicast():
+		return 4
+	case a.Is4():
+		return 3
+	case !a.IsLinkLocalUnicast():
+		return 2
+	}
+	return 1
+}
+
+func (o *Options) wanted(peer netip.Addr) string {
+	switch {
+	case o.GIDIndex >= 0:
+		return fmt.Sprintf("with index %d", o.GIDIndex)
+	case peer.IsValid():
+		return fmt.Sprintf("for RoCEv2 on UDP port %d that reaches %v", rocePort, peer)
+	}
+	return fmt.Sprintf("for RoCEv2 on UDP port %d", rocePort)
+}
+
+func describe(table []verbs.GIDEntry) string {
+	if len(table) == 0 {
+		return " it is empty"
+	}
+	s := ""
+	for _, e := range table {
+		s += fmt.Sprintf(" %d is %v (%v)", e.Index, e.GID.Addr(), e.Type)
+		if e.UDPPort != 0 && e.UDPPort != rocePort {
+			s += fmt.Sprintf(" on port %d", e.UDPPort)
+		}
+	}
+	return s
+}

@@ -1,0 +1,193 @@
+package pingpong
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Address is what one side tells the other.
+type Address struct {
+	LID uint16
+	QPN uint32 // 24 bits
+	PSN uint32 // 24 bits, of the first packet that this side sends
+	GID verbs.GID
+	// GIDIndex is the place of the GID in the table of this side's port. It is
+	// not told.
+	GIDIndex int
+}
+
+func (a Address) print(out io.Writer, side string) {
+	_, _ = fmt.Fprintf(out, "  %-15s LID 0x%04x, QPN 0x%06x, PSN 0x%06x, GID %v\n", side+":", a.LID, a.QPN, a.PSN, netip.AddrFrom16(a.GID))
+}
+
+// To is the way to the peer at that address, from this side's.
+func (o *Options) To(mine, theirs Address) verbs.AddressAttr {
+	return verbs.AddressAttr{DGID: theirs.GID, DLID: theirs.LID, SGIDIndex: mine.GIDIndex, Port: o.Port, SL: o.SL}
+}
+
+const (
+	messageLen = 52
+	doneLen    = 5
+	done       = "done\x00"
+	// answerTimeout is how long the peer may take to answer.
+	answerTimeout = 30 * time.Second
+)
+
+func (a Address) encode() []byte {
+	return fmt.Appendf(nil, "%04x:%06x:%06x:%x\x00", a.LID, a.QPN, a.PSN, a.GID[:])
+}
+
+func decode(b []byte) (a Address, err error) {
+	text, _, ended := strings.Cut(string(b), "\x00")
+	fields := strings.Split(text, ":")
+	bad := fmt.Errorf("the peer's address is %q, want LID:QPN:PSN:GID in hexadecimal", text)
+	if !ended || len(fields) != 4 || len(fields[3]) != 2*len(a.GID) {
+		return a, bad
+	}
+	number := func(s string, bits int) uint32 {
+		v, e := strconv.ParseUint(s, 16, bits)
+		if e != nil {
+			err = bad
+		}
+		return uint32(v)
+	}
+	a.LID = uint16(number(fields[0], 16))
+	a.QPN, a.PSN = number(fields[1], 24), number(fields[2], 24)
+	for i := range a.GID {
+		a.GID[i] = byte(number(fields[3][2*i:2*i+2], 8))
+	}
+	return a, err
+}
+
+// Peer is the TCP connection to the other side.
+type Peer struct {
+	o    *Options
+	conn net.Conn
+	mine Address
+	stop func() bool
+}
+
+// Meet waits for a client, or connects to the server.
+func (o *Options) Meet(ctx context.Context) (*Peer, error) {
+	conn, err := o.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := conn.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	// A deadline in the past ends what is waited for.
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	return &Peer{o: o, conn: conn, stop: stop}, nil
+}
+
+func (o *Options) connect(ctx context.Context) (net.Conn, error) {
+	port := strconv.Itoa(o.TCPPort)
+	if o.Client() {
+		return new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(o.Host, port))
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", ":"+port)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = listener.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = listener.Close() })()
+	o.say("waiting for a client on TCP port %d", o.TCPPort)
+	return listener.Accept()
+}
+
+// Introduce tells the peer the address of this side's queue pair and takes the
+// peer's. A server only listens here: Ready tells its address.
+func (p *Peer) Introduce(dev verbs.Device, port verbs.PortAttr, qp verbs.QP) (mine, theirs Address, err error) {
+	table, err := dev.GIDs(p.o.Port)
+	if err != nil {
+		return mine, theirs, err
+	}
+	mine = Address{LID: port.LID, QPN: qp.Num(), PSN: rand.Uint32N(1 << 24)}
+	routed := port.LinkLayer != verbs.LinkInfiniBand || p.o.GIDIndex >= 0
+	var peer netip.Addr
+	if !p.o.Client() {
+		if theirs, err = p.receive(routed); err != nil {
+			return mine, theirs, err
+		}
+		peer = theirs.GID.Addr()
+	}
+	if routed {
+		e, err := p.o.chooseGID(table, peer)
+		if err != nil {
+			return mine, theirs, err
+		}
+		mine.GID, mine.GIDIndex = e.GID, e.Index
+	}
+	if p.o.Client() {
+		if err = p.send(mine.encode()); err == nil {
+			theirs, err = p.receive(routed)
+		}
+		if err != nil {
+			return mine, theirs, err
+		}
+	}
+	p.mine = mine
+	mine.print(p.o.out, "local address")
+	theirs.print(p.o.out, "remote address")
+	return mine, theirs, nil
+}
+
+// Ready tells the peer that this side's queue pair is up. Once a server's Ready
+// returns, the client has its address.
+func (p *Peer) Ready() error {
+	if p.o.Client() {
+		return p.send([]byte(done))
+	}
+	if err := p.send(p.mine.encode()); err != nil {
+		return err
+	}
+	b, err := p.read(doneLen)
+	if err == nil && string(b) != done {
+		err = fmt.Errorf("the client wrote %q, want %q", b, done)
+	}
+	return err
+}
+
+// Close closes the connection.
+func (p *Peer) Close() error {
+	p.stop()
+	return p.conn.Close()
+}
+
+func (p *Peer) send(b []byte) error {
+	_, err := p.conn.Write(b)
+	return err
+}
+
+// receive reads the peer's address, with a GID if packets are routed by it.
+func (p *Peer) receive(routed bool) (Address, error) {
+	b, err := p.read(messageLen)
+	if err != nil {
+		return Address{}, err
+	}
+	a, err := decode(b)
+	if err == nil && routed && a.GID == (verbs.GID{}) {
+		err = errors.New("the peer has told no GID: give it -g")
+	}
+	return a, err
+}
+
+func (p *Peer) read(n int) ([]byte, error) {
+	b := make([]byte, n)
+	got, err := io.ReadFull(p.conn, b)
+	if err != nil {
+		return nil, fmt.Errorf("read %d bytes of the handshake from %v, %d came: %w", n, p.conn.RemoteAddr(), got, err)
+	}
+	return b, nil
+}

@@ -1,0 +1,61 @@
+package pingpong
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// filler is what messages are filled with.
+const filler = 0x7b
+
+// Memory is memory for one message, behind head bytes for what precedes it. It
+// stays where it is until free is called.
+func (o *Options) Memory(head int) (mem []byte, free func()) {
+	mem = make([]byte, max(head+o.Size, 1))
+	for i := range mem {
+		mem[i] = filler
+	}
+	if o.Client() && o.Check {
+		mark(mem[head : head+o.Size])
+	}
+	var pinner runtime.Pinner
+	pinner.Pin(&mem[0])
+	return mem, pinner.Unpin
+}
+
+// mark makes the message of a client that the server is to validate.
+func mark(message []byte) {
+	for i := 0; i < len(message); i += os.Getpagesize() {
+		message[i] = 0
+	}
+}
+
+// Entry is the scatter-gather list of n bytes of a region; an empty one is left
+// out.
+func Entry(mr verbs.MR, at, n int) []verbs.SGE {
+	if n == 0 {
+		return nil
+	}
+	return []verbs.SGE{{Addr: mr.Addr() + uint64(at), Length: uint32(n), LKey: mr.LKey()}}
+}
+
+// Validate checks, if that was asked for, what a server has received: all of it,
+// where the C programs look at the first byte of each page.
+func (o *Options) Validate(message []byte) error {
+	if !o.Check || o.Client() {
+		return nil
+	}
+	for i, b := range message {
+		want := byte(filler)
+		if i%os.Getpagesize() == 0 {
+			want = 0
+		}
+		if b != want {
+			return fmt.Errorf("invalid data in page %d: byte %d of the message is %#02x, want %#02x; was the client given -c too?", i/os.Getpagesize(), i, b, want)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Installs what the virtual machine for tests needs (Debian and its like, as
+# root), fetches its kernel and builds its image. Elsewhere it names what is
+# missing. With CI=true anything missing is an error.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+lacking=$(scripts/rig -missing)
+if [ -n "$lacking" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+	echo "installing" $lacking
+	export DEBIAN_FRONTEND=noninteractive
+	if { apt-get update && apt-get install -y --no-install-recommends $lacking; } >/dev/null; then
+		lacking=$(scripts/rig -missing)
+	fi
+fi
+if [ -n "$lacking" ]; then
+	echo "missing Debian packages:" $lacking >&2
+	echo "skipped without them: the tests in the virtual machine" >&2
+elif scripts/rig -prepare; then
+	exit 0
+else
+	echo "skipped without the kernel: the tests in the virtual machine" >&2
+fi
+[ "${CI:-}" != true ] || exit 1
