@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -226,13 +227,20 @@ func TestGuestCycles(t *testing.T) {
 	for range 20 { // what is kept for ever is there now
 		cycle()
 	}
-	files, maps, resident := openFiles(t), mappings(t), residentPages(t)
-	for range 1000 {
-		cycle()
+	const rounds, perRound = 10, 100
+	var resident [rounds]int
+	files, maps := openFiles(t), mappings(t)
+	for round := range resident {
+		for range perRound {
+			cycle()
+		}
+		resident[round] = residentPages(t)
 	}
 	assert.Equal(t, files, openFiles(t), "files")
 	assert.InDelta(t, maps, mappings(t), 40, "mappings")
-	assert.Less(t, residentPages(t)-resident, 1000, "resident pages: 1000 cycles keep one each")
+	// The heap of Go comes and goes; what is kept for ever raises the least of it.
+	growth := slices.Min(resident[rounds/2:]) - slices.Min(resident[:rounds/2])
+	assert.Less(t, growth, rounds/2*perRound/2, "resident pages: %v", resident)
 }
 
 func openFiles(t *testing.T) int {

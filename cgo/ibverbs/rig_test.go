@@ -23,6 +23,22 @@ func TestRig(t *testing.T) {
 	})
 }
 
+// TestRigSanitized runs them under AddressSanitizer. It leaves out those that
+// measure memory, of which the sanitizer has its own.
+func TestRigSanitized(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a minute, and longer to build")
+	}
+	rig.Require(t)
+	requireHeaders(t)
+	rig.Run(t, rig.Job{
+		Files:   map[string]string{"/bin/ibverbs.test": rig.BuildTest(t, ".", "-asan", "-tags", "verbs")},
+		Script:  "VERBENA_GUEST=1 ibverbs.test -test.v -test.timeout 150s -test.run ^TestGuest -test.skip 'Cycles|NoAllocation'",
+		MTU:     4500,
+		Timeout: 3 * time.Minute,
+	})
+}
+
 // The tests that begin with TestBroken want a machine that lacks something.
 const script = `
 export VERBENA_GUEST=1
