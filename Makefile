@@ -3,37 +3,45 @@
 # make check   formatting, vet on every platform, staticcheck
 # make bench   benchmarks
 # make build   the programs, into bin/
+# make rig     the tests in the virtual machine with the kernel's RDMA stack alone
 
 GO ?= go
 
-.PHONY: all build demo test bench check setup clean
+# The driver for adapters is built where the headers of libibverbs are.
+TAGS = $(shell [ "`$(GO) env CGO_ENABLED`" = 1 ] && pkg-config --exists libibverbs 2>/dev/null && echo verbs)
+
+.PHONY: all build demo test rig bench check setup clean
 
 all: build
 
 build:
-	$(GO) build -o bin/ ./samples/...
+	$(GO) build -tags "$(TAGS)" -o bin/ ./samples/...
 
 demo: build
 	@bin/demo
 
 setup:
 	@scripts/setup.sh
+	@scripts/rig-setup.sh
 
 # The race detector needs cgo and a C compiler; setup installs one where it may.
 test: setup
 	@if [ "$$($(GO) env CGO_ENABLED)" = 1 ]; then \
-		set -x; $(GO) test -race -timeout 14m ./...; \
+		set -x; $(GO) test -race -tags "$(TAGS)" -timeout 20m ./...; \
 	else \
 		echo "no C compiler (Debian package gcc): the tests run without the race detector"; \
-		set -x; $(GO) test -timeout 14m ./...; \
+		set -x; $(GO) test -timeout 20m ./...; \
 	fi
+
+rig: setup
+	$(GO) test -tags "$(TAGS)" -timeout 20m -run 'Rig|Interop|Foreign|Samples' -v ./internal/rig ./cgo/... ./samples
 
 bench:
 	$(GO) test -run '^$$' -bench . ./...
-	@if [ -d bench ]; then set -x; $(GO) run ./bench; fi
+	$(GO) run ./bench
 
 check:
 	@scripts/check.sh
 
 clean:
-	rm -rf bin
+	rm -rf bin .build

@@ -4,15 +4,24 @@
 # anything missing is an error.
 set -euo pipefail
 
-# program | Debian packages | what is skipped without it
+# program or header | Debian packages | what is skipped without it
 needs='gcc|gcc libc6-dev|the race detector
+pkg-config|pkg-config|the driver for adapters
+infiniband/verbs.h|libibverbs-dev|the driver for adapters
 tshark|tshark|decoding captures with tshark
 dumpcap|tshark|capturing between network namespaces
 ip|iproute2|the tests between network namespaces'
 
+have() {
+	case $1 in
+	*.h) [ -e "/usr/include/$1" ] ;;
+	*) command -v "$1" >/dev/null ;;
+	esac
+}
+
 missing() {
 	while IFS='|' read -r program packages skipped; do
-		command -v "$program" >/dev/null || echo "$program|$packages|$skipped"
+		have "$program" || echo "$program|$packages|$skipped"
 	done <<<"$needs"
 }
 
