@@ -21,7 +21,7 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	err := transition.Check(verbs.RC, q.state, &a, mask, limits)
 	if err == nil && q.state == verbs.QPSendQueueDrained && to == q.state {
-		err = errors.New("a path is not changed in this state")
+		err = errors.New("there is no such transition on this device")
 	}
 	if err != nil {
 		return fmt.Errorf("modify queue pair %#x, %v to %v: %w: %w", q.num, q.state, to, err, verbs.ErrInvalid)
