@@ -70,7 +70,7 @@ func Check(service verbs.QPType, from verbs.QPState, attr *verbs.QPAttr, mask ve
 	return checkValues(attr, given, limits)
 }
 
-const psnMask = 0xffffff
+const most24 = 0xffffff // of queue pair and packet sequence numbers
 
 // checkValues names the first attribute whose value is out of its range.
 func checkValues(a *verbs.QPAttr, given verbs.QPAttrMask, l Limits) error {
@@ -81,13 +81,22 @@ func checkValues(a *verbs.QPAttr, given verbs.QPAttrMask, l Limits) error {
 		return fmt.Errorf("attribute PathMTU is %d, it must be 256, 512, 1024, 2048 or 4096", a.PathMTU)
 	}
 	for _, f := range [...]struct {
+		mask       verbs.QPAttrMask
+		value, low uint32
+	}{
+		{verbs.QPAttrDestQPN, a.DestQPN, 2}, // 0 and 1 are for management (IBTA 3.3)
+		{verbs.QPAttrRQPSN, a.RQPSN, 0},
+		{verbs.QPAttrSQPSN, a.SQPSN, 0},
+	} {
+		if given&f.mask != 0 && (f.value < f.low || f.value > most24) {
+			return fmt.Errorf("attribute %s is %#x, it must be from %d to %#x", Name(f.mask), f.value, f.low, most24)
+		}
+	}
+	for _, f := range [...]struct {
 		mask             verbs.QPAttrMask
 		value, low, high int
 	}{
 		{verbs.QPAttrPort, a.Port, 1, l.Ports},
-		{verbs.QPAttrDestQPN, int(a.DestQPN), 2, 0xffffff},
-		{verbs.QPAttrRQPSN, int(a.RQPSN), 0, psnMask},
-		{verbs.QPAttrSQPSN, int(a.SQPSN), 0, psnMask},
 		{verbs.QPAttrTimeout, int(a.Timeout), 0, 31},
 		{verbs.QPAttrRetryCount, int(a.RetryCount), 0, 7},
 		{verbs.QPAttrRNRRetry, int(a.RNRRetry), 0, 7},
