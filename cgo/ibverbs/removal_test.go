@@ -31,6 +31,7 @@ func large(a, b *end) verbs.SendWR {
 // The kernel's rxe has no way to take a device from a program: to delete it
 // waits until the program closes it, and what is under way goes on.
 func TestDeleted(t *testing.T) {
+	requireGuest(t)
 	var ended <-chan error
 	t.Run("transfer", func(t *testing.T) {
 		a, b := pair(t, openAdapter(t), openSoft(t, soft.Faults{}), config{})
@@ -51,6 +52,7 @@ func TestDeleted(t *testing.T) {
 // all can be closed. The kernel (6.1) tells no event, since a port without an
 // interface cannot be queried any more.
 func TestUnplugged(t *testing.T) {
+	requireGuest(t)
 	var ended <-chan error
 	t.Run("transfer", func(t *testing.T) {
 		adapter := openAdapter(t)
