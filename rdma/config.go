@@ -31,7 +31,8 @@ type Config struct {
 	// MTU is the most bytes in one packet; a connection uses the smaller of its
 	// two ends'. Zero: the port's active MTU, which is also the largest allowed.
 	MTU verbs.MTU
-	// SL is the service level, 0 to 15 (0 to 7 on Ethernet).
+	// SL is the service level, 0 to 15 (0 to 7 on Ethernet). The software device
+	// accepts it, TrafficClass and HopLimit, and does not put them on packets.
 	SL uint8
 	// TrafficClass is the IP header's: DSCP in the upper six bits.
 	TrafficClass uint8

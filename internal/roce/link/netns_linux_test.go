@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -20,17 +21,27 @@ import (
 func namespace(t *testing.T, commands string) {
 	t.Helper()
 	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skip("needs ip from iproute2")
+		lack(t, "ip (Debian package iproute2)", err)
 	}
 	runtime.LockOSThread() // never unlocked: the thread ends with the test
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Skipf("may not create a network namespace: %v", err)
+		lack(t, "leave to make a network namespace", err)
 	}
 	for line := range strings.Lines(commands) {
 		if args := strings.Fields(line); len(args) > 0 {
 			ip(t, args...)
 		}
 	}
+}
+
+// lack skips a test for what the machine lacks, except in CI, where a skipped
+// test would hide a broken one.
+func lack(t *testing.T, what string, err error) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatalf("the test needs %s: %v", what, err)
+	}
+	t.Skipf("the test needs %s: %v", what, err)
 }
 
 func ip(t *testing.T, args ...string) string {
