@@ -77,9 +77,9 @@ func (c *completionQueue) overflow() {
 	}
 }
 
-// failOverrun puts the queue pairs in error whose completion queue has overflowed
-// . It is not done on the spot, since one of them may be in the
-// middle of a packet.
+// failOverrun puts the queue pairs in error whose completion queue has
+// overflowed. It is not done on the spot, since one of them may be in the middle
+// of a packet.
 func (d *Device) failOverrun() {
 	for len(d.overrun) > 0 {
 		c := d.overrun[0]
