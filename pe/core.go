@@ -3,6 +3,7 @@ package pe
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync/atomic"
 )
@@ -20,9 +21,11 @@ type Core struct {
 	engine   atomic.Pointer[Engine]
 	state    atomic.Int32
 	onChange func(prev, next State)
+	watchers []*watcher // replaced as a whole
 	userData any
 	err      error
 
+	pools     []*pool
 	inFlight  int
 	allocated int // tasks out of the pools, those in flight included
 
@@ -78,6 +81,31 @@ func (c *Core) SetUserData(v any) { c.userData = v }
 // nil sets none. It may be called in any state, and counts for changes that have
 // not been reported yet too.
 func (c *Core) OnStateChange(f func(prev, next State)) { c.onChange = f }
+
+// watcher is a function given to Watch.
+type watcher struct{ f func(prev, next State) }
+
+// Watch adds a function that is called like that of OnStateChange, and after it,
+// until stop is called. It is for packages that build on contexts; the function
+// of OnStateChange is the program's.
+func (c *Core) Watch(f func(prev, next State)) (stop func()) {
+	w := &watcher{f}
+	c.watchers = append(slices.Clip(c.watchers), w)
+	return func() {
+		w.f = func(State, State) {} // it may be just about to be called
+		c.watchers = slices.DeleteFunc(slices.Clone(c.watchers), func(o *watcher) bool { return o == w })
+	}
+}
+
+// tell reports a change of state.
+func (c *Core) tell(prev, next State) {
+	if f := c.onChange; f != nil {
+		f(prev, next)
+	}
+	for _, w := range c.watchers {
+		w.f(prev, next)
+	}
+}
 
 // Start takes the context from Idle to Running, or to Starting when running
 // needs something that takes time, such as a peer. Without an engine it fails
@@ -247,6 +275,9 @@ func (c *Core) enter(prev, next State) {
 func (c *Core) halt() {
 	c.stopDue = true
 	c.enter(c.State(), Stopping)
+	for _, p := range c.pools {
+		p.summon()
+	}
 	c.settle()
 }
 

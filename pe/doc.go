@@ -58,7 +58,11 @@
 // back to the user. In its callback, or whenever it is not in flight, a task may
 // be changed, submitted again, kept or freed. If submission fails, it remains
 // the user's. Nothing is allocated in memory after the pool was made: a pool of
-// n tasks allows n at a time, and the next Alloc fails with [ErrExhausted].
+// n tasks allows n at a time, and the next Alloc fails with [ErrExhausted]; a
+// [Waiter] tells when to try again.
+//
+// A pool has one callback for all of its tasks. Where each is to have its own, the
+// pool is made with [Done] and [Failed], and the tasks are submitted with [Submit].
 //
 // [Aggregate] and [OptimizeReports] trade delay for throughput; neither can make
 // a task wait for ever.

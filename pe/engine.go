@@ -37,6 +37,7 @@ type Engine struct {
 	contexts []*Core // replaced as a whole, so that passes may iterate over it
 	active   int     // contexts that are not Idle
 	changes  queue[change]
+	due      queue[*pool] // with waiters that can go on
 
 	calls calls
 	alarm alarm
@@ -156,21 +157,22 @@ func (e *Engine) report(ch change) {
 	}
 }
 
-// deliver runs the state callbacks that are due. Those that they bring about
-// wait for the next call, so that it ends.
+// deliver runs the state callbacks that are due, and serves those who wait for
+// tasks. What they bring about waits for the next call, so that it ends.
 func (e *Engine) deliver() int {
 	n := e.changes.len()
 	for range n {
 		ch := e.changes.pop()
-		if f := ch.core.onChange; f != nil {
-			f(ch.prev, ch.next)
-		}
+		ch.core.tell(ch.prev, ch.next)
+	}
+	for range e.due.len() {
+		n += e.due.pop().serve()
 	}
 	return n
 }
 
 // queued reports whether the engine itself has something to do.
-func (e *Engine) queued() bool { return e.changes.len() > 0 || e.calls.pending() }
+func (e *Engine) queued() bool { return e.changes.len() > 0 || e.due.len() > 0 || e.calls.pending() }
 
 // Active is the number of contexts on the engine that are not Idle. It belongs to
 // the goroutine that drives the engine.

@@ -15,10 +15,27 @@ type Pool[T any] struct {
 	failed error // the one of an exhausted pool, made in advance
 }
 
+// exhaustedError is the error of a pool with no task left. It knows the pool, so
+// that one can wait for it.
+type exhaustedError struct {
+	pool *pool
+	n    int // tasks of the pool
+}
+
+func (e *exhaustedError) Error() string {
+	return fmt.Sprintf("pe: cannot allocate: %s: %v: all %d tasks are allocated; free one, or make the pool larger", e.pool.object(), ErrExhausted, e.n)
+}
+
+func (e *exhaustedError) Is(target error) bool { return target == ErrExhausted }
+
 // pool is the part of a pool that does not depend on the kind of task.
 type pool struct {
-	core *Core
-	name string
+	core      *Core
+	name      string
+	available func() int
+
+	queue waiters
+	due   bool // the engine is to serve the queue
 }
 
 func (p *pool) object() string { return "pool " + strconv.Quote(p.name) + " of " + p.core.object() }
@@ -45,7 +62,8 @@ func NewPool[T any](c *Core, name string, n int, taskOf func(*T) *Task, init fun
 		free:   make([]*T, 0, n),
 		taskOf: taskOf,
 	}
-	p.failed = fmt.Errorf("pe: cannot allocate: %s: %w: all %d tasks are allocated; free one, or make the pool larger", p.object(), ErrExhausted, n)
+	p.available = p.Available
+	p.failed = &exhaustedError{&p.pool, n}
 	for i := n - 1; i >= 0; i-- {
 		item := &p.items[i]
 		if init != nil {
@@ -58,6 +76,7 @@ func NewPool[T any](c *Core, name string, n int, taskOf func(*T) *Task, init fun
 		t.pool, t.self = &p.pool, t
 		p.free = append(p.free, item)
 	}
+	c.pools = append(c.pools, &p.pool)
 	return p, nil
 }
 
@@ -97,6 +116,9 @@ func (p *Pool[T]) Free(item *T) error {
 	t.userData = nil
 	p.free = append(p.free, item)
 	p.core.allocated--
+	if p.queue.head != nil {
+		p.summon()
+	}
 	if p.core.State() == Stopping {
 		p.core.settle()
 	}

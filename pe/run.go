@@ -38,7 +38,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		default:
 		}
 		switch {
-		case e.active == 0 && e.draining && e.changes.len() == 0:
+		case e.active == 0 && e.draining && e.changes.len() == 0 && e.due.len() == 0:
 			return context.Cause(ctx)
 		case e.active == 0 && !e.queued():
 			return nil

@@ -45,6 +45,14 @@ func (t *Task) UserData() any { return t.userData }
 // SetUserData stores a value of the user's with the task, until it is freed.
 func (t *Task) SetUserData(v any) { t.userData = v }
 
+// Engine is the engine that drives the task's context, or nil.
+func (t *Task) Engine() *Engine {
+	if t.pool == nil {
+		return nil
+	}
+	return t.pool.core.Engine()
+}
+
 // InFlight reports whether the task is submitted and not completed.
 func (t *Task) InFlight() bool { return t.life == taskInFlight }
 

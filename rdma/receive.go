@@ -196,6 +196,9 @@ func (t *ReceiveTask) Free() error {
 	return dst.Free()
 }
 
+// Engine is the engine that drives the task's context, or nil.
+func (t *ReceiveTask) Engine() *pe.Engine { return t.task.Engine() }
+
 // InFlight reports whether the task is submitted and not completed.
 func (t *ReceiveTask) InFlight() bool { return t.task.InFlight() }
 

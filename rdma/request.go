@@ -68,6 +68,9 @@ func (r *request) SubmitWith(flags pe.SubmitFlags) error { return r.submit(flags
 // limits of the device.
 func (r *request) TrySubmit() error { return r.submit(0, true) }
 
+// Engine is the engine that drives the task's context, or nil.
+func (r *request) Engine() *pe.Engine { return r.task.Engine() }
+
 // InFlight reports whether the task is submitted and not completed.
 func (r *request) InFlight() bool { return r.task.InFlight() }
 

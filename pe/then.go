@@ -1,0 +1,57 @@
+package pe
+
+import "fmt"
+
+// Submittable is what tasks of all kinds have in common for those who use them,
+// such as *rdma.WriteTask. It is for type parameters.
+type Submittable interface {
+	comparable // a task that is missing can be told
+	Submit() error
+	Free() error
+	InFlight() bool
+	UserData() any
+	SetUserData(v any)
+}
+
+// then is the user data of a task that has a callback of its own.
+type then[T any] func(T, error)
+
+// Done is the callback of success, and Failed the one of failure, for pools whose
+// tasks each have a callback of their own, set with Submit or Then:
+//
+//	writes, err := r.WritePool(16, pe.Done, pe.Failed)
+//	...
+//	err = pe.Submit(task, func(t *rdma.WriteTask, err error) { ... })
+//
+// A task that was given none remains the user's when it has completed, as always,
+// and nothing is called.
+func Done[T Submittable](t T) { Failed(t, nil) }
+
+// Failed is the callback of failure that goes with Done.
+func Failed[T Submittable](t T, err error) {
+	if f, ok := t.UserData().(then[T]); ok && f != nil {
+		f(t, err)
+	}
+}
+
+// Then sets the callback of a task whose pool was made with Done and Failed. It
+// is called, on the engine's goroutine, each time that the task has completed,
+// with nil or what it failed with, until another is set or the task is freed. It
+// is for tasks that are submitted with flags or several at a time; Submit does
+// for others. It takes the place of the task's user data, and allocates nothing.
+func Then[T Submittable](t T, f func(t T, err error)) { t.SetUserData(then[T](f)) }
+
+// Submit submits a task whose pool was made with Done and Failed, and has f called
+// when it has completed, as Then does. If it fails, the task remains the
+// caller's, and f is not called. Its errors are those of the task's Submit, and
+// ErrInvalid without f.
+func Submit[T Submittable](t T, f func(t T, err error)) error {
+	if f == nil {
+		return fmt.Errorf("pe: cannot submit a task with no function to call: %w", ErrInvalid)
+	}
+	if t.InFlight() {
+		return t.Submit() // says why it cannot be, and leaves the callback alone
+	}
+	Then(t, f)
+	return t.Submit()
+}

@@ -1,0 +1,104 @@
+package pe_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/pe"
+)
+
+// errand is a job with the methods that users of a task see.
+type errand struct {
+	*job
+	on *device
+}
+
+func (r errand) Submit() error { return r.on.submit(r.job, 0) }
+func (r errand) Free() error   { return r.on.jobs.Free(r.job) }
+
+// errand takes a job from a pool that is made with Done and Failed.
+func (d *device) errand(t testing.TB) errand {
+	t.Helper()
+	j, err := d.jobs.Alloc()
+	require.NoError(t, err)
+	r := errand{j, d}
+	j.done = func(_ *job, err error) {
+		if err == nil {
+			pe.Done(r)
+		} else {
+			pe.Failed(r, err)
+		}
+	}
+	return r
+}
+
+func TestThenEachTaskHasItsOwnCallback(t *testing.T) {
+	e, d := connected(t, 2)
+	require.NoError(t, d.Start())
+	a, b := d.errand(t), d.errand(t)
+	var trace []string
+	require.NoError(t, pe.Submit(a, func(r errand, err error) {
+		require.Equal(t, a, r)
+		require.NoError(t, err)
+		trace = append(trace, "a")
+	}))
+	require.NoError(t, pe.Submit(b, func(r errand, err error) {
+		require.ErrorIs(t, err, errFlushed)
+		trace = append(trace, "b")
+	}))
+	d.complete(1, errFlushed)
+	d.complete(0, nil)
+	quiesce(t, e)
+	require.Equal(t, []string{"b", "a"}, trace)
+
+	// It stays for the next submission, until it is set anew.
+	require.NoError(t, a.Submit())
+	d.complete(0, nil)
+	quiesce(t, e)
+	require.Equal(t, []string{"b", "a", "a"}, trace)
+	pe.Then(a, nil)
+	require.NoError(t, a.Submit())
+	d.complete(0, nil)
+	quiesce(t, e)
+	require.Len(t, trace, 3)
+
+	require.NoError(t, a.Free())
+	require.Nil(t, a.UserData(), "a freed task keeps its callback")
+	require.NoError(t, b.Free())
+}
+
+func TestThenRefusals(t *testing.T) {
+	e, d := connected(t, 1)
+	require.NoError(t, d.Start())
+	a := d.errand(t)
+	require.ErrorIs(t, pe.Submit(a, nil), pe.ErrInvalid)
+	require.False(t, a.InFlight())
+
+	called := 0
+	require.NoError(t, pe.Submit(a, func(errand, error) { called++ }))
+	require.ErrorIs(t, pe.Submit(a, func(errand, error) { called += 100 }), pe.ErrInUse)
+	d.complete(0, nil)
+	quiesce(t, e)
+	require.Equal(t, 1, called, "a refused submission changed the callback")
+
+	// User data of another kind is no callback.
+	a.SetUserData("mine")
+	require.NoError(t, a.Submit())
+	d.complete(0, nil)
+	quiesce(t, e)
+	require.Equal(t, 1, called)
+	require.NoError(t, a.Free())
+}
+
+func TestThenAllocatesNothing(t *testing.T) {
+	e, d := connected(t, 1)
+	require.NoError(t, d.Start())
+	a := d.errand(t)
+	n := 0
+	f := func(errand, error) { n++ }
+	pe.Then(a, f)
+	require.Zero(t, testing.AllocsPerRun(100, func() { pe.Then(a, f) }))
+	require.NoError(t, a.Free())
+	quiesce(t, e)
+}

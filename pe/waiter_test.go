@@ -1,0 +1,200 @@
+package pe_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/verbena-rdma/verbena/pe"
+)
+
+// customer wants a job and waits for it.
+type customer struct {
+	d   *device
+	w   *pe.Waiter
+	job *job
+	err error
+	hit int // calls of its function
+}
+
+func (d *device) customer() *customer {
+	c := &customer{d: d}
+	c.w = pe.NewWaiter(func() {
+		c.hit++
+		c.ask()
+	})
+	return c
+}
+
+func (c *customer) ask() {
+	c.job, c.err = c.d.jobs.Alloc()
+	if c.err != nil && c.w.Wait(fmt.Errorf("wrapped: %w", c.err)) {
+		c.err = nil
+	}
+}
+
+func TestWaiterFirstComeFirstServed(t *testing.T) {
+	e, d := connected(t, 2)
+	require.NoError(t, d.Start())
+	var list []*customer
+	for range 5 {
+		c := d.customer()
+		c.ask()
+		list = append(list, c)
+	}
+	served := func() (n []int) {
+		quiesce(t, e)
+		for i, c := range list {
+			if c.job != nil {
+				n = append(n, i)
+			}
+		}
+		return n
+	}
+	require.Equal(t, []int{0, 1}, served())
+	list[2].w.Leave()
+	list[2].w.Leave()
+	require.NoError(t, d.jobs.Free(list[1].job))
+	require.NoError(t, d.jobs.Free(list[0].job))
+	require.Zero(t, list[3].hit, "called inside Free")
+	require.Equal(t, []int{0, 1, 3, 4}, served())
+	require.Zero(t, list[2].hit)
+	require.Equal(t, 1, list[3].hit)
+	require.NoError(t, d.jobs.Free(list[3].job))
+	require.NoError(t, d.jobs.Free(list[4].job))
+}
+
+func TestWaiterHearsOfTheEnd(t *testing.T) {
+	e, d := connected(t, 1)
+	require.NoError(t, d.Start())
+	first, second := d.customer(), d.customer()
+	first.ask()
+	second.ask()
+	require.NoError(t, d.Stop())
+	quiesce(t, e)
+	require.ErrorIs(t, second.err, pe.ErrBadState)
+	require.NoError(t, d.jobs.Free(first.job))
+	require.False(t, second.w.Wait(errors.New("some other error")))
+	require.Equal(t, pe.Idle, d.State())
+}
+
+func TestWaiterPanicCostsNobodyTheTurn(t *testing.T) {
+	e, d := connected(t, 2)
+	require.NoError(t, d.Start())
+	a, b := d.customer(), d.customer()
+	a.ask()
+	b.ask()
+	_, err := d.jobs.Alloc()
+	bad := pe.NewWaiter(func() { panic("oops") })
+	require.True(t, bad.Wait(err))
+	c := d.customer()
+	c.ask()
+	require.NoError(t, d.jobs.Free(a.job))
+	require.NoError(t, d.jobs.Free(b.job))
+	require.Panics(t, func() { _, _ = e.Progress() })
+	quiesce(t, e)
+	require.NotNil(t, c.job)
+	require.NoError(t, d.jobs.Free(c.job))
+}
+
+func TestWaiterAllocatesNothing(t *testing.T) {
+	e, d := connected(t, 1)
+	require.NoError(t, d.Start())
+	a, b := d.customer(), d.customer()
+	b.ask()
+	w := pe.NewWaiter(func() {})
+	_, err := d.jobs.Alloc()
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		w.Wait(err)
+		w.Leave()
+	}))
+	a.ask()
+	require.NoError(t, d.jobs.Free(b.job))
+	quiesce(t, e)
+	require.NoError(t, d.jobs.Free(a.job))
+}
+
+// Whatever happens, no task lies idle while somebody waits for one, and those
+// who wait get theirs in order.
+func TestWaiterModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		e, d := connected(t, rapid.IntRange(1, 3).Draw(rt, "tasks"))
+		require.NoError(rt, d.Start())
+		var queue, got []*customer
+		take := func() {
+			for len(queue) > 0 && queue[0].job != nil {
+				got = append(got, queue[0])
+				queue = queue[1:]
+			}
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"ask": func(*rapid.T) {
+				// Not past those who wait.
+				if d.jobs.Available() == 0 || len(queue) == 0 {
+					c := d.customer()
+					c.ask()
+					queue = append(queue, c)
+					take()
+				}
+			},
+			"leave": func(rt *rapid.T) {
+				if len(queue) > 0 {
+					i := rapid.IntRange(0, len(queue)-1).Draw(rt, "who")
+					queue[i].w.Leave()
+					queue = slices.Delete(queue, i, i+1)
+				}
+			},
+			"free": func(rt *rapid.T) {
+				if len(got) > 0 {
+					i := rapid.IntRange(0, len(got)-1).Draw(rt, "whose")
+					require.NoError(rt, d.jobs.Free(got[i].job))
+					got = slices.Delete(got, i, i+1)
+				}
+			},
+			"": func(rt *rapid.T) {
+				quiesce(t, e)
+				take()
+				for _, c := range queue {
+					require.Nil(rt, c.job, "out of turn")
+					require.NoError(rt, c.err)
+				}
+				if len(queue) > 0 {
+					require.Zero(rt, d.jobs.Available(), "a task lies idle while somebody waits")
+				}
+			},
+		})
+		require.NoError(rt, d.Stop())
+		for _, c := range got {
+			require.NoError(rt, d.jobs.Free(c.job))
+		}
+		quiesce(t, e)
+		for _, c := range queue {
+			require.ErrorIs(rt, c.err, pe.ErrBadState)
+		}
+	})
+}
+
+func TestWatch(t *testing.T) {
+	e, d := connected(t, 1)
+	var trace []string
+	d.OnStateChange(func(_, next pe.State) { trace = append(trace, "program "+next.String()) })
+	var stop func()
+	stop = d.Watch(func(_, next pe.State) {
+		trace = append(trace, "first "+next.String())
+		stop()
+	})
+	defer d.Watch(func(_, next pe.State) { trace = append(trace, "second "+next.String()) })()
+	require.NoError(t, d.Start())
+	quiesce(t, e)
+	require.NoError(t, d.Stop())
+	quiesce(t, e)
+	require.Equal(t, []string{
+		"program Running", "first Running", "second Running",
+		"program Stopping", "second Stopping",
+		"program Idle", "second Idle",
+	}, trace)
+}
