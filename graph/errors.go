@@ -1,0 +1,91 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Errors of this package, matched with errors.Is. Those of the engine come
+// through wrapped, and match those of package pe.
+var (
+	// ErrInvalid: an argument has a value that can never be right.
+	ErrInvalid = errors.New("invalid argument")
+	// ErrCycle: nodes wait for one another. The error is a *CycleError.
+	ErrCycle = errors.New("graph has a cycle")
+	// ErrEngine: a node's task belongs to another engine than the graph.
+	ErrEngine = errors.New("task of another engine")
+	// ErrPanicked: a function of a node did not return.
+	ErrPanicked = errors.New("function panicked")
+	// ErrFlushed: the graph was stopped before all nodes of the instance had run.
+	ErrFlushed = errors.New("flushed")
+)
+
+// CycleError names the nodes of a cycle. It matches ErrCycle.
+type CycleError struct {
+	Graph string
+	Nodes []string // each comes before the next, and the last before the first
+}
+
+// Error names the nodes on the cycle.
+func (e *CycleError) Error() string {
+	return fmt.Sprintf("graph: build %q: %v: %s → %s; leave out one of these edges", e.Graph, ErrCycle, strings.Join(e.Nodes, " → "), e.Nodes[0])
+}
+
+// Is makes the error match ErrCycle.
+func (e *CycleError) Is(target error) bool { return target == ErrCycle }
+
+// NodeError is the error of a node that was run and failed.
+type NodeError struct {
+	Node string
+	Err  error
+}
+
+// Error names the node and the reason.
+func (e *NodeError) Error() string { return fmt.Sprintf("node %q: %v", e.Node, e.Err) }
+
+// Unwrap returns the reason.
+func (e *NodeError) Unwrap() error { return e.Err }
+
+// RunError is the error of an instance that failed. It matches what its nodes'
+// errors match, and ErrFlushed if the graph was stopped meanwhile.
+type RunError struct {
+	Graph   string
+	Failed  []*NodeError // in the order in which they failed
+	NotRun  []string     // for they depend on nodes that failed, or were flushed
+	Stopped bool         // the graph was stopped before these nodes were begun
+}
+
+// Error names the nodes that failed, with the reasons, and those that were not run.
+func (e *RunError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "graph: run of %q: ", e.Graph)
+	for i, n := range e.Failed {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		b.WriteString(n.Error())
+	}
+	if len(e.NotRun) > 0 {
+		if len(e.Failed) > 0 {
+			b.WriteString("; ")
+		}
+		b.WriteString("not run: " + strings.Join(e.NotRun, ", "))
+	}
+	if e.Stopped {
+		b.WriteString(" (" + ErrFlushed.Error() + ": the graph was stopped)")
+	}
+	return b.String()
+}
+
+// Unwrap returns the errors of the nodes, and ErrFlushed if the graph was stopped.
+func (e *RunError) Unwrap() []error {
+	list := make([]error, 0, len(e.Failed)+1)
+	for _, n := range e.Failed {
+		list = append(list, n)
+	}
+	if e.Stopped {
+		list = append(list, ErrFlushed)
+	}
+	return list
+}

@@ -1,0 +1,87 @@
+package graph
+
+import "github.com/verbena-rdma/verbena/pe"
+
+// Graph is a context that runs instances of one graph. It is driven by an engine
+// (package pe), and Running as soon as it is started.
+type Graph[V any] struct {
+	*pe.Core
+	name  string
+	nodes []*node[V]
+	pools []*Pool[V]
+
+	ready    queue[ref[V]] // nodes to be run
+	ended    queue[*Instance[V]]
+	running  int // instances
+	stopping bool
+}
+
+// ref is a node of an instance.
+type ref[V any] struct {
+	inst  *Instance[V]
+	index int
+}
+
+func newGraph[V any](name string, nodes []*node[V]) *Graph[V] {
+	g := &Graph[V]{name: name, nodes: nodes}
+	g.Core = pe.NewCore(name, backend[V]{g})
+	return g
+}
+
+// turn bounds the nodes that one Progress runs, so that other contexts get theirs.
+const turn = 128
+
+// backend keeps the methods that the engine calls apart from those of the Core.
+type backend[V any] struct{ g *Graph[V] }
+
+func (b backend[V]) Start() (bool, error) {
+	b.g.stopping = false
+	return true, nil
+}
+
+func (b backend[V]) Progress() int {
+	g, n := b.g, 0
+	for ; n < turn && g.ready.len() > 0; n++ {
+		r := g.ready.pop()
+		r.inst.run(r.index)
+	}
+	for range g.ended.len() {
+		n++
+		g.ended.pop().report()
+	}
+	b.settle()
+	return n
+}
+
+func (b backend[V]) Arm() bool {
+	g := b.g
+	return g.ready.len() == 0 && g.ended.len() == 0 && !(g.stopping && g.running == 0)
+}
+
+func (b backend[V]) Stop() {
+	g := b.g
+	g.stopping = true
+	g.ready.clear()
+	for _, p := range g.pools {
+		for _, i := range p.all {
+			i.flush()
+		}
+	}
+	g.Wake()
+	b.settle()
+}
+
+func (b backend[V]) Idle() {}
+
+// settle says that the graph has stopped, once it has.
+func (b backend[V]) settle() {
+	if b.g.stopping && b.g.running == 0 {
+		b.g.Stopped()
+	}
+}
+
+// enqueue has a node run.
+func (g *Graph[V]) enqueue(i *Instance[V], index int) {
+	g.ready.push(ref[V]{i, index})
+	g.Wake()
+}

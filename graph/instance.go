@@ -1,0 +1,186 @@
+package graph
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/pe"
+)
+
+// Instance is one run of a graph. It is a task: it is allocated, submitted,
+// submitted again, and freed like any other, and belongs to the goroutine that
+// drives the engine. It can be a node of another graph.
+type Instance[V any] struct {
+	task  pe.Task
+	pool  *Pool[V]
+	value V
+
+	// By node.
+	steps  []step
+	states []nodeState
+	needs  []int // how many of those that it depends on have not succeeded
+
+	left   int // nodes that have neither ended nor been skipped
+	failed []*NodeError
+	cut    bool // the graph was stopped before all nodes were begun
+}
+
+type nodeState uint8
+
+const (
+	pending nodeState = iota
+	begun
+	waiting // for a task
+	ended
+	skipped
+)
+
+// Submit runs the graph on the instance's value. From here to the callback the
+// value is the nodes'. If Submit fails, the instance remains the caller's. It
+// allocates nothing. Errors are those of pe.Task.Begin.
+func (i *Instance[V]) Submit() error {
+	if err := i.task.Begin("submit an instance"); err != nil {
+		return err
+	}
+	g := i.pool.graph
+	g.running++
+	i.failed, i.cut = nil, false
+	i.left = len(g.nodes)
+	for j, n := range g.nodes {
+		i.states[j], i.needs[j] = pending, n.needs
+		if n.needs == 0 {
+			g.enqueue(i, j)
+		}
+	}
+	return nil
+}
+
+// Free puts the instance back into its pool. It is legal whenever the instance is
+// not in flight. Errors are those of pe.Pool.Free.
+func (i *Instance[V]) Free() error {
+	if i.pool == nil {
+		return fmt.Errorf("graph: free an instance: %w: it came from no pool", ErrInvalid)
+	}
+	if err := i.pool.tasks.Free(i); err != nil {
+		return err
+	}
+	var none V
+	i.value = none
+	return nil
+}
+
+// Value is what the instance works on.
+func (i *Instance[V]) Value() V { return i.value }
+
+// SetValue sets what the next run works on. It fails with pe.ErrInUse while the
+// instance is in flight.
+func (i *Instance[V]) SetValue(value V) error {
+	if i.task.InFlight() {
+		return fmt.Errorf("graph: set the value of an instance of %q: it is in flight: %w; wait for its callback", i.pool.graph.name, pe.ErrInUse)
+	}
+	i.value = value
+	return nil
+}
+
+// InFlight reports whether the instance is submitted and has not come back.
+func (i *Instance[V]) InFlight() bool { return i.task.InFlight() }
+
+// Engine is the engine that drives the graph, or nil.
+func (i *Instance[V]) Engine() *pe.Engine { return i.task.Engine() }
+
+// UserData returns what SetUserData stored since the instance was allocated.
+func (i *Instance[V]) UserData() any { return i.task.UserData() }
+
+// SetUserData stores a value of the user's with the instance, until it is freed.
+func (i *Instance[V]) SetUserData(v any) { i.task.SetUserData(v) }
+
+// run begins a node.
+func (i *Instance[V]) run(index int) {
+	i.states[index] = begun
+	i.steps[index].run()
+}
+
+// finish takes note of the end of a node.
+func (i *Instance[V]) finish(index int, err error) {
+	if i.states[index] != begun {
+		return
+	}
+	g := i.pool.graph
+	n := g.nodes[index]
+	i.states[index] = ended
+	i.left--
+	if err != nil {
+		i.failed = append(i.failed, &NodeError{n.name, err})
+	}
+	for _, j := range n.after {
+		switch {
+		case i.states[j] != pending:
+		case err != nil:
+			i.skip(j)
+		default:
+			if i.needs[j]--; i.needs[j] == 0 {
+				g.enqueue(i, j)
+			}
+		}
+	}
+	i.settle()
+}
+
+// skip leaves out a node, and what depends on it.
+func (i *Instance[V]) skip(index int) {
+	if i.states[index] != pending {
+		return
+	}
+	i.states[index] = skipped
+	i.left--
+	for _, j := range i.pool.graph.nodes[index].after {
+		i.skip(j)
+	}
+}
+
+// flush leaves out all nodes that have not been begun.
+func (i *Instance[V]) flush() {
+	if !i.task.InFlight() || i.left == 0 {
+		return
+	}
+	for j := range i.states {
+		if i.states[j] == waiting {
+			i.steps[j].leave()
+			i.states[j] = pending
+		}
+		if i.states[j] == pending {
+			i.cut = true
+			i.skip(j)
+		}
+	}
+	i.settle()
+}
+
+// settle has the callback run when all nodes have had their turn.
+func (i *Instance[V]) settle() {
+	if i.left == 0 {
+		i.pool.graph.ended.push(i)
+		i.pool.graph.Wake()
+	}
+}
+
+// report runs the callback.
+func (i *Instance[V]) report() {
+	i.pool.graph.running--
+	i.task.End()
+	if len(i.failed) == 0 && !i.cut {
+		i.pool.done(i)
+		return
+	}
+	i.pool.failed(i, i.err())
+}
+
+func (i *Instance[V]) err() *RunError {
+	g := i.pool.graph
+	e := &RunError{Graph: g.name, Failed: i.failed, Stopped: i.cut}
+	for j, s := range i.states {
+		if s == skipped {
+			e.NotRun = append(e.NotRun, g.nodes[j].name)
+		}
+	}
+	return e
+}

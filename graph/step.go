@@ -1,0 +1,121 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/pe"
+)
+
+// step runs one node of one instance. It is made with the instance, so that
+// running it allocates nothing.
+type step interface {
+	// run begins the node, and calls Instance.finish when it has ended.
+	run()
+	// leave takes back a node that waits for a task.
+	leave()
+}
+
+// errPanicked is the outcome of a function until it has returned.
+var errPanicked = fmt.Errorf("%w, or ended its goroutine", ErrPanicked)
+
+// call is a node that is a function.
+type call[V any] struct{ f func(V) error }
+
+type callStep[V any] struct {
+	call[V]
+	inst  *Instance[V]
+	index int
+}
+
+func (c call[V]) make(i *Instance[V], index int) step { return &callStep[V]{c, i, index} }
+
+func (s *callStep[V]) run() {
+	err := errPanicked
+	defer func() { s.inst.finish(s.index, err) }()
+	err = s.f(s.inst.value)
+}
+
+func (s *callStep[V]) leave() {}
+
+// taskKind is a node that is a task.
+type taskKind[V any, T pe.Submittable] struct {
+	alloc   func(V) (T, error)
+	collect func(V, T) error
+}
+
+type taskStep[V any, T pe.Submittable] struct {
+	*taskKind[V, T]
+	inst   *Instance[V]
+	index  int
+	waiter *pe.Waiter
+	ended  func(T, error)
+}
+
+func (k *taskKind[V, T]) make(i *Instance[V], index int) step {
+	s := &taskStep[V, T]{taskKind: k, inst: i, index: index}
+	s.waiter = pe.NewWaiter(s.again)
+	s.ended = s.completed
+	return s
+}
+
+func (s *taskStep[V, T]) run() {
+	err, pending := errPanicked, false
+	defer func() {
+		if !pending {
+			s.inst.finish(s.index, err)
+		}
+	}()
+	var t T
+	if t, err = s.alloc(s.inst.value); err != nil {
+		if pending = s.waiter.Wait(err); pending {
+			s.inst.states[s.index] = waiting
+		}
+		return
+	}
+	if err = s.check(t); err != nil {
+		return
+	}
+	if err = pe.Submit(t, s.ended); err != nil {
+		err = errors.Join(err, t.Free())
+		return
+	}
+	pending = true
+}
+
+// check refuses tasks that would never come back to this engine. One of another
+// engine is not even freed: it belongs to another goroutine.
+func (s *taskStep[V, T]) check(t T) error {
+	var none T
+	if t == none {
+		return fmt.Errorf("%w: the function that allocates its task returned none, and no error", ErrInvalid)
+	}
+	owned, ok := any(t).(interface{ Engine() *pe.Engine })
+	if ok && owned.Engine() != s.inst.pool.graph.Engine() {
+		return fmt.Errorf("%w: its pool is of a context that is not on the engine of the graph, and it was left allocated", ErrEngine)
+	}
+	return nil
+}
+
+// again runs the node when a task of the pool that was exhausted is there.
+func (s *taskStep[V, T]) again() {
+	s.inst.states[s.index] = begun
+	s.run()
+}
+
+func (s *taskStep[V, T]) leave() { s.waiter.Leave() }
+
+// completed ends the node when its task has.
+func (s *taskStep[V, T]) completed(t T, err error) {
+	pe.Then(t, nil)
+	defer func() {
+		if e := t.Free(); err == nil {
+			err = e
+		}
+		s.inst.finish(s.index, err)
+	}()
+	if err == nil && s.collect != nil {
+		err = errPanicked
+		err = s.collect(s.inst.value, t)
+	}
+}
