@@ -36,6 +36,16 @@ func (e *Engine) owned(op string) error {
 	return nil
 }
 
+// MayBlock fails with ErrReentrant in a callback: one that waited for the engine
+// would wait for itself. It is for implementers of calls that wait for what the
+// engine does, which any goroutine may make. The operation is for the error.
+func (e *Engine) MayBlock(op string) error {
+	if e.driven.Load() && onDriver() {
+		return fmt.Errorf("pe: cannot %s: %w; it would wait for itself: do it in another goroutine, or with callbacks", op, ErrReentrant)
+	}
+	return nil
+}
+
 // onDriver reports whether the calling goroutine is inside a pass of an engine.
 // It looks at the stack, which is slow, so that Progress need not leave a mark
 // for calls that are rare or wrong. A callback of one engine that touches

@@ -1,0 +1,77 @@
+package await
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Errors of this package, matched with errors.Is. A wait that a context.Context
+// ended matches the cause of that (context.Cause); errors of tasks, pools and the
+// engine come through wrapped, and match those of their own packages.
+var (
+	// ErrInvalid: an argument has a value that can never be right.
+	ErrInvalid = errors.New("invalid argument")
+	// ErrPending: the operation has not completed yet.
+	ErrPending = errors.New("operation is still pending")
+	// ErrPanicked: a function of the caller's did not return.
+	ErrPanicked = errors.New("function panicked")
+	// ErrStopped: the context has stopped before it was in the state waited for.
+	ErrStopped = errors.New("context has stopped")
+	// ErrBusy: somebody is receiving messages already.
+	ErrBusy = errors.New("messages are being received already")
+	// ErrClosed: the Receiver has been closed.
+	ErrClosed = errors.New("closed")
+)
+
+// errPanicked is the outcome of a function until it has returned.
+var errPanicked = fmt.Errorf("await: %w, or ended its goroutine", ErrPanicked)
+
+// ended is the error of a wait that ctx ended with nothing left behind.
+func ended(ctx context.Context, op string) error {
+	return fmt.Errorf("await: %s: %w", op, context.Cause(ctx))
+}
+
+// Pending is the error of Task when it stopped waiting for a task that the device
+// has. The task goes on, as if nobody had asked: it may yet read from its source
+// and write to its destination, here or at the peer. Until it has completed its
+// buffers are in use, so that nothing hands them out again and their memory cannot
+// be closed; then it is freed, and they with it. Its results are not collected.
+type Pending struct {
+	cause error
+	done  chan struct{}
+	err   error // written before done is closed
+}
+
+// Error says why the wait ended, and that the operation did not.
+func (p *Pending) Error() string {
+	return fmt.Sprintf("await: wait for a task: %v; the task goes on, and its memory is in use until Pending.Done", p.cause)
+}
+
+// Unwrap returns the cause of the end of the wait.
+func (p *Pending) Unwrap() error { return p.cause }
+
+// Done is closed when the task has completed and been freed.
+func (p *Pending) Done() <-chan struct{} { return p.done }
+
+// Err is how the operation ended: nil if it succeeded. Before Done is closed it is
+// ErrPending.
+func (p *Pending) Err() error {
+	select {
+	case <-p.done:
+		return p.err
+	default:
+		return ErrPending
+	}
+}
+
+// Wait waits until the task has completed and been freed, and returns Err; or until
+// ctx ends, and then returns an error that matches ErrPending and ctx's cause.
+func (p *Pending) Wait(ctx context.Context) error {
+	select {
+	case <-p.done:
+		return p.err
+	case <-ctx.Done():
+		return fmt.Errorf("await: %w: %w", ErrPending, context.Cause(ctx))
+	}
+}

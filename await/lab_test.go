@@ -1,0 +1,146 @@
+package await_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/await"
+	"github.com/verbena-rdma/verbena/pe"
+)
+
+var errFlushed = errors.New("flushed")
+
+// job is a task of a lab.
+type job struct {
+	task pe.Task
+	lab  *lab
+	err  error // what it is to end with
+}
+
+func (j *job) Submit() error {
+	if err := j.task.Begin("submit a job"); err != nil {
+		return err
+	}
+	j.lab.posted = append(j.lab.posted, j)
+	return nil
+}
+
+func (j *job) Free() error {
+	if err := j.lab.jobs.Free(j); err != nil {
+		return err
+	}
+	j.err = nil
+	return nil
+}
+
+func (j *job) InFlight() bool    { return j.task.InFlight() }
+func (j *job) UserData() any     { return j.task.UserData() }
+func (j *job) SetUserData(v any) { j.task.SetUserData(v) }
+
+// lab is a context whose jobs end when they are told to, or at once.
+type lab struct {
+	*pe.Core
+	jobs   *pe.Pool[job]
+	posted []*job
+	done   []*job
+	auto   bool // jobs end by themselves
+	slow   bool // Start leaves it Starting
+	bust   error
+}
+
+type labBackend lab
+
+func newLab(t testing.TB, n int) *lab {
+	t.Helper()
+	l := &lab{}
+	l.Core = pe.NewCore("lab", (*labBackend)(l))
+	var err error
+	l.jobs, err = pe.NewPool(l.Core, "jobs", n, func(j *job) *pe.Task { return &j.task }, func(j *job) { j.lab = l })
+	require.NoError(t, err)
+	return l
+}
+
+// finish ends the oldest job.
+func (l *lab) finish(err error) {
+	j := l.posted[0]
+	l.posted = l.posted[1:]
+	j.err = err
+	l.done = append(l.done, j)
+	l.Wake()
+}
+
+func (b *labBackend) Start() (bool, error) { return !b.slow, b.bust }
+
+func (b *labBackend) Progress() int {
+	n := 0
+	for b.auto && len(b.posted) > 0 {
+		(*lab)(b).finish(nil)
+	}
+	for len(b.done) > 0 {
+		j := b.done[0]
+		b.done = b.done[1:]
+		n++
+		j.task.End()
+		if j.err == nil {
+			pe.Done(j)
+		} else {
+			pe.Failed(j, j.err)
+		}
+	}
+	if b.State() == pe.Stopping && b.InFlight() == 0 {
+		b.Stopped()
+	}
+	return n
+}
+
+func (b *labBackend) Arm() bool {
+	return len(b.done) == 0 && (!b.auto || len(b.posted) == 0) && (b.State() != pe.Stopping || b.InFlight() > 0)
+}
+
+func (b *labBackend) Stop() {
+	for len(b.posted) > 0 {
+		(*lab)(b).finish(errFlushed)
+	}
+}
+
+func (b *labBackend) Idle() {}
+
+// drive has an engine driven until the test ends.
+func drive(t testing.TB, contexts ...pe.Context) *pe.Engine {
+	t.Helper()
+	e, err := pe.New(pe.Config{})
+	require.NoError(t, err)
+	for _, c := range contexts {
+		require.NoError(t, e.Connect(c))
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- await.Run(ctx, e) }()
+	t.Cleanup(func() {
+		stop()
+		require.ErrorIs(t, <-ended, context.Canceled)
+		require.NoError(t, e.Close())
+	})
+	return e
+}
+
+// do runs f on the engine's goroutine.
+func do(t testing.TB, e *pe.Engine, f func()) {
+	t.Helper()
+	require.NoError(t, await.Func(context.Background(), e, func() error {
+		f()
+		return nil
+	}))
+}
+
+// running makes a lab that runs.
+func running(t testing.TB, n int) (*pe.Engine, *lab) {
+	t.Helper()
+	l := newLab(t, n)
+	e := drive(t, l)
+	require.NoError(t, await.Start(context.Background(), l))
+	return e, l
+}

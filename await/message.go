@@ -1,0 +1,46 @@
+package await
+
+import (
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// Message is a message that has been received. It and its data are valid until the
+// body of the loop that got it ends; then its buffer takes another message.
+type Message struct {
+	buf    *bufinv.Buf
+	length int
+	opcode rdma.ReceiveOpcode
+	imm    uint32
+	conn   *rdma.Connection
+	err    error // of a receive that failed
+}
+
+// Data is what was sent, in the memory it was received in. Of a write with
+// immediate it is empty: its data went where the peer wrote it.
+func (m *Message) Data() []byte {
+	if m.opcode == rdma.ReceivedWriteImm {
+		return nil
+	}
+	return m.buf.Bytes()
+}
+
+// Length is the number of bytes that came, those of a write with immediate
+// included.
+func (m *Message) Length() int { return m.length }
+
+// Opcode says what kind of message came.
+func (m *Message) Opcode() rdma.ReceiveOpcode { return m.opcode }
+
+// Imm returns the 32 bits of immediate data, and whether the message had any.
+func (m *Message) Imm() (imm uint32, ok bool) { return m.imm, m.opcode != rdma.ReceivedSend }
+
+// Connection is the connection that the message came from. It may be compared
+// anywhere; its methods belong to the engine's goroutine.
+func (m *Message) Connection() *rdma.Connection { return m.conn }
+
+// take fills in what a receive has brought.
+func (m *Message) take(t *rdma.ReceiveTask) {
+	m.length, m.opcode, m.conn, m.err = t.Length(), t.Opcode(), t.Connection(), nil
+	m.imm, _ = t.Imm()
+}

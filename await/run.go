@@ -1,0 +1,42 @@
+package await
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/pe"
+)
+
+// Run drives an engine as its own Run does, but also while every context is Idle,
+// until ctx ends: for programs that start contexts from other goroutines. When ctx
+// ends, all contexts are stopped, and Run returns what pe.Engine.Run returns then.
+func Run(ctx context.Context, e *pe.Engine) error {
+	if e == nil {
+		return fmt.Errorf("await: run: %w: no engine is given", ErrInvalid)
+	}
+	k := &keeper{}
+	k.Core = pe.NewCore("await.Run", (*keeperBackend)(k))
+	if err := e.Connect(k); err != nil {
+		return err
+	}
+	err := k.Start()
+	if err == nil {
+		err = e.Run(ctx)
+	}
+	if closing := k.Close(); err == nil {
+		err = closing
+	}
+	return err
+}
+
+// keeper is a context that is Running and has nothing to do. It keeps the engine's
+// Run from returning.
+type keeper struct{ *pe.Core }
+
+type keeperBackend keeper
+
+func (b *keeperBackend) Start() (bool, error) { return true, nil }
+func (b *keeperBackend) Progress() int        { return 0 }
+func (b *keeperBackend) Arm() bool            { return true }
+func (b *keeperBackend) Stop()                { b.Stopped() }
+func (b *keeperBackend) Idle()                {}

@@ -1,0 +1,113 @@
+package await
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/pe"
+)
+
+// Context is a context of an engine: anything that embeds a *pe.Core.
+type Context interface {
+	pe.Context
+	Name() string
+	Engine() *pe.Engine
+	State() pe.State
+	Err() error
+	Start() error
+	Stop() error
+	Watch(f func(prev, next pe.State)) (stop func())
+}
+
+// State waits until a context is in a state, or has reported that it was. The
+// program's own function for changes of state (OnStateChange) has run by then,
+// except where the context is in the state already.
+//
+// A wait for Running or Starting fails with ErrStopped, and the context's Err, when
+// the context goes back to Idle. If ctx ends, the error matches its cause. State is
+// for any goroutine but the engine's (pe.ErrReentrant).
+func State(ctx context.Context, c Context, want pe.State) error {
+	return watch(ctx, c, want, fmt.Sprintf("wait for %v of %q", want, c.Name()), func() error { return nil })
+}
+
+// Start starts a context, and waits until it is Running, as State does. If ctx
+// ends first, the context goes on starting.
+func Start(ctx context.Context, c Context) error {
+	return watch(ctx, c, pe.Running, fmt.Sprintf("start %q", c.Name()), c.Start)
+}
+
+// Stop stops a context, and waits until it is Idle: until all of its tasks have
+// come back and been freed. If ctx ends first, the context goes on stopping.
+func Stop(ctx context.Context, c Context) error {
+	return watch(ctx, c, pe.Idle, fmt.Sprintf("stop %q", c.Name()), c.Stop)
+}
+
+// watch runs begin on the engine's goroutine and waits for the state.
+func watch(ctx context.Context, c Context, want pe.State, op string, begin func() error) error {
+	e := c.Engine()
+	if e == nil {
+		return fmt.Errorf("await: %s: %w; connect it with Engine.Connect", op, pe.ErrNotConnected)
+	}
+	w := &watcher{c: c, want: want, op: op, done: make(chan error, 1)}
+	err := Func(ctx, e, func() error {
+		if err := begin(); err != nil {
+			return fmt.Errorf("await: %s: %w", op, err)
+		}
+		w.begin()
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	select {
+	case err := <-w.done:
+		return err
+	case <-ctx.Done():
+		_ = e.Do(w.end) // an engine that is closed tells nothing any more
+		return ended(ctx, op)
+	}
+}
+
+// watcher waits for a state, on the engine's goroutine.
+type watcher struct {
+	c     Context
+	want  pe.State
+	op    string
+	alive bool // the context was seen in another state than Idle
+	stop  func()
+	done  chan error // holds one
+}
+
+func (w *watcher) begin() {
+	if w.c.State() == w.want {
+		w.done <- nil
+		return
+	}
+	w.alive = w.c.State() != pe.Idle
+	w.stop = w.c.Watch(w.changed)
+}
+
+func (w *watcher) changed(_, next pe.State) {
+	switch {
+	case next == w.want:
+		w.finish(nil)
+	case next == pe.Idle && w.alive && w.c.State() == pe.Idle:
+		w.finish(fmt.Errorf("await: %s: %w", w.op, errors.Join(ErrStopped, w.c.Err())))
+	case next != pe.Stopping:
+		w.alive = true
+	}
+}
+
+func (w *watcher) finish(err error) {
+	w.end()
+	w.done <- err
+}
+
+// end stops watching.
+func (w *watcher) end() {
+	if w.stop != nil {
+		w.stop()
+		w.stop = nil
+	}
+}

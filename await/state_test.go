@@ -1,0 +1,105 @@
+package await_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/await"
+	"github.com/verbena-rdma/verbena/pe"
+)
+
+func TestStates(t *testing.T) {
+	l := newLab(t, 1)
+	l.slow = true
+	e := drive(t, l)
+	result := make(chan error)
+	go func() { result <- await.State(background, l, pe.Running) }()
+	go func() { result <- await.Start(background, l) }()
+	require.NoError(t, await.State(background, l, pe.Starting))
+	do(t, e, l.Started)
+	require.NoError(t, <-result)
+	require.NoError(t, <-result)
+	require.NoError(t, await.State(background, l, pe.Running))
+	require.ErrorIs(t, await.Start(background, l), pe.ErrBadState)
+	require.NoError(t, await.Stop(background, l))
+	require.NoError(t, await.Stop(background, l))
+	require.Equal(t, pe.Idle, l.State())
+}
+
+// A context that goes back to Idle will not be Running.
+func TestStateNeverReached(t *testing.T) {
+	l := newLab(t, 1)
+	l.slow = true
+	e := drive(t, l)
+	result := make(chan error)
+	go func() { result <- await.Start(background, l) }()
+	require.NoError(t, await.State(background, l, pe.Starting))
+	do(t, e, func() { l.Fail(errBoom) })
+	err := <-result
+	require.ErrorIs(t, err, await.ErrStopped)
+	require.ErrorIs(t, err, errBoom)
+
+	do(t, e, func() { l.bust = errBoom })
+	require.ErrorIs(t, await.Start(background, l), errBoom)
+}
+
+func TestStateGivenUp(t *testing.T) {
+	l := newLab(t, 1)
+	drive(t, l)
+	ctx, cancel := context.WithTimeout(background, time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, await.State(ctx, l, pe.Running), context.DeadlineExceeded)
+	require.ErrorIs(t, await.State(background, newLab(t, 1), pe.Running), pe.ErrNotConnected)
+}
+
+// Run goes on while every context is Idle.
+func TestRun(t *testing.T) {
+	l := newLab(t, 1)
+	e, err := pe.New(pe.Config{})
+	require.NoError(t, err)
+	require.NoError(t, e.Connect(l))
+	ctx, cancel := context.WithCancelCause(background)
+	result := make(chan error)
+	go func() { result <- await.Run(ctx, e) }()
+	for range 3 {
+		require.NoError(t, await.Start(background, l))
+		require.NoError(t, await.Stop(background, l))
+	}
+	require.ErrorIs(t, await.Run(background, e), pe.ErrBusy)
+	require.NoError(t, await.Start(background, l))
+	cancel(errBoom)
+	require.ErrorIs(t, <-result, errBoom)
+	require.Equal(t, pe.Idle, l.State())
+	require.NoError(t, e.Close())
+	require.ErrorIs(t, await.Run(background, e), pe.ErrClosed)
+	require.ErrorIs(t, await.Run(background, nil), await.ErrInvalid)
+}
+
+func TestFunc(t *testing.T) {
+	e := drive(t)
+	require.NoError(t, await.Func(background, e, func() error { return nil }))
+	require.ErrorIs(t, await.Func(background, e, func() error { return errBoom }), errBoom)
+	require.ErrorIs(t, await.Func(background, e, nil), await.ErrInvalid)
+	require.ErrorIs(t, await.Func(background, nil, func() error { return nil }), await.ErrInvalid)
+	var inside error
+	do(t, e, func() { inside = await.Func(background, e, func() error { return nil }) })
+	require.ErrorIs(t, inside, pe.ErrReentrant)
+
+	// Once it is begun, its outcome is the outcome.
+	ctx, cancel := context.WithCancel(background)
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	go func() {
+		<-begun
+		cancel()
+		close(goOn)
+	}()
+	require.Equal(t, errBoom, await.Func(ctx, e, func() error {
+		close(begun)
+		<-goOn
+		return errBoom
+	}))
+	require.ErrorIs(t, await.Func(ctx, e, func() error { return nil }), context.Canceled)
+}

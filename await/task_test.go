@@ -1,0 +1,348 @@
+package await_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/verbena-rdma/verbena/await"
+	"github.com/verbena-rdma/verbena/pe"
+)
+
+var (
+	background = context.Background()
+	errBoom    = errors.New("boom")
+)
+
+// eventually waits for what the engine's goroutine sees.
+func eventually(t testing.TB, e *pe.Engine, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		var ok bool
+		do(t, e, func() { ok = is() })
+		if ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			require.FailNow(t, "never happened: "+what)
+		}
+	}
+}
+
+func TestTask(t *testing.T) {
+	e, l := running(t, 1)
+	do(t, e, func() { l.auto = true })
+	var collected *job
+	require.NoError(t, await.Task(background, e, l.jobs.Alloc, func(j *job) error {
+		require.False(t, j.InFlight())
+		collected = j
+		return nil
+	}))
+	require.NotNil(t, collected)
+	require.NoError(t, await.Task(background, e, l.jobs.Alloc, nil))
+	require.ErrorIs(t, await.Task(background, e, l.jobs.Alloc, func(*job) error { return errBoom }), errBoom)
+	do(t, e, func() { require.Zero(t, l.Allocated()) })
+}
+
+func TestTaskFails(t *testing.T) {
+	e, l := running(t, 1)
+	result := make(chan error)
+	go func() {
+		result <- await.Task(background, e, l.jobs.Alloc, func(*job) error { panic("collected a failure") })
+	}()
+	eventually(t, e, "the job is posted", func() bool { return len(l.posted) == 1 })
+	do(t, e, func() { l.finish(errBoom) })
+	require.ErrorIs(t, <-result, errBoom)
+	do(t, e, func() { require.Zero(t, l.Allocated()) })
+}
+
+func TestTaskRefusals(t *testing.T) {
+	e, l := running(t, 1)
+	none := func() (*job, error) { return nil, nil }
+	fails := func() (*job, error) { return nil, errBoom }
+	require.ErrorIs(t, await.Task(background, e, none, nil), await.ErrInvalid)
+	require.ErrorIs(t, await.Task(background, e, fails, nil), errBoom)
+	require.ErrorIs(t, await.Task[*job](background, e, nil, nil), await.ErrInvalid)
+	require.ErrorIs(t, await.Task(background, nil, l.jobs.Alloc, nil), await.ErrInvalid)
+
+	var inside error
+	do(t, e, func() { inside = await.Task(background, e, l.jobs.Alloc, nil) })
+	require.ErrorIs(t, inside, pe.ErrReentrant)
+
+	ctx, cancel := context.WithCancelCause(background)
+	cancel(errBoom)
+	require.ErrorIs(t, await.Task(ctx, e, func() (*job, error) { panic("allocated in vain") }, nil), errBoom)
+
+	// A task that cannot be submitted is freed.
+	do(t, e, func() { l.auto = true })
+	stop := func() (*job, error) {
+		j, err := l.jobs.Alloc()
+		return j, errors.Join(err, l.Stop())
+	}
+	err := await.Task(background, e, stop, nil)
+	require.ErrorIs(t, err, pe.ErrBadState)
+	require.NoError(t, await.State(background, l, pe.Idle))
+	require.ErrorIs(t, await.Task(background, e, l.jobs.Alloc, nil), pe.ErrBadState)
+}
+
+func TestTaskOnAClosedEngine(t *testing.T) {
+	e, err := pe.New(pe.Config{})
+	require.NoError(t, err)
+	require.NoError(t, e.Close())
+	l := newLab(t, 1)
+	require.ErrorIs(t, await.Task(background, e, l.jobs.Alloc, nil), pe.ErrClosed)
+	require.ErrorIs(t, await.Func(background, e, func() error { return nil }), pe.ErrClosed)
+}
+
+// Nobody drives the engine: ctx ends the wait, and nothing is begun later.
+func TestTaskOnAnEngineAtRest(t *testing.T) {
+	l := newLab(t, 1)
+	e, err := pe.New(pe.Config{})
+	require.NoError(t, err)
+	require.NoError(t, e.Connect(l))
+	ctx, cancel := context.WithTimeout(background, time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, await.Task(ctx, e, func() (*job, error) { panic("begun") }, nil), context.DeadlineExceeded)
+	require.ErrorIs(t, await.Func(ctx, e, func() error { panic("begun") }), context.DeadlineExceeded)
+	require.ErrorIs(t, await.Start(ctx, l), context.DeadlineExceeded)
+	require.NoError(t, e.Close())
+	require.Equal(t, pe.Idle, l.State())
+}
+
+func TestTaskCancelledInFlight(t *testing.T) {
+	for _, outcome := range []error{nil, errBoom} {
+		t.Run(fmt.Sprint(outcome), func(t *testing.T) {
+			e, l := running(t, 1)
+			ctx, cancel := context.WithCancelCause(background)
+			result := make(chan error)
+			go func() {
+				result <- await.Task(ctx, e, l.jobs.Alloc, func(*job) error { panic("collected for nobody") })
+			}()
+			eventually(t, e, "the job is posted", func() bool { return len(l.posted) == 1 })
+			cancel(errBoom)
+			err := <-result
+			require.ErrorIs(t, err, errBoom)
+			var pending *await.Pending
+			require.ErrorAs(t, err, &pending)
+			require.ErrorIs(t, pending.Err(), await.ErrPending)
+			ended, stop := context.WithCancel(background)
+			stop()
+			require.ErrorIs(t, pending.Wait(ended), await.ErrPending)
+			require.ErrorIs(t, pending.Wait(ended), context.Canceled)
+			do(t, e, func() {
+				require.Equal(t, 1, l.Allocated(), "freed in flight")
+				l.finish(outcome)
+			})
+			require.Equal(t, outcome, pending.Wait(background))
+			<-pending.Done()
+			require.Equal(t, outcome, pending.Err())
+			do(t, e, func() { require.Zero(t, l.Allocated()) })
+		})
+	}
+}
+
+func TestTaskWaitsItsTurn(t *testing.T) {
+	e, l := running(t, 1)
+	var mine *job
+	do(t, e, func() { mine, _ = l.jobs.Alloc() }) // a program that uses callbacks
+	do(t, e, func() { l.auto = true })
+	var order []int
+	var all sync.WaitGroup
+	for i := range 5 {
+		asked := false
+		all.Go(func() {
+			err := await.Task(background, e,
+				func() (*job, error) { asked = true; return l.jobs.Alloc() },
+				func(*job) error { order = append(order, i); return nil })
+			if err != nil {
+				panic(err)
+			}
+		})
+		eventually(t, e, "it has asked", func() bool { return asked })
+	}
+	// One of them gives up, and is forgotten.
+	ctx, cancel := context.WithCancel(background)
+	result := make(chan error)
+	tried := 0
+	go func() {
+		result <- await.Task(ctx, e, func() (*job, error) { tried++; return l.jobs.Alloc() }, nil)
+	}()
+	eventually(t, e, "it has asked", func() bool { return tried == 1 })
+	cancel()
+	err := <-result
+	require.ErrorIs(t, err, context.Canceled)
+	require.False(t, errors.As(err, new(*await.Pending)))
+
+	do(t, e, func() { require.NoError(t, mine.Free()) })
+	all.Wait()
+	require.Equal(t, []int{0, 1, 2, 3, 4}, order)
+	require.Equal(t, 1, tried)
+}
+
+// The context stops while one call has the task and another waits for it.
+func TestTaskStopped(t *testing.T) {
+	e, l := running(t, 1)
+	result := make(chan error)
+	asked := 0
+	for range 2 {
+		go func() {
+			result <- await.Task(background, e, func() (*job, error) { asked++; return l.jobs.Alloc() }, nil)
+		}()
+	}
+	eventually(t, e, "both have asked", func() bool { return asked == 2 })
+	require.NoError(t, await.Stop(background, l))
+	a, b := <-result, <-result
+	if errors.Is(a, pe.ErrBadState) {
+		a, b = b, a
+	}
+	require.ErrorIs(t, a, errFlushed)
+	require.ErrorIs(t, b, pe.ErrBadState)
+}
+
+func TestTaskPanics(t *testing.T) {
+	l := newLab(t, 1)
+	l.auto = true
+	e, err := pe.New(pe.Config{})
+	require.NoError(t, err)
+	require.NoError(t, e.Connect(l))
+	require.NoError(t, l.Start())
+	panics := func(f func() error) {
+		t.Helper()
+		result := make(chan error, 1)
+		go func() { result <- f() }()
+		require.PanicsWithValue(t, "oops", func() {
+			for len(result) == 0 {
+				_, _ = e.Progress()
+			}
+		})
+		require.ErrorIs(t, <-result, await.ErrPanicked)
+		require.Zero(t, l.Allocated())
+	}
+	panics(func() error { return await.Task(background, e, func() (*job, error) { panic("oops") }, nil) })
+	panics(func() error {
+		return await.Task(background, e, l.jobs.Alloc, func(*job) error { panic("oops") })
+	})
+	panics(func() error { return await.Func(background, e, func() error { panic("oops") }) })
+	require.NoError(t, l.Stop())
+	for l.State() != pe.Idle {
+		_, err := e.Progress()
+		require.NoError(t, err)
+	}
+	require.NoError(t, e.Close())
+}
+
+// Many calls for few tasks, cancelled at any moment, with failures and a stop:
+// each has one outcome, tells the truth about it, and leaves nothing behind.
+func TestTaskModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		type plan struct {
+			cancel  int // yields before it, or below zero: never
+			fails   bool
+			collect error
+		}
+		tasks := rapid.IntRange(1, 3).Draw(rt, "tasks")
+		plans := make([]plan, rapid.IntRange(1, 12).Draw(rt, "calls"))
+		for i := range plans {
+			plans[i].cancel = rapid.IntRange(-1, 30).Draw(rt, "cancel")
+			plans[i].fails = rapid.Bool().Draw(rt, "fails")
+			if rapid.Bool().Draw(rt, "collect fails") {
+				plans[i].collect = errBoom
+			}
+		}
+		stopAt := rapid.IntRange(-1, 40).Draw(rt, "stop")
+
+		l := newLab(t, tasks)
+		e, err := pe.New(pe.Config{})
+		require.NoError(rt, err)
+		require.NoError(rt, e.Connect(l))
+		require.NoError(rt, l.Start())
+		var returned, collected atomic.Int32
+		var list []error
+		var mu sync.Mutex
+		var pendings []*await.Pending
+		errJob := errors.New("job failed")
+		for _, p := range plans {
+			ctx, cancel := context.WithCancelCause(background)
+			gaveUp := errors.New("gave up")
+			if p.cancel >= 0 {
+				go func() {
+					for range p.cancel {
+						time.Sleep(time.Microsecond)
+					}
+					cancel(gaveUp)
+				}()
+			}
+			go func() {
+				defer returned.Add(1)
+				defer cancel(nil)
+				over, got := false, false
+				err := await.Task(ctx, e, func() (*job, error) {
+					j, err := l.jobs.Alloc()
+					if err == nil && p.fails {
+						j.err = errJob
+					}
+					return j, err
+				}, func(*job) error {
+					if over {
+						panic("collected after the call had returned")
+					}
+					got = true
+					collected.Add(1)
+					return p.collect
+				})
+				over = true
+				mu.Lock()
+				defer mu.Unlock()
+				var pending *await.Pending
+				switch {
+				case errors.As(err, &pending):
+					pendings = append(pendings, pending)
+					if got || !errors.Is(err, gaveUp) {
+						list = append(list, fmt.Errorf("a pending task was collected, or has another cause: %w", err))
+					}
+				case err == nil:
+					if !got || p.fails || p.collect != nil {
+						list = append(list, errors.New("success without reason"))
+					}
+				case errors.Is(err, errJob) && p.fails && !got,
+					errors.Is(err, errBoom) && got,
+					errors.Is(err, gaveUp) && !got && p.cancel >= 0,
+					stopAt >= 0 && !got && (errors.Is(err, errFlushed) || errors.Is(err, pe.ErrBadState)):
+				default:
+					list = append(list, fmt.Errorf("collected %v: %w", got, err))
+				}
+			}()
+		}
+		for step := 0; int(returned.Load()) < len(plans) || l.InFlight() > 0; step++ {
+			if step == stopAt {
+				require.NoError(rt, l.Stop())
+			}
+			if len(l.posted) > 0 && step%3 == 0 {
+				l.finish(l.posted[0].err)
+			}
+			_, err := e.Progress()
+			require.NoError(rt, err)
+			if l.State() == pe.Running {
+				time.Sleep(time.Microsecond)
+			}
+		}
+		require.Empty(rt, list)
+		for _, p := range pendings {
+			require.NotErrorIs(rt, p.Wait(background), await.ErrPending)
+		}
+		require.NoError(rt, l.Stop())
+		for l.State() != pe.Idle {
+			_, err := e.Progress()
+			require.NoError(rt, err)
+		}
+		require.Zero(rt, l.Allocated())
+		require.NoError(rt, e.Close())
+	})
+}
