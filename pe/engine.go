@@ -128,8 +128,8 @@ func (e *Engine) Progress() (int, error) {
 	return n, nil
 }
 
-// pass gives everything one turn. Its name marks the goroutine that drives the
-// engine: see onDriver.
+// pass gives everything one turn. Its place on the stack marks the goroutine that
+// drives the engine: see onDriver.
 //
 //go:noinline
 func (e *Engine) pass() int {

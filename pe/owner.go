@@ -2,8 +2,8 @@ package pe
 
 import (
 	"fmt"
+	"reflect"
 	"runtime"
-	"strings"
 )
 
 // acquire makes the calling goroutine the one that drives the engine.
@@ -46,6 +46,9 @@ func (e *Engine) MayBlock(op string) error {
 	return nil
 }
 
+// passEntry is where the code of Engine.pass begins.
+var passEntry = reflect.ValueOf((*Engine).pass).Pointer()
+
 // onDriver reports whether the calling goroutine is inside a pass of an engine.
 // It looks at the stack, which is slow, so that Progress need not leave a mark
 // for calls that are rare or wrong. A callback of one engine that touches
@@ -54,14 +57,10 @@ func onDriver() bool {
 	var pcs [64]uintptr
 	for skip := 2; ; skip += len(pcs) {
 		n := runtime.Callers(skip, pcs[:])
-		frames := runtime.CallersFrames(pcs[:n])
-		for {
-			f, more := frames.Next()
-			if strings.HasSuffix(f.Function, "/pe.(*Engine).pass") {
+		for _, pc := range pcs[:n] {
+			// Pass is never inlined, and what is inlined into it has its entry.
+			if f := runtime.FuncForPC(pc - 1); f != nil && f.Entry() == passEntry {
 				return true
-			}
-			if !more {
-				break
 			}
 		}
 		if n < len(pcs) {

@@ -1,0 +1,283 @@
+package await_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/await"
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// inbox is a rig with a receiver at b and pools to send at a.
+type inbox struct {
+	*rig
+	rx     *await.Receiver
+	pool   *bufinv.Pool
+	sends  *rdma.SendImmPool
+	plain  *rdma.SendPool
+	writes *rdma.WriteImmPool
+}
+
+func newInbox(t testing.TB, n, size int) *inbox {
+	t.Helper()
+	i := &inbox{rig: newRig(t)}
+	var err error
+	i.pool, err = bufinv.NewPool(i.memB, bufinv.PoolConfig{Count: n, Size: size})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, i.pool.Close(), "the receiver kept buffers") })
+	i.rx, err = await.NewReceiver(i.b, i.pool, n)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, i.rx.Close()) })
+	i.sends, err = i.a.SendImmPool(4, pe.Done, pe.Failed)
+	require.NoError(t, err)
+	i.plain, err = i.a.SendPool(4, pe.Done, pe.Failed)
+	require.NoError(t, err)
+	i.writes, err = i.a.WriteImmPool(4, pe.Done, pe.Failed)
+	require.NoError(t, err)
+	return i
+}
+
+// send sends a number.
+func (i *inbox) send(n uint32) error {
+	return await.Task(background, i.engine, func() (*rdma.SendImmTask, error) {
+		at := int(n%8) * 8
+		binary.BigEndian.PutUint32(i.memA.Bytes()[at:], n)
+		return i.sends.Alloc(i.conn, i.bufs.Source(i.memA, at, 4), n)
+	}, nil)
+}
+
+// Many more messages than receives arrive, in order, over several iterations, and
+// none is lost.
+func TestMessages(t *testing.T) {
+	i := newInbox(t, 4, 64)
+	i.connect(t)
+	const total = 300
+	sent := make(chan error, 1)
+	go func() {
+		for n := range uint32(total) {
+			if err := i.send(n); err != nil {
+				sent <- err
+				return
+			}
+		}
+		sent <- nil
+	}()
+	next := uint32(0)
+	for next < total {
+		for msg, err := range i.rx.Messages(background) {
+			require.NoError(t, err)
+			imm, ok := msg.Imm()
+			require.True(t, ok)
+			require.Equal(t, next, imm)
+			require.Equal(t, next, binary.BigEndian.Uint32(msg.Data()))
+			require.Equal(t, 4, msg.Length())
+			require.Equal(t, rdma.ReceivedSendImm, msg.Opcode())
+			require.Same(t, i.peer, msg.Connection())
+			next++
+			if next%7 == 0 || next == total {
+				break
+			}
+		}
+	}
+	require.NoError(t, <-sent)
+}
+
+func TestMessagesOfEveryKind(t *testing.T) {
+	i := newInbox(t, 2, 64)
+	i.connect(t)
+	copy(i.memA.Bytes(), "hello")
+	go func() {
+		_ = await.Task(background, i.engine, func() (*rdma.SendTask, error) {
+			return i.plain.Alloc(i.conn, i.bufs.Source(i.memA, 0, 5))
+		}, nil)
+		_ = await.Task(background, i.engine, func() (*rdma.WriteImmTask, error) {
+			return i.writes.Alloc(i.conn, i.bufs.Source(i.memA, 0, 5), i.bufs.Target(i.remote, 4096, 5), 7)
+		}, nil)
+	}()
+	var got []string
+	for msg, err := range i.rx.Messages(background) {
+		require.NoError(t, err)
+		imm, ok := msg.Imm()
+		got = append(got, fmt.Sprintf("%v: %q, %d bytes, %d %v", msg.Opcode(), msg.Data(), msg.Length(), imm, ok))
+		if len(got) == 2 {
+			break
+		}
+	}
+	require.Equal(t, []string{
+		`send: "hello", 5 bytes, 0 false`,
+		`write with immediate: "", 5 bytes, 7 true`,
+	}, got)
+	require.Equal(t, "hello", string(i.memB.Bytes()[4096:4101]))
+}
+
+// A message that is too long comes as an error in its place.
+func TestMessagesWithAnError(t *testing.T) {
+	i := newInbox(t, 2, 2)
+	i.connect(t)
+	go func() { _ = i.send(1) }()
+	for msg, err := range i.rx.Messages(background) {
+		require.ErrorIs(t, err, rdma.ErrLocalLength)
+		require.NotNil(t, msg)
+		require.Empty(t, msg.Data())
+		break
+	}
+	// The context has no connection left, and stops with the reason.
+	var last error
+	for _, err := range i.rx.Messages(background) {
+		last = err
+	}
+	require.Error(t, last)
+	require.NoError(t, await.State(background, i.b, pe.Idle))
+}
+
+func TestMessagesEnd(t *testing.T) {
+	i := newInbox(t, 4, 64)
+	i.connect(t)
+
+	// ctx ends an iteration; what has arrived stays.
+	ctx, cancel := context.WithCancelCause(background)
+	defer cancel(nil)
+	require.NoError(t, i.send(1))
+	require.NoError(t, i.send(2))
+	var trace []string
+	note := func(msg *await.Message, err error) {
+		if msg == nil {
+			trace = append(trace, err.Error())
+			return
+		}
+		imm, _ := msg.Imm()
+		trace = append(trace, fmt.Sprint(imm))
+	}
+	for msg, err := range i.rx.Messages(ctx) {
+		note(msg, err)
+		cancel(errBoom)
+	}
+	require.Equal(t, []string{"1", "await: receive messages: boom"}, trace)
+
+	// One iteration at a time; not in a callback; no Close meanwhile.
+	trace = nil
+	for msg, err := range i.rx.Messages(background) {
+		note(msg, err)
+		for msg, err := range i.rx.Messages(background) {
+			require.Nil(t, msg)
+			require.ErrorIs(t, err, await.ErrBusy)
+		}
+		break
+	}
+	require.Equal(t, []string{"2"}, trace)
+	do(t, i.engine, func() {
+		for msg, err := range i.rx.Messages(background) {
+			require.Nil(t, msg)
+			require.ErrorIs(t, err, pe.ErrReentrant)
+		}
+	})
+	require.ErrorIs(t, i.rx.Close(), pe.ErrBadState)
+
+	// Stopping ends it after the messages that have arrived, and holds nothing up.
+	require.NoError(t, i.send(3))
+	require.NoError(t, i.send(4))
+	eventually(t, i.engine, "both have arrived", func() bool { return i.b.Allocated() == 2 })
+	require.NoError(t, await.Stop(background, i.a))
+	require.NoError(t, await.Stop(background, i.b))
+	trace = nil
+	for msg, err := range i.rx.Messages(background) {
+		require.ErrorIs(t, i.rx.Close(), await.ErrBusy)
+		note(msg, err)
+	}
+	require.Equal(t, []string{"3", "4"}, trace)
+
+	// Started again, it goes on.
+	i.connect(t)
+	require.NoError(t, i.send(5))
+	for msg, err := range i.rx.Messages(background) {
+		note(msg, err)
+		break
+	}
+	require.Equal(t, []string{"3", "4", "5"}, trace)
+
+	// A goroutine that waits is told of the end. Messages left over go with Close.
+	ended := make(chan int)
+	go func() {
+		n := 0
+		for range i.rx.Messages(background) {
+			n++
+		}
+		ended <- n
+	}()
+	require.NoError(t, await.Stop(background, i.b))
+	require.Zero(t, <-ended)
+	require.NoError(t, i.rx.Close())
+	require.NoError(t, i.rx.Close())
+	require.Equal(t, 4, i.pool.Available())
+	for msg, err := range i.rx.Messages(background) {
+		require.Nil(t, msg)
+		require.ErrorIs(t, err, await.ErrClosed)
+	}
+}
+
+// A body that panics gives its message back too.
+func TestMessagesBodyPanics(t *testing.T) {
+	i := newInbox(t, 1, 64)
+	i.connect(t)
+	for n := range uint32(3) {
+		require.NoError(t, i.send(n))
+		require.Panics(t, func() {
+			for range i.rx.Messages(background) {
+				panic("oops")
+			}
+		})
+	}
+}
+
+func TestNewReceiverRefusals(t *testing.T) {
+	r := newRig(t)
+	pool, err := bufinv.NewPool(r.memB, bufinv.PoolConfig{Count: 2, Size: 64})
+	require.NoError(t, err)
+	_, err = await.NewReceiver(r.b, pool, 3)
+	require.ErrorIs(t, err, bufinv.ErrExhausted)
+	require.Equal(t, 2, pool.Available())
+	_, err = await.NewReceiver(r.b, nil, 1)
+	require.ErrorIs(t, err, await.ErrInvalid)
+	_, err = await.NewReceiver(nil, pool, 1)
+	require.ErrorIs(t, err, await.ErrInvalid)
+	_, err = await.NewReceiver(r.b, pool, 0)
+	require.ErrorIs(t, err, pe.ErrInvalid)
+	require.NoError(t, pool.Close())
+}
+
+// A write that was given up keeps its buffers until the peer has it.
+func TestWriteGivenUp(t *testing.T) {
+	r := newRig(t)
+	writes, err := r.a.WritePool(1, pe.Done, pe.Failed)
+	require.NoError(t, err)
+	r.connect(t)
+	const size = memorySize
+	for try := 0; ; try++ {
+		ctx, cancel := context.WithCancel(background)
+		err := await.Task(ctx, r.engine, func() (*rdma.WriteTask, error) {
+			defer cancel()
+			return writes.Alloc(r.conn, r.bufs.Source(r.memA, 0, size), r.bufs.Target(r.remote, 0, size))
+		}, nil)
+		var pending *await.Pending
+		if !errors.As(err, &pending) {
+			require.Less(t, try, 1000, "never in flight")
+			continue
+		}
+		do(t, r.engine, func() { // where it cannot end meanwhile
+			if errors.Is(pending.Err(), await.ErrPending) {
+				require.ErrorIs(t, r.remote.Close(), mmap.ErrInUse)
+			}
+		})
+		require.NoError(t, pending.Wait(background))
+		require.Equal(t, r.bufs.Total(), r.bufs.Available())
+		return
+	}
+}

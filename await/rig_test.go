@@ -1,0 +1,84 @@
+package await_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/await"
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft"
+)
+
+const (
+	memorySize = 1 << 20
+	everything = mmap.LocalReadWrite | mmap.RemoteRead | mmap.RemoteWrite | mmap.RemoteAtomic
+)
+
+// rig is two contexts on two devices and one engine: a sends to b.
+type rig struct {
+	engine     *pe.Engine
+	a, b       *rdma.Context
+	conn, peer *rdma.Connection
+	memA, memB *mmap.Map
+	remote     *mmap.Map // memB, as a sees it
+	bufs       *bufinv.Inventory
+}
+
+// newRig makes all but the connection. The engine is not driven.
+func newRig(t testing.TB) *rig {
+	t.Helper()
+	r := &rig{}
+	open := func(name string) (*soft.Device, *rdma.Context, *mmap.Map) {
+		dev, err := soft.Open(soft.Config{})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, dev.Close()) })
+		c, err := rdma.New(dev, rdma.Config{Name: name, Permissions: everything})
+		require.NoError(t, err)
+		m, err := mmap.Alloc(dev, memorySize, everything)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, m.Close()) })
+		return dev, c, m
+	}
+	devA, a, memA := open("a")
+	devB, b, memB := open("b")
+	r.a, r.b, r.memA, r.memB = a, b, memA, memB
+	desc, err := memB.Export(devB)
+	require.NoError(t, err)
+	r.remote, err = mmap.Import(devA, desc)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.remote.Close()) })
+	r.bufs, err = bufinv.New(256)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.bufs.Close(), "buffers leaked") })
+	return r
+}
+
+// connect starts both contexts on a driven engine, and connects them.
+func (r *rig) connect(t testing.TB) {
+	t.Helper()
+	if r.engine == nil {
+		r.engine = drive(t, r.a, r.b)
+		t.Cleanup(func() {
+			require.NoError(t, await.Stop(background, r.a))
+			require.NoError(t, await.Stop(background, r.b))
+		})
+	}
+	require.NoError(t, await.Func(background, r.engine, func() error {
+		require.NoError(t, r.a.Start())
+		require.NoError(t, r.b.Start())
+		var ours, theirs []byte
+		var err error
+		r.conn, ours, err = r.a.Export()
+		require.NoError(t, err)
+		r.peer, theirs, err = r.b.Export()
+		require.NoError(t, err)
+		require.NoError(t, r.conn.Connect(theirs))
+		return r.peer.Connect(ours)
+	}))
+	require.NoError(t, await.State(background, r.a, pe.Running))
+	require.NoError(t, await.State(background, r.b, pe.Running))
+}
