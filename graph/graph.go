@@ -41,7 +41,8 @@ func (b backend[V]) Start() (bool, error) {
 
 func (b backend[V]) Progress() int {
 	g, n := b.g, 0
-	for ; n < turn && g.ready.len() > 0; n++ {
+	// A function may stop the graph; Stop follows when Progress has returned.
+	for ; n < turn && g.ready.len() > 0 && g.State() == pe.Running; n++ {
 		r := g.ready.pop()
 		r.inst.run(r.index)
 	}
