@@ -281,3 +281,47 @@ func TestWriteGivenUp(t *testing.T) {
 		return
 	}
 }
+
+// The receiving context is stopped at any moment, again and again: what its device
+// has acknowledged is delivered, in order, and nothing twice.
+func TestMessagesAndStops(t *testing.T) {
+	i := newInbox(t, 3, 64)
+	for round := range 20 {
+		i.connect(t)
+		sent := make(chan uint32, 1)
+		go func() {
+			n := uint32(0)
+			for i.send(n) == nil {
+				n++
+			}
+			sent <- n
+		}()
+		got := uint32(0)
+		for msg, err := range i.rx.Messages(background) {
+			if msg == nil {
+				require.NoError(t, err)
+			}
+			imm, _ := msg.Imm()
+			require.Equal(t, got, imm)
+			got++
+			if got == uint32(round) {
+				require.NoError(t, i.engine.Do(func() { _ = i.b.Stop() }))
+			}
+			if round == 0 {
+				break
+			}
+		}
+		require.NoError(t, await.Stop(background, i.b))
+		require.NoError(t, await.Stop(background, i.a))
+		n := <-sent
+		for msg, err := range i.rx.Messages(background) {
+			require.NoError(t, err)
+			imm, _ := msg.Imm()
+			require.Equal(t, got, imm)
+			got++
+		}
+		// The last one may have arrived although its sender never heard of it.
+		require.GreaterOrEqual(t, got, n)
+		require.LessOrEqual(t, got, n+1)
+	}
+}

@@ -148,6 +148,25 @@ func TestTaskCancelledInFlight(t *testing.T) {
 	}
 }
 
+// A call that is given up while its task is being allocated submits nothing.
+func TestTaskCancelledInAlloc(t *testing.T) {
+	e, l := running(t, 1)
+	ctx, cancel := context.WithCancel(background)
+	returned := make(chan struct{})
+	err := await.Task(ctx, e, func() (*job, error) {
+		cancel()
+		<-returned
+		return l.jobs.Alloc()
+	}, nil)
+	close(returned)
+	require.ErrorIs(t, err, context.Canceled)
+	require.False(t, errors.As(err, new(*await.Pending)))
+	do(t, e, func() {
+		require.Empty(t, l.posted)
+		require.Zero(t, l.Allocated())
+	})
+}
+
 func TestTaskWaitsItsTurn(t *testing.T) {
 	e, l := running(t, 1)
 	var mine *job

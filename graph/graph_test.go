@@ -154,6 +154,28 @@ func TestNodesFail(t *testing.T) {
 	x.close()
 }
 
+// A collect that submits the task again keeps it, and has failed.
+func TestCollectSubmitsAgain(t *testing.T) {
+	x := newBench[int](t, 1)
+	x.lab.auto = true
+	var kept *job
+	times := 0
+	b := graph.NewBuilder[int]("g")
+	graph.Task(b, "again", x.alloc, func(_ int, j *job) error {
+		times++
+		kept = j
+		return j.Submit()
+	})
+	x.build(b, 1)
+	x.submit(0)
+	x.quiesce()
+	require.Len(t, x.errs, 1)
+	require.ErrorIs(t, x.errs[0], pe.ErrInUse)
+	require.Equal(t, 1, times)
+	require.NoError(t, kept.Free())
+	x.close()
+}
+
 func TestPoolRefusals(t *testing.T) {
 	x := newBench[int](t, 1)
 	b := graph.NewBuilder[int]("g")
