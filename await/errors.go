@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/verbena-rdma/verbena/pe"
 )
 
 // Errors of this package, matched with errors.Is. A wait that a context.Context
@@ -38,9 +40,10 @@ func ended(ctx context.Context, op string) error {
 // buffers are in use, so that nothing hands them out again and their memory cannot
 // be closed; then it is freed, and they with it. Its results are not collected.
 type Pending struct {
-	cause error
-	done  chan struct{}
-	err   error // written before done is closed
+	engine *pe.Engine
+	cause  error
+	done   chan struct{}
+	err    error // written before done is closed
 }
 
 // Error says why the wait ended, and that the operation did not.
@@ -66,8 +69,17 @@ func (p *Pending) Err() error {
 }
 
 // Wait waits until the task has completed and been freed, and returns Err; or until
-// ctx ends, and then returns an error that matches ErrPending and ctx's cause.
+// ctx ends, and then returns an error that matches ErrPending and ctx's cause. It is
+// for any goroutine but the engine's (pe.ErrReentrant).
 func (p *Pending) Wait(ctx context.Context) error {
+	select {
+	case <-p.done:
+		return p.err
+	default:
+	}
+	if err := p.engine.MayBlock("wait for a task"); err != nil {
+		return err
+	}
 	select {
 	case <-p.done:
 		return p.err

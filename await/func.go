@@ -10,7 +10,8 @@ import (
 
 // Func has f run on the engine's goroutine, where everything of the engine may be
 // used, waits until it has returned, and returns its error. f may use the caller's
-// variables; it should not block.
+// variables; it should not block. If it panics, so does whoever drives the engine,
+// and Func's error matches ErrPanicked.
 //
 // If ctx ends before f is begun, f is never run, and the error matches ctx's cause;
 // f is not interrupted. Otherwise Func is like Task.

@@ -37,28 +37,40 @@ type Receiver struct {
 // context is Idle, and belongs to it: messages can come as soon as the context is
 // Running. Other receives of the same context would take messages away from it.
 //
-// It takes n buffers from bufs and keeps them until Close. Its errors match
-// ErrInvalid and those of rdma.Context.ReceivePool and bufinv.Pool.Alloc.
+// It takes n buffers from bufs and keeps them until Close. It belongs to the
+// goroutine that drives the engine, as making pools does: call it before that
+// begins, or in Func. Its errors match ErrInvalid and those of
+// rdma.Context.ReceivePool and bufinv.Pool.Alloc.
 func NewReceiver(c *rdma.Context, bufs *bufinv.Pool, n int) (*Receiver, error) {
-	if c == nil || bufs == nil {
-		return nil, fmt.Errorf("await: make a receiver: %w: it needs a context and a pool of buffers", ErrInvalid)
+	if c == nil || bufs == nil || n < 1 {
+		return nil, fmt.Errorf("await: make a receiver of %d receives: %w: it needs a context, a pool of buffers, and one receive at least", n, ErrInvalid)
 	}
 	r := &Receiver{ctx: c, bell: make(chan struct{}, 1)}
-	var err error
-	if r.pool, err = c.ReceivePool(n, r.received, r.failed); err != nil {
-		return nil, fmt.Errorf("await: make a receiver: %w", err)
+	err := r.takeBuffers(bufs, n)
+	if err == nil {
+		r.pool, err = c.ReceivePool(n, r.received, r.failed)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("await: make a receiver of %d receives: %w", n, err), r.freeBuffers())
+	}
+	c.Watch(r.changed)
+	return r, nil
+}
+
+func (r *Receiver) takeBuffers(bufs *bufinv.Pool, n int) error {
+	if left := bufs.Available(); left < n { // before making room for any number
+		return fmt.Errorf("%w: the pool of buffers has %d", bufinv.ErrExhausted, left)
 	}
 	r.slots = make([]Message, n)
 	for i := range r.slots {
 		m := &r.slots[i]
 		m.buf = bufs.Alloc()
 		if err := m.buf.Err(); err != nil {
-			return nil, errors.Join(fmt.Errorf("await: make a receiver of %d receives: %w", n, err), r.freeBuffers())
+			return err
 		}
 		r.free = append(r.free, m)
 	}
-	c.Watch(r.changed)
-	return r, nil
+	return nil
 }
 
 // Messages returns an iterator over the messages, in the order of their arrival:

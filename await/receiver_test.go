@@ -249,7 +249,13 @@ func TestNewReceiverRefusals(t *testing.T) {
 	_, err = await.NewReceiver(nil, pool, 1)
 	require.ErrorIs(t, err, await.ErrInvalid)
 	_, err = await.NewReceiver(r.b, pool, 0)
-	require.ErrorIs(t, err, pe.ErrInvalid)
+	require.ErrorIs(t, err, await.ErrInvalid)
+	_, err = await.NewReceiver(r.b, pool, 1<<60)
+	require.ErrorIs(t, err, bufinv.ErrExhausted)
+	require.NoError(t, r.b.Close())
+	_, err = await.NewReceiver(r.b, pool, 2)
+	require.ErrorIs(t, err, pe.ErrClosed)
+	require.Equal(t, 2, pool.Available())
 	require.NoError(t, pool.Close())
 }
 

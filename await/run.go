@@ -10,7 +10,7 @@ import (
 // Run drives an engine as its own Run does, but also while every context is Idle,
 // until ctx ends: for programs that start contexts from other goroutines. When ctx
 // ends, all contexts are stopped, and Run returns what pe.Engine.Run returns then.
-func Run(ctx context.Context, e *pe.Engine) error {
+func Run(ctx context.Context, e *pe.Engine) (err error) {
 	if e == nil {
 		return fmt.Errorf("await: run: %w: no engine is given", ErrInvalid)
 	}
@@ -19,14 +19,16 @@ func Run(ctx context.Context, e *pe.Engine) error {
 	if err := e.Connect(k); err != nil {
 		return err
 	}
-	err := k.Start()
-	if err == nil {
-		err = e.Run(ctx)
+	defer func() {
+		_ = k.Stop() // it still runs if a callback has panicked
+		if closing := k.Close(); err == nil {
+			err = closing
+		}
+	}()
+	if err := k.Start(); err != nil {
+		return err
 	}
-	if closing := k.Close(); err == nil {
-		err = closing
-	}
-	return err
+	return e.Run(ctx)
 }
 
 // keeper is a context that is Running and has nothing to do. It keeps the engine's

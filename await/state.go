@@ -28,30 +28,34 @@ type Context interface {
 // the context goes back to Idle. If ctx ends, the error matches its cause. State is
 // for any goroutine but the engine's (pe.ErrReentrant).
 func State(ctx context.Context, c Context, want pe.State) error {
-	return watch(ctx, c, want, fmt.Sprintf("wait for %v of %q", want, c.Name()), func() error { return nil })
+	return watch(ctx, c, want, fmt.Sprintf("wait for %v", want), func(Context) error { return nil })
 }
 
 // Start starts a context, and waits until it is Running, as State does. If ctx
 // ends first, the context goes on starting.
 func Start(ctx context.Context, c Context) error {
-	return watch(ctx, c, pe.Running, fmt.Sprintf("start %q", c.Name()), c.Start)
+	return watch(ctx, c, pe.Running, "start", Context.Start)
 }
 
 // Stop stops a context, and waits until it is Idle: until all of its tasks have
 // come back and been freed. If ctx ends first, the context goes on stopping.
 func Stop(ctx context.Context, c Context) error {
-	return watch(ctx, c, pe.Idle, fmt.Sprintf("stop %q", c.Name()), c.Stop)
+	return watch(ctx, c, pe.Idle, "stop", Context.Stop)
 }
 
 // watch runs begin on the engine's goroutine and waits for the state.
-func watch(ctx context.Context, c Context, want pe.State, op string, begin func() error) error {
+func watch(ctx context.Context, c Context, want pe.State, op string, begin func(Context) error) error {
+	if c == nil {
+		return fmt.Errorf("await: %s: %w: no context is given", op, ErrInvalid)
+	}
+	op = fmt.Sprintf("%s of context %q", op, c.Name())
 	e := c.Engine()
 	if e == nil {
 		return fmt.Errorf("await: %s: %w; connect it with Engine.Connect", op, pe.ErrNotConnected)
 	}
 	w := &watcher{c: c, want: want, op: op, done: make(chan error, 1)}
 	err := Func(ctx, e, func() error {
-		if err := begin(); err != nil {
+		if err := begin(c); err != nil {
 			return fmt.Errorf("await: %s: %w", op, err)
 		}
 		w.begin()

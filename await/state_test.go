@@ -53,6 +53,8 @@ func TestStateGivenUp(t *testing.T) {
 	defer cancel()
 	require.ErrorIs(t, await.State(ctx, l, pe.Running), context.DeadlineExceeded)
 	require.ErrorIs(t, await.State(background, newLab(t, 1), pe.Running), pe.ErrNotConnected)
+	require.ErrorIs(t, await.State(background, nil, pe.Running), await.ErrInvalid)
+	require.ErrorIs(t, await.Start(background, nil), await.ErrInvalid)
 }
 
 // Run goes on while every context is Idle.
@@ -76,6 +78,16 @@ func TestRun(t *testing.T) {
 	require.NoError(t, e.Close())
 	require.ErrorIs(t, await.Run(background, e), pe.ErrClosed)
 	require.ErrorIs(t, await.Run(background, nil), await.ErrInvalid)
+}
+
+// A panic in a callback passes through Run, and nothing of Run stays behind.
+func TestRunPanics(t *testing.T) {
+	e, err := pe.New(pe.Config{})
+	require.NoError(t, err)
+	require.NoError(t, e.Do(func() { panic("oops") }))
+	require.PanicsWithValue(t, "oops", func() { _ = await.Run(background, e) })
+	require.NoError(t, e.Run(background), "a context was left running")
+	require.NoError(t, e.Close())
 }
 
 func TestFunc(t *testing.T) {

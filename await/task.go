@@ -27,10 +27,11 @@ import (
 // matches ctx's cause. If it ends later, the error is a *Pending too: the operation
 // goes on. collect is called only if Task returns what it returns.
 //
-// If the context is stopped, the error is that of a task that was flushed, or of an
-// allocation in the wrong state. Task may be called from any goroutine but the
-// engine's (pe.ErrReentrant), and fails with pe.ErrClosed once the engine is closed.
-// If nobody drives the engine, ctx is what ends the wait.
+// If alloc or collect panics, so does whoever drives the engine, and the error
+// matches ErrPanicked. If the context is stopped, the error is that of a task that
+// was flushed, or of an allocation in the wrong state. Task may be called from any
+// goroutine but the engine's (pe.ErrReentrant), and fails with pe.ErrClosed once the
+// engine is closed. If nobody drives the engine, ctx is what ends the wait.
 func Task[T pe.Submittable](ctx context.Context, e *pe.Engine, alloc func() (T, error), collect func(T) error) error {
 	if e == nil || alloc == nil {
 		return fmt.Errorf("await: run a task: %w: it needs an engine and a function that allocates the task", ErrInvalid)
@@ -42,7 +43,7 @@ func Task[T pe.Submittable](ctx context.Context, e *pe.Engine, alloc func() (T, 
 		return ended(ctx, "run a task")
 	}
 	c := &call[T]{alloc: alloc, collect: collect}
-	c.out.done = make(chan struct{})
+	c.out.engine, c.out.done = e, make(chan struct{})
 	c.attempt = c.begin
 	if err := e.Do(c.attempt); err != nil {
 		return fmt.Errorf("await: run a task: %w", err)
@@ -65,24 +66,26 @@ type call[T pe.Submittable] struct {
 	out     Pending
 }
 
-// The states of a call. Who takes it out of queued or submitted decides how the
+// The states of a call. Who takes it out of one of the first three decides how the
 // caller's wait ends.
 const (
 	queued int32 = iota
+	allocating
 	submitted
+	recalled  // given up while its function runs, for which the caller waits
 	settled   // the caller waits for the outcome
 	abandoned // it does not
 )
 
 // begin submits the task, if it can.
 func (c *call[T]) begin() {
-	if c.state.Load() != queued {
+	if !c.state.CompareAndSwap(queued, allocating) {
 		return
 	}
 	err, going := errPanicked, false
 	defer func() {
 		if !going {
-			c.settle()
+			_ = c.settle(allocating) || c.settle(submitted)
 			c.end(err)
 		}
 	}()
@@ -94,8 +97,8 @@ func (c *call[T]) begin() {
 	case t == none:
 		err = fmt.Errorf("await: run a task: %w: the function that allocates it returned none, and no error", ErrInvalid)
 		return
-	case !c.state.CompareAndSwap(queued, submitted):
-		err = t.Free() // given up meanwhile
+	case !c.state.CompareAndSwap(allocating, submitted):
+		err = t.Free() // recalled
 		return
 	}
 	if err = pe.Submit(t, c.completed); err != nil {
@@ -113,7 +116,14 @@ func (c *call[T]) wait(err error) bool {
 	if c.waiter == nil {
 		c.waiter = pe.NewWaiter(c.attempt)
 	}
-	return c.waiter.Wait(err)
+	if !c.waiter.Wait(err) {
+		return false
+	}
+	if !c.state.CompareAndSwap(allocating, queued) {
+		c.waiter.Leave() // recalled
+		return false
+	}
+	return true
 }
 
 // leave takes back wait.
@@ -126,7 +136,7 @@ func (c *call[T]) leave() {
 // completed is the callback of the task.
 func (c *call[T]) completed(t T, err error) {
 	pe.Then(t, nil)
-	wanted := c.settle()
+	wanted := c.settle(submitted)
 	defer func() {
 		if e := t.Free(); err == nil {
 			err = e
@@ -139,10 +149,8 @@ func (c *call[T]) completed(t T, err error) {
 	}
 }
 
-// settle decides that the caller gets the outcome, if it still waits.
-func (c *call[T]) settle() bool {
-	return c.state.CompareAndSwap(queued, settled) || c.state.CompareAndSwap(submitted, settled)
-}
+// settle decides that the caller gets the outcome, if it still waits for it.
+func (c *call[T]) settle(from int32) bool { return c.state.CompareAndSwap(from, settled) }
 
 // end publishes the outcome.
 func (c *call[T]) end(err error) {
@@ -152,14 +160,20 @@ func (c *call[T]) end(err error) {
 
 // abandon ends the caller's wait, if nothing else has.
 func (c *call[T]) abandon(ctx context.Context, e *pe.Engine) error {
-	if c.state.CompareAndSwap(queued, abandoned) {
-		_ = e.Do(c.leave) // on an engine that is closed nothing waits
-		return ended(ctx, "run a task")
-	}
 	c.out.cause = context.Cause(ctx)
-	if c.state.CompareAndSwap(submitted, abandoned) {
-		return &c.out
+	for {
+		switch {
+		case c.state.CompareAndSwap(queued, abandoned):
+			_ = e.Do(c.leave) // on an engine that is closed nothing waits
+			return ended(ctx, "run a task")
+		case c.state.CompareAndSwap(submitted, abandoned):
+			return &c.out
+		case c.state.CompareAndSwap(allocating, recalled):
+			<-c.out.done
+			return ended(ctx, "run a task")
+		case c.state.Load() == settled:
+			<-c.out.done
+			return c.out.err
+		}
 	}
-	<-c.out.done
-	return c.out.err
 }

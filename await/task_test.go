@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -138,6 +139,7 @@ func TestTaskCancelledInFlight(t *testing.T) {
 			require.ErrorIs(t, pending.Wait(ended), context.Canceled)
 			do(t, e, func() {
 				require.Equal(t, 1, l.Allocated(), "freed in flight")
+				require.ErrorIs(t, pending.Wait(background), pe.ErrReentrant)
 				l.finish(outcome)
 			})
 			require.Equal(t, outcome, pending.Wait(background))
@@ -148,23 +150,36 @@ func TestTaskCancelledInFlight(t *testing.T) {
 	}
 }
 
-// A call that is given up while its task is being allocated submits nothing.
+// A call that is given up while its task is being allocated submits nothing, and
+// returns when the function that allocates has.
 func TestTaskCancelledInAlloc(t *testing.T) {
-	e, l := running(t, 1)
-	ctx, cancel := context.WithCancel(background)
-	returned := make(chan struct{})
-	err := await.Task(ctx, e, func() (*job, error) {
-		cancel()
-		<-returned
-		return l.jobs.Alloc()
-	}, nil)
-	close(returned)
-	require.ErrorIs(t, err, context.Canceled)
-	require.False(t, errors.As(err, new(*await.Pending)))
-	do(t, e, func() {
-		require.Empty(t, l.posted)
-		require.Zero(t, l.Allocated())
-	})
+	for name, tasks := range map[string]int{"allocated": 2, "exhausted": 1} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e, l := running(t, tasks)
+				var mine *job
+				do(t, e, func() { mine, _ = l.jobs.Alloc() })
+				ctx, cancel := context.WithCancel(background)
+				running, tried := true, 0
+				err := await.Task(ctx, e, func() (*job, error) {
+					cancel()
+					synctest.Wait() // the caller knows
+					defer func() { running = false }()
+					tried++
+					return l.jobs.Alloc()
+				}, nil)
+				require.False(t, running)
+				require.ErrorIs(t, err, context.Canceled)
+				require.False(t, errors.As(err, new(*await.Pending)))
+				do(t, e, func() {
+					require.Empty(t, l.posted)
+					require.NoError(t, mine.Free())
+				})
+				do(t, e, func() { require.Zero(t, l.Allocated()) })
+				require.Equal(t, 1, tried)
+			})
+		})
+	}
 }
 
 func TestTaskWaitsItsTurn(t *testing.T) {
