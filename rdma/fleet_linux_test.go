@@ -1,0 +1,247 @@
+package rdma_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+const (
+	// patience is the time of the devices before they repeat a packet.
+	patience      = 500 * time.Millisecond
+	stations      = 8
+	stationTasks  = 64
+	stationMemory = 1 << 16
+)
+
+// station is one of the contexts of the test: it writes and sends to another.
+type station struct {
+	dev  verbs.Device
+	ctx  *rdma.Context
+	conn *rdma.Connection
+	mem  *mmap.Map
+	peer *mmap.Map
+	bufs *bufinv.Inventory
+
+	writePool *rdma.WritePool
+	sendPool  *rdma.SendPool
+	recvPool  *rdma.ReceivePool
+	writes    []*rdma.WriteTask // at rest
+	sends     []*rdma.SendTask  // at rest
+	recvs     []*rdma.ReceiveTask
+}
+
+// fleet is the work of the test: eight contexts, on four devices, in pairs. All
+// share one engine.
+type fleet struct {
+	t      *testing.T
+	rng    *rand.Rand
+	engine *pe.Engine
+	all    [stations]*station
+
+	left        int // submissions to come in this phase
+	outstanding int // completions to come, those of receives included
+	completed   int
+}
+
+func newFleet(t *testing.T, engine *pe.Engine, seed uint64) *fleet {
+	w := &fleet{t: t, engine: engine, rng: rand.New(rand.NewPCG(seed, 1))}
+	var devs [4]verbs.Device
+	for i := range devs {
+		devs[i] = must(soft.Open(soft.Config{}))
+	}
+	for i := range w.all {
+		w.all[i] = w.station(devs[i%len(devs)], i)
+	}
+	for i, s := range w.all {
+		other := w.all[i^1]
+		s.peer = must(mmap.Import(s.dev, must(other.mem.Export(other.dev))))
+	}
+	return w
+}
+
+func (w *fleet) station(dev verbs.Device, i int) *station {
+	s := &station{dev: dev}
+	s.ctx = must(rdma.New(dev, rdma.Config{
+		Name: fmt.Sprint(i), Permissions: mmap.RemoteWrite, MinRNRTimer: 10 * time.Microsecond, AckTimeout: patience,
+	}))
+	s.mem = must(mmap.Alloc(dev, stationMemory, everything))
+	s.bufs = must(bufinv.New(4 * stationTasks))
+	s.writePool = must(s.ctx.WritePool(stationTasks, func(task *rdma.WriteTask) { w.wrote(s, task) },
+		func(task *rdma.WriteTask, err error) { require.NoError(w.t, err) }))
+	s.sendPool = must(s.ctx.SendPool(stationTasks, func(task *rdma.SendTask) { w.sent(s, task) },
+		func(task *rdma.SendTask, err error) { require.NoError(w.t, err) }))
+	s.recvPool = must(s.ctx.ReceivePool(stationTasks, func(task *rdma.ReceiveTask) { w.received(task) },
+		func(task *rdma.ReceiveTask, err error) {
+			require.ErrorIs(w.t, err, rdma.ErrFlushed)
+			require.NoError(w.t, task.Free())
+		}))
+	require.NoError(w.t, w.engine.Connect(s.ctx))
+	return s
+}
+
+// start starts all contexts and connects each with its peer.
+func (w *fleet) start() {
+	descs := [stations][]byte{}
+	for i, s := range w.all {
+		require.NoError(w.t, s.ctx.Start())
+		s.conn, descs[i] = must2(s.ctx.Export())
+	}
+	for i, s := range w.all {
+		require.NoError(w.t, s.conn.Connect(descs[i^1]))
+	}
+}
+
+func must2[A, B any](a A, b B, err error) (A, B) {
+	if err != nil {
+		panic(err)
+	}
+	return a, b
+}
+
+func (w *fleet) running() bool {
+	for _, s := range w.all {
+		if s.ctx.State() != pe.Running {
+			return false
+		}
+	}
+	return true
+}
+
+// makeTasks takes all tasks out of the pools; receives are posted for good.
+func (w *fleet) makeTasks() {
+	for _, s := range w.all {
+		for i := range stationTasks {
+			off := 8 * i
+			s.writes = append(s.writes, must(s.writePool.Alloc(s.conn, s.bufs.Source(s.mem, off, 8), s.bufs.Target(s.peer, off, 8))))
+			s.sends = append(s.sends, must(s.sendPool.Alloc(s.conn, s.bufs.Source(s.mem, off, 8))))
+			s.recvs = append(s.recvs, must(s.recvPool.Alloc(s.bufs.Target(s.mem, stationMemory/2+off, 8))))
+		}
+		must(rdma.SubmitAll(s.recvs, 0))
+	}
+}
+
+func (w *fleet) flags() pe.SubmitFlags { return pe.SubmitFlags(w.rng.IntN(4)) }
+
+func (w *fleet) write(task *rdma.WriteTask) {
+	w.left--
+	w.outstanding++
+	require.NoError(w.t, task.SubmitWith(w.flags()))
+}
+
+func (w *fleet) send(task *rdma.SendTask) {
+	w.left--
+	w.outstanding += 2
+	binary.BigEndian.PutUint64(task.Source().Bytes(), uint64(w.completed))
+	require.NoError(w.t, task.SubmitWith(w.flags()))
+}
+
+func (w *fleet) done() {
+	w.outstanding--
+	w.completed++
+}
+
+func (w *fleet) wrote(s *station, task *rdma.WriteTask) {
+	if w.done(); w.left > 0 {
+		w.write(task)
+		return
+	}
+	s.writes = append(s.writes, task)
+}
+
+func (w *fleet) sent(s *station, task *rdma.SendTask) {
+	if w.done(); w.left > 0 {
+		w.send(task)
+		return
+	}
+	s.sends = append(s.sends, task)
+}
+
+func (w *fleet) received(task *rdma.ReceiveTask) {
+	w.done()
+	require.NoError(w.t, task.Destination().ResetData())
+	require.NoError(w.t, task.Submit())
+}
+
+// phase begins submissions, of a random kind and number at a time, by a random
+// choice of contexts. Few at a time show a lost event, which many would hide.
+func (w *fleet) phase() {
+	window, busy := 1<<max(w.rng.IntN(12)-5, 0), 1<<w.rng.IntN(4)
+	w.left = 1 + w.rng.IntN(5000)
+	kind := w.rng.IntN(3)
+	for _, i := range w.rng.Perm(stations)[:busy] {
+		w.begin(w.all[i], kind, window)
+	}
+}
+
+// begin submits up to n tasks of each kind: writes, sends or both.
+func (w *fleet) begin(s *station, kind, n int) {
+	for range n {
+		if kind != 1 && w.left > 0 {
+			w.write(pop(&s.writes))
+		}
+		if kind != 0 && w.left > 0 {
+			w.send(pop(&s.sends))
+		}
+	}
+}
+
+func pop[T any](list *[]T) T {
+	last := len(*list) - 1
+	v := (*list)[last]
+	*list = (*list)[:last]
+	return v
+}
+
+func (w *fleet) quiet() bool { return w.outstanding == 0 && w.left == 0 }
+
+func (w *fleet) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d completions so far, %d outstanding, %d submissions to come\n", w.completed, w.outstanding, w.left)
+	for _, s := range w.all {
+		fmt.Fprintf(&b, "context %s: %v, %d in flight, %d writes and %d sends at rest, connection %v\n",
+			s.ctx.Name(), s.ctx.State(), s.ctx.InFlight(), len(s.writes), len(s.sends), s.conn.State())
+	}
+	return b.String()
+}
+
+func (w *fleet) stop() {
+	for _, s := range w.all {
+		require.NoError(w.t, rdma.FreeAll(s.writes))
+		require.NoError(w.t, rdma.FreeAll(s.sends))
+		require.NoError(w.t, s.ctx.Stop())
+	}
+}
+
+func (w *fleet) faults(f soft.Faults) {
+	for _, s := range w.all {
+		require.NoError(w.t, s.dev.(*soft.Device).SetFaults(f))
+	}
+}
+
+func (w *fleet) idle() bool { return w.engine.Active() == 0 }
+
+func (w *fleet) close() {
+	for _, s := range w.all {
+		require.NoError(w.t, s.ctx.Close())
+		require.Equal(w.t, s.bufs.Total(), s.bufs.Available(), "buffers leaked")
+		require.NoError(w.t, s.bufs.Close())
+		require.NoError(w.t, s.peer.Close())
+		require.NoError(w.t, s.mem.Close())
+	}
+	for _, s := range w.all {
+		require.NoError(w.t, s.dev.Close(), "something of the device leaked")
+	}
+}
