@@ -134,6 +134,7 @@ func (b backend) Progress() int {
 		c.judge()
 	}
 	n += c.tell()
+	c.flush()
 	if c.phase != phaseUp {
 		n += c.wind()
 	}

@@ -62,22 +62,67 @@ func TestAggregateWaits(t *testing.T) {
 	r.connect(1)
 	first := must(pool.Alloc(r.a.conns[0], nil, nil))
 	second := must(pool.Alloc(r.a.conns[0], nil, nil))
-	sent := func() uint64 {
-		for _, c := range must(r.a.dev.Counters()) {
-			if c.Name == "sent_pkts" {
-				return c.Value
-			}
-		}
-		return 0
-	}
-	before := sent()
+	before := r.a.sent()
 	require.NoError(t, first.SubmitWith(pe.Aggregate))
-	assert.Equal(t, before, sent())
+	assert.Equal(t, before, r.a.sent())
 	require.NoError(t, second.Submit())
-	assert.Equal(t, before+2, sent())
+	assert.Equal(t, before+2, r.a.sent())
 	r.until("both are done", func() bool { return len(writes.done) == 2 })
 	require.NoError(t, first.Free())
 	require.NoError(t, second.Free())
+}
+
+// What a callback holds back starts at the end of the Progress that runs it, also
+// where the callback is for a connection.
+func TestAggregateInCallbacks(t *testing.T) {
+	r := newRig(t, rdma.Config{MaxConnections: 2}, rdma.Config{MaxConnections: 2})
+	var writes outcome[*rdma.WriteTask]
+	pool := must(r.a.ctx.WritePool(2, writes.ok, writes.bad))
+	r.connect(1)
+	var write *rdma.WriteTask
+	var before uint64
+	submit := func(conn *rdma.Connection) {
+		write = must(pool.Alloc(conn, nil, nil))
+		require.NoError(t, write.SubmitWith(pe.Aggregate))
+		before = r.a.sent()
+	}
+	begun := func() bool { return write != nil }
+
+	r.a.ctx.OnConnection(func(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
+		if state == rdma.Ready {
+			submit(conn)
+		}
+	})
+	r.link()
+	r.until("a connection is ready", begun)
+	assert.Greater(t, r.a.sent(), before, "submitted when the connection was ready")
+	r.until("it is done", func() bool { return len(writes.done) == 1 })
+	require.NoError(t, write.Free())
+
+	write = nil
+	writes.then = func(failed *rdma.WriteTask) {
+		if failed != write {
+			require.NoError(t, failed.Free())
+			submit(r.a.conns[0])
+		}
+	}
+	lost := must(pool.Alloc(r.a.conns[1], nil, nil))
+	require.NoError(t, lost.SubmitWith(pe.Aggregate))
+	require.NoError(t, r.a.conns[1].Close()) // it never reaches the device
+	r.until("a task failed", begun)
+	assert.Greater(t, r.a.sent(), before, "submitted when a task was flushed")
+	r.until("it is done", func() bool { return len(writes.done) == 2 })
+	require.NoError(t, write.Free())
+}
+
+// sent is how many packets the device has sent.
+func (s *side) sent() uint64 {
+	for _, c := range must(s.dev.Counters()) {
+		if c.Name == "sent_pkts" {
+			return c.Value
+		}
+	}
+	return 0
 }
 
 func TestTaskMisuse(t *testing.T) {

@@ -104,13 +104,6 @@ func (w *fleet) start() {
 	}
 }
 
-func must2[A, B any](a A, b B, err error) (A, B) {
-	if err != nil {
-		panic(err)
-	}
-	return a, b
-}
-
 func (w *fleet) running() bool {
 	for _, s := range w.all {
 		if s.ctx.State() != pe.Running {

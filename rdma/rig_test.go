@@ -176,6 +176,13 @@ func must[V any](v V, err error) V {
 	return v
 }
 
+func must2[A, B any](a A, b B, err error) (A, B) {
+	if err != nil {
+		panic(err)
+	}
+	return a, b
+}
+
 // same compares bytes without printing megabytes of them.
 func same(t *testing.T, want, got []byte) {
 	t.Helper()
