@@ -1,0 +1,217 @@
+package rdma_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/soft"
+)
+
+// deadlock is more than a round takes, on a machine however busy.
+const deadlock = 20 * time.Second
+
+var stopSeed = flag.Uint64("stop.seed", 1, "seed of the first round of TestStopAtAnyMoment")
+
+// Both contexts are stopped, at random moments and in all ways, with tasks of all
+// kinds in flight and others in the program's hands: every task comes back exactly
+// once, every context gets to Idle, nothing leaks.
+func TestStopAtAnyMoment(t *testing.T) {
+	rounds, each := 10_000, 100 // with the same contexts
+	if testing.Short() {
+		rounds /= 20
+	}
+	var total tally
+	for seed := *stopSeed; seed < *stopSeed+uint64(rounds); {
+		s := newStorm(t, seed)
+		for range each {
+			s.round(seed)
+			seed++
+		}
+		for _, e := range s.ends {
+			total.add(e.seen)
+		}
+		s.close()
+	}
+	t.Logf("%d rounds of two contexts: %d were stopped in Starting, %d with tasks in flight, %d stopped by themselves; %d submissions, %d succeeded, %d failed",
+		rounds, total.starting, total.busy, total.broken, total.submitted, total.succeeded, total.failed)
+	assert.Greater(t, total.starting, rounds/20)
+	assert.Greater(t, total.busy, rounds/10)
+	assert.Greater(t, total.broken, rounds/100)
+	assert.Greater(t, total.succeeded, rounds)
+}
+
+// round takes both contexts from Idle to Idle.
+func (s *storm) round(seed uint64) {
+	defer func() {
+		if s.t.Failed() {
+			s.t.Logf("in the round with the seed %d; to try again: go test -race -run TestStopAtAnyMoment ./rdma -stop.seed %d", seed, s.seed)
+		}
+	}()
+	s.rng = rand.New(rand.NewPCG(seed, 1))
+	s.left, s.event = 0, nil
+	for _, e := range s.ends {
+		require.NoError(s.t, e.dev.SetFaults(s.weather(seed)))
+		require.NoError(s.t, e.ctx.Start())
+	}
+	s.connect()
+	s.arrange()
+	s.settle()
+	for _, e := range s.ends {
+		e.check()
+	}
+}
+
+// weather is good, as a rule.
+func (s *storm) weather(seed uint64) soft.Faults {
+	switch s.rng.IntN(20) {
+	case 0:
+		return soft.Faults{Loss: 0.1, Duplicate: 0.1, Reorder: 0.1, Corrupt: 0.02, Seed: seed}
+	case 1:
+		return soft.Faults{Loss: 1}
+	}
+	return soft.Faults{}
+}
+
+// connect begins one to three connections, not all of them at both ends.
+func (s *storm) connect() {
+	a, b := s.ends[0], s.ends[1]
+	for range 1 + s.rng.IntN(stormConnections) {
+		connA, descA := must2(a.ctx.Export())
+		connB, descB := must2(b.ctx.Export())
+		a.conns, b.conns = append(a.conns, connA), append(b.conns, connB)
+		if s.rng.IntN(40) > 0 {
+			require.NoError(s.t, connA.Connect(descB))
+		}
+		if s.rng.IntN(40) > 0 {
+			require.NoError(s.t, connB.Connect(descA))
+		}
+	}
+}
+
+// arrange has both contexts stopped, at a moment and in a way of its choice.
+func (s *storm) arrange() {
+	stop := func() {
+		e := pick(s.rng, s.ends[:]...)
+		require.NoError(s.t, e.ctx.Stop())
+		require.NoError(s.t, e.ctx.Stop())
+	}
+	moment := s.rng.IntN(100)
+	switch s.rng.IntN(5) {
+	case 0: // between two passes
+		s.drive(moment)
+		stop()
+	case 1: // in a callback, unless it never comes
+		s.left, s.event = 1+moment, stop
+		s.drive(120)
+	case 2: // Run is told to end in a callback
+		ctx, cancel := context.WithCancel(context.Background())
+		s.left, s.event = 1+moment, cancel
+		s.run(ctx, cancel, time.Millisecond)
+	case 3: // Run is told to end from outside
+		ctx, cancel := context.WithCancel(context.Background())
+		s.run(ctx, cancel, time.Duration(moment)*10*time.Microsecond)
+	case 4: // another goroutine has a function stop one
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for range moment {
+				runtime.Gosched()
+			}
+			assert.NoError(s.t, s.engine.Do(stop))
+		})
+		s.drive(moment)
+		wg.Wait()
+	}
+	s.drive(s.rng.IntN(20))
+}
+
+func (s *storm) drive(passes int) {
+	for i := 0; i < passes && s.engine.Active() > 0; i++ {
+		_, err := s.engine.Progress()
+		require.NoError(s.t, err)
+	}
+}
+
+// run drives the engine with Run, and ends it after a time at the latest.
+func (s *storm) run(ctx context.Context, cancel func(), limit time.Duration) {
+	defer cancel()
+	defer time.AfterFunc(limit, cancel).Stop()
+	// Nothing else would end a Run that waits for a task that was lost.
+	defer time.AfterFunc(deadlock, func() {
+		panic(fmt.Sprintf("Run does not return, in a round after seed %d", s.seed))
+	}).Stop()
+	err := s.engine.Run(ctx)
+	if err == nil {
+		require.Zero(s.t, s.engine.Active())
+		return
+	}
+	require.ErrorIs(s.t, err, context.Canceled)
+	held := 0
+	for _, e := range s.ends {
+		if e.ctx.State() != pe.Idle {
+			require.NotEmpty(s.t, e.held)
+			held++
+		}
+	}
+	if held > 0 {
+		require.ErrorIs(s.t, err, pe.ErrTasksHeld)
+	} else {
+		require.NotErrorIs(s.t, err, pe.ErrTasksHeld)
+	}
+}
+
+// settle stops what still runs, and takes both contexts to Idle, freeing what is
+// held on the way or last of all.
+func (s *storm) settle() {
+	late := s.rng.IntN(2) == 0
+	for _, e := range s.ends {
+		require.NoError(s.t, e.ctx.Stop())
+	}
+	for deadline := time.Now().Add(deadlock); s.engine.Active() > 0; {
+		n, err := s.engine.Progress()
+		require.NoError(s.t, err)
+		for _, e := range s.ends {
+			out := len(e.held) + len(e.flying)
+			require.Equal(s.t, out, e.ctx.Allocated())
+			if out > 0 {
+				require.Equal(s.t, pe.Stopping, e.ctx.State())
+			}
+			if len(e.held) > 0 && !late {
+				e.free(pick(s.rng, e.held...))
+			} else if n == 0 && len(e.flying) == 0 {
+				e.freeAll()
+			}
+		}
+		require.True(s.t, time.Now().Before(deadline), "a context does not get to Idle:\n%v\n%v", s.ends[0], s.ends[1])
+	}
+	for n := 1; n > 0; {
+		var err error
+		n, err = s.engine.Progress()
+		require.NoError(s.t, err)
+	}
+}
+
+// check looks through the books of a round.
+func (e *stormEnd) check() {
+	require.Equal(e.t, pe.Idle, e.ctx.State())
+	require.Equal(e.t, pe.Idle, e.reported)
+	require.Empty(e.t, e.flying, "tasks that never came back")
+	require.Empty(e.t, e.held)
+	require.Equal(e.t, e.seen.submitted, e.seen.succeeded+e.seen.failed, "every submission has one callback")
+	require.Zero(e.t, e.ctx.Allocated())
+	require.Zero(e.t, e.ctx.InFlight())
+	require.Empty(e.t, e.ctx.Connections())
+	require.True(e.t, e.full(), "every task is in its pool")
+	require.Equal(e.t, e.bufs.Total(), e.bufs.Available(), "buffers leaked")
+	require.Equal(e.t, len(e.conns), e.closed, "every connection is reported Closed, once")
+	e.conns, e.closed = nil, 0
+}

@@ -1,0 +1,335 @@
+package rdma_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft"
+)
+
+// storm is two contexts on one engine that do to each other whatever is allowed,
+// at random, and keep the books.
+type storm struct {
+	t      *testing.T
+	seed   uint64 // of the first round
+	rng    *rand.Rand
+	engine *pe.Engine
+	ends   [2]*stormEnd
+
+	left  int    // callbacks until something happens
+	event func() // what happens then
+}
+
+// stormEnd is one of the two contexts.
+type stormEnd struct {
+	*storm
+	dev   *soft.Device
+	ctx   *rdma.Context
+	mem   *mmap.Map
+	peer  *mmap.Map // the other's, imported
+	wrong *mmap.Map // the other's, with a key that it does not have
+	bufs  *bufinv.Inventory
+	kinds []func(*rdma.Connection) (rdma.Task, error)
+	full  func() bool // every task is in its pool
+
+	conns    []*rdma.Connection
+	closed   int // connections reported Closed
+	flying   map[rdma.Task]bool
+	held     []rdma.Task // at rest
+	reported pe.State
+	seen     tally
+}
+
+// tally counts tasks, and what contexts were doing when they entered Stopping.
+type tally struct {
+	submitted, succeeded, failed int
+	starting, busy, broken       int
+}
+
+func (t *tally) add(o tally) {
+	t.submitted += o.submitted
+	t.succeeded += o.succeeded
+	t.failed += o.failed
+	t.starting += o.starting
+	t.busy += o.busy
+	t.broken += o.broken
+}
+
+const (
+	stormMemory      = 1 << 16
+	stormTasks       = 6
+	stormConnections = 3
+)
+
+var stormSizes = []int{1, 8, 100, 4000, 12_000}
+
+func newStorm(t *testing.T, seed uint64) *storm {
+	s := &storm{t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 0)), engine: must(pe.New(pe.Config{Spin: 10 * time.Microsecond}))}
+	for i := range s.ends {
+		s.ends[i] = s.end(fmt.Sprint(i))
+	}
+	for i, e := range s.ends {
+		other := s.ends[1-i]
+		e.peer = must(mmap.Import(e.dev, must(other.mem.Export(other.dev))))
+		r := rig{t: t, a: &side{dev: e.dev}, b: &side{dev: other.dev, mem: other.mem}}
+		e.wrong = r.forged(func(_, _ *uint64, rkey, _ *uint32) { *rkey ^= 0xff })
+	}
+	return s
+}
+
+// end makes one of the contexts, with a configuration of its own.
+func (s *storm) end(name string) *stormEnd {
+	e := &stormEnd{storm: s, flying: map[rdma.Task]bool{}}
+	e.dev = must(soft.Open(soft.Config{}))
+	e.ctx = must(rdma.New(e.dev, rdma.Config{
+		Name: name, Permissions: everything, MaxConnections: stormConnections,
+		SendQueueSize: pick(s.rng, 0, 0, 1, 3), RecvQueueSize: pick(s.rng, 0, 0, 2),
+		AckTimeout: 4 * time.Millisecond, MinRNRTimer: 10 * time.Microsecond,
+	}))
+	e.mem = must(mmap.Alloc(e.dev, stormMemory, everything))
+	e.bufs = must(bufinv.New(1024))
+	e.pools(s.rng.IntN(4) > 0)
+	require.NoError(s.t, s.engine.Connect(e.ctx))
+	e.ctx.OnStateChange(e.stateChanged)
+	e.ctx.OnConnection(e.connectionChanged)
+	return e
+}
+
+func pick[V any](rng *rand.Rand, list ...V) V { return list[rng.IntN(len(list))] }
+
+// pools makes a pool of every kind; without receives there is no shared queue.
+func (e *stormEnd) pools(receives bool) {
+	sends := must(e.ctx.SendPool(stormTasks, ok[*rdma.SendTask](e), bad[*rdma.SendTask](e)))
+	sendImms := must(e.ctx.SendImmPool(stormTasks, ok[*rdma.SendImmTask](e), bad[*rdma.SendImmTask](e)))
+	writes := must(e.ctx.WritePool(stormTasks, ok[*rdma.WriteTask](e), bad[*rdma.WriteTask](e)))
+	writeImms := must(e.ctx.WriteImmPool(stormTasks, ok[*rdma.WriteImmTask](e), bad[*rdma.WriteImmTask](e)))
+	reads := must(e.ctx.ReadPool(stormTasks, ok[*rdma.ReadTask](e), bad[*rdma.ReadTask](e)))
+	swaps := must(e.ctx.CompareSwapPool(stormTasks, ok[*rdma.CompareSwapTask](e), bad[*rdma.CompareSwapTask](e)))
+	adds := must(e.ctx.FetchAddPool(stormTasks, ok[*rdma.FetchAddTask](e), bad[*rdma.FetchAddTask](e)))
+	var recvs *rdma.ReceivePool
+	e.kinds = []func(*rdma.Connection) (rdma.Task, error){
+		func(c *rdma.Connection) (rdma.Task, error) { return sends.Alloc(c, e.source(e.mem)) },
+		func(c *rdma.Connection) (rdma.Task, error) { return sendImms.Alloc(c, e.source(e.mem), 1) },
+		func(c *rdma.Connection) (rdma.Task, error) {
+			return writes.Alloc(c, e.source(e.mem), e.target(e.there()))
+		},
+		func(c *rdma.Connection) (rdma.Task, error) {
+			return writeImms.Alloc(c, e.source(e.mem), e.target(e.there()), 2)
+		},
+		func(c *rdma.Connection) (rdma.Task, error) {
+			return reads.Alloc(c, e.source(e.there()), e.target(e.mem))
+		},
+		func(c *rdma.Connection) (rdma.Task, error) {
+			return swaps.Alloc(c, e.bufs.Target(e.there(), 0, 8), e.result(), 0, 1)
+		},
+		func(c *rdma.Connection) (rdma.Task, error) {
+			return adds.Alloc(c, e.bufs.Target(e.there(), 0, 8), e.result(), 1)
+		},
+	}
+	if receives {
+		recvs = must(e.ctx.ReceivePool(2*stormTasks, ok[*rdma.ReceiveTask](e), bad[*rdma.ReceiveTask](e)))
+		receive := func(*rdma.Connection) (rdma.Task, error) { return recvs.Alloc(e.room()) }
+		e.kinds = append(e.kinds, receive, receive)
+	}
+	e.full = func() bool {
+		return sends.Available() == sends.Cap() && sendImms.Available() == sendImms.Cap() &&
+			writes.Available() == writes.Cap() && writeImms.Available() == writeImms.Cap() &&
+			reads.Available() == reads.Cap() && swaps.Available() == swaps.Cap() && adds.Available() == adds.Cap() &&
+			(recvs == nil || recvs.Available() == recvs.Cap())
+	}
+}
+
+// there is the peer's memory, as a rule.
+func (e *stormEnd) there() *mmap.Map {
+	if e.rng.IntN(200) == 0 {
+		return e.wrong
+	}
+	return e.peer
+}
+
+func (e *stormEnd) source(m *mmap.Map) *bufinv.Buf {
+	n := pick(e.rng, stormSizes...)
+	if n >= 8 && !m.Remote() && e.rng.IntN(4) == 0 {
+		return bufinv.List(e.bufs.Source(m, 0, n/2), e.bufs.Source(m, n, n-n/2))
+	}
+	return e.bufs.Source(m, e.rng.IntN(stormMemory-n), n)
+}
+
+// target has room for every source.
+func (e *stormEnd) target(m *mmap.Map) *bufinv.Buf {
+	n := stormSizes[len(stormSizes)-1]
+	return e.bufs.Target(m, stormMemory-n, n)
+}
+
+// room is a target for messages, which may be too large for it.
+func (e *stormEnd) room() *bufinv.Buf {
+	if e.rng.IntN(40) == 0 {
+		return e.bufs.Target(e.mem, 0, 50)
+	}
+	return e.target(e.mem)
+}
+
+func (e *stormEnd) result() *bufinv.Buf {
+	if e.rng.IntN(2) == 0 {
+		return nil
+	}
+	return e.bufs.Target(e.mem, 8*e.rng.IntN(100), 8)
+}
+
+func ok[T rdma.Task](e *stormEnd) func(T) {
+	return func(task T) {
+		e.seen.succeeded++
+		e.back(task)
+	}
+}
+
+func bad[T rdma.Task](e *stormEnd) func(T, error) {
+	return func(task T, err error) {
+		e.seen.failed++
+		var failure *rdma.TaskError
+		require.ErrorAs(e.t, err, &failure)
+		e.back(task)
+	}
+}
+
+// back takes a task that came back, and does something with it.
+func (e *stormEnd) back(task rdma.Task) {
+	require.True(e.t, e.flying[task], "a callback for a task that was not in flight: %v", task.Operation())
+	require.False(e.t, task.InFlight())
+	delete(e.flying, task)
+	e.held = append(e.held, task)
+	e.count()
+	switch choice := e.rng.IntN(20); {
+	case choice < 10:
+		e.submit(task)
+	case choice < 12:
+		// Kept, to be freed later.
+	case choice < 15:
+		e.free(task)
+		e.allocate()
+	case choice == 15 && e.rng.IntN(20) == 0:
+		require.NoError(e.t, pick(e.rng, e.conns...).Close())
+	default:
+		e.free(pick(e.rng, e.held...))
+	}
+}
+
+func (e *stormEnd) free(task rdma.Task) {
+	e.held = slices.DeleteFunc(e.held, func(o rdma.Task) bool { return o == task })
+	require.NoError(e.t, task.Free())
+}
+
+func (e *stormEnd) freeAll() {
+	for len(e.held) > 0 {
+		e.free(e.held[e.rng.IntN(len(e.held))])
+	}
+}
+
+// allocate takes a task of any kind out of its pool and submits it, or keeps it.
+func (e *stormEnd) allocate() {
+	task, err := pick(e.rng, e.kinds...)(pick(e.rng, e.conns...))
+	if err != nil {
+		require.True(e.t, errors.Is(err, pe.ErrExhausted) || errors.Is(err, pe.ErrBadState), "%v", err)
+		return
+	}
+	e.held = append(e.held, task)
+	if e.rng.IntN(10) > 0 {
+		e.submit(task)
+	}
+}
+
+// submit submits a task that is held. It remains held if that fails.
+func (e *stormEnd) submit(task rdma.Task) {
+	empty(e.t, task)
+	if err := task.SubmitWith(pe.SubmitFlags(e.rng.IntN(4))); err != nil {
+		require.True(e.t, errors.Is(err, rdma.ErrNotReady) || errors.Is(err, pe.ErrBadState), "%v", err)
+		return
+	}
+	e.seen.submitted++
+	e.held = slices.DeleteFunc(e.held, func(o rdma.Task) bool { return o == task })
+	e.flying[task] = true
+}
+
+// empty makes room where the task has put something.
+func empty(t *testing.T, task rdma.Task) {
+	var b *bufinv.Buf
+	switch task := task.(type) {
+	case *rdma.ReadTask:
+		b = task.Destination()
+	case *rdma.CompareSwapTask:
+		b = task.Result()
+	case *rdma.FetchAddTask:
+		b = task.Result()
+	case *rdma.ReceiveTask:
+		b = task.Destination()
+	}
+	if b != nil {
+		require.NoError(t, b.ResetData())
+	}
+}
+
+func (e *stormEnd) stateChanged(prev, next pe.State) {
+	require.Equal(e.t, e.reported, prev, "changes of state come in order")
+	e.reported = next
+	switch {
+	case next == pe.Running:
+		for range e.rng.IntN(40) {
+			e.allocate()
+		}
+	case next == pe.Stopping && e.ctx.Err() != nil:
+		e.seen.broken++
+	case next == pe.Stopping && prev == pe.Starting:
+		e.seen.starting++
+	case next == pe.Stopping && len(e.flying) > 0:
+		e.seen.busy++
+	}
+	e.count()
+}
+
+// count counts a callback.
+func (s *storm) count() {
+	if s.left--; s.left == 0 {
+		s.event()
+	}
+}
+
+func (e *stormEnd) connectionChanged(_ *rdma.Connection, state rdma.ConnectionState, _ error) {
+	if state == rdma.Closed {
+		e.closed++
+	}
+	e.count()
+}
+
+// close ends everything: nothing may be left over.
+func (s *storm) close() {
+	for _, e := range s.ends {
+		require.NoError(s.t, e.ctx.Close())
+		require.NoError(s.t, e.bufs.Close())
+		require.NoError(s.t, e.peer.Close())
+		require.NoError(s.t, e.wrong.Close())
+	}
+	for _, e := range s.ends {
+		require.NoError(s.t, e.mem.Close())
+		require.NoError(s.t, e.dev.Close(), "something of the device leaked")
+	}
+	require.NoError(s.t, s.engine.Close())
+}
+
+func (e *stormEnd) String() string {
+	s := fmt.Sprintf("context %s: %v, reported %v, %d in flight, %d held, %d allocated, err %v",
+		e.ctx.Name(), e.ctx.State(), e.reported, len(e.flying), len(e.held), e.ctx.Allocated(), e.ctx.Err())
+	for _, conn := range e.conns {
+		s += fmt.Sprintf("\n  %v: %v, err %v", conn, conn.State(), conn.Err())
+	}
+	return s
+}
