@@ -44,7 +44,10 @@ func TestLifeOfAContext(t *testing.T) {
 	assert.ErrorIs(t, d.Start(), pe.ErrClosed)
 	assert.NoError(t, d.Stop())
 	assert.ErrorIs(t, e.Connect(d), pe.ErrClosed)
-	_, err := pe.NewPool(d.Core, "more", 1, jobTask, nil)
+	assert.ErrorIs(t, d.Require("do it", pe.Running), pe.ErrClosed)
+	_, err := d.jobs.Alloc()
+	assert.ErrorIs(t, err, pe.ErrClosed)
+	_, err = pe.NewPool(d.Core, "more", 1, jobTask, nil)
 	assert.ErrorIs(t, err, pe.ErrClosed)
 	require.NoError(t, e.Close())
 }
@@ -307,6 +310,7 @@ func TestUserData(t *testing.T) {
 func TestConnectMisuse(t *testing.T) {
 	e, d := connected(t, 1)
 	assert.ErrorIs(t, e.Connect(d), pe.ErrInUse)
+	assert.ErrorIs(t, newEngine(t, pe.Config{}).Connect(d), pe.ErrInUse, "on another engine")
 	assert.ErrorIs(t, e.Connect(nil), pe.ErrInvalid)
 	var none *device
 	assert.ErrorIs(t, e.Connect(none), pe.ErrInvalid)

@@ -200,7 +200,8 @@ func (c *Core) Close() error {
 }
 
 // Require returns nil if the context is in one of the legal states, and
-// otherwise a *StateError. It is for implementers of contexts.
+// otherwise a *StateError, or ErrClosed after Close. It is for implementers of
+// contexts.
 func (c *Core) Require(op string, legal ...State) error {
 	s := c.State()
 	for _, l := range legal {
@@ -208,8 +209,21 @@ func (c *Core) Require(op string, legal ...State) error {
 			return nil
 		}
 	}
+	if c.closed {
+		return fmt.Errorf("pe: cannot %s: %s: %w", op, c.object(), ErrClosed)
+	}
 	// The copy keeps the caller's list off the heap when all is well.
 	return &StateError{Op: op, Object: c.object(), State: s, Legal: append([]State(nil), legal...)}
+}
+
+// Owned fails with ErrBusy if another goroutine is driving the context's engine
+// right now. It is for implementers of contexts: for calls that are rare, since
+// it looks at the stack.
+func (c *Core) Owned(op string) error {
+	if e := c.engine.Load(); e != nil {
+		return e.owned(op)
+	}
+	return nil
 }
 
 // Started takes the context from Starting to Running. It does nothing in any

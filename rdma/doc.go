@@ -98,6 +98,8 @@
 // # Goroutines
 //
 // A context, its connections, pools and tasks belong to the goroutine that drives
-// the engine, where all callbacks run. Other goroutines use pe.Engine.Do. The path
-// from Submit to the callback allocates nothing and takes no lock of this package.
+// the engine, where all callbacks run. Other goroutines use pe.Engine.Do; what they
+// export, connect, close, start or stop without it fails with pe.ErrBusy, but tasks
+// do not look. The path from Submit to the callback allocates nothing and takes no
+// lock of this package.
 package rdma
