@@ -1,6 +1,6 @@
 // Command bench measures the SDK on a device: the rate of small writes within one
-// process, and bandwidth and latency of writes between two processes. The second
-// process is the same program, started by the first.
+// process, bandwidth and latency of writes between two processes, and what the
+// ways to wait cost. The second process is the same program, started by the first.
 //
 // Every measurement begins with a warm-up. What it prints are figures of this
 // machine at this moment: compare ratios of one run, not figures of two.
@@ -22,6 +22,7 @@ type options struct {
 	window   int
 	profile  string
 	counters bool
+	style    string
 	peer     string // what the second process does
 }
 
@@ -37,6 +38,7 @@ var measurements = []measurement{
 	{"write_rate", "8-byte writes, batched, both ends in one process", writeRate, nil},
 	{"write_bw", "large writes to another process", writeBandwidth, servePassive},
 	{"write_lat", "8-byte writes back and forth between two processes, half a round trip", writeLatency, servePing},
+	{"styles", "8-byte messages back and forth between two processes, half a round trip, by the way to wait", compareStyles, serveStyle},
 }
 
 const warmUp = 300 * time.Millisecond
@@ -48,7 +50,8 @@ func main() {
 	flag.DurationVar(&o.duration, "t", 2*time.Second, "time of each measurement, after a warm-up")
 	flag.IntVar(&o.size, "size", 1<<20, "bytes of a large write")
 	flag.IntVar(&o.window, "window", 8, "large writes in flight")
-	flag.StringVar(&only, "run", "", "the one measurement to run: write_rate, write_bw or write_lat")
+	flag.StringVar(&only, "run", "", "the one measurement to run: write_rate, write_bw, write_lat or styles")
+	flag.StringVar(&o.style, "style", "", "the one style of styles: poll, run, sleep, event or await")
 	flag.StringVar(&o.profile, "cpuprofile", "", "file for a CPU profile of the first process")
 	flag.BoolVar(&o.counters, "counters", false, "show the counters of each device when it is closed")
 	flag.StringVar(&o.peer, "peer", "", "for the second process: the measurement it serves")
@@ -97,7 +100,7 @@ func run(o options, only string) error {
 		fmt.Printf("%-11s %s\n            (%s)\n", m.name, figures, m.about)
 	}
 	if !found {
-		return fmt.Errorf("no measurement %q; there are write_rate, write_bw and write_lat", only)
+		return fmt.Errorf("no measurement %q; there are write_rate, write_bw, write_lat and styles", only)
 	}
 	return nil
 }

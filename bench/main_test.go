@@ -29,6 +29,7 @@ func TestMeasurements(t *testing.T) {
 		"unknown measurement": {"-run", "nothing"},
 		"unknown device":      {"-d", "nothing0"},
 		"unknown peer":        {"-peer", "nothing"},
+		"unknown style":       {"-run", "styles", "-style", "nothing"},
 		"bad size":            {"-size", "1"},
 		"arguments":           {"more"},
 	} {

@@ -23,7 +23,7 @@ func startPeer(o options, name string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: exec.Command(self, "-d", o.device, "-size", fmt.Sprint(o.size), "-peer", name, fmt.Sprintf("-counters=%v", o.counters))}
+	p := &process{cmd: exec.Command(self, "-d", o.device, "-size", fmt.Sprint(o.size), "-peer", name, "-style", o.style, fmt.Sprintf("-counters=%v", o.counters))}
 	p.cmd.Stderr = os.Stderr
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err

@@ -1,0 +1,13 @@
+//go:build !linux
+
+package main
+
+import "github.com/verbena-rdma/verbena/pe"
+
+type waiter struct{}
+
+func newWaiter(int) (*waiter, error) { return nil, pe.ErrNotSupported }
+
+func (*waiter) wait() error { return pe.ErrNotSupported }
+
+func (*waiter) close() {}
