@@ -169,34 +169,52 @@ func (s *storm) run(ctx context.Context, cancel func(), limit time.Duration) {
 	}
 }
 
-// settle stops what still runs, and takes both contexts to Idle, freeing what is
-// held on the way or last of all.
+// settle stops what still runs, and takes both contexts to Idle, polling or in
+// event mode.
 func (s *storm) settle() {
-	late := s.rng.IntN(2) == 0
+	late, asleep := s.rng.IntN(2) == 0, s.rng.IntN(3) == 0
 	for _, e := range s.ends {
 		require.NoError(s.t, e.ctx.Stop())
 	}
-	for deadline := time.Now().Add(deadlock); s.engine.Active() > 0; {
+	step := func(events int) (idle bool) {
+		for _, e := range s.ends {
+			e.tidy(late, asleep || events == 0)
+		}
+		return s.engine.Active() == 0
+	}
+	if asleep {
+		s.sleepUntil(step)
+	} else {
+		s.pollUntil(step)
+	}
+	s.pollUntil(func(events int) bool { return events == 0 })
+}
+
+// tidy frees what is held: a task after each pass, or all of them last of all.
+func (e *stormEnd) tidy(late, quiet bool) {
+	out := len(e.held) + len(e.flying)
+	require.Equal(e.t, out, e.ctx.Allocated())
+	if out > 0 {
+		require.Equal(e.t, pe.Stopping, e.ctx.State())
+	}
+	switch {
+	case quiet && len(e.flying) == 0:
+		e.freeAll()
+	case len(e.held) > 0 && !late:
+		e.free(pick(e.rng, e.held...))
+	}
+}
+
+// pollUntil calls Progress until the condition, which is told how many events it
+// handled, holds.
+func (s *storm) pollUntil(done func(events int) bool) {
+	for deadline := time.Now().Add(deadlock); ; {
 		n, err := s.engine.Progress()
 		require.NoError(s.t, err)
-		for _, e := range s.ends {
-			out := len(e.held) + len(e.flying)
-			require.Equal(s.t, out, e.ctx.Allocated())
-			if out > 0 {
-				require.Equal(s.t, pe.Stopping, e.ctx.State())
-			}
-			if len(e.held) > 0 && !late {
-				e.free(pick(s.rng, e.held...))
-			} else if n == 0 && len(e.flying) == 0 {
-				e.freeAll()
-			}
+		if done(n) {
+			return
 		}
 		require.True(s.t, time.Now().Before(deadline), "a context does not get to Idle:\n%v\n%v", s.ends[0], s.ends[1])
-	}
-	for n := 1; n > 0; {
-		var err error
-		n, err = s.engine.Progress()
-		require.NoError(s.t, err)
 	}
 }
 

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package rdma_test
+
+// sleepUntil polls: there is no descriptor to wait for.
+func (s *storm) sleepUntil(done func(events int) bool) { s.pollUntil(done) }
