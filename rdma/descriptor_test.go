@@ -81,35 +81,6 @@ func TestRolesAreOpposite(t *testing.T) {
 	}
 }
 
-func TestChooseGID(t *testing.T) {
-	entry := func(index int, typ verbs.GIDType, gid verbs.GID) verbs.GIDEntry {
-		return verbs.GIDEntry{Index: index, Type: typ, GID: gid}
-	}
-	linkLocal := verbs.GID{0: 0xfe, 1: 0x80, 15: 1}
-	global := verbs.GID{0: 0x20, 1: 1, 15: 1}
-	four := verbs.GID{10: 0xff, 11: 0xff, 12: 10, 15: 1}
-	table := []verbs.GIDEntry{
-		entry(0, verbs.GIDRoCEv1, linkLocal), entry(1, verbs.GIDRoCEv2, linkLocal), entry(2, verbs.GIDRoCEv2, global),
-		entry(3, verbs.GIDRoCEv1, four), entry(4, verbs.GIDRoCEv2, four),
-	}
-	for n, want := range map[int]int{5: 4, 4: 2, 3: 2, 2: 1} {
-		got, err := chooseGID(table[:n], verbs.LinkEthernet, nil)
-		require.NoError(t, err)
-		assert.Equal(t, want, got.Index, "of the first %d", n)
-	}
-	_, err := chooseGID(table[:1], verbs.LinkEthernet, nil)
-	require.ErrorIs(t, err, ErrGID)
-	_, err = chooseGID(table, verbs.LinkEthernet, new(3))
-	require.ErrorIs(t, err, ErrGID)
-	require.ErrorContains(t, err, "4 (10.0.0.1, RoCEv2)")
-	got, err := chooseGID(table, verbs.LinkEthernet, new(1))
-	require.NoError(t, err)
-	assert.Equal(t, 1, got.Index)
-	got, err = chooseGID([]verbs.GIDEntry{entry(0, verbs.GIDInfiniBand, linkLocal)}, verbs.LinkInfiniBand, nil)
-	require.NoError(t, err)
-	assert.Equal(t, 0, got.Index)
-}
-
 func FuzzDescriptor(f *testing.F) {
 	e := sampleEndpoint()
 	desc, err := e.encode()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/internal/gid"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -16,7 +17,7 @@ var (
 	ErrPermission   = errors.New("permission missing")
 	ErrNoData       = errors.New("source buffer holds no data")
 	ErrNotSupported = errors.New("not supported by the device")
-	ErrGID          = errors.New("no usable GID")
+	ErrGID          = gid.ErrNone
 	ErrFull         = errors.New("no connection left")
 	ErrNotReady     = errors.New("connection not ready")
 	ErrMismatch     = errors.New("ends do not fit together")

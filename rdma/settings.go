@@ -2,9 +2,9 @@ package rdma
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/gid"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -117,59 +117,12 @@ func (s *settings) setPath(dev verbs.Device) error {
 	if err != nil {
 		return fmt.Errorf("read the GID table of port %d of %s: %w", s.Port, dev.Name(), err)
 	}
-	s.gid, err = chooseGID(table, port.LinkLayer, s.GIDIndex)
+	s.gid, err = gid.Choose(table, port.LinkLayer, s.GIDIndex)
 	if err != nil {
 		return fmt.Errorf("port %d of %s: %w", s.Port, dev.Name(), err)
 	}
 	s.GIDIndex = new(s.gid.Index)
 	return nil
-}
-
-// chooseGID takes the entry asked for, or else the best one.
-func chooseGID(table []verbs.GIDEntry, layer verbs.LinkLayer, want *int) (verbs.GIDEntry, error) {
-	best, bestRank := verbs.GIDEntry{}, 0
-	var usable []string
-	for _, e := range table {
-		rank := rankGID(e, layer)
-		if rank == 0 {
-			continue
-		}
-		if want != nil && *want == e.Index {
-			return e, nil
-		}
-		usable = append(usable, fmt.Sprintf("%d (%v, %v)", e.Index, e.GID.Addr(), e.Type))
-		if rank > bestRank {
-			best, bestRank = e, rank
-		}
-	}
-	switch {
-	case len(usable) == 0:
-		return best, fmt.Errorf("%w: none of the %d entries of its GID table is for RoCEv2 or InfiniBand; give its interface an IP address", ErrGID, len(table))
-	case want != nil:
-		return best, fmt.Errorf("%w at index %d; use one of %s", ErrGID, *want, strings.Join(usable, ", "))
-	}
-	return best, nil
-}
-
-// rankGID orders the entries by preference; zero is not usable.
-func rankGID(e verbs.GIDEntry, layer verbs.LinkLayer) int {
-	addr := e.GID.Addr()
-	switch {
-	case e.GID == verbs.GID{}:
-		return 0
-	case layer == verbs.LinkInfiniBand:
-		if e.Type != verbs.GIDInfiniBand {
-			return 0
-		}
-		return 1
-	case e.Type != verbs.GIDRoCEv2:
-		return 0
-	case addr.IsLinkLocalUnicast():
-		return 1
-	case addr.Is4():
-		return 3
-	}
-	return 2
 }
 
 func (s *settings) setRetries() error {

@@ -1,0 +1,63 @@
+// Package gid chooses the entry of a port's GID table that a context uses as its
+// address.
+package gid
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// ErrNone: the table has no entry that can be used, or not the one asked for.
+var ErrNone = errors.New("no usable GID")
+
+// Choose returns the entry with the index that is asked for or, without one, the
+// best: RoCEv2 on IPv4 before RoCEv2 on IPv6, link-local addresses last. Its
+// errors match ErrNone, and name the entries that could be taken.
+func Choose(table []verbs.GIDEntry, layer verbs.LinkLayer, want *int) (verbs.GIDEntry, error) {
+	best, bestRank := verbs.GIDEntry{}, 0
+	var usable []string
+	for _, e := range table {
+		r := rank(e, layer)
+		if r == 0 {
+			continue
+		}
+		if want != nil && *want == e.Index {
+			return e, nil
+		}
+		usable = append(usable, fmt.Sprintf("%d (%v, %v)", e.Index, e.GID.Addr(), e.Type))
+		if r > bestRank {
+			best, bestRank = e, r
+		}
+	}
+	switch {
+	case len(usable) == 0:
+		return best, fmt.Errorf("%w: none of the %d entries of its GID table is for RoCEv2 or InfiniBand; give its interface an IP address", ErrNone, len(table))
+	case want != nil:
+		return best, fmt.Errorf("%w at index %d; use one of %s", ErrNone, *want, strings.Join(usable, ", "))
+	}
+	return best, nil
+}
+
+// rank orders the entries by preference; zero is not usable.
+func rank(e verbs.GIDEntry, layer verbs.LinkLayer) int {
+	addr := e.GID.Addr()
+	switch {
+	case e.GID == verbs.GID{}:
+		return 0
+	case layer == verbs.LinkInfiniBand:
+		if e.Type != verbs.GIDInfiniBand {
+			return 0
+		}
+		return 1
+	case e.Type != verbs.GIDRoCEv2:
+		return 0
+	case addr.IsLinkLocalUnicast():
+		return 1
+	case addr.Is4():
+		return 3
+	}
+	return 2
+}
