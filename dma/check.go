@@ -1,0 +1,124 @@
+package dma
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/mmap"
+)
+
+// span is memory that a copy reads or writes: one element of a list.
+type span struct {
+	from, to uint64 // addresses; to is behind it
+	writes   bool
+	element  int // of its list
+}
+
+func (s *span) String() string {
+	side := "source"
+	if s.writes {
+		side = "destination"
+	}
+	return fmt.Sprintf("element %d of its %s (%d bytes at %#x)", s.element, side, s.to-s.from, s.from)
+}
+
+// check finds out how much a copy moves, and what is wrong with its buffers.
+func (c *Context) check(src, dst *bufinv.Buf) (int, error) {
+	switch {
+	case src == nil || dst == nil:
+		return 0, fmt.Errorf("%w: it needs a source and a destination", ErrInvalid)
+	case src.Err() != nil:
+		return 0, fmt.Errorf("its source: %w", src.Err())
+	case dst.Err() != nil:
+		return 0, fmt.Errorf("its destination: %w", dst.Err())
+	}
+	n, room := src.ListDataLen(), dst.ListRoom()
+	switch {
+	case n == 0:
+		return 0, fmt.Errorf("%w: nothing would be copied; make it with Source", ErrNoData)
+	case n > room:
+		return 0, fmt.Errorf("%w: the source has %d bytes, the destination room for %d; ResetData empties it", ErrRange, n, room)
+	}
+	c.spans = c.spans[:0]
+	i := 0
+	for b := src; b != nil; b = b.Next() {
+		if b.DataLen() > 0 {
+			if err := c.reachable(b, "source"); err != nil {
+				return 0, err
+			}
+			c.spans = append(c.spans, span{b.DataAddr(), b.TailAddr(), false, i})
+		}
+		i++
+	}
+	i = 0
+	for b, left := dst, n; left > 0 && b != nil; b = b.Next() {
+		if part := min(left, b.Room()); part > 0 {
+			if err := c.writable(b); err != nil {
+				return 0, err
+			}
+			c.spans = append(c.spans, span{b.TailAddr(), b.TailAddr() + uint64(part), true, i})
+			left -= part
+		}
+		i++
+	}
+	return n, c.checkOverlap()
+}
+
+// reachable checks that the context's device can use the memory of a buffer.
+func (c *Context) reachable(b *bufinv.Buf, side string) error {
+	if b.Remote() {
+		return fmt.Errorf("%w: its %s is memory of a peer; read or write it with package rdma", ErrInvalid, side)
+	}
+	if _, err := b.Map().LKey(c.set.PD); err != nil {
+		return fmt.Errorf("its %s, for %s: %w", side, c.dev.Name(), err)
+	}
+	return nil
+}
+
+func (c *Context) writable(b *bufinv.Buf) error {
+	if err := c.reachable(b, "destination"); err != nil {
+		return err
+	}
+	if have := b.Map().Permissions(); !have.Has(mmap.LocalReadWrite) {
+		return fmt.Errorf("its destination: %w: its memory map has %v; make it with LocalReadWrite", mmap.ErrPermission, have)
+	}
+	return nil
+}
+
+// checkOverlap refuses memory that is written and touched otherwise too. It goes
+// through the spans by address, with those that reach furthest so far.
+func (c *Context) checkOverlap() error {
+	if len(c.spans) > 2 {
+		slices.SortFunc(c.spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+	} else if c.spans[0].from > c.spans[1].from {
+		c.spans[0], c.spans[1] = c.spans[1], c.spans[0]
+	}
+	var read, written *span
+	for i := range c.spans {
+		s := &c.spans[i]
+		switch {
+		case written != nil && written.to > s.from:
+			return overlap(written, s)
+		case s.writes && read != nil && read.to > s.from:
+			return overlap(read, s)
+		case s.writes:
+			written = further(written, s)
+		default:
+			read = further(read, s)
+		}
+	}
+	return nil
+}
+
+func further(a, b *span) *span {
+	if a != nil && a.to > b.to {
+		return a
+	}
+	return b
+}
+
+func overlap(a, b *span) error {
+	return fmt.Errorf("%w: %v and %v; go by way of other memory", ErrOverlap, a, b)
+}

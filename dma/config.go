@@ -1,0 +1,116 @@
+package dma
+
+import (
+	"fmt"
+
+	"github.com/rs/zerolog"
+
+	"github.com/verbena-rdma/verbena/internal/gid"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Config configures a Context. The zero value is usable.
+type Config struct {
+	// Name appears in errors and logs. Empty: "dma".
+	Name string
+	// PD is the protection domain. All memory that is copied has to be registered
+	// in it. Nil: the device's default.
+	PD verbs.PD
+	// Port of the device, from 1. Zero: 1.
+	Port int
+	// GIDIndex is the index of the address in the port's GID table by which the
+	// device reaches itself. Nil: the first usable one, as package rdma chooses.
+	GIDIndex *int
+	// QueueSize is how many pieces of copies can be at the device at a time, at
+	// most half of the device's largest completion queue; further ones wait in the
+	// context. Zero: as many as the pools hold, or the device's limit.
+	QueueSize int
+	// MaxSGE is how many buffers of a list the device takes at a time, on either
+	// side; longer lists go in pieces. Zero: 4, or the device's limit.
+	MaxSGE int
+	// Log receives failures (warn). The zero value is silent.
+	Log zerolog.Logger
+}
+
+// settings is a Config that has been checked, with all defaults filled in but
+// the queue size.
+type settings struct {
+	Config
+	gid      verbs.GIDEntry
+	lid      uint16
+	mtu      verbs.MTU
+	maxPiece int // bytes
+	maxQueue int
+}
+
+const (
+	defaultSGE = 4
+	// minQueue lets the pieces of a copy follow each other where pools are small.
+	minQueue = 8
+)
+
+func resolve(dev verbs.Device, cfg Config) (*settings, error) {
+	s := &settings{Config: cfg}
+	attr, err := dev.Query()
+	if err != nil {
+		return nil, fmt.Errorf("query %s: %w", dev.Name(), err)
+	}
+	if !attr.Transports.Has(verbs.RC) {
+		return nil, fmt.Errorf("%w: %s has no reliable connections, which copies go by", ErrNotSupported, dev.Name())
+	}
+	if s.Name == "" {
+		s.Name = "dma"
+	}
+	if s.PD == nil {
+		s.PD = dev.DefaultPD()
+	} else if s.PD.Device() != dev {
+		return nil, fmt.Errorf("%w: Config.PD belongs to %s; take one of %s", ErrInvalid, s.PD.Device().Name(), dev.Name())
+	}
+	if s.Port == 0 {
+		s.Port = 1
+	}
+	if s.Port < 1 || s.Port > attr.Ports {
+		return nil, fmt.Errorf("%w: Config.Port is %d; %s has ports 1 to %d", ErrRange, s.Port, dev.Name(), attr.Ports)
+	}
+	if err := s.setSizes(dev, &attr); err != nil {
+		return nil, err
+	}
+	return s, s.setPath(dev)
+}
+
+func (s *settings) setSizes(dev verbs.Device, attr *verbs.DeviceAttr) error {
+	s.maxPiece = int(min(attr.MaxMessage, 1<<30))
+	s.maxQueue = min(attr.MaxQPWR, attr.MaxCQE/2)
+	if s.QueueSize < 0 || s.QueueSize > s.maxQueue {
+		return fmt.Errorf("%w: Config.QueueSize is %d; %s allows %d at most", ErrRange, s.QueueSize, dev.Name(), s.maxQueue)
+	}
+	if s.MaxSGE < 0 || s.MaxSGE > attr.MaxSGE {
+		return fmt.Errorf("%w: Config.MaxSGE is %d; %s allows %d at most", ErrRange, s.MaxSGE, dev.Name(), attr.MaxSGE)
+	}
+	if s.MaxSGE == 0 {
+		s.MaxSGE = min(defaultSGE, attr.MaxSGE)
+	}
+	if s.maxPiece < 1 || s.maxQueue < 1 || s.MaxSGE < 1 {
+		return fmt.Errorf("%w: %s takes messages of %d bytes in %d buffers, %d at a time", ErrNotSupported, dev.Name(), attr.MaxMessage, attr.MaxSGE, s.maxQueue)
+	}
+	return nil
+}
+
+// setPath settles the device's way to itself.
+func (s *settings) setPath(dev verbs.Device) error {
+	port, err := dev.QueryPort(s.Port)
+	if err != nil {
+		return fmt.Errorf("query port %d of %s: %w", s.Port, dev.Name(), err)
+	}
+	s.lid, s.mtu = port.LID, port.ActiveMTU
+	table, err := dev.GIDs(s.Port)
+	if err != nil {
+		return fmt.Errorf("read the GID table of port %d of %s: %w", s.Port, dev.Name(), err)
+	}
+	s.gid, err = gid.Choose(table, port.LinkLayer, s.GIDIndex)
+	if err != nil {
+		return fmt.Errorf("port %d of %s: %w", s.Port, dev.Name(), err)
+	}
+	s.GIDIndex = new(s.gid.Index)
+	return nil
+}

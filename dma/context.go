@@ -1,0 +1,123 @@
+package dma
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Context copies memory. It is driven by an engine (package pe).
+type Context struct {
+	*pe.Core
+	dev   verbs.Device
+	set   *settings
+	tasks int // in the pools
+
+	// Tasks from head on are in the order of submission; those before unposted
+	// are at the device as a whole, that one perhaps in part.
+	head, tail, unposted *CopyTask
+
+	// What follows is of one run, from Start to Idle.
+	depth int // pieces at the device at a time
+	cq    verbs.CQ
+	qp    verbs.QP
+	unsub func()
+	alarm *atomic.Int32 // an event of the device that ends the run; zero: none
+
+	// Pieces are numbered in the order of posting; each is a receive and a send.
+	// These count those posted, and those that have come back.
+	recvPosted, received uint64
+	sendPosted, sent     uint64
+	bad                  uint64 // the first piece that failed; none: no piece has
+	faults               [2]fault
+
+	phase  phase
+	ended  bool // nothing is posted any more
+	told   bool // the reason was given to Fail
+	broken bool // the completion queue gives nothing any more
+	dead   bool // the queue pair could not be put in error
+	inside bool // Progress is running
+
+	wcs     [pollBatch]verbs.WC
+	sendWRs [postBatch]verbs.SendWR
+	recvWRs [postBatch]verbs.RecvWR
+	sendSGL []verbs.SGE // of all requests of a batch
+	recvSGL []verbs.SGE
+	spans   []span // scratch of checkOverlap
+}
+
+// fault is what the device said of a piece that it did not merely flush, as a
+// receive or as a send.
+type fault struct {
+	err   *TaskError // nil: nothing
+	piece uint64
+}
+
+const (
+	receiving = iota
+	sending
+)
+
+const none = ^uint64(0)
+
+const (
+	pollBatch = 32
+	postBatch = 64
+	// pollBudget bounds the completions, and the callbacks, of one Progress.
+	pollBudget = 4 * pollBatch
+)
+
+// phase is how far a context has come on its way to Idle.
+type phase int
+
+const (
+	phaseUp       phase = iota
+	phaseDraining       // the queue pair is in error; its tasks come back
+	phaseDown
+)
+
+// New makes a context on an open device. It checks the whole configuration, and
+// asks the device for nothing but its attributes until Start. Its errors match
+// ErrInvalid, ErrRange, ErrNotSupported and ErrGID, or are the device's.
+func New(dev verbs.Device, cfg Config) (*Context, error) {
+	if dev == nil {
+		return nil, fmt.Errorf("dma: make a context: %w: no device is given; open one first", ErrInvalid)
+	}
+	set, err := resolve(dev, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("dma: make a context: %w", err)
+	}
+	c := &Context{dev: dev, set: set}
+	c.Core = pe.NewCore(set.Name, backend{c})
+	return c, nil
+}
+
+// Device is the device the context was made on.
+func (c *Context) Device() verbs.Device { return c.dev }
+
+// PD is the protection domain that memory has to be registered in.
+func (c *Context) PD() verbs.PD { return c.set.PD }
+
+// Config returns the configuration with every default filled in. The queue size
+// follows from the pools made so far.
+func (c *Context) Config() Config {
+	cfg := c.set.Config
+	cfg.GIDIndex, cfg.QueueSize = new(*cfg.GIDIndex), c.queueSize()
+	return cfg
+}
+
+func (c *Context) queueSize() int {
+	if c.set.QueueSize > 0 {
+		return c.set.QueueSize
+	}
+	return min(max(c.tasks, minQueue), c.set.maxQueue)
+}
+
+// poke has the engine call Progress, unless it is just doing so.
+func (c *Context) poke() {
+	if !c.inside {
+		c.Wake()
+	}
+}

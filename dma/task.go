@@ -1,0 +1,195 @@
+package dma
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/pe"
+)
+
+// CopyPool is a pool of copies.
+type CopyPool struct {
+	ctx    *Context
+	tasks  *pe.Pool[CopyTask]
+	done   func(*CopyTask)
+	failed func(*CopyTask, error)
+}
+
+// CopyTask copies memory.
+type CopyTask struct {
+	task     pe.Task
+	pool     *CopyPool
+	next     *CopyTask
+	src, dst *bufinv.Buf
+	length   int // bytes that this submission copies
+
+	// Of one submission.
+	quiet      bool   // OptimizeReports
+	from, to   cursor // of the next piece
+	left       int    // bytes of which no piece was made
+	begun      bool
+	begin, end uint64 // the numbers of its pieces so far
+	spoiled    error  // why the rest has no pieces
+}
+
+// CopyPool makes a pool of n copies. done and failed run on the engine's goroutine,
+// inside Progress; the error is a *TaskError, but where the buffers were changed in
+// flight. It is legal in Idle. Its errors are those of pe.NewPool, and ErrInvalid.
+func (c *Context) CopyPool(n int, done func(*CopyTask), failed func(*CopyTask, error)) (*CopyPool, error) {
+	if done == nil || failed == nil {
+		return nil, fmt.Errorf("dma: make a pool of copies: %w: it needs a function for tasks that succeed and one for those that fail", ErrInvalid)
+	}
+	p := &CopyPool{ctx: c, done: done, failed: failed}
+	tasks, err := pe.NewPool(c.Core, "copy", n,
+		func(t *CopyTask) *pe.Task { return &t.task },
+		func(t *CopyTask) { t.pool = p })
+	if err != nil {
+		return nil, err
+	}
+	p.tasks = tasks
+	c.tasks += n
+	return p, nil
+}
+
+// Cap is the number of tasks that the pool was made with.
+func (p *CopyPool) Cap() int { return p.tasks.Cap() }
+
+// Available is the number of tasks that can be allocated now.
+func (p *CopyPool) Available() int { return p.tasks.Available() }
+
+// Alloc takes a task out of the pool that copies the data of src to the room of
+// dst, behind the data that is there; both may be lists. The task takes over the
+// caller's references, also when Alloc fails. Errors match those of pe.Pool.Alloc,
+// bufinv and mmap, and ErrInvalid, ErrNoData, ErrRange and ErrOverlap.
+func (p *CopyPool) Alloc(src, dst *bufinv.Buf) (*CopyTask, error) {
+	t, err := p.tasks.Alloc()
+	if err != nil {
+		freeAll(src, dst)
+		return nil, err
+	}
+	if _, err := p.ctx.check(src, dst); err != nil {
+		freeAll(src, dst)
+		_ = p.tasks.Free(t) // it was taken just now
+		return nil, fmt.Errorf("dma: allocate a copy: %w", err)
+	}
+	t.src, t.dst, t.length = src, dst, 0
+	return t, nil
+}
+
+// freeAll drops buffers that were handed over in vain.
+func freeAll(bufs ...*bufinv.Buf) {
+	for _, b := range bufs {
+		_ = b.Free() // the error at hand says more
+	}
+}
+
+// Submit gives the task to the device, together with what was held back before it.
+// From here to its callback the task and its buffers must not be touched. It checks
+// the buffers as Alloc does, and allocates nothing. If it fails, the task remains
+// the caller's. Besides those of Alloc, its errors are those of pe.Task.Begin.
+func (t *CopyTask) Submit() error { return t.submit(0) }
+
+// SubmitWith is Submit with flags.
+func (t *CopyTask) SubmitWith(flags pe.SubmitFlags) error { return t.submit(flags) }
+
+// TrySubmit is Submit, which leaves nothing unchecked that can be known here. It is
+// there because tasks of other kinds have it.
+func (t *CopyTask) TrySubmit() error { return t.submit(0) }
+
+func (t *CopyTask) submit(flags pe.SubmitFlags) error {
+	if err := t.task.Begin("submit a copy"); err != nil {
+		return err
+	}
+	c := t.pool.ctx
+	n, err := c.check(t.src, t.dst)
+	if err != nil {
+		t.task.Abort()
+		return fmt.Errorf("dma: submit a copy: %w", err)
+	}
+	t.length, t.left = n, n
+	t.from, t.to = cursor{buf: t.src}, cursor{buf: t.dst}
+	t.begun, t.begin, t.end, t.spoiled = false, 0, 0, nil
+	t.quiet = flags&pe.OptimizeReports != 0
+	c.push(t)
+	if flags&pe.Aggregate == 0 {
+		c.post()
+	} else {
+		c.poke()
+	}
+	return nil
+}
+
+// Free puts the task back into its pool and drops its references to its buffers.
+// It is legal whenever the task is not in flight. Errors are those of
+// pe.Pool.Free and bufinv.
+func (t *CopyTask) Free() error {
+	if err := t.pool.tasks.Free(t); err != nil {
+		return err
+	}
+	src, dst := t.src, t.dst
+	t.src, t.dst, t.from, t.to = nil, nil, cursor{}, cursor{}
+	err := src.Free()
+	if e := dst.Free(); err == nil {
+		err = e
+	}
+	return err
+}
+
+// InFlight reports whether the task is submitted and not completed.
+func (t *CopyTask) InFlight() bool { return t.task.InFlight() }
+
+// UserData returns what SetUserData stored since the task was allocated.
+func (t *CopyTask) UserData() any { return t.task.UserData() }
+
+// SetUserData stores a value of the user's with the task, until it is freed.
+func (t *CopyTask) SetUserData(v any) { t.task.SetUserData(v) }
+
+// Length is the number of bytes that the last submission copied.
+func (t *CopyTask) Length() int { return t.length }
+
+// Source is the list of buffers whose data is copied.
+func (t *CopyTask) Source() *bufinv.Buf { return t.src }
+
+// SetSource exchanges the source. It takes over the caller's reference to the new
+// one, in any case, and drops the one to the old.
+func (t *CopyTask) SetSource(src *bufinv.Buf) error { return t.swap("source", &t.src, src) }
+
+// Destination is the list of buffers that the data goes to.
+func (t *CopyTask) Destination() *bufinv.Buf { return t.dst }
+
+// SetDestination exchanges the destination, as SetSource does the source.
+func (t *CopyTask) SetDestination(dst *bufinv.Buf) error {
+	return t.swap("destination", &t.dst, dst)
+}
+
+func (t *CopyTask) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
+	err := b.Err()
+	if t.task.InFlight() {
+		err = fmt.Errorf("the task is in flight: %w; wait for its callback", pe.ErrInUse)
+	}
+	if err != nil {
+		freeAll(b)
+		return fmt.Errorf("dma: set the %s of a copy: %w", what, err)
+	}
+	old := *slot
+	*slot = b
+	if old == b {
+		return nil
+	}
+	return old.Free()
+}
+
+func (t *CopyTask) succeed() {
+	t.task.End()
+	// Of use to nobody who kept their hands off the buffers meanwhile.
+	if err := t.dst.Produced(t.length); err != nil {
+		t.pool.failed(t, fmt.Errorf("dma: copy: its destination was changed in flight: %w", err))
+		return
+	}
+	t.pool.done(t)
+}
+
+func (t *CopyTask) fail(err error) {
+	t.task.End()
+	t.pool.failed(t, err)
+}
