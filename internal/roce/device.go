@@ -62,7 +62,8 @@ type Device struct {
 	subscribers map[int]func(verbs.Event)
 	nextHandle  int
 	capture     *capture
-	sending     *queuePair             // whose packets Send takes
+	sending     *queuePair // whose packets Send takes
+	loop        loop
 	grh         [transport.GRHLen]byte // scratch of handle
 	last        *queuePair             // that the last packet was for
 	received    wire.Packet            // scratch of handle

@@ -20,6 +20,7 @@ type endpoint struct {
 	faults *faultyPath // nil: none
 	index  int
 	users  int           // queue pairs
+	takers int           // those of them that take packets from the socket
 	window int           // bytes under way that a peer like us can take
 	armed  time.Duration // when its goroutine wakes by itself; zero: it does not wait
 

@@ -21,6 +21,11 @@ type side struct {
 	mem []byte
 	wcs []verbs.WC
 	mtu verbs.MTU
+
+	// What the queue pair is given, where it is not the usual.
+	access *verbs.Access
+	rnr    *uint8
+	sqPSN  *uint32
 }
 
 func openSide(t testing.TB, cfg Config, memory int) *side {
@@ -53,14 +58,23 @@ func (s *side) connect(peer *side) {
 	s.t.Helper()
 	gids, err := peer.dev.GIDs(1)
 	require.NoError(s.t, err)
-	all := verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
+	all, rnr, psn := verbs.AccessRemoteWrite|verbs.AccessRemoteRead|verbs.AccessRemoteAtomic, uint8(7), uint32(0xfffff0)
+	if s.access != nil {
+		all = *s.access
+	}
+	if s.rnr != nil {
+		rnr = *s.rnr
+	}
+	if s.sqPSN != nil {
+		psn = *s.sqPSN
+	}
 	require.NoError(s.t, s.qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: 1, Access: all},
 		verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccess))
 	require.NoError(s.t, s.qp.Modify(verbs.QPAttr{
 		State: verbs.QPReadyToReceive, PathMTU: s.mtu, DestQPN: peer.qp.Num(), RQPSN: 0xfffff0, MaxDestReadAtomic: 16, MinRNRTimer: 1,
 		Address: verbs.AddressAttr{DGID: gids[0].GID, Port: 1, UDPPort: gids[0].UDPPort},
 	}, verbs.QPAttrState|verbs.QPAttrAddress|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|verbs.QPAttrMaxDestReadAtomic|verbs.QPAttrMinRNRTimer))
-	require.NoError(s.t, s.qp.Modify(verbs.QPAttr{State: verbs.QPReadyToSend, SQPSN: 0xfffff0, Timeout: testTimeout, RetryCount: 7, RNRRetry: 7, MaxInitReadAtomic: 16},
+	require.NoError(s.t, s.qp.Modify(verbs.QPAttr{State: verbs.QPReadyToSend, SQPSN: psn, Timeout: testTimeout, RetryCount: 7, RNRRetry: rnr, MaxInitReadAtomic: 16},
 		verbs.QPAttrState|verbs.QPAttrSQPSN|verbs.QPAttrTimeout|verbs.QPAttrRetryCount|verbs.QPAttrRNRRetry|verbs.QPAttrMaxInitReadAtomic))
 }
 

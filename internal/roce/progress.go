@@ -22,12 +22,12 @@ const (
 )
 
 // progress receives, does what is due and sends. It reports whether it did
-// anything. Endpoints that no queue pair uses are looked at only by their own
-// goroutine, which passes itself. The lock is held.
+// anything. Endpoints that no queue pair takes packets from are looked at only by
+// their own goroutine, which passes itself. The lock is held.
 func (d *Device) progress(now time.Duration, self *endpoint) bool {
 	worked := false
 	for _, e := range d.endpoints {
-		if (e.users > 0 || e == self) && e.receive(now) {
+		if (e.takers > 0 || e == self) && e.receive(now) {
 			worked = true
 		}
 	}
@@ -90,14 +90,15 @@ func (d *Device) activate(q *queuePair) {
 
 // transmit gives the queue pairs in line their turns.
 func (d *Device) transmit(now time.Duration) {
-	for limit := d.counters.SentPackets + turnPackets; len(d.busy) > 0 && d.counters.SentPackets < limit; {
+	limit, left := d.counters.SentPackets+turnPackets, selfTurn
+	for len(d.busy) > 0 && d.counters.SentPackets < limit && left > 0 {
 		served := 0
 		for _, q := range d.busy {
-			if d.counters.SentPackets >= limit {
+			if d.counters.SentPackets >= limit || left <= 0 {
 				break
 			}
 			served++
-			if d.serve(q, now) {
+			if d.serve(q, now, &left) {
 				d.again = append(d.again, q)
 			}
 		}
@@ -125,9 +126,15 @@ func (d *Device) transmit(now time.Duration) {
 }
 
 // serve gives one queue pair its turn, and reports whether it wants another.
-func (d *Device) serve(q *queuePair, now time.Duration) bool {
-	d.sending = q
-	if q.transport.Transmit((*output)(d), now, sendBudget) {
+func (d *Device) serve(q *queuePair, now time.Duration, left *int) bool {
+	more := false
+	if q.self {
+		more = d.serveSelf(q, now, left)
+	} else {
+		d.sending = q
+		more = q.transport.Transmit((*output)(d), now, sendBudget)
+	}
+	if more {
 		return true
 	}
 	q.busy = false

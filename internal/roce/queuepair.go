@@ -25,6 +25,7 @@ type queuePair struct {
 	path      path
 	listening []*endpoint // whose packets the queue pair takes
 	rx        arrivals
+	self      bool // path leads back to the queue pair
 }
 
 // path is the way to a peer.
@@ -150,6 +151,7 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 			return fmt.Errorf("modify queue pair %#x: attribute Address: %w", q.num, err)
 		}
 		q.transport.SetWindow(way.endpoint.window)
+		q.transport.SetSelf(q.leadsBack(&way, &attr))
 	}
 	if err := q.transport.Modify(attr, mask); err != nil {
 		return err
@@ -190,11 +192,15 @@ func (d *Device) path(a verbs.AddressAttr) (path, error) {
 	return path{endpoint: e, peer: peer, flow: wire.NewFlow(e.socket.Addr(), peer)}, nil
 }
 
-// listen has the queue pair take packets from these endpoints and no others.
+// listen has the queue pair use these endpoints and no others.
 func (q *queuePair) listen(endpoints ...*endpoint) {
 	for _, e := range q.listening {
 		e.users--
+		if !q.self {
+			e.takers--
+		}
 	}
+	q.self = q.transport.Self()
 	if q.busy {
 		q.busy = false
 		d := q.pd.device
@@ -203,6 +209,9 @@ func (q *queuePair) listen(endpoints ...*endpoint) {
 	q.listening, q.rx = endpoints, arrivals{}
 	for _, e := range endpoints {
 		e.users++
+		if !q.self {
+			e.takers++
+		}
 	}
 }
 
@@ -213,7 +222,7 @@ func (q *queuePair) mayCome(e *endpoint, source netip.AddrPort) bool {
 	if q.init.Type == verbs.UD {
 		return len(q.listening) > 0
 	}
-	return q.path.endpoint == e && q.path.peer.Addr() == source.Addr()
+	return !q.self && q.path.endpoint == e && q.path.peer.Addr() == source.Addr()
 }
 
 // Query implements verbs.QP.

@@ -163,15 +163,17 @@ func (q *QP) receiveRead(p *wire.Packet, now time.Duration) {
 		return
 	}
 	n := min(w.length-w.got, q.mtu)
-	if uint32(len(p.Payload)) != n {
+	if q.payloadLen != n {
 		q.failRequest(verbs.StatusBadResponse)
 		return
 	}
-	if !scatter(w.segs, w.got, p.Payload) {
-		q.failRequest(verbs.StatusLocalProtectionError)
-		return
+	for _, part := range q.payload {
+		if !scatter(w.segs, w.got, part) {
+			q.failRequest(verbs.StatusLocalProtectionError)
+			return
+		}
+		w.got += uint32(len(part))
 	}
-	w.got += n
 	index := wire.PSNDiff(p.PSN, w.first)
 	if p.PSN == w.last || (index+1)%readChunk == 0 {
 		q.readsSent = max(q.readsSent-1, 0)

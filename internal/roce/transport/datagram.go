@@ -63,11 +63,9 @@ func (q *QP) ReceiveDatagram(p *wire.Packet, header *[GRHLen]byte) {
 		return
 	}
 	q.received = 0
-	for _, part := range [...][]byte{header[:], p.Payload} {
-		if status := q.fillReceive(part); status != verbs.StatusSuccess {
-			q.failReceiver(status)
-			return
-		}
+	if status := q.fillReceive(header[:], p.Payload); status != verbs.StatusSuccess {
+		q.failReceiver(status)
+		return
 	}
 	q.finishReceive(p, verbs.WCRecv, q.received)
 }

@@ -82,6 +82,14 @@ type QP struct {
 	responder
 	pacer
 
+	self     bool // the connection leads back to this queue pair
+	selfNext bool // from the next transition to RTR on
+
+	// The payload of the packet that is being received.
+	payload    [][]byte
+	payloadLen uint32
+	whole      [1][]byte // payload, when it is in one piece
+
 	packet  wire.Packet // scratch of Transmit
 	pieces  [][]byte
 	scratch [8]byte
@@ -141,6 +149,8 @@ func (q *QP) Receive(p *wire.Packet, now time.Duration) {
 	if p.Opcode.Service() != q.service {
 		return // of another transport service: dropped (IBTA 9.6)
 	}
+	q.whole[0] = p.Payload
+	q.payload, q.payloadLen = q.whole[:], uint32(len(p.Payload))
 	switch q.kind {
 	case verbs.RC:
 		q.receiveReliable(p, now)
@@ -194,7 +204,7 @@ func (q *QP) reset() {
 	q.responder = responder{responses: q.responses, current: recvWQE{segs: q.current.segs[:0]}, atomics: q.atomics}
 	q.responses.clear()
 	clear(q.atomics)
-	q.attr = verbs.QPAttr{}
+	q.attr, q.self = verbs.QPAttr{}, false
 }
 
 // fail puts the queue pair in error and flushes it (IBTA 10.3.1.7).

@@ -122,7 +122,7 @@ func (q *QP) wellFormed(p *wire.Packet, kind message) bool {
 	if first {
 		want = noMessage
 	}
-	n := uint32(len(p.Payload))
+	n := q.payloadLen
 	switch {
 	case q.message != want:
 		return false
@@ -147,7 +147,7 @@ func (q *QP) receiveSend(p *wire.Packet) {
 		}
 		q.received = 0
 	}
-	switch status := q.fillReceive(p.Payload); status {
+	switch status := q.fillReceive(q.payload...); status {
 	case verbs.StatusSuccess:
 	case verbs.StatusLocalLengthError:
 		q.failReceive(status)
@@ -167,17 +167,28 @@ func (q *QP) receiveSend(p *wire.Packet) {
 }
 
 // fillReceive places the next bytes of a send.
-func (q *QP) fillReceive(data []byte) verbs.Status {
+func (q *QP) fillReceive(parts ...[]byte) verbs.Status {
 	switch {
 	case q.current.fault:
 		return verbs.StatusLocalProtectionError
-	case uint32(len(data)) > q.current.length-q.received:
+	case size(parts) > q.current.length-q.received:
 		return verbs.StatusLocalLengthError
-	case !scatter(q.current.segs, q.received, data):
-		return verbs.StatusLocalProtectionError
 	}
-	q.received += uint32(len(data))
+	for _, part := range parts {
+		if !scatter(q.current.segs, q.received, part) {
+			return verbs.StatusLocalProtectionError
+		}
+		q.received += uint32(len(part))
+	}
 	return verbs.StatusSuccess
+}
+
+func size(parts [][]byte) uint32 {
+	n := uint32(0)
+	for _, part := range parts {
+		n += uint32(len(part))
+	}
+	return n
 }
 
 func (q *QP) receiveWrite(p *wire.Packet) {
@@ -195,7 +206,7 @@ func (q *QP) receiveWrite(p *wire.Packet) {
 			return
 		}
 	}
-	n := uint32(len(p.Payload))
+	n := q.payloadLen
 	if n > q.writeLeft || last != (n == q.writeLeft) {
 		q.refuse(wire.NakInvalidRequest)
 		return
@@ -203,7 +214,7 @@ func (q *QP) receiveWrite(p *wire.Packet) {
 	if p.Opcode.HasImm() && !q.takeReceive() {
 		return
 	}
-	if !q.placeWrite(p.Payload) {
+	if !q.placeWrite(q.payload...) {
 		q.refuse(wire.NakRemoteAccess)
 		return
 	}
@@ -232,8 +243,8 @@ func (q *QP) beginWrite(h wire.RETH) bool {
 
 // placeWrite places the next bytes of a write; that they are not too many has
 // been checked.
-func (q *QP) placeWrite(data []byte) bool {
-	n := uint32(len(data))
+func (q *QP) placeWrite(parts ...[]byte) bool {
+	n := size(parts)
 	if n == 0 {
 		return true
 	}
@@ -241,7 +252,10 @@ func (q *QP) placeWrite(data []byte) bool {
 	if !inside || q.target.closed {
 		return false
 	}
-	place(b, data)
+	for _, part := range parts {
+		place(b[:len(part)], part)
+		b = b[len(part):]
+	}
 	q.writeAddr += uint64(n)
 	q.writeLeft -= n
 	return true

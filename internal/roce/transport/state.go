@@ -72,6 +72,7 @@ func (q *QP) enter(to verbs.QPState) {
 	q.state = to
 	switch {
 	case from == verbs.QPInitialized && to == verbs.QPReadyToReceive:
+		q.self = q.selfNext
 		q.setPath(q.pathMTU(), 0)
 		q.startResponder()
 	case from == verbs.QPReadyToReceive && to == verbs.QPReadyToSend:
@@ -84,8 +85,11 @@ func (q *QP) enter(to verbs.QPState) {
 
 // pathMTU is the path's MTU; datagrams, whose path is any, go by the port's.
 func (q *QP) pathMTU() verbs.MTU {
-	if q.kind == verbs.UD {
+	switch {
+	case q.kind == verbs.UD:
 		return q.portMTU
+	case q.self:
+		return selfMTU
 	}
 	return q.attr.PathMTU
 }
