@@ -66,7 +66,7 @@ func (r *rig) start() {
 // until drives the engine until the condition holds.
 func (r *rig) until(what string, done func() bool) {
 	r.t.Helper()
-	deadline := time.Now().Add(60 * time.Second)
+	deadline := time.Now().Add(20 * time.Second)
 	for !done() {
 		_, err := r.engine.Progress()
 		require.NoError(r.t, err)
@@ -134,4 +134,3 @@ func same(t testing.TB, want, got []byte) {
 		}
 	}
 }
-

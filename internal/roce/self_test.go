@@ -343,6 +343,19 @@ func TestSelfOnTheSocket(t *testing.T) {
 
 	a, b := openPair(t, Config{}, Config{}, 4096)
 	assert.False(t, a.qp.(*queuePair).self || b.qp.(*queuePair).self)
+
+	// Neither is the neighbour on the same device its own peer.
+	qp, err := a.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: a.cq, RecvCQ: a.cq, MaxSendWR: 8, MaxRecvWR: 8})
+	require.NoError(t, err)
+	neighbour := *a
+	neighbour.qp = qp
+	require.NoError(t, a.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState))
+	neighbour.connect(a)
+	a.connect(&neighbour)
+	assert.False(t, a.qp.(*queuePair).self || qp.(*queuePair).self)
+	a.post(verbs.SendWR{ID: 1, Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{a.sge(0, 8)}, RemoteAddr: a.mr.Addr() + 100, RKey: a.mr.RKey()})
+	assert.Equal(t, verbs.StatusSuccess, a.wait(1)[0].Status)
+	require.NoError(t, qp.Close())
 }
 
 func TestSelfAllocatesNothing(t *testing.T) {
