@@ -34,7 +34,7 @@ test: setup
 	fi
 
 rig: setup
-	$(GO) test -tags "$(TAGS)" -timeout 20m -run 'Rig|Interop|Foreign|Samples' -v ./internal/rig ./cgo/... ./samples
+	$(GO) test -tags "$(TAGS)" -timeout 20m -run 'Rig|Interop|Foreign|Samples' -v ./internal/rig ./cgo/... ./dma ./samples
 
 bench:
 	$(GO) test -run '^$$' -bench . ./...

@@ -13,7 +13,7 @@ import (
 // A copy allocates nothing from Submit to its callback, nor from Alloc to Free,
 // and takes no socket.
 func TestNothingIsAllocated(t *testing.T) {
-	r := newRig(t, 4<<20, dma.Config{})
+	r := newFixture(t, 4<<20, dma.Config{})
 	done := 0
 	var failure error
 	pool := must(r.ctx.CopyPool(16, func(*dma.CopyTask) { done++ }, func(_ *dma.CopyTask, err error) { failure = err }))

@@ -22,7 +22,7 @@ func BenchmarkCopy(b *testing.B) {
 	for _, size := range []int{4 << 10, 64 << 10, 1 << 20, 64 << 20} {
 		places := min(depth, max(1, (64<<20)/size))
 		b.Run(sizeName(size)+"/memcpy", func(b *testing.B) {
-			r := newRig(b, places*size, dma.Config{})
+			r := newFixture(b, places*size, dma.Config{})
 			src, dst := r.src.Bytes(), r.dst.Bytes()
 			r.touch()
 			b.SetBytes(int64(size))
@@ -37,13 +37,13 @@ func BenchmarkCopy(b *testing.B) {
 }
 
 // touch gives all pages memory of their own: those never written share one.
-func (r *rig) touch() {
+func (r *fixture) touch() {
 	fill(r.src.Bytes(), 1)
 	fill(r.dst.Bytes(), 2)
 }
 
 func benchmarkCopy(b *testing.B, size, places int) {
-	r := newRig(b, places*size, dma.Config{})
+	r := newFixture(b, places*size, dma.Config{})
 	left, failure := 0, error(nil)
 	pool := must(r.ctx.CopyPool(places, func(t *dma.CopyTask) {
 		left--

@@ -15,7 +15,7 @@ import (
 )
 
 func TestOverlap(t *testing.T) {
-	r := newRig(t, 4096, dma.Config{})
+	r := newFixture(t, 4096, dma.Config{})
 	var copies outcome
 	pool := must(r.ctx.CopyPool(1, copies.ok, copies.bad))
 	r.start()
@@ -66,7 +66,7 @@ func TestOverlap(t *testing.T) {
 }
 
 func TestBadBuffers(t *testing.T) {
-	r := newRig(t, 4096, dma.Config{})
+	r := newFixture(t, 4096, dma.Config{})
 	var copies outcome
 	pool := must(r.ctx.CopyPool(1, copies.ok, copies.bad))
 	r.start()
@@ -135,7 +135,7 @@ func TestBadBuffers(t *testing.T) {
 
 // A map of several devices is copied by contexts on any of them.
 func TestSeveralDevices(t *testing.T) {
-	a, b := newRig(t, 4096, dma.Config{}), newRig(t, 4096, dma.Config{})
+	a, b := newFixture(t, 4096, dma.Config{}), newFixture(t, 4096, dma.Config{})
 	shared := must(mmap.Alloc(a.dev, 4096, mmap.LocalReadWrite))
 	require.NoError(t, shared.AddDevice(b.dev))
 	fill(a.src.Bytes(), 5)

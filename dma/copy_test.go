@@ -28,23 +28,23 @@ func list(n, count int, buf func(off, n int) *bufinv.Buf) *bufinv.Buf {
 	return bufinv.List(parts...)
 }
 
-func (r *rig) source(n, count int) *bufinv.Buf {
+func (r *fixture) source(n, count int) *bufinv.Buf {
 	return list(n, count, func(off, n int) *bufinv.Buf { return r.bufs.Source(r.src, off, n) })
 }
 
-func (r *rig) target(n, count int) *bufinv.Buf {
+func (r *fixture) target(n, count int) *bufinv.Buf {
 	return list(n, count, func(off, n int) *bufinv.Buf { return r.bufs.Target(r.dst, off, n) })
 }
 
 func TestCopy(t *testing.T) {
-	r := newRig(t, 64<<20+4096, dma.Config{})
+	r := newFixture(t, 64<<20+4096, dma.Config{})
 	var copies outcome
 	pool := must(r.ctx.CopyPool(1, copies.ok, copies.bad))
 	r.start()
 	fill(r.src.Bytes(), 1)
 	for _, n := range []int{1, 2, 7, 8, 63, 4095, 4096, 4097, 65536, 1 << 20, 1<<20 + 1, 16 << 20, 64 << 20} {
 		for _, shape := range [][2]int{{1, 1}, {3, 1}, {1, 3}, {4, 9}, {17, 5}} {
-			if n > 1<<20 && shape[0] > 1 && testing.Short() {
+			if n > 16<<20 && shape[0] > 1 {
 				continue
 			}
 			t.Run(fmt.Sprintf("%d bytes from %d to %d", n, shape[0], shape[1]), func(t *testing.T) {

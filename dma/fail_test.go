@@ -112,7 +112,7 @@ func TestDeviceFails(t *testing.T) {
 	c := must(dma.New(dev, dma.Config{PD: dev.DefaultPD()}))
 	memory := must(mmap.New(dev, mmap.Config{Size: 1 << 20, PD: dev.DefaultPD(), Permissions: mmap.LocalReadWrite}))
 	require.NoError(t, engine.Connect(c))
-	r := &rig{t: t, engine: engine, ctx: c, bufs: bufs, src: memory, dst: memory}
+	r := &fixture{t: t, engine: engine, ctx: c, bufs: bufs, src: memory, dst: memory}
 	var copies outcome
 	pool := must(c.CopyPool(10, copies.ok, copies.bad))
 	submit := func(flags pe.SubmitFlags) {
@@ -207,7 +207,7 @@ func TestTaskFails(t *testing.T) {
 			c := must(dma.New(dev, dma.Config{Name: "copier", PD: dev.DefaultPD()}))
 			good := must(mmap.New(dev, mmap.Config{Size: 4096, PD: dev.DefaultPD(), Permissions: mmap.LocalReadWrite}))
 			bad := must(mmap.New(dev, mmap.Config{Size: 4096, PD: dev.DefaultPD(), Permissions: mmap.LocalReadWrite}))
-			r := &rig{t: t, engine: engine, ctx: c}
+			r := &fixture{t: t, engine: engine, ctx: c}
 			require.NoError(t, engine.Connect(c))
 			var order []string
 			report := func(task *dma.CopyTask, end string) {

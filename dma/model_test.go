@@ -54,7 +54,7 @@ func TestModel(t *testing.T) {
 		slots  = 8
 	)
 	for _, cfg := range []dma.Config{{}, {QueueSize: 1, MaxSGE: 1}, {QueueSize: 3, MaxSGE: 2}} {
-		r := newRig(t, slots*memory+1, cfg) // one byte behind the last, for elements without data
+		r := newFixture(t, slots*memory+1, cfg) // one byte behind the last, for elements without data
 		var copies outcome
 		pool := must(r.ctx.CopyPool(slots, copies.ok, copies.bad))
 		r.start()

@@ -20,7 +20,7 @@ func TestStopAtAnyTime(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))
-	r := newRig(t, memory, dma.Config{QueueSize: 5, MaxSGE: 2})
+	r := newFixture(t, memory, dma.Config{QueueSize: 5, MaxSGE: 2})
 	var back map[*dma.CopyTask]int
 	flushed, whole := 0, 0
 	fill(r.src.Bytes(), 7)
@@ -73,7 +73,7 @@ func TestStopAtAnyTime(t *testing.T) {
 
 // TestStopInCallback stops from the first callback; Run sees to the rest.
 func TestStopInCallback(t *testing.T) {
-	r := newRig(t, 4096, dma.Config{})
+	r := newFixture(t, 4096, dma.Config{})
 	done, flushed := 0, 0
 	pool := must(r.ctx.CopyPool(200, func(task *dma.CopyTask) {
 		done++
@@ -97,7 +97,7 @@ func TestStopInCallback(t *testing.T) {
 
 // TestSleep lets Run sleep between copies, held back and not.
 func TestSleep(t *testing.T) {
-	r := newRig(t, 4<<20, dma.Config{})
+	r := newFixture(t, 4<<20, dma.Config{})
 	left, failure := 60, error(nil)
 	pool := must(r.ctx.CopyPool(1, func(task *dma.CopyTask) {
 		left--

@@ -1,6 +1,7 @@
 package dma_test
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
@@ -11,13 +12,14 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// rig is a context on a device, with memory to copy from and to.
-type rig struct {
+// fixture is a context on a device, with memory to copy from and to.
+type fixture struct {
 	t      testing.TB
 	engine *pe.Engine
-	dev    *soft.Device
+	dev    verbs.Device
 	ctx    *dma.Context
 	src    *mmap.Map // read only
 	dst    *mmap.Map
@@ -25,15 +27,15 @@ type rig struct {
 	states []pe.State // entered, in order
 }
 
-func newRig(t testing.TB, memory int, cfg dma.Config) *rig {
+func newFixture(t testing.TB, memory int, cfg dma.Config) *fixture {
 	t.Helper()
-	return newRigOn(t, must(soft.Open(soft.Config{})), memory, cfg)
+	return newFixtureOn(t, must(soft.Open(soft.Config{})), memory, cfg)
 }
 
-// newRigOn makes all but a running context, on a device that the rig closes.
-func newRigOn(t testing.TB, dev *soft.Device, memory int, cfg dma.Config) *rig {
+// newFixtureOn makes all but a running context, on a device that the fixture closes.
+func newFixtureOn(t testing.TB, dev verbs.Device, memory int, cfg dma.Config) *fixture {
 	t.Helper()
-	r := &rig{t: t, dev: dev, engine: must(pe.New(pe.Config{})), bufs: must(bufinv.New(4096))}
+	r := &fixture{t: t, dev: dev, engine: must(pe.New(pe.Config{})), bufs: must(bufinv.New(4096))}
 	r.ctx = must(dma.New(dev, cfg))
 	r.src = must(mmap.New(dev, mmap.Config{Size: memory, PD: cfg.PD}))
 	r.dst = must(mmap.New(dev, mmap.Config{Size: memory, PD: cfg.PD, Permissions: mmap.LocalReadWrite}))
@@ -57,14 +59,14 @@ func newRigOn(t testing.TB, dev *soft.Device, memory int, cfg dma.Config) *rig {
 }
 
 // start starts the context, which runs at once.
-func (r *rig) start() {
+func (r *fixture) start() {
 	r.t.Helper()
 	require.NoError(r.t, r.ctx.Start())
 	require.Equal(r.t, pe.Running, r.ctx.State())
 }
 
 // until drives the engine until the condition holds.
-func (r *rig) until(what string, done func() bool) {
+func (r *fixture) until(what string, done func() bool) {
 	r.t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
 	for !done() {
@@ -128,6 +130,9 @@ func must[V any](v V, err error) V {
 func same(t testing.TB, want, got []byte) {
 	t.Helper()
 	require.Len(t, got, len(want))
+	if bytes.Equal(want, got) {
+		return
+	}
 	for i := range want {
 		if want[i] != got[i] {
 			require.Failf(t, "bytes differ", "the first at %d: %#x, not %#x", i, got[i], want[i])
