@@ -9,6 +9,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/dma"
+	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 )
 
@@ -60,4 +61,33 @@ func TestCopy(t *testing.T) {
 		}
 	}
 	assert.Equal(t, []pe.State{pe.Running}, r.states)
+}
+
+// Memory maps that lie next to each other have keys of their own all the same.
+func TestNeighbours(t *testing.T) {
+	r := newFixture(t, 4096, dma.Config{})
+	var copies outcome
+	pool := must(r.ctx.CopyPool(2, copies.ok, copies.bad))
+	r.start()
+	memory := make([]byte, 8192)
+	fill(memory, 9)
+	low := must(mmap.Register(r.dev, memory[:4096], mmap.LocalReadWrite))
+	high := must(mmap.Register(r.dev, memory[4096:], mmap.LocalReadWrite))
+	out := must(pool.Alloc(
+		bufinv.List(r.bufs.Source(low, 3000, 1096), r.bufs.Source(high, 0, 1000)),
+		r.bufs.Target(r.dst, 0, 4096)))
+	in := must(pool.Alloc(
+		r.bufs.Source(r.src, 0, 2000),
+		bufinv.List(r.bufs.Target(low, 4000, 96), r.bufs.Target(high, 0, 100), r.bufs.Target(high, 100, 4000-100+10))))
+	require.NoError(t, out.Submit())
+	r.until("it is copied", func() bool { return copies.count() == 1 })
+	require.Empty(t, copies.errs)
+	same(t, memory[3000:3000+2096], out.Destination().Bytes())
+	require.NoError(t, in.Submit())
+	r.until("it is copied", func() bool { return copies.count() == 2 })
+	require.Empty(t, copies.errs)
+	same(t, r.src.Bytes()[:2000], memory[4000:6000])
+	copies.free(t)
+	require.NoError(t, low.Close())
+	require.NoError(t, high.Close())
 }

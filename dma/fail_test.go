@@ -23,6 +23,9 @@ type faulty struct {
 	events                                   func(verbs.Event)
 	mrs                                      []verbs.MR
 	beforeSend                               func()
+	late                                     verbs.WCOpcode // these come when holds is false
+	holds                                    bool
+	held                                     []verbs.WC
 }
 
 type faultyPD struct {
@@ -100,7 +103,64 @@ func (c faultyCQ) Poll(wcs []verbs.WC) (int, error) {
 	if c.dev.poll != nil {
 		return 0, c.dev.poll
 	}
-	return c.CQ.Poll(wcs)
+	if !c.dev.holds {
+		n := copy(wcs, c.dev.held)
+		c.dev.held = c.dev.held[n:]
+		if n > 0 {
+			return n, nil
+		}
+		return c.CQ.Poll(wcs)
+	}
+	n, err := c.CQ.Poll(wcs)
+	kept := 0
+	for _, wc := range wcs[:n] {
+		if wc.Opcode == c.dev.late {
+			c.dev.held = append(c.dev.held, wc)
+			continue
+		}
+		wcs[kept] = wc
+		kept++
+	}
+	return kept, err
+}
+
+// A copy is complete when both of its sides are, in whichever order an adapter
+// tells of them.
+func TestBothSidesComplete(t *testing.T) {
+	for _, late := range []verbs.WCOpcode{verbs.WCSend, verbs.WCRecv} {
+		t.Run(late.String(), func(t *testing.T) {
+			dev := &faulty{Device: must(soft.Open(soft.Config{})), late: late, holds: true}
+			engine, bufs := must(pe.New(pe.Config{})), must(bufinv.New(64))
+			c := must(dma.New(dev, dma.Config{PD: dev.DefaultPD(), MaxSGE: 1, QueueSize: 4}))
+			memory := must(mmap.New(dev, mmap.Config{Size: 4096, PD: dev.DefaultPD(), Permissions: mmap.LocalReadWrite}))
+			r := &fixture{t: t, engine: engine, ctx: c}
+			require.NoError(t, engine.Connect(c))
+			var copies outcome
+			pool := must(c.CopyPool(1, copies.ok, copies.bad))
+			require.NoError(t, c.Start())
+			task := must(pool.Alloc(bufs.Source(memory, 0, 64), bufinv.List(bufs.Target(memory, 100, 32), bufs.Target(memory, 200, 32))))
+			require.NoError(t, task.Submit())
+			want := 2
+			if late == verbs.WCSend {
+				want = 1 // of the two pieces, one asks for it
+			}
+			r.until("one side is complete", func() bool { return len(dev.held) == want })
+			for range 10 {
+				_, err := engine.Progress()
+				require.NoError(t, err)
+			}
+			require.Zero(t, copies.count())
+			dev.holds = false
+			r.until("it is copied", func() bool { return copies.count() == 1 })
+			require.Empty(t, copies.errs)
+			copies.free(t)
+			require.NoError(t, c.Stop())
+			r.until("the context is Idle", func() bool { return c.State() == pe.Idle })
+			for _, o := range []interface{ Close() error }{c, engine, bufs, memory, dev.Device} {
+				require.NoError(t, o.Close())
+			}
+		})
+	}
 }
 
 // TestDeviceFails breaks the device in one way after the other; each time the
