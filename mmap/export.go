@@ -36,36 +36,55 @@ func (m *Map) ExportPD(pd verbs.PD) ([]byte, error) {
 // export takes the first registration that the first match finds, or else the
 // next match.
 func (m *Map) export(matches ...func(registration) bool) ([]byte, error) {
+	rkey, err := m.share(matches...)
+	if err != nil {
+		return nil, fmt.Errorf("export memory map: %w", err)
+	}
+	var w descriptor.Writer
+	w.Uint64(m.addr)
+	w.Uint64(uint64(m.size))
+	w.Uint32(rkey)
+	w.Uint32(uint32(m.perm & remoteRights))
+	b, err := w.Encode(descriptor.MemoryMap)
+	if err != nil {
+		return nil, fmt.Errorf("export memory map: %w", err)
+	}
+	return b, nil
+}
+
+// ExportKey is ExportPD for those who put the remote key into a descriptor of
+// their own.
+func (m *Map) ExportKey(pd verbs.PD) (rkey uint32, err error) {
+	if pd == nil {
+		return 0, fmt.Errorf("export key of memory map: %w: no protection domain is given", ErrInvalid)
+	}
+	if rkey, err = m.share(func(r registration) bool { return r.pd == pd }); err != nil {
+		return 0, fmt.Errorf("export key of memory map: %w", err)
+	}
+	return rkey, nil
+}
+
+// share finds the remote key to give away. From then on the Map is exported.
+func (m *Map) share(matches ...func(registration) bool) (rkey uint32, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
 	case m.closed.Load():
-		return nil, fmt.Errorf("export memory map: %w", ErrClosed)
+		return 0, ErrClosed
 	case m.remote:
-		return nil, fmt.Errorf("export memory map: %w: only its owner exports it", ErrRemote)
+		return 0, fmt.Errorf("%w: only its owner exports it", ErrRemote)
 	case m.perm&remoteRights == 0:
-		return nil, fmt.Errorf("export memory map: %w: it has %v; make it with RemoteRead, RemoteWrite or RemoteAtomic",
-			ErrPermission, m.perm)
+		return 0, fmt.Errorf("%w: it has %v; make it with RemoteRead, RemoteWrite or RemoteAtomic", ErrPermission, m.perm)
 	}
 	for _, match := range matches {
 		for _, r := range m.registrations() {
-			if !match(r) {
-				continue
+			if match(r) {
+				m.exported = true
+				return r.mr.RKey(), nil
 			}
-			var w descriptor.Writer
-			w.Uint64(m.addr)
-			w.Uint64(uint64(m.size))
-			w.Uint32(r.mr.RKey())
-			w.Uint32(uint32(m.perm & remoteRights))
-			b, err := w.Encode(descriptor.MemoryMap)
-			if err != nil {
-				return nil, fmt.Errorf("export memory map: %w", err)
-			}
-			m.exported = true
-			return b, nil
 		}
 	}
-	return nil, fmt.Errorf("export memory map: %w there; call AddDevice or AddPD first", ErrNotRegistered)
+	return 0, fmt.Errorf("%w there; call AddDevice or AddPD first", ErrNotRegistered)
 }
 
 // Import makes a Map of a peer's memory out of the descriptor, binary or

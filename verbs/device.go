@@ -82,6 +82,9 @@ type DeviceAttr struct {
 	Ports             int
 	Transports        Transports
 	Atomics           bool // 64-bit compare-and-swap and fetch-and-add
+	// AtomicsGlobal: they are atomic also towards the processor and other devices,
+	// not only towards each other (IBTA 9.4.5.1).
+	AtomicsGlobal bool
 }
 
 // Transports is a set of transport services.

@@ -45,6 +45,19 @@ type MR interface {
 	Close() error
 }
 
+// MRWatcher is implemented by the memory regions of devices that can tell when a
+// peer changes the memory: the software device's. Adapters cannot.
+type MRWatcher interface {
+	// Watch has f called after a peer has written or done an atomic to any of the
+	// n bytes from the offset off of the region, until cancel is called or the
+	// region is closed: once for each packet, with its bytes in place. What the
+	// program's own work requests place, results of reads and messages received,
+	// does not count. f runs under the rules for functions that a driver calls.
+	// After cancel has returned, f is not running and will not run again. A range
+	// that is empty or leaves the region is an error that matches ErrInvalid.
+	Watch(off, n uint64, f func()) (cancel func(), err error)
+}
+
 // SGE is a scatter-gather entry: a piece of registered local memory.
 type SGE struct {
 	Addr   uint64

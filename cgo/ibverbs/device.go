@@ -97,6 +97,7 @@ func (d *Device) readAttr() error {
 		MaxInitReadAtomic: int(a.max_qp_init_rd_atom),
 		Ports:             int(a.phys_port_cnt),
 		Atomics:           a.atomic_cap != C.IBV_ATOMIC_NONE,
+		AtomicsGlobal:     a.atomic_cap == C.IBV_ATOMIC_GLOB,
 	}
 	switch d.ctx.device.transport_type {
 	case C.IBV_TRANSPORT_IB:

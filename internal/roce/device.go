@@ -167,6 +167,7 @@ func (d *Device) Query() (verbs.DeviceAttr, error) {
 		Ports:             1,
 		Transports:        verbs.TransportSet(verbs.RC, verbs.UC, verbs.UD),
 		Atomics:           true,
+		AtomicsGlobal:     true, // the processor's own
 	}, nil
 }
 

@@ -98,6 +98,28 @@ func (m *memoryRegion) Access() verbs.Access { return m.region.Access }
 func (m *memoryRegion) LKey() uint32         { return m.region.Key }
 func (m *memoryRegion) RKey() uint32         { return m.region.Key }
 
+// Watch implements verbs.MRWatcher.
+func (m *memoryRegion) Watch(off, n uint64, f func()) (cancel func(), err error) {
+	d := m.pd.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch size := m.Len(); {
+	case m.closed:
+		return nil, fmt.Errorf("watch memory region of device %s: %w", d.cfg.Name, verbs.ErrClosed)
+	case f == nil:
+		return nil, fmt.Errorf("watch memory region of device %s: no function is given: %w", d.cfg.Name, verbs.ErrInvalid)
+	case n == 0 || off > size || n > size-off:
+		return nil, fmt.Errorf("watch memory region of device %s: %d bytes from offset %d, in a region of %d: %w", d.cfg.Name, n, off, size, verbs.ErrInvalid)
+	}
+	remove := m.region.Watch(off, n, f)
+	return func() {
+		// Packets are handled under the lock: f is not running once it is held.
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		remove()
+	}, nil
+}
+
 func (m *memoryRegion) Close() error {
 	d := m.pd.device
 	d.mu.Lock()

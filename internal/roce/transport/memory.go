@@ -2,6 +2,7 @@ package transport
 
 import (
 	"encoding/binary"
+	"slices"
 	"unsafe"
 
 	"github.com/verbena-rdma/verbena/internal/roce/dma"
@@ -16,7 +17,8 @@ type Region struct {
 	Base   uint64 // address of the first byte
 	Mem    []byte
 
-	closed bool
+	closed  bool
+	watches []*watch
 }
 
 // slice returns the bytes [addr, addr+n) of the region, if all of them are
@@ -27,6 +29,32 @@ func (r *Region) slice(addr uint64, n uint32) ([]byte, bool) {
 		return nil, false
 	}
 	return r.Mem[off : off+uint64(n) : off+uint64(n)], true
+}
+
+// watch is a function to be told of changes to some bytes of a region.
+type watch struct {
+	off, end uint64 // of the region
+	changed  func()
+}
+
+// Watch has changed called after a peer has changed any of the n bytes from off,
+// until cancel is called.
+func (r *Region) Watch(off, n uint64, changed func()) (cancel func()) {
+	w := &watch{off, off + n, changed}
+	r.watches = append(r.watches, w)
+	return func() {
+		r.watches = slices.DeleteFunc(r.watches, func(o *watch) bool { return o == w })
+	}
+}
+
+// tell calls those who watch any of the n bytes from addr.
+func (r *Region) tell(addr, n uint64) {
+	off := addr - r.Base
+	for _, w := range r.watches {
+		if off < w.end && w.off < off+n {
+			w.changed()
+		}
+	}
 }
 
 // Memory is the device's table of regions.

@@ -256,6 +256,9 @@ func (q *QP) placeWrite(parts ...[]byte) bool {
 		place(b[:len(part)], part)
 		b = b[len(part):]
 	}
+	if len(q.target.watches) > 0 {
+		q.target.tell(q.writeAddr, uint64(n))
+	}
 	q.writeAddr += uint64(n)
 	q.writeLeft -= n
 	return true
@@ -314,7 +317,7 @@ func (q *QP) receiveAtomicRequest(p *wire.Packet) {
 	if q.responses.crowded() {
 		return
 	}
-	_, b, ok := q.memory.find(p.Atomic.RKey, q.domain, p.Atomic.VA, 8, verbs.AccessRemoteAtomic)
+	region, b, ok := q.memory.find(p.Atomic.RKey, q.domain, p.Atomic.VA, 8, verbs.AccessRemoteAtomic)
 	if !ok {
 		q.refuse(wire.NakRemoteAccess)
 		return
@@ -325,6 +328,9 @@ func (q *QP) receiveAtomicRequest(p *wire.Packet) {
 		original = atomic.AddUint64(word(b), p.Atomic.SwapAdd) - p.Atomic.SwapAdd
 	} else {
 		original = compareSwap(word(b), p.Atomic.Compare, p.Atomic.SwapAdd)
+	}
+	if len(region.watches) > 0 {
+		region.tell(p.Atomic.VA, 8)
 	}
 	q.msn = (q.msn + 1) & wire.PSNMask
 	q.atomics[q.atomicAt] = savedAtomic{valid: true, opcode: p.Opcode, psn: p.PSN, addr: p.Atomic.VA, original: original}

@@ -1,0 +1,57 @@
+package mmap
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Watch has f called after a peer has written or done an atomic to any of the n
+// bytes from the offset off, until cancel is called or the Map is closed. After
+// cancel has returned, f is not running and will not run again.
+//
+// Only some devices can tell, the software device among them: complete reports
+// whether all that the Map is registered with now can, and f is called for those
+// that can. What the program itself writes, or has a device write to its own
+// memory, does not count.
+//
+// f runs on whichever goroutine drives the device, possibly with its locks held:
+// it must return promptly, and must call neither the device nor the Map.
+//
+// Errors match ErrRange for bytes outside the Map, ErrInvalid, ErrRemote and
+// ErrClosed, or are the device's.
+func (m *Map) Watch(off, n int, f func()) (cancel func(), complete bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case f == nil:
+		return nil, false, fmt.Errorf("watch memory map: %w: no function is given", ErrInvalid)
+	case m.remote:
+		return nil, false, fmt.Errorf("watch memory map: %w: only its owner learns of changes", ErrRemote)
+	case m.closed.Load():
+		return nil, false, fmt.Errorf("watch memory map: %w", ErrClosed)
+	case off < 0 || n < 1 || off > m.size || n > m.size-off:
+		return nil, false, fmt.Errorf("watch memory map: %w: %d bytes from offset %d, of %d", ErrRange, n, off, m.size)
+	}
+	var cancels []func()
+	cancel = func() {
+		for _, c := range cancels {
+			c()
+		}
+	}
+	complete = true
+	for _, r := range m.registrations() {
+		w, able := r.mr.(verbs.MRWatcher)
+		if !able {
+			complete = false
+			continue
+		}
+		c, err := w.Watch(uint64(off), uint64(n), f)
+		if err != nil {
+			cancel()
+			return nil, false, fmt.Errorf("watch memory map: %s: %w", r.dev.Name(), err)
+		}
+		cancels = append(cancels, c)
+	}
+	return cancel, complete, nil
+}
