@@ -1,0 +1,77 @@
+package syncevent
+
+import "github.com/verbena-rdma/verbena/pe"
+
+// progressBudget bounds the tasks that one Progress handles.
+const progressBudget = 128
+
+// backend is the side of a Context that the engine sees.
+type backend struct{ c *Context }
+
+// Start implements pe.Backend.
+func (b backend) Start() (bool, error) {
+	b.c.stopping = false
+	return true, nil
+}
+
+// Progress implements pe.Backend.
+func (b backend) Progress() int {
+	c := b.c
+	c.inside = true
+	defer c.leave() // also when a callback panics
+	n := 0
+	for ; n < progressBudget/2; n++ {
+		t := c.submitted.pop()
+		if t == nil {
+			break
+		}
+		t.finish(c.stopping)
+	}
+	for ; n < progressBudget; n++ {
+		t := c.nextReady()
+		if t == nil {
+			break
+		}
+		t.finish(t.flushed)
+	}
+	c.settle()
+	return n
+}
+
+func (c *Context) leave() { c.inside = false }
+
+func (c *Context) nextReady() *task {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ready.pop()
+}
+
+// Arm implements pe.Backend. Waits that end wake the engine by themselves.
+func (b backend) Arm() bool {
+	b.c.mu.Lock()
+	defer b.c.mu.Unlock()
+	return b.c.submitted.head == nil && b.c.ready.head == nil
+}
+
+// Stop implements pe.Backend.
+func (b backend) Stop() {
+	c := b.c
+	c.stopping = true
+	for _, t := range c.waits {
+		if t.InFlight() && t.ev.withdraw(&t.waiter) {
+			t.flushed = true
+			t.ripe()
+		}
+	}
+	c.settle()
+}
+
+// settle reports that a context that is stopping has nothing in flight any more.
+func (c *Context) settle() {
+	if c.stopping && c.State() == pe.Stopping && c.InFlight() == 0 {
+		c.Stopped()
+	}
+}
+
+// Idle implements pe.Backend.
+func (b backend) Idle() {}

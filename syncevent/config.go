@@ -1,0 +1,164 @@
+package syncevent
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Publishers is a set of those who may change the value of an Event, combined
+// with |.
+type Publishers uint8
+
+// The publishers. Their values are part of the descriptor format.
+const (
+	PublishLocal  Publishers = 1 << iota // this program, with Set, Add and tasks
+	PublishRemote                        // peers, through the exported descriptor
+)
+
+const bothPublish = PublishLocal | PublishRemote
+
+// Has reports whether the set holds all of q.
+func (p Publishers) Has(q Publishers) bool { return p&q == q }
+
+// String names the publishers, joined with |.
+func (p Publishers) String() string {
+	var names []string
+	if p.Has(PublishLocal) {
+		names = append(names, "PublishLocal")
+	}
+	if p.Has(PublishRemote) {
+		names = append(names, "PublishRemote")
+	}
+	if rest := p &^ bothPublish; rest != 0 || p == 0 {
+		names = append(names, fmt.Sprintf("%#x", uint8(rest)))
+	}
+	return strings.Join(names, "|")
+}
+
+// The range of Config.PollInterval.
+const (
+	MinPollInterval     = 20 * time.Microsecond
+	MaxPollInterval     = time.Second
+	DefaultPollInterval = time.Millisecond
+)
+
+// Config configures an Event. The zero value is usable: an event within this
+// program.
+type Config struct {
+	// Device is what peers reach the event through. Nil: that of PD or, without
+	// one, none; then the event stays in this program and cannot be exported.
+	Device verbs.Device
+	// PD is the protection domain of the queue pairs through which peers reach
+	// the event. Nil: the device's default.
+	PD verbs.PD
+
+	// Memory is 8 bytes of the caller's that hold the value, in the byte order of
+	// the host, at an address that is a multiple of 8. The value that they have
+	// is the event's first. They stay the caller's, are pinned while a device
+	// knows them, and must not be used for anything else until Close. Nil: those
+	// of Buf or, without one, the library's own, which begin with zero.
+	Memory []byte
+	// Buf is the same as a buffer of 8 bytes, in memory of this host. The event
+	// takes over the caller's reference, also when New fails, and drops it in
+	// Close. The memory map must be LocalReadWrite and, with a device,
+	// registered with it and RemoteRead, for PublishRemote also RemoteWrite and
+	// RemoteAtomic. The exported descriptor has the key to all of the map.
+	Buf *bufinv.Buf
+
+	// Publishers may change the value. Zero: PublishLocal. PublishRemote needs
+	// a device.
+	Publishers Publishers
+	// TakesTurns promises that this program and its peers never change the value
+	// at the same time. Without it New refuses PublishLocal|PublishRemote on
+	// devices whose atomics are not atomic to the processor (IBTA 9.4.5.1): an
+	// addition could get lost between the two.
+	TakesTurns bool
+
+	// PollInterval is how often a waiter that sleeps is looked after where nobody
+	// tells of a change: of peers' changes on adapters and, with Memory or Buf,
+	// of what others write there. 20 µs to 1 s. Zero: 1 ms.
+	PollInterval time.Duration
+
+	// Name appears in errors. Empty: none.
+	Name string
+}
+
+// resolve fills in defaults and checks all that concerns no memory.
+func (cfg *Config) resolve() error {
+	if cfg.Device == nil && cfg.PD != nil {
+		cfg.Device = cfg.PD.Device()
+	}
+	if cfg.PD == nil && cfg.Device != nil {
+		cfg.PD = cfg.Device.DefaultPD()
+	}
+	if cfg.Publishers == 0 {
+		cfg.Publishers = PublishLocal
+	}
+	if cfg.PollInterval == 0 {
+		cfg.PollInterval = DefaultPollInterval
+	}
+	switch {
+	case cfg.PD != nil && cfg.PD.Device() != cfg.Device:
+		return fmt.Errorf("%w: the protection domain is not of device %s; leave one of the two out", ErrInvalid, cfg.Device.Name())
+	case cfg.Publishers&^bothPublish != 0:
+		return fmt.Errorf("%w: publishers %v hold unknown bits", ErrInvalid, cfg.Publishers)
+	case cfg.Publishers.Has(PublishRemote) && cfg.Device == nil:
+		return fmt.Errorf("%w: publishers %v, and no device that peers could come through; give one", ErrInvalid, cfg.Publishers)
+	case cfg.PollInterval < MinPollInterval || cfg.PollInterval > MaxPollInterval:
+		return fmt.Errorf("%w: a poll interval of %v; %v to %v are possible", ErrRange, cfg.PollInterval, MinPollInterval, MaxPollInterval)
+	case cfg.Memory != nil && cfg.Buf != nil:
+		return fmt.Errorf("%w: both memory and a buffer are given; leave one out", ErrInvalid)
+	}
+	return nil
+}
+
+// atomics asks the device whether peers can do atomics, and whether these go
+// together with the processor's.
+func (cfg *Config) atomics() (bool, error) {
+	if !cfg.Publishers.Has(PublishRemote) {
+		return false, nil
+	}
+	attr, err := cfg.Device.Query()
+	if err != nil {
+		return false, fmt.Errorf("query %s: %w", cfg.Device.Name(), err)
+	}
+	if cfg.Publishers.Has(PublishLocal) && attr.Atomics && !attr.AtomicsGlobal && !cfg.TakesTurns {
+		return false, fmt.Errorf("%w: atomics of %s are not atomic to the processor, so this program and a peer must not both change the value (IBTA 9.4.5.1); "+
+			"choose one publisher, or set TakesTurns if they never do at the same time", ErrPublisher, cfg.Device.Name())
+	}
+	return attr.Atomics, nil
+}
+
+// permissions are the rights that peers need to memory, and no more.
+func (cfg *Config) permissions(atomics bool) mmap.Permission {
+	if cfg.Device == nil {
+		return mmap.LocalReadWrite
+	}
+	p := mmap.RemoteRead
+	if cfg.Publishers.Has(PublishRemote) {
+		p |= mmap.LocalReadWrite | mmap.RemoteWrite
+	}
+	if atomics {
+		p |= mmap.RemoteAtomic
+	}
+	return p
+}
+
+// checkWord checks memory that is to hold the value.
+func checkWord(what string, addr uint64, n int) error {
+	switch {
+	case n != wordSize:
+		return fmt.Errorf("%w: the %s has %d bytes; a sync event is exactly 8", ErrRange, what, n)
+	case addr%wordSize != 0:
+		return fmt.Errorf("%w: the %s is at %#x, which is not a multiple of 8", ErrRange, what, addr)
+	}
+	return nil
+}
+
+func addressOf(mem []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))) }

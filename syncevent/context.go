@@ -1,0 +1,61 @@
+package syncevent
+
+import (
+	"sync"
+
+	"github.com/verbena-rdma/verbena/pe"
+)
+
+// ContextConfig configures a Context. The zero value is usable.
+type ContextConfig struct {
+	// Name appears in errors and logs. Empty: "syncevent".
+	Name string
+}
+
+// Context is a context whose tasks work on sync events, any number of them. It is
+// driven by an engine (package pe).
+type Context struct {
+	*pe.Core
+	waits []*WaitTask // of all pools
+
+	submitted list // gets, sets and additions, not done yet
+	inside    bool // Progress is running
+	stopping  bool
+
+	mu    sync.Mutex // taken with the lock of an event held
+	ready list       // waits that are over, and not reported yet
+}
+
+// NewContext makes a context. No ContextConfig is refused today.
+func NewContext(cfg ContextConfig) (*Context, error) {
+	if cfg.Name == "" {
+		cfg.Name = "syncevent"
+	}
+	c := &Context{}
+	c.Core = pe.NewCore(cfg.Name, backend{c})
+	return c, nil
+}
+
+// list is a first-in first-out list of tasks, linked through them.
+type list struct{ head, tail *task }
+
+func (l *list) push(t *task) {
+	if l.tail == nil {
+		l.head = t
+	} else {
+		l.tail.next = t
+	}
+	l.tail = t
+}
+
+func (l *list) pop() *task {
+	t := l.head
+	if t == nil {
+		return nil
+	}
+	l.head, t.next = t.next, nil
+	if l.head == nil {
+		l.tail = nil
+	}
+	return t
+}

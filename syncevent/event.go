@@ -1,0 +1,373 @@
+package syncevent
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+const wordSize = 8
+
+// Event is a 64-bit value that one side waits on and another sets. It is made by
+// New or, of a peer's, by Import. All methods are safe for concurrent use.
+type Event struct {
+	name       string
+	publishers Publishers
+	remote     bool
+	addr       uint64
+
+	// Of an imported event.
+	rkey    uint32
+	swapped bool
+	via     verbs.Device
+
+	// Of an event of this program.
+	word    *uint64
+	mem     []byte // keeps memory of the Go heap alive
+	dev     verbs.Device
+	pd      verbs.PD
+	own     *mmap.Map // nil without a device, and with a Buf
+	buf     *bufinv.Buf
+	m       *mmap.Map // own, or that of buf
+	atomics bool      // peers may add
+	unwatch func()    // nil: not watched
+
+	// uses counts calls under way, and in its upper half those who hold the
+	// event; it is negative once the event is closed.
+	uses atomic.Int64
+
+	sleepers atomic.Int64 // len(waiting), read without the lock
+
+	mu       sync.Mutex // nothing that could wait is called under it
+	waiting  []*waiter
+	spare    []*waiter
+	polls    bool // somebody may change the value and not tell
+	polling  bool // the timer runs
+	interval time.Duration
+	timer    *time.Timer
+}
+
+const (
+	oneCall = 1
+	oneHold = 1 << 32
+	closed  = math.MinInt64 / 2 // far enough below zero
+)
+
+// New makes an Event. Its errors match ErrInvalid, ErrRange and ErrPublisher, or
+// are those of the buffer, the memory map and the device.
+func New(cfg Config) (*Event, error) {
+	e, err := create(cfg)
+	if err != nil {
+		_ = cfg.Buf.Free() // the error at hand says more
+		return nil, fmt.Errorf("make sync event%s: %w", quoted(cfg.Name), err)
+	}
+	return e, nil
+}
+
+func create(cfg Config) (*Event, error) {
+	if err := cfg.resolve(); err != nil {
+		return nil, err
+	}
+	atomics, err := cfg.atomics()
+	if err != nil {
+		return nil, err
+	}
+	e := &Event{
+		name: cfg.Name, publishers: cfg.Publishers, atomics: atomics,
+		dev: cfg.Device, pd: cfg.PD, interval: cfg.PollInterval,
+		polls: cfg.Memory != nil || cfg.Buf != nil,
+	}
+	if err := e.place(&cfg); err != nil {
+		return nil, err
+	}
+	e.word = (*uint64)(unsafe.Pointer(unsafe.SliceData(e.mem)))
+	e.addr = addressOf(e.mem)
+	e.timer = time.AfterFunc(time.Hour, e.poll)
+	e.timer.Stop()
+	if err := e.watch(); err != nil {
+		return nil, errors.Join(err, e.letGo())
+	}
+	return e, nil
+}
+
+// place finds the memory of the value.
+func (e *Event) place(cfg *Config) error {
+	perm := cfg.permissions(e.atomics)
+	if cfg.Memory != nil {
+		if err := checkWord("memory", addressOf(cfg.Memory), len(cfg.Memory)); err != nil {
+			return err
+		}
+	}
+	switch {
+	case cfg.Buf != nil:
+		if err := checkBuf(cfg, perm|mmap.LocalReadWrite); err != nil {
+			return err
+		}
+		e.buf, e.m, e.mem = cfg.Buf, cfg.Buf.Map(), cfg.Buf.Memory()
+	case cfg.Device != nil:
+		size := wordSize
+		if cfg.Memory != nil {
+			size = 0
+		}
+		m, err := mmap.New(cfg.Device, mmap.Config{Memory: cfg.Memory, Size: size, PD: cfg.PD, Permissions: perm})
+		if err != nil {
+			return err
+		}
+		e.own, e.m, e.mem = m, m, m.Bytes()
+	case cfg.Memory != nil:
+		e.mem = cfg.Memory
+	default:
+		e.mem = unsafe.Slice((*byte)(unsafe.Pointer(new(uint64))), wordSize)
+	}
+	return nil
+}
+
+// checkBuf checks a buffer that is to hold the value.
+func checkBuf(cfg *Config, need mmap.Permission) error {
+	b := cfg.Buf
+	switch {
+	case b.Err() != nil:
+		return b.Err()
+	case b.Remote():
+		return fmt.Errorf("%w: the buffer is memory of a peer; import the sync event that the peer exports", ErrInvalid)
+	case b.Next() != nil:
+		return fmt.Errorf("%w: the buffer is a list; give one element", ErrInvalid)
+	}
+	if err := checkWord("buffer", b.Addr(), b.Len()); err != nil {
+		return err
+	}
+	if have := b.Map().Permissions(); !have.Has(need) {
+		return fmt.Errorf("%w: the buffer's memory map has %v, and this needs %v", mmap.ErrPermission, have, need)
+	}
+	if cfg.PD == nil {
+		return nil
+	}
+	if _, err := b.Map().LKey(cfg.PD); err != nil {
+		return fmt.Errorf("the buffer on %s: %w", cfg.Device.Name(), err)
+	}
+	return nil
+}
+
+// watch asks the device to tell of what peers write.
+func (e *Event) watch() error {
+	if e.m == nil || !e.publishers.Has(PublishRemote) {
+		return nil
+	}
+	cancel, complete, err := e.m.Watch(int(e.addr-e.m.Addr()), wordSize, e.changed)
+	if err != nil {
+		return err
+	}
+	e.unwatch = cancel
+	e.polls = e.polls || !complete
+	return nil
+}
+
+// String names the event.
+func (e *Event) String() string {
+	if e == nil {
+		return "no sync event"
+	}
+	return "sync event" + quoted(e.name)
+}
+
+func quoted(name string) string {
+	if name == "" {
+		return ""
+	}
+	return " " + strconv.Quote(name)
+}
+
+// Remote reports whether the event is imported: its value is in a peer's memory.
+func (e *Event) Remote() bool { return e.remote }
+
+// Addr is the address of the value, in the memory of its owner.
+func (e *Event) Addr() uint64 { return e.addr }
+
+// RKey is the remote key of an imported event. Of others it is zero.
+func (e *Event) RKey() uint32 { return e.rkey }
+
+// Swapped reports whether an imported event belongs to a host of the other byte
+// order: its 8 bytes, read and written as such, have to be reversed. Atomics do
+// not: they carry numbers (IBTA 9.4.5).
+func (e *Event) Swapped() bool { return e.swapped }
+
+// Publishers are those who may change the value. Whether a peer may change an
+// imported event's is told by PublishRemote.
+func (e *Event) Publishers() Publishers { return e.publishers }
+
+// Atomics reports whether peers may add: the event is open to them for writing,
+// on a device that has atomics.
+func (e *Event) Atomics() bool { return e.atomics }
+
+// Device is what the event is reached through: the one given to New or Import,
+// or nil.
+func (e *Event) Device() verbs.Device {
+	if e.remote {
+		return e.via
+	}
+	return e.dev
+}
+
+// enter counts a use, and reports false if the event is closed.
+func (e *Event) enter(unit int64) bool {
+	if e.uses.Add(unit) >= 0 {
+		return true
+	}
+	e.uses.Add(-unit)
+	return false
+}
+
+func (e *Event) leave(unit int64) { e.uses.Add(-unit) }
+
+// begin is enter for calls on the value.
+func (e *Event) begin(op string, unit int64) error {
+	switch {
+	case e.remote:
+		return fmt.Errorf("%s %v: %w: its value is in the memory of a peer; use the sync event tasks of package rdma", op, e, ErrRemote)
+	case e.word == nil:
+		return fmt.Errorf("%s %v: %w: it was not made by New", op, e, ErrInvalid)
+	case !e.enter(unit):
+		return fmt.Errorf("%s %v: %w", op, e, ErrClosed)
+	}
+	return nil
+}
+
+// beginChange is begin for calls that change the value.
+func (e *Event) beginChange(op string) error {
+	if err := e.mayPublish(op); err != nil {
+		return err
+	}
+	return e.begin(op, oneCall)
+}
+
+func (e *Event) mayPublish(op string) error {
+	if e.word != nil && !e.publishers.Has(PublishLocal) {
+		return fmt.Errorf("%s %v: %w: it was made with %v; its peers change it, or make it with PublishLocal too", op, e, ErrPublisher, e.publishers)
+	}
+	return nil
+}
+
+// Get returns the value. It fails with ErrRemote on an imported event and with
+// ErrClosed on a closed one.
+func (e *Event) Get() (uint64, error) {
+	if err := e.begin("get", oneCall); err != nil {
+		return 0, err
+	}
+	defer e.leave(oneCall)
+	return e.load(), nil
+}
+
+// Set sets the value and wakes those whose condition it fulfils. It allocates
+// nothing, and takes no lock while nobody sleeps. It fails like Get, and with
+// ErrPublisher unless PublishLocal is among the event's publishers.
+func (e *Event) Set(v uint64) error {
+	if err := e.beginChange("set"); err != nil {
+		return err
+	}
+	defer e.leave(oneCall)
+	e.set(v)
+	return nil
+}
+
+// Add adds to the value, modulo 2^64, in one step, and returns the value before.
+// Otherwise it is like Set.
+func (e *Event) Add(v uint64) (old uint64, err error) {
+	if err := e.beginChange("add to"); err != nil {
+		return 0, err
+	}
+	defer e.leave(oneCall)
+	return e.add(v), nil
+}
+
+func (e *Event) load() uint64 { return atomic.LoadUint64(e.word) }
+
+func (e *Event) set(v uint64) {
+	atomic.StoreUint64(e.word, v)
+	e.wake()
+}
+
+func (e *Event) add(v uint64) uint64 {
+	old := atomic.AddUint64(e.word, v) - v
+	e.wake()
+	return old
+}
+
+// Hold counts one more user, such as a task: until the matching Release, Close
+// fails with ErrInUse. Hold itself fails with ErrClosed on a closed event.
+func (e *Event) Hold() error {
+	if !e.enter(oneHold) {
+		return fmt.Errorf("use %v: %w", e, ErrClosed)
+	}
+	return nil
+}
+
+// Release takes back one Hold. Without one it fails with ErrNotHeld.
+func (e *Event) Release() error {
+	for {
+		n := e.uses.Load()
+		if n < oneHold {
+			return fmt.Errorf("release %v: %w: more releases than holds", e, ErrNotHeld)
+		}
+		if e.uses.CompareAndSwap(n, n-oneHold) {
+			return nil
+		}
+	}
+}
+
+// Close ends the event: its memory is given back, and exported descriptors go
+// void. It fails with ErrInUse while waits are under way or tasks hold it, and
+// with ErrClosed when it is closed already. Where the device refuses to let go
+// of the memory, the event stays open and Close may be tried again.
+func (e *Event) Close() error {
+	for {
+		n := e.uses.Load()
+		switch {
+		case n < 0:
+			return fmt.Errorf("close %v: already: %w", e, ErrClosed)
+		case n >= oneHold:
+			return fmt.Errorf("close %v: %w by %d waits and tasks; end the waits and free the tasks first", e, ErrInUse, n/oneHold)
+		}
+		if e.uses.CompareAndSwap(n, n+closed) {
+			break
+		}
+	}
+	for e.uses.Load() != closed {
+		runtime.Gosched() // calls under way, which do not wait for anything
+	}
+	if err := e.letGo(); err != nil {
+		e.uses.Add(-closed)
+		return fmt.Errorf("close %v: %w", e, err)
+	}
+	if err := e.buf.Free(); err != nil {
+		return fmt.Errorf("close %v: %w", e, err)
+	}
+	return nil
+}
+
+// letGo gives back what New took, but for the buffer.
+func (e *Event) letGo() error {
+	if e.remote {
+		return nil
+	}
+	if e.own != nil {
+		// First of all: it may fail, and then the event lives on.
+		if err := e.own.Close(); err != nil {
+			return err
+		}
+	}
+	if e.unwatch != nil {
+		e.unwatch()
+	}
+	e.timer.Stop()
+	return nil
+}

@@ -1,0 +1,151 @@
+package syncevent
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/verbena-rdma/verbena/pe"
+)
+
+// Operation is a kind of task.
+type Operation int
+
+// The operations.
+const (
+	OpGet Operation = iota
+	OpSet
+	OpAdd
+	OpWait
+)
+
+var operations = [...]struct {
+	name   string
+	submit string // for errors; made in advance for the hot path
+}{
+	OpGet:  {"get", "submit a get"},
+	OpSet:  {"set", "submit a set"},
+	OpAdd:  {"addition", "submit an addition"},
+	OpWait: {"wait", "submit a wait"},
+}
+
+// String names the operation.
+func (o Operation) String() string {
+	if o >= 0 && int(o) < len(operations) {
+		return operations[o].name
+	}
+	return "operation " + strconv.Itoa(int(o))
+}
+
+// task is what all kinds of task have in common.
+type task struct {
+	task    pe.Task
+	ctx     *Context
+	ev      *Event
+	next    *task
+	kind    kind // the task itself
+	op      Operation
+	flushed bool // a wait that was cut off
+}
+
+// kind is what the kinds of task differ in.
+type kind interface {
+	post() error // after Begin
+	do()         // what is to be done in Progress
+	succeeded()
+	failed(error)
+}
+
+// Submit has the task done in the next Progress or, for a wait, reported as soon
+// as its condition holds. From here to its callback the task must not be
+// touched. It allocates nothing. It fails like pe.Task.Begin; then the task
+// remains the caller's.
+func (t *task) Submit() error { return t.SubmitWith(0) }
+
+// SubmitWith is Submit with flags. Tasks of this context are as cheap alone as
+// together, so that it accepts pe.Aggregate and pe.OptimizeReports and does not
+// delay anything.
+func (t *task) SubmitWith(_ pe.SubmitFlags) error {
+	if err := t.task.Begin(operations[t.op].submit); err != nil {
+		return err
+	}
+	if err := t.kind.post(); err != nil {
+		t.task.Abort()
+		return fmt.Errorf("syncevent: %s: %w", operations[t.op].submit, err)
+	}
+	return nil
+}
+
+// InFlight reports whether the task is submitted and not completed.
+func (t *task) InFlight() bool { return t.task.InFlight() }
+
+// UserData returns what SetUserData stored since the task was allocated.
+func (t *task) UserData() any { return t.task.UserData() }
+
+// SetUserData stores a value of the user's with the task, until it is freed.
+func (t *task) SetUserData(v any) { t.task.SetUserData(v) }
+
+// Operation is the task's kind.
+func (t *task) Operation() Operation { return t.op }
+
+// Event is the event that the task works on.
+func (t *task) Event() *Event { return t.ev }
+
+// SetEvent makes the task work on another event. Its errors are those of the
+// allocation, and pe.ErrInUse while the task is in flight.
+func (t *task) SetEvent(e *Event) error {
+	if err := t.mayChange("event"); err != nil {
+		return err
+	}
+	old := t.ev
+	if err := t.take(e); err != nil {
+		return fmt.Errorf("syncevent: set the event of a %v: %w", t.op, err)
+	}
+	if old == nil {
+		return nil
+	}
+	return old.Release()
+}
+
+func (t *task) mayChange(what string) error {
+	if t.task.InFlight() {
+		return fmt.Errorf("syncevent: set the %s of a %v: the task is in flight: %w; wait for its callback", what, t.op, pe.ErrInUse)
+	}
+	return nil
+}
+
+// take holds the event that the task is to work on.
+func (t *task) take(e *Event) error {
+	if e == nil {
+		return fmt.Errorf("%w: no sync event is given", ErrInvalid)
+	}
+	if t.op == OpSet || t.op == OpAdd {
+		if err := e.mayPublish(operations[t.op].name + " of"); err != nil {
+			return err
+		}
+	}
+	if err := e.begin(operations[t.op].name+" of", oneHold); err != nil {
+		return err
+	}
+	t.ev = e
+	return nil
+}
+
+// enqueue leaves the task to the next Progress.
+func (t *task) enqueue() {
+	t.ctx.submitted.push(t)
+	if !t.ctx.inside {
+		t.ctx.Wake()
+	}
+}
+
+// finish does what is to be done and runs the callback.
+func (t *task) finish(flushed bool) {
+	t.task.End()
+	if flushed {
+		t.flushed = false
+		t.kind.failed(&TaskError{Op: t.op, Event: t.ev})
+		return
+	}
+	t.kind.do()
+	t.kind.succeeded()
+}

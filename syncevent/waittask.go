@@ -1,0 +1,127 @@
+package syncevent
+
+import "fmt"
+
+// WaitPool is a pool of waits.
+type WaitPool struct{ pool[WaitTask] }
+
+// WaitTask waits until a condition holds for the value of an event. It costs
+// nothing while it waits.
+type WaitTask struct {
+	task
+	pool   *WaitPool
+	waiter waiter
+}
+
+// post puts the task to sleep; if its condition holds already, it is roused at
+// once.
+func (t *WaitTask) post() error {
+	t.ev.mu.Lock()
+	defer t.ev.mu.Unlock()
+	t.ev.enlist(&t.waiter)
+	return nil
+}
+
+// ripe hands the task, whose wait is over, to the engine, from any goroutine.
+func (t *WaitTask) ripe() {
+	c := t.ctx
+	c.mu.Lock()
+	c.ready.push(&t.task)
+	c.mu.Unlock()
+	c.Wake()
+}
+
+func (t *WaitTask) do()              {}
+func (t *WaitTask) succeeded()       { t.pool.done(t) }
+func (t *WaitTask) failed(err error) { t.pool.failed(t, err) }
+
+// WaitPool makes a pool of n waits. done and failed run on the engine's goroutine,
+// inside Progress. Stop ends a wait through failed, with a *TaskError that matches
+// ErrFlushed. It is legal in Idle. Its errors are those of pe.NewPool, and
+// ErrInvalid.
+func (c *Context) WaitPool(n int, done func(*WaitTask), failed func(*WaitTask, error)) (*WaitPool, error) {
+	p := &WaitPool{}
+	var waits []*WaitTask
+	err := makePool(c, &p.pool, OpWait, n, done, failed,
+		func(t *WaitTask) *task { return &t.task },
+		func(t *WaitTask) kind {
+			t.pool, t.waiter.task = p, t
+			waits = append(waits, t)
+			return t
+		})
+	if err != nil {
+		return nil, err
+	}
+	c.waits = append(c.waits, waits...)
+	return p, nil
+}
+
+// Equal takes a task out of the pool that waits until value == v & mask, for the
+// value v of e, and holds e until the task is freed. A value that the event has
+// only for a moment may be missed. Errors match those of pe.Pool.Alloc, and
+// ErrInvalid, as in Event.WaitEqual, ErrRemote and ErrClosed.
+func (p *WaitPool) Equal(e *Event, value, mask uint64) (*WaitTask, error) {
+	return p.allocate(e, condition{equal, value, mask})
+}
+
+// NotEqual is Equal for value != v & mask.
+func (p *WaitPool) NotEqual(e *Event, value, mask uint64) (*WaitTask, error) {
+	return p.allocate(e, condition{notEqual, value, mask})
+}
+
+// Greater is Equal for v & mask > value, as unsigned numbers.
+func (p *WaitPool) Greater(e *Event, value, mask uint64) (*WaitTask, error) {
+	return p.allocate(e, condition{greater, value, mask})
+}
+
+func (p *WaitPool) allocate(e *Event, c condition) (*WaitTask, error) {
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("syncevent: allocate a wait: %w", err)
+	}
+	t, err := p.alloc(e)
+	if err != nil {
+		return nil, err
+	}
+	t.waiter.condition, t.waiter.seen = c, 0
+	return t, nil
+}
+
+// Free puts the task back into its pool and lets go of its event. It is legal
+// whenever the task is not in flight. Errors are those of pe.Pool.Free.
+func (t *WaitTask) Free() error {
+	if t.pool == nil {
+		return errNoPool
+	}
+	return t.pool.release(t)
+}
+
+// Value is the value of the event that fulfilled the condition, once the task has
+// completed. The event may have another one by now.
+func (t *WaitTask) Value() uint64 { return t.waiter.seen }
+
+// SetEqual makes the next submission wait for another condition; see
+// WaitPool.Equal.
+func (t *WaitTask) SetEqual(value, mask uint64) error {
+	return t.setCondition(condition{equal, value, mask})
+}
+
+// SetNotEqual is SetEqual for WaitPool.NotEqual.
+func (t *WaitTask) SetNotEqual(value, mask uint64) error {
+	return t.setCondition(condition{notEqual, value, mask})
+}
+
+// SetGreater is SetEqual for WaitPool.Greater.
+func (t *WaitTask) SetGreater(value, mask uint64) error {
+	return t.setCondition(condition{greater, value, mask})
+}
+
+func (t *WaitTask) setCondition(c condition) error {
+	if err := t.mayChange("condition"); err != nil {
+		return err
+	}
+	if err := c.check(); err != nil {
+		return fmt.Errorf("syncevent: set the condition of a wait: %w", err)
+	}
+	t.waiter.condition = c
+	return nil
+}
