@@ -43,7 +43,7 @@ func (c *condition) check() error {
 }
 
 // String describes the condition.
-func (c *condition) String() string {
+func (c condition) String() string {
 	sign := [...]string{equal: "==", notEqual: "!=", greater: ">"}[c.kind]
 	if c.mask == ^uint64(0) {
 		return fmt.Sprintf("%s %#x", sign, c.value)

@@ -2,7 +2,11 @@ package syncevent
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -10,52 +14,409 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-func TestTasksSmoke(t *testing.T) {
-	engine, err := pe.New(pe.Config{})
+// tasks is a context on an engine, with a pool of each kind.
+type tasks struct {
+	t      *testing.T
+	engine *pe.Engine
+	ctx    *Context
+	gets   *GetPool
+	sets   *SetPool
+	adds   *AddPool
+	waits  *WaitPool
+	told   []string // callbacks, in order
+	errs   []error
+	onWait func(*WaitTask)
+}
+
+func newTasks(t *testing.T, n int) *tasks {
+	t.Helper()
+	s := &tasks{t: t}
+	var err error
+	s.engine, err = pe.New(pe.Config{})
 	require.NoError(t, err)
-	e, err := New(Config{})
+	s.ctx, err = NewContext(ContextConfig{})
 	require.NoError(t, err)
-	c, err := NewContext(ContextConfig{})
+	s.gets, err = s.ctx.GetPool(n, func(g *GetTask) { s.tell("get %d", g.Value()) }, func(g *GetTask, err error) { s.fail(g.Operation(), err) })
 	require.NoError(t, err)
-	var told []string
-	adds, err := c.AddPool(1, func(a *AddTask) {
-		told = append(told, "added")
-		if a.Old() < 3 {
-			require.NoError(t, a.Submit())
-			return
+	s.sets, err = s.ctx.SetPool(n, func(a *SetTask) { s.tell("set %d", a.Value()) }, func(a *SetTask, err error) { s.fail(a.Operation(), err) })
+	require.NoError(t, err)
+	s.adds, err = s.ctx.AddPool(n, func(a *AddTask) { s.tell("add %d to %d", a.Value(), a.Old()) }, func(a *AddTask, err error) { s.fail(a.Operation(), err) })
+	require.NoError(t, err)
+	s.waits, err = s.ctx.WaitPool(n, func(w *WaitTask) {
+		s.tell("wait %d", w.Value())
+		if s.onWait != nil {
+			s.onWait(w)
 		}
-		require.NoError(t, a.Free())
-	}, func(*AddTask, error) { t.Error("add failed") })
+	}, func(w *WaitTask, err error) { s.fail(w.Operation(), err) })
 	require.NoError(t, err)
-	waits, err := c.WaitPool(2, func(w *WaitTask) {
-		told = append(told, "waited")
-		assert.GreaterOrEqual(t, w.Value(), uint64(2))
-		require.NoError(t, w.Free())
-		require.NoError(t, c.Stop())
-	}, func(w *WaitTask, err error) {
-		told = append(told, "flushed")
-		assert.ErrorIs(t, err, ErrFlushed)
-		require.NoError(t, w.Free())
+	require.NoError(t, s.engine.Connect(s.ctx))
+	return s
+}
+
+// run starts the context; the test must have freed its tasks when it ends.
+func (s *tasks) run() *tasks {
+	s.t.Helper()
+	require.NoError(s.t, s.ctx.Start())
+	require.Equal(s.t, pe.Running, s.ctx.State())
+	s.t.Cleanup(func() {
+		require.NoError(s.t, s.ctx.Stop())
+		s.progress()
+		require.Equal(s.t, pe.Idle, s.ctx.State(), "%d tasks were not freed", s.ctx.Allocated())
+		require.NoError(s.t, s.ctx.Close())
+		require.NoError(s.t, s.engine.Close())
 	})
-	require.NoError(t, err)
-	require.NoError(t, engine.Connect(c))
-	c.OnStateChange(func(_, next pe.State) {
-		if next != pe.Running {
-			return
+	return s
+}
+
+func (s *tasks) tell(format string, args ...any) {
+	s.told = append(s.told, fmt.Sprintf(format, args...))
+}
+
+func (s *tasks) fail(op Operation, err error) {
+	s.tell("%v failed", op)
+	s.errs = append(s.errs, err)
+}
+
+// progress drives the engine until it has nothing to do, and returns what the
+// callbacks told.
+func (s *tasks) progress() []string {
+	s.t.Helper()
+	for {
+		n, err := s.engine.Progress()
+		require.NoError(s.t, err)
+		if n == 0 {
+			break
 		}
-		for _, v := range []uint64{2, 1000} {
-			w, err := waits.Greater(e, v, all)
-			require.NoError(t, err)
-			require.NoError(t, w.Submit())
-		}
-		a, err := adds.Alloc(e, 1)
-		require.NoError(t, err)
-		require.NoError(t, a.Submit())
-	})
-	require.NoError(t, c.Start())
-	require.NoError(t, engine.Run(context.Background()))
-	assert.Contains(t, told, "waited")
-	assert.Contains(t, told, "flushed")
-	require.NoError(t, engine.Close())
+	}
+	told := s.told
+	s.told = nil
+	return told
+}
+
+// must is for allocations that the test does not expect to fail.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+type submitter interface {
+	Submit() error
+	Free() error
+}
+
+func (s *tasks) submit(list ...submitter) {
+	s.t.Helper()
+	for _, t := range list {
+		require.NoError(s.t, t.Submit())
+	}
+}
+
+func (s *tasks) free(list ...submitter) {
+	s.t.Helper()
+	for _, t := range list {
+		require.NoError(s.t, t.Free())
+	}
+}
+
+func TestTasks(t *testing.T) {
+	e, other := open(t, Config{}), open(t, Config{})
+	s := newTasks(t, 1).run()
+	get, set, add := must(s.gets.Alloc(e)), must(s.sets.Alloc(e, 5)), must(s.adds.Alloc(e, 3))
+	wait := must(s.waits.Greater(e, 7, all))
+	s.submit(wait, add, set, get)
+	assert.Equal(t, []string{"add 3 to 0", "set 5", "get 5"}, s.progress(), "in the order of submission")
+	assert.True(t, wait.InFlight())
+	assert.False(t, set.InFlight())
+
+	s.submit(add)
+	assert.Equal(t, []string{"add 3 to 5", "wait 8"}, s.progress())
+	assert.False(t, wait.InFlight())
+	s.submit(wait)
+	assert.Equal(t, []string{"wait 8"}, s.progress(), "a condition that holds already")
+
+	require.NoError(t, set.SetValue(9))
+	require.NoError(t, add.SetValue(all))
+	require.NoError(t, wait.SetEqual(8, 0xff))
+	require.NoError(t, get.SetEvent(other))
+	s.submit(set, wait, add, get)
+	assert.Equal(t, []string{"set 9", "add 18446744073709551615 to 9", "get 0", "wait 8"}, s.progress())
+	require.NoError(t, wait.SetNotEqual(8, all))
+	s.submit(wait)
+	assert.Empty(t, s.progress())
+	require.NoError(t, e.Set(1))
+	assert.Equal(t, []string{"wait 1"}, s.progress())
+	require.NoError(t, wait.SetGreater(1, all))
+	require.NoError(t, wait.SetEvent(other))
+	require.NoError(t, other.Set(2))
+	s.submit(wait)
+	assert.Equal(t, []string{"wait 2"}, s.progress())
+	assert.Same(t, other, wait.Event())
+
+	wait.SetUserData("mine")
+	assert.Equal(t, "mine", wait.UserData())
+	s.free(get, set, add, wait)
+	wait = must(s.waits.NotEqual(e, 1, all))
+	assert.Nil(t, wait.UserData())
+	require.NoError(t, wait.SubmitWith(pe.Aggregate|pe.OptimizeReports))
+	require.NoError(t, e.Set(3))
+	assert.Equal(t, []string{"wait 3"}, s.progress())
+	s.free(wait)
+}
+
+func TestTasksHoldTheirEvents(t *testing.T) {
+	e, other := must(New(Config{})), must(New(Config{}))
+	s := newTasks(t, 2).run()
+	get := must(s.gets.Alloc(e))
+	require.ErrorIs(t, e.Close(), ErrInUse)
+	require.NoError(t, get.SetEvent(other))
 	require.NoError(t, e.Close())
+	require.ErrorIs(t, get.SetEvent(e), ErrClosed)
+	assert.Same(t, other, get.Event(), "an event that is refused changes nothing")
+	require.ErrorIs(t, other.Close(), ErrInUse)
+	s.free(get)
+	require.NoError(t, other.Close())
+	_, err := s.waits.Equal(other, 1, all)
+	require.ErrorIs(t, err, ErrClosed)
+	assert.Equal(t, 2, s.waits.Available())
+	assert.Equal(t, 2, s.waits.Cap())
+}
+
+func TestTasksMisused(t *testing.T) {
+	dev := openSoft(t)
+	e := open(t, Config{Device: dev, Publishers: PublishRemote, Name: "door"})
+	mine := open(t, Config{})
+	imported := must(Import(dev, must(e.Export())))
+	s := newTasks(t, 2)
+
+	_, err := s.gets.Alloc(mine)
+	require.ErrorIs(t, err, pe.ErrBadState)
+	_, err = s.ctx.GetPool(0, func(*GetTask) {}, func(*GetTask, error) {})
+	require.ErrorIs(t, err, pe.ErrInvalid)
+	_, err = s.ctx.SetPool(1, nil, func(*SetTask, error) {})
+	require.ErrorIs(t, err, ErrInvalid)
+	_, err = s.ctx.AddPool(1, func(*AddTask) {}, nil)
+	require.ErrorIs(t, err, ErrInvalid)
+	_, err = s.ctx.WaitPool(-1, func(*WaitTask) {}, func(*WaitTask, error) {})
+	require.ErrorIs(t, err, pe.ErrInvalid)
+
+	s.run()
+	_, err = s.ctx.GetPool(1, func(*GetTask) {}, func(*GetTask, error) {})
+	require.ErrorIs(t, err, pe.ErrBadState)
+	for name, c := range map[string]struct {
+		alloc func(*Event) error
+		kept  error // for an event that only peers change
+	}{
+		"get":       {func(e *Event) error { _, err := s.gets.Alloc(e); return err }, nil},
+		"set":       {func(e *Event) error { _, err := s.sets.Alloc(e, 1); return err }, ErrPublisher},
+		"add":       {func(e *Event) error { _, err := s.adds.Alloc(e, 1); return err }, ErrPublisher},
+		"equal":     {func(e *Event) error { _, err := s.waits.Equal(e, 1, all); return err }, nil},
+		"not equal": {func(e *Event) error { _, err := s.waits.NotEqual(e, 1, all); return err }, nil},
+		"greater":   {func(e *Event) error { _, err := s.waits.Greater(e, 1, all); return err }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.ErrorIs(t, c.alloc(nil), ErrInvalid)
+			require.ErrorIs(t, c.alloc(new(Event)), ErrInvalid)
+			err := c.alloc(imported)
+			require.ErrorIs(t, err, ErrRemote)
+			assert.ErrorContains(t, err, "package rdma")
+			if c.kept != nil {
+				err := c.alloc(e)
+				require.ErrorIs(t, err, c.kept)
+				assert.ErrorContains(t, err, `sync event "door"`)
+			}
+		})
+	}
+	_, err = s.waits.Equal(mine, 1, 0)
+	require.ErrorIs(t, err, ErrInvalid)
+	_, err = s.waits.Greater(mine, 7, 7)
+	require.ErrorIs(t, err, ErrInvalid)
+	require.Zero(t, s.ctx.Allocated(), "what could not be allocated is back")
+
+	wait, set, add := must(s.waits.Equal(mine, 7, all)), must(s.sets.Alloc(mine, 7)), must(s.adds.Alloc(mine, 0))
+	require.ErrorIs(t, wait.SetEqual(1, 0), ErrInvalid)
+	require.ErrorIs(t, set.SetEvent(e), ErrPublisher)
+	s.submit(wait, set, add)
+	for _, err := range []error{
+		wait.Submit(), wait.Free(), wait.SetEqual(1, all), wait.SetNotEqual(1, all), wait.SetGreater(1, all), wait.SetEvent(mine),
+		set.Submit(), set.Free(), set.SetValue(1), set.SetEvent(mine), add.Free(), add.SetValue(1),
+	} {
+		require.ErrorIs(t, err, pe.ErrInUse)
+	}
+	assert.Equal(t, []string{"set 7", "add 0 to 7", "wait 7"}, s.progress())
+	s.free(wait, set, add)
+	require.ErrorIs(t, wait.Free(), pe.ErrFreed)
+	require.ErrorIs(t, wait.Submit(), pe.ErrFreed)
+	require.ErrorIs(t, new(GetTask).Submit(), pe.ErrFreed)
+	for _, task := range []submitter{new(GetTask), new(SetTask), new(AddTask), new(WaitTask)} {
+		require.ErrorIs(t, task.Free(), ErrInvalid)
+	}
+	assert.Equal(t, "operation 9", Operation(9).String())
+}
+
+func TestStopFlushes(t *testing.T) {
+	e := open(t, Config{Name: "door"})
+	s := newTasks(t, 3)
+	for round := range 2 {
+		require.NoError(t, s.ctx.Start(), "started again")
+		require.NoError(t, e.Set(0))
+		over, asleep, never := must(s.waits.Equal(e, 0, all)), must(s.waits.Equal(e, 1, all)), must(s.waits.Equal(e, 2, all))
+		s.submit(over, asleep)
+		set := must(s.sets.Alloc(e, 1))
+		s.submit(set)
+		require.NoError(t, s.ctx.Stop())
+		require.ErrorIs(t, never.Submit(), pe.ErrBadState)
+		assert.Equal(t, []string{"set failed", "wait 0", "wait failed"}, s.progress(), "round %d", round)
+		assert.Zero(t, get(t, e), "what was flushed was not done")
+		for _, err := range s.errs {
+			require.ErrorIs(t, err, ErrFlushed)
+			var failed *TaskError
+			require.ErrorAs(t, err, &failed)
+			assert.Same(t, e, failed.Event)
+			assert.ErrorContains(t, err, `of sync event "door": flushed`)
+		}
+		s.errs = nil
+		assert.Equal(t, pe.Stopping, s.ctx.State())
+		assert.Zero(t, e.sleepers.Load())
+		s.free(over, asleep, never, set)
+		assert.Equal(t, pe.Idle, s.ctx.State())
+	}
+	require.NoError(t, s.ctx.Start())
+	require.NoError(t, s.ctx.Stop())
+	assert.Equal(t, pe.Idle, s.ctx.State(), "with nothing in flight")
+	s.progress()
+	require.NoError(t, s.engine.Close())
+}
+
+func TestStopInACallback(t *testing.T) {
+	e := open(t, Config{})
+	s := newTasks(t, 4)
+	s.onWait = func(w *WaitTask) {
+		assert.NoError(t, w.Free())
+		assert.NoError(t, s.ctx.Stop())
+	}
+	require.NoError(t, s.ctx.Start())
+	first, second := must(s.waits.Greater(e, 0, all)), must(s.waits.Greater(e, 1, all))
+	s.submit(first, second)
+	time.AfterFunc(5*time.Millisecond, func() { assert.NoError(t, e.Set(1)) })
+	for s.ctx.State() == pe.Running {
+		s.progress()
+	}
+	s.progress()
+	assert.Len(t, s.errs, 1)
+	s.free(second)
+	assert.Equal(t, pe.Idle, s.ctx.State())
+	require.NoError(t, s.engine.Close())
+}
+
+// A callback that panics costs no other task.
+func TestPanicInACallback(t *testing.T) {
+	e := open(t, Config{})
+	s := newTasks(t, 2).run()
+	s.onWait = func(*WaitTask) { panic("on purpose") }
+	first, second, set := must(s.waits.Equal(e, 0, all)), must(s.waits.Equal(e, 0, all)), must(s.sets.Alloc(e, 1))
+	s.submit(first, second)
+	require.Panics(t, func() { s.progress() })
+	s.onWait = nil
+	s.submit(set)
+	assert.Equal(t, []string{"wait 0", "set 1", "wait 0"}, s.progress())
+	s.free(first, second, set)
+}
+
+// Waits that end while the engine sleeps wake it, whoever ends them.
+func TestEngineSleeps(t *testing.T) {
+	e := open(t, Config{})
+	s := newTasks(t, 1)
+	rounds := uint64(0)
+	s.onWait = func(w *WaitTask) {
+		if rounds = w.Value(); rounds == 200 {
+			assert.NoError(t, w.Free())
+			assert.NoError(t, s.ctx.Stop())
+			return
+		}
+		assert.NoError(t, w.SetGreater(w.Value(), all))
+		assert.NoError(t, w.Submit())
+	}
+	require.NoError(t, s.ctx.Start())
+	s.submit(must(s.waits.Greater(e, 0, all)))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for range 200 {
+			_, err := e.Add(1)
+			assert.NoError(t, err)
+			time.Sleep(time.Duration(rand.IntN(100)) * time.Microsecond)
+		}
+	})
+	require.NoError(t, s.engine.Run(patience(t)))
+	wg.Wait()
+	assert.Equal(t, uint64(200), rounds)
+	require.NoError(t, s.engine.Close())
+}
+
+// Every task that was submitted comes back once, whenever the context stops.
+func TestStopAtAnyTime(t *testing.T) {
+	for range 100 {
+		e := must(New(Config{}))
+		engine := must(pe.New(pe.Config{}))
+		c := must(NewContext(ContextConfig{}))
+		back := map[*WaitTask]int{}
+		pool := must(c.WaitPool(50, func(w *WaitTask) {
+			back[w]++
+			assert.Greater(t, w.Value(), uint64(0))
+			assert.NoError(t, w.Free())
+		}, func(w *WaitTask, err error) {
+			back[w]++
+			assert.ErrorIs(t, err, ErrFlushed)
+			assert.NoError(t, w.Free())
+		}))
+		require.NoError(t, engine.Connect(c))
+		require.NoError(t, c.Start())
+		for i := range uint64(50) {
+			require.NoError(t, must(pool.Greater(e, i, all)).Submit())
+		}
+		var wg sync.WaitGroup
+		ctx, cancel := context.WithCancel(context.Background())
+		wg.Go(func() {
+			for range 50 {
+				_, err := e.Add(1)
+				assert.NoError(t, err)
+			}
+		})
+		wg.Go(func() {
+			time.Sleep(time.Duration(rand.IntN(50)) * time.Microsecond)
+			cancel()
+		})
+		require.ErrorIs(t, engine.Run(ctx), context.Canceled)
+		wg.Wait()
+		require.Len(t, back, 50)
+		for _, n := range back {
+			require.Equal(t, 1, n)
+		}
+		require.NoError(t, e.Close())
+		require.NoError(t, engine.Close())
+	}
+}
+
+func TestTasksDoNotAllocate(t *testing.T) {
+	e := open(t, Config{})
+	engine := must(pe.New(pe.Config{}))
+	c := must(NewContext(ContextConfig{}))
+	done := 0
+	waits := must(c.WaitPool(2, func(w *WaitTask) { done++; _ = w.Free() }, func(*WaitTask, error) {}))
+	adds := must(c.AddPool(2, func(a *AddTask) { done++; _ = a.Free() }, func(*AddTask, error) {}))
+	require.NoError(t, engine.Connect(c))
+	require.NoError(t, c.Start())
+	assert.Zero(t, testing.AllocsPerRun(1000, func() {
+		w, _ := waits.Greater(e, e.load(), all)
+		a, _ := adds.Alloc(e, 1)
+		_, _ = w.Submit(), a.Submit()
+		for done = 0; done < 2; {
+			_, _ = engine.Progress()
+		}
+	}))
+	require.NoError(t, c.Stop())
+	_, err := engine.Progress()
+	require.NoError(t, err)
+	require.NoError(t, engine.Close())
 }

@@ -30,12 +30,13 @@
 //   - by peers, on the software device: directly, by the packet that changes the
 //     value;
 //   - by peers, on adapters, which do not tell of what peers write: by a look at
-//     the value every Config.PollInterval;
+//     the value from time to time;
 //   - by whatever else changes the 8 bytes of Config.Memory or Config.Buf, such as
-//     the program's own stores to them: by a look every Config.PollInterval too.
+//     the program's own stores to them: in the same way.
 //
-// One timer looks after all sleepers of an event, and none runs while nobody
-// sleeps. Changes that happen while nobody waits are not lost, since a wait looks
+// Looks come after an eighth of the time slept so far, which is how late a change
+// can be noticed, and Config.PollInterval at most. One timer looks after all
+// sleepers of an event, and none runs while nobody sleeps. Changes that happen while nobody waits are not lost, since a wait looks
 // at the value first. But a wait sees values, not changes: a value that is there
 // only for a moment may be missed. Use WaitGreater and a value that only grows
 // where each change counts.

@@ -51,8 +51,10 @@ type Event struct {
 	mu       sync.Mutex // nothing that could wait is called under it
 	waiting  []*waiter
 	spare    []*waiter
-	polls    bool // somebody may change the value and not tell
-	polling  bool // the timer runs
+	polls    bool      // somebody may change the value and not tell
+	polling  bool      // the timer runs
+	due      time.Time // when it ends
+	youngest time.Time // when the last of those waiting fell asleep
 	interval time.Duration
 	timer    *time.Timer
 }
@@ -356,8 +358,8 @@ func (e *Event) Close() error {
 
 // letGo gives back what New took, but for the buffer.
 func (e *Event) letGo() error {
-	if e.remote {
-		return nil
+	if e.word == nil {
+		return nil // imported, or never made
 	}
 	if e.own != nil {
 		// First of all: it may fail, and then the event lives on.

@@ -2,59 +2,437 @@ package syncevent
 
 import (
 	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/mmap"
 )
 
-const all = ^uint64(0)
-
-func TestLocalEvent(t *testing.T) {
-	e, err := New(Config{Name: "door"})
-	require.NoError(t, err)
+func TestValue(t *testing.T) {
+	e := open(t, Config{Name: "door"})
+	assert.Equal(t, `sync event "door"`, e.String())
+	assert.Equal(t, PublishLocal, e.Publishers())
+	assert.False(t, e.Remote())
+	assert.Nil(t, e.Device())
+	assert.Zero(t, get(t, e))
 	require.NoError(t, e.Set(5))
 	old, err := e.Add(7)
 	require.NoError(t, err)
 	assert.Equal(t, uint64(5), old)
-	v, err := e.Get()
+	assert.Equal(t, uint64(12), get(t, e))
+	_, err = e.Add(all - 11)
 	require.NoError(t, err)
-	assert.Equal(t, uint64(12), v)
-	done := make(chan uint64)
-	go func() {
-		v, err := e.WaitGreater(context.Background(), 100, all)
-		assert.NoError(t, err)
-		done <- v
-	}()
-	time.Sleep(5 * time.Millisecond)
-	require.ErrorIs(t, e.Close(), ErrInUse)
-	require.NoError(t, e.Set(100))
-	require.NoError(t, e.Set(101))
-	assert.Equal(t, uint64(101), <-done)
+	assert.Zero(t, get(t, e), "addition wraps around")
+}
+
+func TestMemoryOfTheCaller(t *testing.T) {
+	mem := words(1)
+	*word(mem) = 40
+	e := open(t, Config{Memory: mem})
+	_, err := e.Add(2)
+	require.NoError(t, err)
+	assert.Equal(t, uint64(42), *word(mem), "in the byte order of the host")
+	assert.Equal(t, addressOf(mem), e.Addr())
+
+	dev := openSoft(t)
+	on := open(t, Config{Device: dev, Memory: words(1), Publishers: PublishRemote})
+	_, err = on.Export()
+	require.NoError(t, err)
+}
+
+func TestBuffer(t *testing.T) {
+	dev := openSoft(t)
+	m, err := mmap.Alloc(dev, 4096, mmap.LocalReadWrite|mmap.RemoteRead|mmap.RemoteWrite|mmap.RemoteAtomic)
+	require.NoError(t, err)
+	inv, err := bufinv.New(1)
+	require.NoError(t, err)
+	e, err := New(Config{Device: dev, Buf: inv.Target(m, 64, 8), Publishers: PublishLocal | PublishRemote})
+	require.NoError(t, err)
+	assert.Equal(t, m.Addr()+64, e.Addr())
+	require.NoError(t, e.Set(7))
+	assert.Equal(t, uint64(7), *word(m.Bytes()[64:]))
+	desc, err := e.Export()
+	require.NoError(t, err)
+	remote, err := Import(dev, desc)
+	require.NoError(t, err)
+	of, err := m.Export(dev)
+	require.NoError(t, err)
+	whole, err := mmap.Import(dev, of)
+	require.NoError(t, err)
+	assert.Equal(t, whole.RKey(), remote.RKey())
+	assert.Zero(t, inv.Available())
 	require.NoError(t, e.Close())
+	assert.Equal(t, 1, inv.Available(), "the event had the only reference")
+	require.NoError(t, m.Close())
+}
+
+func TestNewRefuses(t *testing.T) {
+	dev, other := openSoft(t), openSoft(t)
+	inv, err := bufinv.New(16)
+	require.NoError(t, err)
+	mapped := func(perm mmap.Permission) *mmap.Map {
+		m, err := mmap.Alloc(dev, 4096, perm)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, m.Close()) })
+		return m
+	}
+	full := mapped(mmap.LocalReadWrite | mmap.RemoteRead | mmap.RemoteWrite | mmap.RemoteAtomic)
+	noAtomics := mapped(mmap.LocalReadWrite | mmap.RemoteRead | mmap.RemoteWrite)
+	readOnly := mapped(mmap.RemoteRead)
+	desc, err := full.Export(dev)
+	require.NoError(t, err)
+	imported, err := mmap.Import(dev, desc)
+	require.NoError(t, err)
+	freed := inv.Target(full, 0, 8)
+	require.NoError(t, freed.Free())
+	adapter := newAdapter(dev)
+
+	for name, c := range map[string]struct {
+		cfg  Config
+		want error
+		says string
+	}{
+		"memory of 7 bytes":          {Config{Memory: words(1)[:7]}, ErrRange, "7 bytes; a sync event is exactly 8"},
+		"memory of 16 bytes":         {Config{Memory: words(2)}, ErrRange, "16 bytes"},
+		"empty memory":               {Config{Memory: []byte{}}, ErrRange, "0 bytes"},
+		"memory off by 4":            {Config{Memory: words(2)[4:12]}, ErrRange, "not a multiple of 8"},
+		"memory and a buffer":        {Config{Memory: words(1), Buf: inv.Target(full, 0, 8)}, ErrInvalid, "leave one out"},
+		"buffer of 7 bytes":          {Config{Buf: inv.Target(full, 0, 7)}, ErrRange, "7 bytes; a sync event is exactly 8"},
+		"buffer off by 1":            {Config{Buf: inv.Target(full, 1, 8)}, ErrRange, "not a multiple of 8"},
+		"buffer with an error":       {Config{Buf: inv.Target(full, 4090, 8)}, bufinv.ErrRange, ""},
+		"freed buffer":               {Config{Buf: freed}, bufinv.ErrFreed, ""},
+		"list":                       {Config{Buf: bufinv.List(inv.Target(full, 0, 8), inv.Target(full, 8, 8))}, ErrInvalid, "one element"},
+		"peer's buffer":              {Config{Buf: inv.Target(imported, 0, 8)}, ErrInvalid, "memory of a peer"},
+		"map that is read only":      {Config{Buf: inv.Target(readOnly, 0, 8)}, mmap.ErrPermission, "this needs LocalReadWrite"},
+		"map without atomics":        {Config{Device: dev, Buf: inv.Target(noAtomics, 0, 8), Publishers: PublishRemote}, mmap.ErrPermission, "RemoteAtomic"},
+		"map of another device":      {Config{Device: other, Buf: inv.Target(full, 0, 8)}, mmap.ErrNotRegistered, "soft"},
+		"unknown publisher":          {Config{Publishers: 4}, ErrInvalid, "unknown bits"},
+		"peers without a device":     {Config{Publishers: PublishRemote}, ErrInvalid, "no device"},
+		"another device's domain":    {Config{Device: other, PD: dev.DefaultPD()}, ErrInvalid, "not of device"},
+		"poll interval too short":    {Config{PollInterval: time.Nanosecond}, ErrRange, "50µs to 1s"},
+		"poll interval too long":     {Config{PollInterval: time.Minute}, ErrRange, "50µs to 1s"},
+		"poll interval negative":     {Config{PollInterval: -1}, ErrRange, "50µs to 1s"},
+		"two publishers, an adapter": {Config{Device: adapter, Publishers: bothPublish}, ErrPublisher, "TakesTurns"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.cfg.Name = "door"
+			e, err := New(c.cfg)
+			require.ErrorIs(t, err, c.want)
+			assert.Nil(t, e)
+			assert.ErrorContains(t, err, `make sync event "door": `)
+			assert.ErrorContains(t, err, c.says)
+		})
+	}
+	assert.Equal(t, inv.Total(), inv.Available(), "New takes over the buffer when it fails, too")
+}
+
+func TestPublishers(t *testing.T) {
+	adapter := newAdapter(openSoft(t))
+	for _, cfg := range []Config{
+		{Device: adapter},
+		{Device: adapter, Publishers: PublishRemote},
+		{Device: adapter, Publishers: bothPublish, TakesTurns: true},
+		{Device: adapter.Device, Publishers: bothPublish},
+	} {
+		e := open(t, cfg)
+		want := mmap.RemoteRead
+		if e.Publishers().Has(PublishRemote) {
+			want |= mmap.LocalReadWrite | mmap.RemoteWrite | mmap.RemoteAtomic
+		}
+		assert.Equal(t, want, e.own.Permissions(), "no right that is not needed")
+		_, err := e.Add(1)
+		if e.Publishers().Has(PublishLocal) {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorIs(t, err, ErrPublisher)
+		require.ErrorIs(t, e.Set(1), ErrPublisher)
+		assert.Zero(t, get(t, e))
+	}
+
+	adapter.attr.Atomics = false
+	e := open(t, Config{Device: adapter, Publishers: bothPublish})
+	assert.False(t, e.Atomics())
+	assert.Equal(t, mmap.LocalReadWrite|mmap.RemoteRead|mmap.RemoteWrite, e.own.Permissions())
+	adapter.err = errors.New("the device is gone")
+	_, err := New(Config{Device: adapter, Publishers: PublishRemote})
+	require.ErrorIs(t, err, adapter.err)
+
+	assert.Equal(t, "PublishLocal|PublishRemote", bothPublish.String())
+	assert.Equal(t, "PublishRemote|0x8", (PublishRemote | 8).String())
+	assert.Equal(t, "0x0", Publishers(0).String())
+}
+
+func TestWaitRefuses(t *testing.T) {
+	e := open(t, Config{Name: "door"})
+	ctx := context.Background()
+	for name, c := range map[string]struct {
+		wait        func(context.Context, uint64, uint64) (uint64, error)
+		value, mask uint64
+		says        string
+	}{
+		"no mask":                  {e.WaitEqual, 0, 0, "the mask is zero"},
+		"no mask, not equal":       {e.WaitNotEqual, 1, 0, "the mask is zero"},
+		"no mask, greater":         {e.WaitGreater, 0, 0, "the mask is zero"},
+		"bits outside":             {e.WaitEqual, 0x11, 0xf0, "0x11 has bits outside the mask 0xf0"},
+		"bits outside, not equal":  {e.WaitNotEqual, 1, 0xf0, "bits outside"},
+		"greater than the largest": {e.WaitGreater, all, all, "is greater than 0xffffffffffffffff"},
+		"greater than the mask":    {e.WaitGreater, 0xff, 0xf0, "no value under the mask 0xf0"},
+		"as great as the mask":     {e.WaitGreater, 0xf0, 0xf0, "no value under the mask 0xf0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := c.wait(ctx, c.value, c.mask)
+			require.ErrorIs(t, err, ErrInvalid)
+			assert.ErrorContains(t, err, `wait for sync event "door"`)
+			assert.ErrorContains(t, err, c.says)
+		})
+	}
+	var none context.Context
+	_, err := e.WaitEqual(none, 0, all)
+	require.ErrorIs(t, err, ErrInvalid)
+}
+
+func TestWaitThatHolds(t *testing.T) {
+	e := open(t, Config{})
+	require.NoError(t, e.Set(0xab5))
+	ctx := context.Background()
+	for _, wait := range []func() (uint64, error){
+		func() (uint64, error) { return e.WaitEqual(ctx, 0xab5, all) },
+		func() (uint64, error) { return e.WaitEqual(ctx, 0xa05, 0xf0f) },
+		func() (uint64, error) { return e.WaitNotEqual(ctx, 0xab4, all) },
+		func() (uint64, error) { return e.WaitNotEqual(ctx, 0, 0x800) },
+		func() (uint64, error) { return e.WaitGreater(ctx, 0xab4, all) },
+		func() (uint64, error) { return e.WaitGreater(ctx, 0x9ff, 0xf00) },
+		func() (uint64, error) { return e.WaitGreater(ctx, 3, 0xf4) },
+	} {
+		v, err := wait()
+		require.NoError(t, err)
+		assert.Equal(t, uint64(0xab5), v, "the whole value is returned")
+	}
+}
+
+func TestWaitUntilTheContextEnds(t *testing.T) {
+	e := open(t, Config{Name: "door"})
+	require.NoError(t, e.Set(7))
+	ended, end := context.WithCancel(context.Background())
+	end()
+	_, err := e.WaitEqual(ended, 7, all)
+	require.ErrorIs(t, err, context.Canceled)
+
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+	defer cancel()
+	_, err = e.WaitEqual(ctx, 8, all)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.ErrorContains(t, err, `wait for sync event "door" == 0x8`)
+	assert.ErrorContains(t, err, "its value is 0x7")
+
+	reason := errors.New("the program ends")
+	because, stop := context.WithCancelCause(context.Background())
+	time.AfterFunc(5*time.Millisecond, func() { stop(reason) })
+	_, err = e.WaitGreater(because, 0x10, 0xf0)
+	require.ErrorIs(t, err, reason)
+	assert.ErrorContains(t, err, "& 0xf0 > 0x10")
+	assert.Zero(t, e.sleepers.Load())
+	assert.Empty(t, e.waiting)
+}
+
+// A wait that is roused in the moment that its context ends has its value.
+func TestRousedWhileTheContextEnds(t *testing.T) {
+	e := open(t, Config{})
+	for i := range uint64(2000) {
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			v, err := e.sleep(ctx, condition{greater, i, all})
+			if err == nil {
+				assert.Equal(t, i+1, v)
+				return
+			}
+			assert.ErrorIs(t, err, context.Canceled)
+		})
+		wg.Go(cancel)
+		wg.Go(func() { assert.NoError(t, e.Set(i+1)) })
+		wg.Wait()
+	}
+	for _, w := range e.spare {
+		assert.Empty(t, w.bell, "nobody finds a bell rung for somebody else")
+	}
+	assert.LessOrEqual(t, len(e.spare), 1)
+}
+
+func TestClosed(t *testing.T) {
+	e, err := New(Config{Device: openSoft(t), Publishers: bothPublish})
+	require.NoError(t, err)
+	require.NoError(t, e.Hold())
+	require.NoError(t, e.Hold())
+	err = e.Close()
+	require.ErrorIs(t, err, ErrInUse)
+	assert.ErrorContains(t, err, "2 waits and tasks")
+	require.NoError(t, e.Release())
+	require.NoError(t, e.Release())
+	require.ErrorIs(t, e.Release(), ErrNotHeld)
+	require.NoError(t, e.Close())
+
 	require.ErrorIs(t, e.Close(), ErrClosed)
 	_, err = e.Get()
 	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, e.Set(1), ErrClosed)
+	_, err = e.Add(1)
+	require.ErrorIs(t, err, ErrClosed)
+	_, err = e.WaitEqual(context.Background(), 0, all)
+	require.ErrorIs(t, err, ErrClosed)
+	_, err = e.Export()
+	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, e.Hold(), ErrClosed)
+	require.ErrorIs(t, e.Release(), ErrNotHeld)
+	e.changed()
+	e.poll()
 }
 
-func TestExportImport(t *testing.T) {
-	dev, err := soft.Open(soft.Config{})
+func TestCloseTriedAgain(t *testing.T) {
+	adapter := newAdapter(openSoft(t))
+	e, err := New(Config{Device: adapter})
 	require.NoError(t, err)
-	e, err := New(Config{Device: dev, Publishers: PublishLocal | PublishRemote})
-	require.NoError(t, err)
+	adapter.pd.refuse = errors.New("the device does not let go")
+	require.ErrorIs(t, e.Close(), adapter.pd.refuse)
+	require.NoError(t, e.Set(3))
+	assert.Equal(t, uint64(3), get(t, e))
+	adapter.pd.refuse = nil
+	require.NoError(t, e.Close())
+}
+
+// Closing takes the memory away from under nobody: on Linux, touching it then
+// would end the program.
+func TestCloseWhileOthersUseIt(t *testing.T) {
+	dev := openSoft(t)
+	for range 50 {
+		e, err := New(Config{Device: dev, Publishers: bothPublish})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		use := func(f func() error) {
+			wg.Go(func() {
+				for {
+					if err := f(); err != nil {
+						assert.True(t, errors.Is(err, ErrClosed) || errors.Is(err, context.Canceled), "%v", err)
+						return
+					}
+				}
+			})
+		}
+		use(func() error { _, err := e.Get(); return err })
+		use(func() error { _, err := e.Add(1); return err })
+		use(func() error { e.changed(); _, err := e.Get(); return err })
+		use(func() error { v, _ := e.Get(); _, err := e.WaitGreater(ctx, v, all); return err })
+		time.AfterFunc(time.Millisecond, cancel)
+		for {
+			err := e.Close()
+			if err == nil {
+				break
+			}
+			require.ErrorIs(t, err, ErrInUse)
+		}
+		wg.Wait()
+	}
+}
+
+func TestImportedEvent(t *testing.T) {
+	dev := openSoft(t)
+	e := open(t, Config{Device: dev, Publishers: bothPublish})
 	desc, err := e.Export()
 	require.NoError(t, err)
-	r, err := Import(dev, desc)
-	require.NoError(t, err)
-	assert.Equal(t, e.Addr(), r.Addr())
-	assert.NotZero(t, r.RKey())
-	assert.False(t, r.Swapped())
-	assert.Equal(t, e.Publishers(), r.Publishers())
-	require.ErrorIs(t, r.Set(1), ErrRemote)
-	require.NoError(t, r.Close())
-	require.NoError(t, e.Close())
-	require.NoError(t, dev.Close())
+	for _, form := range [][]byte{desc, []byte(descriptor.Armor(desc))} {
+		r, err := Import(dev, form)
+		require.NoError(t, err)
+		assert.True(t, r.Remote())
+		assert.Equal(t, e.Addr(), r.Addr())
+		assert.NotZero(t, r.RKey())
+		assert.False(t, r.Swapped())
+		assert.True(t, r.Atomics())
+		assert.Equal(t, e.Publishers(), r.Publishers())
+		assert.Equal(t, dev, r.Device())
+
+		_, err = r.Get()
+		require.ErrorIs(t, err, ErrRemote)
+		assert.ErrorContains(t, err, "package rdma")
+		require.ErrorIs(t, r.Set(1), ErrRemote)
+		_, err = r.Add(1)
+		require.ErrorIs(t, err, ErrRemote)
+		_, err = r.WaitEqual(context.Background(), 0, all)
+		require.ErrorIs(t, err, ErrRemote)
+		_, err = r.WaitNotEqual(context.Background(), 0, all)
+		require.ErrorIs(t, err, ErrRemote)
+		_, err = r.WaitGreater(context.Background(), 0, all)
+		require.ErrorIs(t, err, ErrRemote)
+		_, err = r.Export()
+		require.ErrorIs(t, err, ErrRemote)
+
+		require.NoError(t, r.Hold())
+		require.ErrorIs(t, r.Close(), ErrInUse)
+		require.NoError(t, r.Release())
+		require.NoError(t, r.Close())
+		require.ErrorIs(t, r.Close(), ErrClosed)
+	}
+	_, err = open(t, Config{}).Export()
+	require.ErrorIs(t, err, ErrLocal)
 }
+
+func TestZeroEvent(t *testing.T) {
+	var e Event
+	_, err := e.Get()
+	require.ErrorIs(t, err, ErrInvalid)
+	require.ErrorIs(t, e.Set(1), ErrInvalid)
+	_, err = e.WaitEqual(context.Background(), 0, all)
+	require.ErrorIs(t, err, ErrInvalid)
+	_, err = e.Export()
+	require.ErrorIs(t, err, ErrInvalid)
+	require.NoError(t, e.Close())
+}
+
+func TestHotPathDoesNotAllocate(t *testing.T) {
+	e := open(t, Config{Device: openSoft(t), Publishers: bothPublish})
+	use := func() {
+		_ = e.Set(1)
+		_, _ = e.Add(1)
+		_, _ = e.Get()
+		_, _ = e.WaitEqual(context.Background(), 2, all)
+	}
+	assert.Zero(t, testing.AllocsPerRun(1000, use))
+	w := e.register(condition{equal, 1000, all})
+	assert.Zero(t, testing.AllocsPerRun(1000, use), "with somebody asleep")
+	require.True(t, e.withdraw(w))
+	e.giveBack(w)
+	assert.Zero(t, testing.AllocsPerRun(1000, func() {
+		w := e.register(condition{equal, 1000, all})
+		_ = e.Set(1000)
+		<-w.bell
+		e.giveBack(w)
+		_ = e.Set(0)
+	}), "sleeping and waking")
+}
+
+func get(t *testing.T, e *Event) uint64 {
+	t.Helper()
+	v, err := e.Get()
+	require.NoError(t, err)
+	return v
+}
+
+// words is aligned memory.
+func words(n int) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(make([]uint64, n)))), 8*n)
+}
+
+func word(mem []byte) *uint64 { return (*uint64)(unsafe.Pointer(&mem[0])) }
+
+// write changes memory as somebody would who does not know of the event.
+func write(mem []byte, v uint64) { atomic.StoreUint64(word(mem), v) }

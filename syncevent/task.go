@@ -21,11 +21,12 @@ const (
 var operations = [...]struct {
 	name   string
 	submit string // for errors; made in advance for the hot path
+	verb   string // the same
 }{
-	OpGet:  {"get", "submit a get"},
-	OpSet:  {"set", "submit a set"},
-	OpAdd:  {"addition", "submit an addition"},
-	OpWait: {"wait", "submit a wait"},
+	OpGet:  {"get", "submit a get", "get"},
+	OpSet:  {"set", "submit a set", "set"},
+	OpAdd:  {"addition", "submit an addition", "add to"},
+	OpWait: {"wait", "submit a wait", "wait for"},
 }
 
 // String names the operation.
@@ -119,11 +120,11 @@ func (t *task) take(e *Event) error {
 		return fmt.Errorf("%w: no sync event is given", ErrInvalid)
 	}
 	if t.op == OpSet || t.op == OpAdd {
-		if err := e.mayPublish(operations[t.op].name + " of"); err != nil {
+		if err := e.mayPublish(operations[t.op].verb); err != nil {
 			return err
 		}
 	}
-	if err := e.begin(operations[t.op].name+" of", oneHold); err != nil {
+	if err := e.begin(operations[t.op].verb, oneHold); err != nil {
 		return err
 	}
 	t.ev = e

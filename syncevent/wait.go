@@ -7,8 +7,12 @@ import (
 	"time"
 )
 
-// spinTime is how long a wait looks at the value before it sleeps.
-const spinTime = 50 * time.Microsecond
+const (
+	// spinTime is how long a wait looks at the value before it sleeps.
+	spinTime = 50 * time.Microsecond
+	// spinTurns bounds it where clocks stand still, as they do in testing/synctest.
+	spinTurns = 2000
+)
 
 // waiter is somebody who sleeps until a condition holds.
 type waiter struct {
@@ -55,18 +59,23 @@ func (e *Event) wait(ctx context.Context, c condition) (uint64, error) {
 		return 0, fmt.Errorf("wait for %v: %w", e, err)
 	}
 	if ctx.Err() != nil {
-		return 0, e.abandoned(ctx, &c)
+		return 0, e.abandoned(ctx, c)
 	}
 	if v, ok := e.spin(&c); ok {
 		return v, nil
 	}
+	return e.sleep(ctx, c)
+}
+
+// sleep is the rest of a wait that spinning did not end.
+func (e *Event) sleep(ctx context.Context, c condition) (uint64, error) {
 	w := e.register(c)
 	select {
 	case <-w.bell:
 	case <-ctx.Done():
 		if e.withdraw(w) {
 			e.giveBack(w)
-			return 0, e.abandoned(ctx, &c)
+			return 0, e.abandoned(ctx, c)
 		}
 		<-w.bell // it was just being rung
 	}
@@ -75,7 +84,7 @@ func (e *Event) wait(ctx context.Context, c condition) (uint64, error) {
 	return v, nil
 }
 
-func (e *Event) abandoned(ctx context.Context, c *condition) error {
+func (e *Event) abandoned(ctx context.Context, c condition) error {
 	return fmt.Errorf("wait for %v %v: %w; its value is %#x", e, c, context.Cause(ctx), e.load())
 }
 
@@ -85,7 +94,8 @@ func (e *Event) spin(c *condition) (uint64, bool) {
 	if c.holds(v) {
 		return v, true
 	}
-	for start := time.Now(); time.Since(start) < spinTime; {
+	start := time.Now()
+	for n := 0; n < spinTurns && time.Since(start) < spinTime; n++ {
 		// Also lets the writer run where there is only one processor.
 		runtime.Gosched()
 		if v = e.load(); c.holds(v) {
@@ -127,9 +137,9 @@ func (e *Event) enlist(w *waiter) {
 		e.rouse(w, v)
 		return
 	}
-	if e.polls && !e.polling {
-		e.polling = true
-		e.timer.Reset(e.interval)
+	if e.polls {
+		e.youngest = time.Now()
+		e.pollIn(MinPollInterval)
 	}
 }
 
@@ -206,7 +216,16 @@ func (e *Event) poll() {
 	e.rouseAll()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.polling = len(e.waiting) > 0; e.polling {
-		e.timer.Reset(e.interval)
+	if e.polling = false; len(e.waiting) > 0 {
+		slept := time.Since(e.youngest)
+		e.pollIn(min(max(slept/8, MinPollInterval), e.interval))
+	}
+}
+
+// pollIn has poll called after a time at the latest. The lock is held.
+func (e *Event) pollIn(d time.Duration) {
+	if due := time.Now().Add(d); !e.polling || due.Before(e.due) {
+		e.polling, e.due = true, due
+		e.timer.Reset(d)
 	}
 }

@@ -1,0 +1,157 @@
+package syncevent_test
+
+import (
+	"context"
+	"encoding/binary"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/syncevent"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+const all = ^uint64(0)
+
+// program is one of two programs, each with a device and an engine of its own.
+type program struct {
+	t      *testing.T
+	dev    verbs.Device
+	engine *pe.Engine
+	ctx    *rdma.Context
+	conn   *rdma.Connection
+	desc   []byte
+}
+
+func newProgram(t *testing.T) *program {
+	t.Helper()
+	p := &program{t: t}
+	dev, err := soft.Open(soft.Config{})
+	require.NoError(t, err)
+	p.dev = dev
+	p.engine, err = pe.New(pe.Config{})
+	require.NoError(t, err)
+	p.ctx, err = rdma.New(dev, rdma.Config{Permissions: mmap.RemoteRead | mmap.RemoteWrite | mmap.RemoteAtomic})
+	require.NoError(t, err)
+	require.NoError(t, p.engine.Connect(p.ctx))
+	return p
+}
+
+// export starts the program's side of a connection.
+func (p *program) export() {
+	require.NoError(p.t, p.ctx.Start())
+	var err error
+	p.conn, p.desc, err = p.ctx.Export()
+	require.NoError(p.t, err)
+}
+
+func (p *program) close() {
+	require.NoError(p.t, p.ctx.Close())
+	require.NoError(p.t, p.engine.Close())
+	require.NoError(p.t, p.dev.Close())
+}
+
+// as makes a memory map of another's event, until package rdma has tasks for it.
+func as(t *testing.T, dev verbs.Device, e *syncevent.Event) *mmap.Map {
+	var w descriptor.Writer
+	w.Uint64(e.Addr())
+	w.Uint64(8)
+	w.Uint32(e.RKey())
+	w.Uint32(uint32(mmap.RemoteRead | mmap.RemoteWrite | mmap.RemoteAtomic))
+	desc, err := w.Encode(descriptor.MemoryMap)
+	require.NoError(t, err)
+	m, err := mmap.Import(dev, desc)
+	require.NoError(t, err)
+	return m
+}
+
+// A program sleeps on its event, its engine sleeps too, and the tasks of another
+// program wake it.
+func TestTasksOfAPeerWakeASleeper(t *testing.T) {
+	owner, writer := newProgram(t), newProgram(t)
+	e, err := syncevent.New(syncevent.Config{Device: owner.dev, Publishers: syncevent.PublishLocal | syncevent.PublishRemote})
+	require.NoError(t, err)
+	desc, err := e.Export()
+	require.NoError(t, err)
+	remote, err := syncevent.Import(writer.dev, []byte(descriptor.Armor(desc)))
+	require.NoError(t, err)
+	target := as(t, writer.dev, remote)
+	mem, err := mmap.Alloc(writer.dev, 4096, mmap.LocalReadWrite)
+	require.NoError(t, err)
+	bufs, err := bufinv.New(4)
+	require.NoError(t, err)
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	failed := func(err error) { assert.NoError(t, err); cancel() }
+	// turn has the owner take a turn before the writer takes its own.
+	turns := make(chan uint64)
+	next := func(f func(seen uint64)) {
+		go func() {
+			seen := <-turns
+			assert.NoError(t, writer.engine.Do(func() { f(seen) }))
+		}()
+	}
+	adds, err := writer.ctx.FetchAddPool(1, func(a *rdma.FetchAddTask) {
+		assert.Equal(t, uint64(0xd0ca), a.Original())
+		assert.NoError(t, a.Free())
+	}, func(_ *rdma.FetchAddTask, err error) { failed(err) })
+	require.NoError(t, err)
+	writes, err := writer.ctx.WritePool(1, func(w *rdma.WriteTask) {
+		assert.NoError(t, w.Free())
+		next(func(seen uint64) {
+			assert.Equal(t, uint64(0xd0ca), seen)
+			a, err := adds.Alloc(writer.conn, bufs.Target(target, 0, 8), nil, 1)
+			if assert.NoError(t, err) {
+				assert.NoError(t, a.Submit())
+			}
+		})
+	}, func(_ *rdma.WriteTask, err error) { failed(err) })
+	require.NoError(t, err)
+	writer.ctx.OnStateChange(func(_, state pe.State) {
+		if state != pe.Running {
+			return
+		}
+		binary.NativeEndian.PutUint64(mem.Bytes(), 0xd0ca)
+		w, err := writes.Alloc(writer.conn, bufs.Source(mem, 0, 8), bufs.Target(target, 0, 8))
+		if assert.NoError(t, err) {
+			assert.NoError(t, w.Submit())
+		}
+	})
+
+	owner.export()
+	writer.export()
+	require.NoError(t, owner.conn.Connect(writer.desc))
+	require.NoError(t, writer.conn.Connect(owner.desc))
+	running, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	for _, p := range []*program{owner, writer} {
+		wg.Go(func() { assert.ErrorIs(t, p.engine.Run(running), context.Canceled) })
+	}
+	seen, err := e.WaitEqual(ctx, 0xd0ca, all)
+	require.NoError(t, err)
+	time.Sleep(10 * time.Millisecond) // everything is asleep
+	turns <- seen
+	seen, err = e.WaitGreater(ctx, 0xd0ca, all)
+	require.NoError(t, err)
+	assert.Equal(t, uint64(0xd0cb), seen)
+	stop()
+	wg.Wait()
+
+	require.NoError(t, remote.Close())
+	require.NoError(t, e.Close())
+	require.NoError(t, target.Close())
+	require.NoError(t, mem.Close())
+	require.NoError(t, bufs.Close())
+	owner.close()
+	writer.close()
+}
