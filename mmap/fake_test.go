@@ -27,6 +27,9 @@ type fakePD struct {
 	refuse      bool // RegMR fails
 	refuseClose bool // MR.Close fails
 	registered  int
+	tells       bool // its regions are watchedMRs
+	refuseWatch bool
+	watched     []*watchedMR
 }
 
 type fakeMR struct {
@@ -35,6 +38,27 @@ type fakeMR struct {
 	mem    []byte
 	access verbs.Access
 	key    uint32
+}
+
+// watchedMR is a fakeMR of a device that tells of changes.
+type watchedMR struct {
+	*fakeMR
+	watches map[int]watched
+	refuse  bool
+}
+
+type watched struct {
+	off, n uint64
+	f      func()
+}
+
+func (r *watchedMR) Watch(off, n uint64, f func()) (func(), error) {
+	if r.refuse {
+		return nil, errDriver
+	}
+	id := len(r.watches)
+	r.watches[id] = watched{off, n, f}
+	return func() { delete(r.watches, id) }, nil
 }
 
 func newDevice(name string) *fakeDevice {
@@ -56,6 +80,11 @@ func (p *fakePD) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
 	p.registered++
 	r := &fakeMR{pd: p, mem: mem, access: access, key: uint32(p.registered)}
 	p.live = append(p.live, r)
+	if p.tells {
+		w := &watchedMR{fakeMR: r, watches: map[int]watched{}, refuse: p.refuseWatch}
+		p.watched = append(p.watched, w)
+		return w, nil
+	}
 	return r, nil
 }
 

@@ -38,6 +38,7 @@ func TestGuestQuery(t *testing.T) {
 	assert.Equal(t, 1, attr.Ports)
 	assert.Equal(t, verbs.TransportSet(verbs.RC, verbs.UC, verbs.UD), attr.Transports)
 	assert.True(t, attr.Atomics)
+	assert.False(t, attr.AtomicsGlobal, "rxe reports IBV_ATOMIC_HCA")
 	assert.NotZero(t, attr.NodeGUID)
 	for what, n := range map[string]int{
 		"MaxQP": attr.MaxQP, "MaxQPWR": attr.MaxQPWR, "MaxSGE": attr.MaxSGE, "MaxCQ": attr.MaxCQ, "MaxCQE": attr.MaxCQE,

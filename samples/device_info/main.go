@@ -149,12 +149,24 @@ func showCapabilities(row func(int, string, string, ...any), dev verbs.Device, a
 	row(2, "sends", "%d under way on one connection, of %d buffers", caps.MaxSends, caps.MaxSendSGE)
 	row(2, "receives", "%d posted, of %d buffers", caps.MaxReceives, caps.MaxRecvSGE)
 	row(2, "reads, atomics", "%d under way on one connection", caps.MaxReadAtomic)
+	row(2, "atomics", "%s", atomics(attr))
 	row(2, "memory", "%d regions, %d bytes in one", attr.MaxMR, attr.MaxMRSize)
 	row(2, "queue pairs", "%d", attr.MaxQP)
 	row(2, "shared receives", "%d queues", attr.MaxSRQ)
 	row(2, "completions", "%d queues, %d entries in one", attr.MaxCQ, attr.MaxCQE)
 	row(2, "domains", "%d", attr.MaxPD)
 	return nil
+}
+
+// atomics says what a peer's atomics are atomic to.
+func atomics(attr *verbs.DeviceAttr) string {
+	switch {
+	case !attr.Atomics:
+		return "none"
+	case attr.AtomicsGlobal:
+		return "atomic to each other and to the processor"
+	}
+	return "atomic to each other"
 }
 
 func orUnknown(s string) string {
