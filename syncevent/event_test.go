@@ -3,6 +3,7 @@ package syncevent
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -308,6 +309,28 @@ func TestCloseTriedAgain(t *testing.T) {
 	assert.Equal(t, uint64(3), get(t, e))
 	adapter.pd.refuse = nil
 	require.NoError(t, e.Close())
+}
+
+func TestCloseWaitsForCalls(t *testing.T) {
+	e, err := New(Config{})
+	require.NoError(t, err)
+	require.True(t, e.enter(oneCall), "a call is under way")
+	closed := make(chan struct{})
+	go func() {
+		assert.NoError(t, e.Close())
+		close(closed)
+	}()
+	for e.uses.Load() > 0 {
+		runtime.Gosched()
+	}
+	require.ErrorIs(t, e.Set(1), ErrClosed, "none begins any more")
+	select {
+	case <-closed:
+		t.Error("Close did not wait")
+	case <-time.After(5 * time.Millisecond):
+	}
+	e.leave(oneCall)
+	<-closed
 }
 
 // Closing takes the memory away from under nobody: on Linux, touching it then

@@ -1,0 +1,50 @@
+package syncevent
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// readable reports whether the engine's notification has come.
+func (s *tasks) readable() bool {
+	s.t.Helper()
+	fd, err := s.engine.NotificationFD()
+	require.NoError(s.t, err)
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	require.NoError(s.t, err)
+	return n > 0
+}
+
+// Waits in flight are nothing to do; those that are over, and other tasks that
+// were submitted, are.
+func TestNotification(t *testing.T) {
+	e := open(t, Config{})
+	s := newTasks(t, 2).run()
+	wait, get := must(s.waits.Equal(e, 1, all)), must(s.gets.Alloc(e))
+	s.submit(wait)
+	s.progress()
+	require.NoError(t, s.engine.Arm())
+	assert.False(t, s.readable())
+	require.NoError(t, e.Set(1))
+	assert.True(t, s.readable())
+	require.NoError(t, s.engine.Clear())
+	require.NoError(t, s.engine.Arm())
+	assert.True(t, s.readable(), "it was not handled yet")
+	require.NoError(t, s.engine.Clear())
+	assert.Equal(t, []string{"wait 1"}, s.progress())
+
+	require.NoError(t, s.engine.Arm())
+	assert.False(t, s.readable())
+	s.submit(get)
+	assert.True(t, s.readable(), "submitted while armed")
+	require.NoError(t, s.engine.Clear())
+	require.NoError(t, s.engine.Arm())
+	assert.True(t, s.readable())
+	require.NoError(t, s.engine.Clear())
+	assert.Equal(t, []string{"get 1"}, s.progress())
+	s.free(wait, get)
+}
