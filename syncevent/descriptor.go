@@ -66,7 +66,7 @@ func Import(dev verbs.Device, desc []byte) (*Event, error) {
 		return nil, fmt.Errorf("import sync event: %w", err)
 	}
 	return &Event{
-		remote: true, via: dev, addr: f.addr, rkey: f.rkey, swapped: f.order != hostOrder(),
+		remote: true, dev: dev, addr: f.addr, rkey: f.rkey, swapped: f.order != hostOrder(),
 		publishers: f.publishers, atomics: f.atomics,
 	}, nil
 }

@@ -51,8 +51,8 @@
 //
 // The same is there for callback-driven programs: a [Context] on an engine
 // (package pe) has pools of tasks that get, set, add and wait. A wait in flight
-// costs nothing, and keeps no engine from sleeping. Stop ends it through its error
-// callback (ErrFlushed).
+// sleeps from the start, needs no goroutine, and lets its engine sleep. Stop ends
+// it through its error callback (ErrFlushed).
 //
 // # Concurrency
 //

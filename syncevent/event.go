@@ -23,23 +23,22 @@ const wordSize = 8
 type Event struct {
 	name       string
 	publishers Publishers
+	atomics    bool // peers may add
 	remote     bool
 	addr       uint64
+	dev        verbs.Device
 
 	// Of an imported event.
 	rkey    uint32
 	swapped bool
-	via     verbs.Device
 
 	// Of an event of this program.
 	word    *uint64
 	mem     []byte // keeps memory of the Go heap alive
-	dev     verbs.Device
 	pd      verbs.PD
 	own     *mmap.Map // nil without a device, and with a Buf
 	buf     *bufinv.Buf
 	m       *mmap.Map // own, or that of buf
-	atomics bool      // peers may add
 	unwatch func()    // nil: not watched
 
 	// uses counts calls under way, and in its upper half those who hold the
@@ -211,14 +210,9 @@ func (e *Event) Publishers() Publishers { return e.publishers }
 // on a device that has atomics.
 func (e *Event) Atomics() bool { return e.atomics }
 
-// Device is what the event is reached through: the one given to New or Import,
-// or nil.
-func (e *Event) Device() verbs.Device {
-	if e.remote {
-		return e.via
-	}
-	return e.dev
-}
+// Device is what the event is reached through: that given to New or Import, or
+// nil.
+func (e *Event) Device() verbs.Device { return e.dev }
 
 // enter counts a use, and reports false if the event is closed.
 func (e *Event) enter(unit int64) bool {

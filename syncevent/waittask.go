@@ -5,8 +5,8 @@ import "fmt"
 // WaitPool is a pool of waits.
 type WaitPool struct{ pool[WaitTask] }
 
-// WaitTask waits until a condition holds for the value of an event. It costs
-// nothing while it waits.
+// WaitTask waits until a condition holds for the value of an event. It is woken
+// as a sleeping wait of the event is; see the package comment.
 type WaitTask struct {
 	task
 	pool   *WaitPool
