@@ -40,6 +40,9 @@ type Program struct {
 	Role   Role
 	Peer   string // the name of the other program of the pair
 	Memory Memory
+	// Device is the device of a program that is alone, if it needs one: the
+	// default of -d, and the flag -g. Pairs have soft-lo.
+	Device string
 	// Text is the flag for the text that the program provides; nil if it
 	// provides none.
 	Text *Text
@@ -145,12 +148,16 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 	transport := "RC"
 	way := route{oob: "dir"}
 	f := newFlags(p.Name)
+	s.Device = p.Device
 	if p.Role != Alone {
 		s.Device = "soft-lo"
 	}
+	usesDevice := s.Device != ""
 	f.String(&s.Device, "d", "device", "NAME", "the device, such as soft-eth0 or soft-192.0.2.7; device_info lists them")
-	if p.Role != Alone {
+	if usesDevice {
 		f.number(&gid, "g", "gid-index", "N", "the local address, by its index in the GID table (default: the first usable one)", 0, 1<<16)
+	}
+	if p.Role != Alone {
 		f.String(&transport, "tt", "transport-type", "TYPE", "the transport service; RC is the only one")
 		way.flags(f, p)
 	}
