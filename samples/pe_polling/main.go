@@ -1,0 +1,156 @@
+// Command pe_polling drives the engine by hand: it submits 16 copies to a DMA
+// context, and calls Progress in a loop until all have completed and the context
+// is Idle again. Such a loop never sleeps: that is the shortest delay, for all of
+// one processor. pe_event sleeps while there is nothing to do.
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/dma"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
+)
+
+const (
+	copies = 16
+	size   = 4096 // bytes of each
+)
+
+func main() {
+	sample.Main(sample.Program{
+		Name:   "pe_polling",
+		About:  "Copies memory, with an engine that is driven in a loop of the program's own.",
+		Device: "soft-lo",
+	}, run)
+}
+
+type program struct {
+	*sample.Session
+	dma    *dma.Context
+	pool   *dma.CopyPool
+	bufs   *bufinv.Inventory
+	memory *mmap.Map
+	left   int // copies that have not completed
+	err    error
+}
+
+func run(ctx context.Context, s *sample.Session) (err error) {
+	p := &program{Session: s}
+	dev, err := device.Open(s.Device)
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, dev.Close)
+
+	// Memory: what is copied in the first half, room for it in the second.
+	if p.memory, err = mmap.Alloc(dev, 2*copies*size, mmap.LocalReadWrite); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.memory.Close)
+	rand.Read(p.memory.Bytes()[:copies*size])
+	if p.bufs, err = bufinv.New(2 * copies); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.bufs.Close)
+
+	// The engine, and on it the context with a pool of copies.
+	engine, err := pe.New(pe.Config{Log: s.Log})
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, engine.Close)
+	if p.dma, err = dma.New(dev, dma.Config{GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.dma.Close)
+	if p.pool, err = p.dma.CopyPool(copies, p.done, p.failed); err != nil {
+		return err
+	}
+	if err := engine.Connect(p.dma); err != nil {
+		return err
+	}
+
+	// A DMA context is Running at once.
+	if err := p.dma.Start(); err != nil {
+		return err
+	}
+	p.fail(p.submit())
+	calls := 0
+	for {
+		if ctx.Err() != nil {
+			p.dma.Stop() // once or often makes no difference
+		}
+		n, err := engine.Progress() // the callbacks run in here
+		if err != nil {
+			return err
+		}
+		calls++
+		if n == 0 && engine.Active() == 0 {
+			break
+		}
+	}
+	p.Log.Info().Int("calls", calls).Msg("progress")
+	p.Print("the context is %v", p.dma.State())
+	if p.err == nil {
+		p.Print("%d copies completed, the data is the same", copies)
+	}
+	return p.err
+}
+
+func (p *program) submit() error {
+	for i := range copies {
+		from, to := i*size, (copies+i)*size
+		task, err := p.pool.Alloc(p.bufs.Source(p.memory, from, size), p.bufs.Target(p.memory, to, size))
+		if err != nil {
+			return err
+		}
+		task.SetUserData(i)
+		if err := task.Submit(); err != nil {
+			p.fail(task.Free())
+			return err
+		}
+		p.left++
+	}
+	p.Print("%d copies submitted", copies)
+	return nil
+}
+
+func (p *program) done(t *dma.CopyTask) {
+	p.Print("copy %d: %d bytes", t.UserData(), t.Length())
+	if !bytes.Equal(t.Source().Bytes(), t.Destination().Bytes()) {
+		p.fail(fmt.Errorf("copy %d: the data differs", t.UserData()))
+	}
+	p.finish(t)
+}
+
+func (p *program) failed(t *dma.CopyTask, err error) {
+	p.fail(err)
+	p.finish(t)
+}
+
+// finish frees a task, and its buffers with it, and stops the context after the
+// last one.
+func (p *program) finish(t *dma.CopyTask) {
+	p.fail(t.Free())
+	if p.left--; p.left == 0 {
+		p.dma.Stop()
+	}
+}
+
+// fail keeps the first error, and stops the context.
+func (p *program) fail(err error) {
+	if err == nil {
+		return
+	}
+	if p.err == nil {
+		p.err = err
+	}
+	p.dma.Stop()
+}
