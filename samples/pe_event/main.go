@@ -1,0 +1,210 @@
+//go:build linux
+
+// Command pe_event waits for an engine in an event loop of its own: the engine has
+// a descriptor, which goes into an epoll set together with all else that the
+// program waits for. The loop sleeps while there is nothing to do.
+//
+// Here something to do comes from another goroutine, which asks for a copy every
+// millisecond. Engine.Do is its way in: all that has to do with the engine happens
+// on one goroutine, that of the loop.
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/dma"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
+)
+
+const (
+	copies = 16
+	size   = 4096 // bytes of each
+	period = time.Millisecond
+)
+
+func main() {
+	sample.Main(sample.Program{
+		Name:   "pe_event",
+		About:  "Copies memory, with an engine whose descriptor is in an epoll set (Linux).",
+		Device: "soft-lo",
+	}, run)
+}
+
+type program struct {
+	*sample.Session
+	engine *pe.Engine
+	dma    *dma.Context
+	pool   *dma.CopyPool
+	bufs   *bufinv.Inventory
+	memory *mmap.Map
+	left   int // copies that have not completed, or been asked for
+	err    error
+}
+
+func run(ctx context.Context, s *sample.Session) (err error) {
+	p := &program{Session: s, left: copies}
+	dev, err := device.Open(s.Device)
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, dev.Close)
+
+	// Memory: what is copied in the first half, room for it in the second.
+	if p.memory, err = mmap.Alloc(dev, 2*copies*size, mmap.LocalReadWrite); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.memory.Close)
+	rand.Read(p.memory.Bytes()[:copies*size])
+	if p.bufs, err = bufinv.New(2 * copies); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.bufs.Close)
+
+	// The engine, and on it the context with a pool of copies.
+	if p.engine, err = pe.New(pe.Config{Log: s.Log}); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.engine.Close)
+	if p.dma, err = dma.New(dev, dma.Config{GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.dma.Close)
+	if p.pool, err = p.dma.CopyPool(copies, p.done, p.failed); err != nil {
+		return err
+	}
+	if err := p.engine.Connect(p.dma); err != nil {
+		return err
+	}
+
+	if err := p.dma.Start(); err != nil {
+		return err
+	}
+
+	// Others ask for copies, and for the end when ctx ends.
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	beside.Go(func() { p.ask(ctx) })
+
+	sleeps, err := p.loop()
+	if err != nil {
+		return err
+	}
+	p.Log.Info().Int("sleeps", sleeps).Msg("the loop has ended")
+	p.Print("the context is %v", p.dma.State())
+	if p.err == nil {
+		p.Print("%d copies completed, the data is the same", copies)
+	}
+	return p.err
+}
+
+// ask runs on a goroutine of its own.
+func (p *program) ask(ctx context.Context) {
+	for i := range copies {
+		select {
+		case <-time.After(period):
+			p.engine.Do(func() { p.fail(p.submit(i)) })
+		case <-ctx.Done():
+			p.engine.Do(func() { p.fail(context.Cause(ctx)) })
+			return
+		}
+	}
+}
+
+// loop drives the engine until its contexts are Idle, and returns how often it has
+// slept.
+func (p *program) loop() (sleeps int, err error) {
+	fd, err := p.engine.NotificationFD()
+	if err != nil {
+		return 0, err
+	}
+	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(ep)
+	if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}); err != nil {
+		return 0, err
+	}
+	events := make([]unix.EpollEvent, 1)
+	for {
+		// All that there is to do.
+		for n := 1; n > 0; {
+			if n, err = p.engine.Progress(); err != nil {
+				return sleeps, err
+			}
+		}
+		if p.engine.Active() == 0 {
+			return sleeps, nil
+		}
+		// Ask for a notification, wait for it, take it off. If something has
+		// come up since Progress, it is there at once.
+		if err := p.engine.Arm(); err != nil {
+			return sleeps, err
+		}
+		if _, err := unix.EpollWait(ep, events, -1); err != nil && err != unix.EINTR {
+			return sleeps, err
+		}
+		sleeps++
+		if err := p.engine.Clear(); err != nil {
+			return sleeps, err
+		}
+	}
+}
+
+func (p *program) submit(i int) error {
+	from, to := i*size, (copies+i)*size
+	task, err := p.pool.Alloc(p.bufs.Source(p.memory, from, size), p.bufs.Target(p.memory, to, size))
+	if err != nil {
+		return err
+	}
+	task.SetUserData(i)
+	if err := task.Submit(); err != nil {
+		p.fail(task.Free())
+		return err
+	}
+	return nil
+}
+
+func (p *program) done(t *dma.CopyTask) {
+	p.Print("copy %d: %d bytes", t.UserData(), t.Length())
+	if !bytes.Equal(t.Source().Bytes(), t.Destination().Bytes()) {
+		p.fail(fmt.Errorf("copy %d: the data differs", t.UserData()))
+	}
+	p.finish(t)
+}
+
+func (p *program) failed(t *dma.CopyTask, err error) {
+	p.fail(err)
+	p.finish(t)
+}
+
+// finish frees a task, and its buffers with it, and stops the context after the
+// last one.
+func (p *program) finish(t *dma.CopyTask) {
+	p.fail(t.Free())
+	if p.left--; p.left == 0 {
+		p.dma.Stop()
+	}
+}
+
+// fail keeps the first error, and stops the context.
+func (p *program) fail(err error) {
+	if err == nil {
+		return
+	}
+	if p.err == nil {
+		p.err = err
+	}
+	p.dma.Stop()
+}
