@@ -1,0 +1,176 @@
+// Command pe_task_resubmit copies 16 pairs of buffers with four tasks. The callback
+// of a task that has completed gives it the next pair and submits it again: nothing
+// is allocated or freed in between, and four copies are under way at a time.
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/dma"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
+)
+
+const (
+	tasks  = 4
+	copies = 16
+	size   = 4096 // bytes of each
+)
+
+func main() {
+	sample.Main(sample.Program{
+		Name:   "pe_task_resubmit",
+		About:  "Copies 16 pairs of buffers with four tasks.",
+		Device: "soft-lo",
+	}, run)
+}
+
+// job is what a task does: a user's value, which stays with the task.
+type job struct{ task, pair int }
+
+type program struct {
+	*sample.Session
+	dma    *dma.Context
+	pool   *dma.CopyPool
+	bufs   *bufinv.Inventory
+	memory *mmap.Map
+	next   int // the pair that is to be copied next
+	left   int // tasks that have work
+	err    error
+}
+
+func run(ctx context.Context, s *sample.Session) (err error) {
+	p := &program{Session: s}
+	dev, err := device.Open(s.Device)
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, dev.Close)
+
+	// Memory: what is copied in the first half, room for it in the second.
+	if p.memory, err = mmap.Alloc(dev, 2*copies*size, mmap.LocalReadWrite); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.memory.Close)
+	rand.Read(p.memory.Bytes()[:copies*size])
+	// A task gets its new pair before it drops the old one.
+	if p.bufs, err = bufinv.New(2*tasks + 2); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.bufs.Close)
+
+	// The engine, and on it the context with a pool of copies.
+	engine, err := pe.New(pe.Config{Log: s.Log})
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, engine.Close)
+	if p.dma, err = dma.New(dev, dma.Config{GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.dma.Close)
+	if p.pool, err = p.dma.CopyPool(tasks, p.done, p.failed); err != nil {
+		return err
+	}
+	if err := engine.Connect(p.dma); err != nil {
+		return err
+	}
+
+	p.dma.OnStateChange(func(prev, next pe.State) {
+		if next == pe.Running {
+			p.fail(p.begin())
+		}
+	})
+	if err := p.dma.Start(); err != nil {
+		return err
+	}
+	if err := engine.Run(ctx); err != nil {
+		return err
+	}
+	if p.err == nil {
+		p.Print("%d pairs copied by %d tasks, the data is the same", p.next, tasks)
+	}
+	return p.err
+}
+
+// begin gives each task its first pair.
+func (p *program) begin() error {
+	for i := range tasks {
+		task, err := p.pool.Alloc(p.pair())
+		if err != nil {
+			return err
+		}
+		task.SetUserData(&job{task: i, pair: p.next})
+		if err := task.Submit(); err != nil {
+			p.fail(task.Free())
+			return err
+		}
+		p.next++
+		p.left++
+	}
+	return nil
+}
+
+// pair returns the buffers of the next pair.
+func (p *program) pair() (from, to *bufinv.Buf) {
+	at := p.next * size
+	return p.bufs.Source(p.memory, at, size), p.bufs.Target(p.memory, copies*size+at, size)
+}
+
+func (p *program) done(t *dma.CopyTask) {
+	j := t.UserData().(*job)
+	p.Print("task %d: pair %d, %d bytes", j.task, j.pair, t.Length())
+	if !bytes.Equal(t.Source().Bytes(), t.Destination().Bytes()) {
+		p.fail(fmt.Errorf("pair %d: the data differs", j.pair))
+	}
+	if p.err != nil || p.next == copies {
+		p.finish(t)
+		return
+	}
+	if err := p.again(t, j); err != nil {
+		p.failed(t, err)
+	}
+}
+
+// again submits a task with the next pair. The old buffers go back to the inventory.
+func (p *program) again(t *dma.CopyTask, j *job) error {
+	from, to := p.pair()
+	if err := errors.Join(t.SetSource(from), t.SetDestination(to)); err != nil {
+		return err
+	}
+	j.pair = p.next
+	p.next++
+	return t.Submit()
+}
+
+func (p *program) failed(t *dma.CopyTask, err error) {
+	p.fail(err)
+	p.finish(t)
+}
+
+// finish frees a task, and its buffers with it, and stops the context after the
+// last one.
+func (p *program) finish(t *dma.CopyTask) {
+	p.fail(t.Free())
+	if p.left--; p.left == 0 {
+		p.dma.Stop()
+	}
+}
+
+// fail keeps the first error, and stops the context.
+func (p *program) fail(err error) {
+	if err == nil {
+		return
+	}
+	if p.err == nil {
+		p.err = err
+	}
+	p.dma.Stop()
+}
