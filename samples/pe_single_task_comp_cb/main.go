@@ -1,0 +1,166 @@
+// Command pe_single_task_comp_cb gives tasks one function for their completion,
+// which is told of success and of failure alike; the pool is made with pe.Done and
+// pe.Failed for that. The function is given with each task, so that it can hold what
+// belongs to that one: here the number of the copy.
+//
+// Sixteen copies succeed. A seventeenth, which is held back at first, is overtaken by
+// the stop of the context: it comes back to the same function, flushed.
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/dma"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
+)
+
+const (
+	copies = 16
+	size   = 4096 // bytes of each
+)
+
+func main() {
+	sample.Main(sample.Program{
+		Name:   "pe_single_task_comp_cb",
+		About:  "Copies memory, with one function for success and failure of a task.",
+		Device: "soft-lo",
+	}, run)
+}
+
+type program struct {
+	*sample.Session
+	engine *pe.Engine
+	dma    *dma.Context
+	pool   *dma.CopyPool
+	bufs   *bufinv.Inventory
+	memory *mmap.Map
+	done   int // copies that have completed
+	err    error
+}
+
+func run(ctx context.Context, s *sample.Session) (err error) {
+	p := &program{Session: s}
+	dev, err := device.Open(s.Device)
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, dev.Close)
+
+	// Memory: what is copied in the first half, room for it in the second.
+	if p.memory, err = mmap.Alloc(dev, 2*copies*size, mmap.LocalReadWrite); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.memory.Close)
+	rand.Read(p.memory.Bytes()[:copies*size])
+	if p.bufs, err = bufinv.New(2 * copies); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.bufs.Close)
+
+	// The engine, and on it the context with a pool of copies.
+	if p.engine, err = pe.New(pe.Config{Log: s.Log}); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.engine.Close)
+	if p.dma, err = dma.New(dev, dma.Config{GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.dma.Close)
+	if p.pool, err = p.dma.CopyPool(copies, pe.Done, pe.Failed); err != nil {
+		return err
+	}
+	if err := p.engine.Connect(p.dma); err != nil {
+		return err
+	}
+
+	p.dma.OnStateChange(func(prev, next pe.State) {
+		if next == pe.Running {
+			p.fail(p.begin())
+		}
+	})
+	if err := p.dma.Start(); err != nil {
+		return err
+	}
+	if err := p.engine.Run(ctx); err != nil {
+		return err
+	}
+	if p.err == nil {
+		p.Print("%d copies completed, the data is the same", p.done)
+	}
+	return p.err
+}
+
+func (p *program) begin() error {
+	for i := range copies {
+		task, err := p.alloc(i)
+		if err != nil {
+			return err
+		}
+		if err := pe.Submit(task, p.completed(i)); err != nil {
+			p.fail(task.Free())
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *program) alloc(i int) (*dma.CopyTask, error) {
+	at := i % copies * size
+	return p.pool.Alloc(p.bufs.Source(p.memory, at, size), p.bufs.Target(p.memory, copies*size+at, size))
+}
+
+// completed returns the function for one copy.
+func (p *program) completed(i int) func(*dma.CopyTask, error) {
+	return func(t *dma.CopyTask, err error) {
+		switch {
+		case i == copies && errors.Is(err, dma.ErrFlushed):
+			p.Print("copy %d: flushed", i)
+		case err != nil:
+			p.fail(fmt.Errorf("copy %d: %w", i, err))
+		case !bytes.Equal(t.Source().Bytes(), t.Destination().Bytes()):
+			p.fail(fmt.Errorf("copy %d: the data differs", i))
+		default:
+			p.Print("copy %d: %d bytes", i, t.Length())
+			p.done++
+		}
+		p.fail(t.Free())
+		if p.done == copies && i < copies {
+			// Not in here: the context posts what was held back at the end of
+			// the callbacks.
+			p.fail(p.engine.Do(func() { p.fail(p.overtake()) }))
+		}
+	}
+}
+
+// overtake submits one more copy and stops the context before it is posted.
+func (p *program) overtake() error {
+	task, err := p.alloc(copies)
+	if err != nil {
+		return err
+	}
+	pe.Then(task, p.completed(copies))
+	if err := task.SubmitWith(pe.Aggregate); err != nil {
+		p.fail(task.Free())
+		return err
+	}
+	return p.dma.Stop()
+}
+
+// fail keeps the first error, and stops the context.
+func (p *program) fail(err error) {
+	if err == nil {
+		return
+	}
+	if p.err == nil {
+		p.err = err
+	}
+	p.dma.Stop()
+}
