@@ -1,0 +1,187 @@
+// Command pe_async_stop stops a context while tasks are in flight. It submits 16
+// receives and sends 8 messages; when these have arrived, it stops the context.
+// Stop does not wait: the 8 receives that are left come back through their error
+// callback, flushed, while the context is Stopping. It is Idle when the last task has
+// been freed, and then Run returns.
+//
+// Receives, because nothing but a message completes them: it is sure how many are in
+// flight. The program is its own peer: its connection is connected to itself.
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
+)
+
+const (
+	receives = 16
+	messages = 8
+	size     = 64 // bytes of each
+)
+
+func main() {
+	sample.Main(sample.Program{
+		Name:   "pe_async_stop",
+		About:  "Stops a context of which half of the tasks are in flight.",
+		Device: "soft-lo",
+	}, run)
+}
+
+type program struct {
+	*sample.Session
+	rdma     *rdma.Context
+	conn     *rdma.Connection
+	receives *rdma.ReceivePool
+	sends    *rdma.SendPool
+	bufs     *bufinv.Inventory
+	memory   *mmap.Map // one place for each receive, and a message
+
+	sent, received, flushed int
+	err                     error
+}
+
+func run(ctx context.Context, s *sample.Session) (err error) {
+	p := &program{Session: s}
+	dev, err := device.Open(s.Device)
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, dev.Close)
+	if p.memory, err = mmap.Alloc(dev, (receives+1)*size, mmap.LocalReadWrite); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.memory.Close)
+	if p.bufs, err = bufinv.New(receives + messages); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.bufs.Close)
+
+	engine, err := pe.New(pe.Config{Log: s.Log})
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, engine.Close)
+	if p.rdma, err = rdma.New(dev, rdma.Config{GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.rdma.Close)
+	if p.receives, err = p.rdma.ReceivePool(receives, p.arrived, p.notArrived); err != nil {
+		return err
+	}
+	if p.sends, err = p.rdma.SendPool(messages, p.gone, p.notGone); err != nil {
+		return err
+	}
+	p.rdma.OnStateChange(p.stateChanged)
+	if err := engine.Connect(p.rdma); err != nil {
+		return err
+	}
+	if err := p.rdma.Start(); err != nil {
+		return err
+	}
+	if err := engine.Run(ctx); err != nil {
+		return err
+	}
+	p.Print("%d messages received, %d receives flushed", p.received, p.flushed)
+	return p.err
+}
+
+func (p *program) stateChanged(prev, next pe.State) {
+	p.Print("the context is %v", next)
+	switch next {
+	case pe.Starting:
+		p.fail(p.connect())
+	case pe.Running:
+		p.fail(p.submit())
+	}
+}
+
+func (p *program) connect() error {
+	conn, desc, err := p.rdma.Export()
+	if err != nil {
+		return err
+	}
+	p.conn = conn
+	return conn.Connect(desc)
+}
+
+func (p *program) submit() error {
+	for i := range receives {
+		task, err := p.receives.Alloc(p.bufs.Target(p.memory, i*size, size))
+		if err != nil {
+			return err
+		}
+		task.SetUserData(i)
+		if err := task.Submit(); err != nil {
+			p.fail(task.Free())
+			return err
+		}
+	}
+	for range messages {
+		task, err := p.sends.Alloc(p.conn, p.bufs.Source(p.memory, receives*size, size))
+		if err != nil {
+			return err
+		}
+		if err := task.Submit(); err != nil {
+			p.fail(task.Free())
+			return err
+		}
+	}
+	p.Print("%d receives and %d messages submitted", receives, messages)
+	return nil
+}
+
+func (p *program) arrived(t *rdma.ReceiveTask) {
+	p.Print("receive %d: %d bytes", t.UserData(), t.Length())
+	p.fail(t.Free())
+	p.received++
+	p.stopHalfway()
+}
+
+func (p *program) gone(t *rdma.SendTask) {
+	p.fail(t.Free())
+	p.sent++
+	p.stopHalfway()
+}
+
+// stopHalfway stops the context when all messages have gone and arrived. The two
+// come in any order.
+func (p *program) stopHalfway() {
+	if p.sent == messages && p.received == messages {
+		p.Print("stopped, with %d tasks in flight", p.rdma.InFlight())
+		p.rdma.Stop()
+	}
+}
+
+// notArrived takes the receives that Stop has ended.
+func (p *program) notArrived(t *rdma.ReceiveTask, err error) {
+	if errors.Is(err, rdma.ErrFlushed) {
+		p.Print("receive %d: flushed, while the context is %v", t.UserData(), p.rdma.State())
+		p.flushed++
+	} else {
+		p.fail(err)
+	}
+	p.fail(t.Free())
+}
+
+func (p *program) notGone(t *rdma.SendTask, err error) {
+	p.fail(err)
+	p.fail(t.Free())
+}
+
+// fail keeps the first error, and stops the context.
+func (p *program) fail(err error) {
+	if err == nil {
+		return
+	}
+	if p.err == nil {
+		p.err = err
+	}
+	p.rdma.Stop()
+}
