@@ -1,0 +1,225 @@
+// Command pe_task_try_submit shows what TrySubmit finds that Submit does not. Both
+// refuse what would do harm unseen, such as buffers that are too small. TrySubmit
+// also looks for what the device or the peer would refuse, as far as it can be known
+// here; it is for programs in development.
+//
+// A task was allocated with a good destination, which Alloc has checked; then it is
+// given one that the peer lets nobody write to. TrySubmit refuses, says why, and
+// the task can be mended. Submit takes it: the peer refuses, and the connection ends.
+//
+// The peer is another context of this program.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+const size = 64 // bytes of each write
+
+func main() {
+	sample.Main(sample.Program{
+		Name:   "pe_task_try_submit",
+		About:  "Shows what TrySubmit finds that Submit does not.",
+		Device: "soft-lo",
+	}, run)
+}
+
+type program struct {
+	*sample.Session
+	rdma, peer   *rdma.Context
+	conn         *rdma.Connection
+	pool         *rdma.WritePool
+	bufs         *bufinv.Inventory
+	local        *mmap.Map
+	open, barred *mmap.Map // memory of the peer, as this end sees it
+	err          error
+}
+
+func run(ctx context.Context, s *sample.Session) (err error) {
+	p := &program{Session: s}
+	dev, err := device.Open(s.Device)
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, dev.Close)
+
+	// What is written, and memory of the peer: some to write, some only to read.
+	if p.local, err = mmap.Alloc(dev, size, mmap.LocalReadOnly); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.local.Close)
+	open, seen, err := export(dev, mmap.LocalReadWrite|mmap.RemoteWrite)
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, open.Close)
+	defer sample.Close(&err, seen.Close)
+	p.open = seen
+	barred, seen, err := export(dev, mmap.RemoteRead)
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, barred.Close)
+	defer sample.Close(&err, seen.Close)
+	p.barred = seen
+	if p.bufs, err = bufinv.New(3); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.bufs.Close)
+
+	engine, err := pe.New(pe.Config{Log: s.Log})
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, engine.Close)
+	if p.peer, err = rdma.New(dev, rdma.Config{
+		Name: "peer", Permissions: mmap.RemoteRead | mmap.RemoteWrite, GIDIndex: s.GIDIndex, Log: s.Log,
+	}); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.peer.Close)
+	if p.rdma, err = rdma.New(dev, rdma.Config{GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.rdma.Close)
+	if p.pool, err = p.rdma.WritePool(1, p.written, p.notWritten); err != nil {
+		return err
+	}
+	p.rdma.OnStateChange(p.stateChanged)
+	if err := errors.Join(engine.Connect(p.peer), engine.Connect(p.rdma)); err != nil {
+		return err
+	}
+
+	p.fail(errors.Join(p.peer.Start(), p.rdma.Start()))
+	if err := engine.Run(ctx); err != nil {
+		return err
+	}
+	return p.err
+}
+
+// export makes memory of the peer's and what the other end sees of it.
+func export(dev verbs.Device, permissions mmap.Permission) (m, seen *mmap.Map, err error) {
+	if m, err = mmap.Alloc(dev, size, permissions); err != nil {
+		return nil, nil, err
+	}
+	desc, err := m.Export(dev)
+	if err == nil {
+		seen, err = mmap.Import(dev, desc)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, m.Close())
+	}
+	return m, seen, nil
+}
+
+func (p *program) stateChanged(prev, next pe.State) {
+	p.Print("the context is %v", next)
+	switch next {
+	case pe.Starting:
+		p.fail(p.connect())
+	case pe.Running:
+		p.fail(p.submit())
+	case pe.Idle:
+		p.peer.Stop()
+	}
+}
+
+// connect gives both ends each other's descriptor.
+func (p *program) connect() error {
+	here, ours, err := p.rdma.Export()
+	if err != nil {
+		return err
+	}
+	there, theirs, err := p.peer.Export()
+	if err != nil {
+		return err
+	}
+	p.conn = here
+	return errors.Join(here.Connect(theirs), there.Connect(ours))
+}
+
+// submit makes the mistake, and has TrySubmit find it.
+func (p *program) submit() error {
+	task, err := p.pool.Alloc(p.conn, p.bufs.Source(p.local, 0, size), p.bufs.Target(p.open, 0, size))
+	if err != nil {
+		return err
+	}
+	if err := p.try(task); err != nil {
+		p.fail(task.Free())
+		return err
+	}
+	return nil
+}
+
+func (p *program) try(t *rdma.WriteTask) error {
+	if err := t.SetDestination(p.bufs.Target(p.barred, 0, size)); err != nil {
+		return err
+	}
+	err := t.TrySubmit()
+	if !errors.Is(err, rdma.ErrPermission) {
+		return fmt.Errorf("TrySubmit should have refused for a permission, and says: %v", err)
+	}
+	p.Print("TrySubmit: %v", err)
+
+	// The task is still ours.
+	if err := t.SetDestination(p.bufs.Target(p.open, 0, size)); err != nil {
+		return err
+	}
+	if err := t.TrySubmit(); err != nil {
+		return err
+	}
+	p.Print("TrySubmit, mended: submitted")
+	return nil
+}
+
+// written makes the same mistake again, without the check.
+func (p *program) written(t *rdma.WriteTask) {
+	if t.Destination().Map() == p.barred {
+		p.fail(errors.New("the peer has let itself be written to against its permissions"))
+		p.fail(t.Free())
+		return
+	}
+	p.Print("written: %d bytes", t.Length())
+	err := t.SetDestination(p.bufs.Target(p.barred, 0, size))
+	if err == nil {
+		err = t.Submit()
+	}
+	if err != nil {
+		p.fail(err)
+		p.fail(t.Free())
+		return
+	}
+	p.Print("Submit: submitted")
+}
+
+func (p *program) notWritten(t *rdma.WriteTask, err error) {
+	if errors.Is(err, rdma.ErrRemoteAccess) {
+		p.Print("failed: %v", err)
+		p.Print("the connection is %v", p.conn.State())
+	} else {
+		p.fail(err)
+	}
+	p.fail(t.Free())
+}
+
+// fail keeps the first error of the program itself, and stops the contexts.
+func (p *program) fail(err error) {
+	if err == nil {
+		return
+	}
+	if p.err == nil {
+		p.err = err
+	}
+	p.rdma.Stop()
+	p.peer.Stop()
+}
