@@ -1,0 +1,181 @@
+// Command graph runs a graph of three nodes: two copies of the same data, which are
+// under way at the same time, and a function that compares them when both have
+// completed. The graph is made once and runs as ten instances, each on a value of
+// its own. Graph and instances are a context and its tasks, on the same engine as
+// the context of the copies.
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/dma"
+	"github.com/verbena-rdma/verbena/graph"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
+)
+
+const (
+	instances = 10
+	size      = 4096 // bytes that each copies twice
+)
+
+func main() {
+	sample.Main(sample.Program{
+		Name:   "graph",
+		About:  "Runs a graph of two copies and a comparison, ten times.",
+		Device: "soft-lo",
+	}, run)
+}
+
+// job is what an instance works on: its part of the memory.
+type job struct{ number, from, first, second int }
+
+type program struct {
+	*sample.Session
+	dma       *dma.Context
+	copies    *dma.CopyPool
+	graph     *graph.Graph[*job]
+	instances *graph.Pool[*job]
+	bufs      *bufinv.Inventory
+	memory    *mmap.Map
+	left      int // instances that have not run
+	err       error
+}
+
+func run(ctx context.Context, s *sample.Session) (err error) {
+	p := &program{Session: s, left: instances}
+	dev, err := device.Open(s.Device)
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, dev.Close)
+
+	// Memory: what is copied in the first third, room for it in the others.
+	if p.memory, err = mmap.Alloc(dev, 3*instances*size, mmap.LocalReadWrite); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.memory.Close)
+	rand.Read(p.memory.Bytes()[:instances*size])
+	if p.bufs, err = bufinv.New(4 * instances); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.bufs.Close)
+
+	engine, err := pe.New(pe.Config{Log: s.Log})
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, engine.Close)
+
+	// The graph waits for the tasks of its nodes: their pool has these functions.
+	if p.dma, err = dma.New(dev, dma.Config{GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.dma.Close)
+	if p.copies, err = p.dma.CopyPool(2*instances, pe.Done, pe.Failed); err != nil {
+		return err
+	}
+	if err := p.build(); err != nil {
+		return err
+	}
+	defer sample.Close(&err, p.graph.Close)
+	p.graph.OnStateChange(p.stateChanged)
+	if err := errors.Join(engine.Connect(p.dma), engine.Connect(p.graph)); err != nil {
+		return err
+	}
+
+	p.fail(errors.Join(p.dma.Start(), p.graph.Start()))
+	if err := engine.Run(ctx); err != nil {
+		return err
+	}
+	if p.err == nil {
+		p.Print("%d instances of a graph of 2 copies and 1 comparison have run", instances)
+	}
+	return p.err
+}
+
+// build makes the graph, and its instances.
+func (p *program) build() (err error) {
+	b := graph.NewBuilder[*job]("copy twice")
+	first := graph.Task(b, "first copy", func(j *job) (*dma.CopyTask, error) { return p.copy(j.from, j.first) }, nil)
+	second := graph.Task(b, "second copy", func(j *job) (*dma.CopyTask, error) { return p.copy(j.from, j.second) }, nil)
+	compare := b.Func("compare", p.compare)
+	b.Edge(first, compare)
+	b.Edge(second, compare)
+	if p.graph, err = b.Build(); err != nil {
+		return err
+	}
+	p.instances, err = p.graph.Pool(instances, p.done, p.failed)
+	return err
+}
+
+func (p *program) copy(from, to int) (*dma.CopyTask, error) {
+	return p.copies.Alloc(p.bufs.Source(p.memory, from, size), p.bufs.Target(p.memory, to, size))
+}
+
+func (p *program) compare(j *job) error {
+	at := func(offset int) []byte { return p.memory.Bytes()[offset : offset+size] }
+	if !bytes.Equal(at(j.from), at(j.first)) || !bytes.Equal(at(j.first), at(j.second)) {
+		return errors.New("the copies differ")
+	}
+	return nil
+}
+
+func (p *program) stateChanged(prev, next pe.State) {
+	switch next {
+	case pe.Running:
+		p.fail(p.submit())
+	case pe.Idle:
+		p.dma.Stop() // after the graph, whose tasks it runs
+	}
+}
+
+func (p *program) submit() error {
+	for i := range instances {
+		from := i * size
+		instance, err := p.instances.Alloc(&job{i, from, from + instances*size, from + 2*instances*size})
+		if err != nil {
+			return err
+		}
+		if err := instance.Submit(); err != nil {
+			p.fail(instance.Free())
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *program) done(i *graph.Instance[*job]) {
+	p.Print("instance %d: both copies are the same", i.Value().number)
+	p.finish(i)
+}
+
+func (p *program) failed(i *graph.Instance[*job], err error) {
+	p.fail(err)
+	p.finish(i)
+}
+
+func (p *program) finish(i *graph.Instance[*job]) {
+	p.fail(i.Free())
+	if p.left--; p.left == 0 {
+		p.graph.Stop()
+	}
+}
+
+// fail keeps the first error, and stops both contexts.
+func (p *program) fail(err error) {
+	if err == nil {
+		return
+	}
+	if p.err == nil {
+		p.err = err
+	}
+	p.graph.Stop()
+	p.dma.Stop()
+}
