@@ -1,7 +1,7 @@
 // Command demo runs every pair of sample programs as two processes, over all the
-// ways that descriptors can travel, and checks that both sides saw the same data.
-// It prints a row for each pair, the output of both programs where one failed, and
-// exits with 1 if any did.
+// ways that descriptors can travel, and checks that both sides saw the same data;
+// and the programs that have no peer, which check that themselves. It prints a row
+// for each, all that was printed where one failed, and exits with 1 if any did.
 //
 // The programs have to be in the folder that demo itself is in.
 package main
@@ -11,8 +11,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
-	"time"
 
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/samples/internal/pair"
@@ -33,7 +31,7 @@ type demonstration struct {
 func main() {
 	sample.Main(sample.Program{
 		Name:  "demo",
-		About: "Runs every pair of sample programs as two processes.",
+		About: "Runs the sample programs, every pair as two processes.",
 		Role:  sample.Alone,
 	}, run)
 }
@@ -68,28 +66,25 @@ func run(ctx context.Context, s *sample.Session) error {
 	if err := try(dev); err != nil {
 		return err
 	}
-	const columns = "%-46s %-10s %-6s %12s %9s  %s"
-	s.Print(columns, "PAIR", "DEVICE", "WAY", "BYTES", "TIME", "RESULT")
-	failures := 0
+	table := table{Session: s, dev: dev}
+	table.row("SAMPLE", "DEVICE", "WAY", "BYTES", "TIME", "RESULT")
+	bin := filepath.Dir(self)
 	for _, d := range plan() {
-		result, err := d.run(ctx, filepath.Dir(self), dev)
+		result, err := d.run(ctx, bin, dev)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		verdict := "PASS"
-		if err != nil {
-			verdict = "FAIL"
-			failures++
-		}
-		s.Print(columns, d.pair.Name, dev, d.way, fmt.Sprint(result.Bytes()), result.Elapsed.Round(time.Millisecond).String(), verdict)
-		if err != nil {
-			s.Print("  %v", err)
-			show(s, result.Requester)
-			show(s, result.Responder)
-		}
+		table.add(d.pair.Name, string(d.way), fmt.Sprint(result.Bytes()), result.Elapsed, err, result.Requester, result.Responder)
 	}
-	if failures > 0 {
-		return fmt.Errorf("%d of %d pairs failed", failures, len(plan()))
+	for _, name := range alone() {
+		side, elapsed, err := runAlone(ctx, bin, dev, name)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		table.add(name, "-", "-", elapsed, err, side)
+	}
+	if table.failures > 0 {
+		return fmt.Errorf("%d of %d samples failed", table.failures, table.rows)
 	}
 	return nil
 }
@@ -117,12 +112,4 @@ func (d *demonstration) run(ctx context.Context, bin, dev string) (result pair.R
 		return result, err
 	}
 	return result, result.Verify(d.pair, d.pair.Messages, d.size)
-}
-
-// show prints all that a program has printed.
-func show(s *sample.Session, side pair.Side) {
-	s.Print("  %s: exit code %d", strings.Join(side.Command, " "), side.Code)
-	for line := range strings.Lines(side.Stdout + side.Stderr) {
-		s.Print("    %s", strings.TrimRight(line, "\n"))
-	}
 }
