@@ -85,7 +85,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	calls := 0
 	for {
 		if ctx.Err() != nil {
-			p.dma.Stop() // once or often makes no difference
+			p.fail(context.Cause(ctx))
 		}
 		n, err := engine.Progress() // the callbacks run in here
 		if err != nil {

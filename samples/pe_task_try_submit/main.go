@@ -104,6 +104,9 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err := engine.Run(ctx); err != nil {
 		return err
 	}
+	if p.err == nil {
+		p.Print("TrySubmit has refused the mistake, Submit has lost the connection to it")
+	}
 	return p.err
 }
 
