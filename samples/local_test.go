@@ -82,13 +82,13 @@ func numbered(low, high int, format string) (list []string) {
 
 var (
 	hexadecimal = regexp.MustCompile(`0x[0-9a-f]+`)
-	address     = regexp.MustCompile(`\b127(\.[0-9]+){3}\b`)
+	address     = regexp.MustCompile(`to [0-9a-f.:]+ queue`)
 )
 
 // lines returns what that a program has printed, without what differs from
 // run to run.
 func (l local) lines(output string) []string {
-	output = address.ReplaceAllString(hexadecimal.ReplaceAllString(output, "HEX"), "ADDRESS")
+	output = address.ReplaceAllString(hexadecimal.ReplaceAllString(output, "HEX"), "to ADDRESS queue")
 	list := strings.Split(strings.TrimSuffix(output, "\n"), "\n")
 	if l.anyOrder {
 		slices.Sort(list)
