@@ -149,14 +149,3 @@ func TestEventSleeps(t *testing.T) {
 	require.Zero(t, p.code())
 	assert.Regexp(t, `sleeps=[1-9]`, p.stderr.String())
 }
-
-// Messages that get lost, and come again, make no difference to those that are in
-// flight at the end.
-func TestAsyncStopOnABadNetwork(t *testing.T) {
-	i := slices.IndexFunc(locals(), func(l local) bool { return l.program == "pe_async_stop" })
-	l := locals()[i]
-	p := start(t, l.program, "-timeout", patience, "-d", "soft-lo?loss=0.1&reorder=0.1")
-	assert.Zero(t, p.code(), "%s", p.stderr.String())
-	slices.Sort(l.want)
-	assert.Equal(t, l.want, l.lines(p.stdout.String()))
-}
