@@ -63,7 +63,7 @@ func locals() []local {
 			"10 instances of a graph of 2 copies and 1 comparison have run"), true},
 		{"sync_event_local", []string{"synchronous: 1 was set, and answered with 2",
 			"asynchronous: a task has waited until the value was 42",
-			"atomic: 8 goroutines have added 1 1000 times each, the value is 8000, all values before were different"}, false},
+			"atomic: 8 goroutines have added 1 10000 times each, the value is 80000, all values before were different"}, false},
 	}
 	if runtime.GOOS == "linux" {
 		list = append(list, local{"pe_event", append(numbered(0, 16, "copy %d: 4096 bytes"),

@@ -21,7 +21,7 @@ import (
 const (
 	all    = ^uint64(0) // the mask of a wait for the whole value
 	adders = 8
-	adds   = 1000 // of each
+	adds   = 10_000 // of each
 )
 
 func main() {
@@ -174,8 +174,10 @@ func atomic(_ context.Context, s *sample.Session, event *syncevent.Event) error 
 	var olds [adders][]uint64
 	var failed [adders]error
 	var group sync.WaitGroup
+	begin := make(chan struct{})
 	for i := range adders {
 		group.Go(func() {
+			<-begin // together
 			for range adds {
 				old, err := event.Add(1)
 				if err != nil {
@@ -186,6 +188,7 @@ func atomic(_ context.Context, s *sample.Session, event *syncevent.Event) error 
 			}
 		})
 	}
+	close(begin)
 	group.Wait()
 	if err := errors.Join(failed[:]...); err != nil {
 		return err
