@@ -138,6 +138,9 @@ func (t *CopyTask) Free() error {
 // InFlight reports whether the task is submitted and not completed.
 func (t *CopyTask) InFlight() bool { return t.task.InFlight() }
 
+// Engine is the engine that drives the task's context, or nil.
+func (t *CopyTask) Engine() *pe.Engine { return t.task.Engine() }
+
 // UserData returns what SetUserData stored since the task was allocated.
 func (t *CopyTask) UserData() any { return t.task.UserData() }
 

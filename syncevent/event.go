@@ -321,15 +321,15 @@ func (e *Event) Release() error {
 }
 
 // Close ends the event: its memory is given back, and exported descriptors go
-// void. It fails with ErrInUse while waits are under way or tasks hold it, and
-// with ErrClosed when it is closed already. Where the device refuses to let go
-// of the memory, the event stays open and Close may be tried again.
+// void. It fails with ErrInUse while waits are under way or tasks hold it. Where
+// the device refuses to let go of the memory, the event stays open and Close may
+// be tried again. Closing again does nothing.
 func (e *Event) Close() error {
 	for {
 		n := e.uses.Load()
 		switch {
 		case n < 0:
-			return fmt.Errorf("close %v: already: %w", e, ErrClosed)
+			return nil
 		case n >= oneHold:
 			return fmt.Errorf("close %v: %w by %d waits and tasks; end the waits and free the tasks first", e, ErrInUse, n/oneHold)
 		}

@@ -283,7 +283,7 @@ func TestClosed(t *testing.T) {
 	require.ErrorIs(t, e.Release(), ErrNotHeld)
 	require.NoError(t, e.Close())
 
-	require.ErrorIs(t, e.Close(), ErrClosed)
+	require.NoError(t, e.Close(), "again")
 	_, err = e.Get()
 	require.ErrorIs(t, err, ErrClosed)
 	require.ErrorIs(t, e.Set(1), ErrClosed)
@@ -403,7 +403,7 @@ func TestImportedEvent(t *testing.T) {
 		require.ErrorIs(t, r.Close(), ErrInUse)
 		require.NoError(t, r.Release())
 		require.NoError(t, r.Close())
-		require.ErrorIs(t, r.Close(), ErrClosed)
+		require.NoError(t, r.Close(), "again")
 	}
 	_, err = open(t, Config{}).Export()
 	require.ErrorIs(t, err, ErrLocal)

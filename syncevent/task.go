@@ -79,6 +79,9 @@ func (t *task) SubmitWith(_ pe.SubmitFlags) error {
 // InFlight reports whether the task is submitted and not completed.
 func (t *task) InFlight() bool { return t.task.InFlight() }
 
+// Engine is the engine that drives the task's context, or nil.
+func (t *task) Engine() *pe.Engine { return t.task.Engine() }
+
 // UserData returns what SetUserData stored since the task was allocated.
 func (t *task) UserData() any { return t.task.UserData() }
 
