@@ -36,9 +36,10 @@ func (j *job) Free() error {
 	return nil
 }
 
-func (j *job) InFlight() bool    { return j.task.InFlight() }
-func (j *job) UserData() any     { return j.task.UserData() }
-func (j *job) SetUserData(v any) { j.task.SetUserData(v) }
+func (j *job) InFlight() bool     { return j.task.InFlight() }
+func (j *job) Engine() *pe.Engine { return j.task.Engine() }
+func (j *job) UserData() any      { return j.task.UserData() }
+func (j *job) SetUserData(v any)  { j.task.SetUserData(v) }
 
 // lab is a context whose jobs end when they are told to, or at once.
 type lab struct {

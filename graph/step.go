@@ -90,8 +90,7 @@ func (s *taskStep[V, T]) check(t T) error {
 	if t == none {
 		return fmt.Errorf("%w: the function that allocates its task returned none, and no error", ErrInvalid)
 	}
-	owned, ok := any(t).(interface{ Engine() *pe.Engine })
-	if ok && owned.Engine() != s.inst.pool.graph.Engine() {
+	if t.Engine() != s.inst.pool.graph.Engine() {
 		return fmt.Errorf("%w: its pool is of a context that is not on the engine of the graph, and it was left allocated", ErrEngine)
 	}
 	return nil

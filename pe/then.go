@@ -11,6 +11,7 @@ type Submittable interface {
 	InFlight() bool
 	UserData() any
 	SetUserData(v any)
+	Engine() *Engine
 }
 
 // then is the user data of a task that has a callback of its own.
