@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/verbena-rdma/verbena/internal/registration"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -93,14 +94,10 @@ type memoryRegion struct {
 
 // RegMR implements [verbs.PD].
 func (p *protectionDomain) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
-	const op = "register memory"
-	if len(mem) == 0 {
-		return nil, fmt.Errorf("%s: it is empty: %w", op, verbs.ErrInvalid)
+	if err := registration.Check(uint64(len(mem)), access); err != nil {
+		return nil, err
 	}
-	if access&(verbs.AccessRemoteWrite|verbs.AccessRemoteAtomic) != 0 && access&verbs.AccessLocalWrite == 0 {
-		return nil, fmt.Errorf("%s: remote write or atomic access needs local write access too (IBTA 10.6.3.1): %w", op, verbs.ErrInvalid)
-	}
-	if err := p.use(op); err != nil {
+	if err := p.use("register memory"); err != nil {
 		return nil, err
 	}
 	start := unsafe.Pointer(unsafe.SliceData(mem))

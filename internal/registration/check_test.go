@@ -1,0 +1,38 @@
+package registration
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"go.uber.org/goleak"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestCheck(t *testing.T) {
+	for _, c := range []struct {
+		length uint64
+		access verbs.Access
+		want   string // empty: nothing is wrong
+	}{
+		{1, 0, ""},
+		{1 << 62, known, ""},
+		{1, verbs.AccessRemoteRead, ""},
+		{1, verbs.AccessRemoteWrite | verbs.AccessLocalWrite, ""},
+		{1, verbs.AccessRemoteAtomic | verbs.AccessLocalWrite, ""},
+		{0, 0, "empty"},
+		{1, verbs.AccessRemoteWrite, "needs local write"},
+		{1, verbs.AccessRemoteAtomic | verbs.AccessRemoteRead, "needs local write"},
+		{1, verbs.AccessLocalWrite | 1<<20, "access rights 0x100001"},
+	} {
+		err := Check(c.length, c.access)
+		if c.want == "" {
+			assert.NoError(t, err, "%+v", c)
+			continue
+		}
+		assert.ErrorIs(t, err, verbs.ErrInvalid, "%+v", c)
+		assert.ErrorContains(t, err, c.want)
+	}
+}
