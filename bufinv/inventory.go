@@ -55,12 +55,14 @@ func (i *Inventory) Available() int {
 	return free
 }
 
-// Close ends the inventory. It fails with ErrInUse while Bufs are out.
+// Close ends the inventory. It fails with ErrInUse while Bufs are out. Closing
+// again does nothing.
 func (i *Inventory) Close() error {
 	if i == nil {
 		return fmt.Errorf("close buffer inventory: %w: it is nil", ErrInvalid)
 	}
-	return i.s.close("buffer inventory")
+	_, err := i.s.close("buffer inventory")
+	return err
 }
 
 // Source makes a Buf of n bytes of m from the offset off on, all of them data:

@@ -92,12 +92,12 @@ func (p *Pool) Available() int {
 }
 
 // Close ends the pool and lets go of its Map. It fails with ErrInUse while
-// elements are out.
+// elements are out. Closing again does nothing.
 func (p *Pool) Close() error {
 	if p == nil || p.m == nil {
 		return fmt.Errorf("close buffer pool: %w: it was not made by NewPool", ErrInvalid)
 	}
-	if err := p.s.close("buffer pool"); err != nil {
+	if ended, err := p.s.close("buffer pool"); err != nil || !ended {
 		return err
 	}
 	if err := p.m.Release(); err != nil {

@@ -46,7 +46,9 @@ func TestPool(t *testing.T) {
 	require.NoError(t, b.Free())
 
 	require.NoError(t, p.Close())
-	require.ErrorIs(t, p.Close(), ErrClosed)
+	require.NoError(t, m.Hold())
+	require.NoError(t, p.Close(), "closing again")
+	require.NoError(t, m.Release(), "closing again lets go of nothing")
 	require.ErrorIs(t, p.Alloc().Err(), ErrClosed)
 }
 

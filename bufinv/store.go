@@ -88,15 +88,16 @@ func (s *store) count() (free, total int) {
 	return s.free, s.total
 }
 
-func (s *store) close(what string) error {
+// close reports whether it was this call that closed the store.
+func (s *store) close(what string) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return fmt.Errorf("close %s: already %w", what, ErrClosed)
+		return false, nil
 	}
 	if out := s.total - s.free; out > 0 {
-		return fmt.Errorf("close %s: %w: %d of %d are out; free them and the tasks that have them", what, ErrInUse, out, s.total)
+		return false, fmt.Errorf("close %s: %w: %d of %d are out; free them and the tasks that have them", what, ErrInUse, out, s.total)
 	}
 	s.closed = true
-	return nil
+	return true, nil
 }

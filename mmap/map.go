@@ -279,10 +279,14 @@ func (m *Map) Release() error {
 // Close ends all registrations, calls OnFree, and unmaps or unpins the memory.
 // It fails with ErrInUse while buffers hold the Map. Where a device refuses to
 // let go of the memory, the Map stays open and Close may be tried again.
-// On an imported Map it only ends its use here.
+// On an imported Map it only ends its use here. Closing again does nothing.
 func (m *Map) Close() error {
-	if err := m.end(); err != nil {
+	ended, err := m.end()
+	if err != nil {
 		return fmt.Errorf("close memory map: %w", err)
+	}
+	if !ended {
+		return nil
 	}
 	// Without the lock: OnFree may call methods of the Map.
 	if m.onFree != nil {
@@ -297,21 +301,22 @@ func (m *Map) Close() error {
 	return nil
 }
 
-func (m *Map) end() error {
+// end reports whether it was this call that closed the Map.
+func (m *Map) end() (bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed.Load() {
-		return ErrClosed
+		return false, nil
 	}
 	if err := m.lockUsers(); err != nil {
-		return err
+		return false, err
 	}
 	if !m.remote {
 		if err := m.deregister(func(registration) bool { return true }); err != nil {
 			m.unlock()
-			return err
+			return false, err
 		}
 	}
 	m.closed.Store(true)
-	return nil
+	return true, nil
 }

@@ -22,6 +22,8 @@
 // goroutine makes that: they must return promptly, must not call back into the
 // driver, and must not wait for a lock that is held around such a call.
 //
+// Closing anything again does nothing, and returns nil.
+//
 // # Memory
 //
 // Memory named by a work request belongs to the device from the moment the
