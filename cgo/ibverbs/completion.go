@@ -4,8 +4,7 @@ package ibverbs
 
 // #cgo noescape vb_poll_cq
 // #cgo nocallback vb_poll_cq
-// #cgo noescape vb_arm_cq
-// #cgo nocallback vb_arm_cq
+// #cgo nocallback vb_req_notify_cq
 // #cgo noescape vb_cq_events
 // #cgo nocallback vb_cq_events
 // #include "library.h"
@@ -14,7 +13,6 @@ import "C"
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -69,10 +67,9 @@ func (d *Device) CreateCQ(capacity int) (verbs.CQ, error) {
 		C.vb_destroy_comp_channel(channel)
 		return nil, failed("ibv_create_cq", fmt.Sprintf("%d entries on %s", capacity, d.info.Name), err)
 	}
-	n := min(capacity, pollBatch)
 	q := &completionQueue{
 		device: d, capacity: int(c.cqe), channel: channel, c: c, key: addressOf(c),
-		batch: unsafe.Slice((*C.struct_ibv_wc)(C.calloc(C.size_t(n), C.sizeof_struct_ibv_wc)), n),
+		batch: callocSlice[C.struct_ibv_wc](min(capacity, pollBatch)),
 	}
 	d.queues[q.key] = q
 	return q, nil
@@ -81,6 +78,11 @@ func (d *Device) CreateCQ(capacity int) (verbs.CQ, error) {
 func addressOf[T any](p *T) uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
 
 func (q *completionQueue) Capacity() int { return q.capacity }
+
+// String is for errors.
+func (q *completionQueue) String() string {
+	return fmt.Sprintf("the queue of %d entries on %s", q.capacity, q.device.info.Name)
+}
 
 func (q *completionQueue) closedError(op string) error {
 	return fmt.Errorf("%s completion queue of device %s: %w", op, q.device.info.Name, verbs.ErrClosed)
@@ -123,7 +125,7 @@ func (q *completionQueue) overrunError() error {
 }
 
 func (q *completionQueue) pollError(result int) error {
-	e := &Error{Verb: "ibv_poll_cq", Asked: fmt.Sprintf("the queue of %d entries on %s", q.capacity, q.device.info.Name)}
+	e := &Error{Verb: "ibv_poll_cq", Asked: q.String()}
 	if result < -1 {
 		e.Errno = syscall.Errno(-result)
 	}
@@ -166,7 +168,7 @@ func (q *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 		return false, nil
 	}
 	if q.stop == nil {
-		stop, err := watch(q.channel.fd, "completion events of "+q.device.info.Name, q.event)
+		stop, err := watch(int(q.channel.fd), "completion events of "+q.device.info.Name, q.event)
 		if err != nil {
 			return false, fmt.Errorf("arm completion queue: %w", err)
 		}
@@ -178,15 +180,20 @@ func (q *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	}
 	// Before the call: the event may come before it returns.
 	q.armed.Store(true)
-	got := int(C.vb_arm_cq(q.c, solicited, C.int(len(q.batch)), &q.batch[0]))
-	if got > 0 {
+	if errno := C.vb_req_notify_cq(q.c, solicited); errno != 0 {
+		q.armed.Store(false)
+		return false, refused("ibv_req_notify_cq", q.String(), errno)
+	}
+	// A completion that came before the request is not notified: it is looked
+	// for afterwards (ibv_get_cq_event(3)).
+	switch got := int(C.vb_poll_cq(q.c, C.int(len(q.batch)), &q.batch[0])); {
+	case got < 0:
+		q.armed.Store(false)
+		return false, q.pollError(got)
+	case got > 0:
 		q.armed.Store(false)
 		q.hold(got)
 		return false, nil
-	}
-	if got < 0 {
-		q.armed.Store(false)
-		return false, refused("ibv_req_notify_cq", fmt.Sprintf("the queue of %d entries on %s", q.capacity, q.device.info.Name), C.int(-got))
 	}
 	return true, nil
 }
@@ -252,12 +259,14 @@ func (q *completionQueue) forget(qpn uint32) {
 	if q.c == nil {
 		return
 	}
-	for range q.capacity {
+	// Other queue pairs may go on: there were not more of this one.
+	for left := q.capacity; left > 0; {
 		got := int(C.vb_poll_cq(q.c, C.int(len(q.batch)), &q.batch[0]))
 		if got <= 0 {
 			break
 		}
 		q.hold(got)
+		left -= got
 	}
 	q.held = slices.DeleteFunc(q.held, func(wc verbs.WC) bool { return wc.QPN == qpn })
 }
@@ -270,23 +279,36 @@ func (q *completionQueue) Close() error {
 	if q.c == nil {
 		return nil
 	}
-	d.mu.Lock()
-	if q.refs > 0 {
-		defer d.mu.Unlock()
-		return fmt.Errorf("close completion queue: %d queue pairs use it: %w", q.refs, verbs.ErrInUse)
+	if err := d.remove(q); err != nil {
+		return err
 	}
-	delete(d.queues, q.key)
-	d.mu.Unlock()
 	if q.stop != nil {
 		q.stop()
 		q.stop = nil
 	}
-	asked := fmt.Sprintf("the queue of %d entries on %s", q.capacity, d.info.Name)
-	err := errors.Join(
-		refused("ibv_destroy_cq", asked, C.vb_destroy_cq(q.c)),
-		refused("ibv_destroy_comp_channel", asked, C.vb_destroy_comp_channel(q.channel)),
-	)
+	if err := refused("ibv_destroy_cq", q.String(), C.vb_destroy_cq(q.c)); err != nil {
+		d.add(q) // it can be tried again
+		return err
+	}
+	err := refused("ibv_destroy_comp_channel", q.String(), C.vb_destroy_comp_channel(q.channel))
 	C.free(unsafe.Pointer(&q.batch[0]))
 	q.c, q.channel, q.batch, q.held = nil, nil, nil, nil
 	return err
+}
+
+func (d *Device) add(q *completionQueue) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.queues[q.key] = q
+}
+
+// remove takes a queue that nothing uses off the device.
+func (d *Device) remove(q *completionQueue) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if q.refs > 0 {
+		return fmt.Errorf("close completion queue: %d queue pairs use it: %w", q.refs, verbs.ErrInUse)
+	}
+	delete(d.queues, q.key)
+	return nil
 }

@@ -30,6 +30,8 @@ type Device struct {
 
 	// Address handles are not destroyed while a post that names them runs.
 	handles sync.RWMutex
+	// Numbers of queue pairs are not given out while one is being taken back.
+	numbers sync.RWMutex
 
 	mu      sync.Mutex
 	ctx     *C.struct_ibv_context // nil when closed
@@ -283,8 +285,9 @@ func interfaceName(index C.uint32_t) string {
 // slash.
 func (d *Device) Counters() ([]verbs.Counter, error) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.ctx == nil {
+	closed := d.ctx == nil
+	d.mu.Unlock()
+	if closed {
 		return nil, d.closedError("read counters")
 	}
 	list := readCounters(nil, filepath.Join(d.sysfs, "hw_counters"), "")

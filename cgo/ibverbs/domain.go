@@ -8,6 +8,8 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"runtime"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -84,12 +86,15 @@ func (p *protectionDomain) Close() error {
 
 type memoryRegion struct {
 	pd     *protectionDomain
-	c      *C.struct_ibv_mr // nil when closed; guarded by the device's lock
 	addr   uint64
 	length uint64
 	access verbs.Access
 	lkey   uint32
 	rkey   uint32
+
+	// A lock of its own: to let go of much memory takes long.
+	mu sync.Mutex
+	c  *C.struct_ibv_mr // nil when closed
 }
 
 // RegMR implements [verbs.PD].
@@ -100,20 +105,21 @@ func (p *protectionDomain) RegMR(mem []byte, access verbs.Access) (verbs.MR, err
 	if err := p.use("register memory"); err != nil {
 		return nil, err
 	}
-	start := unsafe.Pointer(unsafe.SliceData(mem))
-	c, err := C.vb_reg_mr(p.c, start, C.size_t(len(mem)), accessFlags(access))
+	start := uintptr(unsafe.Pointer(unsafe.SliceData(mem)))
+	c, err := C.vb_reg_mr(p.c, C.uintptr_t(start), C.size_t(len(mem)), accessFlags(access))
+	runtime.KeepAlive(mem)
 	if c == nil {
 		p.release()
 		return nil, p.notRegistered(start, len(mem), err)
 	}
 	return &memoryRegion{
-		pd: p, c: c, addr: uint64(uintptr(start)), length: uint64(len(mem)), access: access,
+		pd: p, c: c, addr: uint64(start), length: uint64(len(mem)), access: access,
 		lkey: uint32(c.lkey), rkey: uint32(c.rkey),
 	}, nil
 }
 
-func (p *protectionDomain) notRegistered(start unsafe.Pointer, n int, err error) error {
-	e := &Error{Verb: "ibv_reg_mr", Asked: fmt.Sprintf("%d bytes at %#x on %s", n, uintptr(start), p.device.info.Name)}
+func (p *protectionDomain) notRegistered(start uintptr, n int, err error) error {
+	e := &Error{Verb: "ibv_reg_mr", Asked: fmt.Sprintf("%d bytes at %#x on %s", n, start, p.device.info.Name)}
 	e.Errno, _ = errors.AsType[syscall.Errno](err)
 	e.Kind, e.Detail = kindOf(e.Errno), hintFor(e.Errno)
 	switch e.Errno {
@@ -135,17 +141,16 @@ func (m *memoryRegion) LKey() uint32         { return m.lkey }
 func (m *memoryRegion) RKey() uint32         { return m.rkey }
 
 func (m *memoryRegion) Close() error {
-	d := m.pd.device
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.c == nil {
 		return nil
 	}
-	asked := fmt.Sprintf("the region of %d bytes at %#x on %s", m.length, m.addr, d.info.Name)
+	asked := fmt.Sprintf("the region of %d bytes at %#x on %s", m.length, m.addr, m.pd.device.info.Name)
 	if err := refused("ibv_dereg_mr", asked, C.vb_dereg_mr(m.c)); err != nil {
 		return err
 	}
 	m.c = nil
-	m.pd.refs--
+	m.pd.release()
 	return nil
 }

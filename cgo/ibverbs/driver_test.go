@@ -193,6 +193,32 @@ func TestGuestRegister(t *testing.T) {
 	assert.NotZero(t, m.mr.RKey())
 }
 
+// Memory of the program's can lie in an object with pointers in it, which cgo
+// would not take: it must only be pinned.
+func TestGuestRegisterField(t *testing.T) {
+	d := openAdapter(t)
+	type session struct {
+		next *session
+		buf  [4096]byte
+	}
+	s := &session{next: new(session)}
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	pinner.Pin(s)
+	for _, mem := range [][]byte{s.buf[:], registered.buf[:]} {
+		mr, err := d.DefaultPD().RegMR(mem, allAccess)
+		require.NoError(t, err)
+		assert.Equal(t, addressOf(mem), mr.Addr())
+		require.NoError(t, mr.Close())
+	}
+	registered.next = s.next
+}
+
+var registered struct {
+	next any
+	buf  [100]byte
+}
+
 // What is opened and closed leaves nothing behind.
 func TestGuestCycles(t *testing.T) {
 	requireGuest(t)

@@ -18,8 +18,8 @@ import (
 
 // watch calls ready on a goroutine of its own whenever the file, which belongs to
 // libibverbs, can be read. It returns what ends that: closed, the goroutine gone.
-func watch(fd C.int, name string, ready func()) (stop func(), err error) {
-	if err := unix.SetNonblock(int(fd), true); err != nil {
+func watch(fd int, name string, ready func()) (stop func(), err error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, fmt.Errorf("make the %s not block: %w", name, err)
 	}
 	// libibverbs closes the original.
@@ -53,19 +53,31 @@ type events struct {
 	mu       sync.Mutex
 	next     int
 	handlers map[int]func(verbs.Event)
+	fatal    bool // EventDeviceFatal has been told
 }
 
-func (e *events) start(d *Device) (err error) {
+func (e *events) start(d *Device) error {
 	e.handlers = make(map[int]func(verbs.Event))
 	ctx := d.ctx
-	e.stop, err = watch(ctx.async_fd, "events of "+d.info.Name, func() {
+	stop, err := watch(int(ctx.async_fd), "events of "+d.info.Name, func() {
 		for d.takeEvent(ctx) {
 		}
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	removal := watchRemoval(C.GoString(&ctx.device.dev_name[0]), func() {
+		e.tell(verbs.Event{Type: verbs.EventDeviceFatal})
+	})
+	e.stop = func() {
+		removal()
+		stop()
+	}
+	return nil
 }
 
-// SubscribeEvents implements [verbs.Device].
+// SubscribeEvents implements [verbs.Device]. Of a device that has failed or been
+// removed, handle is told inside the call.
 func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
 	e := &d.events
 	e.mu.Lock()
@@ -73,6 +85,9 @@ func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
 	id := e.next
 	e.next++
 	e.handlers[id] = handle
+	if e.fatal {
+		handle(verbs.Event{Type: verbs.EventDeviceFatal})
+	}
 	return func() {
 		// Events are told under the lock: none is being told once it is held.
 		e.mu.Lock()
@@ -81,7 +96,16 @@ func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
 	}
 }
 
-var eventTypes = map[C.int32_t]verbs.EventType{
+// rawEvent is an event as libibverbs has it. What its type does not concern is
+// zero.
+type rawEvent struct {
+	kind   int32 // IBV_EVENT_...
+	port   int
+	qpn    uint32
+	object uint64 // the address of a completion queue or shared receive queue
+}
+
+var eventTypes = map[int32]verbs.EventType{
 	C.IBV_EVENT_CQ_ERR:              verbs.EventCQError,
 	C.IBV_EVENT_QP_FATAL:            verbs.EventQPFatal,
 	C.IBV_EVENT_QP_REQ_ERR:          verbs.EventQPRequestError,
@@ -105,30 +129,45 @@ func (d *Device) takeEvent(ctx *C.struct_ibv_context) bool {
 		return syscall.Errno(errno) == syscall.EINTR
 	}
 	defer C.vb_ack_async_event(&raw)
-	known, ok := eventTypes[event._type]
-	if !ok {
-		return true
+	if e, ok := d.translate(rawEvent{int32(event._type), int(event.port), uint32(event.qpn), uint64(event.object)}); ok {
+		d.events.tell(e)
 	}
-	e := verbs.Event{Type: known, QPN: uint32(event.qpn), Port: int(event.port)}
-	switch known {
+	return true
+}
+
+// translate makes an event of libibverbs' one of package verbs, which does not
+// have them all.
+func (d *Device) translate(from rawEvent) (e verbs.Event, ok bool) {
+	if e.Type, ok = eventTypes[from.kind]; !ok {
+		return e, false
+	}
+	e.QPN, e.Port = from.qpn, from.port
+	switch e.Type {
 	case verbs.EventCQError:
-		if cq := d.overrun(uint64(event.object)); cq != nil {
+		if cq := d.overrun(from.object); cq != nil {
 			e.CQ = cq
 		}
 	case verbs.EventSRQError, verbs.EventSRQLimitReached:
 		d.mu.Lock()
-		if srq := d.shared[uint64(event.object)]; srq != nil {
+		defer d.mu.Unlock()
+		if srq := d.shared[from.object]; srq != nil {
 			e.SRQ = srq
 		}
-		d.mu.Unlock()
 	}
-	d.events.tell(e)
-	return true
+	return e, true
 }
 
+// tell tells everybody, of the end of the device only once: both the driver in
+// the kernel and the kernel itself may announce it.
 func (e *events) tell(event verbs.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if event.Type == verbs.EventDeviceFatal {
+		if e.fatal {
+			return
+		}
+		e.fatal = true
+	}
 	for _, handle := range e.handlers {
 		handle(event)
 	}

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "library.h"
@@ -15,11 +16,19 @@ static struct {
 
 const char *vb_load(void)
 {
-	static char message[256];
-	void *handle = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_GLOBAL);
+	static char message[512];
+	void *handle;
 
-	if (!handle)
-		return dlerror();
+	// What is left of a device that the kernel has taken away can be destroyed
+	// then (libibverbs reads this when it is first used, and otherwise refuses
+	// with EIO for ever). Programs that are started from here do not see it.
+	setenv("RDMAV_ALLOW_DISASSOC_DESTROY", "1", 0);
+	handle = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_GLOBAL);
+	if (!handle) {
+		// dlerror's own text goes with the thread, and Go may change threads.
+		snprintf(message, sizeof message, "%s", dlerror());
+		return message;
+	}
 #define VB_RESOLVE(name, symbol, version, result, parameters) \
 	*(void **)&lib.name = dlvsym(handle, symbol, version); \
 	if (!lib.name) { \
@@ -69,9 +78,9 @@ ssize_t vb_query_gid_table(struct ibv_context *ctx, struct ibv_gid_entry *entrie
 struct ibv_pd *vb_alloc_pd(struct ibv_context *ctx) { return lib.alloc_pd(ctx); }
 int vb_dealloc_pd(struct ibv_pd *pd) { return errno_of(lib.dealloc_pd(pd)); }
 
-struct ibv_mr *vb_reg_mr(struct ibv_pd *pd, void *addr, size_t length, unsigned int access)
+struct ibv_mr *vb_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t length, unsigned int access)
 {
-	return lib.reg_mr(pd, addr, length, (uintptr_t)addr, access);
+	return lib.reg_mr(pd, (void *)addr, length, addr, access);
 }
 
 int vb_dereg_mr(struct ibv_mr *mr) { return errno_of(lib.dereg_mr(mr)); }
@@ -89,16 +98,7 @@ struct ibv_cq *vb_create_cq(struct ibv_context *ctx, int entries, struct ibv_com
 int vb_destroy_cq(struct ibv_cq *cq) { return errno_of(lib.destroy_cq(cq)); }
 int vb_poll_cq(struct ibv_cq *cq, int max, struct ibv_wc *wc) { return ibv_poll_cq(cq, max, wc); }
 
-// A completion that came before the request is not notified: it is looked for
-// afterwards (ibv_get_cq_event(3)).
-int vb_arm_cq(struct ibv_cq *cq, int solicited, int max, struct ibv_wc *wc)
-{
-	int err = errno_of(ibv_req_notify_cq(cq, solicited));
-
-	if (err)
-		return -err;
-	return ibv_poll_cq(cq, max, wc);
-}
+int vb_req_notify_cq(struct ibv_cq *cq, int solicited) { return errno_of(ibv_req_notify_cq(cq, solicited)); }
 
 struct ibv_srq *vb_create_srq(struct ibv_pd *pd, uint32_t receives, uint32_t entries)
 {

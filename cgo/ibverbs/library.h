@@ -55,7 +55,9 @@ ssize_t vb_query_gid_table(struct ibv_context *ctx, struct ibv_gid_entry *entrie
 
 struct ibv_pd *vb_alloc_pd(struct ibv_context *ctx);
 int vb_dealloc_pd(struct ibv_pd *pd);
-struct ibv_mr *vb_reg_mr(struct ibv_pd *pd, void *addr, size_t length, unsigned int access);
+// The address is a number here: of a pointer, cgo would check all of the object
+// that it lies in.
+struct ibv_mr *vb_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t length, unsigned int access);
 int vb_dereg_mr(struct ibv_mr *mr);
 struct ibv_ah *vb_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr);
 int vb_destroy_ah(struct ibv_ah *ah);
@@ -65,7 +67,7 @@ int vb_destroy_comp_channel(struct ibv_comp_channel *channel);
 struct ibv_cq *vb_create_cq(struct ibv_context *ctx, int entries, struct ibv_comp_channel *channel);
 int vb_destroy_cq(struct ibv_cq *cq);
 int vb_poll_cq(struct ibv_cq *cq, int max, struct ibv_wc *wc);
-int vb_arm_cq(struct ibv_cq *cq, int solicited, int max, struct ibv_wc *wc);
+int vb_req_notify_cq(struct ibv_cq *cq, int solicited);
 
 struct ibv_srq *vb_create_srq(struct ibv_pd *pd, uint32_t receives, uint32_t entries);
 int vb_limit_srq(struct ibv_srq *srq, uint32_t limit);

@@ -61,8 +61,8 @@ func (q *queuePair) unfit(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 		value, most int
 	}{
 		{verbs.QPAttrPKeyIndex, a.PKeyIndex, 0xffff}, {verbs.QPAttrPort, a.Port, 0xff},
-		{verbs.QPAttrMaxInitReadAtomic, a.MaxInitReadAtomic, q.pd.device.attr.MaxInitReadAtomic},
-		{verbs.QPAttrMaxDestReadAtomic, a.MaxDestReadAtomic, q.pd.device.attr.MaxQPReadAtomic},
+		{verbs.QPAttrMaxInitReadAtomic, a.MaxInitReadAtomic, min(q.pd.device.attr.MaxInitReadAtomic, 0xff)},
+		{verbs.QPAttrMaxDestReadAtomic, a.MaxDestReadAtomic, min(q.pd.device.attr.MaxQPReadAtomic, 0xff)},
 	} {
 		if mask&f.mask != 0 && (f.value < 0 || f.value > f.most) {
 			return fmt.Errorf("attribute %s is %d, it must be from 0 to %d", transition.Name(f.mask), f.value, f.most)

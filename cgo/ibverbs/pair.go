@@ -55,7 +55,9 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 		max_send_sge: C.uint32_t(q.init.MaxSendSGE), max_recv_sge: C.uint32_t(q.init.MaxRecvSGE),
 		max_inline_data: C.uint32_t(q.init.MaxInline),
 	}
+	d.numbers.RLock()
 	pair, err := C.vb_create_qp(p.c, &c)
+	d.numbers.RUnlock()
 	if pair == nil {
 		q.release()
 		return nil, failed("ibv_create_qp", fmt.Sprintf("%v with %d sends of %d entries, %d receives of %d entries, %d bytes inline on %s",
@@ -163,16 +165,28 @@ func (q *queuePair) Close() error {
 	if q.c == nil {
 		return nil
 	}
-	if err := refused("ibv_destroy_qp", fmt.Sprintf("queue pair %#x of %s", q.num, q.pd.device.info.Name), C.vb_destroy_qp(q.c)); err != nil {
+	if err := q.destroy(); err != nil {
 		return err
 	}
 	q.c = nil
 	q.sends.free()
 	q.recvs.free()
+	q.release()
+	return nil
+}
+
+// destroy ends the queue pair and its completions. Nothing new gets its number
+// meanwhile, whose completions would go as well.
+func (q *queuePair) destroy() error {
+	d := q.pd.device
+	d.numbers.Lock()
+	defer d.numbers.Unlock()
+	if err := refused("ibv_destroy_qp", fmt.Sprintf("queue pair %#x of %s", q.num, d.info.Name), C.vb_destroy_qp(q.c)); err != nil {
+		return err
+	}
 	q.sendCQ.forget(q.num)
 	if q.recvCQ != q.sendCQ {
 		q.recvCQ.forget(q.num)
 	}
-	q.release()
 	return nil
 }

@@ -10,6 +10,7 @@ package ibverbs
 // #cgo nocallback vb_post_srq_recv
 // #include "library.h"
 // #include <stdlib.h>
+// #include <string.h>
 import "C"
 
 import (
@@ -35,9 +36,14 @@ type sends struct {
 	maxSGE int
 }
 
+// callocSlice returns zeroed C memory. Like the allocator of Go, it does not
+// return when there is none: these are a few kilobytes.
 func callocSlice[T any](n int) []T {
 	var t T
-	return unsafe.Slice((*T)(C.calloc(C.size_t(n), C.size_t(unsafe.Sizeof(t)))), n)
+	size := C.size_t(n) * C.size_t(unsafe.Sizeof(t))
+	p := C.malloc(size)
+	C.memset(p, 0, size)
+	return unsafe.Slice((*T)(p), n)
 }
 
 // entriesFor is the room for the entries of n requests.

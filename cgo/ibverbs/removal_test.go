@@ -29,14 +29,21 @@ func large(a, b *end) verbs.SendWR {
 }
 
 // The kernel's rxe has no way to take a device from a program: to delete it
-// waits until the program closes it, and what is under way goes on.
+// waits until the program closes it, and what is under way goes on. The program is
+// told that it should.
 func TestDeleted(t *testing.T) {
 	requireGuest(t)
 	var ended <-chan error
 	t.Run("transfer", func(t *testing.T) {
-		a, b := pair(t, openAdapter(t), openSoft(t, soft.Faults{}), config{})
+		adapter := openAdapter(t)
+		a, b := pair(t, adapter, openSoft(t, soft.Faults{}), config{})
+		told := events(t, adapter)
 		a.send(large(a, b), large(a, b))
 		ended = begin(t, "rdma", "link", "delete", "rxe0")
+		awaitEvent(t, told, verbs.EventDeviceFatal)
+		late := events(t, adapter)
+		require.Len(t, late, 1)
+		assert.Equal(t, verbs.Event{Type: verbs.EventDeviceFatal}, <-late)
 		for range 20 {
 			a.send(large(a, b))
 			require.Equal(t, verbs.StatusSuccess, a.await(b).Status)
@@ -48,9 +55,8 @@ func TestDeleted(t *testing.T) {
 	require.ErrorIs(t, err, verbs.ErrNoDevice)
 }
 
-// The interface goes in the middle of a transfer: what is under way fails, and
-// all can be closed. The kernel (6.1) tells no event, since a port without an
-// interface cannot be queried any more.
+// The interface goes in the middle of a transfer: what is under way fails, the
+// program is told, and all can be closed.
 func TestUnplugged(t *testing.T) {
 	requireGuest(t)
 	var ended <-chan error
@@ -59,6 +65,7 @@ func TestUnplugged(t *testing.T) {
 		a, b := pair(t, adapter, openSoft(t, soft.Faults{}), config{modify: func(a *verbs.QPAttr) { a.RetryCount = 1 }})
 		a.send(large(a, b), large(a, b))
 		require.Equal(t, verbs.StatusSuccess, a.await(b).Status)
+		told := events(t, adapter)
 		ended = begin(t, "/bin/ip", "link", "delete", "v0")
 		for {
 			a.send(large(a, b))
@@ -68,6 +75,7 @@ func TestUnplugged(t *testing.T) {
 				break
 			}
 		}
+		awaitEvent(t, told, verbs.EventDeviceFatal)
 	})
 	require.NoError(t, wait(t, ended, "the end of the interface"))
 	_, err := ibverbs.Driver{}.Open("rxe0")

@@ -46,9 +46,7 @@ func (p *protectionDomain) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
 		return nil, failed("ibv_create_srq", fmt.Sprintf("%d receives of %d entries on %s", init.MaxWR, entries, d.info.Name), err)
 	}
 	s := &sharedReceiveQueue{pd: p, c: c, key: addressOf(c), maxWR: init.MaxWR, posts: newReceives(init.MaxWR, entries)}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.shared[s.key] = s
+	d.addShared(s)
 	return s, nil
 }
 
@@ -84,16 +82,32 @@ func (s *sharedReceiveQueue) Close() error {
 	if s.c == nil {
 		return nil
 	}
-	d.mu.Lock()
-	if s.refs > 0 {
-		defer d.mu.Unlock()
-		return fmt.Errorf("close shared receive queue: %d queue pairs use it: %w", s.refs, verbs.ErrInUse)
+	if err := d.removeShared(s); err != nil {
+		return err
 	}
-	delete(d.shared, s.key)
-	d.mu.Unlock()
-	err := refused("ibv_destroy_srq", "a shared receive queue of "+d.info.Name, C.vb_destroy_srq(s.c))
+	if err := refused("ibv_destroy_srq", "a shared receive queue of "+d.info.Name, C.vb_destroy_srq(s.c)); err != nil {
+		d.addShared(s) // it can be tried again
+		return err
+	}
 	s.c = nil
 	s.posts.free()
 	s.pd.release()
-	return err
+	return nil
+}
+
+func (d *Device) addShared(s *sharedReceiveQueue) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.shared[s.key] = s
+}
+
+// removeShared takes a queue that nothing uses off the device.
+func (d *Device) removeShared(s *sharedReceiveQueue) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if s.refs > 0 {
+		return fmt.Errorf("close shared receive queue: %d queue pairs use it: %w", s.refs, verbs.ErrInUse)
+	}
+	delete(d.shared, s.key)
+	return nil
 }
