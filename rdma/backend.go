@@ -230,7 +230,7 @@ func (c *Context) complete(wc *verbs.WC) int {
 // breakDown ends a context whose completion queue fails.
 func (c *Context) breakDown(err error) {
 	c.broken = true
-	c.Fail(fmt.Errorf("rdma: %w: completion queue of context %q on %s: %w", ErrDevice, c.set.Name, c.dev.Name(), err))
+	c.failWith(fmt.Errorf("rdma: %w: completion queue of context %q on %s: %w", ErrDevice, c.set.Name, c.dev.Name(), err))
 }
 
 // judge draws the consequences of connections that changed.

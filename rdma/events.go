@@ -71,8 +71,18 @@ func (c *Context) handleAlert(ev verbs.Event) int {
 	default:
 		return 0
 	}
-	c.Fail(fmt.Errorf("rdma: %w: %s reports for context %q: %v", ErrDevice, c.dev.Name(), c.set.Name, ev.Type))
+	c.failWith(fmt.Errorf("rdma: %w: %s reports for context %q: %v", ErrDevice, c.dev.Name(), c.set.Name, ev.Type))
 	return 1
+}
+
+// failWith ends the context and its connections, all for one reason.
+func (c *Context) failWith(err error) {
+	for _, conn := range c.slots {
+		if conn != nil {
+			conn.fail(err)
+		}
+	}
+	c.Fail(err)
 }
 
 // inspect asks every queue pair for its state, where events were lost.

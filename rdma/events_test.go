@@ -72,12 +72,21 @@ func TestEventsThatEndTheContext(t *testing.T) {
 			_, err := engine.Progress()
 			require.NoError(t, err)
 			require.Equal(t, pe.Running, c.State())
+			var told []error
+			c.OnConnection(func(_ *Connection, state ConnectionState, err error) {
+				if state == Failed {
+					told = append(told, err)
+				}
+			})
 			c.alert(event(c, conn))
 			for c.State() == pe.Running {
 				_, err := engine.Progress()
 				require.NoError(t, err)
 			}
 			assert.ErrorIs(t, c.Err(), ErrDevice)
+			assert.ErrorIs(t, conn.Err(), ErrDevice)
+			require.Len(t, told, 1)
+			assert.ErrorIs(t, told[0], ErrDevice)
 		})
 	}
 }
@@ -118,6 +127,7 @@ func TestBrokenCompletionQueue(t *testing.T) {
 	require.Len(t, errs, 4)
 	assert.ErrorIs(t, errs[0], ErrFlushed)
 	assert.ErrorIs(t, c.Err(), verbs.ErrOverrun)
+	assert.ErrorIs(t, conn.Err(), verbs.ErrOverrun)
 	require.NoError(t, engine.Close())
 	require.NoError(t, dev.Close())
 }

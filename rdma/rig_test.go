@@ -39,8 +39,24 @@ type rig struct {
 	a, b   *side
 }
 
-// newRig makes two contexts on two devices, all but started.
+// newRig makes two contexts on two software devices, all but started.
 func newRig(t *testing.T, a, b rdma.Config) *rig {
+	return newRigOn(t, openSoft(t), openSoft(t), a, b)
+}
+
+func openSoft(t *testing.T) verbs.Device {
+	t.Helper()
+	return closed(t, must(soft.Open(soft.Config{})))
+}
+
+// closed has the device closed at the end of the test.
+func closed[D verbs.Device](t *testing.T, dev D) D {
+	t.Cleanup(func() { require.NoError(t, dev.Close(), "something of the device leaked") })
+	return dev
+}
+
+// newRigOn makes them on two open devices.
+func newRigOn(t *testing.T, onA, onB verbs.Device, a, b rdma.Config) *rig {
 	t.Helper()
 	engine, err := pe.New(pe.Config{})
 	require.NoError(t, err)
@@ -48,20 +64,18 @@ func newRig(t *testing.T, a, b rdma.Config) *rig {
 	// Runs after the cleanups of the sides.
 	t.Cleanup(func() { require.NoError(t, engine.Close()) })
 	a.Name, b.Name = "a", "b"
-	r.a, r.b = r.side(a), r.side(b)
+	r.a, r.b = r.side(onA, a), r.side(onB, b)
 	r.a.peer, r.b.peer = r.imported(r.b, r.a), r.imported(r.a, r.b)
 	return r
 }
 
-func (r *rig) side(cfg rdma.Config) *side {
+func (r *rig) side(dev verbs.Device, cfg rdma.Config) *side {
 	t := r.t
-	s := &side{t: t}
-	dev, err := soft.Open(soft.Config{})
-	require.NoError(t, err)
-	s.dev = dev
+	s := &side{t: t, dev: dev}
 	if cfg.Permissions == 0 {
 		cfg.Permissions = everything
 	}
+	var err error
 	s.ctx, err = rdma.New(dev, cfg)
 	require.NoError(t, err)
 	s.mem, err = mmap.Alloc(dev, memorySize, everything)
@@ -83,7 +97,6 @@ func (r *rig) side(cfg rdma.Config) *side {
 			require.NoError(t, s.peer.Close())
 		}
 		require.NoError(t, s.mem.Close())
-		require.NoError(t, dev.Close(), "something of the device leaked")
 	})
 	return s
 }

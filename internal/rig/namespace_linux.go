@@ -1,0 +1,33 @@
+package rig
+
+import (
+	"fmt"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// InNamespace is for tests that run in the guest: do runs in the network namespace
+// of that name, such as s. Sockets stay in the namespace that they were made in.
+func InNamespace(name string, do func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		// Not unlocked: the thread, spoilt, ends with the goroutine.
+		runtime.LockOSThread()
+		if err := enter(name); err != nil {
+			result <- fmt.Errorf("enter the network namespace %s: %w", name, err)
+			return
+		}
+		result <- do()
+	}()
+	return <-result
+}
+
+func enter(name string) error {
+	fd, err := unix.Open("/run/netns/"+name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Setns(fd, unix.CLONE_NEWNET)
+}

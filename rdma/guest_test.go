@@ -1,0 +1,431 @@
+//go:build linux && cgo && verbs
+
+package rdma_test
+
+import (
+	"errors"
+	"math"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/cgo/ibverbs"
+	guest "github.com/verbena-rdma/verbena/internal/rig"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// requireGuest skips tests that TestRig of cgo/ibverbs runs in its guest.
+func requireGuest(t *testing.T) {
+	t.Helper()
+	if os.Getenv("VERBENA_GUEST") == "" {
+		t.Skip("runs in the guest of TestRig of cgo/ibverbs")
+	}
+}
+
+func openAdapter(t *testing.T) verbs.Device {
+	t.Helper()
+	requireGuest(t)
+	return closed(t, must(ibverbs.Driver{}.Open("rxe0")))
+}
+
+// openFarSoft opens a software device at the other end of the cable of rxe0.
+func openFarSoft(t *testing.T) verbs.Device {
+	t.Helper()
+	requireGuest(t)
+	var d *soft.Device
+	require.NoError(t, guest.InNamespace("s", func() (err error) {
+		d, err = soft.Open(soft.Config{Interface: "v1"})
+		return err
+	}))
+	return closed(t, d)
+}
+
+// couples are the ways that the two ends of a connection can be on.
+var couples = []struct {
+	name string
+	a, b func(*testing.T) verbs.Device
+}{
+	{"rxe to rxe", openAdapter, openAdapter},
+	{"rxe to soft", openAdapter, openFarSoft},
+	{"soft to rxe", openFarSoft, openAdapter},
+	{"soft to soft", openFarSoft, openFarSoft},
+}
+
+// ending is how the task of an attempt ended.
+type ending struct {
+	count int
+	err   error
+}
+
+func into[T rdma.Task](t *testing.T, e *ending) (done func(T), failed func(T, error)) {
+	done = func(task T) {
+		e.count++
+		assert.NoError(t, task.Free())
+	}
+	failed = func(task T, err error) {
+		e.err = err
+		done(task)
+	}
+	return done, failed
+}
+
+// attempt is an operation: it makes a pool for one task at a, and returns what
+// submits it, to n bytes of b's memory if it takes such.
+type attempt struct {
+	name      string
+	oneSided  bool // it names memory of the peer
+	needsRecv bool
+	prepare   func(r *rig, e *ending) (submit func(m *mmap.Map, off, n int))
+}
+
+var attempts = []attempt{
+	{"write", true, false, func(r *rig, e *ending) func(*mmap.Map, int, int) {
+		done, failed := into[*rdma.WriteTask](r.t, e)
+		pool := must(r.a.ctx.WritePool(1, done, failed))
+		return func(m *mmap.Map, off, n int) {
+			task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, n), r.a.bufs.Target(m, off, n)))
+			require.NoError(r.t, task.Submit())
+		}
+	}},
+	{"write with immediate", true, true, func(r *rig, e *ending) func(*mmap.Map, int, int) {
+		done, failed := into[*rdma.WriteImmTask](r.t, e)
+		pool := must(r.a.ctx.WriteImmPool(1, done, failed))
+		return func(m *mmap.Map, off, n int) {
+			task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, n), r.a.bufs.Target(m, off, n), 1))
+			require.NoError(r.t, task.Submit())
+		}
+	}},
+	{"read", true, false, func(r *rig, e *ending) func(*mmap.Map, int, int) {
+		done, failed := into[*rdma.ReadTask](r.t, e)
+		pool := must(r.a.ctx.ReadPool(1, done, failed))
+		return func(m *mmap.Map, off, n int) {
+			task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(m, off, n), r.a.bufs.Target(r.a.mem, 0, n)))
+			require.NoError(r.t, task.Submit())
+		}
+	}},
+	{"compare-and-swap", true, false, func(r *rig, e *ending) func(*mmap.Map, int, int) {
+		done, failed := into[*rdma.CompareSwapTask](r.t, e)
+		pool := must(r.a.ctx.CompareSwapPool(1, done, failed))
+		return func(m *mmap.Map, off, _ int) {
+			task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Target(m, off, 8), nil, 0, 1))
+			require.NoError(r.t, task.Submit())
+		}
+	}},
+	{"fetch-and-add", true, false, func(r *rig, e *ending) func(*mmap.Map, int, int) {
+		done, failed := into[*rdma.FetchAddTask](r.t, e)
+		pool := must(r.a.ctx.FetchAddPool(1, done, failed))
+		return func(m *mmap.Map, off, _ int) {
+			task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Target(m, off, 8), nil, 1))
+			require.NoError(r.t, task.Submit())
+		}
+	}},
+	{"send", false, true, func(r *rig, e *ending) func(*mmap.Map, int, int) {
+		done, failed := into[*rdma.SendTask](r.t, e)
+		pool := must(r.a.ctx.SendPool(1, done, failed))
+		return func(_ *mmap.Map, _, n int) {
+			require.NoError(r.t, must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, n))).Submit())
+		}
+	}},
+	{"send with immediate", false, true, func(r *rig, e *ending) func(*mmap.Map, int, int) {
+		done, failed := into[*rdma.SendImmTask](r.t, e)
+		pool := must(r.a.ctx.SendImmPool(1, done, failed))
+		return func(_ *mmap.Map, _, n int) {
+			require.NoError(r.t, must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, n), 1)).Submit())
+		}
+	}},
+}
+
+// refusal is a failure that the peer or its absence makes.
+type refusal struct {
+	name  string
+	takes func(attempt) bool
+	a, b  rdma.Config
+	// open prepares the peer, and returns the memory to name, and where.
+	open      func(r *rig) (*mmap.Map, int)
+	want      error
+	refused   bool // the peer is told that it refused something
+	noReceive bool
+}
+
+func oneSided(a attempt) bool { return a.oneSided }
+
+func everyOne(attempt) bool { return true }
+
+var refusals = []refusal{
+	{name: "unknown key", takes: oneSided, open: func(r *rig) (*mmap.Map, int) {
+		return r.forged(func(_, _ *uint64, rkey, _ *uint32) { *rkey ^= 0xff00 }), 0
+	}, want: rdma.ErrRemoteAccess, refused: true},
+	{name: "past the end", takes: oneSided, open: func(r *rig) (*mmap.Map, int) {
+		return r.forged(func(_, size *uint64, _, _ *uint32) { *size += 4096 }), memorySize
+	}, want: rdma.ErrRemoteAccess, refused: true},
+	{name: "before the beginning", takes: oneSided, open: func(r *rig) (*mmap.Map, int) {
+		return r.forged(func(addr, _ *uint64, _, _ *uint32) { *addr -= 8 }), 0
+	}, want: rdma.ErrRemoteAccess, refused: true},
+	{name: "memory that does not allow it", takes: oneSided, open: func(r *rig) (*mmap.Map, int) {
+		m := must(mmap.Alloc(r.b.dev, memorySize, mmap.LocalReadWrite))
+		r.t.Cleanup(func() { require.NoError(r.t, m.Close()) })
+		return r.forgedOf(m, everything)
+	}, want: rdma.ErrRemoteAccess, refused: true},
+	{name: "memory of another protection domain", takes: oneSided, open: func(r *rig) (*mmap.Map, int) {
+		pd := must(r.b.dev.AllocPD())
+		m := must(mmap.New(r.b.dev, mmap.Config{Size: memorySize, Permissions: everything, PD: pd}))
+		r.t.Cleanup(func() {
+			require.NoError(r.t, m.Close())
+			require.NoError(r.t, pd.Close())
+		})
+		return must(mmap.Import(r.a.dev, must(m.ExportPD(pd)))), 0
+	}, want: rdma.ErrRemoteAccess, refused: true},
+	{name: "context that does not allow it", takes: oneSided, b: rdma.Config{Permissions: mmap.LocalReadWrite},
+		want: rdma.ErrRemoteInvalid, refused: true},
+	{name: "no receive", takes: func(a attempt) bool { return a.needsRecv },
+		a: rdma.Config{RNRRetry: new(1)}, b: rdma.Config{MinRNRTimer: 10 * time.Microsecond}, want: rdma.ErrRNRRetryExceeded, noReceive: true},
+	{name: "peer that is gone", takes: everyOne, a: rdma.Config{AckTimeout: 4 * time.Millisecond, RetryCount: new(1)},
+		open: func(r *rig) (*mmap.Map, int) {
+			require.NoError(r.t, r.b.ctx.Stop())
+			r.until("the peer is gone", func() bool { return r.b.ctx.State() == pe.Idle })
+			return r.a.peer, 0
+		}, want: rdma.ErrRetryExceeded},
+}
+
+// forgedOf exports memory that allows nothing as if it allowed everything: only
+// what the peer's descriptor says of it differs.
+func (r *rig) forgedOf(m *mmap.Map, perm mmap.Permission) (*mmap.Map, int) {
+	open := must(mmap.Register(r.b.dev, m.Bytes(), everything))
+	defer func() { require.NoError(r.t, open.Close()) }()
+	key := must(m.LKey(r.b.dev.DefaultPD()))
+	own := r.b.mem
+	r.b.mem = open
+	defer func() { r.b.mem = own }()
+	return r.forged(func(_, _ *uint64, rkey, p *uint32) {
+		*rkey, *p = key, uint32(perm&^mmap.LocalReadWrite)
+	}), 0
+}
+
+// A task that the peer refuses, or does not answer, ends with the same error
+// whichever driver is on either end.
+func TestGuestTasksFail(t *testing.T) {
+	requireGuest(t)
+	for _, on := range couples {
+		t.Run(on.name, func(t *testing.T) {
+			onA, onB := on.a(t), on.b(t)
+			for _, f := range refusals {
+				for _, a := range attempts {
+					if f.takes(a) {
+						t.Run(a.name+", "+f.name, func(t *testing.T) { f.test(newRigOn(t, onA, onB, f.a, f.b), a) })
+					}
+				}
+			}
+		})
+	}
+}
+
+func (f *refusal) test(r *rig, a attempt) {
+	var e ending
+	submit := a.prepare(r, &e)
+	var received *ending
+	receive := func() {}
+	if a.needsRecv && !f.noReceive {
+		received, receive = r.receiver()
+	}
+	r.connect(1)
+	receive()
+	m, off := r.a.peer, 0
+	if f.open != nil {
+		m, off = f.open(r)
+	}
+	submit(m, off, 8)
+	r.until("the task has ended", func() bool { return e.count == 1 })
+	require.ErrorIs(r.t, e.err, f.want)
+	var failure *rdma.TaskError
+	require.ErrorAs(r.t, e.err, &failure)
+	assert.Same(r.t, r.a.conns[0], failure.Connection)
+	r.until("the context ends", func() bool { return r.a.ctx.State() == pe.Idle })
+	require.ErrorIs(r.t, r.a.ctx.Err(), f.want)
+	require.ErrorIs(r.t, r.a.conns[0].Err(), f.want)
+	if f.refused {
+		r.checkRefuser(received, f.want)
+	}
+	if m != r.a.peer {
+		require.NoError(r.t, m.Close())
+	}
+}
+
+// receiver makes a pool at b, and returns what submits a receive.
+func (r *rig) receiver() (e *ending, submit func()) {
+	e = new(ending)
+	done, failed := into[*rdma.ReceiveTask](r.t, e)
+	pool := must(r.b.ctx.ReceivePool(1, done, failed))
+	return e, func() {
+		require.NoError(r.t, must(pool.Alloc(r.b.bufs.Target(r.b.mem, 0, 64))).Submit())
+	}
+}
+
+// checkRefuser sees what the end knows that refused a request. rxe (kernel 6.1)
+// sends no event, and ends a receive that the request had taken with the status
+// of the request; where nothing shows, the context goes on.
+func (r *rig) checkRefuser(received *ending, want error) {
+	b := r.b.ctx
+	switch {
+	case r.b.dev.Driver() == "soft":
+		r.until("the peer has been told", func() bool { return b.State() == pe.Idle })
+		require.ErrorIs(r.t, b.Err(), rdma.ErrPeerRefused)
+	case received != nil && errors.Is(want, rdma.ErrRemoteAccess):
+		r.until("the receive has failed", func() bool { return b.State() == pe.Idle })
+		require.ErrorIs(r.t, received.err, want)
+		require.ErrorIs(r.t, b.Err(), want)
+	default:
+		require.Equal(r.t, pe.Running, b.State())
+		require.Equal(r.t, rdma.Ready, r.b.conns[0].State())
+	}
+}
+
+// A message longer than its receive fails at both ends.
+func TestGuestReceiveTooSmall(t *testing.T) {
+	requireGuest(t)
+	for _, on := range couples {
+		t.Run(on.name, func(t *testing.T) {
+			r := newRigOn(t, on.a(t), on.b(t), rdma.Config{}, rdma.Config{})
+			var sent, received ending
+			submit := attempts[5].prepare(r, &sent)
+			done, failed := into[*rdma.ReceiveTask](t, &received)
+			receives := must(r.b.ctx.ReceivePool(1, done, failed))
+			r.connect(1)
+			require.NoError(t, must(receives.Alloc(r.b.bufs.Target(r.b.mem, 0, 7))).Submit())
+			submit(nil, 0, 8)
+			r.until("both ends failed", func() bool { return sent.count == 1 && received.count == 1 })
+			wantSent, wantReceived := rdma.ErrRemoteInvalid, rdma.ErrLocalLength
+			if r.b.dev.Driver() == "ibverbs" {
+				wantSent, wantReceived = rdma.ErrRemoteOperation, rdma.ErrTaskFailed
+			}
+			assert.ErrorIs(t, sent.err, wantSent)
+			assert.ErrorIs(t, received.err, wantReceived)
+		})
+	}
+}
+
+// What the adapter's port goes through does not concern a context that has
+// nothing under way; and what is under way waits.
+func TestGuestPortGoesAndComes(t *testing.T) {
+	r := newRigOn(t, openAdapter(t), openFarSoft(t), rdma.Config{}, rdma.Config{})
+	var first, second ending
+	submit, again := attempts[0].prepare(r, &first), attempts[2].prepare(r, &second)
+	r.connect(1)
+	command(t, "/bin/ip", "-n", "s", "link", "set", "v1", "down")
+	submit(r.a.peer, 0, 8)
+	command(t, "/bin/ip", "-n", "s", "link", "set", "v1", "up")
+	r.until("the write has ended", func() bool { return first.count == 1 })
+	require.NoError(t, first.err)
+	again(r.a.peer, 0, 8)
+	r.until("the read has ended", func() bool { return second.count == 1 })
+	require.NoError(t, second.err)
+	assert.Equal(t, pe.Running, r.a.ctx.State())
+	// The kernel has dropped the global IPv6 address with the link.
+	command(t, "/bin/ip", "-n", "s", "address", "add", "fd00::2/64", "dev", "v1", "nodad")
+}
+
+func command(t *testing.T, words ...string) {
+	t.Helper()
+	out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
+	require.NoError(t, err, "%v: %s", words, out)
+}
+
+// A program that makes and ends everything, again and again, leaves nothing
+// behind: not with the kernel, nor of its own.
+func TestGuestContextCycles(t *testing.T) {
+	requireGuest(t)
+	dev := openAdapter(t)
+	before := resources(t)
+	for range 20 { // what is kept for ever is there now
+		cycle(t, dev)
+	}
+	const spans, cycles = 4, 40
+	first := usage(t)
+	last, growth := first, math.MaxInt
+	for range spans {
+		for range cycles {
+			cycle(t, dev)
+		}
+		now := usage(t)
+		growth = min(growth, now.resident-last.resident)
+		last = now
+	}
+	assert.Equal(t, before, resources(t), "what the kernel counts")
+	assert.Equal(t, first.files, last.files, "files")
+	assert.InDelta(t, first.goroutines, last.goroutines, 2, "goroutines")
+	assert.InDelta(t, first.objects, last.objects, spans*cycles/2, "objects in Go's heap")
+	// The runtime takes memory by the megabyte. A page a cycle would show in
+	// every span.
+	assert.Less(t, growth, cycles*4, "kB that %d cycles leave", cycles)
+}
+
+// cycle is a whole program: a context connected to itself writes, and ends.
+func cycle(t *testing.T, dev verbs.Device) {
+	engine := must(pe.New(pe.Config{}))
+	ctx := must(rdma.New(dev, rdma.Config{Permissions: everything}))
+	require.NoError(t, engine.Connect(ctx))
+	var e ending
+	done, failed := into[*rdma.WriteTask](t, &e)
+	writes := must(ctx.WritePool(8, done, failed))
+	mem := must(mmap.Alloc(dev, 1<<16, everything))
+	bufs := must(bufinv.New(2))
+	peer := must(mmap.Import(dev, must(mem.Export(dev))))
+	var conn *rdma.Connection
+	ctx.OnStateChange(func(_, next pe.State) {
+		switch next {
+		case pe.Starting:
+			own, desc, err := ctx.Export()
+			require.NoError(t, err)
+			conn = own
+			require.NoError(t, conn.Connect(desc))
+		case pe.Running:
+			task := must(writes.Alloc(conn, bufs.Source(mem, 0, 8), bufs.Target(peer, 8, 8)))
+			require.NoError(t, task.Submit())
+			require.NoError(t, ctx.Stop())
+		}
+	})
+	require.NoError(t, ctx.Start())
+	require.NoError(t, engine.Run(t.Context()))
+	require.Equal(t, 1, e.count)
+	for _, o := range []interface{ Close() error }{ctx, engine, bufs, peer, mem} {
+		require.NoError(t, o.Close())
+	}
+}
+
+// resources is what the kernel has of every kind of object (rdma-resource(8)).
+func resources(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("rdma", "resource", "show").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return string(out)
+}
+
+// used is what the process has.
+type used struct {
+	files, goroutines, objects int
+	resident                   int // kB
+}
+
+func usage(t *testing.T) used {
+	t.Helper()
+	debug.FreeOSMemory() // what of Go's heap comes and goes is not counted
+	var heap runtime.MemStats
+	runtime.ReadMemStats(&heap)
+	u := used{files: len(must(os.ReadDir("/proc/self/fd"))), goroutines: runtime.NumGoroutine(), objects: int(heap.HeapObjects)}
+	_, after, ok := strings.Cut(string(must(os.ReadFile("/proc/self/status"))), "RssAnon:")
+	require.True(t, ok)
+	u.resident = must(strconv.Atoi(strings.Fields(after)[0]))
+	return u
+}
