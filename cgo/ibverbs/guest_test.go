@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/verbena-rdma/verbena/cgo/ibverbs"
+	"github.com/verbena-rdma/verbena/internal/rig"
 	"github.com/verbena-rdma/verbena/soft"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -36,37 +37,17 @@ func openAdapter(t testing.TB) verbs.Device {
 }
 
 // openSoft opens a software device in the second network namespace, on the other
-// end of the cable of rxe0. Sockets belong to the namespace of the thread that
-// makes them.
+// end of the cable of rxe0.
 func openSoft(t testing.TB, faults soft.Faults) verbs.Device {
 	t.Helper()
 	requireGuest(t)
 	var d *soft.Device
-	inNamespace(t, "s", func() (err error) {
+	require.NoError(t, rig.InNamespace("s", func() (err error) {
 		d, err = soft.Open(soft.Config{Interface: "v1", Faults: faults})
 		return err
-	})
+	}))
 	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	return d
-}
-
-func inNamespace(t testing.TB, name string, do func() error) {
-	t.Helper()
-	result := make(chan error, 1)
-	go func() {
-		// Not unlocked: the thread, spoilt, ends with the goroutine.
-		runtime.LockOSThread()
-		fd, err := unix.Open("/run/netns/"+name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err == nil {
-			err = unix.Setns(fd, unix.CLONE_NEWNET)
-			unix.Close(fd)
-		}
-		if err == nil {
-			err = do()
-		}
-		result <- err
-	}()
-	require.NoError(t, <-result)
 }
 
 // memory is registered memory outside the Go heap.

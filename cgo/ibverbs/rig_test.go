@@ -10,16 +10,19 @@ import (
 	"github.com/verbena-rdma/verbena/internal/rig"
 )
 
-// TestRig runs the tests of this package whose names begin with TestGuest in a
-// machine that has an adapter: the kernel's rxe.
+// TestRig runs the tests of this package and of rdma whose names begin with
+// TestGuest in a machine that has an adapter: the kernel's rxe.
 func TestRig(t *testing.T) {
 	rig.Require(t)
 	requireHeaders(t)
 	rig.Run(t, rig.Job{
-		Files:   map[string]string{"/bin/ibverbs.test": rig.BuildTest(t, ".", "-tags", "verbs")},
+		Files: map[string]string{
+			"/bin/ibverbs.test": rig.BuildTest(t, ".", "-tags", "verbs"),
+			"/bin/rdma.test":    rig.BuildTest(t, "../../rdma", "-tags", "verbs"),
+		},
 		Script:  script,
 		MTU:     4500,
-		Timeout: 3 * time.Minute,
+		Timeout: 8 * time.Minute,
 	})
 }
 
@@ -39,16 +42,32 @@ func TestRigSanitized(t *testing.T) {
 	})
 }
 
-// The tests that begin with TestBroken want a machine that lacks something.
+// The tests that begin with TestBroken want a machine that lacks something, those
+// with TestDeleted and TestUnplugged leave one without a device.
 const script = `
 export VERBENA_GUEST=1
-verbs() { ibverbs.test -test.v -test.timeout 150s -test.run "^$1"; }
+verbs() { ibverbs.test -test.v -test.timeout 200s -test.run "^$1"; }
+tasks() { rdma.test -test.v -test.timeout 200s -test.run "^$1"; }
 verbs TestGuest
+tasks TestGuest
 chmod 600 /dev/infiniband/uverbs0
 verbs TestBrokenNoPermission
 verbs TestDeleted
 rdma link add rxe0 type rxe netdev v0
+tasks TestDeleted
 verbs TestUnplugged
+/bin/ip -batch - <<END
+link add v0 mtu 4500 type veth peer name v1 mtu 4500 netns s
+addr add 10.0.0.1/24 dev v0
+link set v0 up
+END
+/bin/ip -n s -batch - <<END
+addr add 10.0.0.2/24 dev v1
+link set v1 up
+END
+rdma link add rxe0 type rxe netdev v0
+until grep -q ffff:0a00:0001 /sys/class/infiniband/rxe0/ports/1/gids/1; do sleep 0.05; done
+tasks TestUnplugged
 verbs TestBrokenNoDevice
 for library in $(find / -xdev -name 'libibverbs.so.1*'); do mv $library /root; done
 verbs TestBrokenNoLibrary
