@@ -88,7 +88,7 @@ func (b *Buf) Produced(n int) error {
 
 // Append copies p into the room from b to the end of its list and makes it data.
 // It fails, and copies nothing, where p does not fit (ErrRange) or an element is
-// in a peer's memory (mmap.ErrRemote).
+// in memory that this host does not see, a peer's or a dma-buf's (mmap.ErrRemote).
 func (b *Buf) Append(p []byte) error {
 	if err := b.Err(); err != nil {
 		return err
@@ -97,8 +97,8 @@ func (b *Buf) Append(p []byte) error {
 		return fmt.Errorf("append to buffer: %w: %d bytes into %d bytes of room", ErrRange, len(p), room)
 	}
 	for e := b; e != nil; e = e.next {
-		if e.m.Remote() {
-			return fmt.Errorf("append to buffer: %w; write to it with a task", mmap.ErrRemote)
+		if e.Memory() == nil {
+			return fmt.Errorf("append to buffer: %w, or of a dma-buf; write to it with a task", mmap.ErrRemote)
 		}
 	}
 	for e := b; len(p) > 0; e = e.next {

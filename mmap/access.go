@@ -17,7 +17,8 @@ var (
 	errKeyNone    = fmt.Errorf("use memory map: %w in this protection domain: call AddDevice or AddPD first", ErrNotRegistered)
 )
 
-// Bytes returns the memory, or nil if it is a peer's or the Map is closed.
+// Bytes returns the memory, or nil if it is a peer's or of a dma-buf, or the Map
+// is closed.
 func (m *Map) Bytes() []byte {
 	if m.closed.Load() {
 		return nil

@@ -16,9 +16,12 @@ type Config struct {
 	// Memory is the caller's memory, which stays the caller's. It is pinned
 	// until Close. Nil: the library allocates Size bytes.
 	Memory []byte
-	// Size is the number of bytes to allocate, at least 1. With Memory it is
-	// zero.
+	// Size is the number of bytes to allocate, at least 1. With Memory or DMABuf
+	// it is zero.
 	Size int
+	// DMABuf is memory of another device's, such as a GPU. Such a Map has no
+	// Bytes. Nil: the memory is Memory, or allocated.
+	DMABuf *DMABuf
 	// Permissions of the Map. Zero: LocalReadOnly.
 	Permissions Permission
 	// PD is the protection domain to register in. Nil: the device's default.
@@ -32,10 +35,21 @@ type Config struct {
 	UserData any
 }
 
+// DMABuf says which bytes of a dma-buf to use. Tasks and peers find them at
+// addresses that begin with Offset. New fails with an error that matches
+// verbs.ErrNotSupported where the device, or who exports the dma-buf, does not
+// allow it, and with verbs.ErrInvalid where FD is no dma-buf or is too short.
+type DMABuf struct {
+	FD     int    // its file descriptor, which may be closed after New
+	Offset uint64 // bytes
+	Length uint64 // bytes, at least 1
+}
+
 // Map is a range of memory, local or a peer's.
 type Map struct {
 	mem      []byte
-	free     func() error // unpins or unmaps
+	dmaBuf   *DMABuf      // with a descriptor of the Map's own
+	free     func() error // unpins, unmaps or closes
 	addr     uint64
 	size     int
 	perm     Permission
@@ -102,6 +116,10 @@ func create(dev verbs.Device, cfg Config) (*Map, error) {
 	m := &Map{mem: cfg.Memory, perm: cfg.Permissions, onFree: cfg.OnFree, userData: cfg.UserData}
 	var err error
 	switch {
+	case cfg.DMABuf != nil && (cfg.Memory != nil || cfg.Size != 0):
+		return nil, fmt.Errorf("%w: a dma-buf and other memory or a size are given; leave one out", ErrInvalid)
+	case cfg.DMABuf != nil:
+		err = m.hold(*cfg.DMABuf)
 	case cfg.Memory == nil && cfg.Size < 1:
 		return nil, fmt.Errorf("%w: %d bytes are asked for; ask for at least one", ErrRange, cfg.Size)
 	case cfg.Memory == nil:
@@ -116,8 +134,10 @@ func create(dev verbs.Device, cfg Config) (*Map, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.addr = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(m.mem))))
-	m.size = len(m.mem)
+	if m.dmaBuf == nil {
+		m.addr = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(m.mem))))
+		m.size = len(m.mem)
+	}
 	pd := cfg.PD
 	if pd == nil {
 		pd = dev.DefaultPD()
@@ -138,7 +158,7 @@ func (m *Map) registrations() []registration {
 // register adds a registration. The caller holds mu, or is the only one to know
 // of m.
 func (m *Map) register(dev verbs.Device, pd verbs.PD) error {
-	mr, err := pd.RegMR(m.mem, m.perm.access())
+	mr, err := m.region(dev, pd)
 	if err != nil {
 		return fmt.Errorf("register %d bytes with %s: %w", m.size, dev.Name(), err)
 	}
@@ -146,6 +166,16 @@ func (m *Map) register(dev verbs.Device, pd verbs.PD) error {
 	regs := append(old[:len(old):len(old)], registration{dev: dev, pd: pd, mr: mr, lkey: mr.LKey()})
 	m.regs.Store(&regs)
 	return nil
+}
+
+func (m *Map) region(dev verbs.Device, pd verbs.PD) (verbs.MR, error) {
+	if m.dmaBuf == nil {
+		return pd.RegMR(m.mem, m.perm.access())
+	}
+	if able, ok := pd.(verbs.DMABufPD); ok {
+		return able.RegDMABufMR(m.dmaBuf.FD, m.dmaBuf.Offset, m.dmaBuf.Length, m.addr, m.perm.access())
+	}
+	return nil, fmt.Errorf("the driver of %s knows nothing of dma-bufs: %w", dev.Name(), verbs.ErrNotSupported)
 }
 
 // AddDevice registers the Map with a further device, in its default protection

@@ -13,9 +13,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/cgo/ibverbs"
@@ -340,6 +342,75 @@ func command(t *testing.T, words ...string) {
 	t.Helper()
 	out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
 	require.NoError(t, err, "%v: %s", words, out)
+}
+
+// dmaBuf makes memory of another device's, and shows it.
+func dmaBuf(t *testing.T, size int) (fd int, mem []byte) {
+	t.Helper()
+	card, err := os.OpenFile("/dev/dri/card0", os.O_RDWR, 0)
+	require.NoError(t, err, "the guest's kernel has vgem")
+	defer card.Close()
+	call := func(request uintptr, arg unsafe.Pointer) {
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, card.Fd(), request, uintptr(arg))
+		require.Zero(t, errno)
+	}
+	// DRM_IOCTL_MODE_CREATE_DUMB and DRM_IOCTL_PRIME_HANDLE_TO_FD (drm-memory(7)).
+	dumb := struct {
+		height, width, bpp, flags, handle, pitch uint32
+		size                                     uint64
+	}{height: 1, width: uint32(size), bpp: 8}
+	call(0xc02064b2, unsafe.Pointer(&dumb))
+	prime := struct {
+		handle, flags uint32
+		fd            int32
+	}{handle: dumb.handle, flags: unix.O_RDWR | unix.O_CLOEXEC}
+	call(0xc00c642d, unsafe.Pointer(&prime))
+	fd = int(prime.fd)
+	mem, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, unix.Munmap(mem))
+		require.NoError(t, unix.Close(fd))
+	})
+	return fd, mem
+}
+
+// The software device takes dma-bufs that the processor may see; rxe (kernel 6.1)
+// takes none, and says so.
+func TestGuestDMABuf(t *testing.T) {
+	requireGuest(t)
+	const size, off, length = 1 << 16, 4096 + 100, 20000
+	r := newRigOn(t, openAdapter(t), openFarSoft(t), rdma.Config{}, rdma.Config{})
+	fd, seen := dmaBuf(t, size)
+	at := func(dev verbs.Device, b mmap.DMABuf) (*mmap.Map, error) {
+		return mmap.New(dev, mmap.Config{DMABuf: &b, Permissions: everything})
+	}
+	_, err := at(r.a.dev, mmap.DMABuf{FD: fd, Offset: off, Length: length})
+	require.ErrorIs(t, err, verbs.ErrNotSupported)
+	t.Log(err)
+	_, err = at(r.b.dev, mmap.DMABuf{FD: fd, Offset: off, Length: size})
+	require.ErrorIs(t, err, verbs.ErrInvalid)
+	t.Log(err)
+
+	var written, read ending
+	write, readBack := attempts[0].prepare(r, &written), attempts[2].prepare(r, &read)
+	m, err := at(r.b.dev, mmap.DMABuf{FD: fd, Offset: off, Length: length})
+	require.NoError(t, err)
+	remote := must(mmap.Import(r.a.dev, must(m.Export(r.b.dev))))
+	r.connect(1)
+	fill(r.a.mem.Bytes()[:length], 9)
+	write(remote, 0, length)
+	r.until("the write has ended", func() bool { return written.count == 1 })
+	require.NoError(t, written.err)
+	same(t, r.a.mem.Bytes()[:length], seen[off:off+length])
+	same(t, make([]byte, off), seen[:off])
+	fill(seen, 33)
+	readBack(remote, 5, 1000)
+	r.until("the read has ended", func() bool { return read.count == 1 })
+	require.NoError(t, read.err)
+	same(t, seen[off+5:off+1005], r.a.mem.Bytes()[:1000])
+	require.NoError(t, remote.Close())
+	require.NoError(t, m.Close())
 }
 
 // A program that makes and ends everything, again and again, leaves nothing

@@ -33,6 +33,20 @@ type PD interface {
 	Close() error
 }
 
+// DMABufPD is a protection domain that can register the memory of a dma-buf, such
+// as that of a GPU. Those of both drivers are one on Linux; whether the device and
+// the exporter of the dma-buf go along shows when it is tried.
+type DMABufPD interface {
+	PD
+	// RegDMABufMR registers length bytes from offset on of the dma-buf that the
+	// file descriptor fd is of (ibv_reg_mr(3)). The region's addresses begin at
+	// iova, which must lie in its page where offset does. The descriptor may be
+	// closed afterwards. The error matches ErrNotSupported where the kernel, the
+	// device or the exporter does not have it, and ErrInvalid where fd is no
+	// dma-buf, or the bytes are not all in it.
+	RegDMABufMR(fd int, offset, length, iova uint64, access Access) (MR, error)
+}
+
 // MR is a registered memory region.
 type MR interface {
 	Addr() uint64

@@ -53,7 +53,7 @@ func list(use func([]*C.struct_ibv_device) error) error {
 }
 
 // failed is for verbs that leave their errno in errno.
-func failed(verb, asked string, err error) error {
+func failed(verb, asked string, err error) *Error {
 	errno, _ := errors.AsType[syscall.Errno](err)
 	return &Error{Verb: verb, Asked: asked, Errno: errno, Kind: kindOf(errno), Detail: hintFor(errno)}
 }

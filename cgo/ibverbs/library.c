@@ -12,6 +12,7 @@
 #define VB_MEMBER(name, symbol, version, result, parameters) result(*name) parameters;
 static struct {
 	VB_FUNCTIONS(VB_MEMBER)
+	VB_OPTIONAL(VB_MEMBER)
 } lib;
 
 const char *vb_load(void)
@@ -36,6 +37,8 @@ const char *vb_load(void)
 		return message; \
 	}
 	VB_FUNCTIONS(VB_RESOLVE)
+#define VB_LOOK_FOR(name, symbol, version, result, parameters) *(void **)&lib.name = dlvsym(handle, symbol, version);
+	VB_OPTIONAL(VB_LOOK_FOR)
 	return NULL;
 }
 
@@ -81,6 +84,15 @@ int vb_dealloc_pd(struct ibv_pd *pd) { return errno_of(lib.dealloc_pd(pd)); }
 struct ibv_mr *vb_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t length, unsigned int access)
 {
 	return lib.reg_mr(pd, (void *)addr, length, addr, access);
+}
+
+struct ibv_mr *vb_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, unsigned int access)
+{
+	if (!lib.reg_dmabuf_mr) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	return lib.reg_dmabuf_mr(pd, offset, length, iova, fd, access);
 }
 
 int vb_dereg_mr(struct ibv_mr *mr) { return errno_of(lib.dereg_mr(mr)); }

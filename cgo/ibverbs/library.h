@@ -37,6 +37,10 @@
 	F(create_ah, "ibv_create_ah", "IBVERBS_1.1", struct ibv_ah *, (struct ibv_pd *, struct ibv_ah_attr *)) \
 	F(destroy_ah, "ibv_destroy_ah", "IBVERBS_1.1", int, (struct ibv_ah *))
 
+// Those that older libraries do not have.
+#define VB_OPTIONAL(F) \
+	F(reg_dmabuf_mr, "ibv_reg_dmabuf_mr", "IBVERBS_1.12", struct ibv_mr *, (struct ibv_pd *, uint64_t, size_t, uint64_t, int, int))
+
 // vb_load loads libibverbs. It returns NULL, or what is wrong; it is to be called
 // once, before anything else.
 const char *vb_load(void);
@@ -58,6 +62,8 @@ int vb_dealloc_pd(struct ibv_pd *pd);
 // The address is a number here: of a pointer, cgo would check all of the object
 // that it lies in.
 struct ibv_mr *vb_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t length, unsigned int access);
+// Without it in the library, errno is EOPNOTSUPP, as without it in the provider.
+struct ibv_mr *vb_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, unsigned int access);
 int vb_dereg_mr(struct ibv_mr *mr);
 struct ibv_ah *vb_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr);
 int vb_destroy_ah(struct ibv_ah *ah);

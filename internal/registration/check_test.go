@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -10,6 +11,29 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestCheckDMABuf(t *testing.T) {
+	for _, c := range []struct {
+		offset, length, iova uint64
+		want                 string
+	}{
+		{0, 1, 0, ""},
+		{70000, 5, 70000, ""},
+		{1, 1, 1 << 20, "different places"},
+		{0, 0, 0, "empty"},
+		{0, 1 << 63, 0, "no memory of that size"},
+		{1 << 62, 1 << 62, 0, "no memory of that size"},
+		{0, 2, math.MaxUint64, "no memory of that size"},
+	} {
+		err := CheckDMABuf(c.offset, c.length, c.iova, 0)
+		if c.want == "" {
+			assert.NoError(t, err, "%+v", c)
+			continue
+		}
+		assert.ErrorIs(t, err, verbs.ErrInvalid, "%+v", c)
+		assert.ErrorContains(t, err, c.want)
+	}
+}
 
 func TestCheck(t *testing.T) {
 	for _, c := range []struct {

@@ -22,6 +22,7 @@ var modules = []string{
 	"crc32_generic", "crc32_pclmul",
 	"veth", "dummy",
 	"ib_uverbs", "rdma_ucm", "rdma_rxe",
+	"vgem", // /dev/dri/card0, which makes dma-bufs
 }
 
 // A kernel lies in a folder of the cache: the file vmlinux, and the folder

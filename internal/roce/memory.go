@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -64,6 +65,7 @@ func (p *protectionDomain) Close() error {
 type memoryRegion struct {
 	pd     *protectionDomain
 	region *transport.Region
+	unmap  func() error // nil: the memory is the caller's
 	closed bool
 }
 
@@ -72,21 +74,43 @@ func (p *protectionDomain) RegMR(mem []byte, access verbs.Access) (verbs.MR, err
 	if err := registration.Check(uint64(len(mem)), access); err != nil {
 		return nil, err
 	}
-	d := p.device
+	base := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
+	return p.register(&memoryRegion{pd: p, region: &transport.Region{Domain: p.id, Access: access, Mem: mem, Base: base}})
+}
+
+// RegDMABufMR implements verbs.DMABufPD: it maps the dma-buf, as far as whoever
+// exports it allows. The processor's view of the memory has to be the exporter's,
+// without the ioctl DMA_BUF_IOCTL_SYNC: peers come at any time.
+func (p *protectionDomain) RegDMABufMR(fd int, offset, length, iova uint64, access verbs.Access) (verbs.MR, error) {
+	if err := registration.CheckDMABuf(offset, length, iova, access); err != nil {
+		return nil, err
+	}
+	mem, unmap, err := mapDMABuf(fd, offset, length, access&verbs.AccessLocalWrite != 0)
+	if err != nil {
+		return nil, fmt.Errorf("register %d bytes from %d on of the dma-buf of file descriptor %d on device %s: %w", length, offset, fd, p.device.cfg.Name, err)
+	}
+	m, err := p.register(&memoryRegion{
+		pd: p, unmap: unmap, region: &transport.Region{Domain: p.id, Access: access, Mem: mem, Base: iova},
+	})
+	if err != nil {
+		return nil, errors.Join(err, unmap())
+	}
+	return m, nil
+}
+
+// register gives a region its key.
+func (p *protectionDomain) register(m *memoryRegion) (verbs.MR, error) {
+	d, r := p.device, m.region
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := p.use("register memory"); err != nil {
 		return nil, err
 	}
-	r := &transport.Region{
-		Domain: p.id, Access: access, Mem: mem,
-		Base: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))),
-	}
 	for r.Key = randomUint32(); !d.memory.Add(r); {
 		r.Key = randomUint32()
 	}
 	p.refs++
-	return &memoryRegion{pd: p, region: r}, nil
+	return m, nil
 }
 
 func (m *memoryRegion) Addr() uint64         { return m.region.Base }
@@ -127,5 +151,8 @@ func (m *memoryRegion) Close() error {
 	m.closed = true
 	m.pd.refs--
 	d.memory.Remove(m.region)
+	if m.unmap != nil {
+		return m.unmap()
+	}
 	return nil
 }

@@ -1,0 +1,45 @@
+//go:build linux && cgo && verbs
+
+package ibverbs
+
+// #include "library.h"
+import "C"
+
+import (
+	"fmt"
+	"math"
+	"syscall"
+
+	"github.com/verbena-rdma/verbena/internal/registration"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// RegDMABufMR implements [verbs.DMABufPD].
+func (p *protectionDomain) RegDMABufMR(fd int, offset, length, iova uint64, access verbs.Access) (verbs.MR, error) {
+	if err := registration.CheckDMABuf(offset, length, iova, access); err != nil {
+		return nil, err
+	}
+	if fd < 0 || fd > math.MaxInt32 {
+		return nil, fmt.Errorf("register dma-buf: %d is no file descriptor: %w", fd, verbs.ErrInvalid)
+	}
+	if err := p.use("register dma-buf"); err != nil {
+		return nil, err
+	}
+	c, err := C.vb_reg_dmabuf_mr(p.c, C.uint64_t(offset), C.size_t(length), C.uint64_t(iova), C.int(fd), accessFlags(access))
+	if c == nil {
+		p.release()
+		return nil, explainDMABuf(failed("ibv_reg_dmabuf_mr",
+			fmt.Sprintf("%d bytes from %d on of the dma-buf of file descriptor %d on %s", length, offset, fd, p.device.info.Name), err))
+	}
+	return &memoryRegion{pd: p, c: c, addr: iova, length: length, access: access, lkey: uint32(c.lkey), rkey: uint32(c.rkey)}, nil
+}
+
+func explainDMABuf(e *Error) error {
+	switch e.Errno {
+	case syscall.EOPNOTSUPP, syscall.ENOSYS, syscall.EPROTONOSUPPORT:
+		e.Detail = "the device's driver does not take dma-bufs, in the kernel (since Linux 5.12) or in libibverbs (since rdma-core 34): copy through memory of the host"
+	case syscall.EBADF, syscall.EINVAL:
+		e.Kind, e.Detail = verbs.ErrInvalid, "is the file a dma-buf, and are the bytes in it?"
+	}
+	return e
+}
