@@ -10,14 +10,20 @@
 //
 // # Goroutines
 //
-// Every open device has one goroutine that waits for asynchronous events, and
-// every completion queue that has ever been armed has one that waits for
-// completion events. Both wait in Go's network poller, not in a thread. The
-// functions given to OnCompletion and SubscribeEvents run on them.
+// Every open device has one goroutine that waits for asynchronous events, and one
+// that waits for the kernel to announce the device's removal; every completion
+// queue that has ever been armed has one that waits for completion events. All
+// wait in Go's network poller, not in a thread. The functions given to
+// OnCompletion and SubscribeEvents run on them.
 //
 // # Memory
 //
 // The adapter reads and writes registered memory by itself. It must not be
 // memory of the Go heap, unless the caller pins it for as long as it is
 // registered.
+//
+// # Processes
+//
+// Package os/exec shares this process's memory with the child until it has become
+// another program, and copies no page of it: ibv_fork_init(3) is not needed.
 package ibverbs
