@@ -7,7 +7,7 @@ package ibverbs
 // #cgo nocallback vb_req_notify_cq
 // #cgo noescape vb_cq_events
 // #cgo nocallback vb_cq_events
-// #include "library.h"
+// #include "verbena_ibverbs.h"
 // #include <stdlib.h>
 import "C"
 

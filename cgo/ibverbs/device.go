@@ -2,7 +2,7 @@
 
 package ibverbs
 
-// #include "library.h"
+// #include "verbena_ibverbs.h"
 // #include <net/if.h>
 import "C"
 

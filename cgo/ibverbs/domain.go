@@ -2,7 +2,7 @@
 
 package ibverbs
 
-// #include "library.h"
+// #include "verbena_ibverbs.h"
 import "C"
 
 import (

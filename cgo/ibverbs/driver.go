@@ -4,7 +4,7 @@ package ibverbs
 
 // #cgo CFLAGS: -O2 -Wall
 // #cgo LDFLAGS: -ldl
-// #include "library.h"
+// #include "verbena_ibverbs.h"
 // #include <stdlib.h>
 import "C"
 

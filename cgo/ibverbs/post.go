@@ -8,7 +8,7 @@ package ibverbs
 // #cgo nocallback vb_post_recv
 // #cgo noescape vb_post_srq_recv
 // #cgo nocallback vb_post_srq_recv
-// #include "library.h"
+// #include "verbena_ibverbs.h"
 // #include <stdlib.h>
 // #include <string.h>
 import "C"

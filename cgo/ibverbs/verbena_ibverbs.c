@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "library.h"
+#include "verbena_ibverbs.h"
 
 #define VB_MEMBER(name, symbol, version, result, parameters) result(*name) parameters;
 static struct {
