@@ -25,6 +25,9 @@ func TestNothingIsAllocated(t *testing.T) {
 	writeImms := must(a.ctx.WriteImmPool(1, func(*rdma.WriteImmTask) { done++ }, func(_ *rdma.WriteImmTask, err error) { failure = err }))
 	swaps := must(a.ctx.CompareSwapPool(1, func(*rdma.CompareSwapTask) { done++ }, func(_ *rdma.CompareSwapTask, err error) { failure = err }))
 	adds := must(a.ctx.FetchAddPool(1, func(*rdma.FetchAddTask) { done++ }, func(_ *rdma.FetchAddTask, err error) { failure = err }))
+	gets := must(a.ctx.SyncEventGetPool(1, func(*rdma.SyncEventGetTask) { done++ }, func(_ *rdma.SyncEventGetTask, err error) { failure = err }))
+	sets := must(a.ctx.SyncEventSetPool(1, func(*rdma.SyncEventSetTask) { done++ }, func(_ *rdma.SyncEventSetTask, err error) { failure = err }))
+	sums := must(a.ctx.SyncEventAddPool(1, func(*rdma.SyncEventAddTask) { done++ }, func(_ *rdma.SyncEventAddTask, err error) { failure = err }))
 	recvs := must(b.ctx.ReceivePool(1, func(task *rdma.ReceiveTask) {
 		arrived++
 		_ = task.Destination().ResetData()
@@ -41,6 +44,8 @@ func TestNothingIsAllocated(t *testing.T) {
 	writeImm := must(writeImms.Alloc(conn, a.bufs.Source(a.mem, 0, 64), a.bufs.Target(a.peer, 0, 64), 1))
 	swap := must(swaps.Alloc(conn, a.bufs.Target(a.peer, 0, 8), a.bufs.Target(a.mem, 0, 8), 0, 0))
 	add := must(adds.Alloc(conn, a.bufs.Target(a.peer, 0, 8), a.bufs.Target(a.mem, 0, 8), 1))
+	_, event := r.event(open)
+	get, set, sum := must(gets.Alloc(conn, event)), must(sets.Alloc(conn, event, 1)), must(sums.Alloc(conn, event, 1))
 	batch := make([]*rdma.WriteTask, 15)
 	for i := range batch {
 		batch[i] = must(writes.Alloc(conn, a.bufs.Source(a.mem, 0, 64), a.bufs.Target(a.peer, 0, 64)))
@@ -68,6 +73,9 @@ func TestNothingIsAllocated(t *testing.T) {
 		{"write with immediate", submit(writeImm, nil), 1},
 		{"compare-and-swap", submit(swap, swap.Result()), 0},
 		{"fetch-and-add", submit(add, add.Result()), 0},
+		{"sync event get", submit(get, nil), 0},
+		{"sync event set", submit(set, nil), 0},
+		{"sync event addition", submit(sum, nil), 0},
 		{"write batch", func() int {
 			n, err := rdma.SubmitAll(batch, pe.OptimizeReports)
 			failure = err
@@ -101,7 +109,7 @@ func TestNothingIsAllocated(t *testing.T) {
 			assert.Zero(t, allocs)
 		})
 	}
-	require.NoError(t, rdma.FreeAll([]rdma.Task{send, sendImm, read, writeImm, swap, add}))
+	require.NoError(t, rdma.FreeAll([]rdma.Task{send, sendImm, read, writeImm, swap, add, get, set, sum}))
 	require.NoError(t, rdma.FreeAll(batch))
 	require.NoError(t, b.ctx.Stop())
 	r.until("the receive came back", func() bool { return !recv.InFlight() })

@@ -21,6 +21,9 @@ func (r *request) measure() error {
 		return err
 	}
 	switch r.op {
+	case OpSyncEventGet, OpSyncEventSet, OpSyncEventAdd:
+		r.length = atomicSize
+		return nil
 	case OpSend, OpSendImm:
 		return r.measureSource()
 	case OpWrite, OpWriteImm:
@@ -87,6 +90,9 @@ func (r *request) inspect() error {
 	if uint64(r.length) > uint64(r.ctx.set.caps.MaxMessage) {
 		return fmt.Errorf("%w: it would move %d bytes, %s moves %d in one task", ErrRange, r.length, r.ctx.dev.Name(), r.ctx.set.caps.MaxMessage)
 	}
+	if r.op.onEvent() {
+		return r.checkEvent(r.event)
+	}
 	if r.remote != nil {
 		need := mmap.RemoteWrite
 		switch {
@@ -115,7 +121,7 @@ func (r *request) inspect() error {
 
 // gather makes the local scatter-gather list, in the task's own array.
 func (r *request) gather() ([]verbs.SGE, error) {
-	if r.op.atomic() {
+	if r.op.onWord() {
 		// Results go to memory of the context's own first, so that the result
 		// buffer may have any shape.
 		r.sgl[0] = r.ctx.scratchSG
@@ -144,10 +150,15 @@ func checkList(list []verbs.SGE, most int, field string) error {
 
 func (r *request) wordOffset() uint64 { return 8 * uint64(r.ctx.set.MaxConnections+r.word) }
 
+// wordBytes is the task's word of the scratch memory.
+func (r *request) wordBytes() []byte {
+	off := r.wordOffset()
+	return r.ctx.scratch.Bytes()[off : off+atomicSize]
+}
+
 // takeOld takes the result of an atomic, which is in the byte order of the host.
 func (r *request) takeOld() error {
-	off := r.wordOffset()
-	result := r.ctx.scratch.Bytes()[off : off+atomicSize]
+	result := r.wordBytes()
 	r.old = binary.NativeEndian.Uint64(result)
 	if r.local == nil {
 		return nil

@@ -69,7 +69,7 @@ func (c *Capabilities) Supports(op Operation) bool {
 		return c.MaxReceives > 0
 	case op.atomic():
 		return c.Atomics && c.MaxReadAtomic > 0
-	case op == OpRead:
+	case op.answered():
 		return c.MaxReadAtomic > 0
 	}
 	return true

@@ -143,7 +143,7 @@ func TestCapabilities(t *testing.T) {
 	assert.True(t, caps.Atomics)
 	assert.EqualValues(t, 4096, caps.MaxMTU)
 	assert.Positive(t, caps.MaxConnections)
-	for op := rdma.OpReceive; op <= rdma.OpFetchAdd; op++ {
+	for op := rdma.OpReceive; op <= rdma.OpSyncEventAdd; op++ {
 		assert.NoError(t, rdma.Supports(dev, op), "%v", op)
 	}
 	assert.ErrorIs(t, rdma.Supports(dev, rdma.Operation(99)), rdma.ErrNotSupported)
@@ -152,6 +152,12 @@ func TestCapabilities(t *testing.T) {
 	assert.False(t, plain.Supports(rdma.OpReceive))
 	assert.False(t, plain.Supports(rdma.OpRead))
 	assert.False(t, plain.Supports(rdma.OpCompareSwap))
+	assert.False(t, plain.Supports(rdma.OpSyncEventGet))
+	assert.True(t, plain.Supports(rdma.OpSyncEventSet))
+	assert.False(t, plain.Supports(rdma.OpSyncEventAdd))
+	plain.MaxReadAtomic = 1
+	assert.True(t, plain.Supports(rdma.OpSyncEventGet))
+	assert.False(t, plain.Supports(rdma.OpSyncEventAdd), "it has no atomics")
 	assert.True(t, plain.Supports(rdma.OpWrite))
 }
 

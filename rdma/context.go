@@ -22,14 +22,14 @@ type Context struct {
 
 	requests []*request // by the ID of their work requests
 	receives []*ReceiveTask
-	words    int // 8-byte words that atomics need
+	words    int // 8-byte words that atomics and sync events need
 
 	// What follows exists from Start to Idle.
 	cq        verbs.CQ
 	srq       verbs.SRQ // nil without receives
 	sendDepth int       // of each connection
 	recvDepth int
-	scratch   *mmap.Map // hellos to be sent, by slot; then results of atomics
+	scratch   *mmap.Map // hellos to be sent, by slot; then words of tasks
 	scratchSG verbs.SGE
 	hello     *mmap.Map // hellos received, by slot
 	helloKey  uint32

@@ -75,6 +75,43 @@
 // Atomics are atomic to other atomics through the same device of the peer, and to
 // nothing else (IBTA 9.4.5.1).
 //
+// # Sync events
+//
+// Three kinds of task work on a sync event of the peer (package syncevent), which
+// the peer has exported and this program has imported: a get is a read of 8
+// bytes, a set a write of 8 bytes, an addition a fetch-and-add. The peer's
+// program waits for the value, and is woken.
+//
+// What may the peer rely on when a wait has returned the value of a notification?
+//
+//   - An addition: the data of all earlier writes and sends of the same connection
+//     is in place. IBTA 9.5 names three things after which the memory that a write
+//     went to can be relied on: its own immediate, the completion of a later send,
+//     and the change of memory by a later atomic.
+//   - A set: the same on the software device, which places packets in the order of
+//     their sequence numbers, and the value last, with an atomic store. No standard
+//     promises it for adapters: a set is one more write, and IBTA 9.5 says nothing
+//     of when a write can be seen that nothing follows. In practice it holds where
+//     the writes of an adapter stay in order on their way to memory, which is the
+//     rule of PCI Express for writes without relaxed ordering (Base Specification,
+//     2.4.1). Where it has to hold, add.
+//   - Relaxed ordering takes the rule away (ibv_reg_mr(3), ordering semantics):
+//     neither the map that the data goes to nor one that holds an event may have
+//     mmap.RelaxedOrdering. The library's own memory of an event never does.
+//   - Reads and gets are the exception: those submitted before may still be under
+//     way, and may see what later writes and notifications do (IBTA 10.8.3.3,
+//     table of ordering rules). Those submitted after see it all.
+//   - Different connections: nothing, not even between the same two contexts.
+//   - In the other direction: nothing. That a notification has completed says that
+//     the peer's device has it, not that anybody was woken.
+//
+// A set is never seen in half on the software device, where a write of 8 aligned
+// bytes is one atomic store, and a get never brings half of one on 64-bit
+// machines. Of adapters the standards do not say so: PCI Express recommends
+// that writes become visible in units of no less than 4 bytes (Base
+// Specification, 2.4.3), and machines today write 8 aligned bytes at once.
+// Atomics are whole everywhere.
+//
 // # Buffers
 //
 // Allocation hands buffers over to the task, with their references, even when it

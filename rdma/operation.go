@@ -19,6 +19,9 @@ const (
 	OpWriteImm
 	OpCompareSwap
 	OpFetchAdd
+	OpSyncEventGet
+	OpSyncEventSet
+	OpSyncEventAdd
 )
 
 var operations = [...]struct {
@@ -34,6 +37,10 @@ var operations = [...]struct {
 	OpWriteImm:    {"write with immediate", "submit a write with immediate", verbs.OpWriteImm},
 	OpCompareSwap: {"compare-and-swap", "submit a compare-and-swap", verbs.OpCompareSwap},
 	OpFetchAdd:    {"fetch-and-add", "submit a fetch-and-add", verbs.OpFetchAdd},
+
+	OpSyncEventGet: {"sync event get", "submit a sync event get", verbs.OpRead},
+	OpSyncEventSet: {"sync event set", "submit a sync event set", verbs.OpWrite},
+	OpSyncEventAdd: {"sync event addition", "submit a sync event addition", verbs.OpFetchAdd},
 }
 
 // String names the operation.
@@ -46,8 +53,16 @@ func (o Operation) String() string {
 
 func (o Operation) known() bool { return o >= 0 && int(o) < len(operations) }
 
-func (o Operation) atomic() bool { return o == OpCompareSwap || o == OpFetchAdd }
+func (o Operation) atomic() bool {
+	return o == OpCompareSwap || o == OpFetchAdd || o == OpSyncEventAdd
+}
+
+// onEvent reports whether the operation is one on a sync event of the peer.
+func (o Operation) onEvent() bool { return o >= OpSyncEventGet && o <= OpSyncEventAdd }
+
+// onWord reports whether what is moved is a word of the scratch memory.
+func (o Operation) onWord() bool { return o.atomic() || o.onEvent() }
 
 // answered reports whether the peer answers with data, which the device limits
 // by reads and atomics outstanding.
-func (o Operation) answered() bool { return o == OpRead || o.atomic() }
+func (o Operation) answered() bool { return o == OpRead || o == OpSyncEventGet || o.atomic() }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/syncevent"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -22,7 +23,9 @@ type request struct {
 	local  *bufinv.Buf
 	remote *bufinv.Buf
 	length int // bytes that this submission moves
-	word   int // in the scratch memory, for the result of an atomic
+	event  *syncevent.Event
+	word   int    // in the scratch memory, for what an atomic or sync event moves
+	value  uint64 // to be set, or got
 	old    uint64
 	wr     verbs.SendWR
 	sgl    []verbs.SGE // as long as a list may be
@@ -40,7 +43,7 @@ func (r *request) enlist(c *Context, op Operation, kind finisher) {
 	r.ctx, r.op, r.kind = c, op, kind
 	r.wr.ID = uint64(len(c.requests))
 	r.wr.Op = operations[op].verb
-	if op.atomic() {
+	if op.onWord() {
 		r.word = c.words
 		c.words++
 		r.sgl = make([]verbs.SGE, 1)
@@ -156,10 +159,13 @@ func (r *request) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
 	return nil
 }
 
-// drop lets go of the buffers of a task that was freed.
+// drop lets go of what a task that was freed has worked on.
 func (r *request) drop() error {
-	local, remote := r.local, r.remote
-	r.conn, r.local, r.remote = nil, nil, nil
+	local, remote, event := r.local, r.remote, r.event
+	r.conn, r.local, r.remote, r.event = nil, nil, nil, nil
+	if event != nil {
+		return event.Release()
+	}
 	err := local.Free()
 	if e := remote.Free(); err == nil {
 		err = e
@@ -206,7 +212,10 @@ func (r *request) prepare(thorough bool) error {
 		return err
 	}
 	r.wr.RKey, r.wr.RemoteAddr = 0, 0
-	if r.remote != nil {
+	switch {
+	case r.event != nil:
+		r.prepareEvent()
+	case r.remote != nil:
 		r.wr.RKey = r.remote.Map().RKey()
 		r.wr.RemoteAddr = r.remote.TailAddr()
 		if r.op == OpRead {
@@ -236,6 +245,8 @@ func (r *request) succeed() {
 			r.kind.failed(fmt.Errorf("rdma: %v: its destination was changed in flight: %w", r.op, err))
 			return
 		}
+	case r.op == OpSyncEventGet:
+		r.takeValue()
 	case r.op.atomic():
 		if err := r.takeOld(); err != nil {
 			r.kind.failed(fmt.Errorf("rdma: %v: its result buffer was changed in flight: %w", r.op, err))
