@@ -155,6 +155,7 @@ var packets = map[string][]string{
 	"rdma_read_requester":             append(readOpcodes, "15"), // response last
 	"rdma_atomic_cmp_swp_requester":   {"19", "18"},
 	"rdma_atomic_fetch_add_requester": {"20", "18"},
+	"rdma_sync_event_requester":       {"10", "12", "16"}, // write only, read request, response only
 }
 
 // checkPackets checks that a capture of a pair decodes without a complaint.

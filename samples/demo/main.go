@@ -44,7 +44,7 @@ func plan() []demonstration {
 	var rows []demonstration
 	for i, p := range pair.All() {
 		d := demonstration{pair: p, way: ways[i%len(ways)], size: sizes[i%len(sizes)]}
-		if p.Messages > 1 {
+		if p.Messages > 1 && !p.Atomic() {
 			d.pair.Messages = 8
 			d.args = []string{"-nc", "8"}
 		}

@@ -13,10 +13,10 @@ type Pair struct {
 	Name      string
 	Requester string
 	Responder string
-	// Memory says that the responder exports memory.
+	// Memory says that the responder exports memory, or a sync event.
 	Memory bool
 	// Text is the flag for the text, of the program that provides the data; empty
-	// for atomics, which move values.
+	// for atomics and sync events, which move values.
 	Text string
 	// FromResponder says that the responder provides the data.
 	FromResponder bool
@@ -35,6 +35,7 @@ func All() []Pair {
 		{Name: "rdma_multi_conn_send, rdma_multi_conn_receive", Requester: "rdma_multi_conn_send", Responder: "rdma_multi_conn_receive", Text: "-s", Messages: 2},
 		requesters("rdma_atomic_cmp_swp", "", false),
 		requesters("rdma_atomic_fetch_add", "", false),
+		syncEvent(),
 	}
 }
 
@@ -43,6 +44,13 @@ func requesters(name, text string, fromResponder bool) Pair {
 		Name: name, Requester: name + "_requester", Responder: name + "_responder",
 		Memory: true, Text: text, FromResponder: fromResponder, Messages: 1,
 	}
+}
+
+// syncEvent sets a value, adds to it, and sets it again.
+func syncEvent() Pair {
+	p := requesters("rdma_sync_event", "", false)
+	p.Messages = 3
+	return p
 }
 
 // Atomic reports whether the pair moves values rather than data.

@@ -37,11 +37,12 @@ func (r *route) flags(f *Flags, p Program) {
 	f.String(&r.oob, "", "oob", "WAY", "how descriptors travel: dir, dir:PATH, tcp:HOST:PORT or stdio")
 	f.String(&r.local, "ld", "local-descriptor-path", "FILE", "write our connection descriptor to FILE, instead of -oob")
 	f.String(&r.remote, "re", "remote-descriptor-path", "FILE", "read the peer's connection descriptor from FILE")
-	switch p.Memory {
-	case ExportsMemory:
-		f.String(&r.memory, "m", "remote-resource-descriptor-path", "FILE", "write the descriptor of our memory to FILE")
-	case ImportsMemory:
-		f.String(&r.memory, "m", "remote-resource-descriptor-path", "FILE", "read the descriptor of the peer's memory from FILE")
+	switch {
+	case p.Memory == NoMemory:
+	case p.Memory.imports():
+		f.String(&r.memory, "m", "remote-resource-descriptor-path", "FILE", fmt.Sprintf("read the descriptor of the peer's %v from FILE", p.Memory))
+	default:
+		f.String(&r.memory, "m", "remote-resource-descriptor-path", "FILE", fmt.Sprintf("write the descriptor of our %v to FILE", p.Memory))
 	}
 	f.add("", "interactive", "", "with -ld and -re: wait for Enter rather than for the peer's files",
 		func(name string) { f.set.BoolVar(&r.interactive, name, false, "") })
@@ -57,7 +58,7 @@ func (r *route) open(f *Flags, s *Session) (channel, error) {
 		case r.local == "" || r.remote == "":
 			return nil, errors.New("-ld and -re are needed together")
 		case r.memory == "" && p.Memory != NoMemory:
-			return nil, errors.New("-ld and -re need -m, for the descriptor of the memory")
+			return nil, fmt.Errorf("-ld and -re need -m, for the descriptor of the %v", p.Memory)
 		case r.local == r.remote || r.local == r.memory || r.remote == r.memory:
 			return nil, errors.New("-ld, -re and -m name the same file twice")
 		}

@@ -47,8 +47,11 @@ func descriptorsOf(t *testing.T, p Program, connections int) Descriptors {
 	for i := range connections {
 		d.Connections = append(d.Connections, encode(t, descriptor.Connection, p.Name+string(rune('0'+i))))
 	}
-	if p.Memory == ExportsMemory {
+	switch p.Memory {
+	case ExportsMemory:
 		d.Memory = encode(t, descriptor.MemoryMap, "memory")
+	case ExportsEvent:
+		d.Event = encode(t, descriptor.SyncEvent, "event")
 	}
 	return d
 }
@@ -88,7 +91,7 @@ func swap(t *testing.T, a, b channel, connections int) {
 // canonical strips armor.
 func canonical(d Descriptors) [][]byte {
 	var list [][]byte
-	for _, b := range append(append([][]byte{}, d.Connections...), d.Memory) {
+	for _, b := range append(append([][]byte{}, d.Connections...), d.Memory, d.Event) {
 		if b == nil {
 			continue
 		}

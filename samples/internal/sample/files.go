@@ -19,7 +19,7 @@ import (
 const settleTime = 500 * time.Millisecond
 
 // files exchanges descriptors through files that the user names, one for the
-// connections and one for the memory, as DOCA's samples do. The requester's end
+// connections and one for memory or a sync event, as DOCA's samples do. The requester's end
 // shows in a file beside its descriptor or, if it has failed, in that its
 // descriptor is gone.
 type files struct {
@@ -47,8 +47,9 @@ func (f *files) exchange(ctx context.Context, ours Descriptors) (theirs Descript
 	if err := remove(doneFile(f.route.local)); err != nil {
 		return theirs, err
 	}
-	if ours.Memory != nil {
-		if err := f.write(f.route.memory, ours.Memory); err != nil {
+	resource := f.session.program.Memory
+	if d := *ours.resource(resource); d != nil {
+		if err := f.write(f.route.memory, d); err != nil {
 			return theirs, err
 		}
 	}
@@ -58,8 +59,8 @@ func (f *files) exchange(ctx context.Context, ours Descriptors) (theirs Descript
 	peer := f.session.program.Peer
 	if f.keys != nil {
 		question := fmt.Sprintf("copy the descriptor of %s to %s", peer, f.route.remote)
-		if f.session.program.Memory == ImportsMemory {
-			question += " and that of its memory to " + f.route.memory
+		if resource.imports() {
+			question += fmt.Sprintf(" and that of its %v to %s", resource, f.route.memory)
 		}
 		if err := f.enter(ctx, question); err != nil {
 			return theirs, err
@@ -68,15 +69,15 @@ func (f *files) exchange(ctx context.Context, ours Descriptors) (theirs Descript
 	if theirs.Connections, err = f.await(ctx, f.route.remote, descriptor.Connection); err != nil {
 		return theirs, err
 	}
-	if f.session.program.Memory == ImportsMemory {
-		memory, err := f.await(ctx, f.route.memory, descriptor.MemoryMap)
+	if resource.imports() {
+		list, err := f.await(ctx, f.route.memory, resource.kind())
 		if err != nil {
 			return theirs, err
 		}
-		if len(memory) != 1 {
-			return theirs, fmt.Errorf("%s: it holds %d descriptors, not one", f.route.memory, len(memory))
+		if len(list) != 1 {
+			return theirs, fmt.Errorf("%s: it holds %d descriptors, not one", f.route.memory, len(list))
 		}
-		theirs.Memory = memory[0]
+		*theirs.resource(resource) = list[0]
 	}
 	f.met = true
 	return theirs, nil

@@ -23,16 +23,6 @@ const (
 	Responder             // is written to, read from, or receives
 )
 
-// Memory says which way the descriptor of a memory map goes, if any.
-type Memory int
-
-// The ways of a memory descriptor.
-const (
-	NoMemory Memory = iota
-	ExportsMemory
-	ImportsMemory
-)
-
 // Program describes a sample program.
 type Program struct {
 	Name   string

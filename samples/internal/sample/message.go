@@ -55,15 +55,16 @@ type message struct {
 	Seen        string   `json:"seen,omitempty"`
 	Connections [][]byte `json:"connections,omitempty"`
 	Memory      []byte   `json:"memory,omitempty"`
+	Event       []byte   `json:"event,omitempty"`
 	Outcome     outcome  `json:"outcome,omitempty"`
 }
 
 func newMessage(p Program, ours Descriptors) message {
-	return message{Version: messageVersion, Program: p.Name, Connections: ours.Connections, Memory: ours.Memory}
+	return message{Version: messageVersion, Program: p.Name, Connections: ours.Connections, Memory: ours.Memory, Event: ours.Event}
 }
 
 func (m *message) descriptors() Descriptors {
-	return Descriptors{Connections: m.Connections, Memory: m.Memory}
+	return Descriptors{Connections: m.Connections, Memory: m.Memory, Event: m.Event}
 }
 
 // encode returns the message as one line.

@@ -37,6 +37,7 @@ type Session struct {
 type Descriptors struct {
 	Connections [][]byte // in the order in which they are to be connected
 	Memory      []byte   // nil: none
+	Event       []byte   // of a sync event; nil: none
 }
 
 // Print writes a line of data to standard output.
@@ -91,11 +92,13 @@ func (s *Session) check(ours, theirs Descriptors) error {
 	if a, b := len(ours.Connections), len(theirs.Connections); a != b {
 		return fmt.Errorf("%s offers %d connections, this program %d: give both the same number", s.program.Peer, b, a)
 	}
-	switch imports := s.program.Memory == ImportsMemory; {
-	case imports && theirs.Memory == nil:
-		return fmt.Errorf("%s sent no descriptor of its memory", s.program.Peer)
-	case !imports && theirs.Memory != nil:
-		return fmt.Errorf("%s sent a descriptor of memory, which nothing here needs", s.program.Peer)
+	for _, m := range []Memory{ImportsMemory, ImportsEvent} {
+		switch sent, wanted := *theirs.resource(m) != nil, s.program.Memory == m; {
+		case wanted && !sent:
+			return fmt.Errorf("%s sent no descriptor of its %v", s.program.Peer, m)
+		case sent && !wanted:
+			return fmt.Errorf("%s sent a descriptor of its %v, which nothing here needs", s.program.Peer, m)
+		}
 	}
 	return nil
 }

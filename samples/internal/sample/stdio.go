@@ -25,16 +25,17 @@ func (p *paste) exchange(ctx context.Context, ours Descriptors) (theirs Descript
 	for _, d := range ours.Connections {
 		p.session.Print("%s", strings.TrimSpace(descriptor.Armor(d)))
 	}
-	memories := 0
-	if p.session.program.Memory == ImportsMemory {
-		memories = 1
+	resource, resources := p.session.program.Memory, 0
+	if resource.imports() {
+		resources = 1
 	}
-	if ours.Memory != nil {
-		p.session.Print("%s", strings.TrimSpace(descriptor.Armor(ours.Memory)))
+	if d := *ours.resource(resource); d != nil {
+		p.session.Print("%s", strings.TrimSpace(descriptor.Armor(d)))
 	}
-	p.session.Log.Info().Int("descriptors", len(ours.Connections)+memories).
+	p.session.Log.Info().Int("descriptors", len(ours.Connections)+resources).
 		Msg("paste what " + p.session.program.Peer + " prints")
-	for len(theirs.Connections) < len(ours.Connections) || (theirs.Memory == nil && memories > 0) {
+	place := theirs.resource(resource)
+	for len(theirs.Connections) < len(ours.Connections) || (*place == nil && resources > 0) {
 		kind, d, err := p.block(ctx)
 		if err != nil {
 			return theirs, err
@@ -42,8 +43,10 @@ func (p *paste) exchange(ctx context.Context, ours Descriptors) (theirs Descript
 		switch {
 		case kind == descriptor.Connection && len(theirs.Connections) < len(ours.Connections):
 			theirs.Connections = append(theirs.Connections, d)
-		case kind == descriptor.MemoryMap && memories > 0 && theirs.Memory == nil:
-			theirs.Memory = d
+		case kind == resource.kind() && resources > 0 && *place == nil:
+			*place = d
+		case kind != descriptor.Connection && (kind != resource.kind() || resources == 0):
+			return theirs, fmt.Errorf("a %v descriptor was pasted, which nothing here needs; paste what %s prints", kind, p.session.program.Peer)
 		default:
 			return theirs, fmt.Errorf("one %v descriptor too many was pasted; give both programs the same flags", kind)
 		}
