@@ -1,0 +1,234 @@
+// Command count counts with a second one of its kind, on sync events: two
+// processes, which may be on two hosts and on devices of two kinds, so that no
+// step gets lost unseen. The tests run it.
+//
+// In turns, each has an event, and adds 1 to the other's when its own shows that
+// the other has added: -n is the number that they get to. With -writers, the first
+// adds to the event of the second over that many connections at a time, and the
+// second itself from as many goroutines if -local says so; the second waits for
+// the sum.
+//
+// They find each other through the folder -dir.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/syncevent"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// allBits has a wait compare the whole value.
+const allBits = ^uint64(0)
+
+func main() {
+	p := &program{}
+	timeout := flag.Duration("timeout", time.Minute, "give up after that time")
+	flag.StringVar(&p.device, "d", "soft-lo", "the device")
+	flag.StringVar(&p.dir, "dir", "", "a folder for both")
+	flag.BoolVar(&p.first, "first", false, "begin; the other one does not have it")
+	flag.Uint64Var(&p.n, "n", 100_000, "count to this even number")
+	flag.IntVar(&p.writers, "writers", 0, "connections that add at a time; 0: in turns")
+	flag.Uint64Var(&p.local, "local", 0, "how often the second adds by itself, with -writers")
+	flag.Parse()
+	ctx, stop := context.WithTimeout(context.Background(), *timeout)
+	defer stop()
+	if err := p.run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "count:", err)
+		os.Exit(1)
+	}
+}
+
+// program is one of the two.
+type program struct {
+	device, dir string
+	first       bool
+	n           uint64
+	writers     int
+	local       uint64
+
+	ctx    context.Context
+	engine *pe.Engine
+	dev    verbs.Device
+	rdma   *rdma.Context
+	events *syncevent.Context
+	own    *syncevent.Event
+	peers  *syncevent.Event
+	conns  []*rdma.Connection
+	count  counter
+	err    error
+}
+
+// counter is what is done once both ends are connected.
+type counter interface {
+	pools(p *program) error
+	begin(p *program) error
+	free() error
+}
+
+// connections is how many there are.
+func (p *program) connections() int { return max(p.writers, 1) }
+
+func (p *program) run(ctx context.Context) (err error) {
+	p.ctx = ctx
+	p.count = &turns{}
+	switch {
+	case p.writers > 0 && p.first:
+		p.count = &writers{}
+	case p.writers > 0:
+		p.count = &sum{}
+	}
+	if p.dev, err = device.Open(p.device); err != nil {
+		return err
+	}
+	defer closing(&err, p.dev.Close)
+	publishers := syncevent.PublishRemote
+	if p.local > 0 {
+		publishers |= syncevent.PublishLocal
+	}
+	p.own, err = syncevent.New(syncevent.Config{
+		Device: p.dev, Publishers: publishers, PollInterval: syncevent.MinPollInterval,
+	})
+	if err != nil {
+		return err
+	}
+	defer closing(&err, p.own.Close)
+	if err := p.contexts(); err != nil {
+		return err
+	}
+	defer closing(&err, p.close)
+	begun := time.Now()
+	if err := p.engine.Run(ctx); err != nil {
+		return errors.Join(p.err, err)
+	}
+	if p.err == nil {
+		p.err = p.rdma.Err()
+	}
+	if p.err == nil {
+		fmt.Printf("counted to %d in %v\n", p.n+p.local, time.Since(begun).Round(time.Millisecond))
+	}
+	return p.err
+}
+
+// contexts makes the engine and the two contexts on it, and starts them.
+func (p *program) contexts() (err error) {
+	if p.engine, err = pe.New(pe.Config{}); err != nil {
+		return err
+	}
+	p.rdma, err = rdma.New(p.dev, rdma.Config{Permissions: mmap.RemoteAtomic, MaxConnections: p.connections()})
+	if err != nil {
+		return err
+	}
+	if p.events, err = syncevent.NewContext(syncevent.ContextConfig{}); err != nil {
+		return err
+	}
+	if err := p.count.pools(p); err != nil {
+		return err
+	}
+	p.rdma.OnStateChange(p.stateChanged)
+	if err := errors.Join(p.engine.Connect(p.rdma), p.engine.Connect(p.events)); err != nil {
+		return err
+	}
+	return errors.Join(p.rdma.Start(), p.events.Start())
+}
+
+func (p *program) close() error {
+	err := errors.Join(p.rdma.Close(), p.events.Close(), p.engine.Close())
+	if p.peers != nil {
+		err = errors.Join(err, p.peers.Close())
+	}
+	return err
+}
+
+func (p *program) stateChanged(_, next pe.State) {
+	switch next {
+	case pe.Starting:
+		p.fail(p.connect())
+	case pe.Running:
+		p.fail(p.count.begin(p))
+	case pe.Stopping:
+		p.fail(p.count.free())
+	}
+}
+
+// connect exchanges descriptors through the folder.
+func (p *program) connect() error {
+	var ours [][]byte
+	for range p.connections() {
+		conn, desc, err := p.rdma.Export()
+		if err != nil {
+			return err
+		}
+		p.conns = append(p.conns, conn)
+		ours = append(ours, desc)
+	}
+	event, err := p.own.Export()
+	if err != nil {
+		return err
+	}
+	if err := p.write(append(ours, event)); err != nil {
+		return err
+	}
+	p.aside(func() func() error {
+		theirs, err := p.read(len(ours) + 1)
+		return func() error {
+			for i, conn := range p.conns {
+				if err == nil {
+					err = conn.Connect(theirs[i])
+				}
+			}
+			if err == nil {
+				p.peers, err = syncevent.Import(p.dev, theirs[len(ours)])
+			}
+			return err
+		}
+	})
+	return nil
+}
+
+// finish stops when the peer has finished too: the connection has to be there
+// until its last task has completed.
+func (p *program) finish() {
+	p.aside(func() func() error {
+		err := p.meet()
+		return func() error {
+			p.stop()
+			return err
+		}
+	})
+}
+
+// aside runs f on a goroutine of its own and what it returns on the engine's.
+func (p *program) aside(f func() func() error) {
+	go func() {
+		then := f()
+		_ = p.engine.Do(func() { p.fail(then()) }) // fails only after the end
+	}()
+}
+
+func (p *program) stop() {
+	p.rdma.Stop()
+	p.events.Stop()
+}
+
+// fail keeps the first error, and stops.
+func (p *program) fail(err error) {
+	if err == nil {
+		return
+	}
+	if p.err == nil {
+		p.err = err
+	}
+	p.stop()
+}
+
+func closing(err *error, f func() error) { *err = errors.Join(*err, f()) }

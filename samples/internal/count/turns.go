@@ -1,0 +1,107 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/syncevent"
+)
+
+// turns adds to the peer's event when the peer has added to ours.
+type turns struct {
+	p     *program
+	adds  *rdma.SyncEventAddPool
+	waits *syncevent.WaitPool
+	add   *rdma.SyncEventAddTask
+	wait  *syncevent.WaitTask
+	half  uint64 // what each event gets to
+	seen  uint64 // the value of ours
+	added uint64 // the value of the peer's, as it must be
+}
+
+func (t *turns) pools(p *program) (err error) {
+	t.p, t.half = p, p.n/2
+	t.adds, err = p.rdma.SyncEventAddPool(1, t.wasAdded, func(_ *rdma.SyncEventAddTask, err error) { t.ended(err) })
+	if err != nil {
+		return err
+	}
+	t.waits, err = p.events.WaitPool(1, t.wasWoken, func(_ *syncevent.WaitTask, err error) { t.ended(err) })
+	return err
+}
+
+func (t *turns) begin(p *program) (err error) {
+	if t.add, err = t.adds.Alloc(p.conns[0], p.peers, 1); err != nil {
+		return err
+	}
+	if t.wait, err = t.waits.Greater(p.own, 0, allBits); err != nil {
+		return err
+	}
+	if err := t.wait.Submit(); err != nil {
+		return err
+	}
+	return t.next()
+}
+
+func (t *turns) wasAdded(add *rdma.SyncEventAddTask) {
+	if add.Original() != t.added-1 {
+		t.p.fail(fmt.Errorf("addition %d found the value %d", t.added, add.Original()))
+		return
+	}
+	t.p.fail(t.next())
+}
+
+func (t *turns) wasWoken(wait *syncevent.WaitTask) {
+	if wait.Value() != t.seen+1 {
+		t.p.fail(fmt.Errorf("step %d was lost or came twice: the value is %d", t.seen+1, wait.Value()))
+		return
+	}
+	if t.seen++; t.seen < t.half {
+		err := wait.SetGreater(t.seen, allBits)
+		if err == nil {
+			err = wait.Submit()
+		}
+		t.p.fail(err)
+	}
+	t.p.fail(t.next())
+}
+
+// next adds if it is our turn: the first has the one before the peer's, the second
+// the one after.
+func (t *turns) next() error {
+	turn := t.seen
+	if t.p.first {
+		turn++
+	}
+	switch {
+	case t.p.err != nil || t.add.InFlight():
+	case t.added < t.half && t.added < turn:
+		t.added++
+		return t.add.Submit()
+	case t.added == t.half && t.seen == t.half:
+		t.p.finish()
+	}
+	return nil
+}
+
+// ended takes the tasks that come back when the contexts stop.
+func (t *turns) ended(err error) {
+	t.p.fail(err)
+	t.p.fail(t.free())
+}
+
+// free frees what is not in flight any more.
+func (t *turns) free() error {
+	if t.add != nil && !t.add.InFlight() {
+		add := t.add
+		t.add = nil
+		if err := add.Free(); err != nil {
+			return err
+		}
+	}
+	if t.wait != nil && !t.wait.InFlight() {
+		wait := t.wait
+		t.wait = nil
+		return wait.Free()
+	}
+	return nil
+}

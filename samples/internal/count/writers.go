@@ -1,0 +1,115 @@
+package main
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/syncevent"
+)
+
+// depth is how many additions are under way on one connection.
+const depth = 8
+
+// writers adds to the peer's event over all connections at a time.
+type writers struct {
+	p    *program
+	adds *rdma.SyncEventAddPool
+	left uint64 // to be submitted
+	busy int    // tasks that are
+}
+
+func (w *writers) pools(p *program) (err error) {
+	w.p, w.left = p, p.n
+	w.adds, err = p.rdma.SyncEventAddPool(depth*p.writers, w.wasAdded, func(t *rdma.SyncEventAddTask, err error) {
+		p.fail(err)
+		p.fail(t.Free())
+	})
+	return err
+}
+
+func (w *writers) begin(p *program) error {
+	for i := range depth * p.writers {
+		t, err := w.adds.Alloc(p.conns[i%len(p.conns)], p.peers, 1)
+		if err != nil {
+			return err
+		}
+		w.busy++
+		w.submit(t)
+	}
+	return nil
+}
+
+func (w *writers) wasAdded(t *rdma.SyncEventAddTask) { w.submit(t) }
+
+// submit submits a task, once more, or frees it.
+func (w *writers) submit(t *rdma.SyncEventAddTask) {
+	if w.left > 0 && w.p.err == nil {
+		w.left--
+		if err := t.Submit(); err == nil {
+			return
+		} else {
+			w.p.fail(err)
+		}
+	}
+	w.p.fail(t.Free())
+	if w.busy--; w.busy == 0 && w.p.err == nil {
+		w.p.finish()
+	}
+}
+
+func (w *writers) free() error { return nil }
+
+// sum waits for all that the peer, and this program itself, add.
+type sum struct {
+	p      *program
+	waits  *syncevent.WaitPool
+	adding sync.WaitGroup
+}
+
+func (s *sum) pools(p *program) (err error) {
+	s.p = p
+	s.waits, err = p.events.WaitPool(1, s.wasWoken, func(t *syncevent.WaitTask, err error) {
+		p.fail(err)
+		p.fail(t.Free())
+	})
+	return err
+}
+
+func (s *sum) begin(p *program) error {
+	t, err := s.waits.Greater(p.own, p.n+p.local-1, allBits)
+	if err != nil {
+		return err
+	}
+	for i := range p.writers {
+		s.adding.Go(func() { s.add(uint64(i)) })
+	}
+	return t.Submit()
+}
+
+// add adds our share, from a goroutine of its own.
+func (s *sum) add(i uint64) {
+	for ; i < s.p.local && s.p.ctx.Err() == nil; i += uint64(s.p.writers) {
+		if _, err := s.p.own.Add(1); err != nil {
+			_ = s.p.engine.Do(func() { s.p.fail(err) }) // fails only after the end
+			return
+		}
+	}
+}
+
+func (s *sum) wasWoken(t *syncevent.WaitTask) {
+	s.p.fail(t.Free())
+	s.adding.Wait()
+	s.p.aside(func() func() error {
+		err := s.p.meet()
+		return func() error {
+			if v, _ := s.p.own.Get(); v != s.p.n+s.p.local {
+				s.p.fail(fmt.Errorf("the sum is %d, not %d", v, s.p.n+s.p.local))
+			}
+			s.p.stop()
+			return err
+		}
+	})
+}
+
+func (s *sum) free() error { return nil }
