@@ -52,7 +52,7 @@ func TestCountInTurns(t *testing.T) {
 // program at the same time, where processor and device agree on what is atomic.
 func TestCountTogether(t *testing.T) {
 	count(t, nil, nil, fully(100_000), "-n", fully(100_000), "-writers", "8")
-	count(t, nil, nil, fully(200_000), "-n", fully(100_000), "-writers", "8", "-local", fully(100_000))
+	count(t, nil, nil, fully(4_100_000), "-n", fully(100_000), "-writers", "8", "-local", fully(4_000_000))
 	count(t, nil, nil, fully(5000), "-n", fully(4000), "-local", fully(1000), "-writers", "8", "-d", "soft-lo?loss=0.02&duplicate=0.1&reorder=0.1")
 }
 

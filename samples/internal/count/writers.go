@@ -87,8 +87,15 @@ func (s *sum) begin(p *program) error {
 	return t.Submit()
 }
 
-// add adds our share, from a goroutine of its own.
+// add adds our share, from a goroutine of its own, once the peer has begun.
 func (s *sum) add(i uint64) {
+	if i >= s.p.local {
+		return
+	}
+	if _, err := s.p.own.WaitGreater(s.p.ctx, 0, allBits); err != nil {
+		_ = s.p.engine.Do(func() { s.p.fail(err) }) // fails only after the end
+		return
+	}
 	for ; i < s.p.local && s.p.ctx.Err() == nil; i += uint64(s.p.writers) {
 		if _, err := s.p.own.Add(1); err != nil {
 			_ = s.p.engine.Do(func() { s.p.fail(err) }) // fails only after the end
