@@ -39,6 +39,9 @@ func (r *request) measure() error {
 		return r.checkRemote("destination", r.length)
 	case OpRead:
 		switch {
+		case r.remote == nil && r.local == nil:
+			r.length = 0
+			return nil
 		case r.remote == nil || r.local == nil:
 			return fmt.Errorf("%w: it needs a source at the peer and a destination here", ErrInvalid)
 		case r.remote.DataLen() == 0:

@@ -188,15 +188,20 @@ func TestWriteAndRead(t *testing.T) {
 
 	t.Run("no bytes", func(t *testing.T) {
 		writes, imms, recvs = outcome[*rdma.WriteTask]{}, outcome[*rdma.WriteImmTask]{}, outcome[*rdma.ReceiveTask]{}
+		reads = outcome[*rdma.ReadTask]{}
 		write := must(writePool.Alloc(r.a.conns[0], nil, nil))
+		read := must(readPool.Alloc(r.a.conns[0], nil, nil))
 		recv := must(recvPool.Alloc(nil))
 		imm := must(immPool.Alloc(r.a.conns[0], nil, nil, 7))
 		require.NoError(t, recv.Submit())
 		require.NoError(t, write.TrySubmit())
 		require.NoError(t, imm.TrySubmit())
-		r.until("all is done", func() bool { return writes.count()+imms.count()+recvs.count() == 3 })
-		assert.Empty(t, append(append(writes.errs, imms.errs...), recvs.errs...))
+		require.NoError(t, read.TrySubmit())
+		r.until("all is done", func() bool { return writes.count()+imms.count()+recvs.count()+reads.count() == 4 })
+		assert.Empty(t, append(append(append(writes.errs, imms.errs...), recvs.errs...), reads.errs...))
 		assert.Zero(t, recv.Length())
+		assert.Zero(t, read.Length())
+		require.NoError(t, read.Free())
 		require.NoError(t, write.Free())
 		require.NoError(t, recv.Free())
 		require.NoError(t, imm.Free())

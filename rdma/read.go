@@ -32,10 +32,11 @@ func (c *Context) ReadPool(n int, done func(*ReadTask), failed func(*ReadTask, e
 }
 
 // Alloc takes a task out of the pool that reads the data of src, memory of the
-// peer, into the room of dst, a list, behind the data that is there. To submit the
-// task again, ResetData of dst or SetDestination. The task takes over the caller's
-// references, also when Alloc fails. Errors match those of pe.Pool.Alloc, bufinv
-// and mmap, and ErrInvalid, ErrNoData, ErrRange and ErrPermission.
+// peer, into the room of dst, a list, behind the data that is there. With both nil
+// it reads no bytes. To submit the task again, ResetData of dst or SetDestination.
+// The task takes over the caller's references, also when Alloc fails. Errors match
+// those of pe.Pool.Alloc, bufinv and mmap, and ErrInvalid, ErrNoData, ErrRange and
+// ErrPermission.
 func (p *ReadPool) Alloc(conn *Connection, src, dst *bufinv.Buf) (*ReadTask, error) {
 	return allocRequest(&p.pool, readRequest, conn, dst, src)
 }

@@ -239,7 +239,7 @@ func (r *request) notReady() error {
 func (r *request) succeed() {
 	r.task.End()
 	switch {
-	case r.op == OpRead:
+	case r.op == OpRead && r.local != nil:
 		// Of use to nobody who kept their hands off the buffers meanwhile.
 		if err := r.local.Produced(r.length); err != nil {
 			r.kind.failed(fmt.Errorf("rdma: %v: its destination was changed in flight: %w", r.op, err))
