@@ -4,8 +4,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -65,11 +67,16 @@ func TestWrongUsage(t *testing.T) {
 		{"rdma_send", "-interactive", []string{"-ld and -re"}},
 		{"rdma_send", "-tt DC", []string{`"DC"`, "RC"}},
 		{"rdma_send", "-g -1", []string{"from 0"}},
-		{"rdma_send", "-size 15", []string{"from 16"}},
+		{"rdma_send", "-size -1", []string{"from 0"}},
+		{"rdma_send", "-sge 0", []string{"from 1 to 16"}},
+		{"rdma_send", "-sge 17", []string{"from 1 to 16"}},
+		{"rdma_read_responder", "-sge 2", []string{"-sge"}},
+		{"rdma_send", "-mtu 1500", []string{"256, 512, 1024, 2048 or 4096"}},
+		{"rdma_send", "-connect-timeout 0s", []string{"want a time above zero"}},
 		{"rdma_send", "-size 1073741825", []string{"to 1073741824"}},
 		{"rdma_send", "-send-string=", []string{"empty"}},
 		{"rdma_send", "-w text", []string{"-w"}},
-		{"rdma_receive", "-size 0", []string{"from 1"}},
+		{"rdma_receive", "-size 1073741825", []string{"from 0 to 1073741824"}},
 		{"rdma_send", "-l loud", []string{"debug"}},
 		{"rdma_multi_conn_send", "-nc 0", []string{"1 to 8"}},
 		{"rdma_multi_conn_receive", "-num-connections 9", []string{"1 to 8"}},
@@ -184,6 +191,19 @@ func TestMismatch(t *testing.T) {
 	assert.Equal(t, 1, result.Requester.Code)
 	assert.Contains(t, result.Requester.Stderr, "expected was rdma_receive")
 	assert.Equal(t, 1, result.Responder.Code)
+}
+
+// A peer that ends between the exchange of descriptors and the connection is not
+// waited for for ever.
+func TestPeerGoneBeforeConnecting(t *testing.T) {
+	scratch := t.TempDir()
+	ours, theirs := filepath.Join(scratch, "ours"), filepath.Join(scratch, "theirs")
+	peer := start(t, "rdma_receive", "-ld", theirs, "-re", ours, "-timeout", patience)
+	require.Eventually(t, func() bool { return slices.Contains(list(t, scratch), "theirs") }, 30*time.Second, time.Millisecond)
+	peer.signal(os.Kill)
+	peer.code()
+	one(t, scratch, 1, "rdma_send", []string{"-ld", ours, "-re", theirs, "-connect-timeout", "50ms", "-timeout", patience},
+		"rdma_receive", "50ms", "-connect-timeout")
 }
 
 // What a peer's memory or receive cannot take fails at both ends.

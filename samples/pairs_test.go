@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/samples/internal/pair"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
 )
 
 // patience is how long a program may take that ought to succeed.
@@ -53,6 +54,27 @@ func TestPairs(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%s/%d", p.Requester, way, size), func(t *testing.T) {
 					t.Parallel()
 					runPair(t, p, pair.Options{Way: way, Size: size})
+				})
+			}
+		}
+	}
+}
+
+// Payloads from nothing to more than one task moves, scattered, at a small path MTU.
+func TestShapes(t *testing.T) {
+	for _, p := range pair.All() {
+		for _, size := range []int{pair.NoBytes, 1, 15, 16, 255, sample.MaxMessage, 2*sample.MaxMessage + 5} {
+			for _, sge := range []int{1, 3} {
+				if p.Atomic() || sge > 1 != (size > 15) {
+					continue
+				}
+				t.Run(fmt.Sprintf("%s/%d bytes/%d buffers", p.Requester, size, sge), func(t *testing.T) {
+					t.Parallel()
+					args := []string{"-mtu", "512"}
+					r := runPair(t, p, pair.Options{Way: pair.Dir, Size: size, SGE: sge, RequesterArgs: args, ResponderArgs: args})
+					if size > sample.MaxMessage && !p.Memory {
+						assert.Contains(t, r.Responder.Stderr, "16777221 bytes are more than the 8388608 of one task: there are 3 tasks")
+					}
 				})
 			}
 		}

@@ -25,6 +25,7 @@ func main() {
 		Role:           sample.Responder,
 		Peer:           "rdma_multi_conn_send",
 		Sized:          true,
+		Lists:          true,
 		MaxConnections: 8,
 	}, run)
 }
@@ -37,8 +38,10 @@ type receiver struct {
 	local    *mmap.Map
 	receives *rdma.ReceivePool
 	bufs     *bufinv.Pool
-	heard    []bool // by connection: its message has come
-	left     int    // receives that have not completed
+	parts    int      // receives that one message takes: one, unless it is long
+	data     [][]byte // by connection: what has been received
+	come     []int    // by connection: how many parts that is
+	left     int      // receives that have not completed
 	err      error
 }
 
@@ -54,8 +57,13 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 
-	// Memory for the messages. The peer does not reach it, so it is not exported.
-	if p.local, err = mmap.Alloc(p.dev, s.Connections*s.Capacity(), mmap.LocalReadWrite); err != nil {
+	// Memory for the messages, to be divided into buffers, -sge of them for each
+	// receive. The peer does not reach it, so it is not exported.
+	p.parts = len(s.Parts(s.Capacity(), sample.MaxMessage))
+	receives := s.Connections * p.parts
+	room := min(s.Capacity(), sample.MaxMessage)
+	buffers := bufinv.PoolConfig{Count: receives * s.SGE, Size: max(1, (room+s.SGE-1)/s.SGE)}
+	if p.local, err = mmap.Alloc(p.dev, buffers.Count*buffers.Size, mmap.LocalReadWrite); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.local.Close)
@@ -68,6 +76,9 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
 		GIDIndex:       s.GIDIndex,
 		MaxConnections: s.Connections,
+		MTU:            s.MTU,
+		ConnectTimeout: s.ConnectTimeout,
+		MaxRecvSGE:     s.SGE,
 		Log:            s.Log,
 	})
 	if err != nil {
@@ -79,15 +90,16 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 
 	// What its callbacks need is in p: they are its methods.
-	if p.receives, err = p.rdma.ReceivePool(s.Connections, p.done, p.failed); err != nil {
+	if p.receives, err = p.rdma.ReceivePool(receives, p.done, p.failed); err != nil {
 		return err
 	}
 	p.rdma.OnStateChange(p.stateChanged)
-	if p.bufs, err = bufinv.NewPool(p.local, bufinv.PoolConfig{Count: s.Connections, Size: s.Capacity()}); err != nil {
+	if p.bufs, err = bufinv.NewPool(p.local, buffers); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.bufs.Close)
-	p.heard = make([]bool, s.Connections)
+	p.data = make([][]byte, s.Connections)
+	p.come = make([]int, s.Connections)
 
 	// From here on everything happens in callbacks, until the context is Idle.
 	if err := p.rdma.Start(); err != nil {
@@ -135,22 +147,35 @@ func (p *receiver) connect() error {
 	return nil
 }
 
-// receive submits as many receives as messages will come.
+// receive submits as many receives as will be taken, all at once.
 func (p *receiver) receive() error {
-	for range p.Connections {
-		task, err := p.receives.Alloc(p.bufs.Alloc())
+	var tasks []*rdma.ReceiveTask
+	for range p.receives.Cap() {
+		task, err := p.receives.Alloc(p.room())
 		if err != nil {
+			p.fail(rdma.FreeAll(tasks))
 			return err
 		}
 		task.SetUserData(&p.left)
-		if err := task.Submit(); err != nil {
-			p.fail(task.Free())
-			return err
-		}
-		p.left++
+		tasks = append(tasks, task)
 	}
-	p.Log.Info().Int("receives", p.left).Msg("receives submitted")
-	return nil
+	n, err := rdma.SubmitAll(tasks, 0)
+	p.left = n
+	p.fail(rdma.FreeAll(tasks[n:]))
+	p.Log.Info().Int("receives", n).Msg("receives submitted")
+	return err
+}
+
+// room is a list of buffers for one receive. Messages of no bytes need none.
+func (p *receiver) room() *bufinv.Buf {
+	if p.Capacity() == 0 {
+		return nil
+	}
+	list := make([]*bufinv.Buf, p.SGE)
+	for i := range list {
+		list[i] = p.bufs.Alloc()
+	}
+	return bufinv.List(list...)
 }
 
 func (p *receiver) done(t *rdma.ReceiveTask) {
@@ -158,17 +183,22 @@ func (p *receiver) done(t *rdma.ReceiveTask) {
 	p.finish(t)
 }
 
-// show checks and prints what has been received.
+// show keeps what a connection has brought, and checks and prints it when it is all
+// there.
 func (p *receiver) show(t *rdma.ReceiveTask) error {
-	data, err := sample.Verify(t.Destination().Bytes())
+	i := t.Connection().UserData().(int)
+	p.data[i] = t.Destination().AppendBytes(p.data[i])
+	p.come[i]++
+	switch {
+	case p.come[i] < p.parts:
+		return nil
+	case p.come[i] > p.parts:
+		return fmt.Errorf("connection %d has brought %d messages, and %d were expected", i, p.come[i], p.parts)
+	}
+	data, err := p.Verify(p.data[i])
 	if err != nil {
 		return err
 	}
-	i := t.Connection().UserData().(int)
-	if p.heard[i] {
-		return fmt.Errorf("connection %d has brought two messages", i)
-	}
-	p.heard[i] = true
 	p.Print("received on connection %d: %s", i, sample.Describe(data))
 	return nil
 }

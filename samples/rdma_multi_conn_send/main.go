@@ -24,6 +24,7 @@ func main() {
 		Peer:           "rdma_multi_conn_receive",
 		Text:           &sample.Text{Short: "s", Long: "send-string", Default: "Hello from the sender!"},
 		Sized:          true,
+		Lists:          true,
 		MaxConnections: 8,
 	}, run)
 }
@@ -37,7 +38,9 @@ type sender struct {
 	bufs   *bufinv.Inventory
 	local  *mmap.Map
 	conns  []*rdma.Connection
-	left   int // tasks that have not completed
+	data   []byte        // the message
+	parts  []sample.Part // of the message, a task each: one, unless it is long
+	left   int           // tasks that have not completed
 	err    error
 }
 
@@ -53,13 +56,13 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 
-	// Memory with the message. The peer does not reach it, so it is not exported.
-	payload := s.Payload()
-	if p.local, err = mmap.Alloc(p.dev, len(payload), mmap.LocalReadWrite); err != nil {
+	// Memory for the message. The peer does not reach it, so it is not exported.
+	p.data = s.Payload()
+	p.parts = s.Parts(len(p.data), sample.MaxMessage)
+	if p.local, err = mmap.Alloc(p.dev, max(len(p.data), 1), mmap.LocalReadWrite); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.local.Close)
-	copy(p.local.Bytes(), payload)
 
 	// The engine, and the RDMA context on it.
 	if p.engine, err = pe.New(pe.Config{Log: s.Log}); err != nil {
@@ -69,6 +72,9 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
 		GIDIndex:       s.GIDIndex,
 		MaxConnections: s.Connections,
+		MTU:            s.MTU,
+		ConnectTimeout: s.ConnectTimeout,
+		MaxSendSGE:     s.SGE,
 		Log:            s.Log,
 	})
 	if err != nil {
@@ -80,11 +86,11 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 
 	// What its callbacks need is in p: they are its methods.
-	if p.sends, err = p.rdma.SendPool(s.Connections, p.done, p.failed); err != nil {
+	if p.sends, err = p.rdma.SendPool(s.Connections*len(p.parts), p.done, p.failed); err != nil {
 		return err
 	}
 	p.rdma.OnStateChange(p.stateChanged)
-	if p.bufs, err = bufinv.New(s.Connections); err != nil {
+	if p.bufs, err = bufinv.New(s.Connections * len(p.parts) * s.SGE); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.bufs.Close)
@@ -136,22 +142,39 @@ func (p *sender) connect() error {
 	return nil
 }
 
-// send submits a task for every connection. They all send the same memory.
+// send submits the tasks of every connection, all at once. They all send the same
+// memory.
 func (p *sender) send() error {
+	var tasks []*rdma.SendTask
 	for i, conn := range p.conns {
-		task, err := p.sends.Alloc(conn, p.bufs.Source(p.local, 0, p.local.Len()))
-		if err != nil {
-			return err
+		p.Print("sending on connection %d: %s", i, sample.Describe(p.data))
+		for _, part := range p.parts {
+			task, err := p.task(conn, part)
+			if err != nil {
+				p.fail(rdma.FreeAll(tasks))
+				return err
+			}
+			tasks = append(tasks, task)
 		}
-		task.SetUserData(&p.left)
-		p.Print("sending on connection %d: %s", i, sample.Describe(task.Source().Bytes()))
-		if err := task.Submit(); err != nil {
-			p.fail(task.Free())
-			return err
-		}
-		p.left++
 	}
-	return nil
+	n, err := rdma.SubmitAll(tasks, 0)
+	p.left = n
+	p.fail(rdma.FreeAll(tasks[n:]))
+	return err
+}
+
+// task makes a task that sends a part of the message, out of a list of buffers.
+func (p *sender) task(conn *rdma.Connection, part sample.Part) (*rdma.SendTask, error) {
+	src, err := sample.Load(p.bufs, p.local, part, p.SGE, p.data)
+	if err != nil {
+		return nil, err
+	}
+	task, err := p.sends.Alloc(conn, src)
+	if err != nil {
+		return nil, err
+	}
+	task.SetUserData(&p.left)
+	return task, nil
 }
 
 func (p *sender) done(t *rdma.SendTask) {

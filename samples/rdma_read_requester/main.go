@@ -25,6 +25,7 @@ func main() {
 		Peer:   "rdma_read_responder",
 		Memory: sample.ImportsMemory,
 		Sized:  true,
+		Lists:  true,
 	}, run)
 }
 
@@ -39,7 +40,9 @@ type requester struct {
 	remote *mmap.Map
 	memory []byte // the descriptor of the peer's memory
 	conn   *rdma.Connection
-	left   int // tasks that have not completed
+	limit  int    // the most that one task reads, bytes
+	data   []byte // what has been read
+	left   int    // tasks that have not completed
 	err    error
 }
 
@@ -56,7 +59,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 
 	// Memory for what is read. The peer does not reach it, so it is not exported.
-	if p.local, err = mmap.Alloc(p.dev, s.Capacity(), mmap.LocalReadWrite); err != nil {
+	if p.local, err = mmap.Alloc(p.dev, max(s.Capacity(), 1), mmap.LocalReadWrite); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.local.Close)
@@ -66,7 +69,13 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	defer sample.Close(&err, p.engine.Close)
-	p.rdma, err = rdma.New(p.dev, rdma.Config{GIDIndex: s.GIDIndex, Log: s.Log})
+	p.rdma, err = rdma.New(p.dev, rdma.Config{
+		GIDIndex:       s.GIDIndex,
+		MTU:            s.MTU,
+		ConnectTimeout: s.ConnectTimeout,
+		MaxSendSGE:     s.SGE,
+		Log:            s.Log,
+	})
 	if err != nil {
 		return err
 	}
@@ -76,11 +85,13 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 
 	// What its callbacks need is in p: they are its methods.
-	if p.reads, err = p.rdma.ReadPool(1, p.done, p.failed); err != nil {
+	p.limit = int(p.rdma.Capabilities().MaxMessage)
+	tasks := sample.Tasks(s.Capacity(), p.limit)
+	if p.reads, err = p.rdma.ReadPool(tasks, p.done, p.failed); err != nil {
 		return err
 	}
 	p.rdma.OnStateChange(p.stateChanged)
-	if p.bufs, err = bufinv.New(2); err != nil {
+	if p.bufs, err = bufinv.New(tasks * (s.SGE + 1)); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.bufs.Close)
@@ -131,36 +142,65 @@ func (p *requester) connect() error {
 	return nil
 }
 
-// read submits a task that reads all of the peer's memory.
+// read submits tasks that read all of the peer's memory, all at once: one, unless
+// it is large.
 func (p *requester) read() (err error) {
 	if p.remote, err = mmap.Import(p.dev, p.memory); err != nil {
 		return err
 	}
 	n := p.remote.Len()
-	if n > p.local.Len() {
-		return fmt.Errorf("the peer's memory has %d bytes, there is room for %d: give -size %d", n, p.local.Len(), n)
+	switch room := p.Capacity(); {
+	case room == 0:
+		n = 0 // memory has a byte at least
+	case n > room:
+		return fmt.Errorf("the peer's memory has %d bytes, there is room for %d: give -size %d", n, room, n)
 	}
-	task, err := p.reads.Alloc(p.conn, p.bufs.Source(p.remote, 0, n), p.bufs.Target(p.local, 0, n))
+	var tasks []*rdma.ReadTask
+	for _, part := range p.Parts(n, p.limit) {
+		task, err := p.task(part)
+		if err != nil {
+			p.fail(rdma.FreeAll(tasks))
+			return err
+		}
+		tasks = append(tasks, task)
+	}
+	p.left, err = rdma.SubmitAll(tasks, 0)
+	p.fail(rdma.FreeAll(tasks[p.left:]))
+	p.Log.Info().Int("bytes", n).Int("tasks", p.left).Msg("read submitted")
+	return err
+}
+
+// task makes a task that reads a part of the memory, into a list of buffers.
+func (p *requester) task(part sample.Part) (*rdma.ReadTask, error) {
+	var src *bufinv.Buf
+	if part.Len > 0 {
+		src = p.bufs.Source(p.remote, part.Off, part.Len)
+	}
+	task, err := p.reads.Alloc(p.conn, src, sample.Chain(p.bufs, p.local, part, p.SGE))
+	if err != nil {
+		return nil, err
+	}
+	task.SetUserData(&p.left)
+	return task, nil
+}
+
+// done runs in the order of submission.
+func (p *requester) done(t *rdma.ReadTask) {
+	p.data = t.Destination().AppendBytes(p.data)
+	if p.left == 1 && p.err == nil {
+		p.fail(p.show())
+	}
+	p.finish(t)
+}
+
+// show checks and prints what has been read.
+func (p *requester) show() error {
+	data, err := p.Verify(p.data)
 	if err != nil {
 		return err
 	}
-	p.left = 1
-	task.SetUserData(&p.left)
-	if err := task.Submit(); err != nil {
-		p.fail(task.Free())
-		return err
-	}
-	p.Log.Info().Int("bytes", n).Msg("read submitted")
+	p.Print("read: %s", sample.Describe(data))
 	return nil
-}
-
-func (p *requester) done(t *rdma.ReadTask) {
-	data, err := sample.Verify(t.Destination().Bytes())
-	if err == nil {
-		p.Print("read: %s", sample.Describe(data))
-	}
-	p.fail(err)
-	p.finish(t)
 }
 
 func (p *requester) failed(t *rdma.ReadTask, err error) {

@@ -48,7 +48,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 
 	// The memory that the peer may read.
 	payload := s.Payload()
-	if p.local, err = mmap.Alloc(p.dev, len(payload), mmap.LocalReadWrite|mmap.RemoteRead); err != nil {
+	if p.local, err = mmap.Alloc(p.dev, max(len(payload), 1), mmap.LocalReadWrite|mmap.RemoteRead); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.local.Close)
@@ -60,9 +60,11 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
-		GIDIndex:    s.GIDIndex,
-		Permissions: mmap.RemoteRead,
-		Log:         s.Log,
+		GIDIndex:       s.GIDIndex,
+		MTU:            s.MTU,
+		ConnectTimeout: s.ConnectTimeout,
+		Permissions:    mmap.RemoteRead,
+		Log:            s.Log,
 	})
 	if err != nil {
 		return err
@@ -120,7 +122,7 @@ func (p *responder) connect() error {
 
 // serve waits while the peer reads.
 func (p *responder) serve() {
-	p.Print("offered: %s", sample.Describe(p.local.Bytes()))
+	p.Print("offered: %s", sample.Describe(p.Payload()))
 	p.PeerDone(p.engine, func(err error) {
 		p.fail(err)
 		p.rdma.Stop()

@@ -22,6 +22,7 @@ func main() {
 		Role:  sample.Responder,
 		Peer:  "rdma_send",
 		Sized: true,
+		Lists: true,
 	}, run)
 }
 
@@ -33,7 +34,9 @@ type receiver struct {
 	local    *mmap.Map
 	receives *rdma.ReceivePool
 	bufs     *bufinv.Inventory
-	left     int // receives that have not completed
+	parts    []sample.Part // of the message, a receive each: one, unless it is long
+	data     []byte        // what has been received
+	left     int           // receives that have not completed
 	err      error
 }
 
@@ -50,7 +53,8 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 
 	// Memory for the message. The peer does not reach it, so it is not exported.
-	if p.local, err = mmap.Alloc(p.dev, s.Capacity(), mmap.LocalReadWrite); err != nil {
+	p.parts = s.Parts(s.Capacity(), sample.MaxMessage)
+	if p.local, err = mmap.Alloc(p.dev, max(s.Capacity(), 1), mmap.LocalReadWrite); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.local.Close)
@@ -60,7 +64,13 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	defer sample.Close(&err, p.engine.Close)
-	p.rdma, err = rdma.New(p.dev, rdma.Config{GIDIndex: s.GIDIndex, Log: s.Log})
+	p.rdma, err = rdma.New(p.dev, rdma.Config{
+		GIDIndex:       s.GIDIndex,
+		MTU:            s.MTU,
+		ConnectTimeout: s.ConnectTimeout,
+		MaxRecvSGE:     s.SGE,
+		Log:            s.Log,
+	})
 	if err != nil {
 		return err
 	}
@@ -70,11 +80,11 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 
 	// What its callbacks need is in p: they are its methods.
-	if p.receives, err = p.rdma.ReceivePool(1, p.done, p.failed); err != nil {
+	if p.receives, err = p.rdma.ReceivePool(len(p.parts), p.done, p.failed); err != nil {
 		return err
 	}
 	p.rdma.OnStateChange(p.stateChanged)
-	if p.bufs, err = bufinv.New(1); err != nil {
+	if p.bufs, err = bufinv.New(len(p.parts) * s.SGE); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.bufs.Close)
@@ -119,20 +129,23 @@ func (p *receiver) connect() error {
 	return nil
 }
 
-// receive submits a receive with all of our memory as its buffer.
+// receive submits the receives, all at once.
 func (p *receiver) receive() error {
-	task, err := p.receives.Alloc(p.bufs.Target(p.local, 0, p.local.Len()))
-	if err != nil {
-		return err
+	var tasks []*rdma.ReceiveTask
+	for _, part := range p.parts {
+		task, err := p.receives.Alloc(sample.Chain(p.bufs, p.local, part, p.SGE))
+		if err != nil {
+			p.fail(rdma.FreeAll(tasks))
+			return err
+		}
+		task.SetUserData(&p.left)
+		tasks = append(tasks, task)
 	}
-	p.left = 1
-	task.SetUserData(&p.left)
-	if err := task.Submit(); err != nil {
-		p.fail(task.Free())
-		return err
-	}
-	p.Log.Info().Int("room", p.local.Len()).Msg("receive submitted")
-	return nil
+	n, err := rdma.SubmitAll(tasks, 0)
+	p.left = n
+	p.fail(rdma.FreeAll(tasks[n:]))
+	p.Log.Info().Int("room", p.Capacity()).Int("receives", n).Msg("receive submitted")
+	return err
 }
 
 func (p *receiver) done(t *rdma.ReceiveTask) {
@@ -140,9 +153,13 @@ func (p *receiver) done(t *rdma.ReceiveTask) {
 	p.finish(t)
 }
 
-// show checks and prints what has been received.
+// show keeps what has been received, and checks and prints it when it is all there.
 func (p *receiver) show(t *rdma.ReceiveTask) error {
-	data, err := sample.Verify(t.Destination().Bytes())
+	p.data = t.Destination().AppendBytes(p.data)
+	if p.left > 1 {
+		return nil
+	}
+	data, err := p.Verify(p.data)
 	if err != nil {
 		return err
 	}

@@ -25,6 +25,7 @@ func main() {
 		Peer:  "rdma_receive_immediate",
 		Text:  &sample.Text{Short: "s", Long: "send-string", Default: "Hello from the sender!"},
 		Sized: true,
+		Lists: true,
 		Flags: func(f *sample.Flags) { f.Uint32(&p.imm, "i", "immediate", "N", "the immediate value") },
 	}, p.run)
 }
@@ -39,7 +40,9 @@ type sender struct {
 	bufs   *bufinv.Inventory
 	local  *mmap.Map
 	conn   *rdma.Connection
-	left   int // tasks that have not completed
+	data   []byte        // the message
+	parts  []sample.Part // of the message, a task each: one, unless it is long
+	left   int           // tasks that have not completed
 	err    error
 }
 
@@ -55,20 +58,26 @@ func (p *sender) run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 
-	// Memory with the message. The peer does not reach it, so it is not exported.
-	payload := s.Payload()
-	if p.local, err = mmap.Alloc(p.dev, len(payload), mmap.LocalReadWrite); err != nil {
+	// Memory for the message. The peer does not reach it, so it is not exported.
+	p.data = s.Payload()
+	p.parts = s.Parts(len(p.data), sample.MaxMessage)
+	if p.local, err = mmap.Alloc(p.dev, max(len(p.data), 1), mmap.LocalReadWrite); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.local.Close)
-	copy(p.local.Bytes(), payload)
 
 	// The engine, and the RDMA context on it.
 	if p.engine, err = pe.New(pe.Config{Log: s.Log}); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.engine.Close)
-	p.rdma, err = rdma.New(p.dev, rdma.Config{GIDIndex: s.GIDIndex, Log: s.Log})
+	p.rdma, err = rdma.New(p.dev, rdma.Config{
+		GIDIndex:       s.GIDIndex,
+		MTU:            s.MTU,
+		ConnectTimeout: s.ConnectTimeout,
+		MaxSendSGE:     s.SGE,
+		Log:            s.Log,
+	})
 	if err != nil {
 		return err
 	}
@@ -78,11 +87,11 @@ func (p *sender) run(ctx context.Context, s *sample.Session) (err error) {
 	}
 
 	// What its callbacks need is in p: they are its methods.
-	if p.sends, err = p.rdma.SendImmPool(1, p.done, p.failed); err != nil {
+	if p.sends, err = p.rdma.SendImmPool(len(p.parts), p.done, p.failed); err != nil {
 		return err
 	}
 	p.rdma.OnStateChange(p.stateChanged)
-	if p.bufs, err = bufinv.New(1); err != nil {
+	if p.bufs, err = bufinv.New(len(p.parts) * s.SGE); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.bufs.Close)
@@ -128,20 +137,36 @@ func (p *sender) connect() error {
 	return nil
 }
 
-// send submits a task that sends all of our memory.
+// send submits the tasks, all at once.
 func (p *sender) send() error {
-	task, err := p.sends.Alloc(p.conn, p.bufs.Source(p.local, 0, p.local.Len()), p.imm)
+	var tasks []*rdma.SendImmTask
+	for _, part := range p.parts {
+		task, err := p.task(part)
+		if err != nil {
+			p.fail(rdma.FreeAll(tasks))
+			return err
+		}
+		tasks = append(tasks, task)
+	}
+	p.Print("sending: %s, immediate %#08x", sample.Describe(p.data), p.imm)
+	n, err := rdma.SubmitAll(tasks, 0)
+	p.left = n
+	p.fail(rdma.FreeAll(tasks[n:]))
+	return err
+}
+
+// task makes a task that sends a part of the message, out of a list of buffers.
+func (p *sender) task(part sample.Part) (*rdma.SendImmTask, error) {
+	src, err := sample.Load(p.bufs, p.local, part, p.SGE, p.data)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	p.left = 1
+	task, err := p.sends.Alloc(p.conn, src, p.imm)
+	if err != nil {
+		return nil, err
+	}
 	task.SetUserData(&p.left)
-	p.Print("sending: %s, immediate %#08x", sample.Describe(task.Source().Bytes()), task.Imm())
-	if err := task.Submit(); err != nil {
-		p.fail(task.Free())
-		return err
-	}
-	return nil
+	return task, nil
 }
 
 func (p *sender) done(t *rdma.SendImmTask) {

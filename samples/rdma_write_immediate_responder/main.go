@@ -35,6 +35,7 @@ type responder struct {
 	rdma     *rdma.Context
 	local    *mmap.Map
 	receives *rdma.ReceivePool
+	written  int // bytes that have come
 	left     int // receives that have not completed
 	err      error
 }
@@ -52,7 +53,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 
 	// The memory that the peer may write to.
-	if p.local, err = mmap.Alloc(p.dev, s.Capacity(), mmap.LocalReadWrite|mmap.RemoteWrite); err != nil {
+	if p.local, err = mmap.Alloc(p.dev, max(s.Capacity(), 1), mmap.LocalReadWrite|mmap.RemoteWrite); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.local.Close)
@@ -63,9 +64,11 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
-		GIDIndex:    s.GIDIndex,
-		Permissions: mmap.RemoteWrite,
-		Log:         s.Log,
+		GIDIndex:       s.GIDIndex,
+		MTU:            s.MTU,
+		ConnectTimeout: s.ConnectTimeout,
+		Permissions:    mmap.RemoteWrite,
+		Log:            s.Log,
 	})
 	if err != nil {
 		return err
@@ -76,7 +79,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 
 	// What its callbacks need is in p: they are its methods.
-	if p.receives, err = p.rdma.ReceivePool(1, p.done, p.failed); err != nil {
+	if p.receives, err = p.rdma.ReceivePool(sample.Tasks(s.Capacity(), sample.MaxMessage), p.done, p.failed); err != nil {
 		return err
 	}
 	p.rdma.OnStateChange(p.stateChanged)
@@ -124,20 +127,24 @@ func (p *responder) connect() error {
 	return nil
 }
 
-// receive submits a receive without a buffer.
+// receive submits receives without a buffer, all at once: one for each write, of
+// which long data takes several.
 func (p *responder) receive() error {
-	task, err := p.receives.Alloc(nil)
-	if err != nil {
-		return err
+	var tasks []*rdma.ReceiveTask
+	for range p.Parts(p.Capacity(), sample.MaxMessage) {
+		task, err := p.receives.Alloc(nil)
+		if err != nil {
+			p.fail(rdma.FreeAll(tasks))
+			return err
+		}
+		task.SetUserData(&p.left)
+		tasks = append(tasks, task)
 	}
-	p.left = 1
-	task.SetUserData(&p.left)
-	if err := task.Submit(); err != nil {
-		p.fail(task.Free())
-		return err
-	}
-	p.Log.Info().Msg("receive submitted")
-	return nil
+	n, err := rdma.SubmitAll(tasks, 0)
+	p.left = n
+	p.fail(rdma.FreeAll(tasks[n:]))
+	p.Log.Info().Int("receives", n).Msg("receive submitted")
+	return err
 }
 
 func (p *responder) done(t *rdma.ReceiveTask) {
@@ -145,13 +152,17 @@ func (p *responder) done(t *rdma.ReceiveTask) {
 	p.finish(t)
 }
 
-// show checks and prints what a write with immediate has brought.
+// show checks what a write with immediate has brought, and prints the data when it
+// is all there.
 func (p *responder) show(t *rdma.ReceiveTask) error {
 	imm, ok := t.Imm()
 	if t.Opcode() != rdma.ReceivedWriteImm || !ok {
 		return fmt.Errorf("expected a write with immediate, received a %v", t.Opcode())
 	}
-	data, err := sample.Verify(p.local.Bytes()[:t.Length()])
+	if p.written += t.Length(); p.left > 1 {
+		return nil
+	}
+	data, err := p.Verify(p.local.Bytes()[:p.written])
 	if err != nil {
 		return err
 	}

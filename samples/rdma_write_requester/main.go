@@ -26,6 +26,7 @@ func main() {
 		Memory: sample.ImportsMemory,
 		Text:   &sample.Text{Short: "w", Long: "write-string", Default: "Hello from the write requester!"},
 		Sized:  true,
+		Lists:  true,
 	}, run)
 }
 
@@ -40,7 +41,9 @@ type requester struct {
 	remote *mmap.Map
 	memory []byte // the descriptor of the peer's memory
 	conn   *rdma.Connection
-	left   int // tasks that have not completed
+	data   []byte        // what is written
+	parts  []sample.Part // of the data, a task each: one, unless it is long
+	left   int           // tasks that have not completed
 	err    error
 }
 
@@ -56,20 +59,25 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 
-	// Memory with what is written. The peer does not reach it, so it is not exported.
-	payload := s.Payload()
-	if p.local, err = mmap.Alloc(p.dev, len(payload), mmap.LocalReadWrite); err != nil {
+	// Memory for what is written. The peer does not reach it, so it is not exported.
+	p.data = s.Payload()
+	if p.local, err = mmap.Alloc(p.dev, max(len(p.data), 1), mmap.LocalReadWrite); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.local.Close)
-	copy(p.local.Bytes(), payload)
 
 	// The engine, and the RDMA context on it.
 	if p.engine, err = pe.New(pe.Config{Log: s.Log}); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.engine.Close)
-	p.rdma, err = rdma.New(p.dev, rdma.Config{GIDIndex: s.GIDIndex, Log: s.Log})
+	p.rdma, err = rdma.New(p.dev, rdma.Config{
+		GIDIndex:       s.GIDIndex,
+		MTU:            s.MTU,
+		ConnectTimeout: s.ConnectTimeout,
+		MaxSendSGE:     s.SGE,
+		Log:            s.Log,
+	})
 	if err != nil {
 		return err
 	}
@@ -79,11 +87,12 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 
 	// What its callbacks need is in p: they are its methods.
-	if p.writes, err = p.rdma.WritePool(1, p.done, p.failed); err != nil {
+	p.parts = s.Parts(len(p.data), int(p.rdma.Capabilities().MaxMessage))
+	if p.writes, err = p.rdma.WritePool(len(p.parts), p.done, p.failed); err != nil {
 		return err
 	}
 	p.rdma.OnStateChange(p.stateChanged)
-	if p.bufs, err = bufinv.New(2); err != nil {
+	if p.bufs, err = bufinv.New(len(p.parts) * (s.SGE + 1)); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.bufs.Close)
@@ -134,32 +143,49 @@ func (p *requester) connect() error {
 	return nil
 }
 
-// write submits a task that writes all of our memory to the beginning of the
-// peer's.
+// write submits the tasks, all at once. The data goes to the beginning of the
+// peer's memory.
 func (p *requester) write() (err error) {
 	if p.remote, err = mmap.Import(p.dev, p.memory); err != nil {
 		return err
 	}
-	n := p.local.Len()
+	n := len(p.data)
 	if n > p.remote.Len() {
 		return fmt.Errorf("there are %d bytes to be written, the peer's memory has %d: give it -size %d", n, p.remote.Len(), n)
 	}
-	task, err := p.writes.Alloc(p.conn, p.bufs.Source(p.local, 0, n), p.bufs.Target(p.remote, 0, n))
+	var tasks []*rdma.WriteTask
+	for _, part := range p.parts {
+		task, err := p.task(part)
+		if err != nil {
+			p.fail(rdma.FreeAll(tasks))
+			return err
+		}
+		tasks = append(tasks, task)
+	}
+	p.left, err = rdma.SubmitAll(tasks, 0)
+	p.fail(rdma.FreeAll(tasks[p.left:]))
+	p.Log.Info().Int("bytes", n).Int("tasks", p.left).Msg("write submitted")
+	return err
+}
+
+// task makes a task that writes a part of the data, out of a list of buffers.
+func (p *requester) task(part sample.Part) (*rdma.WriteTask, error) {
+	src, err := sample.Load(p.bufs, p.local, part, p.SGE, p.data)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	p.left = 1
+	task, err := p.writes.Alloc(p.conn, src, sample.Chain(p.bufs, p.remote, part, 1))
+	if err != nil {
+		return nil, err
+	}
 	task.SetUserData(&p.left)
-	if err := task.Submit(); err != nil {
-		p.fail(task.Free())
-		return err
-	}
-	p.Log.Info().Int("bytes", n).Msg("write submitted")
-	return nil
+	return task, nil
 }
 
 func (p *requester) done(t *rdma.WriteTask) {
-	p.Print("written: %s", sample.Describe(t.Source().Bytes()))
+	if p.left == 1 && p.err == nil {
+		p.Print("written: %s", sample.Describe(p.data))
+	}
 	p.finish(t)
 }
 

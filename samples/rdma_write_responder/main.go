@@ -46,7 +46,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	defer sample.Close(&err, p.dev.Close)
 
 	// The memory that the peer may write to.
-	if p.local, err = mmap.Alloc(p.dev, s.Capacity(), mmap.LocalReadWrite|mmap.RemoteWrite); err != nil {
+	if p.local, err = mmap.Alloc(p.dev, max(s.Capacity(), 1), mmap.LocalReadWrite|mmap.RemoteWrite); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.local.Close)
@@ -57,9 +57,11 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
-		GIDIndex:    s.GIDIndex,
-		Permissions: mmap.RemoteWrite,
-		Log:         s.Log,
+		GIDIndex:       s.GIDIndex,
+		MTU:            s.MTU,
+		ConnectTimeout: s.ConnectTimeout,
+		Permissions:    mmap.RemoteWrite,
+		Log:            s.Log,
 	})
 	if err != nil {
 		return err
@@ -127,7 +129,7 @@ func (p *responder) serve() {
 }
 
 func (p *responder) show() error {
-	data, err := sample.Verify(p.local.Bytes())
+	data, err := p.Verify(p.local.Bytes()[:p.Capacity()])
 	if err != nil {
 		return err
 	}

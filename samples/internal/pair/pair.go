@@ -70,13 +70,17 @@ const (
 // Ways returns all ways.
 func Ways() []Way { return []Way{Dir, TCP, Files, Stdio} }
 
+// NoBytes is the Size of messages without any.
+const NoBytes = -1
+
 // Options says how a pair is to be run.
 type Options struct {
 	Bin     string // the folder of the programs
 	Scratch string // a folder for descriptors
 	Way     Way
 	Address string // HOST:PORT for TCP
-	Size    int    // bytes of a pattern; zero: a text
+	Size    int    // bytes of a pattern; zero: a text; NoBytes: none
+	SGE     int    // buffers for each task where a program has a list; zero: one
 	// What each program is given besides, and the command that starts it, if it
 	// is not to be started directly.
 	RequesterArgs, ResponderArgs     []string
@@ -109,10 +113,16 @@ func (o *Options) Commands(p Pair) (requester, responder []string, err error) {
 	default:
 		return nil, nil, fmt.Errorf("there is no way %q for descriptors", o.Way)
 	}
-	if o.Size > 0 && !p.Atomic() {
-		size := strconv.Itoa(o.Size)
+	if o.Size != 0 && !p.Atomic() {
+		size := strconv.Itoa(max(o.Size, 0))
 		requester = append(requester, "-size", size)
 		responder = append(responder, "-size", size)
+	}
+	if o.SGE > 0 && !p.Atomic() {
+		requester = append(requester, "-sge", strconv.Itoa(o.SGE))
+		if !p.Memory {
+			responder = append(responder, "-sge", strconv.Itoa(o.SGE))
+		}
 	}
 	return append(requester, o.RequesterArgs...), append(responder, o.ResponderArgs...), nil
 }

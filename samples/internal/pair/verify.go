@@ -31,7 +31,8 @@ func (r *Result) Bytes() int {
 }
 
 // Verify checks that both programs succeeded, and that both saw the same data, as
-// often as it should have been moved and, unless size is zero, of that size.
+// often as it should have been moved and, unless size is zero, of that size, which
+// is one of Options.
 func (r *Result) Verify(p Pair, messages, size int) error {
 	if r.Requester.Code != 0 || r.Responder.Code != 0 {
 		return fmt.Errorf("%s ended with code %d, %s with code %d", p.Requester, r.Requester.Code, p.Responder, r.Responder.Code)
@@ -47,8 +48,8 @@ func (r *Result) Verify(p Pair, messages, size int) error {
 	case !slices.Equal(immediateLine.FindAllString(r.Requester.Stdout, -1), immediateLine.FindAllString(r.Responder.Stdout, -1)):
 		return errors.New("the immediate values differ")
 	}
-	if size > 0 && !p.Atomic() && r.Bytes() != messages*size {
-		return fmt.Errorf("%d bytes were moved, not %d", r.Bytes(), messages*size)
+	if want := messages * max(size, 0); size != 0 && !p.Atomic() && r.Bytes() != want {
+		return fmt.Errorf("%d bytes were moved, not %d", r.Bytes(), want)
 	}
 	return nil
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Role is what a program is in its pair.
@@ -38,6 +40,8 @@ type Program struct {
 	Text *Text
 	// Sized gives the program the flag -size.
 	Sized bool
+	// Lists gives the program the flag -sge.
+	Lists bool
 	// MaxConnections above 1 gives the program the flag -nc.
 	MaxConnections int
 	// Flags adds the program's own; nil if there are none.
@@ -118,6 +122,20 @@ func (f *Flags) number(p *int, short, long, value, usage string, low, high int) 
 	})
 }
 
+// duration defines a flag for a time above zero.
+func (f *Flags) duration(p *time.Duration, long, usage string) {
+	f.add("", long, "DURATION", usage, func(name string) {
+		f.set.Func(name, "", func(s string) error {
+			v, err := time.ParseDuration(s)
+			if err != nil || v <= 0 {
+				return errors.New("want a time above zero, such as 10s")
+			}
+			*p = v
+			return nil
+		})
+	})
+}
+
 // wasSet reports whether one of the flags was given.
 func (f *Flags) wasSet(names ...string) (set bool) {
 	f.set.Visit(func(g *flag.Flag) { set = set || slices.Contains(names, g.Name) })
@@ -132,7 +150,7 @@ func (f *Flags) help(p Program) string {
 // parse makes the session that the flags ask for. With -h it prints the help
 // and returns flag.ErrHelp.
 func parse(p Program, args []string, files stdio) (*Session, error) {
-	s := &Session{program: p, files: files, Connections: 1}
+	s := &Session{program: p, files: files, Connections: 1, SGE: 1, ConnectTimeout: defaultConnectTimeout}
 	var gid int
 	level := zerolog.InfoLevel
 	transport := "RC"
@@ -149,6 +167,15 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 	}
 	if p.Role != Alone {
 		f.String(&transport, "tt", "transport-type", "TYPE", "the transport service; RC is the only one")
+		f.add("", "mtu", "BYTES", "the most data in one packet: 256, 512, 1024, 2048 or 4096 (default: what the link allows)", func(name string) {
+			f.set.Func(name, "", func(v string) error {
+				n, err := strconv.Atoi(v)
+				if s.MTU = verbs.MTU(n); err != nil || !s.MTU.Valid() {
+					return errors.New("want 256, 512, 1024, 2048 or 4096")
+				}
+				return nil
+			})
+		})
 		way.flags(f, p)
 	}
 	if p.Text != nil {
@@ -157,9 +184,12 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 	}
 	switch {
 	case p.Sized && p.Text != nil:
-		f.number(&s.size, "", "size", "N", "instead of a text, move a pattern of N bytes", MinPattern, MaxSize)
+		f.number(&s.size, "", "size", "N", "instead of a text, move a pattern of N bytes; 0: no bytes at all", 0, MaxSize)
 	case p.Sized:
-		f.number(&s.size, "", "size", "N", fmt.Sprintf("take up to N bytes (default %d)", defaultCapacity), 1, MaxSize)
+		f.number(&s.size, "", "size", "N", fmt.Sprintf("take up to N bytes; 0: none (default %d)", defaultCapacity), 0, MaxSize)
+	}
+	if p.Lists {
+		f.number(&s.SGE, "", "sge", "N", fmt.Sprintf("scatter the data over N buffers, 1 to %d, chained to a list (default 1)", maxSGE), 1, maxSGE)
 	}
 	if p.MaxConnections > 1 {
 		s.Connections = 2
@@ -169,14 +199,10 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 	if p.Flags != nil {
 		p.Flags(f)
 	}
-	f.add("", "timeout", "DURATION", "give up after that time, such as 10s (default: never)", func(name string) {
-		f.set.Func(name, "", func(v string) (err error) {
-			if s.timeout, err = time.ParseDuration(v); err != nil || s.timeout <= 0 {
-				return errors.New("want a time above zero, such as 10s")
-			}
-			return nil
-		})
-	})
+	if p.Role != Alone {
+		f.duration(&s.ConnectTimeout, "connect-timeout", fmt.Sprintf("how long the peer may take to connect, once it has our descriptor (default %v)", s.ConnectTimeout))
+	}
+	f.duration(&s.timeout, "timeout", "give up after that time, such as 10s (default: never)")
 	f.add("l", "log-level", "LEVEL", "debug, info, warn or error (default info)", func(name string) {
 		f.set.Func(name, "", func(v string) error {
 			i := slices.Index([]string{"debug", "info", "warn", "error"}, v)
@@ -203,6 +229,7 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 	if p.Text != nil && s.text == "" {
 		return nil, fmt.Errorf("-%s: the text is empty, there would be nothing to move", p.Text.Long)
 	}
+	s.sized = f.wasSet("size")
 	if f.wasSet("g", "gid-index") {
 		s.GIDIndex = &gid
 	}

@@ -10,6 +10,8 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+
+	"github.com/verbena-rdma/verbena/rdma"
 )
 
 // The exit codes. A signal gives 128 and its number, as in a shell.
@@ -72,6 +74,8 @@ func execute(p Program, run func(ctx context.Context, s *Session) error, args []
 		return exitSignal + int(by.signal)
 	case errors.Is(cause, errTimeout):
 		err = fmt.Errorf("gave up after %v (-timeout)%s", s.timeout, s.waitedFor())
+	case errors.Is(err, rdma.ErrTimeout):
+		err = fmt.Errorf("gave up after %v (-connect-timeout)%s: %w", s.ConnectTimeout, s.waitedFor(), err)
 	}
 	complain(files.err, p, err)
 	return exitFailure

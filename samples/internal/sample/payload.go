@@ -11,7 +11,7 @@ import (
 
 // Sizes of what is moved, in bytes.
 const (
-	MinPattern      = 16
+	minPattern      = 16
 	MaxSize         = 1 << 30
 	defaultCapacity = 4096
 )
@@ -20,9 +20,10 @@ const (
 var patternMagic = [8]byte{0xff, 'V', 'e', 'r', 'b', 'e', 'n', 'a'}
 
 // Payload returns what the program is to provide: its text or, with -size, a
-// pattern that can be recognised and checked on the far side.
+// pattern that can be recognised and checked on the far side. It is empty with
+// -size 0 only.
 func (s *Session) Payload() []byte {
-	if s.size == 0 {
+	if !s.sized {
 		return []byte(s.text)
 	}
 	b := make([]byte, s.size)
@@ -32,20 +33,25 @@ func (s *Session) Payload() []byte {
 
 // Capacity is how many bytes the program is to have room for.
 func (s *Session) Capacity() int {
-	if s.size == 0 {
+	if !s.sized {
 		return defaultCapacity
 	}
 	return s.size
 }
 
 // fillPattern makes b a pattern: the magic, the length, and bytes that differ
-// from one place to the next and with the length.
+// from one place to the next and with the length. Fewer bytes than the magic and
+// the length need are letters, which are text on the far side.
 func fillPattern(b []byte) {
+	if len(b) < minPattern {
+		copy(b, "abcdefghijklmno")
+		return
+	}
 	copy(b, patternMagic[:])
 	binary.BigEndian.PutUint64(b[8:], uint64(len(b)))
 	x := uint64(len(b)) | 1<<63
 	var word [8]byte
-	for i := MinPattern; i < len(b); i += len(word) {
+	for i := minPattern; i < len(b); i += len(word) {
 		// Marsaglia's xorshift with 13, 7, 17.
 		x ^= x << 13
 		x ^= x >> 7
@@ -57,8 +63,15 @@ func fillPattern(b []byte) {
 
 // Verify returns what a peer has provided at the beginning of mem, which may be
 // larger: a pattern, every byte of which is checked, or text up to the first
-// zero byte.
-func Verify(mem []byte) ([]byte, error) {
+// zero byte. With -size 0 no data is right.
+func (s *Session) Verify(mem []byte) ([]byte, error) {
+	if len(mem) == 0 && s.sized && s.size == 0 {
+		return mem, nil
+	}
+	return verify(mem)
+}
+
+func verify(mem []byte) ([]byte, error) {
 	if bytes.HasPrefix(mem, patternMagic[:]) {
 		return verifyPattern(mem)
 	}
@@ -76,11 +89,11 @@ func Verify(mem []byte) ([]byte, error) {
 }
 
 func verifyPattern(mem []byte) ([]byte, error) {
-	if len(mem) < MinPattern {
+	if len(mem) < minPattern {
 		return nil, fmt.Errorf("the data is wrong: a pattern of only %d bytes", len(mem))
 	}
 	n := binary.BigEndian.Uint64(mem[8:])
-	if n < MinPattern || n > uint64(len(mem)) {
+	if n < minPattern || n > uint64(len(mem)) {
 		return nil, fmt.Errorf("the data is wrong: a pattern that claims %d bytes, in %d", n, len(mem))
 	}
 	got, want := mem[:n], make([]byte, n)

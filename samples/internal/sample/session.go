@@ -11,19 +11,29 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/verbs"
 )
+
+// defaultConnectTimeout is for a peer that ends between the exchange of
+// descriptors and the connection: nothing else tells of that.
+const defaultConnectTimeout = time.Minute
 
 // Session is one run of a program: what its flags say, and the way to its peer.
 type Session struct {
 	Device      string
-	GIDIndex    *int // nil: not given
+	GIDIndex    *int      // nil: not given
+	MTU         verbs.MTU // zero: not given
 	Connections int
-	Log         zerolog.Logger
+	SGE         int // buffers that the data of one task is scattered over
+	// ConnectTimeout is how long the peer may take to connect.
+	ConnectTimeout time.Duration
+	Log            zerolog.Logger
 
 	program Program
 	files   stdio
 	text    string
 	size    int
+	sized   bool // the size was given, and may be zero
 	timeout time.Duration
 	channel channel // nil: the program is alone
 
