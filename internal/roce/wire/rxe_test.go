@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -27,11 +28,12 @@ func readPcap(t *testing.T, path string) (packets [][]byte) {
 }
 
 // TestKernelPackets checks packets that the kernel's rxe sent (testdata/README.md
-// says how they were captured): the ICRC that rxe computed, and the form of every
-// header.
+// says how they were captured): the ICRC that rxe computed, the form of every
+// header, and that all of it can be made again from what was parsed. There is a
+// packet of every opcode.
 func TestKernelPackets(t *testing.T) {
-	packets := readPcap(t, "testdata/rxe.pcap")
-	require.Len(t, packets, 76)
+	packets := append(readPcap(t, "testdata/rxe.pcap"), readPcap(t, "testdata/rxe-more.pcap")...)
+	require.Equal(t, 76+36, len(packets))
 	type kind struct {
 		version byte
 		opcode  Opcode
@@ -78,27 +80,45 @@ func TestKernelPackets(t *testing.T) {
 			if p.Opcode.HasAETH() {
 				assert.Equal(t, KindAck, p.AETH.Syndrome.Kind())
 			}
-			switch p.Opcode {
-			case RCSendFirst, RCSendMiddle, RCWriteFirst, RCWriteMiddle, RCReadResponseFirst, RCReadResponseMiddle:
-				assert.Len(t, p.Payload, 1024)
-			case RCSendLast, RCWriteLast, RCReadResponseLast:
-				assert.Len(t, p.Payload, 2500-2*1024)
-			case RCSendOnly, RCReadResponseOnly, UCSendOnly, UDSendOnly, RCWriteOnly:
-				assert.Len(t, p.Payload, 13)
+			assert.Len(t, p.Payload, payloadLen(p.Opcode))
+			if p.Opcode.HasImm() {
+				assert.Equal(t, uint32(0x01020304), p.Imm)
 			}
+			if p.Opcode.HasIETH() {
+				assert.Equal(t, uint32(0x01020304), p.InvalidateRKey)
+			}
+
+			// All of it again, from the fields alone.
+			again := make([]byte, p.Opcode.HeaderLen())
+			p.PutHeaders(again)
+			again = append(append(again, p.Payload...), make([]byte, p.Pad)...)
+			again = binary.LittleEndian.AppendUint32(again, ICRCFinish(ICRCUpdate(
+				flow.ICRCStart(ident, len(datagram), again[:BTHLen]), again[BTHLen:])))
+			assert.Equal(t, datagram, again)
 
 			datagram = append([]byte{}, datagram...)
 			datagram[len(datagram)-1] ^= 1
 			assert.False(t, flow.CheckICRC(datagram, ident), "off by one bit")
 		})
 	}
+	// Every operation that this package knows, rxe can send.
 	for _, version := range []byte{4, 6} {
-		for _, op := range []Opcode{
-			RCSendFirst, RCSendMiddle, RCSendLast, RCSendOnly, RCWriteFirst, RCWriteMiddle, RCWriteLast, RCWriteOnly,
-			RCReadRequest, RCReadResponseFirst, RCReadResponseMiddle, RCReadResponseLast, RCReadResponseOnly,
-			RCAcknowledge, RCAtomicAcknowledge, RCCompareSwap, RCFetchAdd, UCSendOnly, UDSendOnly,
-		} {
-			assert.Equal(t, 2, seen[kind{version, op}], "IPv%d %v", version, op)
+		for _, op := range allOpcodes() {
+			assert.NotZero(t, seen[kind{version, op}], "no packet of IPv%d %v", version, op)
 		}
 	}
+}
+
+// payloadLen is the length of the payload of the packets in testdata: messages of
+// 2500 bytes in three packets, of 13 in one.
+func payloadLen(op Opcode) int {
+	switch _, how, _ := strings.Cut(op.String(), " "); {
+	case !op.HasPayload():
+		return 0
+	case strings.Contains(how, "First"), strings.Contains(how, "Middle"):
+		return 1024
+	case strings.Contains(how, "Last"):
+		return 2500 - 2*1024
+	}
+	return 13
 }
