@@ -1,0 +1,160 @@
+package matrix
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/verbena-rdma/verbena/internal/rig"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestRigMatrix runs the samples in the guest. VERBENA_MATRIX chooses the cases: by
+// default those in which every two values meet, "3" every three, "all" all.
+// VERBENA_MATRIX_FILE is a file that the table replaces.
+func TestRigMatrix(t *testing.T) {
+	rig.Require(t)
+	bin := t.TempDir()
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-tags", "verbs", "-o", bin, "../../...").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	choice := os.Getenv("VERBENA_MATRIX")
+	cases := choose(choice)
+	timeout := 3*time.Minute + time.Duration(len(cases))*4*time.Second
+	output := rig.Run(t, rig.Job{
+		Files:   map[string]string{"/samples": bin, "/bin/matrix.test": rig.BuildTest(t, ".")},
+		Script:  fmt.Sprintf(script, Workers-1, choice, timeout),
+		MTU:     4500,
+		Timeout: timeout,
+	})
+	results, err := ParseResults(output)
+	require.NoError(t, err)
+	assert.Len(t, results, len(cases))
+	if file := os.Getenv("VERBENA_MATRIX_FILE"); file != "" {
+		require.NoError(t, os.WriteFile(file, []byte(page(results, output)), 0o644))
+	}
+	for _, r := range results {
+		assert.True(t, r.OK, "%v", r)
+	}
+}
+
+func choose(choice string) []Case {
+	switch choice {
+	case "all":
+		return scattered(All())
+	case "3":
+		return Covering(3)
+	}
+	return Covering(2)
+}
+
+const script = `
+for i in $(seq 0 %d); do
+	ip -n s addr add 10.0.0.1$i/24 dev v1
+	ip -n s addr add fd00::1$i/64 dev v1
+done
+echo "KERNEL $(uname -r)"
+VERBENA_GUEST=1 VERBENA_MATRIX=%s matrix.test -test.run TestGuest -test.timeout %v
+`
+
+// TestGuest is the part of TestRigMatrix that runs in the guest.
+func TestGuest(t *testing.T) {
+	if os.Getenv("VERBENA_GUEST") == "" {
+		t.Skip("runs in the guest of TestRigMatrix")
+	}
+	require.NoError(t, RunAll(t.Context(), choose(os.Getenv("VERBENA_MATRIX")), "/samples", os.Stdout))
+}
+
+// page is docs/interop.md.
+func page(results []Result, output string) string {
+	failed, again := 0, 0
+	for _, r := range results {
+		if !r.OK {
+			failed++
+		} else if r.Again {
+			again++
+		}
+	}
+	all := All()
+	slices.SortFunc(results, func(a, b Result) int { return slices.Index(all, a.Case) - slices.Index(all, b.Case) })
+	_, kernel, _ := strings.Cut(output, "KERNEL ")
+	kernel, _, _ = strings.Cut(kernel, "\n")
+	return fmt.Sprintf(pageHead, len(results), len(all), failed, again, kernel, rdmaCore()) + Table(results)
+}
+
+const pageHead = `# The samples beside the kernel's rxe
+
+Made by ` + "`make matrix`" + `: every pair of sample programs, as two processes, in a virtual machine with the kernel's software RDMA adapter. The two ends are rxe through libibverbs, and the software device, which is on the other host of a virtual cable (with rxe at both ends, rxe talks to itself). Programs say with a checksum what they sent and received, and both have to say the same.
+
+%d of the %d cases that there are were run: %d failed, %d were run a second time. Kernel %s, rdma-core %s, Ethernet with an MTU of 4500.
+
+Columns are address families and path MTUs. In the table are the seconds that both programs took from start to end, under emulation, which only tell that none waited for a time-out. ⋮ marks data in a list of three buffers at each task, ² a case that passed when it was run once more, alone: an emulated machine on a busy host can stand still for longer than devices repeat a packet for. – is a case that was not run.
+
+`
+
+// rdmaCore is the version of the package that the guest's libibverbs is from.
+func rdmaCore() string {
+	out, err := exec.Command("dpkg-query", "-W", "-f", "${Version}", "libibverbs1").Output()
+	if err != nil {
+		return "of unknown version"
+	}
+	return string(out)
+}
+
+// scattered changes the order, so that a run that is cut short has seen something of
+// everything.
+func scattered(cases []Case) (order []Case) {
+	const step = 619 // a prime
+	for i := range cases {
+		order = append(order, cases[i*step%len(cases)])
+	}
+	return order
+}
+
+func TestScattered(t *testing.T) { assert.ElementsMatch(t, All(), scattered(All())) }
+
+func TestCovering(t *testing.T) {
+	for n, most := range map[int]int{2: 80, 3: 400} {
+		met := map[string]bool{}
+		chosen := Covering(n)
+		for _, c := range chosen {
+			for _, m := range c.meetings(n) {
+				met[m] = true
+			}
+		}
+		for _, c := range All() {
+			for _, m := range c.meetings(n) {
+				require.True(t, met[m], "%v", m)
+			}
+		}
+		assert.Less(t, len(chosen), most)
+		t.Logf("every %d values meet in %d cases", n, len(chosen))
+	}
+}
+
+func TestTable(t *testing.T) {
+	all := All()
+	results := []Result{{all[0], true, false, 0.25}, {all[1], true, false, 1.5}, {all[2], false, true, 0}, {all[len(all)-1], true, true, 3}}
+	output := "before\n"
+	for _, r := range results {
+		output += "    " + r.String() + "\nother output: 3\n"
+	}
+	parsed, err := ParseResults(output)
+	require.NoError(t, err)
+	assert.Equal(t, results, parsed)
+	_, err = ParseResults(resultMark + "rdma_send rxe rxe 17 IPv4 256 1: true false 0.1")
+	require.Error(t, err)
+	assert.Equal(t, `| pair | devices | bytes | IPv4, 256 | IPv4, 512 | IPv4, 1024 | IPv4, 2048 | IPv4, 4096 | IPv6, 256 | IPv6, 512 | IPv6, 1024 | IPv6, 2048 | IPv6, 4096 |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|
+| rdma_read | rxe × rxe | 0 | 0.2 | 1.5 ⋮ | failed | – | – | – | – | – | – | – |
+| rdma_atomic_fetch_add | soft × soft | 8 | – | – | – | – | – | – | – | – | – | 3.0 ² |
+`, Table(results))
+}
