@@ -111,7 +111,7 @@ func (conn *Connection) create() ([]byte, error) {
 	c, s := conn.ctx, conn.ctx.set
 	init := verbs.QPInit{
 		Type: verbs.RC, SendCQ: c.cq, RecvCQ: c.cq, SRQ: c.srq,
-		MaxSendWR: c.sendDepth + helloDepth, MaxSendSGE: s.MaxSendSGE,
+		MaxSendWR: c.sendDepth + helloDepth, MaxSendSGE: s.MaxSendSGE, MaxInline: s.inline,
 	}
 	if c.srq == nil {
 		init.MaxRecvWR = 1

@@ -211,6 +211,10 @@ func (r *request) prepare(thorough bool) error {
 	if r.wr.SGL, err = r.gather(); err != nil {
 		return err
 	}
+	r.wr.Flags = 0
+	if !r.op.answered() && 0 < r.length && r.length <= r.ctx.set.inline {
+		r.wr.Flags = verbs.FlagInline
+	}
 	r.wr.RKey, r.wr.RemoteAddr = 0, 0
 	switch {
 	case r.event != nil:

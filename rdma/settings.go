@@ -22,6 +22,7 @@ type settings struct {
 	rnrTimer uint8 // code
 	reads    int   // accepted from the peer at a time
 	maxCQE   int
+	inline   int // the most bytes that a send or write takes along when it is posted
 }
 
 const (
@@ -34,6 +35,9 @@ const (
 	// readLimit bounds the reads and atomics accepted at a time: more do not
 	// help, and each costs the device memory on every connection.
 	readLimit = 16
+	// inlineLimit bounds what is posted inline, which spares the device a look at
+	// the memory: it is the room that the default list of buffers takes anyway.
+	inlineLimit = 16 * defaultSGE
 )
 
 func resolve(dev verbs.Device, cfg Config) (*settings, error) {
@@ -45,6 +49,7 @@ func resolve(dev verbs.Device, cfg Config) (*settings, error) {
 	s.caps = capabilitiesOf(&attr)
 	s.maxCQE = attr.MaxCQE
 	s.reads = min(attr.MaxQPReadAtomic, readLimit)
+	s.inline = min(attr.MaxInline, inlineLimit)
 	if !s.caps.Transports.Has(verbs.RC) {
 		return nil, fmt.Errorf("%w: %s has no reliable connections", ErrNotSupported, dev.Name())
 	}

@@ -1,0 +1,101 @@
+package rdma_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// watchedPD makes queue pairs that note what is posted.
+type watchedPD struct {
+	verbs.PD
+	posted []verbs.SendWR
+}
+
+type watchedQP struct {
+	verbs.QP
+	pd *watchedPD
+}
+
+func (p *watchedPD) CreateQP(init verbs.QPInit) (verbs.QP, error) {
+	qp, err := p.PD.CreateQP(init)
+	return &watchedQP{qp, p}, err
+}
+
+func (q *watchedQP) PostSend(wrs []verbs.SendWR) (int, error) {
+	q.pd.posted = append(q.pd.posted, wrs...)
+	return q.QP.PostSend(wrs)
+}
+
+// Few bytes are posted inline, where they go to the peer; many are not, and what
+// comes back cannot be.
+func TestInline(t *testing.T) {
+	dev, err := soft.Open(soft.Config{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, dev.Close()) }()
+	pd := &watchedPD{PD: dev.DefaultPD()}
+	mem, err := mmap.New(dev, mmap.Config{Size: 4096, Permissions: everything, PD: pd})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, mem.Close()) }()
+	desc, err := mem.ExportPD(pd)
+	require.NoError(t, err)
+	peer, err := mmap.Import(dev, desc)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, peer.Close()) }()
+	bufs, err := bufinv.New(4)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, bufs.Close()) }()
+	engine, err := pe.New(pe.Config{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, engine.Close()) }()
+	ctx, err := rdma.New(dev, rdma.Config{PD: pd, Permissions: everything})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, ctx.Close()) }()
+	require.NoError(t, engine.Connect(ctx))
+
+	var writes outcome[*rdma.WriteTask]
+	var reads outcome[*rdma.ReadTask]
+	writePool := must(ctx.WritePool(1, writes.ok, writes.bad))
+	readPool := must(ctx.ReadPool(1, reads.ok, reads.bad))
+	require.NoError(t, ctx.Start())
+	conn, own, err := ctx.Export()
+	require.NoError(t, err)
+	require.NoError(t, conn.Connect(own))
+	until := func(done func() bool) {
+		for deadline := time.Now().Add(20 * time.Second); !done(); {
+			_, err := engine.Progress()
+			require.NoError(t, err)
+			require.True(t, time.Now().Before(deadline), "it never happened")
+		}
+	}
+	until(func() bool { return ctx.State() == pe.Running })
+
+	fill(mem.Bytes()[:2048], 3)
+	for n, inline := range map[int]bool{1: true, 8: true, 64: true, 65: false, 1000: false} {
+		writes, reads, pd.posted = outcome[*rdma.WriteTask]{}, outcome[*rdma.ReadTask]{}, nil
+		clear(mem.Bytes()[2048:])
+		write := must(writePool.Alloc(conn, bufinv.List(bufs.Source(mem, 0, n)), bufs.Target(peer, 2048, n)))
+		read := must(readPool.Alloc(conn, bufs.Source(peer, 0, n), bufs.Target(mem, 3072, n)))
+		require.NoError(t, write.Submit())
+		require.NoError(t, read.Submit())
+		until(func() bool { return writes.count()+reads.count() == 2 })
+		require.Empty(t, append(writes.errs, reads.errs...))
+		same(t, mem.Bytes()[:n], mem.Bytes()[2048:2048+n])
+		require.Len(t, pd.posted, 2)
+		assert.Equal(t, inline, pd.posted[0].Flags&verbs.FlagInline != 0, "a write of %d bytes", n)
+		assert.Zero(t, pd.posted[1].Flags&verbs.FlagInline, "a read of %d bytes", n)
+		require.NoError(t, write.Free())
+		require.NoError(t, read.Free())
+	}
+	require.NoError(t, ctx.Stop())
+	until(func() bool { return ctx.State() == pe.Idle })
+}
