@@ -94,7 +94,7 @@ const pageHead = `# The samples beside the kernel's rxe
 
 Made by ` + "`make matrix`" + `: every pair of sample programs, as two processes, in a virtual machine with the kernel's software RDMA adapter. The two ends are rxe through libibverbs, and the software device, which is on the other host of a virtual cable (with rxe at both ends, rxe talks to itself). Programs say with a checksum what they sent and received, and both have to say the same.
 
-%d of the %d cases that there are were run: %d failed, %d were run a second time. Kernel %s, rdma-core %s, Ethernet with an MTU of 4500.
+Cases run: %d of the %d that there are. Failed: %d. Passed only when run a second time: %d. Kernel %s, rdma-core %s, Ethernet with an MTU of 4500.
 
 Columns are address families and path MTUs. In the table are the seconds that both programs took from start to end, under emulation, which only tell that none waited for a time-out. ⋮ marks data in a list of three buffers at each task, ² a case that passed when it was run once more, alone: an emulated machine on a busy host can stand still for longer than devices repeat a packet for. – is a case that was not run.
 
