@@ -193,18 +193,23 @@ func (c *Context) poll() int {
 	c.drained = false
 	for n < pollBudget && !c.broken {
 		if c.wcNext == c.wcCount {
+			// Fewer than there was room for were all.
+			if c.drained {
+				break
+			}
 			got, err := c.cq.Poll(c.wcs[:])
 			c.wcNext, c.wcCount = 0, got
+			c.drained = got < len(c.wcs)
 			if err != nil {
 				c.breakDown(err)
 			}
 			if got == 0 {
-				c.drained = true
 				break
 			}
 		}
 		n += c.complete(&c.wcs[c.wcNext])
 	}
+	c.drained = c.drained && c.wcNext == c.wcCount
 	return n
 }
 
