@@ -13,21 +13,24 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// endpoint is one end of a connection: a device, an engine, a context with a pool
-// of writes, and memory that the peer may write.
+// endpoint is one end of a connection: a device, an engine, a context with pools of
+// tasks, and memory that the peer may read and write.
 type endpoint struct {
-	dev    verbs.Device
-	engine *pe.Engine
-	rdma   *rdma.Context
-	writes *rdma.WritePool
-	bufs   *bufinv.Inventory
-	local  *mmap.Map
-	remote *mmap.Map
-	conn   *rdma.Connection
+	dev      verbs.Device
+	engine   *pe.Engine
+	rdma     *rdma.Context
+	writes   *rdma.WritePool
+	reads    *rdma.ReadPool
+	sends    *rdma.SendPool
+	receives *rdma.ReceivePool
+	bufs     *bufinv.Inventory
+	local    *mmap.Map
+	remote   *mmap.Map
+	conn     *rdma.Connection
 
 	counters  bool
-	completed int                   // writes
-	again     func(*rdma.WriteTask) // what to do with a completed one
+	completed int             // tasks
+	again     func(rdma.Task) // what to do with a completed one
 	err       error
 }
 
@@ -45,16 +48,16 @@ func open(o options, tasks, memory int) (e *endpoint, conn, mem []byte, err erro
 	if e.engine, err = pe.New(pe.Config{}); err != nil {
 		return e, nil, nil, err
 	}
-	if e.local, err = mmap.Alloc(e.dev, memory, mmap.LocalReadWrite|mmap.RemoteWrite); err != nil {
+	if e.local, err = mmap.Alloc(e.dev, memory, mmap.LocalReadWrite|access); err != nil {
 		return e, nil, nil, err
 	}
 	if e.bufs, err = bufinv.New(2 * tasks); err != nil {
 		return e, nil, nil, err
 	}
-	if e.rdma, err = rdma.New(e.dev, rdma.Config{Permissions: mmap.RemoteWrite}); err != nil {
+	if e.rdma, err = rdma.New(e.dev, rdma.Config{Permissions: access, MTU: verbs.MTU(o.mtu)}); err != nil {
 		return e, nil, nil, err
 	}
-	if e.writes, err = e.rdma.WritePool(tasks, e.done, e.failed); err != nil {
+	if err = e.pools(o.run, tasks); err != nil {
 		return e, nil, nil, err
 	}
 	if err = e.engine.Connect(e.rdma); err != nil {
@@ -68,6 +71,23 @@ func open(o options, tasks, memory int) (e *endpoint, conn, mem []byte, err erro
 	}
 	mem, err = e.local.Export(e.dev)
 	return e, conn, mem, err
+}
+
+const access = mmap.RemoteRead | mmap.RemoteWrite
+
+// pools makes those that a measurement uses.
+func (e *endpoint) pools(measurement string, n int) (err error) {
+	switch measurement {
+	case "read_bw":
+		e.reads, err = e.rdma.ReadPool(n, func(t *rdma.ReadTask) { e.done(t) }, func(_ *rdma.ReadTask, err error) { e.failed(err) })
+	case "send_bw":
+		if e.sends, err = e.rdma.SendPool(n, func(t *rdma.SendTask) { e.done(t) }, func(_ *rdma.SendTask, err error) { e.failed(err) }); err == nil {
+			e.receives, err = e.rdma.ReceivePool(n, func(t *rdma.ReceiveTask) { e.done(t) }, func(_ *rdma.ReceiveTask, err error) { e.failed(err) })
+		}
+	default:
+		e.writes, err = e.rdma.WritePool(n, func(t *rdma.WriteTask) { e.done(t) }, func(_ *rdma.WriteTask, err error) { e.failed(err) })
+	}
+	return err
 }
 
 // connect takes the peer's descriptors.
@@ -107,13 +127,23 @@ func waitRunning(endpoints ...*endpoint) error {
 	}
 }
 
-// tasks allocates n writes of size bytes, each from a place of its own to the
-// beginning of the peer's memory. Places repeat where the memory is too small.
-func (e *endpoint) tasks(n, size int) ([]*rdma.WriteTask, error) {
-	var tasks []*rdma.WriteTask
+// tasks allocates n tasks that move size bytes, each from or to a place of its own
+// here and, unless they are sends, the beginning of the peer's memory. Places repeat
+// where the memory is too small.
+func (e *endpoint) tasks(n, size int) ([]rdma.Task, error) {
+	var tasks []rdma.Task
 	for i := range n {
+		var t rdma.Task
+		var err error
 		off := i * size % (e.local.Len() - size + 1) &^ 7
-		t, err := e.writes.Alloc(e.conn, e.bufs.Source(e.local, off, size), e.bufs.Target(e.remote, 0, size))
+		switch {
+		case e.reads != nil:
+			t, err = e.reads.Alloc(e.conn, e.bufs.Source(e.remote, 0, size), e.bufs.Target(e.local, off, size))
+		case e.sends != nil:
+			t, err = e.sends.Alloc(e.conn, e.bufs.Source(e.local, off, size))
+		default:
+			t, err = e.writes.Alloc(e.conn, e.bufs.Source(e.local, off, size), e.bufs.Target(e.remote, 0, size))
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -122,21 +152,21 @@ func (e *endpoint) tasks(n, size int) ([]*rdma.WriteTask, error) {
 	return tasks, nil
 }
 
-func (e *endpoint) done(t *rdma.WriteTask) {
+func (e *endpoint) done(t rdma.Task) {
 	e.completed++
 	if e.again != nil {
 		e.again(t)
 	}
 }
 
-func (e *endpoint) failed(_ *rdma.WriteTask, err error) {
-	if e.err == nil {
+func (e *endpoint) failed(err error) {
+	if e.err == nil && e.rdma.State() == pe.Running {
 		e.err = err
 	}
 }
 
 // stop ends the context, and frees its tasks when they have come back.
-func (e *endpoint) stop(tasks []*rdma.WriteTask) error {
+func (e *endpoint) stop(tasks []rdma.Task) error {
 	e.again = nil
 	if err := e.rdma.Stop(); err != nil {
 		return err

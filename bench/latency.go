@@ -23,6 +23,7 @@ const (
 type pinger struct {
 	*endpoint
 	tasks []*rdma.WriteTask
+	all   []rdma.Task // the same
 	next  int
 }
 
@@ -34,6 +35,7 @@ func newPinger(e *endpoint) (*pinger, error) {
 			return nil, err
 		}
 		p.tasks = append(p.tasks, t)
+		p.all = append(p.all, t)
 	}
 	return p, nil
 }
@@ -57,7 +59,7 @@ func (p *pinger) hit(n uint64) error {
 }
 
 func writeLatency(o options) (string, error) {
-	return withPeer(o, "write_lat", pingTasks, pingMemory, func(e *endpoint) (string, error) {
+	return withPeer(o, pingTasks, pingMemory, func(e *endpoint) (string, error) {
 		p, err := newPinger(e)
 		if err != nil {
 			return "", err
@@ -78,7 +80,7 @@ func writeLatency(o options) (string, error) {
 				samples = append(samples, now.Sub(start)/2)
 			}
 		}
-		if err := e.stop(p.tasks); err != nil {
+		if err := e.stop(p.all); err != nil {
 			return "", err
 		}
 		if len(samples) == 0 {
@@ -113,6 +115,6 @@ func servePing(o options) error {
 				}
 			}
 		}
-		return p.stop(p.tasks)
+		return p.stop(p.all)
 	})
 }

@@ -20,6 +20,8 @@ type options struct {
 	duration time.Duration
 	size     int
 	window   int
+	mtu      int
+	run      string // the measurement
 	profile  string
 	counters bool
 	style    string
@@ -36,7 +38,9 @@ type measurement struct {
 
 var measurements = []measurement{
 	{"write_rate", "8-byte writes, batched, both ends in one process", writeRate, nil},
-	{"write_bw", "large writes to another process", writeBandwidth, servePassive},
+	{"write_bw", "large writes to another process", bandwidth, servePassive},
+	{"read_bw", "large reads from another process", bandwidth, servePassive},
+	{"send_bw", "large messages to another process, which polls", bandwidth, serveReceives},
 	{"write_lat", "8-byte writes back and forth between two processes, half a round trip", writeLatency, servePing},
 	{"styles", "8-byte messages back and forth between two processes, half a round trip, by the way to wait", compareStyles, serveStyle},
 }
@@ -45,12 +49,12 @@ const warmUp = 300 * time.Millisecond
 
 func main() {
 	var o options
-	var only string
 	flag.StringVar(&o.device, "d", "soft-lo", "device")
 	flag.DurationVar(&o.duration, "t", 2*time.Second, "time of each measurement, after a warm-up")
-	flag.IntVar(&o.size, "size", 1<<20, "bytes of a large write")
-	flag.IntVar(&o.window, "window", 8, "large writes in flight")
-	flag.StringVar(&only, "run", "", "the one measurement to run: write_rate, write_bw, write_lat or styles")
+	flag.IntVar(&o.size, "size", 1<<20, "bytes of a large write, read or message")
+	flag.IntVar(&o.window, "window", 8, "large writes, reads or messages in flight")
+	flag.IntVar(&o.mtu, "mtu", 0, "path MTU in bytes (default: what the link allows)")
+	flag.StringVar(&o.run, "run", "", "the one measurement to run, such as write_bw")
 	flag.StringVar(&o.style, "style", "", "the one style of styles: poll, run, sleep, event or await")
 	flag.StringVar(&o.profile, "cpuprofile", "", "file for a CPU profile of the first process")
 	flag.BoolVar(&o.counters, "counters", false, "show the counters of each device when it is closed")
@@ -60,16 +64,17 @@ func main() {
 		fmt.Fprintln(os.Stderr, "bench: sizes must be 8 or more, windows 1 or more, times positive, and there are no arguments; see -help")
 		os.Exit(2)
 	}
-	if err := run(o, only); err != nil {
+	if err := run(o); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(o options, only string) error {
+func run(o options) error {
 	if o.peer != "" {
 		for _, m := range measurements {
 			if m.name == o.peer && m.peer != nil {
+				o.run = m.name
 				return m.peer(o)
 			}
 		}
@@ -87,12 +92,13 @@ func run(o options, only string) error {
 		defer pprof.StopCPUProfile()
 	}
 	fmt.Printf("device %s, %d CPUs, %s\n", o.device, runtime.NumCPU(), runtime.Version())
-	found := false
+	only, found := o.run, false
 	for _, m := range measurements {
 		if only != "" && only != m.name {
 			continue
 		}
 		found = true
+		o.run = m.name
 		figures, err := m.run(o)
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.name, err)
@@ -100,7 +106,7 @@ func run(o options, only string) error {
 		fmt.Printf("%-11s %s\n            (%s)\n", m.name, figures, m.about)
 	}
 	if !found {
-		return fmt.Errorf("no measurement %q; there are write_rate, write_bw, write_lat and styles", only)
+		return fmt.Errorf("no measurement %q; there are write_rate, write_bw, read_bw, send_bw, write_lat and styles", only)
 	}
 	return nil
 }

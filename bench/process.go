@@ -18,12 +18,12 @@ type process struct {
 	scan  *descriptor.Scanner
 }
 
-func startPeer(o options, name string) (*process, error) {
+func startPeer(o options) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: exec.Command(self, "-d", o.device, "-size", fmt.Sprint(o.size), "-peer", name, "-style", o.style, fmt.Sprintf("-counters=%v", o.counters))}
+	p := &process{cmd: exec.Command(self, "-d", o.device, "-size", fmt.Sprint(o.size), "-window", fmt.Sprint(o.window), "-mtu", fmt.Sprint(o.mtu), "-peer", o.run, "-style", o.style, fmt.Sprintf("-counters=%v", o.counters))}
 	p.cmd.Stderr = os.Stderr
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -95,8 +95,8 @@ func serve(o options, tasks, memory int, part func(ctx context.Context, e *endpo
 }
 
 // withPeer is the frame of the first process.
-func withPeer(o options, name string, tasks, memory int, part func(e *endpoint) (string, error)) (figures string, err error) {
-	p, err := startPeer(o, name)
+func withPeer(o options, tasks, memory int, part func(e *endpoint) (string, error)) (figures string, err error) {
+	p, err := startPeer(o)
 	if err != nil {
 		return "", err
 	}

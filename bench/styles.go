@@ -157,7 +157,7 @@ func playStyle(o options, s style) (f figures, err error) {
 	if _, fdErr := p.engine.NotificationFD(); s.name == "event" && fdErr != nil {
 		return f, fdErr
 	}
-	peer, err := startPeer(o, "styles")
+	peer, err := startPeer(o)
 	if err != nil {
 		return f, err
 	}

@@ -51,7 +51,7 @@ func writeRate(o options) (figures string, err error) {
 	}
 	// Tasks of a batch complete in order, so a batch goes out again when its
 	// last task has come back.
-	last := make(map[*rdma.WriteTask]int)
+	last := make(map[rdma.Task]int)
 	for b := range rateBatches {
 		last[tasks[(b+1)*rateBatch-1]] = b
 	}
@@ -61,7 +61,7 @@ func writeRate(o options) (figures string, err error) {
 			x.err = e
 		}
 	}
-	x.again = func(t *rdma.WriteTask) {
+	x.again = func(t rdma.Task) {
 		if b, ok := last[t]; ok {
 			submit(b)
 		}
@@ -80,14 +80,20 @@ func writeRate(o options) (figures string, err error) {
 	return fmt.Sprintf("%.2f M writes/s of %d bytes, %.0f ns each, batches of %d", rate/1e6, rateSize, 1e9/rate, rateBatch), nil
 }
 
-// writeBandwidth writes large blocks to a process that sleeps.
-func writeBandwidth(o options) (string, error) {
-	return withPeer(o, "write_bw", o.window, max(o.size*min(o.window, 4), 4096), func(e *endpoint) (string, error) {
+// bandwidth moves large blocks: to, or from, a process that sleeps or, if they are
+// sent, receives.
+func bandwidth(o options) (string, error) {
+	return withPeer(o, o.window, max(o.size*min(o.window, 4), 4096), func(e *endpoint) (string, error) {
 		tasks, err := e.tasks(o.window, o.size)
 		if err != nil {
 			return "", err
 		}
-		submit := func(t *rdma.WriteTask) {
+		submit := func(t rdma.Task) {
+			if r, ok := t.(*rdma.ReadTask); ok {
+				if err := r.Destination().ResetData(); err != nil && e.err == nil {
+					e.err = err
+				}
+			}
 			if err := t.Submit(); err != nil && e.err == nil {
 				e.err = err
 			}
@@ -96,21 +102,57 @@ func writeBandwidth(o options) (string, error) {
 		for _, t := range tasks {
 			submit(t)
 		}
-		writes, elapsed, err := measure(e, o.duration)
+		moved, elapsed, err := measure(e, o.duration)
 		if err != nil {
 			return "", err
 		}
 		if err := e.stop(tasks); err != nil {
 			return "", err
 		}
-		rate := float64(writes) * float64(o.size) / elapsed.Seconds()
-		return fmt.Sprintf("%.2f GB/s with writes of %d bytes, %d in flight", rate/1e9, o.size, o.window), nil
+		rate := float64(moved) * float64(o.size) / elapsed.Seconds()
+		return fmt.Sprintf("%.4g GB/s with %d bytes in each, %d in flight", rate/1e9, o.size, o.window), nil
 	})
 }
 
 // servePassive lends its memory and sleeps.
 func servePassive(o options) error {
 	return serve(o, 1, max(o.size, 4096), func(ctx context.Context, e *endpoint) error { return e.engine.Run(ctx) })
+}
+
+// serveReceives receives what comes, twice as much at a time as is sent.
+func serveReceives(o options) error {
+	n := 2 * o.window
+	return serve(o, n, max(o.size*min(n, 4), 4096), func(ctx context.Context, e *endpoint) error {
+		if err := waitRunning(e); err != nil {
+			return err
+		}
+		var tasks []rdma.Task
+		submit := func(t rdma.Task) {
+			err := t.(*rdma.ReceiveTask).Destination().ResetData()
+			if err == nil {
+				err = t.Submit()
+			}
+			if err != nil {
+				e.failed(err)
+			}
+		}
+		e.again = submit
+		for i := range n {
+			off := i * o.size % (e.local.Len() - o.size + 1) &^ 7
+			t, err := e.receives.Alloc(e.bufs.Target(e.local, off, o.size))
+			if err != nil {
+				return err
+			}
+			tasks = append(tasks, t)
+			submit(t)
+		}
+		for ctx.Err() == nil {
+			if err := e.progress(); err != nil {
+				return err
+			}
+		}
+		return e.stop(tasks)
+	})
 }
 
 // measure counts completions for a while, after a warm-up.
