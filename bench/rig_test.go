@@ -18,13 +18,13 @@ import (
 // leastShare is what the SDK has to reach of the bandwidth of perftest.
 const leastShare = 0.9
 
-// TestRigPerftest measures bandwidth and latency on the kernel's rxe, in turns with
-// perftest, and on the software device. VERBENA_PERFTEST is the number of turns;
-// without it there are few, and bandwidth alone, of which one turn has to do: other
-// programs take the processors whenever they like.
+// TestRigPerftest measures bandwidth on the kernel's rxe, in turns with perftest,
+// until one turn reaches the share, or there were many: other programs take the
+// processors whenever they like. VERBENA_PERFTEST is a number of turns to be made in
+// any case, with latency, and the software device beside it, for docs/performance.md.
 func TestRigPerftest(t *testing.T) {
 	rig.Require(t)
-	turns, asked := 3, os.Getenv("VERBENA_PERFTEST")
+	turns, asked := 8, os.Getenv("VERBENA_PERFTEST")
 	if asked != "" {
 		var err error
 		turns, err = strconv.Atoi(asked)
@@ -32,15 +32,15 @@ func TestRigPerftest(t *testing.T) {
 	}
 	out := rig.Run(t, rig.Job{
 		Files:   map[string]string{"/bin/bench": rig.Build(t, ".", "-tags", "verbs")},
-		Script:  fmt.Sprintf(perftestScript, turns, asked),
+		Script:  fmt.Sprintf(perftestScript, turns, asked, leastShare),
 		MTU:     9000,
 		Timeout: time.Minute + time.Duration(turns)*time.Minute,
 	})
 	figures := parseFigures(t, out)
 	for _, m := range []string{"write_bw", "read_bw", "send_bw"} {
 		theirs, ours := figures[m+" perftest"], figures[m+" rxe"]
-		require.Len(t, theirs, turns)
-		require.Len(t, ours, turns)
+		require.NotEmpty(t, ours)
+		require.Len(t, theirs, len(ours))
 		var shares []float64
 		for i := range ours {
 			shares = append(shares, ours[i]/theirs[i])
@@ -95,7 +95,7 @@ func median(values []float64) float64 {
 // perftest's bandwidth is in Gb/s; its fifth column of latencies is the median.
 // Both ends are on the same device.
 const perftestScript = `
-turns=%d all=%q
+turns=%d all=%q share=%v
 flags="-d rxe0 -x 1 -m 4096"
 theirs() { # PROGRAM FLAGS...
 	local program=$1
@@ -114,16 +114,21 @@ their_latency() {
 ours() { # MEASUREMENT NAME DEVICE
 	bench -d "$3" -run $1 -mtu 4096 -size 65536 -window 16 -t 500ms | awk -v m=$1 -v n=$2 '$1 == m { print "FIGURE", m, n, $2 }'
 }
-for turn in $(seq $turns); do
-	for m in write_bw read_bw send_bw; do
-		their_bandwidth $m
-		ours $m rxe rxe0
-		[ -z "$all" ] || ours $m soft soft-lo
+for m in write_bw read_bw send_bw; do
+	for turn in $(seq $turns); do
+		{ their_bandwidth $m; ours $m rxe rxe0; } >turn
+		cat turn
+		if [ -n "$all" ]; then
+			ours $m soft soft-lo
+		elif awk -v share=$share '{ v[NR] = $4 } END { exit !(v[2] >= share * v[1]) }' turn; then
+			break
+		fi
 	done
-	[ -z "$all" ] || {
-		their_latency
-		ours write_lat rxe rxe0
-		ours write_lat soft soft-lo
-	}
+done
+[ -n "$all" ] || exit 0
+for turn in $(seq $turns); do
+	their_latency
+	ours write_lat rxe rxe0
+	ours write_lat soft soft-lo
 done
 `
