@@ -19,12 +19,12 @@ const (
 // writeRate writes 8 bytes at a time, in batches, to a context of the same
 // process that sleeps.
 func writeRate(o options) (figures string, err error) {
-	x, xConn, xMem, err := open(o, rateBatch*rateBatches, 1<<16)
+	x, xConn, xMem, err := open(o, rateBatch*rateBatches, 4096)
 	if err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, x.close()) }()
-	y, yConn, yMem, err := open(o, 1, 1<<16)
+	y, yConn, yMem, err := open(o, 1, 4096)
 	if err != nil {
 		return "", err
 	}
@@ -83,7 +83,7 @@ func writeRate(o options) (figures string, err error) {
 // bandwidth moves large blocks: to, or from, a process that sleeps or, if they are
 // sent, receives.
 func bandwidth(o options) (string, error) {
-	return withPeer(o, o.window, max(o.size*min(o.window, 4), 4096), func(e *endpoint) (string, error) {
+	return withPeer(o, o.window, max(o.size, 4096), func(e *endpoint) (string, error) {
 		tasks, err := e.tasks(o.window, o.size)
 		if err != nil {
 			return "", err
@@ -122,7 +122,7 @@ func servePassive(o options) error {
 // serveReceives receives what comes, twice as much at a time as is sent.
 func serveReceives(o options) error {
 	n := 2 * o.window
-	return serve(o, n, max(o.size*min(n, 4), 4096), func(ctx context.Context, e *endpoint) error {
+	return serve(o, n, max(o.size, 4096), func(ctx context.Context, e *endpoint) error {
 		if err := waitRunning(e); err != nil {
 			return err
 		}
@@ -137,9 +137,8 @@ func serveReceives(o options) error {
 			}
 		}
 		e.again = submit
-		for i := range n {
-			off := i * o.size % (e.local.Len() - o.size + 1) &^ 7
-			t, err := e.receives.Alloc(e.bufs.Target(e.local, off, o.size))
+		for range n {
+			t, err := e.receives.Alloc(e.bufs.Target(e.local, 0, o.size))
 			if err != nil {
 				return err
 			}
