@@ -128,6 +128,9 @@ func TestBadBuffers(t *testing.T) {
 	require.NoError(t, task.Free())
 	require.ErrorIs(t, task.Free(), pe.ErrFreed)
 	require.ErrorIs(t, task.Submit(), pe.ErrFreed)
+	require.ErrorIs(t, task.SetSource(source(r.src, 1)), pe.ErrFreed)
+	require.ErrorIs(t, task.SetDestination(target(r.dst, 1)), pe.ErrFreed)
+	assert.Equal(t, r.bufs.Total(), r.bufs.Available())
 	for _, c := range []interface{ Close() error }{imported, elsewhere, pd, foreign, other} {
 		require.NoError(t, c.Close())
 	}

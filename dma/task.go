@@ -166,9 +166,9 @@ func (t *CopyTask) SetDestination(dst *bufinv.Buf) error {
 }
 
 func (t *CopyTask) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
-	err := b.Err()
-	if t.task.InFlight() {
-		err = fmt.Errorf("the task is in flight: %w; wait for its callback", pe.ErrInUse)
+	err := t.task.MayChange(what)
+	if err == nil {
+		err = b.Err()
 	}
 	if err != nil {
 		freeAll(b)

@@ -78,6 +78,7 @@ func TestTasksAndFunctions(t *testing.T) {
 	x.close()
 	require.Nil(t, i.Value())
 	require.ErrorIs(t, i.Free(), pe.ErrFreed)
+	require.ErrorIs(t, i.SetValue(again), pe.ErrFreed)
 	require.ErrorIs(t, (&graph.Instance[int]{}).Free(), graph.ErrInvalid)
 }
 

@@ -71,11 +71,10 @@ func (i *Instance[V]) Free() error {
 // Value is what the instance works on.
 func (i *Instance[V]) Value() V { return i.value }
 
-// SetValue sets what the next run works on. It fails with pe.ErrInUse while the
-// instance is in flight.
+// SetValue sets what the next run works on. Errors are those of pe.Task.MayChange.
 func (i *Instance[V]) SetValue(value V) error {
-	if i.task.InFlight() {
-		return fmt.Errorf("graph: set the value of an instance of %q: it is in flight: %w; wait for its callback", i.pool.graph.name, pe.ErrInUse)
+	if err := i.task.MayChange("value"); err != nil {
+		return err
 	}
 	i.value = value
 	return nil

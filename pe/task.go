@@ -82,7 +82,18 @@ func (t *Task) End() {
 	}
 }
 
-// refuse explains why Begin or Free cannot be.
+// MayChange fails unless the task is the user's: in flight (ErrInUse) or not
+// allocated (ErrFreed). It is for implementers: call it first in what changes a
+// task, in any state of the context. What is changed is for the errors: "source".
+// It allocates nothing unless it fails.
+func (t *Task) MayChange(what string) error {
+	if t.life != taskHeld || t.self != t {
+		return t.refuse("set the " + what)
+	}
+	return nil
+}
+
+// refuse explains why Begin, MayChange or Free cannot be.
 func (t *Task) refuse(op string) error {
 	switch {
 	case t.pool == nil || t.self != t:

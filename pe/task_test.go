@@ -79,12 +79,18 @@ func TestTaskMisuse(t *testing.T) {
 	*twin = *j //nolint:govet // the copy is the point
 	assert.ErrorIs(t, d.jobs.Free(twin), pe.ErrFreed)
 	assert.ErrorIs(t, d.submit(twin, 0), pe.ErrFreed)
+	assert.ErrorIs(t, twin.MayChange("value"), pe.ErrFreed)
+	assert.ErrorIs(t, new(job).MayChange("value"), pe.ErrFreed)
 
+	require.NoError(t, j.MayChange("value"))
 	require.NoError(t, d.submit(j, 0))
 	err = d.submit(j, 0)
 	assert.ErrorIs(t, err, pe.ErrInUse)
 	assert.ErrorContains(t, err, `cannot submit a job: pool "jobs" of context "dev": the task is in flight`)
 	assert.ErrorIs(t, d.jobs.Free(j), pe.ErrInUse)
+	err = j.MayChange("value")
+	assert.ErrorIs(t, err, pe.ErrInUse)
+	assert.ErrorContains(t, err, `cannot set the value: pool "jobs" of context "dev": the task is in flight`)
 	assert.Equal(t, 1, d.Core.InFlight())
 	assert.Equal(t, 1, e.InFlight())
 
@@ -93,8 +99,13 @@ func TestTaskMisuse(t *testing.T) {
 	j.End() // not in flight: counts stay right
 	j.Abort()
 	assert.Zero(t, d.Core.InFlight())
+	require.NoError(t, d.Stop())
+	require.NoError(t, j.MayChange("value"), "in Stopping too")
 	require.NoError(t, d.jobs.Free(j))
 	assert.ErrorIs(t, d.jobs.Free(j), pe.ErrFreed)
+	err = j.MayChange("value")
+	assert.ErrorIs(t, err, pe.ErrFreed)
+	assert.ErrorContains(t, err, "the task was freed")
 	assert.ErrorIs(t, d.submit(j, 0), pe.ErrFreed)
 	assert.Equal(t, 2, d.jobs.Available())
 	assert.Zero(t, d.Allocated())

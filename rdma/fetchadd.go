@@ -76,7 +76,7 @@ func (t *FetchAddTask) Value() uint64 { return t.wr.CompareAdd }
 
 // SetValue sets the value that the next submission adds.
 func (t *FetchAddTask) SetValue(add uint64) error {
-	if err := t.mayChange("value"); err != nil {
+	if err := t.task.MayChange("value"); err != nil {
 		return err
 	}
 	t.wr.CompareAdd = add

@@ -174,6 +174,9 @@ func TestTasksUsedTwice(t *testing.T) {
 			require.ErrorIs(t, err, pe.ErrInUse, "%v in flight", task.Operation())
 			require.ErrorContains(t, err, task.Operation().String())
 		}
+		for _, err := range setAll(r, task) {
+			require.ErrorIs(t, err, pe.ErrInUse, "%v in flight", task.Operation())
+		}
 		require.True(t, task.InFlight())
 	}
 	require.ErrorIs(t, a.ctx.Close(), pe.ErrBadState)
@@ -185,9 +188,43 @@ func TestTasksUsedTwice(t *testing.T) {
 		for _, err := range []error{task.Submit(), task.SubmitWith(pe.Aggregate), task.TrySubmit(), task.Free()} {
 			require.ErrorIs(t, err, pe.ErrFreed, "%v after Free", task.Operation())
 		}
+		for _, err := range setAll(r, task) {
+			require.ErrorIs(t, err, pe.ErrFreed, "%v after Free", task.Operation())
+		}
 	}
+	require.Equal(t, a.bufs.Total(), a.bufs.Available(), "setters take buffers over in any case")
 	require.Equal(t, len(tasks), back, "each came back once")
 	require.Zero(t, a.ctx.Allocated())
+}
+
+// setAll calls every setter that a task has.
+func setAll(r *rig, task rdma.Task) []error {
+	a := r.a
+	var errs []error
+	add := func(err error) { errs = append(errs, err) }
+	buf := func() *bufinv.Buf { return a.bufs.Source(a.mem, 0, 8) }
+	if t, ok := task.(interface{ SetConnection(*rdma.Connection) error }); ok {
+		add(t.SetConnection(a.conns[0]))
+	}
+	if t, ok := task.(interface{ SetSource(*bufinv.Buf) error }); ok {
+		add(t.SetSource(buf()))
+	}
+	if t, ok := task.(interface{ SetDestination(*bufinv.Buf) error }); ok {
+		add(t.SetDestination(buf()))
+	}
+	if t, ok := task.(interface{ SetResult(*bufinv.Buf) error }); ok {
+		add(t.SetResult(buf()))
+	}
+	if t, ok := task.(interface{ SetImm(uint32) error }); ok {
+		add(t.SetImm(1))
+	}
+	if t, ok := task.(interface{ SetValue(uint64) error }); ok {
+		add(t.SetValue(1))
+	}
+	if t, ok := task.(interface{ SetValues(_, _ uint64) error }); ok {
+		add(t.SetValues(1, 2))
+	}
+	return errs
 }
 
 // everyKind connects, and makes one task of each kind at a.

@@ -217,9 +217,9 @@ func (t *ReceiveTask) Destination() *bufinv.Buf { return t.dst }
 // SetDestination exchanges the buffer. It takes over the caller's reference to
 // the new one, in any case, and drops the one to the old.
 func (t *ReceiveTask) SetDestination(dst *bufinv.Buf) error {
-	err := dst.Err()
-	if t.task.InFlight() {
-		err = fmt.Errorf("the task is in flight: %w; wait for its callback", pe.ErrInUse)
+	err := t.task.MayChange("destination")
+	if err == nil {
+		err = dst.Err()
 	}
 	if err != nil {
 		freeAll(dst)

@@ -91,7 +91,7 @@ func (r *request) Connection() *Connection { return r.conn }
 
 // SetConnection moves the task to another connection of the same context.
 func (r *request) SetConnection(conn *Connection) error {
-	if err := r.mayChange("connection"); err != nil {
+	if err := r.task.MayChange("connection"); err != nil {
 		return err
 	}
 	if err := r.ctx.owns(conn); err != nil {
@@ -103,13 +103,6 @@ func (r *request) SetConnection(conn *Connection) error {
 
 // Length is the number of bytes that the last submission moved.
 func (r *request) Length() int { return r.length }
-
-func (r *request) mayChange(what string) error {
-	if r.task.InFlight() {
-		return fmt.Errorf("rdma: set the %s of a %v: the task is in flight: %w; wait for its callback", what, r.op, pe.ErrInUse)
-	}
-	return nil
-}
 
 func (c *Context) owns(conn *Connection) error {
 	switch {
@@ -141,7 +134,7 @@ func (r *request) give(conn *Connection, local, remote *bufinv.Buf) error {
 // swap exchanges a buffer, and drops the reference to the old one. It takes over
 // the new one in any case.
 func (r *request) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
-	err := r.mayChange(what)
+	err := r.task.MayChange(what)
 	if err == nil {
 		if err = b.Err(); err != nil {
 			err = fmt.Errorf("rdma: set the %s of a %v: %w", what, r.op, err)

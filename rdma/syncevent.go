@@ -15,9 +15,9 @@ type eventRequest struct{ request }
 func (t *eventRequest) Event() *syncevent.Event { return t.event }
 
 // SetEvent exchanges the sync event. The task lets go of the old one and holds the
-// new one. Errors are those of Alloc, and pe.ErrInUse while the task is in flight.
+// new one. Errors are those of Alloc and of pe.Task.MayChange.
 func (t *eventRequest) SetEvent(ev *syncevent.Event) error {
-	if err := t.mayChange("event"); err != nil {
+	if err := t.task.MayChange("event"); err != nil {
 		return err
 	}
 	old := t.event

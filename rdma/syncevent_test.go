@@ -119,6 +119,10 @@ func TestSyncEventTasks(t *testing.T) {
 		require.NoError(t, task.Free())
 		require.ErrorIs(t, task.Free(), pe.ErrFreed)
 		require.ErrorIs(t, task.Submit(), pe.ErrFreed)
+		for _, err := range setAll(r, task) {
+			require.ErrorIs(t, err, pe.ErrFreed)
+		}
+		require.ErrorIs(t, task.(interface{ SetEvent(*syncevent.Event) error }).SetEvent(seen), pe.ErrFreed)
 	}
 	assert.Empty(t, append(append(p.gets.errs, p.sets.errs...), p.adds.errs...))
 	assert.Equal(t, 1, p.getPool.Available())

@@ -246,6 +246,12 @@ func TestTasksMisused(t *testing.T) {
 	}
 	assert.Equal(t, []string{"set 7", "add 0 to 7", "wait 7"}, s.progress())
 	s.free(wait, set, add)
+	for _, err := range []error{
+		wait.SetEqual(1, all), wait.SetNotEqual(1, all), wait.SetGreater(1, all), wait.SetEvent(mine),
+		set.SetValue(1), set.SetEvent(mine), add.SetValue(1),
+	} {
+		require.ErrorIs(t, err, pe.ErrFreed)
+	}
 	require.ErrorIs(t, wait.Free(), pe.ErrFreed)
 	require.ErrorIs(t, wait.Submit(), pe.ErrFreed)
 	require.ErrorIs(t, new(GetTask).Submit(), pe.ErrFreed)

@@ -95,9 +95,9 @@ func (t *task) Operation() Operation { return t.op }
 func (t *task) Event() *Event { return t.ev }
 
 // SetEvent makes the task work on another event. Its errors are those of the
-// allocation, and pe.ErrInUse while the task is in flight.
+// allocation and of pe.Task.MayChange.
 func (t *task) SetEvent(e *Event) error {
-	if err := t.mayChange("event"); err != nil {
+	if err := t.task.MayChange("event"); err != nil {
 		return err
 	}
 	old := t.ev
@@ -108,13 +108,6 @@ func (t *task) SetEvent(e *Event) error {
 		return nil
 	}
 	return old.Release()
-}
-
-func (t *task) mayChange(what string) error {
-	if t.task.InFlight() {
-		return fmt.Errorf("syncevent: set the %s of a %v: the task is in flight: %w; wait for its callback", what, t.op, pe.ErrInUse)
-	}
-	return nil
 }
 
 // take holds the event that the task is to work on.

@@ -116,7 +116,7 @@ func (t *WaitTask) SetGreater(value, mask uint64) error {
 }
 
 func (t *WaitTask) setCondition(c condition) error {
-	if err := t.mayChange("condition"); err != nil {
+	if err := t.task.task.MayChange("condition"); err != nil {
 		return err
 	}
 	if err := c.check(); err != nil {
