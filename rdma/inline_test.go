@@ -1,6 +1,8 @@
 package rdma_test
 
 import (
+	"os"
+	"runtime"
 	"testing"
 	"time"
 
@@ -19,6 +21,11 @@ import (
 type watchedPD struct {
 	verbs.PD
 	posted []verbs.SendWR
+	shared []byte // what a dma-buf whose offset is its address stands for
+}
+
+func (p *watchedPD) RegDMABufMR(_ int, _, _, _ uint64, access verbs.Access) (verbs.MR, error) {
+	return p.PD.RegMR(p.shared, access)
 }
 
 type watchedQP struct {
@@ -36,8 +43,8 @@ func (q *watchedQP) PostSend(wrs []verbs.SendWR) (int, error) {
 	return q.QP.PostSend(wrs)
 }
 
-// Few bytes are posted inline, where they go to the peer; many are not, and what
-// comes back cannot be.
+// Few bytes are posted inline, where they go to the peer; many are not, what comes
+// back cannot be, nor what the processor does not see.
 func TestInline(t *testing.T) {
 	dev, err := soft.Open(soft.Config{})
 	require.NoError(t, err)
@@ -95,6 +102,24 @@ func TestInline(t *testing.T) {
 		assert.Zero(t, pd.posted[1].Flags&verbs.FlagInline, "a read of %d bytes", n)
 		require.NoError(t, write.Free())
 		require.NoError(t, read.Free())
+	}
+	if runtime.GOOS == "linux" {
+		pd.shared, pd.posted, writes = mem.Bytes(), nil, outcome[*rdma.WriteTask]{}
+		file, err := os.CreateTemp(t.TempDir(), "")
+		require.NoError(t, err)
+		defer file.Close()
+		hidden, err := mmap.New(dev, mmap.Config{DMABuf: &mmap.DMABuf{FD: int(file.Fd()), Offset: mem.Addr(), Length: 4096}, PD: pd})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, hidden.Close()) }()
+		clear(mem.Bytes()[2048:])
+		source := bufinv.List(bufs.Source(mem, 0, 8), bufs.Source(hidden, 8, 8))
+		write := must(writePool.Alloc(conn, source, bufs.Target(peer, 2048, 16)))
+		require.NoError(t, write.Submit())
+		until(func() bool { return writes.count() == 1 })
+		require.Empty(t, writes.errs)
+		same(t, mem.Bytes()[:16], mem.Bytes()[2048:2064])
+		assert.Zero(t, pd.posted[0].Flags&verbs.FlagInline, "a write from a dma-buf")
+		require.NoError(t, write.Free())
 	}
 	require.NoError(t, ctx.Stop())
 	until(func() bool { return ctx.State() == pe.Idle })

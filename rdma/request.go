@@ -205,7 +205,7 @@ func (r *request) prepare(thorough bool) error {
 		return err
 	}
 	r.wr.Flags = 0
-	if !r.op.answered() && 0 < r.length && r.length <= r.ctx.set.inline {
+	if r.fitsInline() {
 		r.wr.Flags = verbs.FlagInline
 	}
 	r.wr.RKey, r.wr.RemoteAddr = 0, 0
@@ -220,6 +220,20 @@ func (r *request) prepare(thorough bool) error {
 		}
 	}
 	return nil
+}
+
+// fitsInline reports whether the data can be taken along when they are posted: it
+// is the processor that copies them then, and dma-bufs are not at their addresses.
+func (r *request) fitsInline() bool {
+	if r.op.answered() || r.length == 0 || r.length > r.ctx.set.inline {
+		return false
+	}
+	for b := r.local; b != nil; b = b.Next() {
+		if b.Memory() == nil {
+			return false
+		}
+	}
+	return true
 }
 
 func (r *request) notReady() error {
