@@ -127,8 +127,9 @@ func (b *Buf) SetData(off, n int) error {
 // ResetData empties the Buf: all of its memory is room.
 func (b *Buf) ResetData() error { return b.SetData(0, 0) }
 
-// Bytes returns the data of this element, or nil if the memory is a peer's. The
-// slice is the memory itself: it must not be used after the Map is closed.
+// Bytes returns the data of this element, or nil if the memory is a peer's or of a
+// dma-buf. The slice is the memory itself: it must not be used after the Map is
+// closed.
 func (b *Buf) Bytes() []byte {
 	mem := b.Memory()
 	if mem == nil {

@@ -137,7 +137,7 @@ func (b *Buf) ListRoom() int {
 }
 
 // AppendBytes appends the data from b to the end of its list to dst. Elements in
-// a peer's memory have nothing to give.
+// a peer's memory, or in a dma-buf, have nothing to give.
 func (b *Buf) AppendBytes(dst []byte) []byte {
 	for e := b.elements(); e != nil; e = e.next {
 		dst = append(dst, e.Bytes()...)

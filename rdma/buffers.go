@@ -59,6 +59,11 @@ func (r *request) measure() error {
 		case r.local != nil && r.local.ListRoom() < atomicSize:
 			return fmt.Errorf("%w: the result has 8 bytes, its buffer room for %d; ResetData empties it", ErrRange, r.local.ListRoom())
 		}
+		for b := r.local; b != nil; b = b.Next() {
+			if b.Memory() == nil {
+				return fmt.Errorf("%w: its result buffer is memory of the peer or of a dma-buf; give memory that this program sees", ErrInvalid)
+			}
+		}
 		r.length = atomicSize
 		return r.checkRemote("destination", atomicSize)
 	}
@@ -111,11 +116,6 @@ func (r *request) inspect() error {
 	if r.op.atomic() {
 		if addr := r.remote.TailAddr(); addr%atomicSize != 0 {
 			return fmt.Errorf("%w: the peer's address %#x is not a multiple of 8", ErrRange, addr)
-		}
-		for b := r.local; b != nil; b = b.Next() {
-			if b.Remote() {
-				return fmt.Errorf("%w: its result buffer is memory of the peer; give memory of this host", ErrInvalid)
-			}
 		}
 	}
 	_, err := r.gather()

@@ -73,6 +73,7 @@ func TestInline(t *testing.T) {
 	var reads outcome[*rdma.ReadTask]
 	writePool := must(ctx.WritePool(1, writes.ok, writes.bad))
 	readPool := must(ctx.ReadPool(1, reads.ok, reads.bad))
+	addPool := must(ctx.FetchAddPool(1, func(*rdma.FetchAddTask) {}, func(*rdma.FetchAddTask, error) {}))
 	require.NoError(t, ctx.Start())
 	conn, own, err := ctx.Export()
 	require.NoError(t, err)
@@ -120,6 +121,13 @@ func TestInline(t *testing.T) {
 		same(t, mem.Bytes()[:16], mem.Bytes()[2048:2064])
 		assert.Zero(t, pd.posted[0].Flags&verbs.FlagInline, "a write from a dma-buf")
 		require.NoError(t, write.Free())
+		// The result of an atomic could not be put there, once it is done.
+		_, err = addPool.Alloc(conn, bufs.Target(peer, 0, 8), bufs.Target(hidden, 0, 8), 1)
+		require.ErrorIs(t, err, rdma.ErrInvalid)
+		add := must(addPool.Alloc(conn, bufs.Target(peer, 0, 8), nil, 1))
+		require.NoError(t, add.SetResult(bufs.Target(hidden, 0, 8)))
+		require.ErrorIs(t, add.Submit(), rdma.ErrInvalid)
+		require.NoError(t, add.Free())
 	}
 	require.NoError(t, ctx.Stop())
 	until(func() bool { return ctx.State() == pe.Idle })

@@ -141,6 +141,8 @@ func checkBuf(cfg *Config, need mmap.Permission) error {
 		return b.Err()
 	case b.Remote():
 		return fmt.Errorf("%w: the buffer is memory of a peer; import the sync event that the peer exports", ErrInvalid)
+	case b.Memory() == nil:
+		return fmt.Errorf("%w: the buffer is of a dma-buf, which the processor does not see; give other memory", ErrInvalid)
 	case b.Next() != nil:
 		return fmt.Errorf("%w: the buffer is a list; give one element", ErrInvalid)
 	}

@@ -3,6 +3,7 @@ package syncevent
 import (
 	"context"
 	"errors"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -134,6 +135,25 @@ func TestNewRefuses(t *testing.T) {
 		})
 	}
 	assert.Equal(t, inv.Total(), inv.Available(), "New takes over the buffer when it fails, too")
+}
+
+func TestNotInADMABuf(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("dma-bufs are Linux's")
+	}
+	adapter := newAdapter(openSoft(t))
+	file, err := os.CreateTemp(t.TempDir(), "")
+	require.NoError(t, err)
+	defer file.Close()
+	m, err := mmap.New(adapter, mmap.Config{DMABuf: &mmap.DMABuf{FD: int(file.Fd()), Length: 4096}, Permissions: mmap.LocalReadWrite})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, m.Close()) }()
+	inv, err := bufinv.New(1)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, inv.Close()) }()
+	_, err = New(Config{Buf: inv.Target(m, 0, 8)})
+	require.ErrorIs(t, err, ErrInvalid)
+	assert.ErrorContains(t, err, "dma-buf")
 }
 
 func TestPublishers(t *testing.T) {

@@ -63,6 +63,11 @@ func (p *adapterPD) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
 	return adapterMR{mr, p}, err
 }
 
+// RegDMABufMR stands in for memory that the processor does not see.
+func (p *adapterPD) RegDMABufMR(_ int, _, length, _ uint64, access verbs.Access) (verbs.MR, error) {
+	return p.RegMR(make([]byte, length), access)
+}
+
 func (r adapterMR) Close() error {
 	if r.pd.refuse != nil {
 		return r.pd.refuse
