@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"unsafe"
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/mmap"
@@ -11,7 +12,8 @@ import (
 
 // span is memory that a copy reads or writes: one element of a list.
 type span struct {
-	from, to uint64 // addresses; to is behind it
+	space    uintptr // spans of different ones do not overlap
+	from, to uint64  // addresses; to is behind it
 	writes   bool
 	element  int // of its list
 }
@@ -48,7 +50,7 @@ func (c *Context) check(src, dst *bufinv.Buf) (int, error) {
 			if err := c.reachable(b, "source"); err != nil {
 				return 0, err
 			}
-			c.spans = append(c.spans, span{b.DataAddr(), b.TailAddr(), false, i})
+			c.spans = append(c.spans, span{spaceOf(b), b.DataAddr(), b.TailAddr(), false, i})
 		}
 		i++
 	}
@@ -58,7 +60,7 @@ func (c *Context) check(src, dst *bufinv.Buf) (int, error) {
 			if err := c.writable(b); err != nil {
 				return 0, err
 			}
-			c.spans = append(c.spans, span{b.TailAddr(), b.TailAddr() + uint64(part), true, i})
+			c.spans = append(c.spans, span{spaceOf(b), b.TailAddr(), b.TailAddr() + uint64(part), true, i})
 			left -= part
 		}
 		i++
@@ -87,17 +89,30 @@ func (c *Context) writable(b *bufinv.Buf) error {
 	return nil
 }
 
+// spaceOf says which addresses those of a buffer are to be compared with: those of
+// a dma-buf are offsets, and mean nothing outside its map.
+func spaceOf(b *bufinv.Buf) uintptr {
+	if b.Memory() == nil {
+		return uintptr(unsafe.Pointer(b.Map()))
+	}
+	return 0
+}
+
+// compareSpans orders spans by address.
+func compareSpans(a, b span) int {
+	return cmp.Or(cmp.Compare(a.space, b.space), cmp.Compare(a.from, b.from))
+}
+
 // checkOverlap refuses memory that is written and touched otherwise too. It goes
 // through the spans by address, with those that reach furthest so far.
 func (c *Context) checkOverlap() error {
-	if len(c.spans) > 2 {
-		slices.SortFunc(c.spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
-	} else if c.spans[0].from > c.spans[1].from {
-		c.spans[0], c.spans[1] = c.spans[1], c.spans[0]
-	}
+	slices.SortFunc(c.spans, compareSpans)
 	var read, written *span
 	for i := range c.spans {
 		s := &c.spans[i]
+		if i > 0 && s.space != c.spans[i-1].space {
+			read, written = nil, nil
+		}
 		switch {
 		case written != nil && written.to > s.from:
 			return overlap(written, s)

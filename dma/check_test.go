@@ -1,6 +1,8 @@
 package dma_test
 
 import (
+	"os"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -13,6 +15,45 @@ import (
 	"github.com/verbena-rdma/verbena/soft"
 	"github.com/verbena-rdma/verbena/verbs"
 )
+
+// sharing takes a dma-buf, and does as if it were registered.
+type sharing struct{ verbs.PD }
+
+func (s sharing) RegDMABufMR(_ int, _, length, _ uint64, access verbs.Access) (verbs.MR, error) {
+	return s.RegMR(make([]byte, length), access)
+}
+
+// Offsets in one dma-buf are not those in another.
+func TestOverlapOfDMABufs(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("dma-bufs are Linux's")
+	}
+	dev := must(soft.Open(soft.Config{}))
+	pd := sharing{must(dev.AllocPD())}
+	r := newFixtureOn(t, dev, 4096, dma.Config{PD: pd})
+	var copies outcome
+	pool := must(r.ctx.CopyPool(1, copies.ok, copies.bad))
+	r.start()
+	file := must(os.CreateTemp(t.TempDir(), ""))
+	defer file.Close()
+	open := func() *mmap.Map {
+		return must(mmap.New(dev, mmap.Config{
+			DMABuf: &mmap.DMABuf{FD: int(file.Fd()), Length: 4096}, PD: pd, Permissions: mmap.LocalReadWrite,
+		}))
+	}
+	a, b := open(), open()
+	source := func(off, n int) *bufinv.Buf { return r.bufs.Source(a, off, n) }
+	target := func(m *mmap.Map, off, n int) *bufinv.Buf { return r.bufs.Target(m, off, n) }
+	for _, ok := range []*bufinv.Buf{target(b, 0, 64), bufinv.List(target(b, 0, 32), target(a, 64, 32)), target(r.dst, 0, 64)} {
+		require.NoError(t, must(pool.Alloc(source(0, 64), ok)).Free())
+	}
+	for _, bad := range []*bufinv.Buf{target(a, 63, 64), bufinv.List(target(b, 0, 32), target(a, 63, 32)), bufinv.List(target(b, 0, 40), target(b, 39, 40))} {
+		_, err := pool.Alloc(source(0, 64), bad)
+		require.ErrorIs(t, err, dma.ErrOverlap)
+	}
+	require.NoError(t, a.Close())
+	require.NoError(t, b.Close())
+}
 
 func TestOverlap(t *testing.T) {
 	r := newFixture(t, 4096, dma.Config{})

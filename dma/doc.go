@@ -30,8 +30,8 @@
 // source's nothing. Memory of a peer is for package rdma.
 //
 // Source and destination must not overlap, nor the destination with itself:
-// ErrOverlap. Addresses are compared, so that memory mapped at two of them is not
-// found out.
+// ErrOverlap. Addresses are compared, and offsets within a map of a dma-buf, so that
+// memory that is mapped twice is not found out.
 //
 // # Order
 //
