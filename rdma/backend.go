@@ -189,17 +189,17 @@ func (b backend) Idle() {
 // poll handles completions, up to a bound. Its place in the batch is kept in the
 // context, so that a callback that panics costs no completion.
 func (c *Context) poll() int {
-	n := 0
+	n, all := 0, false
 	c.drained = false
 	for n < pollBudget && !c.broken {
 		if c.wcNext == c.wcCount {
-			// Fewer than there was room for were all.
-			if c.drained {
+			if all {
 				break
 			}
 			got, err := c.cq.Poll(c.wcs[:])
 			c.wcNext, c.wcCount = 0, got
-			c.drained = got < len(c.wcs)
+			// Fewer than there was room for were all, until a callback runs.
+			all, c.drained = got < len(c.wcs), got == 0
 			if err != nil {
 				c.breakDown(err)
 			}
@@ -209,7 +209,6 @@ func (c *Context) poll() int {
 		}
 		n += c.complete(&c.wcs[c.wcNext])
 	}
-	c.drained = c.drained && c.wcNext == c.wcCount
 	return n
 }
 

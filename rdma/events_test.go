@@ -131,3 +131,33 @@ func TestBrokenCompletionQueue(t *testing.T) {
 	require.NoError(t, engine.Close())
 	require.NoError(t, dev.Close())
 }
+
+// looks counts the looks into a completion queue.
+type looks struct {
+	verbs.CQ
+	n, waiting int
+}
+
+func (l *looks) Poll(wcs []verbs.WC) (int, error) {
+	l.n++
+	n := min(len(wcs), l.waiting)
+	for i := range n {
+		wcs[i] = verbs.WC{ID: idHello | 1<<20} // of nobody
+	}
+	l.waiting -= n
+	return n, nil
+}
+
+// A short batch is all that there was. But it takes a look after its callbacks to
+// know that the queue is empty.
+func TestOneLook(t *testing.T) {
+	for waiting, want := range map[int]int{0: 1, 1: 1, pollBatch - 1: 1, pollBatch: 2, pollBatch + 1: 2} {
+		cq := &looks{waiting: waiting}
+		c := &Context{cq: cq}
+		assert.Equal(t, waiting, c.poll())
+		assert.Equal(t, want, cq.n, "looks for %d", waiting)
+		assert.Equal(t, waiting%pollBatch == 0, c.drained, "%d", waiting)
+		assert.Zero(t, c.poll())
+		assert.True(t, c.drained)
+	}
+}
