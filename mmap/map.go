@@ -28,8 +28,8 @@ type Config struct {
 	PD verbs.PD
 	// OnFree is called by Close, on its goroutine, when no device can reach the
 	// memory any more and just before allocated memory is unmapped. It gets the
-	// memory, must not keep it if the library allocated it, and is not called
-	// when New fails. Nil: nothing is called.
+	// memory, nil if that is a dma-buf's, must not keep it if the library allocated
+	// it, and is not called when New fails. Nil: nothing is called.
 	OnFree func(mem []byte)
 	// UserData is what UserData returns.
 	UserData any

@@ -102,9 +102,9 @@ func (d *Device) transmit(now time.Duration) {
 				d.again = append(d.again, q)
 			}
 		}
-		left := copy(d.busy, d.busy[served:])
-		clear(d.busy[left:])
-		d.busy = append(d.busy[:left], d.again...)
+		rest := copy(d.busy, d.busy[served:])
+		clear(d.busy[rest:])
+		d.busy = append(d.busy[:rest], d.again...)
 		clear(d.again)
 		d.again = d.again[:0]
 	}
