@@ -375,3 +375,40 @@ func TestSelfAllocatesNothing(t *testing.T) {
 	require.NoError(t, failure)
 	assert.Zero(t, allocs)
 }
+
+// An endpoint counts those who take packets from its socket, whatever becomes of
+// connections that do not.
+func TestSelfTakers(t *testing.T) {
+	x := openSelf(t, Config{}, 4096)
+	q := x.qp.(*queuePair)
+	e := q.path.endpoint
+	expect := func(self bool, users, takers int) {
+		t.Helper()
+		assert.Equal(t, self, q.self)
+		assert.Equal(t, []int{users, takers}, []int{e.users, e.takers})
+	}
+	reset := func() {
+		t.Helper()
+		require.NoError(t, x.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState))
+	}
+	expect(true, 1, 0)
+	reset()
+	expect(false, 0, 0)
+	qp, err := x.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: x.cq, RecvCQ: x.cq, MaxSendWR: 8, MaxRecvWR: 8})
+	require.NoError(t, err)
+	neighbour := *x
+	neighbour.qp = qp
+	x.connect(&neighbour)
+	neighbour.connect(x)
+	expect(false, 2, 2)
+	reset()
+	x.connect(x)
+	expect(true, 2, 1)
+	require.NoError(t, x.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState))
+	expect(true, 2, 1)
+	reset()
+	expect(false, 1, 1)
+	x.connect(x)
+	require.NoError(t, qp.Close())
+	expect(true, 1, 0)
+}
