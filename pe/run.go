@@ -12,7 +12,7 @@ import (
 // ended well is for its callbacks and Core.Err to say.
 //
 // With nothing to do, Run spins for Config.Spin and then sleeps without using
-// the processor. All callbacks run on its goroutine. Errors of misuse are those
+// the processor; where the clock stands still (testing/synctest) it soon sleeps. All callbacks run on its goroutine. Errors of misuse are those
 // of Progress.
 //
 // When ctx ends, Run stops every context, drives them to Idle and returns
@@ -27,7 +27,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	defer e.release()
 	defer func() { e.draining = false }()
 	done := ctx.Done()
-	var quiet time.Time // since when there was nothing to do
+	var quiet lull
 	for {
 		n := e.pass()
 		select {
@@ -43,24 +43,43 @@ func (e *Engine) Run(ctx context.Context) error {
 		case e.active == 0 && !e.queued():
 			return nil
 		case n > 0:
-			quiet = time.Time{}
+			quiet = lull{}
 			continue
 		case e.draining && e.stuck():
 			return heldError(e.contexts, context.Cause(ctx))
 		}
-		if e.spin > 0 {
-			now := time.Now()
-			if quiet.IsZero() {
-				quiet = now
-			}
-			if now.Sub(quiet) < e.spin {
-				runtime.Gosched()
-				continue
-			}
+		if quiet.shorter(e.spin) {
+			runtime.Gosched()
+			continue
 		}
 		e.sleep(done)
-		quiet = time.Time{}
+		quiet = lull{}
 	}
+}
+
+// stillPasses is how long Run spins, in passes, while the clock shows the same
+// time: in testing/synctest it does until Run sleeps.
+const stillPasses = 2000
+
+// lull is the time in which there was nothing to do.
+type lull struct {
+	since, now time.Time
+	still      int // passes at this time
+}
+
+// shorter reports whether it has been shorter than limit so far.
+func (l *lull) shorter(limit time.Duration) bool {
+	if limit <= 0 {
+		return false
+	}
+	now := time.Now()
+	if l.since.IsZero() {
+		l.since = now
+	}
+	if l.still++; !now.Equal(l.now) {
+		l.now, l.still = now, 0
+	}
+	return now.Sub(l.since) < limit && l.still < stillPasses
 }
 
 // stuck reports whether nothing but tasks that nobody frees keeps the contexts

@@ -256,3 +256,21 @@ func TestRunWaitsForASlowStop(t *testing.T) {
 		assert.Equal(t, pe.Idle, d.State())
 	})
 }
+
+// Where clocks stand still, as they do in testing/synctest while anything runs,
+// Run sleeps all the same.
+func TestRunSleepsWhereTheClockStandsStill(t *testing.T) {
+	for _, spin := range []time.Duration{0, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			e, d := newEngine(t, pe.Config{Spin: spin}), newDevice(t, 1)
+			require.NoError(t, e.Connect(d))
+			require.NoError(t, d.Start())
+			ended := make(chan error)
+			go func() { ended <- e.Run(t.Context()) }()
+			synctest.Wait()
+			require.NoError(t, e.Do(func() { assert.NoError(t, d.Stop()) }))
+			require.NoError(t, <-ended)
+			require.NoError(t, e.Close())
+		})
+	}
+}
