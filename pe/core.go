@@ -99,9 +99,13 @@ func (c *Core) Watch(f func(prev, next State)) (stop func()) {
 
 // tell reports a change of state.
 func (c *Core) tell(prev, next State) {
+	defer c.tellWatchers(prev, next) // also after a panic
 	if f := c.onChange; f != nil {
 		f(prev, next)
 	}
+}
+
+func (c *Core) tellWatchers(prev, next State) {
 	for _, w := range c.watchers {
 		w.f(prev, next)
 	}

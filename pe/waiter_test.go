@@ -198,3 +198,18 @@ func TestWatch(t *testing.T) {
 		"program Idle", "second Idle",
 	}, trace)
 }
+
+// A program's function that panics costs those who watch nothing.
+func TestWatchAfterAPanic(t *testing.T) {
+	e, d := connected(t, 1)
+	d.OnStateChange(func(_, _ pe.State) { panic("oops") })
+	var seen []pe.State
+	defer d.Watch(func(_, next pe.State) { seen = append(seen, next) })()
+	require.NoError(t, d.Start())
+	require.PanicsWithValue(t, "oops", func() { _, _ = e.Progress() })
+	quiesce(t, e)
+	require.Equal(t, []pe.State{pe.Running}, seen)
+	d.OnStateChange(nil)
+	require.NoError(t, d.Stop())
+	quiesce(t, e)
+}
