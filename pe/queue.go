@@ -8,7 +8,15 @@ type queue[T any] struct {
 
 func (q *queue[T]) len() int { return len(q.items) - q.head }
 
-func (q *queue[T]) push(v T) { q.items = append(q.items, v) }
+func (q *queue[T]) push(v T) {
+	if q.head > len(q.items)/2 && len(q.items) == cap(q.items) {
+		// Rather use what is free at the front than grow.
+		n := copy(q.items, q.items[q.head:])
+		clear(q.items[n:])
+		q.items, q.head = q.items[:n], 0
+	}
+	q.items = append(q.items, v)
+}
 
 func (q *queue[T]) pop() T {
 	var zero T
