@@ -12,8 +12,8 @@ type Graph[V any] struct {
 
 	ready    queue[ref[V]] // nodes to be run
 	ended    queue[*Instance[V]]
-	running  int // instances
-	stopping bool
+	running  int  // instances
+	stopping bool // and Stopped is due
 }
 
 // ref is a node of an instance.
@@ -77,6 +77,7 @@ func (b backend[V]) Idle() {}
 // settle says that the graph has stopped, once it has.
 func (b backend[V]) settle() {
 	if b.g.stopping && b.g.running == 0 {
+		b.g.stopping = false // what remains is for those who free the instances
 		b.g.Stopped()
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -603,4 +604,59 @@ func (r *record) check(t require.TestingT, before [][]int, err error, stopped bo
 	require.ElementsMatch(t, failed, names)
 	require.Equal(t, errors.Is(err, graph.ErrFlushed), run.Stopped)
 	require.True(t, stopped || !run.Stopped)
+}
+
+// A graph that waits for instances to be freed has nothing to do: the engine
+// sleeps, or this test would not end.
+func TestStoppingWithHeldInstances(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newBench[*trace](t, 1)
+		b := graph.NewBuilder[*trace]("g")
+		b.Func("only", noting("only"))
+		x.build(b, 1)
+		require.NoError(t, x.lab.Stop())
+		x.submit(&trace{})
+		x.quiesce()
+		require.NoError(t, x.g.Stop())
+		ended := make(chan error)
+		go func() { ended <- x.engine.Run(t.Context()) }()
+		synctest.Wait()
+		require.Equal(t, pe.Stopping, x.g.State())
+		require.NoError(t, x.engine.Do(func() {
+			require.NoError(t, x.done[0].Free())
+			x.done = nil
+		}))
+		require.NoError(t, <-ended)
+		x.close()
+	})
+}
+
+// A node that gets its turn at an exhausted pool, stops the graph, and finds the
+// pool exhausted again waits no more.
+func TestStopWhileWaitingAgain(t *testing.T) {
+	x := newBench[*trace](t, 1)
+	b := graph.NewBuilder[*trace]("g")
+	attempts := 0
+	it := graph.Task(b, "it", func(*trace) (*job, error) {
+		if attempts++; attempts == 2 {
+			require.NoError(t, x.g.Stop())
+			_, err := x.lab.jobs.Alloc()
+			require.NoError(t, err)
+		}
+		return x.lab.jobs.Alloc()
+	}, nil)
+	b.Edge(it, b.Func("next", noting("next")))
+	x.build(b, 1)
+	taken := must(x.lab.jobs.Alloc())
+	r := &trace{}
+	x.submit(r)
+	x.quiesce()
+	require.NoError(t, taken.Free())
+	x.quiesce()
+	require.Equal(t, 2, attempts)
+	require.Len(t, x.errs, 1, "it still waits")
+	require.ErrorIs(t, x.errs[0], graph.ErrFlushed)
+	require.Empty(t, r.list)
+	require.NoError(t, taken.Free()) // it has been allocated once more
+	x.close()
 }

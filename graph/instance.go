@@ -98,6 +98,15 @@ func (i *Instance[V]) run(index int) {
 	i.steps[index].run()
 }
 
+// wait takes note of a node that waits for a task, unless the function that was to
+// allocate it has stopped the graph.
+func (i *Instance[V]) wait(index int) {
+	i.states[index] = waiting
+	if i.pool.graph.stopping {
+		i.flush()
+	}
+}
+
 // finish takes note of the end of a node.
 func (i *Instance[V]) finish(index int, err error) {
 	if i.states[index] != begun {

@@ -69,7 +69,7 @@ func (s *taskStep[V, T]) run() {
 	var t T
 	if t, err = s.alloc(s.inst.value); err != nil {
 		if pending = s.waiter.Wait(err); pending {
-			s.inst.states[s.index] = waiting
+			s.inst.wait(s.index)
 		}
 		return
 	}
