@@ -13,7 +13,7 @@ import (
 // changed is told of the context's states.
 func (r *Receiver) changed(_, next pe.State) {
 	switch next {
-	case pe.Running:
+	case pe.Starting, pe.Running:
 		r.mu.Lock()
 		r.over, r.err = false, nil
 		r.mu.Unlock()

@@ -27,7 +27,7 @@ type Receiver struct {
 	free    []*Message // not posted, not arrived, not delivered
 	busy    bool       // somebody receives
 	closed  bool
-	over    bool  // the context has stopped, and has not been Running since
+	over    bool  // the context has stopped, and has not been started since
 	err     error // why it did, or why receives cannot be posted
 	posting bool  // post is on its way to the engine's goroutine
 }
@@ -79,7 +79,8 @@ func (r *Receiver) takeBuffers(bufs *bufinv.Pool, n int) error {
 //
 // A message is valid until the body of the loop ends. The iterator waits for the
 // next one, and ends quietly, after the last message, when the context has been
-// stopped. An error of one receive comes in its place in the order, and the
+// stopped; before it is started for the first time, and while it is starting, it
+// waits too. An error of one receive comes in its place in the order, and the
 // iteration goes on; the message then has no data. An error that ends the iteration
 // comes with a nil message: the cause of ctx's end, the reason why the context has
 // failed, ErrBusy while another iteration is under way, ErrClosed, pe.ErrReentrant.
@@ -167,6 +168,9 @@ func (r *Receiver) look() (m *Message, over bool, err error) {
 		n := copy(r.arrived, r.arrived[1:])
 		r.arrived = r.arrived[:n]
 		return m, false, nil
+	}
+	if r.over && r.ctx.State() != pe.Idle {
+		return nil, false, nil // started again, which changed is yet to hear
 	}
 	return nil, r.over || r.err != nil, r.err
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -329,5 +330,47 @@ func TestMessagesAndStops(t *testing.T) {
 		// The last one may have arrived although its sender never heard of it.
 		require.GreaterOrEqual(t, got, n)
 		require.LessOrEqual(t, got, n+1)
+	}
+}
+
+var errTooLong = errors.New("too long")
+
+// Whoever asks while the context is starting again waits for it, although it had
+// stopped, or failed, before.
+func TestMessagesBeforeItRunsAgain(t *testing.T) {
+	for name, end := range map[string]func(i *inbox){
+		"stopped": func(i *inbox) { _ = i.b.Stop() },
+		"failed":  func(i *inbox) { i.b.Fail(errBoom) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := newInbox(t, 2, 64)
+			i.connect(t)
+			do(t, i.engine, func() { end(i) })
+			require.NoError(t, await.Stop(background, i.b))
+			require.NoError(t, await.Stop(background, i.a))
+			do(t, i.engine, func() { require.NoError(t, i.b.Start()) })
+			ctx, cancel := context.WithTimeoutCause(background, 5*time.Millisecond, errTooLong)
+			defer cancel()
+			ends := 0
+			for msg, err := range i.rx.Messages(ctx) {
+				require.Nil(t, msg)
+				require.ErrorIs(t, err, errTooLong)
+				ends++
+			}
+			require.Equal(t, 1, ends, "it did not wait")
+
+			// It goes back to Idle without having been Running.
+			require.NoError(t, await.Stop(background, i.b))
+			for msg, err := range i.rx.Messages(background) {
+				require.Nil(t, msg)
+				require.NoError(t, err)
+			}
+			i.connect(t)
+			require.NoError(t, i.send(1))
+			for _, err := range i.rx.Messages(background) {
+				require.NoError(t, err)
+				break
+			}
+		})
 	}
 }
