@@ -22,6 +22,7 @@ type Core struct {
 	state    atomic.Int32
 	onChange func(prev, next State)
 	watchers []*watcher // replaced as a whole
+	untold   int        // changes that have not been reported
 	userData any
 	err      error
 
@@ -83,13 +84,16 @@ func (c *Core) SetUserData(v any) { c.userData = v }
 func (c *Core) OnStateChange(f func(prev, next State)) { c.onChange = f }
 
 // watcher is a function given to Watch.
-type watcher struct{ f func(prev, next State) }
+type watcher struct {
+	f    func(prev, next State)
+	skip int // changes of before Watch
+}
 
 // Watch adds a function that is called like that of OnStateChange, and after it,
-// until stop is called. It is for packages that build on contexts; the function
-// of OnStateChange is the program's.
+// until stop is called, but only for changes that come after the call. It is for
+// packages that build on contexts; the function of OnStateChange is the program's.
 func (c *Core) Watch(f func(prev, next State)) (stop func()) {
-	w := &watcher{f}
+	w := &watcher{f, c.untold}
 	c.watchers = append(slices.Clip(c.watchers), w)
 	return func() {
 		w.f = func(State, State) {} // it may be just about to be called
@@ -99,14 +103,19 @@ func (c *Core) Watch(f func(prev, next State)) (stop func()) {
 
 // tell reports a change of state.
 func (c *Core) tell(prev, next State) {
-	defer c.tellWatchers(prev, next) // also after a panic
+	c.untold--
+	defer tellAll(c.watchers, prev, next) // also after a panic
 	if f := c.onChange; f != nil {
 		f(prev, next)
 	}
 }
 
-func (c *Core) tellWatchers(prev, next State) {
-	for _, w := range c.watchers {
+func tellAll(list []*watcher, prev, next State) {
+	for _, w := range list {
+		if w.skip > 0 {
+			w.skip--
+			continue
+		}
 		w.f(prev, next)
 	}
 }
@@ -286,6 +295,7 @@ func (c *Core) enter(prev, next State) {
 	if next == Idle {
 		e.active--
 	}
+	c.untold++
 	e.report(change{c, prev, next})
 }
 

@@ -213,3 +213,24 @@ func TestWatchAfterAPanic(t *testing.T) {
 	require.NoError(t, d.Stop())
 	quiesce(t, e)
 }
+
+// Those who watch are told of what happens after they began.
+func TestWatchBeginsNow(t *testing.T) {
+	e, d := connected(t, 1)
+	var early, late []pe.State
+	d.OnStateChange(func(_, _ pe.State) {
+		d.OnStateChange(nil)
+		d.Watch(func(_, next pe.State) { early = append(early, next) })
+	})
+	require.NoError(t, d.Start())
+	require.NoError(t, d.Stop())
+	require.NoError(t, d.Start())
+	d.Watch(func(_, next pe.State) { late = append(late, next) })
+	quiesce(t, e)
+	require.Empty(t, early)
+	require.Empty(t, late)
+	require.NoError(t, d.Stop())
+	quiesce(t, e)
+	require.Equal(t, []pe.State{pe.Stopping, pe.Idle}, early)
+	require.Equal(t, early, late)
+}
