@@ -105,6 +105,9 @@ func (b *labBackend) Stop() {
 	for len(b.posted) > 0 {
 		(*lab)(b).finish(errFlushed)
 	}
+	if b.InFlight() == 0 {
+		b.Stopped()
+	}
 }
 
 func (b *labBackend) Idle() {}

@@ -20,7 +20,7 @@ type Context interface {
 	Watch(f func(prev, next pe.State)) (stop func())
 }
 
-// State waits until a context is in a state, or has reported that it was. The
+// State waits until a context is in a state, or reports that it has been. The
 // program's own function for changes of state (OnStateChange) has run by then,
 // except where the context is in the state already.
 //
@@ -75,12 +75,11 @@ func watch(ctx context.Context, c Context, want pe.State, op string, begin func(
 
 // watcher waits for a state, on the engine's goroutine.
 type watcher struct {
-	c     Context
-	want  pe.State
-	op    string
-	alive bool // the context was seen in another state than Idle
-	stop  func()
-	done  chan error // holds one
+	c    Context
+	want pe.State
+	op   string
+	stop func()
+	done chan error // holds one
 }
 
 func (w *watcher) begin() {
@@ -88,7 +87,6 @@ func (w *watcher) begin() {
 		w.done <- nil
 		return
 	}
-	w.alive = w.c.State() != pe.Idle
 	w.stop = w.c.Watch(w.changed)
 }
 
@@ -96,10 +94,8 @@ func (w *watcher) changed(_, next pe.State) {
 	switch {
 	case next == w.want:
 		w.finish(nil)
-	case next == pe.Idle && w.alive && w.c.State() == pe.Idle:
+	case next == pe.Idle && w.c.State() == pe.Idle: // else it has been started again
 		w.finish(fmt.Errorf("await: %s: %w", w.op, errors.Join(ErrStopped, w.c.Err())))
-	case next != pe.Stopping:
-		w.alive = true
 	}
 }
 

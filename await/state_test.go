@@ -3,6 +3,7 @@ package await_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -44,6 +45,47 @@ func TestStateNeverReached(t *testing.T) {
 
 	do(t, e, func() { l.bust = errBoom })
 	require.ErrorIs(t, await.Start(background, l), errBoom)
+}
+
+// An Idle of before the call, which is yet to be reported, is not the one that Stop
+// waits for.
+func TestStopWaitsForItsOwnIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, 1)
+		e, err := pe.New(pe.Config{})
+		require.NoError(t, err)
+		require.NoError(t, e.Connect(l))
+		var held *job
+		l.OnStateChange(func(_, _ pe.State) {
+			l.OnStateChange(nil)
+			require.NoError(t, l.Stop())
+			require.NoError(t, l.Start())
+			held, err = l.jobs.Alloc()
+			require.NoError(t, err)
+		})
+		require.NoError(t, l.Start())
+		result := make(chan error, 1)
+		go func() { result <- await.Stop(background, l) }()
+		synctest.Wait()
+		progress(t, e)
+		synctest.Wait()
+		require.Equal(t, pe.Stopping, l.State())
+		require.Empty(t, result, "a task is still allocated")
+		require.NoError(t, held.Free())
+		progress(t, e)
+		require.NoError(t, <-result)
+		require.NoError(t, e.Close())
+	})
+}
+
+// progress drives the engine until there is nothing to do.
+func progress(t testing.TB, e *pe.Engine) {
+	t.Helper()
+	for n := 1; n > 0; {
+		var err error
+		n, err = e.Progress()
+		require.NoError(t, err)
+	}
 }
 
 func TestStateGivenUp(t *testing.T) {
