@@ -24,7 +24,8 @@ type Config struct {
 
 // Engine is a progress engine: it drives contexts through their states and runs
 // all callbacks. It belongs to one goroutine at a time: the one that calls
-// Progress or Run. Only Do may be called from any goroutine at any time.
+// Progress or Run. Only Do and MayBlock may be called from any goroutine at any
+// time.
 type Engine struct {
 	log  zerolog.Logger
 	spin time.Duration

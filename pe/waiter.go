@@ -4,7 +4,8 @@ import "errors"
 
 // Waiter is a place in the queue for the tasks of a pool. It is for those who
 // would rather wait than handle ErrExhausted, and belongs to the goroutine that
-// drives the engine. It waits for one pool at a time, and can be used again.
+// drives the engine. It waits for one pool at a time, the one that Wait was called
+// for last, and can be used again.
 type Waiter struct {
 	again      func()
 	pool       *pool // nil: it does not wait
@@ -27,7 +28,8 @@ func (w *Waiter) Wait(err error) bool {
 	if !ok || e.pool.core.State() != Running {
 		return false
 	}
-	if w.pool == nil {
+	if w.pool != e.pool {
+		w.Leave()
 		e.pool.queue.push(w)
 		w.pool = e.pool
 		w.pool.summon() // if a task was freed meanwhile

@@ -82,6 +82,31 @@ func TestWaiterHearsOfTheEnd(t *testing.T) {
 	require.Equal(t, pe.Idle, d.State())
 }
 
+// A waiter waits for the pool that was exhausted last.
+func TestWaiterChangesPools(t *testing.T) {
+	e, first := connected(t, 1)
+	second := newDevice(t, 1)
+	require.NoError(t, e.Connect(second))
+	hits := 0
+	w := pe.NewWaiter(func() { hits++ })
+	var jobs []*job
+	for _, d := range []*device{first, second} {
+		require.NoError(t, d.Start())
+		j, err := d.jobs.Alloc()
+		require.NoError(t, err)
+		jobs = append(jobs, j)
+		_, err = d.jobs.Alloc()
+		require.True(t, w.Wait(err))
+		require.True(t, w.Wait(err), "again, it keeps its place")
+	}
+	require.NoError(t, first.jobs.Free(jobs[0]))
+	quiesce(t, e)
+	require.Zero(t, hits)
+	require.NoError(t, second.jobs.Free(jobs[1]))
+	quiesce(t, e)
+	require.Equal(t, 1, hits)
+}
+
 func TestWaiterPanicCostsNobodyTheTurn(t *testing.T) {
 	e, d := connected(t, 2)
 	require.NoError(t, d.Start())
