@@ -11,7 +11,8 @@ import (
 
 // Task has a task allocated, submits it, waits until it has completed, and frees
 // it. It returns nil if it has succeeded, and else its error. The task's pool is to
-// be made with pe.Done and pe.Failed; it may be used with callbacks too.
+// be made with pe.Done and pe.Failed; it may be used with callbacks too. Its context
+// is to be on the engine (ErrInvalid).
 //
 // alloc returns the task to be submitted. collect, which may be nil, is called when
 // the task has succeeded, before it is freed: to take results out of it. What it
@@ -96,6 +97,9 @@ func (c *call[T]) begin() {
 		return
 	case t == none:
 		err = fmt.Errorf("await: run a task: %w: the function that allocates it returned none, and no error", ErrInvalid)
+		return
+	case t.Engine() != c.out.engine: // where it may not even be freed
+		err = fmt.Errorf("await: run a task: %w: its pool is of a context that is not on the engine, and it was left allocated", ErrInvalid)
 		return
 	case !c.state.CompareAndSwap(allocating, submitted):
 		err = t.Free() // recalled

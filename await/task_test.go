@@ -380,3 +380,18 @@ func TestTaskModel(t *testing.T) {
 		require.NoError(rt, e.Close())
 	})
 }
+
+// A task of another engine is refused, and not touched.
+func TestTaskOfAnotherEngine(t *testing.T) {
+	e, _ := running(t, 1)
+	other, l := running(t, 1)
+	var j *job
+	do(t, other, func() {
+		var err error
+		j, err = l.jobs.Alloc()
+		require.NoError(t, err)
+	})
+	err := await.Task(background, e, func() (*job, error) { return j, nil }, nil)
+	require.ErrorIs(t, err, await.ErrInvalid)
+	do(t, other, func() { require.NoError(t, j.Free()) })
+}
