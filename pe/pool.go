@@ -40,16 +40,20 @@ type pool struct {
 
 func (p *pool) object() string { return "pool " + strconv.Quote(p.name) + " of " + p.core.object() }
 
+// MaxTasks is the number of tasks that one pool can have at most. Adapters take
+// fewer at a time.
+const MaxTasks = 1 << 24
+
 // NewPool makes a pool of n tasks for a context that is Idle. The name appears in
 // errors. taskOf returns the Task embedded in a T; init, which may be nil,
 // prepares each T once. It fails with a *StateError, ErrClosed, or ErrInvalid
-// when n is below 1 or taskOf does not return a Task of the T it was given.
+// when n is not 1 to MaxTasks or taskOf does not return a Task of the T it was given.
 func NewPool[T any](c *Core, name string, n int, taskOf func(*T) *Task, init func(*T)) (*Pool[T], error) {
 	switch {
 	case c == nil || taskOf == nil:
 		return nil, fmt.Errorf("pe: cannot make pool %q: it needs a core and a function that finds the Task: %w", name, ErrInvalid)
-	case n < 1:
-		return nil, fmt.Errorf("pe: cannot make pool %q of %s with %d tasks: %w; give it one at least", name, c.object(), n, ErrInvalid)
+	case n < 1 || n > MaxTasks:
+		return nil, fmt.Errorf("pe: cannot make pool %q of %s with %d tasks: %w; give it 1 to %d", name, c.object(), n, ErrInvalid, MaxTasks)
 	case c.closed:
 		return nil, fmt.Errorf("pe: cannot make pool %q of %s: %w", name, c.object(), ErrClosed)
 	}

@@ -1,6 +1,7 @@
 package pe_test
 
 import (
+	"math"
 	"slices"
 	"testing"
 
@@ -47,7 +48,7 @@ func TestPoolPreparesEachTaskOnce(t *testing.T) {
 
 func TestPoolMisuse(t *testing.T) {
 	d := newDevice(t, 1)
-	for _, n := range []int{0, -1} {
+	for _, n := range []int{0, -1, pe.MaxTasks + 1, math.MaxInt} {
 		_, err := pe.NewPool(d.Core, "p", n, jobTask, nil)
 		assert.ErrorIs(t, err, pe.ErrInvalid)
 	}
