@@ -43,7 +43,8 @@ type Event struct {
 
 	// uses counts calls under way, and in its upper half those who hold the
 	// event; it is negative once the event is closed.
-	uses atomic.Int64
+	uses    atomic.Int64
+	closing sync.Mutex // one Close at a time: it may fail
 
 	sleepers atomic.Int64 // len(waiting), read without the lock
 
@@ -327,6 +328,8 @@ func (e *Event) Release() error {
 // the device refuses to let go of the memory, the event stays open and Close may
 // be tried again. Closing again does nothing.
 func (e *Event) Close() error {
+	e.closing.Lock()
+	defer e.closing.Unlock()
 	for {
 		n := e.uses.Load()
 		switch {

@@ -331,6 +331,25 @@ func TestCloseTriedAgain(t *testing.T) {
 	require.NoError(t, e.Close())
 }
 
+// Who closes an event that somebody else is closing learns how that ends.
+func TestCloseTwiceAtATime(t *testing.T) {
+	adapter := newAdapter(openSoft(t))
+	e, err := New(Config{Device: adapter})
+	require.NoError(t, err)
+	refuse := errors.New("the device does not let go")
+	second := make(chan error, 1)
+	adapter.pd.refuse = refuse
+	adapter.pd.closing = func() {
+		adapter.pd.closing = nil
+		go func() { second <- e.Close() }()
+		time.Sleep(5 * time.Millisecond) // for a second one that does not wait
+	}
+	require.ErrorIs(t, e.Close(), refuse)
+	require.ErrorIs(t, <-second, refuse)
+	adapter.pd.refuse = nil
+	require.NoError(t, e.Close())
+}
+
 func TestCloseWaitsForCalls(t *testing.T) {
 	e, err := New(Config{})
 	require.NoError(t, err)
