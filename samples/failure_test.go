@@ -196,14 +196,34 @@ func TestMismatch(t *testing.T) {
 // A peer that ends between the exchange of descriptors and the connection is not
 // waited for for ever.
 func TestPeerGoneBeforeConnecting(t *testing.T) {
-	scratch := t.TempDir()
-	ours, theirs := filepath.Join(scratch, "ours"), filepath.Join(scratch, "theirs")
-	peer := start(t, "rdma_receive", "-ld", theirs, "-re", ours, "-timeout", patience)
-	require.Eventually(t, func() bool { return slices.Contains(list(t, scratch), "theirs") }, 30*time.Second, time.Millisecond)
-	peer.signal(os.Kill)
-	peer.code()
-	one(t, scratch, 1, "rdma_send", []string{"-ld", ours, "-re", theirs, "-connect-timeout", "50ms", "-timeout", patience},
-		"rdma_receive", "50ms", "-connect-timeout")
+	for _, p := range pair.All() {
+		for _, side := range [][2]string{{p.Requester, p.Responder}, {p.Responder, p.Requester}} {
+			program, gone := side[0], side[1]
+			t.Run(program, func(t *testing.T) {
+				t.Parallel()
+				scratch := t.TempDir()
+				in := func(name string) string { return filepath.Join(scratch, name) }
+				var memory []string
+				files := []string{"theirs"}
+				if p.Memory {
+					memory = []string{"-m", in("memory")}
+					if gone == p.Responder {
+						files = append(files, "memory")
+					}
+				}
+				peer := start(t, append([]string{gone, "-ld", in("theirs"), "-re", in("ours"), "-timeout", patience}, memory...)...)
+				require.Eventually(t, func() bool {
+					have := list(t, scratch)
+					return !slices.ContainsFunc(files, func(f string) bool { return !slices.Contains(have, f) })
+				}, 30*time.Second, time.Millisecond)
+				peer.signal(os.Kill)
+				peer.code()
+				one(t, scratch, 1, program,
+					append([]string{"-ld", in("ours"), "-re", in("theirs"), "-connect-timeout", "50ms", "-timeout", patience}, memory...),
+					gone, "50ms", "-connect-timeout")
+			})
+		}
+	}
 }
 
 // What a peer's memory or receive cannot take fails at both ends.

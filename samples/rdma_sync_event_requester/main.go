@@ -69,7 +69,12 @@ func (p *requester) run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	defer sample.Close(&err, p.engine.Close)
-	p.rdma, err = rdma.New(p.dev, rdma.Config{GIDIndex: s.GIDIndex, Log: s.Log})
+	p.rdma, err = rdma.New(p.dev, rdma.Config{
+		GIDIndex:       s.GIDIndex,
+		MTU:            s.MTU,
+		ConnectTimeout: s.ConnectTimeout,
+		Log:            s.Log,
+	})
 	if err != nil {
 		return err
 	}

@@ -90,9 +90,11 @@ func (p *responder) run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
-		GIDIndex:    s.GIDIndex,
-		Permissions: mmap.RemoteRead | mmap.RemoteWrite,
-		Log:         s.Log,
+		GIDIndex:       s.GIDIndex,
+		MTU:            s.MTU,
+		ConnectTimeout: s.ConnectTimeout,
+		Permissions:    mmap.RemoteRead | mmap.RemoteWrite,
+		Log:            s.Log,
 	})
 	if err != nil {
 		return err
