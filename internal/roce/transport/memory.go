@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"encoding/binary"
 	"slices"
 	"unsafe"
@@ -18,7 +19,8 @@ type Region struct {
 	Mem    []byte
 
 	closed  bool
-	watches []*watch
+	watches []*watch // in the order of their offsets
+	widest  uint64   // bytes of the widest watch that there ever was
 }
 
 // slice returns the bytes [addr, addr+n) of the region, if all of them are
@@ -41,17 +43,28 @@ type watch struct {
 // until cancel is called.
 func (r *Region) Watch(off, n uint64, changed func()) (cancel func()) {
 	w := &watch{off, off + n, changed}
-	r.watches = append(r.watches, w)
+	r.watches = slices.Insert(r.watches, r.firstFrom(off), w)
+	r.widest = max(r.widest, n)
 	return func() {
 		r.watches = slices.DeleteFunc(r.watches, func(o *watch) bool { return o == w })
 	}
 }
 
-// tell calls those who watch any of the n bytes from addr.
+// firstFrom is the index of the first watch that begins at off or behind it.
+func (r *Region) firstFrom(off uint64) int {
+	i, _ := slices.BinarySearchFunc(r.watches, off, func(w *watch, off uint64) int { return cmp.Compare(w.off, off) })
+	return i
+}
+
+// tell calls those who watch any of the n bytes from addr. There may be thousands
+// who watch others.
 func (r *Region) tell(addr, n uint64) {
 	off := addr - r.Base
-	for _, w := range r.watches {
-		if off < w.end && w.off < off+n {
+	for _, w := range r.watches[r.firstFrom(off-min(off, r.widest)):] {
+		if w.off >= off+n {
+			break
+		}
+		if off < w.end {
 			w.changed()
 		}
 	}
