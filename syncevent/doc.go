@@ -28,7 +28,9 @@
 //
 //   - by Set, Add and tasks of this program: directly;
 //   - by peers, on the software device: directly, by the packet that changes the
-//     value;
+//     value. The packet may lie for about 1 ms when this program has just stopped
+//     polling the device, with Progress in a loop, without pe.Engine.Arm; Run and
+//     Arm say that the program sleeps;
 //   - by peers, on adapters, which do not tell of what peers write: by a look at
 //     the value from time to time;
 //   - by whatever else changes the 8 bytes of Config.Memory or Config.Buf, such as
@@ -36,16 +38,20 @@
 //
 // Looks come after an eighth of the time slept so far, which is how late a change
 // can be noticed, and Config.PollInterval at most. One timer looks after all
-// sleepers of an event, and none runs while nobody sleeps. Changes that happen while nobody waits are not lost, since a wait looks
-// at the value first. But a wait sees values, not changes: a value that is there
-// only for a moment may be missed. Use WaitGreater and a value that only grows
-// where each change counts.
+// sleepers of an event, and none runs while nobody sleeps.
+//
+// Changes that happen while nobody waits are not lost, since a wait looks at the
+// value first. But a wait sees values, not changes: a value that is there only for
+// a moment may be missed. Use WaitGreater and a value that only grows where each
+// change counts.
 //
 // # Order
 //
 // Whoever sees a value that Set or Add has stored sees all that the program wrote
-// before that. For changes by peers, the rules of package rdma hold: what the peer
-// wrote earlier on the same connection is in place.
+// before that. For changes by peers, the rules of package rdma hold, under Sync
+// events there: after an addition, what the peer wrote earlier on the same
+// connection is in place; after a set, on the software device and, without a
+// promise, on adapters; with mmap.RelaxedOrdering, neither.
 //
 // # Tasks
 //
