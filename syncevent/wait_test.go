@@ -213,9 +213,19 @@ func TestPolling(t *testing.T) {
 		write(mem, 1)
 		assert.Equal(t, MinPollInterval, <-late)
 		wg.Wait()
-		polling, _ := e.polled()
-		assert.False(t, polling)
-		assert.False(t, e.timer.Stop(), "no timer runs while nobody sleeps")
+		rests := func(why string) {
+			t.Helper()
+			polling, _ := e.polled()
+			assert.False(t, polling, why)
+			assert.False(t, e.timer.Stop(), "a timer runs while nobody sleeps: %s", why)
+		}
+		rests("the last was roused by a look")
+		w := e.register(condition{greater, 1, all})
+		require.NoError(t, e.Set(2))
+		<-w.bell
+		rests("the last was roused by Set")
+		require.True(t, e.withdraw(e.register(condition{equal, 1, all})))
+		rests("the last gave up")
 		require.NoError(t, e.Close())
 	})
 }
