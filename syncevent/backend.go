@@ -17,8 +17,6 @@ func (b backend) Start() (bool, error) {
 // Progress implements pe.Backend.
 func (b backend) Progress() int {
 	c := b.c
-	c.inside = true
-	defer c.leave() // also when a callback panics
 	n := 0
 	for ; n < progressBudget/2; n++ {
 		t := c.submitted.pop()
@@ -37,8 +35,6 @@ func (b backend) Progress() int {
 	c.settle()
 	return n
 }
-
-func (c *Context) leave() { c.inside = false }
 
 func (c *Context) nextReady() *task {
 	c.mu.Lock()

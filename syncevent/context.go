@@ -19,7 +19,6 @@ type Context struct {
 	waits []*WaitTask // of all pools
 
 	submitted list // gets, sets and additions, not done yet
-	inside    bool // Progress is running
 	stopping  bool
 
 	mu    sync.Mutex // taken with the lock of an event held

@@ -289,6 +289,14 @@ func TestStopFlushes(t *testing.T) {
 		assert.Equal(t, pe.Idle, s.ctx.State())
 	}
 	require.NoError(t, s.ctx.Start())
+	for range 3 {
+		s.submit(must(s.waits.Equal(e, 0, all)))
+	}
+	set := must(s.sets.Alloc(e, 0))
+	s.onWait = func(w *WaitTask) { s.free(w) }
+	s.submit(set)
+	assert.Equal(t, []string{"set 0", "wait 0", "wait 0", "wait 0"}, s.progress(), "nothing is left of the stop")
+	s.free(set)
 	require.NoError(t, s.ctx.Stop())
 	assert.Equal(t, pe.Idle, s.ctx.State(), "with nothing in flight")
 	s.progress()

@@ -48,3 +48,32 @@ func TestNotification(t *testing.T) {
 	assert.Equal(t, []string{"get 1"}, s.progress())
 	s.free(wait, get)
 }
+
+// What one Progress leaves to the next is something to do.
+func TestNotificationOfTheRest(t *testing.T) {
+	const n = 2 * progressBudget
+	e := open(t, Config{})
+	for name, alloc := range map[string]func(*tasks) submitter{
+		"gets":  func(s *tasks) submitter { return must(s.gets.Alloc(e)) },
+		"waits": func(s *tasks) submitter { return must(s.waits.Equal(e, 0, all)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newTasks(t, n).run()
+			var list []submitter
+			for range n {
+				list = append(list, alloc(s))
+			}
+			s.submit(list...)
+			require.Empty(t, s.told)
+			_, err := s.engine.Progress()
+			require.NoError(t, err)
+			require.NotEmpty(t, s.told)
+			require.Less(t, len(s.told), n)
+			require.NoError(t, s.engine.Arm())
+			assert.True(t, s.readable())
+			require.NoError(t, s.engine.Clear())
+			assert.Len(t, s.progress(), n)
+			s.free(list...)
+		})
+	}
+}

@@ -130,9 +130,7 @@ func (t *task) take(e *Event) error {
 // enqueue leaves the task to the next Progress.
 func (t *task) enqueue() {
 	t.ctx.submitted.push(t)
-	if !t.ctx.inside {
-		t.ctx.Wake()
-	}
+	t.ctx.Wake()
 }
 
 // finish does what is to be done and runs the callback.
