@@ -303,6 +303,20 @@ func TestStopFlushes(t *testing.T) {
 	require.NoError(t, s.engine.Close())
 }
 
+func TestStopFlushesAllPools(t *testing.T) {
+	e := open(t, Config{})
+	s := newTasks(t, 1)
+	second := must(s.ctx.WaitPool(1, func(*WaitTask) {}, func(w *WaitTask, err error) { s.fail(w.Operation(), err) }))
+	require.NoError(t, s.ctx.Start())
+	a, b := must(s.waits.Equal(e, 1, all)), must(second.Equal(e, 1, all))
+	s.submit(a, b)
+	require.NoError(t, s.ctx.Stop())
+	assert.Equal(t, []string{"wait failed", "wait failed"}, s.progress())
+	s.free(a, b)
+	s.progress()
+	require.NoError(t, s.engine.Close())
+}
+
 func TestStopInACallback(t *testing.T) {
 	e := open(t, Config{})
 	s := newTasks(t, 4)

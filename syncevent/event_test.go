@@ -77,6 +77,25 @@ func TestBuffer(t *testing.T) {
 	require.NoError(t, m.Close())
 }
 
+// The map may live on: nobody watches it any more.
+func TestBufferIsWatched(t *testing.T) {
+	watches := 0
+	adapter := newAdapter(openSoft(t))
+	adapter.pd.watches = &watches
+	m, err := mmap.Alloc(adapter, 64, mmap.LocalReadWrite|mmap.RemoteRead|mmap.RemoteWrite|mmap.RemoteAtomic)
+	require.NoError(t, err)
+	inv, err := bufinv.New(1)
+	require.NoError(t, err)
+	for publishers, want := range map[Publishers]int{PublishLocal: 0, PublishRemote: 1} {
+		e, err := New(Config{Device: adapter, Buf: inv.Target(m, 0, 8), Publishers: publishers})
+		require.NoError(t, err)
+		assert.Equal(t, want, watches)
+		require.NoError(t, e.Close())
+		assert.Zero(t, watches)
+	}
+	require.NoError(t, m.Close())
+}
+
 func TestNewRefuses(t *testing.T) {
 	dev, other := openSoft(t), openSoft(t)
 	inv, err := bufinv.New(16)

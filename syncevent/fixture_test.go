@@ -39,8 +39,10 @@ type adapter struct {
 
 type adapterPD struct {
 	verbs.PD
-	dev    *adapter
-	refuse error
+	dev     *adapter
+	refuse  error
+	closing func() // called when a registration is to end
+	watches *int   // nil: it does not tell
 }
 
 type adapterMR struct {
@@ -60,7 +62,18 @@ func (p *adapterPD) Device() verbs.Device           { return p.dev }
 
 func (p *adapterPD) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
 	mr, err := p.PD.RegMR(mem, access)
+	if p.watches != nil {
+		return watchedMR{adapterMR{mr, p}}, err
+	}
 	return adapterMR{mr, p}, err
+}
+
+// watchedMR counts who watches.
+type watchedMR struct{ adapterMR }
+
+func (r watchedMR) Watch(uint64, uint64, func()) (cancel func(), err error) {
+	*r.pd.watches++
+	return func() { *r.pd.watches-- }, nil
 }
 
 // RegDMABufMR stands in for memory that the processor does not see.
