@@ -82,6 +82,9 @@ func (p *adapterPD) RegDMABufMR(_ int, _, length, _ uint64, access verbs.Access)
 }
 
 func (r adapterMR) Close() error {
+	if r.pd.closing != nil {
+		r.pd.closing()
+	}
 	if r.pd.refuse != nil {
 		return r.pd.refuse
 	}

@@ -101,9 +101,11 @@ func TestTasksOfAPeerWakeASleeper(t *testing.T) {
 			assert.NoError(t, writer.engine.Do(func() { f(seen) }))
 		}()
 	}
+	added := make(chan struct{})
 	adds, err := writer.ctx.FetchAddPool(1, func(a *rdma.FetchAddTask) {
 		assert.Equal(t, uint64(0xd0ca), a.Original())
 		assert.NoError(t, a.Free())
+		close(added)
 	}, func(_ *rdma.FetchAddTask, err error) { failed(err) })
 	require.NoError(t, err)
 	writes, err := writer.ctx.WritePool(1, func(w *rdma.WriteTask) {
@@ -144,6 +146,10 @@ func TestTasksOfAPeerWakeASleeper(t *testing.T) {
 	seen, err = e.WaitGreater(ctx, 0xd0ca, all)
 	require.NoError(t, err)
 	assert.Equal(t, uint64(0xd0cb), seen)
+	select {
+	case <-added: // it wakes the owner before the writer knows
+	case <-ctx.Done():
+	}
 	stop()
 	wg.Wait()
 
