@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -323,6 +324,67 @@ func TestMalformedMessages(t *testing.T) {
 			r.server.take(r.now, refused, r.forged(wire.RCWriteOnly, len(c.packets), 8, 8))
 			require.Empty(t, r.server.transmit(r.now), "in the error state nothing is answered")
 		})
+	}
+}
+
+// rxe (kernel 6.1) loses its place when an acknowledgement comes while it repeats
+// a message: from then on a packet has the sequence number that another had
+// before. Captured were an empty write behind the end of the message that was
+// just acknowledged, which takes the number of the next message's first packet,
+// and that next message begun again a number late. What has been executed is
+// acknowledged as a repetition, and what follows is off by a packet; that shows
+// when the message ends, and must not pass for a message.
+func TestShiftedRepetition(t *testing.T) {
+	t.Parallel()
+	const size = 4 * 256
+	for _, c := range []struct {
+		name                      string
+		first, middle, last, only wire.Opcode
+	}{
+		{"write", wire.RCWriteFirst, wire.RCWriteMiddle, wire.RCWriteLast, wire.RCWriteOnly},
+		{"send", wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast, wire.RCSendOnly},
+	} {
+		for _, empty := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, empty message %v", c.name, empty), func(t *testing.T) {
+				r := newRig(t, options{})
+				box := newArena(t, r.server.memory, 0x77, 0x9000, 2*size, verbs.AccessLocalWrite)
+				for i := range 2 {
+					r.server.postRecv(verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{box.sge(i*size, size)}})
+				}
+				for i, op := range []wire.Opcode{c.first, c.middle, c.middle, c.last, c.first, c.middle} {
+					r.server.take(r.now, r.forged(op, i, 256, size))
+				}
+				r.server.transmit(r.now)
+				if empty {
+					again := r.forged(c.only, 4, 0, 0)
+					again.AckReq = true
+					r.server.take(r.now, again)
+					acks := r.server.transmit(r.now)
+					require.Len(t, acks, 1)
+					require.Equal(t, wire.Ack(wire.AckUnlimited), acks[0].AETH.Syndrome)
+					require.EqualValues(t, 5, acks[0].PSN, "of the last that has been executed")
+				}
+				for i, op := range []wire.Opcode{c.first, c.middle, c.middle} {
+					require.Equal(t, verbs.QPReadyToSend, r.server.qp.State())
+					r.server.take(r.now, r.forged(op, 5+i, 256, size))
+				}
+				if c.name == "send" { // whose length only its last packet tells
+					r.server.take(r.now, r.forged(c.last, 8, 256, size))
+				}
+				answers := r.server.transmit(r.now)
+				require.NotEmpty(t, answers)
+				nak := answers[len(answers)-1]
+				require.Equal(t, wire.Nak(wire.NakInvalidRequest), nak.AETH.Syndrome)
+				require.EqualValues(t, 1, nak.AETH.MSN, "one message has been executed")
+				require.Equal(t, verbs.QPError, r.server.qp.State())
+				require.Equal(t, []verbs.EventType{verbs.EventQPRequestError}, r.server.events)
+				require.Equal(t, pattern(make([]byte, arenaLen), 2)[size:], r.remote.Mem[size:])
+				for i, wc := range r.server.recv.take() {
+					require.Equal(t, c.name == "send" && i == 0, wc.Status == verbs.StatusSuccess)
+				}
+				box.requireGuards(t)
+			})
+		}
 	}
 }
 
