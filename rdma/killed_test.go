@@ -1,0 +1,178 @@
+//go:build linux && cgo && verbs
+
+package rdma_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+const victimReceives = 8
+
+// TestVictim is the program that TestGuestKilledPeer starts and kills.
+func TestVictim(t *testing.T) {
+	open := openAdapter
+	switch os.Getenv("VERBENA_VICTIM") {
+	case "":
+		t.Skip("a part of TestGuestKilledPeer")
+	case "soft":
+		open = openFarSoft
+	}
+	engine := must(pe.New(pe.Config{}))
+	r := &rig{t: t, engine: engine}
+	s := r.side(open(t), rdma.Config{})
+	pool := must(s.ctx.ReceivePool(victimReceives, func(task *rdma.ReceiveTask) {
+		require.NoError(t, task.Destination().ResetData())
+		require.NoError(t, task.Submit())
+	}, func(*rdma.ReceiveTask, error) {}))
+	s.ctx.OnStateChange(func(_, next pe.State) {
+		for i := 0; next == pe.Running && i < victimReceives; i++ {
+			require.NoError(t, must(pool.Alloc(s.bufs.Target(s.mem, i<<18, 1<<18))).Submit())
+		}
+	})
+	require.NoError(t, s.ctx.Start())
+	conn, desc := must2(s.ctx.Export())
+	fmt.Printf("%x\n%x\n", desc, must(s.mem.Export(s.dev)))
+	require.NoError(t, conn.Connect(readLine(t, bufio.NewReader(os.Stdin))))
+	require.NoError(t, engine.Run(t.Context()))
+}
+
+func readLine(t *testing.T, from *bufio.Reader) []byte {
+	t.Helper()
+	line, err := from.ReadString('\n')
+	require.NoError(t, err)
+	b, err := hex.DecodeString(strings.TrimSpace(line))
+	require.NoError(t, err, "%s", line)
+	return b
+}
+
+// survivor keeps tasks under way to a process, which it kills in the middle.
+type survivor struct {
+	*side
+	victim *exec.Cmd
+	done   int
+	errs   []error
+}
+
+func surviving[T rdma.Task](s *survivor, again func(T) error) (done func(T), failed func(T, error)) {
+	return func(task T) {
+			if s.done++; s.done == 20 {
+				require.NoError(s.t, s.victim.Process.Kill())
+			}
+			if again(task) != nil {
+				require.NoError(s.t, task.Free())
+			}
+		}, func(task T, err error) {
+			s.errs = append(s.errs, err)
+			require.NoError(s.t, task.Free())
+		}
+}
+
+// underWay are the operations: each makes a pool, and returns what takes the task
+// with that number out of it.
+var underWay = []struct {
+	name    string
+	prepare func(s *survivor) func(i int) rdma.Task
+}{
+	{"writes", func(s *survivor) func(int) rdma.Task {
+		done, failed := surviving(s, (*rdma.WriteTask).Submit)
+		pool := must(s.ctx.WritePool(victimReceives, done, failed))
+		return func(i int) rdma.Task {
+			return must(pool.Alloc(s.conns[0], s.bufs.Source(s.mem, i<<18, 1<<18), s.bufs.Target(s.peer, i<<18, 1<<18)))
+		}
+	}},
+	{"reads", func(s *survivor) func(int) rdma.Task {
+		done, failed := surviving(s, func(task *rdma.ReadTask) error {
+			return errors.Join(task.Destination().ResetData(), task.Submit())
+		})
+		pool := must(s.ctx.ReadPool(victimReceives, done, failed))
+		return func(i int) rdma.Task {
+			return must(pool.Alloc(s.conns[0], s.bufs.Source(s.peer, i<<18, 1<<18), s.bufs.Target(s.mem, i<<18, 1<<18)))
+		}
+	}},
+	{"sends", func(s *survivor) func(int) rdma.Task {
+		done, failed := surviving(s, (*rdma.SendTask).Submit)
+		pool := must(s.ctx.SendPool(victimReceives, done, failed))
+		return func(i int) rdma.Task {
+			return must(pool.Alloc(s.conns[0], s.bufs.Source(s.mem, i<<18, 1<<18)))
+		}
+	}},
+}
+
+// A peer whose process is killed in the middle of a transfer does not answer any
+// more: the task under way fails with that, the others are flushed, the context
+// ends by itself, and so does the program.
+func TestGuestKilledPeer(t *testing.T) {
+	requireGuest(t)
+	for _, on := range []struct {
+		name string
+		own  func(*testing.T) verbs.Device
+		peer string
+	}{
+		{"rxe, peer on rxe", openAdapter, "rxe"},
+		{"rxe, peer on soft", openAdapter, "soft"},
+		{"soft, peer on rxe", openFarSoft, "rxe"},
+	} {
+		for _, what := range underWay {
+			t.Run(on.name+", "+what.name, func(t *testing.T) {
+				r := &rig{t: t, engine: must(pe.New(pe.Config{}))}
+				t.Cleanup(func() { require.NoError(t, r.engine.Close()) })
+				r.a = r.side(on.own(t), rdma.Config{AckTimeout: 100 * time.Millisecond, RetryCount: new(2)})
+				s := &survivor{side: r.a}
+				take := what.prepare(s)
+				s.meet(on.peer)
+				r.until("the context runs", func() bool { return s.ctx.State() == pe.Running })
+				for i := range victimReceives {
+					require.NoError(t, take(i).Submit())
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				defer cancel()
+				require.NoError(t, r.engine.Run(ctx))
+				require.Error(t, s.victim.Wait(), "it was killed")
+				require.GreaterOrEqual(t, s.done, 20)
+				require.Len(t, s.errs, victimReceives, "every task came back")
+				require.ErrorIs(t, s.errs[0], rdma.ErrRetryExceeded)
+				for _, err := range s.errs[1:] {
+					require.ErrorIs(t, err, rdma.ErrFlushed)
+				}
+				require.ErrorIs(t, s.ctx.Err(), rdma.ErrRetryExceeded)
+				require.ErrorIs(t, s.conns[0].Err(), rdma.ErrRetryExceeded)
+				require.Equal(t, []pe.State{pe.Starting, pe.Running, pe.Stopping, pe.Idle}, s.states)
+			})
+		}
+	}
+}
+
+// meet starts the peer and connects to it.
+func (s *survivor) meet(peer string) {
+	t := s.t
+	s.victim = exec.Command(os.Args[0], "-test.run", "^TestVictim$", "-test.timeout", "30s")
+	s.victim.Env = append(os.Environ(), "VERBENA_VICTIM="+peer)
+	s.victim.Stderr = os.Stderr
+	in, out := must(s.victim.StdinPipe()), must(s.victim.StdoutPipe())
+	require.NoError(t, s.victim.Start())
+	t.Cleanup(func() { s.victim.Process.Kill() })
+	lines := bufio.NewReader(out)
+	peerDesc := readLine(t, lines)
+	s.peer = must(mmap.Import(s.dev, readLine(t, lines)))
+	require.NoError(t, s.ctx.Start())
+	conn, desc := must2(s.ctx.Export())
+	s.conns = append(s.conns, conn)
+	must(fmt.Fprintf(in, "%x\n", desc))
+	require.NoError(t, conn.Connect(peerDesc))
+}
