@@ -35,7 +35,7 @@ test: setup
 	fi
 
 rig: setup
-	$(GO) test -tags "$(TAGS)" -timeout 20m -run 'Rig|Interop|Foreign|Samples' -v ./internal/rig ./cgo/... ./dma ./samples/... ./bench
+	$(GO) test -tags "$(TAGS)" -timeout 20m -run 'Rig|Interop|Foreign|Samples' -v ./internal/rig ./cgo/... ./samples/... ./bench
 
 # All cases take an hour or more; 3 takes those in which every three values meet.
 MATRIX ?= all

@@ -1,11 +1,9 @@
 package dma_test
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -13,32 +11,15 @@ import (
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/dma"
-	"github.com/verbena-rdma/verbena/internal/rig"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// TestRig runs the tests whose names begin with TestGuest in a virtual machine that
-// has an adapter: the kernel's rxe.
-func TestRig(t *testing.T) {
-	rig.Require(t)
-	if dev, err := device.Open("rxe0"); errors.Is(err, verbs.ErrNotSupported) {
-		t.Skipf("the driver for adapters is not built in: %v", err)
-	} else if err == nil {
-		require.NoError(t, dev.Close())
-	}
-	rig.Run(t, rig.Job{
-		Files:   map[string]string{"/bin/dma.test": rig.BuildTest(t, ".", "-tags", "verbs")},
-		Script:  "VERBENA_GUEST=1 dma.test -test.v -test.timeout 150s -test.run ^TestGuest",
-		MTU:     4500,
-		Timeout: 3 * time.Minute,
-	})
-}
-
+// openAdapter skips tests that TestRig of cgo/ibverbs runs in its guest.
 func openAdapter(t *testing.T) verbs.Device {
 	t.Helper()
 	if os.Getenv("VERBENA_GUEST") == "" {
-		t.Skip("runs in the guest of TestRig")
+		t.Skip("runs in the guest of TestRig of cgo/ibverbs")
 	}
 	return must(device.Open("rxe0"))
 }

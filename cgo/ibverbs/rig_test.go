@@ -10,15 +10,18 @@ import (
 	"github.com/verbena-rdma/verbena/internal/rig"
 )
 
-// TestRig runs the tests of this package and of rdma whose names begin with
-// TestGuest in a machine that has an adapter: the kernel's rxe.
+// TestRig runs the tests of this package, rdma, dma and syncevent whose names
+// begin with TestGuest in a machine that has an adapter: the kernel's rxe. It is
+// one machine for all, since each takes a while to start.
 func TestRig(t *testing.T) {
 	rig.Require(t)
 	requireHeaders(t)
 	rig.Run(t, rig.Job{
 		Files: map[string]string{
-			"/bin/ibverbs.test": rig.BuildTest(t, ".", "-tags", "verbs"),
-			"/bin/rdma.test":    rig.BuildTest(t, "../../rdma", "-tags", "verbs"),
+			"/bin/ibverbs.test":   rig.BuildTest(t, ".", "-tags", "verbs"),
+			"/bin/rdma.test":      rig.BuildTest(t, "../../rdma", "-tags", "verbs"),
+			"/bin/dma.test":       rig.BuildTest(t, "../../dma", "-tags", "verbs"),
+			"/bin/syncevent.test": rig.BuildTest(t, "../../syncevent", "-tags", "verbs"),
 		},
 		Script:  script,
 		MTU:     4500,
@@ -50,6 +53,8 @@ verbs() { ibverbs.test -test.v -test.timeout 200s -test.run "^$1"; }
 tasks() { rdma.test -test.v -test.timeout 200s -test.run "^$1"; }
 verbs TestGuest
 tasks TestGuest
+dma.test -test.v -test.timeout 150s -test.run ^TestGuest
+syncevent.test -test.v -test.timeout 100s -test.run ^TestGuest
 chmod 600 /dev/infiniband/uverbs0
 verbs TestBrokenNoPermission
 verbs TestDeleted
