@@ -220,8 +220,17 @@ func TestPeerGoneBeforeConnecting(t *testing.T) {
 				peer.code()
 				one(t, scratch, 1, program,
 					append([]string{"-ld", in("ours"), "-re", in("theirs"), "-connect-timeout", "50ms", "-timeout", patience}, memory...),
-					gone, "50ms", "-connect-timeout")
+					"gave up after 50ms (-connect-timeout) while waiting for the connection to "+gone)
 			})
+		}
+	}
+}
+
+// Every program of a pair takes -ack-timeout: this one is longer than any can be.
+func TestAckTimeout(t *testing.T) {
+	for _, p := range pair.All() {
+		for _, program := range []string{p.Requester, p.Responder} {
+			one(t, t.TempDir(), 1, program, []string{"-ack-timeout", "24h"}, "AckTimeout is 24h0m0s")
 		}
 	}
 }

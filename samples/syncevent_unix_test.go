@@ -66,7 +66,7 @@ func TestStopWhileAsking(t *testing.T) {
 		text string
 	}{
 		"Ctrl-C":       {nil, func(requester *process, _ *mute) { requester.signal(syscall.SIGINT) }, 130, "interrupted by signal: interrupt"},
-		"timeout":      {[]string{"-timeout", "5s"}, func(*process, *mute) {}, 1, "gave up after 5s (-timeout)"},
+		"timeout":      {[]string{"-timeout", "5s"}, func(*process, *mute) {}, 1, "gave up after 5s (-timeout) while waiting for the tasks to complete"},
 		"peer is gone": {nil, func(_ *process, peer *mute) { peer.cut() }, 1, "transport retry count exceeded"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -66,6 +66,7 @@ func (p *responder) run(ctx context.Context, s *sample.Session) (err error) {
 		GIDIndex:       s.GIDIndex,
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
+		AckTimeout:     s.AckTimeout,
 		Permissions:    mmap.RemoteAtomic,
 		Log:            s.Log,
 	})
@@ -94,7 +95,7 @@ func (p *responder) run(ctx context.Context, s *sample.Session) (err error) {
 }
 
 func (p *responder) stateChanged(prev, next pe.State) {
-	p.Log.Info().Msgf("the context is %v", next)
+	p.Entered(next)
 	switch next {
 	case pe.Starting:
 		p.fail(p.connect())

@@ -78,6 +78,7 @@ func (p *requester) run(ctx context.Context, s *sample.Session) (err error) {
 		GIDIndex:       s.GIDIndex,
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
+		AckTimeout:     s.AckTimeout,
 		Log:            s.Log,
 	})
 	if err != nil {
@@ -112,7 +113,7 @@ func (p *requester) run(ctx context.Context, s *sample.Session) (err error) {
 }
 
 func (p *requester) stateChanged(prev, next pe.State) {
-	p.Log.Info().Msgf("the context is %v", next)
+	p.Entered(next)
 	switch next {
 	case pe.Starting:
 		p.fail(p.connect())

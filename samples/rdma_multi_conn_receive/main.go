@@ -78,6 +78,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		MaxConnections: s.Connections,
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
+		AckTimeout:     s.AckTimeout,
 		MaxRecvSGE:     s.SGE,
 		Log:            s.Log,
 	})
@@ -115,7 +116,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 }
 
 func (p *receiver) stateChanged(prev, next pe.State) {
-	p.Log.Info().Msgf("the context is %v", next)
+	p.Entered(next)
 	switch next {
 	case pe.Starting:
 		p.fail(p.connect())

@@ -74,6 +74,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		MaxConnections: s.Connections,
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
+		AckTimeout:     s.AckTimeout,
 		MaxSendSGE:     s.SGE,
 		Log:            s.Log,
 	})
@@ -109,7 +110,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 }
 
 func (p *sender) stateChanged(prev, next pe.State) {
-	p.Log.Info().Msgf("the context is %v", next)
+	p.Entered(next)
 	switch next {
 	case pe.Starting:
 		p.fail(p.connect())

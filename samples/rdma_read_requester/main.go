@@ -73,6 +73,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		GIDIndex:       s.GIDIndex,
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
+		AckTimeout:     s.AckTimeout,
 		MaxSendSGE:     s.SGE,
 		Log:            s.Log,
 	})
@@ -110,7 +111,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 }
 
 func (p *requester) stateChanged(prev, next pe.State) {
-	p.Log.Info().Msgf("the context is %v", next)
+	p.Entered(next)
 	switch next {
 	case pe.Starting:
 		p.fail(p.connect())

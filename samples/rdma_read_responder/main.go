@@ -63,6 +63,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		GIDIndex:       s.GIDIndex,
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
+		AckTimeout:     s.AckTimeout,
 		Permissions:    mmap.RemoteRead,
 		Log:            s.Log,
 	})
@@ -91,7 +92,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 }
 
 func (p *responder) stateChanged(prev, next pe.State) {
-	p.Log.Info().Msgf("the context is %v", next)
+	p.Entered(next)
 	switch next {
 	case pe.Starting:
 		p.fail(p.connect())

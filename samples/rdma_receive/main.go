@@ -68,6 +68,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		GIDIndex:       s.GIDIndex,
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
+		AckTimeout:     s.AckTimeout,
 		MaxRecvSGE:     s.SGE,
 		Log:            s.Log,
 	})
@@ -103,7 +104,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 }
 
 func (p *receiver) stateChanged(prev, next pe.State) {
-	p.Log.Info().Msgf("the context is %v", next)
+	p.Entered(next)
 	switch next {
 	case pe.Starting:
 		p.fail(p.connect())

@@ -93,6 +93,7 @@ func (p *responder) run(ctx context.Context, s *sample.Session) (err error) {
 		GIDIndex:       s.GIDIndex,
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
+		AckTimeout:     s.AckTimeout,
 		Permissions:    mmap.RemoteRead | mmap.RemoteWrite,
 		Log:            s.Log,
 	})
@@ -122,7 +123,7 @@ func (p *responder) run(ctx context.Context, s *sample.Session) (err error) {
 }
 
 func (p *responder) stateChanged(prev, next pe.State) {
-	p.Log.Info().Msgf("the context is %v", next)
+	p.Entered(next)
 	switch next {
 	case pe.Starting:
 		p.fail(p.connect())

@@ -67,6 +67,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		GIDIndex:       s.GIDIndex,
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
+		AckTimeout:     s.AckTimeout,
 		Permissions:    mmap.RemoteWrite,
 		Log:            s.Log,
 	})
@@ -98,7 +99,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 }
 
 func (p *responder) stateChanged(prev, next pe.State) {
-	p.Log.Info().Msgf("the context is %v", next)
+	p.Entered(next)
 	switch next {
 	case pe.Starting:
 		p.fail(p.connect())

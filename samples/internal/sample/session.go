@@ -27,6 +27,7 @@ type Session struct {
 	SGE         int // buffers that the data of one task is scattered over
 	// ConnectTimeout is how long the peer may take to connect.
 	ConnectTimeout time.Duration
+	AckTimeout     time.Duration // zero: not given
 	Log            zerolog.Logger
 
 	program Program
@@ -111,6 +112,15 @@ func (s *Session) check(ours, theirs Descriptors) error {
 		}
 	}
 	return nil
+}
+
+// Entered logs the state that the context is in now.
+func (s *Session) Entered(state pe.State) {
+	s.Log.Info().Msgf("the context is %v", state)
+	if state == pe.Running {
+		tasks := "the tasks to complete"
+		s.waiting.Store(&tasks)
+	}
 }
 
 // waitFor notes what comes next, for the log and in case time is up.
