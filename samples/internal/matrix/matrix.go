@@ -124,7 +124,6 @@ func (c Case) String() string {
 type Result struct {
 	Case
 	OK      bool
-	Again   bool // it failed at first, and was run once more
 	Seconds float64
 }
 
@@ -133,7 +132,7 @@ const resultMark = "RESULT "
 
 // String is the line of a result.
 func (r Result) String() string {
-	return fmt.Sprintf("%s%v: %v %v %.2f", resultMark, r.Case, r.OK, r.Again, r.Seconds)
+	return fmt.Sprintf("%s%v: %v %.2f", resultMark, r.Case, r.OK, r.Seconds)
 }
 
 // ParseResults finds the results among other output.
@@ -149,7 +148,7 @@ func ParseResults(output string) (results []Result, err error) {
 		}
 		name, rest, _ := strings.Cut(line, ": ")
 		r := Result{Case: byName[name]}
-		if _, err := fmt.Sscan(rest, &r.OK, &r.Again, &r.Seconds); err != nil || r.Pair.Name == "" {
+		if _, err := fmt.Sscan(rest, &r.OK, &r.Seconds); err != nil || r.Pair.Name == "" {
 			return nil, fmt.Errorf("%q is not the line of a result", line)
 		}
 		results = append(results, r)

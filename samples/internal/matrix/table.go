@@ -58,9 +58,6 @@ func (r Result) cell() string {
 	if r.SGE > 1 {
 		text += " ⋮"
 	}
-	if r.Again {
-		text += " ²"
-	}
 	return text
 }
 
