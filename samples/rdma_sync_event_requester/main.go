@@ -166,7 +166,7 @@ func (p *requester) begin() (err error) {
 
 func (p *requester) wasSet(t *rdma.SyncEventSetTask) {
 	p.Print("set to %#x: %s", t.Value(), sample.Word(t.Value()))
-	if t.Value() == finished {
+	if !p.asking { // this was the last
 		p.fail(t.Free())
 		p.rdma.Stop()
 	}
