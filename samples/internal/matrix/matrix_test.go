@@ -94,7 +94,7 @@ Made by ` + "`make matrix`" + `: every pair of sample programs, as two processes
 
 Cases run: %d of the %d that there are. Failed: %d. The programs had ` + "`-ack-timeout %s`" + `: an emulated machine on a busy host can stand still for longer than the half second for which devices repeat a packet otherwise. Kernel %s, rdma-core %s, Ethernet with an MTU of 4500.
 
-Columns are address families and path MTUs. In the table are the seconds that both programs took from start to end, under emulation, which only tell that none waited for a time-out. ⋮ marks data in a list of three buffers at each task. – is a case that was not run.
+Columns are address families and path MTUs. In the table are the seconds that both programs took from start to end, under emulation: they say nothing of speed. ⋮ marks data in a list of three buffers at each task. – is a case that was not run.
 
 `
 
