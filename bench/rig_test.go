@@ -24,7 +24,7 @@ const leastShare = 0.9
 // any case, with latency, and the software device beside it, for docs/performance.md.
 func TestRigPerftest(t *testing.T) {
 	rig.Require(t)
-	turns, asked := 8, os.Getenv("VERBENA_PERFTEST")
+	turns, asked := 16, os.Getenv("VERBENA_PERFTEST")
 	if asked != "" {
 		var err error
 		turns, err = strconv.Atoi(asked)
@@ -34,7 +34,7 @@ func TestRigPerftest(t *testing.T) {
 		Files:   map[string]string{"/bin/bench": rig.Build(t, ".", "-tags", "verbs")},
 		Script:  fmt.Sprintf(perftestScript, turns, asked, leastShare),
 		MTU:     9000,
-		Timeout: time.Minute + time.Duration(turns)*time.Minute,
+		Timeout: time.Minute + time.Duration(turns)*20*time.Second,
 	})
 	figures := parseFigures(t, out)
 	for _, m := range []string{"write_bw", "read_bw", "send_bw"} {

@@ -45,7 +45,7 @@ func (p Publishers) String() string {
 const (
 	MinPollInterval     = 50 * time.Microsecond
 	MaxPollInterval     = time.Second
-	DefaultPollInterval = 10 * time.Millisecond
+	DefaultPollInterval = 50 * time.Millisecond
 )
 
 // Config configures an Event. The zero value is usable: an event within this
@@ -84,7 +84,8 @@ type Config struct {
 	// somebody sleeps, where nobody tells of a change: of peers' changes on
 	// adapters and, with Memory or Buf, of what others write there. The first
 	// looks come sooner: after an eighth of the time slept, at least 50 µs.
-	// 50 µs to 1 s. Zero: 10 ms, which cost some thousandths of a processor.
+	// 50 µs to 1 s, as exact as timers of the runtime are. Zero: 50 ms, which cost
+	// some thousandths of a processor.
 	PollInterval time.Duration
 
 	// Name appears in errors. Empty: none.
