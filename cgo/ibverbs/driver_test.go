@@ -255,7 +255,7 @@ func TestGuestCycles(t *testing.T) {
 	for range 20 { // what is kept for ever is there now
 		cycle()
 	}
-	const rounds, perRound = 4, 80
+	const rounds, perRound = 4, 250
 	files, maps, resident := openFiles(t), mappings(t), residentPages(t)
 	growth := math.MaxInt
 	for range rounds {
