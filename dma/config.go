@@ -103,13 +103,8 @@ func (s *settings) setPath(dev verbs.Device) error {
 		return fmt.Errorf("query port %d of %s: %w", s.Port, dev.Name(), err)
 	}
 	s.lid, s.mtu = port.LID, port.ActiveMTU
-	table, err := dev.GIDs(s.Port)
-	if err != nil {
-		return fmt.Errorf("read the GID table of port %d of %s: %w", s.Port, dev.Name(), err)
-	}
-	s.gid, err = gid.Choose(table, port.LinkLayer, s.GIDIndex)
-	if err != nil {
-		return fmt.Errorf("port %d of %s: %w", s.Port, dev.Name(), err)
+	if s.gid, err = gid.Find(dev, s.Port, port.LinkLayer, s.GIDIndex); err != nil {
+		return err
 	}
 	s.GIDIndex = new(s.gid.Index)
 	return nil

@@ -12,8 +12,8 @@ import (
 // ended well is for its callbacks and Core.Err to say.
 //
 // With nothing to do, Run spins for Config.Spin and then sleeps without using
-// the processor; where the clock stands still (testing/synctest) it soon sleeps. All callbacks run on its goroutine. Errors of misuse are those
-// of Progress.
+// the processor; where the clock stands still (testing/synctest) it soon sleeps.
+// All callbacks run on its goroutine. Errors of misuse are those of Progress.
 //
 // When ctx ends, Run stops every context, drives them to Idle and returns
 // context.Cause(ctx); contexts cannot be started meanwhile (ErrDraining). If all

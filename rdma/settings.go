@@ -118,13 +118,8 @@ func (s *settings) setPath(dev verbs.Device) error {
 	if s.HopLimit == 0 {
 		s.HopLimit = 64
 	}
-	table, err := dev.GIDs(s.Port)
-	if err != nil {
-		return fmt.Errorf("read the GID table of port %d of %s: %w", s.Port, dev.Name(), err)
-	}
-	s.gid, err = gid.Choose(table, port.LinkLayer, s.GIDIndex)
-	if err != nil {
-		return fmt.Errorf("port %d of %s: %w", s.Port, dev.Name(), err)
+	if s.gid, err = gid.Find(dev, s.Port, port.LinkLayer, s.GIDIndex); err != nil {
+		return err
 	}
 	s.GIDIndex = new(s.gid.Index)
 	return nil

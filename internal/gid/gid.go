@@ -13,6 +13,19 @@ import (
 // ErrNone: the table has no entry that can be used, or not the one asked for.
 var ErrNone = errors.New("no usable GID")
 
+// Find chooses from the table of a device's port, as Choose does.
+func Find(dev verbs.Device, port int, layer verbs.LinkLayer, want *int) (verbs.GIDEntry, error) {
+	table, err := dev.GIDs(port)
+	if err != nil {
+		return verbs.GIDEntry{}, fmt.Errorf("read the GID table of port %d of %s: %w", port, dev.Name(), err)
+	}
+	e, err := Choose(table, layer, want)
+	if err != nil {
+		return e, fmt.Errorf("port %d of %s: %w", port, dev.Name(), err)
+	}
+	return e, nil
+}
+
 // Choose returns the entry with the index that is asked for or, without one, the
 // best: RoCEv2 on IPv4 before RoCEv2 on IPv6, link-local addresses last. Its
 // errors match ErrNone, and name the entries that could be taken.
