@@ -197,7 +197,9 @@ const (
 // args are those of every guest. The kernel hands words of its command line
 // that it does not know to the first process.
 func (g *guest) args(words string, initrd int) []string {
-	boot := fmt.Sprintf("console=ttyS0 loglevel=4 panic=-1 mitigations=off RIG_MTU=%d %s", g.job.MTU, words)
+	// Left alone, the kernel distrusts the emulated processor's time stamp counter
+	// and reads the clock from a device, for 1.8 µs each time instead of 0.15.
+	boot := fmt.Sprintf("console=ttyS0 loglevel=4 panic=-1 mitigations=off tsc=reliable clocksource=tsc RIG_MTU=%d %s", g.job.MTU, words)
 	if g.results != "" {
 		boot += " RIG_RESULTS=1"
 	}
