@@ -108,7 +108,10 @@ struct ibv_cq *vb_create_cq(struct ibv_context *ctx, int entries, struct ibv_com
 }
 
 int vb_destroy_cq(struct ibv_cq *cq) { return errno_of(lib.destroy_cq(cq)); }
-int vb_poll_cq(struct ibv_cq *cq, int max, struct ibv_wc *wc) { return ibv_poll_cq(cq, max, wc); }
+int vb_poll_cq(uintptr_t cq, int max, uintptr_t wc)
+{
+	return ibv_poll_cq((struct ibv_cq *)cq, max, (struct ibv_wc *)wc);
+}
 
 int vb_req_notify_cq(struct ibv_cq *cq, int solicited) { return errno_of(ibv_req_notify_cq(cq, solicited)); }
 
@@ -154,28 +157,28 @@ static int64_t posted(int result, ptrdiff_t index)
 	return result ? (int64_t)index << 32 | errno_of(result) : 0;
 }
 
-int64_t vb_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr)
+int64_t vb_post_send(uintptr_t qp, uintptr_t wr)
 {
-	struct ibv_send_wr *bad = NULL;
-	int result = ibv_post_send(qp, wr, &bad);
+	struct ibv_send_wr *first = (struct ibv_send_wr *)wr, *bad = NULL;
+	int result = ibv_post_send((struct ibv_qp *)qp, first, &bad);
 
-	return posted(result, bad ? bad - wr : 0);
+	return posted(result, bad ? bad - first : 0);
 }
 
-int64_t vb_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr)
+int64_t vb_post_recv(uintptr_t qp, uintptr_t wr)
 {
-	struct ibv_recv_wr *bad = NULL;
-	int result = ibv_post_recv(qp, wr, &bad);
+	struct ibv_recv_wr *first = (struct ibv_recv_wr *)wr, *bad = NULL;
+	int result = ibv_post_recv((struct ibv_qp *)qp, first, &bad);
 
-	return posted(result, bad ? bad - wr : 0);
+	return posted(result, bad ? bad - first : 0);
 }
 
-int64_t vb_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr)
+int64_t vb_post_srq_recv(uintptr_t srq, uintptr_t wr)
 {
-	struct ibv_recv_wr *bad = NULL;
-	int result = ibv_post_srq_recv(srq, wr, &bad);
+	struct ibv_recv_wr *first = (struct ibv_recv_wr *)wr, *bad = NULL;
+	int result = ibv_post_srq_recv((struct ibv_srq *)srq, first, &bad);
 
-	return posted(result, bad ? bad - wr : 0);
+	return posted(result, bad ? bad - first : 0);
 }
 
 int vb_cq_events(struct ibv_cq *cq)

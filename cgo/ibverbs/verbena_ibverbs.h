@@ -72,7 +72,9 @@ struct ibv_comp_channel *vb_create_comp_channel(struct ibv_context *ctx);
 int vb_destroy_comp_channel(struct ibv_comp_channel *channel);
 struct ibv_cq *vb_create_cq(struct ibv_context *ctx, int entries, struct ibv_comp_channel *channel);
 int vb_destroy_cq(struct ibv_cq *cq);
-int vb_poll_cq(struct ibv_cq *cq, int max, struct ibv_wc *wc);
+// This and the three posts take addresses as numbers: of every pointer that it is
+// given, cgo finds out whether it is one of Go's, and these are called often.
+int vb_poll_cq(uintptr_t cq, int max, uintptr_t wc);
 int vb_req_notify_cq(struct ibv_cq *cq, int solicited);
 
 struct ibv_srq *vb_create_srq(struct ibv_pd *pd, uint32_t receives, uint32_t entries);
@@ -86,9 +88,9 @@ int vb_destroy_qp(struct ibv_qp *qp);
 
 // The posts return zero, or the errno in the lower half and the index of the
 // refused request in the upper.
-int64_t vb_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr);
-int64_t vb_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr);
-int64_t vb_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr);
+int64_t vb_post_send(uintptr_t qp, uintptr_t wr);
+int64_t vb_post_recv(uintptr_t qp, uintptr_t wr);
+int64_t vb_post_srq_recv(uintptr_t srq, uintptr_t wr);
 
 // vb_cq_events takes and acknowledges the events that wait in a queue's channel,
 // whose file does not block. It returns how many there were.
