@@ -24,45 +24,48 @@ type Buf struct {
 
 func failed(err error) *Buf { return &Buf{err: err} }
 
+// live reports whether b can be used. Only an inventory makes references, so that
+// a Buf that could not be made has none. It is small enough to be inlined: every
+// submission of a task asks it often.
+func (b *Buf) live() bool { return b != nil && b.refs.Load() > 0 }
+
 // usable is Err for calls that need a buffer.
 func (b *Buf) usable() error {
-	if b == nil {
+	switch {
+	case b.live():
+		return nil
+	case b == nil || b.err == nil && b.owner == nil:
 		return errNoBuf
+	case b.err != nil:
+		return b.err
 	}
-	return b.Err()
+	return errUseFreed
 }
 
 // Err returns what is wrong with the Buf: why it could not be made, or ErrFreed.
 // A nil Buf, the empty list, has no error.
 func (b *Buf) Err() error {
-	switch {
-	case b == nil:
+	if b == nil || b.live() {
 		return nil
-	case b.err != nil:
-		return b.err
-	case b.owner == nil:
-		return errNoBuf
-	case b.refs.Load() <= 0:
-		return errUseFreed
 	}
-	return nil
+	return b.usable()
 }
 
 // Map is the memory map that the Buf lies in, or nil.
 func (b *Buf) Map() *mmap.Map {
-	if b.usable() != nil {
+	if !b.live() {
 		return nil
 	}
 	return b.m
 }
 
 // Remote reports whether the memory is a peer's.
-func (b *Buf) Remote() bool { return b.usable() == nil && b.m.Remote() }
+func (b *Buf) Remote() bool { return b.live() && b.m.Remote() }
 
 // Addr is the address of the memory. Of a Buf with an error it is zero, and so
 // are all sizes.
 func (b *Buf) Addr() uint64 {
-	if b.usable() != nil {
+	if !b.live() {
 		return 0
 	}
 	return b.m.Addr() + uint64(b.off)
@@ -70,7 +73,7 @@ func (b *Buf) Addr() uint64 {
 
 // Len is the number of bytes of the memory.
 func (b *Buf) Len() int {
-	if b.usable() != nil {
+	if !b.live() {
 		return 0
 	}
 	return b.size
@@ -78,7 +81,7 @@ func (b *Buf) Len() int {
 
 // DataAddr is the address of the data.
 func (b *Buf) DataAddr() uint64 {
-	if b.usable() != nil {
+	if !b.live() {
 		return 0
 	}
 	return b.m.Addr() + uint64(b.off+b.dataOff)
@@ -86,7 +89,7 @@ func (b *Buf) DataAddr() uint64 {
 
 // DataLen is the number of bytes of data.
 func (b *Buf) DataLen() int {
-	if b.usable() != nil {
+	if !b.live() {
 		return 0
 	}
 	return b.dataLen
@@ -94,7 +97,7 @@ func (b *Buf) DataLen() int {
 
 // TailAddr is the address behind the data, where the room begins.
 func (b *Buf) TailAddr() uint64 {
-	if b.usable() != nil {
+	if !b.live() {
 		return 0
 	}
 	return b.m.Addr() + uint64(b.off+b.dataOff+b.dataLen)
@@ -102,7 +105,7 @@ func (b *Buf) TailAddr() uint64 {
 
 // Room is the number of bytes of memory behind the data.
 func (b *Buf) Room() int {
-	if b.usable() != nil {
+	if !b.live() {
 		return 0
 	}
 	return b.room()
@@ -141,7 +144,7 @@ func (b *Buf) Bytes() []byte {
 
 // Memory is Bytes for all of the memory, data or not.
 func (b *Buf) Memory() []byte {
-	if b.usable() != nil {
+	if !b.live() {
 		return nil
 	}
 	mem := b.m.Bytes()

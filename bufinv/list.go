@@ -73,7 +73,7 @@ func List(bufs ...*Buf) *Buf {
 
 // Next is the next element of the list, or nil.
 func (b *Buf) Next() *Buf {
-	if b.usable() != nil {
+	if !b.live() {
 		return nil
 	}
 	return b.next
@@ -81,7 +81,7 @@ func (b *Buf) Next() *Buf {
 
 // First is the first element of the list that b is in: b itself if it is alone.
 func (b *Buf) First() *Buf {
-	if b.usable() != nil {
+	if !b.live() {
 		return b
 	}
 	for b.prev != nil {
@@ -92,7 +92,7 @@ func (b *Buf) First() *Buf {
 
 // Last is the last element of the list that b is in.
 func (b *Buf) Last() *Buf {
-	if b.usable() != nil {
+	if !b.live() {
 		return b
 	}
 	for b.next != nil {
@@ -147,7 +147,7 @@ func (b *Buf) AppendBytes(dst []byte) []byte {
 
 // elements is b, or nil where b cannot be used: where a walk begins.
 func (b *Buf) elements() *Buf {
-	if b.usable() != nil {
+	if !b.live() {
 		return nil
 	}
 	return b
