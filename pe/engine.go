@@ -2,6 +2,7 @@ package pe
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -42,6 +43,9 @@ type Engine struct {
 
 	calls calls
 	alarm alarm
+
+	quiet   int // passes since the last look at the clock
+	gaveWay time.Time
 }
 
 // change is a change of state that has not been reported yet.
@@ -111,7 +115,8 @@ func (e *Engine) detach(c *Core) {
 // events it handled: completed tasks, changes of state reported, functions given
 // to Do, and other events of the contexts. All callbacks run inside it. Every
 // context gets one turn of bounded work, so that none starves the others; a
-// result above zero says that there may be more to do.
+// result above zero says that there may be more to do. A loop around Progress
+// need not yield: the engine does, about every millisecond (runtime.Gosched).
 //
 // It fails only when it is misused: inside a callback (ErrReentrant), while
 // another goroutine drives the engine (ErrBusy), after Close (ErrClosed). If a
@@ -127,6 +132,27 @@ func (e *Engine) Progress() (int, error) {
 		e.wake()
 	}
 	return n, nil
+}
+
+// From a goroutine that has run for 10 ms the Go runtime takes the processor by
+// force, and its monitor stays busy for milliseconds after that. A polling program
+// feels it in one message of twenty; so the engine gives way by itself in time.
+const (
+	givesWayAfter = time.Millisecond
+	// A pass that handles something may take long, and is worth a look at the
+	// clock; others are so only together.
+	quietPassesPerLook = 64
+)
+
+func (e *Engine) giveWay(handled int) {
+	if e.quiet++; handled == 0 && e.quiet < quietPassesPerLook {
+		return
+	}
+	e.quiet = 0
+	if now := time.Now(); now.Sub(e.gaveWay) >= givesWayAfter {
+		e.gaveWay = now
+		runtime.Gosched()
+	}
 }
 
 // pass gives everything one turn. Its place on the stack marks the goroutine that
@@ -146,6 +172,7 @@ func (e *Engine) pass() int {
 			n += e.deliver()
 		}
 	}
+	e.giveWay(n)
 	return n
 }
 
