@@ -12,19 +12,22 @@ import (
 // atomicSize is the width of an atomic, in bytes, and its alignment.
 const atomicSize = 8
 
-// plan finds out how much a task moves, and between which places, and whether it
-// fits.
-func (r *request) plan() (err error) {
+// measure finds out how much a task moves, and whether it fits.
+func (r *request) measure() error {
+	if err := r.local.Err(); err != nil {
+		return err
+	}
 	if err := r.remote.Err(); err != nil {
 		return err
 	}
 	switch r.op {
 	case OpSyncEventGet, OpSyncEventSet, OpSyncEventAdd:
-		return r.planWord()
+		r.length = atomicSize
+		return nil
 	case OpSend, OpSendImm:
-		return r.planSource()
+		return r.measureSource()
 	case OpWrite, OpWriteImm:
-		if err := r.planSource(); err != nil {
+		if err := r.measureSource(); err != nil {
 			return err
 		}
 		if r.remote == nil {
@@ -35,82 +38,44 @@ func (r *request) plan() (err error) {
 		}
 		return r.checkRemote("destination", r.length)
 	case OpRead:
-		return r.planRead()
+		switch {
+		case r.remote == nil && r.local == nil:
+			r.length = 0
+			return nil
+		case r.remote == nil || r.local == nil:
+			return fmt.Errorf("%w: it needs a source at the peer and a destination here", ErrInvalid)
+		case r.remote.DataLen() == 0:
+			return fmt.Errorf("%w: nothing would be read; make it with Source", ErrNoData)
+		case r.remote.DataLen() > r.local.ListRoom():
+			return fmt.Errorf("%w: the source has %d bytes, the destination room for %d; ResetData empties it",
+				ErrRange, r.remote.DataLen(), r.local.ListRoom())
+		}
+		r.length = r.remote.DataLen()
+		return r.checkRemote("source", 0)
 	default:
-		return r.planAtomic()
+		switch {
+		case r.remote == nil:
+			return fmt.Errorf("%w: it needs a destination at the peer", ErrInvalid)
+		case r.local != nil && r.local.ListRoom() < atomicSize:
+			return fmt.Errorf("%w: the result has 8 bytes, its buffer room for %d; ResetData empties it", ErrRange, r.local.ListRoom())
+		}
+		for b := r.local; b != nil; b = b.Next() {
+			if b.Memory() == nil {
+				return fmt.Errorf("%w: its result buffer is memory of the peer or of a dma-buf; give memory that this program sees", ErrInvalid)
+			}
+		}
+		r.length = atomicSize
+		return r.checkRemote("destination", atomicSize)
 	}
 }
 
-// planSource takes a local source. No buffer at all is a message of no bytes; a
-// buffer without data is a mistake.
-func (r *request) planSource() (err error) {
-	if r.wr.SGL, err = r.local.AppendDataSGL(r.sgl[:0], r.ctx.set.PD); err != nil {
-		return err
-	}
-	r.length = 0
-	for i := range r.wr.SGL {
-		r.length += int(r.wr.SGL[i].Length)
-	}
+// measureSource measures a local source. No buffer at all is a message of no
+// bytes; a buffer without data is a mistake.
+func (r *request) measureSource() error {
+	r.length = r.local.ListDataLen()
 	if r.local != nil && r.length == 0 {
 		return fmt.Errorf("%w: nothing would be moved; make it with Source, or give none for a message of no bytes", ErrNoData)
 	}
-	return checkList(r.wr.SGL, cap(r.sgl), "MaxSendSGE")
-}
-
-func (r *request) planRead() (err error) {
-	if err := r.local.Err(); err != nil {
-		return err
-	}
-	switch {
-	case r.remote == nil && r.local == nil:
-		r.length, r.wr.SGL = 0, nil
-		return nil
-	case r.remote == nil || r.local == nil:
-		return fmt.Errorf("%w: it needs a source at the peer and a destination here", ErrInvalid)
-	case r.remote.DataLen() == 0:
-		return fmt.Errorf("%w: nothing would be read; make it with Source", ErrNoData)
-	case r.remote.DataLen() > r.local.ListRoom():
-		return fmt.Errorf("%w: the source has %d bytes, the destination room for %d; ResetData empties it",
-			ErrRange, r.remote.DataLen(), r.local.ListRoom())
-	}
-	r.length = r.remote.DataLen()
-	if err := r.checkRemote("source", 0); err != nil {
-		return err
-	}
-	if r.wr.SGL, err = r.local.AppendRoomSGL(r.sgl[:0], r.ctx.set.PD, r.length); err != nil {
-		return err
-	}
-	return checkList(r.wr.SGL, cap(r.sgl), "MaxSendSGE")
-}
-
-func (r *request) planAtomic() error {
-	if err := r.local.Err(); err != nil {
-		return err
-	}
-	switch {
-	case r.remote == nil:
-		return fmt.Errorf("%w: it needs a destination at the peer", ErrInvalid)
-	case r.local != nil && r.local.ListRoom() < atomicSize:
-		return fmt.Errorf("%w: the result has 8 bytes, its buffer room for %d; ResetData empties it", ErrRange, r.local.ListRoom())
-	}
-	for b := r.local; b != nil; b = b.Next() {
-		if b.Memory() == nil {
-			return fmt.Errorf("%w: its result buffer is memory of the peer or of a dma-buf; give memory that this program sees", ErrInvalid)
-		}
-	}
-	if err := r.planWord(); err != nil {
-		return err
-	}
-	return r.checkRemote("destination", atomicSize)
-}
-
-// planWord is for results: they go to memory of the context's own first, so that
-// the result buffer may have any shape.
-func (r *request) planWord() error {
-	r.length = atomicSize
-	r.sgl[0] = r.ctx.scratchSG
-	r.sgl[0].Addr += r.wordOffset()
-	r.wr.SGL = r.sgl
 	return nil
 }
 
@@ -153,7 +118,30 @@ func (r *request) inspect() error {
 			return fmt.Errorf("%w: the peer's address %#x is not a multiple of 8", ErrRange, addr)
 		}
 	}
-	return nil
+	_, err := r.gather()
+	return err
+}
+
+// gather makes the local scatter-gather list, in the task's own array.
+func (r *request) gather() ([]verbs.SGE, error) {
+	if r.op.onWord() {
+		// Results go to memory of the context's own first, so that the result
+		// buffer may have any shape.
+		r.sgl[0] = r.ctx.scratchSG
+		r.sgl[0].Addr += r.wordOffset()
+		return r.sgl, nil
+	}
+	var list []verbs.SGE
+	var err error
+	if r.op == OpRead {
+		list, err = r.local.AppendRoomSGL(r.sgl[:0], r.ctx.set.PD, r.length)
+	} else {
+		list, err = r.local.AppendDataSGL(r.sgl[:0], r.ctx.set.PD)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return list, checkList(list, cap(r.sgl), "MaxSendSGE")
 }
 
 func checkList(list []verbs.SGE, most int, field string) error {

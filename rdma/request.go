@@ -121,7 +121,7 @@ func (r *request) give(conn *Connection, local, remote *bufinv.Buf) error {
 		return err
 	}
 	r.conn, r.local, r.remote = conn, local, remote
-	err := r.plan()
+	err := r.measure()
 	if err == nil {
 		err = r.inspect()
 	}
@@ -189,7 +189,7 @@ func (r *request) prepare(thorough bool) error {
 	if r.conn == nil || r.conn.state != Ready {
 		return r.notReady()
 	}
-	if err := r.plan(); err != nil {
+	if err := r.measure(); err != nil {
 		return err
 	}
 	if thorough {
@@ -199,6 +199,10 @@ func (r *request) prepare(thorough bool) error {
 	}
 	if r.op.answered() && r.conn.maxReads == 0 {
 		return fmt.Errorf("%w: one end of %v takes no reads and atomics", ErrNotSupported, r.conn)
+	}
+	var err error
+	if r.wr.SGL, err = r.gather(); err != nil {
+		return err
 	}
 	r.wr.Flags = 0
 	if r.fitsInline() {
