@@ -77,8 +77,8 @@ func (d *Device) CreateCQ(capacity int) (verbs.CQ, error) {
 
 func addressOf[T any](p *T) uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
 
-// number is the address of an object in C memory.
-func number[T any](p *T) C.uintptr_t { return C.uintptr_t(addressOf(p)) }
+// cAddress is the address of an object in C memory.
+func cAddress[T any](p *T) C.uintptr_t { return C.uintptr_t(addressOf(p)) }
 
 func (q *completionQueue) Capacity() int { return q.capacity }
 
@@ -108,7 +108,7 @@ func (q *completionQueue) Poll(wc []verbs.WC) (int, error) {
 	}
 	for n < len(wc) {
 		want := min(len(wc)-n, len(q.batch))
-		got := int(C.vb_poll_cq(number(q.c), C.int(want), number(&q.batch[0])))
+		got := int(C.vb_poll_cq(cAddress(q.c), C.int(want), cAddress(&q.batch[0])))
 		if got < 0 {
 			return n, q.pollError(got)
 		}
@@ -189,7 +189,7 @@ func (q *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	}
 	// A completion that came before the request is not notified: it is looked
 	// for afterwards (ibv_get_cq_event(3)).
-	switch got := int(C.vb_poll_cq(number(q.c), C.int(len(q.batch)), number(&q.batch[0]))); {
+	switch got := int(C.vb_poll_cq(cAddress(q.c), C.int(len(q.batch)), cAddress(&q.batch[0]))); {
 	case got < 0:
 		q.armed.Store(false)
 		return false, q.pollError(got)
@@ -264,7 +264,7 @@ func (q *completionQueue) forget(qpn uint32) {
 	}
 	// Other queue pairs may go on: there were not more of this one.
 	for left := q.capacity; left > 0; {
-		got := int(C.vb_poll_cq(number(q.c), C.int(len(q.batch)), number(&q.batch[0])))
+		got := int(C.vb_poll_cq(cAddress(q.c), C.int(len(q.batch)), cAddress(&q.batch[0])))
 		if got <= 0 {
 			break
 		}

@@ -227,7 +227,7 @@ func (s *sends) post(q *queuePair, n int) (int, error) {
 		s.wrs[i].next = &s.wrs[i+1]
 	}
 	s.wrs[n-1].next = nil
-	return verdict("ibv_post_send", C.vb_post_send(number(q.c), number(&s.wrs[0])), n)
+	return verdict("ibv_post_send", C.vb_post_send(cAddress(q.c), cAddress(&s.wrs[0])), n)
 }
 
 // receives is the C memory for a batch of receives.
@@ -288,9 +288,9 @@ func (r *receives) post(wrs []verbs.RecvWR, qp *C.struct_ibv_qp, srq *C.struct_i
 		if n > 0 {
 			verb, result := "ibv_post_recv", C.int64_t(0)
 			if srq != nil {
-				verb, result = "ibv_post_srq_recv", C.vb_post_srq_recv(number(srq), number(&r.wrs[0]))
+				verb, result = "ibv_post_srq_recv", C.vb_post_srq_recv(cAddress(srq), cAddress(&r.wrs[0]))
 			} else {
-				result = C.vb_post_recv(number(qp), number(&r.wrs[0]))
+				result = C.vb_post_recv(cAddress(qp), cAddress(&r.wrs[0]))
 			}
 			taken, err := verdict(verb, result, n)
 			done += taken
