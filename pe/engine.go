@@ -44,8 +44,9 @@ type Engine struct {
 	calls calls
 	alarm alarm
 
-	quiet   int // passes since the last look at the clock
-	gaveWay time.Time
+	passes    int // since the last look at the clock
+	turnBegan time.Time
+	turn      time.Duration // how long the engine keeps the processor
 }
 
 // change is a change of state that has not been reported yet.
@@ -115,8 +116,9 @@ func (e *Engine) detach(c *Core) {
 // events it handled: completed tasks, changes of state reported, functions given
 // to Do, and other events of the contexts. All callbacks run inside it. Every
 // context gets one turn of bounded work, so that none starves the others; a
-// result above zero says that there may be more to do. A loop around Progress
-// need not yield: the engine does, about every millisecond (runtime.Gosched).
+// result above zero says that there may be more to do. A loop that polls need not
+// yield: the engine does now and then (runtime.Gosched), and keeps its share of a
+// processor that other goroutines want too.
 //
 // It fails only when it is misused: inside a callback (ErrReentrant), while
 // another goroutine drives the engine (ErrBusy), after Close (ErrClosed). If a
@@ -138,21 +140,29 @@ func (e *Engine) Progress() (int, error) {
 // force, and its monitor stays busy for milliseconds after that. A polling program
 // feels it in one message of twenty; so the engine gives way by itself in time.
 const (
-	givesWayAfter = time.Millisecond
-	// A pass that handles something may take long, and is worth a look at the
-	// clock; others are so only together.
-	quietPassesPerLook = 64
+	shortestTurn = time.Millisecond
+	// The clock is looked at after this many passes with nothing to do. One that
+	// handles something counts for several: it may take long.
+	passesPerLook = 64
+	handledWeight = 8
 )
 
 func (e *Engine) giveWay(handled int) {
-	if e.quiet++; handled == 0 && e.quiet < quietPassesPerLook {
+	if handled > 0 {
+		e.passes += handledWeight - 1
+	}
+	if e.passes++; e.passes < passesPerLook {
 		return
 	}
-	e.quiet = 0
-	if now := time.Now(); now.Sub(e.gaveWay) >= givesWayAfter {
-		e.gaveWay = now
-		runtime.Gosched()
+	e.passes = 0
+	before := time.Now()
+	if before.Sub(e.turnBegan) < e.turn {
+		return
 	}
+	runtime.Gosched()
+	e.turnBegan = time.Now()
+	// Others keep the processor until it is taken from them: as long is ours.
+	e.turn = max(shortestTurn, e.turnBegan.Sub(before))
 }
 
 // pass gives everything one turn. Its place on the stack marks the goroutine that
