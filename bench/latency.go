@@ -17,7 +17,7 @@ const (
 	pingSize   = 8
 	pingSource = 64 // where the words to be sent begin, behind the ball
 	maxSamples = 1 << 20
-	looks      = 16
+	looks      = 256
 )
 
 // pinger writes a number to the peer, which writes it back.
@@ -46,8 +46,8 @@ func newPinger(e *endpoint) (*pinger, error) {
 	return p, nil
 }
 
-// arrives reports whether n is there. Between two turns of the engine it looks
-// several times: a look takes a nanosecond, a turn may take a hundred.
+// arrives reports whether n is there. It looks many times between two turns of the
+// engine, during which it would come unseen.
 func (p *pinger) arrives(n uint64) bool {
 	for range looks {
 		if atomic.LoadUint64(p.ball) == n {

@@ -26,6 +26,7 @@ type options struct {
 	counters bool
 	style    string
 	peer     string // what the second process does
+	prefix   string // words before the command of the second process
 }
 
 // measurement is one of the things measured. run returns the figures, in words.
@@ -58,6 +59,7 @@ func main() {
 	flag.StringVar(&o.style, "style", "", "the one style of styles: poll, run, sleep, event or await")
 	flag.StringVar(&o.profile, "cpuprofile", "", "file for a CPU profile of the first process")
 	flag.BoolVar(&o.counters, "counters", false, "show the counters of each device when it is closed")
+	flag.StringVar(&o.prefix, "peer-prefix", "", "`words` before the command of the second process, such as 'taskset 2'")
 	flag.StringVar(&o.peer, "peer", "", "for the second process: the measurement it serves")
 	flag.Parse()
 	if flag.NArg() > 0 || o.size < 8 || o.window < 1 || o.duration <= 0 {

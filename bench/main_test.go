@@ -23,7 +23,7 @@ func TestMeasurements(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	for _, m := range measurements {
 		t.Run(m.name, func(t *testing.T) {
-			out, err := exec.Command(bin, "-run", m.name, "-t", "20ms", "-size", "70000").CombinedOutput()
+			out, err := exec.Command(bin, "-run", m.name, "-t", "20ms", "-size", "70000", "-peer-prefix", "env PEER=1").CombinedOutput()
 			require.NoError(t, err, "%s", out)
 			assert.Contains(t, string(out), m.name)
 		})
@@ -33,6 +33,7 @@ func TestMeasurements(t *testing.T) {
 		"unknown device":      {"-d", "nothing0"},
 		"unknown peer":        {"-peer", "nothing"},
 		"unknown style":       {"-run", "styles", "-style", "nothing"},
+		"unknown prefix":      {"-run", "write_lat", "-peer-prefix", "nothing-of-this-name"},
 		"bad size":            {"-size", "1"},
 		"arguments":           {"more"},
 	} {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strings"
 
 	"github.com/verbena-rdma/verbena/descriptor"
 )
@@ -23,7 +24,8 @@ func startPeer(o options) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: exec.Command(self, "-d", o.device, "-size", fmt.Sprint(o.size), "-window", fmt.Sprint(o.window), "-mtu", fmt.Sprint(o.mtu), "-peer", o.run, "-style", o.style, fmt.Sprintf("-counters=%v", o.counters))}
+	words := append(strings.Fields(o.prefix), self, "-d", o.device, "-size", fmt.Sprint(o.size), "-window", fmt.Sprint(o.window), "-mtu", fmt.Sprint(o.mtu), "-peer", o.run, "-style", o.style, fmt.Sprintf("-counters=%v", o.counters))
+	p := &process{cmd: exec.Command(words[0], words[1:]...)}
 	p.cmd.Stderr = os.Stderr
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
