@@ -73,7 +73,7 @@ func Shell(ctx context.Context, job Job) error {
 	}
 	defer g.close()
 
-	args := append(g.args("RIG_SHELL=1", initrdFD-2),
+	args := append(g.args("loglevel=4 RIG_SHELL=1", initrdFD-2),
 		"-chardev", "stdio,id=tty,mux=on,signal=off", "-mon", "chardev=tty", "-serial", "chardev:tty")
 	cmd := exec.CommandContext(ctx, g.qemu, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -201,7 +201,7 @@ const (
 // args are those of every guest. The kernel hands words of its command line
 // that it does not know to the first process.
 func (g *guest) args(words string, initrd int) []string {
-	boot := fmt.Sprintf("console=ttyS0 loglevel=4 panic=-1 mitigations=off %s RIG_MTU=%d %s", g.clock, g.job.MTU, words)
+	boot := fmt.Sprintf("console=ttyS0 panic=-1 mitigations=off %s RIG_MTU=%d %s", g.clock, g.job.MTU, words)
 	if g.results != "" {
 		boot += " RIG_RESULTS=1"
 	}
@@ -229,7 +229,7 @@ func (g *guest) run(ctx context.Context, output io.Writer, times *Times) error {
 
 	// Guest and host both give up: the guest, a little earlier, can say more.
 	giveUp := int((g.job.Timeout - 4*time.Second).Seconds())
-	args := append(g.args(fmt.Sprintf("RIG_SECONDS=%d", giveUp), initrdFD),
+	args := append(g.args(fmt.Sprintf("loglevel=7 RIG_SECONDS=%d", giveUp), initrdFD),
 		"-chardev", fmt.Sprintf("file,id=output,path=/dev/fd/%d", outputFD),
 		"-device", "virtserialport,chardev=output,name=output",
 		"-chardev", fmt.Sprintf("file,id=control,path=/dev/fd/%d", controlFD),
@@ -306,6 +306,10 @@ func (g *guest) run(ctx context.Context, output io.Writer, times *Times) error {
 	return fmt.Errorf("%w: %s%s", ErrFailed, what, g.explain(&report, &console, &stderr))
 }
 
+// setUp is the console's line between the boot, in which the kernel says much, and
+// the script.
+const setUp = "rig: set up"
+
 // explain collects what a person needs to find out why a guest failed.
 func (g *guest) explain(r *report, console, stderr *tail) string {
 	var s strings.Builder
@@ -324,7 +328,7 @@ func (g *guest) explain(r *report, console, stderr *tail) string {
 	section("processes", r.processes)
 	section("the kernel's warnings and errors", r.kernel)
 	// What may or may not be on the stack, the kernel marks with a question mark.
-	section("last lines of the console", slices.DeleteFunc(console.lines(100), func(line string) bool {
+	section("last lines of the console", slices.DeleteFunc(console.linesAfter(setUp, 100), func(line string) bool {
 		return strings.Contains(line, "]  ? ")
 	}))
 	section("QEMU", stderr.lines(10))

@@ -21,6 +21,8 @@ func TestTail(t *testing.T) {
 	}
 	io.WriteString(&tail, "one\r\n\r\ntwo  \nthree")
 	assert.Equal(t, []string{"one", "two", "three"}, tail.lines(3))
+	assert.Equal(t, []string{"three"}, tail.linesAfter("two", 3))
+	assert.Equal(t, []string{"two", "three"}, tail.linesAfter("four", 2))
 	assert.LessOrEqual(t, len(tail.kept), 2*tailBytes)
 	assert.Greater(t, len(tail.lines(1000)), 100)
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"io"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -63,6 +64,13 @@ func (t *tail) lines(n int) []string {
 			lines = append(lines, line)
 		}
 	}
+	return lines[max(0, len(lines)-n):]
+}
+
+// linesAfter are the last n after the line mark, or of all where that is not there.
+func (t *tail) linesAfter(mark string, n int) []string {
+	lines := t.lines(len(t.kept))
+	lines = lines[slices.Index(lines, mark)+1:]
 	return lines[max(0, len(lines)-n):]
 }
 
