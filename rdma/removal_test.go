@@ -40,14 +40,16 @@ func await(t *testing.T, ended <-chan error) {
 }
 
 // stream writes without end from a to b, over an engine that sleeps when it can,
-// and has remove called in the middle of it. It returns when both contexts are
-// Idle, with how the writes ended.
+// and has remove called in the middle of it, when the cable at b is cut, so that
+// what is under way stays so. It returns when both contexts are Idle, with how the
+// writes ended.
 func stream(t *testing.T, a, b verbs.Device, remove func()) (r *rig, writes *outcome[*rdma.WriteTask]) {
 	t.Helper()
-	r, writes = newRigOn(t, a, b, rdma.Config{AckTimeout: 500 * time.Millisecond, RetryCount: new(1)}, rdma.Config{}), &outcome[*rdma.WriteTask]{}
+	r, writes = newRigOn(t, a, b, rdma.Config{AckTimeout: 4 * time.Second, RetryCount: new(1)}, rdma.Config{}), &outcome[*rdma.WriteTask]{}
 	writes.then = func(task *rdma.WriteTask) {
 		if writes.count() == 20 {
 			require.Empty(t, writes.errs)
+			require.NoError(t, b.(*soft.Device).SetFaults(soft.Faults{Loss: 1}))
 			remove()
 		}
 		if r.a.ctx.State() != pe.Running || task.Submit() != nil {
