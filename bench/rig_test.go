@@ -16,15 +16,16 @@ import (
 )
 
 // What the SDK has to reach of perftest's bandwidth, and how many times its latency
-// may be: the aim for that is 1.2, which turns miss that others disturb.
+// may be, each of the best turns: others disturb the rest. The aims are 0.9 and 1.2;
+// some room is for processors that were not tried.
 const (
-	leastShare  = 0.9
-	mostLatency = 1.4
+	leastShare  = 0.8
+	mostLatency = 1.35
 )
 
 // TestRigPerftest measures bandwidth and latency on the kernel's rxe, in turns with
-// perftest, until one turn is good enough, or there were many: other programs take
-// the processors whenever they like. VERBENA_PERFTEST is a number of turns to be made
+// perftest, until the best turns of both compare well, or there were many: other
+// programs take the processors whenever they like. VERBENA_PERFTEST is a number of turns to be made
 // in any case, with the software device beside them, for docs/performance.md.
 func TestRigPerftest(t *testing.T) {
 	rig.Require(t)
@@ -38,22 +39,18 @@ func TestRigPerftest(t *testing.T) {
 		Files:   map[string]string{"/bin/bench": rig.Build(t, ".", "-tags", "verbs")},
 		Script:  fmt.Sprintf(perftestScript, turns, asked, leastShare, mostLatency),
 		MTU:     9000,
-		Timeout: time.Minute + time.Duration(turns)*20*time.Second,
+		Timeout: time.Minute + time.Duration(turns)*40*time.Second,
 	})
 	figures := parseFigures(t, out)
 	for _, m := range []string{"write_bw", "read_bw", "send_bw", "write_lat"} {
 		theirs, ours := figures[m+" perftest"], figures[m+" rxe"]
 		require.NotEmpty(t, ours)
 		require.Len(t, theirs, len(ours))
-		var shares []float64
-		for i := range ours {
-			shares = append(shares, ours[i]/theirs[i])
-		}
 		if m == "write_lat" {
-			assert.LessOrEqual(t, slices.Min(shares), mostLatency, "%s: perftest %v µs, the SDK %v", m, theirs, ours)
+			assert.LessOrEqual(t, slices.Min(ours)/slices.Min(theirs), mostLatency, "%s: perftest %v µs, the SDK %v", m, theirs, ours)
 			continue
 		}
-		assert.GreaterOrEqual(t, slices.Max(shares), leastShare, "%s: perftest %v GB/s, the SDK %v", m, theirs, ours)
+		assert.GreaterOrEqual(t, slices.Max(ours)/slices.Max(theirs), leastShare, "%s: perftest %v GB/s, the SDK %v", m, theirs, ours)
 	}
 	if asked != "" {
 		for _, line := range ratios(figures) {
@@ -125,17 +122,24 @@ our_bandwidth() { # MEASUREMENT NAME DEVICE
 our_latency() { # NAME DEVICE
 	taskset 1 bench -peer-prefix "taskset 2" -d "$2" -run write_lat -t 500ms | awk -v n=$1 '$1 == "write_lat" { print "FIGURE write_lat", n, $2 }'
 }
-good() { # MEASUREMENT: whether the second value in the file is good beside the first
-	awk -v m=$1 -v share=$share -v latency=$latency \
-		'{ v[NR] = $4 } END { exit !(m == "write_lat" ? v[2] <= latency * v[1] : v[2] >= share * v[1]) }' turn
+good() { # MEASUREMENT: whether the best of its turns, three or more, compare well
+	awk -v m=$1 -v share=$share -v latency=$latency '
+		m == "write_lat" { if (!n[$3]++ || $4 < best[$3]) best[$3] = $4 }
+		m != "write_lat" { if (!n[$3]++ || $4 > best[$3]) best[$3] = $4 }
+		END {
+			if (n["rxe"] < 3) exit 1
+			exit !(m == "write_lat" ? best["rxe"] <= latency * best["perftest"] : best["rxe"] >= share * best["perftest"])
+		}' turns
 }
 for m in write_bw read_bw send_bw write_lat; do
+	: >turns
 	for turn in $(seq $turns); do
 		case $m in
 		write_lat) { their_latency; our_latency rxe rxe0; } >turn ;;
 		*) { their_bandwidth $m; our_bandwidth $m rxe rxe0; } >turn ;;
 		esac
 		cat turn
+		cat turn >>turns
 		if [ -z "$all" ]; then
 			if good $m; then break; fi
 			continue

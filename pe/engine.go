@@ -2,7 +2,6 @@ package pe
 
 import (
 	"fmt"
-	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -44,9 +43,7 @@ type Engine struct {
 	calls calls
 	alarm alarm
 
-	passes    int // since the last look at the clock
-	turnBegan time.Time
-	turn      time.Duration // how long the engine keeps the processor
+	turn turn
 }
 
 // change is a change of state that has not been reported yet.
@@ -136,40 +133,12 @@ func (e *Engine) Progress() (int, error) {
 	return n, nil
 }
 
-// From a goroutine that has run for 10 ms the Go runtime takes the processor by
-// force, and its monitor stays busy for milliseconds after that. A polling program
-// feels it in one message of twenty; so the engine gives way by itself in time.
-const (
-	shortestTurn = time.Millisecond
-	// The clock is looked at after this many passes with nothing to do. One that
-	// handles something counts for several: it may take long.
-	passesPerLook = 64
-	handledWeight = 8
-)
-
-func (e *Engine) giveWay(handled int) {
-	if handled > 0 {
-		e.passes += handledWeight - 1
-	}
-	if e.passes++; e.passes < passesPerLook {
-		return
-	}
-	e.passes = 0
-	before := time.Now()
-	if before.Sub(e.turnBegan) < e.turn {
-		return
-	}
-	runtime.Gosched()
-	e.turnBegan = time.Now()
-	// Others keep the processor until it is taken from them: as long is ours.
-	e.turn = max(shortestTurn, e.turnBegan.Sub(before))
-}
-
 // pass gives everything one turn. Its place on the stack marks the goroutine that
 // drives the engine: see onDriver.
 //
 //go:noinline
 func (e *Engine) pass() int {
+	e.turn.begin()
 	e.alarm.hear()
 	n := e.deliver()
 	n += e.runCalls()
@@ -182,7 +151,7 @@ func (e *Engine) pass() int {
 			n += e.deliver()
 		}
 	}
-	e.giveWay(n)
+	e.turn.end(n)
 	return n
 }
 

@@ -53,7 +53,7 @@ func (e *Engine) Run(ctx context.Context) error {
 			continue
 		}
 		e.sleep(done)
-		quiet, e.turnBegan = lull{}, time.Now()
+		quiet = lull{}
 	}
 }
 
