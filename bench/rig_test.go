@@ -98,7 +98,8 @@ func median(values []float64) float64 {
 }
 
 // perftest's bandwidth is in Gb/s; its fifth column of latencies is the median.
-// Both ends are on the same device. For latency each end has a processor.
+// Both ends are on the same device. Where one end sleeps, or they take turns, each
+// has a processor; two that poll at once need what the other leaves.
 const perftestScript = `
 turns=%d all=%q share=%v latency=%v
 flags="-d rxe0 -x 1 -m 4096"
@@ -110,17 +111,24 @@ theirs() { # PROGRAM FLAGS...
 	$second "$program" $flags "$@" localhost
 	wait
 }
+first= second= prefix=
+pinned() { # COMMAND...
+	first="taskset 1" second="taskset 2" prefix="taskset 2" "$@"
+}
+placed() { # MEASUREMENT COMMAND...
+	if [ $1 = send_bw ]; then shift; "$@"; else shift; pinned "$@"; fi
+}
 their_bandwidth() {
-	first= second= theirs ib_$1 -s 65536 -t 16 -n 500 --report_gbits | awk -v m=$1 '$1 == 65536 { print "FIGURE", m, "perftest", $4 / 8 }'
+	theirs ib_$1 -s 65536 -t 16 -n 500 --report_gbits | awk -v m=$1 '$1 == 65536 { print "FIGURE", m, "perftest", $4 / 8 }'
 }
 their_latency() {
-	first="taskset 1" second="taskset 2" theirs ib_write_lat -s 8 -n 10000 | awk '$1 == 8 { print "FIGURE write_lat perftest", $5 }'
+	theirs ib_write_lat -s 8 -n 10000 | awk '$1 == 8 { print "FIGURE write_lat perftest", $5 }'
 }
 our_bandwidth() { # MEASUREMENT NAME DEVICE
-	bench -d "$3" -run $1 -mtu 4096 -size 65536 -window 16 -t 500ms | awk -v m=$1 -v n=$2 '$1 == m { print "FIGURE", m, n, $2 }'
+	$first bench -peer-prefix "$prefix" -d "$3" -run $1 -mtu 4096 -size 65536 -window 16 -t 500ms | awk -v m=$1 -v n=$2 '$1 == m { print "FIGURE", m, n, $2 }'
 }
 our_latency() { # NAME DEVICE
-	taskset 1 bench -peer-prefix "taskset 2" -d "$2" -run write_lat -t 500ms | awk -v n=$1 '$1 == "write_lat" { print "FIGURE write_lat", n, $2 }'
+	$first bench -peer-prefix "$prefix" -d "$2" -run write_lat -t 500ms | awk -v n=$1 '$1 == "write_lat" { print "FIGURE write_lat", n, $2 }'
 }
 good() { # MEASUREMENT: whether the best of its turns, three or more, compare well
 	awk -v m=$1 -v share=$share -v latency=$latency '
@@ -135,8 +143,8 @@ for m in write_bw read_bw send_bw write_lat; do
 	: >turns
 	for turn in $(seq $turns); do
 		case $m in
-		write_lat) { their_latency; our_latency rxe rxe0; } >turn ;;
-		*) { their_bandwidth $m; our_bandwidth $m rxe rxe0; } >turn ;;
+		write_lat) { pinned their_latency; pinned our_latency rxe rxe0; } >turn ;;
+		*) { placed $m their_bandwidth $m; placed $m our_bandwidth $m rxe rxe0; } >turn ;;
 		esac
 		cat turn
 		cat turn >>turns
@@ -145,8 +153,8 @@ for m in write_bw read_bw send_bw write_lat; do
 			continue
 		fi
 		case $m in
-		write_lat) our_latency soft soft-lo ;;
-		*) our_bandwidth $m soft soft-lo ;;
+		write_lat) pinned our_latency soft soft-lo ;;
+		*) placed $m our_bandwidth $m soft soft-lo ;;
 		esac
 	done
 done
