@@ -21,18 +21,20 @@ const (
 
 // turn is the time for which the engine keeps the processor.
 type turn struct {
-	weight  int  // of the passes since the last look at the clock
-	passes  int  // the same passes
-	due     bool // the next pass is timed, and ends with a look
+	weight  int // of the passes since the last look at the clock
+	passes  int // the same passes
 	start   time.Time
 	looked  time.Time
 	began   time.Time
 	granted time.Duration
 }
 
+// due reports whether the pass is timed, and ends with a look.
+func (t *turn) due() bool { return t.weight >= passesPerLook }
+
 // begin is called before each pass.
 func (t *turn) begin() {
-	if t.due {
+	if t.due() {
 		t.start = time.Now()
 	}
 }
@@ -41,11 +43,10 @@ func (t *turn) begin() {
 // it is time.
 func (t *turn) end(handled int) {
 	t.passes++
-	if !t.due {
+	if !t.due() {
 		if t.weight++; handled > 0 {
 			t.weight += handledWeight - 1
 		}
-		t.due = t.weight >= passesPerLook
 		return
 	}
 	now := time.Now()
@@ -53,7 +54,7 @@ func (t *turn) end(handled int) {
 	if away > longestAway && away > 4*time.Duration(t.passes)*now.Sub(t.start) {
 		t.began = now
 	}
-	t.looked, t.due, t.passes, t.weight = now, false, 0, 0
+	t.looked, t.passes, t.weight = now, 0, 0
 	if now.Sub(t.began) < max(t.granted, shortestTurn) {
 		return
 	}
