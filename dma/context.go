@@ -2,8 +2,8 @@ package dma
 
 import (
 	"fmt"
-	"sync/atomic"
 
+	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -11,6 +11,7 @@ import (
 // Context copies memory. It is driven by an engine (package pe).
 type Context struct {
 	*pe.Core
+	ctl   *pe.Control
 	dev   verbs.Device
 	set   *settings
 	tasks int // in the pools
@@ -19,55 +20,27 @@ type Context struct {
 	// are at the device as a whole, that one perhaps in part.
 	head, tail, unposted *CopyTask
 
+	lanes  lane.Group
+	pieces []piece // ring, those from number first to next in use
+
 	// What follows is of one run, from Start to Idle.
-	depth int // pieces at the device at a time
-	cq    verbs.CQ
-	qp    verbs.QP
-	unsub func()
-	alarm *atomic.Int32 // an event of the device that ends the run; zero: none
+	cq          verbs.CQ
+	lane        *lane.Lane // to itself
+	unsubscribe func()
+	events      lane.Events
+	first, next uint64
+	faults      [2]*TaskError // of either half of pieces, the first that is more than flushed
+	failed      bool          // some piece has failed
+	phase       phase
+	ended       bool // nothing is posted any more
+	lost        bool // the queue pair could not be put in error
+	inside      bool // Progress is running
 
-	// Pieces are numbered in the order of posting; each is a receive and a send.
-	// These count those posted, and those that have come back.
-	recvPosted, received uint64
-	sendPosted, sent     uint64
-	bad                  uint64 // the first piece that failed; none: no piece has
-	faults               [2]fault
-
-	phase  phase
-	ended  bool // nothing is posted any more
-	told   bool // the reason was given to Fail
-	broken bool // the completion queue gives nothing any more
-	dead   bool // the queue pair could not be put in error
-	inside bool // Progress is running
-
-	wcs     [pollBatch]verbs.WC
-	sendWRs [postBatch]verbs.SendWR
-	recvWRs [postBatch]verbs.RecvWR
+	recvWRs [lane.PostBatch]verbs.RecvWR
 	sendSGL []verbs.SGE // of all requests of a batch
 	recvSGL []verbs.SGE
 	spans   []span // scratch of checkOverlap
 }
-
-// fault is what the device said of a piece that it did not merely flush, as a
-// receive or as a send.
-type fault struct {
-	err   *TaskError // nil: nothing
-	piece uint64
-}
-
-const (
-	receiving = iota
-	sending
-)
-
-const none = ^uint64(0)
-
-const (
-	pollBatch = 32
-	postBatch = 64
-	// pollBudget bounds the completions, and the callbacks, of one Progress.
-	pollBudget = 4 * pollBatch
-)
 
 // phase is how far a context has come on its way to Idle.
 type phase int
@@ -90,7 +63,7 @@ func New(dev verbs.Device, cfg Config) (*Context, error) {
 		return nil, fmt.Errorf("dma: make a context: %w", err)
 	}
 	c := &Context{dev: dev, set: set}
-	c.Core = pe.NewCore(set.Name, backend{c})
+	c.Core, c.ctl = pe.NewCore(set.Name, backend{c})
 	return c, nil
 }
 
@@ -118,6 +91,6 @@ func (c *Context) queueSize() int {
 // poke has the engine call Progress, unless it is just doing so.
 func (c *Context) poke() {
 	if !c.inside {
-		c.Wake()
+		c.ctl.Wake()
 	}
 }

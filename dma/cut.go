@@ -27,7 +27,7 @@ func (c *Context) cut(t *CopyTask) (from, to []verbs.SGE) {
 			src, dst, err = t.entries(c.set.PD, n)
 		}
 		if err != nil {
-			t.spoiled, t.left = fmt.Errorf("dma: copy: %w", err), 0
+			t.changed, t.left = fmt.Errorf("dma: copy: %w", err), 0
 			break
 		}
 		if !fits(c.sendSGL[s:], &src, most) || !fits(c.recvSGL[d:], &dst, most) {

@@ -17,19 +17,19 @@ type CopyPool struct {
 
 // CopyTask copies memory.
 type CopyTask struct {
-	task     pe.Task
+	pe.Task
 	pool     *CopyPool
 	next     *CopyTask
 	src, dst *bufinv.Buf
 	length   int // bytes that this submission copies
 
 	// Of one submission.
-	quiet      bool   // OptimizeReports
-	from, to   cursor // of the next piece
-	left       int    // bytes of which no piece was made
-	begun      bool
-	begin, end uint64 // the numbers of its pieces so far
-	spoiled    error  // why the rest has no pieces
+	unreported bool       // OptimizeReports
+	from, to   cursor     // of the next piece
+	left       int        // bytes of which no piece was made
+	pieces     int        // at the device
+	failure    *TaskError // what pieces failed of
+	changed    error      // its buffers were changed in flight: the rest has no pieces
 }
 
 // CopyPool makes a pool of n copies. done and failed run on the engine's goroutine,
@@ -40,8 +40,8 @@ func (c *Context) CopyPool(n int, done func(*CopyTask), failed func(*CopyTask, e
 		return nil, fmt.Errorf("dma: make a pool of copies: %w: it needs a function for tasks that succeed and one for those that fail", ErrInvalid)
 	}
 	p := &CopyPool{ctx: c, done: done, failed: failed}
-	tasks, err := pe.NewPool(c.Core, "copy", n,
-		func(t *CopyTask) *pe.Task { return &t.task },
+	tasks, err := pe.NewPool(c.ctl, "copy", n,
+		func(t *CopyTask) *pe.Task { return &t.Task },
 		func(t *CopyTask) { t.pool = p })
 	if err != nil {
 		return nil, err
@@ -97,19 +97,19 @@ func (t *CopyTask) SubmitWith(flags pe.SubmitFlags) error { return t.submit(flag
 func (t *CopyTask) TrySubmit() error { return t.submit(0) }
 
 func (t *CopyTask) submit(flags pe.SubmitFlags) error {
-	if err := t.task.Begin("submit a copy"); err != nil {
+	c := t.pool.ctx
+	if err := c.ctl.Begin(&t.Task, "submit a copy"); err != nil {
 		return err
 	}
-	c := t.pool.ctx
 	n, err := c.check(t.src, t.dst)
 	if err != nil {
-		t.task.Abort()
+		c.ctl.End(&t.Task)
 		return fmt.Errorf("dma: submit a copy: %w", err)
 	}
 	t.length, t.left = n, n
 	t.from, t.to = cursor{buf: t.src}, cursor{buf: t.dst}
-	t.begun, t.begin, t.end, t.spoiled = false, 0, 0, nil
-	t.quiet = flags&pe.OptimizeReports != 0
+	t.pieces, t.failure, t.changed = 0, nil, nil
+	t.unreported = flags&pe.OptimizeReports != 0
 	c.push(t)
 	if flags&pe.Aggregate == 0 {
 		c.post()
@@ -135,18 +135,6 @@ func (t *CopyTask) Free() error {
 	return err
 }
 
-// InFlight reports whether the task is submitted and not completed.
-func (t *CopyTask) InFlight() bool { return t.task.InFlight() }
-
-// Engine is the engine that drives the task's context, or nil.
-func (t *CopyTask) Engine() *pe.Engine { return t.task.Engine() }
-
-// UserData returns what SetUserData stored since the task was allocated.
-func (t *CopyTask) UserData() any { return t.task.UserData() }
-
-// SetUserData stores a value of the user's with the task, until it is freed.
-func (t *CopyTask) SetUserData(v any) { t.task.SetUserData(v) }
-
 // Length is the number of bytes that the last submission copied.
 func (t *CopyTask) Length() int { return t.length }
 
@@ -166,7 +154,7 @@ func (t *CopyTask) SetDestination(dst *bufinv.Buf) error {
 }
 
 func (t *CopyTask) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
-	err := t.task.MayChange(what)
+	err := t.pool.ctx.ctl.MayChange(&t.Task, what)
 	if err == nil {
 		err = b.Err()
 	}
@@ -183,8 +171,8 @@ func (t *CopyTask) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
 }
 
 func (t *CopyTask) succeed() {
-	t.task.End()
-	// Of use to nobody who kept their hands off the buffers meanwhile.
+	t.pool.ctx.ctl.End(&t.Task)
+	// It fails only if the program has changed the buffers meanwhile.
 	if err := t.dst.Produced(t.length); err != nil {
 		t.pool.failed(t, fmt.Errorf("dma: copy: its destination was changed in flight: %w", err))
 		return
@@ -193,6 +181,6 @@ func (t *CopyTask) succeed() {
 }
 
 func (t *CopyTask) fail(err error) {
-	t.task.End()
+	t.pool.ctx.ctl.End(&t.Task)
 	t.pool.failed(t, err)
 }

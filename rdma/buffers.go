@@ -93,8 +93,8 @@ func (r *request) checkRemote(side string, n int) error {
 	return nil
 }
 
-// inspect checks what the device or the peer would refuse.
-func (r *request) inspect() error {
+// checkLimits checks what the device or the peer would refuse.
+func (r *request) checkLimits() error {
 	if uint64(r.length) > uint64(r.ctx.set.caps.MaxMessage) {
 		return fmt.Errorf("%w: it would move %d bytes, %s moves %d in one task", ErrRange, r.length, r.ctx.dev.Name(), r.ctx.set.caps.MaxMessage)
 	}

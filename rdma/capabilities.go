@@ -50,7 +50,7 @@ func capabilitiesOf(attr *verbs.DeviceAttr) Capabilities {
 		MaxConnections: min(attr.MaxQP, connectionLimit),
 		MaxMessage:     attr.MaxMessage,
 		MaxSendSGE:     attr.MaxSGE,
-		MaxSends:       attr.MaxQPWR - helloDepth,
+		MaxSends:       attr.MaxQPWR,
 		MaxReadAtomic:  min(attr.MaxInitReadAtomic, attr.MaxQPReadAtomic),
 		Atomics:        attr.Atomics,
 	}
@@ -69,7 +69,7 @@ func (c *Capabilities) Supports(op Operation) bool {
 		return c.MaxReceives > 0
 	case op.atomic():
 		return c.Atomics && c.MaxReadAtomic > 0
-	case op.answered():
+	case op.returnsData():
 		return c.MaxReadAtomic > 0
 	}
 	return true

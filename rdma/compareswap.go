@@ -44,7 +44,7 @@ func (p *CompareSwapPool) Alloc(conn *Connection, dst, result *bufinv.Buf, compa
 	if err != nil {
 		return nil, err
 	}
-	t.wr.CompareAdd, t.wr.Swap = compare, swap
+	t.send.WR.CompareAdd, t.send.WR.Swap = compare, swap
 	return t, nil
 }
 
@@ -75,13 +75,13 @@ func (t *CompareSwapTask) SetDestination(dst *bufinv.Buf) error {
 func (t *CompareSwapTask) Original() uint64 { return t.old }
 
 // Values returns the value expected and the one to be stored.
-func (t *CompareSwapTask) Values() (compare, swap uint64) { return t.wr.CompareAdd, t.wr.Swap }
+func (t *CompareSwapTask) Values() (compare, swap uint64) { return t.send.WR.CompareAdd, t.send.WR.Swap }
 
 // SetValues sets the values of the next submission.
 func (t *CompareSwapTask) SetValues(compare, swap uint64) error {
-	if err := t.task.MayChange("values"); err != nil {
+	if err := t.ctx.ctl.MayChange(&t.Task, "values"); err != nil {
 		return err
 	}
-	t.wr.CompareAdd, t.wr.Swap = compare, swap
+	t.send.WR.CompareAdd, t.send.WR.Swap = compare, swap
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -23,8 +24,8 @@ const (
 	Exported   ConnectionState = iota // waits for Connect
 	Connecting                        // waits for the peer
 	Ready                             // at both ends
-	Failed                            // Err has the reason
-	Closed
+	Failed                            // Err has the reason; Close makes room for another
+	Closed                            // by Close, by Stop, or by the peer: then Err is ErrPeerClosed
 )
 
 var connectionStates = [...]string{"Exported", "Connecting", "Ready", "Failed", "Closed"}
@@ -37,91 +38,95 @@ func (s ConnectionState) String() string {
 	return "ConnectionState(" + strconv.Itoa(int(s)) + ")"
 }
 
-// Connection is one end of a reliable connection. It belongs to the goroutine
-// that drives the engine, and is never used for another connection again.
+// usable reports whether tasks run on the connection, or may come to.
+func (s ConnectionState) usable() bool { return s == Exported || s == Connecting || s == Ready }
+
+// Connection is one end of a reliable connection: a lane with a peer. It belongs to
+// the goroutine that drives the engine, and is never used for another connection
+// again.
 type Connection struct {
 	ctx      *Context
 	id       uint64
 	slot     int
-	qp       verbs.QP
-	qpn      uint32
+	lane     *lane.Lane
 	state    ConnectionState
 	err      error
-	judged   bool
 	userData any
 
 	local, peer endpoint
 	mtu         verbs.MTU
 	maxReads    int
-	shake       handshake
 
-	// Tasks from head on are in the order of submission; those before unposted
-	// are at the device.
-	head, tail, unposted *request
-	posted               int
-	dirty                bool
+	establishment establishment
+	control       control
+	awaited       bool // the context becomes Running when it is Ready
+	heard         bool // the peer was alive since the last keepalive
 
-	dead        bool // the queue pair could not be put in error
-	listed      bool // in ailing
-	lastReceive bool // it takes no more receives off the shared queue
-	grace       time.Time
+	deadline      time.Time // of what the connection waits for; zero: of nothing
+	deadlineIndex int       // in the context's heap
+
+	lastReceive bool      // it takes no more receives off the shared queue
+	grace       time.Time // until then the last receive is waited for
+	retiring    bool      // on the context's list of those to be destroyed
 }
 
-// lastReceiveGrace is how long a closed queue pair is kept for the event that
-// tells that it takes no more receives, which not every driver sends.
+// lastReceiveGrace is how long a closed queue pair is kept for the event which says
+// that it takes no more receives, which not every driver sends.
 const lastReceiveGrace = 100 * time.Millisecond
 
 // Export makes one end of a connection and its descriptor, in binary form
 // (descriptor.Armor makes it text), for the peer's Connect. A descriptor is for
-// one peer and one connection, and as secret as the memory that
-// Config.Permissions open.
+// one peer and one connection, and as secret as the memory that it opens.
 //
 // It is legal in Starting and Running. It fails with ErrFull while
 // MaxConnections exist; a place is free again when a connection that was closed
 // is reported Closed. While another goroutine drives the engine it fails with
 // pe.ErrBusy, and so do Connect and Close.
 func (c *Context) Export() (*Connection, []byte, error) {
-	if err := c.Owned("export a connection"); err != nil {
+	if err := c.ctl.Owned("export a connection"); err != nil {
 		return nil, nil, err
 	}
-	if err := c.Require("export a connection", pe.Starting, pe.Running); err != nil {
+	if err := c.ctl.Require("export a connection", pe.Starting, pe.Running); err != nil {
 		return nil, nil, err
 	}
 	if len(c.free) == 0 {
 		return nil, nil, fmt.Errorf("rdma: export a connection of context %q: %w: all %d are taken; close one, or raise Config.MaxConnections",
 			c.set.Name, ErrFull, c.set.MaxConnections)
 	}
-	conn := &Connection{ctx: c, slot: c.free[len(c.free)-1], id: c.serial}
+	conn := &Connection{ctx: c, slot: c.free[len(c.free)-1], id: c.serial, deadlineIndex: -1}
 	desc, err := conn.create()
 	if err != nil {
-		if conn.qp != nil {
-			err = errors.Join(err, conn.qp.Close())
+		if conn.lane != nil {
+			err = errors.Join(err, conn.lane.Close())
 		}
 		return nil, nil, fmt.Errorf("rdma: export a connection of context %q: %w", c.set.Name, err)
 	}
 	c.serial++
 	c.free = c.free[:len(c.free)-1]
 	c.slots[conn.slot] = conn
-	c.byQPN[conn.qpn] = conn
+	c.byQPN[conn.lane.Num()] = conn
+	conn.control.conn = conn
+	c.lanes.Add(&conn.control.send, &conn.control)
+	c.usable++
+	if c.State() == pe.Starting {
+		conn.awaited = true
+		c.awaited++
+	}
 	return conn, desc, nil
 }
 
 // create makes the queue pair, in the state Init, and the descriptor.
 func (conn *Connection) create() ([]byte, error) {
 	c, s := conn.ctx, conn.ctx.set
-	init := verbs.QPInit{
-		Type: verbs.RC, SendCQ: c.cq, RecvCQ: c.cq, SRQ: c.srq,
-		MaxSendWR: c.sendDepth + helloDepth, MaxSendSGE: s.MaxSendSGE, MaxInline: s.inline,
-	}
+	init := verbs.QPInit{Type: verbs.RC, SRQ: c.srq, MaxSendSGE: s.MaxSendSGE, MaxInline: s.inline, AdaptiveRetransmission: s.adaptive}
 	if c.srq == nil {
 		init.MaxRecvWR = 1
 	}
 	var err error
-	if conn.qp, err = s.PD.CreateQP(init); err != nil {
+	if conn.lane, err = c.lanes.Open(s.PD, init, c.sendDepth, (*laneOwner)(conn)); err != nil {
 		return nil, err
 	}
-	conn.qpn = conn.qp.Num()
-	if err := conn.initialize(); err != nil {
+	if err := conn.lane.Initialize(s.Port, s.access); err != nil {
 		return nil, err
 	}
 	var random [12]byte
@@ -134,38 +139,31 @@ func (conn *Connection) create() ([]byte, error) {
 		lid:       s.lid,
 		mtu:       s.MTU,
 		reads:     s.reads,
-		qpn:       conn.qpn,
+		qpn:       conn.lane.Num(),
 		psn:       binary.NativeEndian.Uint32(random[8:]) & 0xffffff,
 		nonce:     binary.NativeEndian.Uint64(random[:]) | 1,
-		helloAddr: c.hello.Addr() + 8*uint64(conn.slot),
-		helloKey:  c.helloKey,
+		readyAddr: c.readyWords.Addr() + 8*uint64(conn.slot),
+		readyKey:  c.readyKey,
 	}
-	conn.clearHello()
+	conn.establishment = newReadySignal(conn)
 	return conn.local.encode()
 }
 
-func (conn *Connection) initialize() error {
-	return conn.qp.Modify(verbs.QPAttr{
-		State: verbs.QPInitialized, Port: conn.ctx.set.Port, Access: conn.ctx.set.access,
-	}, verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccess)
-}
-
 // Connect takes the peer's descriptor, binary or armored, and begins to connect.
-// When both ends have done so, the connection becomes Ready: OnConnection is told,
-// and the context enters Running if it was waiting for this connection. It can be
-// its own peer.
+// When both ends have done so, the connection becomes Ready. It can be its own peer.
 //
 // It is legal once, in the state Exported. Its errors match those of package
 // descriptor, ErrMismatch where the two ends cannot talk to each other, and
 // ErrNotReady in other states; after an error it may be tried again.
 func (conn *Connection) Connect(desc []byte) error {
-	if err := conn.ctx.Owned("connect"); err != nil {
+	c := conn.ctx
+	if err := c.ctl.Owned("connect"); err != nil {
 		return err
 	}
 	if conn.state != Exported {
 		return fmt.Errorf("rdma: connect %v: %w: it is %v, and can be connected only when Exported", conn, ErrNotReady, conn.state)
 	}
-	if err := conn.ctx.Require("connect", pe.Starting, pe.Running); err != nil {
+	if err := c.ctl.Require("connect", pe.Starting, pe.Running); err != nil {
 		return err
 	}
 	peer, err := decodeEndpoint(desc)
@@ -177,11 +175,16 @@ func (conn *Connection) Connect(desc []byte) error {
 	}
 	conn.peer = peer
 	conn.mtu = min(conn.local.mtu, peer.mtu)
-	conn.maxReads = min(peer.reads, conn.ctx.set.caps.MaxReadAtomic)
-	if err := conn.beginHandshake(); err != nil {
+	conn.maxReads = min(peer.reads, c.set.caps.MaxReadAtomic)
+	if err := conn.bringUp(); err != nil {
+		if again := conn.reset(); again != nil {
+			conn.fail(conn.deviceError(again))
+		}
 		conn.peer = endpoint{}
 		return fmt.Errorf("rdma: connect %v: %w", conn, err)
 	}
+	conn.enter(Connecting, nil)
+	conn.establishment.begin()
 	return nil
 }
 
@@ -200,136 +203,196 @@ func (conn *Connection) match(peer *endpoint) error {
 	return nil
 }
 
-// up takes the queue pair from Init to Ready to Send.
-func (conn *Connection) up() error {
+// bringUp takes the queue pair from Init to Ready to Send.
+func (conn *Connection) bringUp() error {
 	s := conn.ctx.set
-	access := s.access
-	if conn.shake.role == passive {
-		access |= verbs.AccessRemoteWrite
-	}
-	err := conn.qp.Modify(verbs.QPAttr{
-		State:  verbs.QPReadyToReceive,
-		Access: access,
+	return conn.lane.Connect(verbs.QPAttr{
 		Address: verbs.AddressAttr{
 			DGID: conn.peer.gid, SGIDIndex: s.gid.Index, Port: s.Port, SL: s.SL, HopLimit: s.HopLimit,
 			TrafficClass: s.TrafficClass, DLID: conn.peer.lid, UDPPort: conn.peer.udpPort,
 		},
-		PathMTU: conn.mtu, DestQPN: conn.peer.qpn, RQPSN: conn.peer.psn,
-		MaxDestReadAtomic: s.reads, MinRNRTimer: s.rnrTimer,
-	}, verbs.QPAttrState|verbs.QPAttrAccess|verbs.QPAttrAddress|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|
-		verbs.QPAttrRQPSN|verbs.QPAttrMaxDestReadAtomic|verbs.QPAttrMinRNRTimer)
-	if err != nil {
-		return err
-	}
-	return conn.qp.Modify(verbs.QPAttr{
-		State: verbs.QPReadyToSend, Timeout: s.timeout, RetryCount: s.retries, RNRRetry: s.rnrRetry,
-		SQPSN: conn.local.psn, MaxInitReadAtomic: conn.maxReads,
-	}, verbs.QPAttrState|verbs.QPAttrTimeout|verbs.QPAttrRetryCount|verbs.QPAttrRNRRetry|
-		verbs.QPAttrSQPSN|verbs.QPAttrMaxInitReadAtomic)
+		PathMTU: conn.mtu, DestQPN: conn.peer.qpn, RQPSN: conn.peer.psn, SQPSN: conn.local.psn,
+		MaxDestReadAtomic: s.reads, MaxInitReadAtomic: conn.maxReads, MinRNRTimer: s.rnrTimer,
+		Timeout: s.timeout, RetryCount: s.retries, RNRRetry: s.rnrRetry,
+	})
 }
 
 // reset takes the queue pair back to Init, from any state.
 func (conn *Connection) reset() error {
-	if err := conn.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState); err != nil {
+	conn.lastReceive = false
+	conn.control.send.Renew()
+	conn.control.purpose = controlIdle
+	if err := conn.lane.Reset(); err != nil {
 		return err
 	}
-	conn.lastReceive = false
-	return conn.initialize()
+	return conn.lane.Initialize(conn.ctx.set.Port, conn.ctx.set.access)
 }
 
-// Close ends the connection, in any state. Its tasks in flight come back through
-// their error callbacks, flushed, inside Progress. When the device has let go of
-// everything, OnConnection reports Closed and the place is free for another. The
-// peer is not told: its next task fails. Closing again does nothing.
+// enter changes the state, and draws the consequences for the context. A connection
+// that was closed is reported when nothing is left of it at the device.
+func (conn *Connection) enter(state ConnectionState, err error) {
+	c, usable := conn.ctx, conn.state.usable()
+	conn.state = state
+	if err != nil {
+		conn.err = err
+	}
+	if conn.awaited && state != Connecting {
+		conn.awaited = false
+		c.awaited--
+	}
+	if state != Closed {
+		c.report(conn, state, err)
+	}
+	if usable && !state.usable() {
+		c.setDeadline(conn, time.Time{})
+		c.usable--
+		if c.set.EndWithLastConnection && c.usable == 0 && state == Failed {
+			c.ctl.Fail(fmt.Errorf("rdma: the last connection of context %q has failed: %w", c.set.Name, err))
+		}
+	}
+	c.poke()
+}
+
+// ready ends the establishment well.
+func (conn *Connection) ready() {
+	conn.heard = true
+	conn.enter(Ready, nil)
+	conn.startKeepalive(time.Now())
+}
+
+// Close ends the connection, in any state, and tells the peer. Tasks that the device
+// has may still complete, for as long as Config.CloseTimeout; all others come back
+// through their error callbacks, flushed, inside Progress. When the device has let
+// go of everything, OnConnection reports Closed and the place is free for another.
+// Closing again does nothing.
 func (conn *Connection) Close() error {
-	if err := conn.ctx.Owned("close a connection"); err != nil {
+	if err := conn.ctx.ctl.Owned("close a connection"); err != nil {
 		return err
 	}
-	if conn.state == Closed {
-		return nil
-	}
-	if conn.state == Exported {
-		conn.lastReceive = true // it never took any
-	}
-	conn.ctx.leaveHandshake(conn)
-	failed := conn.state == Failed
-	conn.state = Closed
-	conn.grace = time.Now().Add(lastReceiveGrace)
-	if failed {
-		conn.ail()
-	} else {
-		conn.shut()
-	}
+	conn.close()
 	return nil
 }
 
-// fail marks the connection as failed.
-func (conn *Connection) fail(err error) {
-	if conn.state == Failed || conn.state == Closed {
+func (conn *Connection) close() {
+	was := conn.state
+	if was == Closed {
 		return
 	}
-	conn.ctx.leaveHandshake(conn)
-	conn.state, conn.err = Failed, err
+	if was == Exported {
+		conn.lastReceive = true // it never took any
+	}
+	conn.enter(Closed, nil)
+	switch {
+	case was == Failed:
+		conn.retire()
+	case was != Ready || !conn.sayGoodbye():
+		conn.shut()
+	}
+}
+
+// peerClosed ends a connection that the peer has closed.
+func (conn *Connection) peerClosed() {
+	if !conn.state.usable() {
+		return
+	}
+	conn.enter(Closed, fmt.Errorf("rdma: %v: %w", conn, ErrPeerClosed))
 	conn.shut()
-	conn.ctx.report(conn, Failed, err)
+}
+
+// fail ends a connection for a reason. Where the peer has said goodbye, that is the
+// reason.
+func (conn *Connection) fail(err error) {
+	if !conn.state.usable() {
+		return
+	}
+	if conn.state != Exported && conn.establishment.goodbyeArrived() {
+		conn.peerClosed()
+		return
+	}
+	conn.enter(Failed, err)
+	conn.shut()
+}
+
+func (conn *Connection) deviceError(err error) error {
+	return fmt.Errorf("rdma: %v: %w: %w", conn, ErrDevice, err)
 }
 
 // shut puts the queue pair in error, so that what is posted comes back.
 func (conn *Connection) shut() {
-	if err := conn.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState); err != nil {
-		conn.dead = true
+	conn.ctx.setDeadline(conn, time.Time{})
+	if err := conn.lane.Shut(); err != nil {
 		conn.ctx.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("putting the queue pair in error")
-	}
-	conn.ail()
-}
-
-func (conn *Connection) ail() {
-	if !conn.listed {
-		conn.listed = true
-		conn.ctx.ailing = append(conn.ctx.ailing, conn)
 	}
 	conn.ctx.poke()
 }
 
-// tend looks after connections that failed or were closed: it flushes what was
-// never posted, after what was, and destroys closed ones that nothing is left of.
-func (c *Context) tend() int {
-	n := 0
-	list := c.ailing
-	c.ailing = nil // callbacks may add to it
-	for _, conn := range list {
-		switch {
-		case conn.dead:
-			n += conn.destroy()
-		case conn.posted > 0:
-			c.ailing = append(c.ailing, conn)
-		case conn.state != Closed:
-			conn.listed = false
-			n += conn.flushRest()
-		case conn.lingers():
-			c.ailing = append(c.ailing, conn)
-			n += conn.flushRest()
-		default:
-			n += conn.destroy()
-		}
+// failedTask draws the consequence of a request's failure.
+func (conn *Connection) failedTask(status verbs.Status, err error) {
+	if conn.state != Ready && conn.state != Connecting {
+		return
+	}
+	if status != verbs.StatusFlushed {
+		conn.fail(err)
+		return
+	}
+	// Flushed, and not by this end: the reason comes as an event.
+	conn.ctx.handleEvents()
+	conn.fail(fmt.Errorf("rdma: %v: %w: its queue pair is in error", conn, ErrDevice))
+}
+
+// laneOwner is the side of a Connection that its lane sees.
+type laneOwner Connection
+
+// PostFailed implements lane.Owner.
+func (o *laneOwner) PostFailed(err error) {
+	conn := (*Connection)(o)
+	conn.fail(fmt.Errorf("rdma: %v: %w: posting: %w", conn, ErrDevice, err))
+	conn.shut() // also if it is saying goodbye
+}
+
+// drained goes on where the device has given back everything of the connection.
+func (conn *Connection) drained() int {
+	n := conn.lane.Flush()
+	if conn.state == Closed {
+		conn.retire()
 	}
 	return n
+}
+
+// retire has the connection destroyed when its completions have been handled.
+func (conn *Connection) retire() {
+	c := conn.ctx
+	if conn.retiring {
+		return
+	}
+	conn.retiring = true
+	c.retiring = append(c.retiring, conn)
+	if c.phase == phaseUp && c.srq != nil && !conn.lastReceive {
+		conn.grace = time.Now().Add(lastReceiveGrace)
+		c.setDeadline(conn, conn.grace)
+	}
+	c.poke()
 }
 
 // lingers reports whether completions of receives may still be on their way.
 func (conn *Connection) lingers() bool {
 	c := conn.ctx
-	return !c.drained || c.phase == phaseUp && c.srq != nil && !conn.lastReceive && time.Now().Before(conn.grace)
+	return !c.lanes.Empty() || conn.lane.Posted() > 0 ||
+		c.phase == phaseUp && c.srq != nil && !conn.lastReceive && time.Now().Before(conn.grace)
 }
 
-// flushRest completes as flushed everything that the device does not have, or
-// will not give back.
-func (conn *Connection) flushRest() int {
+// destroyRetired destroys closed connections that nothing is left of, and returns
+// how many.
+func (c *Context) destroyRetired() int {
 	n := 0
-	for conn.head != nil {
-		r := conn.pop()
-		n++
-		r.fail(verbs.StatusFlushed, 0)
+	list := c.retiring
+	c.retiring = nil // callbacks may add to it
+	for _, conn := range list {
+		if conn.lingers() {
+			c.retiring = append(c.retiring, conn)
+			continue
+		}
+		n += conn.destroy()
 	}
 	return n
 }
@@ -337,18 +400,29 @@ func (conn *Connection) flushRest() int {
 // destroy closes the queue pair and frees the place.
 func (conn *Connection) destroy() int {
 	c := conn.ctx
-	if err := conn.qp.Close(); err != nil {
+	if err := conn.lane.Close(); err != nil {
 		c.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("closing the queue pair")
 	}
-	conn.state = Closed
-	delete(c.byQPN, conn.qpn)
+	n := 1 + conn.lane.Flush()
+	c.setDeadline(conn, time.Time{})
+	conn.establishment.release()
+	conn.control.send.Renew()
+	c.lanes.Remove(&conn.control.send)
+	delete(c.byQPN, conn.lane.Num())
 	if c.last == conn {
 		c.last = nil
 	}
 	c.slots[conn.slot] = nil
 	c.free = append(c.free, conn.slot)
-	c.report(conn, Closed, nil)
-	return 1 + conn.flushRest()
+	var reason error
+	if errors.Is(conn.err, ErrPeerClosed) {
+		reason = conn.err
+	}
+	c.report(conn, Closed, reason)
+	if c.set.EndWithLastConnection && c.usable == 0 && c.phase == phaseUp {
+		c.endsWithLast = true
+	}
+	return n
 }
 
 // ID numbers the connections of a context, from 0 on, for good.
@@ -360,7 +434,8 @@ func (conn *Connection) Context() *Context { return conn.ctx }
 // State is the present state.
 func (conn *Connection) State() ConnectionState { return conn.state }
 
-// Err is why the connection failed, or nil.
+// Err is why the connection ended: what it failed of, ErrPeerClosed where the peer
+// closed it, nil otherwise.
 func (conn *Connection) Err() error { return conn.err }
 
 // UserData returns what SetUserData stored last.
@@ -370,7 +445,7 @@ func (conn *Connection) UserData() any { return conn.userData }
 func (conn *Connection) SetUserData(v any) { conn.userData = v }
 
 // QPN is the number of the connection's queue pair.
-func (conn *Connection) QPN() uint32 { return conn.qpn }
+func (conn *Connection) QPN() uint32 { return conn.lane.Num() }
 
 // PeerQPN is the number of the peer's queue pair; zero before Connect.
 func (conn *Connection) PeerQPN() uint32 { return conn.peer.qpn }
@@ -398,7 +473,7 @@ func (conn *Connection) MaxReadAtomic() int { return conn.maxReads }
 
 // String names the connection, its queue pairs and its peer.
 func (conn *Connection) String() string {
-	s := fmt.Sprintf("connection %d of context %q (queue pair %#x", conn.id, conn.ctx.set.Name, conn.qpn)
+	s := fmt.Sprintf("connection %d of context %q (queue pair %#x", conn.id, conn.ctx.set.Name, conn.lane.Num())
 	if conn.peer.qpn != 0 {
 		s += fmt.Sprintf(" to %v queue pair %#x", conn.peer.gid.Addr(), conn.peer.qpn)
 	}

@@ -2,10 +2,8 @@ package rdma
 
 import (
 	"fmt"
-	"sync"
-	"sync/atomic"
-	"time"
 
+	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -15,73 +13,53 @@ import (
 // driven by an engine (package pe).
 type Context struct {
 	*pe.Core
+	ctl *pe.Control
 	dev verbs.Device
 	set *settings
 
 	onConnection func(*Connection, ConnectionState, error)
 
-	requests []*request // by the ID of their work requests
+	requests int // tasks for send queues, in all pools
 	receives []*ReceiveTask
 	words    int // 8-byte words that atomics and sync events need
+	lanes    lane.Group
 
-	// What follows exists from Start to Idle.
-	cq        verbs.CQ
-	srq       verbs.SRQ // nil without receives
-	sendDepth int       // of each connection
-	recvDepth int
-	scratch   *mmap.Map // hellos to be sent, by slot; then words of tasks
-	scratchSG verbs.SGE
-	hello     *mmap.Map // hellos received, by slot
-	helloKey  uint32
-	unsub     func()
+	// What follows is of one run, from Start to Idle.
+	cq          verbs.CQ
+	srq         verbs.SRQ // nil without receives
+	sendDepth   int       // of each connection
+	recvDepth   int
+	scratch     *mmap.Map // words that control requests write, by slot; then words of tasks
+	scratchSG   verbs.SGE
+	readyWords  *mmap.Map // words that peers write their ready signals to, by slot
+	readyKey    uint32
+	unsubscribe func()
 
-	slots      []*Connection // nil: free
-	free       []int         // slots
-	byQPN      map[uint32]*Connection
-	last       *Connection // found last in byQPN
-	serial     uint64
-	dirty      []*Connection // with tasks to be posted
-	connecting []*Connection
-	ailing     []*Connection // failed or closed, with something left to be done
-	reports    []report
-	changed    bool // a connection came to an end or got ready: look at the state
-	tick       *time.Timer
+	slots   []*Connection // nil: free
+	free    []int         // slots
+	byQPN   map[uint32]*Connection
+	last    *Connection // found last in byQPN
+	serial  uint64
+	awaited int // connections that keep the context in Starting
+	usable  int // connections that are Exported, Connecting or Ready
+
+	retiring  []*Connection // closed, to be destroyed
+	reports   []report
+	deadlines deadlines
+	events    lane.Events
+	written   writtenWords
 
 	recvHead   *ReceiveTask // submitted and not posted
 	recvTail   *ReceiveTask
 	recvPosted int
+	recvWRs    [lane.PostBatch]verbs.RecvWR
 
-	wcs     [pollBatch]verbs.WC
-	wcNext  int
-	wcCount int
-	drained bool // the last look into the completion queue found it empty
-	sendWRs [postBatch]verbs.SendWR
-	recvWRs [postBatch]verbs.RecvWR
-
-	alerts   alerts
-	inside   bool // Progress is running
-	phase    phase
-	flushing int  // receives flushed so far
-	broken   bool // the completion queue gives nothing any more
+	startingReported bool // the program knows that the context is Starting
+	endsWithLast     bool // the last connection has been closed, and Config says to end
+	inside           bool // Progress is running
+	phase            phase
+	flushed          int // receives flushed so far
 }
-
-const (
-	pollBatch = 32
-	// postBatch is as many small messages as fit into one train of packets.
-	postBatch = 64
-	// pollBudget bounds the completions of one Progress.
-	pollBudget = 4 * pollBatch
-)
-
-// alerts takes asynchronous events from the device's goroutine to the engine's.
-type alerts struct {
-	raised atomic.Bool
-	mu     sync.Mutex
-	list   []verbs.Event
-	lost   bool // there were more than fit
-}
-
-const maxAlerts = 1024
 
 type report struct {
 	conn  *Connection
@@ -101,7 +79,14 @@ func New(dev verbs.Device, cfg Config) (*Context, error) {
 		return nil, fmt.Errorf("rdma: make a context: %w", err)
 	}
 	c := &Context{dev: dev, set: set}
-	c.Core = pe.NewCore(set.Name, backend{c})
+	c.Core, c.ctl = pe.NewCore(set.Name, backend{c})
+	c.written.wake = c.ctl.Wake
+	c.Watch(func(_, next pe.State) {
+		if next == pe.Starting {
+			c.startingReported = true
+			c.poke()
+		}
+	})
 	return c, nil
 }
 
@@ -131,7 +116,8 @@ func (c *Context) Config() Config {
 func (c *Context) depths() (send, recv int) {
 	send, recv = c.set.SendQueueSize, c.set.RecvQueueSize
 	if send == 0 {
-		send = min(len(c.requests), c.set.caps.MaxSends)
+		// One place at least, for the requests that connections make for themselves.
+		send = min(max(c.requests, 1), defaultSendQueue, c.set.caps.MaxSends)
 	}
 	if recv == 0 {
 		recv = min(len(c.receives), c.set.caps.MaxReceives)
@@ -152,27 +138,28 @@ func (c *Context) Connections() []*Connection {
 	return list
 }
 
-// OnConnection sets the function that is told when a connection becomes Ready,
-// Failed (with the reason) or Closed (with nothing left of it at the device). It
-// runs inside Progress, never inside another callback, and replaces the previous
-// one; nil sets none.
+// OnConnection sets the function that is told of connections: when one becomes
+// Connecting, Ready, Failed (with the reason), or Closed, with nothing left of it at
+// the device (with ErrPeerClosed if it was the peer that closed it). It runs on the
+// engine's goroutine, inside Progress, never inside another callback, and replaces
+// the previous one; nil sets none. In it the connection may be closed, and another
+// exported.
 func (c *Context) OnConnection(f func(conn *Connection, state ConnectionState, err error)) {
 	c.onConnection = f
 }
 
 // connectionOf finds the connection of a queue pair.
 func (c *Context) connectionOf(qpn uint32) *Connection {
-	if c.last == nil || c.last.qpn != qpn {
+	if c.last == nil || c.last.lane.Num() != qpn {
 		c.last = c.byQPN[qpn]
 	}
 	return c.last
 }
 
 func (c *Context) report(conn *Connection, state ConnectionState, err error) {
-	c.changed = true
 	c.reports = append(c.reports, report{conn, state, err})
 	switch log := c.set.Log.With().Str("context", c.set.Name).Stringer("connection", conn).Logger(); {
-	case err != nil:
+	case state == Failed:
 		log.Warn().Err(err).Msg("connection failed")
 	default:
 		log.Debug().Stringer("state", state).Msg("connection changed")
@@ -183,6 +170,6 @@ func (c *Context) report(conn *Connection, state ConnectionState, err error) {
 // poke has the engine call Progress, unless it is just doing so.
 func (c *Context) poke() {
 	if !c.inside {
-		c.Wake()
+		c.ctl.Wake()
 	}
 }

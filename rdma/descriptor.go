@@ -21,9 +21,9 @@ type endpoint struct {
 	reads     int       // reads and atomics accepted at a time, 1 byte
 	qpn       uint32
 	psn       uint32 // of the first packet it sends
-	nonce     uint64 // random: tells descriptors apart, and is the hello
-	helloAddr uint64 // the 8 bytes of its memory that the hello is written to
-	helloKey  uint32
+	nonce     uint64 // random: no two descriptors have the same; it is the ready signal
+	readyAddr uint64 // the 8 bytes of its memory that the ready signal is written to
+	readyKey  uint32
 }
 
 const roceUDPPort = 4791
@@ -40,8 +40,8 @@ func (e *endpoint) encode() ([]byte, error) {
 	w.Uint32(e.qpn)
 	w.Uint32(e.psn)
 	w.Uint64(e.nonce)
-	w.Uint64(e.helloAddr)
-	w.Uint32(e.helloKey)
+	w.Uint64(e.readyAddr)
+	w.Uint32(e.readyKey)
 	return w.Encode(descriptor.Connection)
 }
 
@@ -62,19 +62,19 @@ func decodeEndpoint(desc []byte) (endpoint, error) {
 	e.qpn = r.Uint32()
 	e.psn = r.Uint32()
 	e.nonce = r.Uint64()
-	e.helloAddr = r.Uint64()
-	e.helloKey = r.Uint32()
+	e.readyAddr = r.Uint64()
+	e.readyKey = r.Uint32()
 	if err := r.Done(); err != nil {
 		return endpoint{}, err
 	}
-	if field, value := e.nonsense(); field != "" {
+	if field, value := e.invalidField(); field != "" {
 		return endpoint{}, fmt.Errorf("%w: its %s is %v; export it again", descriptor.ErrFormat, field, value)
 	}
 	return e, nil
 }
 
-// nonsense names the first field that no exporter would have written so.
-func (e *endpoint) nonsense() (field string, value any) {
+// invalidField names the first field that no exporter would have written so.
+func (e *endpoint) invalidField() (field string, value any) {
 	const max24 = 1<<24 - 1
 	switch {
 	case e.transport != verbs.RC:
@@ -93,8 +93,8 @@ func (e *endpoint) nonsense() (field string, value any) {
 		return "packet sequence number", e.psn
 	case e.nonce == 0:
 		return "nonce", e.nonce
-	case e.helloAddr == 0 || e.helloAddr%8 != 0:
-		return "hello address", e.helloAddr
+	case e.readyAddr == 0 || e.readyAddr%8 != 0:
+		return "address of the ready signal", e.readyAddr
 	}
 	return "", nil
 }

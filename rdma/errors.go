@@ -22,6 +22,7 @@ var (
 	ErrNotReady     = errors.New("connection not ready")
 	ErrMismatch     = errors.New("ends do not fit together")
 	ErrTimeout      = errors.New("connecting took too long")
+	ErrPeerClosed   = errors.New("closed by the peer")
 	ErrPeerRefused  = errors.New("request of the peer refused")
 	ErrDevice       = errors.New("device failed")
 

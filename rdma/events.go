@@ -6,40 +6,27 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// alert takes an event on the device's goroutine.
-func (c *Context) alert(ev verbs.Event) {
-	a := &c.alerts
-	a.mu.Lock()
-	if len(a.list) < maxAlerts {
-		a.list = append(a.list, ev)
-	} else {
-		a.lost = true
-	}
-	a.mu.Unlock()
-	a.raised.Store(true)
-	c.Wake()
+// event takes an event on the device's goroutine.
+func (c *Context) event(ev verbs.Event) {
+	c.events.Add(ev)
+	c.ctl.Wake()
 }
 
-// handleAlerts deals with the events so far and returns how many concerned the
+// handleEvents deals with the events so far and returns how many concerned the
 // context.
-func (c *Context) handleAlerts() int {
-	a := &c.alerts
-	a.raised.Store(false)
-	a.mu.Lock()
-	list, lost := a.list, a.lost
-	a.list, a.lost = nil, false
-	a.mu.Unlock()
+func (c *Context) handleEvents() int {
+	list, lost := c.events.Take()
 	n := 0
 	for _, ev := range list {
-		n += c.handleAlert(ev)
+		n += c.handleEvent(ev)
 	}
 	if lost {
-		n += c.inspect()
+		n += c.queryAll()
 	}
 	return n
 }
 
-func (c *Context) handleAlert(ev verbs.Event) int {
+func (c *Context) handleEvent(ev verbs.Event) int {
 	switch ev.Type {
 	case verbs.EventQPFatal, verbs.EventQPRequestError, verbs.EventQPAccessError, verbs.EventQPLastWQEReached:
 		conn := c.byQPN[ev.QPN]
@@ -82,17 +69,17 @@ func (c *Context) failWith(err error) {
 			conn.fail(err)
 		}
 	}
-	c.Fail(err)
+	c.ctl.Fail(err)
 }
 
-// inspect asks every queue pair for its state, where events were lost.
-func (c *Context) inspect() int {
+// queryAll asks every queue pair for its state, where events were lost.
+func (c *Context) queryAll() int {
 	n := 0
 	for _, conn := range c.slots {
 		if conn == nil || conn.state != Ready && conn.state != Connecting {
 			continue
 		}
-		if attr, err := conn.qp.Query(); err == nil && attr.State == verbs.QPError {
+		if attr, err := conn.lane.QP().Query(); err == nil && attr.State == verbs.QPError {
 			conn.fail(fmt.Errorf("rdma: %v: %w: its queue pair is in error", conn, ErrDevice))
 			n++
 		}

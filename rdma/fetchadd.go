@@ -43,7 +43,7 @@ func (p *FetchAddPool) Alloc(conn *Connection, dst, result *bufinv.Buf, add uint
 	if err != nil {
 		return nil, err
 	}
-	t.wr.CompareAdd = add
+	t.send.WR.CompareAdd = add
 	return t, nil
 }
 
@@ -72,13 +72,13 @@ func (t *FetchAddTask) SetDestination(dst *bufinv.Buf) error {
 func (t *FetchAddTask) Original() uint64 { return t.old }
 
 // Value is the value to be added.
-func (t *FetchAddTask) Value() uint64 { return t.wr.CompareAdd }
+func (t *FetchAddTask) Value() uint64 { return t.send.WR.CompareAdd }
 
 // SetValue sets the value that the next submission adds.
 func (t *FetchAddTask) SetValue(add uint64) error {
-	if err := t.task.MayChange("value"); err != nil {
+	if err := t.ctx.ctl.MayChange(&t.Task, "value"); err != nil {
 		return err
 	}
-	t.wr.CompareAdd = add
+	t.send.WR.CompareAdd = add
 	return nil
 }

@@ -63,6 +63,6 @@ func (o Operation) onEvent() bool { return o >= OpSyncEventGet && o <= OpSyncEve
 // onWord reports whether what is moved is a word of the scratch memory.
 func (o Operation) onWord() bool { return o.atomic() || o.onEvent() }
 
-// answered reports whether the peer answers with data, which the device limits
-// by reads and atomics outstanding.
-func (o Operation) answered() bool { return o == OpRead || o == OpSyncEventGet || o.atomic() }
+// returnsData reports whether the peer returns data, which the device limits by
+// reads and atomics outstanding.
+func (o Operation) returnsData() bool { return o == OpRead || o == OpSyncEventGet || o.atomic() }

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -35,7 +36,7 @@ type ReceivePool struct{ pool[ReceiveTask] }
 // ReceiveTask waits for one message, from whichever connection it comes. Messages
 // take receives in the order in which they were submitted.
 type ReceiveTask struct {
-	task   pe.Task
+	pe.Task
 	ctx    *Context
 	pool   *ReceivePool
 	next   *ReceiveTask
@@ -57,10 +58,10 @@ type ReceiveTask struct {
 func (c *Context) ReceivePool(n int, done func(*ReceiveTask), failed func(*ReceiveTask, error)) (*ReceivePool, error) {
 	p := &ReceivePool{}
 	err := makePool(c, &p.pool, OpReceive, n, done, failed,
-		func(t *ReceiveTask) *pe.Task { return &t.task },
+		func(t *ReceiveTask) *pe.Task { return &t.Task },
 		func(t *ReceiveTask) {
 			t.ctx, t.pool = c, p
-			t.wr.ID = idReceive | uint64(len(c.receives))
+			t.wr.ID = lane.ReceiveID | uint64(len(c.receives))
 			t.sgl = make([]verbs.SGE, 0, c.set.MaxRecvSGE)
 			c.receives = append(c.receives, t)
 		})
@@ -111,11 +112,11 @@ func (t *ReceiveTask) SubmitWith(flags pe.SubmitFlags) error { return t.submit(f
 func (t *ReceiveTask) TrySubmit() error { return t.submit(0, true) }
 
 func (t *ReceiveTask) submit(flags pe.SubmitFlags, thorough bool) error {
-	if err := t.task.Begin(operations[OpReceive].submit); err != nil {
+	if err := t.ctx.ctl.Begin(&t.Task, operations[OpReceive].submit); err != nil {
 		return err
 	}
 	if err := t.prepare(thorough); err != nil {
-		t.task.Abort()
+		t.ctx.ctl.End(&t.Task)
 		return fmt.Errorf("rdma: submit a receive: %w", err)
 	}
 	t.ctx.pushReceive(t)
@@ -129,7 +130,7 @@ func (t *ReceiveTask) submit(flags pe.SubmitFlags, thorough bool) error {
 
 func (t *ReceiveTask) prepare(thorough bool) error {
 	if thorough {
-		if err := t.inspect(); err != nil {
+		if err := t.checkRoom(); err != nil {
 			return err
 		}
 	}
@@ -138,7 +139,7 @@ func (t *ReceiveTask) prepare(thorough bool) error {
 	return err
 }
 
-func (t *ReceiveTask) inspect() error {
+func (t *ReceiveTask) checkRoom() error {
 	if t.dst.Err() == nil && t.dst != nil && t.dst.ListRoom() == 0 {
 		return fmt.Errorf("%w: its destination is full; ResetData empties it", ErrRange)
 	}
@@ -147,7 +148,7 @@ func (t *ReceiveTask) inspect() error {
 
 // arrived ends a receive that took a message.
 func (t *ReceiveTask) arrived(wc *verbs.WC) {
-	t.task.End()
+	t.ctx.ctl.End(&t.Task)
 	t.length, t.imm = int(wc.Bytes), wc.Imm
 	switch {
 	case wc.Opcode == verbs.WCRecvWriteImm:
@@ -169,14 +170,14 @@ func (t *ReceiveTask) arrived(wc *verbs.WC) {
 }
 
 func (t *ReceiveTask) fail(err error) {
-	t.task.End()
+	t.ctx.ctl.End(&t.Task)
 	t.pool.failed(t, err)
 }
 
 // flush ends a receive that is in flight when its queue is gone, and returns how
 // many that were.
 func (t *ReceiveTask) flush() int {
-	if !t.task.InFlight() {
+	if !t.InFlight() {
 		return 0
 	}
 	t.posted, t.next, t.conn = false, nil, nil
@@ -196,18 +197,6 @@ func (t *ReceiveTask) Free() error {
 	return dst.Free()
 }
 
-// Engine is the engine that drives the task's context, or nil.
-func (t *ReceiveTask) Engine() *pe.Engine { return t.task.Engine() }
-
-// InFlight reports whether the task is submitted and not completed.
-func (t *ReceiveTask) InFlight() bool { return t.task.InFlight() }
-
-// UserData returns what SetUserData stored since the task was allocated.
-func (t *ReceiveTask) UserData() any { return t.task.UserData() }
-
-// SetUserData stores a value of the user's with the task, until it is freed.
-func (t *ReceiveTask) SetUserData(v any) { t.task.SetUserData(v) }
-
 // Operation is OpReceive.
 func (t *ReceiveTask) Operation() Operation { return OpReceive }
 
@@ -217,7 +206,7 @@ func (t *ReceiveTask) Destination() *bufinv.Buf { return t.dst }
 // SetDestination exchanges the buffer. It takes over the caller's reference to
 // the new one, in any case, and drops the one to the old.
 func (t *ReceiveTask) SetDestination(dst *bufinv.Buf) error {
-	err := t.task.MayChange("destination")
+	err := t.ctx.ctl.MayChange(&t.Task, "destination")
 	if err == nil {
 		err = dst.Err()
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/syncevent"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -12,14 +13,12 @@ import (
 // request is what all tasks have in common that go to the send queue of a
 // connection.
 type request struct {
-	task   pe.Task
+	pe.Task
 	ctx    *Context
 	conn   *Connection
-	next   *request
+	send   lane.Request
 	kind   finisher // the task itself
 	op     Operation
-	posted bool
-	quiet  bool // OptimizeReports
 	local  *bufinv.Buf
 	remote *bufinv.Buf
 	length int // bytes that this submission moves
@@ -27,7 +26,6 @@ type request struct {
 	word   int    // in the scratch memory, for what an atomic or sync event moves
 	value  uint64 // to be set, or got
 	old    uint64
-	wr     verbs.SendWR
 	sgl    []verbs.SGE // as long as a list may be
 }
 
@@ -37,12 +35,11 @@ type finisher interface {
 	failed(error)
 }
 
-// enlist makes a request known to its context. It is called once, when the pool
+// register makes a request known to its context. It is called once, when the pool
 // is made.
-func (r *request) enlist(c *Context, op Operation, kind finisher) {
+func (r *request) register(c *Context, op Operation, kind finisher) {
 	r.ctx, r.op, r.kind = c, op, kind
-	r.wr.ID = uint64(len(c.requests))
-	r.wr.Op = operations[op].verb
+	r.send.WR.Op = operations[op].verb
 	if op.onWord() {
 		r.word = c.words
 		c.words++
@@ -50,7 +47,25 @@ func (r *request) enlist(c *Context, op Operation, kind finisher) {
 	} else {
 		r.sgl = make([]verbs.SGE, 0, c.set.MaxSendSGE)
 	}
-	c.requests = append(c.requests, r)
+	c.lanes.Add(&r.send, (*completer)(r))
+	c.requests++
+}
+
+// completer is the side of a request that its lane sees.
+type completer request
+
+// Completed implements lane.Completer.
+func (c *completer) Completed(status verbs.Status, vendor uint32) {
+	r := (*request)(c)
+	if status == verbs.StatusSuccess {
+		r.conn.heard = true
+		r.succeed()
+		return
+	}
+	err := &TaskError{Op: r.op, Status: status, Connection: r.conn, VendorError: vendor}
+	r.conn.failedTask(status, err)
+	r.ctx.ctl.End(&r.Task)
+	r.kind.failed(err)
 }
 
 // Submit gives the task to the device, together with what was held back before
@@ -71,18 +86,6 @@ func (r *request) SubmitWith(flags pe.SubmitFlags) error { return r.submit(flags
 // limits of the device.
 func (r *request) TrySubmit() error { return r.submit(0, true) }
 
-// Engine is the engine that drives the task's context, or nil.
-func (r *request) Engine() *pe.Engine { return r.task.Engine() }
-
-// InFlight reports whether the task is submitted and not completed.
-func (r *request) InFlight() bool { return r.task.InFlight() }
-
-// UserData returns what SetUserData stored since the task was allocated.
-func (r *request) UserData() any { return r.task.UserData() }
-
-// SetUserData stores a value of the user's with the task, until it is freed.
-func (r *request) SetUserData(v any) { r.task.SetUserData(v) }
-
 // Operation is the task's kind.
 func (r *request) Operation() Operation { return r.op }
 
@@ -91,7 +94,7 @@ func (r *request) Connection() *Connection { return r.conn }
 
 // SetConnection moves the task to another connection of the same context.
 func (r *request) SetConnection(conn *Connection) error {
-	if err := r.task.MayChange("connection"); err != nil {
+	if err := r.ctx.ctl.MayChange(&r.Task, "connection"); err != nil {
 		return err
 	}
 	if err := r.ctx.owns(conn); err != nil {
@@ -123,7 +126,7 @@ func (r *request) give(conn *Connection, local, remote *bufinv.Buf) error {
 	r.conn, r.local, r.remote = conn, local, remote
 	err := r.measure()
 	if err == nil {
-		err = r.inspect()
+		err = r.checkLimits()
 	}
 	if err != nil {
 		r.conn, r.local, r.remote = nil, nil, nil
@@ -134,7 +137,7 @@ func (r *request) give(conn *Connection, local, remote *bufinv.Buf) error {
 // swap exchanges a buffer, and drops the reference to the old one. It takes over
 // the new one in any case.
 func (r *request) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
-	err := r.task.MayChange(what)
+	err := r.ctx.ctl.MayChange(&r.Task, what)
 	if err == nil {
 		if err = b.Err(); err != nil {
 			err = fmt.Errorf("rdma: set the %s of a %v: %w", what, r.op, err)
@@ -167,15 +170,15 @@ func (r *request) drop() error {
 }
 
 func (r *request) submit(flags pe.SubmitFlags, thorough bool) error {
-	if err := r.task.Begin(operations[r.op].submit); err != nil {
+	if err := r.ctx.ctl.Begin(&r.Task, operations[r.op].submit); err != nil {
 		return err
 	}
 	if err := r.prepare(thorough); err != nil {
-		r.task.Abort()
+		r.ctx.ctl.End(&r.Task)
 		return fmt.Errorf("rdma: %s: %w", operations[r.op].submit, err)
 	}
-	r.quiet = flags&pe.OptimizeReports != 0
-	r.conn.push(r)
+	r.send.Unreported = flags&pe.OptimizeReports != 0
+	r.conn.lane.Push(&r.send)
 	if flags&pe.Aggregate == 0 {
 		r.ctx.flush()
 	} else {
@@ -193,30 +196,31 @@ func (r *request) prepare(thorough bool) error {
 		return err
 	}
 	if thorough {
-		if err := r.inspect(); err != nil {
+		if err := r.checkLimits(); err != nil {
 			return err
 		}
 	}
-	if r.op.answered() && r.conn.maxReads == 0 {
+	if r.op.returnsData() && r.conn.maxReads == 0 {
 		return fmt.Errorf("%w: one end of %v takes no reads and atomics", ErrNotSupported, r.conn)
 	}
+	wr := &r.send.WR
 	var err error
-	if r.wr.SGL, err = r.gather(); err != nil {
+	if wr.SGL, err = r.gather(); err != nil {
 		return err
 	}
-	r.wr.Flags = 0
+	wr.Flags = 0
 	if r.fitsInline() {
-		r.wr.Flags = verbs.FlagInline
+		wr.Flags = verbs.FlagInline
 	}
-	r.wr.RKey, r.wr.RemoteAddr = 0, 0
+	wr.RKey, wr.RemoteAddr = 0, 0
 	switch {
 	case r.event != nil:
 		r.prepareEvent()
 	case r.remote != nil:
-		r.wr.RKey = r.remote.Map().RKey()
-		r.wr.RemoteAddr = r.remote.TailAddr()
+		wr.RKey = r.remote.Map().RKey()
+		wr.RemoteAddr = r.remote.TailAddr()
 		if r.op == OpRead {
-			r.wr.RemoteAddr = r.remote.DataAddr()
+			wr.RemoteAddr = r.remote.DataAddr()
 		}
 	}
 	return nil
@@ -225,7 +229,7 @@ func (r *request) prepare(thorough bool) error {
 // fitsInline reports whether the data can be taken along when they are posted: it
 // is the processor that copies them then, and dma-bufs are not at their addresses.
 func (r *request) fitsInline() bool {
-	if r.op.answered() || r.length == 0 || r.length > r.ctx.set.inline {
+	if r.op.returnsData() || r.length == 0 || r.length > r.ctx.set.inline {
 		return false
 	}
 	for b := r.local; b != nil; b = b.Next() {
@@ -248,10 +252,10 @@ func (r *request) notReady() error {
 
 // succeed ends a task whose work is done.
 func (r *request) succeed() {
-	r.task.End()
+	r.ctx.ctl.End(&r.Task)
 	switch {
 	case r.op == OpRead && r.local != nil:
-		// Of use to nobody who kept their hands off the buffers meanwhile.
+		// It fails only if the program has changed the buffers meanwhile.
 		if err := r.local.Produced(r.length); err != nil {
 			r.kind.failed(fmt.Errorf("rdma: %v: its destination was changed in flight: %w", r.op, err))
 			return
@@ -265,13 +269,4 @@ func (r *request) succeed() {
 		}
 	}
 	r.kind.succeeded()
-}
-
-func (r *request) fail(status verbs.Status, vendor uint32) {
-	r.failWith(&TaskError{Op: r.op, Status: status, Connection: r.conn, VendorError: vendor})
-}
-
-func (r *request) failWith(err error) {
-	r.task.End()
-	r.kind.failed(err)
 }

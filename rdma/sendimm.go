@@ -37,7 +37,7 @@ func (p *SendImmPool) Alloc(conn *Connection, src *bufinv.Buf, imm uint32) (*Sen
 	if err != nil {
 		return nil, err
 	}
-	t.wr.Imm = imm
+	t.send.WR.Imm = imm
 	return t, nil
 }
 
@@ -54,13 +54,13 @@ func (t *SendImmTask) Source() *bufinv.Buf { return t.local }
 func (t *SendImmTask) SetSource(src *bufinv.Buf) error { return t.swap("source", &t.local, src) }
 
 // Imm is the 32 bits of immediate data.
-func (t *SendImmTask) Imm() uint32 { return t.wr.Imm }
+func (t *SendImmTask) Imm() uint32 { return t.send.WR.Imm }
 
 // SetImm sets the immediate data of the next submission.
 func (t *SendImmTask) SetImm(imm uint32) error {
-	if err := t.task.MayChange("immediate data"); err != nil {
+	if err := t.ctx.ctl.MayChange(&t.Task, "immediate data"); err != nil {
 		return err
 	}
-	t.wr.Imm = imm
+	t.send.WR.Imm = imm
 	return nil
 }

@@ -19,6 +19,7 @@ type settings struct {
 	rnrRetry uint8
 	retries  uint8
 	timeout  uint8 // code
+	adaptive bool  // the device may choose time-out and repetitions
 	rnrTimer uint8 // code
 	reads    int   // accepted from the peer at a time
 	maxCQE   int
@@ -26,8 +27,14 @@ type settings struct {
 }
 
 const (
-	defaultSGE         = 4
-	defaultAckTimeout  = ackTimeUnit << 14
+	defaultSGE            = 4
+	defaultSendQueue      = 128
+	defaultConnectTimeout = time.Minute
+	defaultKeepalive      = 2 * time.Second
+	defaultCloseTimeout   = 100 * time.Millisecond
+	defaultAckTimeout     = ackTimeUnit << 16
+	// One less than the most: rxe takes that for ever.
+	defaultRetryCount  = 6
 	defaultMinRNRTimer = 640 * time.Microsecond
 	ackTimeUnit        = 4096 * time.Nanosecond
 	maxRNRRetry        = 7
@@ -79,12 +86,12 @@ func resolve(dev verbs.Device, cfg Config) (*settings, error) {
 
 func (s *settings) setAccess() {
 	s.Permissions &= mmap.RemoteRead | mmap.RemoteWrite | mmap.RemoteAtomic
+	s.access = verbs.AccessRemoteWrite // see Config.Permissions
 	for _, right := range [...]struct {
 		p mmap.Permission
 		a verbs.Access
 	}{
 		{mmap.RemoteRead, verbs.AccessRemoteRead},
-		{mmap.RemoteWrite, verbs.AccessRemoteWrite},
 		{mmap.RemoteAtomic, verbs.AccessRemoteAtomic},
 	} {
 		if s.Permissions.Has(right.p) {
@@ -126,16 +133,27 @@ func (s *settings) setPath(dev verbs.Device) error {
 }
 
 func (s *settings) setRetries() error {
+	s.adaptive = s.AckTimeout == 0 && s.RetryCount == nil
 	var err error
-	if s.rnrRetry, err = retryCode("RNRRetry", s.RNRRetry, maxRNRRetry); err != nil {
+	if s.rnrRetry, err = retryCode("RNRRetry", s.RNRRetry, maxRNRRetry, maxRNRRetry); err != nil {
 		return err
 	}
-	if s.retries, err = retryCode("RetryCount", s.RetryCount, maxRetryCount); err != nil {
+	if s.retries, err = retryCode("RetryCount", s.RetryCount, maxRetryCount, defaultRetryCount); err != nil {
 		return err
 	}
 	s.RNRRetry, s.RetryCount = new(int(s.rnrRetry)), new(int(s.retries))
-	if s.ConnectTimeout < 0 {
-		return fmt.Errorf("%w: Config.ConnectTimeout is %v; give a positive time, or zero to wait for ever", ErrRange, s.ConnectTimeout)
+	for _, d := range [...]struct {
+		value *time.Duration
+		zero  time.Duration
+	}{
+		{&s.ConnectTimeout, defaultConnectTimeout},
+		{&s.Keepalive, defaultKeepalive},
+		{&s.CloseTimeout, defaultCloseTimeout},
+	} {
+		if *d.value == 0 {
+			*d.value = d.zero
+		}
+		*d.value = max(*d.value, -1)
 	}
 
 	switch longest := ackTimeUnit << 31; {
@@ -165,10 +183,10 @@ func (s *settings) setRetries() error {
 	return nil
 }
 
-func retryCode(field string, v *int, most int) (uint8, error) {
+func retryCode(field string, v *int, most, zero int) (uint8, error) {
 	switch {
 	case v == nil:
-		return uint8(most), nil
+		return uint8(zero), nil
 	case *v < 0 || *v > most:
 		return 0, fmt.Errorf("%w: Config.%s is %d; 0 to %d are possible", ErrRange, field, *v, most)
 	}

@@ -17,7 +17,7 @@ func (t *eventRequest) Event() *syncevent.Event { return t.event }
 // SetEvent exchanges the sync event. The task lets go of the old one and holds the
 // new one. Errors are those of Alloc and of pe.Task.MayChange.
 func (t *eventRequest) SetEvent(ev *syncevent.Event) error {
-	if err := t.task.MayChange("event"); err != nil {
+	if err := t.ctx.ctl.MayChange(&t.Task, "event"); err != nil {
 		return err
 	}
 	old := t.event
@@ -81,7 +81,7 @@ func (r *request) checkEvent(ev *syncevent.Event) error {
 
 // prepareEvent points the work request at the event, and lays out what is set.
 func (r *request) prepareEvent() {
-	r.wr.RKey, r.wr.RemoteAddr = r.event.RKey(), r.event.Addr()
+	r.send.WR.RKey, r.send.WR.RemoteAddr = r.event.RKey(), r.event.Addr()
 	if r.op == OpSyncEventSet {
 		binary.NativeEndian.PutUint64(r.wordBytes(), r.inOrder(r.value))
 	}

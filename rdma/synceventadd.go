@@ -44,7 +44,7 @@ func (p *SyncEventAddPool) Alloc(conn *Connection, ev *syncevent.Event, value ui
 	if err != nil {
 		return nil, err
 	}
-	t.wr.CompareAdd = value
+	t.send.WR.CompareAdd = value
 	return t, nil
 }
 
@@ -56,13 +56,13 @@ func (t *SyncEventAddTask) Free() error { return freeRequest(&t.pool.pool, syncE
 func (t *SyncEventAddTask) Original() uint64 { return t.old }
 
 // Value is the value to be added.
-func (t *SyncEventAddTask) Value() uint64 { return t.wr.CompareAdd }
+func (t *SyncEventAddTask) Value() uint64 { return t.send.WR.CompareAdd }
 
 // SetValue sets the value that the next submission adds.
 func (t *SyncEventAddTask) SetValue(value uint64) error {
-	if err := t.task.MayChange("value"); err != nil {
+	if err := t.ctx.ctl.MayChange(&t.Task, "value"); err != nil {
 		return err
 	}
-	t.wr.CompareAdd = value
+	t.send.WR.CompareAdd = value
 	return nil
 }

@@ -38,7 +38,7 @@ func (p *WriteImmPool) Alloc(conn *Connection, src, dst *bufinv.Buf, imm uint32)
 	if err != nil {
 		return nil, err
 	}
-	t.wr.Imm = imm
+	t.send.WR.Imm = imm
 	return t, nil
 }
 
@@ -63,13 +63,13 @@ func (t *WriteImmTask) SetDestination(dst *bufinv.Buf) error {
 }
 
 // Imm is the 32 bits of immediate data.
-func (t *WriteImmTask) Imm() uint32 { return t.wr.Imm }
+func (t *WriteImmTask) Imm() uint32 { return t.send.WR.Imm }
 
 // SetImm sets the immediate data of the next submission.
 func (t *WriteImmTask) SetImm(imm uint32) error {
-	if err := t.task.MayChange("immediate data"); err != nil {
+	if err := t.ctx.ctl.MayChange(&t.Task, "immediate data"); err != nil {
 		return err
 	}
-	t.wr.Imm = imm
+	t.send.WR.Imm = imm
 	return nil
 }

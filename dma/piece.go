@@ -1,0 +1,228 @@
+package dma
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/internal/lane"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// piece is as much of a copy as the device moves at a time: a send of the queue pair
+// to itself, and the receive that takes it.
+type piece struct {
+	send   lane.Request
+	ctx    *Context
+	task   *CopyTask
+	back   [2]bool       // its halves, receive and send
+	errors [2]*TaskError // what they failed of
+}
+
+// The halves of a piece. Where both fail, the receive says more.
+const (
+	receiving = iota
+	sending
+)
+
+// makePieces makes the ring of pieces, as many as can be at the device at a time.
+func (c *Context) makePieces(depth int) {
+	c.first, c.next = 0, 0
+	if len(c.pieces) == depth {
+		return
+	}
+	for i := range c.pieces {
+		c.lanes.Remove(&c.pieces[i].send)
+	}
+	c.pieces = make([]piece, depth)
+	for i := range c.pieces {
+		p := &c.pieces[i]
+		p.ctx = c
+		c.lanes.Add(&p.send, p)
+	}
+	n := lane.PostBatch * c.set.MaxSGE
+	c.sendSGL, c.recvSGL = make([]verbs.SGE, 0, n), make([]verbs.SGE, 0, n)
+}
+
+// at is the piece with a number. They are numbered in the order of posting.
+func (c *Context) at(number uint64) *piece { return &c.pieces[number%uint64(len(c.pieces))] }
+
+// room is how many pieces the queues can take.
+func (c *Context) room() int { return len(c.pieces) - int(c.next-c.first) }
+
+func (c *Context) postable() bool { return !c.ended && c.unposted != nil && c.room() > 0 }
+
+// post posts what the queues have room for. All receives of a batch go before
+// all of its sends, so that none of these finds no receive.
+func (c *Context) post() {
+	for c.postable() {
+		n := c.fill(min(lane.PostBatch, c.room()))
+		if n == 0 {
+			continue
+		}
+		taken, err := c.lane.QP().PostRecv(c.recvWRs[:n])
+		for i := range uint64(n) {
+			p := c.at(c.next + i)
+			if err == nil {
+				c.lane.Push(&p.send)
+				continue
+			}
+			p.note(sending, verbs.StatusFlushed, 0)
+			if i >= uint64(taken) {
+				p.note(receiving, verbs.StatusFlushed, 0)
+			}
+		}
+		c.next += uint64(n)
+		if err != nil {
+			c.postFailed(err)
+			return
+		}
+		c.lanes.Flush()
+	}
+}
+
+func (c *Context) postFailed(err error) {
+	c.end(fmt.Errorf("dma: %w: posting copies of context %q on %s: %w", ErrDevice, c.set.Name, c.dev.Name(), err))
+}
+
+// laneOwner is the side of a Context that its lane sees.
+type laneOwner Context
+
+// PostFailed implements lane.Owner.
+func (o *laneOwner) PostFailed(err error) { (*Context)(o).postFailed(err) }
+
+// fill makes up to most pieces, from c.next on, and returns how many.
+func (c *Context) fill(most int) int {
+	n := 0
+	c.sendSGL, c.recvSGL = c.sendSGL[:0], c.recvSGL[:0]
+	for n < most && c.unposted != nil {
+		t := c.unposted
+		if from, to := c.cut(t); len(from) > 0 {
+			number := c.next + uint64(n)
+			p := c.at(number)
+			p.task, p.back, p.errors = t, [2]bool{}, [2]*TaskError{}
+			p.send.WR = verbs.SendWR{ID: p.send.WR.ID, Op: verbs.OpSend, SGL: from}
+			p.send.Unreported = t.left > 0 || t.unreported
+			c.recvWRs[n] = verbs.RecvWR{ID: lane.ReceiveID | number%uint64(len(c.pieces)), SGL: to}
+			t.pieces++
+			n++
+		}
+		if t.left == 0 {
+			c.unposted = t.next
+		}
+	}
+	return n
+}
+
+// Completed implements lane.Completer.
+func (p *piece) Completed(status verbs.Status, vendor uint32) { p.note(sending, status, vendor) }
+
+// received handles the completion of a receive.
+func (c *Context) received(wc *verbs.WC) {
+	if i := wc.ID &^ lane.ReceiveID; i < uint64(len(c.pieces)) {
+		c.pieces[i].note(receiving, wc.Status, wc.VendorError)
+	}
+}
+
+// note takes down how one half of a piece has ended.
+func (p *piece) note(half int, status verbs.Status, vendor uint32) {
+	p.back[half] = true
+	if status == verbs.StatusSuccess {
+		return
+	}
+	c := p.ctx
+	c.failed = true
+	p.errors[half] = &TaskError{Context: c, Status: status, VendorError: vendor}
+	if status != verbs.StatusFlushed && c.faults[half] == nil {
+		c.faults[half] = p.errors[half]
+	}
+}
+
+// retire gives the pieces that are back to their tasks, in order.
+func (c *Context) retire() {
+	for c.first != c.next {
+		p := c.at(c.first)
+		if !p.back[receiving] || !p.back[sending] {
+			return
+		}
+		c.first++
+		t := p.task
+		p.task = nil
+		t.pieces--
+		for _, err := range p.errors {
+			if err != nil && (t.failure == nil || t.failure.Status == verbs.StatusFlushed) {
+				t.failure = err
+			}
+		}
+	}
+}
+
+// abandonPieces takes the pieces for back that the device did not give back: the
+// queue pair is gone.
+func (c *Context) abandonPieces() {
+	for i := c.first; i != c.next; i++ {
+		for half, back := range c.at(i).back {
+			if !back {
+				c.at(i).note(half, verbs.StatusFlushed, 0)
+			}
+		}
+	}
+	c.retire()
+}
+
+// finished reports whether the device has given back everything of a task. In the
+// end that is also one that never got there.
+func (c *Context) finished(t *CopyTask) bool { return t.pieces == 0 && (t.left == 0 || c.ended) }
+
+// finish runs the callbacks of tasks that have come back, up to a bound, and
+// returns how many.
+func (c *Context) finish() int {
+	n := 0
+	for ; n < lane.PollBudget && c.head != nil && c.finished(c.head); n++ {
+		t := c.pop()
+		if err := c.result(t); err != nil {
+			t.fail(err)
+		} else {
+			t.succeed()
+		}
+	}
+	return n
+}
+
+// result says why a task has failed, or nil.
+func (c *Context) result(t *CopyTask) error {
+	switch {
+	case t.changed != nil:
+		return t.changed
+	case t.failure != nil:
+		return t.failure
+	case t.left > 0:
+		return &TaskError{Context: c, Status: verbs.StatusFlushed}
+	}
+	return nil
+}
+
+// push appends a task, to be posted by post.
+func (c *Context) push(t *CopyTask) {
+	if c.tail == nil {
+		c.head = t
+	} else {
+		c.tail.next = t
+	}
+	c.tail = t
+	if c.unposted == nil {
+		c.unposted = t
+	}
+}
+
+// pop takes the oldest task off.
+func (c *Context) pop() *CopyTask {
+	t := c.head
+	c.head = t.next
+	if c.head == nil {
+		c.tail = nil
+	}
+	if c.unposted == t {
+		c.unposted = c.head
+	}
+	t.next = nil
+	return t
+}

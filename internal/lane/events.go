@@ -1,0 +1,48 @@
+package lane
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// maxEvents bounds the events that wait. A peer can cause them, at any rate.
+const maxEvents = 1024
+
+// Events takes asynchronous events from the device's goroutine to the engine's.
+// Its zero value is usable.
+type Events struct {
+	pending atomic.Bool
+	mu      sync.Mutex
+	list    []verbs.Event
+	lost    bool // there were more than fit
+}
+
+// Add queues an event. It may be called on any goroutine.
+func (e *Events) Add(ev verbs.Event) {
+	e.mu.Lock()
+	if len(e.list) < maxEvents {
+		e.list = append(e.list, ev)
+	} else {
+		e.lost = true
+	}
+	e.mu.Unlock()
+	e.pending.Store(true)
+}
+
+// Pending reports whether there are events, at the price of a load.
+func (e *Events) Pending() bool { return e.pending.Load() }
+
+// Take returns the events so far, and whether some were lost since the last call.
+func (e *Events) Take() (list []verbs.Event, lost bool) {
+	e.pending.Store(false)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	list, lost = e.list, e.lost
+	e.list, e.lost = nil, false
+	return list, lost
+}
+
+// Clear forgets the events so far.
+func (e *Events) Clear() { e.Take() }

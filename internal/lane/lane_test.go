@@ -1,0 +1,406 @@
+package lane_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/verbena-rdma/verbena/internal/lane"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// device is a queue pair and its completion queue: it takes what is posted, and
+// completes it when it is told to.
+type device struct {
+	verbs.PD
+	qp
+	depth  int
+	posted []verbs.SendWR
+	done   []verbs.WC
+	broken error
+}
+
+// qp is the queue pair's side of a device.
+type qp struct {
+	verbs.QP
+	d      *device
+	state  verbs.QPState
+	refuse error // of Modify
+	takes  int   // how many more are taken; negative: all
+	closed bool
+}
+
+// cq is its completion queue's.
+type cq struct {
+	verbs.CQ
+	d *device
+}
+
+func (c cq) Poll(wcs []verbs.WC) (int, error) {
+	n := copy(wcs, c.d.done)
+	c.d.done = c.d.done[n:]
+	return n, c.d.broken
+}
+
+func newDevice() *device {
+	d := &device{}
+	d.qp.d, d.takes = d, -1
+	return d
+}
+
+func (d *device) CreateQP(init verbs.QPInit) (verbs.QP, error) {
+	d.depth = init.MaxSendWR
+	return &d.qp, nil
+}
+
+func (q *qp) Num() uint32 { return 17 }
+
+func (q *qp) Modify(a verbs.QPAttr, _ verbs.QPAttrMask) error {
+	if q.refuse != nil {
+		return q.refuse
+	}
+	q.state = a.State
+	if a.State == verbs.QPError {
+		q.d.complete(len(q.d.posted), verbs.StatusFlushed)
+	}
+	return nil
+}
+
+func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
+	for i := range wrs {
+		if q.takes == 0 {
+			return i, errors.New("refused")
+		}
+		q.takes--
+		q.d.posted = append(q.d.posted, wrs[i])
+	}
+	return len(wrs), nil
+}
+
+func (q *qp) Close() error { q.closed = true; return nil }
+
+// complete ends the n oldest requests: those not signaled without a completion,
+// unless they fail.
+func (d *device) complete(n int, status verbs.Status) {
+	for _, wr := range d.posted[:n] {
+		if status != verbs.StatusSuccess || wr.Flags&verbs.FlagSignaled != 0 {
+			d.done = append(d.done, verbs.WC{ID: wr.ID, Status: status})
+		}
+	}
+	d.posted = d.posted[n:]
+}
+
+// end is what became of a request.
+type end struct {
+	number int
+	status verbs.Status
+}
+
+// fixture is a group with one lane.
+type fixture struct {
+	*device
+	group  lane.Group
+	lane   *lane.Lane
+	ends   []end
+	failed error
+}
+
+func newFixture(t require.TestingT, depth int) *fixture {
+	f := &fixture{device: newDevice()}
+	f.group.Attach(cq{d: f.device}, func(*verbs.WC) {})
+	var err error
+	f.lane, err = f.group.Open(f.device, verbs.QPInit{}, depth, f)
+	require.NoError(t, err)
+	require.Equal(t, depth, f.depth)
+	require.NoError(t, f.lane.Initialize(1, 0))
+	require.NoError(t, f.lane.Connect(verbs.QPAttr{}))
+	require.Equal(t, verbs.QPReadyToSend, f.state)
+	return f
+}
+
+func (f *fixture) PostFailed(err error) { f.failed = err }
+
+// job is a request that writes down its end.
+type job struct {
+	lane.Request
+	f      *fixture
+	number int
+}
+
+func (j *job) Completed(status verbs.Status, _ uint32) {
+	j.f.ends = append(j.f.ends, end{j.number, status})
+}
+
+func (f *fixture) push(number int) *job {
+	j := &job{f: f, number: number}
+	f.group.Add(&j.Request, j)
+	f.lane.Push(&j.Request)
+	return j
+}
+
+func (f *fixture) poll(t require.TestingT) int {
+	n, err := f.group.Poll()
+	require.NoError(t, err)
+	return n
+}
+
+// What does not fit waits, and follows in order when there is room.
+func TestRequestsWaitInOrder(t *testing.T) {
+	f := newFixture(t, 2)
+	for i := range 5 {
+		f.push(i)
+	}
+	f.group.Flush()
+	require.Len(t, f.posted, 2)
+	require.Equal(t, 2, f.lane.Posted())
+	for range 5 {
+		f.complete(1, verbs.StatusSuccess)
+		require.Equal(t, 1, f.poll(t))
+		f.group.Flush()
+	}
+	require.Equal(t, []end{{0, 0}, {1, 0}, {2, 0}, {3, 0}, {4, 0}}, f.ends)
+	require.False(t, f.group.Busy())
+}
+
+// The completion of a request stands for those before it, and the last of what is
+// posted together always has one.
+func TestUnreportedRequests(t *testing.T) {
+	f := newFixture(t, 8)
+	for i := range 4 {
+		f.push(i).Unreported = true
+	}
+	f.group.Flush()
+	f.complete(3, verbs.StatusSuccess)
+	require.Zero(t, f.poll(t))
+	f.complete(1, verbs.StatusSuccess)
+	require.Equal(t, 4, f.poll(t))
+	require.Equal(t, []end{{0, 0}, {1, 0}, {2, 0}, {3, 0}}, f.ends)
+}
+
+// A lane that is shut is handed out once, when everything posted is back; the rest
+// is flushed after it.
+func TestShutAndFlush(t *testing.T) {
+	f := newFixture(t, 2)
+	for i := range 4 {
+		f.push(i)
+	}
+	f.group.Flush()
+	require.NoError(t, f.lane.Shut())
+	require.NoError(t, f.lane.Shut())
+	require.Empty(t, f.group.Drained())
+	require.Equal(t, 2, f.poll(t))
+	require.Equal(t, []*lane.Lane{f.lane}, f.group.Drained())
+	require.Empty(t, f.group.Drained())
+	f.push(4) // too late
+	f.group.Flush()
+	require.Empty(t, f.posted)
+	require.Equal(t, 3, f.lane.Flush())
+	for i, e := range f.ends {
+		require.Equal(t, end{i, verbs.StatusFlushed}, e)
+	}
+	require.NoError(t, f.lane.Close())
+	require.True(t, f.closed)
+}
+
+// What was sealed is not posted; what is pushed after that goes before it.
+func TestSeal(t *testing.T) {
+	for _, posted := range []int{0, 1, 2} {
+		f := newFixture(t, 2)
+		for i := range posted {
+			f.push(i)
+		}
+		f.group.Flush()
+		for i := 2; i < 4; i++ {
+			f.push(i)
+		}
+		f.lane.Seal()
+		f.push(9)
+		f.group.Flush()
+		for range 3 {
+			f.complete(len(f.posted), verbs.StatusSuccess)
+			f.poll(t)
+			f.group.Flush()
+		}
+		want := []end{{0, 0}, {1, 0}}[:posted]
+		want = append(want, end{9, 0})
+		require.Equal(t, want, f.ends)
+		require.NoError(t, f.lane.Shut())
+		require.Len(t, f.group.Drained(), 1)
+		require.Equal(t, 2, f.lane.Flush())
+		require.Equal(t, append(want, end{2, verbs.StatusFlushed}, end{3, verbs.StatusFlushed}), f.ends)
+	}
+}
+
+// A device that cannot even be told of the error, or whose completion queue has
+// failed, is not waited for.
+func TestFailingDevice(t *testing.T) {
+	f := newFixture(t, 2)
+	f.push(0)
+	f.group.Flush()
+	f.refuse = errors.New("no")
+	require.ErrorIs(t, f.lane.Shut(), f.refuse)
+	require.Len(t, f.group.Drained(), 1)
+	require.Equal(t, 1, f.lane.Flush())
+
+	f = newFixture(t, 2)
+	f.push(0)
+	f.group.Flush()
+	f.broken = errors.New("overrun")
+	_, err := f.group.Poll()
+	require.ErrorIs(t, err, f.broken)
+	n, err := f.group.Poll()
+	require.NoError(t, err)
+	require.Zero(t, n)
+	require.NoError(t, f.lane.Shut())
+	require.Len(t, f.group.Drained(), 1)
+
+	f = newFixture(t, 4)
+	f.takes = 1
+	for i := range 3 {
+		f.push(i)
+	}
+	f.group.Flush()
+	require.Error(t, f.failed)
+	require.Equal(t, 1, f.lane.Posted())
+}
+
+// Completions of earlier uses of a request are ignored, also of another request with
+// the same index.
+func TestRenew(t *testing.T) {
+	f := newFixture(t, 2)
+	j := f.push(0)
+	f.group.Flush()
+	old := f.posted[0].ID
+	require.NoError(t, f.lane.Reset())
+	j.Renew()
+	require.NoError(t, f.lane.Connect(verbs.QPAttr{}))
+	f.lane.Push(&j.Request)
+	f.group.Flush()
+	f.done = []verbs.WC{{ID: old, Status: verbs.StatusRetryExceeded}, {ID: 12345}, {ID: lane.ReceiveID - 1}}
+	require.Equal(t, 3, f.poll(t))
+	require.Empty(t, f.ends)
+	f.posted = f.posted[1:]
+	f.complete(1, verbs.StatusSuccess)
+	require.Equal(t, 1, f.poll(t))
+	require.Len(t, f.ends, 1)
+	f.group.Remove(&j.Request)
+}
+
+// countingCQ counts the looks into a completion queue.
+type countingCQ struct {
+	verbs.CQ
+	n, waiting int
+}
+
+func (c *countingCQ) Poll(wcs []verbs.WC) (int, error) {
+	c.n++
+	n := min(len(wcs), c.waiting)
+	for i := range n {
+		wcs[i] = verbs.WC{ID: 1 << 20} // of nobody
+	}
+	c.waiting -= n
+	return n, nil
+}
+
+// A short batch is all that there was. But it takes a look after its callbacks to
+// know that the queue is empty.
+func TestLooks(t *testing.T) {
+	for waiting, want := range map[int]int{0: 1, 1: 1, lane.PollBatch - 1: 1, lane.PollBatch: 2, lane.PollBatch + 1: 2} {
+		queue := &countingCQ{waiting: waiting}
+		var g lane.Group
+		g.Attach(queue, nil)
+		n, err := g.Poll()
+		require.NoError(t, err)
+		assert.Equal(t, waiting, n)
+		assert.Equal(t, want, queue.n, "looks for %d", waiting)
+		assert.Equal(t, waiting%lane.PollBatch == 0, g.Empty(), "%d", waiting)
+		n, _ = g.Poll()
+		assert.Zero(t, n)
+		assert.True(t, g.Empty())
+	}
+}
+
+// Events beyond a bound are dropped, and that is known.
+func TestEvents(t *testing.T) {
+	var e lane.Events
+	require.False(t, e.Pending())
+	for range 5000 {
+		e.Add(verbs.Event{Type: verbs.EventPortActive})
+	}
+	require.True(t, e.Pending())
+	list, lost := e.Take()
+	require.True(t, lost)
+	require.Less(t, len(list), 5000)
+	require.False(t, e.Pending())
+	list, lost = e.Take()
+	require.False(t, lost)
+	require.Empty(t, list)
+}
+
+// Whatever is pushed, completed, sealed and shut in whatever order: every request
+// ends once, in the order of submission, and none succeeds after one that failed.
+func TestEveryRequestEndsOnceInOrder(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		f := newFixture(rt, rapid.IntRange(1, 70).Draw(rt, "depth"))
+		n := 0
+		for range rapid.IntRange(1, 60).Draw(rt, "steps") {
+			switch rapid.IntRange(0, 3).Draw(rt, "step") {
+			case 0:
+				for range rapid.IntRange(1, 80).Draw(rt, "requests") {
+					f.push(n).Unreported = rapid.Bool().Draw(rt, "unreported")
+					n++
+				}
+			case 1:
+				f.group.Flush()
+			case 2:
+				f.complete(rapid.IntRange(0, len(f.posted)).Draw(rt, "completed"), verbs.StatusSuccess)
+			case 3:
+				f.poll(rt)
+			}
+			require.LessOrEqual(rt, len(f.posted), f.depth)
+		}
+		require.NoError(rt, f.lane.Shut())
+		for f.poll(rt) > 0 {
+		}
+		require.Len(rt, f.group.Drained(), 1)
+		f.lane.Flush()
+		require.Len(rt, f.ends, n)
+		failed := false
+		for i, e := range f.ends {
+			require.Equal(rt, i, e.number)
+			require.False(rt, failed && e.status == verbs.StatusSuccess)
+			failed = failed || e.status != verbs.StatusSuccess
+		}
+	})
+}
+
+func TestNothingIsAllocated(t *testing.T) {
+	f := newFixture(t, 128)
+	jobs := make([]*job, 128)
+	for i := range jobs {
+		jobs[i] = &job{f: f, number: i}
+		f.group.Add(&jobs[i].Request, jobs[i])
+	}
+	round := func() {
+		f.ends, f.posted, f.done = f.ends[:0], f.posted[:0], f.done[:0]
+		for _, j := range jobs {
+			f.lane.Push(&j.Request)
+		}
+		f.group.Flush()
+		for _, wr := range f.posted {
+			f.done = append(f.done, verbs.WC{ID: wr.ID})
+		}
+		done := f.done
+		f.poll(t)
+		f.done = done
+		require.Len(t, f.ends, len(jobs))
+	}
+	round()
+	assert.Zero(t, testing.AllocsPerRun(100, round))
+}

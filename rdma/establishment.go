@@ -1,0 +1,28 @@
+package rdma
+
+import (
+	"time"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// establishment is how the two ends of a connection find out that both are up, and
+// that one has left. It belongs to one connection, which calls it on the engine's
+// goroutine; it calls ready or fail of the connection, and sets its deadline.
+type establishment interface {
+	// begin is called once the queue pair is up and the connection is Connecting.
+	begin()
+	// due is called at the connection's deadline while it is Connecting.
+	due(now time.Time)
+	// signaled is called when the peer may have written to the connection's word.
+	signaled()
+	// sent is called when the control request that it posted is back, while
+	// Connecting.
+	sent(status verbs.Status, vendor uint32)
+	// sayGoodbye posts the control request that tells the peer that this end leaves.
+	sayGoodbye()
+	// goodbyeArrived reports whether the peer has left.
+	goodbyeArrived() bool
+	// release is called when the connection is destroyed.
+	release()
+}

@@ -1,0 +1,243 @@
+package rdma
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// A reliable connection has no handshake of its own when descriptors travel out
+// of band: a queue pair that is ready to send says nothing of its peer. So there is
+// a ready signal, which needs nothing but verbs and takes no receive: one of the
+// ends, the active one, writes 8 bytes that only holders of the descriptor know to
+// a word of the other's memory. When the write is acknowledged, the passive end
+// must be up; when the word has arrived, the active end is. A write of no bytes
+// would not be seen, and a send would take a receive.
+//
+// The end with the larger nonce is the active one. It repeats the signal with the
+// same sequence numbers until the peer acknowledges it, so that a peer which
+// executed it, and whose acknowledgement was lost, takes it for the duplicate that
+// it is.
+//
+// The same word takes the goodbye of a peer that closes the connection.
+
+// readySignal is the establishment of connections whose descriptors travel out of
+// band.
+type readySignal struct {
+	conn    *Connection
+	active  bool
+	began   time.Time
+	again   time.Time // when to try the next signal; zero: when the present one fails
+	cancel  func()    // of the watch on the word; nil: the device has none
+	pending atomic.Bool
+}
+
+const (
+	// signalPatience is how long one signal may stay unacknowledged where the
+	// device itself would wait for ever.
+	signalPatience = 250 * time.Millisecond
+	signalPause    = time.Millisecond
+	// Where the device cannot say that a word was written, it is looked at, less
+	// often with time.
+	shortestLook = time.Millisecond
+	longestLook  = 20 * time.Millisecond
+)
+
+// openReadyWords makes the memory that ready signals and goodbyes arrive in.
+func (c *Context) openReadyWords() error {
+	var err error
+	if c.readyWords, err = mmap.New(c.dev, mmap.Config{
+		Size: 8 * c.set.MaxConnections, Permissions: mmap.LocalReadWrite | mmap.RemoteWrite, PD: c.set.PD,
+	}); err != nil {
+		return err
+	}
+	desc, err := c.readyWords.ExportPD(c.set.PD)
+	if err != nil {
+		return err
+	}
+	seen, err := mmap.Import(c.dev, desc)
+	if err != nil {
+		return err
+	}
+	c.readyKey = seen.RKey()
+	return seen.Close()
+}
+
+func newReadySignal(conn *Connection) *readySignal {
+	r := &readySignal{conn: conn}
+	atomic.StoreUint64(r.word(), 0)
+	return r
+}
+
+// word is the connection's word of the memory that signals arrive in. The device
+// writes it at any time.
+func (r *readySignal) word() *uint64 {
+	return (*uint64)(unsafe.Pointer(&r.conn.ctx.readyWords.Bytes()[8*r.conn.slot]))
+}
+
+// The values that the peer writes: the nonce, and its complement for a goodbye.
+func (r *readySignal) arrived(value uint64) bool {
+	var want [8]byte
+	binary.BigEndian.PutUint64(want[:], value)
+	return atomic.LoadUint64(r.word()) == binary.NativeEndian.Uint64(want[:])
+}
+
+func (r *readySignal) goodbyeArrived() bool { return r.arrived(^r.conn.local.nonce) }
+
+func (r *readySignal) begin() {
+	conn := r.conn
+	order := conn.local.compare(&conn.peer)
+	if order == 0 {
+		conn.ready()
+		return
+	}
+	r.active, r.began = order > 0, time.Now()
+	cancel, complete, err := conn.ctx.readyWords.Watch(8*conn.slot, 8, r.written)
+	switch {
+	case err != nil:
+		conn.fail(conn.deviceError(err))
+		return
+	case complete:
+		r.cancel = cancel
+	default:
+		cancel()
+	}
+	if r.active {
+		r.signal()
+	}
+	r.signaled() // the peer may have been first
+	r.schedule(r.began)
+}
+
+// written is called by the device, on any goroutine.
+func (r *readySignal) written() {
+	if !r.pending.Swap(true) {
+		r.conn.ctx.written.add(r.conn)
+	}
+}
+
+func (r *readySignal) signaled() {
+	r.pending.Store(false)
+	goodbye := r.goodbyeArrived()
+	if r.conn.state == Connecting && (goodbye || r.arrived(r.conn.local.nonce)) {
+		r.conn.ready()
+	}
+	if goodbye {
+		r.conn.peerClosed()
+	}
+}
+
+func (r *readySignal) signal() {
+	r.again = time.Time{}
+	if r.conn.ctx.set.timeout == 0 {
+		r.again = time.Now().Add(signalPatience)
+	}
+	r.conn.control.post(controlReady, r.conn.peer.nonce)
+}
+
+func (r *readySignal) sent(status verbs.Status, vendor uint32) {
+	conn := r.conn
+	switch status {
+	case verbs.StatusSuccess:
+		conn.ready()
+	case verbs.StatusRetryExceeded, verbs.StatusResponseTimeout:
+		now := time.Now()
+		r.again = now.Add(signalPause)
+		r.schedule(now)
+	default:
+		err := &TaskError{Op: OpWrite, Status: status, Connection: conn, VendorError: vendor}
+		conn.fail(fmt.Errorf("rdma: %v: %w: the peer did not take the ready signal: %w", conn, ErrMismatch, err))
+	}
+}
+
+func (r *readySignal) due(now time.Time) {
+	conn := r.conn
+	r.signaled()
+	if conn.state != Connecting {
+		return
+	}
+	if limit := conn.ctx.set.ConnectTimeout; limit > 0 && now.Sub(r.began) >= limit {
+		conn.fail(conn.timeoutError(limit))
+		return
+	}
+	if r.active && !r.again.IsZero() && !now.Before(r.again) {
+		if err := conn.reset(); err != nil {
+			conn.fail(conn.deviceError(err))
+			return
+		}
+		if err := conn.bringUp(); err != nil {
+			conn.fail(conn.deviceError(err))
+			return
+		}
+		r.signal()
+	}
+	r.schedule(now)
+}
+
+// schedule sets the connection's deadline to what comes first.
+func (r *readySignal) schedule(now time.Time) {
+	conn := r.conn
+	if conn.state != Connecting {
+		return
+	}
+	at := r.again
+	earlier := func(t time.Time) {
+		if at.IsZero() || t.Before(at) {
+			at = t
+		}
+	}
+	if limit := conn.ctx.set.ConnectTimeout; limit > 0 {
+		earlier(r.began.Add(limit))
+	}
+	if r.cancel == nil {
+		earlier(now.Add(min(max(now.Sub(r.began)/64, shortestLook), longestLook)))
+	}
+	conn.ctx.setDeadline(conn, at)
+}
+
+func (r *readySignal) sayGoodbye() { r.conn.control.post(controlGoodbye, ^r.conn.peer.nonce) }
+
+func (r *readySignal) release() {
+	if r.cancel != nil {
+		r.cancel()
+		r.cancel = nil
+	}
+}
+
+// writtenWords has the connections whose words were written, each once. It takes
+// them from the device's goroutine to the engine's.
+type writtenWords struct {
+	pending atomic.Bool
+	mu      sync.Mutex
+	list    []*Connection
+	wake    func()
+}
+
+func (w *writtenWords) add(conn *Connection) {
+	w.mu.Lock()
+	w.list = append(w.list, conn)
+	w.mu.Unlock()
+	w.pending.Store(true)
+	w.wake()
+}
+
+// handle looks at the words, and returns how many.
+func (w *writtenWords) handle() int {
+	w.pending.Store(false)
+	w.mu.Lock()
+	list := w.list
+	w.list = nil
+	w.mu.Unlock()
+	for _, conn := range list {
+		if conn.state.usable() {
+			conn.establishment.signaled()
+		}
+	}
+	return len(list)
+}
