@@ -35,7 +35,7 @@ func (c *Context) acquire() error {
 	if c.cq, err = c.dev.CreateCQ(2 * c.depth); err != nil {
 		return fmt.Errorf("create a completion queue of %d entries on %s: %w", 2*c.depth, c.dev.Name(), err)
 	}
-	c.cq.OnCompletion(c.Wake)
+	c.cq.OnCompletion(c.control.Wake)
 	if c.qp, err = c.set.PD.CreateQP(verbs.QPInit{
 		Type: verbs.RC, SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: c.depth, MaxRecvWR: c.depth,
 		MaxSendSGE: c.set.MaxSGE, MaxRecvSGE: c.set.MaxSGE,
@@ -107,7 +107,7 @@ func (c *Context) listen() {
 			ev.Type == verbs.EventQPFatal && ev.QPN == qpn,
 			ev.Type == verbs.EventCQError && ev.CQ == cq:
 			alarm.Store(int32(ev.Type))
-			c.Wake()
+			c.control.Wake()
 		}
 	})
 }
@@ -200,7 +200,7 @@ func (c *Context) wind() int {
 	n := c.finish()
 	if c.head == nil {
 		c.phase = phaseDown
-		c.Stopped()
+		c.control.Stopped()
 	}
 	return n + 1
 }
@@ -233,7 +233,7 @@ func (c *Context) judge() {
 func (c *Context) end(err error) {
 	c.ended, c.told = true, true
 	c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("context failed")
-	c.Fail(err)
+	c.control.Fail(err)
 }
 
 // breakDown ends a context whose completion queue fails.

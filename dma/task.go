@@ -17,7 +17,8 @@ type CopyPool struct {
 
 // CopyTask copies memory.
 type CopyTask struct {
-	task     pe.Task
+	pe.Task
+	control  *pe.Control
 	pool     *CopyPool
 	next     *CopyTask
 	src, dst *bufinv.Buf
@@ -40,9 +41,9 @@ func (c *Context) CopyPool(n int, done func(*CopyTask), failed func(*CopyTask, e
 		return nil, fmt.Errorf("dma: make a pool of copies: %w: it needs a function for tasks that succeed and one for those that fail", ErrInvalid)
 	}
 	p := &CopyPool{ctx: c, done: done, failed: failed}
-	tasks, err := pe.NewPool(c.Core, "copy", n,
-		func(t *CopyTask) *pe.Task { return &t.task },
-		func(t *CopyTask) { t.pool = p })
+	tasks, err := pe.NewPool(c.control, "copy", n,
+		func(t *CopyTask) *pe.Task { return &t.Task },
+		func(t *CopyTask) { t.control, t.pool = c.control, p })
 	if err != nil {
 		return nil, err
 	}
@@ -97,13 +98,13 @@ func (t *CopyTask) SubmitWith(flags pe.SubmitFlags) error { return t.submit(flag
 func (t *CopyTask) TrySubmit() error { return t.submit(0) }
 
 func (t *CopyTask) submit(flags pe.SubmitFlags) error {
-	if err := t.task.Begin("submit a copy"); err != nil {
+	if err := t.control.Begin(&t.Task, "submit a copy"); err != nil {
 		return err
 	}
 	c := t.pool.ctx
 	n, err := c.check(t.src, t.dst)
 	if err != nil {
-		t.task.Abort()
+		t.control.Abort(&t.Task)
 		return fmt.Errorf("dma: submit a copy: %w", err)
 	}
 	t.length, t.left = n, n
@@ -135,18 +136,6 @@ func (t *CopyTask) Free() error {
 	return err
 }
 
-// InFlight reports whether the task is submitted and not completed.
-func (t *CopyTask) InFlight() bool { return t.task.InFlight() }
-
-// Engine is the engine that drives the task's context, or nil.
-func (t *CopyTask) Engine() *pe.Engine { return t.task.Engine() }
-
-// UserData returns what SetUserData stored since the task was allocated.
-func (t *CopyTask) UserData() any { return t.task.UserData() }
-
-// SetUserData stores a value of the user's with the task, until it is freed.
-func (t *CopyTask) SetUserData(v any) { t.task.SetUserData(v) }
-
 // Length is the number of bytes that the last submission copied.
 func (t *CopyTask) Length() int { return t.length }
 
@@ -166,7 +155,7 @@ func (t *CopyTask) SetDestination(dst *bufinv.Buf) error {
 }
 
 func (t *CopyTask) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
-	err := t.task.MayChange(what)
+	err := t.control.MayChange(&t.Task, what)
 	if err == nil {
 		err = b.Err()
 	}
@@ -183,7 +172,7 @@ func (t *CopyTask) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
 }
 
 func (t *CopyTask) succeed() {
-	t.task.End()
+	t.control.End(&t.Task)
 	// Of use to nobody who kept their hands off the buffers meanwhile.
 	if err := t.dst.Produced(t.length); err != nil {
 		t.pool.failed(t, fmt.Errorf("dma: copy: its destination was changed in flight: %w", err))
@@ -193,6 +182,6 @@ func (t *CopyTask) succeed() {
 }
 
 func (t *CopyTask) fail(err error) {
-	t.task.End()
+	t.control.End(&t.Task)
 	t.pool.failed(t, err)
 }

@@ -60,7 +60,7 @@ func (c *Context) acquire() error {
 	if c.cq, err = c.dev.CreateCQ(entries); err != nil {
 		return fmt.Errorf("create a completion queue of %d entries on %s: %w", entries, c.dev.Name(), err)
 	}
-	c.cq.OnCompletion(c.Wake)
+	c.cq.OnCompletion(c.control.Wake)
 	if len(c.receives) > 0 {
 		if c.srq, err = s.PD.CreateSRQ(verbs.SRQInit{MaxWR: c.recvDepth, MaxSGE: s.MaxRecvSGE}); err != nil {
 			return fmt.Errorf("create a shared receive queue of %d receives on %s: %w", c.recvDepth, c.dev.Name(), err)
@@ -79,7 +79,7 @@ func (c *Context) acquire() error {
 	if err := c.openHello(); err != nil {
 		return err
 	}
-	c.tick = time.AfterFunc(time.Hour, c.Wake)
+	c.tick = time.AfterFunc(time.Hour, c.control.Wake)
 	c.tick.Stop()
 	c.unsub = c.dev.SubscribeEvents(c.alert)
 	return nil
@@ -176,7 +176,7 @@ func (b backend) Stop() {
 			conn.shut()
 		}
 	}
-	c.Wake()
+	c.control.Wake()
 }
 
 // Idle implements pe.Backend.
@@ -258,9 +258,9 @@ func (c *Context) judge() {
 	}
 	switch {
 	case ready > 0 && waiting == 0:
-		c.Started()
+		c.control.Started()
 	case ready+waiting == 0 && lost != nil:
-		c.Fail(fmt.Errorf("rdma: the last connection of context %q has failed: %w", c.set.Name, lost.err))
+		c.control.Fail(fmt.Errorf("rdma: the last connection of context %q has failed: %w", c.set.Name, lost.err))
 	}
 }
 
@@ -324,7 +324,7 @@ func (c *Context) wind() int {
 		if c.flushing == len(c.receives) {
 			c.recvHead, c.recvTail = nil, nil
 			c.phase = phaseDown
-			c.Stopped()
+			c.control.Stopped()
 		}
 		return n
 	}

@@ -79,7 +79,7 @@ func (t *CompareSwapTask) Values() (compare, swap uint64) { return t.wr.CompareA
 
 // SetValues sets the values of the next submission.
 func (t *CompareSwapTask) SetValues(compare, swap uint64) error {
-	if err := t.task.MayChange("values"); err != nil {
+	if err := t.control.MayChange(&t.Task, "values"); err != nil {
 		return err
 	}
 	t.wr.CompareAdd, t.wr.Swap = compare, swap

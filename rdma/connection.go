@@ -81,10 +81,10 @@ const lastReceiveGrace = 100 * time.Millisecond
 // is reported Closed. While another goroutine drives the engine it fails with
 // pe.ErrBusy, and so do Connect and Close.
 func (c *Context) Export() (*Connection, []byte, error) {
-	if err := c.Owned("export a connection"); err != nil {
+	if err := c.control.Owned("export a connection"); err != nil {
 		return nil, nil, err
 	}
-	if err := c.Require("export a connection", pe.Starting, pe.Running); err != nil {
+	if err := c.control.Require("export a connection", pe.Starting, pe.Running); err != nil {
 		return nil, nil, err
 	}
 	if len(c.free) == 0 {
@@ -159,13 +159,13 @@ func (conn *Connection) initialize() error {
 // descriptor, ErrMismatch where the two ends cannot talk to each other, and
 // ErrNotReady in other states; after an error it may be tried again.
 func (conn *Connection) Connect(desc []byte) error {
-	if err := conn.ctx.Owned("connect"); err != nil {
+	if err := conn.ctx.control.Owned("connect"); err != nil {
 		return err
 	}
 	if conn.state != Exported {
 		return fmt.Errorf("rdma: connect %v: %w: it is %v, and can be connected only when Exported", conn, ErrNotReady, conn.state)
 	}
-	if err := conn.ctx.Require("connect", pe.Starting, pe.Running); err != nil {
+	if err := conn.ctx.control.Require("connect", pe.Starting, pe.Running); err != nil {
 		return err
 	}
 	peer, err := decodeEndpoint(desc)
@@ -242,7 +242,7 @@ func (conn *Connection) reset() error {
 // everything, OnConnection reports Closed and the place is free for another. The
 // peer is not told: its next task fails. Closing again does nothing.
 func (conn *Connection) Close() error {
-	if err := conn.ctx.Owned("close a connection"); err != nil {
+	if err := conn.ctx.control.Owned("close a connection"); err != nil {
 		return err
 	}
 	if conn.state == Closed {

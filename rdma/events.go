@@ -17,7 +17,7 @@ func (c *Context) alert(ev verbs.Event) {
 	}
 	a.mu.Unlock()
 	a.raised.Store(true)
-	c.Wake()
+	c.control.Wake()
 }
 
 // handleAlerts deals with the events so far and returns how many concerned the
@@ -82,7 +82,7 @@ func (c *Context) failWith(err error) {
 			conn.fail(err)
 		}
 	}
-	c.Fail(err)
+	c.control.Fail(err)
 }
 
 // inspect asks every queue pair for its state, where events were lost.

@@ -15,8 +15,7 @@ import (
 func alone(t *testing.T) (*pe.Engine, *Context, *Connection) {
 	dev, err := soft.Open(soft.Config{})
 	require.NoError(t, err)
-	engine, err := pe.New(pe.Config{})
-	require.NoError(t, err)
+	engine := pe.New(pe.Config{})
 	c, err := New(dev, Config{})
 	require.NoError(t, err)
 	require.NoError(t, engine.Connect(c))
@@ -95,8 +94,7 @@ func TestEventsThatEndTheContext(t *testing.T) {
 func TestBrokenCompletionQueue(t *testing.T) {
 	dev, err := soft.Open(soft.Config{})
 	require.NoError(t, err)
-	engine, err := pe.New(pe.Config{})
-	require.NoError(t, err)
+	engine := pe.New(pe.Config{})
 	c, err := New(dev, Config{})
 	require.NoError(t, err)
 	require.NoError(t, engine.Connect(c))

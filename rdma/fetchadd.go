@@ -76,7 +76,7 @@ func (t *FetchAddTask) Value() uint64 { return t.wr.CompareAdd }
 
 // SetValue sets the value that the next submission adds.
 func (t *FetchAddTask) SetValue(add uint64) error {
-	if err := t.task.MayChange("value"); err != nil {
+	if err := t.control.MayChange(&t.Task, "value"); err != nil {
 		return err
 	}
 	t.wr.CompareAdd = add

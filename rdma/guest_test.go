@@ -444,7 +444,7 @@ func TestGuestContextCycles(t *testing.T) {
 
 // cycle is a whole program: a context connected to itself writes, and ends.
 func cycle(t *testing.T, dev verbs.Device) {
-	engine := must(pe.New(pe.Config{}))
+	engine := pe.New(pe.Config{})
 	ctx := must(rdma.New(dev, rdma.Config{Permissions: everything}))
 	require.NoError(t, engine.Connect(ctx))
 	var e ending

@@ -31,7 +31,7 @@ func makePool[T any](c *Context, p *pool[T], op Operation, n int, done func(*T),
 	if !c.set.caps.Supports(op) {
 		return fmt.Errorf("rdma: make a pool of %vs: %w: %s", op, ErrNotSupported, c.dev.Name())
 	}
-	tasks, err := pe.NewPool(c.Core, op.String(), n, taskOf, init)
+	tasks, err := pe.NewPool(c.control, op.String(), n, taskOf, init)
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func makeRequests[T any](c *Context, p *pool[T], op Operation, n int, done func(
 	of func(*T) *request, init func(*T) finisher,
 ) error {
 	return makePool(c, p, op, n, done, failed,
-		func(t *T) *pe.Task { return &of(t).task },
+		func(t *T) *pe.Task { return &of(t).Task },
 		func(t *T) { of(t).enlist(c, op, init(t)) })
 }
 

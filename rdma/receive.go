@@ -35,14 +35,15 @@ type ReceivePool struct{ pool[ReceiveTask] }
 // ReceiveTask waits for one message, from whichever connection it comes. Messages
 // take receives in the order in which they were submitted.
 type ReceiveTask struct {
-	task   pe.Task
-	ctx    *Context
-	pool   *ReceivePool
-	next   *ReceiveTask
-	posted bool
-	dst    *bufinv.Buf
-	wr     verbs.RecvWR
-	sgl    []verbs.SGE
+	pe.Task
+	control *pe.Control
+	ctx     *Context
+	pool    *ReceivePool
+	next    *ReceiveTask
+	posted  bool
+	dst     *bufinv.Buf
+	wr      verbs.RecvWR
+	sgl     []verbs.SGE
 
 	conn   *Connection
 	opcode ReceiveOpcode
@@ -57,9 +58,9 @@ type ReceiveTask struct {
 func (c *Context) ReceivePool(n int, done func(*ReceiveTask), failed func(*ReceiveTask, error)) (*ReceivePool, error) {
 	p := &ReceivePool{}
 	err := makePool(c, &p.pool, OpReceive, n, done, failed,
-		func(t *ReceiveTask) *pe.Task { return &t.task },
+		func(t *ReceiveTask) *pe.Task { return &t.Task },
 		func(t *ReceiveTask) {
-			t.ctx, t.pool = c, p
+			t.control, t.ctx, t.pool = c.control, c, p
 			t.wr.ID = idReceive | uint64(len(c.receives))
 			t.sgl = make([]verbs.SGE, 0, c.set.MaxRecvSGE)
 			c.receives = append(c.receives, t)
@@ -111,11 +112,11 @@ func (t *ReceiveTask) SubmitWith(flags pe.SubmitFlags) error { return t.submit(f
 func (t *ReceiveTask) TrySubmit() error { return t.submit(0, true) }
 
 func (t *ReceiveTask) submit(flags pe.SubmitFlags, thorough bool) error {
-	if err := t.task.Begin(operations[OpReceive].submit); err != nil {
+	if err := t.control.Begin(&t.Task, operations[OpReceive].submit); err != nil {
 		return err
 	}
 	if err := t.prepare(thorough); err != nil {
-		t.task.Abort()
+		t.control.Abort(&t.Task)
 		return fmt.Errorf("rdma: submit a receive: %w", err)
 	}
 	t.ctx.pushReceive(t)
@@ -147,7 +148,7 @@ func (t *ReceiveTask) inspect() error {
 
 // arrived ends a receive that took a message.
 func (t *ReceiveTask) arrived(wc *verbs.WC) {
-	t.task.End()
+	t.control.End(&t.Task)
 	t.length, t.imm = int(wc.Bytes), wc.Imm
 	switch {
 	case wc.Opcode == verbs.WCRecvWriteImm:
@@ -169,14 +170,14 @@ func (t *ReceiveTask) arrived(wc *verbs.WC) {
 }
 
 func (t *ReceiveTask) fail(err error) {
-	t.task.End()
+	t.control.End(&t.Task)
 	t.pool.failed(t, err)
 }
 
 // flush ends a receive that is in flight when its queue is gone, and returns how
 // many that were.
 func (t *ReceiveTask) flush() int {
-	if !t.task.InFlight() {
+	if !t.InFlight() {
 		return 0
 	}
 	t.posted, t.next, t.conn = false, nil, nil
@@ -196,18 +197,6 @@ func (t *ReceiveTask) Free() error {
 	return dst.Free()
 }
 
-// Engine is the engine that drives the task's context, or nil.
-func (t *ReceiveTask) Engine() *pe.Engine { return t.task.Engine() }
-
-// InFlight reports whether the task is submitted and not completed.
-func (t *ReceiveTask) InFlight() bool { return t.task.InFlight() }
-
-// UserData returns what SetUserData stored since the task was allocated.
-func (t *ReceiveTask) UserData() any { return t.task.UserData() }
-
-// SetUserData stores a value of the user's with the task, until it is freed.
-func (t *ReceiveTask) SetUserData(v any) { t.task.SetUserData(v) }
-
 // Operation is OpReceive.
 func (t *ReceiveTask) Operation() Operation { return OpReceive }
 
@@ -217,7 +206,7 @@ func (t *ReceiveTask) Destination() *bufinv.Buf { return t.dst }
 // SetDestination exchanges the buffer. It takes over the caller's reference to
 // the new one, in any case, and drops the one to the old.
 func (t *ReceiveTask) SetDestination(dst *bufinv.Buf) error {
-	err := t.task.MayChange("destination")
+	err := t.control.MayChange(&t.Task, "destination")
 	if err == nil {
 		err = dst.Err()
 	}

@@ -12,23 +12,24 @@ import (
 // request is what all tasks have in common that go to the send queue of a
 // connection.
 type request struct {
-	task   pe.Task
-	ctx    *Context
-	conn   *Connection
-	next   *request
-	kind   finisher // the task itself
-	op     Operation
-	posted bool
-	quiet  bool // OptimizeReports
-	local  *bufinv.Buf
-	remote *bufinv.Buf
-	length int // bytes that this submission moves
-	event  *syncevent.Event
-	word   int    // in the scratch memory, for what an atomic or sync event moves
-	value  uint64 // to be set, or got
-	old    uint64
-	wr     verbs.SendWR
-	sgl    []verbs.SGE // as long as a list may be
+	pe.Task
+	control *pe.Control
+	ctx     *Context
+	conn    *Connection
+	next    *request
+	kind    finisher // the task itself
+	op      Operation
+	posted  bool
+	quiet   bool // OptimizeReports
+	local   *bufinv.Buf
+	remote  *bufinv.Buf
+	length  int // bytes that this submission moves
+	event   *syncevent.Event
+	word    int    // in the scratch memory, for what an atomic or sync event moves
+	value   uint64 // to be set, or got
+	old     uint64
+	wr      verbs.SendWR
+	sgl     []verbs.SGE // as long as a list may be
 }
 
 // finisher runs a task's callbacks.
@@ -40,7 +41,7 @@ type finisher interface {
 // enlist makes a request known to its context. It is called once, when the pool
 // is made.
 func (r *request) enlist(c *Context, op Operation, kind finisher) {
-	r.ctx, r.op, r.kind = c, op, kind
+	r.control, r.ctx, r.op, r.kind = c.control, c, op, kind
 	r.wr.ID = uint64(len(c.requests))
 	r.wr.Op = operations[op].verb
 	if op.onWord() {
@@ -71,18 +72,6 @@ func (r *request) SubmitWith(flags pe.SubmitFlags) error { return r.submit(flags
 // limits of the device.
 func (r *request) TrySubmit() error { return r.submit(0, true) }
 
-// Engine is the engine that drives the task's context, or nil.
-func (r *request) Engine() *pe.Engine { return r.task.Engine() }
-
-// InFlight reports whether the task is submitted and not completed.
-func (r *request) InFlight() bool { return r.task.InFlight() }
-
-// UserData returns what SetUserData stored since the task was allocated.
-func (r *request) UserData() any { return r.task.UserData() }
-
-// SetUserData stores a value of the user's with the task, until it is freed.
-func (r *request) SetUserData(v any) { r.task.SetUserData(v) }
-
 // Operation is the task's kind.
 func (r *request) Operation() Operation { return r.op }
 
@@ -91,7 +80,7 @@ func (r *request) Connection() *Connection { return r.conn }
 
 // SetConnection moves the task to another connection of the same context.
 func (r *request) SetConnection(conn *Connection) error {
-	if err := r.task.MayChange("connection"); err != nil {
+	if err := r.control.MayChange(&r.Task, "connection"); err != nil {
 		return err
 	}
 	if err := r.ctx.owns(conn); err != nil {
@@ -134,7 +123,7 @@ func (r *request) give(conn *Connection, local, remote *bufinv.Buf) error {
 // swap exchanges a buffer, and drops the reference to the old one. It takes over
 // the new one in any case.
 func (r *request) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
-	err := r.task.MayChange(what)
+	err := r.control.MayChange(&r.Task, what)
 	if err == nil {
 		if err = b.Err(); err != nil {
 			err = fmt.Errorf("rdma: set the %s of a %v: %w", what, r.op, err)
@@ -167,11 +156,11 @@ func (r *request) drop() error {
 }
 
 func (r *request) submit(flags pe.SubmitFlags, thorough bool) error {
-	if err := r.task.Begin(operations[r.op].submit); err != nil {
+	if err := r.control.Begin(&r.Task, operations[r.op].submit); err != nil {
 		return err
 	}
 	if err := r.prepare(thorough); err != nil {
-		r.task.Abort()
+		r.control.Abort(&r.Task)
 		return fmt.Errorf("rdma: %s: %w", operations[r.op].submit, err)
 	}
 	r.quiet = flags&pe.OptimizeReports != 0
@@ -248,7 +237,7 @@ func (r *request) notReady() error {
 
 // succeed ends a task whose work is done.
 func (r *request) succeed() {
-	r.task.End()
+	r.control.End(&r.Task)
 	switch {
 	case r.op == OpRead && r.local != nil:
 		// Of use to nobody who kept their hands off the buffers meanwhile.
@@ -272,6 +261,6 @@ func (r *request) fail(status verbs.Status, vendor uint32) {
 }
 
 func (r *request) failWith(err error) {
-	r.task.End()
+	r.control.End(&r.Task)
 	r.kind.failed(err)
 }

@@ -58,8 +58,7 @@ func closed[D verbs.Device](t *testing.T, dev D) D {
 // newRigOn makes them on two open devices.
 func newRigOn(t *testing.T, onA, onB verbs.Device, a, b rdma.Config) *rig {
 	t.Helper()
-	engine, err := pe.New(pe.Config{})
-	require.NoError(t, err)
+	engine := pe.New(pe.Config{})
 	r := &rig{t: t, engine: engine}
 	// Runs after the cleanups of the sides.
 	t.Cleanup(func() { require.NoError(t, engine.Close()) })

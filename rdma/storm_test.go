@@ -74,7 +74,7 @@ const (
 var stormSizes = []int{1, 8, 100, 4000, 12_000}
 
 func newStorm(t *testing.T, seed uint64) *storm {
-	s := &storm{t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 0)), engine: must(pe.New(pe.Config{Spin: 10 * time.Microsecond}))}
+	s := &storm{t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 0)), engine: pe.New(pe.Config{Spin: 10 * time.Microsecond})}
 	for i := range s.ends {
 		s.ends[i] = s.end(fmt.Sprint(i))
 	}
