@@ -53,10 +53,7 @@ func run() (err error) {
 		return err
 	}
 	defer closing(inbox)
-	engine, err := pe.New(pe.Config{})
-	if err != nil {
-		return err
-	}
+	engine := pe.New(pe.Config{})
 	defer closing(engine)
 	r, err := rdma.New(dev, rdma.Config{Permissions: mmap.RemoteWrite})
 	if err != nil {

@@ -2,7 +2,7 @@ package await_test
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,17 +11,17 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-var errFlushed = errors.New("flushed")
+var errFlushed = fmt.Errorf("job: %w", pe.ErrFlushed)
 
 // job is a task of a lab.
 type job struct {
-	task pe.Task
-	lab  *lab
-	err  error // what it is to end with
+	pe.Task
+	lab *lab
+	err error // what it is to end with
 }
 
 func (j *job) Submit() error {
-	if err := j.task.Begin("submit a job"); err != nil {
+	if err := j.lab.ctl.Begin(&j.Task, "submit a job"); err != nil {
 		return err
 	}
 	j.lab.posted = append(j.lab.posted, j)
@@ -36,14 +36,10 @@ func (j *job) Free() error {
 	return nil
 }
 
-func (j *job) InFlight() bool     { return j.task.InFlight() }
-func (j *job) Engine() *pe.Engine { return j.task.Engine() }
-func (j *job) UserData() any      { return j.task.UserData() }
-func (j *job) SetUserData(v any)  { j.task.SetUserData(v) }
-
 // lab is a context whose jobs end when they are told to, or at once.
 type lab struct {
 	*pe.Core
+	ctl    *pe.Control
 	jobs   *pe.Pool[job]
 	posted []*job
 	done   []*job
@@ -57,9 +53,9 @@ type labBackend lab
 func newLab(t testing.TB, n int) *lab {
 	t.Helper()
 	l := &lab{}
-	l.Core = pe.NewCore("lab", (*labBackend)(l))
+	l.Core, l.ctl = pe.NewCore("lab", (*labBackend)(l))
 	var err error
-	l.jobs, err = pe.NewPool(l.Core, "jobs", n, func(j *job) *pe.Task { return &j.task }, func(j *job) { j.lab = l })
+	l.jobs, err = pe.NewPool(l.ctl, "jobs", n, func(j *job) *pe.Task { return &j.Task }, func(j *job) { j.lab = l })
 	require.NoError(t, err)
 	return l
 }
@@ -70,7 +66,7 @@ func (l *lab) finish(err error) {
 	l.posted = l.posted[1:]
 	j.err = err
 	l.done = append(l.done, j)
-	l.Wake()
+	l.ctl.Wake()
 }
 
 func (b *labBackend) Start() (bool, error) { return !b.slow, b.bust }
@@ -84,7 +80,7 @@ func (b *labBackend) Progress() int {
 		j := b.done[0]
 		b.done = b.done[1:]
 		n++
-		j.task.End()
+		b.ctl.End(&j.Task)
 		if j.err == nil {
 			pe.Done(j)
 		} else {
@@ -92,7 +88,7 @@ func (b *labBackend) Progress() int {
 		}
 	}
 	if b.State() == pe.Stopping && b.InFlight() == 0 {
-		b.Stopped()
+		b.ctl.Stopped()
 	}
 	return n
 }
@@ -106,7 +102,7 @@ func (b *labBackend) Stop() {
 		(*lab)(b).finish(errFlushed)
 	}
 	if b.InFlight() == 0 {
-		b.Stopped()
+		b.ctl.Stopped()
 	}
 }
 
@@ -115,8 +111,7 @@ func (b *labBackend) Idle() {}
 // drive has an engine driven until the test ends.
 func drive(t testing.TB, contexts ...pe.Context) *pe.Engine {
 	t.Helper()
-	e, err := pe.New(pe.Config{})
-	require.NoError(t, err)
+	e := pe.New(pe.Config{})
 	for _, c := range contexts {
 		require.NoError(t, e.Connect(c))
 	}

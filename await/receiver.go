@@ -196,8 +196,10 @@ func (r *Receiver) Close() error {
 	if r.closed {
 		return nil
 	}
-	if err := r.ctx.Require("close a receiver", pe.Idle); err != nil {
-		return err
+	if s := r.ctx.State(); s != pe.Idle {
+		return &pe.StateError{
+			Op: "close a receiver", Object: fmt.Sprintf("context %q", r.ctx.Name()), State: s, Legal: []pe.State{pe.Idle},
+		}
 	}
 	if r.busy {
 		return fmt.Errorf("await: close the receiver of context %q: %w; end that iteration first", r.ctx.Name(), ErrBusy)

@@ -15,7 +15,7 @@ func Run(ctx context.Context, e *pe.Engine) (err error) {
 		return fmt.Errorf("await: run: %w: no engine is given", ErrInvalid)
 	}
 	k := &keeper{}
-	k.Core = pe.NewCore("await.Run", (*keeperBackend)(k))
+	k.Core, k.control = pe.NewCore("await.Run", (*keeperBackend)(k))
 	if err := e.Connect(k); err != nil {
 		return err
 	}
@@ -33,12 +33,15 @@ func Run(ctx context.Context, e *pe.Engine) (err error) {
 
 // keeper is a context that is Running and has nothing to do. It keeps the engine's
 // Run from returning.
-type keeper struct{ *pe.Core }
+type keeper struct {
+	*pe.Core
+	control *pe.Control
+}
 
 type keeperBackend keeper
 
 func (b *keeperBackend) Start() (bool, error) { return true, nil }
 func (b *keeperBackend) Progress() int        { return 0 }
 func (b *keeperBackend) Arm() bool            { return true }
-func (b *keeperBackend) Stop()                { b.Stopped() }
+func (b *keeperBackend) Stop()                { b.control.Stopped() }
 func (b *keeperBackend) Idle()                {}

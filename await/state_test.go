@@ -20,7 +20,7 @@ func TestStates(t *testing.T) {
 	go func() { result <- await.State(background, l, pe.Running) }()
 	go func() { result <- await.Start(background, l) }()
 	require.NoError(t, await.State(background, l, pe.Starting))
-	do(t, e, l.Started)
+	do(t, e, l.ctl.Started)
 	require.NoError(t, <-result)
 	require.NoError(t, <-result)
 	require.NoError(t, await.State(background, l, pe.Running))
@@ -52,14 +52,14 @@ func TestStateNeverReached(t *testing.T) {
 func TestStopWaitsForItsOwnIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, 1)
-		e, err := pe.New(pe.Config{})
-		require.NoError(t, err)
+		e := pe.New(pe.Config{})
 		require.NoError(t, e.Connect(l))
 		var held *job
 		l.OnStateChange(func(_, _ pe.State) {
 			l.OnStateChange(nil)
 			require.NoError(t, l.Stop())
 			require.NoError(t, l.Start())
+			var err error
 			held, err = l.jobs.Alloc()
 			require.NoError(t, err)
 		})
@@ -102,8 +102,7 @@ func TestStateGivenUp(t *testing.T) {
 // Run goes on while every context is Idle.
 func TestRun(t *testing.T) {
 	l := newLab(t, 1)
-	e, err := pe.New(pe.Config{})
-	require.NoError(t, err)
+	e := pe.New(pe.Config{})
 	require.NoError(t, e.Connect(l))
 	ctx, cancel := context.WithCancelCause(background)
 	result := make(chan error)
@@ -124,8 +123,7 @@ func TestRun(t *testing.T) {
 
 // A panic in a callback passes through Run, and nothing of Run stays behind.
 func TestRunPanics(t *testing.T) {
-	e, err := pe.New(pe.Config{})
-	require.NoError(t, err)
+	e := pe.New(pe.Config{})
 	require.NoError(t, e.Do(func() { panic("oops") }))
 	require.PanicsWithValue(t, "oops", func() { _ = await.Run(background, e) })
 	require.NoError(t, e.Run(background), "a context was left running")

@@ -94,8 +94,7 @@ func TestTaskRefusals(t *testing.T) {
 }
 
 func TestTaskOnAClosedEngine(t *testing.T) {
-	e, err := pe.New(pe.Config{})
-	require.NoError(t, err)
+	e := pe.New(pe.Config{})
 	require.NoError(t, e.Close())
 	l := newLab(t, 1)
 	require.ErrorIs(t, await.Task(background, e, l.jobs.Alloc, nil), pe.ErrClosed)
@@ -105,8 +104,7 @@ func TestTaskOnAClosedEngine(t *testing.T) {
 // Nobody drives the engine: ctx ends the wait, and nothing is begun later.
 func TestTaskOnAnEngineAtRest(t *testing.T) {
 	l := newLab(t, 1)
-	e, err := pe.New(pe.Config{})
-	require.NoError(t, err)
+	e := pe.New(pe.Config{})
 	require.NoError(t, e.Connect(l))
 	ctx, cancel := context.WithTimeout(background, time.Millisecond)
 	defer cancel()
@@ -243,8 +241,7 @@ func TestTaskStopped(t *testing.T) {
 func TestTaskPanics(t *testing.T) {
 	l := newLab(t, 1)
 	l.auto = true
-	e, err := pe.New(pe.Config{})
-	require.NoError(t, err)
+	e := pe.New(pe.Config{})
 	require.NoError(t, e.Connect(l))
 	require.NoError(t, l.Start())
 	panics := func(f func() error) {
@@ -293,8 +290,7 @@ func TestTaskModel(t *testing.T) {
 		stopAt := rapid.IntRange(-1, 40).Draw(rt, "stop")
 
 		l := newLab(t, tasks)
-		e, err := pe.New(pe.Config{})
-		require.NoError(rt, err)
+		e := pe.New(pe.Config{})
 		require.NoError(rt, e.Connect(l))
 		require.NoError(rt, l.Start())
 		var returned, collected atomic.Int32

@@ -45,9 +45,7 @@ func open(o options, tasks, memory int) (e *endpoint, conn, mem []byte, err erro
 	if e.dev, err = device.Open(o.device); err != nil {
 		return e, nil, nil, err
 	}
-	if e.engine, err = pe.New(pe.Config{}); err != nil {
-		return e, nil, nil, err
-	}
+	e.engine = pe.New(pe.Config{})
 	if e.local, err = mmap.Alloc(e.dev, memory, mmap.LocalReadWrite|access); err != nil {
 		return e, nil, nil, err
 	}

@@ -61,9 +61,7 @@ func newPlayer(o options, s style) (p *player, conn, mem []byte, err error) {
 		return p, nil, nil, err
 	}
 	p.closer = append(p.closer, p.dev.Close)
-	if p.engine, err = pe.New(pe.Config{Spin: s.spin}); err != nil {
-		return p, nil, nil, err
-	}
+	p.engine = pe.New(pe.Config{Spin: s.spin})
 	p.closer = append(p.closer, p.engine.Close)
 	if p.mem, err = mmap.Alloc(p.dev, 4096, mmap.LocalReadWrite|mmap.RemoteWrite); err != nil {
 		return p, nil, nil, err

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -32,7 +31,7 @@ func (c *Context) acquire() error {
 	if c.cq, err = c.dev.CreateCQ(2 * depth); err != nil {
 		return fmt.Errorf("create a completion queue of %d entries on %s: %w", 2*depth, c.dev.Name(), err)
 	}
-	c.cq.OnCompletion(c.ctl.Wake)
+	c.cq.OnCompletion(c.control.Wake)
 	c.lanes.Attach(c.cq, c.received)
 	init := verbs.QPInit{Type: verbs.RC, MaxRecvWR: depth, MaxSendSGE: c.set.MaxSGE, MaxRecvSGE: c.set.MaxSGE}
 	if c.lane, err = c.lanes.Open(c.set.PD, init, depth, (*laneOwner)(c)); err != nil {
@@ -43,7 +42,7 @@ func (c *Context) acquire() error {
 	}
 	c.unsubscribe = c.dev.SubscribeEvents(func(ev verbs.Event) {
 		c.events.Add(ev)
-		c.ctl.Wake()
+		c.control.Wake()
 	})
 	return nil
 }
@@ -171,26 +170,25 @@ func (c *Context) advance() int {
 	n := c.finish()
 	if c.head == nil {
 		c.phase = phaseDown
-		c.ctl.Stopped()
+		c.control.Stopped()
 	}
 	return n + 1
 }
 
-// checkFailure ends a run in which something has failed.
+// checkFailure ends a run in which something has failed. What tasks failed of says
+// more than events.
 func (c *Context) checkFailure() {
-	if c.events.Pending() {
-		c.handleEvents()
-	}
-	if !c.failed || c.ended {
-		return
-	}
 	for _, f := range c.faults {
 		if f != nil {
 			c.end(f)
-			return
 		}
 	}
-	c.end(fmt.Errorf("dma: %w: the queue pair of context %q on %s is in error", ErrDevice, c.set.Name, c.dev.Name()))
+	if c.events.Pending() {
+		c.handleEvents()
+	}
+	if c.failed {
+		c.end(fmt.Errorf("dma: %w: the queue pair of context %q on %s is in error", ErrDevice, c.set.Name, c.dev.Name()))
+	}
 }
 
 // handleEvents ends the run where the device reports that something of it has failed.
@@ -217,7 +215,7 @@ func (c *Context) end(err error) {
 	}
 	c.ended = true
 	c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("context failed")
-	c.ctl.Fail(err)
+	c.control.Fail(err)
 }
 
 // breakDown ends a context whose completion queue fails.

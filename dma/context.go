@@ -11,10 +11,10 @@ import (
 // Context copies memory. It is driven by an engine (package pe).
 type Context struct {
 	*pe.Core
-	ctl   *pe.Control
-	dev   verbs.Device
-	set   *settings
-	tasks int // in the pools
+	control *pe.Control
+	dev     verbs.Device
+	set     *settings
+	tasks   int // in the pools
 
 	// Tasks from head on are in the order of submission; those before unposted
 	// are at the device as a whole, that one perhaps in part.
@@ -53,7 +53,8 @@ const (
 
 // New makes a context on an open device. It checks the whole configuration, and
 // asks the device for nothing but its attributes until Start. Its errors match
-// ErrInvalid, ErrRange, ErrNotSupported and ErrGID, or are the device's.
+// ErrInvalid, ErrRange, ErrNotSupported and ErrGID, or are the device's or those of
+// pe.Engine.Connect.
 func New(dev verbs.Device, cfg Config) (*Context, error) {
 	if dev == nil {
 		return nil, fmt.Errorf("dma: make a context: %w: no device is given; open one first", ErrInvalid)
@@ -63,7 +64,12 @@ func New(dev verbs.Device, cfg Config) (*Context, error) {
 		return nil, fmt.Errorf("dma: make a context: %w", err)
 	}
 	c := &Context{dev: dev, set: set}
-	c.Core, c.ctl = pe.NewCore(set.Name, backend{c})
+	c.Core, c.control = pe.NewCore(set.Name, backend{c})
+	if cfg.Engine != nil {
+		if err := cfg.Engine.Connect(c); err != nil {
+			return nil, fmt.Errorf("dma: make a context: %w", err)
+		}
+	}
 	return c, nil
 }
 
@@ -77,6 +83,7 @@ func (c *Context) PD() verbs.PD { return c.set.PD }
 // follows from the pools made so far.
 func (c *Context) Config() Config {
 	cfg := c.set.Config
+	cfg.Engine = c.Engine()
 	cfg.GIDIndex, cfg.QueueSize = new(*cfg.GIDIndex), c.queueSize()
 	return cfg
 }
@@ -91,6 +98,6 @@ func (c *Context) queueSize() int {
 // poke has the engine call Progress, unless it is just doing so.
 func (c *Context) poke() {
 	if !c.inside {
-		c.ctl.Wake()
+		c.control.Wake()
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/internal/gid"
+	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -21,7 +22,7 @@ var (
 	ErrDevice       = errors.New("device failed")
 
 	// What a failed task's status means; a *TaskError matches one of them.
-	ErrFlushed    = errors.New("flushed")
+	ErrFlushed    = pe.ErrFlushed
 	ErrProtection = errors.New("memory not accessible")
 	ErrTaskFailed = errors.New("task failed")
 )

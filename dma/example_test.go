@@ -14,7 +14,7 @@ import (
 // A program that has the device gather two pieces of memory into one.
 func Example() {
 	dev := must(device.Open("soft-lo"))
-	engine := must(pe.New(pe.Config{}))
+	engine := pe.New(pe.Config{})
 	c := must(dma.New(dev, dma.Config{}))
 	from := must(mmap.Alloc(dev, 4096, mmap.LocalReadWrite))
 	to := must(mmap.Alloc(dev, 4096, mmap.LocalReadWrite))

@@ -130,7 +130,7 @@ func TestBothSidesComplete(t *testing.T) {
 	for _, late := range []verbs.WCOpcode{verbs.WCSend, verbs.WCRecv} {
 		t.Run(late.String(), func(t *testing.T) {
 			dev := &faulty{Device: must(soft.Open(soft.Config{})), late: late, holds: true}
-			engine, bufs := must(pe.New(pe.Config{})), must(bufinv.New(64))
+			engine, bufs := pe.New(pe.Config{}), must(bufinv.New(64))
 			c := must(dma.New(dev, dma.Config{PD: dev.DefaultPD(), MaxSGE: 1, QueueSize: 4}))
 			memory := must(mmap.New(dev, mmap.Config{Size: 4096, PD: dev.DefaultPD(), Permissions: mmap.LocalReadWrite}))
 			r := &fixture{t: t, engine: engine, ctx: c}
@@ -168,7 +168,7 @@ func TestBothSidesComplete(t *testing.T) {
 func TestDeviceFails(t *testing.T) {
 	errBroken := errors.New("broken")
 	dev := &faulty{Device: must(soft.Open(soft.Config{}))}
-	engine, bufs := must(pe.New(pe.Config{})), must(bufinv.New(64))
+	engine, bufs := pe.New(pe.Config{}), must(bufinv.New(64))
 	c := must(dma.New(dev, dma.Config{PD: dev.DefaultPD()}))
 	memory := must(mmap.New(dev, mmap.Config{Size: 1 << 20, PD: dev.DefaultPD(), Permissions: mmap.LocalReadWrite}))
 	require.NoError(t, engine.Connect(c))
@@ -263,7 +263,7 @@ func TestTaskFails(t *testing.T) {
 	for _, side := range []string{"source", "destination"} {
 		t.Run(side, func(t *testing.T) {
 			dev := &faulty{Device: must(soft.Open(soft.Config{}))}
-			engine, bufs := must(pe.New(pe.Config{})), must(bufinv.New(64))
+			engine, bufs := pe.New(pe.Config{}), must(bufinv.New(64))
 			c := must(dma.New(dev, dma.Config{Name: "copier", PD: dev.DefaultPD()}))
 			good := must(mmap.New(dev, mmap.Config{Size: 4096, PD: dev.DefaultPD(), Permissions: mmap.LocalReadWrite}))
 			bad := must(mmap.New(dev, mmap.Config{Size: 4096, PD: dev.DefaultPD(), Permissions: mmap.LocalReadWrite}))

@@ -35,7 +35,7 @@ func newFixture(t testing.TB, memory int, cfg dma.Config) *fixture {
 // newFixtureOn makes all but a running context, on a device that the fixture closes.
 func newFixtureOn(t testing.TB, dev verbs.Device, memory int, cfg dma.Config) *fixture {
 	t.Helper()
-	r := &fixture{t: t, dev: dev, engine: must(pe.New(pe.Config{})), bufs: must(bufinv.New(4096))}
+	r := &fixture{t: t, dev: dev, engine: pe.New(pe.Config{}), bufs: must(bufinv.New(4096))}
 	r.ctx = must(dma.New(dev, cfg))
 	r.src = must(mmap.New(dev, mmap.Config{Size: memory, PD: cfg.PD}))
 	r.dst = must(mmap.New(dev, mmap.Config{Size: memory, PD: cfg.PD, Permissions: mmap.LocalReadWrite}))

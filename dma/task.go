@@ -18,6 +18,7 @@ type CopyPool struct {
 // CopyTask copies memory.
 type CopyTask struct {
 	pe.Task
+	control  *pe.Control // nil for a task that came from no pool
 	pool     *CopyPool
 	next     *CopyTask
 	src, dst *bufinv.Buf
@@ -40,9 +41,9 @@ func (c *Context) CopyPool(n int, done func(*CopyTask), failed func(*CopyTask, e
 		return nil, fmt.Errorf("dma: make a pool of copies: %w: it needs a function for tasks that succeed and one for those that fail", ErrInvalid)
 	}
 	p := &CopyPool{ctx: c, done: done, failed: failed}
-	tasks, err := pe.NewPool(c.ctl, "copy", n,
+	tasks, err := pe.NewPool(c.control, "copy", n,
 		func(t *CopyTask) *pe.Task { return &t.Task },
-		func(t *CopyTask) { t.pool = p })
+		func(t *CopyTask) { t.control, t.pool = c.control, p })
 	if err != nil {
 		return nil, err
 	}
@@ -97,13 +98,13 @@ func (t *CopyTask) SubmitWith(flags pe.SubmitFlags) error { return t.submit(flag
 func (t *CopyTask) TrySubmit() error { return t.submit(0) }
 
 func (t *CopyTask) submit(flags pe.SubmitFlags) error {
-	c := t.pool.ctx
-	if err := c.ctl.Begin(&t.Task, "submit a copy"); err != nil {
+	if err := t.control.Begin(&t.Task, "submit a copy"); err != nil {
 		return err
 	}
+	c := t.pool.ctx
 	n, err := c.check(t.src, t.dst)
 	if err != nil {
-		c.ctl.End(&t.Task)
+		t.control.Abort(&t.Task)
 		return fmt.Errorf("dma: submit a copy: %w", err)
 	}
 	t.length, t.left = n, n
@@ -154,7 +155,7 @@ func (t *CopyTask) SetDestination(dst *bufinv.Buf) error {
 }
 
 func (t *CopyTask) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
-	err := t.pool.ctx.ctl.MayChange(&t.Task, what)
+	err := t.control.MayChange(&t.Task, what)
 	if err == nil {
 		err = b.Err()
 	}
@@ -171,7 +172,7 @@ func (t *CopyTask) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
 }
 
 func (t *CopyTask) succeed() {
-	t.pool.ctx.ctl.End(&t.Task)
+	t.control.End(&t.Task)
 	// It fails only if the program has changed the buffers meanwhile.
 	if err := t.dst.Produced(t.length); err != nil {
 		t.pool.failed(t, fmt.Errorf("dma: copy: its destination was changed in flight: %w", err))
@@ -181,6 +182,6 @@ func (t *CopyTask) succeed() {
 }
 
 func (t *CopyTask) fail(err error) {
-	t.pool.ctx.ctl.End(&t.Task)
+	t.control.End(&t.Task)
 	t.pool.failed(t, err)
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/verbena-rdma/verbena/pe"
 )
 
 // Errors of this package, matched with errors.Is. Those of the engine come
@@ -18,7 +20,7 @@ var (
 	// ErrPanicked: a function of a node did not return.
 	ErrPanicked = errors.New("function panicked")
 	// ErrFlushed: the graph was stopped before all nodes of the instance had run.
-	ErrFlushed = errors.New("flushed")
+	ErrFlushed = pe.ErrFlushed
 )
 
 // CycleError names the nodes of a cycle. It matches ErrCycle.

@@ -67,10 +67,7 @@ func compare() (err error) {
 		return err
 	}
 	defer closing(bufs)
-	engine, err := pe.New(pe.Config{})
-	if err != nil {
-		return err
-	}
+	engine := pe.New(pe.Config{})
 	defer closing(engine)
 	r, err := rdma.New(dev, rdma.Config{Permissions: access})
 	if err != nil {

@@ -39,7 +39,7 @@ func Example() {
 		return
 	}
 
-	engine, _ := pe.New(pe.Config{})
+	engine := pe.New(pe.Config{})
 	_ = engine.Connect(g)
 	_ = g.Start()
 	run, _ := pool.Alloc(&sentence{})

@@ -6,9 +6,10 @@ import "github.com/verbena-rdma/verbena/pe"
 // (package pe), and Running as soon as it is started.
 type Graph[V any] struct {
 	*pe.Core
-	name  string
-	nodes []*node[V]
-	pools []*Pool[V]
+	control *pe.Control
+	name    string
+	nodes   []*node[V]
+	pools   []*Pool[V]
 
 	ready    queue[ref[V]] // nodes to be run
 	ended    queue[*Instance[V]]
@@ -24,7 +25,7 @@ type ref[V any] struct {
 
 func newGraph[V any](name string, nodes []*node[V]) *Graph[V] {
 	g := &Graph[V]{name: name, nodes: nodes}
-	g.Core = pe.NewCore(name, backend[V]{g})
+	g.Core, g.control = pe.NewCore(name, backend[V]{g})
 	return g
 }
 
@@ -68,7 +69,7 @@ func (b backend[V]) Stop() {
 			i.flush()
 		}
 	}
-	g.Wake()
+	g.control.Wake()
 	b.settle()
 }
 
@@ -78,12 +79,12 @@ func (b backend[V]) Idle() {}
 func (b backend[V]) settle() {
 	if b.g.stopping && b.g.running == 0 {
 		b.g.stopping = false // what remains is for those who free the instances
-		b.g.Stopped()
+		b.g.control.Stopped()
 	}
 }
 
 // enqueue has a node run.
 func (g *Graph[V]) enqueue(i *Instance[V], index int) {
 	g.ready.push(ref[V]{i, index})
-	g.Wake()
+	g.control.Wake()
 }

@@ -10,9 +10,10 @@ import (
 // submitted again, and freed like any other, and belongs to the goroutine that
 // drives the engine. It can be a node of another graph.
 type Instance[V any] struct {
-	task  pe.Task
-	pool  *Pool[V]
-	value V
+	pe.Task
+	control *pe.Control
+	pool    *Pool[V]
+	value   V
 
 	// By node.
 	steps  []step
@@ -38,7 +39,7 @@ const (
 // value is the nodes'. If Submit fails, the instance remains the caller's. It
 // allocates nothing. Errors are those of pe.Task.Begin.
 func (i *Instance[V]) Submit() error {
-	if err := i.task.Begin("submit an instance"); err != nil {
+	if err := i.control.Begin(&i.Task, "submit an instance"); err != nil {
 		return err
 	}
 	g := i.pool.graph
@@ -73,24 +74,12 @@ func (i *Instance[V]) Value() V { return i.value }
 
 // SetValue sets what the next run works on. Errors are those of pe.Task.MayChange.
 func (i *Instance[V]) SetValue(value V) error {
-	if err := i.task.MayChange("value"); err != nil {
+	if err := i.control.MayChange(&i.Task, "value"); err != nil {
 		return err
 	}
 	i.value = value
 	return nil
 }
-
-// InFlight reports whether the instance is submitted and has not come back.
-func (i *Instance[V]) InFlight() bool { return i.task.InFlight() }
-
-// Engine is the engine that drives the graph, or nil.
-func (i *Instance[V]) Engine() *pe.Engine { return i.task.Engine() }
-
-// UserData returns what SetUserData stored since the instance was allocated.
-func (i *Instance[V]) UserData() any { return i.task.UserData() }
-
-// SetUserData stores a value of the user's with the instance, until it is freed.
-func (i *Instance[V]) SetUserData(v any) { i.task.SetUserData(v) }
 
 // run begins a node.
 func (i *Instance[V]) run(index int) {
@@ -147,7 +136,7 @@ func (i *Instance[V]) skip(index int) {
 
 // flush leaves out all nodes that have not been begun.
 func (i *Instance[V]) flush() {
-	if !i.task.InFlight() || i.left == 0 {
+	if !i.InFlight() || i.left == 0 {
 		return
 	}
 	for j := range i.states {
@@ -167,14 +156,14 @@ func (i *Instance[V]) flush() {
 func (i *Instance[V]) settle() {
 	if i.left == 0 {
 		i.pool.graph.ended.push(i)
-		i.pool.graph.Wake()
+		i.control.Wake()
 	}
 }
 
 // report runs the callback.
 func (i *Instance[V]) report() {
 	i.pool.graph.running--
-	i.task.End()
+	i.control.End(&i.Task)
 	if len(i.failed) == 0 && !i.cut {
 		i.pool.done(i)
 		return

@@ -2,6 +2,7 @@ package graph_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -12,22 +13,22 @@ import (
 )
 
 var (
-	errFlushed = errors.New("flushed")
+	errFlushed = fmt.Errorf("job: %w", pe.ErrFlushed)
 	errBoom    = errors.New("boom")
 )
 
 // job is a task of a lab.
 type job struct {
-	task pe.Task
-	lab  *lab
-	err  error // what it is to end with
+	pe.Task
+	lab *lab
+	err error // what it is to end with
 }
 
 func (j *job) Submit() error {
 	if j.lab.refuse != nil {
 		return j.lab.refuse
 	}
-	if err := j.task.Begin("submit a job"); err != nil {
+	if err := j.lab.ctl.Begin(&j.Task, "submit a job"); err != nil {
 		return err
 	}
 	j.lab.posted = append(j.lab.posted, j)
@@ -42,14 +43,10 @@ func (j *job) Free() error {
 	return nil
 }
 
-func (j *job) InFlight() bool     { return j.task.InFlight() }
-func (j *job) UserData() any      { return j.task.UserData() }
-func (j *job) SetUserData(v any)  { j.task.SetUserData(v) }
-func (j *job) Engine() *pe.Engine { return j.task.Engine() }
-
 // lab is a context whose jobs end when they are told to, or at once.
 type lab struct {
 	*pe.Core
+	ctl    *pe.Control
 	jobs   *pe.Pool[job]
 	posted []*job
 	done   []*job
@@ -62,9 +59,9 @@ type labBackend lab
 func newLab(t testing.TB, n int) *lab {
 	t.Helper()
 	l := &lab{}
-	l.Core = pe.NewCore("lab", (*labBackend)(l))
+	l.Core, l.ctl = pe.NewCore("lab", (*labBackend)(l))
 	var err error
-	l.jobs, err = pe.NewPool(l.Core, "jobs", n, func(j *job) *pe.Task { return &j.task }, func(j *job) { j.lab = l })
+	l.jobs, err = pe.NewPool(l.ctl, "jobs", n, func(j *job) *pe.Task { return &j.Task }, func(j *job) { j.lab = l })
 	require.NoError(t, err)
 	return l
 }
@@ -74,7 +71,7 @@ func (l *lab) finish(i int) {
 	j := l.posted[i]
 	l.posted = slices.Delete(l.posted, i, i+1)
 	l.done = append(l.done, j)
-	l.Wake()
+	l.ctl.Wake()
 }
 
 func (b *labBackend) Start() (bool, error) { return true, nil }
@@ -88,7 +85,7 @@ func (b *labBackend) Progress() int {
 		j := b.done[0]
 		b.done = slices.Delete(b.done, 0, 1)
 		n++
-		j.task.End()
+		b.ctl.End(&j.Task)
 		if j.err == nil {
 			pe.Done(j)
 		} else {
@@ -96,7 +93,7 @@ func (b *labBackend) Progress() int {
 		}
 	}
 	if b.State() == pe.Stopping && b.InFlight() == 0 {
-		b.Stopped()
+		b.ctl.Stopped()
 	}
 	return n
 }
@@ -128,8 +125,7 @@ type bench[V any] struct {
 
 func newBench[V any](t testing.TB, jobs int) *bench[V] {
 	t.Helper()
-	e, err := pe.New(pe.Config{})
-	require.NoError(t, err)
+	e := pe.New(pe.Config{})
 	x := &bench[V]{t: t, engine: e, lab: newLab(t, jobs), of: map[error]*graph.Instance[V]{}}
 	require.NoError(t, e.Connect(x.lab))
 	require.NoError(t, x.lab.Start())

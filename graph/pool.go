@@ -24,7 +24,7 @@ func (g *Graph[V]) Pool(n int, done func(*Instance[V]), failed func(*Instance[V]
 	}
 	p := &Pool[V]{graph: g, done: done, failed: failed}
 	var err error
-	p.tasks, err = pe.NewPool(g.Core, "instances", n, taskOf[V], p.prepare)
+	p.tasks, err = pe.NewPool(g.control, "instances", n, taskOf[V], p.prepare)
 	if err != nil {
 		return nil, err
 	}
@@ -32,12 +32,12 @@ func (g *Graph[V]) Pool(n int, done func(*Instance[V]), failed func(*Instance[V]
 	return p, nil
 }
 
-func taskOf[V any](i *Instance[V]) *pe.Task { return &i.task }
+func taskOf[V any](i *Instance[V]) *pe.Task { return &i.Task }
 
 // prepare makes the parts of an instance.
 func (p *Pool[V]) prepare(i *Instance[V]) {
 	nodes := p.graph.nodes
-	i.pool = p
+	i.control, i.pool = p.graph.control, p
 	i.steps = make([]step, len(nodes))
 	i.states = make([]nodeState, len(nodes))
 	i.needs = make([]int, len(nodes))

@@ -13,6 +13,7 @@ import (
 // loopback is a context whose tasks complete in the next Progress.
 type loopback struct {
 	*pe.Core
+	ctl        *pe.Control
 	tasks      *pe.Pool[echo]
 	done       []*echo
 	onComplete func(*echo)
@@ -24,13 +25,13 @@ type loopbackBackend loopback
 
 func (b *loopbackBackend) Start() (bool, error) { return true, nil }
 func (b *loopbackBackend) Arm() bool            { return len(b.done) == 0 }
-func (b *loopbackBackend) Stop()                { b.Stopped() }
+func (b *loopbackBackend) Stop()                { b.ctl.Stopped() }
 func (b *loopbackBackend) Idle()                {}
 
 func (b *loopbackBackend) Progress() int {
 	n := len(b.done)
 	for i := range n {
-		b.done[i].End()
+		b.ctl.End(&b.done[i].Task)
 		b.onComplete(b.done[i])
 	}
 	b.done = b.done[:copy(b.done, b.done[n:])]
@@ -38,7 +39,7 @@ func (b *loopbackBackend) Progress() int {
 }
 
 func (l *loopback) submit(t *echo) error {
-	if err := t.Begin("submit"); err != nil {
+	if err := l.ctl.Begin(&t.Task, "submit"); err != nil {
 		return err
 	}
 	l.done = append(l.done, t)
@@ -48,9 +49,9 @@ func (l *loopback) submit(t *echo) error {
 func newLoopback(t testing.TB, tasks int) (*pe.Engine, *loopback) {
 	t.Helper()
 	l := &loopback{done: make([]*echo, 0, 2*tasks)}
-	l.Core = pe.NewCore("loopback", (*loopbackBackend)(l))
+	l.Core, l.ctl = pe.NewCore("loopback", (*loopbackBackend)(l))
 	var err error
-	l.tasks, err = pe.NewPool(l.Core, "echoes", tasks, func(e *echo) *pe.Task { return &e.Task }, nil)
+	l.tasks, err = pe.NewPool(l.ctl, "echoes", tasks, func(e *echo) *pe.Task { return &e.Task }, nil)
 	require.NoError(t, err)
 	e := newEngine(t, pe.Config{})
 	require.NoError(t, e.Connect(l))
@@ -71,7 +72,7 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 			_, _ = e.Progress()
 		},
 		"nothing to do": func() { _, _ = e.Progress() },
-		"wake":          func() { l.Wake(); _, _ = e.Progress() },
+		"wake":          func() { l.ctl.Wake(); _, _ = e.Progress() },
 		"exhausted": func() {
 			var out [16]*echo
 			for i := range out {
@@ -91,7 +92,7 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 	if _, err := e.NotificationFD(); err == nil {
 		assert.Zero(t, testing.AllocsPerRun(1000, func() {
 			_ = e.Arm()
-			l.Wake()
+			l.ctl.Wake()
 			_ = e.Clear()
 			_, _ = e.Progress()
 		}), "notification")
@@ -104,7 +105,7 @@ func BenchmarkProgressIdle(b *testing.B) {
 			e := newEngine(b, pe.Config{})
 			for range contexts {
 				l := &loopback{}
-				l.Core = pe.NewCore("loopback", (*loopbackBackend)(l))
+				l.Core, l.ctl = pe.NewCore("loopback", (*loopbackBackend)(l))
 				require.NoError(b, e.Connect(l))
 				require.NoError(b, l.Start())
 			}
@@ -139,7 +140,7 @@ func BenchmarkWake(b *testing.B) {
 	b.ReportAllocs()
 	b.RunParallel(func(p *testing.PB) {
 		for p.Next() {
-			l.Wake()
+			l.ctl.Wake()
 		}
 	})
 }
@@ -151,7 +152,7 @@ func BenchmarkRoundTripThroughDo(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			e := newEngine(b, spin)
 			l := &loopback{}
-			l.Core = pe.NewCore("loopback", (*loopbackBackend)(l))
+			l.Core, l.ctl = pe.NewCore("loopback", (*loopbackBackend)(l))
 			require.NoError(b, e.Connect(l))
 			require.NoError(b, l.Start())
 			ended := make(chan error)

@@ -23,7 +23,7 @@ func TestLifeOfAContext(t *testing.T) {
 	assert.Equal(t, 1, quiesce(t, e))
 	assert.Equal(t, changes{{pe.Idle, pe.Starting}}, *seen)
 
-	d.Started()
+	d.ctl.Started()
 	assert.Equal(t, pe.Running, d.State())
 	require.NoError(t, d.Stop())
 	assert.Equal(t, pe.Idle, d.State(), "nothing is in flight")
@@ -44,10 +44,10 @@ func TestLifeOfAContext(t *testing.T) {
 	assert.ErrorIs(t, d.Start(), pe.ErrClosed)
 	assert.NoError(t, d.Stop())
 	assert.ErrorIs(t, e.Connect(d), pe.ErrClosed)
-	assert.ErrorIs(t, d.Require("do it", pe.Running), pe.ErrClosed)
+	assert.ErrorIs(t, d.ctl.Require("do it", pe.Running), pe.ErrClosed)
 	_, err := d.jobs.Alloc()
 	assert.ErrorIs(t, err, pe.ErrClosed)
-	_, err = pe.NewPool(d.Core, "more", 1, jobTask, nil)
+	_, err = pe.NewPool(d.ctl, "more", 1, jobTask, nil)
 	assert.ErrorIs(t, err, pe.ErrClosed)
 	require.NoError(t, e.Close())
 }
@@ -58,16 +58,16 @@ func TestStopWhileStarting(t *testing.T) {
 	require.NoError(t, d.Start())
 	require.NoError(t, d.Stop())
 	assert.Equal(t, pe.Stopping, d.State())
-	d.Started() // too late
+	d.ctl.Started() // too late
 	assert.Equal(t, pe.Stopping, d.State())
-	d.Stopped()
+	d.ctl.Stopped()
 	assert.Equal(t, pe.Idle, d.State())
 	assert.False(t, d.acquired)
-	d.Stopped()
-	d.Started()
+	d.ctl.Stopped()
+	d.ctl.Started()
 	d.Fail(errBroken)
 	assert.Equal(t, pe.Idle, d.State())
-	assert.NoError(t, d.Err())
+	assert.ErrorIs(t, d.Err(), errBroken, "it counts for the run that has just ended")
 	assert.Equal(t, 3, quiesce(t, e))
 }
 
@@ -77,7 +77,7 @@ func TestStartWithoutEngine(t *testing.T) {
 	assert.ErrorIs(t, err, pe.ErrNotConnected)
 	assert.ErrorContains(t, err, `"dev"`)
 	assert.NoError(t, d.Stop())
-	d.Wake()
+	d.ctl.Wake()
 	assert.NoError(t, d.Close())
 }
 
@@ -104,7 +104,7 @@ func TestBackendThatIsReadyInsideStart(t *testing.T) {
 	seen := d.record()
 	d.slowStart = true
 	d.onStart = func() {
-		d.Started()
+		d.ctl.Started()
 		require.NoError(t, d.Stop(), "not started yet")
 	}
 	require.NoError(t, d.Start())
@@ -315,7 +315,8 @@ func TestConnectMisuse(t *testing.T) {
 	var none *device
 	assert.ErrorIs(t, e.Connect(none), pe.ErrInvalid)
 	assert.ErrorIs(t, e.Connect(&device{}), pe.ErrInvalid)
-	assert.ErrorIs(t, e.Connect(pe.NewCore("bare", nil)), pe.ErrInvalid)
+	bare, _ := pe.NewCore("bare", nil)
+	assert.ErrorIs(t, e.Connect(bare), pe.ErrInvalid)
 }
 
 func TestEveryContextGetsItsTurn(t *testing.T) {

@@ -9,12 +9,12 @@ import (
 )
 
 // Core is the part that all kinds of context have in common: the state, its
-// callback, the counts of tasks. A kind of context embeds a *Core, and passes
-// its Backend to NewCore.
+// callback, the counts of tasks. A kind of context embeds the *Core that NewCore
+// made for it; all methods are for the users of the context.
 //
-// State, Name, Engine and Wake may be called from any goroutine. Everything
-// else belongs to the goroutine that drives the engine: its callbacks, functions
-// given to Engine.Do, or the code between two calls of Progress.
+// State, Name and Engine may be called from any goroutine. Everything else belongs
+// to the goroutine that drives the engine: its callbacks, functions given to
+// Engine.Do, or the code between two calls of Progress.
 type Core struct {
 	name     string
 	backend  Backend
@@ -24,7 +24,9 @@ type Core struct {
 	watchers []*watcher // replaced as a whole
 	untold   int        // changes that have not been reported
 	userData any
-	err      error
+
+	err        error // the first one since Start
+	unreturned bool  // Run has not returned err yet
 
 	pools     []*pool
 	inFlight  int
@@ -39,9 +41,12 @@ type Core struct {
 	closed   bool
 }
 
-// NewCore makes the core of a context. The name appears in errors and logs.
-func NewCore(name string, b Backend) *Core {
-	return &Core{name: name, backend: b}
+// NewCore makes the two halves of a context that does its work in b: the Core,
+// which the type that users see embeds, and the Control, which its maker keeps to
+// itself. The name appears in errors and logs.
+func NewCore(name string, b Backend) (*Core, *Control) {
+	ctl := &Control{core: Core{name: name, backend: b}}
+	return &ctl.core, ctl
 }
 
 func (c *Core) core() *Core { return c }
@@ -66,8 +71,8 @@ func (c *Core) InFlight() int { return c.inFlight }
 // in flight or not. The context cannot leave Stopping while it is not zero.
 func (c *Core) Allocated() int { return c.allocated }
 
-// Err is the fatal error that made the context stop by itself, and nil if there
-// was none since the last Start.
+// Err is the first error since the last Start that the context failed with by
+// itself, or that was given to Fail; nil if there was none.
 func (c *Core) Err() error { return c.err }
 
 // UserData returns what SetUserData stored last.
@@ -135,7 +140,7 @@ func (c *Core) Start() error {
 	if err := e.owned("start " + c.object()); err != nil {
 		return err
 	}
-	if err := c.Require("start", Idle); err != nil {
+	if err := c.require("start", Idle); err != nil {
 		return err
 	}
 	if e.draining {
@@ -145,14 +150,16 @@ func (c *Core) Start() error {
 		return fmt.Errorf("pe: cannot start %s: its engine is being closed: %w", c.object(), ErrClosed)
 	}
 
-	c.err, c.started, c.stopDue, c.stopped, c.warned = nil, false, false, false, false
+	e.keepError(c)
+	c.err, c.unreturned = nil, false
+	c.started, c.stopDue, c.stopped, c.warned = false, false, false, false
 	c.inside, c.starting = true, true
 	c.state.Store(int32(Starting))
 	running, err := c.backend.Start()
 	c.inside, c.starting = false, false
 	if err != nil {
 		c.state.Store(int32(Idle))
-		c.err = nil
+		c.err, c.unreturned = nil, false
 		return fmt.Errorf("pe: starting %s: %w", c.object(), err)
 	}
 	e.active++
@@ -189,6 +196,38 @@ func (c *Core) stop() {
 	}
 }
 
+// Fail ends the context with an error: Err keeps the first one since Start, and a
+// context that is Starting or Running goes to Stopping. Nil does nothing, so that
+// the result of a call can be passed on as it is. Engine.Run returns the error.
+//
+// In Stopping and Idle the error is kept too if it is the first, unless it matches
+// ErrFlushed: tasks that a stop has cut off are no failure. Fail belongs to the
+// goroutine that drives the engine, like Stop; an error that comes while another
+// goroutine is driving it is handed over as with Engine.Do.
+func (c *Core) Fail(err error) {
+	if err == nil {
+		return
+	}
+	if e := c.engine.Load(); e != nil && e.owned("") != nil {
+		_ = e.Do(func() { c.fail(err) }) // an engine that is closed has no context that runs
+		return
+	}
+	c.fail(err)
+}
+
+func (c *Core) fail(err error) {
+	running := c.State() == Starting || c.State() == Running
+	if err == nil || !running && errors.Is(err, ErrFlushed) {
+		return
+	}
+	if c.err == nil {
+		c.err, c.unreturned = err, true
+	}
+	if running && !c.starting { // Start sees it
+		c.halt()
+	}
+}
+
 // Close destroys the context: it leaves its engine and cannot be started again.
 // It is legal in Idle, also inside the callback that reports Idle; state
 // callbacks that are still to come do come. Closing again does nothing.
@@ -202,7 +241,7 @@ func (c *Core) Close() error {
 			return err
 		}
 	}
-	if err := c.Require("close", Idle); err != nil {
+	if err := c.require("close", Idle); err != nil {
 		return err
 	}
 	c.closed = true
@@ -212,10 +251,8 @@ func (c *Core) Close() error {
 	return nil
 }
 
-// Require returns nil if the context is in one of the legal states, and
-// otherwise a *StateError, or ErrClosed after Close. It is for implementers of
-// contexts.
-func (c *Core) Require(op string, legal ...State) error {
+// require is Control.Require.
+func (c *Core) require(op string, legal ...State) error {
 	s := c.State()
 	for _, l := range legal {
 		if s == l {
@@ -227,65 +264,6 @@ func (c *Core) Require(op string, legal ...State) error {
 	}
 	// The copy keeps the caller's list off the heap when all is well.
 	return &StateError{Op: op, Object: c.object(), State: s, Legal: append([]State(nil), legal...)}
-}
-
-// Owned fails with ErrBusy if another goroutine is driving the context's engine
-// right now. It is for implementers of contexts: for calls that are rare, since
-// it looks at the stack.
-func (c *Core) Owned(op string) error {
-	if e := c.engine.Load(); e != nil {
-		return e.owned(op)
-	}
-	return nil
-}
-
-// Started takes the context from Starting to Running. It does nothing in any
-// other state: the context may have been stopped meanwhile. It is for
-// implementers of contexts.
-func (c *Core) Started() {
-	if c.starting {
-		c.started = true
-		return
-	}
-	if c.State() == Starting {
-		c.enter(Starting, Running)
-	}
-}
-
-// Stopped says that the backend has no work left at the device, and that all
-// tasks that were in flight have come back. It counts only after Backend.Stop
-// was called. It is for implementers of contexts.
-func (c *Core) Stopped() {
-	if c.State() == Stopping && !c.stopDue {
-		c.stopped = true
-		c.settle()
-	}
-}
-
-// Fail reports a fatal error: a context that is Starting or Running goes to
-// Stopping by itself, and Err returns the error. In Idle and Stopping, and when
-// err is nil, it does nothing. It is for implementers of contexts.
-func (c *Core) Fail(err error) {
-	s := c.State()
-	if err == nil || s != Starting && s != Running {
-		return
-	}
-	c.err = err
-	if c.starting {
-		return // Start sees it
-	}
-	c.halt()
-}
-
-// Wake makes the engine call Backend.Progress soon, even if it sleeps. It is
-// for implementers of contexts: call it after the thing to be handled has become
-// visible to Progress, and when work is held back outside Progress. It may be
-// called from any goroutine, in any state, at any rate; it allocates nothing and
-// does not block.
-func (c *Core) Wake() {
-	if e := c.engine.Load(); e != nil {
-		e.wake()
-	}
 }
 
 // enter changes the state and queues the report.
@@ -349,15 +327,4 @@ func (c *Core) leave() {
 // held reports whether only tasks that were not freed keep the context from Idle.
 func (c *Core) held() bool {
 	return c.State() == Stopping && c.stopped && c.inFlight == 0 && c.allocated > 0
-}
-
-func heldError(list []*Core, cause error) error {
-	var errs []error
-	for _, c := range list {
-		if c.held() {
-			errs = append(errs, fmt.Errorf("pe: %s cannot become Idle: %w: %d; free every allocated task, also those never submitted",
-				c.object(), ErrTasksHeld, c.allocated))
-		}
-	}
-	return errors.Join(append(errs, cause)...)
 }

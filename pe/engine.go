@@ -34,6 +34,11 @@ type Engine struct {
 	closing  atomic.Bool // Do and Start are refused
 	closed   atomic.Bool
 	draining bool // Run was told to end
+	running  bool // Run, and no other method, drives the engine
+
+	// failed holds the errors of contexts that were started again or closed since
+	// this Run began.
+	failed []error
 
 	contexts []*Core // replaced as a whole, so that passes may iterate over it
 	active   int     // contexts that are not Idle
@@ -53,14 +58,15 @@ type change struct {
 }
 
 // New makes an engine. It holds nothing of the operating system until
-// NotificationFD or Arm is called. No Config is refused today.
-func New(cfg Config) (*Engine, error) {
+// NotificationFD or Arm is called. Every Config has a meaning, so that it cannot
+// fail.
+func New(cfg Config) *Engine {
 	e := &Engine{log: cfg.Log, spin: cfg.Spin}
 	if e.spin == 0 {
 		e.spin = DefaultSpin
 	}
 	e.alarm.init()
-	return e, nil
+	return e
 }
 
 // Connect puts a context on the engine, for good: only closing the context or
@@ -80,7 +86,7 @@ func (e *Engine) Connect(c Context) error {
 	if core.closed {
 		return fmt.Errorf("pe: cannot connect %s: %w", core.object(), ErrClosed)
 	}
-	if err := core.Require("connect", Idle); err != nil {
+	if err := core.require("connect", Idle); err != nil {
 		return err
 	}
 	if !core.engine.CompareAndSwap(nil, e) {
@@ -105,6 +111,7 @@ func coreOf(c Context) (core *Core) {
 }
 
 func (e *Engine) detach(c *Core) {
+	e.keepError(c)
 	e.contexts = slices.DeleteFunc(slices.Clone(e.contexts), func(o *Core) bool { return o == c })
 	c.engine.Store(nil)
 }
@@ -171,6 +178,9 @@ func (e *Engine) deliver() int {
 	for range n {
 		ch := e.changes.pop()
 		ch.core.tell(ch.prev, ch.next)
+		if !e.running && ch.core.untold == 0 && ch.core.State() == Idle {
+			ch.core.unreturned = false // this run ended without Run
+		}
 	}
 	for range e.due.len() {
 		n += e.due.pop().serve()

@@ -60,17 +60,17 @@ func TestTwoGoroutinesAtOnce(t *testing.T) {
 	for name, err := range map[string]error{
 		"progress": err, "run": e.Run(t.Context()), "close engine": e.Close(),
 		"start": d.Start(), "stop": d.Stop(), "close": d.Close(), "connect": e.Connect(spare),
-		"a rare call of the context's": d.Owned("do it"),
+		"a rare call of the context's": d.ctl.Owned("do it"),
 	} {
 		assert.ErrorIs(t, err, pe.ErrBusy, name)
 		assert.NotErrorIs(t, err, pe.ErrReentrant, name)
 	}
 	close(leave)
 	wg.Wait()
-	require.NoError(t, e.Do(func() { assert.NoError(t, d.Owned("do it")) }))
+	require.NoError(t, e.Do(func() { assert.NoError(t, d.ctl.Owned("do it")) }))
 	quiesce(t, e)
-	require.NoError(t, d.Owned("do it"), "nobody drives the engine")
-	require.NoError(t, spare.Owned("do it"), "it has no engine")
+	require.NoError(t, d.ctl.Owned("do it"), "nobody drives the engine")
+	require.NoError(t, spare.ctl.Owned("do it"), "it has no engine")
 	require.NoError(t, d.Stop())
 	require.NoError(t, e.Close())
 }

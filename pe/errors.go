@@ -18,6 +18,9 @@ var (
 	ErrFreed = errors.New("task not allocated")
 	// ErrTasksHeld: contexts cannot become Idle, because tasks were not freed.
 	ErrTasksHeld = errors.New("tasks not freed")
+	// ErrFlushed: the task was cut off, because its context was stopped or what it
+	// ran on had failed before. Errors of tasks match it.
+	ErrFlushed = errors.New("flushed")
 	// ErrReentrant: the engine was driven from inside one of its own callbacks.
 	ErrReentrant = errors.New("called from inside a callback of the engine")
 	// ErrBusy: another goroutine is driving the engine.

@@ -13,6 +13,7 @@ import (
 // Alarms is a context whose tasks complete after a time.
 type Alarms struct {
 	*pe.Core
+	control *pe.Control
 	tasks   *pe.Pool[AlarmTask]
 	pending map[*AlarmTask]*time.Timer
 
@@ -39,9 +40,9 @@ var ErrCancelled = errors.New("alarm cancelled")
 // each task that completes.
 func NewAlarms(n int, done func(*AlarmTask, error)) (*Alarms, error) {
 	a := &Alarms{pending: map[*AlarmTask]*time.Timer{}}
-	a.Core = pe.NewCore("alarms", &alarmsBackend{a, done})
+	a.Core, a.control = pe.NewCore("alarms", &alarmsBackend{a, done})
 	var err error
-	a.tasks, err = pe.NewPool(a.Core, "alarm tasks", n,
+	a.tasks, err = pe.NewPool(a.control, "alarm tasks", n,
 		func(t *AlarmTask) *pe.Task { return &t.Task },
 		func(t *AlarmTask) { t.alarms = a })
 	return a, err
@@ -59,7 +60,7 @@ func (a *Alarms) Alloc(after time.Duration) (*AlarmTask, error) {
 
 // Submit starts the task.
 func (t *AlarmTask) Submit() error {
-	if err := t.Begin("submit an alarm"); err != nil {
+	if err := t.alarms.control.Begin(&t.Task, "submit an alarm"); err != nil {
 		return err
 	}
 	t.alarms.pending[t] = time.AfterFunc(t.After, func() { t.alarms.ring(t, nil) })
@@ -74,7 +75,7 @@ func (a *Alarms) ring(t *AlarmTask, err error) {
 	a.mu.Lock()
 	a.rings = append(a.rings, ring{t, err})
 	a.mu.Unlock()
-	a.Wake()
+	a.control.Wake()
 }
 
 // alarmsBackend is what the engine sees.
@@ -95,11 +96,11 @@ func (b *alarmsBackend) Progress() int {
 	a.mu.Unlock()
 	for _, r := range rings {
 		delete(a.pending, r.task)
-		r.task.End()
+		a.control.End(&r.task.Task)
 		b.done(r.task, r.err)
 	}
 	if a.State() == pe.Stopping && a.InFlight() == 0 {
-		a.Stopped()
+		a.control.Stopped()
 	}
 	return len(rings)
 }
@@ -120,7 +121,7 @@ func (b *alarmsBackend) Stop() {
 		}
 	}
 	if a.InFlight() == 0 {
-		a.Stopped()
+		a.control.Stopped()
 	}
 }
 
@@ -131,11 +132,7 @@ func (b *alarmsBackend) Idle() {}
 // those of all other contexts. Alarms is the type that users see; alarmsBackend
 // does the work.
 func ExampleBackend() {
-	engine, err := pe.New(pe.Config{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	engine := pe.New(pe.Config{})
 	alarms, err := NewAlarms(2, func(t *AlarmTask, err error) {
 		fmt.Println("alarm after", t.After, "error:", err)
 		_ = t.Free()

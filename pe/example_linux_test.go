@@ -12,11 +12,7 @@ import (
 // A program's own event loop: the engine's descriptor is one of those that it
 // waits for with epoll.
 func ExampleEngine_NotificationFD() {
-	engine, err := pe.New(pe.Config{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	engine := pe.New(pe.Config{})
 	defer engine.Close()
 	alarms, err := NewAlarms(1, func(t *AlarmTask, err error) {
 		fmt.Println("alarm after", t.After, "error:", err)

@@ -1,7 +1,7 @@
 package pe_test
 
 import (
-	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var errFlushed = errors.New("flushed")
+var errFlushed = fmt.Errorf("job: %w", pe.ErrFlushed)
 
 // job is a kind of task: its callback gets nil, or the error it failed with.
 type job struct {
@@ -34,6 +34,7 @@ type result struct {
 // may come from any goroutine.
 type device struct {
 	*pe.Core
+	ctl  *pe.Control
 	jobs *pe.Pool[job]
 
 	// What the backend does when it is called.
@@ -65,23 +66,23 @@ type deviceBackend device
 func newDevice(t testing.TB, tasks int) *device {
 	t.Helper()
 	d := &device{}
-	d.Core = pe.NewCore("dev", (*deviceBackend)(d))
+	d.Core, d.ctl = pe.NewCore("dev", (*deviceBackend)(d))
 	var err error
-	d.jobs, err = pe.NewPool(d.Core, "jobs", tasks, jobTask, nil)
+	d.jobs, err = pe.NewPool(d.ctl, "jobs", tasks, jobTask, nil)
 	require.NoError(t, err)
 	return d
 }
 
 // submit posts a job.
 func (d *device) submit(j *job, flags pe.SubmitFlags) error {
-	if err := j.Begin("submit a job"); err != nil {
+	if err := d.ctl.Begin(&j.Task, "submit a job"); err != nil {
 		return err
 	}
 	d.held = append(d.held, j)
 	if flags&pe.Aggregate == 0 {
 		d.flush()
 	} else {
-		d.Wake()
+		d.ctl.Wake()
 	}
 	return nil
 }
@@ -108,7 +109,7 @@ func (d *device) push(j *job, err error) {
 	d.armed = false
 	d.mu.Unlock()
 	if armed {
-		d.Wake()
+		d.ctl.Wake()
 	}
 }
 
@@ -153,7 +154,7 @@ func (b *deviceBackend) Progress() int {
 		b.ready = slices.Delete(b.ready, 0, 1)
 		b.mu.Unlock()
 		n++
-		r.job.End()
+		b.ctl.End(&r.job.Task)
 		r.job.done(r.job, r.err)
 	}
 	b.finish()
@@ -188,7 +189,7 @@ func (b *deviceBackend) Idle() {
 func (b *deviceBackend) finish() {
 	if b.stopping && !b.slowStop && b.Core.InFlight() == 0 {
 		b.finished = true
-		b.Stopped()
+		b.ctl.Stopped()
 	}
 }
 
@@ -203,9 +204,7 @@ func (d *device) record() *changes {
 
 func newEngine(t testing.TB, cfg pe.Config) *pe.Engine {
 	t.Helper()
-	e, err := pe.New(cfg)
-	require.NoError(t, err)
-	return e
+	return pe.New(cfg)
 }
 
 // connected makes an engine with a device on it.

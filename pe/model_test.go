@@ -2,6 +2,7 @@ package pe_test
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -81,22 +82,25 @@ func (m *model) stop(t *rapid.T) {
 
 func (m *model) fail(err error) {
 	m.d.Fail(err)
-	if m.state == pe.Starting || m.state == pe.Running {
+	active := m.state == pe.Starting || m.state == pe.Running
+	if m.failed == nil && (active || !errors.Is(err, pe.ErrFlushed)) {
 		m.failed = err
+	}
+	if active {
 		m.enter(pe.Stopping)
 	}
 }
 
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		e, err := pe.New(pe.Config{})
-		require.NoError(t, err)
+		e := pe.New(pe.Config{})
 		var all []*model
 		for range rapid.IntRange(1, 3).Draw(t, "contexts") {
 			d := &device{}
-			d.Core = pe.NewCore("dev", (*deviceBackend)(d))
+			d.Core, d.ctl = pe.NewCore("dev", (*deviceBackend)(d))
 			d.budget = rapid.IntRange(0, 2).Draw(t, "budget")
-			d.jobs, err = pe.NewPool(d.Core, "jobs", rapid.IntRange(1, 5).Draw(t, "tasks"), jobTask, nil)
+			var err error
+			d.jobs, err = pe.NewPool(d.ctl, "jobs", rapid.IntRange(1, 5).Draw(t, "tasks"), jobTask, nil)
 			require.NoError(t, err)
 			m := &model{d: d, flying: map[*job]bool{}}
 			d.OnStateChange(func(prev, next pe.State) { m.seen = append(m.seen, [2]pe.State{prev, next}) })
@@ -147,20 +151,22 @@ func TestModel(t *testing.T) {
 			},
 			"started": func(t *rapid.T) {
 				m := pick(t)
-				m.d.Started()
+				m.d.ctl.Started()
 				if m.state == pe.Starting {
 					m.enter(pe.Running)
 				}
 			},
 			"stop": func(t *rapid.T) { pick(t).stop(t) },
-			"fail": func(t *rapid.T) { pick(t).fail(errBroken) },
+			"fail": func(t *rapid.T) {
+				pick(t).fail(rapid.SampledFrom([]error{errBroken, errFlushed}).Draw(t, "error"))
+			},
 			"stopped": func(t *rapid.T) {
 				m := pick(t)
 				if m.state == pe.Stopping && len(m.flying) > 0 {
 					t.Skip("the device still works")
 				}
 				m.d.finished = m.d.finished || m.state == pe.Stopping
-				m.d.Stopped()
+				m.d.ctl.Stopped()
 			},
 			"alloc": func(t *rapid.T) {
 				m := pick(t)
@@ -197,8 +203,9 @@ func TestModel(t *testing.T) {
 				m.submit(t, j, rapid.SampledFrom([]pe.SubmitFlags{0, pe.Aggregate}).Draw(t, "flags"))
 			},
 			"submit twice": func(t *rapid.T) {
-				for j := range pick(t).flying {
-					require.ErrorIs(t, j.Begin("submit"), pe.ErrInUse)
+				m := pick(t)
+				for j := range m.flying {
+					require.ErrorIs(t, m.d.ctl.Begin(&j.Task, "submit"), pe.ErrInUse)
 				}
 			},
 			"complete": func(t *rapid.T) {
@@ -300,7 +307,7 @@ func TestStopAtAnyMoment(t *testing.T) {
 		delay := rng.IntN(200)
 		go func() {
 			for range delay {
-				d.Wake()
+				d.ctl.Wake()
 			}
 			if round%2 == 0 {
 				cancel()

@@ -66,7 +66,7 @@ func TestNotificationOfEveryCause(t *testing.T) {
 			require.NoError(t, e.Connect(other))
 			require.NoError(t, other.Start())
 		},
-		"wake": func(_ *testing.T, _ *pe.Engine, d *device) { d.Wake() },
+		"wake": func(_ *testing.T, _ *pe.Engine, d *device) { d.ctl.Wake() },
 		"work held back": func(t *testing.T, _ *pe.Engine, d *device) {
 			j, err := d.jobs.Alloc()
 			require.NoError(t, err)
@@ -115,7 +115,7 @@ func TestNotificationOfEveryCause(t *testing.T) {
 					require.False(t, p.readable(), "re-arming does not spin")
 					require.NoError(t, e.Clear())
 				}
-				d.Wake()
+				d.ctl.Wake()
 				require.False(t, p.readable(), "Clear takes back Arm")
 			})
 		}
@@ -278,7 +278,7 @@ func TestWakeAfterClose(t *testing.T) {
 			if i == 100 {
 				close(begun)
 			}
-			d.Wake()
+			d.ctl.Wake()
 		}
 	})
 	<-begun

@@ -30,6 +30,7 @@ func (e *exhaustedError) Is(target error) bool { return target == ErrExhausted }
 
 // pool is the part of a pool that does not depend on the kind of task.
 type pool struct {
+	control   *Control
 	core      *Core
 	name      string
 	available func() int
@@ -48,20 +49,22 @@ const MaxTasks = 1 << 24
 // errors. taskOf returns the Task embedded in a T; init, which may be nil,
 // prepares each T once. It fails with a *StateError, ErrClosed, or ErrInvalid
 // when n is not 1 to MaxTasks or taskOf does not return a Task of the T it was given.
-func NewPool[T any](c *Core, name string, n int, taskOf func(*T) *Task, init func(*T)) (*Pool[T], error) {
+func NewPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, init func(*T)) (*Pool[T], error) {
+	if ctl == nil || taskOf == nil {
+		return nil, fmt.Errorf("pe: cannot make pool %q: it needs a Control and a function that finds the Task: %w", name, ErrInvalid)
+	}
+	c := &ctl.core
 	switch {
-	case c == nil || taskOf == nil:
-		return nil, fmt.Errorf("pe: cannot make pool %q: it needs a core and a function that finds the Task: %w", name, ErrInvalid)
 	case n < 1 || n > MaxTasks:
 		return nil, fmt.Errorf("pe: cannot make pool %q of %s with %d tasks: %w; give it 1 to %d", name, c.object(), n, ErrInvalid, MaxTasks)
 	case c.closed:
 		return nil, fmt.Errorf("pe: cannot make pool %q of %s: %w", name, c.object(), ErrClosed)
 	}
-	if err := c.Require("make pool "+strconv.Quote(name), Idle); err != nil {
+	if err := c.require("make pool "+strconv.Quote(name), Idle); err != nil {
 		return nil, err
 	}
 	p := &Pool[T]{
-		pool:   pool{core: c, name: name},
+		pool:   pool{control: ctl, core: c, name: name},
 		items:  make([]T, n),
 		free:   make([]*T, 0, n),
 		taskOf: taskOf,
@@ -88,7 +91,7 @@ func NewPool[T any](c *Core, name string, n int, taskOf func(*T) *Task, init fun
 // (*StateError) or all tasks are out (ErrExhausted).
 func (p *Pool[T]) Alloc() (*T, error) {
 	if State(p.core.state.Load()) != Running {
-		return nil, p.core.Require("allocate from pool "+strconv.Quote(p.name), Running)
+		return nil, p.core.require("allocate from pool "+strconv.Quote(p.name), Running)
 	}
 	last := len(p.free) - 1
 	if last < 0 {
@@ -111,7 +114,7 @@ func (p *Pool[T]) Free(item *T) error {
 	}
 	t := p.taskOf(item)
 	if t.life != taskHeld || t.self != t {
-		return t.refuse("free")
+		return t.refuse(p.control, "free")
 	}
 	if t.pool != &p.pool {
 		return fmt.Errorf("pe: cannot free: the task is of %s, not of %s: %w", t.pool.object(), p.object(), ErrInvalid)

@@ -2,30 +2,36 @@ package pe
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"runtime"
 	"time"
 )
 
-// Run drives the engine until every context is Idle and nothing is queued, and
-// then returns nil; an engine with nothing to do returns at once, so start
-// contexts, or queue a function that does with Do, before Run. Whether a context
-// ended well is for its callbacks and Core.Err to say.
+// Run drives the engine until every context is Idle and nothing is queued. An
+// engine with nothing to do returns at once, so start contexts, or queue a function
+// that does with Do, before Run. It returns the errors with which contexts have
+// ended (Core.Err), joined, each with the name of its context and each once; nil if
+// there are none. Those of contexts that were started again or closed meanwhile
+// count, and what was given to Core.Fail before Run or in the callback that reports
+// Idle.
 //
 // With nothing to do, Run spins for Config.Spin and then sleeps without using
 // the processor; where the clock stands still (testing/synctest) it soon sleeps.
 // All callbacks run on its goroutine. Errors of misuse are those of Progress.
 //
 // When ctx ends, Run stops every context, drives them to Idle and returns
-// context.Cause(ctx); contexts cannot be started meanwhile (ErrDraining). If all
-// that remains are tasks that no callback freed, it does not hang but returns an
-// error that matches both ErrTasksHeld and the cause; when they have been freed,
-// Progress or another Run takes the contexts to Idle.
+// context.Cause(ctx), joined with the errors of contexts; contexts cannot be started
+// meanwhile (ErrDraining). If all that remains are tasks that no callback freed, it
+// does not hang but returns an error that also matches ErrTasksHeld; when they have
+// been freed, Progress or another Run takes the contexts to Idle.
 func (e *Engine) Run(ctx context.Context) error {
 	if err := e.acquire("call Run"); err != nil {
 		return err
 	}
 	defer e.release()
-	defer func() { e.draining = false }()
+	e.running = true
+	defer func() { e.running, e.draining = false, false }()
 	done := ctx.Done()
 	var quiet lull
 	for {
@@ -39,14 +45,14 @@ func (e *Engine) Run(ctx context.Context) error {
 		}
 		switch {
 		case e.active == 0 && e.draining && e.changes.len() == 0 && e.due.len() == 0:
-			return context.Cause(ctx)
+			return e.takeErrors(context.Cause(ctx))
 		case e.active == 0 && !e.queued():
-			return nil
+			return e.takeErrors(nil)
 		case n > 0:
 			quiet = lull{}
 			continue
 		case e.draining && e.stuck():
-			return heldError(e.contexts, context.Cause(ctx))
+			return e.takeErrors(context.Cause(ctx))
 		}
 		if quiet.shorter(e.spin) {
 			runtime.Gosched()
@@ -55,6 +61,38 @@ func (e *Engine) Run(ctx context.Context) error {
 		e.sleep(done)
 		quiet = lull{}
 	}
+}
+
+// keepError notes the error of a context for the Run that is under way, before the
+// context is started again or leaves the engine.
+func (e *Engine) keepError(c *Core) {
+	if e.running && c.unreturned {
+		c.unreturned = false
+		e.failed = append(e.failed, fmt.Errorf("%s: %w", c.object(), c.err))
+	}
+}
+
+// takeErrors is what Run returns: the errors of contexts, those that tasks keep
+// from Idle, and why Run was told to end.
+func (e *Engine) takeErrors(cause error) error {
+	for _, c := range e.contexts {
+		e.keepError(c)
+	}
+	errs := e.failed
+	e.failed = nil
+	for _, c := range e.contexts {
+		if c.held() {
+			errs = append(errs, fmt.Errorf("pe: %s cannot become Idle: %w: %d; free every allocated task, also those never submitted",
+				c.object(), ErrTasksHeld, c.allocated))
+		}
+	}
+	if cause != nil {
+		errs = append(errs, cause)
+	}
+	if len(errs) == 1 {
+		return errs[0]
+	}
+	return errors.Join(errs...)
 }
 
 // stillPasses is how long Run spins, in passes, while the clock shows the same

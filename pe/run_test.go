@@ -208,7 +208,7 @@ func TestRunSleepsWithoutPasses(t *testing.T) {
 
 		passes = d.passes
 		for range 5 {
-			d.Wake() // nothing is there
+			d.ctl.Wake() // nothing is there
 		}
 		synctest.Wait()
 		assert.LessOrEqual(t, d.passes-passes, 5)
@@ -251,7 +251,7 @@ func TestRunWaitsForASlowStop(t *testing.T) {
 		cancel()
 		synctest.Wait()
 		assert.Equal(t, pe.Stopping, d.State())
-		require.NoError(t, e.Do(d.Stopped))
+		require.NoError(t, e.Do(d.ctl.Stopped))
 		assert.ErrorIs(t, <-ended, context.Canceled)
 		assert.Equal(t, pe.Idle, d.State())
 	})

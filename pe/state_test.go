@@ -64,7 +64,7 @@ func TestLegality(t *testing.T) {
 		{"stop", states, nil, func(_ *pe.Engine, d *device, _ *job) error { return d.Stop() }},
 		{"close", []pe.State{pe.Idle}, pe.ErrBadState, func(_ *pe.Engine, d *device, _ *job) error { return d.Close() }},
 		{"make a pool", []pe.State{pe.Idle}, pe.ErrBadState, func(_ *pe.Engine, d *device, _ *job) error {
-			_, err := pe.NewPool(d.Core, "more", 1, jobTask, nil)
+			_, err := pe.NewPool(d.ctl, "more", 1, jobTask, nil)
 			return err
 		}},
 		{"allocate", []pe.State{pe.Running}, pe.ErrBadState, func(_ *pe.Engine, d *device, _ *job) error {
@@ -73,7 +73,7 @@ func TestLegality(t *testing.T) {
 		}},
 		{"close the engine", []pe.State{pe.Idle}, pe.ErrInUse, func(e *pe.Engine, _ *device, _ *job) error { return e.Close() }},
 		{"require", []pe.State{pe.Starting, pe.Stopping}, pe.ErrBadState, func(_ *pe.Engine, d *device, _ *job) error {
-			return d.Require("do this", pe.Starting, pe.Stopping)
+			return d.ctl.Require("do this", pe.Starting, pe.Stopping)
 		}},
 	}
 	for _, c := range calls {

@@ -26,8 +26,9 @@ const (
 )
 
 // Task is the part that all kinds of task have in common. A kind embeds a Task
-// by value, and takes its tasks from a Pool. It must not be copied, and belongs
-// to the goroutine that drives the engine.
+// by value, and takes its tasks from a Pool; what moves a task on its way is in
+// Control. It must not be copied, and belongs to the goroutine that drives the
+// engine.
 //
 // A task is the user's from Pool.Alloc until it is submitted, and again from its
 // callback on. It may be submitted again, also in the callback, and must be
@@ -56,45 +57,8 @@ func (t *Task) Engine() *Engine {
 // InFlight reports whether the task is submitted and not completed.
 func (t *Task) InFlight() bool { return t.life == taskInFlight }
 
-// Begin puts the task in flight. It is for implementers: call it first when the
-// task is submitted, and Abort if posting fails afterwards. It fails if the
-// context is not Running (*StateError), the task is in flight (ErrInUse) or not
-// allocated (ErrFreed). The operation is for the errors: "submit a write".
-func (t *Task) Begin(op string) error {
-	if t.life != taskHeld || t.self != t || State(t.pool.core.state.Load()) != Running {
-		return t.refuse(op)
-	}
-	t.life = taskInFlight
-	t.pool.core.inFlight++
-	return nil
-}
-
-// Abort takes back Begin: the task was not posted and remains the user's.
-func (t *Task) Abort() { t.End() }
-
-// End takes the task out of flight: it is completed, and the user's again. It is
-// for implementers: call it before the callback is run. It does nothing if the
-// task is not in flight.
-func (t *Task) End() {
-	if t.life == taskInFlight {
-		t.life = taskHeld
-		t.pool.core.inFlight--
-	}
-}
-
-// MayChange fails unless the task is the user's: in flight (ErrInUse) or not
-// allocated (ErrFreed). It is for implementers: call it first in what changes a
-// task, in any state of the context. What is changed is for the errors: "source".
-// It allocates nothing unless it fails.
-func (t *Task) MayChange(what string) error {
-	if t.life != taskHeld || t.self != t {
-		return t.refuse("set the " + what)
-	}
-	return nil
-}
-
-// refuse explains why Begin, MayChange or Free cannot be.
-func (t *Task) refuse(op string) error {
+// refuse explains why Begin, MayChange or Free is not possible.
+func (t *Task) refuse(k *Control, op string) error {
 	switch {
 	case t.pool == nil || t.self != t:
 		return fmt.Errorf("pe: cannot %s: the task came from no pool, or is a copy of one that did: %w", op, ErrFreed)
@@ -102,6 +66,8 @@ func (t *Task) refuse(op string) error {
 		return fmt.Errorf("pe: cannot %s: %s: the task was freed: %w", op, t.pool.object(), ErrFreed)
 	case t.life == taskInFlight:
 		return fmt.Errorf("pe: cannot %s: %s: the task is in flight: %w; wait for its callback", op, t.pool.object(), ErrInUse)
+	case t.pool.control != k:
+		return fmt.Errorf("pe: cannot %s: the task is of %s, not of %s: %w", op, t.pool.object(), k.core.object(), ErrInvalid)
 	}
-	return t.pool.core.Require(op, Running)
+	return k.core.require(op, Running)
 }

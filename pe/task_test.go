@@ -40,7 +40,7 @@ func TestPoolCounts(t *testing.T) {
 func TestPoolPreparesEachTaskOnce(t *testing.T) {
 	d := newDevice(t, 1)
 	var made []*job
-	p, err := pe.NewPool(d.Core, "p", 5, jobTask, func(j *job) { j.id = len(made); made = append(made, j) })
+	p, err := pe.NewPool(d.ctl, "p", 5, jobTask, func(j *job) { j.id = len(made); made = append(made, j) })
 	require.NoError(t, err)
 	assert.Len(t, made, 5)
 	assert.Equal(t, 5, p.Available())
@@ -49,23 +49,23 @@ func TestPoolPreparesEachTaskOnce(t *testing.T) {
 func TestPoolMisuse(t *testing.T) {
 	d := newDevice(t, 1)
 	for _, n := range []int{0, -1, pe.MaxTasks + 1, math.MaxInt} {
-		_, err := pe.NewPool(d.Core, "p", n, jobTask, nil)
+		_, err := pe.NewPool(d.ctl, "p", n, jobTask, nil)
 		assert.ErrorIs(t, err, pe.ErrInvalid)
 	}
-	_, err := pe.NewPool[job](d.Core, "p", 1, nil, nil)
+	_, err := pe.NewPool[job](d.ctl, "p", 1, nil, nil)
 	assert.ErrorIs(t, err, pe.ErrInvalid)
 	_, err = pe.NewPool(nil, "p", 1, jobTask, nil)
 	assert.ErrorIs(t, err, pe.ErrInvalid)
-	_, err = pe.NewPool(d.Core, "p", 1, func(*job) *pe.Task { return nil }, nil)
+	_, err = pe.NewPool(d.ctl, "p", 1, func(*job) *pe.Task { return nil }, nil)
 	assert.ErrorIs(t, err, pe.ErrInvalid)
 	var shared pe.Task
-	_, err = pe.NewPool(d.Core, "p", 2, func(*job) *pe.Task { return &shared }, nil)
+	_, err = pe.NewPool(d.ctl, "p", 2, func(*job) *pe.Task { return &shared }, nil)
 	assert.ErrorIs(t, err, pe.ErrInvalid)
 }
 
 func TestTaskMisuse(t *testing.T) {
 	e, d := connected(t, 2)
-	other, err := pe.NewPool(d.Core, "other", 1, jobTask, nil)
+	other, err := pe.NewPool(d.ctl, "other", 1, jobTask, nil)
 	require.NoError(t, err)
 	require.NoError(t, d.Start())
 	j, err := d.jobs.Alloc()
@@ -75,21 +75,21 @@ func TestTaskMisuse(t *testing.T) {
 	assert.ErrorIs(t, other.Free(j), pe.ErrInvalid)
 	assert.ErrorIs(t, d.jobs.Free(nil), pe.ErrInvalid)
 	assert.ErrorIs(t, d.jobs.Free(&job{}), pe.ErrFreed)
-	assert.ErrorIs(t, new(job).Begin("submit"), pe.ErrFreed)
+	assert.ErrorIs(t, d.ctl.Begin(&new(job).Task, "submit"), pe.ErrFreed)
 	twin := new(job)
 	*twin = *j //nolint:govet // the copy is the point
 	assert.ErrorIs(t, d.jobs.Free(twin), pe.ErrFreed)
 	assert.ErrorIs(t, d.submit(twin, 0), pe.ErrFreed)
-	assert.ErrorIs(t, twin.MayChange("value"), pe.ErrFreed)
-	assert.ErrorIs(t, new(job).MayChange("value"), pe.ErrFreed)
+	assert.ErrorIs(t, d.ctl.MayChange(&twin.Task, "value"), pe.ErrFreed)
+	assert.ErrorIs(t, d.ctl.MayChange(&new(job).Task, "value"), pe.ErrFreed)
 
-	require.NoError(t, j.MayChange("value"))
+	require.NoError(t, d.ctl.MayChange(&j.Task, "value"))
 	require.NoError(t, d.submit(j, 0))
 	err = d.submit(j, 0)
 	assert.ErrorIs(t, err, pe.ErrInUse)
 	assert.ErrorContains(t, err, `cannot submit a job: pool "jobs" of context "dev": the task is in flight`)
 	assert.ErrorIs(t, d.jobs.Free(j), pe.ErrInUse)
-	err = j.MayChange("value")
+	err = d.ctl.MayChange(&j.Task, "value")
 	assert.ErrorIs(t, err, pe.ErrInUse)
 	assert.ErrorContains(t, err, `cannot set the value: pool "jobs" of context "dev": the task is in flight`)
 	assert.Equal(t, 1, d.Core.InFlight())
@@ -97,14 +97,14 @@ func TestTaskMisuse(t *testing.T) {
 
 	d.complete(0, nil)
 	quiesce(t, e)
-	j.End() // not in flight: counts stay right
-	j.Abort()
+	d.ctl.End(&j.Task) // not in flight: counts stay right
+	d.ctl.Abort(&j.Task)
 	assert.Zero(t, d.Core.InFlight())
 	require.NoError(t, d.Stop())
-	require.NoError(t, j.MayChange("value"), "in Stopping too")
+	require.NoError(t, d.ctl.MayChange(&j.Task, "value"), "in Stopping too")
 	require.NoError(t, d.jobs.Free(j))
 	assert.ErrorIs(t, d.jobs.Free(j), pe.ErrFreed)
-	err = j.MayChange("value")
+	err = d.ctl.MayChange(&j.Task, "value")
 	assert.ErrorIs(t, err, pe.ErrFreed)
 	assert.ErrorContains(t, err, "the task was freed")
 	assert.ErrorIs(t, d.submit(j, 0), pe.ErrFreed)
@@ -117,9 +117,9 @@ func TestAbortGivesTheTaskBack(t *testing.T) {
 	require.NoError(t, d.Start())
 	j, err := d.jobs.Alloc()
 	require.NoError(t, err)
-	require.NoError(t, j.Begin("submit"))
+	require.NoError(t, d.ctl.Begin(&j.Task, "submit"))
 	assert.True(t, j.InFlight())
-	j.Abort()
+	d.ctl.Abort(&j.Task)
 	assert.False(t, j.InFlight())
 	assert.Zero(t, d.Core.InFlight())
 	require.NoError(t, d.jobs.Free(j))

@@ -48,7 +48,7 @@ func (c *Context) acquire() error {
 	c.byQPN = make(map[uint32]*Connection)
 	c.events.Clear()
 
-	// Never more than all tasks, and one control request of each connection.
+	// Never more than all tasks, and one own request of each connection.
 	entries := c.requests + len(c.receives) + s.MaxConnections
 	if entries > s.maxCQE {
 		return fmt.Errorf("%w: the pools hold %d tasks for %d connections, and a completion queue of %s %d entries; make the pools smaller",
@@ -58,7 +58,7 @@ func (c *Context) acquire() error {
 	if c.cq, err = c.dev.CreateCQ(entries); err != nil {
 		return fmt.Errorf("create a completion queue of %d entries on %s: %w", entries, c.dev.Name(), err)
 	}
-	c.cq.OnCompletion(c.ctl.Wake)
+	c.cq.OnCompletion(c.control.Wake)
 	c.lanes.Attach(c.cq, c.received)
 	if len(c.receives) > 0 {
 		if c.srq, err = s.PD.CreateSRQ(verbs.SRQInit{MaxWR: c.recvDepth, MaxSGE: s.MaxRecvSGE}); err != nil {
@@ -152,7 +152,7 @@ func (c *Context) settle() int {
 	}
 	switch {
 	case c.awaited == 0 && c.startingReported && c.State() == pe.Starting:
-		c.ctl.Started()
+		c.control.Started()
 	case c.endsWithLast && c.usable == 0:
 		c.endsWithLast = false
 		_ = c.Stop() // legal here in every state
@@ -189,7 +189,7 @@ func (b backend) Stop() {
 			conn.close()
 		}
 	}
-	c.ctl.Wake()
+	c.control.Wake()
 }
 
 // Idle implements pe.Backend.
@@ -255,7 +255,7 @@ func (c *Context) advance() int {
 		if c.flushed == len(c.receives) {
 			c.recvHead, c.recvTail = nil, nil
 			c.phase = phaseDown
-			c.ctl.Stopped()
+			c.control.Stopped()
 		}
 		return n
 	}

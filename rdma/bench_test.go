@@ -24,7 +24,7 @@ type benchRig struct {
 
 func newBenchRig(b *testing.B) *benchRig {
 	b.Helper()
-	r := &benchRig{engine: must(pe.New(pe.Config{})), bufs: must(bufinv.New(1024))}
+	r := &benchRig{engine: pe.New(pe.Config{}), bufs: must(bufinv.New(1024))}
 	for i := range r.devs {
 		r.devs[i] = must(soft.Open(soft.Config{}))
 	}

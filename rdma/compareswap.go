@@ -75,11 +75,13 @@ func (t *CompareSwapTask) SetDestination(dst *bufinv.Buf) error {
 func (t *CompareSwapTask) Original() uint64 { return t.old }
 
 // Values returns the value expected and the one to be stored.
-func (t *CompareSwapTask) Values() (compare, swap uint64) { return t.send.WR.CompareAdd, t.send.WR.Swap }
+func (t *CompareSwapTask) Values() (compare, swap uint64) {
+	return t.send.WR.CompareAdd, t.send.WR.Swap
+}
 
 // SetValues sets the values of the next submission.
 func (t *CompareSwapTask) SetValues(compare, swap uint64) error {
-	if err := t.ctx.ctl.MayChange(&t.Task, "values"); err != nil {
+	if err := t.control.MayChange(&t.Task, "values"); err != nil {
 		return err
 	}
 	t.send.WR.CompareAdd, t.send.WR.Swap = compare, swap

@@ -6,6 +6,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -14,6 +15,9 @@ import (
 type Config struct {
 	// Name appears in errors and logs. Empty: "rdma".
 	Name string
+	// Engine is the engine that drives the context; New connects the two. Nil: it is
+	// connected later, with Engine.Connect.
+	Engine *pe.Engine
 	// PD is the protection domain. All memory that tasks use has to be registered
 	// in it. Nil: the device's default.
 	PD verbs.PD

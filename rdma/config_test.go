@@ -29,8 +29,8 @@ func TestDefaults(t *testing.T) {
 	assert.Equal(t, 1, cfg.Port)
 	assert.Equal(t, 0, *cfg.GIDIndex)
 	assert.Equal(t, 7, *cfg.RNRRetry)
-	assert.Equal(t, 7, *cfg.RetryCount)
-	assert.Equal(t, 4096*time.Nanosecond<<14, cfg.AckTimeout)
+	assert.Equal(t, 6, *cfg.RetryCount)
+	assert.Equal(t, 4096*time.Nanosecond<<16, cfg.AckTimeout)
 	assert.Equal(t, 640*time.Microsecond, cfg.MinRNRTimer)
 	assert.Equal(t, 1, cfg.MaxConnections)
 	assert.Equal(t, 4, cfg.MaxSendSGE)
@@ -85,7 +85,6 @@ func TestBadConfig(t *testing.T) {
 		{"AckTimeout", rdma.Config{AckTimeout: math.MaxInt64}, rdma.ErrRange, "Config.AckTimeout"},
 		{"MinRNRTimer", rdma.Config{MinRNRTimer: time.Second}, rdma.ErrRange, "Config.MinRNRTimer"},
 		{"negative MinRNRTimer", rdma.Config{MinRNRTimer: -1}, rdma.ErrRange, "Config.MinRNRTimer"},
-		{"ConnectTimeout", rdma.Config{ConnectTimeout: -1}, rdma.ErrRange, "Config.ConnectTimeout"},
 		{"MaxConnections", rdma.Config{MaxConnections: 8193}, rdma.ErrRange, "Config.MaxConnections"},
 		{"SendQueueSize", rdma.Config{SendQueueSize: -1}, rdma.ErrRange, "Config.SendQueueSize"},
 		{"RecvQueueSize", rdma.Config{RecvQueueSize: 1 << 30}, rdma.ErrRange, "Config.RecvQueueSize"},

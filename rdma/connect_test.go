@@ -128,7 +128,7 @@ func (r *rig) halfOpen() (a, b *rdma.Connection) {
 
 // closed counts the connections that the side was told are Closed.
 func (s *side) closed() (n int) {
-	for _, state := range s.told {
+	for _, state := range s.reported {
 		if state == rdma.Closed.String() {
 			n++
 		}
@@ -148,7 +148,7 @@ func TestConnectTimeout(t *testing.T) {
 	_ = descA
 	require.NoError(t, a.Connect(descB))
 	r.until("it gave up", func() bool { return r.a.ctx.State() != pe.Starting })
-	assert.Equal(t, rdma.Failed.String(), r.a.told[0])
+	assert.Equal(t, rdma.Failed.String(), r.a.reported[0])
 	assert.ErrorIs(t, a.Err(), rdma.ErrTimeout)
 	assert.ErrorIs(t, r.a.ctx.Err(), rdma.ErrTimeout)
 }
@@ -265,7 +265,7 @@ func TestConnectWhileRunning(t *testing.T) {
 		require.NoError(t, a.Close())
 		require.NoError(t, b.Close())
 		r.until("both are gone", func() bool {
-			return r.a.told[len(r.a.told)-1] == "Closed" && r.b.told[len(r.b.told)-1] == "Closed"
+			return r.a.reported[len(r.a.reported)-1] == "Closed" && r.b.reported[len(r.b.reported)-1] == "Closed"
 		})
 		assert.Len(t, r.a.ctx.Connections(), 1)
 	}

@@ -58,7 +58,7 @@ type Connection struct {
 	maxReads    int
 
 	establishment establishment
-	control       control
+	signal        signalRequest
 	awaited       bool // the context becomes Running when it is Ready
 	heard         bool // the peer was alive since the last keepalive
 
@@ -83,10 +83,10 @@ const lastReceiveGrace = 100 * time.Millisecond
 // is reported Closed. While another goroutine drives the engine it fails with
 // pe.ErrBusy, and so do Connect and Close.
 func (c *Context) Export() (*Connection, []byte, error) {
-	if err := c.ctl.Owned("export a connection"); err != nil {
+	if err := c.control.Owned("export a connection"); err != nil {
 		return nil, nil, err
 	}
-	if err := c.ctl.Require("export a connection", pe.Starting, pe.Running); err != nil {
+	if err := c.control.Require("export a connection", pe.Starting, pe.Running); err != nil {
 		return nil, nil, err
 	}
 	if len(c.free) == 0 {
@@ -105,8 +105,8 @@ func (c *Context) Export() (*Connection, []byte, error) {
 	c.free = c.free[:len(c.free)-1]
 	c.slots[conn.slot] = conn
 	c.byQPN[conn.lane.Num()] = conn
-	conn.control.conn = conn
-	c.lanes.Add(&conn.control.send, &conn.control)
+	conn.signal.conn = conn
+	c.lanes.Add(&conn.signal.send, &conn.signal)
 	c.usable++
 	if c.State() == pe.Starting {
 		conn.awaited = true
@@ -157,13 +157,13 @@ func (conn *Connection) create() ([]byte, error) {
 // ErrNotReady in other states; after an error it may be tried again.
 func (conn *Connection) Connect(desc []byte) error {
 	c := conn.ctx
-	if err := c.ctl.Owned("connect"); err != nil {
+	if err := c.control.Owned("connect"); err != nil {
 		return err
 	}
 	if conn.state != Exported {
 		return fmt.Errorf("rdma: connect %v: %w: it is %v, and can be connected only when Exported", conn, ErrNotReady, conn.state)
 	}
-	if err := c.ctl.Require("connect", pe.Starting, pe.Running); err != nil {
+	if err := c.control.Require("connect", pe.Starting, pe.Running); err != nil {
 		return err
 	}
 	peer, err := decodeEndpoint(desc)
@@ -220,8 +220,8 @@ func (conn *Connection) bringUp() error {
 // reset takes the queue pair back to Init, from any state.
 func (conn *Connection) reset() error {
 	conn.lastReceive = false
-	conn.control.send.Renew()
-	conn.control.purpose = controlIdle
+	conn.signal.send.Renew()
+	conn.signal.purpose = signalNone
 	if err := conn.lane.Reset(); err != nil {
 		return err
 	}
@@ -247,7 +247,7 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 		c.setDeadline(conn, time.Time{})
 		c.usable--
 		if c.set.EndWithLastConnection && c.usable == 0 && state == Failed {
-			c.ctl.Fail(fmt.Errorf("rdma: the last connection of context %q has failed: %w", c.set.Name, err))
+			c.control.Fail(fmt.Errorf("rdma: the last connection of context %q has failed: %w", c.set.Name, err))
 		}
 	}
 	c.poke()
@@ -266,7 +266,7 @@ func (conn *Connection) ready() {
 // go of everything, OnConnection reports Closed and the place is free for another.
 // Closing again does nothing.
 func (conn *Connection) Close() error {
-	if err := conn.ctx.ctl.Owned("close a connection"); err != nil {
+	if err := conn.ctx.control.Owned("close a connection"); err != nil {
 		return err
 	}
 	conn.close()
@@ -406,8 +406,8 @@ func (conn *Connection) destroy() int {
 	n := 1 + conn.lane.Flush()
 	c.setDeadline(conn, time.Time{})
 	conn.establishment.release()
-	conn.control.send.Renew()
-	c.lanes.Remove(&conn.control.send)
+	conn.signal.send.Renew()
+	c.lanes.Remove(&conn.signal.send)
 	delete(c.byQPN, conn.lane.Num())
 	if c.last == conn {
 		c.last = nil

@@ -13,9 +13,9 @@ import (
 // driven by an engine (package pe).
 type Context struct {
 	*pe.Core
-	ctl *pe.Control
-	dev verbs.Device
-	set *settings
+	control *pe.Control
+	dev     verbs.Device
+	set     *settings
 
 	onConnection func(*Connection, ConnectionState, error)
 
@@ -69,7 +69,8 @@ type report struct {
 
 // New makes a context on an open device. It checks the whole configuration, and
 // asks the device for nothing but its attributes until Start. Its errors match
-// ErrInvalid, ErrRange, ErrNotSupported and ErrGID, or are the device's.
+// ErrInvalid, ErrRange, ErrNotSupported and ErrGID, or are the device's or those of
+// pe.Engine.Connect.
 func New(dev verbs.Device, cfg Config) (*Context, error) {
 	if dev == nil {
 		return nil, fmt.Errorf("rdma: make a context: %w: no device is given; open one first", ErrInvalid)
@@ -79,8 +80,13 @@ func New(dev verbs.Device, cfg Config) (*Context, error) {
 		return nil, fmt.Errorf("rdma: make a context: %w", err)
 	}
 	c := &Context{dev: dev, set: set}
-	c.Core, c.ctl = pe.NewCore(set.Name, backend{c})
-	c.written.wake = c.ctl.Wake
+	c.Core, c.control = pe.NewCore(set.Name, backend{c})
+	if cfg.Engine != nil {
+		if err := cfg.Engine.Connect(c); err != nil {
+			return nil, fmt.Errorf("rdma: make a context: %w", err)
+		}
+	}
+	c.written.wake = c.control.Wake
 	c.Watch(func(_, next pe.State) {
 		if next == pe.Starting {
 			c.startingReported = true
@@ -106,6 +112,7 @@ func (c *Context) Capabilities() Capabilities { return c.set.caps }
 // rounded to the one in effect. Queue sizes follow from the pools made so far.
 func (c *Context) Config() Config {
 	cfg := c.set.Config
+	cfg.Engine = c.Engine()
 	cfg.GIDIndex, cfg.RNRRetry, cfg.RetryCount = new(*cfg.GIDIndex), new(*cfg.RNRRetry), new(*cfg.RetryCount)
 	cfg.SendQueueSize, cfg.RecvQueueSize = c.depths()
 	return cfg
@@ -170,6 +177,6 @@ func (c *Context) report(conn *Connection, state ConnectionState, err error) {
 // poke has the engine call Progress, unless it is just doing so.
 func (c *Context) poke() {
 	if !c.inside {
-		c.ctl.Wake()
+		c.control.Wake()
 	}
 }

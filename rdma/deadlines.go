@@ -12,6 +12,7 @@ import (
 type deadlines struct {
 	heap  deadlineHeap
 	timer *time.Timer
+	base  time.Time // of keepalives
 	armed time.Time // when the timer goes off; zero: it does not
 	due   atomic.Bool
 }
@@ -65,11 +66,11 @@ func (c *Context) expire() int {
 // openDeadlines begins with none.
 func (c *Context) openDeadlines() {
 	d := &c.deadlines
-	d.heap, d.armed = nil, time.Time{}
+	d.heap, d.base, d.armed = nil, time.Now(), time.Time{}
 	d.due.Store(false)
 	d.timer = time.AfterFunc(time.Hour, func() {
 		d.due.Store(true)
-		c.ctl.Wake()
+		c.control.Wake()
 	})
 	d.timer.Stop()
 }

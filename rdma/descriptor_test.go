@@ -15,7 +15,7 @@ func sampleEndpoint() endpoint {
 		transport: verbs.RC, gidType: verbs.GIDRoCEv2,
 		gid:     verbs.GID{10: 0xff, 11: 0xff, 12: 192, 13: 0, 14: 2, 15: 7},
 		udpPort: 4791, lid: 3, mtu: 4096, reads: 16, qpn: 0xabcdef, psn: 0x123456,
-		nonce: 0x1122334455667788, helloAddr: 0x7fff00001238, helloKey: 0xcafe,
+		nonce: 0x1122334455667788, readyAddr: 0x7fff00001238, readyKey: 0xcafe,
 	}
 }
 
@@ -32,15 +32,15 @@ func TestDescriptorRoundTrip(t *testing.T) {
 
 func TestDescriptorNonsense(t *testing.T) {
 	for name, spoil := range map[string]func(*endpoint){
-		"transport service":      func(e *endpoint) { e.transport = 9 },
-		"GID type":               func(e *endpoint) { e.gidType = verbs.GIDRoCEv1 },
-		"GID":                    func(e *endpoint) { e.gid = verbs.GID{} },
-		"UDP port":               func(e *endpoint) { e.udpPort = 0 },
-		"MTU":                    func(e *endpoint) { e.mtu = 1500 },
-		"queue pair number":      func(e *endpoint) { e.qpn = 1 },
-		"packet sequence number": func(e *endpoint) { e.psn = 1 << 24 },
-		"nonce":                  func(e *endpoint) { e.nonce = 0 },
-		"hello address":          func(e *endpoint) { e.helloAddr = 4 },
+		"transport service":           func(e *endpoint) { e.transport = 9 },
+		"GID type":                    func(e *endpoint) { e.gidType = verbs.GIDRoCEv1 },
+		"GID":                         func(e *endpoint) { e.gid = verbs.GID{} },
+		"UDP port":                    func(e *endpoint) { e.udpPort = 0 },
+		"MTU":                         func(e *endpoint) { e.mtu = 1500 },
+		"queue pair number":           func(e *endpoint) { e.qpn = 1 },
+		"packet sequence number":      func(e *endpoint) { e.psn = 1 << 24 },
+		"nonce":                       func(e *endpoint) { e.nonce = 0 },
+		"address of the ready signal": func(e *endpoint) { e.readyAddr = 4 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := sampleEndpoint()

@@ -20,7 +20,7 @@ func TestEventLoopWithEightContexts(t *testing.T) {
 		total /= 20
 	}
 	const seed = 1
-	engine := must(pe.New(pe.Config{}))
+	engine := pe.New(pe.Config{})
 	w := newFleet(t, engine, seed)
 	l := newLoop(t, engine, seed)
 	l.state = w.String

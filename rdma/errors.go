@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/internal/gid"
+	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -27,7 +28,7 @@ var (
 	ErrDevice       = errors.New("device failed")
 
 	// What a failed task's status means; a *TaskError matches one of them.
-	ErrFlushed          = errors.New("flushed")
+	ErrFlushed          = pe.ErrFlushed
 	ErrLocalLength      = errors.New("message longer than the buffer")
 	ErrLocalProtection  = errors.New("local memory not accessible")
 	ErrRemoteInvalid    = errors.New("request refused by the peer as invalid")

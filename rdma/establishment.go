@@ -16,10 +16,10 @@ type establishment interface {
 	due(now time.Time)
 	// signaled is called when the peer may have written to the connection's word.
 	signaled()
-	// sent is called when the control request that it posted is back, while
+	// sent is called when the own request that it posted is back, while
 	// Connecting.
 	sent(status verbs.Status, vendor uint32)
-	// sayGoodbye posts the control request that tells the peer that this end leaves.
+	// sayGoodbye posts the own request that tells the peer that this end leaves.
 	sayGoodbye()
 	// goodbyeArrived reports whether the peer has left.
 	goodbyeArrived() bool

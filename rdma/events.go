@@ -9,7 +9,7 @@ import (
 // event takes an event on the device's goroutine.
 func (c *Context) event(ev verbs.Event) {
 	c.events.Add(ev)
-	c.ctl.Wake()
+	c.control.Wake()
 }
 
 // handleEvents deals with the events so far and returns how many concerned the
@@ -69,7 +69,7 @@ func (c *Context) failWith(err error) {
 			conn.fail(err)
 		}
 	}
-	c.ctl.Fail(err)
+	c.control.Fail(err)
 }
 
 // queryAll asks every queue pair for its state, where events were lost.

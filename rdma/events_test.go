@@ -15,9 +15,8 @@ import (
 func alone(t *testing.T) (*pe.Engine, *Context, *Connection) {
 	dev, err := soft.Open(soft.Config{})
 	require.NoError(t, err)
-	engine, err := pe.New(pe.Config{})
-	require.NoError(t, err)
-	c, err := New(dev, Config{})
+	engine := pe.New(pe.Config{})
+	c, err := New(dev, Config{EndWithLastConnection: true})
 	require.NoError(t, err)
 	require.NoError(t, engine.Connect(c))
 	require.NoError(t, c.Start())
@@ -43,9 +42,9 @@ func alone(t *testing.T) (*pe.Engine, *Context, *Connection) {
 // When more events come than fit, the queue pairs themselves are asked.
 func TestLostEvents(t *testing.T) {
 	engine, c, conn := alone(t)
-	require.NoError(t, conn.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState))
-	for range maxAlerts + 1 {
-		c.alert(verbs.Event{Type: verbs.EventPortActive})
+	require.NoError(t, conn.lane.QP().Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState))
+	for range 5000 {
+		c.event(verbs.Event{Type: verbs.EventPortActive})
 	}
 	for c.State() == pe.Running {
 		_, err := engine.Progress()
@@ -58,7 +57,7 @@ func TestLostEvents(t *testing.T) {
 func TestEventsThatEndTheContext(t *testing.T) {
 	for name, event := range map[string]func(*Context, *Connection) verbs.Event{
 		"queue pair": func(_ *Context, conn *Connection) verbs.Event {
-			return verbs.Event{Type: verbs.EventQPFatal, QPN: conn.qpn}
+			return verbs.Event{Type: verbs.EventQPFatal, QPN: conn.QPN()}
 		},
 		"completion queue": func(c *Context, _ *Connection) verbs.Event { return verbs.Event{Type: verbs.EventCQError, CQ: c.cq} },
 		"device":           func(*Context, *Connection) verbs.Event { return verbs.Event{Type: verbs.EventDeviceFatal} },
@@ -66,9 +65,9 @@ func TestEventsThatEndTheContext(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			engine, c, conn := alone(t)
 			// None of these concerns the context.
-			c.alert(verbs.Event{Type: verbs.EventQPFatal, QPN: conn.qpn + 1})
-			c.alert(verbs.Event{Type: verbs.EventCQError})
-			c.alert(verbs.Event{Type: verbs.EventSRQError})
+			c.event(verbs.Event{Type: verbs.EventQPFatal, QPN: conn.QPN() + 1})
+			c.event(verbs.Event{Type: verbs.EventCQError})
+			c.event(verbs.Event{Type: verbs.EventSRQError})
 			_, err := engine.Progress()
 			require.NoError(t, err)
 			require.Equal(t, pe.Running, c.State())
@@ -78,7 +77,7 @@ func TestEventsThatEndTheContext(t *testing.T) {
 					told = append(told, err)
 				}
 			})
-			c.alert(event(c, conn))
+			c.event(event(c, conn))
 			for c.State() == pe.Running {
 				_, err := engine.Progress()
 				require.NoError(t, err)
@@ -95,9 +94,8 @@ func TestEventsThatEndTheContext(t *testing.T) {
 func TestBrokenCompletionQueue(t *testing.T) {
 	dev, err := soft.Open(soft.Config{})
 	require.NoError(t, err)
-	engine, err := pe.New(pe.Config{})
-	require.NoError(t, err)
-	c, err := New(dev, Config{})
+	engine := pe.New(pe.Config{})
+	c, err := New(dev, Config{EndWithLastConnection: true})
 	require.NoError(t, err)
 	require.NoError(t, engine.Connect(c))
 	var errs []error
@@ -130,34 +128,4 @@ func TestBrokenCompletionQueue(t *testing.T) {
 	assert.ErrorIs(t, conn.Err(), verbs.ErrOverrun)
 	require.NoError(t, engine.Close())
 	require.NoError(t, dev.Close())
-}
-
-// looks counts the looks into a completion queue.
-type looks struct {
-	verbs.CQ
-	n, waiting int
-}
-
-func (l *looks) Poll(wcs []verbs.WC) (int, error) {
-	l.n++
-	n := min(len(wcs), l.waiting)
-	for i := range n {
-		wcs[i] = verbs.WC{ID: idHello | 1<<20} // of nobody
-	}
-	l.waiting -= n
-	return n, nil
-}
-
-// A short batch is all that there was. But it takes a look after its callbacks to
-// know that the queue is empty.
-func TestOneLook(t *testing.T) {
-	for waiting, want := range map[int]int{0: 1, 1: 1, pollBatch - 1: 1, pollBatch: 2, pollBatch + 1: 2} {
-		cq := &looks{waiting: waiting}
-		c := &Context{cq: cq}
-		assert.Equal(t, waiting, c.poll())
-		assert.Equal(t, want, cq.n, "looks for %d", waiting)
-		assert.Equal(t, waiting%pollBatch == 0, c.drained, "%d", waiting)
-		assert.Zero(t, c.poll())
-		assert.True(t, c.drained)
-	}
 }

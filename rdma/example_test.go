@@ -16,7 +16,7 @@ import (
 // the other's descriptors.
 func Example() {
 	dev := must(device.Open("soft-lo"))
-	engine := must(pe.New(pe.Config{}))
+	engine := pe.New(pe.Config{})
 	r := must(rdma.New(dev, rdma.Config{Permissions: mmap.RemoteWrite}))
 	memory := must(mmap.Alloc(dev, 4096, mmap.LocalReadWrite|mmap.RemoteWrite))
 	remote := must(mmap.Import(dev, must(memory.Export(dev))))

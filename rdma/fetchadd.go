@@ -76,7 +76,7 @@ func (t *FetchAddTask) Value() uint64 { return t.send.WR.CompareAdd }
 
 // SetValue sets the value that the next submission adds.
 func (t *FetchAddTask) SetValue(add uint64) error {
-	if err := t.ctx.ctl.MayChange(&t.Task, "value"); err != nil {
+	if err := t.control.MayChange(&t.Task, "value"); err != nil {
 		return err
 	}
 	t.send.WR.CompareAdd = add

@@ -33,7 +33,7 @@ func TestVictim(t *testing.T) {
 	case "soft":
 		open = openFarSoft
 	}
-	engine := must(pe.New(pe.Config{}))
+	engine := pe.New(pe.Config{})
 	r := &rig{t: t, engine: engine}
 	s := r.side(open(t), rdma.Config{})
 	pool := must(s.ctx.ReceivePool(victimReceives, func(task *rdma.ReceiveTask) {
@@ -130,7 +130,7 @@ func TestGuestKilledPeer(t *testing.T) {
 	} {
 		for _, what := range underWay {
 			t.Run(on.name+", "+what.name, func(t *testing.T) {
-				r := &rig{t: t, engine: must(pe.New(pe.Config{}))}
+				r := &rig{t: t, engine: pe.New(pe.Config{})}
 				t.Cleanup(func() { require.NoError(t, r.engine.Close()) })
 				r.a = r.side(on.own(t), rdma.Config{AckTimeout: 100 * time.Millisecond, RetryCount: new(2)})
 				s := &survivor{side: r.a}

@@ -19,7 +19,7 @@ import (
 // What drives the engine fails in every kind of callback, and says so; nothing
 // else is harmed.
 func TestEngineDrivenInsideCallbacks(t *testing.T) {
-	r := newRig(t, rdma.Config{}, rdma.Config{})
+	r := newRig(t, rdma.Config{CloseTimeout: -1}, rdma.Config{})
 	tried := map[string]bool{}
 	try := func(where string) {
 		tried[where] = true
@@ -84,7 +84,7 @@ func TestEngineDrivenByTwoGoroutines(t *testing.T) {
 
 func TestContextOnTwoEngines(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
-	other := must(pe.New(pe.Config{}))
+	other := pe.New(pe.Config{})
 	err := other.Connect(r.a.ctx)
 	require.ErrorIs(t, err, pe.ErrInUse)
 	require.ErrorContains(t, err, `context "a"`)
@@ -96,7 +96,7 @@ func TestContextOnTwoEngines(t *testing.T) {
 
 func TestUseAfterClose(t *testing.T) {
 	dev := must(soft.Open(soft.Config{}))
-	engine := must(pe.New(pe.Config{}))
+	engine := pe.New(pe.Config{})
 	c := must(rdma.New(dev, rdma.Config{}))
 	writes := must(c.WritePool(1, func(*rdma.WriteTask) {}, func(*rdma.WriteTask, error) {}))
 	recvs := must(c.ReceivePool(1, func(*rdma.ReceiveTask) {}, func(*rdma.ReceiveTask, error) {}))
@@ -139,7 +139,7 @@ func TestUseAfterClose(t *testing.T) {
 		"Context.SendPool":  {second(c.SendPool(1, func(*rdma.SendTask) {}, func(*rdma.SendTask, error) {})), pe.ErrClosed},
 		"WritePool.Alloc":   {second(writes.Alloc(conn, nil, nil)), pe.ErrClosed},
 		"ReceivePool.Alloc": {second(recvs.Alloc(nil)), pe.ErrClosed},
-		"connecting it":     {must(pe.New(pe.Config{})).Connect(c), pe.ErrClosed},
+		"connecting it":     {pe.New(pe.Config{}).Connect(c), pe.ErrClosed},
 		"Connection":        {conn.Connect(desc), rdma.ErrNotReady},
 		"Map.Export":        {second(mem.Export(dev)), mmap.ErrClosed},
 		"Map.LKey":          {second(mem.LKey(dev.DefaultPD())), mmap.ErrClosed},

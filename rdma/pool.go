@@ -31,7 +31,7 @@ func makePool[T any](c *Context, p *pool[T], op Operation, n int, done func(*T),
 	if !c.set.caps.Supports(op) {
 		return fmt.Errorf("rdma: make a pool of %vs: %w: %s", op, ErrNotSupported, c.dev.Name())
 	}
-	tasks, err := pe.NewPool(c.ctl, op.String(), n, taskOf, init)
+	tasks, err := pe.NewPool(c.control, op.String(), n, taskOf, init)
 	if err != nil {
 		return err
 	}

@@ -138,7 +138,7 @@ func (r *readySignal) signal() {
 	if r.conn.ctx.set.timeout == 0 {
 		r.again = time.Now().Add(signalPatience)
 	}
-	r.conn.control.post(controlReady, r.conn.peer.nonce)
+	r.conn.signal.post(signalReady, r.conn.peer.nonce)
 }
 
 func (r *readySignal) sent(status verbs.Status, vendor uint32) {
@@ -201,7 +201,7 @@ func (r *readySignal) schedule(now time.Time) {
 	conn.ctx.setDeadline(conn, at)
 }
 
-func (r *readySignal) sayGoodbye() { r.conn.control.post(controlGoodbye, ^r.conn.peer.nonce) }
+func (r *readySignal) sayGoodbye() { r.conn.signal.post(signalGoodbye, ^r.conn.peer.nonce) }
 
 func (r *readySignal) release() {
 	if r.cancel != nil {

@@ -37,13 +37,14 @@ type ReceivePool struct{ pool[ReceiveTask] }
 // take receives in the order in which they were submitted.
 type ReceiveTask struct {
 	pe.Task
-	ctx    *Context
-	pool   *ReceivePool
-	next   *ReceiveTask
-	posted bool
-	dst    *bufinv.Buf
-	wr     verbs.RecvWR
-	sgl    []verbs.SGE
+	control *pe.Control // nil for a task that came from no pool
+	ctx     *Context
+	pool    *ReceivePool
+	next    *ReceiveTask
+	posted  bool
+	dst     *bufinv.Buf
+	wr      verbs.RecvWR
+	sgl     []verbs.SGE
 
 	conn   *Connection
 	opcode ReceiveOpcode
@@ -60,7 +61,7 @@ func (c *Context) ReceivePool(n int, done func(*ReceiveTask), failed func(*Recei
 	err := makePool(c, &p.pool, OpReceive, n, done, failed,
 		func(t *ReceiveTask) *pe.Task { return &t.Task },
 		func(t *ReceiveTask) {
-			t.ctx, t.pool = c, p
+			t.control, t.ctx, t.pool = c.control, c, p
 			t.wr.ID = lane.ReceiveID | uint64(len(c.receives))
 			t.sgl = make([]verbs.SGE, 0, c.set.MaxRecvSGE)
 			c.receives = append(c.receives, t)
@@ -112,11 +113,11 @@ func (t *ReceiveTask) SubmitWith(flags pe.SubmitFlags) error { return t.submit(f
 func (t *ReceiveTask) TrySubmit() error { return t.submit(0, true) }
 
 func (t *ReceiveTask) submit(flags pe.SubmitFlags, thorough bool) error {
-	if err := t.ctx.ctl.Begin(&t.Task, operations[OpReceive].submit); err != nil {
+	if err := t.control.Begin(&t.Task, operations[OpReceive].submit); err != nil {
 		return err
 	}
 	if err := t.prepare(thorough); err != nil {
-		t.ctx.ctl.End(&t.Task)
+		t.control.Abort(&t.Task)
 		return fmt.Errorf("rdma: submit a receive: %w", err)
 	}
 	t.ctx.pushReceive(t)
@@ -148,7 +149,7 @@ func (t *ReceiveTask) checkRoom() error {
 
 // arrived ends a receive that took a message.
 func (t *ReceiveTask) arrived(wc *verbs.WC) {
-	t.ctx.ctl.End(&t.Task)
+	t.control.End(&t.Task)
 	t.length, t.imm = int(wc.Bytes), wc.Imm
 	switch {
 	case wc.Opcode == verbs.WCRecvWriteImm:
@@ -170,7 +171,7 @@ func (t *ReceiveTask) arrived(wc *verbs.WC) {
 }
 
 func (t *ReceiveTask) fail(err error) {
-	t.ctx.ctl.End(&t.Task)
+	t.control.End(&t.Task)
 	t.pool.failed(t, err)
 }
 
@@ -206,7 +207,7 @@ func (t *ReceiveTask) Destination() *bufinv.Buf { return t.dst }
 // SetDestination exchanges the buffer. It takes over the caller's reference to
 // the new one, in any case, and drops the one to the old.
 func (t *ReceiveTask) SetDestination(dst *bufinv.Buf) error {
-	err := t.ctx.ctl.MayChange(&t.Task, "destination")
+	err := t.control.MayChange(&t.Task, "destination")
 	if err == nil {
 		err = dst.Err()
 	}

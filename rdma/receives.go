@@ -48,7 +48,7 @@ func (c *Context) postReceives() {
 		}
 		c.recvPosted += taken
 		if err != nil {
-			c.ctl.Fail(fmt.Errorf("rdma: %w: posting receives of context %q on %s: %w", ErrDevice, c.set.Name, c.dev.Name(), err))
+			c.control.Fail(fmt.Errorf("rdma: %w: posting receives of context %q on %s: %w", ErrDevice, c.set.Name, c.dev.Name(), err))
 			return
 		}
 	}

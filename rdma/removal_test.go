@@ -72,7 +72,7 @@ func stream(t *testing.T, a, b verbs.Device, remove func()) (r *rig, writes *out
 	require.NoError(t, r.engine.Run(ctx))
 	require.Equal(t, 8, pool.Available(), "every task came back")
 	require.NotEmpty(t, writes.errs)
-	require.Equal(t, []string{"Ready", "Failed", "Closed"}, r.a.told)
+	require.Equal(t, []string{"Ready", "Failed", "Closed"}, r.a.reported)
 	return r, writes
 }
 

@@ -14,19 +14,20 @@ import (
 // connection.
 type request struct {
 	pe.Task
-	ctx    *Context
-	conn   *Connection
-	send   lane.Request
-	kind   finisher // the task itself
-	op     Operation
-	local  *bufinv.Buf
-	remote *bufinv.Buf
-	length int // bytes that this submission moves
-	event  *syncevent.Event
-	word   int    // in the scratch memory, for what an atomic or sync event moves
-	value  uint64 // to be set, or got
-	old    uint64
-	sgl    []verbs.SGE // as long as a list may be
+	control *pe.Control // nil for a task that came from no pool
+	ctx     *Context
+	conn    *Connection
+	send    lane.Request
+	kind    finisher // the task itself
+	op      Operation
+	local   *bufinv.Buf
+	remote  *bufinv.Buf
+	length  int // bytes that this submission moves
+	event   *syncevent.Event
+	word    int    // in the scratch memory, for what an atomic or sync event moves
+	value   uint64 // to be set, or got
+	old     uint64
+	sgl     []verbs.SGE // as long as a list may be
 }
 
 // finisher runs a task's callbacks.
@@ -38,7 +39,7 @@ type finisher interface {
 // register makes a request known to its context. It is called once, when the pool
 // is made.
 func (r *request) register(c *Context, op Operation, kind finisher) {
-	r.ctx, r.op, r.kind = c, op, kind
+	r.control, r.ctx, r.op, r.kind = c.control, c, op, kind
 	r.send.WR.Op = operations[op].verb
 	if op.onWord() {
 		r.word = c.words
@@ -64,7 +65,7 @@ func (c *completer) Completed(status verbs.Status, vendor uint32) {
 	}
 	err := &TaskError{Op: r.op, Status: status, Connection: r.conn, VendorError: vendor}
 	r.conn.failedTask(status, err)
-	r.ctx.ctl.End(&r.Task)
+	r.control.End(&r.Task)
 	r.kind.failed(err)
 }
 
@@ -94,7 +95,7 @@ func (r *request) Connection() *Connection { return r.conn }
 
 // SetConnection moves the task to another connection of the same context.
 func (r *request) SetConnection(conn *Connection) error {
-	if err := r.ctx.ctl.MayChange(&r.Task, "connection"); err != nil {
+	if err := r.control.MayChange(&r.Task, "connection"); err != nil {
 		return err
 	}
 	if err := r.ctx.owns(conn); err != nil {
@@ -137,7 +138,7 @@ func (r *request) give(conn *Connection, local, remote *bufinv.Buf) error {
 // swap exchanges a buffer, and drops the reference to the old one. It takes over
 // the new one in any case.
 func (r *request) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
-	err := r.ctx.ctl.MayChange(&r.Task, what)
+	err := r.control.MayChange(&r.Task, what)
 	if err == nil {
 		if err = b.Err(); err != nil {
 			err = fmt.Errorf("rdma: set the %s of a %v: %w", what, r.op, err)
@@ -170,11 +171,11 @@ func (r *request) drop() error {
 }
 
 func (r *request) submit(flags pe.SubmitFlags, thorough bool) error {
-	if err := r.ctx.ctl.Begin(&r.Task, operations[r.op].submit); err != nil {
+	if err := r.control.Begin(&r.Task, operations[r.op].submit); err != nil {
 		return err
 	}
 	if err := r.prepare(thorough); err != nil {
-		r.ctx.ctl.End(&r.Task)
+		r.control.Abort(&r.Task)
 		return fmt.Errorf("rdma: %s: %w", operations[r.op].submit, err)
 	}
 	r.send.Unreported = flags&pe.OptimizeReports != 0
@@ -252,7 +253,7 @@ func (r *request) notReady() error {
 
 // succeed ends a task whose work is done.
 func (r *request) succeed() {
-	r.ctx.ctl.End(&r.Task)
+	r.control.End(&r.Task)
 	switch {
 	case r.op == OpRead && r.local != nil:
 		// It fails only if the program has changed the buffers meanwhile.

@@ -31,7 +31,7 @@ type program struct {
 func newProgram(t *testing.T) *program {
 	p := &program{}
 	p.dev = must(soft.Open(soft.Config{}))
-	p.engine = must(pe.New(pe.Config{Spin: -1})) // sleeps whenever it can
+	p.engine = pe.New(pe.Config{Spin: -1}) // sleeps whenever it can
 	p.ctx = must(rdma.New(p.dev, rdma.Config{Permissions: mmap.RemoteRead | mmap.RemoteAtomic}))
 	p.mem = must(mmap.Alloc(p.dev, 4096, everything))
 	p.bufs = must(bufinv.New(16))

@@ -74,7 +74,7 @@ const (
 var stormSizes = []int{1, 8, 100, 4000, 12_000}
 
 func newStorm(t *testing.T, seed uint64) *storm {
-	s := &storm{t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 0)), engine: must(pe.New(pe.Config{Spin: 10 * time.Microsecond}))}
+	s := &storm{t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 0)), engine: pe.New(pe.Config{Spin: 10 * time.Microsecond})}
 	for i := range s.ends {
 		s.ends[i] = s.end(fmt.Sprint(i))
 	}
@@ -94,6 +94,7 @@ func (s *storm) end(name string) *stormEnd {
 	e.ctx = must(rdma.New(e.dev, rdma.Config{
 		Name: name, Permissions: everything, MaxConnections: stormConnections,
 		SendQueueSize: pick(s.rng, 0, 0, 1, 3), RecvQueueSize: pick(s.rng, 0, 0, 2),
+		EndWithLastConnection: s.rng.IntN(4) > 0, CloseTimeout: pick(s.rng, -1, time.Millisecond),
 		AckTimeout: 4 * time.Millisecond, MinRNRTimer: 10 * time.Microsecond,
 	}))
 	e.mem = must(mmap.Alloc(e.dev, stormMemory, everything))

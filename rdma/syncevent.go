@@ -17,7 +17,7 @@ func (t *eventRequest) Event() *syncevent.Event { return t.event }
 // SetEvent exchanges the sync event. The task lets go of the old one and holds the
 // new one. Errors are those of Alloc and of pe.Task.MayChange.
 func (t *eventRequest) SetEvent(ev *syncevent.Event) error {
-	if err := t.ctx.ctl.MayChange(&t.Task, "event"); err != nil {
+	if err := t.control.MayChange(&t.Task, "event"); err != nil {
 		return err
 	}
 	old := t.event

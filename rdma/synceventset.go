@@ -55,7 +55,7 @@ func (t *SyncEventSetTask) Value() uint64 { return t.value }
 
 // SetValue sets the value that the next submission sets.
 func (t *SyncEventSetTask) SetValue(value uint64) error {
-	if err := t.ctx.ctl.MayChange(&t.Task, "value"); err != nil {
+	if err := t.control.MayChange(&t.Task, "value"); err != nil {
 		return err
 	}
 	t.value = value

@@ -67,7 +67,7 @@ func (t *WriteImmTask) Imm() uint32 { return t.send.WR.Imm }
 
 // SetImm sets the immediate data of the next submission.
 func (t *WriteImmTask) SetImm(imm uint32) error {
-	if err := t.ctx.ctl.MayChange(&t.Task, "immediate data"); err != nil {
+	if err := t.control.MayChange(&t.Task, "immediate data"); err != nil {
 		return err
 	}
 	t.send.WR.Imm = imm

@@ -57,7 +57,7 @@ func (t *AddTask) Value() uint64 { return t.value }
 
 // SetValue sets the value that the next submission adds.
 func (t *AddTask) SetValue(value uint64) error {
-	if err := t.task.task.MayChange("value"); err != nil {
+	if err := t.control.MayChange(&t.Task, "value"); err != nil {
 		return err
 	}
 	t.value = value

@@ -65,7 +65,7 @@ func (b backend) Stop() {
 // settle reports that a context that is stopping has nothing in flight any more.
 func (c *Context) settle() {
 	if c.stopping && c.State() == pe.Stopping && c.InFlight() == 0 {
-		c.Stopped()
+		c.control.Stopped()
 	}
 }
 

@@ -150,7 +150,7 @@ func rested(b *testing.B, e *Event, set func(uint64) error) {
 // BenchmarkWaitTask is a wait from its submission to its callback, set meanwhile.
 func BenchmarkWaitTask(b *testing.B) {
 	e := open(b, Config{})
-	engine := must(pe.New(pe.Config{}))
+	engine := pe.New(pe.Config{})
 	c := must(NewContext(ContextConfig{}))
 	done := false
 	pool := must(c.WaitPool(1, func(*WaitTask) { done = true }, func(*WaitTask, error) {}))

@@ -1,6 +1,7 @@
 package syncevent
 
 import (
+	"fmt"
 	"sync"
 
 	"github.com/verbena-rdma/verbena/pe"
@@ -10,13 +11,17 @@ import (
 type ContextConfig struct {
 	// Name appears in errors and logs. Empty: "syncevent".
 	Name string
+	// Engine is the engine that drives the context; New connects the two. Nil: it is
+	// connected later, with Engine.Connect.
+	Engine *pe.Engine
 }
 
 // Context is a context whose tasks work on sync events, any number of them. It is
 // driven by an engine (package pe).
 type Context struct {
 	*pe.Core
-	waits []*WaitTask // of all pools
+	control *pe.Control
+	waits   []*WaitTask // of all pools
 
 	submitted list // gets, sets and additions, not done yet
 	stopping  bool
@@ -25,13 +30,18 @@ type Context struct {
 	ready list       // waits that are over, and not reported yet
 }
 
-// NewContext makes a context. No ContextConfig is refused today.
+// NewContext makes a context. Its errors are those of pe.Engine.Connect.
 func NewContext(cfg ContextConfig) (*Context, error) {
 	if cfg.Name == "" {
 		cfg.Name = "syncevent"
 	}
 	c := &Context{}
-	c.Core = pe.NewCore(cfg.Name, backend{c})
+	c.Core, c.control = pe.NewCore(cfg.Name, backend{c})
+	if cfg.Engine != nil {
+		if err := cfg.Engine.Connect(c); err != nil {
+			return nil, fmt.Errorf("syncevent: make a context: %w", err)
+		}
+	}
 	return c, nil
 }
 

@@ -32,8 +32,7 @@ func newTasks(t *testing.T, n int) *tasks {
 	t.Helper()
 	s := &tasks{t: t}
 	var err error
-	s.engine, err = pe.New(pe.Config{})
-	require.NoError(t, err)
+	s.engine = pe.New(pe.Config{})
 	s.ctx, err = NewContext(ContextConfig{})
 	require.NoError(t, err)
 	s.gets, err = s.ctx.GetPool(n, func(g *GetTask) { s.tell("get %d", g.Value()) }, func(g *GetTask, err error) { s.fail(g.Operation(), err) })
@@ -386,7 +385,7 @@ func TestEngineSleeps(t *testing.T) {
 func TestStopAtAnyTime(t *testing.T) {
 	for range 100 {
 		e := must(New(Config{}))
-		engine := must(pe.New(pe.Config{}))
+		engine := pe.New(pe.Config{})
 		c := must(NewContext(ContextConfig{}))
 		back := map[*WaitTask]int{}
 		pool := must(c.WaitPool(50, func(w *WaitTask) {
@@ -428,7 +427,7 @@ func TestStopAtAnyTime(t *testing.T) {
 
 func TestTasksDoNotAllocate(t *testing.T) {
 	e := open(t, Config{})
-	engine := must(pe.New(pe.Config{}))
+	engine := pe.New(pe.Config{})
 	c := must(NewContext(ContextConfig{}))
 	done := 0
 	waits := must(c.WaitPool(2, func(w *WaitTask) { done++; _ = w.Free() }, func(*WaitTask, error) {}))

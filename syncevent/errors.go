@@ -3,6 +3,8 @@ package syncevent
 import (
 	"errors"
 	"fmt"
+
+	"github.com/verbena-rdma/verbena/pe"
 )
 
 // Errors of this package, matched with errors.Is. Errors of buffers, memory maps,
@@ -19,7 +21,7 @@ var (
 	ErrClosed    = errors.New("sync event closed")
 	// ErrFlushed: the context stopped before the task was done. The error is a
 	// *TaskError.
-	ErrFlushed = errors.New("flushed")
+	ErrFlushed = pe.ErrFlushed
 )
 
 // errNoPool is the error of freeing a task that came from no pool.

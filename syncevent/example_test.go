@@ -71,11 +71,7 @@ func ExampleContext() {
 		fmt.Println(err)
 		return
 	}
-	engine, err := pe.New(pe.Config{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	engine := pe.New(pe.Config{})
 	events, err := syncevent.NewContext(syncevent.ContextConfig{})
 	if err != nil {
 		fmt.Println(err)

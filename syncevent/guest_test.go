@@ -99,9 +99,9 @@ type wakeRig struct {
 
 func newWakeRig(t *testing.T, writer, owner string) *wakeRig {
 	t.Helper()
-	engine, err := pe.New(pe.Config{})
-	require.NoError(t, err)
+	engine := pe.New(pe.Config{})
 	w := &wakeRig{t: t, engine: engine, writer: guestProgram(t, engine, writer), owner: guestProgram(t, engine, owner)}
+	var err error
 	w.event, err = syncevent.New(syncevent.Config{Device: w.owner.dev, Publishers: syncevent.PublishRemote})
 	require.NoError(t, err)
 	desc, err := w.event.Export()

@@ -26,9 +26,12 @@ func makePool[T any](c *Context, p *pool[T], op Operation, n int, done func(*T),
 	if done == nil || failed == nil {
 		return fmt.Errorf("syncevent: make a pool of %vs: %w: it needs a function for tasks that succeed and one for those that fail", op, ErrInvalid)
 	}
-	tasks, err := pe.NewPool(c.Core, op.String(), n,
-		func(t *T) *pe.Task { return &of(t).task },
-		func(t *T) { of(t).ctx, of(t).op, of(t).kind = c, op, init(t) })
+	tasks, err := pe.NewPool(c.control, op.String(), n,
+		func(t *T) *pe.Task { return &of(t).Task },
+		func(t *T) {
+			k := of(t)
+			k.control, k.ctx, k.op, k.kind = c.control, c, op, init(t)
+		})
 	if err != nil {
 		return err
 	}

@@ -38,8 +38,7 @@ func newProgram(t *testing.T) *program {
 	dev, err := soft.Open(soft.Config{})
 	require.NoError(t, err)
 	p.dev = dev
-	p.engine, err = pe.New(pe.Config{})
-	require.NoError(t, err)
+	p.engine = pe.New(pe.Config{})
 	p.ctx, err = rdma.New(dev, rdma.Config{Permissions: mmap.RemoteRead | mmap.RemoteWrite | mmap.RemoteAtomic})
 	require.NoError(t, err)
 	require.NoError(t, p.engine.Connect(p.ctx))

@@ -39,7 +39,8 @@ func (o Operation) String() string {
 
 // task is what all kinds of task have in common.
 type task struct {
-	task    pe.Task
+	pe.Task
+	control *pe.Control
 	ctx     *Context
 	ev      *Event
 	next    *task
@@ -66,27 +67,15 @@ func (t *task) Submit() error { return t.SubmitWith(0) }
 // together, so that it accepts pe.Aggregate and pe.OptimizeReports and does not
 // delay anything.
 func (t *task) SubmitWith(_ pe.SubmitFlags) error {
-	if err := t.task.Begin(operations[t.op].submit); err != nil {
+	if err := t.control.Begin(&t.Task, operations[t.op].submit); err != nil {
 		return err
 	}
 	if err := t.kind.post(); err != nil {
-		t.task.Abort()
+		t.control.Abort(&t.Task)
 		return fmt.Errorf("syncevent: %s: %w", operations[t.op].submit, err)
 	}
 	return nil
 }
-
-// InFlight reports whether the task is submitted and not completed.
-func (t *task) InFlight() bool { return t.task.InFlight() }
-
-// Engine is the engine that drives the task's context, or nil.
-func (t *task) Engine() *pe.Engine { return t.task.Engine() }
-
-// UserData returns what SetUserData stored since the task was allocated.
-func (t *task) UserData() any { return t.task.UserData() }
-
-// SetUserData stores a value of the user's with the task, until it is freed.
-func (t *task) SetUserData(v any) { t.task.SetUserData(v) }
 
 // Operation is the task's kind.
 func (t *task) Operation() Operation { return t.op }
@@ -97,7 +86,7 @@ func (t *task) Event() *Event { return t.ev }
 // SetEvent makes the task work on another event. Its errors are those of the
 // allocation and of pe.Task.MayChange.
 func (t *task) SetEvent(e *Event) error {
-	if err := t.task.MayChange("event"); err != nil {
+	if err := t.control.MayChange(&t.Task, "event"); err != nil {
 		return err
 	}
 	old := t.ev
@@ -130,12 +119,12 @@ func (t *task) take(e *Event) error {
 // enqueue leaves the task to the next Progress.
 func (t *task) enqueue() {
 	t.ctx.submitted.push(t)
-	t.ctx.Wake()
+	t.control.Wake()
 }
 
 // finish does what is to be done and runs the callback.
 func (t *task) finish(flushed bool) {
-	t.task.End()
+	t.control.End(&t.Task)
 	if flushed {
 		t.flushed = false
 		t.kind.failed(&TaskError{Op: t.op, Event: t.ev})

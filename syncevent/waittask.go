@@ -28,7 +28,7 @@ func (t *WaitTask) ripe() {
 	c.mu.Lock()
 	c.ready.push(&t.task)
 	c.mu.Unlock()
-	c.Wake()
+	c.control.Wake()
 }
 
 func (t *WaitTask) do()              {}
@@ -116,7 +116,7 @@ func (t *WaitTask) SetGreater(value, mask uint64) error {
 }
 
 func (t *WaitTask) setCondition(c condition) error {
-	if err := t.task.task.MayChange("condition"); err != nil {
+	if err := t.control.MayChange(&t.Task, "condition"); err != nil {
 		return err
 	}
 	if err := c.check(); err != nil {

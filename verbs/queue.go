@@ -63,16 +63,17 @@ const (
 
 // QPInit configures a queue pair.
 type QPInit struct {
-	Type       QPType
-	SendCQ     CQ
-	RecvCQ     CQ
-	SRQ        SRQ // nil: receives are posted to the queue pair itself
-	MaxSendWR  int
-	MaxRecvWR  int  // ignored with a SRQ
-	MaxSendSGE int  // zero means 1
-	MaxRecvSGE int  // zero means 1
-	MaxInline  int  // bytes
-	SignalAll  bool // every send request generates a completion
+	Type                   QPType
+	SendCQ                 CQ
+	RecvCQ                 CQ
+	SRQ                    SRQ // nil: receives are posted to the queue pair itself
+	MaxSendWR              int
+	MaxRecvWR              int  // ignored with a SRQ
+	MaxSendSGE             int  // zero means 1
+	MaxRecvSGE             int  // zero means 1
+	MaxInline              int  // bytes
+	SignalAll              bool // every send request generates a completion
+	AdaptiveRetransmission bool
 }
 
 // QPAttrMask says which attributes of a QPAttr a Modify sets.

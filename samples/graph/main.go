@@ -67,10 +67,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	defer sample.Close(&err, p.bufs.Close)
 
-	engine, err := pe.New(pe.Config{Log: s.Log})
-	if err != nil {
-		return err
-	}
+	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close)
 
 	// The graph waits for the tasks of its nodes: their pool has these functions.

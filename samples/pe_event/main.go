@@ -72,9 +72,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	defer sample.Close(&err, p.bufs.Close)
 
 	// The engine, and on it the context with a pool of copies.
-	if p.engine, err = pe.New(pe.Config{Log: s.Log}); err != nil {
-		return err
-	}
+	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
 	if p.dma, err = dma.New(dev, dma.Config{GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
 		return err

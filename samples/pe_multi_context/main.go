@@ -60,9 +60,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	defer sample.Close(&err, p.bufs.Close)
 
-	if p.engine, err = pe.New(pe.Config{Log: s.Log}); err != nil {
-		return err
-	}
+	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
 	for i := range contexts {
 		var w *worker

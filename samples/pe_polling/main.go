@@ -61,10 +61,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	defer sample.Close(&err, p.bufs.Close)
 
 	// The engine, and on it the context with a pool of copies.
-	engine, err := pe.New(pe.Config{Log: s.Log})
-	if err != nil {
-		return err
-	}
+	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close)
 	if p.dma, err = dma.New(dev, dma.Config{GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
 		return err

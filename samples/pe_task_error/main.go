@@ -80,10 +80,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	defer sample.Close(&err, p.bufs.Close)
 
-	engine, err := pe.New(pe.Config{Log: s.Log})
-	if err != nil {
-		return err
-	}
+	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close)
 	if p.peer, err = rdma.New(dev, rdma.Config{
 		Name: "peer", Permissions: mmap.RemoteWrite, GIDIndex: s.GIDIndex, Log: s.Log,

@@ -58,9 +58,7 @@ func (p *responder) run(ctx context.Context, s *sample.Session) (err error) {
 	atomic.StoreUint64(p.word, p.initial)
 
 	// The engine, and the RDMA context on it.
-	if p.engine, err = pe.New(pe.Config{Log: s.Log}); err != nil {
-		return err
-	}
+	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
 		GIDIndex:       s.GIDIndex,

@@ -62,9 +62,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	defer sample.Close(&err, p.local.Close)
 
 	// The engine, and the RDMA context on it.
-	if p.engine, err = pe.New(pe.Config{Log: s.Log}); err != nil {
-		return err
-	}
+	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
 		GIDIndex:       s.GIDIndex,

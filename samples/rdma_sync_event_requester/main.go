@@ -65,9 +65,7 @@ func (p *requester) run(ctx context.Context, s *sample.Session) (err error) {
 
 	// The engine, and the RDMA context on it. The values are in the tasks: no
 	// memory of ours is needed.
-	if p.engine, err = pe.New(pe.Config{Log: s.Log}); err != nil {
-		return err
-	}
+	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
 		GIDIndex:       s.GIDIndex,

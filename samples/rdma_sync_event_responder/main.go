@@ -85,9 +85,7 @@ func (p *responder) run(ctx context.Context, s *sample.Session) (err error) {
 	defer p.cancel()
 
 	// The engine, and the RDMA context on it. The peer sets and gets.
-	if p.engine, err = pe.New(pe.Config{Log: s.Log}); err != nil {
-		return err
-	}
+	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
 		GIDIndex:       s.GIDIndex,

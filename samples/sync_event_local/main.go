@@ -91,10 +91,7 @@ func synchronous(ctx context.Context, s *sample.Session, event *syncevent.Event)
 
 // asynchronous is the same with tasks: one waits, one sets.
 func asynchronous(ctx context.Context, s *sample.Session, event *syncevent.Event) (err error) {
-	engine, err := pe.New(pe.Config{Log: s.Log})
-	if err != nil {
-		return err
-	}
+	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close)
 	c, err := syncevent.NewContext(syncevent.ContextConfig{})
 	if err != nil {

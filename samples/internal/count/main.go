@@ -121,9 +121,7 @@ func (p *program) run(ctx context.Context) (err error) {
 
 // contexts makes the engine and the two contexts on it, and starts them.
 func (p *program) contexts() (err error) {
-	if p.engine, err = pe.New(pe.Config{}); err != nil {
-		return err
-	}
+	p.engine = pe.New(pe.Config{})
 	p.rdma, err = rdma.New(p.dev, rdma.Config{Permissions: mmap.RemoteAtomic, MaxConnections: p.connections()})
 	if err != nil {
 		return err

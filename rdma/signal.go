@@ -9,14 +9,14 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// purpose is what a connection's control request is in use for.
+// purpose is what a connection's own request is in use for.
 type purpose uint8
 
 const (
-	controlIdle purpose = iota
-	controlReady
-	controlKeepalive
-	controlGoodbye
+	signalNone purpose = iota
+	signalReady
+	signalKeepalive
+	signalGoodbye
 )
 
 var purposes = [...]string{"", "ready signal", "keepalive", "goodbye"}
@@ -24,10 +24,10 @@ var purposes = [...]string{"", "ready signal", "keepalive", "goodbye"}
 // String names the purpose in errors.
 func (p purpose) String() string { return purposes[p] }
 
-// control is the one request that a connection makes for itself, in turn for the
+// signalRequest is the one request that a connection makes for itself, in turn for the
 // ready signal, keepalives and the goodbye. All are writes: of 8 bytes to a word
 // that is the connection's at the peer, or of nothing.
-type control struct {
+type signalRequest struct {
 	send    lane.Request
 	conn    *Connection
 	purpose purpose
@@ -36,12 +36,12 @@ type control struct {
 
 // post submits the request. The value is written to the peer's word; a keepalive
 // writes nothing, which takes neither a receive nor a key (IBTA 9.7.4.1.5, C9-88).
-func (ct *control) post(p purpose, value uint64) {
-	conn := ct.conn
+func (s *signalRequest) post(p purpose, value uint64) {
+	conn := s.conn
 	c := conn.ctx
-	ct.purpose = p
-	wr := verbs.SendWR{ID: ct.send.WR.ID, Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: ct.send.WR.SGL[:0]}
-	if p != controlKeepalive {
+	s.purpose = p
+	wr := verbs.SendWR{ID: s.send.WR.ID, Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: s.send.WR.SGL[:0]}
+	if p != signalKeepalive {
 		off := 8 * conn.slot
 		binary.BigEndian.PutUint64(c.scratch.Bytes()[off:], value)
 		sg := c.scratchSG
@@ -49,25 +49,25 @@ func (ct *control) post(p purpose, value uint64) {
 		wr.SGL = append(wr.SGL, sg)
 		wr.RemoteAddr, wr.RKey = conn.peer.readyAddr, conn.peer.readyKey
 	}
-	ct.send.WR = wr
-	conn.lane.Push(&ct.send)
+	s.send.WR = wr
+	conn.lane.Push(&s.send)
 	c.poke()
 }
 
 // Completed implements lane.Completer.
-func (ct *control) Completed(status verbs.Status, vendor uint32) {
-	conn, p := ct.conn, ct.purpose
-	ct.purpose = controlIdle
+func (s *signalRequest) Completed(status verbs.Status, vendor uint32) {
+	conn, p := s.conn, s.purpose
+	s.purpose = signalNone
 	if conn.state == Closed {
-		if ct.goodbye && status == verbs.StatusSuccess {
-			ct.goodbye = false
+		if s.goodbye && status == verbs.StatusSuccess {
+			s.goodbye = false
 			conn.establishment.sayGoodbye()
 			return
 		}
 		conn.shut()
 		return
 	}
-	if p == controlReady && conn.state == Connecting {
+	if p == signalReady && conn.state == Connecting {
 		conn.establishment.sent(status, vendor)
 		return
 	}
@@ -76,11 +76,19 @@ func (ct *control) Completed(status verbs.Status, vendor uint32) {
 	}
 }
 
+// keepaliveSlots is how many times in a keepalive's time the peers are looked at: as
+// many connections as there may be, the timer goes off no more often.
+const keepaliveSlots = 64
+
 // startKeepalive sets the time of the next look at the peer.
 func (conn *Connection) startKeepalive(now time.Time) {
-	if d := conn.ctx.set.Keepalive; d > 0 && !conn.toItself() {
-		conn.ctx.setDeadline(conn, now.Add(d))
+	d := conn.ctx.set.Keepalive
+	if d < 0 || conn.toItself() {
+		return
 	}
+	slot := max(d/keepaliveSlots, 1)
+	base := conn.ctx.deadlines.base
+	conn.ctx.setDeadline(conn, base.Add((now.Sub(base)+d)/slot*slot+slot))
 }
 
 // keepalive finds out whether the peer is still there, where nothing else has shown
@@ -91,8 +99,8 @@ func (conn *Connection) keepalive(now time.Time) {
 		conn.peerClosed()
 		return
 	}
-	if !conn.heard && conn.lane.Posted() == 0 && conn.control.purpose == controlIdle {
-		conn.control.post(controlKeepalive, 0)
+	if !conn.heard && conn.lane.Posted() == 0 && conn.signal.purpose == signalNone {
+		conn.signal.post(signalKeepalive, 0)
 	}
 	conn.heard = false
 }
@@ -106,8 +114,8 @@ func (conn *Connection) sayGoodbye() bool {
 	}
 	conn.lane.Seal()
 	conn.ctx.setDeadline(conn, time.Now().Add(wait))
-	if conn.control.purpose != controlIdle {
-		conn.control.goodbye = true
+	if conn.signal.purpose != signalNone {
+		conn.signal.goodbye = true
 		return true
 	}
 	conn.establishment.sayGoodbye()
