@@ -27,7 +27,7 @@ type store struct {
 
 func (s *store) init(what string, holdMap bool) {
 	s.holdMap = holdMap
-	s.exhausted = &Buf{err: fmt.Errorf("take buffer: %w in %s; free some or make it bigger", ErrExhausted, what)}
+	s.exhausted = &Buf{err: fmt.Errorf("take buffer: %s is %w; free some or make it bigger", what, ErrExhausted)}
 	s.gone = &Buf{err: fmt.Errorf("take buffer: %s is %w", what, ErrClosed)}
 }
 
