@@ -32,7 +32,7 @@ func (c *Context) acquire() error {
 		c.sendSGL, c.recvSGL = make([]verbs.SGE, 0, n), make([]verbs.SGE, 0, n)
 	}
 	var err error
-	if c.cq, err = c.dev.CreateCQ(2 * c.depth); err != nil {
+	if c.cq, err = c.dev.CreateCQ(verbs.CQInit{Capacity: 2 * c.depth}); err != nil {
 		return fmt.Errorf("create a completion queue of %d entries on %s: %w", 2*c.depth, c.dev.Name(), err)
 	}
 	c.cq.OnCompletion(c.Wake)

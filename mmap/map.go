@@ -173,7 +173,7 @@ func (m *Map) region(dev verbs.Device, pd verbs.PD) (verbs.MR, error) {
 		return pd.RegMR(m.mem, m.perm.access())
 	}
 	if able, ok := pd.(verbs.DMABufPD); ok {
-		return able.RegDMABufMR(m.dmaBuf.FD, m.dmaBuf.Offset, m.dmaBuf.Length, m.addr, m.perm.access())
+		return able.RegDMABufMR(verbs.DMABuf{FD: m.dmaBuf.FD, Offset: m.dmaBuf.Offset, Length: m.dmaBuf.Length, IOVA: m.addr}, m.perm.access())
 	}
 	return nil, fmt.Errorf("the driver of %s knows nothing of dma-bufs: %w", dev.Name(), ErrNotSupported)
 }

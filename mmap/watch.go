@@ -41,7 +41,7 @@ func (m *Map) Watch(off, n int, f func()) (cancel func(), complete bool, err err
 	}
 	complete = true
 	for _, r := range m.registrations() {
-		w, able := r.mr.(verbs.MRWatcher)
+		w, able := r.mr.(verbs.WatchableMR)
 		if !able {
 			complete = false
 			continue

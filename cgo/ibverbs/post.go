@@ -123,7 +123,7 @@ func (s *sends) fill(q *queuePair, wrs []verbs.SendWR) (n int, err error) {
 		if entries > s.maxSGE {
 			return n, tooManyEntries(entries, s.maxSGE)
 		}
-		if err := service.Check(q.init.Type, wr.Op); err != nil {
+		if err := service.Check(q.init.Type, wr.Op, wr.Flags); err != nil {
 			return n, err
 		}
 		if used+entries > len(s.sges) {

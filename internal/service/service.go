@@ -19,6 +19,8 @@ const (
 	atomics = 1<<verbs.OpCompareSwap | 1<<verbs.OpFetchAdd
 
 	known = sends | writes | reads | atomics
+
+	knownFlags = verbs.FlagSignaled | verbs.FlagSolicited | verbs.FlagFence | verbs.FlagInline
 )
 
 // table has a row for each transport service (IBTA 9.2.1, table 38;
@@ -32,15 +34,19 @@ var table = [...]operations{
 	verbs.UD: sends,
 }
 
-// Check says why a send request of the operation op cannot be posted to a queue
-// pair of the service t: with an error that matches verbs.ErrInvalid. It allocates
-// nothing where there is none.
-func Check(t verbs.QPType, op verbs.Opcode) error {
+// Check says why a send request of that operation with those flags cannot be posted
+// to a queue pair of the service t, in an error that matches verbs.ErrInvalid. A
+// flag that is not known is refused too: dropped, it would be a request that does
+// less than was asked for.
+func Check(t verbs.QPType, op verbs.Opcode, flags verbs.SendFlags) error {
 	if op < 0 || op >= 32 || known&(1<<op) == 0 {
 		return fmt.Errorf("unknown operation: %w", verbs.ErrInvalid)
 	}
 	if t < 0 || int(t) >= len(table) || table[t]&(1<<op) == 0 {
 		return fmt.Errorf("transport service %v has no such operation: %w", t, verbs.ErrInvalid)
+	}
+	if flags&^knownFlags != 0 {
+		return fmt.Errorf("unknown flags %#x: %w", uint32(flags&^knownFlags), verbs.ErrInvalid)
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ func TestTable(t *testing.T) {
 	} {
 		for service, want := range has {
 			service := verbs.QPType(service)
-			err := Check(service, op)
+			err := Check(service, op, knownFlags)
 			if want {
 				require.NoError(t, err, "%v on %v", op, service)
 				continue
@@ -38,11 +38,14 @@ func TestTable(t *testing.T) {
 
 func TestUnknown(t *testing.T) {
 	for _, op := range []verbs.Opcode{-1, verbs.OpFetchAdd + 1, 31, 32, 1 << 40} {
-		err := Check(verbs.RC, op)
+		err := Check(verbs.RC, op, 0)
 		require.ErrorIs(t, err, verbs.ErrInvalid)
 		assert.ErrorContains(t, err, "unknown operation")
 	}
 	for _, service := range []verbs.QPType{-1, 3, 200} {
-		require.ErrorIs(t, Check(service, verbs.OpSend), verbs.ErrInvalid)
+		require.ErrorIs(t, Check(service, verbs.OpSend, 0), verbs.ErrInvalid)
 	}
+	err := Check(verbs.RC, verbs.OpSend, verbs.FlagSignaled|1<<20)
+	require.ErrorIs(t, err, verbs.ErrInvalid)
+	assert.ErrorContains(t, err, "unknown flags 0x100000")
 }

@@ -83,7 +83,7 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 	if len(wr.SGL) > q.sq.maxSGE {
 		return fmt.Errorf("%d scatter-gather entries, %d allowed: %w", len(wr.SGL), q.sq.maxSGE, verbs.ErrInvalid)
 	}
-	if err := service.Check(q.kind, wr.Op); err != nil {
+	if err := service.Check(q.kind, wr.Op, wr.Flags); err != nil {
 		return err
 	}
 	w := q.sq.at(q.sq.tail)
