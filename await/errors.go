@@ -5,25 +5,26 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/internal/errs"
 	"github.com/verbena-rdma/verbena/pe"
 )
 
 // Errors of this package, matched with errors.Is. A wait that a context.Context
 // ended matches the cause of that (context.Cause); errors of tasks, pools and the
-// engine come through wrapped, and match those of their own packages.
+// engine come through wrapped.
 var (
 	// ErrInvalid: an argument has a value that can never be right.
-	ErrInvalid = errors.New("invalid argument")
+	ErrInvalid = errs.ErrInvalid
 	// ErrPending: the operation has not completed yet.
 	ErrPending = errors.New("operation is still pending")
 	// ErrPanicked: a function of the caller's did not return.
-	ErrPanicked = errors.New("function panicked")
+	ErrPanicked = errs.ErrPanicked
 	// ErrStopped: the context has stopped before it was in the state waited for.
 	ErrStopped = errors.New("context has stopped")
 	// ErrBusy: somebody is receiving messages already.
-	ErrBusy = errors.New("messages are being received already")
+	ErrBusy = errs.ErrBusy
 	// ErrClosed: the Receiver has been closed.
-	ErrClosed = errors.New("closed")
+	ErrClosed = errs.ErrClosed
 )
 
 // errPanicked is the outcome of a function until it has returned.

@@ -59,7 +59,7 @@ func NewReceiver(c *rdma.Context, bufs *bufinv.Pool, n int) (*Receiver, error) {
 
 func (r *Receiver) takeBuffers(bufs *bufinv.Pool, n int) error {
 	if left := bufs.Available(); left < n { // before making room for any number
-		return fmt.Errorf("%w: the pool of buffers has %d", bufinv.ErrExhausted, left)
+		return fmt.Errorf("the pool of buffers is %w: it has %d left", bufinv.ErrExhausted, left)
 	}
 	r.slots = make([]Message, n)
 	for i := range r.slots {
@@ -126,7 +126,7 @@ func (r *Receiver) begin() error {
 	case r.closed:
 		return r.refuse(ErrClosed)
 	case r.busy:
-		return r.refuse(ErrBusy)
+		return r.refuse(fmt.Errorf("%w: another iteration is under way; receive in one place at a time", ErrBusy))
 	}
 	r.busy = true
 	return nil
@@ -202,7 +202,7 @@ func (r *Receiver) Close() error {
 		}
 	}
 	if r.busy {
-		return fmt.Errorf("await: close the receiver of context %q: %w; end that iteration first", r.ctx.Name(), ErrBusy)
+		return fmt.Errorf("await: close the receiver of context %q: %w: an iteration over its messages is under way; end that first", r.ctx.Name(), ErrBusy)
 	}
 	r.closed = true
 	r.arrived, r.free = nil, nil

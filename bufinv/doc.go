@@ -33,10 +33,16 @@
 // the inventory has not handed it out again, use is an error that matches
 // ErrFreed; inventories hand out the Buf that has been free the longest.
 //
+// # Memory
+//
+// An Inventory that is declared as a variable grows as needed; New makes one with a
+// bound, for programs that want ErrExhausted rather than growth. A Pool divides one
+// memory into elements of one size, and never grows.
+//
 // # Concurrency
 //
 // An Inventory or a Pool is safe for concurrent use, and so are Ref and Free. All
 // else that concerns a list belongs to one goroutine at a time: the one that runs
 // the engine, while a task has the list. No call on the way from Source to Free
-// allocates, errors excepted.
+// allocates, errors and the growth of an Inventory excepted.
 package bufinv

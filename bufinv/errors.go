@@ -3,23 +3,47 @@ package bufinv
 import (
 	"errors"
 	"fmt"
+
+	"github.com/verbena-rdma/verbena/internal/errs"
 )
 
-// Errors of this package, matched with errors.Is.
+// Errors of this package, matched with errors.Is. Those of memory maps come through
+// wrapped.
 var (
-	ErrExhausted = errors.New("no buffer is free")
-	ErrRange     = errors.New("out of range")
-	ErrFreed     = errors.New("buffer has been freed")
-	ErrChained   = errors.New("buffer is part of a list")
-	ErrInUse     = errors.New("buffers in use")
-	ErrInvalid   = errors.New("invalid argument")
-	ErrClosed    = errors.New("closed")
+	// ErrInvalid: an argument has a value that can never be right.
+	ErrInvalid = errs.ErrInvalid
+	// ErrRange: a piece of memory is empty, or lies outside what it is a piece of; or
+	// a number of buffers is not possible.
+	ErrRange = errs.ErrRange
+	// ErrExhausted: every Buf that the Inventory or the Pool may have is out.
+	ErrExhausted = errs.ErrExhausted
+	// ErrFreed: the Buf's last reference has been dropped.
+	ErrFreed = errs.ErrFreed
+	// ErrInUse: Bufs are out.
+	ErrInUse = errs.ErrInUse
+	// ErrClosed: the Inventory or the Pool has been closed.
+	ErrClosed = errs.ErrClosed
+	// ErrChained: the Buf is an element of a list, where this is not possible.
+	ErrChained = errors.New("buffer is part of a list")
 )
+
+// refusals are the Bufs with an error that stand for what a store cannot hand out.
+type refusals struct{ exhausted, closed *Buf }
+
+func refusalsOf(what string) refusals {
+	return refusals{
+		exhausted: failed(fmt.Errorf("take buffer: %s is %w; free some, or make it larger", what, ErrExhausted)),
+		closed:    failed(fmt.Errorf("take buffer: %s is %w", what, ErrClosed)),
+	}
+}
 
 // Made in advance: they are met on the hot path, or have nothing to add.
 var (
-	errUseFreed  = fmt.Errorf("use buffer: %w", ErrFreed)
-	errFreeFreed = fmt.Errorf("free buffer: %w already", ErrFreed)
+	inventoryRefusals = refusalsOf("the inventory")
+	poolRefusals      = refusalsOf("the pool")
+
+	errUseFreed  = fmt.Errorf("use buffer: it was %w", ErrFreed)
+	errFreeFreed = fmt.Errorf("free buffer: it was %w already", ErrFreed)
 	errFreeInner = fmt.Errorf("free buffer: %w, which holds the last reference: free its first element, or Unchain this one", ErrChained)
-	errNoBuf     = fmt.Errorf("use buffer: %w: it is nil or was not made by an inventory or a pool", ErrInvalid)
+	errNoBuf     = fmt.Errorf("use buffer: %w: it is nil, or came from no inventory and no pool", ErrInvalid)
 )

@@ -17,10 +17,7 @@ func Example() {
 		}
 		copy(local.Bytes(), "header: ")
 		copy(local.Bytes()[1024:], "body")
-		bufs, err := bufinv.New(32)
-		if err != nil {
-			return err
-		}
+		var bufs bufinv.Inventory
 		// An error of either piece would sit in the list.
 		message := bufinv.List(bufs.Source(local, 0, 8), bufs.Source(local, 1024, 4))
 		if err := message.Err(); err != nil {

@@ -6,24 +6,30 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 )
 
-// Inventory is a stock of Bufs for any memory.
+// Inventory is a stock of Bufs for any memory. The zero value is ready for use and
+// grows: it makes more Bufs when none is free, up to 2^24, and from then on uses
+// them again. Once it has grown to what a program has out at a time, it allocates
+// nothing. New makes one that does not grow.
 type Inventory struct{ s store }
 
-// New makes an inventory of n Bufs, 1 to 2^24.
+// New makes an Inventory of n Bufs, 1 to 2^24, that hands out no more: Source,
+// Target and Dup fail with ErrExhausted when all are out. The error matches
+// ErrRange.
 func New(n int) (*Inventory, error) {
 	if n < 1 || n > maxBufs {
 		return nil, fmt.Errorf("make buffer inventory: %w: %d buffers; 1 to %d are possible", ErrRange, n, maxBufs)
 	}
-	i := new(Inventory)
-	i.s.init("the inventory", true)
+	i := &Inventory{s: store{bounded: true}}
 	i.s.grow(make([]Buf, n))
 	return i, nil
 }
 
-// Expand adds n Bufs.
+// Expand makes n more Bufs now. One that New made can have as many more out; one
+// that grows need not make them later. Errors match ErrRange (Total would exceed
+// 2^24) and ErrClosed.
 func (i *Inventory) Expand(n int) error {
-	if i == nil || i.s.exhausted == nil {
-		return fmt.Errorf("expand buffer inventory: %w: it was not made by New", ErrInvalid)
+	if i == nil {
+		return fmt.Errorf("expand buffer inventory: %w: it is nil", ErrInvalid)
 	}
 	i.s.mu.Lock()
 	defer i.s.mu.Unlock()
@@ -37,7 +43,7 @@ func (i *Inventory) Expand(n int) error {
 	return nil
 }
 
-// Total is the number of Bufs, free and out.
+// Total is the number of Bufs made so far, free and out.
 func (i *Inventory) Total() int {
 	if i == nil {
 		return 0
@@ -46,7 +52,8 @@ func (i *Inventory) Total() int {
 	return total
 }
 
-// Available is the number of Bufs that are free.
+// Available is the number of Bufs that are free: Total less those that are out. It
+// is no bound where the Inventory grows.
 func (i *Inventory) Available() int {
 	if i == nil {
 		return 0
@@ -55,8 +62,9 @@ func (i *Inventory) Available() int {
 	return free
 }
 
-// Close ends the inventory. It fails with ErrInUse while Bufs are out. Closing
-// again does nothing.
+// Close ends the inventory. It fails with ErrInUse while Bufs are out, which shows
+// those that were forgotten. An Inventory without Bufs out has nothing else to give
+// back. Closing again does nothing.
 func (i *Inventory) Close() error {
 	if i == nil {
 		return fmt.Errorf("close buffer inventory: %w: it is nil", ErrInvalid)
@@ -66,8 +74,8 @@ func (i *Inventory) Close() error {
 }
 
 // Source makes a Buf of n bytes of m from the offset off on, all of them data:
-// what a task reads. Its errors match ErrExhausted, ErrRange (a source with no
-// data included), ErrInvalid, ErrClosed and those of mmap.
+// what a task reads. Its errors, which are in the Buf, match ErrExhausted, ErrRange
+// (a source with no data included), ErrInvalid, ErrClosed and those of mmap.
 func (i *Inventory) Source(m *mmap.Map, off, n int) *Buf {
 	b := i.take(m, off, n)
 	if b.err == nil {
@@ -96,8 +104,8 @@ func (i *Inventory) Dup(b *Buf) *Buf {
 
 func (i *Inventory) take(m *mmap.Map, off, n int) *Buf {
 	switch {
-	case i == nil || i.s.exhausted == nil:
-		return failed(fmt.Errorf("take buffer: %w: the inventory was not made by New", ErrInvalid))
+	case i == nil:
+		return failed(fmt.Errorf("take buffer: %w: the inventory is nil", ErrInvalid))
 	case m == nil:
 		return failed(fmt.Errorf("take buffer: %w: no memory map is given", ErrInvalid))
 	case n < 1:

@@ -82,7 +82,6 @@ func TestErrorsSitInTheBuf(t *testing.T) {
 		"closed map":         {bufs.Source(closed, 0, 1), mmap.ErrClosed},
 		"zero map":           {bufs.Source(new(mmap.Map), 0, 1), ErrRange},
 		"no inventory":       {none.Source(m, 0, 1), ErrInvalid},
-		"zero inventory":     {new(Inventory).Target(m, 0, 1), ErrInvalid},
 		"zero buf":           {new(Buf), ErrInvalid},
 		"duplicate of nil":   {bufs.Dup(nil), ErrInvalid},
 		"duplicate of zero":  {bufs.Dup(new(Buf)), ErrInvalid},
@@ -181,7 +180,91 @@ func TestNewAndClose(t *testing.T) {
 	assert.Zero(t, none.Total()+none.Available())
 	require.ErrorIs(t, none.Close(), ErrInvalid)
 	require.ErrorIs(t, none.Expand(1), ErrInvalid)
-	require.ErrorIs(t, new(Inventory).Expand(1), ErrInvalid)
+}
+
+// The zero value grows, and then uses again what it has.
+func TestZeroInventoryGrows(t *testing.T) {
+	m := local(t, 8, mmap.LocalReadWrite)
+	var bufs Inventory
+	assert.Zero(t, bufs.Total()+bufs.Available())
+	var out []*Buf
+	seen := map[*Buf]bool{}
+	for range 5 * firstBufs {
+		b := bufs.Target(m, 0, 8)
+		require.NoError(t, b.Err())
+		require.False(t, seen[b], "a Buf was handed out twice")
+		seen[b] = true
+		out = append(out, b)
+	}
+	assert.Equal(t, 8*firstBufs, bufs.Total(), "it doubles")
+	assert.Equal(t, 3*firstBufs, bufs.Available())
+	require.ErrorIs(t, bufs.Close(), ErrInUse)
+	for _, b := range out {
+		require.NoError(t, b.Free())
+	}
+	require.ErrorIs(t, out[0].Free(), ErrFreed)
+	assert.Zero(t, testing.AllocsPerRun(100, func() {
+		for i := range out {
+			out[i] = bufs.Target(m, 0, 8)
+		}
+		for _, b := range out {
+			_ = b.Free()
+		}
+	}))
+	assert.Equal(t, bufs.Total(), bufs.Available())
+	require.NoError(t, bufs.Close())
+	require.ErrorIs(t, bufs.Target(m, 0, 8).Err(), ErrClosed)
+	require.ErrorIs(t, bufs.Expand(1), ErrClosed)
+}
+
+// Expand makes Bufs in advance, so that not even the first use allocates.
+func TestZeroInventoryExpands(t *testing.T) {
+	m := local(t, 8, mmap.LocalReadWrite)
+	var bufs Inventory
+	require.NoError(t, bufs.Expand(3))
+	require.ErrorIs(t, bufs.Expand(maxBufs-2), ErrRange)
+	assert.Equal(t, 3, bufs.Total())
+	list := List(bufs.Target(m, 0, 8), bufs.Target(m, 0, 8), bufs.Target(m, 0, 8), bufs.Target(m, 0, 8))
+	require.NoError(t, list.Err())
+	assert.Equal(t, 3+firstBufs, bufs.Total())
+	require.NoError(t, list.Free())
+	require.NoError(t, bufs.Close())
+}
+
+// A growing inventory stops at the largest size.
+func TestZeroInventoryIsBounded(t *testing.T) {
+	m := local(t, 8, mmap.LocalReadWrite)
+	var bufs Inventory
+	bufs.s.total = maxBufs - 1 // as if all but one were out
+	b := bufs.Target(m, 0, 8)
+	require.NoError(t, b.Err())
+	require.ErrorIs(t, bufs.Target(m, 0, 8).Err(), ErrExhausted)
+	require.NoError(t, b.Free())
+	require.NoError(t, bufs.Target(m, 0, 8).Free())
+}
+
+func TestConcurrentGrowth(t *testing.T) {
+	m := local(t, 64, mmap.LocalReadWrite)
+	var bufs Inventory
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 20 {
+				var out []*Buf
+				for range 100 {
+					b := bufs.Target(m, 0, 8)
+					assert.NoError(t, b.Err())
+					out = append(out, b)
+				}
+				for _, b := range out {
+					assert.NoError(t, b.Free())
+				}
+			}
+		})
+	}
+	wg.Wait()
+	assert.Equal(t, bufs.Total(), bufs.Available())
+	require.NoError(t, bufs.Close())
 }
 
 func TestDoubleFree(t *testing.T) {

@@ -27,6 +27,8 @@ type model struct {
 	total int
 	live  []*modelBuf
 	freed []*Buf
+
+	bounded bool
 }
 
 const modelMemory = 256
@@ -84,9 +86,12 @@ func (s *model) made(r *rapid.T, b *modelBuf, inRange bool) {
 	switch {
 	case !inRange:
 		require.ErrorIs(r, b.real.Err(), ErrRange)
-	case len(s.live) == s.total:
+	case len(s.live) == s.total && s.bounded:
 		require.ErrorIs(r, b.real.Err(), ErrExhausted)
 	default:
+		if len(s.live) == s.total {
+			s.total += max(s.total, firstBufs)
+		}
 		require.NoError(r, b.real.Err())
 		s.live = append(s.live, b)
 		s.freed = slices.DeleteFunc(s.freed, func(f *Buf) bool { return f == b.real })
@@ -224,15 +229,19 @@ func (s *model) check(r *rapid.T) {
 func TestModel(t *testing.T) {
 	m := local(t, modelMemory, mmap.LocalReadWrite)
 	rapid.Check(t, func(r *rapid.T) {
-		bufs, err := New(6)
-		require.NoError(r, err)
-		s := &model{m: m, bufs: bufs, total: 6}
+		s := &model{m: m, bufs: new(Inventory), bounded: rapid.Bool().Draw(r, "bounded")}
+		if s.bounded {
+			var err error
+			s.bufs, err = New(6)
+			require.NoError(r, err)
+			s.total = 6
+		}
 		r.Repeat(s.actions())
 		for len(s.live) > 0 {
 			b := s.live[0].first()
 			require.NoError(r, b.real.Free())
 			s.drop(b)
 		}
-		require.NoError(r, bufs.Close())
+		require.NoError(r, s.bufs.Close())
 	})
 }

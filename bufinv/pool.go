@@ -49,8 +49,7 @@ func NewPool(m *mmap.Map, cfg PoolConfig) (*Pool, error) {
 	if err := m.Hold(); err != nil {
 		return nil, fmt.Errorf("make buffer pool: %w", err)
 	}
-	p := &Pool{m: m}
-	p.s.init("the pool", false)
+	p := &Pool{m: m, s: store{bounded: true, pool: true}}
 	bufs := make([]Buf, cfg.Count)
 	for i := range bufs {
 		bufs[i].m, bufs[i].off, bufs[i].size = m, int(first+uint64(i)*stride), cfg.Size
@@ -59,8 +58,8 @@ func NewPool(m *mmap.Map, cfg PoolConfig) (*Pool, error) {
 	return p, nil
 }
 
-// Alloc takes an element, with no data in it. Its errors match ErrExhausted,
-// ErrClosed and ErrInvalid.
+// Alloc takes an element, with no data in it. Its errors, which are in the Buf,
+// match ErrExhausted, ErrClosed and ErrInvalid.
 func (p *Pool) Alloc() *Buf {
 	if p == nil || p.m == nil {
 		return failed(fmt.Errorf("take buffer: %w: the pool was not made by NewPool", ErrInvalid))

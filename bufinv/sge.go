@@ -98,7 +98,7 @@ func (b *Buf) Append(p []byte) error {
 	}
 	for e := b; e != nil; e = e.next {
 		if e.Memory() == nil {
-			return fmt.Errorf("append to buffer: %w, or of a dma-buf; write to it with a task", mmap.ErrRemote)
+			return fmt.Errorf("append to buffer: %w: its memory is a peer's or a dma-buf's, which this host does not see; write to it with a task", mmap.ErrRemote)
 		}
 	}
 	for e := b; len(p) > 0; e = e.next {

@@ -8,27 +8,33 @@ import (
 // maxBufs is the most elements that an inventory or a pool can have.
 const maxBufs = 1 << 24
 
+// firstBufs is how many elements a store that grows begins with.
+const firstBufs = 64
+
 // store is a set of Bufs of which some are out. The free ones form a queue, so
 // that the one used last is handed out last: that gives the use of a freed Buf
-// the longest time to be noticed.
+// the longest time to be noticed. The zero value is that of an Inventory that
+// grows.
 type store struct {
+	// bounded: when nothing is free, take fails, and does not grow the store.
+	bounded bool
+	// pool: the elements have their memory for good, and do not hold its Map.
+	pool bool
+
 	mu     sync.Mutex
 	head   *Buf // the next to go out; linked through Buf.next
 	tail   *Buf
 	free   int
 	total  int
 	closed bool
-
-	exhausted *Buf // what take returns when nothing is free
-	gone      *Buf // what take returns after close
-	// holdMap makes each Buf that is out hold its Map.
-	holdMap bool
 }
 
-func (s *store) init(what string, holdMap bool) {
-	s.holdMap = holdMap
-	s.exhausted = &Buf{err: fmt.Errorf("take buffer: %w in %s; free some or make it bigger", ErrExhausted, what)}
-	s.gone = &Buf{err: fmt.Errorf("take buffer: %s is %w", what, ErrClosed)}
+// refusals are the Bufs that take returns instead of an element.
+func (s *store) refusals() *refusals {
+	if s.pool {
+		return &poolRefusals
+	}
+	return &inventoryRefusals
 }
 
 // grow adds n elements, set up by the caller. The caller holds mu or is the only
@@ -39,6 +45,15 @@ func (s *store) grow(bufs []Buf) {
 		s.push(&bufs[i])
 	}
 	s.total += len(bufs)
+}
+
+// room makes sure that an element is free, if it can. It doubles the store, so that
+// a program that goes on as it began soon allocates nothing. The caller holds mu.
+func (s *store) room() bool {
+	if s.head == nil && !s.bounded && s.total < maxBufs {
+		s.grow(make([]Buf, min(max(s.total, firstBufs), maxBufs-s.total)))
+	}
+	return s.head != nil
 }
 
 func (s *store) push(b *Buf) {
@@ -55,13 +70,13 @@ func (s *store) push(b *Buf) {
 func (s *store) take() *Buf {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := s.head
-	switch {
-	case s.closed:
-		return s.gone
-	case b == nil:
-		return s.exhausted
+	if s.closed {
+		return s.refusals().closed
 	}
+	if !s.room() {
+		return s.refusals().exhausted
+	}
+	b := s.head
 	s.head, b.next = b.next, nil
 	if s.head == nil {
 		s.tail = nil
@@ -72,7 +87,7 @@ func (s *store) take() *Buf {
 
 // put takes an element back, which nobody refers to any more.
 func (s *store) put(b *Buf) {
-	if s.holdMap {
+	if !s.pool {
 		// Held since the Buf went out: Release cannot fail.
 		_ = b.m.Release()
 		b.m = nil
@@ -96,7 +111,7 @@ func (s *store) close(what string) (bool, error) {
 		return false, nil
 	}
 	if out := s.total - s.free; out > 0 {
-		return false, fmt.Errorf("close %s: %w: %d of %d are out; free them and the tasks that have them", what, ErrInUse, out, s.total)
+		return false, fmt.Errorf("close %s: %w: %d of %d buffers are out; free them, or the tasks that have them", what, ErrInUse, out, s.total)
 	}
 	s.closed = true
 	return true, nil

@@ -19,8 +19,8 @@ import (
 // sharing takes a dma-buf, and does as if it were registered.
 type sharing struct{ verbs.PD }
 
-func (s sharing) RegDMABufMR(_ int, _, length, _ uint64, access verbs.Access) (verbs.MR, error) {
-	return s.RegMR(make([]byte, length), access)
+func (s sharing) RegDMABufMR(buf verbs.DMABuf, access verbs.Access) (verbs.MR, error) {
+	return s.RegMR(make([]byte, buf.Length), access)
 }
 
 // Offsets in one dma-buf are not those in another.

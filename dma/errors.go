@@ -4,27 +4,37 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/verbena-rdma/verbena/internal/gid"
-	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/internal/errs"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Errors of this package, matched with errors.Is. Errors of buffers, memory maps,
-// the engine and the device come through wrapped, and match those of their own
-// packages.
+// the engine and the device come through wrapped.
 var (
-	ErrInvalid      = errors.New("invalid argument")
-	ErrRange        = errors.New("out of range")
-	ErrNoData       = errors.New("source buffer holds no data")
-	ErrOverlap      = errors.New("memory overlaps")
-	ErrNotSupported = errors.New("not supported by the device")
-	ErrGID          = gid.ErrNone
-	ErrDevice       = errors.New("device failed")
+	// ErrInvalid: an argument has a value that can never be right.
+	ErrInvalid = errs.ErrInvalid
+	// ErrRange: a setting is outside its limits, or the destination has no room.
+	ErrRange = errs.ErrRange
+	// ErrNotSupported: the device cannot copy. It matches errors.ErrUnsupported too.
+	ErrNotSupported = errs.ErrNotSupported
+	// ErrGID: the port has no GID that can be used, or not the one asked for.
+	ErrGID = errs.ErrGID
+	// ErrNoData: the source buffer holds no data.
+	ErrNoData = errs.ErrNoData
+	// ErrDevice: the device failed, or refused what it should have taken.
+	ErrDevice = errs.ErrDevice
+	// ErrOverlap: the source and the destination, or two elements of the
+	// destination, have bytes in common.
+	ErrOverlap = errors.New("memory overlaps")
 
 	// What a failed task's status means; a *TaskError matches one of them.
-	ErrFlushed    = pe.ErrFlushed
+
+	// ErrFlushed: the context was stopped, or had failed before.
+	ErrFlushed = errs.ErrFlushed
+	// ErrTaskFailed: a status that has no sentinel of its own.
+	ErrTaskFailed = errs.ErrTaskFailed
+	// ErrProtection: the device may not access the memory of a buffer.
 	ErrProtection = errors.New("memory not accessible")
-	ErrTaskFailed = errors.New("task failed")
 )
 
 // TaskError is the error of a copy that was submitted and failed. It matches the

@@ -45,8 +45,8 @@ type faultyCQ struct {
 
 func (d *faulty) DefaultPD() verbs.PD { return faultyPD{d.Device.DefaultPD(), d} }
 
-func (d *faulty) CreateCQ(n int) (verbs.CQ, error) {
-	cq, err := d.Device.CreateCQ(n)
+func (d *faulty) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
+	cq, err := d.Device.CreateCQ(init)
 	d.cq = cq
 	return faultyCQ{cq, d}, err
 }

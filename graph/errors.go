@@ -5,22 +5,22 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/internal/errs"
 )
 
 // Errors of this package, matched with errors.Is. Those of the engine come
-// through wrapped, and match those of package pe.
+// through wrapped.
 var (
 	// ErrInvalid: an argument has a value that can never be right.
-	ErrInvalid = errors.New("invalid argument")
+	ErrInvalid = errs.ErrInvalid
 	// ErrCycle: nodes wait for one another. The error is a *CycleError.
 	ErrCycle = errors.New("graph has a cycle")
 	// ErrEngine: a node's task belongs to another engine than the graph.
 	ErrEngine = errors.New("task of another engine")
 	// ErrPanicked: a function of a node did not return.
-	ErrPanicked = errors.New("function panicked")
+	ErrPanicked = errs.ErrPanicked
 	// ErrFlushed: the graph was stopped before all nodes of the instance had run.
-	ErrFlushed = pe.ErrFlushed
+	ErrFlushed = errs.ErrFlushed
 )
 
 // CycleError names the nodes of a cycle. It matches ErrCycle.

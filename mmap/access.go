@@ -9,11 +9,11 @@ import (
 
 // Made in advance: the calls that return them are on the hot path.
 var (
-	errHoldClosed = fmt.Errorf("use memory map: %w", ErrClosed)
+	errHoldClosed = fmt.Errorf("use memory map: it is %w", ErrClosed)
 	errHoldLocked = fmt.Errorf("use memory map: %w: its devices are being changed", ErrInUse)
-	errNotHeld    = fmt.Errorf("release memory map: %w: more releases than holds", ErrNotHeld)
-	errKeyClosed  = fmt.Errorf("use memory map: %w", ErrClosed)
-	errKeyRemote  = fmt.Errorf("use memory map as local memory: %w: give memory of this host", ErrRemote)
+	errNotHeld    = fmt.Errorf("release memory map: it is %w: more releases than holds", ErrNotHeld)
+	errKeyClosed  = fmt.Errorf("use memory map: it is %w", ErrClosed)
+	errKeyRemote  = fmt.Errorf("use memory map as local memory: it %w; give memory of this host", ErrRemote)
 	errKeyNone    = fmt.Errorf("use memory map: %w in this protection domain: call AddDevice or AddPD first", ErrNotRegistered)
 )
 

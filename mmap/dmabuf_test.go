@@ -21,10 +21,10 @@ type ablePD struct {
 	files []os.FileInfo
 }
 
-func (p *ablePD) RegDMABufMR(fd int, offset, length, iova uint64, access verbs.Access) (verbs.MR, error) {
-	p.asked, p.iova = append(p.asked, DMABuf{Offset: offset, Length: length}), iova
+func (p *ablePD) RegDMABufMR(buf verbs.DMABuf, access verbs.Access) (verbs.MR, error) {
+	p.asked, p.iova = append(p.asked, DMABuf{Offset: buf.Offset, Length: buf.Length}), buf.IOVA
 	// The descriptor stays the Map's.
-	f := os.NewFile(uintptr(must(duplicate(fd))), "copy")
+	f := os.NewFile(uintptr(must(duplicate(buf.FD))), "copy")
 	defer f.Close()
 	p.files = append(p.files, must(f.Stat()))
 	return p.RegMR(nil, access)

@@ -1,16 +1,33 @@
 package mmap
 
-import "errors"
+import (
+	"errors"
 
-// Errors of this package, matched with errors.Is.
+	"github.com/verbena-rdma/verbena/internal/errs"
+)
+
+// Errors of this package, matched with errors.Is. Those of the driver and of the
+// operating system come through wrapped.
 var (
-	ErrPermission    = errors.New("permission missing")
-	ErrInUse         = errors.New("memory map in use")
-	ErrRange         = errors.New("size out of range")
-	ErrExists        = errors.New("already registered")
+	// ErrInvalid: an argument has a value that can never be right.
+	ErrInvalid = errs.ErrInvalid
+	// ErrRange: a size, or a piece of a Map, is empty or larger than possible.
+	ErrRange = errs.ErrRange
+	// ErrPermission: the Map's permissions do not allow it.
+	ErrPermission = errs.ErrPermission
+	// ErrInUse: buffers lie in the Map, or it is exported.
+	ErrInUse = errs.ErrInUse
+	// ErrRemote: the Map was imported, and only its owner can do this.
+	ErrRemote = errs.ErrRemote
+	// ErrClosed: the Map has been closed.
+	ErrClosed = errs.ErrClosed
+	// ErrNotHeld: more releases of a Map than holds.
+	ErrNotHeld = errs.ErrNotHeld
+	// ErrNotSupported: the device, the kernel or the exporter of a dma-buf lacks it.
+	ErrNotSupported = errs.ErrNotSupported
+	// ErrExists: the Map is registered with that protection domain already.
+	ErrExists = errors.New("already registered")
+	// ErrNotRegistered: the Map is not registered with that device or protection
+	// domain.
 	ErrNotRegistered = errors.New("not registered")
-	ErrRemote        = errors.New("not possible on an imported memory map")
-	ErrInvalid       = errors.New("invalid argument")
-	ErrClosed        = errors.New("memory map closed")
-	ErrNotHeld       = errors.New("memory map not held")
 )

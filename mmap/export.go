@@ -70,9 +70,9 @@ func (m *Map) share(matches ...func(registration) bool) (rkey uint32, err error)
 	defer m.mu.Unlock()
 	switch {
 	case m.closed.Load():
-		return 0, ErrClosed
+		return 0, fmt.Errorf("it is %w", ErrClosed)
 	case m.remote:
-		return 0, fmt.Errorf("%w: only its owner exports it", ErrRemote)
+		return 0, fmt.Errorf("it %w; only its owner exports it", ErrRemote)
 	case m.perm&remoteRights == 0:
 		return 0, fmt.Errorf("%w: it has %v; make it with RemoteRead, RemoteWrite or RemoteAtomic", ErrPermission, m.perm)
 	}

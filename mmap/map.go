@@ -37,7 +37,7 @@ type Config struct {
 
 // DMABuf says which bytes of a dma-buf to use. Tasks and peers find them at
 // addresses that begin with Offset. New fails with an error that matches
-// verbs.ErrNotSupported where the device, or who exports the dma-buf, does not
+// ErrNotSupported where the device, or who exports the dma-buf, does not
 // allow it, and with verbs.ErrInvalid where FD is no dma-buf or is too short.
 type DMABuf struct {
 	FD     int    // its file descriptor, which may be closed after New
@@ -173,9 +173,9 @@ func (m *Map) region(dev verbs.Device, pd verbs.PD) (verbs.MR, error) {
 		return pd.RegMR(m.mem, m.perm.access())
 	}
 	if able, ok := pd.(verbs.DMABufPD); ok {
-		return able.RegDMABufMR(m.dmaBuf.FD, m.dmaBuf.Offset, m.dmaBuf.Length, m.addr, m.perm.access())
+		return able.RegDMABufMR(verbs.DMABuf{FD: m.dmaBuf.FD, Offset: m.dmaBuf.Offset, Length: m.dmaBuf.Length, IOVA: m.addr}, m.perm.access())
 	}
-	return nil, fmt.Errorf("the driver of %s knows nothing of dma-bufs: %w", dev.Name(), verbs.ErrNotSupported)
+	return nil, fmt.Errorf("the driver of %s knows nothing of dma-bufs: %w", dev.Name(), ErrNotSupported)
 }
 
 // AddDevice registers the Map with a further device, in its default protection
@@ -242,9 +242,9 @@ func (m *Map) RemoveDevice(dev verbs.Device) error {
 func (m *Map) lock() error {
 	switch {
 	case m.closed.Load():
-		return ErrClosed
+		return fmt.Errorf("it is %w", ErrClosed)
 	case m.remote:
-		return ErrRemote
+		return fmt.Errorf("it %w; only its owner registers it", ErrRemote)
 	case m.exported:
 		return fmt.Errorf("%w: it is exported; do it before Export", ErrInUse)
 	}

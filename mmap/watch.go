@@ -27,9 +27,9 @@ func (m *Map) Watch(off, n int, f func()) (cancel func(), complete bool, err err
 	case f == nil:
 		return nil, false, fmt.Errorf("watch memory map: %w: no function is given", ErrInvalid)
 	case m.remote:
-		return nil, false, fmt.Errorf("watch memory map: %w: only its owner learns of changes", ErrRemote)
+		return nil, false, fmt.Errorf("watch memory map: it %w; only its owner learns of changes", ErrRemote)
 	case m.closed.Load():
-		return nil, false, fmt.Errorf("watch memory map: %w", ErrClosed)
+		return nil, false, fmt.Errorf("watch memory map: it is %w", ErrClosed)
 	case off < 0 || n < 1 || off > m.size || n > m.size-off:
 		return nil, false, fmt.Errorf("watch memory map: %w: %d bytes from offset %d, of %d", ErrRange, n, off, m.size)
 	}
@@ -41,7 +41,7 @@ func (m *Map) Watch(off, n int, f func()) (cancel func(), complete bool, err err
 	}
 	complete = true
 	for _, r := range m.registrations() {
-		w, able := r.mr.(verbs.MRWatcher)
+		w, able := r.mr.(verbs.WatchableMR)
 		if !able {
 			complete = false
 			continue

@@ -1,6 +1,10 @@
 package pe
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/verbena-rdma/verbena/internal/errs"
+)
 
 // The errors that callers tell apart. Match them with errors.Is: what the
 // functions return names the object and says what to do.
@@ -11,33 +15,33 @@ var (
 	// ErrNotConnected: the context is on no engine.
 	ErrNotConnected = errors.New("not connected to an engine")
 	// ErrInUse: something else still uses the object.
-	ErrInUse = errors.New("in use")
+	ErrInUse = errs.ErrInUse
 	// ErrExhausted: every task of the pool is allocated.
-	ErrExhausted = errors.New("pool exhausted")
+	ErrExhausted = errs.ErrExhausted
 	// ErrFreed: the task is not allocated: it was freed, or never came from a pool.
-	ErrFreed = errors.New("task not allocated")
+	ErrFreed = errs.ErrFreed
 	// ErrTasksHeld: contexts cannot become Idle, because tasks were not freed.
 	ErrTasksHeld = errors.New("tasks not freed")
-	// ErrFlushed: the task was cut off, because its context was stopped or what it
-	// ran on had failed before. Errors of tasks match it.
-	ErrFlushed = errors.New("flushed")
 	// ErrReentrant: the engine was driven from inside one of its own callbacks.
 	ErrReentrant = errors.New("called from inside a callback of the engine")
 	// ErrBusy: another goroutine is driving the engine.
-	ErrBusy = errors.New("another goroutine drives the engine")
+	ErrBusy = errs.ErrBusy
 	// ErrDraining: Run has been told to end, and starts nothing any more.
 	ErrDraining = errors.New("engine is draining")
 	// ErrClosed: the engine or the context has been closed.
-	ErrClosed = errors.New("closed")
+	ErrClosed = errs.ErrClosed
 	// ErrInvalid: an argument has a value that can never be right.
-	ErrInvalid = errors.New("invalid argument")
+	ErrInvalid = errs.ErrInvalid
+	// ErrFlushed: the task came back undone, because its context stopped or its
+	// connection ended.
+	ErrFlushed = errs.ErrFlushed
 	// ErrNotSupported: this platform lacks the feature. The error is an
-	// *UnsupportedError.
-	ErrNotSupported = errors.New("not supported")
+	// *UnsupportedError, and matches errors.ErrUnsupported too.
+	ErrNotSupported = errs.ErrNotSupported
 )
 
 // UnsupportedError says which feature is missing, where, and what to use
-// instead. It matches ErrNotSupported.
+// instead. It matches ErrNotSupported and errors.ErrUnsupported.
 type UnsupportedError struct {
 	Feature  string
 	Platform string // as runtime.GOOS names it
@@ -49,5 +53,5 @@ func (e *UnsupportedError) Error() string {
 	return "pe: " + e.Feature + " is not supported on " + e.Platform + ": " + e.Instead
 }
 
-// Is makes the error match ErrNotSupported.
-func (e *UnsupportedError) Is(target error) bool { return target == ErrNotSupported }
+// Unwrap returns ErrNotSupported.
+func (e *UnsupportedError) Unwrap() error { return ErrNotSupported }

@@ -25,13 +25,13 @@ func (e *Engine) intruder(op string) error {
 	if onDriver() {
 		return fmt.Errorf("pe: cannot %s: %w; return from the callback, the engine goes on by itself", op, ErrReentrant)
 	}
-	return fmt.Errorf("pe: cannot %s: %w; hand it a function with Engine.Do", op, ErrBusy)
+	return fmt.Errorf("pe: cannot %s: %w: another goroutine drives the engine; hand it a function with Engine.Do", op, ErrBusy)
 }
 
 // owned fails if another goroutine is driving the engine right now.
 func (e *Engine) owned(op string) error {
 	if e.driven.Load() && !onDriver() {
-		return fmt.Errorf("pe: cannot %s: %w; do it in a function given to Engine.Do", op, ErrBusy)
+		return fmt.Errorf("pe: cannot %s: %w: another goroutine drives the engine; do it in a function given to Engine.Do", op, ErrBusy)
 	}
 	return nil
 }

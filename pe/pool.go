@@ -23,7 +23,7 @@ type exhaustedError struct {
 }
 
 func (e *exhaustedError) Error() string {
-	return fmt.Sprintf("pe: cannot allocate: %s: %v: all %d tasks are allocated; free one, or make the pool larger", e.pool.object(), ErrExhausted, e.n)
+	return fmt.Sprintf("pe: cannot allocate: %s is %v: all %d tasks are allocated; free one, or make the pool larger", e.pool.object(), ErrExhausted, e.n)
 }
 
 func (e *exhaustedError) Is(target error) bool { return target == ErrExhausted }

@@ -61,9 +61,9 @@ func (t *Task) InFlight() bool { return t.life == taskInFlight }
 func (t *Task) refuse(k *Control, op string) error {
 	switch {
 	case t.pool == nil || t.self != t:
-		return fmt.Errorf("pe: cannot %s: the task came from no pool, or is a copy of one that did: %w", op, ErrFreed)
+		return fmt.Errorf("pe: cannot %s: the task came from no pool, or is a copy of one that did, and counts as %w", op, ErrFreed)
 	case t.life == taskFree:
-		return fmt.Errorf("pe: cannot %s: %s: the task was freed: %w", op, t.pool.object(), ErrFreed)
+		return fmt.Errorf("pe: cannot %s: %s: the task was %w", op, t.pool.object(), ErrFreed)
 	case t.life == taskInFlight:
 		return fmt.Errorf("pe: cannot %s: %s: the task is in flight: %w; wait for its callback", op, t.pool.object(), ErrInUse)
 	case t.pool.control != k:

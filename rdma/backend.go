@@ -55,7 +55,7 @@ func (c *Context) acquire() error {
 			ErrRange, c.requests+len(c.receives), s.MaxConnections, c.dev.Name(), s.maxCQE)
 	}
 	var err error
-	if c.cq, err = c.dev.CreateCQ(entries); err != nil {
+	if c.cq, err = c.dev.CreateCQ(verbs.CQInit{Capacity: entries}); err != nil {
 		return fmt.Errorf("create a completion queue of %d entries on %s: %w", entries, c.dev.Name(), err)
 	}
 	c.cq.OnCompletion(c.control.Wake)

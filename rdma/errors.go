@@ -4,39 +4,65 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/verbena-rdma/verbena/internal/gid"
-	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/internal/errs"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Errors of this package, matched with errors.Is. Errors of buffers, memory maps,
-// descriptors, the engine and the device come through wrapped, and match those of
-// their own packages.
+// descriptors, the engine and the device come through wrapped.
 var (
-	ErrInvalid      = errors.New("invalid argument")
-	ErrRange        = errors.New("out of range")
-	ErrPermission   = errors.New("permission missing")
-	ErrNoData       = errors.New("source buffer holds no data")
-	ErrNotSupported = errors.New("not supported by the device")
-	ErrGID          = gid.ErrNone
-	ErrFull         = errors.New("no connection left")
-	ErrNotReady     = errors.New("connection not ready")
-	ErrMismatch     = errors.New("ends do not fit together")
-	ErrTimeout      = errors.New("connecting took too long")
-	ErrPeerClosed   = errors.New("closed by the peer")
-	ErrPeerRefused  = errors.New("request of the peer refused")
-	ErrDevice       = errors.New("device failed")
+	// ErrInvalid: an argument has a value that can never be right.
+	ErrInvalid = errs.ErrInvalid
+	// ErrRange: a setting is outside its limits, or memory is too small or too large.
+	ErrRange = errs.ErrRange
+	// ErrPermission: the peer's memory map or sync event does not allow it.
+	ErrPermission = errs.ErrPermission
+	// ErrNotSupported: the device, or the peer's, lacks it. It matches
+	// errors.ErrUnsupported too.
+	ErrNotSupported = errs.ErrNotSupported
+	// ErrGID: the port has no GID that can be used, or not the one asked for.
+	ErrGID = errs.ErrGID
+	// ErrNoData: the source buffer holds no data.
+	ErrNoData = errs.ErrNoData
+	// ErrDevice: the device failed, or refused what it should have taken.
+	ErrDevice = errs.ErrDevice
+	// ErrFull: the context has as many connections as it was made for.
+	ErrFull = errors.New("no connection left")
+	// ErrNotReady: the connection's peer is not known to be there yet, or any more.
+	ErrNotReady = errors.New("connection not ready")
+	// ErrMismatch: the settings or the networks of the two ends do not fit.
+	ErrMismatch = errors.New("ends do not fit together")
+	// ErrTimeout: the peer was not there within Config.ConnectTimeout.
+	ErrTimeout = errors.New("connecting took too long")
+	// ErrPeerClosed: the peer has closed the connection, or stopped its context.
+	ErrPeerClosed = errors.New("closed by the peer")
+	// ErrPeerRefused: this end refused a request of the peer, which ends the
+	// connection.
+	ErrPeerRefused = errors.New("request of the peer refused")
 
 	// What a failed task's status means; a *TaskError matches one of them.
-	ErrFlushed          = pe.ErrFlushed
-	ErrLocalLength      = errors.New("message longer than the buffer")
-	ErrLocalProtection  = errors.New("local memory not accessible")
-	ErrRemoteInvalid    = errors.New("request refused by the peer as invalid")
-	ErrRemoteAccess     = errors.New("access refused by the peer")
-	ErrRemoteOperation  = errors.New("operation failed at the peer")
-	ErrRetryExceeded    = errors.New("peer does not answer")
+
+	// ErrFlushed: the connection or the context ended before the task was done.
+	ErrFlushed = errs.ErrFlushed
+	// ErrTaskFailed: a status that has no sentinel of its own.
+	ErrTaskFailed = errs.ErrTaskFailed
+	// ErrLocalLength: a message was longer than the buffer of the receive.
+	ErrLocalLength = errors.New("message longer than the buffer")
+	// ErrLocalProtection: the device may not access the memory of a buffer here.
+	ErrLocalProtection = errors.New("local memory not accessible")
+	// ErrRemoteInvalid: the peer's queue pair does not allow or understand the
+	// request, or it does not fit into the peer's receive.
+	ErrRemoteInvalid = errors.New("request refused by the peer as invalid")
+	// ErrRemoteAccess: the peer's memory is not registered there, too small, or does
+	// not allow it.
+	ErrRemoteAccess = errors.New("access refused by the peer")
+	// ErrRemoteOperation: the peer could not carry out the request.
+	ErrRemoteOperation = errors.New("operation failed at the peer")
+	// ErrRetryExceeded: the peer did not answer, however often it was asked.
+	ErrRetryExceeded = errors.New("peer does not answer")
+	// ErrRNRRetryExceeded: the peer had no receive for the message, however often it
+	// was sent.
 	ErrRNRRetryExceeded = errors.New("peer has no receive posted")
-	ErrTaskFailed       = errors.New("task failed")
 )
 
 // TaskError is the error of a task that was submitted and failed. It matches the

@@ -24,7 +24,7 @@ type watchedPD struct {
 	shared []byte // what a dma-buf whose offset is its address stands for
 }
 
-func (p *watchedPD) RegDMABufMR(_ int, _, _, _ uint64, access verbs.Access) (verbs.MR, error) {
+func (p *watchedPD) RegDMABufMR(_ verbs.DMABuf, access verbs.Access) (verbs.MR, error) {
 	return p.PD.RegMR(p.shared, access)
 }
 

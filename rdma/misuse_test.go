@@ -145,7 +145,7 @@ func TestUseAfterClose(t *testing.T) {
 		"Map.LKey":          {second(mem.LKey(dev.DefaultPD())), mmap.ErrClosed},
 		"Inventory.Source":  {source.Err(), bufinv.ErrClosed},
 		"Pool.Alloc":        {pool.Alloc().Err(), bufinv.ErrClosed},
-		"Device.CreateCQ":   {second(dev.CreateCQ(1)), verbs.ErrClosed},
+		"Device.CreateCQ":   {second(dev.CreateCQ(verbs.CQInit{Capacity: 1})), verbs.ErrClosed},
 		"Device.AllocPD":    {second(dev.AllocPD()), verbs.ErrClosed},
 		"mmap.Alloc":        {second(mmap.Alloc(dev, 8, everything)), verbs.ErrClosed},
 		"PD.CreateSRQ":      {second(pd.CreateSRQ(verbs.SRQInit{MaxWR: 1, MaxSGE: 1})), verbs.ErrClosed},

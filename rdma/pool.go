@@ -29,7 +29,7 @@ func makePool[T any](c *Context, p *pool[T], op Operation, n int, done func(*T),
 		return fmt.Errorf("rdma: make a pool of %vs: %w: it needs a function for tasks that succeed and one for those that fail", op, ErrInvalid)
 	}
 	if !c.set.caps.Supports(op) {
-		return fmt.Errorf("rdma: make a pool of %vs: %w: %s", op, ErrNotSupported, c.dev.Name())
+		return fmt.Errorf("rdma: make a pool of %vs: %w by %s", op, ErrNotSupported, c.dev.Name())
 	}
 	tasks, err := pe.NewPool(c.control, op.String(), n, taskOf, init)
 	if err != nil {

@@ -4,24 +4,32 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/internal/errs"
 )
 
 // Errors of this package, matched with errors.Is. Errors of buffers, memory maps,
-// descriptors, the engine and the device come through wrapped, and match those of
-// their own packages.
+// descriptors, the engine and the device come through wrapped.
 var (
-	ErrInvalid   = errors.New("invalid argument")
-	ErrRange     = errors.New("out of range")
-	ErrPublisher = errors.New("not allowed to change the value")
-	ErrRemote    = errors.New("not possible on an imported sync event")
-	ErrLocal     = errors.New("not open to peers")
-	ErrInUse     = errors.New("sync event in use")
-	ErrNotHeld   = errors.New("sync event not held")
-	ErrClosed    = errors.New("sync event closed")
+	// ErrInvalid: an argument has a value that can never be right.
+	ErrInvalid = errs.ErrInvalid
+	// ErrRange: memory that is not 8 bytes at a multiple of 8, or a setting outside
+	// its limits.
+	ErrRange = errs.ErrRange
+	// ErrRemote: the Event was imported: its value is in the memory of a peer.
+	ErrRemote = errs.ErrRemote
+	// ErrInUse: waits are under way, or tasks hold the Event.
+	ErrInUse = errs.ErrInUse
+	// ErrNotHeld: more releases of an Event than holds.
+	ErrNotHeld = errs.ErrNotHeld
+	// ErrClosed: the Event has been closed.
+	ErrClosed = errs.ErrClosed
 	// ErrFlushed: the context stopped before the task was done. The error is a
 	// *TaskError.
-	ErrFlushed = pe.ErrFlushed
+	ErrFlushed = errs.ErrFlushed
+	// ErrPublisher: who asks is none of those who may change the value.
+	ErrPublisher = errors.New("not allowed to change the value")
+	// ErrLocal: the Event was made without a device, so that peers cannot reach it.
+	ErrLocal = errors.New("not open to peers")
 )
 
 // errNoPool is the error of freeing a task that came from no pool.

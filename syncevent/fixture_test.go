@@ -77,8 +77,8 @@ func (r watchedMR) Watch(uint64, uint64, func()) (cancel func(), err error) {
 }
 
 // RegDMABufMR stands in for memory that the processor does not see.
-func (p *adapterPD) RegDMABufMR(_ int, _, length, _ uint64, access verbs.Access) (verbs.MR, error) {
-	return p.RegMR(make([]byte, length), access)
+func (p *adapterPD) RegDMABufMR(buf verbs.DMABuf, access verbs.Access) (verbs.MR, error) {
+	return p.RegMR(make([]byte, buf.Length), access)
 }
 
 func (r adapterMR) Close() error {
@@ -112,7 +112,7 @@ func newPeer(t testing.TB, dev *soft.Device) *peer {
 	t.Helper()
 	p := &peer{t: t, dev: dev, mem: words(8), ready: make(chan struct{}, 1), late: time.NewTimer(time.Hour)}
 	var err error
-	p.cq, err = dev.CreateCQ(64)
+	p.cq, err = dev.CreateCQ(verbs.CQInit{Capacity: 64})
 	require.NoError(t, err)
 	p.cq.OnCompletion(func() {
 		select {

@@ -26,6 +26,7 @@ type DeviceInfo struct {
 
 // Device is an open device.
 type Device interface {
+	// Name is the name that the device was opened by.
 	Name() string
 	// Driver is the name of the driver behind the device.
 	Driver() string
@@ -44,10 +45,8 @@ type Device interface {
 	DefaultPD() PD
 	// AllocPD allocates a protection domain (IBTA 11.2.1.5).
 	AllocPD() (PD, error)
-	// CreateCQ creates a completion queue for at least capacity entries
-	// (IBTA 11.2.8.1). A queue that overflows is in error: Poll says so, and
-	// the queue pairs on it enter the error state.
-	CreateCQ(capacity int) (CQ, error)
+	// CreateCQ creates a completion queue (IBTA 11.2.8.1).
+	CreateCQ(init CQInit) (CQ, error)
 	// SubscribeEvents calls handle for every asynchronous event of the device
 	// until cancel is called (IBTA 11.6.3). After cancel has returned, handle
 	// is not running and will not run again.
@@ -61,39 +60,39 @@ type Device interface {
 // means that the device does not have the thing at all.
 type DeviceAttr struct {
 	FirmwareVersion   string
-	NodeGUID          uint64
-	VendorID          uint32
-	MaxMRSize         uint64 // bytes
-	MaxQP             int
-	MaxQPWR           int // outstanding work requests on one queue
-	MaxSGE            int // scatter-gather entries in one work request
-	MaxCQ             int
-	MaxCQE            int
-	MaxMR             int
-	MaxPD             int
-	MaxSRQ            int
-	MaxSRQWR          int
-	MaxSRQSGE         int
-	MaxAH             int
+	NodeGUID          uint64 // host byte order
+	VendorID          uint32 // of the manufacturer, an IEEE OUI
+	MaxMRSize         uint64 // bytes of one memory region
+	MaxQP             int    // queue pairs
+	MaxQPWR           int    // outstanding work requests on one queue
+	MaxSGE            int    // scatter-gather entries in one work request
+	MaxCQ             int    // completion queues
+	MaxCQE            int    // completions in one completion queue
+	MaxMR             int    // memory regions
+	MaxPD             int    // protection domains
+	MaxSRQ            int    // shared receive queues
+	MaxSRQWR          int    // receives in one shared receive queue
+	MaxSRQSGE         int    // scatter-gather entries in one of them
+	MaxAH             int    // address handles
 	MaxQPReadAtomic   int    // reads and atomics a queue pair answers at a time
 	MaxInitReadAtomic int    // reads and atomics a queue pair has outstanding at a time
 	MaxInline         int    // bytes of inline data in one work request
 	MaxMessage        uint32 // bytes in one message
-	Ports             int
+	Ports             int    // they are counted from 1
 	Transports        Transports
 	Atomics           bool // 64-bit compare-and-swap and fetch-and-add
-	// AtomicsGlobal: they are atomic also towards the processor and other devices,
-	// not only towards each other (IBTA 9.4.5.1).
+	// AtomicsGlobal: they are atomic with regard to the processor and other devices
+	// too, not only to each other (IBTA 9.4.5.1).
 	AtomicsGlobal bool
 }
 
 // Transports is a set of transport services.
-type Transports uint8
+type Transports uint32
 
 // Has reports whether the set holds t.
 func (s Transports) Has(t QPType) bool { return s&TransportSet(t) != 0 }
 
-// TransportSet makes a set of transport services. Values that are none are left
+// TransportSet makes a set of transport services. Values outside 0 to 31 are left
 // out.
 func TransportSet(types ...QPType) Transports {
 	var s Transports
@@ -180,15 +179,16 @@ type GIDEntry struct {
 	GID       GID
 	Type      GIDType
 	Interface string // the network interface it belongs to; empty if unknown
-	// UDPPort is the port that the device answers on at this address: 4791, or
-	// another one that peers must be told (software device only).
+	// UDPPort is the port of the device at this address: 4791, or another one that
+	// peers have to put into AddressAttr.UDPPort (software device only). Zero: the
+	// GID is not for RoCEv2.
 	UDPPort uint16
 }
 
 // Counter is a named count.
 type Counter struct {
 	Name  string
-	Value uint64
+	Value uint64 // since the device was opened, or the kernel's driver was loaded
 }
 
 // EventType is the kind of an asynchronous event (IBTA 11.6.3).
@@ -198,16 +198,16 @@ type EventType int
 const (
 	EventCQError EventType = iota + 1
 	EventQPFatal
-	EventQPRequestError // the responder refused a request as invalid
-	EventQPAccessError  // the responder refused a request for its rkey, bounds or permission
-	EventCommEstablished
+	EventQPRequestError  // the responder refused a request as invalid
+	EventQPAccessError   // the responder refused a request for its rkey, bounds or permission
+	EventCommEstablished // the first packet has come to a queue pair in RTR
 	EventSRQError
-	EventSRQLimitReached
-	EventQPLastWQEReached
+	EventSRQLimitReached  // of SRQ.SetLimit
+	EventQPLastWQEReached // a queue pair in error takes no more of its shared receive queue
 	EventPortActive
 	EventPortError
-	EventGIDChange
-	EventDeviceFatal
+	EventGIDChange   // of the port's GID table
+	EventDeviceFatal // the device has failed or is gone: close it
 )
 
 // Event is an asynchronous event. The fields that its type does not concern

@@ -30,4 +30,50 @@
 // request is posted until its completion has been polled. Memory of a
 // registered region may be read or written by a peer that holds its rkey at any
 // time until MR.Close has returned.
+//
+// # How the seam grows
+//
+// The interfaces are open: a program may implement them, for a test or for a device
+// of its own, and may wrap a driver's objects by embedding them. Objects that are
+// handed back to a driver (the queues in a QPInit, the AH in a SendWR) must be the
+// driver's own. So that neither programs nor drivers break:
+//
+//   - The core interfaces (Driver, Device, PD, MR, CQ, SRQ, QP, AH) are frozen. No
+//     method is added, removed or changed. They hold what every driver can write. A
+//     device that lacks something of it has a limit of zero in its DeviceAttr, and
+//     the call fails with ErrNotSupported; a driver without counters returns none.
+//   - What some drivers cannot offer at all is an optional interface: one or two
+//     methods and nothing embedded, named for its feature and the object that has it
+//     (DMABufPD, WatchableMR). Callers find it by type assertion, once, when the
+//     object is made, and not on the hot path. Whoever wraps an object forwards the
+//     optional interfaces that it wants to keep.
+//   - Whatever is made or configured takes a struct (CQInit, QPInit, SRQInit,
+//     AddressAttr, DMABuf). Structs grow by fields whose zero value means what was
+//     done before. Write literals with field names.
+//   - Constants are appended. A value that a driver does not know is an error that
+//     matches ErrInvalid or ErrNotSupported, and is never ignored; one that a device
+//     reports is passed on, and prints as a number.
+//
+// What is foreseen, and where it goes:
+//
+//   - Memory windows: DeviceAttr.MaxMW, and an optional interface of PD to allocate
+//     one (AllocMW). A bind and an invalidation are operations of SendWR, with one
+//     more field, a pointer to what is bound. Their completions are WCOpcodes.
+//   - Datagrams: what every driver reports with a received datagram is a field of WC,
+//     as SrcQPN and HasGRH are: the service level, the P_Key index, the source LID
+//     where there are LIDs. The sender's GID is in the GRH, in front of the data. How
+//     a datagram is sent is in AddressAttr, not in SendWR.
+//   - Extended completions (time stamps, the GID of a sender that has no address
+//     handle): a set in CQInit of what is wanted, and an optional interface of CQ
+//     that polls into two slices of the same length: the WCs, and what was asked for
+//     beside each. A WC stays as small as it is, and Poll as fast.
+//   - Connection management: an optional interface of Device that opens a manager,
+//     with an interface of its own, for listeners and dials, which reports by calling
+//     a function, as SubscribeEvents does. Queue pairs stay the caller's: the manager
+//     hands out the attributes for each Modify (rdma_init_qp_attr(3)).
+//   - EFA's SRD: a further QPType, for which a QPInit makes a QP as for UD. Its
+//     requests use the fields that SendWR has: AH, RemoteQPN and RemoteQKey for the
+//     peer, RemoteAddr and RKey for its memory. What it cannot do (atomics, shared
+//     receive queues, a fence) it refuses. Completions come in any order. A write with
+//     immediate that consumes no receive is a field of QPInit, and one of WC.
 package verbs

@@ -6,16 +6,19 @@ type Access uint32
 
 // The access rights.
 const (
-	AccessLocalWrite Access = 1 << iota
-	AccessRemoteWrite
-	AccessRemoteRead
-	AccessRemoteAtomic
+	AccessLocalWrite   Access = 1 << iota // the device may write for this program
+	AccessRemoteWrite                     // a peer may write
+	AccessRemoteRead                      // a peer may read
+	AccessRemoteAtomic                    // a peer may do atomics
+	// AccessRelaxedOrdering lets writes reach the memory in any order, where the
+	// device has that, and is ignored where it has not (ibv_reg_mr(3)).
 	AccessRelaxedOrdering
 )
 
 // PD is a protection domain: regions, queue pairs, shared receive queues and
 // address handles work together only within one.
 type PD interface {
+	// Device is the device that the domain was allocated on.
 	Device() Device
 	// RegMR registers memory (IBTA 11.2.7.2). Remote rights to write need
 	// AccessLocalWrite too. The region's addresses are those of the bytes. The
@@ -33,42 +36,49 @@ type PD interface {
 	Close() error
 }
 
+// DMABuf names bytes of a dma-buf, and the addresses that they are to have.
+type DMABuf struct {
+	FD     int    // its file descriptor, which may be closed after registration
+	Offset uint64 // bytes into the dma-buf
+	Length uint64 // bytes, at least 1
+	// IOVA is the address of the first byte in work requests. It must have the
+	// same place in its page as Offset has (ibv_reg_mr(3)).
+	IOVA uint64
+}
+
 // DMABufPD is a protection domain that can register the memory of a dma-buf, such
-// as that of a GPU. Those of both drivers are one on Linux; whether the device and
-// the exporter of the dma-buf go along shows when it is tried.
+// as that of a GPU. The protection domains of both drivers are, on Linux; whether
+// the device and the exporter of the dma-buf agree shows when it is tried.
 type DMABufPD interface {
-	PD
-	// RegDMABufMR registers length bytes from offset on of the dma-buf that the
-	// file descriptor fd is of (ibv_reg_mr(3)). The region's addresses begin at
-	// iova, which must lie in its page where offset does. The descriptor may be
-	// closed afterwards. The error matches ErrNotSupported where the kernel, the
-	// device or the exporter does not have it, and ErrInvalid where fd is no
-	// dma-buf, or the bytes are not all in it.
-	RegDMABufMR(fd int, offset, length, iova uint64, access Access) (MR, error)
+	// RegDMABufMR registers the bytes of a dma-buf, with the rules of RegMR for the
+	// access. The error matches ErrNotSupported where the kernel, the device or the
+	// exporter does not allow it, and ErrInvalid where the file is no dma-buf, or
+	// does not have all the bytes.
+	RegDMABufMR(buf DMABuf, access Access) (MR, error)
 }
 
 // MR is a registered memory region.
 type MR interface {
-	Addr() uint64
-	Len() uint64
-	Access() Access
-	LKey() uint32
-	RKey() uint32
+	Addr() uint64   // of the first byte, as work requests name it
+	Len() uint64    // bytes
+	Access() Access // the rights that it was registered with
+	LKey() uint32   // for scatter-gather entries of this program
+	RKey() uint32   // for requests of peers
 	// Close ends the registration. Once it has returned, the device neither
 	// reads nor writes the memory, and the keys are refused.
 	Close() error
 }
 
-// MRWatcher is implemented by the memory regions of devices that can tell when a
-// peer changes the memory: the software device's. Adapters cannot.
-type MRWatcher interface {
-	// Watch has f called after a peer has written or done an atomic to any of the
-	// n bytes from the offset off of the region, until cancel is called or the
-	// region is closed: once for each packet, with its bytes in place. What the
-	// program's own work requests place, results of reads and messages received,
-	// does not count. f runs under the rules for functions that a driver calls.
+// WatchableMR is a memory region whose device notices when a peer changes the
+// memory. Those of the software device are; no adapter notices.
+type WatchableMR interface {
+	// Watch calls f after a peer has written to any of the n bytes from the offset
+	// off of the region, or has done an atomic on them: once for each packet, with
+	// its bytes in place. What the program's own work requests place there (results
+	// of reads, messages received) does not count. f runs under the rules for
+	// functions that a driver calls, until cancel is called or the region is closed.
 	// After cancel has returned, f is not running and will not run again. A range
-	// that is empty or leaves the region is an error that matches ErrInvalid.
+	// that is empty, or not all in the region, is an error that matches ErrInvalid.
 	Watch(off, n uint64, f func()) (cancel func(), err error)
 }
 

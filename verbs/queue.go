@@ -1,7 +1,16 @@
 package verbs
 
+// CQInit configures a completion queue.
+type CQInit struct {
+	// Capacity is the number of completions that the queue holds at least, from 1
+	// to DeviceAttr.MaxCQE. When one more arrives the queue overflows: Poll fails
+	// with ErrOverrun from then on, and the queue pairs on it enter the error state.
+	Capacity int
+}
+
 // CQ is a completion queue.
 type CQ interface {
+	// Capacity is the number of completions that the queue holds.
 	Capacity() int
 	// Poll takes up to len(wc) completions off the queue and returns how many.
 	// On the software device it also drives the device.
@@ -22,8 +31,8 @@ type CQ interface {
 
 // SRQInit configures a shared receive queue.
 type SRQInit struct {
-	MaxWR  int // receives that can be posted at a time
-	MaxSGE int
+	MaxWR  int // receives that can be posted at a time, at least 1
+	MaxSGE int // scatter-gather entries of each; zero means 1
 }
 
 // SRQ is a shared receive queue.
@@ -34,6 +43,9 @@ type SRQ interface {
 	// SetLimit arms EventSRQLimitReached for when fewer than limit receives are
 	// left.
 	SetLimit(limit int) error
+	// Close destroys the queue. While queue pairs use it, it fails with an error
+	// that matches ErrInUse. Receives that are left in it are dropped, and their
+	// memory is the caller's again.
 	Close() error
 }
 
@@ -64,14 +76,14 @@ const (
 // QPInit configures a queue pair.
 type QPInit struct {
 	Type                   QPType
-	SendCQ                 CQ
-	RecvCQ                 CQ
-	SRQ                    SRQ // nil: receives are posted to the queue pair itself
-	MaxSendWR              int
-	MaxRecvWR              int  // ignored with a SRQ
-	MaxSendSGE             int  // zero means 1
-	MaxRecvSGE             int  // zero means 1
-	MaxInline              int  // bytes
+	SendCQ                 CQ   // of the same device; it may be the RecvCQ too
+	RecvCQ                 CQ   // of the same device
+	SRQ                    SRQ  // nil: receives are posted to the queue pair itself
+	MaxSendWR              int  // send requests outstanding at a time
+	MaxRecvWR              int  // receives outstanding at a time; ignored with an SRQ
+	MaxSendSGE             int  // scatter-gather entries of a send request; zero means 1
+	MaxRecvSGE             int  // scatter-gather entries of a receive; zero means 1
+	MaxInline              int  // bytes of inline data in one request; zero: none
 	SignalAll              bool // every send request generates a completion
 	AdaptiveRetransmission bool
 }
@@ -103,12 +115,12 @@ const (
 // QPAttr holds the attributes of a queue pair.
 type QPAttr struct {
 	State     QPState
-	PKeyIndex int
-	Port      int
-	Access    Access // what the peer may do
-	QKey      uint32
+	PKeyIndex int         // into the port's P_Key table, from 0
+	Port      int         // from 1
+	Access    Access      // what the peer may do
+	QKey      uint32      // that datagrams must carry to be taken (UD)
 	Address   AddressAttr // the way to the peer
-	PathMTU   MTU
+	PathMTU   MTU         // bytes of payload in one packet
 	// Timeout t is the local acknowledge timeout: 4.096 µs × 2^t; 0 waits for
 	// ever, 31 is the largest (IBTA 9.7.6.1.3).
 	Timeout uint8
@@ -130,21 +142,22 @@ type QPAttr struct {
 
 // AddressAttr is the way to a peer.
 type AddressAttr struct {
-	DGID         GID
-	SGIDIndex    int
-	Port         int // local port, from 1
-	SL           uint8
-	HopLimit     uint8 // zero means 64
-	TrafficClass uint8
-	FlowLabel    uint32
+	DGID         GID    // the peer's
+	SGIDIndex    int    // of the own GID, in the port's table
+	Port         int    // local port; zero means the queue pair's, or 1 for an AH
+	SL           uint8  // service level
+	HopLimit     uint8  // zero means 64
+	TrafficClass uint8  // DSCP and ECN on RoCEv2
+	FlowLabel    uint32 // 20 bits
 	DLID         uint16 // InfiniBand only
 	// UDPPort is the peer's port where it is not 4791; zero means 4791. Only
 	// the software device can be told another.
 	UDPPort uint16
 }
 
-// AH is an address handle.
+// AH is an address handle: the way of datagrams to a peer.
 type AH interface {
+	// Close destroys the handle. Requests with it must have completed.
 	Close() error
 }
 
@@ -152,6 +165,7 @@ type AH interface {
 type QP interface {
 	// Num is the queue pair number, 24 bits.
 	Num() uint32
+	// Type is the transport service.
 	Type() QPType
 	// Modify changes attributes and state (IBTA 11.2.4.2). A refused change
 	// changes nothing, and its error names the attribute at fault.
@@ -209,20 +223,21 @@ type SendWR struct {
 	Flags      SendFlags
 	SGL        []SGE  // for reads and atomics, where the result goes
 	Imm        uint32 // host byte order
-	RemoteAddr uint64
-	RKey       uint32
-	CompareAdd uint64 // compare value, or the value to add
-	Swap       uint64
-	// For datagrams.
+	RemoteAddr uint64 // for writes, reads and atomics
+	RKey       uint32 // of the peer's region that RemoteAddr is in
+	CompareAdd uint64 // the value to compare with, or to add
+	Swap       uint64 // the value to put in its place
+	// For datagrams: the way to the peer, its queue pair number, and the Q_Key of
+	// that queue pair.
 	AH         AH
 	RemoteQPN  uint32
 	RemoteQKey uint32
 }
 
-// RecvWR is a receive request.
+// RecvWR is a receive request. The slice of entries is read during PostRecv only.
 type RecvWR struct {
-	ID  uint64
-	SGL []SGE
+	ID  uint64 // given back in the completion
+	SGL []SGE  // filled in order
 }
 
 // WCOpcode says what completed.

@@ -48,8 +48,9 @@ type completionQueue struct {
 }
 
 // CreateCQ implements [verbs.Device].
-func (d *Device) CreateCQ(capacity int) (verbs.CQ, error) {
+func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 	const op = "create completion queue"
+	capacity := init.Capacity
 	if capacity < 1 || capacity > d.attr.MaxCQE || capacity > math.MaxInt32 {
 		return nil, fmt.Errorf("%s: %d entries, 1 to %d are possible: %w", op, capacity, d.attr.MaxCQE, verbs.ErrLimit)
 	}

@@ -15,23 +15,23 @@ import (
 )
 
 // RegDMABufMR implements [verbs.DMABufPD].
-func (p *protectionDomain) RegDMABufMR(fd int, offset, length, iova uint64, access verbs.Access) (verbs.MR, error) {
-	if err := registration.CheckDMABuf(offset, length, iova, access); err != nil {
+func (p *protectionDomain) RegDMABufMR(buf verbs.DMABuf, access verbs.Access) (verbs.MR, error) {
+	if err := registration.CheckDMABuf(buf, access); err != nil {
 		return nil, err
 	}
-	if fd < 0 || fd > math.MaxInt32 {
-		return nil, fmt.Errorf("register dma-buf: %d is no file descriptor: %w", fd, verbs.ErrInvalid)
+	if buf.FD < 0 || buf.FD > math.MaxInt32 {
+		return nil, fmt.Errorf("register dma-buf: %d is no file descriptor: %w", buf.FD, verbs.ErrInvalid)
 	}
 	if err := p.use("register dma-buf"); err != nil {
 		return nil, err
 	}
-	c, err := C.vb_reg_dmabuf_mr(p.c, C.uint64_t(offset), C.size_t(length), C.uint64_t(iova), C.int(fd), accessFlags(access))
+	c, err := C.vb_reg_dmabuf_mr(p.c, C.uint64_t(buf.Offset), C.size_t(buf.Length), C.uint64_t(buf.IOVA), C.int(buf.FD), accessFlags(access))
 	if c == nil {
 		p.release()
 		return nil, explainDMABuf(failed("ibv_reg_dmabuf_mr",
-			fmt.Sprintf("%d bytes from %d on of the dma-buf of file descriptor %d on %s", length, offset, fd, p.device.info.Name), err))
+			fmt.Sprintf("%d bytes from offset %d of the dma-buf of file descriptor %d on %s", buf.Length, buf.Offset, buf.FD, p.device.info.Name), err))
 	}
-	return &memoryRegion{pd: p, c: c, addr: iova, length: length, access: access, lkey: uint32(c.lkey), rkey: uint32(c.rkey)}, nil
+	return &memoryRegion{pd: p, c: c, addr: buf.IOVA, length: buf.Length, access: access, lkey: uint32(c.lkey), rkey: uint32(c.rkey)}, nil
 }
 
 func explainDMABuf(e *Error) error {

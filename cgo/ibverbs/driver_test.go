@@ -135,7 +135,7 @@ func TestGuestInUse(t *testing.T) {
 	require.NoError(t, err)
 	pd, err := d.AllocPD()
 	require.NoError(t, err)
-	cq, err := d.CreateCQ(10)
+	cq, err := d.CreateCQ(verbs.CQInit{Capacity: 10})
 	require.NoError(t, err)
 	srq, err := pd.CreateSRQ(verbs.SRQInit{MaxWR: 10})
 	require.NoError(t, err)
@@ -171,7 +171,7 @@ func TestGuestInUse(t *testing.T) {
 	require.NoError(t, d.Close())
 	require.NoError(t, d.Close())
 	for _, err := range []error{
-		second(d.Query()), second(d.QueryPort(1)), second(d.GIDs(1)), second(d.Counters()), second(d.AllocPD()), second(d.CreateCQ(1)),
+		second(d.Query()), second(d.QueryPort(1)), second(d.GIDs(1)), second(d.Counters()), second(d.AllocPD()), second(d.CreateCQ(verbs.CQInit{Capacity: 1})),
 		second(d.DefaultPD().RegMR(make([]byte, 1), 0)), second(d.DefaultPD().CreateSRQ(verbs.SRQInit{MaxWR: 1})),
 		second(d.DefaultPD().CreateAH(verbs.AddressAttr{})), second(d.DefaultPD().CreateQP(verbs.QPInit{SendCQ: cq, RecvCQ: cq})),
 	} {
@@ -234,7 +234,7 @@ func TestGuestCycles(t *testing.T) {
 		require.NoError(t, err)
 		mr, err := pd.RegMR(b, allAccess)
 		require.NoError(t, err)
-		cq, err := d.CreateCQ(100)
+		cq, err := d.CreateCQ(verbs.CQInit{Capacity: 100})
 		require.NoError(t, err)
 		cq.OnCompletion(func() {})
 		_, err = cq.Arm(false)

@@ -135,7 +135,7 @@ func newEnd(t testing.TB, dev verbs.Device, c config) *end {
 	}
 	e := &end{t: t, dev: dev, pd: dev.DefaultPD(), gid: gidOf(t, dev, c.family)}
 	var err error
-	e.cq, err = dev.CreateCQ(2 * c.depth)
+	e.cq, err = dev.CreateCQ(verbs.CQInit{Capacity: 2 * c.depth})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.cq.Close()) })
 	init := verbs.QPInit{

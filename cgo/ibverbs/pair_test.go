@@ -80,14 +80,14 @@ func TestGuestQueryPair(t *testing.T) {
 
 func TestGuestLimits(t *testing.T) {
 	d := openAdapter(t)
-	cq, err := d.CreateCQ(10)
+	cq, err := d.CreateCQ(verbs.CQInit{Capacity: 10})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, cq.Close()) }()
 	assert.GreaterOrEqual(t, cq.Capacity(), 10)
 	attr, err := d.Query()
 	require.NoError(t, err)
 	for _, n := range []int{0, -1, attr.MaxCQE + 1} {
-		_, err = d.CreateCQ(n)
+		_, err = d.CreateCQ(verbs.CQInit{Capacity: n})
 		require.ErrorIs(t, err, verbs.ErrLimit)
 	}
 	pd := d.DefaultPD()

@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"github.com/verbena-rdma/verbena/internal/service"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -102,18 +103,6 @@ func sendFlags(f verbs.SendFlags) (flags C.uint) {
 	return flags
 }
 
-// possible reports whether a transport service has an operation
-// (ibv_post_send(3)).
-func possible(service verbs.QPType, op verbs.Opcode) bool {
-	switch service {
-	case verbs.UC:
-		return op <= verbs.OpWriteImm
-	case verbs.UD:
-		return op <= verbs.OpSendImm
-	}
-	return true
-}
-
 func copyEntries(to []C.struct_ibv_sge, from []verbs.SGE) {
 	for i := range from {
 		to[i] = C.struct_ibv_sge{addr: C.uint64_t(from[i].Addr), length: C.uint32_t(from[i].Length), lkey: C.uint32_t(from[i].LKey)}
@@ -131,14 +120,13 @@ func (s *sends) fill(q *queuePair, wrs []verbs.SendWR) (n int, err error) {
 	for n < len(wrs) && n < len(s.wrs) {
 		wr := &wrs[n]
 		entries := len(wr.SGL)
-		switch {
-		case entries > s.maxSGE:
+		if entries > s.maxSGE {
 			return n, tooManyEntries(entries, s.maxSGE)
-		case wr.Op < 0 || int(wr.Op) >= len(sendOpcodes):
-			return n, fmt.Errorf("unknown operation: %w", verbs.ErrInvalid)
-		case !possible(q.init.Type, wr.Op):
-			return n, fmt.Errorf("the transport service %v does not have it: %w", q.init.Type, verbs.ErrInvalid)
-		case used+entries > len(s.sges):
+		}
+		if err := service.Check(q.init.Type, wr.Op, wr.Flags); err != nil {
+			return n, err
+		}
+		if used+entries > len(s.sges) {
 			return n, nil
 		}
 		c := &s.wrs[n]

@@ -3,15 +3,12 @@
 package gid
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
+	"github.com/verbena-rdma/verbena/internal/errs"
 	"github.com/verbena-rdma/verbena/verbs"
 )
-
-// ErrNone: the table has no entry that can be used, or not the one asked for.
-var ErrNone = errors.New("no usable GID")
 
 // Find chooses from the table of a device's port, as Choose does.
 func Find(dev verbs.Device, port int, layer verbs.LinkLayer, want *int) (verbs.GIDEntry, error) {
@@ -28,7 +25,7 @@ func Find(dev verbs.Device, port int, layer verbs.LinkLayer, want *int) (verbs.G
 
 // Choose returns the entry with the index that is asked for or, without one, the
 // best: RoCEv2 on IPv4 before RoCEv2 on IPv6, link-local addresses last. Its
-// errors match ErrNone, and name the entries that could be taken.
+// errors match errs.ErrGID, and name the entries that could be taken.
 func Choose(table []verbs.GIDEntry, layer verbs.LinkLayer, want *int) (verbs.GIDEntry, error) {
 	best, bestRank := verbs.GIDEntry{}, 0
 	var usable []string
@@ -47,9 +44,9 @@ func Choose(table []verbs.GIDEntry, layer verbs.LinkLayer, want *int) (verbs.GID
 	}
 	switch {
 	case len(usable) == 0:
-		return best, fmt.Errorf("%w: none of the %d entries of its GID table is for RoCEv2 or InfiniBand; give its interface an IP address", ErrNone, len(table))
+		return best, fmt.Errorf("%w: none of the %d entries of its GID table is for RoCEv2 or InfiniBand; give its interface an IP address", errs.ErrGID, len(table))
 	case want != nil:
-		return best, fmt.Errorf("%w at index %d; use one of %s", ErrNone, *want, strings.Join(usable, ", "))
+		return best, fmt.Errorf("%w at index %d; use one of %s", errs.ErrGID, *want, strings.Join(usable, ", "))
 	}
 	return best, nil
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/verbena-rdma/verbena/internal/errs"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -29,9 +30,9 @@ func TestChoose(t *testing.T) {
 		assert.Equal(t, want, got.Index, "of the first %d", n)
 	}
 	_, err := Choose(table[:1], verbs.LinkEthernet, nil)
-	require.ErrorIs(t, err, ErrNone)
+	require.ErrorIs(t, err, errs.ErrGID)
 	_, err = Choose(table, verbs.LinkEthernet, new(3))
-	require.ErrorIs(t, err, ErrNone)
+	require.ErrorIs(t, err, errs.ErrGID)
 	require.ErrorContains(t, err, "4 (10.0.0.1, RoCEv2)")
 	got, err := Choose(table, verbs.LinkEthernet, new(1))
 	require.NoError(t, err)

@@ -21,11 +21,11 @@ func TestCheckDMABuf(t *testing.T) {
 		{70000, 5, 70000, ""},
 		{1, 1, 1 << 20, "different places"},
 		{0, 0, 0, "empty"},
-		{0, 1 << 63, 0, "no memory of that size"},
-		{1 << 62, 1 << 62, 0, "no memory of that size"},
-		{0, 2, math.MaxUint64, "no memory of that size"},
+		{0, 1 << 63, 0, "past the end of memory"},
+		{1 << 62, 1 << 62, 0, "past the end of memory"},
+		{0, 2, math.MaxUint64, "past the end of memory"},
 	} {
-		err := CheckDMABuf(c.offset, c.length, c.iova, 0)
+		err := CheckDMABuf(verbs.DMABuf{Offset: c.offset, Length: c.length, IOVA: c.iova}, 0)
 		if c.want == "" {
 			assert.NoError(t, err, "%+v", c)
 			continue

@@ -28,10 +28,10 @@ const (
 )
 
 // CreateCQ implements verbs.Device.
-func (d *Device) CreateCQ(capacity int) (verbs.CQ, error) {
+func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 	const op = "create completion queue"
-	if capacity < 1 || capacity > maxCQE {
-		return nil, fmt.Errorf("%s: %d entries, 1 to %d are possible: %w", op, capacity, maxCQE, verbs.ErrLimit)
+	if init.Capacity < 1 || init.Capacity > maxCQE {
+		return nil, fmt.Errorf("%s: %d entries, 1 to %d are possible: %w", op, init.Capacity, maxCQE, verbs.ErrLimit)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -39,7 +39,7 @@ func (d *Device) CreateCQ(capacity int) (verbs.CQ, error) {
 		return nil, d.closedError(op)
 	}
 	d.cqs++
-	return &completionQueue{device: d, ring: make([]verbs.WC, capacity)}, nil
+	return &completionQueue{device: d, ring: make([]verbs.WC, init.Capacity)}, nil
 }
 
 func (c *completionQueue) Capacity() int { return len(c.ring) }

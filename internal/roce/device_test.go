@@ -251,7 +251,7 @@ func TestPeerGone(t *testing.T) {
 
 func TestInUse(t *testing.T) {
 	d := must(Open(Config{Name: "soft-test", Addresses: addresses("127.0.0.1")}))
-	cq := must(d.CreateCQ(16))
+	cq := must(d.CreateCQ(verbs.CQInit{Capacity: 16}))
 	pd := must(d.AllocPD())
 	mr := must(pd.RegMR(make([]byte, 10), 0))
 	qp := must(pd.CreateQP(verbs.QPInit{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1}))
@@ -270,7 +270,7 @@ func TestInUse(t *testing.T) {
 
 func TestCompletionQueueOverrun(t *testing.T) {
 	x, y := openPair(t, Config{}, Config{}, 4096)
-	small := must(x.dev.CreateCQ(2))
+	small := must(x.dev.CreateCQ(verbs.CQInit{Capacity: 2}))
 	qp := must(x.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: small, RecvCQ: small, MaxSendWR: 8, MaxSendSGE: 1, MaxRecvWR: 1}))
 	original := x.qp
 	x.qp = qp

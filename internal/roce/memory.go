@@ -81,16 +81,16 @@ func (p *protectionDomain) RegMR(mem []byte, access verbs.Access) (verbs.MR, err
 // RegDMABufMR implements verbs.DMABufPD: it maps the dma-buf, as far as whoever
 // exports it allows. The processor's view of the memory has to be the exporter's,
 // without the ioctl DMA_BUF_IOCTL_SYNC: peers come at any time.
-func (p *protectionDomain) RegDMABufMR(fd int, offset, length, iova uint64, access verbs.Access) (verbs.MR, error) {
-	if err := registration.CheckDMABuf(offset, length, iova, access); err != nil {
+func (p *protectionDomain) RegDMABufMR(buf verbs.DMABuf, access verbs.Access) (verbs.MR, error) {
+	if err := registration.CheckDMABuf(buf, access); err != nil {
 		return nil, err
 	}
-	mem, unmap, err := mapDMABuf(fd, offset, length, access&verbs.AccessLocalWrite != 0)
+	mem, unmap, err := mapDMABuf(buf.FD, buf.Offset, buf.Length, access&verbs.AccessLocalWrite != 0)
 	if err != nil {
-		return nil, fmt.Errorf("register %d bytes from %d on of the dma-buf of file descriptor %d on device %s: %w", length, offset, fd, p.device.cfg.Name, err)
+		return nil, fmt.Errorf("register %d bytes from offset %d of the dma-buf of file descriptor %d on device %s: %w", buf.Length, buf.Offset, buf.FD, p.device.cfg.Name, err)
 	}
 	m, err := p.register(&memoryRegion{
-		pd: p, unmap: unmap, region: &transport.Region{Domain: p.id, Access: access, Mem: mem, Base: iova},
+		pd: p, unmap: unmap, region: &transport.Region{Domain: p.id, Access: access, Mem: mem, Base: buf.IOVA},
 	})
 	if err != nil {
 		return nil, errors.Join(err, unmap())
@@ -119,7 +119,7 @@ func (m *memoryRegion) Access() verbs.Access { return m.region.Access }
 func (m *memoryRegion) LKey() uint32         { return m.region.Key }
 func (m *memoryRegion) RKey() uint32         { return m.region.Key }
 
-// Watch implements verbs.MRWatcher.
+// Watch implements verbs.WatchableMR.
 func (m *memoryRegion) Watch(off, n uint64, f func()) (cancel func(), err error) {
 	d := m.pd.device
 	d.mu.Lock()

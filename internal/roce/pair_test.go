@@ -37,7 +37,7 @@ func openSide(t testing.TB, cfg Config, memory int) *side {
 	dev, err := Open(cfg)
 	require.NoError(t, err)
 	s := &side{t: t, dev: dev, mem: make([]byte, memory), wcs: make([]verbs.WC, 64), mtu: 4096}
-	s.cq, err = dev.CreateCQ(4096)
+	s.cq, err = dev.CreateCQ(verbs.CQInit{Capacity: 4096})
 	require.NoError(t, err)
 	s.mr, err = dev.DefaultPD().RegMR(s.mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead|verbs.AccessRemoteAtomic)
 	require.NoError(t, err)

@@ -53,7 +53,7 @@ func TestArmThenPoll(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, n)
 	assert.True(t, x.dev.asleep.Load(), "the device waits for a program that sleeps")
-	second := must(x.dev.CreateCQ(1))
+	second := must(x.dev.CreateCQ(verbs.CQInit{Capacity: 1}))
 	_, err = second.Poll(x.wcs)
 	require.NoError(t, err)
 	assert.False(t, x.dev.asleep.Load(), "another program polls")

@@ -21,7 +21,7 @@ type watching struct {
 func (s *side) watch(off, n uint64) *watching {
 	s.t.Helper()
 	w := &watching{}
-	cancel, err := s.mr.(verbs.MRWatcher).Watch(off, n, func() {
+	cancel, err := s.mr.(verbs.WatchableMR).Watch(off, n, func() {
 		w.calls.Add(1)
 		w.seen.Store(uint32(s.mem[off]))
 	})
@@ -91,7 +91,7 @@ func TestWatch(t *testing.T) {
 
 func TestWatchRefuses(t *testing.T) {
 	y := openSide(t, Config{}, 4096)
-	watcher := y.mr.(verbs.MRWatcher)
+	watcher := y.mr.(verbs.WatchableMR)
 	for _, c := range []struct{ off, n uint64 }{{0, 0}, {0, 4097}, {4096, 1}, {4097, 0}, {^uint64(0), 2}, {8, ^uint64(0)}} {
 		_, err := watcher.Watch(c.off, c.n, func() {})
 		require.ErrorIs(t, err, verbs.ErrInvalid, "%d bytes from %d", c.n, c.off)
@@ -101,11 +101,11 @@ func TestWatchRefuses(t *testing.T) {
 
 	mr, err := y.dev.DefaultPD().RegMR(make([]byte, 8), 0)
 	require.NoError(t, err)
-	cancel, err := mr.(verbs.MRWatcher).Watch(0, 8, func() {})
+	cancel, err := mr.(verbs.WatchableMR).Watch(0, 8, func() {})
 	require.NoError(t, err)
 	require.NoError(t, mr.Close())
 	cancel()
-	_, err = mr.(verbs.MRWatcher).Watch(0, 8, func() {})
+	_, err = mr.(verbs.WatchableMR).Watch(0, 8, func() {})
 	require.ErrorIs(t, err, verbs.ErrClosed)
 }
 

@@ -71,7 +71,7 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 	defer pingpong.Close(&err, mr.Close)
 
 	// 6. Create a completion queue, with room for all that can be outstanding.
-	cq, err := dev.CreateCQ(o.RxDepth + 1)
+	cq, err := dev.CreateCQ(verbs.CQInit{Capacity: o.RxDepth + 1})
 	if err != nil {
 		return err
 	}

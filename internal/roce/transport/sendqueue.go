@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/internal/service"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -82,11 +83,8 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 	if len(wr.SGL) > q.sq.maxSGE {
 		return fmt.Errorf("%d scatter-gather entries, %d allowed: %w", len(wr.SGL), q.sq.maxSGE, verbs.ErrInvalid)
 	}
-	if wr.Op < verbs.OpSend || wr.Op > verbs.OpFetchAdd {
-		return fmt.Errorf("unknown operation: %w", verbs.ErrInvalid)
-	}
-	if wr.Op > lastOperation[q.kind] {
-		return fmt.Errorf("transport service %v has no such operation: %w", q.kind, verbs.ErrInvalid)
+	if err := service.Check(q.kind, wr.Op, wr.Flags); err != nil {
+		return err
 	}
 	w := q.sq.at(q.sq.tail)
 	w.segs, w.fault, w.got = w.segs[:0], verbs.StatusSuccess, 0
@@ -139,10 +137,6 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 	q.sq.tail++
 	return nil
 }
-
-// lastOperation of each transport service (IBTA 9.2.1, table 38): those further
-// down in package verbs need more of it.
-var lastOperation = [...]verbs.Opcode{verbs.RC: verbs.OpFetchAdd, verbs.UC: verbs.OpWriteImm, verbs.UD: verbs.OpSendImm}
 
 // packets is how many sequence numbers a request takes.
 func (q *QP) packets(w *sendWQE) int {

@@ -1,0 +1,52 @@
+// Package service knows which operations a transport service has. It is the one
+// table of that for all drivers, so that they refuse the same requests with the
+// same words.
+package service
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// operations is a set of send operations, one bit each.
+type operations uint32
+
+const (
+	sends   = 1<<verbs.OpSend | 1<<verbs.OpSendImm
+	writes  = 1<<verbs.OpWrite | 1<<verbs.OpWriteImm
+	reads   = 1 << verbs.OpRead
+	atomics = 1<<verbs.OpCompareSwap | 1<<verbs.OpFetchAdd
+
+	known = sends | writes | reads | atomics
+
+	knownFlags = verbs.FlagSignaled | verbs.FlagSolicited | verbs.FlagFence | verbs.FlagInline
+)
+
+// table has a row for each transport service (IBTA 9.2.1, table 38;
+// ibv_post_send(3)). What a device lacks of its row, such as atomics, it refuses by
+// itself. A service that comes later gets a row of its own. That of EFA's SRD
+// (efadv_create_qp_ex(3)) is sends | writes | reads, and its devices say in their
+// capabilities whether they have the writes and the reads.
+var table = [...]operations{
+	verbs.RC: sends | writes | reads | atomics,
+	verbs.UC: sends | writes,
+	verbs.UD: sends,
+}
+
+// Check says why a send request of that operation with those flags cannot be posted
+// to a queue pair of the service t, in an error that matches verbs.ErrInvalid. A
+// flag that is not known is refused too: dropped, it would be a request that does
+// less than was asked for.
+func Check(t verbs.QPType, op verbs.Opcode, flags verbs.SendFlags) error {
+	if op < 0 || op >= 32 || known&(1<<op) == 0 {
+		return fmt.Errorf("unknown operation: %w", verbs.ErrInvalid)
+	}
+	if t < 0 || int(t) >= len(table) || table[t]&(1<<op) == 0 {
+		return fmt.Errorf("transport service %v has no such operation: %w", t, verbs.ErrInvalid)
+	}
+	if flags&^knownFlags != 0 {
+		return fmt.Errorf("unknown flags %#x: %w", uint32(flags&^knownFlags), verbs.ErrInvalid)
+	}
+	return nil
+}

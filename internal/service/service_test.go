@@ -1,0 +1,51 @@
+package service
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestTable: the operations as ibv_post_send(3) lists them.
+func TestTable(t *testing.T) {
+	for op, has := range map[verbs.Opcode][3]bool{ // RC, UC, UD
+		verbs.OpSend:        {true, true, true},
+		verbs.OpSendImm:     {true, true, true},
+		verbs.OpWrite:       {true, true, false},
+		verbs.OpWriteImm:    {true, true, false},
+		verbs.OpRead:        {true, false, false},
+		verbs.OpCompareSwap: {true, false, false},
+		verbs.OpFetchAdd:    {true, false, false},
+	} {
+		for service, want := range has {
+			service := verbs.QPType(service)
+			err := Check(service, op, knownFlags)
+			if want {
+				require.NoError(t, err, "%v on %v", op, service)
+				continue
+			}
+			require.ErrorIs(t, err, verbs.ErrInvalid, "%v on %v", op, service)
+			assert.ErrorContains(t, err, "transport service "+service.String()+" has no such operation")
+		}
+	}
+}
+
+func TestUnknown(t *testing.T) {
+	for _, op := range []verbs.Opcode{-1, verbs.OpFetchAdd + 1, 31, 32, 1 << 40} {
+		err := Check(verbs.RC, op, 0)
+		require.ErrorIs(t, err, verbs.ErrInvalid)
+		assert.ErrorContains(t, err, "unknown operation")
+	}
+	for _, service := range []verbs.QPType{-1, 3, 200} {
+		require.ErrorIs(t, Check(service, verbs.OpSend, 0), verbs.ErrInvalid)
+	}
+	err := Check(verbs.RC, verbs.OpSend, verbs.FlagSignaled|1<<20)
+	require.ErrorIs(t, err, verbs.ErrInvalid)
+	assert.ErrorContains(t, err, "unknown flags 0x100000")
+}

@@ -1,0 +1,32 @@
+package verbs
+
+import (
+	"errors"
+
+	"github.com/verbena-rdma/verbena/internal/errs"
+)
+
+// Errors that drivers wrap, matched with errors.Is. Errors of the operating system
+// come through wrapped as well.
+var (
+	// ErrInvalid: an argument has a value that can never be right.
+	ErrInvalid = errs.ErrInvalid
+	// ErrInUse: something that belongs to the object is still open.
+	ErrInUse = errs.ErrInUse
+	// ErrClosed: the object, or the device that it is of, has been closed.
+	ErrClosed = errs.ErrClosed
+	// ErrNotSupported: the platform, the kernel, the driver or the device lacks it.
+	// It matches errors.ErrUnsupported too.
+	ErrNotSupported = errs.ErrNotSupported
+	// ErrNoDevice: no device has that name.
+	ErrNoDevice = errors.New("no such device")
+	// ErrState: the queue pair is in a state in which this is not possible.
+	ErrState = errors.New("not possible in this state")
+	// ErrQueueFull: the work queue holds as many requests as it was made for.
+	ErrQueueFull = errors.New("queue full")
+	// ErrLimit: more than the device has or takes; Device.Query shows its limits.
+	ErrLimit = errors.New("beyond the limits of the device")
+	// ErrOverrun: the completion queue was full when a completion came; it and the
+	// queue pairs on it are in error.
+	ErrOverrun = errors.New("completion queue overrun")
+)
