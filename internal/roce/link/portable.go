@@ -111,6 +111,8 @@ func (p *portable) scoped(a netip.AddrPort) netip.AddrPort {
 
 func (p *portable) features() Features { return Features{MaxSegments: 1, ReceiveBuffer: p.granted} }
 
+func (p *portable) unreachable() []netip.AddrPort { return nil }
+
 func (p *portable) read() {
 	defer close(p.done)
 	buf := make([]byte, 1<<16)

@@ -90,15 +90,19 @@ func (r *receiver) system(uintptr) {
 func (k *kernel) receive() ([]Datagram, error) {
 	r := &k.rx
 	r.datagrams = r.datagrams[:0]
-	if k.raw.Control(r.call) != nil {
-		return nil, net.ErrClosed
-	}
-	switch r.errno {
-	case 0:
-	case unix.EAGAIN, unix.EINTR:
-		return nil, nil
-	default:
-		return nil, fmt.Errorf("link: receive: %w", r.errno)
+	for try := 0; ; try++ {
+		if k.raw.Control(r.call) != nil {
+			return nil, net.ErrClosed
+		}
+		if r.errno == 0 {
+			break
+		}
+		if r.errno == unix.EAGAIN || r.errno == unix.EINTR {
+			return nil, nil
+		}
+		if k.errors.drain(); try == errorRetries {
+			return nil, fmt.Errorf("link: receive: %w", r.errno)
+		}
 	}
 	for i := range r.count {
 		h := &r.headers[i]
