@@ -11,7 +11,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/internal/roce/transport"
-	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -53,20 +52,16 @@ type Device struct {
 	cqs         int
 	nextQPN     uint32
 	nextDomain  uint32
-	busy        []*queuePair // with something to send
-	again       []*queuePair // scratch of transmit
-	deadline    time.Duration
+	ready       readyList
+	timers      timers
+	deadline    time.Duration // of the timers and all else; zero: none
 	counters    transport.Counters
 	drops       drops
+	unreachable unreachable
 	overrun     []*completionQueue // whose queue pairs are still to be failed
 	subscribers map[int]func(verbs.Event)
 	nextHandle  int
 	capture     *capture
-	sending     *queuePair // whose packets Send takes
-	loop        loop
-	grh         [transport.GRHLen]byte // scratch of handle
-	last        *queuePair             // that the last packet was for
-	received    wire.Packet            // scratch of handle
 
 	running sync.WaitGroup
 }
@@ -75,7 +70,7 @@ type Device struct {
 type drops struct {
 	malformed uint64
 	badICRC   uint64
-	stranger  uint64 // no such queue pair, or not from its peer
+	wrongPeer uint64 // no such queue pair, or not from its peer
 	send      uint64 // the socket would not take it
 }
 
@@ -235,14 +230,14 @@ func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
 	d.nextHandle++
 	d.subscribers[id] = handle
 	return func() {
-		// Events are told under the lock: none is being told once it is held.
+		// Events are reported under the lock: no handler runs once it is held.
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		delete(d.subscribers, id)
 	}
 }
 
-func (d *Device) tell(e verbs.Event) {
+func (d *Device) report(e verbs.Event) {
 	for _, handle := range d.subscribers {
 		handle(e)
 	}

@@ -1,60 +1,69 @@
 package roce
 
 import (
+	"net/netip"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// A queue pair that is connected to itself crosses no socket: each packet that it
-// sends it receives on the spot, with the data still where the program has them, so
-// that they are copied once. Everything else (checks, order, completions, waiting
-// for receives) is done by the same code as for a peer elsewhere.
-
-const (
-	// selfTurn bounds what all such queue pairs copy between two looks at the
-	// sockets, in bytes, and so how long the device is locked.
-	selfTurn = 1 << 20
-	// selfPacket is what a packet counts for in it at least.
-	selfPacket = 4 << 10
-)
-
-// loop is where a queue pair that is its own peer sends to.
-type loop struct {
-	packet *wire.Packet // nil: nothing was sent
-	pieces [][]byte
+// loopback is the path of a queue pair to itself. It crosses no socket: the queue
+// pair receives each packet right after it has sent it, with the data still where
+// the program has them, so that they are copied once. Checks, order, completions
+// and waiting for receives are the transport's, as for any other peer.
+type loopback struct {
+	endpoint *endpoint // of the queue pair's address; its goroutine works for the queue pair
+	packet   *wire.Packet
+	pieces   [][]byte
+	size     int
 }
 
-// Send implements transport.Output.
-func (l *loop) Send(p *wire.Packet, pieces [][]byte, _ int) { l.packet, l.pieces = p, pieces }
+const (
+	// loopbackPacket is the payload of a packet, whatever the path MTU is. It is
+	// copied in one go.
+	loopbackPacket = 1 << 20
+	// loopbackCost is what the smallest packet takes off the allowance, in bytes.
+	loopbackCost = 4 << 10
+)
 
-// SendTo implements transport.Output. A connection sends no datagrams.
-func (l *loop) SendTo(verbs.AH, *wire.Packet, [][]byte, int) {}
-
-// leadsBack reports whether a connection to that queue pair is one of q to itself
-// whose packets need not be seen: faults and captures are for those on a socket.
-func (q *queuePair) leadsBack(way *path, attr *verbs.QPAttr) bool {
-	e := way.endpoint
-	return q.init.Type == verbs.RC && attr.DestQPN == q.num &&
-		attr.Address.DGID == verbs.GIDFromAddr(e.socket.Addr().Addr()) && way.peer.Port() == e.socket.Addr().Port() &&
+// isOwnPeer reports whether a connection to that queue pair is one of q to itself
+// whose packets nobody needs to see. Faults and captures need packets on a socket.
+func (q *queuePair) isOwnPeer(out *udpOutput, destQPN uint32) bool {
+	e := out.endpoint
+	return q.init.Type == verbs.RC && destQPN == q.num && out.peer == e.socket.Addr() &&
 		e.faults == nil && q.pd.device.capture == nil
 }
 
-// serveSelf gives a queue pair that is its own peer its turn, and reports whether
-// it wants another. left is what may still be copied in this one.
-func (d *Device) serveSelf(q *queuePair, now time.Duration, left *int) bool {
-	for *left > 0 {
-		d.loop.packet = nil
-		more := q.transport.Transmit(&d.loop, now, 1)
-		moved := 0
-		switch {
-		case d.loop.packet != nil:
-			moved = q.transport.ReceiveSelf(d.loop.packet, d.loop.pieces, now)
-		case !more:
-			return false
-		}
-		*left -= max(moved, selfPacket)
-	}
-	return true
+func (l *loopback) attach(t *transport.QP) {
+	t.SetWindow(l.endpoint.window)
+	t.SetPacketLimit(loopbackPacket)
+	l.endpoint.users++
 }
+
+func (l *loopback) detach() { l.endpoint.users-- }
+
+// Send implements transport.Output. It keeps the packet for transmit: a queue pair
+// cannot receive in the midst of sending.
+func (l *loopback) Send(p *wire.Packet, pieces [][]byte, n int) {
+	l.packet, l.pieces, l.size = p, pieces, n
+}
+
+func (l *loopback) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
+	for a.any() {
+		l.packet, l.size = nil, 0
+		more := t.Transmit(l, now, 1)
+		if l.packet != nil {
+			t.ReceivePieces(l.packet, l.pieces, now)
+		} else if !more {
+			return a, false
+		}
+		a.copied -= max(l.size, loopbackCost)
+	}
+	return a, true
+}
+
+func (l *loopback) flowFrom(*endpoint, netip.AddrPort) *wire.Flow { return nil }
+
+func (l *loopback) endsAt(*endpoint, netip.AddrPort) bool { return false }

@@ -36,8 +36,8 @@ func (d *Device) AllocPD() (verbs.PD, error) {
 
 func (p *protectionDomain) Device() verbs.Device { return p.device.cfg.Public }
 
-// use checks that the domain can have something new in it. The lock is held.
-func (p *protectionDomain) use(op string) error {
+// checkOpen checks that the domain can have something new in it. The lock is held.
+func (p *protectionDomain) checkOpen(op string) error {
 	switch {
 	case p.device.closed:
 		return p.device.closedError(op)
@@ -103,7 +103,7 @@ func (p *protectionDomain) register(m *memoryRegion) (verbs.MR, error) {
 	d, r := p.device, m.region
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := p.use("register memory"); err != nil {
+	if err := p.checkOpen("register memory"); err != nil {
 		return nil, err
 	}
 	for r.Key = randomUint32(); !d.memory.Add(r); {
