@@ -99,7 +99,8 @@ func (c *completionQueue) Poll(wc []verbs.WC) (int, error) {
 	if c.closed {
 		return 0, d.closedError("poll completion queue")
 	}
-	// A poll after Arm is a last look before sleep, and promises no other.
+	// A program that has armed its queue polls once more before it sleeps. That
+	// poll does not mean that others follow.
 	if c.armed == notArmed && d.asleep.Load() {
 		d.asleep.Store(false)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/verbena-rdma/verbena/internal/roce/link"
 )
 
-// Faults are what befalls arriving packets. Each field is a probability from 0
-// to 1, drawn for every packet.
+// Faults are applied to arriving packets. Each field is a probability from 0 to 1,
+// drawn for every packet.
 type Faults struct {
 	Loss      float64 // the packet vanishes
 	Duplicate float64 // it arrives twice
@@ -35,8 +35,8 @@ func (f Faults) check() error {
 func (f Faults) any() bool { return f.Loss > 0 || f.Duplicate > 0 || f.Reorder > 0 || f.Corrupt > 0 }
 
 const (
-	// A packet that is to come late is held until holdPackets more have come,
-	// or for holdTime where no more come.
+	// A packet that is to come late is held until at most holdPackets more have
+	// come, or for holdTime.
 	holdPackets = 4
 	holdTime    = time.Millisecond
 )
@@ -62,7 +62,7 @@ func newFaultInjector(f Faults, endpoint int) *faultInjector {
 
 func (f *faultInjector) hit(p float64) bool { return p > 0 && f.random.Float64() < p }
 
-// pass gives the packet, or what becomes of it, to deliver.
+// pass applies the faults to a packet and delivers what is left of it.
 func (f *faultInjector) pass(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
 	f.release(now, true, deliver)
 	if f.hit(f.faults.Loss) {

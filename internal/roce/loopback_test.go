@@ -175,10 +175,10 @@ func TestLoopbackFailures(t *testing.T) {
 		}, map[uint64]verbs.Status{1: verbs.StatusFlushed, 2: verbs.StatusFlushed, 100: verbs.StatusFlushed}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var told [2][]verbs.EventType
+			var events [2][]verbs.EventType
 			for i, path := range loopbackPaths {
 				s := openSide(t, path.cfg(), size)
-				cancel := s.dev.SubscribeEvents(func(e verbs.Event) { told[i] = append(told[i], e.Type) })
+				cancel := s.dev.SubscribeEvents(func(e verbs.Event) { events[i] = append(events[i], e.Type) })
 				s.access, s.rnr = &c.access, &c.rnr
 				s.connect(s)
 				require.Equal(t, path.self, s.loops())
@@ -196,7 +196,7 @@ func TestLoopbackFailures(t *testing.T) {
 				cancel()
 				require.NoError(t, readOnly.Close())
 			}
-			assert.Equal(t, told[1], told[0], "events")
+			assert.Equal(t, events[1], events[0], "events")
 		})
 	}
 }
@@ -263,7 +263,7 @@ func TestLoopbackSequenceNumbers(t *testing.T) {
 	}
 }
 
-// A long copy does not hold the device: one turn copies about a megabyte.
+// A long copy does not hold the device: one round copies about a megabyte.
 func TestLoopbackBudget(t *testing.T) {
 	const size = 32 << 20
 	x := openLoopback(t, Config{}, 2*size)
@@ -335,8 +335,8 @@ func TestLoopbackClosedUnderWay(t *testing.T) {
 	require.NoError(t, to.Close())
 }
 
-// Where faults are to befall packets, or other addresses are named, there are
-// packets.
+// Where packets are to have faults, or the peer is another queue pair, they take
+// the socket.
 func TestLoopbackOnTheSocket(t *testing.T) {
 	x := openLoopback(t, Config{Faults: Faults{Loss: 0.2, Seed: 1}}, 1<<20)
 	assert.False(t, x.loops())

@@ -34,7 +34,7 @@ func (d *Device) AllocPD() (verbs.PD, error) {
 	return d.newDomain(), nil
 }
 
-func (p *protectionDomain) Device() verbs.Device { return p.device.cfg.Public }
+func (p *protectionDomain) Device() verbs.Device { return p.device.cfg.Owner }
 
 // checkOpen checks that the domain can have something new in it. The lock is held.
 func (p *protectionDomain) checkOpen(op string) error {
@@ -79,8 +79,8 @@ func (p *protectionDomain) RegMR(mem []byte, access verbs.Access) (verbs.MR, err
 }
 
 // RegDMABufMR implements verbs.DMABufPD: it maps the dma-buf, as far as whoever
-// exports it allows. The processor's view of the memory has to be the exporter's,
-// without the ioctl DMA_BUF_IOCTL_SYNC: peers come at any time.
+// exports it allows. The exporter must keep it coherent with the processor without
+// the ioctl DMA_BUF_IOCTL_SYNC, since peers access it at any time.
 func (p *protectionDomain) RegDMABufMR(fd int, offset, length, iova uint64, access verbs.Access) (verbs.MR, error) {
 	if err := registration.CheckDMABuf(offset, length, iova, access); err != nil {
 		return nil, err

@@ -13,8 +13,8 @@ import (
 // is chosen at the transition to RTR; nothing else knows which kind it is. All
 // methods are called with the device's lock held.
 type path interface {
-	// attach takes the path into use: it tells the queue pair what the path can
-	// carry, and the endpoints that there is one more to work for.
+	// attach takes the path into use: it sets what the path can carry in the queue
+	// pair, and counts the queue pair at the endpoints that work for it.
 	attach(t *transport.QP)
 	// detach ends the use.
 	detach()

@@ -60,7 +60,7 @@ func TestArmThenPoll(t *testing.T) {
 	require.NoError(t, second.Close())
 }
 
-// TestRestOfABurst posts more than one turn sends, to a peer that is gone, and
+// TestRestOfABurst posts more than one round sends, to a peer that is gone, and
 // sleeps: the rest leaves, and time runs, without any packet to wake the device.
 func TestRestOfABurst(t *testing.T) {
 	const size = 1 << 20
@@ -87,9 +87,9 @@ func TestRestOfABurst(t *testing.T) {
 	assert.Equal(t, verbs.StatusRetryExceeded, x.wait(1)[0].Status)
 }
 
-// TestTurns: however many queue pairs have much to send, the lock is held for a
-// bounded number of packets, and each has its turn.
-func TestTurns(t *testing.T) {
+// TestRounds: however many queue pairs have much to send, the lock is held for a
+// bounded number of packets, and each of them sends.
+func TestRounds(t *testing.T) {
 	const pairs, size = 32, 1 << 20
 	x, y := openSide(t, Config{}, size), openSide(t, Config{}, size)
 	first := x.qp

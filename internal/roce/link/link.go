@@ -58,7 +58,7 @@ type Config struct {
 	ReceiveBuffer int
 }
 
-// Features tells what a [Socket] has in use.
+// Features lists what a [Socket] uses.
 type Features struct {
 	Segmentation bool // trains are cut into packets by the kernel or the adapter
 	Coalescing   bool // packets of a train arrive together
@@ -136,7 +136,7 @@ func Listen(cfg Config) (*Socket, error) {
 	return s, nil
 }
 
-// hint puts into words the failures that users meet.
+// hint explains the failures that users meet.
 func hint(err error) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
@@ -150,7 +150,7 @@ func hint(err error) string {
 // Addr returns the local address, with the port that was taken and without zone.
 func (s *Socket) Addr() netip.AddrPort { return s.addr }
 
-// Features tells what is in use now. Segmentation goes from true to false if
+// Features returns what is in use now. Segmentation goes from true to false if
 // the kernel refuses it while sending.
 func (s *Socket) Features() Features { return s.io.features() }
 
@@ -171,7 +171,7 @@ func (s *Socket) Unreachable() []netip.AddrPort { return s.io.unreachable() }
 // returns its index in the train that it joined, 0 when it is sent alone: the
 // IPv4 identification that it will carry. The bytes are given by Bytes and
 // Reference; a packet not given all of them is dropped. When a batch is full
-// its packets leave here, and what befalls them is told by the next Flush.
+// its packets leave here, and the next Flush returns what became of them.
 func (s *Socket) Packet(dst netip.AddrPort, size int) (segment int) {
 	b := &s.batch
 	b.seal()

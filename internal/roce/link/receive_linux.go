@@ -15,7 +15,7 @@ const (
 	receiveSegments = 128 // the most that current kernels put in a train
 )
 
-// groControl holds the control message that tells a train's packet size.
+// groControl holds the control message with the packet size of a train.
 type groControl struct {
 	hdr  unix.Cmsghdr
 	size int32
@@ -66,7 +66,7 @@ func (r *receiver) init(k *kernel) {
 	r.used = messages
 }
 
-// system makes the call, which never blocks and so need not tell the scheduler.
+// system makes the call. It never blocks, so the scheduler need not know of it.
 func (r *receiver) system(uintptr) {
 	for i := range r.used {
 		h := &r.headers[i].hdr

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A batch up to this many bytes is sent so fast that telling the scheduler of
-// the call would cost more than it gains.
+// A batch up to this many bytes is sent so fast that it costs more than it gains
+// to let the scheduler know of the call.
 const quickBytes = 16 << 10
 
 // The kernel reads pieces as struct iovec.
@@ -135,7 +135,7 @@ func (k *kernel) send(b *batch) {
 	}
 }
 
-// refused deals with the message that the kernel would not send.
+// refused drops the message that the kernel would not send, and notes why.
 func (k *kernel) refused(b *batch) {
 	t := &k.tx
 	m, errno := &b.messages[t.next], t.errno
@@ -182,7 +182,7 @@ func headerBytes(dst netip.AddrPort) int {
 	return ipv6 + udp
 }
 
-// pathMTU asks a connected socket; ours is not connected and cannot tell.
+// pathMTU returns the path MTU to dst. Only a connected socket has one.
 func pathMTU(dst netip.AddrPort, zone uint32) (int, bool) {
 	domain, level, option := unix.AF_INET, unix.IPPROTO_IP, unix.IP_MTU
 	if dst.Addr().Is6() {
