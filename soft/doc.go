@@ -19,8 +19,8 @@
 //
 //	soft-lo?loss=0.1&reorder=0.05&seed=7&capture=trace.pcap
 //
-// Options are loss, duplicate, reorder and corrupt (probabilities from 0 to 1
-// that befall each arriving packet), seed (of those draws), capture (a file that
+// Options are loss, duplicate, reorder and corrupt (probabilities from 0 to 1,
+// drawn for each packet that arrives), seed (of those draws), capture (a file that
 // takes all packets in the pcap format), and segmentation, coalescing and batch,
 // which can be set to "off" to do without an offload of the kernel.
 //
@@ -28,8 +28,8 @@
 //
 // There are reliable connections (RC), unreliable connections (UC) and unreliable
 // datagrams (UD). A request on UC or UD is complete when its last packet has left,
-// and packets leave at a bounded rate, since nothing tells how fast the peer takes
-// them. Of what arrives, a message on UC that is not whole, or that no receive
+// and packets leave at a bounded rate, since the peer acknowledges nothing. Of
+// what arrives, a message on UC that is not whole, or that no receive
 // fits, is dropped, and so is a datagram with another Q_Key, or that no receive
 // fits; the receive stays for the next. An error of a send request stops the send
 // queue alone (state SQE).

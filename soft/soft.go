@@ -25,7 +25,7 @@ type Config struct {
 	// Address is the only address of the device. Port 0 means 4791.
 	Address netip.AddrPort
 
-	// Faults befall the packets that arrive. The zero value means none.
+	// Faults are applied to the packets that arrive. The zero value means none.
 	Faults Faults
 	// Capture takes all packets sent and received, in the pcap format with link
 	// type raw IP. It is written to on whichever goroutine drives the device. If
@@ -33,19 +33,19 @@ type Config struct {
 	// capture and is returned by Close. Nil means no capture.
 	Capture io.Writer
 
-	// The offloads of the UDP socket are used where the kernel has them, unless
-	// they are disabled here: one system call for many packets to be sent, many
-	// packets that arrive as one, and several messages per system call.
+	// These disable offloads of the UDP socket, which are used where the kernel has
+	// them: many packets sent with one system call, many that arrive as one, and
+	// several messages per system call.
 	DisableSegmentation bool
 	DisableCoalescing   bool
 	DisableBatch        bool
 
-	// Log takes what the device has to say. The zero value is silent.
+	// Log is where the device logs. The zero value is silent.
 	Log zerolog.Logger
 }
 
-// Faults are what befalls arriving packets, each a probability from 0 to 1 that
-// is drawn for every packet: a network as bad as a test wants it.
+// Faults make the network as bad as a test wants it. Each is a probability from 0
+// to 1, drawn for every packet that arrives.
 type Faults struct {
 	Loss      float64 // the packet vanishes
 	Duplicate float64 // it arrives twice
@@ -55,19 +55,56 @@ type Faults struct {
 	Seed uint64
 }
 
-// Device is an open software device. It implements [verbs.Device].
+// Device is an open software device. It implements [verbs.Device]. Its methods may
+// be called from any goroutine.
 type Device struct {
-	*roce.Device
-	capture io.Closer
+	dev     *roce.Device
+	capture io.Closer // nil: the capture is not ours
 }
 
-// SetFaults changes what befalls arriving packets from now on. It may be called
-// from any goroutine.
-func (d *Device) SetFaults(f Faults) error { return d.Device.SetFaults(roce.Faults(f)) }
+var _ verbs.Device = (*Device)(nil)
 
-// Close implements [verbs.Device].
+// Name implements [verbs.Device]. Options are no part of the name.
+func (d *Device) Name() string { return d.dev.Name() }
+
+// Driver implements [verbs.Device]; it is "soft".
+func (d *Device) Driver() string { return d.dev.Driver() }
+
+// Query implements [verbs.Device].
+func (d *Device) Query() (verbs.DeviceAttr, error) { return d.dev.Query() }
+
+// QueryPort implements [verbs.Device]. The device has port 1 only.
+func (d *Device) QueryPort(port int) (verbs.PortAttr, error) { return d.dev.QueryPort(port) }
+
+// GIDs implements [verbs.Device].
+func (d *Device) GIDs(port int) ([]verbs.GIDEntry, error) { return d.dev.GIDs(port) }
+
+// Counters implements [verbs.Device]. docs/software-device.md says what each
+// counts.
+func (d *Device) Counters() ([]verbs.Counter, error) { return d.dev.Counters() }
+
+// DefaultPD implements [verbs.Device].
+func (d *Device) DefaultPD() verbs.PD { return d.dev.DefaultPD() }
+
+// AllocPD implements [verbs.Device].
+func (d *Device) AllocPD() (verbs.PD, error) { return d.dev.AllocPD() }
+
+// CreateCQ implements [verbs.Device].
+func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) { return d.dev.CreateCQ(init) }
+
+// SubscribeEvents implements [verbs.Device].
+func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
+	return d.dev.SubscribeEvents(handle)
+}
+
+// SetFaults changes the faults of packets that arrive from now on. A probability
+// outside 0 to 1 is an error that matches [verbs.ErrInvalid].
+func (d *Device) SetFaults(f Faults) error { return d.dev.SetFaults(roce.Faults(f)) }
+
+// Close implements [verbs.Device]. An error of the packet capture is returned too;
+// the device is closed then.
 func (d *Device) Close() error {
-	err := d.Device.Close()
+	err := d.dev.Close()
 	if d.capture != nil && !errors.Is(err, verbs.ErrInUse) {
 		err = errors.Join(err, d.capture.Close())
 		d.capture = nil
@@ -110,9 +147,9 @@ func (cfg Config) roce(name string, i networkInterface, addresses ...netip.AddrP
 
 func open(cfg roce.Config) (*Device, error) {
 	d := &Device{}
-	cfg.Public = d
+	cfg.Owner = d
 	var err error
-	if d.Device, err = roce.Open(cfg); err != nil {
+	if d.dev, err = roce.Open(cfg); err != nil {
 		return nil, err
 	}
 	return d, nil

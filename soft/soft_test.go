@@ -172,8 +172,9 @@ func TestProtectionDomainsDevice(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
-// TestMethods: the embedded device adds nothing to what the public one can do.
-func TestMethods(t *testing.T) {
+// TestNothingElseIsPublic: a device has the methods of the seam and SetFaults, and
+// no field that a program can get at.
+func TestNothingElseIsPublic(t *testing.T) {
 	public := map[string]bool{"SetFaults": true}
 	seam := reflect.TypeFor[verbs.Device]()
 	for i := range seam.NumMethod() {
@@ -182,6 +183,10 @@ func TestMethods(t *testing.T) {
 	d := reflect.TypeFor[*Device]()
 	for i := range d.NumMethod() {
 		assert.True(t, public[d.Method(i).Name], "%s is public", d.Method(i).Name)
+	}
+	for i := range d.Elem().NumField() {
+		f := d.Elem().Field(i)
+		assert.False(t, f.IsExported() || f.Anonymous, "%s is public", f.Name)
 	}
 }
 

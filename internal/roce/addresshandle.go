@@ -3,13 +3,14 @@ package roce
 import (
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// addressHandle is the way of datagrams to a peer.
+// addressHandle leads datagrams to a peer.
 type addressHandle struct {
 	pd     *protectionDomain
-	path   path
+	out    udpOutput
 	closed bool
 }
 
@@ -24,30 +25,30 @@ func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := p.use(op); err != nil {
+	if err := p.checkOpen(op); err != nil {
 		return nil, err
 	}
-	way, err := d.path(attr)
+	out, err := d.outputTo(attr)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	p.refs++
-	return &addressHandle{pd: p, path: way}, nil
+	return &addressHandle{pd: p, out: out}, nil
 }
 
-// checkAH says what is wrong with the address handle of a request in the domain
-// (IBTA 11.4.1.1).
-func (p *protectionDomain) checkAH(ah verbs.AH) error {
+// outputTo returns the output of an address handle, or says what keeps a request
+// in the domain from using it (IBTA 11.4.1.1).
+func (p *protectionDomain) outputTo(ah verbs.AH) (transport.Output, error) {
 	a, ok := ah.(*addressHandle)
 	switch {
 	case !ok || a.pd.device != p.device:
-		return fmt.Errorf("a datagram needs an address handle of device %s: %w", p.device.cfg.Name, verbs.ErrInvalid)
+		return nil, fmt.Errorf("a datagram needs an address handle of device %s: %w", p.device.cfg.Name, verbs.ErrInvalid)
 	case a.pd != p:
-		return fmt.Errorf("its address handle is of protection domain %d, the queue pair of %d: %w", a.pd.id, p.id, verbs.ErrInvalid)
+		return nil, fmt.Errorf("its address handle is of protection domain %d, the queue pair of %d: %w", a.pd.id, p.id, verbs.ErrInvalid)
 	case a.closed:
-		return fmt.Errorf("its address handle: %w", verbs.ErrClosed)
+		return nil, fmt.Errorf("its address handle: %w", verbs.ErrClosed)
 	}
-	return nil
+	return &a.out, nil
 }
 
 // Close implements verbs.AH. Datagrams posted before still leave.

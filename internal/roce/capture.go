@@ -9,8 +9,8 @@ import (
 )
 
 // capture writes packets in the pcap format, link type raw IP, as they are on
-// the wire: the headers of IP and UDP, which the kernel adds and removes, are
-// made anew.
+// the wire. The headers of IP and UDP, which the kernel adds and removes, are
+// reconstructed.
 type capture struct {
 	w      io.Writer
 	base   time.Time

@@ -3,15 +3,14 @@ package roce
 import (
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// completionQueue is a ring, guarded by the device's lock.
+// completionQueue is guarded by the device's lock.
 type completionQueue struct {
 	device  *Device
-	ring    []verbs.WC
-	head    uint
-	tail    uint
+	entries transport.Ring[verbs.WC]
 	overrun bool
 	armed   armed
 	notify  func()
@@ -39,19 +38,18 @@ func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 		return nil, d.closedError(op)
 	}
 	d.cqs++
-	return &completionQueue{device: d, ring: make([]verbs.WC, init.Capacity)}, nil
+	return &completionQueue{device: d, entries: transport.NewRing[verbs.WC](init.Capacity)}, nil
 }
 
-func (c *completionQueue) Capacity() int { return len(c.ring) }
+func (c *completionQueue) Capacity() int { return c.entries.Limit() }
 
 // Complete implements transport.Completer. The lock is held.
 func (c *completionQueue) Complete(wc verbs.WC, solicited bool) {
-	if c.tail-c.head == uint(len(c.ring)) {
+	if c.entries.Full() {
 		c.overflow()
 		return
 	}
-	c.ring[c.tail%uint(len(c.ring))] = wc
-	c.tail++
+	*c.entries.Push() = wc
 	if c.armed == armedAny || c.armed == armedSolicited && (solicited || wc.Status != verbs.StatusSuccess) {
 		c.fire()
 	}
@@ -70,8 +68,8 @@ func (c *completionQueue) overflow() {
 	}
 	c.overrun = true
 	c.device.overrun = append(c.device.overrun, c)
-	c.device.log.Error().Str("device", c.device.cfg.Name).Int("entries", len(c.ring)).Msg("completion queue overrun")
-	c.device.tell(verbs.Event{Type: verbs.EventCQError, CQ: c})
+	c.device.log.Error().Str("device", c.device.cfg.Name).Int("entries", c.Capacity()).Msg("completion queue overrun")
+	c.device.report(verbs.Event{Type: verbs.EventCQError, CQ: c})
 	if c.armed != notArmed {
 		c.fire()
 	}
@@ -101,22 +99,22 @@ func (c *completionQueue) Poll(wc []verbs.WC) (int, error) {
 	if c.closed {
 		return 0, d.closedError("poll completion queue")
 	}
-	// A poll after Arm is a last look before sleep, and promises no other.
+	// A program that has armed its queue polls once more before it sleeps. That
+	// poll does not mean that others follow.
 	if c.armed == notArmed && d.asleep.Load() {
 		d.asleep.Store(false)
 	}
-	if c.tail-c.head < uint(len(wc)) {
+	if c.entries.Len() < len(wc) {
 		d.polls.Add(1)
 		d.progress(d.now(), nil)
 	}
 	if c.overrun {
 		d.failOverrun()
-		return 0, fmt.Errorf("poll completion queue of %d entries on device %s: it overflowed, make it larger: %w", len(c.ring), d.cfg.Name, verbs.ErrOverrun)
+		return 0, fmt.Errorf("poll completion queue of %d entries on device %s: it overflowed, make it larger: %w", c.Capacity(), d.cfg.Name, verbs.ErrOverrun)
 	}
 	n := 0
-	for n < len(wc) && c.head != c.tail {
-		wc[n] = c.ring[c.head%uint(len(c.ring))]
-		c.head++
+	for n < len(wc) && c.entries.Len() > 0 {
+		wc[n] = *c.entries.Pop()
 		n++
 	}
 	return n, nil
@@ -130,7 +128,7 @@ func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	switch {
 	case c.closed:
 		return false, d.closedError("arm completion queue")
-	case c.head != c.tail || c.overrun:
+	case c.entries.Len() > 0 || c.overrun:
 		return false, nil
 	}
 	switch {
@@ -142,7 +140,7 @@ func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	d.asleep.Store(true)
 	for _, e := range d.endpoints {
 		if e.users > 0 {
-			e.takeOver()
+			e.endPause()
 		}
 	}
 	return true, nil

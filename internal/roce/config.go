@@ -11,9 +11,9 @@ import (
 
 // Config configures a device.
 type Config struct {
-	// Public is the device as programs know it, where another type is around
-	// this one: what belongs to the device names it. Nil: the device itself.
-	Public verbs.Device
+	// Owner is what protection domains return as their device (verbs.PD.Device).
+	// Nil: the device itself.
+	Owner verbs.Device
 	// Name is the name the device goes by.
 	Name string
 	// Interface is the network interface that the addresses belong to.
@@ -24,7 +24,7 @@ type Config struct {
 	// InterfaceMTU bounds the path MTU; zero means no bound.
 	InterfaceMTU int
 
-	// The offloads of the sockets, on where the kernel has them.
+	// Offloads of the sockets, in use where the kernel has them.
 	DisableSegmentation bool
 	DisableCoalescing   bool
 	DisableBatch        bool

@@ -30,6 +30,7 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 		{Name: "rx_broken_messages", Value: c.BrokenMessages},
 		{Name: "rx_datagrams_dropped", Value: c.DatagramsDropped},
 		{Name: "rx_qkey_violations", Value: c.QKeyViolations},
-		{Name: "rx_wrong_peer", Value: d.drops.stranger},
+		{Name: "rx_wrong_peer", Value: d.drops.wrongPeer},
+		{Name: "rx_icmp_unreachable", Value: d.unreachable.reports},
 	}, nil
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/internal/roce/transport"
-	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -36,11 +35,11 @@ type Device struct {
 	log  zerolog.Logger
 	base time.Time // the transport's time zero
 
-	// polls counts the polls of programs that made progress. The device's own
-	// goroutines look at it to see whether somebody else does their work.
+	// polls counts the polls that made progress. While it grows, the device's own
+	// goroutines leave the work to the programs that poll.
 	polls atomic.Uint64
-	// asleep is set when a program says that it is going to wait, and cleared by
-	// a poll of one that does not.
+	// asleep is set when a program arms a completion queue, before it sleeps, and
+	// cleared by the next poll of a queue that is not armed.
 	asleep atomic.Bool
 
 	mu          sync.Mutex
@@ -53,20 +52,16 @@ type Device struct {
 	cqs         int
 	nextQPN     uint32
 	nextDomain  uint32
-	busy        []*queuePair // with something to send
-	again       []*queuePair // scratch of transmit
-	deadline    time.Duration
+	ready       readyList
+	timers      timers
+	deadline    time.Duration // of the timers and all else; zero: none
 	counters    transport.Counters
 	drops       drops
+	unreachable unreachable
 	overrun     []*completionQueue // whose queue pairs are still to be failed
 	subscribers map[int]func(verbs.Event)
 	nextHandle  int
 	capture     *capture
-	sending     *queuePair // whose packets Send takes
-	loop        loop
-	grh         [transport.GRHLen]byte // scratch of handle
-	last        *queuePair             // that the last packet was for
-	received    wire.Packet            // scratch of handle
 
 	running sync.WaitGroup
 }
@@ -75,7 +70,7 @@ type Device struct {
 type drops struct {
 	malformed uint64
 	badICRC   uint64
-	stranger  uint64 // no such queue pair, or not from its peer
+	wrongPeer uint64 // no such queue pair, or not from its peer
 	send      uint64 // the socket would not take it
 }
 
@@ -93,8 +88,8 @@ func Open(cfg Config) (*Device, error) {
 		guid:        uint64(randomUint32())<<32 | uint64(randomUint32()),
 		nextQPN:     randomUint32(),
 	}
-	if cfg.Public == nil {
-		d.cfg.Public = d
+	if cfg.Owner == nil {
+		d.cfg.Owner = d
 	}
 	d.defaultPD = d.newDomain()
 	var unavailable error
@@ -104,8 +99,8 @@ func Open(cfg Config) (*Device, error) {
 		case err == nil:
 			d.endpoints = append(d.endpoints, e)
 		case a.Port() == 0 && errors.Is(err, syscall.EADDRNOTAVAIL):
-			// The system is still looking whether another host has the address
-			// (RFC 4862 5.4); the others can be used meanwhile.
+			// The system is still checking whether another host has the address
+			// (RFC 4862 5.4). The other addresses can be used meanwhile.
 			unavailable = err
 			d.log.Warn().Err(err).Msg("an address is left out")
 		default:
@@ -119,8 +114,8 @@ func Open(cfg Config) (*Device, error) {
 		}
 		return nil, fmt.Errorf("open device %s: %w", cfg.Name, unavailable)
 	}
-	// Not before the addresses are taken: whoever fails here may try others, with
-	// the same capture.
+	// After the addresses are taken: a caller that finds one in use tries another,
+	// with the same capture.
 	if cfg.Capture != nil {
 		d.capture = newCapture(cfg.Capture, d.base)
 		if err := d.capture.failed; err != nil {
@@ -235,20 +230,20 @@ func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
 	d.nextHandle++
 	d.subscribers[id] = handle
 	return func() {
-		// Events are told under the lock: none is being told once it is held.
+		// Events are reported under the lock: no handler runs once it is held.
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		delete(d.subscribers, id)
 	}
 }
 
-func (d *Device) tell(e verbs.Event) {
+func (d *Device) report(e verbs.Event) {
 	for _, handle := range d.subscribers {
 		handle(e)
 	}
 }
 
-// SetFaults changes what befalls arriving packets from now on.
+// SetFaults changes the faults of packets that arrive from now on.
 func (d *Device) SetFaults(f Faults) error {
 	if err := f.check(); err != nil {
 		return fmt.Errorf("set faults of device %s: %w: %w", d.cfg.Name, err, verbs.ErrInvalid)
@@ -280,7 +275,7 @@ func (d *Device) Close() error {
 	return errors.Join(err, d.capture.err())
 }
 
-// inUse says what keeps the device from being closed.
+// inUse returns an error if something of the device is not closed.
 func (d *Device) inUse() error {
 	in := func(n int, what string) error {
 		return fmt.Errorf("close device %s: %d %s not closed: %w", d.cfg.Name, n, what, verbs.ErrInUse)

@@ -143,9 +143,9 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestStranger sends what a third party could: garbage, and packets of a live
+// TestWrongPeer sends what a third party could: garbage, and packets of a live
 // connection from another address.
-func TestStranger(t *testing.T) {
+func TestWrongPeer(t *testing.T) {
 	x, y := openPair(t, Config{}, Config{}, 4096)
 	third, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 77)})
 	require.NoError(t, err)
@@ -177,7 +177,7 @@ func TestStranger(t *testing.T) {
 	copy(x.mem, "the peer")
 	x.post(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 8)}, RemoteAddr: y.mr.Addr() + 8, RKey: y.mr.RKey()})
 	require.Equal(t, verbs.StatusSuccess, x.wait(1)[0].Status)
-	assert.Equal(t, make([]byte, 8), y.mem[:8], "the stranger wrote to memory")
+	assert.Equal(t, make([]byte, 8), y.mem[:8], "the third party wrote to memory")
 	assert.Equal(t, "the peer", string(y.mem[8:16]))
 	var refused uint64
 	for _, c := range must(y.dev.Counters()) {
@@ -236,7 +236,7 @@ func TestErrors(t *testing.T) {
 			case e := <-events:
 				assert.Equal(t, verbs.Event{Type: c.event, QPN: y.qp.Num()}, e)
 			case <-time.After(10 * time.Second):
-				t.Fatal("the responder told no event")
+				t.Fatal("the responder reported no event")
 			}
 		})
 	}

@@ -9,25 +9,33 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/roce/link"
+	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// endpoint is the socket behind one entry of the GID table.
+// endpoint is the socket behind one entry of the GID table, with a goroutine that
+// makes progress while no program does.
 type endpoint struct {
-	device *Device
-	socket *link.Socket
-	faults *faultyPath // nil: none
-	index  int
-	users  int           // queue pairs
-	takers int           // those of them that take packets from the socket
-	window int           // bytes under way that a peer like us can take
-	armed  time.Duration // when its goroutine wakes by itself; zero: it does not wait
+	device    *Device
+	socket    *link.Socket
+	faults    *faultInjector // nil: none
+	index     int
+	users     int           // queue pairs that its goroutine works for
+	receivers int           // those of them that take packets from the socket
+	window    int           // bytes under way that a peer like us can take
+	wakesAt   time.Duration // when its goroutine wakes by itself; zero: it does not wait
+
+	// The last packet, and the queue pair that it was for.
+	packet wire.Packet
+	header [transport.GRHLen]byte
+	last   *queuePair
 
 	// Of the goroutine alone.
 	seen  uint64 // polls of programs up to the last look
 	timer *time.Timer
-	kick  chan struct{}
+
+	resume chan struct{} // ends a pause of the goroutine
 }
 
 func openEndpoint(d *Device, index int, addr netip.AddrPort) (*endpoint, error) {
@@ -49,7 +57,7 @@ func openEndpoint(d *Device, index int, addr netip.AddrPort) (*endpoint, error) 
 	if err != nil {
 		return nil, fmt.Errorf("GID index %d: %w", index, err)
 	}
-	e := &endpoint{device: d, socket: socket, index: index, kick: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
+	e := &endpoint{device: d, socket: socket, index: index, resume: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
 	e.timer.Stop()
 	// The kernel charges a buffer for more than the payload, at worst about
 	// twice as much.
@@ -67,7 +75,7 @@ func (e *endpoint) setFaults(f Faults, now time.Duration) {
 	}
 	e.faults = nil
 	if f.any() {
-		e.faults = newFaultyPath(f, e.index)
+		e.faults = newFaultInjector(f, e.index)
 	}
 }
 
@@ -78,9 +86,12 @@ func (e *endpoint) receive(now time.Duration) bool {
 	if err != nil {
 		e.device.log.Debug().Err(err).Stringer("address", e.socket.Addr()).Msg("receive")
 	}
+	if peers := e.socket.Unreachable(); len(peers) > 0 {
+		e.device.unreachable.note(e, peers)
+	}
 	if e.faults == nil {
 		for i := range datagrams {
-			e.device.handle(e, &datagrams[i], now)
+			e.handle(&datagrams[i], now)
 		}
 		return len(datagrams) > 0
 	}
@@ -88,18 +99,81 @@ func (e *endpoint) receive(now time.Duration) bool {
 		e.faults.pass(datagrams[i], now, e.deliver)
 	}
 	e.faults.release(now, false, e.deliver)
-	if at := e.faults.deadline(); at != 0 {
-		e.device.noteDeadline(at)
-	}
+	e.noteDeadline()
 	return len(datagrams) > 0
 }
 
-func (e *endpoint) deliver(d link.Datagram) { e.device.handle(e, &d, e.device.now()) }
+func (e *endpoint) deliver(d link.Datagram) { e.handle(&d, e.device.now()) }
+
+// noteDeadline notes when held packets are due.
+func (e *endpoint) noteDeadline() {
+	if e.faults == nil {
+		return
+	}
+	if at := e.faults.deadline(); at != 0 {
+		e.device.noteDeadline(at)
+	}
+}
+
+// handle takes one packet.
+func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
+	d, p := e.device, &e.packet
+	if p.Parse(dg.Data) != nil {
+		d.drops.malformed++
+		return
+	}
+	q := e.last
+	if q == nil || q.num != p.DestQP {
+		if q = d.queuePairs[p.DestQP]; q == nil {
+			d.drops.wrongPeer++
+			return
+		}
+		e.last = q
+	}
+	var flow *wire.Flow
+	if q.path != nil && p.PKey&0x7fff == 0x7fff {
+		flow = q.path.flowFrom(e, dg.Src)
+	}
+	if flow == nil {
+		d.drops.wrongPeer++
+		return
+	}
+	if !flow.CheckICRC(dg.Data, uint16(dg.Segment)) {
+		d.drops.badICRC++
+		return
+	}
+	d.counters.ReceivedPackets++
+	if d.capture != nil {
+		d.capture.packet(dg.Src, e.socket.Addr(), uint16(dg.Segment), now, dg.Data)
+	}
+	switch q.init.Type {
+	case verbs.UD:
+		putGRH(&e.header, dg.Src.Addr(), e.socket.Addr().Addr(), len(dg.Data))
+		q.transport.ReceiveDatagram(p, &e.header)
+	case verbs.UC:
+		q.transport.Receive(p, now)
+	default:
+		q.transport.Receive(p, now)
+		d.activate(q) // it may have something to answer
+	}
+}
+
+// flush sends the packets that the socket has collected.
+func (e *endpoint) flush() {
+	if e.socket.Pending() == 0 {
+		return
+	}
+	dropped, err := e.socket.Flush()
+	e.device.drops.send += uint64(dropped)
+	if err != nil {
+		e.device.log.Debug().Err(err).Int("dropped", dropped).Msg("send")
+	}
+}
 
 const (
-	// pollerGrace is how long the endpoint's goroutine leaves a device alone
-	// that a program polls: so long a packet may lie when the program stops
-	// polling without saying so.
+	// pollerGrace is how long the goroutine leaves the device to a program that
+	// polls it. A packet may lie as long when the program stops polling without
+	// having armed a completion queue.
 	pollerGrace = time.Millisecond
 	// idleRounds is how often the goroutine looks at the socket again before it
 	// waits there.
@@ -114,11 +188,11 @@ func (e *endpoint) run() {
 	for {
 		d.mu.Lock()
 		deadline := d.deadline
-		e.armed = deadline
+		e.wakesAt = deadline
 		if deadline == 0 {
-			e.armed = never
+			e.wakesAt = never
 		}
-		idle := len(d.busy) == 0
+		idle := d.ready.empty()
 		used := e.users > 0
 		d.mu.Unlock()
 		if idle {
@@ -154,7 +228,7 @@ func (e *endpoint) run() {
 	}
 }
 
-// fatal tells that the device has lost a socket, unless it has closed it.
+// fatal reports that the device has lost a socket, unless it has closed it.
 func (d *Device) fatal(err error) {
 	if errors.Is(err, net.ErrClosed) {
 		return
@@ -162,32 +236,33 @@ func (d *Device) fatal(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.log.Error().Err(err).Str("device", d.cfg.Name).Msg("waiting for packets")
-	d.tell(verbs.Event{Type: verbs.EventDeviceFatal})
+	d.report(verbs.Event{Type: verbs.EventDeviceFatal})
 }
 
 // polled reports whether programs have polled since the last look, and none of
-// them said that it goes to sleep. They look only at endpoints that are used.
+// them has armed a completion queue since, to sleep. Only endpoints that are used
+// are left to them.
 func (e *endpoint) polled() bool {
 	return e.device.polls.Load() != e.seen && !e.device.asleep.Load()
 }
 
-// pause leaves the device to the program that polls it. It reports true when
-// the program has said that it goes to sleep.
+// pause leaves the device to the program that polls it, for pollerGrace. It
+// reports true if the program has armed a completion queue before.
 func (e *endpoint) pause() bool {
 	e.timer.Reset(pollerGrace)
 	select {
 	case <-e.timer.C:
 		return false
-	case <-e.kick:
+	case <-e.resume:
 		e.timer.Stop()
 		return true
 	}
 }
 
-// takeOver tells the endpoint's goroutine that no program polls any more.
-func (e *endpoint) takeOver() {
+// endPause has the goroutine make progress at once.
+func (e *endpoint) endPause() {
 	select {
-	case e.kick <- struct{}{}:
+	case e.resume <- struct{}{}:
 	default:
 	}
 }

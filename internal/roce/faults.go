@@ -9,8 +9,8 @@ import (
 	"github.com/verbena-rdma/verbena/internal/roce/link"
 )
 
-// Faults are what befalls arriving packets. Each field is a probability from 0
-// to 1, drawn for every packet.
+// Faults are applied to arriving packets. Each field is a probability from 0 to 1,
+// drawn for every packet.
 type Faults struct {
 	Loss      float64 // the packet vanishes
 	Duplicate float64 // it arrives twice
@@ -35,14 +35,14 @@ func (f Faults) check() error {
 func (f Faults) any() bool { return f.Loss > 0 || f.Duplicate > 0 || f.Reorder > 0 || f.Corrupt > 0 }
 
 const (
-	// A packet that is to come late is held until holdPackets more have come,
-	// or for holdTime where no more come.
+	// A packet that is to come late is held until at most holdPackets more have
+	// come, or for holdTime.
 	holdPackets = 4
 	holdTime    = time.Millisecond
 )
 
-// faultyPath applies faults to the packets of one endpoint.
-type faultyPath struct {
+// faultInjector applies faults to the packets of one endpoint.
+type faultInjector struct {
 	faults Faults
 	random *rand.Rand
 	held   []heldPacket
@@ -56,14 +56,14 @@ type heldPacket struct {
 	due     time.Duration
 }
 
-func newFaultyPath(f Faults, endpoint int) *faultyPath {
-	return &faultyPath{faults: f, random: rand.New(rand.NewPCG(f.Seed, uint64(endpoint)))}
+func newFaultInjector(f Faults, endpoint int) *faultInjector {
+	return &faultInjector{faults: f, random: rand.New(rand.NewPCG(f.Seed, uint64(endpoint)))}
 }
 
-func (f *faultyPath) hit(p float64) bool { return p > 0 && f.random.Float64() < p }
+func (f *faultInjector) hit(p float64) bool { return p > 0 && f.random.Float64() < p }
 
-// pass gives the packet, or what becomes of it, to deliver.
-func (f *faultyPath) pass(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
+// pass applies the faults to a packet and delivers what is left of it.
+func (f *faultInjector) pass(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
 	f.release(now, true, deliver)
 	if f.hit(f.faults.Loss) {
 		return
@@ -88,7 +88,7 @@ func (f *faultyPath) pass(d link.Datagram, now time.Duration, deliver func(link.
 
 // release delivers the held packets whose time has come; arrived says that one
 // more packet has.
-func (f *faultyPath) release(now time.Duration, arrived bool, deliver func(link.Datagram)) {
+func (f *faultInjector) release(now time.Duration, arrived bool, deliver func(link.Datagram)) {
 	kept := f.held[:0]
 	for _, h := range f.held {
 		if arrived {
@@ -104,7 +104,7 @@ func (f *faultyPath) release(now time.Duration, arrived bool, deliver func(link.
 }
 
 // deadline is when the next held packet is due; zero means that there is none.
-func (f *faultyPath) deadline() time.Duration {
+func (f *faultInjector) deadline() time.Duration {
 	var at time.Duration
 	for _, h := range f.held {
 		if at == 0 || h.due < at {

@@ -54,7 +54,7 @@ func fold(s uint32) uint16 {
 	return uint16(s)
 }
 
-// putGRH makes what precedes the data of a received datagram. On RoCEv2 that is
+// putGRH makes the header that precedes the data of a received datagram. On RoCEv2 that is
 // the IP header, an IPv4 one in the last 20 of the 40 bytes (annex A17.4.5.1). A
 // UDP socket shows the addresses and the length; the other fields are as this
 // device sends them.

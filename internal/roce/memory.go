@@ -34,10 +34,10 @@ func (d *Device) AllocPD() (verbs.PD, error) {
 	return d.newDomain(), nil
 }
 
-func (p *protectionDomain) Device() verbs.Device { return p.device.cfg.Public }
+func (p *protectionDomain) Device() verbs.Device { return p.device.cfg.Owner }
 
-// use checks that the domain can have something new in it. The lock is held.
-func (p *protectionDomain) use(op string) error {
+// checkOpen checks that the domain can have something new in it. The lock is held.
+func (p *protectionDomain) checkOpen(op string) error {
 	switch {
 	case p.device.closed:
 		return p.device.closedError(op)
@@ -79,8 +79,8 @@ func (p *protectionDomain) RegMR(mem []byte, access verbs.Access) (verbs.MR, err
 }
 
 // RegDMABufMR implements verbs.DMABufPD: it maps the dma-buf, as far as whoever
-// exports it allows. The processor's view of the memory has to be the exporter's,
-// without the ioctl DMA_BUF_IOCTL_SYNC: peers come at any time.
+// exports it allows. The exporter must keep it coherent with the processor without
+// the ioctl DMA_BUF_IOCTL_SYNC, since peers access it at any time.
 func (p *protectionDomain) RegDMABufMR(buf verbs.DMABuf, access verbs.Access) (verbs.MR, error) {
 	if err := registration.CheckDMABuf(buf, access); err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (p *protectionDomain) register(m *memoryRegion) (verbs.MR, error) {
 	d, r := p.device, m.region
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := p.use("register memory"); err != nil {
+	if err := p.checkOpen("register memory"); err != nil {
 		return nil, err
 	}
 	for r.Key = randomUint32(); !d.memory.Add(r); {

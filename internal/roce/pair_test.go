@@ -58,6 +58,12 @@ func (s *side) connect(peer *side) {
 	s.t.Helper()
 	gids, err := peer.dev.GIDs(1)
 	require.NoError(s.t, err)
+	s.connectTo(gids[0], peer.qp.Num())
+}
+
+// connectTo connects to a queue pair that need not exist.
+func (s *side) connectTo(gid verbs.GIDEntry, qpn uint32) {
+	s.t.Helper()
 	all, rnr, psn := verbs.AccessRemoteWrite|verbs.AccessRemoteRead|verbs.AccessRemoteAtomic, uint8(7), uint32(0xfffff0)
 	if s.access != nil {
 		all = *s.access
@@ -71,8 +77,8 @@ func (s *side) connect(peer *side) {
 	require.NoError(s.t, s.qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: 1, Access: all},
 		verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccess))
 	require.NoError(s.t, s.qp.Modify(verbs.QPAttr{
-		State: verbs.QPReadyToReceive, PathMTU: s.mtu, DestQPN: peer.qp.Num(), RQPSN: 0xfffff0, MaxDestReadAtomic: 16, MinRNRTimer: 1,
-		Address: verbs.AddressAttr{DGID: gids[0].GID, Port: 1, UDPPort: gids[0].UDPPort},
+		State: verbs.QPReadyToReceive, PathMTU: s.mtu, DestQPN: qpn, RQPSN: 0xfffff0, MaxDestReadAtomic: 16, MinRNRTimer: 1,
+		Address: verbs.AddressAttr{DGID: gid.GID, Port: 1, UDPPort: gid.UDPPort},
 	}, verbs.QPAttrState|verbs.QPAttrAddress|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|verbs.QPAttrMaxDestReadAtomic|verbs.QPAttrMinRNRTimer))
 	require.NoError(s.t, s.qp.Modify(verbs.QPAttr{State: verbs.QPReadyToSend, SQPSN: psn, Timeout: testTimeout, RetryCount: 7, RNRRetry: rnr, MaxInitReadAtomic: 16},
 		verbs.QPAttrState|verbs.QPAttrSQPSN|verbs.QPAttrTimeout|verbs.QPAttrRetryCount|verbs.QPAttrRNRRetry|verbs.QPAttrMaxInitReadAtomic))

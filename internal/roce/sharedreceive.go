@@ -26,11 +26,11 @@ func (p *protectionDomain) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
 	d := p.device
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := p.use(op); err != nil {
+	if err := p.checkOpen(op); err != nil {
 		return nil, err
 	}
 	s := &sharedReceiveQueue{pd: p, queue: transport.NewRecvQueue(d.memory, p.id, init.MaxWR, init.MaxSGE)}
-	s.queue.Share(func() { d.tell(verbs.Event{Type: verbs.EventSRQLimitReached, SRQ: s}) })
+	s.queue.Share(func() { d.report(verbs.Event{Type: verbs.EventSRQLimitReached, SRQ: s}) })
 	p.refs++
 	return s, nil
 }

@@ -60,7 +60,7 @@ func TestArmThenPoll(t *testing.T) {
 	require.NoError(t, second.Close())
 }
 
-// TestRestOfABurst posts more than one turn sends, to a peer that is gone, and
+// TestRestOfABurst posts more than one round sends, to a peer that is gone, and
 // sleeps: the rest leaves, and time runs, without any packet to wake the device.
 func TestRestOfABurst(t *testing.T) {
 	const size = 1 << 20
@@ -73,7 +73,7 @@ func TestRestOfABurst(t *testing.T) {
 	require.Eventually(t, func() bool {
 		x.dev.mu.Lock()
 		defer x.dev.mu.Unlock()
-		return x.dev.deadline == 0 && len(x.dev.busy) == 0
+		return x.dev.deadline == 0 && x.dev.ready.empty()
 	}, 10*time.Second, time.Millisecond)
 
 	require.NoError(t, y.dev.SetFaults(Faults{Loss: 1}))
@@ -87,9 +87,9 @@ func TestRestOfABurst(t *testing.T) {
 	assert.Equal(t, verbs.StatusRetryExceeded, x.wait(1)[0].Status)
 }
 
-// TestTurns: however many queue pairs have much to send, the lock is held for a
-// bounded number of packets, and each has its turn.
-func TestTurns(t *testing.T) {
+// TestRounds: however many queue pairs have much to send, the lock is held for a
+// bounded number of packets, and each of them sends.
+func TestRounds(t *testing.T) {
 	const pairs, size = 32, 1 << 20
 	x, y := openSide(t, Config{}, size), openSide(t, Config{}, size)
 	first := x.qp
@@ -107,17 +107,17 @@ func TestTurns(t *testing.T) {
 		d.activate(q)
 	}
 	var sent []uint64
-	for range pairs * sendBudget / turnPackets { // the first window is one budget
+	for range pairs * sendBudget / roundPackets { // the first window is one budget
 		before := d.counters.SentPackets
 		d.transmit(0)
 		sent = append(sent, d.counters.SentPackets-before)
 	}
-	waiting := len(d.busy)
+	waiting := !d.ready.empty()
 	d.mu.Unlock()
 	for _, n := range sent {
-		assert.LessOrEqual(t, n, uint64(turnPackets+sendBudget))
+		assert.LessOrEqual(t, n, uint64(roundPackets+sendBudget))
 	}
-	assert.Zero(t, waiting, "some had no turn")
+	assert.False(t, waiting, "some have not sent")
 	for _, q := range qps {
 		require.NoError(t, q.Close())
 	}

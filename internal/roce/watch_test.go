@@ -11,7 +11,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// watching counts what a watch of a side's memory tells.
+// watching counts what a watch of a side's memory reports.
 type watching struct {
 	calls  atomic.Int64
 	seen   atomic.Uint32 // the first byte that is watched, at the last call
@@ -47,25 +47,25 @@ func TestWatch(t *testing.T) {
 	x, y := openPair(t, Config{}, Config{}, 1<<16)
 	fill(x.mem, 7)
 	w, other := y.watch(8192+8, 8), y.watch(0, 4)
-	told := func(what string, calls int64) {
+	called := func(what string, calls int64) {
 		t.Helper()
 		assert.Equal(t, calls, w.calls.Swap(0), what)
 	}
 
 	x.put(y, 8192+8, 8)
-	told("a write of all of it", 1)
+	called("a write of all of it", 1)
 	assert.Equal(t, uint32(x.mem[0]), w.seen.Load(), "the bytes were in place")
 	x.put(y, 8192, 8)
 	x.put(y, 8192+16, 8)
-	told("writes before and behind", 0)
+	called("writes before and behind", 0)
 	x.put(y, 8192+15, 1)
 	x.put(y, 8192+1, 8)
-	told("writes of a part", 2)
+	called("writes of a part", 2)
 	x.put(y, 8192+8, 0)
-	told("a write of nothing", 0)
+	called("a write of nothing", 0)
 	assert.Zero(t, other.calls.Load())
 	x.put(y, 0, 1<<16)
-	told("a message of sixteen packets, one of which is in it", 1)
+	called("a message of sixteen packets, one of which is in it", 1)
 	assert.Equal(t, int64(1), other.calls.Load())
 
 	atomics := verbs.SendWR{SGL: []verbs.SGE{x.sge(0, 8)}, RemoteAddr: y.mr.Addr() + 8192 + 8, RKey: y.mr.RKey(), CompareAdd: 1}
@@ -73,18 +73,18 @@ func TestWatch(t *testing.T) {
 	x.request(atomics)
 	atomics.Op = verbs.OpCompareSwap
 	x.request(atomics)
-	told("atomics", 2)
+	called("atomics", 2)
 	atomics.Op = verbs.OpRead
 	x.request(atomics)
 	atomics.RemoteAddr -= 8
 	atomics.Op = verbs.OpFetchAdd
 	x.request(atomics)
-	told("a read of it, and an atomic beside it", 0)
+	called("a read of it, and an atomic beside it", 0)
 
 	w.cancel()
 	w.cancel()
 	x.put(y, 8192+8, 8)
-	told("after the end", 0)
+	called("after the end", 0)
 	x.put(y, 0, 1)
 	assert.Equal(t, int64(2), other.calls.Load(), "the other one goes on")
 }

@@ -46,6 +46,8 @@ func (w *wire) send(b *batch) {
 	}
 }
 
+func (w *wire) unreachable() []netip.AddrPort { return nil }
+
 func (w *wire) receive() ([]Datagram, error) { return nil, nil }
 func (w *wire) features() Features           { return Features{} }
 func (w *wire) wait(time.Time) error         { return nil }

@@ -5,7 +5,7 @@
 // computed before sending (InfiniBand Architecture Specification, annex A17).
 // Where the kernel has them, the socket uses segmentation offload (UDP_SEGMENT
 // in udp(7)), receive coalescing (UDP_GRO) and batched system calls
-// (sendmmsg(2), recvmmsg(2)); [Socket.Features] tells which are in use.
+// (sendmmsg(2), recvmmsg(2)); [Socket.Features] lists those in use.
 //
 // Packets to one destination form a train: all of one size but the last, which
 // may be shorter. A train leaves in one piece and its packets carry the
@@ -13,9 +13,9 @@
 //
 // # Goroutines
 //
-// Sending (Packet, Bytes, Reference, Pending, Flush) belongs to one goroutine
-// at a time, and so does receiving (Receive), and so does waiting (Wait); the
-// caller sees to that. The three may run at the same time as each other.
+// The caller must have one goroutine at a time send (Packet, Bytes, Reference,
+// Pending, Flush), one at a time receive (Receive, Unreachable), and one at a time
+// wait (Wait). The three may run at the same time as each other.
 // Interrupt, SetDeadline, Close, Addr and Features may be called from any
 // goroutine at any time. The package starts a goroutine of its own only for
 // [Config.Portable] sockets, which are the only ones outside Linux; it ends

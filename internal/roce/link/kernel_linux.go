@@ -35,9 +35,10 @@ type kernel struct {
 	batched      bool
 	granted      int
 
-	tx    transmitter
-	rx    receiver
-	sleep sleeper
+	tx     transmitter
+	rx     receiver
+	errors errorQueue
+	sleep  sleeper
 
 	closed   atomic.Bool
 	closing  sync.Once
@@ -80,6 +81,7 @@ func (k *kernel) setUp(cfg Config, zone uint32) (bound netip.AddrPort, err error
 	k.granted = receiveBuffer(uintptr(k.sock))
 	k.tx.init(k, zone)
 	k.rx.init(k)
+	k.errors.open(k, cfg.Addr.Addr().Is4())
 	return name.decode(), k.openGate()
 }
 
@@ -114,6 +116,8 @@ func (k *kernel) features() Features {
 	}
 	return f
 }
+
+func (k *kernel) unreachable() []netip.AddrPort { return k.errors.take() }
 
 func (k *kernel) close() error {
 	k.closing.Do(func() {

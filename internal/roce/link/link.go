@@ -58,7 +58,7 @@ type Config struct {
 	ReceiveBuffer int
 }
 
-// Features tells what a [Socket] has in use.
+// Features lists what a [Socket] uses.
 type Features struct {
 	Segmentation bool // trains are cut into packets by the kernel or the adapter
 	Coalescing   bool // packets of a train arrive together
@@ -91,6 +91,7 @@ type backend interface {
 	// send sends all messages of b and counts in b what was dropped, and why.
 	send(b *batch)
 	receive() ([]Datagram, error)
+	unreachable() []netip.AddrPort
 	features() Features
 	wait(deadline time.Time) error
 	interrupt()
@@ -135,7 +136,7 @@ func Listen(cfg Config) (*Socket, error) {
 	return s, nil
 }
 
-// hint puts into words the failures that users meet.
+// hint explains the failures that users meet.
 func hint(err error) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
@@ -149,7 +150,7 @@ func hint(err error) string {
 // Addr returns the local address, with the port that was taken and without zone.
 func (s *Socket) Addr() netip.AddrPort { return s.addr }
 
-// Features tells what is in use now. Segmentation goes from true to false if
+// Features returns what is in use now. Segmentation goes from true to false if
 // the kernel refuses it while sending.
 func (s *Socket) Features() Features { return s.io.features() }
 
@@ -158,11 +159,19 @@ func (s *Socket) Features() Features { return s.io.features() }
 // the next Receive. It allocates nothing.
 func (s *Socket) Receive() ([]Datagram, error) { return s.io.receive() }
 
+// Unreachable returns the addresses of peers that the network has reported as
+// having nobody listen at their port, as ICMP does, since it was called last; at
+// most 64, and one may be there several times. It is called by the receiving
+// goroutine; the slice is valid until the next call. It makes no system call:
+// reports come in with Receive, Flush and Wait, which returns for them. Where the
+// system does not pass them on, there are none. Anybody on the way can forge one.
+func (s *Socket) Unreachable() []netip.AddrPort { return s.io.unreachable() }
+
 // Packet starts the next packet, of exactly size bytes (1 to [MaxPacket]), and
 // returns its index in the train that it joined, 0 when it is sent alone: the
 // IPv4 identification that it will carry. The bytes are given by Bytes and
 // Reference; a packet not given all of them is dropped. When a batch is full
-// its packets leave here, and what befalls them is told by the next Flush.
+// its packets leave here, and the next Flush returns what became of them.
 func (s *Socket) Packet(dst netip.AddrPort, size int) (segment int) {
 	b := &s.batch
 	b.seal()
@@ -198,8 +207,8 @@ func (s *Socket) Flush() (dropped int, err error) {
 	return b.outcome()
 }
 
-// Wait blocks until a packet is there, the deadline passes (zero: never), or
-// another goroutine calls Interrupt; it returns nil then. After Close it
+// Wait blocks until a packet or a report for Unreachable is there, the deadline
+// passes (zero: never), or another goroutine calls Interrupt; it returns nil then. After Close it
 // returns [net.ErrClosed]. It occupies no thread while it waits.
 func (s *Socket) Wait(deadline time.Time) error { return s.io.wait(deadline) }
 

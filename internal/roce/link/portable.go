@@ -30,7 +30,7 @@ func (b *bin) hasRoom(n int) bool {
 	return len(b.datagrams) < cap(b.datagrams) && len(b.data)+n <= cap(b.data)
 }
 
-// portable does with the standard library's UDP socket. Its goroutine reads
+// portable uses the standard library's UDP socket. Its goroutine reads
 // into one bin while the receiver has the other.
 type portable struct {
 	conn    *net.UDPConn
@@ -111,6 +111,8 @@ func (p *portable) scoped(a netip.AddrPort) netip.AddrPort {
 
 func (p *portable) features() Features { return Features{MaxSegments: 1, ReceiveBuffer: p.granted} }
 
+func (p *portable) unreachable() []netip.AddrPort { return nil }
+
 func (p *portable) read() {
 	defer close(p.done)
 	buf := make([]byte, 1<<16)
@@ -124,7 +126,8 @@ func (p *portable) read() {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
-			// The answer to a packet sent to a closed port: the transport finds out.
+			// The answer to a packet that was sent to a closed port. The transport
+			// notices by itself, later.
 		default:
 			if !p.putError(err) {
 				return

@@ -15,7 +15,7 @@ const (
 	receiveSegments = 128 // the most that current kernels put in a train
 )
 
-// groControl holds the control message that tells a train's packet size.
+// groControl holds the control message with the packet size of a train.
 type groControl struct {
 	hdr  unix.Cmsghdr
 	size int32
@@ -66,7 +66,7 @@ func (r *receiver) init(k *kernel) {
 	r.used = messages
 }
 
-// system makes the call, which never blocks and so need not tell the scheduler.
+// system makes the call. It never blocks, so the scheduler need not know of it.
 func (r *receiver) system(uintptr) {
 	for i := range r.used {
 		h := &r.headers[i].hdr
@@ -90,15 +90,19 @@ func (r *receiver) system(uintptr) {
 func (k *kernel) receive() ([]Datagram, error) {
 	r := &k.rx
 	r.datagrams = r.datagrams[:0]
-	if k.raw.Control(r.call) != nil {
-		return nil, net.ErrClosed
-	}
-	switch r.errno {
-	case 0:
-	case unix.EAGAIN, unix.EINTR:
-		return nil, nil
-	default:
-		return nil, fmt.Errorf("link: receive: %w", r.errno)
+	for try := 0; ; try++ {
+		if k.raw.Control(r.call) != nil {
+			return nil, net.ErrClosed
+		}
+		if r.errno == 0 {
+			break
+		}
+		if r.errno == unix.EAGAIN || r.errno == unix.EINTR {
+			return nil, nil
+		}
+		if k.errors.drain(); try == errorRetries {
+			return nil, fmt.Errorf("link: receive: %w", r.errno)
+		}
 	}
 	for i := range r.count {
 		h := &r.headers[i]

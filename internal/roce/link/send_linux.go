@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A batch up to this many bytes is sent so fast that telling the scheduler of
-// the call would cost more than it gains.
+// A batch up to this many bytes is sent so fast that it costs more than it gains
+// to let the scheduler know of the call.
 const quickBytes = 16 << 10
 
 // The kernel reads pieces as struct iovec.
@@ -99,6 +99,7 @@ func (k *kernel) send(b *batch) {
 	t := &k.tx
 	t.load(b)
 	var blocked time.Time // since when the send buffer is full
+	retries := errorRetries
 	for t.next, t.end = 0, b.messageCount; t.next < t.end; {
 		if k.raw.Control(t.call) != nil {
 			b.drop(t.next)
@@ -107,7 +108,11 @@ func (k *kernel) send(b *batch) {
 		}
 		switch t.errno {
 		case 0:
-			t.next += t.count
+			if t.next += t.count; t.next < t.end && k.batched {
+				// It stopped for the error of an earlier packet, or for want of room.
+				k.errors.drain()
+			}
+			retries = errorRetries
 		case unix.EINTR:
 		case unix.EAGAIN:
 			if blocked.IsZero() {
@@ -117,13 +122,20 @@ func (k *kernel) send(b *batch) {
 				b.drop(t.next)
 				return
 			}
-		default:
+		case unix.ENOBUFS, unix.ENOMEM:
 			k.refused(b)
+		default:
+			if k.errors.drain(); retries > 0 {
+				retries--
+				continue
+			}
+			k.refused(b)
+			retries = errorRetries
 		}
 	}
 }
 
-// refused deals with the message that the kernel would not send.
+// refused drops the message that the kernel would not send, and notes why.
 func (k *kernel) refused(b *batch) {
 	t := &k.tx
 	m, errno := &b.messages[t.next], t.errno
@@ -156,7 +168,8 @@ func (k *kernel) writable(patience time.Duration) (ok bool) {
 		fds := []unix.PollFd{{Fd: int32(k.sock), Events: unix.POLLOUT}}
 		limit := unix.NsecToTimespec(patience.Nanoseconds())
 		n, err := unix.Ppoll(fds, &limit, nil)
-		ok = n > 0 || err == unix.EINTR && patience > 0
+		room := n > 0 && fds[0].Revents&unix.POLLOUT != 0
+		ok = room || patience > 0 && (n > 0 || err == unix.EINTR)
 	})
 	return ok && err == nil
 }
@@ -169,7 +182,7 @@ func headerBytes(dst netip.AddrPort) int {
 	return ipv6 + udp
 }
 
-// pathMTU asks a connected socket; ours is not connected and cannot tell.
+// pathMTU returns the path MTU to dst. Only a connected socket has one.
 func pathMTU(dst netip.AddrPort, zone uint32) (int, bool) {
 	domain, level, option := unix.AF_INET, unix.IPPROTO_IP, unix.IP_MTU
 	if dst.Addr().Is6() {

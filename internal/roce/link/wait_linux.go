@@ -113,6 +113,9 @@ func (k *kernel) ready(gate uintptr) bool {
 		return true
 	case n > 0:
 		s.armed = false // one shot
+		if s.event.Events&unix.EPOLLERR != 0 {
+			k.errors.system(0)
+		}
 	}
 	return n > 0
 }

@@ -88,7 +88,7 @@ func (l *loop) batch(n int) {
 	if _, err := l.client.PostSend(l.wrs[:n]); err != nil {
 		require.NoError(l.t, err)
 	}
-	for l.client.sq.len() > 0 {
+	for l.client.sq.Len() > 0 {
 		l.client.Transmit(&l.there, time.Second, 64)
 		l.server.Transmit(&l.back, time.Second, 64)
 	}

@@ -11,16 +11,17 @@ import (
 // received datagram, in bytes.
 const GRHLen = 40
 
-// checkDatagram says what keeps a request from being sent as a datagram.
-func (q *QP) checkDatagram(wr *verbs.SendWR, total uint64) error {
+// checkDatagram returns where a request goes as a datagram, or says what keeps it
+// from being one.
+func (q *QP) checkDatagram(wr *verbs.SendWR, total uint64) (Output, error) {
 	switch {
 	case total > uint64(q.mtu):
 		// IBTA 10.8 (C10-93.1.1) would have it vanish without a word.
-		return fmt.Errorf("message of %d bytes, a datagram has at most the path MTU of the port, %d: %w", total, q.mtu, verbs.ErrInvalid)
+		return nil, fmt.Errorf("message of %d bytes, a datagram has at most the path MTU of the port, %d: %w", total, q.mtu, verbs.ErrInvalid)
 	case wr.RemoteQPN == 0 || wr.RemoteQPN > 0xffffff:
-		return fmt.Errorf("RemoteQPN is %#x, it must be from 1 to 0xffffff: %w", wr.RemoteQPN, verbs.ErrInvalid)
+		return nil, fmt.Errorf("RemoteQPN is %#x, it must be from 1 to 0xffffff: %w", wr.RemoteQPN, verbs.ErrInvalid)
 	}
-	return q.checkAH(wr.AH)
+	return q.outputTo(wr.AH)
 }
 
 // controlled is the bit of a Q_Key in a send request that asks for the queue

@@ -12,24 +12,23 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-func (c *collector) SendTo(_ verbs.AH, p *wire.Packet, pieces [][]byte, n int) { c.Send(p, pieces, n) }
-
-func (n *node) SendTo(_ verbs.AH, p *wire.Packet, pieces [][]byte, size int) { n.Send(p, pieces, size) }
-
-func (w *wireTo) SendTo(_ verbs.AH, p *wire.Packet, pieces [][]byte, n int) { w.Send(p, pieces, n) }
-
 type testAH struct{}
 
 func (testAH) Close() error { return nil }
 
 var errTestAH = errors.New("no address handle")
 
-func checkTestAH(ah verbs.AH) error {
+// outputTo has datagrams go where the end's other packets go.
+func (e *end) outputTo(ah verbs.AH) (Output, error) {
 	if ah != (testAH{}) {
-		return errTestAH
+		return nil, errTestAH
 	}
-	return nil
+	return (*endOutput)(e), nil
 }
+
+type endOutput end
+
+func (o *endOutput) Send(p *wire.Packet, pieces [][]byte, n int) { o.out.Send(p, pieces, n) }
 
 // testHeader precedes the data of received datagrams.
 var testHeader = [GRHLen]byte(pattern(make([]byte, GRHLen), 3))

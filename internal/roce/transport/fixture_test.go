@@ -159,6 +159,7 @@ type end struct {
 	qp         *QP
 	rq         *RecvQueue
 	memory     *Memory
+	out        Output // of the present Transmit
 	send, recv completions
 	events     []verbs.EventType
 	counters   Counters
@@ -171,7 +172,7 @@ func newEnd(t tb, num uint32, memory *Memory, o options) *end {
 		e.rq = NewRecvQueue(memory, testDomain, o.recvDepth, 4)
 	}
 	e.qp = New(Config{
-		Type: o.kind, PortMTU: o.mtu, CheckAH: checkTestAH, Window: o.window,
+		Type: o.kind, PortMTU: o.mtu, OutputTo: e.outputTo, Window: o.window,
 		Num: num, Domain: testDomain, Memory: memory, Send: &e.send, Recv: &e.recv, RecvQueue: e.rq,
 		SendDepth: o.depth, MaxSendSGE: o.maxSGE, MaxInline: o.maxInline, SignalAll: o.signalAll,
 		Counters: &e.counters,
@@ -254,6 +255,7 @@ func (c *collector) Send(p *wire.Packet, pieces [][]byte, n int) {
 func (e *end) transmit(now time.Duration) []wire.Packet {
 	e.t.Helper()
 	c := collector{t: e.t}
+	e.out = &c
 	for e.qp.Transmit(&c, now, 16) {
 		require.Less(e.t, len(c.packets), 1<<16, "Transmit does not come to an end")
 	}

@@ -142,6 +142,7 @@ type node struct {
 // attach puts a queue pair on the network.
 func (w *network) attach(e *end) *node {
 	n := &node{end: e, net: w}
+	e.out = n
 	w.nodes = append(w.nodes, n)
 	return n
 }
@@ -269,8 +270,8 @@ func (n *node) requireQuiet() {
 	n.t.Helper()
 	q := n.qp
 	require.Equal(n.t, verbs.QPReadyToSend, q.State())
-	require.Zero(n.t, q.sq.len(), "requests outstanding")
-	require.Zero(n.t, q.responses.len(), "answers that wait")
+	require.Zero(n.t, q.sq.Len(), "requests outstanding")
+	require.Zero(n.t, q.responses.Len(), "answers that wait")
 	require.Zero(n.t, q.Deadline(), "deadline")
 	require.Equal(n.t, noMessage, q.message)
 	require.False(n.t, q.inReceive)

@@ -16,14 +16,13 @@ type Completer interface {
 	Complete(wc verbs.WC, solicited bool)
 }
 
-// Output takes packets on their way to the peer.
+// Output takes packets on their way to a peer. The queue pair does not know how
+// they get there.
 type Output interface {
-	// Send takes a packet whose payload is the n bytes of pieces. Neither may
-	// be kept: the pieces are registered memory of the program, read when the
-	// packet leaves.
+	// Send takes a packet whose payload is the n bytes of pieces. Packet and
+	// pieces are valid until the end of the Transmit that calls Send; the bytes
+	// are registered memory of the program, which may change at any time.
 	Send(p *wire.Packet, pieces [][]byte, n int)
-	// SendTo is Send for a datagram, which goes where its address handle says.
-	SendTo(ah verbs.AH, p *wire.Packet, pieces [][]byte, n int)
 }
 
 // defaultPKey is the partition key every port has (IBTA 10.9.2).
@@ -45,8 +44,9 @@ type Config struct {
 	Window int
 	// PortMTU bounds datagrams. Of connections, the path's MTU holds.
 	PortMTU verbs.MTU
-	// CheckAH says what is wrong with the address handle of a datagram.
-	CheckAH  func(verbs.AH) error
+	// OutputTo returns what takes datagrams to the peer of an address handle, or
+	// says what is wrong with the handle.
+	OutputTo func(verbs.AH) (Output, error)
 	Counters *Counters
 	// Event is told of asynchronous events of the queue pair.
 	Event func(verbs.EventType)
@@ -64,7 +64,7 @@ type QP struct {
 	signalAll bool
 	window    int
 	portMTU   verbs.MTU
-	checkAH   func(verbs.AH) error
+	outputTo  func(verbs.AH) (Output, error)
 	counters  *Counters
 	event     func(verbs.EventType)
 
@@ -82,13 +82,12 @@ type QP struct {
 	responder
 	pacer
 
-	self     bool // the connection leads back to this queue pair
-	selfNext bool // from the next transition to RTR on
+	packetLimit uint32 // of SetPacketLimit; zero: the path MTU
 
 	// The payload of the packet that is being received.
 	payload    [][]byte
 	payloadLen uint32
-	whole      [1][]byte // payload, when it is in one piece
+	whole      [1][]byte // the payload, where it is in one piece
 
 	packet  wire.Packet // scratch of Transmit
 	pieces  [][]byte
@@ -98,13 +97,12 @@ type QP struct {
 // New returns a queue pair in the state Reset.
 func New(c Config) *QP {
 	q := &QP{
-		kind: c.Type, service: services[c.Type], portMTU: c.PortMTU, checkAH: c.CheckAH,
+		kind: c.Type, service: services[c.Type], portMTU: c.PortMTU, outputTo: c.OutputTo,
 		num: c.Num, domain: c.Domain, memory: c.Memory, sendCQ: c.Send, recvCQ: c.Recv,
 		signalAll: c.SignalAll, window: c.Window, counters: c.Counters, event: c.Event,
 		rq: c.RecvQueue,
 		sq: newSendQueue(c.SendDepth, c.MaxSendSGE, c.MaxInline),
 	}
-	q.pieces = make([][]byte, 0, max(c.MaxSendSGE, 1)+1)
 	return q
 }
 
@@ -116,9 +114,17 @@ func (q *QP) Num() uint32 { return q.num }
 // State is the present state.
 func (q *QP) State() verbs.QPState { return q.state }
 
-// SetWindow bounds the bytes that may be under way at a time; it counts from the
-// transition to RTS on.
+// SetWindow bounds the bytes that may be under way at a time. It takes effect
+// with the transition to RTS.
 func (q *QP) SetWindow(bytes int) { q.window = bytes }
+
+// SetPacketLimit has packets carry up to so many bytes of payload, a power of
+// two, whatever the path MTU is. It is called in RTR, before the first packet
+// comes, and holds until the queue pair is reset.
+func (q *QP) SetPacketLimit(bytes uint32) {
+	q.packetLimit = bytes
+	q.setPath(q.pathMTU(), 0)
+}
 
 // Attr returns the attributes.
 func (q *QP) Attr() verbs.QPAttr {
@@ -146,11 +152,18 @@ func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
 // that it came from the peer's address and that it names this queue pair has been
 // checked.
 func (q *QP) Receive(p *wire.Packet, now time.Duration) {
+	q.whole[0] = p.Payload
+	q.ReceivePieces(p, q.whole[:], now)
+}
+
+// ReceivePieces is Receive for a packet whose payload is that of pieces, as an
+// Output gets it. It must not be called by that Output's Send, in the midst of a
+// Transmit of the same queue pair.
+func (q *QP) ReceivePieces(p *wire.Packet, pieces [][]byte, now time.Duration) {
 	if p.Opcode.Service() != q.service {
 		return // of another transport service: dropped (IBTA 9.6)
 	}
-	q.whole[0] = p.Payload
-	q.payload, q.payloadLen = q.whole[:], uint32(len(p.Payload))
+	q.payload, q.payloadLen = pieces, size(pieces)
 	switch q.kind {
 	case verbs.RC:
 		q.receiveReliable(p, now)
@@ -172,14 +185,15 @@ func (q *QP) receiveReliable(p *wire.Packet, now time.Duration) {
 	}
 }
 
-// Transmit sends what is due, at most budget packets, and reports whether more
-// is left that could leave at once.
+// Transmit gives what is due to out, at most budget packets, and reports whether
+// more is left that could leave at once. Datagrams go to the outputs of their
+// address handles instead.
 func (q *QP) Transmit(out Output, now time.Duration, budget int) bool {
 	if q.kind != verbs.RC {
 		return q.transmitUnreliable(out, now, budget)
 	}
 	budget = q.transmitResponses(out, budget)
-	return q.transmitRequests(out, now, budget) || q.responses.len() > 0
+	return q.transmitRequests(out, now, budget) || q.responses.Len() > 0
 }
 
 // Deadline is when Timeout wants to be called; zero means never.
@@ -196,15 +210,15 @@ func (q *QP) Deadline() time.Duration {
 
 // reset empties everything, without completions (IBTA 10.3.1.1).
 func (q *QP) reset() {
-	q.sq.head, q.sq.tail = 0, 0
+	q.sq.empty()
 	if !q.rq.shared {
-		q.rq.head, q.rq.tail = 0, 0
+		q.rq.empty()
 	}
 	q.requester, q.pacer = requester{}, pacer{}
 	q.responder = responder{responses: q.responses, current: recvWQE{segs: q.current.segs[:0]}, atomics: q.atomics}
-	q.responses.clear()
+	q.responses.empty()
 	clear(q.atomics)
-	q.attr, q.self = verbs.QPAttr{}, false
+	q.attr, q.packetLimit = verbs.QPAttr{}, 0
 }
 
 // fail puts the queue pair in error and flushes it (IBTA 10.3.1.7).

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -16,9 +17,7 @@ type recvWQE struct {
 
 // RecvQueue holds posted receives: a queue pair's own, or shared by several.
 type RecvQueue struct {
-	ring   []recvWQE
-	head   uint64 // next to be consumed
-	tail   uint64 // next to be posted
+	Ring[recvWQE]
 	maxSGE int
 	domain uint32
 	memory *Memory
@@ -30,13 +29,7 @@ type RecvQueue struct {
 
 // NewRecvQueue returns a queue for depth receives of maxSGE entries each.
 func NewRecvQueue(memory *Memory, domain uint32, depth, maxSGE int) *RecvQueue {
-	maxSGE = max(maxSGE, 1)
-	q := &RecvQueue{ring: make([]recvWQE, depth), maxSGE: maxSGE, domain: domain, memory: memory}
-	segs := make([]segment, depth*maxSGE)
-	for i := range q.ring {
-		q.ring[i].segs = segs[i*maxSGE : i*maxSGE : (i+1)*maxSGE]
-	}
-	return q
+	return &RecvQueue{Ring: NewRing[recvWQE](depth), maxSGE: max(maxSGE, 1), domain: domain, memory: memory}
 }
 
 // Share marks the queue as shared; onLimit is called when the queue falls
@@ -46,36 +39,31 @@ func (q *RecvQueue) Share(onLimit func()) { q.shared, q.onLimit = true, onLimit 
 // SetLimit arms one call of onLimit.
 func (q *RecvQueue) SetLimit(n int) { q.limit = n }
 
-// Len is the number of receives posted and not consumed.
-func (q *RecvQueue) Len() int { return int(q.tail - q.head) }
-
 // Post posts receives and returns how many were taken.
 func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	for i := range wrs {
 		wr := &wrs[i]
-		if q.Len() == len(q.ring) {
-			return i, fmt.Errorf("post receive %d of %d: all %d places are taken: %w", i+1, len(wrs), len(q.ring), verbs.ErrQueueFull)
+		if q.Full() {
+			return i, fmt.Errorf("post receive %d of %d: all %d places are taken: %w", i+1, len(wrs), q.Limit(), verbs.ErrQueueFull)
 		}
 		if len(wr.SGL) > q.maxSGE {
 			return i, fmt.Errorf("post receive %d of %d: %d scatter-gather entries, %d allowed: %w", i+1, len(wrs), len(wr.SGL), q.maxSGE, verbs.ErrInvalid)
 		}
-		w := &q.ring[q.tail%uint64(len(q.ring))]
-		segs, total, ok := q.memory.resolve(w.segs[:0], wr.SGL, q.domain, verbs.AccessLocalWrite)
+		w := q.Push()
+		segs, total, ok := q.memory.resolve(slices.Grow(w.segs[:0], len(wr.SGL)), wr.SGL, q.domain, verbs.AccessLocalWrite)
 		w.id, w.segs, w.length, w.fault = wr.ID, segs, uint32(min(total, maxMessage)), !ok
-		q.tail++
 	}
 	return len(wrs), nil
 }
 
 // take consumes the oldest receive into w, whose segments' array is swapped
-// with the ring's so that nothing is allocated or copied.
+// with that of the place so that nothing is allocated or copied.
 func (q *RecvQueue) take(w *recvWQE) bool {
-	if q.head == q.tail {
+	if q.Len() == 0 {
 		return false
 	}
-	slot := &q.ring[q.head%uint64(len(q.ring))]
-	*w, *slot = *slot, recvWQE{segs: w.segs[:0]}
-	q.head++
+	place := q.Pop()
+	*w, *place = *place, recvWQE{segs: w.segs[:0]}
 	if q.limit > 0 && q.Len() < q.limit {
 		q.limit = 0
 		if q.onLimit != nil {

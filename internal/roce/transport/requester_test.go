@@ -453,7 +453,7 @@ func TestRepetitionsAreBounded(t *testing.T) {
 	for range 1000 {
 		r.server.take(r.now, sent...)
 	}
-	require.Less(t, r.server.qp.responses.len(), 16)
+	require.Less(t, r.server.qp.responses.Len(), 16)
 	// There is still room to refuse.
 	r.server.take(r.now, r.forged(wire.RCWriteLast, 4, 8, 8))
 	answers := r.server.transmit(r.now)

@@ -55,9 +55,9 @@ type savedAtomic struct {
 func (q *QP) startResponder() {
 	q.expected = q.attr.RQPSN
 	depth := max(q.attr.MaxDestReadAtomic, 1)
-	q.responses.grow(2*depth + 4)
+	q.responses.limit = 2*depth + 4
 	if len(q.atomics) != depth {
-		q.atomics = make([]savedAtomic, depth)
+		q.atomics = nil // made for the first atomic
 	}
 }
 
@@ -333,6 +333,9 @@ func (q *QP) receiveAtomicRequest(p *wire.Packet) {
 		region.tell(p.Atomic.VA, 8)
 	}
 	q.msn = (q.msn + 1) & wire.PSNMask
+	if q.atomics == nil {
+		q.atomics = make([]savedAtomic, q.attr.MaxDestReadAtomic)
+	}
 	q.atomics[q.atomicAt] = savedAtomic{valid: true, opcode: p.Opcode, psn: p.PSN, addr: p.Atomic.VA, original: original}
 	q.atomicAt = (q.atomicAt + 1) % len(q.atomics)
 	q.responses.push(response{kind: atomicResponse, psn: p.PSN, msn: q.msn, value: original})

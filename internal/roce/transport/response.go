@@ -29,46 +29,28 @@ type response struct {
 // responseQueue is a bounded ring. It has room for what a peer may have
 // outstanding and as much again in repetitions; a request that finds it crowded
 // is dropped as if it had been lost, and comes again.
-type responseQueue struct {
-	ring       []response
-	head, tail uint
-}
-
-func (r *responseQueue) grow(n int) {
-	if len(r.ring) < n {
-		r.ring = make([]response, n)
-		r.head, r.tail = 0, 0
-	}
-}
-
-func (r *responseQueue) clear()   { r.head, r.tail = 0, 0 }
-func (r *responseQueue) len() int { return int(r.tail - r.head) }
+type responseQueue struct{ Ring[response] }
 
 // crowded leaves room for the acknowledgement and the NAK that may follow.
-func (r *responseQueue) crowded() bool { return r.len() >= len(r.ring)-2 }
+func (r *responseQueue) crowded() bool { return r.Len() >= r.Limit()-2 }
 
-func (r *responseQueue) first() *response { return &r.ring[r.head%uint(len(r.ring))] }
+func (r *responseQueue) first() *response { return r.at(r.head) }
 
 func (r *responseQueue) push(x response) {
-	if r.len() == len(r.ring) {
-		return
+	if !r.Full() {
+		*r.Push() = x
 	}
-	r.ring[r.tail%uint(len(r.ring))] = x
-	r.tail++
 }
 
-func (r *responseQueue) pop() {
-	r.first().region = nil
-	r.head++
-}
+func (r *responseQueue) pop() { r.Pop().region = nil }
 
 // mergeAck lets an acknowledgement that still waits at the end of the queue
 // cover one more request.
 func (r *responseQueue) mergeAck(psn, msn uint32) bool {
-	if r.len() == 0 {
+	if r.Len() == 0 {
 		return false
 	}
-	x := &r.ring[(r.tail-1)%uint(len(r.ring))]
+	x := r.at(r.tail - 1)
 	if x.kind != ackResponse || x.syndrome.Kind() != wire.KindAck {
 		return false
 	}
@@ -78,7 +60,7 @@ func (r *responseQueue) mergeAck(psn, msn uint32) bool {
 
 // transmitResponses sends waiting answers and returns what is left of budget.
 func (q *QP) transmitResponses(out Output, budget int) int {
-	for budget > 0 && q.responses.len() > 0 {
+	for budget > 0 && q.responses.Len() > 0 {
 		r := q.responses.first()
 		p := &q.packet
 		*p = wire.Packet{PKey: defaultPKey, DestQP: q.attr.DestQPN, PSN: r.psn, MigReq: true}
@@ -119,6 +101,7 @@ func (q *QP) transmitRead(out Output, p *wire.Packet, r *response) bool {
 			return false
 		}
 		pieces = append(pieces, b)
+		q.pieces = pieces
 	}
 	last := r.left <= q.mtu
 	switch {

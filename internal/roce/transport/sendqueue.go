@@ -2,6 +2,7 @@ package transport
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/internal/service"
@@ -15,6 +16,7 @@ const maxMessage = 1 << 31
 // numbers from first to last; for a read they are those of the responses.
 type sendWQE struct {
 	wr     verbs.SendWR // SGL is not kept
+	to     Output       // where a datagram goes
 	segs   []segment
 	inline []byte
 	length uint32
@@ -28,30 +30,17 @@ func (w *sendWQE) responds() bool {
 	return w.wr.Op == verbs.OpRead || w.wr.Op == verbs.OpCompareSwap || w.wr.Op == verbs.OpFetchAdd
 }
 
-// sendQueue is a ring of requests between three moving indices:
-// retired ≤ una (oldest unacknowledged) ≤ tail.
+// sendQueue holds the requests that are not complete, from head on. The memory
+// that a place has for segments and inline data stays with it.
 type sendQueue struct {
-	ring   []sendWQE
-	head   uint64 // oldest request that is not complete
-	tail   uint64 // next to be posted
-	maxSGE int
+	Ring[sendWQE]
+	maxSGE    int
+	maxInline int
 }
 
 func newSendQueue(depth, maxSGE, maxInline int) sendQueue {
-	maxSGE = max(maxSGE, 1)
-	q := sendQueue{ring: make([]sendWQE, depth), maxSGE: maxSGE}
-	segs := make([]segment, depth*maxSGE)
-	inline := make([]byte, depth*maxInline)
-	for i := range q.ring {
-		q.ring[i].segs = segs[i*maxSGE : i*maxSGE : (i+1)*maxSGE]
-		q.ring[i].inline = inline[i*maxInline : i*maxInline : (i+1)*maxInline]
-	}
-	return q
+	return sendQueue{Ring: NewRing[sendWQE](depth), maxSGE: max(maxSGE, 1), maxInline: maxInline}
 }
-
-func (s *sendQueue) at(i uint64) *sendWQE { return &s.ring[i%uint64(len(s.ring))] }
-
-func (s *sendQueue) len() int { return int(s.tail - s.head) }
 
 // PostSend posts send requests and returns how many were taken.
 func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
@@ -77,8 +66,8 @@ func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
 }
 
 func (q *QP) postSend(wr *verbs.SendWR) error {
-	if q.sq.len() == len(q.sq.ring) {
-		return fmt.Errorf("all %d places are taken: %w", len(q.sq.ring), verbs.ErrQueueFull)
+	if q.sq.Full() {
+		return fmt.Errorf("all %d places are taken: %w", q.sq.Limit(), verbs.ErrQueueFull)
 	}
 	if len(wr.SGL) > q.sq.maxSGE {
 		return fmt.Errorf("%d scatter-gather entries, %d allowed: %w", len(wr.SGL), q.sq.maxSGE, verbs.ErrInvalid)
@@ -86,8 +75,8 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 	if err := service.Check(q.kind, wr.Op, wr.Flags); err != nil {
 		return err
 	}
-	w := q.sq.at(q.sq.tail)
-	w.segs, w.fault, w.got = w.segs[:0], verbs.StatusSuccess, 0
+	w := q.sq.next()
+	w.segs, w.fault, w.got = slices.Grow(w.segs[:0], len(wr.SGL)), verbs.StatusSuccess, 0
 	access := verbs.Access(0)
 	switch wr.Op {
 	case verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd:
@@ -104,8 +93,11 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 		for _, e := range wr.SGL {
 			total += uint64(e.Length)
 		}
-		if total > uint64(cap(w.inline)) {
-			return fmt.Errorf("%d bytes inline, %d allowed: %w", total, cap(w.inline), verbs.ErrInvalid)
+		if total > uint64(q.sq.maxInline) {
+			return fmt.Errorf("%d bytes inline, %d allowed: %w", total, q.sq.maxInline, verbs.ErrInvalid)
+		}
+		if w.inline == nil {
+			w.inline = make([]byte, 0, q.sq.maxInline)
 		}
 		w.inline = appendInline(w.inline[:0], wr.SGL)
 		if total > 0 {
@@ -121,9 +113,11 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 		return fmt.Errorf("message of %d bytes, %d allowed: %w", total, uint64(maxMessage), verbs.ErrInvalid)
 	}
 	if q.kind == verbs.UD {
-		if err := q.checkDatagram(wr, total); err != nil {
+		to, err := q.checkDatagram(wr, total)
+		if err != nil {
 			return err
 		}
+		w.to = to
 	}
 	if w.fault == verbs.StatusSuccess && (wr.Op == verbs.OpCompareSwap || wr.Op == verbs.OpFetchAdd) && total != 8 {
 		w.fault = verbs.StatusLocalLengthError

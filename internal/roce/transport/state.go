@@ -72,7 +72,6 @@ func (q *QP) enter(to verbs.QPState) {
 	q.state = to
 	switch {
 	case from == verbs.QPInitialized && to == verbs.QPReadyToReceive:
-		q.self = q.selfNext
 		q.setPath(q.pathMTU(), 0)
 		q.startResponder()
 	case from == verbs.QPReadyToReceive && to == verbs.QPReadyToSend:
@@ -88,8 +87,8 @@ func (q *QP) pathMTU() verbs.MTU {
 	switch {
 	case q.kind == verbs.UD:
 		return q.portMTU
-	case q.self:
-		return selfMTU
+	case q.packetLimit != 0:
+		return verbs.MTU(q.packetLimit)
 	}
 	return q.attr.PathMTU
 }

@@ -61,10 +61,9 @@ func (q *QP) transmitUnacknowledged(out Output, w *sendWQE) {
 	}
 	if q.kind == verbs.UD {
 		q.addressDatagram(p, w)
-		out.SendTo(w.wr.AH, p, pieces, int(n))
-	} else {
-		out.Send(p, pieces, int(n))
+		out = w.to
 	}
+	out.Send(p, pieces, int(n))
 	q.sendPSN = wire.PSNAdd(q.sendPSN, 1)
 	q.credit -= int(n) + packetCost
 }
@@ -137,7 +136,7 @@ func (q *QP) takeUnreliableSend(p *wire.Packet, first, last bool) bool {
 		}
 		q.received = 0
 	}
-	switch status := q.fillReceive(p.Payload); status {
+	switch status := q.fillReceive(q.payload...); status {
 	case verbs.StatusSuccess:
 	case verbs.StatusLocalLengthError:
 		return false
@@ -157,14 +156,14 @@ func (q *QP) takeUnreliableWrite(p *wire.Packet, first, last bool) bool {
 	if first && (q.attr.Access&verbs.AccessRemoteWrite == 0 || !q.beginWrite(p.RETH)) {
 		return false
 	}
-	n := uint32(len(p.Payload))
+	n := q.payloadLen
 	if n > q.writeLeft || last != (n == q.writeLeft) {
 		return false
 	}
 	if p.Opcode.HasImm() && !q.holdReceive() {
 		return false
 	}
-	if !q.placeWrite(p.Payload) {
+	if !q.placeWrite(q.payload...) {
 		return false
 	}
 	if p.Opcode.HasImm() {

@@ -70,7 +70,7 @@ func (c *courier) run() {
 
 func (c *courier) send() {
 	c.completed += len(c.from.end.send.take())
-	for c.posted < c.messages && c.from.qp.sq.len() < courierSlots {
+	for c.posted < c.messages && c.from.qp.sq.Len() < courierSlots {
 		id := c.posted
 		b := c.content(id)
 		at := id % courierSlots * courierSlot

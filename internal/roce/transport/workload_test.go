@@ -99,7 +99,7 @@ func (w *workload) work() {
 	if w.drains && !w.drained && w.posted >= w.nextPause {
 		w.pause()
 	}
-	for w.posted < w.requests && w.qp.sq.len() < len(w.qp.sq.ring) {
+	for w.posted < w.requests && !w.qp.sq.Full() {
 		wr := w.draw()
 		n, err := w.qp.PostSend([]verbs.SendWR{wr})
 		if n != 1 || err != nil {
@@ -292,7 +292,7 @@ func (w *workload) drawData(wr *verbs.SendWR) int {
 		data = append(data, w.localModel[from:from+k]...)
 	}
 	w.fenceIf(wr, func(h *hazard) bool { return h.fills(sources) })
-	if n <= cap(w.qp.sq.ring[0].inline) && w.choose.IntN(2) == 0 && !w.awaits(sources) {
+	if n <= w.qp.sq.maxInline && w.choose.IntN(2) == 0 && !w.awaits(sources) {
 		w.makeInline(wr)
 	}
 	switch wr.Op {

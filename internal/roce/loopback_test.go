@@ -14,9 +14,9 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// ownPaths are the two ways from a queue pair to itself. Where packets are
+// loopbackPaths are the two ways from a queue pair to itself. Where packets are
 // captured, they take the socket.
-var ownPaths = []struct {
+var loopbackPaths = []struct {
 	name string
 	cfg  func() Config
 	self bool
@@ -25,7 +25,13 @@ var ownPaths = []struct {
 	{"by the socket", func() Config { return Config{Capture: io.Discard} }, false},
 }
 
-func openSelf(t testing.TB, cfg Config, memory int) *side {
+// loops reports whether the side's queue pair sends to itself in memory.
+func (s *side) loops() bool {
+	_, ok := s.qp.(*queuePair).path.(*loopback)
+	return ok
+}
+
+func openLoopback(t testing.TB, cfg Config, memory int) *side {
 	t.Helper()
 	s := openSide(t, cfg, memory)
 	s.connect(s)
@@ -49,13 +55,13 @@ func byID(wcs []verbs.WC) map[uint64]verbs.WC {
 	return m
 }
 
-// TestSelfOperations runs every operation on a queue pair that is its own peer.
-func TestSelfOperations(t *testing.T) {
-	for _, path := range ownPaths {
+// TestLoopbackOperations runs every operation on a queue pair that is its own peer.
+func TestLoopbackOperations(t *testing.T) {
+	for _, path := range loopbackPaths {
 		t.Run(path.name, func(t *testing.T) {
 			const half = 6 << 20
-			x := openSelf(t, path.cfg(), 2*half)
-			assert.Equal(t, path.self, x.qp.(*queuePair).self)
+			x := openLoopback(t, path.cfg(), 2*half)
+			assert.Equal(t, path.self, x.loops())
 			mem := x.mem
 			sizes := []int{0, 1, 255, 4096, 100_001, 1 << 20, 1<<20 + 1, 5_000_003}
 			for _, n := range sizes {
@@ -100,9 +106,9 @@ func TestSelfOperations(t *testing.T) {
 	}
 }
 
-// TestSelfFailures compares what becomes of bad requests in memory with what
+// TestLoopbackFailures compares what becomes of bad requests in memory with what
 // becomes of them on the socket.
-func TestSelfFailures(t *testing.T) {
+func TestLoopbackFailures(t *testing.T) {
 	const size = 8192
 	all := verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
 	signaled := func(op verbs.Opcode, sgl ...verbs.SGE) verbs.SendWR {
@@ -169,13 +175,13 @@ func TestSelfFailures(t *testing.T) {
 		}, map[uint64]verbs.Status{1: verbs.StatusFlushed, 2: verbs.StatusFlushed, 100: verbs.StatusFlushed}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var told [2][]verbs.EventType
-			for i, path := range ownPaths {
+			var events [2][]verbs.EventType
+			for i, path := range loopbackPaths {
 				s := openSide(t, path.cfg(), size)
-				cancel := s.dev.SubscribeEvents(func(e verbs.Event) { told[i] = append(told[i], e.Type) })
+				cancel := s.dev.SubscribeEvents(func(e verbs.Event) { events[i] = append(events[i], e.Type) })
 				s.access, s.rnr = &c.access, &c.rnr
 				s.connect(s)
-				require.Equal(t, path.self, s.qp.(*queuePair).self)
+				require.Equal(t, path.self, s.loops())
 				readOnly, err := s.dev.DefaultPD().RegMR(make([]byte, 64), verbs.AccessRemoteRead)
 				require.NoError(t, err)
 				c.run(s, readOnly)
@@ -190,14 +196,14 @@ func TestSelfFailures(t *testing.T) {
 				cancel()
 				require.NoError(t, readOnly.Close())
 			}
-			assert.Equal(t, told[1], told[0], "events")
+			assert.Equal(t, events[1], events[0], "events")
 		})
 	}
 }
 
 // A send that meets no receive waits and is tried again, for ever if so set.
-func TestSelfWaitsForReceive(t *testing.T) {
-	x := openSelf(t, Config{}, 8192)
+func TestLoopbackWaitsForReceive(t *testing.T) {
+	x := openLoopback(t, Config{}, 8192)
 	fill(x.mem[:64], 1)
 	x.post(verbs.SendWR{ID: 1, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 64)}})
 	for counter(t, x.dev, "rcvd_rnr_err") < 3 {
@@ -213,8 +219,8 @@ func TestSelfWaitsForReceive(t *testing.T) {
 	assert.Zero(t, counter(t, x.dev, "sent_pkts"))
 }
 
-func TestSelfSharedReceiveQueue(t *testing.T) {
-	x := openSelf(t, Config{}, 8192)
+func TestLoopbackSharedReceiveQueue(t *testing.T) {
+	x := openLoopback(t, Config{}, 8192)
 	srq, err := x.dev.DefaultPD().CreateSRQ(verbs.SRQInit{MaxWR: 4, MaxSGE: 2})
 	require.NoError(t, err)
 	qp, err := x.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: x.cq, RecvCQ: x.cq, SRQ: srq, MaxSendWR: 8})
@@ -243,7 +249,7 @@ func TestSelfSharedReceiveQueue(t *testing.T) {
 }
 
 // Ends that disagree about sequence numbers get nowhere, and end.
-func TestSelfSequenceNumbers(t *testing.T) {
+func TestLoopbackSequenceNumbers(t *testing.T) {
 	for _, psn := range []uint32{0xfffff1, 0xffffef} {
 		x := openSide(t, Config{}, 4096)
 		x.sqPSN = &psn
@@ -257,10 +263,10 @@ func TestSelfSequenceNumbers(t *testing.T) {
 	}
 }
 
-// A long copy does not hold the device: one turn copies about a megabyte.
-func TestSelfTurn(t *testing.T) {
+// A long copy does not hold the device: one round copies about a megabyte.
+func TestLoopbackBudget(t *testing.T) {
 	const size = 32 << 20
-	x := openSelf(t, Config{}, 2*size)
+	x := openLoopback(t, Config{}, 2*size)
 	fill(x.mem[:size], 1)
 	x.recv(100, x.sge(size, size))
 	d, q := x.dev, x.qp.(*queuePair)
@@ -279,7 +285,7 @@ func TestSelfTurn(t *testing.T) {
 	d.mu.Unlock()
 	require.NoError(t, err)
 	assert.Greater(t, first, 0)
-	assert.LessOrEqual(t, first, 2*selfTurn)
+	assert.LessOrEqual(t, first, 2*roundBytes)
 	for _, wc := range x.wait(2) {
 		assert.Equal(t, verbs.StatusSuccess, wc.Status)
 	}
@@ -287,9 +293,9 @@ func TestSelfTurn(t *testing.T) {
 }
 
 // The device copies by itself while nobody polls.
-func TestSelfUnattended(t *testing.T) {
+func TestLoopbackUnattended(t *testing.T) {
 	const size = 8 << 20
-	x := openSelf(t, Config{}, 2*size)
+	x := openLoopback(t, Config{}, 2*size)
 	woken := make(chan struct{}, 1)
 	x.cq.OnCompletion(func() { woken <- struct{}{} })
 	x.recv(100, x.sge(size, size))
@@ -303,9 +309,9 @@ func TestSelfUnattended(t *testing.T) {
 
 // Memory that is closed under a copy, and a queue pair under its work, leave
 // nothing behind that would touch it.
-func TestSelfClosedUnderWay(t *testing.T) {
+func TestLoopbackClosedUnderWay(t *testing.T) {
 	const size = 16 << 20
-	x := openSelf(t, Config{}, 4096)
+	x := openLoopback(t, Config{}, 4096)
 	src, dst := make([]byte, size), make([]byte, size)
 	fill(src, 1)
 	from, err := x.dev.DefaultPD().RegMR(src, 0)
@@ -329,11 +335,11 @@ func TestSelfClosedUnderWay(t *testing.T) {
 	require.NoError(t, to.Close())
 }
 
-// Where faults are to befall packets, or other addresses are named, there are
-// packets.
-func TestSelfOnTheSocket(t *testing.T) {
-	x := openSelf(t, Config{Faults: Faults{Loss: 0.2, Seed: 1}}, 1<<20)
-	assert.False(t, x.qp.(*queuePair).self)
+// Where packets are to have faults, or the peer is another queue pair, they take
+// the socket.
+func TestLoopbackOnTheSocket(t *testing.T) {
+	x := openLoopback(t, Config{Faults: Faults{Loss: 0.2, Seed: 1}}, 1<<20)
+	assert.False(t, x.loops())
 	x.recv(100, x.sge(512<<10, 200<<10))
 	x.post(verbs.SendWR{ID: 1, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 200<<10)}})
 	for _, wc := range x.wait(2) {
@@ -342,7 +348,7 @@ func TestSelfOnTheSocket(t *testing.T) {
 	assert.NotZero(t, counter(t, x.dev, "completer_retry_err"))
 
 	a, b := openPair(t, Config{}, Config{}, 4096)
-	assert.False(t, a.qp.(*queuePair).self || b.qp.(*queuePair).self)
+	assert.False(t, a.loops() || b.loops())
 
 	// Neither is the neighbour on the same device its own peer.
 	qp, err := a.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: a.cq, RecvCQ: a.cq, MaxSendWR: 8, MaxRecvWR: 8})
@@ -352,14 +358,14 @@ func TestSelfOnTheSocket(t *testing.T) {
 	require.NoError(t, a.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState))
 	neighbour.connect(a)
 	a.connect(&neighbour)
-	assert.False(t, a.qp.(*queuePair).self || qp.(*queuePair).self)
+	assert.False(t, a.loops() || neighbour.loops())
 	a.post(verbs.SendWR{ID: 1, Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{a.sge(0, 8)}, RemoteAddr: a.mr.Addr() + 100, RKey: a.mr.RKey()})
 	assert.Equal(t, verbs.StatusSuccess, a.wait(1)[0].Status)
 	require.NoError(t, qp.Close())
 }
 
-func TestSelfAllocatesNothing(t *testing.T) {
-	x := openSelf(t, Config{}, 8<<20)
+func TestLoopbackAllocatesNothing(t *testing.T) {
+	x := openLoopback(t, Config{}, 8<<20)
 	recv := []verbs.RecvWR{{ID: 100, SGL: []verbs.SGE{x.sge(4<<20, 4<<20)}}}
 	send := []verbs.SendWR{{ID: 1, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 1<<20), x.sge(2<<20, 1<<20)}}}
 	var failure error
@@ -378,14 +384,14 @@ func TestSelfAllocatesNothing(t *testing.T) {
 
 // An endpoint counts those who take packets from its socket, whatever becomes of
 // connections that do not.
-func TestSelfTakers(t *testing.T) {
-	x := openSelf(t, Config{}, 4096)
+func TestLoopbackReceivers(t *testing.T) {
+	x := openLoopback(t, Config{}, 4096)
 	q := x.qp.(*queuePair)
-	e := q.path.endpoint
-	expect := func(self bool, users, takers int) {
+	e := q.path.(*loopback).endpoint
+	expect := func(self bool, users, receivers int) {
 		t.Helper()
-		assert.Equal(t, self, q.self)
-		assert.Equal(t, []int{users, takers}, []int{e.users, e.takers})
+		assert.Equal(t, self, x.loops())
+		assert.Equal(t, []int{users, receivers}, []int{e.users, e.receivers})
 	}
 	reset := func() {
 		t.Helper()

@@ -1,0 +1,115 @@
+package link
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// maxUnreachable is how many addresses are kept for Unreachable, and how many
+	// messages are taken off the error queue in one go.
+	maxUnreachable = 64
+	// errorRetries is how often a call is made again that failed for an error
+	// that may be an earlier packet's.
+	errorRetries = 3
+
+	icmpUnreachable, icmpPortUnreachable   = 3, 3 // RFC 792
+	icmp6Unreachable, icmp6PortUnreachable = 1, 4 // RFC 4443 3.1
+
+	extendedErrorBytes = int(unsafe.Sizeof(unix.SockExtendedErr{}))
+)
+
+// errorQueue reads the ICMP messages that the kernel keeps for a socket
+// (IP_RECVERR in ip(7)). While there are such messages the socket polls as being
+// in error, and a call that sends or receives may fail with the error of one, for
+// a packet that has left long before: such a call is made again.
+type errorQueue struct {
+	k       *kernel
+	pending atomic.Bool // there are peers to be taken
+
+	mu      sync.Mutex
+	peers   []netip.AddrPort
+	name    sockaddr
+	control [32]uint64
+	header  unix.Msghdr
+	call    func(uintptr) // e.system, bound once
+
+	taken []netip.AddrPort // the receiver's
+}
+
+// open asks for the messages. Without them the socket does as well.
+func (e *errorQueue) open(k *kernel, v4 bool) {
+	e.k = k
+	e.call = e.system
+	e.peers = make([]netip.AddrPort, 0, maxUnreachable)
+	e.taken = make([]netip.AddrPort, 0, maxUnreachable)
+	e.header.Name = (*byte)(unsafe.Pointer(&e.name))
+	e.header.Control = (*byte)(unsafe.Pointer(&e.control))
+	if v4 {
+		_ = unix.SetsockoptInt(k.sock, unix.IPPROTO_IP, unix.IP_RECVERR, 1)
+	} else {
+		_ = unix.SetsockoptInt(k.sock, unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
+	}
+}
+
+// drain takes the messages off the queue. Any goroutine may call it.
+func (e *errorQueue) drain() { _ = e.k.raw.Control(e.call) }
+
+// system is drain while the socket cannot be closed.
+func (e *errorQueue) system(uintptr) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for range maxUnreachable {
+		e.header.Namelen = uint32(unsafe.Sizeof(e.name))
+		e.header.SetControllen(int(unsafe.Sizeof(e.control)))
+		_, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(e.k.sock), uintptr(unsafe.Pointer(&e.header)), unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+		if errno != 0 {
+			return
+		}
+		if e.portUnreachable() && len(e.peers) < maxUnreachable {
+			e.peers = append(e.peers, e.name.decode())
+			e.pending.Store(true)
+		}
+	}
+}
+
+// portUnreachable reports whether the message just read says that nobody listens
+// at the address in name.
+func (e *errorQueue) portUnreachable() bool {
+	if e.header.Namelen == 0 {
+		return false
+	}
+	all := unsafe.Slice((*byte)(unsafe.Pointer(&e.control)), unsafe.Sizeof(e.control))
+	rest := all[:min(uint64(e.header.Controllen), uint64(len(all)))]
+	for len(rest) >= unix.SizeofCmsghdr {
+		h := (*unix.Cmsghdr)(unsafe.Pointer(&rest[0]))
+		if uint64(h.Len) < uint64(unix.SizeofCmsghdr) || uint64(h.Len) > uint64(len(rest)) {
+			return false
+		}
+		data := rest[unix.SizeofCmsghdr:h.Len]
+		ours := h.Level == unix.SOL_IP && h.Type == unix.IP_RECVERR || h.Level == unix.SOL_IPV6 && h.Type == unix.IPV6_RECVERR
+		if ours && len(data) >= extendedErrorBytes {
+			x := (*unix.SockExtendedErr)(unsafe.Pointer(&data[0]))
+			return x.Origin == unix.SO_EE_ORIGIN_ICMP && x.Type == icmpUnreachable && x.Code == icmpPortUnreachable ||
+				x.Origin == unix.SO_EE_ORIGIN_ICMP6 && x.Type == icmp6Unreachable && x.Code == icmp6PortUnreachable
+		}
+		rest = rest[min(unix.CmsgSpace(len(data)), len(rest)):]
+	}
+	return false
+}
+
+// take returns the peers noted since the last time.
+func (e *errorQueue) take() []netip.AddrPort {
+	if !e.pending.Load() {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.pending.Store(false)
+	e.peers, e.taken = e.taken[:0], e.peers
+	return e.taken
+}

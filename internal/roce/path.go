@@ -1,0 +1,79 @@
+package roce
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/roce/transport"
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// path takes the packets of one queue pair to its peer and owns their output. It
+// is chosen at the transition to RTR; nothing else knows which kind it is. All
+// methods are called with the device's lock held.
+type path interface {
+	// attach takes the path into use: it sets what the path can carry in the queue
+	// pair, and counts the queue pair at the endpoints that work for it.
+	attach(t *transport.QP)
+	// detach ends the use.
+	detach()
+	// transmit sends what the queue pair has to send, as far as the allowance
+	// goes. It returns what is left of the allowance, and whether more could
+	// leave at once.
+	transmit(t *transport.QP, now time.Duration, a allowance) (left allowance, more bool)
+	// flowFrom returns the flow of packets that come to an endpoint from that
+	// address, or nil if the queue pair takes none from there.
+	flowFrom(e *endpoint, source netip.AddrPort) *wire.Flow
+	// endsAt reports whether packets go from that endpoint to that UDP address.
+	endsAt(e *endpoint, peer netip.AddrPort) bool
+}
+
+// allowance is what all queue pairs together may still send before the device
+// looks at its sockets again. It bounds how long the device is locked.
+type allowance struct {
+	packets int // to sockets
+	copied  int // bytes from memory to memory
+}
+
+const (
+	// roundPackets and roundBytes are the allowance of one round.
+	roundPackets = 4 * sendBudget
+	roundBytes   = 1 << 20
+	// sendBudget is how many packets one queue pair sends before the next one
+	// does.
+	sendBudget = 64
+)
+
+func (a allowance) any() bool { return a.packets > 0 && a.copied > 0 }
+
+// choosePath chooses the path for a transition to RTR.
+func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, error) {
+	d := q.pd.device
+	if q.init.Type == verbs.UD {
+		return &datagramPath{device: d}, nil
+	}
+	out, err := d.outputTo(attr.Address)
+	if err != nil {
+		return nil, err
+	}
+	if q.isOwnPeer(&out, attr.DestQPN) {
+		return &loopback{endpoint: out.endpoint}, nil
+	}
+	return &udpPath{udpOutput: out}, nil
+}
+
+// setPath has the queue pair send and receive by that path from now on; nil: not
+// at all.
+func (q *queuePair) setPath(p path) {
+	d := q.pd.device
+	if q.path != nil {
+		q.path.detach()
+		d.ready.remove(q)
+		d.timers.remove(q)
+	}
+	q.path = p
+	if p != nil {
+		p.attach(q.transport)
+	}
+}

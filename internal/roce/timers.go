@@ -1,0 +1,132 @@
+package roce
+
+import (
+	"math"
+	"time"
+)
+
+// never is later than any deadline.
+const never = time.Duration(math.MaxInt64)
+
+// timers is a heap of queue pairs, the one to be looked at next first. Every
+// operation takes logarithmic time.
+type timers []*queuePair
+
+// timer is when a queue pair is to be looked at, and its place in the heap.
+type timer struct {
+	at    time.Duration
+	place int // its index plus 1; zero: it is not in the heap
+}
+
+// set has the queue pair looked at at that time and no other.
+func (h *timers) set(q *queuePair, at time.Duration) {
+	if q.timer.place == 0 {
+		*h = append(*h, q)
+		q.timer.place = len(*h)
+	}
+	q.timer.at = at
+	h.down(h.up(q.timer.place - 1))
+}
+
+// remove takes a queue pair out, if it is in the heap.
+func (h *timers) remove(q *queuePair) {
+	if q.timer.place == 0 {
+		return
+	}
+	i, last := q.timer.place-1, len(*h)-1
+	h.swap(i, last)
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	q.timer = timer{}
+	if i < last {
+		h.down(h.up(i))
+	}
+}
+
+func (h timers) swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].timer.place, h[j].timer.place = i+1, j+1
+}
+
+// up moves an entry before its parents that are later, and returns its index.
+func (h timers) up(i int) int {
+	for i > 0 {
+		parent := (i - 1) / 2
+		if h[parent].timer.at <= h[i].timer.at {
+			break
+		}
+		h.swap(i, parent)
+		i = parent
+	}
+	return i
+}
+
+// down moves an entry behind its children that are earlier.
+func (h timers) down(i int) {
+	for {
+		child := 2*i + 1
+		if child >= len(h) {
+			return
+		}
+		if child+1 < len(h) && h[child+1].timer.at < h[child].timer.at {
+			child++
+		}
+		if h[i].timer.at <= h[child].timer.at {
+			return
+		}
+		h.swap(i, child)
+		i = child
+	}
+}
+
+// schedule sees that Timeout of the queue pair is called at its deadline. Its
+// entry in the heap may be earlier, and is put right when its time comes: so it
+// does not move with every acknowledgement.
+func (d *Device) schedule(q *queuePair) {
+	at := q.transport.Deadline()
+	if at == 0 || q.timer.place != 0 && q.timer.at <= at {
+		return
+	}
+	d.timers.set(q, at)
+	d.noteDeadline(at)
+}
+
+// expire does what is due and finds the next deadline.
+func (d *Device) expire(now time.Duration) {
+	for len(d.timers) > 0 && d.timers[0].timer.at <= now {
+		q := d.timers[0]
+		at := q.transport.Deadline()
+		if at != 0 && at <= now {
+			q.transport.Timeout(now)
+			d.activate(q)
+			at = q.transport.Deadline()
+		}
+		if at == 0 {
+			d.timers.remove(q)
+		} else {
+			d.timers.set(q, max(at, now+1))
+		}
+	}
+	d.deadline = 0
+	if len(d.timers) > 0 {
+		d.noteDeadline(d.timers[0].timer.at)
+	}
+	for _, e := range d.endpoints {
+		e.noteDeadline()
+	}
+}
+
+// noteDeadline makes sure that progress is made at that time. The deadline kept
+// is a lower bound: it may be early, never late.
+func (d *Device) noteDeadline(at time.Duration) {
+	if d.deadline != 0 && d.deadline <= at {
+		return
+	}
+	d.deadline = at
+	for _, e := range d.endpoints {
+		if e.users > 0 && at < e.wakesAt {
+			e.wakesAt = at
+			e.socket.SetDeadline(d.base.Add(at))
+		}
+	}
+}

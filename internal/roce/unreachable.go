@@ -1,0 +1,73 @@
+package roce
+
+import (
+	"net/netip"
+	"time"
+)
+
+// unreachable holds peers of which the network reports that nothing listens at
+// their port: the ICMP message that a packet to the socket of a program that has
+// ended brings back. Anybody on the way can forge one. So a report only has queue
+// pairs probe their peer, and reports are acted on at a bounded rate.
+type unreachable struct {
+	peers    [maxUnreachable]unreachablePeer
+	n        int
+	notUntil time.Duration
+	reports  uint64
+}
+
+// unreachablePeer is a peer as an endpoint reaches it.
+type unreachablePeer struct {
+	endpoint *endpoint
+	addr     netip.AddrPort
+}
+
+const (
+	// maxUnreachable is how many peers wait at most; further ones are forgotten
+	// until a packet to them is refused again.
+	maxUnreachable = 16
+	// unreachableInterval is the least time between two looks for queue pairs
+	// whose peer is reported.
+	unreachableInterval = 50 * time.Millisecond
+)
+
+// note takes down peers that packets from an endpoint did not reach.
+func (u *unreachable) note(e *endpoint, peers []netip.AddrPort) {
+	for _, addr := range peers {
+		u.reports++
+		u.add(unreachablePeer{e, addr})
+	}
+}
+
+func (u *unreachable) add(peer unreachablePeer) {
+	for _, known := range u.peers[:u.n] {
+		if known == peer {
+			return
+		}
+	}
+	if u.n < len(u.peers) {
+		u.peers[u.n] = peer
+		u.n++
+	}
+}
+
+// probeUnreachable has the queue pairs probe their peer that are connected to one
+// that was reported.
+func (d *Device) probeUnreachable(now time.Duration) {
+	u := &d.unreachable
+	if now < u.notUntil {
+		d.noteDeadline(u.notUntil)
+		return
+	}
+	u.notUntil = now + unreachableInterval
+	for _, q := range d.queuePairs {
+		for _, peer := range u.peers[:u.n] {
+			if q.path != nil && q.path.endsAt(peer.endpoint, peer.addr) {
+				q.transport.PeerUnreachable(now)
+				d.activate(q)
+			}
+		}
+	}
+	clear(u.peers[:u.n])
+	u.n = 0
+}

@@ -1,0 +1,88 @@
+package roce
+
+import (
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// A peer whose socket is gone is reported by the local kernel. Other connections
+// of the same socket go on undisturbed.
+func TestPeerUnreachable(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux passes reports on")
+	}
+	for _, v := range variants {
+		t.Run(v.name, func(t *testing.T) {
+			x, y := openPair(t, v.cfg, v.cfg, 4096)
+			gone := v.cfg
+			gone.Name = "soft-gone"
+			if must(x.dev.GIDs(1))[0].GID.Addr().Is4() {
+				gone.Addresses = addresses("127.0.0.98")
+			}
+			dead := must(Open(gone))
+			gids := must(dead.GIDs(1))
+			require.NoError(t, dead.Close())
+
+			orphan := *x
+			orphan.qp = must(x.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: x.cq, RecvCQ: x.cq, MaxSendWR: 8, MaxRecvWR: 1}))
+			orphan.connectTo(gids[0], 77)
+			orphan.post(x.write(y, 8))
+			limit := time.Now().Add(20 * time.Second)
+			for counter(t, x.dev, "rx_icmp_unreachable") == 0 {
+				require.Less(t, time.Now(), limit, "nothing was reported")
+				x.post(x.write(y, 8))
+				for _, wc := range x.wait(1) {
+					if wc.QPN == x.qp.Num() {
+						require.Equal(t, verbs.StatusSuccess, wc.Status)
+					} else {
+						require.Equal(t, verbs.StatusRetryExceeded, wc.Status, "the request to nobody")
+					}
+				}
+			}
+			require.Eventually(t, func() bool {
+				x.dev.mu.Lock()
+				defer x.dev.mu.Unlock()
+				return x.dev.unreachable.notUntil != 0
+			}, 10*time.Second, time.Millisecond, "nobody probes the peer")
+			assert.Zero(t, counter(t, x.dev, "send_err"))
+			assert.Zero(t, counter(t, y.dev, "rx_icmp_unreachable"))
+			require.NoError(t, orphan.qp.Close())
+		})
+	}
+}
+
+// However many reports come, few are kept, and they are acted on at a bounded
+// rate.
+func TestUnreachableReportsAreBounded(t *testing.T) {
+	x := openSide(t, Config{}, 64)
+	d := x.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e := d.endpoints[0]
+	flood := make([]netip.AddrPort, 1000)
+	for i := range flood {
+		flood[i] = netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(1+i/2))
+	}
+	now := time.Hour
+	d.unreachable.note(e, flood)
+	assert.EqualValues(t, len(flood), d.unreachable.reports)
+	assert.Equal(t, maxUnreachable, d.unreachable.n)
+	assert.Equal(t, uint16(2), d.unreachable.peers[1].addr.Port(), "each peer once")
+	d.probeUnreachable(now)
+	assert.Zero(t, d.unreachable.n)
+	d.unreachable.note(e, flood)
+	d.deadline = 0
+	d.probeUnreachable(now + unreachableInterval - 1)
+	assert.Equal(t, maxUnreachable, d.unreachable.n, "they wait")
+	assert.Equal(t, now+unreachableInterval, d.deadline)
+	d.probeUnreachable(now + unreachableInterval)
+	assert.Zero(t, d.unreachable.n)
+	d.deadline = 0
+}
