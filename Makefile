@@ -1,7 +1,9 @@
 # make demo    build the samples, run every pair as two processes, check the data
 # make test    install what the tests need where that is possible, run them all
 # make check   formatting, vet on every platform, staticcheck
+# make soak    the tests that find more the longer they run, in full; SOAK=10 is longer
 # make bench   benchmarks
+# make bench-rig  the SDK beside perftest, in the virtual machine: prints a table
 # make build   the programs, into bin/
 # make rig     the tests of verbs and tasks in the virtual machine with the kernel's
 #              RDMA stack alone
@@ -13,7 +15,7 @@ GO ?= go
 # The driver for adapters is built where the headers of libibverbs are.
 TAGS = $(shell [ "`$(GO) env CGO_ENABLED`" = 1 ] && pkg-config --exists libibverbs 2>/dev/null && echo verbs)
 
-.PHONY: all build demo test rig interop matrix bench check setup clean
+.PHONY: all build demo test rig interop matrix soak bench bench-rig check setup clean
 
 all: build
 
@@ -49,9 +51,20 @@ matrix: setup
 	VERBENA_MATRIX=$(MATRIX) VERBENA_MATRIX_FILE=$(CURDIR)/docs/interop.md \
 		$(GO) test -count=1 -timeout 5h -run TestRigMatrix -v ./samples/internal/matrix
 
+# Tests whose names contain Soak; package internal/soak says what SOAK stands for.
+SOAK ?= 1
+
+soak: setup
+	VERBENA_SOAK=$(SOAK) $(GO) test -race -tags "$(TAGS)" -count=1 -p 1 -timeout 72h -run Soak -v ./...
+
 bench:
 	$(GO) test -run '^$$' -bench . ./...
 	$(GO) run ./bench
+
+ROUNDS ?= 5
+
+bench-rig: setup
+	$(GO) run ./bench/perftest -v -rounds $(ROUNDS)
 
 check:
 	@scripts/check.sh

@@ -25,7 +25,7 @@ var (
 // eventually waits for what the engine's goroutine sees.
 func eventually(t testing.TB, e *pe.Engine, what string, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	for deadline := time.Now().Add(5 * time.Minute); ; {
 		var ok bool
 		do(t, e, func() { ok = is() })
 		if ok {

@@ -68,7 +68,7 @@ func (r *fixture) start() {
 // until drives the engine until the condition holds.
 func (r *fixture) until(what string, done func() bool) {
 	r.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(5 * time.Minute)
 	for !done() {
 		_, err := r.engine.Progress()
 		require.NoError(r.t, err)

@@ -49,18 +49,24 @@ func (t *turn) end(handled int) {
 		}
 		return
 	}
-	now := time.Now()
+	if now := time.Now(); t.over(now) {
+		runtime.Gosched()
+		t.resume(now, time.Now())
+	}
+}
+
+// over reports whether it is time to give way.
+func (t *turn) over(now time.Time) bool {
 	away := now.Sub(t.looked)
 	if away > longestAway && away > 4*time.Duration(t.passes)*now.Sub(t.start) {
 		t.began = now
 	}
 	t.looked, t.passes, t.weight = now, 0, 0
-	if now.Sub(t.began) < max(t.granted, shortestTurn) {
-		return
-	}
-	runtime.Gosched()
-	t.began = time.Now()
-	t.looked = t.began
-	// Others keep the processor until it is taken from them: as long is ours.
-	t.granted = t.began.Sub(now)
+	return now.Sub(t.began) >= max(t.granted, shortestTurn)
+}
+
+// resume begins to count again. The engine may keep the processor for as long as
+// others just did, who keep it until the runtime takes it from them.
+func (t *turn) resume(left, back time.Time) {
+	t.began, t.looked, t.granted = back, back, back.Sub(left)
 }

@@ -1,131 +1,84 @@
-package pe_test
+package pe
 
 import (
-	"runtime"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
-	"github.com/verbena-rdma/verbena/pe"
 )
 
-// worked adds up the time in which a loop ran, by the small gaps between its turns:
-// those in which it had no processor, this one's or the host's, do not count.
-type worked struct {
-	total time.Duration
-	last  time.Time
+// played is a turn on a clock that the test sets.
+type played struct {
+	turn
+	now time.Time
 }
 
-func (w *worked) look() {
-	now := time.Now()
-	if gap := now.Sub(w.last); gap < time.Millisecond {
-		w.total += gap
+// run makes passes until a look at the clock is due, each of which takes d, and
+// reports whether the engine gives way then.
+func (p *played) run(handled int, d time.Duration) bool {
+	for !p.due() {
+		p.end(handled)
+		p.now = p.now.Add(d)
 	}
-	w.last = now
+	p.start = p.now
+	p.now = p.now.Add(d)
+	p.passes++
+	return p.over(p.now)
 }
 
-// beside calls f while n goroutines want the same processor, and returns how long
-// each of them worked.
-func beside(n int, f func()) (theirs []time.Duration) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	stop, done := make(chan struct{}), make(chan time.Duration)
-	for range n {
-		go func() {
-			var w worked
-			for {
-				select {
-				case <-stop:
-					done <- w.total
-					return
-				default:
-					w.look()
-				}
-			}
-		}()
-	}
-	defer func() {
-		close(stop)
-		for range n {
-			theirs = append(theirs, <-done)
-		}
-	}()
-	f()
-	return nil
+func newPlayed() *played {
+	p := &played{now: time.Unix(1000, 0)}
+	p.resume(p.now, p.now)
+	return p
 }
 
-// An engine that gives way gets its share of a processor that others want too. If
-// it came back for a millisecond each time, that would be a tenth.
-func TestEngineKeepsItsShare(t *testing.T) {
-	for n, least := range map[int]float64{1: 0.35, 3: 0.15} {
-		e := newEngine(t, pe.Config{})
-		var share float64
-		for range 3 { // others want the host's processors
-			var own worked
-			theirs := beside(n, func() {
-				for begin := time.Now(); time.Since(begin) < 500*time.Millisecond; own.look() {
-					_, err := e.Progress()
-					require.NoError(t, err)
-				}
-			})
-			all := own.total
-			for _, d := range theirs {
-				all += d
-			}
-			share = max(share, float64(own.total)/float64(all))
-			if share > least {
-				break
-			}
-		}
-		t.Logf("beside %d: %.2f", n, share)
-		assert.Greater(t, share, least, "beside %d", n)
+func TestClockIsLookedAtByWeight(t *testing.T) {
+	for handled, passes := range map[int]int{0: 64, 1: 4, 100: 4} {
+		p := newPlayed()
+		p.run(handled, time.Microsecond)
+		assert.Equal(t, time.Duration(passes+1)*time.Microsecond, p.now.Sub(time.Unix(1000, 0)), "passes that handle %d", handled)
 	}
 }
 
-// An engine that has just slept does not give way.
-func TestEngineThatSleptKeepsTheProcessor(t *testing.T) {
-	e := newEngine(t, pe.Config{})
-	least := 1000
-	for range 3 {
-		long := 0
-		beside(1, func() {
-			for range 40 {
-				time.Sleep(time.Millisecond)
-				for range 8 {
-					e.Do(func() {})
-					begin := time.Now()
-					_, err := e.Progress()
-					require.NoError(t, err)
-					if time.Since(begin) > 5*time.Millisecond {
-						long++
-					}
-				}
-			}
-		})
-		least = min(least, long)
-	}
-	t.Logf("%d of 320 calls took long", least)
-	assert.Less(t, least, 10)
-}
-
-// Others get the processor before the runtime has to take it from the engine.
+// An engine gives way after a millisecond, long before the runtime takes the
+// processor from it, however long its passes take.
 func TestEngineGivesWay(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	e := newEngine(t, pe.Config{})
-	var waits []time.Duration
-	for range 20 {
-		ran := make(chan time.Duration, 1)
-		begin := time.Now()
-		go func() { ran <- time.Since(begin) }()
-		for len(ran) == 0 {
-			_, err := e.Progress()
-			require.NoError(t, err)
+	for _, pass := range []time.Duration{time.Nanosecond, time.Microsecond, 100 * time.Microsecond, 20 * time.Millisecond} {
+		p := newPlayed()
+		begin := p.now
+		for !p.run(0, pass) {
+			assert.Less(t, p.now.Sub(begin), shortestTurn, "passes of %v", pass)
 		}
-		waits = append(waits, <-ran)
+		assert.GreaterOrEqual(t, p.now.Sub(begin), shortestTurn)
+		assert.Less(t, p.now.Sub(begin), shortestTurn+66*pass)
 	}
-	t.Log(waits)
-	// The runtime takes the processor after 10 ms.
-	assert.Less(t, slices.Min(waits[1:]), 8*time.Millisecond)
+}
+
+// An engine that comes back keeps the processor for as long as others had it: if it
+// gave way each millisecond, it would get a tenth beside one that does not.
+func TestEngineKeepsItsShare(t *testing.T) {
+	p := newPlayed()
+	for _, others := range []time.Duration{10 * time.Millisecond, 30 * time.Millisecond, 0} {
+		for !p.run(0, time.Microsecond) {
+		}
+		left := p.now
+		p.now = p.now.Add(others)
+		p.resume(left, p.now)
+		begin := p.now
+		for !p.run(0, time.Microsecond) {
+		}
+		assert.InDelta(t, max(others, shortestTurn), p.now.Sub(begin), float64(70*time.Microsecond))
+		p.resume(p.now, p.now)
+	}
+}
+
+// An engine that has just slept, or had lost the processor, does not give way.
+func TestEngineThatSleptKeepsTheProcessor(t *testing.T) {
+	p := newPlayed()
+	for range 10 {
+		p.now = p.now.Add(2 * longestAway) // no passes account for it
+		for range 10 {
+			assert.False(t, p.run(0, time.Microsecond))
+		}
+	}
 }

@@ -78,7 +78,7 @@ func TestInline(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, conn.Connect(own))
 	until := func(done func() bool) {
-		for deadline := time.Now().Add(20 * time.Second); !done(); {
+		for deadline := time.Now().Add(5 * time.Minute); !done(); {
 			_, err := engine.Progress()
 			require.NoError(t, err)
 			require.True(t, time.Now().Before(deadline), "it never happened")

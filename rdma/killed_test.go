@@ -140,7 +140,7 @@ func TestGuestKilledPeer(t *testing.T) {
 				for i := range victimReceives {
 					require.NoError(t, take(i).Submit())
 				}
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 				defer cancel()
 				require.NoError(t, r.engine.Run(ctx))
 				require.Error(t, s.victim.Wait(), "it was killed")
@@ -161,7 +161,7 @@ func TestGuestKilledPeer(t *testing.T) {
 // meet starts the peer and connects to it.
 func (s *survivor) meet(peer string) {
 	t := s.t
-	s.victim = exec.Command(os.Args[0], "-test.run", "^TestVictim$", "-test.timeout", "30s")
+	s.victim = exec.Command(os.Args[0], "-test.run", "^TestVictim$", "-test.timeout", "5m")
 	s.victim.Env = append(os.Environ(), "VERBENA_VICTIM="+peer)
 	s.victim.Stderr = os.Stderr
 	in, out := must(s.victim.StdinPipe()), must(s.victim.StdoutPipe())

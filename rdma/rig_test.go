@@ -114,7 +114,7 @@ func (r *rig) imported(from, to *side) *mmap.Map {
 // until drives the engine until the condition holds.
 func (r *rig) until(what string, done func() bool) {
 	r.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(5 * time.Minute)
 	for !done() {
 		_, err := r.engine.Progress()
 		require.NoError(r.t, err)

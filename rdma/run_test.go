@@ -78,7 +78,7 @@ func TestTwoEnginesAsleep(t *testing.T) {
 	a.play(t, true, rounds, finished)
 	b.play(t, false, rounds, finished)
 
-	timeout, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	timeout, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	ctx, end := context.WithCancel(timeout)
 	var wg sync.WaitGroup

@@ -232,7 +232,7 @@ func (h *hosts) flush(dumpcap *process, capture string) {
 		b, err := os.ReadFile(capture)
 		require.NoError(h.t, err)
 		return strings.Contains(string(b), mark)
-	}, 30*time.Second, 10*time.Millisecond)
+	}, 5*time.Minute, 10*time.Millisecond)
 	dumpcap.signal(syscall.SIGINT)
 	assert.Zero(h.t, dumpcap.code())
 }

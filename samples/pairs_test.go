@@ -13,7 +13,7 @@ import (
 )
 
 // patience is how long a program may take that ought to succeed.
-const patience = "30s"
+const patience = "5m"
 
 // runPair runs a pair that has to succeed, and to leave no file.
 func runPair(t *testing.T, p pair.Pair, o pair.Options) pair.Result {

@@ -68,7 +68,7 @@ func (p *process) await(text string) {
 	p.t.Helper()
 	require.Eventually(p.t, func() bool {
 		return strings.Contains(p.stderr.String()+p.stdout.String(), text)
-	}, 30*time.Second, time.Millisecond, "%v has not said %q", p.cmd.Args, text)
+	}, 5*time.Minute, time.Millisecond, "%v has not said %q", p.cmd.Args, text)
 }
 
 func (p *process) signal(s os.Signal) {

@@ -60,13 +60,7 @@ func TestWrongResource(t *testing.T) {
 		})
 	}
 	// Whole programs that do not fit: memory where an event is awaited.
-	scratch := t.TempDir()
 	p := pair.Pair{Requester: "rdma_sync_event_requester", Responder: "rdma_read_responder", Memory: true}
-	result, err := pair.Run(t.Context(), p, pair.Options{Bin: bin, Scratch: scratch, Way: pair.Files,
-		RequesterArgs: []string{"-timeout", patience}, ResponderArgs: []string{"-timeout", "2s"}})
-	require.NoError(t, err)
-	assert.Equal(t, 1, result.Requester.Code, "%s", report(result))
-	assert.Equal(t, 1, result.Responder.Code, "%s", report(result))
-	assert.Contains(t, result.Requester.Stderr, "wrong kind")
-	one(t, scratch, 2, "rdma_sync_event_requester", []string{"-ld", "a", "-re", "b"}, "need -m", "sync event")
+	mismatch(t, p, pair.Options{Way: pair.Files}, "wrong kind")
+	one(t, t.TempDir(), 2, "rdma_sync_event_requester", []string{"-ld", "a", "-re", "b"}, "need -m", "sync event")
 }

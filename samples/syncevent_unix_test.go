@@ -128,7 +128,7 @@ func (m *mute) connect(r *rdma.Context, ours, theirs, resource string) {
 	require.Eventually(m.t, func() bool {
 		desc, err = descriptor.ReadFile(theirs)
 		return err == nil
-	}, 30*time.Second, time.Millisecond)
+	}, 5*time.Minute, time.Millisecond)
 	require.NoError(m.t, conn.Connect(desc))
 }
 

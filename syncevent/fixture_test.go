@@ -192,7 +192,7 @@ func (p *peer) finish() {
 			return
 		}
 		if armed, _ := p.cq.Arm(false); armed {
-			p.late.Reset(30 * time.Second)
+			p.late.Reset(5 * time.Minute)
 			select {
 			case <-p.ready:
 			case <-p.late.C:

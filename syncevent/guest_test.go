@@ -136,7 +136,7 @@ func newWakeRig(t *testing.T, writer, owner string) *wakeRig {
 
 func (w *wakeRig) until(done func() bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !done(); {
+	for deadline := time.Now().Add(5 * time.Minute); !done(); {
 		_, err := w.engine.Progress()
 		require.NoError(w.t, err)
 		require.True(w.t, time.Now().Before(deadline), "it never happened")
@@ -146,7 +146,7 @@ func (w *wakeRig) until(done func() bool) {
 // wakes has a goroutine sleep for a time, and the next value of the event wake it.
 func (w *wakeRig) wakes(what string, asleep time.Duration, submit func(v uint64) error) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Minute)
 	defer cancel()
 	type result struct {
 		v   uint64

@@ -89,7 +89,7 @@ func TestTasksOfAPeerWakeASleeper(t *testing.T) {
 	bufs, err := bufinv.New(4)
 	require.NoError(t, err)
 
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	failed := func(err error) { assert.NoError(t, err); cancel() }
 	// turn has the owner take a turn before the writer takes its own.

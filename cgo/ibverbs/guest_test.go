@@ -215,7 +215,7 @@ func pair(t testing.TB, a, b verbs.Device, c config) (*end, *end) {
 	return x, y
 }
 
-const patience = 30 * time.Second
+const patience = 5 * time.Minute
 
 // await polls both ends of a connection until this one has a completion.
 func (e *end) await(peer *end) verbs.WC {

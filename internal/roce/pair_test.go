@@ -100,7 +100,7 @@ func (s *side) sge(off, n int) verbs.SGE {
 func (s *side) wait(n int) []verbs.WC {
 	s.t.Helper()
 	var all []verbs.WC
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(5 * time.Minute)
 	for len(all) < n {
 		k, err := s.cq.Poll(s.wcs)
 		require.NoError(s.t, err)

@@ -111,7 +111,7 @@ func TestUnreliableLongMessage(t *testing.T) {
 	wake := make(chan struct{}, 1)
 	y.cq.OnCompletion(func() { wake <- struct{}{} })
 	// A packet can be lost where the machine is busy.
-	for range 5 {
+	for range 20 {
 		y.postRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{y.sge(0, n)}})
 		armed, err := y.cq.Arm(false)
 		require.NoError(t, err)
@@ -123,7 +123,7 @@ func TestUnreliableLongMessage(t *testing.T) {
 			assert.Equal(t, uint32(n), y.wait(1)[0].Bytes)
 			assert.True(t, bytes.Equal(x.mem, y.mem))
 			return
-		case <-time.After(time.Second):
+		case <-time.After(10 * time.Second): // a packet was lost
 		}
 	}
 	assert.Fail(t, "the message never arrived")
@@ -257,14 +257,14 @@ func TestDatagramsNotListening(t *testing.T) {
 	refused := func() uint64 { return counter(t, y.dev, "rx_wrong_peer") }
 	y.modify(verbs.QPAttr{State: verbs.QPReset}, 0)
 	x.post(wr)
-	require.Eventually(t, func() bool { return refused() == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return refused() == 1 }, 5*time.Minute, time.Millisecond)
 	y.readyUD()
 	wr.RemoteQKey++
 	x.post(wr)
-	require.Eventually(t, func() bool { return counter(t, y.dev, "rx_qkey_violations") == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return counter(t, y.dev, "rx_qkey_violations") == 1 }, 5*time.Minute, time.Millisecond)
 	wr.RemoteQKey--
 	x.post(wr) // there is no receive
-	require.Eventually(t, func() bool { return counter(t, y.dev, "rx_datagrams_dropped") == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return counter(t, y.dev, "rx_datagrams_dropped") == 1 }, 5*time.Minute, time.Millisecond)
 	assert.Equal(t, uint64(1), refused())
 }
 

@@ -21,7 +21,7 @@ func notified(t *testing.T, wake <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-wake:
-	case <-time.After(10 * time.Second):
+	case <-time.After(5 * time.Minute):
 		require.FailNow(t, "no completion was notified")
 	}
 }
@@ -31,7 +31,7 @@ func notified(t *testing.T, wake <-chan struct{}) {
 func TestPollForNothing(t *testing.T) {
 	x, y := openPair(t, Config{}, Config{}, 4096)
 	x.post(x.write(y, 8))
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(5 * time.Minute)
 	for n := 0; n == 0; {
 		_, err := y.cq.Poll(nil)
 		require.NoError(t, err)
@@ -74,7 +74,7 @@ func TestRestOfABurst(t *testing.T) {
 		x.dev.mu.Lock()
 		defer x.dev.mu.Unlock()
 		return x.dev.deadline == 0 && x.dev.ready.empty()
-	}, 10*time.Second, time.Millisecond)
+	}, 5*time.Minute, time.Millisecond)
 
 	require.NoError(t, y.dev.SetFaults(Faults{Loss: 1}))
 	wake := make(chan struct{}, 1)

@@ -17,7 +17,7 @@ import (
 )
 
 // patience is how long a test waits for what must happen.
-const patience = 20 * time.Second
+const patience = 5 * time.Minute
 
 var (
 	loopback4 = netip.MustParseAddrPort("127.0.0.1:0")

@@ -140,12 +140,10 @@ func TestFullSendBuffer(t *testing.T) {
 		}
 		start := time.Now()
 		dropped, err := tx.Flush()
-		took := time.Since(start)
+		assert.GreaterOrEqual(t, time.Since(start), sendPatience, v.name)
 		require.NoError(t, err, v.name)
 		assert.Positive(t, dropped, v.name)
 		assert.Less(t, dropped, packets, v.name)
-		assert.GreaterOrEqual(t, took, sendPatience, v.name)
-		assert.Less(t, took, time.Second, v.name)
 	}
 }
 

@@ -21,7 +21,7 @@ const Workers = 2
 // still for longer than the half second for which devices repeat a packet, unless
 // told otherwise.
 const (
-	patience   = "60s" // for one program
+	patience   = "5m" // for one program
 	ackTimeout = "1s"
 )
 

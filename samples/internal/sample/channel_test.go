@@ -65,7 +65,7 @@ func short(t *testing.T) context.Context {
 
 func patient(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -288,7 +288,7 @@ func TestFileInTheMaking(t *testing.T) {
 		_, err := a.exchange(patient(t), descriptorsOf(t, requesterProgram, 1))
 		done <- err
 	}()
-	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, "x")); return err == nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, "x")); return err == nil }, 5*time.Minute, time.Millisecond)
 	require.NoError(t, os.WriteFile(path, whole, 0o600))
 	require.NoError(t, <-done)
 	require.NoError(t, a.close(false))
@@ -303,7 +303,7 @@ func TestSameFolderTwice(t *testing.T) {
 		_, err := a.exchange(patient(t), descriptorsOf(t, requesterProgram, 1))
 		done <- err
 	}()
-	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, "asker.json")); return err == nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, "asker.json")); return err == nil }, 5*time.Minute, time.Millisecond)
 	again, b := dirPair(t, dir)
 	swap(t, again, b, 1)
 	require.ErrorContains(t, <-done, "another asker uses the folder "+dir)
@@ -343,7 +343,7 @@ func TestStrangersOnTCP(t *testing.T) {
 			var err error
 			conn, err = net.Dial("tcp", address)
 			return err == nil
-		}, 10*time.Second, time.Millisecond)
+		}, 5*time.Minute, time.Millisecond)
 		_, _ = conn.Write([]byte(text))
 		_, _ = io.Copy(io.Discard, conn) // until it is turned away
 		require.NoError(t, conn.Close())
