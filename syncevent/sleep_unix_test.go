@@ -44,12 +44,12 @@ func TestSleepCostsNothing(t *testing.T) {
 		t.Skip("takes seconds")
 	}
 	dev := openSoft(t)
-	for name, cfg := range map[string]Config{
+	for name, cfg := range map[string]settings{
 		"local": {},
-		"told":  {Device: dev, Publishers: bothPublish},
+		"told":  {Config{Publishers: bothPublish}, dev},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := open(t, cfg)
+			e := open(t, cfg.dev, cfg.Config)
 			assert.Less(t, leastTime(t, func() {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 				defer cancel()
@@ -65,7 +65,7 @@ func TestSleepCostsNothing(t *testing.T) {
 		})
 	}
 	t.Run("tasks", func(t *testing.T) {
-		e := open(t, Config{})
+		e := open(t, nil, Config{})
 		s := newTasks(t, 3)
 		assert.Less(t, leastTime(t, func() {
 			require.NoError(t, s.ctx.Start())
