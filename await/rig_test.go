@@ -36,7 +36,7 @@ func newRig(t testing.TB) *rig {
 		dev, err := soft.Open(soft.Config{})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, dev.Close()) })
-		c, err := rdma.New(dev, rdma.Config{Name: name, Permissions: everything})
+		c, err := rdma.New(dev, rdma.Config{Name: name, Permissions: everything, EndWithLastConnection: true})
 		require.NoError(t, err)
 		m, err := mmap.Alloc(dev, memorySize, everything)
 		require.NoError(t, err)

@@ -22,7 +22,8 @@ import (
 // If alloc fails because its pool is exhausted (pe.ErrExhausted), the call waits,
 // first come, first served, until a task of the pool is freed, by whomever, and
 // then alloc is called again. As allocation frees the buffers that it was given
-// even if it fails, alloc has to make them each time.
+// even if it fails, alloc has to make them each time. If buffers are what has run
+// out, the call fails.
 //
 // If ctx ends before the task was submitted, it never will be, and the error
 // matches ctx's cause. If it ends later, the error is a *Pending too: the operation

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/verbena-rdma/verbena/await"
+	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/pe"
 )
 
@@ -70,6 +71,8 @@ func TestTaskRefusals(t *testing.T) {
 	fails := func() (*job, error) { return nil, errBoom }
 	require.ErrorIs(t, await.Task(background, e, none, nil), await.ErrInvalid)
 	require.ErrorIs(t, await.Task(background, e, fails, nil), errBoom)
+	noBuffer := func() (*job, error) { return nil, fmt.Errorf("no buffer: %w", bufinv.ErrExhausted) }
+	require.ErrorIs(t, await.Task(background, e, noBuffer, nil), pe.ErrExhausted, "no task can be waited for")
 	require.ErrorIs(t, await.Task[*job](background, e, nil, nil), await.ErrInvalid)
 	require.ErrorIs(t, await.Task(background, nil, l.jobs.Alloc, nil), await.ErrInvalid)
 

@@ -201,7 +201,7 @@ func (b *Buf) Free() error {
 }
 
 // giveBack returns b, which has no reference left, and what follows it up to an
-// element that somebody else refers to; that one becomes the first of the rest.
+// element with another reference; that one becomes the first of the rest.
 func (b *Buf) giveBack() {
 	for {
 		next := b.next

@@ -68,8 +68,8 @@ func (b *Buf) appendSGE(dst []verbs.SGE, pd verbs.PD, addr uint64, n int) ([]ver
 	return append(dst, verbs.SGE{Addr: addr, Length: uint32(n), LKey: key}), nil
 }
 
-// Produced turns the first n bytes of the room from b to the end of its list into
-// data: a device has written them. More than the room is an error that matches
+// Produced makes the first n bytes of the room from b to the end of its list data: a
+// device has written them. More than the room is an error that matches
 // ErrRange and changes nothing.
 func (b *Buf) Produced(n int) error {
 	if err := b.Err(); err != nil {

@@ -85,7 +85,7 @@ func (s *store) take() *Buf {
 	return b
 }
 
-// put takes an element back, which nobody refers to any more.
+// put takes an element back that has no reference left.
 func (s *store) put(b *Buf) {
 	if !s.pool {
 		// Held since the Buf went out: Release cannot fail.

@@ -10,7 +10,7 @@ import (
 // Made in advance: the calls that return them are on the hot path.
 var (
 	errHoldClosed = fmt.Errorf("use memory map: it is %w", ErrClosed)
-	errHoldLocked = fmt.Errorf("use memory map: %w: its devices are being changed", ErrInUse)
+	errHoldFrozen = fmt.Errorf("use memory map: %w: its devices are being changed", ErrInUse)
 	errNotHeld    = fmt.Errorf("release memory map: it is %w: more releases than holds", ErrNotHeld)
 	errKeyClosed  = fmt.Errorf("use memory map: it is %w", ErrClosed)
 	errKeyRemote  = fmt.Errorf("use memory map as local memory: it %w; give memory of this host", ErrRemote)

@@ -5,8 +5,9 @@ import (
 	"math"
 )
 
-// hold takes a descriptor of the Map's own, for devices that are added later.
-func (m *Map) hold(b DMABuf) error {
+// useDMABuf makes the Map one of a dma-buf. It duplicates the descriptor, for devices
+// that are added later.
+func (m *Map) useDMABuf(b DMABuf) error {
 	if b.Length == 0 || b.Length > math.MaxInt || b.Offset > math.MaxInt64-b.Length {
 		return fmt.Errorf("%w: %d bytes from offset %d of a dma-buf are asked for", ErrRange, b.Length, b.Offset)
 	}

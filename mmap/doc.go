@@ -1,11 +1,11 @@
 // Package mmap registers memory with devices, so that tasks can use it and peers
 // can reach it.
 //
-// A Map is a range of memory: the library's own (Alloc), the caller's (Register)
-// or, seen from afar, a peer's (Import). It is registered in a protection domain
-// of each device that it is to be used with, from the moment it is made until
-// Close. Export makes the descriptor that a peer imports; it holds the key to
-// the memory and is as secret as the memory is.
+// A Map is a range of memory: the library's own (Alloc), the caller's (Register), a
+// dma-buf's (New), or a peer's (Import). Memory of this host is registered in a
+// protection domain of each device that it is to be used with, from the moment the
+// Map is made until Close. Export makes the descriptor that a peer imports; it holds
+// the key to the memory and is as secret as the memory is.
 //
 // # Lifetime
 //

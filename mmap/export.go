@@ -33,10 +33,9 @@ func (m *Map) ExportPD(pd verbs.PD) ([]byte, error) {
 	return m.export(func(r registration) bool { return r.pd == pd })
 }
 
-// export takes the first registration that the first match finds, or else the
-// next match.
+// export makes the descriptor with the key that remoteKey finds.
 func (m *Map) export(matches ...func(registration) bool) ([]byte, error) {
-	rkey, err := m.share(matches...)
+	rkey, err := m.remoteKey(matches...)
 	if err != nil {
 		return nil, fmt.Errorf("export memory map: %w", err)
 	}
@@ -58,14 +57,15 @@ func (m *Map) ExportKey(pd verbs.PD) (rkey uint32, err error) {
 	if pd == nil {
 		return 0, fmt.Errorf("export key of memory map: %w: no protection domain is given", ErrInvalid)
 	}
-	if rkey, err = m.share(func(r registration) bool { return r.pd == pd }); err != nil {
+	if rkey, err = m.remoteKey(func(r registration) bool { return r.pd == pd }); err != nil {
 		return 0, fmt.Errorf("export key of memory map: %w", err)
 	}
 	return rkey, nil
 }
 
-// share finds the remote key to give away. From then on the Map is exported.
-func (m *Map) share(matches ...func(registration) bool) (rkey uint32, err error) {
+// remoteKey returns the remote key of the first registration that the first match
+// finds, or else the next match. From then on the Map is exported.
+func (m *Map) remoteKey(matches ...func(registration) bool) (rkey uint32, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {

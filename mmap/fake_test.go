@@ -27,7 +27,7 @@ type fakePD struct {
 	refuse      bool // RegMR fails
 	refuseClose bool // MR.Close fails
 	registered  int
-	tells       bool // its regions are watchedMRs
+	watchable   bool // its regions are watchedMRs
 	refuseWatch bool
 	watched     []*watchedMR
 }
@@ -40,7 +40,7 @@ type fakeMR struct {
 	key    uint32
 }
 
-// watchedMR is a fakeMR of a device that tells of changes.
+// watchedMR is a fakeMR of a device that notices changes.
 type watchedMR struct {
 	*fakeMR
 	watches map[int]watched
@@ -80,7 +80,7 @@ func (p *fakePD) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
 	p.registered++
 	r := &fakeMR{pd: p, mem: mem, access: access, key: uint32(p.registered)}
 	p.live = append(p.live, r)
-	if p.tells {
+	if p.watchable {
 		w := &watchedMR{fakeMR: r, watches: map[int]watched{}, refuse: p.refuseWatch}
 		p.watched = append(p.watched, w)
 		return w, nil

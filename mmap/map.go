@@ -37,8 +37,8 @@ type Config struct {
 
 // DMABuf says which bytes of a dma-buf to use. Tasks and peers find them at
 // addresses that begin with Offset. New fails with an error that matches
-// ErrNotSupported where the device, or who exports the dma-buf, does not
-// allow it, and with verbs.ErrInvalid where FD is no dma-buf or is too short.
+// ErrNotSupported where the device, or the exporter of the dma-buf, does not allow
+// it, and ErrInvalid where FD is no dma-buf or is too short.
 type DMABuf struct {
 	FD     int    // its file descriptor, which may be closed after New
 	Offset uint64 // bytes
@@ -59,8 +59,8 @@ type Map struct {
 	onFree   func([]byte)
 	userData any
 
-	// users counts Hold. While it is negative, the registrations are being
-	// changed or gone, and nobody can hold the Map.
+	// users counts Hold. While it is negative, the registrations are being changed
+	// or gone, and Hold fails.
 	users  atomic.Int64
 	closed atomic.Bool
 	regs   atomic.Pointer[[]registration]
@@ -69,8 +69,8 @@ type Map struct {
 	exported bool
 }
 
-// locked is far enough below zero that no number of Hold calls lifts it.
-const locked = math.MinInt64 / 2
+// frozen is far enough below zero that no number of Hold calls makes it positive.
+const frozen = math.MinInt64 / 2
 
 type registration struct {
 	dev  verbs.Device
@@ -119,7 +119,7 @@ func create(dev verbs.Device, cfg Config) (*Map, error) {
 	case cfg.DMABuf != nil && (cfg.Memory != nil || cfg.Size != 0):
 		return nil, fmt.Errorf("%w: a dma-buf and other memory or a size are given; leave one out", ErrInvalid)
 	case cfg.DMABuf != nil:
-		err = m.hold(*cfg.DMABuf)
+		err = m.useDMABuf(*cfg.DMABuf)
 	case cfg.Memory == nil && cfg.Size < 1:
 		return nil, fmt.Errorf("%w: %d bytes are asked for; ask for at least one", ErrRange, cfg.Size)
 	case cfg.Memory == nil:
@@ -175,7 +175,7 @@ func (m *Map) region(dev verbs.Device, pd verbs.PD) (verbs.MR, error) {
 	if able, ok := pd.(verbs.DMABufPD); ok {
 		return able.RegDMABufMR(verbs.DMABuf{FD: m.dmaBuf.FD, Offset: m.dmaBuf.Offset, Length: m.dmaBuf.Length, IOVA: m.addr}, m.perm.access())
 	}
-	return nil, fmt.Errorf("the driver of %s knows nothing of dma-bufs: %w", dev.Name(), ErrNotSupported)
+	return nil, fmt.Errorf("the driver of %s does not take dma-bufs: %w", dev.Name(), ErrNotSupported)
 }
 
 // AddDevice registers the Map with a further device, in its default protection
@@ -200,10 +200,10 @@ func (m *Map) AddPD(pd verbs.PD) error {
 func (m *Map) add(dev verbs.Device, pd verbs.PD) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.lock(); err != nil {
+	if err := m.freeze(); err != nil {
 		return fmt.Errorf("add %s to memory map: %w", dev.Name(), err)
 	}
-	defer m.unlock()
+	defer m.unfreeze()
 	for _, r := range m.registrations() {
 		if r.pd == pd {
 			return fmt.Errorf("add %s to memory map: %w in that protection domain", dev.Name(), ErrExists)
@@ -223,10 +223,10 @@ func (m *Map) RemoveDevice(dev verbs.Device) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.lock(); err != nil {
+	if err := m.freeze(); err != nil {
 		return fmt.Errorf("remove %s from memory map: %w", dev.Name(), err)
 	}
-	defer m.unlock()
+	defer m.unfreeze()
 	before := len(m.registrations())
 	if err := m.deregister(func(r registration) bool { return r.dev == dev }); err != nil {
 		return fmt.Errorf("remove %s from memory map: %w", dev.Name(), err)
@@ -237,9 +237,9 @@ func (m *Map) RemoveDevice(dev verbs.Device) error {
 	return nil
 }
 
-// lock keeps everybody from holding the Map until unlock, for a change of its
-// registrations. The caller holds mu.
-func (m *Map) lock() error {
+// freeze makes Hold fail until unfreeze, for a change of the registrations. It fails
+// while anybody holds the Map. The caller holds mu.
+func (m *Map) freeze() error {
 	switch {
 	case m.closed.Load():
 		return fmt.Errorf("it is %w", ErrClosed)
@@ -248,17 +248,17 @@ func (m *Map) lock() error {
 	case m.exported:
 		return fmt.Errorf("%w: it is exported; do it before Export", ErrInUse)
 	}
-	return m.lockUsers()
+	return m.freezeUsers()
 }
 
-func (m *Map) lockUsers() error {
-	if !m.users.CompareAndSwap(0, locked) {
+func (m *Map) freezeUsers() error {
+	if !m.users.CompareAndSwap(0, frozen) {
 		return fmt.Errorf("%w: %d buffers lie in it; free them first", ErrInUse, m.users.Load())
 	}
 	return nil
 }
 
-func (m *Map) unlock() { m.users.Add(-locked) }
+func (m *Map) unfreeze() { m.users.Add(-frozen) }
 
 // deregister ends the registrations that match. One that the device refuses to
 // end stays.
@@ -290,7 +290,7 @@ func (m *Map) Hold() error {
 	if m.closed.Load() {
 		return errHoldClosed
 	}
-	return errHoldLocked
+	return errHoldFrozen
 }
 
 // Release takes back one Hold. Without one it fails with ErrNotHeld.
@@ -338,12 +338,12 @@ func (m *Map) end() (bool, error) {
 	if m.closed.Load() {
 		return false, nil
 	}
-	if err := m.lockUsers(); err != nil {
+	if err := m.freezeUsers(); err != nil {
 		return false, err
 	}
 	if !m.remote {
 		if err := m.deregister(func(registration) bool { return true }); err != nil {
-			m.unlock()
+			m.unfreeze()
 			return false, err
 		}
 	}

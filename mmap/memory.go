@@ -21,7 +21,7 @@ func pin(mem []byte) (unpin func() error) {
 	}
 }
 
-// keep runs when a Map was dropped without Close. Devices can still reach the
-// memory, so it has to stay pinned; and a Pinner that is collected while it pins
-// something panics. Both are met by coming back to life.
+// keep runs when a Map was dropped without Close. Setting the finalizer again keeps p
+// alive: devices can still reach the memory, which has to stay pinned, and a Pinner
+// that is collected while it pins something panics.
 func (p *pinned) keep() { runtime.SetFinalizer(p, (*pinned).keep) }

@@ -6,17 +6,17 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Watch has f called after a peer has written or done an atomic to any of the n
-// bytes from the offset off, until cancel is called or the Map is closed. After
+// Watch calls f after a peer has written to any of the n bytes from the offset off,
+// or has done an atomic on them, until cancel is called or the Map is closed. After
 // cancel has returned, f is not running and will not run again.
 //
-// Only some devices can tell, the software device among them: complete reports
-// whether all that the Map is registered with now can, and f is called for those
-// that can. What the program itself writes, or has a device write to its own
-// memory, does not count.
+// Only some devices notice that, the software device among them (verbs.WatchableMR).
+// complete reports whether all devices that the Map is registered with now do; f is
+// called for those that do. What the program itself writes, or has a device write to
+// its own memory, does not count.
 //
-// f runs on whichever goroutine drives the device, possibly with its locks held:
-// it must return promptly, and must call neither the device nor the Map.
+// f runs on whichever goroutine drives the device, possibly with the device's locks
+// held: it must return promptly, and must call neither the device nor the Map.
 //
 // Errors match ErrRange for bytes outside the Map, ErrInvalid, ErrRemote and
 // ErrClosed, or are the device's.

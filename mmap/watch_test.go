@@ -9,7 +9,7 @@ import (
 
 func TestWatch(t *testing.T) {
 	one, two, silent := newDevice("fake0"), newDevice("fake1"), newDevice("fake2")
-	one.pd.tells, two.pd.tells = true, true
+	one.pd.watchable, two.pd.watchable = true, true
 	m, err := Alloc(one, 4096, LocalReadWrite|RemoteWrite)
 	require.NoError(t, err)
 	require.NoError(t, m.AddDevice(two))
@@ -31,7 +31,7 @@ func TestWatch(t *testing.T) {
 	require.NoError(t, m.AddDevice(silent))
 	cancel, complete, err = m.Watch(0, 4096, func() { calls++ })
 	require.NoError(t, err)
-	assert.False(t, complete, "one of the three does not tell")
+	assert.False(t, complete, "one of the three does not notice")
 	assert.Len(t, one.pd.watched[0].watches, 1)
 	cancel()
 

@@ -21,8 +21,7 @@ const all = math.MaxUint64
 // event makes a sync event of b, and a's handle of it.
 func (r *rig) event(cfg syncevent.Config) (own, seen *syncevent.Event) {
 	r.t.Helper()
-	cfg.Device = r.b.dev
-	own, err := syncevent.New(cfg)
+	own, err := syncevent.New(r.b.dev, cfg)
 	require.NoError(r.t, err)
 	r.t.Cleanup(func() { require.NoError(r.t, own.Close()) })
 	return own, r.handle(r.a, must(own.Export()))
@@ -320,7 +319,7 @@ func TestSyncEventGone(t *testing.T) {
 	r := newRig(t, rdma.Config{MaxConnections: 2}, rdma.Config{MaxConnections: 2})
 	p := newEventPools(r)
 	r.connect(2)
-	own, err := syncevent.New(syncevent.Config{Device: r.b.dev, Publishers: syncevent.PublishRemote})
+	own, err := syncevent.New(r.b.dev, syncevent.Config{Publishers: syncevent.PublishRemote})
 	require.NoError(t, err)
 	seen := r.handle(r.a, must(own.Export()))
 	require.NoError(t, own.Close())

@@ -98,7 +98,7 @@ func newMute(t *testing.T, ours, theirs, resource string) *mute {
 	var err error
 	m.dev, err = soft.Open(soft.Config{})
 	require.NoError(t, err)
-	m.event, err = syncevent.New(syncevent.Config{Device: m.dev, Publishers: syncevent.PublishRemote})
+	m.event, err = syncevent.New(m.dev, syncevent.Config{Publishers: syncevent.PublishRemote})
 	require.NoError(t, err)
 	engine := pe.New(pe.Config{})
 	r, err := rdma.New(m.dev, rdma.Config{Permissions: mmap.RemoteRead | mmap.RemoteWrite})

@@ -9,10 +9,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 func BenchmarkSet(b *testing.B) {
-	e := open(b, Config{})
+	e := open(b, nil, Config{})
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := e.Set(1); err != nil {
@@ -23,7 +24,7 @@ func BenchmarkSet(b *testing.B) {
 
 // Somebody sleeps, and goes on sleeping.
 func BenchmarkSetBesideSleepers(b *testing.B) {
-	e := open(b, Config{})
+	e := open(b, nil, Config{})
 	w := e.register(condition{equal, 2, all})
 	b.ReportAllocs()
 	for b.Loop() {
@@ -35,7 +36,7 @@ func BenchmarkSetBesideSleepers(b *testing.B) {
 }
 
 func BenchmarkGet(b *testing.B) {
-	e := open(b, Config{})
+	e := open(b, nil, Config{})
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := e.Get(); err != nil {
@@ -60,13 +61,13 @@ var waits = map[string]func(*Event, uint64) error{
 func BenchmarkWakeLocal(b *testing.B) {
 	for name, wait := range waits {
 		b.Run(name, func(b *testing.B) {
-			e := open(b, Config{})
+			e := open(b, nil, Config{})
 			b.ReportAllocs()
 			pass(b, wait, [2]*Event{e, e}, [2]func(uint64) error{e.Set, e.Set})
 		})
 	}
 	b.Run("rested", func(b *testing.B) {
-		e := open(b, Config{})
+		e := open(b, nil, Config{})
 		rested(b, e, e.Set)
 	})
 }
@@ -78,8 +79,8 @@ func BenchmarkWakeRemote(b *testing.B) {
 	for name, wait := range waits {
 		b.Run(name, func(b *testing.B) {
 			x, y := newPeers(b)
-			atX := open(b, Config{Device: x.dev, Publishers: PublishRemote})
-			atY := open(b, Config{Device: y.dev, Publishers: PublishRemote})
+			atX := open(b, x.dev, Config{Publishers: PublishRemote})
+			atY := open(b, y.dev, Config{Publishers: PublishRemote})
 			seenByX, seenByY := imported(b, x, atY), imported(b, y, atX)
 			b.ReportAllocs()
 			pass(b, wait, [2]*Event{atX, atY}, [2]func(uint64) error{
@@ -91,11 +92,11 @@ func BenchmarkWakeRemote(b *testing.B) {
 	for name, told := range map[string]bool{"rested": true, "polled": false} {
 		b.Run(name, func(b *testing.B) {
 			x, y := newPeers(b)
-			cfg := Config{Device: y.dev, Publishers: PublishRemote}
+			var dev verbs.Device = y.dev
 			if !told {
-				cfg.Device = newAdapter(y.dev)
+				dev = newAdapter(y.dev)
 			}
-			e := open(b, cfg)
+			e := open(b, dev, Config{Publishers: PublishRemote})
 			r := imported(b, x, e)
 			rested(b, e, func(v uint64) error { x.write(r, v); return nil })
 		})
@@ -149,7 +150,7 @@ func rested(b *testing.B, e *Event, set func(uint64) error) {
 
 // BenchmarkWaitTask is a wait from its submission to its callback, set meanwhile.
 func BenchmarkWaitTask(b *testing.B) {
-	e := open(b, Config{})
+	e := open(b, nil, Config{})
 	engine := pe.New(pe.Config{})
 	c := must(NewContext(ContextConfig{}))
 	done := false

@@ -48,12 +48,8 @@ const (
 	DefaultPollInterval = 50 * time.Millisecond
 )
 
-// Config configures an Event. The zero value is usable: an event within this
-// program.
+// Config configures an Event. The zero value is usable.
 type Config struct {
-	// Device is what peers reach the event through. Nil: that of PD or, without
-	// one, none; then the event stays in this program and cannot be exported.
-	Device verbs.Device
 	// PD is the protection domain of the queue pairs through which peers reach
 	// the event. Nil: the device's default.
 	PD verbs.PD
@@ -92,13 +88,19 @@ type Config struct {
 	Name string
 }
 
+// settings are a Config with the device that was given to New.
+type settings struct {
+	Config
+	dev verbs.Device
+}
+
 // resolve fills in defaults and checks all that concerns no memory.
-func (cfg *Config) resolve() error {
-	if cfg.Device == nil && cfg.PD != nil {
-		cfg.Device = cfg.PD.Device()
+func (cfg *settings) resolve() error {
+	if cfg.dev == nil && cfg.PD != nil {
+		cfg.dev = cfg.PD.Device()
 	}
-	if cfg.PD == nil && cfg.Device != nil {
-		cfg.PD = cfg.Device.DefaultPD()
+	if cfg.PD == nil && cfg.dev != nil {
+		cfg.PD = cfg.dev.DefaultPD()
 	}
 	if cfg.Publishers == 0 {
 		cfg.Publishers = PublishLocal
@@ -107,11 +109,11 @@ func (cfg *Config) resolve() error {
 		cfg.PollInterval = DefaultPollInterval
 	}
 	switch {
-	case cfg.PD != nil && cfg.PD.Device() != cfg.Device:
-		return fmt.Errorf("%w: the protection domain is not of device %s; leave one of the two out", ErrInvalid, cfg.Device.Name())
+	case cfg.PD != nil && cfg.PD.Device() != cfg.dev:
+		return fmt.Errorf("%w: the protection domain is not of device %s; leave one of the two out", ErrInvalid, cfg.dev.Name())
 	case cfg.Publishers&^bothPublish != 0:
 		return fmt.Errorf("%w: publishers %v hold unknown bits", ErrInvalid, cfg.Publishers)
-	case cfg.Publishers.Has(PublishRemote) && cfg.Device == nil:
+	case cfg.Publishers.Has(PublishRemote) && cfg.dev == nil:
 		return fmt.Errorf("%w: publishers %v, and no device that peers could come through; give one", ErrInvalid, cfg.Publishers)
 	case cfg.PollInterval < MinPollInterval || cfg.PollInterval > MaxPollInterval:
 		return fmt.Errorf("%w: a poll interval of %v; %v to %v are possible", ErrRange, cfg.PollInterval, MinPollInterval, MaxPollInterval)
@@ -123,24 +125,24 @@ func (cfg *Config) resolve() error {
 
 // atomics asks the device whether peers can do atomics, and whether these go
 // together with the processor's.
-func (cfg *Config) atomics() (bool, error) {
+func (cfg *settings) atomics() (bool, error) {
 	if !cfg.Publishers.Has(PublishRemote) {
 		return false, nil
 	}
-	attr, err := cfg.Device.Query()
+	attr, err := cfg.dev.Query()
 	if err != nil {
-		return false, fmt.Errorf("query %s: %w", cfg.Device.Name(), err)
+		return false, fmt.Errorf("query %s: %w", cfg.dev.Name(), err)
 	}
 	if cfg.Publishers.Has(PublishLocal) && attr.Atomics && !attr.AtomicsGlobal && !cfg.TakesTurns {
 		return false, fmt.Errorf("%w: atomics of %s are not atomic to the processor, so this program and a peer must not both change the value (IBTA 9.4.5.1); "+
-			"choose one publisher, or set TakesTurns if they never do at the same time", ErrPublisher, cfg.Device.Name())
+			"choose one publisher, or set TakesTurns if they never do at the same time", ErrPublisher, cfg.dev.Name())
 	}
 	return attr.Atomics, nil
 }
 
 // permissions are the rights that peers need to memory, and no more.
-func (cfg *Config) permissions(atomics bool) mmap.Permission {
-	if cfg.Device == nil {
+func (cfg *settings) permissions(atomics bool) mmap.Permission {
+	if cfg.dev == nil {
 		return mmap.LocalReadWrite
 	}
 	p := mmap.RemoteRead

@@ -120,7 +120,7 @@ func (s *tasks) free(list ...submitter) {
 }
 
 func TestTasks(t *testing.T) {
-	e, other := open(t, Config{}), open(t, Config{})
+	e, other := open(t, nil, Config{}), open(t, nil, Config{})
 	s := newTasks(t, 1).run()
 	get, set, add := must(s.gets.Alloc(e)), must(s.sets.Alloc(e, 5)), must(s.adds.Alloc(e, 3))
 	wait := must(s.waits.Greater(e, 7, all))
@@ -165,7 +165,7 @@ func TestTasks(t *testing.T) {
 }
 
 func TestTasksHoldTheirEvents(t *testing.T) {
-	e, other := must(New(Config{})), must(New(Config{}))
+	e, other := must(New(nil, Config{})), must(New(nil, Config{}))
 	s := newTasks(t, 2).run()
 	get := must(s.gets.Alloc(e))
 	require.ErrorIs(t, e.Close(), ErrInUse)
@@ -184,8 +184,8 @@ func TestTasksHoldTheirEvents(t *testing.T) {
 
 func TestTasksMisused(t *testing.T) {
 	dev := openSoft(t)
-	e := open(t, Config{Device: dev, Publishers: PublishRemote, Name: "door"})
-	mine := open(t, Config{})
+	e := open(t, dev, Config{Publishers: PublishRemote, Name: "door"})
+	mine := open(t, nil, Config{})
 	imported := must(Import(dev, must(e.Export())))
 	s := newTasks(t, 2)
 
@@ -261,7 +261,7 @@ func TestTasksMisused(t *testing.T) {
 }
 
 func TestStopFlushes(t *testing.T) {
-	e := open(t, Config{Name: "door"})
+	e := open(t, nil, Config{Name: "door"})
 	s := newTasks(t, 3)
 	for round := range 2 {
 		require.NoError(t, s.ctx.Start(), "started again")
@@ -303,7 +303,7 @@ func TestStopFlushes(t *testing.T) {
 }
 
 func TestStopFlushesAllPools(t *testing.T) {
-	e := open(t, Config{})
+	e := open(t, nil, Config{})
 	s := newTasks(t, 1)
 	second := must(s.ctx.WaitPool(1, func(*WaitTask) {}, func(w *WaitTask, err error) { s.fail(w.Operation(), err) }))
 	require.NoError(t, s.ctx.Start())
@@ -317,7 +317,7 @@ func TestStopFlushesAllPools(t *testing.T) {
 }
 
 func TestStopInACallback(t *testing.T) {
-	e := open(t, Config{})
+	e := open(t, nil, Config{})
 	s := newTasks(t, 4)
 	s.onWait = func(w *WaitTask) {
 		assert.NoError(t, w.Free())
@@ -339,7 +339,7 @@ func TestStopInACallback(t *testing.T) {
 
 // A callback that panics costs no other task.
 func TestPanicInACallback(t *testing.T) {
-	e := open(t, Config{})
+	e := open(t, nil, Config{})
 	s := newTasks(t, 2).run()
 	s.onWait = func(*WaitTask) { panic("on purpose") }
 	first, second, set := must(s.waits.Equal(e, 0, all)), must(s.waits.Equal(e, 0, all)), must(s.sets.Alloc(e, 1))
@@ -353,7 +353,7 @@ func TestPanicInACallback(t *testing.T) {
 
 // Waits that end while the engine sleeps wake it, whoever ends them.
 func TestEngineSleeps(t *testing.T) {
-	e := open(t, Config{})
+	e := open(t, nil, Config{})
 	s := newTasks(t, 1)
 	rounds := uint64(0)
 	s.onWait = func(w *WaitTask) {
@@ -384,7 +384,7 @@ func TestEngineSleeps(t *testing.T) {
 // Every task that was submitted comes back once, whenever the context stops.
 func TestStopAtAnyTime(t *testing.T) {
 	for range 100 {
-		e := must(New(Config{}))
+		e := must(New(nil, Config{}))
 		engine := pe.New(pe.Config{})
 		c := must(NewContext(ContextConfig{}))
 		back := map[*WaitTask]int{}
@@ -426,7 +426,7 @@ func TestStopAtAnyTime(t *testing.T) {
 }
 
 func TestTasksDoNotAllocate(t *testing.T) {
-	e := open(t, Config{})
+	e := open(t, nil, Config{})
 	engine := pe.New(pe.Config{})
 	c := must(NewContext(ContextConfig{}))
 	done := 0

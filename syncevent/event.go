@@ -65,10 +65,12 @@ const (
 	closed  = math.MinInt64 / 2 // far enough below zero
 )
 
-// New makes an Event. Its errors match ErrInvalid, ErrRange and ErrPublisher, or
-// are those of the buffer, the memory map and the device.
-func New(cfg Config) (*Event, error) {
-	e, err := create(cfg)
+// New makes an Event that peers reach through dev. If dev is nil, it is the device of
+// Config.PD or, without one, none: then the event stays in this program and cannot
+// be exported. Errors match ErrInvalid, ErrRange and ErrPublisher, or are those of
+// the buffer, the memory map and the device.
+func New(dev verbs.Device, cfg Config) (*Event, error) {
+	e, err := create(settings{cfg, dev})
 	if err != nil {
 		_ = cfg.Buf.Free() // the error at hand says more
 		return nil, fmt.Errorf("make sync event%s: %w", quoted(cfg.Name), err)
@@ -76,7 +78,7 @@ func New(cfg Config) (*Event, error) {
 	return e, nil
 }
 
-func create(cfg Config) (*Event, error) {
+func create(cfg settings) (*Event, error) {
 	if err := cfg.resolve(); err != nil {
 		return nil, err
 	}
@@ -86,7 +88,7 @@ func create(cfg Config) (*Event, error) {
 	}
 	e := &Event{
 		name: cfg.Name, publishers: cfg.Publishers, atomics: atomics,
-		dev: cfg.Device, pd: cfg.PD, interval: cfg.PollInterval,
+		dev: cfg.dev, pd: cfg.PD, interval: cfg.PollInterval,
 		polls: cfg.Memory != nil || cfg.Buf != nil,
 	}
 	if err := e.place(&cfg); err != nil {
@@ -103,7 +105,7 @@ func create(cfg Config) (*Event, error) {
 }
 
 // place finds the memory of the value.
-func (e *Event) place(cfg *Config) error {
+func (e *Event) place(cfg *settings) error {
 	perm := cfg.permissions(e.atomics)
 	if cfg.Memory != nil {
 		if err := checkWord("memory", addressOf(cfg.Memory), len(cfg.Memory)); err != nil {
@@ -116,12 +118,12 @@ func (e *Event) place(cfg *Config) error {
 			return err
 		}
 		e.buf, e.m, e.mem = cfg.Buf, cfg.Buf.Map(), cfg.Buf.Memory()
-	case cfg.Device != nil:
+	case cfg.dev != nil:
 		size := wordSize
 		if cfg.Memory != nil {
 			size = 0
 		}
-		m, err := mmap.New(cfg.Device, mmap.Config{Memory: cfg.Memory, Size: size, PD: cfg.PD, Permissions: perm})
+		m, err := mmap.New(cfg.dev, mmap.Config{Memory: cfg.Memory, Size: size, PD: cfg.PD, Permissions: perm})
 		if err != nil {
 			return err
 		}
@@ -135,7 +137,7 @@ func (e *Event) place(cfg *Config) error {
 }
 
 // checkBuf checks a buffer that is to hold the value.
-func checkBuf(cfg *Config, need mmap.Permission) error {
+func checkBuf(cfg *settings, need mmap.Permission) error {
 	b := cfg.Buf
 	switch {
 	case b.Err() != nil:
@@ -157,7 +159,7 @@ func checkBuf(cfg *Config, need mmap.Permission) error {
 		return nil
 	}
 	if _, err := b.Map().LKey(cfg.PD); err != nil {
-		return fmt.Errorf("the buffer on %s: %w", cfg.Device.Name(), err)
+		return fmt.Errorf("the buffer on %s: %w", cfg.dev.Name(), err)
 	}
 	return nil
 }

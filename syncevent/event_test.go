@@ -17,10 +17,11 @@ import (
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 func TestValue(t *testing.T) {
-	e := open(t, Config{Name: "door"})
+	e := open(t, nil, Config{Name: "door"})
 	assert.Equal(t, `sync event "door"`, e.String())
 	assert.Equal(t, PublishLocal, e.Publishers())
 	assert.False(t, e.Remote())
@@ -39,14 +40,14 @@ func TestValue(t *testing.T) {
 func TestMemoryOfTheCaller(t *testing.T) {
 	mem := words(1)
 	*word(mem) = 40
-	e := open(t, Config{Memory: mem})
+	e := open(t, nil, Config{Memory: mem})
 	_, err := e.Add(2)
 	require.NoError(t, err)
 	assert.Equal(t, uint64(42), *word(mem), "in the byte order of the host")
 	assert.Equal(t, addressOf(mem), e.Addr())
 
 	dev := openSoft(t)
-	on := open(t, Config{Device: dev, Memory: words(1), Publishers: PublishRemote})
+	on := open(t, dev, Config{Memory: words(1), Publishers: PublishRemote})
 	_, err = on.Export()
 	require.NoError(t, err)
 }
@@ -57,7 +58,7 @@ func TestBuffer(t *testing.T) {
 	require.NoError(t, err)
 	inv, err := bufinv.New(1)
 	require.NoError(t, err)
-	e, err := New(Config{Device: dev, Buf: inv.Target(m, 64, 8), Publishers: PublishLocal | PublishRemote})
+	e, err := New(dev, Config{Buf: inv.Target(m, 64, 8), Publishers: PublishLocal | PublishRemote})
 	require.NoError(t, err)
 	assert.Equal(t, m.Addr()+64, e.Addr())
 	require.NoError(t, e.Set(7))
@@ -87,7 +88,7 @@ func TestBufferIsWatched(t *testing.T) {
 	inv, err := bufinv.New(1)
 	require.NoError(t, err)
 	for publishers, want := range map[Publishers]int{PublishLocal: 0, PublishRemote: 1} {
-		e, err := New(Config{Device: adapter, Buf: inv.Target(m, 0, 8), Publishers: publishers})
+		e, err := New(adapter, Config{Buf: inv.Target(m, 0, 8), Publishers: publishers})
 		require.NoError(t, err)
 		assert.Equal(t, want, watches)
 		require.NoError(t, e.Close())
@@ -118,35 +119,36 @@ func TestNewRefuses(t *testing.T) {
 	adapter := newAdapter(dev)
 
 	for name, c := range map[string]struct {
+		dev  verbs.Device
 		cfg  Config
 		want error
 		says string
 	}{
-		"memory of 7 bytes":          {Config{Memory: words(1)[:7]}, ErrRange, "7 bytes; a sync event is exactly 8"},
-		"memory of 16 bytes":         {Config{Memory: words(2)}, ErrRange, "16 bytes"},
-		"empty memory":               {Config{Memory: []byte{}}, ErrRange, "0 bytes"},
-		"memory off by 4":            {Config{Memory: words(2)[4:12]}, ErrRange, "not a multiple of 8"},
-		"memory and a buffer":        {Config{Memory: words(1), Buf: inv.Target(full, 0, 8)}, ErrInvalid, "leave one out"},
-		"buffer of 7 bytes":          {Config{Buf: inv.Target(full, 0, 7)}, ErrRange, "7 bytes; a sync event is exactly 8"},
-		"buffer off by 1":            {Config{Buf: inv.Target(full, 1, 8)}, ErrRange, "not a multiple of 8"},
-		"buffer with an error":       {Config{Buf: inv.Target(full, 4090, 8)}, bufinv.ErrRange, ""},
-		"freed buffer":               {Config{Buf: freed}, bufinv.ErrFreed, ""},
-		"list":                       {Config{Buf: bufinv.List(inv.Target(full, 0, 8), inv.Target(full, 8, 8))}, ErrInvalid, "one element"},
-		"peer's buffer":              {Config{Buf: inv.Target(imported, 0, 8)}, ErrInvalid, "memory of a peer"},
-		"map that is read only":      {Config{Buf: inv.Target(readOnly, 0, 8)}, mmap.ErrPermission, "this needs LocalReadWrite"},
-		"map without atomics":        {Config{Device: dev, Buf: inv.Target(noAtomics, 0, 8), Publishers: PublishRemote}, mmap.ErrPermission, "RemoteAtomic"},
-		"map of another device":      {Config{Device: other, Buf: inv.Target(full, 0, 8)}, mmap.ErrNotRegistered, "soft"},
-		"unknown publisher":          {Config{Publishers: 4}, ErrInvalid, "unknown bits"},
-		"peers without a device":     {Config{Publishers: PublishRemote}, ErrInvalid, "no device"},
-		"another device's domain":    {Config{Device: other, PD: dev.DefaultPD()}, ErrInvalid, "not of device"},
-		"poll interval too short":    {Config{PollInterval: time.Nanosecond}, ErrRange, "50µs to 1s"},
-		"poll interval too long":     {Config{PollInterval: time.Minute}, ErrRange, "50µs to 1s"},
-		"poll interval negative":     {Config{PollInterval: -1}, ErrRange, "50µs to 1s"},
-		"two publishers, an adapter": {Config{Device: adapter, Publishers: bothPublish}, ErrPublisher, "TakesTurns"},
+		"memory of 7 bytes":          {nil, Config{Memory: words(1)[:7]}, ErrRange, "7 bytes; a sync event is exactly 8"},
+		"memory of 16 bytes":         {nil, Config{Memory: words(2)}, ErrRange, "16 bytes"},
+		"empty memory":               {nil, Config{Memory: []byte{}}, ErrRange, "0 bytes"},
+		"memory off by 4":            {nil, Config{Memory: words(2)[4:12]}, ErrRange, "not a multiple of 8"},
+		"memory and a buffer":        {nil, Config{Memory: words(1), Buf: inv.Target(full, 0, 8)}, ErrInvalid, "leave one out"},
+		"buffer of 7 bytes":          {nil, Config{Buf: inv.Target(full, 0, 7)}, ErrRange, "7 bytes; a sync event is exactly 8"},
+		"buffer off by 1":            {nil, Config{Buf: inv.Target(full, 1, 8)}, ErrRange, "not a multiple of 8"},
+		"buffer with an error":       {nil, Config{Buf: inv.Target(full, 4090, 8)}, bufinv.ErrRange, ""},
+		"freed buffer":               {nil, Config{Buf: freed}, bufinv.ErrFreed, ""},
+		"list":                       {nil, Config{Buf: bufinv.List(inv.Target(full, 0, 8), inv.Target(full, 8, 8))}, ErrInvalid, "one element"},
+		"peer's buffer":              {nil, Config{Buf: inv.Target(imported, 0, 8)}, ErrInvalid, "memory of a peer"},
+		"map that is read only":      {nil, Config{Buf: inv.Target(readOnly, 0, 8)}, mmap.ErrPermission, "this needs LocalReadWrite"},
+		"map without atomics":        {dev, Config{Buf: inv.Target(noAtomics, 0, 8), Publishers: PublishRemote}, mmap.ErrPermission, "RemoteAtomic"},
+		"map of another device":      {other, Config{Buf: inv.Target(full, 0, 8)}, mmap.ErrNotRegistered, "soft"},
+		"unknown publisher":          {nil, Config{Publishers: 4}, ErrInvalid, "unknown bits"},
+		"peers without a device":     {nil, Config{Publishers: PublishRemote}, ErrInvalid, "no device"},
+		"another device's domain":    {other, Config{PD: dev.DefaultPD()}, ErrInvalid, "not of device"},
+		"poll interval too short":    {nil, Config{PollInterval: time.Nanosecond}, ErrRange, "50µs to 1s"},
+		"poll interval too long":     {nil, Config{PollInterval: time.Minute}, ErrRange, "50µs to 1s"},
+		"poll interval negative":     {nil, Config{PollInterval: -1}, ErrRange, "50µs to 1s"},
+		"two publishers, an adapter": {adapter, Config{Publishers: bothPublish}, ErrPublisher, "TakesTurns"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.cfg.Name = "door"
-			e, err := New(c.cfg)
+			e, err := New(c.dev, c.cfg)
 			require.ErrorIs(t, err, c.want)
 			assert.Nil(t, e)
 			assert.ErrorContains(t, err, `make sync event "door": `)
@@ -170,20 +172,20 @@ func TestNotInADMABuf(t *testing.T) {
 	inv, err := bufinv.New(1)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, inv.Close()) }()
-	_, err = New(Config{Buf: inv.Target(m, 0, 8)})
+	_, err = New(nil, Config{Buf: inv.Target(m, 0, 8)})
 	require.ErrorIs(t, err, ErrInvalid)
 	assert.ErrorContains(t, err, "dma-buf")
 }
 
 func TestPublishers(t *testing.T) {
 	adapter := newAdapter(openSoft(t))
-	for _, cfg := range []Config{
-		{Device: adapter},
-		{Device: adapter, Publishers: PublishRemote},
-		{Device: adapter, Publishers: bothPublish, TakesTurns: true},
-		{Device: adapter.Device, Publishers: bothPublish},
+	for _, cfg := range []settings{
+		{Config{}, adapter},
+		{Config{Publishers: PublishRemote}, adapter},
+		{Config{Publishers: bothPublish, TakesTurns: true}, adapter},
+		{Config{Publishers: bothPublish}, adapter.Device},
 	} {
-		e := open(t, cfg)
+		e := open(t, cfg.dev, cfg.Config)
 		want := mmap.RemoteRead
 		if e.Publishers().Has(PublishRemote) {
 			want |= mmap.LocalReadWrite | mmap.RemoteWrite | mmap.RemoteAtomic
@@ -200,11 +202,11 @@ func TestPublishers(t *testing.T) {
 	}
 
 	adapter.attr.Atomics = false
-	e := open(t, Config{Device: adapter, Publishers: bothPublish})
+	e := open(t, adapter, Config{Publishers: bothPublish})
 	assert.False(t, e.Atomics())
 	assert.Equal(t, mmap.LocalReadWrite|mmap.RemoteRead|mmap.RemoteWrite, e.own.Permissions())
 	adapter.err = errors.New("the device is gone")
-	_, err := New(Config{Device: adapter, Publishers: PublishRemote})
+	_, err := New(adapter, Config{Publishers: PublishRemote})
 	require.ErrorIs(t, err, adapter.err)
 
 	assert.Equal(t, "PublishLocal|PublishRemote", bothPublish.String())
@@ -213,7 +215,7 @@ func TestPublishers(t *testing.T) {
 }
 
 func TestWaitRefuses(t *testing.T) {
-	e := open(t, Config{Name: "door"})
+	e := open(t, nil, Config{Name: "door"})
 	ctx := context.Background()
 	for name, c := range map[string]struct {
 		wait        func(context.Context, uint64, uint64) (uint64, error)
@@ -242,7 +244,7 @@ func TestWaitRefuses(t *testing.T) {
 }
 
 func TestWaitThatHolds(t *testing.T) {
-	e := open(t, Config{})
+	e := open(t, nil, Config{})
 	require.NoError(t, e.Set(0xab5))
 	ctx := context.Background()
 	for _, wait := range []func() (uint64, error){
@@ -261,7 +263,7 @@ func TestWaitThatHolds(t *testing.T) {
 }
 
 func TestWaitUntilTheContextEnds(t *testing.T) {
-	e := open(t, Config{Name: "door"})
+	e := open(t, nil, Config{Name: "door"})
 	require.NoError(t, e.Set(7))
 	ended, end := context.WithCancel(context.Background())
 	end()
@@ -287,7 +289,7 @@ func TestWaitUntilTheContextEnds(t *testing.T) {
 
 // A wait that is roused in the moment that its context ends has its value.
 func TestRousedWhileTheContextEnds(t *testing.T) {
-	e := open(t, Config{})
+	e := open(t, nil, Config{})
 	for i := range uint64(2000) {
 		ctx, cancel := context.WithCancel(context.Background())
 		var wg sync.WaitGroup
@@ -310,7 +312,7 @@ func TestRousedWhileTheContextEnds(t *testing.T) {
 }
 
 func TestClosed(t *testing.T) {
-	e, err := New(Config{Device: openSoft(t), Publishers: bothPublish})
+	e, err := New(openSoft(t), Config{Publishers: bothPublish})
 	require.NoError(t, err)
 	require.NoError(t, e.Hold())
 	require.NoError(t, e.Hold())
@@ -340,7 +342,7 @@ func TestClosed(t *testing.T) {
 
 func TestCloseTriedAgain(t *testing.T) {
 	adapter := newAdapter(openSoft(t))
-	e, err := New(Config{Device: adapter})
+	e, err := New(adapter, Config{})
 	require.NoError(t, err)
 	adapter.pd.refuse = errors.New("the device does not let go")
 	require.ErrorIs(t, e.Close(), adapter.pd.refuse)
@@ -353,7 +355,7 @@ func TestCloseTriedAgain(t *testing.T) {
 // Who closes an event that somebody else is closing learns how that ends.
 func TestCloseTwiceAtATime(t *testing.T) {
 	adapter := newAdapter(openSoft(t))
-	e, err := New(Config{Device: adapter})
+	e, err := New(adapter, Config{})
 	require.NoError(t, err)
 	refuse := errors.New("the device does not let go")
 	second := make(chan error, 1)
@@ -370,7 +372,7 @@ func TestCloseTwiceAtATime(t *testing.T) {
 }
 
 func TestCloseWaitsForCalls(t *testing.T) {
-	e, err := New(Config{})
+	e, err := New(nil, Config{})
 	require.NoError(t, err)
 	require.True(t, e.enter(oneCall), "a call is under way")
 	closed := make(chan struct{})
@@ -396,7 +398,7 @@ func TestCloseWaitsForCalls(t *testing.T) {
 func TestCloseWhileOthersUseIt(t *testing.T) {
 	dev := openSoft(t)
 	for range 50 {
-		e, err := New(Config{Device: dev, Publishers: bothPublish})
+		e, err := New(dev, Config{Publishers: bothPublish})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(context.Background())
 		var wg sync.WaitGroup
@@ -428,7 +430,7 @@ func TestCloseWhileOthersUseIt(t *testing.T) {
 
 func TestImportedEvent(t *testing.T) {
 	dev := openSoft(t)
-	e := open(t, Config{Device: dev, Publishers: bothPublish})
+	e := open(t, dev, Config{Publishers: bothPublish})
 	desc, err := e.Export()
 	require.NoError(t, err)
 	for _, form := range [][]byte{desc, []byte(descriptor.Armor(desc))} {
@@ -463,7 +465,7 @@ func TestImportedEvent(t *testing.T) {
 		require.NoError(t, r.Close())
 		require.NoError(t, r.Close(), "again")
 	}
-	_, err = open(t, Config{}).Export()
+	_, err = open(t, nil, Config{}).Export()
 	require.ErrorIs(t, err, ErrLocal)
 }
 
@@ -480,7 +482,7 @@ func TestZeroEvent(t *testing.T) {
 }
 
 func TestHotPathDoesNotAllocate(t *testing.T) {
-	e := open(t, Config{Device: openSoft(t), Publishers: bothPublish})
+	e := open(t, openSoft(t), Config{Publishers: bothPublish})
 	use := func() {
 		_ = e.Set(1)
 		_, _ = e.Add(1)

@@ -11,7 +11,7 @@ import (
 
 // One goroutine counts what it has done, another waits until it is enough.
 func Example() {
-	done, err := syncevent.New(syncevent.Config{Name: "done"})
+	done, err := syncevent.New(nil, syncevent.Config{Name: "done"})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -35,7 +35,7 @@ func Example() {
 // it and works on it with the sync event tasks of package rdma.
 func ExampleEvent_Export() {
 	owner := func(ctx context.Context, dev verbs.Device, send func(desc []byte) error) error {
-		ready, err := syncevent.New(syncevent.Config{Device: dev, Publishers: syncevent.PublishRemote})
+		ready, err := syncevent.New(dev, syncevent.Config{Publishers: syncevent.PublishRemote})
 		if err != nil {
 			return err
 		}
@@ -66,7 +66,7 @@ func ExampleEvent_Export() {
 
 // The same with tasks: the engine sleeps until the condition holds.
 func ExampleContext() {
-	event, err := syncevent.New(syncevent.Config{})
+	event, err := syncevent.New(nil, syncevent.Config{})
 	if err != nil {
 		fmt.Println(err)
 		return

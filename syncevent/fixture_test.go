@@ -12,9 +12,9 @@ import (
 
 const all = ^uint64(0)
 
-func open(t testing.TB, cfg Config) *Event {
+func open(t testing.TB, dev verbs.Device, cfg Config) *Event {
 	t.Helper()
-	e, err := New(cfg)
+	e, err := New(dev, cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.Close()) })
 	return e

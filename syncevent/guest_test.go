@@ -102,7 +102,7 @@ func newWakeRig(t *testing.T, writer, owner string) *wakeRig {
 	engine := pe.New(pe.Config{})
 	w := &wakeRig{t: t, engine: engine, writer: guestProgram(t, engine, writer), owner: guestProgram(t, engine, owner)}
 	var err error
-	w.event, err = syncevent.New(syncevent.Config{Device: w.owner.dev, Publishers: syncevent.PublishRemote})
+	w.event, err = syncevent.New(w.owner.dev, syncevent.Config{Publishers: syncevent.PublishRemote})
 	require.NoError(t, err)
 	desc, err := w.event.Export()
 	require.NoError(t, err)

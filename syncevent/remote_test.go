@@ -77,7 +77,7 @@ func as(t *testing.T, dev verbs.Device, e *syncevent.Event) *mmap.Map {
 // program wake it.
 func TestTasksOfAPeerWakeASleeper(t *testing.T) {
 	owner, writer := newProgram(t), newProgram(t)
-	e, err := syncevent.New(syncevent.Config{Device: owner.dev, Publishers: syncevent.PublishLocal | syncevent.PublishRemote})
+	e, err := syncevent.New(owner.dev, syncevent.Config{Publishers: syncevent.PublishLocal | syncevent.PublishRemote})
 	require.NoError(t, err)
 	desc, err := e.Export()
 	require.NoError(t, err)

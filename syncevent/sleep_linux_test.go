@@ -22,7 +22,7 @@ func (s *tasks) readable() bool {
 // Waits in flight are nothing to do; those that are over, and other tasks that
 // were submitted, are.
 func TestNotification(t *testing.T) {
-	e := open(t, Config{})
+	e := open(t, nil, Config{})
 	s := newTasks(t, 2).run()
 	wait, get := must(s.waits.Equal(e, 1, all)), must(s.gets.Alloc(e))
 	s.submit(wait)
@@ -52,7 +52,7 @@ func TestNotification(t *testing.T) {
 // What one Progress leaves to the next is something to do.
 func TestNotificationOfTheRest(t *testing.T) {
 	const n = 2 * progressBudget
-	e := open(t, Config{})
+	e := open(t, nil, Config{})
 	for name, alloc := range map[string]func(*tasks) submitter{
 		"gets":  func(s *tasks) submitter { return must(s.gets.Alloc(e)) },
 		"waits": func(s *tasks) submitter { return must(s.waits.Equal(e, 0, all)) },

@@ -26,7 +26,7 @@ func patience(t *testing.T) context.Context {
 // looked at, and by nothing else.
 func TestSleepersModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		e, err := New(Config{})
+		e, err := New(nil, Config{})
 		require.NoError(t, err)
 		var asleep []*waiter
 		var value uint64
@@ -108,7 +108,7 @@ func TestSleepersModel(t *testing.T) {
 
 // Two that always sleep wake each other: one lost wake-up and both hang.
 func TestPingPong(t *testing.T) {
-	e := open(t, Config{})
+	e := open(t, nil, Config{})
 	ctx := patience(t)
 	const rounds = 20000
 	turn := func(parity uint64) {
@@ -130,7 +130,7 @@ func TestPingPong(t *testing.T) {
 
 func TestManyWritersManyWaiters(t *testing.T) {
 	const writers, waiters, each = 8, 24, 500
-	e := open(t, Config{})
+	e := open(t, nil, Config{})
 	ctx := patience(t)
 	var wg sync.WaitGroup
 	for i := range waiters {
@@ -185,7 +185,7 @@ func (e *Event) polled() (polling bool, due time.Time) {
 func TestPolling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := words(1)
-		e, err := New(Config{Memory: mem, PollInterval: 10 * time.Millisecond})
+		e, err := New(nil, Config{Memory: mem, PollInterval: 10 * time.Millisecond})
 		require.NoError(t, err)
 		var wg sync.WaitGroup
 		for i := range 3 {
@@ -233,7 +233,7 @@ func TestPolling(t *testing.T) {
 // A sleeper is looked after often at first, and then twenty times a second.
 func TestPollingSlowsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, err := New(Config{Memory: words(1)})
+		e, err := New(nil, Config{Memory: words(1)})
 		require.NoError(t, err)
 		start := time.Now()
 		w := e.register(condition{equal, 1, all})
@@ -259,8 +259,12 @@ func TestPollingSlowsDown(t *testing.T) {
 
 // Where everybody tells, nothing is polled.
 func TestNoPolling(t *testing.T) {
-	for _, cfg := range []Config{{}, {Device: openSoft(t), Publishers: bothPublish}, {Device: newAdapter(openSoft(t))}} {
-		e := open(t, cfg)
+	for _, cfg := range []settings{
+		{},
+		{Config{Publishers: bothPublish}, openSoft(t)},
+		{Config{}, newAdapter(openSoft(t))},
+	} {
+		e := open(t, cfg.dev, cfg.Config)
 		w := e.register(condition{equal, 1, all})
 		polling, _ := e.polled()
 		assert.False(t, polling)

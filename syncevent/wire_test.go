@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // A peer's write and addition wake those who sleep, on a device that tells of
@@ -14,11 +16,11 @@ func TestWokenByPeer(t *testing.T) {
 	for name, polled := range map[string]bool{"told": false, "polled": true} {
 		t.Run(name, func(t *testing.T) {
 			a, b := newPeers(t)
-			cfg := Config{Device: b.dev, Publishers: PublishRemote}
+			var dev verbs.Device = b.dev
 			if polled {
-				cfg.Device = newAdapter(b.dev)
+				dev = newAdapter(b.dev)
 			}
-			e := open(t, cfg)
+			e := open(t, dev, Config{Publishers: PublishRemote})
 			assert.Equal(t, polled, e.polls)
 			r := imported(t, a, e)
 			ctx := patience(t)
@@ -46,7 +48,7 @@ func TestWokenByPeer(t *testing.T) {
 // Additions of the program and of a peer do not get lost in each other.
 func TestBothAdd(t *testing.T) {
 	a, b := newPeers(t)
-	e := open(t, Config{Device: b.dev, Publishers: bothPublish})
+	e := open(t, b.dev, Config{Publishers: bothPublish})
 	r := imported(t, a, e)
 	const each = 500
 	ctx := patience(t)

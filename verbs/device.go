@@ -128,7 +128,7 @@ const (
 	PortActive
 )
 
-// LinkLayer tells the networks apart that a port can be on.
+// LinkLayer is the kind of network that a port is on.
 type LinkLayer int
 
 // The link layers.

@@ -130,8 +130,8 @@ type QPAttr struct {
 	// RNRRetry is how often a request that met no receive is repeated: 0 to 6,
 	// and 7 for ever.
 	RNRRetry uint8
-	// MinRNRTimer is the code (0 to 31) of the time a peer is told to wait when
-	// no receive is posted (IBTA 9.7.5.2.8, table 46).
+	// MinRNRTimer is the code (0 to 31) of the time that a peer has to wait before it
+	// sends again, when no receive was posted (IBTA 9.7.5.2.8, table 46).
 	MinRNRTimer       uint8
 	RQPSN             uint32 // first packet sequence number expected, 24 bits
 	SQPSN             uint32 // first packet sequence number sent, 24 bits
@@ -151,7 +151,7 @@ type AddressAttr struct {
 	FlowLabel    uint32 // 20 bits
 	DLID         uint16 // InfiniBand only
 	// UDPPort is the peer's port where it is not 4791; zero means 4791. Only
-	// the software device can be told another.
+	// the software device takes another.
 	UDPPort uint16
 }
 

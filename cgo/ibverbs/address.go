@@ -33,7 +33,7 @@ func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 	c, err := C.vb_create_ah(p.c, &to)
 	if c == nil {
 		p.release()
-		return nil, failed("ibv_create_ah", fmt.Sprintf("the way to %v from GID index %d of %s", attr.DGID.Addr(), attr.SGIDIndex, p.device.info.Name), err)
+		return nil, verbError("ibv_create_ah", fmt.Sprintf("the way to %v from GID index %d of %s", attr.DGID.Addr(), attr.SGIDIndex, p.device.info.Name), err)
 	}
 	return &addressHandle{pd: p, c: c}, nil
 }
@@ -45,7 +45,7 @@ func (a *addressHandle) Close() error {
 	if a.c == nil {
 		return nil
 	}
-	if err := refused("ibv_destroy_ah", "an address handle of "+d.info.Name, C.vb_destroy_ah(a.c)); err != nil {
+	if err := checkErrno("ibv_destroy_ah", "an address handle of "+d.info.Name, C.vb_destroy_ah(a.c)); err != nil {
 		return err
 	}
 	a.c = nil

@@ -61,12 +61,12 @@ func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 	}
 	channel, err := C.vb_create_comp_channel(d.ctx)
 	if channel == nil {
-		return nil, failed("ibv_create_comp_channel", d.info.Name, err)
+		return nil, verbError("ibv_create_comp_channel", d.info.Name, err)
 	}
 	c, err := C.vb_create_cq(d.ctx, C.int(capacity), channel)
 	if c == nil {
 		C.vb_destroy_comp_channel(channel)
-		return nil, failed("ibv_create_cq", fmt.Sprintf("%d entries on %s", capacity, d.info.Name), err)
+		return nil, verbError("ibv_create_cq", fmt.Sprintf("%d entries on %s", capacity, d.info.Name), err)
 	}
 	q := &completionQueue{
 		device: d, capacity: int(c.cqe), channel: channel, c: c, key: addressOf(c),
@@ -186,10 +186,10 @@ func (q *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	q.armed.Store(true)
 	if errno := C.vb_req_notify_cq(q.c, solicited); errno != 0 {
 		q.armed.Store(false)
-		return false, refused("ibv_req_notify_cq", q.String(), errno)
+		return false, checkErrno("ibv_req_notify_cq", q.String(), errno)
 	}
-	// A completion that came before the request is not notified: it is looked
-	// for afterwards (ibv_get_cq_event(3)).
+	// Completions that came before the request cause no event: they are polled for
+	// afterwards (ibv_get_cq_event(3)).
 	switch got := int(C.vb_poll_cq(cAddress(q.c), C.int(len(q.batch)), cAddress(&q.batch[0]))); {
 	case got < 0:
 		q.armed.Store(false)
@@ -210,8 +210,8 @@ func (q *completionQueue) hold(n int) {
 	}
 }
 
-// event runs when the channel can be read. An event of a queue that is not armed
-// any more is one that came together with completions that Arm found.
+// event runs when the channel can be read. If the queue is not armed, Arm found the
+// completions that caused the event, and nobody is notified.
 func (q *completionQueue) event() {
 	if C.vb_cq_events(q.c) > 0 {
 		q.fire()
@@ -231,8 +231,8 @@ func (q *completionQueue) OnCompletion(notify func()) {
 	q.notify = notify
 }
 
-// overrun is what follows when a queue has overflowed: it is broken, and so are
-// the queue pairs on it (IBTA 10.10.2.3), which not every device sees to.
+// overrun handles the overflow of a queue. It puts the queue pairs on it in error, as
+// IBTA 10.10.2.3 requires: not every device does that by itself.
 func (d *Device) overrun(object uint64) *completionQueue {
 	d.mu.Lock()
 	q := d.queues[object]
@@ -255,8 +255,8 @@ func (d *Device) overrun(object uint64) *completionQueue {
 	return q
 }
 
-// forget takes the completions of a destroyed queue pair off the queue: not
-// every device does that by itself.
+// forget drops the completions of a destroyed queue pair: not every device does that
+// by itself.
 func (q *completionQueue) forget(qpn uint32) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -290,11 +290,11 @@ func (q *completionQueue) Close() error {
 		q.stop()
 		q.stop = nil
 	}
-	if err := refused("ibv_destroy_cq", q.String(), C.vb_destroy_cq(q.c)); err != nil {
+	if err := checkErrno("ibv_destroy_cq", q.String(), C.vb_destroy_cq(q.c)); err != nil {
 		d.add(q) // it can be tried again
 		return err
 	}
-	err := refused("ibv_destroy_comp_channel", q.String(), C.vb_destroy_comp_channel(q.channel))
+	err := checkErrno("ibv_destroy_comp_channel", q.String(), C.vb_destroy_comp_channel(q.channel))
 	C.free(unsafe.Pointer(&q.batch[0]))
 	q.c, q.channel, q.batch, q.held = nil, nil, nil, nil
 	return err

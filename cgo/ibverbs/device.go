@@ -61,7 +61,7 @@ func (d *Device) begin() error {
 	}
 	pd, err := C.vb_alloc_pd(d.ctx)
 	if pd == nil {
-		return failed("ibv_alloc_pd", "the default protection domain of "+d.info.Name, err)
+		return verbError("ibv_alloc_pd", "the default protection domain of "+d.info.Name, err)
 	}
 	d.defaultPD = &protectionDomain{device: d, c: pd}
 	if err := d.events.start(d); err != nil {
@@ -82,7 +82,7 @@ func (d *Device) DefaultPD() verbs.PD { return d.defaultPD }
 
 func (d *Device) readAttr() error {
 	var a C.struct_ibv_device_attr
-	if err := refused("ibv_query_device", d.info.Name, C.vb_query_device(d.ctx, &a)); err != nil {
+	if err := checkErrno("ibv_query_device", d.info.Name, C.vb_query_device(d.ctx, &a)); err != nil {
 		return err
 	}
 	d.attr = verbs.DeviceAttr{
@@ -119,8 +119,8 @@ func (d *Device) readAttr() error {
 	return nil
 }
 
-// Query implements [verbs.Device]. The first call finds out MaxInline, which no
-// verb tells, by making a few queue pairs.
+// Query implements [verbs.Device]. The first call finds MaxInline by making a few
+// queue pairs: no verb reports it.
 func (d *Device) Query() (verbs.DeviceAttr, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -182,7 +182,7 @@ func (d *Device) portAttr(port int) (a C.struct_ibv_port_attr, err error) {
 		return a, err
 	}
 	asked := fmt.Sprintf("port %d of %s", port, d.info.Name)
-	return a, refused("ibv_query_port", asked, C.vb_query_port(d.ctx, C.int(port), &a))
+	return a, checkErrno("ibv_query_port", asked, C.vb_query_port(d.ctx, C.int(port), &a))
 }
 
 // QueryPort implements [verbs.Device].
@@ -251,7 +251,7 @@ func (d *Device) gids(port int) ([]verbs.GIDEntry, error) {
 		if err == nil {
 			err = errnoOf(int(-n))
 		}
-		return nil, failed("ibv_query_gid_table", d.info.Name, err)
+		return nil, verbError("ibv_query_gid_table", d.info.Name, err)
 	}
 	var entries []verbs.GIDEntry
 	for i := range table[:n] {
@@ -335,7 +335,7 @@ func (d *Device) Close() error {
 
 	d.events.stop()
 	return errors.Join(
-		refused("ibv_dealloc_pd", "the default protection domain of "+d.info.Name, C.vb_dealloc_pd(d.defaultPD.c)),
-		refused("ibv_close_device", d.info.Name, C.vb_close_device(ctx)),
+		checkErrno("ibv_dealloc_pd", "the default protection domain of "+d.info.Name, C.vb_dealloc_pd(d.defaultPD.c)),
+		checkErrno("ibv_close_device", d.info.Name, C.vb_close_device(ctx)),
 	)
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
+var _ verbs.DMABufPD = (*protectionDomain)(nil)
+
 // RegDMABufMR implements [verbs.DMABufPD].
 func (p *protectionDomain) RegDMABufMR(buf verbs.DMABuf, access verbs.Access) (verbs.MR, error) {
 	if err := registration.CheckDMABuf(buf, access); err != nil {
@@ -28,7 +30,7 @@ func (p *protectionDomain) RegDMABufMR(buf verbs.DMABuf, access verbs.Access) (v
 	c, err := C.vb_reg_dmabuf_mr(p.c, C.uint64_t(buf.Offset), C.size_t(buf.Length), C.uint64_t(buf.IOVA), C.int(buf.FD), accessFlags(access))
 	if c == nil {
 		p.release()
-		return nil, explainDMABuf(failed("ibv_reg_dmabuf_mr",
+		return nil, explainDMABuf(verbError("ibv_reg_dmabuf_mr",
 			fmt.Sprintf("%d bytes from offset %d of the dma-buf of file descriptor %d on %s", buf.Length, buf.Offset, buf.FD, p.device.info.Name), err))
 	}
 	return &memoryRegion{pd: p, c: c, addr: buf.IOVA, length: buf.Length, access: access, lkey: uint32(c.lkey), rkey: uint32(c.rkey)}, nil

@@ -35,7 +35,7 @@ func (d *Device) AllocPD() (verbs.PD, error) {
 	}
 	c, err := C.vb_alloc_pd(d.ctx)
 	if c == nil {
-		return nil, failed("ibv_alloc_pd", "a protection domain of "+d.info.Name, err)
+		return nil, verbError("ibv_alloc_pd", "a protection domain of "+d.info.Name, err)
 	}
 	d.domains++
 	return &protectionDomain{device: d, c: c}, nil
@@ -76,7 +76,7 @@ func (p *protectionDomain) Close() error {
 	case p.refs > 0:
 		return fmt.Errorf("close protection domain of device %s: %d objects in it are not closed: %w", d.info.Name, p.refs, verbs.ErrInUse)
 	}
-	if err := refused("ibv_dealloc_pd", "a protection domain of "+d.info.Name, C.vb_dealloc_pd(p.c)); err != nil {
+	if err := checkErrno("ibv_dealloc_pd", "a protection domain of "+d.info.Name, C.vb_dealloc_pd(p.c)); err != nil {
 		return err
 	}
 	p.closed = true
@@ -147,7 +147,7 @@ func (m *memoryRegion) Close() error {
 		return nil
 	}
 	asked := fmt.Sprintf("the region of %d bytes at %#x on %s", m.length, m.addr, m.pd.device.info.Name)
-	if err := refused("ibv_dereg_mr", asked, C.vb_dereg_mr(m.c)); err != nil {
+	if err := checkErrno("ibv_dereg_mr", asked, C.vb_dereg_mr(m.c)); err != nil {
 		return err
 	}
 	m.c = nil

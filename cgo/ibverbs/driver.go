@@ -46,24 +46,24 @@ func list(use func([]*C.struct_ibv_device) error) error {
 		if errors.Is(err, syscall.ENOSYS) || err == nil {
 			return use(nil)
 		}
-		return failed("ibv_get_device_list", "the devices of this machine", err)
+		return verbError("ibv_get_device_list", "the devices of this machine", err)
 	}
 	defer C.vb_free_device_list(devices)
 	return use(unsafe.Slice(devices, n))
 }
 
-// failed is for verbs that leave their errno in errno.
-func failed(verb, asked string, err error) *Error {
+// verbError is the error of a verb that leaves its errno in errno.
+func verbError(verb, asked string, err error) *Error {
 	errno, _ := errors.AsType[syscall.Errno](err)
 	return &Error{Verb: verb, Asked: asked, Errno: errno, Kind: kindOf(errno), Detail: hintFor(errno)}
 }
 
-// refused is for verbs that return their errno.
-func refused(verb, asked string, errno C.int) error {
+// checkErrno is the error of a verb that returns its errno, nil for zero.
+func checkErrno(verb, asked string, errno C.int) error {
 	if errno == 0 {
 		return nil
 	}
-	return failed(verb, asked, syscall.Errno(errno))
+	return verbError(verb, asked, syscall.Errno(errno))
 }
 
 func nameOf(d *C.struct_ibv_device) string { return C.GoString(&d.name[0]) }
@@ -114,7 +114,7 @@ func (Driver) Open(name string) (verbs.Device, error) {
 func noSuchDevice(devices []*C.struct_ibv_device) error {
 	if len(devices) == 0 {
 		return fmt.Errorf("this machine has no RDMA device (%s): load the driver of the adapter and ib_uverbs, or make a device with \"rdma link add rxe0 type rxe netdev eth0\": %w",
-			kernelSays(), verbs.ErrNoDevice)
+			missingInKernel(), verbs.ErrNoDevice)
 	}
 	names := make([]string, len(devices))
 	for i, d := range devices {
@@ -123,8 +123,8 @@ func noSuchDevice(devices []*C.struct_ibv_device) error {
 	return fmt.Errorf("the RDMA devices of this machine are %q: %w", names, verbs.ErrNoDevice)
 }
 
-// kernelSays tells how far the kernel has come with RDMA.
-func kernelSays() string {
+// missingInKernel names the first part of the kernel's RDMA stack that is not there.
+func missingInKernel() string {
 	for _, c := range []struct{ path, without string }{
 		{"/sys/class/infiniband", "its kernel has no RDMA core: module ib_core"},
 		{"/sys/class/infiniband_verbs", "its kernel offers RDMA to no program: module ib_uverbs"},

@@ -41,7 +41,7 @@ func (e *end) arm(solicited bool) bool {
 func TestGuestArm(t *testing.T) {
 	d := openAdapter(t)
 	a, b := pair(t, d, d, config{})
-	told := b.notified()
+	notifications := b.notified()
 	send := func(flags verbs.SendFlags) {
 		b.receive(verbs.RecvWR{ID: 1, SGL: b.mem.sgl(0, 8)})
 		a.send(verbs.SendWR{Op: verbs.OpSend, Flags: flags | verbs.FlagSignaled, SGL: a.mem.sgl(0, 8)})
@@ -50,10 +50,10 @@ func TestGuestArm(t *testing.T) {
 	for range 100 {
 		require.True(t, b.arm(false))
 		send(0)
-		wait(t, told, "a notification of a receive")
+		wait(t, notifications, "a notification of a receive")
 		b.await(nil)
 	}
-	assert.Empty(t, told, "one notification per arming")
+	assert.Empty(t, notifications, "one notification per arming")
 
 	send(0)
 	require.False(t, b.arm(false), "the queue holds a completion")
@@ -64,13 +64,13 @@ func TestGuestArm(t *testing.T) {
 	b.poll()
 	require.Empty(t, b.wcs)
 
-	for len(told) > 0 {
-		<-told
+	for len(notifications) > 0 {
+		<-notifications
 	}
 	require.True(t, b.arm(true))
 	send(0)
 	send(verbs.FlagSolicited)
-	wait(t, told, "a notification of a solicited message")
+	wait(t, notifications, "a notification of a solicited message")
 	b.await(nil)
 	b.await(nil)
 }
@@ -79,7 +79,7 @@ func TestGuestArm(t *testing.T) {
 func TestGuestArmRace(t *testing.T) {
 	d := openAdapter(t)
 	a, b := pair(t, d, d, config{})
-	told := b.notified()
+	notifications := b.notified()
 	const messages = 2000
 	done := make(chan struct{})
 	go func() {
@@ -102,7 +102,7 @@ func TestGuestArmRace(t *testing.T) {
 			b.receive(verbs.RecvWR{})
 		}
 		if n == 0 && b.arm(false) {
-			wait(t, told, "a notification")
+			wait(t, notifications, "a notification")
 		}
 	}
 	<-done
@@ -170,7 +170,7 @@ func TestGuestOverrun(t *testing.T) {
 	d := openAdapter(t)
 	a, b := pair(t, d, d, config{depth: 4, modify: impatient})
 	c := events(t, d)
-	told := b.notified()
+	notifications := b.notified()
 	for range 16 * b.cq.Capacity() {
 		n, err := b.qp.PostRecv([]verbs.RecvWR{{}})
 		require.NoError(t, err)
@@ -184,7 +184,7 @@ func TestGuestOverrun(t *testing.T) {
 	_, err := b.cq.Poll(make([]verbs.WC, 1))
 	require.ErrorIs(t, err, verbs.ErrOverrun)
 	require.False(t, b.arm(false))
-	assert.Empty(t, told)
+	assert.Empty(t, notifications)
 	attr, err := b.qp.Query()
 	require.NoError(t, err)
 	assert.Equal(t, verbs.QPError, attr.State)

@@ -17,7 +17,7 @@ import (
 )
 
 // watch calls ready on a goroutine of its own whenever the file, which belongs to
-// libibverbs, can be read. It returns what ends that: closed, the goroutine gone.
+// libibverbs, can be read. When stop has returned the goroutine has ended.
 func watch(fd int, name string, ready func()) (stop func(), err error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, fmt.Errorf("make the %s not block: %w", name, err)
@@ -53,7 +53,7 @@ type events struct {
 	mu       sync.Mutex
 	next     int
 	handlers map[int]func(verbs.Event)
-	fatal    bool // EventDeviceFatal has been told
+	fatal    bool // EventDeviceFatal has been delivered
 }
 
 func (e *events) start(d *Device) error {
@@ -67,7 +67,7 @@ func (e *events) start(d *Device) error {
 		return err
 	}
 	removal := watchRemoval(C.GoString(&ctx.device.dev_name[0]), func() {
-		e.tell(verbs.Event{Type: verbs.EventDeviceFatal})
+		e.deliver(verbs.Event{Type: verbs.EventDeviceFatal})
 	})
 	e.stop = func() {
 		removal()
@@ -76,8 +76,8 @@ func (e *events) start(d *Device) error {
 	return nil
 }
 
-// SubscribeEvents implements [verbs.Device]. Of a device that has failed or been
-// removed, handle is told inside the call.
+// SubscribeEvents implements [verbs.Device]. If the device has failed or been removed
+// already, handle gets EventDeviceFatal inside the call.
 func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
 	e := &d.events
 	e.mu.Lock()
@@ -89,7 +89,7 @@ func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
 		handle(verbs.Event{Type: verbs.EventDeviceFatal})
 	}
 	return func() {
-		// Events are told under the lock: none is being told once it is held.
+		// Events are delivered under the lock, so that none is being delivered now.
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		delete(e.handlers, id)
@@ -130,7 +130,7 @@ func (d *Device) takeEvent(ctx *C.struct_ibv_context) bool {
 	}
 	defer C.vb_ack_async_event(&raw)
 	if e, ok := d.translate(rawEvent{int32(event._type), int(event.port), uint32(event.qpn), uint64(event.object)}); ok {
-		d.events.tell(e)
+		d.events.deliver(e)
 	}
 	return true
 }
@@ -157,9 +157,9 @@ func (d *Device) translate(from rawEvent) (e verbs.Event, ok bool) {
 	return e, true
 }
 
-// tell tells everybody, of the end of the device only once: both the driver in
-// the kernel and the kernel itself may announce it.
-func (e *events) tell(event verbs.Event) {
+// deliver calls all handlers. EventDeviceFatal is delivered once: the kernel's driver
+// and the kernel's announcement of the removal may both report it.
+func (e *events) deliver(event verbs.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if event.Type == verbs.EventDeviceFatal {

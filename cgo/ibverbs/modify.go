@@ -33,7 +33,7 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	c.min_rnr_timer = C.uint8_t(attr.MinRNRTimer)
 	c.rq_psn, c.sq_psn, c.dest_qp_num = C.uint32_t(attr.RQPSN), C.uint32_t(attr.SQPSN), C.uint32_t(attr.DestQPN)
 	c.max_rd_atomic, c.max_dest_rd_atomic = C.uint8_t(attr.MaxInitReadAtomic), C.uint8_t(attr.MaxDestReadAtomic)
-	if err := q.unfit(&attr, mask); err != nil {
+	if err := q.checkRange(&attr, mask); err != nil {
 		return q.modifyError(&attr, mask, 0, err)
 	}
 	if mask&verbs.QPAttrAddress != 0 {
@@ -43,7 +43,7 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 		}
 	}
 	if errno := syscall.Errno(C.vb_modify_qp(q.c, &c, attrFlags(mask))); errno != 0 {
-		return q.modifyError(&attr, mask, errno, q.fault(&attr, mask))
+		return q.modifyError(&attr, mask, errno, q.findFault(&attr, mask))
 	}
 	if mask&verbs.QPAttrState != 0 {
 		q.state = attr.State
@@ -54,8 +54,9 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// unfit finds values that libibverbs' types would cut off, or that have no code.
-func (q *queuePair) unfit(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
+// checkRange finds values that libibverbs' types would cut off, and what package
+// verbs does not have: libibverbs would not get to see those.
+func (q *queuePair) checkRange(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	for _, f := range [...]struct {
 		mask        verbs.QPAttrMask
 		value, most int
@@ -68,14 +69,12 @@ func (q *queuePair) unfit(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 			return fmt.Errorf("attribute %s is %d, it must be from 0 to %d", transition.Name(f.mask), f.value, f.most)
 		}
 	}
-	if mask&verbs.QPAttrPathMTU != 0 && !a.PathMTU.Valid() {
-		return fmt.Errorf("attribute PathMTU is %d, it must be 256, 512, 1024, 2048 or 4096", a.PathMTU)
-	}
-	return nil
+	return transition.CheckKnown(a, mask)
 }
 
-// fault finds out which attribute a device has refused: it does not say.
-func (q *queuePair) fault(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
+// findFault finds out which attribute made the device refuse a change: devices do not
+// report that.
+func (q *queuePair) findFault(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	d := q.pd.device
 	var now C.struct_ibv_qp_attr
 	var init C.struct_ibv_qp_init_attr
@@ -136,7 +135,7 @@ func (q *queuePair) Query() (verbs.QPAttr, error) {
 	}
 	var a C.struct_ibv_qp_attr
 	var init C.struct_ibv_qp_init_attr
-	if err := refused("ibv_query_qp", fmt.Sprintf("queue pair %#x of %s", q.num, q.pd.device.info.Name), C.vb_query_qp(q.c, &a, &init)); err != nil {
+	if err := checkErrno("ibv_query_qp", fmt.Sprintf("queue pair %#x of %s", q.num, q.pd.device.info.Name), C.vb_query_qp(q.c, &a, &init)); err != nil {
 		return verbs.QPAttr{}, err
 	}
 	return verbs.QPAttr{

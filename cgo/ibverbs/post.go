@@ -162,8 +162,9 @@ func (s *sends) fill(q *queuePair, wrs []verbs.SendWR) (n int, err error) {
 	return n, nil
 }
 
-// verdict splits what a post returned: how many of n were taken, and the errno.
-func verdict(verb string, result C.int64_t, n int) (int, error) {
+// postResult splits what a post of n requests returned: how many the device took, and
+// the error of the one after them.
+func postResult(verb string, result C.int64_t, n int) (int, error) {
 	if result == 0 {
 		return n, nil
 	}
@@ -215,7 +216,7 @@ func (s *sends) post(q *queuePair, n int) (int, error) {
 		s.wrs[i].next = &s.wrs[i+1]
 	}
 	s.wrs[n-1].next = nil
-	return verdict("ibv_post_send", C.vb_post_send(cAddress(q.c), cAddress(&s.wrs[0])), n)
+	return postResult("ibv_post_send", C.vb_post_send(cAddress(q.c), cAddress(&s.wrs[0])), n)
 }
 
 // receives is the C memory for a batch of receives.
@@ -280,7 +281,7 @@ func (r *receives) post(wrs []verbs.RecvWR, qp *C.struct_ibv_qp, srq *C.struct_i
 			} else {
 				result = C.vb_post_recv(cAddress(qp), cAddress(&r.wrs[0]))
 			}
-			taken, err := verdict(verb, result, n)
+			taken, err := postResult(verb, result, n)
 			done += taken
 			if err != nil {
 				bad = err

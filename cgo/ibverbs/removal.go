@@ -23,13 +23,13 @@ const (
 
 // watchRemoval calls gone, on a goroutine of its own, when the kernel announces
 // that it takes a device away from user space: name is that of its file under
-// /dev/infiniband. It returns what ends that.
+// /dev/infiniband. When stop has returned the goroutine has ended.
 //
 // Drivers that can take the device from a program report an asynchronous event
-// too. One that cannot, such as rxe's of Linux 6.1, has the kernel wait until all
-// programs have closed the device, and tells them nothing. Where the announcement
-// cannot be heard, in a user namespace of its own or where such sockets are
-// forbidden, the device goes on without.
+// too. With one that cannot, such as rxe's of Linux 6.1, the kernel waits until all
+// programs have closed the device, and sends them nothing. Where the announcement
+// does not arrive, in a user namespace of its own or where such sockets are
+// forbidden, the device works without it.
 func watchRemoval(name string, gone func()) (stop func()) {
 	fd, err := listenUevents()
 	if err != nil {
@@ -52,7 +52,7 @@ func watchRemoval(name string, gone func()) (stop func()) {
 		unix.Close(fd)
 		return func() {}
 	}
-	// It may have been announced before there was somebody to hear it.
+	// The removal may have been announced before the socket was open.
 	if vanished(name) {
 		gone()
 	}

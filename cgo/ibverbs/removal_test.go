@@ -28,19 +28,19 @@ func large(a, b *end) verbs.SendWR {
 	return with(writeTo(a, b), func(wr *verbs.SendWR) { wr.Flags, wr.SGL = verbs.FlagSignaled, a.mem.sgl(0, 1<<20) })
 }
 
-// The kernel's rxe has no way to take a device from a program: to delete it
-// waits until the program closes it, and what is under way goes on. The program is
-// told that it should.
+// The kernel's rxe has no way to take a device from a program: its deletion waits
+// until the program closes it, and what is under way goes on. The program gets an
+// event, so that it closes the device.
 func TestDeleted(t *testing.T) {
 	requireGuest(t)
 	var ended <-chan error
 	t.Run("transfer", func(t *testing.T) {
 		adapter := openAdapter(t)
 		a, b := pair(t, adapter, openSoft(t, soft.Faults{}), config{})
-		told := events(t, adapter)
+		received := events(t, adapter)
 		a.send(large(a, b), large(a, b))
 		ended = begin(t, "rdma", "link", "delete", "rxe0")
-		awaitEvent(t, told, verbs.EventDeviceFatal)
+		awaitEvent(t, received, verbs.EventDeviceFatal)
 		late := events(t, adapter)
 		require.Len(t, late, 1)
 		assert.Equal(t, verbs.Event{Type: verbs.EventDeviceFatal}, <-late)
@@ -56,7 +56,7 @@ func TestDeleted(t *testing.T) {
 }
 
 // The interface goes in the middle of a transfer: what is under way fails, the
-// program is told, and all can be closed.
+// program gets an event, and all can be closed.
 func TestUnplugged(t *testing.T) {
 	requireGuest(t)
 	var ended <-chan error
@@ -65,7 +65,7 @@ func TestUnplugged(t *testing.T) {
 		a, b := pair(t, adapter, openSoft(t, soft.Faults{}), config{modify: func(a *verbs.QPAttr) { a.RetryCount = 1 }})
 		a.send(large(a, b), large(a, b))
 		require.Equal(t, verbs.StatusSuccess, a.await(b).Status)
-		told := events(t, adapter)
+		received := events(t, adapter)
 		ended = begin(t, "/bin/ip", "link", "delete", "v0")
 		for {
 			a.send(large(a, b))
@@ -75,7 +75,7 @@ func TestUnplugged(t *testing.T) {
 				break
 			}
 		}
-		awaitEvent(t, told, verbs.EventDeviceFatal)
+		awaitEvent(t, received, verbs.EventDeviceFatal)
 	})
 	require.NoError(t, wait(t, ended, "the end of the interface"))
 	_, err := ibverbs.Driver{}.Open("rxe0")

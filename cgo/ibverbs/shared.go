@@ -43,7 +43,7 @@ func (p *protectionDomain) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
 	c, err := C.vb_create_srq(p.c, C.uint32_t(init.MaxWR), C.uint32_t(entries))
 	if c == nil {
 		p.release()
-		return nil, failed("ibv_create_srq", fmt.Sprintf("%d receives of %d entries on %s", init.MaxWR, entries, d.info.Name), err)
+		return nil, verbError("ibv_create_srq", fmt.Sprintf("%d receives of %d entries on %s", init.MaxWR, entries, d.info.Name), err)
 	}
 	s := &sharedReceiveQueue{pd: p, c: c, key: addressOf(c), maxWR: init.MaxWR, posts: newReceives(init.MaxWR, entries)}
 	d.addShared(s)
@@ -72,7 +72,7 @@ func (s *sharedReceiveQueue) SetLimit(limit int) error {
 	if limit < 0 || limit > s.maxWR {
 		return fmt.Errorf("set limit of shared receive queue to %d: 0 to %d are possible: %w", limit, s.maxWR, verbs.ErrInvalid)
 	}
-	return refused("ibv_modify_srq", fmt.Sprintf("limit %d on %s", limit, s.pd.device.info.Name), C.vb_limit_srq(s.c, C.uint32_t(limit)))
+	return checkErrno("ibv_modify_srq", fmt.Sprintf("limit %d on %s", limit, s.pd.device.info.Name), C.vb_limit_srq(s.c, C.uint32_t(limit)))
 }
 
 func (s *sharedReceiveQueue) Close() error {
@@ -85,7 +85,7 @@ func (s *sharedReceiveQueue) Close() error {
 	if err := d.removeShared(s); err != nil {
 		return err
 	}
-	if err := refused("ibv_destroy_srq", "a shared receive queue of "+d.info.Name, C.vb_destroy_srq(s.c)); err != nil {
+	if err := checkErrno("ibv_destroy_srq", "a shared receive queue of "+d.info.Name, C.vb_destroy_srq(s.c)); err != nil {
 		d.addShared(s) // it can be tried again
 		return err
 	}

@@ -29,7 +29,7 @@ type failure struct {
 	unpostable bool
 }
 
-// expected tells what is to come when these two meet.
+// expected returns the statuses of the request and of the receive between the two.
 func (f *failure) expected(initiator, target verbs.Device) (want, received verbs.Status) {
 	detects := target
 	if f.local {

@@ -68,8 +68,9 @@ func TestTranslateEvents(t *testing.T) {
 	assert.Nil(t, got.SRQ, "a queue that is being closed is not named")
 }
 
-// Everybody is told, and of the end of the device once, those who come later too.
-func TestTellEvents(t *testing.T) {
+// All subscribers get an event. They get the end of the device once, also those who
+// subscribe after it.
+func TestDeliverEvents(t *testing.T) {
 	d := &Device{events: events{handlers: make(map[int]func(verbs.Event))}}
 	var first, second, late []verbs.EventType
 	cancel := d.SubscribeEvents(func(e verbs.Event) { first = append(first, e.Type) })
@@ -77,14 +78,14 @@ func TestTellEvents(t *testing.T) {
 	for _, kind := range []verbs.EventType{
 		verbs.EventQPAccessError, verbs.EventQPAccessError, verbs.EventDeviceFatal, verbs.EventDeviceFatal,
 	} {
-		d.events.tell(verbs.Event{Type: kind})
+		d.events.deliver(verbs.Event{Type: kind})
 	}
 	want := []verbs.EventType{verbs.EventQPAccessError, verbs.EventQPAccessError, verbs.EventDeviceFatal}
 	assert.Equal(t, want, first)
 	assert.Equal(t, want, second)
 	cancel()
 	d.SubscribeEvents(func(e verbs.Event) { late = append(late, e.Type) })
-	d.events.tell(verbs.Event{Type: verbs.EventPortError})
+	d.events.deliver(verbs.Event{Type: verbs.EventPortError})
 	assert.Equal(t, want, first, "it has cancelled")
 	assert.Equal(t, []verbs.EventType{verbs.EventDeviceFatal, verbs.EventPortError}, late)
 }

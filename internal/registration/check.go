@@ -10,8 +10,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// known are the rights that package verbs has.
-const known = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead |
+// Rights are all the access rights that package verbs has.
+const Rights = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead |
 	verbs.AccessRemoteAtomic | verbs.AccessRelaxedOrdering
 
 // CheckDMABuf is Check for the bytes of a dma-buf.
@@ -34,8 +34,8 @@ func Check(length uint64, access verbs.Access) error {
 	switch {
 	case length == 0:
 		return fmt.Errorf("register memory: it is empty; give at least one byte: %w", verbs.ErrInvalid)
-	case access&^known != 0:
-		return fmt.Errorf("register memory: access rights %#x: only those in %#x exist: %w", uint32(access), uint32(known), verbs.ErrInvalid)
+	case access&^Rights != 0:
+		return fmt.Errorf("register memory: access rights %#x: only those in %#x exist: %w", uint32(access), uint32(Rights), verbs.ErrInvalid)
 	case access&(verbs.AccessRemoteWrite|verbs.AccessRemoteAtomic) != 0 && access&verbs.AccessLocalWrite == 0:
 		return fmt.Errorf("register memory: remote write or atomic access needs local write access too (IBTA 10.6.3.1): %w", verbs.ErrInvalid)
 	}

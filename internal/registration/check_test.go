@@ -42,7 +42,7 @@ func TestCheck(t *testing.T) {
 		want   string // empty: nothing is wrong
 	}{
 		{1, 0, ""},
-		{1 << 62, known, ""},
+		{1 << 62, Rights, ""},
 		{1, verbs.AccessRemoteRead, ""},
 		{1, verbs.AccessRemoteWrite | verbs.AccessLocalWrite, ""},
 		{1, verbs.AccessRemoteAtomic | verbs.AccessLocalWrite, ""},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/internal/registration"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -40,9 +41,10 @@ func Name(mask verbs.QPAttrMask) string {
 
 var errNoTransition = errors.New("there is no such transition")
 
-// Check says what is wrong with a change of a queue pair that is in the state
-// from; mask says which attributes are given. Without QPAttrState the state
-// stays.
+// Check says why a queue pair of the service, in the state from, cannot be changed
+// so. The mask says which attributes are given; without QPAttrState the state stays.
+// Its errors name the attribute at fault; the caller adds the queue pair and the
+// states.
 func Check(service verbs.QPType, from verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAttrMask, limits Limits) error {
 	to := from
 	if mask&verbs.QPAttrState != 0 {
@@ -70,6 +72,29 @@ func Check(service verbs.QPType, from verbs.QPState, attr *verbs.QPAttr, mask ve
 	return checkValues(attr, given, limits)
 }
 
+// CheckKnown says which of the attributes, or of the values of those that stand for
+// something, package verbs does not have. Check includes it.
+func CheckKnown(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
+	unknown := mask &^ verbs.QPAttrState
+	for _, a := range names {
+		unknown &^= a.mask
+	}
+	if unknown != 0 {
+		return fmt.Errorf("there is no attribute of %s", Name(unknown))
+	}
+	return checkCodes(attr, mask)
+}
+
+func checkCodes(a *verbs.QPAttr, given verbs.QPAttrMask) error {
+	if given&verbs.QPAttrPathMTU != 0 && !a.PathMTU.Valid() {
+		return fmt.Errorf("attribute PathMTU is %d, it must be 256, 512, 1024, 2048 or 4096", a.PathMTU)
+	}
+	if unknown := a.Access &^ registration.Rights; given&verbs.QPAttrAccess != 0 && unknown != 0 {
+		return fmt.Errorf("attribute Access has the unknown bits %#x", uint32(unknown))
+	}
+	return nil
+}
+
 const most24 = 0xffffff // of queue pair and packet sequence numbers
 
 // checkValues names the first attribute whose value is out of its range.
@@ -77,8 +102,8 @@ func checkValues(a *verbs.QPAttr, given verbs.QPAttrMask, l Limits) error {
 	if given&verbs.QPAttrPKeyIndex != 0 && (a.PKeyIndex < 0 || l.PKeys > 0 && a.PKeyIndex >= l.PKeys) {
 		return outOfRange("PKeyIndex", a.PKeyIndex, 0, l.PKeys-1)
 	}
-	if given&verbs.QPAttrPathMTU != 0 && !a.PathMTU.Valid() {
-		return fmt.Errorf("attribute PathMTU is %d, it must be 256, 512, 1024, 2048 or 4096", a.PathMTU)
+	if err := checkCodes(a, given); err != nil {
+		return err
 	}
 	for _, f := range [...]struct {
 		mask       verbs.QPAttrMask

@@ -93,6 +93,7 @@ func TestValues(t *testing.T) {
 		spot func(*verbs.QPAttr)
 		want string
 	}{
+		{verbs.QPInitialized, func(a *verbs.QPAttr) { a.Access = 1 << 31 }, "attribute Access has the unknown bits 0x80000000"},
 		{verbs.QPInitialized, func(a *verbs.QPAttr) { a.PKeyIndex = 1 }, "attribute PKeyIndex is 1, it must be from 0 to 0"},
 		{verbs.QPInitialized, func(a *verbs.QPAttr) { a.Port = 2 }, "attribute Port is 2, it must be from 1 to 1"},
 		{verbs.QPReadyToReceive, func(a *verbs.QPAttr) { a.PathMTU = 1500 }, "attribute PathMTU is 1500, it must be 256, 512, 1024, 2048 or 4096"},
@@ -110,4 +111,16 @@ func TestValues(t *testing.T) {
 		c.spot(&attr)
 		assert.EqualError(t, Check(verbs.RC, c.to-1, &attr, required[verbs.RC][c.to]|verbs.QPAttrState, limits), c.want)
 	}
+}
+
+func TestCheckKnown(t *testing.T) {
+	every := verbs.QPAttrDestQPN<<1 - 1
+	attr := valid(verbs.QPReadyToSend)
+	assert.NoError(t, CheckKnown(&attr, every))
+	assert.EqualError(t, CheckKnown(&attr, every|1<<30), "there is no attribute of bits 0x40000000")
+	attr.Access = verbs.AccessRemoteRead | 1<<20
+	assert.EqualError(t, CheckKnown(&attr, every), "attribute Access has the unknown bits 0x100000")
+	assert.NoError(t, CheckKnown(&attr, every&^verbs.QPAttrAccess))
+	attr.PathMTU = 1500
+	assert.EqualError(t, CheckKnown(&attr, verbs.QPAttrPathMTU), "attribute PathMTU is 1500, it must be 256, 512, 1024, 2048 or 4096")
 }

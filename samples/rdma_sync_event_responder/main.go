@@ -69,8 +69,7 @@ func (p *responder) run(ctx context.Context, s *sample.Session) (err error) {
 	// The event, which both sides change. Adapters do not promise that an addition
 	// of ours goes well with a change of the peer's at the same time. Here the two
 	// take turns.
-	p.event, err = syncevent.New(syncevent.Config{
-		Device:     p.dev,
+	p.event, err = syncevent.New(p.dev, syncevent.Config{
 		Publishers: syncevent.PublishLocal | syncevent.PublishRemote,
 		TakesTurns: true,
 	})

@@ -40,7 +40,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	defer sample.Close(&err, dev.Close)
-	event, err := syncevent.New(syncevent.Config{Device: dev})
+	event, err := syncevent.New(dev, syncevent.Config{})
 	if err != nil {
 		return err
 	}

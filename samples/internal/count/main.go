@@ -95,9 +95,7 @@ func (p *program) run(ctx context.Context) (err error) {
 	if p.local > 0 {
 		publishers |= syncevent.PublishLocal
 	}
-	p.own, err = syncevent.New(syncevent.Config{
-		Device: p.dev, Publishers: publishers, PollInterval: syncevent.MinPollInterval,
-	})
+	p.own, err = syncevent.New(p.dev, syncevent.Config{Publishers: publishers, PollInterval: syncevent.MinPollInterval})
 	if err != nil {
 		return err
 	}

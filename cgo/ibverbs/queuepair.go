@@ -60,7 +60,7 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	d.numbers.RUnlock()
 	if pair == nil {
 		q.release()
-		return nil, failed("ibv_create_qp", fmt.Sprintf("%v with %d sends of %d entries, %d receives of %d entries, %d bytes inline on %s",
+		return nil, verbError("ibv_create_qp", fmt.Sprintf("%v with %d sends of %d entries, %d receives of %d entries, %d bytes inline on %s",
 			init.Type, q.init.MaxSendWR, q.init.MaxSendSGE, q.init.MaxRecvWR, q.init.MaxRecvSGE, q.init.MaxInline, d.info.Name), err)
 	}
 	q.c, q.num = pair, uint32(pair.qp_num)
@@ -181,7 +181,7 @@ func (q *queuePair) destroy() error {
 	d := q.pd.device
 	d.numbers.Lock()
 	defer d.numbers.Unlock()
-	if err := refused("ibv_destroy_qp", fmt.Sprintf("queue pair %#x of %s", q.num, d.info.Name), C.vb_destroy_qp(q.c)); err != nil {
+	if err := checkErrno("ibv_destroy_qp", fmt.Sprintf("queue pair %#x of %s", q.num, d.info.Name), C.vb_destroy_qp(q.c)); err != nil {
 		return err
 	}
 	q.sendCQ.forget(q.num)
