@@ -3,14 +3,13 @@ package roce
 import (
 	"fmt"
 
-	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// addressHandle leads datagrams to a peer.
+// addressHandle leads datagrams to a peer. It is their transport.Output.
 type addressHandle struct {
+	udpOutput
 	pd     *protectionDomain
-	out    udpOutput
 	closed bool
 }
 
@@ -33,22 +32,22 @@ func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	p.refs++
-	return &addressHandle{pd: p, out: out}, nil
+	return &addressHandle{udpOutput: out, pd: p}, nil
 }
 
-// outputTo returns the output of an address handle, or says what keeps a request
-// in the domain from using it (IBTA 11.4.1.1).
-func (p *protectionDomain) outputTo(ah verbs.AH) (transport.Output, error) {
+// checkAH returns an error if a request in the domain cannot use the address
+// handle (IBTA 11.4.1.1).
+func (p *protectionDomain) checkAH(ah verbs.AH) error {
 	a, ok := ah.(*addressHandle)
 	switch {
 	case !ok || a.pd.device != p.device:
-		return nil, fmt.Errorf("a datagram needs an address handle of device %s: %w", p.device.cfg.Name, verbs.ErrInvalid)
+		return fmt.Errorf("a datagram needs an address handle of device %s: %w", p.device.cfg.Name, verbs.ErrInvalid)
 	case a.pd != p:
-		return nil, fmt.Errorf("its address handle is of protection domain %d, the queue pair of %d: %w", a.pd.id, p.id, verbs.ErrInvalid)
+		return fmt.Errorf("its address handle is of protection domain %d, the queue pair of %d: %w", a.pd.id, p.id, verbs.ErrInvalid)
 	case a.closed:
-		return nil, fmt.Errorf("its address handle: %w", verbs.ErrClosed)
+		return fmt.Errorf("its address handle: %w", verbs.ErrClosed)
 	}
-	return &a.out, nil
+	return nil
 }
 
 // Close implements verbs.AH. Datagrams posted before still leave.

@@ -41,15 +41,16 @@ func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 	return &completionQueue{device: d, entries: transport.NewRing[verbs.WC](init.Capacity)}, nil
 }
 
-func (c *completionQueue) Capacity() int { return c.entries.Limit() }
+func (c *completionQueue) Capacity() int { return c.entries.Depth() }
 
 // Complete implements transport.Completer. The lock is held.
 func (c *completionQueue) Complete(wc verbs.WC, solicited bool) {
-	if c.entries.Full() {
+	entry := c.entries.Push()
+	if entry == nil {
 		c.overflow()
 		return
 	}
-	*c.entries.Push() = wc
+	*entry = wc
 	if c.armed == armedAny || c.armed == armedSolicited && (solicited || wc.Status != verbs.StatusSuccess) {
 		c.fire()
 	}

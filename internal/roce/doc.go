@@ -5,4 +5,11 @@
 // program that polls a completion queue drives the device inline, on its own
 // goroutine; when nobody polls, a goroutine of the device that waits at the
 // socket does, since a passive responder must answer while its program sleeps.
+//
+// A packet arrives by endpoint.receive and endpoint.handle, which finds its queue
+// pair; the queue pair's path says whether it comes from the right peer, and the
+// transport executes it. Queue pairs that have something to send are in a list:
+// Device.transmit has each of them send to its path, which owns the output. Queue
+// pairs that wait for something are in a heap by deadline: Device.expire. Nothing
+// done for a pass, a packet or a timer grows with the queue pairs that are idle.
 package roce

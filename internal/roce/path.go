@@ -12,6 +12,11 @@ import (
 // path takes the packets of one queue pair to its peer and owns their output. It
 // is chosen at the transition to RTR; nothing else knows which kind it is. All
 // methods are called with the device's lock held.
+//
+// Packets that come by a socket find their queue pair by endpoint.handle, which
+// asks the path whether they come from the peer. A path with another way for them
+// hands them to the transport's Receive or ReceivePieces itself, and activates the
+// queue pair.
 type path interface {
 	// attach takes the path into use: it sets what the path can carry in the queue
 	// pair, and counts the queue pair at the endpoints that work for it.

@@ -3,6 +3,8 @@ package roce
 import (
 	"net/netip"
 	"time"
+
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // unreachable holds peers of which the network reports that nothing listens at
@@ -61,10 +63,14 @@ func (d *Device) probeUnreachable(now time.Duration) {
 	}
 	u.notUntil = now + unreachableInterval
 	for _, q := range d.queuePairs {
+		if q.path == nil || q.init.Type != verbs.RC {
+			continue
+		}
 		for _, peer := range u.peers[:u.n] {
-			if q.path != nil && q.path.endsAt(peer.endpoint, peer.addr) {
+			if q.path.endsAt(peer.endpoint, peer.addr) {
 				q.transport.PeerUnreachable(now)
 				d.activate(q)
+				break
 			}
 		}
 	}

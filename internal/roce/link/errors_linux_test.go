@@ -115,7 +115,7 @@ func FuzzErrorMessage(f *testing.F) {
 	f.Fuzz(func(t *testing.T, control []byte, length uint64) {
 		var e errorQueue
 		e.header.Namelen = unix.SizeofSockaddrInet4
-		e.header.Controllen = length
+		e.header.SetControllen(int(length))
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&e.control)), unsafe.Sizeof(e.control)), control)
 		e.portUnreachable()
 	})

@@ -11,17 +11,16 @@ import (
 // received datagram, in bytes.
 const GRHLen = 40
 
-// checkDatagram returns where a request goes as a datagram, or says what keeps it
-// from being one.
-func (q *QP) checkDatagram(wr *verbs.SendWR, total uint64) (Output, error) {
+// checkDatagram says what keeps a request from being sent as a datagram.
+func (q *QP) checkDatagram(wr *verbs.SendWR, total uint64) error {
 	switch {
 	case total > uint64(q.mtu):
 		// IBTA 10.8 (C10-93.1.1) would have it vanish without a word.
-		return nil, fmt.Errorf("message of %d bytes, a datagram has at most the path MTU of the port, %d: %w", total, q.mtu, verbs.ErrInvalid)
+		return fmt.Errorf("message of %d bytes, a datagram has at most the path MTU of the port, %d: %w", total, q.mtu, verbs.ErrInvalid)
 	case wr.RemoteQPN == 0 || wr.RemoteQPN > 0xffffff:
-		return nil, fmt.Errorf("RemoteQPN is %#x, it must be from 1 to 0xffffff: %w", wr.RemoteQPN, verbs.ErrInvalid)
+		return fmt.Errorf("RemoteQPN is %#x, it must be from 1 to 0xffffff: %w", wr.RemoteQPN, verbs.ErrInvalid)
 	}
-	return q.outputTo(wr.AH)
+	return q.checkAH(wr.AH)
 }
 
 // controlled is the bit of a Q_Key in a send request that asks for the queue

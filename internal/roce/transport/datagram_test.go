@@ -12,23 +12,21 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-type testAH struct{}
+// testAH leads datagrams where the end's other packets go.
+type testAH struct{ from *end }
 
 func (testAH) Close() error { return nil }
 
+func (a testAH) Send(p *wire.Packet, pieces [][]byte, n int) { a.from.out.Send(p, pieces, n) }
+
 var errTestAH = errors.New("no address handle")
 
-// outputTo has datagrams go where the end's other packets go.
-func (e *end) outputTo(ah verbs.AH) (Output, error) {
-	if ah != (testAH{}) {
-		return nil, errTestAH
+func (e *end) checkAH(ah verbs.AH) error {
+	if ah != (testAH{e}) {
+		return errTestAH
 	}
-	return (*endOutput)(e), nil
+	return nil
 }
-
-type endOutput end
-
-func (o *endOutput) Send(p *wire.Packet, pieces [][]byte, n int) { o.out.Send(p, pieces, n) }
 
 // testHeader precedes the data of received datagrams.
 var testHeader = [GRHLen]byte(pattern(make([]byte, GRHLen), 3))
@@ -37,7 +35,7 @@ var testHeader = [GRHLen]byte(pattern(make([]byte, GRHLen), 3))
 // datagram.
 func (r *rig) datagramOr(id uint64, op verbs.Opcode, n int) verbs.SendWR {
 	wr := r.wr(id, op, n)
-	wr.AH, wr.RemoteQPN, wr.RemoteQKey = testAH{}, serverQPN, testKey
+	wr.AH, wr.RemoteQPN, wr.RemoteQKey = testAH{r.client}, serverQPN, testKey
 	return wr
 }
 

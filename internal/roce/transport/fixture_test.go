@@ -172,7 +172,7 @@ func newEnd(t tb, num uint32, memory *Memory, o options) *end {
 		e.rq = NewRecvQueue(memory, testDomain, o.recvDepth, 4)
 	}
 	e.qp = New(Config{
-		Type: o.kind, PortMTU: o.mtu, OutputTo: e.outputTo, Window: o.window,
+		Type: o.kind, PortMTU: o.mtu, CheckAH: e.checkAH, Window: o.window,
 		Num: num, Domain: testDomain, Memory: memory, Send: &e.send, Recv: &e.recv, RecvQueue: e.rq,
 		SendDepth: o.depth, MaxSendSGE: o.maxSGE, MaxInline: o.maxInline, SignalAll: o.signalAll,
 		Counters: &e.counters,

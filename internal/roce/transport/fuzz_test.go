@@ -113,8 +113,8 @@ func (f *fuzzed) step(control byte, datagram []byte) {
 func (f *fuzzed) requireSane() {
 	t := f.t
 	for _, e := range []*end{f.client, f.server} {
-		require.LessOrEqual(t, e.qp.responses.Len(), e.qp.responses.Limit())
-		require.LessOrEqual(t, e.qp.sq.Len(), e.qp.sq.Limit())
+		require.LessOrEqual(t, e.qp.responses.Len(), e.qp.responses.Depth())
+		require.LessOrEqual(t, e.qp.sq.Len(), e.qp.sq.Depth())
 		require.GreaterOrEqual(t, wire.PSNDiff(e.qp.maxPSN, e.qp.unaPSN), int32(0))
 		require.GreaterOrEqual(t, wire.PSNDiff(e.qp.sendPSN, e.qp.unaPSN), int32(0))
 		require.LessOrEqual(t, wire.PSNDiff(e.qp.sendPSN, e.qp.maxPSN), int32(0))

@@ -44,9 +44,9 @@ type Config struct {
 	Window int
 	// PortMTU bounds datagrams. Of connections, the path's MTU holds.
 	PortMTU verbs.MTU
-	// OutputTo returns what takes datagrams to the peer of an address handle, or
-	// says what is wrong with the handle.
-	OutputTo func(verbs.AH) (Output, error)
+	// CheckAH returns what is wrong with the address handle of a datagram. A
+	// handle that it accepts is the Output to its peer.
+	CheckAH  func(verbs.AH) error
 	Counters *Counters
 	// Event is told of asynchronous events of the queue pair.
 	Event func(verbs.EventType)
@@ -64,7 +64,7 @@ type QP struct {
 	signalAll bool
 	window    int
 	portMTU   verbs.MTU
-	outputTo  func(verbs.AH) (Output, error)
+	checkAH   func(verbs.AH) error
 	counters  *Counters
 	event     func(verbs.EventType)
 
@@ -97,7 +97,7 @@ type QP struct {
 // New returns a queue pair in the state Reset.
 func New(c Config) *QP {
 	q := &QP{
-		kind: c.Type, service: services[c.Type], portMTU: c.PortMTU, outputTo: c.OutputTo,
+		kind: c.Type, service: services[c.Type], portMTU: c.PortMTU, checkAH: c.CheckAH,
 		num: c.Num, domain: c.Domain, memory: c.Memory, sendCQ: c.Send, recvCQ: c.Recv,
 		signalAll: c.SignalAll, window: c.Window, counters: c.Counters, event: c.Event,
 		rq: c.RecvQueue,
@@ -152,8 +152,17 @@ func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
 // that it came from the peer's address and that it names this queue pair has been
 // checked.
 func (q *QP) Receive(p *wire.Packet, now time.Duration) {
+	if p.Opcode.Service() != q.service {
+		return // of another transport service: dropped (IBTA 9.6)
+	}
 	q.whole[0] = p.Payload
-	q.ReceivePieces(p, q.whole[:], now)
+	q.payload, q.payloadLen = q.whole[:], uint32(len(p.Payload))
+	switch q.kind {
+	case verbs.RC:
+		q.receiveReliable(p, now)
+	case verbs.UC:
+		q.receiveUnreliable(p)
+	}
 }
 
 // ReceivePieces is Receive for a packet whose payload is that of pieces, as an
@@ -161,7 +170,7 @@ func (q *QP) Receive(p *wire.Packet, now time.Duration) {
 // Transmit of the same queue pair.
 func (q *QP) ReceivePieces(p *wire.Packet, pieces [][]byte, now time.Duration) {
 	if p.Opcode.Service() != q.service {
-		return // of another transport service: dropped (IBTA 9.6)
+		return
 	}
 	q.payload, q.payloadLen = pieces, size(pieces)
 	switch q.kind {

@@ -44,7 +44,7 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	for i := range wrs {
 		wr := &wrs[i]
 		if q.Full() {
-			return i, fmt.Errorf("post receive %d of %d: all %d places are taken: %w", i+1, len(wrs), q.Limit(), verbs.ErrQueueFull)
+			return i, fmt.Errorf("post receive %d of %d: all %d places are taken: %w", i+1, len(wrs), q.Depth(), verbs.ErrQueueFull)
 		}
 		if len(wr.SGL) > q.maxSGE {
 			return i, fmt.Errorf("post receive %d of %d: %d scatter-gather entries, %d allowed: %w", i+1, len(wrs), len(wr.SGL), q.maxSGE, verbs.ErrInvalid)

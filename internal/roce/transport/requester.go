@@ -189,7 +189,9 @@ func (q *QP) fillData(p *wire.Packet, w *sendWQE, index uint32) (pieces [][]byte
 	if pieces, ok = gather(q.pieces[:0], w.segs, off, n); !ok {
 		return nil, 0, false
 	}
-	q.pieces = pieces
+	if cap(pieces) > cap(q.pieces) {
+		q.pieces = pieces
+	}
 	last := p.PSN == w.last
 	p.Opcode = dataOpcode(w.wr.Op, index == 0, last).On(q.service)
 	p.Imm = w.wr.Imm

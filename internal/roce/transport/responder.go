@@ -55,7 +55,7 @@ type savedAtomic struct {
 func (q *QP) startResponder() {
 	q.expected = q.attr.RQPSN
 	depth := max(q.attr.MaxDestReadAtomic, 1)
-	q.responses.limit = 2*depth + 4
+	q.responses.depth = 2*depth + 4
 	if len(q.atomics) != depth {
 		q.atomics = nil // made for the first atomic
 	}

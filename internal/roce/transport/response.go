@@ -32,13 +32,13 @@ type response struct {
 type responseQueue struct{ Ring[response] }
 
 // crowded leaves room for the acknowledgement and the NAK that may follow.
-func (r *responseQueue) crowded() bool { return r.Len() >= r.Limit()-2 }
+func (r *responseQueue) crowded() bool { return r.Len() >= r.Depth()-2 }
 
 func (r *responseQueue) first() *response { return r.at(r.head) }
 
 func (r *responseQueue) push(x response) {
-	if !r.Full() {
-		*r.Push() = x
+	if place := r.Push(); place != nil {
+		*place = x
 	}
 }
 
@@ -101,7 +101,9 @@ func (q *QP) transmitRead(out Output, p *wire.Packet, r *response) bool {
 			return false
 		}
 		pieces = append(pieces, b)
-		q.pieces = pieces
+		if cap(pieces) > cap(q.pieces) {
+			q.pieces = pieces
+		}
 	}
 	last := r.left <= q.mtu
 	switch {

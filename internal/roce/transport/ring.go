@@ -6,38 +6,40 @@ type Ring[T any] struct {
 	items []T    // as many as a power of two, or none
 	head  uint64 // number of the oldest item
 	tail  uint64 // number of the next item
-	limit int    // the most items that it holds
+	depth int    // the most items that it holds
 }
 
 // ringStart is how many items the first memory is for.
 const ringStart = 8
 
-// NewRing returns a queue for at most limit items.
-func NewRing[T any](limit int) Ring[T] { return Ring[T]{limit: limit} }
+// NewRing returns a queue for at most depth items.
+func NewRing[T any](depth int) Ring[T] { return Ring[T]{depth: depth} }
 
-// Limit is the most items that the queue holds.
-func (r *Ring[T]) Limit() int { return r.limit }
+// Depth is the most items that the queue holds.
+func (r *Ring[T]) Depth() int { return r.depth }
 
 // Len is the number of items.
 func (r *Ring[T]) Len() int { return int(r.tail - r.head) }
 
 // Full reports whether no further item can be pushed.
-func (r *Ring[T]) Full() bool { return r.Len() >= r.limit }
+func (r *Ring[T]) Full() bool { return r.Len() >= r.depth }
 
 // Push appends an item and returns it, to be filled in: it holds what was there
-// when its place was used last. The queue must not be full.
+// when its place was used last. It returns nil if the queue is full.
 func (r *Ring[T]) Push() *T {
-	x := r.next()
+	if r.Full() {
+		return nil
+	}
+	r.reserve()
 	r.tail++
-	return x
+	return r.at(r.tail - 1)
 }
 
-// next returns the item that Push would append.
-func (r *Ring[T]) next() *T {
-	if r.Len() == len(r.items) {
+// reserve sees that there is memory for the item at tail.
+func (r *Ring[T]) reserve() {
+	if r.tail-r.head == uint64(len(r.items)) {
 		r.grow()
 	}
-	return r.at(r.tail)
 }
 
 // Pop takes the oldest item and returns it; it is valid until the next Push. The
@@ -51,9 +53,11 @@ func (r *Ring[T]) Pop() *T {
 func (r *Ring[T]) at(i uint64) *T { return &r.items[i&uint64(len(r.items)-1)] }
 
 // grow makes room for another item in a queue that uses all its memory.
+//
+//go:noinline so that reserve, which rarely calls it, is inlined
 func (r *Ring[T]) grow() {
 	n := max(2*len(r.items), 1)
-	for n < min(ringStart, r.limit) {
+	for n < min(ringStart, r.depth) {
 		n *= 2
 	}
 	items := make([]T, n)

@@ -2,7 +2,6 @@ package transport
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/internal/service"
@@ -16,7 +15,6 @@ const maxMessage = 1 << 31
 // numbers from first to last; for a read they are those of the responses.
 type sendWQE struct {
 	wr     verbs.SendWR // SGL is not kept
-	to     Output       // where a datagram goes
 	segs   []segment
 	inline []byte
 	length uint32
@@ -67,7 +65,7 @@ func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
 
 func (q *QP) postSend(wr *verbs.SendWR) error {
 	if q.sq.Full() {
-		return fmt.Errorf("all %d places are taken: %w", q.sq.Limit(), verbs.ErrQueueFull)
+		return fmt.Errorf("all %d places are taken: %w", q.sq.Depth(), verbs.ErrQueueFull)
 	}
 	if len(wr.SGL) > q.sq.maxSGE {
 		return fmt.Errorf("%d scatter-gather entries, %d allowed: %w", len(wr.SGL), q.sq.maxSGE, verbs.ErrInvalid)
@@ -75,8 +73,12 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 	if err := service.Check(q.kind, wr.Op, wr.Flags); err != nil {
 		return err
 	}
-	w := q.sq.next()
-	w.segs, w.fault, w.got = slices.Grow(w.segs[:0], len(wr.SGL)), verbs.StatusSuccess, 0
+	q.sq.reserve()
+	w := q.sq.at(q.sq.tail)
+	if cap(w.segs) < len(wr.SGL) {
+		w.segs = make([]segment, 0, len(wr.SGL))
+	}
+	w.segs, w.fault, w.got = w.segs[:0], verbs.StatusSuccess, 0
 	access := verbs.Access(0)
 	switch wr.Op {
 	case verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd:
@@ -113,11 +115,9 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 		return fmt.Errorf("message of %d bytes, %d allowed: %w", total, uint64(maxMessage), verbs.ErrInvalid)
 	}
 	if q.kind == verbs.UD {
-		to, err := q.checkDatagram(wr, total)
-		if err != nil {
+		if err := q.checkDatagram(wr, total); err != nil {
 			return err
 		}
-		w.to = to
 	}
 	if w.fault == verbs.StatusSuccess && (wr.Op == verbs.OpCompareSwap || wr.Op == verbs.OpFetchAdd) && total != 8 {
 		w.fault = verbs.StatusLocalLengthError

@@ -61,7 +61,7 @@ func (q *QP) transmitUnacknowledged(out Output, w *sendWQE) {
 	}
 	if q.kind == verbs.UD {
 		q.addressDatagram(p, w)
-		out = w.to
+		out = w.wr.AH.(Output) // as CheckAH has found
 	}
 	out.Send(p, pieces, int(n))
 	q.sendPSN = wire.PSNAdd(q.sendPSN, 1)

@@ -79,7 +79,7 @@ func (c *courier) send() {
 		wr := verbs.SendWR{
 			ID: uint64(id), Op: verbs.OpSendImm, Flags: verbs.FlagSignaled, Imm: uint32(id),
 			SGL: []verbs.SGE{c.local.sge(at, half), c.local.sge(at+half, len(b)-half)},
-			AH:  testAH{}, RemoteQPN: serverQPN, RemoteQKey: testKey,
+			AH:  testAH{c.from.end}, RemoteQPN: serverQPN, RemoteQKey: testKey,
 			RemoteAddr: c.remote.Base + uint64(at), RKey: c.remote.Key,
 		}
 		if c.kind == verbs.UC && id%3 == 0 {

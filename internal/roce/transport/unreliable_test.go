@@ -240,7 +240,7 @@ func TestSendQueueError(t *testing.T) {
 			// It still receives.
 			r.client.postRecv(verbs.RecvWR{ID: 9, SGL: []verbs.SGE{r.local.sge(0, 512)}})
 			back := r.datagramOr(1, verbs.OpSend, 200)
-			back.RemoteQPN = clientQPN
+			back.AH, back.RemoteQPN = testAH{r.server}, clientQPN
 			back.SGL = []verbs.SGE{r.remote.sge(0, 200)}
 			r.server.post(back)
 			r.client.take(r.now, r.server.transmit(r.now)...)
