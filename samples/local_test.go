@@ -100,15 +100,20 @@ func TestLocal(t *testing.T) {
 	for _, l := range locals() {
 		t.Run(l.program, func(t *testing.T) {
 			t.Parallel()
-			p := start(t, l.program, "-timeout", patience, "-l", "error")
-			assert.Zero(t, p.code())
-			assert.Empty(t, p.stderr.String())
-			if l.anyOrder {
-				slices.Sort(l.want)
-			}
-			assert.Equal(t, l.want, l.lines(p.stdout.String()))
+			l.run(t)
 		})
 	}
+}
+
+func (l local) run(t *testing.T, args ...string) {
+	t.Helper()
+	p := start(t, append([]string{l.program, "-timeout", patience, "-l", "error"}, args...)...)
+	assert.Zero(t, p.code())
+	assert.Empty(t, p.stderr.String())
+	if l.anyOrder {
+		slices.Sort(l.want)
+	}
+	assert.Equal(t, l.want, l.lines(p.stdout.String()))
 }
 
 // A program that is told to stop before it has begun stops as one that has.

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/verbena-rdma/verbena/internal/soak"
 )
 
 // Times are what a guest took on the host's clock.
@@ -227,9 +229,11 @@ func (g *guest) run(ctx context.Context, output io.Writer, times *Times) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
-	// Guest and host both give up: the guest, a little earlier, can say more.
-	giveUp := int((g.job.Timeout - 4*time.Second).Seconds())
-	args := append(g.args(fmt.Sprintf("loglevel=7 RIG_SECONDS=%d", giveUp), initrdFD),
+	words := fmt.Sprintf("loglevel=7 RIG_SECONDS=%d", int(g.job.Timeout.Seconds()))
+	if soaked := os.Getenv(soak.Variable); soaked != "" {
+		words += fmt.Sprintf(" %s=%s", soak.Variable, soaked)
+	}
+	args := append(g.args(words, initrdFD),
 		"-chardev", fmt.Sprintf("file,id=output,path=/dev/fd/%d", outputFD),
 		"-device", "virtserialport,chardev=output,name=output",
 		"-chardev", fmt.Sprintf("file,id=control,path=/dev/fd/%d", controlFD),
@@ -265,7 +269,7 @@ func (g *guest) run(ctx context.Context, output io.Writer, times *Times) error {
 		report.read(pipes.read[1], func() {
 			// A timer that has fired has ended the guest already.
 			if limit.Stop() {
-				limit = time.AfterFunc(g.job.Timeout, func() { cancel(errSlowScript) })
+				limit = time.AfterFunc(g.job.Timeout+graceTime, func() { cancel(errSlowScript) })
 			}
 		})
 	})

@@ -67,14 +67,14 @@ func TestKilledProcessLeavesNoGuest(t *testing.T) {
 	require.Eventually(t, func() bool {
 		running = guests(t, strconv.Itoa(cmd.Process.Pid))
 		return len(running) == 1
-	}, 10*time.Minute, 10*time.Millisecond, "the guest starts, when it is its turn")
+	}, time.Hour, 10*time.Millisecond, "the guest starts, when no other one runs")
 	require.NoError(t, cmd.Process.Kill())
 	require.Error(t, cmd.Wait())
-	assert.Eventually(t, func() bool { return !isGuest(running[0]) }, 10*time.Second, 10*time.Millisecond, "QEMU ends")
+	assert.Eventually(t, func() bool { return !isGuest(running[0]) }, 5*time.Minute, 10*time.Millisecond, "QEMU ends")
 }
 
 func TestFailedCommandIsNamed(t *testing.T) {
-	out, err := boot(t, t.Context(), Job{Script: `echo before
+	out, err := boot(t, t.Context(), Job{Script: `echo "before: mtu $(cat /sys/class/net/v0/mtu) $(ip netns exec s cat /sys/class/net/v1/mtu)"
 probe() {
 	ibv_devinfo -d "$1" >/dev/null
 }
@@ -86,29 +86,39 @@ echo after
 	assert.ErrorContains(t, err, "ended with status 255")
 	assert.ErrorContains(t, err, `line 3: ibv_devinfo -d "$1" > /dev/null: status 255`)
 	assert.ErrorContains(t, err, "rxe: a made-up warning")
-	assert.Contains(t, out, "before\n")
+	assert.Contains(t, out, "before: mtu 1500 1500\n", "those of a job that names none")
 	assert.NotContains(t, out, "after")
 }
 
 func TestHangIsCutShort(t *testing.T) {
-	start := time.Now()
 	out, err := boot(t, t.Context(), Job{
 		Files:   map[string]string{"/bin/rigtest": BuildTest(t, ".")},
 		Script:  "echo begun\nRIG_HANG=1 rigtest -test.run '^TestHang$'\n",
-		Timeout: leastTimeout,
+		Timeout: 1234 * time.Second,
 	})
 	require.ErrorIs(t, err, ErrFailed)
-	assert.ErrorContains(t, err, "the script took longer than 10s")
+	assert.ErrorContains(t, err, "the script took longer than 20m34s")
 	assert.ErrorContains(t, err, "2 RIG_HANG=1 rigtest -test.run '^TestHang$'")
 	assert.Contains(t, out, "begun\n")
 	assert.Contains(t, out, "TestHang(", "the hanging program's goroutines are shown")
-	assert.Less(t, time.Since(start), 2*time.Minute)
 }
 
-// TestHang is what hangs in the guest.
+// TestHang is what hangs in the guest. It ends the sleep of the guest's watch, so
+// that its time is over at once.
 func TestHang(t *testing.T) {
 	if os.Getenv("RIG_HANG") == "" {
 		return
+	}
+	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	require.NoError(t, err)
+	for _, file := range commands {
+		if line, _ := os.ReadFile(file); string(line) == "sleep\x001234\x00" {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+			require.NoError(t, err)
+			sleep, err := os.FindProcess(pid)
+			require.NoError(t, err)
+			require.NoError(t, sleep.Kill())
+		}
 	}
 	time.Sleep(time.Hour)
 }

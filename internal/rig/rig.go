@@ -80,8 +80,9 @@ type Job struct {
 	// Zero stands for 1500, which makes the path MTU of rxe0 1024; 4096 needs
 	// 4500 or more.
 	MTU int
-	// Timeout is for the script, at least 10 seconds; zero stands for 2
-	// minutes. The boot has a minute of its own.
+	// Timeout ends a script that hangs, at least 10 seconds; zero stands for 10
+	// minutes. It is for the guest, which names what ran; the host ends a guest
+	// that does not answer a minute later, or that has not booted in 5 minutes.
 	Timeout time.Duration
 	// Results is an existing folder of the host, which the guest has as
 	// /results. Empty stands for none: what is in /results goes with the guest.
@@ -90,9 +91,10 @@ type Job struct {
 
 const (
 	defaultMTU     = 1500
-	defaultTimeout = 2 * time.Minute
+	defaultTimeout = 10 * time.Minute
 	leastTimeout   = 10 * time.Second
-	bootTimeout    = time.Minute
+	bootTimeout    = 5 * time.Minute
+	graceTime      = time.Minute // for the guest to say what hung
 )
 
 // Run boots a guest for the job and returns what the script wrote, standard

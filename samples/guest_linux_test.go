@@ -1,0 +1,47 @@
+package samples
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// requireGuest skips tests that TestRig of internal/rig runs in its guest, where one
+// host has the kernel's rxe, and the other is the network namespace s.
+func requireGuest(t *testing.T) {
+	t.Helper()
+	if os.Getenv("VERBENA_GUEST") == "" {
+		t.Skip("runs in the guest of TestRig of internal/rig")
+	}
+}
+
+// on is the beginning of a command that runs where the guest has the device.
+func on(device string) []string {
+	if strings.HasPrefix(device, "soft") {
+		return []string{"ip", "netns", "exec", "s"}
+	}
+	return nil
+}
+
+// The programs without a peer print on rxe what they print on the software device.
+func TestGuestLocal(t *testing.T) {
+	requireGuest(t)
+	for _, l := range locals() {
+		t.Run(l.program, func(t *testing.T) { l.run(t, "-d", "rxe0") })
+	}
+}
+
+// Two programs count on rxe, on the software device and on one of each.
+func TestGuestCount(t *testing.T) {
+	requireGuest(t)
+	for _, first := range []string{"rxe0", "soft-v1"} {
+		for _, second := range []string{"rxe0", "soft-v1"} {
+			t.Run(fmt.Sprintf("%s and %s", first, second), func(t *testing.T) {
+				a, b := counter{on(first), first}, counter{on(second), second}
+				count(t, a, b, "400", "-n", "400")
+				count(t, a, b, "4000", "-n", "4000", "-writers", "8")
+			})
+		}
+	}
+}

@@ -1,0 +1,156 @@
+package samples
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// player is one end of a ping-pong in the guest: our program or the C one of the same
+// name.
+type player struct {
+	device string // rxe0, or an address of the other host
+	theirs bool
+}
+
+var (
+	inC    = player{"rxe0", true}
+	onRxe  = player{"rxe0", false}
+	onSoft = player{"soft", false}
+)
+
+// bout is a number of games between two players.
+type bout struct {
+	service        string // rc, uc or ud
+	server, client player
+	games          []string // flags
+}
+
+// TestGuestInterop plays the ping-pongs against the C programs of the same name, on
+// the kernel's rxe, in both roles, and against each other on both drivers. Two games
+// run at a time.
+func TestGuestInterop(t *testing.T) {
+	requireGuest(t)
+	// Each table has a TCP port, and addresses for a software device of its own.
+	tables := make(chan int, 2)
+	for i := range cap(tables) {
+		tables <- i
+		for _, address := range []string{tableAddress(i, 4) + "/24", tableAddress(i, 6) + "/64"} {
+			out, err := exec.Command("ip", "-n", "s", "addr", "add", address, "dev", "v1").CombinedOutput()
+			require.NoError(t, err, "%s", out)
+		}
+	}
+	short := []string{"-c -e -n 20", "-n 5"}
+	for _, service := range []string{"rc", "uc", "ud"} {
+		for _, b := range []bout{
+			{service, inC, onSoft, games(service)},
+			{service, onSoft, inC, games(service)},
+			{service, inC, onRxe, short},
+			{service, onRxe, inC, short},
+			{service, onRxe, onSoft, []string{"-c -e -n 20", "-n 5 -s 0"}},
+			{service, onSoft, onRxe, []string{"-c -e -n 20", "-n 5 -s 0"}},
+		} {
+			for _, flags := range b.games {
+				b.play(t, tables, 4, flags)
+			}
+			b.play(t, tables, 6, "-c -n 20")
+			b.play(t, tables, 6, "-c -e -n 20")
+		}
+	}
+}
+
+func tableAddress(table, family int) string {
+	if family == 6 {
+		return fmt.Sprintf("fd00::2%d", table)
+	}
+	return fmt.Sprintf("10.0.0.2%d", table)
+}
+
+// play plays a game at a table that is free.
+func (b bout) play(t *testing.T, tables chan int, family int, flags string) {
+	name := func(p player) string {
+		if p.theirs {
+			return "ibv"
+		}
+		return strings.TrimSuffix(p.device, "0")
+	}
+	t.Run(fmt.Sprintf("%s/%s serves %s/IPv%d %s", b.service, name(b.server), name(b.client), family, flags), func(t *testing.T) {
+		t.Parallel()
+		table := <-tables
+		defer func() { tables <- table }()
+		port := 18515 + table
+		server := start(t, b.command(b.server, table, port, family, flags)...)
+		server.listens(port)
+		// The server is where RoCEv2 packets go to as well.
+		address := map[bool]string{true: tableAddress(table, 4), false: "rxe"}[b.server == onSoft]
+		client := start(t, append(b.command(b.client, table, port, family, flags), address)...)
+		for _, p := range []*process{server, client} {
+			hung := time.AfterFunc(2*time.Minute, func() { _ = p.cmd.Process.Kill() })
+			assert.Zero(t, p.code(), "%v: %s", p.cmd.Args, p.said())
+			hung.Stop()
+			assert.Contains(t, p.stdout.String(), "usec/iter", "%v", p.cmd.Args)
+			assert.NotContains(t, p.said(), "invalid", "%v", p.cmd.Args)
+		}
+	})
+}
+
+// command is the command line of a player. Ours find an IPv4 address by themselves.
+func (b bout) command(p player, table, port, family int, flags string) []string {
+	program, device, gid := "/samples/verbs_"+b.service+"_pingpong", p.device, []string(nil)
+	switch {
+	case p == onSoft:
+		device, gid = "soft-"+tableAddress(table, family), []string{"-g", "0"}
+	case family == 6:
+		gid = []string{"-g", "2"}
+	case p.theirs:
+		gid = []string{"-g", "1"}
+	}
+	if p.theirs {
+		program = "ibv_" + b.service + "_pingpong"
+	}
+	return slices.Concat(on(device), []string{program, "-d", device, "-p", strconv.Itoa(port)}, gid, strings.Fields(flags))
+}
+
+// listens waits until something listens on the port in the process's network
+// namespace.
+func (p *process) listens(port int) {
+	p.t.Helper()
+	// The fields are the local address, the peer's and the state; 0A is listening.
+	want := fmt.Sprintf(":%04X ", port)
+	require.Eventually(p.t, func() bool {
+		for _, file := range []string{"tcp", "tcp6"} {
+			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", p.cmd.Process.Pid, file))
+			if err != nil {
+				return false
+			}
+			for line := range strings.Lines(string(text)) {
+				if strings.Contains(line, want) && strings.Contains(line, ":0000 0A ") {
+					return true
+				}
+			}
+		}
+		return false
+	}, 5*time.Minute, 10*time.Millisecond, "%v does not listen: %s", p.cmd.Args, p.said())
+}
+
+// games are the flags of the games that are played. The largest is for RC alone:
+// nobody repeats what is lost of the others.
+func games(service string) []string {
+	if service == "ud" {
+		return []string{"-c -n 20", "-c -e -n 50", "-c -n 5 -s 1", "-c -n 5 -s 1023", "-c -n 5 -s 4096", "-n 5 -s 0"}
+	}
+	list := []string{"-c -n 20", "-c -e -n 50", "-c -n 5 -s 1", "-c -n 5 -s 255 -m 256", "-c -n 5 -s 1023 -m 512",
+		"-c -n 5 -s 65537 -m 4096", "-c -n 1 -s 1048576 -m 2048"}
+	if service == "rc" {
+		list = append(list, "-c -n 2 -s 16777216 -m 4096")
+	}
+	return list
+}
