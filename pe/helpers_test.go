@@ -65,8 +65,13 @@ type deviceBackend device
 
 func newDevice(t testing.TB, tasks int) *device {
 	t.Helper()
+	return newNamedDevice(t, "dev", tasks)
+}
+
+func newNamedDevice(t testing.TB, name string, tasks int) *device {
+	t.Helper()
 	d := &device{}
-	d.Core, d.ctl = pe.NewCore("dev", (*deviceBackend)(d))
+	d.Core, d.ctl = pe.NewCore(name, (*deviceBackend)(d))
 	var err error
 	d.jobs, err = pe.NewPool(d.ctl, "jobs", tasks, jobTask, nil)
 	require.NoError(t, err)
