@@ -43,7 +43,8 @@ func (c *Context) CopyPool(n int, done func(*CopyTask), failed func(*CopyTask, e
 	p := &CopyPool{ctx: c, done: done, failed: failed}
 	tasks, err := pe.NewPool(c.control, "copy", n,
 		func(t *CopyTask) *pe.Task { return &t.Task },
-		func(t *CopyTask) { t.control, t.pool = c.control, p })
+		func(t *CopyTask) { t.control, t.pool = c.control, p },
+		func(t *CopyTask) { _ = t.drop() })
 	if err != nil {
 		return nil, err
 	}
@@ -127,6 +128,11 @@ func (t *CopyTask) Free() error {
 	if err := t.pool.tasks.Free(t); err != nil {
 		return err
 	}
+	return t.drop()
+}
+
+// drop lets go of what a task that was freed has worked on.
+func (t *CopyTask) drop() error {
 	src, dst := t.src, t.dst
 	t.src, t.dst, t.from, t.to = nil, nil, cursor{}, cursor{}
 	err := src.Free()

@@ -1,6 +1,9 @@
 package graph
 
-import "github.com/verbena-rdma/verbena/pe"
+import (
+	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/pe"
+)
 
 // Graph is a context that runs instances of one graph. It is driven by an engine
 // (package pe), and Running as soon as it is started.
@@ -11,8 +14,8 @@ type Graph[V any] struct {
 	nodes   []*node[V]
 	pools   []*Pool[V]
 
-	ready    queue[ref[V]] // nodes to be run
-	ended    queue[*Instance[V]]
+	ready    fifo.Queue[ref[V]] // nodes to be run
+	ended    fifo.Queue[*Instance[V]]
 	running  int  // instances
 	stopping bool // and Stopped is due
 }
@@ -29,8 +32,9 @@ func newGraph[V any](name string, nodes []*node[V]) *Graph[V] {
 	return g
 }
 
-// turn bounds the nodes that one Progress runs, so that other contexts get theirs.
-const turn = 128
+// progressBudget bounds the nodes that one Progress runs, so that other contexts are
+// served too.
+const progressBudget = 128
 
 // backend keeps the methods that the engine calls apart from those of the Core.
 type backend[V any] struct{ g *Graph[V] }
@@ -43,13 +47,13 @@ func (b backend[V]) Start() (bool, error) {
 func (b backend[V]) Progress() int {
 	g, n := b.g, 0
 	// A function may stop the graph; Stop follows when Progress has returned.
-	for ; n < turn && g.ready.len() > 0 && g.State() == pe.Running; n++ {
-		r := g.ready.pop()
+	for ; n < progressBudget && g.ready.Len() > 0 && g.State() == pe.Running; n++ {
+		r := g.ready.Pop()
 		r.inst.run(r.index)
 	}
-	for range g.ended.len() {
+	for range g.ended.Len() {
 		n++
-		g.ended.pop().report()
+		g.ended.Pop().report()
 	}
 	b.settle()
 	return n
@@ -57,13 +61,13 @@ func (b backend[V]) Progress() int {
 
 func (b backend[V]) Arm() bool {
 	g := b.g
-	return g.ready.len() == 0 && g.ended.len() == 0 && !(g.stopping && g.running == 0)
+	return g.ready.Len() == 0 && g.ended.Len() == 0 && !(g.stopping && g.running == 0)
 }
 
 func (b backend[V]) Stop() {
 	g := b.g
 	g.stopping = true
-	g.ready.clear()
+	g.ready.Clear()
 	for _, p := range g.pools {
 		for _, i := range p.all {
 			i.flush()
@@ -85,6 +89,6 @@ func (b backend[V]) settle() {
 
 // enqueue has a node run.
 func (g *Graph[V]) enqueue(i *Instance[V], index int) {
-	g.ready.push(ref[V]{i, index})
+	g.ready.Push(ref[V]{i, index})
 	g.control.Wake()
 }

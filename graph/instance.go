@@ -64,9 +64,14 @@ func (i *Instance[V]) Free() error {
 	if err := i.pool.tasks.Free(i); err != nil {
 		return err
 	}
+	i.drop()
+	return nil
+}
+
+// drop lets go of what an instance that was freed has worked on.
+func (i *Instance[V]) drop() {
 	var none V
 	i.value = none
-	return nil
 }
 
 // Value is what the instance works on.
@@ -152,10 +157,10 @@ func (i *Instance[V]) flush() {
 	i.settle()
 }
 
-// settle has the callback run when all nodes have had their turn.
+// settle has the callback run when all nodes have ended or been skipped.
 func (i *Instance[V]) settle() {
 	if i.left == 0 {
-		i.pool.graph.ended.push(i)
+		i.pool.graph.ended.Push(i)
 		i.control.Wake()
 	}
 }

@@ -61,7 +61,7 @@ func newLab(t testing.TB, n int) *lab {
 	l := &lab{}
 	l.Core, l.ctl = pe.NewCore("lab", (*labBackend)(l))
 	var err error
-	l.jobs, err = pe.NewPool(l.ctl, "jobs", n, func(j *job) *pe.Task { return &j.Task }, func(j *job) { j.lab = l })
+	l.jobs, err = pe.NewPool(l.ctl, "jobs", n, func(j *job) *pe.Task { return &j.Task }, func(j *job) { j.lab = l }, nil)
 	require.NoError(t, err)
 	return l
 }

@@ -24,7 +24,7 @@ func (g *Graph[V]) Pool(n int, done func(*Instance[V]), failed func(*Instance[V]
 	}
 	p := &Pool[V]{graph: g, done: done, failed: failed}
 	var err error
-	p.tasks, err = pe.NewPool(g.control, "instances", n, taskOf[V], p.prepare)
+	p.tasks, err = pe.NewPool(g.control, "instances", n, taskOf[V], p.prepare, (*Instance[V]).drop)
 	if err != nil {
 		return nil, err
 	}

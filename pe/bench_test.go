@@ -51,7 +51,7 @@ func newLoopback(t testing.TB, tasks int) (*pe.Engine, *loopback) {
 	l := &loopback{done: make([]*echo, 0, 2*tasks)}
 	l.Core, l.ctl = pe.NewCore("loopback", (*loopbackBackend)(l))
 	var err error
-	l.tasks, err = pe.NewPool(l.ctl, "echoes", tasks, func(e *echo) *pe.Task { return &e.Task }, nil)
+	l.tasks, err = pe.NewPool(l.ctl, "echoes", tasks, func(e *echo) *pe.Task { return &e.Task }, nil, nil)
 	require.NoError(t, err)
 	e := newEngine(t, pe.Config{})
 	require.NoError(t, e.Connect(l))

@@ -47,7 +47,7 @@ func TestLifeOfAContext(t *testing.T) {
 	assert.ErrorIs(t, d.ctl.Require("do it", pe.Running), pe.ErrClosed)
 	_, err := d.jobs.Alloc()
 	assert.ErrorIs(t, err, pe.ErrClosed)
-	_, err = pe.NewPool(d.ctl, "more", 1, jobTask, nil)
+	_, err = pe.NewPool(d.ctl, "more", 1, jobTask, nil, nil)
 	assert.ErrorIs(t, err, pe.ErrClosed)
 	require.NoError(t, e.Close())
 }

@@ -26,7 +26,7 @@ func (k *Control) Stopped() {
 	c := &k.core
 	if c.State() == Stopping && !c.stopDue {
 		c.stopped = true
-		c.settle()
+		c.advance()
 	}
 }
 

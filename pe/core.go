@@ -16,14 +16,14 @@ import (
 // to the goroutine that drives the engine: its callbacks, functions given to
 // Engine.Do, or the code between two calls of Progress.
 type Core struct {
-	name     string
-	backend  Backend
-	engine   atomic.Pointer[Engine]
-	state    atomic.Int32
-	onChange func(prev, next State)
-	watchers []*watcher // replaced as a whole
-	untold   int        // changes that have not been reported
-	userData any
+	name       string
+	backend    Backend
+	engine     atomic.Pointer[Engine]
+	state      atomic.Int32
+	onChange   func(prev, next State)
+	watchers   []*watcher // replaced as a whole
+	unreported int        // changes of state that no callback has been called for
+	userData   any
 
 	err        error // the first one since Start
 	unreturned bool  // Run has not returned err yet
@@ -32,13 +32,14 @@ type Core struct {
 	inFlight  int
 	allocated int // tasks out of the pools, those in flight included
 
-	inside   bool // a method of the backend is running
-	starting bool // that method is Start
-	started  bool // Started was called inside Start
-	stopDue  bool // the backend has not been told to stop yet
-	stopped  bool // the backend has no work left at the device
-	warned   bool // that it waits for tasks in Stopping
-	closed   bool
+	inBackend bool // a method of the backend is running
+	starting  bool // that method is Start
+	started   bool // Started was called inside Start
+	stopDue   bool // Backend.Stop has not been called yet
+	stopped   bool // Stopped was called: no work is left at the device
+	warned    bool // the log says that it waits for tasks
+	closing   bool // Close drives the engine
+	closed    bool
 }
 
 // NewCore makes the two halves of a context that does its work in b: the Core,
@@ -91,14 +92,14 @@ func (c *Core) OnStateChange(f func(prev, next State)) { c.onChange = f }
 // watcher is a function given to Watch.
 type watcher struct {
 	f    func(prev, next State)
-	skip int // changes of before Watch
+	skip int // changes that were queued before Watch
 }
 
 // Watch adds a function that is called like that of OnStateChange, and after it,
 // until stop is called, but only for changes that come after the call. It is for
 // packages that build on contexts; the function of OnStateChange is the program's.
 func (c *Core) Watch(f func(prev, next State)) (stop func()) {
-	w := &watcher{f, c.untold}
+	w := &watcher{f, c.unreported}
 	c.watchers = append(slices.Clip(c.watchers), w)
 	return func() {
 		w.f = func(State, State) {} // it may be just about to be called
@@ -106,16 +107,16 @@ func (c *Core) Watch(f func(prev, next State)) (stop func()) {
 	}
 }
 
-// tell reports a change of state.
-func (c *Core) tell(prev, next State) {
-	c.untold--
-	defer tellAll(c.watchers, prev, next) // also after a panic
+// report calls the callbacks for a change of state.
+func (c *Core) report(prev, next State) {
+	c.unreported--
+	defer callWatchers(c.watchers, prev, next) // also after a panic
 	if f := c.onChange; f != nil {
 		f(prev, next)
 	}
 }
 
-func tellAll(list []*watcher, prev, next State) {
+func callWatchers(list []*watcher, prev, next State) {
 	for _, w := range list {
 		if w.skip > 0 {
 			w.skip--
@@ -130,7 +131,7 @@ func tellAll(list []*watcher, prev, next State) {
 // with ErrNotConnected; if the backend cannot start, the context stays Idle.
 // It clears Err.
 func (c *Core) Start() error {
-	if c.closed {
+	if c.closed || c.closing {
 		return fmt.Errorf("pe: cannot start %s: %w", c.object(), ErrClosed)
 	}
 	e := c.engine.Load()
@@ -144,7 +145,7 @@ func (c *Core) Start() error {
 		return err
 	}
 	if e.draining {
-		return fmt.Errorf("pe: cannot start %s: %w; Run is about to return", c.object(), ErrDraining)
+		return fmt.Errorf("pe: cannot start %s: %w; Run or Close is stopping all contexts", c.object(), ErrDraining)
 	}
 	if e.closing.Load() {
 		return fmt.Errorf("pe: cannot start %s: its engine is being closed: %w", c.object(), ErrClosed)
@@ -153,10 +154,10 @@ func (c *Core) Start() error {
 	e.keepError(c)
 	c.err, c.unreturned = nil, false
 	c.started, c.stopDue, c.stopped, c.warned = false, false, false, false
-	c.inside, c.starting = true, true
+	c.inBackend, c.starting = true, true
 	c.state.Store(int32(Starting))
 	running, err := c.backend.Start()
-	c.inside, c.starting = false, false
+	c.inBackend, c.starting = false, false
 	if err != nil {
 		c.state.Store(int32(Idle))
 		c.err, c.unreturned = nil, false
@@ -169,7 +170,7 @@ func (c *Core) Start() error {
 		c.enter(Idle, Starting)
 	}
 	if c.err != nil {
-		c.halt()
+		c.enterStopping()
 	}
 	return nil
 }
@@ -192,7 +193,7 @@ func (c *Core) Stop() error {
 
 func (c *Core) stop() {
 	if s := c.State(); s == Starting && !c.starting || s == Running {
-		c.halt()
+		c.enterStopping()
 	}
 }
 
@@ -224,31 +225,8 @@ func (c *Core) fail(err error) {
 		c.err, c.unreturned = err, true
 	}
 	if running && !c.starting { // Start sees it
-		c.halt()
+		c.enterStopping()
 	}
-}
-
-// Close destroys the context: it leaves its engine and cannot be started again.
-// It is legal in Idle, also inside the callback that reports Idle; state
-// callbacks that are still to come do come. Closing again does nothing.
-func (c *Core) Close() error {
-	if c.closed {
-		return nil
-	}
-	e := c.engine.Load()
-	if e != nil {
-		if err := e.owned("close " + c.object()); err != nil {
-			return err
-		}
-	}
-	if err := c.require("close", Idle); err != nil {
-		return err
-	}
-	c.closed = true
-	if e != nil {
-		e.detach(c)
-	}
-	return nil
 }
 
 // require is Control.Require.
@@ -273,35 +251,35 @@ func (c *Core) enter(prev, next State) {
 	if next == Idle {
 		e.active--
 	}
-	c.untold++
-	e.report(change{c, prev, next})
+	c.unreported++
+	e.queueChange(change{c, prev, next})
 }
 
-// halt enters Stopping from Starting or Running.
-func (c *Core) halt() {
+// enterStopping takes the context from Starting or Running to Stopping.
+func (c *Core) enterStopping() {
 	c.stopDue = true
 	c.enter(c.State(), Stopping)
 	for _, p := range c.pools {
-		p.summon()
+		p.schedule()
 	}
-	c.settle()
+	c.advance()
 }
 
-// settle takes the steps that are due on the way to Idle. It waits while a
-// method of the backend is running, so that no backend finds its resources
-// released under its feet.
-func (c *Core) settle() {
-	for !c.inside && c.State() == Stopping {
+// advance takes the steps from Stopping to Idle that are due. It does nothing while a
+// method of the backend is running: calls to a backend do not nest, and its resources
+// stay until it has returned.
+func (c *Core) advance() {
+	for !c.inBackend && c.State() == Stopping {
 		switch {
 		case c.stopDue:
 			c.stopDue = false
-			c.inside = true
+			c.inBackend = true
 			c.backend.Stop()
-			c.inside = false
+			c.inBackend = false
 		case c.stopped && c.allocated == 0:
-			c.inside = true
+			c.inBackend = true
 			c.backend.Idle()
-			c.inside = false
+			c.inBackend = false
 			c.enter(Stopping, Idle)
 		default:
 			return
@@ -311,20 +289,29 @@ func (c *Core) settle() {
 
 // progress lets the backend work, and takes the steps that came due meanwhile.
 func (c *Core) progress() int {
-	c.inside = true
+	c.inBackend = true
 	// Deferred for callbacks that end in a panic or in runtime.Goexit.
-	defer c.leave()
+	defer c.leaveBackend()
 	return c.backend.Progress()
 }
 
-func (c *Core) leave() {
-	c.inside = false
+func (c *Core) leaveBackend() {
+	c.inBackend = false
 	if c.State() == Stopping {
-		c.settle()
+		c.advance()
 	}
 }
 
-// held reports whether only tasks that were not freed keep the context from Idle.
-func (c *Core) held() bool {
+// waitsForTasks reports whether only tasks that were not freed keep the context from
+// Idle.
+func (c *Core) waitsForTasks() bool {
 	return c.State() == Stopping && c.stopped && c.inFlight == 0 && c.allocated > 0
+}
+
+// reclaimTasks takes back the tasks that keep the context from Idle.
+func (c *Core) reclaimTasks() {
+	for _, p := range c.pools {
+		p.reclaim()
+	}
+	c.advance()
 }

@@ -4,14 +4,16 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+
+	"github.com/verbena-rdma/verbena/internal/fifo"
 )
 
 // calls holds the functions given to Do.
 type calls struct {
 	mu    sync.Mutex
 	in    []func()
-	count atomic.Int64  // functions not begun; spares the engine the lock
-	batch queue[func()] // taken from in, on the engine's goroutine only
+	count atomic.Int64       // functions not begun; the engine reads it without the lock
+	batch fifo.Queue[func()] // taken from in, on the engine's goroutine only
 }
 
 func (c *calls) pending() bool { return c.count.Load() > 0 }
@@ -54,14 +56,14 @@ func (e *Engine) runCalls() int {
 	}
 	c.mu.Lock()
 	for i, f := range c.in {
-		c.batch.push(f)
+		c.batch.Push(f)
 		c.in[i] = nil
 	}
 	c.in = c.in[:0]
 	c.mu.Unlock()
-	n, events := c.batch.len(), 0
+	n, events := c.batch.Len(), 0
 	for range n {
-		f := c.batch.pop()
+		f := c.batch.Pop()
 		c.count.Add(-1)
 		f()
 		events += e.deliver()

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/verbena-rdma/verbena/internal/fifo"
 )
 
 // DefaultSpin is how long Run spins before it sleeps when Config does not say.
@@ -33,22 +35,19 @@ type Engine struct {
 	driven   atomic.Bool // a goroutine is inside Progress, Run, Arm or Close
 	closing  atomic.Bool // Do and Start are refused
 	closed   atomic.Bool
-	draining bool // Run was told to end
-	running  bool // Run, and no other method, drives the engine
+	draining bool // Run or Close stops all contexts
 
-	// failed holds the errors of contexts that were started again or closed since
-	// this Run began.
-	failed []error
+	keepsErrors bool    // errors of contexts are to be returned by Run
+	failed      []error // of contexts that were started again or closed
 
 	contexts []*Core // replaced as a whole, so that passes may iterate over it
 	active   int     // contexts that are not Idle
-	changes  queue[change]
-	due      queue[*pool] // with waiters that can go on
+	changes  fifo.Queue[change]
+	pools    fifo.Queue[*pool] // whose waiters are to be called
 
-	calls calls
-	alarm alarm
-
-	turn turn
+	calls    calls
+	notifier notifier
+	slice    timeslice
 }
 
 // change is a change of state that has not been reported yet.
@@ -65,7 +64,7 @@ func New(cfg Config) *Engine {
 	if e.spin == 0 {
 		e.spin = DefaultSpin
 	}
-	e.alarm.init()
+	e.notifier.init()
 	return e
 }
 
@@ -96,8 +95,8 @@ func (e *Engine) Connect(c Context) error {
 	return nil
 }
 
-// coreOf survives a nil pointer to a type that embeds *Core, which a caller has
-// in hand after an ignored error.
+// coreOf returns nil for a nil pointer to a type that embeds *Core, which a caller
+// may have after an error that was ignored.
 func coreOf(c Context) (core *Core) {
 	if c == nil {
 		return nil
@@ -119,7 +118,7 @@ func (e *Engine) detach(c *Core) {
 // Progress does what there is to do, without blocking, and returns how many
 // events it handled: completed tasks, changes of state reported, functions given
 // to Do, and other events of the contexts. All callbacks run inside it. Every
-// context gets one turn of bounded work, so that none starves the others; a
+// context does a bounded amount of work, so that none starves the others; a
 // result above zero says that there may be more to do. A loop that polls need not
 // yield: the engine does now and then (runtime.Gosched), and keeps its share of a
 // processor that other goroutines want too.
@@ -133,20 +132,20 @@ func (e *Engine) Progress() (int, error) {
 	}
 	defer e.release()
 	n := e.pass()
-	// Whoever waits on the descriptor must learn of what this pass left over.
-	if e.alarm.armed.Load() && e.queued() {
+	// Work that this pass has left makes an armed descriptor readable.
+	if e.notifier.armed.Load() && e.queued() {
 		e.wake()
 	}
 	return n, nil
 }
 
-// pass gives everything one turn. Its place on the stack marks the goroutine that
-// drives the engine: see onDriver.
+// pass serves everything once. insidePass finds it on the stack of the goroutine that
+// drives the engine.
 //
 //go:noinline
 func (e *Engine) pass() int {
-	e.turn.begin()
-	e.alarm.hear()
+	e.slice.beginPass()
+	e.notifier.beginPass()
 	n := e.deliver()
 	n += e.runCalls()
 	for _, c := range e.contexts {
@@ -158,38 +157,40 @@ func (e *Engine) pass() int {
 			n += e.deliver()
 		}
 	}
-	e.turn.end(n)
+	e.slice.endPass(n)
 	return n
 }
 
-// report queues a change of state for its callback.
-func (e *Engine) report(ch change) {
+// queueChange queues a change of state for its callback.
+func (e *Engine) queueChange(ch change) {
 	e.log.Debug().Str("context", ch.core.name).Stringer("from", ch.prev).Stringer("to", ch.next).Msg("state changed")
-	e.changes.push(ch)
+	e.changes.Push(ch)
 	if !e.driven.Load() {
 		e.wake()
 	}
 }
 
-// deliver runs the state callbacks that are due, and serves those who wait for
-// tasks. What they bring about waits for the next call, so that it ends.
+// deliver runs the state callbacks and the waiters that are due. What they bring about
+// is left to the next call, so that each call ends.
 func (e *Engine) deliver() int {
-	n := e.changes.len()
+	n := e.changes.Len()
 	for range n {
-		ch := e.changes.pop()
-		ch.core.tell(ch.prev, ch.next)
-		if !e.running && ch.core.untold == 0 && ch.core.State() == Idle {
-			ch.core.unreturned = false // this run ended without Run
+		ch := e.changes.Pop()
+		ch.core.report(ch.prev, ch.next)
+		if !e.keepsErrors && ch.core.unreported == 0 && ch.core.State() == Idle {
+			ch.core.unreturned = false // it ended under Progress: Core.Err has the error
 		}
 	}
-	for range e.due.len() {
-		n += e.due.pop().serve()
+	for range e.pools.Len() {
+		n += e.pools.Pop().callWaiters()
 	}
 	return n
 }
 
 // queued reports whether the engine itself has something to do.
-func (e *Engine) queued() bool { return e.changes.len() > 0 || e.due.len() > 0 || e.calls.pending() }
+func (e *Engine) queued() bool {
+	return e.changes.Len() > 0 || e.pools.Len() > 0 || e.calls.pending()
+}
 
 // Active is the number of contexts on the engine that are not Idle. It belongs to
 // the goroutine that drives the engine.
@@ -203,34 +204,4 @@ func (e *Engine) InFlight() int {
 		n += c.inFlight
 	}
 	return n
-}
-
-// Close releases the engine. While a context that is not Idle is connected it
-// fails with ErrInUse. State callbacks and functions given to Do that are still
-// due run first, inside Close. Contexts that are Idle are disconnected, and may
-// be connected to another engine. Closing again does nothing.
-func (e *Engine) Close() error {
-	if e.closed.Load() {
-		return nil
-	}
-	if err := e.acquire("close the engine"); err != nil {
-		return err
-	}
-	defer e.release()
-	for _, c := range e.contexts {
-		if s := c.State(); s != Idle {
-			return fmt.Errorf("pe: cannot close the engine: %w: %s is %v; stop it and drive the engine until it is Idle", ErrInUse, c.object(), s)
-		}
-	}
-	// Nothing can be queued or started from here on, so the loop ends.
-	e.calls.close(&e.closing)
-	for e.queued() {
-		e.pass()
-	}
-	for _, c := range e.contexts {
-		c.engine.Store(nil)
-	}
-	e.contexts = nil
-	e.closed.Store(true)
-	return e.alarm.close()
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/errs"
 )
 
-// The errors that callers tell apart. Match them with errors.Is: what the
+// Errors of this package. Match them with errors.Is: what the
 // functions return names the object and says what to do.
 var (
 	// ErrBadState: the call is not legal in the state that the context is in.
@@ -26,7 +26,9 @@ var (
 	ErrReentrant = errors.New("called from inside a callback of the engine")
 	// ErrBusy: another goroutine is driving the engine.
 	ErrBusy = errs.ErrBusy
-	// ErrDraining: Run has been told to end, and starts nothing any more.
+	// ErrTimeout: a context that was to be closed did not become Idle in time.
+	ErrTimeout = errs.ErrTimeout
+	// ErrDraining: Run or Close is stopping all contexts, and none can be started.
 	ErrDraining = errors.New("engine is draining")
 	// ErrClosed: the engine or the context has been closed.
 	ErrClosed = errs.ErrClosed

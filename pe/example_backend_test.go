@@ -44,7 +44,7 @@ func NewAlarms(n int, done func(*AlarmTask, error)) (*Alarms, error) {
 	var err error
 	a.tasks, err = pe.NewPool(a.control, "alarm tasks", n,
 		func(t *AlarmTask) *pe.Task { return &t.Task },
-		func(t *AlarmTask) { t.alarms = a })
+		func(t *AlarmTask) { t.alarms = a }, nil)
 	return a, err
 }
 

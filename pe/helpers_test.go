@@ -52,6 +52,7 @@ type device struct {
 	armed    bool
 	stopping bool
 
+	dropped  []*job   // taken back by Close
 	trace    []string // calls to the backend, except Progress and Arm
 	depth    int
 	nested   bool // calls to the backend were nested
@@ -65,13 +66,20 @@ type deviceBackend device
 
 func newDevice(t testing.TB, tasks int) *device {
 	t.Helper()
+	return newNamedDevice(t, "dev", tasks)
+}
+
+func newNamedDevice(t testing.TB, name string, tasks int) *device {
+	t.Helper()
 	d := &device{}
-	d.Core, d.ctl = pe.NewCore("dev", (*deviceBackend)(d))
+	d.Core, d.ctl = pe.NewCore(name, (*deviceBackend)(d))
 	var err error
-	d.jobs, err = pe.NewPool(d.ctl, "jobs", tasks, jobTask, nil)
+	d.jobs, err = pe.NewPool(d.ctl, "jobs", tasks, jobTask, nil, d.drop)
 	require.NoError(t, err)
 	return d
 }
+
+func (d *device) drop(j *job) { d.dropped = append(d.dropped, j) }
 
 // submit posts a job.
 func (d *device) submit(j *job, flags pe.SubmitFlags) error {

@@ -100,7 +100,7 @@ func TestModel(t *testing.T) {
 			d.Core, d.ctl = pe.NewCore("dev", (*deviceBackend)(d))
 			d.budget = rapid.IntRange(0, 2).Draw(t, "budget")
 			var err error
-			d.jobs, err = pe.NewPool(d.ctl, "jobs", rapid.IntRange(1, 5).Draw(t, "tasks"), jobTask, nil)
+			d.jobs, err = pe.NewPool(d.ctl, "jobs", rapid.IntRange(1, 5).Draw(t, "tasks"), jobTask, nil, d.drop)
 			require.NoError(t, err)
 			m := &model{d: d, flying: map[*job]bool{}}
 			d.OnStateChange(func(prev, next pe.State) { m.seen = append(m.seen, [2]pe.State{prev, next}) })
@@ -218,13 +218,17 @@ func TestModel(t *testing.T) {
 				m := pick(t)
 				m.giveBack(t, pickFree(t, m))
 			},
-			"close the engine": func(t *rapid.T) {
-				for _, m := range all {
-					if m.state != pe.Idle {
-						require.ErrorIs(t, e.Close(), pe.ErrInUse)
-						return
-					}
+			"close in a callback": func(t *rapid.T) {
+				m := pick(t)
+				if m.state == pe.Idle {
+					t.Skip("this is legal")
 				}
+				require.NoError(t, e.Do(func() {
+					if m.d.State() != pe.Idle {
+						require.ErrorIs(t, m.d.Close(), pe.ErrReentrant)
+					}
+					require.ErrorIs(t, e.Close(), pe.ErrReentrant)
+				}))
 			},
 			"progress": func(t *rapid.T) { progress(t) },
 		})
@@ -239,12 +243,30 @@ func TestModel(t *testing.T) {
 				m.settle()
 			}
 		}
-		for _, m := range all {
-			for len(m.free) > 0 {
-				m.giveBack(t, m.free[0])
+		closing := rapid.SampledFrom([]string{"", "a context", "the engine"}).Draw(t, "close")
+		if closing == "" {
+			for _, m := range all {
+				for len(m.free) > 0 {
+					m.giveBack(t, m.free[0])
+				}
 			}
 		}
 		for progress(t) > 0 {
+		}
+		switch closing {
+		case "a context":
+			for _, m := range all {
+				require.NoError(t, m.d.Close())
+			}
+		case "the engine":
+			require.NoError(t, e.Close())
+		}
+		for _, m := range all {
+			require.ElementsMatch(t, m.free, m.d.dropped, "tasks never freed are taken back")
+			for _, j := range m.free {
+				require.ErrorIs(t, m.d.jobs.Free(j), pe.ErrFreed)
+			}
+			m.free = nil
 		}
 		for _, m := range all {
 			m.check(t)

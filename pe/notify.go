@@ -6,16 +6,16 @@ import (
 	"sync/atomic"
 )
 
-// alarm carries Wake to an engine that sleeps in Run, or in a caller's own
-// event loop.
+// notifier carries Wake to an engine that sleeps in Run, or in a caller's own event
+// loop.
 //
-// A waker publishes its work, sets woken, and then looks whether anybody sleeps;
-// the engine says that it sleeps, and then looks at woken. So one of the two
-// always sees the other.
-type alarm struct {
-	woken    atomic.Bool   // since the last pass began
-	sleeping atomic.Bool   // Run is at the bell, or about to be
-	bell     chan struct{} // holds one ring
+// The waker makes its work visible, sets woken, and then looks whether the engine
+// sleeps; the engine says that it sleeps, and then looks at woken. So at least one of
+// the two sees the other.
+type notifier struct {
+	woken    atomic.Bool   // wake was called since the last pass began
+	sleeping atomic.Bool   // Run waits for wakeup, or is about to
+	wakeup   chan struct{} // has room for one
 
 	armed atomic.Bool // a notification was asked for and not given
 	mu    sync.Mutex  // guards the rest, and keeps fd consistent with armed
@@ -23,65 +23,66 @@ type alarm struct {
 	buf   [8]byte     // what is read from fd and written to it
 }
 
-func (a *alarm) init() {
-	a.bell = make(chan struct{}, 1)
-	a.fd = -1
+func (n *notifier) init() {
+	n.wakeup = make(chan struct{}, 1)
+	n.fd = -1
 }
 
-// hear notes that a pass begins, which serves all calls of wake so far.
-func (a *alarm) hear() {
-	if a.woken.Load() {
-		a.woken.Store(false)
+// beginPass is called before each pass: it serves all calls of wake so far.
+func (n *notifier) beginPass() {
+	if n.woken.Load() {
+		n.woken.Store(false)
 	}
 }
 
+// wake ends the engine's sleep, or makes its notification descriptor readable.
 func (e *Engine) wake() {
-	a := &e.alarm
-	if a.woken.Load() || a.woken.Swap(true) {
-		return // whoever set it does the rest
+	n := &e.notifier
+	if n.woken.Load() || n.woken.Swap(true) {
+		return // another call has set it, and does the rest
 	}
-	if a.sleeping.Load() {
+	if n.sleeping.Load() {
 		select {
-		case a.bell <- struct{}{}:
+		case n.wakeup <- struct{}{}:
 		default:
 		}
 	}
-	if a.armed.Load() {
-		a.notify()
+	if n.armed.Load() {
+		n.signal()
 	}
 }
 
-// notify makes the descriptor readable, once per Arm.
-func (a *alarm) notify() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.armed.CompareAndSwap(true, false) && a.fd >= 0 {
-		signalFD(a.fd, &a.buf)
+// signal makes the descriptor readable, once per Arm.
+func (n *notifier) signal() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.armed.CompareAndSwap(true, false) && n.fd >= 0 {
+		signalFD(n.fd, &n.buf)
 	}
 }
 
-func (a *alarm) open() (int, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.fd < 0 {
+func (n *notifier) open() (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.fd < 0 {
 		fd, err := openFD()
 		if err != nil {
 			return -1, err
 		}
-		a.fd = fd
+		n.fd = fd
 	}
-	return a.fd, nil
+	return n.fd, nil
 }
 
-func (a *alarm) close() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.armed.Store(false)
-	if a.fd < 0 {
+func (n *notifier) close() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.armed.Store(false)
+	if n.fd < 0 {
 		return nil
 	}
-	fd := a.fd
-	a.fd = -1
+	fd := n.fd
+	n.fd = -1
 	return closeFD(fd)
 }
 
@@ -94,7 +95,7 @@ func (e *Engine) NotificationFD() (int, error) {
 	if e.closed.Load() {
 		return -1, fmt.Errorf("pe: cannot get the notification descriptor: the engine is closed: %w", ErrClosed)
 	}
-	return e.alarm.open()
+	return e.notifier.open()
 }
 
 // Arm asks for one notification: the descriptor becomes readable as soon as
@@ -106,31 +107,31 @@ func (e *Engine) Arm() error {
 		return err
 	}
 	defer e.release()
-	if _, err := e.alarm.open(); err != nil {
+	if _, err := e.notifier.open(); err != nil {
 		return err
 	}
-	e.alarm.armed.Store(true)
-	if !e.armBackends() || e.queued() || e.alarm.woken.Load() {
-		e.alarm.notify()
+	e.notifier.armed.Store(true)
+	if !e.armBackends() || e.queued() || e.notifier.woken.Load() {
+		e.notifier.signal()
 	}
 	return nil
 }
 
-// Clear makes the descriptor unreadable and takes back Arm. Events are not
-// touched by it: Progress handles them at any time, and the next Arm sees those
-// that are left.
+// Clear makes the descriptor unreadable and takes back Arm. It does not touch
+// events: Progress handles them at any time, and the next Arm sees those that are
+// left.
 func (e *Engine) Clear() error {
-	a := &e.alarm
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.armed.Store(false)
+	n := &e.notifier
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.armed.Store(false)
 	if e.closed.Load() {
 		return fmt.Errorf("pe: cannot clear the notification: the engine is closed: %w", ErrClosed)
 	}
-	if a.fd < 0 {
+	if n.fd < 0 {
 		return nil
 	}
-	return clearFD(a.fd, &a.buf)
+	return clearFD(n.fd, &n.buf)
 }
 
 // armBackends arms the contexts, and reports false if one has something to do.
@@ -139,9 +140,9 @@ func (e *Engine) armBackends() bool {
 		if c.State() == Idle {
 			continue
 		}
-		c.inside = true
+		c.inBackend = true
 		armed := c.backend.Arm()
-		c.leave()
+		c.leaveBackend()
 		if !armed {
 			return false
 		}

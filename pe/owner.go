@@ -9,7 +9,7 @@ import (
 // acquire makes the calling goroutine the one that drives the engine.
 func (e *Engine) acquire(op string) error {
 	if !e.driven.CompareAndSwap(false, true) {
-		return e.intruder(op)
+		return e.drivenError(op)
 	}
 	if e.closed.Load() {
 		e.driven.Store(false)
@@ -20,9 +20,9 @@ func (e *Engine) acquire(op string) error {
 
 func (e *Engine) release() { e.driven.Store(false) }
 
-// intruder is the error of a call that needs the engine while it is driven.
-func (e *Engine) intruder(op string) error {
-	if onDriver() {
+// drivenError is the error of a call that needs the engine while it is driven.
+func (e *Engine) drivenError(op string) error {
+	if insidePass() {
 		return fmt.Errorf("pe: cannot %s: %w; return from the callback, the engine goes on by itself", op, ErrReentrant)
 	}
 	return fmt.Errorf("pe: cannot %s: %w: another goroutine drives the engine; hand it a function with Engine.Do", op, ErrBusy)
@@ -30,7 +30,7 @@ func (e *Engine) intruder(op string) error {
 
 // owned fails if another goroutine is driving the engine right now.
 func (e *Engine) owned(op string) error {
-	if e.driven.Load() && !onDriver() {
+	if e.driven.Load() && !insidePass() {
 		return fmt.Errorf("pe: cannot %s: %w: another goroutine drives the engine; do it in a function given to Engine.Do", op, ErrBusy)
 	}
 	return nil
@@ -40,7 +40,7 @@ func (e *Engine) owned(op string) error {
 // would wait for itself. It is for implementers of calls that wait for what the
 // engine does, which any goroutine may make. The operation is for the error.
 func (e *Engine) MayBlock(op string) error {
-	if e.driven.Load() && onDriver() {
+	if e.driven.Load() && insidePass() {
 		return fmt.Errorf("pe: cannot %s: %w; it would wait for itself: do it in another goroutine, or with callbacks", op, ErrReentrant)
 	}
 	return nil
@@ -49,16 +49,16 @@ func (e *Engine) MayBlock(op string) error {
 // passEntry is where the code of Engine.pass begins.
 var passEntry = reflect.ValueOf((*Engine).pass).Pointer()
 
-// onDriver reports whether the calling goroutine is inside a pass of an engine.
-// It looks at the stack, which is slow, so that Progress need not leave a mark
-// for calls that are rare or wrong. A callback of one engine that touches
-// another engine is taken for a callback of that one.
-func onDriver() bool {
+// insidePass reports whether the calling goroutine is inside a pass of an engine. It
+// looks at the stack, which is slow, but costs Progress nothing: only calls that are
+// rare or wrong need it. It does not know which engine: a callback of one engine that
+// uses another engine is taken for a callback of that one.
+func insidePass() bool {
 	var pcs [64]uintptr
 	for skip := 2; ; skip += len(pcs) {
 		n := runtime.Callers(skip, pcs[:])
 		for _, pc := range pcs[:n] {
-			// Pass is never inlined, and what is inlined into it has its entry.
+			// What is inlined into pass has the entry of pass.
 			if f := runtime.FuncForPC(pc - 1); f != nil && f.Entry() == passEntry {
 				return true
 			}

@@ -3,6 +3,8 @@ package pe
 import (
 	"fmt"
 	"strconv"
+
+	"github.com/verbena-rdma/verbena/internal/fifo"
 )
 
 // Pool holds a fixed number of tasks of one kind, made in advance. T is a struct
@@ -10,8 +12,9 @@ import (
 type Pool[T any] struct {
 	pool
 	items  []T
-	free   []*T // last in, first out: the next task is the warmest one
+	free   []*T // last in, first out: the next task is the one used last, still in the caches
 	taskOf func(*T) *Task
+	drop   func(*T)
 	failed error // the one of an exhausted pool, made in advance
 }
 
@@ -31,12 +34,13 @@ func (e *exhaustedError) Is(target error) bool { return target == ErrExhausted }
 // pool is the part of a pool that does not depend on the kind of task.
 type pool struct {
 	control   *Control
-	core      *Core
+	core      *Core // of control
 	name      string
 	available func() int
+	reclaim   func()
 
-	queue waiters
-	due   bool // the engine is to serve the queue
+	waiters   fifo.List[*Waiter]
+	scheduled bool // the engine is to call the waiters
 }
 
 func (p *pool) object() string { return "pool " + strconv.Quote(p.name) + " of " + p.core.object() }
@@ -46,10 +50,13 @@ func (p *pool) object() string { return "pool " + strconv.Quote(p.name) + " of "
 const MaxTasks = 1 << 24
 
 // NewPool makes a pool of n tasks for a context that is Idle. The name appears in
-// errors. taskOf returns the Task embedded in a T; init, which may be nil,
-// prepares each T once. It fails with a *StateError, ErrClosed, or ErrInvalid
-// when n is not 1 to MaxTasks or taskOf does not return a Task of the T it was given.
-func NewPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, init func(*T)) (*Pool[T], error) {
+// errors. taskOf returns the Task embedded in a T. init prepares each T once. drop
+// is called for a task that Close takes back, since its user has not freed it: it
+// lets go of what the task holds, such as buffers. init and drop may be nil.
+//
+// It fails with a *StateError, ErrClosed, or ErrInvalid when n is not 1 to MaxTasks
+// or taskOf does not return a Task of the T it was given.
+func NewPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, init, drop func(*T)) (*Pool[T], error) {
 	if ctl == nil || taskOf == nil {
 		return nil, fmt.Errorf("pe: cannot make pool %q: it needs a Control and a function that finds the Task: %w", name, ErrInvalid)
 	}
@@ -68,8 +75,9 @@ func NewPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, ini
 		items:  make([]T, n),
 		free:   make([]*T, 0, n),
 		taskOf: taskOf,
+		drop:   drop,
 	}
-	p.available = p.Available
+	p.available, p.reclaim = p.Available, p.reclaimAll
 	p.failed = &exhaustedError{&p.pool, n}
 	for i := n - 1; i >= 0; i-- {
 		item := &p.items[i]
@@ -106,8 +114,8 @@ func (p *Pool[T]) Alloc() (*T, error) {
 
 // Free puts a task back into the pool, in Running and Stopping, also inside its
 // callback. It fails, and changes nothing, if the task is in flight (ErrInUse),
-// not allocated (ErrFreed) or of another pool (ErrInvalid). Freeing the last
-// task of a context that is Stopping can make it Idle.
+// not allocated (ErrFreed: also one that Close has taken back) or of another pool
+// (ErrInvalid). Freeing the last task of a context that is Stopping can make it Idle.
 func (p *Pool[T]) Free(item *T) error {
 	if item == nil {
 		return fmt.Errorf("pe: cannot free a task that is nil: %s: %w", p.object(), ErrInvalid)
@@ -119,17 +127,39 @@ func (p *Pool[T]) Free(item *T) error {
 	if t.pool != &p.pool {
 		return fmt.Errorf("pe: cannot free: the task is of %s, not of %s: %w", t.pool.object(), p.object(), ErrInvalid)
 	}
+	p.putBack(item, t)
+	if p.waiters.Len() > 0 {
+		p.schedule()
+	}
+	if p.core.State() == Stopping {
+		p.core.advance()
+	}
+	return nil
+}
+
+func (p *Pool[T]) putBack(item *T, t *Task) {
 	t.life = taskFree
 	t.userData = nil
 	p.free = append(p.free, item)
 	p.core.allocated--
-	if p.queue.head != nil {
-		p.summon()
+}
+
+// reclaimAll takes back the tasks that their user has not freed.
+func (p *Pool[T]) reclaimAll() {
+	for i := range p.items {
+		if len(p.free) == cap(p.free) {
+			return
+		}
+		item := &p.items[i]
+		t := p.taskOf(item)
+		if t.life != taskHeld {
+			continue
+		}
+		p.putBack(item, t)
+		if p.drop != nil {
+			p.drop(item)
+		}
 	}
-	if p.core.State() == Stopping {
-		p.core.settle()
-	}
-	return nil
 }
 
 // Cap is the number of tasks that the pool was made with.

@@ -30,10 +30,10 @@ func (e *Engine) Run(ctx context.Context) error {
 		return err
 	}
 	defer e.release()
-	e.running = true
-	defer func() { e.running, e.draining = false, false }()
+	e.keepsErrors = true
+	defer func() { e.keepsErrors, e.draining = false, false }()
 	done := ctx.Done()
-	var quiet lull
+	var spin spinTime
 	for {
 		n := e.pass()
 		select {
@@ -44,36 +44,37 @@ func (e *Engine) Run(ctx context.Context) error {
 		default:
 		}
 		switch {
-		case e.active == 0 && e.draining && e.changes.len() == 0 && e.due.len() == 0:
+		case e.drained():
 			return e.takeErrors(context.Cause(ctx))
 		case e.active == 0 && !e.queued():
 			return e.takeErrors(nil)
 		case n > 0:
-			quiet = lull{}
+			spin = spinTime{}
 			continue
-		case e.draining && e.stuck():
+		case e.draining && e.onlyTasksHeld():
 			return e.takeErrors(context.Cause(ctx))
 		}
-		if quiet.shorter(e.spin) {
-			runtime.Gosched()
-			continue
-		}
-		e.sleep(done)
-		quiet = lull{}
+		e.wait(&spin, done)
 	}
 }
 
-// keepError notes the error of a context for the Run that is under way, before the
-// context is started again or leaves the engine.
+// drained reports whether an engine that is draining has come to its end. Functions
+// given to Do do not count: one may come after the other for ever.
+func (e *Engine) drained() bool {
+	return e.draining && e.active == 0 && e.changes.Len() == 0 && e.pools.Len() == 0
+}
+
+// keepError notes the error of a context for Run, before the context is started
+// again or leaves the engine.
 func (e *Engine) keepError(c *Core) {
-	if e.running && c.unreturned {
+	if e.keepsErrors && c.unreturned {
 		c.unreturned = false
 		e.failed = append(e.failed, fmt.Errorf("%s: %w", c.object(), c.err))
 	}
 }
 
-// takeErrors is what Run returns: the errors of contexts, those that tasks keep
-// from Idle, and why Run was told to end.
+// takeErrors is what Run returns: the errors of contexts, the contexts that tasks
+// keep from Idle, and why Run was told to end.
 func (e *Engine) takeErrors(cause error) error {
 	for _, c := range e.contexts {
 		e.keepError(c)
@@ -81,7 +82,7 @@ func (e *Engine) takeErrors(cause error) error {
 	errs := e.failed
 	e.failed = nil
 	for _, c := range e.contexts {
-		if c.held() {
+		if c.waitsForTasks() {
 			errs = append(errs, fmt.Errorf("pe: %s cannot become Idle: %w: %d; free every allocated task, also those never submitted",
 				c.object(), ErrTasksHeld, c.allocated))
 		}
@@ -95,39 +96,50 @@ func (e *Engine) takeErrors(cause error) error {
 	return errors.Join(errs...)
 }
 
-// stillPasses is how long Run spins, in passes, while the clock shows the same
-// time: in testing/synctest it does until Run sleeps.
-const stillPasses = 2000
+// maxStillPasses bounds spinning, in passes, while the clock shows the same time: in
+// testing/synctest it does until the engine sleeps.
+const maxStillPasses = 2000
 
-// lull is the time in which there was nothing to do.
-type lull struct {
-	since, now time.Time
-	still      int // passes at this time
+// spinTime measures how long there has been nothing to do.
+type spinTime struct {
+	begin, now  time.Time
+	stillPasses int // at this time
 }
 
-// shorter reports whether it has been shorter than limit so far.
-func (l *lull) shorter(limit time.Duration) bool {
+// over reports whether it has lasted for the limit.
+func (s *spinTime) over(limit time.Duration) bool {
 	if limit <= 0 {
-		return false
+		return true
 	}
 	now := time.Now()
-	if l.since.IsZero() {
-		l.since = now
+	if s.begin.IsZero() {
+		s.begin = now
 	}
-	if l.still++; !now.Equal(l.now) {
-		l.now, l.still = now, 0
+	if s.stillPasses++; !now.Equal(s.now) {
+		s.now, s.stillPasses = now, 0
 	}
-	return now.Sub(l.since) < limit && l.still < stillPasses
+	return now.Sub(s.begin) >= limit || s.stillPasses >= maxStillPasses
 }
 
-// stuck reports whether nothing but tasks that nobody frees keeps the contexts
-// from Idle.
-func (e *Engine) stuck() bool {
-	if e.queued() || e.alarm.woken.Load() {
+// wait is called between passes that find nothing to do. It spins for a while, and
+// then sleeps until there is something to do or done is closed.
+func (e *Engine) wait(s *spinTime, done <-chan struct{}) {
+	if !s.over(e.spin) {
+		runtime.Gosched()
+		return
+	}
+	e.sleep(done)
+	*s = spinTime{}
+}
+
+// onlyTasksHeld reports whether nothing but tasks that nobody frees keeps the
+// contexts from Idle.
+func (e *Engine) onlyTasksHeld() bool {
+	if e.queued() || e.notifier.woken.Load() {
 		return false
 	}
 	for _, c := range e.contexts {
-		if c.State() != Idle && !c.held() {
+		if c.State() != Idle && !c.waitsForTasks() {
 			return false
 		}
 	}
@@ -136,26 +148,26 @@ func (e *Engine) stuck() bool {
 
 // sleep blocks until there is something to do or done is closed.
 func (e *Engine) sleep(done <-chan struct{}) {
-	e.warnHeld()
-	a := &e.alarm
-	a.sleeping.Store(true)
-	if e.armBackends() && !e.queued() && !a.woken.Load() {
+	e.warnOfTasksHeld()
+	n := &e.notifier
+	n.sleeping.Store(true)
+	if e.armBackends() && !e.queued() && !n.woken.Load() {
 		select {
-		case <-a.bell:
+		case <-n.wakeup:
 		case <-done:
 		}
 	}
-	a.sleeping.Store(false)
+	n.sleeping.Store(false)
 	select {
-	case <-a.bell: // rung after all
+	case <-n.wakeup: // it came after all
 	default:
 	}
 }
 
-// warnHeld logs, once per stop, the contexts that wait for tasks to be freed.
-func (e *Engine) warnHeld() {
+// warnOfTasksHeld logs, once per stop, the contexts that wait for tasks to be freed.
+func (e *Engine) warnOfTasksHeld() {
 	for _, c := range e.contexts {
-		if !c.warned && c.held() {
+		if !c.warned && c.waitsForTasks() {
 			c.warned = true
 			e.log.Warn().Str("context", c.name).Int("tasks", c.allocated).
 				Msg("context stays in Stopping until its tasks are freed")

@@ -62,16 +62,25 @@ func TestLegality(t *testing.T) {
 	}{
 		{"start", []pe.State{pe.Idle}, pe.ErrBadState, func(_ *pe.Engine, d *device, _ *job) error { return d.Start() }},
 		{"stop", states, nil, func(_ *pe.Engine, d *device, _ *job) error { return d.Stop() }},
-		{"close", []pe.State{pe.Idle}, pe.ErrBadState, func(_ *pe.Engine, d *device, _ *job) error { return d.Close() }},
+		{"close", states, nil, func(_ *pe.Engine, d *device, _ *job) error { return d.Close() }},
+		{"close in a callback", []pe.State{pe.Idle}, pe.ErrReentrant, func(e *pe.Engine, d *device, _ *job) (err error) {
+			if e := e.Do(func() { err = d.Close() }); e != nil {
+				return e
+			}
+			if _, e := e.Progress(); e != nil {
+				return e
+			}
+			return err
+		}},
 		{"make a pool", []pe.State{pe.Idle}, pe.ErrBadState, func(_ *pe.Engine, d *device, _ *job) error {
-			_, err := pe.NewPool(d.ctl, "more", 1, jobTask, nil)
+			_, err := pe.NewPool(d.ctl, "more", 1, jobTask, nil, nil)
 			return err
 		}},
 		{"allocate", []pe.State{pe.Running}, pe.ErrBadState, func(_ *pe.Engine, d *device, _ *job) error {
 			_, err := d.jobs.Alloc()
 			return err
 		}},
-		{"close the engine", []pe.State{pe.Idle}, pe.ErrInUse, func(e *pe.Engine, _ *device, _ *job) error { return e.Close() }},
+		{"close the engine", states, nil, func(e *pe.Engine, _ *device, _ *job) error { return e.Close() }},
 		{"require", []pe.State{pe.Starting, pe.Stopping}, pe.ErrBadState, func(_ *pe.Engine, d *device, _ *job) error {
 			return d.ctl.Require("do this", pe.Starting, pe.Stopping)
 		}},

@@ -35,7 +35,7 @@ const (
 // freed in the end.
 type Task struct {
 	pool     *pool
-	self     *Task // tells a copy from the task
+	self     *Task // differs in a copy of the task
 	userData any
 	life     taskLife
 }

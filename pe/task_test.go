@@ -40,7 +40,7 @@ func TestPoolCounts(t *testing.T) {
 func TestPoolPreparesEachTaskOnce(t *testing.T) {
 	d := newDevice(t, 1)
 	var made []*job
-	p, err := pe.NewPool(d.ctl, "p", 5, jobTask, func(j *job) { j.id = len(made); made = append(made, j) })
+	p, err := pe.NewPool(d.ctl, "p", 5, jobTask, func(j *job) { j.id = len(made); made = append(made, j) }, nil)
 	require.NoError(t, err)
 	assert.Len(t, made, 5)
 	assert.Equal(t, 5, p.Available())
@@ -49,23 +49,23 @@ func TestPoolPreparesEachTaskOnce(t *testing.T) {
 func TestPoolMisuse(t *testing.T) {
 	d := newDevice(t, 1)
 	for _, n := range []int{0, -1, pe.MaxTasks + 1, math.MaxInt} {
-		_, err := pe.NewPool(d.ctl, "p", n, jobTask, nil)
+		_, err := pe.NewPool(d.ctl, "p", n, jobTask, nil, nil)
 		assert.ErrorIs(t, err, pe.ErrInvalid)
 	}
-	_, err := pe.NewPool[job](d.ctl, "p", 1, nil, nil)
+	_, err := pe.NewPool[job](d.ctl, "p", 1, nil, nil, nil)
 	assert.ErrorIs(t, err, pe.ErrInvalid)
-	_, err = pe.NewPool(nil, "p", 1, jobTask, nil)
+	_, err = pe.NewPool(nil, "p", 1, jobTask, nil, nil)
 	assert.ErrorIs(t, err, pe.ErrInvalid)
-	_, err = pe.NewPool(d.ctl, "p", 1, func(*job) *pe.Task { return nil }, nil)
+	_, err = pe.NewPool(d.ctl, "p", 1, func(*job) *pe.Task { return nil }, nil, nil)
 	assert.ErrorIs(t, err, pe.ErrInvalid)
 	var shared pe.Task
-	_, err = pe.NewPool(d.ctl, "p", 2, func(*job) *pe.Task { return &shared }, nil)
+	_, err = pe.NewPool(d.ctl, "p", 2, func(*job) *pe.Task { return &shared }, nil, nil)
 	assert.ErrorIs(t, err, pe.ErrInvalid)
 }
 
 func TestTaskMisuse(t *testing.T) {
 	e, d := connected(t, 2)
-	other, err := pe.NewPool(d.ctl, "other", 1, jobTask, nil)
+	other, err := pe.NewPool(d.ctl, "other", 1, jobTask, nil, nil)
 	require.NoError(t, err)
 	require.NoError(t, d.Start())
 	j, err := d.jobs.Alloc()

@@ -1,25 +1,33 @@
 package pe
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/verbena-rdma/verbena/internal/fifo"
+)
 
 // Waiter is a place in the queue for the tasks of a pool. It is for those who
 // would rather wait than handle ErrExhausted, and belongs to the goroutine that
 // drives the engine. It waits for one pool at a time, the one that Wait was called
 // for last, and can be used again.
 type Waiter struct {
-	again      func()
-	pool       *pool // nil: it does not wait
-	prev, next *Waiter
+	retry func()
+	pool  *pool // nil: it does not wait
+	node  fifo.Node[*Waiter]
 }
 
-// NewWaiter makes a waiter that calls again when its turn has come.
-func NewWaiter(again func()) *Waiter { return &Waiter{again: again} }
+// NewWaiter makes a waiter that calls retry when a task may be allocated.
+func NewWaiter(retry func()) *Waiter {
+	w := &Waiter{retry: retry}
+	w.node.Value = w
+	return w
+}
 
 // Wait queues for the pool whose Alloc has just failed with err. The waiter's
-// function is called once, inside Progress and in no other callback, when those
-// before it have had their turn and a task can be allocated, or when the context
-// is not Running any more; it should call Alloc again. A callback that allocates
-// without waiting may come first; then the waiter goes on waiting.
+// function is called once, inside Progress and in no other callback, when it is the
+// first in the queue and a task can be allocated, or when the context is not Running
+// any more; it should call Alloc again. A callback that allocates without waiting
+// may come first; then the waiter goes on waiting.
 //
 // It returns false, and does nothing, if err is not that of an exhausted pool
 // (ErrExhausted). It allocates nothing.
@@ -30,9 +38,9 @@ func (w *Waiter) Wait(err error) bool {
 	}
 	if w.pool != e.pool {
 		w.Leave()
-		e.pool.queue.push(w)
+		e.pool.waiters.Push(&w.node)
 		w.pool = e.pool
-		w.pool.summon() // if a task was freed meanwhile
+		w.pool.schedule() // if a task was freed meanwhile
 	}
 	return true
 }
@@ -41,73 +49,42 @@ func (w *Waiter) Wait(err error) bool {
 // not wait, it does nothing.
 func (w *Waiter) Leave() {
 	if w.pool != nil {
-		w.pool.queue.remove(w)
+		w.pool.waiters.Remove(&w.node)
 		w.pool = nil
 	}
 }
 
-// waiters is a queue that one can leave.
-type waiters struct {
-	head, tail *Waiter
-	n          int
+// waiterReady reports whether the first waiter can be called.
+func (p *pool) waiterReady() bool {
+	return p.waiters.Len() > 0 && (p.available() > 0 || p.core.State() != Running)
 }
 
-func (q *waiters) push(w *Waiter) {
-	if q.tail == nil {
-		q.head = w
-	} else {
-		q.tail.next, w.prev = w, q.tail
-	}
-	q.tail = w
-	q.n++
-}
-
-func (q *waiters) remove(w *Waiter) {
-	if w.prev == nil {
-		q.head = w.next
-	} else {
-		w.prev.next = w.next
-	}
-	if w.next == nil {
-		q.tail = w.prev
-	} else {
-		w.next.prev = w.prev
-	}
-	w.prev, w.next = nil, nil
-	q.n--
-}
-
-// turn reports whether the first of the queue can go on.
-func (p *pool) turn() bool {
-	return p.queue.head != nil && (p.available() > 0 || p.core.State() != Running)
-}
-
-// summon has the engine serve the queue, if there is a reason to.
-func (p *pool) summon() {
+// schedule has the engine call the pool's waiters, if one can be called.
+func (p *pool) schedule() {
 	e := p.core.engine.Load()
-	if p.due || e == nil || !p.turn() {
+	if p.scheduled || e == nil || !p.waiterReady() {
 		return
 	}
-	p.due = true
-	e.due.push(p)
+	p.scheduled = true
+	e.pools.Push(p)
 	if !e.driven.Load() {
 		e.wake()
 	}
 }
 
-// serve calls those whose turn has come, each once.
-func (p *pool) serve() int {
-	p.due = false
-	defer p.summon() // for the rest, also after a panic
+// callWaiters calls, in order, the waiters that can be called, each once.
+func (p *pool) callWaiters() int {
+	p.scheduled = false
+	defer p.schedule() // for the rest, also after a panic
 	n := 0
-	for range p.queue.n {
-		if !p.turn() {
+	for range p.waiters.Len() {
+		if !p.waiterReady() {
 			break
 		}
-		w := p.queue.head
+		w := p.waiters.Front().Value
 		w.Leave()
 		n++
-		w.again()
+		w.retry()
 	}
 	return n
 }

@@ -23,7 +23,7 @@ func (p *pool[T]) Available() int { return p.tasks.Available() }
 func (p *pool[T]) free(t *T) error { return p.tasks.Free(t) }
 
 func makePool[T any](c *Context, p *pool[T], op Operation, n int, done func(*T), failed func(*T, error),
-	taskOf func(*T) *pe.Task, init func(*T),
+	taskOf func(*T) *pe.Task, init, drop func(*T),
 ) error {
 	if done == nil || failed == nil {
 		return fmt.Errorf("rdma: make a pool of %vs: %w: it needs a function for tasks that succeed and one for those that fail", op, ErrInvalid)
@@ -31,7 +31,7 @@ func makePool[T any](c *Context, p *pool[T], op Operation, n int, done func(*T),
 	if !c.set.caps.Supports(op) {
 		return fmt.Errorf("rdma: make a pool of %vs: %w by %s", op, ErrNotSupported, c.dev.Name())
 	}
-	tasks, err := pe.NewPool(c.control, op.String(), n, taskOf, init)
+	tasks, err := pe.NewPool(c.control, op.String(), n, taskOf, init, drop)
 	if err != nil {
 		return err
 	}
@@ -45,7 +45,8 @@ func makeRequests[T any](c *Context, p *pool[T], op Operation, n int, done func(
 ) error {
 	return makePool(c, p, op, n, done, failed,
 		func(t *T) *pe.Task { return &of(t).Task },
-		func(t *T) { of(t).register(c, op, init(t)) })
+		func(t *T) { of(t).register(c, op, init(t)) },
+		func(t *T) { _ = of(t).drop() })
 }
 
 // allocRequest takes a task out of a pool and gives it its buffers.

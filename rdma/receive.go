@@ -65,7 +65,8 @@ func (c *Context) ReceivePool(n int, done func(*ReceiveTask), failed func(*Recei
 			t.wr.ID = lane.ReceiveID | uint64(len(c.receives))
 			t.sgl = make([]verbs.SGE, 0, c.set.MaxRecvSGE)
 			c.receives = append(c.receives, t)
-		})
+		},
+		func(t *ReceiveTask) { _ = t.drop() })
 	if err != nil {
 		return nil, err
 	}
@@ -193,6 +194,11 @@ func (t *ReceiveTask) Free() error {
 	if err := t.pool.free(t); err != nil {
 		return err
 	}
+	return t.drop()
+}
+
+// drop lets go of what a task that was freed has worked on.
+func (t *ReceiveTask) drop() error {
 	dst := t.dst
 	t.dst, t.conn = nil, nil
 	return dst.Free()

@@ -19,11 +19,11 @@ func (b backend) Progress() int {
 	c := b.c
 	n := 0
 	for ; n < progressBudget/2; n++ {
-		t := c.submitted.pop()
-		if t == nil {
+		e := c.submitted.Pop()
+		if e == nil {
 			break
 		}
-		t.finish(c.stopping)
+		e.Value.finish(c.stopping)
 	}
 	for ; n < progressBudget; n++ {
 		t := c.nextReady()
@@ -39,14 +39,17 @@ func (b backend) Progress() int {
 func (c *Context) nextReady() *task {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ready.pop()
+	if e := c.ready.Pop(); e != nil {
+		return e.Value
+	}
+	return nil
 }
 
 // Arm implements pe.Backend. Waits that end wake the engine by themselves.
 func (b backend) Arm() bool {
 	b.c.mu.Lock()
 	defer b.c.mu.Unlock()
-	return b.c.submitted.head == nil && b.c.ready.head == nil
+	return b.c.submitted.Len() == 0 && b.c.ready.Len() == 0
 }
 
 // Stop implements pe.Backend.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/pe"
 )
 
@@ -23,11 +24,11 @@ type Context struct {
 	control *pe.Control
 	waits   []*WaitTask // of all pools
 
-	submitted list // gets, sets and additions, not done yet
+	submitted fifo.List[*task] // gets, sets and additions, not done yet
 	stopping  bool
 
-	mu    sync.Mutex // taken with the lock of an event held
-	ready list       // waits that are over, and not reported yet
+	mu    sync.Mutex       // taken with the lock of an event held
+	ready fifo.List[*task] // waits that are over, and not reported yet
 }
 
 // NewContext makes a context. Its errors are those of pe.Engine.Connect.
@@ -43,28 +44,4 @@ func NewContext(cfg ContextConfig) (*Context, error) {
 		}
 	}
 	return c, nil
-}
-
-// list is a first-in first-out list of tasks, linked through them.
-type list struct{ head, tail *task }
-
-func (l *list) push(t *task) {
-	if l.tail == nil {
-		l.head = t
-	} else {
-		l.tail.next = t
-	}
-	l.tail = t
-}
-
-func (l *list) pop() *task {
-	t := l.head
-	if t == nil {
-		return nil
-	}
-	l.head, t.next = t.next, nil
-	if l.head == nil {
-		l.tail = nil
-	}
-	return t
 }

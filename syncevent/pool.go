@@ -30,8 +30,10 @@ func makePool[T any](c *Context, p *pool[T], op Operation, n int, done func(*T),
 		func(t *T) *pe.Task { return &of(t).Task },
 		func(t *T) {
 			k := of(t)
+			k.node.Value = k
 			k.control, k.ctx, k.op, k.kind = c.control, c, op, init(t)
-		})
+		},
+		func(t *T) { _ = of(t).drop() })
 	if err != nil {
 		return err
 	}
@@ -57,7 +59,5 @@ func (p *pool[T]) release(t *T) error {
 	if err := p.tasks.Free(t); err != nil {
 		return err
 	}
-	e := p.of(t).ev
-	p.of(t).ev = nil
-	return e.Release()
+	return p.of(t).drop()
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Where everybody reports changes, whoever waits is blocked, and no timer runs:
@@ -18,13 +19,16 @@ import (
 // jumps to the next timer, which is the end of the wait.
 func TestWaitersSleep(t *testing.T) {
 	dev := openSoft(t)
-	for name, cfg := range map[string]Config{
+	for name, c := range map[string]struct {
+		dev verbs.Device
+		cfg Config
+	}{
 		"local":                           {},
-		"on a device that reports writes": {Device: dev, Publishers: bothPublish},
+		"on a device that reports writes": {dev, Config{Publishers: bothPublish}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := open(t, cfg)
+				e := open(t, c.dev, c.cfg)
 				ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 				defer cancel()
 				var wg sync.WaitGroup
@@ -48,7 +52,7 @@ func TestWaitersSleep(t *testing.T) {
 // An engine whose only tasks are waits sleeps in Run.
 func TestEngineSleepsOnWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := open(t, Config{})
+		e := open(t, nil, Config{})
 		s := newTasks(t, 3)
 		require.NoError(t, s.ctx.Start())
 		w := must(s.waits.Greater(e, 0, all))

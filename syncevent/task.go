@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/pe"
 )
 
@@ -43,8 +44,8 @@ type task struct {
 	control *pe.Control
 	ctx     *Context
 	ev      *Event
-	next    *task
-	kind    kind // the task itself
+	node    fifo.Node[*task] // in submitted or ready
+	kind    kind             // the task itself
 	op      Operation
 	flushed bool // a wait that was cut off
 }
@@ -116,9 +117,16 @@ func (t *task) take(e *Event) error {
 	return nil
 }
 
+// drop lets go of the event of a task that was freed.
+func (t *task) drop() error {
+	e := t.ev
+	t.ev = nil
+	return e.Release()
+}
+
 // enqueue leaves the task to the next Progress.
 func (t *task) enqueue() {
-	t.ctx.submitted.push(t)
+	t.ctx.submitted.Push(&t.node)
 	t.control.Wake()
 }
 

@@ -26,7 +26,7 @@ func (t *WaitTask) post() error {
 func (t *WaitTask) ripe() {
 	c := t.ctx
 	c.mu.Lock()
-	c.ready.push(&t.task)
+	c.ready.Push(&t.node)
 	c.mu.Unlock()
 	c.control.Wake()
 }

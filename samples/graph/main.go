@@ -45,7 +45,6 @@ type program struct {
 	bufs      *bufinv.Inventory
 	memory    *mmap.Map
 	left      int // instances that have not run
-	err       error
 }
 
 func run(ctx context.Context, s *sample.Session) (err error) {
@@ -71,7 +70,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	defer sample.Close(&err, engine.Close)
 
 	// The graph waits for the tasks of its nodes: their pool has these functions.
-	if p.dma, err = dma.New(dev, dma.Config{GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
+	if p.dma, err = dma.New(dev, dma.Config{Engine: engine, GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.dma.Close)
@@ -83,7 +82,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	defer sample.Close(&err, p.graph.Close)
 	p.graph.OnStateChange(p.stateChanged)
-	if err := errors.Join(engine.Connect(p.dma), engine.Connect(p.graph)); err != nil {
+	if err := engine.Connect(p.graph); err != nil {
 		return err
 	}
 
@@ -91,10 +90,8 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err := engine.Run(ctx); err != nil {
 		return err
 	}
-	if p.err == nil {
-		p.Print("%d instances of a graph of 2 copies and 1 comparison have run", instances)
-	}
-	return p.err
+	p.Print("%d instances of a graph of 2 copies and 1 comparison have run", instances)
+	return nil
 }
 
 // build makes the graph, and its instances.
@@ -165,14 +162,10 @@ func (p *program) finish(i *graph.Instance[*job]) {
 	}
 }
 
-// fail keeps the first error, and stops both contexts.
+// fail ends the graph with an error, and stops the context that copies.
 func (p *program) fail(err error) {
-	if err == nil {
-		return
+	if err != nil {
+		p.graph.Fail(err)
+		p.dma.Stop()
 	}
-	if p.err == nil {
-		p.err = err
-	}
-	p.graph.Stop()
-	p.dma.Stop()
 }

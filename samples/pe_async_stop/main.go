@@ -44,7 +44,6 @@ type program struct {
 	memory   *mmap.Map // one place for each receive, and a message
 
 	sent, received, flushed int
-	err                     error
 }
 
 func run(ctx context.Context, s *sample.Session) (err error) {
@@ -65,7 +64,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close)
-	if p.rdma, err = rdma.New(dev, rdma.Config{GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
+	if p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.rdma.Close)
@@ -76,9 +75,6 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	p.rdma.OnStateChange(p.stateChanged)
-	if err := engine.Connect(p.rdma); err != nil {
-		return err
-	}
 	if err := p.rdma.Start(); err != nil {
 		return err
 	}
@@ -86,16 +82,16 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	p.Print("%d messages received, %d receives flushed", p.received, p.flushed)
-	return p.err
+	return nil
 }
 
 func (p *program) stateChanged(prev, next pe.State) {
 	p.Print("the context is %v", next)
 	switch next {
 	case pe.Starting:
-		p.fail(p.connect())
+		p.rdma.Fail(p.connect())
 	case pe.Running:
-		p.fail(p.submit())
+		p.rdma.Fail(p.submit())
 	}
 }
 
@@ -116,7 +112,7 @@ func (p *program) submit() error {
 		}
 		task.SetUserData(i)
 		if err := task.Submit(); err != nil {
-			p.fail(task.Free())
+			p.rdma.Fail(task.Free())
 			return err
 		}
 	}
@@ -126,7 +122,7 @@ func (p *program) submit() error {
 			return err
 		}
 		if err := task.Submit(); err != nil {
-			p.fail(task.Free())
+			p.rdma.Fail(task.Free())
 			return err
 		}
 	}
@@ -136,13 +132,13 @@ func (p *program) submit() error {
 
 func (p *program) arrived(t *rdma.ReceiveTask) {
 	p.Print("receive %d: %d bytes", t.UserData(), t.Length())
-	p.fail(t.Free())
+	p.rdma.Fail(t.Free())
 	p.received++
 	p.stopHalfway()
 }
 
 func (p *program) gone(t *rdma.SendTask) {
-	p.fail(t.Free())
+	p.rdma.Fail(t.Free())
 	p.sent++
 	p.stopHalfway()
 }
@@ -162,23 +158,12 @@ func (p *program) notArrived(t *rdma.ReceiveTask, err error) {
 		p.Print("receive %d: flushed, while the context is %v", t.UserData(), p.rdma.State())
 		p.flushed++
 	} else {
-		p.fail(err)
+		p.rdma.Fail(err)
 	}
-	p.fail(t.Free())
+	p.rdma.Fail(t.Free())
 }
 
 func (p *program) notGone(t *rdma.SendTask, err error) {
-	p.fail(err)
-	p.fail(t.Free())
-}
-
-// fail keeps the first error, and stops the context.
-func (p *program) fail(err error) {
-	if err == nil {
-		return
-	}
-	if p.err == nil {
-		p.err = err
-	}
-	p.rdma.Stop()
+	p.rdma.Fail(err)
+	p.rdma.Fail(t.Free())
 }

@@ -49,7 +49,6 @@ type program struct {
 	bufs   *bufinv.Inventory
 	memory *mmap.Map
 	left   int // copies that have not completed, or been asked for
-	err    error
 }
 
 func run(ctx context.Context, s *sample.Session) (err error) {
@@ -74,14 +73,11 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	// The engine, and on it the context with a pool of copies.
 	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
-	if p.dma, err = dma.New(dev, dma.Config{GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
+	if p.dma, err = dma.New(dev, dma.Config{Engine: p.engine, GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.dma.Close)
 	if p.pool, err = p.dma.CopyPool(copies, p.done, p.failed); err != nil {
-		return err
-	}
-	if err := p.engine.Connect(p.dma); err != nil {
 		return err
 	}
 
@@ -100,10 +96,10 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	p.Log.Info().Int("sleeps", sleeps).Msg("the loop has ended")
 	p.Print("the context is %v", p.dma.State())
-	if p.err == nil {
+	if p.dma.Err() == nil {
 		p.Print("%d copies completed, the data is the same", copies)
 	}
-	return p.err
+	return p.dma.Err()
 }
 
 // ask runs on a goroutine of its own.
@@ -111,9 +107,9 @@ func (p *program) ask(ctx context.Context) {
 	for i := range copies {
 		select {
 		case <-time.After(period):
-			p.engine.Do(func() { p.fail(p.submit(i)) })
+			p.engine.Do(func() { p.dma.Fail(p.submit(i)) })
 		case <-ctx.Done():
-			p.engine.Do(func() { p.fail(context.Cause(ctx)) })
+			p.engine.Do(func() { p.dma.Fail(context.Cause(ctx)) })
 			return
 		}
 	}
@@ -168,7 +164,7 @@ func (p *program) submit(i int) error {
 	}
 	task.SetUserData(i)
 	if err := task.Submit(); err != nil {
-		p.fail(task.Free())
+		p.dma.Fail(task.Free())
 		return err
 	}
 	return nil
@@ -177,32 +173,21 @@ func (p *program) submit(i int) error {
 func (p *program) done(t *dma.CopyTask) {
 	p.Print("copy %d: %d bytes", t.UserData(), t.Length())
 	if !bytes.Equal(t.Source().Bytes(), t.Destination().Bytes()) {
-		p.fail(fmt.Errorf("copy %d: the data differs", t.UserData()))
+		p.dma.Fail(fmt.Errorf("copy %d: the data differs", t.UserData()))
 	}
 	p.finish(t)
 }
 
 func (p *program) failed(t *dma.CopyTask, err error) {
-	p.fail(err)
+	p.dma.Fail(err)
 	p.finish(t)
 }
 
 // finish frees a task, and its buffers with it, and stops the context after the
 // last one.
 func (p *program) finish(t *dma.CopyTask) {
-	p.fail(t.Free())
+	p.dma.Fail(t.Free())
 	if p.left--; p.left == 0 {
 		p.dma.Stop()
 	}
-}
-
-// fail keeps the first error, and stops the context.
-func (p *program) fail(err error) {
-	if err == nil {
-		return
-	}
-	if p.err == nil {
-		p.err = err
-	}
-	p.dma.Stop()
 }

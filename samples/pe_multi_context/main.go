@@ -41,7 +41,6 @@ type program struct {
 	memory  *mmap.Map // what is copied in the first half, room for it in the second
 	workers []*worker
 	total   int // copies of all contexts
-	err     error
 }
 
 func run(ctx context.Context, s *sample.Session) (err error) {
@@ -72,7 +71,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 
 	for _, w := range p.workers {
-		p.fail(w.dma.Start())
+		w.fail(w.dma.Start())
 	}
 	p.Print("the engine drives %d contexts", p.engine.Active())
 	if err := p.engine.Run(ctx); err != nil {
@@ -81,10 +80,8 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	for _, w := range p.workers {
 		p.Print("%s: %d copies completed, it is %v", w.dma.Name(), copies-w.left, w.dma.State())
 	}
-	if p.err == nil {
-		p.Print("%d copies in all, the data is the same", p.total)
-	}
-	return p.err
+	p.Print("%d copies in all, the data is the same", p.total)
+	return nil
 }
 
 // worker is one of the contexts, with its part of the work.
@@ -100,7 +97,9 @@ func (p *program) newWorker(number int) (*worker, error) {
 	w := &worker{program: p, number: number, left: copies}
 	name := fmt.Sprintf("context %d", number)
 	var err error
-	if w.dma, err = dma.New(p.dev, dma.Config{Name: name, GIDIndex: p.GIDIndex, Log: p.Log}); err != nil {
+	if w.dma, err = dma.New(p.dev, dma.Config{
+		Engine: p.engine, Name: name, GIDIndex: p.GIDIndex, Log: p.Log,
+	}); err != nil {
 		return nil, err
 	}
 	if w.pool, err = w.dma.CopyPool(copies, w.done, w.failed); err != nil {
@@ -108,10 +107,10 @@ func (p *program) newWorker(number int) (*worker, error) {
 	}
 	w.dma.OnStateChange(func(prev, next pe.State) {
 		if next == pe.Running {
-			p.fail(w.submit())
+			w.fail(w.submit())
 		}
 	})
-	return w, p.engine.Connect(w.dma)
+	return w, nil
 }
 
 func (w *worker) submit() error {
@@ -146,15 +145,13 @@ func (w *worker) failed(t *dma.CopyTask, err error) {
 	w.fail(t.Free())
 }
 
-// fail keeps the first error, and stops all contexts.
-func (p *program) fail(err error) {
+// fail ends the worker's context with an error, and stops the others.
+func (w *worker) fail(err error) {
 	if err == nil {
 		return
 	}
-	if p.err == nil {
-		p.err = err
-	}
-	for _, w := range p.workers {
-		w.dma.Stop()
+	w.dma.Fail(err)
+	for _, other := range w.workers {
+		other.dma.Stop()
 	}
 }

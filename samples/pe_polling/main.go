@@ -38,7 +38,6 @@ type program struct {
 	bufs   *bufinv.Inventory
 	memory *mmap.Map
 	left   int // copies that have not completed
-	err    error
 }
 
 func run(ctx context.Context, s *sample.Session) (err error) {
@@ -63,14 +62,11 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	// The engine, and on it the context with a pool of copies.
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close)
-	if p.dma, err = dma.New(dev, dma.Config{GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
+	if p.dma, err = dma.New(dev, dma.Config{Engine: engine, GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.dma.Close)
 	if p.pool, err = p.dma.CopyPool(copies, p.done, p.failed); err != nil {
-		return err
-	}
-	if err := engine.Connect(p.dma); err != nil {
 		return err
 	}
 
@@ -78,11 +74,11 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err := p.dma.Start(); err != nil {
 		return err
 	}
-	p.fail(p.submit())
+	p.dma.Fail(p.submit())
 	calls := 0
 	for {
 		if ctx.Err() != nil {
-			p.fail(context.Cause(ctx))
+			p.dma.Fail(context.Cause(ctx))
 		}
 		n, err := engine.Progress() // the callbacks run in here
 		if err != nil {
@@ -95,10 +91,10 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	p.Log.Info().Int("calls", calls).Msg("progress")
 	p.Print("the context is %v", p.dma.State())
-	if p.err == nil {
+	if p.dma.Err() == nil {
 		p.Print("%d copies completed, the data is the same", copies)
 	}
-	return p.err
+	return p.dma.Err()
 }
 
 func (p *program) submit() error {
@@ -110,7 +106,7 @@ func (p *program) submit() error {
 		}
 		task.SetUserData(i)
 		if err := task.Submit(); err != nil {
-			p.fail(task.Free())
+			p.dma.Fail(task.Free())
 			return err
 		}
 		p.left++
@@ -122,32 +118,21 @@ func (p *program) submit() error {
 func (p *program) done(t *dma.CopyTask) {
 	p.Print("copy %d: %d bytes", t.UserData(), t.Length())
 	if !bytes.Equal(t.Source().Bytes(), t.Destination().Bytes()) {
-		p.fail(fmt.Errorf("copy %d: the data differs", t.UserData()))
+		p.dma.Fail(fmt.Errorf("copy %d: the data differs", t.UserData()))
 	}
 	p.finish(t)
 }
 
 func (p *program) failed(t *dma.CopyTask, err error) {
-	p.fail(err)
+	p.dma.Fail(err)
 	p.finish(t)
 }
 
 // finish frees a task, and its buffers with it, and stops the context after the
 // last one.
 func (p *program) finish(t *dma.CopyTask) {
-	p.fail(t.Free())
+	p.dma.Fail(t.Free())
 	if p.left--; p.left == 0 {
 		p.dma.Stop()
 	}
-}
-
-// fail keeps the first error, and stops the context.
-func (p *program) fail(err error) {
-	if err == nil {
-		return
-	}
-	if p.err == nil {
-		p.err = err
-	}
-	p.dma.Stop()
 }

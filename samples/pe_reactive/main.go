@@ -40,7 +40,6 @@ type program struct {
 	bufs   *bufinv.Inventory
 	memory *mmap.Map // one place for what is copied, and one for each copy
 	next   int       // the number of the next copy
-	err    error
 }
 
 func run(ctx context.Context, s *sample.Session) (err error) {
@@ -62,7 +61,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close)
-	if p.dma, err = dma.New(dev, dma.Config{GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
+	if p.dma, err = dma.New(dev, dma.Config{Engine: engine, GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.dma.Close)
@@ -70,27 +69,21 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	p.dma.OnStateChange(p.stateChanged)
-	if err := engine.Connect(p.dma); err != nil {
-		return err
-	}
 
 	// From here on everything happens in callbacks.
 	if err := p.dma.Start(); err != nil {
 		return err
 	}
-	if err := engine.Run(ctx); err != nil {
-		return err
-	}
-	return p.err
+	return engine.Run(ctx)
 }
 
 func (p *program) stateChanged(prev, next pe.State) {
 	p.Print("the context is %v", next)
 	switch next {
 	case pe.Running:
-		p.fail(p.submit())
+		p.dma.Fail(p.submit())
 	case pe.Idle:
-		p.fail(p.verify())
+		p.dma.Fail(p.verify())
 	}
 }
 
@@ -101,7 +94,7 @@ func (p *program) submit() error {
 		return err
 	}
 	if err := task.Submit(); err != nil {
-		p.fail(task.Free())
+		p.dma.Fail(task.Free())
 		return err
 	}
 	return nil
@@ -110,22 +103,22 @@ func (p *program) submit() error {
 // done submits the next copy, or stops the context after the last one.
 func (p *program) done(t *dma.CopyTask) {
 	p.Print("copy %d: %d bytes", p.next, t.Length())
-	p.fail(t.Free())
+	p.dma.Fail(t.Free())
 	if p.next++; p.next < copies {
-		p.fail(p.submit())
+		p.dma.Fail(p.submit())
 	} else {
 		p.dma.Stop()
 	}
 }
 
 func (p *program) failed(t *dma.CopyTask, err error) {
-	p.fail(err)
-	p.fail(t.Free())
+	p.dma.Fail(err)
+	p.dma.Fail(t.Free())
 }
 
 // verify looks whether the data has come through.
 func (p *program) verify() error {
-	if p.err != nil {
+	if p.dma.Err() != nil {
 		return nil
 	}
 	first, last := p.memory.Bytes()[:size], p.memory.Bytes()[copies*size:]
@@ -134,15 +127,4 @@ func (p *program) verify() error {
 	}
 	p.Print("%d copies in a chain, the data is the same", copies)
 	return nil
-}
-
-// fail keeps the first error, and stops the context.
-func (p *program) fail(err error) {
-	if err == nil {
-		return
-	}
-	if p.err == nil {
-		p.err = err
-	}
-	p.dma.Stop()
 }

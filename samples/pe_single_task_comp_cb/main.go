@@ -43,7 +43,6 @@ type program struct {
 	bufs   *bufinv.Inventory
 	memory *mmap.Map
 	done   int // copies that have completed
-	err    error
 }
 
 func run(ctx context.Context, s *sample.Session) (err error) {
@@ -68,20 +67,17 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	// The engine, and on it the context with a pool of copies.
 	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
-	if p.dma, err = dma.New(dev, dma.Config{GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
+	if p.dma, err = dma.New(dev, dma.Config{Engine: p.engine, GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.dma.Close)
 	if p.pool, err = p.dma.CopyPool(copies, pe.Done, pe.Failed); err != nil {
 		return err
 	}
-	if err := p.engine.Connect(p.dma); err != nil {
-		return err
-	}
 
 	p.dma.OnStateChange(func(prev, next pe.State) {
 		if next == pe.Running {
-			p.fail(p.begin())
+			p.dma.Fail(p.begin())
 		}
 	})
 	if err := p.dma.Start(); err != nil {
@@ -90,10 +86,8 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err := p.engine.Run(ctx); err != nil {
 		return err
 	}
-	if p.err == nil {
-		p.Print("%d copies completed, the data is the same", p.done)
-	}
-	return p.err
+	p.Print("%d copies completed, the data is the same", p.done)
+	return nil
 }
 
 func (p *program) begin() error {
@@ -103,7 +97,7 @@ func (p *program) begin() error {
 			return err
 		}
 		if err := pe.Submit(task, p.completed(i)); err != nil {
-			p.fail(task.Free())
+			p.dma.Fail(task.Free())
 			return err
 		}
 	}
@@ -122,18 +116,18 @@ func (p *program) completed(i int) func(*dma.CopyTask, error) {
 		case i == copies && errors.Is(err, dma.ErrFlushed):
 			p.Print("copy %d: flushed", i)
 		case err != nil:
-			p.fail(fmt.Errorf("copy %d: %w", i, err))
+			p.dma.Fail(fmt.Errorf("copy %d: %w", i, err))
 		case !bytes.Equal(t.Source().Bytes(), t.Destination().Bytes()):
-			p.fail(fmt.Errorf("copy %d: the data differs", i))
+			p.dma.Fail(fmt.Errorf("copy %d: the data differs", i))
 		default:
 			p.Print("copy %d: %d bytes", i, t.Length())
 			p.done++
 		}
-		p.fail(t.Free())
+		p.dma.Fail(t.Free())
 		if p.done == copies && i < copies {
 			// Not in here: the context posts what was held back at the end of
 			// the callbacks.
-			p.fail(p.engine.Do(func() { p.fail(p.overtake()) }))
+			p.dma.Fail(p.engine.Do(func() { p.dma.Fail(p.overtake()) }))
 		}
 	}
 }
@@ -146,19 +140,8 @@ func (p *program) overtake() error {
 	}
 	pe.Then(task, p.completed(copies))
 	if err := task.SubmitWith(pe.Aggregate); err != nil {
-		p.fail(task.Free())
+		p.dma.Fail(task.Free())
 		return err
 	}
 	return p.dma.Stop()
-}
-
-// fail keeps the first error, and stops the context.
-func (p *program) fail(err error) {
-	if err == nil {
-		return
-	}
-	if p.err == nil {
-		p.err = err
-	}
-	p.dma.Stop()
 }

@@ -43,7 +43,6 @@ type program struct {
 	memory *mmap.Map
 	next   int // the pair that is to be copied next
 	left   int // tasks that have work
-	err    error
 }
 
 func run(ctx context.Context, s *sample.Session) (err error) {
@@ -69,20 +68,17 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	// The engine, and on it the context with a pool of copies.
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close)
-	if p.dma, err = dma.New(dev, dma.Config{GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
+	if p.dma, err = dma.New(dev, dma.Config{Engine: engine, GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.dma.Close)
 	if p.pool, err = p.dma.CopyPool(tasks, p.done, p.failed); err != nil {
 		return err
 	}
-	if err := engine.Connect(p.dma); err != nil {
-		return err
-	}
 
 	p.dma.OnStateChange(func(prev, next pe.State) {
 		if next == pe.Running {
-			p.fail(p.begin())
+			p.dma.Fail(p.begin())
 		}
 	})
 	if err := p.dma.Start(); err != nil {
@@ -91,10 +87,8 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err := engine.Run(ctx); err != nil {
 		return err
 	}
-	if p.err == nil {
-		p.Print("%d pairs copied by %d tasks, the data is the same", p.next, tasks)
-	}
-	return p.err
+	p.Print("%d pairs copied by %d tasks, the data is the same", p.next, tasks)
+	return nil
 }
 
 // begin gives each task its first pair.
@@ -106,7 +100,7 @@ func (p *program) begin() error {
 		}
 		task.SetUserData(&job{task: i, pair: p.next})
 		if err := task.Submit(); err != nil {
-			p.fail(task.Free())
+			p.dma.Fail(task.Free())
 			return err
 		}
 		p.next++
@@ -125,9 +119,9 @@ func (p *program) done(t *dma.CopyTask) {
 	j := t.UserData().(*job)
 	p.Print("task %d: pair %d, %d bytes", j.task, j.pair, t.Length())
 	if !bytes.Equal(t.Source().Bytes(), t.Destination().Bytes()) {
-		p.fail(fmt.Errorf("pair %d: the data differs", j.pair))
+		p.dma.Fail(fmt.Errorf("pair %d: the data differs", j.pair))
 	}
-	if p.err != nil || p.next == copies {
+	if p.dma.Err() != nil || p.next == copies {
 		p.finish(t)
 		return
 	}
@@ -148,26 +142,15 @@ func (p *program) again(t *dma.CopyTask, j *job) error {
 }
 
 func (p *program) failed(t *dma.CopyTask, err error) {
-	p.fail(err)
+	p.dma.Fail(err)
 	p.finish(t)
 }
 
 // finish frees a task, and its buffers with it, and stops the context after the
 // last one.
 func (p *program) finish(t *dma.CopyTask) {
-	p.fail(t.Free())
+	p.dma.Fail(t.Free())
 	if p.left--; p.left == 0 {
 		p.dma.Stop()
 	}
-}
-
-// fail keeps the first error, and stops the context.
-func (p *program) fail(err error) {
-	if err == nil {
-		return
-	}
-	if p.err == nil {
-		p.err = err
-	}
-	p.dma.Stop()
 }

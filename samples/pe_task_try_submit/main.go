@@ -42,7 +42,6 @@ type program struct {
 	bufs         *bufinv.Inventory
 	local        *mmap.Map
 	open, barred *mmap.Map // memory of the peer, as this end sees it
-	err          error
 }
 
 func run(ctx context.Context, s *sample.Session) (err error) {
@@ -80,12 +79,12 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close)
 	if p.peer, err = rdma.New(dev, rdma.Config{
-		Name: "peer", Permissions: mmap.RemoteRead | mmap.RemoteWrite, GIDIndex: s.GIDIndex, Log: s.Log,
+		Engine: engine, Name: "peer", Permissions: mmap.RemoteRead | mmap.RemoteWrite, GIDIndex: s.GIDIndex, Log: s.Log,
 	}); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.peer.Close)
-	if p.rdma, err = rdma.New(dev, rdma.Config{GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
+	if p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.rdma.Close)
@@ -93,18 +92,14 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	p.rdma.OnStateChange(p.stateChanged)
-	if err := errors.Join(engine.Connect(p.peer), engine.Connect(p.rdma)); err != nil {
-		return err
-	}
 
 	p.fail(errors.Join(p.peer.Start(), p.rdma.Start()))
-	if err := engine.Run(ctx); err != nil {
+	// What the context ends with is the write that was to fail, or a mistake of ours.
+	if err := engine.Run(ctx); !errors.Is(p.rdma.Err(), rdma.ErrRemoteAccess) {
 		return err
 	}
-	if p.err == nil {
-		p.Print("TrySubmit has refused the mistake, Submit has lost the connection to it")
-	}
-	return p.err
+	p.Print("TrySubmit has refused the mistake, Submit has lost the connection to it")
+	return nil
 }
 
 // export makes memory of the peer's and what the other end sees of it.
@@ -212,14 +207,10 @@ func (p *program) notWritten(t *rdma.WriteTask, err error) {
 	p.fail(t.Free())
 }
 
-// fail keeps the first error of the program itself, and stops the contexts.
+// fail ends the context with an error, and stops the peer's.
 func (p *program) fail(err error) {
-	if err == nil {
-		return
+	if err != nil {
+		p.rdma.Fail(err)
+		p.peer.Stop()
 	}
-	if p.err == nil {
-		p.err = err
-	}
-	p.rdma.Stop()
-	p.peer.Stop()
 }

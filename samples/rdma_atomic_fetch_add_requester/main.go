@@ -48,7 +48,6 @@ type requester struct {
 	memory  []byte // the descriptor of the peer's memory
 	conn    *rdma.Connection
 	left    int // operations that have not completed
-	err     error
 }
 
 func (p *requester) run(ctx context.Context, s *sample.Session) (err error) {
@@ -73,6 +72,7 @@ func (p *requester) run(ctx context.Context, s *sample.Session) (err error) {
 	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
+		Engine:         p.engine,
 		GIDIndex:       s.GIDIndex,
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
@@ -83,9 +83,6 @@ func (p *requester) run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	defer sample.Close(&err, p.rdma.Close)
-	if err := p.engine.Connect(p.rdma); err != nil {
-		return err
-	}
 
 	// What its callbacks need is in p: they are its methods.
 	if p.atomics, err = p.rdma.FetchAddPool(1, p.done, p.failed); err != nil {
@@ -101,25 +98,19 @@ func (p *requester) run(ctx context.Context, s *sample.Session) (err error) {
 	if err := p.rdma.Start(); err != nil {
 		return err
 	}
-	if err := p.engine.Run(ctx); err != nil {
-		return err
-	}
-	if p.err == nil {
-		p.err = p.rdma.Err()
-	}
-	return p.err
+	return p.engine.Run(ctx)
 }
 
 func (p *requester) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.fail(p.connect())
+		p.rdma.Fail(p.connect())
 	case pe.Running:
-		p.fail(p.begin())
+		p.rdma.Fail(p.begin())
 	case pe.Idle:
 		if p.remote != nil {
-			p.fail(p.remote.Close())
+			p.rdma.Fail(p.remote.Close())
 		}
 	}
 }
@@ -138,7 +129,7 @@ func (p *requester) connect() error {
 			p.memory = theirs.Memory
 			err = conn.Connect(theirs.Connections[0])
 		}
-		p.fail(err)
+		p.rdma.Fail(err)
 	})
 	return nil
 }
@@ -155,7 +146,7 @@ func (p *requester) begin() (err error) {
 	p.left = additions
 	task.SetUserData(&p.left)
 	if err := task.Submit(); err != nil {
-		p.fail(task.Free())
+		p.rdma.Fail(task.Free())
 		return err
 	}
 	return nil
@@ -167,11 +158,11 @@ func (p *requester) done(t *rdma.FetchAddTask) {
 	*left--
 	old := t.Original()
 	if !first && old != p.next {
-		p.fail(fmt.Errorf("the value should have been %d, and was %d", p.next, old))
+		p.rdma.Fail(fmt.Errorf("the value should have been %d, and was %d", p.next, old))
 	}
 	p.next = old + p.add
 	p.Print("found %d, added %d", old, p.add)
-	if *left > 0 && p.err == nil {
+	if *left > 0 && p.rdma.Err() == nil {
 		// The same task again, with its result buffer emptied.
 		err := t.Result().ResetData()
 		if err == nil {
@@ -180,27 +171,16 @@ func (p *requester) done(t *rdma.FetchAddTask) {
 		if err == nil {
 			return
 		}
-		p.fail(err)
+		p.rdma.Fail(err)
 	}
-	if p.err == nil {
+	if p.rdma.Err() == nil {
 		p.Print("left: %s", sample.Word(p.next))
 	}
-	p.fail(t.Free())
+	p.rdma.Fail(t.Free())
 	p.rdma.Stop()
 }
 
 func (p *requester) failed(t *rdma.FetchAddTask, err error) {
-	p.fail(err)
-	p.fail(t.Free())
-}
-
-// fail keeps the first error, and stops the context.
-func (p *requester) fail(err error) {
-	if err == nil {
-		return
-	}
-	if p.err == nil {
-		p.err = err
-	}
-	p.rdma.Stop()
+	p.rdma.Fail(err)
+	p.rdma.Fail(t.Free())
 }

@@ -37,7 +37,6 @@ type responder struct {
 	rdma    *rdma.Context
 	local   *mmap.Map
 	word    *uint64 // in local
-	err     error
 }
 
 func (p *responder) run(ctx context.Context, s *sample.Session) (err error) {
@@ -61,6 +60,7 @@ func (p *responder) run(ctx context.Context, s *sample.Session) (err error) {
 	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
+		Engine:         p.engine,
 		GIDIndex:       s.GIDIndex,
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
@@ -72,9 +72,6 @@ func (p *responder) run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	defer sample.Close(&err, p.rdma.Close)
-	if err := p.engine.Connect(p.rdma); err != nil {
-		return err
-	}
 
 	// What its callbacks need is in p: they are its methods.
 	p.rdma.OnStateChange(p.stateChanged)
@@ -83,20 +80,14 @@ func (p *responder) run(ctx context.Context, s *sample.Session) (err error) {
 	if err := p.rdma.Start(); err != nil {
 		return err
 	}
-	if err := p.engine.Run(ctx); err != nil {
-		return err
-	}
-	if p.err == nil {
-		p.err = p.rdma.Err()
-	}
-	return p.err
+	return p.engine.Run(ctx)
 }
 
 func (p *responder) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.fail(p.connect())
+		p.rdma.Fail(p.connect())
 	case pe.Running:
 		p.serve()
 	}
@@ -117,7 +108,7 @@ func (p *responder) connect() error {
 		if err == nil {
 			err = conn.Connect(theirs.Connections[0])
 		}
-		p.fail(err)
+		p.rdma.Fail(err)
 	})
 	return nil
 }
@@ -129,18 +120,7 @@ func (p *responder) serve() {
 		if err == nil {
 			p.Print("after: %s", sample.Word(atomic.LoadUint64(p.word)))
 		}
-		p.fail(err)
+		p.rdma.Fail(err)
 		p.rdma.Stop()
 	})
-}
-
-// fail keeps the first error, and stops the context.
-func (p *responder) fail(err error) {
-	if err == nil {
-		return
-	}
-	if p.err == nil {
-		p.err = err
-	}
-	p.rdma.Stop()
 }

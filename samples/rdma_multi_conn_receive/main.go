@@ -42,7 +42,6 @@ type receiver struct {
 	data     [][]byte // by connection: what has been received
 	come     []int    // by connection: how many parts that is
 	left     int      // receives that have not completed
-	err      error
 }
 
 func run(ctx context.Context, s *sample.Session) (err error) {
@@ -72,6 +71,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
+		Engine:         p.engine,
 		GIDIndex:       s.GIDIndex,
 		MaxConnections: s.Connections,
 		MTU:            s.MTU,
@@ -84,9 +84,6 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	defer sample.Close(&err, p.rdma.Close)
-	if err := p.engine.Connect(p.rdma); err != nil {
-		return err
-	}
 
 	// What its callbacks need is in p: they are its methods.
 	if p.receives, err = p.rdma.ReceivePool(receives, p.done, p.failed); err != nil {
@@ -104,22 +101,16 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err := p.rdma.Start(); err != nil {
 		return err
 	}
-	if err := p.engine.Run(ctx); err != nil {
-		return err
-	}
-	if p.err == nil {
-		p.err = p.rdma.Err()
-	}
-	return p.err
+	return p.engine.Run(ctx)
 }
 
 func (p *receiver) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.fail(p.connect())
+		p.rdma.Fail(p.connect())
 	case pe.Running:
-		p.fail(p.receive())
+		p.rdma.Fail(p.receive())
 	}
 }
 
@@ -141,7 +132,7 @@ func (p *receiver) connect() error {
 		for i := 0; i < len(conns) && err == nil; i++ {
 			err = conns[i].Connect(theirs.Connections[i])
 		}
-		p.fail(err)
+		p.rdma.Fail(err)
 	})
 	return nil
 }
@@ -152,7 +143,7 @@ func (p *receiver) receive() error {
 	for range p.receives.Cap() {
 		task, err := p.receives.Alloc(p.room())
 		if err != nil {
-			p.fail(rdma.FreeAll(tasks))
+			p.rdma.Fail(rdma.FreeAll(tasks))
 			return err
 		}
 		task.SetUserData(&p.left)
@@ -160,7 +151,7 @@ func (p *receiver) receive() error {
 	}
 	n, err := rdma.SubmitAll(tasks, 0)
 	p.left = n
-	p.fail(rdma.FreeAll(tasks[n:]))
+	p.rdma.Fail(rdma.FreeAll(tasks[n:]))
 	p.Log.Info().Int("receives", n).Msg("receives submitted")
 	return err
 }
@@ -178,7 +169,7 @@ func (p *receiver) room() *bufinv.Buf {
 }
 
 func (p *receiver) done(t *rdma.ReceiveTask) {
-	p.fail(p.show(t))
+	p.rdma.Fail(p.show(t))
 	p.finish(t)
 }
 
@@ -203,7 +194,7 @@ func (p *receiver) show(t *rdma.ReceiveTask) error {
 }
 
 func (p *receiver) failed(t *rdma.ReceiveTask, err error) {
-	p.fail(err)
+	p.rdma.Fail(err)
 	p.finish(t)
 }
 
@@ -213,23 +204,12 @@ func (p *receiver) failed(t *rdma.ReceiveTask, err error) {
 func (p *receiver) finish(t *rdma.ReceiveTask) {
 	left := t.UserData().(*int)
 	*left--
-	p.fail(t.Free())
-	if *left > 0 || p.err != nil {
+	p.rdma.Fail(t.Free())
+	if *left > 0 || p.rdma.Err() != nil {
 		return
 	}
 	p.PeerDone(p.engine, func(err error) {
-		p.fail(err)
+		p.rdma.Fail(err)
 		p.rdma.Stop()
 	})
-}
-
-// fail keeps the first error, and stops the context.
-func (p *receiver) fail(err error) {
-	if err == nil {
-		return
-	}
-	if p.err == nil {
-		p.err = err
-	}
-	p.rdma.Stop()
 }

@@ -43,7 +43,6 @@ type requester struct {
 	limit  int    // the most that one task reads, bytes
 	data   []byte // what has been read
 	left   int    // tasks that have not completed
-	err    error
 }
 
 func run(ctx context.Context, s *sample.Session) (err error) {
@@ -68,6 +67,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
+		Engine:         p.engine,
 		GIDIndex:       s.GIDIndex,
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
@@ -79,9 +79,6 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	defer sample.Close(&err, p.rdma.Close)
-	if err := p.engine.Connect(p.rdma); err != nil {
-		return err
-	}
 
 	// What its callbacks need is in p: they are its methods.
 	p.limit = int(p.rdma.Capabilities().MaxMessage)
@@ -99,25 +96,19 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err := p.rdma.Start(); err != nil {
 		return err
 	}
-	if err := p.engine.Run(ctx); err != nil {
-		return err
-	}
-	if p.err == nil {
-		p.err = p.rdma.Err()
-	}
-	return p.err
+	return p.engine.Run(ctx)
 }
 
 func (p *requester) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.fail(p.connect())
+		p.rdma.Fail(p.connect())
 	case pe.Running:
-		p.fail(p.read())
+		p.rdma.Fail(p.read())
 	case pe.Idle:
 		if p.remote != nil {
-			p.fail(p.remote.Close())
+			p.rdma.Fail(p.remote.Close())
 		}
 	}
 }
@@ -136,7 +127,7 @@ func (p *requester) connect() error {
 			p.memory = theirs.Memory
 			err = conn.Connect(theirs.Connections[0])
 		}
-		p.fail(err)
+		p.rdma.Fail(err)
 	})
 	return nil
 }
@@ -158,13 +149,13 @@ func (p *requester) read() (err error) {
 	for _, part := range p.Parts(n, p.limit) {
 		task, err := p.task(part)
 		if err != nil {
-			p.fail(rdma.FreeAll(tasks))
+			p.rdma.Fail(rdma.FreeAll(tasks))
 			return err
 		}
 		tasks = append(tasks, task)
 	}
 	p.left, err = rdma.SubmitAll(tasks, 0)
-	p.fail(rdma.FreeAll(tasks[p.left:]))
+	p.rdma.Fail(rdma.FreeAll(tasks[p.left:]))
 	p.Log.Info().Int("bytes", n).Int("tasks", p.left).Msg("read submitted")
 	return err
 }
@@ -186,8 +177,8 @@ func (p *requester) task(part sample.Part) (*rdma.ReadTask, error) {
 // done runs in the order of submission.
 func (p *requester) done(t *rdma.ReadTask) {
 	p.data = t.Destination().AppendBytes(p.data)
-	if p.left == 1 && p.err == nil {
-		p.fail(p.show())
+	if p.left == 1 && p.rdma.Err() == nil {
+		p.rdma.Fail(p.show())
 	}
 	p.finish(t)
 }
@@ -203,7 +194,7 @@ func (p *requester) show() error {
 }
 
 func (p *requester) failed(t *rdma.ReadTask, err error) {
-	p.fail(err)
+	p.rdma.Fail(err)
 	p.finish(t)
 }
 
@@ -212,19 +203,8 @@ func (p *requester) failed(t *rdma.ReadTask, err error) {
 func (p *requester) finish(t *rdma.ReadTask) {
 	left := t.UserData().(*int)
 	*left--
-	p.fail(t.Free())
+	p.rdma.Fail(t.Free())
 	if *left == 0 {
 		p.rdma.Stop()
 	}
-}
-
-// fail keeps the first error, and stops the context.
-func (p *requester) fail(err error) {
-	if err == nil {
-		return
-	}
-	if p.err == nil {
-		p.err = err
-	}
-	p.rdma.Stop()
 }

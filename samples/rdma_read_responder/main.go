@@ -34,7 +34,6 @@ type responder struct {
 	engine *pe.Engine
 	rdma   *rdma.Context
 	local  *mmap.Map
-	err    error
 }
 
 func run(ctx context.Context, s *sample.Session) (err error) {
@@ -58,6 +57,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
+		Engine:         p.engine,
 		GIDIndex:       s.GIDIndex,
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
@@ -69,9 +69,6 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	defer sample.Close(&err, p.rdma.Close)
-	if err := p.engine.Connect(p.rdma); err != nil {
-		return err
-	}
 
 	// What its callbacks need is in p: they are its methods.
 	p.rdma.OnStateChange(p.stateChanged)
@@ -80,20 +77,14 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err := p.rdma.Start(); err != nil {
 		return err
 	}
-	if err := p.engine.Run(ctx); err != nil {
-		return err
-	}
-	if p.err == nil {
-		p.err = p.rdma.Err()
-	}
-	return p.err
+	return p.engine.Run(ctx)
 }
 
 func (p *responder) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.fail(p.connect())
+		p.rdma.Fail(p.connect())
 	case pe.Running:
 		p.serve()
 	}
@@ -114,7 +105,7 @@ func (p *responder) connect() error {
 		if err == nil {
 			err = conn.Connect(theirs.Connections[0])
 		}
-		p.fail(err)
+		p.rdma.Fail(err)
 	})
 	return nil
 }
@@ -123,18 +114,7 @@ func (p *responder) connect() error {
 func (p *responder) serve() {
 	p.Print("offered: %s", sample.Describe(p.Payload()))
 	p.PeerDone(p.engine, func(err error) {
-		p.fail(err)
+		p.rdma.Fail(err)
 		p.rdma.Stop()
 	})
-}
-
-// fail keeps the first error, and stops the context.
-func (p *responder) fail(err error) {
-	if err == nil {
-		return
-	}
-	if p.err == nil {
-		p.err = err
-	}
-	p.rdma.Stop()
 }

@@ -37,7 +37,6 @@ type receiver struct {
 	parts    []sample.Part // of the message, a receive each: one, unless it is long
 	data     []byte        // what has been received
 	left     int           // receives that have not completed
-	err      error
 }
 
 func run(ctx context.Context, s *sample.Session) (err error) {
@@ -63,6 +62,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
+		Engine:         p.engine,
 		GIDIndex:       s.GIDIndex,
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
@@ -74,9 +74,6 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	defer sample.Close(&err, p.rdma.Close)
-	if err := p.engine.Connect(p.rdma); err != nil {
-		return err
-	}
 
 	// What its callbacks need is in p: they are its methods.
 	if p.receives, err = p.rdma.ReceivePool(len(p.parts), p.done, p.failed); err != nil {
@@ -92,22 +89,16 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err := p.rdma.Start(); err != nil {
 		return err
 	}
-	if err := p.engine.Run(ctx); err != nil {
-		return err
-	}
-	if p.err == nil {
-		p.err = p.rdma.Err()
-	}
-	return p.err
+	return p.engine.Run(ctx)
 }
 
 func (p *receiver) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.fail(p.connect())
+		p.rdma.Fail(p.connect())
 	case pe.Running:
-		p.fail(p.receive())
+		p.rdma.Fail(p.receive())
 	}
 }
 
@@ -123,7 +114,7 @@ func (p *receiver) connect() error {
 		if err == nil {
 			err = conn.Connect(theirs.Connections[0])
 		}
-		p.fail(err)
+		p.rdma.Fail(err)
 	})
 	return nil
 }
@@ -134,7 +125,7 @@ func (p *receiver) receive() error {
 	for _, part := range p.parts {
 		task, err := p.receives.Alloc(sample.Chain(p.bufs, p.local, part, p.SGE))
 		if err != nil {
-			p.fail(rdma.FreeAll(tasks))
+			p.rdma.Fail(rdma.FreeAll(tasks))
 			return err
 		}
 		task.SetUserData(&p.left)
@@ -142,13 +133,13 @@ func (p *receiver) receive() error {
 	}
 	n, err := rdma.SubmitAll(tasks, 0)
 	p.left = n
-	p.fail(rdma.FreeAll(tasks[n:]))
+	p.rdma.Fail(rdma.FreeAll(tasks[n:]))
 	p.Log.Info().Int("room", p.Capacity()).Int("receives", n).Msg("receive submitted")
 	return err
 }
 
 func (p *receiver) done(t *rdma.ReceiveTask) {
-	p.fail(p.show(t))
+	p.rdma.Fail(p.show(t))
 	p.finish(t)
 }
 
@@ -167,7 +158,7 @@ func (p *receiver) show(t *rdma.ReceiveTask) error {
 }
 
 func (p *receiver) failed(t *rdma.ReceiveTask, err error) {
-	p.fail(err)
+	p.rdma.Fail(err)
 	p.finish(t)
 }
 
@@ -177,23 +168,12 @@ func (p *receiver) failed(t *rdma.ReceiveTask, err error) {
 func (p *receiver) finish(t *rdma.ReceiveTask) {
 	left := t.UserData().(*int)
 	*left--
-	p.fail(t.Free())
-	if *left > 0 || p.err != nil {
+	p.rdma.Fail(t.Free())
+	if *left > 0 || p.rdma.Err() != nil {
 		return
 	}
 	p.PeerDone(p.engine, func(err error) {
-		p.fail(err)
+		p.rdma.Fail(err)
 		p.rdma.Stop()
 	})
-}
-
-// fail keeps the first error, and stops the context.
-func (p *receiver) fail(err error) {
-	if err == nil {
-		return
-	}
-	if p.err == nil {
-		p.err = err
-	}
-	p.rdma.Stop()
 }

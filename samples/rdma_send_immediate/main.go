@@ -43,7 +43,6 @@ type sender struct {
 	data   []byte        // the message
 	parts  []sample.Part // of the message, a task each: one, unless it is long
 	left   int           // tasks that have not completed
-	err    error
 }
 
 func (p *sender) run(ctx context.Context, s *sample.Session) (err error) {
@@ -70,6 +69,7 @@ func (p *sender) run(ctx context.Context, s *sample.Session) (err error) {
 	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
+		Engine:         p.engine,
 		GIDIndex:       s.GIDIndex,
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
@@ -81,9 +81,6 @@ func (p *sender) run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	defer sample.Close(&err, p.rdma.Close)
-	if err := p.engine.Connect(p.rdma); err != nil {
-		return err
-	}
 
 	// What its callbacks need is in p: they are its methods.
 	if p.sends, err = p.rdma.SendImmPool(len(p.parts), p.done, p.failed); err != nil {
@@ -99,22 +96,16 @@ func (p *sender) run(ctx context.Context, s *sample.Session) (err error) {
 	if err := p.rdma.Start(); err != nil {
 		return err
 	}
-	if err := p.engine.Run(ctx); err != nil {
-		return err
-	}
-	if p.err == nil {
-		p.err = p.rdma.Err()
-	}
-	return p.err
+	return p.engine.Run(ctx)
 }
 
 func (p *sender) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.fail(p.connect())
+		p.rdma.Fail(p.connect())
 	case pe.Running:
-		p.fail(p.send())
+		p.rdma.Fail(p.send())
 	}
 }
 
@@ -131,7 +122,7 @@ func (p *sender) connect() error {
 		if err == nil {
 			err = conn.Connect(theirs.Connections[0])
 		}
-		p.fail(err)
+		p.rdma.Fail(err)
 	})
 	return nil
 }
@@ -142,7 +133,7 @@ func (p *sender) send() error {
 	for _, part := range p.parts {
 		task, err := p.task(part)
 		if err != nil {
-			p.fail(rdma.FreeAll(tasks))
+			p.rdma.Fail(rdma.FreeAll(tasks))
 			return err
 		}
 		tasks = append(tasks, task)
@@ -150,7 +141,7 @@ func (p *sender) send() error {
 	p.Print("sending: %s, immediate %#08x", sample.Describe(p.data), p.imm)
 	n, err := rdma.SubmitAll(tasks, 0)
 	p.left = n
-	p.fail(rdma.FreeAll(tasks[n:]))
+	p.rdma.Fail(rdma.FreeAll(tasks[n:]))
 	return err
 }
 
@@ -174,7 +165,7 @@ func (p *sender) done(t *rdma.SendImmTask) {
 }
 
 func (p *sender) failed(t *rdma.SendImmTask, err error) {
-	p.fail(err)
+	p.rdma.Fail(err)
 	p.finish(t)
 }
 
@@ -183,19 +174,8 @@ func (p *sender) failed(t *rdma.SendImmTask, err error) {
 func (p *sender) finish(t *rdma.SendImmTask) {
 	left := t.UserData().(*int)
 	*left--
-	p.fail(t.Free())
+	p.rdma.Fail(t.Free())
 	if *left == 0 {
 		p.rdma.Stop()
 	}
-}
-
-// fail keeps the first error, and stops the context.
-func (p *sender) fail(err error) {
-	if err == nil {
-		return
-	}
-	if p.err == nil {
-		p.err = err
-	}
-	p.rdma.Stop()
 }

@@ -51,7 +51,6 @@ type requester struct {
 	conn   *rdma.Connection
 	asked  int  // how often the value was got
 	asking bool // the get is not back yet, with the set as its user data
-	err    error
 }
 
 func (p *requester) run(ctx context.Context, s *sample.Session) (err error) {
@@ -68,6 +67,7 @@ func (p *requester) run(ctx context.Context, s *sample.Session) (err error) {
 	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
+		Engine:         p.engine,
 		GIDIndex:       s.GIDIndex,
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
@@ -78,9 +78,6 @@ func (p *requester) run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	defer sample.Close(&err, p.rdma.Close)
-	if err := p.engine.Connect(p.rdma); err != nil {
-		return err
-	}
 
 	// What its callbacks need is in p: they are its methods.
 	if p.sets, err = p.rdma.SyncEventSetPool(1, p.wasSet, p.setFailed); err != nil {
@@ -95,25 +92,19 @@ func (p *requester) run(ctx context.Context, s *sample.Session) (err error) {
 	if err := p.rdma.Start(); err != nil {
 		return err
 	}
-	if err := p.engine.Run(ctx); err != nil {
-		return err
-	}
-	if p.err == nil {
-		p.err = p.rdma.Err()
-	}
-	return p.err
+	return p.engine.Run(ctx)
 }
 
 func (p *requester) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.fail(p.connect())
+		p.rdma.Fail(p.connect())
 	case pe.Running:
-		p.fail(p.begin())
+		p.rdma.Fail(p.begin())
 	case pe.Idle:
 		if p.remote != nil {
-			p.fail(p.remote.Close())
+			p.rdma.Fail(p.remote.Close())
 		}
 	}
 }
@@ -132,7 +123,7 @@ func (p *requester) connect() error {
 			p.event = theirs.Event
 			err = conn.Connect(theirs.Connections[0])
 		}
-		p.fail(err)
+		p.rdma.Fail(err)
 	})
 	return nil
 }
@@ -149,7 +140,7 @@ func (p *requester) begin() (err error) {
 	}
 	get, err := p.gets.Alloc(p.conn, p.remote)
 	if err != nil {
-		p.fail(set.Free())
+		p.rdma.Fail(set.Free())
 		return err
 	}
 	get.SetUserData(set)
@@ -165,7 +156,7 @@ func (p *requester) begin() (err error) {
 func (p *requester) wasSet(t *rdma.SyncEventSetTask) {
 	p.Print("set to %#x: %s", t.Value(), sample.Word(t.Value()))
 	if !p.asking { // this was the last
-		p.fail(t.Free())
+		p.rdma.Fail(t.Free())
 		p.rdma.Stop()
 	}
 }
@@ -181,7 +172,7 @@ func (p *requester) got(t *rdma.SyncEventGetTask) {
 	p.Print("got %#x: %s", t.Value(), sample.Word(t.Value()))
 	p.Log.Info().Int("gets", p.asked).Msg("the peer has answered")
 	set := t.UserData().(*rdma.SyncEventSetTask)
-	p.fail(t.Free())
+	p.rdma.Fail(t.Free())
 	p.asking = false
 	err := set.SetValue(finished)
 	if err == nil {
@@ -194,33 +185,22 @@ func (p *requester) got(t *rdma.SyncEventGetTask) {
 
 // getFailed ends the program, with the set that was to follow.
 func (p *requester) getFailed(t *rdma.SyncEventGetTask, err error) {
-	p.fail(err)
+	p.rdma.Fail(err)
 	p.give(t.UserData().(*rdma.SyncEventSetTask))
-	p.fail(t.Free())
+	p.rdma.Fail(t.Free())
 }
 
 // setFailed leaves the task to the get that comes back after it, if there is one.
 func (p *requester) setFailed(t *rdma.SyncEventSetTask, err error) {
-	p.fail(err)
+	p.rdma.Fail(err)
 	if !p.asking {
-		p.fail(t.Free())
+		p.rdma.Fail(t.Free())
 	}
 }
 
 // give frees a task, unless it is in flight: then its callback does.
 func (p *requester) give(t rdma.Task) {
 	if !t.InFlight() {
-		p.fail(t.Free())
+		p.rdma.Fail(t.Free())
 	}
-}
-
-// fail keeps the first error, and stops the context.
-func (p *requester) fail(err error) {
-	if err == nil {
-		return
-	}
-	if p.err == nil {
-		p.err = err
-	}
-	p.rdma.Stop()
 }

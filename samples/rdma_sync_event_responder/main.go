@@ -54,7 +54,6 @@ type responder struct {
 	cancel func()
 	beside sync.WaitGroup // the goroutine that waits
 	left   int            // of two: our steps, and the peer's end
-	err    error
 }
 
 func (p *responder) run(ctx context.Context, s *sample.Session) (err error) {
@@ -87,6 +86,7 @@ func (p *responder) run(ctx context.Context, s *sample.Session) (err error) {
 	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
+		Engine:         p.engine,
 		GIDIndex:       s.GIDIndex,
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
@@ -98,9 +98,6 @@ func (p *responder) run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	defer sample.Close(&err, p.rdma.Close)
-	if err := p.engine.Connect(p.rdma); err != nil {
-		return err
-	}
 
 	// What its callbacks need is in p: they are its methods.
 	p.rdma.OnStateChange(p.stateChanged)
@@ -110,20 +107,14 @@ func (p *responder) run(ctx context.Context, s *sample.Session) (err error) {
 	if err := p.rdma.Start(); err != nil {
 		return err
 	}
-	if err := p.engine.Run(ctx); err != nil {
-		return err
-	}
-	if p.err == nil {
-		p.err = p.rdma.Err()
-	}
-	return p.err
+	return p.engine.Run(ctx)
 }
 
 func (p *responder) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.fail(p.connect())
+		p.rdma.Fail(p.connect())
 	case pe.Running:
 		p.begin()
 	case pe.Stopping:
@@ -146,7 +137,7 @@ func (p *responder) connect() error {
 		if err == nil {
 			err = conn.Connect(theirs.Connections[0])
 		}
-		p.fail(err)
+		p.rdma.Fail(err)
 	})
 	return nil
 }
@@ -185,19 +176,8 @@ func (p *responder) synchronize() error {
 // ended stops the context when the steps are taken and the peer has ended: its
 // last task needs our end of the connection.
 func (p *responder) ended(err error) {
-	p.fail(err)
+	p.rdma.Fail(err)
 	if p.left--; p.left == 0 {
 		p.rdma.Stop()
 	}
-}
-
-// fail keeps the first error, and stops the context.
-func (p *responder) fail(err error) {
-	if err == nil {
-		return
-	}
-	if p.err == nil {
-		p.err = err
-	}
-	p.rdma.Stop()
 }

@@ -47,7 +47,6 @@ type requester struct {
 	data   []byte        // what is written
 	parts  []sample.Part // of the data, a task each: one, unless it is long
 	left   int           // tasks that have not completed
-	err    error
 }
 
 func (p *requester) run(ctx context.Context, s *sample.Session) (err error) {
@@ -74,6 +73,7 @@ func (p *requester) run(ctx context.Context, s *sample.Session) (err error) {
 	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
+		Engine:         p.engine,
 		GIDIndex:       s.GIDIndex,
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
@@ -85,9 +85,6 @@ func (p *requester) run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	defer sample.Close(&err, p.rdma.Close)
-	if err := p.engine.Connect(p.rdma); err != nil {
-		return err
-	}
 
 	// What its callbacks need is in p: they are its methods.
 	if p.writes, err = p.rdma.WriteImmPool(len(p.parts), p.done, p.failed); err != nil {
@@ -103,25 +100,19 @@ func (p *requester) run(ctx context.Context, s *sample.Session) (err error) {
 	if err := p.rdma.Start(); err != nil {
 		return err
 	}
-	if err := p.engine.Run(ctx); err != nil {
-		return err
-	}
-	if p.err == nil {
-		p.err = p.rdma.Err()
-	}
-	return p.err
+	return p.engine.Run(ctx)
 }
 
 func (p *requester) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.fail(p.connect())
+		p.rdma.Fail(p.connect())
 	case pe.Running:
-		p.fail(p.write())
+		p.rdma.Fail(p.write())
 	case pe.Idle:
 		if p.remote != nil {
-			p.fail(p.remote.Close())
+			p.rdma.Fail(p.remote.Close())
 		}
 	}
 }
@@ -140,7 +131,7 @@ func (p *requester) connect() error {
 			p.memory = theirs.Memory
 			err = conn.Connect(theirs.Connections[0])
 		}
-		p.fail(err)
+		p.rdma.Fail(err)
 	})
 	return nil
 }
@@ -159,13 +150,13 @@ func (p *requester) write() (err error) {
 	for _, part := range p.parts {
 		task, err := p.task(part)
 		if err != nil {
-			p.fail(rdma.FreeAll(tasks))
+			p.rdma.Fail(rdma.FreeAll(tasks))
 			return err
 		}
 		tasks = append(tasks, task)
 	}
 	p.left, err = rdma.SubmitAll(tasks, 0)
-	p.fail(rdma.FreeAll(tasks[p.left:]))
+	p.rdma.Fail(rdma.FreeAll(tasks[p.left:]))
 	p.Log.Info().Int("bytes", n).Int("tasks", p.left).Msg("write submitted")
 	return err
 }
@@ -185,14 +176,14 @@ func (p *requester) task(part sample.Part) (*rdma.WriteImmTask, error) {
 }
 
 func (p *requester) done(t *rdma.WriteImmTask) {
-	if p.left == 1 && p.err == nil {
+	if p.left == 1 && p.rdma.Err() == nil {
 		p.Print("written: %s, immediate %#08x", sample.Describe(p.data), t.Imm())
 	}
 	p.finish(t)
 }
 
 func (p *requester) failed(t *rdma.WriteImmTask, err error) {
-	p.fail(err)
+	p.rdma.Fail(err)
 	p.finish(t)
 }
 
@@ -201,19 +192,8 @@ func (p *requester) failed(t *rdma.WriteImmTask, err error) {
 func (p *requester) finish(t *rdma.WriteImmTask) {
 	left := t.UserData().(*int)
 	*left--
-	p.fail(t.Free())
+	p.rdma.Fail(t.Free())
 	if *left == 0 {
 		p.rdma.Stop()
 	}
-}
-
-// fail keeps the first error, and stops the context.
-func (p *requester) fail(err error) {
-	if err == nil {
-		return
-	}
-	if p.err == nil {
-		p.err = err
-	}
-	p.rdma.Stop()
 }

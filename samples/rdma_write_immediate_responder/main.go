@@ -37,7 +37,6 @@ type responder struct {
 	receives *rdma.ReceivePool
 	written  int // bytes that have come
 	left     int // receives that have not completed
-	err      error
 }
 
 func run(ctx context.Context, s *sample.Session) (err error) {
@@ -62,6 +61,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
+		Engine:         p.engine,
 		GIDIndex:       s.GIDIndex,
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
@@ -73,9 +73,6 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	defer sample.Close(&err, p.rdma.Close)
-	if err := p.engine.Connect(p.rdma); err != nil {
-		return err
-	}
 
 	// What its callbacks need is in p: they are its methods.
 	if p.receives, err = p.rdma.ReceivePool(sample.Tasks(s.Capacity(), sample.MaxMessage), p.done, p.failed); err != nil {
@@ -87,22 +84,16 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err := p.rdma.Start(); err != nil {
 		return err
 	}
-	if err := p.engine.Run(ctx); err != nil {
-		return err
-	}
-	if p.err == nil {
-		p.err = p.rdma.Err()
-	}
-	return p.err
+	return p.engine.Run(ctx)
 }
 
 func (p *responder) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.fail(p.connect())
+		p.rdma.Fail(p.connect())
 	case pe.Running:
-		p.fail(p.receive())
+		p.rdma.Fail(p.receive())
 	}
 }
 
@@ -121,7 +112,7 @@ func (p *responder) connect() error {
 		if err == nil {
 			err = conn.Connect(theirs.Connections[0])
 		}
-		p.fail(err)
+		p.rdma.Fail(err)
 	})
 	return nil
 }
@@ -133,7 +124,7 @@ func (p *responder) receive() error {
 	for range p.Parts(p.Capacity(), sample.MaxMessage) {
 		task, err := p.receives.Alloc(nil)
 		if err != nil {
-			p.fail(rdma.FreeAll(tasks))
+			p.rdma.Fail(rdma.FreeAll(tasks))
 			return err
 		}
 		task.SetUserData(&p.left)
@@ -141,13 +132,13 @@ func (p *responder) receive() error {
 	}
 	n, err := rdma.SubmitAll(tasks, 0)
 	p.left = n
-	p.fail(rdma.FreeAll(tasks[n:]))
+	p.rdma.Fail(rdma.FreeAll(tasks[n:]))
 	p.Log.Info().Int("receives", n).Msg("receive submitted")
 	return err
 }
 
 func (p *responder) done(t *rdma.ReceiveTask) {
-	p.fail(p.show(t))
+	p.rdma.Fail(p.show(t))
 	p.finish(t)
 }
 
@@ -170,7 +161,7 @@ func (p *responder) show(t *rdma.ReceiveTask) error {
 }
 
 func (p *responder) failed(t *rdma.ReceiveTask, err error) {
-	p.fail(err)
+	p.rdma.Fail(err)
 	p.finish(t)
 }
 
@@ -180,23 +171,12 @@ func (p *responder) failed(t *rdma.ReceiveTask, err error) {
 func (p *responder) finish(t *rdma.ReceiveTask) {
 	left := t.UserData().(*int)
 	*left--
-	p.fail(t.Free())
-	if *left > 0 || p.err != nil {
+	p.rdma.Fail(t.Free())
+	if *left > 0 || p.rdma.Err() != nil {
 		return
 	}
 	p.PeerDone(p.engine, func(err error) {
-		p.fail(err)
+		p.rdma.Fail(err)
 		p.rdma.Stop()
 	})
-}
-
-// fail keeps the first error, and stops the context.
-func (p *responder) fail(err error) {
-	if err == nil {
-		return
-	}
-	if p.err == nil {
-		p.err = err
-	}
-	p.rdma.Stop()
 }

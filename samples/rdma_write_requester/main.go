@@ -44,7 +44,6 @@ type requester struct {
 	data   []byte        // what is written
 	parts  []sample.Part // of the data, a task each: one, unless it is long
 	left   int           // tasks that have not completed
-	err    error
 }
 
 func run(ctx context.Context, s *sample.Session) (err error) {
@@ -70,6 +69,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
+		Engine:         p.engine,
 		GIDIndex:       s.GIDIndex,
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
@@ -81,9 +81,6 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	defer sample.Close(&err, p.rdma.Close)
-	if err := p.engine.Connect(p.rdma); err != nil {
-		return err
-	}
 
 	// What its callbacks need is in p: they are its methods.
 	p.parts = s.Parts(len(p.data), int(p.rdma.Capabilities().MaxMessage))
@@ -100,25 +97,19 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err := p.rdma.Start(); err != nil {
 		return err
 	}
-	if err := p.engine.Run(ctx); err != nil {
-		return err
-	}
-	if p.err == nil {
-		p.err = p.rdma.Err()
-	}
-	return p.err
+	return p.engine.Run(ctx)
 }
 
 func (p *requester) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.fail(p.connect())
+		p.rdma.Fail(p.connect())
 	case pe.Running:
-		p.fail(p.write())
+		p.rdma.Fail(p.write())
 	case pe.Idle:
 		if p.remote != nil {
-			p.fail(p.remote.Close())
+			p.rdma.Fail(p.remote.Close())
 		}
 	}
 }
@@ -137,7 +128,7 @@ func (p *requester) connect() error {
 			p.memory = theirs.Memory
 			err = conn.Connect(theirs.Connections[0])
 		}
-		p.fail(err)
+		p.rdma.Fail(err)
 	})
 	return nil
 }
@@ -156,13 +147,13 @@ func (p *requester) write() (err error) {
 	for _, part := range p.parts {
 		task, err := p.task(part)
 		if err != nil {
-			p.fail(rdma.FreeAll(tasks))
+			p.rdma.Fail(rdma.FreeAll(tasks))
 			return err
 		}
 		tasks = append(tasks, task)
 	}
 	p.left, err = rdma.SubmitAll(tasks, 0)
-	p.fail(rdma.FreeAll(tasks[p.left:]))
+	p.rdma.Fail(rdma.FreeAll(tasks[p.left:]))
 	p.Log.Info().Int("bytes", n).Int("tasks", p.left).Msg("write submitted")
 	return err
 }
@@ -182,14 +173,14 @@ func (p *requester) task(part sample.Part) (*rdma.WriteTask, error) {
 }
 
 func (p *requester) done(t *rdma.WriteTask) {
-	if p.left == 1 && p.err == nil {
+	if p.left == 1 && p.rdma.Err() == nil {
 		p.Print("written: %s", sample.Describe(p.data))
 	}
 	p.finish(t)
 }
 
 func (p *requester) failed(t *rdma.WriteTask, err error) {
-	p.fail(err)
+	p.rdma.Fail(err)
 	p.finish(t)
 }
 
@@ -198,19 +189,8 @@ func (p *requester) failed(t *rdma.WriteTask, err error) {
 func (p *requester) finish(t *rdma.WriteTask) {
 	left := t.UserData().(*int)
 	*left--
-	p.fail(t.Free())
+	p.rdma.Fail(t.Free())
 	if *left == 0 {
 		p.rdma.Stop()
 	}
-}
-
-// fail keeps the first error, and stops the context.
-func (p *requester) fail(err error) {
-	if err == nil {
-		return
-	}
-	if p.err == nil {
-		p.err = err
-	}
-	p.rdma.Stop()
 }

@@ -33,7 +33,6 @@ type responder struct {
 	engine *pe.Engine
 	rdma   *rdma.Context
 	local  *mmap.Map
-	err    error
 }
 
 func run(ctx context.Context, s *sample.Session) (err error) {
@@ -55,6 +54,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
+		Engine:         p.engine,
 		GIDIndex:       s.GIDIndex,
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
@@ -66,9 +66,6 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	defer sample.Close(&err, p.rdma.Close)
-	if err := p.engine.Connect(p.rdma); err != nil {
-		return err
-	}
 
 	// What its callbacks need is in p: they are its methods.
 	p.rdma.OnStateChange(p.stateChanged)
@@ -77,20 +74,14 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err := p.rdma.Start(); err != nil {
 		return err
 	}
-	if err := p.engine.Run(ctx); err != nil {
-		return err
-	}
-	if p.err == nil {
-		p.err = p.rdma.Err()
-	}
-	return p.err
+	return p.engine.Run(ctx)
 }
 
 func (p *responder) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.fail(p.connect())
+		p.rdma.Fail(p.connect())
 	case pe.Running:
 		p.serve()
 	}
@@ -111,7 +102,7 @@ func (p *responder) connect() error {
 		if err == nil {
 			err = conn.Connect(theirs.Connections[0])
 		}
-		p.fail(err)
+		p.rdma.Fail(err)
 	})
 	return nil
 }
@@ -122,7 +113,7 @@ func (p *responder) serve() {
 		if err == nil {
 			err = p.show()
 		}
-		p.fail(err)
+		p.rdma.Fail(err)
 		p.rdma.Stop()
 	})
 }
@@ -134,15 +125,4 @@ func (p *responder) show() error {
 	}
 	p.Print("was written: %s", sample.Describe(data))
 	return nil
-}
-
-// fail keeps the first error, and stops the context.
-func (p *responder) fail(err error) {
-	if err == nil {
-		return
-	}
-	if p.err == nil {
-		p.err = err
-	}
-	p.rdma.Stop()
 }

@@ -93,7 +93,7 @@ func synchronous(ctx context.Context, s *sample.Session, event *syncevent.Event)
 func asynchronous(ctx context.Context, s *sample.Session, event *syncevent.Event) (err error) {
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close)
-	c, err := syncevent.NewContext(syncevent.ContextConfig{})
+	c, err := syncevent.NewContext(syncevent.ContextConfig{Engine: engine})
 	if err != nil {
 		return err
 	}
@@ -106,20 +106,10 @@ func asynchronous(ctx context.Context, s *sample.Session, event *syncevent.Event
 	if err != nil {
 		return err
 	}
-	if err := engine.Connect(c); err != nil {
-		return err
-	}
 
-	var failure error
-	fail := func(err error) {
-		if err != nil {
-			failure = errors.Join(failure, err)
-			c.Stop()
-		}
-	}
 	left := 2
 	finish := func(err error) {
-		fail(err)
+		c.Fail(err)
 		if left--; left == 0 {
 			c.Stop()
 		}
@@ -155,14 +145,14 @@ func asynchronous(ctx context.Context, s *sample.Session, event *syncevent.Event
 	}
 	c.OnStateChange(func(prev, next pe.State) {
 		if next == pe.Running {
-			fail(wait())
-			fail(set())
+			c.Fail(wait())
+			c.Fail(set())
 		}
 	})
 	if err := c.Start(); err != nil {
 		return err
 	}
-	return errors.Join(engine.Run(ctx), failure)
+	return engine.Run(ctx)
 }
 
 // atomic has goroutines add one, again and again. Each addition returns the value

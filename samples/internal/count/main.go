@@ -65,7 +65,6 @@ type program struct {
 	peers  *syncevent.Event
 	conns  []*rdma.Connection
 	count  counter
-	err    error
 }
 
 // counter is what is done once both ends are connected.
@@ -106,34 +105,28 @@ func (p *program) run(ctx context.Context) (err error) {
 	defer closing(&err, p.close)
 	begun := time.Now()
 	if err := p.engine.Run(ctx); err != nil {
-		return errors.Join(p.err, err)
+		return err
 	}
-	if p.err == nil {
-		p.err = p.rdma.Err()
-	}
-	if p.err == nil {
-		fmt.Printf("counted to %d in %v\n", p.n+p.local, time.Since(begun).Round(time.Millisecond))
-	}
-	return p.err
+	fmt.Printf("counted to %d in %v\n", p.n+p.local, time.Since(begun).Round(time.Millisecond))
+	return nil
 }
 
 // contexts makes the engine and the two contexts on it, and starts them.
 func (p *program) contexts() (err error) {
 	p.engine = pe.New(pe.Config{})
-	p.rdma, err = rdma.New(p.dev, rdma.Config{Permissions: mmap.RemoteAtomic, MaxConnections: p.connections()})
+	p.rdma, err = rdma.New(p.dev, rdma.Config{
+		Engine: p.engine, Permissions: mmap.RemoteAtomic, MaxConnections: p.connections(),
+	})
 	if err != nil {
 		return err
 	}
-	if p.events, err = syncevent.NewContext(syncevent.ContextConfig{}); err != nil {
+	if p.events, err = syncevent.NewContext(syncevent.ContextConfig{Engine: p.engine}); err != nil {
 		return err
 	}
 	if err := p.count.pools(p); err != nil {
 		return err
 	}
 	p.rdma.OnStateChange(p.stateChanged)
-	if err := errors.Join(p.engine.Connect(p.rdma), p.engine.Connect(p.events)); err != nil {
-		return err
-	}
 	return errors.Join(p.rdma.Start(), p.events.Start())
 }
 
@@ -216,15 +209,12 @@ func (p *program) stop() {
 	p.events.Stop()
 }
 
-// fail keeps the first error, and stops.
+// fail ends the RDMA context with an error, and stops the other.
 func (p *program) fail(err error) {
-	if err == nil {
-		return
+	if err != nil {
+		p.rdma.Fail(err)
+		p.events.Stop()
 	}
-	if p.err == nil {
-		p.err = err
-	}
-	p.stop()
 }
 
 func closing(err *error, f func() error) { *err = errors.Join(*err, f()) }

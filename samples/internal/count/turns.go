@@ -73,7 +73,7 @@ func (t *turns) next() error {
 		turn++
 	}
 	switch {
-	case t.p.err != nil || t.add.InFlight():
+	case t.p.rdma.Err() != nil || t.add.InFlight():
 	case t.added < t.half && t.added < turn:
 		t.added++
 		return t.add.Submit()

@@ -44,7 +44,7 @@ func (w *writers) wasAdded(t *rdma.SyncEventAddTask) { w.submit(t) }
 
 // submit submits a task, once more, or frees it.
 func (w *writers) submit(t *rdma.SyncEventAddTask) {
-	if w.left > 0 && w.p.err == nil {
+	if w.left > 0 && w.p.rdma.Err() == nil {
 		w.left--
 		if err := t.Submit(); err == nil {
 			return
@@ -53,7 +53,7 @@ func (w *writers) submit(t *rdma.SyncEventAddTask) {
 		}
 	}
 	w.p.fail(t.Free())
-	if w.busy--; w.busy == 0 && w.p.err == nil {
+	if w.busy--; w.busy == 0 && w.p.rdma.Err() == nil {
 		w.p.finish()
 	}
 }

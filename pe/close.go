@@ -1,0 +1,194 @@
+package pe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// CloseTimeout is how long Core.Close and Engine.Close drive the engine until
+// contexts are Idle.
+const CloseTimeout = 10 * time.Second
+
+// Close destroys the context: it leaves its engine and cannot be started again. A
+// context that is not Idle is stopped first, and its engine driven until it is Idle,
+// callbacks included, for at most CloseTimeout (ErrTimeout). Tasks that nobody has
+// freed by then are taken back, and what they hold is dropped; freeing such a task
+// later fails with ErrFreed. Closing again does nothing.
+//
+// A callback cannot wait for the engine that runs it: there, Close is legal in Idle
+// only (ErrReentrant), for example in the callback that reports Idle. State callbacks
+// that are still to come do come. While another goroutine drives the engine it fails
+// with ErrBusy.
+func (c *Core) Close() error {
+	if c.closed {
+		return nil
+	}
+	e := c.engine.Load()
+	if e != nil {
+		if err := e.owned("close " + c.object()); err != nil {
+			return err
+		}
+		if c.State() != Idle {
+			if err := e.driveToIdle(c); err != nil {
+				return err
+			}
+		}
+	}
+	c.closed = true
+	if e != nil {
+		e.detach(c)
+	}
+	return nil
+}
+
+// driveToIdle stops a context, and drives the engine until the context is Idle and
+// has reported it.
+func (e *Engine) driveToIdle(c *Core) error {
+	reentrant := fmt.Errorf("pe: cannot close %s: it is %v, and a callback cannot wait until it is Idle: %w; stop it, and close it in the callback that reports Idle, or when Run has returned",
+		c.object(), c.State(), ErrReentrant)
+	if e.driven.Load() && insidePass() {
+		return reentrant
+	}
+	if err := e.acquire("close " + c.object()); err != nil {
+		return err
+	}
+	defer e.release()
+	if e.inBackend() {
+		return reentrant
+	}
+	c.closing = true
+	defer func() { c.closing = false }()
+	c.stop()
+	if !e.driveUntil(func() bool { return c.State() == Idle && c.unreported == 0 }) {
+		return closeError(c)
+	}
+	return nil
+}
+
+// Close releases the engine. Contexts that are not Idle are stopped, and the engine
+// driven until they are Idle, as Core.Close does; contexts cannot be started
+// meanwhile (ErrDraining). State callbacks and functions given to Do that are still
+// due run first, inside Close. Then all contexts are disconnected: they may be closed
+// in any order, or be connected to another engine. If CloseTimeout passes, the engine
+// stays open, and the error (ErrTimeout) names the contexts. Other errors are those of
+// Progress. Closing again does nothing.
+func (e *Engine) Close() error {
+	if e.closed.Load() {
+		return nil
+	}
+	if err := e.acquire("close the engine"); err != nil {
+		return err
+	}
+	defer e.release()
+	if e.inBackend() {
+		return fmt.Errorf("pe: cannot close the engine: %w of one of its contexts; return first", ErrReentrant)
+	}
+	if e.active > 0 {
+		if err := e.drain(); err != nil {
+			return err
+		}
+	}
+	// Nothing can be queued or started from here on, so the loop ends.
+	e.calls.close(&e.closing)
+	for e.queued() {
+		e.pass()
+	}
+	for _, c := range e.contexts {
+		c.engine.Store(nil)
+		c.unreturned = false
+	}
+	e.contexts = nil
+	e.closed.Store(true)
+	return e.notifier.close()
+}
+
+// drain stops all contexts and drives them to Idle.
+func (e *Engine) drain() error {
+	e.draining = true // each pass stops the contexts
+	defer func() { e.draining = false }()
+	if e.driveUntil(e.drained) {
+		return nil
+	}
+	var errs []error
+	for _, c := range e.contexts {
+		if c.State() != Idle {
+			errs = append(errs, closeError(c))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// driveUntil drives the engine until done is true, and reports false if CloseTimeout
+// passes before. It takes back the tasks of contexts that are being closed and have
+// only them left.
+func (e *Engine) driveUntil(done func() bool) bool {
+	e.keepsErrors = true
+	defer func() { e.keepsErrors = false }()
+	ctx, cancel := context.WithTimeout(context.Background(), CloseTimeout)
+	defer cancel()
+	var spin spinTime
+	for !done() {
+		held := e.closingAndHeld()
+		n := e.pass()
+		// A pass has run the callbacks and functions that were due; they had the
+		// opportunity to free the tasks.
+		for _, c := range held {
+			if c.waitsForTasks() {
+				c.reclaimTasks()
+				n++
+			}
+		}
+		switch {
+		case ctx.Err() != nil:
+			return done()
+		case n > 0:
+			spin = spinTime{}
+		default:
+			e.wait(&spin, ctx.Done())
+		}
+	}
+	return true
+}
+
+// closingAndHeld returns the contexts that are being closed and wait for nothing but
+// tasks to be freed, after all state callbacks.
+func (e *Engine) closingAndHeld() []*Core {
+	var list []*Core
+	for _, c := range e.contexts {
+		if (c.closing || e.draining) && c.waitsForTasks() && c.unreported == 0 {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// inBackend reports whether a method of a backend is running. It is called when the
+// engine has just been acquired: the method then runs outside Progress, in Core.Start,
+// Core.Stop or Pool.Free.
+func (e *Engine) inBackend() bool {
+	for _, c := range e.contexts {
+		if c.inBackend {
+			return true
+		}
+	}
+	return false
+}
+
+// closeError says what has kept a context from Idle.
+func closeError(c *Core) error {
+	var missing []string
+	if c.inFlight > 0 {
+		missing = append(missing, fmt.Sprintf("%d tasks are in flight", c.inFlight))
+	}
+	if c.State() == Stopping && !c.stopped {
+		missing = append(missing, "its backend has not stopped")
+	}
+	if n := c.allocated - c.inFlight; n > 0 {
+		missing = append(missing, fmt.Sprintf("%d tasks are not freed", n))
+	}
+	return fmt.Errorf("pe: cannot close %s: it is %v, %v after it was stopped: %w: %s; close again to wait longer",
+		c.object(), c.State(), CloseTimeout, ErrTimeout, strings.Join(missing, ", "))
+}

@@ -1,0 +1,72 @@
+package pe
+
+import (
+	"runtime"
+	"time"
+)
+
+// A goroutine that has run for 10 ms is preempted by the Go runtime, whose monitor
+// then stays busy for milliseconds: a polling program feels that in one message of
+// twenty. So the engine yields by itself before.
+const (
+	minSlice = time.Millisecond
+	// The clock is read after this many passes without events; a pass that handles
+	// events may take long, and counts as several.
+	passesPerCheck  = 64
+	busyPassWeight  = 16
+	passTimeFactor  = 4
+	longestExpected = 5 * time.Millisecond
+)
+
+// timeslice measures how long the engine has kept the processor.
+type timeslice struct {
+	weight    int // of the passes since the last check
+	passes    int // since the last check
+	passBegin time.Time
+	checked   time.Time
+	begin     time.Time
+	length    time.Duration
+}
+
+// checkDue reports whether this pass is timed, and ends with a check.
+func (s *timeslice) checkDue() bool { return s.weight >= passesPerCheck }
+
+// beginPass is called before each pass.
+func (s *timeslice) beginPass() {
+	if s.checkDue() {
+		s.passBegin = time.Now()
+	}
+}
+
+// endPass is called after each pass, with the number of events that it handled. It
+// yields when the slice is over.
+func (s *timeslice) endPass(handled int) {
+	s.passes++
+	if !s.checkDue() {
+		if s.weight++; handled > 0 {
+			s.weight += busyPassWeight - 1
+		}
+		return
+	}
+	now := time.Now()
+	if s.wasAway(now) {
+		s.begin = now
+	}
+	s.checked, s.passes, s.weight = now, 0, 0
+	if now.Sub(s.begin) < max(s.length, minSlice) {
+		return
+	}
+	runtime.Gosched()
+	s.begin = time.Now()
+	s.checked = s.begin
+	// A goroutine that polls too gives the processor back only when it is preempted.
+	// Taking as long as the others took keeps the engine's share.
+	s.length = s.begin.Sub(now)
+}
+
+// wasAway reports whether the engine slept or lost the processor since the last
+// check: whether its passes account for less than a quarter of a long time.
+func (s *timeslice) wasAway(now time.Time) bool {
+	passed := now.Sub(s.checked)
+	return passed > longestExpected && passed > passTimeFactor*time.Duration(s.passes)*now.Sub(s.passBegin)
+}
