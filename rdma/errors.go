@@ -33,7 +33,7 @@ var (
 	// ErrMismatch: the settings or the networks of the two ends do not fit.
 	ErrMismatch = errors.New("ends do not fit together")
 	// ErrTimeout: the peer was not there within Config.ConnectTimeout.
-	ErrTimeout = errors.New("connecting took too long")
+	ErrTimeout = errs.ErrTimeout
 	// ErrPeerRefused: this end refused a request of the peer, which ends the
 	// connection.
 	ErrPeerRefused = errors.New("request of the peer refused")
