@@ -48,20 +48,25 @@ func (s *timeslice) endPass(handled int) {
 		}
 		return
 	}
-	now := time.Now()
+	if now := time.Now(); s.over(now) {
+		runtime.Gosched()
+		s.resume(now, time.Now())
+	}
+}
+
+// over reports whether it is time to yield.
+func (s *timeslice) over(now time.Time) bool {
 	if s.wasAway(now) {
 		s.begin = now
 	}
 	s.checked, s.passes, s.weight = now, 0, 0
-	if now.Sub(s.begin) < max(s.length, minSlice) {
-		return
-	}
-	runtime.Gosched()
-	s.begin = time.Now()
-	s.checked = s.begin
-	// A goroutine that polls too gives the processor back only when it is preempted.
-	// Taking as long as the others took keeps the engine's share.
-	s.length = s.begin.Sub(now)
+	return now.Sub(s.begin) >= max(s.length, minSlice)
+}
+
+// resume begins the next slice. It is as long as others have just had: they give the
+// processor back only when they are preempted, and the engine keeps its share.
+func (s *timeslice) resume(left, back time.Time) {
+	s.begin, s.checked, s.length = back, back, back.Sub(left)
 }
 
 // wasAway reports whether the engine slept or lost the processor since the last

@@ -33,7 +33,7 @@ var (
 	// ErrMismatch: the settings or the networks of the two ends do not fit.
 	ErrMismatch = errors.New("ends do not fit together")
 	// ErrTimeout: the peer was not there within Config.ConnectTimeout.
-	ErrTimeout = errors.New("connecting took too long")
+	ErrTimeout = errs.ErrTimeout
 	// ErrPeerClosed: the peer has closed the connection, or stopped its context.
 	ErrPeerClosed = errors.New("closed by the peer")
 	// ErrPeerRefused: this end refused a request of the peer, which ends the

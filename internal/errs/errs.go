@@ -38,6 +38,9 @@ var (
 	// ErrNotSupported: the platform, the kernel or the device lacks the feature.
 	// It matches errors.ErrUnsupported.
 	ErrNotSupported error = new(notSupported)
+	// ErrTimeout: it did not happen within the time that was set for it. A wait that a
+	// context.Context ended matches the cause of that instead.
+	ErrTimeout = errors.New("timed out")
 	// ErrGID: a port has no GID that can be used, or not the one asked for.
 	ErrGID = errors.New("no usable GID")
 	// ErrDevice: the device failed, or refused what it should have taken.

@@ -7,20 +7,20 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// played is a turn on a clock that the test sets.
+// played is a time slice on a clock that the test sets.
 type played struct {
-	turn
+	timeslice
 	now time.Time
 }
 
 // run makes passes until a look at the clock is due, each of which takes d, and
-// reports whether the engine gives way then.
+// reports whether the engine yields then.
 func (p *played) run(handled int, d time.Duration) bool {
-	for !p.due() {
-		p.end(handled)
+	for !p.checkDue() {
+		p.endPass(handled)
 		p.now = p.now.Add(d)
 	}
-	p.start = p.now
+	p.passBegin = p.now
 	p.now = p.now.Add(d)
 	p.passes++
 	return p.over(p.now)
@@ -32,7 +32,7 @@ func newPlayed() *played {
 	return p
 }
 
-func TestClockIsLookedAtByWeight(t *testing.T) {
+func TestClockIsReadByWeight(t *testing.T) {
 	for handled, passes := range map[int]int{0: 64, 1: 4, 100: 4} {
 		p := newPlayed()
 		p.run(handled, time.Microsecond)
@@ -40,22 +40,22 @@ func TestClockIsLookedAtByWeight(t *testing.T) {
 	}
 }
 
-// An engine gives way after a millisecond, long before the runtime takes the
+// An engine yields after a millisecond, long before the runtime takes the
 // processor from it, however long its passes take.
-func TestEngineGivesWay(t *testing.T) {
+func TestEngineYields(t *testing.T) {
 	for _, pass := range []time.Duration{time.Nanosecond, time.Microsecond, 100 * time.Microsecond, 20 * time.Millisecond} {
 		p := newPlayed()
 		begin := p.now
 		for !p.run(0, pass) {
-			assert.Less(t, p.now.Sub(begin), shortestTurn, "passes of %v", pass)
+			assert.Less(t, p.now.Sub(begin), minSlice, "passes of %v", pass)
 		}
-		assert.GreaterOrEqual(t, p.now.Sub(begin), shortestTurn)
-		assert.Less(t, p.now.Sub(begin), shortestTurn+66*pass)
+		assert.GreaterOrEqual(t, p.now.Sub(begin), minSlice)
+		assert.Less(t, p.now.Sub(begin), minSlice+66*pass)
 	}
 }
 
 // An engine that comes back keeps the processor for as long as others had it: if it
-// gave way each millisecond, it would get a tenth beside one that does not.
+// yielded each millisecond, it would get a tenth beside one that does not.
 func TestEngineKeepsItsShare(t *testing.T) {
 	p := newPlayed()
 	for _, others := range []time.Duration{10 * time.Millisecond, 30 * time.Millisecond, 0} {
@@ -67,16 +67,16 @@ func TestEngineKeepsItsShare(t *testing.T) {
 		begin := p.now
 		for !p.run(0, time.Microsecond) {
 		}
-		assert.InDelta(t, max(others, shortestTurn), p.now.Sub(begin), float64(70*time.Microsecond))
+		assert.InDelta(t, max(others, minSlice), p.now.Sub(begin), float64(70*time.Microsecond))
 		p.resume(p.now, p.now)
 	}
 }
 
-// An engine that has just slept, or had lost the processor, does not give way.
+// An engine that has just slept, or had lost the processor, does not yield.
 func TestEngineThatSleptKeepsTheProcessor(t *testing.T) {
 	p := newPlayed()
 	for range 10 {
-		p.now = p.now.Add(2 * longestAway) // no passes account for it
+		p.now = p.now.Add(2 * longestExpected) // no passes account for it
 		for range 10 {
 			assert.False(t, p.run(0, time.Microsecond))
 		}
