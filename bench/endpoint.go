@@ -52,7 +52,7 @@ func open(o options, tasks, memory int) (e *endpoint, conn, mem []byte, err erro
 	if e.bufs, err = bufinv.New(2 * tasks); err != nil {
 		return e, nil, nil, err
 	}
-	if e.rdma, err = rdma.New(e.dev, rdma.Config{Permissions: access, MTU: verbs.MTU(o.mtu)}); err != nil {
+	if e.rdma, err = rdma.New(e.dev, rdma.Config{EndWithLastConnection: true, Permissions: access, MTU: verbs.MTU(o.mtu)}); err != nil {
 		return e, nil, nil, err
 	}
 	if err = e.pools(o.run, tasks); err != nil {

@@ -86,7 +86,7 @@ func newPlayer(o options, s style) (p *player, conn, mem []byte, err error) {
 }
 
 func (p *player) openContext(s style) (err error) {
-	if p.rdma, err = rdma.New(p.dev, rdma.Config{}); err != nil {
+	if p.rdma, err = rdma.New(p.dev, rdma.Config{EndWithLastConnection: true}); err != nil {
 		return err
 	}
 	p.closer = append(p.closer, p.rdma.Close)

@@ -13,7 +13,7 @@ import (
 func TestCloseAfterAnEarlyReturn(t *testing.T) {
 	for _, engineFirst := range []bool{false, true} {
 		dev := openSoft(t)
-		event, err := New(Config{Device: dev, Publishers: PublishLocal})
+		event, err := New(dev, Config{Publishers: PublishLocal})
 		require.NoError(t, err)
 		engine := pe.New(pe.Config{})
 		c, err := NewContext(ContextConfig{Engine: engine})

@@ -62,7 +62,7 @@ var sentinels = map[string]map[string]error{
 	"pe": {
 		"ErrBadState": pe.ErrBadState, "ErrNotConnected": pe.ErrNotConnected, "ErrInUse": pe.ErrInUse,
 		"ErrExhausted": pe.ErrExhausted, "ErrFreed": pe.ErrFreed, "ErrTasksHeld": pe.ErrTasksHeld,
-		"ErrReentrant": pe.ErrReentrant, "ErrBusy": pe.ErrBusy, "ErrDraining": pe.ErrDraining,
+		"ErrReentrant": pe.ErrReentrant, "ErrBusy": pe.ErrBusy, "ErrTimeout": pe.ErrTimeout, "ErrDraining": pe.ErrDraining,
 		"ErrClosed": pe.ErrClosed, "ErrInvalid": pe.ErrInvalid, "ErrFlushed": pe.ErrFlushed,
 		"ErrNotSupported": pe.ErrNotSupported,
 	},

@@ -54,13 +54,14 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
-		Engine:         p.engine,
-		GIDIndex:       s.GIDIndex,
-		MTU:            s.MTU,
-		ConnectTimeout: s.ConnectTimeout,
-		AckTimeout:     s.AckTimeout,
-		Permissions:    mmap.RemoteWrite,
-		Log:            s.Log,
+		EndWithLastConnection: true, // the program ends when its peer does
+		Engine:                p.engine,
+		GIDIndex:              s.GIDIndex,
+		MTU:                   s.MTU,
+		ConnectTimeout:        s.ConnectTimeout,
+		AckTimeout:            s.AckTimeout,
+		Permissions:           mmap.RemoteWrite,
+		Log:                   s.Log,
 	})
 	if err != nil {
 		return err

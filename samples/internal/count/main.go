@@ -115,7 +115,8 @@ func (p *program) run(ctx context.Context) (err error) {
 func (p *program) contexts() (err error) {
 	p.engine = pe.New(pe.Config{})
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
-		Engine: p.engine, Permissions: mmap.RemoteAtomic, MaxConnections: p.connections(),
+		EndWithLastConnection: true, // the program ends when its peer does
+		Engine:                p.engine, Permissions: mmap.RemoteAtomic, MaxConnections: p.connections(),
 	})
 	if err != nil {
 		return err
