@@ -173,6 +173,13 @@ func (e *Engine) queueChange(ch change) {
 // deliver runs the state callbacks and the waiters that are due. What they bring about
 // is left to the next call, so that each call ends.
 func (e *Engine) deliver() int {
+	if e.changes.Len() == 0 && e.pools.Len() == 0 {
+		return 0
+	}
+	return e.deliverQueued()
+}
+
+func (e *Engine) deliverQueued() int {
 	n := e.changes.Len()
 	for range n {
 		ch := e.changes.Pop()
