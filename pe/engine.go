@@ -39,6 +39,7 @@ type Engine struct {
 
 	keepsErrors bool    // errors of contexts are to be returned by Run
 	failed      []error // of contexts that were started again or closed
+	moreFailed  int     // errors beyond maxKeptErrors
 
 	contexts []*Core // replaced as a whole, so that passes may iterate over it
 	active   int     // contexts that are not Idle
