@@ -24,6 +24,9 @@ func (r *Receiver) changed(_, next pe.State) {
 		if err := r.ctx.Err(); err != nil {
 			r.err = fmt.Errorf("await: receive messages: context %q has failed: %w", r.ctx.Name(), err)
 		}
+		if r.closed {
+			_ = r.release() // nobody is there to be given the error
+		}
 		r.mu.Unlock()
 		r.ring()
 	}

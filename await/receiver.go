@@ -22,14 +22,15 @@ type Receiver struct {
 	slots []Message
 	bell  chan struct{} // holds one ring: look again
 
-	mu      sync.Mutex
-	arrived []*Message // in order, not delivered
-	free    []*Message // not posted, not arrived, not delivered
-	busy    bool       // somebody receives
-	closed  bool
-	over    bool  // the context has stopped, and has not been started since
-	err     error // why it did, or why receives cannot be posted
-	posting bool  // post is on its way to the engine's goroutine
+	mu       sync.Mutex
+	arrived  []*Message // in order, not delivered
+	free     []*Message // not posted, not arrived, not delivered
+	busy     bool       // somebody receives
+	closed   bool
+	released bool  // the buffers were given back
+	over     bool  // the context has stopped, and has not been started since
+	err      error // why it did, or why receives cannot be posted
+	posting  bool  // post is on its way to the engine's goroutine
 }
 
 // NewReceiver makes a receiver that keeps n receives posted, each with a buffer of
@@ -187,24 +188,32 @@ func (r *Receiver) giveBack(m *Message) {
 	}
 }
 
-// Close gives the receiver's buffers back, those of messages not delivered
-// included. The context must be Idle (pe.ErrBadState), and nobody receiving
-// (ErrBusy). Closing again does nothing.
+// Close ends the receiver: it delivers no message any more, and gives its buffers
+// back, those of messages not delivered included. It does so at once if the context is
+// Idle; otherwise its receives stay posted, and the buffers come back when the context
+// becomes Idle. Nobody may be receiving (ErrBusy). Closing again does nothing.
 func (r *Receiver) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return nil
 	}
-	if s := r.ctx.State(); s != pe.Idle {
-		return &pe.StateError{
-			Op: "close a receiver", Object: fmt.Sprintf("context %q", r.ctx.Name()), State: s, Legal: []pe.State{pe.Idle},
-		}
-	}
 	if r.busy {
 		return fmt.Errorf("await: close the receiver of context %q: %w: an iteration over its messages is under way; end that first", r.ctx.Name(), ErrBusy)
 	}
 	r.closed = true
+	if r.ctx.State() != pe.Idle {
+		return nil // changed does the rest
+	}
+	return r.release()
+}
+
+// release gives the buffers of a receiver that is closed back, once. The lock is held.
+func (r *Receiver) release() error {
+	if r.released {
+		return nil
+	}
+	r.released = true
 	r.arrived, r.free = nil, nil
 	return r.freeBuffers()
 }

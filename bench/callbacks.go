@@ -108,10 +108,5 @@ func (p *player) fail(err error) {
 	}
 }
 
-// check keeps the first error, which ends the game.
-func (p *player) check(err error) {
-	if err != nil && p.err == nil {
-		p.err = err
-		_ = p.rdma.Stop() // it never fails in a callback
-	}
-}
+// check ends the game with an error.
+func (p *player) check(err error) { p.rdma.Fail(err) }

@@ -31,7 +31,6 @@ type endpoint struct {
 	counters  bool
 	completed int             // tasks
 	again     func(rdma.Task) // what to do with a completed one
-	err       error
 }
 
 // open makes an endpoint that has exported its connection and memory.
@@ -52,13 +51,10 @@ func open(o options, tasks, memory int) (e *endpoint, conn, mem []byte, err erro
 	if e.bufs, err = bufinv.New(2 * tasks); err != nil {
 		return e, nil, nil, err
 	}
-	if e.rdma, err = rdma.New(e.dev, rdma.Config{EndWithLastConnection: true, Permissions: access, MTU: verbs.MTU(o.mtu)}); err != nil {
+	if e.rdma, err = rdma.New(e.dev, rdma.Config{EndWithLastConnection: true, Engine: e.engine, Permissions: access, MTU: verbs.MTU(o.mtu)}); err != nil {
 		return e, nil, nil, err
 	}
 	if err = e.pools(o.run, tasks); err != nil {
-		return e, nil, nil, err
-	}
-	if err = e.engine.Connect(e.rdma); err != nil {
 		return e, nil, nil, err
 	}
 	if err = e.rdma.Start(); err != nil {
@@ -101,7 +97,7 @@ func (e *endpoint) progress() error {
 	if _, err := e.engine.Progress(); err != nil {
 		return err
 	}
-	return e.err
+	return e.rdma.Err()
 }
 
 // waitRunning drives the engines until all contexts run.
@@ -155,41 +151,18 @@ func (e *endpoint) done(t rdma.Task) {
 	}
 }
 
-func (e *endpoint) failed(err error) {
-	if e.err == nil && e.rdma.State() == pe.Running {
-		e.err = err
-	}
-}
+func (e *endpoint) failed(err error) { e.rdma.Fail(err) }
 
-// stop ends the context, and frees its tasks when they have come back.
-func (e *endpoint) stop(tasks []rdma.Task) error {
+// stop ends the context, which takes its tasks back.
+func (e *endpoint) stop() error {
 	e.again = nil
-	if err := e.rdma.Stop(); err != nil {
-		return err
-	}
-	for e.rdma.State() != pe.Idle {
-		if _, err := e.engine.Progress(); err != nil {
-			return err
-		}
-		for i, t := range tasks {
-			if t != nil && !t.InFlight() {
-				if err := t.Free(); err != nil {
-					return err
-				}
-				tasks[i] = nil
-			}
-		}
-	}
-	return nil
+	return e.rdma.Close()
 }
 
 func (e *endpoint) close() error {
 	var errs []error
 	if e.rdma != nil {
-		if e.rdma.State() != pe.Idle {
-			errs = append(errs, e.stop(nil))
-		}
-		errs = append(errs, e.rdma.Close())
+		errs = append(errs, e.stop())
 	}
 	if e.bufs != nil {
 		errs = append(errs, e.bufs.Close())

@@ -24,7 +24,6 @@ const (
 type pinger struct {
 	*endpoint
 	tasks []*rdma.WriteTask
-	all   []rdma.Task // the same
 	next  int
 
 	ball  *uint64            // the number that the peer wrote last
@@ -41,7 +40,6 @@ func newPinger(e *endpoint) (*pinger, error) {
 			return nil, err
 		}
 		p.tasks = append(p.tasks, t)
-		p.all = append(p.all, t)
 	}
 	return p, nil
 }
@@ -94,7 +92,7 @@ func writeLatency(o options) (string, error) {
 			}
 			start = now
 		}
-		if err := e.stop(p.all); err != nil {
+		if err := e.stop(); err != nil {
 			return "", err
 		}
 		if len(samples) == 0 {
@@ -130,6 +128,6 @@ func servePing(o options) error {
 				return err
 			}
 		}
-		return p.stop(p.all)
+		return p.stop()
 	})
 }

@@ -42,7 +42,6 @@ type player struct {
 	// Of players with callbacks.
 	recvs *rdma.ReceivePool
 	idle  []*rdma.SendTask
-	err   error
 
 	// Of those that wait.
 	receiver *await.Receiver
@@ -60,7 +59,7 @@ func newPlayer(o options, s style) (p *player, conn, mem []byte, err error) {
 	if p.dev, err = device.Open(o.device); err != nil {
 		return p, nil, nil, err
 	}
-	p.closer = append(p.closer, p.dev.Close)
+	p.closer = append(p.closer, p.dev.Close, p.showCounters)
 	p.engine = pe.New(pe.Config{Spin: s.spin})
 	p.closer = append(p.closer, p.engine.Close)
 	if p.mem, err = mmap.Alloc(p.dev, 4096, mmap.LocalReadWrite|mmap.RemoteWrite); err != nil {
@@ -86,14 +85,11 @@ func newPlayer(o options, s style) (p *player, conn, mem []byte, err error) {
 }
 
 func (p *player) openContext(s style) (err error) {
-	if p.rdma, err = rdma.New(p.dev, rdma.Config{EndWithLastConnection: true}); err != nil {
+	if p.rdma, err = rdma.New(p.dev, rdma.Config{EndWithLastConnection: true, Engine: p.engine}); err != nil {
 		return err
 	}
 	p.closer = append(p.closer, p.rdma.Close)
 	if err = s.prepare(p); err != nil {
-		return err
-	}
-	if err = p.engine.Connect(p.rdma); err != nil {
 		return err
 	}
 	return p.rdma.Start()
@@ -102,22 +98,17 @@ func (p *player) openContext(s style) (err error) {
 // close closes everything, in the reverse order of its making.
 func (p *player) close() error {
 	var errs []error
-	if p.rdma != nil {
-		errs = append(errs, p.rdma.Stop())
-		for p.rdma.State() != pe.Idle {
-			if _, err := p.engine.Progress(); err != nil {
-				errs = append(errs, err)
-				break
-			}
-		}
-	}
-	if p.counters && p.dev != nil {
-		errs = append(errs, (&endpoint{dev: p.dev}).showCounters())
-	}
 	for i := len(p.closer) - 1; i >= 0; i-- {
 		errs = append(errs, p.closer[i]())
 	}
 	return errors.Join(errs...)
+}
+
+func (p *player) showCounters() error {
+	if !p.counters {
+		return nil
+	}
+	return (&endpoint{dev: p.dev}).showCounters()
 }
 
 // returned takes the time of a round trip, and reports whether to go on.

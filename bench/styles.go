@@ -39,10 +39,13 @@ func drivenBy(drive func(*pe.Engine) error) func(context.Context, *player) error
 		})
 		defer stop()
 		err := drive(p.engine)
-		if p.rdma.Err() != nil && ctx.Err() == nil {
-			err = errors.Join(err, p.rdma.Err())
+		switch {
+		case ctx.Err() != nil:
+			return nil // the peer ends too, and may have been first
+		case err == nil:
+			return p.rdma.Err()
 		}
-		return errors.Join(err, p.err)
+		return err
 	}
 }
 

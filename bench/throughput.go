@@ -57,9 +57,7 @@ func writeRate(o options) (figures string, err error) {
 	}
 	submit := func(b int) {
 		_, e := rdma.SubmitAll(tasks[b*rateBatch:(b+1)*rateBatch], pe.OptimizeReports)
-		if e != nil && x.err == nil {
-			x.err = e
-		}
+		x.rdma.Fail(e)
 	}
 	x.again = func(t rdma.Task) {
 		if b, ok := last[t]; ok {
@@ -73,7 +71,7 @@ func writeRate(o options) (figures string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if err := x.stop(tasks); err != nil {
+	if err := x.stop(); err != nil {
 		return "", err
 	}
 	rate := float64(writes) / elapsed.Seconds()
@@ -90,13 +88,9 @@ func bandwidth(o options) (string, error) {
 		}
 		submit := func(t rdma.Task) {
 			if r, ok := t.(*rdma.ReadTask); ok {
-				if err := r.Destination().ResetData(); err != nil && e.err == nil {
-					e.err = err
-				}
+				e.rdma.Fail(r.Destination().ResetData())
 			}
-			if err := t.Submit(); err != nil && e.err == nil {
-				e.err = err
-			}
+			e.rdma.Fail(t.Submit())
 		}
 		e.again = submit
 		for _, t := range tasks {
@@ -106,7 +100,7 @@ func bandwidth(o options) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if err := e.stop(tasks); err != nil {
+		if err := e.stop(); err != nil {
 			return "", err
 		}
 		rate := float64(moved) * float64(o.size) / elapsed.Seconds()
@@ -126,15 +120,12 @@ func serveReceives(o options) error {
 		if err := waitRunning(e); err != nil {
 			return err
 		}
-		var tasks []rdma.Task
 		submit := func(t rdma.Task) {
 			err := t.(*rdma.ReceiveTask).Destination().ResetData()
 			if err == nil {
 				err = t.Submit()
 			}
-			if err != nil {
-				e.failed(err)
-			}
+			e.failed(err)
 		}
 		e.again = submit
 		for range n {
@@ -142,7 +133,6 @@ func serveReceives(o options) error {
 			if err != nil {
 				return err
 			}
-			tasks = append(tasks, t)
 			submit(t)
 		}
 		for ctx.Err() == nil {
@@ -150,7 +140,7 @@ func serveReceives(o options) error {
 				return err
 			}
 		}
-		return e.stop(tasks)
+		return e.stop()
 	})
 }
 

@@ -4,13 +4,12 @@
 //
 // # Use
 //
-// Make a [Context] with [New], make pools with [Context.CopyPool], connect it to an
-// engine (package pe), start it. It is Running when Start returns: there is no
+// Make a [Context] with [New] on an engine (package pe), make pools with
+// [Context.CopyPool], start it. It is Running when Start returns: there is no
 // peer to wait for.
 //
-//	c, err := dma.New(dev, dma.Config{})
+//	c, err := dma.New(dev, dma.Config{Engine: engine})
 //	copies, err := c.CopyPool(16, copied, failed)
-//	err = engine.Connect(c)
 //	err = c.Start()
 //	task, err := copies.Alloc(bufs.Source(from, 0, 4096), bufs.Target(to, 0, 4096))
 //	err = task.Submit()

@@ -16,19 +16,19 @@ type Context interface {
 // returned.
 type Backend interface {
 	// Start acquires what running needs. It returns true if the context is
-	// Running at once, and false if it is Starting until Core.Started is called.
+	// Running at once, and false if it is Starting until Control.Started is called.
 	// After an error the context stays Idle, and Start must have released what
 	// it had acquired. It must not block or run callbacks.
 	Start() (running bool, err error)
 
 	// Progress does a bounded amount of work and returns how many completions
 	// and other events it handled. It posts work that was held back with
-	// Aggregate, and runs the callbacks of completed tasks, after Task.End. It
+	// Aggregate, and runs the callbacks of completed tasks, after Control.End. It
 	// is called once in every pass of the engine while the context is Starting,
 	// Running or Stopping.
 	Progress() int
 
-	// Arm is called when the engine is about to sleep: arrange for Core.Wake to
+	// Arm is called when the engine is about to sleep: arrange for Control.Wake to
 	// be called when there is something to do. It returns false, having armed
 	// nothing, if there is something to do already: completions not handled,
 	// reports held back, work not posted. It may be called again while armed.
@@ -37,10 +37,10 @@ type Backend interface {
 	// Stop is called once after the context entered Stopping, by Core.Stop or by
 	// Core.Fail. It ends everything in flight: the tasks come back through their
 	// error callbacks in later calls of Progress, not inside Stop. When no work
-	// is left at the device, Core.Stopped is to be called, inside Stop or later.
+	// is left at the device, Control.Stopped is to be called, inside Stop or later.
 	Stop()
 
-	// Idle releases what Start acquired. It is called once Core.Stopped was
+	// Idle releases what Start acquired. It is called once Control.Stopped was
 	// called and no task of the context's pools is allocated; the context
 	// becomes Idle when it returns.
 	Idle()

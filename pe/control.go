@@ -80,7 +80,7 @@ func (k *Control) Abort(t *Task) { k.End(t) }
 func (k *Control) End(t *Task) {
 	if t.life == taskInFlight {
 		t.life = taskHeld
-		t.pool.core.inFlight--
+		k.core.inFlight--
 	}
 }
 

@@ -39,6 +39,7 @@ type Engine struct {
 
 	keepsErrors bool    // errors of contexts are to be returned by Run
 	failed      []error // of contexts that were started again or closed
+	moreFailed  int     // errors beyond maxKeptErrors
 
 	contexts []*Core // replaced as a whole, so that passes may iterate over it
 	active   int     // contexts that are not Idle
@@ -173,6 +174,13 @@ func (e *Engine) queueChange(ch change) {
 // deliver runs the state callbacks and the waiters that are due. What they bring about
 // is left to the next call, so that each call ends.
 func (e *Engine) deliver() int {
+	if e.changes.Len() == 0 && e.pools.Len() == 0 {
+		return 0
+	}
+	return e.deliverQueued()
+}
+
+func (e *Engine) deliverQueued() int {
 	n := e.changes.Len()
 	for range n {
 		ch := e.changes.Pop()

@@ -198,6 +198,27 @@ func TestRunLeavesErrorsOfBeforeToProgress(t *testing.T) {
 	require.ErrorIs(t, e.Run(t.Context()), errBroken, "Progress saw the end of an earlier run of the context only")
 }
 
+// A context that fails again and again does not fill the memory.
+func TestRunKeepsABoundedNumberOfErrors(t *testing.T) {
+	e, d := connected(t, 1)
+	rounds := 0
+	d.OnStateChange(func(_, next pe.State) {
+		switch {
+		case next == pe.Running:
+			d.Fail(fmt.Errorf("round %d", rounds))
+		case next == pe.Idle && rounds < 99:
+			rounds++
+			require.NoError(t, d.Start())
+		}
+	})
+	require.NoError(t, d.Start())
+	err := e.Run(t.Context())
+	require.ErrorContains(t, err, "round 63")
+	require.NotContains(t, err.Error(), "round 64")
+	require.ErrorContains(t, err, "and 36 more")
+	require.NoError(t, e.Run(t.Context()))
+}
+
 // A panic takes Run down, not the errors.
 func TestRunReturnsErrorsThatAnEarlierRunHasNot(t *testing.T) {
 	e, d := connected(t, 1)

@@ -127,7 +127,7 @@ func TestNotificationOfEveryCause(t *testing.T) {
 func TestProgressLeavesANotificationForTheRest(t *testing.T) {
 	e, other := connected(t, 1)
 	d := newDevice(t, 1)
-	require.NoError(t, e.Connect(d)) // the last to have its turn
+	require.NoError(t, e.Connect(d)) // the last in order
 	p := newPoller(t, e)
 	d.OnStateChange(func(_, next pe.State) {
 		if next == pe.Stopping {

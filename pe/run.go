@@ -13,8 +13,8 @@ import (
 // that does with Do, before Run. It returns the errors with which contexts have
 // ended (Core.Err), joined, each with the name of its context and each once; nil if
 // there are none. Those of contexts that were started again or closed meanwhile
-// count, and what was given to Core.Fail before Run or in the callback that reports
-// Idle.
+// count (the first 64), and what was given to Core.Fail before Run or in the callback
+// that reports Idle.
 //
 // With nothing to do, Run spins for Config.Spin and then sleeps without using
 // the processor; where the clock stands still (testing/synctest) it soon sleeps.
@@ -64,11 +64,20 @@ func (e *Engine) drained() bool {
 	return e.draining && e.active == 0 && e.changes.Len() == 0 && e.pools.Len() == 0
 }
 
+// maxKeptErrors bounds the errors of contexts that fail and are started again, in a
+// Run that lasts.
+const maxKeptErrors = 64
+
 // keepError notes the error of a context for Run, before the context is started
 // again or leaves the engine.
 func (e *Engine) keepError(c *Core) {
-	if e.keepsErrors && c.unreturned {
-		c.unreturned = false
+	if !e.keepsErrors || !c.unreturned {
+		return
+	}
+	c.unreturned = false
+	if len(e.failed) == maxKeptErrors {
+		e.moreFailed++
+	} else {
 		e.failed = append(e.failed, fmt.Errorf("%s: %w", c.object(), c.err))
 	}
 }
@@ -80,7 +89,10 @@ func (e *Engine) takeErrors(cause error) error {
 		e.keepError(c)
 	}
 	errs := e.failed
-	e.failed = nil
+	if e.moreFailed > 0 {
+		errs = append(errs, fmt.Errorf("and %d more", e.moreFailed))
+	}
+	e.failed, e.moreFailed = nil, 0
 	for _, c := range e.contexts {
 		if c.waitsForTasks() {
 			errs = append(errs, fmt.Errorf("pe: %s cannot become Idle: %w: %d; free every allocated task, also those never submitted",

@@ -131,6 +131,7 @@ func (b backend) Progress() int {
 	c.flush()
 	n += c.settle()
 	n += c.runReports()
+	c.changeState()
 	c.flush()
 	if c.phase != phaseUp {
 		n += c.advance()
@@ -150,14 +151,25 @@ func (c *Context) settle() int {
 	if len(c.retiring) > 0 {
 		n += c.destroyRetired()
 	}
+	return n
+}
+
+// changeState takes the context to Running when its connections are ready, and stops
+// it where it is to end with the last one. It comes after the callbacks for
+// connections, which may have stopped the context.
+func (c *Context) changeState() {
 	switch {
-	case c.awaited == 0 && c.startingReported && c.State() == pe.Starting:
+	case c.startable():
 		c.control.Started()
 	case c.endsWithLast && c.usable == 0:
 		c.endsWithLast = false
 		_ = c.Stop() // legal here in every state
 	}
-	return n
+}
+
+// startable reports whether nothing keeps the context in Starting any more.
+func (c *Context) startable() bool {
+	return c.awaited == 0 && c.startingReported && c.State() == pe.Starting
 }
 
 // Arm implements pe.Backend.
@@ -165,7 +177,7 @@ func (b backend) Arm() bool {
 	c := b.c
 	if c.lanes.Busy() || len(c.reports) > 0 || c.receivesWait() || c.events.Pending() || c.written.pending.Load() ||
 		c.deadlines.due.Load() || len(c.retiring) > 0 && !c.lanes.Empty() || c.phase == phaseEmptying || c.phase == phaseFlushing ||
-		c.awaited == 0 && c.startingReported && c.State() == pe.Starting {
+		c.startable() {
 		return false
 	}
 	if !c.lanes.Broken() {

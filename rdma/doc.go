@@ -4,17 +4,16 @@
 //
 // # Life
 //
-// Make a [Context] with [New], make the pools it needs, connect it to an engine
-// (package pe), start it. In Starting, and in Running later, each connection is
+// Make a [Context] with [New] on an engine (package pe), make the pools it needs,
+// start it. In Starting, and in Running later, each connection is
 // made in three steps: [Context.Export] gives this end and its descriptor; the
 // program gets the descriptor to the peer, by whatever means, and takes the
 // peer's; [Connection.Connect] takes that. The context enters Running when every
 // connection exported so far is ready, at both ends: from then on the peer is
 // there, whoever was first.
 //
-//	r, err := rdma.New(dev, rdma.Config{})
+//	r, err := rdma.New(dev, rdma.Config{Engine: engine})
 //	writes, err := r.WritePool(16, written, failed)
-//	err = engine.Connect(r)
 //	r.OnStateChange(func(prev, next pe.State) {
 //		switch next {
 //		case pe.Starting:

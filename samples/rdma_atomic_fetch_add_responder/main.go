@@ -60,19 +60,19 @@ func (p *responder) run(ctx context.Context, s *sample.Session) (err error) {
 	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
-		EndWithLastConnection: true, // the program ends when its peer does
-		Engine:                p.engine,
-		GIDIndex:              s.GIDIndex,
-		MTU:                   s.MTU,
-		ConnectTimeout:        s.ConnectTimeout,
-		AckTimeout:            s.AckTimeout,
-		Permissions:           mmap.RemoteAtomic,
-		Log:                   s.Log,
+		Engine:         p.engine,
+		GIDIndex:       s.GIDIndex,
+		MTU:            s.MTU,
+		ConnectTimeout: s.ConnectTimeout,
+		AckTimeout:     s.AckTimeout,
+		Permissions:    mmap.RemoteAtomic,
+		Log:            s.Log,
 	})
 	if err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.rdma.Close)
+	p.EndWithPeer(p.rdma)
 
 	// What its callbacks need is in p: they are its methods.
 	p.rdma.OnStateChange(p.stateChanged)

@@ -71,20 +71,20 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	p.engine = pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, p.engine.Close)
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
-		EndWithLastConnection: true, // the program ends when its peer does
-		Engine:                p.engine,
-		GIDIndex:              s.GIDIndex,
-		MaxConnections:        s.Connections,
-		MTU:                   s.MTU,
-		ConnectTimeout:        s.ConnectTimeout,
-		AckTimeout:            s.AckTimeout,
-		MaxRecvSGE:            s.SGE,
-		Log:                   s.Log,
+		Engine:         p.engine,
+		GIDIndex:       s.GIDIndex,
+		MaxConnections: s.Connections,
+		MTU:            s.MTU,
+		ConnectTimeout: s.ConnectTimeout,
+		AckTimeout:     s.AckTimeout,
+		MaxRecvSGE:     s.SGE,
+		Log:            s.Log,
 	})
 	if err != nil {
 		return err
 	}
 	defer sample.Close(&err, p.rdma.Close)
+	p.EndWithPeer(p.rdma)
 
 	// What its callbacks need is in p: they are its methods.
 	if p.receives, err = p.rdma.ReceivePool(receives, p.done, p.failed); err != nil {

@@ -2,6 +2,7 @@ package sample
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -85,6 +87,29 @@ func (s *Session) PeerDone(engine *pe.Engine, then func(err error)) {
 	s.aside(engine, func() func() {
 		err := s.channel.peerDone(s.ctx)
 		return func() { then(err) }
+	})
+}
+
+// lastWord is how long a peer that has closed its connection has to say whether it
+// succeeded.
+const lastWord = 5 * time.Second
+
+// EndWithPeer has the context end when a connection fails, and when the peer has
+// closed one and does not say how it ended, for PeerDone.
+func (s *Session) EndWithPeer(r *rdma.Context) {
+	r.OnConnection(func(_ *rdma.Connection, state rdma.ConnectionState, err error) {
+		switch {
+		case state == rdma.Failed:
+			r.Fail(err)
+		case errors.Is(err, rdma.ErrPeerClosed):
+			s.aside(r.Engine(), func() func() {
+				select {
+				case <-s.ctx.Done():
+				case <-time.After(lastWord):
+				}
+				return func() { r.Fail(fmt.Errorf("%s did not say whether it succeeded: %w", s.program.Peer, err)) }
+			})
+		}
 	})
 }
 
