@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -9,6 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/verbena-rdma/verbena/internal/rig"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -16,10 +17,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // TestMeasurements runs each measurement for a moment: the figures mean nothing,
 // but both processes have to come to an end, and well.
 func TestMeasurements(t *testing.T) {
+	require.NoError(t, rig.ReadSources())
 	bin := filepath.Join(t.TempDir(), "bench")
-	build := exec.Command("go", "build", "-o", bin, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	out, err := build.CombinedOutput()
+	out, err := exec.Command("go", "build", "-ldflags", "-s -w", "-o", bin, ".").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	for _, m := range measurements {
 		t.Run(m.name, func(t *testing.T) {

@@ -22,6 +22,7 @@ import (
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/cgo/ibverbs"
 	guest "github.com/verbena-rdma/verbena/internal/rig"
+	"github.com/verbena-rdma/verbena/internal/soak"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -29,11 +30,11 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// requireGuest skips tests that TestRig of cgo/ibverbs runs in its guest.
+// requireGuest skips tests that TestRig of internal/rig runs in its guest.
 func requireGuest(t *testing.T) {
 	t.Helper()
 	if os.Getenv("VERBENA_GUEST") == "" {
-		t.Skip("runs in the guest of TestRig of cgo/ibverbs")
+		t.Skip("runs in the guest of TestRig of internal/rig")
 	}
 }
 
@@ -416,14 +417,15 @@ func TestGuestDMABuf(t *testing.T) {
 
 // A program that makes and ends everything, again and again, leaves nothing
 // behind: not with the kernel, nor of its own.
-func TestGuestContextCycles(t *testing.T) {
+func TestGuestSoakContextCycles(t *testing.T) {
 	requireGuest(t)
 	dev := openAdapter(t)
 	before := resources(t)
 	for range 20 { // what is kept for ever is there now
 		cycle(t, dev)
 	}
-	const spans, cycles = 4, 40
+	const spans = 4
+	cycles := soak.Rounds(t, 40, 1000)
 	first := usage(t)
 	last, growth := first, math.MaxInt
 	for range spans {
@@ -437,7 +439,7 @@ func TestGuestContextCycles(t *testing.T) {
 	assert.Equal(t, before, resources(t), "what the kernel counts")
 	assert.Equal(t, first.files, last.files, "files")
 	assert.InDelta(t, first.goroutines, last.goroutines, 2, "goroutines")
-	assert.InDelta(t, first.objects, last.objects, spans*cycles/2, "objects in Go's heap")
+	assert.InDelta(t, first.objects, last.objects, float64(spans*cycles/2), "objects in Go's heap")
 	// The runtime takes memory by the megabyte. A page a cycle would show in
 	// every span.
 	assert.Less(t, growth, cycles*4, "kB that %d cycles leave", cycles)

@@ -39,8 +39,8 @@ func TestGuestCount(t *testing.T) {
 		for _, second := range []string{"rxe0", "soft-v1"} {
 			t.Run(fmt.Sprintf("%s and %s", first, second), func(t *testing.T) {
 				a, b := counter{on(first), first}, counter{on(second), second}
-				count(t, a, b, "400", "-n", "400")
-				count(t, a, b, "4000", "-n", "4000", "-writers", "8")
+				count(t, a, b, "200", "-n", "200")
+				count(t, a, b, "2000", "-n", "2000", "-writers", "8")
 			})
 		}
 	}

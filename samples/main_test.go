@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/verbena-rdma/verbena/internal/rig"
 )
 
 // bin is where TestMain has put the programs.
@@ -35,6 +37,9 @@ func build(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	defer func() { _ = os.RemoveAll(bin) }()
+	if err := rig.ReadSources(); err != nil {
+		return 0, err
+	}
 	// Without debugging information, which takes half of the linker's time.
 	args := []string{"build", "-ldflags", "-s -w", "-o", bin + string(filepath.Separator)}
 	if raceDetector {

@@ -58,7 +58,7 @@ func guestProgram(t *testing.T, engine *pe.Engine, name string) *program {
 // is that does nothing else: the guest is slow, and its processors are shared.
 func TestGuestPeersWake(t *testing.T) {
 	if os.Getenv("VERBENA_GUEST") == "" {
-		t.Skip("runs in the guest of TestRig of cgo/ibverbs")
+		t.Skip("runs in the guest of TestRig of internal/rig")
 	}
 	for _, on := range []struct{ writer, owner string }{{"rxe0", "rxe0"}, {"soft", "rxe0"}, {"rxe0", "soft"}} {
 		t.Run(on.writer+" to "+on.owner, func(t *testing.T) {

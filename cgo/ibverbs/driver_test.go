@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/cgo/ibverbs"
+	"github.com/verbena-rdma/verbena/internal/soak"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -221,7 +222,7 @@ var registered struct {
 }
 
 // What is opened and closed leaves nothing behind.
-func TestGuestCycles(t *testing.T) {
+func TestGuestSoakCycles(t *testing.T) {
 	requireGuest(t)
 	gid := gidOf(t, openAdapter(t), "IPv4")
 	address := verbs.AddressAttr{DGID: gid.GID, SGIDIndex: gid.Index, Port: 1}
@@ -255,7 +256,8 @@ func TestGuestCycles(t *testing.T) {
 	for range 20 { // what is kept for ever is there now
 		cycle()
 	}
-	const rounds, perRound = 4, 250
+	const rounds = 4
+	perRound := soak.Rounds(t, 100, 1000)
 	files, maps, resident := openFiles(t), mappings(t), residentPages(t)
 	growth := math.MaxInt
 	for range rounds {

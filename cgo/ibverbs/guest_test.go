@@ -19,11 +19,11 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// requireGuest skips tests that TestRig runs in its guest.
+// requireGuest skips tests that TestRig of internal/rig runs in its guest.
 func requireGuest(t testing.TB) {
 	t.Helper()
 	if os.Getenv("VERBENA_GUEST") == "" {
-		t.Skip("runs in the guest of TestRig")
+		t.Skip("runs in the guest of TestRig of internal/rig")
 	}
 }
 

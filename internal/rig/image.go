@@ -34,6 +34,16 @@ type image struct {
 
 // cacheDir is for what can be made again: it belongs to the source tree.
 func cacheDir() (string, error) {
+	root, err := moduleRoot()
+	if err != nil {
+		return "", err
+	}
+	cache := filepath.Join(root, ".build", "rig")
+	return cache, os.MkdirAll(cache, 0o755)
+}
+
+// moduleRoot is the folder with go.mod, above the current one.
+func moduleRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err
@@ -45,8 +55,7 @@ func cacheDir() (string, error) {
 		}
 		dir = parent
 	}
-	cache := filepath.Join(dir, ".build", "rig")
-	return cache, os.MkdirAll(cache, 0o755)
+	return dir, nil
 }
 
 // Prepare fetches the kernel and builds the image, where that is not done yet.
