@@ -2,6 +2,7 @@ package roce
 
 import (
 	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,19 +17,10 @@ func BenchmarkIdleConnection(b *testing.B) {
 	const connections, depth = 1000, 128
 	for range b.N {
 		x, y := openSide(b, Config{}, 4096), openSide(b, Config{}, 4096)
-		first := x.qp
-		qps := make([]verbs.QP, 0, connections)
 		before := heap()
 		cq, err := x.dev.CreateCQ(verbs.CQInit{Capacity: connections * depth})
 		require.NoError(b, err)
-		for range connections {
-			x.qp, err = x.dev.DefaultPD().CreateQP(verbs.QPInit{
-				SendCQ: cq, RecvCQ: cq, MaxSendWR: depth, MaxSendSGE: 4, MaxRecvWR: 1, MaxInline: 64,
-			})
-			require.NoError(b, err)
-			x.connect(y)
-			qps = append(qps, x.qp)
-		}
+		qps := idle(x, y, cq, connections, depth)
 		connected := heap()
 		for _, qp := range qps {
 			_, err := qp.PostSend([]verbs.SendWR{{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 8)}}})
@@ -37,12 +29,49 @@ func BenchmarkIdleConnection(b *testing.B) {
 		used := heap()
 		b.ReportMetric(float64(connected-before)/connections, "B/connection")
 		b.ReportMetric(float64(used-before)/connections, "B/posted")
-		x.qp = first
 		for _, qp := range qps {
 			require.NoError(b, qp.Close())
 		}
 		require.NoError(b, cq.Close())
 	}
+}
+
+// BenchmarkBesideIdle is the time of a write to a peer that sleeps, with other
+// connections beside it that do nothing.
+func BenchmarkBesideIdle(b *testing.B) {
+	for _, n := range []int{10, 5000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			x, y := openPair(b, Config{}, Config{}, 4096)
+			cq, err := x.dev.CreateCQ(16)
+			require.NoError(b, err)
+			qps := idle(x, y, cq, n, 16)
+			wr := x.write(y, 8)
+			for b.Loop() {
+				x.post(wr)
+				x.wait(1)
+			}
+			for _, qp := range qps {
+				require.NoError(b, qp.Close())
+			}
+			require.NoError(b, cq.Close())
+		})
+	}
+}
+
+// idle makes n connections from x to y, where nobody answers them.
+func idle(x, y *side, cq verbs.CQ, n, depth int) []verbs.QP {
+	qps := make([]verbs.QP, 0, n)
+	other := *x
+	for range n {
+		var err error
+		other.qp, err = x.dev.DefaultPD().CreateQP(verbs.QPInit{
+			SendCQ: cq, RecvCQ: cq, MaxSendWR: depth, MaxSendSGE: 4, MaxRecvWR: 1, MaxInline: 64,
+		})
+		require.NoError(x.t, err)
+		other.connect(y)
+		qps = append(qps, other.qp)
+	}
+	return qps
 }
 
 // heap is what lives on it, in bytes.

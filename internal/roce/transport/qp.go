@@ -122,8 +122,7 @@ func (q *QP) SetWindow(bytes int) { q.window = bytes }
 // two, whatever the path MTU is. It is called in RTR, before the first packet
 // comes, and holds until the queue pair is reset.
 func (q *QP) SetPacketLimit(bytes uint32) {
-	q.packetLimit = bytes
-	q.setPath(q.pathMTU(), 0)
+	q.packetLimit, q.mtu, q.mtuShift = bytes, bytes, uint(bits.TrailingZeros32(bytes))
 }
 
 // Attr returns the attributes.
