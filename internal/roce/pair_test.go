@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"cmp"
 	"net/netip"
 	"testing"
 	"time"
@@ -26,6 +27,8 @@ type side struct {
 	access *verbs.Access
 	rnr    *uint8
 	sqPSN  *uint32
+	// timeout is the code of the time-out; zero: testTimeout.
+	timeout uint8
 }
 
 func openSide(t testing.TB, cfg Config, memory int) *side {
@@ -74,7 +77,7 @@ func (s *side) connect(peer *side) {
 		State: verbs.QPReadyToReceive, PathMTU: s.mtu, DestQPN: peer.qp.Num(), RQPSN: 0xfffff0, MaxDestReadAtomic: 16, MinRNRTimer: 1,
 		Address: verbs.AddressAttr{DGID: gids[0].GID, Port: 1, UDPPort: gids[0].UDPPort},
 	}, verbs.QPAttrState|verbs.QPAttrAddress|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|verbs.QPAttrMaxDestReadAtomic|verbs.QPAttrMinRNRTimer))
-	require.NoError(s.t, s.qp.Modify(verbs.QPAttr{State: verbs.QPReadyToSend, SQPSN: psn, Timeout: testTimeout, RetryCount: 7, RNRRetry: rnr, MaxInitReadAtomic: 16},
+	require.NoError(s.t, s.qp.Modify(verbs.QPAttr{State: verbs.QPReadyToSend, SQPSN: psn, Timeout: cmp.Or(s.timeout, testTimeout), RetryCount: 7, RNRRetry: rnr, MaxInitReadAtomic: 16},
 		verbs.QPAttrState|verbs.QPAttrSQPSN|verbs.QPAttrTimeout|verbs.QPAttrRetryCount|verbs.QPAttrRNRRetry|verbs.QPAttrMaxInitReadAtomic))
 }
 

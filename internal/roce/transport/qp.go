@@ -45,6 +45,9 @@ type Config struct {
 	Window int
 	// PortMTU bounds datagrams. Of connections, the path's MTU holds.
 	PortMTU verbs.MTU
+	// Adaptive has a reliable connection measure the round trip and repeat
+	// requests accordingly, instead of by QPAttr.Timeout and RetryCount.
+	Adaptive bool
 	// CheckAH says what is wrong with the address handle of a datagram.
 	CheckAH  func(verbs.AH) error
 	Counters *Counters
@@ -62,6 +65,7 @@ type QP struct {
 	sendCQ    Completer
 	recvCQ    Completer
 	signalAll bool
+	adapts    bool
 	window    int
 	portMTU   verbs.MTU
 	checkAH   func(verbs.AH) error
@@ -79,6 +83,7 @@ type QP struct {
 	rq *RecvQueue
 	sq sendQueue
 	requester
+	adaptive
 	responder
 	pacer
 
@@ -100,7 +105,7 @@ func New(c Config) *QP {
 	q := &QP{
 		kind: c.Type, service: services[c.Type], portMTU: c.PortMTU, checkAH: c.CheckAH,
 		num: c.Num, domain: c.Domain, memory: c.Memory, sendCQ: c.Send, recvCQ: c.Recv,
-		signalAll: c.SignalAll, window: c.Window, counters: c.Counters, event: c.Event,
+		signalAll: c.SignalAll, adapts: c.Adaptive && c.Type == verbs.RC, window: c.Window, counters: c.Counters, event: c.Event,
 		rq: c.RecvQueue,
 		sq: newSendQueue(c.SendDepth, c.MaxSendSGE, c.MaxInline),
 	}
@@ -200,7 +205,7 @@ func (q *QP) reset() {
 	if !q.rq.shared {
 		q.rq.head, q.rq.tail = 0, 0
 	}
-	q.requester, q.pacer = requester{}, pacer{}
+	q.requester, q.adaptive, q.pacer = requester{}, adaptive{}, pacer{}
 	q.responder = responder{responses: q.responses, current: recvWQE{segs: q.current.segs[:0]}, atomics: q.atomics}
 	q.responses.clear()
 	clear(q.atomics)
