@@ -18,8 +18,10 @@ func (q *QP) receiveAck(p *wire.Packet, now time.Duration) {
 	if !q.awaited(p.PSN) {
 		return
 	}
-	q.heard(now)
-	q.measure(p.PSN, now)
+	if q.adapts {
+		q.heard(now)
+		q.measure(p.PSN, now)
+	}
 	syndrome := p.AETH.Syndrome
 	switch syndrome.Kind() {
 	case wire.KindAck:
@@ -124,7 +126,9 @@ func (q *QP) responseLost(psn, seen uint32, now time.Duration) {
 // before: the path works.
 func (q *QP) progressed(before uint32, now time.Duration) {
 	q.restoreRetries()
-	q.moved()
+	if q.adapts {
+		q.moved()
+	}
 	q.gapKnown = false
 	acked := int(wire.PSNDiff(q.unaPSN, before))
 	q.congestion = min(q.congestion+max(acked/4, 1), q.ceiling)
@@ -162,7 +166,9 @@ func (q *QP) responseTo(psn uint32, now time.Duration) *sendWQE {
 	if !q.awaited(psn) {
 		return nil
 	}
-	q.heard(now)
+	if q.adapts {
+		q.heard(now)
+	}
 	if !q.acknowledge(psn, now) || q.sq.head == q.sq.tail {
 		return nil
 	}

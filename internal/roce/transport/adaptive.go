@@ -160,9 +160,6 @@ func (q *QP) sent(now time.Duration) {
 
 // heard notes that the peer has responded to something in flight.
 func (q *QP) heard(now time.Duration) {
-	if !q.adapts {
-		return
-	}
 	if q.ackDeadline != 0 {
 		if now > q.ackDeadline {
 			q.timing = false // this end stood still

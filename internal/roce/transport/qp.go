@@ -65,7 +65,8 @@ type QP struct {
 	sendCQ    Completer
 	recvCQ    Completer
 	signalAll bool
-	adapts    bool
+	mayAdapt  bool // Config.Adaptive
+	adapts    bool // this connection
 	window    int
 	portMTU   verbs.MTU
 	checkAH   func(verbs.AH) error
@@ -105,7 +106,8 @@ func New(c Config) *QP {
 	q := &QP{
 		kind: c.Type, service: services[c.Type], portMTU: c.PortMTU, checkAH: c.CheckAH,
 		num: c.Num, domain: c.Domain, memory: c.Memory, sendCQ: c.Send, recvCQ: c.Recv,
-		signalAll: c.SignalAll, adapts: c.Adaptive && c.Type == verbs.RC, window: c.Window, counters: c.Counters, event: c.Event,
+		signalAll: c.SignalAll, mayAdapt: c.Adaptive && c.Type == verbs.RC,
+		window: c.Window, counters: c.Counters, event: c.Event,
 		rq: c.RecvQueue,
 		sq: newSendQueue(c.SendDepth, c.MaxSendSGE, c.MaxInline),
 	}

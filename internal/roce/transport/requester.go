@@ -62,6 +62,7 @@ func (q *QP) startRequester() {
 	q.congestion = min(startWindow, q.ceiling)
 	q.restoreRetries()
 	q.adaptive = adaptive{}
+	q.adapts = q.mayAdapt && !q.self // where nothing is lost there is nothing to adapt to
 	q.credit = q.window
 }
 
