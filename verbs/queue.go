@@ -75,16 +75,28 @@ const (
 
 // QPInit configures a queue pair.
 type QPInit struct {
-	Type                   QPType
-	SendCQ                 CQ   // of the same device; it may be the RecvCQ too
-	RecvCQ                 CQ   // of the same device
-	SRQ                    SRQ  // nil: receives are posted to the queue pair itself
-	MaxSendWR              int  // send requests outstanding at a time
-	MaxRecvWR              int  // receives outstanding at a time; ignored with an SRQ
-	MaxSendSGE             int  // scatter-gather entries of a send request; zero means 1
-	MaxRecvSGE             int  // scatter-gather entries of a receive; zero means 1
-	MaxInline              int  // bytes of inline data in one request; zero: none
-	SignalAll              bool // every send request generates a completion
+	Type       QPType
+	SendCQ     CQ   // of the same device; it may be the RecvCQ too
+	RecvCQ     CQ   // of the same device
+	SRQ        SRQ  // nil: receives are posted to the queue pair itself
+	MaxSendWR  int  // send requests outstanding at a time
+	MaxRecvWR  int  // receives outstanding at a time; ignored with an SRQ
+	MaxSendSGE int  // scatter-gather entries of a send request; zero means 1
+	MaxRecvSGE int  // scatter-gather entries of a receive; zero means 1
+	MaxInline  int  // bytes of inline data in one request; zero: none
+	SignalAll  bool // every send request generates a completion
+	// AdaptiveRetransmission has the device measure the round trip of an RC queue
+	// pair (as TCP does, RFC 6298) and choose by it when a request is repeated and
+	// when it fails with StatusRetryExceeded, instead of by QPAttr.Timeout and
+	// RetryCount. Devices that cannot, such as adapters, go by those two as ever, so
+	// set them all the same. RNRRetry holds in any case.
+	//
+	// On the software device the first repetition follows about two round trips
+	// after a loss that nothing else shows. A request fails when the peer has been
+	// silent for 4 s, or has not taken its oldest packet for 30 s though it responds
+	// to others; time in which this process stood still does not count.
+	//
+	// False: Timeout and RetryCount as IBTA 9.7.6.1.3 and 9.7.5.1.3 have them.
 	AdaptiveRetransmission bool
 }
 
@@ -122,7 +134,8 @@ type QPAttr struct {
 	Address   AddressAttr // the way to the peer
 	PathMTU   MTU         // bytes of payload in one packet
 	// Timeout t is the local acknowledge timeout: 4.096 µs × 2^t; 0 waits for
-	// ever, 31 is the largest (IBTA 9.7.6.1.3).
+	// ever, 31 is the largest (IBTA 9.7.6.1.3). Not used where the device adapts
+	// (QPInit.AdaptiveRetransmission), nor is RetryCount.
 	Timeout uint8
 	// RetryCount is how often a request that got no answer, or a sequence NAK,
 	// is repeated before it fails: 0 to 7.

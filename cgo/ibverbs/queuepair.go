@@ -31,6 +31,8 @@ type queuePair struct {
 var services = map[verbs.QPType]C.enum_ibv_qp_type{verbs.RC: C.IBV_QPT_RC, verbs.UC: C.IBV_QPT_UC, verbs.UD: C.IBV_QPT_UD}
 
 // CreateQP implements [verbs.PD].
+//
+// AdaptiveRetransmission is ignored: adapters repeat by Timeout and RetryCount.
 func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	const op = "create queue pair"
 	d := p.device

@@ -292,7 +292,7 @@ func TestCompletionQueueOverrun(t *testing.T) {
 	x.qp = original
 }
 
-func counter(t *testing.T, d *Device, name string) uint64 {
+func counter(t testing.TB, d *Device, name string) uint64 {
 	t.Helper()
 	for _, c := range must(d.Counters()) {
 		if c.Name == name {

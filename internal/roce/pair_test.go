@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"cmp"
 	"net/netip"
 	"testing"
 	"time"
@@ -26,6 +27,8 @@ type side struct {
 	access *verbs.Access
 	rnr    *uint8
 	sqPSN  *uint32
+	// timeout is the code of the time-out; zero: testTimeout.
+	timeout uint8
 }
 
 func openSide(t testing.TB, cfg Config, memory int) *side {
@@ -80,7 +83,7 @@ func (s *side) connectTo(gid verbs.GIDEntry, qpn uint32) {
 		State: verbs.QPReadyToReceive, PathMTU: s.mtu, DestQPN: qpn, RQPSN: 0xfffff0, MaxDestReadAtomic: 16, MinRNRTimer: 1,
 		Address: verbs.AddressAttr{DGID: gid.GID, Port: 1, UDPPort: gid.UDPPort},
 	}, verbs.QPAttrState|verbs.QPAttrAddress|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|verbs.QPAttrMaxDestReadAtomic|verbs.QPAttrMinRNRTimer))
-	require.NoError(s.t, s.qp.Modify(verbs.QPAttr{State: verbs.QPReadyToSend, SQPSN: psn, Timeout: testTimeout, RetryCount: 7, RNRRetry: rnr, MaxInitReadAtomic: 16},
+	require.NoError(s.t, s.qp.Modify(verbs.QPAttr{State: verbs.QPReadyToSend, SQPSN: psn, Timeout: cmp.Or(s.timeout, testTimeout), RetryCount: 7, RNRRetry: rnr, MaxInitReadAtomic: 16},
 		verbs.QPAttrState|verbs.QPAttrSQPSN|verbs.QPAttrTimeout|verbs.QPAttrRetryCount|verbs.QPAttrRNRRetry|verbs.QPAttrMaxInitReadAtomic))
 }
 

@@ -18,10 +18,17 @@ func (q *QP) receiveAck(p *wire.Packet, now time.Duration) {
 	if !q.awaited(p.PSN) {
 		return
 	}
+	if q.adapts {
+		q.heard(now)
+		q.measure(p.PSN, now)
+	}
 	syndrome := p.AETH.Syndrome
 	switch syndrome.Kind() {
 	case wire.KindAck:
-		q.acknowledge(wire.PSNAdd(p.PSN, 1), now)
+		probed := q.probed && p.PSN == q.unaPSN
+		if q.acknowledge(wire.PSNAdd(p.PSN, 1), now) && probed {
+			q.probeTaken(now)
+		}
 	case wire.KindRNRNak:
 		q.receiveRNRNak(p.PSN, syndrome.Timer(), now)
 	case wire.KindNak:
@@ -58,6 +65,7 @@ func (q *QP) receiveRNRNak(psn uint32, timer uint8, now time.Duration) {
 		q.rnrRetries--
 	}
 	q.retries = int(q.attr.RetryCount) * costOfTimeout // the peer lives
+	q.stuck = 0                                        // to wait for a receive is not to be stuck
 	q.rnrUntil = now + wire.RNRTimer(timer)
 	q.ackDeadline = 0
 	q.rewind(psn)
@@ -85,7 +93,7 @@ func (q *QP) acknowledge(upTo uint32, now time.Duration) bool {
 				q.unaPSN = missing
 				q.progressed(before, now)
 			}
-			q.responseLost(missing, now)
+			q.responseLost(missing, upTo, now)
 			return false
 		}
 		if wire.PSNAdd(w.last, -int(before)) >= end {
@@ -100,12 +108,17 @@ func (q *QP) acknowledge(upTo uint32, now time.Duration) bool {
 	return true
 }
 
-// responseLost asks again for the response at psn, once a round.
-func (q *QP) responseLost(psn uint32, now time.Duration) {
-	if q.gapKnown && q.gapPSN == psn {
-		return
+// responseLost asks again for the response at psn, since one behind it has come, or
+// an acknowledgement of one, as seen says. It does so once a round; the response
+// right behind it, come again, shows that this round has lost it too.
+func (q *QP) responseLost(psn, seen uint32, now time.Duration) {
+	known := q.gapPSN == psn && q.gapKnown
+	next := seen == wire.PSNAdd(psn, 1)
+	again := next && q.gapPSN == psn && q.gapNext
+	if !known || again {
+		q.retry(psn, costOfGap, now)
 	}
-	q.retry(psn, costOfGap, now)
+	q.gapNext = next || q.gapPSN == psn && q.gapNext
 	q.gapPSN, q.gapKnown = psn, true
 }
 
@@ -113,6 +126,9 @@ func (q *QP) responseLost(psn uint32, now time.Duration) {
 // before: the path works.
 func (q *QP) progressed(before uint32, now time.Duration) {
 	q.restoreRetries()
+	if q.adapts {
+		q.moved()
+	}
 	q.gapKnown = false
 	acked := int(wire.PSNDiff(q.unaPSN, before))
 	q.congestion = min(q.congestion+max(acked/4, 1), q.ceiling)
@@ -147,9 +163,16 @@ var completedAs = [...]verbs.WCOpcode{
 // responseTo returns the request that a response at psn belongs to, when it is
 // the next one awaited.
 func (q *QP) responseTo(psn uint32, now time.Duration) *sendWQE {
-	if !q.awaited(psn) || !q.acknowledge(psn, now) || q.sq.head == q.sq.tail {
+	if !q.awaited(psn) {
 		return nil
 	}
+	if q.adapts {
+		q.heard(now)
+	}
+	if !q.acknowledge(psn, now) || q.sq.head == q.sq.tail {
+		return nil
+	}
+	q.measure(psn, now)
 	w := q.sq.at(q.sq.head)
 	if !w.responds() || wire.PSNAdd(w.first, int(w.got>>q.mtuShift)) != psn {
 		return nil

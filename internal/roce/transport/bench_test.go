@@ -57,8 +57,8 @@ type loop struct {
 }
 
 // newLoop is ready to run batches of equal requests, of n bytes each.
-func newLoop(t tb, op verbs.Opcode, batch, n int, mtu verbs.MTU) *loop {
-	o := options{mtu: mtu, depth: batch, recvDepth: batch, window: 1 << 20, initReads: 16}.defaults()
+func newLoop(t tb, op verbs.Opcode, batch, n int, mtu verbs.MTU, adaptive bool) *loop {
+	o := options{adaptive: adaptive, mtu: mtu, depth: batch, recvDepth: batch, window: 1 << 20, initReads: 16}.defaults()
 	l := &loop{t: t}
 	a, b := newEnd(t, clientQPN, NewMemory(), o), newEnd(t, serverQPN, NewMemory(), o)
 	a.qp.sendCQ, b.qp.recvCQ = &l.sends, &l.recvs
@@ -100,20 +100,22 @@ func TestNothingIsAllocated(t *testing.T) {
 		if op == verbs.OpCompareSwap || op == verbs.OpFetchAdd {
 			n = 8
 		}
-		l := newLoop(t, op, 16, n, 1024)
-		for range 20 {
-			l.batch(16)
+		for _, adaptive := range []bool{false, true} {
+			l := newLoop(t, op, 16, n, 1024, adaptive)
+			for range 20 {
+				l.batch(16)
+			}
+			require.Zero(t, testing.AllocsPerRun(100, func() { l.batch(16) }), "%v", op)
+			require.Equal(t, 121*16, l.sends.good, "%v", op)
+			require.Zero(t, l.sends.bad)
 		}
-		require.Zero(t, testing.AllocsPerRun(100, func() { l.batch(16) }), "%v", op)
-		require.Equal(t, 121*16, l.sends.good, "%v", op)
-		require.Zero(t, l.sends.bad)
 	}
 }
 
 // ns/op is the time of one request, posted, sent, executed, acknowledged and
 // completed.
-func benchmark(b *testing.B, op verbs.Opcode, batch, n int, mtu verbs.MTU) {
-	l := newLoop(b, op, batch, n, mtu)
+func benchmark(b *testing.B, op verbs.Opcode, batch, n int, mtu verbs.MTU, adaptive bool) {
+	l := newLoop(b, op, batch, n, mtu, adaptive)
 	for range 4 {
 		l.batch(batch)
 	}
@@ -130,7 +132,9 @@ func benchmark(b *testing.B, op verbs.Opcode, batch, n int, mtu verbs.MTU) {
 func BenchmarkSmall(b *testing.B) {
 	for op := verbs.OpSend; op <= verbs.OpFetchAdd; op++ {
 		for _, batch := range []int{1, 32} {
-			b.Run(fmt.Sprintf("%v/batch %d", op, batch), func(b *testing.B) { benchmark(b, op, batch, 8, 1024) })
+			for _, adaptive := range []bool{false, true} {
+				b.Run(fmt.Sprintf("%v/batch %d/adaptive %v", op, batch, adaptive), func(b *testing.B) { benchmark(b, op, batch, 8, 1024, adaptive) })
+			}
 		}
 	}
 }
@@ -139,7 +143,7 @@ func BenchmarkSmall(b *testing.B) {
 func BenchmarkMiB(b *testing.B) {
 	for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpSend, verbs.OpRead} {
 		for _, mtu := range []verbs.MTU{1024, 4096} {
-			b.Run(fmt.Sprintf("%v/MTU %d", op, mtu), func(b *testing.B) { benchmark(b, op, 1, 1<<20, mtu) })
+			b.Run(fmt.Sprintf("%v/MTU %d", op, mtu), func(b *testing.B) { benchmark(b, op, 1, 1<<20, mtu, true) })
 		}
 	}
 }

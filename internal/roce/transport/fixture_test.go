@@ -111,6 +111,7 @@ type options struct {
 	maxInline int
 	window    int
 	signalAll bool
+	adaptive  bool
 	arena     int // bytes of either region
 	shared    *RecvQueue
 }
@@ -174,7 +175,7 @@ func newEnd(t tb, num uint32, memory *Memory, o options) *end {
 	e.qp = New(Config{
 		Type: o.kind, PortMTU: o.mtu, CheckAH: e.checkAH, Window: o.window,
 		Num: num, Domain: testDomain, Memory: memory, Send: &e.send, Recv: &e.recv, RecvQueue: e.rq,
-		SendDepth: o.depth, MaxSendSGE: o.maxSGE, MaxInline: o.maxInline, SignalAll: o.signalAll,
+		SendDepth: o.depth, MaxSendSGE: o.maxSGE, MaxInline: o.maxInline, SignalAll: o.signalAll, Adaptive: o.adaptive,
 		Counters: &e.counters,
 		Event:    func(v verbs.EventType) { e.events = append(e.events, v) },
 	})

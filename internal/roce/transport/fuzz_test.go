@@ -20,6 +20,7 @@ const (
 	stepExchange // carry what both sides have to say, before
 	stepExpire   // let a deadline pass, before
 	stepPost     // post another request, before
+	stepHint     // report the server's socket gone, before
 )
 
 // fuzzed is a connection under load that a fuzzer talks into. Beside the region
@@ -32,8 +33,8 @@ type fuzzed struct {
 	completed, arrived           []uint64
 }
 
-func newFuzzed(t testing.TB) *fuzzed {
-	f := &fuzzed{rig: newRig(t, options{psn: 0xfffff8, peerPSN: 0xfffffc, initReads: 2, arena: 4096, rnrRetry: 7})}
+func newFuzzed(t testing.TB, adaptive bool) *fuzzed {
+	f := &fuzzed{rig: newRig(t, options{psn: 0xfffff8, peerPSN: 0xfffffc, initReads: 2, arena: 4096, rnrRetry: 7, adaptive: adaptive})}
 	m := f.server.memory
 	f.readOnly = newArena(t, m, 0xa1, remoteBase+4096, 256, verbs.AccessRemoteRead)
 	f.noRemote = newArena(t, m, 0xa2, remoteBase-256, 256, verbs.AccessLocalWrite)
@@ -85,6 +86,9 @@ func (f *fuzzed) step(control byte, datagram []byte) {
 			f.now = at
 			f.client.qp.Timeout(at)
 		}
+	}
+	if control&stepHint != 0 {
+		f.client.qp.PeerUnreachable(f.now)
 	}
 	if control&stepExchange != 0 {
 		f.carry()
@@ -171,7 +175,7 @@ func FuzzReceive(f *testing.F) {
 			n, total = 256, 600
 		}
 		p := r.forged(op, 0, n, total)
-		for _, control := range []byte{0, stepGrantedKey | stepNearPSN, stepGrantedKey | stepNearPSN | stepExchange, stepToClient | stepNearPSN, stepToClient | stepExpire} {
+		for _, control := range []byte{0, stepGrantedKey | stepNearPSN, stepToClient | stepNearPSN | stepHint | stepExpire, stepGrantedKey | stepNearPSN | stepExchange, stepToClient | stepNearPSN, stepToClient | stepExpire} {
 			p.PSN = 0
 			f.Add(step(control, p))
 			p.PSN = 0xff // one back
@@ -186,20 +190,22 @@ func FuzzReceive(f *testing.F) {
 		f.Add(append(step(stepToClient|stepNearPSN|stepExchange, ack), step(stepToClient|stepNearPSN|stepExpire|stepPost, ack)...))
 	}
 	f.Fuzz(func(t *testing.T, input []byte) {
-		c := newFuzzed(t)
-		for range 64 {
-			if len(input) < 3 {
-				break
+		for _, adaptive := range []bool{false, true} {
+			c, rest := newFuzzed(t, adaptive), input
+			for range 64 {
+				if len(rest) < 3 {
+					break
+				}
+				control, n := rest[0], int(binary.LittleEndian.Uint16(rest[1:]))
+				rest = rest[3:]
+				n = min(n, len(rest))
+				c.step(control, rest[:n])
+				rest = rest[n:]
+				c.requireSane()
 			}
-			control, n := input[0], int(binary.LittleEndian.Uint16(input[1:]))
-			input = input[3:]
-			n = min(n, len(input))
-			c.step(control, input[:n])
-			input = input[n:]
+			c.carry()
 			c.requireSane()
+			c.requireSafe()
 		}
-		c.carry()
-		c.requireSane()
-		c.requireSafe()
 	})
 }

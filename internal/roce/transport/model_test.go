@@ -160,7 +160,8 @@ func TestModel(t *testing.T) {
 				mtu: mtu, psn: near("psn"), peerPSN: near("peer psn"), timeout: 7,
 				initReads: rapid.IntRange(1, 8).Draw(t, "reads"), maxSGE: rapid.IntRange(1, 5).Draw(t, "sge"),
 				depth: rapid.IntRange(1, 24).Draw(t, "depth"), maxInline: 24,
-				window: rapid.SampledFrom([]int{1, 1 << 15, 1 << 20}).Draw(t, "window"),
+				window:   rapid.SampledFrom([]int{1, 1 << 15, 1 << 20}).Draw(t, "window"),
+				adaptive: rapid.Bool().Draw(t, "adaptive"),
 			},
 			plan:        plan{requests: rapid.IntRange(1, 40).Draw(t, "requests"), maxMessage: limit, sizes: sizesAround(int(mtu), limit)},
 			seed:        rapid.Uint64().Draw(t, "seed"),
@@ -197,10 +198,16 @@ func TestSoakLossy(t *testing.T) {
 	mtu := 1024
 	small := sizesAround(mtu, 2*mtu)
 	large := sizesAround(mtu, 40*mtu)
-	for _, seed := range []uint64{3, 12} {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+	for _, c := range []struct {
+		seed     uint64
+		adaptive bool
+	}{{3, false}, {12, false}, {3, true}} {
+		t.Run(fmt.Sprintf("seed %d, adaptive %v", c.seed, c.adaptive), func(t *testing.T) {
+			seed := c.seed
 			o := sceneOptions{
-				options: options{mtu: verbs.MTU(mtu), psn: 0xfff000, peerPSN: 0xffff00, timeout: 7, initReads: 8, depth: 64},
+				options: options{
+					mtu: verbs.MTU(mtu), psn: 0xfff000, peerPSN: 0xffff00, timeout: 7, initReads: 8, depth: 64, adaptive: c.adaptive,
+				},
 				plan: plan{requests: requests, maxMessage: 40 * mtu, sizes: func(c chooser) int {
 					if c.IntN(32) == 0 {
 						return large(c)

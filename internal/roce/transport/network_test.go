@@ -26,6 +26,12 @@ const (
 	burstGap = 400 * time.Nanosecond
 )
 
+// path is what a network does to packets that it does not lose.
+type path struct {
+	latency time.Duration // one way
+	gap     time.Duration // from one burst of a queue pair to its next
+}
+
 // network joins queue pairs by links with faults, in virtual time. What happens
 // depends on the seed alone.
 type network struct {
@@ -35,6 +41,7 @@ type network struct {
 	queue  eventQueue
 	random *rand.Rand
 	faults faults
+	path   path
 	nodes  []*node
 	free   [][]byte
 	spare  []*event
@@ -44,7 +51,10 @@ type network struct {
 }
 
 func newNetwork(t tb, seed uint64, f faults) *network {
-	return &network{t: t, now: time.Millisecond, random: rand.New(rand.NewPCG(seed, 0)), faults: f}
+	return &network{
+		t: t, now: time.Millisecond, random: rand.New(rand.NewPCG(seed, 0)), faults: f,
+		path: path{latency: latency, gap: burstGap},
+	}
 }
 
 // event is a datagram that arrives, or a call.
@@ -120,7 +130,7 @@ func (w *network) fly(to *node, b []byte) {
 			b[w.random.IntN(len(b))] ^= 1 << w.random.IntN(8)
 		}
 	}
-	at := w.now + latency
+	at := w.now + w.path.latency
 	if w.chance(w.faults.reordering) {
 		at += time.Duration(w.random.Int64N(int64(straggle)))
 	}
@@ -135,6 +145,13 @@ type node struct {
 	out, in wire.Flow
 	pumping bool // another burst is scheduled
 	sent    int
+	// stopped is until when the process stands still: packets wait for it, timers
+	// are late.
+	stopped time.Duration
+	// gone drops what arrives, as a host does without the process.
+	gone bool
+	// refuses has the host of a process that is gone say so.
+	refuses bool
 	// wake, where set, is called after anything has happened to the node.
 	wake func()
 }
@@ -199,6 +216,14 @@ func (n *node) pump() {
 	if n.pumping {
 		return
 	}
+	if n.stopped > n.net.now {
+		n.pumping = true
+		n.net.after(n.stopped-n.net.now, func() {
+			n.pumping = false
+			n.pump()
+		})
+		return
+	}
 	before := n.sent
 	if !n.qp.Transmit(n, n.net.now, burst) {
 		return
@@ -207,7 +232,7 @@ func (n *node) pump() {
 		require.Fail(n.t, "Transmit wants to be called again but has sent nothing")
 	}
 	n.pumping = true
-	n.net.after(burstGap, func() {
+	n.net.after(n.net.path.gap, func() {
 		n.pumping = false
 		n.pump()
 	})
@@ -225,8 +250,8 @@ func (w *network) step() bool {
 	var late *node
 	var at time.Duration
 	for _, n := range w.nodes {
-		if d := n.qp.Deadline(); d != 0 && (late == nil || d < at) {
-			late, at = n, d
+		if d := n.qp.Deadline(); d != 0 && (late == nil || max(d, n.stopped) < at) {
+			late, at = n, max(d, n.stopped)
 		}
 	}
 	if len(w.queue) > 0 && (late == nil || w.queue[0].at <= at) {
@@ -235,6 +260,16 @@ func (w *network) step() bool {
 		switch {
 		case e.call != nil:
 			e.call()
+		case e.to.stopped > w.now:
+			w.schedule(e.to.stopped, e.to, e.datagram, nil)
+		case e.to.gone:
+			w.release(e.datagram)
+			if sender := e.to.peer; e.to.refuses {
+				w.after(w.path.latency, func() {
+					sender.qp.PeerUnreachable(w.now)
+					sender.settle()
+				})
+			}
 		default:
 			e.to.arrive(e.datagram)
 			e.to.settle()

@@ -44,6 +44,9 @@ type Config struct {
 	Window int
 	// PortMTU bounds datagrams. Of connections, the path's MTU holds.
 	PortMTU verbs.MTU
+	// Adaptive has a reliable connection measure the round trip and repeat
+	// requests accordingly, instead of by QPAttr.Timeout and RetryCount.
+	Adaptive bool
 	// CheckAH returns what is wrong with the address handle of a datagram. A
 	// handle that it accepts is the Output to its peer.
 	CheckAH  func(verbs.AH) error
@@ -62,6 +65,8 @@ type QP struct {
 	sendCQ    Completer
 	recvCQ    Completer
 	signalAll bool
+	mayAdapt  bool // Config.Adaptive
+	adapts    bool // this connection
 	window    int
 	portMTU   verbs.MTU
 	checkAH   func(verbs.AH) error
@@ -79,6 +84,7 @@ type QP struct {
 	rq *RecvQueue
 	sq sendQueue
 	requester
+	adaptive
 	responder
 	pacer
 
@@ -99,7 +105,8 @@ func New(c Config) *QP {
 	q := &QP{
 		kind: c.Type, service: services[c.Type], portMTU: c.PortMTU, checkAH: c.CheckAH,
 		num: c.Num, domain: c.Domain, memory: c.Memory, sendCQ: c.Send, recvCQ: c.Recv,
-		signalAll: c.SignalAll, window: c.Window, counters: c.Counters, event: c.Event,
+		signalAll: c.SignalAll, mayAdapt: c.Adaptive && c.Type == verbs.RC,
+		window: c.Window, counters: c.Counters, event: c.Event,
 		rq: c.RecvQueue,
 		sq: newSendQueue(c.SendDepth, c.MaxSendSGE, c.MaxInline),
 	}
@@ -222,7 +229,7 @@ func (q *QP) reset() {
 	if !q.rq.shared {
 		q.rq.empty()
 	}
-	q.requester, q.pacer = requester{}, pacer{}
+	q.requester, q.adaptive, q.pacer = requester{}, adaptive{}, pacer{}
 	q.responder = responder{responses: q.responses, current: recvWQE{segs: q.current.segs[:0]}, atomics: q.atomics}
 	q.responses.empty()
 	clear(q.atomics)

@@ -27,7 +27,8 @@ type requester struct {
 	// the same round are no reason for another rewind.
 	gapPSN   uint32
 	gapKnown bool
-	unasked  int // packets sent since the last that asked for an acknowledgement
+	gapNext  bool // the response right behind it has come
+	unasked  int  // packets sent since the last that asked for an acknowledgement
 
 	ackDeadline time.Duration // zero: not running
 	rnrUntil    time.Duration // zero: not waiting
@@ -60,6 +61,8 @@ func (q *QP) startRequester() {
 	q.ceiling = max(q.window/int(q.mtu), 2*minWindow)
 	q.congestion = min(startWindow, q.ceiling)
 	q.restoreRetries()
+	q.adaptive = adaptive{}
+	q.adapts = q.mayAdapt && q.packetLimit == 0 // on a path with a limit of its own nothing is lost
 	q.credit = q.window
 }
 
@@ -72,6 +75,13 @@ func (q *QP) restoreRetries() {
 func (q *QP) transmitRequests(out Output, now time.Duration, budget int) bool {
 	if !q.sending() || q.rnrUntil != 0 {
 		return false
+	}
+	if q.probe != noProbe {
+		if budget <= 0 {
+			return true
+		}
+		budget--
+		q.transmitProbe(out, now)
 	}
 	for q.sendIdx != q.sq.tail {
 		w := q.sq.at(q.sendIdx)
@@ -170,6 +180,9 @@ func (q *QP) transmitRequest(out Output, w *sendWQE, now time.Duration) bool {
 		q.unasked = 0
 	}
 	out.Send(p, pieces, int(n))
+	if q.adapts {
+		q.sent(now)
+	}
 	q.sendPSN = wire.PSNAdd(q.sendPSN, advance)
 	if wire.PSNDiff(q.sendPSN, q.maxPSN) > 0 {
 		q.maxPSN = q.sendPSN
@@ -242,7 +255,11 @@ func dataOpcode(op verbs.Opcode, first, last bool) wire.Opcode {
 
 func (q *QP) armAckTimer(now time.Duration) {
 	q.ackDeadline = 0
-	if q.ackTimeout != 0 && q.rnrUntil == 0 && q.unaPSN != q.maxPSN {
+	switch {
+	case q.rnrUntil != 0 || q.unaPSN == q.maxPSN:
+	case q.adapts:
+		q.startAdaptiveTimer(now)
+	case q.ackTimeout != 0:
 		q.ackDeadline = now + q.ackTimeout
 	}
 }
@@ -259,7 +276,11 @@ func (q *QP) Timeout(now time.Duration) {
 		q.rnrUntil = 0
 		q.armAckTimer(now)
 	}
-	if q.ackDeadline != 0 && now >= q.ackDeadline {
+	switch {
+	case q.ackDeadline == 0 || now < q.ackDeadline:
+	case q.adapts:
+		q.adaptiveTimeout(now)
+	default:
 		q.retry(q.unaPSN, costOfTimeout, now)
 	}
 }
@@ -267,16 +288,33 @@ func (q *QP) Timeout(now time.Duration) {
 // retry sends again from psn on, or fails the oldest request when it has been
 // tried often enough (IBTA 9.9.2.4.2).
 func (q *QP) retry(psn uint32, cost int, now time.Duration) {
-	if q.retries < cost {
-		q.counters.RetryExceeded++
-		q.failRequest(verbs.StatusRetryExceeded)
+	switch {
+	case q.adapts:
+		if q.outOfPatience() {
+			q.retryExceeded()
+			return
+		}
+	case q.retries < cost:
+		q.retryExceeded()
 		return
+	default:
+		q.retries -= cost
 	}
-	q.retries -= cost
+	q.goBack(psn)
+	q.dropped, q.missing = true, true
+	q.armAckTimer(now)
+}
+
+func (q *QP) retryExceeded() {
+	q.counters.RetryExceeded++
+	q.failRequest(verbs.StatusRetryExceeded)
+}
+
+// goBack begins another round, from psn on.
+func (q *QP) goBack(psn uint32) {
 	q.counters.CompleterRetries++
 	q.congestion = max(q.congestion/2, minWindow)
 	q.rewind(psn)
-	q.armAckTimer(now)
 }
 
 // rewind makes psn, the oldest that is not acknowledged, the next packet to be
@@ -285,6 +323,8 @@ func (q *QP) rewind(psn uint32) {
 	q.sendPSN = psn
 	q.sendIdx = q.sq.head
 	q.unasked = 0
+	q.gapKnown = false
+	q.timing, q.dropped, q.probe, q.probed = false, false, noProbe, false
 	// Whatever was asked for at or after psn will be asked for again.
 	q.readsSent = 0
 }

@@ -15,7 +15,8 @@ type responder struct {
 	// nakSent holds back further NAKs until the expected packet comes, or until
 	// the peer is seen to start another round.
 	nakSent  bool
-	nextSeen bool // the packet after the expected one has been seen
+	nextSeen bool   // the packet after the expected one has been seen
+	ahead    uint32 // the last packet that came instead of the expected one
 
 	message   message // the one being received, of several packets
 	current   recvWQE // the receive that a send is filling
@@ -72,20 +73,22 @@ func (q *QP) receiveRequest(p *wire.Packet) {
 	case d > 0:
 		q.counters.OutOfSequence++
 		// The packet right behind the gap, come again, begins another round in
-		// which the expected one was lost too.
+		// which the expected one was lost too. The last one, come again, asks what
+		// is missing: the NAK was lost.
 		next := d == 1
-		if !q.nakSent || next && q.nextSeen {
+		if !q.nakSent || next && q.nextSeen || p.AckReq && p.PSN == q.ahead {
 			q.nakSent = true
 			q.nak(wire.NakSequence)
 		}
 		q.nextSeen = q.nextSeen || next
+		q.ahead = p.PSN
 		return
 	case d < 0:
 		q.counters.DuplicateRequests++
 		q.duplicate(p)
 		return
 	}
-	q.nakSent, q.nextSeen = false, false
+	q.nakSent, q.nextSeen, q.ahead = false, false, p.PSN
 	switch p.Opcode {
 	case wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast, wire.RCSendLastImm, wire.RCSendOnly, wire.RCSendOnlyImm:
 		q.receiveSend(p)
