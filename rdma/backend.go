@@ -130,6 +130,9 @@ func (b backend) Progress() int {
 	}
 	c.flush()
 	n += c.settle()
+	if c.usable > 0 && c.startable() {
+		c.control.Started()
+	}
 	n += c.runReports()
 	c.changeState()
 	c.flush()
@@ -156,7 +159,8 @@ func (c *Context) settle() int {
 
 // changeState takes the context to Running when its connections are ready, and stops
 // it where it is to end with the last one. It comes after the callbacks for
-// connections, which may have stopped the context.
+// connections, which may have stopped the context, but for those of connections that
+// are ready: the program may submit tasks in them.
 func (c *Context) changeState() {
 	switch {
 	case c.startable():

@@ -42,7 +42,7 @@ func BenchmarkBesideIdle(b *testing.B) {
 	for _, n := range []int{10, 5000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			x, y := openPair(b, Config{}, Config{}, 4096)
-			cq, err := x.dev.CreateCQ(16)
+			cq, err := x.dev.CreateCQ(verbs.CQInit{Capacity: 16})
 			require.NoError(b, err)
 			qps := idle(x, y, cq, n, 16)
 			wr := x.write(y, 8)

@@ -116,7 +116,7 @@ func (f *traffic) work() {
 		f.slowest = max(f.slowest, f.node.net.now-f.last)
 		f.last = f.node.net.now
 	}
-	for f.left > 0 && f.node.qp.sq.len() < f.depth && f.node.qp.State() == verbs.QPReadyToSend {
+	for f.left > 0 && f.node.qp.sq.Len() < f.depth && f.node.qp.State() == verbs.QPReadyToSend {
 		f.node.post(f.wr)
 		f.left--
 	}
@@ -465,7 +465,7 @@ func TestForgedHints(t *testing.T) {
 		for _, n := range s.net.nodes {
 			n.qp.PeerUnreachable(s.net.now)
 			n.settle()
-			busy = busy || n.qp.sq.len() > 0
+			busy = busy || n.qp.sq.Len() > 0
 		}
 		if hints++; busy {
 			s.net.after(30*time.Microsecond, forge)
