@@ -387,7 +387,7 @@ func TestUnreachableWithoutEffect(t *testing.T) {
 		r := newRig(t, options{kind: kind, adaptive: kind != verbs.RC})
 		wr := r.wr(1, verbs.OpSend, 8)
 		if kind == verbs.UD {
-			wr.AH, wr.RemoteQPN, wr.RemoteQKey = testAH{}, serverQPN, testKey
+			wr.AH, wr.RemoteQPN, wr.RemoteQKey = testAH{r.client}, serverQPN, testKey
 		}
 		r.client.post(wr)
 		require.Len(t, r.client.transmit(r.now), 1, "%v", kind)
