@@ -41,13 +41,13 @@ type Config struct {
 	MaxSendSGE int
 	MaxInline  int
 	SignalAll  bool
+	// Adaptive has a reliable connection measure the round trip and repeat
+	// requests accordingly, instead of by QPAttr.Timeout and RetryCount.
+	Adaptive bool
 	// Window is how many bytes may be under way at a time, until SetWindow.
 	Window int
 	// PortMTU bounds datagrams. Of connections, the path's MTU holds.
 	PortMTU verbs.MTU
-	// Adaptive has a reliable connection measure the round trip and repeat
-	// requests accordingly, instead of by QPAttr.Timeout and RetryCount.
-	Adaptive bool
 	// CheckAH says what is wrong with the address handle of a datagram.
 	CheckAH  func(verbs.AH) error
 	Counters *Counters

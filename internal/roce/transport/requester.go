@@ -62,7 +62,8 @@ func (q *QP) startRequester() {
 	q.congestion = min(startWindow, q.ceiling)
 	q.restoreRetries()
 	q.adaptive = adaptive{}
-	q.adapts = q.mayAdapt && !q.self // where nothing is lost there is nothing to adapt to
+	// Larger packets than any wire's cross none: nothing is lost there.
+	q.adapts = q.mayAdapt && q.mtu <= wire.MaxPayloadLen
 	q.credit = q.window
 }
 
