@@ -188,7 +188,7 @@ func (n *node) Send(p *wire.Packet, pieces [][]byte, size int) {
 		at += copy(b[at:], piece)
 	}
 	if at != headers+size {
-		require.Failf(n.t, "bad packet", "%v: pieces of %d bytes, %d told", p.Opcode, at-headers, size)
+		require.Failf(n.t, "bad packet", "%v: pieces of %d bytes, %d announced", p.Opcode, at-headers, size)
 	}
 	clear(b[at : total-wire.ICRCLen])
 	crc := n.out.ICRCStart(0, total, b[:headers])
@@ -299,13 +299,13 @@ func (w *network) run(limit time.Duration) {
 	}
 }
 
-// requireQuiet asserts that nothing is left to be done or answered.
+// requireQuiet asserts that nothing is left to be done.
 func (n *node) requireQuiet() {
 	n.t.Helper()
 	q := n.qp
 	require.Equal(n.t, verbs.QPReadyToSend, q.State())
 	require.Zero(n.t, q.sq.len(), "requests outstanding")
-	require.Zero(n.t, q.responses.len(), "answers that wait")
+	require.Zero(n.t, q.responses.len(), "responses that wait")
 	require.Zero(n.t, q.Deadline(), "deadline")
 	require.Equal(n.t, noMessage, q.message)
 	require.False(n.t, q.inReceive)

@@ -415,7 +415,7 @@ func TestUnreachableAndOwnPauses(t *testing.T) {
 	r.requireSent(1, verbs.StatusSuccess)
 }
 
-// Between two processes whose hosts answer for them.
+// Between two processes whose hosts report what reaches nobody.
 func TestUnreachableHost(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
