@@ -305,7 +305,7 @@ func (n *node) requireQuiet() {
 	q := n.qp
 	require.Equal(n.t, verbs.QPReadyToSend, q.State())
 	require.Zero(n.t, q.sq.len(), "requests outstanding")
-	require.Zero(n.t, q.responses.len(), "responses that wait")
+	require.Zero(n.t, q.responses.len(), "answers that wait")
 	require.Zero(n.t, q.Deadline(), "deadline")
 	require.Equal(n.t, noMessage, q.message)
 	require.False(n.t, q.inReceive)
