@@ -83,7 +83,7 @@ func (a *arena) requireGuards(t tb) {
 	require.Equal(t, guard, a.backing[len(a.backing)-guardLen:], "guard behind the region")
 }
 
-// pattern fills b with bytes that tell their place.
+// pattern fills b with bytes that depend on their place.
 func pattern(b []byte, seed int) []byte {
 	for i := range b {
 		b[i] = byte(i*7 + i>>8*13 + seed)
@@ -247,7 +247,7 @@ type collector struct {
 func (c *collector) Send(p *wire.Packet, pieces [][]byte, n int) {
 	kept := *p
 	kept.Payload = bytes.Join(pieces, nil)
-	require.Len(c.t, kept.Payload, n, "the length told of the payload")
+	require.Len(c.t, kept.Payload, n, "the length given for the payload")
 	require.Equal(c.t, uint8(-n&3), p.Pad, "padding")
 	c.packets = append(c.packets, kept)
 }

@@ -51,7 +51,7 @@ type Config struct {
 	// handle that it accepts is the Output to its peer.
 	CheckAH  func(verbs.AH) error
 	Counters *Counters
-	// Event is told of asynchronous events of the queue pair.
+	// Event takes asynchronous events of the queue pair.
 	Event func(verbs.EventType)
 }
 
@@ -211,7 +211,7 @@ func (q *QP) Transmit(out Output, now time.Duration, budget int) bool {
 	return q.transmitRequests(out, now, budget) || q.responses.Len() > 0
 }
 
-// Deadline is when Timeout wants to be called; zero means never.
+// Deadline is when Timeout is to be called; zero means never.
 func (q *QP) Deadline() time.Duration {
 	switch {
 	case q.kind != verbs.RC:
