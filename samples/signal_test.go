@@ -3,6 +3,7 @@
 package samples
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -90,12 +91,18 @@ func (p *process) interrupted(s syscall.Signal, code int) {
 	assert.NotContains(p.t, p.stderr.String(), "goroutine")
 }
 
-// The survivor of a pair ends with an error of its own.
+// The survivor of a pair ends with an error of its own. The responder's device stands
+// still when it has filled the pipe into which it writes its packets, so that the
+// transfer cannot end before the responder is killed.
 func TestPeerKilled(t *testing.T) {
-	scratch := t.TempDir()
+	scratch, pipe := t.TempDir(), filepath.Join(t.TempDir(), "packets")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	reader, err := os.OpenFile(pipe, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer reader.Close()
 	p := byName(t, "rdma_write_requester")
-	o := pair.Options{Bin: bin, Scratch: scratch, Way: pair.Dir, Size: 256 << 20,
-		RequesterArgs: []string{"-timeout", patience}, ResponderArgs: []string{"-timeout", patience, "-d", "soft-lo?reorder=0.01"}}
+	o := pair.Options{Bin: bin, Scratch: scratch, Way: pair.Dir, Size: 4 << 20,
+		RequesterArgs: []string{"-timeout", patience}, ResponderArgs: []string{"-timeout", patience, "-d", "soft-lo?capture=" + pipe}}
 	requesterCommand, responderCommand, err := o.Commands(p)
 	require.NoError(t, err)
 	responder, requester := start(t, responderCommand...), start(t, requesterCommand...)
