@@ -40,13 +40,13 @@ type Config struct {
 	MaxSendSGE int
 	MaxInline  int
 	SignalAll  bool
+	// Adaptive has a reliable connection measure the round trip and repeat
+	// requests accordingly, instead of by QPAttr.Timeout and RetryCount.
+	Adaptive bool
 	// Window is how many bytes may be under way at a time, until SetWindow.
 	Window int
 	// PortMTU bounds datagrams. Of connections, the path's MTU holds.
 	PortMTU verbs.MTU
-	// Adaptive has a reliable connection measure the round trip and repeat
-	// requests accordingly, instead of by QPAttr.Timeout and RetryCount.
-	Adaptive bool
 	// CheckAH returns what is wrong with the address handle of a datagram. A
 	// handle that it accepts is the Output to its peer.
 	CheckAH  func(verbs.AH) error

@@ -62,7 +62,8 @@ func (q *QP) startRequester() {
 	q.congestion = min(startWindow, q.ceiling)
 	q.restoreRetries()
 	q.adaptive = adaptive{}
-	q.adapts = q.mayAdapt && q.packetLimit == 0 // on a path with a limit of its own nothing is lost
+	// Larger packets than any wire's cross none: nothing is lost there.
+	q.adapts = q.mayAdapt && q.mtu <= wire.MaxPayloadLen
 	q.credit = q.window
 }
 
