@@ -70,7 +70,7 @@ func (p *responder) run(ctx context.Context, s *sample.Session) (err error) {
 	// take turns.
 	p.event, err = syncevent.New(p.dev, syncevent.Config{
 		Publishers: syncevent.PublishLocal | syncevent.PublishRemote,
-		TakesTurns: true,
+		NeverConcurrent: true,
 	})
 	if err != nil {
 		return err
