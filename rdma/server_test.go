@@ -34,20 +34,20 @@ import (
 )
 
 // Where things are in the memory of a program: an area for each connection, in it
-// room for each stream, and behind the areas the buffers of receives.
+// room for each shuttle, and behind the areas the buffers of receives.
 const (
-	streams     = 2
+	shuttles    = 2
 	mostWritten = 8 << 10
 	mostSent    = 4 << 10
 	readBackAt  = mostWritten
 	messageAt   = 2 * mostWritten
 	targetAt    = 3 * mostWritten // what the peer writes to
-	streamSize  = 4 * mostWritten
-	areaSize    = streams * streamSize
+	shuttleSize = 4 * mostWritten
+	areaSize    = shuttles * shuttleSize
 )
 
 // traffic is what a program needs to exchange data with others, server or client:
-// pools, memory, and what happens to its streams.
+// pools, memory, and what happens to its shuttles.
 type traffic struct {
 	ctx  *rdma.Context
 	mem  *mmap.Map
@@ -60,8 +60,8 @@ type traffic struct {
 	posted   []*rdma.ReceiveTask
 
 	wrong func(err error)             // data is wrong, or the library misbehaves
-	ended func(s *stream, err error)  // a task of a stream has failed
-	moved func(conn *rdma.Connection) // a stream has come round once
+	ended func(s *shuttle, err error) // a task of a shuttle has failed
+	moved func(conn *rdma.Connection) // a shuttle has come round once
 }
 
 // newTraffic makes a context on the device for a number of connections, with default
@@ -77,16 +77,16 @@ func newTraffic(dev verbs.Device, engine *pe.Engine, connections int, cfg rdma.C
 	if tr.mem, err = mmap.Alloc(dev, connections*areaSize+receives*mostSent, everything); err != nil {
 		return nil, err
 	}
-	if tr.bufs, err = bufinv.New(2*streams*connections + receives); err != nil {
+	if tr.bufs, err = bufinv.New(2*shuttles*connections + receives); err != nil {
 		return nil, err
 	}
-	if tr.writes, err = tr.ctx.WritePool(streams*connections, tr.wrote, func(t *rdma.WriteTask, err error) { tr.failed(t, err) }); err != nil {
+	if tr.writes, err = tr.ctx.WritePool(shuttles*connections, tr.wrote, func(t *rdma.WriteTask, err error) { tr.failed(t, err) }); err != nil {
 		return nil, err
 	}
-	if tr.reads, err = tr.ctx.ReadPool(streams*connections, tr.readBack, func(t *rdma.ReadTask, err error) { tr.failed(t, err) }); err != nil {
+	if tr.reads, err = tr.ctx.ReadPool(shuttles*connections, tr.readBack, func(t *rdma.ReadTask, err error) { tr.failed(t, err) }); err != nil {
 		return nil, err
 	}
-	if tr.sends, err = tr.ctx.SendPool(streams*connections, tr.sent, func(t *rdma.SendTask, err error) { tr.failed(t, err) }); err != nil {
+	if tr.sends, err = tr.ctx.SendPool(shuttles*connections, tr.sent, func(t *rdma.SendTask, err error) { tr.failed(t, err) }); err != nil {
 		return nil, err
 	}
 	tr.receives, err = tr.ctx.ReceivePool(receives, tr.received, func(t *rdma.ReceiveTask, err error) {
@@ -137,17 +137,17 @@ type link struct {
 	client         *client
 }
 
-// start begins the streams of a connection that is Ready.
+// start begins the shuttles of a connection that is Ready.
 func (tr *traffic) start(l *link) {
-	for i := range streams {
-		s := &stream{tr: tr, link: l, local: l.area + i*streamSize, remote: l.peerArea + i*streamSize + targetAt}
+	for i := range shuttles {
+		s := &shuttle{tr: tr, link: l, local: l.area + i*shuttleSize, remote: l.peerArea + i*shuttleSize + targetAt}
 		s.write()
 	}
 }
 
-// stream keeps one task at a time under way on a connection: it writes to memory of
+// shuttle keeps one task at a time under way on a connection: it writes to memory of
 // the peer, reads it back and compares, and sends a message.
-type stream struct {
+type shuttle struct {
 	tr            *traffic
 	link          *link
 	local, remote int
@@ -160,12 +160,12 @@ type freeable interface {
 }
 
 func (tr *traffic) failed(task freeable, err error) {
-	s := task.UserData().(*stream)
+	s := task.UserData().(*shuttle)
 	tr.check(task.Free())
 	tr.ended(s, err)
 }
 
-func (s *stream) submit(task interface {
+func (s *shuttle) submit(task interface {
 	rdma.Task
 	freeable
 	SetUserData(any)
@@ -181,7 +181,7 @@ func (s *stream) submit(task interface {
 	}
 }
 
-func (s *stream) write() {
+func (s *shuttle) write() {
 	tr := s.tr
 	s.n++
 	s.length = 1 + rand.IntN(mostWritten)
@@ -190,13 +190,13 @@ func (s *stream) write() {
 }
 
 func (tr *traffic) wrote(task *rdma.WriteTask) {
-	s := task.UserData().(*stream)
+	s := task.UserData().(*shuttle)
 	tr.check(task.Free())
 	s.submit(tr.reads.Alloc(s.link.conn, tr.bufs.Source(s.link.peer, s.remote, s.length), tr.bufs.Target(tr.mem, s.local+readBackAt, s.length)))
 }
 
 func (tr *traffic) readBack(task *rdma.ReadTask) {
-	s := task.UserData().(*stream)
+	s := task.UserData().(*shuttle)
 	if !bytes.Equal(task.Destination().Bytes(), tr.mem.Bytes()[s.local:][:s.length]) {
 		tr.wrong(fmt.Errorf("%v: what was read differs from what was written", s.link.conn))
 	}
@@ -208,7 +208,7 @@ func (tr *traffic) readBack(task *rdma.ReadTask) {
 }
 
 func (tr *traffic) sent(task *rdma.SendTask) {
-	s := task.UserData().(*stream)
+	s := task.UserData().(*shuttle)
 	tr.check(task.Free())
 	tr.moved(s.link.conn)
 	s.write()
@@ -216,7 +216,7 @@ func (tr *traffic) sent(task *rdma.SendTask) {
 
 // What clients do.
 const (
-	works         = "works"
+	clientWorks   = "works"
 	stopsAtOnce   = "stops before it connects"
 	stopsHalfWay  = "stops half-way"
 	neverConnects = "never connects"
@@ -236,7 +236,7 @@ func TestClientProcess(t *testing.T) {
 	tr := must(newTraffic(dev, engine, 1, rdma.Config{EndWithLastConnection: true}))
 	fail := tr.ctx.Fail
 	tr.wrong = fail
-	tr.ended = func(_ *stream, err error) { fail(err) }
+	tr.ended = func(_ *shuttle, err error) { fail(err) }
 	tr.moved = func(*rdma.Connection) {}
 	l := &link{}
 	tr.ctx.OnStateChange(func(_, next pe.State) {
@@ -349,7 +349,7 @@ func newServer(t *testing.T, dev verbs.Device, on string) *server {
 		s.areas = append(s.areas, i*areaSize)
 	}
 	s.tr.wrong = func(err error) { t.Errorf("the server: %v", err) }
-	s.tr.ended = func(st *stream, err error) {
+	s.tr.ended = func(st *shuttle, err error) {
 		if !st.link.client.dying.Load() {
 			t.Errorf("a task to a client that is alive has failed: %v", err)
 		}
@@ -491,7 +491,7 @@ func (c *client) kill(closeUnready bool) {
 // live is one life of a client, which ends after a time of about the given one.
 func (s *server) live(about time.Duration, wait bool) {
 	number := s.lives.Add(1)
-	what := works
+	what := clientWorks
 	switch number % 8 {
 	case 1:
 		what = neverConnects
@@ -505,7 +505,7 @@ func (s *server) live(about time.Duration, wait bool) {
 		s.t.Errorf("%v", err)
 		return
 	}
-	if what != works {
+	if what != clientWorks {
 		c.dying.Store(true) // it stops by itself
 	}
 	if number%3 == 0 { // while they connect
@@ -558,7 +558,7 @@ func outlive(t *testing.T, dev verbs.Device, on string, kills int, over time.Dur
 	ran := make(chan error, 1)
 	go func() { ran <- s.engine.Run(ctx) }()
 
-	stays, err := s.launch(works)
+	stays, err := s.launch(clientWorks)
 	require.NoError(t, err)
 	stays.steady = true
 	s.eventually("the client that stays works", func() bool { return s.steady.Load() > 0 })
