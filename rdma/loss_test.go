@@ -206,14 +206,3 @@ func (r *rig) soft() *soft.Device {
 	}
 	return d
 }
-
-func counter(t *testing.T, d *soft.Device, name string) uint64 {
-	t.Helper()
-	for _, c := range must(d.Counters()) {
-		if c.Name == name {
-			return c.Value
-		}
-	}
-	require.Fail(t, "no counter "+name)
-	return 0
-}
