@@ -98,8 +98,8 @@ func (b backend) Progress() int {
 	if err != nil {
 		c.breakDown(err)
 	}
-	for range c.lanes.Drained() {
-		c.lane.Flush() // those that were never posted
+	if l := c.lanes.Drained(); l != nil {
+		l.Flush() // those that were never posted
 	}
 	c.retire()
 	c.checkFailure()

@@ -148,7 +148,7 @@ func (c *Context) leave() { c.inside = false }
 // came to their end.
 func (c *Context) settle() int {
 	n := 0
-	for _, l := range c.lanes.Drained() {
+	for l := c.lanes.Drained(); l != nil; l = c.lanes.Drained() {
 		n += (*Connection)(l.Owner().(*laneOwner)).drained()
 	}
 	if len(c.retiring) > 0 {

@@ -159,10 +159,10 @@ func (r *request) wordBytes() []byte {
 	return r.ctx.scratch.Bytes()[off : off+atomicSize]
 }
 
-// takeOld takes the result of an atomic, which is in the byte order of the host.
-func (r *request) takeOld() error {
+// takeOriginal takes the result of an atomic, which is in the byte order of the host.
+func (r *request) takeOriginal() error {
 	result := r.wordBytes()
-	r.old = binary.NativeEndian.Uint64(result)
+	r.result = binary.NativeEndian.Uint64(result)
 	if r.local == nil {
 		return nil
 	}

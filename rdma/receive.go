@@ -57,8 +57,11 @@ type ReceiveTask struct {
 // errors match ErrNotSupported where the device has no shared receive queues, and
 // those of pe.NewPool.
 func (c *Context) ReceivePool(n int, done func(*ReceiveTask), failed func(*ReceiveTask, error)) (*ReceivePool, error) {
-	p := &ReceivePool{}
-	err := makePool(c, &p.pool, OpReceive, n, done, failed,
+	return makePool(&ReceivePool{}, c, OpReceive, n, done, failed)
+}
+
+func (p *ReceivePool) fill(c *Context, op Operation, n int, done func(*ReceiveTask), failed func(*ReceiveTask, error)) error {
+	return p.fillWith(c, op, n, done, failed,
 		func(t *ReceiveTask) *pe.Task { return &t.Task },
 		func(t *ReceiveTask) {
 			t.control, t.ctx, t.pool = c.control, c, p
@@ -67,10 +70,6 @@ func (c *Context) ReceivePool(n int, done func(*ReceiveTask), failed func(*Recei
 			c.receives = append(c.receives, t)
 		},
 		func(t *ReceiveTask) { _ = t.drop() })
-	if err != nil {
-		return nil, err
-	}
-	return p, nil
 }
 
 // Alloc takes a receive out of the pool. The message goes to the room of dst, a
@@ -191,7 +190,10 @@ func (t *ReceiveTask) flush() int {
 // is legal whenever the task is not in flight. Errors are those of pe.Pool.Free
 // and bufinv.
 func (t *ReceiveTask) Free() error {
-	if err := t.pool.free(t); err != nil {
+	if t.pool == nil {
+		return t.control.Begin(&t.Task, "free") // which fails: it came from no pool
+	}
+	if err := t.pool.tasks.Free(t); err != nil {
 		return err
 	}
 	return t.drop()

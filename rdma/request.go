@@ -16,30 +16,32 @@ type request struct {
 	pe.Task
 	control *pe.Control // nil for a task that came from no pool
 	ctx     *Context
+	pool    requestOwner
+	self    interface{ base() *request } // the task that embeds it
 	conn    *Connection
 	send    lane.Request
-	kind    finisher // the task itself
 	op      Operation
 	local   *bufinv.Buf
 	remote  *bufinv.Buf
 	length  int // bytes that this submission moves
 	event   *syncevent.Event
-	word    int    // in the scratch memory, for what an atomic or sync event moves
-	value   uint64 // to be set, or got
-	old     uint64
+	word    int         // in the scratch memory, for what an atomic or sync event moves
+	result  uint64      // of an atomic, or of a get
 	sgl     []verbs.SGE // as long as a list may be
 }
 
-// finisher runs a task's callbacks.
-type finisher interface {
-	succeeded()
-	failed(error)
+// requestOwner is the pool of a request, whatever the kind of its tasks.
+type requestOwner interface {
+	// free puts the task back.
+	free(r *request) error
+	// completed runs the callback of the task, which is no longer in flight.
+	completed(r *request, err error)
 }
 
 // register makes a request known to its context. It is called once, when the pool
 // is made.
-func (r *request) register(c *Context, op Operation, kind finisher) {
-	r.control, r.ctx, r.op, r.kind = c.control, c, op, kind
+func (r *request) register(c *Context, op Operation, pool requestOwner, self interface{ base() *request }) {
+	r.control, r.ctx, r.op, r.pool, r.self = c.control, c, op, pool, self
 	r.send.WR.Op = operations[op].verb
 	if op.onWord() {
 		r.word = c.words
@@ -51,6 +53,8 @@ func (r *request) register(c *Context, op Operation, kind finisher) {
 	c.lanes.Add(&r.send, (*completer)(r))
 	c.requests++
 }
+
+func (r *request) base() *request { return r }
 
 // completer is the side of a request that its lane sees.
 type completer request
@@ -66,7 +70,7 @@ func (c *completer) Completed(status verbs.Status, vendor uint32) {
 	err := &TaskError{Op: r.op, Status: status, Connection: r.conn, VendorError: vendor}
 	r.conn.failedTask(status, err)
 	r.control.End(&r.Task)
-	r.kind.failed(err)
+	r.pool.completed(r, err)
 }
 
 // Submit gives the task to the device, together with what was held back before
@@ -86,6 +90,19 @@ func (r *request) SubmitWith(flags pe.SubmitFlags) error { return r.submit(flags
 // the permissions and bounds that the peer's descriptor gave, alignment, and the
 // limits of the device.
 func (r *request) TrySubmit() error { return r.submit(0, true) }
+
+// Free puts the task back into its pool and drops its references to its buffers, or
+// to its sync event. It is legal whenever the task is not in flight. Errors are those
+// of pe.Pool.Free and bufinv.
+func (r *request) Free() error {
+	if r.self == nil || r.self.base() != r {
+		return r.control.Begin(&r.Task, "free") // which fails: it came from no pool, or is a copy
+	}
+	if err := r.pool.free(r); err != nil {
+		return err
+	}
+	return r.drop()
+}
 
 // Operation is the task's kind.
 func (r *request) Operation() Operation { return r.op }
@@ -120,7 +137,7 @@ func (c *Context) owns(conn *Connection) error {
 
 // give sets what a task that was just allocated works on.
 func (r *request) give(conn *Connection, local, remote *bufinv.Buf) error {
-	r.length, r.old = 0, 0
+	r.length, r.result = 0, 0
 	if err := r.ctx.owns(conn); err != nil {
 		return err
 	}
@@ -156,7 +173,15 @@ func (r *request) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
 	return nil
 }
 
-// drop lets go of what a task that was freed has worked on.
+func (r *request) setOperand(v uint64) error {
+	if err := r.control.MayChange(&r.Task, "value"); err != nil {
+		return err
+	}
+	r.send.WR.CompareAdd = v
+	return nil
+}
+
+// drop releases what a task that was freed has worked on.
 func (r *request) drop() error {
 	local, remote, event := r.local, r.remote, r.event
 	r.conn, r.local, r.remote, r.event = nil, nil, nil, nil
@@ -258,16 +283,16 @@ func (r *request) succeed() {
 	case r.op == OpRead && r.local != nil:
 		// It fails only if the program has changed the buffers meanwhile.
 		if err := r.local.Produced(r.length); err != nil {
-			r.kind.failed(fmt.Errorf("rdma: %v: its destination was changed in flight: %w", r.op, err))
+			r.pool.completed(r, fmt.Errorf("rdma: %v: its destination was changed in flight: %w", r.op, err))
 			return
 		}
 	case r.op == OpSyncEventGet:
 		r.takeValue()
 	case r.op.atomic():
-		if err := r.takeOld(); err != nil {
-			r.kind.failed(fmt.Errorf("rdma: %v: its result buffer was changed in flight: %w", r.op, err))
+		if err := r.takeOriginal(); err != nil {
+			r.pool.completed(r, fmt.Errorf("rdma: %v: its result buffer was changed in flight: %w", r.op, err))
 			return
 		}
 	}
-	r.kind.succeeded()
+	r.pool.completed(r, nil)
 }
