@@ -23,7 +23,7 @@ func TestMeasurements(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	for _, m := range measurements {
 		t.Run(m.name, func(t *testing.T) {
-			out, err := exec.Command(bin, "-run", m.name, "-t", "20ms", "-size", "70000", "-connections", "30", "-peer-prefix", "env PEER=1").CombinedOutput()
+			out, err := exec.Command(bin, "-run", m.name, "-t", "20ms", "-size", "70000", "-connections", "30", "-rounds", "1", "-peer-prefix", "env PEER=1").CombinedOutput()
 			require.NoError(t, err, "%s", out)
 			assert.Contains(t, string(out), m.name)
 		})
