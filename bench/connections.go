@@ -23,8 +23,7 @@ const (
 	largePools = 10000
 	// settleTime is what connections that wait for their peer are given to do so less
 	// and less often.
-	settleTime    = time.Second
-	connectRounds = 3
+	settleTime = time.Second
 )
 
 // crowd is two contexts, on two devices and one engine, with many connections
@@ -337,7 +336,7 @@ func manyConnections(o options) (string, error) {
 		fmt.Fprintf(&b, indent+"%5d tasks in each of 3 pools: %5.1f KiB of heap for each connection at one end, %v to connect all",
 			tasks, heap/1024, took.Round(time.Millisecond))
 	}
-	fmt.Fprintf(&b, indent+"a round trip of 8-byte writes, in µs; medians of %d rounds, and their ratios", connectRounds)
+	fmt.Fprintf(&b, indent+"a round trip of 8-byte writes, in µs; medians of %d rounds, and their ratios", o.rounds)
 	fmt.Fprintf(&b, indent+"%-10s %6s %7s %7s %7s %10s   %s", "beside", "", "median", "mean", "99 %", "processor", "ratios of median, mean, processor")
 	for _, s := range besides {
 		if o.style != "" && o.style != s.name {
@@ -363,7 +362,7 @@ func compareBeside(o options, s beside) (string, error) {
 	}
 	values := [2][][]float64{make([][]float64, len(figures)), make([][]float64, len(figures))}
 	ratios := make([][]float64, len(figures))
-	for range connectRounds {
+	for range o.rounds {
 		for i, n := range counts {
 			f, err := tripsBeside(o, s, n)
 			if err != nil {

@@ -69,7 +69,7 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 		Adaptive: init.AdaptiveRetransmission,
 		Num:      q.num, Domain: p.id, Memory: d.memory, Send: sendCQ, Recv: recvCQ,
 		SendDepth: init.MaxSendWR, MaxSendSGE: init.MaxSendSGE, MaxInline: init.MaxInline,
-		SignalAll: init.SignalAll, Counters: &d.counters,
+		SignalAll: init.SignalAll, Counters: &d.counters, Waiting: &d.waiting,
 		Event: func(t verbs.EventType) { d.report(verbs.Event{Type: t, QPN: q.num}) },
 	}
 	if srq != nil {
@@ -182,6 +182,7 @@ func (q *queuePair) Close() error {
 		return nil
 	}
 	q.closed = true
+	q.transport.Close()
 	q.setPath(nil)
 	delete(d.queuePairs, q.num)
 	for _, e := range d.endpoints {

@@ -61,12 +61,15 @@ func (q *QP) receiveRNRNak(psn uint32, timer uint8, now time.Duration) {
 		q.failRequest(verbs.StatusRNRRetryExceeded)
 		return
 	}
+	wait := wire.RNRTimer(timer)
 	if q.attr.RNRRetry != infiniteRNRRetry {
 		q.rnrRetries--
+	} else {
+		wait = max(wait, q.crowdedWait(now))
 	}
 	q.retries = int(q.attr.RetryCount) * costOfTimeout // the peer responds
 	q.stuck = 0                                        // to wait for a receive is not to be stuck
-	q.rnrUntil = now + wire.RNRTimer(timer)
+	q.rnrUntil = now + wait
 	q.ackDeadline = 0
 	q.rewind(psn)
 }
@@ -125,6 +128,7 @@ func (q *QP) responseLost(psn, seen uint32, now time.Duration) {
 // progressed is called when unaPSN has moved on from before.
 func (q *QP) progressed(before uint32, now time.Duration) {
 	q.restoreRetries()
+	q.endNotReady()
 	if q.adapts {
 		q.moved()
 	}

@@ -114,6 +114,7 @@ type options struct {
 	adaptive  bool
 	arena     int // bytes of either region
 	shared    *RecvQueue
+	waiting   *Waiting
 }
 
 func (o options) defaults() options {
@@ -175,7 +176,7 @@ func newEnd(t tb, num uint32, memory *Memory, o options) *end {
 	e.qp = New(Config{
 		Type: o.kind, PortMTU: o.mtu, CheckAH: e.checkAH, Window: o.window,
 		Num: num, Domain: testDomain, Memory: memory, Send: &e.send, Recv: &e.recv, RecvQueue: e.rq,
-		SendDepth: o.depth, MaxSendSGE: o.maxSGE, MaxInline: o.maxInline, SignalAll: o.signalAll, Adaptive: o.adaptive,
+		SendDepth: o.depth, MaxSendSGE: o.maxSGE, MaxInline: o.maxInline, SignalAll: o.signalAll, Adaptive: o.adaptive, Waiting: o.waiting,
 		Counters: &e.counters,
 		Event:    func(v verbs.EventType) { e.events = append(e.events, v) },
 	})

@@ -32,6 +32,7 @@ type requester struct {
 
 	ackDeadline time.Duration // zero: not running
 	rnrUntil    time.Duration // zero: not waiting
+	notReady    notReady
 }
 
 const (
