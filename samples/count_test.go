@@ -40,7 +40,7 @@ func count(t *testing.T, first, second counter, want string, args ...string) {
 	}
 }
 
-// Two programs count in turns, each adding to the other's event and waiting on its
+// Two programs count alternately, each adding to the other's event and waiting on its
 // own: a step that is lost would stop them, one that comes twice shows.
 func TestCountInTurns(t *testing.T) {
 	near := counter{device: "soft-lo"}

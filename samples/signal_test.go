@@ -48,7 +48,7 @@ func TestInterrupt(t *testing.T) {
 			responder := start(t, append([]string{"rdma_write_responder"}, in(test.args)...)...)
 			responder.await("waiting for the descriptors")
 			if test.connect {
-				// A requester that is stopped in the middle: the responder is told.
+				// A requester that is stopped in the middle: the responder gets to know.
 				args := test.args
 				if args[0] == "-ld" {
 					args = []string{"-ld", "./b", "-re", "./a", "-m", "./c"}
