@@ -6,7 +6,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/soak"
 )
 
-// Two hosts count in turns, and eight writers of one on the event of the other.
+// Two hosts count alternately, and eight writers of one on the event of the other.
 func TestSoakCountOnTwoHosts(t *testing.T) {
 	h := newHosts(t, 1500)
 	a, b := counter{h.on(0), "soft-" + cable}, counter{h.on(1), "soft-" + cable}

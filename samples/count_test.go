@@ -41,7 +41,7 @@ func count(t *testing.T, first, second counter, n, local int, args ...string) {
 	}
 }
 
-// Two programs count in turns, each adding to the other's event and waiting on its
+// Two programs count alternately, each adding to the other's event and waiting on its
 // own: a step that is lost would stop them, one that comes twice shows.
 func TestSoakCountInTurns(t *testing.T) {
 	near := counter{device: "soft-lo"}

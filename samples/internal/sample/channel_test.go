@@ -350,7 +350,7 @@ func TestStrangersOnTCP(t *testing.T) {
 			return err == nil
 		}, 5*time.Minute, time.Millisecond)
 		_, _ = conn.Write([]byte(text))
-		_, _ = io.Copy(io.Discard, conn) // until it is turned away
+		_, _ = io.Copy(io.Discard, conn) // until it is rejected
 		require.NoError(t, conn.Close())
 	}
 	_, err := a.exchange(patient(t), descriptorsOf(t, requesterProgram, 1))
