@@ -117,7 +117,7 @@ func (c *Context) leave() { c.inside = false }
 // Arm implements pe.Backend.
 func (b backend) Arm() bool {
 	c := b.c
-	if c.lanes.Busy() || c.head != nil && c.finished(c.head) || c.postable() || c.events.Pending() ||
+	if c.lanes.Busy() || c.finished() != nil || c.postable() || c.events.Pending() ||
 		c.phase == phaseDraining && c.drained() {
 		return false
 	}
@@ -168,7 +168,7 @@ func (c *Context) advance() int {
 		c.abandonPieces()
 	}
 	n := c.finish()
-	if c.head == nil {
+	if c.submitted.Len() == 0 {
 		c.phase = phaseDown
 		c.control.Stopped()
 	}
@@ -203,8 +203,10 @@ func (c *Context) handleEvents() {
 			c.end(fmt.Errorf("dma: %w: %s reports for context %q: %v", ErrDevice, c.dev.Name(), c.set.Name, ev.Type))
 		}
 	}
-	if attr, err := c.lane.QP().Query(); lost && err == nil && attr.State == verbs.QPError {
-		c.failed = true
+	if lost {
+		if attr, err := c.lane.QP().Query(); err == nil && attr.State == verbs.QPError {
+			c.failed = true
+		}
 	}
 }
 

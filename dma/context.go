@@ -3,6 +3,7 @@ package dma
 import (
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -16,9 +17,10 @@ type Context struct {
 	set     *settings
 	tasks   int // in the pools
 
-	// Tasks from head on are in the order of submission; those before unposted
-	// are at the device as a whole, that one perhaps in part.
-	head, tail, unposted *CopyTask
+	// In the order of submission. Those before uncut are at the device as a whole,
+	// that one perhaps in part; nil: all are.
+	submitted fifo.List[*CopyTask]
+	uncut     *fifo.Node[*CopyTask]
 
 	lanes  lane.Group
 	pieces []piece // ring, those from number first to next in use

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/pe"
 )
 
@@ -20,7 +21,7 @@ type CopyTask struct {
 	pe.Task
 	control  *pe.Control // nil for a task that came from no pool
 	pool     *CopyPool
-	next     *CopyTask
+	place    fifo.Node[*CopyTask] // among those submitted
 	src, dst *bufinv.Buf
 	length   int // bytes that this submission copies
 
@@ -43,7 +44,7 @@ func (c *Context) CopyPool(n int, done func(*CopyTask), failed func(*CopyTask, e
 	p := &CopyPool{ctx: c, done: done, failed: failed}
 	tasks, err := pe.NewPool(c.control, "copy", n,
 		func(t *CopyTask) *pe.Task { return &t.Task },
-		func(t *CopyTask) { t.control, t.pool = c.control, p },
+		func(t *CopyTask) { t.control, t.pool, t.place.Value = c.control, p, t },
 		func(t *CopyTask) { _ = t.drop() })
 	if err != nil {
 		return nil, err
@@ -125,6 +126,9 @@ func (t *CopyTask) submit(flags pe.SubmitFlags) error {
 // It is legal whenever the task is not in flight. Errors are those of
 // pe.Pool.Free and bufinv.
 func (t *CopyTask) Free() error {
+	if t.pool == nil {
+		return t.control.Begin(&t.Task, "free") // which fails: it came from no pool
+	}
 	if err := t.pool.tasks.Free(t); err != nil {
 		return err
 	}

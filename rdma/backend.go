@@ -103,7 +103,8 @@ func (c *Context) release() error {
 	}
 	c.cq, c.srq, c.scratch, c.readyWords, c.unsubscribe = nil, nil, nil, nil, nil
 	c.slots, c.free, c.byQPN, c.last = nil, nil, nil, nil
-	c.retiring, c.reports = nil, nil
+	c.retiring.Clear()
+	c.reports.Clear()
 	return errors.Join(errs...)
 }
 
@@ -131,7 +132,7 @@ func (b backend) Progress() int {
 	c.flush()
 	n += c.settle()
 	if c.usable > 0 && c.startable() {
-		c.control.Started()
+		c.control.Started() // before the program learns that connections are ready, so that it can submit tasks
 	}
 	n += c.runReports()
 	c.changeState()
@@ -151,24 +152,21 @@ func (c *Context) settle() int {
 	for l := c.lanes.Drained(); l != nil; l = c.lanes.Drained() {
 		n += (*Connection)(l.Owner().(*laneOwner)).drained()
 	}
-	if len(c.retiring) > 0 {
-		n += c.destroyRetired()
-	}
-	return n
+	return n + c.destroyRetired()
 }
 
 // changeState takes the context to Running when its connections are ready, and stops
 // it where it is to end with the last one. It comes after the callbacks for
-// connections, which may have stopped the context, but for those of connections that
-// are ready: the program may submit tasks in them.
+// connections: in those, the program may stop the context, or export another
+// connection after the last one.
 func (c *Context) changeState() {
-	switch {
-	case c.startable():
+	if c.startable() {
 		c.control.Started()
-	case c.endsWithLast && c.usable == 0:
-		c.endsWithLast = false
+	}
+	if c.endsWithLast && c.usable == 0 {
 		_ = c.Stop() // legal here in every state
 	}
+	c.endsWithLast = false
 }
 
 // startable reports whether nothing keeps the context in Starting any more.
@@ -179,8 +177,8 @@ func (c *Context) startable() bool {
 // Arm implements pe.Backend.
 func (b backend) Arm() bool {
 	c := b.c
-	if c.lanes.Busy() || len(c.reports) > 0 || c.receivesWait() || c.events.Pending() || c.written.pending.Load() ||
-		c.deadlines.due.Load() || len(c.retiring) > 0 && !c.lanes.Empty() || c.phase == phaseEmptying || c.phase == phaseFlushing ||
+	if c.lanes.Busy() || c.reports.Len() > 0 || c.receivesPostable() || c.events.Pending() || c.written.pending.Load() ||
+		c.deadlines.due.Load() || c.retiring.Len() > 0 && !c.lanes.Empty() || c.phase == phaseEmptying || c.phase == phaseFlushing ||
 		c.startable() {
 		return false
 	}
@@ -230,10 +228,8 @@ func (c *Context) breakDown(err error) {
 // runReports runs the callbacks for connections that changed.
 func (c *Context) runReports() int {
 	n := 0
-	for len(c.reports) > 0 {
-		r := c.reports[0]
-		c.reports = c.reports[1:]
-		n++
+	for ; c.reports.Len() > 0; n++ {
+		r := c.reports.Pop()
 		if c.onConnection != nil {
 			c.onConnection(r.conn, r.state, r.err)
 		}
@@ -269,7 +265,6 @@ func (c *Context) advance() int {
 			n += c.receives[c.flushed].flush()
 		}
 		if c.flushed == len(c.receives) {
-			c.recvHead, c.recvTail = nil, nil
 			c.phase = phaseDown
 			c.control.Stopped()
 		}

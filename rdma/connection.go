@@ -180,7 +180,7 @@ func (conn *Connection) Connect(desc []byte) error {
 		if again := conn.reset(); again != nil {
 			conn.fail(conn.deviceError(again))
 		}
-		conn.peer = endpoint{}
+		conn.peer, conn.mtu, conn.maxReads = endpoint{}, 0, 0
 		return fmt.Errorf("rdma: connect %v: %w", conn, err)
 	}
 	conn.enter(Connecting, nil)
@@ -366,7 +366,7 @@ func (conn *Connection) retire() {
 		return
 	}
 	conn.retiring = true
-	c.retiring = append(c.retiring, conn)
+	c.retiring.Push(conn)
 	if c.phase == phaseUp && c.srq != nil && !conn.lastReceive {
 		conn.grace = time.Now().Add(lastReceiveGrace)
 		c.setDeadline(conn, conn.grace)
@@ -385,11 +385,10 @@ func (conn *Connection) lingers() bool {
 // how many.
 func (c *Context) destroyRetired() int {
 	n := 0
-	list := c.retiring
-	c.retiring = nil // callbacks may add to it
-	for _, conn := range list {
+	for range c.retiring.Len() {
+		conn := c.retiring.Pop()
 		if conn.lingers() {
-			c.retiring = append(c.retiring, conn)
+			c.retiring.Push(conn)
 			continue
 		}
 		n += conn.destroy()

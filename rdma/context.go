@@ -3,6 +3,7 @@ package rdma
 import (
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
@@ -43,16 +44,15 @@ type Context struct {
 	awaited int // connections that keep the context in Starting
 	usable  int // connections that are Exported, Connecting or Ready
 
-	retiring  []*Connection // closed, to be destroyed
-	reports   []report
+	retiring  fifo.Queue[*Connection] // closed, to be destroyed
+	reports   fifo.Queue[report]
 	deadlines deadlines
 	events    lane.Events
 	written   writtenWords
 
-	recvHead   *ReceiveTask // submitted and not posted
-	recvTail   *ReceiveTask
-	recvPosted int
-	recvWRs    [lane.PostBatch]verbs.RecvWR
+	recvWaiting fifo.List[*ReceiveTask] // submitted, in order, and not posted
+	recvPosted  int
+	recvWRs     [lane.PostBatch]verbs.RecvWR
 
 	startingReported bool // the program knows that the context is Starting
 	endsWithLast     bool // the last connection has been closed, and Config says to end
@@ -164,7 +164,7 @@ func (c *Context) connectionOf(qpn uint32) *Connection {
 }
 
 func (c *Context) report(conn *Connection, state ConnectionState, err error) {
-	c.reports = append(c.reports, report{conn, state, err})
+	c.reports.Push(report{conn, state, err})
 	switch log := c.set.Log.With().Str("context", c.set.Name).Stringer("connection", conn).Logger(); {
 	case state == Failed:
 		log.Warn().Err(err).Msg("connection failed")

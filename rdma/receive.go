@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -40,7 +41,7 @@ type ReceiveTask struct {
 	control *pe.Control // nil for a task that came from no pool
 	ctx     *Context
 	pool    *ReceivePool
-	next    *ReceiveTask
+	place   fifo.Node[*ReceiveTask] // among those that wait
 	posted  bool
 	dst     *bufinv.Buf
 	wr      verbs.RecvWR
@@ -64,7 +65,7 @@ func (p *ReceivePool) fill(c *Context, op Operation, n int, done func(*ReceiveTa
 	return p.fillWith(c, op, n, done, failed,
 		func(t *ReceiveTask) *pe.Task { return &t.Task },
 		func(t *ReceiveTask) {
-			t.control, t.ctx, t.pool = c.control, c, p
+			t.control, t.ctx, t.pool, t.place.Value = c.control, c, p, t
 			t.wr.ID = lane.ReceiveID | uint64(len(c.receives))
 			t.sgl = make([]verbs.SGE, 0, c.set.MaxRecvSGE)
 			c.receives = append(c.receives, t)
@@ -120,7 +121,7 @@ func (t *ReceiveTask) submit(flags pe.SubmitFlags, thorough bool) error {
 		t.control.Abort(&t.Task)
 		return fmt.Errorf("rdma: submit a receive: %w", err)
 	}
-	t.ctx.pushReceive(t)
+	t.ctx.recvWaiting.Push(&t.place)
 	if flags&pe.Aggregate == 0 {
 		t.ctx.flush()
 	} else {
@@ -181,7 +182,8 @@ func (t *ReceiveTask) flush() int {
 	if !t.InFlight() {
 		return 0
 	}
-	t.posted, t.next, t.conn = false, nil, nil
+	t.ctx.recvWaiting.Remove(&t.place)
+	t.posted, t.conn = false, nil
 	t.fail(&TaskError{Op: OpReceive, Status: verbs.StatusFlushed})
 	return 1
 }

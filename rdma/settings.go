@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/gid"
@@ -32,7 +33,9 @@ const (
 	defaultConnectTimeout = time.Minute
 	defaultKeepalive      = 2 * time.Second
 	defaultCloseTimeout   = 100 * time.Millisecond
-	defaultAckTimeout     = ackTimeUnit << 16
+	// longestTimeout can be added to the age of a context without overflow.
+	longestTimeout    = math.MaxInt64 / 2
+	defaultAckTimeout = ackTimeUnit << 16
 	// One less than the most: rxe takes that for ever.
 	defaultRetryCount  = 6
 	defaultMinRNRTimer = 640 * time.Microsecond
@@ -153,7 +156,7 @@ func (s *settings) setRetries() error {
 		if *d.value == 0 {
 			*d.value = d.zero
 		}
-		*d.value = max(*d.value, -1)
+		*d.value = min(max(*d.value, -1), longestTimeout)
 	}
 
 	switch longest := ackTimeUnit << 31; {
