@@ -14,7 +14,7 @@ type piece struct {
 	ctx    *Context
 	task   *CopyTask
 	back   [2]bool       // its halves, receive and send
-	errors [2]*TaskError // what they failed of
+	errors [2]*TaskError // what they failed with
 }
 
 // The halves of a piece. Where both fail, the receive says more.
@@ -23,7 +23,7 @@ const (
 	sending
 )
 
-// makePieces makes the ring of pieces, as many as can be at the device at a time.
+// makePieces makes the ring of pieces: as many as can be at the device at a time.
 func (c *Context) makePieces(depth int) {
 	c.first, c.next = 0, 0
 	if len(c.pieces) == depth {
@@ -83,7 +83,7 @@ func (c *Context) postFailed(err error) {
 	c.end(fmt.Errorf("dma: %w: posting copies of context %q on %s: %w", ErrDevice, c.set.Name, c.dev.Name(), err))
 }
 
-// laneOwner is the side of a Context that its lane sees.
+// laneOwner is what a Context is for its lane.
 type laneOwner Context
 
 // PostFailed implements lane.Owner.
@@ -122,7 +122,7 @@ func (c *Context) received(wc *verbs.WC) {
 	}
 }
 
-// note takes down how one half of a piece has ended.
+// note records how one half of a piece has ended.
 func (p *piece) note(half int, status verbs.Status, vendor uint32) {
 	p.back[half] = true
 	if status == verbs.StatusSuccess {
@@ -136,7 +136,7 @@ func (p *piece) note(half int, status verbs.Status, vendor uint32) {
 	}
 }
 
-// retire gives the pieces that are back to their tasks, in order.
+// retire reports the pieces that are back to their tasks, in order.
 func (c *Context) retire() {
 	for c.first != c.next {
 		p := c.at(c.first)
@@ -155,8 +155,8 @@ func (c *Context) retire() {
 	}
 }
 
-// abandonPieces takes the pieces for back that the device did not give back: the
-// queue pair is gone.
+// abandonPieces ends the pieces that the device did not give back, as flushed. It is
+// called when the queue pair has been destroyed.
 func (c *Context) abandonPieces() {
 	for i := c.first; i != c.next; i++ {
 		for half, back := range c.at(i).back {
@@ -169,7 +169,7 @@ func (c *Context) abandonPieces() {
 }
 
 // finished returns the oldest task if the device has given back everything of it, or
-// nil. In the end that is also one that never got there.
+// nil. When the context ends, that includes tasks that the device never had.
 func (c *Context) finished() *CopyTask {
 	e := c.submitted.Front()
 	if e == nil || e.Value.pieces > 0 || e.Value.left > 0 && !c.ended {

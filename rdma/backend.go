@@ -19,8 +19,8 @@ type phase int
 const (
 	phaseUp       phase = iota
 	phaseDraining       // connections are closed; their tasks come back
-	phaseEmptying       // queue pairs are gone; their last completions are handled
-	phaseFlushing       // the shared receive queue is gone; receives come back
+	phaseEmptying       // queue pairs are destroyed; their last completions are handled
+	phaseFlushing       // the shared receive queue is destroyed; receives come back
 	phaseDown
 )
 
@@ -48,7 +48,7 @@ func (c *Context) acquire() error {
 	c.byQPN = make(map[uint32]*Connection)
 	c.events.Clear()
 
-	// Never more than all tasks, and one own request of each connection.
+	// Never more than all tasks, and one signal of each connection.
 	entries := c.requests + len(c.receives) + s.MaxConnections
 	if entries > s.maxCQE {
 		return fmt.Errorf("%w: the pools hold %d tasks for %d connections, and a completion queue of %s %d entries; make the pools smaller",
@@ -130,7 +130,7 @@ func (b backend) Progress() int {
 		c.breakDown(err)
 	}
 	c.flush()
-	n += c.settle()
+	n += c.endConnections()
 	if c.usable > 0 && c.startable() {
 		c.control.Started() // before the program learns that connections are ready, so that it can submit tasks
 	}
@@ -145,9 +145,9 @@ func (b backend) Progress() int {
 
 func (c *Context) leave() { c.inside = false }
 
-// settle draws the consequences of connections that changed, and returns how many
-// came to their end.
-func (c *Context) settle() int {
+// endConnections flushes and destroys connections that the device has nothing left
+// of, and returns how many tasks and connections came to their end.
+func (c *Context) endConnections() int {
 	n := 0
 	for l := c.lanes.Drained(); l != nil; l = c.lanes.Drained() {
 		n += (*Connection)(l.Owner().(*laneOwner)).drained()
@@ -219,13 +219,13 @@ func (c *Context) breakDown(err error) {
 	c.failWith(fmt.Errorf("rdma: %w: completion queue of context %q on %s: %w", ErrDevice, c.set.Name, c.dev.Name(), err))
 	for _, conn := range c.slots {
 		if conn != nil {
-			conn.shut() // also if it was saying goodbye
+			conn.shut() // also one that is closing
 			conn.lane.GiveUp()
 		}
 	}
 }
 
-// runReports runs the callbacks for connections that changed.
+// runReports calls the program for connections that changed.
 func (c *Context) runReports() int {
 	n := 0
 	for ; c.reports.Len() > 0; n++ {

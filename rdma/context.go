@@ -20,7 +20,7 @@ type Context struct {
 
 	onConnection func(*Connection, ConnectionState, error)
 
-	requests int // tasks for send queues, in all pools
+	requests int // tasks for send queues, of all pools
 	receives []*ReceiveTask
 	words    int // 8-byte words that atomics and sync events need
 	lanes    lane.Group
@@ -30,9 +30,9 @@ type Context struct {
 	srq         verbs.SRQ // nil without receives
 	sendDepth   int       // of each connection
 	recvDepth   int
-	scratch     *mmap.Map // words that control requests write, by slot; then words of tasks
+	scratch     *mmap.Map // words that signals of connections send, by slot; then words of tasks
 	scratchSG   verbs.SGE
-	readyWords  *mmap.Map // words that peers write their ready signals to, by slot
+	readyWords  *mmap.Map // words that peers write ready signals and goodbyes to, by slot
 	readyKey    uint32
 	unsubscribe func()
 
@@ -54,8 +54,8 @@ type Context struct {
 	recvPosted  int
 	recvWRs     [lane.PostBatch]verbs.RecvWR
 
-	startingReported bool // the program knows that the context is Starting
-	endsWithLast     bool // the last connection has been closed, and Config says to end
+	startingReported bool // the program has been notified that the context is Starting
+	endsWithLast     bool // the last connection was closed, and EndWithLastConnection is set
 	inside           bool // Progress is running
 	phase            phase
 	flushed          int // receives flushed so far
@@ -67,8 +67,8 @@ type report struct {
 	err   error
 }
 
-// New makes a context on an open device. It checks the whole configuration, and
-// asks the device for nothing but its attributes until Start. Its errors match
+// New makes a context on an open device. It checks the whole configuration. Until
+// Start the context takes nothing from the device but its attributes. Errors match
 // ErrInvalid, ErrRange, ErrNotSupported and ErrGID, or are the device's or those of
 // pe.Engine.Connect.
 func New(dev verbs.Device, cfg Config) (*Context, error) {
@@ -132,8 +132,8 @@ func (c *Context) depths() (send, recv int) {
 	return send, recv
 }
 
-// Connections returns the connections that have not been closed, oldest first.
-// It allocates.
+// Connections returns the connections that are not Closed, Failed ones included,
+// oldest first. It allocates.
 func (c *Context) Connections() []*Connection {
 	var list []*Connection
 	for _, conn := range c.slots {
@@ -145,12 +145,13 @@ func (c *Context) Connections() []*Connection {
 	return list
 }
 
-// OnConnection sets the function that is told of connections: when one becomes
-// Connecting, Ready, Failed (with the reason), or Closed, with nothing left of it at
-// the device (with ErrPeerClosed if it was the peer that closed it). It runs on the
-// engine's goroutine, inside Progress, never inside another callback, and replaces
-// the previous one; nil sets none. In it the connection may be closed, and another
-// exported.
+// OnConnection sets the function that is called when a connection becomes
+// Connecting, Ready, Failed (with the reason) or Closed (with ErrPeerClosed if the
+// peer closed it, otherwise with nil). Closed is reported when nothing of the
+// connection is left at the device, and all of its tasks have come back. The function
+// runs on the engine's goroutine, inside Progress, never inside another callback, and
+// replaces the previous one; nil sets none. In it, connections may be closed and
+// exported, and tasks submitted.
 func (c *Context) OnConnection(f func(conn *Connection, state ConnectionState, err error)) {
 	c.onConnection = f
 }
@@ -174,7 +175,7 @@ func (c *Context) report(conn *Connection, state ConnectionState, err error) {
 	c.poke()
 }
 
-// poke has the engine call Progress, unless it is just doing so.
+// poke has the engine call Progress, unless it is inside.
 func (c *Context) poke() {
 	if !c.inside {
 		c.control.Wake()

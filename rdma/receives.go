@@ -44,7 +44,7 @@ func (c *Context) postReceives() {
 func (c *Context) received(wc *verbs.WC) {
 	i := wc.ID &^ lane.ReceiveID
 	if i >= uint64(len(c.receives)) || !c.receives[i].posted {
-		return
+		return // of a receive that was given back already
 	}
 	t := c.receives[i]
 	t.posted = false
@@ -60,9 +60,9 @@ func (c *Context) received(wc *verbs.WC) {
 		return
 	}
 	if conn != nil {
-		conn.heard = true
+		conn.peerAlive = true
 		if conn.state == Connecting {
-			conn.ready() // the active end sends nothing before its ready signal has arrived
+			conn.ready() // the peer sends only when it is Ready
 		}
 	}
 	t.arrived(wc)
