@@ -109,7 +109,7 @@ func (f *flow) reads() func() {
 	}
 }
 
-// A send that finds no receive, since b has not looked at what the last ones
+// A send that finds no receive, since b has not polled what the last ones
 // brought, is sent again.
 func (f *flow) sends() func() {
 	a, b := f.r.a, f.r.b

@@ -56,14 +56,14 @@ func (r *request) register(c *Context, op Operation, pool requestOwner, self int
 
 func (r *request) base() *request { return r }
 
-// completer is the side of a request that its lane sees.
+// completer is what a request is for its lane.
 type completer request
 
 // Completed implements lane.Completer.
 func (c *completer) Completed(status verbs.Status, vendor uint32) {
 	r := (*request)(c)
 	if status == verbs.StatusSuccess {
-		r.conn.heard = true
+		r.conn.peerAlive = true
 		r.succeed()
 		return
 	}
@@ -73,17 +73,18 @@ func (c *completer) Completed(status verbs.Status, vendor uint32) {
 	r.pool.completed(r, err)
 }
 
-// Submit gives the task to the device, together with what was held back before
-// it. From here to its callback the task and its buffers must not be touched. It
-// allocates nothing.
+// Submit gives the task to the device, together with tasks that pe.Aggregate has made
+// wait before it. From here to its callback, the task, its buffers and their memory
+// must not be touched. It allocates nothing.
 //
-// It checks what would otherwise do harm unseen: the buffers, and that what is
-// moved fits. What the device or the peer refuses shows when the task fails, and
-// ends the connection; TrySubmit finds most of it before. If Submit fails, the
-// task remains the caller's.
+// It checks what nobody else would notice: the buffers, and that what is moved fits.
+// What the device or the peer refuses fails the task later, and ends the connection;
+// TrySubmit finds most of that before. If Submit fails, the task remains the caller's.
+// Errors match pe.ErrBadState, pe.ErrInUse and pe.ErrFreed, ErrNotReady unless the
+// connection is Ready, ErrNotSupported, and those of Alloc for the buffers.
 func (r *request) Submit() error { return r.submit(0, false) }
 
-// SubmitWith is Submit with flags.
+// SubmitWith is Submit with flags: see pe.Aggregate and pe.OptimizeReports.
 func (r *request) SubmitWith(flags pe.SubmitFlags) error { return r.submit(flags, false) }
 
 // TrySubmit is Submit after a check of everything that can be known here: also
@@ -107,10 +108,11 @@ func (r *request) Free() error {
 // Operation is the task's kind.
 func (r *request) Operation() Operation { return r.op }
 
-// Connection is the connection that the task runs on.
+// Connection is the connection that the task runs on, or nil.
 func (r *request) Connection() *Connection { return r.conn }
 
-// SetConnection moves the task to another connection of the same context.
+// SetConnection moves the task to another connection of the same context, for its
+// next submission. Errors match pe.ErrInUse in flight, and ErrInvalid.
 func (r *request) SetConnection(conn *Connection) error {
 	if err := r.control.MayChange(&r.Task, "connection"); err != nil {
 		return err
@@ -122,7 +124,7 @@ func (r *request) SetConnection(conn *Connection) error {
 	return nil
 }
 
-// Length is the number of bytes that the last submission moved.
+// Length is the number of bytes that the last submission moves, or has moved.
 func (r *request) Length() int { return r.length }
 
 func (c *Context) owns(conn *Connection) error {
@@ -252,8 +254,8 @@ func (r *request) prepare(thorough bool) error {
 	return nil
 }
 
-// fitsInline reports whether the data can be taken along when they are posted: it
-// is the processor that copies them then, and dma-bufs are not at their addresses.
+// fitsInline reports whether the data can be posted inline. The processor copies them
+// then, which it cannot from a dma-buf.
 func (r *request) fitsInline() bool {
 	if r.op.returnsData() || r.length == 0 || r.length > r.ctx.set.inline {
 		return false
@@ -276,7 +278,7 @@ func (r *request) notReady() error {
 	return fmt.Errorf("%w: %v is %v; tasks run on it only when it is Ready", ErrNotReady, r.conn, r.conn.state)
 }
 
-// succeed ends a task whose work is done.
+// succeed ends a task that the device has carried out.
 func (r *request) succeed() {
 	r.control.End(&r.Task)
 	switch {

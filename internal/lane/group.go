@@ -21,7 +21,7 @@ const (
 const ReceiveID = 1 << 63
 
 // The ID of a send request is its index in the group's table, and a generation that
-// tells uses of the same index apart.
+// distinguishes uses of the same index.
 const (
 	indexBits      = 32
 	indexMask      = 1<<indexBits - 1
@@ -112,7 +112,7 @@ func (g *Group) Poll() (n int, err error) {
 			}
 			g.fetch()
 			// A batch that is not full has all that there were, but callbacks may
-			// cause more: only a look that finds nothing says that there are none.
+			// cause more: only a batch of none means that the queue is empty.
 			all, g.empty = g.count < len(g.wcs), g.count == 0
 			if g.count == 0 {
 				break
@@ -181,13 +181,14 @@ func (g *Group) requestOf(id uint64) *Request {
 	return nil
 }
 
-// Empty reports whether the last look into the completion queue found nothing.
+// Empty reports whether the completion queue was empty when it was last polled, or has
+// failed.
 func (g *Group) Empty() bool { return g.empty || g.broken }
 
 // Broken reports whether the completion queue has failed.
 func (g *Group) Broken() bool { return g.broken }
 
-// Break has the group take the completion queue for failed.
+// Break has the group treat the completion queue as failed.
 func (g *Group) Break() { g.broken = true }
 
 // Busy reports whether there is work that no further completion will announce.
