@@ -59,3 +59,17 @@ func TestGuestKeepaliveOfTheLiving(t *testing.T) {
 		})
 	}
 }
+
+// As TestGoodbye and TestGoodbyeToASleeper. rxe does not say that memory was written:
+// its end looks for a goodbye at every keepalive.
+func TestGuestGoodbye(t *testing.T) {
+	requireGuest(t)
+	for _, on := range couples[:3] {
+		t.Run(on.name, func(t *testing.T) {
+			for _, stop := range []bool{false, true} {
+				goodbye(t, on.a(t), on.b(t), stop, true)
+			}
+			sleeper(t, on.a(t), on.b(t))
+		})
+	}
+}

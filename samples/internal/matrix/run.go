@@ -110,5 +110,5 @@ func (c Case) command(p place) (prefix, args []string) {
 	if p.far {
 		prefix = []string{"ip", "netns", "exec", "s"}
 	}
-	return prefix, []string{"-d", p.device, "-g", fmt.Sprint(p.gid), "-mtu", fmt.Sprint(c.MTU), "-timeout", patience, "-ack-timeout", ackTimeout}
+	return prefix, []string{"-d", p.device, "-g", fmt.Sprint(p.gid), "-mtu", fmt.Sprint(c.MTU), "-timeout", patience, "-connect-timeout", patience, "-ack-timeout", ackTimeout}
 }

@@ -40,6 +40,8 @@ func defaultDir() string {
 
 func (d *dir) String() string { return "the folder " + d.path }
 
+func (d *dir) byHand() bool { return false }
+
 func (d *dir) file(program string) string { return filepath.Join(d.path, program+".json") }
 
 func (d *dir) prepare() error {

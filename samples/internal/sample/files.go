@@ -40,6 +40,8 @@ func newFiles(s *Session, r route) *files {
 
 func (f *files) String() string { return "the file " + f.route.remote }
 
+func (f *files) byHand() bool { return true }
+
 // doneFile says that the program that owns a descriptor has succeeded.
 func doneFile(path string) string { return path + ".done" }
 

@@ -16,9 +16,14 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// defaultConnectTimeout is for a peer that ends between the exchange of descriptors
-// and the connection, which shows in no other way.
-const defaultConnectTimeout = time.Minute
+// How long the peer may take to connect, if no flag says so. It may end between the
+// exchange of descriptors and the connection, which shows in no other way.
+const (
+	defaultConnectTimeout = 8 * time.Second
+	// byHandConnectTimeout is for descriptors that a person may copy: the peer gets
+	// ours later than we its own.
+	byHandConnectTimeout = time.Minute
+)
 
 // Session is one run of a program: what its flags say, and the way to its peer.
 type Session struct {
@@ -27,7 +32,8 @@ type Session struct {
 	MTU         verbs.MTU // zero: not given
 	Connections int
 	SGE         int // buffers that the data of one task is scattered over
-	// ConnectTimeout is how long the peer may take to connect.
+	// ConnectTimeout is how long the peer may take to connect, once we have its
+	// descriptor.
 	ConnectTimeout time.Duration
 	AckTimeout     time.Duration // zero: not given
 	Log            zerolog.Logger

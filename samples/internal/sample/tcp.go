@@ -43,6 +43,8 @@ func newTCP(s *Session, address string) (*tcp, error) {
 
 func (t *tcp) String() string { return "tcp:" + t.address }
 
+func (t *tcp) byHand() bool { return false }
+
 func (t *tcp) exchange(ctx context.Context, ours Descriptors) (Descriptors, error) {
 	m := newMessage(t.program, ours)
 	hello, err := m.encode()
