@@ -57,7 +57,6 @@ type traffic struct {
 	reads    *rdma.ReadPool
 	sends    *rdma.SendPool
 	receives *rdma.ReceivePool
-	posted   []*rdma.ReceiveTask
 
 	wrong func(err error)             // data is wrong, or the library misbehaves
 	ended func(s *shuttle, err error) // a task of a shuttle has failed
@@ -306,7 +305,6 @@ type server struct {
 type client struct {
 	s       *server
 	cmd     *exec.Cmd
-	in      *bufio.Reader
 	link    *link
 	steady  bool
 	dying   atomic.Bool // it is stopped or killed by now, or about to be

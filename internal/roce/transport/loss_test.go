@@ -32,7 +32,6 @@ var lossLoads = []lossLoad{
 
 // lossPath is what a load has to cross.
 type lossPath struct {
-	name    string
 	latency time.Duration // one way
 	loss    float64       // each way
 	// nakOnce has a responder that reports a gap once and not again, whatever comes,
