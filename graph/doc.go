@@ -1,7 +1,7 @@
 // Package graph runs tasks and functions in the order of their dependencies.
 //
 // A graph has nodes and edges. A node is a task of any context, or a function; an
-// edge from one node to another has the second wait for the success of the first.
+// edge from one node to another makes the second wait for the success of the first.
 // It is built once and run any number of times, also several times at once. Each run
 // has a value of the program's, which all of its functions are given:
 //

@@ -3,8 +3,8 @@
 //
 // # Events
 //
-// An [Event] is made by [New] where its value lives: in memory of the library's
-// own, in 8 bytes of the caller's, or in a buffer. This program reads, sets and
+// [New] makes an [Event]. Its value is in memory of the library, in 8 bytes of the
+// caller, or in a buffer. This program reads, sets and
 // adds to it, and waits for it with [Event.WaitEqual], [Event.WaitNotEqual] and
 // [Event.WaitGreater], from any goroutine. [Event.Export] makes the descriptor
 // with which peers reach the value over RDMA.

@@ -59,7 +59,8 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	return nil
 }
 
-// synchronous has a goroutine wait for what this one sets, and answer.
+// synchronous starts a goroutine that waits for the value that this one sets, and
+// answers with another.
 func synchronous(ctx context.Context, s *sample.Session, event *syncevent.Event) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

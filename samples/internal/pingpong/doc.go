@@ -1,6 +1,6 @@
 // Package pingpong is what the three ping-pong programs have in common and are
 // not there to show: flags, the TCP handshake, the wait for completions, and the
-// figures in the end.
+// figures at the end.
 //
 // # Handshake
 //

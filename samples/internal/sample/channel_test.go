@@ -333,7 +333,7 @@ func TestFolderOfOthers(t *testing.T) {
 	require.ErrorContains(t, err, "only its user")
 }
 
-// Strangers that connect do not keep the requester out.
+// Other programs that connect do not keep the requester out.
 func TestStrangersOnTCP(t *testing.T) {
 	address := freeAddress(t)
 	a, b := tcpPair(t, address)
