@@ -165,7 +165,7 @@ func (c *Context) changeState() {
 	switch {
 	case c.startable():
 		c.control.Started()
-	case c.endsWithLast && c.usable == 0:
+	case c.stoppable():
 		c.endsWithLast = false
 		_ = c.Stop() // legal here in every state
 	}
@@ -176,12 +176,19 @@ func (c *Context) startable() bool {
 	return c.awaited == 0 && c.startingReported && c.State() == pe.Starting
 }
 
+// stoppable reports whether the context is to stop because its last connection was
+// closed.
+func (c *Context) stoppable() bool { return c.endsWithLast && c.usable == 0 && c.phase == phaseUp }
+
+// drained reports whether all connections have been destroyed.
+func (c *Context) drained() bool { return len(c.free) == len(c.slots) }
+
 // Arm implements pe.Backend.
 func (b backend) Arm() bool {
 	c := b.c
 	if c.lanes.Busy() || len(c.reports) > 0 || c.receivesWait() || c.events.Pending() || c.written.pending.Load() ||
 		c.deadlines.due.Load() || len(c.retiring) > 0 && !c.lanes.Empty() || c.phase == phaseEmptying || c.phase == phaseFlushing ||
-		c.startable() {
+		c.startable() || c.stoppable() || c.phase == phaseDraining && c.drained() {
 		return false
 	}
 	if !c.lanes.Broken() {
@@ -245,7 +252,7 @@ func (c *Context) runReports() int {
 func (c *Context) advance() int {
 	switch c.phase {
 	case phaseDraining:
-		if len(c.free) < len(c.slots) {
+		if !c.drained() {
 			return 0
 		}
 		c.phase = phaseEmptying

@@ -68,6 +68,7 @@ type Connection struct {
 	lastReceive bool      // it takes no more receives off the shared queue
 	grace       time.Time // until then the last receive is waited for
 	retiring    bool      // on the context's list of those to be destroyed
+	handledBy   uint64    // lane.Group.Handled when no completion of it is left; zero: not known yet
 }
 
 // lastReceiveGrace is how long a closed queue pair is kept for the event which says
@@ -374,11 +375,21 @@ func (conn *Connection) retire() {
 	c.poke()
 }
 
-// lingers reports whether completions of receives may still be on their way.
+// lingers reports whether completions of receives may still be on their way. Others
+// may keep the completion queue from being empty, so that its capacity counts too.
 func (conn *Connection) lingers() bool {
 	c := conn.ctx
-	return !c.lanes.Empty() || conn.lane.Posted() > 0 ||
-		c.phase == phaseUp && c.srq != nil && !conn.lastReceive && time.Now().Before(conn.grace)
+	if conn.lane.Posted() > 0 ||
+		c.phase == phaseUp && c.srq != nil && !conn.lastReceive && time.Now().Before(conn.grace) {
+		return true
+	}
+	if c.lanes.Empty() {
+		return false
+	}
+	if conn.handledBy == 0 {
+		conn.handledBy = c.lanes.Handled() + uint64(c.cq.Capacity()) + lane.PollBatch
+	}
+	return c.lanes.Handled() < conn.handledBy
 }
 
 // destroyRetired destroys closed connections that nothing is left of, and returns
