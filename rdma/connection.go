@@ -286,7 +286,7 @@ func (conn *Connection) close() {
 	switch {
 	case was == Failed:
 		conn.retire()
-	case was != Ready || !conn.sayGoodbye():
+	case was != Ready && !(was == Connecting && conn.establishment.peerMayBeReady()) || !conn.sayGoodbye():
 		conn.shut()
 	}
 }

@@ -19,6 +19,9 @@ type establishment interface {
 	// sent is called when the own request that it posted is back, while
 	// Connecting.
 	sent(status verbs.Status, vendor uint32)
+	// peerMayBeReady reports, while Connecting, whether the peer may be Ready already,
+	// so that it has to be told when this end leaves.
+	peerMayBeReady() bool
 	// sayGoodbye posts the own request that tells the peer that this end leaves.
 	sayGoodbye()
 	// goodbyeArrived reports whether the peer has left.

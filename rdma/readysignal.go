@@ -201,6 +201,10 @@ func (r *readySignal) schedule(now time.Time) {
 	conn.ctx.setDeadline(conn, at)
 }
 
+func (r *readySignal) peerMayBeReady() bool {
+	return r.conn.signal.purpose == signalReady || r.arrived(r.conn.local.nonce)
+}
+
 func (r *readySignal) sayGoodbye() { r.conn.signal.post(signalGoodbye, ^r.conn.peer.nonce) }
 
 func (r *readySignal) release() {
