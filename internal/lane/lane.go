@@ -189,9 +189,10 @@ func (l *Lane) popPosted() *Request {
 }
 
 // pop takes the first request off the lane, in the order in which they end, or
-// returns nil.
+// returns nil. One that is at the device gets another ID.
 func (l *Lane) pop() *Request {
 	if r := l.popPosted(); r != nil {
+		r.Renew()
 		return r
 	}
 	for _, list := range [...]*fifo.List[*Request]{&l.late, &l.waiting} {
@@ -249,7 +250,8 @@ func (l *Lane) GiveUp() {
 func (l *Lane) IsShut() bool { return l.shut }
 
 // Flush completes every request of the lane as flushed, and returns how many there
-// were. The device must have none of them, or have failed. It takes the lane off the
+// were. The device must have none of them, or have failed: then a completion that it
+// still gives is ignored. It takes the lane off the
 // list of Group.Drained when it is done; after a callback that panicked it can be
 // called again.
 func (l *Lane) Flush() int {
