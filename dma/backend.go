@@ -20,7 +20,7 @@ func (b backend) Start() (bool, error) {
 	return true, nil
 }
 
-// acquire takes from the device what copies go by.
+// acquire takes from the device what copies need.
 func (c *Context) acquire() error {
 	depth := c.queueSize()
 	c.makePieces(depth)
@@ -47,12 +47,12 @@ func (c *Context) acquire() error {
 	return nil
 }
 
-// The attributes of the connection. Its ends are the same, so that neither loss
-// nor a receiver that is not ready is to be expected.
+// The attributes of the connection. Since its ends are the same, neither loss nor a
+// receiver that is not ready is to be expected.
 const (
 	ackTimeout  = 14 // 67 ms
 	retryCount  = 6
-	rnrRetry    = 7  // for ever
+	rnrRetry    = 7  // which means for ever
 	minRNRTimer = 12 // 640 µs
 )
 
@@ -98,8 +98,8 @@ func (b backend) Progress() int {
 	if err != nil {
 		c.breakDown(err)
 	}
-	for range c.lanes.Drained() {
-		c.lane.Flush() // those that were never posted
+	if l := c.lanes.Drained(); l != nil {
+		l.Flush() // those that were never posted
 	}
 	c.retire()
 	c.checkFailure()
@@ -117,7 +117,7 @@ func (c *Context) leave() { c.inside = false }
 // Arm implements pe.Backend.
 func (b backend) Arm() bool {
 	c := b.c
-	if c.lanes.Busy() || c.head != nil && c.finished(c.head) || c.postable() || c.events.Pending() ||
+	if c.lanes.Busy() || c.finished() != nil || c.postable() || c.events.Pending() ||
 		c.phase == phaseDraining && c.drained() {
 		return false
 	}
@@ -168,15 +168,15 @@ func (c *Context) advance() int {
 		c.abandonPieces()
 	}
 	n := c.finish()
-	if c.head == nil {
+	if c.submitted.Len() == 0 {
 		c.phase = phaseDown
 		c.control.Stopped()
 	}
 	return n + 1
 }
 
-// checkFailure ends a run in which something has failed. What tasks failed of says
-// more than events.
+// checkFailure ends a run in which something has failed. The errors of tasks come
+// first, since they say more than events.
 func (c *Context) checkFailure() {
 	for _, f := range c.faults {
 		if f != nil {
@@ -203,8 +203,10 @@ func (c *Context) handleEvents() {
 			c.end(fmt.Errorf("dma: %w: %s reports for context %q: %v", ErrDevice, c.dev.Name(), c.set.Name, ev.Type))
 		}
 	}
-	if attr, err := c.lane.QP().Query(); lost && err == nil && attr.State == verbs.QPError {
-		c.failed = true
+	if lost {
+		if attr, err := c.lane.QP().Query(); err == nil && attr.State == verbs.QPError {
+			c.failed = true
+		}
 	}
 }
 

@@ -26,7 +26,7 @@ func (s *span) String() string {
 	return fmt.Sprintf("element %d of its %s (%d bytes at %#x)", s.element, side, s.to-s.from, s.from)
 }
 
-// check finds out how much a copy moves, and what is wrong with its buffers.
+// check returns how much a copy moves, or what is wrong with its buffers.
 func (c *Context) check(src, dst *bufinv.Buf) (int, error) {
 	switch {
 	case src == nil || dst == nil:
@@ -89,8 +89,8 @@ func (c *Context) writable(b *bufinv.Buf) error {
 	return nil
 }
 
-// spaceOf says which addresses those of a buffer are to be compared with: those of
-// a dma-buf are offsets, and mean nothing outside its map.
+// spaceOf says which addresses those of a buffer are to be compared with. Those of a
+// dma-buf are offsets within its map.
 func spaceOf(b *bufinv.Buf) uintptr {
 	if b.Memory() == nil {
 		return uintptr(unsafe.Pointer(b.Map()))
@@ -103,8 +103,8 @@ func compareSpans(a, b span) int {
 	return cmp.Or(cmp.Compare(a.space, b.space), cmp.Compare(a.from, b.from))
 }
 
-// checkOverlap refuses memory that is written and touched otherwise too. It goes
-// through the spans by address, with those that reach furthest so far.
+// checkOverlap refuses memory that is written, and read or written once more. It goes
+// through the spans by address, and keeps the ones that reach furthest so far.
 func (c *Context) checkOverlap() error {
 	slices.SortFunc(c.spans, compareSpans)
 	var read, written *span

@@ -25,9 +25,10 @@ type Config struct {
 	// GIDIndex is the index of the address in the port's GID table by which the
 	// device reaches itself. Nil: the first usable one, as package rdma chooses.
 	GIDIndex *int
-	// QueueSize is how many pieces of copies can be at the device at a time, at
-	// most half of the device's largest completion queue; further ones wait in the
-	// context. Zero: as many as the pools hold, or the device's limit.
+	// QueueSize is how many pieces of copies can be at the device at a time: at most
+	// as many as the device's queue pairs take, and half of what its completion queues
+	// take. Further ones wait in the context, in order. Zero: as many as the pools
+	// hold, and at least 8, or the device's limit.
 	QueueSize int
 	// MaxSGE is how many buffers of a list the device takes at a time, on either
 	// side; longer lists go in pieces. Zero: 4, or the device's limit.
@@ -100,7 +101,7 @@ func (s *settings) setSizes(dev verbs.Device, attr *verbs.DeviceAttr) error {
 	return nil
 }
 
-// setPath settles the device's way to itself.
+// setPath fills in how the device reaches itself.
 func (s *settings) setPath(dev verbs.Device) error {
 	port, err := dev.QueryPort(s.Port)
 	if err != nil {

@@ -3,6 +3,7 @@ package dma
 import (
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -16,9 +17,10 @@ type Context struct {
 	set     *settings
 	tasks   int // in the pools
 
-	// Tasks from head on are in the order of submission; those before unposted
-	// are at the device as a whole, that one perhaps in part.
-	head, tail, unposted *CopyTask
+	// In the order of submission. Those before uncut are at the device as a whole,
+	// that one perhaps in part; nil: all are.
+	submitted fifo.List[*CopyTask]
+	uncut     *fifo.Node[*CopyTask]
 
 	lanes  lane.Group
 	pieces []piece // ring, those from number first to next in use
@@ -29,7 +31,7 @@ type Context struct {
 	unsubscribe func()
 	events      lane.Events
 	first, next uint64
-	faults      [2]*TaskError // of either half of pieces, the first that is more than flushed
+	faults      [2]*TaskError // of either half of pieces, the first that was not flushed
 	failed      bool          // some piece has failed
 	phase       phase
 	ended       bool // nothing is posted any more
@@ -51,8 +53,8 @@ const (
 	phaseDown
 )
 
-// New makes a context on an open device. It checks the whole configuration, and
-// asks the device for nothing but its attributes until Start. Its errors match
+// New makes a context on an open device. It checks the whole configuration. Until
+// Start the context takes nothing from the device but its attributes. Errors match
 // ErrInvalid, ErrRange, ErrNotSupported and ErrGID, or are the device's or those of
 // pe.Engine.Connect.
 func New(dev verbs.Device, cfg Config) (*Context, error) {
@@ -95,7 +97,7 @@ func (c *Context) queueSize() int {
 	return min(max(c.tasks, minQueue), c.set.maxQueue)
 }
 
-// poke has the engine call Progress, unless it is just doing so.
+// poke has the engine call Progress, unless it is inside.
 func (c *Context) poke() {
 	if !c.inside {
 		c.control.Wake()

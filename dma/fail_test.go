@@ -15,7 +15,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// faulty is a device of which parts fail when told to.
+// faulty is a device of which parts fail on command.
 type faulty struct {
 	*soft.Device
 	postSend, postRecv, modify, poll, create error
@@ -125,7 +125,7 @@ func (c faultyCQ) Poll(wcs []verbs.WC) (int, error) {
 }
 
 // A copy is complete when both of its sides are, in whichever order an adapter
-// tells of them.
+// reports them.
 func TestBothSidesComplete(t *testing.T) {
 	for _, late := range []verbs.WCOpcode{verbs.WCSend, verbs.WCRecv} {
 		t.Run(late.String(), func(t *testing.T) {
@@ -223,7 +223,7 @@ func TestDeviceFails(t *testing.T) {
 				}
 			}
 			r.until("all come back", func() bool { return copies.count()+failed == 10 })
-			if f.name != "device" { // which is told, and works on
+			if f.name != "device" { // which reports it, and works on
 				assert.NotEmpty(t, copies.failed)
 			}
 			for _, err := range copies.errs {

@@ -14,7 +14,7 @@ type piece struct {
 	ctx    *Context
 	task   *CopyTask
 	back   [2]bool       // its halves, receive and send
-	errors [2]*TaskError // what they failed of
+	errors [2]*TaskError // what they failed with
 }
 
 // The halves of a piece. Where both fail, the receive says more.
@@ -23,7 +23,7 @@ const (
 	sending
 )
 
-// makePieces makes the ring of pieces, as many as can be at the device at a time.
+// makePieces makes the ring of pieces: as many as can be at the device at a time.
 func (c *Context) makePieces(depth int) {
 	c.first, c.next = 0, 0
 	if len(c.pieces) == depth {
@@ -48,7 +48,7 @@ func (c *Context) at(number uint64) *piece { return &c.pieces[number%uint64(len(
 // room is how many pieces the queues can take.
 func (c *Context) room() int { return len(c.pieces) - int(c.next-c.first) }
 
-func (c *Context) postable() bool { return !c.ended && c.unposted != nil && c.room() > 0 }
+func (c *Context) postable() bool { return !c.ended && c.uncut != nil && c.room() > 0 }
 
 // post posts what the queues have room for. All receives of a batch go before
 // all of its sends, so that none of these finds no receive.
@@ -83,7 +83,7 @@ func (c *Context) postFailed(err error) {
 	c.end(fmt.Errorf("dma: %w: posting copies of context %q on %s: %w", ErrDevice, c.set.Name, c.dev.Name(), err))
 }
 
-// laneOwner is the side of a Context that its lane sees.
+// laneOwner is what a Context is for its lane.
 type laneOwner Context
 
 // PostFailed implements lane.Owner.
@@ -93,8 +93,8 @@ func (o *laneOwner) PostFailed(err error) { (*Context)(o).postFailed(err) }
 func (c *Context) fill(most int) int {
 	n := 0
 	c.sendSGL, c.recvSGL = c.sendSGL[:0], c.recvSGL[:0]
-	for n < most && c.unposted != nil {
-		t := c.unposted
+	for n < most && c.uncut != nil {
+		t := c.uncut.Value
 		if from, to := c.cut(t); len(from) > 0 {
 			number := c.next + uint64(n)
 			p := c.at(number)
@@ -106,7 +106,7 @@ func (c *Context) fill(most int) int {
 			n++
 		}
 		if t.left == 0 {
-			c.unposted = t.next
+			c.uncut = c.uncut.Next()
 		}
 	}
 	return n
@@ -122,7 +122,7 @@ func (c *Context) received(wc *verbs.WC) {
 	}
 }
 
-// note takes down how one half of a piece has ended.
+// note records how one half of a piece has ended.
 func (p *piece) note(half int, status verbs.Status, vendor uint32) {
 	p.back[half] = true
 	if status == verbs.StatusSuccess {
@@ -136,7 +136,7 @@ func (p *piece) note(half int, status verbs.Status, vendor uint32) {
 	}
 }
 
-// retire gives the pieces that are back to their tasks, in order.
+// retire reports the pieces that are back to their tasks, in order.
 func (c *Context) retire() {
 	for c.first != c.next {
 		p := c.at(c.first)
@@ -155,8 +155,8 @@ func (c *Context) retire() {
 	}
 }
 
-// abandonPieces takes the pieces for back that the device did not give back: the
-// queue pair is gone.
+// abandonPieces ends the pieces that the device did not give back, as flushed. It is
+// called when the queue pair has been destroyed.
 func (c *Context) abandonPieces() {
 	for i := c.first; i != c.next; i++ {
 		for half, back := range c.at(i).back {
@@ -168,16 +168,26 @@ func (c *Context) abandonPieces() {
 	c.retire()
 }
 
-// finished reports whether the device has given back everything of a task. In the
-// end that is also one that never got there.
-func (c *Context) finished(t *CopyTask) bool { return t.pieces == 0 && (t.left == 0 || c.ended) }
+// finished returns the oldest task if the device has given back everything of it, or
+// nil. When the context ends, that includes tasks that the device never had.
+func (c *Context) finished() *CopyTask {
+	e := c.submitted.Front()
+	if e == nil || e.Value.pieces > 0 || e.Value.left > 0 && !c.ended {
+		return nil
+	}
+	return e.Value
+}
 
 // finish runs the callbacks of tasks that have come back, up to a bound, and
 // returns how many.
 func (c *Context) finish() int {
 	n := 0
-	for ; n < lane.PollBudget && c.head != nil && c.finished(c.head); n++ {
-		t := c.pop()
+	for ; n < lane.PollBudget; n++ {
+		t := c.finished()
+		if t == nil {
+			break
+		}
+		c.pop()
 		if err := c.result(t); err != nil {
 			t.fail(err)
 		} else {
@@ -202,27 +212,15 @@ func (c *Context) result(t *CopyTask) error {
 
 // push appends a task, to be posted by post.
 func (c *Context) push(t *CopyTask) {
-	if c.tail == nil {
-		c.head = t
-	} else {
-		c.tail.next = t
-	}
-	c.tail = t
-	if c.unposted == nil {
-		c.unposted = t
+	c.submitted.Push(&t.place)
+	if c.uncut == nil {
+		c.uncut = &t.place
 	}
 }
 
 // pop takes the oldest task off.
-func (c *Context) pop() *CopyTask {
-	t := c.head
-	c.head = t.next
-	if c.head == nil {
-		c.tail = nil
+func (c *Context) pop() {
+	if e := c.submitted.Pop(); e == c.uncut {
+		c.uncut = c.submitted.Front()
 	}
-	if c.unposted == t {
-		c.unposted = c.head
-	}
-	t.next = nil
-	return t
 }

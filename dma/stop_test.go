@@ -14,7 +14,7 @@ import (
 )
 
 // TestStopAtAnyTime stops contexts after a random number of steps, with copies of
-// all sizes submitted, and looks that each comes back once.
+// all sizes submitted, and checks that each comes back once.
 func TestStopAtAnyTime(t *testing.T) {
 	const tasks, memory = 32, 8 << 20
 	seed := rand.Uint64()
@@ -95,7 +95,7 @@ func TestStopInCallback(t *testing.T) {
 	assert.Equal(t, pe.Idle, r.ctx.State())
 }
 
-// TestSleep lets Run sleep between copies, held back and not.
+// TestSleep lets Run sleep between copies, aggregated and not.
 func TestSleep(t *testing.T) {
 	r := newFixture(t, 4<<20, dma.Config{})
 	left, failure := 60, error(nil)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/pe"
 )
 
@@ -15,26 +16,26 @@ type CopyPool struct {
 	failed func(*CopyTask, error)
 }
 
-// CopyTask copies memory.
+// CopyTask copies memory. See the package comment for what it may copy.
 type CopyTask struct {
 	pe.Task
 	control  *pe.Control // nil for a task that came from no pool
 	pool     *CopyPool
-	next     *CopyTask
+	place    fifo.Node[*CopyTask] // among those submitted
 	src, dst *bufinv.Buf
 	length   int // bytes that this submission copies
 
 	// Of one submission.
 	unreported bool       // OptimizeReports
 	from, to   cursor     // of the next piece
-	left       int        // bytes of which no piece was made
+	left       int        // bytes that are in no piece yet
 	pieces     int        // at the device
-	failure    *TaskError // what pieces failed of
-	changed    error      // its buffers were changed in flight: the rest has no pieces
+	failure    *TaskError // what pieces failed with
+	changed    error      // its buffers were changed in flight: the rest is not copied
 }
 
 // CopyPool makes a pool of n copies. done and failed run on the engine's goroutine,
-// inside Progress; the error is a *TaskError, but where the buffers were changed in
+// inside Progress; the error is a *TaskError, except where the buffers were changed in
 // flight. It is legal in Idle. Its errors are those of pe.NewPool, and ErrInvalid.
 func (c *Context) CopyPool(n int, done func(*CopyTask), failed func(*CopyTask, error)) (*CopyPool, error) {
 	if done == nil || failed == nil {
@@ -43,7 +44,7 @@ func (c *Context) CopyPool(n int, done func(*CopyTask), failed func(*CopyTask, e
 	p := &CopyPool{ctx: c, done: done, failed: failed}
 	tasks, err := pe.NewPool(c.control, "copy", n,
 		func(t *CopyTask) *pe.Task { return &t.Task },
-		func(t *CopyTask) { t.control, t.pool = c.control, p },
+		func(t *CopyTask) { t.control, t.pool, t.place.Value = c.control, p, t },
 		func(t *CopyTask) { _ = t.drop() })
 	if err != nil {
 		return nil, err
@@ -85,17 +86,18 @@ func freeAll(bufs ...*bufinv.Buf) {
 	}
 }
 
-// Submit gives the task to the device, together with what was held back before it.
-// From here to its callback the task and its buffers must not be touched. It checks
-// the buffers as Alloc does, and allocates nothing. If it fails, the task remains
-// the caller's. Besides those of Alloc, its errors are those of pe.Task.Begin.
+// Submit gives the task to the device, together with tasks that pe.Aggregate has made
+// wait before it. From here to its callback, the task, its buffers and their memory
+// must not be touched. It checks the buffers as Alloc does, and allocates nothing. If
+// it fails, the task remains the caller's. Errors match those of Alloc for the buffers,
+// and pe.ErrBadState, pe.ErrInUse and pe.ErrFreed.
 func (t *CopyTask) Submit() error { return t.submit(0) }
 
-// SubmitWith is Submit with flags.
+// SubmitWith is Submit with flags: see pe.Aggregate and pe.OptimizeReports.
 func (t *CopyTask) SubmitWith(flags pe.SubmitFlags) error { return t.submit(flags) }
 
-// TrySubmit is Submit, which leaves nothing unchecked that can be known here. It is
-// there because tasks of other kinds have it.
+// TrySubmit is the same as Submit, which checks everything that can be known here. It
+// exists because tasks of other packages have it.
 func (t *CopyTask) TrySubmit() error { return t.submit(0) }
 
 func (t *CopyTask) submit(flags pe.SubmitFlags) error {
@@ -125,13 +127,16 @@ func (t *CopyTask) submit(flags pe.SubmitFlags) error {
 // It is legal whenever the task is not in flight. Errors are those of
 // pe.Pool.Free and bufinv.
 func (t *CopyTask) Free() error {
+	if t.pool == nil {
+		return t.control.Begin(&t.Task, "free") // which fails: it came from no pool
+	}
 	if err := t.pool.tasks.Free(t); err != nil {
 		return err
 	}
 	return t.drop()
 }
 
-// drop lets go of what a task that was freed has worked on.
+// drop releases what a task that was freed has worked on.
 func (t *CopyTask) drop() error {
 	src, dst := t.src, t.dst
 	t.src, t.dst, t.from, t.to = nil, nil, cursor{}, cursor{}
@@ -142,7 +147,7 @@ func (t *CopyTask) drop() error {
 	return err
 }
 
-// Length is the number of bytes that the last submission copied.
+// Length is the number of bytes that the last submission copies, or has copied.
 func (t *CopyTask) Length() int { return t.length }
 
 // Source is the list of buffers whose data is copied.

@@ -19,8 +19,8 @@ type phase int
 const (
 	phaseUp       phase = iota
 	phaseDraining       // connections are closed; their tasks come back
-	phaseEmptying       // queue pairs are gone; their last completions are handled
-	phaseFlushing       // the shared receive queue is gone; receives come back
+	phaseEmptying       // queue pairs are destroyed; their last completions are handled
+	phaseFlushing       // the shared receive queue is destroyed; receives come back
 	phaseDown
 )
 
@@ -48,7 +48,7 @@ func (c *Context) acquire() error {
 	c.byQPN = make(map[uint32]*Connection)
 	c.events.Clear()
 
-	// Never more than all tasks, and one own request of each connection.
+	// Never more than all tasks, and one signal of each connection.
 	entries := c.requests + len(c.receives) + s.MaxConnections
 	if entries > s.maxCQE {
 		return fmt.Errorf("%w: the pools hold %d tasks for %d connections, and a completion queue of %s %d entries; make the pools smaller",
@@ -103,7 +103,8 @@ func (c *Context) release() error {
 	}
 	c.cq, c.srq, c.scratch, c.readyWords, c.unsubscribe = nil, nil, nil, nil, nil
 	c.slots, c.free, c.byQPN, c.last = nil, nil, nil, nil
-	c.retiring, c.reports = nil, nil
+	c.retiring.Clear()
+	c.reports.Clear()
 	return errors.Join(errs...)
 }
 
@@ -129,9 +130,9 @@ func (b backend) Progress() int {
 		c.breakDown(err)
 	}
 	c.flush()
-	n += c.settle()
+	n += c.endConnections()
 	if c.usable > 0 && c.startable() {
-		c.control.Started()
+		c.control.Started() // before the program learns that connections are ready, so that it can submit tasks
 	}
 	n += c.runReports()
 	c.changeState()
@@ -144,31 +145,28 @@ func (b backend) Progress() int {
 
 func (c *Context) leave() { c.inside = false }
 
-// settle draws the consequences of connections that changed, and returns how many
-// came to their end.
-func (c *Context) settle() int {
+// endConnections flushes and destroys connections that the device has nothing left
+// of, and returns how many tasks and connections came to their end.
+func (c *Context) endConnections() int {
 	n := 0
-	for _, l := range c.lanes.Drained() {
+	for l := c.lanes.Drained(); l != nil; l = c.lanes.Drained() {
 		n += (*Connection)(l.Owner().(*laneOwner)).drained()
 	}
-	if len(c.retiring) > 0 {
-		n += c.destroyRetired()
-	}
-	return n
+	return n + c.destroyRetired()
 }
 
 // changeState takes the context to Running when its connections are ready, and stops
 // it where it is to end with the last one. It comes after the callbacks for
-// connections, which may have stopped the context, but for those of connections that
-// are ready: the program may submit tasks in them.
+// connections: in those, the program may stop the context, or export another
+// connection after the last one.
 func (c *Context) changeState() {
-	switch {
-	case c.startable():
+	if c.startable() {
 		c.control.Started()
-	case c.endsWithLast && c.usable == 0:
-		c.endsWithLast = false
+	}
+	if c.endsWithLast && c.usable == 0 {
 		_ = c.Stop() // legal here in every state
 	}
+	c.endsWithLast = false
 }
 
 // startable reports whether nothing keeps the context in Starting any more.
@@ -179,8 +177,8 @@ func (c *Context) startable() bool {
 // Arm implements pe.Backend.
 func (b backend) Arm() bool {
 	c := b.c
-	if c.lanes.Busy() || len(c.reports) > 0 || c.receivesWait() || c.events.Pending() || c.written.pending.Load() ||
-		c.deadlines.due.Load() || len(c.retiring) > 0 && !c.lanes.Empty() || c.phase == phaseEmptying || c.phase == phaseFlushing ||
+	if c.lanes.Busy() || c.reports.Len() > 0 || c.receivesPostable() || c.events.Pending() || c.written.pending.Load() ||
+		c.deadlines.due.Load() || c.retiring.Len() > 0 && !c.lanes.Empty() || c.phase == phaseEmptying || c.phase == phaseFlushing ||
 		c.startable() {
 		return false
 	}
@@ -221,19 +219,17 @@ func (c *Context) breakDown(err error) {
 	c.failWith(fmt.Errorf("rdma: %w: completion queue of context %q on %s: %w", ErrDevice, c.set.Name, c.dev.Name(), err))
 	for _, conn := range c.slots {
 		if conn != nil {
-			conn.shut() // also if it was saying goodbye
+			conn.shut() // also one that is closing
 			conn.lane.GiveUp()
 		}
 	}
 }
 
-// runReports runs the callbacks for connections that changed.
+// runReports calls the program for connections that changed.
 func (c *Context) runReports() int {
 	n := 0
-	for len(c.reports) > 0 {
-		r := c.reports[0]
-		c.reports = c.reports[1:]
-		n++
+	for ; c.reports.Len() > 0; n++ {
+		r := c.reports.Pop()
 		if c.onConnection != nil {
 			c.onConnection(r.conn, r.state, r.err)
 		}
@@ -269,7 +265,6 @@ func (c *Context) advance() int {
 			n += c.receives[c.flushed].flush()
 		}
 		if c.flushed == len(c.receives) {
-			c.recvHead, c.recvTail = nil, nil
 			c.phase = phaseDown
 			c.control.Stopped()
 		}

@@ -12,7 +12,7 @@ import (
 // atomicSize is the width of an atomic, in bytes, and its alignment.
 const atomicSize = 8
 
-// measure finds out how much a task moves, and whether it fits.
+// measure sets how many bytes a task moves, and checks that they fit.
 func (r *request) measure() error {
 	if err := r.local.Err(); err != nil {
 		return err
@@ -122,11 +122,10 @@ func (r *request) checkLimits() error {
 	return err
 }
 
-// gather makes the local scatter-gather list, in the task's own array.
+// gather makes the local scatter-gather list, in memory of the task.
 func (r *request) gather() ([]verbs.SGE, error) {
 	if r.op.onWord() {
-		// Results go to memory of the context's own first, so that the result
-		// buffer may have any shape.
+		// Through scratch memory, so that the result buffer may have any shape.
 		r.sgl[0] = r.ctx.scratchSG
 		r.sgl[0].Addr += r.wordOffset()
 		return r.sgl, nil
@@ -159,10 +158,10 @@ func (r *request) wordBytes() []byte {
 	return r.ctx.scratch.Bytes()[off : off+atomicSize]
 }
 
-// takeOld takes the result of an atomic, which is in the byte order of the host.
-func (r *request) takeOld() error {
+// takeOriginal takes the result of an atomic, which is in the byte order of the host.
+func (r *request) takeOriginal() error {
 	result := r.wordBytes()
-	r.old = binary.NativeEndian.Uint64(result)
+	r.result = binary.NativeEndian.Uint64(result)
 	if r.local == nil {
 		return nil
 	}

@@ -38,33 +38,36 @@ type Config struct {
 	// two ends'. Zero: the port's active MTU, which is also the largest allowed.
 	MTU verbs.MTU
 	// SL is the service level, 0 to 15 (0 to 7 on Ethernet). The software device
-	// accepts it, TrafficClass and HopLimit, and does not put them on packets.
+	// accepts SL, TrafficClass and HopLimit, and does not put them on packets.
 	SL uint8
-	// TrafficClass is the IP header's: DSCP in the upper six bits.
+	// TrafficClass is the one in the IP header: DSCP in the upper six bits.
 	TrafficClass uint8
 	// HopLimit of the IP header. Zero: 64.
 	HopLimit uint8
 
 	// MaxConnections is how many connections can exist at a time. Zero: 1.
 	MaxConnections int
-	// EndWithLastConnection has the context stop when no connection is left that
-	// could be used: with the reason in Err if the last one failed, without an error
-	// if it was closed, by either end. False: the context goes on, for others to
-	// come.
+	// EndWithLastConnection has the context stop when no connection is left that is
+	// Exported, Connecting or Ready: at once, with the reason in Err, if the last one
+	// failed; if it was closed, by either end, without an error after OnConnection has
+	// reported it, unless the program has exported another by then. False: the context
+	// goes on without connections.
 	EndWithLastConnection bool
 	// ConnectTimeout is how long Connect waits for the peer before the connection
 	// fails. Zero: one minute. Negative: for ever.
 	ConnectTimeout time.Duration
-	// Keepalive is how long a Ready connection may be silent, with no task at the
-	// device, before the peer is asked for a sign of life: an empty write, which its
-	// program does not notice. If the device finds that the peer does not answer,
-	// the connection fails with ErrRetryExceeded. A peer that dies while the
-	// connection is idle is noticed after at most twice this time, and the patience
-	// of the device. Zero: two seconds. Negative: never.
+	// Keepalive is how long a Ready connection may go without a message from the
+	// peer or a completed task before the device is given an empty write, which the
+	// peer's device acknowledges and its program does not notice. None is made while
+	// the device has tasks of the connection. Where the acknowledgement does not come,
+	// the connection fails with ErrRetryExceeded: after the death of the peer that
+	// takes at most twice this time, and the time in which the device gives up (see
+	// AckTimeout). Zero: two seconds. Negative: never.
 	Keepalive time.Duration
-	// CloseTimeout is how long a connection that is being closed waits for tasks
-	// that the device has, and for the peer to take the goodbye, before what is left
-	// is flushed. Zero: 100 ms. Negative: it does not wait, and says no goodbye.
+	// CloseTimeout is how long a connection that is being closed waits for the tasks
+	// that the device has, and for the goodbye behind them to be acknowledged, before
+	// what is left is flushed. Zero: 100 ms. Negative: it does not wait, and writes no
+	// goodbye.
 	CloseTimeout time.Duration
 
 	// RNRRetry is how often a message is repeated that met no receive at the
@@ -72,15 +75,15 @@ type Config struct {
 	RNRRetry *int
 	// AckTimeout is how long to wait for the acknowledgement of a request, rounded
 	// up to 4.096 µs × 2^n with n from 1 to 31 (IBTA 9.7.6.1.3). Negative: for ever.
-	// Zero: a device that can measures the round trip and adapts (the software
-	// device; RFC 6298), so that it repeats soon, and gives up only when the peer has
-	// not been heard of for seconds; others wait 268 ms (n = 16).
+	// Zero, with RetryCount nil: the software device measures the round trip and adapts
+	// (RFC 6298). It repeats soon, and gives up when the peer has been silent for 4 s.
+	// Zero otherwise, and on other devices: 268 ms (n = 16).
 	AckTimeout time.Duration
 	// RetryCount is how often a request is repeated that the peer did not
-	// acknowledge: 0 to 7. Nil: the device adapts, if AckTimeout is zero too;
-	// others repeat 6 times. (The kernel's rxe, in Linux 6.1, takes 7 for ever.)
+	// acknowledge: 0 to 7. Nil: see AckTimeout; devices that do not adapt repeat 6
+	// times. (The kernel's rxe, in Linux 6.1, takes 7 to mean for ever.)
 	RetryCount *int
-	// MinRNRTimer is how long a peer is told to wait before it repeats a message
+	// MinRNRTimer is how long a peer is asked to wait before it repeats a message
 	// that met no receive, rounded up to the next of the 32 values of IBTA
 	// 9.7.5.2.8, which go from 10 µs to 655.36 ms. Zero: 640 µs.
 	MinRNRTimer time.Duration
@@ -89,7 +92,9 @@ type Config struct {
 	// connection; further ones wait in the context, in order. Zero: 128, or as many
 	// as the pools hold or the device takes, if that is less.
 	SendQueueSize int
-	// RecvQueueSize is the same for receives, of all connections together.
+	// RecvQueueSize is how many receives can be at the device at a time, for all
+	// connections together; further ones wait in the context, in order. Zero: as many
+	// as the pools hold or the device takes, whichever is less.
 	RecvQueueSize int
 	// MaxSendSGE is how many buffers the local list of a send, read or write may
 	// have. Zero: 4, or the device's limit.

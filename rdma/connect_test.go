@@ -13,7 +13,7 @@ import (
 	"github.com/verbena-rdma/verbena/soft"
 )
 
-// The ends come up one long after the other, with hellos that fail quickly.
+// The ends come up one long after the other, with ready signals that fail quickly.
 func TestPeerComesLate(t *testing.T) {
 	for _, first := range []string{"a", "b"} {
 		for _, timeout := range []time.Duration{100 * time.Microsecond, -1} {
@@ -32,7 +32,7 @@ func TestPeerComesLate(t *testing.T) {
 				}
 				require.NoError(t, early())
 				start := time.Now()
-				r.until("hellos were lost", func() bool { return time.Since(start) > 20*time.Millisecond })
+				r.until("ready signals were lost", func() bool { return time.Since(start) > 20*time.Millisecond })
 				require.Equal(t, pe.Starting, r.a.ctx.State())
 				require.Equal(t, pe.Starting, r.b.ctx.State())
 				require.NoError(t, late())
@@ -45,9 +45,9 @@ func TestPeerComesLate(t *testing.T) {
 	}
 }
 
-// The passive end speaks before the acknowledgement of the hello has come, and
+// The passive end speaks before the acknowledgement of the ready signal has come, and
 // makes the active end Ready.
-func TestMessageOvertakesHello(t *testing.T) {
+func TestMessageOvertakesReadySignal(t *testing.T) {
 	const tasks = 4
 	r := newRig(t, rdma.Config{MaxConnections: 2, AckTimeout: time.Second}, rdma.Config{MaxConnections: 2})
 	var writes outcome[*rdma.WriteTask]
@@ -66,7 +66,7 @@ func TestMessageOvertakesHello(t *testing.T) {
 	r.until("the message has arrived", func() bool { return len(recvs.done) == 1 })
 	require.Equal(t, rdma.Ready, a.State())
 
-	// The send queue has room for all tasks beside the hello.
+	// The send queue has room for all tasks beside the ready signal.
 	for range tasks {
 		task := must(writePool.Alloc(a, r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(r.a.peer, 0, 8)))
 		require.NoError(t, task.SubmitWith(pe.Aggregate))
@@ -78,9 +78,9 @@ func TestMessageOvertakesHello(t *testing.T) {
 	require.NoError(t, recv.Free())
 }
 
-// As before, and then the hello fails: so has the connection, though nothing else
+// As before, and then the ready signal fails: so does the connection, though nothing else
 // is under way on it.
-func TestHelloFailsLate(t *testing.T) {
+func TestReadySignalFailsLate(t *testing.T) {
 	r := newRig(t, rdma.Config{MaxConnections: 2, AckTimeout: 2 * time.Second, RetryCount: new(0)}, rdma.Config{MaxConnections: 2})
 	var recvs outcome[*rdma.ReceiveTask]
 	var sends outcome[*rdma.SendTask]
@@ -104,7 +104,7 @@ func TestHelloFailsLate(t *testing.T) {
 }
 
 // halfOpen makes a connection of which b is Ready and a still waits for the
-// acknowledgement of its hello, and leaves nothing arriving at a.
+// acknowledgement of its ready signal, and leaves nothing arriving at a.
 func (r *rig) halfOpen() (a, b *rdma.Connection) {
 	device := r.a.dev.(*soft.Device)
 	// Which end is active is chance: try until it is a.
@@ -118,7 +118,7 @@ func (r *rig) halfOpen() (a, b *rdma.Connection) {
 		require.NoError(r.t, device.SetFaults(soft.Faults{Loss: 1}))
 		a, b = r.link()
 		start := time.Now()
-		r.until("the hello has arrived or was lost", func() bool {
+		r.until("the ready signal has arrived or was lost", func() bool {
 			return b.State() == rdma.Ready || time.Since(start) > 20*time.Millisecond
 		})
 	}
@@ -126,7 +126,7 @@ func (r *rig) halfOpen() (a, b *rdma.Connection) {
 	return a, b
 }
 
-// closed counts the connections that the side was told are Closed.
+// closed counts the connections that were reported Closed to the side.
 func (s *side) closed() (n int) {
 	for _, state := range s.reported {
 		if state == rdma.Closed.String() {

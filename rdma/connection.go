@@ -23,9 +23,9 @@ type ConnectionState int
 const (
 	Exported   ConnectionState = iota // waits for Connect
 	Connecting                        // waits for the peer
-	Ready                             // at both ends
+	Ready                             // both ends are connected: tasks can be submitted
 	Failed                            // Err has the reason; Close makes room for another
-	Closed                            // by Close, by Stop, or by the peer: then Err is ErrPeerClosed
+	Closed                            // by Close, by Stop, or by the peer: then Err matches ErrPeerClosed
 )
 
 var connectionStates = [...]string{"Exported", "Connecting", "Ready", "Failed", "Closed"}
@@ -38,12 +38,12 @@ func (s ConnectionState) String() string {
 	return "ConnectionState(" + strconv.Itoa(int(s)) + ")"
 }
 
-// usable reports whether tasks run on the connection, or may come to.
+// usable reports whether tasks run on the connection, or may in future.
 func (s ConnectionState) usable() bool { return s == Exported || s == Connecting || s == Ready }
 
-// Connection is one end of a reliable connection: a lane with a peer. It belongs to
-// the goroutine that drives the engine, and is never used for another connection
-// again.
+// Connection is one end of a reliable connection. It belongs to the goroutine that
+// drives the engine. A Connection that has ended is not used again; tasks can be moved
+// to another one with SetConnection.
 type Connection struct {
 	ctx      *Context
 	id       uint64
@@ -60,28 +60,28 @@ type Connection struct {
 	establishment establishment
 	signal        signalRequest
 	awaited       bool // the context becomes Running when it is Ready
-	heard         bool // the peer was alive since the last keepalive
+	peerAlive     bool // the peer gave a sign of life since the last keepalive was due
 
-	deadline      time.Time // of what the connection waits for; zero: of nothing
+	deadline      time.Time // when due is called; zero: never
 	deadlineIndex int       // in the context's heap
 
-	lastReceive bool      // it takes no more receives off the shared queue
-	grace       time.Time // until then the last receive is waited for
+	lastReceive bool      // the queue pair takes no more receives off the shared queue
+	grace       time.Time // until when lastReceive is waited for
 	retiring    bool      // on the context's list of those to be destroyed
 }
 
-// lastReceiveGrace is how long a closed queue pair is kept for the event which says
-// that it takes no more receives, which not every driver sends.
+// lastReceiveGrace is how long a closed queue pair is kept for the event that it takes
+// no more receives off the shared queue. Not every driver reports it.
 const lastReceiveGrace = 100 * time.Millisecond
 
 // Export makes one end of a connection and its descriptor, in binary form
 // (descriptor.Armor makes it text), for the peer's Connect. A descriptor is for
 // one peer and one connection, and as secret as the memory that it opens.
 //
-// It is legal in Starting and Running. It fails with ErrFull while
-// MaxConnections exist; a place is free again when a connection that was closed
-// is reported Closed. While another goroutine drives the engine it fails with
-// pe.ErrBusy, and so do Connect and Close.
+// It is legal in Starting and Running, in callbacks too. It fails with ErrFull while
+// Config.MaxConnections exist; a place is free again when a connection that was
+// closed is reported Closed. While another goroutine drives the engine it fails with
+// pe.ErrBusy, and so do Connect and Close. Other errors are the device's.
 func (c *Context) Export() (*Connection, []byte, error) {
 	if err := c.control.Owned("export a connection"); err != nil {
 		return nil, nil, err
@@ -150,11 +150,14 @@ func (conn *Connection) create() ([]byte, error) {
 }
 
 // Connect takes the peer's descriptor, binary or armored, and begins to connect.
-// When both ends have done so, the connection becomes Ready. It can be its own peer.
+// When both ends have done so, the connection becomes Ready. Where the peer does not
+// within Config.ConnectTimeout, it fails with ErrTimeout. A connection can be its own
+// peer.
 //
 // It is legal once, in the state Exported. Its errors match those of package
-// descriptor, ErrMismatch where the two ends cannot talk to each other, and
-// ErrNotReady in other states; after an error it may be tried again.
+// descriptor, ErrMismatch where the settings or networks of the ends do not fit, and
+// ErrNotReady in other states, or are the device's; after an error it may be tried
+// again, unless the connection has Failed.
 func (conn *Connection) Connect(desc []byte) error {
 	c := conn.ctx
 	if err := c.control.Owned("connect"); err != nil {
@@ -180,7 +183,7 @@ func (conn *Connection) Connect(desc []byte) error {
 		if again := conn.reset(); again != nil {
 			conn.fail(conn.deviceError(again))
 		}
-		conn.peer = endpoint{}
+		conn.peer, conn.mtu, conn.maxReads = endpoint{}, 0, 0
 		return fmt.Errorf("rdma: connect %v: %w", conn, err)
 	}
 	conn.enter(Connecting, nil)
@@ -228,8 +231,8 @@ func (conn *Connection) reset() error {
 	return conn.lane.Initialize(conn.ctx.set.Port, conn.ctx.set.access)
 }
 
-// enter changes the state, and draws the consequences for the context. A connection
-// that was closed is reported when nothing is left of it at the device.
+// enter changes the state of the connection, and what follows from it for the
+// context. Closed is reported only when the connection is destroyed.
 func (conn *Connection) enter(state ConnectionState, err error) {
 	c, usable := conn.ctx, conn.state.usable()
 	conn.state = state
@@ -253,18 +256,19 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 	c.poke()
 }
 
-// ready ends the establishment well.
+// ready ends the establishment with success.
 func (conn *Connection) ready() {
-	conn.heard = true
+	conn.peerAlive = true
 	conn.enter(Ready, nil)
 	conn.startKeepalive(time.Now())
 }
 
-// Close ends the connection, in any state, and tells the peer. Tasks that the device
-// has may still complete, for as long as Config.CloseTimeout; all others come back
-// through their error callbacks, flushed, inside Progress. When the device has let
-// go of everything, OnConnection reports Closed and the place is free for another.
-// Closing again does nothing.
+// Close ends the connection, in any state and in callbacks too, and notifies the peer.
+// It does not wait. Tasks that the device has may still complete, for as long as
+// Config.CloseTimeout; all others come back through their error callbacks, flushed,
+// inside Progress. When nothing of the connection is left at the device, OnConnection
+// reports Closed, and the place is free for another. Closing again does nothing. While
+// another goroutine drives the engine it fails with pe.ErrBusy.
 func (conn *Connection) Close() error {
 	if err := conn.ctx.control.Owned("close a connection"); err != nil {
 		return err
@@ -299,8 +303,8 @@ func (conn *Connection) peerClosed() {
 	conn.shut()
 }
 
-// fail ends a connection for a reason. Where the peer has said goodbye, that is the
-// reason.
+// fail ends a connection with an error. Where the goodbye of the peer is here, it was
+// closed instead, and what went wrong followed from that.
 func (conn *Connection) fail(err error) {
 	if !conn.state.usable() {
 		return
@@ -317,7 +321,7 @@ func (conn *Connection) deviceError(err error) error {
 	return fmt.Errorf("rdma: %v: %w: %w", conn, ErrDevice, err)
 }
 
-// shut puts the queue pair in error, so that what is posted comes back.
+// shut puts the queue pair in error, so that what is posted comes back flushed.
 func (conn *Connection) shut() {
 	conn.ctx.setDeadline(conn, time.Time{})
 	if err := conn.lane.Shut(); err != nil {
@@ -326,7 +330,7 @@ func (conn *Connection) shut() {
 	conn.ctx.poke()
 }
 
-// failedTask draws the consequence of a request's failure.
+// failedTask ends the connection after a request has failed.
 func (conn *Connection) failedTask(status verbs.Status, err error) {
 	if conn.state != Ready && conn.state != Connecting {
 		return
@@ -335,7 +339,7 @@ func (conn *Connection) failedTask(status verbs.Status, err error) {
 		conn.fail(err)
 		return
 	}
-	// Flushed, and not by this end: the reason comes as an event.
+	// The device has put the queue pair in error by itself. The reason is in an event.
 	conn.ctx.handleEvents()
 	conn.fail(fmt.Errorf("rdma: %v: %w: its queue pair is in error", conn, ErrDevice))
 }
@@ -347,10 +351,10 @@ type laneOwner Connection
 func (o *laneOwner) PostFailed(err error) {
 	conn := (*Connection)(o)
 	conn.fail(fmt.Errorf("rdma: %v: %w: posting: %w", conn, ErrDevice, err))
-	conn.shut() // also if it is saying goodbye
+	conn.shut() // also if it is closing
 }
 
-// drained goes on where the device has given back everything of the connection.
+// drained is called when the device has given back all requests of the connection.
 func (conn *Connection) drained() int {
 	n := conn.lane.Flush()
 	if conn.state == Closed {
@@ -366,7 +370,7 @@ func (conn *Connection) retire() {
 		return
 	}
 	conn.retiring = true
-	c.retiring = append(c.retiring, conn)
+	c.retiring.Push(conn)
 	if c.phase == phaseUp && c.srq != nil && !conn.lastReceive {
 		conn.grace = time.Now().Add(lastReceiveGrace)
 		c.setDeadline(conn, conn.grace)
@@ -374,7 +378,8 @@ func (conn *Connection) retire() {
 	c.poke()
 }
 
-// lingers reports whether completions of receives may still be on their way.
+// lingers reports whether completions of the connection may still come: of receives
+// too, since its completion queue is the context's.
 func (conn *Connection) lingers() bool {
 	c := conn.ctx
 	return !c.lanes.Empty() || conn.lane.Posted() > 0 ||
@@ -385,11 +390,10 @@ func (conn *Connection) lingers() bool {
 // how many.
 func (c *Context) destroyRetired() int {
 	n := 0
-	list := c.retiring
-	c.retiring = nil // callbacks may add to it
-	for _, conn := range list {
+	for range c.retiring.Len() {
+		conn := c.retiring.Pop()
 		if conn.lingers() {
-			c.retiring = append(c.retiring, conn)
+			c.retiring.Push(conn)
 			continue
 		}
 		n += conn.destroy()
@@ -434,11 +438,11 @@ func (conn *Connection) Context() *Context { return conn.ctx }
 // State is the present state.
 func (conn *Connection) State() ConnectionState { return conn.state }
 
-// Err is why the connection ended: what it failed of, ErrPeerClosed where the peer
-// closed it, nil otherwise.
+// Err is why the connection ended: the error it failed with, one that matches
+// ErrPeerClosed where the peer closed it, nil otherwise.
 func (conn *Connection) Err() error { return conn.err }
 
-// UserData returns what SetUserData stored last.
+// UserData returns what SetUserData stored last, or nil.
 func (conn *Connection) UserData() any { return conn.userData }
 
 // SetUserData stores a value of the user's with the connection.
@@ -450,8 +454,8 @@ func (conn *Connection) QPN() uint32 { return conn.lane.Num() }
 // PeerQPN is the number of the peer's queue pair; zero before Connect.
 func (conn *Connection) PeerQPN() uint32 { return conn.peer.qpn }
 
-// LocalAddr is the address and UDP port of this end. On InfiniBand it means
-// nothing.
+// LocalAddr is the address and UDP port of this end, as RoCE has them. On InfiniBand,
+// where there are none, it is the GID written as an address.
 func (conn *Connection) LocalAddr() netip.AddrPort { return conn.local.addr() }
 
 // PeerAddr is the address and UDP port of the peer; not valid before Connect.
@@ -467,8 +471,8 @@ func (e *endpoint) addr() netip.AddrPort {
 // MTU is the path MTU, the smaller of the two ends'; zero before Connect.
 func (conn *Connection) MTU() verbs.MTU { return conn.mtu }
 
-// MaxReadAtomic is how many reads and atomics can be under way at a time; further
-// ones wait at the device. Zero before Connect.
+// MaxReadAtomic is how many reads and atomics of this end can be under way at a time;
+// the device makes further ones wait. Zero before Connect.
 func (conn *Connection) MaxReadAtomic() int { return conn.maxReads }
 
 // String names the connection, its queue pairs and its peer.

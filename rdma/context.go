@@ -3,6 +3,7 @@ package rdma
 import (
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
@@ -19,7 +20,7 @@ type Context struct {
 
 	onConnection func(*Connection, ConnectionState, error)
 
-	requests int // tasks for send queues, in all pools
+	requests int // tasks for send queues, of all pools
 	receives []*ReceiveTask
 	words    int // 8-byte words that atomics and sync events need
 	lanes    lane.Group
@@ -29,9 +30,9 @@ type Context struct {
 	srq         verbs.SRQ // nil without receives
 	sendDepth   int       // of each connection
 	recvDepth   int
-	scratch     *mmap.Map // words that control requests write, by slot; then words of tasks
+	scratch     *mmap.Map // words that signals of connections send, by slot; then words of tasks
 	scratchSG   verbs.SGE
-	readyWords  *mmap.Map // words that peers write their ready signals to, by slot
+	readyWords  *mmap.Map // words that peers write ready signals and goodbyes to, by slot
 	readyKey    uint32
 	unsubscribe func()
 
@@ -43,19 +44,18 @@ type Context struct {
 	awaited int // connections that keep the context in Starting
 	usable  int // connections that are Exported, Connecting or Ready
 
-	retiring  []*Connection // closed, to be destroyed
-	reports   []report
+	retiring  fifo.Queue[*Connection] // closed, to be destroyed
+	reports   fifo.Queue[report]
 	deadlines deadlines
 	events    lane.Events
 	written   writtenWords
 
-	recvHead   *ReceiveTask // submitted and not posted
-	recvTail   *ReceiveTask
-	recvPosted int
-	recvWRs    [lane.PostBatch]verbs.RecvWR
+	recvWaiting fifo.List[*ReceiveTask] // submitted, in order, and not posted
+	recvPosted  int
+	recvWRs     [lane.PostBatch]verbs.RecvWR
 
-	startingReported bool // the program knows that the context is Starting
-	endsWithLast     bool // the last connection has been closed, and Config says to end
+	startingReported bool // the program has been notified that the context is Starting
+	endsWithLast     bool // the last connection was closed, and EndWithLastConnection is set
 	inside           bool // Progress is running
 	phase            phase
 	flushed          int // receives flushed so far
@@ -67,8 +67,8 @@ type report struct {
 	err   error
 }
 
-// New makes a context on an open device. It checks the whole configuration, and
-// asks the device for nothing but its attributes until Start. Its errors match
+// New makes a context on an open device. It checks the whole configuration. Until
+// Start the context takes nothing from the device but its attributes. Errors match
 // ErrInvalid, ErrRange, ErrNotSupported and ErrGID, or are the device's or those of
 // pe.Engine.Connect.
 func New(dev verbs.Device, cfg Config) (*Context, error) {
@@ -132,8 +132,8 @@ func (c *Context) depths() (send, recv int) {
 	return send, recv
 }
 
-// Connections returns the connections that have not been closed, oldest first.
-// It allocates.
+// Connections returns the connections that are not Closed, Failed ones included,
+// oldest first. It allocates.
 func (c *Context) Connections() []*Connection {
 	var list []*Connection
 	for _, conn := range c.slots {
@@ -145,12 +145,13 @@ func (c *Context) Connections() []*Connection {
 	return list
 }
 
-// OnConnection sets the function that is told of connections: when one becomes
-// Connecting, Ready, Failed (with the reason), or Closed, with nothing left of it at
-// the device (with ErrPeerClosed if it was the peer that closed it). It runs on the
-// engine's goroutine, inside Progress, never inside another callback, and replaces
-// the previous one; nil sets none. In it the connection may be closed, and another
-// exported.
+// OnConnection sets the function that is called when a connection becomes
+// Connecting, Ready, Failed (with the reason) or Closed (with ErrPeerClosed if the
+// peer closed it, otherwise with nil). Closed is reported when nothing of the
+// connection is left at the device, and all of its tasks have come back. The function
+// runs on the engine's goroutine, inside Progress, never inside another callback, and
+// replaces the previous one; nil sets none. In it, connections may be closed and
+// exported, and tasks submitted.
 func (c *Context) OnConnection(f func(conn *Connection, state ConnectionState, err error)) {
 	c.onConnection = f
 }
@@ -164,7 +165,7 @@ func (c *Context) connectionOf(qpn uint32) *Connection {
 }
 
 func (c *Context) report(conn *Connection, state ConnectionState, err error) {
-	c.reports = append(c.reports, report{conn, state, err})
+	c.reports.Push(report{conn, state, err})
 	switch log := c.set.Log.With().Str("context", c.set.Name).Stringer("connection", conn).Logger(); {
 	case state == Failed:
 		log.Warn().Err(err).Msg("connection failed")
@@ -174,7 +175,7 @@ func (c *Context) report(conn *Connection, state ConnectionState, err error) {
 	c.poke()
 }
 
-// poke has the engine call Progress, unless it is just doing so.
+// poke has the engine call Progress, unless it is inside.
 func (c *Context) poke() {
 	if !c.inside {
 		c.control.Wake()

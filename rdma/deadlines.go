@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// deadlines are those of a context's connections, and the timer for the first. Its
-// work is for connections that have one, and grows with the logarithm of how many
-// those are.
+// deadlines are those of a context's connections, and the timer for the first. Setting
+// one takes time that grows with the logarithm of how many there are.
 type deadlines struct {
 	heap  deadlineHeap
 	timer *time.Timer
-	base  time.Time // of keepalives
-	armed time.Time // when the timer goes off; zero: it does not
-	due   atomic.Bool
+	base  time.Time   // from which the times of keepalives are counted
+	armed time.Time   // when the timer goes off; zero: it does not
+	due   atomic.Bool // it has gone off
 }
 
 // setDeadline sets when the connection's due is to be called; zero for never. It
@@ -34,7 +33,8 @@ func (c *Context) setDeadline(conn *Connection, at time.Time) {
 	c.armTimer()
 }
 
-// armTimer sees that the timer does not go off too late. Too early does no harm.
+// armTimer sets the timer to the first deadline, if it would go off later. Too early
+// does no harm.
 func (c *Context) armTimer() {
 	d := &c.deadlines
 	if len(d.heap) == 0 || d.timer == nil {
@@ -47,7 +47,8 @@ func (c *Context) armTimer() {
 	}
 }
 
-// expire calls those whose deadlines have passed, and returns how many.
+// expire calls due of the connections whose deadlines have passed, and returns how
+// many there are.
 func (c *Context) expire() int {
 	d := &c.deadlines
 	d.due.Store(false)

@@ -9,8 +9,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// endpoint is what one end of a connection tells the other: the payload of its
-// descriptor, in this order.
+// endpoint is what one end of a connection must know of the other: the payload of
+// its descriptor, in this order.
 type endpoint struct {
 	transport verbs.QPType  // 1 byte
 	gidType   verbs.GIDType // 1 byte

@@ -5,12 +5,15 @@
 // # Life
 //
 // Make a [Context] with [New] on an engine (package pe), make the pools it needs,
-// start it. In Starting, and in Running later, each connection is
-// made in three steps: [Context.Export] gives this end and its descriptor; the
-// program gets the descriptor to the peer, by whatever means, and takes the
-// peer's; [Connection.Connect] takes that. The context enters Running when every
-// connection exported so far is ready, at both ends: from then on the peer is
-// there, whoever was first.
+// start it. A connection is made in three steps: [Context.Export] gives this end and
+// its descriptor; the program gets the descriptor to the peer, by whatever means, and
+// takes the peer's; [Connection.Connect] takes that. Export and Connect are legal in
+// Starting and in Running.
+//
+// The context becomes Running when every connection that was exported in Starting is
+// ready at both ends, or has ended. Without any it becomes Running as soon as the
+// program has been notified of Starting. Tasks can be allocated and submitted from
+// then on. Further connections can come and go in Running.
 //
 //	r, err := rdma.New(dev, rdma.Config{Engine: engine})
 //	writes, err := r.WritePool(16, written, failed)
@@ -28,34 +31,57 @@
 //	err = r.Start()
 //	err = engine.Run(ctx)
 //
-// Stop brings every task in flight back through its error callback, flushed; when
-// all tasks have been freed, the context is Idle, its connections are Closed, and
-// it can be started again.
+// A context outlives its connections: it stays Running whatever becomes of them, and
+// a connection that has ended can be followed by another to the same peer. A client
+// that connects to one server rather ends with its connection; for that there is
+// Config.EndWithLastConnection: the context stops when no connection is left that is
+// Exported, Connecting or Ready, with the reason in Err if the last one failed.
+//
+// Stop closes all connections. Every task in flight comes back through its error
+// callback, flushed; when all tasks have been freed, the context is Idle and can be
+// started again.
 //
 // # Connections
 //
-// A connection is Exported, then Connecting, then Ready; a failure makes it
-// Failed, Close makes it Closed. [Context.OnConnection] tells of it. Tasks are
-// submitted to Ready connections only. Receives belong to no connection: each
-// takes the next message from any of them.
+// A connection is Exported, then Connecting, then Ready; a failure makes it Failed,
+// Close by either end makes it Closed. [Context.OnConnection] reports each change.
+// Tasks are submitted to Ready connections only. Receives belong to no connection:
+// each takes the next message from any of them.
 //
 // A task that fails ends its connection (IBTA 9.9.2): all other tasks on it come
 // back flushed. So does a request of the peer that this end had to refuse. Other
-// connections go on. When the last usable one has failed, the context goes to
-// Stopping by itself, with the reason in Err; one that is Exported counts as
-// usable, and closing is no failure. A peer that dies is noticed by the end that
-// has tasks in flight to it, and by nobody else.
+// connections go on. A Failed connection keeps its place among
+// Config.MaxConnections until Close; a closed one gives it back when OnConnection
+// reports Closed.
+//
+// How an end learns of its peer:
+//
+//   - It is not there. Connect waits for Config.ConnectTimeout (a minute), then the
+//     connection fails with ErrTimeout.
+//   - It closes the connection, or stops its context. It writes a goodbye to a word of
+//     this end's memory, behind the tasks that its device has: the connection is Closed
+//     here too, with ErrPeerClosed. The end that closes waits for that at most
+//     Config.CloseTimeout (100 ms).
+//   - It dies, or the network does. Tasks in flight fail with ErrRetryExceeded, and so
+//     does the connection. Where there are none, this end writes a keepalive, an empty
+//     write, every Config.Keepalive (two seconds).
+//
+// # Loss
+//
+// Devices repeat what was lost. Unless Config.AckTimeout or RetryCount is set, the
+// software device measures the round trip, repeats soon after it, and gives up when
+// the peer has been silent for 4 s. Adapters, and the software device where one of the
+// two is set, repeat a fixed number of times at fixed intervals. A message that meets
+// no receive is repeated for ever, unless Config.RNRRetry says otherwise.
 //
 // # Permissions
 //
-// What a peer may read or write has to be allowed three times: by its knowledge
-// of the key (the memory map's descriptor), by the memory map, and by
-// Config.Permissions. A violation fails the peer's task with ErrRemoteAccess or
-// ErrRemoteInvalid, leaves memory untouched, and ends the connection at both ends.
-//
-// While a connection is Connecting, one of its ends lets the peer write, whatever
-// Config.Permissions say: the hello that makes a connection Ready is a write to
-// memory of the context. What the peer holds no key for is safe all the same.
+// What a peer may read, or do atomics on, has to be allowed three times: by its
+// knowledge of the key (the memory map's descriptor), by the memory map, and by
+// Config.Permissions. Writes need the first two only: queue pairs always accept
+// writes, because ready signals, keepalives and goodbyes are writes. A violation fails
+// the peer's task with ErrRemoteAccess or ErrRemoteInvalid, leaves memory untouched,
+// and ends the connection at both ends.
 //
 // # Order
 //
@@ -67,7 +93,7 @@
 // that matters. Between connections there is no order.
 //
 // A completed write or send means that the peer's device has it, not that the
-// peer's program has seen it, nor that the program lives. To tell the peer of a
+// peer's program has seen it, nor that the program lives. To notify the peer of a
 // write, use a write with immediate, or a send after it. Do not watch memory for
 // the last byte: in which order bytes of one message appear is not defined.
 //
@@ -78,10 +104,10 @@
 //
 // Three kinds of task work on a sync event of the peer (package syncevent), which
 // the peer has exported and this program has imported: a get is a read of 8
-// bytes, a set a write of 8 bytes, an addition a fetch-and-add. The peer's
-// program waits for the value, and is woken.
+// bytes, a set a write of 8 bytes, an addition a fetch-and-add. A program of the peer
+// that waits for a value is woken by sets and additions.
 //
-// What may the peer rely on when a wait has returned the value of a notification?
+// What may the peer rely on when its wait has returned?
 //
 //   - An addition: the data of all earlier writes and sends of the same connection
 //     is in place. IBTA 9.5 names three things after which the memory that a write
@@ -98,11 +124,11 @@
 //     neither the map that the data goes to nor one that holds an event may have
 //     mmap.RelaxedOrdering. The library's own memory of an event never does.
 //   - Reads and gets are the exception: those submitted before may still be under
-//     way, and may see what later writes and notifications do (IBTA 10.8.3.3,
+//     way, and may see what later writes, sets and additions do (IBTA 10.8.3.3,
 //     table of ordering rules). Those submitted after see it all.
 //   - Different connections: nothing, not even between the same two contexts.
-//   - In the other direction: nothing. That a notification has completed says that
-//     the peer's device has it, not that anybody was woken.
+//   - In the other direction: nothing. That a set or an addition has completed says
+//     that the peer's device has it, not that anybody was woken.
 //
 // A set is never seen in half on the software device, where a write of 8 aligned
 // bytes is one atomic store, and a get never brings half of one on 64-bit
@@ -113,29 +139,33 @@
 //
 // # Buffers
 //
-// Allocation hands buffers over to the task, with their references, even when it
-// fails; freeing the task drops them. bufinv.Buf.Ref keeps one beyond. From Submit
-// to the callback, the memory and the buffers must not be touched; in the callback
-// they are the program's again. Receives and reads append to the data that is in
-// their buffers, so that a task to be submitted again needs ResetData or another
-// buffer. A receive that is too small for its message fails, at both ends.
+// Alloc hands buffers over to the task, with their references, even when it fails;
+// Free drops them. bufinv.Buf.Ref keeps a buffer beyond that. From Submit to the
+// callback, the memory and the buffers must not be touched; in the callback they are
+// the program's again. Receives and reads append to the data that is in their buffers,
+// so that a task to be submitted again needs ResetData or another buffer. A receive
+// that is too small for its message fails, at both ends.
 //
-// A source without data is an error: nothing would be moved. No buffer at all
+// A source without data is an error, because nothing would be moved. No buffer at all
 // makes a message of no bytes.
 //
 // # Queues
 //
-// Queues at the device are as large as the pools, so that they cannot be full;
-// where Config or the device makes them smaller, tasks wait in the context. With
-// pe.Aggregate tasks are posted together. With pe.OptimizeReports a task does
-// without a completion of its own, unless it is the last of those posted together:
-// it is reported with the next one that has one.
+// The send queue of each connection takes Config.SendQueueSize tasks, 128 at most
+// unless set; the receive queue, which all connections share, takes the receives of
+// all pools unless set. No queue can be full for the program: tasks that find no room at the
+// device wait in the context, in the order of submission.
+//
+// With pe.Aggregate, tasks are posted together. With pe.OptimizeReports, a task has no
+// completion of its own, unless it is the last of those posted together: it is reported
+// with the next one that has.
 //
 // # Goroutines
 //
 // A context, its connections, pools and tasks belong to the goroutine that drives
-// the engine, where all callbacks run. Other goroutines use pe.Engine.Do; what they
-// export, connect, close, start or stop without it fails with pe.ErrBusy, but tasks
-// do not look. The path from Submit to the callback allocates nothing and takes no
-// lock of this package.
+// the engine, where all callbacks run, one at a time. A callback may do everything but
+// drive the engine or wait. Other goroutines use pe.Engine.Do; without it, Export,
+// Connect, Close, Start and Stop fail with pe.ErrBusy while the engine is being
+// driven, but tasks do not check. The path from Submit to the callback allocates
+// nothing and takes no lock of this package.
 package rdma

@@ -28,11 +28,11 @@ var (
 	ErrDevice = errs.ErrDevice
 	// ErrFull: the context has as many connections as it was made for.
 	ErrFull = errors.New("no connection left")
-	// ErrNotReady: the connection's peer is not known to be there yet, or any more.
+	// ErrNotReady: the connection is not in the state that the call needs.
 	ErrNotReady = errors.New("connection not ready")
 	// ErrMismatch: the settings or the networks of the two ends do not fit.
 	ErrMismatch = errors.New("ends do not fit together")
-	// ErrTimeout: the peer was not there within Config.ConnectTimeout.
+	// ErrTimeout: the peer did not connect within Config.ConnectTimeout.
 	ErrTimeout = errs.ErrTimeout
 	// ErrPeerClosed: the peer has closed the connection, or stopped its context.
 	ErrPeerClosed = errors.New("closed by the peer")
@@ -58,10 +58,11 @@ var (
 	ErrRemoteAccess = errors.New("access refused by the peer")
 	// ErrRemoteOperation: the peer could not carry out the request.
 	ErrRemoteOperation = errors.New("operation failed at the peer")
-	// ErrRetryExceeded: the peer did not answer, however often it was asked.
+	// ErrRetryExceeded: the peer did not acknowledge a request, however often it was
+	// repeated.
 	ErrRetryExceeded = errors.New("peer does not answer")
 	// ErrRNRRetryExceeded: the peer had no receive for the message, however often it
-	// was sent.
+	// was repeated.
 	ErrRNRRetryExceeded = errors.New("peer has no receive posted")
 )
 
@@ -70,8 +71,8 @@ var (
 type TaskError struct {
 	Op     Operation
 	Status verbs.Status // never StatusSuccess
-	// Connection is the one the task ran on. It is nil for a receive that no
-	// message had arrived for.
+	// Connection is the one the task ran on. It is nil for a receive that was
+	// flushed before a message came.
 	Connection  *Connection
 	VendorError uint32 // the device's own code; zero if it has none
 }

@@ -16,12 +16,12 @@ type establishment interface {
 	due(now time.Time)
 	// signaled is called when the peer may have written to the connection's word.
 	signaled()
-	// sent is called when the own request that it posted is back, while
+	// sent is called when the ready signal that it posted has completed, while
 	// Connecting.
 	sent(status verbs.Status, vendor uint32)
-	// sayGoodbye posts the own request that tells the peer that this end leaves.
+	// sayGoodbye posts the goodbye, which notifies the peer that this end closes.
 	sayGoodbye()
-	// goodbyeArrived reports whether the peer has left.
+	// goodbyeArrived reports whether the peer's goodbye is here.
 	goodbyeArrived() bool
 	// release is called when the connection is destroyed.
 	release()

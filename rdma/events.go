@@ -6,13 +6,13 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// event takes an event on the device's goroutine.
+// event queues an event, on the device's goroutine.
 func (c *Context) event(ev verbs.Event) {
 	c.events.Add(ev)
 	c.control.Wake()
 }
 
-// handleEvents deals with the events so far and returns how many concerned the
+// handleEvents handles the events so far and returns how many concerned the
 // context.
 func (c *Context) handleEvents() int {
 	list, lost := c.events.Take()
@@ -72,7 +72,7 @@ func (c *Context) failWith(err error) {
 	c.control.Fail(err)
 }
 
-// queryAll asks every queue pair for its state, where events were lost.
+// queryAll finds the queue pairs that are in error, where events were lost.
 func (c *Context) queryAll() int {
 	n := 0
 	for _, conn := range c.slots {

@@ -71,10 +71,10 @@ func TestEventsThatEndTheContext(t *testing.T) {
 			_, err := engine.Progress()
 			require.NoError(t, err)
 			require.Equal(t, pe.Running, c.State())
-			var told []error
+			var reported []error
 			c.OnConnection(func(_ *Connection, state ConnectionState, err error) {
 				if state == Failed {
-					told = append(told, err)
+					reported = append(reported, err)
 				}
 			})
 			c.event(event(c, conn))
@@ -84,8 +84,8 @@ func TestEventsThatEndTheContext(t *testing.T) {
 			}
 			assert.ErrorIs(t, c.Err(), ErrDevice)
 			assert.ErrorIs(t, conn.Err(), ErrDevice)
-			require.Len(t, told, 1)
-			assert.ErrorIs(t, told[0], ErrDevice)
+			require.Len(t, reported, 1)
+			assert.ErrorIs(t, reported[0], ErrDevice)
 		})
 	}
 }

@@ -225,7 +225,7 @@ func TestOneOfSeveralFails(t *testing.T) {
 	require.NoError(t, r.a.conns[0].Close())
 	require.NoError(t, r.b.conns[0].Close())
 	require.NoError(t, r.b.conns[0].Close(), "closing again")
-	closed := func(told []string) bool { return told[len(told)-1] == "Closed" }
+	closed := func(reported []string) bool { return reported[len(reported)-1] == "Closed" }
 	r.until("the places are free", func() bool { return closed(r.a.reported) && closed(r.b.reported) })
 	a, _ := r.link()
 	r.until("the new one is ready", func() bool { return a.State() == rdma.Ready && r.b.conns[2].State() == rdma.Ready })

@@ -54,7 +54,7 @@ func TestEveryFlag(t *testing.T) {
 	}
 }
 
-// A task that is held back starts at the next submission without the flag.
+// A task that waits for others starts at the next submission without the flag.
 func TestAggregateWaits(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
 	var writes outcome[*rdma.WriteTask]

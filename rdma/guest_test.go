@@ -159,7 +159,7 @@ type refusal struct {
 	// open prepares the peer, and returns the memory to name, and where.
 	open      func(r *rig) (*mmap.Map, int)
 	want      error
-	refused   bool // the peer is told that it refused something
+	refused   bool // the peer learns that it refused something
 	noReceive bool
 }
 
@@ -284,7 +284,7 @@ func (r *rig) checkRefuser(received *ending, want error) {
 	b := r.b.ctx
 	switch {
 	case r.b.dev.Driver() == "soft":
-		r.until("the peer has been told", func() bool { return b.State() == pe.Idle })
+		r.until("the peer has noticed", func() bool { return b.State() == pe.Idle })
 		require.ErrorIs(r.t, b.Err(), rdma.ErrPeerRefused)
 	case received != nil && errors.Is(want, rdma.ErrRemoteAccess):
 		r.until("the receive has failed", func() bool { return b.State() == pe.Idle })

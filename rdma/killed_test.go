@@ -131,7 +131,7 @@ func TestGuestKilledPeer(t *testing.T) {
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 				defer cancel()
-				require.NoError(t, r.engine.Run(ctx))
+				require.ErrorIs(t, r.engine.Run(ctx), rdma.ErrRetryExceeded)
 				require.Error(t, s.victim.Wait(), "it was killed")
 				require.GreaterOrEqual(t, s.done, 20)
 				require.Len(t, s.errs, victimReceives, "every task came back")

@@ -109,7 +109,7 @@ func (f *flow) reads() func() {
 	}
 }
 
-// A send that finds no receive, since b has not looked at what the last ones
+// A send that finds no receive, since b has not polled what the last ones
 // brought, is sent again.
 func (f *flow) sends() func() {
 	a, b := f.r.a, f.r.b
@@ -168,9 +168,9 @@ func TestGuestLoss(t *testing.T) {
 	for _, on := range couples[1:3] {
 		for _, each := range flows {
 			t.Run(on.name+", "+each.name, func(t *testing.T) {
-				// rxe repeats for ever; the software device gives up after eight times
+				// rxe repeats for ever, which it takes a count of 7 for; the software device gives up after eight times
 				// its time-out, which a loaded machine may sleep through.
-				cfg := rdma.Config{AckTimeout: 16 * time.Millisecond}
+				cfg := rdma.Config{AckTimeout: 16 * time.Millisecond, RetryCount: new(7)}
 				if on.name == "soft to rxe" {
 					cfg.AckTimeout = 100 * time.Millisecond
 				}

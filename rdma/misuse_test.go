@@ -47,7 +47,7 @@ func TestEngineDrivenInsideCallbacks(t *testing.T) {
 	require.NoError(t, task.Free())
 	require.NoError(t, r.engine.Do(func() { try("a function") }))
 	require.NoError(t, r.b.ctx.Stop())
-	r.until("all is told", func() bool { return r.engine.Active() == 0 && tried["a change to Idle"] })
+	r.until("all is reported", func() bool { return r.engine.Active() == 0 && tried["a change to Idle"] })
 	assert.Len(t, tried, 8, "%v", tried)
 }
 

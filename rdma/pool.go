@@ -5,6 +5,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/syncevent"
 )
 
 // pool is what the pools of all kinds of task have in common.
@@ -20,9 +21,7 @@ func (p *pool[T]) Cap() int { return p.tasks.Cap() }
 // Available is the number of tasks that can be allocated now.
 func (p *pool[T]) Available() int { return p.tasks.Available() }
 
-func (p *pool[T]) free(t *T) error { return p.tasks.Free(t) }
-
-func makePool[T any](c *Context, p *pool[T], op Operation, n int, done func(*T), failed func(*T, error),
+func (p *pool[T]) fillWith(c *Context, op Operation, n int, done func(*T), failed func(*T, error),
 	taskOf func(*T) *pe.Task, init, drop func(*T),
 ) error {
 	if done == nil || failed == nil {
@@ -39,36 +38,76 @@ func makePool[T any](c *Context, p *pool[T], op Operation, n int, done func(*T),
 	return nil
 }
 
-// makeRequests is makePool for tasks that go to send queues.
-func makeRequests[T any](c *Context, p *pool[T], op Operation, n int, done func(*T), failed func(*T, error),
-	of func(*T) *request, init func(*T) finisher,
-) error {
-	return makePool(c, p, op, n, done, failed,
-		func(t *T) *pe.Task { return &of(t).Task },
-		func(t *T) { of(t).register(c, op, init(t)) },
-		func(t *T) { _ = of(t).drop() })
+// fillable is a pool of tasks of type T.
+type fillable[T any] interface {
+	fill(c *Context, op Operation, n int, done func(*T), failed func(*T, error)) error
 }
 
-// allocRequest takes a task out of a pool and gives it its buffers.
-func allocRequest[T any](p *pool[T], of func(*T) *request, conn *Connection, local, remote *bufinv.Buf) (*T, error) {
+// makePool fills a new pool, and returns it.
+func makePool[P fillable[T], T any](p P, c *Context, op Operation, n int, done func(*T), failed func(*T, error)) (P, error) {
+	if err := p.fill(c, op, n, done, failed); err != nil {
+		var none P
+		return none, err
+	}
+	return p, nil
+}
+
+// requestPool is a pool of tasks that go to send queues. P is *T.
+type requestPool[T any, P requestTask[T]] struct{ pool[T] }
+
+// requestTask is a pointer to a task that embeds a request.
+type requestTask[T any] interface {
+	*T
+	base() *request
+}
+
+func (p *requestPool[T, P]) fill(c *Context, op Operation, n int, done func(*T), failed func(*T, error)) error {
+	return p.fillWith(c, op, n, done, failed,
+		func(t *T) *pe.Task { return &P(t).base().Task },
+		func(t *T) { P(t).base().register(c, op, p, P(t)) },
+		func(t *T) { _ = P(t).base().drop() })
+}
+
+// alloc takes a task out of the pool and gives it its buffers.
+func (p *requestPool[T, P]) alloc(conn *Connection, local, remote *bufinv.Buf) (*T, error) {
 	t, err := p.tasks.Alloc()
 	if err != nil {
 		freeAll(local, remote)
 		return nil, err
 	}
-	r := of(t)
-	if err := r.give(conn, local, remote); err != nil {
+	if err := P(t).base().give(conn, local, remote); err != nil {
 		freeAll(local, remote)
-		_ = p.tasks.Free(t) // it was taken just now
-		return nil, fmt.Errorf("rdma: allocate a %v: %w", r.op, err)
+		return nil, p.takeBack(t, err)
 	}
 	return t, nil
 }
 
-// freeRequest puts a task back and drops its buffers.
-func freeRequest[T any](p *pool[T], of func(*T) *request, t *T) error {
-	if err := p.tasks.Free(t); err != nil {
-		return err
+// allocEvent takes a task out of the pool and gives it its sync event.
+func (p *requestPool[T, P]) allocEvent(conn *Connection, ev *syncevent.Event) (*T, error) {
+	t, err := p.tasks.Alloc()
+	if err != nil {
+		return nil, err
 	}
-	return of(t).drop()
+	if err := P(t).base().giveEvent(conn, ev); err != nil {
+		return nil, p.takeBack(t, err)
+	}
+	return t, nil
+}
+
+// takeBack puts back a task that was allocated in vain.
+func (p *requestPool[T, P]) takeBack(t *T, err error) error {
+	_ = p.tasks.Free(t) // it was taken just now
+	return fmt.Errorf("rdma: allocate a %v: %w", P(t).base().op, err)
+}
+
+// free implements requestOwner.
+func (p *requestPool[T, P]) free(r *request) error { return p.tasks.Free(r.self.(P)) }
+
+// completed implements requestOwner.
+func (p *requestPool[T, P]) completed(r *request, err error) {
+	if err != nil {
+		p.failed(r.self.(P), err)
+		return
+	}
+	p.done(r.self.(P))
 }

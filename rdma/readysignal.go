@@ -12,20 +12,19 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// A reliable connection has no handshake of its own when descriptors travel out
-// of band: a queue pair that is ready to send says nothing of its peer. So there is
-// a ready signal, which needs nothing but verbs and takes no receive: one of the
-// ends, the active one, writes 8 bytes that only holders of the descriptor know to
-// a word of the other's memory. When the write is acknowledged, the passive end
-// must be up; when the word has arrived, the active end is. A write of no bytes
-// would not be seen, and a send would take a receive.
+// Where descriptors travel out of band, a reliable connection has no handshake: that a
+// queue pair is Ready to Send says nothing of its peer. So there is a ready signal,
+// which takes nothing but verbs, and no receive. One of the ends, the active one,
+// writes 8 bytes that only holders of the descriptor know to a word of the other's
+// memory. When the write is acknowledged, the passive end is up; when the word has
+// arrived, the active end is. A write of no bytes would not be noticed, and a send
+// would take a receive.
 //
 // The end with the larger nonce is the active one. It repeats the signal with the
-// same sequence numbers until the peer acknowledges it, so that a peer which
-// executed it, and whose acknowledgement was lost, takes it for the duplicate that
-// it is.
+// same sequence numbers until the peer acknowledges it. A peer that has executed it
+// already, and whose acknowledgement was lost, sees a duplicate.
 //
-// The same word takes the goodbye of a peer that closes the connection.
+// A peer that closes the connection writes its goodbye to the same word.
 
 // readySignal is the establishment of connections whose descriptors travel out of
 // band.
@@ -33,20 +32,21 @@ type readySignal struct {
 	conn    *Connection
 	active  bool
 	began   time.Time
-	again   time.Time // when to try the next signal; zero: when the present one fails
-	cancel  func()    // of the watch on the word; nil: the device has none
-	pending atomic.Bool
+	again   time.Time   // when to try the next signal; zero: when the present one fails
+	cancel  func()      // ends the watch on the word; nil: the device has no watches
+	pending atomic.Bool // the connection is among the context's written
 }
 
 const (
-	// signalPatience is how long one signal may stay unacknowledged where the
-	// device itself would wait for ever.
-	signalPatience = 250 * time.Millisecond
-	signalPause    = time.Millisecond
-	// Where the device cannot say that a word was written, it is looked at, less
-	// often with time.
-	shortestLook = time.Millisecond
-	longestLook  = 20 * time.Millisecond
+	// signalTimeout is how long a signal may stay unacknowledged where the device
+	// itself would wait for ever.
+	signalTimeout = 250 * time.Millisecond
+	// signalPause is the time between the failure of a signal and the next one.
+	signalPause = time.Millisecond
+	// Where the device does not notify of writes to the word, it is polled, less often
+	// with time.
+	shortestPoll = time.Millisecond
+	longestPoll  = 20 * time.Millisecond
 )
 
 // openReadyWords makes the memory that ready signals and goodbyes arrive in.
@@ -75,21 +75,24 @@ func newReadySignal(conn *Connection) *readySignal {
 	return r
 }
 
-// word is the connection's word of the memory that signals arrive in. The device
-// writes it at any time.
+// word is the connection's word of the memory that signals arrive in. The device may
+// write it at any time.
 func (r *readySignal) word() *uint64 {
 	return (*uint64)(unsafe.Pointer(&r.conn.ctx.readyWords.Bytes()[8*r.conn.slot]))
 }
 
-// The values that the peer writes: the nonce, and its complement for a goodbye.
+// arrived reports whether the peer has written a value: this end's nonce, or its
+// complement for a goodbye.
 func (r *readySignal) arrived(value uint64) bool {
 	var want [8]byte
 	binary.BigEndian.PutUint64(want[:], value)
 	return atomic.LoadUint64(r.word()) == binary.NativeEndian.Uint64(want[:])
 }
 
+// goodbyeArrived implements establishment.
 func (r *readySignal) goodbyeArrived() bool { return r.arrived(^r.conn.local.nonce) }
 
+// begin implements establishment.
 func (r *readySignal) begin() {
 	conn := r.conn
 	order := conn.local.compare(&conn.peer)
@@ -115,13 +118,14 @@ func (r *readySignal) begin() {
 	r.schedule(r.began)
 }
 
-// written is called by the device, on any goroutine.
+// written is called by the device, on any goroutine, when the word was written.
 func (r *readySignal) written() {
 	if !r.pending.Swap(true) {
 		r.conn.ctx.written.add(r.conn)
 	}
 }
 
+// signaled implements establishment.
 func (r *readySignal) signaled() {
 	r.pending.Store(false)
 	goodbye := r.goodbyeArrived()
@@ -133,14 +137,16 @@ func (r *readySignal) signaled() {
 	}
 }
 
+// signal posts the ready signal.
 func (r *readySignal) signal() {
 	r.again = time.Time{}
 	if r.conn.ctx.set.timeout == 0 {
-		r.again = time.Now().Add(signalPatience)
+		r.again = time.Now().Add(signalTimeout)
 	}
 	r.conn.signal.post(signalReady, r.conn.peer.nonce)
 }
 
+// sent implements establishment.
 func (r *readySignal) sent(status verbs.Status, vendor uint32) {
 	conn := r.conn
 	switch status {
@@ -156,6 +162,7 @@ func (r *readySignal) sent(status verbs.Status, vendor uint32) {
 	}
 }
 
+// due implements establishment.
 func (r *readySignal) due(now time.Time) {
 	conn := r.conn
 	r.signaled()
@@ -196,13 +203,15 @@ func (r *readySignal) schedule(now time.Time) {
 		earlier(r.began.Add(limit))
 	}
 	if r.cancel == nil {
-		earlier(now.Add(min(max(now.Sub(r.began)/64, shortestLook), longestLook)))
+		earlier(now.Add(min(max(now.Sub(r.began)/64, shortestPoll), longestPoll)))
 	}
 	conn.ctx.setDeadline(conn, at)
 }
 
+// sayGoodbye implements establishment.
 func (r *readySignal) sayGoodbye() { r.conn.signal.post(signalGoodbye, ^r.conn.peer.nonce) }
 
+// release implements establishment.
 func (r *readySignal) release() {
 	if r.cancel != nil {
 		r.cancel()
@@ -210,8 +219,8 @@ func (r *readySignal) release() {
 	}
 }
 
-// writtenWords has the connections whose words were written, each once. It takes
-// them from the device's goroutine to the engine's.
+// writtenWords takes connections whose words were written, each once, from the device's
+// goroutines to the engine's.
 type writtenWords struct {
 	pending atomic.Bool
 	mu      sync.Mutex
@@ -227,7 +236,7 @@ func (w *writtenWords) add(conn *Connection) {
 	w.wake()
 }
 
-// handle looks at the words, and returns how many.
+// handle reads the words that were written, and returns how many there are.
 func (w *writtenWords) handle() int {
 	w.pending.Store(false)
 	w.mu.Lock()

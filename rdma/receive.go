@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -33,14 +34,14 @@ func (o ReceiveOpcode) String() string {
 // ReceivePool is a pool of receives.
 type ReceivePool struct{ pool[ReceiveTask] }
 
-// ReceiveTask waits for one message, from whichever connection it comes. Messages
-// take receives in the order in which they were submitted.
+// ReceiveTask waits for one message, from any connection of the context. Messages take
+// receives in the order in which these were submitted.
 type ReceiveTask struct {
 	pe.Task
 	control *pe.Control // nil for a task that came from no pool
 	ctx     *Context
 	pool    *ReceivePool
-	next    *ReceiveTask
+	place   fifo.Node[*ReceiveTask] // among those that wait
 	posted  bool
 	dst     *bufinv.Buf
 	wr      verbs.RecvWR
@@ -53,24 +54,23 @@ type ReceiveTask struct {
 }
 
 // ReceivePool makes a pool of n receives. done and failed run on the engine's
-// goroutine, inside Progress; the error is a *TaskError. It is legal in Idle. Its
-// errors match ErrNotSupported where the device has no shared receive queues, and
-// those of pe.NewPool.
+// goroutine, inside Progress; the error is a *TaskError, except where the destination
+// was changed in flight. It is legal in Idle. Its errors match ErrNotSupported where
+// the device has no shared receive queues, and those of pe.NewPool.
 func (c *Context) ReceivePool(n int, done func(*ReceiveTask), failed func(*ReceiveTask, error)) (*ReceivePool, error) {
-	p := &ReceivePool{}
-	err := makePool(c, &p.pool, OpReceive, n, done, failed,
+	return makePool(&ReceivePool{}, c, OpReceive, n, done, failed)
+}
+
+func (p *ReceivePool) fill(c *Context, op Operation, n int, done func(*ReceiveTask), failed func(*ReceiveTask, error)) error {
+	return p.fillWith(c, op, n, done, failed,
 		func(t *ReceiveTask) *pe.Task { return &t.Task },
 		func(t *ReceiveTask) {
-			t.control, t.ctx, t.pool = c.control, c, p
+			t.control, t.ctx, t.pool, t.place.Value = c.control, c, p, t
 			t.wr.ID = lane.ReceiveID | uint64(len(c.receives))
 			t.sgl = make([]verbs.SGE, 0, c.set.MaxRecvSGE)
 			c.receives = append(c.receives, t)
 		},
 		func(t *ReceiveTask) { _ = t.drop() })
-	if err != nil {
-		return nil, err
-	}
-	return p, nil
 }
 
 // Alloc takes a receive out of the pool. The message goes to the room of dst, a
@@ -101,9 +101,10 @@ func (t *ReceiveTask) gather() ([]verbs.SGE, error) {
 	return list, checkList(list, cap(t.sgl), "MaxRecvSGE")
 }
 
-// Submit posts the receive, together with what was held back before it. From here
-// to its callback the task and its buffers must not be touched. It allocates
-// nothing. If it fails, the task remains the caller's.
+// Submit posts the receive, together with tasks that pe.Aggregate has made wait before
+// it. From here to its callback, the task, its buffers and their memory must not be
+// touched. It allocates nothing. If it fails, the task remains the caller's. Errors
+// match pe.ErrBadState, pe.ErrInUse and pe.ErrFreed, and those of Alloc for the buffer.
 func (t *ReceiveTask) Submit() error { return t.submit(0, false) }
 
 // SubmitWith is Submit with flags. OptimizeReports has no effect on receives.
@@ -121,7 +122,7 @@ func (t *ReceiveTask) submit(flags pe.SubmitFlags, thorough bool) error {
 		t.control.Abort(&t.Task)
 		return fmt.Errorf("rdma: submit a receive: %w", err)
 	}
-	t.ctx.pushReceive(t)
+	t.ctx.recvWaiting.Push(&t.place)
 	if flags&pe.Aggregate == 0 {
 		t.ctx.flush()
 	} else {
@@ -148,7 +149,7 @@ func (t *ReceiveTask) checkRoom() error {
 	return nil
 }
 
-// arrived ends a receive that took a message.
+// arrived ends a receive that has taken a message.
 func (t *ReceiveTask) arrived(wc *verbs.WC) {
 	t.control.End(&t.Task)
 	t.length, t.imm = int(wc.Bytes), wc.Imm
@@ -176,13 +177,14 @@ func (t *ReceiveTask) fail(err error) {
 	t.pool.failed(t, err)
 }
 
-// flush ends a receive that is in flight when its queue is gone, and returns how
-// many that were.
+// flush ends a receive that is still in flight when the queue has been destroyed, and
+// returns how many that were: 0 or 1.
 func (t *ReceiveTask) flush() int {
 	if !t.InFlight() {
 		return 0
 	}
-	t.posted, t.next, t.conn = false, nil, nil
+	t.ctx.recvWaiting.Remove(&t.place)
+	t.posted, t.conn = false, nil
 	t.fail(&TaskError{Op: OpReceive, Status: verbs.StatusFlushed})
 	return 1
 }
@@ -191,13 +193,16 @@ func (t *ReceiveTask) flush() int {
 // is legal whenever the task is not in flight. Errors are those of pe.Pool.Free
 // and bufinv.
 func (t *ReceiveTask) Free() error {
-	if err := t.pool.free(t); err != nil {
+	if t.pool == nil {
+		return t.control.Begin(&t.Task, "free") // which fails: it came from no pool
+	}
+	if err := t.pool.tasks.Free(t); err != nil {
 		return err
 	}
 	return t.drop()
 }
 
-// drop lets go of what a task that was freed has worked on.
+// drop releases what a task that was freed has worked on.
 func (t *ReceiveTask) drop() error {
 	dst := t.dst
 	t.dst, t.conn = nil, nil
@@ -229,7 +234,7 @@ func (t *ReceiveTask) SetDestination(dst *bufinv.Buf) error {
 	return old.Free()
 }
 
-// Opcode says what kind of message came.
+// Opcode is the kind of message that came, once the task has succeeded.
 func (t *ReceiveTask) Opcode() ReceiveOpcode { return t.opcode }
 
 // Length is the number of bytes that came: appended to the destination or, for a
@@ -239,5 +244,6 @@ func (t *ReceiveTask) Length() int { return t.length }
 // Imm returns the 32 bits of immediate data, and whether the message had any.
 func (t *ReceiveTask) Imm() (imm uint32, ok bool) { return t.imm, t.opcode != ReceivedSend }
 
-// Connection is the connection that the message came from.
+// Connection is the connection that the message came from, or nil before one
+// has come.
 func (t *ReceiveTask) Connection() *Connection { return t.conn }

@@ -7,44 +7,30 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// flush posts everything that was held back.
+// flush posts all tasks that wait, as far as there is room for them.
 func (c *Context) flush() {
 	c.lanes.Flush()
-	if c.receivesWait() {
+	if c.receivesPostable() {
 		c.postReceives()
 	}
 }
 
-// receivesWait reports whether receives can be posted that are not.
-func (c *Context) receivesWait() bool {
-	return c.recvHead != nil && c.recvPosted < c.recvDepth && c.phase == phaseUp
-}
-
-func (c *Context) pushReceive(t *ReceiveTask) {
-	if c.recvTail == nil {
-		c.recvHead = t
-	} else {
-		c.recvTail.next = t
-	}
-	c.recvTail = t
+// receivesPostable reports whether a receive waits and there is room for it.
+func (c *Context) receivesPostable() bool {
+	return c.recvWaiting.Len() > 0 && c.recvPosted < c.recvDepth && c.phase == phaseUp
 }
 
 // postReceives posts what the shared receive queue has room for.
 func (c *Context) postReceives() {
-	for c.receivesWait() {
+	for c.receivesPostable() {
 		n := 0
-		for t := c.recvHead; t != nil && n < min(lane.PostBatch, c.recvDepth-c.recvPosted); t = t.next {
-			c.recvWRs[n] = t.wr
+		for e := c.recvWaiting.Front(); e != nil && n < min(lane.PostBatch, c.recvDepth-c.recvPosted); e = e.Next() {
+			c.recvWRs[n] = e.Value.wr
 			n++
 		}
 		taken, err := c.srq.PostRecv(c.recvWRs[:n])
 		for range taken {
-			t := c.recvHead
-			c.recvHead, t.next = t.next, nil
-			t.posted = true
-		}
-		if c.recvHead == nil {
-			c.recvTail = nil
+			c.recvWaiting.Pop().Value.posted = true
 		}
 		c.recvPosted += taken
 		if err != nil {
@@ -58,7 +44,7 @@ func (c *Context) postReceives() {
 func (c *Context) received(wc *verbs.WC) {
 	i := wc.ID &^ lane.ReceiveID
 	if i >= uint64(len(c.receives)) || !c.receives[i].posted {
-		return
+		return // of a receive that was given back already
 	}
 	t := c.receives[i]
 	t.posted = false
@@ -74,9 +60,9 @@ func (c *Context) received(wc *verbs.WC) {
 		return
 	}
 	if conn != nil {
-		conn.heard = true
+		conn.peerAlive = true
 		if conn.state == Connecting {
-			conn.ready() // the active end sends nothing before its ready signal has arrived
+			conn.ready() // the peer sends only when it is Ready
 		}
 	}
 	t.arrived(wc)

@@ -59,7 +59,7 @@ func stream(t *testing.T, a, b verbs.Device, remove func()) (r *rig, writes *out
 	pool := must(r.a.ctx.WritePool(8, writes.ok, writes.bad))
 	r.connect(1)
 	r.a.ctx.OnStateChange(func(_, next pe.State) {
-		if next == pe.Idle { // nobody tells the peer
+		if next == pe.Idle { // nobody notifies the peer
 			require.NoError(t, r.b.ctx.Stop())
 		}
 	})
@@ -69,7 +69,7 @@ func stream(t *testing.T, a, b verbs.Device, remove func()) (r *rig, writes *out
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	require.NoError(t, r.engine.Run(ctx))
+	require.Error(t, r.engine.Run(ctx), "the reason")
 	require.Equal(t, 8, pool.Available(), "every task came back")
 	require.NotEmpty(t, writes.errs)
 	require.Equal(t, []string{"Ready", "Failed", "Closed"}, r.a.reported)

@@ -16,30 +16,32 @@ type request struct {
 	pe.Task
 	control *pe.Control // nil for a task that came from no pool
 	ctx     *Context
+	pool    requestOwner
+	self    interface{ base() *request } // the task that embeds it
 	conn    *Connection
 	send    lane.Request
-	kind    finisher // the task itself
 	op      Operation
 	local   *bufinv.Buf
 	remote  *bufinv.Buf
 	length  int // bytes that this submission moves
 	event   *syncevent.Event
-	word    int    // in the scratch memory, for what an atomic or sync event moves
-	value   uint64 // to be set, or got
-	old     uint64
+	word    int         // in the scratch memory, for what an atomic or sync event moves
+	result  uint64      // of an atomic, or of a get
 	sgl     []verbs.SGE // as long as a list may be
 }
 
-// finisher runs a task's callbacks.
-type finisher interface {
-	succeeded()
-	failed(error)
+// requestOwner is the pool of a request, whatever the kind of its tasks.
+type requestOwner interface {
+	// free puts the task back.
+	free(r *request) error
+	// completed runs the callback of the task, which is no longer in flight.
+	completed(r *request, err error)
 }
 
 // register makes a request known to its context. It is called once, when the pool
 // is made.
-func (r *request) register(c *Context, op Operation, kind finisher) {
-	r.control, r.ctx, r.op, r.kind = c.control, c, op, kind
+func (r *request) register(c *Context, op Operation, pool requestOwner, self interface{ base() *request }) {
+	r.control, r.ctx, r.op, r.pool, r.self = c.control, c, op, pool, self
 	r.send.WR.Op = operations[op].verb
 	if op.onWord() {
 		r.word = c.words
@@ -52,34 +54,37 @@ func (r *request) register(c *Context, op Operation, kind finisher) {
 	c.requests++
 }
 
-// completer is the side of a request that its lane sees.
+func (r *request) base() *request { return r }
+
+// completer is what a request is for its lane.
 type completer request
 
 // Completed implements lane.Completer.
 func (c *completer) Completed(status verbs.Status, vendor uint32) {
 	r := (*request)(c)
 	if status == verbs.StatusSuccess {
-		r.conn.heard = true
+		r.conn.peerAlive = true
 		r.succeed()
 		return
 	}
 	err := &TaskError{Op: r.op, Status: status, Connection: r.conn, VendorError: vendor}
 	r.conn.failedTask(status, err)
 	r.control.End(&r.Task)
-	r.kind.failed(err)
+	r.pool.completed(r, err)
 }
 
-// Submit gives the task to the device, together with what was held back before
-// it. From here to its callback the task and its buffers must not be touched. It
-// allocates nothing.
+// Submit gives the task to the device, together with tasks that pe.Aggregate has made
+// wait before it. From here to its callback, the task, its buffers and their memory
+// must not be touched. It allocates nothing.
 //
-// It checks what would otherwise do harm unseen: the buffers, and that what is
-// moved fits. What the device or the peer refuses shows when the task fails, and
-// ends the connection; TrySubmit finds most of it before. If Submit fails, the
-// task remains the caller's.
+// It checks what nobody else would notice: the buffers, and that what is moved fits.
+// What the device or the peer refuses fails the task later, and ends the connection;
+// TrySubmit finds most of that before. If Submit fails, the task remains the caller's.
+// Errors match pe.ErrBadState, pe.ErrInUse and pe.ErrFreed, ErrNotReady unless the
+// connection is Ready, ErrNotSupported, and those of Alloc for the buffers.
 func (r *request) Submit() error { return r.submit(0, false) }
 
-// SubmitWith is Submit with flags.
+// SubmitWith is Submit with flags: see pe.Aggregate and pe.OptimizeReports.
 func (r *request) SubmitWith(flags pe.SubmitFlags) error { return r.submit(flags, false) }
 
 // TrySubmit is Submit after a check of everything that can be known here: also
@@ -87,13 +92,27 @@ func (r *request) SubmitWith(flags pe.SubmitFlags) error { return r.submit(flags
 // limits of the device.
 func (r *request) TrySubmit() error { return r.submit(0, true) }
 
+// Free puts the task back into its pool and drops its references to its buffers, or
+// to its sync event. It is legal whenever the task is not in flight. Errors are those
+// of pe.Pool.Free and bufinv.
+func (r *request) Free() error {
+	if r.self == nil || r.self.base() != r {
+		return r.control.Begin(&r.Task, "free") // which fails: it came from no pool, or is a copy
+	}
+	if err := r.pool.free(r); err != nil {
+		return err
+	}
+	return r.drop()
+}
+
 // Operation is the task's kind.
 func (r *request) Operation() Operation { return r.op }
 
-// Connection is the connection that the task runs on.
+// Connection is the connection that the task runs on, or nil.
 func (r *request) Connection() *Connection { return r.conn }
 
-// SetConnection moves the task to another connection of the same context.
+// SetConnection moves the task to another connection of the same context, for its
+// next submission. Errors match pe.ErrInUse in flight, and ErrInvalid.
 func (r *request) SetConnection(conn *Connection) error {
 	if err := r.control.MayChange(&r.Task, "connection"); err != nil {
 		return err
@@ -105,7 +124,7 @@ func (r *request) SetConnection(conn *Connection) error {
 	return nil
 }
 
-// Length is the number of bytes that the last submission moved.
+// Length is the number of bytes that the last submission moves, or has moved.
 func (r *request) Length() int { return r.length }
 
 func (c *Context) owns(conn *Connection) error {
@@ -120,7 +139,7 @@ func (c *Context) owns(conn *Connection) error {
 
 // give sets what a task that was just allocated works on.
 func (r *request) give(conn *Connection, local, remote *bufinv.Buf) error {
-	r.length, r.old = 0, 0
+	r.length, r.result = 0, 0
 	if err := r.ctx.owns(conn); err != nil {
 		return err
 	}
@@ -156,7 +175,15 @@ func (r *request) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
 	return nil
 }
 
-// drop lets go of what a task that was freed has worked on.
+func (r *request) setOperand(v uint64) error {
+	if err := r.control.MayChange(&r.Task, "value"); err != nil {
+		return err
+	}
+	r.send.WR.CompareAdd = v
+	return nil
+}
+
+// drop releases what a task that was freed has worked on.
 func (r *request) drop() error {
 	local, remote, event := r.local, r.remote, r.event
 	r.conn, r.local, r.remote, r.event = nil, nil, nil, nil
@@ -227,8 +254,8 @@ func (r *request) prepare(thorough bool) error {
 	return nil
 }
 
-// fitsInline reports whether the data can be taken along when they are posted: it
-// is the processor that copies them then, and dma-bufs are not at their addresses.
+// fitsInline reports whether the data can be posted inline. The processor copies them
+// then, which it cannot from a dma-buf.
 func (r *request) fitsInline() bool {
 	if r.op.returnsData() || r.length == 0 || r.length > r.ctx.set.inline {
 		return false
@@ -251,23 +278,23 @@ func (r *request) notReady() error {
 	return fmt.Errorf("%w: %v is %v; tasks run on it only when it is Ready", ErrNotReady, r.conn, r.conn.state)
 }
 
-// succeed ends a task whose work is done.
+// succeed ends a task that the device has carried out.
 func (r *request) succeed() {
 	r.control.End(&r.Task)
 	switch {
 	case r.op == OpRead && r.local != nil:
 		// It fails only if the program has changed the buffers meanwhile.
 		if err := r.local.Produced(r.length); err != nil {
-			r.kind.failed(fmt.Errorf("rdma: %v: its destination was changed in flight: %w", r.op, err))
+			r.pool.completed(r, fmt.Errorf("rdma: %v: its destination was changed in flight: %w", r.op, err))
 			return
 		}
 	case r.op == OpSyncEventGet:
 		r.takeValue()
 	case r.op.atomic():
-		if err := r.takeOld(); err != nil {
-			r.kind.failed(fmt.Errorf("rdma: %v: its result buffer was changed in flight: %w", r.op, err))
+		if err := r.takeOriginal(); err != nil {
+			r.pool.completed(r, fmt.Errorf("rdma: %v: its result buffer was changed in flight: %w", r.op, err))
 			return
 		}
 	}
-	r.kind.succeeded()
+	r.pool.completed(r, nil)
 }

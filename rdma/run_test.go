@@ -69,7 +69,7 @@ func meet(t *testing.T, ps ...*program) {
 }
 
 // Two engines that sleep whenever they can, each on its own goroutine, play
-// ping-pong, and are told to end from outside.
+// ping-pong, and are stopped from outside.
 func TestTwoEnginesAsleep(t *testing.T) {
 	const rounds = 200
 	a, b := newProgram(t), newProgram(t)

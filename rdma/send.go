@@ -2,33 +2,37 @@ package rdma
 
 import "github.com/verbena-rdma/verbena/bufinv"
 
-// SendPool is a pool of sends.
-type SendPool struct{ pool[SendTask] }
+// sourceRequest is a request that takes data of this program to the peer.
+type sourceRequest struct{ request }
 
-// SendTask sends a message, which takes a receive at the peer.
-type SendTask struct {
-	request
-	pool *SendPool
+// Source is the list of buffers whose data goes to the peer, or nil.
+func (t *sourceRequest) Source() *bufinv.Buf { return t.local }
+
+// SetSource exchanges the source. It takes over the caller's reference to the new
+// one, in any case, and drops the one to the old.
+func (t *sourceRequest) SetSource(src *bufinv.Buf) error { return t.swap("source", &t.local, src) }
+
+func (t *sourceRequest) setImm(imm uint32) error {
+	if err := t.control.MayChange(&t.Task, "immediate data"); err != nil {
+		return err
+	}
+	t.send.WR.Imm = imm
+	return nil
 }
 
-func (t *SendTask) succeeded()       { t.pool.done(t) }
-func (t *SendTask) failed(err error) { t.pool.failed(t, err) }
+// SendPool is a pool of sends.
+type SendPool struct {
+	requestPool[SendTask, *SendTask]
+}
 
-func sendRequest(t *SendTask) *request { return &t.request }
+// SendTask sends a message, which takes a receive at the peer.
+type SendTask struct{ sourceRequest }
 
-// SendPool makes a pool of n sends. done and failed run on the engine's
-// goroutine, inside Progress; the error is a *TaskError. It is legal in Idle.
-// Its errors are those of pe.NewPool, and ErrNotSupported.
+// SendPool makes a pool of n sends. done and failed run on the engine's goroutine,
+// inside Progress; the error is a *TaskError. It is legal in Idle. Its errors are
+// those of pe.NewPool, and ErrNotSupported.
 func (c *Context) SendPool(n int, done func(*SendTask), failed func(*SendTask, error)) (*SendPool, error) {
-	p := &SendPool{}
-	err := makeRequests(c, &p.pool, OpSend, n, done, failed, sendRequest, func(t *SendTask) finisher {
-		t.pool = p
-		return t
-	})
-	if err != nil {
-		return nil, err
-	}
-	return p, nil
+	return makePool(&SendPool{}, c, OpSend, n, done, failed)
 }
 
 // Alloc takes a task out of the pool that sends the data of src, a list. Nil sends
@@ -36,17 +40,33 @@ func (c *Context) SendPool(n int, done func(*SendTask), failed func(*SendTask, e
 // when Alloc fails. Errors match those of pe.Pool.Alloc, bufinv and mmap, and
 // ErrInvalid, ErrNoData and ErrRange.
 func (p *SendPool) Alloc(conn *Connection, src *bufinv.Buf) (*SendTask, error) {
-	return allocRequest(&p.pool, sendRequest, conn, src, nil)
+	return p.alloc(conn, src, nil)
 }
 
-// Free puts the task back into its pool and drops its references to its buffers.
-// It is legal whenever the task is not in flight. Errors are those of
-// pe.Pool.Free and bufinv.
-func (t *SendTask) Free() error { return freeRequest(&t.pool.pool, sendRequest, t) }
+// SendImmPool is a pool of sends with immediate.
+type SendImmPool struct {
+	requestPool[SendImmTask, *SendImmTask]
+}
 
-// Source is the list of buffers whose data is sent, or nil.
-func (t *SendTask) Source() *bufinv.Buf { return t.local }
+// SendImmTask is a SendTask with 32 bits of immediate data.
+type SendImmTask struct{ sourceRequest }
 
-// SetSource exchanges the source. It takes over the caller's reference to the new
-// one, in any case, and drops the one to the old.
-func (t *SendTask) SetSource(src *bufinv.Buf) error { return t.swap("source", &t.local, src) }
+// SendImmPool makes a pool of n sends with immediate, as SendPool does.
+func (c *Context) SendImmPool(n int, done func(*SendImmTask), failed func(*SendImmTask, error)) (*SendImmPool, error) {
+	return makePool(&SendImmPool{}, c, OpSendImm, n, done, failed)
+}
+
+// Alloc is SendPool.Alloc with immediate data.
+func (p *SendImmPool) Alloc(conn *Connection, src *bufinv.Buf, imm uint32) (*SendImmTask, error) {
+	t, err := p.alloc(conn, src, nil)
+	if err == nil {
+		t.send.WR.Imm = imm
+	}
+	return t, err
+}
+
+// Imm is the 32 bits of immediate data.
+func (t *SendImmTask) Imm() uint32 { return t.send.WR.Imm }
+
+// SetImm sets the immediate data of the next submission.
+func (t *SendImmTask) SetImm(imm uint32) error { return t.setImm(imm) }

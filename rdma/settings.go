@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/gid"
@@ -23,7 +24,7 @@ type settings struct {
 	rnrTimer uint8 // code
 	reads    int   // accepted from the peer at a time
 	maxCQE   int
-	inline   int // the most bytes that a send or write takes along when it is posted
+	inline   int // bytes up to which the data of a send or write are posted inline
 }
 
 const (
@@ -32,8 +33,10 @@ const (
 	defaultConnectTimeout = time.Minute
 	defaultKeepalive      = 2 * time.Second
 	defaultCloseTimeout   = 100 * time.Millisecond
-	defaultAckTimeout     = ackTimeUnit << 16
-	// One less than the most: rxe takes that for ever.
+	// longestTimeout can be added to the age of a context without overflow.
+	longestTimeout    = math.MaxInt64 / 2
+	defaultAckTimeout = ackTimeUnit << 16
+	// One less than the maximum, which rxe takes to mean for ever.
 	defaultRetryCount  = 6
 	defaultMinRNRTimer = 640 * time.Microsecond
 	ackTimeUnit        = 4096 * time.Nanosecond
@@ -42,8 +45,9 @@ const (
 	// readLimit bounds the reads and atomics accepted at a time: more do not
 	// help, and each costs the device memory on every connection.
 	readLimit = 16
-	// inlineLimit bounds what is posted inline, which spares the device a look at
-	// the memory: it is the room that the default list of buffers takes anyway.
+	// inlineLimit bounds the data that are posted inline, which spares the device a
+	// read of the memory. Queue elements have that room anyway: the default list of
+	// buffers takes as much.
 	inlineLimit = 16 * defaultSGE
 )
 
@@ -100,7 +104,7 @@ func (s *settings) setAccess() {
 	}
 }
 
-// setPath settles what concerns the port and the packets.
+// setPath fills in what concerns the port and the packets.
 func (s *settings) setPath(dev verbs.Device) error {
 	port, err := dev.QueryPort(s.Port)
 	if err != nil {
@@ -153,7 +157,7 @@ func (s *settings) setRetries() error {
 		if *d.value == 0 {
 			*d.value = d.zero
 		}
-		*d.value = max(*d.value, -1)
+		*d.value = min(max(*d.value, -1), longestTimeout)
 	}
 
 	switch longest := ackTimeUnit << 31; {
@@ -205,7 +209,7 @@ func rnrTimerCode(d time.Duration) (code uint8, rounded time.Duration, ok bool) 
 	if d <= 0 {
 		return 0, 0, false
 	}
-	// The longest time has the code 0, so that it is looked at last.
+	// The longest time has the code 0, so it comes last.
 	for i := 1; i <= len(rnrTimers); i++ {
 		c := i % len(rnrTimers)
 		if t := time.Duration(rnrTimers[c]) * 10 * time.Microsecond; t >= d {

@@ -9,7 +9,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// purpose is what a connection's own request is in use for.
+// purpose is what a connection's signal is in use for.
 type purpose uint8
 
 const (
@@ -24,18 +24,19 @@ var purposes = [...]string{"", "ready signal", "keepalive", "goodbye"}
 // String names the purpose in errors.
 func (p purpose) String() string { return purposes[p] }
 
-// signalRequest is the one request that a connection makes for itself, in turn for the
-// ready signal, keepalives and the goodbye. All are writes: of 8 bytes to a word
-// that is the connection's at the peer, or of nothing.
+// signalRequest is the one request that a connection makes for itself. It serves as
+// ready signal, as keepalive and as goodbye, one after the other. All are writes: of 8
+// bytes to the connection's word at the peer, or of nothing.
 type signalRequest struct {
 	send    lane.Request
 	conn    *Connection
 	purpose purpose
-	goodbye bool // to be said when the keepalive under way is back
+	goodbye bool // to be posted when the keepalive under way has completed
 }
 
-// post submits the request. The value is written to the peer's word; a keepalive
-// writes nothing, which takes neither a receive nor a key (IBTA 9.7.4.1.5, C9-88).
+// post submits the request, which must not be in use. The value is written to the
+// peer's word. A keepalive writes nothing, which takes neither a receive nor a key
+// (IBTA 9.7.4.1.5, C9-88).
 func (s *signalRequest) post(p purpose, value uint64) {
 	conn := s.conn
 	c := conn.ctx
@@ -76,11 +77,12 @@ func (s *signalRequest) Completed(status verbs.Status, vendor uint32) {
 	}
 }
 
-// keepaliveSlots is how many times in a keepalive's time the peers are looked at: as
-// many connections as there may be, the timer goes off no more often.
+// keepaliveSlots is how many different times keepalives can be due at within
+// Config.Keepalive: however many connections there are, the timer goes off no more
+// often.
 const keepaliveSlots = 64
 
-// startKeepalive sets the time of the next look at the peer.
+// startKeepalive sets when the next keepalive is due.
 func (conn *Connection) startKeepalive(now time.Time) {
 	d := conn.ctx.set.Keepalive
 	if d < 0 || conn.toItself() {
@@ -91,22 +93,22 @@ func (conn *Connection) startKeepalive(now time.Time) {
 	conn.ctx.setDeadline(conn, base.Add((now.Sub(base)+d)/slot*slot+slot))
 }
 
-// keepalive finds out whether the peer is still there, where nothing else has shown
-// it. Requests in flight do: the device repeats them until it gives up.
+// keepalive posts a write that fails if the peer is gone, unless it has given a sign of
+// life. Requests at the device do the same: it repeats them until it gives up.
 func (conn *Connection) keepalive(now time.Time) {
 	conn.startKeepalive(now)
-	if conn.establishment.goodbyeArrived() { // nobody may have called for it
+	if conn.establishment.goodbyeArrived() { // devices without watches do not notify of it
 		conn.peerClosed()
 		return
 	}
-	if !conn.heard && conn.lane.Posted() == 0 && conn.signal.purpose == signalNone {
+	if !conn.peerAlive && conn.lane.Posted() == 0 && conn.signal.purpose == signalNone {
 		conn.signal.post(signalKeepalive, 0)
 	}
-	conn.heard = false
+	conn.peerAlive = false
 }
 
-// sayGoodbye has a Ready connection, which is Closed from now on, tell its peer. It
-// reports false if there is nothing to wait for.
+// sayGoodbye begins to notify the peer that a connection, which was Ready, is Closed.
+// It reports false if there is nothing to wait for.
 func (conn *Connection) sayGoodbye() bool {
 	wait := conn.ctx.set.CloseTimeout
 	if wait < 0 || conn.toItself() {
@@ -124,7 +126,7 @@ func (conn *Connection) sayGoodbye() bool {
 
 func (conn *Connection) toItself() bool { return conn.local.compare(&conn.peer) == 0 }
 
-// due does what the connection's deadline was set for.
+// due is called at the connection's deadline.
 func (conn *Connection) due(now time.Time) {
 	switch conn.state {
 	case Connecting:
@@ -133,13 +135,13 @@ func (conn *Connection) due(now time.Time) {
 		conn.keepalive(now)
 	case Closed:
 		if !conn.lane.IsShut() {
-			conn.shut() // the goodbye has taken long enough
+			conn.shut() // CloseTimeout is over
 		}
 	}
 }
 
-// timeoutError is that of a connection whose peer did not come.
+// timeoutError is the error of a connection whose peer did not connect.
 func (conn *Connection) timeoutError(limit time.Duration) error {
-	return fmt.Errorf("rdma: %v: %w: the peer did not answer for %v; check that it has this end's descriptor, that it runs, and that UDP packets get through",
+	return fmt.Errorf("rdma: %v: %w: the peer did not connect within %v; check that it has this end's descriptor, that it runs, and that UDP packets get through",
 		conn, ErrTimeout, limit)
 }

@@ -111,11 +111,11 @@ func (s *storm) arrange() {
 	case 1: // in a callback, unless it never comes
 		s.left, s.event = 1+moment, stop
 		s.drive(120)
-	case 2: // Run is told to end in a callback
+	case 2: // Run is ended in a callback
 		ctx, cancel := context.WithCancel(context.Background())
 		s.left, s.event = 1+moment, cancel
 		s.run(ctx, cancel, time.Millisecond)
-	case 3: // Run is told to end from outside
+	case 3: // Run is ended from outside
 		ctx, cancel := context.WithCancel(context.Background())
 		s.run(ctx, cancel, time.Duration(moment)*10*time.Microsecond)
 	case 4: // another goroutine has a function stop one

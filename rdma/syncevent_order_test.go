@@ -118,7 +118,7 @@ func (o *orderTest) send(n uint64) bool {
 	return true
 }
 
-// watch is the peer: it waits, and finds every block that it was told of.
+// watch is the peer: it waits, and finds every block that it was notified of.
 func (o *orderTest) watch(ctx context.Context) error {
 	for last := uint64(0); last < orderBlocks; {
 		v, err := o.own.WaitGreater(ctx, last, all)
@@ -129,7 +129,7 @@ func (o *orderTest) watch(ctx context.Context) error {
 			block := o.b.mem.Bytes()[n%orderPlaces*orderSize:][:orderSize]
 			for at := 0; at < len(block); at += 8 {
 				if got := binary.NativeEndian.Uint64(block[at:]); got != n {
-					return fmt.Errorf("told of block %d, found %d at %d of block %d", v, got, at, n)
+					return fmt.Errorf("notified of block %d, found %d at %d of block %d", v, got, at, n)
 				}
 			}
 		}

@@ -272,7 +272,7 @@ func TestSyncEventByteOrder(t *testing.T) {
 	require.NoError(t, rdma.FreeAll([]rdma.Task{set, get, add}))
 }
 
-// What the descriptor does not tell, the peer refuses; the value stays.
+// What the descriptor does not say, the peer refuses; the value stays.
 func TestSyncEventRefusedByThePeer(t *testing.T) {
 	for name, c := range map[string]struct {
 		peer rdma.Config

@@ -2,35 +2,33 @@ package rdma
 
 import "github.com/verbena-rdma/verbena/bufinv"
 
-// WritePool is a pool of writes.
-type WritePool struct{ pool[WriteTask] }
+// writeRequest is what writes have in common.
+type writeRequest struct{ sourceRequest }
 
-// WriteTask writes to the memory of the peer, which does not take notice. That it has
-// completed means that the peer's device has acknowledged it, not that the peer's
-// program can see it: see the package comment.
-type WriteTask struct {
-	request
-	pool *WritePool
+// Destination is the memory of the peer that is written, or nil.
+func (t *writeRequest) Destination() *bufinv.Buf { return t.remote }
+
+// SetDestination exchanges the destination. It takes over the caller's reference to
+// the new one, in any case, and drops the one to the old.
+func (t *writeRequest) SetDestination(dst *bufinv.Buf) error {
+	return t.swap("destination", &t.remote, dst)
 }
 
-func (t *WriteTask) succeeded()       { t.pool.done(t) }
-func (t *WriteTask) failed(err error) { t.pool.failed(t, err) }
+// WritePool is a pool of writes.
+type WritePool struct {
+	requestPool[WriteTask, *WriteTask]
+}
 
-func writeRequest(t *WriteTask) *request { return &t.request }
+// WriteTask writes to the memory of the peer, whose program is not notified. When it
+// completes, the peer's device has acknowledged it; that does not mean that the
+// peer's program can see the data: see the package comment.
+type WriteTask struct{ writeRequest }
 
-// WritePool makes a pool of n writes. done and failed run on the engine's
-// goroutine, inside Progress; the error is a *TaskError. It is legal in Idle.
-// Its errors are those of pe.NewPool, and ErrNotSupported.
+// WritePool makes a pool of n writes. done and failed run on the engine's goroutine,
+// inside Progress; the error is a *TaskError. It is legal in Idle. Its errors are
+// those of pe.NewPool, and ErrNotSupported.
 func (c *Context) WritePool(n int, done func(*WriteTask), failed func(*WriteTask, error)) (*WritePool, error) {
-	p := &WritePool{}
-	err := makeRequests(c, &p.pool, OpWrite, n, done, failed, writeRequest, func(t *WriteTask) finisher {
-		t.pool = p
-		return t
-	})
-	if err != nil {
-		return nil, err
-	}
-	return p, nil
+	return makePool(&WritePool{}, c, OpWrite, n, done, failed)
 }
 
 // Alloc takes a task out of the pool that writes the data of src, a list, to the
@@ -40,25 +38,34 @@ func (c *Context) WritePool(n int, done func(*WriteTask), failed func(*WriteTask
 // Errors match those of pe.Pool.Alloc, bufinv and mmap, and ErrInvalid, ErrNoData,
 // ErrRange and ErrPermission.
 func (p *WritePool) Alloc(conn *Connection, src, dst *bufinv.Buf) (*WriteTask, error) {
-	return allocRequest(&p.pool, writeRequest, conn, src, dst)
+	return p.alloc(conn, src, dst)
 }
 
-// Free puts the task back into its pool and drops its references to its buffers.
-// It is legal whenever the task is not in flight. Errors are those of
-// pe.Pool.Free and bufinv.
-func (t *WriteTask) Free() error { return freeRequest(&t.pool.pool, writeRequest, t) }
-
-// Source is the list of buffers whose data is written, or nil.
-func (t *WriteTask) Source() *bufinv.Buf { return t.local }
-
-// SetSource exchanges the source. It takes over the caller's reference to the new
-// one, in any case, and drops the one to the old.
-func (t *WriteTask) SetSource(src *bufinv.Buf) error { return t.swap("source", &t.local, src) }
-
-// Destination is the memory of the peer that is written.
-func (t *WriteTask) Destination() *bufinv.Buf { return t.remote }
-
-// SetDestination exchanges the destination, as SetSource does its buffer.
-func (t *WriteTask) SetDestination(dst *bufinv.Buf) error {
-	return t.swap("destination", &t.remote, dst)
+// WriteImmPool is a pool of writes with immediate.
+type WriteImmPool struct {
+	requestPool[WriteImmTask, *WriteImmTask]
 }
+
+// WriteImmTask is a WriteTask with 32 bits of immediate data, which take a receive at
+// the peer: its program is notified of the write.
+type WriteImmTask struct{ writeRequest }
+
+// WriteImmPool makes a pool of n writes with immediate, as WritePool does.
+func (c *Context) WriteImmPool(n int, done func(*WriteImmTask), failed func(*WriteImmTask, error)) (*WriteImmPool, error) {
+	return makePool(&WriteImmPool{}, c, OpWriteImm, n, done, failed)
+}
+
+// Alloc is WritePool.Alloc with immediate data.
+func (p *WriteImmPool) Alloc(conn *Connection, src, dst *bufinv.Buf, imm uint32) (*WriteImmTask, error) {
+	t, err := p.alloc(conn, src, dst)
+	if err == nil {
+		t.send.WR.Imm = imm
+	}
+	return t, err
+}
+
+// Imm is the 32 bits of immediate data.
+func (t *WriteImmTask) Imm() uint32 { return t.send.WR.Imm }
+
+// SetImm sets the immediate data of the next submission.
+func (t *WriteImmTask) SetImm(imm uint32) error { return t.setImm(imm) }

@@ -46,9 +46,17 @@ func (l *List[T]) Push(e *Node[T]) {
 // Pop takes the first node out and returns it, or nil if the list is empty.
 func (l *List[T]) Pop() *Node[T] {
 	e := l.head
-	if e != nil {
-		l.Remove(e)
+	if e == nil {
+		return nil
 	}
+	l.head = e.next
+	if l.head == nil {
+		l.tail = nil
+	} else {
+		l.head.prev = nil
+	}
+	e.list, e.next = nil, nil
+	l.n--
 	return e
 }
 

@@ -1,15 +1,15 @@
-// Package lane has what contexts do with queue pairs, whatever is connected how: a
-// [Lane] is one queue pair with its send requests in the order of submission,
-// waiting, posted and completed; a [Group] is the lanes that share a completion
-// queue. Packages rdma and dma build on it.
+// Package lane has what contexts do with queue pairs, however they are connected: a
+// [Lane] is one queue pair with its send requests, which wait, are posted, and complete
+// in the order of submission; a [Group] is the lanes that share a completion queue.
+// Packages rdma and dma build on it.
 //
-// A lane knows nothing of how its peer was found. Its owner brings the queue pair
-// up ([Lane.Connect]), pushes requests, and learns of their end through
-// [Completer]. When the connection ends, the owner shuts the lane; once the device
-// has given back what was posted, the group hands the lane out ([Group.Drained]),
-// and the owner closes it.
+// A lane does not know how its peer was found. Its owner brings the queue pair up
+// ([Lane.Connect]) and pushes requests ([Lane.Push]); their ends are reported to a
+// [Completer]. When the connection ends, the owner shuts the lane ([Lane.Shut]). Once
+// the device has given back what was posted, [Group.Drained] returns the lane; the owner
+// flushes what was never posted ([Lane.Flush]) and closes it.
 //
-// Nothing that a group does grows with lanes that have nothing to do. A group and
-// its lanes belong to the goroutine that drives the context's engine; only [Events]
-// takes something from others.
+// Nothing that a group does takes longer for lanes that have nothing to do. A group and
+// its lanes belong to the goroutine that drives the context's engine. [Events] alone may
+// be used from others: it takes events of the device to that goroutine.
 package lane

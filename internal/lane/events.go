@@ -7,7 +7,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// maxEvents bounds the events that wait. A peer can cause them, at any rate.
+// maxEvents bounds the events that wait, because peers can cause them at any rate.
 const maxEvents = 1024
 
 // Events takes asynchronous events from the device's goroutine to the engine's.
@@ -16,10 +16,10 @@ type Events struct {
 	pending atomic.Bool
 	mu      sync.Mutex
 	list    []verbs.Event
-	lost    bool // there were more than fit
+	lost    bool // an event was dropped
 }
 
-// Add queues an event. It may be called on any goroutine.
+// Add queues an event, or drops it if too many wait. It may be called on any goroutine.
 func (e *Events) Add(ev verbs.Event) {
 	e.mu.Lock()
 	if len(e.list) < maxEvents {
@@ -31,7 +31,7 @@ func (e *Events) Add(ev verbs.Event) {
 	e.pending.Store(true)
 }
 
-// Pending reports whether there are events, at the price of a load.
+// Pending reports whether there are events. It costs one atomic load.
 func (e *Events) Pending() bool { return e.pending.Load() }
 
 // Take returns the events so far, and whether some were lost since the last call.
@@ -44,5 +44,5 @@ func (e *Events) Take() (list []verbs.Event, lost bool) {
 	return list, lost
 }
 
-// Clear forgets the events so far.
+// Clear drops the events so far.
 func (e *Events) Clear() { e.Take() }

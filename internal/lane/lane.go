@@ -1,62 +1,64 @@
 package lane
 
 import (
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Completer is what a request is made for.
 type Completer interface {
-	// Completed says that the request has come to its end, in the order of
-	// submission: the lane does not hold it any more.
+	// Completed is called when the request has come to its end, in the order of
+	// submission. The request is on no lane any more, and can be pushed again.
 	Completed(status verbs.Status, vendorError uint32)
 }
 
 // Owner is what a lane is made for.
 type Owner interface {
-	// PostFailed says that the device refused a request that it should have taken.
-	// The owner is expected to shut the lane.
+	// PostFailed is called when the device refused a request that it should have
+	// taken. The owner is expected to shut the lane.
 	PostFailed(err error)
 }
 
 // Request is a request for a send queue. It is embedded in what it does the work
-// for, and made known to a group once (Group.Add).
+// for, and added to a group once (Group.Add).
 type Request struct {
-	WR verbs.SendWR // ID is the group's
-	// Unreported: it does without a completion of its own where one of a later
-	// request tells of both.
+	WR verbs.SendWR // the group sets its ID
+	// Unreported: the request does without a completion of its own where a later one
+	// stands for both.
 	Unreported bool
 
 	owner  Completer
 	lane   *Lane
-	next   *Request
+	place  fifo.Node[*Request] // in one of the lane's lists
 	posted bool
 }
 
-// Renew has completions of earlier uses of the request ignored, which may still be
-// on their way when its queue pair was reset.
+// Renew changes the request's ID, so that completions of earlier uses are ignored.
+// They may still come when the queue pair was reset.
 func (r *Request) Renew() {
 	generation := (r.WR.ID>>indexBits + 1) & generationMask
 	r.WR.ID = generation<<indexBits | r.WR.ID&indexMask
 }
 
-// Lane is one queue pair with its send requests, in the order of submission.
+// Lane is one queue pair with its send requests.
 type Lane struct {
 	group *Group
 	owner Owner
 	qp    verbs.QP
 	num   uint32
-	depth int // requests at the device at a time
-	up    bool
+	depth int  // requests at the device at a time
+	up    bool // requests can be posted
 
-	// From head on in the order of submission; those before unposted are at the
-	// device. Those from sealed on are not posted any more.
-	head, tail, unposted *Request
-	sealed               *Request
-	posted               int
-	waits                bool // on the group's list of those to be posted
+	// Each list is in the order of submission.
+	posted  fifo.List[*Request] // at the device
+	waiting fifo.List[*Request] // pushed before Seal
+	late    fifo.List[*Request] // pushed after Seal
+	sealed  bool                // those that wait are not posted any more
 
-	shut    bool
-	drained bool // handed out by the group
+	listed  bool             // among the group's lanes to be posted
+	shut    bool             // by Shut or Close
+	drained bool             // has been in the group's list of drained lanes
+	place   fifo.Node[*Lane] // in that list
 }
 
 // Open creates a queue pair, in the state Reset, with room for depth send requests.
@@ -67,13 +69,15 @@ func (g *Group) Open(pd verbs.PD, init verbs.QPInit, depth int, owner Owner) (*L
 	if err != nil {
 		return nil, err
 	}
-	return &Lane{group: g, owner: owner, qp: qp, num: qp.Num(), depth: depth}, nil
+	l := &Lane{group: g, owner: owner, qp: qp, num: qp.Num(), depth: depth}
+	l.place.Value = l
+	return l, nil
 }
 
 // QP is the queue pair.
 func (l *Lane) QP() verbs.QP { return l.qp }
 
-// Num is the number of the queue pair.
+// Num is the number of the queue pair, also after Close.
 func (l *Lane) Num() uint32 { return l.num }
 
 // Owner is what the lane was made for.
@@ -97,16 +101,19 @@ func (l *Lane) Connect(a verbs.QPAttr) error {
 	a.State = verbs.QPReadyToSend
 	err = l.qp.Modify(a, verbs.QPAttrState|verbs.QPAttrTimeout|verbs.QPAttrRetryCount|verbs.QPAttrRNRRetry|
 		verbs.QPAttrSQPSN|verbs.QPAttrMaxInitReadAtomic)
-	l.up = err == nil
-	return err
+	if err != nil {
+		return err
+	}
+	l.up = true
+	l.askToPost()
+	return nil
 }
 
 // Reset takes the queue pair back to Reset, from any state. Requests on the lane are
 // forgotten, without a completion.
 func (l *Lane) Reset() error {
 	l.up = false
-	for l.head != nil {
-		l.pop()
+	for l.pop() != nil {
 	}
 	return l.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState)
 }
@@ -114,61 +121,41 @@ func (l *Lane) Reset() error {
 // Push appends a request, which Group.Flush posts.
 func (l *Lane) Push(r *Request) {
 	r.lane = l
-	switch {
-	case l.sealed != nil:
-		l.insert(r)
-	case l.tail == nil:
-		l.head, l.tail = r, r
-	default:
-		l.tail.next = r
-		l.tail = r
-	}
-	if l.unposted == nil || l.unposted == l.sealed {
-		l.unposted = r
-	}
-	l.wait()
+	l.unposted().Push(&r.place)
+	l.askToPost()
 }
 
-// insert puts a request before those that are not posted any more.
-func (l *Lane) insert(r *Request) {
-	r.next = l.sealed
-	if l.head == l.sealed {
-		l.head = r
-		return
+// unposted is the list of requests that are still to be posted.
+func (l *Lane) unposted() *fifo.List[*Request] {
+	if l.sealed {
+		return &l.late
 	}
-	p := l.head
-	for p.next != l.sealed {
-		p = p.next
-	}
-	p.next = r
+	return &l.waiting
 }
 
-// Seal has what was not posted until now stay so: it is flushed in the end. What is
-// pushed from now on is posted before it.
-func (l *Lane) Seal() {
-	if l.sealed == nil {
-		l.sealed = l.unposted
-	}
-}
+// Seal keeps requests that wait from being posted: Flush ends them. Requests pushed
+// from now on are posted.
+func (l *Lane) Seal() { l.sealed = true }
 
 // Posted is the number of requests at the device.
-func (l *Lane) Posted() int { return l.posted }
+func (l *Lane) Posted() int { return l.posted.Len() }
 
-func (l *Lane) wait() {
-	if !l.waits {
-		l.waits = true
-		l.group.waiting = append(l.group.waiting, l)
+// askToPost has the next Group.Flush post what waits.
+func (l *Lane) askToPost() {
+	if !l.listed && l.unposted().Len() > 0 {
+		l.listed = true
+		l.group.toPost = append(l.group.toPost, l)
 	}
 }
 
 // post posts what the send queue has room for. The last request of each batch is
-// signaled in any case: without that, nothing would tell of those before it.
+// always signaled: otherwise no completion might stand for those before it.
 func (l *Lane) post() {
-	g := l.group
-	for l.up && l.unposted != l.sealed && l.posted < l.depth {
+	g, list := l.group, l.unposted()
+	for l.up && list.Len() > 0 && l.posted.Len() < l.depth {
 		n := 0
-		for r := l.unposted; r != l.sealed && n < min(PostBatch, l.depth-l.posted); r = r.next {
-			wr := &g.wrs[n]
+		for e := list.Front(); e != nil && n < min(PostBatch, l.depth-l.posted.Len()); e = e.Next() {
+			r, wr := e.Value, &g.wrs[n]
 			*wr = r.WR
 			if !r.Unreported {
 				wr.Flags |= verbs.FlagSignaled
@@ -178,10 +165,10 @@ func (l *Lane) post() {
 		g.wrs[n-1].Flags |= verbs.FlagSignaled
 		taken, err := l.qp.PostSend(g.wrs[:n])
 		for range taken {
-			l.unposted.posted = true
-			l.unposted = l.unposted.next
+			e := list.Pop()
+			e.Value.posted = true
+			l.posted.Push(e)
 		}
-		l.posted += taken
 		if err != nil {
 			// Those taken may not be signaled; shutting the lane brings them back.
 			l.owner.PostFailed(err)
@@ -190,83 +177,88 @@ func (l *Lane) post() {
 	}
 }
 
-// pop takes the oldest request off the lane.
-func (l *Lane) pop() *Request {
-	r := l.head
-	l.head = r.next
-	if l.head == nil {
-		l.tail = nil
+// popPosted takes the oldest request off the device's list, or returns nil.
+func (l *Lane) popPosted() *Request {
+	e := l.posted.Pop()
+	if e == nil {
+		return nil
 	}
-	if l.unposted == r {
-		l.unposted = r.next
-	}
-	if l.sealed == r {
-		l.sealed = r.next
-	}
-	r.next, r.lane = nil, nil
-	if r.posted {
-		r.posted = false
-		l.posted--
-	}
+	r := e.Value
+	r.lane, r.posted = nil, false
 	return r
 }
 
-// changed draws the consequences of a place that became free.
-func (l *Lane) changed() {
-	switch {
-	case l.shut:
-		if l.posted == 0 {
-			l.drain()
+// pop takes the first request off the lane, in the order in which they end, or
+// returns nil.
+func (l *Lane) pop() *Request {
+	if r := l.popPosted(); r != nil {
+		return r
+	}
+	for _, list := range [...]*fifo.List[*Request]{&l.late, &l.waiting} {
+		if e := list.Pop(); e != nil {
+			e.Value.lane = nil
+			return e.Value
 		}
-	case l.unposted != l.sealed:
-		l.wait()
+	}
+	return nil
+}
+
+// freed goes on after the device has given back a request.
+func (l *Lane) freed() {
+	switch {
+	case !l.shut:
+		l.askToPost()
+	case l.posted.Len() == 0:
+		l.drain()
 	}
 }
 
-// drain hands the lane out, once.
+// drain puts the lane on the group's list of those that are drained, once.
 func (l *Lane) drain() {
 	if !l.drained {
 		l.drained = true
-		l.group.drained = append(l.group.drained, l)
+		l.group.drained.Push(&l.place)
 	}
 }
 
-// Shut puts the queue pair in error, so that what is posted comes back as flushed.
-// When all of it has, Group.Drained returns the lane. Where the device fails, the
-// lane is drained at once, and the error returned: the device keeps what it has
-// until Close. Shutting again does nothing.
+// Shut puts the queue pair in error, so that the device gives back, as flushed, what
+// was posted. When it has, Group.Drained returns the lane. Where the device fails,
+// the lane counts as drained at once, and the error is returned: the device keeps
+// what it has until Close. Shutting again does nothing.
 func (l *Lane) Shut() error {
 	if l.shut {
 		return nil
 	}
 	l.shut, l.up = true, false
 	err := l.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState)
-	if err != nil || l.posted == 0 || l.group.broken {
+	if err != nil || l.posted.Len() == 0 || l.group.broken {
 		l.drain()
 	}
 	return err
 }
 
-// GiveUp has Group.Drained return a lane that was shut without waiting for what is
-// posted: the completion queue has failed.
+// GiveUp has a lane that was shut count as drained, whatever is posted: the
+// completion queue has failed.
 func (l *Lane) GiveUp() {
 	if l.shut {
 		l.drain()
 	}
 }
 
-// IsShut reports whether Shut was called.
+// IsShut reports whether Shut or Close was called.
 func (l *Lane) IsShut() bool { return l.shut }
 
-// Flush completes as flushed everything that the device does not have, or will not
-// give back, and returns how many requests that were.
+// Flush completes every request of the lane as flushed, and returns how many there
+// were. The device must have none of them, or have failed. It takes the lane off the
+// list of Group.Drained when it is done; after a callback that panicked it can be
+// called again.
 func (l *Lane) Flush() int {
 	n := 0
-	for l.head != nil {
-		r := l.pop()
+	for r := l.pop(); r != nil; r = l.pop() {
 		n++
 		r.owner.Completed(verbs.StatusFlushed, 0)
 	}
+	l.group.drained.Remove(&l.place)
 	return n
 }
 

@@ -16,7 +16,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // device is a queue pair and its completion queue: it takes what is posted, and
-// completes it when it is told to.
+// completes it on command.
 type device struct {
 	qp
 	depth  int
@@ -114,6 +114,7 @@ type fixture struct {
 	lane   *lane.Lane
 	ends   []end
 	failed error
+	panics bool // the next callback does
 }
 
 func newFixture(t require.TestingT, depth int) *fixture {
@@ -140,6 +141,10 @@ type job struct {
 
 func (j *job) Completed(status verbs.Status, _ uint32) {
 	j.f.ends = append(j.f.ends, end{j.number, status})
+	if j.f.panics {
+		j.f.panics = false
+		panic("mine")
+	}
 }
 
 func (f *fixture) push(number int) *job {
@@ -188,8 +193,8 @@ func TestUnreportedRequests(t *testing.T) {
 	require.Equal(t, []end{{0, 0}, {1, 0}, {2, 0}, {3, 0}}, f.ends)
 }
 
-// A lane that is shut is handed out once, when everything posted is back; the rest
-// is flushed after it.
+// A lane that is shut is drained once, when everything posted is back; the rest is
+// flushed after it.
 func TestShutAndFlush(t *testing.T) {
 	f := newFixture(t, 2)
 	for i := range 4 {
@@ -198,14 +203,18 @@ func TestShutAndFlush(t *testing.T) {
 	f.group.Flush()
 	require.NoError(t, f.lane.Shut())
 	require.NoError(t, f.lane.Shut())
-	require.Empty(t, f.group.Drained())
+	require.Nil(t, f.group.Drained())
 	require.Equal(t, 2, f.poll(t))
-	require.Equal(t, []*lane.Lane{f.lane}, f.group.Drained())
-	require.Empty(t, f.group.Drained())
+	require.Same(t, f.lane, f.group.Drained())
+	require.True(t, f.group.Busy())
 	f.push(4) // too late
 	f.group.Flush()
 	require.Empty(t, f.posted)
 	require.Equal(t, 3, f.lane.Flush())
+	require.Nil(t, f.group.Drained())
+	require.NoError(t, f.lane.Shut())
+	f.lane.GiveUp()
+	require.Nil(t, f.group.Drained(), "once")
 	for i, e := range f.ends {
 		require.Equal(t, end{i, verbs.StatusFlushed}, e)
 	}
@@ -236,13 +245,13 @@ func TestSeal(t *testing.T) {
 		want = append(want, end{9, 0})
 		require.Equal(t, want, f.ends)
 		require.NoError(t, f.lane.Shut())
-		require.Len(t, f.group.Drained(), 1)
+		require.Same(t, f.lane, f.group.Drained())
 		require.Equal(t, 2, f.lane.Flush())
 		require.Equal(t, append(want, end{2, verbs.StatusFlushed}, end{3, verbs.StatusFlushed}), f.ends)
 	}
 }
 
-// A device that cannot even be told of the error, or whose completion queue has
+// A device that cannot even put the queue pair in error, or whose completion queue has
 // failed, is not waited for.
 func TestFailingDevice(t *testing.T) {
 	f := newFixture(t, 2)
@@ -250,7 +259,7 @@ func TestFailingDevice(t *testing.T) {
 	f.group.Flush()
 	f.refuse = errors.New("no")
 	require.ErrorIs(t, f.lane.Shut(), f.refuse)
-	require.Len(t, f.group.Drained(), 1)
+	require.Same(t, f.lane, f.group.Drained())
 	require.Equal(t, 1, f.lane.Flush())
 
 	f = newFixture(t, 2)
@@ -263,7 +272,7 @@ func TestFailingDevice(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, n)
 	require.NoError(t, f.lane.Shut())
-	require.Len(t, f.group.Drained(), 1)
+	require.Same(t, f.lane, f.group.Drained())
 
 	f = newFixture(t, 4)
 	f.takes = 1
@@ -273,6 +282,76 @@ func TestFailingDevice(t *testing.T) {
 	f.group.Flush()
 	require.Error(t, f.failed)
 	require.Equal(t, 1, f.lane.Posted())
+}
+
+// A callback that panics while a lane is flushed costs no other request its own, and
+// no other lane.
+func TestFlushAfterAPanic(t *testing.T) {
+	f := newFixture(t, 2)
+	other, err := f.group.Open(pd{d: f.device}, verbs.QPInit{}, 2, f)
+	require.NoError(t, err)
+	for i := range 3 {
+		f.push(i)
+	}
+	require.NoError(t, f.lane.Shut())
+	require.NoError(t, other.Shut())
+	f.panics = true
+	require.Panics(t, func() { f.lane.Flush() })
+	require.Same(t, f.lane, f.group.Drained())
+	require.Equal(t, 2, f.lane.Flush())
+	require.Len(t, f.ends, 3)
+	require.Same(t, other, f.group.Drained())
+	require.Zero(t, other.Flush())
+	require.Nil(t, f.group.Drained())
+	require.False(t, f.lane.Posted() > 0)
+}
+
+// Completions that come together with an error of the completion queue count, and
+// the error is returned once, also after a callback that panicked.
+func TestCompletionsWithAnError(t *testing.T) {
+	for _, panics := range []bool{false, true} {
+		f := newFixture(t, 4)
+		for i := range 3 {
+			f.push(i)
+		}
+		f.group.Flush()
+		f.complete(3, verbs.StatusSuccess)
+		f.broken, f.panics = errors.New("overrun"), panics
+		if panics {
+			require.Panics(t, func() { _, _ = f.group.Poll() })
+			require.True(t, f.group.Busy())
+		}
+		_, err := f.group.Poll()
+		require.ErrorIs(t, err, f.broken)
+		require.Equal(t, []end{{0, 0}, {1, 0}, {2, 0}}, f.ends)
+		require.False(t, f.group.Busy())
+		require.False(t, f.group.Fetch())
+		n, err := f.group.Poll()
+		require.NoError(t, err)
+		require.Zero(t, n)
+	}
+	f := newFixture(t, 4)
+	f.push(0)
+	f.group.Flush()
+	f.complete(1, verbs.StatusSuccess)
+	f.broken = errors.New("overrun")
+	require.True(t, f.group.Fetch())
+	_, err := f.group.Poll()
+	require.ErrorIs(t, err, f.broken)
+	require.Len(t, f.ends, 1)
+	require.False(t, f.group.Fetch())
+}
+
+// A request that is pushed before the lane is connected is posted when it is.
+func TestPushBeforeConnect(t *testing.T) {
+	f := newFixture(t, 2)
+	require.NoError(t, f.lane.Reset())
+	f.push(0)
+	f.group.Flush()
+	require.Empty(t, f.posted)
+	require.NoError(t, f.lane.Connect(verbs.QPAttr{}))
+	f.group.Flush()
+	require.Len(t, f.posted, 1)
 }
 
 // Completions of earlier uses of a request are ignored, also of another request with
@@ -294,7 +373,14 @@ func TestRenew(t *testing.T) {
 	f.complete(1, verbs.StatusSuccess)
 	require.Equal(t, 1, f.poll(t))
 	require.Len(t, f.ends, 1)
+	old = j.WR.ID
 	f.group.Remove(&j.Request)
+	f.push(1)
+	f.group.Flush()
+	require.NotEqual(t, old, f.posted[0].ID)
+	f.done = []verbs.WC{{ID: old}}
+	require.Equal(t, 1, f.poll(t))
+	require.Len(t, f.ends, 1)
 }
 
 // countingCQ counts the looks into a completion queue.
@@ -373,7 +459,7 @@ func TestEveryRequestEndsOnceInOrder(t *testing.T) {
 		require.NoError(rt, f.lane.Shut())
 		for f.poll(rt) > 0 {
 		}
-		require.Len(rt, f.group.Drained(), 1)
+		require.Same(rt, f.lane, f.group.Drained())
 		f.lane.Flush()
 		require.Len(rt, f.ends, n)
 		failed := false
@@ -410,4 +496,25 @@ func TestNothingIsAllocated(t *testing.T) {
 	}
 	round()
 	assert.Zero(t, testing.AllocsPerRun(100, round))
+}
+
+// BenchmarkRequest is the way of a request through a lane, 64 posted at a time.
+func BenchmarkRequest(b *testing.B) {
+	f := newFixture(b, 64)
+	done := make([]verbs.WC, 64)
+	jobs := make([]*job, 64)
+	for i := range jobs {
+		jobs[i] = &job{f: f, number: i}
+		f.group.Add(&jobs[i].Request, jobs[i])
+		done[i].ID = jobs[i].WR.ID
+	}
+	b.ReportAllocs()
+	for n := 0; n < b.N; n += len(jobs) {
+		f.ends, f.posted, f.done = f.ends[:0], f.posted[:0], done
+		for _, j := range jobs {
+			f.lane.Push(&j.Request)
+		}
+		f.group.Flush()
+		f.poll(b)
+	}
 }

@@ -66,7 +66,6 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
 		AckTimeout:     s.AckTimeout,
-		Permissions:    mmap.RemoteWrite,
 		Log:            s.Log,
 	})
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command sync_event_local shows a sync event, a 64-bit value that some wait on and
-// others set, within one program. It has three parts:
+// Command sync_event_local shows a sync event, a 64-bit value that goroutines and tasks
+// wait for and change, within one program. It has three parts:
 //
 //   - synchronous: a goroutine waits, and sleeps meanwhile; another sets the value;
 //   - asynchronous: the same with tasks on an engine, where waiting costs nothing;

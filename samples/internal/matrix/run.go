@@ -19,7 +19,7 @@ const Workers = 2
 
 // What a machine needs whose processors are emulated, on a busy host. It can stand
 // still for longer than the half second for which devices repeat a packet, unless
-// told otherwise.
+// AckTimeout says otherwise.
 const (
 	patience   = "5m" // for one program
 	ackTimeout = "1s"

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -276,7 +277,10 @@ func TestInteractive(t *testing.T) {
 }
 
 // A file that is copied slowly is taken when it is whole.
-func TestFileInTheMaking(t *testing.T) {
+func TestFileInTheMaking(t *testing.T) { synctest.Test(t, fileInTheMaking) }
+
+// In virtual time, the file stays as it is for less than makes it wrong.
+func fileInTheMaking(t *testing.T) {
 	dir := t.TempDir()
 	a, _ := filesPair(t, dir)
 	path := filepath.Join(dir, "y")
@@ -288,7 +292,8 @@ func TestFileInTheMaking(t *testing.T) {
 		_, err := a.exchange(patient(t), descriptorsOf(t, requesterProgram, 1))
 		done <- err
 	}()
-	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, "x")); return err == nil }, 5*time.Minute, time.Millisecond)
+	time.Sleep(settleTime - pollInterval)
+	require.FileExists(t, filepath.Join(dir, "x"))
 	require.NoError(t, os.WriteFile(path, whole, 0o600))
 	require.NoError(t, <-done)
 	require.NoError(t, a.close(false))
@@ -345,7 +350,7 @@ func TestStrangersOnTCP(t *testing.T) {
 			return err == nil
 		}, 5*time.Minute, time.Millisecond)
 		_, _ = conn.Write([]byte(text))
-		_, _ = io.Copy(io.Discard, conn) // until it is turned away
+		_, _ = io.Copy(io.Discard, conn) // until it is rejected
 		require.NoError(t, conn.Close())
 	}
 	_, err := a.exchange(patient(t), descriptorsOf(t, requesterProgram, 1))

@@ -202,7 +202,7 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 	if p.Role != Alone {
 		f.duration(&s.ConnectTimeout, "connect-timeout", fmt.Sprintf("how long the peer may take to connect, once we have its descriptor (default %v; with -ld and -re, or stdio, %v)",
 			defaultConnectTimeout, byHandConnectTimeout))
-		f.duration(&s.AckTimeout, "ack-timeout", "how long until what the peer has not acknowledged is sent again, which is done 7 times (default 67ms)")
+		f.duration(&s.AckTimeout, "ack-timeout", "the time after which a request that the peer did not acknowledge is sent again, 6 times at most (default: soft devices measure it, others take 268ms)")
 	}
 	f.duration(&s.timeout, "timeout", "give up after that time, such as 10s (default: never)")
 	f.add("l", "log-level", "LEVEL", "debug, info, warn or error (default info)", func(name string) {

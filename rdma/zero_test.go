@@ -1,0 +1,54 @@
+package rdma_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// tasksOfNoPool has one task of every kind that came from no pool.
+func tasksOfNoPool() []rdma.Task {
+	return []rdma.Task{
+		&rdma.ReceiveTask{}, &rdma.SendTask{}, &rdma.SendImmTask{}, &rdma.ReadTask{}, &rdma.WriteTask{}, &rdma.WriteImmTask{},
+		&rdma.CompareSwapTask{}, &rdma.FetchAddTask{}, &rdma.SyncEventGetTask{}, &rdma.SyncEventSetTask{}, &rdma.SyncEventAddTask{},
+	}
+}
+
+// A task that came from no pool is refused, and does not panic.
+func TestTasksOfNoPool(t *testing.T) {
+	r := newRig(t, rdma.Config{}, rdma.Config{})
+	r.connect(1)
+	for _, task := range tasksOfNoPool() {
+		errs := []error{task.Submit(), task.SubmitWith(pe.Aggregate), task.TrySubmit(), task.Free()}
+		for _, err := range append(errs, setAll(r, task)...) {
+			assert.ErrorIs(t, err, pe.ErrFreed, "%T", task)
+		}
+		assert.False(t, task.InFlight())
+		assert.Nil(t, task.Connection())
+		assert.Nil(t, task.UserData())
+	}
+	require.Equal(t, r.a.bufs.Total(), r.a.bufs.Available())
+}
+
+// A copy of a task is refused, and the task is not harmed.
+func TestCopyOfATask(t *testing.T) {
+	r := newRig(t, rdma.Config{}, rdma.Config{})
+	var writes outcome[*rdma.WriteTask]
+	pool := must(r.a.ctx.WritePool(1, writes.ok, writes.bad))
+	r.connect(1)
+	task := must(pool.Alloc(r.a.conns[0], nil, nil))
+	dup := *task
+	for _, err := range []error{dup.Submit(), dup.Free(), dup.SetSource(nil)} {
+		require.ErrorIs(t, err, pe.ErrFreed)
+	}
+	require.Zero(t, pool.Available())
+	require.NoError(t, task.Submit())
+	r.until("it is done", func() bool { return writes.count() == 1 })
+	require.NoError(t, task.Free())
+	require.ErrorIs(t, dup.Free(), pe.ErrFreed)
+	require.Equal(t, 1, pool.Available())
+}
