@@ -3,17 +3,24 @@
 package rdma_test
 
 import (
+	"net/netip"
+	"os/exec"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
+	guest "github.com/verbena-rdma/verbena/internal/rig"
 	"github.com/verbena-rdma/verbena/internal/soak"
+	"github.com/verbena-rdma/verbena/soft"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
 func init() {
 	clientDevices["rxe"] = openAdapter
 	clientDevices["far soft"] = openFarSoft
+	clientDevices["one of several soft"] = openOneOfSeveral
 }
 
 // drivers are the devices of the guest, by their names in clientDevices.
@@ -22,14 +29,53 @@ var drivers = []struct {
 	open func(*testing.T) verbs.Device
 }{{"rxe", openAdapter}, {"far soft", openFarSoft}}
 
+// ownAddress is the address of one of several software devices at the other end of the
+// cable of rxe0: rxe sends to the standard port only, so that each needs its own.
+func ownAddress(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(100 + i)}), 0)
+}
+
+// openOneOfSeveral opens a software device at one of the addresses that nobody has.
+func openOneOfSeveral(t *testing.T) verbs.Device {
+	t.Helper()
+	requireGuest(t)
+	var d *soft.Device
+	require.NoError(t, guest.InNamespace("s", func() (err error) {
+		for i := range 2 * places {
+			if d, err = soft.Open(soft.Config{Address: ownAddress(i)}); err == nil {
+				break
+			}
+		}
+		return err
+	}))
+	return closed(t, d)
+}
+
 // As TestSoakServerOutlivesItsClients, on rxe, and with both drivers.
 func TestGuestSoakServerOutlivesItsClients(t *testing.T) {
 	requireGuest(t)
-	for _, on := range []struct{ server, clients int }{{0, 0}, {0, 1}, {1, 0}} {
-		server, clients := drivers[on.server], drivers[on.clients]
-		t.Run(server.name+", clients on "+clients.name, func(t *testing.T) {
-			outlive(t, server.open(t), clients.name, soak.Rounds(t, 24, 96), soak.Duration(t, 3*time.Second, 3*time.Minute))
+	for _, on := range []struct {
+		server  int
+		clients string
+	}{{0, "rxe"}, {0, "one of several soft"}, {1, "rxe"}} {
+		server := drivers[on.server]
+		t.Run(server.name+", clients on "+on.clients, func(t *testing.T) {
+			dev := server.open(t)
+			if on.clients != "rxe" {
+				addresses(t, "add")
+				defer addresses(t, "del")
+			}
+			outlive(t, dev, on.clients, soak.Rounds(t, 16, 96), soak.Duration(t, 16*time.Second, 3*time.Minute))
 		})
+	}
+}
+
+// addresses adds or deletes those of several software devices.
+func addresses(t *testing.T, do string) {
+	t.Helper()
+	for i := range 2 * places {
+		out, err := exec.Command("ip", "-n", "s", "addr", do, ownAddress(i).Addr().String()+"/24", "dev", "v1").CombinedOutput()
+		require.NoError(t, err, "%s", out)
 	}
 }
 

@@ -123,6 +123,10 @@ func (tr *traffic) received(task *rdma.ReceiveTask) {
 	if !bytes.Equal(want, got) {
 		tr.wrong(fmt.Errorf("message %d of %v is wrong", link.received-1, task.Connection()))
 	}
+	if tr.ctx.State() != pe.Running {
+		tr.check(task.Free())
+		return
+	}
 	tr.check(task.Destination().ResetData())
 	tr.check(task.Submit())
 }
@@ -310,6 +314,7 @@ type client struct {
 	dying   atomic.Bool // it is stopped or killed by now, or about to be
 	exited  chan struct{}
 	exitErr error
+	stdout  bytes.Buffer // behind the descriptors
 	stderr  bytes.Buffer
 }
 
@@ -421,12 +426,11 @@ func (s *server) meet(c *client, in interface{ Write([]byte) (int, error) }, out
 	defer func() {
 		c.exitErr = c.cmd.Wait()
 		if !c.dying.Load() {
-			s.t.Errorf("a client has ended by itself: %v\n%s", c.exitErr, c.stderr.String())
+			s.t.Errorf("a client has ended by itself: %v\n%s%s", c.exitErr, c.stdout.String(), c.stderr.String())
 		}
 		close(c.exited)
 	}()
-	rest := &bytes.Buffer{}
-	defer func() { _, _ = rest.ReadFrom(out); c.stderr.Write(rest.Bytes()) }()
+	defer func() { _, _ = c.stdout.ReadFrom(out) }()
 	var descs [2][]byte
 	for i := range descs {
 		line, err := out.ReadString('\n')
@@ -434,7 +438,7 @@ func (s *server) meet(c *client, in interface{ Write([]byte) (int, error) }, out
 			descs[i], err = hex.DecodeString(strings.TrimSpace(line))
 		}
 		if err != nil {
-			rest.WriteString(line)
+			c.stdout.WriteString(line)
 			return // it was killed, or it has failed: its exit code says which
 		}
 	}
@@ -561,7 +565,7 @@ func outlive(t *testing.T, dev verbs.Device, on string, kills int, over time.Dur
 	stays.steady = true
 	s.eventually("the client that stays works", func() bool { return s.steady.Load() > 0 })
 
-	spans := max(3, kills/40)
+	spans := max(2, kills/40)
 	each := (kills + spans*looping - 1) / (spans * looping) // lives of each client in a span
 	about := over / time.Duration(spans*each)
 	wait := kills > 100 // for Config.ConnectTimeout
