@@ -62,7 +62,8 @@ type Config struct {
 	// the device has tasks of the connection. Where the acknowledgement does not come,
 	// the connection fails with ErrRetryExceeded: after the death of the peer that
 	// takes at most twice this time, and the time in which the device gives up (see
-	// AckTimeout). Zero: two seconds. Negative: never.
+	// AckTimeout). A device that cannot report writes of peers, as adapters cannot,
+	// notices a goodbye only then. Zero: two seconds. Negative: never.
 	Keepalive time.Duration
 	// CloseTimeout is how long a connection that is being closed waits for the tasks
 	// that the device has, and for the goodbye behind them to be acknowledged, before

@@ -418,6 +418,9 @@ func (conn *Connection) destroy() int {
 	if err := conn.lane.Close(); err != nil {
 		c.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("closing the queue pair")
 	}
+	if c.events.Pending() {
+		c.handleEvents() // the device may give its number to the next queue pair
+	}
 	n := 1 + conn.lane.Flush()
 	c.setDeadline(conn, time.Time{})
 	conn.establishment.release()

@@ -113,7 +113,7 @@ func statusOf(s verbs.Status) statusMeaning {
 	case verbs.StatusRemoteInvalidRequest:
 		return statusMeaning{ErrRemoteInvalid, "check that the peer's receives are large enough, and what its Config.Permissions allow"}
 	case verbs.StatusRemoteAccessError:
-		return statusMeaning{ErrRemoteAccess, "check that the peer's memory is still registered, its bounds, and the permissions of both its memory map and its context"}
+		return statusMeaning{ErrRemoteAccess, "check that the peer's memory is still registered, its bounds, and what its memory map, and for reads and atomics its Config.Permissions, allow"}
 	case verbs.StatusRemoteOperationError:
 		return statusMeaning{ErrRemoteOperation, "look for the reason at the peer"}
 	case verbs.StatusRetryExceeded, verbs.StatusResponseTimeout:

@@ -19,16 +19,23 @@ type Events struct {
 	lost    bool // an event was dropped
 }
 
-// Add queues an event, or drops it if too many wait. It may be called on any goroutine.
+// Add queues an event, or drops it if too many wait and it concerns
+// one queue pair only. It may be called on any goroutine.
 func (e *Events) Add(ev verbs.Event) {
 	e.mu.Lock()
-	if len(e.list) < maxEvents {
+	if len(e.list) < maxEvents || fatal(ev.Type) {
 		e.list = append(e.list, ev)
 	} else {
 		e.lost = true
 	}
 	e.mu.Unlock()
 	e.pending.Store(true)
+}
+
+// fatal reports whether an event ends everything that uses the device, or a queue of
+// it. Peers cannot cause such events, and they are never dropped.
+func fatal(t verbs.EventType) bool {
+	return t == verbs.EventDeviceFatal || t == verbs.EventCQError || t == verbs.EventSRQError
 }
 
 // Pending reports whether there are events. It costs one atomic load.

@@ -159,7 +159,7 @@ func (g *Group) complete(wc *verbs.WC) int {
 	}
 	l, status, vendor := r.lane, wc.Status, wc.VendorError
 	n := 1
-	for l.posted.Front().Value != r {
+	for l.requests.Front().Value != r {
 		l.popPosted().owner.Completed(verbs.StatusSuccess, 0)
 		n++
 	}

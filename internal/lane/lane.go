@@ -49,11 +49,10 @@ type Lane struct {
 	depth int  // requests at the device at a time
 	up    bool // requests can be posted
 
-	// Each list is in the order of submission.
-	posted  fifo.List[*Request] // at the device
-	waiting fifo.List[*Request] // pushed before Seal
-	late    fifo.List[*Request] // pushed after Seal
-	sealed  bool                // those that wait are not posted any more
+	requests fifo.List[*Request]  // in the order of submission
+	unposted *fifo.Node[*Request] // the first that is not at the device; nil: all are
+	posted   int                  // those before it
+	withheld fifo.List[*Request]  // not posted any more, by Seal
 
 	listed  bool             // among the group's lanes to be posted
 	shut    bool             // by Shut or Close
@@ -121,28 +120,30 @@ func (l *Lane) Reset() error {
 // Push appends a request, which Group.Flush posts.
 func (l *Lane) Push(r *Request) {
 	r.lane = l
-	l.unposted().Push(&r.place)
+	l.requests.Push(&r.place)
+	if l.unposted == nil {
+		l.unposted = &r.place
+	}
 	l.askToPost()
 }
 
-// unposted is the list of requests that are still to be posted.
-func (l *Lane) unposted() *fifo.List[*Request] {
-	if l.sealed {
-		return &l.late
+// Seal keeps the requests that wait from being posted: Flush ends them, after all
+// others. Requests pushed from now on are posted.
+func (l *Lane) Seal() {
+	for l.unposted != nil {
+		e := l.unposted
+		l.unposted = e.Next()
+		l.requests.Remove(e)
+		l.withheld.Push(e)
 	}
-	return &l.waiting
 }
 
-// Seal keeps requests that wait from being posted: Flush ends them. Requests pushed
-// from now on are posted.
-func (l *Lane) Seal() { l.sealed = true }
-
 // Posted is the number of requests at the device.
-func (l *Lane) Posted() int { return l.posted.Len() }
+func (l *Lane) Posted() int { return l.posted }
 
 // askToPost has the next Group.Flush post what waits.
 func (l *Lane) askToPost() {
-	if !l.listed && l.unposted().Len() > 0 {
+	if !l.listed && l.unposted != nil {
 		l.listed = true
 		l.group.toPost = append(l.group.toPost, l)
 	}
@@ -151,10 +152,10 @@ func (l *Lane) askToPost() {
 // post posts what the send queue has room for. The last request of each batch is
 // always signaled: otherwise no completion might stand for those before it.
 func (l *Lane) post() {
-	g, list := l.group, l.unposted()
-	for l.up && list.Len() > 0 && l.posted.Len() < l.depth {
+	g := l.group
+	for l.up && l.unposted != nil && l.posted < l.depth {
 		n := 0
-		for e := list.Front(); e != nil && n < min(PostBatch, l.depth-l.posted.Len()); e = e.Next() {
+		for e := l.unposted; e != nil && n < min(PostBatch, l.depth-l.posted); e = e.Next() {
 			r, wr := e.Value, &g.wrs[n]
 			*wr = r.WR
 			if !r.Unreported {
@@ -165,10 +166,10 @@ func (l *Lane) post() {
 		g.wrs[n-1].Flags |= verbs.FlagSignaled
 		taken, err := l.qp.PostSend(g.wrs[:n])
 		for range taken {
-			e := list.Pop()
-			e.Value.posted = true
-			l.posted.Push(e)
+			l.unposted.Value.posted = true
+			l.unposted = l.unposted.Next()
 		}
+		l.posted += taken
 		if err != nil {
 			// Those taken may not be signaled; shutting the lane brings them back.
 			l.owner.PostFailed(err)
@@ -177,31 +178,32 @@ func (l *Lane) post() {
 	}
 }
 
-// popPosted takes the oldest request off the device's list, or returns nil.
+// popPosted takes the oldest request off the lane, which the device has given back.
 func (l *Lane) popPosted() *Request {
-	e := l.posted.Pop()
-	if e == nil {
-		return nil
-	}
-	r := e.Value
+	r := l.requests.Pop().Value
 	r.lane, r.posted = nil, false
+	l.posted--
 	return r
 }
 
 // pop takes the first request off the lane, in the order in which they end, or
 // returns nil. One that is at the device gets another ID.
 func (l *Lane) pop() *Request {
-	if r := l.popPosted(); r != nil {
+	if l.posted > 0 {
+		r := l.popPosted()
 		r.Renew()
 		return r
 	}
-	for _, list := range [...]*fifo.List[*Request]{&l.late, &l.waiting} {
-		if e := list.Pop(); e != nil {
-			e.Value.lane = nil
-			return e.Value
-		}
+	e := l.requests.Pop()
+	l.unposted = l.requests.Front()
+	if e == nil {
+		e = l.withheld.Pop()
 	}
-	return nil
+	if e == nil {
+		return nil
+	}
+	e.Value.lane = nil
+	return e.Value
 }
 
 // freed goes on after the device has given back a request.
@@ -209,7 +211,7 @@ func (l *Lane) freed() {
 	switch {
 	case !l.shut:
 		l.askToPost()
-	case l.posted.Len() == 0:
+	case l.posted == 0:
 		l.drain()
 	}
 }
@@ -232,7 +234,7 @@ func (l *Lane) Shut() error {
 	}
 	l.shut, l.up = true, false
 	err := l.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState)
-	if err != nil || l.posted.Len() == 0 || l.group.broken {
+	if err != nil || l.posted == 0 || l.group.broken {
 		l.drain()
 	}
 	return err

@@ -435,17 +435,19 @@ func TestLooks(t *testing.T) {
 	}
 }
 
-// Events beyond a bound are dropped, and that is known.
+// Events of queue pairs beyond a bound are dropped, and that is known.
 func TestEvents(t *testing.T) {
 	var e lane.Events
 	require.False(t, e.Pending())
 	for range 5000 {
 		e.Add(verbs.Event{Type: verbs.EventPortActive})
 	}
+	e.Add(verbs.Event{Type: verbs.EventDeviceFatal})
 	require.True(t, e.Pending())
 	list, lost := e.Take()
 	require.True(t, lost)
 	require.Less(t, len(list), 5000)
+	require.Equal(t, verbs.EventDeviceFatal, list[len(list)-1].Type, "such an event is never dropped")
 	require.False(t, e.Pending())
 	list, lost = e.Take()
 	require.False(t, lost)

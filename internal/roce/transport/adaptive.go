@@ -32,8 +32,8 @@ const (
 	stuckPatience = 30 * time.Second
 	// hintPatience is the same for a silent peer whose socket is reported gone.
 	// Meanwhile the oldest packet is sent every hintInterval.
-	hintPatience = 250 * time.Millisecond
-	hintInterval = 50 * time.Millisecond
+	hintPatience = time.Second
+	hintInterval = 200 * time.Millisecond
 	// minRepetitions is how often the oldest packet is sent again at least before
 	// silence counts.
 	minRepetitions = 5
@@ -239,11 +239,11 @@ func (q *QP) adaptiveTimeout(now time.Duration) {
 
 // PeerUnreachable takes a hint that the peer's socket is gone, such as an ICMP
 // "port unreachable", and is followed by a call of Transmit. If something is in
-// flight, the oldest packet is sent at once and every 50 ms, and its request fails
-// with StatusRetryExceeded when nothing is heard of the peer for 250 ms. Any
+// flight, the oldest packet is sent at once and every 200 ms, and its request fails
+// with StatusRetryExceeded when nothing is heard of the peer for a second. Any
 // response ends this, and further hints change nothing until then. So a peer that
-// lives loses no connection by hints, forged or true, unless it is about to open its
-// socket anew and takes longer for it.
+// lives loses no connection by hints, forged or true, unless it is silent for that long:
+// it stands still, or is about to open its socket anew.
 //
 // Without Config.Adaptive, with nothing in flight, and while the peer has the queue
 // pair wait for a receive, it does nothing: what is sent next brings the next hint.
