@@ -86,7 +86,8 @@ type Config struct {
 	RetryCount *int
 	// MinRNRTimer is how long a peer is asked to wait before it repeats a message
 	// that met no receive, rounded up to the next of the 32 values of IBTA
-	// 9.7.5.2.8, which go from 10 µs to 655.36 ms. Zero: 640 µs.
+	// 9.7.5.2.8, which go from 10 µs to 655.36 ms. Zero: 640 µs. A software device of
+	// which many queue pairs wait for receives without a limit waits longer, up to 1 s.
 	MinRNRTimer time.Duration
 
 	// SendQueueSize is how many tasks can be at the device at a time on one

@@ -37,7 +37,7 @@ func main() {
 	flag.StringVar(&o.folders[0], "before", "", "`folder` of the version to compare with")
 	flag.StringVar(&o.folders[1], "after", ".", "`folder` of the other version")
 	flag.IntVar(&o.rounds, "rounds", 7, "how often each is measured")
-	flag.DurationVar(&o.duration, "t", 500*time.Millisecond, "time of each measurement")
+	flag.DurationVar(&o.duration, "t", 500*time.Millisecond, "time of each measurement; of each Go benchmark, in 10 slices")
 	flag.StringVar(&measurements, "run", "write_rate write_lat write_bw read_bw send_bw styles", "the measurements of bench, separated by spaces")
 	flag.StringVar(&packages, "packages", "pe dma rdma internal/roce internal/roce/transport", "the packages with Go benchmarks, separated by spaces")
 	flag.StringVar(&o.filter, "bench", "SubmitComplete|ProgressIdle|Wake|Copy|Write$|Small|MiB", "the Go benchmarks, as for go test -bench")
@@ -96,6 +96,10 @@ func run(ctx context.Context, o options) error {
 	return err
 }
 
+// slicesPerRound is how often a Go benchmark is run in a round. The best counts: on a busy
+// machine a short one may have the processor to itself.
+const slicesPerRound = 10
+
 func build(ctx context.Context, o options, temp string) ([]program, error) {
 	var programs []program
 	add := func(name, folder string, command, args []string, parse func(figures, int, string)) error {
@@ -117,7 +121,8 @@ func build(ctx context.Context, o options, temp string) ([]program, error) {
 		}
 	}
 	for _, pkg := range o.packages {
-		args := []string{"-test.run", "^$", "-test.bench", o.filter, "-test.benchmem", "-test.benchtime", (o.duration / 5).String()}
+		args := []string{"-test.run", "^$", "-test.bench", o.filter, "-test.benchmem",
+			"-test.count", fmt.Sprint(slicesPerRound), "-test.benchtime", (o.duration / slicesPerRound).String()}
 		parse := func(f figures, version int, output string) { parseGo(f, version, pkg, output) }
 		if err := add(strings.ReplaceAll(pkg, "/", "-"), pkg, []string{"test", "-c"}, args, parse); err != nil {
 			return nil, err

@@ -18,11 +18,7 @@ type figure struct {
 // figures has the values of all rounds, before and after.
 type figures map[figure]*[2][]float64
 
-func (f figures) add(k figure, version int, value string) {
-	v, err := strconv.ParseFloat(value, 64)
-	if err != nil {
-		return // a line that only looks like a figure
-	}
+func (f figures) add(k figure, version int, v float64) {
 	if f[k] == nil {
 		f[k] = &[2][]float64{}
 	}
@@ -39,29 +35,44 @@ var (
 
 // parseBench takes the output of the program bench.
 func parseBench(f figures, version int, output string) {
+	add := func(name, unit string, less bool, value string) {
+		if v, err := strconv.ParseFloat(value, 64); err == nil {
+			f.add(figure{"bench " + name, unit, less}, version, v)
+		}
+	}
 	for line := range strings.Lines(output) {
 		if m := rateLine.FindStringSubmatch(line); m != nil {
-			f.add(figure{"bench " + m[1], m[3], false}, version, m[2])
+			add(m[1], m[3], false, m[2])
 		} else if m := delayLine.FindStringSubmatch(line); m != nil {
-			f.add(figure{"bench " + m[1] + ", median", "µs", true}, version, m[2])
-			f.add(figure{"bench " + m[1] + ", least", "µs", true}, version, m[3])
+			add(m[1]+", median", "µs", true, m[2])
+			add(m[1]+", least", "µs", true, m[3])
 		} else if m := styleLine.FindStringSubmatch(line); m != nil {
-			f.add(figure{"bench styles " + m[1] + ", median", "µs", true}, version, m[2])
+			add("styles "+m[1]+", median", "µs", true, m[2])
 		}
 	}
 }
 
-// parseGo takes the output of Go benchmarks.
+// parseGo takes the output of Go benchmarks, and keeps the best value of each.
 func parseGo(f figures, version int, pkg, output string) {
+	best := map[figure]float64{}
+	keep := func(k figure, value string) {
+		v, err := strconv.ParseFloat(value, 64)
+		if least, found := best[k]; err == nil && (!found || v < least) {
+			best[k] = v
+		}
+	}
 	for line := range strings.Lines(output) {
 		m := goLine.FindStringSubmatch(line)
 		if m == nil {
 			continue
 		}
-		f.add(figure{pkg + " " + m[1], "ns", true}, version, m[2])
+		keep(figure{pkg + " " + m[1], "ns", true}, m[2])
 		if a := goAllocs.FindStringSubmatch(line); a != nil {
-			f.add(figure{pkg + " " + m[1], "allocs", true}, version, a[1])
+			keep(figure{pkg + " " + m[1], "allocs", true}, a[1])
 		}
+	}
+	for k, v := range best {
+		f.add(k, version, v)
 	}
 }
 
