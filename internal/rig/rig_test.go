@@ -88,9 +88,7 @@ func runParts(t *testing.T, chosen []part, match string) {
 	requireHeaders(t)
 	require.NoError(t, rig.ReadSources())
 	files := buildForGuest(t, chosen)
-	results := t.TempDir()
-	// Nobody waits for a part that hangs longer than for a test on the host.
-	limit := 20 * time.Minute
+	limit := 20 * time.Minute // ends a part that hangs
 	if soak.Full(t) {
 		limit = 72 * time.Hour
 	}
@@ -111,7 +109,7 @@ func runParts(t *testing.T, chosen []part, match string) {
 		Script:  script.String(),
 		MTU:     4500, // makes the path MTU of rxe0 4096
 		Timeout: time.Duration(len(chosen)) * limit,
-		Results: results,
+		Results: t.TempDir(),
 	})
 	for _, p := range chosen {
 		t.Run(p.name, func(t *testing.T) {
