@@ -21,7 +21,7 @@ var (
 	ErrPanicked = errs.ErrPanicked
 	// ErrStopped: the context has stopped before it was in the state waited for.
 	ErrStopped = errors.New("context has stopped")
-	// ErrBusy: somebody is receiving messages already.
+	// ErrBusy: an iteration over the messages of the Receiver is under way.
 	ErrBusy = errs.ErrBusy
 	// ErrClosed: the Receiver has been closed.
 	ErrClosed = errs.ErrClosed
@@ -35,11 +35,11 @@ func ended(ctx context.Context, op string) error {
 	return fmt.Errorf("await: %s: %w", op, context.Cause(ctx))
 }
 
-// Pending is the error of Task when it stopped waiting for a task that the device
-// has. The task goes on, as if nobody had asked: it may yet read from its source
-// and write to its destination, here or at the peer. Until it has completed its
-// buffers are in use, so that nothing hands them out again and their memory cannot
-// be closed; then it is freed, and they with it. Its results are not collected.
+// Pending is the error of Task when its wait ended before the task, which the device
+// has. The task goes on: it may still read its source and write its destination, here
+// or at the peer. Until it has completed, its buffers are in use: nothing hands them
+// out again, and their memory maps cannot be closed. Then it is freed, with its
+// buffers. Its results are not collected.
 type Pending struct {
 	engine *pe.Engine
 	cause  error

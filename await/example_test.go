@@ -55,7 +55,7 @@ func run() (err error) {
 	defer closing(inbox)
 	engine := pe.New(pe.Config{})
 	defer closing(engine)
-	r, err := rdma.New(dev, rdma.Config{Permissions: mmap.RemoteWrite})
+	r, err := rdma.New(dev, rdma.Config{Engine: engine, Permissions: mmap.RemoteWrite})
 	if err != nil {
 		return err
 	}
@@ -73,9 +73,6 @@ func run() (err error) {
 		return err
 	}
 	defer closing(receiver)
-	if err := engine.Connect(r); err != nil {
-		return err
-	}
 
 	// From here on the engine belongs to the goroutine that drives it.
 	driving, stop := context.WithCancel(context.Background())

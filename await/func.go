@@ -8,13 +8,15 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-// Func has f run on the engine's goroutine, where everything of the engine may be
-// used, waits until it has returned, and returns its error. f may use the caller's
-// variables; it should not block. If it panics, so does whoever drives the engine,
-// and Func's error matches ErrPanicked.
+// Func runs f on the engine's goroutine, waits until it has returned, and returns its
+// error. f may use what belongs to that goroutine, and the caller's variables; it
+// should not block. If f panics, the panic passes through Progress or Run of the
+// goroutine that drives the engine, and Func's error matches ErrPanicked.
 //
-// If ctx ends before f is begun, f is never run, and the error matches ctx's cause;
-// f is not interrupted. Otherwise Func is like Task.
+// If ctx ends before f has begun, f is never run, and the error matches ctx's cause.
+// Once f has begun, Func waits for it. Func may be called from any goroutine but the
+// engine's (pe.ErrReentrant), and fails with pe.ErrClosed once the engine is closed
+// and with ErrInvalid without an engine or a function.
 func Func(ctx context.Context, e *pe.Engine, f func() error) error {
 	if e == nil || f == nil {
 		return fmt.Errorf("await: run a function: %w: it needs an engine and the function", ErrInvalid)

@@ -36,7 +36,7 @@ func (j *job) Free() error {
 	return nil
 }
 
-// lab is a context whose jobs end when they are told to, or at once.
+// lab is a context whose jobs end on request, or at once.
 type lab struct {
 	*pe.Core
 	ctl    *pe.Control

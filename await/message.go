@@ -6,7 +6,7 @@ import (
 )
 
 // Message is a message that has been received. It and its data are valid until the
-// body of the loop that got it ends; then its buffer takes another message.
+// body of the loop that got it ends; then its buffer receives another message.
 type Message struct {
 	buf    *bufinv.Buf
 	length int
@@ -16,8 +16,8 @@ type Message struct {
 	err    error // of a receive that failed
 }
 
-// Data is what was sent, in the memory it was received in. Of a write with
-// immediate it is empty: its data went where the peer wrote it.
+// Data is what was sent, in the memory of the receive. For a write with immediate it
+// is nil: that data is in the memory that the peer wrote to.
 func (m *Message) Data() []byte {
 	if m.opcode == rdma.ReceivedWriteImm {
 		return nil
@@ -39,8 +39,8 @@ func (m *Message) Imm() (imm uint32, ok bool) { return m.imm, m.opcode != rdma.R
 // anywhere; its methods belong to the engine's goroutine.
 func (m *Message) Connection() *rdma.Connection { return m.conn }
 
-// take fills in what a receive has brought.
-func (m *Message) take(t *rdma.ReceiveTask) {
+// fill copies the results of a receive.
+func (m *Message) fill(t *rdma.ReceiveTask) {
 	m.length, m.opcode, m.conn, m.err = t.Length(), t.Opcode(), t.Connection(), nil
 	m.imm, _ = t.Imm()
 }

@@ -8,34 +8,34 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// What follows runs on the engine's goroutine.
+// The functions of this file run on the engine's goroutine.
 
-// changed is told of the context's states.
-func (r *Receiver) changed(_, next pe.State) {
+// stateChanged is called for each change of the context's state.
+func (r *Receiver) stateChanged(_, next pe.State) {
 	switch next {
 	case pe.Starting, pe.Running:
 		r.mu.Lock()
-		r.over, r.err = false, nil
+		r.stopped, r.err = false, nil
 		r.mu.Unlock()
 		r.post()
 	case pe.Idle:
 		r.mu.Lock()
-		r.over = r.ctx.State() == pe.Idle // else it has been started again
+		r.stopped = r.ctx.State() == pe.Idle // else it has been started again
 		if err := r.ctx.Err(); err != nil {
 			r.err = fmt.Errorf("await: receive messages: context %q has failed: %w", r.ctx.Name(), err)
 		}
 		if r.closed {
-			_ = r.release() // nobody is there to be given the error
+			_ = r.release() // Close has returned already
 		}
 		r.mu.Unlock()
-		r.ring()
+		r.wake()
 	}
 }
 
-// ring has the goroutine that receives look again.
-func (r *Receiver) ring() {
+// wake wakes the goroutine that receives.
+func (r *Receiver) wake() {
 	select {
-	case r.bell <- struct{}{}:
+	case r.wakeup <- struct{}{}:
 	default:
 	}
 }
@@ -44,9 +44,9 @@ func (r *Receiver) ring() {
 func (r *Receiver) post() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.posting = false
+	r.postQueued = false
 	if r.closed || r.ctx.State() != pe.Running {
-		return // when it is Running, changed does it
+		return // stateChanged posts them when it is Running
 	}
 	for len(r.free) > 0 {
 		last := len(r.free) - 1
@@ -56,15 +56,15 @@ func (r *Receiver) post() {
 		}
 		if err != nil {
 			r.err = fmt.Errorf("await: receive messages: %w", err)
-			r.ring()
+			r.wake()
 			return
 		}
 		r.free = r.free[:last]
 	}
 }
 
-// submit posts the receive of a message. The task has a reference to the buffer of
-// its own, so that it can go while the message stays.
+// submit posts the receive of a message. The task has its own reference to the
+// buffer, so that it can be freed before the message.
 func (r *Receiver) submit(m *Message) error {
 	if err := m.buf.ResetData(); err != nil {
 		return err
@@ -83,33 +83,34 @@ func (r *Receiver) submit(m *Message) error {
 	return nil
 }
 
-// received is the callback of receives that took a message.
+// received is the callback of a receive that took a message.
 func (r *Receiver) received(t *rdma.ReceiveTask) {
 	m := t.UserData().(*Message)
-	m.take(t)
-	r.arrive(m, t)
+	m.fill(t)
+	r.queue(m, t)
 }
 
-// failed is that of those that did not. Those that were flushed had none to take.
+// failed is the callback of a receive that failed. One that was flushed had no
+// message.
 func (r *Receiver) failed(t *rdma.ReceiveTask, err error) {
 	m := t.UserData().(*Message)
 	m.length, m.opcode, m.imm, m.conn, m.err = 0, rdma.ReceivedSend, 0, t.Connection(), err
 	if !errors.Is(err, rdma.ErrFlushed) {
-		r.arrive(m, t)
+		r.queue(m, t)
 		return
 	}
-	_ = t.Free() // it came back just now
+	_ = t.Free() // cannot fail in its callback
 	r.mu.Lock()
 	r.free = append(r.free, m)
 	r.mu.Unlock()
-	r.post() // a connection that fails may take one with it
+	r.post() // a connection that fails may flush one while the context runs on
 }
 
-// arrive queues a message.
-func (r *Receiver) arrive(m *Message, t *rdma.ReceiveTask) {
-	_ = t.Free() // it came back just now
+// queue queues a message for delivery.
+func (r *Receiver) queue(m *Message, t *rdma.ReceiveTask) {
+	_ = t.Free() // cannot fail in its callback
 	r.mu.Lock()
 	r.arrived = append(r.arrived, m)
 	r.mu.Unlock()
-	r.ring()
+	r.wake()
 }

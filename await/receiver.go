@@ -12,31 +12,31 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// Receiver receives messages for one goroutine at a time that asks for them. It
-// keeps a number of receives posted while its context is Running. A message takes
-// one of them until it has been dealt with: when all are taken, peers wait, and
-// nothing is lost.
+// Receiver receives messages for one goroutine at a time. It keeps a number of
+// receives posted while its context is Running. A message occupies one of them until
+// the body of the loop that got it ends. When all are occupied, the devices of the
+// peers repeat their messages, and nothing is lost.
 type Receiver struct {
-	ctx   *rdma.Context
-	pool  *rdma.ReceivePool
-	slots []Message
-	bell  chan struct{} // holds one ring: look again
+	ctx    *rdma.Context
+	pool   *rdma.ReceivePool
+	slots  []Message
+	wakeup chan struct{} // holds one value: the state below has changed
 
-	mu       sync.Mutex
-	arrived  []*Message // in order, not delivered
-	free     []*Message // not posted, not arrived, not delivered
-	busy     bool       // somebody receives
-	closed   bool
-	released bool  // the buffers were given back
-	over     bool  // the context has stopped, and has not been started since
-	err      error // why it did, or why receives cannot be posted
-	posting  bool  // post is on its way to the engine's goroutine
+	mu         sync.Mutex
+	arrived    []*Message // in order, not delivered
+	free       []*Message // not posted, not arrived, not delivered
+	busy       bool       // an iteration is under way
+	closed     bool
+	released   bool  // the buffers were given back
+	stopped    bool  // the context has stopped, and has not been started since
+	err        error // why it did, or why receives cannot be posted
+	postQueued bool  // post is on its way to the engine's goroutine
 }
 
 // NewReceiver makes a receiver that keeps n receives posted, each with a buffer of
-// bufs, which are to be as large as the largest message. It is made while the
-// context is Idle, and belongs to it: messages can come as soon as the context is
-// Running. Other receives of the same context would take messages away from it.
+// bufs, which must be as large as the largest message. It is legal while the context
+// is Idle. Messages can arrive as soon as the context is Running. Other receives of
+// the same context would take messages away from the receiver.
 //
 // It takes n buffers from bufs and keeps them until Close. It belongs to the
 // goroutine that drives the engine, as making pools does: call it before that
@@ -46,7 +46,7 @@ func NewReceiver(c *rdma.Context, bufs *bufinv.Pool, n int) (*Receiver, error) {
 	if c == nil || bufs == nil || n < 1 {
 		return nil, fmt.Errorf("await: make a receiver of %d receives: %w: it needs a context, a pool of buffers, and one receive at least", n, ErrInvalid)
 	}
-	r := &Receiver{ctx: c, bell: make(chan struct{}, 1)}
+	r := &Receiver{ctx: c, wakeup: make(chan struct{}, 1)}
 	err := r.takeBuffers(bufs, n)
 	if err == nil {
 		r.pool, err = c.ReceivePool(n, r.received, r.failed)
@@ -54,7 +54,7 @@ func NewReceiver(c *rdma.Context, bufs *bufinv.Pool, n int) (*Receiver, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("await: make a receiver of %d receives: %w", n, err), r.freeBuffers())
 	}
-	c.Watch(r.changed)
+	c.Watch(r.stateChanged)
 	return r, nil
 }
 
@@ -79,12 +79,14 @@ func (r *Receiver) takeBuffers(bufs *bufinv.Pool, n int) error {
 //	for msg, err := range receiver.Messages(ctx) { ... }
 //
 // A message is valid until the body of the loop ends. The iterator waits for the
-// next one, and ends quietly, after the last message, when the context has been
-// stopped; before it is started for the first time, and while it is starting, it
-// waits too. An error of one receive comes in its place in the order, and the
-// iteration goes on; the message then has no data. An error that ends the iteration
-// comes with a nil message: the cause of ctx's end, the reason why the context has
-// failed, ErrBusy while another iteration is under way, ErrClosed, pe.ErrReentrant.
+// next one, also before the context is started and while it is Starting. When the
+// context has been stopped, it ends after the last message, without an error.
+//
+// A receive that failed comes in its place in the order, with a message without data
+// and its error, and the iteration goes on. An error that ends the iteration comes
+// with a nil message: the cause of ctx's end, the reason why the context has failed,
+// ErrBusy while another iteration is under way, ErrClosed, or pe.ErrReentrant on the
+// engine's goroutine.
 //
 // However an iteration ends, messages not delivered are kept for the next one.
 func (r *Receiver) Messages(ctx context.Context) iter.Seq2[*Message, error] {
@@ -111,7 +113,7 @@ func (r *Receiver) Messages(ctx context.Context) iter.Seq2[*Message, error] {
 
 // deliver gives a message to the body of the loop, and takes it back.
 func (r *Receiver) deliver(m *Message, yield func(*Message, error) bool) bool {
-	defer r.giveBack(m)
+	defer r.repost(m)
 	return yield(m, m.err)
 }
 
@@ -149,19 +151,19 @@ func (r *Receiver) next(ctx context.Context) (*Message, error) {
 		if ctx.Err() != nil {
 			return nil, ended(ctx, "receive messages")
 		}
-		m, over, err := r.look()
+		m, over, err := r.takeArrived()
 		if m != nil || over {
 			return m, err
 		}
 		select {
-		case <-r.bell:
+		case <-r.wakeup:
 		case <-ctx.Done():
 		}
 	}
 }
 
-// look takes the first message that has arrived, or says that none will come.
-func (r *Receiver) look() (m *Message, over bool, err error) {
+// takeArrived returns the first message that has arrived, or reports that none will.
+func (r *Receiver) takeArrived() (m *Message, over bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.arrived) > 0 {
@@ -170,28 +172,28 @@ func (r *Receiver) look() (m *Message, over bool, err error) {
 		r.arrived = r.arrived[:n]
 		return m, false, nil
 	}
-	if r.over && r.ctx.State() != pe.Idle {
-		return nil, false, nil // started again, which changed is yet to hear
+	if r.stopped && r.ctx.State() != pe.Idle {
+		return nil, false, nil // started again, and not reported to stateChanged yet
 	}
-	return nil, r.over || r.err != nil, r.err
+	return nil, r.stopped || r.err != nil, r.err
 }
 
-// giveBack has the receive of a message posted again.
-func (r *Receiver) giveBack(m *Message) {
+// repost posts the receive of a message again, on the engine's goroutine.
+func (r *Receiver) repost(m *Message) {
 	r.mu.Lock()
 	r.free = append(r.free, m)
-	due := !r.posting && !r.over
-	r.posting = r.posting || due
+	due := !r.postQueued && !r.stopped
+	r.postQueued = r.postQueued || due
 	r.mu.Unlock()
 	if e := r.ctx.Engine(); due && e != nil {
 		_ = e.Do(r.post) // an engine that is closed receives nothing
 	}
 }
 
-// Close ends the receiver: it delivers no message any more, and gives its buffers
-// back, those of messages not delivered included. It does so at once if the context is
-// Idle; otherwise its receives stay posted, and the buffers come back when the context
-// becomes Idle. Nobody may be receiving (ErrBusy). Closing again does nothing.
+// Close ends the receiver: it delivers no more messages, and gives its buffers back,
+// those of messages not delivered included. If the context is not Idle, its receives
+// stay posted, and the buffers come back when it becomes Idle. Close fails with
+// ErrBusy while an iteration is under way. Closing again does nothing.
 func (r *Receiver) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -203,12 +205,12 @@ func (r *Receiver) Close() error {
 	}
 	r.closed = true
 	if r.ctx.State() != pe.Idle {
-		return nil // changed does the rest
+		return nil // stateChanged does the rest
 	}
 	return r.release()
 }
 
-// release gives the buffers of a receiver that is closed back, once. The lock is held.
+// release gives back the buffers of a receiver that is closed, once. The lock is held.
 func (r *Receiver) release() error {
 	if r.released {
 		return nil

@@ -203,7 +203,7 @@ func TestMessagesEnd(t *testing.T) {
 	}
 	require.Equal(t, []string{"3", "4", "5"}, trace)
 
-	// A goroutine that waits is told of the end. Messages left over go with Close.
+	// A goroutine that waits gets the end. Messages left over go with Close.
 	ended := make(chan int)
 	go func() {
 		n := 0

@@ -7,9 +7,11 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-// Run drives an engine as its own Run does, but also while every context is Idle,
-// until ctx ends: for programs that start contexts from other goroutines. When ctx
-// ends, all contexts are stopped, and Run returns what pe.Engine.Run returns then.
+// Run drives an engine until ctx ends, also while every context is Idle: for programs
+// that start contexts from other goroutines. Callbacks run on its goroutine. When ctx
+// ends, all contexts are stopped, and Run returns what pe.Engine.Run returns then:
+// the cause of ctx's end, joined with the errors of contexts. Its other errors are
+// those of pe.Engine.Connect and pe.Engine.Run, and ErrInvalid without an engine.
 func Run(ctx context.Context, e *pe.Engine) (err error) {
 	if e == nil {
 		return fmt.Errorf("await: run: %w: no engine is given", ErrInvalid)
@@ -20,7 +22,7 @@ func Run(ctx context.Context, e *pe.Engine) (err error) {
 		return err
 	}
 	defer func() {
-		_ = k.Stop() // it still runs if a callback has panicked
+		_ = k.Stop() // needed after a panic of a callback
 		if closing := k.Close(); err == nil {
 			err = closing
 		}

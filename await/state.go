@@ -20,19 +20,20 @@ type Context interface {
 	Watch(f func(prev, next pe.State)) (stop func())
 }
 
-// State waits until a context is in a state, or reports that it has been. The
-// program's own function for changes of state (OnStateChange) has run by then,
-// except where the context is in the state already.
+// State waits until a context is in a state or the change to that state is reported,
+// whichever is first. In the second case the program's own function for changes of
+// state (OnStateChange) has run for it.
 //
-// A wait for Running or Starting fails with ErrStopped, and the context's Err, when
-// the context goes back to Idle. If ctx ends, the error matches its cause. State is
-// for any goroutine but the engine's (pe.ErrReentrant).
+// A wait for Running or Starting fails with ErrStopped, joined with the context's Err,
+// when the context goes back to Idle. If ctx ends, the error matches its cause.
+// Without an engine it fails with pe.ErrNotConnected. State may be called from any
+// goroutine but the engine's (pe.ErrReentrant).
 func State(ctx context.Context, c Context, want pe.State) error {
 	return watch(ctx, c, want, fmt.Sprintf("wait for %v", want), func(Context) error { return nil })
 }
 
-// Start starts a context, and waits until it is Running, as State does. If ctx
-// ends first, the context goes on starting.
+// Start starts a context, and waits until it is Running, as State does. Its errors are
+// those of pe.Core.Start and State. If ctx ends first, the context goes on starting.
 func Start(ctx context.Context, c Context) error {
 	return watch(ctx, c, pe.Running, "start", Context.Start)
 }
@@ -68,7 +69,7 @@ func watch(ctx context.Context, c Context, want pe.State, op string, begin func(
 	case err := <-w.done:
 		return err
 	case <-ctx.Done():
-		_ = e.Do(w.end) // an engine that is closed tells nothing any more
+		_ = e.Do(w.end) // a closed engine reports no states
 		return ended(ctx, op)
 	}
 }
@@ -87,10 +88,10 @@ func (w *watcher) begin() {
 		w.done <- nil
 		return
 	}
-	w.stop = w.c.Watch(w.changed)
+	w.stop = w.c.Watch(w.stateChanged)
 }
 
-func (w *watcher) changed(_, next pe.State) {
+func (w *watcher) stateChanged(_, next pe.State) {
 	switch {
 	case next == w.want:
 		w.finish(nil)

@@ -9,31 +9,32 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-// Task has a task allocated, submits it, waits until it has completed, and frees
-// it. It returns nil if it has succeeded, and else its error. The task's pool is to
-// be made with pe.Done and pe.Failed; it may be used with callbacks too. Its context
-// is to be on the engine (ErrInvalid).
+// Task allocates a task, submits it, waits until it has completed, and frees it. It
+// returns nil if the task has succeeded, and otherwise its error. The pool of the
+// task must have been made with pe.Done and pe.Failed; it may serve tasks with
+// callbacks too. The context of the task must be on the engine (ErrInvalid).
 //
 // alloc returns the task to be submitted. collect, which may be nil, is called when
-// the task has succeeded, before it is freed: to take results out of it. What it
-// returns is returned. Both run on the engine's goroutine while the caller waits,
-// so that they may use the caller's variables; they should not block.
+// the task has succeeded, before it is freed, to take results out of it; Task returns
+// its error. Both run on the engine's goroutine while the caller waits, so that they
+// may use the caller's variables. They should not block.
 //
-// If alloc fails because its pool is exhausted (pe.ErrExhausted), the call waits,
-// first come, first served, until a task of the pool is freed, by whomever, and
-// then alloc is called again. As allocation frees the buffers that it was given
-// even if it fails, alloc has to make them each time. If buffers are what has run
-// out, the call fails.
+// If alloc fails because its pool is exhausted (pe.ErrExhausted), the call waits until
+// a task of the pool is freed, and calls alloc again; several callers are served in
+// the order in which they asked. Since an allocation that fails has freed the buffers
+// it was given, alloc has to make them each time. An inventory of buffers that is
+// exhausted (bufinv.ErrExhausted) fails the call.
 //
-// If ctx ends before the task was submitted, it never will be, and the error
-// matches ctx's cause. If it ends later, the error is a *Pending too: the operation
-// goes on. collect is called only if Task returns what it returns.
+// If ctx ends before the task was submitted, the task is never submitted, and the
+// error matches ctx's cause. If ctx ends later, the error is a *Pending, the operation
+// goes on, and collect is not called.
 //
-// If alloc or collect panics, so does whoever drives the engine, and the error
-// matches ErrPanicked. If the context is stopped, the error is that of a task that
-// was flushed, or of an allocation in the wrong state. Task may be called from any
-// goroutine but the engine's (pe.ErrReentrant), and fails with pe.ErrClosed once the
-// engine is closed. If nobody drives the engine, ctx is what ends the wait.
+// If alloc or collect panics, the panic passes through Progress or Run of the
+// goroutine that drives the engine, and the error matches ErrPanicked. If the context
+// is stopped, the error is that of a task that was flushed, or of an allocation in the
+// wrong state. Task may be called from any goroutine but the engine's
+// (pe.ErrReentrant), and fails with pe.ErrClosed once the engine is closed. If no
+// goroutine drives the engine, only ctx ends the wait.
 func Task[T pe.Submittable](ctx context.Context, e *pe.Engine, alloc func() (T, error), collect func(T) error) error {
 	if e == nil || alloc == nil {
 		return fmt.Errorf("await: run a task: %w: it needs an engine and a function that allocates the task", ErrInvalid)
@@ -68,15 +69,15 @@ type call[T pe.Submittable] struct {
 	out     Pending
 }
 
-// The states of a call. Who takes it out of one of the first three decides how the
-// caller's wait ends.
+// The states of a call. It leaves each of the first three with one compare-and-swap,
+// and whichever goroutine does that decides how the caller's wait ends.
 const (
 	queued int32 = iota
 	allocating
 	submitted
-	recalled  // given up while its function runs, for which the caller waits
-	settled   // the caller waits for the outcome
-	abandoned // it does not
+	cancelled // ctx ended while alloc runs; the caller waits for alloc to return
+	settled   // the caller gets the outcome
+	abandoned // the caller has gone
 )
 
 // begin submits the task, if it can.
@@ -99,11 +100,11 @@ func (c *call[T]) begin() {
 	case t == none:
 		err = fmt.Errorf("await: run a task: %w: the function that allocates it returned none, and no error", ErrInvalid)
 		return
-	case t.Engine() != c.out.engine: // where it may not even be freed
+	case t.Engine() != c.out.engine: // freeing it belongs to another goroutine
 		err = fmt.Errorf("await: run a task: %w: its pool is of a context that is not on the engine, and it was left allocated", ErrInvalid)
 		return
 	case !c.state.CompareAndSwap(allocating, submitted):
-		err = t.Free() // recalled
+		err = t.Free() // cancelled
 		return
 	}
 	if err = pe.Submit(t, c.completed); err != nil {
@@ -113,7 +114,7 @@ func (c *call[T]) begin() {
 	going = true
 }
 
-// wait has begin called again when the pool has a task.
+// wait calls begin again when the pool has a task.
 func (c *call[T]) wait(err error) bool {
 	if !errors.Is(err, pe.ErrExhausted) {
 		return false
@@ -125,13 +126,13 @@ func (c *call[T]) wait(err error) bool {
 		return false
 	}
 	if !c.state.CompareAndSwap(allocating, queued) {
-		c.waiter.Leave() // recalled
+		c.waiter.Leave() // cancelled
 		return false
 	}
 	return true
 }
 
-// leave takes back wait.
+// leave cancels wait.
 func (c *call[T]) leave() {
 	if c.waiter != nil {
 		c.waiter.Leave()
@@ -157,7 +158,7 @@ func (c *call[T]) completed(t T, err error) {
 // settle decides that the caller gets the outcome, if it still waits for it.
 func (c *call[T]) settle(from int32) bool { return c.state.CompareAndSwap(from, settled) }
 
-// end publishes the outcome.
+// end publishes the outcome of the task.
 func (c *call[T]) end(err error) {
 	c.out.err = err
 	close(c.out.done)
@@ -169,11 +170,11 @@ func (c *call[T]) abandon(ctx context.Context, e *pe.Engine) error {
 	for {
 		switch {
 		case c.state.CompareAndSwap(queued, abandoned):
-			_ = e.Do(c.leave) // on an engine that is closed nothing waits
+			_ = e.Do(c.leave) // a closed engine has no waiters
 			return ended(ctx, "run a task")
 		case c.state.CompareAndSwap(submitted, abandoned):
 			return &c.out
-		case c.state.CompareAndSwap(allocating, recalled):
+		case c.state.CompareAndSwap(allocating, cancelled):
 			<-c.out.done
 			return ended(ctx, "run a task")
 		case c.state.Load() == settled:

@@ -125,7 +125,7 @@ func TestTaskCancelledInFlight(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(background)
 			result := make(chan error)
 			go func() {
-				result <- await.Task(ctx, e, l.jobs.Alloc, func(*job) error { panic("collected for nobody") })
+				result <- await.Task(ctx, e, l.jobs.Alloc, func(*job) error { panic("collected after the wait had ended") })
 			}()
 			eventually(t, e, "the job is posted", func() bool { return len(l.posted) == 1 })
 			cancel(errBoom)
@@ -273,7 +273,7 @@ func TestTaskPanics(t *testing.T) {
 }
 
 // Many calls for few tasks, cancelled at any moment, with failures and a stop:
-// each has one outcome, tells the truth about it, and leaves nothing behind.
+// each has one outcome, reports it truly, and leaves nothing behind.
 func TestTaskModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		type plan struct {

@@ -101,7 +101,7 @@ func (p *player) received(t *rdma.ReceiveTask) {
 	p.check(p.send())
 }
 
-// fail takes the error of a task. One that was flushed tells nothing.
+// fail takes the error of a task, but of one that was flushed: it is not the cause.
 func (p *player) fail(err error) {
 	if !errors.Is(err, rdma.ErrFlushed) {
 		p.check(err)

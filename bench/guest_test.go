@@ -17,7 +17,7 @@ func TestGuestMeasurements(t *testing.T) {
 	}
 	for _, m := range measurements {
 		t.Run(m.name, func(t *testing.T) {
-			out, err := exec.Command("/samples/bench", "-d", "rxe0", "-run", m.name, "-t", "20ms", "-size", "65536", "-window", "16", "-mtu", "4096").CombinedOutput()
+			out, err := exec.Command("/samples/bench", "-d", "rxe0", "-run", m.name, "-t", "20ms", "-size", "65536", "-connections", "20", "-rounds", "1", "-window", "16", "-mtu", "4096").CombinedOutput()
 			require.NoError(t, err, "%s", out)
 			assert.Contains(t, string(out), m.name)
 		})

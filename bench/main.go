@@ -27,6 +27,10 @@ type options struct {
 	style    string
 	peer     string // what the second process does
 	prefix   string // words before the command of the second process
+
+	rounds      int           // of loss and connections
+	connections int           // of the measurement of that name
+	ackTimeout  time.Duration // of the first process; zero: the default
 }
 
 // measurement is one of the things measured. run returns the figures, in words.
@@ -44,6 +48,8 @@ var measurements = []measurement{
 	{"send_bw", "large messages to another process, which polls", bandwidth, serveReceives},
 	{"write_lat", "8-byte writes back and forth between two processes, half a round trip", writeLatency, servePing},
 	{"styles", "8-byte messages back and forth between two processes, half a round trip, by the way to wait", compareStyles, serveStyle},
+	{"loss", "writes to another process while each end drops packets, by AckTimeout", compareLoss, servePassive},
+	{"connections", "what connections cost that have nothing to do", manyConnections, nil},
 }
 
 const warmUp = 300 * time.Millisecond
@@ -56,14 +62,16 @@ func main() {
 	flag.IntVar(&o.window, "window", 8, "large writes, reads or messages in flight")
 	flag.IntVar(&o.mtu, "mtu", 0, "path MTU in bytes (default: what the link allows)")
 	flag.StringVar(&o.run, "run", "", "the one measurement to run, such as write_bw")
-	flag.StringVar(&o.style, "style", "", "the one style of styles: poll, run, sleep, event or await")
+	flag.StringVar(&o.style, "style", "", "the one style of styles: poll, run, sleep, event or await; or the one row of connections, such as idle")
+	flag.IntVar(&o.rounds, "rounds", 3, "how often loss and connections measure each of what they compare, in turns")
+	flag.IntVar(&o.connections, "connections", 5000, "how many there are at most in connections")
 	flag.StringVar(&o.profile, "cpuprofile", "", "file for a CPU profile of the first process")
 	flag.BoolVar(&o.counters, "counters", false, "show the counters of each device when it is closed")
 	flag.StringVar(&o.prefix, "peer-prefix", "", "`words` before the command of the second process, such as 'taskset 2'")
 	flag.StringVar(&o.peer, "peer", "", "for the second process: the measurement it serves")
 	flag.Parse()
-	if flag.NArg() > 0 || o.size < 8 || o.window < 1 || o.duration <= 0 {
-		fmt.Fprintln(os.Stderr, "bench: sizes must be 8 or more, windows 1 or more, times positive, and there are no arguments; see -help")
+	if flag.NArg() > 0 || o.size < 8 || o.window < 1 || o.connections < 1 || o.rounds < 1 || o.duration <= 0 {
+		fmt.Fprintln(os.Stderr, "bench: sizes must be 8 or more, windows, rounds and connections 1 or more, times positive, and there are no arguments; see -help")
 		os.Exit(2)
 	}
 	if err := run(o); err != nil {
@@ -108,7 +116,7 @@ func run(o options) error {
 		fmt.Printf("%-11s %s\n            (%s)\n", m.name, figures, m.about)
 	}
 	if !found {
-		return fmt.Errorf("no measurement %q; there are write_rate, write_bw, read_bw, send_bw, write_lat and styles", only)
+		return fmt.Errorf("no measurement %q; there are write_rate, write_bw, read_bw, send_bw, write_lat, styles, loss and connections", only)
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ func TestMeasurements(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	for _, m := range measurements {
 		t.Run(m.name, func(t *testing.T) {
-			out, err := exec.Command(bin, "-run", m.name, "-t", "20ms", "-size", "70000", "-peer-prefix", "env PEER=1").CombinedOutput()
+			out, err := exec.Command(bin, "-run", m.name, "-t", "20ms", "-size", "70000", "-connections", "30", "-rounds", "1", "-peer-prefix", "env PEER=1").CombinedOutput()
 			require.NoError(t, err, "%s", out)
 			assert.Contains(t, string(out), m.name)
 		})
@@ -35,6 +35,7 @@ func TestMeasurements(t *testing.T) {
 		"unknown style":       {"-run", "styles", "-style", "nothing"},
 		"unknown prefix":      {"-run", "write_lat", "-peer-prefix", "nothing-of-this-name"},
 		"bad size":            {"-size", "1"},
+		"no connections":      {"-connections", "0"},
 		"arguments":           {"more"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -120,7 +120,7 @@ func (p *player) returned() bool {
 	if now.Sub(p.begin) > warmUp && len(p.samples) < maxSamples {
 		p.samples = append(p.samples, now.Sub(p.hit)/2)
 	}
-	return now.Sub(p.begin) < p.limit
+	return now.Sub(p.begin) < p.limit || len(p.samples) == 0
 }
 
 // source is the memory that a ball is sent from.

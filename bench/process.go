@@ -38,7 +38,7 @@ func startPeer(o options) (*process, error) {
 	return p, p.cmd.Start()
 }
 
-// stop tells the peer to end, by closing its standard input, and waits for it.
+// stop has the peer end, by closing its standard input, and waits for it.
 func (p *process) stop() error {
 	err := p.stdin.Close()
 	if e := p.cmd.Wait(); e != nil {

@@ -82,30 +82,36 @@ func writeRate(o options) (figures string, err error) {
 // sent, receives.
 func bandwidth(o options) (string, error) {
 	return withPeer(o, o.window, max(o.size, 4096), func(e *endpoint) (string, error) {
-		tasks, err := e.tasks(o.window, o.size)
+		moved, elapsed, err := repeat(e, o)
 		if err != nil {
-			return "", err
-		}
-		submit := func(t rdma.Task) {
-			if r, ok := t.(*rdma.ReadTask); ok {
-				e.rdma.Fail(r.Destination().ResetData())
-			}
-			e.rdma.Fail(t.Submit())
-		}
-		e.again = submit
-		for _, t := range tasks {
-			submit(t)
-		}
-		moved, elapsed, err := measure(e, o.duration)
-		if err != nil {
-			return "", err
-		}
-		if err := e.stop(); err != nil {
 			return "", err
 		}
 		rate := float64(moved) * float64(o.size) / elapsed.Seconds()
 		return fmt.Sprintf("%.4g GB/s with %d bytes in each, %d in flight", rate/1e9, o.size, o.window), nil
 	})
+}
+
+// repeat keeps a window of tasks in flight, and returns how many are completed in
+// which time.
+func repeat(e *endpoint, o options) (completed int, elapsed time.Duration, err error) {
+	tasks, err := e.tasks(o.window, o.size)
+	if err != nil {
+		return 0, 0, err
+	}
+	submit := func(t rdma.Task) {
+		if r, ok := t.(*rdma.ReadTask); ok {
+			e.rdma.Fail(r.Destination().ResetData())
+		}
+		e.rdma.Fail(t.Submit())
+	}
+	e.again = submit
+	for _, t := range tasks {
+		submit(t)
+	}
+	if completed, elapsed, err = measure(e, o.duration); err != nil {
+		return 0, 0, err
+	}
+	return completed, elapsed, e.stop()
 }
 
 // servePassive lends its memory and sleeps.
@@ -146,7 +152,7 @@ func serveReceives(o options) error {
 
 // measure counts completions for a while, after a warm-up.
 func measure(e *endpoint, d time.Duration) (completed int, elapsed time.Duration, err error) {
-	for begin := time.Now(); time.Since(begin) < warmUp; {
+	for begin := time.Now(); time.Since(begin) < min(warmUp, 10*d); {
 		if err := e.progress(); err != nil {
 			return 0, 0, err
 		}

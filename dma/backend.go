@@ -25,7 +25,7 @@ func (c *Context) acquire() error {
 	depth := c.queueSize()
 	c.makePieces(depth)
 	c.faults, c.failed = [2]*TaskError{}, false
-	c.phase, c.ended = phaseUp, false
+	c.phase, c.ended, c.lost = phaseUp, false, false
 	c.events.Clear()
 	var err error
 	if c.cq, err = c.dev.CreateCQ(verbs.CQInit{Capacity: 2 * depth}); err != nil {
@@ -194,12 +194,16 @@ func (c *Context) checkFailure() {
 // handleEvents ends the run where the device reports that something of it has failed.
 func (c *Context) handleEvents() {
 	list, lost := c.events.Take()
+	for _, ev := range list {
+		if ev.Type == verbs.EventCQError && ev.CQ == c.cq {
+			c.breakDown(fmt.Errorf("the device reports: %v", ev.Type)) // completions are lost
+		}
+	}
 	if c.phase != phaseUp {
 		return
 	}
 	for _, ev := range list {
-		if ev.Type == verbs.EventDeviceFatal || ev.Type == verbs.EventQPFatal && ev.QPN == c.lane.Num() ||
-			ev.Type == verbs.EventCQError && ev.CQ == c.cq {
+		if ev.Type == verbs.EventDeviceFatal || ev.Type == verbs.EventQPFatal && ev.QPN == c.lane.Num() {
 			c.end(fmt.Errorf("dma: %w: %s reports for context %q: %v", ErrDevice, c.dev.Name(), c.set.Name, ev.Type))
 		}
 	}

@@ -15,7 +15,7 @@ import (
 func Example() {
 	dev := must(device.Open("soft-lo"))
 	engine := pe.New(pe.Config{})
-	c := must(dma.New(dev, dma.Config{}))
+	c := must(dma.New(dev, dma.Config{Engine: engine}))
 	from := must(mmap.Alloc(dev, 4096, mmap.LocalReadWrite))
 	to := must(mmap.Alloc(dev, 4096, mmap.LocalReadWrite))
 	bufs := must(bufinv.New(3))
@@ -29,13 +29,9 @@ func Example() {
 			_ = c.Stop()
 		},
 		func(task *dma.CopyTask, err error) {
-			fmt.Println(err)
 			_ = task.Free()
-			_ = c.Stop()
+			c.Fail(err) // Run returns it
 		}))
-	if err := engine.Connect(c); err != nil {
-		fmt.Println(err)
-	}
 	if err := c.Start(); err != nil {
 		fmt.Println(err)
 	}

@@ -9,14 +9,15 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-// Builder collects the nodes and edges of a graph whose instances each work on a
-// value of type V: what the functions of the nodes are given. What is wrong shows
-// in Build, so that the calls before it can be written one after the other.
+// Builder collects the nodes and edges of a graph. Each instance of the graph works on
+// a value of type V, which the functions of its nodes are given. Mistakes are reported
+// by Build, so that the calls before it return no error. A builder belongs to one
+// goroutine at a time.
 type Builder[V any] struct {
 	name  string
 	nodes []*node[V]
 	errs  []error
-	spent bool // built
+	built bool // Build was called
 }
 
 // Node is a node of a graph that is being built, for Builder.Edge.
@@ -29,8 +30,8 @@ type Node struct {
 type node[V any] struct {
 	name  string
 	step  stepMaker[V]
-	after []int // those that depend on it
-	needs int   // how many it depends on
+	after []int // nodes that depend on it
+	needs int   // number of nodes it depends on
 }
 
 // stepMaker is what distinguishes kinds of nodes: it makes the part of an instance
@@ -42,32 +43,33 @@ type stepMaker[V any] interface {
 // NewBuilder begins a graph. Its name appears in errors and logs.
 func NewBuilder[V any](name string) *Builder[V] { return &Builder[V]{name: name} }
 
-// Func adds a node that runs a function, on the engine's goroutine. It should not
-// block, since everything waits for it. If it fails, or panics, what depends on
-// the node is not run. Names are for errors, and each is to be used once.
+// Func adds a node that runs a function, on the engine's goroutine. The function
+// should not block, since it delays every context of the engine. If it fails or
+// panics, the nodes that depend on it are not run. Names appear in errors, and must
+// differ.
 func (b *Builder[V]) Func(name string, f func(V) error) *Node {
 	if f == nil {
-		b.complain("node %q has no function", name)
+		b.addError("node %q has no function", name)
 	}
 	return b.add(name, call[V]{f})
 }
 
 // Task adds a node that runs a task of any context on the graph's engine. The
-// task's pool is to be made with pe.Done and pe.Failed.
+// task's pool must have been made with pe.Done and pe.Failed.
 //
 // When the nodes that it depends on have succeeded, alloc is called, and the task
 // it returns is submitted. When that has succeeded, collect is called if it is not
-// nil: to take results out of the task, and to judge them. Then the task is freed,
-// and with it its buffers, in any case. Both functions run on the engine's
-// goroutine; if one of them fails, or panics, the node has failed.
+// nil, to take results out of the task and check them. Then the task is freed with
+// its buffers, also if it failed. Both functions run on the engine's goroutine, and
+// should not block. If one of them fails or panics, the node has failed.
 //
-// If alloc fails because the pool is exhausted (pe.ErrExhausted), it is called
-// again when a task of the pool has been freed, by whomever: nodes that wait for
-// one pool get its tasks in the order in which they asked. As allocation frees the
-// buffers it was given even if it fails, alloc has to make them each time.
+// If alloc fails because the pool is exhausted (pe.ErrExhausted), it is called again
+// when a task of the pool has been freed; nodes that wait for one pool get its tasks
+// in the order in which they asked. Since an allocation that fails has freed the
+// buffers it was given, alloc has to make them each time.
 func Task[V any, T pe.Submittable](b *Builder[V], name string, alloc func(V) (T, error), collect func(V, T) error) *Node {
 	if alloc == nil {
-		b.complain("node %q has no function that allocates its task", name)
+		b.addError("node %q has no function that allocates its task", name)
 	}
 	return b.add(name, &taskKind[V, T]{alloc, collect})
 }
@@ -75,40 +77,40 @@ func Task[V any, T pe.Submittable](b *Builder[V], name string, alloc func(V) (T,
 func (b *Builder[V]) add(name string, step stepMaker[V]) *Node {
 	named := func(n *node[V]) bool { return n.name == name }
 	switch {
-	case b.spent:
-		b.complain("node %q comes after Build", name)
+	case b.built:
+		b.addError("node %q comes after Build", name)
 	case name == "":
-		b.complain("node %d has no name", len(b.nodes)+1)
+		b.addError("node %d has no name", len(b.nodes)+1)
 	case slices.ContainsFunc(b.nodes, named):
-		b.complain("two nodes are named %q", name)
+		b.addError("two nodes are named %q", name)
 	}
 	b.nodes = append(b.nodes, &node[V]{name: name, step: step})
 	return &Node{b, len(b.nodes) - 1}
 }
 
-// Edge has the node to depend on the node from: it is run when from has succeeded.
+// Edge makes the node to depend on the node from: it runs when from has succeeded.
 func (b *Builder[V]) Edge(from, to *Node) {
 	for _, n := range []*Node{from, to} {
 		if n == nil || n.builder != any(b) {
-			b.complain("the edge from %s to %s has a node that is not of this graph", b.nameOf(from), b.nameOf(to))
+			b.addError("the edge from %s to %s has a node that is not of this graph", b.nameOf(from), b.nameOf(to))
 			return
 		}
 	}
 	first := b.nodes[from.index]
 	switch {
-	case b.spent:
-		b.complain("the edge from %s to %s comes after Build", b.nameOf(from), b.nameOf(to))
+	case b.built:
+		b.addError("the edge from %s to %s comes after Build", b.nameOf(from), b.nameOf(to))
 	case from.index == to.index:
-		b.complain("node %s has an edge to itself", b.nameOf(from))
+		b.addError("node %s has an edge to itself", b.nameOf(from))
 	case slices.Contains(first.after, to.index):
-		b.complain("there are two edges from %s to %s", b.nameOf(from), b.nameOf(to))
+		b.addError("there are two edges from %s to %s", b.nameOf(from), b.nameOf(to))
 	default:
 		first.after = append(first.after, to.index)
 		b.nodes[to.index].needs++
 	}
 }
 
-// Chain has each of the nodes depend on the one before it.
+// Chain makes each of the nodes depend on the one before it.
 func (b *Builder[V]) Chain(nodes ...*Node) {
 	for i := 1; i < len(nodes); i++ {
 		b.Edge(nodes[i-1], nodes[i])
@@ -126,21 +128,21 @@ func (b *Builder[V]) nameOf(n *Node) string {
 	return strconv.Quote(b.nodes[n.index].name)
 }
 
-func (b *Builder[V]) complain(format string, args ...any) {
+func (b *Builder[V]) addError(format string, args ...any) {
 	b.errs = append(b.errs, fmt.Errorf("graph: build %q: %w: "+format, append([]any{b.name, ErrInvalid}, args...)...))
 }
 
 // Build makes the graph: a context, to be connected to an engine. The builder
-// cannot be used any more. All that is wrong is reported at once: errors match
-// ErrInvalid, or are a *CycleError.
+// cannot be used afterwards. All mistakes are reported at once, joined: each matches
+// ErrInvalid, or is a *CycleError.
 func (b *Builder[V]) Build() (*Graph[V], error) {
 	if len(b.nodes) == 0 {
-		b.complain("it has no nodes")
+		b.addError("it has no nodes")
 	}
-	if b.spent {
-		b.complain("it was built before; make another builder")
+	if b.built {
+		b.addError("it was built before; make another builder")
 	}
-	b.spent = true
+	b.built = true
 	if cycle := b.cycle(); cycle != nil {
 		b.errs = append(b.errs, &CycleError{b.name, cycle})
 	}
@@ -152,10 +154,10 @@ func (b *Builder[V]) Build() (*Graph[V], error) {
 
 // cycle returns the names of the nodes on a cycle, if there is one.
 func (b *Builder[V]) cycle() []string {
-	// Take away nodes that nothing left depends on; what remains in the end has
-	// a successor that remains too, so that following them comes round.
+	// Remove nodes that no remaining node depends on. Each node that remains in the
+	// end has a successor that remains too, so that following them leads to a cycle.
 	before := make([][]int, len(b.nodes))
-	left := make([]int, len(b.nodes)) // successors, or -1: taken away
+	left := make([]int, len(b.nodes)) // successors; -1: removed
 	var free []int
 	for i, n := range b.nodes {
 		left[i] = len(n.after)

@@ -69,7 +69,7 @@ func compare() (err error) {
 	defer closing(bufs)
 	engine := pe.New(pe.Config{})
 	defer closing(engine)
-	r, err := rdma.New(dev, rdma.Config{Permissions: access})
+	r, err := rdma.New(dev, rdma.Config{Engine: engine, Permissions: access})
 	if err != nil {
 		return err
 	}
@@ -116,10 +116,8 @@ func compare() (err error) {
 		return err
 	}
 
-	for _, c := range []pe.Context{r, g} {
-		if err := engine.Connect(c); err != nil {
-			return err
-		}
+	if err := engine.Connect(g); err != nil {
+		return err
 	}
 	if err := errors.Join(g.Start(), r.Start()); err != nil {
 		return err

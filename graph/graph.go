@@ -55,7 +55,7 @@ func (b backend[V]) Progress() int {
 		n++
 		g.ended.Pop().report()
 	}
-	b.settle()
+	b.reportStopped()
 	return n
 }
 
@@ -74,20 +74,20 @@ func (b backend[V]) Stop() {
 		}
 	}
 	g.control.Wake()
-	b.settle()
+	b.reportStopped()
 }
 
 func (b backend[V]) Idle() {}
 
-// settle says that the graph has stopped, once it has.
-func (b backend[V]) settle() {
+// reportStopped calls Control.Stopped once a graph that is stopping has no instance running.
+func (b backend[V]) reportStopped() {
 	if b.g.stopping && b.g.running == 0 {
-		b.g.stopping = false // what remains is for those who free the instances
+		b.g.stopping = false // Idle follows when the instances have been freed
 		b.g.control.Stopped()
 	}
 }
 
-// enqueue has a node run.
+// enqueue leaves a node to the next Progress.
 func (g *Graph[V]) enqueue(i *Instance[V], index int) {
 	g.ready.Push(ref[V]{i, index})
 	g.control.Wake()

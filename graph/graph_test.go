@@ -631,7 +631,7 @@ func TestStoppingWithHeldInstances(t *testing.T) {
 	})
 }
 
-// A node that gets its turn at an exhausted pool, stops the graph, and finds the
+// A node that is called again for an exhausted pool, stops the graph, and finds the
 // pool exhausted again waits no more.
 func TestStopWhileWaitingAgain(t *testing.T) {
 	x := newBench[*trace](t, 1)

@@ -20,9 +20,9 @@ type Instance[V any] struct {
 	states []nodeState
 	needs  []int // how many of those that it depends on have not succeeded
 
-	left   int // nodes that have neither ended nor been skipped
-	failed []*NodeError
-	cut    bool // the graph was stopped before all nodes were begun
+	remaining    int // nodes that have neither ended nor been skipped
+	failed       []*NodeError
+	stoppedEarly bool // the graph was stopped before all nodes were begun
 }
 
 type nodeState uint8
@@ -35,17 +35,18 @@ const (
 	skipped
 )
 
-// Submit runs the graph on the instance's value. From here to the callback the
-// value is the nodes'. If Submit fails, the instance remains the caller's. It
-// allocates nothing. Errors are those of pe.Task.Begin.
+// Submit runs the graph on the instance's value, in Progress. Until the callback the
+// value belongs to the nodes. Submit allocates nothing. It fails if the graph is not
+// Running (*pe.StateError), or the instance is in flight (pe.ErrInUse) or not
+// allocated (pe.ErrFreed); then the instance remains the caller's.
 func (i *Instance[V]) Submit() error {
 	if err := i.control.Begin(&i.Task, "submit an instance"); err != nil {
 		return err
 	}
 	g := i.pool.graph
 	g.running++
-	i.failed, i.cut = nil, false
-	i.left = len(g.nodes)
+	i.failed, i.stoppedEarly = nil, false
+	i.remaining = len(g.nodes)
 	for j, n := range g.nodes {
 		i.states[j], i.needs[j] = pending, n.needs
 		if n.needs == 0 {
@@ -68,7 +69,7 @@ func (i *Instance[V]) Free() error {
 	return nil
 }
 
-// drop lets go of what an instance that was freed has worked on.
+// drop forgets the value of an instance that was freed.
 func (i *Instance[V]) drop() {
 	var none V
 	i.value = none
@@ -77,7 +78,8 @@ func (i *Instance[V]) drop() {
 // Value is what the instance works on.
 func (i *Instance[V]) Value() V { return i.value }
 
-// SetValue sets what the next run works on. Errors are those of pe.Task.MayChange.
+// SetValue sets what the next run works on. It fails with pe.ErrInUse while the
+// instance is in flight, and with pe.ErrFreed.
 func (i *Instance[V]) SetValue(value V) error {
 	if err := i.control.MayChange(&i.Task, "value"); err != nil {
 		return err
@@ -92,8 +94,8 @@ func (i *Instance[V]) run(index int) {
 	i.steps[index].run()
 }
 
-// wait takes note of a node that waits for a task, unless the function that was to
-// allocate it has stopped the graph.
+// wait records that a node waits for a task, unless the function that was to allocate
+// it has stopped the graph.
 func (i *Instance[V]) wait(index int) {
 	i.states[index] = waiting
 	if i.pool.graph.stopping {
@@ -101,7 +103,8 @@ func (i *Instance[V]) wait(index int) {
 	}
 }
 
-// finish takes note of the end of a node.
+// finish records the end of a node, and enqueues the nodes that it was the last
+// dependency of.
 func (i *Instance[V]) finish(index int, err error) {
 	if i.states[index] != begun {
 		return
@@ -109,7 +112,7 @@ func (i *Instance[V]) finish(index int, err error) {
 	g := i.pool.graph
 	n := g.nodes[index]
 	i.states[index] = ended
-	i.left--
+	i.remaining--
 	if err != nil {
 		i.failed = append(i.failed, &NodeError{n.name, err})
 	}
@@ -124,24 +127,24 @@ func (i *Instance[V]) finish(index int, err error) {
 			}
 		}
 	}
-	i.settle()
+	i.reportIfEnded()
 }
 
-// skip leaves out a node, and what depends on it.
+// skip marks a node, and the nodes that depend on it, as not run.
 func (i *Instance[V]) skip(index int) {
 	if i.states[index] != pending {
 		return
 	}
 	i.states[index] = skipped
-	i.left--
+	i.remaining--
 	for _, j := range i.pool.graph.nodes[index].after {
 		i.skip(j)
 	}
 }
 
-// flush leaves out all nodes that have not been begun.
+// flush skips all nodes that have not been begun.
 func (i *Instance[V]) flush() {
-	if !i.InFlight() || i.left == 0 {
+	if !i.InFlight() || i.remaining == 0 {
 		return
 	}
 	for j := range i.states {
@@ -150,16 +153,16 @@ func (i *Instance[V]) flush() {
 			i.states[j] = pending
 		}
 		if i.states[j] == pending {
-			i.cut = true
+			i.stoppedEarly = true
 			i.skip(j)
 		}
 	}
-	i.settle()
+	i.reportIfEnded()
 }
 
-// settle has the callback run when all nodes have ended or been skipped.
-func (i *Instance[V]) settle() {
-	if i.left == 0 {
+// reportIfEnded queues the callback once all nodes have ended or been skipped.
+func (i *Instance[V]) reportIfEnded() {
+	if i.remaining == 0 {
 		i.pool.graph.ended.Push(i)
 		i.control.Wake()
 	}
@@ -169,7 +172,7 @@ func (i *Instance[V]) settle() {
 func (i *Instance[V]) report() {
 	i.pool.graph.running--
 	i.control.End(&i.Task)
-	if len(i.failed) == 0 && !i.cut {
+	if len(i.failed) == 0 && !i.stoppedEarly {
 		i.pool.done(i)
 		return
 	}
@@ -178,7 +181,7 @@ func (i *Instance[V]) report() {
 
 func (i *Instance[V]) err() *RunError {
 	g := i.pool.graph
-	e := &RunError{Graph: g.name, Failed: i.failed, Stopped: i.cut}
+	e := &RunError{Graph: g.name, Failed: i.failed, Stopped: i.stoppedEarly}
 	for j, s := range i.states {
 		if s == skipped {
 			e.NotRun = append(e.NotRun, g.nodes[j].name)

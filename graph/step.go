@@ -12,7 +12,7 @@ import (
 type step interface {
 	// run begins the node, and calls Instance.finish when it has ended.
 	run()
-	// leave takes back a node that waits for a task.
+	// leave ends the wait of a node for a task.
 	leave()
 }
 
@@ -54,7 +54,7 @@ type taskStep[V any, T pe.Submittable] struct {
 
 func (k *taskKind[V, T]) make(i *Instance[V], index int) step {
 	s := &taskStep[V, T]{taskKind: k, inst: i, index: index}
-	s.waiter = pe.NewWaiter(s.again)
+	s.waiter = pe.NewWaiter(s.retry)
 	s.ended = s.completed
 	return s
 }
@@ -96,8 +96,8 @@ func (s *taskStep[V, T]) check(t T) error {
 	return nil
 }
 
-// again runs the node when a task of the pool that was exhausted is there.
-func (s *taskStep[V, T]) again() {
+// retry runs the node when the exhausted pool has a task again.
+func (s *taskStep[V, T]) retry() {
 	s.inst.states[s.index] = begun
 	s.run()
 }

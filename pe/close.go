@@ -62,7 +62,9 @@ func (e *Engine) driveToIdle(c *Core) error {
 	c.closing = true
 	defer func() { c.closing = false }()
 	c.stop()
-	if !e.driveUntil(func() bool { return c.State() == Idle && c.unreported == 0 }) {
+	e.driveUntil(func() bool { return c.State() == Idle && c.unreported == 0 })
+	e.notifyOfRest()
+	if c.State() != Idle {
 		return closeError(c)
 	}
 	return nil
@@ -181,13 +183,13 @@ func (e *Engine) inBackend() bool {
 func closeError(c *Core) error {
 	var missing []string
 	if c.inFlight > 0 {
-		missing = append(missing, fmt.Sprintf("%d tasks are in flight", c.inFlight))
+		missing = append(missing, fmt.Sprintf("tasks in flight: %d", c.inFlight))
 	}
 	if c.State() == Stopping && !c.stopped {
 		missing = append(missing, "its backend has not stopped")
 	}
 	if n := c.allocated - c.inFlight; n > 0 {
-		missing = append(missing, fmt.Sprintf("%d tasks are not freed", n))
+		missing = append(missing, fmt.Sprintf("tasks not freed: %d", n))
 	}
 	return fmt.Errorf("pe: cannot close %s: it is %v, %v after it was stopped: %w: %s; close again to wait longer",
 		c.object(), c.State(), CloseTimeout, ErrTimeout, strings.Join(missing, ", "))

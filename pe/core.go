@@ -209,7 +209,7 @@ func (c *Core) Fail(err error) {
 	if err == nil {
 		return
 	}
-	if e := c.engine.Load(); e != nil && e.owned("") != nil {
+	if e := c.engine.Load(); e != nil && e.drivenElsewhere() {
 		_ = e.Do(func() { c.fail(err) }) // an engine that is closed has no context that runs
 		return
 	}

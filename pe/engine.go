@@ -133,10 +133,7 @@ func (e *Engine) Progress() (int, error) {
 	}
 	defer e.release()
 	n := e.pass()
-	// Work that this pass has left makes an armed descriptor readable.
-	if e.notifier.armed.Load() && e.queued() {
-		e.wake()
-	}
+	e.notifyOfRest()
 	return n, nil
 }
 

@@ -61,6 +61,13 @@ func (n *notifier) signal() {
 	}
 }
 
+// notifyOfRest makes an armed descriptor readable if passes have left something to do.
+func (e *Engine) notifyOfRest() {
+	if e.notifier.armed.Load() && e.queued() {
+		e.wake()
+	}
+}
+
 func (n *notifier) open() (int, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -286,3 +286,27 @@ func TestWakeAfterClose(t *testing.T) {
 	require.NoError(t, e.Close())
 	wg.Wait()
 }
+
+// What Close leaves to do is notified.
+func TestNotificationAfterClose(t *testing.T) {
+	e, d := connected(t, 1)
+	other := newNamedDevice(t, "other", 1)
+	require.NoError(t, e.Connect(other))
+	require.NoError(t, d.Start())
+	require.NoError(t, other.Start())
+	quiesce(t, e)
+	d.OnStateChange(func(_, next pe.State) {
+		if next == pe.Idle {
+			require.NoError(t, other.Stop())
+		}
+	})
+	seen := other.record()
+	p := newPoller(t, e)
+	require.NoError(t, e.Arm())
+	require.NoError(t, d.Close())
+	require.Empty(t, *seen)
+	require.True(t, p.readable())
+	quiesce(t, e)
+	require.Len(t, *seen, 2)
+	require.NoError(t, e.Close())
+}

@@ -28,9 +28,12 @@ func (e *Engine) drivenError(op string) error {
 	return fmt.Errorf("pe: cannot %s: %w: another goroutine drives the engine; hand it a function with Engine.Do", op, ErrBusy)
 }
 
+// drivenElsewhere reports whether another goroutine is driving the engine right now.
+func (e *Engine) drivenElsewhere() bool { return e.driven.Load() && !insidePass() }
+
 // owned fails if another goroutine is driving the engine right now.
 func (e *Engine) owned(op string) error {
-	if e.driven.Load() && !insidePass() {
+	if e.drivenElsewhere() {
 		return fmt.Errorf("pe: cannot %s: %w: another goroutine drives the engine; do it in a function given to Engine.Do", op, ErrBusy)
 	}
 	return nil

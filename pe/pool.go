@@ -52,7 +52,8 @@ const MaxTasks = 1 << 24
 // NewPool makes a pool of n tasks for a context that is Idle. The name appears in
 // errors. taskOf returns the Task embedded in a T. init prepares each T once. drop
 // is called for a task that Close takes back, since its user has not freed it: it
-// lets go of what the task holds, such as buffers. init and drop may be nil.
+// lets go of what the task holds, such as buffers, on the engine's goroutine. init and
+// drop may be nil.
 //
 // It fails with a *StateError, ErrClosed, or ErrInvalid when n is not 1 to MaxTasks
 // or taskOf does not return a Task of the T it was given.

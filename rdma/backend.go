@@ -163,7 +163,7 @@ func (c *Context) changeState() {
 	if c.startable() {
 		c.control.Started()
 	}
-	if c.endsWithLast && c.usable == 0 {
+	if c.stoppable() {
 		_ = c.Stop() // legal here in every state
 	}
 	c.endsWithLast = false
@@ -174,12 +174,19 @@ func (c *Context) startable() bool {
 	return c.awaited == 0 && c.startingReported && c.State() == pe.Starting
 }
 
+// stoppable reports whether the context is to stop because its last connection was
+// closed.
+func (c *Context) stoppable() bool { return c.endsWithLast && c.usable == 0 && c.phase == phaseUp }
+
+// drained reports whether all connections have been destroyed.
+func (c *Context) drained() bool { return len(c.free) == len(c.slots) }
+
 // Arm implements pe.Backend.
 func (b backend) Arm() bool {
 	c := b.c
 	if c.lanes.Busy() || c.reports.Len() > 0 || c.receivesPostable() || c.events.Pending() || c.written.pending.Load() ||
 		c.deadlines.due.Load() || c.retiring.Len() > 0 && !c.lanes.Empty() || c.phase == phaseEmptying || c.phase == phaseFlushing ||
-		c.startable() {
+		c.startable() || c.stoppable() || c.phase == phaseDraining && c.drained() {
 		return false
 	}
 	if !c.lanes.Broken() {
@@ -241,7 +248,7 @@ func (c *Context) runReports() int {
 func (c *Context) advance() int {
 	switch c.phase {
 	case phaseDraining:
-		if len(c.free) < len(c.slots) {
+		if !c.drained() {
 			return 0
 		}
 		c.phase = phaseEmptying

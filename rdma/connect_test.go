@@ -126,6 +126,17 @@ func (r *rig) halfOpen() (a, b *rdma.Connection) {
 	return a, b
 }
 
+// An end that closes before it knows that its peer is Ready says goodbye all the same.
+func TestCloseBeforeReady(t *testing.T) {
+	r := newRig(t, rdma.Config{MaxConnections: 2, CloseTimeout: 10 * time.Second}, rdma.Config{MaxConnections: 2, Keepalive: -1})
+	r.connect(1)
+	a, b := r.halfOpen()
+	require.NoError(t, a.Close())
+	require.NoError(t, r.a.dev.(*soft.Device).SetFaults(soft.Faults{}))
+	r.until("the peer has left", func() bool { return b.State() == rdma.Closed })
+	require.ErrorIs(t, b.Err(), rdma.ErrPeerClosed)
+}
+
 // closed counts the connections that were reported Closed to the side.
 func (s *side) closed() (n int) {
 	for _, state := range s.reported {

@@ -68,6 +68,7 @@ type Connection struct {
 	lastReceive bool      // the queue pair takes no more receives off the shared queue
 	grace       time.Time // until when lastReceive is waited for
 	retiring    bool      // on the context's list of those to be destroyed
+	handledBy   uint64    // lane.Group.Handled when no completion of it is left; zero: not known yet
 }
 
 // lastReceiveGrace is how long a closed queue pair is kept for the event that it takes
@@ -289,7 +290,7 @@ func (conn *Connection) close() {
 	switch {
 	case was == Failed:
 		conn.retire()
-	case was != Ready || !conn.sayGoodbye():
+	case was != Ready && !(was == Connecting && conn.establishment.peerMayBeReady()) || !conn.sayGoodbye():
 		conn.shut()
 	}
 }
@@ -379,11 +380,21 @@ func (conn *Connection) retire() {
 }
 
 // lingers reports whether completions of the connection may still come: of receives
-// too, since its completion queue is the context's.
+// too, since its completion queue is the context's. Others may keep that queue from
+// being empty, so that as many completions as it holds count too.
 func (conn *Connection) lingers() bool {
 	c := conn.ctx
-	return !c.lanes.Empty() || conn.lane.Posted() > 0 ||
-		c.phase == phaseUp && c.srq != nil && !conn.lastReceive && time.Now().Before(conn.grace)
+	if conn.lane.Posted() > 0 ||
+		c.phase == phaseUp && c.srq != nil && !conn.lastReceive && time.Now().Before(conn.grace) {
+		return true
+	}
+	if c.lanes.Empty() {
+		return false
+	}
+	if conn.handledBy == 0 {
+		conn.handledBy = c.lanes.Handled() + uint64(c.cq.Capacity()) + lane.PollBatch
+	}
+	return c.lanes.Handled() < conn.handledBy
 }
 
 // destroyRetired destroys closed connections that nothing is left of, and returns

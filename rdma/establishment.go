@@ -19,6 +19,9 @@ type establishment interface {
 	// sent is called when the ready signal that it posted has completed, while
 	// Connecting.
 	sent(status verbs.Status, vendor uint32)
+	// peerMayBeReady reports, while Connecting, whether the peer may be Ready already,
+	// so that it has to be notified when this end closes.
+	peerMayBeReady() bool
 	// sayGoodbye posts the goodbye, which notifies the peer that this end closes.
 	sayGoodbye()
 	// goodbyeArrived reports whether the peer's goodbye is here.

@@ -50,6 +50,8 @@ func (c *Context) handleEvent(ev verbs.Event) int {
 		if ev.CQ != c.cq {
 			return 0
 		}
+		c.breakDown(fmt.Errorf("the device reports: %v", ev.Type)) // completions are lost
+		return 1
 	case verbs.EventSRQError:
 		if c.srq == nil || ev.SRQ != c.srq {
 			return 0

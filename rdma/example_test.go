@@ -17,7 +17,7 @@ import (
 func Example() {
 	dev := must(device.Open("soft-lo"))
 	engine := pe.New(pe.Config{})
-	r := must(rdma.New(dev, rdma.Config{Permissions: mmap.RemoteWrite}))
+	r := must(rdma.New(dev, rdma.Config{Engine: engine, Permissions: mmap.RemoteWrite}))
 	memory := must(mmap.Alloc(dev, 4096, mmap.LocalReadWrite|mmap.RemoteWrite))
 	remote := must(mmap.Import(dev, must(memory.Export(dev))))
 	bufs := must(bufinv.New(2))
@@ -30,13 +30,9 @@ func Example() {
 			_ = r.Stop()
 		},
 		func(task *rdma.WriteTask, err error) {
-			fmt.Println(err)
 			_ = task.Free()
-			_ = r.Stop()
+			r.Fail(err) // Run returns it
 		}))
-	if err := engine.Connect(r); err != nil {
-		fmt.Println(err)
-	}
 
 	var conn *rdma.Connection
 	r.OnStateChange(func(_, next pe.State) {
@@ -44,23 +40,19 @@ func Example() {
 		switch next {
 		case pe.Starting:
 			own, desc, err := r.Export()
-			if err != nil {
-				fmt.Println(err)
-				return
+			if err == nil {
+				conn = own
+				err = conn.Connect(desc)
 			}
-			conn = own
-			if err := conn.Connect(desc); err != nil {
-				fmt.Println(err)
-			}
+			r.Fail(err) // nil does nothing
 		case pe.Running:
 			task, err := writes.Alloc(conn, bufs.Source(memory, 0, 13), bufs.Target(remote, 1024, 13))
-			if err != nil {
-				fmt.Println(err)
-				return
+			if err == nil {
+				if err = task.Submit(); err != nil {
+					_ = task.Free() // it is still ours
+				}
 			}
-			if err := task.Submit(); err != nil {
-				fmt.Println(err)
-			}
+			r.Fail(err)
 		}
 	})
 	if err := r.Start(); err != nil {

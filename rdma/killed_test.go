@@ -5,12 +5,10 @@ package rdma_test
 import (
 	"bufio"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -48,17 +46,8 @@ func TestVictim(t *testing.T) {
 	require.NoError(t, s.ctx.Start())
 	conn, desc := must2(s.ctx.Export())
 	fmt.Printf("%x\n%x\n", desc, must(s.mem.Export(s.dev)))
-	require.NoError(t, conn.Connect(readLine(t, bufio.NewReader(os.Stdin))))
+	require.NoError(t, conn.Connect(hexLine(t, bufio.NewReader(os.Stdin))))
 	require.NoError(t, engine.Run(t.Context()))
-}
-
-func readLine(t *testing.T, from *bufio.Reader) []byte {
-	t.Helper()
-	line, err := from.ReadString('\n')
-	require.NoError(t, err)
-	b, err := hex.DecodeString(strings.TrimSpace(line))
-	require.NoError(t, err, "%s", line)
-	return b
 }
 
 // survivor keeps tasks under way to a process, which it kills in the middle.
@@ -142,7 +131,7 @@ func TestGuestKilledPeer(t *testing.T) {
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 				defer cancel()
-				require.NoError(t, r.engine.Run(ctx))
+				require.ErrorIs(t, r.engine.Run(ctx), rdma.ErrRetryExceeded)
 				require.Error(t, s.victim.Wait(), "it was killed")
 				require.GreaterOrEqual(t, s.done, 20)
 				require.Len(t, s.errs, victimReceives, "every task came back")
@@ -168,8 +157,8 @@ func (s *survivor) meet(peer string) {
 	require.NoError(t, s.victim.Start())
 	t.Cleanup(func() { s.victim.Process.Kill() })
 	lines := bufio.NewReader(out)
-	peerDesc := readLine(t, lines)
-	s.peer = must(mmap.Import(s.dev, readLine(t, lines)))
+	peerDesc := hexLine(t, lines)
+	s.peer = must(mmap.Import(s.dev, hexLine(t, lines)))
 	require.NoError(t, s.ctx.Start())
 	conn, desc := must2(s.ctx.Export())
 	s.conns = append(s.conns, conn)

@@ -208,6 +208,11 @@ func (r *readySignal) schedule(now time.Time) {
 	conn.ctx.setDeadline(conn, at)
 }
 
+// peerMayBeReady implements establishment.
+func (r *readySignal) peerMayBeReady() bool {
+	return r.conn.signal.purpose == signalReady || r.arrived(r.conn.local.nonce)
+}
+
 // sayGoodbye implements establishment.
 func (r *readySignal) sayGoodbye() { r.conn.signal.post(signalGoodbye, ^r.conn.peer.nonce) }
 

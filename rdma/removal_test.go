@@ -69,7 +69,7 @@ func stream(t *testing.T, a, b verbs.Device, remove func()) (r *rig, writes *out
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	require.NoError(t, r.engine.Run(ctx))
+	require.Error(t, r.engine.Run(ctx), "the reason")
 	require.Equal(t, 8, pool.Available(), "every task came back")
 	require.NotEmpty(t, writes.errs)
 	require.Equal(t, []string{"Ready", "Failed", "Closed"}, r.a.reported)

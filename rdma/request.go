@@ -273,7 +273,7 @@ func (r *request) notReady() error {
 	case r.conn == nil:
 		return fmt.Errorf("%w: the task has no connection", ErrInvalid)
 	case r.conn.err != nil:
-		return fmt.Errorf("%w: %v has failed: %w", ErrNotReady, r.conn, r.conn.err)
+		return fmt.Errorf("%w: %v is %v: %w", ErrNotReady, r.conn, r.conn.state, r.conn.err)
 	}
 	return fmt.Errorf("%w: %v is %v; tasks run on it only when it is Ready", ErrNotReady, r.conn, r.conn.state)
 }

@@ -68,13 +68,20 @@ func newRigOn(t *testing.T, onA, onB verbs.Device, a, b rdma.Config) *rig {
 	return r
 }
 
+// side makes one of the programs; its context ends with its last connection.
 func (r *rig) side(dev verbs.Device, cfg rdma.Config) *side {
+	cfg.EndWithLastConnection = true
+	return r.sideThatStays(dev, cfg)
+}
+
+// sideThatStays is one whose context goes on without connections, unless the
+// configuration says otherwise.
+func (r *rig) sideThatStays(dev verbs.Device, cfg rdma.Config) *side {
 	t := r.t
 	s := &side{t: t, dev: dev}
 	if cfg.Permissions == 0 {
 		cfg.Permissions = everything
 	}
-	cfg.EndWithLastConnection = true
 	var err error
 	s.ctx, err = rdma.New(dev, cfg)
 	require.NoError(t, err)
@@ -207,4 +214,15 @@ func same(t *testing.T, want, got []byte) {
 			require.Failf(t, "bytes differ", "the first at %d: %#x, not %#x", i, got[i], want[i])
 		}
 	}
+}
+
+func counter(t *testing.T, d *soft.Device, name string) uint64 {
+	t.Helper()
+	for _, c := range must(d.Counters()) {
+		if c.Name == name {
+			return c.Value
+		}
+	}
+	require.Fail(t, "no counter "+name)
+	return 0
 }

@@ -86,6 +86,7 @@ const keepaliveSlots = 64
 func (conn *Connection) startKeepalive(now time.Time) {
 	d := conn.ctx.set.Keepalive
 	if d < 0 || conn.toItself() {
+		conn.ctx.setDeadline(conn, time.Time{})
 		return
 	}
 	slot := max(d/keepaliveSlots, 1)

@@ -1,11 +1,16 @@
 package samples
 
-import "testing"
+import (
+	"testing"
 
-// Two hosts count in turns, and eight writers of one on the event of the other.
-func TestCountOnTwoHosts(t *testing.T) {
+	"github.com/verbena-rdma/verbena/internal/soak"
+)
+
+// Two hosts count alternately, and eight writers of one on the event of the other.
+func TestSoakCountOnTwoHosts(t *testing.T) {
 	h := newHosts(t, 1500)
 	a, b := counter{h.on(0), "soft-" + cable}, counter{h.on(1), "soft-" + cable}
-	count(t, a, b, fully(100_000), "-n", fully(100_000))
-	count(t, a, b, fully(100_000), "-n", fully(100_000), "-writers", "8")
+	n := soak.Rounds(t, 10_000, 100_000)
+	count(t, a, b, n, 0)
+	count(t, a, b, n, 0, "-writers", "8")
 }

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/verbena-rdma/verbena/internal/soak"
 )
 
 // requireGuest skips tests that TestRig of internal/rig runs in its guest, where one
@@ -33,14 +35,14 @@ func TestGuestLocal(t *testing.T) {
 }
 
 // Two programs count on rxe, on the software device and on one of each.
-func TestGuestCount(t *testing.T) {
+func TestGuestSoakCount(t *testing.T) {
 	requireGuest(t)
 	for _, first := range []string{"rxe0", "soft-v1"} {
 		for _, second := range []string{"rxe0", "soft-v1"} {
 			t.Run(fmt.Sprintf("%s and %s", first, second), func(t *testing.T) {
 				a, b := counter{on(first), first}, counter{on(second), second}
-				count(t, a, b, "200", "-n", "200")
-				count(t, a, b, "2000", "-n", "2000", "-writers", "8")
+				count(t, a, b, soak.Rounds(t, 200, 20_000), 0)
+				count(t, a, b, soak.Rounds(t, 2000, 200_000), 0, "-writers", "8")
 			})
 		}
 	}

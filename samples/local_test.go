@@ -116,7 +116,7 @@ func (l local) run(t *testing.T, args ...string) {
 	assert.Equal(t, l.want, l.lines(p.stdout.String()))
 }
 
-// A program that is told to stop before it has begun stops as one that has.
+// A program that is signaled before it has begun stops as one that has.
 func TestLocalTimeout(t *testing.T) {
 	for _, l := range locals() {
 		t.Run(l.program, func(t *testing.T) {

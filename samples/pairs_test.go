@@ -19,8 +19,8 @@ const patience = "5m"
 func runPair(t *testing.T, p pair.Pair, o pair.Options) pair.Result {
 	t.Helper()
 	o.Bin, o.Scratch = bin, t.TempDir()
-	o.RequesterArgs = append([]string{"-timeout", patience}, o.RequesterArgs...)
-	o.ResponderArgs = append([]string{"-timeout", patience}, o.ResponderArgs...)
+	o.RequesterArgs = append([]string{"-timeout", patience, "-connect-timeout", patience}, o.RequesterArgs...)
+	o.ResponderArgs = append([]string{"-timeout", patience, "-connect-timeout", patience}, o.ResponderArgs...)
 	result, err := pair.Run(t.Context(), p, o)
 	require.NoError(t, err)
 	require.NoError(t, result.Verify(p, p.Messages, o.Size), "%s", report(result))

@@ -129,7 +129,7 @@ func TestPingPongHandshake(t *testing.T) {
 		"0000:000012":                 "11 came",
 		address + "x":                 "want LID:QPN:PSN:GID",
 		"zzzz" + address[4:] + "\x00": "want LID:QPN:PSN:GID",
-		strings.Replace(address, "ffff7f000001", "000000000000", 1) + "\x00": "the peer has told no GID: give it -g",
+		strings.Replace(address, "ffff7f000001", "000000000000", 1) + "\x00": "the peer sent no GID: give it -g",
 	} {
 		port := freePort(t)
 		server := startServer(t, "rc", "-d", "soft-lo", "-p", port)

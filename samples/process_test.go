@@ -24,14 +24,33 @@ type process struct {
 
 // output can be read while it is written.
 type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
+	mu   sync.Mutex
+	b    bytes.Buffer
+	text string        // watched for
+	seen chan struct{} // closed when it has come
 }
 
 func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.b.Write(p)
+	n, err := o.b.Write(p)
+	if o.text != "" && bytes.Contains(o.b.Bytes(), []byte(o.text)) {
+		o.text = ""
+		close(o.seen)
+	}
+	return n, err
+}
+
+// watch returns a channel that is closed when the text is written.
+func (o *output) watch(text string) <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.seen = make(chan struct{})
+	if o.text = text; bytes.Contains(o.b.Bytes(), []byte(text)) {
+		o.text = ""
+		close(o.seen)
+	}
+	return o.seen
 }
 
 func (o *output) String() string {

@@ -3,6 +3,7 @@
 package samples
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -14,66 +15,94 @@ import (
 	"github.com/verbena-rdma/verbena/samples/internal/pair"
 )
 
-// A program that waits, and one that is connected, stop at a signal and leave
+// A program that waits, and one that is connecting, stop at a signal and leave
 // nothing.
 func TestInterrupt(t *testing.T) {
-	tests := map[string]struct {
-		args    []string
-		connect bool
-		signal  syscall.Signal
-		code    int
+	files := []string{"-ld", "./a", "-re", "./b", "-m", "./c"}
+	for name, test := range map[string]struct {
+		args   []string
+		signal syscall.Signal
+		code   int
 	}{
-		"waiting, dir":     {[]string{"-oob", "dir:."}, false, syscall.SIGINT, 130},
-		"waiting, tcp":     {[]string{"-oob", "tcp:127.0.0.1:0"}, false, syscall.SIGINT, 130},
-		"waiting, files":   {[]string{"-ld", "./a", "-re", "./b", "-m", "./c"}, false, syscall.SIGINT, 130},
-		"waiting, stdio":   {[]string{"-oob", "stdio"}, false, syscall.SIGTERM, 143},
-		"connected, dir":   {[]string{"-oob", "dir:."}, true, syscall.SIGTERM, 143},
-		"connected, files": {[]string{"-ld", "./a", "-re", "./b", "-m", "./c"}, true, syscall.SIGINT, 130},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
+		"dir":   {[]string{"-oob", "dir:."}, syscall.SIGINT, 130},
+		"tcp":   {[]string{"-oob", "tcp:127.0.0.1:0"}, syscall.SIGINT, 130},
+		"files": {files, syscall.SIGINT, 130},
+		"stdio": {[]string{"-oob", "stdio"}, syscall.SIGTERM, 143},
+	} {
+		t.Run("waiting, "+name, func(t *testing.T) {
 			scratch := t.TempDir()
-			in := func(args []string) []string {
-				var list []string
-				for _, a := range args {
-					if a == "dir:." {
-						a = "dir:" + scratch
-					} else if strings.HasPrefix(a, "./") {
-						a = filepath.Join(scratch, a)
-					}
-					list = append(list, a)
-				}
-				return list
-			}
-			responder := start(t, append([]string{"rdma_write_responder"}, in(test.args)...)...)
+			responder := start(t, append([]string{"rdma_write_responder"}, inFolder(scratch, test.args)...)...)
 			responder.await("waiting for the descriptors")
-			if test.connect {
-				// A requester that is stopped in the middle: the responder is told.
-				args := test.args
-				if args[0] == "-ld" {
-					args = []string{"-ld", "./b", "-re", "./a", "-m", "./c"}
-				}
-				requester := start(t, append([]string{"rdma_write_requester", "-size", "4096", "-d", "soft-lo?loss=1"}, in(args)...)...)
-				requester.await("waiting for the connection")
-				requester.signal(syscall.SIGTERM)
-				assert.Equal(t, 143, requester.code())
-				assert.Equal(t, "rdma_write_requester: interrupted by signal: terminated", requester.lastLine())
-				assert.NotContains(t, requester.stderr.String(), "goroutine")
-			}
-			responder.signal(test.signal)
-			assert.Equal(t, test.code, responder.code())
-			assert.Equal(t, "rdma_write_responder: interrupted by signal: "+test.signal.String(), responder.lastLine())
+			responder.interrupted(test.signal, test.code)
 			assert.Empty(t, list(t, scratch))
 		})
 	}
+	for name, args := range map[string][]string{"dir": {"-oob", "dir:."}, "files": files} {
+		for _, first := range []string{"requester", "responder"} {
+			t.Run(first+" connecting, "+name, func(t *testing.T) {
+				scratch := t.TempDir()
+				responder := start(t, append([]string{"rdma_write_responder"}, inFolder(scratch, args)...)...)
+				requester := connecting(t, scratch, args)
+				responder.await("waiting for the connection")
+				stopped, other := requester, responder
+				if first == "responder" {
+					stopped, other = responder, requester
+				}
+				stopped.interrupted(syscall.SIGTERM, 143)
+				_ = other.cmd.Process.Signal(syscall.SIGTERM) // it may have noticed, and ended
+				assert.NotZero(t, other.code())
+				assert.Empty(t, list(t, scratch))
+			})
+		}
+	}
 }
 
-// The survivor of a pair ends with an error of its own.
+// inFolder puts the paths among the arguments of a program into a folder.
+func inFolder(folder string, args []string) (list []string) {
+	for _, a := range args {
+		if a == "dir:." {
+			a = "dir:" + folder
+		} else if strings.HasPrefix(a, "./") {
+			a = filepath.Join(folder, a)
+		}
+		list = append(list, a)
+	}
+	return list
+}
+
+// connecting starts the requester for a responder with these arguments. It has the
+// responder's descriptors, but never gets through to it.
+func connecting(t *testing.T, scratch string, args []string) *process {
+	t.Helper()
+	if args[0] == "-ld" {
+		args = []string{"-ld", "./b", "-re", "./a", "-m", "./c"}
+	}
+	p := start(t, append([]string{"rdma_write_requester", "-size", "4096", "-d", "soft-lo?loss=1"}, inFolder(scratch, args)...)...)
+	p.await("waiting for the connection")
+	return p
+}
+
+// interrupted sends the program a signal, by which it must end.
+func (p *process) interrupted(s syscall.Signal, code int) {
+	p.t.Helper()
+	p.signal(s)
+	assert.Equal(p.t, code, p.code())
+	assert.Equal(p.t, filepath.Base(p.cmd.Args[0])+": interrupted by signal: "+s.String(), p.lastLine())
+	assert.NotContains(p.t, p.stderr.String(), "goroutine")
+}
+
+// The survivor of a pair ends with an error of its own. The responder's device stands
+// still when it has filled the pipe into which it writes its packets, so that the
+// transfer cannot end before the responder is killed.
 func TestPeerKilled(t *testing.T) {
-	scratch := t.TempDir()
+	scratch, pipe := t.TempDir(), filepath.Join(t.TempDir(), "packets")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	reader, err := os.OpenFile(pipe, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer reader.Close()
 	p := byName(t, "rdma_write_requester")
-	o := pair.Options{Bin: bin, Scratch: scratch, Way: pair.Dir, Size: 256 << 20,
-		RequesterArgs: []string{"-timeout", patience}, ResponderArgs: []string{"-timeout", patience, "-d", "soft-lo?reorder=0.01"}}
+	o := pair.Options{Bin: bin, Scratch: scratch, Way: pair.Dir, Size: 4 << 20,
+		RequesterArgs: []string{"-timeout", patience}, ResponderArgs: []string{"-timeout", patience, "-d", "soft-lo?capture=" + pipe}}
 	requesterCommand, responderCommand, err := o.Commands(p)
 	require.NoError(t, err)
 	responder, requester := start(t, responderCommand...), start(t, requesterCommand...)

@@ -32,7 +32,7 @@ func TestStopWhileWaiting(t *testing.T) {
 		text string
 	}{
 		"Ctrl-C":    {nil, func(responder, _ *process) { responder.signal(syscall.SIGINT) }, 130, "interrupted by signal: interrupt"},
-		"timeout":   {[]string{"-timeout", "5s"}, func(_, _ *process) {}, 1, "gave up after 5s (-timeout) while waiting for rdma_sync_event_requester"},
+		"timeout":   {[]string{"-timeout", "10s"}, func(_, _ *process) {}, 1, "gave up after 10s (-timeout) while waiting for rdma_sync_event_requester"},
 		"peer ends": {nil, func(_, peer *process) { peer.signal(syscall.SIGTERM) }, 1, "the peer has failed"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -66,7 +66,7 @@ func TestStopWhileAsking(t *testing.T) {
 		text string
 	}{
 		"Ctrl-C":       {nil, func(requester *process, _ *mute) { requester.signal(syscall.SIGINT) }, 130, "interrupted by signal: interrupt"},
-		"timeout":      {[]string{"-timeout", "5s"}, func(*process, *mute) {}, 1, "gave up after 5s (-timeout) while waiting for the tasks to complete"},
+		"timeout":      {[]string{"-timeout", "10s"}, func(*process, *mute) {}, 1, "gave up after 10s (-timeout) while waiting for the tasks to complete"},
 		"peer is gone": {nil, func(_ *process, peer *mute) { peer.cut() }, 1, "transport retry count exceeded"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -55,7 +55,8 @@ func (t *AddTask) Old() uint64 { return t.old }
 // Value is the value to be added.
 func (t *AddTask) Value() uint64 { return t.value }
 
-// SetValue sets the value that the next submission adds.
+// SetValue sets the value that the next submission adds. It fails with pe.ErrInUse
+// while the task is in flight, and with pe.ErrFreed.
 func (t *AddTask) SetValue(value uint64) error {
 	if err := t.control.MayChange(&t.Task, "value"); err != nil {
 		return err

@@ -32,7 +32,7 @@ func (b backend) Progress() int {
 		}
 		t.finish(t.flushed)
 	}
-	c.settle()
+	c.reportStopped()
 	return n
 }
 
@@ -57,16 +57,17 @@ func (b backend) Stop() {
 	c := b.c
 	c.stopping = true
 	for _, t := range c.waits {
-		if t.InFlight() && t.ev.withdraw(&t.waiter) {
+		if t.InFlight() && t.ev.cancelWaiter(&t.waiter) {
 			t.flushed = true
-			t.ripe()
+			t.conditionMet()
 		}
 	}
-	c.settle()
+	c.reportStopped()
 }
 
-// settle reports that a context that is stopping has nothing in flight any more.
-func (c *Context) settle() {
+// reportStopped calls Control.Stopped once a context that is stopping has nothing in
+// flight.
+func (c *Context) reportStopped() {
 	if c.stopping && c.State() == pe.Stopping && c.InFlight() == 0 {
 		c.control.Stopped()
 	}

@@ -25,14 +25,14 @@ func BenchmarkSet(b *testing.B) {
 // Somebody sleeps, and goes on sleeping.
 func BenchmarkSetBesideSleepers(b *testing.B) {
 	e := open(b, nil, Config{})
-	w := e.register(condition{equal, 2, all})
+	w := e.startWaiter(condition{equal, 2, all})
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := e.Set(1); err != nil {
 			b.Fatal(err)
 		}
 	}
-	e.withdraw(w)
+	e.cancelWaiter(w)
 }
 
 func BenchmarkGet(b *testing.B) {
@@ -74,7 +74,7 @@ func BenchmarkWakeLocal(b *testing.B) {
 
 // BenchmarkWakeRemote is the time from the posting of a peer's write to the end
 // of a wait: half a round trip, between two software devices on the loopback
-// interface. "polled" is a device that does not tell of the write.
+// interface. "polled" is a device that does not report the write.
 func BenchmarkWakeRemote(b *testing.B) {
 	for name, wait := range waits {
 		b.Run(name, func(b *testing.B) {
@@ -89,11 +89,11 @@ func BenchmarkWakeRemote(b *testing.B) {
 			})
 		})
 	}
-	for name, told := range map[string]bool{"rested": true, "polled": false} {
+	for name, reported := range map[string]bool{"rested": true, "polled": false} {
 		b.Run(name, func(b *testing.B) {
 			x, y := newPeers(b)
 			var dev verbs.Device = y.dev
-			if !told {
+			if !reported {
 				dev = newAdapter(y.dev)
 			}
 			e := open(b, dev, Config{Publishers: PublishRemote})
@@ -103,7 +103,7 @@ func BenchmarkWakeRemote(b *testing.B) {
 	}
 }
 
-// pass has two sides take turns, b.N in all: each waits at its own event and sets
+// pass has two sides alternate, b.N steps in all: each waits at its own event and sets
 // the other's.
 func pass(b *testing.B, wait func(*Event, uint64) error, at [2]*Event, set [2]func(uint64) error) {
 	var wg sync.WaitGroup

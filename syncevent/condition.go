@@ -29,7 +29,7 @@ func (c *condition) holds(v uint64) bool {
 	}
 }
 
-// check refuses what can never hold, or always does.
+// check refuses conditions that no value fulfils, and a mask that compares nothing.
 func (c *condition) check() error {
 	switch {
 	case c.mask == 0:

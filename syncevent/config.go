@@ -55,32 +55,33 @@ type Config struct {
 	PD verbs.PD
 
 	// Memory is 8 bytes of the caller's that hold the value, in the byte order of
-	// the host, at an address that is a multiple of 8. The value that they have
-	// is the event's first. They stay the caller's, are pinned while a device
-	// knows them, and must not be used for anything else until Close. Nil: those
-	// of Buf or, without one, the library's own, which begin with zero.
+	// the host, at an address that is a multiple of 8. Their content is the first
+	// value of the event. They are pinned while they are registered with a device,
+	// and must not be used for anything else until Close has returned. Nil: the
+	// memory of Buf or, without one, 8 zero bytes of the library's.
 	Memory []byte
-	// Buf is the same as a buffer of 8 bytes, in memory of this host. The event
-	// takes over the caller's reference, also when New fails, and drops it in
-	// Close. The memory map must be LocalReadWrite and, with a device,
-	// registered with it and RemoteRead, for PublishRemote also RemoteWrite and
-	// RemoteAtomic. The exported descriptor has the key to all of the map.
+	// Buf is a buffer of 8 bytes in memory of this host, in place of Memory. The
+	// event takes over the caller's reference, also when New fails, and drops it
+	// in Close. The memory map must be LocalReadWrite. With a device it must be
+	// registered there, and have RemoteRead; for PublishRemote also RemoteWrite
+	// and, if the device has atomics, RemoteAtomic. The exported descriptor has the
+	// key to the whole map.
 	Buf *bufinv.Buf
 
 	// Publishers may change the value. Zero: PublishLocal. PublishRemote needs
 	// a device.
 	Publishers Publishers
-	// TakesTurns promises that this program and its peers never change the value
-	// at the same time. Without it New refuses PublishLocal|PublishRemote on
-	// devices whose atomics are not atomic to the processor (IBTA 9.4.5.1): an
-	// addition could get lost between the two.
-	TakesTurns bool
+	// NeverConcurrent promises that this program and its peers never change the
+	// value at the same time, for example because they alternate. Without it New
+	// refuses PublishLocal|PublishRemote on devices whose atomics are not atomic to
+	// the processor (IBTA 9.4.5.1), since an addition could be lost.
+	NeverConcurrent bool
 
-	// PollInterval is the longest time between two looks at the value while
-	// somebody sleeps, where nobody tells of a change: of peers' changes on
-	// adapters and, with Memory or Buf, of what others write there. The first
-	// looks come sooner: after an eighth of the time slept, at least 50 µs.
-	// 50 µs to 1 s, as exact as timers of the runtime are. Zero: 50 ms, which cost
+	// PollInterval is the longest time between two polls of the value while a wait
+	// sleeps. Only changes that are not reported need polls: those of peers on
+	// adapters and, with Memory or Buf, anything that is not Set, Add or a task. The
+	// first polls come sooner, after an eighth of the time slept and at least 50 µs.
+	// 50 µs to 1 s, as exact as timers of the runtime are. Zero: 50 ms, which costs
 	// some thousandths of a processor.
 	PollInterval time.Duration
 
@@ -94,7 +95,7 @@ type settings struct {
 	dev verbs.Device
 }
 
-// resolve fills in defaults and checks all that concerns no memory.
+// resolve fills in defaults, and checks everything but the memory.
 func (cfg *settings) resolve() error {
 	if cfg.dev == nil && cfg.PD != nil {
 		cfg.dev = cfg.PD.Device()
@@ -123,8 +124,8 @@ func (cfg *settings) resolve() error {
 	return nil
 }
 
-// atomics asks the device whether peers can do atomics, and whether these go
-// together with the processor's.
+// atomics asks the device whether peers can do atomics. It fails where these are not
+// atomic to the processor and both sides publish.
 func (cfg *settings) atomics() (bool, error) {
 	if !cfg.Publishers.Has(PublishRemote) {
 		return false, nil
@@ -133,9 +134,9 @@ func (cfg *settings) atomics() (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("query %s: %w", cfg.dev.Name(), err)
 	}
-	if cfg.Publishers.Has(PublishLocal) && attr.Atomics && !attr.AtomicsGlobal && !cfg.TakesTurns {
+	if cfg.Publishers.Has(PublishLocal) && attr.Atomics && !attr.AtomicsGlobal && !cfg.NeverConcurrent {
 		return false, fmt.Errorf("%w: atomics of %s are not atomic to the processor, so this program and a peer must not both change the value (IBTA 9.4.5.1); "+
-			"choose one publisher, or set TakesTurns if they never do at the same time", ErrPublisher, cfg.dev.Name())
+			"choose one publisher, or set NeverConcurrent if they never do so at the same time", ErrPublisher, cfg.dev.Name())
 	}
 	return attr.Atomics, nil
 }

@@ -12,8 +12,8 @@ import (
 type ContextConfig struct {
 	// Name appears in errors and logs. Empty: "syncevent".
 	Name string
-	// Engine is the engine that drives the context; New connects the two. Nil: it is
-	// connected later, with Engine.Connect.
+	// Engine is the engine that drives the context; NewContext connects the two. Nil:
+	// it is connected later, with Engine.Connect.
 	Engine *pe.Engine
 }
 

@@ -16,16 +16,16 @@ import (
 
 // tasks is a context on an engine, with a pool of each kind.
 type tasks struct {
-	t      *testing.T
-	engine *pe.Engine
-	ctx    *Context
-	gets   *GetPool
-	sets   *SetPool
-	adds   *AddPool
-	waits  *WaitPool
-	told   []string // callbacks, in order
-	errs   []error
-	onWait func(*WaitTask)
+	t       *testing.T
+	engine  *pe.Engine
+	ctx     *Context
+	gets    *GetPool
+	sets    *SetPool
+	adds    *AddPool
+	waits   *WaitPool
+	records []string // callbacks, in order
+	errs    []error
+	onWait  func(*WaitTask)
 }
 
 func newTasks(t *testing.T, n int) *tasks {
@@ -35,14 +35,14 @@ func newTasks(t *testing.T, n int) *tasks {
 	s.engine = pe.New(pe.Config{})
 	s.ctx, err = NewContext(ContextConfig{})
 	require.NoError(t, err)
-	s.gets, err = s.ctx.GetPool(n, func(g *GetTask) { s.tell("get %d", g.Value()) }, func(g *GetTask, err error) { s.fail(g.Operation(), err) })
+	s.gets, err = s.ctx.GetPool(n, func(g *GetTask) { s.record("get %d", g.Value()) }, func(g *GetTask, err error) { s.fail(g.Operation(), err) })
 	require.NoError(t, err)
-	s.sets, err = s.ctx.SetPool(n, func(a *SetTask) { s.tell("set %d", a.Value()) }, func(a *SetTask, err error) { s.fail(a.Operation(), err) })
+	s.sets, err = s.ctx.SetPool(n, func(a *SetTask) { s.record("set %d", a.Value()) }, func(a *SetTask, err error) { s.fail(a.Operation(), err) })
 	require.NoError(t, err)
-	s.adds, err = s.ctx.AddPool(n, func(a *AddTask) { s.tell("add %d to %d", a.Value(), a.Old()) }, func(a *AddTask, err error) { s.fail(a.Operation(), err) })
+	s.adds, err = s.ctx.AddPool(n, func(a *AddTask) { s.record("add %d to %d", a.Value(), a.Old()) }, func(a *AddTask, err error) { s.fail(a.Operation(), err) })
 	require.NoError(t, err)
 	s.waits, err = s.ctx.WaitPool(n, func(w *WaitTask) {
-		s.tell("wait %d", w.Value())
+		s.record("wait %d", w.Value())
 		if s.onWait != nil {
 			s.onWait(w)
 		}
@@ -67,17 +67,17 @@ func (s *tasks) run() *tasks {
 	return s
 }
 
-func (s *tasks) tell(format string, args ...any) {
-	s.told = append(s.told, fmt.Sprintf(format, args...))
+func (s *tasks) record(format string, args ...any) {
+	s.records = append(s.records, fmt.Sprintf(format, args...))
 }
 
 func (s *tasks) fail(op Operation, err error) {
-	s.tell("%v failed", op)
+	s.record("%v failed", op)
 	s.errs = append(s.errs, err)
 }
 
 // progress drives the engine until it has nothing to do, and returns what the
-// callbacks told.
+// callbacks recorded.
 func (s *tasks) progress() []string {
 	s.t.Helper()
 	for {
@@ -87,9 +87,9 @@ func (s *tasks) progress() []string {
 			break
 		}
 	}
-	told := s.told
-	s.told = nil
-	return told
+	records := s.records
+	s.records = nil
+	return records
 }
 
 // must is for allocations that the test does not expect to fail.

@@ -36,7 +36,7 @@ func (e *Event) Export() ([]byte, error) {
 	}
 	defer e.leave(oneCall)
 	if e.m == nil || e.pd == nil {
-		return nil, fmt.Errorf("export %v: %w: it was made without a device; give one in the Config", e, ErrLocal)
+		return nil, fmt.Errorf("export %v: %w: it was made without a device; give one to New", e, ErrLocal)
 	}
 	rkey, err := e.m.ExportKey(e.pd)
 	if err != nil {
@@ -49,14 +49,12 @@ func (e *Event) Export() ([]byte, error) {
 	return b, nil
 }
 
-// Import makes a handle of a peer's event out of the descriptor, binary or
-// armored, that the peer exported, for use with dev. It serves the sync event
-// tasks of package rdma; all that works on the value directly fails with
-// ErrRemote.
+// Import makes a handle of a peer's event from the descriptor, binary or armored,
+// that the peer exported, for use with dev. The handle is for the sync event tasks
+// of package rdma; methods that work on the value fail with ErrRemote.
 //
 // Its errors match ErrInvalid and those of package descriptor, and
-// descriptor.ErrFormat where the descriptor is whole but its values make no
-// sense.
+// descriptor.ErrFormat for values that no exporter writes.
 func Import(dev verbs.Device, desc []byte) (*Event, error) {
 	if dev == nil {
 		return nil, fmt.Errorf("import sync event: %w: no device is given; open one first", ErrInvalid)

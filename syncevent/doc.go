@@ -1,64 +1,68 @@
-// Package syncevent has sync events: 64-bit values that one side waits on and
-// another, perhaps on another host, sets.
+// Package syncevent provides sync events: 64-bit values that one program waits
+// for and another changes, on the same host or over RDMA.
 //
 // # Events
 //
-// An [Event] is made by [New] where its value lives: in memory of the library's
-// own, in 8 bytes of the caller's, or in a buffer. This program reads, sets and
+// [New] makes an [Event]. Its value is in memory of the library, in 8 bytes of the
+// caller, or in a buffer. This program reads, sets and
 // adds to it, and waits for it with [Event.WaitEqual], [Event.WaitNotEqual] and
 // [Event.WaitGreater], from any goroutine. [Event.Export] makes the descriptor
 // with which peers reach the value over RDMA.
 //
-// [Import] makes a handle of a peer's event. The value is in the peer's memory, so
-// that nothing here works on it directly (ErrRemote): the sync event tasks of
-// package rdma do.
+// [Import] makes a handle of a peer's event. The value is in the peer's memory:
+// the methods of the handle fail with ErrRemote, and the sync event tasks of
+// package rdma work on it.
 //
 // # Publishers
 //
 // Config.Publishers says who changes the value: this program, its peers, or both.
-// Peers get no more rights to the memory than they need for it. With both, an
-// addition of one must not get lost in a change of the other: on adapters whose
-// atomics are not atomic to the processor (IBTA 9.4.5.1), New wants a promise that
-// they take turns.
+// Peers get no more rights to the memory than they need for it. Where both change
+// it, one's addition could be lost if the other changes the value at the same
+// time, on adapters whose atomics are not atomic to the processor (IBTA 9.4.5.1).
+// There New fails with ErrPublisher unless Config.NeverConcurrent promises that
+// this does not happen.
 //
 // # Waiting
 //
-// A wait spins for about 50 µs, so that what happens at once is seen at once. Then
-// it sleeps, and is woken
+// A wait spins for about 50 µs, for a short delay. Then it sleeps, and is woken
 //
 //   - by Set, Add and tasks of this program: directly;
 //   - by peers, on the software device: directly, by the packet that changes the
-//     value. The packet may lie for about 1 ms when this program has just stopped
-//     polling the device, with Progress in a loop, without pe.Engine.Arm; Run and
-//     Arm say that the program sleeps;
-//   - by peers, on adapters, which do not tell of what peers write: by a look at
-//     the value from time to time;
-//   - by whatever else changes the 8 bytes of Config.Memory or Config.Buf, such as
-//     the program's own stores to them: in the same way.
+//     value. The packet is handled up to about 1 ms late if this program has just
+//     stopped calling Progress in a loop without calling pe.Engine.Arm. Run and Arm
+//     hand the device over to its own goroutine at once;
+//   - by peers, on adapters, which do not report writes of peers: the value is
+//     polled;
+//   - by anything else that changes the 8 bytes of Config.Memory or Config.Buf, such
+//     as the program's own stores to them: the value is polled.
 //
-// Looks come after an eighth of the time slept so far, which is how late a change
-// can be noticed, and Config.PollInterval at most. One timer looks after all
-// sleepers of an event, and none runs while nobody sleeps.
+// Polls come after an eighth of the time slept so far, but after
+// Config.PollInterval at most; a change is noticed that much later. An event has
+// one timer for all its sleeping waits, and it runs only while there are some.
 //
-// Changes that happen while nobody waits are not lost, since a wait looks at the
-// value first. But a wait sees values, not changes: a value that is there only for
-// a moment may be missed. Use WaitGreater and a value that only grows where each
-// change counts.
+// A wait checks the value first, so a change made before the wait began counts. A
+// wait sees values, not changes: it may miss a value that another change replaces
+// soon after. Where every change counts, use a value that only grows and
+// WaitGreater.
 //
 // # Order
 //
 // Whoever sees a value that Set or Add has stored sees all that the program wrote
-// before that. For changes by peers, the rules of package rdma hold, under Sync
-// events there: after an addition, what the peer wrote earlier on the same
-// connection is in place; after a set, on the software device and, without a
-// promise, on adapters; with mmap.RelaxedOrdering, neither.
+// before that. For changes by peers the rules of package rdma hold ("Sync events"
+// there):
+//
+//   - After an addition, what the peer wrote earlier on the same connection is in
+//     place.
+//   - After a set it is too on the software device. On adapters no standard promises
+//     it.
+//   - With mmap.RelaxedOrdering it need not be after either.
 //
 // # Tasks
 //
-// The same is there for callback-driven programs: a [Context] on an engine
-// (package pe) has pools of tasks that get, set, add and wait. A wait in flight
-// sleeps from the start, needs no goroutine, and lets its engine sleep. Stop ends
-// it through its error callback (ErrFlushed).
+// For programs driven by callbacks, a [Context] on an engine (package pe) has pools
+// of tasks that get, set, add and wait. A wait in flight does not spin, needs no
+// goroutine, and lets its engine sleep. Stop ends it through its error callback
+// (ErrFlushed).
 //
 // # Concurrency
 //

@@ -26,7 +26,8 @@ var (
 	// ErrFlushed: the context stopped before the task was done. The error is a
 	// *TaskError.
 	ErrFlushed = errs.ErrFlushed
-	// ErrPublisher: who asks is none of those who may change the value.
+	// ErrPublisher: the event was made so that the caller may not change its value,
+	// or with publishers that this device cannot have together.
 	ErrPublisher = errors.New("not allowed to change the value")
 	// ErrLocal: the Event was made without a device, so that peers cannot reach it.
 	ErrLocal = errors.New("not open to peers")

@@ -18,8 +18,9 @@ import (
 
 const wordSize = 8
 
-// Event is a 64-bit value that one side waits on and another sets. It is made by
-// New or, of a peer's, by Import. All methods are safe for concurrent use.
+// Event is a 64-bit value that one program waits for and another changes. New makes
+// one of this program, Import a handle of a peer's. All methods are safe for
+// concurrent use.
 type Event struct {
 	name       string
 	publishers Publishers
@@ -41,22 +42,22 @@ type Event struct {
 	m       *mmap.Map // own, or that of buf
 	unwatch func()    // nil: not watched
 
-	// uses counts calls under way, and in its upper half those who hold the
-	// event; it is negative once the event is closed.
+	// uses counts calls under way, and in its upper half the holds (waits and
+	// tasks). It is negative once the event is closed.
 	uses    atomic.Int64
 	closing sync.Mutex // one Close at a time: it may fail
 
 	sleepers atomic.Int64 // len(waiting), read without the lock
 
-	mu       sync.Mutex // nothing that could wait is called under it
-	waiting  []*waiter
-	spare    []*waiter
-	polls    bool      // somebody may change the value and not tell
-	polling  bool      // the timer runs
-	due      time.Time // when it ends
-	youngest time.Time // when the last of those waiting fell asleep
-	interval time.Duration
-	timer    *time.Timer
+	mu            sync.Mutex // nothing that could block is called under it
+	waiting       []*waiter
+	spare         []*waiter
+	needsPolling  bool      // some changes of the value are not reported to changed
+	pollScheduled bool      // the timer runs
+	pollDue       time.Time // when it expires
+	lastSleep     time.Time // when the newest of waiting was added
+	interval      time.Duration
+	timer         *time.Timer
 }
 
 const (
@@ -72,7 +73,7 @@ const (
 func New(dev verbs.Device, cfg Config) (*Event, error) {
 	e, err := create(settings{cfg, dev})
 	if err != nil {
-		_ = cfg.Buf.Free() // the error at hand says more
+		_ = cfg.Buf.Free() // err says more than this one could
 		return nil, fmt.Errorf("make sync event%s: %w", quoted(cfg.Name), err)
 	}
 	return e, nil
@@ -89,9 +90,9 @@ func create(cfg settings) (*Event, error) {
 	e := &Event{
 		name: cfg.Name, publishers: cfg.Publishers, atomics: atomics,
 		dev: cfg.dev, pd: cfg.PD, interval: cfg.PollInterval,
-		polls: cfg.Memory != nil || cfg.Buf != nil,
+		needsPolling: cfg.Memory != nil || cfg.Buf != nil,
 	}
-	if err := e.place(&cfg); err != nil {
+	if err := e.findMemory(&cfg); err != nil {
 		return nil, err
 	}
 	e.word = (*uint64)(unsafe.Pointer(unsafe.SliceData(e.mem)))
@@ -99,13 +100,13 @@ func create(cfg settings) (*Event, error) {
 	e.timer = time.AfterFunc(time.Hour, e.poll)
 	e.timer.Stop()
 	if err := e.watch(); err != nil {
-		return nil, errors.Join(err, e.letGo())
+		return nil, errors.Join(err, e.releaseMemory())
 	}
 	return e, nil
 }
 
-// place finds the memory of the value.
-func (e *Event) place(cfg *settings) error {
+// findMemory chooses the memory of the value, or allocates it.
+func (e *Event) findMemory(cfg *settings) error {
 	perm := cfg.permissions(e.atomics)
 	if cfg.Memory != nil {
 		if err := checkWord("memory", addressOf(cfg.Memory), len(cfg.Memory)); err != nil {
@@ -164,7 +165,7 @@ func checkBuf(cfg *settings, need mmap.Permission) error {
 	return nil
 }
 
-// watch asks the device to tell of what peers write.
+// watch asks the device to report writes of peers to the value.
 func (e *Event) watch() error {
 	if e.m == nil || !e.publishers.Has(PublishRemote) {
 		return nil
@@ -174,7 +175,7 @@ func (e *Event) watch() error {
 		return err
 	}
 	e.unwatch = cancel
-	e.polls = e.polls || !complete
+	e.needsPolling = e.needsPolling || !complete
 	return nil
 }
 
@@ -207,12 +208,12 @@ func (e *Event) RKey() uint32 { return e.rkey }
 // not: they carry numbers (IBTA 9.4.5).
 func (e *Event) Swapped() bool { return e.swapped }
 
-// Publishers are those who may change the value. Whether a peer may change an
-// imported event's is told by PublishRemote.
+// Publishers are those who may change the value. This program may change an
+// imported event, with tasks of package rdma, if PublishRemote is among them.
 func (e *Event) Publishers() Publishers { return e.publishers }
 
-// Atomics reports whether peers may add: the event is open to them for writing,
-// on a device that has atomics.
+// Atomics reports whether peers may add to the value: PublishRemote is among the
+// publishers, and the owner's device has atomics.
 func (e *Event) Atomics() bool { return e.atomics }
 
 // Device is what the event is reached through: that given to New or Import, or
@@ -243,7 +244,7 @@ func (e *Event) begin(op string, unit int64) error {
 	return nil
 }
 
-// beginChange is begin for calls that change the value.
+// beginChange is begin for a call that changes the value.
 func (e *Event) beginChange(op string) error {
 	if err := e.mayPublish(op); err != nil {
 		return err
@@ -268,8 +269,8 @@ func (e *Event) Get() (uint64, error) {
 	return e.load(), nil
 }
 
-// Set sets the value and wakes those whose condition it fulfils. It allocates
-// nothing, and takes no lock while nobody sleeps. It fails like Get, and with
+// Set sets the value and wakes the waits whose condition it fulfils. It allocates
+// nothing, and takes no lock while no wait sleeps. It fails like Get, and with
 // ErrPublisher unless PublishLocal is among the event's publishers.
 func (e *Event) Set(v uint64) error {
 	if err := e.beginChange("set"); err != nil {
@@ -325,10 +326,10 @@ func (e *Event) Release() error {
 	}
 }
 
-// Close ends the event: its memory is given back, and exported descriptors go
-// void. It fails with ErrInUse while waits are under way or tasks hold it. Where
-// the device refuses to let go of the memory, the event stays open and Close may
-// be tried again. Closing again does nothing.
+// Close ends the event. Its memory is the caller's again when Close has returned,
+// and exported descriptors are void. It fails with ErrInUse while waits are under
+// way or tasks hold the event. If the device fails to deregister the memory, the
+// event stays open and Close may be called again. Closing again does nothing.
 func (e *Event) Close() error {
 	e.closing.Lock()
 	defer e.closing.Unlock()
@@ -345,9 +346,9 @@ func (e *Event) Close() error {
 		}
 	}
 	for e.uses.Load() != closed {
-		runtime.Gosched() // calls under way, which do not wait for anything
+		runtime.Gosched() // calls under way do not block, so they end soon
 	}
-	if err := e.letGo(); err != nil {
+	if err := e.releaseMemory(); err != nil {
 		e.uses.Add(-closed)
 		return fmt.Errorf("close %v: %w", e, err)
 	}
@@ -357,13 +358,13 @@ func (e *Event) Close() error {
 	return nil
 }
 
-// letGo gives back what New took, but for the buffer.
-func (e *Event) letGo() error {
+// releaseMemory gives back what New acquired, except the buffer.
+func (e *Event) releaseMemory() error {
 	if e.word == nil {
 		return nil // imported, or never made
 	}
 	if e.own != nil {
-		// First of all: it may fail, and then the event lives on.
+		// This comes first: it may fail, and then the event stays open.
 		if err := e.own.Close(); err != nil {
 			return err
 		}

@@ -144,7 +144,7 @@ func TestNewRefuses(t *testing.T) {
 		"poll interval too short":    {nil, Config{PollInterval: time.Nanosecond}, ErrRange, "50µs to 1s"},
 		"poll interval too long":     {nil, Config{PollInterval: time.Minute}, ErrRange, "50µs to 1s"},
 		"poll interval negative":     {nil, Config{PollInterval: -1}, ErrRange, "50µs to 1s"},
-		"two publishers, an adapter": {adapter, Config{Publishers: bothPublish}, ErrPublisher, "TakesTurns"},
+		"two publishers, an adapter": {adapter, Config{Publishers: bothPublish}, ErrPublisher, "NeverConcurrent"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.cfg.Name = "door"
@@ -182,7 +182,7 @@ func TestPublishers(t *testing.T) {
 	for _, cfg := range []settings{
 		{Config{}, adapter},
 		{Config{Publishers: PublishRemote}, adapter},
-		{Config{Publishers: bothPublish, TakesTurns: true}, adapter},
+		{Config{Publishers: bothPublish, NeverConcurrent: true}, adapter},
 		{Config{Publishers: bothPublish}, adapter.Device},
 	} {
 		e := open(t, cfg.dev, cfg.Config)
@@ -306,7 +306,7 @@ func TestRousedWhileTheContextEnds(t *testing.T) {
 		wg.Wait()
 	}
 	for _, w := range e.spare {
-		assert.Empty(t, w.bell, "nobody finds a bell rung for somebody else")
+		assert.Empty(t, w.wakeup, "a spare waiter has a wake-up meant for another")
 	}
 	assert.LessOrEqual(t, len(e.spare), 1)
 }
@@ -490,15 +490,15 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 		_, _ = e.WaitEqual(context.Background(), 2, all)
 	}
 	assert.Zero(t, testing.AllocsPerRun(1000, use))
-	w := e.register(condition{equal, 1000, all})
+	w := e.startWaiter(condition{equal, 1000, all})
 	assert.Zero(t, testing.AllocsPerRun(1000, use), "with somebody asleep")
-	require.True(t, e.withdraw(w))
-	e.giveBack(w)
+	require.True(t, e.cancelWaiter(w))
+	e.reuseWaiter(w)
 	assert.Zero(t, testing.AllocsPerRun(1000, func() {
-		w := e.register(condition{equal, 1000, all})
+		w := e.startWaiter(condition{equal, 1000, all})
 		_ = e.Set(1000)
-		<-w.bell
-		e.giveBack(w)
+		<-w.wakeup
+		e.reuseWaiter(w)
 		_ = e.Set(0)
 	}), "sleeping and waking")
 }

@@ -72,7 +72,7 @@ func ExampleContext() {
 		return
 	}
 	engine := pe.New(pe.Config{})
-	events, err := syncevent.NewContext(syncevent.ContextConfig{})
+	events, err := syncevent.NewContext(syncevent.ContextConfig{Engine: engine})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -84,14 +84,10 @@ func ExampleContext() {
 			_ = events.Stop()
 		},
 		func(wait *syncevent.WaitTask, err error) {
-			fmt.Println(err)
 			_ = wait.Free()
+			events.Fail(err) // Run returns it
 		})
 	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	if err := engine.Connect(events); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -101,13 +97,12 @@ func ExampleContext() {
 			return
 		}
 		wait, err := waits.Greater(event, 41, ^uint64(0))
-		if err != nil {
-			fmt.Println(err)
-			return
+		if err == nil {
+			if err = wait.Submit(); err != nil {
+				_ = wait.Free() // it is still ours
+			}
 		}
-		if err := wait.Submit(); err != nil {
-			fmt.Println(err)
-		}
+		events.Fail(err) // nil does nothing
 		go func() {
 			if err := event.Set(42); err != nil {
 				fmt.Println(err)

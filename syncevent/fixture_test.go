@@ -28,8 +28,8 @@ func openSoft(t testing.TB) *soft.Device {
 	return dev
 }
 
-// adapter makes the software device look like an adapter: it does not tell of
-// what peers write, and its atomics are its own.
+// adapter makes the software device look like an adapter: it does not report
+// what peers write, and its atomics are not atomic to the processor.
 type adapter struct {
 	verbs.Device
 	pd   *adapterPD
@@ -42,7 +42,7 @@ type adapterPD struct {
 	dev     *adapter
 	refuse  error
 	closing func() // called when a registration is to end
-	watches *int   // nil: it does not tell
+	watches *int   // nil: it does not report writes
 }
 
 type adapterMR struct {

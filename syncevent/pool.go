@@ -33,7 +33,7 @@ func makePool[T any](c *Context, p *pool[T], op Operation, n int, done func(*T),
 			k.node.Value = k
 			k.control, k.ctx, k.op, k.kind = c.control, c, op, init(t)
 		},
-		func(t *T) { _ = of(t).drop() })
+		func(t *T) { _ = of(t).releaseEvent() })
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (p *pool[T]) alloc(e *Event) (*T, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.of(t).take(e); err != nil {
+	if err := p.of(t).holdEvent(e); err != nil {
 		_ = p.tasks.Free(t) // it was taken just now
 		return nil, fmt.Errorf("syncevent: allocate a %v: %w", p.of(t).op, err)
 	}
@@ -59,5 +59,5 @@ func (p *pool[T]) release(t *T) error {
 	if err := p.tasks.Free(t); err != nil {
 		return err
 	}
-	return p.of(t).drop()
+	return p.of(t).releaseEvent()
 }

@@ -92,11 +92,11 @@ func TestTasksOfAPeerWakeASleeper(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	failed := func(err error) { assert.NoError(t, err); cancel() }
-	// turn has the owner take a turn before the writer takes its own.
-	turns := make(chan uint64)
+	// next runs f on the writer's engine once the owner has seen the last change.
+	seenByOwner := make(chan uint64)
 	next := func(f func(seen uint64)) {
 		go func() {
-			seen := <-turns
+			seen := <-seenByOwner
 			assert.NoError(t, writer.engine.Do(func() { f(seen) }))
 		}()
 	}
@@ -141,7 +141,7 @@ func TestTasksOfAPeerWakeASleeper(t *testing.T) {
 	seen, err := e.WaitEqual(ctx, 0xd0ca, all)
 	require.NoError(t, err)
 	time.Sleep(10 * time.Millisecond) // everything is asleep
-	turns <- seen
+	seenByOwner <- seen
 	seen, err = e.WaitGreater(ctx, 0xd0ca, all)
 	require.NoError(t, err)
 	assert.Equal(t, uint64(0xd0cb), seen)

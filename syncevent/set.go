@@ -51,7 +51,8 @@ func (t *SetTask) Free() error {
 // Value is the value to be set.
 func (t *SetTask) Value() uint64 { return t.value }
 
-// SetValue sets the value that the next submission sets.
+// SetValue sets the value that the next submission sets. It fails with pe.ErrInUse
+// while the task is in flight, and with pe.ErrFreed.
 func (t *SetTask) SetValue(value uint64) error {
 	if err := t.control.MayChange(&t.Task, "value"); err != nil {
 		return err

@@ -47,26 +47,26 @@ type task struct {
 	node    fifo.Node[*task] // in submitted or ready
 	kind    kind             // the task itself
 	op      Operation
-	flushed bool // a wait that was cut off
+	flushed bool // a wait that Stop has ended
 }
 
 // kind is what the kinds of task differ in.
 type kind interface {
 	post() error // after Begin
-	do()         // what is to be done in Progress
+	do()         // the operation, in Progress
 	succeeded()
 	failed(error)
 }
 
-// Submit has the task done in the next Progress or, for a wait, reported as soon
-// as its condition holds. From here to its callback the task must not be
-// touched. It allocates nothing. It fails like pe.Task.Begin; then the task
-// remains the caller's.
+// Submit submits the task: a get, a set or an addition is done in the next Progress,
+// a wait is reported once its condition holds. Until its callback the task must not
+// be used. Submit allocates nothing. It fails if the context is not Running
+// (*pe.StateError), or the task is in flight (pe.ErrInUse) or not allocated
+// (pe.ErrFreed); then the task remains the caller's.
 func (t *task) Submit() error { return t.SubmitWith(0) }
 
-// SubmitWith is Submit with flags. Tasks of this context are as cheap alone as
-// together, so that it accepts pe.Aggregate and pe.OptimizeReports and does not
-// delay anything.
+// SubmitWith is Submit with flags. They have no effect here, since tasks of this
+// context gain nothing from going together.
 func (t *task) SubmitWith(_ pe.SubmitFlags) error {
 	if err := t.control.Begin(&t.Task, operations[t.op].submit); err != nil {
 		return err
@@ -84,14 +84,14 @@ func (t *task) Operation() Operation { return t.op }
 // Event is the event that the task works on.
 func (t *task) Event() *Event { return t.ev }
 
-// SetEvent makes the task work on another event. Its errors are those of the
-// allocation and of pe.Task.MayChange.
+// SetEvent makes the task work on another event, and lets go of the present one. Its
+// errors are those of the allocation, and pe.ErrInUse (in flight) and pe.ErrFreed.
 func (t *task) SetEvent(e *Event) error {
 	if err := t.control.MayChange(&t.Task, "event"); err != nil {
 		return err
 	}
 	old := t.ev
-	if err := t.take(e); err != nil {
+	if err := t.holdEvent(e); err != nil {
 		return fmt.Errorf("syncevent: set the event of a %v: %w", t.op, err)
 	}
 	if old == nil {
@@ -100,8 +100,8 @@ func (t *task) SetEvent(e *Event) error {
 	return old.Release()
 }
 
-// take holds the event that the task is to work on.
-func (t *task) take(e *Event) error {
+// holdEvent makes e the task's event, and holds it.
+func (t *task) holdEvent(e *Event) error {
 	if e == nil {
 		return fmt.Errorf("%w: no sync event is given", ErrInvalid)
 	}
@@ -117,8 +117,8 @@ func (t *task) take(e *Event) error {
 	return nil
 }
 
-// drop lets go of the event of a task that was freed.
-func (t *task) drop() error {
+// releaseEvent releases the event of a task that was freed.
+func (t *task) releaseEvent() error {
 	e := t.ev
 	t.ev = nil
 	return e.Release()
@@ -130,7 +130,7 @@ func (t *task) enqueue() {
 	t.control.Wake()
 }
 
-// finish does what is to be done and runs the callback.
+// finish does the operation, unless it was flushed, and runs the callback.
 func (t *task) finish(flushed bool) {
 	t.control.End(&t.Task)
 	if flushed {

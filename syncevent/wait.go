@@ -10,23 +10,24 @@ import (
 const (
 	// spinTime is how long a wait looks at the value before it sleeps.
 	spinTime = 50 * time.Microsecond
-	// spinTurns bounds it where clocks stand still, as they do in testing/synctest.
-	spinTurns = 2000
+	// maxSpins bounds it where the clock stands still, as in testing/synctest.
+	maxSpins = 2000
 )
 
-// waiter is somebody who sleeps until a condition holds.
+// waiter sleeps until a condition holds: a goroutine or a task.
 type waiter struct {
 	condition
-	at   int           // index in Event.waiting
-	seen uint64        // the value that fulfilled the condition
-	bell chan struct{} // rung by waking; nil: task is told
-	task *WaitTask
+	at     int           // index in Event.waiting; -1: not there
+	seen   uint64        // the value that fulfilled the condition
+	wakeup chan struct{} // receives one value when the condition holds; nil: task is reported
+	task   *WaitTask
 }
 
 // WaitEqual waits until value == v & mask, for the event's value v, and returns
-// v. It spins for about 50 µs and then sleeps without using the processor; see
-// the package comment for who wakes it, and when. A value that the event has only
-// for a moment may be missed.
+// v. It spins for about 50 µs and then sleeps without using the processor; the
+// package comment says who wakes it, and when. It may miss a value that another
+// change replaces soon after. It is for any goroutine; callbacks of an engine should
+// use a WaitTask, since a wait blocks them.
 //
 // A mask of zero and a value with bits outside the mask are errors that match
 // ErrInvalid. When ctx ends, the error is context.Cause(ctx). Otherwise it fails
@@ -41,8 +42,8 @@ func (e *Event) WaitNotEqual(ctx context.Context, value, mask uint64) (uint64, e
 }
 
 // WaitGreater is WaitEqual for v & mask > value, as unsigned numbers. A value
-// that cannot be exceeded under the mask is an error that matches ErrInvalid. It
-// is the wait for counters: one that only grows is never missed.
+// that cannot be exceeded under the mask is an error that matches ErrInvalid. With a
+// value that only grows, the condition stays true, so that no change is missed.
 func (e *Event) WaitGreater(ctx context.Context, value, mask uint64) (uint64, error) {
 	return e.wait(ctx, condition{greater, value, mask})
 }
@@ -59,7 +60,7 @@ func (e *Event) wait(ctx context.Context, c condition) (uint64, error) {
 		return 0, fmt.Errorf("wait for %v: %w", e, err)
 	}
 	if ctx.Err() != nil {
-		return 0, e.abandoned(ctx, c)
+		return 0, e.interrupted(ctx, c)
 	}
 	if v, ok := e.spin(&c); ok {
 		return v, nil
@@ -69,34 +70,34 @@ func (e *Event) wait(ctx context.Context, c condition) (uint64, error) {
 
 // sleep is the rest of a wait that spinning did not end.
 func (e *Event) sleep(ctx context.Context, c condition) (uint64, error) {
-	w := e.register(c)
+	w := e.startWaiter(c)
 	select {
-	case <-w.bell:
+	case <-w.wakeup:
 	case <-ctx.Done():
-		if e.withdraw(w) {
-			e.giveBack(w)
-			return 0, e.abandoned(ctx, c)
+		if e.cancelWaiter(w) {
+			e.reuseWaiter(w)
+			return 0, e.interrupted(ctx, c)
 		}
-		<-w.bell // it was just being rung
+		<-w.wakeup // wakeWaiter came first
 	}
 	v := w.seen
-	e.giveBack(w)
+	e.reuseWaiter(w)
 	return v, nil
 }
 
-func (e *Event) abandoned(ctx context.Context, c condition) error {
+func (e *Event) interrupted(ctx context.Context, c condition) error {
 	return fmt.Errorf("wait for %v %v: %w; its value is %#x", e, c, context.Cause(ctx), e.load())
 }
 
-// spin looks at the value for a short while.
+// spin polls the value for spinTime.
 func (e *Event) spin(c *condition) (uint64, bool) {
 	v := e.load()
 	if c.holds(v) {
 		return v, true
 	}
 	start := time.Now()
-	for n := 0; n < spinTurns && time.Since(start) < spinTime; n++ {
-		// Also lets the writer run where there is only one processor.
+	for n := 0; n < maxSpins && time.Since(start) < spinTime; n++ {
+		// The writer may need this processor.
 		runtime.Gosched()
 		if v = e.load(); c.holds(v) {
 			return v, true
@@ -105,57 +106,57 @@ func (e *Event) spin(c *condition) (uint64, bool) {
 	return 0, false
 }
 
-// register takes a waiter to sleep with.
-func (e *Event) register(c condition) *waiter {
+// startWaiter adds a waiter for a goroutine.
+func (e *Event) startWaiter(c condition) *waiter {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var w *waiter
 	if last := len(e.spare) - 1; last >= 0 {
 		w, e.spare = e.spare[last], e.spare[:last]
 	} else {
-		w = &waiter{bell: make(chan struct{}, 1)}
+		w = &waiter{wakeup: make(chan struct{}, 1)}
 	}
 	w.condition = c
-	e.enlist(w)
+	e.addWaiter(w)
 	return w
 }
 
-func (e *Event) giveBack(w *waiter) {
+func (e *Event) reuseWaiter(w *waiter) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.spare = append(e.spare, w)
 }
 
-// enlist puts a waiter to sleep, and looks at the value once more: a writer
-// changes the value first and looks for sleepers then, so that one of the two
-// always sees the other. The lock is held.
-func (e *Event) enlist(w *waiter) {
+// addWaiter adds a waiter to the list, and then checks the value again. A writer
+// changes the value first and checks for waiters then, so that one of the two always
+// sees the other. The lock is held.
+func (e *Event) addWaiter(w *waiter) {
 	w.at = len(e.waiting)
 	e.waiting = append(e.waiting, w)
 	e.sleepers.Store(int64(len(e.waiting)))
 	if v := e.load(); w.holds(v) {
-		e.rouse(w, v)
+		e.wakeWaiter(w, v)
 		return
 	}
-	if e.polls {
-		e.youngest = time.Now()
-		e.pollIn(MinPollInterval)
+	if e.needsPolling {
+		e.lastSleep = time.Now()
+		e.schedulePoll(MinPollInterval)
 	}
 }
 
-// rouse ends a waiter's sleep. The lock is held.
-func (e *Event) rouse(w *waiter, v uint64) {
-	e.strike(w)
+// wakeWaiter removes a waiter from the list and wakes it. The lock is held.
+func (e *Event) wakeWaiter(w *waiter, v uint64) {
+	e.removeWaiter(w)
 	w.seen = v
 	if w.task != nil {
-		w.task.ripe()
+		w.task.conditionMet()
 		return
 	}
-	w.bell <- struct{}{} // has room for one
+	w.wakeup <- struct{}{} // has room for one
 }
 
-// strike takes a waiter off the list. The lock is held.
-func (e *Event) strike(w *waiter) {
+// removeWaiter removes a waiter from the list. The lock is held.
+func (e *Event) removeWaiter(w *waiter) {
 	last := len(e.waiting) - 1
 	moved := e.waiting[last]
 	e.waiting[w.at], moved.at = moved, w.at
@@ -163,69 +164,73 @@ func (e *Event) strike(w *waiter) {
 	e.waiting = e.waiting[:last]
 	w.at = -1
 	e.sleepers.Store(int64(last))
-	if last == 0 && e.polling {
-		e.polling = false
+	if last == 0 && e.pollScheduled {
+		e.pollScheduled = false
 		e.timer.Stop()
 	}
 }
 
-// withdraw takes a waiter off the list, and reports false if it was roused before.
-func (e *Event) withdraw(w *waiter) bool {
+// cancelWaiter removes a waiter from the list. It reports false if the waiter was
+// woken before.
+func (e *Event) cancelWaiter(w *waiter) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if w.at < 0 {
 		return false
 	}
-	e.strike(w)
+	e.removeWaiter(w)
 	return true
 }
 
-// wake rouses those whose condition holds. It comes after a change of the value.
+// wake wakes the waiters whose condition holds. It is called after each change of
+// the value.
 func (e *Event) wake() {
 	if e.sleepers.Load() > 0 {
-		e.rouseAll()
+		e.wakeSatisfied()
 	}
 }
 
-func (e *Event) rouseAll() {
+func (e *Event) wakeSatisfied() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	v := e.load()
 	for i := len(e.waiting) - 1; i >= 0; i-- {
 		if w := e.waiting[i]; w.holds(v) {
-			e.rouse(w, v)
+			e.wakeWaiter(w, v)
 		}
 	}
 }
 
 // changed is called by the device after a peer has changed the value.
 func (e *Event) changed() {
-	// Also orders the device's plain stores before the look at the sleepers.
+	// The atomic operation in enter also orders the device's plain stores before
+	// the load of sleepers.
 	if e.enter(oneCall) {
 		e.wake()
 		e.leave(oneCall)
 	}
 }
 
-// poll looks after those who sleep where nobody tells of a change.
+// poll checks the value for waiters of changes that nobody reports. It runs on the
+// timer's goroutine.
 func (e *Event) poll() {
 	if !e.enter(oneCall) {
 		return
 	}
 	defer e.leave(oneCall)
-	e.rouseAll()
+	e.wakeSatisfied()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.polling = false; len(e.waiting) > 0 {
-		slept := time.Since(e.youngest)
-		e.pollIn(min(max(slept/8, MinPollInterval), e.interval))
+	if e.pollScheduled = false; len(e.waiting) > 0 {
+		slept := time.Since(e.lastSleep)
+		e.schedulePoll(min(max(slept/8, MinPollInterval), e.interval))
 	}
 }
 
-// pollIn has poll called after a time at the latest. The lock is held.
-func (e *Event) pollIn(d time.Duration) {
-	if due := time.Now().Add(d); !e.polling || due.Before(e.due) {
-		e.polling, e.due = true, due
+// schedulePoll makes sure that poll is called within d. The lock is held.
+func (e *Event) schedulePoll(d time.Duration) {
+	if due := time.Now().Add(d); !e.pollScheduled || due.Before(e.pollDue) {
+		e.pollScheduled, e.pollDue = true, due
 		e.timer.Reset(d)
 	}
 }

@@ -34,15 +34,15 @@ func TestSleepersModel(t *testing.T) {
 			var still []*waiter
 			for _, w := range asleep {
 				if !w.holds(value) {
-					require.Empty(t, w.bell, "%v with %#x", w.condition, value)
+					require.Empty(t, w.wakeup, "%v with %#x", w.condition, value)
 					still = append(still, w)
 					continue
 				}
-				require.Len(t, w.bell, 1, "%v with %#x", w.condition, value)
+				require.Len(t, w.wakeup, 1, "%v with %#x", w.condition, value)
 				require.Equal(t, value, w.seen)
-				require.False(t, e.withdraw(w))
-				<-w.bell
-				e.giveBack(w)
+				require.False(t, e.cancelWaiter(w))
+				<-w.wakeup
+				e.reuseWaiter(w)
 			}
 			asleep = still
 		}
@@ -61,7 +61,7 @@ func TestSleepersModel(t *testing.T) {
 				value += n
 				look(t)
 			},
-			"told of another's write": func(t *rapid.T) {
+			"reported write of a peer": func(t *rapid.T) {
 				value = small.Draw(t, "value")
 				atomic.StoreUint64(e.word, value)
 				e.changed()
@@ -70,7 +70,7 @@ func TestSleepersModel(t *testing.T) {
 			"another's write found": func(t *rapid.T) {
 				value = small.Draw(t, "value")
 				atomic.StoreUint64(e.word, value)
-				e.rouseAll()
+				e.wakeSatisfied()
 				look(t)
 			},
 			"sleep": func(t *rapid.T) {
@@ -81,7 +81,7 @@ func TestSleepersModel(t *testing.T) {
 				if c.check() != nil {
 					t.Skip()
 				}
-				asleep = append(asleep, e.register(c))
+				asleep = append(asleep, e.startWaiter(c))
 				look(t)
 			},
 			"withdraw": func(t *rapid.T) {
@@ -89,8 +89,8 @@ func TestSleepersModel(t *testing.T) {
 					t.Skip()
 				}
 				i := rapid.IntRange(0, len(asleep)-1).Draw(t, "who")
-				require.True(t, e.withdraw(asleep[i]))
-				e.giveBack(asleep[i])
+				require.True(t, e.cancelWaiter(asleep[i]))
+				e.reuseWaiter(asleep[i])
 				asleep = append(asleep[:i], asleep[i+1:]...)
 			},
 			"": func(t *rapid.T) {
@@ -100,7 +100,7 @@ func TestSleepersModel(t *testing.T) {
 			},
 		})
 		for _, w := range asleep {
-			require.True(t, e.withdraw(w))
+			require.True(t, e.cancelWaiter(w))
 		}
 		require.NoError(t, e.Close())
 	})
@@ -111,7 +111,7 @@ func TestPingPong(t *testing.T) {
 	e := open(t, nil, Config{})
 	ctx := patience(t)
 	const rounds = 20000
-	turn := func(parity uint64) {
+	half := func(parity uint64) {
 		for i := parity; i < rounds; i += 2 {
 			if _, err := e.sleep(ctx, condition{equal, i, all}); !assert.NoError(t, err) {
 				return
@@ -122,8 +122,8 @@ func TestPingPong(t *testing.T) {
 		}
 	}
 	var wg sync.WaitGroup
-	wg.Go(func() { turn(0) })
-	wg.Go(func() { turn(1) })
+	wg.Go(func() { half(0) })
+	wg.Go(func() { half(1) })
 	wg.Wait()
 	assert.Equal(t, uint64(rounds), get(t, e))
 }
@@ -177,10 +177,10 @@ func TestManyWritersManyWaiters(t *testing.T) {
 func (e *Event) polled() (polling bool, due time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.polling, e.due
+	return e.pollScheduled, e.pollDue
 }
 
-// What nobody tells of is found within the poll interval, by one timer that runs
+// A change that nobody reports is found within the poll interval, by one timer that runs
 // only while somebody sleeps.
 func TestPolling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -220,11 +220,11 @@ func TestPolling(t *testing.T) {
 			assert.False(t, e.timer.Stop(), "a timer runs while nobody sleeps: %s", why)
 		}
 		rests("the last was roused by a look")
-		w := e.register(condition{greater, 1, all})
+		w := e.startWaiter(condition{greater, 1, all})
 		require.NoError(t, e.Set(2))
-		<-w.bell
+		<-w.wakeup
 		rests("the last was roused by Set")
-		require.True(t, e.withdraw(e.register(condition{equal, 1, all})))
+		require.True(t, e.cancelWaiter(e.startWaiter(condition{equal, 1, all})))
 		rests("the last gave up")
 		require.NoError(t, e.Close())
 	})
@@ -236,7 +236,7 @@ func TestPollingSlowsDown(t *testing.T) {
 		e, err := New(nil, Config{Memory: words(1)})
 		require.NoError(t, err)
 		start := time.Now()
-		w := e.register(condition{equal, 1, all})
+		w := e.startWaiter(condition{equal, 1, all})
 		looks := map[time.Duration]int{}
 		for time.Since(start) < 10*time.Second {
 			_, due := e.polled()
@@ -252,12 +252,12 @@ func TestPollingSlowsDown(t *testing.T) {
 		assert.Less(t, looks[time.Second], 90)
 		assert.Less(t, looks[10*time.Second], 290)
 		assert.Greater(t, looks[10*time.Second], 200)
-		require.True(t, e.withdraw(w))
+		require.True(t, e.cancelWaiter(w))
 		require.NoError(t, e.Close())
 	})
 }
 
-// Where everybody tells, nothing is polled.
+// Where all changes are reported, nothing is polled.
 func TestNoPolling(t *testing.T) {
 	for _, cfg := range []settings{
 		{},
@@ -265,10 +265,10 @@ func TestNoPolling(t *testing.T) {
 		{Config{}, newAdapter(openSoft(t))},
 	} {
 		e := open(t, cfg.dev, cfg.Config)
-		w := e.register(condition{equal, 1, all})
+		w := e.startWaiter(condition{equal, 1, all})
 		polling, _ := e.polled()
 		assert.False(t, polling)
 		assert.False(t, e.timer.Stop())
-		require.True(t, e.withdraw(w))
+		require.True(t, e.cancelWaiter(w))
 	}
 }

@@ -13,17 +13,18 @@ type WaitTask struct {
 	waiter waiter
 }
 
-// post puts the task to sleep; if its condition holds already, it is roused at
-// once.
+// post adds the task to the waiters of the event, which wakes it at once if its
+// condition holds.
 func (t *WaitTask) post() error {
 	t.ev.mu.Lock()
 	defer t.ev.mu.Unlock()
-	t.ev.enlist(&t.waiter)
+	t.ev.addWaiter(&t.waiter)
 	return nil
 }
 
-// ripe hands the task, whose wait is over, to the engine, from any goroutine.
-func (t *WaitTask) ripe() {
+// conditionMet hands the task to the engine, for its callback. It may be called from
+// any goroutine.
+func (t *WaitTask) conditionMet() {
 	c := t.ctx
 	c.mu.Lock()
 	c.ready.Push(&t.node)
@@ -57,8 +58,8 @@ func (c *Context) WaitPool(n int, done func(*WaitTask), failed func(*WaitTask, e
 }
 
 // Equal takes a task out of the pool that waits until value == v & mask, for the
-// value v of e, and holds e until the task is freed. A value that the event has
-// only for a moment may be missed. Errors match those of pe.Pool.Alloc, and
+// value v of e, and holds e until the task is freed. The wait may miss a value that
+// another change replaces soon after. Errors match those of pe.Pool.Alloc, and
 // ErrInvalid, as in Event.WaitEqual, ErrRemote and ErrClosed.
 func (p *WaitPool) Equal(e *Event, value, mask uint64) (*WaitTask, error) {
 	return p.allocate(e, condition{equal, value, mask})
@@ -95,12 +96,12 @@ func (t *WaitTask) Free() error {
 	return t.pool.release(t)
 }
 
-// Value is the value of the event that fulfilled the condition, once the task has
-// completed. The event may have another one by now.
+// Value is the value that fulfilled the condition, once the task has completed. The
+// event may have another value by now.
 func (t *WaitTask) Value() uint64 { return t.waiter.seen }
 
 // SetEqual makes the next submission wait for another condition; see
-// WaitPool.Equal.
+// WaitPool.Equal. It fails with ErrInvalid, pe.ErrInUse (in flight) and pe.ErrFreed.
 func (t *WaitTask) SetEqual(value, mask uint64) error {
 	return t.setCondition(condition{equal, value, mask})
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// A peer's write and addition wake those who sleep, on a device that tells of
+// A peer's write and addition wake those who sleep, on a device that reports
 // them and on one that does not.
 func TestWokenByPeer(t *testing.T) {
-	for name, polled := range map[string]bool{"told": false, "polled": true} {
+	for name, polled := range map[string]bool{"reported": false, "polled": true} {
 		t.Run(name, func(t *testing.T) {
 			a, b := newPeers(t)
 			var dev verbs.Device = b.dev
@@ -21,7 +21,7 @@ func TestWokenByPeer(t *testing.T) {
 				dev = newAdapter(b.dev)
 			}
 			e := open(t, dev, Config{Publishers: PublishRemote})
-			assert.Equal(t, polled, e.polls)
+			assert.Equal(t, polled, e.needsPolling)
 			r := imported(t, a, e)
 			ctx := patience(t)
 			var wg sync.WaitGroup

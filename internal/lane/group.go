@@ -38,11 +38,12 @@ type Group struct {
 	free     []uint64   // IDs for Add, with generations that no request had
 
 	wcs     [PollBatch]verbs.WC
-	next    int   // of wcs, to be handled
-	count   int   // in wcs
-	empty   bool  // the completion queue was, when it was last polled
-	broken  bool  // the completion queue has failed
-	failure error // of the completion queue, to be returned by Poll
+	next    int    // of wcs, to be handled
+	count   int    // in wcs
+	fetched uint64 // completions, ever
+	empty   bool   // the completion queue was, when it was last polled
+	broken  bool   // the completion queue has failed
+	failure error  // of the completion queue, to be returned by Poll
 
 	toPost  []*Lane // with requests that wait
 	spare   []*Lane // the array that toPost had before
@@ -130,6 +131,7 @@ func (g *Group) Poll() (n int, err error) {
 func (g *Group) fetch() {
 	g.next = 0
 	g.count, g.failure = g.cq.Poll(g.wcs[:])
+	g.fetched += uint64(g.count)
 	g.broken = g.failure != nil
 }
 
@@ -184,6 +186,11 @@ func (g *Group) requestOf(id uint64) *Request {
 // Empty reports whether the completion queue was empty when it was last polled, or has
 // failed.
 func (g *Group) Empty() bool { return g.empty || g.broken }
+
+// Handled is the number of completions handled so far. A completion that is in the
+// completion queue now has been handled when it has grown by the queue's capacity,
+// and that of a batch: a queue under load may never be seen empty.
+func (g *Group) Handled() uint64 { return g.fetched - uint64(g.count-g.next) }
 
 // Broken reports whether the completion queue has failed.
 func (g *Group) Broken() bool { return g.broken }

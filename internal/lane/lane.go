@@ -187,10 +187,12 @@ func (l *Lane) popPosted() *Request {
 }
 
 // pop takes the first request off the lane, in the order in which they end, or
-// returns nil.
+// returns nil. One that is at the device gets another ID.
 func (l *Lane) pop() *Request {
 	if l.posted > 0 {
-		return l.popPosted()
+		r := l.popPosted()
+		r.Renew() // the device may still complete it
+		return r
 	}
 	e := l.requests.Pop()
 	l.unposted = l.requests.Front()
@@ -250,9 +252,9 @@ func (l *Lane) GiveUp() {
 func (l *Lane) IsShut() bool { return l.shut }
 
 // Flush completes every request of the lane as flushed, and returns how many there
-// were. The device must have none of them, or have failed. It takes the lane off the
-// list of Group.Drained when it is done; after a callback that panicked it can be
-// called again.
+// were. The device must have none of them, or have failed: a completion that it still
+// gives is ignored. Flush takes the lane off the list of Group.Drained when it is done;
+// after a callback that panicked it can be called again.
 func (l *Lane) Flush() int {
 	n := 0
 	for r := l.pop(); r != nil; r = l.pop() {

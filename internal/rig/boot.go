@@ -19,7 +19,7 @@ import (
 
 // Times are what a guest took on the host's clock.
 type Times struct {
-	Prepare time.Duration // to make the archives, and wait for the turn
+	Prepare time.Duration // to make the archives, and wait for other guests to end
 	Ready   time.Duration // from the start of QEMU to the first line of the script
 	Script  time.Duration // to the end of the script
 	Off     time.Duration // to the end of QEMU
@@ -48,19 +48,19 @@ func Boot(ctx context.Context, job Job, output io.Writer) (Times, error) {
 		return Times{}, err
 	}
 	defer g.close()
-	endTurn, err := lock(ctx, filepath.Join(cache, "lock"))
+	unlock, err := lock(ctx, filepath.Join(cache, "lock"))
 	if err != nil {
 		return Times{}, fmt.Errorf("wait for another guest to end: %w", err)
 	}
-	defer endTurn()
+	defer unlock()
 	times := Times{Prepare: time.Since(start)}
 	err = g.run(ctx, output, &times)
 	return times, err
 }
 
 // Shell boots a guest with the job's files for a person, whose terminal is the
-// guest's console until they leave. Script, Timeout and the turns of other
-// guests have no meaning here.
+// guest's console until they leave. Script and Timeout have no meaning here, and
+// other guests are not waited for.
 func Shell(ctx context.Context, job Job) error {
 	if err := Available(); err != nil {
 		return err

@@ -130,7 +130,7 @@ func pickKernel(all, picked string) error {
 	add = func(name string) error {
 		file, ok := files[name]
 		if _, done := closed[name]; done || !ok {
-			return nil // a missing one is part of the kernel, or loading it will tell
+			return nil // a missing one is part of the kernel, or loading it fails
 		}
 		content, err := moduleContent(file)
 		if err != nil {

@@ -56,6 +56,7 @@ type Device struct {
 	timers      timers
 	deadline    time.Duration // of the timers and all else; zero: none
 	counters    transport.Counters
+	waiting     transport.Waiting
 	drops       drops
 	unreachable unreachable
 	overrun     []*completionQueue // whose queue pairs are still to be failed

@@ -66,9 +66,10 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	q := &queuePair{pd: p, init: init, num: d.freeQPN(), sendCQ: sendCQ, recvCQ: recvCQ, srq: srq}
 	cfg := transport.Config{
 		Type: init.Type, PortMTU: pathMTU(d.cfg.InterfaceMTU), CheckAH: p.checkAH, Window: d.window(),
-		Num: q.num, Domain: p.id, Memory: d.memory, Send: sendCQ, Recv: recvCQ,
+		Adaptive: init.AdaptiveRetransmission,
+		Num:      q.num, Domain: p.id, Memory: d.memory, Send: sendCQ, Recv: recvCQ,
 		SendDepth: init.MaxSendWR, MaxSendSGE: init.MaxSendSGE, MaxInline: init.MaxInline,
-		SignalAll: init.SignalAll, Adaptive: init.AdaptiveRetransmission, Counters: &d.counters,
+		SignalAll: init.SignalAll, Counters: &d.counters, Waiting: &d.waiting,
 		Event: func(t verbs.EventType) { d.report(verbs.Event{Type: t, QPN: q.num}) },
 	}
 	if srq != nil {
@@ -181,6 +182,7 @@ func (q *queuePair) Close() error {
 		return nil
 	}
 	q.closed = true
+	q.transport.Close()
 	q.setPath(nil)
 	delete(d.queuePairs, q.num)
 	for _, e := range d.endpoints {

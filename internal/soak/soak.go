@@ -66,7 +66,7 @@ func scale(t testing.TB, moment, full float64) float64 {
 		t.Fatalf("soak: the name of %s does not contain Soak, so make soak would not run it", t.Name())
 	}
 	if f := factor(t); f > 0 {
-		return max(moment, math.Ceil(min(full*f, math.MaxInt64/2)))
+		return max(moment, math.Round(min(full*f, math.MaxInt64/2)))
 	}
 	return moment
 }

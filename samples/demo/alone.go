@@ -13,7 +13,7 @@ import (
 	"github.com/verbena-rdma/verbena/samples/internal/pair"
 )
 
-// killDelay is how long a program may take to stop once it is told to.
+// killDelay is how long a program may take to stop after a signal.
 const killDelay = 5 * time.Second
 
 // alone returns the programs that have no peer and show how tasks are driven.

@@ -3,7 +3,7 @@
 // contexts can do on them, and their counters. With -d it shows one.
 //
 // Each device is opened for that. One that cannot be opened is shown with the
-// reason, and makes the program fail in the end.
+// reason, and the program fails at its end.
 package main
 
 import (

@@ -1,12 +1,11 @@
 //go:build linux
 
 // Command pe_event waits for an engine in an event loop of its own: the engine has
-// a descriptor, which goes into an epoll set together with all else that the
-// program waits for. The loop sleeps while there is nothing to do.
+// a descriptor, which goes into an epoll set together with everything else that
+// the program waits for. The loop sleeps while there is nothing to do.
 //
-// Here something to do comes from another goroutine, which asks for a copy every
-// millisecond. Engine.Do is its way in: all that has to do with the engine happens
-// on one goroutine, that of the loop.
+// Here another goroutine asks for a copy every millisecond, through Engine.Do: all
+// calls that belong to the engine are made on one goroutine, that of the loop.
 package main
 
 import (

@@ -1,7 +1,7 @@
 // Command pe_polling drives the engine by hand: it submits 16 copies to a DMA
 // context, and calls Progress in a loop until all have completed and the context
-// is Idle again. Such a loop never sleeps: that is the shortest delay, for all of
-// one processor. pe_event sleeps while there is nothing to do.
+// is Idle again. Such a loop never sleeps: it has the shortest delay, and takes a
+// whole processor. pe_event sleeps while there is nothing to do.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command pe_reactive has all of its logic in callbacks: the one that is told of
-// the context's states starts the work and ends it, the one of a completed copy
+// Command pe_reactive has all of its logic in callbacks: the one for changes of
+// the context's state starts the work and ends it, the one of a completed copy
 // decides what comes next. The main function makes the objects and calls Run, which
 // sleeps while there is nothing to do and returns when the context is Idle.
 //

@@ -1,5 +1,5 @@
 // Command pe_single_task_comp_cb gives tasks one function for their completion,
-// which is told of success and of failure alike; the pool is made with pe.Done and
+// which gets success and failure alike; the pool is made with pe.Done and
 // pe.Failed for that. The function is given with each task, so that it can hold what
 // belongs to that one: here the number of the copy.
 //

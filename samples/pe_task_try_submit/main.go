@@ -79,7 +79,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close)
 	if p.peer, err = rdma.New(dev, rdma.Config{
-		Engine: engine, EndWithLastConnection: true, Name: "peer", Permissions: mmap.RemoteRead | mmap.RemoteWrite, GIDIndex: s.GIDIndex, Log: s.Log,
+		Engine: engine, EndWithLastConnection: true, Name: "peer", Permissions: mmap.RemoteRead, GIDIndex: s.GIDIndex, Log: s.Log,
 	}); err != nil {
 		return err
 	}

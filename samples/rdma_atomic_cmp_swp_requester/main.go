@@ -1,7 +1,7 @@
 // Command rdma_atomic_cmp_swp_requester changes a 64-bit value in the memory of its
 // peer, rdma_atomic_cmp_swp_responder, with an RDMA compare-and-swap: it is replaced
-// if it is the expected one, in one step, whoever else is at it. Either way the task
-// brings back the value that was there before. The task is submitted twice: the
+// if it is the expected one, in one atomic step. Either way the task returns the value
+// that was there before. The task is submitted twice: the
 // first one swaps, the second one cannot, and so shows what the first one left.
 package main
 

@@ -1,7 +1,6 @@
 // Command rdma_atomic_fetch_add_requester adds to a 64-bit value in the memory of
-// its peer, rdma_atomic_fetch_add_responder, with RDMA fetch-and-adds. Each brings
-// back the value that was there before, and adds in the same step, whoever else is
-// at it. One task does all additions: its callback submits it again.
+// its peer, rdma_atomic_fetch_add_responder, with RDMA fetch-and-adds. Each returns
+// the value that was there before, and adds to it, in one atomic step. One task does all additions: its callback submits it again.
 package main
 
 import (

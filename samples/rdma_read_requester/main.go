@@ -1,6 +1,6 @@
 // Command rdma_read_requester reads the memory of its peer, rdma_read_responder,
-// with one RDMA read. The peer submits nothing and is not told: all it does is to
-// export its memory. Here the descriptor of that memory is imported, and becomes
+// with one RDMA read. The peer submits nothing and does not notice: it only exports
+// its memory. Here the descriptor of that memory is imported, and becomes
 // the source of the task; what has been read is checked and printed.
 package main
 

@@ -1,7 +1,7 @@
 // Command rdma_read_responder lets its peer, rdma_read_requester, read its memory.
 // It submits no task: it exports the memory, and the device answers the peer by
 // itself. Both the memory and the RDMA context have to permit reads. RDMA does not
-// tell when the peer has finished; the peer says so the way that the descriptors
+// report when the peer has finished: the peer says so the way that the descriptors
 // went.
 package main
 

@@ -170,8 +170,8 @@ func (p *receiver) failed(t *rdma.ReceiveTask, err error) {
 }
 
 // finish frees a receive, and its buffer with it. After the last one it waits for
-// the peer to end: as long as it may repeat what it has sent, an end of the
-// connection has to be here to acknowledge that.
+// the peer to end: its device may still repeat a message whose acknowledgement was
+// lost, and only a connection that is open acknowledges it again.
 func (p *receiver) finish(t *rdma.ReceiveTask) {
 	left := t.UserData().(*int)
 	*left--

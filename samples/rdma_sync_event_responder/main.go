@@ -65,12 +65,12 @@ func (p *responder) run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	defer sample.Close(&err, p.dev.Close)
 
-	// The event, which both sides change. Adapters do not promise that an addition
-	// of ours goes well with a change of the peer's at the same time. Here the two
-	// take turns.
+	// The event, which both sides change. On some adapters an addition of ours
+	// could be lost if the peer changes the value at the same time (IBTA 9.4.5.1).
+	// Here the two alternate.
 	p.event, err = syncevent.New(p.dev, syncevent.Config{
-		Publishers: syncevent.PublishLocal | syncevent.PublishRemote,
-		TakesTurns: true,
+		Publishers:      syncevent.PublishLocal | syncevent.PublishRemote,
+		NeverConcurrent: true,
 	})
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func (p *responder) run(ctx context.Context, s *sample.Session) (err error) {
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
 		AckTimeout:     s.AckTimeout,
-		Permissions:    mmap.RemoteRead | mmap.RemoteWrite,
+		Permissions:    mmap.RemoteRead,
 		Log:            s.Log,
 	})
 	if err != nil {

@@ -1,7 +1,7 @@
 // Command rdma_write_immediate_requester writes to the memory of its peer,
 // rdma_write_immediate_responder, with one RDMA write and a 32-bit immediate value. The
 // data goes straight to the peer's memory; the value goes to a receive that the
-// peer has submitted, and so tells it that the data is there.
+// peer has submitted, whose callback says that the data is there.
 package main
 
 import (

@@ -66,7 +66,6 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
 		AckTimeout:     s.AckTimeout,
-		Permissions:    mmap.RemoteWrite,
 		Log:            s.Log,
 	})
 	if err != nil {
@@ -167,8 +166,8 @@ func (p *responder) failed(t *rdma.ReceiveTask, err error) {
 }
 
 // finish frees a receive, and its buffer with it. After the last one it waits for
-// the peer to end: as long as it may repeat what it has sent, an end of the
-// connection has to be here to acknowledge that.
+// the peer to end: its device may still repeat a message whose acknowledgement was
+// lost, and only a connection that is open acknowledges it again.
 func (p *responder) finish(t *rdma.ReceiveTask) {
 	left := t.UserData().(*int)
 	*left--

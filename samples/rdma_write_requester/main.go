@@ -1,6 +1,6 @@
 // Command rdma_write_requester writes to the memory of its peer,
-// rdma_write_responder, with one RDMA write. The peer submits nothing and is not
-// told: all it does is to export its memory. Here the descriptor of that memory is
+// rdma_write_responder, with one RDMA write. The peer submits nothing and does not
+// notice: it only exports its memory. Here the descriptor of that memory is
 // imported, and becomes the destination of the task.
 package main
 

@@ -1,8 +1,8 @@
 // Command rdma_write_responder lets its peer, rdma_write_requester, write to its
 // memory. It submits no task: it exports the memory, and the device takes the data
-// by itself. Both the memory and the RDMA context have to permit writes. RDMA does
-// not tell when the peer has finished; the peer says so the way that the
-// descriptors went, and only then is the memory looked at.
+// by itself. The memory map has to permit writes. RDMA does not report when the
+// peer has finished: the peer says so the way that the descriptors went, and the
+// memory is read only then.
 package main
 
 import (
@@ -59,7 +59,6 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		MTU:            s.MTU,
 		ConnectTimeout: s.ConnectTimeout,
 		AckTimeout:     s.AckTimeout,
-		Permissions:    mmap.RemoteWrite,
 		Log:            s.Log,
 	})
 	if err != nil {

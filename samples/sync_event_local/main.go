@@ -1,5 +1,5 @@
-// Command sync_event_local shows a sync event, a 64-bit value that some wait on and
-// others set, within one program. It has three parts:
+// Command sync_event_local shows a sync event, a 64-bit value that goroutines and tasks
+// wait for and change, within one program. It has three parts:
 //
 //   - synchronous: a goroutine waits, and sleeps meanwhile; another sets the value;
 //   - asynchronous: the same with tasks on an engine, where waiting costs nothing;
@@ -59,7 +59,8 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	return nil
 }
 
-// synchronous has a goroutine wait for what this one sets, and answer.
+// synchronous starts a goroutine that waits for the value that this one sets, and
+// answers with another.
 func synchronous(ctx context.Context, s *sample.Session, event *syncevent.Event) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -8,8 +8,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// awaited reports whether a response to psn can be expected; any other is a
-// ghost from the past, or forged.
+// awaited reports whether a response to psn can be expected. Any other is late, a
+// duplicate or forged.
 func (q *QP) awaited(psn uint32) bool {
 	return q.sending() && wire.PSNDiff(psn, q.unaPSN) >= 0 && wire.PSNDiff(psn, q.maxPSN) < 0
 }
@@ -61,12 +61,15 @@ func (q *QP) receiveRNRNak(psn uint32, timer uint8, now time.Duration) {
 		q.failRequest(verbs.StatusRNRRetryExceeded)
 		return
 	}
+	wait := wire.RNRTimer(timer)
 	if q.attr.RNRRetry != infiniteRNRRetry {
 		q.rnrRetries--
+	} else {
+		wait = max(wait, q.crowdedWait(now))
 	}
-	q.retries = int(q.attr.RetryCount) * costOfTimeout // the peer lives
+	q.retries = int(q.attr.RetryCount) * costOfTimeout // the peer responds
 	q.stuck = 0                                        // to wait for a receive is not to be stuck
-	q.rnrUntil = now + wire.RNRTimer(timer)
+	q.rnrUntil = now + wait
 	q.ackDeadline = 0
 	q.rewind(psn)
 }
@@ -122,10 +125,10 @@ func (q *QP) responseLost(psn, seen uint32, now time.Duration) {
 	q.gapPSN, q.gapKnown = psn, true
 }
 
-// progressed notes that the oldest unacknowledged packet has moved on from
-// before: the path works.
+// progressed is called when unaPSN has moved on from before.
 func (q *QP) progressed(before uint32, now time.Duration) {
 	q.restoreRetries()
+	q.endNotReady()
 	if q.adapts {
 		q.moved()
 	}
@@ -201,7 +204,7 @@ func (q *QP) receiveRead(p *wire.Packet, now time.Duration) {
 	if p.PSN == w.last || (index+1)%readChunk == 0 {
 		q.readsSent = max(q.readsSent-1, 0)
 	}
-	q.answered(w, p.PSN, now)
+	q.advance(w, p.PSN, now)
 }
 
 func (q *QP) receiveAtomic(p *wire.Packet, now time.Duration) {
@@ -219,11 +222,11 @@ func (q *QP) receiveAtomic(p *wire.Packet, now time.Duration) {
 		return
 	}
 	q.readsSent = max(q.readsSent-1, 0)
-	q.answered(w, p.PSN, now)
+	q.advance(w, p.PSN, now)
 }
 
-// answered moves past the response at psn.
-func (q *QP) answered(w *sendWQE, psn uint32, now time.Duration) {
+// advance moves past the response at psn, which is in place.
+func (q *QP) advance(w *sendWQE, psn uint32, now time.Duration) {
 	before := q.unaPSN
 	q.unaPSN = wire.PSNAdd(psn, 1)
 	if psn == w.last {

@@ -131,7 +131,7 @@ func (a *adaptive) outOfPatience() bool {
 	return a.silent >= patience && a.repeated >= minRepetitions
 }
 
-// interval is how long the peer has for an answer.
+// interval is how long to wait for a response.
 func (a *adaptive) interval() time.Duration {
 	if a.unreachable {
 		return max(hintInterval, a.smoothed+4*a.variation)
@@ -196,7 +196,7 @@ func (q *QP) probeTaken(now time.Duration) {
 	}
 }
 
-// adaptiveTimeout takes the next step when the peer has not answered in time.
+// adaptiveTimeout takes the next step when no response has come in time.
 func (q *QP) adaptiveTimeout(now time.Duration) {
 	q.count(q.ackDeadline)
 	if q.outOfPatience() {
@@ -209,7 +209,7 @@ func (q *QP) adaptiveTimeout(now time.Duration) {
 		q.probe = probeOldest
 		q.hintRepeated++
 	case q.measured && q.probes == 0 && now < q.sentAt+t && q.stuck < minTimeout:
-		// More has left since the timer was started: the answer is to that.
+		// More has left since the timer was started: wait for the response to that.
 		q.counted = now
 		q.ackDeadline = q.sentAt + t
 		return

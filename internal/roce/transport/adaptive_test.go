@@ -24,7 +24,7 @@ func (r *rig) roundTripOf(d time.Duration) {
 	require.Zero(r.t, r.client.qp.Deadline())
 }
 
-// timeoutOfNext is how long the queue pair would wait for the answer to another
+// timeoutOfNext is how long the queue pair would wait for the response to another
 // write, which is then acknowledged at once.
 func (r *rig) timeoutOfNext() time.Duration {
 	r.t.Helper()
@@ -206,7 +206,7 @@ func TestProbesBeforeAllIsRepeated(t *testing.T) {
 	require.Equal(t, uint64(7), r.client.counters.CompleterRetries)
 }
 
-// While packets leave, the probe waits for the answer to the last of them, but not
+// While packets leave, the probe waits for the response to the last of them, but not
 // for ever.
 func TestProbeWaitsForTheLastPacket(t *testing.T) {
 	t.Parallel()

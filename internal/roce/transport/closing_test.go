@@ -38,10 +38,10 @@ func TestRemoteRegionClosed(t *testing.T) {
 		require.True(t, r.server.qp.Transmit(&c, r.now, 2))
 		r.server.memory.Remove(r.remote.Region)
 		r.client.take(r.now, c.packets...)
-		answers := r.server.transmit(r.now)
-		require.Len(t, answers, 1)
-		require.Equal(t, wire.Nak(wire.NakRemoteAccess), answers[0].AETH.Syndrome)
-		r.client.take(r.now, answers...)
+		responses := r.server.transmit(r.now)
+		require.Len(t, responses, 1)
+		require.Equal(t, wire.Nak(wire.NakRemoteAccess), responses[0].AETH.Syndrome)
+		r.client.take(r.now, responses...)
 		r.requireSent(1, verbs.StatusRemoteAccessError)
 		require.Equal(t, pattern(make([]byte, arenaLen), 1)[512:], r.local.Mem[512:])
 	})
@@ -59,7 +59,7 @@ func TestRemoteRegionClosed(t *testing.T) {
 		require.Equal(t, pattern(make([]byte, arenaLen), 1), r.local.Mem)
 		require.Equal(t, verbs.QPReadyToSend, r.server.qp.State())
 	})
-	t.Run("read that was answered", func(t *testing.T) {
+	t.Run("read that was executed", func(t *testing.T) {
 		t.Parallel()
 		r := newRig(t, options{})
 		r.client.post(r.wr(1, verbs.OpRead, 1000))

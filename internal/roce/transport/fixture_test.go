@@ -83,7 +83,7 @@ func (a *arena) requireGuards(t tb) {
 	require.Equal(t, guard, a.backing[len(a.backing)-guardLen:], "guard behind the region")
 }
 
-// pattern fills b with bytes that tell their place.
+// pattern fills b with bytes that depend on their place.
 func pattern(b []byte, seed int) []byte {
 	for i := range b {
 		b[i] = byte(i*7 + i>>8*13 + seed)
@@ -114,6 +114,7 @@ type options struct {
 	adaptive  bool
 	arena     int // bytes of either region
 	shared    *RecvQueue
+	waiting   *Waiting
 }
 
 func (o options) defaults() options {
@@ -175,7 +176,7 @@ func newEnd(t tb, num uint32, memory *Memory, o options) *end {
 	e.qp = New(Config{
 		Type: o.kind, PortMTU: o.mtu, CheckAH: e.checkAH, Window: o.window,
 		Num: num, Domain: testDomain, Memory: memory, Send: &e.send, Recv: &e.recv, RecvQueue: e.rq,
-		SendDepth: o.depth, MaxSendSGE: o.maxSGE, MaxInline: o.maxInline, SignalAll: o.signalAll, Adaptive: o.adaptive,
+		SendDepth: o.depth, MaxSendSGE: o.maxSGE, MaxInline: o.maxInline, SignalAll: o.signalAll, Adaptive: o.adaptive, Waiting: o.waiting,
 		Counters: &e.counters,
 		Event:    func(v verbs.EventType) { e.events = append(e.events, v) },
 	})
@@ -247,7 +248,7 @@ type collector struct {
 func (c *collector) Send(p *wire.Packet, pieces [][]byte, n int) {
 	kept := *p
 	kept.Payload = bytes.Join(pieces, nil)
-	require.Len(c.t, kept.Payload, n, "the length told of the payload")
+	require.Len(c.t, kept.Payload, n, "the length given for the payload")
 	require.Equal(c.t, uint8(-n&3), p.Pad, "padding")
 	c.packets = append(c.packets, kept)
 }

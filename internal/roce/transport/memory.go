@@ -33,7 +33,7 @@ func (r *Region) slice(addr uint64, n uint32) ([]byte, bool) {
 	return r.Mem[off : off+uint64(n) : off+uint64(n)], true
 }
 
-// watch is a function to be told of changes to some bytes of a region.
+// watch is a function to call after changes to some bytes of a region.
 type watch struct {
 	off, end uint64 // of the region
 	changed  func()
@@ -56,9 +56,9 @@ func (r *Region) firstFrom(off uint64) int {
 	return i
 }
 
-// tell calls those who watch any of the n bytes from addr. There may be thousands
-// who watch others.
-func (r *Region) tell(addr, n uint64) {
+// notify calls the functions that watch any of the n bytes from addr. Thousands may
+// watch others.
+func (r *Region) notify(addr, n uint64) {
 	off := addr - r.Base
 	for _, w := range r.watches[r.firstFrom(off-min(off, r.widest)):] {
 		if w.off >= off+n {

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whoever watches one of the bytes is told once, and nobody else is.
+// A function that watches one of the bytes is called once, and no other is.
 func TestTell(t *testing.T) {
 	type watcher struct {
 		off, n uint64
@@ -38,9 +38,9 @@ func TestTell(t *testing.T) {
 				all[i].cancel()
 				all = append(all[:i], all[i+1:]...)
 			},
-			"tell": func(t *rapid.T) {
+			"notify": func(t *rapid.T) {
 				off, n := span()
-				r.tell(r.Base+off, n)
+				r.notify(r.Base+off, n)
 				for _, w := range all {
 					want := 0
 					if off < w.off+w.n && w.off < off+n {
@@ -63,6 +63,6 @@ func BenchmarkTell(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		r.tell(1<<16, 1024)
+		r.notify(1<<16, 1024)
 	}
 }

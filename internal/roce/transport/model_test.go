@@ -200,15 +200,16 @@ func TestSoakLossy(t *testing.T) {
 	large := sizesAround(mtu, 40*mtu)
 	for _, c := range []struct {
 		seed     uint64
+		requests int
 		adaptive bool
-	}{{3, false}, {12, false}, {3, true}} {
+	}{{3, requests, false}, {12, requests, false}, {3, requests / 4, true}} {
 		t.Run(fmt.Sprintf("seed %d, adaptive %v", c.seed, c.adaptive), func(t *testing.T) {
 			seed := c.seed
 			o := sceneOptions{
 				options: options{
 					mtu: verbs.MTU(mtu), psn: 0xfff000, peerPSN: 0xffff00, timeout: 7, initReads: 8, depth: 64, adaptive: c.adaptive,
 				},
-				plan: plan{requests: requests, maxMessage: 40 * mtu, sizes: func(c chooser) int {
+				plan: plan{requests: c.requests, maxMessage: 40 * mtu, sizes: func(c chooser) int {
 					if c.IntN(32) == 0 {
 						return large(c)
 					}
@@ -227,7 +228,7 @@ func TestSoakLossy(t *testing.T) {
 			from := s.net.now
 			s.run(10 * time.Minute)
 			t.Logf("%d requests in %v, %v of virtual time; %d packets, %d lost, %d corrupted; at least %d of 56 units of the retry count left",
-				2*connections*requests, time.Since(start).Round(time.Millisecond), (s.net.now - from).Round(time.Millisecond), s.net.packets, s.net.lost, s.net.corrupted, s.lowestRetries())
+				2*connections*c.requests, time.Since(start).Round(time.Millisecond), (s.net.now - from).Round(time.Millisecond), s.net.packets, s.net.lost, s.net.corrupted, s.lowestRetries())
 		})
 	}
 }

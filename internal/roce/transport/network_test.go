@@ -189,7 +189,7 @@ func (n *node) Send(p *wire.Packet, pieces [][]byte, size int) {
 		at += copy(b[at:], piece)
 	}
 	if at != headers+size {
-		require.Failf(n.t, "bad packet", "%v: pieces of %d bytes, %d told", p.Opcode, at-headers, size)
+		require.Failf(n.t, "bad packet", "%v: pieces of %d bytes, %d announced", p.Opcode, at-headers, size)
 	}
 	clear(b[at : total-wire.ICRCLen])
 	crc := n.out.ICRCStart(0, total, b[:headers])
@@ -300,7 +300,7 @@ func (w *network) run(limit time.Duration) {
 	}
 }
 
-// requireQuiet asserts that nothing is left to be done or answered.
+// requireQuiet asserts that nothing is left to be done.
 func (n *node) requireQuiet() {
 	n.t.Helper()
 	q := n.qp

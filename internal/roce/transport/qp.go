@@ -40,18 +40,20 @@ type Config struct {
 	MaxSendSGE int
 	MaxInline  int
 	SignalAll  bool
+	// Adaptive has a reliable connection measure the round trip and repeat
+	// requests accordingly, instead of by QPAttr.Timeout and RetryCount.
+	Adaptive bool
 	// Window is how many bytes may be under way at a time, until SetWindow.
 	Window int
 	// PortMTU bounds datagrams. Of connections, the path's MTU holds.
 	PortMTU verbs.MTU
-	// Adaptive has a reliable connection measure the round trip and repeat
-	// requests accordingly, instead of by QPAttr.Timeout and RetryCount.
-	Adaptive bool
 	// CheckAH returns what is wrong with the address handle of a datagram. A
 	// handle that it accepts is the Output to its peer.
 	CheckAH  func(verbs.AH) error
 	Counters *Counters
-	// Event is told of asynchronous events of the queue pair.
+	// Waiting is the device's. Nil: the queue pair's own.
+	Waiting *Waiting
+	// Event takes asynchronous events of the queue pair.
 	Event func(verbs.EventType)
 }
 
@@ -71,6 +73,7 @@ type QP struct {
 	portMTU   verbs.MTU
 	checkAH   func(verbs.AH) error
 	counters  *Counters
+	waiting   *Waiting
 	event     func(verbs.EventType)
 
 	state verbs.QPState
@@ -109,6 +112,9 @@ func New(c Config) *QP {
 		window: c.Window, counters: c.Counters, event: c.Event,
 		rq: c.RecvQueue,
 		sq: newSendQueue(c.SendDepth, c.MaxSendSGE, c.MaxInline),
+	}
+	if q.waiting = c.Waiting; q.waiting == nil {
+		q.waiting = &Waiting{}
 	}
 	return q
 }
@@ -211,7 +217,7 @@ func (q *QP) Transmit(out Output, now time.Duration, budget int) bool {
 	return q.transmitRequests(out, now, budget) || q.responses.Len() > 0
 }
 
-// Deadline is when Timeout wants to be called; zero means never.
+// Deadline is when Timeout is to be called; zero means never.
 func (q *QP) Deadline() time.Duration {
 	switch {
 	case q.kind != verbs.RC:
@@ -229,6 +235,7 @@ func (q *QP) reset() {
 	if !q.rq.shared {
 		q.rq.empty()
 	}
+	q.endNotReady()
 	q.requester, q.adaptive, q.pacer = requester{}, adaptive{}, pacer{}
 	q.responder = responder{responses: q.responses, current: recvWQE{segs: q.current.segs[:0]}, atomics: q.atomics}
 	q.responses.empty()
@@ -243,6 +250,7 @@ func (q *QP) fail() {
 	}
 	q.state = verbs.QPError
 	q.ackDeadline, q.rnrUntil, q.paceUntil = 0, 0, 0
+	q.endNotReady()
 	q.flush()
 	if q.rq.shared {
 		q.event(verbs.EventQPLastWQEReached)

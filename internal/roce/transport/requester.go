@@ -17,14 +17,14 @@ type requester struct {
 	maxPSN  uint32 // next that was never sent
 	sendIdx uint64 // the request that sendPSN belongs to
 
-	readsSent  int // read and atomic requests sent and not answered
+	readsSent  int // read and atomic requests sent whose responses are not complete
 	congestion int // packets allowed under way
 	ceiling    int // the most that congestion grows to
 
 	retries    int   // left, in units of costOfGap
 	rnrRetries uint8 // left
-	// gapPSN is the response last found missing: the responses that follow in
-	// the same round are no reason for another rewind.
+	// gapPSN is the response last found missing. Responses that follow in the same
+	// round do not rewind again.
 	gapPSN   uint32
 	gapKnown bool
 	gapNext  bool // the response right behind it has come
@@ -32,6 +32,7 @@ type requester struct {
 
 	ackDeadline time.Duration // zero: not running
 	rnrUntil    time.Duration // zero: not waiting
+	notReady    notReady
 }
 
 const (
@@ -46,9 +47,9 @@ const (
 	// asks for an acknowledgement.
 	ackInterval = 32
 	// What a repetition costs. The retry count bounds the time-outs, as
-	// IBTA 9.7.5.1.3 has it. A gap that the peer reports, or that its answers
-	// show, proves that it lives; on a path that reorders there are several
-	// such reports for one loss. They cost less.
+	// IBTA 9.7.5.1.3 has it. A gap that the peer reports, or that its responses
+	// show, costs less: the peer is there, and on a path that reorders there are
+	// several such reports for one loss.
 	costOfTimeout = 8
 	costOfGap     = 1
 )
@@ -62,7 +63,8 @@ func (q *QP) startRequester() {
 	q.congestion = min(startWindow, q.ceiling)
 	q.restoreRetries()
 	q.adaptive = adaptive{}
-	q.adapts = q.mayAdapt && q.packetLimit == 0 // on a path with a limit of its own nothing is lost
+	// Larger packets than any wire's cross none: nothing is lost there.
+	q.adapts = q.mayAdapt && q.mtu <= wire.MaxPayloadLen
 	q.credit = q.window
 }
 
@@ -89,7 +91,7 @@ func (q *QP) transmitRequests(out Output, now time.Duration, budget int) bool {
 			return false
 		}
 		if w.fault != verbs.StatusSuccess {
-			// Its turn to fail comes when everything before it is complete.
+			// It fails when everything before it is complete.
 			if q.sendIdx == q.sq.head {
 				q.failRequest(w.fault)
 			}

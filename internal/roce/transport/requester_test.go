@@ -85,22 +85,22 @@ func TestOpcodesOfReadResponses(t *testing.T) {
 		r := newRig(t, options{psn: 0xfffffe})
 		r.client.post(r.wr(1, verbs.OpRead, n))
 		r.server.take(r.now, r.client.transmit(r.now)...)
-		answers := r.server.transmit(r.now)
-		require.Equal(t, want, opcodes(answers))
-		for i, p := range answers {
+		responses := r.server.transmit(r.now)
+		require.Equal(t, want, opcodes(responses))
+		for i, p := range responses {
 			require.Equal(t, wire.PSNAdd(0xfffffe, i), p.PSN)
 		}
-		r.client.take(r.now, answers...)
+		r.client.take(r.now, responses...)
 		r.requireSent(1, verbs.StatusSuccess)
 		require.Equal(t, r.remote.Mem[:n], r.local.Mem[:n])
 	}
 }
 
 // Acknowledgements of what was never sent, or was acknowledged long ago.
-func TestGhostAcknowledgements(t *testing.T) {
+func TestStaleAcknowledgements(t *testing.T) {
 	t.Parallel()
 	const psn = 0xfffffe
-	ghosts := func(at uint32) []wire.Packet {
+	stale := func(at uint32) []wire.Packet {
 		atomic := ackOf(at)
 		atomic.Opcode = wire.RCAtomicAcknowledge
 		read := ackOf(at)
@@ -109,14 +109,14 @@ func TestGhostAcknowledgements(t *testing.T) {
 			nakOf(at, wire.NakInvalidRequest), nakOf(at, wire.NakRemoteOperation), rnrNak(at, 31), atomic, read}
 	}
 	r := newRig(t, options{psn: psn})
-	r.client.take(r.now, ghosts(psn)...) // nothing was sent at all
-	r.client.take(r.now, ghosts(psn-1)...)
+	r.client.take(r.now, stale(psn)...) // nothing was sent at all
+	r.client.take(r.now, stale(psn-1)...)
 	r.client.post(r.wr(1, verbs.OpWrite, 1000), r.wr(2, verbs.OpWrite, 8))
-	r.client.take(r.now, ghosts(psn)...) // posted, not sent
+	r.client.take(r.now, stale(psn)...) // posted, not sent
 	sent := r.client.transmit(r.now)
 	require.Len(t, sent, 5)
 	for _, off := range []int{-1, -100, -1 << 22, -1 << 23, 5, 6, 100, 1 << 22, 1<<23 - 1} {
-		r.client.take(r.now, ghosts(wire.PSNAdd(psn, off))...)
+		r.client.take(r.now, stale(wire.PSNAdd(psn, off))...)
 	}
 	require.Empty(t, r.client.send.take())
 	require.Equal(t, verbs.QPReadyToSend, r.client.qp.State())
@@ -135,7 +135,7 @@ func TestGhostAcknowledgements(t *testing.T) {
 	require.Len(t, r.client.transmit(r.now), 1)
 	r.client.take(r.now, acks...)
 	for i := range 5 {
-		r.client.take(r.now, ghosts(wire.PSNAdd(psn, i))...)
+		r.client.take(r.now, stale(wire.PSNAdd(psn, i))...)
 	}
 	require.Empty(t, r.client.send.take())
 	require.Equal(t, verbs.QPReadyToSend, r.client.qp.State())
@@ -189,7 +189,7 @@ func TestSignalAll(t *testing.T) {
 	r.requireSent(1, verbs.StatusSuccess)
 }
 
-// What lies behind a lost packet is answered with one NAK, and sent again from
+// To what lies behind a lost packet the response is one NAK, and sent again from
 // the lost one on.
 func TestOneNakForOneGap(t *testing.T) {
 	t.Parallel()
@@ -199,11 +199,11 @@ func TestOneNakForOneGap(t *testing.T) {
 	require.Len(t, sent, 8)
 	r.server.take(r.now, sent[:2]...)
 	r.server.take(r.now, sent[4], sent[3], sent[5], sent[7], sent[6])
-	answers := r.server.transmit(r.now)
-	require.Len(t, answers, 1)
-	require.Equal(t, wire.Nak(wire.NakSequence), answers[0].AETH.Syndrome)
-	require.Equal(t, sent[2].PSN, answers[0].PSN)
-	r.client.take(r.now, answers...)
+	responses := r.server.transmit(r.now)
+	require.Len(t, responses, 1)
+	require.Equal(t, wire.Nak(wire.NakSequence), responses[0].AETH.Syndrome)
+	require.Equal(t, sent[2].PSN, responses[0].PSN)
+	r.client.take(r.now, responses...)
 	again := r.client.transmit(r.now)
 	require.Equal(t, psns(sent[2:]), psns(again))
 	r.server.take(r.now, again...)
@@ -219,10 +219,10 @@ func TestEveryGapHasItsNak(t *testing.T) {
 	sent := r.client.transmit(r.now)
 	for gap := 1; gap < 7; gap += 2 {
 		r.server.take(r.now, sent[gap-1], sent[gap+1])
-		answers := r.server.transmit(r.now)
-		require.Len(t, answers, 1)
-		require.Equal(t, wire.Nak(wire.NakSequence), answers[0].AETH.Syndrome)
-		require.Equal(t, sent[gap].PSN, answers[0].PSN)
+		responses := r.server.transmit(r.now)
+		require.Len(t, responses, 1)
+		require.Equal(t, wire.Nak(wire.NakSequence), responses[0].AETH.Syndrome)
+		require.Equal(t, sent[gap].PSN, responses[0].PSN)
 		r.server.take(r.now, sent[gap])
 	}
 }
@@ -234,10 +234,10 @@ func TestNakAndAcknowledgement(t *testing.T) {
 	r.client.post(r.wr(1, verbs.OpWrite, 8), r.wr(2, verbs.OpWrite, 8), r.wr(3, verbs.OpWrite, 8))
 	sent := r.client.transmit(r.now)
 	r.server.take(r.now, sent[0], sent[2], sent[0])
-	answers := r.server.transmit(r.now)
-	require.Equal(t, []uint32{7, 8, 7}, psns(answers))
-	require.Equal(t, wire.Nak(wire.NakSequence), answers[1].AETH.Syndrome)
-	require.Equal(t, wire.KindAck, answers[2].AETH.Syndrome.Kind())
+	responses := r.server.transmit(r.now)
+	require.Equal(t, []uint32{7, 8, 7}, psns(responses))
+	require.Equal(t, wire.Nak(wire.NakSequence), responses[1].AETH.Syndrome)
+	require.Equal(t, wire.KindAck, responses[2].AETH.Syndrome.Kind())
 }
 
 // A response that stays out while later ones come is asked for again at once,
@@ -259,10 +259,10 @@ func TestLostResponses(t *testing.T) {
 			r := newRig(t, options{psn: 0xfffffe})
 			r.client.post(r.wr(1, verbs.OpRead, 1000), write(r))
 			r.server.take(r.now, r.client.transmit(r.now)...)
-			answers := r.server.transmit(r.now)
-			require.Len(t, answers, 5)
-			r.client.take(r.now, answers[:c.lose]...)
-			r.client.take(r.now, answers[c.lose+1:]...)
+			responses := r.server.transmit(r.now)
+			require.Len(t, responses, 5)
+			r.client.take(r.now, responses[:c.lose]...)
+			r.client.take(r.now, responses[c.lose+1:]...)
 			require.Empty(t, r.client.send.take(), "an acknowledgement does not stand for a response")
 			again := r.client.transmit(r.now)
 			require.Equal(t, []wire.Opcode{wire.RCReadRequest, wire.RCWriteOnly}, opcodes(again))
@@ -282,9 +282,9 @@ func TestLostResponses(t *testing.T) {
 		*word(r.remote.Mem) = 100
 		r.client.post(add, write(r))
 		r.server.take(r.now, r.client.transmit(r.now)...)
-		answers := r.server.transmit(r.now)
-		require.Len(t, answers, 2)
-		r.client.take(r.now, answers[1])
+		responses := r.server.transmit(r.now)
+		require.Len(t, responses, 2)
+		r.client.take(r.now, responses[1])
 		require.Empty(t, r.client.send.take())
 		r.exchange()
 		require.Equal(t, []uint64{1, 2}, ids(r.client.send.take()))
@@ -296,16 +296,16 @@ func TestLostResponses(t *testing.T) {
 		r := newRig(t, options{})
 		r.client.post(r.wr(1, verbs.OpRead, 1000))
 		r.server.take(r.now, r.client.transmit(r.now)...)
-		answers := r.server.transmit(r.now)
-		r.client.take(r.now, answers[1])
+		responses := r.server.transmit(r.now)
+		r.client.take(r.now, responses[1])
 		require.Len(t, r.client.transmit(r.now), 1)
-		r.client.take(r.now, answers[2], answers[3])
+		r.client.take(r.now, responses[2], responses[3])
 		require.Empty(t, r.client.transmit(r.now))
 	})
 }
 
 // A long read is asked for in pieces, never more at a time than the peer
-// answers.
+// responses.
 func TestLongReadsGoInPieces(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{initReads: 2, psn: 0xffffff})
@@ -348,9 +348,9 @@ func TestFence(t *testing.T) {
 		sent := r.client.transmit(r.now)
 		require.Len(t, sent, 2, "the fenced request and what follows wait")
 		r.server.take(r.now, sent...)
-		answers := r.server.transmit(r.now)
-		require.Len(t, answers, 2)
-		r.client.take(r.now, answers[0])
+		responses := r.server.transmit(r.now)
+		require.Len(t, responses, 2)
+		r.client.take(r.now, responses[0])
 		require.Len(t, r.client.transmit(r.now), 2)
 	}
 }
@@ -409,9 +409,9 @@ func TestAtomicsReplay(t *testing.T) {
 	for range 3 {
 		r.server.take(r.now, sent...)
 		require.Equal(t, uint64(1000), *value, "executed once")
-		answers := r.server.transmit(r.now)
-		require.Len(t, answers, 2)
-		require.Equal(t, []uint64{10, 17}, []uint64{answers[0].AtomicAck, answers[1].AtomicAck})
+		responses := r.server.transmit(r.now)
+		require.Len(t, responses, 2)
+		require.Equal(t, []uint64{10, 17}, []uint64{responses[0].AtomicAck, responses[1].AtomicAck})
 	}
 	// Neither another operation nor another address gets the saved result.
 	other := sent[0]
@@ -443,7 +443,7 @@ func TestAtomicsReplay(t *testing.T) {
 	require.Equal(t, uint64(1000), *value)
 }
 
-// Repetitions of reads and atomics are bounded by the room for answers, and the
+// Repetitions of reads and atomics are bounded by the room for responses, and the
 // connection goes on.
 func TestRepetitionsAreBounded(t *testing.T) {
 	t.Parallel()
@@ -456,8 +456,8 @@ func TestRepetitionsAreBounded(t *testing.T) {
 	require.Less(t, r.server.qp.responses.Len(), 16)
 	// There is still room to refuse.
 	r.server.take(r.now, r.forged(wire.RCWriteLast, 4, 8, 8))
-	answers := r.server.transmit(r.now)
-	require.Equal(t, wire.Nak(wire.NakInvalidRequest), answers[len(answers)-1].AETH.Syndrome)
+	responses := r.server.transmit(r.now)
+	require.Equal(t, wire.Nak(wire.NakInvalidRequest), responses[len(responses)-1].AETH.Syndrome)
 }
 
 // A forged repetition whose length spans all sequence numbers was never
@@ -475,12 +475,12 @@ func TestRepeatedReadWithForgedLength(t *testing.T) {
 		again := sent[0]
 		again.RETH.Length = n
 		r.server.take(r.now, again)
-		answers := r.server.transmit(r.now)
+		responses := r.server.transmit(r.now)
 		if n <= 768 {
-			require.Len(t, answers, 3)
+			require.Len(t, responses, 3)
 			continue
 		}
-		require.Empty(t, answers, "%d bytes", n)
+		require.Empty(t, responses, "%d bytes", n)
 	}
 }
 

@@ -103,7 +103,7 @@ func (q *QP) receiveRequest(p *wire.Packet) {
 	}
 }
 
-// position tells where in its message a data packet stands.
+// position is where in its message a data packet stands.
 func position(o wire.Opcode) (first, last bool) {
 	switch o.Operation() {
 	case wire.RCSendOnly, wire.RCSendOnlyImm, wire.RCWriteOnly, wire.RCWriteOnlyImm:
@@ -260,7 +260,7 @@ func (q *QP) placeWrite(parts ...[]byte) bool {
 		b = b[len(part):]
 	}
 	if len(q.target.watches) > 0 {
-		q.target.tell(q.writeAddr, uint64(n))
+		q.target.notify(q.writeAddr, uint64(n))
 	}
 	q.writeAddr += uint64(n)
 	q.writeLeft -= n
@@ -333,7 +333,7 @@ func (q *QP) receiveAtomicRequest(p *wire.Packet) {
 		original = compareSwap(word(b), p.Atomic.Compare, p.Atomic.SwapAdd)
 	}
 	if len(region.watches) > 0 {
-		region.tell(p.Atomic.VA, 8)
+		region.notify(p.Atomic.VA, 8)
 	}
 	q.msn = (q.msn + 1) & wire.PSNMask
 	if q.atomics == nil {
@@ -374,7 +374,7 @@ func (q *QP) accept(p *wire.Packet, last bool) {
 	}
 }
 
-// takeReceive consumes a posted receive, or tells the peer that there is none.
+// takeReceive consumes a posted receive, or sends a receiver-not-ready NAK.
 func (q *QP) takeReceive() bool {
 	if !q.holdReceive() {
 		q.counters.RNRNaksSent++
@@ -426,7 +426,7 @@ func (q *QP) nak(code wire.NakCode) {
 	q.responses.push(response{kind: ackResponse, psn: q.expected, msn: q.msn, syndrome: wire.Nak(code)})
 }
 
-// refuse answers the expected packet with a NAK that ends the connection.
+// refuse responds to the expected packet with a NAK that ends the connection.
 func (q *QP) refuse(code wire.NakCode) {
 	q.nak(code)
 	event := verbs.EventQPRequestError
@@ -443,8 +443,8 @@ func (q *QP) refuse(code wire.NakCode) {
 	q.event(event)
 }
 
-// duplicate answers a request that was executed before: its response may have
-// been lost (IBTA 9.7.5.1.4).
+// duplicate responds again to a request that was executed before: the response may
+// have been lost (IBTA 9.7.5.1.4).
 func (q *QP) duplicate(p *wire.Packet) {
 	switch p.Opcode {
 	case wire.RCReadRequest:
@@ -458,7 +458,7 @@ func (q *QP) duplicate(p *wire.Packet) {
 		}
 		region, ok := q.readable(p)
 		if !ok {
-			// The region went away since. A peer that has its answer ignores this.
+			// The region has been closed since. A peer that has the response ignores this.
 			q.responses.push(response{kind: ackResponse, psn: p.PSN, msn: q.msn, syndrome: wire.Nak(wire.NakRemoteAccess)})
 			return
 		}

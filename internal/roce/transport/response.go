@@ -12,8 +12,8 @@ const (
 	atomicResponse
 )
 
-// response is an answer that waits to be sent. Answers leave in the order of
-// the requests.
+// response is one that waits to be sent. Responses leave in the order of the
+// requests.
 type response struct {
 	kind     responseKind
 	syndrome wire.Syndrome
@@ -58,7 +58,7 @@ func (r *responseQueue) mergeAck(psn, msn uint32) bool {
 	return true
 }
 
-// transmitResponses sends waiting answers and returns what is left of budget.
+// transmitResponses sends waiting responses and returns what is left of budget.
 func (q *QP) transmitResponses(out Output, budget int) int {
 	for budget > 0 && q.responses.Len() > 0 {
 		r := q.responses.first()
@@ -94,7 +94,7 @@ func (q *QP) transmitRead(out Output, p *wire.Packet, r *response) bool {
 	if n > 0 {
 		b, ok := r.region.slice(r.addr, n)
 		if !ok || r.region.closed {
-			// The region went away under the read.
+			// The region was closed during the read.
 			p.Opcode = wire.RCAcknowledge
 			p.AETH.Syndrome = wire.Nak(wire.NakRemoteAccess)
 			out.Send(p, nil, 0)

@@ -199,13 +199,13 @@ func TestReceivingByState(t *testing.T) {
 		e.take(0, wire.Packet{Opcode: wire.RCWriteOnly, PSN: 2, AckReq: true, Payload: []byte{1, 2, 3, 4},
 			RETH: wire.RETH{VA: remoteBase, RKey: remoteKey, Length: 4}})
 		e.take(0, ackOf(1), nakOf(1, wire.NakRemoteAccess), rnrNak(1, 3))
-		answers := e.transmit(0)
+		responses := e.transmit(0)
 		switch s {
 		case verbs.QPReadyToReceive, verbs.QPReadyToSend, verbs.QPSendQueueDrained:
-			require.Len(t, answers, 1, "%v", s)
+			require.Len(t, responses, 1, "%v", s)
 			require.Equal(t, []byte{1, 2, 3, 4, 0}, a.Mem[:5])
 		default:
-			require.Empty(t, answers, "%v", s)
+			require.Empty(t, responses, "%v", s)
 			require.Equal(t, make([]byte, 256), a.Mem)
 		}
 		require.Equal(t, s, e.qp.State())
@@ -318,7 +318,7 @@ func TestFlushWithSharedReceives(t *testing.T) {
 	require.Equal(t, []uint64{0, 1}, ids(r.server.recv.take()), "the one in use is flushed, the others stay")
 	require.Equal(t, 1, shared.Len())
 	require.Equal(t, []verbs.EventType{verbs.EventQPLastWQEReached}, r.server.events)
-	require.Equal(t, 1, limits, "the limit is told once")
+	require.Equal(t, 1, limits, "the limit is reported once")
 }
 
 // Reset drops everything without completions, and the queue pair works again.
@@ -343,7 +343,7 @@ func TestReset(t *testing.T) {
 	r.server.ready(r.o.attr(clientQPN, 9, 20))
 	before := *word(r.remote.Mem)
 	r.server.take(r.now, sent[1]) // a late atomic of the life before
-	require.Empty(t, r.server.transmit(r.now), "nothing saved then answers now")
+	require.Empty(t, r.server.transmit(r.now), "nothing saved then responses now")
 	require.Equal(t, before, *word(r.remote.Mem))
 	r.client.post(r.wr(3, verbs.OpRead, 600), r.wr(4, verbs.OpFetchAdd, 8), r.wr(5, verbs.OpWrite, 1000))
 	r.exchange()

@@ -86,7 +86,7 @@ func FuzzReceiveUnreliable(f *testing.F) {
 		}
 		require.LessOrEqual(t, completed, posted)
 		require.Equal(t, verbs.QPReadyToSend, r.server.qp.State())
-		require.Empty(t, r.server.transmit(r.now), "an answer")
+		require.Empty(t, r.server.transmit(r.now), "a response")
 		require.Equal(t, make([]byte, 256), denied.Mem)
 		for _, a := range []*arena{r.remote, denied, box} {
 			a.requireGuards(t)

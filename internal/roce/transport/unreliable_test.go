@@ -47,7 +47,7 @@ func TestUnreliableOperations(t *testing.T) {
 				assert.Equal(t, wire.PSNAdd(0xfffffe, i), p.PSN)
 			}
 			r.server.take(r.now, sent...)
-			require.Empty(t, r.server.transmit(r.now), "an answer")
+			require.Empty(t, r.server.transmit(r.now), "a response")
 			require.True(t, bytes.Equal(r.local.Mem[:n], r.remote.Mem[:n]), "%v of %d bytes", op, n)
 			r.remote.requireGuards(t)
 			want := verbs.WC{ID: 100, Opcode: verbs.WCRecv, Bytes: uint32(n), QPN: serverQPN}

@@ -85,8 +85,8 @@ func TestRemoteViolations(t *testing.T) {
 
 		{"atomic at an odd address", verbs.OpFetchAdd, 8, tweak{addr: remoteBase + 4}, verbs.StatusRemoteInvalidRequest},
 		{"swap at an odd address", verbs.OpCompareSwap, 8, tweak{addr: remoteBase + 1}, verbs.StatusRemoteInvalidRequest},
-		{"read where none is answered", verbs.OpRead, 8, tweak{o: options{destReads: -1}}, verbs.StatusRemoteInvalidRequest},
-		{"atomic where none is answered", verbs.OpFetchAdd, 8, tweak{o: options{destReads: -1}}, verbs.StatusRemoteInvalidRequest},
+		{"read where none is accepted", verbs.OpRead, 8, tweak{o: options{destReads: -1}}, verbs.StatusRemoteInvalidRequest},
+		{"atomic where none is accepted", verbs.OpFetchAdd, 8, tweak{o: options{destReads: -1}}, verbs.StatusRemoteInvalidRequest},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -308,9 +308,9 @@ func TestMalformedMessages(t *testing.T) {
 				refused = r.forged(p.op, i, p.n, p.total)
 				r.server.take(r.now, refused)
 			}
-			answers := r.server.transmit(r.now)
-			require.NotEmpty(t, answers)
-			nak := answers[len(answers)-1]
+			responses := r.server.transmit(r.now)
+			require.NotEmpty(t, responses)
+			nak := responses[len(responses)-1]
 			require.Equal(t, wire.RCAcknowledge, nak.Opcode)
 			require.Equal(t, wire.Nak(wire.NakInvalidRequest), nak.AETH.Syndrome)
 			require.Equal(t, refused.PSN, nak.PSN)
@@ -322,7 +322,7 @@ func TestMalformedMessages(t *testing.T) {
 			box.requireGuards(t)
 
 			r.server.take(r.now, refused, r.forged(wire.RCWriteOnly, len(c.packets), 8, 8))
-			require.Empty(t, r.server.transmit(r.now), "in the error state nothing is answered")
+			require.Empty(t, r.server.transmit(r.now), "in the error state nothing is sent")
 		})
 	}
 }
@@ -368,12 +368,12 @@ func TestShiftedRepetition(t *testing.T) {
 					require.Equal(t, verbs.QPReadyToSend, r.server.qp.State())
 					r.server.take(r.now, r.forged(op, 5+i, 256, size))
 				}
-				if c.name == "send" { // whose length only its last packet tells
+				if c.name == "send" { // whose length only its last packet shows
 					r.server.take(r.now, r.forged(c.last, 8, 256, size))
 				}
-				answers := r.server.transmit(r.now)
-				require.NotEmpty(t, answers)
-				nak := answers[len(answers)-1]
+				responses := r.server.transmit(r.now)
+				require.NotEmpty(t, responses)
+				nak := responses[len(responses)-1]
 				require.Equal(t, wire.Nak(wire.NakInvalidRequest), nak.AETH.Syndrome)
 				require.EqualValues(t, 1, nak.AETH.MSN, "one message has been executed")
 				require.Equal(t, verbs.QPError, r.server.qp.State())
@@ -438,8 +438,8 @@ func TestReplays(t *testing.T) {
 		pattern(box.Mem, 52)
 		for i := range there {
 			r.server.take(r.now, there[i])
-			ghosts := r.server.transmit(r.now)
-			r.client.take(r.now, ghosts...)
+			stale := r.server.transmit(r.now)
+			r.client.take(r.now, stale...)
 		}
 		r.client.take(r.now, back...)
 		for range 3 {

@@ -1,12 +1,12 @@
-// Command count counts with a second one of its kind, on sync events: two
-// processes, which may be on two hosts and on devices of two kinds, so that no
-// step gets lost unseen. The tests run it.
+// Command count counts together with a second process of its kind, on sync events.
+// The two may be on two hosts and on devices of two kinds. A lost step is noticed. The
+// tests run it.
 //
-// In turns, each has an event, and adds 1 to the other's when its own shows that
-// the other has added: -n is the number that they get to. With -writers, the first
-// adds to the event of the second over that many connections at a time, and the
-// second itself from as many goroutines if -local says so; the second waits for
-// the sum.
+// Without -writers they alternate: each has an event, and adds 1 to the other's when
+// its own shows that the other has added. -n is the number that they count to. With
+// -writers, the first adds to the event of the second over that many connections at a
+// time, with -local the second adds too, from as many goroutines, and the second
+// waits for the sum.
 //
 // They find each other through the folder -dir.
 package main
@@ -37,7 +37,7 @@ func main() {
 	flag.StringVar(&p.dir, "dir", "", "a folder for both")
 	flag.BoolVar(&p.first, "first", false, "begin; the other one does not have it")
 	flag.Uint64Var(&p.n, "n", 100_000, "count to this even number")
-	flag.IntVar(&p.writers, "writers", 0, "connections that add at a time; 0: in turns")
+	flag.IntVar(&p.writers, "writers", 0, "connections that add at a time; 0: two that alternate")
 	flag.Uint64Var(&p.local, "local", 0, "how often the second adds by itself, with -writers")
 	flag.Parse()
 	ctx, stop := context.WithTimeout(context.Background(), *timeout)
@@ -79,7 +79,7 @@ func (p *program) connections() int { return max(p.writers, 1) }
 
 func (p *program) run(ctx context.Context) (err error) {
 	p.ctx = ctx
-	p.count = &turns{}
+	p.count = &alternating{}
 	switch {
 	case p.writers > 0 && p.first:
 		p.count = &writers{}

@@ -43,7 +43,7 @@ var (
 )
 
 // All returns the cases: every pair with all devices, payloads, families and path
-// MTUs. Lists of one buffer and of several take turns from one path MTU to the next,
+// MTUs. Lists of one buffer and of several alternate from one path MTU to the next,
 // and from one family to the other.
 func All() (all []Case) {
 	for _, p := range pair.All() {

@@ -19,7 +19,7 @@ const Workers = 2
 
 // What a machine needs whose processors are emulated, on a busy host. It can stand
 // still for longer than the half second for which devices repeat a packet, unless
-// told otherwise.
+// AckTimeout says otherwise.
 const (
 	patience   = "5m" // for one program
 	ackTimeout = "1s"
@@ -110,5 +110,5 @@ func (c Case) command(p place) (prefix, args []string) {
 	if p.far {
 		prefix = []string{"ip", "netns", "exec", "s"}
 	}
-	return prefix, []string{"-d", p.device, "-g", fmt.Sprint(p.gid), "-mtu", fmt.Sprint(c.MTU), "-timeout", patience, "-ack-timeout", ackTimeout}
+	return prefix, []string{"-d", p.device, "-g", fmt.Sprint(p.gid), "-mtu", fmt.Sprint(c.MTU), "-timeout", patience, "-connect-timeout", patience, "-ack-timeout", ackTimeout}
 }

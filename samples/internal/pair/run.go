@@ -26,7 +26,7 @@ type Result struct {
 	Elapsed              time.Duration
 }
 
-// killDelay is how long a program may take to stop once it is told to.
+// killDelay is how long a program may take to stop after a signal.
 const killDelay = 5 * time.Second
 
 // Run runs a pair. When ctx ends, it stops both programs. Its error says that
@@ -103,7 +103,7 @@ func (d deaf) Write(b []byte) (int, error) {
 }
 
 func (p *process) wait() {
-	_ = p.cmd.Wait() // the exit code tells
+	_ = p.cmd.Wait() // the exit code says it
 	if p.pasted != nil {
 		_ = p.pasted.Close()
 	}

@@ -63,7 +63,7 @@ func (o *Options) chooseGID(table []verbs.GIDEntry, peer netip.Addr) (verbs.GIDE
 				continue
 			}
 			if !usable(*e) {
-				return *e, fmt.Errorf("GID index %d, %v, answers on UDP port %d, and the peer cannot be told another than %d: use an address whose port is free", e.Index, e.GID.Addr(), e.UDPPort, rocePort)
+				return *e, fmt.Errorf("GID index %d, %v, answers on UDP port %d, and the handshake has no field for a port other than %d: use an address whose port is free", e.Index, e.GID.Addr(), e.UDPPort, rocePort)
 			}
 			return *e, nil
 		}

@@ -15,14 +15,14 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Address is what one side tells the other.
+// Address is what one side sends to the other.
 type Address struct {
 	LID uint16
 	QPN uint32 // 24 bits
 	PSN uint32 // 24 bits, of the first packet that this side sends
 	GID verbs.GID
 	// GIDIndex is the place of the GID in the table of this side's port. It is
-	// not told.
+	// not sent.
 	GIDIndex int
 }
 
@@ -106,8 +106,8 @@ func (o *Options) connect(ctx context.Context) (net.Conn, error) {
 	return listener.Accept()
 }
 
-// Introduce tells the peer the address of this side's queue pair and takes the
-// peer's. A server only listens here: Ready tells its address.
+// Introduce sends the address of this side's queue pair and receives the peer's. A
+// server only receives here: Ready sends its address.
 func (p *Peer) Introduce(dev verbs.Device, port verbs.PortAttr, qp verbs.QP) (mine, theirs Address, err error) {
 	table, err := dev.GIDs(p.o.Port)
 	if err != nil {
@@ -143,7 +143,7 @@ func (p *Peer) Introduce(dev verbs.Device, port verbs.PortAttr, qp verbs.QP) (mi
 	return mine, theirs, nil
 }
 
-// Ready tells the peer that this side's queue pair is up. Once a server's Ready
+// Ready signals to the peer that this side's queue pair is up. Once a server's Ready
 // returns, the client has its address.
 func (p *Peer) Ready() error {
 	if p.o.Client() {
@@ -178,7 +178,7 @@ func (p *Peer) receive(routed bool) (Address, error) {
 	}
 	a, err := decode(b)
 	if err == nil && routed && a.GID == (verbs.GID{}) {
-		err = errors.New("the peer has told no GID: give it -g")
+		err = errors.New("the peer sent no GID: give it -g")
 	}
 	return a, err
 }

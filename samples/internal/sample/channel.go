@@ -22,6 +22,9 @@ type channel interface {
 	// close says how we ended, if we are the requester, and removes what was
 	// made. It is called once, after all else.
 	close(ok bool) error
+	// byHand says that a person may have to do something before the peer has our
+	// descriptors.
+	byHand() bool
 	// String says which way it is.
 	String() string
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -276,7 +277,10 @@ func TestInteractive(t *testing.T) {
 }
 
 // A file that is copied slowly is taken when it is whole.
-func TestFileInTheMaking(t *testing.T) {
+func TestFileInTheMaking(t *testing.T) { synctest.Test(t, fileInTheMaking) }
+
+// In virtual time, the file stays as it is for less than makes it wrong.
+func fileInTheMaking(t *testing.T) {
 	dir := t.TempDir()
 	a, _ := filesPair(t, dir)
 	path := filepath.Join(dir, "y")
@@ -288,7 +292,8 @@ func TestFileInTheMaking(t *testing.T) {
 		_, err := a.exchange(patient(t), descriptorsOf(t, requesterProgram, 1))
 		done <- err
 	}()
-	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, "x")); return err == nil }, 5*time.Minute, time.Millisecond)
+	time.Sleep(settleTime - pollInterval)
+	require.FileExists(t, filepath.Join(dir, "x"))
 	require.NoError(t, os.WriteFile(path, whole, 0o600))
 	require.NoError(t, <-done)
 	require.NoError(t, a.close(false))
@@ -328,7 +333,7 @@ func TestFolderOfOthers(t *testing.T) {
 	require.ErrorContains(t, err, "only its user")
 }
 
-// Strangers that connect do not keep the requester out.
+// Other programs that connect do not keep the requester out.
 func TestStrangersOnTCP(t *testing.T) {
 	address := freeAddress(t)
 	a, b := tcpPair(t, address)
@@ -345,7 +350,7 @@ func TestStrangersOnTCP(t *testing.T) {
 			return err == nil
 		}, 5*time.Minute, time.Millisecond)
 		_, _ = conn.Write([]byte(text))
-		_, _ = io.Copy(io.Discard, conn) // until it is turned away
+		_, _ = io.Copy(io.Discard, conn) // until it is rejected
 		require.NoError(t, conn.Close())
 	}
 	_, err := a.exchange(patient(t), descriptorsOf(t, requesterProgram, 1))
@@ -410,4 +415,22 @@ func canonicalMessage(m message) message {
 		m.Memory = nil
 	}
 	return m
+}
+
+// The peer has less time to connect where both programs have just been heard.
+func TestConnectTimeoutByWay(t *testing.T) {
+	for way, c := range map[string]struct {
+		args []string
+		want time.Duration
+	}{
+		"dir":   {[]string{"-oob", "dir:" + t.TempDir()}, defaultConnectTimeout},
+		"tcp":   {[]string{"-oob", "tcp:127.0.0.1:1"}, defaultConnectTimeout},
+		"stdio": {[]string{"-oob", "stdio"}, byHandConnectTimeout},
+		"files": {[]string{"-ld", "a", "-re", "b"}, byHandConnectTimeout},
+		"given": {[]string{"-oob", "stdio", "-connect-timeout", "3s"}, 3 * time.Second},
+	} {
+		s, err := parse(Program{Name: "sender", Role: Requester, Peer: "receiver"}, c.args, stdio{in: strings.NewReader(""), out: io.Discard, err: io.Discard})
+		require.NoError(t, err, way)
+		assert.Equal(t, c.want, s.ConnectTimeout, way)
+	}
 }

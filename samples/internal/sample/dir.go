@@ -40,6 +40,8 @@ func defaultDir() string {
 
 func (d *dir) String() string { return "the folder " + d.path }
 
+func (d *dir) byHand() bool { return false }
+
 func (d *dir) file(program string) string { return filepath.Join(d.path, program+".json") }
 
 func (d *dir) prepare() error {
@@ -147,9 +149,9 @@ func (d *dir) peerDone(ctx context.Context) error {
 }
 
 // close leaves no file, whichever of the two programs comes first: the requester
-// leaves the last word to the responder, and takes it back if that has gone; the
-// responder goes, and then removes the requester's last word, which it knows by
-// its own run in it even if it was stopped before it had looked.
+// leaves its outcome for the responder to remove, and removes it itself if the
+// responder has gone. The responder removes its own file, and then the requester's
+// outcome, which it recognizes by its own run in it.
 func (d *dir) close(ok bool) error {
 	if d.ours.Run == "" {
 		return nil

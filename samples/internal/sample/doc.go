@@ -1,5 +1,5 @@
-// Package sample is what the sample programs have in common, and nothing that
-// they are there to show: flags, logs, the way descriptors travel between the
+// Package sample has what the sample programs share, and nothing that they show:
+// flags, logs, the way descriptors travel between the
 // two programs of a pair, data that can be recognised on the far side, and how a
 // program ends.
 //
@@ -10,8 +10,8 @@
 //
 // # Descriptors
 //
-// The two programs of a pair have to tell each other their descriptors before
-// RDMA can begin. -oob says how:
+// The two programs of a pair exchange their descriptors before RDMA can
+// begin. -oob says how:
 //
 //	dir          through files in a folder of the user's own (the default)
 //	dir:PATH     through files in that folder
@@ -19,9 +19,9 @@
 //	stdio        printed on standard output, pasted on standard input
 //
 // With -ld, -re and -m they go to and come from files, one descriptor each, as
-// in DOCA's samples. Over the same way the requester tells the responder at the
-// end whether it has succeeded: a responder that is only read from or written to
-// learns nothing of it otherwise.
+// in DOCA's samples. At the end the requester reports the same way whether it
+// has succeeded: a responder that is only read from or written to does not notice
+// otherwise.
 //
 // # Output
 //

@@ -40,6 +40,8 @@ func newFiles(s *Session, r route) *files {
 
 func (f *files) String() string { return "the file " + f.route.remote }
 
+func (f *files) byHand() bool { return true }
+
 // doneFile says that the program that owns a descriptor has succeeded.
 func doneFile(path string) string { return path + ".done" }
 
@@ -169,7 +171,7 @@ func (f *files) peerDone(ctx context.Context) error {
 	}
 	done := doneFile(f.route.remote)
 	return poll(ctx, func() (bool, error) {
-		// Success is told before the descriptor is removed.
+		// Success is reported before the descriptor is removed.
 		_, gone := os.Stat(f.route.remote)
 		_, err := os.Stat(done)
 		switch {
@@ -184,7 +186,7 @@ func (f *files) peerDone(ctx context.Context) error {
 	})
 }
 
-// close removes our descriptors, which are void now. Success is told by a file
+// close removes our descriptors, which are void now. Success is reported by a file
 // that the responder removes, unless it has gone before.
 func (f *files) close(ok bool) error {
 	var errs []error

@@ -150,7 +150,7 @@ func (f *Flags) help(p Program) string {
 // parse makes the session that the flags ask for. With -h it prints the help
 // and returns flag.ErrHelp.
 func parse(p Program, args []string, files stdio) (*Session, error) {
-	s := &Session{program: p, files: files, Connections: 1, SGE: 1, ConnectTimeout: defaultConnectTimeout}
+	s := &Session{program: p, files: files, Connections: 1, SGE: 1}
 	var gid int
 	level := zerolog.InfoLevel
 	transport := "RC"
@@ -200,8 +200,9 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 		p.Flags(f)
 	}
 	if p.Role != Alone {
-		f.duration(&s.ConnectTimeout, "connect-timeout", fmt.Sprintf("how long the peer may take to connect, once it has our descriptor (default %v)", s.ConnectTimeout))
-		f.duration(&s.AckTimeout, "ack-timeout", "how long until what the peer has not acknowledged is sent again, which is done 7 times (default 67ms)")
+		f.duration(&s.ConnectTimeout, "connect-timeout", fmt.Sprintf("how long the peer may take to connect, once we have its descriptor (default %v; with -ld and -re, or stdio, %v)",
+			defaultConnectTimeout, byHandConnectTimeout))
+		f.duration(&s.AckTimeout, "ack-timeout", "the time after which a request that the peer did not acknowledge is sent again, 6 times at most (default: soft devices measure it, others take 268ms)")
 	}
 	f.duration(&s.timeout, "timeout", "give up after that time, such as 10s (default: never)")
 	f.add("l", "log-level", "LEVEL", "debug, info, warn or error (default info)", func(name string) {
@@ -239,6 +240,14 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 		return s, nil
 	}
 	var err error
-	s.channel, err = way.open(f, s)
-	return s, err
+	if s.channel, err = way.open(f, s); err != nil {
+		return nil, err
+	}
+	if !f.wasSet("connect-timeout") {
+		s.ConnectTimeout = defaultConnectTimeout
+		if s.channel.byHand() {
+			s.ConnectTimeout = byHandConnectTimeout
+		}
+	}
+	return s, nil
 }

@@ -29,7 +29,7 @@ type interruption struct{ signal syscall.Signal }
 
 func (i interruption) Error() string { return "interrupted by signal: " + i.signal.String() }
 
-// Main runs a program and exits. It parses the flags, calls run, tells the peer
+// Main runs a program and exits. It parses the flags, calls run, reports to the peer
 // how it ended, and prints the error, if there is one, as one line.
 //
 // The context given to run ends with -timeout, Ctrl-C or SIGTERM. A second

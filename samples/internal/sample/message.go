@@ -45,11 +45,11 @@ var (
 	errMessage    = errors.New("not a message of a sample program")
 )
 
-// message is what programs tell each other through a folder or over TCP.
+// message is what programs send each other through a folder or over TCP.
 type message struct {
 	Version int    `json:"version"`
 	Program string `json:"program"`
-	// Run tells runs of a program apart, and Seen is the peer's, as far as it is
+	// Run distinguishes runs of a program, and Seen is the peer's, as far as it is
 	// known: a file that has seen our run is not left over from an earlier one.
 	Run         string   `json:"run,omitempty"`
 	Seen        string   `json:"seen,omitempty"`

@@ -16,9 +16,14 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// defaultConnectTimeout is for a peer that ends between the exchange of
-// descriptors and the connection: nothing else tells of that.
-const defaultConnectTimeout = time.Minute
+// How long the peer may take to connect, if no flag says so. It may end between the
+// exchange of descriptors and the connection, which shows in no other way.
+const (
+	defaultConnectTimeout = 8 * time.Second
+	// byHandConnectTimeout is for descriptors that a person may copy: the peer gets
+	// ours later than we its own.
+	byHandConnectTimeout = time.Minute
+)
 
 // Session is one run of a program: what its flags say, and the way to its peer.
 type Session struct {
@@ -27,7 +32,8 @@ type Session struct {
 	MTU         verbs.MTU // zero: not given
 	Connections int
 	SGE         int // buffers that the data of one task is scattered over
-	// ConnectTimeout is how long the peer may take to connect.
+	// ConnectTimeout is how long the peer may take to connect, once we have its
+	// descriptor.
 	ConnectTimeout time.Duration
 	AckTimeout     time.Duration // zero: not given
 	Log            zerolog.Logger
@@ -46,7 +52,7 @@ type Session struct {
 	waiting atomic.Pointer[string]
 }
 
-// Descriptors is what the two programs of a pair tell each other.
+// Descriptors is what the two programs of a pair send each other.
 type Descriptors struct {
 	Connections [][]byte // in the order in which they are to be connected
 	Memory      []byte   // nil: none
@@ -61,8 +67,8 @@ func (s *Session) Print(format string, args ...any) {
 // Out is standard output.
 func (s *Session) Out() io.Writer { return s.files.out }
 
-// Exchange gives the peer our descriptors and waits for its own, without keeping
-// the engine from its work: then runs on the engine's goroutine. It does not run
+// Exchange gives the peer our descriptors and waits for its own, without blocking
+// the engine: then runs on the engine's goroutine. It does not run
 // if the program's context ends first; Engine.Run returns then.
 func (s *Session) Exchange(engine *pe.Engine, ours Descriptors, then func(theirs Descriptors, err error)) {
 	s.waitFor(fmt.Sprintf("the descriptors of %s, through %v", s.program.Peer, s.channel))
@@ -83,16 +89,16 @@ func (s *Session) Exchange(engine *pe.Engine, ours Descriptors, then func(theirs
 // PeerDone waits for the peer's program to end; then runs like that of Exchange.
 // Its error is not nil if the peer has failed.
 func (s *Session) PeerDone(engine *pe.Engine, then func(err error)) {
-	s.waitFor(fmt.Sprintf("%s to end, told through %v", s.program.Peer, s.channel))
+	s.waitFor(fmt.Sprintf("%s to report its end through %v", s.program.Peer, s.channel))
 	s.aside(engine, func() func() {
 		err := s.channel.peerDone(s.ctx)
 		return func() { then(err) }
 	})
 }
 
-// lastWord is how long a peer that has closed its connection has to say whether it
-// succeeded.
-const lastWord = 5 * time.Second
+// outcomeTimeout is how long a peer that has closed its connection has to report
+// whether it succeeded.
+const outcomeTimeout = 5 * time.Second
 
 // EndWithPeer has the context end when a connection fails, and when the peer has
 // closed one and does not say how it ended, for PeerDone.
@@ -105,7 +111,7 @@ func (s *Session) EndWithPeer(r *rdma.Context) {
 			s.aside(r.Engine(), func() func() {
 				select {
 				case <-s.ctx.Done():
-				case <-time.After(lastWord):
+				case <-time.After(outcomeTimeout):
 				}
 				return func() { r.Fail(fmt.Errorf("%s did not say whether it succeeded: %w", s.program.Peer, err)) }
 			})
@@ -163,7 +169,7 @@ func (s *Session) waitedFor() string {
 
 func (s *Session) begin(ctx context.Context) { s.ctx, s.cancel = context.WithCancel(ctx) }
 
-// end tells the peer how the program ended, and leaves nothing behind.
+// end reports to the peer how the program ended, and leaves nothing behind.
 func (s *Session) end(ok bool) error {
 	s.cancel()
 	s.beside.Wait()

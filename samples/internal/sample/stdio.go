@@ -21,6 +21,8 @@ func newStdio(s *Session) *paste { return &paste{session: s, lines: readLines(s.
 
 func (p *paste) String() string { return "standard input" }
 
+func (p *paste) byHand() bool { return true }
+
 func (p *paste) exchange(ctx context.Context, ours Descriptors) (theirs Descriptors, err error) {
 	for _, d := range ours.Connections {
 		p.session.Print("%s", strings.TrimSpace(descriptor.Armor(d)))

@@ -43,6 +43,8 @@ func newTCP(s *Session, address string) (*tcp, error) {
 
 func (t *tcp) String() string { return "tcp:" + t.address }
 
+func (t *tcp) byHand() bool { return false }
+
 func (t *tcp) exchange(ctx context.Context, ours Descriptors) (Descriptors, error) {
 	m := newMessage(t.program, ours)
 	hello, err := m.encode()
@@ -75,7 +77,7 @@ func (t *tcp) dial(ctx context.Context, hello []byte) (Descriptors, error) {
 	}
 }
 
-// accept waits for the requester. Others that connect are turned away.
+// accept waits for the requester. Others that connect are rejected.
 func (t *tcp) accept(ctx context.Context, hello []byte) (Descriptors, error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", t.address)
 	if err != nil {
@@ -95,7 +97,7 @@ func (t *tcp) accept(ctx context.Context, hello []byte) (Descriptors, error) {
 		if err == nil || ctx.Err() != nil {
 			return theirs, err
 		}
-		t.log.Warn().Stringer("from", conn.RemoteAddr()).Err(err).Msg("connection turned away")
+		t.log.Warn().Stringer("from", conn.RemoteAddr()).Err(err).Msg("connection rejected")
 	}
 }
 

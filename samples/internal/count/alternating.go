@@ -7,8 +7,8 @@ import (
 	"github.com/verbena-rdma/verbena/syncevent"
 )
 
-// turns adds to the peer's event when the peer has added to ours.
-type turns struct {
+// alternating adds to the peer's event when the peer has added to ours.
+type alternating struct {
 	p     *program
 	adds  *rdma.SyncEventAddPool
 	waits *syncevent.WaitPool
@@ -19,7 +19,7 @@ type turns struct {
 	added uint64 // the value of the peer's, as it must be
 }
 
-func (t *turns) pools(p *program) (err error) {
+func (t *alternating) pools(p *program) (err error) {
 	t.p, t.half = p, p.n/2
 	t.adds, err = p.rdma.SyncEventAddPool(1, t.wasAdded, func(_ *rdma.SyncEventAddTask, err error) { t.ended(err) })
 	if err != nil {
@@ -29,7 +29,7 @@ func (t *turns) pools(p *program) (err error) {
 	return err
 }
 
-func (t *turns) begin(p *program) (err error) {
+func (t *alternating) begin(p *program) (err error) {
 	if t.add, err = t.adds.Alloc(p.conns[0], p.peers, 1); err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (t *turns) begin(p *program) (err error) {
 	return t.next()
 }
 
-func (t *turns) wasAdded(add *rdma.SyncEventAddTask) {
+func (t *alternating) wasAdded(add *rdma.SyncEventAddTask) {
 	if add.Original() != t.added-1 {
 		t.p.fail(fmt.Errorf("addition %d found the value %d", t.added, add.Original()))
 		return
@@ -50,7 +50,7 @@ func (t *turns) wasAdded(add *rdma.SyncEventAddTask) {
 	t.p.fail(t.next())
 }
 
-func (t *turns) wasWoken(wait *syncevent.WaitTask) {
+func (t *alternating) wasWoken(wait *syncevent.WaitTask) {
 	if wait.Value() != t.seen+1 {
 		t.p.fail(fmt.Errorf("step %d was lost or came twice: the value is %d", t.seen+1, wait.Value()))
 		return
@@ -65,16 +65,16 @@ func (t *turns) wasWoken(wait *syncevent.WaitTask) {
 	t.p.fail(t.next())
 }
 
-// next adds if it is our turn: the first has the one before the peer's, the second
-// the one after.
-func (t *turns) next() error {
-	turn := t.seen
+// next adds if it is this program's step: the first program makes each of its steps
+// before the peer's, the second after it.
+func (t *alternating) next() error {
+	allowed := t.seen
 	if t.p.first {
-		turn++
+		allowed++
 	}
 	switch {
 	case t.p.rdma.Err() != nil || t.add.InFlight():
-	case t.added < t.half && t.added < turn:
+	case t.added < t.half && t.added < allowed:
 		t.added++
 		return t.add.Submit()
 	case t.added == t.half && t.seen == t.half:
@@ -84,13 +84,13 @@ func (t *turns) next() error {
 }
 
 // ended takes the tasks that come back when the contexts stop.
-func (t *turns) ended(err error) {
+func (t *alternating) ended(err error) {
 	t.p.fail(err)
 	t.p.fail(t.free())
 }
 
 // free frees what is not in flight any more.
-func (t *turns) free() error {
+func (t *alternating) free() error {
 	if t.add != nil && !t.add.InFlight() {
 		add := t.add
 		t.add = nil

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// figure names what is measured. Of some, less is better.
+type figure struct {
+	name, unit string
+	less       bool
+}
+
+// figures has the values of all rounds, before and after.
+type figures map[figure]*[2][]float64
+
+func (f figures) add(k figure, version int, value string) {
+	v, err := strconv.ParseFloat(value, 64)
+	if err != nil {
+		return // a line that only looks like a figure
+	}
+	if f[k] == nil {
+		f[k] = &[2][]float64{}
+	}
+	f[k][version] = append(f[k][version], v)
+}
+
+var (
+	rateLine  = regexp.MustCompile(`^(\w+)\s+([0-9.]+) (M writes/s|GB/s)`)
+	delayLine = regexp.MustCompile(`^(\w+)\s+([0-9.]+) µs median, ([0-9.]+) µs least`)
+	styleLine = regexp.MustCompile(`^\s+(poll|run|sleep|event|await)\s+([0-9.]+)\s+([0-9.]+)`)
+	goLine    = regexp.MustCompile(`^Benchmark(\S+?)(?:-\d+)?\s+\d+\s+([0-9.]+) ns/op`)
+	goAllocs  = regexp.MustCompile(`(\d+) allocs/op`)
+)
+
+// parseBench takes the output of the program bench.
+func parseBench(f figures, version int, output string) {
+	for line := range strings.Lines(output) {
+		if m := rateLine.FindStringSubmatch(line); m != nil {
+			f.add(figure{"bench " + m[1], m[3], false}, version, m[2])
+		} else if m := delayLine.FindStringSubmatch(line); m != nil {
+			f.add(figure{"bench " + m[1] + ", median", "µs", true}, version, m[2])
+			f.add(figure{"bench " + m[1] + ", least", "µs", true}, version, m[3])
+		} else if m := styleLine.FindStringSubmatch(line); m != nil {
+			f.add(figure{"bench styles " + m[1] + ", median", "µs", true}, version, m[2])
+		}
+	}
+}
+
+// parseGo takes the output of Go benchmarks.
+func parseGo(f figures, version int, pkg, output string) {
+	for line := range strings.Lines(output) {
+		m := goLine.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		f.add(figure{pkg + " " + m[1], "ns", true}, version, m[2])
+		if a := goAllocs.FindStringSubmatch(line); a != nil {
+			f.add(figure{pkg + " " + m[1], "allocs", true}, version, a[1])
+		}
+	}
+}
+
+// table shows what both versions have, in Markdown. Allocations are shown where there
+// are any.
+func table(f figures) string {
+	var s strings.Builder
+	s.WriteString("| measurement | unit | before | after | after : before, of the medians | of the best | each round |\n|---|---|---|---|---|---|---|\n")
+	keys := slices.SortedFunc(maps.Keys(f), func(a, b figure) int {
+		return strings.Compare(a.name+"\x00"+a.unit, b.name+"\x00"+b.unit)
+	})
+	for _, k := range keys {
+		before, after := f[k][0], f[k][1]
+		if len(before) == 0 || len(after) == 0 {
+			continue
+		}
+		best := slices.Max[[]float64]
+		if k.less {
+			best = slices.Min[[]float64]
+		}
+		if k.unit == "allocs" && slices.Max(before) == 0 && slices.Max(after) == 0 {
+			continue
+		}
+		var rounds []string
+		for i := range min(len(before), len(after)) {
+			rounds = append(rounds, ratio(after[i], before[i]))
+		}
+		slices.Sort(rounds)
+		value := func(v []float64) string { return fmt.Sprintf("%.4g (%.4g)", median(v), best(v)) }
+		fmt.Fprintf(&s, "| %s | %s | %s | %s | %s | %s | %s |\n", k.name, k.unit, value(before), value(after),
+			ratio(median(after), median(before)), ratio(best(after), best(before)), strings.Join(rounds, " "))
+	}
+	s.WriteString("\nMedians of the rounds, and the best round in brackets. Of ns, µs and allocs less is better, of all else more.\n")
+	return s.String()
+}
+
+func ratio(a, b float64) string {
+	if b == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f", a/b)
+}
+
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	if n := len(sorted); n%2 == 0 {
+		return (sorted[n/2-1] + sorted[n/2]) / 2
+	}
+	return sorted[len(sorted)/2]
+}
