@@ -20,7 +20,7 @@ type establishment interface {
 	// Connecting.
 	sent(status verbs.Status, vendor uint32)
 	// peerMayBeReady reports, while Connecting, whether the peer may be Ready already,
-	// so that it has to be told when this end leaves.
+	// so that it has to be notified when this end closes.
 	peerMayBeReady() bool
 	// sayGoodbye posts the goodbye, which notifies the peer that this end closes.
 	sayGoodbye()
