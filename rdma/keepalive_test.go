@@ -62,7 +62,9 @@ func (r *rig) startIdle(s *side, on string) *exec.Cmd {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	peer := hexLine(t, bufio.NewReader(out))
+	lines := bufio.NewReader(out)
+	peer := hexLine(t, lines)
+	go func() { _, _ = lines.WriteTo(os.Stderr) }() // what it fails of
 	require.NoError(t, s.ctx.Start())
 	conn, desc := must2(s.ctx.Export())
 	s.conns = append(s.conns, conn)

@@ -3,6 +3,7 @@
 package rdma_test
 
 import (
+	"fmt"
 	"net/netip"
 	"os/exec"
 	"syscall"
@@ -85,10 +86,11 @@ func TestGuestKeepaliveNoticesTheDead(t *testing.T) {
 	for _, on := range []struct{ own, peer int }{{0, 0}, {0, 1}, {1, 0}} {
 		own, peer := drivers[on.own], drivers[on.peer]
 		for _, how := range idlers {
-			t.Run(own.name+", peer on "+peer.name+"/"+how.name, func(t *testing.T) {
-				diesIdle(t, own.open, peer.name, syscall.SIGKILL, 20*time.Millisecond, how)
-				diesIdle(t, own.open, peer.name, syscall.SIGKILL, 0, how)
-			})
+			for _, keepalive := range []time.Duration{20 * time.Millisecond, 0} {
+				t.Run(fmt.Sprintf("%s, peer on %s/%s/%v", own.name, peer.name, how.name, keepalive), func(t *testing.T) {
+					diesIdle(t, own.open, peer.name, syscall.SIGKILL, keepalive, how)
+				})
+			}
 		}
 	}
 }
@@ -111,11 +113,9 @@ func TestGuestKeepaliveOfTheLiving(t *testing.T) {
 func TestGuestGoodbye(t *testing.T) {
 	requireGuest(t)
 	for _, on := range couples[:3] {
-		t.Run(on.name, func(t *testing.T) {
-			for _, stop := range []bool{false, true} {
-				goodbye(t, on.a(t), on.b(t), stop, true)
-			}
-			sleeper(t, on.a(t), on.b(t))
-		})
+		for _, stop := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, stop %v", on.name, stop), func(t *testing.T) { goodbye(t, on.a(t), on.b(t), stop, true) })
+		}
+		t.Run(on.name+", asleep", func(t *testing.T) { sleeper(t, on.a(t), on.b(t)) })
 	}
 }
