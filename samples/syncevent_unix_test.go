@@ -42,7 +42,7 @@ func TestStopWhileWaiting(t *testing.T) {
 			responder := start(t, append([]string{"rdma_sync_event_responder", "-ld", in("a"), "-re", in("b"), "-m", in("m")}, test.args...)...)
 			peer := start(t, "rdma_receive", "-ld", in("b"), "-re", in("a"))
 			responder.await("the context is Running")
-			responder.await("waiting for rdma_sync_event_requester to end")
+			responder.await("waiting for rdma_sync_event_requester to report its end")
 			test.stop(responder, peer)
 			assert.Equal(t, test.code, responder.code())
 			assert.Contains(t, responder.lastLine(), test.text)
