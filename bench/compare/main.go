@@ -75,25 +75,47 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	f := figures{}
+	failed := 0
 	for round := range o.rounds {
 		for _, p := range programs {
+			var outputs [2]string
 			for i := range 2 {
-				version := (i + round) % 2 // the first of a round may find the machine as the last left it
-				cmd := exec.CommandContext(ctx, p.binaries[version], p.args...)
-				cmd.Dir = p.folders[version]
-				out, err := cmd.CombinedOutput()
-				if err != nil {
-					return fmt.Errorf("%s in %s: %w\n%s", filepath.Base(p.binaries[version]), p.folders[version], err, out)
+				// Each is the first in every second round.
+				version := (i + round) % 2
+				if outputs[version], err = p.run(ctx, version); err != nil {
+					break
 				}
 				if o.verbose {
-					fmt.Fprintf(os.Stderr, "round %d, %s\n%s", round+1, [...]string{"before", "after"}[version], out)
+					fmt.Fprintf(os.Stderr, "round %d, %s\n%s", round+1, [...]string{"before", "after"}[version], outputs[version])
 				}
-				p.parse(f, version, string(out))
+			}
+			switch {
+			case ctx.Err() != nil:
+				return ctx.Err()
+			case err != nil: // a busy machine may cost a connection
+				failed++
+				fmt.Fprintf(os.Stderr, "compare: round %d: %v\n", round+1, err)
+				continue
+			}
+			for version, output := range outputs {
+				p.parse(f, version, output)
 			}
 		}
 	}
-	_, err = fmt.Print(table(f))
-	return err
+	if fmt.Print(table(f)); failed > 0 {
+		return fmt.Errorf("%d pairs of runs failed and are left out", failed)
+	}
+	return nil
+}
+
+func (p *program) run(ctx context.Context, version int) (string, error) {
+	cmd := exec.CommandContext(ctx, p.binaries[version], p.args...)
+	cmd.Dir = p.folders[version]
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%s %s in %s: %w\n%s", filepath.Base(p.binaries[version]), strings.Join(p.args, " "), p.folders[version], err, out)
+	}
+	return string(out), nil
 }
 
 // slicesPerRound is how often a Go benchmark is run in a round. The best counts: on a busy
