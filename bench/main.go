@@ -63,6 +63,7 @@ func main() {
 	flag.IntVar(&o.mtu, "mtu", 0, "path MTU in bytes (default: what the link allows)")
 	flag.StringVar(&o.run, "run", "", "the one measurement to run, such as write_bw")
 	flag.StringVar(&o.style, "style", "", "the one style of styles: poll, run, sleep, event or await; or the one row of connections, such as idle")
+	flag.DurationVar(&o.ackTimeout, "ack-timeout", 0, "AckTimeout of the first process (default: what the device chooses)")
 	flag.IntVar(&o.rounds, "rounds", 3, "how often loss and connections measure each of what they compare, in turns")
 	flag.IntVar(&o.connections, "connections", 5000, "how many there are at most in connections")
 	flag.StringVar(&o.profile, "cpuprofile", "", "file for a CPU profile of the first process")

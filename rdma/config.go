@@ -91,7 +91,7 @@ type Config struct {
 	MinRNRTimer time.Duration
 
 	// SendQueueSize is how many tasks can be at the device at a time on one
-	// connection; further ones wait in the context, in order. Zero: 128, or as many
+	// connection; further ones wait in the context, in order. Zero: 256, or as many
 	// as the pools hold or the device takes, if that is less.
 	SendQueueSize int
 	// RecvQueueSize is how many receives can be at the device at a time, for all

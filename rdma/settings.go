@@ -29,7 +29,7 @@ type settings struct {
 
 const (
 	defaultSGE            = 4
-	defaultSendQueue      = 128
+	defaultSendQueue      = 256
 	defaultConnectTimeout = time.Minute
 	defaultKeepalive      = 2 * time.Second
 	defaultCloseTimeout   = 100 * time.Millisecond

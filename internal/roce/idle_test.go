@@ -14,7 +14,7 @@ import (
 // with its share of the completion queue: connected, and with one write posted.
 // Depth and list lengths are those of package rdma.
 func BenchmarkIdleConnection(b *testing.B) {
-	const connections, depth = 1000, 128
+	const connections, depth = 1000, 256
 	for range b.N {
 		x, y := openSide(b, Config{}, 4096), openSide(b, Config{}, 4096)
 		before := heap()
