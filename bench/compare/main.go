@@ -40,7 +40,7 @@ func main() {
 	flag.DurationVar(&o.duration, "t", 500*time.Millisecond, "time of each measurement; of each Go benchmark, in 10 slices")
 	flag.StringVar(&measurements, "run", "write_rate write_lat write_bw read_bw send_bw styles", "the measurements of bench, separated by spaces")
 	flag.StringVar(&packages, "packages", "pe dma rdma internal/roce internal/roce/transport", "the packages with Go benchmarks, separated by spaces")
-	flag.StringVar(&o.filter, "bench", "SubmitComplete|ProgressIdle|Wake|Copy|Write$|Small|MiB", "the Go benchmarks, as for go test -bench")
+	flag.StringVar(&o.filter, "bench", "^Benchmark(SubmitComplete|ProgressIdle|Copy|Write|Small|MiB)$", "the Go benchmarks, as for go test -bench")
 	flag.BoolVar(&o.verbose, "v", false, "write each figure to standard error as it comes")
 	flag.Parse()
 	o.bench, o.packages = strings.Fields(measurements), strings.Fields(packages)
