@@ -19,7 +19,7 @@ import (
 // How long the peer may take to connect, if no flag says so. It may end between the
 // exchange of descriptors and the connection, which shows in no other way.
 const (
-	defaultConnectTimeout = 8 * time.Second
+	defaultConnectTimeout = 6 * time.Second
 	// byHandConnectTimeout is for descriptors that a person may copy: the peer gets
 	// ours later than we its own.
 	byHandConnectTimeout = time.Minute
