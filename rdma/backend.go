@@ -143,6 +143,14 @@ func (b backend) Progress() int {
 	return n
 }
 
+// flush posts all tasks that wait, as far as there is room for them.
+func (c *Context) flush() {
+	c.lanes.Flush()
+	if c.receivesPostable() {
+		c.postReceives()
+	}
+}
+
 func (c *Context) leave() { c.inside = false }
 
 // endConnections flushes and destroys connections that the device has nothing left

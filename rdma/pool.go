@@ -111,3 +111,10 @@ func (p *requestPool[T, P]) completed(r *request, err error) {
 	}
 	p.done(r.self.(P))
 }
+
+// freeAll drops buffers that were handed over in vain.
+func freeAll(bufs ...*bufinv.Buf) {
+	for _, b := range bufs {
+		_ = b.Free() // the error at hand says more
+	}
+}

@@ -7,14 +7,6 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// flush posts all tasks that wait, as far as there is room for them.
-func (c *Context) flush() {
-	c.lanes.Flush()
-	if c.receivesPostable() {
-		c.postReceives()
-	}
-}
-
 // receivesPostable reports whether a receive waits and there is room for it.
 func (c *Context) receivesPostable() bool {
 	return c.recvWaiting.Len() > 0 && c.recvPosted < c.recvDepth && c.phase == phaseUp

@@ -56,42 +56,6 @@ func (r *request) register(c *Context, op Operation, pool requestOwner, self int
 
 func (r *request) base() *request { return r }
 
-// completer is what a request is for its lane.
-type completer request
-
-// Completed implements lane.Completer.
-func (c *completer) Completed(status verbs.Status, vendor uint32) {
-	r := (*request)(c)
-	if status == verbs.StatusSuccess {
-		r.conn.peerAlive = true
-		r.succeed()
-		return
-	}
-	err := &TaskError{Op: r.op, Status: status, Connection: r.conn, VendorError: vendor}
-	r.conn.failedTask(status, err)
-	r.control.End(&r.Task)
-	r.pool.completed(r, err)
-}
-
-// Submit gives the task to the device, together with tasks that pe.Aggregate has made
-// wait before it. From here to its callback, the task, its buffers and their memory
-// must not be touched. It allocates nothing.
-//
-// It checks what nobody else would notice: the buffers, and that what is moved fits.
-// What the device or the peer refuses fails the task later, and ends the connection;
-// TrySubmit finds most of that before. If Submit fails, the task remains the caller's.
-// Errors match pe.ErrBadState, pe.ErrInUse and pe.ErrFreed, ErrNotReady unless the
-// connection is Ready, ErrNotSupported, and those of Alloc for the buffers.
-func (r *request) Submit() error { return r.submit(0, false) }
-
-// SubmitWith is Submit with flags: see pe.Aggregate and pe.OptimizeReports.
-func (r *request) SubmitWith(flags pe.SubmitFlags) error { return r.submit(flags, false) }
-
-// TrySubmit is Submit after a check of everything that can be known here: also
-// the permissions and bounds that the peer's descriptor gave, alignment, and the
-// limits of the device.
-func (r *request) TrySubmit() error { return r.submit(0, true) }
-
 // Free puts the task back into its pool and drops its references to its buffers, or
 // to its sync event. It is legal whenever the task is not in flight. Errors are those
 // of pe.Pool.Free and bufinv.
@@ -197,104 +161,13 @@ func (r *request) drop() error {
 	return err
 }
 
-func (r *request) submit(flags pe.SubmitFlags, thorough bool) error {
-	if err := r.control.Begin(&r.Task, operations[r.op].submit); err != nil {
-		return err
-	}
-	if err := r.prepare(thorough); err != nil {
-		r.control.Abort(&r.Task)
-		return fmt.Errorf("rdma: %s: %w", operations[r.op].submit, err)
-	}
-	r.send.Unreported = flags&pe.OptimizeReports != 0
-	r.conn.lane.Push(&r.send)
-	if flags&pe.Aggregate == 0 {
-		r.ctx.flush()
-	} else {
-		r.ctx.poke()
-	}
-	return nil
-}
+// atomicSize is the width of an atomic, in bytes, and its alignment.
+const atomicSize = 8
 
-// prepare builds the work request.
-func (r *request) prepare(thorough bool) error {
-	if r.conn == nil || r.conn.state != Ready {
-		return r.notReady()
-	}
-	if err := r.measure(); err != nil {
-		return err
-	}
-	if thorough {
-		if err := r.checkLimits(); err != nil {
-			return err
-		}
-	}
-	if r.op.returnsData() && r.conn.maxReads == 0 {
-		return fmt.Errorf("%w: one end of %v takes no reads and atomics", ErrNotSupported, r.conn)
-	}
-	wr := &r.send.WR
-	var err error
-	if wr.SGL, err = r.gather(); err != nil {
-		return err
-	}
-	wr.Flags = 0
-	if r.fitsInline() {
-		wr.Flags = verbs.FlagInline
-	}
-	wr.RKey, wr.RemoteAddr = 0, 0
-	switch {
-	case r.event != nil:
-		r.prepareEvent()
-	case r.remote != nil:
-		wr.RKey = r.remote.Map().RKey()
-		wr.RemoteAddr = r.remote.TailAddr()
-		if r.op == OpRead {
-			wr.RemoteAddr = r.remote.DataAddr()
-		}
-	}
-	return nil
-}
+func (r *request) wordOffset() uint64 { return 8 * uint64(r.ctx.set.MaxConnections+r.word) }
 
-// fitsInline reports whether the data can be posted inline. The processor copies them
-// then, which it cannot from a dma-buf.
-func (r *request) fitsInline() bool {
-	if r.op.returnsData() || r.length == 0 || r.length > r.ctx.set.inline {
-		return false
-	}
-	for b := r.local; b != nil; b = b.Next() {
-		if b.Memory() == nil {
-			return false
-		}
-	}
-	return true
-}
-
-func (r *request) notReady() error {
-	switch {
-	case r.conn == nil:
-		return fmt.Errorf("%w: the task has no connection", ErrInvalid)
-	case r.conn.err != nil:
-		return fmt.Errorf("%w: %v is %v: %w", ErrNotReady, r.conn, r.conn.state, r.conn.err)
-	}
-	return fmt.Errorf("%w: %v is %v; tasks run on it only when it is Ready", ErrNotReady, r.conn, r.conn.state)
-}
-
-// succeed ends a task that the device has carried out.
-func (r *request) succeed() {
-	r.control.End(&r.Task)
-	switch {
-	case r.op == OpRead && r.local != nil:
-		// It fails only if the program has changed the buffers meanwhile.
-		if err := r.local.Produced(r.length); err != nil {
-			r.pool.completed(r, fmt.Errorf("rdma: %v: its destination was changed in flight: %w", r.op, err))
-			return
-		}
-	case r.op == OpSyncEventGet:
-		r.takeValue()
-	case r.op.atomic():
-		if err := r.takeOriginal(); err != nil {
-			r.pool.completed(r, fmt.Errorf("rdma: %v: its result buffer was changed in flight: %w", r.op, err))
-			return
-		}
-	}
-	r.pool.completed(r, nil)
+// wordBytes is the task's word of the scratch memory.
+func (r *request) wordBytes() []byte {
+	off := r.wordOffset()
+	return r.ctx.scratch.Bytes()[off : off+atomicSize]
 }

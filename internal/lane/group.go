@@ -85,104 +85,6 @@ func (g *Group) Remove(r *Request) {
 	g.free = append(g.free, r.WR.ID)
 }
 
-// Flush posts all requests that wait, as far as there is room for them.
-func (g *Group) Flush() {
-	for len(g.toPost) > 0 {
-		list := g.toPost
-		g.toPost = g.spare[:0] // PostFailed may add to it
-		for _, l := range list {
-			l.listed = false
-			l.post()
-		}
-		clear(list)
-		g.spare = list[:0]
-	}
-}
-
-// Poll handles completions, PollBudget and a few at most, and returns how many. An
-// error of the completion queue is returned once, when the completions that came
-// with it have been handled; there are none after it. After a callback that panicked,
-// the next Poll goes on with the next completion.
-func (g *Group) Poll() (n int, err error) {
-	all := false
-	g.empty = false
-	for n < PollBudget {
-		if g.next == g.count {
-			if all || g.broken {
-				break
-			}
-			g.fetch()
-			// A batch that is not full has all that there were, but callbacks may
-			// cause more: only a batch of none means that the queue is empty.
-			all, g.empty = g.count < len(g.wcs), g.count == 0
-			if g.count == 0 {
-				break
-			}
-		}
-		n += g.complete(&g.wcs[g.next])
-	}
-	if g.next == g.count {
-		err, g.failure = g.failure, nil
-	}
-	return n, err
-}
-
-// fetch takes a batch of completions off the completion queue.
-func (g *Group) fetch() {
-	g.next = 0
-	g.count, g.failure = g.cq.Poll(g.wcs[:])
-	g.fetched += uint64(g.count)
-	g.broken = g.failure != nil
-}
-
-// Fetch takes a batch of completions, to be handled by Poll, and reports whether
-// there are any. It is for the last ones, when no queue pair is left.
-func (g *Group) Fetch() bool {
-	if g.next == g.count && !g.broken {
-		g.fetch()
-	}
-	return g.next < g.count
-}
-
-// complete handles one completion. That of a request stands also for those before
-// it that were not signaled (IBTA 10.8.6).
-func (g *Group) complete(wc *verbs.WC) int {
-	if wc.ID&ReceiveID != 0 {
-		g.next++
-		g.received(wc)
-		return 1
-	}
-	r := g.requestOf(wc.ID)
-	if r == nil {
-		g.next++
-		return 1
-	}
-	l, status, vendor := r.lane, wc.Status, wc.VendorError
-	n := 1
-	for l.requests.Front().Value != r {
-		l.popPosted().owner.Completed(verbs.StatusSuccess, 0)
-		n++
-	}
-	g.next++
-	l.popPosted()
-	l.freed()
-	r.owner.Completed(status, vendor)
-	return n
-}
-
-// requestOf is the request at the device that has an ID, or nil: completions of
-// earlier uses of requests are ignored.
-func (g *Group) requestOf(id uint64) *Request {
-	i := id & indexMask
-	if i >= uint64(len(g.requests)) {
-		return nil
-	}
-	if r := g.requests[i]; r != nil && r.WR.ID == id && r.posted {
-		return r
-	}
-	return nil
-}
-
 // Empty reports whether the completion queue was empty when it was last polled, or has
 // failed.
 func (g *Group) Empty() bool { return g.empty || g.broken }
@@ -201,14 +103,4 @@ func (g *Group) Break() { g.broken = true }
 // Busy reports whether there is work that no further completion will announce.
 func (g *Group) Busy() bool {
 	return g.next < g.count || len(g.toPost) > 0 || g.drained.Len() > 0 || g.failure != nil
-}
-
-// Drained returns the first of the lanes that were shut, and of which the device has
-// nothing left, or nil. It is returned until Lane.Flush has ended its requests, so
-// that a callback that panics leaves none behind.
-func (g *Group) Drained() *Lane {
-	if e := g.drained.Front(); e != nil {
-		return e.Value
-	}
-	return nil
 }

@@ -117,112 +117,8 @@ func (l *Lane) Reset() error {
 	return l.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState)
 }
 
-// Push appends a request, which Group.Flush posts.
-func (l *Lane) Push(r *Request) {
-	r.lane = l
-	l.requests.Push(&r.place)
-	if l.unposted == nil {
-		l.unposted = &r.place
-	}
-	l.askToPost()
-}
-
-// Seal keeps the requests that wait from being posted: Flush ends them, after all
-// others. Requests pushed from now on are posted.
-func (l *Lane) Seal() {
-	for l.unposted != nil {
-		e := l.unposted
-		l.unposted = e.Next()
-		l.requests.Remove(e)
-		l.withheld.Push(e)
-	}
-}
-
 // Posted is the number of requests at the device.
 func (l *Lane) Posted() int { return l.posted }
-
-// askToPost has the next Group.Flush post what waits.
-func (l *Lane) askToPost() {
-	if !l.listed && l.unposted != nil {
-		l.listed = true
-		l.group.toPost = append(l.group.toPost, l)
-	}
-}
-
-// post posts what the send queue has room for. The last request of each batch is
-// always signaled: otherwise no completion might stand for those before it.
-func (l *Lane) post() {
-	g := l.group
-	for l.up && l.unposted != nil && l.posted < l.depth {
-		n := 0
-		for e := l.unposted; e != nil && n < min(PostBatch, l.depth-l.posted); e = e.Next() {
-			r, wr := e.Value, &g.wrs[n]
-			*wr = r.WR
-			if !r.Unreported {
-				wr.Flags |= verbs.FlagSignaled
-			}
-			n++
-		}
-		g.wrs[n-1].Flags |= verbs.FlagSignaled
-		taken, err := l.qp.PostSend(g.wrs[:n])
-		for range taken {
-			l.unposted.Value.posted = true
-			l.unposted = l.unposted.Next()
-		}
-		l.posted += taken
-		if err != nil {
-			// Those taken may not be signaled; shutting the lane brings them back.
-			l.owner.PostFailed(err)
-			return
-		}
-	}
-}
-
-// popPosted takes the oldest request off the lane, which the device has given back.
-func (l *Lane) popPosted() *Request {
-	r := l.requests.Pop().Value
-	r.lane, r.posted = nil, false
-	l.posted--
-	return r
-}
-
-// pop takes the first request off the lane, in the order in which they end, or
-// returns nil. One that is at the device gets another ID.
-func (l *Lane) pop() *Request {
-	if l.posted > 0 {
-		r := l.popPosted()
-		r.Renew()
-		return r
-	}
-	e := l.requests.Pop()
-	l.unposted = l.requests.Front()
-	if e == nil {
-		e = l.withheld.Pop()
-	}
-	if e == nil {
-		return nil
-	}
-	e.Value.lane = nil
-	return e.Value
-}
-
-// freed goes on after the device has given back a request.
-func (l *Lane) freed() {
-	switch {
-	case !l.shut:
-		l.askToPost()
-	case l.posted == 0:
-		l.drain()
-	}
-}
-
-// drain puts the lane on the group's list of those that are drained, once.
-func (l *Lane) drain() {
-	if !l.drained {
-		l.drained = true
-		l.group.drained.Push(&l.place)
-	}
-}
 
 // Shut puts the queue pair in error, so that the device gives back, as flushed, what
 // was posted. When it has, Group.Drained returns the lane. Where the device fails,
@@ -250,21 +146,6 @@ func (l *Lane) GiveUp() {
 
 // IsShut reports whether Shut or Close was called.
 func (l *Lane) IsShut() bool { return l.shut }
-
-// Flush completes every request of the lane as flushed, and returns how many there
-// were. The device must have none of them, or have failed: then a completion that it
-// still gives is ignored. It takes the lane off the
-// list of Group.Drained when it is done; after a callback that panicked it can be
-// called again.
-func (l *Lane) Flush() int {
-	n := 0
-	for r := l.pop(); r != nil; r = l.pop() {
-		n++
-		r.owner.Completed(verbs.StatusFlushed, 0)
-	}
-	l.group.drained.Remove(&l.place)
-	return n
-}
 
 // Close destroys the queue pair. Flush is to follow.
 func (l *Lane) Close() error {

@@ -158,18 +158,6 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 	}
 }
 
-// flush sends the packets that the socket has collected.
-func (e *endpoint) flush() {
-	if e.socket.Pending() == 0 {
-		return
-	}
-	dropped, err := e.socket.Flush()
-	e.device.drops.send += uint64(dropped)
-	if err != nil {
-		e.device.log.Debug().Err(err).Int("dropped", dropped).Msg("send")
-	}
-}
-
 const (
 	// pollerGrace is how long the goroutine leaves the device to a program that
 	// polls it. A packet may lie as long when the program stops polling without

@@ -67,6 +67,46 @@ type mark struct {
 	tail       bool
 }
 
+// Packet starts the next packet, of exactly size bytes (1 to [MaxPacket]), and
+// returns its index in the train that it joined, 0 when it is sent alone: the
+// IPv4 identification that it will carry. The bytes are given by Bytes and
+// Reference; a packet not given all of them is dropped. When a batch is full
+// its packets leave here, and the next Flush returns what became of them.
+func (s *Socket) Packet(dst netip.AddrPort, size int) (segment int) {
+	b := &s.batch
+	b.seal()
+	if b.full(size) {
+		s.io.send(b)
+		b.reset()
+	}
+	return b.begin(dst, size)
+}
+
+// Bytes returns the next n bytes of the packet. The caller fills them before it
+// calls Packet or Flush, and must not use them after that.
+func (s *Socket) Bytes(n int) []byte { return s.batch.bytes(n) }
+
+// Reference sends the next len(p) bytes of the packet from where they lie; a
+// few are copied. They must not change until Flush returns.
+func (s *Socket) Reference(p []byte) { s.batch.reference(p) }
+
+// Pending is the number of packets collected and not yet sent.
+func (s *Socket) Pending() int { return s.batch.pending() }
+
+// Flush sends all packets collected. A full send buffer is waited for at most
+// about 1 ms. It returns the number of packets dropped since the last Flush and
+// the first error since then; packets dropped for want of buffers count but are
+// no error. A route's path MTU that a packet exceeds gives [syscall.EMSGSIZE].
+func (s *Socket) Flush() (dropped int, err error) {
+	b := &s.batch
+	b.seal()
+	if b.messageCount > 0 {
+		s.io.send(b)
+		b.reset()
+	}
+	return b.outcome()
+}
+
 func (b *batch) init(v4 bool, maxSegments int) {
 	b.arena = make([]byte, arenaSize)
 	b.v4 = v4

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/verbena-rdma/verbena/internal/roce/dma"
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -104,6 +105,49 @@ func (m *Memory) find(key, domain uint32, addr uint64, n uint32, access verbs.Ac
 	}
 	b, ok := r.slice(addr, n)
 	return r, b, ok
+}
+
+// incomingWrite is where the data of a peer's write go.
+type incomingWrite struct {
+	region *Region // nil: none is under way, or it has no data
+	addr   uint64  // of the next byte
+	left   uint32  // bytes to come
+	size   uint32  // bytes in all
+}
+
+// begin checks the memory that a write names.
+func (w *incomingWrite) begin(m *Memory, domain uint32, h wire.RETH) bool {
+	var r *Region
+	if h.Length > 0 {
+		var ok bool
+		if r, _, ok = m.find(h.RKey, domain, h.VA, h.Length, verbs.AccessRemoteWrite); !ok {
+			return false
+		}
+	}
+	*w = incomingWrite{region: r, addr: h.VA, left: h.Length, size: h.Length}
+	return true
+}
+
+// place writes the next n bytes, which parts hold. They are not more than left. It
+// reports false if the region has been closed since.
+func (w *incomingWrite) place(n uint32, parts [][]byte) bool {
+	if n == 0 {
+		return true
+	}
+	b, inside := w.region.slice(w.addr, n)
+	if !inside || w.region.closed {
+		return false
+	}
+	for _, part := range parts {
+		place(b[:len(part)], part)
+		b = b[len(part):]
+	}
+	if len(w.region.watches) > 0 {
+		w.region.notify(w.addr, uint64(n))
+	}
+	w.addr += uint64(n)
+	w.left -= n
+	return true
 }
 
 // segment is a piece of local memory that a work request names.

@@ -22,12 +22,8 @@ type responder struct {
 	current   recvWQE // the receive that a send is filling
 	inReceive bool    // current is in use
 
-	// What a write still may place, and where.
-	target    *Region
-	writeAddr uint64
-	writeLeft uint32
-	writeSize uint32
-	received  uint32 // bytes of a send that are in place
+	writing  incomingWrite
+	received uint32 // bytes of a send that are in place
 
 	responses responseQueue
 	atomics   []savedAtomic // ring
@@ -204,67 +200,32 @@ func (q *QP) receiveWrite(p *wire.Packet) {
 		if !q.granted(verbs.AccessRemoteWrite) {
 			return
 		}
-		if !q.beginWrite(p.RETH) {
+		if !q.writing.begin(q.memory, q.domain, p.RETH) {
 			q.refuse(wire.NakRemoteAccess)
 			return
 		}
 	}
 	n := q.payloadLen
-	if n > q.writeLeft || last != (n == q.writeLeft) {
+	if n > q.writing.left || last != (n == q.writing.left) {
 		q.refuse(wire.NakInvalidRequest)
 		return
 	}
 	if p.Opcode.HasImm() && !q.takeReceive() {
 		return
 	}
-	if !q.placeWrite(q.payload...) {
+	if !q.writing.place(n, q.payload) {
 		q.refuse(wire.NakRemoteAccess)
 		return
 	}
 	q.message = writeMessage
 	if last {
-		q.message, q.target = noMessage, nil
+		q.message = noMessage
+		q.writing.region = nil
 		if p.Opcode.HasImm() {
-			q.finishReceive(p, verbs.WCRecvWriteImm, q.writeSize)
+			q.finishReceive(p, verbs.WCRecvWriteImm, q.writing.size)
 		}
 	}
 	q.accept(p, last)
-}
-
-// beginWrite checks the memory that a write names.
-func (q *QP) beginWrite(h wire.RETH) bool {
-	if h.Length > 0 {
-		r, _, ok := q.memory.find(h.RKey, q.domain, h.VA, h.Length, verbs.AccessRemoteWrite)
-		if !ok {
-			return false
-		}
-		q.target = r
-	}
-	q.writeAddr, q.writeLeft, q.writeSize = h.VA, h.Length, h.Length
-	return true
-}
-
-// placeWrite places the next bytes of a write; that they are not too many has
-// been checked.
-func (q *QP) placeWrite(parts ...[]byte) bool {
-	n := size(parts)
-	if n == 0 {
-		return true
-	}
-	b, inside := q.target.slice(q.writeAddr, n)
-	if !inside || q.target.closed {
-		return false
-	}
-	for _, part := range parts {
-		place(b[:len(part)], part)
-		b = b[len(part):]
-	}
-	if len(q.target.watches) > 0 {
-		q.target.notify(q.writeAddr, uint64(n))
-	}
-	q.writeAddr += uint64(n)
-	q.writeLeft -= n
-	return true
 }
 
 func (q *QP) receiveReadRequest(p *wire.Packet) {

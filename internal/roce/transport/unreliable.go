@@ -114,7 +114,7 @@ func (q *QP) receiveUnreliable(p *wire.Packet) {
 	if !whole || !take(p, first, last) {
 		q.abandon()
 	} else if last {
-		q.message, q.target = noMessage, nil
+		q.message, q.writing.region = noMessage, nil
 	}
 }
 
@@ -124,7 +124,7 @@ func (q *QP) abandon() {
 	if q.message != noMessage {
 		q.counters.BrokenMessages++
 	}
-	q.message, q.target = noMessage, nil
+	q.message, q.writing.region = noMessage, nil
 }
 
 // takeUnreliableSend places a packet of a send; it reports false if the message
@@ -153,21 +153,21 @@ func (q *QP) takeUnreliableSend(p *wire.Packet, first, last bool) bool {
 // takeUnreliableWrite places a packet of a write; it reports false if the message
 // is to be dropped.
 func (q *QP) takeUnreliableWrite(p *wire.Packet, first, last bool) bool {
-	if first && (q.attr.Access&verbs.AccessRemoteWrite == 0 || !q.beginWrite(p.RETH)) {
+	if first && (q.attr.Access&verbs.AccessRemoteWrite == 0 || !q.writing.begin(q.memory, q.domain, p.RETH)) {
 		return false
 	}
 	n := q.payloadLen
-	if n > q.writeLeft || last != (n == q.writeLeft) {
+	if n > q.writing.left || last != (n == q.writing.left) {
 		return false
 	}
 	if p.Opcode.HasImm() && !q.holdReceive() {
 		return false
 	}
-	if !q.placeWrite(q.payload...) {
+	if !q.writing.place(n, q.payload) {
 		return false
 	}
 	if p.Opcode.HasImm() {
-		q.finishReceive(p, verbs.WCRecvWriteImm, q.writeSize)
+		q.finishReceive(p, verbs.WCRecvWriteImm, q.writing.size)
 	}
 	return true
 }

@@ -1,0 +1,158 @@
+package lane
+
+import "github.com/verbena-rdma/verbena/verbs"
+
+// Poll handles completions, PollBudget and a few at most, and returns how many. An
+// error of the completion queue is returned once, when the completions that came
+// with it have been handled; there are none after it. After a callback that panicked,
+// the next Poll goes on with the next completion.
+func (g *Group) Poll() (n int, err error) {
+	all := false
+	g.empty = false
+	for n < PollBudget {
+		if g.next == g.count {
+			if all || g.broken {
+				break
+			}
+			g.fetch()
+			// A batch that is not full has all that there were, but callbacks may
+			// cause more: only a batch of none means that the queue is empty.
+			all, g.empty = g.count < len(g.wcs), g.count == 0
+			if g.count == 0 {
+				break
+			}
+		}
+		n += g.complete(&g.wcs[g.next])
+	}
+	if g.next == g.count {
+		err, g.failure = g.failure, nil
+	}
+	return n, err
+}
+
+// fetch takes a batch of completions off the completion queue.
+func (g *Group) fetch() {
+	g.next = 0
+	g.count, g.failure = g.cq.Poll(g.wcs[:])
+	g.fetched += uint64(g.count)
+	g.broken = g.failure != nil
+}
+
+// complete handles one completion. That of a request stands also for those before
+// it that were not signaled (IBTA 10.8.6).
+func (g *Group) complete(wc *verbs.WC) int {
+	if wc.ID&ReceiveID != 0 {
+		g.next++
+		g.received(wc)
+		return 1
+	}
+	r := g.requestOf(wc.ID)
+	if r == nil {
+		g.next++
+		return 1
+	}
+	l, status, vendor := r.lane, wc.Status, wc.VendorError
+	n := 1
+	for l.requests.Front().Value != r {
+		l.popPosted().owner.Completed(verbs.StatusSuccess, 0)
+		n++
+	}
+	g.next++
+	l.popPosted()
+	l.freed()
+	r.owner.Completed(status, vendor)
+	return n
+}
+
+// requestOf is the request at the device that has an ID, or nil: completions of
+// earlier uses of requests are ignored.
+func (g *Group) requestOf(id uint64) *Request {
+	i := id & indexMask
+	if i >= uint64(len(g.requests)) {
+		return nil
+	}
+	if r := g.requests[i]; r != nil && r.WR.ID == id && r.posted {
+		return r
+	}
+	return nil
+}
+
+// popPosted takes the oldest request off the lane, which the device has given back.
+func (l *Lane) popPosted() *Request {
+	r := l.requests.Pop().Value
+	r.lane, r.posted = nil, false
+	l.posted--
+	return r
+}
+
+// pop takes the first request off the lane, in the order in which they end, or
+// returns nil. One that is at the device gets another ID.
+func (l *Lane) pop() *Request {
+	if l.posted > 0 {
+		r := l.popPosted()
+		r.Renew()
+		return r
+	}
+	e := l.requests.Pop()
+	l.unposted = l.requests.Front()
+	if e == nil {
+		e = l.withheld.Pop()
+	}
+	if e == nil {
+		return nil
+	}
+	e.Value.lane = nil
+	return e.Value
+}
+
+// freed goes on after the device has given back a request.
+func (l *Lane) freed() {
+	switch {
+	case !l.shut:
+		l.askToPost()
+	case l.posted == 0:
+		l.drain()
+	}
+}
+
+// drain puts the lane on the group's list of those that are drained, once.
+func (l *Lane) drain() {
+	if !l.drained {
+		l.drained = true
+		l.group.drained.Push(&l.place)
+	}
+}
+
+// Drained returns the first of the lanes that were shut, and of which the device has
+// nothing left, or nil. It is returned until Lane.Flush has ended its requests, so
+// that a callback that panics leaves none behind.
+func (g *Group) Drained() *Lane {
+	if e := g.drained.Front(); e != nil {
+		return e.Value
+	}
+	return nil
+}
+
+// Fetch takes a batch of completions, to be handled by Poll, and reports whether
+// there are any. It is for the last ones, when no queue pair is left.
+func (g *Group) Fetch() bool {
+	if g.next == g.count && !g.broken {
+		g.fetch()
+	}
+	return g.next < g.count
+}
+
+// Flush completes every request of the lane as flushed, and returns how many there
+// were. The device must have none of them, or have failed: then a completion that it
+// still gives is ignored. It takes the lane off the
+// list of Group.Drained when it is done; after a callback that panicked it can be
+// called again.
+func (l *Lane) Flush() int {
+	n := 0
+	for r := l.pop(); r != nil; r = l.pop() {
+		n++
+		r.owner.Completed(verbs.StatusFlushed, 0)
+	}
+	l.group.drained.Remove(&l.place)
+	return n
+}

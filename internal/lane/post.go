@@ -1,0 +1,75 @@
+package lane
+
+import "github.com/verbena-rdma/verbena/verbs"
+
+// Push appends a request, which Group.Flush posts.
+func (l *Lane) Push(r *Request) {
+	r.lane = l
+	l.requests.Push(&r.place)
+	if l.unposted == nil {
+		l.unposted = &r.place
+	}
+	l.askToPost()
+}
+
+// askToPost has the next Group.Flush post what waits.
+func (l *Lane) askToPost() {
+	if !l.listed && l.unposted != nil {
+		l.listed = true
+		l.group.toPost = append(l.group.toPost, l)
+	}
+}
+
+// Flush posts all requests that wait, as far as there is room for them.
+func (g *Group) Flush() {
+	for len(g.toPost) > 0 {
+		list := g.toPost
+		g.toPost = g.spare[:0] // PostFailed may add to it
+		for _, l := range list {
+			l.listed = false
+			l.post()
+		}
+		clear(list)
+		g.spare = list[:0]
+	}
+}
+
+// post posts what the send queue has room for. The last request of each batch is
+// always signaled: otherwise no completion might stand for those before it.
+func (l *Lane) post() {
+	g := l.group
+	for l.up && l.unposted != nil && l.posted < l.depth {
+		n := 0
+		for e := l.unposted; e != nil && n < min(PostBatch, l.depth-l.posted); e = e.Next() {
+			r, wr := e.Value, &g.wrs[n]
+			*wr = r.WR
+			if !r.Unreported {
+				wr.Flags |= verbs.FlagSignaled
+			}
+			n++
+		}
+		g.wrs[n-1].Flags |= verbs.FlagSignaled
+		taken, err := l.qp.PostSend(g.wrs[:n])
+		for range taken {
+			l.unposted.Value.posted = true
+			l.unposted = l.unposted.Next()
+		}
+		l.posted += taken
+		if err != nil {
+			// Those taken may not be signaled; shutting the lane brings them back.
+			l.owner.PostFailed(err)
+			return
+		}
+	}
+}
+
+// Seal keeps the requests that wait from being posted: Flush ends them, after all
+// others. Requests pushed from now on are posted.
+func (l *Lane) Seal() {
+	for l.unposted != nil {
+		e := l.unposted
+		l.unposted = e.Next()
+		l.requests.Remove(e)
+		l.withheld.Push(e)
+	}
+}

@@ -1,0 +1,94 @@
+package roce
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/verbena-rdma/verbena/internal/roce/dma"
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// copyLimit is the payload up to which a copy costs less than a reference.
+const copyLimit = 512
+
+// udpOutput sends packets from an endpoint to a UDP address. It implements
+// transport.Output. The endpoint's socket collects them until it is flushed.
+type udpOutput struct {
+	endpoint *endpoint
+	peer     netip.AddrPort
+	flow     wire.Flow
+}
+
+// outputTo finds the way to a peer.
+func (d *Device) outputTo(a verbs.AddressAttr) (udpOutput, error) {
+	if a.SGIDIndex < 0 || a.SGIDIndex >= len(d.endpoints) {
+		return udpOutput{}, fmt.Errorf("SGIDIndex is %d, the GID table of device %s has the indices 0 to %d: %w", a.SGIDIndex, d.cfg.Name, len(d.endpoints)-1, verbs.ErrInvalid)
+	}
+	e := d.endpoints[a.SGIDIndex]
+	addr := a.DGID.Addr()
+	local := e.socket.Addr().Addr()
+	if addr.Is4() != local.Is4() || addr.IsUnspecified() || addr.IsMulticast() {
+		return udpOutput{}, fmt.Errorf("DGID %v cannot be reached from the GID at index %d, %v: choose an index whose GID is of the peer's family: %w", addr, a.SGIDIndex, local, verbs.ErrInvalid)
+	}
+	port := a.UDPPort
+	if port == 0 {
+		port = wire.UDPPort
+	}
+	peer := netip.AddrPortFrom(addr, port)
+	return udpOutput{endpoint: e, peer: peer, flow: wire.NewFlow(e.socket.Addr(), peer)}, nil
+}
+
+// Send implements transport.Output.
+func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) {
+	s, d := o.endpoint.socket, o.endpoint.device
+	headers := p.Opcode.HeaderLen()
+	tail := int(p.Pad) + wire.ICRCLen
+	size := headers + n + tail
+	segment := uint16(s.Packet(o.peer, size))
+	// What a peer reads may change while it is read: its checksum must be that
+	// of the bytes that leave.
+	if n <= copyLimit || p.Opcode.HasAETH() {
+		b := s.Bytes(size)
+		p.PutHeaders(b)
+		at := headers
+		for _, piece := range pieces {
+			at += dma.Copy(b[at:], piece)
+		}
+		clear(b[at:])
+		crc := o.flow.ICRCStart(segment, size, b[:headers])
+		crc = wire.ICRCUpdate(crc, b[headers:size-wire.ICRCLen])
+		wire.PutICRC(b[size-wire.ICRCLen:], wire.ICRCFinish(crc))
+		if d.capture != nil {
+			d.capture.packet(s.Addr(), o.peer, segment, d.now(), b)
+		}
+	} else {
+		b := s.Bytes(headers)
+		p.PutHeaders(b)
+		crc := o.flow.ICRCStart(segment, size, b)
+		for _, piece := range pieces {
+			s.Reference(piece)
+			crc = wire.ICRCUpdate(crc, piece)
+		}
+		t := s.Bytes(tail)
+		clear(t)
+		crc = wire.ICRCUpdate(crc, t[:p.Pad])
+		wire.PutICRC(t[p.Pad:], wire.ICRCFinish(crc))
+		if d.capture != nil {
+			d.capture.packet(s.Addr(), o.peer, segment, d.now(), append([][]byte{b}, append(pieces, t)...)...)
+		}
+	}
+	d.counters.SentPackets++
+}
+
+// flush sends the packets that the socket has collected.
+func (e *endpoint) flush() {
+	if e.socket.Pending() == 0 {
+		return
+	}
+	dropped, err := e.socket.Flush()
+	e.device.drops.send += uint64(dropped)
+	if err != nil {
+		e.device.log.Debug().Err(err).Int("dropped", dropped).Msg("send")
+	}
+}
