@@ -83,7 +83,7 @@ func (e *Engine) keepError(c *Core) {
 }
 
 // takeErrors is what Run returns: the errors of contexts, the contexts that tasks
-// keep from Idle, and why Run was told to end.
+// keep from Idle, and why Run was asked to end.
 func (e *Engine) takeErrors(cause error) error {
 	for _, c := range e.contexts {
 		e.keepError(c)

@@ -5,7 +5,7 @@ import "fmt"
 // Submittable is what tasks of all kinds have in common for those who use them,
 // such as *rdma.WriteTask. It is for type parameters.
 type Submittable interface {
-	comparable // a task that is missing can be told
+	comparable // so that a task that is missing can be found
 	Submit() error
 	Free() error
 	InFlight() bool

@@ -6,7 +6,7 @@
 //
 // It runs the program bench and the Go benchmarks of the packages, each built in both
 // folders, one right after the other in each round, since the speed of a machine
-// changes from minute to minute. It judges nothing.
+// changes from minute to minute. It prints figures and asserts nothing.
 package main
 
 import (

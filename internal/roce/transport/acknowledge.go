@@ -19,7 +19,7 @@ func (q *QP) receiveAck(p *wire.Packet, now time.Duration) {
 		return
 	}
 	if q.adapts {
-		q.heard(now)
+		q.responded(now)
 		q.measure(p.PSN, now)
 	}
 	syndrome := p.AETH.Syndrome
@@ -170,7 +170,7 @@ func (q *QP) responseTo(psn uint32, now time.Duration) *sendWQE {
 		return nil
 	}
 	if q.adapts {
-		q.heard(now)
+		q.responded(now)
 	}
 	if !q.acknowledge(psn, now) || q.sq.head == q.sq.tail {
 		return nil

@@ -27,7 +27,7 @@ const (
 	// patience is how long the peer may be silent before the oldest request fails.
 	// A process may be stopped for a second or two.
 	patience = 4 * time.Second
-	// stuckPatience is the same for a peer that can be heard, but does not
+	// stuckPatience is the same for a peer that responds, but does not
 	// acknowledge the oldest packet.
 	stuckPatience = 30 * time.Second
 	// hintPatience is the same for a silent peer whose socket is reported gone.
@@ -105,9 +105,9 @@ type adaptive struct {
 	probed  bool          // the oldest packet has been sent as a probe
 	missing bool          // the peer has reported the oldest packet missing
 
-	silent   time.Duration // since the peer was last heard
+	silent   time.Duration // since the peer last responded
 	stuck    time.Duration // since the oldest packet was last acknowledged
-	repeated int           // times the oldest packet was sent again since the peer was last heard
+	repeated int           // times the oldest packet was sent again since the peer last responded
 
 	unreachable  bool          // the peer's socket is reported gone
 	silentBefore time.Duration // silent, at that report
@@ -158,8 +158,8 @@ func (q *QP) sent(now time.Duration) {
 	}
 }
 
-// heard notes that the peer has responded to something in flight.
-func (q *QP) heard(now time.Duration) {
+// responded notes that the peer has responded to something in flight.
+func (q *QP) responded(now time.Duration) {
 	if q.ackDeadline != 0 {
 		if now > q.ackDeadline {
 			q.timing = false // this end stood still
@@ -240,7 +240,7 @@ func (q *QP) adaptiveTimeout(now time.Duration) {
 // PeerUnreachable takes a hint that the peer's socket is gone, such as an ICMP
 // "port unreachable", and is followed by a call of Transmit. If something is in
 // flight, the oldest packet is sent at once and every 200 ms, and its request fails
-// with StatusRetryExceeded when nothing is heard of the peer for a second. Any
+// with StatusRetryExceeded when nothing comes from the peer for a second. Any
 // response ends this, and further hints change nothing until then. So a peer that
 // lives loses no connection by hints, forged or true, unless it is silent for that long:
 // it stands still, or is about to open its socket anew.

@@ -27,10 +27,10 @@ const (
 // that is granted lie some that are not.
 type fuzzed struct {
 	*rig
-	readOnly, noRemote, stranger *arena
-	box                          *arena
-	posted, received             uint64
-	completed, arrived           []uint64
+	readOnly, noRemote, otherDomain *arena
+	box                             *arena
+	posted, received                uint64
+	completed, arrived              []uint64
 }
 
 func newFuzzed(t testing.TB, adaptive bool) *fuzzed {
@@ -38,8 +38,8 @@ func newFuzzed(t testing.TB, adaptive bool) *fuzzed {
 	m := f.server.memory
 	f.readOnly = newArena(t, m, 0xa1, remoteBase+4096, 256, verbs.AccessRemoteRead)
 	f.noRemote = newArena(t, m, 0xa2, remoteBase-256, 256, verbs.AccessLocalWrite)
-	f.stranger = newArena(t, m, 0xa3, remoteBase, 256, everyAccess)
-	f.stranger.Domain++
+	f.otherDomain = newArena(t, m, 0xa3, remoteBase, 256, everyAccess)
+	f.otherDomain.Domain++
 	f.box = newArena(t, m, 0xa4, 0x100, 2048, verbs.AccessLocalWrite)
 	for i := range 2 {
 		f.receive(i)
@@ -130,10 +130,10 @@ func (f *fuzzed) requireSane() {
 // requireSafe asserts that what nobody granted is as it was.
 func (f *fuzzed) requireSafe() {
 	t := f.t
-	for _, a := range []*arena{f.local, f.remote, f.readOnly, f.noRemote, f.stranger, f.box} {
+	for _, a := range []*arena{f.local, f.remote, f.readOnly, f.noRemote, f.otherDomain, f.box} {
 		a.requireGuards(t)
 	}
-	for _, a := range []*arena{f.readOnly, f.noRemote, f.stranger} {
+	for _, a := range []*arena{f.readOnly, f.noRemote, f.otherDomain} {
 		require.Equal(t, make([]byte, 256), a.Mem)
 	}
 	for slot := range 2 {

@@ -24,7 +24,7 @@ func (h *AETH) get(b *[AETHLen]byte) {
 	h.MSN = binary.BigEndian.Uint32(b[:]) & mask24
 }
 
-// Syndrome tells an acknowledgement from its negative kinds; its lower five bits
+// Syndrome distinguishes an acknowledgement from its negative kinds; its lower five bits
 // hold the kind's value (IBTA 9.7.5).
 type Syndrome uint8
 

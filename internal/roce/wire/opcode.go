@@ -188,7 +188,7 @@ func (o Opcode) HasDETH() bool { return opcodeInfos[o].parts&hasDETH != 0 }
 func (o Opcode) HasIETH() bool { return opcodeInfos[o].parts&hasIETH != 0 }
 
 // HasPayload reports whether a payload may follow the headers. Whether an empty
-// one is legal there depends on the path MTU and is the transport's to judge.
+// one is legal there depends on the path MTU and is for the transport to check.
 func (o Opcode) HasPayload() bool { return opcodeInfos[o].parts&hasPayload != 0 }
 
 // String is the operation's name in the standard; an unknown opcode prints as a

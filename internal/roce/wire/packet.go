@@ -36,7 +36,7 @@ type Packet struct {
 }
 
 // Parse reads the packet that is the whole of one UDP datagram, ICRC included.
-// It does not check the ICRC: that is [Flow.CheckICRC]. It judges the form of
+// It does not check the ICRC: that is [Flow.CheckICRC]. It checks the form of
 // the packet alone, not whether a queue pair may take it: any payload length up
 // to [MaxPayloadLen] passes, an empty one in the middle of a message too.
 //
