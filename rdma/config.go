@@ -61,8 +61,8 @@ type Config struct {
 	// peer's device acknowledges and its program does not notice. None is made while
 	// the device has tasks of the connection. Where the acknowledgement does not come,
 	// the connection fails with ErrRetryExceeded: after the death of the peer that
-	// takes at most twice this time, and the time in which the device gives up (see
-	// AckTimeout). A device that cannot report writes of peers, as adapters cannot,
+	// takes at most one and a half times as long, and the time in which the device gives
+	// up (see AckTimeout). A device that cannot report writes of peers, as adapters cannot,
 	// notices a goodbye only then. Zero: two seconds. Negative: never.
 	Keepalive time.Duration
 	// CloseTimeout is how long a connection that is being closed waits for the tasks

@@ -60,7 +60,8 @@ type Connection struct {
 	establishment establishment
 	signal        signalRequest
 	awaited       bool // the context becomes Running when it is Ready
-	peerAlive     bool // the peer gave a sign of life since the last keepalive was due
+	peerAlive     bool // the peer has given a sign of life since the last check
+	silentChecks  int  // since the last sign of life, or keepalive
 
 	deadline      time.Time // when due is called; zero: never
 	deadlineIndex int       // in the context's heap

@@ -77,18 +77,23 @@ func (s *signalRequest) Completed(status verbs.Status, vendor uint32) {
 	}
 }
 
-// keepaliveSlots is how many different times keepalives can be due at within
-// Config.Keepalive: however many connections there are, the timer goes off no more
-// often.
-const keepaliveSlots = 64
+const (
+	// keepaliveChecks is how often a connection is looked at within Config.Keepalive:
+	// so silence is noticed when it has lasted at most half as long again.
+	keepaliveChecks = 2
+	// keepaliveSlots is how many different times connections can be looked at between
+	// two checks: however many there are, the timer goes off no more often.
+	keepaliveSlots = 32
+)
 
-// startKeepalive sets when the next keepalive is due.
+// startKeepalive sets when the connection is looked at next.
 func (conn *Connection) startKeepalive(now time.Time) {
 	d := conn.ctx.set.Keepalive
 	if d < 0 || conn.toItself() {
 		conn.ctx.setDeadline(conn, time.Time{})
 		return
 	}
+	d /= keepaliveChecks
 	slot := max(d/keepaliveSlots, 1)
 	base := conn.ctx.deadlines.base
 	conn.ctx.setDeadline(conn, base.Add((now.Sub(base)+d)/slot*slot+slot))
@@ -102,10 +107,13 @@ func (conn *Connection) keepalive(now time.Time) {
 		conn.peerClosed()
 		return
 	}
-	if !conn.peerAlive && conn.lane.Posted() == 0 && conn.signal.purpose == signalNone {
+	if conn.silentChecks++; conn.peerAlive {
+		conn.peerAlive, conn.silentChecks = false, 0
+	}
+	if conn.silentChecks >= keepaliveChecks && conn.lane.Posted() == 0 && conn.signal.purpose == signalNone {
+		conn.silentChecks = 0
 		conn.signal.post(signalKeepalive, 0)
 	}
-	conn.peerAlive = false
 }
 
 // sayGoodbye begins to notify the peer that a connection, which was Ready, is Closed.
