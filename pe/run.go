@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 )
 
@@ -24,7 +25,8 @@ import (
 // context.Cause(ctx), joined with the errors of contexts; contexts cannot be started
 // meanwhile (ErrDraining). If all that remains are tasks that no callback freed, it
 // does not hang but returns an error that also matches ErrTasksHeld; when they have
-// been freed, Progress or another Run takes the contexts to Idle.
+// been freed, Progress or another Run takes the contexts to Idle. So it does where a
+// context has failed, a second later: a program that fails often leaves tasks behind.
 func (e *Engine) Run(ctx context.Context) error {
 	if err := e.acquire("call Run"); err != nil {
 		return err
@@ -54,7 +56,9 @@ func (e *Engine) Run(ctx context.Context) error {
 		case e.draining && e.onlyTasksHeld():
 			return e.takeErrors(context.Cause(ctx))
 		}
-		e.wait(&spin, done)
+		if !e.wait(&spin, done) && e.onlyTasksHeld() {
+			return e.takeErrors(nil)
+		}
 	}
 }
 
@@ -134,14 +138,24 @@ func (s *spinTime) over(limit time.Duration) bool {
 }
 
 // wait is called between passes that find nothing to do. It spins for a while, and
-// then sleeps until there is something to do or done is closed.
-func (e *Engine) wait(s *spinTime, done <-chan struct{}) {
+// then sleeps until there is something to do or done is closed. It reports false if
+// there was nothing for heldPatience, after a failure.
+func (e *Engine) wait(s *spinTime, done <-chan struct{}) bool {
 	if !s.over(e.spin) {
 		runtime.Gosched()
-		return
+		return true
 	}
-	e.sleep(done)
 	*s = spinTime{}
+	return e.sleep(done)
+}
+
+// heldPatience is how long other goroutines have to free the tasks, by Do, that keep
+// a context that has failed from Idle.
+const heldPatience = time.Second
+
+// failedHolding reports whether a context has failed, and only tasks keep it from Idle.
+func (e *Engine) failedHolding() bool {
+	return slices.ContainsFunc(e.contexts, func(c *Core) bool { return c.err != nil && c.waitsForTasks() })
 }
 
 // onlyTasksHeld reports whether nothing but tasks that nobody frees keeps the
@@ -158,15 +172,24 @@ func (e *Engine) onlyTasksHeld() bool {
 	return true
 }
 
-// sleep blocks until there is something to do or done is closed.
-func (e *Engine) sleep(done <-chan struct{}) {
+// sleep blocks until there is something to do or done is closed, as wait has it.
+func (e *Engine) sleep(done <-chan struct{}) (more bool) {
 	e.warnOfTasksHeld()
+	more = true
+	var held <-chan time.Time
+	if e.failedHolding() {
+		timer := time.NewTimer(heldPatience)
+		defer timer.Stop()
+		held = timer.C
+	}
 	n := &e.notifier
 	n.sleeping.Store(true)
 	if e.armBackends() && !e.queued() && !n.woken.Load() {
 		select {
 		case <-n.wakeup:
 		case <-done:
+		case <-held:
+			more = false
 		}
 	}
 	n.sleeping.Store(false)
@@ -174,6 +197,7 @@ func (e *Engine) sleep(done <-chan struct{}) {
 	case <-n.wakeup: // it came after all
 	default:
 	}
+	return more
 }
 
 // warnOfTasksHeld logs, once per stop, the contexts that wait for tasks to be freed.

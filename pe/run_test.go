@@ -163,6 +163,40 @@ func TestRunDoesNotHangOnTasksHeld(t *testing.T) {
 	assert.Equal(t, pe.Idle, d.State())
 }
 
+// A program whose Submit fails and which does not free the task is not left hanging.
+func TestRunReturnsWhenAFailedContextHoldsTasks(t *testing.T) {
+	for name, freed := range map[string]bool{"nobody frees them": false, "another goroutine frees them soon": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e, d := newEngine(t, pe.Config{Spin: -1}), newDevice(t, 1)
+				require.NoError(t, e.Connect(d))
+				require.NoError(t, d.Start())
+				j, err := d.jobs.Alloc()
+				require.NoError(t, err)
+				broken := errors.New("submit refused")
+				require.NoError(t, e.Do(func() { d.Fail(broken) }))
+				if freed {
+					time.AfterFunc(heldTime/2, func() { assert.NoError(t, e.Do(func() { assert.NoError(t, d.jobs.Free(j)) })) })
+				}
+				err = e.Run(t.Context())
+				assert.ErrorIs(t, err, broken)
+				if freed {
+					assert.NotErrorIs(t, err, pe.ErrTasksHeld)
+					assert.Equal(t, pe.Idle, d.State())
+					return
+				}
+				assert.ErrorIs(t, err, pe.ErrTasksHeld)
+				require.NoError(t, d.jobs.Free(j))
+				assert.NoError(t, e.Run(t.Context()), "what was returned is not returned again")
+				assert.Equal(t, pe.Idle, d.State())
+			})
+		})
+	}
+}
+
+// heldTime is how long Run waits for tasks of a context that has failed.
+const heldTime = time.Second
+
 func TestRunWarnsOfTasksHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
