@@ -166,12 +166,11 @@ func (c *Context) connectionOf(qpn uint32) *Connection {
 
 func (c *Context) report(conn *Connection, state ConnectionState, err error) {
 	c.reports.Push(report{conn, state, err})
-	switch log := c.set.Log.With().Str("context", c.set.Name).Stringer("connection", conn).Logger(); {
-	case state == Failed:
-		log.Warn().Err(err).Msg("connection failed")
-	default:
-		log.Debug().Stringer("state", state).Msg("connection changed")
+	event := c.set.Log.Debug()
+	if state == Failed {
+		event = c.set.Log.Warn().Err(err)
 	}
+	event.Str("context", c.set.Name).Stringer("connection", conn).Stringer("state", state).Msg("connection changed")
 	c.poke()
 }
 

@@ -2,6 +2,7 @@ package link
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -70,8 +71,11 @@ func (e *errorQueue) system(uintptr) {
 		if errno != 0 {
 			return
 		}
-		if e.portUnreachable() && len(e.peers) < maxUnreachable {
-			e.peers = append(e.peers, e.name.decode())
+		if !e.portUnreachable() || len(e.peers) == maxUnreachable {
+			continue
+		}
+		if peer := e.name.decode(); !slices.Contains(e.peers, peer) {
+			e.peers = append(e.peers, peer)
 			e.pending.Store(true)
 		}
 	}

@@ -161,7 +161,7 @@ func (s *Socket) Receive() ([]Datagram, error) { return s.io.receive() }
 
 // Unreachable returns the addresses of peers that the network has reported as
 // having nobody listen at their port, as ICMP does, since it was called last; at
-// most 64, and one may be there several times. It is called by the receiving
+// most 64. It is called by the receiving
 // goroutine; the slice is valid until the next call. It makes no system call:
 // reports come in with Receive, Flush and Wait, which returns for them. Where the
 // system does not pass them on, there are none. Anybody on the way can forge one.
