@@ -66,7 +66,7 @@ func TestGuestSoakServerOutlivesItsClients(t *testing.T) {
 				addresses(t, "add")
 				defer addresses(t, "del")
 			}
-			outlive(t, dev, on.clients, soak.Rounds(t, 16, 96), soak.Duration(t, 16*time.Second, 3*time.Minute))
+			outlive(t, dev, on.clients, soak.Rounds(t, 8, 96), soak.Duration(t, 8*time.Second, 3*time.Minute))
 		})
 	}
 }

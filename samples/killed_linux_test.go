@@ -188,7 +188,7 @@ func TestGuestSoakPeerKilled(t *testing.T) {
 	requireGuest(t)
 	for _, e := range []ends{{"soft-v1", "rxe0", on, guestSizes}, {"rxe0", "soft-v1", on, guestSizes}, {"rxe0", "rxe0", on, guestSizes}} {
 		t.Run(e.requester+" to "+e.responder, func(t *testing.T) {
-			killEither(t, e, soak.Rounds(t, 4, 108), false)
+			killEither(t, e, soak.Rounds(t, 2, 108), false)
 		})
 	}
 }

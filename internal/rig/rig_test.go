@@ -101,7 +101,7 @@ func runParts(t *testing.T, chosen []part, match string) {
 			text = fmt.Sprintf("%s.test -test.v -test.timeout %v -test.run '%s'\n", filepath.Base(p.tests), limit, match)
 		}
 		require.NoError(t, os.WriteFile(filepath.Join(dir, p.name), []byte(text), 0o644))
-		fmt.Fprintf(&script, "echo 'PART %[1]s'; if timeout %[2]d bash -euo pipefail /parts/%[1]s; then echo 'PASSED %[1]s'; else echo 'FAILED %[1]s'; fi\n", p.name, int(limit.Seconds())+60)
+		fmt.Fprintf(&script, "echo 'PART %[1]s'; SECONDS=0; if timeout %[2]d bash -euo pipefail /parts/%[1]s; then end=PASSED; else end=FAILED; fi; echo \"%[1]s took $SECONDS s\"; echo \"$end %[1]s\"\n", p.name, int(limit.Seconds())+60)
 	}
 	files["/parts"] = dir
 	output := rig.Run(t, rig.Job{
