@@ -13,6 +13,8 @@ import (
 	"runtime"
 	"runtime/pprof"
 	"time"
+
+	"github.com/verbena-rdma/verbena/internal/version"
 )
 
 type options struct {
@@ -70,7 +72,12 @@ func main() {
 	flag.BoolVar(&o.counters, "counters", false, "show the counters of each device when it is closed")
 	flag.StringVar(&o.prefix, "peer-prefix", "", "`words` before the command of the second process, such as 'taskset 2'")
 	flag.StringVar(&o.peer, "peer", "", "for the second process: the measurement it serves")
+	showVersion := flag.Bool("version", false, "print the version, and exit")
 	flag.Parse()
+	if *showVersion {
+		fmt.Println("bench", version.String())
+		return
+	}
 	if flag.NArg() > 0 || o.size < 8 || o.window < 1 || o.connections < 1 || o.rounds < 1 || o.duration <= 0 {
 		fmt.Fprintln(os.Stderr, "bench: sizes must be 8 or more, windows, rounds and connections 1 or more, times positive, and there are no arguments; see -help")
 		os.Exit(2)

@@ -28,6 +28,9 @@ func TestMeasurements(t *testing.T) {
 			assert.Contains(t, string(out), m.name)
 		})
 	}
+	out, err = exec.Command(bin, "-version").Output()
+	require.NoError(t, err)
+	assert.Regexp(t, `^bench (devel|v\d\S*) \(.*go\S+ \w+/\w+\)\n$`, string(out))
 	for name, args := range map[string][]string{
 		"unknown measurement": {"-run", "nothing"},
 		"unknown device":      {"-d", "nothing0"},

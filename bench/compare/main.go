@@ -19,6 +19,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/verbena-rdma/verbena/internal/version"
 )
 
 type options struct {
@@ -42,7 +44,12 @@ func main() {
 	flag.StringVar(&packages, "packages", "pe dma rdma internal/roce internal/roce/transport", "the packages with Go benchmarks, separated by spaces")
 	flag.StringVar(&o.filter, "bench", "^Benchmark(SubmitComplete|ProgressIdle|Copy|Write|Small|MiB)$", "the Go benchmarks, as for go test -bench")
 	flag.BoolVar(&o.verbose, "v", false, "write each figure to standard error as it comes")
+	showVersion := flag.Bool("version", false, "print the version, and exit")
 	flag.Parse()
+	if *showVersion {
+		fmt.Println("compare", version.String())
+		return
+	}
 	o.bench, o.packages = strings.Fields(measurements), strings.Fields(packages)
 	if flag.NArg() > 0 || o.folders[0] == "" || o.rounds < 1 || o.duration <= 0 {
 		fmt.Fprintln(os.Stderr, "compare: -before must be given, -rounds and -t positive, and there are no arguments; see -help")

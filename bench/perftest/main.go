@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/rig"
+	"github.com/verbena-rdma/verbena/internal/version"
 )
 
 func main() {
@@ -26,7 +27,12 @@ func main() {
 	duration := flag.Duration("t", 500*time.Millisecond, "time of each measurement of the SDK, after its warm-up")
 	only := flag.String("run", strings.Join(measurements, " "), "the measurements, separated by spaces")
 	verbose := flag.Bool("v", false, "write each figure to standard error as it comes")
+	showVersion := flag.Bool("version", false, "print the version, and exit")
 	flag.Parse()
+	if *showVersion {
+		fmt.Println("perftest", version.String())
+		return
+	}
 	if flag.NArg() > 0 || *rounds < 1 || *duration <= 0 {
 		fmt.Fprintln(os.Stderr, "perftest: -rounds and -t must be positive, and there are no arguments; see -help")
 		os.Exit(2)

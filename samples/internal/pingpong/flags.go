@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/verbena-rdma/verbena/internal/version"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -32,6 +33,7 @@ type Options struct {
 	Events   bool // sleep for completions
 	GIDIndex int  // -1: choose one
 	Check    bool // validate what the server received
+	Version  bool // print the version, and exit
 
 	program Program
 	out     io.Writer
@@ -41,7 +43,7 @@ type Options struct {
 // Client reports whether the program is the client, which sends first.
 func (o *Options) Client() bool { return o.Host != "" }
 
-// option is a flag in two spellings.
+// option is a flag in two spellings; short may be empty.
 type option struct {
 	short, long, value, usage string
 	set                       func(string) error
@@ -105,11 +107,11 @@ func (o *Options) options() []option {
 				func(string) error { return errors.New(x.what + " is not supported") }})
 		}
 	}
-	return list
+	return append(list, option{"", "version", "", "print the version, and exit", on(&o.Version)})
 }
 
-// parse reads the command line. With -h it prints the help and returns
-// flag.ErrHelp.
+// parse reads the command line. With -h or --version it prints what they ask for, and
+// returns flag.ErrHelp.
 func parse(p Program, args []string, out, errs io.Writer) (*Options, error) {
 	o := &Options{
 		TCPPort: 18515, Port: 1, Size: p.Size, MTU: 1024, RxDepth: 500, Iters: 1000, GIDIndex: -1,
@@ -121,6 +123,9 @@ func parse(p Program, args []string, out, errs io.Writer) (*Options, error) {
 	list := o.options()
 	for _, x := range list {
 		for _, name := range []string{x.short, x.long} {
+			if name == "" {
+				continue
+			}
 			if x.value == "" {
 				set.BoolFunc(name, "", x.set)
 			} else {
@@ -143,6 +148,9 @@ func parse(p Program, args []string, out, errs io.Writer) (*Options, error) {
 		args = set.Args()[1:]
 	}
 	switch {
+	case o.Version:
+		_, _ = fmt.Fprintln(out, p.Name, version.String())
+		return nil, flag.ErrHelp
 	case len(operands) > 1:
 		return nil, fmt.Errorf("unexpected argument %q: one host is enough", operands[1])
 	case len(operands) == 1 && operands[0] == "":
@@ -159,7 +167,10 @@ func help(p Program, list []option) string {
 		p.Service, p.Name, strings.ToLower(p.Service.String()))
 	_, _ = fmt.Fprintf(&b, "Usage:\n  %s [flags]        wait for a client\n  %s [flags] HOST   connect to the server on HOST\n\n", p.Name, p.Name)
 	for _, x := range list {
-		spelled := strings.TrimRight("-"+x.short+", --"+x.long+" "+x.value, " ")
+		spelled := strings.TrimRight("--"+x.long+" "+x.value, " ")
+		if x.short != "" {
+			spelled = "-" + x.short + ", " + spelled
+		}
 		_, _ = fmt.Fprintf(&b, "  %s\n        %s\n", spelled, x.usage)
 	}
 	b.WriteString("\nExit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.\n")

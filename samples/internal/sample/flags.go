@@ -12,6 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/verbena-rdma/verbena/internal/version"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -147,8 +148,8 @@ func (f *Flags) help(p Program) string {
 		p.About, p.Name, strings.Join(f.lines, "\n"))
 }
 
-// parse makes the session that the flags ask for. With -h it prints the help
-// and returns flag.ErrHelp.
+// parse makes the session that the flags ask for. With -h or -version it prints what
+// they ask for, and returns flag.ErrHelp.
 func parse(p Program, args []string, files stdio) (*Session, error) {
 	s := &Session{program: p, files: files, Connections: 1, SGE: 1}
 	var gid int
@@ -216,11 +217,18 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 		})
 	})
 
+	var showVersion bool
+	f.add("", "version", "", "print the version, and exit", func(name string) { f.set.BoolVar(&showVersion, name, false, "") })
+
 	if err := f.set.Parse(args); errors.Is(err, flag.ErrHelp) {
 		_, _ = io.WriteString(files.out, f.help(p))
 		return nil, err
 	} else if err != nil {
 		return nil, err
+	}
+	if showVersion {
+		_, _ = fmt.Fprintln(files.out, p.Name, version.String())
+		return nil, flag.ErrHelp
 	}
 	if rest := f.set.Args(); len(rest) > 0 {
 		return nil, fmt.Errorf("unexpected argument %q", rest[0])

@@ -1,0 +1,75 @@
+// Package version says which version of Verbena a program was built from.
+package version
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strings"
+)
+
+// module is the path of the module that the version is of.
+const module = "github.com/verbena-rdma/verbena"
+
+// unknown is the version of a build that has none, such as one of changed files.
+const unknown = "devel"
+
+// revisionLength is how many digits of a revision are shown, as git itself does in
+// pseudo-versions.
+const revisionLength = 12
+
+// String describes the running program in one line without its end: the version of the
+// module, the revision of its repository and whether files were changed since, where the
+// go command recorded them, and the version of Go.
+//
+//	v1.2.0 (revision 0123456789ab, modified; go1.26.0 linux/amd64)
+//	devel (go1.26.0 linux/amd64)
+func String() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok { // built without module support
+		info = &debug.BuildInfo{GoVersion: runtime.Version()}
+	}
+	return describe(info, runtime.GOOS+"/"+runtime.GOARCH)
+}
+
+func describe(info *debug.BuildInfo, platform string) string {
+	version, details := versionOf(info), revisionOf(info)
+	details = append(details, strings.TrimSpace(info.GoVersion+" "+platform))
+	return fmt.Sprintf("%s (%s)", version, strings.Join(details, "; "))
+}
+
+// versionOf finds the module as that of the program, or among those it depends on.
+func versionOf(info *debug.BuildInfo) string {
+	for _, m := range append([]*debug.Module{&info.Main}, info.Deps...) {
+		if m.Path != module {
+			continue
+		}
+		if m.Replace != nil {
+			m = m.Replace
+		}
+		if m.Version != "" && m.Version != "(devel)" {
+			return m.Version
+		}
+	}
+	return unknown
+}
+
+// revisionOf returns the revision of the repository; it is ours only where the program is.
+func revisionOf(info *debug.BuildInfo) []string {
+	if info.Main.Path != module {
+		return nil
+	}
+	var revision, modified string
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			revision = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			modified = ", modified"
+		}
+	}
+	if revision == "" {
+		return nil
+	}
+	return []string{"revision " + revision[:min(len(revision), revisionLength)] + modified}
+}

@@ -1,0 +1,51 @@
+package version
+
+import (
+	"runtime"
+	"runtime/debug"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestDescribe(t *testing.T) {
+	settings := func(pairs ...string) (list []debug.BuildSetting) {
+		for i := 0; i < len(pairs); i += 2 {
+			list = append(list, debug.BuildSetting{Key: pairs[i], Value: pairs[i+1]})
+		}
+		return list
+	}
+	const revision = "0123456789abcdef0123456789abcdef01234567"
+	for want, info := range map[string]debug.BuildInfo{
+		"devel (go1.26.0 linux/amd64)": {},
+		"v1.2.0 (go1.26.0 linux/amd64)": {
+			Main: debug.Module{Path: module, Version: "v1.2.0"}},
+		"devel (revision 0123456789ab; go1.26.0 linux/amd64)": {
+			Main:     debug.Module{Path: module, Version: "(devel)"},
+			Settings: settings("vcs", "git", "vcs.revision", revision, "vcs.modified", "false")},
+		"v0.0.0-1-0123+dirty (revision 0123456789ab, modified; go1.26.0 linux/amd64)": {
+			Main:     debug.Module{Path: module, Version: "v0.0.0-1-0123+dirty"},
+			Settings: settings("vcs.modified", "true", "vcs.revision", revision)},
+		"devel (revision 42; go1.26.0 linux/amd64)": {
+			Main: debug.Module{Path: module}, Settings: settings("vcs.revision", "42")},
+		// The repository is that of another module.
+		"v1.3.0 (go1.26.0 linux/amd64)": {
+			Main:     debug.Module{Path: "example.org/store", Version: "v7.0.0"},
+			Deps:     []*debug.Module{{Path: "golang.org/x/sys", Version: "v0.1.0"}, {Path: module, Version: "v1.3.0"}},
+			Settings: settings("vcs.revision", revision)},
+		"v1.4.0 (go1.26.0 linux/amd64)": {
+			Deps: []*debug.Module{{Path: module, Version: "v1.3.0", Replace: &debug.Module{Path: "example.org/fork", Version: "v1.4.0"}}}},
+	} {
+		info.GoVersion = "go1.26.0"
+		assert.Equal(t, want, describe(&info, "linux/amd64"))
+	}
+}
+
+// A test binary is a program like any other.
+func TestString(t *testing.T) {
+	assert.Contains(t, String(), runtime.Version())
+	assert.Contains(t, String(), runtime.GOOS+"/"+runtime.GOARCH)
+}
