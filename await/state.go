@@ -8,16 +8,17 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-// Context is a context of an engine: anything that embeds a *pe.Core.
+// Context is a context of an engine: anything that embeds a *pe.Core, which has all of
+// these methods.
 type Context interface {
 	pe.Context
-	Name() string
-	Engine() *pe.Engine
-	State() pe.State
-	Err() error
-	Start() error
-	Stop() error
-	Watch(f func(prev, next pe.State)) (stop func())
+	Name() string                                    // see pe.Core.Name
+	Engine() *pe.Engine                              // see pe.Core.Engine
+	State() pe.State                                 // see pe.Core.State
+	Err() error                                      // see pe.Core.Err
+	Start() error                                    // see pe.Core.Start
+	Stop() error                                     // see pe.Core.Stop
+	Watch(f func(prev, next pe.State)) (stop func()) // see pe.Core.Watch
 }
 
 // State waits until a context is in a state or the change to that state is reported,

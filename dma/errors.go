@@ -40,7 +40,7 @@ var (
 // TaskError is the error of a copy that was submitted and failed. It matches the
 // sentinel of its status with errors.Is.
 type TaskError struct {
-	Context     *Context
+	Context     *Context     // the one that the copy was submitted to
 	Status      verbs.Status // never StatusSuccess
 	VendorError uint32       // the device's own code; zero if it has none
 }

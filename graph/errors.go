@@ -25,7 +25,7 @@ var (
 
 // CycleError names the nodes of a cycle. It matches ErrCycle.
 type CycleError struct {
-	Graph string
+	Graph string   // its name
 	Nodes []string // each comes before the next, and the last before the first
 }
 
@@ -39,8 +39,8 @@ func (e *CycleError) Is(target error) bool { return target == ErrCycle }
 
 // NodeError is the error of a node that was run and failed.
 type NodeError struct {
-	Node string
-	Err  error
+	Node string // its name
+	Err  error  // what its function returned, or its task failed with
 }
 
 // Error names the node and the reason.
@@ -52,7 +52,7 @@ func (e *NodeError) Unwrap() error { return e.Err }
 // RunError is the error of an instance that failed. It matches what its nodes'
 // errors match, and ErrFlushed if the graph was stopped meanwhile.
 type RunError struct {
-	Graph   string
+	Graph   string       // its name
 	Failed  []*NodeError // in the order in which they failed
 	NotRun  []string     // for they depend on nodes that failed, or were flushed
 	Stopped bool         // the graph was stopped before these nodes were begun

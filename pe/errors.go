@@ -45,9 +45,9 @@ var (
 // UnsupportedError says which feature is missing, where, and what to use
 // instead. It matches ErrNotSupported and errors.ErrUnsupported.
 type UnsupportedError struct {
-	Feature  string
+	Feature  string // such as "a notification descriptor"
 	Platform string // as runtime.GOOS names it
-	Instead  string
+	Instead  string // what to do there
 }
 
 // Error implements error.

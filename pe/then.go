@@ -5,13 +5,13 @@ import "fmt"
 // Submittable is what tasks of all kinds have in common for those who use them,
 // such as *rdma.WriteTask. It is for type parameters.
 type Submittable interface {
-	comparable // so that a task that is missing can be found
-	Submit() error
-	Free() error
-	InFlight() bool
-	UserData() any
-	SetUserData(v any)
-	Engine() *Engine
+	comparable         // so that a task that is missing can be found
+	Submit() error     // gives the task to its context
+	Free() error       // puts it back into its pool
+	InFlight() bool    // see Task.InFlight
+	UserData() any     // see Task.UserData
+	SetUserData(v any) // see Task.SetUserData
+	Engine() *Engine   // see Task.Engine
 }
 
 // then is the user data of a task that has a callback of its own.

@@ -2,17 +2,18 @@ package rdma
 
 import "github.com/verbena-rdma/verbena/pe"
 
-// Task is a task of any kind of this package.
+// Task is a task of any kind of this package. The types of tasks say more about the
+// methods, such as WriteTask.
 type Task interface {
-	Submit() error
-	SubmitWith(flags pe.SubmitFlags) error
-	TrySubmit() error
-	Free() error
-	InFlight() bool
-	UserData() any
-	SetUserData(v any)
-	Operation() Operation
-	Connection() *Connection
+	Submit() error                         // gives the task to the device
+	SubmitWith(flags pe.SubmitFlags) error // the same with flags
+	TrySubmit() error                      // the same after all checks
+	Free() error                           // puts the task back into its pool
+	InFlight() bool                        // submitted, and not completed
+	UserData() any                         // see pe.Task.UserData
+	SetUserData(v any)                     // see pe.Task.SetUserData
+	Operation() Operation                  // the task's kind
+	Connection() *Connection               // the one it runs on; of a receive, the one the message came from
 
 	submit(flags pe.SubmitFlags, thorough bool) error
 }

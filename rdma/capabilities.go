@@ -8,7 +8,8 @@ import (
 
 // Capabilities is what contexts on a device can do at most.
 type Capabilities struct {
-	Transports     verbs.Transports
+	Transports verbs.Transports // of the device; contexts use RC
+
 	MaxConnections int    // of one context
 	MaxMessage     uint32 // bytes moved by one task
 	MaxSendSGE     int    // buffers in the list of a send, read or write
@@ -16,8 +17,9 @@ type Capabilities struct {
 	MaxSends       int    // tasks at the device at a time on one connection
 	MaxReceives    int    // receives at the device at a time
 	MaxReadAtomic  int    // reads and atomics under way at a time on one connection
-	MaxMTU         verbs.MTU
-	Atomics        bool
+
+	MaxMTU  verbs.MTU // bytes of data in one packet
+	Atomics bool      // compare-and-swap, fetch-and-add, sync event additions
 }
 
 // connectionLimit is the most connections of one context.

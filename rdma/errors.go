@@ -69,7 +69,7 @@ var (
 // TaskError is the error of a task that was submitted and failed. It matches the
 // sentinel of its status with errors.Is.
 type TaskError struct {
-	Op     Operation
+	Op     Operation    // the task's kind
 	Status verbs.Status // never StatusSuccess
 	// Connection is the one the task ran on. It is nil for a receive that was
 	// flushed before a message came.

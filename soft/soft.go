@@ -34,11 +34,10 @@ type Config struct {
 	Capture io.Writer
 
 	// These disable offloads of the UDP socket, which are used where the kernel has
-	// them: many packets sent with one system call, many that arrive as one, and
-	// several messages per system call.
-	DisableSegmentation bool
-	DisableCoalescing   bool
-	DisableBatch        bool
+	// them.
+	DisableSegmentation bool // packets to one peer sent in one piece (UDP_SEGMENT)
+	DisableCoalescing   bool // packets of one peer that arrive in one piece (UDP_GRO)
+	DisableBatch        bool // several of either with one system call (sendmmsg, recvmmsg)
 
 	// Log is where the device logs. The zero value is silent.
 	Log zerolog.Logger

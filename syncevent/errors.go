@@ -39,8 +39,8 @@ var errNoPool = fmt.Errorf("syncevent: free a task: it came from no pool: %w", E
 // TaskError is the error of a task that was submitted and failed: it was in
 // flight when its context stopped. It matches ErrFlushed.
 type TaskError struct {
-	Op    Operation
-	Event *Event
+	Op    Operation // the task's kind
+	Event *Event    // the one it works on
 }
 
 // Error names the operation, the event and the reason.

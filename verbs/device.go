@@ -59,7 +59,7 @@ type Device interface {
 // DeviceAttr holds the limits and capabilities of a device. A limit of zero
 // means that the device does not have the thing at all.
 type DeviceAttr struct {
-	FirmwareVersion   string
+	FirmwareVersion   string // of software devices, that of the software
 	NodeGUID          uint64 // host byte order
 	VendorID          uint32 // of the manufacturer, an IEEE OUI
 	MaxMRSize         uint64 // bytes of one memory region
@@ -79,8 +79,9 @@ type DeviceAttr struct {
 	MaxInline         int    // bytes of inline data in one work request
 	MaxMessage        uint32 // bytes in one message
 	Ports             int    // they are counted from 1
-	Transports        Transports
-	Atomics           bool // 64-bit compare-and-swap and fetch-and-add
+	// Transports are the services that queue pairs can have.
+	Transports Transports
+	Atomics    bool // 64-bit compare-and-swap and fetch-and-add
 	// AtomicsGlobal: they are atomic with regard to the processor and other devices
 	// too, not only to each other (IBTA 9.4.5.1).
 	AtomicsGlobal bool
@@ -140,14 +141,14 @@ const (
 
 // PortAttr holds the attributes of a port.
 type PortAttr struct {
-	State      PortState
-	LinkLayer  LinkLayer
-	MaxMTU     MTU
-	ActiveMTU  MTU
-	GIDTable   int    // entries in the GID table
-	LID        uint16 // zero on Ethernet
-	Interface  string // the network interface behind the port; empty if unknown
-	ActiveRate uint64 // bits per second; zero if unknown
+	State      PortState // packets pass in PortActive
+	LinkLayer  LinkLayer // what is below the transport
+	MaxMTU     MTU       // the largest that the port can have, bytes
+	ActiveMTU  MTU       // the largest that can be used now, bytes
+	GIDTable   int       // entries in the GID table
+	LID        uint16    // zero on Ethernet
+	Interface  string    // the network interface behind the port; empty if unknown
+	ActiveRate uint64    // bits per second; zero if unknown
 }
 
 // GID is a global identifier: 16 bytes, an IPv6 address or, on RoCEv2 over
@@ -175,10 +176,10 @@ const (
 
 // GIDEntry is one entry of a port's GID table.
 type GIDEntry struct {
-	Index     int
-	GID       GID
-	Type      GIDType
-	Interface string // the network interface it belongs to; empty if unknown
+	Index     int     // in the table, from 0
+	GID       GID     // the address
+	Type      GIDType // how packets to and from this address look
+	Interface string  // the network interface it belongs to; empty if unknown
 	// UDPPort is the port of the device at this address: 4791, or another one that
 	// peers have to put into AddressAttr.UDPPort (software device only). Zero: the
 	// GID is not for RoCEv2.
@@ -187,7 +188,7 @@ type GIDEntry struct {
 
 // Counter is a named count.
 type Counter struct {
-	Name  string
+	Name  string // as the driver calls it
 	Value uint64 // since the device was opened, or the kernel's driver was loaded
 }
 
@@ -213,9 +214,9 @@ const (
 // Event is an asynchronous event. The fields that its type does not concern
 // are zero.
 type Event struct {
-	Type EventType
-	QPN  uint32
-	CQ   CQ
-	SRQ  SRQ
-	Port int
+	Type EventType // what has happened
+	QPN  uint32    // the queue pair that it happened to
+	CQ   CQ        // the completion queue
+	SRQ  SRQ       // the shared receive queue
+	Port int       // the port, from 1
 }

@@ -84,7 +84,7 @@ type WatchableMR interface {
 
 // SGE is a scatter-gather entry: a piece of registered local memory.
 type SGE struct {
-	Addr   uint64
+	Addr   uint64 // of the first byte
 	Length uint32 // bytes
-	LKey   uint32
+	LKey   uint32 // of the memory region that all of them lie in
 }

@@ -75,7 +75,8 @@ const (
 
 // QPInit configures a queue pair.
 type QPInit struct {
-	Type       QPType
+	Type QPType // the transport service
+
 	SendCQ     CQ   // of the same device; it may be the RecvCQ too
 	RecvCQ     CQ   // of the same device
 	SRQ        SRQ  // nil: receives are posted to the queue pair itself
@@ -126,7 +127,7 @@ const (
 
 // QPAttr holds the attributes of a queue pair.
 type QPAttr struct {
-	State     QPState
+	State     QPState     // the one to enter, or the present one
 	PKeyIndex int         // into the port's P_Key table, from 0
 	Port      int         // from 1
 	Access    Access      // what the peer may do
@@ -231,20 +232,20 @@ const (
 
 // SendWR is a send request. The slice of entries is read during PostSend only.
 type SendWR struct {
-	ID         uint64 // given back in the completion
-	Op         Opcode
-	Flags      SendFlags
+	ID    uint64    // given back in the completion
+	Op    Opcode    // what to do
+	Flags SendFlags // how
+
 	SGL        []SGE  // for reads and atomics, where the result goes
 	Imm        uint32 // host byte order
 	RemoteAddr uint64 // for writes, reads and atomics
 	RKey       uint32 // of the peer's region that RemoteAddr is in
 	CompareAdd uint64 // the value to compare with, or to add
 	Swap       uint64 // the value to put in its place
-	// For datagrams: the way to the peer, its queue pair number, and the Q_Key of
-	// that queue pair.
-	AH         AH
-	RemoteQPN  uint32
-	RemoteQKey uint32
+
+	AH         AH     // for datagrams: the way to the peer
+	RemoteQPN  uint32 // for datagrams: the number of its queue pair
+	RemoteQKey uint32 // for datagrams: the Q_Key of that queue pair
 }
 
 // RecvWR is a receive request. The slice of entries is read during PostRecv only.
@@ -270,17 +271,17 @@ const (
 // WC is a completion. When Status is not StatusSuccess only ID, Status,
 // VendorError and QPN hold (ibv_poll_cq(3)).
 type WC struct {
-	ID          uint64
-	Status      Status
-	Opcode      WCOpcode
-	VendorError uint32
-	Bytes       uint32 // received, read, or placed by a write with immediate
-	HasImm      bool
-	Imm         uint32 // host byte order
-	QPN         uint32 // the local queue pair
-	// For datagrams: who sent it, and whether a 40-byte GRH precedes the data in
-	// the receive. Bytes counts the GRH. On RoCEv2 it is the IP header, an IPv4
-	// one in the last 20 of the 40 bytes (annex A17).
-	SrcQPN uint32
+	ID          uint64   // that of the request
+	Status      Status   // how it ended
+	Opcode      WCOpcode // what completed
+	VendorError uint32   // the device's own code; zero if it has none
+	Bytes       uint32   // received, read, or placed by a write with immediate
+	HasImm      bool     // the message carried immediate data
+	Imm         uint32   // that data, host byte order
+	QPN         uint32   // the local queue pair
+	SrcQPN      uint32   // for datagrams: the queue pair that sent it
+	// HasGRH: for datagrams, a 40-byte GRH precedes the data in the receive. Bytes
+	// counts the GRH. On RoCEv2 it is the IP header, an IPv4 one in the last 20 of the
+	// 40 bytes (annex A17).
 	HasGRH bool
 }

@@ -15,6 +15,7 @@ type Error struct {
 	Kind   error         // one of package verbs' errors, or nil
 }
 
+// Error names the function, what was asked of it, the errno, and what to do.
 func (e *Error) Error() string {
 	s := e.Verb
 	if e.Asked != "" {
