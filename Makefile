@@ -1,7 +1,7 @@
 # make demo    build the samples, run every pair as two processes, check the data
 # make test    install what the tests need where that is possible, run them all: what
 #              could run for ever for a moment, in full by the targets below
-# make check   formatting, vet on every platform, staticcheck
+# make check   formatting, vet on every platform, staticcheck, documentation and examples
 # make build   the programs, into bin/
 # make rig     the tests in the virtual machine with the kernel's RDMA stack alone, also
 #              under AddressSanitizer; PARTS="rdma dma" chooses

@@ -1,57 +1,79 @@
 package bufinv_test
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/mmap"
-	"github.com/verbena-rdma/verbena/verbs"
 )
 
+// What tasks read is the data of a buffer; what they write becomes data. Task calls free the
+// buffers that they are given; here nobody else does.
+func ExampleInventory() {
+	dev := must(device.Open("soft-lo"))
+	memory := must(mmap.Alloc(dev, 4096, mmap.LocalReadWrite))
+	copy(memory.Bytes(), "to be sent")
+	var bufs bufinv.Inventory // grows as needed
+
+	source := bufs.Source(memory, 0, 10) // 10 bytes, all of them data
+	fmt.Printf("%d bytes of data, room for %d: %s\n", source.DataLen(), source.Room(), source.Bytes())
+	target := bufs.Target(memory, 1024, 64) // 64 bytes, all of them room
+	fmt.Printf("%d bytes of data, room for %d\n", target.DataLen(), target.Room())
+	check(target.Append([]byte("as a receive does")))
+	fmt.Printf("%d bytes of data, room for %d: %s\n", target.DataLen(), target.Room(), target.Bytes())
+
+	// Errors are in the buffer: the task that is given it returns them.
+	fmt.Println(errors.Is(bufs.Source(memory, 4000, 1000).Err(), bufinv.ErrRange))
+
+	fmt.Println(errors.Is(memory.Close(), mmap.ErrInUse)) // two buffers lie in it
+	check(errors.Join(source.Free(), target.Free(), bufs.Close(), memory.Close(), dev.Close()))
+	// Output:
+	// 10 bytes of data, room for 0: to be sent
+	// 0 bytes of data, room for 64
+	// 17 bytes of data, room for 47: as a receive does
+	// true
+	// true
+}
+
 // A message of two pieces is gathered from two places of one memory.
-func Example() {
-	gather := func(dev verbs.Device) error {
-		local, err := mmap.Alloc(dev, 4096, mmap.LocalReadWrite)
-		if err != nil {
-			return err
-		}
-		copy(local.Bytes(), "header: ")
-		copy(local.Bytes()[1024:], "body")
-		var bufs bufinv.Inventory
-		// An error of either piece would sit in the list.
-		message := bufinv.List(bufs.Source(local, 0, 8), bufs.Source(local, 1024, 4))
-		if err := message.Err(); err != nil {
-			return err
-		}
-		fmt.Printf("%d pieces, %d bytes: %s\n", message.ListLen(), message.ListDataLen(), message.AppendBytes(nil))
-		if err := message.Free(); err != nil {
-			return err
-		}
-		if err := bufs.Close(); err != nil {
-			return err
-		}
-		return local.Close()
-	}
-	// gather runs with a device that package device has opened.
-	_ = gather
+func ExampleList() {
+	dev := must(device.Open("soft-lo"))
+	memory := must(mmap.Alloc(dev, 4096, mmap.LocalReadWrite))
+	copy(memory.Bytes(), "header: ")
+	copy(memory.Bytes()[1024:], "body")
+	var bufs bufinv.Inventory
+	message := bufinv.List(bufs.Source(memory, 0, 8), bufs.Source(memory, 1024, 4))
+	check(message.Err()) // an error of either piece would be here
+	fmt.Printf("%d pieces, %d bytes: %s\n", message.ListLen(), message.ListDataLen(), message.AppendBytes(nil))
+	check(errors.Join(message.Free(), bufs.Close(), memory.Close(), dev.Close()))
+	// Output: 2 pieces, 12 bytes: header: body
 }
 
 // Elements of one size, each aligned to a cache line.
 func ExamplePool() {
-	receive := func(local *mmap.Map) error {
-		pool, err := bufinv.NewPool(local, bufinv.PoolConfig{Count: 16, Size: 256, Align: 64})
-		if err != nil {
-			return err
-		}
-		b := pool.Alloc()
-		if err := b.Err(); err != nil {
-			return err
-		}
-		// A receive task appends what arrives to b, and b.Bytes returns it.
-		if err := b.Free(); err != nil {
-			return err
-		}
-		return pool.Close()
+	dev := must(device.Open("soft-lo"))
+	memory := must(mmap.Alloc(dev, 4096, mmap.LocalReadWrite))
+	pool := must(bufinv.NewPool(memory, bufinv.PoolConfig{Count: 16, Size: 200, Align: 64}))
+	b := pool.Alloc()
+	check(b.Err())
+	fmt.Println(b.Room(), b.Addr()%64, pool.Available())
+	check(b.Free())
+	fmt.Println(pool.Available())
+	check(errors.Join(pool.Close(), memory.Close(), dev.Close()))
+	// Output:
+	// 200 0 15
+	// 16
+}
+
+func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+func check(err error) {
+	if err != nil {
+		panic(err)
 	}
-	_ = receive
 }

@@ -1,7 +1,10 @@
 package descriptor_test
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/verbena-rdma/verbena/descriptor"
@@ -46,4 +49,32 @@ func ExampleScanner() {
 	kind, desc, err := descriptor.NewScanner(pasted).Next()
 	fmt.Println(kind, len(desc), err)
 	// Output: memory map 21 <nil>
+}
+
+// A descriptor travels as a file that only its owner may read.
+func ExampleWriteFile() {
+	dir, err := os.MkdirTemp("", "example-")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "memory.txt")
+	b, _ := descriptor.Encode(descriptor.MemoryMap, []byte("payload"))
+	if err := descriptor.WriteFile(path, []byte(descriptor.Armor(b))); err != nil {
+		fmt.Println(err)
+		return
+	}
+	read, err := descriptor.ReadFile(path)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, err = descriptor.Decode(descriptor.Connection, read)
+	fmt.Println(errors.Is(err, descriptor.ErrKind)) // it is that of a memory map
+	payload, err := descriptor.Decode(descriptor.MemoryMap, read)
+	fmt.Println(string(payload), err)
+	// Output:
+	// true
+	// payload <nil>
 }

@@ -55,3 +55,17 @@ func ExampleOpen() {
 	fmt.Println(dev.Name(), "is", port.State, "with a path MTU of", port.ActiveMTU)
 	// Output: soft-lo is active with a path MTU of 4096
 }
+
+// The software device is there on any machine; adapters follow where there are some.
+func ExampleList() {
+	list, err := device.List()
+	if err != nil {
+		fmt.Println(err)
+	}
+	for _, d := range list {
+		if d.Interface == "lo" && d.Driver == "soft" {
+			fmt.Println(d.Name, d.Driver)
+		}
+	}
+	// Output: soft-lo soft
+}

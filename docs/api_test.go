@@ -165,7 +165,7 @@ func typeName(expr ast.Expr) string {
 
 // firstTypes are the types that a newcomer meets, each of which has an example of its own.
 var firstTypes = map[string][]string{
-	"await":      {"Func", "Receiver", "State", "Task"},
+	"await":      {"Func", "State", "Task"},
 	"bufinv":     {"Inventory", "List", "Pool"},
 	"descriptor": {"Scanner", "WriteFile"},
 	"device":     {"List", "Open"},

@@ -31,7 +31,7 @@ func TestTransferUnderFaults(t *testing.T) {
 	}
 }
 
-// A program is told when the network is cut.
+// The program learns that the network is cut.
 func TestTransferOverCutCable(t *testing.T) {
 	from, to := newEnds(t, "soft-lo", rdma.Config{AckTimeout: 5 * time.Millisecond, RetryCount: new(3)})
 	from.rdma.OnConnection(func(_ *rdma.Connection, state rdma.ConnectionState, _ error) {

@@ -74,11 +74,15 @@ var (
 	inline  = regexp.MustCompile("`[^`\n]*`")
 )
 
-// TestLinks: links between the documents lead to files and headings that exist.
+// TestLinks: links in the documents, here and at the root of the module, lead to files and
+// headings that exist.
 func TestLinks(t *testing.T) {
 	files, err := filepath.Glob("*.md")
 	require.NoError(t, err)
-	for _, from := range append(files, "../README.md") {
+	top, err := filepath.Glob("../*.md")
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, len(top), 4)
+	for _, from := range append(files, top...) {
 		text, err := os.ReadFile(from)
 		require.NoError(t, err)
 		for _, m := range link.FindAllSubmatch(inline.ReplaceAll(fence.ReplaceAll(text, nil), nil), -1) {

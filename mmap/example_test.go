@@ -1,43 +1,53 @@
 package mmap_test
 
 import (
+	"errors"
 	"fmt"
 
-	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/mmap"
-	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// One side opens memory to its peer and writes a descriptor of it, the peer
-// imports what it was given.
-func Example() {
-	responder := func(dev verbs.Device, path string) error {
-		local, err := mmap.Alloc(dev, 4096, mmap.LocalReadWrite|mmap.RemoteWrite)
-		if err != nil {
-			return err
-		}
-		desc, err := local.Export(dev)
-		if err != nil {
-			return err
-		}
-		if err := descriptor.WriteFile(path, []byte(descriptor.Armor(desc))); err != nil {
-			return err
-		}
-		// The peer writes into local.Bytes() from now on, until Close.
-		return local.Close()
+// One program opens memory to its peer, the peer imports what it was given. Here both are one
+// program, with a device each.
+func ExampleMap() {
+	ours, theirs := must(device.Open("soft-lo")), must(device.Open("soft-lo"))
+
+	local := must(mmap.Alloc(ours, 4096, mmap.LocalReadWrite|mmap.RemoteWrite))
+	desc := must(local.Export(ours)) // bytes, for the peer; as secret as the memory
+
+	remote := must(mmap.Import(theirs, desc))
+	fmt.Printf("%d bytes for %v\n", remote.Len(), remote.Permissions())
+	fmt.Println(remote.Bytes() == nil, remote.Addr() == local.Addr())
+
+	// The peer writes into local.Bytes(), with tasks of package rdma, until Close.
+	check(errors.Join(remote.Close(), local.Close(), ours.Close(), theirs.Close()))
+	// Output:
+	// 4096 bytes for RemoteWrite
+	// true true
+}
+
+// Memory of the program's own is pinned as long as it is registered.
+func ExampleRegister() {
+	dev := must(device.Open("soft-lo"))
+	own := []byte("memory of the program's")
+	m := must(mmap.Register(dev, own, mmap.RemoteRead))
+	fmt.Printf("%s\n", m.Bytes())
+	_, err := mmap.Register(dev, own, mmap.RemoteWrite) // that takes LocalReadWrite too
+	fmt.Println(errors.Is(err, mmap.ErrPermission))
+	check(errors.Join(m.Close(), dev.Close()))
+	// Output:
+	// memory of the program's
+	// true
+}
+
+func check(err error) {
+	if err != nil {
+		panic(err)
 	}
-	requester := func(dev verbs.Device, path string) error {
-		desc, err := descriptor.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		remote, err := mmap.Import(dev, desc)
-		if err != nil {
-			return err
-		}
-		fmt.Printf("%d bytes at %#x: %v\n", remote.Len(), remote.Addr(), remote.Permissions())
-		return remote.Close()
-	}
-	// Both run with devices that package device has opened.
-	_, _ = responder, requester
+}
+
+func must[T any](v T, err error) T {
+	check(err)
+	return v
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Formatting, vet and builds on every platform, staticcheck.
+# Formatting, vet and builds on every platform, staticcheck, and the documentation: comments on
+# all that is exported, examples, links, and code that is that of tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 go=${GO:-go}
@@ -31,3 +32,4 @@ if [ "$("$go" env CGO_ENABLED)" = 1 ] && pkg-config --exists libibverbs 2>/dev/n
 else
 	echo "skipped: the driver for adapters, there are no headers (Debian packages libibverbs-dev, pkg-config)"
 fi
+run "$go" test -vet=off ./docs

@@ -2,15 +2,16 @@ package syncevent_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/syncevent"
-	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // One goroutine counts what it has done, another waits until it is enough.
-func Example() {
+func ExampleEvent() {
 	done, err := syncevent.New(nil, syncevent.Config{Name: "done"})
 	if err != nil {
 		fmt.Println(err)
@@ -32,36 +33,19 @@ func Example() {
 }
 
 // One side makes an event that its peer may change, and waits; the peer imports
-// it and works on it with the sync event tasks of package rdma.
+// it, and works on it with the sync event tasks of package rdma.
 func ExampleEvent_Export() {
-	owner := func(ctx context.Context, dev verbs.Device, send func(desc []byte) error) error {
-		ready, err := syncevent.New(dev, syncevent.Config{Publishers: syncevent.PublishRemote})
-		if err != nil {
-			return err
-		}
-		desc, err := ready.Export()
-		if err != nil {
-			return err
-		}
-		if err := send(desc); err != nil {
-			return err
-		}
-		if _, err := ready.WaitEqual(ctx, 1, ^uint64(0)); err != nil {
-			return err
-		}
-		return ready.Close()
-	}
-	peer := func(dev verbs.Device, desc []byte) error {
-		ready, err := syncevent.Import(dev, desc)
-		if err != nil {
-			return err
-		}
-		_, err = ready.Get() // its value is not here
-		fmt.Println(err)
-		return ready.Close()
-	}
-	// Both run with devices that package device has opened, and a connection.
-	_, _ = owner, peer
+	ours, theirs := must(device.Open("soft-lo")), must(device.Open("soft-lo"))
+	ready := must(syncevent.New(ours, syncevent.Config{Publishers: syncevent.PublishRemote}))
+	desc := must(ready.Export()) // bytes, for the peer
+
+	imported := must(syncevent.Import(theirs, desc))
+	_, err := imported.Get() // its value is not here
+	fmt.Println(errors.Is(err, syncevent.ErrRemote))
+	fmt.Println(errors.Join(imported.Close(), ready.Close(), ours.Close(), theirs.Close()))
+	// Output:
+	// true
+	// <nil>
 }
 
 // The same with tasks: the engine sleeps until the condition holds.
@@ -124,4 +108,11 @@ func ExampleContext() {
 	// the value is 42
 	// Stopping
 	// Idle
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
