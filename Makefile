@@ -5,7 +5,7 @@
 # make build   the programs, into bin/
 # make rig     the tests in the virtual machine with the kernel's RDMA stack alone, also
 #              under AddressSanitizer; PARTS="rdma dma" chooses
-# make matrix  every pair of samples in every combination there; MATRIX=3 is shorter
+# make matrix  every operation in every combination there; MATRIX=3 is shorter
 # make soak    the tests that find more the longer they run; SOAK=10 is longer still
 # make bench   benchmarks
 # make bench-rig  the SDK beside perftest, in the virtual machine, as a table
@@ -19,8 +19,9 @@ TAGS = $(shell [ "`$(GO) env CGO_ENABLED`" = 1 ] && pkg-config --exists libibver
 
 all: build
 
+# Those below internal are for tests.
 build:
-	$(GO) build -tags "$(TAGS)" -o bin/ ./samples/...
+	$(GO) build -tags "$(TAGS)" -o bin/ $$($(GO) list ./samples/... | grep -v /internal/)
 
 demo: build
 	@bin/demo

@@ -36,7 +36,7 @@ func one(t *testing.T, scratch string, code int, program string, args []string, 
 
 func TestWrongUsage(t *testing.T) {
 	programs := []string{"device_info", "demo"}
-	for _, p := range pair.All() {
+	for _, p := range pair.Samples() {
 		programs = append(programs, p.Requester, p.Responder)
 	}
 	for _, program := range programs {
@@ -67,16 +67,9 @@ func TestWrongUsage(t *testing.T) {
 		{"rdma_send", "-interactive", []string{"-ld and -re"}},
 		{"rdma_send", "-tt DC", []string{`"DC"`, "RC"}},
 		{"rdma_send", "-g -1", []string{"from 0"}},
-		{"rdma_send", "-size -1", []string{"from 0"}},
-		{"rdma_send", "-sge 0", []string{"from 1 to 16"}},
-		{"rdma_send", "-sge 17", []string{"from 1 to 16"}},
-		{"rdma_read_responder", "-sge 2", []string{"-sge"}},
-		{"rdma_send", "-mtu 1500", []string{"256, 512, 1024, 2048 or 4096"}},
 		{"rdma_send", "-connect-timeout 0s", []string{"want a time above zero"}},
-		{"rdma_send", "-size 1073741825", []string{"to 1073741824"}},
 		{"rdma_send", "-send-string=", []string{"empty"}},
 		{"rdma_send", "-w text", []string{"-w"}},
-		{"rdma_receive", "-size 1073741825", []string{"from 0 to 1073741824"}},
 		{"rdma_send", "-l loud", []string{"debug"}},
 		{"rdma_multi_conn_send", "-nc 0", []string{"1 to 8"}},
 		{"rdma_multi_conn_receive", "-num-connections 9", []string{"1 to 8"}},
@@ -173,18 +166,10 @@ func TestBadDescriptors(t *testing.T) {
 
 // Programs that do not belong together say so.
 func TestMismatch(t *testing.T) {
-	scratch := t.TempDir()
-	p := byName(t, "rdma_multi_conn_send")
-	result, err := pair.Run(t.Context(), p, pair.Options{Bin: bin, Scratch: scratch, Way: pair.Dir,
-		RequesterArgs: []string{"-nc", "3", "-timeout", patience}, ResponderArgs: []string{"-nc", "4", "-timeout", patience}})
-	require.NoError(t, err)
-	assert.Equal(t, 1, result.Requester.Code)
-	assert.Equal(t, 1, result.Responder.Code)
-	assert.Contains(t, result.Requester.Stderr, "offers 4 connections, this program 3")
-	assert.Contains(t, result.Responder.Stderr, "offers 3 connections, this program 4")
-	assert.Empty(t, list(t, scratch))
+	failAtBothEnds(t, byName(t, "rdma_multi_conn_send"), pair.Options{RequesterArgs: []string{"-nc", "3"}, ResponderArgs: []string{"-nc", "4"}},
+		"offers 4 connections, this program 3", "offers 3 connections, this program 4")
 
-	p = pair.Pair{Requester: "rdma_send", Responder: "rdma_write_responder", Memory: true}
+	p := pair.Pair{Requester: "rdma_send", Responder: "rdma_write_responder", Memory: true}
 	mismatch(t, p, pair.Options{Way: pair.TCP, Address: "127.0.0.1:" + freePort(t)}, "expected was rdma_receive")
 }
 
@@ -207,7 +192,7 @@ func mismatch(t *testing.T, p pair.Pair, o pair.Options, text string) {
 // A peer that ends between the exchange of descriptors and the connection is not
 // waited for for ever.
 func TestPeerGoneBeforeConnecting(t *testing.T) {
-	for _, p := range pair.All() {
+	for _, p := range pair.Samples() {
 		for _, side := range [][2]string{{p.Requester, p.Responder}, {p.Responder, p.Requester}} {
 			program, gone := side[0], side[1]
 			t.Run(program, func(t *testing.T) {
@@ -237,36 +222,33 @@ func TestPeerGoneBeforeConnecting(t *testing.T) {
 	}
 }
 
-// Every program of a pair takes -ack-timeout: this one is longer than any can be.
-func TestAckTimeout(t *testing.T) {
-	for _, p := range pair.All() {
-		for _, program := range []string{p.Requester, p.Responder} {
-			one(t, t.TempDir(), 1, program, []string{"-ack-timeout", "24h"}, "AckTimeout is 24h0m0s")
-		}
+// What a peer's memory or receive cannot take fails at both ends.
+func TestTooBig(t *testing.T) {
+	text := strings.Repeat("x", 5000)
+	for _, test := range []struct {
+		requester                    string
+		toRequester, toResponder     []string
+		requesterSays, responderSays string
+	}{
+		{"rdma_send", []string{"-s", text}, nil, "remote invalid request", "local length error"},
+		{"rdma_write_requester", []string{"-w", text}, nil, "5000 bytes to be written", "the peer has failed"},
+		{"rdma_read_requester", nil, []string{"-r", text}, "memory has 5000 bytes", "the peer has failed"},
+	} {
+		failAtBothEnds(t, byName(t, test.requester), pair.Options{RequesterArgs: test.toRequester, ResponderArgs: test.toResponder},
+			test.requesterSays, test.responderSays)
 	}
 }
 
-// What a peer's memory or receive cannot take fails at both ends.
-func TestTooBig(t *testing.T) {
-	tests := []struct{ requester, requesterSays, responderSays string }{
-		{"rdma_send", "remote invalid request", "local length error"},
-		{"rdma_write_requester", "give it -size 5000", "the peer has failed"},
-		{"rdma_read_requester", "give -size 5000", "the peer has failed"},
-	}
-	for _, test := range tests {
-		p := byName(t, test.requester)
-		scratch := t.TempDir()
-		requesterArgs, responderArgs := []string{"-timeout", patience, "-size", "5000"}, []string{"-timeout", patience}
-		if p.FromResponder {
-			requesterArgs, responderArgs = responderArgs, requesterArgs
-		}
-		result, err := pair.Run(t.Context(), p, pair.Options{Bin: bin, Scratch: scratch, Way: pair.Dir,
-			RequesterArgs: requesterArgs, ResponderArgs: responderArgs})
-		require.NoError(t, err)
-		assert.Equal(t, 1, result.Requester.Code, "%s", report(result))
-		assert.Equal(t, 1, result.Responder.Code, "%s", report(result))
-		assert.Contains(t, result.Requester.Stderr, test.requesterSays)
-		assert.Contains(t, result.Responder.Stderr, test.responderSays)
-		assert.Empty(t, list(t, scratch))
-	}
+// failAtBothEnds runs a pair both of which fail, and leave no file.
+func failAtBothEnds(t *testing.T, p pair.Pair, o pair.Options, requesterSays, responderSays string) {
+	t.Helper()
+	o.Bin, o.Scratch, o.Way = bin, t.TempDir(), pair.Dir
+	o.RequesterArgs, o.ResponderArgs = append(o.RequesterArgs, "-timeout", patience), append(o.ResponderArgs, "-timeout", patience)
+	result, err := pair.Run(t.Context(), p, o)
+	require.NoError(t, err)
+	assert.Equal(t, 1, result.Requester.Code, "%s", report(result))
+	assert.Equal(t, 1, result.Responder.Code, "%s", report(result))
+	assert.Contains(t, result.Requester.Stderr, requesterSays)
+	assert.Contains(t, result.Responder.Stderr, responderSays)
+	assert.Empty(t, list(t, o.Scratch))
 }

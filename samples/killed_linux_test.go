@@ -94,10 +94,9 @@ func killOne(t *testing.T, p pair.Pair, requesterDies bool, e ends, rng *rand.Ra
 	o.Size = e.sizes[rng.IntN(len(e.sizes))]
 	requesterCommand, responderCommand, err := o.Commands(p)
 	require.NoError(t, err)
-	names := []string{p.Requester, p.Responder} // of the victim and the survivor
 	both := []*process{start(t, requesterCommand...), start(t, responderCommand...)}
 	if !requesterDies {
-		both[0], both[1], names[0], names[1] = both[1], both[0], names[1], names[0]
+		both[0], both[1] = both[1], both[0]
 	}
 	victim, other := both[0], both[1]
 	ended, gone := make(chan struct{}), make(chan struct{})
@@ -143,7 +142,7 @@ func killOne(t *testing.T, p pair.Pair, requesterDies bool, e ends, rng *rand.Ra
 		one.finished = true
 		assert.Len(t, dataLine.FindAllString(other.stdout.String(), -1), p.Messages, "it succeeded: %s%s", other.stdout.String(), stderr)
 	case 1:
-		assert.True(t, strings.HasPrefix(one.said, names[1]+": "), "%s", stderr)
+		assert.True(t, strings.HasPrefix(one.said, "workload: "), "%s", stderr)
 		t.Logf("size %d: after %v: %s", o.Size, one.took.Round(time.Millisecond), one.said)
 	default:
 		assert.Fail(t, "the survivor hangs, or was killed", "code %d after %v\nsurvivor %v\n%s\nvictim\n%s", code, one.took,
@@ -152,18 +151,18 @@ func killOne(t *testing.T, p pair.Pair, requesterDies bool, e ends, rng *rand.Ra
 	k.add(one)
 }
 
-// killEither kills ends of all pairs in turn.
+// killEither kills ends of all operations in turn.
 func killEither(t *testing.T, e ends, rounds int, parallel bool) {
 	var k killings
 	seed := rand.Uint64()
-	first := rand.IntN(2 * len(pair.All()))
+	first := rand.IntN(2 * len(pair.Workloads()))
 	t.Run("rounds", func(t *testing.T) {
 		for i := range rounds {
 			n := first + i
-			p := pair.All()[n/2%len(pair.All())]
+			p := pair.Workloads()[n/2%len(pair.Workloads())]
 			requesterDies := n%2 == 0
-			dies := map[bool]string{true: p.Requester, false: p.Responder}[requesterDies]
-			t.Run(fmt.Sprintf("%d, %s dies", i, dies), func(t *testing.T) {
+			dies := map[bool]string{true: "requester", false: "responder"}[requesterDies]
+			t.Run(fmt.Sprintf("%d, %s, the %s dies", i, p.Name, dies), func(t *testing.T) {
 				if parallel {
 					t.Parallel()
 				}

@@ -99,9 +99,13 @@ func TestTwoHosts(t *testing.T) {
 			h := newHosts(t, mtu)
 			port := 7471
 			for name, device := range devices {
-				for _, p := range pair.All() {
+				pairs := pair.Workloads()
+				if name == "interface" {
+					pairs = append(pairs, pair.Samples()...)
+				}
+				for _, p := range pairs {
 					port++
-					t.Run(name+"/"+p.Requester, func(t *testing.T) {
+					t.Run(name+"/"+p.Name, func(t *testing.T) {
 						runPair(t, p, pair.Options{
 							Way: pair.TCP, Address: fmt.Sprintf("%s:%d", secondHost, port), Size: 300_001,
 							RequesterArgs: []string{"-d", device[0]}, ResponderArgs: []string{"-d", device[1]},
@@ -144,18 +148,17 @@ var (
 	readOpcodes   = []string{"12", "13"} // request, response first
 )
 
-// packets is what must be on the wire for a pair that moves more than fits in
+// packets is what must be on the wire for an operation that moves more than fits in
 // one packet.
 var packets = map[string][]string{
-	"rdma_send":                       append(sendOpcodes, "17"),
-	"rdma_send_immediate":             append(sendImmediate, "17"),
-	"rdma_multi_conn_send":            append(sendOpcodes, "17"),
-	"rdma_write_requester":            append(writeOpcodes, "17"),
-	"rdma_write_immediate_requester":  append(writeImm, "17"),
-	"rdma_read_requester":             append(readOpcodes, "15"), // response last
-	"rdma_atomic_cmp_swp_requester":   {"19", "18"},
-	"rdma_atomic_fetch_add_requester": {"20", "18"},
-	"rdma_sync_event_requester":       {"10", "12", "16"}, // write only, read request, response only
+	"send":             append(sendOpcodes, "17"),
+	"send_immediate":   append(sendImmediate, "17"),
+	"write":            append(writeOpcodes, "17"),
+	"write_immediate":  append(writeImm, "17"),
+	"read":             append(readOpcodes, "15"), // response last
+	"compare_and_swap": {"19", "18"},
+	"fetch_and_add":    {"20", "18"},
+	"sync_event":       {"10", "12", "16"}, // write only, read request, response only
 }
 
 // checkPackets checks that a capture of a pair decodes without a complaint.
@@ -171,20 +174,20 @@ func checkPackets(t *testing.T, p pair.Pair, capture string) {
 		assert.Equal(t, "4791", row[4], "packet %d of %s", i, capture)
 		opcodes[row[2]]++
 	}
-	for _, opcode := range packets[p.Requester] {
+	for _, opcode := range packets[p.Operation] {
 		assert.Positive(t, opcodes[opcode], "opcode %s; there are %v", opcode, opcodes)
 	}
 	known := []string{"6", "7", "8", "10", "17"} // of writes, one of which begins every connection
 	for opcode := range opcodes {
-		assert.Contains(t, append(append(known, packets[p.Requester]...), "1", "14"), opcode)
+		assert.Contains(t, append(append(known, packets[p.Operation]...), "1", "14"), opcode)
 	}
 }
 
 // The capture that the device itself makes.
 func TestDeviceCapture(t *testing.T) {
 	needProgram(t, "tshark")
-	for _, p := range pair.All() {
-		t.Run(p.Requester, func(t *testing.T) {
+	for _, p := range pair.Workloads() {
+		t.Run(p.Name, func(t *testing.T) {
 			dir := t.TempDir()
 			ours, theirs := filepath.Join(dir, "requester.pcap"), filepath.Join(dir, "responder.pcap")
 			runPair(t, p, pair.Options{Way: pair.Dir, Size: 50_000,
@@ -202,8 +205,8 @@ func TestWireCapture(t *testing.T) {
 	for _, mtu := range []int{1500, 9000} {
 		t.Run(fmt.Sprintf("MTU %d", mtu), func(t *testing.T) {
 			h := newHosts(t, mtu)
-			for i, p := range pair.All() {
-				t.Run(p.Requester, func(t *testing.T) {
+			for i, p := range pair.Workloads() {
+				t.Run(p.Name, func(t *testing.T) {
 					capture := filepath.Join(t.TempDir(), "wire.pcap")
 					dumpcap := start(t, append(h.on(0), "dumpcap", "-q", "-P", "-i", cable, "-f", "udp", "-w", capture)...)
 					dumpcap.await("File: ")

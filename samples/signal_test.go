@@ -3,7 +3,6 @@
 package samples
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -77,7 +76,7 @@ func connecting(t *testing.T, scratch string, args []string) *process {
 	if args[0] == "-ld" {
 		args = []string{"-ld", "./b", "-re", "./a", "-m", "./c"}
 	}
-	p := start(t, append([]string{"rdma_write_requester", "-size", "4096", "-d", "soft-lo?loss=1"}, inFolder(scratch, args)...)...)
+	p := start(t, append([]string{"rdma_write_requester", "-d", "soft-lo?loss=1"}, inFolder(scratch, args)...)...)
 	p.await("waiting for the connection")
 	return p
 }
@@ -89,29 +88,6 @@ func (p *process) interrupted(s syscall.Signal, code int) {
 	assert.Equal(p.t, code, p.code())
 	assert.Equal(p.t, filepath.Base(p.cmd.Args[0])+": interrupted by signal: "+s.String(), p.lastLine())
 	assert.NotContains(p.t, p.stderr.String(), "goroutine")
-}
-
-// The survivor of a pair ends with an error of its own. The responder's device stands
-// still when it has filled the pipe into which it writes its packets, so that the
-// transfer cannot end before the responder is killed.
-func TestPeerKilled(t *testing.T) {
-	scratch, pipe := t.TempDir(), filepath.Join(t.TempDir(), "packets")
-	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
-	reader, err := os.OpenFile(pipe, os.O_RDWR, 0)
-	require.NoError(t, err)
-	defer reader.Close()
-	p := byName(t, "rdma_write_requester")
-	o := pair.Options{Bin: bin, Scratch: scratch, Way: pair.Dir, Size: 4 << 20,
-		RequesterArgs: []string{"-timeout", patience}, ResponderArgs: []string{"-timeout", patience, "-d", "soft-lo?capture=" + pipe}}
-	requesterCommand, responderCommand, err := o.Commands(p)
-	require.NoError(t, err)
-	responder, requester := start(t, responderCommand...), start(t, requesterCommand...)
-	requester.await("write submitted")
-	responder.signal(syscall.SIGKILL)
-	assert.Equal(t, -1, responder.code())
-	assert.Equal(t, 1, requester.code())
-	assert.Contains(t, requester.lastLine(), "transport retry count exceeded")
-	assert.Empty(t, requester.stdout.String())
 }
 
 // What a killed program has left behind does not mislead the next one.

@@ -24,7 +24,6 @@ const patience = "20s"
 type demonstration struct {
 	pair pair.Pair
 	way  pair.Way
-	size int      // zero: a text
 	args []string // for both programs
 }
 
@@ -36,15 +35,13 @@ func main() {
 	}, run)
 }
 
-// plan gives each pair one row, and spreads ways and sizes over them.
+// plan gives each pair one row, and spreads the ways over them.
 func plan() []demonstration {
-	const mebi = 1 << 20
 	ways := pair.Ways()
-	sizes := []int{64 * mebi, 0, 64*mebi + 1, mebi, 0, 4*mebi + 3, 0, 0}
 	var rows []demonstration
-	for i, p := range pair.All() {
-		d := demonstration{pair: p, way: ways[i%len(ways)], size: sizes[i%len(sizes)]}
-		if p.Messages > 1 && !p.Atomic() {
+	for i, p := range pair.Samples() {
+		d := demonstration{pair: p, way: ways[i%len(ways)]}
+		if p.Messages > 1 && !p.Values {
 			d.pair.Messages = 8
 			d.args = []string{"-nc", "8"}
 		}
@@ -105,11 +102,10 @@ func (d *demonstration) run(ctx context.Context, bin, dev string) (result pair.R
 	defer sample.Close(&err, func() error { return os.RemoveAll(scratch) })
 	args := append([]string{"-d", dev, "-timeout", patience}, d.args...)
 	result, err = pair.Run(ctx, d.pair, pair.Options{
-		Bin: bin, Scratch: scratch, Way: d.way, Size: d.size,
-		RequesterArgs: args, ResponderArgs: args,
+		Bin: bin, Scratch: scratch, Way: d.way, RequesterArgs: args, ResponderArgs: args,
 	})
 	if err != nil {
 		return result, err
 	}
-	return result, result.Verify(d.pair, d.pair.Messages, d.size)
+	return result, result.Verify()
 }

@@ -1,6 +1,7 @@
-// Package matrix runs the pairs of sample programs in every combination of
-// devices, payload, address family, path MTU and list of buffers, beside the
-// kernel's rxe (package rig), and makes one table of what came of it.
+// Package matrix runs the operations of the workload program in every combination of
+// devices, size, address family, path MTU and list of buffers, beside the kernel's rxe
+// (package rig), and makes one table of what came of it. A selection runs on the
+// software device of any machine.
 package matrix
 
 import (
@@ -27,29 +28,32 @@ func (e Ends) String() string { return e.Requester + " × " + e.Responder }
 type Case struct {
 	Pair   pair.Pair
 	Ends   Ends
-	Size   int // bytes, or pair.NoBytes; zero for atomics, which have no choice
+	Size   int // bytes
 	Family int // 4 or 6
 	MTU    int
 	SGE    int
 }
 
-// The values that there are. 16 MiB is twice the largest message of rxe.
+// The values that there are. 16 MiB is twice the largest message of rxe. Operations on
+// values have one size, and no list.
 var (
 	ends     = []Ends{{rxe, rxe}, {soft, rxe}, {rxe, soft}, {soft, soft}}
-	sizes    = []int{pair.NoBytes, 1, 255, 256, 1023, 4096, 65537, 16 << 20}
+	sizes    = []int{0, 1, 255, 256, 1023, 4096, 65537, 16 << 20}
 	families = []int{4, 6}
 	mtus     = []int{256, 512, 1024, 2048, 4096}
 	sges     = []int{1, 3}
 )
 
-// All returns the cases: every pair with all devices, payloads, families and path
+const valueSize = 8
+
+// All returns the cases: every operation with all devices, sizes, families and path
 // MTUs. Lists of one buffer and of several alternate from one path MTU to the next,
 // and from one family to the other.
 func All() (all []Case) {
-	for _, p := range pair.All() {
+	for _, p := range pair.Workloads() {
 		sizes, sges := sizes, sges
-		if p.Atomic() {
-			sizes, sges = []int{0}, []int{1}
+		if p.Values {
+			sizes, sges = []int{valueSize}, []int{1}
 		}
 		for _, e := range ends {
 			for i, size := range sizes {
@@ -65,9 +69,8 @@ func All() (all []Case) {
 }
 
 // Covering returns a selection of cases in which every n values, 2 or 3 of them, of
-// as many dimensions meet that meet in any case.
-func Covering(n int) (chosen []Case) {
-	all := All()
+// as many dimensions meet that meet in any of all.
+func Covering(n int, all []Case) (chosen []Case) {
 	meetings := make([][]string, len(all))
 	missing := map[string]bool{}
 	for i, c := range all {
@@ -117,7 +120,7 @@ func (c Case) meetings(n int) (list []string) {
 
 // String names the case, for the line of its result.
 func (c Case) String() string {
-	return fmt.Sprintf("%s %s %s %d IPv%d %d %d", c.Pair.Requester, c.Ends.Requester, c.Ends.Responder, c.Size, c.Family, c.MTU, c.SGE)
+	return fmt.Sprintf("%s %s %s %d IPv%d %d %d", c.Pair.Name, c.Ends.Requester, c.Ends.Responder, c.Size, c.Family, c.MTU, c.SGE)
 }
 
 // A Result is what came of a case.

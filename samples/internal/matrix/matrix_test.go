@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -20,9 +21,41 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestRigMatrix runs the samples in a guest, for make matrix. VERBENA_MATRIX chooses
-// the cases: "all", or "3" for those in which every three values meet; those in which
-// every two meet are among the tests that TestRig of internal/rig runs in its guest.
+// Those cases in which every two values meet, with the software device at both ends,
+// run on any machine.
+func TestCases(t *testing.T) {
+	cases := slices.DeleteFunc(All(), func(c Case) bool { return c.Ends != Ends{soft, soft} })
+	runCases(t, Covering(2, cases), onLoopback, buildWorkload(t))
+}
+
+// buildWorkload builds the program, and returns its folder.
+func buildWorkload(t *testing.T, flags ...string) string {
+	t.Helper()
+	require.NoError(t, rig.ReadSources())
+	bin := t.TempDir()
+	args := slices.Concat([]string{"build", "-ldflags", "-s -w", "-o", bin + string(filepath.Separator)}, flags, []string{"../workload"})
+	out, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return bin
+}
+
+// runCases runs cases, all of which must succeed.
+func runCases(t *testing.T, cases []Case, where places, bin string) {
+	t.Helper()
+	var output bytes.Buffer
+	require.NoError(t, runAll(t.Context(), cases, where, bin, io.MultiWriter(os.Stdout, &output)))
+	results, err := ParseResults(output.String())
+	require.NoError(t, err)
+	assert.Len(t, results, len(cases))
+	for _, r := range results {
+		assert.True(t, r.OK, "%v", r.Case)
+	}
+}
+
+// TestRigMatrix runs the workload program in a guest, for make matrix. VERBENA_MATRIX
+// chooses the cases: "all", or "3" for those in which every three values meet; those in
+// which every two meet are among the tests that TestRig of internal/rig runs in its
+// guest.
 // VERBENA_MATRIX_FILE is a file that the table replaces.
 func TestRigMatrix(t *testing.T) {
 	choice := os.Getenv("VERBENA_MATRIX")
@@ -30,9 +63,7 @@ func TestRigMatrix(t *testing.T) {
 		t.Skip("make matrix runs it")
 	}
 	rig.Require(t)
-	bin := t.TempDir()
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-tags", "verbs", "-ldflags", "-s -w", "-o", bin, "../../...").CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	bin := buildWorkload(t, "-tags", "verbs")
 	cases := choose(choice)
 	timeout := 10*time.Minute + time.Duration(len(cases))*10*time.Second
 	output := rig.Run(t, rig.Job{
@@ -57,9 +88,9 @@ func choose(choice string) []Case {
 	case "all":
 		return scattered(All())
 	case "3":
-		return Covering(3)
+		return Covering(3, All())
 	}
-	return Covering(2)
+	return Covering(2, All())
 }
 
 // TestGuestMatrix is the part that runs in a guest.
@@ -67,21 +98,13 @@ func TestGuestMatrix(t *testing.T) {
 	if os.Getenv("VERBENA_GUEST") == "" {
 		t.Skip("runs in the guest of TestRig of internal/rig, and of make matrix")
 	}
-	for i := range Workers {
+	for i := range workers {
 		for _, address := range []string{fmt.Sprintf("10.0.0.1%d/24", i), fmt.Sprintf("fd00::1%d/64", i)} {
 			out, err := exec.Command("ip", "-n", "s", "addr", "add", address, "dev", "v1").CombinedOutput()
 			require.NoError(t, err, "%s", out)
 		}
 	}
-	cases := choose(os.Getenv("VERBENA_MATRIX"))
-	var output bytes.Buffer
-	require.NoError(t, RunAll(t.Context(), cases, "/samples", io.MultiWriter(os.Stdout, &output)))
-	results, err := ParseResults(output.String())
-	require.NoError(t, err)
-	assert.Len(t, results, len(cases))
-	for _, r := range results {
-		assert.True(t, r.OK, "%v", r.Case)
-	}
+	runCases(t, choose(os.Getenv("VERBENA_MATRIX")), inGuest, "/samples")
 }
 
 // page is docs/interop.md.
@@ -99,13 +122,13 @@ func page(results []Result, output string) string {
 	return fmt.Sprintf(pageHead, len(results), len(all), failed, ackTimeout, kernel, rdmaCore()) + Table(results)
 }
 
-const pageHead = `# The samples beside the kernel's rxe
+const pageHead = `# Every operation beside the kernel's rxe
 
-Made by ` + "`make matrix`" + `: every pair of sample programs, as two processes, in a virtual machine with the kernel's software RDMA adapter. The two ends are rxe through libibverbs, and the software device, which is on the other host of a virtual cable (with rxe at both ends, rxe talks to itself). Programs say with a checksum what they sent and received, and both have to say the same.
+Made by ` + "`make matrix`" + `: every operation, as two processes of one program ([samples/internal/workload](../samples/internal/workload/main.go)), in a virtual machine with the kernel's software RDMA adapter. The two ends are rxe through libibverbs, and the software device, which is on the other host of a virtual cable (with rxe at both ends, rxe talks to itself). The end at which data arrives checks every byte. Both print its checksum, and have to print the same.
 
-Cases run: %d of the %d that there are. Failed: %d. The programs had ` + "`-ack-timeout %s`" + `: an emulated machine on a busy host can stand still for longer than the half second for which devices repeat a packet otherwise. Kernel %s, rdma-core %s, Ethernet with an MTU of 4500.
+Cases run: %d of the %d that there are. Failed: %d. Both ends had ` + "`-ack-timeout %s`" + `: an emulated machine on a busy host can stand still for longer than the half second for which devices repeat a packet otherwise. Kernel %s, rdma-core %s, Ethernet with an MTU of 4500.
 
-Columns are address families and path MTUs. In the table are the seconds that both programs took from start to end, under emulation: they say nothing of speed. ⋮ marks data in a list of three buffers at each task. – is a case that was not run.
+Columns are address families and path MTUs. In the table are the seconds that both ends took from start to end, under emulation: they say nothing of speed. ⋮ marks data in a list of three buffers at each task. – is a case that was not run.
 
 `
 
@@ -133,7 +156,7 @@ func TestScattered(t *testing.T) { assert.ElementsMatch(t, All(), scattered(All(
 func TestCovering(t *testing.T) {
 	for n, most := range map[int]int{2: 80, 3: 400} {
 		met := map[string]bool{}
-		chosen := Covering(n)
+		chosen := Covering(n, All())
 		for _, c := range chosen {
 			for _, m := range c.meetings(n) {
 				met[m] = true
@@ -159,11 +182,11 @@ func TestTable(t *testing.T) {
 	parsed, err := ParseResults(output)
 	require.NoError(t, err)
 	assert.Equal(t, results, parsed)
-	_, err = ParseResults(resultMark + "rdma_send rxe rxe 17 IPv4 256 1: true 0.1")
+	_, err = ParseResults(resultMark + "send rxe rxe 17 IPv4 256 1: true 0.1")
 	require.Error(t, err)
-	assert.Equal(t, `| pair | devices | bytes | IPv4, 256 | IPv4, 512 | IPv4, 1024 | IPv4, 2048 | IPv4, 4096 | IPv6, 256 | IPv6, 512 | IPv6, 1024 | IPv6, 2048 | IPv6, 4096 |
+	assert.Equal(t, `| operation | devices | bytes | IPv4, 256 | IPv4, 512 | IPv4, 1024 | IPv4, 2048 | IPv4, 4096 | IPv6, 256 | IPv6, 512 | IPv6, 1024 | IPv6, 2048 | IPv6, 4096 |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|
-| rdma_read | rxe × rxe | 0 | 0.2 | 1.5 ⋮ | failed | – | – | – | – | – | – | – |
-| rdma_sync_event | soft × soft | 8 | – | – | – | – | – | – | – | – | – | 3.0 |
+| read | rxe × rxe | 0 | 0.2 | 1.5 ⋮ | failed | – | – | – | – | – | – | – |
+| sync_event | soft × soft | 8 | – | – | – | – | – | – | – | – | – | 3.0 |
 `, Table(results))
 }

@@ -13,33 +13,52 @@ import (
 	"github.com/verbena-rdma/verbena/samples/internal/pair"
 )
 
-// Workers is how many pairs run at a time: the guest has two processors, and the
-// programs of a pair wait for one another.
-const Workers = 2
+// workers is how many cases run at a time: the guest has two processors, and the
+// two ends wait for one another.
+const workers = 2
 
-// What a machine needs whose processors are emulated, on a busy host. It can stand
-// still for longer than the half second for which devices repeat a packet, unless
-// AckTimeout says otherwise.
 const (
-	patience   = "5m" // for one program
+	patience = "5m" // for one end
+	// ackTimeout is what a machine needs whose processors are emulated, on a busy host.
+	// It can stand still for longer than the time for which adapters repeat a packet.
 	ackTimeout = "1s"
 )
 
 // place is where one end runs.
 type place struct {
 	device string
-	gid    int // index
-	far    bool
+	gid    int  // index
+	far    bool // on the guest's other host
+}
+
+// places finds the places of the two ends of a case that a worker runs, and what both
+// are given besides.
+type places func(c Case, worker int) (requester, responder place, more []string)
+
+// onLoopback has both ends of soft × soft on the loopback interface.
+func onLoopback(c Case, _ int) (requester, responder place, more []string) {
+	p := place{"soft-lo", c.v6(), false}
+	return p, p, nil
+}
+
+// inGuest has the places in the guest of the rig.
+func inGuest(c Case, worker int) (requester, responder place, more []string) {
+	return c.place(c.Ends.Requester, true, worker), c.place(c.Ends.Responder, false, worker), []string{"-ack-timeout", ackTimeout}
+}
+
+// v6 is 1 for IPv6: the address of IPv6 is behind that of IPv4 in GID tables.
+func (c Case) v6() int {
+	if c.Family == 6 {
+		return 1
+	}
+	return 0
 }
 
 // place finds the place of an end. The guest's script gives each worker addresses
 // of its own on the far end of the cable: rxe sends to UDP port 4791 only, which
 // one device at a time has on an address.
 func (c Case) place(device string, requester bool, worker int) place {
-	v6 := 0
-	if c.Family == 6 {
-		v6 = 1
-	}
+	v6 := c.v6()
 	switch {
 	case device == rxe:
 		return place{"rxe0", 1 + v6, false}
@@ -52,19 +71,19 @@ func (c Case) place(device string, requester bool, worker int) place {
 	return place{fmt.Sprintf("soft-10.0.0.1%d", worker), 0, true}
 }
 
-// RunAll runs cases in the guest of the rig, with the programs in the folder bin,
-// and writes a line for each result, and what the programs said of those that fail.
-func RunAll(ctx context.Context, cases []Case, bin string, w io.Writer) error {
+// runAll runs cases with the program in the folder bin, and writes a line for each
+// result, and what the two ends said of those that fail.
+func runAll(ctx context.Context, cases []Case, where places, bin string, w io.Writer) error {
 	queue := make(chan Case)
 	var (
-		workers sync.WaitGroup
+		running sync.WaitGroup
 		mu      sync.Mutex
 		lost    error // of w
 	)
-	for i := range Workers {
-		workers.Go(func() {
+	for i := range workers {
+		running.Go(func() {
 			for c := range queue {
-				result, said := c.run(ctx, bin, i)
+				result, said := c.run(ctx, where, bin, i)
 				mu.Lock()
 				_, err := fmt.Fprintf(w, "%v\n%s", result, said)
 				lost = cmp.Or(lost, err)
@@ -76,12 +95,12 @@ func RunAll(ctx context.Context, cases []Case, bin string, w io.Writer) error {
 		queue <- c
 	}
 	close(queue)
-	workers.Wait()
+	running.Wait()
 	return lost
 }
 
-// run runs a case. If it fails, the second result is the output of both programs.
-func (c Case) run(ctx context.Context, bin string, worker int) (Result, string) {
+// run runs a case. If it fails, the second result is the output of both ends.
+func (c Case) run(ctx context.Context, where places, bin string, worker int) (Result, string) {
 	failed := func(format string, args ...any) (Result, string) {
 		return Result{Case: c}, fmt.Sprintf(format, args...)
 	}
@@ -91,12 +110,13 @@ func (c Case) run(ctx context.Context, bin string, worker int) (Result, string) 
 	}
 	defer os.RemoveAll(scratch)
 	o := pair.Options{Bin: bin, Scratch: scratch, Way: pair.Dir, Size: c.Size, SGE: c.SGE}
-	o.RequesterPrefix, o.RequesterArgs = c.command(c.place(c.Ends.Requester, true, worker))
-	o.ResponderPrefix, o.ResponderArgs = c.command(c.place(c.Ends.Responder, false, worker))
+	requester, responder, more := where(c, worker)
+	o.RequesterPrefix, o.RequesterArgs = c.command(requester, more)
+	o.ResponderPrefix, o.ResponderArgs = c.command(responder, more)
 	start := time.Now()
 	r, err := pair.Run(ctx, c.Pair, o)
 	if err == nil {
-		err = r.Verify(c.Pair, c.Pair.Messages, c.Size)
+		err = r.Verify()
 	}
 	if err != nil {
 		return failed("%v\n%s\n%s%s\n%s\n%s%s", err,
@@ -106,9 +126,10 @@ func (c Case) run(ctx context.Context, bin string, worker int) (Result, string) 
 	return Result{Case: c, OK: true, Seconds: time.Since(start).Seconds()}, ""
 }
 
-func (c Case) command(p place) (prefix, args []string) {
+func (c Case) command(p place, more []string) (prefix, args []string) {
 	if p.far {
 		prefix = []string{"ip", "netns", "exec", "s"}
 	}
-	return prefix, []string{"-d", p.device, "-g", fmt.Sprint(p.gid), "-mtu", fmt.Sprint(c.MTU), "-timeout", patience, "-connect-timeout", patience, "-ack-timeout", ackTimeout}
+	args = []string{"-d", p.device, "-g", fmt.Sprint(p.gid), "-mtu", fmt.Sprint(c.MTU), "-timeout", patience, "-connect-timeout", patience}
+	return prefix, append(args, more...)
 }

@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/verbena-rdma/verbena/samples/internal/pair"
 )
 
-// Table makes one table of results, in Markdown: a row for each pair, devices and
-// payload, a column for each family and path MTU, and there the seconds that it
+// Table makes one table of results, in Markdown: a row for each operation, devices and
+// size, a column for each family and path MTU, and there the seconds that it
 // took, or that it failed.
 func Table(results []Result) string {
 	cells := map[string]string{}
@@ -24,7 +22,7 @@ func Table(results []Result) string {
 		}
 	}
 	var s strings.Builder
-	s.WriteString("| pair | devices | bytes |")
+	s.WriteString("| operation | devices | bytes |")
 	for _, family := range families {
 		for _, mtu := range mtus {
 			fmt.Fprintf(&s, " IPv%d, %d |", family, mtu)
@@ -32,7 +30,7 @@ func Table(results []Result) string {
 	}
 	s.WriteString("\n|---|---|---|" + strings.Repeat("---|", len(families)*len(mtus)) + "\n")
 	for _, row := range rows {
-		fmt.Fprintf(&s, "| %s | %v | %s |", row.Pair.Name, row.Ends, row.bytes())
+		fmt.Fprintf(&s, "| %s | %v | %d |", row.Pair.Name, row.Ends, row.Size)
 		for _, row.Family = range families {
 			for _, row.MTU = range mtus {
 				fmt.Fprintf(&s, " %s |", cmp.Or(cells[row.column()], "–"))
@@ -59,14 +57,4 @@ func (r Result) cell() string {
 		text += " ⋮"
 	}
 	return text
-}
-
-func (c Case) bytes() string {
-	switch {
-	case c.Pair.Atomic():
-		return "8"
-	case c.Size == pair.NoBytes:
-		return "0"
-	}
-	return fmt.Sprint(c.Size)
 }

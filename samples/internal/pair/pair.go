@@ -1,5 +1,7 @@
-// Package pair runs the two programs of a pair as processes of their own, and
-// compares what they print. The demo and the tests are made of it.
+// Package pair runs two programs that belong together as processes of their own, and
+// compares what they print: pairs of samples, which carry out one operation as a user
+// would, and pairs of the workload program, which carries out any in any shape. The
+// demo and the tests are made of it.
 package pair
 
 import (
@@ -11,50 +13,67 @@ import (
 // Pair names two programs that belong together.
 type Pair struct {
 	Name      string
-	Requester string
+	Requester string // its program
 	Responder string
+	// Operation is what the two do where both are the workload program; empty for
+	// samples.
+	Operation string
+	// Connections is how many they have, if that has to be said; zero otherwise.
+	Connections int
 	// Memory says that the responder exports memory, or a sync event.
 	Memory bool
-	// Text is the flag for the text, of the program that provides the data; empty
-	// for atomics and sync events, which move values.
-	Text string
-	// FromResponder says that the responder provides the data.
-	FromResponder bool
-	// Messages is how many times the data is moved.
+	// Values says that values of 8 bytes are moved, not data of any size.
+	Values bool
+	// Messages is how many times something is moved.
 	Messages int
 }
 
-// All returns the pairs.
-func All() []Pair {
+// Samples returns the pairs of samples.
+func Samples() []Pair {
 	return []Pair{
-		requesters("rdma_read", "-r", true),
-		requesters("rdma_write", "-w", false),
-		requesters("rdma_write_immediate", "-w", false),
-		{Name: "rdma_send, rdma_receive", Requester: "rdma_send", Responder: "rdma_receive", Text: "-s", Messages: 1},
-		{Name: "rdma_send_immediate, rdma_receive_immediate", Requester: "rdma_send_immediate", Responder: "rdma_receive_immediate", Text: "-s", Messages: 1},
-		{Name: "rdma_multi_conn_send, rdma_multi_conn_receive", Requester: "rdma_multi_conn_send", Responder: "rdma_multi_conn_receive", Text: "-s", Messages: 2},
-		requesters("rdma_atomic_cmp_swp", "", false),
-		requesters("rdma_atomic_fetch_add", "", false),
-		syncEvent(),
+		requesters("rdma_read"),
+		requesters("rdma_write"),
+		requesters("rdma_write_immediate"),
+		{Name: "rdma_send, rdma_receive", Requester: "rdma_send", Responder: "rdma_receive", Messages: 1},
+		{Name: "rdma_send_immediate, rdma_receive_immediate", Requester: "rdma_send_immediate", Responder: "rdma_receive_immediate", Messages: 1},
+		{Name: "rdma_multi_conn_send, rdma_multi_conn_receive", Requester: "rdma_multi_conn_send", Responder: "rdma_multi_conn_receive", Messages: 2},
+		values(requesters("rdma_atomic_cmp_swp"), 1),
+		values(requesters("rdma_atomic_fetch_add"), 1),
+		values(requesters("rdma_sync_event"), syncEventValues),
 	}
 }
 
-func requesters(name, text string, fromResponder bool) Pair {
-	return Pair{
-		Name: name, Requester: name + "_requester", Responder: name + "_responder",
-		Memory: true, Text: text, FromResponder: fromResponder, Messages: 1,
-	}
+// syncEventValues are set, added to, and set again.
+const syncEventValues = 3
+
+func requesters(name string) Pair {
+	return Pair{Name: name, Requester: name + "_requester", Responder: name + "_responder", Memory: true, Messages: 1}
 }
 
-// syncEvent sets a value, adds to it, and sets it again.
-func syncEvent() Pair {
-	p := requesters("rdma_sync_event", "", false)
-	p.Messages = 3
+func values(p Pair, messages int) Pair {
+	p.Values, p.Messages = true, messages
 	return p
 }
 
-// Atomic reports whether the pair moves values rather than data.
-func (p Pair) Atomic() bool { return p.Text == "" }
+// Workloads returns the pairs of the workload program: one for each operation, and one
+// for sends over two connections.
+func Workloads() []Pair {
+	return []Pair{
+		workload("read"),
+		workload("write"),
+		workload("write_immediate"),
+		workload("send"),
+		workload("send_immediate"),
+		{Name: "send, 2 connections", Requester: "workload", Responder: "workload", Operation: "send", Connections: 2, Messages: 2},
+		values(workload("compare_and_swap"), 1),
+		values(workload("fetch_and_add"), 1),
+		values(workload("sync_event"), syncEventValues),
+	}
+}
+
+func workload(operation string) Pair {
+	return Pair{Name: operation, Requester: "workload", Responder: "workload", Operation: operation, Messages: 1}
+}
 
 // Way is a way for the descriptors to travel.
 type Way string
@@ -70,17 +89,14 @@ const (
 // Ways returns all ways.
 func Ways() []Way { return []Way{Dir, TCP, Files, Stdio} }
 
-// NoBytes is the Size of messages without any.
-const NoBytes = -1
-
 // Options says how a pair is to be run.
 type Options struct {
 	Bin     string // the folder of the programs
 	Scratch string // a folder for descriptors
 	Way     Way
 	Address string // HOST:PORT for TCP
-	Size    int    // bytes of a pattern; zero: a text; NoBytes: none
-	SGE     int    // buffers for each task where a program has a list; zero: one
+	Size    int    // bytes that a workload moves over each connection; samples move a text
+	SGE     int    // buffers in each task's list in a workload; zero: one
 	// What each program is given besides, and the command that starts it, if it
 	// is not to be started directly.
 	RequesterArgs, ResponderArgs     []string
@@ -113,16 +129,23 @@ func (o *Options) Commands(p Pair) (requester, responder []string, err error) {
 	default:
 		return nil, nil, fmt.Errorf("there is no way %q for descriptors", o.Way)
 	}
-	if o.Size != 0 && !p.Atomic() {
-		size := strconv.Itoa(max(o.Size, 0))
-		requester = append(requester, "-size", size)
-		responder = append(responder, "-size", size)
-	}
-	if o.SGE > 0 && !p.Atomic() {
-		requester = append(requester, "-sge", strconv.Itoa(o.SGE))
-		if !p.Memory {
-			responder = append(responder, "-sge", strconv.Itoa(o.SGE))
-		}
+	if p.Operation != "" {
+		shape := o.shape(p)
+		requester = append(append(requester, "-as", "requester"), shape...)
+		responder = append(append(responder, "-as", "responder"), shape...)
 	}
 	return append(requester, o.RequesterArgs...), append(responder, o.ResponderArgs...), nil
+}
+
+// shape is what both ends of a workload are told of it.
+func (o *Options) shape(p Pair) []string {
+	args := []string{"-op", p.Operation}
+	if p.Values {
+		return args
+	}
+	args = append(args, "-size", strconv.Itoa(o.Size), "-sge", strconv.Itoa(max(o.SGE, 1)))
+	if p.Connections > 0 {
+		args = append(args, "-nc", strconv.Itoa(p.Connections))
+	}
+	return args
 }

@@ -24,6 +24,9 @@ type Side struct {
 type Result struct {
 	Requester, Responder Side
 	Elapsed              time.Duration
+
+	pair Pair
+	size int // that was asked for
 }
 
 // killDelay is how long a program may take to stop after a signal.
@@ -60,7 +63,7 @@ func Run(ctx context.Context, p Pair, o Options) (Result, error) {
 		_ = a.cmd.Process.Kill()
 	}
 	both.Wait()
-	return Result{Requester: a.side(), Responder: b.side(), Elapsed: time.Since(start)}, err
+	return Result{Requester: a.side(), Responder: b.side(), Elapsed: time.Since(start), pair: p, size: o.Size}, err
 }
 
 // freeAddress is a TCP address that nobody listens on now.

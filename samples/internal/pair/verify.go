@@ -31,9 +31,10 @@ func (r *Result) Bytes() int {
 }
 
 // Verify checks that both programs succeeded, and that both saw the same data, as
-// often as it should have been moved and, unless size is zero, of that size, which
-// is one of Options.
-func (r *Result) Verify(p Pair, messages, size int) error {
+// often as the pair moves it. Data of a workload has to have the size that it was
+// given.
+func (r *Result) Verify() error {
+	p := r.pair
 	if r.Requester.Code != 0 || r.Responder.Code != 0 {
 		return fmt.Errorf("%s ended with code %d, %s with code %d", p.Requester, r.Requester.Code, p.Responder, r.Responder.Code)
 	}
@@ -41,14 +42,14 @@ func (r *Result) Verify(p Pair, messages, size int) error {
 	slices.Sort(ours)
 	slices.Sort(theirs)
 	switch {
-	case len(ours) != messages:
-		return fmt.Errorf("%s moved data %d times, not %d times", p.Requester, len(ours), messages)
+	case len(ours) != p.Messages:
+		return fmt.Errorf("%s moved data %d times, not %d times", p.Requester, len(ours), p.Messages)
 	case !slices.Equal(ours, theirs):
 		return fmt.Errorf("%s says %q, %s says %q", p.Requester, ours, p.Responder, theirs)
 	case !slices.Equal(immediateLine.FindAllString(r.Requester.Stdout, -1), immediateLine.FindAllString(r.Responder.Stdout, -1)):
 		return errors.New("the immediate values differ")
 	}
-	if want := messages * max(size, 0); size != 0 && !p.Atomic() && r.Bytes() != want {
+	if want := p.Messages * r.size; p.Operation != "" && !p.Values && r.Bytes() != want {
 		return fmt.Errorf("%d bytes were moved, not %d", r.Bytes(), want)
 	}
 	return nil

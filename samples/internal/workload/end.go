@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// role is what one end of an operation does. All but open and close is called on the
+// goroutine of the engine.
+type role interface {
+	// open makes memory and pools, on a context that is Idle.
+	open() error
+	// export adds the descriptor of what this end shares.
+	export(ours *descriptors) error
+	// begin submits the first tasks: both ends are connected. Its error ends the
+	// context, and the tasks that were submitted come back.
+	begin(theirs descriptors) error
+	// close gives back memory, once the context is Idle.
+	close() error
+}
+
+// end is one end of an operation: what is the same for all of them.
+type end struct {
+	settings
+	peer    *peer
+	out     io.Writer
+	dev     verbs.Device
+	engine  *pe.Engine
+	rdma    *rdma.Context
+	conns   []*rdma.Connection // with their index as user data
+	bufs    bufinv.Inventory
+	role    role
+	theirs  descriptors
+	waiting string // what for
+}
+
+func (e *end) run(ctx context.Context) (err error) {
+	if e.dev, err = device.Open(e.device); err != nil {
+		return err
+	}
+	defer closing(&err, e.dev.Close)
+	e.role = e.operation.responder(e)
+	if e.requester {
+		e.role = e.operation.requester(e)
+	}
+	defer closing(&err, e.role.close)
+	e.engine = pe.New(pe.Config{Log: e.log})
+	defer closing(&err, e.engine.Close)
+	e.rdma, err = rdma.New(e.dev, e.config())
+	if err != nil {
+		return err
+	}
+	defer closing(&err, e.rdma.Close)
+	defer closing(&err, e.bufs.Close)
+	if err := e.role.open(); err != nil {
+		return err
+	}
+	if !e.requester {
+		e.peer.watch(e.rdma)
+	}
+	e.rdma.OnStateChange(e.stateChanged)
+	if err := e.rdma.Start(); err != nil {
+		return err
+	}
+	return e.engine.Run(ctx)
+}
+
+func (e *end) config() rdma.Config {
+	c := rdma.Config{
+		Engine:                e.engine,
+		GIDIndex:              e.gid,
+		MTU:                   e.mtu,
+		MaxConnections:        e.connections,
+		EndWithLastConnection: e.requester,
+		ConnectTimeout:        e.connectTimeout,
+		AckTimeout:            e.ackTimeout,
+		MaxSendSGE:            e.sge,
+		MaxRecvSGE:            e.sge,
+		Log:                   e.log,
+	}
+	if !e.requester {
+		c.Permissions = e.operation.permits
+	}
+	return c
+}
+
+func (e *end) stateChanged(_, next pe.State) {
+	e.log.Info().Msgf("the context is %v", next)
+	switch next {
+	case pe.Starting:
+		e.rdma.Fail(e.connect())
+	case pe.Running:
+		e.waiting = "the tasks to complete"
+		e.rdma.Fail(e.role.begin(e.theirs))
+	}
+}
+
+// connect makes all connections, and exchanges descriptors with the peer. The context
+// is Running once they have connected at both ends.
+func (e *end) connect() error {
+	var ours descriptors
+	for i := range e.connections {
+		conn, desc, err := e.rdma.Export()
+		if err != nil {
+			return err
+		}
+		conn.SetUserData(i)
+		e.conns = append(e.conns, conn)
+		ours.Connections = append(ours.Connections, desc)
+	}
+	if err := e.role.export(&ours); err != nil {
+		return err
+	}
+	e.waiting = "the descriptors of the other end"
+	e.peer.exchange(e.engine, ours, func(theirs descriptors, err error) {
+		e.waiting = "the connection to the other end"
+		for i := 0; i < len(e.conns) && err == nil; i++ {
+			err = e.conns[i].Connect(theirs.Connections[i])
+		}
+		e.theirs = theirs
+		e.rdma.Fail(err)
+	})
+	return nil
+}
+
+// index is that of the connection that a task ran on.
+func index(t rdma.Task) int { return t.Connection().UserData().(int) }
+
+// print writes a line about data that has been moved.
+func (e *end) print(format string, args ...any) { _, _ = fmt.Fprintf(e.out, format+"\n", args...) }
+
+// endWithPeer stops the context of a responder when the requester has ended: until
+// then its device may repeat what was not acknowledged. Then check runs, unless the
+// requester has failed.
+func (e *end) endWithPeer(check func() error) {
+	e.waiting = "the requester to end"
+	e.peer.done(e.engine, func(err error) {
+		if err == nil {
+			err = check()
+		}
+		e.rdma.Fail(err)
+		e.rdma.Stop()
+	})
+}
+
+func closing(err *error, f func() error) { *err = errors.Join(*err, f()) }

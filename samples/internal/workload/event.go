@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/syncevent"
+)
+
+// Values of the sync event: the requester sets it to the first, the responder adds 1,
+// the requester, which asks for that, sets it to the last.
+const (
+	question = 0xd0ca
+	reply    = question + 1
+	finished = math.MaxUint64
+)
+
+// signaller is the requester of sync events.
+type signaller struct {
+	*end
+	sets   *rdma.SyncEventSetPool
+	gets   *rdma.SyncEventGetPool
+	remote *syncevent.Event
+}
+
+func signals(e *end) role { return &signaller{end: e} }
+
+func (s *signaller) open() (err error) {
+	if s.sets, err = s.rdma.SyncEventSetPool(1, s.wasSet, func(t *rdma.SyncEventSetTask, err error) { s.failed(t, err) }); err != nil {
+		return err
+	}
+	s.gets, err = s.rdma.SyncEventGetPool(1, s.got, func(t *rdma.SyncEventGetTask, err error) { s.failed(t, err) })
+	return err
+}
+
+func (s *signaller) export(*descriptors) error { return nil }
+
+// begin sets the event, and asks for the reply. The get is behind the set on the same
+// connection, so that it finds what was set, or what came later.
+func (s *signaller) begin(theirs descriptors) (err error) {
+	if s.remote, err = syncevent.Import(s.dev, theirs.Event); err != nil {
+		return err
+	}
+	set, err := s.sets.Alloc(s.conns[0], s.remote, question)
+	if err != nil {
+		return err
+	}
+	get, err := s.gets.Alloc(s.conns[0], s.remote)
+	if err != nil {
+		return errors.Join(err, set.Free())
+	}
+	tasks := []rdma.Task{set, get}
+	n, err := rdma.SubmitAll(tasks, 0)
+	return errors.Join(err, rdma.FreeAll(tasks[n:]))
+}
+
+func (s *signaller) wasSet(t *rdma.SyncEventSetTask) {
+	v := t.Value()
+	s.print("set: %s", word(v))
+	s.rdma.Fail(t.Free())
+	if v == finished {
+		s.rdma.Stop()
+	}
+}
+
+func (s *signaller) got(t *rdma.SyncEventGetTask) {
+	if t.Value() < reply {
+		if err := t.Submit(); err != nil {
+			s.failed(t, err)
+		}
+		return
+	}
+	s.print("added to: %s", word(t.Value()))
+	s.rdma.Fail(t.Free())
+	set, err := s.sets.Alloc(s.conns[0], s.remote, finished)
+	if err != nil {
+		s.rdma.Fail(err)
+		return
+	}
+	if err := set.Submit(); err != nil {
+		s.failed(set, err)
+	}
+}
+
+func (s *signaller) failed(t rdma.Task, err error) {
+	s.rdma.Fail(err)
+	s.rdma.Fail(t.Free())
+}
+
+func (s *signaller) close() error {
+	if s.remote == nil {
+		return nil
+	}
+	return s.remote.Close()
+}
+
+// waiter is the responder of sync events. It submits nothing: a goroutine waits,
+// beside the engine.
+type waiter struct {
+	*end
+	event  *syncevent.Event
+	cancel func()
+	beside sync.WaitGroup
+	left   int // of two: the steps, and the requester's end
+}
+
+func waits(e *end) role { return &waiter{end: e} }
+
+func (w *waiter) open() (err error) {
+	// The two ends alternate, so that no addition is lost on an adapter.
+	w.event, err = syncevent.New(w.dev, syncevent.Config{Publishers: syncevent.PublishLocal | syncevent.PublishRemote, NeverConcurrent: true})
+	return err
+}
+
+func (w *waiter) export(ours *descriptors) (err error) {
+	ours.Event, err = w.event.Export()
+	return err
+}
+
+// begin takes the steps, and waits for the requester to end: its last task needs this
+// end of the connection, and it may fail before.
+func (w *waiter) begin(descriptors) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	w.cancel = cancel
+	w.left = 2
+	w.peer.done(w.engine, w.ended)
+	w.beside.Go(func() {
+		err := w.steps(ctx)
+		_ = w.engine.Do(func() { w.ended(err) }) // fails only after the end
+	})
+	return nil
+}
+
+func (w *waiter) ended(err error) {
+	w.rdma.Fail(err)
+	if w.left--; w.left == 0 {
+		w.rdma.Stop()
+	}
+}
+
+func (w *waiter) steps(ctx context.Context) error {
+	const allBits = math.MaxUint64
+	v, err := w.event.WaitGreater(ctx, question-1, allBits)
+	if err != nil {
+		return err
+	}
+	w.print("set: %s", word(v))
+	old, err := w.event.Add(1)
+	if err != nil {
+		return err
+	}
+	w.print("added to: %s", word(old+1))
+	if v, err = w.event.WaitGreater(ctx, finished-1, allBits); err != nil {
+		return err
+	}
+	w.print("set: %s", word(v))
+	return nil
+}
+
+func (w *waiter) close() error {
+	if w.cancel != nil {
+		w.cancel()
+		w.beside.Wait()
+	}
+	if w.event == nil {
+		return nil
+	}
+	return w.event.Close()
+}

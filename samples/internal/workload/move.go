@@ -1,0 +1,146 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// move is what a task is made of.
+type move struct {
+	conn          *rdma.Connection
+	local, remote *bufinv.Buf // remote is nil where the operation names no memory of the peer
+	imm           uint32
+}
+
+// immediate is the value that comes with a part.
+func immediate(connection, part int) uint32 {
+	return 0xd0ca0000 | uint32(connection)<<12 | uint32(part)
+}
+
+// mover is a requester that moves data with tasks of type T, from a pool of type P.
+type mover[P any, T rdma.Task] struct {
+	*end
+	newPool func(r *rdma.Context, n int, done func(T), failed func(T, error)) (P, error)
+	newTask func(pool P, m move) (T, error)
+	arrived func(t T) *bufinv.Buf // what came with the task; nil: the data goes to the peer
+
+	pool     P
+	local    *mmap.Map
+	remote   *mmap.Map
+	each     []part     // of each connection's data
+	patterns []*pattern // by connection
+	left     int        // tasks in flight
+}
+
+func moves[P any, T rdma.Task](newPool func(*rdma.Context, int, func(T), func(T, error)) (P, error), newTask func(P, move) (T, error)) func(*end) role {
+	return func(e *end) role { return &mover[P, T]{end: e, newPool: newPool, newTask: newTask} }
+}
+
+func reads(e *end) role {
+	return &mover[*rdma.ReadPool, *rdma.ReadTask]{
+		end:     e,
+		newPool: (*rdma.Context).ReadPool,
+		newTask: func(p *rdma.ReadPool, m move) (*rdma.ReadTask, error) { return p.Alloc(m.conn, m.remote, m.local) },
+		arrived: (*rdma.ReadTask).Destination,
+	}
+}
+
+func (m *mover[P, T]) open() (err error) {
+	if m.local, err = m.alloc(mmap.LocalReadWrite); err != nil {
+		return err
+	}
+	m.each = m.parts()
+	m.patterns = m.newPatterns()
+	m.pool, err = m.newPool(m.rdma, m.connections*len(m.each), m.done, m.failed)
+	return err
+}
+
+func (m *mover[P, T]) export(*descriptors) error { return nil }
+
+// begin submits all tasks, of all connections, at once.
+func (m *mover[P, T]) begin(theirs descriptors) (err error) {
+	if m.operation.shares == memory {
+		if m.remote, err = mmap.Import(m.dev, theirs.Memory); err != nil {
+			return err
+		}
+		if need, have := max(m.connections*m.size, 1), m.remote.Len(); have != need {
+			return fmt.Errorf("the peer's memory has %d bytes, not %d: give both ends the same -size", have, need)
+		}
+	}
+	var tasks []T
+	for i := range m.conns {
+		for k := range m.each {
+			task, err := m.task(i, k)
+			if err != nil {
+				return errors.Join(err, rdma.FreeAll(tasks))
+			}
+			tasks = append(tasks, task)
+		}
+	}
+	m.left, err = rdma.SubmitAll(tasks, 0)
+	m.log.Info().Int("tasks", m.left).Msgf("%s submitted", m.operation.name)
+	return errors.Join(err, rdma.FreeAll(tasks[m.left:]))
+}
+
+// task makes the task of a part of a connection's data.
+func (m *mover[P, T]) task(connection, number int) (none T, err error) {
+	p := m.each[number]
+	off := connection*m.size + p.off
+	local := scatter(&m.bufs, m.local, off, p.n, m.sge)
+	var remote *bufinv.Buf
+	switch {
+	case m.arrived != nil && p.n > 0:
+		remote = m.bufs.Source(m.remote, off, p.n)
+	case m.remote != nil && p.n > 0:
+		remote = m.bufs.Target(m.remote, off, p.n)
+	}
+	if m.arrived == nil {
+		if err := load(local, m.patterns[connection]); err != nil {
+			return none, errors.Join(err, local.Free(), remote.Free())
+		}
+	}
+	return m.newTask(m.pool, move{m.conns[connection], local, remote, immediate(connection, number)})
+}
+
+// done runs, for each connection, in the order of submission.
+func (m *mover[P, T]) done(t T) {
+	if m.arrived != nil {
+		m.rdma.Fail(unload(m.arrived(t), m.patterns[index(t)]))
+	}
+	m.finish(t)
+}
+
+func (m *mover[P, T]) failed(t T, err error) {
+	m.rdma.Fail(err)
+	m.finish(t)
+}
+
+// finish frees a task. After the last one it reports, and stops the context.
+func (m *mover[P, T]) finish(t T) {
+	m.rdma.Fail(t.Free())
+	if m.left--; m.left > 0 {
+		return
+	}
+	if m.rdma.Err() == nil {
+		for i, p := range m.patterns {
+			m.print("moved on connection %d: %v", i, p)
+		}
+	}
+	m.rdma.Stop()
+}
+
+func (m *mover[P, T]) close() error { return closeAll(m.local, m.remote) }
+
+// closeAll closes the maps that are not nil.
+func closeAll(maps ...*mmap.Map) (err error) {
+	for _, m := range maps {
+		if m != nil {
+			err = errors.Join(err, m.Close())
+		}
+	}
+	return err
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/mmap"
+)
+
+// messageLimit is the most bytes of a task that takes a receive. Both ends have to
+// divide the data alike, and the kernel's rxe takes no longer messages.
+const messageLimit = 8 << 20
+
+// part is what one task moves: n bytes of a connection's data from off on.
+type part struct{ off, n int }
+
+// parts divides the data of a connection, a part for each task. No bytes are one
+// part: a message may be empty.
+func (e *end) parts() []part {
+	limit := int(e.rdma.Capabilities().MaxMessage)
+	if e.operation.shape == messages {
+		limit = min(limit, messageLimit)
+	}
+	parts := divide(e.size, limit)
+	if len(parts) > 1 {
+		e.log.Info().Msgf("%d bytes are more than the %d of one task: there are %d tasks", e.size, limit, len(parts))
+	}
+	return parts
+}
+
+func divide(size, limit int) []part {
+	parts := []part{{0, min(size, limit)}}
+	for off := limit; off < size; off += limit {
+		parts = append(parts, part{off, min(size-off, limit)})
+	}
+	return parts
+}
+
+// region is where the data of a connection lies in memory for all of them.
+func (e *end) region(m *mmap.Map, connection int) []byte {
+	return m.Bytes()[connection*e.size:][:e.size]
+}
+
+// alloc allocates memory for the data of all connections.
+func (e *end) alloc(perm mmap.Permission) (*mmap.Map, error) {
+	return mmap.Alloc(e.dev, max(e.connections*e.size, 1), perm)
+}
+
+// scatter makes a list of up to count buffers with room for n bytes, in m from off
+// on. In memory the buffers lie in reverse order, so that the list really is
+// scattered. For no bytes it is nil: no buffer.
+func scatter(bufs *bufinv.Inventory, m *mmap.Map, off, n, count int) *bufinv.Buf {
+	count = min(count, n)
+	list := make([]*bufinv.Buf, count)
+	end := off + n
+	for i := range list {
+		size := n*(i+1)/count - n*i/count
+		end -= size
+		list[i] = bufs.Target(m, end, size)
+	}
+	return bufinv.List(list...)
+}
+
+// load fills a list that scatter has made with the next bytes of a pattern.
+func load(list *bufinv.Buf, p *pattern) error {
+	for b := list; b != nil; b = b.Next() {
+		if err := b.SetData(0, b.Len()); err != nil {
+			return err
+		}
+		p.fill(b.Bytes())
+	}
+	return nil
+}
+
+// unload checks that the data of a list is the next of a pattern.
+func unload(list *bufinv.Buf, p *pattern) error {
+	for b := list; b != nil; b = b.Next() {
+		if err := p.check(b.Bytes()); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"github.com/verbena-rdma/verbena/mmap"
+)
+
+// shared is a responder that submits nothing: its peer reads the memory, or writes to
+// it.
+type shared struct {
+	*end
+	perm     mmap.Permission
+	memory   *mmap.Map
+	patterns []*pattern // by connection
+}
+
+// provides is the responder that is read.
+func provides(e *end) role { return &shared{end: e, perm: mmap.RemoteRead} }
+
+// takes is the responder that is written to.
+func takes(e *end) role { return &shared{end: e, perm: mmap.RemoteWrite} }
+
+func (s *shared) open() (err error) {
+	if s.memory, err = s.alloc(mmap.LocalReadWrite | s.perm); err != nil {
+		return err
+	}
+	s.patterns = s.newPatterns()
+	if s.perm == mmap.RemoteRead {
+		for i, p := range s.patterns {
+			p.fill(s.region(s.memory, i))
+		}
+	}
+	return nil
+}
+
+func (s *shared) export(ours *descriptors) (err error) {
+	ours.Memory, err = s.memory.Export(s.dev)
+	return err
+}
+
+// begin waits while the peer works. RDMA does not report when it has finished: its
+// program does.
+func (s *shared) begin(descriptors) error {
+	s.endWithPeer(func() error {
+		for i, p := range s.patterns {
+			if s.perm == mmap.RemoteWrite {
+				if err := p.check(s.region(s.memory, i)); err != nil {
+					return err
+				}
+			}
+			s.print("moved on connection %d: %v", i, p)
+		}
+		return nil
+	})
+	return nil
+}
+
+func (s *shared) close() error { return closeAll(s.memory) }

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// Values of atomics.
+const (
+	firstValue = 1 // what the responder has at the beginning
+	swapped    = 0xd0ca
+	addend     = 5
+)
+
+// atomicTask is a task that returns the value that was there before.
+type atomicTask interface {
+	rdma.Task
+	Original() uint64
+	Result() *bufinv.Buf
+}
+
+// changer is a requester that changes the value of the responder with atomics of type
+// T, from a pool of type P, one after the other.
+type changer[P any, T atomicTask] struct {
+	*end
+	newPool func(r *rdma.Context, n int, done func(T), failed func(T, error)) (P, error)
+	newTask func(pool P, conn *rdma.Connection, dst, result *bufinv.Buf) (T, error)
+	next    func(v uint64) uint64 // what the atomic makes of a value
+
+	pool   P
+	local  *mmap.Map // for the results
+	remote *mmap.Map
+	value  uint64 // what the next one should find
+	left   int
+}
+
+func changes[P any, T atomicTask](newPool func(*rdma.Context, int, func(T), func(T, error)) (P, error), times int, next func(uint64) uint64,
+	newTask func(P, *rdma.Connection, *bufinv.Buf, *bufinv.Buf) (T, error)) func(*end) role {
+	return func(e *end) role {
+		return &changer[P, T]{end: e, newPool: newPool, newTask: newTask, next: next, value: firstValue, left: times}
+	}
+}
+
+func (c *changer[P, T]) open() (err error) {
+	if c.local, err = mmap.Alloc(c.dev, 8, mmap.LocalReadWrite); err != nil {
+		return err
+	}
+	c.pool, err = c.newPool(c.rdma, 1, c.done, c.failed)
+	return err
+}
+
+func (c *changer[P, T]) export(*descriptors) error { return nil }
+
+func (c *changer[P, T]) begin(theirs descriptors) (err error) {
+	if c.remote, err = mmap.Import(c.dev, theirs.Memory); err != nil {
+		return err
+	}
+	return c.submit()
+}
+
+func (c *changer[P, T]) submit() error {
+	task, err := c.newTask(c.pool, c.conns[0], c.bufs.Target(c.remote, 0, 8), c.bufs.Target(c.local, 0, 8))
+	if err != nil {
+		return err
+	}
+	if err := task.Submit(); err != nil {
+		c.rdma.Fail(task.Free())
+		return err
+	}
+	return nil
+}
+
+func (c *changer[P, T]) done(t T) {
+	err := c.check(t)
+	c.value = c.next(c.value)
+	c.rdma.Fail(t.Free())
+	if c.left--; c.left > 0 && err == nil {
+		err = c.submit()
+	} else if err == nil {
+		c.print("left: %s", word(c.value))
+		c.rdma.Stop()
+	}
+	c.rdma.Fail(err)
+}
+
+func (c *changer[P, T]) check(t T) error {
+	result := t.Result().Bytes()
+	if t.Original() != c.value || len(result) != 8 || binary.NativeEndian.Uint64(result) != c.value {
+		return fmt.Errorf("found %d, in the buffer %x: the value should have been %d", t.Original(), result, c.value)
+	}
+	return nil
+}
+
+func (c *changer[P, T]) failed(t T, err error) {
+	c.rdma.Fail(err)
+	c.rdma.Fail(t.Free())
+}
+
+func (c *changer[P, T]) close() error { return closeAll(c.local, c.remote) }
+
+// holder is the responder of atomics: the device operates on its value.
+type holder struct {
+	*end
+	memory *mmap.Map
+	value  *uint64 // in memory
+}
+
+func holds(e *end) role { return &holder{end: e} }
+
+func (h *holder) open() (err error) {
+	if h.memory, err = mmap.Alloc(h.dev, 8, mmap.LocalReadWrite|mmap.RemoteAtomic); err != nil {
+		return err
+	}
+	h.value = (*uint64)(unsafe.Pointer(unsafe.SliceData(h.memory.Bytes())))
+	atomic.StoreUint64(h.value, firstValue)
+	return nil
+}
+
+func (h *holder) export(ours *descriptors) (err error) {
+	ours.Memory, err = h.memory.Export(h.dev)
+	return err
+}
+
+func (h *holder) begin(descriptors) error {
+	h.endWithPeer(func() error {
+		h.print("left: %s", word(atomic.LoadUint64(h.value)))
+		return nil
+	})
+	return nil
+}
+
+func (h *holder) close() error { return closeAll(h.memory) }
