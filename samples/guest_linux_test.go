@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/verbena-rdma/verbena/internal/soak"
-	"github.com/verbena-rdma/verbena/samples/internal/pair"
 )
 
 // requireGuest skips tests that TestRig of internal/rig runs in its guest, where one
@@ -44,20 +43,6 @@ func TestGuestSoakCount(t *testing.T) {
 				a, b := counter{on(first), first}, counter{on(second), second}
 				count(t, a, b, soak.Rounds(t, 200, 20_000), 0)
 				count(t, a, b, soak.Rounds(t, 2000, 200_000), 0, "-writers", "8")
-			})
-		}
-	}
-}
-
-// The pairs of samples run with the kernel's driver at either end. Package matrix runs
-// every operation in every shape.
-func TestGuestPairs(t *testing.T) {
-	requireGuest(t)
-	for _, e := range [][2]string{{"soft-v1", "rxe0"}, {"rxe0", "soft-v1"}} {
-		for _, p := range pair.Samples() {
-			t.Run(fmt.Sprintf("%s to %s/%s", e[0], e[1], p.Requester), func(t *testing.T) {
-				runPair(t, p, pair.Options{Way: pair.Dir, RequesterPrefix: on(e[0]), ResponderPrefix: on(e[1]),
-					RequesterArgs: []string{"-d", e[0]}, ResponderArgs: []string{"-d", e[1]}})
 			})
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/verbena-rdma/verbena/internal/rig"
+	"github.com/verbena-rdma/verbena/samples/internal/pair"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -68,7 +69,7 @@ func TestRigMatrix(t *testing.T) {
 	timeout := 10*time.Minute + time.Duration(len(cases))*10*time.Second
 	output := rig.Run(t, rig.Job{
 		Files:   map[string]string{"/samples": bin, "/bin/matrix.test": rig.BuildTest(t, ".")},
-		Script:  fmt.Sprintf("echo \"KERNEL $(uname -r)\"\nVERBENA_GUEST=1 VERBENA_MATRIX=%s matrix.test -test.run TestGuest -test.timeout %v || true", choice, timeout),
+		Script:  fmt.Sprintf("echo \"KERNEL $(uname -r)\"\nVERBENA_GUEST=1 VERBENA_MATRIX=%s matrix.test -test.run TestGuestMatrix -test.timeout %v || true", choice, timeout),
 		MTU:     4500,
 		Timeout: timeout,
 	})
@@ -93,17 +94,41 @@ func choose(choice string) []Case {
 	return Covering(2, All())
 }
 
-// TestGuestMatrix is the part that runs in a guest.
-func TestGuestMatrix(t *testing.T) {
+// requireGuest skips a test elsewhere, and gives the workers their addresses there.
+func requireGuest(t *testing.T) {
+	t.Helper()
 	if os.Getenv("VERBENA_GUEST") == "" {
 		t.Skip("runs in the guest of TestRig of internal/rig, and of make matrix")
 	}
 	for i := range workers {
 		for _, address := range []string{fmt.Sprintf("10.0.0.1%d/24", i), fmt.Sprintf("fd00::1%d/64", i)} {
-			out, err := exec.Command("ip", "-n", "s", "addr", "add", address, "dev", "v1").CombinedOutput()
+			out, err := exec.Command("ip", "-n", "s", "addr", "replace", address, "dev", "v1").CombinedOutput()
 			require.NoError(t, err, "%s", out)
 		}
 	}
+}
+
+// The pairs of samples run as they are, with all devices.
+func TestGuestSamples(t *testing.T) {
+	requireGuest(t)
+	for _, e := range ends {
+		for _, p := range pair.Samples() {
+			t.Run(fmt.Sprintf("%v/%s", e, p.Requester), func(t *testing.T) {
+				o := pair.Options{Bin: "/samples", Scratch: t.TempDir(), Way: pair.Dir}
+				requester, responder, _ := inGuest(Case{Ends: e, Family: 4}, 0)
+				o.RequesterPrefix, o.RequesterArgs = requester.command()
+				o.ResponderPrefix, o.ResponderArgs = responder.command()
+				r, err := pair.Run(t.Context(), p, o)
+				require.NoError(t, err)
+				require.NoError(t, r.Verify(), "%s\n%s", r.Requester.Stderr, r.Responder.Stderr)
+			})
+		}
+	}
+}
+
+// TestGuestMatrix is the part that runs in a guest.
+func TestGuestMatrix(t *testing.T) {
+	requireGuest(t)
 	runCases(t, choose(os.Getenv("VERBENA_MATRIX")), inGuest, "/samples")
 }
 

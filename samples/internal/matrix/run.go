@@ -111,8 +111,10 @@ func (c Case) run(ctx context.Context, where places, bin string, worker int) (Re
 	defer os.RemoveAll(scratch)
 	o := pair.Options{Bin: bin, Scratch: scratch, Way: pair.Dir, Size: c.Size, SGE: c.SGE}
 	requester, responder, more := where(c, worker)
-	o.RequesterPrefix, o.RequesterArgs = c.command(requester, more)
-	o.ResponderPrefix, o.ResponderArgs = c.command(responder, more)
+	o.RequesterPrefix, o.RequesterArgs = requester.command()
+	o.ResponderPrefix, o.ResponderArgs = responder.command()
+	more = append([]string{"-mtu", fmt.Sprint(c.MTU)}, more...)
+	o.RequesterArgs, o.ResponderArgs = append(o.RequesterArgs, more...), append(o.ResponderArgs, more...)
 	start := time.Now()
 	r, err := pair.Run(ctx, c.Pair, o)
 	if err == nil {
@@ -126,10 +128,10 @@ func (c Case) run(ctx context.Context, where places, bin string, worker int) (Re
 	return Result{Case: c, OK: true, Seconds: time.Since(start).Seconds()}, ""
 }
 
-func (c Case) command(p place, more []string) (prefix, args []string) {
+// command is how a program begins there, and what every one is given.
+func (p place) command() (prefix, args []string) {
 	if p.far {
 		prefix = []string{"ip", "netns", "exec", "s"}
 	}
-	args = []string{"-d", p.device, "-g", fmt.Sprint(p.gid), "-mtu", fmt.Sprint(c.MTU), "-timeout", patience, "-connect-timeout", patience}
-	return prefix, append(args, more...)
+	return prefix, []string{"-d", p.device, "-g", fmt.Sprint(p.gid), "-timeout", patience, "-connect-timeout", patience}
 }
