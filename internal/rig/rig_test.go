@@ -93,7 +93,12 @@ func runParts(t *testing.T, chosen []part, match string) {
 		limit = 72 * time.Hour
 	}
 	var script strings.Builder
-	script.WriteString("export VERBENA_GUEST=1\n")
+	// What the tests run of what they could: "some" in make test, which waits for them.
+	extent := "all"
+	if os.Getenv("VERBENA_PARTS") == "" {
+		extent = "some"
+	}
+	fmt.Fprintf(&script, "export VERBENA_GUEST=%s\n", extent)
 	dir := t.TempDir()
 	for _, p := range chosen {
 		text := p.script
