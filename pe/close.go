@@ -23,7 +23,7 @@ const CloseTimeout = 10 * time.Second
 // that are still to come do come. While another goroutine drives the engine it fails
 // with ErrBusy.
 func (c *Core) Close() error {
-	if c.closed {
+	if c == nil || c.closed {
 		return nil
 	}
 	e := c.engine.Load()
@@ -78,6 +78,9 @@ func (e *Engine) driveToIdle(c *Core) error {
 // stays open, and the error (ErrTimeout) names the contexts. Other errors are those of
 // Progress. Closing again does nothing.
 func (e *Engine) Close() error {
+	if err := e.made("close the engine"); err != nil {
+		return err
+	}
 	if e.closed.Load() {
 		return nil
 	}

@@ -53,41 +53,89 @@ func NewCore(name string, b Backend) (*Core, *Control) {
 func (c *Core) core() *Core { return c }
 
 // Name is the name of the context in errors and logs.
-func (c *Core) Name() string { return c.name }
+func (c *Core) Name() string {
+	if c == nil {
+		return ""
+	}
+	return c.name
+}
 
 // object names the context in errors.
-func (c *Core) object() string { return "context " + strconv.Quote(c.name) }
+func (c *Core) object() string { return "context " + strconv.Quote(c.Name()) }
+
+// unmade is the error of a call on the zero value of a type that embeds a *Core.
+func unmade(op string) error {
+	return fmt.Errorf("pe: cannot %s: %w: the context was not made by the function that makes such contexts (New of its package)", op, ErrInvalid)
+}
 
 // State is the state that the context is in now. State callbacks come later,
 // inside Progress, so that it may be further on than the callback being run.
-func (c *Core) State() State { return State(c.state.Load()) }
+func (c *Core) State() State {
+	if c == nil {
+		return Idle
+	}
+	return State(c.state.Load())
+}
 
 // Engine is the engine that the context is connected to, or nil.
-func (c *Core) Engine() *Engine { return c.engine.Load() }
+func (c *Core) Engine() *Engine {
+	if c == nil {
+		return nil
+	}
+	return c.engine.Load()
+}
 
 // InFlight is the number of tasks submitted and not completed.
-func (c *Core) InFlight() int { return c.inFlight }
+func (c *Core) InFlight() int {
+	if c == nil {
+		return 0
+	}
+	return c.inFlight
+}
 
 // Allocated is the number of tasks taken from the context's pools and not freed,
 // in flight or not. The context cannot leave Stopping while it is not zero.
-func (c *Core) Allocated() int { return c.allocated }
+func (c *Core) Allocated() int {
+	if c == nil {
+		return 0
+	}
+	return c.allocated
+}
 
 // Err is the first error since the last Start that the context failed with by
 // itself, or that was given to Fail; nil if there was none.
-func (c *Core) Err() error { return c.err }
+func (c *Core) Err() error {
+	if c == nil {
+		return nil
+	}
+	return c.err
+}
 
 // UserData returns what SetUserData stored last.
-func (c *Core) UserData() any { return c.userData }
+func (c *Core) UserData() any {
+	if c == nil {
+		return nil
+	}
+	return c.userData
+}
 
 // SetUserData stores a value of the user's with the context.
-func (c *Core) SetUserData(v any) { c.userData = v }
+func (c *Core) SetUserData(v any) {
+	if c != nil {
+		c.userData = v
+	}
+}
 
 // OnStateChange sets the function that is called for every change of state, in
 // order, by the engine inside Progress, after the context has entered the new
 // state and never inside another callback. It replaces the previous function;
 // nil sets none. It may be called in any state, and counts for changes that have
 // not been reported yet too.
-func (c *Core) OnStateChange(f func(prev, next State)) { c.onChange = f }
+func (c *Core) OnStateChange(f func(prev, next State)) {
+	if c != nil {
+		c.onChange = f
+	}
+}
 
 // watcher is a function given to Watch.
 type watcher struct {
@@ -99,6 +147,9 @@ type watcher struct {
 // until stop is called, but only for changes that come after the call. It is for
 // packages that build on contexts; the function of OnStateChange is the program's.
 func (c *Core) Watch(f func(prev, next State)) (stop func()) {
+	if c == nil || f == nil {
+		return func() {}
+	}
 	w := &watcher{f, c.unreported}
 	c.watchers = append(slices.Clip(c.watchers), w)
 	return func() {
@@ -131,6 +182,9 @@ func callWatchers(list []*watcher, prev, next State) {
 // with ErrNotConnected; if the backend cannot start, the context stays Idle.
 // It clears Err.
 func (c *Core) Start() error {
+	if c == nil {
+		return unmade("start a context")
+	}
 	if c.closed || c.closing {
 		return fmt.Errorf("pe: cannot start %s: %w", c.object(), ErrClosed)
 	}
@@ -180,7 +234,7 @@ func (c *Core) Start() error {
 // and all others have been freed, the context becomes Idle. In Stopping and in
 // Idle, Stop does nothing and succeeds. It is legal in every callback.
 func (c *Core) Stop() error {
-	e := c.engine.Load()
+	e := c.Engine()
 	if e == nil {
 		return nil // such a context is Idle
 	}
@@ -206,7 +260,7 @@ func (c *Core) stop() {
 // goroutine that drives the engine, like Stop; an error that comes while another
 // goroutine is driving it is handed over as with Engine.Do.
 func (c *Core) Fail(err error) {
-	if err == nil {
+	if err == nil || c == nil {
 		return
 	}
 	if e := c.engine.Load(); e != nil && e.drivenElsewhere() {
@@ -241,7 +295,22 @@ func (c *Core) require(op string, legal ...State) error {
 		return fmt.Errorf("pe: cannot %s: %s: %w", op, c.object(), ErrClosed)
 	}
 	// The copy keeps the caller's list off the heap when all is well.
-	return &StateError{Op: op, Object: c.object(), State: s, Legal: append([]State(nil), legal...)}
+	return &StateError{Op: op, Object: c.object(), State: s, Legal: append([]State(nil), legal...), Cause: c.cause(s)}
+}
+
+// cause is why a context that is in the state s has ended, if it has.
+func (c *Core) cause(s State) error {
+	if s == Starting || s == Running {
+		return nil
+	}
+	return c.err
+}
+
+// drivenElsewhere reports whether another goroutine is driving the context's engine
+// right now.
+func (c *Core) drivenElsewhere() bool {
+	e := c.engine.Load()
+	return e != nil && e.drivenElsewhere()
 }
 
 // enter changes the state and queues the report.

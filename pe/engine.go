@@ -73,6 +73,9 @@ func New(cfg Config) *Engine {
 // the engine parts them. The context must be Idle and on no engine (ErrInUse).
 // It is legal in callbacks.
 func (e *Engine) Connect(c Context) error {
+	if err := e.made("connect a context"); err != nil {
+		return err
+	}
 	core := coreOf(c)
 	if core == nil || core.backend == nil {
 		return fmt.Errorf("pe: cannot connect a context that is nil, or whose core was not made by NewCore with a backend: %w", ErrInvalid)
@@ -199,12 +202,20 @@ func (e *Engine) queued() bool {
 
 // Active is the number of contexts on the engine that are not Idle. It belongs to
 // the goroutine that drives the engine.
-func (e *Engine) Active() int { return e.active }
+func (e *Engine) Active() int {
+	if e == nil {
+		return 0
+	}
+	return e.active
+}
 
 // InFlight is the number of tasks in flight on all contexts of the engine. It
 // belongs to the goroutine that drives the engine.
 func (e *Engine) InFlight() int {
 	n := 0
+	if e == nil {
+		return n
+	}
 	for _, c := range e.contexts {
 		n += c.inFlight
 	}

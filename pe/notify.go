@@ -99,6 +99,9 @@ func (n *notifier) close() error {
 // or close it. It is an eventfd(2) on Linux; elsewhere the call fails with an
 // *UnsupportedError: use Run or Progress there.
 func (e *Engine) NotificationFD() (int, error) {
+	if err := e.made("get the notification descriptor"); err != nil {
+		return -1, err
+	}
 	if e.closed.Load() {
 		return -1, fmt.Errorf("pe: cannot get the notification descriptor: the engine is closed: %w", ErrClosed)
 	}
@@ -128,6 +131,9 @@ func (e *Engine) Arm() error {
 // events: Progress handles them at any time, and the next Arm sees those that are
 // left.
 func (e *Engine) Clear() error {
+	if err := e.made("clear the notification"); err != nil {
+		return err
+	}
 	n := &e.notifier
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -36,6 +36,7 @@ type pool struct {
 	control   *Control
 	core      *Core // of control
 	name      string
+	early     bool // AllowStarting
 	available func() int
 	reclaim   func()
 
@@ -44,6 +45,19 @@ type pool struct {
 }
 
 func (p *pool) object() string { return "pool " + strconv.Quote(p.name) + " of " + p.core.object() }
+
+// legal reports whether tasks can be allocated and submitted in the present state.
+func (p *pool) legal() bool { return p.legalIn(State(p.core.state.Load())) }
+
+func (p *pool) legalIn(s State) bool { return s == Running || s == Starting && p.early }
+
+// legalStates are those in which tasks can be allocated and submitted.
+func (p *pool) legalStates() []State {
+	if p.early {
+		return []State{Starting, Running}
+	}
+	return []State{Running}
+}
 
 // MaxTasks is the number of tasks that one pool can have at most. Adapters take
 // fewer at a time.
@@ -58,6 +72,16 @@ const MaxTasks = 1 << 24
 // It fails with a *StateError, ErrClosed, or ErrInvalid when n is not 1 to MaxTasks
 // or taskOf does not return a Task of the T it was given.
 func NewPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, init, drop func(*T)) (*Pool[T], error) {
+	return newPool(ctl, name, n, taskOf, init, drop, Idle)
+}
+
+// AddPool is NewPool for a context that is Idle, Starting or Running, and whose backend
+// has kept room for tasks that come later.
+func AddPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, init, drop func(*T)) (*Pool[T], error) {
+	return newPool(ctl, name, n, taskOf, init, drop, Idle, Starting, Running)
+}
+
+func newPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, init, drop func(*T), legal ...State) (*Pool[T], error) {
 	if ctl == nil || taskOf == nil {
 		return nil, fmt.Errorf("pe: cannot make pool %q: it needs a Control and a function that finds the Task: %w", name, ErrInvalid)
 	}
@@ -68,7 +92,7 @@ func NewPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, ini
 	case c.closed:
 		return nil, fmt.Errorf("pe: cannot make pool %q of %s: %w", name, c.object(), ErrClosed)
 	}
-	if err := c.require("make pool "+strconv.Quote(name), Idle); err != nil {
+	if err := c.require("make pool "+strconv.Quote(name), legal...); err != nil {
 		return nil, err
 	}
 	p := &Pool[T]{
@@ -96,11 +120,29 @@ func NewPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, ini
 	return p, nil
 }
 
-// Alloc takes a task out of the pool. It fails if the context is not Running
-// (*StateError) or all tasks are out (ErrExhausted).
+// AllowStarting lets tasks of the pool be allocated and submitted while the context is
+// Starting, too. It is for tasks that need no peer, such as receives, and for the maker
+// of the pool, whose backend then has to take them in that state.
+func (p *Pool[T]) AllowStarting() {
+	if p != nil {
+		p.early = true
+	}
+}
+
+// Alloc takes a task out of the pool. It fails if the context is not Running, or
+// Starting where AllowStarting was called (*StateError), or all tasks are out
+// (ErrExhausted). In programs built with the race detector, which find such mistakes,
+// it also fails while another goroutine drives the engine (ErrBusy); otherwise that is
+// not checked.
 func (p *Pool[T]) Alloc() (*T, error) {
-	if State(p.core.state.Load()) != Running {
-		return nil, p.core.require("allocate from pool "+strconv.Quote(p.name), Running)
+	if p == nil || p.core == nil {
+		return nil, errNoPool
+	}
+	if checksGoroutine && p.core.drivenElsewhere() {
+		return nil, elsewhere("allocate from " + p.object())
+	}
+	if s := State(p.core.state.Load()); s != Running && !p.legalIn(s) {
+		return nil, p.core.require("allocate from pool "+strconv.Quote(p.name), p.legalStates()...)
 	}
 	last := len(p.free) - 1
 	if last < 0 {
@@ -118,6 +160,12 @@ func (p *Pool[T]) Alloc() (*T, error) {
 // not allocated (ErrFreed: also one that Close has taken back) or of another pool
 // (ErrInvalid). Freeing the last task of a context that is Stopping can make it Idle.
 func (p *Pool[T]) Free(item *T) error {
+	if p == nil || p.core == nil {
+		return errNoPool
+	}
+	if checksGoroutine && p.core.drivenElsewhere() {
+		return elsewhere("free a task of " + p.object())
+	}
 	if item == nil {
 		return fmt.Errorf("pe: cannot free a task that is nil: %s: %w", p.object(), ErrInvalid)
 	}
@@ -164,7 +212,20 @@ func (p *Pool[T]) reclaimAll() {
 }
 
 // Cap is the number of tasks that the pool was made with.
-func (p *Pool[T]) Cap() int { return cap(p.free) }
+func (p *Pool[T]) Cap() int {
+	if p == nil {
+		return 0
+	}
+	return cap(p.free)
+}
 
 // Available is the number of tasks that can be allocated now.
-func (p *Pool[T]) Available() int { return len(p.free) }
+func (p *Pool[T]) Available() int {
+	if p == nil {
+		return 0
+	}
+	return len(p.free)
+}
+
+// errNoPool is the error of the zero value of a pool.
+var errNoPool = fmt.Errorf("pe: cannot use the pool: %w: no context has made it", ErrInvalid)

@@ -32,15 +32,18 @@ func (s State) String() string {
 }
 
 // StateError is the error of a call that is not legal in the state that its
-// object is in. It matches ErrBadState.
+// object is in. It matches ErrBadState, and what its Cause matches: whoever comes
+// after the end of a context learns why it ended.
 type StateError struct {
 	Op     string  // what was tried: "start", "submit a write"
 	Object string  // on what: `context "rdma"`
 	State  State   // the state it is in
 	Legal  []State // the states in which the call is legal
+	Cause  error   // Core.Err, if the object stops or has stopped for an error
 }
 
-// Error names the object, its state, and the states in which the call is legal.
+// Error names the object, its state, the states in which the call is legal, and the
+// cause.
 func (e *StateError) Error() string {
 	var b strings.Builder
 	b.WriteString("pe: cannot " + e.Op + ": " + e.Object + " is " + e.State.String() + ", and this is legal only in ")
@@ -54,8 +57,14 @@ func (e *StateError) Error() string {
 		}
 		b.WriteString(s.String())
 	}
+	if e.Cause != nil {
+		b.WriteString("; it has failed: " + e.Cause.Error())
+	}
 	return b.String()
 }
 
 // Is makes the error match ErrBadState.
 func (e *StateError) Is(target error) bool { return target == ErrBadState }
+
+// Unwrap returns the cause, or nil.
+func (e *StateError) Unwrap() error { return e.Cause }

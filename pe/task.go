@@ -41,25 +41,42 @@ type Task struct {
 }
 
 // UserData returns what SetUserData stored since the task was allocated.
-func (t *Task) UserData() any { return t.userData }
+func (t *Task) UserData() any {
+	if t == nil {
+		return nil
+	}
+	return t.userData
+}
 
 // SetUserData stores a value of the user's with the task, until it is freed.
-func (t *Task) SetUserData(v any) { t.userData = v }
+func (t *Task) SetUserData(v any) {
+	if t != nil {
+		t.userData = v
+	}
+}
 
 // Engine is the engine that drives the task's context, or nil.
 func (t *Task) Engine() *Engine {
-	if t.pool == nil {
+	if t == nil || t.pool == nil {
 		return nil
 	}
 	return t.pool.core.Engine()
 }
 
+// drivenElsewhere reports whether another goroutine is driving the task's engine right
+// now.
+func (t *Task) drivenElsewhere() bool {
+	return t != nil && t.pool != nil && t.pool.core.drivenElsewhere()
+}
+
 // InFlight reports whether the task is submitted and not completed.
-func (t *Task) InFlight() bool { return t.life == taskInFlight }
+func (t *Task) InFlight() bool { return t != nil && t.life == taskInFlight }
 
 // refuse explains why Begin, MayChange or Free is not possible.
 func (t *Task) refuse(k *Control, op string) error {
 	switch {
+	case t == nil:
+		return fmt.Errorf("pe: cannot %s: %w: the task is nil", op, ErrInvalid)
 	case t.pool == nil || t.self != t:
 		return fmt.Errorf("pe: cannot %s: the task came from no pool, or is a copy of one that did, and counts as %w", op, ErrFreed)
 	case t.life == taskFree:
@@ -69,5 +86,5 @@ func (t *Task) refuse(k *Control, op string) error {
 	case t.pool.control != k:
 		return fmt.Errorf("pe: cannot %s: the task is of %s, not of %s: %w", op, t.pool.object(), k.core.object(), ErrInvalid)
 	}
-	return k.core.require(op, Running)
+	return k.core.require(op, t.pool.legalStates()...)
 }

@@ -30,6 +30,10 @@ func Done[T Submittable](t T) { Failed(t, nil) }
 
 // Failed is the callback of failure that goes with Done.
 func Failed[T Submittable](t T, err error) {
+	var none T
+	if t == none {
+		return
+	}
 	if f, ok := t.UserData().(then[T]); ok && f != nil {
 		f(t, err)
 	}
@@ -40,13 +44,22 @@ func Failed[T Submittable](t T, err error) {
 // with nil or what it failed with, until another is set or the task is freed. It
 // is for tasks that are submitted with flags or several at a time; Submit does
 // for others. It takes the place of the task's user data, and allocates nothing.
-func Then[T Submittable](t T, f func(t T, err error)) { t.SetUserData(then[T](f)) }
+func Then[T Submittable](t T, f func(t T, err error)) {
+	var none T
+	if t != none {
+		t.SetUserData(then[T](f))
+	}
+}
 
 // Submit submits a task whose pool was made with Done and Failed, and has f called
 // when it has completed, as Then does. If it fails, the task remains the
 // caller's, and f is not called. Its errors are those of the task's Submit, and
 // ErrInvalid without f.
 func Submit[T Submittable](t T, f func(t T, err error)) error {
+	var none T
+	if t == none {
+		return fmt.Errorf("pe: cannot submit a task: %w: it is nil", ErrInvalid)
+	}
 	if f == nil {
 		return fmt.Errorf("pe: cannot submit a task with no function to call: %w", ErrInvalid)
 	}

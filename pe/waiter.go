@@ -33,7 +33,7 @@ func NewWaiter(retry func()) *Waiter {
 // (ErrExhausted). It allocates nothing.
 func (w *Waiter) Wait(err error) bool {
 	e, ok := errors.AsType[*exhaustedError](err)
-	if !ok || e.pool.core.State() != Running {
+	if !ok || w == nil || w.retry == nil || !e.pool.legal() {
 		return false
 	}
 	if w.pool != e.pool {
@@ -48,7 +48,7 @@ func (w *Waiter) Wait(err error) bool {
 // Leave gives up the waiter's place; its function is not called. Where it does
 // not wait, it does nothing.
 func (w *Waiter) Leave() {
-	if w.pool != nil {
+	if w != nil && w.pool != nil {
 		w.pool.waiters.Remove(&w.node)
 		w.pool = nil
 	}
@@ -56,7 +56,7 @@ func (w *Waiter) Leave() {
 
 // waiterReady reports whether the first waiter can be called.
 func (p *pool) waiterReady() bool {
-	return p.waiters.Len() > 0 && (p.available() > 0 || p.core.State() != Running)
+	return p.waiters.Len() > 0 && (p.available() > 0 || !p.legal())
 }
 
 // schedule has the engine call the pool's waiters, if one can be called.

@@ -1,0 +1,5 @@
+//go:build !race
+
+package pe
+
+const checksGoroutine = false
