@@ -130,6 +130,19 @@ func (b *Buf) SetData(off, n int) error {
 // ResetData empties the Buf: all of its memory is room.
 func (b *Buf) ResetData() error { return b.SetData(0, 0) }
 
+// Empty makes the data of all elements from b to the end of its list room. Unlike
+// ResetData, it leaves the place where the data begins: what was put in front of it
+// with SetData stays in front.
+func (b *Buf) Empty() error {
+	if err := b.Err(); err != nil {
+		return fmt.Errorf("empty buffer: %w", err)
+	}
+	for e := b; e != nil; e = e.next {
+		e.dataLen = 0
+	}
+	return nil
+}
+
 // Bytes returns the data of this element, or nil if the memory is a peer's or of a
 // dma-buf. The slice is the memory itself: it must not be used after the Map is
 // closed.

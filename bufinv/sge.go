@@ -41,16 +41,45 @@ func (b *Buf) AppendRoomSGL(dst []verbs.SGE, pd verbs.PD, limit int) ([]verbs.SG
 	for e := b; e != nil && limit > 0; e = e.next {
 		n := min(e.room(), limit)
 		limit -= n
-		if n > 0 && !e.m.Remote() && !e.m.Permissions().Has(mmap.LocalReadWrite) {
-			return dst, fmt.Errorf("write to buffer: %w: its memory map has %v; make it with LocalReadWrite",
-				mmap.ErrPermission, e.m.Permissions())
-		}
 		var err error
+		if n > 0 {
+			err = e.writable()
+		}
+		if err != nil {
+			return dst, err
+		}
 		if out, err = e.appendSGE(out, pd, e.TailAddr(), n); err != nil {
 			return dst, err
 		}
 	}
 	return out, nil
+}
+
+// AppendEmptiedSGL is AppendRoomSGL for the room that there is when Empty has been
+// called.
+func (b *Buf) AppendEmptiedSGL(dst []verbs.SGE, pd verbs.PD) ([]verbs.SGE, error) {
+	if err := b.Err(); err != nil {
+		return dst, err
+	}
+	out := dst
+	var err error
+	for e := b; e != nil; e = e.next {
+		if err := e.writable(); err != nil {
+			return dst, err
+		}
+		if out, err = e.appendSGE(out, pd, e.DataAddr(), e.size-e.dataOff); err != nil {
+			return dst, err
+		}
+	}
+	return out, nil
+}
+
+// writable fails for memory of this host that devices may only read.
+func (b *Buf) writable() error {
+	if b.m.Remote() || b.m.Permissions().Has(mmap.LocalReadWrite) {
+		return nil
+	}
+	return fmt.Errorf("write to buffer: %w: its memory map has %v; make it with LocalReadWrite", mmap.ErrPermission, b.m.Permissions())
 }
 
 func (b *Buf) appendSGE(dst []verbs.SGE, pd verbs.PD, addr uint64, n int) ([]verbs.SGE, error) {

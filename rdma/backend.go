@@ -50,6 +50,9 @@ func (c *Context) acquire() error {
 
 	// Never more than all tasks, and one signal of each connection.
 	entries := c.requests + len(c.receives) + s.MaxConnections
+	if c.sharedFits = entries+SharedTasks <= s.maxCQE; c.sharedFits {
+		entries += SharedTasks
+	}
 	if entries > s.maxCQE {
 		return fmt.Errorf("%w: the pools hold %d tasks for %d connections, and a completion queue of %s %d entries; make the pools smaller",
 			ErrRange, c.requests+len(c.receives), s.MaxConnections, c.dev.Name(), s.maxCQE)
@@ -75,11 +78,17 @@ func (c *Context) acquire() error {
 		return err
 	}
 	c.scratchSG = verbs.SGE{Addr: c.scratch.Addr(), Length: 8, LKey: key}
+	if c.inbox != nil {
+		if err := c.inbox.open(); err != nil {
+			return err
+		}
+	}
 	if err := c.openReadyWords(); err != nil {
 		return err
 	}
 	c.openDeadlines()
 	c.unsubscribe = c.dev.SubscribeEvents(c.event)
+	c.postReceives() // those of the inbox, before there is a connection
 	return nil
 }
 
@@ -95,6 +104,9 @@ func (c *Context) release() error {
 	}
 	if c.cq != nil {
 		errs = append(errs, c.cq.Close())
+	}
+	if c.inbox != nil {
+		errs = append(errs, c.inbox.close())
 	}
 	for _, m := range []*mmap.Map{c.scratch, c.readyWords} {
 		if m != nil {
@@ -277,7 +289,7 @@ func (c *Context) advance() int {
 	case phaseFlushing:
 		n := 1
 		for ; c.flushed < len(c.receives) && n < lane.PollBudget; c.flushed++ {
-			n += c.receives[c.flushed].flush()
+			n += c.flushReceive(c.receives[c.flushed])
 		}
 		if c.flushed == len(c.receives) {
 			c.phase = phaseDown

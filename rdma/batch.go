@@ -1,6 +1,11 @@
 package rdma
 
-import "github.com/verbena-rdma/verbena/pe"
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/verbena-rdma/verbena/pe"
+)
 
 // Task is a task of any kind of this package. The types of tasks say more about the
 // methods, such as WriteTask.
@@ -18,10 +23,24 @@ type Task interface {
 	submit(flags pe.SubmitFlags, thorough bool) error
 }
 
+// errNilTask is the error of a task that is missing, such as one that Alloc did not
+// return because it failed.
+var errNilTask = fmt.Errorf("rdma: use a task: %w: it is nil; check the error of Alloc", ErrInvalid)
+
+// absent reports whether a task is nil, as an interface or as a pointer.
+func absent[T Task](t T) bool {
+	var none T
+	if any(none) == nil { // T is an interface
+		return any(t) == nil || reflect.ValueOf(t).IsNil()
+	}
+	return any(t) == any(none)
+}
+
 // SubmitAll submits tasks, of one kind or, as a []Task, of several, and gives them
 // to the device together; with pe.Aggregate in flags even the last waits. It stops
 // at the first that cannot be submitted, and returns how many were, with the error
-// of that one; those stay submitted. It allocates nothing.
+// of that one (ErrInvalid for a task that is nil); those stay submitted. It allocates
+// nothing.
 func SubmitAll[T Task](tasks []T, flags pe.SubmitFlags) (int, error) {
 	return submitAll(tasks, flags, false)
 }
@@ -37,6 +56,9 @@ func submitAll[T Task](tasks []T, flags pe.SubmitFlags, thorough bool) (int, err
 		if i == len(tasks)-1 {
 			f = flags
 		}
+		if absent(t) {
+			return i, errNilTask
+		}
 		if err := t.submit(f, thorough); err != nil {
 			return i, err
 		}
@@ -48,7 +70,11 @@ func submitAll[T Task](tasks []T, flags pe.SubmitFlags, thorough bool) (int, err
 func FreeAll[T Task](tasks []T) error {
 	var first error
 	for _, t := range tasks {
-		if err := t.Free(); err != nil && first == nil {
+		err := errNilTask
+		if !absent(t) {
+			err = t.Free()
+		}
+		if err != nil && first == nil {
 			first = err
 		}
 	}

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
@@ -21,7 +22,9 @@ type Context struct {
 	onConnection func(*Connection, ConnectionState, error)
 
 	requests int // tasks for send queues, of all pools
-	receives []*ReceiveTask
+	receives []*receive
+	inbox    *inbox // nil unless Receive was called
+	shared   *SharedPool
 	words    int // 8-byte words that atomics and sync events need
 	lanes    lane.Group
 
@@ -50,7 +53,9 @@ type Context struct {
 	events    lane.Events
 	written   writtenWords
 
-	recvWaiting fifo.List[*ReceiveTask] // submitted, in order, and not posted
+	sharedFits bool // there is room for the tasks of the shared pool
+
+	recvWaiting fifo.List[*receive] // submitted, in order, and not posted
 	recvPosted  int
 	recvWRs     [lane.PostBatch]verbs.RecvWR
 
@@ -79,7 +84,7 @@ func New(dev verbs.Device, cfg Config) (*Context, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rdma: make a context: %w", err)
 	}
-	c := &Context{dev: dev, set: set}
+	c := &Context{dev: dev, set: set, words: SharedTasks}
 	c.Core, c.control = pe.NewCore(set.Name, backend{c})
 	if cfg.Engine != nil {
 		if err := cfg.Engine.Connect(c); err != nil {
@@ -123,8 +128,7 @@ func (c *Context) Config() Config {
 func (c *Context) depths() (send, recv int) {
 	send, recv = c.set.SendQueueSize, c.set.RecvQueueSize
 	if send == 0 {
-		// One place at least, for the requests that connections make for themselves.
-		send = min(max(c.requests, 1), defaultSendQueue, c.set.caps.MaxSends)
+		send = min(cmp.Or(c.requests, sharedDepth), defaultSendQueue, c.set.caps.MaxSends)
 	}
 	if recv == 0 {
 		recv = min(len(c.receives), c.set.caps.MaxReceives)

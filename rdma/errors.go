@@ -67,7 +67,8 @@ var (
 )
 
 // TaskError is the error of a task that was submitted and failed. It matches the
-// sentinel of its status with errors.Is.
+// sentinel of its status with errors.Is. One that was flushed also matches what its
+// Cause matches, so that every task of a connection tells why the connection ended.
 type TaskError struct {
 	Op     Operation    // the task's kind
 	Status verbs.Status // never StatusSuccess
@@ -75,6 +76,12 @@ type TaskError struct {
 	// flushed before a message came.
 	Connection  *Connection
 	VendorError uint32 // the device's own code; zero if it has none
+	// Cause is, for a task that was flushed, why its connection ended (Connection.Err),
+	// or else its context (pe.Core.Err). It is nil if this program closed the connection
+	// or stopped the context, and for tasks that failed by themselves.
+	Cause error
+
+	advice string // what to do, where it depends on more than operation and status
 }
 
 // Error names the operation, the connection and the status, and says what to do
@@ -88,14 +95,49 @@ func (e *TaskError) Error() string {
 	if e.VendorError != 0 {
 		s += fmt.Sprintf(" (vendor code %#x)", e.VendorError)
 	}
-	if advice := statusOf(e.Status).advice; advice != "" {
+	switch {
+	case e.Cause != nil:
+		return s + ": " + e.Cause.Error()
+	case e.advice != "":
+		return s + "; " + e.advice
+	}
+	if advice := adviceOn(e.Op, e.Status); advice != "" {
 		s += "; " + advice
 	}
 	return s
 }
 
-// Unwrap returns the sentinel of the status.
-func (e *TaskError) Unwrap() error { return statusOf(e.Status).err }
+// Unwrap returns the sentinel of the status, and the cause if there is one.
+func (e *TaskError) Unwrap() []error {
+	if e.Cause != nil {
+		return []error{statusOf(e.Status).err, e.Cause}
+	}
+	return []error{statusOf(e.Status).err}
+}
+
+// causeOf is why the tasks of a connection are flushed, or those of the context without
+// one; nil if the program wanted it.
+func (c *Context) causeOf(conn *Connection) error {
+	if conn != nil && conn.err != nil {
+		return conn.err
+	}
+	return c.Err()
+}
+
+// adviceOn says what to do about a task that failed.
+func adviceOn(op Operation, s verbs.Status) string {
+	if s == verbs.StatusRemoteInvalidRequest {
+		switch {
+		case op == OpRead || op == OpSyncEventGet:
+			return "the context of the peer has to allow reads: mmap.RemoteRead in its Config.Permissions"
+		case op.atomic():
+			return "the context of the peer has to allow atomics: mmap.RemoteAtomic in its Config.Permissions; and the address has to be a multiple of 8"
+		case op == OpSend || op == OpSendImm:
+			return "the message was longer than the receive that it met; make the receives of the peer as large as the largest message"
+		}
+	}
+	return statusOf(s).advice
+}
 
 type statusMeaning struct {
 	err    error
@@ -105,13 +147,13 @@ type statusMeaning struct {
 func statusOf(s verbs.Status) statusMeaning {
 	switch s {
 	case verbs.StatusFlushed:
-		return statusMeaning{ErrFlushed, "the connection was closed or had failed before: Connection.Err has the reason"}
+		return statusMeaning{ErrFlushed, "this program closed the connection or stopped the context"}
 	case verbs.StatusLocalLengthError:
 		return statusMeaning{ErrLocalLength, "make the buffer as large as the largest message of the peer"}
 	case verbs.StatusLocalProtectionError, verbs.StatusLocalAccessError:
 		return statusMeaning{ErrLocalProtection, "keep the memory map open, and registered in the context's protection domain, until the task has completed"}
 	case verbs.StatusRemoteInvalidRequest:
-		return statusMeaning{ErrRemoteInvalid, "check that the peer's receives are large enough, and what its Config.Permissions allow"}
+		return statusMeaning{ErrRemoteInvalid, "the peer does not take such a request"}
 	case verbs.StatusRemoteAccessError:
 		return statusMeaning{ErrRemoteAccess, "check that the peer's memory is still registered, its bounds, and what its memory map, and for reads and atomics its Config.Permissions, allow"}
 	case verbs.StatusRemoteOperationError:

@@ -6,12 +6,12 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Operation is a kind of task.
+// Operation is a kind of task. Zero is none.
 type Operation int
 
 // The operations.
 const (
-	OpReceive Operation = iota
+	OpReceive Operation = iota + 1
 	OpSend
 	OpSendImm
 	OpRead
@@ -29,6 +29,7 @@ var operations = [...]struct {
 	submit string // for errors; made in advance for the hot path
 	verb   verbs.Opcode
 }{
+	0:             {"task", "submit a task", 0}, // of a task that came from no pool
 	OpReceive:     {"receive", "submit a receive", 0},
 	OpSend:        {"send", "submit a send", verbs.OpSend},
 	OpSendImm:     {"send with immediate", "submit a send with immediate", verbs.OpSendImm},
@@ -45,13 +46,13 @@ var operations = [...]struct {
 
 // String names the operation.
 func (o Operation) String() string {
-	if o.known() {
+	if o == 0 || o.known() {
 		return operations[o].name
 	}
 	return "operation " + strconv.Itoa(int(o))
 }
 
-func (o Operation) known() bool { return o >= 0 && int(o) < len(operations) }
+func (o Operation) known() bool { return o > 0 && int(o) < len(operations) }
 
 func (o Operation) atomic() bool {
 	return o == OpCompareSwap || o == OpFetchAdd || o == OpSyncEventAdd

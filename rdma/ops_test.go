@@ -108,8 +108,9 @@ func TestReceiveAppends(t *testing.T) {
 
 	recv, err := recvPool.Alloc(bufinv.List(r.b.bufs.Target(r.b.mem, 0, 7), r.b.bufs.Target(r.b.mem, 100, 20)))
 	require.NoError(t, err)
+	require.NoError(t, recv.SetAppend(true))
 	for i, part := range [][2]int{{0, 5}, {5, 7}} {
-		require.NoError(t, recv.Submit())
+		require.NoError(t, recv.TrySubmit())
 		send, err := sendPool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, part[0], part[1]))
 		require.NoError(t, err)
 		require.NoError(t, send.Submit())

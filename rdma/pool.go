@@ -24,6 +24,9 @@ func (p *pool[T]) Available() int { return p.tasks.Available() }
 func (p *pool[T]) fillWith(c *Context, op Operation, n int, done func(*T), failed func(*T, error),
 	taskOf func(*T) *pe.Task, init, drop func(*T),
 ) error {
+	if err := c.control.Owned("make a pool of " + op.String() + "s"); err != nil {
+		return err
+	}
 	if done == nil || failed == nil {
 		return fmt.Errorf("rdma: make a pool of %vs: %w: it needs a function for tasks that succeed and one for those that fail", op, ErrInvalid)
 	}
@@ -34,6 +37,7 @@ func (p *pool[T]) fillWith(c *Context, op Operation, n int, done func(*T), faile
 	if err != nil {
 		return err
 	}
+	tasks.AllowStarting() // a receive needs no connection, and others need only theirs
 	*p = pool[T]{tasks, done, failed}
 	return nil
 }
@@ -75,6 +79,11 @@ func (p *requestPool[T, P]) alloc(conn *Connection, local, remote *bufinv.Buf) (
 		freeAll(local, remote)
 		return nil, err
 	}
+	return p.giveTo(t, conn, local, remote)
+}
+
+// giveTo gives a task that was taken just now its buffers.
+func (p *requestPool[T, P]) giveTo(t *T, conn *Connection, local, remote *bufinv.Buf) (*T, error) {
 	if err := P(t).base().give(conn, local, remote); err != nil {
 		freeAll(local, remote)
 		return nil, p.takeBack(t, err)

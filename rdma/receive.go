@@ -5,8 +5,6 @@ import (
 	"strconv"
 
 	"github.com/verbena-rdma/verbena/bufinv"
-	"github.com/verbena-rdma/verbena/internal/fifo"
-	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -31,6 +29,17 @@ func (o ReceiveOpcode) String() string {
 	return "receive opcode " + strconv.Itoa(int(o))
 }
 
+// opcodeOf says what has arrived.
+func opcodeOf(wc *verbs.WC) ReceiveOpcode {
+	switch {
+	case wc.Opcode == verbs.WCRecvWriteImm:
+		return ReceivedWriteImm
+	case wc.HasImm:
+		return ReceivedSendImm
+	}
+	return ReceivedSend
+}
+
 // ReceivePool is a pool of receives.
 type ReceivePool struct{ pool[ReceiveTask] }
 
@@ -41,10 +50,9 @@ type ReceiveTask struct {
 	control *pe.Control // nil for a task that came from no pool
 	ctx     *Context
 	pool    *ReceivePool
-	place   fifo.Node[*ReceiveTask] // among those that wait
-	posted  bool
+	recv    receive
 	dst     *bufinv.Buf
-	wr      verbs.RecvWR
+	appends bool
 	sgl     []verbs.SGE
 
 	conn   *Connection
@@ -65,25 +73,27 @@ func (p *ReceivePool) fill(c *Context, op Operation, n int, done func(*ReceiveTa
 	return p.fillWith(c, op, n, done, failed,
 		func(t *ReceiveTask) *pe.Task { return &t.Task },
 		func(t *ReceiveTask) {
-			t.control, t.ctx, t.pool, t.place.Value = c.control, c, p, t
-			t.wr.ID = lane.ReceiveID | uint64(len(c.receives))
+			t.control, t.ctx, t.pool = c.control, c, p
 			t.sgl = make([]verbs.SGE, 0, c.set.MaxRecvSGE)
-			c.receives = append(c.receives, t)
+			c.addReceive(&t.recv, (*taskReceiver)(t))
 		},
 		func(t *ReceiveTask) { _ = t.drop() })
 }
 
-// Alloc takes a receive out of the pool. The message goes to the room of dst, a
-// list, behind the data that is there. Nil is for messages of no bytes, and writes
-// with immediate. The task takes over the caller's reference to dst, also when
-// Alloc fails. Errors match those of pe.Pool.Alloc, bufinv and mmap, and ErrRange.
+// Alloc takes a receive out of the pool, in Starting or Running. The message goes to
+// dst, a list, from where its data begins; the data that was there is gone from Submit
+// on, unless SetAppend has been called. Nil is for messages of no bytes, and writes with
+// immediate. The task takes over the caller's reference to dst, also when Alloc fails.
+// Errors match those of pe.Pool.Alloc, bufinv and mmap, ErrRange, and ErrInvalid for the
+// zero value of a pool.
 func (p *ReceivePool) Alloc(dst *bufinv.Buf) (*ReceiveTask, error) {
 	t, err := p.tasks.Alloc()
 	if err != nil {
 		freeAll(dst)
 		return nil, err
 	}
-	t.dst, t.conn, t.opcode, t.length, t.imm = dst, nil, 0, 0, 0
+	t.dst, t.appends = dst, false
+	t.conn, t.opcode, t.length, t.imm = nil, 0, 0, 0
 	if _, err := t.gather(); err != nil {
 		t.dst = nil
 		freeAll(dst)
@@ -94,7 +104,13 @@ func (p *ReceivePool) Alloc(dst *bufinv.Buf) (*ReceiveTask, error) {
 }
 
 func (t *ReceiveTask) gather() ([]verbs.SGE, error) {
-	list, err := t.dst.AppendRoomSGL(t.sgl[:0], t.ctx.set.PD, -1)
+	var list []verbs.SGE
+	var err error
+	if t.appends {
+		list, err = t.dst.AppendRoomSGL(t.sgl[:0], t.ctx.set.PD, -1)
+	} else {
+		list, err = t.dst.AppendEmptiedSGL(t.sgl[:0], t.ctx.set.PD)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -102,9 +118,11 @@ func (t *ReceiveTask) gather() ([]verbs.SGE, error) {
 }
 
 // Submit posts the receive, together with tasks that pe.Aggregate has made wait before
-// it. From here to its callback, the task, its buffers and their memory must not be
-// touched. It allocates nothing. If it fails, the task remains the caller's. Errors
-// match pe.ErrBadState, pe.ErrInUse and pe.ErrFreed, and those of Alloc for the buffer.
+// it, and empties its buffer, unless SetAppend has been called. It is legal in Starting
+// and Running, with connections or without. From here to its callback, the task, its
+// buffers and their memory must not be touched. It allocates nothing. If it fails, the
+// task remains the caller's, with the data in its buffer. Errors match pe.ErrBadState,
+// pe.ErrInUse and pe.ErrFreed, and those of Alloc for the buffer.
 func (t *ReceiveTask) Submit() error { return t.submit(0, false) }
 
 // SubmitWith is Submit with flags. OptimizeReports has no effect on receives.
@@ -122,7 +140,7 @@ func (t *ReceiveTask) submit(flags pe.SubmitFlags, thorough bool) error {
 		t.control.Abort(&t.Task)
 		return fmt.Errorf("rdma: submit a receive: %w", err)
 	}
-	t.ctx.recvWaiting.Push(&t.place)
+	t.ctx.recvWaiting.Push(&t.recv.place)
 	if flags&pe.Aggregate == 0 {
 		t.ctx.flush()
 	} else {
@@ -138,32 +156,40 @@ func (t *ReceiveTask) prepare(thorough bool) error {
 		}
 	}
 	var err error
-	t.wr.SGL, err = t.gather()
-	return err
+	if t.recv.wr.SGL, err = t.gather(); err != nil || t.appends {
+		return err
+	}
+	return t.dst.Empty()
+}
+
+// SetAppend has the next messages go behind the data that is in the destination, until
+// it is called again or the task is freed; without it, each submission begins with an
+// empty buffer. A message longer than the room that is left fails the task and its
+// connection. In flight it fails with pe.ErrInUse.
+func (t *ReceiveTask) SetAppend(on bool) error {
+	if err := t.control.MayChange(&t.Task, "way of receiving"); err != nil {
+		return err
+	}
+	t.appends = on
+	return nil
 }
 
 func (t *ReceiveTask) checkRoom() error {
-	if t.dst.Err() == nil && t.dst != nil && t.dst.ListRoom() == 0 {
-		return fmt.Errorf("%w: its destination is full; ResetData empties it", ErrRange)
+	if t.appends && t.dst.Err() == nil && t.dst != nil && t.dst.ListRoom() == 0 {
+		return fmt.Errorf("%w: its destination is full, and it is to append; SetAppend(false) or ResetData", ErrRange)
 	}
 	return nil
 }
 
-// arrived ends a receive that has taken a message.
-func (t *ReceiveTask) arrived(wc *verbs.WC) {
+// taskReceiver is the side of a ReceiveTask that the shared receive queue sees.
+type taskReceiver ReceiveTask
+
+// arrived implements receiver.
+func (r *taskReceiver) arrived(conn *Connection, wc *verbs.WC) {
+	t := (*ReceiveTask)(r)
 	t.control.End(&t.Task)
-	t.length, t.imm = int(wc.Bytes), wc.Imm
-	switch {
-	case wc.Opcode == verbs.WCRecvWriteImm:
-		t.opcode = ReceivedWriteImm
-		t.pool.done(t)
-		return
-	case wc.HasImm:
-		t.opcode = ReceivedSendImm
-	default:
-		t.opcode, t.imm = ReceivedSend, 0
-	}
-	if t.length > 0 {
+	t.conn, t.length, t.imm, t.opcode = conn, int(wc.Bytes), wc.Imm, opcodeOf(wc)
+	if t.opcode != ReceivedWriteImm && t.length > 0 {
 		if err := t.dst.Produced(t.length); err != nil {
 			t.pool.failed(t, fmt.Errorf("rdma: receive: its destination was changed in flight: %w", err))
 			return
@@ -172,20 +198,30 @@ func (t *ReceiveTask) arrived(wc *verbs.WC) {
 	t.pool.done(t)
 }
 
-func (t *ReceiveTask) fail(err error) {
+// lengthAdvice implements receiver.
+func (r *taskReceiver) lengthAdvice() string {
+	t := (*ReceiveTask)(r)
+	if t.appends {
+		return fmt.Sprintf("its buffer had room for %d bytes behind the %d that were in it; empty it before it is submitted, or give more room", t.dst.ListRoom(), t.dst.ListDataLen())
+	}
+	return fmt.Sprintf("its buffer has room for %d bytes; make it as large as the largest message of the peer", t.dst.ListRoom())
+}
+
+// failed implements receiver.
+func (r *taskReceiver) failed(conn *Connection, err *TaskError) {
+	t := (*ReceiveTask)(r)
+	t.conn = conn
 	t.control.End(&t.Task)
 	t.pool.failed(t, err)
 }
 
-// flush ends a receive that is still in flight when the queue has been destroyed, and
-// returns how many that were: 0 or 1.
-func (t *ReceiveTask) flush() int {
+// flushed implements receiver.
+func (r *taskReceiver) flushed() int {
+	t := (*ReceiveTask)(r)
 	if !t.InFlight() {
 		return 0
 	}
-	t.ctx.recvWaiting.Remove(&t.place)
-	t.posted, t.conn = false, nil
-	t.fail(&TaskError{Op: OpReceive, Status: verbs.StatusFlushed})
+	r.failed(nil, &TaskError{Op: OpReceive, Status: verbs.StatusFlushed, Cause: t.ctx.causeOf(nil)})
 	return 1
 }
 
@@ -205,7 +241,7 @@ func (t *ReceiveTask) Free() error {
 // drop releases what a task that was freed has worked on.
 func (t *ReceiveTask) drop() error {
 	dst := t.dst
-	t.dst, t.conn = nil, nil
+	t.dst, t.conn, t.appends = nil, nil, false
 	return dst.Free()
 }
 
@@ -237,8 +273,8 @@ func (t *ReceiveTask) SetDestination(dst *bufinv.Buf) error {
 // Opcode is the kind of message that came, once the task has succeeded.
 func (t *ReceiveTask) Opcode() ReceiveOpcode { return t.opcode }
 
-// Length is the number of bytes that came: appended to the destination or, for a
-// write with immediate, placed in the memory that the peer wrote to.
+// Length is the number of bytes that came: to the destination or, for a write with
+// immediate, to the memory that the peer wrote to.
 func (t *ReceiveTask) Length() int { return t.length }
 
 // Imm returns the 32 bits of immediate data, and whether the message had any.

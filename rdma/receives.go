@@ -3,9 +3,40 @@ package rdma
 import (
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/lane"
+	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
 )
+
+// receive is one receive of the queue that all connections share: that of a task, or
+// one that an inbox posts again and again.
+type receive struct {
+	owner  receiver
+	place  fifo.Node[*receive] // among those that wait
+	posted bool
+	wr     verbs.RecvWR
+}
+
+// receiver is what a receive is made for.
+type receiver interface {
+	// arrived is called when the receive has taken a message.
+	arrived(conn *Connection, wc *verbs.WC)
+	// failed is called when the receive has failed. The connection may be nil.
+	failed(conn *Connection, err *TaskError)
+	// lengthAdvice says what to do about a message that was too long for the receive.
+	lengthAdvice() string
+	// flushed is called when the queue has been destroyed, whether the receive was in
+	// flight or not, and returns how many callbacks it ran.
+	flushed() int
+}
+
+// addReceive makes a receive known to the context, for good.
+func (c *Context) addReceive(r *receive, owner receiver) {
+	r.owner, r.place.Value = owner, r
+	r.wr.ID = lane.ReceiveID | uint64(len(c.receives))
+	c.receives = append(c.receives, r)
+}
 
 // receivesPostable reports whether a receive waits and there is room for it.
 func (c *Context) receivesPostable() bool {
@@ -38,24 +69,50 @@ func (c *Context) received(wc *verbs.WC) {
 	if i >= uint64(len(c.receives)) || !c.receives[i].posted {
 		return // of a receive that was given back already
 	}
-	t := c.receives[i]
-	t.posted = false
+	r := c.receives[i]
+	r.posted = false
 	c.recvPosted--
 	conn := c.connectionOf(wc.QPN)
-	t.conn = conn
 	if wc.Status != verbs.StatusSuccess {
-		err := &TaskError{Op: OpReceive, Status: wc.Status, Connection: conn, VendorError: wc.VendorError}
-		if conn != nil {
-			conn.failedTask(wc.Status, err)
-		}
-		t.fail(err)
+		c.receiveFailed(r, conn, wc)
 		return
 	}
 	if conn != nil {
 		conn.peerAlive = true
 		if conn.state == Connecting {
 			conn.ready() // the peer sends only when it is Ready
+			if c.startable() {
+				c.control.Started() // before the program sees the message
+			}
 		}
 	}
-	t.arrived(wc)
+	r.owner.arrived(conn, wc)
+}
+
+func (c *Context) receiveFailed(r *receive, conn *Connection, wc *verbs.WC) {
+	err := &TaskError{Op: OpReceive, Status: wc.Status, Connection: conn, VendorError: wc.VendorError}
+	if wc.Status == verbs.StatusLocalLengthError {
+		err.advice = r.owner.lengthAdvice()
+	}
+	if conn != nil {
+		conn.failedTask(wc.Status, err)
+	}
+	if wc.Status == verbs.StatusFlushed {
+		err.Cause = c.causeOf(conn)
+	}
+	r.owner.failed(conn, err)
+}
+
+// flushReceive ends a receive when the queue has been destroyed, and returns how many
+// callbacks that took.
+func (c *Context) flushReceive(r *receive) int {
+	c.recvWaiting.Remove(&r.place)
+	r.posted = false
+	return r.owner.flushed()
+}
+
+// takesReceives reports whether receives can be posted.
+func (c *Context) takesReceives() bool {
+	s := c.State()
+	return c.phase == phaseUp && (s == pe.Starting || s == pe.Running)
 }

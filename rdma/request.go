@@ -27,7 +27,7 @@ type request struct {
 	event   *syncevent.Event
 	word    int         // in the scratch memory, for what an atomic or sync event moves
 	result  uint64      // of an atomic, or of a get
-	sgl     []verbs.SGE // as long as a list may be
+	sgl     []verbs.SGE // its capacity is as long as a list may be
 }
 
 // requestOwner is the pool of a request, whatever the kind of its tasks.
@@ -46,12 +46,20 @@ func (r *request) register(c *Context, op Operation, pool requestOwner, self int
 	if op.onWord() {
 		r.word = c.words
 		c.words++
-		r.sgl = make([]verbs.SGE, 1)
+		r.sgl = make([]verbs.SGE, 0, 1)
 	} else {
 		r.sgl = make([]verbs.SGE, 0, c.set.MaxSendSGE)
 	}
 	c.lanes.Add(&r.send, (*completer)(r))
 	c.requests++
+}
+
+// registerShared is register for a task of the shared pool, which may do any operation.
+// The context has kept room for it.
+func (r *request) registerShared(c *Context, word int, pool requestOwner, self interface{ base() *request }) {
+	r.control, r.ctx, r.pool, r.self, r.word = c.control, c, pool, self, word
+	r.sgl = make([]verbs.SGE, 0, max(c.set.MaxSendSGE, 1))
+	c.lanes.Add(&r.send, (*completer)(r))
 }
 
 func (r *request) base() *request { return r }

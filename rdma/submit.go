@@ -209,9 +209,9 @@ func (r *request) checkLimits() error {
 func (r *request) gather() ([]verbs.SGE, error) {
 	if r.op.onWord() {
 		// Through scratch memory, so that the result buffer may have any shape.
-		r.sgl[0] = r.ctx.scratchSG
-		r.sgl[0].Addr += r.wordOffset()
-		return r.sgl, nil
+		sg := r.ctx.scratchSG
+		sg.Addr += r.wordOffset()
+		return append(r.sgl[:0], sg), nil
 	}
 	var list []verbs.SGE
 	var err error
@@ -260,6 +260,9 @@ func (c *completer) Completed(status verbs.Status, vendor uint32) {
 	}
 	err := &TaskError{Op: r.op, Status: status, Connection: r.conn, VendorError: vendor}
 	r.conn.failedTask(status, err)
+	if status == verbs.StatusFlushed {
+		err.Cause = r.ctx.causeOf(r.conn)
+	}
 	r.control.End(&r.Task)
 	r.pool.completed(r, err)
 }

@@ -1,0 +1,178 @@
+package rdma
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Message is a message that Context.Receive has taken. It and its bytes are valid until
+// the function that was given it returns; then its buffer takes another message.
+type Message struct {
+	conn   *Connection
+	data   []byte
+	length int
+	opcode ReceiveOpcode
+	imm    uint32
+}
+
+// Bytes is what was sent, in the memory of the receive. For a write with immediate it is
+// nil: that data is in the memory that the peer wrote to.
+func (m *Message) Bytes() []byte { return m.data }
+
+// Length is the number of bytes that came, those of a write with immediate included.
+func (m *Message) Length() int { return m.length }
+
+// Opcode says what kind of message came.
+func (m *Message) Opcode() ReceiveOpcode { return m.opcode }
+
+// Imm returns the 32 bits of immediate data, and whether the message had any.
+func (m *Message) Imm() (imm uint32, ok bool) { return m.imm, m.opcode != ReceivedSend }
+
+// Connection is the connection that the message came from. An answer can be submitted
+// to it at once, also while the context is Starting.
+func (m *Message) Connection() *Connection { return m.conn }
+
+// inboxAlign is the alignment of the buffers of an inbox: no two share a cache line.
+const inboxAlign = 64
+
+// inbox is a number of receives that are posted again and again.
+type inbox struct {
+	ctx    *Context
+	size   int // of a buffer; zero: none have one
+	stride int
+	handle func(*Message)
+	slots  []inboxSlot
+	mem    *mmap.Map // of one run; nil without buffers
+	msg    Message   // the one that handle has
+}
+
+// inboxSlot is one receive of an inbox.
+type inboxSlot struct {
+	inbox *inbox
+	recv  receive
+	sge   [1]verbs.SGE
+	off   int // of its buffer
+}
+
+// Receive has the context take messages of all its connections, in n buffers of size
+// bytes, and hand each to f, on the engine's goroutine, inside Progress. The buffers are
+// the context's, in one piece of memory outside the Go heap where the system allows.
+// They are posted before the first connection is made, from Start on, and each again
+// when f has returned. So a message meets no receive only while f has fallen behind by n
+// messages; the peer's device then repeats it (Config.MinRNRTimer). In f, tasks can be
+// submitted to the connection that the message came from. Nothing is allocated per
+// message.
+//
+// n is 1 to pe.MaxTasks, and at the device at a time are Config.RecvQueueSize of them
+// at most. size is that of the largest message; zero is for messages of no bytes, and
+// writes with immediate. A longer message fails its connection, at both ends, here with
+// ErrLocalLength. What is posted when the context stops comes back silently.
+//
+// It is legal in Idle, once for a context, and holds for every Start. Errors match
+// pe.ErrBadState, pe.ErrBusy, ErrInvalid, ErrRange and ErrNotSupported.
+func (c *Context) Receive(n, size int, f func(*Message)) error {
+	const op = "receive messages"
+	if err := c.control.Owned(op); err != nil {
+		return err
+	}
+	if err := c.control.Require(op, pe.Idle); err != nil {
+		return err
+	}
+	stride := (size + inboxAlign - 1) &^ (inboxAlign - 1)
+	switch {
+	case f == nil:
+		return fmt.Errorf("rdma: %s of context %q: %w: no function is given", op, c.set.Name, ErrInvalid)
+	case c.inbox != nil:
+		return fmt.Errorf("rdma: %s of context %q: %w: Receive was called before; a context has one function for all messages", op, c.set.Name, ErrInvalid)
+	case !c.set.caps.Supports(OpReceive):
+		return fmt.Errorf("rdma: %s of context %q: %w by %s", op, c.set.Name, ErrNotSupported, c.dev.Name())
+	case n < 1 || n > pe.MaxTasks:
+		return fmt.Errorf("rdma: %s of context %q: %w: %d receives; 1 to %d are possible", op, c.set.Name, ErrRange, n, pe.MaxTasks)
+	case size < 0 || size > math.MaxInt32 || stride > 0 && n > math.MaxInt/stride:
+		return fmt.Errorf("rdma: %s of context %q: %w: %d buffers of %d bytes", op, c.set.Name, ErrRange, n, size)
+	}
+	b := &inbox{ctx: c, size: size, stride: stride, handle: f, slots: make([]inboxSlot, n)}
+	for i := range b.slots {
+		s := &b.slots[i]
+		s.inbox, s.off = b, i*stride
+		c.addReceive(&s.recv, s)
+	}
+	c.inbox = b
+	return nil
+}
+
+// open makes the memory, and queues the receives.
+func (b *inbox) open() error {
+	c := b.ctx
+	var key uint32
+	if b.size > 0 {
+		var err error
+		b.mem, err = mmap.New(c.dev, mmap.Config{Size: len(b.slots) * b.stride, Permissions: mmap.LocalReadWrite, PD: c.set.PD})
+		if err != nil {
+			return fmt.Errorf("make %d buffers of %d bytes for messages: %w", len(b.slots), b.size, err)
+		}
+		if key, err = b.mem.LKey(c.set.PD); err != nil {
+			return err
+		}
+	}
+	for i := range b.slots {
+		s := &b.slots[i]
+		if b.size > 0 {
+			s.sge[0] = verbs.SGE{Addr: b.mem.Addr() + uint64(s.off), Length: uint32(b.size), LKey: key}
+			s.recv.wr.SGL = s.sge[:]
+		}
+		c.recvWaiting.Push(&s.recv.place)
+	}
+	return nil
+}
+
+// close releases the memory. No receive is at the device any more.
+func (b *inbox) close() error {
+	for i := range b.slots {
+		b.ctx.recvWaiting.Remove(&b.slots[i].recv.place)
+	}
+	if b.mem == nil {
+		return nil
+	}
+	err := b.mem.Close()
+	b.mem = nil
+	return err
+}
+
+// arrived implements receiver.
+func (s *inboxSlot) arrived(conn *Connection, wc *verbs.WC) {
+	b := s.inbox
+	b.msg = Message{conn: conn, length: int(wc.Bytes), opcode: opcodeOf(wc), imm: wc.Imm}
+	if b.msg.opcode != ReceivedWriteImm && b.mem != nil {
+		end := s.off + b.msg.length
+		b.msg.data = b.mem.Bytes()[s.off:end:end]
+	}
+	defer s.repost() // also after a panic
+	b.handle(&b.msg)
+}
+
+// repost queues the receive again. It is posted with others, when the completions at
+// hand have been handled.
+func (s *inboxSlot) repost() {
+	c := s.inbox.ctx
+	s.inbox.msg = Message{}
+	if c.takesReceives() {
+		c.recvWaiting.Push(&s.recv.place)
+		c.poke()
+	}
+}
+
+// failed implements receiver. The connection has the error.
+func (s *inboxSlot) failed(*Connection, *TaskError) { s.repost() }
+
+// lengthAdvice implements receiver.
+func (s *inboxSlot) lengthAdvice() string {
+	return fmt.Sprintf("the context takes messages of up to %d bytes; give Context.Receive the size of the largest message", s.inbox.size)
+}
+
+// flushed implements receiver.
+func (s *inboxSlot) flushed() int { return 0 }
