@@ -3,8 +3,8 @@
 //
 // A Buf has a memory, from Addr on for Len bytes, and in it a payload, its data,
 // from DataAddr on for DataLen bytes. What a task reads is the data of a list.
-// What it writes goes to the room behind the data, element by element: receives
-// and results of reads append.
+// What it writes goes to the room behind the data, element by element: reads append. A
+// receive is emptied first, unless it is to append.
 //
 //	memory  |........dddddddddd______________|
 //	        Addr     DataAddr  TailAddr      Addr+Len
@@ -35,6 +35,7 @@
 //
 // # Memory
 //
+// [Source] and [Target] make Bufs straight from a Map, which has an inventory of its own.
 // An Inventory that is declared as a variable grows as needed; New makes one with a
 // bound, for programs that want ErrExhausted rather than growth. A Pool divides one
 // memory into elements of one size, and never grows.

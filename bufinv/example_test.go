@@ -77,3 +77,15 @@ func check(err error) {
 		panic(err)
 	}
 }
+
+// Buffers straight from a map, without an inventory: the map has one.
+func ExampleSource() {
+	dev := must(device.Open("soft-lo"))
+	memory := must(mmap.Alloc(dev, 4096, mmap.LocalReadWrite))
+	copy(memory.Bytes(), "header and body")
+	message := bufinv.List(bufinv.Source(memory, 0, 6), bufinv.Source(memory, 11, 4))
+	fmt.Printf("%q\n", message.AppendBytes(nil))
+	check(errors.Join(message.Free(), memory.Close(), dev.Close()))
+	// Output:
+	// "headerbody"
+}

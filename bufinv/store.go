@@ -9,7 +9,10 @@ import (
 const maxBufs = 1 << 24
 
 // firstBufs is how many elements a store that grows begins with.
-const firstBufs = 64
+const (
+	firstBufs      = 64
+	firstBufsOfMap = 4 // a program may have many maps
+)
 
 // store is a set of Bufs of which some are out. The free ones form a queue, so
 // that the one used last is handed out last: that gives the use of a freed Buf
@@ -20,6 +23,8 @@ type store struct {
 	bounded bool
 	// pool: the elements have their memory for good, and do not hold its Map.
 	pool bool
+	// ofMap: it belongs to one Map.
+	ofMap bool
 
 	mu     sync.Mutex
 	head   *Buf // the next to go out; linked through Buf.next
@@ -51,7 +56,11 @@ func (s *store) grow(bufs []Buf) {
 // a program that goes on as it began soon allocates nothing. The caller holds mu.
 func (s *store) room() bool {
 	if s.head == nil && !s.bounded && s.total < maxBufs {
-		s.grow(make([]Buf, min(max(s.total, firstBufs), maxBufs-s.total)))
+		first := firstBufs
+		if s.ofMap {
+			first = firstBufsOfMap
+		}
+		s.grow(make([]Buf, min(max(s.total, first), maxBufs-s.total)))
 	}
 	return s.head != nil
 }

@@ -10,6 +10,7 @@ import (
 // Made in advance: the calls that return them are on the hot path.
 var (
 	errHoldClosed = fmt.Errorf("use memory map: it is %w", ErrClosed)
+	errUnmade     = fmt.Errorf("use memory map: %w: it was made neither by New nor by Import", ErrInvalid)
 	errHoldFrozen = fmt.Errorf("use memory map: %w: its devices are being changed", ErrInUse)
 	errNotHeld    = fmt.Errorf("release memory map: it is %w: more releases than holds", ErrNotHeld)
 	errKeyClosed  = fmt.Errorf("use memory map: it is %w", ErrClosed)

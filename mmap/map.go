@@ -65,6 +65,7 @@ type Map struct {
 	closed atomic.Bool
 	regs   atomic.Pointer[[]registration]
 
+	stock    atomic.Value
 	mu       sync.Mutex // serialises what changes registrations
 	exported bool
 }
@@ -281,8 +282,11 @@ func (m *Map) deregister(match func(registration) bool) error {
 
 // Hold counts one more user, such as a buffer: until the matching Release, Close
 // and changes of the registrations fail with ErrInUse. Hold itself fails with
-// ErrClosed on a closed Map.
+// ErrClosed on a closed Map, and with ErrInvalid on one that was not made.
 func (m *Map) Hold() error {
+	if m.size == 0 {
+		return errUnmade
+	}
 	if m.users.Add(1) > 0 {
 		return nil
 	}
@@ -291,6 +295,19 @@ func (m *Map) Hold() error {
 		return errHoldClosed
 	}
 	return errHoldFrozen
+}
+
+// Stock returns what the first call of make for this Map returned, which is kept as long
+// as the Map. It is for package bufinv alone, which has the buffers of a Map there.
+func (m *Map) Stock(make func() any) any {
+	s := m.stock.Load()
+	if s == nil && make != nil {
+		if made := make(); made != nil {
+			m.stock.CompareAndSwap(nil, made) // else another goroutine was first
+		}
+		s = m.stock.Load()
+	}
+	return s
 }
 
 // Release takes back one Hold. Without one it fails with ErrNotHeld.

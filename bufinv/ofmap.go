@@ -1,0 +1,35 @@
+package bufinv
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/mmap"
+)
+
+// Source is Inventory.Source without an inventory: the Map has one of its own, which
+// grows, and goes with the Map. Such Bufs are like all others: Free, or that of the task
+// that has them, gives them back, and Map.Close fails while some are out.
+func Source(m *mmap.Map, off, n int) *Buf {
+	if m == nil {
+		return errNoMap
+	}
+	return ofMap(m).Source(m, off, n)
+}
+
+// Target is Inventory.Target without an inventory, as Source is.
+func Target(m *mmap.Map, off, n int) *Buf {
+	if m == nil {
+		return errNoMap
+	}
+	return ofMap(m).Target(m, off, n)
+}
+
+var errNoMap = failed(fmt.Errorf("take buffer: %w: no memory map is given", ErrInvalid))
+
+// ofMap is the inventory of a Map.
+func ofMap(m *mmap.Map) *Inventory {
+	i, _ := m.Stock(newOfMap).(*Inventory)
+	return i
+}
+
+func newOfMap() any { return &Inventory{s: store{ofMap: true}} }
