@@ -38,30 +38,46 @@ var (
 )
 
 // TaskError is the error of a copy that was submitted and failed. It matches the
-// sentinel of its status with errors.Is.
+// sentinel of its status with errors.Is, and what its Cause matches.
 type TaskError struct {
 	Context     *Context     // the one that the copy was submitted to
 	Status      verbs.Status // never StatusSuccess
 	VendorError uint32       // the device's own code; zero if it has none
+	// Cause is, for a copy that was flushed, why the context ended (pe.Core.Err); nil
+	// if the program stopped it.
+	Cause error
 }
 
 // Error names the context and the status, and says what to do about it.
 func (e *TaskError) Error() string {
-	s := fmt.Sprintf("dma: copy of context %q on %s: %v", e.Context.set.Name, e.Context.dev.Name(), e.Status)
+	s := "dma: copy"
+	if c := e.Context; c != nil && c.dev != nil {
+		s += fmt.Sprintf(" of context %q on %s", c.Name(), c.dev.Name())
+	}
+	s += ": " + e.Status.String()
 	if e.VendorError != 0 {
 		s += fmt.Sprintf(" (vendor code %#x)", e.VendorError)
 	}
-	switch e.Unwrap() {
-	case ErrFlushed:
-		s += "; the context was stopped or had failed before: Err of the context has the reason"
-	case ErrProtection:
+	switch {
+	case e.Cause != nil:
+		s += ": " + e.Cause.Error()
+	case e.sentinel() == ErrFlushed:
+		s += "; the program stopped the context"
+	case e.sentinel() == ErrProtection:
 		s += "; keep the memory maps open, and registered in the context's protection domain, until the task has completed"
 	}
 	return s
 }
 
-// Unwrap returns the sentinel of the status.
-func (e *TaskError) Unwrap() error {
+// Unwrap returns the sentinel of the status, and the cause if there is one.
+func (e *TaskError) Unwrap() []error {
+	if e.Cause != nil {
+		return []error{e.sentinel(), e.Cause}
+	}
+	return []error{e.sentinel()}
+}
+
+func (e *TaskError) sentinel() error {
 	switch e.Status {
 	case verbs.StatusFlushed:
 		return ErrFlushed

@@ -281,12 +281,13 @@ func TestTaskFails(t *testing.T) {
 					require.ErrorAs(t, err, &e)
 					require.Same(t, c, e.Context)
 					require.ErrorContains(t, err, `copy of context "copier"`)
-					if errors.Is(err, dma.ErrProtection) {
+					require.ErrorIs(t, err, dma.ErrProtection, "of a task that was flushed it is the cause")
+					if !errors.Is(err, dma.ErrFlushed) {
 						require.Equal(t, verbs.StatusLocalProtectionError, e.Status)
 						report(task, "refused")
 						return
 					}
-					require.ErrorIs(t, err, dma.ErrFlushed)
+					require.Equal(t, verbs.StatusFlushed, e.Status)
 					report(task, "flushed")
 				}))
 			require.NoError(t, c.Start())

@@ -203,9 +203,12 @@ func (c *Context) result(t *CopyTask) error {
 	case t.changed != nil:
 		return t.changed
 	case t.failure != nil:
+		if t.failure.Status == verbs.StatusFlushed {
+			t.failure.Cause = c.Err()
+		}
 		return t.failure
 	case t.left > 0:
-		return &TaskError{Context: c, Status: verbs.StatusFlushed}
+		return &TaskError{Context: c, Status: verbs.StatusFlushed, Cause: c.Err()}
 	}
 	return nil
 }

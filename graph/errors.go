@@ -3,6 +3,7 @@ package graph
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/verbena-rdma/verbena/internal/errs"
@@ -31,7 +32,11 @@ type CycleError struct {
 
 // Error names the nodes on the cycle.
 func (e *CycleError) Error() string {
-	return fmt.Sprintf("graph: build %q: %v: %s → %s; leave out one of these edges", e.Graph, ErrCycle, strings.Join(e.Nodes, " → "), e.Nodes[0])
+	nodes := e.Nodes
+	if len(nodes) > 0 {
+		nodes = append(slices.Clone(nodes), nodes[0])
+	}
+	return fmt.Sprintf("graph: build %q: %v: %s; leave out one of these edges", e.Graph, ErrCycle, strings.Join(nodes, " → "))
 }
 
 // Is makes the error match ErrCycle.
@@ -56,6 +61,7 @@ type RunError struct {
 	Failed  []*NodeError // in the order in which they failed
 	NotRun  []string     // for they depend on nodes that failed, or were flushed
 	Stopped bool         // the graph was stopped before these nodes were begun
+	Cause   error        // why it was stopped (pe.Core.Err); nil if the program wanted it
 }
 
 // Error names the nodes that failed, with the reasons, and those that were not run.
@@ -75,12 +81,17 @@ func (e *RunError) Error() string {
 		b.WriteString("not run: " + strings.Join(e.NotRun, ", "))
 	}
 	if e.Stopped {
-		b.WriteString(" (" + ErrFlushed.Error() + ": the graph was stopped)")
+		b.WriteString(" (" + ErrFlushed.Error() + ": the graph was stopped")
+		if e.Cause != nil {
+			b.WriteString(": " + e.Cause.Error())
+		}
+		b.WriteString(")")
 	}
 	return b.String()
 }
 
-// Unwrap returns the errors of the nodes, and ErrFlushed if the graph was stopped.
+// Unwrap returns the errors of the nodes, and, if the graph was stopped, ErrFlushed and
+// the cause if there is one.
 func (e *RunError) Unwrap() []error {
 	list := make([]error, 0, len(e.Failed)+1)
 	for _, n := range e.Failed {
@@ -88,6 +99,9 @@ func (e *RunError) Unwrap() []error {
 	}
 	if e.Stopped {
 		list = append(list, ErrFlushed)
+		if e.Cause != nil {
+			list = append(list, e.Cause)
+		}
 	}
 	return list
 }

@@ -182,6 +182,9 @@ func (i *Instance[V]) report() {
 func (i *Instance[V]) err() *RunError {
 	g := i.pool.graph
 	e := &RunError{Graph: g.name, Failed: i.failed, Stopped: i.stoppedEarly}
+	if e.Stopped {
+		e.Cause = g.Err()
+	}
 	for j, s := range i.states {
 		if s == skipped {
 			e.NotRun = append(e.NotRun, g.nodes[j].name)

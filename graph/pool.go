@@ -19,6 +19,9 @@ type Pool[V any] struct {
 // the engine's goroutine, inside Progress; the error is a *RunError. Pools are made
 // in Idle. Errors match ErrInvalid and those of pe.NewPool.
 func (g *Graph[V]) Pool(n int, done func(*Instance[V]), failed func(*Instance[V], error)) (*Pool[V], error) {
+	if err := g.control.Owned("make a pool of instances"); err != nil {
+		return nil, err
+	}
 	if done == nil || failed == nil {
 		return nil, fmt.Errorf("graph: make a pool of instances of %q: %w: it needs a function for those that succeed and one for those that fail", g.name, ErrInvalid)
 	}

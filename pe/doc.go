@@ -29,8 +29,8 @@
 //	Engine.Connect              yes       –          –         –
 //	NewPool, configuration      yes       –          –         –
 //	Core.Start                  yes       –          –         –
-//	Pool.Alloc, submission      –         –          yes       –
-//	Pool.Free                   (1)       (1)        yes       yes
+//	Pool.Alloc, submission      –         (5)        yes       –
+//	Pool.Free                   (1)       (5)        yes       yes
 //	Core.Stop                   (2)       yes        yes       (2)
 //	Core.Fail                   (3)       yes        yes       (3)
 //	Core.Close, Engine.Close    yes       (4)        (4)       (4)
@@ -39,9 +39,11 @@
 //	(2) does nothing, and succeeds
 //	(3) keeps the error, if it is the first
 //	(4) stops the context and drives the engine until it is Idle; not in callbacks
+//	(5) where the kind of context allows it (Pool.AllowStarting), as package rdma does
 //
 // A call in the wrong state changes nothing and returns a [StateError], which
-// names the context, its state, and the states in which the call is legal. Start
+// names the context, its state, and the states in which the call is legal, and carries
+// the error that the context has failed with, if it has. Start
 // fails with [ErrNotConnected] before Connect.
 //
 // [Core.State] changes at once; the callback set with [Core.OnStateChange] is
@@ -108,7 +110,8 @@
 // may connect, start and stop contexts, and close those that are Idle, also the one
 // that calls back. They should not block, since everything waits for them. Driving
 // the engine, and starting, stopping, connecting and closing contexts, while another
-// goroutine is driving it gives [ErrBusy].
+// goroutine is driving it gives [ErrBusy]. Calls on tasks and pools give it too in
+// programs built with the race detector; elsewhere they do not look, since it takes time.
 //
 // # Waiting
 //

@@ -92,11 +92,12 @@ type Config struct {
 
 	// SendQueueSize is how many tasks can be at the device at a time on one
 	// connection; further ones wait in the context, in order. Zero: 256, or as many
-	// as the pools hold or the device takes, if that is less.
+	// as the pools hold or the device takes, if that is less; 16 without any pool but the
+	// shared one.
 	SendQueueSize int
 	// RecvQueueSize is how many receives can be at the device at a time, for all
 	// connections together; further ones wait in the context, in order. Zero: as many
-	// as the pools hold or the device takes, whichever is less.
+	// as the pools and Receive have or the device takes, whichever is less.
 	RecvQueueSize int
 	// MaxSendSGE is how many buffers the local list of a send, read or write may
 	// have. Zero: 4, or the device's limit.

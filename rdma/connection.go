@@ -161,10 +161,10 @@ func (conn *Connection) create() ([]byte, error) {
 // ErrNotReady in other states, or are the device's; after an error it may be tried
 // again, unless the connection has Failed.
 func (conn *Connection) Connect(desc []byte) error {
-	c := conn.ctx
-	if err := c.control.Owned("connect"); err != nil {
+	if err := conn.owned("connect"); err != nil {
 		return err
 	}
+	c := conn.ctx
 	if conn.state != Exported {
 		return fmt.Errorf("rdma: connect %v: %w: it is %v, and can be connected only when Exported", conn, ErrNotReady, conn.state)
 	}
@@ -272,11 +272,20 @@ func (conn *Connection) ready() {
 // reports Closed, and the place is free for another. Closing again does nothing. While
 // another goroutine drives the engine it fails with pe.ErrBusy.
 func (conn *Connection) Close() error {
-	if err := conn.ctx.control.Owned("close a connection"); err != nil {
+	if err := conn.owned("close a connection"); err != nil {
 		return err
 	}
 	conn.close()
 	return nil
+}
+
+// owned fails for a connection that Export did not make, and while another goroutine
+// drives the engine.
+func (conn *Connection) owned(op string) error {
+	if conn == nil || conn.ctx == nil {
+		return fmt.Errorf("rdma: %s: %w: the connection was not made by Context.Export", op, ErrInvalid)
+	}
+	return conn.ctx.control.Owned(op)
 }
 
 func (conn *Connection) close() {
@@ -464,7 +473,12 @@ func (conn *Connection) UserData() any { return conn.userData }
 func (conn *Connection) SetUserData(v any) { conn.userData = v }
 
 // QPN is the number of the connection's queue pair.
-func (conn *Connection) QPN() uint32 { return conn.lane.Num() }
+func (conn *Connection) QPN() uint32 {
+	if conn.lane == nil {
+		return 0
+	}
+	return conn.lane.Num()
+}
 
 // PeerQPN is the number of the peer's queue pair; zero before Connect.
 func (conn *Connection) PeerQPN() uint32 { return conn.peer.qpn }
@@ -492,6 +506,9 @@ func (conn *Connection) MaxReadAtomic() int { return conn.maxReads }
 
 // String names the connection, its queue pairs and its peer.
 func (conn *Connection) String() string {
+	if conn == nil || conn.ctx == nil {
+		return "connection of no context"
+	}
 	s := fmt.Sprintf("connection %d of context %q (queue pair %#x", conn.id, conn.ctx.set.Name, conn.lane.Num())
 	if conn.peer.qpn != 0 {
 		s += fmt.Sprintf(" to %v queue pair %#x", conn.peer.gid.Addr(), conn.peer.qpn)

@@ -105,17 +105,28 @@ func New(dev verbs.Device, cfg Config) (*Context, error) {
 func (c *Context) Device() verbs.Device { return c.dev }
 
 // PD is the protection domain of everything in the context.
-func (c *Context) PD() verbs.PD { return c.set.PD }
+func (c *Context) PD() verbs.PD { return c.settings().PD }
 
 // GID is the entry of the GID table that is the context's address.
-func (c *Context) GID() verbs.GIDEntry { return c.set.gid }
+func (c *Context) GID() verbs.GIDEntry { return c.settings().gid }
 
 // Capabilities is what the context could do at most on its device.
-func (c *Context) Capabilities() Capabilities { return c.set.caps }
+func (c *Context) Capabilities() Capabilities { return c.settings().caps }
+
+// settings are those of New; of a context that New did not make they are empty.
+func (c *Context) settings() *settings {
+	if c.set == nil {
+		return &settings{}
+	}
+	return c.set
+}
 
 // Config returns the configuration with every default filled in and every time
 // rounded to the one in effect. Queue sizes follow from the pools made so far.
 func (c *Context) Config() Config {
+	if c.set == nil {
+		return Config{}
+	}
 	cfg := c.set.Config
 	cfg.Engine = c.Engine()
 	cfg.GIDIndex, cfg.RNRRetry, cfg.RetryCount = new(*cfg.GIDIndex), new(*cfg.RNRRetry), new(*cfg.RetryCount)

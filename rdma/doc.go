@@ -12,8 +12,9 @@
 //
 // The context becomes Running when every connection that was exported in Starting is
 // ready at both ends, or has ended. Without any it becomes Running as soon as the
-// program has been notified of Starting. Tasks can be allocated and submitted from
-// then on. Further connections can come and go in Running.
+// program has been notified of Starting. Further connections can come and go in Running.
+// Tasks can be allocated and submitted in Starting too: receives at once, so that the
+// first message of a peer meets one, and others to connections that are Ready.
 //
 //	r, err := rdma.New(dev, rdma.Config{Engine: engine})
 //	writes, err := r.WritePool(16, written, failed)
@@ -24,15 +25,15 @@
 //			... exchange descriptors ...
 //			err = conn.Connect(peerDescriptor)
 //		case pe.Running:
-//			task, err := writes.Alloc(conn, bufs.Source(local, 0, 13), bufs.Target(remote, 0, 13))
+//			task, err := writes.Alloc(conn, bufinv.Source(local, 0, 13), bufinv.Target(remote, 0, 13))
 //			err = task.Submit()
 //		}
 //	})
 //	err = r.Start()
 //	err = engine.Run(ctx)
 //
-// A context outlives its connections: it stays Running whatever becomes of them, and
-// a connection that has ended can be followed by another to the same peer. A client
+// A context outlives its connections: it stays Running, and pe.Engine.Run goes on,
+// whatever becomes of them, and a connection that has ended can be followed by another to the same peer. A client
 // that connects to one server rather ends with its connection; for that there is
 // Config.EndWithLastConnection: the context stops when no connection is left that is
 // Exported, Connecting or Ready, with the reason in Err if the last one failed.
@@ -49,7 +50,7 @@
 // each takes the next message from any of them.
 //
 // A task that fails ends its connection (IBTA 9.9.2): all other tasks on it come
-// back flushed. So does a request of the peer that this end had to refuse. Other
+// back flushed, with the reason ([TaskError]). So does a request of the peer that this end had to refuse. Other
 // connections go on. A Failed connection keeps its place among
 // Config.MaxConnections until Close; a closed one gives it back when OnConnection
 // reports Closed.
@@ -142,12 +143,26 @@
 // Alloc hands buffers over to the task, with their references, even when it fails;
 // Free drops them. bufinv.Buf.Ref keeps a buffer beyond that. From Submit to the
 // callback, the memory and the buffers must not be touched; in the callback they are
-// the program's again. Receives and reads append to the data that is in their buffers,
-// so that a task to be submitted again needs ResetData or another buffer. A receive
-// that is too small for its message fails, at both ends.
+// the program's again. A receive begins with an empty buffer each time that it is
+// submitted ([ReceiveTask.SetAppend] says otherwise); one that is too small for its
+// message fails, at both ends. Reads and the results of atomics append to the data that
+// is in their buffers, so that a task to be submitted again needs ResetData or another
+// buffer.
 //
 // A source without data is an error, because nothing would be moved. No buffer at all
 // makes a message of no bytes.
+//
+// # Without pools and buffers
+//
+// [Context.Receive] takes all messages, in buffers of the context's own, and hands them
+// to a function. [Context.SharedPool] has tasks for any operation. With them a program
+// makes neither pools nor buffers:
+//
+//	err := r.Receive(64, 4096, func(m *rdma.Message) { ... })
+//	...
+//	shared, err := r.SharedPool()
+//	task, err := shared.Send(conn, bufinv.Source(local, 0, 13))
+//	err = pe.Submit(task, func(t *rdma.SharedTask, err error) { ... })
 //
 // # Queues
 //
@@ -164,8 +179,9 @@
 //
 // A context, its connections, pools and tasks belong to the goroutine that drives
 // the engine, where all callbacks run, one at a time. A callback may do everything but
-// drive the engine or wait. Other goroutines use pe.Engine.Do; without it, Export,
-// Connect, Close, Start and Stop fail with pe.ErrBusy while the engine is being
-// driven, but tasks do not check. The path from Submit to the callback allocates
+// drive the engine or wait. Other goroutines use pe.Engine.Do or package await; without,
+// Export, Connect, Close, Start, Stop and the making of pools fail with pe.ErrBusy while
+// the engine is being driven. Tasks and pools check that too in builds with the race
+// detector, and in no others, since it takes time. The path from Submit to the callback allocates
 // nothing and takes no lock of this package.
 package rdma

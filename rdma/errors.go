@@ -68,7 +68,7 @@ var (
 
 // TaskError is the error of a task that was submitted and failed. It matches the
 // sentinel of its status with errors.Is. One that was flushed also matches what its
-// Cause matches, so that every task of a connection tells why the connection ended.
+// Cause matches, so that every task of a connection says why the connection ended.
 type TaskError struct {
 	Op     Operation    // the task's kind
 	Status verbs.Status // never StatusSuccess

@@ -93,6 +93,7 @@ func TestRefusedByThePeer(t *testing.T) {
 			assert.ErrorIs(t, writes.errs[0], c.want)
 			assert.ErrorIs(t, writes.errs[1], rdma.ErrFlushed)
 			assert.ErrorIs(t, writes.errs[2], rdma.ErrFlushed)
+			assert.ErrorIs(t, writes.errs[2], c.want, "why the connection ended")
 			assert.ErrorIs(t, r.a.ctx.Err(), c.want)
 			assert.ErrorIs(t, r.b.ctx.Err(), rdma.ErrPeerRefused)
 			assert.Equal(t, []string{"Ready", "Failed"}, r.a.reported[:2])

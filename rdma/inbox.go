@@ -146,7 +146,8 @@ func (b *inbox) close() error {
 // arrived implements receiver.
 func (s *inboxSlot) arrived(conn *Connection, wc *verbs.WC) {
 	b := s.inbox
-	b.msg = Message{conn: conn, length: int(wc.Bytes), opcode: opcodeOf(wc), imm: wc.Imm}
+	b.msg = Message{conn: conn, length: int(wc.Bytes)}
+	b.msg.opcode, b.msg.imm = kindOf(wc)
 	if b.msg.opcode != ReceivedWriteImm && b.mem != nil {
 		end := s.off + b.msg.length
 		b.msg.data = b.mem.Bytes()[s.off:end:end]

@@ -272,8 +272,8 @@ func TestReceiveAllocatesNothing(t *testing.T) {
 }
 
 // A server: Run goes on without connections, whatever becomes of its clients, until it
-// is told to stop.
-func TestRunServesUntilItIsTold(t *testing.T) {
+// is stopped.
+func TestRunServesUntilStopped(t *testing.T) {
 	dev := openSoft(t)
 	engine := pe.New(pe.Config{Spin: -1})
 	server := must(rdma.New(dev, rdma.Config{Engine: engine, Name: "server"}))

@@ -29,15 +29,15 @@ func (o ReceiveOpcode) String() string {
 	return "receive opcode " + strconv.Itoa(int(o))
 }
 
-// opcodeOf says what has arrived.
-func opcodeOf(wc *verbs.WC) ReceiveOpcode {
+// kindOf says what has arrived, and its immediate data; without any these are zero.
+func kindOf(wc *verbs.WC) (ReceiveOpcode, uint32) {
 	switch {
 	case wc.Opcode == verbs.WCRecvWriteImm:
-		return ReceivedWriteImm
+		return ReceivedWriteImm, wc.Imm
 	case wc.HasImm:
-		return ReceivedSendImm
+		return ReceivedSendImm, wc.Imm
 	}
-	return ReceivedSend
+	return ReceivedSend, 0
 }
 
 // ReceivePool is a pool of receives.
@@ -188,7 +188,8 @@ type taskReceiver ReceiveTask
 func (r *taskReceiver) arrived(conn *Connection, wc *verbs.WC) {
 	t := (*ReceiveTask)(r)
 	t.control.End(&t.Task)
-	t.conn, t.length, t.imm, t.opcode = conn, int(wc.Bytes), wc.Imm, opcodeOf(wc)
+	t.conn, t.length = conn, int(wc.Bytes)
+	t.opcode, t.imm = kindOf(wc)
 	if t.opcode != ReceivedWriteImm && t.length > 0 {
 		if err := t.dst.Produced(t.length); err != nil {
 			t.pool.failed(t, fmt.Errorf("rdma: receive: its destination was changed in flight: %w", err))

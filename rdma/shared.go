@@ -34,6 +34,9 @@ type SharedTask struct{ request }
 // pe.ErrBadState, pe.ErrBusy, pe.ErrClosed, and ErrRange where the other pools take so
 // much of the device's completion queue that nothing is left.
 func (c *Context) SharedPool() (*SharedPool, error) {
+	if c.shared != nil && c.sharedFits && c.State() == pe.Running {
+		return c.shared, nil
+	}
 	const op = "use the shared pool"
 	if err := c.control.Owned(op); err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package syncevent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -446,4 +447,25 @@ func TestTasksDoNotAllocate(t *testing.T) {
 	_, err := engine.Progress()
 	require.NoError(t, err)
 	require.NoError(t, engine.Close())
+}
+
+// What the end of the context cuts off says why it has ended.
+func TestFlushedTasksSayWhy(t *testing.T) {
+	s := newTasks(t, 1).run()
+	ev, err := New(nil, Config{})
+	require.NoError(t, err)
+	wait, err := s.waits.Equal(ev, 1, 1)
+	require.NoError(t, err)
+	require.NoError(t, wait.Submit())
+	boom := errors.New("boom")
+	s.ctx.Fail(boom)
+	for len(s.errs) == 0 {
+		_, err := s.engine.Progress()
+		require.NoError(t, err)
+	}
+	require.ErrorIs(t, s.errs[0], ErrFlushed)
+	require.ErrorIs(t, s.errs[0], boom)
+	require.ErrorIs(t, wait.Submit(), boom)
+	require.NoError(t, wait.Free())
+	require.NoError(t, ev.Close())
 }

@@ -37,16 +37,25 @@ var (
 var errNoPool = fmt.Errorf("syncevent: free a task: it came from no pool: %w", ErrInvalid)
 
 // TaskError is the error of a task that was submitted and failed: it was in
-// flight when its context stopped. It matches ErrFlushed.
+// flight when its context stopped. It matches ErrFlushed, and what its Cause matches.
 type TaskError struct {
 	Op    Operation // the task's kind
 	Event *Event    // the one it works on
+	Cause error     // why the context ended (pe.Core.Err); nil if the program stopped it
 }
 
 // Error names the operation, the event and the reason.
 func (e *TaskError) Error() string {
+	if e.Cause != nil {
+		return fmt.Sprintf("syncevent: %v of %v: %v: its context has failed: %v", e.Op, e.Event, ErrFlushed, e.Cause)
+	}
 	return fmt.Sprintf("syncevent: %v of %v: %v: its context was stopped", e.Op, e.Event, ErrFlushed)
 }
 
-// Unwrap returns ErrFlushed.
-func (e *TaskError) Unwrap() error { return ErrFlushed }
+// Unwrap returns ErrFlushed, and the cause if there is one.
+func (e *TaskError) Unwrap() []error {
+	if e.Cause != nil {
+		return []error{ErrFlushed, e.Cause}
+	}
+	return []error{ErrFlushed}
+}

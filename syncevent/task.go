@@ -8,12 +8,12 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-// Operation is a kind of task.
+// Operation is a kind of task. Zero is none.
 type Operation int
 
 // The operations.
 const (
-	OpGet Operation = iota
+	OpGet Operation = iota + 1
 	OpSet
 	OpAdd
 	OpWait
@@ -24,6 +24,7 @@ var operations = [...]struct {
 	submit string // for errors; made in advance for the hot path
 	verb   string // the same
 }{
+	0:      {"task", "submit a task", "use"}, // of a task that came from no pool
 	OpGet:  {"get", "submit a get", "get"},
 	OpSet:  {"set", "submit a set", "set"},
 	OpAdd:  {"addition", "submit an addition", "add to"},
@@ -135,7 +136,7 @@ func (t *task) finish(flushed bool) {
 	t.control.End(&t.Task)
 	if flushed {
 		t.flushed = false
-		t.kind.failed(&TaskError{Op: t.op, Event: t.ev})
+		t.kind.failed(&TaskError{Op: t.op, Event: t.ev, Cause: t.ctx.Err()})
 		return
 	}
 	t.kind.do()

@@ -1,0 +1,67 @@
+//go:build race
+
+package rdma_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// In builds with the race detector, tasks and pools that are used while another
+// goroutine drives the engine say so.
+func TestTasksOnAForeignGoroutine(t *testing.T) {
+	r := newRig(t, rdma.Config{}, rdma.Config{})
+	writes := must(r.a.ctx.WritePool(2, func(*rdma.WriteTask) {}, func(*rdma.WriteTask, error) {}))
+	recvs := must(r.a.ctx.ReceivePool(2, func(*rdma.ReceiveTask) {}, func(*rdma.ReceiveTask, error) {}))
+	r.connect(1)
+	conn := r.a.conns[0]
+	task, recv := must(writes.Alloc(conn, nil, nil)), must(recvs.Alloc(nil))
+	entered, leave := make(chan struct{}), make(chan struct{})
+	require.NoError(t, r.engine.Do(func() { close(entered); <-leave }))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() { assert.ErrorIs(t, r.engine.Run(ctx), context.Canceled) })
+	<-entered
+	_, alloc := writes.Alloc(conn, r.a.bufs.Source(r.a.mem, 0, 8), nil)
+	_, allocReceive := recvs.Alloc(nil)
+	_, pool := r.a.ctx.WritePool(1, func(*rdma.WriteTask) {}, func(*rdma.WriteTask, error) {})
+	_, shared := r.a.ctx.SharedPool()
+	_, all := rdma.SubmitAll([]rdma.Task{task, recv}, 0)
+	for _, c := range []struct {
+		call string
+		err  error
+	}{
+		{`allocate from pool "write"`, alloc},
+		{`allocate from pool "receive"`, allocReceive},
+		{"make a pool of writes", pool},
+		{"use the shared pool", shared},
+		{"submit a write", all},
+		{"submit a write", task.Submit()},
+		{"submit a write", task.TrySubmit()},
+		{"submit a receive", recv.SubmitWith(pe.Aggregate)},
+		{"set the source", task.SetSource(r.a.bufs.Source(r.a.mem, 0, 8))},
+		{"set the connection", task.SetConnection(conn)},
+		{"set the destination", recv.SetDestination(nil)},
+		{`free a task of pool "write"`, task.Free()},
+		{"receive messages", r.a.ctx.Receive(1, 8, func(*rdma.Message) {})},
+		{"close a connection", conn.Close()},
+	} {
+		assert.ErrorIs(t, c.err, pe.ErrBusy, c.call)
+		assert.ErrorContains(t, c.err, c.call)
+		assert.ErrorContains(t, c.err, "another goroutine drives the engine")
+		assert.ErrorContains(t, c.err, "Engine.Do, or with package await")
+	}
+	close(leave)
+	cancel()
+	wg.Wait()
+	require.NoError(t, task.Free())
+	require.NoError(t, recv.Free())
+}

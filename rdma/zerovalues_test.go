@@ -1,0 +1,58 @@
+package rdma_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/internal/zerotest"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+func TestZeroValues(t *testing.T) {
+	zerotest.Check(t,
+		&rdma.Context{}, &rdma.Connection{}, &rdma.Config{}, &rdma.Capabilities{}, &rdma.TaskError{}, &rdma.Message{},
+		&rdma.ReceivePool{}, &rdma.SendPool{}, &rdma.SendImmPool{}, &rdma.ReadPool{}, &rdma.WritePool{}, &rdma.WriteImmPool{},
+		&rdma.CompareSwapPool{}, &rdma.FetchAddPool{}, &rdma.SyncEventGetPool{}, &rdma.SyncEventSetPool{},
+		&rdma.SyncEventAddPool{}, &rdma.SharedPool{},
+		&rdma.ReceiveTask{}, &rdma.SendTask{}, &rdma.SendImmTask{}, &rdma.ReadTask{}, &rdma.WriteTask{}, &rdma.WriteImmTask{},
+		&rdma.CompareSwapTask{}, &rdma.FetchAddTask{}, &rdma.SyncEventGetTask{}, &rdma.SyncEventSetTask{},
+		&rdma.SyncEventAddTask{}, &rdma.SharedTask{})
+
+	_, err := new(rdma.WritePool).Alloc(nil, nil, nil)
+	require.ErrorIs(t, err, rdma.ErrInvalid)
+	require.ErrorIs(t, new(rdma.Connection).Close(), rdma.ErrInvalid)
+	_, _, err = new(rdma.Context).Export()
+	require.ErrorIs(t, err, rdma.ErrInvalid)
+	require.ErrorContains(t, err, "export a connection")
+	require.ErrorContains(t, new(rdma.WriteTask).Submit(), "submit a task")
+	require.ErrorContains(t, new(rdma.ReceiveTask).Submit(), "submit a receive")
+	require.Zero(t, new(rdma.WriteTask).Operation())
+}
+
+// Tasks that are missing are refused, as pointers and as interfaces, and so is the
+// zero value of a connection.
+func TestMissingTasks(t *testing.T) {
+	r := newRig(t, rdma.Config{}, rdma.Config{})
+	pool := must(r.a.ctx.WritePool(2, func(*rdma.WriteTask) {}, func(*rdma.WriteTask, error) {}))
+	r.connect(1)
+	_, err := pool.Alloc(&rdma.Connection{}, nil, nil)
+	require.ErrorIs(t, err, rdma.ErrInvalid)
+	_, err = pool.Alloc(nil, nil, nil)
+	require.ErrorIs(t, err, rdma.ErrInvalid)
+	task := must(pool.Alloc(r.a.conns[0], nil, nil))
+	n, err := rdma.SubmitAll([]*rdma.WriteTask{task, nil}, 0)
+	require.Equal(t, 1, n)
+	require.ErrorIs(t, err, rdma.ErrInvalid)
+	r.until("it is done", func() bool { return !task.InFlight() })
+	for _, list := range [][]rdma.Task{{nil, task}, {(*rdma.WriteTask)(nil), task}} {
+		n, err = rdma.TrySubmitAll(list, 0)
+		require.Zero(t, n)
+		require.ErrorIs(t, err, rdma.ErrInvalid)
+	}
+	require.ErrorIs(t, rdma.FreeAll([]rdma.Task{nil, (*rdma.SendTask)(nil), task}), rdma.ErrInvalid)
+	require.Equal(t, 2, pool.Available(), "it went on after a failure")
+	require.ErrorIs(t, rdma.FreeAll([]*rdma.WriteTask{nil}), rdma.ErrInvalid)
+	require.ErrorIs(t, pe.Submit(nil, func(*rdma.WriteTask, error) {}), pe.ErrInvalid)
+}
