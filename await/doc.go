@@ -4,12 +4,11 @@
 //
 //	go await.Run(ctx, engine)
 //	err := await.Start(ctx, r) // until it is Running
-//	err = await.Task(ctx, engine, func() (*rdma.WriteTask, error) {
-//		return writes.Alloc(conn, bufs.Source(local, 0, n), bufs.Target(remote, 0, n))
-//	}, nil)
+//	err = await.Write(ctx, conn, bufinv.Source(local, 0, n), bufinv.Target(remote, 0, n))
 //	for msg, err := range receiver.Messages(ctx) { ... }
 //
-// [Task] runs a task. [Func] runs a function on the engine's goroutine, for
+// [Send], [Read], [Write] and the others run one operation on a connection, without
+// pools of the program's; [Task] runs a task of any pool. [Func] runs a function on the engine's goroutine, for
 // everything else that belongs there, such as exporting and connecting. [State],
 // [Start] and [Stop] wait for states, a [Receiver] for messages. All of it is built
 // on the callbacks of pe and rdma, and can be mixed with callbacks in one program.
@@ -32,6 +31,13 @@
 //
 // To end a task rather than the wait for it, close its connection or stop its
 // context: the wait then ends with the error of the task.
+//
+// # Reasons
+//
+// Where a connection or a context ends, every call that waits on it, and every later one,
+// fails with an error that matches the first reason (errors.Is), such as
+// rdma.ErrRetryExceeded or what was given to pe.Core.Fail. It also matches what became of
+// the call: rdma.ErrFlushed, rdma.ErrNotReady or pe.ErrBadState.
 //
 // # Driving the engine
 //

@@ -22,7 +22,7 @@ func Example() {
 		fmt.Fprintln(os.Stderr, err)
 	}
 	// Output:
-	// 13 bytes written: over the wire
+	// written: over the wire
 	// "one" 1
 	// "two" 2
 	// "three" 3
@@ -43,16 +43,6 @@ func run() (err error) {
 		return err
 	}
 	defer closing(memory)
-	bufs, err := bufinv.New(8)
-	if err != nil {
-		return err
-	}
-	defer closing(bufs)
-	inbox, err := bufinv.NewPool(memory, bufinv.PoolConfig{Count: 2, Size: 64})
-	if err != nil {
-		return err
-	}
-	defer closing(inbox)
 	engine := pe.New(pe.Config{})
 	defer closing(engine)
 	r, err := rdma.New(dev, rdma.Config{Engine: engine, Permissions: mmap.RemoteWrite})
@@ -60,15 +50,7 @@ func run() (err error) {
 		return err
 	}
 	defer closing(r)
-	writes, err := r.WritePool(1, pe.Done, pe.Failed)
-	if err != nil {
-		return err
-	}
-	sends, err := r.SendImmPool(1, pe.Done, pe.Failed)
-	if err != nil {
-		return err
-	}
-	receiver, err := await.NewReceiver(r, inbox, 2)
+	receiver, err := await.NewReceiver(r, 2, 64)
 	if err != nil {
 		return err
 	}
@@ -111,29 +93,18 @@ func run() (err error) {
 	}
 	defer closing(remote)
 
-	var written int
 	copy(memory.Bytes()[1024:], "over the wire")
-	err = await.Task(ctx, engine,
-		func() (*rdma.WriteTask, error) {
-			return writes.Alloc(conn, bufs.Source(memory, 1024, 13), bufs.Target(remote, 2048, 13))
-		},
-		func(t *rdma.WriteTask) error {
-			written = t.Length()
-			return nil
-		})
-	if err != nil {
+	if err := await.Write(ctx, conn, bufinv.Source(memory, 1024, 13), bufinv.Target(remote, 2048, 13)); err != nil {
 		return err // if it is an *await.Pending, the memory is still in use
 	}
-	fmt.Printf("%d bytes written: %s\n", written, memory.Bytes()[2048:2061])
+	fmt.Printf("written: %s\n", memory.Bytes()[2048:2061])
 
 	sent := make(chan error, 1)
 	go func() {
 		var err error
 		for i, word := range []string{"one", "two", "three"} {
 			n := copy(memory.Bytes()[3072:], word)
-			err = errors.Join(err, await.Task(ctx, engine, func() (*rdma.SendImmTask, error) {
-				return sends.Alloc(conn, bufs.Source(memory, 3072, n), uint32(i+1))
-			}, nil))
+			err = errors.Join(err, await.SendImm(ctx, conn, bufinv.Source(memory, 3072, n), uint32(i+1)))
 		}
 		sent <- err
 	}()
@@ -142,7 +113,7 @@ func run() (err error) {
 			return err
 		}
 		imm, _ := msg.Imm()
-		fmt.Printf("%q %d\n", msg.Data(), imm)
+		fmt.Printf("%q %d\n", msg.Bytes(), imm)
 		if imm == 3 {
 			break
 		}

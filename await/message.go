@@ -16,10 +16,10 @@ type Message struct {
 	err    error // of a receive that failed
 }
 
-// Data is what was sent, in the memory of the receive. For a write with immediate it
+// Bytes is what was sent, in the memory of the receive. For a write with immediate it
 // is nil: that data is in the memory that the peer wrote to.
-func (m *Message) Data() []byte {
-	if m.opcode == rdma.ReceivedWriteImm {
+func (m *Message) Bytes() []byte {
+	if m.buf == nil || m.opcode == rdma.ReceivedWriteImm {
 		return nil
 	}
 	return m.buf.Bytes()

@@ -45,8 +45,8 @@ func (r *Receiver) post() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.postQueued = false
-	if r.closed || r.ctx.State() != pe.Running {
-		return // stateChanged posts them when it is Running
+	if s := r.ctx.State(); r.closed || s != pe.Starting && s != pe.Running {
+		return // stateChanged posts them when it is started
 	}
 	for len(r.free) > 0 {
 		last := len(r.free) - 1
@@ -66,9 +66,6 @@ func (r *Receiver) post() {
 // submit posts the receive of a message. The task has its own reference to the
 // buffer, so that it can be freed before the message.
 func (r *Receiver) submit(m *Message) error {
-	if err := m.buf.ResetData(); err != nil {
-		return err
-	}
 	if err := m.buf.Ref(); err != nil {
 		return err
 	}

@@ -5,27 +5,32 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"sync"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
 // Receiver receives messages for one goroutine at a time. It keeps a number of
-// receives posted while its context is Running. A message occupies one of them until
+// receives posted while its context is Starting or Running. A message occupies one of them until
 // the body of the loop that got it ends. When all are occupied, the devices of the
 // peers repeat their messages, and nothing is lost.
 type Receiver struct {
 	ctx    *rdma.Context
 	pool   *rdma.ReceivePool
+	mem    *mmap.Map // of the buffers
+	bufs   *bufinv.Pool
 	slots  []Message
 	wakeup chan struct{} // holds one value: the state below has changed
 
 	mu         sync.Mutex
 	arrived    []*Message // in order, not delivered
 	free       []*Message // not posted, not arrived, not delivered
-	busy       bool       // an iteration is under way
+	last       *Message   // what Receive has returned
+	busy       bool       // an iteration or a Receive is under way
 	closed     bool
 	released   bool  // the buffers were given back
 	stopped    bool  // the context has stopped, and has not been started since
@@ -33,39 +38,48 @@ type Receiver struct {
 	postQueued bool  // post is on its way to the engine's goroutine
 }
 
-// NewReceiver makes a receiver that keeps n receives posted, each with a buffer of
-// bufs, which must be as large as the largest message. It is legal while the context
-// is Idle. Messages can arrive as soon as the context is Running. Other receives of
-// the same context would take messages away from the receiver.
+// NewReceiver makes a receiver that keeps n receives posted, each with a buffer of size
+// bytes, which must be that of the largest message; a longer one fails its connection.
+// It is legal while the context is Idle. Messages can arrive as soon as the context is
+// Starting. Other receives of the same context would take messages away from the
+// receiver.
 //
-// It takes n buffers from bufs and keeps them until Close. It belongs to the
-// goroutine that drives the engine, as making pools does: call it before that
-// begins, or in Func. Its errors match ErrInvalid and those of
-// rdma.Context.ReceivePool and bufinv.Pool.Alloc.
-func NewReceiver(c *rdma.Context, bufs *bufinv.Pool, n int) (*Receiver, error) {
-	if c == nil || bufs == nil || n < 1 {
-		return nil, fmt.Errorf("await: make a receiver of %d receives: %w: it needs a context, a pool of buffers, and one receive at least", n, ErrInvalid)
+// The buffers are in one piece of memory outside the Go heap where the system allows,
+// which the receiver has until Close. NewReceiver belongs to the goroutine that drives
+// the engine, as making pools does: call it before that begins, or in Func. Its errors
+// match ErrInvalid and those of rdma.Context.ReceivePool and mmap.New.
+func NewReceiver(c *rdma.Context, n, size int) (*Receiver, error) {
+	if c == nil || c.Device() == nil || n < 1 || n > pe.MaxTasks || size < 1 || size > math.MaxInt/n-receiverAlign {
+		return nil, fmt.Errorf("await: make a receiver of %d receives of %d bytes: %w: it needs a context, at least one receive, and room for at least one byte", n, size, ErrInvalid)
 	}
 	r := &Receiver{ctx: c, wakeup: make(chan struct{}, 1)}
-	err := r.takeBuffers(bufs, n)
+	err := r.makeBuffers(n, size)
 	if err == nil {
 		r.pool, err = c.ReceivePool(n, r.received, r.failed)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("await: make a receiver of %d receives: %w", n, err), r.freeBuffers())
+		return nil, errors.Join(fmt.Errorf("await: make a receiver of %d receives of %d bytes: %w", n, size, err), r.freeBuffers())
 	}
 	c.Watch(r.stateChanged)
 	return r, nil
 }
 
-func (r *Receiver) takeBuffers(bufs *bufinv.Pool, n int) error {
-	if left := bufs.Available(); left < n { // before making room for any number
-		return fmt.Errorf("the pool of buffers is %w: it has %d left", bufinv.ErrExhausted, left)
+// receiverAlign is the alignment of the buffers: no two share a cache line.
+const receiverAlign = 64
+
+func (r *Receiver) makeBuffers(n, size int) error {
+	stride := (size + receiverAlign - 1) &^ (receiverAlign - 1)
+	var err error
+	if r.mem, err = mmap.New(r.ctx.Device(), mmap.Config{Size: n * stride, Permissions: mmap.LocalReadWrite, PD: r.ctx.PD()}); err != nil {
+		return err
+	}
+	if r.bufs, err = bufinv.NewPool(r.mem, bufinv.PoolConfig{Count: n, Size: size, Align: receiverAlign}); err != nil {
+		return err
 	}
 	r.slots = make([]Message, n)
 	for i := range r.slots {
 		m := &r.slots[i]
-		m.buf = bufs.Alloc()
+		m.buf = r.bufs.Alloc()
 		if err := m.buf.Err(); err != nil {
 			return err
 		}
@@ -90,6 +104,9 @@ func (r *Receiver) takeBuffers(bufs *bufinv.Pool, n int) error {
 //
 // However an iteration ends, messages not delivered are kept for the next one.
 func (r *Receiver) Messages(ctx context.Context) iter.Seq2[*Message, error] {
+	if ctx == nil {
+		ctx = context.Background()
+	}
 	return func(yield func(*Message, error) bool) {
 		if err := r.begin(); err != nil {
 			yield(nil, err)
@@ -117,7 +134,51 @@ func (r *Receiver) deliver(m *Message, yield func(*Message, error) bool) bool {
 	return yield(m, m.err)
 }
 
+// Receive returns the next message, for programs that do not receive in a loop. It is
+// valid until the next call of Receive or Messages. Otherwise it is as an iteration of
+// Messages: it waits while the context is not started yet, and fails with ErrStopped once
+// the context has stopped and there are no messages left, with the reason why the context
+// has failed, or with that of a receive that failed.
+func (r *Receiver) Receive(ctx context.Context) (*Message, error) {
+	if err := r.begin(); err != nil {
+		return nil, err
+	}
+	defer r.finish()
+	m, err := r.next(ctx)
+	switch {
+	case m == nil && err == nil:
+		return nil, r.refuse(ErrStopped)
+	case m == nil:
+		return nil, err
+	case m.err != nil:
+		err = m.err
+		r.repost(m)
+		return nil, err
+	}
+	r.mu.Lock()
+	r.last = m
+	r.mu.Unlock()
+	return m, nil
+}
+
 func (r *Receiver) begin() error {
+	if r.ctx == nil {
+		return fmt.Errorf("await: receive messages: %w: the receiver was not made by NewReceiver", ErrInvalid)
+	}
+	if err := r.occupy(); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	m := r.last
+	r.last = nil
+	r.mu.Unlock()
+	if m != nil {
+		r.repost(m)
+	}
+	return nil
+}
+
+func (r *Receiver) occupy() error {
 	if e := r.ctx.Engine(); e != nil {
 		if err := e.MayBlock("wait for messages"); err != nil {
 			return err
@@ -129,7 +190,7 @@ func (r *Receiver) begin() error {
 	case r.closed:
 		return r.refuse(ErrClosed)
 	case r.busy:
-		return r.refuse(fmt.Errorf("%w: another iteration is under way; receive in one place at a time", ErrBusy))
+		return r.refuse(fmt.Errorf("%w: another iteration or Receive is under way; receive in one place at a time", ErrBusy))
 	}
 	r.busy = true
 	return nil
@@ -190,11 +251,14 @@ func (r *Receiver) repost(m *Message) {
 	}
 }
 
-// Close ends the receiver: it delivers no more messages, and gives its buffers back,
-// those of messages not delivered included. If the context is not Idle, its receives
-// stay posted, and the buffers come back when it becomes Idle. Close fails with
+// Close ends the receiver: it delivers no more messages, and releases its buffers, those
+// of messages not delivered, and of the one that Receive has returned, included. If the
+// context is not Idle, its receives stay posted, and the buffers go when it becomes Idle. Close fails with
 // ErrBusy while an iteration is under way. Closing again does nothing.
 func (r *Receiver) Close() error {
+	if r.ctx == nil {
+		return fmt.Errorf("await: close a receiver: %w: it was not made by NewReceiver", ErrInvalid)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -216,7 +280,7 @@ func (r *Receiver) release() error {
 		return nil
 	}
 	r.released = true
-	r.arrived, r.free = nil, nil
+	r.arrived, r.free, r.last = nil, nil, nil
 	return r.freeBuffers()
 }
 
@@ -224,6 +288,12 @@ func (r *Receiver) freeBuffers() error {
 	var errs []error
 	for i := range r.slots {
 		errs = append(errs, r.slots[i].buf.Free())
+	}
+	if r.bufs != nil {
+		errs = append(errs, r.bufs.Close())
+	}
+	if r.mem != nil {
+		errs = append(errs, r.mem.Close())
 	}
 	return errors.Join(errs...)
 }

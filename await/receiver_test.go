@@ -5,13 +5,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/await"
-	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -21,7 +21,6 @@ import (
 type inbox struct {
 	*rig
 	rx     *await.Receiver
-	pool   *bufinv.Pool
 	sends  *rdma.SendImmPool
 	plain  *rdma.SendPool
 	writes *rdma.WriteImmPool
@@ -31,10 +30,7 @@ func newInbox(t testing.TB, n, size int) *inbox {
 	t.Helper()
 	i := &inbox{rig: newRig(t)}
 	var err error
-	i.pool, err = bufinv.NewPool(i.memB, bufinv.PoolConfig{Count: n, Size: size})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, i.pool.Close(), "the receiver kept buffers") })
-	i.rx, err = await.NewReceiver(i.b, i.pool, n)
+	i.rx, err = await.NewReceiver(i.b, n, size)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, i.rx.Close()) })
 	i.sends, err = i.a.SendImmPool(4, pe.Done, pe.Failed)
@@ -78,7 +74,7 @@ func TestMessages(t *testing.T) {
 			imm, ok := msg.Imm()
 			require.True(t, ok)
 			require.Equal(t, next, imm)
-			require.Equal(t, next, binary.BigEndian.Uint32(msg.Data()))
+			require.Equal(t, next, binary.BigEndian.Uint32(msg.Bytes()))
 			require.Equal(t, 4, msg.Length())
 			require.Equal(t, rdma.ReceivedSendImm, msg.Opcode())
 			require.Same(t, i.peer, msg.Connection())
@@ -107,7 +103,7 @@ func TestMessagesOfEveryKind(t *testing.T) {
 	for msg, err := range i.rx.Messages(background) {
 		require.NoError(t, err)
 		imm, ok := msg.Imm()
-		got = append(got, fmt.Sprintf("%v: %q, %d bytes, %d %v", msg.Opcode(), msg.Data(), msg.Length(), imm, ok))
+		got = append(got, fmt.Sprintf("%v: %q, %d bytes, %d %v", msg.Opcode(), msg.Bytes(), msg.Length(), imm, ok))
 		if len(got) == 2 {
 			break
 		}
@@ -127,7 +123,7 @@ func TestMessagesWithAnError(t *testing.T) {
 	for msg, err := range i.rx.Messages(background) {
 		require.ErrorIs(t, err, rdma.ErrLocalLength)
 		require.NotNil(t, msg)
-		require.Empty(t, msg.Data())
+		require.Empty(t, msg.Bytes())
 		break
 	}
 	// The context has no connection left, and stops with the reason.
@@ -216,7 +212,6 @@ func TestMessagesEnd(t *testing.T) {
 	require.Zero(t, <-ended)
 	require.NoError(t, i.rx.Close())
 	require.NoError(t, i.rx.Close())
-	require.Equal(t, 4, i.pool.Available())
 	for msg, err := range i.rx.Messages(background) {
 		require.Nil(t, msg)
 		require.ErrorIs(t, err, await.ErrClosed)
@@ -236,7 +231,6 @@ func TestReceiverClosedBeforeItsContext(t *testing.T) {
 		require.ErrorIs(t, err, await.ErrClosed)
 	}
 	require.NoError(t, await.Stop(background, i.b))
-	require.Equal(t, 4, i.pool.Available())
 	require.NoError(t, i.rx.Close())
 }
 
@@ -256,24 +250,68 @@ func TestMessagesBodyPanics(t *testing.T) {
 
 func TestNewReceiverRefusals(t *testing.T) {
 	r := newRig(t)
-	pool, err := bufinv.NewPool(r.memB, bufinv.PoolConfig{Count: 2, Size: 64})
-	require.NoError(t, err)
-	_, err = await.NewReceiver(r.b, pool, 3)
-	require.ErrorIs(t, err, bufinv.ErrExhausted)
-	require.Equal(t, 2, pool.Available())
-	_, err = await.NewReceiver(r.b, nil, 1)
-	require.ErrorIs(t, err, await.ErrInvalid)
-	_, err = await.NewReceiver(nil, pool, 1)
-	require.ErrorIs(t, err, await.ErrInvalid)
-	_, err = await.NewReceiver(r.b, pool, 0)
-	require.ErrorIs(t, err, await.ErrInvalid)
-	_, err = await.NewReceiver(r.b, pool, 1<<60)
-	require.ErrorIs(t, err, bufinv.ErrExhausted)
+	for _, c := range []struct {
+		ctx     *rdma.Context
+		n, size int
+	}{{nil, 1, 1}, {new(rdma.Context), 1, 1}, {r.b, 0, 1}, {r.b, 1 << 60, 1}, {r.b, 1, 0}, {r.b, 2, math.MaxInt / 2}} {
+		_, err := await.NewReceiver(c.ctx, c.n, c.size)
+		require.ErrorIs(t, err, await.ErrInvalid)
+	}
 	require.NoError(t, r.b.Close())
-	_, err = await.NewReceiver(r.b, pool, 2)
+	_, err := await.NewReceiver(r.b, 2, 64)
 	require.ErrorIs(t, err, pe.ErrClosed)
-	require.Equal(t, 2, pool.Available())
-	require.NoError(t, pool.Close())
+}
+
+// Without a loop: one message after the other, each valid until the next.
+func TestReceiveOneByOne(t *testing.T) {
+	i := newInbox(t, 2, 64)
+	i.connect(t)
+	sent := make(chan error, 1)
+	go func() {
+		var err error
+		for n := range uint32(20) {
+			err = errors.Join(err, i.send(n))
+		}
+		sent <- err
+	}()
+	for n := range uint32(20) {
+		msg, err := i.rx.Receive(background)
+		require.NoError(t, err)
+		require.Equal(t, n, binary.BigEndian.Uint32(msg.Bytes()))
+	}
+	require.NoError(t, <-sent)
+
+	// Given up, nothing is lost.
+	ctx, cancel := context.WithTimeoutCause(background, time.Millisecond, errTooLong)
+	defer cancel()
+	_, err := i.rx.Receive(ctx)
+	require.ErrorIs(t, err, errTooLong)
+	require.NoError(t, i.send(20))
+	msg, err := i.rx.Receive(background)
+	require.NoError(t, err)
+	require.Equal(t, uint32(20), binary.BigEndian.Uint32(msg.Bytes()))
+
+	// The end comes with its reason.
+	do(t, i.engine, func() { i.b.Fail(errBoom) })
+	require.NoError(t, await.Stop(background, i.b))
+	_, err = i.rx.Receive(background)
+	require.ErrorIs(t, err, errBoom)
+	i.connectAgain(t)
+	do(t, i.engine, func() { require.NoError(t, i.b.Stop()) })
+	require.NoError(t, await.Stop(background, i.b))
+	_, err = i.rx.Receive(background)
+	require.ErrorIs(t, err, await.ErrStopped)
+	do(t, i.engine, func() {
+		_, err := i.rx.Receive(background)
+		require.ErrorIs(t, err, pe.ErrReentrant)
+	})
+}
+
+// connectAgain connects contexts that have stopped.
+func (i *inbox) connectAgain(t *testing.T) {
+	t.Helper()
+	require.NoError(t, await.Stop(background, i.a))
+	i.connect(t)
 }
 
 // A write that was given up keeps its buffers until the peer has it.

@@ -31,20 +31,27 @@ type rig struct {
 // newRig makes all but the connection. The engine is not driven.
 func newRig(t testing.TB) *rig {
 	t.Helper()
+	cfg := rdma.Config{Permissions: everything, EndWithLastConnection: true}
+	return newRigWith(t, cfg, cfg)
+}
+
+func newRigWith(t testing.TB, cfgA, cfgB rdma.Config) *rig {
+	t.Helper()
 	r := &rig{}
-	open := func(name string) (*soft.Device, *rdma.Context, *mmap.Map) {
+	open := func(name string, cfg rdma.Config) (*soft.Device, *rdma.Context, *mmap.Map) {
 		dev, err := soft.Open(soft.Config{})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, dev.Close()) })
-		c, err := rdma.New(dev, rdma.Config{Name: name, Permissions: everything, EndWithLastConnection: true})
+		cfg.Name = name
+		c, err := rdma.New(dev, cfg)
 		require.NoError(t, err)
 		m, err := mmap.Alloc(dev, memorySize, everything)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, m.Close()) })
 		return dev, c, m
 	}
-	devA, a, memA := open("a")
-	devB, b, memB := open("b")
+	devA, a, memA := open("a", cfgA)
+	devB, b, memB := open("b", cfgB)
 	r.a, r.b, r.memA, r.memB = a, b, memA, memB
 	desc, err := memB.Export(devB)
 	require.NoError(t, err)

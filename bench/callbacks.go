@@ -85,7 +85,6 @@ func (p *player) received(t *rdma.ReceiveTask) {
 		return
 	}
 	ball := binary.NativeEndian.Uint64(t.Destination().Bytes())
-	p.check(t.Destination().ResetData())
 	p.check(t.Submit())
 	if p.first {
 		if ball != p.ball {

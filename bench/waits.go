@@ -17,7 +17,7 @@ func withWaits(p *player) (err error) {
 	if p.sends, err = p.rdma.SendPool(ballTasks, pe.Done, pe.Failed); err != nil {
 		return err
 	}
-	if p.receiver, err = await.NewReceiver(p.rdma, p.inbox, ballTasks); err != nil {
+	if p.receiver, err = await.NewReceiver(p.rdma, ballTasks, ballSize); err != nil {
 		return err
 	}
 	p.closer = append(p.closer, p.receiver.Close)
@@ -47,7 +47,7 @@ func waiting(ctx context.Context, p *player) (err error) {
 		if err != nil {
 			return err
 		}
-		ball := binary.NativeEndian.Uint64(msg.Data())
+		ball := binary.NativeEndian.Uint64(msg.Bytes())
 		if p.first {
 			if ball != p.ball {
 				return fmt.Errorf("ball %d came back as %d", p.ball, ball)

@@ -1,0 +1,112 @@
+package await
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// Send sends the data of src, a list, or with nil a message of no bytes, and waits until
+// the peer's device has it.
+//
+// Send, SendImm, Read, Write, WriteImm, CompareSwap and FetchAdd may be called from any
+// goroutine but the engine's (pe.ErrReentrant). They take their tasks from the shared
+// pool of the connection's context, rdma.SharedTasks at a time; further calls wait, in
+// the order in which they asked. They take over the caller's references to the buffers,
+// in any case. The buffers must not be touched until the call has returned nil or
+// another error than a *Pending, which they return when ctx ends while the device has
+// the operation; see the package comment. Other errors are those of the task, of its
+// allocation and of its submission: where a connection or a context has ended, they
+// match the reason.
+func Send(ctx context.Context, conn *rdma.Connection, src *bufinv.Buf) error {
+	return operate(ctx, conn, src, nil, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.Send(conn, src) }, nil)
+}
+
+// SendImm is Send with 32 bits of immediate data.
+func SendImm(ctx context.Context, conn *rdma.Connection, src *bufinv.Buf, imm uint32) error {
+	return operate(ctx, conn, src, nil, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.SendImm(conn, src, imm) }, nil)
+}
+
+// Read reads the data of src, memory of the peer, into the room of dst, a list, and waits
+// for it.
+func Read(ctx context.Context, conn *rdma.Connection, src, dst *bufinv.Buf) error {
+	return operate(ctx, conn, dst, src, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.Read(conn, src, dst) }, nil)
+}
+
+// Write writes the data of src, a list, to the room of dst, memory of the peer, and waits
+// until the peer's device has it.
+func Write(ctx context.Context, conn *rdma.Connection, src, dst *bufinv.Buf) error {
+	return operate(ctx, conn, src, dst, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.Write(conn, src, dst) }, nil)
+}
+
+// WriteImm is Write with 32 bits of immediate data, which take a receive at the peer.
+func WriteImm(ctx context.Context, conn *rdma.Connection, src, dst *bufinv.Buf, imm uint32) error {
+	return operate(ctx, conn, src, dst, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.WriteImm(conn, src, dst, imm) }, nil)
+}
+
+// CompareSwap stores swap if compare is the value of dst, 8 bytes of the peer's memory at
+// an address that is a multiple of 8, and returns the value that was there before.
+func CompareSwap(ctx context.Context, conn *rdma.Connection, dst *bufinv.Buf, compare, swap uint64) (original uint64, err error) {
+	err = operate(ctx, conn, nil, dst, func(p *rdma.SharedPool) (*rdma.SharedTask, error) {
+		return p.CompareSwap(conn, dst, compare, swap)
+	}, &original)
+	return original, err
+}
+
+// FetchAdd adds to the value of dst, as CompareSwap, modulo 2^64, and returns the value
+// that was there before.
+func FetchAdd(ctx context.Context, conn *rdma.Connection, dst *bufinv.Buf, add uint64) (original uint64, err error) {
+	err = operate(ctx, conn, nil, dst, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.FetchAdd(conn, dst, add) }, &original)
+	return original, err
+}
+
+// operate runs one operation. The allocation may be tried several times, and takes a
+// reference each time; the caller's are held until the end.
+func operate(ctx context.Context, conn *rdma.Connection, local, remote *bufinv.Buf,
+	alloc func(*rdma.SharedPool) (*rdma.SharedTask, error), original *uint64,
+) error {
+	defer func() {
+		_ = local.Free() // what is wrong with it, the task has said
+		_ = remote.Free()
+	}()
+	if conn == nil || conn.Context() == nil {
+		return fmt.Errorf("await: run a task: %w: no connection is given, or one that was not made by rdma.Context.Export", ErrInvalid)
+	}
+	c := conn.Context()
+	e := c.Engine()
+	if e == nil {
+		return fmt.Errorf("await: run a task of context %q: %w", c.Name(), pe.ErrNotConnected)
+	}
+	var collect func(*rdma.SharedTask) error
+	if original != nil {
+		collect = func(t *rdma.SharedTask) error {
+			*original = t.Original()
+			return nil
+		}
+	}
+	return Task(ctx, e, func() (*rdma.SharedTask, error) {
+		p, err := c.SharedPool()
+		if err != nil {
+			return nil, err
+		}
+		if err := hold(local); err != nil {
+			return nil, err
+		}
+		if err := hold(remote); err != nil {
+			_ = local.Free()
+			return nil, err
+		}
+		return alloc(p)
+	}, collect)
+}
+
+// hold takes a reference to a buffer, if there is one.
+func hold(b *bufinv.Buf) error {
+	if b == nil {
+		return nil
+	}
+	return b.Ref()
+}
