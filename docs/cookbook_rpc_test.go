@@ -10,7 +10,6 @@ import (
 
 	"github.com/verbena-rdma/verbena/await"
 	"github.com/verbena-rdma/verbena/bufinv"
-	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 )
@@ -91,7 +90,7 @@ func (c *caller) collect(ctx context.Context, inbox *await.Receiver) error {
 			return err
 		}
 		credit, _ := msg.Imm()
-		c.replies[credit] <- bytes.Clone(msg.Data())
+		c.replies[credit] <- bytes.Clone(msg.Bytes())
 	}
 	return nil
 }
@@ -105,7 +104,7 @@ func (m *messenger) answer(ctx context.Context, inbox *await.Receiver, handle fu
 		case msg == nil:
 			return err
 		case err == nil && ok:
-			_ = m.send(ctx, msg.Connection(), handle(msg.Data()), credit) // if it fails, the client is gone
+			_ = m.send(ctx, msg.Connection(), handle(msg.Bytes()), credit) // if it fails, the client is gone
 		}
 	}
 	return nil
@@ -116,12 +115,10 @@ func Example_rpc() {
 	ctx, stop := context.WithCancel(context.Background())
 	engine := pe.New(pe.Config{})
 	newMessenger := func(e *end, receives int) (messenger, *await.Receiver, func() error) {
-		in := must(mmap.Alloc(e.dev, receives*callSize, mmap.LocalReadWrite))
-		inbox := must(bufinv.NewPool(in, bufinv.PoolConfig{Count: receives, Size: callSize}))
 		outbox := must(bufinv.NewPool(e.memory, bufinv.PoolConfig{Count: callCredits, Size: callSize}))
-		receiver := must(await.NewReceiver(e.rdma, inbox, receives))
+		receiver := must(await.NewReceiver(e.rdma, receives, callSize))
 		return messenger{must(e.rdma.SendImmPool(callCredits, pe.Done, pe.Failed)), outbox}, receiver,
-			func() error { return errors.Join(receiver.Close(), inbox.Close(), outbox.Close(), in.Close()) }
+			func() error { return errors.Join(receiver.Close(), outbox.Close()) }
 	}
 	serverEnd := newEnd("soft-lo", 1<<16, rdma.Config{Engine: engine, Name: "server"})
 	server, requests, closeServer := newMessenger(serverEnd, callCredits+1)
