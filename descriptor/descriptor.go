@@ -16,9 +16,10 @@ const (
 	Connection Kind = 1 // one end of a connection, from rdma
 	MemoryMap  Kind = 2 // memory open to a peer, from mmap
 	SyncEvent  Kind = 3 // a 64-bit event open to a peer
+	Bundled    Kind = 4 // several of the above, and bytes of the program's own: a Bundle
 )
 
-var kindNames = [...]string{Connection: "connection", MemoryMap: "memory map", SyncEvent: "sync event"}
+var kindNames = [...]string{Connection: "connection", MemoryMap: "memory map", SyncEvent: "sync event", Bundled: "bundle"}
 
 // String names the kind in words.
 func (k Kind) String() string {

@@ -48,7 +48,7 @@ func TestEncodeLayout(t *testing.T) {
 }
 
 func TestEncodeRefuses(t *testing.T) {
-	for _, kind := range []Kind{0, 4, 255} {
+	for _, kind := range []Kind{0, 5, 255} {
 		_, err := Encode(kind, nil)
 		assert.ErrorIs(t, err, ErrKind)
 	}
@@ -64,7 +64,7 @@ func TestEncodeRefuses(t *testing.T) {
 
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		kind := rapid.SampledFrom([]Kind{Connection, MemoryMap, SyncEvent}).Draw(t, "kind")
+		kind := rapid.SampledFrom([]Kind{Connection, MemoryMap, SyncEvent, Bundled}).Draw(t, "kind")
 		payload := rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "payload")
 		b, err := Encode(kind, payload)
 		require.NoError(t, err)
@@ -72,7 +72,7 @@ func TestRoundTrip(t *testing.T) {
 			got, err := Decode(kind, form)
 			require.NoError(t, err)
 			require.True(t, bytes.Equal(payload, got))
-			other := kind%3 + 1
+			other := kind%4 + 1
 			_, err = Decode(other, form)
 			require.ErrorIs(t, err, ErrKind)
 		}
@@ -205,7 +205,7 @@ func TestKindNames(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, kind := range []Kind{Connection, MemoryMap, SyncEvent} {
+	for _, kind := range []Kind{Connection, MemoryMap, SyncEvent, Bundled} {
 		b := mustEncode(f, kind, []byte("a payload of a few bytes, enough for more than a line of base64"))
 		f.Add(b)
 		f.Add([]byte(Armor(b)))

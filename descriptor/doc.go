@@ -6,7 +6,9 @@
 // between BEGIN and END lines. Every reader takes both forms. The formats are
 // given byte by byte in docs/descriptors.md.
 //
-// What a payload says is the business of the package that writes it (rdma,
+// A Bundle holds all that one program gives to another in a single descriptor.
+//
+// What any other payload says is the business of the package that writes it (rdma,
 // mmap); Writer and Reader are what they build and parse it with.
 //
 // A descriptor carries keys that open memory to whoever holds it: treat it as a
