@@ -260,6 +260,11 @@ func (c *Context) runReports() int {
 		if c.onConnection != nil {
 			c.onConnection(r.conn, r.state, r.err)
 		}
+		for _, w := range c.watchers {
+			if w.f != nil {
+				w.f(r.conn, r.state, r.err)
+			}
+		}
 	}
 	return n
 }

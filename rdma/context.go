@@ -3,6 +3,7 @@ package rdma
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/lane"
@@ -20,6 +21,7 @@ type Context struct {
 	set     *settings
 
 	onConnection func(*Connection, ConnectionState, error)
+	watchers     []*connectionWatcher // replaced as a whole
 
 	requests int // tasks for send queues, of all pools
 	receives []*receive
@@ -169,6 +171,23 @@ func (c *Context) Connections() []*Connection {
 // exported, and tasks submitted.
 func (c *Context) OnConnection(f func(conn *Connection, state ConnectionState, err error)) {
 	c.onConnection = f
+}
+
+// connectionWatcher is a function given to WatchConnections.
+type connectionWatcher struct {
+	f func(*Connection, ConnectionState, error)
+}
+
+// WatchConnections adds a function that is called like that of OnConnection, and after
+// it, until stop is called. It is for packages that build on contexts; the function of
+// OnConnection is the program's. It belongs to the goroutine that drives the engine.
+func (c *Context) WatchConnections(f func(conn *Connection, state ConnectionState, err error)) (stop func()) {
+	w := &connectionWatcher{f}
+	c.watchers = append(slices.Clip(c.watchers), w)
+	return func() {
+		w.f = nil // it may be just about to be called
+		c.watchers = slices.DeleteFunc(slices.Clone(c.watchers), func(o *connectionWatcher) bool { return o == w })
+	}
 }
 
 // connectionOf finds the connection of a queue pair.
