@@ -47,6 +47,11 @@ func List() ([]verbs.DeviceInfo, error) {
 // "rxe0"; package soft explains the names of software devices. An unknown name
 // gives an error that matches [verbs.ErrNoDevice] and names the devices there
 // are.
+//
+// Close of the device closes the memory maps and sync events that were made on it,
+// the latest first. It fails, and closes none of them, while a context on it is not
+// Idle, so close the engine before; and where a buffer or a task holds a map or an
+// event, with an error that matches verbs.ErrInUse.
 func Open(name string) (verbs.Device, error) {
 	dev, err := driverOf(name).Open(name)
 	if err == nil {

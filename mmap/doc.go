@@ -14,8 +14,8 @@
 // touched any more. Where the library allocated the memory, it is unmapped, and
 // touching it ends the program with a fault that cannot be recovered.
 //
-// A Map that a program drops without Close stays registered, with its memory,
-// for as long as the process runs.
+// Closing the device that a Map was made on closes the Map first. One that a program
+// drops without Close stays registered, with its memory, until then.
 //
 // # Permissions
 //

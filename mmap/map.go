@@ -58,6 +58,7 @@ type Map struct {
 	rkey     uint32
 	onFree   func([]byte)
 	userData any
+	disown   func() // the device need not close it; nil: it does not
 
 	// users counts Hold. While it is negative, the registrations are being changed
 	// or gone, and Hold fails.
@@ -97,7 +98,7 @@ func Register(dev verbs.Device, mem []byte, perm Permission) (*Map, error) {
 	return New(dev, Config{Memory: mem, Permissions: perm})
 }
 
-// New makes a Map and registers it with dev. Its errors match ErrInvalid,
+// New makes a Map and registers it with dev, whose Close closes it too. Its errors match ErrInvalid,
 // ErrRange and ErrPermission, or are those of the system and of the device.
 func New(dev verbs.Device, cfg Config) (*Map, error) {
 	m, err := create(dev, cfg)
@@ -145,6 +146,9 @@ func create(dev verbs.Device, cfg Config) (*Map, error) {
 	}
 	if err := m.register(dev, pd); err != nil {
 		return nil, errors.Join(err, m.free())
+	}
+	if owner, ok := dev.(verbs.ClosingDevice); ok {
+		m.disown = owner.OnClose(m.Close)
 	}
 	return m, nil
 }
@@ -326,7 +330,8 @@ func (m *Map) Release() error {
 // Close ends all registrations, calls OnFree, and unmaps or unpins the memory.
 // It fails with ErrInUse while buffers hold the Map. Where a device refuses to
 // let go of the memory, the Map stays open and Close may be tried again.
-// On an imported Map it only ends its use here. Closing again does nothing.
+// On an imported Map it only ends its use here. Closing again does nothing. The
+// device that the Map was made on calls Close when it is closed itself.
 func (m *Map) Close() error {
 	ended, err := m.end()
 	if err != nil {
@@ -334,6 +339,9 @@ func (m *Map) Close() error {
 	}
 	if !ended {
 		return nil
+	}
+	if m.disown != nil {
+		m.disown()
 	}
 	// Without the lock: OnFree may call methods of the Map.
 	if m.onFree != nil {

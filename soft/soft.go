@@ -61,7 +61,10 @@ type Device struct {
 	capture io.Closer // nil: the capture is not ours
 }
 
-var _ verbs.Device = (*Device)(nil)
+var (
+	_ verbs.Device        = (*Device)(nil)
+	_ verbs.ClosingDevice = (*Device)(nil)
+)
 
 // Name implements [verbs.Device]. Options are no part of the name.
 func (d *Device) Name() string { return d.dev.Name() }
@@ -95,6 +98,9 @@ func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) { return d.dev.Cr
 func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
 	return d.dev.SubscribeEvents(handle)
 }
+
+// OnClose implements [verbs.ClosingDevice].
+func (d *Device) OnClose(f func() error) (remove func()) { return d.dev.OnClose(f) }
 
 // SetFaults changes the faults of packets that arrive from now on. A probability
 // outside 0 to 1 is an error that matches [verbs.ErrInvalid].

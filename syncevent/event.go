@@ -41,6 +41,7 @@ type Event struct {
 	buf     *bufinv.Buf
 	m       *mmap.Map // own, or that of buf
 	unwatch func()    // nil: not watched
+	disown  func()    // the device need not close it; nil: it does not
 
 	// uses counts calls under way, and in its upper half the holds (waits and
 	// tasks). It is negative once the event is closed.
@@ -101,6 +102,9 @@ func create(cfg settings) (*Event, error) {
 	e.timer.Stop()
 	if err := e.watch(); err != nil {
 		return nil, errors.Join(err, e.releaseMemory())
+	}
+	if owner, ok := e.dev.(verbs.ClosingDevice); ok {
+		e.disown = owner.OnClose(e.Close) // before that of its memory
 	}
 	return e, nil
 }
@@ -329,7 +333,8 @@ func (e *Event) Release() error {
 // Close ends the event. Its memory is the caller's again when Close has returned,
 // and exported descriptors are void. It fails with ErrInUse while waits are under
 // way or tasks hold the event. If the device fails to deregister the memory, the
-// event stays open and Close may be called again. Closing again does nothing.
+// event stays open and Close may be called again. Closing again does nothing. The
+// device that the event was made on calls Close when it is closed itself.
 func (e *Event) Close() error {
 	e.closing.Lock()
 	defer e.closing.Unlock()
@@ -351,6 +356,9 @@ func (e *Event) Close() error {
 	if err := e.releaseMemory(); err != nil {
 		e.uses.Add(-closed)
 		return fmt.Errorf("close %v: %w", e, err)
+	}
+	if e.disown != nil {
+		e.disown()
 	}
 	if err := e.buf.Free(); err != nil {
 		return fmt.Errorf("close %v: %w", e, err)

@@ -56,6 +56,17 @@ type Device interface {
 	Close() error
 }
 
+// ClosingDevice is a Device that closes what was made on it. The devices of both
+// drivers are.
+type ClosingDevice interface {
+	// OnClose has Close call f, until remove is called. Where a queue pair, a
+	// completion queue or a protection domain is open, Close fails and calls
+	// nothing. Otherwise it calls the functions before it looks for what else is
+	// open, the latest first, on its own goroutine, and goes no further where one
+	// fails: its error is the one of Close, and f is called again by the next Close.
+	OnClose(f func() error) (remove func())
+}
+
 // DeviceAttr holds the limits and capabilities of a device. A limit of zero
 // means that the device does not have the thing at all.
 type DeviceAttr struct {

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/verbena-rdma/verbena/internal/closers"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -39,6 +40,8 @@ type Device struct {
 	queues  map[uint64]*completionQueue
 	shared  map[uint64]*sharedReceiveQueue
 	pairs   map[uint32]*queuePair
+
+	closers closers.List // of memory maps and the like
 }
 
 func newDevice(ctx *C.struct_ibv_context, info verbs.DeviceInfo, sysfs string) (*Device, error) {
@@ -315,19 +318,25 @@ func (d *Device) Close() error {
 		d.mu.Unlock()
 		return nil
 	}
-	for _, c := range []struct {
-		n    int
-		what string
-	}{
-		{len(d.pairs), "queue pairs"},
-		{d.domains, "protection domains"},
-		{d.defaultPD.refs, "objects of the default protection domain"},
-		{len(d.queues), "completion queues"},
-	} {
-		if c.n > 0 {
-			d.mu.Unlock()
-			return fmt.Errorf("close device %s: %d %s not closed: %w", d.info.Name, c.n, c.what, verbs.ErrInUse)
-		}
+	err := d.queuesInUse()
+	d.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := d.closers.Close(); err != nil {
+		return fmt.Errorf("close device %s: %w", d.info.Name, err)
+	}
+	d.mu.Lock()
+	if d.ctx == nil {
+		d.mu.Unlock()
+		return nil
+	}
+	if err = d.queuesInUse(); err == nil && d.defaultPD.refs > 0 {
+		err = d.notClosed(d.defaultPD.refs, "objects of the default protection domain")
+	}
+	if err != nil {
+		d.mu.Unlock()
+		return err
 	}
 	ctx := d.ctx
 	d.ctx = nil
@@ -338,4 +347,25 @@ func (d *Device) Close() error {
 		checkErrno("ibv_dealloc_pd", "the default protection domain of "+d.info.Name, C.vb_dealloc_pd(d.defaultPD.c)),
 		checkErrno("ibv_close_device", d.info.Name, C.vb_close_device(ctx)),
 	)
+}
+
+// OnClose implements verbs.ClosingDevice.
+func (d *Device) OnClose(f func() error) (remove func()) { return d.closers.Add(f) }
+
+// queuesInUse returns an error if the device may still be at work, so that its memory
+// cannot be closed.
+func (d *Device) queuesInUse() error {
+	switch {
+	case len(d.pairs) > 0:
+		return d.notClosed(len(d.pairs), "queue pairs")
+	case d.domains > 0:
+		return d.notClosed(d.domains, "protection domains")
+	case len(d.queues) > 0:
+		return d.notClosed(len(d.queues), "completion queues")
+	}
+	return nil
+}
+
+func (d *Device) notClosed(n int, what string) error {
+	return fmt.Errorf("close device %s: %d %s not closed: %w", d.info.Name, n, what, verbs.ErrInUse)
 }

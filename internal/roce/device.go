@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/verbena-rdma/verbena/internal/closers"
 	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -65,6 +66,7 @@ type Device struct {
 	capture     *capture
 
 	running sync.WaitGroup
+	closers closers.List // of memory maps and the like
 }
 
 // drops counts packets that went no further.
@@ -265,35 +267,60 @@ func (d *Device) Close() error {
 		d.mu.Unlock()
 		return nil
 	}
+	err := d.queuesInUse()
+	d.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := d.closers.Close(); err != nil {
+		return fmt.Errorf("close device %s: %w", d.cfg.Name, err)
+	}
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil
+	}
 	if err := d.inUse(); err != nil {
 		d.mu.Unlock()
 		return err
 	}
 	d.closed = true
-	err := d.closeEndpoints()
+	err = d.closeEndpoints()
 	d.mu.Unlock()
 	d.running.Wait()
 	return errors.Join(err, d.capture.err())
 }
 
-// inUse returns an error if something of the device is not closed.
-func (d *Device) inUse() error {
-	in := func(n int, what string) error {
-		return fmt.Errorf("close device %s: %d %s not closed: %w", d.cfg.Name, n, what, verbs.ErrInUse)
-	}
+// OnClose implements verbs.ClosingDevice.
+func (d *Device) OnClose(f func() error) (remove func()) { return d.closers.Add(f) }
+
+func (d *Device) notClosed(n int, what string) error {
+	return fmt.Errorf("close device %s: %d %s not closed: %w", d.cfg.Name, n, what, verbs.ErrInUse)
+}
+
+// queuesInUse returns an error if the device may still be at work, so that its memory
+// cannot be closed.
+func (d *Device) queuesInUse() error {
 	switch {
 	case len(d.queuePairs) > 0:
-		return in(len(d.queuePairs), "queue pairs")
-	case d.memory.Len() > 0:
-		return in(d.memory.Len(), "memory regions")
+		return d.notClosed(len(d.queuePairs), "queue pairs")
 	case len(d.domains) > 1:
-		return in(len(d.domains)-1, "protection domains")
-	case d.defaultPD.refs > 0:
-		return in(d.defaultPD.refs, "objects of the default protection domain")
+		return d.notClosed(len(d.domains)-1, "protection domains")
 	case d.cqs > 0:
-		return in(d.cqs, "completion queues")
+		return d.notClosed(d.cqs, "completion queues")
 	}
 	return nil
+}
+
+// inUse returns an error if something of the device is not closed.
+func (d *Device) inUse() error {
+	switch {
+	case d.memory.Len() > 0:
+		return d.notClosed(d.memory.Len(), "memory regions")
+	case d.defaultPD.refs > 0:
+		return d.notClosed(d.defaultPD.refs, "objects of the default protection domain")
+	}
+	return d.queuesInUse()
 }
 
 func (d *Device) closeEndpoints() error {
