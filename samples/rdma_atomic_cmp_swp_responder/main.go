@@ -72,7 +72,7 @@ func (p *responder) run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	defer sample.Close(&err, p.rdma.Close)
-	p.EndWithPeer(p.rdma)
+	p.Peer.EndWith(p.rdma)
 
 	// What its callbacks need is in p: they are its methods.
 	p.rdma.OnStateChange(p.stateChanged)
@@ -88,36 +88,22 @@ func (p *responder) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.rdma.Fail(p.connect())
+		p.connect()
 	case pe.Running:
 		p.serve()
 	}
 }
 
-// connect gives the peer the descriptors of our end of the connection and of our
-// memory, and takes its own. The context is Running once both ends have connected.
-func (p *responder) connect() error {
-	conn, desc, err := p.rdma.Export()
-	if err != nil {
-		return err
-	}
-	ours := sample.Descriptors{Connections: [][]byte{desc}}
-	if ours.Memory, err = p.local.Export(p.dev); err != nil {
-		return err
-	}
-	p.Exchange(p.engine, ours, func(theirs sample.Descriptors, err error) {
-		if err == nil {
-			err = conn.Connect(theirs.Connections[0])
-		}
-		p.rdma.Fail(err)
-	})
-	return nil
+// connect makes the connection with the peer, which gets the descriptor of our memory. The
+// context is Running once both ends have connected.
+func (p *responder) connect() {
+	p.Peer.Connect(p.rdma, func(_ *rdma.Connection, _ *mmap.Map, err error) { p.rdma.Fail(err) }, p.local)
 }
 
 // serve waits while the peer operates on the value.
 func (p *responder) serve() {
 	p.Print("before: %d", p.initial)
-	p.PeerDone(p.engine, func(err error) {
+	p.Peer.Done(func(err error) {
 		if err == nil {
 			p.Print("after: %s", sample.Word(atomic.LoadUint64(p.word)))
 		}

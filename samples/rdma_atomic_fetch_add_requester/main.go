@@ -44,7 +44,6 @@ type requester struct {
 	bufs    *bufinv.Inventory
 	local   *mmap.Map
 	remote  *mmap.Map
-	memory  []byte // the descriptor of the peer's memory
 	conn    *rdma.Connection
 	left    int // operations that have not completed
 }
@@ -105,40 +104,23 @@ func (p *requester) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.rdma.Fail(p.connect())
+		p.connect()
 	case pe.Running:
 		p.rdma.Fail(p.begin())
-	case pe.Idle:
-		if p.remote != nil {
-			p.rdma.Fail(p.remote.Close())
-		}
 	}
 }
 
-// connect gives the peer our descriptor and takes its own. The context is Running
-// once both ends have connected.
-func (p *requester) connect() error {
-	conn, desc, err := p.rdma.Export()
-	if err != nil {
-		return err
-	}
-	p.conn = conn
-	ours := sample.Descriptors{Connections: [][]byte{desc}}
-	p.Exchange(p.engine, ours, func(theirs sample.Descriptors, err error) {
-		if err == nil {
-			p.memory = theirs.Memory
-			err = conn.Connect(theirs.Connections[0])
-		}
+// connect makes the connection with the peer, and takes the descriptor of its memory. The
+// context is Running once both ends have connected.
+func (p *requester) connect() {
+	p.Peer.Connect(p.rdma, func(conn *rdma.Connection, remote *mmap.Map, err error) {
+		p.conn, p.remote = conn, remote
 		p.rdma.Fail(err)
 	})
-	return nil
 }
 
 // begin submits the first operation.
 func (p *requester) begin() (err error) {
-	if p.remote, err = mmap.Import(p.dev, p.memory); err != nil {
-		return err
-	}
 	task, err := p.atomics.Alloc(p.conn, p.bufs.Target(p.remote, 0, 8), p.bufs.Target(p.local, 0, 8), p.add)
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
@@ -84,7 +85,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	defer sample.Close(&err, p.rdma.Close)
-	p.EndWithPeer(p.rdma)
+	p.Peer.EndWith(p.rdma)
 
 	// What its callbacks need is in p: they are its methods.
 	if p.receives, err = p.rdma.ReceivePool(receives, p.done, p.failed); err != nil {
@@ -109,33 +110,25 @@ func (p *receiver) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.rdma.Fail(p.connect())
+		p.connect()
 	case pe.Running:
 		p.rdma.Fail(p.receive())
 	}
 }
 
-// connect makes all connections, and gives the peer their descriptors in that
-// order. The context is Running once all of them have connected at both ends.
-func (p *receiver) connect() error {
-	var ours sample.Descriptors
-	var conns []*rdma.Connection
-	for i := range p.Connections {
-		conn, desc, err := p.rdma.Export()
+// connect makes all connections with the peer, each with the one of the same number. The
+// context is Running once all of them have connected at both ends.
+func (p *receiver) connect() {
+	offer := oob.Offer{Connections: p.Connections}
+	p.Peer.Exchange(context.Background(), p.rdma, offer, func(a *oob.Answer, err error) {
 		if err != nil {
-			return err
+			p.rdma.Fail(err)
+			return
 		}
-		conn.SetUserData(i)
-		conns = append(conns, conn)
-		ours.Connections = append(ours.Connections, desc)
-	}
-	p.Exchange(p.engine, ours, func(theirs sample.Descriptors, err error) {
-		for i := 0; i < len(conns) && err == nil; i++ {
-			err = conns[i].Connect(theirs.Connections[i])
+		for i, conn := range a.Connections {
+			conn.SetUserData(i)
 		}
-		p.rdma.Fail(err)
 	})
-	return nil
 }
 
 // receive submits as many receives as will be taken, all at once.
@@ -209,7 +202,7 @@ func (p *receiver) finish(t *rdma.ReceiveTask) {
 	if *left > 0 || p.rdma.Err() != nil {
 		return
 	}
-	p.PeerDone(p.engine, func(err error) {
+	p.Peer.Done(func(err error) {
 		p.rdma.Fail(err)
 		p.rdma.Stop()
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
@@ -103,34 +104,26 @@ func (p *sender) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.rdma.Fail(p.connect())
+		p.connect()
 	case pe.Running:
 		p.rdma.Fail(p.send())
 	}
 }
 
-// connect makes all connections, and gives the peer their descriptors in that
-// order. The context is Running once all of them have connected at both ends.
-func (p *sender) connect() error {
-	var ours sample.Descriptors
-	var conns []*rdma.Connection
-	for i := range p.Connections {
-		conn, desc, err := p.rdma.Export()
+// connect makes all connections with the peer, each with the one of the same number. The
+// context is Running once all of them have connected at both ends.
+func (p *sender) connect() {
+	offer := oob.Offer{Connections: p.Connections}
+	p.Peer.Exchange(context.Background(), p.rdma, offer, func(a *oob.Answer, err error) {
 		if err != nil {
-			return err
+			p.rdma.Fail(err)
+			return
 		}
-		conn.SetUserData(i)
-		conns = append(conns, conn)
-		ours.Connections = append(ours.Connections, desc)
-	}
-	p.conns = conns
-	p.Exchange(p.engine, ours, func(theirs sample.Descriptors, err error) {
-		for i := 0; i < len(conns) && err == nil; i++ {
-			err = conns[i].Connect(theirs.Connections[i])
+		for i, conn := range a.Connections {
+			conn.SetUserData(i)
 		}
-		p.rdma.Fail(err)
+		p.conns = a.Connections
 	})
-	return nil
 }
 
 // send submits the tasks of every connection, all at once. They all send the same

@@ -38,7 +38,6 @@ type requester struct {
 	bufs   *bufinv.Inventory
 	local  *mmap.Map
 	remote *mmap.Map
-	memory []byte // the descriptor of the peer's memory
 	conn   *rdma.Connection
 	limit  int    // the most that one task reads, bytes
 	data   []byte // what has been read
@@ -104,41 +103,24 @@ func (p *requester) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.rdma.Fail(p.connect())
+		p.connect()
 	case pe.Running:
 		p.rdma.Fail(p.read())
-	case pe.Idle:
-		if p.remote != nil {
-			p.rdma.Fail(p.remote.Close())
-		}
 	}
 }
 
-// connect gives the peer our descriptor and takes its own. The context is Running
-// once both ends have connected.
-func (p *requester) connect() error {
-	conn, desc, err := p.rdma.Export()
-	if err != nil {
-		return err
-	}
-	p.conn = conn
-	ours := sample.Descriptors{Connections: [][]byte{desc}}
-	p.Exchange(p.engine, ours, func(theirs sample.Descriptors, err error) {
-		if err == nil {
-			p.memory = theirs.Memory
-			err = conn.Connect(theirs.Connections[0])
-		}
+// connect makes the connection with the peer, and takes the descriptor of its memory. The
+// context is Running once both ends have connected.
+func (p *requester) connect() {
+	p.Peer.Connect(p.rdma, func(conn *rdma.Connection, remote *mmap.Map, err error) {
+		p.conn, p.remote = conn, remote
 		p.rdma.Fail(err)
 	})
-	return nil
 }
 
 // read submits tasks that read all of the peer's memory, all at once: one, unless
 // it is large.
 func (p *requester) read() (err error) {
-	if p.remote, err = mmap.Import(p.dev, p.memory); err != nil {
-		return err
-	}
 	n := p.remote.Len()
 	switch room := p.Capacity(); {
 	case room == 0:

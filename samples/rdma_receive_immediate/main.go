@@ -76,7 +76,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	defer sample.Close(&err, p.rdma.Close)
-	p.EndWithPeer(p.rdma)
+	p.Peer.EndWith(p.rdma)
 
 	// What its callbacks need is in p: they are its methods.
 	if p.receives, err = p.rdma.ReceivePool(len(p.parts), p.done, p.failed); err != nil {
@@ -99,27 +99,16 @@ func (p *receiver) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.rdma.Fail(p.connect())
+		p.connect()
 	case pe.Running:
 		p.rdma.Fail(p.receive())
 	}
 }
 
-// connect gives the peer our descriptor and takes its own. The context is Running
-// once both ends have connected.
-func (p *receiver) connect() error {
-	conn, desc, err := p.rdma.Export()
-	if err != nil {
-		return err
-	}
-	ours := sample.Descriptors{Connections: [][]byte{desc}}
-	p.Exchange(p.engine, ours, func(theirs sample.Descriptors, err error) {
-		if err == nil {
-			err = conn.Connect(theirs.Connections[0])
-		}
-		p.rdma.Fail(err)
-	})
-	return nil
+// connect makes the connection with the peer. The context is Running once both ends have
+// connected.
+func (p *receiver) connect() {
+	p.Peer.Connect(p.rdma, func(_ *rdma.Connection, _ *mmap.Map, err error) { p.rdma.Fail(err) })
 }
 
 // receive submits the receives, all at once.
@@ -179,7 +168,7 @@ func (p *receiver) finish(t *rdma.ReceiveTask) {
 	if *left > 0 || p.rdma.Err() != nil {
 		return
 	}
-	p.PeerDone(p.engine, func(err error) {
+	p.Peer.Done(func(err error) {
 		p.rdma.Fail(err)
 		p.rdma.Stop()
 	})

@@ -100,28 +100,19 @@ func (p *sender) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.rdma.Fail(p.connect())
+		p.connect()
 	case pe.Running:
 		p.rdma.Fail(p.send())
 	}
 }
 
-// connect gives the peer our descriptor and takes its own. The context is Running
-// once both ends have connected.
-func (p *sender) connect() error {
-	conn, desc, err := p.rdma.Export()
-	if err != nil {
-		return err
-	}
-	p.conn = conn
-	ours := sample.Descriptors{Connections: [][]byte{desc}}
-	p.Exchange(p.engine, ours, func(theirs sample.Descriptors, err error) {
-		if err == nil {
-			err = conn.Connect(theirs.Connections[0])
-		}
+// connect makes the connection with the peer. The context is Running once both ends have
+// connected.
+func (p *sender) connect() {
+	p.Peer.Connect(p.rdma, func(conn *rdma.Connection, _ *mmap.Map, err error) {
+		p.conn = conn
 		p.rdma.Fail(err)
 	})
-	return nil
 }
 
 // send submits the tasks, all at once.

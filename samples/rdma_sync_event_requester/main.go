@@ -14,6 +14,7 @@ import (
 	"math"
 
 	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
@@ -47,7 +48,6 @@ type requester struct {
 	sets   *rdma.SyncEventSetPool
 	gets   *rdma.SyncEventGetPool
 	remote *syncevent.Event
-	event  []byte // the descriptor of the peer's event
 	conn   *rdma.Connection
 	asked  int  // how often the value was got
 	asking bool // the get is not back yet, with the set as its user data
@@ -100,41 +100,27 @@ func (p *requester) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.rdma.Fail(p.connect())
+		p.connect()
 	case pe.Running:
 		p.rdma.Fail(p.begin())
-	case pe.Idle:
-		if p.remote != nil {
-			p.rdma.Fail(p.remote.Close())
-		}
 	}
 }
 
-// connect gives the peer our descriptor and takes its own. The context is Running
-// once both ends have connected.
-func (p *requester) connect() error {
-	conn, desc, err := p.rdma.Export()
-	if err != nil {
-		return err
-	}
-	p.conn = conn
-	ours := sample.Descriptors{Connections: [][]byte{desc}}
-	p.Exchange(p.engine, ours, func(theirs sample.Descriptors, err error) {
-		if err == nil {
-			p.event = theirs.Event
-			err = conn.Connect(theirs.Connections[0])
+// connect makes the connection with the peer, and takes the descriptor of its event. The
+// context is Running once both ends have connected.
+func (p *requester) connect() {
+	p.Peer.Exchange(context.Background(), p.rdma, oob.Offer{}, func(a *oob.Answer, err error) {
+		if err != nil {
+			p.rdma.Fail(err)
+			return
 		}
-		p.rdma.Fail(err)
+		p.conn, p.remote = a.Connections[0], a.Events[0]
 	})
-	return nil
 }
 
 // begin signals the peer, and asks for its answer. The get is behind the set on the
 // same connection, so that it finds what was set or what came later.
 func (p *requester) begin() (err error) {
-	if p.remote, err = syncevent.Import(p.dev, p.event); err != nil {
-		return err
-	}
 	set, err := p.sets.Alloc(p.conn, p.remote, signal)
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
@@ -98,7 +99,7 @@ func (p *responder) run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	defer sample.Close(&err, p.rdma.Close)
-	p.EndWithPeer(p.rdma)
+	p.Peer.EndWith(p.rdma)
 
 	// What its callbacks need is in p: they are its methods.
 	p.rdma.OnStateChange(p.stateChanged)
@@ -115,7 +116,7 @@ func (p *responder) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.rdma.Fail(p.connect())
+		p.connect()
 	case pe.Running:
 		p.begin()
 	case pe.Stopping:
@@ -123,31 +124,18 @@ func (p *responder) stateChanged(prev, next pe.State) {
 	}
 }
 
-// connect gives the peer the descriptors of our end of the connection and of our
-// event, and takes its own. The context is Running once both ends have connected.
-func (p *responder) connect() error {
-	conn, desc, err := p.rdma.Export()
-	if err != nil {
-		return err
-	}
-	ours := sample.Descriptors{Connections: [][]byte{desc}}
-	if ours.Event, err = p.event.Export(); err != nil {
-		return err
-	}
-	p.Exchange(p.engine, ours, func(theirs sample.Descriptors, err error) {
-		if err == nil {
-			err = conn.Connect(theirs.Connections[0])
-		}
-		p.rdma.Fail(err)
-	})
-	return nil
+// connect makes the connection with the peer, which gets the descriptor of our event. The
+// context is Running once both ends have connected.
+func (p *responder) connect() {
+	offer := oob.Offer{Events: []*syncevent.Event{p.event}}
+	p.Peer.Exchange(p.ctx, p.rdma, offer, func(_ *oob.Answer, err error) { p.rdma.Fail(err) })
 }
 
 // begin takes the steps, without keeping the engine from its work. The peer may
 // fail meanwhile, and says so as it says that it has succeeded.
 func (p *responder) begin() {
 	p.left = 2
-	p.PeerDone(p.engine, p.ended)
+	p.Peer.Done(p.ended)
 	p.beside.Go(func() {
 		err := p.synchronize()
 		_ = p.engine.Do(func() { p.ended(err) }) // fails only after Run

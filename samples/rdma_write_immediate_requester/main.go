@@ -42,7 +42,6 @@ type requester struct {
 	bufs   *bufinv.Inventory
 	local  *mmap.Map
 	remote *mmap.Map
-	memory []byte // the descriptor of the peer's memory
 	conn   *rdma.Connection
 	data   []byte        // what is written
 	parts  []sample.Part // of the data, a task each: one, unless it is long
@@ -108,41 +107,24 @@ func (p *requester) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.rdma.Fail(p.connect())
+		p.connect()
 	case pe.Running:
 		p.rdma.Fail(p.write())
-	case pe.Idle:
-		if p.remote != nil {
-			p.rdma.Fail(p.remote.Close())
-		}
 	}
 }
 
-// connect gives the peer our descriptor and takes its own. The context is Running
-// once both ends have connected.
-func (p *requester) connect() error {
-	conn, desc, err := p.rdma.Export()
-	if err != nil {
-		return err
-	}
-	p.conn = conn
-	ours := sample.Descriptors{Connections: [][]byte{desc}}
-	p.Exchange(p.engine, ours, func(theirs sample.Descriptors, err error) {
-		if err == nil {
-			p.memory = theirs.Memory
-			err = conn.Connect(theirs.Connections[0])
-		}
+// connect makes the connection with the peer, and takes the descriptor of its memory. The
+// context is Running once both ends have connected.
+func (p *requester) connect() {
+	p.Peer.Connect(p.rdma, func(conn *rdma.Connection, remote *mmap.Map, err error) {
+		p.conn, p.remote = conn, remote
 		p.rdma.Fail(err)
 	})
-	return nil
 }
 
 // write submits the tasks, all at once. The data goes to the beginning of the
 // peer's memory.
 func (p *requester) write() (err error) {
-	if p.remote, err = mmap.Import(p.dev, p.memory); err != nil {
-		return err
-	}
 	n := len(p.data)
 	if n > p.remote.Len() {
 		return fmt.Errorf("there are %d bytes to be written, the peer's memory has %d: give it -size %d", n, p.remote.Len(), n)

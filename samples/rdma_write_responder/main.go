@@ -65,7 +65,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	defer sample.Close(&err, p.rdma.Close)
-	p.EndWithPeer(p.rdma)
+	p.Peer.EndWith(p.rdma)
 
 	// What its callbacks need is in p: they are its methods.
 	p.rdma.OnStateChange(p.stateChanged)
@@ -81,35 +81,21 @@ func (p *responder) stateChanged(prev, next pe.State) {
 	p.Entered(next)
 	switch next {
 	case pe.Starting:
-		p.rdma.Fail(p.connect())
+		p.connect()
 	case pe.Running:
 		p.serve()
 	}
 }
 
-// connect gives the peer the descriptors of our end of the connection and of our
-// memory, and takes its own. The context is Running once both ends have connected.
-func (p *responder) connect() error {
-	conn, desc, err := p.rdma.Export()
-	if err != nil {
-		return err
-	}
-	ours := sample.Descriptors{Connections: [][]byte{desc}}
-	if ours.Memory, err = p.local.Export(p.dev); err != nil {
-		return err
-	}
-	p.Exchange(p.engine, ours, func(theirs sample.Descriptors, err error) {
-		if err == nil {
-			err = conn.Connect(theirs.Connections[0])
-		}
-		p.rdma.Fail(err)
-	})
-	return nil
+// connect makes the connection with the peer, which gets the descriptor of our memory. The
+// context is Running once both ends have connected.
+func (p *responder) connect() {
+	p.Peer.Connect(p.rdma, func(_ *rdma.Connection, _ *mmap.Map, err error) { p.rdma.Fail(err) }, p.local)
 }
 
 // serve waits while the peer writes, and looks at the memory then.
 func (p *responder) serve() {
-	p.PeerDone(p.engine, func(err error) {
+	p.Peer.Done(func(err error) {
 		if err == nil {
 			err = p.show()
 		}

@@ -247,13 +247,16 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 	if p.Role == Alone {
 		return s, nil
 	}
-	var err error
-	if s.channel, err = way.open(f, s); err != nil {
+	opened, byHand, err := way.open(f, p, files)
+	if err != nil {
+		return nil, err
+	}
+	if s.Peer, err = s.peer(opened); err != nil {
 		return nil, err
 	}
 	if !f.wasSet("connect-timeout") {
 		s.ConnectTimeout = defaultConnectTimeout
-		if s.channel.byHand() {
+		if byHand {
 			s.ConnectTimeout = byHandConnectTimeout
 		}
 	}

@@ -60,9 +60,10 @@ func execute(p Program, run func(ctx context.Context, s *Session) error, args []
 		ctx, cancel = context.WithTimeoutCause(ctx, s.timeout, errTimeout)
 		defer cancel()
 	}
-	s.begin(ctx)
 	err = run(ctx, s)
-	err = errors.Join(err, s.end(err == nil))
+	if s.Peer != nil {
+		err = errors.Join(err, s.Peer.Close(err))
+	}
 	if err == nil {
 		return exitSuccess
 	}

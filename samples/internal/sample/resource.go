@@ -1,6 +1,6 @@
 package sample
 
-import "github.com/verbena-rdma/verbena/descriptor"
+import "github.com/verbena-rdma/verbena/oob"
 
 // Memory says which way the descriptor of a memory map or of a sync event goes,
 // if any.
@@ -17,27 +17,21 @@ const (
 
 func (m Memory) imports() bool { return m == ImportsMemory || m == ImportsEvent }
 
-func (m Memory) ofEvent() bool { return m == ExportsEvent || m == ImportsEvent }
-
-func (m Memory) kind() descriptor.Kind {
-	if m.ofEvent() {
-		return descriptor.SyncEvent
+// expects is what the peer has to offer, exactly.
+func (m Memory) expects() *oob.Expect {
+	switch m {
+	case ImportsMemory:
+		return &oob.Expect{Maps: 1}
+	case ImportsEvent:
+		return &oob.Expect{Events: 1}
 	}
-	return descriptor.MemoryMap
+	return &oob.Expect{}
 }
 
 // String says what the descriptor is of.
 func (m Memory) String() string {
-	if m.ofEvent() {
+	if m == ExportsEvent || m == ImportsEvent {
 		return "sync event"
 	}
 	return "memory"
-}
-
-// resource is the descriptor beside those of connections.
-func (d *Descriptors) resource(m Memory) *[]byte {
-	if m.ofEvent() {
-		return &d.Event
-	}
-	return &d.Memory
 }

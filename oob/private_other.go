@@ -1,6 +1,6 @@
 //go:build !unix
 
-package sample
+package oob
 
 import "io/fs"
 

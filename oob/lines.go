@@ -1,4 +1,4 @@
-package sample
+package oob
 
 import (
 	"bufio"
@@ -8,6 +8,8 @@ import (
 	"io"
 	"strings"
 	"sync"
+
+	"github.com/verbena-rdma/verbena/descriptor"
 )
 
 // lineReader reads lines so that waiting for one can be given up. Its goroutine
@@ -39,7 +41,7 @@ func (r *lineReader) next(ctx context.Context) (string, error) {
 func (r *lineReader) read() {
 	defer close(r.lines)
 	s := bufio.NewScanner(r.in)
-	s.Buffer(nil, maxMessage)
+	s.Buffer(nil, descriptor.MaxFile)
 	for s.Scan() {
 		r.lines <- strings.TrimSpace(s.Text())
 	}

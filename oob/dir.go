@@ -1,0 +1,258 @@
+package oob
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/oob/internal/frame"
+)
+
+const (
+	suffix = ".oob"
+	// signInterval is how often a program that waits shows that it is alive: the time
+	// of its file changes. As often it looks for others that wait there.
+	signInterval = time.Second
+	// maxEntries is how many entries of a folder are looked at.
+	maxEntries = 1000
+)
+
+// dir exchanges frames through a folder, one file for each program, which is replaced
+// as a whole whenever there is something new to say.
+//
+// Files may be left over from programs that were killed. So a file counts only if it
+// names our own run, which is a random number, as the one that its writer has seen: a
+// writer that has seen it is alive. The requester says last what it has seen, so that
+// the responder, which may fail and go at once, cannot go before the requester has its
+// descriptors.
+type dir struct {
+	path  string
+	own   bool // the user's own folder: made here, and closed to others
+	ends  Ends
+	ours  frame.Frame
+	peer  string               // the run of the peer, once it is known
+	times map[string]time.Time // of the files of others, when last looked at
+	noted map[string]bool
+}
+
+// Dir is a way through a folder that both programs can reach, such as one of a file
+// system that their hosts share. It is made if it is missing, with mode 0700; its
+// parent has to exist. Each program has one file there, NAME.oob, with mode 0600, and
+// removes it at its end. One folder serves any number of pairs, but each program once.
+func Dir(path string) Way { return &dir{path: path} }
+
+// UserDir is Dir for a folder that all programs of one user on one host have in
+// common, in the system's folder for temporary files. One that others can write to is
+// refused.
+func UserDir() Way {
+	return &dir{path: filepath.Join(os.TempDir(), "verbena-"+strconv.Itoa(os.Getuid())), own: true}
+}
+
+func (d *dir) String() string { return "the folder " + d.path }
+
+func (d *dir) file(program string) string { return filepath.Join(d.path, program+suffix) }
+
+func (d *dir) prepare() error {
+	if err := os.Mkdir(d.path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if !d.own {
+		return nil
+	}
+	// Anybody can make a folder of that name in a shared place.
+	info, err := os.Lstat(d.path)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() || !private(info) {
+		return fmt.Errorf("%s is not a folder that only its user can write to; remove it, or give another with dir:PATH", d.path)
+	}
+	return nil
+}
+
+func (d *dir) write() error {
+	b, err := d.ours.Encode()
+	if err != nil {
+		return err
+	}
+	return descriptor.WriteFile(d.file(d.ours.From), b)
+}
+
+// read returns what a program has said last, and false if there is nothing.
+func (d *dir) read(program string) (frame.Frame, bool, error) {
+	path := d.file(program)
+	b, err := descriptor.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return frame.Frame{}, false, nil
+	}
+	if err != nil {
+		return frame.Frame{}, false, err
+	}
+	f, err := frame.Decode(b)
+	if err == nil && f.From != program {
+		err = fmt.Errorf("%w: it is from %.100q", ErrWrongPeer, f.From)
+	}
+	if err != nil {
+		return frame.Frame{}, false, fmt.Errorf("%s: %w; remove it if it is left over", path, err)
+	}
+	return f, true, nil
+}
+
+func (d *dir) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, error) {
+	d.ends = ends
+	if err := d.prepare(); err != nil {
+		return nil, err
+	}
+	d.ours = frame.Frame{From: ends.Name, To: ends.Peer, Responder: ends.Role == Responder, Body: ours, Run: rand.Text()}
+	if err := d.write(); err != nil {
+		return nil, err
+	}
+	d.times, d.noted = map[string]time.Time{}, map[string]bool{}
+	var theirs frame.Frame
+	next := time.Now().Add(signInterval)
+	err := poll(ctx, func() (bool, error) {
+		if f, ok, err := d.read(ends.Name); err != nil {
+			return false, err
+		} else if !ok || f.Run != d.ours.Run {
+			return false, fmt.Errorf("%w: another %s uses the folder %s; give each pair its own with dir:PATH", ErrInUse, ends.Name, d.path)
+		}
+		if now := time.Now(); now.After(next) {
+			next = now.Add(signInterval)
+			_ = os.Chtimes(d.file(ends.Name), now, now) // a sign of life, no more
+			if err := d.lookAround(); err != nil {
+				return false, err
+			}
+		}
+		f, ok, err := d.read(ends.Peer)
+		if !ok || err != nil || f.To != ends.Name {
+			return false, err // lookAround names what waits for another
+		}
+		if ends.Role == Responder && d.ours.Seen != f.Run {
+			d.ours.Seen = f.Run
+			if err := d.write(); err != nil {
+				return false, err
+			}
+		}
+		theirs = f
+		return f.Seen == d.ours.Run, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if theirs.Responder == d.ours.Responder {
+		return nil, sameRole(ends)
+	}
+	if ends.Role == Requester {
+		d.ours.Seen = theirs.Run
+		if err := d.write(); err != nil {
+			return nil, err
+		}
+	}
+	d.peer = theirs.Run
+	return theirs.Body, nil
+}
+
+// lookAround notes the programs that wait in the folder for others than this one, as
+// far as they show signs of life: pairs may share a folder, so that this is no error,
+// but it is what somebody sees who has started the wrong two.
+func (d *dir) lookAround() error {
+	folder, err := os.Open(d.path)
+	if err != nil {
+		return nil // reading a file says it better
+	}
+	defer func() { _ = folder.Close() }()
+	entries, _ := folder.ReadDir(maxEntries)
+	for _, e := range entries {
+		name, ok := strings.CutSuffix(e.Name(), suffix)
+		if !ok || name == d.ends.Name || checkName("", name) != nil {
+			continue
+		}
+		info, err := e.Info()
+		if err != nil {
+			continue
+		}
+		was, seen := d.times[name]
+		d.times[name] = info.ModTime()
+		if !seen || was.Equal(info.ModTime()) {
+			continue // perhaps left over
+		}
+		f, ok, err := d.read(name)
+		switch {
+		case err != nil || !ok || f.Seen != "" || f.Outcome != frame.Running:
+		case name == d.ends.Peer && f.To == d.ends.Name:
+			if f.Responder == d.ours.Responder {
+				return sameRole(d.ends)
+			}
+		case !d.noted[f.From+" "+f.To]:
+			d.noted[f.From+" "+f.To] = true
+			d.ends.Note(fmt.Sprintf("%s is in %v too, and waits for %s, while this program waits for %s: start the two programs of a pair",
+				f.From, d, f.To, d.ends.Peer))
+		}
+	}
+	return nil
+}
+
+func (d *dir) Done(ctx context.Context) error {
+	var end frame.Outcome
+	err := poll(ctx, func() (bool, error) {
+		f, ok, err := d.read(d.ends.Peer)
+		if err != nil {
+			return false, err
+		}
+		if !ok || f.Run != d.peer {
+			return false, fmt.Errorf("%s has ended without saying how", d.ends.Peer)
+		}
+		end = f.Outcome
+		return end != frame.Running, nil
+	})
+	if err == nil && end == frame.Failed {
+		err = peerFailed(d.ends.Peer)
+	}
+	return err
+}
+
+// Close leaves no file, whichever of the two programs comes first: the requester
+// leaves its outcome for the responder to remove, and removes it itself if the
+// responder has gone. The responder removes its own file, and then the requester's
+// outcome, which it recognizes by its own run in it.
+func (d *dir) Close(ok bool) error {
+	if d.ours.Run == "" {
+		return nil
+	}
+	if d.ends.Role == Requester && d.peer != "" {
+		if f, there, err := d.read(d.ends.Name); err != nil || !there || f.Run != d.ours.Run {
+			return err
+		}
+		d.ours.Outcome, d.ours.Body = frame.OutcomeOf(ok), nil
+		if err := d.write(); err != nil {
+			return err
+		}
+		if f, there, err := d.read(d.ends.Peer); err == nil && there && f.Run == d.peer {
+			return nil
+		}
+	}
+	if err := d.removeFile(d.ends.Name, d.ours.Run); err != nil {
+		return err
+	}
+	f, there, err := d.read(d.ends.Peer)
+	if err != nil || !there || f.Outcome == frame.Running || f.Seen != d.ours.Run {
+		return err
+	}
+	return d.removeFile(d.ends.Peer, f.Run)
+}
+
+// removeFile removes the file of a program, unless another run has replaced it.
+func (d *dir) removeFile(program, run string) error {
+	if f, ok, err := d.read(program); err != nil || !ok || f.Run != run {
+		return err
+	}
+	return remove(d.file(program))
+}

@@ -1,0 +1,82 @@
+package oob
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// outcomeTimeout is how long a peer that has closed its connection has to report
+// whether it succeeded.
+const outcomeTimeout = 5 * time.Second
+
+// Done waits for the peer, a requester, to report how it ended: a responder that is
+// only written to or read from does not notice otherwise. f is called later, once, on
+// the engine's goroutine, with nil if the peer has succeeded, and else with an error:
+// ErrPeerFailed, that of the way, or ErrFlushed if the context of the exchange stops
+// before. It is legal once the exchange has succeeded, once at a time, for a Responder
+// (ErrInvalid, and f is called at once).
+//
+// A peer that dies reports nothing; EndWith, or the keepalive of the connection and
+// rdma.Config.EndWithLastConnection, end the context then.
+func (p *Peer) Done(f func(err error)) {
+	p.mu.Lock()
+	r := p.met
+	p.mu.Unlock()
+	if r == nil || p.cfg.Role != Responder || r.Engine() == nil {
+		f(fmt.Errorf("oob: wait for the end of %s: %w: only a responder can, once the exchange has succeeded", p.cfg.Peer, ErrInvalid))
+		return
+	}
+	var c *call
+	finish := func(err error) {
+		if !c.end() {
+			return
+		}
+		if err == nil {
+			p.waited("")
+		} else {
+			err = fmt.Errorf("oob: wait for the end of %s through %v: %w", p.cfg.Peer, p.way, err)
+		}
+		f(err)
+	}
+	c = newCall(r.Engine(), r, finish)
+	if s := r.State(); s == pe.Stopping || s == pe.Idle {
+		c.later(func() { finish(fmt.Errorf("%w: the context %q has stopped", ErrFlushed, r.Name())) })
+		return
+	}
+	p.waitFor(fmt.Sprintf("%s to report its end through %v", p.cfg.Peer, p.way))
+	c.beside(p, context.Background(), func(ctx context.Context) func() {
+		err := p.way.Done(ctx)
+		return func() { finish(err) }
+	})
+}
+
+// EndWith has a context end with its peer: when a connection fails, and when the peer
+// has closed one and not reported within 5 s how it ended, for Done. It is for
+// responders, which otherwise go on without connections.
+func (p *Peer) EndWith(r *rdma.Context) {
+	r.WatchConnections(func(_ *rdma.Connection, state rdma.ConnectionState, err error) {
+		switch {
+		case state == rdma.Failed:
+			r.Fail(err)
+		case errors.Is(err, rdma.ErrPeerClosed):
+			engine := r.Engine()
+			p.goBeside(func() {
+				select {
+				case <-p.ctx.Done():
+					return
+				case <-time.After(outcomeTimeout):
+				}
+				_ = engine.Do(func() { // fails only after the end of the program
+					if s := r.State(); s == pe.Starting || s == pe.Running {
+						r.Fail(fmt.Errorf("oob: %s did not say whether it succeeded: %w", p.cfg.Peer, err))
+					}
+				})
+			})
+		}
+	})
+}

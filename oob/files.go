@@ -1,0 +1,283 @@
+package oob
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/verbena-rdma/verbena/descriptor"
+)
+
+// settleTime is how long a file that makes no sense must stay as it is before it
+// is refused: it may be a copy in the making.
+const settleTime = 500 * time.Millisecond
+
+// Files names the files of a way by files that somebody, or something, copies between
+// the hosts, as DOCA's samples do with their flags -ld, -re and -m. Each holds one
+// descriptor, in armor; what is read may be binary, and a plain connection descriptor
+// is taken as well as a bundle.
+//
+// The end of the requester shows in a file beside its descriptor, LOCAL.done, or, if
+// it has failed, in that its descriptor is gone.
+type Files struct {
+	Local  string // what this program offers; it is written
+	Remote string // what the peer offers; it is waited for
+	// Resource is the one memory map or sync event, where there is one: this program
+	// writes it if it offers any, and otherwise waits for that of the peer. Empty: it
+	// is in the same file as the connections.
+	Resource string
+	// Enter, if it is not nil, is where a person presses Enter when the files are
+	// there, instead of the program looking for them; Config.Notify gets the request.
+	Enter io.Reader
+}
+
+// files is the way by Files.
+type files struct {
+	Files
+	keys    *lineReader // nil: not interactive
+	ends    Ends
+	written []string
+	met     bool // the exchange is complete
+}
+
+// Way makes the way. It fails with an error that matches ErrInvalid where a file is
+// missing, or is named twice.
+func (f Files) Way() (Way, error) {
+	switch {
+	case f.Local == "" || f.Remote == "":
+		return nil, fmt.Errorf("%w: the local and the remote file are needed together", ErrInvalid)
+	case f.Local == f.Remote || f.Local == f.Resource || f.Remote == f.Resource:
+		return nil, fmt.Errorf("%w: the same file is named twice", ErrInvalid)
+	}
+	w := &files{Files: f}
+	if f.Enter != nil {
+		w.keys = readLines(f.Enter)
+	}
+	return w, nil
+}
+
+func (f *files) String() string { return "the file " + f.Remote }
+
+// doneFile says that the program that owns a descriptor has succeeded.
+func doneFile(path string) string { return path + ".done" }
+
+func (f *files) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, error) {
+	f.ends = ends
+	if err := remove(doneFile(f.Local)); err != nil {
+		return nil, err
+	}
+	b, err := descriptor.DecodeBundle(ours)
+	if err != nil {
+		return nil, err
+	}
+	resources := append(append([][]byte{}, b.Maps...), b.Events...)
+	imports := len(resources) == 0 && f.Resource != ""
+	if len(resources) > 0 && f.Resource != "" {
+		if len(resources) > 1 {
+			return nil, fmt.Errorf("%w: there are %d memory maps and sync events, and one goes into %s; leave it out, and they go with the connections",
+				ErrInvalid, len(resources), f.Resource)
+		}
+		if err := f.write(f.Resource, resources[0]); err != nil {
+			return nil, err
+		}
+		b.Maps, b.Events = nil, nil
+		if ours, err = b.Encode(); err != nil {
+			return nil, err
+		}
+	}
+	if err := f.write(f.Local, ours); err != nil {
+		return nil, err
+	}
+	if f.keys != nil {
+		question := fmt.Sprintf("copy the descriptor of %s to %s", ends.Peer, f.Remote)
+		if imports {
+			question += " and that of its memory or event to " + f.Resource
+		}
+		if err := f.enter(ctx, question); err != nil {
+			return nil, err
+		}
+	}
+	theirs := &descriptor.Bundle{From: ends.Peer, To: ends.Name}
+	list, err := f.await(ctx, f.Remote, descriptor.Connection, descriptor.Bundled)
+	if err == nil {
+		err = collect(theirs, list, f.Remote)
+	}
+	if err == nil && imports {
+		if list, err = f.await(ctx, f.Resource, descriptor.MemoryMap, descriptor.SyncEvent); err == nil && len(list) != 1 {
+			err = fmt.Errorf("%s: it holds %d descriptors, not one", f.Resource, len(list))
+		}
+		if err == nil {
+			err = collect(theirs, list, f.Resource)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	f.met = true
+	return theirs.Encode()
+}
+
+// collect puts descriptors that were read into a bundle.
+func collect(into *descriptor.Bundle, list [][]byte, path string) error {
+	for _, d := range list {
+		kind, _, err := descriptor.Parse(d)
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		switch kind {
+		case descriptor.Connection:
+			into.Connections = append(into.Connections, d)
+		case descriptor.MemoryMap:
+			into.Maps = append(into.Maps, d)
+		case descriptor.SyncEvent:
+			into.Events = append(into.Events, d)
+		case descriptor.Bundled:
+			b, err := descriptor.DecodeBundle(d)
+			if err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
+			if len(list) > 1 {
+				return fmt.Errorf("%s: %w: a bundle comes with others", path, descriptor.ErrTrailing)
+			}
+			*into = *b
+		}
+	}
+	return nil
+}
+
+// write puts a descriptor into a file, as text.
+func (f *files) write(path string, desc []byte) error {
+	if err := descriptor.WriteFile(path, []byte(descriptor.Armor(desc))); err != nil {
+		return err
+	}
+	f.written = append(f.written, path)
+	return nil
+}
+
+// await waits for a file of descriptors of the kinds. When somebody has pressed Enter,
+// the file has to be there and whole.
+func (f *files) await(ctx context.Context, path string, kinds ...descriptor.Kind) (list [][]byte, err error) {
+	if f.keys != nil {
+		return readDescriptors(path, kinds)
+	}
+	var bad time.Time // since when it has been wrong, unchanged
+	var was fs.FileInfo
+	err = poll(ctx, func() (bool, error) {
+		info, err := os.Stat(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		if list, err = readDescriptors(path, kinds); err == nil {
+			return true, nil
+		}
+		if was == nil || info.Size() != was.Size() || !info.ModTime().Equal(was.ModTime()) {
+			was, bad = info, time.Now()
+		}
+		if info.Mode().IsRegular() && time.Since(bad) < settleTime {
+			return false, nil
+		}
+		return false, err
+	})
+	return list, err
+}
+
+// readDescriptors reads a file of armored descriptors, or of one binary one.
+func readDescriptors(path string, kinds []descriptor.Kind) (list [][]byte, err error) {
+	b, err := descriptor.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Contains(b, []byte("-----BEGIN")) {
+		if err := kindOf(b, kinds); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		return [][]byte{b}, nil
+	}
+	scanner := descriptor.NewScanner(bytes.NewReader(b))
+	for {
+		_, d, err := scanner.Next()
+		if errors.Is(err, io.EOF) {
+			if len(list) > 0 {
+				return list, nil
+			}
+			err = fmt.Errorf("%w: it has no block of Verbena", descriptor.ErrFormat)
+		}
+		if err == nil {
+			err = kindOf(d, kinds)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		list = append(list, d)
+	}
+}
+
+// kindOf fails unless a descriptor is of one of the kinds.
+func kindOf(desc []byte, kinds []descriptor.Kind) error {
+	var names []string
+	kind, _, err := descriptor.Parse(desc)
+	if err != nil {
+		return err
+	}
+	for _, k := range kinds {
+		if k == kind {
+			return nil
+		}
+		names = append(names, k.String())
+	}
+	return fmt.Errorf("%w: it is a %v descriptor, and not of a %s; check which of the peer's descriptors goes where",
+		descriptor.ErrKind, kind, strings.Join(names, " or "))
+}
+
+func (f *files) enter(ctx context.Context, question string) error {
+	f.ends.Note(question + ", then press Enter")
+	_, err := f.keys.next(ctx)
+	return err
+}
+
+func (f *files) Done(ctx context.Context) error {
+	if f.keys != nil {
+		return f.enter(ctx, "wait for "+f.ends.Peer+" to end")
+	}
+	done := doneFile(f.Remote)
+	return poll(ctx, func() (bool, error) {
+		// Success is reported before the descriptor is removed.
+		_, gone := os.Stat(f.Remote)
+		_, err := os.Stat(done)
+		switch {
+		case err == nil:
+			return true, remove(done)
+		case !errors.Is(err, fs.ErrNotExist):
+			return false, err
+		case errors.Is(gone, fs.ErrNotExist):
+			return false, peerFailed(f.ends.Peer)
+		}
+		return false, nil
+	})
+}
+
+// Close removes our descriptors, which are void now. Success is reported by a file
+// that the responder removes, unless it has gone before.
+func (f *files) Close(ok bool) error {
+	var errs []error
+	if ok && f.met && f.ends.Role == Requester && f.keys == nil {
+		done := doneFile(f.Local)
+		errs = append(errs, descriptor.WriteFile(done, []byte(succeeded+"\n")))
+		if _, err := os.Stat(f.Remote); errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, remove(done))
+		}
+	}
+	for _, path := range f.written {
+		errs = append(errs, remove(path))
+	}
+	return errors.Join(errs...)
+}

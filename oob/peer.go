@@ -1,0 +1,418 @@
+package oob
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/rs/zerolog"
+
+	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/syncevent"
+)
+
+// Config says who the two programs are.
+type Config struct {
+	// Name is that of this program, and Peer that of the other: two different ones, of
+	// letters, digits and . _ - +.
+	Name, Peer string
+	// Role is what this program is; the other is the opposite. Zero: Requester.
+	Role Role
+	// Expect is what the peer has to offer beside connections, exactly; anything else
+	// is an error that matches ErrWrongPeer. Nil: whatever it does.
+	Expect *Expect
+	// Notify takes lines for the person who runs the program: what to paste, that the
+	// wrong program is there. It may be called from any goroutine. Nil: they go to
+	// standard error, after the program's name.
+	Notify func(line string)
+	// Log receives what is waited for (info). The zero value is silent.
+	Log zerolog.Logger
+}
+
+// Expect is how many memory maps and sync events a peer has to offer.
+type Expect struct{ Maps, Events int }
+
+// Offer is what a program gives to its peer. The zero value is one connection.
+type Offer struct {
+	// Connections is how many connections to make with the peer, which has to give the
+	// same number. They are exported in order, and the first is connected to the
+	// peer's first. Zero: 1. Negative: none.
+	Connections int
+	// Maps are memory maps that the peer may reach, on the device of the context and
+	// in its protection domain.
+	Maps []*mmap.Map
+	// Events are sync events that the peer may reach.
+	Events []*syncevent.Event
+	// Data is bytes of the program's own, such as the size of its messages. With all
+	// descriptors they have to fit into descriptor.MaxPayload.
+	Data []byte
+}
+
+// Answer is what the peer has offered.
+type Answer struct {
+	// Connections are the ones that were exported, in order. They are Connecting.
+	Connections []*rdma.Connection
+	// Maps and Events are the peer's, in the order in which it offered them. They
+	// belong to the context: when it is Idle they are closed, and the program does not
+	// close them.
+	Maps   []*mmap.Map
+	Events []*syncevent.Event
+	// Data is the bytes of the peer's own; nil if there are none.
+	Data []byte
+}
+
+// Peer is the other program, as far as it is found and spoken to out of band. It is for
+// one exchange. Connect, Exchange, Done and EndWith belong to the goroutine that drives
+// the engine; Waiting and Close may be called from any.
+type Peer struct {
+	way    Way
+	cfg    Config
+	ends   Ends
+	ctx    context.Context // of the functions that run beside the engine
+	cancel context.CancelCauseFunc
+
+	mu      sync.Mutex
+	beside  sync.WaitGroup
+	closed  bool
+	used    bool
+	met     *rdma.Context // the exchange has succeeded
+	waiting string        // what is waited for, or was when it was given up
+	notes   string        // what was noted meanwhile
+}
+
+// Open makes a Peer by the way that a text names, as Parse does. Its errors match
+// ErrInvalid.
+func Open(way string, cfg Config) (*Peer, error) {
+	w, err := Parse(way)
+	if err != nil {
+		return nil, fmt.Errorf("oob: %w", err)
+	}
+	return New(w, cfg)
+}
+
+// New makes a Peer by any way. It opens nothing yet. Its errors match ErrInvalid.
+func New(way Way, cfg Config) (*Peer, error) {
+	if way == nil {
+		return nil, fmt.Errorf("oob: make a peer: %w: no way is given", ErrInvalid)
+	}
+	p := &Peer{way: way, cfg: cfg, ends: Ends{Name: cfg.Name, Peer: cfg.Peer, Role: cfg.Role}}
+	p.ends.Note = p.note
+	err := errors.Join(checkName("this program", cfg.Name), checkName("the peer", cfg.Peer))
+	switch {
+	case err != nil:
+	case cfg.Name == cfg.Peer:
+		err = fmt.Errorf("%w: both programs are named %s; give them different names", ErrInvalid, cfg.Name)
+	case cfg.Role != Requester && cfg.Role != Responder:
+		err = fmt.Errorf("%w: the role is %v", ErrInvalid, cfg.Role)
+	}
+	if c, ok := way.(checker); ok && err == nil {
+		err = c.check(p.ends)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("oob: %w", err)
+	}
+	p.ctx, p.cancel = context.WithCancelCause(context.Background())
+	return p, nil
+}
+
+// Connect makes one connection with the peer: it is Exchange for the common case. maps
+// are what the peer may reach. f gets the connection, and the first memory map that the
+// peer offers, or nil.
+func (p *Peer) Connect(r *rdma.Context, f func(c *rdma.Connection, m *mmap.Map, err error), maps ...*mmap.Map) {
+	p.Exchange(context.Background(), r, Offer{Maps: maps}, func(a *Answer, err error) {
+		if err != nil {
+			f(nil, nil, err)
+			return
+		}
+		var m *mmap.Map
+		if len(a.Maps) > 0 {
+			m = a.Maps[0]
+		}
+		f(a.Connections[0], m, nil)
+	})
+}
+
+// Exchange exports what the offer says, gives it to the peer, waits for what the peer
+// offers, imports that, and connects. It does not block: f is called later, once, on
+// the engine's goroutine, inside Progress.
+//
+// It is legal in Starting and Running, best in the callback that reports Starting: the
+// context is Running when all connections are Ready, and not before. A connection that
+// fails until then fails the context.
+//
+// f gets an error when something cannot be exported or imported, when the way fails,
+// when ctx ends (it matches context.Cause(ctx)), when the context stops or the Peer is
+// closed (ErrFlushed, which rdma.Context.Fail ignores), when the peer is not the one
+// that is meant or does not offer what Config.Expect says (ErrWrongPeer), and in a
+// second exchange (ErrInUse). The program then stops the context, best with Fail(err).
+func (p *Peer) Exchange(ctx context.Context, r *rdma.Context, offer Offer, f func(a *Answer, err error)) {
+	engine := r.Engine()
+	if engine == nil {
+		f(nil, fmt.Errorf("oob: exchange with %s: %w", p.cfg.Peer, pe.ErrNotConnected))
+		return
+	}
+	x := &exchange{peer: p, r: r, answer: f}
+	ours, err := x.export(offer)
+	if err != nil {
+		_ = engine.Do(func() { x.fail(err) }) // fails only once nothing runs any more
+		return
+	}
+	p.waitFor(fmt.Sprintf("the descriptors of %s, through %v", p.cfg.Peer, p.way))
+	x.call = newCall(engine, r, func(err error) { x.finish(nil, err) })
+	x.call.beside(p, ctx, func(ctx context.Context) func() {
+		theirs, err := p.way.Exchange(ctx, p.ends, ours)
+		return func() { x.finish(theirs, err) }
+	})
+}
+
+// exchange is one exchange under way. It belongs to the engine's goroutine.
+type exchange struct {
+	peer   *Peer
+	r      *rdma.Context
+	call   *call
+	conns  []*rdma.Connection
+	answer func(*Answer, error)
+}
+
+// export makes the bundle of what is offered.
+func (x *exchange) export(offer Offer) ([]byte, error) {
+	p := x.peer
+	if s := x.r.State(); s != pe.Starting && s != pe.Running {
+		return nil, &pe.StateError{Op: "exchange descriptors", Object: fmt.Sprintf("context %q", x.r.Name()),
+			State: s, Legal: []pe.State{pe.Starting, pe.Running}}
+	}
+	if err := p.begin(); err != nil {
+		return nil, err
+	}
+	b := descriptor.Bundle{From: p.cfg.Name, To: p.cfg.Peer, Data: offer.Data}
+	n := offer.Connections
+	if n == 0 {
+		n = 1
+	}
+	for range n {
+		conn, desc, err := x.r.Export()
+		if err != nil {
+			return nil, err
+		}
+		x.conns = append(x.conns, conn)
+		b.Connections = append(b.Connections, desc)
+	}
+	for _, m := range offer.Maps {
+		desc, err := m.ExportPD(x.r.PD())
+		if err != nil {
+			return nil, err
+		}
+		b.Maps = append(b.Maps, desc)
+	}
+	for _, e := range offer.Events {
+		desc, err := e.Export()
+		if err != nil {
+			return nil, err
+		}
+		b.Events = append(b.Events, desc)
+	}
+	return b.Encode()
+}
+
+// finish ends the exchange, once, with what has arrived or with an error.
+func (x *exchange) finish(theirs []byte, err error) {
+	if !x.call.end() {
+		return
+	}
+	var a *Answer
+	if err == nil {
+		a, err = x.accept(theirs)
+	}
+	if err != nil {
+		x.fail(err)
+		return
+	}
+	x.watch(a)
+	x.answer(a, nil)
+}
+
+func (x *exchange) fail(err error) {
+	p := x.peer
+	x.answer(nil, fmt.Errorf("oob: exchange with %s through %v: %w", p.cfg.Peer, p.way, err))
+}
+
+// accept imports what the peer offers, and connects.
+func (x *exchange) accept(theirs []byte) (*Answer, error) {
+	p := x.peer
+	b, err := descriptor.DecodeBundle(theirs)
+	if err != nil {
+		return nil, err
+	}
+	if b.From != p.cfg.Peer || b.To != p.cfg.Name {
+		return nil, notFrom(p.ends, b.From, b.To)
+	}
+	if len(b.Connections) != len(x.conns) {
+		return nil, fmt.Errorf("%w: %s offers %d connections, this program %d: give both the same number",
+			ErrWrongPeer, p.cfg.Peer, len(b.Connections), len(x.conns))
+	}
+	if e := p.cfg.Expect; e != nil && (len(b.Maps) != e.Maps || len(b.Events) != e.Events) {
+		return nil, fmt.Errorf("%w: %s offers %s, this program needs %s", ErrWrongPeer, p.cfg.Peer,
+			amount(len(b.Maps), len(b.Events)), amount(e.Maps, e.Events))
+	}
+	a := &Answer{Connections: x.conns, Data: b.Data}
+	for _, desc := range b.Maps {
+		m, err := mmap.Import(x.r.Device(), desc)
+		if err != nil {
+			return nil, err
+		}
+		a.Maps = append(a.Maps, m)
+	}
+	for _, desc := range b.Events {
+		e, err := syncevent.Import(x.r.Device(), desc)
+		if err != nil {
+			return nil, err
+		}
+		a.Events = append(a.Events, e)
+	}
+	for i, conn := range x.conns {
+		if err := conn.Connect(b.Connections[i]); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+// amount says how many maps and events there are.
+func amount(maps, events int) string {
+	switch {
+	case events == 0 && maps == 1:
+		return "a memory map"
+	case events == 0 && maps > 0:
+		return fmt.Sprintf("%d memory maps", maps)
+	case maps == 0 && events == 1:
+		return "a sync event"
+	case maps == 0 && events == 0:
+		return "neither memory maps nor sync events"
+	}
+	return fmt.Sprintf("%d memory maps and %d sync events", maps, events)
+}
+
+// watch follows the context until it is Idle, for what the exchange has made.
+func (x *exchange) watch(a *Answer) {
+	p := x.peer
+	p.mu.Lock()
+	p.met = x.r
+	p.mu.Unlock()
+	connection := "the connection to " + p.cfg.Peer
+	if len(x.conns) > 0 {
+		p.waitFor(connection)
+	} else {
+		p.waited("")
+	}
+	conns := slices.Clone(x.conns) // the program may change its own
+	maps, events := slices.Clone(a.Maps), slices.Clone(a.Events)
+	unwatchConnections := x.r.WatchConnections(func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+		if state == rdma.Failed && x.r.State() == pe.Starting && slices.Contains(conns, conn) {
+			x.r.Fail(err)
+		}
+	})
+	var unwatch func()
+	unwatch = x.r.Watch(func(_, next pe.State) {
+		switch next {
+		case pe.Running:
+			p.waited(connection)
+		case pe.Idle:
+			unwatch()
+			unwatchConnections()
+			// Where a buffer still lies in one, closing fails. Nothing is left behind for
+			// that: an imported map or event holds nothing of the device.
+			for _, m := range maps {
+				_ = m.Close()
+			}
+			for _, e := range events {
+				_ = e.Close()
+			}
+		}
+	})
+}
+
+// begin notes that the exchange begins.
+func (p *Peer) begin() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.closed:
+		return fmt.Errorf("the peer is %w", ErrClosed)
+	case p.used:
+		return fmt.Errorf("%w: a Peer is for one exchange; open another", ErrInUse)
+	}
+	p.used = true
+	return nil
+}
+
+// Waiting says what the Peer waits for, as in "the descriptors of reader, through the
+// folder /tmp/x", and what was noted meanwhile. It is empty if it waits for nothing.
+// When a wait has failed or was given up, it goes on to say what that was for.
+func (p *Peer) Waiting() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.waiting + p.notes
+}
+
+// String names the peer, and the way to it.
+func (p *Peer) String() string { return fmt.Sprintf("%s, through %v", p.cfg.Peer, p.way) }
+
+// waitFor notes what comes next. It takes the place of what came before.
+func (p *Peer) waitFor(what string) {
+	p.mu.Lock()
+	p.waiting, p.notes = what, ""
+	p.mu.Unlock()
+	p.cfg.Log.Info().Msg("waiting for " + what)
+}
+
+// waited notes that something has come; empty: whatever it was.
+func (p *Peer) waited(what string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if what == "" || p.waiting == what {
+		p.waiting, p.notes = "", ""
+	}
+}
+
+// maxNotes is how many bytes of notes Waiting returns.
+const maxNotes = 1000
+
+// note is Ends.Note.
+func (p *Peer) note(text string) {
+	p.mu.Lock()
+	if len(p.notes)+len(text) < maxNotes {
+		p.notes += "; " + text
+	}
+	p.mu.Unlock()
+	if p.cfg.Notify != nil {
+		p.cfg.Notify(text)
+		return
+	}
+	_, _ = fmt.Fprintf(os.Stderr, "%s: %s\n", p.cfg.Name, text)
+}
+
+// Close ends what is under way, reports to the peer how this program has ended, if it
+// is the requester and the exchange has succeeded, and removes what was made for the
+// exchange. err is what the program failed with, such as the result of pe.Engine.Run;
+// nil is success. Call it when the engine no longer runs. Closing again does nothing.
+func (p *Peer) Close(err error) error {
+	p.mu.Lock()
+	was := p.closed
+	p.closed = true
+	p.mu.Unlock()
+	if was {
+		return nil
+	}
+	p.cancel(fmt.Errorf("the peer was closed: %w", ErrFlushed))
+	p.beside.Wait()
+	if err := p.way.Close(err == nil); err != nil {
+		return fmt.Errorf("oob: end the exchange with %s through %v: %w", p.cfg.Peer, p.way, err)
+	}
+	return nil
+}

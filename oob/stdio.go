@@ -1,0 +1,100 @@
+package oob
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/verbena-rdma/verbena/descriptor"
+)
+
+// What the requester prints at its end.
+const (
+	succeeded = "succeeded"
+	failed    = "failed"
+)
+
+// stdio exchanges bundles on the standard files: ours is printed, the peer's is
+// pasted. The requester's end is a line of its own.
+type stdio struct {
+	out   io.Writer
+	lines *lineReader
+	ends  Ends
+	met   bool
+}
+
+// Stdio is a way by copy and paste: the program prints one block of text on out, and
+// reads that of its peer from in. Lines around it are skipped, so that out may have
+// other output too. What to paste, and when, goes to Config.Notify. A goroutine stays
+// in Read until in ends, as a terminal cannot be interrupted.
+func Stdio(in io.Reader, out io.Writer) Way { return &stdio{out: out, lines: readLines(in)} }
+
+func (s *stdio) String() string { return "standard input" }
+
+func (s *stdio) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, error) {
+	s.ends = ends
+	if _, err := io.WriteString(s.out, descriptor.Armor(ours)); err != nil {
+		return nil, fmt.Errorf("print the bundle: %w", err)
+	}
+	ends.Note(fmt.Sprintf("give what was printed from BEGIN to END to %s, and paste what it prints here", ends.Peer))
+	theirs, err := s.block(ctx)
+	s.met = err == nil
+	return theirs, err
+}
+
+// block returns the next armored bundle; other lines are skipped.
+func (s *stdio) block(ctx context.Context) ([]byte, error) {
+	var block strings.Builder
+	for {
+		line, err := s.lines.next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if block.Len() == 0 && !strings.HasPrefix(line, "-----BEGIN ") {
+			continue
+		}
+		if block.WriteString(line + "\n"); block.Len() > descriptor.MaxFile {
+			return nil, errors.New("what was pasted is too long for a descriptor")
+		}
+		if !strings.HasPrefix(line, "-----END ") {
+			continue
+		}
+		kind, _, err := descriptor.Parse([]byte(block.String()))
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("read what was pasted: %w", err)
+		case kind != descriptor.Bundled:
+			return nil, fmt.Errorf("%w: a %v descriptor was pasted where a bundle is needed; paste what %s prints", descriptor.ErrKind, kind, s.ends.Peer)
+		}
+		return []byte(block.String()), nil
+	}
+}
+
+func (s *stdio) Done(ctx context.Context) error {
+	s.ends.Note(fmt.Sprintf("paste or type the last line of %s, %s or %s, when it has ended", s.ends.Peer, succeeded, failed))
+	for {
+		line, err := s.lines.next(ctx)
+		switch {
+		case err != nil:
+			return err
+		case line == succeeded:
+			return nil
+		case line == failed:
+			return peerFailed(s.ends.Peer)
+		}
+	}
+}
+
+func (s *stdio) Close(ok bool) error {
+	if !s.met || s.ends.Role != Requester {
+		return nil
+	}
+	line := failed
+	if ok {
+		line = succeeded
+	}
+	_, err := fmt.Fprintln(s.out, line)
+	return err
+}

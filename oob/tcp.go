@@ -1,0 +1,304 @@
+package oob
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/verbena-rdma/verbena/oob/internal/frame"
+)
+
+const (
+	dialInterval = 50 * time.Millisecond
+	// helloTimeout is how long a connection has to introduce itself.
+	helloTimeout = 10 * time.Second
+	// maxGuests is how many connections may be introducing themselves at a time; the
+	// oldest makes room for the next.
+	maxGuests = 64
+	// maxRejections is how many rejected connections are noted.
+	maxRejections = 8
+)
+
+// tcp exchanges frames over a TCP connection. The requester speaks first: the
+// responder gives its keys to nobody who does not claim to be its peer.
+type tcp struct {
+	address string
+	ends    Ends
+	conn    net.Conn
+	in      *bufio.Reader
+}
+
+// TCP is a way over a TCP connection to HOST:PORT, where the responder listens. It may
+// start later than the requester, which tries again. Programs other than the peer are
+// rejected, and noted. The connection lasts until the end, for the requester's report.
+// Nothing on it is encrypted, and nobody proves who he is: use it on networks that are
+// trusted.
+func TCP(address string) (Way, error) {
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tcp:%s: %w: %w", address, ErrInvalid, err)
+	}
+	return &tcp{address: address}, nil
+}
+
+func (t *tcp) check(ends Ends) error {
+	if host, _, _ := net.SplitHostPort(t.address); host == "" && ends.Role == Requester {
+		return fmt.Errorf("tcp:%s: %w: name the host that %s runs on", t.address, ErrInvalid, ends.Peer)
+	}
+	return nil
+}
+
+func (t *tcp) String() string { return "tcp:" + t.address }
+
+func (t *tcp) frame() frame.Frame {
+	return frame.Frame{From: t.ends.Name, To: t.ends.Peer, Responder: t.ends.Role == Responder}
+}
+
+func (t *tcp) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, error) {
+	t.ends = ends
+	f := t.frame()
+	f.Body = ours
+	hello, err := f.Encode()
+	if err != nil {
+		return nil, err
+	}
+	if ends.Role == Requester {
+		return t.dial(ctx, hello)
+	}
+	return t.accept(ctx, hello)
+}
+
+// dial connects to the responder, which may not be there yet, or be about to go.
+func (t *tcp) dial(ctx context.Context, hello []byte) ([]byte, error) {
+	for {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", t.address)
+		var unknown *net.DNSError
+		if errors.As(err, &unknown) && unknown.IsNotFound {
+			return nil, err
+		}
+		if err == nil {
+			theirs, again, err := t.greet(ctx, conn, hello)
+			if !again {
+				return theirs, err
+			}
+		}
+		select {
+		case <-time.After(dialInterval):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// greet introduces the requester and takes the answer. The connection is kept if that
+// succeeds; again means that the responder has gone before it answered.
+func (t *tcp) greet(ctx context.Context, conn net.Conn, hello []byte) (theirs []byte, again bool, err error) {
+	defer func() {
+		if t.conn == nil {
+			_ = conn.Close()
+		}
+	}()
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	in := bufio.NewReaderSize(conn, frame.MaxSize)
+	if _, err := conn.Write(hello); err != nil {
+		return nil, ctx.Err() == nil, context.Cause(ctx)
+	}
+	f, err := frame.Read(in)
+	switch {
+	case ctx.Err() != nil:
+		return nil, false, context.Cause(ctx)
+	case gone(err):
+		return nil, true, nil
+	case err != nil:
+		return nil, false, fmt.Errorf("what answers at %v: %w", t, err)
+	case f.From != t.ends.Peer || f.To != t.ends.Name:
+		return nil, false, notFrom(t.ends, f.From, f.To)
+	case !f.Responder:
+		return nil, false, sameRole(t.ends)
+	}
+	if !stop() {
+		return nil, false, context.Cause(ctx) // the deadline has been set
+	}
+	t.conn, t.in = conn, in
+	return f.Body, false, nil
+}
+
+// gone reports whether the other end has closed the connection.
+func gone(err error) bool {
+	var system *net.OpError
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &system)
+}
+
+// guest is a connection that has introduced itself.
+type guest struct {
+	conn net.Conn
+	in   *bufio.Reader
+	said frame.Frame
+	err  error
+}
+
+// guests are the connections that are introducing themselves, at the same time:
+// neither silent ones nor slow ones keep the requester out.
+type guests struct {
+	mu     sync.Mutex
+	closed bool
+	conns  []net.Conn // the oldest first
+	wg     sync.WaitGroup
+}
+
+// add has a connection introduce itself.
+func (g *guests) add(conn net.Conn, found chan<- guest, done <-chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		_ = conn.Close()
+		return
+	}
+	if len(g.conns) == maxGuests {
+		_ = g.conns[0].Close() // which ends it
+		g.conns = slices.Delete(g.conns, 0, 1)
+	}
+	g.conns = append(g.conns, conn)
+	g.wg.Go(func() {
+		in := bufio.NewReaderSize(conn, frame.MaxSize)
+		_ = conn.SetDeadline(time.Now().Add(helloTimeout))
+		said, err := frame.Read(in)
+		g.mu.Lock()
+		g.conns = slices.DeleteFunc(g.conns, func(c net.Conn) bool { return c == conn })
+		g.mu.Unlock()
+		select {
+		case found <- guest{conn, in, said, err}:
+		case <-done:
+			_ = conn.Close()
+		}
+	})
+}
+
+func (g *guests) close() {
+	g.mu.Lock()
+	g.closed = true
+	for _, c := range g.conns {
+		_ = c.Close()
+	}
+	g.mu.Unlock()
+	g.wg.Wait()
+}
+
+// accept waits for the requester. Others that connect are rejected.
+func (t *tcp) accept(ctx context.Context, hello []byte) ([]byte, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", t.address)
+	if err != nil {
+		return nil, err
+	}
+	var pending guests
+	found, failed, done := make(chan guest), make(chan error, 1), make(chan struct{})
+	var listening sync.WaitGroup
+	listening.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				failed <- err
+				return
+			}
+			pending.add(conn, found, done)
+		}
+	})
+	defer func() {
+		_ = listener.Close()
+		close(done)
+		pending.close()
+		listening.Wait()
+	}()
+	rejected := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case err := <-failed:
+			return nil, err
+		case g := <-found:
+			if g.err == nil {
+				g.err = t.answer(g, hello)
+			}
+			if g.err == nil {
+				t.conn, t.in = g.conn, g.in
+				return g.said.Body, nil
+			}
+			if rejected++; rejected <= maxRejections {
+				t.ends.Note(fmt.Sprintf("a connection from %v to %v was rejected: %v", g.conn.RemoteAddr(), t, g.err))
+			}
+			_ = g.conn.Close()
+		}
+	}
+}
+
+// answer gives our bundle to the requester, and to another program our name only.
+func (t *tcp) answer(g guest, hello []byte) (err error) {
+	switch {
+	case g.said.From != t.ends.Peer || g.said.To != t.ends.Name:
+		err = notFrom(t.ends, g.said.From, g.said.To)
+	case g.said.Responder:
+		err = sameRole(t.ends)
+	}
+	if err != nil {
+		f := t.frame()
+		if refusal, e := f.Encode(); e == nil {
+			_, _ = g.conn.Write(refusal)
+		}
+		return err
+	}
+	if _, err := g.conn.Write(hello); err != nil {
+		return err
+	}
+	return g.conn.SetDeadline(time.Time{})
+}
+
+func (t *tcp) Done(ctx context.Context) error {
+	if err := t.conn.SetDeadline(time.Time{}); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = t.conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	f, err := frame.Read(t.in)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		return fmt.Errorf("%s has not said how it ended: %w", t.ends.Peer, err)
+	case f.From != t.ends.Peer || f.To != t.ends.Name:
+		return notFrom(t.ends, f.From, f.To)
+	case f.Outcome != frame.Succeeded:
+		return peerFailed(t.ends.Peer)
+	}
+	return nil
+}
+
+func (t *tcp) Close(ok bool) error {
+	if t.conn == nil {
+		return nil
+	}
+	if t.ends.Role == Requester {
+		f := t.frame()
+		f.Outcome = frame.OutcomeOf(ok)
+		b, err := f.Encode()
+		if err == nil {
+			err = t.conn.SetDeadline(time.Now().Add(helloTimeout))
+		}
+		if err != nil {
+			return errors.Join(err, t.conn.Close())
+		}
+		// A responder that has gone does not need to know.
+		_, _ = t.conn.Write(b)
+	}
+	return t.conn.Close()
+}

@@ -1,0 +1,668 @@
+package oob
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/oob/internal/frame"
+)
+
+// notes is what a way has noted.
+type notes struct {
+	mu   sync.Mutex
+	list []string
+}
+
+func (n *notes) add(text string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.list = append(n.list, text)
+}
+
+func (n *notes) String() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return strings.Join(n.list, "\n")
+}
+
+func requesterEnds() Ends {
+	return Ends{Name: "asker", Peer: "answerer", Role: Requester, Note: func(string) {}}
+}
+
+func responderEnds() Ends {
+	return Ends{Name: "answerer", Peer: "asker", Role: Responder, Note: func(string) {}}
+}
+
+func encode(t testing.TB, kind descriptor.Kind, payload string) []byte {
+	t.Helper()
+	b, err := descriptor.Encode(kind, []byte(payload))
+	require.NoError(t, err)
+	return b
+}
+
+// bundleOf is what one of the two programs gives; the responder has memory.
+func bundleOf(t testing.TB, ends Ends, connections int) []byte {
+	t.Helper()
+	b := descriptor.Bundle{From: ends.Name, To: ends.Peer, Data: []byte("of " + ends.Name)}
+	for i := range connections {
+		b.Connections = append(b.Connections, encode(t, descriptor.Connection, fmt.Sprint(ends.Name, i)))
+	}
+	if ends.Role == Responder {
+		b.Maps = append(b.Maps, encode(t, descriptor.MemoryMap, "memory"))
+	}
+	desc, err := b.Encode()
+	require.NoError(t, err)
+	return desc
+}
+
+// binary takes off the armor.
+func binary(t testing.TB, desc []byte) []byte {
+	t.Helper()
+	b, err := descriptor.DecodeBundle(desc)
+	require.NoError(t, err)
+	again, err := b.Encode()
+	require.NoError(t, err)
+	return again
+}
+
+func short(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func patient(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// swap has two programs exchange their bundles.
+func swap(t *testing.T, a, b Way, connections int) {
+	t.Helper()
+	ours, theirs := bundleOf(t, requesterEnds(), connections), bundleOf(t, responderEnds(), connections)
+	done := make(chan error, 1)
+	go func() {
+		got, err := b.Exchange(patient(t), responderEnds(), theirs)
+		if err == nil && !bytes.Equal(ours, binary(t, got)) {
+			err = errors.New("the responder got something else")
+		}
+		done <- err
+	}()
+	got, err := a.Exchange(patient(t), requesterEnds(), ours)
+	require.NoError(t, err)
+	require.NoError(t, <-done)
+	assert.Equal(t, theirs, binary(t, got))
+}
+
+func filesWay(t *testing.T, local, remote, resource string) Way {
+	t.Helper()
+	w, err := Files{Local: local, Remote: remote, Resource: resource}.Way()
+	require.NoError(t, err)
+	return w
+}
+
+func filesPair(t *testing.T, path string) (a, b Way) {
+	t.Helper()
+	x, y, m := filepath.Join(path, "x"), filepath.Join(path, "y"), filepath.Join(path, "m")
+	return filesWay(t, x, y, m), filesWay(t, y, x, m)
+}
+
+func tcpPair(t *testing.T, address string) (a, b Way) {
+	t.Helper()
+	a, err := TCP(address)
+	require.NoError(t, err)
+	b, err = TCP(address)
+	require.NoError(t, err)
+	return a, b
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+func assertEmpty(t *testing.T, dir string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Empty(t, entries)
+}
+
+// drain lets the goroutine of a reader end, when its input has.
+func drain(r *lineReader) {
+	for range r.lines {
+	}
+}
+
+func TestWays(t *testing.T) {
+	folder := t.TempDir()
+	x, y := filepath.Join(folder, "x"), filepath.Join(folder, "y")
+	makers := map[string]func() (a, b Way){
+		"dir":      func() (a, b Way) { return Dir(folder), Dir(folder) },
+		"files":    func() (a, b Way) { return filesPair(t, folder) },
+		"one file": func() (a, b Way) { return filesWay(t, x, y, ""), filesWay(t, y, x, "") },
+		"tcp":      func() (a, b Way) { return tcpPair(t, freeAddress(t)) },
+	}
+	for name, newPair := range makers {
+		t.Run(name, func(t *testing.T) {
+			for _, ok := range []bool{true, false} {
+				// The requester ends, the responder is notified of it. One that asked
+				// too early asks again.
+				a, b := newPair()
+				swap(t, a, b, 8)
+				require.ErrorIs(t, b.Done(short(t)), context.DeadlineExceeded)
+				require.NoError(t, a.Close(ok))
+				err := b.Done(patient(t))
+				if ok {
+					require.NoError(t, err)
+				} else {
+					require.ErrorIs(t, err, ErrPeerFailed)
+				}
+				require.NoError(t, b.Close(ok))
+				assertEmpty(t, folder)
+
+				// The responder ends first.
+				a, b = newPair()
+				swap(t, a, b, 1)
+				require.NoError(t, b.Close(ok))
+				require.NoError(t, a.Close(ok))
+				assertEmpty(t, folder)
+
+				// The responder ends last, and has not asked.
+				a, b = newPair()
+				swap(t, a, b, 1)
+				require.NoError(t, a.Close(ok))
+				require.NoError(t, b.Close(ok))
+				require.NoError(t, remove(doneFile(x))) // of Files
+				assertEmpty(t, folder)
+			}
+			// Nobody comes.
+			a, b := newPair()
+			_, err := a.Exchange(short(t), requesterEnds(), bundleOf(t, requesterEnds(), 1))
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.NoError(t, a.Close(false))
+			_, err = b.Exchange(short(t), responderEnds(), bundleOf(t, responderEnds(), 1))
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.NoError(t, b.Close(false))
+			assertEmpty(t, folder)
+
+			// One that was never used.
+			a, _ = newPair()
+			require.NoError(t, a.Close(false))
+		})
+	}
+}
+
+// Programs that were killed leave their files. The next two do not take them for each
+// other's.
+func TestLeftOver(t *testing.T) {
+	folder := t.TempDir()
+	for _, killed := range []string{"both", "requester", "responder"} {
+		a, b := Dir(folder), Dir(folder)
+		swap(t, a, b, 2)
+		if killed == "requester" {
+			require.NoError(t, b.Close(false))
+		} else if killed == "responder" {
+			require.NoError(t, a.Close(false)) // its outcome stays, for nobody
+		}
+		entries, err := os.ReadDir(folder)
+		require.NoError(t, err)
+		require.NotEmpty(t, entries)
+		for _, first := range []Role{Requester, Responder} {
+			a, b = Dir(folder), Dir(folder)
+			done := make(chan error, 1)
+			late, lateEnds, early, earlyEnds := b, responderEnds(), a, requesterEnds()
+			if first == Responder {
+				late, lateEnds, early, earlyEnds = a, requesterEnds(), b, responderEnds()
+			}
+			go func() {
+				got, err := early.Exchange(patient(t), earlyEnds, bundleOf(t, earlyEnds, 3))
+				if err == nil && !bytes.Equal(got, bundleOf(t, lateEnds, 3)) {
+					err = errors.New("an old bundle")
+				}
+				done <- err
+			}()
+			time.Sleep(3 * pollInterval) // it may see what is left over
+			got, err := late.Exchange(patient(t), lateEnds, bundleOf(t, lateEnds, 3))
+			require.NoError(t, err)
+			require.NoError(t, <-done)
+			assert.Equal(t, bundleOf(t, earlyEnds, 3), got)
+		}
+		require.NoError(t, a.Close(true))
+		require.NoError(t, b.Done(patient(t)))
+		require.NoError(t, b.Close(true))
+		assertEmpty(t, folder)
+	}
+}
+
+func TestStdio(t *testing.T) {
+	requesterIn, toRequester, err := os.Pipe()
+	require.NoError(t, err)
+	responderIn, toResponder, err := os.Pipe()
+	require.NoError(t, err)
+	ours, theirs := Stdio(requesterIn, toResponder), Stdio(responderIn, toRequester)
+	swap(t, ours, theirs, 3)
+
+	_, err = fmt.Fprintln(toResponder, "data, which is not for the other program")
+	require.NoError(t, err)
+	end := make(chan error)
+	go func() { end <- ours.Close(true) }()
+	require.NoError(t, theirs.Done(patient(t)))
+	require.NoError(t, <-end)
+	require.NoError(t, errors.Join(toRequester.Close(), toResponder.Close()))
+	require.ErrorContains(t, theirs.Done(patient(t)), "has ended")
+	drain(ours.(*stdio).lines)
+	require.NoError(t, errors.Join(requesterIn.Close(), responderIn.Close()))
+}
+
+// What to paste is said whatever the logs say.
+func TestStdioSaysWhatToPaste(t *testing.T) {
+	var said notes
+	ends := responderEnds()
+	ends.Note = said.add
+	w := Stdio(strings.NewReader(descriptor.Armor(bundleOf(t, requesterEnds(), 1))+"failed\n"), io.Discard)
+	_, err := w.Exchange(patient(t), ends, bundleOf(t, ends, 1))
+	require.NoError(t, err)
+	require.ErrorIs(t, w.Done(patient(t)), ErrPeerFailed)
+	assert.Contains(t, said.String(), "paste what it prints here")
+	assert.Contains(t, said.String(), "last line of asker")
+	drain(w.(*stdio).lines)
+}
+
+func TestStdioRefuses(t *testing.T) {
+	connection := descriptor.Armor(encode(t, descriptor.Connection, "c"))
+	bundle := descriptor.Armor(bundleOf(t, responderEnds(), 1))
+	tests := map[string]struct{ input, text string }{
+		"nothing":      {"", "has ended"},
+		"half":         {bundle[:len(bundle)/2], "has ended"},
+		"a connection": {connection + bundle, "a connection descriptor was pasted"},
+		"damaged":      {strings.Replace(bundle, "VlJC", "AAAA", 1), "descriptor"},
+		"never ends":   {"-----BEGIN VERBENA BUNDLE-----\n" + strings.Repeat("QUFB\n", 20_000), "too long"},
+		"long line":    {strings.Repeat("A", descriptor.MaxFile+1), "too long"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := Stdio(strings.NewReader(test.input), io.Discard)
+			_, err := w.Exchange(patient(t), requesterEnds(), bundleOf(t, requesterEnds(), 1))
+			require.ErrorContains(t, err, test.text)
+			drain(w.(*stdio).lines)
+			require.NoError(t, w.Close(true))
+		})
+	}
+}
+
+func TestInteractive(t *testing.T) {
+	folder := t.TempDir()
+	x, y, m := filepath.Join(folder, "x"), filepath.Join(folder, "y"), filepath.Join(folder, "m")
+	keys, press := io.Pipe()
+	w, err := Files{Local: y, Remote: x, Resource: m, Enter: keys}.Way()
+	require.NoError(t, err)
+	var said notes
+	ends := responderEnds()
+	ends.Note = said.add
+	done := make(chan error)
+	go func() {
+		_, err := w.Exchange(patient(t), ends, bundleOf(t, ends, 1))
+		done <- err
+	}()
+	_, err = press.Write([]byte("\n"))
+	require.NoError(t, err)
+	require.ErrorContains(t, <-done, x, "Enter was pressed, and the file is not there")
+	assert.Contains(t, said.String(), "copy the descriptor of asker to "+x+", then press Enter")
+
+	require.NoError(t, descriptor.WriteFile(x, encode(t, descriptor.Connection, "binary")))
+	go func() {
+		_, err := w.Exchange(patient(t), ends, bundleOf(t, ends, 1))
+		done <- errors.Join(err, w.Done(patient(t)))
+	}()
+	_, err = press.Write([]byte("\n\n"))
+	require.NoError(t, err)
+	require.NoError(t, <-done)
+	require.NoError(t, errors.Join(w.Close(true), press.Close()))
+	drain(w.(*files).keys)
+	require.NoFileExists(t, y)
+	require.NoFileExists(t, m)
+	require.FileExists(t, x, "the peer's")
+}
+
+// A file that is copied slowly is taken when it is whole.
+func TestFileInTheMaking(t *testing.T) { synctest.Test(t, fileInTheMaking) }
+
+// In virtual time, the file stays as it is for less than makes it wrong.
+func fileInTheMaking(t *testing.T) {
+	folder := t.TempDir()
+	a, _ := filesPair(t, folder)
+	path := filepath.Join(folder, "y")
+	whole := []byte(descriptor.Armor(encode(t, descriptor.Connection, "c")))
+	require.NoError(t, os.WriteFile(path, whole[:50], 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "m"), encode(t, descriptor.MemoryMap, "m"), 0o600))
+	done := make(chan error)
+	go func() {
+		_, err := a.Exchange(patient(t), requesterEnds(), bundleOf(t, requesterEnds(), 1))
+		done <- err
+	}()
+	time.Sleep(settleTime - pollInterval)
+	require.FileExists(t, filepath.Join(folder, "x"))
+	require.NoError(t, os.WriteFile(path, whole, 0o600))
+	require.NoError(t, <-done)
+	require.NoError(t, a.Close(false))
+}
+
+// What another program has written into the files.
+func TestFilesRefuse(t *testing.T) {
+	c, m, e := encode(t, descriptor.Connection, "c"), encode(t, descriptor.MemoryMap, "m"), encode(t, descriptor.SyncEvent, "e")
+	bundle := bundleOf(t, responderEnds(), 1)
+	armored := func(list ...[]byte) []byte {
+		var text string
+		for _, b := range list {
+			text += descriptor.Armor(b)
+		}
+		return []byte(text)
+	}
+	for name, test := range map[string]struct {
+		remote, resource []byte
+		text             string
+	}{
+		"several connections":   {armored(c, c), m, ""},
+		"binary":                {c, m, ""},
+		"an event":              {bundle, armored(e), ""},
+		"a bundle and more":     {armored(bundle, c), m, "comes with others"},
+		"a map as a connection": {m, m, "check which of the peer's descriptors goes where"},
+		"a connection as a map": {c, c, "check which of the peer's descriptors goes where"},
+		"two maps":              {c, armored(m, m), "2 descriptors, not one"},
+		"a foreign block":       {[]byte("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"), m, "no block of Verbena"},
+		"text":                  {[]byte("hello"), m, "not a descriptor"},
+		"too long":              {make([]byte, descriptor.MaxFile+1), m, "too big"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			folder := t.TempDir()
+			x, y, r := filepath.Join(folder, "x"), filepath.Join(folder, "y"), filepath.Join(folder, "m")
+			require.NoError(t, os.WriteFile(y, test.remote, 0o600))
+			require.NoError(t, os.WriteFile(r, test.resource, 0o600))
+			a := filesWay(t, x, y, r)
+			_, err := a.Exchange(patient(t), requesterEnds(), bundleOf(t, requesterEnds(), 1))
+			if test.text == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, test.text)
+			}
+			require.NoError(t, a.Close(false))
+		})
+	}
+}
+
+// Two programs with the same part in one folder.
+func TestSameFolderTwice(t *testing.T) {
+	folder := t.TempDir()
+	a := Dir(folder)
+	done := make(chan error)
+	go func() {
+		_, err := a.Exchange(patient(t), requesterEnds(), bundleOf(t, requesterEnds(), 1))
+		done <- err
+	}()
+	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(folder, "asker.oob")); return err == nil }, 5*time.Minute, time.Millisecond)
+	again, b := Dir(folder), Dir(folder)
+	swap(t, again, b, 1)
+	err := <-done
+	require.ErrorIs(t, err, ErrInUse)
+	require.ErrorContains(t, err, "another asker uses the folder "+folder)
+	require.NoError(t, errors.Join(a.Close(false), again.Close(true), b.Done(patient(t)), b.Close(true)))
+	assertEmpty(t, folder)
+}
+
+// The user's own folder, in a place where anybody can make one.
+func TestFolderOfOthers(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "verbena")
+	require.NoError(t, os.Mkdir(folder, 0o700))
+	require.NoError(t, os.Chmod(folder, 0o777))
+	d := &dir{path: folder, own: true}
+	_, err := d.Exchange(patient(t), requesterEnds(), nil)
+	require.ErrorContains(t, err, "only its user")
+	require.NoError(t, d.Close(false))
+	assertEmpty(t, folder)
+	require.NoError(t, os.Remove(folder))
+	require.NoError(t, os.Symlink(t.TempDir(), folder))
+	_, err = d.Exchange(patient(t), requesterEnds(), nil)
+	require.ErrorContains(t, err, "only its user")
+}
+
+// Files of the folder are for their owner alone, and are what they say.
+func TestFolder(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "new")
+	a, b := Dir(folder), Dir(folder)
+	swap(t, a, b, 1)
+	info, err := os.Stat(folder)
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+	info, err = os.Stat(filepath.Join(folder, "asker.oob"))
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	require.NoError(t, errors.Join(a.Close(true), b.Close(true)))
+
+	foreign := frame.Frame{From: "other", To: "asker"}
+	content, err := foreign.Encode()
+	require.NoError(t, err)
+	for _, content := range [][]byte{content, []byte("{}"), content[:20], make([]byte, descriptor.MaxFile+1)} {
+		path := filepath.Join(folder, "answerer.oob")
+		require.NoError(t, os.WriteFile(path, content, 0o600))
+		a := Dir(folder)
+		_, err := a.Exchange(patient(t), requesterEnds(), bundleOf(t, requesterEnds(), 1))
+		require.ErrorContains(t, err, path)
+		require.Error(t, a.Close(false))
+		require.NoError(t, os.Remove(path))
+	}
+	assertEmpty(t, folder)
+}
+
+// A wrong pair is named through a folder too, whoever came first, and what is left over
+// from others is not.
+func TestWrongPairInFolder(t *testing.T) {
+	folder := t.TempDir()
+	leftOver := frame.Frame{From: "dead", To: "gone", Run: "r"}
+	b, err := leftOver.Encode()
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "dead.oob"), b, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "garbage.oob"), []byte("garbage"), 0o600))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var said [3]notes
+	all := []Ends{
+		{Name: "asker", Peer: "answerer", Role: Requester, Note: said[0].add},
+		{Name: "writer", Peer: "reader", Role: Responder, Note: said[1].add},
+		{Name: "reader", Peer: "other", Role: Requester, Note: said[2].add},
+	}
+	var running sync.WaitGroup
+	for _, ends := range all {
+		running.Go(func() {
+			w := Dir(folder)
+			_, err := w.Exchange(ctx, ends, bundleOf(t, ends, 1))
+			assert.ErrorIs(t, err, context.Canceled)
+			assert.NoError(t, w.Close(false))
+		})
+	}
+	for i, want := range [][]string{
+		{"writer is in the folder " + folder + " too, and waits for reader, while this program waits for answerer", "reader is in"},
+		{"asker is in", "reader is in the folder " + folder + " too, and waits for other, while this program waits for reader"},
+		{"asker is in", "writer is in"},
+	} {
+		for _, text := range want {
+			require.Eventually(t, func() bool { return strings.Contains(said[i].String(), text) }, 5*time.Minute, time.Millisecond, text)
+		}
+		assert.NotContains(t, said[i].String(), "dead")
+		assert.NotContains(t, said[i].String(), "garbage")
+	}
+	cancel()
+	running.Wait()
+}
+
+// Two programs that are both the requester, or both the responder.
+func TestSameRole(t *testing.T) {
+	for _, role := range []Role{Requester, Responder} {
+		folder := t.TempDir()
+		ctx, cancel := context.WithCancel(t.Context())
+		errs := make(chan error)
+		for _, names := range [][2]string{{"a", "b"}, {"b", "a"}} {
+			go func() {
+				ends := Ends{Name: names[0], Peer: names[1], Role: role, Note: func(string) {}}
+				w := Dir(folder)
+				_, err := w.Exchange(ctx, ends, bundleOf(t, ends, 1))
+				assert.NoError(t, w.Close(false))
+				errs <- err
+			}()
+		}
+		err := <-errs
+		cancel() // the other may wait in vain
+		require.Error(t, <-errs)
+		require.ErrorIs(t, err, ErrWrongPeer)
+		require.ErrorContains(t, err, "are both the "+role.String())
+	}
+}
+
+// Other programs that connect do not keep the requester out, however many, and get no
+// keys.
+func TestForeignersOnTCP(t *testing.T) {
+	address := freeAddress(t)
+	a, b := tcpPair(t, address)
+	var said notes
+	ends := responderEnds()
+	ends.Note = said.add
+	done := make(chan error)
+	go func() {
+		_, err := b.Exchange(patient(t), ends, bundleOf(t, ends, 1))
+		done <- err
+	}()
+	dial := func() (conn net.Conn) {
+		require.Eventually(t, func() (ok bool) {
+			var err error
+			conn, err = net.Dial("tcp", address)
+			return err == nil
+		}, 5*time.Minute, time.Millisecond)
+		return conn
+	}
+	other := frame.Frame{From: "other", To: "answerer", Body: []byte("b")}
+	hello, err := other.Encode()
+	require.NoError(t, err)
+	for _, text := range []string{"GET / HTTP/1.1\r\n\r\n", "\n", "VRBN\x01\x04\xff\xff\xff\xff", strings.Repeat("x", 2*frame.MaxSize), string(hello)} {
+		conn := dial()
+		_, _ = conn.Write([]byte(text))
+		answer, _ := io.ReadAll(conn) // until it is rejected
+		assert.NotContains(t, string(answer), "memory", "the bundle")
+		require.NoError(t, conn.Close())
+	}
+	assert.Contains(t, said.String(), `it is from "other", expected was asker`)
+
+	// More silent ones than there is room for, and some that are slow.
+	var silent []net.Conn
+	for i := range 2 * maxGuests {
+		conn := dial()
+		silent = append(silent, conn)
+		if i%2 == 0 {
+			_, _ = conn.Write(hello[:20])
+		}
+	}
+	_, err = a.Exchange(patient(t), requesterEnds(), bundleOf(t, requesterEnds(), 1))
+	require.NoError(t, err)
+	require.NoError(t, <-done)
+	for _, conn := range silent {
+		require.NoError(t, conn.Close())
+	}
+	assert.LessOrEqual(t, len(said.list), maxRejections)
+
+	// What comes later is no report of success.
+	_, err = a.(*tcp).conn.Write([]byte("succeeded\n"))
+	require.NoError(t, err)
+	require.ErrorContains(t, b.Done(patient(t)), "has not said how it ended")
+	require.NoError(t, errors.Join(a.Close(true), b.Close(true)))
+}
+
+// The requester says with whom it has to do instead of its peer.
+func TestWrongAnswerOnTCP(t *testing.T) {
+	for name, test := range map[string]struct {
+		answer func(hello []byte) []byte
+		want   error
+		text   string
+	}{
+		"garbage": {func([]byte) []byte { return []byte("HTTP/1.1 400 Bad Request\r\n\r\n") }, descriptor.ErrFormat, "what answers at tcp:"},
+		"another": {func([]byte) []byte {
+			b, err := (&frame.Frame{From: "other", To: "asker", Responder: true}).Encode()
+			require.NoError(t, err)
+			return b
+		}, ErrWrongPeer, `from "other", expected was answerer`},
+		"for another": {func([]byte) []byte {
+			b, err := (&frame.Frame{From: "answerer", To: "other", Responder: true}).Encode()
+			require.NoError(t, err)
+			return b
+		}, ErrWrongPeer, `answerer waits for "other", and this is asker`},
+		"its own":   {func(hello []byte) []byte { return hello }, ErrWrongPeer, ""},
+		"same role": {func([]byte) []byte { b, _ := (&frame.Frame{From: "answerer", To: "asker"}).Encode(); return b }, ErrWrongPeer, "both the requester"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			go func() {
+				for i := 0; ; i++ {
+					conn, err := l.Accept()
+					if err != nil {
+						return
+					}
+					if i > 0 { // the first is cut off: the requester tries again
+						hello := make([]byte, frame.MaxSize)
+						n, _ := conn.Read(hello)
+						_, _ = conn.Write(test.answer(hello[:n]))
+					}
+					_ = conn.Close()
+				}
+			}()
+			w, err := TCP(l.Addr().String())
+			require.NoError(t, err)
+			_, err = w.Exchange(patient(t), requesterEnds(), bundleOf(t, requesterEnds(), 1))
+			require.ErrorIs(t, err, test.want)
+			require.ErrorContains(t, err, test.text)
+			require.NoError(t, w.Close(false))
+			require.NoError(t, l.Close())
+		})
+	}
+}
+
+func TestParse(t *testing.T) {
+	for text, want := range map[string]string{
+		"dir":             UserDir().String(),
+		"dir:/x y":        "the folder /x y",
+		"tcp:host.a:7471": "tcp:host.a:7471",
+		"tcp::7471":       "tcp::7471",
+	} {
+		w, err := Parse(text)
+		require.NoError(t, err)
+		assert.Equal(t, want, w.String())
+	}
+	for _, text := range []string{"", "dir:", "tcp", "tcp:", "tcp:localhost", "tcp:localhost:none", "stdio:", "pigeon", "files"} {
+		_, err := Parse(text)
+		require.ErrorIs(t, err, ErrInvalid, text)
+	}
+	for _, f := range []Files{{}, {Local: "a"}, {Remote: "a"}, {Local: "a", Remote: "a"}, {Local: "a", Remote: "b", Resource: "b"}} {
+		_, err := f.Way()
+		require.ErrorIs(t, err, ErrInvalid)
+	}
+}
