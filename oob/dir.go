@@ -231,7 +231,7 @@ func (d *dir) Close(ok bool) error {
 		if f, there, err := d.read(d.ends.Name); err != nil || !there || f.Run != d.ours.Run {
 			return err
 		}
-		d.ours.Outcome, d.ours.Body = frame.OutcomeOf(ok), nil
+		d.ours.Outcome = frame.OutcomeOf(ok) // the responder may not have read the rest yet
 		if err := d.write(); err != nil {
 			return err
 		}

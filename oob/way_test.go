@@ -666,3 +666,23 @@ func TestParse(t *testing.T) {
 		require.ErrorIs(t, err, ErrInvalid)
 	}
 }
+
+// A requester that fails at once leaves what the responder has not read yet.
+func TestRequesterEndsFirst(t *testing.T) {
+	for range 20 {
+		folder := t.TempDir()
+		a, b := Dir(folder), Dir(folder)
+		done := make(chan error)
+		go func() {
+			_, err := a.Exchange(patient(t), requesterEnds(), bundleOf(t, requesterEnds(), 1))
+			done <- errors.Join(err, a.Close(false))
+		}()
+		got, err := b.Exchange(patient(t), responderEnds(), bundleOf(t, responderEnds(), 1))
+		require.NoError(t, err)
+		assert.Equal(t, bundleOf(t, requesterEnds(), 1), got)
+		require.NoError(t, <-done)
+		require.ErrorIs(t, b.Done(patient(t)), ErrPeerFailed)
+		require.NoError(t, b.Close(false))
+		assertEmpty(t, folder)
+	}
+}
