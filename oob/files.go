@@ -104,17 +104,38 @@ func (f *files) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, e
 		}
 	}
 	theirs := &descriptor.Bundle{From: ends.Peer, To: ends.Name}
-	list, err := f.await(ctx, f.Remote, descriptor.Connection, descriptor.Bundled)
-	if err == nil {
-		err = collect(theirs, list, f.Remote)
-	}
-	if err == nil && imports {
-		if list, err = f.await(ctx, f.Resource, descriptor.MemoryMap, descriptor.SyncEvent); err == nil && len(list) != 1 {
-			err = fmt.Errorf("%s: it holds %d descriptors, not one", f.Resource, len(list))
-		}
+	rejected := ""
+	err = f.await(ctx, f.Remote, func() error {
+		*theirs = descriptor.Bundle{From: ends.Peer, To: ends.Name}
+		list, err := readDescriptors(f.Remote, descriptor.Connection, descriptor.Bundled)
 		if err == nil {
-			err = collect(theirs, list, f.Resource)
+			err = collect(theirs, list, f.Remote)
 		}
+		if err != nil || theirs.From == ends.Peer && theirs.To == ends.Name {
+			return err
+		}
+		err = fmt.Errorf("%s: %w", f.Remote, notFrom(ends, theirs.From, theirs.To))
+		if ends.Role == Requester || f.keys != nil {
+			return err
+		}
+		// As over TCP, a responder goes on waiting for the right one.
+		if rejected != err.Error() {
+			rejected = err.Error()
+			ends.Note(rejected)
+		}
+		return errNotYet
+	})
+	if err == nil && imports {
+		err = f.await(ctx, f.Resource, func() error {
+			list, err := readDescriptors(f.Resource, descriptor.MemoryMap, descriptor.SyncEvent)
+			if err == nil && len(list) != 1 {
+				err = fmt.Errorf("%s: it holds %d descriptors, not one", f.Resource, len(list))
+			}
+			if err == nil {
+				err = collect(theirs, list, f.Resource)
+			}
+			return err
+		})
 	}
 	if err != nil {
 		return nil, err
@@ -160,15 +181,18 @@ func (f *files) write(path string, desc []byte) error {
 	return nil
 }
 
-// await waits for a file of descriptors of the kinds. When somebody has pressed Enter,
-// the file has to be there and whole.
-func (f *files) await(ctx context.Context, path string, kinds ...descriptor.Kind) (list [][]byte, err error) {
+// errNotYet is what reading a file returns that is to be read again.
+var errNotYet = errors.New("not yet")
+
+// await waits until a file is there and read makes sense of it. When somebody has
+// pressed Enter, that has to be so at once.
+func (f *files) await(ctx context.Context, path string, read func() error) error {
 	if f.keys != nil {
-		return readDescriptors(path, kinds)
+		return read()
 	}
 	var bad time.Time // since when it has been wrong, unchanged
 	var was fs.FileInfo
-	err = poll(ctx, func() (bool, error) {
+	return poll(ctx, func() (bool, error) {
 		info, err := os.Stat(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			return false, nil
@@ -176,8 +200,9 @@ func (f *files) await(ctx context.Context, path string, kinds ...descriptor.Kind
 		if err != nil {
 			return false, err
 		}
-		if list, err = readDescriptors(path, kinds); err == nil {
-			return true, nil
+		err = read()
+		if err == nil || errors.Is(err, errNotYet) || errors.Is(err, ErrWrongPeer) {
+			return err == nil, ignore(err, errNotYet)
 		}
 		if was == nil || info.Size() != was.Size() || !info.ModTime().Equal(was.ModTime()) {
 			was, bad = info, time.Now()
@@ -187,11 +212,18 @@ func (f *files) await(ctx context.Context, path string, kinds ...descriptor.Kind
 		}
 		return false, err
 	})
-	return list, err
+}
+
+// ignore returns no error where it is the one to be ignored.
+func ignore(err, ignored error) error {
+	if errors.Is(err, ignored) {
+		return nil
+	}
+	return err
 }
 
 // readDescriptors reads a file of armored descriptors, or of one binary one.
-func readDescriptors(path string, kinds []descriptor.Kind) (list [][]byte, err error) {
+func readDescriptors(path string, kinds ...descriptor.Kind) (list [][]byte, err error) {
 	b, err := descriptor.ReadFile(path)
 	if err != nil {
 		return nil, err

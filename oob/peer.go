@@ -257,7 +257,11 @@ func (x *exchange) accept(theirs []byte) (*Answer, error) {
 			ErrWrongPeer, p.cfg.Peer, len(b.Connections), len(x.conns))
 	}
 	if e := p.cfg.Expect; e != nil && (len(b.Maps) != e.Maps || len(b.Events) != e.Events) {
-		return nil, fmt.Errorf("%w: %s offers %s, this program needs %s", ErrWrongPeer, p.cfg.Peer,
+		wrong := ErrWrongPeer
+		if len(b.Maps)+len(b.Events) == e.Maps+e.Events {
+			wrong = fmt.Errorf("%w: a %w", ErrWrongPeer, descriptor.ErrKind)
+		}
+		return nil, fmt.Errorf("%w: %s offers %s, this program needs %s", wrong, p.cfg.Peer,
 			amount(len(b.Maps), len(b.Events)), amount(e.Maps, e.Events))
 	}
 	a := &Answer{Connections: x.conns, Data: b.Data}

@@ -242,7 +242,10 @@ func TestExchange(t *testing.T) {
 					mu.Unlock()
 				})
 			case pe.Running:
-				for i, conn := range answers[p].Connections {
+				mu.Lock()
+				a := answers[p]
+				mu.Unlock()
+				for i, conn := range a.Connections {
 					assert.EqualValues(t, i, conn.ID())
 				}
 				p.rdma.Stop()
@@ -336,7 +339,7 @@ func TestCancel(t *testing.T) {
 		})
 	}
 
-	// Run is told to end, and so does everything.
+	// Run ends, and so does everything.
 	way := &fakeWay{exchange: waits}
 	p := newWriter(t, way, "x")
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, reason)
@@ -558,7 +561,7 @@ func TestDoneIsCancelled(t *testing.T) {
 // What a person should know goes to Notify, and stays in Waiting.
 func TestNotify(t *testing.T) {
 	way := &fakeWay{exchange: func(ctx context.Context, ends oob.Ends, _ []byte) ([]byte, error) {
-		ends.Note("turn it off and on again")
+		ends.Note("switch it off and on again")
 		return waits(ctx, ends, nil)
 	}}
 	cfg := writer(nil)
@@ -569,8 +572,8 @@ func TestNotify(t *testing.T) {
 		if next == pe.Starting {
 			p.peer.Connect(p.rdma, func(_ *rdma.Connection, _ *mmap.Map, err error) { p.rdma.Fail(err) })
 			go func() {
-				assert.Equal(t, "turn it off and on again", <-lines)
-				assert.Equal(t, "the descriptors of reader, through thin air; turn it off and on again", p.peer.Waiting())
+				assert.Equal(t, "switch it off and on again", <-lines)
+				assert.Equal(t, "the descriptors of reader, through thin air; switch it off and on again", p.peer.Waiting())
 				_ = p.engine.Do(func() { p.rdma.Stop() })
 			}()
 		}

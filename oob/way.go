@@ -88,7 +88,7 @@ type Way interface {
 	String() string
 }
 
-// checker is a Way that can tell before the exchange what is wrong.
+// checker is a Way that finds before the exchange what is wrong.
 type checker interface{ check(ends Ends) error }
 
 // Ways are the forms that Parse understands.

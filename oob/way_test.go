@@ -686,3 +686,32 @@ func TestRequesterEndsFirst(t *testing.T) {
 		assertEmpty(t, folder)
 	}
 }
+
+// A wrong pair is named through files too: the requester ends, and the responder goes on
+// waiting for the right one.
+func TestWrongPairByFiles(t *testing.T) {
+	folder := t.TempDir()
+	x, y, z := filepath.Join(folder, "x"), filepath.Join(folder, "y"), filepath.Join(folder, "z")
+	wrong := Ends{Name: "other", Peer: "answerer", Role: Requester, Note: func(string) {}}
+	require.NoError(t, os.WriteFile(x, []byte(descriptor.Armor(bundleOf(t, wrong, 1))), 0o600))
+	ends := responderEnds()
+	seen := make(chan string, 1)
+	ends.Note = func(text string) { seen <- text }
+	b, done := filesWay(t, y, x, ""), make(chan error)
+	go func() {
+		_, err := b.Exchange(patient(t), ends, bundleOf(t, ends, 1))
+		done <- err
+	}()
+	assert.Contains(t, <-seen, `it is from "other", expected was asker`)
+	a := filesWay(t, z, y, "")
+	_, err := a.Exchange(patient(t), Ends{Name: "asker", Peer: "another", Note: func(string) {}}, bundleOf(t, requesterEnds(), 1))
+	require.ErrorIs(t, err, ErrWrongPeer)
+	require.ErrorContains(t, err, `it is from "answerer", expected was another`)
+	require.NoError(t, a.Close(false))
+	a = filesWay(t, x, y, "")
+	_, err = a.Exchange(patient(t), requesterEnds(), bundleOf(t, requesterEnds(), 1))
+	require.NoError(t, err)
+	require.NoError(t, <-done)
+	require.NoError(t, errors.Join(a.Close(false), b.Close(false)))
+	assertEmpty(t, folder)
+}
