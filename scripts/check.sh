@@ -33,3 +33,9 @@ else
 	echo "skipped: the driver for adapters, there are no headers (Debian packages libibverbs-dev, pkg-config)"
 fi
 run "$go" test -vet=off ./docs
+
+# oob/etcd is a module of its own.
+staticcheck=$("$go" tool -n staticcheck)
+cd oob/etcd
+run "$go" vet ./...
+run "$staticcheck" ./...
