@@ -20,8 +20,9 @@ const settleTime = 500 * time.Millisecond
 
 // Files names the files of a way by files that somebody, or something, copies between
 // the hosts, as DOCA's samples do with their flags -ld, -re and -m. Each holds one
-// descriptor, in armor; what is read may be binary, and a plain connection descriptor
-// is taken as well as a bundle.
+// descriptor, in armor: that of the connection, which programs without this package
+// understand too, or a bundle, where there is more. What is read may be binary. A
+// plain descriptor names no program: of a wrong pair only what it offers can be checked.
 //
 // The end of the requester shows in a file beside its descriptor, LOCAL.done, or, if
 // it has failed, in that its descriptor is gone.
@@ -87,9 +88,11 @@ func (f *files) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, e
 			return nil, err
 		}
 		b.Maps, b.Events = nil, nil
-		if ours, err = b.Encode(); err != nil {
-			return nil, err
-		}
+	}
+	if len(b.Connections) == 1 && len(b.Maps)+len(b.Events)+len(b.Data) == 0 {
+		ours = b.Connections[0]
+	} else if ours, err = b.Encode(); err != nil {
+		return nil, err
 	}
 	if err := f.write(f.Local, ours); err != nil {
 		return nil, err

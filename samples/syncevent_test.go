@@ -61,6 +61,6 @@ func TestWrongResource(t *testing.T) {
 	}
 	// Whole programs that do not fit: memory where an event is awaited.
 	p := pair.Pair{Requester: "rdma_sync_event_requester", Responder: "rdma_read_responder", Memory: true}
-	mismatch(t, p, pair.Options{Way: pair.Files}, "expected was rdma_sync_event_responder")
+	mismatch(t, p, pair.Options{Way: pair.Files}, "wrong kind")
 	one(t, t.TempDir(), 2, "rdma_sync_event_requester", []string{"-ld", "a", "-re", "b"}, "need -m", "sync event")
 }

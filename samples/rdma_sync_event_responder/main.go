@@ -128,7 +128,7 @@ func (p *responder) stateChanged(prev, next pe.State) {
 // context is Running once both ends have connected.
 func (p *responder) connect() {
 	offer := oob.Offer{Events: []*syncevent.Event{p.event}}
-	p.Peer.Exchange(p.ctx, p.rdma, offer, func(_ *oob.Answer, err error) { p.rdma.Fail(err) })
+	p.Peer.Exchange(context.Background(), p.rdma, offer, func(_ *oob.Answer, err error) { p.rdma.Fail(err) })
 }
 
 // begin takes the steps, without keeping the engine from its work. The peer may

@@ -43,7 +43,7 @@ type Session struct {
 	size    int
 	sized   bool // the size was given, and may be zero
 	timeout time.Duration
-	running atomic.Bool // the context is, or was until it stopped
+	running atomic.Bool // the context is Running, or was
 }
 
 // Print writes a line of data to standard output.
@@ -57,7 +57,9 @@ func (s *Session) Out() io.Writer { return s.files.out }
 // Entered logs the state that the context is in now.
 func (s *Session) Entered(state pe.State) {
 	s.Log.Info().Msgf("the context is %v", state)
-	s.running.Store(state == pe.Running || state == pe.Stopping && s.running.Load())
+	if state == pe.Running {
+		s.running.Store(true)
+	}
 }
 
 // waitedFor says what the program was waiting for when time was up.
