@@ -77,6 +77,7 @@ type Peer struct {
 	ctx    context.Context // of the functions that run beside the engine
 	cancel context.CancelCauseFunc
 
+	closing sync.Once
 	mu      sync.Mutex
 	beside  sync.WaitGroup
 	closed  bool
@@ -404,18 +405,20 @@ func (p *Peer) note(text string) {
 // Close ends what is under way, reports to the peer how this program has ended, if it
 // is the requester and the exchange has succeeded, and removes what was made for the
 // exchange. err is what the program failed with, such as the result of pe.Engine.Run;
-// nil is success. Call it when the engine no longer runs. Closing again does nothing.
-func (p *Peer) Close(err error) error {
+// nil is success. Call it when the engine no longer runs. Closing again only waits for
+// a Close that is under way.
+func (p *Peer) Close(err error) (result error) {
+	p.closing.Do(func() { result = p.close(err == nil) })
+	return result
+}
+
+func (p *Peer) close(ok bool) error {
 	p.mu.Lock()
-	was := p.closed
 	p.closed = true
 	p.mu.Unlock()
-	if was {
-		return nil
-	}
 	p.cancel(fmt.Errorf("the peer was closed: %w", ErrFlushed))
 	p.beside.Wait()
-	if err := p.way.Close(err == nil); err != nil {
+	if err := p.way.Close(ok); err != nil {
 		return fmt.Errorf("oob: end the exchange with %s through %v: %w", p.cfg.Peer, p.way, err)
 	}
 	return nil
