@@ -21,6 +21,7 @@ import (
 	"github.com/verbena-rdma/verbena/dma"
 	"github.com/verbena-rdma/verbena/graph"
 	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/syncevent"
@@ -58,6 +59,10 @@ var sentinels = map[string]map[string]error{
 		"ErrInUse": mmap.ErrInUse, "ErrRemote": mmap.ErrRemote, "ErrClosed": mmap.ErrClosed,
 		"ErrNotHeld": mmap.ErrNotHeld, "ErrNotSupported": mmap.ErrNotSupported, "ErrExists": mmap.ErrExists,
 		"ErrNotRegistered": mmap.ErrNotRegistered,
+	},
+	"oob": {
+		"ErrInvalid": oob.ErrInvalid, "ErrClosed": oob.ErrClosed, "ErrInUse": oob.ErrInUse, "ErrFlushed": oob.ErrFlushed,
+		"ErrWrongPeer": oob.ErrWrongPeer, "ErrPeerFailed": oob.ErrPeerFailed,
 	},
 	"pe": {
 		"ErrBadState": pe.ErrBadState, "ErrNotConnected": pe.ErrNotConnected, "ErrInUse": pe.ErrInUse,
