@@ -16,12 +16,12 @@ type Bundle struct {
 	From string // the program that made it: 1 to MaxName bytes of printable UTF-8
 	To   string // the program that it is for, likewise
 
-	// Descriptors, each in either form when encoded, and in binary form when
-	// decoded.
+	// Connections are descriptors, in either form when encoded, and in binary form when
+	// decoded; so are Maps and Events.
 	Connections [][]byte
-	Maps        [][]byte
-	Events      [][]byte
-	Data        []byte // the program's own
+	Maps        [][]byte // of memory maps
+	Events      [][]byte // of sync events
+	Data        []byte   // the program's own
 }
 
 // lists are the lists of descriptors, in the order in which they are encoded.

@@ -36,7 +36,10 @@ type Config struct {
 }
 
 // Expect is how many memory maps and sync events a peer has to offer.
-type Expect struct{ Maps, Events int }
+type Expect struct {
+	Maps   int // memory maps
+	Events int // sync events
+}
 
 // Offer is what a program gives to its peer. The zero value is one connection.
 type Offer struct {
@@ -58,10 +61,10 @@ type Offer struct {
 type Answer struct {
 	// Connections are the ones that were exported, in order. They are Connecting.
 	Connections []*rdma.Connection
-	// Maps and Events are the peer's, in the order in which it offered them. They
-	// belong to the context: when it is Idle they are closed, and the program does not
-	// close them.
-	Maps   []*mmap.Map
+	// Maps are the peer's, in the order in which it offered them. They belong to the
+	// context: when it is Idle they are closed, and the program does not close them.
+	Maps []*mmap.Map
+	// Events are the peer's in the same way.
 	Events []*syncevent.Event
 	// Data is the bytes of the peer's own; nil if there are none.
 	Data []byte

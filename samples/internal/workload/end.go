@@ -8,6 +8,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -18,11 +19,11 @@ import (
 type role interface {
 	// open makes memory and pools, on a context that is Idle.
 	open() error
-	// export adds the descriptor of what this end shares.
-	export(ours *descriptors) error
+	// offer is what this end shares.
+	offer() oob.Offer
 	// begin submits the first tasks: both ends are connected. Its error ends the
 	// context, and the tasks that were submitted come back.
-	begin(theirs descriptors) error
+	begin(theirs *oob.Answer) error
 	// close gives back memory, once the context is Idle.
 	close() error
 }
@@ -30,7 +31,7 @@ type role interface {
 // end is one end of an operation: what is the same for all of them.
 type end struct {
 	settings
-	peer    *peer
+	peer    *oob.Peer
 	out     io.Writer
 	dev     verbs.Device
 	engine  *pe.Engine
@@ -38,7 +39,7 @@ type end struct {
 	conns   []*rdma.Connection // with their index as user data
 	bufs    bufinv.Inventory
 	role    role
-	theirs  descriptors
+	theirs  *oob.Answer
 	waiting string // what for
 }
 
@@ -64,9 +65,9 @@ func (e *end) run(ctx context.Context) (err error) {
 		return err
 	}
 	if !e.requester {
-		e.peer.watch(e.rdma)
+		e.peer.EndWith(e.rdma)
 	}
-	e.rdma.OnStateChange(e.stateChanged)
+	e.rdma.OnStateChange(func(_, next pe.State) { e.entered(ctx, next) })
 	if err := e.rdma.Start(); err != nil {
 		return err
 	}
@@ -92,11 +93,11 @@ func (e *end) config() rdma.Config {
 	return c
 }
 
-func (e *end) stateChanged(_, next pe.State) {
+func (e *end) entered(ctx context.Context, next pe.State) {
 	e.log.Info().Msgf("the context is %v", next)
 	switch next {
 	case pe.Starting:
-		e.rdma.Fail(e.connect())
+		e.connect(ctx)
 	case pe.Running:
 		e.waiting = "the tasks to complete"
 		e.rdma.Fail(e.role.begin(e.theirs))
@@ -105,30 +106,21 @@ func (e *end) stateChanged(_, next pe.State) {
 
 // connect makes all connections, and exchanges descriptors with the peer. The context
 // is Running once they have connected at both ends.
-func (e *end) connect() error {
-	var ours descriptors
-	for i := range e.connections {
-		conn, desc, err := e.rdma.Export()
-		if err != nil {
-			return err
-		}
-		conn.SetUserData(i)
-		e.conns = append(e.conns, conn)
-		ours.Connections = append(ours.Connections, desc)
-	}
-	if err := e.role.export(&ours); err != nil {
-		return err
-	}
+func (e *end) connect(ctx context.Context) {
+	offer := e.role.offer()
+	offer.Connections = e.connections
 	e.waiting = "the descriptors of the other end"
-	e.peer.exchange(e.engine, ours, func(theirs descriptors, err error) {
-		e.waiting = "the connection to the other end"
-		for i := 0; i < len(e.conns) && err == nil; i++ {
-			err = e.conns[i].Connect(theirs.Connections[i])
+	e.peer.Exchange(ctx, e.rdma, offer, func(theirs *oob.Answer, err error) {
+		if err != nil {
+			e.rdma.Fail(err)
+			return
 		}
-		e.theirs = theirs
-		e.rdma.Fail(err)
+		e.waiting = "the connection to the other end"
+		e.theirs, e.conns = theirs, theirs.Connections
+		for i, conn := range e.conns {
+			conn.SetUserData(i)
+		}
 	})
-	return nil
 }
 
 // index is that of the connection that a task ran on.
@@ -142,7 +134,7 @@ func (e *end) print(format string, args ...any) { _, _ = fmt.Fprintf(e.out, form
 // requester has failed.
 func (e *end) endWithPeer(check func() error) {
 	e.waiting = "the requester to end"
-	e.peer.done(e.engine, func(err error) {
+	e.peer.Done(func(err error) {
 		if err == nil {
 			err = check()
 		}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"sync"
 
+	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/syncevent"
 )
@@ -36,14 +37,12 @@ func (s *signaller) open() (err error) {
 	return err
 }
 
-func (s *signaller) export(*descriptors) error { return nil }
+func (s *signaller) offer() oob.Offer { return oob.Offer{} }
 
 // begin sets the event, and asks for the reply. The get is behind the set on the same
 // connection, so that it finds what was set, or what came later.
-func (s *signaller) begin(theirs descriptors) (err error) {
-	if s.remote, err = syncevent.Import(s.dev, theirs.Event); err != nil {
-		return err
-	}
+func (s *signaller) begin(theirs *oob.Answer) error {
+	s.remote = theirs.Events[0]
 	set, err := s.sets.Alloc(s.conns[0], s.remote, question)
 	if err != nil {
 		return err
@@ -90,12 +89,7 @@ func (s *signaller) failed(t rdma.Task, err error) {
 	s.rdma.Fail(t.Free())
 }
 
-func (s *signaller) close() error {
-	if s.remote == nil {
-		return nil
-	}
-	return s.remote.Close()
-}
+func (s *signaller) close() error { return nil }
 
 // waiter is the responder of sync events. It submits nothing: a goroutine waits,
 // beside the engine.
@@ -115,18 +109,15 @@ func (w *waiter) open() (err error) {
 	return err
 }
 
-func (w *waiter) export(ours *descriptors) (err error) {
-	ours.Event, err = w.event.Export()
-	return err
-}
+func (w *waiter) offer() oob.Offer { return oob.Offer{Events: []*syncevent.Event{w.event}} }
 
 // begin takes the steps, and waits for the requester to end: its last task needs this
 // end of the connection, and it may fail before.
-func (w *waiter) begin(descriptors) error {
+func (w *waiter) begin(*oob.Answer) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel = cancel
 	w.left = 2
-	w.peer.done(w.engine, w.ended)
+	w.peer.Done(w.ended)
 	w.beside.Go(func() {
 		err := w.steps(ctx)
 		_ = w.engine.Do(func() { w.ended(err) }) // fails only after the end

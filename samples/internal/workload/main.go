@@ -59,13 +59,13 @@ func run(s settings, out io.Writer) error {
 		ctx, cancel = context.WithTimeoutCause(ctx, s.timeout, errTimeout)
 		defer cancel()
 	}
-	p, err := newPeer(ctx, s)
+	p, err := newPeer(s)
 	if err != nil {
 		return err
 	}
 	e := &end{settings: s, peer: p, out: out}
 	err = e.run(ctx)
-	err = errors.Join(err, p.close(err == nil))
+	err = errors.Join(err, p.Close(err))
 	switch {
 	case err == nil:
 		return nil

@@ -6,6 +6,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
@@ -59,14 +60,12 @@ func (m *mover[P, T]) open() (err error) {
 	return err
 }
 
-func (m *mover[P, T]) export(*descriptors) error { return nil }
+func (m *mover[P, T]) offer() oob.Offer { return oob.Offer{} }
 
 // begin submits all tasks, of all connections, at once.
-func (m *mover[P, T]) begin(theirs descriptors) (err error) {
+func (m *mover[P, T]) begin(theirs *oob.Answer) (err error) {
 	if m.operation.shares == memory {
-		if m.remote, err = mmap.Import(m.dev, theirs.Memory); err != nil {
-			return err
-		}
+		m.remote = theirs.Maps[0]
 		if need, have := max(m.connections*m.size, 1), m.remote.Len(); have != need {
 			return fmt.Errorf("the peer's memory has %d bytes, not %d: give both ends the same -size", have, need)
 		}
@@ -133,7 +132,7 @@ func (m *mover[P, T]) finish(t T) {
 	m.rdma.Stop()
 }
 
-func (m *mover[P, T]) close() error { return closeAll(m.local, m.remote) }
+func (m *mover[P, T]) close() error { return closeAll(m.local) }
 
 // closeAll closes the maps that are not nil.
 func closeAll(maps ...*mmap.Map) (err error) {

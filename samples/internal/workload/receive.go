@@ -6,6 +6,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
@@ -45,14 +46,14 @@ func (r *receiver) open() (err error) {
 	return err
 }
 
-func (r *receiver) export(ours *descriptors) (err error) {
-	if r.written() {
-		ours.Memory, err = r.memory.Export(r.dev)
+func (r *receiver) offer() oob.Offer {
+	if !r.written() {
+		return oob.Offer{}
 	}
-	return err
+	return oob.Offer{Maps: []*mmap.Map{r.memory}}
 }
 
-func (r *receiver) begin(descriptors) error {
+func (r *receiver) begin(*oob.Answer) error {
 	var tasks []*rdma.ReceiveTask
 	for i := range r.left {
 		var room *bufinv.Buf

@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/oob"
 )
 
 // shared is a responder that submits nothing: its peer reads the memory, or writes to
@@ -32,14 +33,11 @@ func (s *shared) open() (err error) {
 	return nil
 }
 
-func (s *shared) export(ours *descriptors) (err error) {
-	ours.Memory, err = s.memory.Export(s.dev)
-	return err
-}
+func (s *shared) offer() oob.Offer { return oob.Offer{Maps: []*mmap.Map{s.memory}} }
 
 // begin waits while the peer works. RDMA does not report when it has finished: its
 // program does.
-func (s *shared) begin(descriptors) error {
+func (s *shared) begin(*oob.Answer) error {
 	s.endWithPeer(func() error {
 		for i, p := range s.patterns {
 			if s.perm == mmap.RemoteWrite {

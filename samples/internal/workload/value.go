@@ -8,6 +8,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
@@ -55,12 +56,10 @@ func (c *changer[P, T]) open() (err error) {
 	return err
 }
 
-func (c *changer[P, T]) export(*descriptors) error { return nil }
+func (c *changer[P, T]) offer() oob.Offer { return oob.Offer{} }
 
-func (c *changer[P, T]) begin(theirs descriptors) (err error) {
-	if c.remote, err = mmap.Import(c.dev, theirs.Memory); err != nil {
-		return err
-	}
+func (c *changer[P, T]) begin(theirs *oob.Answer) error {
+	c.remote = theirs.Maps[0]
 	return c.submit()
 }
 
@@ -102,7 +101,7 @@ func (c *changer[P, T]) failed(t T, err error) {
 	c.rdma.Fail(t.Free())
 }
 
-func (c *changer[P, T]) close() error { return closeAll(c.local, c.remote) }
+func (c *changer[P, T]) close() error { return closeAll(c.local) }
 
 // holder is the responder of atomics: the device operates on its value.
 type holder struct {
@@ -122,12 +121,9 @@ func (h *holder) open() (err error) {
 	return nil
 }
 
-func (h *holder) export(ours *descriptors) (err error) {
-	ours.Memory, err = h.memory.Export(h.dev)
-	return err
-}
+func (h *holder) offer() oob.Offer { return oob.Offer{Maps: []*mmap.Map{h.memory}} }
 
-func (h *holder) begin(descriptors) error {
+func (h *holder) begin(*oob.Answer) error {
 	h.endWithPeer(func() error {
 		h.print("left: %s", word(atomic.LoadUint64(h.value)))
 		return nil
