@@ -30,18 +30,9 @@ setup:
 	@scripts/setup.sh
 	@scripts/rig-setup.sh
 
-# The race detector needs cgo and a C compiler; setup installs one where it may. vet is
-# left to make check. internal/rig comes first, since it takes longest. The time limit
-# ends what hangs. oob/etcd is a module of its own.
+# scripts/test.sh has the order of the tests.
 test: setup
-	@if [ "$$($(GO) env CGO_ENABLED)" = 1 ]; then \
-		set -x; $(GO) test -race -vet=off -tags "$(TAGS)" -timeout 1h ./internal/rig ./... && \
-		cd oob/etcd && $(GO) test -race -vet=off -timeout 1h ./...; \
-	else \
-		echo "no C compiler (Debian package gcc): the tests run without the race detector"; \
-		set -x; $(GO) test -vet=off -timeout 1h ./internal/rig ./... && \
-		cd oob/etcd && $(GO) test -vet=off -timeout 1h ./...; \
-	fi
+	@GO="$(GO)" TAGS="$(TAGS)" scripts/test.sh
 
 # "all", or some of tools files ibverbs rdma dma syncevent samples matrix bench sanitized
 # removal.

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# All tests, with the race detector where there is cgo and a C compiler; setup installs
+# one where it may. vet is left to make check. The time limit ends what hangs.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+go=${GO:-go}
+flags=(-vet=off -timeout 1h)
+if [ "$("$go" env CGO_ENABLED)" = 1 ]; then
+	flags+=(-race)
+else
+	echo "no C compiler (Debian package gcc): the tests run without the race detector"
+fi
+
+# oob/etcd is a module of its own. It takes a while to build, while internal/rig, which
+# comes first since it takes longest, leaves a processor idle.
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+(cd oob/etcd && "$go" test "${flags[@]}" ./...) >"$log" 2>&1 &
+etcd=$!
+
+failed=0
+(set -x; "$go" test "${flags[@]}" -tags "${TAGS:-}" ./internal/rig ./...) || failed=1
+wait "$etcd" || failed=1
+echo "oob/etcd:"
+cat "$log"
+exit "$failed"
