@@ -30,6 +30,10 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
+// inFull reports whether make test does not wait for these tests, so that they run
+// in full.
+func inFull() bool { return os.Getenv("VERBENA_GUEST") == "all" }
+
 // requireGuest skips tests that TestRig of internal/rig runs in its guest.
 func requireGuest(t *testing.T) {
 	t.Helper()

@@ -95,7 +95,7 @@ func runParts(t *testing.T, chosen []part, match string) {
 	var script strings.Builder
 	// What the tests run of what they could: "some" in make test, which waits for them.
 	extent := "all"
-	if os.Getenv("VERBENA_PARTS") == "" {
+	if os.Getenv("VERBENA_PARTS") == "" && !soak.Full(t) {
 		extent = "some"
 	}
 	fmt.Fprintf(&script, "export VERBENA_GUEST=%s\n", extent)
@@ -106,7 +106,7 @@ func runParts(t *testing.T, chosen []part, match string) {
 			text = fmt.Sprintf("%s.test -test.v -test.timeout %v -test.run '%s'\n", filepath.Base(p.tests), limit, match)
 		}
 		require.NoError(t, os.WriteFile(filepath.Join(dir, p.name), []byte(text), 0o644))
-		fmt.Fprintf(&script, "echo 'PART %[1]s'; SECONDS=0; if timeout %[2]d bash -euo pipefail /parts/%[1]s; then end=PASSED; else end=FAILED; fi; echo \"%[1]s took $SECONDS s\"; echo \"$end %[1]s\"\n", p.name, int(limit.Seconds())+60)
+		fmt.Fprintf(&script, "echo 'PART %[1]s'; SECONDS=0; if timeout %[2]d bash -euo pipefail /parts/%[1]s; then end=PASSED; else end=FAILED; fi; echo \"$end %[1]s\"; echo \"%[1]s took $SECONDS s\"\n", p.name, int(limit.Seconds())+60)
 	}
 	files["/parts"] = dir
 	output := rig.Run(t, rig.Job{
