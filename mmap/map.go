@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -58,7 +59,7 @@ type Map struct {
 	rkey     uint32
 	onFree   func([]byte)
 	userData any
-	disown   func() // the device need not close it; nil: it does not
+	owners   []owner // of what is registered; mu protects them
 
 	// users counts Hold. While it is negative, the registrations are being changed
 	// or gone, and Hold fails.
@@ -147,10 +148,50 @@ func create(dev verbs.Device, cfg Config) (*Map, error) {
 	if err := m.register(dev, pd); err != nil {
 		return nil, errors.Join(err, m.free())
 	}
-	if owner, ok := dev.(verbs.ClosingDevice); ok {
-		m.disown = owner.OnClose(m.Close)
-	}
+	m.own(dev)
 	return m, nil
+}
+
+// owner is a device that, before it is closed, ends its registrations of a Map.
+type owner struct {
+	dev    verbs.Device
+	disown func() // takes that back
+}
+
+// own makes a device an owner, unless it is one. The caller holds mu, or is the only
+// one to know of m.
+func (m *Map) own(dev verbs.Device) {
+	closing, ok := dev.(verbs.ClosingDevice)
+	if !ok || slices.ContainsFunc(m.owners, func(o owner) bool { return o.dev == dev }) {
+		return
+	}
+	m.owners = append(m.owners, owner{dev, closing.OnClose(func() error { return m.deviceCloses(dev) })})
+}
+
+// disown makes a device no owner any more. The caller holds mu.
+func (m *Map) disown(dev verbs.Device) {
+	m.owners = slices.DeleteFunc(m.owners, func(o owner) bool {
+		if o.dev == dev {
+			o.disown()
+		}
+		return o.dev == dev
+	})
+}
+
+// deviceCloses closes the Map, or where it is registered with others too, ends the
+// registrations with this device alone: no queue pair is left that could use them.
+func (m *Map) deviceCloses(dev verbs.Device) error {
+	m.mu.Lock()
+	if !slices.ContainsFunc(m.registrations(), func(r registration) bool { return r.dev != dev }) {
+		m.mu.Unlock()
+		return m.Close()
+	}
+	defer m.mu.Unlock()
+	if err := m.deregister(func(r registration) bool { return r.dev == dev }); err != nil {
+		return err
+	}
+	m.disown(dev)
+	return nil
 }
 
 func (m *Map) registrations() []registration {
@@ -217,6 +258,7 @@ func (m *Map) add(dev verbs.Device, pd verbs.PD) error {
 	if err := m.register(dev, pd); err != nil {
 		return fmt.Errorf("add %s to memory map: %w", dev.Name(), err)
 	}
+	m.own(dev)
 	return nil
 }
 
@@ -239,6 +281,7 @@ func (m *Map) RemoveDevice(dev verbs.Device) error {
 	if len(m.registrations()) == before {
 		return fmt.Errorf("remove %s from memory map: %w with it", dev.Name(), ErrNotRegistered)
 	}
+	m.disown(dev)
 	return nil
 }
 
@@ -340,8 +383,8 @@ func (m *Map) Close() error {
 	if !ended {
 		return nil
 	}
-	if m.disown != nil {
-		m.disown()
+	for _, o := range m.owners { // nobody changes them any more
+		o.disown()
 	}
 	// Without the lock: OnFree may call methods of the Map.
 	if m.onFree != nil {

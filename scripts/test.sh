@@ -14,13 +14,15 @@ fi
 # oob/etcd is a module of its own. It takes a while to build, while internal/rig, which
 # comes first since it takes longest, leaves a processor idle.
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-(cd oob/etcd && "$go" test "${flags[@]}" ./...) >"$log" 2>&1 &
+etcd=
+trap 'rm -f "$log"; [ -z "$etcd" ] || kill "$etcd"' EXIT
+(cd oob/etcd && exec "$go" test "${flags[@]}" ./...) >"$log" 2>&1 &
 etcd=$!
 
 failed=0
 (set -x; "$go" test "${flags[@]}" -tags "${TAGS:-}" ./internal/rig ./...) || failed=1
 wait "$etcd" || failed=1
+etcd=
 echo "oob/etcd:"
 cat "$log"
 exit "$failed"
