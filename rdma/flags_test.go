@@ -2,7 +2,6 @@ package rdma_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -234,8 +233,7 @@ func TestTaskMisuse(t *testing.T) {
 
 // A network as bad as can be: every byte right, every task once.
 func TestBadNetwork(t *testing.T) {
-	cfg := rdma.Config{AckTimeout: 2 * time.Millisecond}
-	r := newRig(t, cfg, cfg)
+	r := newRig(t, rdma.Config{}, rdma.Config{})
 	const n = 32
 	var writes outcome[*rdma.WriteTask]
 	var adds outcome[*rdma.FetchAddTask]

@@ -55,7 +55,7 @@ func TestNotificationComesAfterData(t *testing.T) {
 }
 
 func newOrderTest(t *testing.T, adds bool) *orderTest {
-	o := &orderTest{rig: newRig(t, rdma.Config{AckTimeout: 16 * time.Millisecond}, rdma.Config{})}
+	o := &orderTest{rig: newRig(t, rdma.Config{}, rdma.Config{})}
 	writes := must(o.a.ctx.WritePool(orderPlaces, func(*rdma.WriteTask) {}, func(_ *rdma.WriteTask, err error) { o.failure = err }))
 	setPool := must(o.a.ctx.SyncEventSetPool(orderPlaces, func(*rdma.SyncEventSetTask) {}, func(_ *rdma.SyncEventSetTask, err error) { o.failure = err }))
 	addPool := must(o.a.ctx.SyncEventAddPool(orderPlaces, func(*rdma.SyncEventAddTask) {}, func(_ *rdma.SyncEventAddTask, err error) { o.failure = err }))
