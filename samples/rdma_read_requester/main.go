@@ -1,11 +1,11 @@
-// Command rdma_read_requester reads the memory of its peer, rdma_read_responder,
-// with one RDMA read. The peer submits nothing and does not notice: it only exports
-// its memory. Here the descriptor of that memory is imported, and becomes
-// the source of the task; what has been read is checked and printed.
+// Command rdma_read_requester reads the memory of its peer, rdma_read_responder, with one
+// RDMA read. The peer submits nothing and does not notice: it only exports its memory,
+// whose descriptor is imported here and becomes the source of the task.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/bufinv"
@@ -14,7 +14,6 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
-	"github.com/verbena-rdma/verbena/verbs"
 )
 
 func main() {
@@ -24,170 +23,67 @@ func main() {
 		Role:   sample.Requester,
 		Peer:   "rdma_read_responder",
 		Memory: sample.ImportsMemory,
-		Sized:  true,
-		Lists:  true,
 	}, run)
 }
 
-type requester struct {
-	*sample.Session
-	dev    verbs.Device
-	engine *pe.Engine
-	rdma   *rdma.Context
-	reads  *rdma.ReadPool
-	bufs   *bufinv.Inventory
-	local  *mmap.Map
-	remote *mmap.Map
-	conn   *rdma.Connection
-	limit  int    // the most that one task reads, bytes
-	data   []byte // what has been read
-	left   int    // tasks that have not completed
-}
-
 func run(ctx context.Context, s *sample.Session) (err error) {
-	p := &requester{Session: s}
-
-	// The device.
-	if p.dev, err = device.Open(s.Device); err != nil {
+	dev, err := device.Open(s.Device)
+	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.dev.Close)
-	if err := rdma.Supports(p.dev, rdma.OpRead); err != nil {
+	defer sample.Close(&err, dev.Close) // and the memory with it
+	if err := rdma.Supports(dev, rdma.OpRead); err != nil {
 		return err
 	}
 
 	// Memory for what is read. The peer does not reach it, so it is not exported.
-	if p.local, err = mmap.Alloc(p.dev, max(s.Capacity(), 1), mmap.LocalReadWrite); err != nil {
+	local, err := mmap.Alloc(dev, sample.Room, mmap.LocalReadWrite)
+	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.local.Close)
 
 	// The engine, and the RDMA context on it.
-	p.engine = pe.New(pe.Config{Log: s.Log})
-	defer sample.Close(&err, p.engine.Close)
-	p.rdma, err = rdma.New(p.dev, rdma.Config{
-		EndWithLastConnection: true, // the program ends when its peer does
-		Engine:                p.engine,
-		GIDIndex:              s.GIDIndex,
-		MTU:                   s.MTU,
-		ConnectTimeout:        s.ConnectTimeout,
-		AckTimeout:            s.AckTimeout,
-		MaxSendSGE:            s.SGE,
-		Log:                   s.Log,
-	})
+	engine := pe.New(pe.Config{Log: s.Log})
+	defer sample.Close(&err, engine.Close) // and the context with it
+	r, err := rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, ConnectTimeout: s.ConnectTimeout,
+		EndWithLastConnection: true, Log: s.Log})
 	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.rdma.Close)
 
-	// What its callbacks need is in p: they are its methods.
-	p.limit = int(p.rdma.Capabilities().MaxMessage)
-	tasks := sample.Tasks(s.Capacity(), p.limit)
-	if p.reads, err = p.rdma.ReadPool(tasks, p.done, p.failed); err != nil {
+	// One task. Either callback frees it, and its buffers with it, and ends the context.
+	reads, err := r.ReadPool(1,
+		func(t *rdma.ReadTask) {
+			r.Fail(s.Show(t.Destination().Bytes(), "read: %s")) // nil does nothing
+			r.Fail(t.Free())
+			r.Stop()
+		},
+		func(t *rdma.ReadTask, err error) { r.Fail(errors.Join(err, t.Free())) })
+	if err != nil {
 		return err
 	}
-	p.rdma.OnStateChange(p.stateChanged)
-	if p.bufs, err = bufinv.New(tasks * (s.SGE + 1)); err != nil {
-		return err
-	}
-	defer sample.Close(&err, p.bufs.Close)
 
-	// From here on everything happens in callbacks, until the context is Idle.
-	if err := p.rdma.Start(); err != nil {
-		return err
-	}
-	return p.engine.Run(ctx)
-}
-
-func (p *requester) stateChanged(prev, next pe.State) {
-	p.Entered(next)
-	switch next {
-	case pe.Starting:
-		p.connect()
-	case pe.Running:
-		p.rdma.Fail(p.read())
-	}
-}
-
-// connect makes the connection with the peer, and takes the descriptor of its memory. The
-// context is Running once both ends have connected.
-func (p *requester) connect() {
-	p.Peer.Connect(p.rdma, func(conn *rdma.Connection, remote *mmap.Map, err error) {
-		p.conn, p.remote = conn, remote
-		p.rdma.Fail(err)
-	})
-}
-
-// read submits tasks that read all of the peer's memory, all at once: one, unless
-// it is large.
-func (p *requester) read() (err error) {
-	n := p.remote.Len()
-	switch room := p.Capacity(); {
-	case room == 0:
-		n = 0 // memory has a byte at least
-	case n > room:
-		return fmt.Errorf("the peer's memory has %d bytes, there is room for %d: give -size %d", n, room, n)
-	}
-	var tasks []*rdma.ReadTask
-	for _, part := range p.Parts(n, p.limit) {
-		task, err := p.task(part)
-		if err != nil {
-			p.rdma.Fail(rdma.FreeAll(tasks))
-			return err
+	var conn *rdma.Connection
+	var remote *mmap.Map
+	r.OnStateChange(func(_, next pe.State) {
+		s.Entered(next)
+		switch next {
+		case pe.Starting: // descriptors there and back
+			s.Peer.Connect(r, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; r.Fail(err) })
+		case pe.Running: // both ends have connected
+			if remote.Len() > local.Len() {
+				r.Fail(fmt.Errorf("the peer's memory has %d bytes, and there is room for only %d", remote.Len(), local.Len()))
+				return
+			}
+			task, err := reads.Alloc(conn, bufinv.Source(remote, 0, remote.Len()), bufinv.Target(local, 0, local.Len()))
+			if err == nil {
+				err = task.Submit()
+			}
+			r.Fail(err)
 		}
-		tasks = append(tasks, task)
-	}
-	p.left, err = rdma.SubmitAll(tasks, 0)
-	p.rdma.Fail(rdma.FreeAll(tasks[p.left:]))
-	p.Log.Info().Int("bytes", n).Int("tasks", p.left).Msg("read submitted")
-	return err
-}
-
-// task makes a task that reads a part of the memory, into a list of buffers.
-func (p *requester) task(part sample.Part) (*rdma.ReadTask, error) {
-	var src *bufinv.Buf
-	if part.Len > 0 {
-		src = p.bufs.Source(p.remote, part.Off, part.Len)
-	}
-	task, err := p.reads.Alloc(p.conn, src, sample.Chain(p.bufs, p.local, part, p.SGE))
-	if err != nil {
-		return nil, err
-	}
-	task.SetUserData(&p.left)
-	return task, nil
-}
-
-// done runs in the order of submission.
-func (p *requester) done(t *rdma.ReadTask) {
-	p.data = t.Destination().AppendBytes(p.data)
-	if p.left == 1 && p.rdma.Err() == nil {
-		p.rdma.Fail(p.show())
-	}
-	p.finish(t)
-}
-
-// show checks and prints what has been read.
-func (p *requester) show() error {
-	data, err := p.Verify(p.data)
-	if err != nil {
+	})
+	if err := r.Start(); err != nil {
 		return err
 	}
-	p.Print("read: %s", sample.Describe(data))
-	return nil
-}
-
-func (p *requester) failed(t *rdma.ReadTask, err error) {
-	p.rdma.Fail(err)
-	p.finish(t)
-}
-
-// finish frees a task, and its buffers with it, and stops the context after the
-// last one.
-func (p *requester) finish(t *rdma.ReadTask) {
-	left := t.UserData().(*int)
-	*left--
-	p.rdma.Fail(t.Free())
-	if *left == 0 {
-		p.rdma.Stop()
-	}
+	return engine.Run(ctx) // until the context is Idle
 }

@@ -1,8 +1,7 @@
-// Command rdma_read_responder lets its peer, rdma_read_requester, read its memory.
-// It submits no task: it exports the memory, and the device answers the peer by
-// itself. Both the memory and the RDMA context have to permit reads. RDMA does not
-// report when the peer has finished: the peer says so the way that the descriptors
-// went.
+// Command rdma_read_responder lets its peer, rdma_read_requester, read its memory. It
+// submits no task: it exports the memory, and the device answers the peer by itself. Both
+// the memory and the RDMA context have to permit reads. RDMA does not report when the peer
+// has finished: the peer says so the way that the descriptors went.
 package main
 
 import (
@@ -13,7 +12,6 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
-	"github.com/verbena-rdma/verbena/verbs"
 )
 
 func main() {
@@ -24,84 +22,49 @@ func main() {
 		Peer:   "rdma_read_requester",
 		Memory: sample.ExportsMemory,
 		Text:   &sample.Text{Short: "r", Long: "read-string", Default: "Hello from the read responder!"},
-		Sized:  true,
 	}, run)
 }
 
-type responder struct {
-	*sample.Session
-	dev    verbs.Device
-	engine *pe.Engine
-	rdma   *rdma.Context
-	local  *mmap.Map
-}
-
 func run(ctx context.Context, s *sample.Session) (err error) {
-	p := &responder{Session: s}
-
-	// The device.
-	if p.dev, err = device.Open(s.Device); err != nil {
-		return err
-	}
-	defer sample.Close(&err, p.dev.Close)
-
-	// The memory that the peer may read.
-	payload := s.Payload()
-	if p.local, err = mmap.Alloc(p.dev, max(len(payload), 1), mmap.LocalReadWrite|mmap.RemoteRead); err != nil {
-		return err
-	}
-	defer sample.Close(&err, p.local.Close)
-	copy(p.local.Bytes(), payload)
-
-	// The engine, and the RDMA context on it.
-	p.engine = pe.New(pe.Config{Log: s.Log})
-	defer sample.Close(&err, p.engine.Close)
-	p.rdma, err = rdma.New(p.dev, rdma.Config{
-		Engine:         p.engine,
-		GIDIndex:       s.GIDIndex,
-		MTU:            s.MTU,
-		ConnectTimeout: s.ConnectTimeout,
-		AckTimeout:     s.AckTimeout,
-		Permissions:    mmap.RemoteRead,
-		Log:            s.Log,
-	})
+	dev, err := device.Open(s.Device)
 	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.rdma.Close)
-	p.Peer.EndWith(p.rdma)
+	defer sample.Close(&err, dev.Close) // and the memory with it
 
-	// What its callbacks need is in p: they are its methods.
-	p.rdma.OnStateChange(p.stateChanged)
-
-	// From here on everything happens in callbacks, until the context is Idle.
-	if err := p.rdma.Start(); err != nil {
+	// The memory that the peer may read.
+	text := s.Payload()
+	local, err := mmap.Alloc(dev, len(text), mmap.LocalReadWrite|mmap.RemoteRead)
+	if err != nil {
 		return err
 	}
-	return p.engine.Run(ctx)
-}
+	copy(local.Bytes(), text)
 
-func (p *responder) stateChanged(prev, next pe.State) {
-	p.Entered(next)
-	switch next {
-	case pe.Starting:
-		p.connect()
-	case pe.Running:
-		p.serve()
+	// The engine, and the RDMA context on it. It has no tasks.
+	engine := pe.New(pe.Config{Log: s.Log})
+	defer sample.Close(&err, engine.Close) // and the context with it
+	r, err := rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, ConnectTimeout: s.ConnectTimeout,
+		Permissions: mmap.RemoteRead, Log: s.Log})
+	if err != nil {
+		return err
 	}
-}
+	s.Peer.EndWith(r)
 
-// connect makes the connection with the peer, which gets the descriptor of our memory. The
-// context is Running once both ends have connected.
-func (p *responder) connect() {
-	p.Peer.Connect(p.rdma, func(_ *rdma.Connection, _ *mmap.Map, err error) { p.rdma.Fail(err) }, p.local)
-}
-
-// serve waits while the peer reads.
-func (p *responder) serve() {
-	p.Print("offered: %s", sample.Describe(p.Payload()))
-	p.Peer.Done(func(err error) {
-		p.rdma.Fail(err)
-		p.rdma.Stop()
+	r.OnStateChange(func(_, next pe.State) {
+		s.Entered(next)
+		switch next {
+		case pe.Starting: // descriptors there and back: the peer gets that of the memory
+			s.Peer.Connect(r, func(_ *rdma.Connection, _ *mmap.Map, err error) { r.Fail(err) }, local)
+		case pe.Running: // the peer reads now
+			s.Print("offered: %s", sample.Describe(text))
+			s.Peer.Done(func(err error) {
+				r.Fail(err) // nil does nothing
+				r.Stop()
+			})
+		}
 	})
+	if err := r.Start(); err != nil {
+		return err
+	}
+	return engine.Run(ctx) // until the context is Idle
 }

@@ -1,8 +1,7 @@
-// Command rdma_write_responder lets its peer, rdma_write_requester, write to its
-// memory. It submits no task: it exports the memory, and the device takes the data
-// by itself. The memory map has to permit writes. RDMA does not report when the
-// peer has finished: the peer says so the way that the descriptors went, and the
-// memory is read only then.
+// Command rdma_write_responder lets its peer, rdma_write_requester, write to its memory.
+// It submits no task: it exports the memory, which has to permit writes, and the device
+// takes the data by itself. RDMA does not report when the peer has finished: the peer says
+// so the way that the descriptors went, and the memory is read only then.
 package main
 
 import (
@@ -13,7 +12,6 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
-	"github.com/verbena-rdma/verbena/verbs"
 )
 
 func main() {
@@ -23,92 +21,49 @@ func main() {
 		Role:   sample.Responder,
 		Peer:   "rdma_write_requester",
 		Memory: sample.ExportsMemory,
-		Sized:  true,
 	}, run)
 }
 
-type responder struct {
-	*sample.Session
-	dev    verbs.Device
-	engine *pe.Engine
-	rdma   *rdma.Context
-	local  *mmap.Map
-}
-
 func run(ctx context.Context, s *sample.Session) (err error) {
-	p := &responder{Session: s}
-
-	// The device.
-	if p.dev, err = device.Open(s.Device); err != nil {
+	dev, err := device.Open(s.Device)
+	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.dev.Close)
+	defer sample.Close(&err, dev.Close) // and the memory with it
 
 	// The memory that the peer may write to.
-	if p.local, err = mmap.Alloc(p.dev, max(s.Capacity(), 1), mmap.LocalReadWrite|mmap.RemoteWrite); err != nil {
-		return err
-	}
-	defer sample.Close(&err, p.local.Close)
-
-	// The engine, and the RDMA context on it.
-	p.engine = pe.New(pe.Config{Log: s.Log})
-	defer sample.Close(&err, p.engine.Close)
-	p.rdma, err = rdma.New(p.dev, rdma.Config{
-		Engine:         p.engine,
-		GIDIndex:       s.GIDIndex,
-		MTU:            s.MTU,
-		ConnectTimeout: s.ConnectTimeout,
-		AckTimeout:     s.AckTimeout,
-		Log:            s.Log,
-	})
+	local, err := mmap.Alloc(dev, sample.Room, mmap.LocalReadWrite|mmap.RemoteWrite)
 	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.rdma.Close)
-	p.Peer.EndWith(p.rdma)
 
-	// What its callbacks need is in p: they are its methods.
-	p.rdma.OnStateChange(p.stateChanged)
-
-	// From here on everything happens in callbacks, until the context is Idle.
-	if err := p.rdma.Start(); err != nil {
+	// The engine, and the RDMA context on it. It has no tasks.
+	engine := pe.New(pe.Config{Log: s.Log})
+	defer sample.Close(&err, engine.Close) // and the context with it
+	r, err := rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, ConnectTimeout: s.ConnectTimeout,
+		Permissions: mmap.RemoteWrite, Log: s.Log})
+	if err != nil {
 		return err
 	}
-	return p.engine.Run(ctx)
-}
+	s.Peer.EndWith(r)
 
-func (p *responder) stateChanged(prev, next pe.State) {
-	p.Entered(next)
-	switch next {
-	case pe.Starting:
-		p.connect()
-	case pe.Running:
-		p.serve()
-	}
-}
-
-// connect makes the connection with the peer, which gets the descriptor of our memory. The
-// context is Running once both ends have connected.
-func (p *responder) connect() {
-	p.Peer.Connect(p.rdma, func(_ *rdma.Connection, _ *mmap.Map, err error) { p.rdma.Fail(err) }, p.local)
-}
-
-// serve waits while the peer writes, and looks at the memory then.
-func (p *responder) serve() {
-	p.Peer.Done(func(err error) {
-		if err == nil {
-			err = p.show()
+	r.OnStateChange(func(_, next pe.State) {
+		s.Entered(next)
+		switch next {
+		case pe.Starting: // descriptors there and back: the peer gets that of the memory
+			s.Peer.Connect(r, func(_ *rdma.Connection, _ *mmap.Map, err error) { r.Fail(err) }, local)
+		case pe.Running: // the peer writes now
+			s.Peer.Done(func(err error) {
+				if err == nil {
+					err = s.Show(local.Bytes(), "was written: %s")
+				}
+				r.Fail(err) // nil does nothing
+				r.Stop()
+			})
 		}
-		p.rdma.Fail(err)
-		p.rdma.Stop()
 	})
-}
-
-func (p *responder) show() error {
-	data, err := p.Verify(p.local.Bytes()[:p.Capacity()])
-	if err != nil {
+	if err := r.Start(); err != nil {
 		return err
 	}
-	p.Print("was written: %s", sample.Describe(data))
-	return nil
+	return engine.Run(ctx) // until the context is Idle
 }

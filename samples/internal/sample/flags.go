@@ -187,7 +187,7 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 	case p.Sized && p.Text != nil:
 		f.number(&s.size, "", "size", "N", "instead of a text, move a pattern of N bytes; 0: no bytes at all", 0, MaxSize)
 	case p.Sized:
-		f.number(&s.size, "", "size", "N", fmt.Sprintf("take up to N bytes; 0: none (default %d)", defaultCapacity), 0, MaxSize)
+		f.number(&s.size, "", "size", "N", fmt.Sprintf("take up to N bytes; 0: none (default %d)", Room), 0, MaxSize)
 	}
 	if p.Lists {
 		f.number(&s.SGE, "", "sge", "N", fmt.Sprintf("scatter the data over N buffers, 1 to %d, chained to a list (default 1)", maxSGE), 1, maxSGE)

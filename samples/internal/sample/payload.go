@@ -11,9 +11,10 @@ import (
 
 // Sizes of what is moved, in bytes.
 const (
-	minPattern      = 16
-	MaxSize         = 1 << 30
-	defaultCapacity = 4096
+	minPattern = 16
+	MaxSize    = 1 << 30
+	// Room is what a program that takes a text has room for.
+	Room = 4096
 )
 
 // patternMagic begins a pattern. It is no UTF-8, so that no text begins with it.
@@ -34,7 +35,7 @@ func (s *Session) Payload() []byte {
 // Capacity is how many bytes the program is to have room for.
 func (s *Session) Capacity() int {
 	if !s.sized {
-		return defaultCapacity
+		return Room
 	}
 	return s.size
 }
@@ -68,10 +69,12 @@ func (s *Session) Verify(mem []byte) ([]byte, error) {
 	if len(mem) == 0 && s.sized && s.size == 0 {
 		return mem, nil
 	}
-	return verify(mem)
+	return Verify(mem)
 }
 
-func verify(mem []byte) ([]byte, error) {
+// Verify returns the text at the beginning of mem, up to the first zero byte, or what is
+// wrong with it.
+func Verify(mem []byte) ([]byte, error) {
 	if bytes.HasPrefix(mem, patternMagic[:]) {
 		return verifyPattern(mem)
 	}
@@ -104,6 +107,16 @@ func verifyPattern(mem []byte) ([]byte, error) {
 		}
 	}
 	return got, nil
+}
+
+// Show checks that mem begins with text, and prints that: %s of the format, with more
+// behind it for the rest.
+func (s *Session) Show(mem []byte, format string, more ...any) error {
+	text, err := Verify(mem)
+	if err == nil {
+		s.Print(format, append([]any{Describe(text)}, more...)...)
+	}
+	return err
 }
 
 // Describe says in one line what the data is, with its length and its checksum.

@@ -16,7 +16,7 @@ func TestPattern(t *testing.T) {
 		assert.Equal(t, n, s.Capacity())
 		// In memory that is larger, whatever comes behind.
 		for _, mem := range [][]byte{want, append(bytes.Clone(want), 1, 2, 3), append(bytes.Clone(want), make([]byte, 10)...)} {
-			got, err := verify(mem)
+			got, err := Verify(mem)
 			require.NoError(t, err)
 			assert.Equal(t, want, got)
 		}
@@ -24,10 +24,10 @@ func TestPattern(t *testing.T) {
 		for _, i := range []int{0, 1, 7, 8, 15, n / 2, n - 1} {
 			bad := bytes.Clone(want)
 			bad[i] ^= 0x10
-			_, err := verify(bad)
+			_, err := Verify(bad)
 			require.Error(t, err, "byte %d of %d", i, n)
 		}
-		_, err := verify(want[:n-1])
+		_, err := Verify(want[:n-1])
 		require.Error(t, err)
 	}
 }
@@ -54,12 +54,12 @@ func TestFewBytes(t *testing.T) {
 func TestText(t *testing.T) {
 	s := Session{text: "Grüße"}
 	assert.Equal(t, []byte("Grüße"), s.Payload())
-	assert.Equal(t, defaultCapacity, s.Capacity())
-	got, err := verify([]byte("Grüße\x00\x00rest"))
+	assert.Equal(t, Room, s.Capacity())
+	got, err := Verify([]byte("Grüße\x00\x00rest"))
 	require.NoError(t, err)
 	assert.Equal(t, "Grüße", string(got))
 	for _, bad := range [][]byte{nil, {0}, make([]byte, 100), {0xff, 0xfe}, []byte("a\xc3")} {
-		_, err := verify(bad)
+		_, err := Verify(bad)
 		require.Error(t, err, "%q", bad)
 	}
 	assert.Equal(t, `"abc" (3 bytes, CRC-32C 364b3fb7)`, Describe([]byte("abc")))
