@@ -1,11 +1,12 @@
 // Command rdma_write_immediate_requester writes to the memory of its peer,
-// rdma_write_immediate_responder, with one RDMA write and a 32-bit immediate value. The
-// data goes straight to the peer's memory; the value goes to a receive that the
-// peer has submitted, whose callback says that the data is there.
+// rdma_write_immediate_responder, with one RDMA write and a 32-bit immediate value. The data
+// goes straight to the peer's memory; the value goes to a receive that the peer has posted,
+// which reports that the data is there.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/bufinv"
@@ -14,11 +15,10 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
-	"github.com/verbena-rdma/verbena/verbs"
 )
 
 func main() {
-	p := &requester{imm: 0xd0ca}
+	imm := uint32(0xd0ca)
 	sample.Main(sample.Program{
 		Name:   "rdma_write_immediate_requester",
 		About:  "Writes to the memory of rdma_write_immediate_responder with an RDMA write with immediate.",
@@ -26,157 +26,70 @@ func main() {
 		Peer:   "rdma_write_immediate_responder",
 		Memory: sample.ImportsMemory,
 		Text:   &sample.Text{Short: "w", Long: "write-string", Default: "Hello from the write requester!"},
-		Sized:  true,
-		Lists:  true,
-		Flags:  func(f *sample.Flags) { f.Uint32(&p.imm, "i", "immediate", "N", "the immediate value") },
-	}, p.run)
+		Flags:  func(f *sample.Flags) { f.Uint32(&imm, "i", "immediate", "N", "the immediate value") },
+	}, func(ctx context.Context, s *sample.Session) error { return run(ctx, s, imm) })
 }
 
-type requester struct {
-	*sample.Session
-	imm    uint32
-	dev    verbs.Device
-	engine *pe.Engine
-	rdma   *rdma.Context
-	writes *rdma.WriteImmPool
-	bufs   *bufinv.Inventory
-	local  *mmap.Map
-	remote *mmap.Map
-	conn   *rdma.Connection
-	data   []byte        // what is written
-	parts  []sample.Part // of the data, a task each: one, unless it is long
-	left   int           // tasks that have not completed
-}
-
-func (p *requester) run(ctx context.Context, s *sample.Session) (err error) {
-	p.Session = s
-
-	// The device.
-	if p.dev, err = device.Open(s.Device); err != nil {
+func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
+	dev, err := device.Open(s.Device)
+	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.dev.Close)
-	if err := rdma.Supports(p.dev, rdma.OpWriteImm); err != nil {
+	defer sample.Close(&err, dev.Close) // and the memory with it
+	if err := rdma.Supports(dev, rdma.OpWriteImm); err != nil {
 		return err
 	}
 
 	// Memory for what is written. The peer does not reach it, so it is not exported.
-	p.data = s.Payload()
-	p.parts = s.Parts(len(p.data), sample.MaxMessage)
-	if p.local, err = mmap.Alloc(p.dev, max(len(p.data), 1), mmap.LocalReadWrite); err != nil {
+	text := s.Payload()
+	local, err := mmap.Alloc(dev, len(text), mmap.LocalReadWrite)
+	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.local.Close)
+	copy(local.Bytes(), text)
 
 	// The engine, and the RDMA context on it.
-	p.engine = pe.New(pe.Config{Log: s.Log})
-	defer sample.Close(&err, p.engine.Close)
-	p.rdma, err = rdma.New(p.dev, rdma.Config{
-		EndWithLastConnection: true, // the program ends when its peer does
-		Engine:                p.engine,
-		GIDIndex:              s.GIDIndex,
-		MTU:                   s.MTU,
-		ConnectTimeout:        s.ConnectTimeout,
-		AckTimeout:            s.AckTimeout,
-		MaxSendSGE:            s.SGE,
-		Log:                   s.Log,
-	})
+	engine := pe.New(pe.Config{Log: s.Log})
+	defer sample.Close(&err, engine.Close) // and the context with it
+	r, err := rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, ConnectTimeout: s.ConnectTimeout,
+		EndWithLastConnection: true, Log: s.Log})
 	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.rdma.Close)
 
-	// What its callbacks need is in p: they are its methods.
-	if p.writes, err = p.rdma.WriteImmPool(len(p.parts), p.done, p.failed); err != nil {
+	// One task. Either callback frees it, and its buffers with it, and ends the context.
+	writes, err := r.WriteImmPool(1,
+		func(t *rdma.WriteImmTask) {
+			s.Print("written: %s, immediate %#08x", sample.Describe(text), t.Imm())
+			r.Fail(t.Free()) // nil does nothing
+			r.Stop()
+		},
+		func(t *rdma.WriteImmTask, err error) { r.Fail(errors.Join(err, t.Free())) })
+	if err != nil {
 		return err
 	}
-	p.rdma.OnStateChange(p.stateChanged)
-	if p.bufs, err = bufinv.New(len(p.parts) * (s.SGE + 1)); err != nil {
-		return err
-	}
-	defer sample.Close(&err, p.bufs.Close)
 
-	// From here on everything happens in callbacks, until the context is Idle.
-	if err := p.rdma.Start(); err != nil {
-		return err
-	}
-	return p.engine.Run(ctx)
-}
-
-func (p *requester) stateChanged(prev, next pe.State) {
-	p.Entered(next)
-	switch next {
-	case pe.Starting:
-		p.connect()
-	case pe.Running:
-		p.rdma.Fail(p.write())
-	}
-}
-
-// connect makes the connection with the peer, and takes the descriptor of its memory. The
-// context is Running once both ends have connected.
-func (p *requester) connect() {
-	p.Peer.Connect(p.rdma, func(conn *rdma.Connection, remote *mmap.Map, err error) {
-		p.conn, p.remote = conn, remote
-		p.rdma.Fail(err)
-	})
-}
-
-// write submits the tasks, all at once. The data goes to the beginning of the
-// peer's memory.
-func (p *requester) write() (err error) {
-	n := len(p.data)
-	if n > p.remote.Len() {
-		return fmt.Errorf("there are %d bytes to be written, the peer's memory has %d: give it -size %d", n, p.remote.Len(), n)
-	}
-	var tasks []*rdma.WriteImmTask
-	for _, part := range p.parts {
-		task, err := p.task(part)
-		if err != nil {
-			p.rdma.Fail(rdma.FreeAll(tasks))
-			return err
+	var conn *rdma.Connection
+	var remote *mmap.Map
+	r.OnStateChange(func(_, next pe.State) {
+		s.Entered(next)
+		switch next {
+		case pe.Starting: // descriptors there and back
+			s.Peer.Connect(r, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; r.Fail(err) })
+		case pe.Running: // both ends have connected
+			if len(text) > remote.Len() {
+				r.Fail(fmt.Errorf("there are %d bytes to be written, and the peer's memory has only %d", len(text), remote.Len()))
+				return
+			}
+			task, err := writes.Alloc(conn, bufinv.Source(local, 0, len(text)), bufinv.Target(remote, 0, len(text)), imm)
+			if err == nil {
+				err = task.Submit()
+			}
+			r.Fail(err)
 		}
-		tasks = append(tasks, task)
+	})
+	if err := r.Start(); err != nil {
+		return err
 	}
-	p.left, err = rdma.SubmitAll(tasks, 0)
-	p.rdma.Fail(rdma.FreeAll(tasks[p.left:]))
-	p.Log.Info().Int("bytes", n).Int("tasks", p.left).Msg("write submitted")
-	return err
-}
-
-// task makes a task that writes a part of the data, out of a list of buffers.
-func (p *requester) task(part sample.Part) (*rdma.WriteImmTask, error) {
-	src, err := sample.Load(p.bufs, p.local, part, p.SGE, p.data)
-	if err != nil {
-		return nil, err
-	}
-	task, err := p.writes.Alloc(p.conn, src, sample.Chain(p.bufs, p.remote, part, 1), p.imm)
-	if err != nil {
-		return nil, err
-	}
-	task.SetUserData(&p.left)
-	return task, nil
-}
-
-func (p *requester) done(t *rdma.WriteImmTask) {
-	if p.left == 1 && p.rdma.Err() == nil {
-		p.Print("written: %s, immediate %#08x", sample.Describe(p.data), t.Imm())
-	}
-	p.finish(t)
-}
-
-func (p *requester) failed(t *rdma.WriteImmTask, err error) {
-	p.rdma.Fail(err)
-	p.finish(t)
-}
-
-// finish frees a task, and its buffers with it, and stops the context after the
-// last one.
-func (p *requester) finish(t *rdma.WriteImmTask) {
-	left := t.UserData().(*int)
-	*left--
-	p.rdma.Fail(t.Free())
-	if *left == 0 {
-		p.rdma.Stop()
-	}
+	return engine.Run(ctx) // until the context is Idle
 }
