@@ -1,11 +1,11 @@
 // Command rdma_send_immediate sends a message with a 32-bit immediate value to its peer,
-// rdma_receive_immediate. The message goes to a buffer that the peer has chosen,
-// by submitting a receive; neither knows an address of the other. The value comes
-// out of the peer's receive beside the data.
+// rdma_receive_immediate. The message goes to a buffer that the peer has posted; neither
+// knows an address of the other. The value comes out at the peer beside the data.
 package main
 
 import (
 	"context"
+	"errors"
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
@@ -13,161 +13,76 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
-	"github.com/verbena-rdma/verbena/verbs"
 )
 
 func main() {
-	p := &sender{imm: 0xd0ca}
+	imm := uint32(0xd0ca)
 	sample.Main(sample.Program{
 		Name:  "rdma_send_immediate",
 		About: "Sends a message with immediate to rdma_receive_immediate.",
 		Role:  sample.Requester,
 		Peer:  "rdma_receive_immediate",
 		Text:  &sample.Text{Short: "s", Long: "send-string", Default: "Hello from the sender!"},
-		Sized: true,
-		Lists: true,
-		Flags: func(f *sample.Flags) { f.Uint32(&p.imm, "i", "immediate", "N", "the immediate value") },
-	}, p.run)
+		Flags: func(f *sample.Flags) { f.Uint32(&imm, "i", "immediate", "N", "the immediate value") },
+	}, func(ctx context.Context, s *sample.Session) error { return run(ctx, s, imm) })
 }
 
-type sender struct {
-	*sample.Session
-	imm    uint32
-	dev    verbs.Device
-	engine *pe.Engine
-	rdma   *rdma.Context
-	sends  *rdma.SendImmPool
-	bufs   *bufinv.Inventory
-	local  *mmap.Map
-	conn   *rdma.Connection
-	data   []byte        // the message
-	parts  []sample.Part // of the message, a task each: one, unless it is long
-	left   int           // tasks that have not completed
-}
-
-func (p *sender) run(ctx context.Context, s *sample.Session) (err error) {
-	p.Session = s
-
-	// The device.
-	if p.dev, err = device.Open(s.Device); err != nil {
+func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
+	dev, err := device.Open(s.Device)
+	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.dev.Close)
-	if err := rdma.Supports(p.dev, rdma.OpSendImm); err != nil {
+	defer sample.Close(&err, dev.Close) // and the memory with it
+	if err := rdma.Supports(dev, rdma.OpSendImm); err != nil {
 		return err
 	}
 
 	// Memory for the message. The peer does not reach it, so it is not exported.
-	p.data = s.Payload()
-	p.parts = s.Parts(len(p.data), sample.MaxMessage)
-	if p.local, err = mmap.Alloc(p.dev, max(len(p.data), 1), mmap.LocalReadWrite); err != nil {
+	text := s.Payload()
+	local, err := mmap.Alloc(dev, len(text), mmap.LocalReadWrite)
+	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.local.Close)
+	copy(local.Bytes(), text)
 
 	// The engine, and the RDMA context on it.
-	p.engine = pe.New(pe.Config{Log: s.Log})
-	defer sample.Close(&err, p.engine.Close)
-	p.rdma, err = rdma.New(p.dev, rdma.Config{
-		EndWithLastConnection: true, // the program ends when its peer does
-		Engine:                p.engine,
-		GIDIndex:              s.GIDIndex,
-		MTU:                   s.MTU,
-		ConnectTimeout:        s.ConnectTimeout,
-		AckTimeout:            s.AckTimeout,
-		MaxSendSGE:            s.SGE,
-		Log:                   s.Log,
-	})
+	engine := pe.New(pe.Config{Log: s.Log})
+	defer sample.Close(&err, engine.Close) // and the context with it
+	r, err := rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, ConnectTimeout: s.ConnectTimeout,
+		EndWithLastConnection: true, Log: s.Log})
 	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.rdma.Close)
 
-	// What its callbacks need is in p: they are its methods.
-	if p.sends, err = p.rdma.SendImmPool(len(p.parts), p.done, p.failed); err != nil {
+	// One task. Either callback frees it, and its buffer with it, and ends the context.
+	sends, err := r.SendImmPool(1,
+		func(t *rdma.SendImmTask) {
+			s.Log.Info().Msg("the message was sent")
+			r.Fail(t.Free()) // nil does nothing
+			r.Stop()
+		},
+		func(t *rdma.SendImmTask, err error) { r.Fail(errors.Join(err, t.Free())) })
+	if err != nil {
 		return err
 	}
-	p.rdma.OnStateChange(p.stateChanged)
-	if p.bufs, err = bufinv.New(len(p.parts) * s.SGE); err != nil {
-		return err
-	}
-	defer sample.Close(&err, p.bufs.Close)
 
-	// From here on everything happens in callbacks, until the context is Idle.
-	if err := p.rdma.Start(); err != nil {
-		return err
-	}
-	return p.engine.Run(ctx)
-}
-
-func (p *sender) stateChanged(prev, next pe.State) {
-	p.Entered(next)
-	switch next {
-	case pe.Starting:
-		p.connect()
-	case pe.Running:
-		p.rdma.Fail(p.send())
-	}
-}
-
-// connect makes the connection with the peer. The context is Running once both ends have
-// connected.
-func (p *sender) connect() {
-	p.Peer.Connect(p.rdma, func(conn *rdma.Connection, _ *mmap.Map, err error) {
-		p.conn = conn
-		p.rdma.Fail(err)
-	})
-}
-
-// send submits the tasks, all at once.
-func (p *sender) send() error {
-	var tasks []*rdma.SendImmTask
-	for _, part := range p.parts {
-		task, err := p.task(part)
-		if err != nil {
-			p.rdma.Fail(rdma.FreeAll(tasks))
-			return err
+	var conn *rdma.Connection
+	r.OnStateChange(func(_, next pe.State) {
+		s.Entered(next)
+		switch next {
+		case pe.Starting: // descriptors there and back
+			s.Peer.Connect(r, func(c *rdma.Connection, _ *mmap.Map, err error) { conn = c; r.Fail(err) })
+		case pe.Running: // both ends have connected
+			task, err := sends.Alloc(conn, bufinv.Source(local, 0, len(text)), imm)
+			if err == nil {
+				s.Print("sending: %s, immediate %#08x", sample.Describe(text), imm)
+				err = task.Submit()
+			}
+			r.Fail(err)
 		}
-		tasks = append(tasks, task)
+	})
+	if err := r.Start(); err != nil {
+		return err
 	}
-	p.Print("sending: %s, immediate %#08x", sample.Describe(p.data), p.imm)
-	n, err := rdma.SubmitAll(tasks, 0)
-	p.left = n
-	p.rdma.Fail(rdma.FreeAll(tasks[n:]))
-	return err
-}
-
-// task makes a task that sends a part of the message, out of a list of buffers.
-func (p *sender) task(part sample.Part) (*rdma.SendImmTask, error) {
-	src, err := sample.Load(p.bufs, p.local, part, p.SGE, p.data)
-	if err != nil {
-		return nil, err
-	}
-	task, err := p.sends.Alloc(p.conn, src, p.imm)
-	if err != nil {
-		return nil, err
-	}
-	task.SetUserData(&p.left)
-	return task, nil
-}
-
-func (p *sender) done(t *rdma.SendImmTask) {
-	p.Log.Info().Msg("the message was sent")
-	p.finish(t)
-}
-
-func (p *sender) failed(t *rdma.SendImmTask, err error) {
-	p.rdma.Fail(err)
-	p.finish(t)
-}
-
-// finish frees a task, and its buffers with it, and stops the context after the
-// last one.
-func (p *sender) finish(t *rdma.SendImmTask) {
-	left := t.UserData().(*int)
-	*left--
-	p.rdma.Fail(t.Free())
-	if *left == 0 {
-		p.rdma.Stop()
-	}
+	return engine.Run(ctx) // until the context is Idle
 }
