@@ -1,11 +1,12 @@
-// Command rdma_multi_conn_send sends one message over each of several connections
-// to its peer, rdma_multi_conn_receive. All connections belong to one RDMA context,
-// and all tasks come from one pool; a task names the connection it runs on. The
-// descriptors of the connections travel together, in order.
+// Command rdma_multi_conn_send sends one message over each of several connections to its
+// peer, rdma_multi_conn_receive. All connections belong to one RDMA context, and all tasks
+// come from one pool; a task names the connection it runs on. The descriptors of the
+// connections travel together, in order.
 package main
 
 import (
 	"context"
+	"errors"
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
@@ -14,7 +15,6 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
-	"github.com/verbena-rdma/verbena/verbs"
 )
 
 func main() {
@@ -24,160 +24,76 @@ func main() {
 		Role:           sample.Requester,
 		Peer:           "rdma_multi_conn_receive",
 		Text:           &sample.Text{Short: "s", Long: "send-string", Default: "Hello from the sender!"},
-		Sized:          true,
-		Lists:          true,
 		MaxConnections: 8,
 	}, run)
 }
 
-type sender struct {
-	*sample.Session
-	dev    verbs.Device
-	engine *pe.Engine
-	rdma   *rdma.Context
-	sends  *rdma.SendPool
-	bufs   *bufinv.Inventory
-	local  *mmap.Map
-	conns  []*rdma.Connection
-	data   []byte        // the message
-	parts  []sample.Part // of the message, a task each: one, unless it is long
-	left   int           // tasks that have not completed
-}
-
 func run(ctx context.Context, s *sample.Session) (err error) {
-	p := &sender{Session: s}
-
-	// The device.
-	if p.dev, err = device.Open(s.Device); err != nil {
+	dev, err := device.Open(s.Device)
+	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.dev.Close)
-	if err := rdma.Supports(p.dev, rdma.OpSend); err != nil {
+	defer sample.Close(&err, dev.Close) // and the memory with it
+	if err := rdma.Supports(dev, rdma.OpSend); err != nil {
 		return err
 	}
 
 	// Memory for the message. The peer does not reach it, so it is not exported.
-	p.data = s.Payload()
-	p.parts = s.Parts(len(p.data), sample.MaxMessage)
-	if p.local, err = mmap.Alloc(p.dev, max(len(p.data), 1), mmap.LocalReadWrite); err != nil {
+	text := s.Payload()
+	local, err := mmap.Alloc(dev, len(text), mmap.LocalReadWrite)
+	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.local.Close)
+	copy(local.Bytes(), text)
 
 	// The engine, and the RDMA context on it.
-	p.engine = pe.New(pe.Config{Log: s.Log})
-	defer sample.Close(&err, p.engine.Close)
-	p.rdma, err = rdma.New(p.dev, rdma.Config{
-		EndWithLastConnection: true, // the program ends when its peer does
-		Engine:                p.engine,
-		GIDIndex:              s.GIDIndex,
-		MaxConnections:        s.Connections,
-		MTU:                   s.MTU,
-		ConnectTimeout:        s.ConnectTimeout,
-		AckTimeout:            s.AckTimeout,
-		MaxSendSGE:            s.SGE,
-		Log:                   s.Log,
-	})
+	engine := pe.New(pe.Config{Log: s.Log})
+	defer sample.Close(&err, engine.Close) // and the context with it
+	r, err := rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, ConnectTimeout: s.ConnectTimeout,
+		MaxConnections: s.Connections, EndWithLastConnection: true, Log: s.Log})
 	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.rdma.Close)
 
-	// What its callbacks need is in p: they are its methods.
-	if p.sends, err = p.rdma.SendPool(s.Connections*len(p.parts), p.done, p.failed); err != nil {
-		return err
-	}
-	p.rdma.OnStateChange(p.stateChanged)
-	if p.bufs, err = bufinv.New(s.Connections * len(p.parts) * s.SGE); err != nil {
-		return err
-	}
-	defer sample.Close(&err, p.bufs.Close)
-
-	// From here on everything happens in callbacks, until the context is Idle.
-	if err := p.rdma.Start(); err != nil {
-		return err
-	}
-	return p.engine.Run(ctx)
-}
-
-func (p *sender) stateChanged(prev, next pe.State) {
-	p.Entered(next)
-	switch next {
-	case pe.Starting:
-		p.connect()
-	case pe.Running:
-		p.rdma.Fail(p.send())
-	}
-}
-
-// connect makes all connections with the peer, each with the one of the same number. The
-// context is Running once all of them have connected at both ends.
-func (p *sender) connect() {
-	offer := oob.Offer{Connections: p.Connections}
-	p.Peer.Exchange(context.Background(), p.rdma, offer, func(a *oob.Answer, err error) {
-		if err != nil {
-			p.rdma.Fail(err)
-			return
-		}
-		for i, conn := range a.Connections {
-			conn.SetUserData(i)
-		}
-		p.conns = a.Connections
-	})
-}
-
-// send submits the tasks of every connection, all at once. They all send the same
-// memory.
-func (p *sender) send() error {
-	var tasks []*rdma.SendTask
-	for i, conn := range p.conns {
-		p.Print("sending on connection %d: %s", i, sample.Describe(p.data))
-		for _, part := range p.parts {
-			task, err := p.task(conn, part)
-			if err != nil {
-				p.rdma.Fail(rdma.FreeAll(tasks))
-				return err
+	// A task for each connection. Either callback frees it, and its buffer with it; the
+	// context ends with the last one, or the first that fails.
+	left := s.Connections
+	sends, err := r.SendPool(s.Connections,
+		func(t *rdma.SendTask) {
+			s.Log.Info().Msgf("the message on connection %d was sent", t.Connection().ID())
+			r.Fail(t.Free()) // nil does nothing
+			if left--; left == 0 {
+				r.Stop()
 			}
-			tasks = append(tasks, task)
+		},
+		func(t *rdma.SendTask, err error) { r.Fail(errors.Join(err, t.Free())) })
+	if err != nil {
+		return err
+	}
+
+	var conns []*rdma.Connection
+	r.OnStateChange(func(_, next pe.State) {
+		s.Entered(next)
+		switch next {
+		case pe.Starting: // descriptors there and back; each end connects to the one of the same number
+			s.Peer.Exchange(ctx, r, oob.Offer{Connections: s.Connections}, func(a *oob.Answer, err error) {
+				if r.Fail(err); err == nil {
+					conns = a.Connections
+				}
+			})
+		case pe.Running: // all have connected, at both ends
+			for i, conn := range conns { // they all send the same memory
+				task, err := sends.Alloc(conn, bufinv.Source(local, 0, len(text)))
+				if err == nil {
+					s.Print("sending on connection %d: %s", i, sample.Describe(text))
+					err = task.Submit()
+				}
+				r.Fail(err)
+			}
 		}
+	})
+	if err := r.Start(); err != nil {
+		return err
 	}
-	n, err := rdma.SubmitAll(tasks, 0)
-	p.left = n
-	p.rdma.Fail(rdma.FreeAll(tasks[n:]))
-	return err
-}
-
-// task makes a task that sends a part of the message, out of a list of buffers.
-func (p *sender) task(conn *rdma.Connection, part sample.Part) (*rdma.SendTask, error) {
-	src, err := sample.Load(p.bufs, p.local, part, p.SGE, p.data)
-	if err != nil {
-		return nil, err
-	}
-	task, err := p.sends.Alloc(conn, src)
-	if err != nil {
-		return nil, err
-	}
-	task.SetUserData(&p.left)
-	return task, nil
-}
-
-func (p *sender) done(t *rdma.SendTask) {
-	p.Log.Info().Msgf("the message on connection %d was sent", t.Connection().UserData())
-	p.finish(t)
-}
-
-func (p *sender) failed(t *rdma.SendTask, err error) {
-	p.rdma.Fail(err)
-	p.finish(t)
-}
-
-// finish frees a task, and its buffers with it, and stops the context after the
-// last one.
-func (p *sender) finish(t *rdma.SendTask) {
-	left := t.UserData().(*int)
-	*left--
-	p.rdma.Fail(t.Free())
-	if *left == 0 {
-		p.rdma.Stop()
-	}
+	return engine.Run(ctx) // until the context is Idle
 }
