@@ -70,6 +70,7 @@ func TestWrongUsage(t *testing.T) {
 		{"rdma_send", "-connect-timeout 0s", []string{"want a time above zero"}},
 		{"rdma_send", "-send-string=", []string{"empty"}},
 		{"rdma_send", "-w text", []string{"-w"}},
+		{"rdma_write_requester", "-size 5 -w text", []string{"-size"}},
 		{"rdma_send", "-l loud", []string{"debug"}},
 		{"rdma_multi_conn_send", "-nc 0", []string{"1 to 8"}},
 		{"rdma_multi_conn_receive", "-num-connections 9", []string{"1 to 8"}},

@@ -13,7 +13,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/internal/version"
-	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Role is what a program is in its pair.
@@ -39,10 +38,6 @@ type Program struct {
 	// Text is the flag for the text that the program provides; nil if it
 	// provides none.
 	Text *Text
-	// Sized gives the program the flag -size.
-	Sized bool
-	// Lists gives the program the flag -sge.
-	Lists bool
 	// MaxConnections above 1 gives the program the flag -nc.
 	MaxConnections int
 	// Flags adds the program's own; nil if there are none.
@@ -151,7 +146,7 @@ func (f *Flags) help(p Program) string {
 // parse makes the session that the flags ask for. With -h or -version it prints what
 // they ask for, and returns flag.ErrHelp.
 func parse(p Program, args []string, files stdio) (*Session, error) {
-	s := &Session{program: p, files: files, Connections: 1, SGE: 1}
+	s := &Session{program: p, files: files, Connections: 1}
 	var gid int
 	level := zerolog.InfoLevel
 	transport := "RC"
@@ -168,29 +163,11 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 	}
 	if p.Role != Alone {
 		f.String(&transport, "tt", "transport-type", "TYPE", "the transport service; RC is the only one")
-		f.add("", "mtu", "BYTES", "the most data in one packet: 256, 512, 1024, 2048 or 4096 (default: what the link allows)", func(name string) {
-			f.set.Func(name, "", func(v string) error {
-				n, err := strconv.Atoi(v)
-				if s.MTU = verbs.MTU(n); err != nil || !s.MTU.Valid() {
-					return errors.New("want 256, 512, 1024, 2048 or 4096")
-				}
-				return nil
-			})
-		})
 		way.flags(f, p)
 	}
 	if p.Text != nil {
 		s.text = p.Text.Default
 		f.String(&s.text, p.Text.Short, p.Text.Long, "TEXT", "the text to be moved")
-	}
-	switch {
-	case p.Sized && p.Text != nil:
-		f.number(&s.size, "", "size", "N", "instead of a text, move a pattern of N bytes; 0: no bytes at all", 0, MaxSize)
-	case p.Sized:
-		f.number(&s.size, "", "size", "N", fmt.Sprintf("take up to N bytes; 0: none (default %d)", Room), 0, MaxSize)
-	}
-	if p.Lists {
-		f.number(&s.SGE, "", "sge", "N", fmt.Sprintf("scatter the data over N buffers, 1 to %d, chained to a list (default 1)", maxSGE), 1, maxSGE)
 	}
 	if p.MaxConnections > 1 {
 		s.Connections = 2
@@ -203,7 +180,6 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 	if p.Role != Alone {
 		f.duration(&s.ConnectTimeout, "connect-timeout", fmt.Sprintf("how long the peer may take to connect, once we have its descriptor (default %v; with -ld and -re, or stdio, %v)",
 			defaultConnectTimeout, byHandConnectTimeout))
-		f.duration(&s.AckTimeout, "ack-timeout", "the time after which a request that the peer did not acknowledge is sent again, 6 times at most (default: soft devices measure it, others take 268ms)")
 	}
 	f.duration(&s.timeout, "timeout", "give up after that time, such as 10s (default: never)")
 	f.add("l", "log-level", "LEVEL", "debug, info, warn or error (default info)", func(name string) {
@@ -239,7 +215,6 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 	if p.Text != nil && s.text == "" {
 		return nil, fmt.Errorf("-%s: the text is empty, there would be nothing to move", p.Text.Long)
 	}
-	s.sized = f.wasSet("size")
 	if f.wasSet("g", "gid-index") {
 		s.GIDIndex = &gid
 	}

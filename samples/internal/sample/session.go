@@ -10,7 +10,6 @@ import (
 
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
-	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // How long the peer may take to connect, if no flag says so. It may end between the
@@ -25,14 +24,11 @@ const (
 // Session is one run of a program: what its flags say, and the way to its peer.
 type Session struct {
 	Device      string
-	GIDIndex    *int      // nil: not given
-	MTU         verbs.MTU // zero: not given
+	GIDIndex    *int // nil: not given
 	Connections int
-	SGE         int // buffers that the data of one task is scattered over
 	// ConnectTimeout is how long the peer may take to connect, once we have its
 	// descriptor.
 	ConnectTimeout time.Duration
-	AckTimeout     time.Duration // zero: not given
 	Log            zerolog.Logger
 	// Peer is the other program of the pair; nil: the program is alone.
 	Peer *oob.Peer
@@ -40,8 +36,6 @@ type Session struct {
 	program Program
 	files   stdio
 	text    string
-	size    int
-	sized   bool // the size was given, and may be zero
 	timeout time.Duration
 	running atomic.Bool // the context is Running, or was
 }
