@@ -42,7 +42,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Peer.EndWith(r)
+	s.Peer.EndWith(r) // ends when its peer does
 
 	// A receive for each connection, in memory of the context, which the peer does not
 	// reach. They are posted before the first connection is made.

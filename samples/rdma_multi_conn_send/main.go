@@ -50,7 +50,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context with it
 	r, err := rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, ConnectTimeout: s.ConnectTimeout,
-		MaxConnections: s.Connections, EndWithLastConnection: true, Log: s.Log})
+		MaxConnections: s.Connections, EndWithLastConnection: true, Log: s.Log}) // ends when its peer does
 	if err != nil {
 		return err
 	}
@@ -77,9 +77,11 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		switch next {
 		case pe.Starting: // descriptors there and back; each end connects to the one of the same number
 			s.Peer.Exchange(ctx, r, oob.Offer{Connections: s.Connections}, func(a *oob.Answer, err error) {
-				if r.Fail(err); err == nil {
-					conns = a.Connections
+				if err != nil {
+					r.Fail(err)
+					return
 				}
+				conns = a.Connections
 			})
 		case pe.Running: // all have connected, at both ends
 			for i, conn := range conns { // they all send the same memory

@@ -47,7 +47,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Peer.EndWith(r)
+	s.Peer.EndWith(r) // ends when its peer does
 
 	// One task. Either callback frees it, and its buffer with it, and ends the context.
 	receives, err := r.ReceivePool(1,

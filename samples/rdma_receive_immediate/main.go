@@ -40,7 +40,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Peer.EndWith(r)
+	s.Peer.EndWith(r) // ends when its peer does
 
 	// One receive, in memory of the context, which the peer does not reach.
 	err = r.Receive(1, sample.Room, func(m *rdma.Message) {

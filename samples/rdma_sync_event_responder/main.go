@@ -62,7 +62,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Peer.EndWith(r)
+	s.Peer.EndWith(r) // ends when its peer does
 
 	// The waits end with the program, however it ends.
 	waiting, cancel := context.WithCancel(ctx)

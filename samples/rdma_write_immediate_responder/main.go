@@ -49,7 +49,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Peer.EndWith(r)
+	s.Peer.EndWith(r) // ends when its peer does
 
 	// One receive, of no bytes.
 	err = r.Receive(1, 0, func(m *rdma.Message) {

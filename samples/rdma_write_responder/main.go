@@ -45,7 +45,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Peer.EndWith(r)
+	s.Peer.EndWith(r) // ends when its peer does
 
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
