@@ -1,7 +1,6 @@
-// Package sample has what the sample programs share, and nothing that they show:
-// flags, logs, the way descriptors travel between the
-// two programs of a pair, data that can be recognised on the far side, and how a
-// program ends.
+// Package sample has what the sample programs share, and nothing that they show: flags,
+// logs, the way descriptors travel between the two programs of a pair, the check of a text
+// that has arrived, and how a program ends.
 //
 // # Flags
 //
