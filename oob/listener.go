@@ -1,0 +1,252 @@
+package oob
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/oob/internal/frame"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/syncevent"
+)
+
+// acceptPause is how long a Listener waits where the system accepts no connection.
+const acceptPause = 50 * time.Millisecond
+
+// Listener is where any number of clients find a server by one name, one after another
+// and at the same time. A client needs nothing special: it opens a Peer as a Requester,
+// by the way that the server listens on, and exchanges. Clients may have any name, also
+// all the same one.
+type Listener struct {
+	cfg      Config
+	listener net.Listener
+	stop     chan struct{} // closed by Close
+	closing  sync.Once
+
+	mu     sync.Mutex
+	used   bool
+	closed bool
+	beside sync.WaitGroup
+}
+
+// Listen opens the place where clients find the server: tcp:HOST:PORT, as in Parse; with
+// port 0 the system chooses one, see Addr. Other ways are for pairs, and fail with an
+// error that matches ErrInvalid. Clients that come before Serve wait.
+//
+// Of cfg, Name is the server's, and Peer that of the clients; empty: any. Role is
+// ignored. Log receives which clients came (info) and who was rejected, and why (warn).
+func Listen(way string, cfg Config) (*Listener, error) {
+	w, err := Parse(way)
+	if err != nil {
+		return nil, fmt.Errorf("oob: listen: %w", err)
+	}
+	t, ok := w.(*tcp)
+	if !ok {
+		return nil, fmt.Errorf("oob: listen: %w: %v is a way for a pair of programs; give tcp:HOST:PORT", ErrInvalid, w)
+	}
+	err = checkName("this program", cfg.Name)
+	if cfg.Peer != "" {
+		err = errors.Join(err, checkName("the clients", cfg.Peer))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("oob: listen: %w", err)
+	}
+	cfg.Role = Responder
+	listener, err := net.Listen("tcp", t.address)
+	if err != nil {
+		return nil, fmt.Errorf("oob: listen on %v: %w", t, err)
+	}
+	return &Listener{cfg: cfg, listener: listener, stop: make(chan struct{})}, nil
+}
+
+// Addr is the address that clients connect to, as HOST:PORT.
+func (l *Listener) Addr() string { return l.listener.Addr().String() }
+
+// Serve exchanges with every client that comes from now on, until Close: each gets what
+// the offer says, with connections of its own, as in Peer.Exchange. f is called for it
+// on the engine's goroutine, with its name and what it offers. What that imports is
+// closed when all of the client's connections are Closed, or the context is Idle.
+//
+// A client that cannot be taken is rejected, and the reason logged. While the context
+// has no connection left (rdma.Config.MaxConnections), or is not Starting or Running,
+// clients try again until it has, or is.
+//
+// Serve does not block, and is legal once, in any state of the context (ErrInUse). It
+// fails with pe.ErrNotConnected where the context has no engine, and with ErrClosed.
+func (l *Listener) Serve(r *rdma.Context, offer Offer, f func(client string, a *Answer)) error {
+	if r.Engine() == nil {
+		return fmt.Errorf("oob: serve on %v: %w", l.Addr(), pe.ErrNotConnected)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.closed:
+		return fmt.Errorf("oob: serve: the listener is %w", ErrClosed)
+	case l.used:
+		return fmt.Errorf("oob: serve on %v: %w: a Listener serves one context", l.Addr(), ErrInUse)
+	}
+	l.used = true
+	var pending guests
+	found := make(chan guest)
+	accepted := make(chan struct{})
+	l.beside.Go(func() {
+		defer close(accepted)
+		l.accept(&pending, found)
+	})
+	l.beside.Go(func() {
+		for {
+			select {
+			case g := <-found:
+				l.introduce(r, offer, g, f)
+			case <-l.stop:
+				<-accepted
+				pending.close()
+				return
+			}
+		}
+	})
+	return nil
+}
+
+// accept takes connections until Close.
+func (l *Listener) accept(pending *guests, found chan<- guest) {
+	for {
+		conn, err := l.listener.Accept()
+		if err == nil {
+			pending.add(conn, found, l.stop)
+			continue
+		}
+		select {
+		case <-l.stop:
+			return
+		case <-time.After(acceptPause): // such as too many open files
+			l.cfg.Log.Warn().Err(err).Msg("no client can connect")
+		}
+	}
+}
+
+// introduce has a client welcomed on the engine's goroutine, if it is one.
+func (l *Listener) introduce(r *rdma.Context, offer Offer, g guest, f func(client string, a *Answer)) {
+	ends := Ends{Name: l.cfg.Name, Peer: l.cfg.Peer, Role: Responder}
+	if ends.Peer == "" {
+		ends.Peer = g.said.From
+	}
+	err := g.err
+	switch {
+	case err != nil:
+	case checkName("", g.said.From) != nil || g.said.From != ends.Peer || g.said.To != ends.Name:
+		err = notFrom(ends, g.said.From, g.said.To)
+	case g.said.Responder:
+		err = sameRole(ends)
+	default:
+		cfg := l.cfg
+		cfg.Peer = ends.Peer
+		x := &exchange{peer: &Peer{cfg: cfg, ends: ends, way: &tcp{address: l.Addr()}}, r: r}
+		if r.Engine().Do(func() { l.welcome(x, offer, g, f) }) != nil {
+			_ = g.conn.Close()
+		}
+		return
+	}
+	if g.err == nil {
+		l.reply(g, ends, nil)
+	} else {
+		_ = g.conn.Close()
+	}
+	l.rejected(g, err)
+}
+
+func (l *Listener) rejected(g guest, err error) {
+	l.cfg.Log.Warn().Err(err).Msgf("a connection from %v was rejected", g.conn.RemoteAddr())
+}
+
+// welcome makes the connections with a client. It runs on the engine's goroutine.
+func (l *Listener) welcome(x *exchange, offer Offer, g guest, f func(client string, a *Answer)) {
+	ours, err := x.export(offer)
+	var a *Answer
+	if err == nil {
+		a, err = x.accept(g.said.Body)
+	}
+	if err != nil {
+		for _, conn := range x.conns {
+			err = errors.Join(err, conn.Close())
+		}
+		_ = g.conn.Close()
+		l.rejected(g, err)
+		return
+	}
+	x.follow(a)
+	l.cfg.Log.Info().Msgf("client %s from %v", g.said.From, g.conn.RemoteAddr())
+	l.reply(g, x.peer.ends, ours)
+	f(g.said.From, a)
+}
+
+// reply gives a client our bundle, or nothing but our name, beside the engine.
+func (l *Listener) reply(g guest, ends Ends, ours []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		_ = g.conn.Close()
+		return
+	}
+	l.beside.Go(func() {
+		defer func() { _ = g.conn.Close() }()
+		fr := frame.Frame{From: ends.Name, To: ends.Peer, Responder: true, Body: ours}
+		if b, err := fr.Encode(); err == nil {
+			_ = g.conn.SetDeadline(time.Now().Add(helloTimeout))
+			_, _ = g.conn.Write(b) // a client that has gone never connects
+		}
+	})
+}
+
+// follow closes what was imported from a client when its connections are Closed, or the
+// context is Idle.
+func (x *exchange) follow(a *Answer) {
+	open := map[*rdma.Connection]bool{}
+	for _, conn := range x.conns {
+		open[conn] = true
+	}
+	maps, events := append([]*mmap.Map(nil), a.Maps...), append([]*syncevent.Event(nil), a.Events...)
+	var unwatch, unwatchConnections func()
+	end := func() {
+		unwatch()
+		unwatchConnections()
+		for _, m := range maps {
+			_ = m.Close()
+		}
+		for _, e := range events {
+			_ = e.Close()
+		}
+	}
+	unwatchConnections = x.r.WatchConnections(func(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
+		if state == rdma.Closed && open[conn] {
+			if delete(open, conn); len(open) == 0 {
+				end()
+			}
+		}
+	})
+	unwatch = x.r.Watch(func(_, next pe.State) {
+		if next == pe.Idle {
+			end()
+		}
+	})
+}
+
+// Close stops listening, and rejects the clients that are introducing themselves. The
+// connections that were made go on. Call it when the engine no longer runs, or from
+// another goroutine. Closing again only waits for a Close that is under way.
+func (l *Listener) Close() (err error) {
+	l.closing.Do(func() {
+		l.mu.Lock()
+		l.closed = true
+		l.mu.Unlock()
+		close(l.stop)
+		err = l.listener.Close()
+		l.beside.Wait()
+	})
+	return err
+}
+

@@ -1,0 +1,175 @@
+package oob_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/oob"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// newServer runs a server that lets its clients write to its memory, 64 bytes, and
+// returns where it is, and how to stop it. met is called for each client.
+func newServer(t *testing.T, connections int, clients string, met func(client string, a *oob.Answer)) (way string, memory *mmap.Map, stop func()) {
+	t.Helper()
+	dev, err := device.Open("soft-lo")
+	require.NoError(t, err)
+	engine := pe.New(pe.Config{})
+	r, err := rdma.New(dev, rdma.Config{Engine: engine, MaxConnections: connections})
+	require.NoError(t, err)
+	memory, err = mmap.Alloc(dev, 64, mmap.LocalReadWrite|mmap.RemoteWrite)
+	require.NoError(t, err)
+	l, err := oob.Listen("tcp:127.0.0.1:0", oob.Config{Name: "server", Peer: clients})
+	require.NoError(t, err)
+	require.NoError(t, l.Serve(r, oob.Offer{Maps: []*mmap.Map{memory}, Data: []byte("welcome")}, met))
+	assert.ErrorIs(t, l.Serve(r, oob.Offer{}, met), oob.ErrInUse)
+	require.NoError(t, r.Start())
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- engine.Run(ctx) }()
+	return "tcp:" + l.Addr(), memory, sync.OnceFunc(func() {
+		cancel()
+		assert.ErrorIs(t, <-ended, context.Canceled)
+		assert.NoError(t, l.Close())
+		assert.NoError(t, l.Close())
+		assert.ErrorIs(t, l.Serve(r, oob.Offer{}, met), oob.ErrClosed)
+		assert.NoError(t, engine.Close())
+		assert.NoError(t, dev.Close())
+	})
+}
+
+// visit writes a byte to the server's memory, and ends.
+func visit(t *testing.T, way, name string, at int) error {
+	p := newProgram(t, must(oob.Parse(way)), oob.Config{Name: name, Peer: "server"}, rdma.Config{EndWithLastConnection: true})
+	local, err := mmap.Alloc(p.dev, 64, mmap.LocalReadWrite|mmap.RemoteRead)
+	require.NoError(t, err)
+	local.Bytes()[0] = byte(at + 1)
+	p.rdma.OnStateChange(func(_, next pe.State) {
+		if next != pe.Starting {
+			return
+		}
+		p.peer.Exchange(context.Background(), p.rdma, oob.Offer{Maps: []*mmap.Map{local}}, func(a *oob.Answer, err error) {
+			if err != nil {
+				p.rdma.Fail(err)
+				return
+			}
+			assert.Equal(t, "welcome", string(a.Data))
+			p.rdma.OnStateChange(func(_, next pe.State) {
+				if next != pe.Running {
+					return
+				}
+				shared, err := p.rdma.SharedPool()
+				assert.NoError(t, err)
+				task, err := shared.Write(a.Connections[0], bufinv.Source(local, 0, 1), bufinv.Target(a.Maps[0], at, 1))
+				if err == nil {
+					err = pe.Submit(task, func(t *rdma.SharedTask, err error) {
+						p.rdma.Fail(errors.Join(err, t.Free()))
+						p.rdma.Stop()
+					})
+				}
+				p.rdma.Fail(err)
+			})
+		})
+	})
+	return p.run(forever(t))
+}
+
+func must(w oob.Way, err error) oob.Way {
+	if err != nil {
+		panic(err)
+	}
+	return w
+}
+
+// Clients come at the same time and one after another, more than the server has
+// connections for at a time, some under one name.
+func TestListener(t *testing.T) {
+	var mu sync.Mutex
+	met := map[string]int{}
+	var theirs []*mmap.Map
+	way, memory, stop := newServer(t, 3, "", func(client string, a *oob.Answer) {
+		mu.Lock()
+		defer mu.Unlock()
+		met[client]++
+		assert.Len(t, a.Connections, 1)
+		theirs = append(theirs, a.Maps...)
+	})
+	defer stop()
+	for round := range 2 {
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				assert.NoError(t, visit(t, way, fmt.Sprintf("client%d", i/2), 8*round+i))
+			})
+		}
+		wg.Wait()
+	}
+	for i := range 16 {
+		assert.Equal(t, byte(i+1), memory.Bytes()[i], i)
+	}
+	stop()
+	assert.Equal(t, map[string]int{"client0": 4, "client1": 4, "client2": 4, "client3": 4}, met)
+	assert.Len(t, theirs, 16)
+	for _, m := range theirs {
+		assert.ErrorIs(t, m.Hold(), mmap.ErrClosed)
+	}
+}
+
+// Whoever does not belong is rejected, and does not disturb the others.
+func TestListenerRejects(t *testing.T) {
+	way, _, stop := newServer(t, 1, "client", func(client string, _ *oob.Answer) { assert.Equal(t, "client", client) })
+	defer stop()
+	silent, err := net.Dial("tcp", way[len("tcp:"):])
+	require.NoError(t, err)
+	defer func() { _ = silent.Close() }()
+	noise, err := net.Dial("tcp", way[len("tcp:"):])
+	require.NoError(t, err)
+	_, err = noise.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
+	require.NoError(t, err)
+	defer func() { _ = noise.Close() }()
+	_, err = noise.Read(make([]byte, 1))
+	assert.Error(t, err)
+
+	assert.ErrorIs(t, visit(t, way, "burglar", 0), oob.ErrWrongPeer)
+	p := newProgram(t, must(oob.Parse(way)), oob.Config{Name: "client", Peer: "other"}, rdma.Config{})
+	p.rdma.OnStateChange(func(_, next pe.State) {
+		if next == pe.Starting {
+			p.peer.Connect(p.rdma, func(_ *rdma.Connection, _ *mmap.Map, err error) { p.rdma.Fail(err) })
+		}
+	})
+	assert.ErrorIs(t, p.run(forever(t)), oob.ErrWrongPeer)
+	assert.NoError(t, visit(t, way, "client", 0))
+}
+
+func TestListenInvalid(t *testing.T) {
+	for _, way := range []string{"dir", "dir:/tmp", "stdio", "pigeon", "tcp:nowhere"} {
+		_, err := oob.Listen(way, oob.Config{Name: "server"})
+		assert.ErrorIs(t, err, oob.ErrInvalid, way)
+	}
+	for _, cfg := range []oob.Config{{}, {Name: "-"}, {Name: "server", Peer: "a client"}} {
+		_, err := oob.Listen("tcp:127.0.0.1:0", cfg)
+		assert.ErrorIs(t, err, oob.ErrInvalid)
+	}
+	l, err := oob.Listen("tcp:127.0.0.1:0", oob.Config{Name: "server"})
+	require.NoError(t, err)
+	_, err = oob.Listen("tcp:"+l.Addr(), oob.Config{Name: "server"})
+	assert.ErrorContains(t, err, "address already in use")
+	dev, err := device.Open("soft-lo")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, dev.Close()) }()
+	r, err := rdma.New(dev, rdma.Config{})
+	require.NoError(t, err)
+	assert.ErrorIs(t, l.Serve(r, oob.Offer{}, nil), pe.ErrNotConnected)
+	require.NoError(t, l.Close())
+}
