@@ -1,6 +1,9 @@
 package pe
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // Submittable is what tasks of all kinds have in common for those who use them,
 // such as *rdma.WriteTask. It is for type parameters.
@@ -68,4 +71,28 @@ func Submit[T Submittable](t T, f func(t T, err error)) error {
 	}
 	Then(t, f)
 	return t.Submit()
+}
+
+// SubmitNew submits a task that has just been allocated, as Submit does, and frees it if
+// that fails. It takes the results of Alloc as they are, and returns its error, or that of
+// Submit; then f is not called. Without f it is for pools with callbacks of their own.
+//
+//	task, err := writes.Alloc(conn, src, dst)
+//	r.Fail(pe.SubmitNew(task, err, written))
+func SubmitNew[T Submittable](t T, err error, f func(t T, err error)) error {
+	var none T
+	switch {
+	case err != nil:
+		return err
+	case t == none:
+		return fmt.Errorf("pe: cannot submit a task: %w: it is nil", ErrInvalid)
+	case f != nil:
+		err = Submit(t, f)
+	default:
+		err = t.Submit()
+	}
+	if err != nil && !t.InFlight() {
+		err = errors.Join(err, t.Free())
+	}
+	return err
 }
