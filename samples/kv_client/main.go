@@ -22,10 +22,8 @@ import (
 )
 
 const (
-	window         = 16
-	slotSize       = 4096
-	keyAt, valueAt = 8, 32
-	noSlot         = 1<<24 - 1
+	window, slotSize       = 16, 4096
+	keyAt, valueAt, noSlot = 8, 32, 1<<24 - 1
 )
 
 type client struct {
@@ -80,6 +78,7 @@ func (p *client) run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
+	p.rdma.OnConnection(func(_ *rdma.Connection, _ rdma.ConnectionState, err error) { p.rdma.Fail(err) })
 	p.rdma.OnStateChange(func(_, next pe.State) {
 		switch next {
 		case pe.Starting:

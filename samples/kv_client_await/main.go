@@ -1,6 +1,5 @@
-// Command kv_client_await is kv_client with blocking calls: each of 16 goroutines does one
-// operation after another, and one more goroutine drives the engine. The text of kv_server
-// describes the protocol.
+// Command kv_client_await is kv_client with blocking calls: 16 goroutines do one operation
+// after another, and one more drives the engine. See kv_server for the protocol.
 package main
 
 import (
@@ -75,6 +74,7 @@ func (p *client) run(ctx context.Context, s *sample.Session) (err error) {
 	working, stop := context.WithCancelCause(ctx)
 	var workers sync.WaitGroup
 	defer workers.Wait()
+	p.rdma.OnConnection(func(_ *rdma.Connection, _ rdma.ConnectionState, err error) { p.rdma.Fail(err) })
 	p.rdma.OnStateChange(func(_, next pe.State) {
 		switch next {
 		case pe.Starting:

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/bufinv"
@@ -16,7 +17,6 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
-	"github.com/verbena-rdma/verbena/verbs"
 )
 
 const (
@@ -30,58 +30,14 @@ func main() {
 		Name:   "pe_multi_context",
 		About:  "Copies memory with four contexts on one engine.",
 		Device: "soft-lo",
-	}, run)
+	}, (&program{}).run)
 }
 
 type program struct {
 	*sample.Session
-	dev     verbs.Device
-	engine  *pe.Engine
-	bufs    *bufinv.Inventory
 	memory  *mmap.Map // what is copied in the first half, room for it in the second
-	workers []*worker
+	workers [contexts]*worker
 	total   int // copies of all contexts
-}
-
-func run(ctx context.Context, s *sample.Session) (err error) {
-	p := &program{Session: s}
-	if p.dev, err = device.Open(s.Device); err != nil {
-		return err
-	}
-	defer sample.Close(&err, p.dev.Close)
-	if p.memory, err = mmap.Alloc(p.dev, 2*contexts*copies*size, mmap.LocalReadWrite); err != nil {
-		return err
-	}
-	defer sample.Close(&err, p.memory.Close)
-	rand.Read(p.memory.Bytes()[:contexts*copies*size])
-	if p.bufs, err = bufinv.New(2 * contexts * copies); err != nil {
-		return err
-	}
-	defer sample.Close(&err, p.bufs.Close)
-
-	p.engine = pe.New(pe.Config{Log: s.Log})
-	defer sample.Close(&err, p.engine.Close)
-	for i := range contexts {
-		var w *worker
-		if w, err = p.newWorker(i); err != nil {
-			return err
-		}
-		p.workers = append(p.workers, w)
-		defer sample.Close(&err, w.dma.Close)
-	}
-
-	for _, w := range p.workers {
-		w.fail(w.dma.Start())
-	}
-	p.Print("the engine drives %d contexts", p.engine.Active())
-	if err := p.engine.Run(ctx); err != nil {
-		return err
-	}
-	for _, w := range p.workers {
-		p.Print("%s: %d copies completed, it is %v", w.dma.Name(), copies-w.left, w.dma.State())
-	}
-	p.Print("%d copies in all, the data is the same", p.total)
-	return nil
 }
 
 // worker is one of the contexts, with its part of the work.
@@ -93,40 +49,51 @@ type worker struct {
 	left   int // copies that have not completed
 }
 
-func (p *program) newWorker(number int) (*worker, error) {
-	w := &worker{program: p, number: number, left: copies}
-	name := fmt.Sprintf("context %d", number)
-	var err error
-	if w.dma, err = dma.New(p.dev, dma.Config{
-		Engine: p.engine, Name: name, GIDIndex: p.GIDIndex, Log: p.Log,
-	}); err != nil {
-		return nil, err
+func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
+	p.Session = s
+	dev, err := device.Open(s.Device)
+	if err != nil {
+		return err
 	}
-	if w.pool, err = w.dma.CopyPool(copies, w.done, w.failed); err != nil {
-		return nil, err
+	defer sample.Close(&err, dev.Close) // and the memory
+	if p.memory, err = mmap.Alloc(dev, 2*contexts*copies*size, mmap.LocalReadWrite); err != nil {
+		return err
 	}
-	w.dma.OnStateChange(func(prev, next pe.State) {
-		if next == pe.Running {
-			w.fail(w.submit())
-		}
-	})
-	return w, nil
-}
-
-func (w *worker) submit() error {
-	for i := range copies {
-		from := (w.number*copies + i) * size
-		to := contexts*copies*size + from
-		task, err := w.pool.Alloc(w.bufs.Source(w.memory, from, size), w.bufs.Target(w.memory, to, size))
+	rand.Read(p.memory.Bytes()[:contexts*copies*size])
+	engine := pe.New(pe.Config{Log: s.Log})
+	defer sample.Close(&err, engine.Close) // and the contexts
+	for i := range p.workers {
+		w := &worker{program: p, number: i, left: copies}
+		p.workers[i] = w
+		w.dma, err = dma.New(dev, dma.Config{Engine: engine, Name: fmt.Sprintf("context %d", i), GIDIndex: s.GIDIndex, Log: s.Log})
 		if err != nil {
 			return err
 		}
-		if err := task.Submit(); err != nil {
-			w.fail(task.Free())
+		if w.pool, err = w.dma.CopyPool(copies, w.done, w.failed); err != nil {
 			return err
 		}
+		w.dma.OnStateChange(w.stateChanged)
 	}
+	for _, w := range p.workers {
+		w.fail(w.dma.Start())
+	}
+	p.Print("the engine drives %d contexts", engine.Active())
+	if err := engine.Run(ctx); err != nil {
+		return err
+	}
+	for _, w := range p.workers {
+		p.Print("%s: %d copies completed, it is %v", w.dma.Name(), copies-w.left, w.dma.State())
+	}
+	p.Print("%d copies in all, the data is the same", p.total)
 	return nil
+}
+
+func (w *worker) stateChanged(_, next pe.State) {
+	for i := 0; next == pe.Running && i < copies; i++ {
+		at := (w.number*copies + i) * size
+		task, err := w.pool.Alloc(bufinv.Source(w.memory, at, size), bufinv.Target(w.memory, contexts*copies*size+at, size))
+		w.fail(pe.SubmitNew(task, err, nil))
+	}
 }
 
 func (w *worker) done(t *dma.CopyTask) {
@@ -140,18 +107,12 @@ func (w *worker) done(t *dma.CopyTask) {
 	}
 }
 
-func (w *worker) failed(t *dma.CopyTask, err error) {
-	w.fail(err)
-	w.fail(t.Free())
-}
+func (w *worker) failed(t *dma.CopyTask, err error) { w.fail(errors.Join(err, t.Free())) }
 
 // fail ends the worker's context with an error, and stops the others.
 func (w *worker) fail(err error) {
-	if err == nil {
-		return
-	}
 	w.dma.Fail(err)
-	for _, other := range w.workers {
-		other.dma.Stop()
+	for i := 0; err != nil && i < contexts; i++ {
+		w.workers[i].dma.Stop()
 	}
 }

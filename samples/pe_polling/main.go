@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/bufinv"
@@ -28,65 +29,47 @@ func main() {
 		Name:   "pe_polling",
 		About:  "Copies memory, with an engine that is driven in a loop of the program's own.",
 		Device: "soft-lo",
-	}, run)
+	}, (&program{}).run)
 }
 
 type program struct {
 	*sample.Session
 	dma    *dma.Context
 	pool   *dma.CopyPool
-	bufs   *bufinv.Inventory
 	memory *mmap.Map
 	left   int // copies that have not completed
 }
 
-func run(ctx context.Context, s *sample.Session) (err error) {
-	p := &program{Session: s}
+func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
+	p.Session = s
 	dev, err := device.Open(s.Device)
 	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, dev.Close)
-
-	// Memory: what is copied in the first half, room for it in the second.
+	defer sample.Close(&err, dev.Close) // and the memory
 	if p.memory, err = mmap.Alloc(dev, 2*copies*size, mmap.LocalReadWrite); err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.memory.Close)
 	rand.Read(p.memory.Bytes()[:copies*size])
-	if p.bufs, err = bufinv.New(2 * copies); err != nil {
-		return err
-	}
-	defer sample.Close(&err, p.bufs.Close)
-
-	// The engine, and on it the context with a pool of copies.
 	engine := pe.New(pe.Config{Log: s.Log})
-	defer sample.Close(&err, engine.Close)
+	defer sample.Close(&err, engine.Close) // and the context
 	if p.dma, err = dma.New(dev, dma.Config{Engine: engine, GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.dma.Close)
 	if p.pool, err = p.dma.CopyPool(copies, p.done, p.failed); err != nil {
 		return err
 	}
-
-	// A DMA context is Running at once.
-	if err := p.dma.Start(); err != nil {
+	if err := p.dma.Start(); err != nil { // a DMA context is Running at once
 		return err
 	}
 	p.dma.Fail(p.submit())
 	calls := 0
-	for {
+	for n := 1; n > 0 || engine.Active() > 0; calls++ {
 		if ctx.Err() != nil {
 			p.dma.Fail(context.Cause(ctx))
 		}
-		n, err := engine.Progress() // the callbacks run in here
-		if err != nil {
+		if n, err = engine.Progress(); err != nil { // the callbacks run in here
 			return err
-		}
-		calls++
-		if n == 0 && engine.Active() == 0 {
-			break
 		}
 	}
 	p.Log.Info().Int("calls", calls).Msg("progress")
@@ -99,14 +82,12 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 
 func (p *program) submit() error {
 	for i := range copies {
-		from, to := i*size, (copies+i)*size
-		task, err := p.pool.Alloc(p.bufs.Source(p.memory, from, size), p.bufs.Target(p.memory, to, size))
+		task, err := p.pool.Alloc(bufinv.Source(p.memory, i*size, size), bufinv.Target(p.memory, (copies+i)*size, size))
 		if err != nil {
 			return err
 		}
 		task.SetUserData(i)
-		if err := task.Submit(); err != nil {
-			p.dma.Fail(task.Free())
+		if err := pe.SubmitNew(task, nil, nil); err != nil {
 			return err
 		}
 		p.left++
@@ -120,18 +101,12 @@ func (p *program) done(t *dma.CopyTask) {
 	if !bytes.Equal(t.Source().Bytes(), t.Destination().Bytes()) {
 		p.dma.Fail(fmt.Errorf("copy %d: the data differs", t.UserData()))
 	}
-	p.finish(t)
+	p.failed(t, nil)
 }
 
+// failed frees a task, and its buffers with it, and stops the context after the last one.
 func (p *program) failed(t *dma.CopyTask, err error) {
-	p.dma.Fail(err)
-	p.finish(t)
-}
-
-// finish frees a task, and its buffers with it, and stops the context after the
-// last one.
-func (p *program) finish(t *dma.CopyTask) {
-	p.dma.Fail(t.Free())
+	p.dma.Fail(errors.Join(err, t.Free()))
 	if p.left--; p.left == 0 {
 		p.dma.Stop()
 	}

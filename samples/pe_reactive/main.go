@@ -30,74 +30,61 @@ func main() {
 		Name:   "pe_reactive",
 		About:  "Copies memory in a chain, with all logic in callbacks.",
 		Device: "soft-lo",
-	}, run)
+	}, (&program{}).run)
 }
 
 type program struct {
 	*sample.Session
 	dma    *dma.Context
 	pool   *dma.CopyPool
-	bufs   *bufinv.Inventory
 	memory *mmap.Map // one place for what is copied, and one for each copy
 	next   int       // the number of the next copy
 }
 
-func run(ctx context.Context, s *sample.Session) (err error) {
-	p := &program{Session: s}
+func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
+	p.Session = s
 	dev, err := device.Open(s.Device)
 	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, dev.Close)
+	defer sample.Close(&err, dev.Close) // and the memory
 	if p.memory, err = mmap.Alloc(dev, (1+copies)*size, mmap.LocalReadWrite); err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.memory.Close)
 	rand.Read(p.memory.Bytes()[:size])
-	if p.bufs, err = bufinv.New(2); err != nil {
-		return err
-	}
-	defer sample.Close(&err, p.bufs.Close)
-
 	engine := pe.New(pe.Config{Log: s.Log})
-	defer sample.Close(&err, engine.Close)
+	defer sample.Close(&err, engine.Close) // and the context
 	if p.dma, err = dma.New(dev, dma.Config{Engine: engine, GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.dma.Close)
 	if p.pool, err = p.dma.CopyPool(1, p.done, p.failed); err != nil {
 		return err
 	}
 	p.dma.OnStateChange(p.stateChanged)
-
-	// From here on everything happens in callbacks.
 	if err := p.dma.Start(); err != nil {
 		return err
 	}
-	return engine.Run(ctx)
+	return engine.Run(ctx) // from here on everything happens in callbacks
 }
 
-func (p *program) stateChanged(prev, next pe.State) {
+func (p *program) stateChanged(_, next pe.State) {
 	p.Print("the context is %v", next)
-	switch next {
-	case pe.Running:
-		p.dma.Fail(p.submit())
-	case pe.Idle:
-		p.dma.Fail(p.verify())
+	switch {
+	case next == pe.Running:
+		p.submit()
+	case next == pe.Idle && p.dma.Err() == nil:
+		if !bytes.Equal(p.memory.Bytes()[:size], p.memory.Bytes()[copies*size:]) {
+			p.dma.Fail(errors.New("at the end of the chain the data differs"))
+			return
+		}
+		p.Print("%d copies in a chain, the data is the same", copies)
 	}
 }
 
-func (p *program) submit() error {
+func (p *program) submit() {
 	from := p.next * size
-	task, err := p.pool.Alloc(p.bufs.Source(p.memory, from, size), p.bufs.Target(p.memory, from+size, size))
-	if err != nil {
-		return err
-	}
-	if err := task.Submit(); err != nil {
-		p.dma.Fail(task.Free())
-		return err
-	}
-	return nil
+	task, err := p.pool.Alloc(bufinv.Source(p.memory, from, size), bufinv.Target(p.memory, from+size, size))
+	p.dma.Fail(pe.SubmitNew(task, err, nil))
 }
 
 // done submits the next copy, or stops the context after the last one.
@@ -105,26 +92,10 @@ func (p *program) done(t *dma.CopyTask) {
 	p.Print("copy %d: %d bytes", p.next, t.Length())
 	p.dma.Fail(t.Free())
 	if p.next++; p.next < copies {
-		p.dma.Fail(p.submit())
+		p.submit()
 	} else {
 		p.dma.Stop()
 	}
 }
 
-func (p *program) failed(t *dma.CopyTask, err error) {
-	p.dma.Fail(err)
-	p.dma.Fail(t.Free())
-}
-
-// verify looks whether the data has come through.
-func (p *program) verify() error {
-	if p.dma.Err() != nil {
-		return nil
-	}
-	first, last := p.memory.Bytes()[:size], p.memory.Bytes()[copies*size:]
-	if !bytes.Equal(first, last) {
-		return errors.New("at the end of the chain the data differs")
-	}
-	p.Print("%d copies in a chain, the data is the same", copies)
-	return nil
-}
+func (p *program) failed(t *dma.CopyTask, err error) { p.dma.Fail(errors.Join(err, t.Free())) }

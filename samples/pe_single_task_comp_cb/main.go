@@ -32,7 +32,7 @@ func main() {
 		Name:   "pe_single_task_comp_cb",
 		About:  "Copies memory, with one function for success and failure of a task.",
 		Device: "soft-lo",
-	}, run)
+	}, (&program{}).run)
 }
 
 type program struct {
@@ -40,44 +40,33 @@ type program struct {
 	engine *pe.Engine
 	dma    *dma.Context
 	pool   *dma.CopyPool
-	bufs   *bufinv.Inventory
 	memory *mmap.Map
 	done   int // copies that have completed
 }
 
-func run(ctx context.Context, s *sample.Session) (err error) {
-	p := &program{Session: s}
+func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
+	p.Session = s
 	dev, err := device.Open(s.Device)
 	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, dev.Close)
-
-	// Memory: what is copied in the first half, room for it in the second.
+	defer sample.Close(&err, dev.Close) // and the memory
 	if p.memory, err = mmap.Alloc(dev, 2*copies*size, mmap.LocalReadWrite); err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.memory.Close)
 	rand.Read(p.memory.Bytes()[:copies*size])
-	if p.bufs, err = bufinv.New(2 * copies); err != nil {
-		return err
-	}
-	defer sample.Close(&err, p.bufs.Close)
-
-	// The engine, and on it the context with a pool of copies.
 	p.engine = pe.New(pe.Config{Log: s.Log})
-	defer sample.Close(&err, p.engine.Close)
+	defer sample.Close(&err, p.engine.Close) // and the context
 	if p.dma, err = dma.New(dev, dma.Config{Engine: p.engine, GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.dma.Close)
 	if p.pool, err = p.dma.CopyPool(copies, pe.Done, pe.Failed); err != nil {
 		return err
 	}
-
-	p.dma.OnStateChange(func(prev, next pe.State) {
-		if next == pe.Running {
-			p.dma.Fail(p.begin())
+	p.dma.OnStateChange(func(_, next pe.State) {
+		for i := 0; next == pe.Running && i < copies; i++ {
+			task, err := p.alloc(i)
+			p.dma.Fail(pe.SubmitNew(task, err, p.completed(i)))
 		}
 	})
 	if err := p.dma.Start(); err != nil {
@@ -90,23 +79,9 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	return nil
 }
 
-func (p *program) begin() error {
-	for i := range copies {
-		task, err := p.alloc(i)
-		if err != nil {
-			return err
-		}
-		if err := pe.Submit(task, p.completed(i)); err != nil {
-			p.dma.Fail(task.Free())
-			return err
-		}
-	}
-	return nil
-}
-
 func (p *program) alloc(i int) (*dma.CopyTask, error) {
 	at := i % copies * size
-	return p.pool.Alloc(p.bufs.Source(p.memory, at, size), p.bufs.Target(p.memory, copies*size+at, size))
+	return p.pool.Alloc(bufinv.Source(p.memory, at, size), bufinv.Target(p.memory, copies*size+at, size))
 }
 
 // completed returns the function for one copy.
@@ -125,23 +100,21 @@ func (p *program) completed(i int) func(*dma.CopyTask, error) {
 		}
 		p.dma.Fail(t.Free())
 		if p.done == copies && i < copies {
-			// Not in here: the context posts what was held back at the end of
-			// the callbacks.
-			p.dma.Fail(p.engine.Do(func() { p.dma.Fail(p.overtake()) }))
+			// Not in here: the context posts what was held back at the end of the callbacks.
+			p.dma.Fail(p.engine.Do(p.overtake))
 		}
 	}
 }
 
 // overtake submits one more copy and stops the context before it is posted.
-func (p *program) overtake() error {
+func (p *program) overtake() {
 	task, err := p.alloc(copies)
-	if err != nil {
-		return err
+	if err == nil {
+		pe.Then(task, p.completed(copies))
+		if err = task.SubmitWith(pe.Aggregate); err != nil {
+			err = errors.Join(err, task.Free())
+		}
 	}
-	pe.Then(task, p.completed(copies))
-	if err := task.SubmitWith(pe.Aggregate); err != nil {
-		p.dma.Fail(task.Free())
-		return err
-	}
-	return p.dma.Stop()
+	p.dma.Fail(err)
+	p.dma.Stop()
 }

@@ -24,59 +24,46 @@ const (
 	size   = 4096 // bytes of each
 )
 
+// job is what a task does: a user's value, which stays with the task.
+type job struct{ task, pair int }
+
 func main() {
 	sample.Main(sample.Program{
 		Name:   "pe_task_resubmit",
 		About:  "Copies 16 pairs of buffers with four tasks.",
 		Device: "soft-lo",
-	}, run)
+	}, (&program{}).run)
 }
-
-// job is what a task does: a user's value, which stays with the task.
-type job struct{ task, pair int }
 
 type program struct {
 	*sample.Session
 	dma    *dma.Context
 	pool   *dma.CopyPool
-	bufs   *bufinv.Inventory
 	memory *mmap.Map
 	next   int // the pair that is to be copied next
 	left   int // tasks that have work
 }
 
-func run(ctx context.Context, s *sample.Session) (err error) {
-	p := &program{Session: s}
+func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
+	p.Session = s
 	dev, err := device.Open(s.Device)
 	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, dev.Close)
-
-	// Memory: what is copied in the first half, room for it in the second.
+	defer sample.Close(&err, dev.Close) // and the memory
 	if p.memory, err = mmap.Alloc(dev, 2*copies*size, mmap.LocalReadWrite); err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.memory.Close)
 	rand.Read(p.memory.Bytes()[:copies*size])
-	// A task gets its new pair before it drops the old one.
-	if p.bufs, err = bufinv.New(2*tasks + 2); err != nil {
-		return err
-	}
-	defer sample.Close(&err, p.bufs.Close)
-
-	// The engine, and on it the context with a pool of copies.
 	engine := pe.New(pe.Config{Log: s.Log})
-	defer sample.Close(&err, engine.Close)
+	defer sample.Close(&err, engine.Close) // and the context
 	if p.dma, err = dma.New(dev, dma.Config{Engine: engine, GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.dma.Close)
 	if p.pool, err = p.dma.CopyPool(tasks, p.done, p.failed); err != nil {
 		return err
 	}
-
-	p.dma.OnStateChange(func(prev, next pe.State) {
+	p.dma.OnStateChange(func(_, next pe.State) {
 		if next == pe.Running {
 			p.dma.Fail(p.begin())
 		}
@@ -98,9 +85,8 @@ func (p *program) begin() error {
 		if err != nil {
 			return err
 		}
-		task.SetUserData(&job{task: i, pair: p.next})
-		if err := task.Submit(); err != nil {
-			p.dma.Fail(task.Free())
+		task.SetUserData(&job{i, p.next})
+		if err := pe.SubmitNew(task, nil, nil); err != nil {
 			return err
 		}
 		p.next++
@@ -112,9 +98,10 @@ func (p *program) begin() error {
 // pair returns the buffers of the next pair.
 func (p *program) pair() (from, to *bufinv.Buf) {
 	at := p.next * size
-	return p.bufs.Source(p.memory, at, size), p.bufs.Target(p.memory, copies*size+at, size)
+	return bufinv.Source(p.memory, at, size), bufinv.Target(p.memory, copies*size+at, size)
 }
 
+// done submits a task again with the next pair. The old buffers are freed by that.
 func (p *program) done(t *dma.CopyTask) {
 	j := t.UserData().(*job)
 	p.Print("task %d: pair %d, %d bytes", j.task, j.pair, t.Length())
@@ -122,34 +109,24 @@ func (p *program) done(t *dma.CopyTask) {
 		p.dma.Fail(fmt.Errorf("pair %d: the data differs", j.pair))
 	}
 	if p.dma.Err() != nil || p.next == copies {
-		p.finish(t)
+		p.failed(t, nil)
 		return
 	}
-	if err := p.again(t, j); err != nil {
+	from, to := p.pair()
+	j.pair = p.next
+	p.next++
+	err := errors.Join(t.SetSource(from), t.SetDestination(to))
+	if err == nil {
+		err = t.Submit()
+	}
+	if err != nil {
 		p.failed(t, err)
 	}
 }
 
-// again submits a task with the next pair. The old buffers go back to the inventory.
-func (p *program) again(t *dma.CopyTask, j *job) error {
-	from, to := p.pair()
-	if err := errors.Join(t.SetSource(from), t.SetDestination(to)); err != nil {
-		return err
-	}
-	j.pair = p.next
-	p.next++
-	return t.Submit()
-}
-
+// failed frees a task, and its buffers with it, and stops the context after the last one.
 func (p *program) failed(t *dma.CopyTask, err error) {
-	p.dma.Fail(err)
-	p.finish(t)
-}
-
-// finish frees a task, and its buffers with it, and stops the context after the
-// last one.
-func (p *program) finish(t *dma.CopyTask) {
-	p.dma.Fail(t.Free())
+	p.dma.Fail(errors.Join(err, t.Free()))
 	if p.left--; p.left == 0 {
 		p.dma.Stop()
 	}
