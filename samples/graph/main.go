@@ -30,7 +30,7 @@ func main() {
 		Name:   "graph",
 		About:  "Runs a graph of two copies and a comparison, ten times.",
 		Device: "soft-lo",
-	}, run)
+	}, (&program{}).run)
 }
 
 // job is what an instance works on: its part of the memory.
@@ -42,45 +42,37 @@ type program struct {
 	copies    *dma.CopyPool
 	graph     *graph.Graph[*job]
 	instances *graph.Pool[*job]
-	bufs      *bufinv.Inventory
 	memory    *mmap.Map
 	left      int // instances that have not run
 }
 
-func run(ctx context.Context, s *sample.Session) (err error) {
-	p := &program{Session: s, left: instances}
+func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
+	p.Session, p.left = s, instances
 	dev, err := device.Open(s.Device)
 	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, dev.Close)
+	defer sample.Close(&err, dev.Close) // and the memory
 
 	// Memory: what is copied in the first third, room for it in the others.
 	if p.memory, err = mmap.Alloc(dev, 3*instances*size, mmap.LocalReadWrite); err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.memory.Close)
 	rand.Read(p.memory.Bytes()[:instances*size])
-	if p.bufs, err = bufinv.New(4 * instances); err != nil {
-		return err
-	}
-	defer sample.Close(&err, p.bufs.Close)
 
 	engine := pe.New(pe.Config{Log: s.Log})
-	defer sample.Close(&err, engine.Close)
+	defer sample.Close(&err, engine.Close) // and the contexts
 
 	// The graph waits for the tasks of its nodes: their pool has these functions.
 	if p.dma, err = dma.New(dev, dma.Config{Engine: engine, GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.dma.Close)
 	if p.copies, err = p.dma.CopyPool(2*instances, pe.Done, pe.Failed); err != nil {
 		return err
 	}
 	if err := p.build(); err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.graph.Close)
 	p.graph.OnStateChange(p.stateChanged)
 	if err := engine.Connect(p.graph); err != nil {
 		return err
@@ -110,7 +102,7 @@ func (p *program) build() (err error) {
 }
 
 func (p *program) copy(from, to int) (*dma.CopyTask, error) {
-	return p.copies.Alloc(p.bufs.Source(p.memory, from, size), p.bufs.Target(p.memory, to, size))
+	return p.copies.Alloc(bufinv.Source(p.memory, from, size), bufinv.Target(p.memory, to, size))
 }
 
 func (p *program) compare(j *job) error {
@@ -124,39 +116,23 @@ func (p *program) compare(j *job) error {
 func (p *program) stateChanged(prev, next pe.State) {
 	switch next {
 	case pe.Running:
-		p.fail(p.submit())
+		for i := range instances {
+			from := i * size
+			instance, err := p.instances.Alloc(&job{i, from, from + instances*size, from + 2*instances*size})
+			p.fail(pe.SubmitNew(instance, err, nil))
+		}
 	case pe.Idle:
 		p.dma.Stop() // after the graph, whose tasks it runs
 	}
 }
 
-func (p *program) submit() error {
-	for i := range instances {
-		from := i * size
-		instance, err := p.instances.Alloc(&job{i, from, from + instances*size, from + 2*instances*size})
-		if err != nil {
-			return err
-		}
-		if err := instance.Submit(); err != nil {
-			p.fail(instance.Free())
-			return err
-		}
-	}
-	return nil
-}
-
 func (p *program) done(i *graph.Instance[*job]) {
 	p.Print("instance %d: both copies are the same", i.Value().number)
-	p.finish(i)
+	p.failed(i, nil)
 }
 
 func (p *program) failed(i *graph.Instance[*job], err error) {
-	p.fail(err)
-	p.finish(i)
-}
-
-func (p *program) finish(i *graph.Instance[*job]) {
-	p.fail(i.Free())
+	p.fail(errors.Join(err, i.Free()))
 	if p.left--; p.left == 0 {
 		p.graph.Stop()
 	}

@@ -31,7 +31,7 @@ func main() {
 		Name:   "pe_async_stop",
 		About:  "Stops a context of which half of the tasks are in flight.",
 		Device: "soft-lo",
-	}, run)
+	}, (&program{}).run)
 }
 
 type program struct {
@@ -40,34 +40,27 @@ type program struct {
 	conn     *rdma.Connection
 	receives *rdma.ReceivePool
 	sends    *rdma.SendPool
-	bufs     *bufinv.Inventory
 	memory   *mmap.Map // one place for each receive, and a message
 
 	sent, received, flushed int
 }
 
-func run(ctx context.Context, s *sample.Session) (err error) {
-	p := &program{Session: s}
+func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
+	p.Session = s
 	dev, err := device.Open(s.Device)
 	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, dev.Close)
+	defer sample.Close(&err, dev.Close) // and the memory
 	if p.memory, err = mmap.Alloc(dev, (receives+1)*size, mmap.LocalReadWrite); err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.memory.Close)
-	if p.bufs, err = bufinv.New(receives + messages); err != nil {
-		return err
-	}
-	defer sample.Close(&err, p.bufs.Close)
 
 	engine := pe.New(pe.Config{Log: s.Log})
-	defer sample.Close(&err, engine.Close)
+	defer sample.Close(&err, engine.Close) // and the contexts
 	if p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, EndWithLastConnection: true, GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.rdma.Close)
 	if p.receives, err = p.rdma.ReceivePool(receives, p.arrived, p.notArrived); err != nil {
 		return err
 	}
@@ -75,10 +68,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	p.rdma.OnStateChange(p.stateChanged)
-	if err := p.rdma.Start(); err != nil {
-		return err
-	}
-	if err := engine.Run(ctx); err != nil {
+	if err := errors.Join(p.rdma.Start(), engine.Run(ctx)); err != nil {
 		return err
 	}
 	p.Print("%d messages received, %d receives flushed", p.received, p.flushed)
@@ -88,41 +78,31 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 func (p *program) stateChanged(prev, next pe.State) {
 	p.Print("the context is %v", next)
 	switch next {
-	case pe.Starting:
-		p.rdma.Fail(p.connect())
+	case pe.Starting: // the connection is its own peer
+		conn, desc, err := p.rdma.Export()
+		if p.conn = conn; err == nil {
+			err = conn.Connect(desc)
+		}
+		p.rdma.Fail(err)
 	case pe.Running:
 		p.rdma.Fail(p.submit())
 	}
 }
 
-func (p *program) connect() error {
-	conn, desc, err := p.rdma.Export()
-	if err != nil {
-		return err
-	}
-	p.conn = conn
-	return conn.Connect(desc)
-}
-
 func (p *program) submit() error {
 	for i := range receives {
-		task, err := p.receives.Alloc(p.bufs.Target(p.memory, i*size, size))
+		task, err := p.receives.Alloc(bufinv.Target(p.memory, i*size, size))
 		if err != nil {
 			return err
 		}
 		task.SetUserData(i)
-		if err := task.Submit(); err != nil {
-			p.rdma.Fail(task.Free())
+		if err := pe.SubmitNew(task, nil, nil); err != nil {
 			return err
 		}
 	}
 	for range messages {
-		task, err := p.sends.Alloc(p.conn, p.bufs.Source(p.memory, receives*size, size))
-		if err != nil {
-			return err
-		}
-		if err := task.Submit(); err != nil {
-			p.rdma.Fail(task.Free())
+		task, err := p.sends.Alloc(p.conn, bufinv.Source(p.memory, receives*size, size))
+		if err := pe.SubmitNew(task, err, nil); err != nil {
 			return err
 		}
 	}
@@ -132,20 +112,18 @@ func (p *program) submit() error {
 
 func (p *program) arrived(t *rdma.ReceiveTask) {
 	p.Print("receive %d: %d bytes", t.UserData(), t.Length())
-	p.rdma.Fail(t.Free())
 	p.received++
-	p.stopHalfway()
+	p.stopHalfway(t.Free())
 }
 
 func (p *program) gone(t *rdma.SendTask) {
-	p.rdma.Fail(t.Free())
 	p.sent++
-	p.stopHalfway()
+	p.stopHalfway(t.Free())
 }
 
-// stopHalfway stops the context when all messages have gone and arrived. The two
-// come in any order.
-func (p *program) stopHalfway() {
+// stopHalfway stops the context when all messages have gone and arrived.
+func (p *program) stopHalfway(err error) {
+	p.rdma.Fail(err)
 	if p.sent == messages && p.received == messages {
 		p.Print("stopped, with %d tasks in flight", p.rdma.InFlight())
 		p.rdma.Stop()
@@ -163,7 +141,4 @@ func (p *program) notArrived(t *rdma.ReceiveTask, err error) {
 	p.rdma.Fail(t.Free())
 }
 
-func (p *program) notGone(t *rdma.SendTask, err error) {
-	p.rdma.Fail(err)
-	p.rdma.Fail(t.Free())
-}
+func (p *program) notGone(t *rdma.SendTask, err error) { p.rdma.Fail(errors.Join(err, t.Free())) }

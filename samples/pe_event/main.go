@@ -12,6 +12,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -37,7 +38,7 @@ func main() {
 		Name:   "pe_event",
 		About:  "Copies memory, with an engine whose descriptor is in an epoll set (Linux).",
 		Device: "soft-lo",
-	}, run)
+	}, (&program{}).run)
 }
 
 type program struct {
@@ -45,37 +46,30 @@ type program struct {
 	engine *pe.Engine
 	dma    *dma.Context
 	pool   *dma.CopyPool
-	bufs   *bufinv.Inventory
 	memory *mmap.Map
 	left   int // copies that have not completed, or been asked for
 }
 
-func run(ctx context.Context, s *sample.Session) (err error) {
-	p := &program{Session: s, left: copies}
+func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
+	p.Session, p.left = s, copies
 	dev, err := device.Open(s.Device)
 	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, dev.Close)
+	defer sample.Close(&err, dev.Close) // and the memory
 
 	// Memory: what is copied in the first half, room for it in the second.
 	if p.memory, err = mmap.Alloc(dev, 2*copies*size, mmap.LocalReadWrite); err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.memory.Close)
 	rand.Read(p.memory.Bytes()[:copies*size])
-	if p.bufs, err = bufinv.New(2 * copies); err != nil {
-		return err
-	}
-	defer sample.Close(&err, p.bufs.Close)
 
 	// The engine, and on it the context with a pool of copies.
 	p.engine = pe.New(pe.Config{Log: s.Log})
-	defer sample.Close(&err, p.engine.Close)
+	defer sample.Close(&err, p.engine.Close) // and the context
 	if p.dma, err = dma.New(dev, dma.Config{Engine: p.engine, GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.dma.Close)
 	if p.pool, err = p.dma.CopyPool(copies, p.done, p.failed); err != nil {
 		return err
 	}
@@ -157,16 +151,11 @@ func (p *program) loop() (sleeps int, err error) {
 
 func (p *program) submit(i int) error {
 	from, to := i*size, (copies+i)*size
-	task, err := p.pool.Alloc(p.bufs.Source(p.memory, from, size), p.bufs.Target(p.memory, to, size))
-	if err != nil {
-		return err
+	task, err := p.pool.Alloc(bufinv.Source(p.memory, from, size), bufinv.Target(p.memory, to, size))
+	if err == nil {
+		task.SetUserData(i)
 	}
-	task.SetUserData(i)
-	if err := task.Submit(); err != nil {
-		p.dma.Fail(task.Free())
-		return err
-	}
-	return nil
+	return pe.SubmitNew(task, err, nil)
 }
 
 func (p *program) done(t *dma.CopyTask) {
@@ -174,18 +163,12 @@ func (p *program) done(t *dma.CopyTask) {
 	if !bytes.Equal(t.Source().Bytes(), t.Destination().Bytes()) {
 		p.dma.Fail(fmt.Errorf("copy %d: the data differs", t.UserData()))
 	}
-	p.finish(t)
+	p.failed(t, nil)
 }
 
+// failed frees a task, and its buffers with it, and stops the context after the last one.
 func (p *program) failed(t *dma.CopyTask, err error) {
-	p.dma.Fail(err)
-	p.finish(t)
-}
-
-// finish frees a task, and its buffers with it, and stops the context after the
-// last one.
-func (p *program) finish(t *dma.CopyTask) {
-	p.dma.Fail(t.Free())
+	p.dma.Fail(errors.Join(err, t.Free()))
 	if p.left--; p.left == 0 {
 		p.dma.Stop()
 	}

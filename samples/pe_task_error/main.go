@@ -31,7 +31,7 @@ func main() {
 		Name:   "pe_task_error",
 		About:  "Submits 255 writes, the second of which fails.",
 		Device: "soft-lo",
-	}, run)
+	}, (&program{}).run)
 }
 
 type program struct {
@@ -39,63 +39,47 @@ type program struct {
 	rdma, peer   *rdma.Context
 	conn         *rdma.Connection
 	pool         *rdma.WritePool
-	bufs         *bufinv.Inventory
 	local        *mmap.Map
 	remote, gone *mmap.Map // memory of the peer, as this end sees it
 
 	done, failed, flushed int
 }
 
-func run(ctx context.Context, s *sample.Session) (err error) {
-	p := &program{Session: s}
+func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
+	p.Session = s
 	dev, err := device.Open(s.Device)
 	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, dev.Close)
+	defer sample.Close(&err, dev.Close) // and the memory
 
 	// What is written, and two memory maps of the peer, of which one is closed.
 	if p.local, err = mmap.Alloc(dev, size, mmap.LocalReadOnly); err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.local.Close)
-	open, remote, err := export(dev)
-	if err != nil {
+	if _, p.remote, err = export(dev); err != nil {
 		return err
 	}
-	defer sample.Close(&err, open.Close)
-	defer sample.Close(&err, remote.Close)
 	closed, gone, err := export(dev)
 	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, gone.Close)
-	if err := closed.Close(); err != nil {
+	if p.gone, err = gone, closed.Close(); err != nil {
 		return err
 	}
-	p.remote, p.gone = remote, gone
-	if p.bufs, err = bufinv.New(2 * writes); err != nil {
-		return err
-	}
-	defer sample.Close(&err, p.bufs.Close)
 
 	engine := pe.New(pe.Config{Log: s.Log})
-	defer sample.Close(&err, engine.Close)
-	if p.peer, err = rdma.New(dev, rdma.Config{
-		Engine: engine, EndWithLastConnection: true, Name: "peer", GIDIndex: s.GIDIndex, Log: s.Log,
-	}); err != nil {
+	defer sample.Close(&err, engine.Close) // and the contexts
+	if p.peer, err = rdma.New(dev, rdma.Config{Engine: engine, EndWithLastConnection: true, Name: "peer", GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.peer.Close)
 	if p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, EndWithLastConnection: true, GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.rdma.Close)
 	if p.pool, err = p.rdma.WritePool(writes, p.written, p.notWritten); err != nil {
 		return err
 	}
 	p.rdma.OnStateChange(p.stateChanged)
-
 	p.fail(errors.Join(p.peer.Start(), p.rdma.Start()))
 	// What the context ends with is the write that was to fail, or a mistake of ours.
 	if err := engine.Run(ctx); !errors.Is(p.rdma.Err(), rdma.ErrRemoteAccess) {
@@ -112,13 +96,11 @@ func export(dev verbs.Device) (m, seen *mmap.Map, err error) {
 		return nil, nil, err
 	}
 	desc, err := m.Export(dev)
-	if err == nil {
-		seen, err = mmap.Import(dev, desc)
-	}
 	if err != nil {
-		return nil, nil, errors.Join(err, m.Close())
+		return nil, nil, err
 	}
-	return m, seen, nil
+	seen, err = mmap.Import(dev, desc)
+	return m, seen, err
 }
 
 func (p *program) stateChanged(prev, next pe.State) {
@@ -136,14 +118,10 @@ func (p *program) stateChanged(prev, next pe.State) {
 // connect gives both ends each other's descriptor.
 func (p *program) connect() error {
 	here, ours, err := p.rdma.Export()
-	if err != nil {
-		return err
+	there, theirs, err2 := p.peer.Export()
+	if p.conn = here; err != nil || err2 != nil {
+		return errors.Join(err, err2)
 	}
-	there, theirs, err := p.peer.Export()
-	if err != nil {
-		return err
-	}
-	p.conn = here
 	return errors.Join(here.Connect(theirs), there.Connect(ours))
 }
 
@@ -153,13 +131,12 @@ func (p *program) submit() error {
 		if i == bad {
 			to = p.gone
 		}
-		task, err := p.pool.Alloc(p.conn, p.bufs.Source(p.local, 0, size), p.bufs.Target(to, 0, size))
+		task, err := p.pool.Alloc(p.conn, bufinv.Source(p.local, 0, size), bufinv.Target(to, 0, size))
 		if err != nil {
 			return err
 		}
 		task.SetUserData(i)
-		if err := task.Submit(); err != nil {
-			p.fail(task.Free())
+		if err := pe.SubmitNew(task, nil, nil); err != nil {
 			return err
 		}
 	}

@@ -31,7 +31,7 @@ func main() {
 		Name:   "pe_task_try_submit",
 		About:  "Shows what TrySubmit finds that Submit does not.",
 		Device: "soft-lo",
-	}, run)
+	}, (&program{}).run)
 }
 
 type program struct {
@@ -39,60 +39,41 @@ type program struct {
 	rdma, peer   *rdma.Context
 	conn         *rdma.Connection
 	pool         *rdma.WritePool
-	bufs         *bufinv.Inventory
 	local        *mmap.Map
 	open, barred *mmap.Map // memory of the peer, as this end sees it
 }
 
-func run(ctx context.Context, s *sample.Session) (err error) {
-	p := &program{Session: s}
+func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
+	p.Session = s
 	dev, err := device.Open(s.Device)
 	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, dev.Close)
+	defer sample.Close(&err, dev.Close) // and the memory
 
 	// What is written, and memory of the peer: some to write, some only to read.
 	if p.local, err = mmap.Alloc(dev, size, mmap.LocalReadOnly); err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.local.Close)
-	open, seen, err := export(dev, mmap.LocalReadWrite|mmap.RemoteWrite)
-	if err != nil {
+	if p.open, err = export(dev, mmap.LocalReadWrite|mmap.RemoteWrite); err != nil {
 		return err
 	}
-	defer sample.Close(&err, open.Close)
-	defer sample.Close(&err, seen.Close)
-	p.open = seen
-	barred, seen, err := export(dev, mmap.RemoteRead)
-	if err != nil {
+	if p.barred, err = export(dev, mmap.RemoteRead); err != nil {
 		return err
 	}
-	defer sample.Close(&err, barred.Close)
-	defer sample.Close(&err, seen.Close)
-	p.barred = seen
-	if p.bufs, err = bufinv.New(3); err != nil {
-		return err
-	}
-	defer sample.Close(&err, p.bufs.Close)
 
 	engine := pe.New(pe.Config{Log: s.Log})
-	defer sample.Close(&err, engine.Close)
-	if p.peer, err = rdma.New(dev, rdma.Config{
-		Engine: engine, EndWithLastConnection: true, Name: "peer", Permissions: mmap.RemoteRead, GIDIndex: s.GIDIndex, Log: s.Log,
-	}); err != nil {
+	defer sample.Close(&err, engine.Close) // and the contexts
+	if p.peer, err = rdma.New(dev, rdma.Config{Engine: engine, EndWithLastConnection: true, Name: "peer", Permissions: mmap.RemoteRead, GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.peer.Close)
 	if p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, EndWithLastConnection: true, GIDIndex: s.GIDIndex, Log: s.Log}); err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.rdma.Close)
 	if p.pool, err = p.rdma.WritePool(1, p.written, p.notWritten); err != nil {
 		return err
 	}
 	p.rdma.OnStateChange(p.stateChanged)
-
 	p.fail(errors.Join(p.peer.Start(), p.rdma.Start()))
 	// What the context ends with is the write that was to fail, or a mistake of ours.
 	if err := engine.Run(ctx); !errors.Is(p.rdma.Err(), rdma.ErrRemoteAccess) {
@@ -103,18 +84,16 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 }
 
 // export makes memory of the peer's and what the other end sees of it.
-func export(dev verbs.Device, permissions mmap.Permission) (m, seen *mmap.Map, err error) {
-	if m, err = mmap.Alloc(dev, size, permissions); err != nil {
-		return nil, nil, err
+func export(dev verbs.Device, permissions mmap.Permission) (seen *mmap.Map, err error) {
+	m, err := mmap.Alloc(dev, size, permissions)
+	if err != nil {
+		return nil, err
 	}
 	desc, err := m.Export(dev)
-	if err == nil {
-		seen, err = mmap.Import(dev, desc)
-	}
 	if err != nil {
-		return nil, nil, errors.Join(err, m.Close())
+		return nil, err
 	}
-	return m, seen, nil
+	return mmap.Import(dev, desc)
 }
 
 func (p *program) stateChanged(prev, next pe.State) {
@@ -132,20 +111,16 @@ func (p *program) stateChanged(prev, next pe.State) {
 // connect gives both ends each other's descriptor.
 func (p *program) connect() error {
 	here, ours, err := p.rdma.Export()
-	if err != nil {
-		return err
+	there, theirs, err2 := p.peer.Export()
+	if p.conn = here; err != nil || err2 != nil {
+		return errors.Join(err, err2)
 	}
-	there, theirs, err := p.peer.Export()
-	if err != nil {
-		return err
-	}
-	p.conn = here
 	return errors.Join(here.Connect(theirs), there.Connect(ours))
 }
 
 // submit makes the mistake, and has TrySubmit find it.
 func (p *program) submit() error {
-	task, err := p.pool.Alloc(p.conn, p.bufs.Source(p.local, 0, size), p.bufs.Target(p.open, 0, size))
+	task, err := p.pool.Alloc(p.conn, bufinv.Source(p.local, 0, size), bufinv.Target(p.open, 0, size))
 	if err != nil {
 		return err
 	}
@@ -157,7 +132,7 @@ func (p *program) submit() error {
 }
 
 func (p *program) try(t *rdma.WriteTask) error {
-	if err := t.SetDestination(p.bufs.Target(p.barred, 0, size)); err != nil {
+	if err := t.SetDestination(bufinv.Target(p.barred, 0, size)); err != nil {
 		return err
 	}
 	err := t.TrySubmit()
@@ -167,7 +142,7 @@ func (p *program) try(t *rdma.WriteTask) error {
 	p.Print("TrySubmit: %v", err)
 
 	// The task is still ours.
-	if err := t.SetDestination(p.bufs.Target(p.open, 0, size)); err != nil {
+	if err := t.SetDestination(bufinv.Target(p.open, 0, size)); err != nil {
 		return err
 	}
 	if err := t.TrySubmit(); err != nil {
@@ -185,7 +160,7 @@ func (p *program) written(t *rdma.WriteTask) {
 		return
 	}
 	p.Print("written: %d bytes", t.Length())
-	err := t.SetDestination(p.bufs.Target(p.barred, 0, size))
+	err := t.SetDestination(bufinv.Target(p.barred, 0, size))
 	if err == nil {
 		err = t.Submit()
 	}
