@@ -26,6 +26,11 @@
 // requester reports at its end how it ended, which a responder that is only written to
 // or read from has no other way to know: see Done, EndWith and Close.
 //
+// # Servers
+//
+// A Peer is for one exchange of a pair. A server with any number of clients has a
+// Listener: Serve exchanges with each client that comes.
+//
 // # Trust
 //
 // What arrives is bounded and decoded strictly, and is refused if it is not from the

@@ -142,3 +142,37 @@ func ExampleParse() {
 	// tcp:host-a:7471
 	// invalid argument: way "pigeon" is none of dir, dir:PATH, tcp:HOST:PORT and stdio
 }
+
+// A server that takes any number of clients. Each of them opens a Peer, as in the other
+// example, with the server's name for Peer and the way "tcp:HOST:7471".
+func ExampleListen() {
+	dev, err := device.Open("soft-lo")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer dev.Close()
+	engine := pe.New(pe.Config{})
+	defer engine.Close()
+	r, err := rdma.New(dev, rdma.Config{Engine: engine, MaxConnections: 100})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	clients, err := oob.Listen("tcp:127.0.0.1:0", oob.Config{Name: "server"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer clients.Close()
+	err = clients.Serve(r, oob.Offer{Data: []byte("welcome")}, func(client string, a *oob.Answer) {
+		fmt.Println(client, "is being connected:", a.Connections[0])
+	})
+	fmt.Println(errors.Join(err, r.Start()))
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel() // a server would serve until a signal comes
+	fmt.Println(engine.Run(ctx))
+	// Output:
+	// <nil>
+	// context canceled
+}

@@ -249,4 +249,3 @@ func (l *Listener) Close() (err error) {
 	})
 	return err
 }
-

@@ -1,6 +1,7 @@
 package pe_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -101,4 +102,28 @@ func TestThenAllocatesNothing(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() { pe.Then(a, f) }))
 	require.NoError(t, a.Free())
 	quiesce(t, e)
+}
+
+// SubmitNew frees what cannot be submitted, and passes on why there is no task.
+func TestSubmitNew(t *testing.T) {
+	e, d := connected(t, 1)
+	require.NoError(t, d.Start())
+	called := 0
+	require.NoError(t, pe.SubmitNew(d.errand(t), nil, func(r errand, err error) {
+		require.NoError(t, err)
+		require.NoError(t, r.Free())
+		called++
+	}))
+	d.complete(0, nil)
+	quiesce(t, e)
+	require.Equal(t, 1, called)
+
+	refused := errors.New("refused")
+	require.ErrorIs(t, pe.SubmitNew(errand{}, refused, nil), refused)
+	require.ErrorIs(t, pe.SubmitNew(errand{}, nil, nil), pe.ErrInvalid)
+	late := d.errand(t)
+	require.NoError(t, d.Stop())
+	require.ErrorIs(t, pe.SubmitNew(late, nil, nil), pe.ErrBadState)
+	quiesce(t, e)
+	require.Equal(t, pe.Idle, d.State(), "the task is free")
 }

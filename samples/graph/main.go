@@ -26,11 +26,8 @@ const (
 )
 
 func main() {
-	sample.Main(sample.Program{
-		Name:   "graph",
-		About:  "Runs a graph of two copies and a comparison, ten times.",
-		Device: "soft-lo",
-	}, (&program{}).run)
+	info := sample.Program{Name: "graph", About: "Runs a graph of two copies and a comparison, ten times.", Device: "soft-lo"}
+	sample.Main(info, new(program).run)
 }
 
 // job is what an instance works on: its part of the memory.

@@ -20,18 +20,11 @@ import (
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
 )
 
-const (
-	receives = 16
-	messages = 8
-	size     = 64 // bytes of each
-)
+const receives, messages, size = 16, 8, 64 // bytes of each
 
 func main() {
-	sample.Main(sample.Program{
-		Name:   "pe_async_stop",
-		About:  "Stops a context of which half of the tasks are in flight.",
-		Device: "soft-lo",
-	}, (&program{}).run)
+	info := sample.Program{Name: "pe_async_stop", About: "Stops a context of which half of the tasks are in flight.", Device: "soft-lo"}
+	sample.Main(info, new(program).run)
 }
 
 type program struct {
@@ -135,10 +128,8 @@ func (p *program) notArrived(t *rdma.ReceiveTask, err error) {
 	if errors.Is(err, rdma.ErrFlushed) {
 		p.Print("receive %d: flushed, while the context is %v", t.UserData(), p.rdma.State())
 		p.flushed++
-	} else {
-		p.rdma.Fail(err)
 	}
-	p.rdma.Fail(t.Free())
+	p.rdma.Fail(errors.Join(err, t.Free())) // does nothing for a flushed one
 }
 
 func (p *program) notGone(t *rdma.SendTask, err error) { p.rdma.Fail(errors.Join(err, t.Free())) }

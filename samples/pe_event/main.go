@@ -34,11 +34,8 @@ const (
 )
 
 func main() {
-	sample.Main(sample.Program{
-		Name:   "pe_event",
-		About:  "Copies memory, with an engine whose descriptor is in an epoll set (Linux).",
-		Device: "soft-lo",
-	}, (&program{}).run)
+	info := sample.Program{Name: "pe_event", About: "Copies memory, with an engine whose descriptor is in an epoll set (Linux).", Device: "soft-lo"}
+	sample.Main(info, new(program).run)
 }
 
 type program struct {

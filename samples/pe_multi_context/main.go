@@ -19,18 +19,11 @@ import (
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
 )
 
-const (
-	contexts = 4
-	copies   = 16   // of each context
-	size     = 4096 // bytes of each copy
-)
+const contexts, copies, size = 4, 16, 4096 // copies of each context, bytes of each copy
 
 func main() {
-	sample.Main(sample.Program{
-		Name:   "pe_multi_context",
-		About:  "Copies memory with four contexts on one engine.",
-		Device: "soft-lo",
-	}, (&program{}).run)
+	info := sample.Program{Name: "pe_multi_context", About: "Copies memory with four contexts on one engine.", Device: "soft-lo"}
+	sample.Main(info, new(program).run)
 }
 
 type program struct {
@@ -40,7 +33,6 @@ type program struct {
 	total   int // copies of all contexts
 }
 
-// worker is one of the contexts, with its part of the work.
 type worker struct {
 	*program
 	number int

@@ -25,11 +25,8 @@ const (
 )
 
 func main() {
-	sample.Main(sample.Program{
-		Name:   "pe_polling",
-		About:  "Copies memory, with an engine that is driven in a loop of the program's own.",
-		Device: "soft-lo",
-	}, (&program{}).run)
+	info := sample.Program{Name: "pe_polling", About: "Copies memory, with an engine that is driven in a loop of the program's own.", Device: "soft-lo"}
+	sample.Main(info, new(program).run)
 }
 
 type program struct {

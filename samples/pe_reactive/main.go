@@ -26,11 +26,8 @@ const (
 )
 
 func main() {
-	sample.Main(sample.Program{
-		Name:   "pe_reactive",
-		About:  "Copies memory in a chain, with all logic in callbacks.",
-		Device: "soft-lo",
-	}, (&program{}).run)
+	info := sample.Program{Name: "pe_reactive", About: "Copies memory in a chain, with all logic in callbacks.", Device: "soft-lo"}
+	sample.Main(info, new(program).run)
 }
 
 type program struct {

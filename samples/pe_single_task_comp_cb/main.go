@@ -22,17 +22,11 @@ import (
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
 )
 
-const (
-	copies = 16
-	size   = 4096 // bytes of each
-)
+const copies, size = 16, 4096 // bytes of each
 
 func main() {
-	sample.Main(sample.Program{
-		Name:   "pe_single_task_comp_cb",
-		About:  "Copies memory, with one function for success and failure of a task.",
-		Device: "soft-lo",
-	}, (&program{}).run)
+	info := sample.Program{Name: "pe_single_task_comp_cb", About: "Copies memory, with one function for success and failure of a task.", Device: "soft-lo"}
+	sample.Main(info, new(program).run)
 }
 
 type program struct {
@@ -69,10 +63,7 @@ func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
 			p.dma.Fail(pe.SubmitNew(task, err, p.completed(i)))
 		}
 	})
-	if err := p.dma.Start(); err != nil {
-		return err
-	}
-	if err := p.engine.Run(ctx); err != nil {
+	if err := errors.Join(p.dma.Start(), p.engine.Run(ctx)); err != nil {
 		return err
 	}
 	p.Print("%d copies completed, the data is the same", p.done)
@@ -100,8 +91,7 @@ func (p *program) completed(i int) func(*dma.CopyTask, error) {
 		}
 		p.dma.Fail(t.Free())
 		if p.done == copies && i < copies {
-			// Not in here: the context posts what was held back at the end of the callbacks.
-			p.dma.Fail(p.engine.Do(p.overtake))
+			p.dma.Fail(p.engine.Do(p.overtake)) // later: what is held back is posted after the callbacks
 		}
 	}
 }

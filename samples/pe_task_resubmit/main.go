@@ -18,21 +18,14 @@ import (
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
 )
 
-const (
-	tasks  = 4
-	copies = 16
-	size   = 4096 // bytes of each
-)
+const tasks, copies, size = 4, 16, 4096 // bytes of each copy
 
 // job is what a task does: a user's value, which stays with the task.
 type job struct{ task, pair int }
 
 func main() {
-	sample.Main(sample.Program{
-		Name:   "pe_task_resubmit",
-		About:  "Copies 16 pairs of buffers with four tasks.",
-		Device: "soft-lo",
-	}, (&program{}).run)
+	info := sample.Program{Name: "pe_task_resubmit", About: "Copies 16 pairs of buffers with four tasks.", Device: "soft-lo"}
+	sample.Main(info, new(program).run)
 }
 
 type program struct {
@@ -68,10 +61,7 @@ func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
 			p.dma.Fail(p.begin())
 		}
 	})
-	if err := p.dma.Start(); err != nil {
-		return err
-	}
-	if err := engine.Run(ctx); err != nil {
+	if err := errors.Join(p.dma.Start(), engine.Run(ctx)); err != nil {
 		return err
 	}
 	p.Print("%d pairs copied by %d tasks, the data is the same", p.next, tasks)

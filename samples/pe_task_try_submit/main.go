@@ -27,11 +27,8 @@ import (
 const size = 64 // bytes of each write
 
 func main() {
-	sample.Main(sample.Program{
-		Name:   "pe_task_try_submit",
-		About:  "Shows what TrySubmit finds that Submit does not.",
-		Device: "soft-lo",
-	}, (&program{}).run)
+	info := sample.Program{Name: "pe_task_try_submit", About: "Shows what TrySubmit finds that Submit does not.", Device: "soft-lo"}
+	sample.Main(info, new(program).run)
 }
 
 type program struct {
@@ -145,18 +142,16 @@ func (p *program) try(t *rdma.WriteTask) error {
 	if err := t.SetDestination(bufinv.Target(p.open, 0, size)); err != nil {
 		return err
 	}
-	if err := t.TrySubmit(); err != nil {
-		return err
+	if err = t.TrySubmit(); err == nil {
+		p.Print("TrySubmit, mended: submitted")
 	}
-	p.Print("TrySubmit, mended: submitted")
-	return nil
+	return err
 }
 
 // written makes the same mistake again, without the check.
 func (p *program) written(t *rdma.WriteTask) {
 	if t.Destination().Map() == p.barred {
-		p.fail(errors.New("the peer has let itself be written to against its permissions"))
-		p.fail(t.Free())
+		p.fail(errors.Join(errors.New("the peer has let itself be written to against its permissions"), t.Free()))
 		return
 	}
 	p.Print("written: %d bytes", t.Length())
@@ -165,8 +160,7 @@ func (p *program) written(t *rdma.WriteTask) {
 		err = t.Submit()
 	}
 	if err != nil {
-		p.fail(err)
-		p.fail(t.Free())
+		p.fail(errors.Join(err, t.Free()))
 		return
 	}
 	p.Print("Submit: submitted")

@@ -118,31 +118,17 @@ func asynchronous(ctx context.Context, s *sample.Session, event *syncevent.Event
 	// One task waits until the value is greater than 41.
 	wait := func() error {
 		t, err := waits.Greater(event, 41, all)
-		if err != nil {
-			return err
-		}
-		err = pe.Submit(t, func(t *syncevent.WaitTask, err error) {
+		return pe.SubmitNew(t, err, func(t *syncevent.WaitTask, err error) {
 			if err == nil {
 				s.Print("asynchronous: a task has waited until the value was %d", t.Value())
 			}
 			finish(errors.Join(err, t.Free()))
 		})
-		if err != nil { // the task is still ours
-			err = errors.Join(err, t.Free())
-		}
-		return err
 	}
 	// The other sets it to 42.
 	set := func() error {
 		t, err := sets.Alloc(event, 42)
-		if err != nil {
-			return err
-		}
-		err = pe.Submit(t, func(t *syncevent.SetTask, err error) { finish(errors.Join(err, t.Free())) })
-		if err != nil {
-			err = errors.Join(err, t.Free())
-		}
-		return err
+		return pe.SubmitNew(t, err, func(t *syncevent.SetTask, err error) { finish(errors.Join(err, t.Free())) })
 	}
 	c.OnStateChange(func(prev, next pe.State) {
 		if next == pe.Running {
