@@ -214,12 +214,7 @@ func (x *exchange) follow(a *Answer) {
 	end := func() {
 		unwatch()
 		unwatchConnections()
-		for _, m := range maps {
-			_ = m.Close()
-		}
-		for _, e := range events {
-			_ = e.Close()
-		}
+		closeImports(maps, events)
 	}
 	unwatchConnections = x.r.WatchConnections(func(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
 		if state == rdma.Closed && open[conn] {

@@ -150,7 +150,8 @@ func (p *Peer) Connect(r *rdma.Context, f func(c *rdma.Connection, m *mmap.Map, 
 // context is Running when all connections are Ready, and not before. A connection that
 // fails until then fails the context.
 //
-// f gets an error when something cannot be exported or imported, when the way fails,
+// Where f gets an error, the connections that were exported are closed. It gets one when
+// something cannot be exported or imported, when the way fails,
 // when ctx ends (it matches context.Cause(ctx)), when the context stops or the Peer is
 // closed (ErrFlushed, which rdma.Context.Fail ignores), when the peer is not the one
 // that is meant or does not offer what Config.Expect says (ErrWrongPeer), and in a
@@ -241,13 +242,17 @@ func (x *exchange) finish(theirs []byte, err error) {
 	x.answer(a, nil)
 }
 
+// fail ends the exchange without connections: the program has no handle to close them.
 func (x *exchange) fail(err error) {
 	p := x.peer
+	for _, conn := range x.conns {
+		err = errors.Join(err, conn.Close()) // on the engine's goroutine it does not fail
+	}
 	x.answer(nil, fmt.Errorf("oob: exchange with %s through %v: %w", p.cfg.Peer, p.way, err))
 }
 
 // accept imports what the peer offers, and connects.
-func (x *exchange) accept(theirs []byte) (*Answer, error) {
+func (x *exchange) accept(theirs []byte) (_ *Answer, err error) {
 	p := x.peer
 	b, err := descriptor.DecodeBundle(theirs)
 	if err != nil {
@@ -269,6 +274,11 @@ func (x *exchange) accept(theirs []byte) (*Answer, error) {
 			amount(len(b.Maps), len(b.Events)), amount(e.Maps, e.Events))
 	}
 	a := &Answer{Connections: x.conns, Data: b.Data}
+	defer func() {
+		if err != nil {
+			closeImports(a.Maps, a.Events)
+		}
+	}()
 	for _, desc := range b.Maps {
 		m, err := mmap.Import(x.r.Device(), desc)
 		if err != nil {
@@ -343,6 +353,17 @@ func (x *exchange) watch(a *Answer) {
 			}
 		}
 	})
+}
+
+// closeImports closes what was imported. Where a buffer still lies in one, closing fails.
+// Nothing is left behind for that: it holds nothing of the device.
+func closeImports(maps []*mmap.Map, events []*syncevent.Event) {
+	for _, m := range maps {
+		_ = m.Close()
+	}
+	for _, e := range events {
+		_ = e.Close()
+	}
 }
 
 // begin notes that the exchange begins.

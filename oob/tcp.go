@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/oob/internal/frame"
 )
 
@@ -249,6 +250,12 @@ func (t *tcp) answer(g guest, hello []byte) (err error) {
 		err = notFrom(t.ends, g.said.From, g.said.To)
 	case g.said.Responder:
 		err = sameRole(t.ends)
+	default:
+		// The connection is taken for good only with what Peer can decode.
+		var b *descriptor.Bundle
+		if b, err = descriptor.DecodeBundle(g.said.Body); err == nil && (b.From != t.ends.Peer || b.To != t.ends.Name) {
+			err = notFrom(t.ends, b.From, b.To)
+		}
 	}
 	if err != nil {
 		f := t.frame()
