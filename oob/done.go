@@ -36,6 +36,7 @@ func (p *Peer) Done(f func(err error)) {
 		if !c.end() {
 			return
 		}
+		p.reported = p.reported || err == nil || errors.Is(err, ErrPeerFailed)
 		if err == nil {
 			p.waited("")
 		} else {
@@ -55,28 +56,53 @@ func (p *Peer) Done(f func(err error)) {
 	})
 }
 
-// EndWith has a context end with its peer: when a connection fails, and when the peer
-// has closed one and not reported within 5 s how it ended, for Done. It is for
-// responders, which otherwise go on without connections.
+// EndWith has a context end with its peer: when a connection of the exchange fails, and
+// when the peer has closed one and not reported within 5 s how it ended, for Done. It is
+// for responders, which otherwise go on without connections. Call it before the exchange,
+// once. It lasts until the context is Idle after the exchange, or the Peer is closed.
 func (p *Peer) EndWith(r *rdma.Context) {
-	r.WatchConnections(func(_ *rdma.Connection, state rdma.ConnectionState, err error) {
+	run, cancel := context.WithCancel(p.ctx) // ends with what EndWith lasts for
+	var unwatch, unwatchConnections func()
+	end := func() {
+		cancel()
+		unwatch()
+		unwatchConnections()
+	}
+	timed := false
+	unwatchConnections = r.WatchConnections(func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 		switch {
+		case p.ctx.Err() != nil:
+			end()
+		case !p.made(conn):
 		case state == rdma.Failed:
 			r.Fail(err)
-		case errors.Is(err, rdma.ErrPeerClosed):
-			engine := r.Engine()
-			p.goBeside(func() {
-				select {
-				case <-p.ctx.Done():
-					return
-				case <-time.After(outcomeTimeout):
-				}
-				_ = engine.Do(func() { // fails only after the end of the program
-					if s := r.State(); s == pe.Starting || s == pe.Running {
-						r.Fail(fmt.Errorf("oob: %s did not say whether it succeeded: %w", p.cfg.Peer, err))
-					}
-				})
-			})
+		case errors.Is(err, rdma.ErrPeerClosed) && !timed:
+			timed = true
+			p.failUnlessReported(run, r, err)
 		}
+	})
+	unwatch = r.Watch(func(_, next pe.State) {
+		if next == pe.Idle && p.begun() {
+			end()
+		}
+	})
+}
+
+// failUnlessReported fails a context later, unless the peer reports its end before, or
+// run ends.
+func (p *Peer) failUnlessReported(run context.Context, r *rdma.Context, err error) {
+	engine := r.Engine()
+	p.goBeside(func() {
+		select {
+		case <-run.Done():
+			return
+		case <-time.After(p.outcomeTimeout):
+		}
+		_ = engine.Do(func() { // fails only after the end of the program
+			s := r.State()
+			if run.Err() == nil && !p.reported && (s == pe.Starting || s == pe.Running) {
+				r.Fail(fmt.Errorf("oob: %s did not say whether it succeeded: %w", p.cfg.Peer, err))
+			}
+		})
 	})
 }

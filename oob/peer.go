@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -80,6 +81,12 @@ type Peer struct {
 	ctx    context.Context // of the functions that run beside the engine
 	cancel context.CancelCauseFunc
 
+	outcomeTimeout time.Duration
+
+	// These two belong to the engine's goroutine.
+	conns    []*rdma.Connection // of the exchange
+	reported bool               // the peer has reported how it ended
+
 	closing sync.Once
 	mu      sync.Mutex
 	beside  sync.WaitGroup
@@ -105,7 +112,7 @@ func New(way Way, cfg Config) (*Peer, error) {
 	if way == nil {
 		return nil, fmt.Errorf("oob: make a peer: %w: no way is given", ErrInvalid)
 	}
-	p := &Peer{way: way, cfg: cfg, ends: Ends{Name: cfg.Name, Peer: cfg.Peer, Role: cfg.Role}}
+	p := &Peer{way: way, cfg: cfg, ends: Ends{Name: cfg.Name, Peer: cfg.Peer, Role: cfg.Role}, outcomeTimeout: outcomeTimeout}
 	p.ends.Note = p.note
 	err := errors.Join(checkName("this program", cfg.Name), checkName("the peer", cfg.Peer))
 	switch {
@@ -222,6 +229,7 @@ func (x *exchange) export(offer Offer) ([]byte, error) {
 		}
 		b.Events = append(b.Events, desc)
 	}
+	p.conns = slices.Clone(x.conns) // the program may change its own
 	return b.Encode()
 }
 
@@ -328,10 +336,9 @@ func (x *exchange) watch(a *Answer) {
 	} else {
 		p.waited("")
 	}
-	conns := slices.Clone(x.conns) // the program may change its own
 	maps, events := slices.Clone(a.Maps), slices.Clone(a.Events)
 	unwatchConnections := x.r.WatchConnections(func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
-		if state == rdma.Failed && x.r.State() == pe.Starting && slices.Contains(conns, conn) {
+		if state == rdma.Failed && x.r.State() == pe.Starting && p.made(conn) {
 			x.r.Fail(err)
 		}
 	})
@@ -364,6 +371,16 @@ func closeImports(maps []*mmap.Map, events []*syncevent.Event) {
 	for _, e := range events {
 		_ = e.Close()
 	}
+}
+
+// made reports whether a connection is one of the exchange.
+func (p *Peer) made(conn *rdma.Connection) bool { return slices.Contains(p.conns, conn) }
+
+// begun reports whether there has been an exchange.
+func (p *Peer) begun() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.used
 }
 
 // begin notes that the exchange begins.
