@@ -2,6 +2,7 @@ package oob
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/pe"
@@ -13,6 +14,7 @@ import (
 // the context stops before. It belongs to that goroutine.
 type call struct {
 	engine  *pe.Engine
+	r       *rdma.Context
 	ended   bool
 	unwatch func()
 	cancel  context.CancelCauseFunc
@@ -20,13 +22,23 @@ type call struct {
 
 // newCall makes a call; stopped is called if the context stops before it has ended.
 func newCall(engine *pe.Engine, r *rdma.Context, stopped func(err error)) *call {
-	c := &call{engine: engine}
+	c := &call{engine: engine, r: r}
 	c.unwatch = r.Watch(func(_, next pe.State) {
 		if next == pe.Stopping || next == pe.Idle {
-			stopped(fmt.Errorf("%w: the context %q has stopped", ErrFlushed, r.Name()))
+			stopped(c.flushed())
 		}
 	})
 	return c
+}
+
+// stopped reports whether the context has stopped, or is about to.
+func (c *call) stopped() bool {
+	s := c.r.State()
+	return s == pe.Stopping || s == pe.Idle
+}
+
+func (c *call) flushed() error {
+	return fmt.Errorf("%w: the context %q has stopped", ErrFlushed, c.r.Name())
 }
 
 // end reports whether the call ends now, and had not before.
@@ -46,22 +58,34 @@ func (c *call) end() bool {
 // and then the context has stopped before.
 func (c *call) later(f func()) { _ = c.engine.Do(f) }
 
-// beside runs f on a goroutine of its own, and what it returns on the engine's. The
-// context of f ends with ctx, with the Peer, and with the call.
-func (c *call) beside(p *Peer, ctx context.Context, f func(ctx context.Context) func()) {
+// beside runs f on a goroutine of its own, and finish on the engine's with its result, or
+// with ErrClosed where the Peer is closed already. The context of f ends with ctx, with
+// the Peer, and with the call.
+func (c *call) beside(p *Peer, ctx context.Context, f func(ctx context.Context) error, finish func(err error)) {
 	ctx, c.cancel = context.WithCancelCause(ctx)
 	cancel := c.cancel
-	// Once the Peer is closed, the call ends with the context.
+	deliver := func(err error) {
+		c.later(func() {
+			if errors.Is(err, ErrClosed) && c.stopped() {
+				err = c.flushed() // that came first, and is no failure
+			}
+			finish(err)
+		})
+	}
 	started := p.goBeside(func() {
 		stop := context.AfterFunc(p.ctx, func() { cancel(context.Cause(p.ctx)) })
 		defer stop()
 		defer cancel(nil)
-		c.later(f(ctx))
+		deliver(f(ctx))
 	})
 	if !started {
 		cancel(nil)
+		deliver(errPeerClosed)
 	}
 }
+
+// errPeerClosed is what cuts off what a Peer waits for when it is closed.
+var errPeerClosed = fmt.Errorf("the peer is %w", ErrClosed)
 
 // goBeside runs f on a goroutine that Close waits for. It returns false, and does
 // nothing, once the Peer is closed.

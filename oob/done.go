@@ -17,13 +17,20 @@ const outcomeTimeout = 5 * time.Second
 // Done waits for the peer, a requester, to report how it ended: a responder that is
 // only written to or read from does not notice otherwise. f is called later, once, on
 // the engine's goroutine, with nil if the peer has succeeded, and else with an error:
-// ErrPeerFailed, that of the way, or ErrFlushed if the context of the exchange stops
-// before. It is legal once the exchange has succeeded, once at a time, for a Responder
-// (ErrInvalid, and f is called at once).
+// ErrPeerFailed, that of the way, ErrFlushed if the context of the exchange stops before,
+// or ErrClosed if the Peer is closed. It is legal once the exchange has succeeded, for a
+// Responder (ErrInvalid, and f is called at once), and once at a time (ErrInUse).
 //
 // A peer that dies reports nothing; EndWith, or the keepalive of the connection and
 // rdma.Config.EndWithLastConnection, end the context then.
 func (p *Peer) Done(f func(err error)) {
+	if f == nil {
+		return
+	}
+	if err := p.opened("wait for the end of a peer"); err != nil {
+		f(err)
+		return
+	}
 	p.mu.Lock()
 	r := p.met
 	p.mu.Unlock()
@@ -31,29 +38,39 @@ func (p *Peer) Done(f func(err error)) {
 		f(fmt.Errorf("oob: wait for the end of %s: %w: only a responder can, once the exchange has succeeded", p.cfg.Peer, ErrInvalid))
 		return
 	}
+	wrap := func(err error) error {
+		return fmt.Errorf("oob: wait for the end of %s through %v: %w", p.cfg.Peer, p.way, err)
+	}
+	if p.asking {
+		_ = r.Engine().Do(func() { f(wrap(fmt.Errorf("%w: Done is called once at a time", ErrInUse))) })
+		return
+	}
+	p.asking = true
 	var c *call
 	finish := func(err error) {
 		if !c.end() {
 			return
 		}
+		p.asking = false
 		p.reported = p.reported || err == nil || errors.Is(err, ErrPeerFailed)
 		if err == nil {
 			p.waited("")
 		} else {
-			err = fmt.Errorf("oob: wait for the end of %s through %v: %w", p.cfg.Peer, p.way, err)
+			err = wrap(err)
 		}
 		f(err)
 	}
 	c = newCall(r.Engine(), r, finish)
-	if s := r.State(); s == pe.Stopping || s == pe.Idle {
-		c.later(func() { finish(fmt.Errorf("%w: the context %q has stopped", ErrFlushed, r.Name())) })
+	if c.stopped() {
+		c.later(func() { finish(c.flushed()) })
 		return
 	}
 	p.waitFor(fmt.Sprintf("%s to report its end through %v", p.cfg.Peer, p.way))
-	c.beside(p, context.Background(), func(ctx context.Context) func() {
-		err := p.way.Done(ctx)
-		return func() { finish(err) }
-	})
+	c.beside(p, context.Background(), func(ctx context.Context) error {
+		p.inDone.Lock() // one that was given up may not have returned yet
+		defer p.inDone.Unlock()
+		return p.way.Done(ctx)
+	}, finish)
 }
 
 // EndWith has a context end with its peer: when a connection of the exchange fails, and
@@ -61,6 +78,9 @@ func (p *Peer) Done(f func(err error)) {
 // for responders, which otherwise go on without connections. Call it before the exchange,
 // once. It lasts until the context is Idle after the exchange, or the Peer is closed.
 func (p *Peer) EndWith(r *rdma.Context) {
+	if r == nil || p.opened("") != nil {
+		return
+	}
 	run, cancel := context.WithCancel(p.ctx) // ends with what EndWith lasts for
 	var unwatch, unwatchConnections func()
 	end := func() {

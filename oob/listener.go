@@ -64,7 +64,20 @@ func Listen(way string, cfg Config) (*Listener, error) {
 }
 
 // Addr is the address that clients connect to, as HOST:PORT.
-func (l *Listener) Addr() string { return l.listener.Addr().String() }
+func (l *Listener) Addr() string {
+	if l.opened("") != nil {
+		return ""
+	}
+	return l.listener.Addr().String()
+}
+
+// opened fails for a Listener that Listen did not make.
+func (l *Listener) opened(op string) error {
+	if l == nil || l.listener == nil {
+		return fmt.Errorf("oob: %s: %w: the listener was not made by Listen", op, ErrInvalid)
+	}
+	return nil
+}
 
 // Serve exchanges with every client that comes from now on, until Close: each gets what
 // the offer says, with connections of its own, as in Peer.Exchange. f is called for it
@@ -78,8 +91,17 @@ func (l *Listener) Addr() string { return l.listener.Addr().String() }
 // Serve does not block, and is legal once, in any state of the context (ErrInUse). It
 // fails with pe.ErrNotConnected where the context has no engine, and with ErrClosed.
 func (l *Listener) Serve(r *rdma.Context, offer Offer, f func(client string, a *Answer)) error {
+	if err := l.opened("serve"); err != nil {
+		return err
+	}
+	if r == nil {
+		return fmt.Errorf("oob: serve on %v: %w: no context is given", l.Addr(), ErrInvalid)
+	}
 	if r.Engine() == nil {
 		return fmt.Errorf("oob: serve on %v: %w", l.Addr(), pe.ErrNotConnected)
+	}
+	if f == nil {
+		return fmt.Errorf("oob: serve on %v: %w: no function for its clients is given", l.Addr(), ErrInvalid)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -234,6 +256,9 @@ func (x *exchange) follow(a *Answer) {
 // connections that were made go on. Call it when the engine no longer runs, or from
 // another goroutine. Closing again only waits for a Close that is under way.
 func (l *Listener) Close() (err error) {
+	if err := l.opened("close a listener"); err != nil {
+		return err
+	}
 	l.closing.Do(func() {
 		l.mu.Lock()
 		l.closed = true

@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/internal/zerotest"
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -61,4 +63,63 @@ func TestFailedExchangeLeavesNoConnection(t *testing.T) {
 	for _, peer := range peers {
 		require.NoError(t, peer.Close(nil))
 	}
+}
+
+// A callback comes also where the Peer is closed, and Done is called once at a time.
+func TestDoneOfAClosedPeer(t *testing.T) {
+	answer := func(context.Context, oob.Ends, []byte) ([]byte, error) {
+		return (&descriptor.Bundle{From: "writer", To: "reader"}).Encode()
+	}
+	way := &fakeWay{exchange: answer, done: func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }}
+	r := newProgram(t, way, reader(), rdma.Config{})
+	var got []error
+	var note func(err error)
+	note = func(err error) {
+		switch got = append(got, err); len(got) {
+		case 2:
+			r.peer.Done(note)
+		case 3:
+			r.rdma.Stop()
+		}
+	}
+	r.rdma.OnStateChange(func(_, next pe.State) {
+		if next != pe.Running {
+			return
+		}
+		r.peer.Exchange(nil, r.rdma, oob.Offer{Connections: -1}, func(_ *oob.Answer, err error) { //nolint:staticcheck // nil is what is tested
+			assert.NoError(t, err)
+			r.peer.Done(note)
+			r.peer.Done(note)
+			assert.NoError(t, r.peer.Close(nil))
+		})
+	})
+	require.NoError(t, r.run(forever(t)))
+	require.Len(t, got, 3)
+	require.ErrorIs(t, got[0], oob.ErrInUse)
+	require.ErrorIs(t, got[1], oob.ErrClosed)
+	require.ErrorIs(t, got[2], oob.ErrClosed)
+}
+
+func TestZeroValues(t *testing.T) {
+	zerotest.Check(t, &oob.Peer{}, &oob.Listener{}, &oob.Config{}, &oob.Expect{}, &oob.Offer{}, &oob.Answer{}, &oob.Ends{}, &oob.Files{})
+	var p oob.Peer
+	require.ErrorIs(t, p.Close(nil), oob.ErrInvalid)
+	var got []error
+	exchanged := func(_ *oob.Answer, err error) { got = append(got, err) }
+	p.Exchange(t.Context(), nil, oob.Offer{}, exchanged)
+	p.Done(func(err error) { got = append(got, err) })
+	w := newPeer(t, &fakeWay{}, writer(nil))
+	w.Exchange(t.Context(), nil, oob.Offer{}, exchanged)
+	w.Exchange(t.Context(), &rdma.Context{}, oob.Offer{}, nil)
+	w.Connect(nil, nil)
+	w.EndWith(nil)
+	w.Done(nil)
+	require.Len(t, got, 3)
+	for _, err := range got {
+		require.ErrorIs(t, err, oob.ErrInvalid)
+	}
+	require.NoError(t, w.Close(nil))
+	var l oob.Listener
+	require.ErrorIs(t, l.Serve(nil, oob.Offer{}, nil), oob.ErrInvalid)
+	require.ErrorIs(t, l.Close(), oob.ErrInvalid)
 }

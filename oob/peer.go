@@ -83,8 +83,11 @@ type Peer struct {
 
 	outcomeTimeout time.Duration
 
-	// These two belong to the engine's goroutine.
+	inDone sync.Mutex // held in Way.Done
+
+	// These belong to the engine's goroutine.
 	conns    []*rdma.Connection // of the exchange
+	asking   bool               // Done has been called, and its function not yet
 	reported bool               // the peer has reported how it ended
 
 	closing sync.Once
@@ -132,10 +135,21 @@ func New(way Way, cfg Config) (*Peer, error) {
 	return p, nil
 }
 
+// opened fails for a Peer that New did not make.
+func (p *Peer) opened(op string) error {
+	if p == nil || p.way == nil || p.cancel == nil {
+		return fmt.Errorf("oob: %s: %w: it was not made by Open or New", op, ErrInvalid)
+	}
+	return nil
+}
+
 // Connect makes one connection with the peer: it is Exchange for the common case. maps
 // are what the peer may reach. f gets the connection, and the first memory map that the
 // peer offers, or nil.
 func (p *Peer) Connect(r *rdma.Context, f func(c *rdma.Connection, m *mmap.Map, err error), maps ...*mmap.Map) {
+	if f == nil {
+		return
+	}
 	p.Exchange(context.Background(), r, Offer{Maps: maps}, func(a *Answer, err error) {
 		if err != nil {
 			f(nil, nil, err)
@@ -158,12 +172,28 @@ func (p *Peer) Connect(r *rdma.Context, f func(c *rdma.Connection, m *mmap.Map, 
 // fails until then fails the context.
 //
 // Where f gets an error, the connections that were exported are closed. It gets one when
-// something cannot be exported or imported, when the way fails,
-// when ctx ends (it matches context.Cause(ctx)), when the context stops or the Peer is
-// closed (ErrFlushed, which rdma.Context.Fail ignores), when the peer is not the one
-// that is meant or does not offer what Config.Expect says (ErrWrongPeer), and in a
-// second exchange (ErrInUse). The program then stops the context, best with Fail(err).
+// something cannot be exported or imported, when the way fails, when ctx ends (it matches
+// context.Cause(ctx)), when the context stops (ErrFlushed), when the Peer is closed
+// (ErrClosed), when the peer is not the one that is meant or does not offer what
+// Config.Expect says (ErrWrongPeer), and in a second exchange (ErrInUse). The program then
+// stops the context, best with Fail(err), which ignores ErrFlushed of a context that has
+// stopped. Without r, or an engine, f is called at once (ErrInvalid, pe.ErrNotConnected).
+// Without f nothing happens.
 func (p *Peer) Exchange(ctx context.Context, r *rdma.Context, offer Offer, f func(a *Answer, err error)) {
+	if f == nil {
+		return
+	}
+	if err := p.opened("exchange with a peer"); err != nil {
+		f(nil, err)
+		return
+	}
+	if r == nil {
+		f(nil, fmt.Errorf("oob: exchange with %s: %w: no context is given", p.cfg.Peer, ErrInvalid))
+		return
+	}
+	if ctx == nil {
+		ctx = context.Background()
+	}
 	engine := r.Engine()
 	if engine == nil {
 		f(nil, fmt.Errorf("oob: exchange with %s: %w", p.cfg.Peer, pe.ErrNotConnected))
@@ -177,10 +207,11 @@ func (p *Peer) Exchange(ctx context.Context, r *rdma.Context, offer Offer, f fun
 	}
 	p.waitFor(fmt.Sprintf("the descriptors of %s, through %v", p.cfg.Peer, p.way))
 	x.call = newCall(engine, r, func(err error) { x.finish(nil, err) })
-	x.call.beside(p, ctx, func(ctx context.Context) func() {
-		theirs, err := p.way.Exchange(ctx, p.ends, ours)
-		return func() { x.finish(theirs, err) }
-	})
+	var theirs []byte
+	x.call.beside(p, ctx, func(ctx context.Context) (err error) {
+		theirs, err = p.way.Exchange(ctx, p.ends, ours)
+		return err
+	}, func(err error) { x.finish(theirs, err) })
 }
 
 // exchange is one exchange under way. It belongs to the engine's goroutine.
@@ -389,7 +420,7 @@ func (p *Peer) begin() error {
 	defer p.mu.Unlock()
 	switch {
 	case p.closed:
-		return fmt.Errorf("the peer is %w", ErrClosed)
+		return errPeerClosed
 	case p.used:
 		return fmt.Errorf("%w: a Peer is for one exchange; open another", ErrInUse)
 	}
@@ -449,6 +480,9 @@ func (p *Peer) note(text string) {
 // nil is success. Call it when the engine no longer runs. Closing again only waits for
 // a Close that is under way.
 func (p *Peer) Close(err error) (result error) {
+	if err := p.opened("close a peer"); err != nil {
+		return err
+	}
 	p.closing.Do(func() { result = p.close(err == nil) })
 	return result
 }
@@ -457,7 +491,7 @@ func (p *Peer) close(ok bool) error {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
-	p.cancel(fmt.Errorf("the peer was closed: %w", ErrFlushed))
+	p.cancel(errPeerClosed)
 	p.beside.Wait()
 	if err := p.way.Close(ok); err != nil {
 		return fmt.Errorf("oob: end the exchange with %s through %v: %w", p.cfg.Peer, p.way, err)

@@ -304,7 +304,7 @@ func TestCancel(t *testing.T) {
 		"the peer is closed": {func(p *program, _ context.CancelCauseFunc) {
 			assert.NoError(p.t, p.peer.Close(reason))
 			_ = p.engine.Do(func() { p.rdma.Stop() })
-		}, oob.ErrFlushed, oob.ErrFlushed},
+		}, oob.ErrClosed, oob.ErrClosed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			way := &fakeWay{exchange: waits}
