@@ -303,6 +303,9 @@ func (f *files) Done(ctx context.Context) error {
 // Close removes our descriptors, which are void now. Success is reported by a file
 // that the responder removes, unless it has gone before.
 func (f *files) Close(ok bool) error {
+	if f.keys != nil {
+		f.keys.close()
+	}
 	var errs []error
 	if ok && f.met && f.ends.Role == Requester && f.keys == nil {
 		done := doneFile(f.Local)

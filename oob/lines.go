@@ -13,17 +13,23 @@ import (
 )
 
 // lineReader reads lines so that waiting for one can be given up. Its goroutine
-// stays in Read, as a terminal cannot be interrupted; it ends with the input.
+// stays in Read, as a terminal cannot be interrupted; it ends with the input, or with the
+// first line after close.
 type lineReader struct {
-	in    io.Reader
-	start sync.Once
-	lines chan string
-	err   error // once lines is closed
+	in     io.Reader
+	start  sync.Once
+	lines  chan string
+	err    error // once lines is closed
+	ending sync.Once
+	done   chan struct{}
 }
 
 func readLines(in io.Reader) *lineReader {
-	return &lineReader{in: in, lines: make(chan string)}
+	return &lineReader{in: in, lines: make(chan string), done: make(chan struct{})}
 }
+
+// close has the goroutine end: nobody takes lines any more.
+func (r *lineReader) close() { r.ending.Do(func() { close(r.done) }) }
 
 func (r *lineReader) next(ctx context.Context) (string, error) {
 	r.start.Do(func() { go r.read() })
@@ -43,7 +49,18 @@ func (r *lineReader) read() {
 	s := bufio.NewScanner(r.in)
 	s.Buffer(nil, descriptor.MaxFile)
 	for s.Scan() {
-		r.lines <- strings.TrimSpace(s.Text())
+		select {
+		case <-r.done:
+			r.err = ErrClosed
+			return
+		default:
+		}
+		select {
+		case r.lines <- strings.TrimSpace(s.Text()):
+		case <-r.done:
+			r.err = ErrClosed
+			return
+		}
 	}
 	if r.err = s.Err(); r.err == nil {
 		r.err = errors.New("it has ended")

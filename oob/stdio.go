@@ -28,7 +28,9 @@ type stdio struct {
 // Stdio is a way by copy and paste: the program prints one block of text on out, and
 // reads that of its peer from in. Lines around it are skipped, so that out may have
 // other output too. What to paste, and when, goes to Config.Notify. A goroutine stays
-// in Read until in ends, as a terminal cannot be interrupted.
+// in Read until in ends, or gives a line after the Peer was closed, as a terminal cannot
+// be interrupted. Nor can a write to out: where that is a full pipe, Exchange and Close
+// wait until somebody reads.
 func Stdio(in io.Reader, out io.Writer) Way { return &stdio{out: out, lines: readLines(in)} }
 
 func (s *stdio) String() string { return "standard input" }
@@ -88,6 +90,7 @@ func (s *stdio) Done(ctx context.Context) error {
 }
 
 func (s *stdio) Close(ok bool) error {
+	s.lines.close()
 	if !s.met || s.ends.Role != Requester {
 		return nil
 	}

@@ -290,6 +290,35 @@ func TestStdioSaysWhatToPaste(t *testing.T) {
 	drain(w.(*stdio).lines)
 }
 
+// The goroutine that reads ends with the first line that comes after Close.
+func TestReaderEndsAfterClose(t *testing.T) {
+	for name, newWay := range map[string]func(in io.Reader) (Way, *lineReader){
+		"stdio": func(in io.Reader) (Way, *lineReader) {
+			w := Stdio(in, io.Discard)
+			return w, w.(*stdio).lines
+		},
+		"files": func(in io.Reader) (Way, *lineReader) {
+			folder := t.TempDir()
+			w, err := Files{Local: filepath.Join(folder, "x"), Remote: filepath.Join(folder, "y"), Enter: in}.Way()
+			require.NoError(t, err)
+			return w, w.(*files).keys
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in, out := io.Pipe()
+			w, lines := newWay(in)
+			_, err := w.Exchange(short(t), requesterEnds(), bundleOf(t, requesterEnds(), 1))
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.NoError(t, w.Close(false))
+			_, err = out.Write([]byte("too late\n"))
+			require.NoError(t, err)
+			_, ok := <-lines.lines
+			assert.False(t, ok, "it has ended")
+			require.NoError(t, out.Close())
+		})
+	}
+}
+
 func TestStdioRefuses(t *testing.T) {
 	connection := descriptor.Armor(encode(t, descriptor.Connection, "c"))
 	bundle := descriptor.Armor(bundleOf(t, responderEnds(), 1))
