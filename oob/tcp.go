@@ -78,8 +78,25 @@ func (t *tcp) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, err
 	return t.accept(ctx, hello)
 }
 
-// dial connects to the responder, which may not be there yet, or be about to go.
+// dial connects to the responder, which may not be there yet, or be about to go. Why it
+// tries again is noted when that changes, and comes with the error at the end.
 func (t *tcp) dial(ctx context.Context, hello []byte) ([]byte, error) {
+	var last error
+	noted := 0
+	retry := func(err error) {
+		// With the addresses of one attempt no two texts would be the same.
+		var system *net.OpError
+		if errors.As(err, &system) {
+			err = system.Err
+		}
+		if last != nil && last.Error() == err.Error() {
+			return
+		}
+		if last = err; noted < maxRejections {
+			noted++
+			t.ends.Note(fmt.Sprintf("%s does not answer at %v yet, trying again: %v", t.ends.Peer, t, err))
+		}
+	}
 	for {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", t.address)
 		var unknown *net.DNSError
@@ -87,15 +104,22 @@ func (t *tcp) dial(ctx context.Context, hello []byte) ([]byte, error) {
 			return nil, err
 		}
 		if err == nil {
-			theirs, again, err := t.greet(ctx, conn, hello)
-			if !again {
+			var theirs []byte
+			var again bool
+			if theirs, again, err = t.greet(ctx, conn, hello); !again && (err == nil || ctx.Err() == nil) {
 				return theirs, err
 			}
+		}
+		if ctx.Err() == nil {
+			retry(err)
 		}
 		select {
 		case <-time.After(dialInterval):
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			if last == nil {
+				return nil, context.Cause(ctx)
+			}
+			return nil, fmt.Errorf("%w; the last attempt: %w", context.Cause(ctx), last)
 		}
 	}
 }
@@ -112,14 +136,17 @@ func (t *tcp) greet(ctx context.Context, conn net.Conn, hello []byte) (theirs []
 	defer stop()
 	in := bufio.NewReaderSize(conn, frame.MaxSize)
 	if _, err := conn.Write(hello); err != nil {
-		return nil, ctx.Err() == nil, context.Cause(ctx)
+		if ctx.Err() != nil {
+			return nil, false, context.Cause(ctx)
+		}
+		return nil, true, err
 	}
 	f, err := frame.Read(in)
 	switch {
 	case ctx.Err() != nil:
 		return nil, false, context.Cause(ctx)
 	case gone(err):
-		return nil, true, nil
+		return nil, true, fmt.Errorf("what answers closed the connection: %w", err)
 	case err != nil:
 		return nil, false, fmt.Errorf("what answers at %v: %w", t, err)
 	case f.From != t.ends.Peer || f.To != t.ends.Name:

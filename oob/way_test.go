@@ -679,6 +679,50 @@ func TestWrongAnswerOnTCP(t *testing.T) {
 	}
 }
 
+// Why the requester tries again is noted once, and comes with the error.
+func TestWhyNobodyAnswersOnTCP(t *testing.T) {
+	a, _ := tcpPair(t, freeAddress(t))
+	var said notes
+	ends := requesterEnds()
+	reason := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	ends.Note = func(text string) {
+		said.add(text)
+		time.AfterFunc(3*dialInterval, func() { cancel(reason) })
+	}
+	_, err := a.Exchange(ctx, ends, bundleOf(t, ends, 1))
+	require.ErrorIs(t, err, reason)
+	require.ErrorContains(t, err, "refused")
+	assert.Len(t, said.list, 1)
+	assert.Contains(t, said.String(), "refused")
+	require.NoError(t, a.Close(false))
+
+	// What accepts, and closes at once.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.Close()
+		}
+	})
+	a, _ = tcpPair(t, l.Addr().String())
+	ctx, cancel = context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	ends.Note = func(text string) { said.add(text); cancel(reason) }
+	_, err = a.Exchange(ctx, ends, bundleOf(t, ends, 1))
+	require.ErrorIs(t, err, reason)
+	require.ErrorContains(t, err, "the last attempt")
+	assert.Len(t, said.list, 2)
+	require.NoError(t, errors.Join(a.Close(false), l.Close()))
+	accepting.Wait()
+}
+
 func TestParse(t *testing.T) {
 	for text, want := range map[string]string{
 		"dir":             UserDir().String(),
