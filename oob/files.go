@@ -317,5 +317,10 @@ func (f *files) Close(ok bool) error {
 	for _, path := range f.written {
 		errs = append(errs, remove(path))
 	}
+	// A responder that has not asked leaves no report behind. Its own files are gone
+	// before: a requester that reports later sees that, and removes it itself.
+	if f.met && f.ends.Role == Responder {
+		errs = append(errs, remove(doneFile(f.Remote)))
+	}
 	return errors.Join(errs...)
 }

@@ -194,7 +194,6 @@ func TestWays(t *testing.T) {
 				swap(t, a, b, 1)
 				require.NoError(t, a.Close(ok))
 				require.NoError(t, b.Close(ok))
-				require.NoError(t, remove(doneFile(x))) // of Files
 				assertEmpty(t, folder)
 			}
 			// Nobody comes.
