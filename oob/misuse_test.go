@@ -123,3 +123,36 @@ func TestZeroValues(t *testing.T) {
 	require.ErrorIs(t, l.Serve(nil, oob.Offer{}, nil), oob.ErrInvalid)
 	require.ErrorIs(t, l.Close(), oob.ErrInvalid)
 }
+
+// On a context that runs, nothing is waited for any more when the connections are Ready.
+func TestWaitingInRunning(t *testing.T) {
+	way := &fakeWay{exchange: func(_ context.Context, _ oob.Ends, ours []byte) ([]byte, error) {
+		b, err := descriptor.DecodeBundle(ours)
+		if err != nil {
+			return nil, err
+		}
+		b.From, b.To = b.To, b.From
+		return b.Encode() // each connection is its own peer
+	}}
+	p := newProgram(t, way, writer(nil), rdma.Config{MaxConnections: 2})
+	ready := 0
+	p.rdma.OnConnection(func(_ *rdma.Connection, state rdma.ConnectionState, _ error) {
+		if state != rdma.Ready {
+			return
+		}
+		assert.Equal(t, "the connection to reader", p.peer.Waiting())
+		if ready++; ready == 2 {
+			_ = p.engine.Do(func() {
+				assert.Empty(t, p.peer.Waiting())
+				p.rdma.Stop()
+			})
+		}
+	})
+	p.rdma.OnStateChange(func(_, next pe.State) {
+		if next == pe.Running {
+			p.peer.Exchange(t.Context(), p.rdma, oob.Offer{Connections: 2}, func(_ *oob.Answer, err error) { p.rdma.Fail(err) })
+		}
+	})
+	require.NoError(t, p.run(forever(t)))
+	assert.Equal(t, 2, ready)
+}

@@ -368,9 +368,16 @@ func (x *exchange) watch(a *Answer) {
 		p.waited("")
 	}
 	maps, events := slices.Clone(a.Maps), slices.Clone(a.Events)
+	ready := 0
 	unwatchConnections := x.r.WatchConnections(func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
-		if state == rdma.Failed && x.r.State() == pe.Starting && p.made(conn) {
+		switch {
+		case !p.made(conn):
+		case state == rdma.Failed && x.r.State() == pe.Starting:
 			x.r.Fail(err)
+		case state == rdma.Ready:
+			if ready++; ready == len(p.conns) {
+				p.waited(connection)
+			}
 		}
 	})
 	var unwatch func()
