@@ -204,7 +204,8 @@ func (w *way) leave() error {
 	w.stop = nil
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	if _, err := w.client.Revoke(ctx, w.lease); err != nil {
+	// A lease that has expired is given back already.
+	if _, err := w.client.Revoke(ctx, w.lease); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		return fmt.Errorf("give back the lease, which expires after %d s: %w", w.ttl, err)
 	}
 	return nil

@@ -30,7 +30,10 @@ import (
 var endpoint string
 
 func TestMain(m *testing.M) {
-	stop, err := serve()
+	if runProgram() {
+		return
+	}
+	stop, err := serve("127.0.0.1")
 	if err != nil {
 		panic(err)
 	}
@@ -50,7 +53,8 @@ func (s stopping) Run() int {
 	return code
 }
 
-func serve() (stop func(), err error) {
+// serve starts a server that listens at an address of this host.
+func serve(host string) (stop func(), err error) {
 	dir, err := mkdir()
 	if err != nil {
 		return nil, err
@@ -61,7 +65,7 @@ func serve() (stop func(), err error) {
 	cfg.TickMs, cfg.ElectionMs = 10, 100
 	cfg.UnsafeNoFsync = true
 	for _, urls := range []*[]url.URL{&cfg.ListenClientUrls, &cfg.ListenPeerUrls} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 		if err != nil {
 			return nil, err
 		}
