@@ -163,7 +163,6 @@ func (p *program) stop() {
 		require.Fail(p.t, "the program does not end", p.what)
 	}
 	require.Zero(p.t, p.cmd.ProcessState.ExitCode(), "%s: %s", p.what, &p.stderr)
-	assert.Empty(p.t, p.stderr.String(), p.what)
 }
 
 // patience ends a test that hangs.
@@ -216,12 +215,13 @@ func TestThreeHosts(t *testing.T) {
 			}
 			test.exchanges(nil)
 
-			// The one that was started first is killed.
+			// The one that was started first is killed. If it is started again at once, the
+			// others have still to miss it.
 			victim, gone := order[:1], test.run(order[:1])
 			before := test.counts()
 			test.programs[victim].kill()
 			if i >= 3 {
-				test.start(victim) // before the others miss it
+				test.start(victim)
 			}
 			for _, name := range names {
 				if name != victim {

@@ -15,7 +15,13 @@
 //
 // A way is for one pair. A program that serves several peers of one name opens one
 // Peer for each, and another whenever one has been found; requesters, however many,
-// share them out among themselves, the oldest entry first.
+// share them out among themselves, the oldest entry first. Where every program connects
+// to every other, each opens a Peer for each other name; of two, the names can say which
+// is the requester, such as the one that is less.
+//
+// A program that goes on when a peer has died closes its Peer when the connection is
+// reported Closed, on a goroutine of its own, and opens another, which waits until the
+// peer has been started again.
 //
 // # Trust
 //
@@ -387,23 +393,39 @@ func (w *way) take(ctx context.Context, base, claim string) ([]byte, error) {
 }
 
 // look notes programs that are there, alive, and wait for others than this one: it is
-// what somebody sees who has started the wrong two.
+// what somebody sees who has started the wrong two. A program with several peers has an
+// entry for each, so one whose counterpart is there too is nobody's mistake.
 func (w *way) look(ctx context.Context) {
 	all, err := w.client.Get(ctx, w.prefix+"/", clientv3.WithPrefix(), clientv3.WithLimit(maxLook))
 	if err != nil {
 		return
 	}
-	noted := map[string]bool{}
+	type pair struct{ from, to string }
+	there := map[pair]bool{}
+	var entries []frame.Frame
 	for _, kv := range all.Kvs {
 		f, err := frame.Decode(kv.Value)
-		if err != nil || strings.Count(strings.TrimPrefix(string(kv.Key), w.prefix+"/"), "/") != 1 || f.Run == w.run ||
-			f.From == w.ends.Peer && f.To == w.ends.Name && f.Responder != (w.ends.Role == oob.Responder) {
-			continue
+		if err == nil && strings.Count(strings.TrimPrefix(string(kv.Key), w.prefix+"/"), "/") == 1 {
+			there[pair{f.From, f.To}] = true
+			entries = append(entries, f)
 		}
-		concerns := f.From == w.ends.Peer || f.To == w.ends.Name
+	}
+	us, them := w.ends.Name, w.ends.Peer
+	noted := map[string]bool{}
+	for _, f := range entries {
+		wrong := false
+		switch {
+		case f.Run == w.run:
+		case f.From == them && f.To == us:
+			wrong = f.Responder == (w.ends.Role == oob.Responder)
+		case f.From == them:
+			wrong = !there[pair{f.To, them}] && !there[pair{them, us}]
+		case f.To == us:
+			wrong = !there[pair{us, f.From}]
+		}
 		text := fmt.Sprintf("%s is in %v, a %v that waits for %s, while this %v waits for %s: start the two programs of a pair",
-			f.From, w, roleOf(f), f.To, w.ends.Role, w.ends.Peer)
-		if concerns && !noted[text] {
+			f.From, w, roleOf(f), f.To, w.ends.Role, them)
+		if wrong && !noted[text] {
 			noted[text] = true
 			w.ends.Note(text)
 		}

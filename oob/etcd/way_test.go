@@ -386,6 +386,42 @@ func TestWrongPair(t *testing.T) {
 	require.NoError(t, New(c, cfg).Close(false), "never used")
 }
 
+// Of three programs that each have a Peer for each other, two wait for the third: that
+// they are there for each other too is no wrong pair.
+func TestNoWrongPairAmongSeveral(t *testing.T) {
+	c, cfg := newClient(t), directory(t)
+	var notes []string
+	note := func(text string) { notes = append(notes, text) }
+	enter := func(name, peer string, role oob.Role) *way {
+		w := New(c, cfg).(*way)
+		w.ends = oob.Ends{Name: name, Peer: peer, Role: role, Note: note}
+		_, err := w.register(forever(t))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, w.leave()) })
+		entry, err := (&frame.Frame{From: name, To: peer, Responder: role == oob.Responder, Run: w.run}).Encode()
+		require.NoError(t, err)
+		_, _, err = w.put(forever(t), w.key(name, w.run), string(entry))
+		require.NoError(t, err)
+		return w
+	}
+	all := []*way{
+		enter("a", "b", oob.Requester), enter("a", "c", oob.Requester),
+		enter("b", "a", oob.Responder), enter("b", "c", oob.Requester),
+	}
+	for _, w := range all {
+		w.look(forever(t))
+	}
+	assert.Empty(t, notes)
+	all = append(all, enter("c", "b", oob.Responder), enter("c", "a", oob.Requester)) // the last should be a responder
+	for _, w := range all {
+		w.look(forever(t))
+	}
+	require.NotEmpty(t, notes)
+	for _, text := range notes {
+		assert.Regexp(t, "^(c is .* a requester that waits for a, while this requester|a is .* a requester that waits for c, while this requester) ", text)
+	}
+}
+
 // Where there is no cluster, it is waited for.
 func TestNoCluster(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
