@@ -23,6 +23,8 @@ const (
 	signInterval = time.Second
 	// maxEntries is how many entries of a folder are looked at.
 	maxEntries = 1000
+	// maxOthers is how many programs that wait for others are noted.
+	maxOthers = 8
 )
 
 // dir exchanges frames through a folder, one file for each program, which is replaced
@@ -170,6 +172,8 @@ func (d *dir) lookAround() error {
 	}
 	defer func() { _ = folder.Close() }()
 	entries, _ := folder.ReadDir(maxEntries)
+	before := d.times
+	d.times = make(map[string]time.Time, len(entries)) // without those that have gone
 	for _, e := range entries {
 		name, ok := strings.CutSuffix(e.Name(), suffix)
 		if !ok || name == d.ends.Name || checkName("", name) != nil {
@@ -179,7 +183,7 @@ func (d *dir) lookAround() error {
 		if err != nil {
 			continue
 		}
-		was, seen := d.times[name]
+		was, seen := before[name]
 		d.times[name] = info.ModTime()
 		if !seen || was.Equal(info.ModTime()) {
 			continue // perhaps left over
@@ -191,7 +195,7 @@ func (d *dir) lookAround() error {
 			if f.Responder == d.ours.Responder {
 				return sameRole(d.ends)
 			}
-		case !d.noted[f.From+" "+f.To]:
+		case len(d.noted) < maxOthers && !d.noted[f.From+" "+f.To]:
 			d.noted[f.From+" "+f.To] = true
 			d.ends.Note(fmt.Sprintf("%s is in %v too, and waits for %s, while this program waits for %s: start the two programs of a pair",
 				f.From, d, f.To, d.ends.Peer))

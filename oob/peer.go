@@ -30,7 +30,7 @@ type Config struct {
 	Expect *Expect
 	// Notify takes lines for the person who runs the program: what to paste, that the
 	// wrong program is there. It may be called from any goroutine. Nil: they go to
-	// standard error, after the program's name.
+	// standard error, after the program's name. During one wait it gets at most 64.
 	Notify func(line string)
 	// Log receives what is waited for (info). The zero value is silent.
 	Log zerolog.Logger
@@ -54,7 +54,8 @@ type Offer struct {
 	// Events are sync events that the peer may reach.
 	Events []*syncevent.Event
 	// Data is bytes of the program's own, such as the size of its messages. With all
-	// descriptors they have to fit into descriptor.MaxPayload.
+	// descriptors they have to fit into descriptor.MaxPayload, less 2 KiB for the names
+	// and what a way puts around them.
 	Data []byte
 }
 
@@ -98,6 +99,7 @@ type Peer struct {
 	met     *rdma.Context // the exchange has succeeded
 	waiting string        // what is waited for, or was when it was given up
 	notes   string        // what was noted meanwhile
+	noted   int           // how many lines in this wait
 }
 
 // Open makes a Peer by the way that a text names, as Parse does. Its errors match
@@ -450,7 +452,7 @@ func (p *Peer) String() string { return fmt.Sprintf("%s, through %v", p.cfg.Peer
 // waitFor notes what comes next. It takes the place of what came before.
 func (p *Peer) waitFor(what string) {
 	p.mu.Lock()
-	p.waiting, p.notes = what, ""
+	p.waiting, p.notes, p.noted = what, "", 0
 	p.mu.Unlock()
 	p.cfg.Log.Info().Msg("waiting for " + what)
 }
@@ -464,12 +466,20 @@ func (p *Peer) waited(what string) {
 	}
 }
 
-// maxNotes is how many bytes of notes Waiting returns.
-const maxNotes = 1000
+const (
+	// maxNotes is how many bytes of notes Waiting returns.
+	maxNotes = 1000
+	// maxNoteLines is how many lines are noted during one wait, whatever a way has to say.
+	maxNoteLines = 64
+)
 
 // note is Ends.Note.
 func (p *Peer) note(text string) {
 	p.mu.Lock()
+	if p.noted++; p.noted > maxNoteLines {
+		p.mu.Unlock()
+		return
+	}
 	if len(p.notes)+len(text) < maxNotes {
 		p.notes += "; " + text
 	}

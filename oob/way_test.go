@@ -545,6 +545,81 @@ func TestWrongPairInFolder(t *testing.T) {
 	running.Wait()
 }
 
+// Of a flood of others in the folder a few are noted, and those that went are forgotten.
+func TestFloodInFolder(t *testing.T) {
+	folder := t.TempDir()
+	var said notes
+	ends := requesterEnds()
+	ends.Note = said.add
+	d := &dir{path: folder, ends: ends, times: map[string]time.Time{}, noted: map[string]bool{}}
+	for _, at := range []int64{1, 2} {
+		for i := range 5 * maxOthers {
+			name := fmt.Sprint("other", i)
+			f := frame.Frame{From: name, To: "nobody", Run: "r"}
+			b, err := f.Encode()
+			require.NoError(t, err)
+			path := filepath.Join(folder, name+suffix)
+			require.NoError(t, os.WriteFile(path, b, 0o600))
+			require.NoError(t, os.Chtimes(path, time.Unix(at, 0), time.Unix(at, 0)))
+		}
+		require.NoError(t, d.lookAround())
+	}
+	assert.Len(t, said.list, maxOthers)
+	assert.Len(t, d.times, 5*maxOthers)
+	for i := range 5 * maxOthers {
+		require.NoError(t, os.Remove(filepath.Join(folder, fmt.Sprint("other", i)+suffix)))
+	}
+	require.NoError(t, d.lookAround())
+	assert.Empty(t, d.times)
+	assert.Len(t, d.noted, maxOthers)
+}
+
+// What a way notes without end is cut off, until the next wait.
+func TestFloodOfNotes(t *testing.T) {
+	n := 0
+	p, err := New(Dir(t.TempDir()), Config{Name: "a", Peer: "b", Notify: func(string) { n++ }})
+	require.NoError(t, err)
+	for range 3 * maxNoteLines {
+		p.note("again")
+	}
+	assert.Equal(t, maxNoteLines, n)
+	p.waitFor("something else")
+	p.note("a prompt")
+	assert.Equal(t, maxNoteLines+1, n)
+	require.NoError(t, p.Close(nil))
+}
+
+// A bundle that leaves room for what ways add, as Offer.Data says, goes by all of them.
+func TestLargestOffer(t *testing.T) {
+	long := strings.Repeat("a", 100)
+	token := strings.Repeat("r", frame.MaxToken)
+	b, err := (&descriptor.Bundle{From: long, To: long, Data: make([]byte, descriptor.MaxPayload-2048)}).Encode()
+	require.NoError(t, err)
+	f := frame.Frame{From: long, To: long, Run: token, Seen: token, Body: b}
+	_, err = f.Encode()
+	require.NoError(t, err)
+	folder := t.TempDir()
+	swapOf := func(a, b Way) {
+		offer := func(ends Ends) []byte {
+			desc, err := (&descriptor.Bundle{From: ends.Name, To: ends.Peer, Data: make([]byte, descriptor.MaxPayload-2048)}).Encode()
+			require.NoError(t, err)
+			return desc
+		}
+		done := make(chan error, 1)
+		ours, theirs := offer(requesterEnds()), offer(responderEnds())
+		go func() {
+			_, err := b.Exchange(patient(t), responderEnds(), theirs)
+			done <- err
+		}()
+		_, err := a.Exchange(patient(t), requesterEnds(), ours)
+		require.NoError(t, err)
+		require.NoError(t, <-done)
+		require.NoError(t, errors.Join(a.Close(true), b.Close(true)))
+	}
+	swapOf(Dir(folder), Dir(folder))
+	swapOf(tcpPair(t, freeAddress(t)))
+}
+
 // Two programs that are both the requester, or both the responder.
 func TestSameRole(t *testing.T) {
 	for _, role := range []Role{Requester, Responder} {
