@@ -315,8 +315,12 @@ func (w *way) request(ctx context.Context, ours frame.Frame) ([]byte, error) {
 		}
 		taken := map[string]bool{}
 		for _, kv := range all.Kvs {
-			if base, ok := strings.CutSuffix(string(kv.Key), "/claim"); ok {
-				taken[base] = true
+			// The claim goes with its requester's lease. A responder that has accepted one
+			// stays taken.
+			for _, what := range []string{"/claim", "/accept"} {
+				if base, ok := strings.CutSuffix(string(kv.Key), what); ok {
+					taken[base] = true
+				}
 			}
 		}
 		for _, kv := range all.Kvs {
@@ -331,7 +335,8 @@ func (w *way) request(ctx context.Context, ours frame.Frame) ([]byte, error) {
 		}
 		// Until a responder comes, or one is free again.
 		err = w.watch(ctx, prefix, all.Header.Revision+1, func(e *clientv3.Event) (bool, error) {
-			freed := e.Type == mvccpb.DELETE && strings.HasSuffix(string(e.Kv.Key), "/claim")
+			key := string(e.Kv.Key)
+			freed := e.Type == mvccpb.DELETE && (strings.HasSuffix(key, "/claim") || strings.HasSuffix(key, "/accept"))
 			return freed || e.Type == mvccpb.PUT && w.fits(prefix, e.Kv), nil
 		})
 		if err != nil {
@@ -352,7 +357,7 @@ func (w *way) fits(prefix string, kv *mvccpb.KeyValue) bool {
 // take claims a responder, and waits until it has accepted. It returns nil if another
 // requester was first, or the responder has gone.
 func (w *way) take(ctx context.Context, base, claim string) ([]byte, error) {
-	done, revision, err := w.put(ctx, base+"/claim", claim, exists(base), missing(base+"/claim"))
+	done, revision, err := w.put(ctx, base+"/claim", claim, exists(base), missing(base+"/claim"), missing(base+"/accept"))
 	if err != nil || !done {
 		return nil, err
 	}
