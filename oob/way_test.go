@@ -450,9 +450,17 @@ func TestSameFolderTwice(t *testing.T) {
 		done <- err
 	}()
 	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(folder, "asker.oob")); return err == nil }, 5*time.Minute, time.Millisecond)
+	// The responder comes when the first has ended: it would take either.
 	again, b := Dir(folder), Dir(folder)
-	swap(t, again, b, 1)
+	found := make(chan error, 1)
+	go func() {
+		_, err := again.Exchange(patient(t), requesterEnds(), bundleOf(t, requesterEnds(), 1))
+		found <- err
+	}()
 	err := <-done
+	_, failed := b.Exchange(patient(t), responderEnds(), bundleOf(t, responderEnds(), 1))
+	require.NoError(t, failed)
+	require.NoError(t, <-found)
 	require.ErrorIs(t, err, ErrInUse)
 	require.ErrorContains(t, err, "another asker uses the folder "+folder)
 	require.NoError(t, errors.Join(a.Close(false), again.Close(true), b.Done(patient(t)), b.Close(true)))
