@@ -157,10 +157,17 @@ func (w *way) meet(ctx context.Context, ours []byte) ([]byte, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	defer context.AfterFunc(lost, func() { cancel(errLost) })()
-	looking := time.AfterFunc(lookAfter, func() { w.look(ctx) })
-	defer looking.Stop()
+	var looking sync.WaitGroup
+	looking.Go(func() {
+		select {
+		case <-time.After(lookAfter):
+			w.look(ctx)
+		case <-ctx.Done():
+		}
+	})
+	defer looking.Wait()
+	defer cancel(nil) // before it
 	f := frame.Frame{From: w.ends.Name, To: w.ends.Peer, Run: w.run, Responder: w.ends.Role == oob.Responder, Body: ours}
 	var theirs []byte
 	if f.Responder {
@@ -453,11 +460,25 @@ func (w *way) Done(ctx context.Context) error {
 		}
 		return fmt.Errorf("%s: %w", w.ends.Peer, oob.ErrPeerFailed)
 	}
+	away := false
 	for {
 		all, err := w.client.Get(ctx, w.met+"/", clientv3.WithPrefix())
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
+		if unavailable(err) {
+			if !away {
+				away = true
+				w.ends.Note(fmt.Sprintf("%v cannot be reached, trying again: %v", w, err))
+			}
+			select {
+			case <-time.After(retryInterval):
+				continue
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		away = false
 		if err != nil {
 			return fmt.Errorf("read %s: %w", w.met, err)
 		}
