@@ -17,8 +17,8 @@ import (
 )
 
 // one runs a program that must fail: with that code, one line that has all of the
-// texts, nothing on standard output, and no file left in the scratch folder but
-// those that were there before.
+// texts, behind notes of what is tried again, nothing on standard output, and no file
+// left in the scratch folder but those that were there before.
 func one(t *testing.T, scratch string, code int, program string, args []string, texts ...string) {
 	t.Helper()
 	before := list(t, scratch)
@@ -26,7 +26,10 @@ func one(t *testing.T, scratch string, code int, program string, args []string, 
 	assert.Equal(t, code, p.code())
 	stderr := p.stderr.String()
 	assert.True(t, strings.HasPrefix(stderr, program+": "), "%q", stderr)
-	assert.Equal(t, 1, strings.Count(stderr, "\n"), "%q", stderr)
+	lines := strings.SplitAfter(stderr, "\n")
+	for _, note := range lines[:max(0, len(lines)-2)] {
+		assert.Contains(t, note, "trying again", "%q", stderr)
+	}
 	for _, text := range texts {
 		assert.Contains(t, stderr, text)
 	}

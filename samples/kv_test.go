@@ -64,7 +64,8 @@ func TestKeyValueServerEnds(t *testing.T) {
 			server.await("client " + name)
 			server.interrupted(syscall.SIGTERM, 143)
 			assert.Equal(t, 1, client.code())
-			assert.Contains(t, client.lastLine(), "closed by the peer")
+			// The server may end before the client has connected.
+			assert.Regexp(t, "closed by the peer|did not connect", client.lastLine())
 		})
 	}
 }
