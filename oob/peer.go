@@ -390,14 +390,7 @@ func (x *exchange) watch(a *Answer) {
 		case pe.Idle:
 			unwatch()
 			unwatchConnections()
-			// Where a buffer still lies in one, closing fails. Nothing is left behind for
-			// that: an imported map or event holds nothing of the device.
-			for _, m := range maps {
-				_ = m.Close()
-			}
-			for _, e := range events {
-				_ = e.Close()
-			}
+			closeImports(maps, events)
 		}
 	})
 }

@@ -141,7 +141,7 @@ func (p *Pool[T]) Alloc() (*T, error) {
 	if checksGoroutine && p.core.drivenElsewhere() {
 		return nil, elsewhere("allocate from " + p.object())
 	}
-	if s := State(p.core.state.Load()); s != Running && !p.legalIn(s) {
+	if !p.legal() {
 		return nil, p.core.require("allocate from pool "+strconv.Quote(p.name), p.legalStates()...)
 	}
 	last := len(p.free) - 1

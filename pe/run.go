@@ -24,8 +24,8 @@ import (
 // When ctx ends, Run stops every context, drives them to Idle and returns
 // context.Cause(ctx), joined with the errors of contexts; contexts cannot be started
 // meanwhile (ErrDraining). A context that is Running keeps Run going, whether it has
-// work or not: so a server serves until ctx ends, or until it is stopped. If all that remains are tasks that no callback freed, it
-// does not hang but returns an error that also matches ErrTasksHeld; when they have
+// work or not: so a server serves until ctx ends, or until it is stopped. If all that
+// remains are tasks that no callback freed, Run does not hang but returns an error that also matches ErrTasksHeld; when they have
 // been freed, Progress or another Run takes the contexts to Idle. So it does where a
 // context has failed, a second later: a program that fails often leaves tasks behind.
 func (e *Engine) Run(ctx context.Context) error {

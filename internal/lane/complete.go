@@ -144,9 +144,8 @@ func (g *Group) Fetch() bool {
 
 // Flush completes every request of the lane as flushed, and returns how many there
 // were. The device must have none of them, or have failed: then a completion that it
-// still gives is ignored. It takes the lane off the
-// list of Group.Drained when it is done; after a callback that panicked it can be
-// called again.
+// still gives is ignored. It takes the lane off the list of Group.Drained when it is
+// done; after a callback that panicked it can be called again.
 func (l *Lane) Flush() int {
 	n := 0
 	for r := l.pop(); r != nil; r = l.pop() {

@@ -19,8 +19,8 @@ type Events struct {
 	lost    bool // an event was dropped
 }
 
-// Add queues an event, or drops it if too many wait and it concerns
-// one queue pair only. It may be called on any goroutine.
+// Add queues an event, or drops it if too many wait and it concerns one queue pair only.
+// It may be called on any goroutine.
 func (e *Events) Add(ev verbs.Event) {
 	e.mu.Lock()
 	if len(e.list) < maxEvents || fatal(ev.Type) {
