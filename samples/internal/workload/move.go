@@ -32,9 +32,10 @@ type mover[P any, T rdma.Task] struct {
 	pool     P
 	local    *mmap.Map
 	remote   *mmap.Map
-	each     []part     // of each connection's data
-	patterns []*pattern // by connection
-	left     int        // tasks in flight
+	each     []part          // of each connection's data
+	patterns []*pattern      // by connection
+	data     [][]*bufinv.Buf // by connection and part
+	left     int             // tasks in flight
 }
 
 func moves[P any, T rdma.Task](newPool func(*rdma.Context, int, func(T), func(T, error)) (P, error), newTask func(P, move) (T, error)) func(*end) role {
@@ -56,8 +57,31 @@ func (m *mover[P, T]) open() (err error) {
 	}
 	m.each = m.parts()
 	m.patterns = m.newPatterns()
+	if err := m.load(); err != nil {
+		return err
+	}
 	m.pool, err = m.newPool(m.rdma, m.connections*len(m.each), m.done, m.failed)
 	return err
+}
+
+// load makes the lists of all tasks, and fills those that go to the peer. It is done
+// before there is a connection, since it can take seconds.
+func (m *mover[P, T]) load() error {
+	for i, pattern := range m.patterns {
+		var lists []*bufinv.Buf
+		for _, p := range m.each {
+			list := scatter(&m.bufs, m.local, i*m.size+p.off, p.n, m.sge)
+			lists = append(lists, list)
+			if m.arrived != nil {
+				continue
+			}
+			if err := load(list, pattern); err != nil {
+				return err
+			}
+		}
+		m.data = append(m.data, lists)
+	}
+	return nil
 }
 
 func (m *mover[P, T]) offer() oob.Offer { return oob.Offer{} }
@@ -89,7 +113,6 @@ func (m *mover[P, T]) begin(theirs *oob.Answer) (err error) {
 func (m *mover[P, T]) task(connection, number int) (none T, err error) {
 	p := m.each[number]
 	off := connection*m.size + p.off
-	local := scatter(&m.bufs, m.local, off, p.n, m.sge)
 	var remote *bufinv.Buf
 	switch {
 	case m.arrived != nil && p.n > 0:
@@ -97,12 +120,7 @@ func (m *mover[P, T]) task(connection, number int) (none T, err error) {
 	case m.remote != nil && p.n > 0:
 		remote = m.bufs.Target(m.remote, off, p.n)
 	}
-	if m.arrived == nil {
-		if err := load(local, m.patterns[connection]); err != nil {
-			return none, errors.Join(err, local.Free(), remote.Free())
-		}
-	}
-	return m.newTask(m.pool, move{m.conns[connection], local, remote, immediate(connection, number)})
+	return m.newTask(m.pool, move{m.conns[connection], m.data[connection][number], remote, immediate(connection, number)})
 }
 
 // done runs, for each connection, in the order of submission.
