@@ -11,12 +11,12 @@ else
 	echo "no C compiler (Debian package gcc): the tests run without the race detector"
 fi
 
-# oob/etcd is a module of its own. It takes a while to build, while internal/rig, which
-# comes first since it takes longest, leaves a processor idle.
+# oob/etcd is a module of its own, which takes long to build. internal/rig takes longest,
+# and comes first: it is not to wait for a processor.
 log=$(mktemp)
 etcd=
 trap 'rm -f "$log"; [ -z "$etcd" ] || kill "$etcd"' EXIT
-(cd oob/etcd && exec "$go" test "${flags[@]}" ./...) >"$log" 2>&1 &
+(cd oob/etcd && exec nice "$go" test "${flags[@]}" ./...) >"$log" 2>&1 &
 etcd=$!
 
 failed=0
