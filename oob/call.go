@@ -32,8 +32,10 @@ func newCall(engine *pe.Engine, r *rdma.Context, stopped func(err error)) *call 
 }
 
 // stopped reports whether the context has stopped, or is about to.
-func (c *call) stopped() bool {
-	s := c.r.State()
+func (c *call) stopped() bool { return stopping(c.r) }
+
+func stopping(r *rdma.Context) bool {
+	s := r.State()
 	return s == pe.Stopping || s == pe.Idle
 }
 

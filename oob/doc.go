@@ -10,8 +10,8 @@
 //
 // Exchange is the same with more: any number of connections, maps and events. Waiting
 // is done beside the engine; callbacks run on its goroutine, inside Progress, once
-// each, whatever comes between. What is imported belongs to the context, and is closed
-// when that is Idle.
+// each, whatever comes between. What is imported belongs to the connections, and is closed
+// when these are Closed, or the context is Idle.
 //
 // # Ways
 //

@@ -7,11 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/oob/internal/frame"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
-	"github.com/verbena-rdma/verbena/syncevent"
 )
 
 // acceptPause is how long a Listener waits where the system accepts no connection.
@@ -81,8 +79,7 @@ func (l *Listener) opened(op string) error {
 
 // Serve exchanges with every client that comes from now on, until Close: each gets what
 // the offer says, with connections of its own, as in Peer.Exchange. f is called for it
-// on the engine's goroutine, with its name and what it offers. What that imports is
-// closed when all of the client's connections are Closed, or the context is Idle.
+// on the engine's goroutine, with its name and what it offers.
 //
 // A client that cannot be taken is rejected, and the reason logged. While the context
 // has no connection left (rdma.Config.MaxConnections), or is not Starting or Running,
@@ -200,7 +197,7 @@ func (l *Listener) welcome(x *exchange, offer Offer, g guest, f func(client stri
 		l.rejected(g, err)
 		return
 	}
-	x.follow(a)
+	x.follow(a, nil, nil)
 	l.cfg.Log.Info().Msgf("client %s from %v", g.said.From, g.conn.RemoteAddr())
 	l.reply(g, x.peer.ends, ours)
 	f(g.said.From, a)
@@ -220,34 +217,6 @@ func (l *Listener) reply(g guest, ends Ends, ours []byte) {
 		if b, err := fr.Encode(); err == nil {
 			_ = g.conn.SetDeadline(time.Now().Add(helloTimeout))
 			_, _ = g.conn.Write(b) // a client that has gone never connects
-		}
-	})
-}
-
-// follow closes what was imported from a client when its connections are Closed, or the
-// context is Idle.
-func (x *exchange) follow(a *Answer) {
-	open := map[*rdma.Connection]bool{}
-	for _, conn := range x.conns {
-		open[conn] = true
-	}
-	maps, events := append([]*mmap.Map(nil), a.Maps...), append([]*syncevent.Event(nil), a.Events...)
-	var unwatch, unwatchConnections func()
-	end := func() {
-		unwatch()
-		unwatchConnections()
-		closeImports(maps, events)
-	}
-	unwatchConnections = x.r.WatchConnections(func(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
-		if state == rdma.Closed && open[conn] {
-			if delete(open, conn); len(open) == 0 {
-				end()
-			}
-		}
-	})
-	unwatch = x.r.Watch(func(_, next pe.State) {
-		if next == pe.Idle {
-			end()
 		}
 	})
 }

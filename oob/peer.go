@@ -64,7 +64,9 @@ type Answer struct {
 	// Connections are the ones that were exported, in order. They are Connecting.
 	Connections []*rdma.Connection
 	// Maps are the peer's, in the order in which it offered them. They belong to the
-	// context: when it is Idle they are closed, and the program does not close them.
+	// connections: when all of these are Closed they are closed too, after the callbacks
+	// that report it; where the context stops, when it is Idle. The program does not
+	// close them. A connection that has Failed is Closed after its Close.
 	Maps []*mmap.Map
 	// Events are the peer's in the same way.
 	Events []*syncevent.Event
@@ -357,7 +359,8 @@ func amount(maps, events int) string {
 	return fmt.Sprintf("%d memory maps and %d sync events", maps, events)
 }
 
-// watch follows the context until it is Idle, for what the exchange has made.
+// watch follows what the exchange has made, for Waiting, and for a context that is
+// Starting.
 func (x *exchange) watch(a *Answer) {
 	p := x.peer
 	p.mu.Lock()
@@ -369,11 +372,9 @@ func (x *exchange) watch(a *Answer) {
 	} else {
 		p.waited("")
 	}
-	maps, events := slices.Clone(a.Maps), slices.Clone(a.Events)
 	ready := 0
-	unwatchConnections := x.r.WatchConnections(func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+	x.follow(a, func(state rdma.ConnectionState, err error) {
 		switch {
-		case !p.made(conn):
 		case state == rdma.Failed && x.r.State() == pe.Starting:
 			x.r.Fail(err)
 		case state == rdma.Ready:
@@ -381,16 +382,48 @@ func (x *exchange) watch(a *Answer) {
 				p.waited(connection)
 			}
 		}
-	})
-	var unwatch func()
-	unwatch = x.r.Watch(func(_, next pe.State) {
-		switch next {
-		case pe.Running:
+	}, func(next pe.State) {
+		if next == pe.Running {
 			p.waited(connection)
-		case pe.Idle:
-			unwatch()
-			unwatchConnections()
-			closeImports(maps, events)
+		}
+	})
+}
+
+// follow closes what was imported when all connections of the exchange are Closed, or the
+// context is Idle: no task is under way that refers to it. Until then it calls changed for
+// the connections of the exchange, and entered for the context; they may be nil.
+func (x *exchange) follow(a *Answer, changed func(state rdma.ConnectionState, err error), entered func(next pe.State)) {
+	open := map[*rdma.Connection]bool{}
+	for _, conn := range x.conns {
+		open[conn] = true
+	}
+	maps, events := slices.Clone(a.Maps), slices.Clone(a.Events) // the program may change its own
+	var unwatch, unwatchConnections func()
+	end := func() {
+		unwatch()
+		unwatchConnections()
+		closeImports(maps, events)
+	}
+	unwatchConnections = x.r.WatchConnections(func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+		if !open[conn] {
+			return
+		}
+		if changed != nil {
+			changed(state, err)
+		}
+		if state != rdma.Closed {
+			return
+		}
+		if delete(open, conn); len(open) == 0 && !stopping(x.r) {
+			end() // a context that stops keeps them until it is Idle
+		}
+	})
+	unwatch = x.r.Watch(func(_, next pe.State) {
+		if entered != nil {
+			entered(next)
+		}
+		if next == pe.Idle {
+			end()
 		}
 	})
 }
