@@ -99,9 +99,6 @@ func repeat(e *endpoint, o options) (completed int, elapsed time.Duration, err e
 		return 0, 0, err
 	}
 	submit := func(t rdma.Task) {
-		if r, ok := t.(*rdma.ReadTask); ok {
-			e.rdma.Fail(r.Destination().ResetData())
-		}
 		e.rdma.Fail(t.Submit())
 	}
 	e.again = submit

@@ -3,14 +3,24 @@
 //
 // A Buf has a memory, from Addr on for Len bytes, and in it a payload, its data,
 // from DataAddr on for DataLen bytes. What a task reads is the data of a list.
-// What it writes goes to the room behind the data, element by element: reads append. A
-// receive is emptied first, unless it is to append.
+// What it writes goes to the room behind the data, element by element.
 //
 //	memory  |........dddddddddd______________|
 //	        Addr     DataAddr  TailAddr      Addr+Len
 //	                 <-DataLen-><---Room---->
 //
 // Source makes a Buf full of data, Target one that is all room.
+//
+// # Destinations
+//
+// One rule holds for the destinations of receives, reads and copies, and for the results
+// of atomics: Submit empties them (Empty), and what arrives is their data when the task has
+// completed. So a task can be submitted again as it is. SetAppend(true) of a task has what
+// arrives go behind the data that is there. A Submit that fails leaves them as they are.
+//
+// The destination of a write or an atomic is memory of the peer, of which this program does
+// not know what is in it. The data goes to the room of its Buf, and the Buf stays as it is:
+// submitted again, the task writes to the same place.
 //
 // # Errors
 //

@@ -136,6 +136,15 @@ func (b *Buf) ListRoom() int {
 	return n
 }
 
+// ListEmptiedRoom is ListRoom as it is when Empty has been called.
+func (b *Buf) ListEmptiedRoom() int {
+	n := 0
+	for e := b.elements(); e != nil; e = e.next {
+		n = addSizes(n, e.size-e.dataOff)
+	}
+	return n
+}
+
 // AppendBytes appends the data from b to the end of its list to dst. Elements in
 // a peer's memory, or in a dma-buf, have nothing to give.
 func (b *Buf) AppendBytes(dst []byte) []byte {

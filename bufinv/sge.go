@@ -31,6 +31,17 @@ func (b *Buf) AppendDataSGL(dst []verbs.SGE, pd verbs.PD) ([]verbs.SGE, error) {
 // first limit bytes of it, or for all with a limit below zero. An element in a
 // Map without LocalReadWrite is an error that matches mmap.ErrPermission.
 func (b *Buf) AppendRoomSGL(dst []verbs.SGE, pd verbs.PD, limit int) ([]verbs.SGE, error) {
+	return b.appendRoom(dst, pd, limit, false)
+}
+
+// AppendEmptiedSGL is AppendRoomSGL for the room that there is when Empty has been
+// called.
+func (b *Buf) AppendEmptiedSGL(dst []verbs.SGE, pd verbs.PD, limit int) ([]verbs.SGE, error) {
+	return b.appendRoom(dst, pd, limit, true)
+}
+
+// appendRoom appends entries for the room, as it is or as if the data were room too.
+func (b *Buf) appendRoom(dst []verbs.SGE, pd verbs.PD, limit int, emptied bool) ([]verbs.SGE, error) {
 	if err := b.Err(); err != nil {
 		return dst, err
 	}
@@ -39,7 +50,11 @@ func (b *Buf) AppendRoomSGL(dst []verbs.SGE, pd verbs.PD, limit int) ([]verbs.SG
 	}
 	out := dst
 	for e := b; e != nil && limit > 0; e = e.next {
-		n := min(e.room(), limit)
+		addr, n := e.TailAddr(), e.room()
+		if emptied {
+			addr, n = e.DataAddr(), e.size-e.dataOff
+		}
+		n = min(n, limit)
 		limit -= n
 		var err error
 		if n > 0 {
@@ -48,26 +63,7 @@ func (b *Buf) AppendRoomSGL(dst []verbs.SGE, pd verbs.PD, limit int) ([]verbs.SG
 		if err != nil {
 			return dst, err
 		}
-		if out, err = e.appendSGE(out, pd, e.TailAddr(), n); err != nil {
-			return dst, err
-		}
-	}
-	return out, nil
-}
-
-// AppendEmptiedSGL is AppendRoomSGL for the room that there is when Empty has been
-// called.
-func (b *Buf) AppendEmptiedSGL(dst []verbs.SGE, pd verbs.PD) ([]verbs.SGE, error) {
-	if err := b.Err(); err != nil {
-		return dst, err
-	}
-	out := dst
-	var err error
-	for e := b; e != nil; e = e.next {
-		if err := e.writable(); err != nil {
-			return dst, err
-		}
-		if out, err = e.appendSGE(out, pd, e.DataAddr(), e.size-e.dataOff); err != nil {
+		if out, err = e.appendSGE(out, pd, addr, n); err != nil {
 			return dst, err
 		}
 	}

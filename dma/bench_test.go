@@ -48,7 +48,6 @@ func benchmarkCopy(b *testing.B, size, places int) {
 	pool := must(r.ctx.CopyPool(places, func(t *dma.CopyTask) {
 		left--
 		if left >= places {
-			_ = t.Destination().ResetData()
 			failure = t.SubmitWith(pe.Aggregate)
 			return
 		}

@@ -26,8 +26,9 @@ func (s *span) String() string {
 	return fmt.Sprintf("element %d of its %s (%d bytes at %#x)", s.element, side, s.to-s.from, s.from)
 }
 
-// check returns how much a copy moves, or what is wrong with its buffers.
-func (c *Context) check(src, dst *bufinv.Buf) (int, error) {
+// check returns how much a copy moves, or what is wrong with its buffers. The destination
+// counts as empty, unless the copy appends to it.
+func (c *Context) check(src, dst *bufinv.Buf, appends bool) (int, error) {
 	switch {
 	case src == nil || dst == nil:
 		return 0, fmt.Errorf("%w: it needs a source and a destination", ErrInvalid)
@@ -36,12 +37,15 @@ func (c *Context) check(src, dst *bufinv.Buf) (int, error) {
 	case dst.Err() != nil:
 		return 0, fmt.Errorf("its destination: %w", dst.Err())
 	}
-	n, room := src.ListDataLen(), dst.ListRoom()
+	n, room, advice := src.ListDataLen(), dst.ListEmptiedRoom(), "give a larger one"
+	if appends {
+		room, advice = dst.ListRoom(), "SetAppend(false), or empty it"
+	}
 	switch {
 	case n == 0:
 		return 0, fmt.Errorf("%w: nothing would be copied; make it with Source", ErrNoData)
 	case n > room:
-		return 0, fmt.Errorf("%w: the source has %d bytes, the destination room for %d; ResetData empties it", ErrRange, n, room)
+		return 0, fmt.Errorf("%w: the source has %d bytes, the destination room for %d; %s", ErrRange, n, room, advice)
 	}
 	c.spans = c.spans[:0]
 	i := 0
@@ -56,16 +60,31 @@ func (c *Context) check(src, dst *bufinv.Buf) (int, error) {
 	}
 	i = 0
 	for b, left := dst, n; left > 0 && b != nil; b = b.Next() {
-		if part := min(left, b.Room()); part > 0 {
+		at, room := b.TailAddr(), b.Room()
+		if !appends {
+			at, room = b.DataAddr(), b.DataLen()+b.Room()
+		}
+		if part := min(left, room); part > 0 {
 			if err := c.writable(b); err != nil {
 				return 0, err
 			}
-			c.spans = append(c.spans, span{spaceOf(b), b.TailAddr(), b.TailAddr() + uint64(part), true, i})
+			c.spans = append(c.spans, span{spaceOf(b), at, at + uint64(part), true, i})
 			left -= part
 		}
 		i++
 	}
 	return n, c.checkOverlap()
+}
+
+// checkNew checks the buffers of a task that may be told to append yet.
+func (c *Context) checkNew(src, dst *bufinv.Buf) error {
+	_, err := c.check(src, dst, false)
+	if err != nil {
+		if _, appending := c.check(src, dst, true); appending == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 // reachable checks that the context's device can use the memory of a buffer.

@@ -99,6 +99,9 @@ func TestOverlap(t *testing.T) {
 	fill(r.dst.Bytes()[:32], 3)
 	task, err := pool.Alloc(b, b)
 	require.NoError(t, err)
+	require.ErrorIs(t, task.Submit(), dma.ErrOverlap, "it would be emptied first")
+	require.Len(t, b.Bytes(), 32, "a submission that fails leaves the data alone")
+	require.NoError(t, task.SetAppend(true))
 	require.NoError(t, task.Submit())
 	r.until("it is copied", func() bool { return copies.count() == 1 })
 	require.Empty(t, copies.errs)
@@ -130,7 +133,6 @@ func TestBadBuffers(t *testing.T) {
 		{"no destination", source(r.src, 64), nil, dma.ErrInvalid, "a destination"},
 		{"source without data", empty, target(r.dst, 64), dma.ErrNoData, "Source"},
 		{"destination too small", source(r.src, 65), target(r.dst, 64), dma.ErrRange, "65 bytes, the destination room for 64"},
-		{"destination full", source(r.src, 1), source(r.dst, 64), dma.ErrRange, "ResetData"},
 		{"read-only destination", source(r.dst, 64), target(r.src, 64), mmap.ErrPermission, "LocalReadWrite"},
 		{"source of a peer", source(imported, 64), target(r.dst, 64), dma.ErrInvalid, "package rdma"},
 		{"destination of a peer", source(r.src, 64), bufinv.List(target(r.dst, 10), target(imported, 64)), dma.ErrInvalid, "package rdma"},
@@ -153,8 +155,12 @@ func TestBadBuffers(t *testing.T) {
 	require.NoError(t, task.SetSource(source(foreign, 64)))
 	require.ErrorIs(t, task.Submit(), mmap.ErrNotRegistered)
 	require.NoError(t, task.SetSource(source(r.src, 64)))
-	require.NoError(t, task.Destination().SetData(0, 1))
+	require.NoError(t, task.Destination().SetData(1, 0))
 	require.ErrorIs(t, task.TrySubmit(), dma.ErrRange)
+	require.NoError(t, task.Destination().SetData(0, 1))
+	require.NoError(t, task.SetAppend(true))
+	require.ErrorContains(t, task.TrySubmit(), "room for 63; SetAppend(false)")
+	require.Equal(t, 1, task.Destination().DataLen())
 	require.NoError(t, task.SetDestination(target(r.dst, 128)))
 	assert.False(t, task.InFlight())
 	require.NoError(t, task.Submit())

@@ -17,8 +17,8 @@
 //
 // # Copies
 //
-// A copy takes the data of its source and appends it to the data of its
-// destination, which must have room for all of it. Both may be lists, of any
+// A copy takes the data of its source to its destination, which must have room for all of
+// it, and is emptied first unless SetAppend has been called (package bufinv has the rule). Both may be lists, of any
 // lengths and of different shapes; elements without data or room are skipped. There is
 // no limit to how much one copy moves: what is more than the device moves at a time
 // goes in pieces.
@@ -43,8 +43,7 @@
 // Alloc hands buffers over to the task, with their references, even when it fails;
 // Free drops them. bufinv.Buf.Ref keeps a buffer beyond that. From Submit to the
 // callback, the memory and the buffers must not be touched; in the callback they are
-// the program's again. To submit a task again, ResetData of the
-// destination or SetDestination. After a failure the contents of the destination's
+// the program's again. After a failure the contents of the destination's
 // room are not defined.
 //
 // # Failures

@@ -106,9 +106,6 @@ func TestSleep(t *testing.T) {
 			_ = r.ctx.Stop()
 			return
 		}
-		for b := task.Destination(); b != nil; b = b.Next() {
-			_ = b.ResetData()
-		}
 		if err := task.SubmitWith(pe.SubmitFlags(left % 4)); err != nil {
 			failure = err
 			_ = task.Free()

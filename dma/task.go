@@ -23,7 +23,8 @@ type CopyTask struct {
 	pool     *CopyPool
 	place    fifo.Node[*CopyTask] // among those submitted
 	src, dst *bufinv.Buf
-	length   int // bytes that this submission copies
+	appends  bool // to the data of dst
+	length   int  // bytes that this submission copies
 
 	// Of one submission.
 	unreported bool       // OptimizeReports
@@ -60,9 +61,10 @@ func (p *CopyPool) Cap() int { return p.tasks.Cap() }
 // Available is the number of tasks that can be allocated now.
 func (p *CopyPool) Available() int { return p.tasks.Available() }
 
-// Alloc takes a task out of the pool that copies the data of src to the room of
-// dst, behind the data that is there; both may be lists. The task takes over the
-// caller's references, also when Alloc fails. Errors match those of pe.Pool.Alloc,
+// Alloc takes a task out of the pool that copies the data of src to dst, which
+// Submit empties unless SetAppend has been called; both may be lists. The task takes over
+// the caller's references, also when Alloc fails. What is right only for a copy that
+// appends, Submit finds. Errors match those of pe.Pool.Alloc,
 // bufinv and mmap, and ErrInvalid, ErrNoData, ErrRange and ErrOverlap.
 func (p *CopyPool) Alloc(src, dst *bufinv.Buf) (*CopyTask, error) {
 	t, err := p.tasks.Alloc()
@@ -70,12 +72,12 @@ func (p *CopyPool) Alloc(src, dst *bufinv.Buf) (*CopyTask, error) {
 		freeAll(src, dst)
 		return nil, err
 	}
-	if _, err := p.ctx.check(src, dst); err != nil {
+	if err := p.ctx.checkNew(src, dst); err != nil {
 		freeAll(src, dst)
 		_ = p.tasks.Free(t) // it was taken just now
 		return nil, fmt.Errorf("dma: allocate a copy: %w", err)
 	}
-	t.src, t.dst, t.length = src, dst, 0
+	t.src, t.dst, t.appends, t.length = src, dst, false, 0
 	return t, nil
 }
 
@@ -88,8 +90,9 @@ func freeAll(bufs ...*bufinv.Buf) {
 
 // Submit gives the task to the device, together with tasks that pe.Aggregate has made
 // wait before it. From here to its callback, the task, its buffers and their memory
-// must not be touched. It checks the buffers as Alloc does, and allocates nothing. If
-// it fails, the task remains the caller's. Errors match those of Alloc for the buffers,
+// must not be touched. It empties the destination, unless SetAppend has been called. It
+// checks the buffers as Alloc does, and allocates nothing. If it fails, the task remains
+// the caller's, with the data in its destination. Errors match those of Alloc for the buffers,
 // and pe.ErrBadState, pe.ErrInUse and pe.ErrFreed.
 func (t *CopyTask) Submit() error { return t.submit(0) }
 
@@ -105,7 +108,10 @@ func (t *CopyTask) submit(flags pe.SubmitFlags) error {
 		return err
 	}
 	c := t.pool.ctx
-	n, err := c.check(t.src, t.dst)
+	n, err := c.check(t.src, t.dst, t.appends)
+	if err == nil && !t.appends {
+		err = t.dst.Empty()
+	}
 	if err != nil {
 		t.control.Abort(&t.Task)
 		return fmt.Errorf("dma: submit a copy: %w", err)
@@ -139,7 +145,7 @@ func (t *CopyTask) Free() error {
 // drop releases what a task that was freed has worked on.
 func (t *CopyTask) drop() error {
 	src, dst := t.src, t.dst
-	t.src, t.dst, t.from, t.to = nil, nil, cursor{}, cursor{}
+	t.src, t.dst, t.appends, t.from, t.to = nil, nil, false, cursor{}, cursor{}
 	err := src.Free()
 	if e := dst.Free(); err == nil {
 		err = e
@@ -163,6 +169,17 @@ func (t *CopyTask) Destination() *bufinv.Buf { return t.dst }
 // SetDestination exchanges the destination, as SetSource does the source.
 func (t *CopyTask) SetDestination(dst *bufinv.Buf) error {
 	return t.swap("destination", &t.dst, dst)
+}
+
+// SetAppend has the next submissions copy behind the data that is in the destination,
+// until it is called again or the task is freed; without it, each begins with an empty
+// one. In flight it fails with pe.ErrInUse.
+func (t *CopyTask) SetAppend(on bool) error {
+	if err := t.control.MayChange(&t.Task, "way of copying"); err != nil {
+		return err
+	}
+	t.appends = on
+	return nil
 }
 
 func (t *CopyTask) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {

@@ -58,9 +58,9 @@ func (s *server) prepare(inbox *bufinv.Pool) error {
 	return nil
 }
 
-// repost submits a receive with an empty buffer.
+// repost submits a receive again.
 func (s *server) repost(t *rdma.ReceiveTask) {
-	if errors.Join(t.Destination().ResetData(), t.Submit()) != nil {
+	if t.Submit() != nil {
 		_ = t.Free() // the server is stopping
 	}
 }

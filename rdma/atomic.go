@@ -22,6 +22,10 @@ func (t *atomicRequest) SetResult(result *bufinv.Buf) error {
 	return t.swap("result", &t.local, result)
 }
 
+// SetAppend has the original values of the next submissions go behind the data that is in
+// the result buffer, as ReadTask.SetAppend does.
+func (t *atomicRequest) SetAppend(on bool) error { return t.setAppend(on) }
+
 // Original is the value that the peer's memory had before, once the task has
 // completed.
 func (t *atomicRequest) Original() uint64 { return t.result }
@@ -45,9 +49,8 @@ func (c *Context) CompareSwapPool(n int, done func(*CompareSwapTask), failed fun
 
 // Alloc takes a task out of the pool that stores swap if compare is the value
 // of dst, 8 bytes of the peer's memory at an address that is a multiple of 8. The
-// value that was there before goes to the room of result, a list, and is returned
-// by Original; result may be nil. To submit the task again, ResetData of result or
-// SetResult. The task takes over the caller's references, also when Alloc fails.
+// value that was there before goes to result, a list, which Submit empties unless SetAppend
+// has been called, and is returned by Original; result may be nil. The task takes over the caller's references, also when Alloc fails.
 // Values are in the byte order of their hosts (IBTA 9.4.5). Errors match those of
 // pe.Pool.Alloc, bufinv and mmap, and ErrInvalid, ErrRange and ErrPermission.
 func (p *CompareSwapPool) Alloc(conn *Connection, dst, result *bufinv.Buf, compare, swap uint64) (*CompareSwapTask, error) {

@@ -143,11 +143,9 @@
 // Alloc hands buffers over to the task, with their references, even when it fails;
 // Free drops them. bufinv.Buf.Ref keeps a buffer beyond that. From Submit to the
 // callback, the memory and the buffers must not be touched; in the callback they are
-// the program's again. A receive begins with an empty buffer each time that it is
-// submitted ([ReceiveTask.SetAppend] says otherwise); one that is too small for its
-// message fails, at both ends. Reads and the results of atomics append to the data that
-// is in their buffers, so that a task to be submitted again needs ResetData or another
-// buffer.
+// the program's again. Receives, reads and the results of atomics begin with empty buffers
+// each time that they are submitted, unless SetAppend has been called; package bufinv has
+// the rule. A receive that is too small for its message fails, at both ends.
 //
 // A source without data is an error, because nothing would be moved. No buffer at all
 // makes a message of no bytes.

@@ -119,7 +119,7 @@ func ExampleReceiveTask() {
 				_ = p.rdma.Stop()
 				return
 			}
-			p.rdma.Fail(errors.Join(t.Destination().ResetData(), t.Submit()))
+			p.rdma.Fail(t.Submit())
 		},
 		func(t *rdma.ReceiveTask, err error) { _ = t.Free() }))
 	sends := must(p.rdma.SendPool(len(messages),

@@ -176,9 +176,6 @@ func TestWriteAndRead(t *testing.T) {
 				assert.Equal(t, n, read.Length())
 				same(t, want, read.Destination().AppendBytes(nil))
 				reads = outcome[*rdma.ReadTask]{}
-				for b := read.Destination(); b != nil; b = b.Next() {
-					require.NoError(t, b.ResetData())
-				}
 			}
 			require.NoError(t, write.Free())
 			require.NoError(t, imm.Free())
@@ -186,6 +183,28 @@ func TestWriteAndRead(t *testing.T) {
 			require.NoError(t, read.Free())
 		})
 	}
+
+	t.Run("append", func(t *testing.T) {
+		reads = outcome[*rdma.ReadTask]{}
+		copy(r.b.mem.Bytes(), "hello, world")
+		read := must(readPool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.peer, 0, 5), r.a.bufs.Target(r.a.mem, 8, 12)))
+		require.NoError(t, read.SetAppend(true))
+		require.NoError(t, read.Submit())
+		r.until("the first part is there", func() bool { return reads.count() == 1 })
+		require.NoError(t, read.SetSource(r.a.bufs.Source(r.a.peer, 5, 7)))
+		require.NoError(t, read.TrySubmit())
+		require.ErrorIs(t, read.SetAppend(false), pe.ErrInUse)
+		r.until("both parts are there", func() bool { return reads.count() == 2 })
+		assert.Equal(t, "hello, world", string(read.Destination().Bytes()))
+		require.ErrorIs(t, read.Submit(), rdma.ErrRange)
+		assert.Equal(t, "hello, world", string(read.Destination().Bytes()), "it was not submitted")
+		require.NoError(t, read.SetAppend(false))
+		require.NoError(t, read.Submit())
+		r.until("the second part is there again", func() bool { return reads.count() == 3 })
+		assert.Equal(t, ", world", string(read.Destination().Bytes()))
+		require.Empty(t, reads.errs)
+		require.NoError(t, read.Free())
+	})
 
 	t.Run("no bytes", func(t *testing.T) {
 		writes, imms, recvs = outcome[*rdma.WriteTask]{}, outcome[*rdma.WriteImmTask]{}, outcome[*rdma.ReceiveTask]{}
@@ -243,11 +262,22 @@ func TestAtomics(t *testing.T) {
 	assert.EqualValues(t, uint64(1)<<63, value())
 
 	require.NoError(t, add.SetValue(1<<63))
+	require.NoError(t, add.SetAppend(true))
 	require.ErrorIs(t, add.Submit(), rdma.ErrRange, "the result buffer is full")
-	require.NoError(t, add.SetResult(r.a.bufs.Target(r.a.mem, 0, 8)))
+	assert.Equal(t, 8, add.Result().ListDataLen())
+	require.NoError(t, add.SetAppend(false))
 	require.NoError(t, add.Submit())
 	r.until("the sum wrapped", func() bool { return adds.count() == 2 })
 	assert.Zero(t, value())
+	assert.EqualValues(t, uint64(1)<<63, binary.NativeEndian.Uint64(add.Result().AppendBytes(nil)), "it was emptied")
+	require.NoError(t, add.SetValue(7))
+	require.NoError(t, add.SetResult(r.a.bufs.Target(r.a.mem, 0, 16)))
+	require.NoError(t, add.SetAppend(true))
+	for i := range 2 {
+		require.NoError(t, add.TrySubmit())
+		r.until("the sum is there", func() bool { return adds.count() == 3+i })
+	}
+	assert.EqualValues(t, 7, binary.NativeEndian.Uint64(add.Result().Bytes()[8:]), "it was appended")
 	require.NoError(t, add.Free())
 	require.NoError(t, swap.Free())
 }
@@ -260,7 +290,6 @@ func TestManyConnections(t *testing.T) {
 	perConn := map[*rdma.Connection]int{}
 	recvs.then = func(task *rdma.ReceiveTask) {
 		perConn[task.Connection()]++
-		require.NoError(t, task.Destination().ResetData())
 		require.NoError(t, task.SubmitWith(pe.Aggregate))
 	}
 	recvPool := must(r.b.ctx.ReceivePool(32, recvs.ok, recvs.bad))

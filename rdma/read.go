@@ -19,8 +19,8 @@ func (c *Context) ReadPool(n int, done func(*ReadTask), failed func(*ReadTask, e
 }
 
 // Alloc takes a task out of the pool that reads the data of src, memory of the
-// peer, into the room of dst, a list, behind the data that is there. With both nil
-// it reads no bytes. To submit the task again, ResetData of dst or SetDestination.
+// peer, into dst, a list, which Submit empties unless SetAppend has been called. With
+// both nil it reads no bytes.
 // The task takes over the caller's references, also when Alloc fails. Errors match
 // those of pe.Pool.Alloc, bufinv and mmap, and ErrInvalid, ErrNoData, ErrRange and
 // ErrPermission.
@@ -42,3 +42,8 @@ func (t *ReadTask) Destination() *bufinv.Buf { return t.local }
 func (t *ReadTask) SetDestination(dst *bufinv.Buf) error {
 	return t.swap("destination", &t.local, dst)
 }
+
+// SetAppend has the next submissions put what they read behind the data that is in the
+// destination, until it is called again or the task is freed; without it, each begins with
+// an empty one. In flight it fails with pe.ErrInUse.
+func (t *ReadTask) SetAppend(on bool) error { return t.setAppend(on) }

@@ -109,7 +109,7 @@ func (t *ReceiveTask) gather() ([]verbs.SGE, error) {
 	if t.appends {
 		list, err = t.dst.AppendRoomSGL(t.sgl[:0], t.ctx.set.PD, -1)
 	} else {
-		list, err = t.dst.AppendEmptiedSGL(t.sgl[:0], t.ctx.set.PD)
+		list, err = t.dst.AppendEmptiedSGL(t.sgl[:0], t.ctx.set.PD, -1)
 	}
 	if err != nil {
 		return nil, err
@@ -176,7 +176,7 @@ func (t *ReceiveTask) SetAppend(on bool) error {
 
 func (t *ReceiveTask) checkRoom() error {
 	if t.appends && t.dst.Err() == nil && t.dst != nil && t.dst.ListRoom() == 0 {
-		return fmt.Errorf("%w: its destination is full, and it is to append; SetAppend(false) or ResetData", ErrRange)
+		return fmt.Errorf("%w: its destination is full, and it is to append; SetAppend(false), or empty it", ErrRange)
 	}
 	return nil
 }

@@ -23,7 +23,8 @@ type request struct {
 	op      Operation
 	local   *bufinv.Buf
 	remote  *bufinv.Buf
-	length  int // bytes that this submission moves
+	appends bool // to the data of local, where the operation returns data
+	length  int  // bytes that this submission moves
 	event   *syncevent.Event
 	word    int         // in the scratch memory, for what an atomic or sync event moves
 	result  uint64      // of an atomic, or of a get
@@ -111,7 +112,7 @@ func (c *Context) owns(conn *Connection) error {
 
 // give sets what a task that was just allocated works on.
 func (r *request) give(conn *Connection, local, remote *bufinv.Buf) error {
-	r.length, r.result = 0, 0
+	r.length, r.result, r.appends = 0, 0, false
 	if err := r.ctx.owns(conn); err != nil {
 		return err
 	}
@@ -155,10 +156,27 @@ func (r *request) setOperand(v uint64) error {
 	return nil
 }
 
+// setAppend is SetAppend of the tasks that bring data.
+func (r *request) setAppend(on bool) error {
+	if err := r.control.MayChange(&r.Task, "way of returning data"); err != nil {
+		return err
+	}
+	r.appends = on
+	return nil
+}
+
+// room is how much data the task can bring.
+func (r *request) room() int {
+	if r.appends {
+		return r.local.ListRoom()
+	}
+	return r.local.ListEmptiedRoom()
+}
+
 // drop releases what a task that was freed has worked on.
 func (r *request) drop() error {
 	local, remote, event := r.local, r.remote, r.event
-	r.conn, r.local, r.remote, r.event = nil, nil, nil, nil
+	r.conn, r.local, r.remote, r.event, r.appends = nil, nil, nil, nil, false
 	if event != nil {
 		return event.Release()
 	}

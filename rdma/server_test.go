@@ -127,7 +127,6 @@ func (tr *traffic) received(task *rdma.ReceiveTask) {
 		tr.check(task.Free())
 		return
 	}
-	tr.check(task.Destination().ResetData())
 	tr.check(task.Submit())
 }
 

@@ -169,6 +169,9 @@ func (t *SharedTask) Local() *bufinv.Buf { return t.local }
 // Remote is the memory of the peer that the task works on, or nil.
 func (t *SharedTask) Remote() *bufinv.Buf { return t.remote }
 
+// SetAppend is that of a ReadTask. It has no effect on other operations.
+func (t *SharedTask) SetAppend(on bool) error { return t.setAppend(on) }
+
 // Original is the value that the peer's memory had before an atomic, once the task has
 // completed.
 func (t *SharedTask) Original() uint64 { return t.result }

@@ -11,7 +11,8 @@ import (
 
 // Submit gives the task to the device, together with tasks that pe.Aggregate has made
 // wait before it. From here to its callback, the task, its buffers and their memory
-// must not be touched. It allocates nothing.
+// must not be touched. It allocates nothing. The destination of a read and the result of
+// an atomic are emptied, unless SetAppend has been called.
 //
 // It checks what nobody else would notice: the buffers, and that what is moved fits.
 // What the device or the peer refuses fails the task later, and ends the connection;
@@ -82,6 +83,9 @@ func (r *request) prepare(thorough bool) error {
 			wr.RemoteAddr = r.remote.DataAddr()
 		}
 	}
+	if r.op.returnsData() && !r.appends {
+		return r.local.Empty()
+	}
 	return nil
 }
 
@@ -129,9 +133,8 @@ func (r *request) measure() error {
 			return fmt.Errorf("%w: it needs a source at the peer and a destination here", ErrInvalid)
 		case r.remote.DataLen() == 0:
 			return fmt.Errorf("%w: nothing would be read; make it with Source", ErrNoData)
-		case r.remote.DataLen() > r.local.ListRoom():
-			return fmt.Errorf("%w: the source has %d bytes, the destination room for %d; ResetData empties it",
-				ErrRange, r.remote.DataLen(), r.local.ListRoom())
+		case r.remote.DataLen() > r.room():
+			return fmt.Errorf("%w: the source has %d bytes, the destination room for %d%s", ErrRange, r.remote.DataLen(), r.room(), r.roomAdvice())
 		}
 		r.length = r.remote.DataLen()
 		return r.checkRemote("source", 0)
@@ -139,8 +142,8 @@ func (r *request) measure() error {
 		switch {
 		case r.remote == nil:
 			return fmt.Errorf("%w: it needs a destination at the peer", ErrInvalid)
-		case r.local != nil && r.local.ListRoom() < atomicSize:
-			return fmt.Errorf("%w: the result has 8 bytes, its buffer room for %d; ResetData empties it", ErrRange, r.local.ListRoom())
+		case r.local != nil && r.room() < atomicSize:
+			return fmt.Errorf("%w: the result has 8 bytes, its buffer room for %d%s", ErrRange, r.room(), r.roomAdvice())
 		}
 		for b := r.local; b != nil; b = b.Next() {
 			if b.Memory() == nil {
@@ -150,6 +153,14 @@ func (r *request) measure() error {
 		r.length = atomicSize
 		return r.checkRemote("destination", atomicSize)
 	}
+}
+
+// roomAdvice ends an error about a destination that is too small.
+func (r *request) roomAdvice() string {
+	if n := r.local.ListDataLen(); r.appends && n > 0 {
+		return fmt.Sprintf(" behind the %d that are in it; SetAppend(false), or empty it", n)
+	}
+	return "; give a larger one"
 }
 
 // measureSource measures a local source. No buffer at all is a message of no
@@ -215,10 +226,13 @@ func (r *request) gather() ([]verbs.SGE, error) {
 	}
 	var list []verbs.SGE
 	var err error
-	if r.op == OpRead {
-		list, err = r.local.AppendRoomSGL(r.sgl[:0], r.ctx.set.PD, r.length)
-	} else {
+	switch {
+	case r.op != OpRead:
 		list, err = r.local.AppendDataSGL(r.sgl[:0], r.ctx.set.PD)
+	case r.appends:
+		list, err = r.local.AppendRoomSGL(r.sgl[:0], r.ctx.set.PD, r.length)
+	default:
+		list, err = r.local.AppendEmptiedSGL(r.sgl[:0], r.ctx.set.PD, r.length)
 	}
 	if err != nil {
 		return nil, err
