@@ -182,7 +182,7 @@ func (e *Engine) inBackend() bool {
 	return false
 }
 
-// closeError says what has kept a context from Idle.
+// closeError says what has kept a context from Idle, behind what it has failed with.
 func closeError(c *Core) error {
 	var missing []string
 	if c.inFlight > 0 {
@@ -194,6 +194,10 @@ func closeError(c *Core) error {
 	if n := c.allocated - c.inFlight; n > 0 {
 		missing = append(missing, fmt.Sprintf("tasks not freed: %d", n))
 	}
-	return fmt.Errorf("pe: cannot close %s: it is %v, %v after it was stopped: %w: %s; close again to wait longer",
+	err := fmt.Errorf("pe: cannot close %s: it is %v, %v after it was stopped: %w: %s; close again to wait longer",
 		c.object(), c.State(), CloseTimeout, ErrTimeout, strings.Join(missing, ", "))
+	if c.err != nil {
+		return errors.Join(fmt.Errorf("%s: %w", c.object(), c.err), err)
+	}
+	return err
 }

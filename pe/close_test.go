@@ -259,8 +259,12 @@ func TestCloseGivesUpOnABusyContext(t *testing.T) {
 			_ = e.Do(again)
 		}
 		require.NoError(t, e.Do(again))
+		d.Fail(errBroken)
 		err := d.Close()
 		require.ErrorIs(t, err, pe.ErrTimeout)
+		require.ErrorIs(t, err, errBroken)
+		require.Regexp(t, "^context \"dev\": broken\n", err.Error(), "the cause comes first")
+		require.ErrorIs(t, e.Close(), errBroken)
 		d.ctl.Stopped()
 		require.NoError(t, d.Close())
 		require.NoError(t, e.Close())

@@ -22,12 +22,14 @@ import (
 // All callbacks run on its goroutine. Errors of misuse are those of Progress.
 //
 // When ctx ends, Run stops every context, drives them to Idle and returns
-// context.Cause(ctx), joined with the errors of contexts; contexts cannot be started
-// meanwhile (ErrDraining). A context that is Running keeps Run going, whether it has
+// context.Cause(ctx), joined with the errors of contexts, these first; contexts cannot be
+// started meanwhile (ErrDraining). A context that is Running keeps Run going, whether it has
 // work or not: so a server serves until ctx ends, or until it is stopped. If all that
-// remains are tasks that no callback freed, Run does not hang but returns an error that also matches ErrTasksHeld; when they have
-// been freed, Progress or another Run takes the contexts to Idle. So it does where a
-// context has failed, a second later: a program that fails often leaves tasks behind.
+// remains are tasks that no callback freed, Run does not hang but returns an error that
+// also matches ErrTasksHeld, and says so behind what contexts have failed with; when the
+// tasks have been freed, Progress or another Run takes the contexts to Idle. So it does
+// where a context has failed, a second later: a program that fails often leaves tasks
+// behind.
 func (e *Engine) Run(ctx context.Context) error {
 	if err := e.acquire("call Run"); err != nil {
 		return err
@@ -90,10 +92,11 @@ func (e *Engine) keepError(c *Core) {
 	}
 }
 
-// takeErrors is what Run returns: the errors of contexts, the contexts that tasks
-// keep from Idle, and why Run was asked to end.
+// takeErrors is what Run returns, the causes first: the errors of contexts, why Run was
+// asked to end, the contexts that tasks keep from Idle.
 func (e *Engine) takeErrors(cause error) error {
 	for _, c := range e.contexts {
+		c.unreturned = c.unreturned || c.err != nil && c.waitsForTasks() // why it waits, again
 		e.keepError(c)
 	}
 	errs := e.failed
@@ -101,14 +104,14 @@ func (e *Engine) takeErrors(cause error) error {
 		errs = append(errs, fmt.Errorf("and %d more", e.moreFailed))
 	}
 	e.failed, e.moreFailed = nil, 0
+	if cause != nil {
+		errs = append(errs, cause)
+	}
 	for _, c := range e.contexts {
 		if c.waitsForTasks() {
 			errs = append(errs, fmt.Errorf("pe: %s cannot become Idle: %w: %d; free every allocated task, also those never submitted",
 				c.object(), ErrTasksHeld, c.allocated))
 		}
-	}
-	if cause != nil {
-		errs = append(errs, cause)
 	}
 	if len(errs) == 1 {
 		return errs[0]
