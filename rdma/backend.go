@@ -183,7 +183,11 @@ func (c *Context) changeState() {
 	if c.startable() {
 		c.control.Started()
 	}
-	if c.stoppable() {
+	switch {
+	case !c.stoppable():
+	case c.lastCutOff != nil:
+		c.control.Fail(c.lastCutOff)
+	default:
 		_ = c.Stop() // legal here in every state
 	}
 	c.endsWithLast = false

@@ -48,10 +48,14 @@ type Config struct {
 	// MaxConnections is how many connections can exist at a time. Zero: 1.
 	MaxConnections int
 	// EndWithLastConnection has the context stop when no connection is left that is
-	// Exported, Connecting or Ready: at once, with the reason in Err, if the last one
-	// failed; if it was closed, by either end, without an error after OnConnection has
-	// reported it, unless the program has exported another by then. False: the context
-	// goes on without connections.
+	// Exported, Connecting or Ready. If the last one failed: at once, with the reason in
+	// Err. If it was closed, by either end: after OnConnection has reported it, unless the
+	// program has exported another by then, and without an error, except where the peer
+	// closed it while requests of this program were under way: sends, writes, reads,
+	// atomics, operations on sync events. Then Err matches ErrPeerClosed. Receives that
+	// were waiting do not count, since every program that takes messages has some: one
+	// that waits for an answer passes the error that OnConnection gets to Fail. False: the
+	// context goes on without connections.
 	EndWithLastConnection bool
 	// ConnectTimeout is how long Connect waits for the peer before the connection
 	// fails. Zero: one minute. Negative: for ever.

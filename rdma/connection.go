@@ -60,6 +60,7 @@ type Connection struct {
 	establishment establishment
 	signal        signalRequest
 	awaited       bool // the context becomes Running when it is Ready
+	cutOff        bool // the peer closed it while requests were under way
 	peerAlive     bool // the peer has given a sign of life since the last check
 	silentChecks  int  // since the last sign of life, or keepalive
 
@@ -448,7 +449,10 @@ func (conn *Connection) destroy() int {
 	}
 	c.report(conn, Closed, reason)
 	if c.set.EndWithLastConnection && c.usable == 0 && c.phase == phaseUp {
-		c.endsWithLast = true
+		c.endsWithLast, c.lastCutOff = true, nil
+		if conn.cutOff {
+			c.lastCutOff = fmt.Errorf("rdma: the last connection of context %q ended with requests under way: %w", c.set.Name, conn.err)
+		}
 	}
 	return n
 }

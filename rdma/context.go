@@ -61,9 +61,10 @@ type Context struct {
 	recvPosted  int
 	recvWRs     [lane.PostBatch]verbs.RecvWR
 
-	startingReported bool // the program has been notified that the context is Starting
-	endsWithLast     bool // the last connection was closed, and EndWithLastConnection is set
-	inside           bool // Progress is running
+	startingReported bool  // the program has been notified that the context is Starting
+	endsWithLast     bool  // the last connection was closed, and EndWithLastConnection is set
+	lastCutOff       error // the context fails with it then; nil: it stops
+	inside           bool  // Progress is running
 	phase            phase
 	flushed          int // receives flushed so far
 }

@@ -36,7 +36,8 @@
 // whatever becomes of them, and a connection that has ended can be followed by another to the same peer. A client
 // that connects to one server rather ends with its connection; for that there is
 // Config.EndWithLastConnection: the context stops when no connection is left that is
-// Exported, Connecting or Ready, with the reason in Err if the last one failed.
+// Exported, Connecting or Ready, with the reason in Err if the last one failed, or was
+// closed by the peer with requests of this end under way.
 //
 // Stop closes all connections. Every task in flight comes back through its error
 // callback, flushed; when all tasks have been freed, the context is Idle and can be

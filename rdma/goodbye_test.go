@@ -1,6 +1,7 @@
 package rdma_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -382,5 +383,76 @@ func TestLastConnectionEnds(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Where the peer closes the last connection, requests that it cuts off are a failure of
+// the context; receives that wait are none.
+func TestLastConnectionEndsWithTasksUnderWay(t *testing.T) {
+	for _, c := range []struct {
+		name                 string
+		send, closed, follow bool
+		fails                bool
+	}{
+		{name: "a receive"},
+		{name: "a receive and a send", send: true, fails: true},
+		{name: "closed here", send: true, closed: true},
+		{name: "another connection follows", send: true, follow: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, rdma.Config{EndWithLastConnection: true}, rdma.Config{})
+			var sends outcome[*rdma.SendTask]
+			var recvs outcome[*rdma.ReceiveTask]
+			pool := must(r.a.ctx.SendPool(1, sends.ok, sends.bad))
+			recvPool := must(r.a.ctx.ReceivePool(1, recvs.ok, recvs.bad))
+			r.connect(1)
+			a, b := r.a.conns[0], r.b.conns[0]
+			recv := must(recvPool.Alloc(r.a.bufs.Target(r.a.mem, 0, 64)))
+			require.NoError(t, recv.Submit())
+			if c.send { // the peer has no receive for it
+				require.NoError(t, must(pool.Alloc(a, r.a.bufs.Source(r.a.mem, 64, 64))).Submit())
+			}
+			closed := false
+			r.a.ctx.OnConnection(func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+				if state == rdma.Closed {
+					closed = true
+					if c.follow {
+						must2(r.a.ctx.Export())
+						c.follow = false
+					}
+				}
+			})
+			followed := c.follow
+			if c.closed {
+				require.NoError(t, a.Close())
+			} else {
+				require.NoError(t, b.Close())
+			}
+			r.until("it is closed", func() bool { return closed })
+			if followed {
+				for range 100 {
+					must(r.engine.Progress())
+				}
+				require.Equal(t, pe.Running, r.a.ctx.State())
+				require.NoError(t, r.a.ctx.Stop())
+			}
+			r.until("the receive has come back", func() bool { return recvs.count() == 1 })
+			require.NoError(t, recv.Free())
+			for _, err := range sends.errs {
+				require.ErrorIs(t, err, pe.ErrFlushed)
+				require.Equal(t, !c.closed, errors.Is(err, rdma.ErrPeerClosed))
+			}
+			require.Equal(t, c.send, len(sends.errs) == 1)
+			if c.send {
+				require.NoError(t, sends.failed[0].Free())
+			}
+			r.until("the context has ended", func() bool { return r.a.ctx.State() == pe.Idle })
+			if c.fails {
+				require.ErrorIs(t, r.a.ctx.Err(), rdma.ErrPeerClosed)
+				require.ErrorContains(t, r.a.ctx.Err(), "with requests under way")
+			} else {
+				require.NoError(t, r.a.ctx.Err())
+			}
+		})
 	}
 }

@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/mmap"
@@ -274,6 +275,7 @@ func (c *completer) Completed(status verbs.Status, vendor uint32) {
 	}
 	err := &TaskError{Op: r.op, Status: status, Connection: r.conn, VendorError: vendor}
 	r.conn.failedTask(status, err)
+	r.conn.cutOff = r.conn.cutOff || errors.Is(r.conn.err, ErrPeerClosed)
 	if status == verbs.StatusFlushed {
 		err.Cause = r.ctx.causeOf(r.conn)
 	}
