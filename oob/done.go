@@ -21,19 +21,33 @@ const outcomeTimeout = 5 * time.Second
 // or ErrClosed if the Peer is closed. It is legal once the exchange has succeeded, for a
 // Responder (ErrInvalid, and f is called at once), and once at a time (ErrInUse).
 //
+// Without f, the context of the exchange ends with the peer: it is stopped if the peer has
+// succeeded, and else fails with the error.
+//
 // A peer that dies reports nothing; EndWith, or the keepalive of the connection and
 // rdma.Config.EndWithLastConnection, end the context then.
 func (p *Peer) Done(f func(err error)) {
-	if f == nil {
-		return
-	}
 	if err := p.opened("wait for the end of a peer"); err != nil {
-		f(err)
+		if f != nil {
+			f(err)
+		}
 		return
 	}
 	p.mu.Lock()
-	r := p.met
+	r, exchanging := p.met, p.exchanging
 	p.mu.Unlock()
+	if f == nil {
+		f = func(err error) {
+			if err == nil {
+				_ = exchanging.Stop() // on the engine's goroutine it does not fail
+				return
+			}
+			if exchanging == nil {
+				p.note(err.Error())
+			}
+			fail(exchanging, err)
+		}
+	}
 	if r == nil || p.cfg.Role != Responder || r.Engine() == nil {
 		f(fmt.Errorf("oob: wait for the end of %s: %w: only a responder can, once the exchange has succeeded", p.cfg.Peer, ErrInvalid))
 		return

@@ -94,7 +94,7 @@ func read(way string) (err error) {
 	r.OnStateChange(func(_, next pe.State) {
 		switch next {
 		case pe.Starting:
-			peer.Connect(r, func(_ *rdma.Connection, _ *mmap.Map, err error) { r.Fail(err) }, memory)
+			peer.Connect(r, nil, memory) // an error ends the context
 		case pe.Running:
 			peer.Done(func(err error) {
 				if err == nil {

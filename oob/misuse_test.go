@@ -10,6 +10,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/internal/zerotest"
+	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -156,4 +157,56 @@ func TestWaitingInRunning(t *testing.T) {
 	})
 	require.NoError(t, p.run(forever(t)))
 	assert.Equal(t, 2, ready)
+}
+
+// Without functions, errors end the context, and so does the end of the peer.
+func TestWithoutFunctions(t *testing.T) {
+	for name, failed := range map[string]error{"the peer succeeds": nil, "the peer fails": errors.New("out of paper")} {
+		t.Run(name, func(t *testing.T) {
+			d := t.TempDir()
+			w := newWriter(t, oob.Dir(d), "hello")
+			r := newProgram(t, oob.Dir(d), reader(), rdma.Config{})
+			local, err := mmap.Alloc(r.dev, 4096, mmap.LocalReadWrite|mmap.RemoteWrite)
+			require.NoError(t, err)
+			r.rdma.OnStateChange(func(_, next pe.State) {
+				switch next {
+				case pe.Starting:
+					r.peer.Connect(r.rdma, nil, local)
+				case pe.Running:
+					r.peer.Done(nil)
+				}
+			})
+			ended := make(chan error)
+			go func() { ended <- r.run(forever(t)) }()
+			require.NoError(t, w.rdma.Start())
+			require.NoError(t, w.engine.Run(forever(t)))
+			require.NoError(t, w.peer.Close(failed))
+			if err := <-ended; failed == nil {
+				require.NoError(t, err)
+				require.Equal(t, "hello", string(local.Bytes()[:5]))
+			} else {
+				require.ErrorIs(t, err, oob.ErrPeerFailed)
+			}
+		})
+	}
+
+	broken := errors.New("no paper")
+	p := newProgram(t, &fakeWay{exchange: func(context.Context, oob.Ends, []byte) ([]byte, error) { return nil, broken }}, reader(), rdma.Config{})
+	p.rdma.OnStateChange(func(_, next pe.State) {
+		if next == pe.Starting {
+			p.peer.Connect(p.rdma, nil)
+			p.peer.Exchange(t.Context(), p.rdma, oob.Offer{}, nil) // the second
+			p.peer.Done(nil)
+		}
+	})
+	err := p.run(forever(t))
+	require.ErrorIs(t, err, oob.ErrInvalid, "Done comes before the exchange has succeeded")
+
+	q := newProgram(t, &fakeWay{exchange: func(context.Context, oob.Ends, []byte) ([]byte, error) { return nil, broken }}, reader(), rdma.Config{})
+	q.rdma.OnStateChange(func(_, next pe.State) {
+		if next == pe.Starting {
+			q.peer.Exchange(t.Context(), q.rdma, oob.Offer{}, nil)
+		}
+	})
+	require.ErrorIs(t, q.run(forever(t)), broken)
 }

@@ -93,15 +93,16 @@ type Peer struct {
 	asking   bool               // Done has been called, and its function not yet
 	reported bool               // the peer has reported how it ended
 
-	closing sync.Once
-	mu      sync.Mutex
-	beside  sync.WaitGroup
-	closed  bool
-	used    bool
-	met     *rdma.Context // the exchange has succeeded
-	waiting string        // what is waited for, or was when it was given up
-	notes   string        // what was noted meanwhile
-	noted   int           // how many lines in this wait
+	closing    sync.Once
+	mu         sync.Mutex
+	beside     sync.WaitGroup
+	closed     bool
+	used       bool
+	met        *rdma.Context // the exchange has succeeded
+	exchanging *rdma.Context // it has begun
+	waiting    string        // what is waited for, or was when it was given up
+	notes      string        // what was noted meanwhile
+	noted      int           // how many lines in this wait
 }
 
 // Open makes a Peer by the way that a text names, as Parse does. Its errors match
@@ -149,9 +150,10 @@ func (p *Peer) opened(op string) error {
 
 // Connect makes one connection with the peer: it is Exchange for the common case. maps
 // are what the peer may reach. f gets the connection, and the first memory map that the
-// peer offers, or nil.
+// peer offers, or nil. Without f, for a program that needs neither, an error fails r.
 func (p *Peer) Connect(r *rdma.Context, f func(c *rdma.Connection, m *mmap.Map, err error), maps ...*mmap.Map) {
 	if f == nil {
+		p.Exchange(context.Background(), r, Offer{Maps: maps}, nil)
 		return
 	}
 	p.Exchange(context.Background(), r, Offer{Maps: maps}, func(a *Answer, err error) {
@@ -182,10 +184,10 @@ func (p *Peer) Connect(r *rdma.Context, f func(c *rdma.Connection, m *mmap.Map, 
 // Config.Expect says (ErrWrongPeer), and in a second exchange (ErrInUse). The program then
 // stops the context, best with Fail(err), which ignores ErrFlushed of a context that has
 // stopped. Without r, or an engine, f is called at once (ErrInvalid, pe.ErrNotConnected).
-// Without f nothing happens.
+// Without f, an error is given to r.Fail, and what the peer offers is for nobody.
 func (p *Peer) Exchange(ctx context.Context, r *rdma.Context, offer Offer, f func(a *Answer, err error)) {
 	if f == nil {
-		return
+		f = func(_ *Answer, err error) { fail(r, err) }
 	}
 	if err := p.opened("exchange with a peer"); err != nil {
 		f(nil, err)
@@ -218,6 +220,13 @@ func (p *Peer) Exchange(ctx context.Context, r *rdma.Context, offer Offer, f fun
 	}, func(err error) { x.finish(theirs, err) })
 }
 
+// fail is r.Fail where there is one.
+func fail(r *rdma.Context, err error) {
+	if r != nil && r.Core != nil {
+		r.Fail(err)
+	}
+}
+
 // exchange is one exchange under way. It belongs to the engine's goroutine.
 type exchange struct {
 	peer   *Peer
@@ -234,7 +243,7 @@ func (x *exchange) export(offer Offer) ([]byte, error) {
 		return nil, &pe.StateError{Op: "exchange descriptors", Object: fmt.Sprintf("context %q", x.r.Name()),
 			State: s, Legal: []pe.State{pe.Starting, pe.Running}}
 	}
-	if err := p.begin(); err != nil {
+	if err := p.begin(x.r); err != nil {
 		return nil, err
 	}
 	b := descriptor.Bundle{From: p.cfg.Name, To: p.cfg.Peer, Data: offer.Data}
@@ -450,7 +459,7 @@ func (p *Peer) begun() bool {
 }
 
 // begin notes that the exchange begins.
-func (p *Peer) begin() error {
+func (p *Peer) begin(r *rdma.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -459,7 +468,7 @@ func (p *Peer) begin() error {
 	case p.used:
 		return fmt.Errorf("%w: a Peer is for one exchange; open another", ErrInUse)
 	}
-	p.used = true
+	p.used, p.exchanging = true, r
 	return nil
 }
 

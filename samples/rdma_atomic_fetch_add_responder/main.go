@@ -57,7 +57,7 @@ func run(ctx context.Context, s *sample.Session, value uint64) (err error) {
 		s.Entered(next)
 		switch next {
 		case pe.Starting: // descriptors there and back: the peer gets that of the memory
-			s.Peer.Connect(r, func(_ *rdma.Connection, _ *mmap.Map, err error) { r.Fail(err) }, local)
+			s.Peer.Connect(r, nil, local) // an error ends the context
 		case pe.Running: // the peer operates on the value now
 			s.Print("before: %d", value)
 			s.Peer.Done(func(err error) {

@@ -52,7 +52,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		if left--; left == 0 {
 			// The peer's device may still repeat a message whose acknowledgement was lost, and
 			// only an open connection acknowledges it again: stop when the peer has ended.
-			s.Peer.Done(func(err error) { r.Fail(err); r.Stop() })
+			s.Peer.Done(nil) // the context ends with it
 		}
 	})
 	if err != nil {
@@ -62,7 +62,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
 		if next == pe.Starting { // descriptors there and back; each end connects to the one of the same number
-			s.Peer.Exchange(ctx, r, oob.Offer{Connections: s.Connections}, func(_ *oob.Answer, err error) { r.Fail(err) })
+			s.Peer.Exchange(ctx, r, oob.Offer{Connections: s.Connections}, nil) // an error ends the context
 		}
 	})
 	if err := r.Start(); err != nil {

@@ -54,13 +54,10 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		s.Entered(next)
 		switch next {
 		case pe.Starting: // descriptors there and back: the peer gets that of the memory
-			s.Peer.Connect(r, func(_ *rdma.Connection, _ *mmap.Map, err error) { r.Fail(err) }, local)
+			s.Peer.Connect(r, nil, local) // an error ends the context
 		case pe.Running: // the peer reads now
 			s.Print("offered: %s", sample.Describe(text))
-			s.Peer.Done(func(err error) {
-				r.Fail(err) // nil does nothing
-				r.Stop()
-			})
+			s.Peer.Done(nil) // the context ends with it
 		}
 	})
 	if err := r.Start(); err != nil {

@@ -56,7 +56,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			r.Fail(t.Free())
 			// The peer's device may still repeat a message whose acknowledgement was lost, and
 			// only an open connection acknowledges it again: stop when the peer has ended.
-			s.Peer.Done(func(err error) { r.Fail(err); r.Stop() })
+			s.Peer.Done(nil) // the context ends with it
 		},
 		func(t *rdma.ReceiveTask, err error) { r.Fail(errors.Join(err, t.Free())) })
 	if err != nil {
@@ -74,7 +74,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			err = task.Submit()
 		}
 		r.Fail(err)
-		s.Peer.Connect(r, func(_ *rdma.Connection, _ *mmap.Map, err error) { r.Fail(err) }) // descriptors there and back
+		s.Peer.Connect(r, nil) // descriptors there and back
 	})
 	if err := r.Start(); err != nil {
 		return err

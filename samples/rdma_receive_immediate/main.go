@@ -8,7 +8,6 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/device"
-	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
@@ -51,7 +50,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		}
 		// The peer's device may still repeat a message whose acknowledgement was lost, and
 		// only an open connection acknowledges it again: stop when the peer has ended.
-		s.Peer.Done(func(err error) { r.Fail(err); r.Stop() })
+		s.Peer.Done(nil) // the context ends with it
 	})
 	if err != nil {
 		return err
@@ -60,7 +59,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
 		if next == pe.Starting { // descriptors there and back
-			s.Peer.Connect(r, func(_ *rdma.Connection, _ *mmap.Map, err error) { r.Fail(err) })
+			s.Peer.Connect(r, nil) // an error ends the context
 		}
 	})
 	if err := r.Start(); err != nil {

@@ -81,7 +81,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		s.Entered(next)
 		switch next {
 		case pe.Starting: // descriptors there and back: the peer gets that of the event
-			s.Peer.Exchange(ctx, r, oob.Offer{Events: []*syncevent.Event{event}}, func(_ *oob.Answer, err error) { r.Fail(err) })
+			s.Peer.Exchange(ctx, r, oob.Offer{Events: []*syncevent.Event{event}}, nil) // an error ends the context
 		case pe.Running: // the steps, without keeping the engine from its work
 			s.Peer.Done(ended)
 			waits.Go(func() {

@@ -60,7 +60,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		}
 		// The peer's device may still repeat a write whose acknowledgement was lost, and
 		// only an open connection acknowledges it again: stop when the peer has ended.
-		s.Peer.Done(func(err error) { r.Fail(err); r.Stop() })
+		s.Peer.Done(nil) // the context ends with it
 	})
 	if err != nil {
 		return err
@@ -69,7 +69,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
 		if next == pe.Starting { // descriptors there and back: the peer gets that of the memory
-			s.Peer.Connect(r, func(_ *rdma.Connection, _ *mmap.Map, err error) { r.Fail(err) }, local)
+			s.Peer.Connect(r, nil, local) // an error ends the context
 		}
 	})
 	if err := r.Start(); err != nil {

@@ -51,7 +51,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		s.Entered(next)
 		switch next {
 		case pe.Starting: // descriptors there and back: the peer gets that of the memory
-			s.Peer.Connect(r, func(_ *rdma.Connection, _ *mmap.Map, err error) { r.Fail(err) }, local)
+			s.Peer.Connect(r, nil, local) // an error ends the context
 		case pe.Running: // the peer writes now
 			s.Peer.Done(func(err error) {
 				if err == nil {
