@@ -30,8 +30,8 @@ func SendImm(ctx context.Context, conn *rdma.Connection, src *bufinv.Buf, imm ui
 	return operate(ctx, conn, src, nil, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.SendImm(conn, src, imm) }, nil)
 }
 
-// Read reads the data of src, memory of the peer, into the room of dst, a list, and waits
-// for it.
+// Read reads the data of src, memory of the peer, into dst, a list, which is emptied first,
+// and waits for it.
 func Read(ctx context.Context, conn *rdma.Connection, src, dst *bufinv.Buf) error {
 	return operate(ctx, conn, dst, src, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.Read(conn, src, dst) }, nil)
 }

@@ -79,7 +79,9 @@ func (l *Listener) opened(op string) error {
 
 // Serve exchanges with every client that comes from now on, until Close: each gets what
 // the offer says, with connections of its own, as in Peer.Exchange. f is called for it
-// on the engine's goroutine, with its name and what it offers.
+// on the engine's goroutine, with its name and what it offers. A connection of a client
+// that fails is closed, after the callbacks that report it, so that its place is free for
+// the next one.
 //
 // A client that cannot be taken is rejected, and the reason logged. While the context
 // has no connection left (rdma.Config.MaxConnections), or is not Starting or Running,
@@ -197,7 +199,11 @@ func (l *Listener) welcome(x *exchange, offer Offer, g guest, f func(client stri
 		l.rejected(g, err)
 		return
 	}
-	x.follow(a, nil, nil)
+	x.follow(a, func(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
+		if state == rdma.Failed {
+			_ = conn.Close() // on the engine's goroutine it does not fail
+		}
+	}, nil)
 	l.cfg.Log.Info().Msgf("client %s from %v", g.said.From, g.conn.RemoteAddr())
 	l.reply(g, x.peer.ends, ours)
 	f(g.said.From, a)

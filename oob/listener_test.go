@@ -12,12 +12,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 )
+
+func made[V any](v V, err error) V {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
 
 // newServer runs a server that lets its clients write to its memory, 64 bytes, and
 // returns where it is, and how to stop it. met is called for each client.
@@ -172,4 +180,35 @@ func TestListenInvalid(t *testing.T) {
 	require.NoError(t, err)
 	assert.ErrorIs(t, l.Serve(r, oob.Offer{}, nil), pe.ErrNotConnected)
 	require.NoError(t, l.Close())
+}
+
+// A client that does what it may not fails its connection, and leaves its place to the next.
+func TestListenerClosesFailedConnections(t *testing.T) {
+	way, _, stop := newServer(t, 1, "", func(string, *oob.Answer) {})
+	defer stop()
+	p := newProgram(t, must(oob.Parse(way)), oob.Config{Name: "burglar", Peer: "server"}, rdma.Config{CloseTimeout: -1})
+	local, err := mmap.Alloc(p.dev, 64, mmap.LocalReadWrite)
+	require.NoError(t, err)
+	var conn *rdma.Connection
+	var remote *mmap.Map
+	p.rdma.OnConnection(func(_ *rdma.Connection, _ rdma.ConnectionState, err error) { p.rdma.Fail(err) })
+	p.rdma.OnStateChange(func(_, next pe.State) {
+		switch next {
+		case pe.Starting:
+			p.peer.Connect(p.rdma, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; p.rdma.Fail(err) })
+		case pe.Running:
+			shared, err := p.rdma.SharedPool()
+			assert.NoError(t, err)
+			var w descriptor.Writer // of memory that ends later than the server's
+			w.Uint64(remote.Addr())
+			w.Uint64(8192)
+			w.Uint32(remote.RKey())
+			w.Uint32(uint32(mmap.RemoteWrite))
+			forged := made(mmap.Import(p.dev, made(w.Encode(descriptor.MemoryMap))))
+			task, err := shared.Write(conn, bufinv.Source(local, 0, 8), bufinv.Target(forged, 8000, 8))
+			p.rdma.Fail(pe.SubmitNew(task, err, func(t *rdma.SharedTask, err error) { p.rdma.Fail(errors.Join(err, t.Free())) }))
+		}
+	})
+	require.Error(t, p.run(forever(t)))
+	require.NoError(t, visit(t, way, "client", 0))
 }

@@ -382,7 +382,7 @@ func (x *exchange) watch(a *Answer) {
 		p.waited("")
 	}
 	ready := 0
-	x.follow(a, func(state rdma.ConnectionState, err error) {
+	x.follow(a, func(_ *rdma.Connection, state rdma.ConnectionState, err error) {
 		switch {
 		case state == rdma.Failed && x.r.State() == pe.Starting:
 			x.r.Fail(err)
@@ -401,7 +401,7 @@ func (x *exchange) watch(a *Answer) {
 // follow closes what was imported when all connections of the exchange are Closed, or the
 // context is Idle: no task is under way that refers to it. Until then it calls changed for
 // the connections of the exchange, and entered for the context; they may be nil.
-func (x *exchange) follow(a *Answer, changed func(state rdma.ConnectionState, err error), entered func(next pe.State)) {
+func (x *exchange) follow(a *Answer, changed func(conn *rdma.Connection, state rdma.ConnectionState, err error), entered func(next pe.State)) {
 	open := map[*rdma.Connection]bool{}
 	for _, conn := range x.conns {
 		open[conn] = true
@@ -418,7 +418,7 @@ func (x *exchange) follow(a *Answer, changed func(state rdma.ConnectionState, er
 			return
 		}
 		if changed != nil {
-			changed(state, err)
+			changed(conn, state, err)
 		}
 		if state != rdma.Closed {
 			return

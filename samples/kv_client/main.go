@@ -74,7 +74,7 @@ func (p *client) run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context
-	p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, EndWithLastConnection: true})
+	p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, ConnectTimeout: s.ConnectTimeout, EndWithLastConnection: true})
 	if err != nil {
 		return err
 	}

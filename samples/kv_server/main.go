@@ -16,6 +16,7 @@ package main
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/mmap"
@@ -68,7 +69,8 @@ func (p *server) run(ctx context.Context, s *sample.Session, way string) (err er
 	}
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context
-	p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, MaxConnections: maxClients, Permissions: mmap.RemoteRead})
+	p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, MaxConnections: maxClients,
+		ConnectTimeout: 10 * time.Second, Permissions: mmap.RemoteRead})
 	if err != nil {
 		return err
 	}
@@ -134,11 +136,7 @@ func (p *server) publish(slot uint32) {
 
 // changed takes back what a client had, when it has gone.
 func (p *server) changed(client *rdma.Connection, state rdma.ConnectionState, _ error) {
-	switch state {
-	case rdma.Failed: // it has died, or done what it may not
-		_ = client.Close()
-	case rdma.Closed:
-		own, _ := client.UserData().(given)
+	if own, ok := client.UserData().(given); ok && state == rdma.Closed {
 		for slot := range own {
 			p.free = append(p.free, slot)
 		}
