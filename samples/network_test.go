@@ -3,7 +3,6 @@
 package samples
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,32 +15,20 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/internal/netns"
 	"github.com/verbena-rdma/verbena/samples/internal/pair"
 )
-
-// need skips a test for what the machine lacks, except in CI, where a skipped
-// test would hide a broken one.
-func need(t *testing.T, err error, what string) {
-	t.Helper()
-	if err == nil {
-		return
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatalf("%s: %v", what, err)
-	}
-	t.Skipf("skipped: %s: %v", what, err)
-}
 
 func needProgram(t *testing.T, name string) {
 	t.Helper()
 	_, err := exec.LookPath(name)
-	need(t, err, "the test needs "+name)
+	netns.Need(t, err, "the test needs "+name)
 }
 
 // hosts is two network namespaces with a cable between them.
 type hosts struct {
 	t    *testing.T
-	name [2]string // of the namespaces
+	name [2]netns.Namespace
 }
 
 // Addresses of the two hosts, and the interface that each has.
@@ -55,36 +42,23 @@ const (
 
 func newHosts(t *testing.T, mtu int) *hosts {
 	t.Helper()
-	needProgram(t, "ip")
 	h := &hosts{t: t}
 	for i := range h.name {
-		h.name[i] = fmt.Sprintf("verbena-%d-%d-%d", os.Getpid(), mtu, i)
-		out, err := exec.Command("ip", "netns", "add", h.name[i]).CombinedOutput()
-		if strings.Contains(string(out), "ermi") { // not permitted, permission denied
-			need(t, errors.New(strings.TrimSpace(string(out))), "the test needs to create network namespaces, as root")
-		}
-		require.NoError(t, err, "%s", out)
-		t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", h.name[i]).Run() })
+		h.name[i] = netns.New(t, fmt.Sprintf("%d-%d", mtu, i))
 	}
-	h.ip(fmt.Sprintf("-n %s link add %s type veth peer name %s netns %s", h.name[0], cable, cable, h.name[1]))
+	h.name[0].IP(t, "link add %s type veth peer name %s netns %s", cable, cable, h.name[1])
 	for i, addresses := range [][]string{{firstHost, firstHost6}, {secondHost, secondHost6}} {
 		// Link-local addresses could not be used until they have been checked.
-		h.ip(fmt.Sprintf("-n %s link set %s addrgenmode none", h.name[i], cable))
-		h.ip(fmt.Sprintf("-n %s addr add %s/24 dev %s", h.name[i], addresses[0], cable))
-		h.ip(fmt.Sprintf("-n %s addr add %s/64 dev %s nodad", h.name[i], addresses[1], cable))
-		h.ip(fmt.Sprintf("-n %s link set %s mtu %d up", h.name[i], cable, mtu))
+		h.name[i].IP(t, "link set %s addrgenmode none", cable)
+		h.name[i].IP(t, "addr add %s/24 dev %s", addresses[0], cable)
+		h.name[i].IP(t, "addr add %s/64 dev %s nodad", addresses[1], cable)
+		h.name[i].IP(t, "link set %s mtu %d up", cable, mtu)
 	}
 	return h
 }
 
-func (h *hosts) ip(command string) {
-	h.t.Helper()
-	out, err := exec.Command("ip", strings.Fields(command)...).CombinedOutput()
-	require.NoError(h.t, err, "ip %s: %s", command, out)
-}
-
 // on is the beginning of a command that runs on a host.
-func (h *hosts) on(i int) []string { return []string{"ip", "netns", "exec", h.name[i]} }
+func (h *hosts) on(i int) []string { return h.name[i].Run() }
 
 func TestTwoHosts(t *testing.T) {
 	devices := map[string][2]string{

@@ -2,39 +2,24 @@ package etcd
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-)
 
-// need skips a test for what the machine lacks, except in CI, where a skipped test would
-// hide a broken one.
-func need(t *testing.T, err error, what string) {
-	t.Helper()
-	if err == nil {
-		return
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatalf("%s: %v", what, err)
-	}
-	t.Skipf("skipped: %s: %v", what, err)
-}
+	"github.com/verbena-rdma/verbena/internal/netns"
+)
 
 // hosts is a network of namespaces: three hosts, and a bridge between them, in a
 // namespace of its own that the etcd server runs in.
 type hosts struct {
-	t      *testing.T
-	middle string // the namespace of the bridge
+	of map[string]netns.Namespace
 }
 
 const (
@@ -46,52 +31,23 @@ var names = []string{"a", "b", "c"} // of the hosts, and of the programs on them
 
 func newHosts(t *testing.T) *hosts {
 	t.Helper()
-	if runtime.GOOS != "linux" {
-		need(t, errors.New("this is "+runtime.GOOS), "the test needs Linux")
-	}
-	_, err := exec.LookPath("ip")
-	need(t, err, "the test needs ip")
-	h := &hosts{t: t}
-	h.middle = h.namespace("middle")
-	h.ip("-n %s link add bridge type bridge", h.middle)
-	h.ip("-n %s link set bridge addrgenmode none", h.middle)
-	h.ip("-n %s addr add %s/24 dev bridge", h.middle, middleHost)
-	h.ip("-n %s link set bridge up", h.middle)
+	middle := netns.New(t, "etcd-middle")
+	h := &hosts{of: map[string]netns.Namespace{"middle": middle}}
+	middle.IP(t, "link add bridge type bridge")
+	middle.IP(t, "link set bridge addrgenmode none")
+	middle.IP(t, "addr add %s/24 dev bridge", middleHost)
+	middle.IP(t, "link set bridge up")
 	for i, name := range names {
-		host := h.namespace(name)
-		h.ip("-n %s link add eth0 type veth peer name to-%s netns %s", host, name, h.middle)
-		h.ip("-n %s link set to-%s addrgenmode none", h.middle, name)
-		h.ip("-n %s link set to-%s master bridge up", h.middle, name)
-		h.ip("-n %s link set eth0 addrgenmode none", host)
-		h.ip("-n %s addr add 10.78.0.%d/24 dev eth0", host, i+1)
-		h.ip("-n %s link set eth0 up", host)
+		host := netns.New(t, "etcd-"+name)
+		h.of[name] = host
+		host.IP(t, "link add eth0 type veth peer name to-%s netns %s", name, middle)
+		middle.IP(t, "link set to-%s addrgenmode none", name)
+		middle.IP(t, "link set to-%s master bridge up", name)
+		host.IP(t, "link set eth0 addrgenmode none")
+		host.IP(t, "addr add 10.78.0.%d/24 dev eth0", i+1)
+		host.IP(t, "link set eth0 up")
 	}
 	return h
-}
-
-// namespace makes one, which the end of the test deletes, with its interfaces.
-func (h *hosts) namespace(name string) string {
-	h.t.Helper()
-	name = h.name(name)
-	out, err := exec.Command("ip", "netns", "add", name).CombinedOutput()
-	if strings.Contains(string(out), "ermi") { // not permitted, permission denied
-		need(h.t, errors.New(strings.TrimSpace(string(out))), "the test needs to create network namespaces, as root")
-	}
-	require.NoError(h.t, err, "%s", out)
-	h.t.Cleanup(func() {
-		out, err := exec.Command("ip", "netns", "del", name).CombinedOutput()
-		assert.NoError(h.t, err, "%s", out)
-	})
-	return name
-}
-
-func (h *hosts) name(host string) string { return fmt.Sprintf("verbena-etcd-%d-%s", os.Getpid(), host) }
-
-func (h *hosts) ip(format string, args ...any) {
-	h.t.Helper()
-	command := fmt.Sprintf(format, args...)
-	out, err := exec.Command("ip", strings.Fields(command)...).CombinedOutput()
-	require.NoError(h.t, err, "ip %s: %s", command, out)
 }
 
 // program is a program on a host.
@@ -127,7 +83,7 @@ func (o *output) String() string {
 func (h *hosts) start(t *testing.T, host, format string, args ...any) *program {
 	t.Helper()
 	p := &program{t: t, what: fmt.Sprintf(format, args...), ended: make(chan struct{})}
-	p.cmd = exec.Command("ip", "netns", "exec", h.name(host), os.Args[0])
+	p.cmd = exec.Command("ip", append(h.of[host].Run()[1:], os.Args[0])...)
 	p.cmd.Env = append(os.Environ(), programVariable+"="+p.what, "GORACE=atexit_sleep_ms=0")
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	input, err := p.cmd.StdinPipe() // the program ends with it, also if this one dies
