@@ -12,9 +12,6 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// acceptPause is how long a Listener waits where the system accepts no connection.
-const acceptPause = 50 * time.Millisecond
-
 // Listener is where any number of clients find a server by one name, one after another
 // and at the same time. A client needs nothing special: it opens a Peer as a Requester,
 // by the way that the server listens on, and exchanges. Clients may have any name, also
@@ -22,11 +19,10 @@ const acceptPause = 50 * time.Millisecond
 type Listener struct {
 	cfg      Config
 	listener net.Listener
-	stop     chan struct{} // closed by Close
 	closing  sync.Once
 
 	mu     sync.Mutex
-	used   bool
+	guests *guests // nil before Serve
 	closed bool
 	beside sync.WaitGroup
 }
@@ -58,7 +54,7 @@ func Listen(way string, cfg Config) (*Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("oob: listen on %v: %w", t, err)
 	}
-	return &Listener{cfg: cfg, listener: listener, stop: make(chan struct{})}, nil
+	return &Listener{cfg: cfg, listener: listener}, nil
 }
 
 // Addr is the address that clients connect to, as HOST:PORT.
@@ -107,47 +103,25 @@ func (l *Listener) Serve(r *rdma.Context, offer Offer, f func(client string, a *
 	switch {
 	case l.closed:
 		return fmt.Errorf("oob: serve: the listener is %w", ErrClosed)
-	case l.used:
+	case l.guests != nil:
 		return fmt.Errorf("oob: serve on %v: %w: a Listener serves one context", l.Addr(), ErrInUse)
 	}
-	l.used = true
-	var pending guests
-	found := make(chan guest)
-	accepted := make(chan struct{})
-	l.beside.Go(func() {
-		defer close(accepted)
-		l.accept(&pending, found)
+	guests := welcome(l.listener, func(err error) bool {
+		l.cfg.Log.Warn().Err(err).Msg("no client can connect")
+		return true
 	})
+	l.guests = guests
 	l.beside.Go(func() {
 		for {
 			select {
-			case g := <-found:
+			case g := <-guests.found:
 				l.introduce(r, offer, g, f)
-			case <-l.stop:
-				<-accepted
-				pending.close()
+			case <-guests.done:
 				return
 			}
 		}
 	})
 	return nil
-}
-
-// accept takes connections until Close.
-func (l *Listener) accept(pending *guests, found chan<- guest) {
-	for {
-		conn, err := l.listener.Accept()
-		if err == nil {
-			pending.add(conn, found, l.stop)
-			continue
-		}
-		select {
-		case <-l.stop:
-			return
-		case <-time.After(acceptPause): // such as too many open files
-			l.cfg.Log.Warn().Err(err).Msg("no client can connect")
-		}
-	}
 }
 
 // introduce has a client welcomed on the engine's goroutine, if it is one.
@@ -237,9 +211,13 @@ func (l *Listener) Close() (err error) {
 	l.closing.Do(func() {
 		l.mu.Lock()
 		l.closed = true
+		guests := l.guests
 		l.mu.Unlock()
-		close(l.stop)
-		err = l.listener.Close()
+		if guests != nil {
+			err = guests.close()
+		} else {
+			err = l.listener.Close()
+		}
 		l.beside.Wait()
 	})
 	return err

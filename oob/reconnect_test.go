@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"sync"
 	"testing"
 	"weak"
 
@@ -96,8 +97,13 @@ func (c *reconnecter) changed(conn *rdma.Connection, state rdma.ConnectionState,
 // Neither a server nor a client keeps anything of connections that have ended.
 func TestReconnectingLeavesNothing(t *testing.T) {
 	const times = 200
+	var mu sync.Mutex // the server has its own goroutine
 	var clients imported
-	way, _, stop := newServer(t, 2, "", func(_ string, a *oob.Answer) { clients.add(a) })
+	way, _, stop := newServer(t, 2, "", func(_ string, a *oob.Answer) {
+		mu.Lock()
+		defer mu.Unlock()
+		clients.add(a)
+	})
 	defer stop()
 	c := &reconnecter{program: newProgram(t, must(oob.Parse(way)), oob.Config{Name: "client", Peer: "server"}, rdma.Config{MaxConnections: 2}), way: way, left: times}
 	var err error
@@ -129,6 +135,8 @@ func TestReconnectingLeavesNothing(t *testing.T) {
 	<-closed
 	assert.Len(t, c.theirs, times)
 
+	mu.Lock()
+	defer mu.Unlock()
 	// The server may not have noticed the end of the last ones yet.
 	require.Len(t, clients, times)
 	open, known := clients.open()

@@ -19,6 +19,8 @@ const (
 	dialInterval = 50 * time.Millisecond
 	// helloTimeout is how long a connection has to introduce itself.
 	helloTimeout = 10 * time.Second
+	// acceptPause is how long to wait where the system accepts no connection.
+	acceptPause = 50 * time.Millisecond
 	// maxGuests is how many connections may be introducing themselves at a time; the
 	// oldest makes room for the next.
 	maxGuests = 64
@@ -175,17 +177,45 @@ type guest struct {
 	err  error
 }
 
-// guests are the connections that are introducing themselves, at the same time:
-// neither silent ones nor slow ones keep the requester out.
+// guests takes the connections to a listener and has them introduce themselves, at the
+// same time: neither silent ones nor slow ones keep the others out.
 type guests struct {
+	listener net.Listener
+	found    chan guest    // those that have
+	done     chan struct{} // closed by close
+
 	mu     sync.Mutex
 	closed bool
-	conns  []net.Conn // the oldest first
+	conns  []net.Conn // that are introducing themselves, the oldest first
 	wg     sync.WaitGroup
 }
 
+// welcome begins to take connections. failed is called where the system has none to
+// give, such as with too many open files, and returns whether to try again.
+func welcome(listener net.Listener, failed func(err error) (again bool)) *guests {
+	g := &guests{listener: listener, found: make(chan guest), done: make(chan struct{})}
+	g.wg.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err == nil {
+				g.add(conn)
+				continue
+			}
+			select {
+			case <-g.done:
+				return
+			case <-time.After(acceptPause):
+			}
+			if !failed(err) {
+				return
+			}
+		}
+	})
+	return g
+}
+
 // add has a connection introduce itself.
-func (g *guests) add(conn net.Conn, found chan<- guest, done <-chan struct{}) {
+func (g *guests) add(conn net.Conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
@@ -205,21 +235,25 @@ func (g *guests) add(conn net.Conn, found chan<- guest, done <-chan struct{}) {
 		g.conns = slices.DeleteFunc(g.conns, func(c net.Conn) bool { return c == conn })
 		g.mu.Unlock()
 		select {
-		case found <- guest{conn, in, said, err}:
-		case <-done:
+		case g.found <- guest{conn, in, said, err}:
+		case <-g.done:
 			_ = conn.Close()
 		}
 	})
 }
 
-func (g *guests) close() {
+// close closes the listener, and the connections that nobody has taken.
+func (g *guests) close() error {
 	g.mu.Lock()
 	g.closed = true
 	for _, c := range g.conns {
 		_ = c.Close()
 	}
 	g.mu.Unlock()
+	close(g.done)
+	err := g.listener.Close()
 	g.wg.Wait()
+	return err
 }
 
 // accept waits for the requester. Others that connect are rejected.
@@ -228,25 +262,12 @@ func (t *tcp) accept(ctx context.Context, hello []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var pending guests
-	found, failed, done := make(chan guest), make(chan error, 1), make(chan struct{})
-	var listening sync.WaitGroup
-	listening.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				failed <- err
-				return
-			}
-			pending.add(conn, found, done)
-		}
+	failed := make(chan error, 1)
+	guests := welcome(listener, func(err error) bool {
+		failed <- err
+		return false
 	})
-	defer func() {
-		_ = listener.Close()
-		close(done)
-		pending.close()
-		listening.Wait()
-	}()
+	defer func() { _ = guests.close() }()
 	rejected := 0
 	for {
 		select {
@@ -254,7 +275,7 @@ func (t *tcp) accept(ctx context.Context, hello []byte) ([]byte, error) {
 			return nil, context.Cause(ctx)
 		case err := <-failed:
 			return nil, err
-		case g := <-found:
+		case g := <-guests.found:
 			if g.err == nil {
 				g.err = t.answer(g, hello)
 			}
