@@ -29,8 +29,8 @@ type stdio struct {
 // reads that of its peer from in. Lines around it are skipped, so that out may have
 // other output too. What to paste, and when, goes to Config.Notify. A goroutine stays
 // in Read until in ends, or gives a line after the Peer was closed, as a terminal cannot
-// be interrupted. Nor can a write to out: where that is a full pipe, Exchange and Close
-// wait until somebody reads.
+// be interrupted. Nor can a write to out, since standard output takes no deadlines: where
+// that is a full pipe, Exchange and Close wait until somebody reads.
 func Stdio(in io.Reader, out io.Writer) Way { return &stdio{out: out, lines: readLines(in)} }
 
 func (s *stdio) String() string { return "standard input" }

@@ -58,8 +58,10 @@ func elsewhere(op string) error {
 }
 
 // MayBlock fails with ErrReentrant in a callback: one that waited for the engine
-// would wait for itself. It is for implementers of calls that wait for what the
-// engine does, which any goroutine may make. The operation is for the error.
+// would wait for itself. In a callback of another engine it fails too, while this one is
+// being driven: to know which engine a goroutine drives would cost Progress time, and the
+// other engine would stand still meanwhile. It is for implementers of calls that wait for
+// what the engine does, which any goroutine may make. The operation is for the error.
 func (e *Engine) MayBlock(op string) error {
 	if err := e.made(op); err != nil {
 		return err
