@@ -155,12 +155,13 @@ func (b backend) Progress() int {
 	return n
 }
 
-// flush posts all tasks that wait, as far as there is room for them.
+// flush posts all tasks that wait, as far as there is room for them. Receives go first, so
+// that what the peer sends because of a request meets them.
 func (c *Context) flush() {
-	c.lanes.Flush()
 	if c.receivesPostable() {
 		c.postReceives()
 	}
+	c.lanes.Flush()
 }
 
 func (c *Context) leave() { c.inside = false }

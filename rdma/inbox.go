@@ -67,6 +67,11 @@ type inboxSlot struct {
 // submitted to the connection that the message came from. Nothing is allocated per
 // message.
 //
+// A message without bytes of its own, such as a write with immediate, leaves its buffer
+// free, which is posted again before f is called. So a peer that may have n of them under
+// way until f answers, as with credits, never meets a lack of receives; for messages with
+// bytes, which keep theirs while f runs, that takes n + 1.
+//
 // n is 1 to pe.MaxTasks, and at the device at a time are Config.RecvQueueSize of them
 // at most. size is that of the largest message; zero is for messages of no bytes, and
 // writes with immediate. A longer message fails its connection, at both ends, here with
@@ -148,19 +153,24 @@ func (s *inboxSlot) arrived(conn *Connection, wc *verbs.WC) {
 	b := s.inbox
 	b.msg = Message{conn: conn, length: int(wc.Bytes)}
 	b.msg.opcode, b.msg.imm = kindOf(wc)
-	if b.msg.opcode != ReceivedWriteImm && b.mem != nil {
+	if b.msg.opcode == ReceivedWriteImm || b.msg.length == 0 {
+		s.repost() // now, so that it is posted before an answer goes to the peer
+	} else {
 		end := s.off + b.msg.length
 		b.msg.data = b.mem.Bytes()[s.off:end:end]
+		defer s.repost() // also after a panic
 	}
-	defer s.repost() // also after a panic
+	defer b.forget()
 	b.handle(&b.msg)
 }
 
-// repost queues the receive again. It is posted with others, when the completions at
-// hand have been handled.
+// forget empties the message that the function was given, which may have kept it.
+func (b *inbox) forget() { b.msg = Message{} }
+
+// repost queues the receive again. It is posted with others, before the next request or
+// when the completions at hand have been handled.
 func (s *inboxSlot) repost() {
 	c := s.inbox.ctx
-	s.inbox.msg = Message{}
 	if c.takesReceives() {
 		c.recvWaiting.Push(&s.recv.place)
 		c.poke()

@@ -175,6 +175,61 @@ func TestReceive(t *testing.T) {
 	}
 }
 
+// A message without bytes leaves its receive to the next one before the function is
+// called: what the peer sends because of an answer meets it, even while the function runs.
+func TestReceiveIsPostedBeforeTheAnswer(t *testing.T) {
+	for name, size := range map[string]int{"no buffers": 0, "buffers": 64} {
+		t.Run(name, func(t *testing.T) {
+			r := &rig{t: t, engine: pe.New(pe.Config{})}
+			t.Cleanup(func() { require.NoError(t, r.engine.Close()) })
+			server, client := r.sideThatStays(openSoft(t), rdma.Config{}), newClient(t)
+			answers := must(server.ctx.SharedPool())
+			acknowledged, over := 0, false
+			require.NoError(t, server.ctx.Receive(1, size, func(m *rdma.Message) {
+				imm, _ := m.Imm()
+				if over = imm == 2; over {
+					return
+				}
+				task, err := answers.SendImm(m.Connection(), nil, 0)
+				require.NoError(t, pe.SubmitNew(task, err, func(t *rdma.SharedTask, _ error) { _ = t.Free() }))
+				client.until("the peer has the answer, and its next message has met a receive", func() bool { return acknowledged == 2 })
+			}))
+			require.NoError(t, server.ctx.Start())
+
+			require.NoError(t, client.ctx.Stop())
+			client.until("it is Idle", func() bool { return client.ctx.State() == pe.Idle })
+			pool := must(client.ctx.SharedPool())
+			var conn *rdma.Connection
+			send := func(imm uint32) {
+				task, err := pool.SendImm(conn, nil, imm)
+				require.NoError(t, pe.SubmitNew(task, err, func(task *rdma.SharedTask, err error) {
+					assert.NoError(t, errors.Join(err, task.Free()))
+					acknowledged++
+				}))
+			}
+			require.NoError(t, client.ctx.Receive(1, 0, func(*rdma.Message) { send(2) }))
+			require.NoError(t, client.ctx.Start())
+			client.until("it runs", func() bool { return client.ctx.State() == pe.Running })
+			conn, desc := must2(client.ctx.Export())
+			peer, peerDesc := must2(server.ctx.Export())
+			require.NoError(t, conn.Connect(peerDesc))
+			require.NoError(t, peer.Connect(desc))
+			client.until("it is Ready", func() bool {
+				_, err := r.engine.Progress()
+				require.NoError(t, err)
+				return conn.State() == rdma.Ready && peer.State() == rdma.Ready
+			})
+			send(1)
+			r.until("the second message is here", func() bool {
+				_, err := client.rig.engine.Progress()
+				require.NoError(t, err)
+				return over
+			})
+			assert.Zero(t, counter(t, server.dev.(*soft.Device), "send_rnr_err"))
+		})
+	}
+}
+
 func TestReceiveRefusals(t *testing.T) {
 	c := must(rdma.New(openDevice(t), rdma.Config{}))
 	f := func(*rdma.Message) {}
