@@ -19,6 +19,7 @@
 //
 // # Permissions
 //
+// Permissions are for devices; the program itself may always read and write its memory.
 // Local reads are always allowed. Everything else has to be asked for; a device
 // refuses what has not been. See Permission.
 //

@@ -7,11 +7,14 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Permission is a set of rights to the memory of a Map, combined with |. Local
-// reads are always allowed.
+// Permission is a set of rights to the memory of a Map, combined with |: those of devices,
+// for the tasks of this program (local) and of its peers (remote). Local reads are always
+// allowed. The program itself reads and writes Bytes whatever the permissions are.
 type Permission uint32
 
-// The permissions. RemoteWrite and RemoteAtomic need LocalReadWrite too (IBTA
+// The permissions. LocalReadOnly is enough for the source of a send, a write or a copy;
+// what a task of this program puts something into (a receive, a read, the result of an
+// atomic, the destination of a copy) needs LocalReadWrite. RemoteWrite and RemoteAtomic need LocalReadWrite too (IBTA
 // 10.6.3.1). RelaxedOrdering lets the device write the bytes of a message in any
 // order; it is a hint, and devices without it ignore it.
 const (
