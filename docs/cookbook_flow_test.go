@@ -16,142 +16,97 @@ const (
 	slotSize = 4096 // bytes of each
 )
 
-// producer writes chunks into the slots of a consumer, one after the other, round and round. It
-// has a credit for each slot that may be overwritten.
+// producer writes chunks into the slots of a consumer, one after the other, round and round.
+// Its counters are of chunks.
 type producer struct {
 	end     *end // memory for as many slots of its own
 	conn    *rdma.Connection
 	remote  *mmap.Map // the consumer's slots
 	writes  *rdma.WriteImmPool
-	post    func() error
 	fill    func(chunk int, slot []byte) (more bool)
-	credits int
-	next    int // chunk
+	sent    int
+	written int // acknowledged by the consumer's device
+	taken   int // by the consumer's program
 	ended   bool
 }
 
-// prepare makes the tasks: as many writes as slots, and as many receives for credits.
+// prepare makes as many writes as slots, and takes the consumer's credits.
 func (p *producer) prepare() (err error) {
-	p.credits = slots
-	p.writes, err = p.end.rdma.WriteImmPool(slots,
-		func(t *rdma.WriteImmTask) {
-			_ = t.Free()
-			p.push()
-		},
-		func(t *rdma.WriteImmTask, err error) {
-			_ = t.Free()
-			p.end.rdma.Fail(err)
-		})
-	if err != nil {
+	if p.writes, err = p.end.rdma.WriteImmPool(slots, pe.Done, pe.Failed); err != nil {
 		return err
 	}
-	p.post, err = emptyReceives(p.end.rdma, slots, func(credits uint32) {
-		p.credits += int(credits)
+	return p.end.rdma.Receive(1, 0, func(m *rdma.Message) {
+		taken, _ := m.Imm()
+		p.taken = int(taken)
 		p.push()
 	})
-	return err
 }
 
-// begin is called when the context is Running.
-func (p *producer) begin() {
-	p.end.rdma.Fail(p.post()) // nil does nothing
+// push writes as long as there are slots: the consumer's are free when it has taken their
+// chunks, and those at this end, and their tasks, when the writes have completed. It is called
+// first when the context is Running.
+func (p *producer) push() {
+	for !p.ended && p.sent < min(p.taken, p.written)+slots {
+		at := p.sent % slots * slotSize
+		if p.ended = !p.fill(p.sent, p.end.memory.Bytes()[at:][:slotSize]); p.ended {
+			return
+		}
+		task, err := p.writes.Alloc(p.conn, p.end.bufs.Source(p.end.memory, at, slotSize), p.end.bufs.Target(p.remote, at, slotSize), uint32(p.sent))
+		if err := pe.SubmitNew(task, err, p.wrote); err != nil {
+			p.end.rdma.Fail(err)
+			return
+		}
+		p.sent++
+	}
+}
+
+func (p *producer) wrote(t *rdma.WriteImmTask, err error) {
+	if err = errors.Join(err, t.Free()); err != nil {
+		p.end.rdma.Fail(err)
+		return
+	}
+	p.written++
 	p.push()
 }
 
-// push writes as long as there are credits. A task is free only when the write of this slot,
-// slots chunks ago, has been acknowledged: writes complete in order. So the slot at this end may be
-// filled again too.
-func (p *producer) push() {
-	for !p.ended && p.credits > 0 && p.writes.Available() > 0 {
-		at := p.next % slots * slotSize
-		if p.ended = !p.fill(p.next, p.end.memory.Bytes()[at:][:slotSize]); p.ended {
-			return
-		}
-		t, err := p.writes.Alloc(p.conn, p.end.bufs.Source(p.end.memory, at, slotSize), p.end.bufs.Target(p.remote, at, slotSize), uint32(p.next))
-		if err == nil {
-			err = t.Submit()
-		}
-		if err != nil {
-			p.end.rdma.Fail(err)
-			return
-		}
-		p.credits--
-		p.next++
-	}
-}
-
-// consumer takes the chunks, and gives a credit back for each.
+// consumer takes the chunks, and says how many it has taken.
 type consumer struct {
-	end   *end // memory for the slots
-	conn  *rdma.Connection
-	sends *rdma.SendImmPool
-	post  func() error
-	take  func(chunk int, slot []byte)
-	owed  uint32 // credits to be given back
+	end     *end // memory for the slots
+	conn    *rdma.Connection
+	credits *rdma.SendImmPool
+	take    func(chunk int, slot []byte)
+	taken   uint32
+	given   uint32 // how many of these the producer knows of, or will
 }
 
-// prepare makes the tasks: a receive for each slot, and one message that gives credits back.
+// prepare makes the message of credits, and takes a chunk for each slot.
 func (c *consumer) prepare() (err error) {
-	c.sends, err = c.end.rdma.SendImmPool(1,
+	c.credits, err = c.end.rdma.SendImmPool(1,
 		func(t *rdma.SendImmTask) {
 			_ = t.Free()
 			c.giveBack()
 		},
-		func(t *rdma.SendImmTask, err error) {
-			_ = t.Free()
-			c.end.rdma.Fail(err)
-		})
+		func(t *rdma.SendImmTask, err error) { c.end.rdma.Fail(errors.Join(err, t.Free())) })
 	if err != nil {
 		return err
 	}
-	c.post, err = emptyReceives(c.end.rdma, slots, func(chunk uint32) {
-		at := int(chunk) % slots * slotSize
-		c.take(int(chunk), c.end.memory.Bytes()[at:][:slotSize])
-		c.owed++
+	return c.end.rdma.Receive(slots, 0, func(m *rdma.Message) {
+		chunk, _ := m.Imm()
+		c.take(int(chunk), c.end.memory.Bytes()[int(chunk)%slots*slotSize:][:slotSize])
+		c.taken++
 		c.giveBack()
 	})
-	return err
 }
 
-// giveBack sends the credits that are owed, in one message without data. While one is under way
-// they add up. The receive of the chunk has been posted again before.
+// giveBack says how many chunks have been taken, in a message without data. While one is under
+// way, what is taken waits for the next.
 func (c *consumer) giveBack() {
-	if c.owed == 0 || c.sends.Available() == 0 || c.end.rdma.State() != pe.Running {
+	if c.given == c.taken || c.credits.Available() == 0 || c.end.rdma.State() != pe.Running {
 		return
 	}
-	t, err := c.sends.Alloc(c.conn, nil, c.owed)
-	if err == nil {
-		err = t.Submit()
-	}
-	c.end.rdma.Fail(err) // nil does nothing
-	c.owed = 0
-}
-
-// emptyReceives makes n receives without buffers, which are posted again by themselves: a write
-// with immediate leaves its data elsewhere, and a message of credits has none. It returns what
-// posts them for the first time, in Running.
-func emptyReceives(r *rdma.Context, n int, arrived func(imm uint32)) (post func() error, err error) {
-	receives, err := r.ReceivePool(n,
-		func(t *rdma.ReceiveTask) {
-			imm, _ := t.Imm()
-			if t.Submit() != nil {
-				_ = t.Free() // the context is stopping
-			}
-			arrived(imm)
-		},
-		func(t *rdma.ReceiveTask, err error) { _ = t.Free() })
-	return func() error {
-		for range n {
-			t, err := receives.Alloc(nil)
-			if err != nil {
-				return err
-			}
-			if err := t.Submit(); err != nil {
-				return errors.Join(err, t.Free())
-			}
-		}
-		return nil
-	}, err
+	c.given = c.taken
+	task, err := c.credits.Alloc(c.conn, nil, c.taken)
+	c.end.rdma.Fail(pe.SubmitNew(task, err, nil)) // nil does nothing
 }
 
 func Example_flowControl() {
@@ -176,15 +131,11 @@ func Example_flowControl() {
 	}}
 	check(errors.Join(p.prepare(), c.prepare()))
 	p.conn, c.conn = connect(here.rdma, there.rdma)
-	whenRunning := func(r *rdma.Context, begin func()) {
-		r.OnStateChange(func(_, next pe.State) {
-			if next == pe.Running {
-				begin()
-			}
-		})
-	}
-	whenRunning(here.rdma, p.begin)
-	whenRunning(there.rdma, func() { there.rdma.Fail(c.post()) })
+	here.rdma.OnStateChange(func(_, next pe.State) {
+		if next == pe.Running {
+			p.push()
+		}
+	})
 	fmt.Println(engine.Run(context.Background()))
 	fmt.Println(right, "chunks are right")
 	check(errors.Join(here.rdma.Close(), there.rdma.Close(), remote.Close()))

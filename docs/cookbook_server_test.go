@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/await"
-	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 )
@@ -22,31 +21,9 @@ type server struct {
 	left   func(client *rdma.Connection, reason error)
 }
 
-// prepare makes the receives: one for each buffer of the inbox. They belong to no
-// connection, so they stay when clients go. It is called while the context is Idle.
-func (s *server) prepare(inbox *bufinv.Pool) error {
-	receives, err := s.rdma.ReceivePool(inbox.Total(),
-		func(t *rdma.ReceiveTask) {
-			s.handle(t.Connection(), t.Destination().Bytes())
-			s.repost(t)
-		},
-		func(t *rdma.ReceiveTask, err error) { s.repost(t) }) // the connection has failed, not the server
-	if err != nil {
-		return err
-	}
-	s.rdma.OnStateChange(func(_, next pe.State) {
-		if next != pe.Running {
-			return
-		}
-		for range inbox.Total() {
-			t, err := receives.Alloc(inbox.Alloc())
-			if err != nil {
-				s.rdma.Fail(err)
-				return
-			}
-			s.repost(t)
-		}
-	})
+// prepare takes messages of up to size bytes, of all clients, and follows the clients. It is
+// called while the context is Idle.
+func (s *server) prepare(receives, size int) error {
 	s.rdma.OnConnection(func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 		switch state {
 		case rdma.Failed: // the client died, or did something that is not allowed
@@ -55,14 +32,7 @@ func (s *server) prepare(inbox *bufinv.Pool) error {
 			s.left(conn, conn.Err())
 		}
 	})
-	return nil
-}
-
-// repost submits a receive again.
-func (s *server) repost(t *rdma.ReceiveTask) {
-	if t.Submit() != nil {
-		_ = t.Free() // the server is stopping
-	}
+	return s.rdma.Receive(receives, size, func(m *rdma.Message) { s.handle(m.Connection(), m.Bytes()) })
 }
 
 // accept makes a connection for a client, whose descriptor it is given, and returns the
@@ -113,7 +83,7 @@ func visit(accept func(theirs []byte) (ours []byte, err error), message string, 
 
 func Example_server() {
 	events := make(chan string, 8)
-	e := newEnd("soft-lo", 64*256, rdma.Config{MaxConnections: maxClients, Keepalive: 100 * time.Millisecond})
+	e := newEnd("soft-lo", 4096, rdma.Config{MaxConnections: maxClients, Keepalive: 100 * time.Millisecond})
 	s := &server{
 		rdma:   e.rdma,
 		handle: func(_ *rdma.Connection, message []byte) { events <- string(message) },
@@ -126,8 +96,7 @@ func Example_server() {
 			}
 		},
 	}
-	inbox := must(bufinv.NewPool(e.memory, bufinv.PoolConfig{Count: 64, Size: 256}))
-	check(s.prepare(inbox))
+	check(s.prepare(64, 256))
 	check(e.rdma.Start())
 
 	ctx, stop := context.WithCancel(context.Background())
@@ -145,7 +114,6 @@ func Example_server() {
 	fmt.Println(<-events)
 	stop()
 	fmt.Println(<-stopped)
-	check(errors.Join(e.rdma.Close(), inbox.Close()))
 	e.close()
 	// Output:
 	// from the first client
