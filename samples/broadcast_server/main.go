@@ -1,0 +1,150 @@
+// Command broadcast_server broadcasts a stream to any number of consumers, each a
+// broadcast_consumer with a name of its own. Chunk n goes by RDMA write with immediate n to
+// slot n % slots of the consumer's memory. The consumer answers with a message of no bytes,
+// whose immediate is how many chunks it has taken: it is a credit for as many slots. Each
+// is served at its own pace, from the start of the stream: one that was killed begins
+// again when it comes back. The server ends when enough have had everything.
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/oob"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
+)
+
+const (
+	chunkSize, slots = 1 << 20, 8
+	maxConnections   = 32 // with those of the dead, whose death takes seconds to notice
+)
+
+type server struct {
+	rdma           *rdma.Context
+	stream         *mmap.Map
+	chunks, wanted uint64
+	writes         *rdma.WriteImmPool
+	done           map[string]bool // names of the consumers that have had everything
+}
+
+// consumer is one connection of a consumer, and the connection's user data. Its counters
+// are of chunks.
+type consumer struct {
+	*server
+	name                 string
+	conn                 *rdma.Connection
+	ring                 *mmap.Map
+	sent, written, taken uint32 // submitted, acknowledged by its device, taken by its program
+}
+
+func main() {
+	way, p := "tcp:127.0.0.1:7471", &server{chunks: 256, wanted: 3, done: map[string]bool{}}
+	sample.Main(sample.Program{
+		Name: "broadcast_server", About: "Broadcasts a stream to broadcast_consumer.", Device: "soft-lo",
+		Flags: func(f *sample.Flags) {
+			f.String(&way, "", "oob", "WAY", "where consumers find the server: tcp:HOST:PORT")
+			f.Uint64(&p.chunks, "n", "chunks", "N", "length of the stream, in MiB")
+			f.Uint64(&p.wanted, "", "consumers", "N", "how many have to have everything before the server ends")
+		},
+	}, func(ctx context.Context, s *sample.Session) error { return p.run(ctx, s, way) })
+}
+
+func (p *server) run(ctx context.Context, s *sample.Session, way string) (err error) {
+	dev, err := device.Open(s.Device)
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, dev.Close) // and the memory
+	if p.stream, err = mmap.Alloc(dev, int(p.chunks)*chunkSize, mmap.LocalReadOnly); err != nil {
+		return err
+	}
+	_, _ = rand.NewChaCha8([32]byte{}).Read(p.stream.Bytes())
+	sum := sha256.Sum256(p.stream.Bytes())
+	engine := pe.New(pe.Config{Log: s.Log})
+	defer sample.Close(&err, engine.Close) // and the context
+	p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, MaxConnections: maxConnections, Log: s.Log})
+	if err != nil {
+		return err
+	}
+	if p.writes, err = p.rdma.WriteImmPool(slots*maxConnections, pe.Done, pe.Failed); err != nil {
+		return err
+	}
+	p.rdma.OnConnection(p.changed)
+	clients, err := oob.Listen(way, oob.Config{Name: "broadcast_server", Expect: &oob.Expect{Maps: 1}, Log: s.Log})
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, clients.Close)
+	s.Print("listening on %s", clients.Addr())
+	offer := oob.Offer{Data: append(binary.LittleEndian.AppendUint32(nil, uint32(p.chunks)), sum[:]...)}
+	if err := errors.Join(clients.Serve(p.rdma, offer, p.came), p.rdma.Receive(maxConnections, 0, p.credit), p.rdma.Start()); err != nil {
+		return err
+	}
+	return engine.Run(ctx)
+}
+
+// came is called for each consumer, before anything is reported of its connection.
+func (p *server) came(_ string, a *oob.Answer) {
+	conn := a.Connections[0]
+	conn.SetUserData(&consumer{server: p, name: string(a.Data), conn: conn, ring: a.Maps[0]})
+}
+
+// push writes what the consumer has room for. A credit can come before the completion of
+// its write; both count, so that no more than slots tasks of one consumer are out.
+func (c *consumer) push() {
+	for uint64(c.sent) < c.chunks && c.sent < min(c.taken, c.written)+slots && c.conn.State() == rdma.Ready {
+		task, err := c.writes.Alloc(c.conn, bufinv.Source(c.stream, int(c.sent)*chunkSize, chunkSize),
+			bufinv.Target(c.ring, int(c.sent%slots)*chunkSize, chunkSize), c.sent)
+		if pe.SubmitNew(task, err, c.wrote) != nil {
+			_ = c.conn.Close() // its ring is too small
+			return
+		}
+		c.sent++
+	}
+}
+
+func (c *consumer) wrote(t *rdma.WriteImmTask, err error) {
+	_ = t.Free()
+	if err == nil { // or else the connection has failed
+		c.written++
+		c.push()
+	}
+}
+
+// credit is called when a consumer says how many chunks it has taken.
+func (p *server) credit(m *rdma.Message) {
+	c := m.Connection().UserData().(*consumer)
+	taken, ok := m.Imm()
+	if !ok || taken < c.taken || taken > c.sent {
+		_ = c.conn.Close()
+		return
+	}
+	c.taken = taken
+	if uint64(taken) == p.chunks {
+		p.done[c.name] = true
+	}
+	c.push()
+}
+
+// changed begins with a consumer that is Ready, and ends when enough have had everything
+// and all have left: until then they may need the acknowledgement of a credit once more.
+func (p *server) changed(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
+	switch state {
+	case rdma.Ready:
+		conn.UserData().(*consumer).push()
+	case rdma.Failed: // it died; it may come back
+		_ = conn.Close()
+	case rdma.Closed:
+		if uint64(len(p.done)) >= p.wanted && len(p.rdma.Connections()) == 0 {
+			_ = p.rdma.Stop()
+		}
+	}
+}

@@ -1,0 +1,77 @@
+//go:build unix
+
+package samples
+
+import (
+	"math/rand/v2"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/verbena-rdma/verbena/internal/soak"
+)
+
+// broadcast starts a server, and returns it with the flags of its consumers.
+func broadcast(t *testing.T, flags ...string) (server *process, consumer func(name string, flags ...string) *process) {
+	t.Helper()
+	server = start(t, append([]string{"broadcast_server", "-oob", "tcp:127.0.0.1:0"}, flags...)...)
+	server.await("listening on ")
+	way := "tcp:" + strings.TrimSpace(strings.TrimPrefix(server.stdout.String(), "listening on "))
+	return server, func(name string, flags ...string) *process {
+		return start(t, append([]string{"broadcast_consumer", "-oob", way, "-name", name, "-timeout", patience}, flags...)...)
+	}
+}
+
+// A server broadcasts to a quick consumer, to a slow one, to one that is killed at random
+// moments and started again, and to one that comes when all of this is over. Each has the
+// stream in the end, whatever becomes of the others, and the server ends with the last.
+func TestSoakBroadcast(t *testing.T) {
+	server, consumer := broadcast(t, "-n", "32", "-consumers", "4", "-timeout", patience)
+	verified := regexp.MustCompile(`^32 chunks, SHA-256 [0-9a-f]{64} verified\n$`)
+	var consumers sync.WaitGroup
+	whole := func(name string, flags ...string) {
+		p := consumer(name, flags...)
+		assert.Zero(t, p.code(), "%s: %s", name, p.stderr.String())
+		assert.Regexp(t, verified, p.stdout.String(), name)
+	}
+	consumers.Go(func() { whole("quick") })
+	consumers.Go(func() { whole("slow", "-delay", "50") })
+	rounds := soak.Rounds(t, 3, 60)
+	consumers.Go(func() {
+		for range rounds {
+			victim := consumer("mortal", "-delay", "20")
+			if rand.IntN(4) > 0 {
+				victim.await("waiting for the connection")
+			}
+			time.Sleep(rand.N(120 * time.Millisecond))
+			_ = victim.cmd.Process.Kill()
+			if code := victim.code(); code == 0 { // it was quicker
+				assert.Regexp(t, verified, victim.stdout.String())
+			} else {
+				assert.Equal(t, -1, code, "%s", victim.stderr.String())
+			}
+		}
+		whole("mortal")
+	})
+	consumers.Wait()
+	assert.Nil(t, server.cmd.ProcessState, "it has ended")
+	whole("late")
+	assert.Zero(t, server.code(), "%s", server.stderr.String())
+}
+
+// A consumer ends with its server, and says why.
+func TestBroadcastServerEnds(t *testing.T) {
+	t.Parallel()
+	server, consumer := broadcast(t, "-n", "16")
+	c := consumer("c", "-delay", "3600000")
+	server.await("client broadcast_consumer")
+	server.interrupted(syscall.SIGTERM, 143)
+	assert.Equal(t, 1, c.code())
+	// The server may end before the consumer has connected.
+	assert.Regexp(t, "closed by the peer|did not connect", c.lastLine())
+}
