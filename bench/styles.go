@@ -26,7 +26,7 @@ var styles = []style{
 	{"poll", "Progress in a loop", 0, withCallbacks, drivenBy(polling)},
 	{"run", "Engine.Run, which spins before it sleeps", 0, withCallbacks, drivenBy(running)},
 	{"sleep", "Engine.Run, which sleeps at once", -1, withCallbacks, drivenBy(running)},
-	{"event", "epoll, with Arm and Clear", 0, withCallbacks, drivenBy(events)},
+	{"event", "epoll, with Arm", 0, withCallbacks, drivenBy(events)},
 	{"await", "goroutines that wait, with package await", 0, withWaits, waiting},
 }
 
@@ -88,9 +88,6 @@ func events(e *pe.Engine) error {
 			return err
 		}
 		if err := w.wait(); err != nil {
-			return err
-		}
-		if err := e.Clear(); err != nil {
 			return err
 		}
 	}

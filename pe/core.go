@@ -32,6 +32,8 @@ type Core struct {
 	inFlight  int
 	allocated int // tasks out of the pools, those in flight included
 
+	stopWhenDone bool // StopWhenDone was called, and tasks are allocated
+
 	inBackend bool // a method of the backend is running
 	starting  bool // that method is Start
 	started   bool // Started was called inside Start
@@ -207,7 +209,7 @@ func (c *Core) Start() error {
 
 	e.keepError(c)
 	c.err, c.unreturned = nil, false
-	c.started, c.stopDue, c.stopped, c.warned = false, false, false, false
+	c.started, c.stopDue, c.stopped, c.warned, c.stopWhenDone = false, false, false, false, false
 	c.inBackend, c.starting = true, true
 	c.state.Store(int32(Starting))
 	running, err := c.backend.Start()

@@ -140,13 +140,12 @@
 //		}
 //		err = engine.Arm()
 //		n, err := unix.EpollWait(ep, events, -1)
-//		err = engine.Clear()
 //	}
 //
 // Arm looks for work that is there already, and the descriptor is readable at
 // once if there is some, so no order of events can lose one. Progress may be
-// called at any time, between Arm and Clear too, and always handles everything.
-// Tasks that are merely in flight do not make the descriptor readable.
+// called at any time, after Arm too, and always handles everything. Tasks that are
+// merely in flight do not make the descriptor readable.
 //
 // # A context of one's own
 //

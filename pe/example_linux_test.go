@@ -83,8 +83,5 @@ func loop(engine *pe.Engine) error {
 		if _, err := unix.EpollWait(ep, events, -1); err != nil && err != unix.EINTR {
 			return err
 		}
-		if err := engine.Clear(); err != nil {
-			return err
-		}
 	}
 }

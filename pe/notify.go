@@ -17,10 +17,11 @@ type notifier struct {
 	sleeping atomic.Bool   // Run waits for wakeup, or is about to
 	wakeup   chan struct{} // has room for one
 
-	armed atomic.Bool // a notification was asked for and not given
-	mu    sync.Mutex  // guards the rest, and keeps fd consistent with armed
-	fd    int         // -1: none
-	buf   [8]byte     // what is read from fd and written to it
+	armed    atomic.Bool // a notification was asked for and not given
+	mu       sync.Mutex  // guards the rest, and keeps fd consistent with armed
+	fd       int         // -1: none
+	readable bool        // fd is
+	buf      [8]byte     // what is read from fd and written to it
 }
 
 func (n *notifier) init() {
@@ -58,7 +59,20 @@ func (n *notifier) signal() {
 	defer n.mu.Unlock()
 	if n.armed.CompareAndSwap(true, false) && n.fd >= 0 {
 		signalFD(n.fd, &n.buf)
+		n.readable = true
 	}
+}
+
+// clear makes the descriptor unreadable, and takes back the notification that was asked for.
+func (n *notifier) clear() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.armed.Store(false)
+	if n.fd < 0 || !n.readable {
+		return nil
+	}
+	n.readable = false
+	return clearFD(n.fd, &n.buf)
 }
 
 // notifyOfRest makes an armed descriptor readable if passes have left something to do.
@@ -89,7 +103,7 @@ func (n *notifier) close() error {
 		return nil
 	}
 	fd := n.fd
-	n.fd = -1
+	n.fd, n.readable = -1, false
 	return closeFD(fd)
 }
 
@@ -110,14 +124,18 @@ func (e *Engine) NotificationFD() (int, error) {
 
 // Arm asks for one notification: the descriptor becomes readable as soon as
 // Progress has something to do, and at once if it has now. Tasks that are merely
-// in flight are nothing to do. Arming again changes nothing but the time of the
-// check. It fails like Progress, or if there is no descriptor to be had.
+// in flight are nothing to do. The notification before it is taken back, whether
+// it has come or not, so that a loop need not call Clear. It fails like Progress,
+// or if there is no descriptor to be had.
 func (e *Engine) Arm() error {
 	if err := e.acquire("arm the notification"); err != nil {
 		return err
 	}
 	defer e.release()
 	if _, err := e.notifier.open(); err != nil {
+		return err
+	}
+	if err := e.notifier.clear(); err != nil {
 		return err
 	}
 	e.notifier.armed.Store(true)
@@ -127,24 +145,17 @@ func (e *Engine) Arm() error {
 	return nil
 }
 
-// Clear makes the descriptor unreadable and takes back Arm. It does not touch
-// events: Progress handles them at any time, and the next Arm sees those that are
-// left.
+// Clear makes the descriptor unreadable and takes back Arm, for loops that wait on
+// without the engine. It does not touch events: Progress handles them at any time,
+// and the next Arm sees those that are left.
 func (e *Engine) Clear() error {
 	if err := e.made("clear the notification"); err != nil {
 		return err
 	}
-	n := &e.notifier
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.armed.Store(false)
 	if e.closed.Load() {
 		return fmt.Errorf("pe: cannot clear the notification: the engine is closed: %w", ErrClosed)
 	}
-	if n.fd < 0 {
-		return nil
-	}
-	return clearFD(n.fd, &n.buf)
+	return e.notifier.clear()
 }
 
 // armBackends arms the contexts, and reports false if one has something to do.

@@ -107,9 +107,12 @@ func TestNotificationOfEveryCause(t *testing.T) {
 
 				require.NoError(t, e.Arm())
 				assert.True(t, p.readable(), "it has not been handled")
-				require.NoError(t, e.Clear())
+				require.NoError(t, e.Arm())
+				assert.True(t, p.readable(), "still not")
 
 				quiesce(t, e)
+				require.NoError(t, e.Arm())
+				require.False(t, p.readable(), "it has been handled, and Arm has taken it back")
 				for range 100 {
 					require.NoError(t, e.Arm())
 					require.False(t, p.readable(), "re-arming does not spin")

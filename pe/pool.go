@@ -180,6 +180,7 @@ func (p *Pool[T]) Free(item *T) error {
 	if p.waiters.Len() > 0 {
 		p.schedule()
 	}
+	p.core.stopIfDone()
 	if p.core.State() == Stopping {
 		p.core.advance()
 	}

@@ -63,6 +63,14 @@ func (t *Task) Engine() *Engine {
 	return t.pool.core.Engine()
 }
 
+// Core is the part of the task's context that all kinds have in common, or nil.
+func (t *Task) Core() *Core {
+	if t == nil || t.pool == nil {
+		return nil
+	}
+	return t.pool.core
+}
+
 // drivenElsewhere reports whether another goroutine is driving the task's engine right
 // now.
 func (t *Task) drivenElsewhere() bool {

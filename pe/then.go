@@ -15,6 +15,7 @@ type Submittable interface {
 	UserData() any     // see Task.UserData
 	SetUserData(v any) // see Task.SetUserData
 	Engine() *Engine   // see Task.Engine
+	Core() *Core       // see Task.Core
 }
 
 // then is the user data of a task that has a callback of its own.
@@ -73,23 +74,37 @@ func Submit[T Submittable](t T, f func(t T, err error)) error {
 	return t.Submit()
 }
 
-// SubmitNew submits a task that has just been allocated, as Submit does, and frees it if
-// that fails. It takes the results of Alloc as they are, and returns its error, or that of
-// Submit; then f is not called. Without f it is for pools with callbacks of their own.
+// SubmitNew submits a task that has just been allocated, and frees it if that fails. It
+// takes the results of Alloc as they are, and returns its error, or that of Submit.
 //
 //	task, err := writes.Alloc(conn, src, dst)
+//	r.Fail(pe.SubmitNew(task, err))
+//
+// So it does with a task that was prepared to be submitted once more: one that could not
+// be is freed.
+//
+//	r.Fail(pe.SubmitNew(task, task.SetDestination(dst)))
+//
+// In a pool made with Done and Failed the task gets a callback of its own, as with Submit:
+//
 //	r.Fail(pe.SubmitNew(task, err, written))
-func SubmitNew[T Submittable](t T, err error, f func(t T, err error)) error {
+//
+// It is not called when SubmitNew has failed. nil counts as none; more than one is an
+// error that matches ErrInvalid.
+func SubmitNew[T Submittable](t T, err error, f ...func(t T, err error)) error {
 	var none T
 	switch {
-	case err != nil:
+	case t == none && err != nil:
 		return err
 	case t == none:
 		return fmt.Errorf("pe: cannot submit a task: %w: it is nil", ErrInvalid)
-	case f != nil:
-		err = Submit(t, f)
-	default:
+	case err != nil:
+	case len(f) > 1:
+		err = fmt.Errorf("pe: cannot submit a task with %d functions to call: %w; give it one", len(f), ErrInvalid)
+	case len(f) == 0 || f[0] == nil:
 		err = t.Submit()
+	default:
+		err = Submit(t, f[0])
 	}
 	if err != nil && !t.InFlight() {
 		err = errors.Join(err, t.Free())

@@ -120,7 +120,26 @@ func TestSubmitNew(t *testing.T) {
 
 	refused := errors.New("refused")
 	require.ErrorIs(t, pe.SubmitNew(errand{}, refused, nil), refused)
-	require.ErrorIs(t, pe.SubmitNew(errand{}, nil, nil), pe.ErrInvalid)
+	require.ErrorIs(t, pe.SubmitNew(errand{}, nil), pe.ErrInvalid)
+
+	// Without a function, the one that the task has, if any, is called.
+	a := d.errand(t)
+	require.NoError(t, pe.SubmitNew(a, nil))
+	d.complete(0, nil)
+	quiesce(t, e)
+	require.NoError(t, pe.SubmitNew(a, nil, nil))
+	d.complete(0, nil)
+	quiesce(t, e)
+	f := func(errand, error) {}
+	require.ErrorIs(t, pe.SubmitNew(a, nil, f, f), pe.ErrInvalid)
+	require.ErrorIs(t, a.Free(), pe.ErrFreed)
+	require.Equal(t, 1, called)
+
+	// One that could not be prepared is freed.
+	b := d.errand(t)
+	require.ErrorIs(t, pe.SubmitNew(b, refused, f), refused)
+	require.ErrorIs(t, b.Free(), pe.ErrFreed)
+
 	late := d.errand(t)
 	require.NoError(t, d.Stop())
 	require.ErrorIs(t, pe.SubmitNew(late, nil, nil), pe.ErrBadState)

@@ -1,0 +1,63 @@
+package pe
+
+// StopWhenDone stops the context as soon as none of its tasks is allocated: at once if
+// none is now, and otherwise when the last has been freed. Until then the context goes
+// on as before: tasks may be submitted again, and others allocated. It is for programs
+// that submit all their work and need not count what is left of it:
+//
+//	for ... {
+//		task, err := writes.Alloc(...)
+//		r.Fail(pe.SubmitNew(task, err))
+//	}
+//	r.StopWhenDone() // the callbacks of the tasks free them
+//
+// A task that nobody frees keeps the context Running; Stop and Fail take precedence. In
+// Idle and Stopping it does nothing, and Start forgets it. It fails like Stop.
+func (c *Core) StopWhenDone() error {
+	e := c.Engine()
+	if e == nil {
+		return nil // such a context is Idle
+	}
+	if err := e.owned("stop " + c.object()); err != nil {
+		return err
+	}
+	if s := c.State(); s == Starting || s == Running {
+		c.stopWhenDone = true
+		c.stopIfDone()
+	}
+	return nil
+}
+
+// stopIfDone stops the context if it was to stop and no task is allocated any more.
+func (c *Core) stopIfDone() {
+	if c.stopWhenDone && c.allocated == 0 {
+		c.stopWhenDone = false
+		c.stop()
+	}
+}
+
+// FreeTask is a callback of success for pools: it frees the task. It is for tasks that
+// leave nothing to do when they are done.
+//
+//	sends, err := r.SendPool(16, pe.FreeTask, pe.FailContext)
+func FreeTask[T Submittable](t T) {
+	var none T
+	if t != none {
+		t.Core().Fail(t.Free())
+	}
+}
+
+// FailContext is a callback of failure for pools: it fails the task's context with the
+// error (Core.Fail), which stops it, and frees the task. It is for programs that cannot
+// go on when one of their tasks has failed.
+//
+//	writes, err := r.WritePool(16, written, pe.FailContext)
+func FailContext[T Submittable](t T, err error) {
+	var none T
+	if t == none {
+		return
+	}
+	c := t.Core()
+	c.Fail(err)
+	c.Fail(t.Free())
+}
