@@ -118,3 +118,15 @@ func Import(dev verbs.Device, desc []byte) (*Map, error) {
 	}
 	return &Map{addr: addr, size: int(size), rkey: rkey, perm: perm, remote: true, via: dev}, nil
 }
+
+// AsRemote returns the Map as peers that reach it through dev have it: what Import makes
+// of the descriptor that Export returns. It is for programs that are their own peer, and
+// for tests. It lasts as long as such an import: closing m leaves it open, with a key that
+// the device refuses. Its errors are those of Export.
+func (m *Map) AsRemote(dev verbs.Device) (*Map, error) {
+	desc, err := m.Export(dev)
+	if err != nil {
+		return nil, err
+	}
+	return Import(dev, desc)
+}

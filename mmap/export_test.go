@@ -52,6 +52,31 @@ func TestExportAndImport(t *testing.T) {
 	require.NoError(t, local.Close())
 }
 
+// A Map as its peers have it outlives it, as an import does.
+func TestAsRemote(t *testing.T) {
+	dev := newDevice("fake0")
+	local, err := Alloc(dev, 12_345, LocalReadWrite|RemoteWrite)
+	require.NoError(t, err)
+	m, err := local.AsRemote(dev)
+	require.NoError(t, err)
+	assert.True(t, m.Remote())
+	assert.Equal(t, local.Addr(), m.Addr())
+	assert.Equal(t, RemoteWrite, m.Permissions())
+	_, err = m.AsRemote(dev)
+	require.ErrorIs(t, err, ErrRemote)
+	_, err = local.AsRemote(nil)
+	require.ErrorIs(t, err, ErrInvalid)
+	require.NoError(t, local.Close())
+	require.Equal(t, 12_345, m.Len())
+	require.NoError(t, m.Close())
+
+	barred, err := Alloc(dev, 8, LocalReadWrite)
+	require.NoError(t, err)
+	_, err = barred.AsRemote(dev)
+	require.ErrorIs(t, err, ErrPermission)
+	require.NoError(t, barred.Close())
+}
+
 func TestExportErrors(t *testing.T) {
 	dev := newDevice("fake0")
 	m, err := Alloc(dev, 8, LocalReadWrite|RelaxedOrdering)

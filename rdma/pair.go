@@ -1,0 +1,38 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ConnectPair connects two contexts of one program, and returns the connection's two ends:
+// what Export and Connect do where descriptors have to travel. It is for tests, and for
+// programs that are their own peer. Each connection becomes Ready when its engine has been
+// driven. If a and b are the same context, it has two connections, which are each other's
+// peers, and needs room for both (Config.MaxConnections).
+//
+// It is legal where Export is: both contexts must be Starting or Running, as they are from
+// Start on. It is called on the goroutine that drives their engines, or before these are
+// driven: two engines that are driven by two goroutines need Export and Connect. If it
+// fails, the connections that it has made are closed. Its errors are those of Export and
+// Connect, and ErrInvalid without a context.
+func ConnectPair(a, b *Context) (atA, atB *Connection, err error) {
+	if a == nil || b == nil {
+		return nil, nil, fmt.Errorf("rdma: connect two contexts with each other: %w: one of them is nil", ErrInvalid)
+	}
+	atA, toA, err := a.Export()
+	if err != nil {
+		return nil, nil, err
+	}
+	atB, toB, err := b.Export()
+	if err != nil {
+		return nil, nil, errors.Join(err, atA.Close())
+	}
+	if err = atA.Connect(toB); err == nil {
+		err = atB.Connect(toA)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, atA.Close(), atB.Close())
+	}
+	return atA, atB, nil
+}
