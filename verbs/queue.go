@@ -125,6 +125,23 @@ const (
 	QPAttrDestQPN
 )
 
+// The attributes that a transition requires, for each transport service: from Reset to
+// Init, from Init to RTR (QPReadyToReceive) and from there to RTS (QPReadyToSend), as in
+// IBTA 11.2.4.2, table 91, and ibv_modify_qp(3).
+const (
+	RCToInit = QPAttrState | QPAttrPKeyIndex | QPAttrPort | QPAttrAccess
+	RCToRTR  = QPAttrState | QPAttrAddress | QPAttrPathMTU | QPAttrDestQPN | QPAttrRQPSN | QPAttrMaxDestReadAtomic | QPAttrMinRNRTimer
+	RCToRTS  = QPAttrState | QPAttrSQPSN | QPAttrTimeout | QPAttrRetryCount | QPAttrRNRRetry | QPAttrMaxInitReadAtomic
+
+	UCToInit = RCToInit
+	UCToRTR  = QPAttrState | QPAttrAddress | QPAttrPathMTU | QPAttrDestQPN | QPAttrRQPSN
+	UCToRTS  = QPAttrState | QPAttrSQPSN
+
+	UDToInit = QPAttrState | QPAttrPKeyIndex | QPAttrPort | QPAttrQKey
+	UDToRTR  = QPAttrState
+	UDToRTS  = QPAttrState | QPAttrSQPSN
+)
+
 // QPAttr holds the attributes of a queue pair.
 type QPAttr struct {
 	State     QPState     // the one to enter, or the present one

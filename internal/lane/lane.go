@@ -84,23 +84,18 @@ func (l *Lane) Owner() Owner { return l.owner }
 
 // Initialize takes the queue pair from Reset to Init.
 func (l *Lane) Initialize(port int, access verbs.Access) error {
-	return l.qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: port, Access: access},
-		verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccess)
+	return l.qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: port, Access: access}, verbs.RCToInit)
 }
 
 // Connect takes the queue pair of a reliable connection from Init to Ready to Send,
 // with all attributes but State. Requests can be posted from then on.
 func (l *Lane) Connect(a verbs.QPAttr) error {
 	a.State = verbs.QPReadyToReceive
-	err := l.qp.Modify(a, verbs.QPAttrState|verbs.QPAttrAddress|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|
-		verbs.QPAttrRQPSN|verbs.QPAttrMaxDestReadAtomic|verbs.QPAttrMinRNRTimer)
-	if err != nil {
+	if err := l.qp.Modify(a, verbs.RCToRTR); err != nil {
 		return err
 	}
 	a.State = verbs.QPReadyToSend
-	err = l.qp.Modify(a, verbs.QPAttrState|verbs.QPAttrTimeout|verbs.QPAttrRetryCount|verbs.QPAttrRNRRetry|
-		verbs.QPAttrSQPSN|verbs.QPAttrMaxInitReadAtomic)
-	if err != nil {
+	if err := l.qp.Modify(a, verbs.RCToRTS); err != nil {
 		return err
 	}
 	l.up = true

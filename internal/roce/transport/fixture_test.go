@@ -185,11 +185,9 @@ func newEnd(t tb, num uint32, memory *Memory, o options) *end {
 }
 
 const (
-	initMask = verbs.QPAttrState | verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccess
-	rtrMask  = verbs.QPAttrState | verbs.QPAttrAddress | verbs.QPAttrPathMTU | verbs.QPAttrDestQPN | verbs.QPAttrRQPSN |
-		verbs.QPAttrMaxDestReadAtomic | verbs.QPAttrMinRNRTimer
-	rtsMask = verbs.QPAttrState | verbs.QPAttrTimeout | verbs.QPAttrRetryCount | verbs.QPAttrRNRRetry |
-		verbs.QPAttrSQPSN | verbs.QPAttrMaxInitReadAtomic
+	initMask = verbs.RCToInit
+	rtrMask  = verbs.RCToRTR
+	rtsMask  = verbs.RCToRTS
 )
 
 // masks are what each service takes on the way to RTS.
