@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -20,6 +21,31 @@ type Capabilities struct {
 
 	MaxMTU  verbs.MTU // bytes of data in one packet
 	Atomics bool      // compare-and-swap, fetch-and-add, sync event additions
+}
+
+// String is a table for people, of several lines; the last one has no end of line.
+func (c Capabilities) String() string {
+	var transports, operations []string
+	for _, t := range []verbs.QPType{verbs.RC, verbs.UC, verbs.UD} {
+		if c.Transports.Has(t) {
+			transports = append(transports, t.String())
+		}
+	}
+	for op := OpReceive; op.known(); op++ {
+		if c.Supports(op) {
+			operations = append(operations, op.String())
+		}
+	}
+	return fmt.Sprintf(`RDMA contexts
+  transports      %s
+  tasks           %s
+  message         %d bytes
+  connections     %d in one context
+  sends           %d under way on one connection, of %d buffers
+  receives        %d posted, of %d buffers
+  reads, atomics  %d under way on one connection`,
+		strings.Join(transports, ", "), strings.Join(operations, ", "), c.MaxMessage, c.MaxConnections,
+		c.MaxSends, c.MaxSendSGE, c.MaxReceives, c.MaxRecvSGE, c.MaxReadAtomic)
 }
 
 // connectionLimit is the most connections of one context.

@@ -1,0 +1,129 @@
+package device
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Description is all that a device says about itself, at the time of Describe.
+type Description struct {
+	Name     string
+	Driver   string
+	Attr     verbs.DeviceAttr
+	Ports    []PortDescription // port 1 first
+	Counters []verbs.Counter   // empty where the driver has none
+}
+
+// PortDescription is what a device says about one of its ports.
+type PortDescription struct {
+	Attr verbs.PortAttr
+	GIDs []verbs.GIDEntry // the addresses, in the order of the table
+}
+
+// Describe asks a device for its limits, ports, addresses and counters. Its errors are the
+// device's. What contexts on the device can do, [github.com/verbena-rdma/verbena/rdma.QueryCapabilities] says.
+func Describe(dev verbs.Device) (*Description, error) {
+	if dev == nil {
+		return nil, fmt.Errorf("describe a device: %w: no device is given; open one first", verbs.ErrInvalid)
+	}
+	attr, err := dev.Query()
+	if err != nil {
+		return nil, fmt.Errorf("describe %s: %w", dev.Name(), err)
+	}
+	d := &Description{Name: dev.Name(), Driver: dev.Driver(), Attr: attr}
+	for port := 1; port <= attr.Ports; port++ {
+		var p PortDescription
+		if p.Attr, err = dev.QueryPort(port); err == nil {
+			p.GIDs, err = dev.GIDs(port)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("describe %s: port %d: %w", dev.Name(), port, err)
+		}
+		d.Ports = append(d.Ports, p)
+	}
+	if d.Counters, err = dev.Counters(); err != nil {
+		return nil, fmt.Errorf("describe %s: counters: %w", dev.Name(), err)
+	}
+	return d, nil
+}
+
+// String is a table for people, of several lines; the last one has no end of line.
+func (d *Description) String() string {
+	var t table
+	t.row(0, "device", "%s", d.Name)
+	t.row(1, "driver", "%s", d.Driver)
+	t.row(1, "firmware", "%s", d.Attr.FirmwareVersion)
+	t.row(1, "node GUID", "%016x", d.Attr.NodeGUID)
+	for i := range d.Ports {
+		t.port(i+1, &d.Ports[i])
+	}
+	a := &d.Attr
+	t.row(1, "limits", "")
+	t.row(2, "memory", "%d regions, %d bytes in one", a.MaxMR, a.MaxMRSize)
+	t.row(2, "queue pairs", "%d", a.MaxQP)
+	t.row(2, "shared receives", "%d queues", a.MaxSRQ)
+	t.row(2, "completions", "%d queues, %d entries in one", a.MaxCQ, a.MaxCQE)
+	t.row(2, "domains", "%d", a.MaxPD)
+	t.row(2, "atomics", "%s", atomics(a))
+	t.row(1, "counters", "")
+	for _, c := range d.Counters {
+		t.row(2, c.Name, "%d", c.Value)
+	}
+	return t.String()
+}
+
+func (t *table) port(number int, p *PortDescription) {
+	t.row(1, fmt.Sprintf("port %d", number), "")
+	t.row(2, "state", "%v", p.Attr.State)
+	t.row(2, "link layer", "%v", p.Attr.LinkLayer)
+	t.row(2, "interface", "%s", cmp.Or(p.Attr.Interface, "unknown"))
+	t.row(2, "path MTU", "%d bytes, at most %d", p.Attr.ActiveMTU, p.Attr.MaxMTU)
+	if p.Attr.ActiveRate != 0 {
+		t.row(2, "rate", "%g Gbit/s", float64(p.Attr.ActiveRate)/1e9)
+	}
+	if p.Attr.LinkLayer == verbs.LinkInfiniBand {
+		t.row(2, "LID", "%d", p.Attr.LID)
+	}
+	for _, g := range p.GIDs {
+		address := fmt.Sprintf("%v, %v", g.Type, g.GID.Addr())
+		if g.UDPPort != 0 {
+			address += fmt.Sprintf(", UDP port %d", g.UDPPort)
+		}
+		t.row(2, fmt.Sprintf("GID %d", g.Index), "%v (%s)", g.GID, address)
+	}
+}
+
+// atomics says what a peer's atomics are atomic to.
+func atomics(a *verbs.DeviceAttr) string {
+	switch {
+	case !a.Atomics:
+		return "none"
+	case a.AtomicsGlobal:
+		return "atomic to each other and to the processor"
+	}
+	return "atomic to each other"
+}
+
+// table is made of labels, indented, and what they stand for.
+type table struct{ strings.Builder }
+
+func (t *table) row(indent int, label, format string, args ...any) {
+	_, _ = fmt.Fprintf(t, "%s%s\t%s\n", strings.Repeat("  ", indent), label, fmt.Sprintf(format, args...))
+}
+
+// String aligns the table. No line ends with spaces.
+func (t *table) String() string {
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprint(w, t.Builder.String())
+	_ = w.Flush() // a Builder takes all
+	var lines []string
+	for line := range strings.Lines(text.String()) {
+		lines = append(lines, strings.TrimRight(line, " \n"))
+	}
+	return strings.Join(lines, "\n")
+}
