@@ -121,7 +121,7 @@ func (o *orderTest) send(n uint64) bool {
 // watch is the peer: it waits, and finds every block that it was notified of.
 func (o *orderTest) watch(ctx context.Context) error {
 	for last := uint64(0); last < orderBlocks; {
-		v, err := o.own.WaitGreater(ctx, last, all)
+		v, err := o.own.Wait(ctx, syncevent.Greater(last))
 		if err != nil {
 			return err
 		}

@@ -138,7 +138,7 @@ func TestSyncEventWakes(t *testing.T) {
 	for i, task := range []rdma.Task{set, add} {
 		woken := make(chan uint64, 1)
 		go func() {
-			v, err := own.WaitGreater(t.Context(), uint64(40*i), all)
+			v, err := own.Wait(t.Context(), syncevent.Greater(uint64(40*i)))
 			assert.NoError(t, err)
 			woken <- v
 		}()

@@ -5,7 +5,6 @@ package samples
 import (
 	"context"
 	"errors"
-	"math"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -75,7 +74,7 @@ func TestStopWhileAsking(t *testing.T) {
 			in := func(name string) string { return filepath.Join(scratch, name) }
 			requester := start(t, append([]string{"rdma_sync_event_requester", "-ld", in("b"), "-re", in("a"), "-m", in("m")}, test.args...)...)
 			peer := newMute(t, in("a"), in("b"), in("m"))
-			v, err := peer.event.WaitGreater(t.Context(), 0, math.MaxUint64)
+			v, err := peer.event.Wait(t.Context(), syncevent.Greater(0))
 			require.NoError(t, err)
 			assert.EqualValues(t, 0xd0ca, v)
 			test.stop(requester, peer)

@@ -25,7 +25,7 @@ func BenchmarkSet(b *testing.B) {
 // Somebody sleeps, and goes on sleeping.
 func BenchmarkSetBesideSleepers(b *testing.B) {
 	e := open(b, nil, Config{})
-	w := e.startWaiter(condition{equal, 2, all})
+	w := e.startWaiter(Equal(2))
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := e.Set(1); err != nil {
@@ -48,9 +48,9 @@ func BenchmarkGet(b *testing.B) {
 // waits are the ways to wait that are measured: as programs do, which is mostly
 // spinning here, and asleep from the start.
 var waits = map[string]func(*Event, uint64) error{
-	"spinning": func(e *Event, v uint64) error { _, err := e.WaitEqual(context.Background(), v, all); return err },
+	"spinning": func(e *Event, v uint64) error { _, err := e.Wait(context.Background(), Equal(v)); return err },
 	"asleep": func(e *Event, v uint64) error {
-		_, err := e.sleep(context.Background(), condition{equal, v, all})
+		_, err := e.sleep(context.Background(), Equal(v))
 		return err
 	},
 }
@@ -130,7 +130,7 @@ func rested(b *testing.B, e *Event, set func(uint64) error) {
 	woken := make(chan time.Time)
 	go func() {
 		for i := range uint64(b.N) {
-			if _, err := e.WaitEqual(context.Background(), i+1, all); err != nil {
+			if _, err := e.Wait(context.Background(), Equal(i+1)); err != nil {
 				b.Error(err)
 			}
 			woken <- time.Now()
@@ -157,10 +157,10 @@ func BenchmarkWaitTask(b *testing.B) {
 	pool := must(c.WaitPool(1, func(*WaitTask) { done = true }, func(*WaitTask, error) {}))
 	require.NoError(b, engine.Connect(c))
 	require.NoError(b, c.Start())
-	w := must(pool.Greater(e, 0, all))
+	w := must(pool.Alloc(e, Greater(0)))
 	b.ReportAllocs()
 	for i := uint64(0); b.Loop(); i++ {
-		if err := w.SetGreater(i, all); err != nil {
+		if err := w.SetCondition(Greater(i)); err != nil {
 			b.Fatal(err)
 		}
 		if err := w.Submit(); err != nil {

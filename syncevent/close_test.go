@@ -32,7 +32,7 @@ func TestCloseAfterAnEarlyReturn(t *testing.T) {
 		for i := range 2 {
 			set, err := sets.Alloc(event, 1)
 			require.NoError(t, err)
-			wait, err := waits.Greater(event, 1000, all)
+			wait, err := waits.Alloc(event, Greater(1000))
 			require.NoError(t, err)
 			if i == 0 {
 				require.NoError(t, set.Submit())

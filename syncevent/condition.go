@@ -2,22 +2,42 @@ package syncevent
 
 import "fmt"
 
-// condition is what a waiter waits for.
-type condition struct {
+// Condition is what a wait waits for: Equal, NotEqual or Greater. The zero value is none.
+type Condition struct {
 	kind  conditionKind
 	value uint64
 	mask  uint64
 }
 
+// allBits is the mask that compares the whole value.
+const allBits = ^uint64(0)
+
+// Equal holds for events whose value is this one.
+func Equal(value uint64) Condition { return Condition{equal, value, allBits} }
+
+// NotEqual holds for events whose value is another one.
+func NotEqual(value uint64) Condition { return Condition{notEqual, value, allBits} }
+
+// Greater holds for events whose value is greater, as unsigned numbers. With a value that
+// only grows, the condition stays true, so that no change is missed.
+func Greater(value uint64) Condition { return Condition{greater, value, allBits} }
+
+// Masked makes the condition compare only the bits of the mask: those of the event's value
+// with the whole value of the condition.
+func (c Condition) Masked(mask uint64) Condition {
+	c.mask = mask
+	return c
+}
+
 type conditionKind uint8
 
 const (
-	equal conditionKind = iota
+	equal conditionKind = iota + 1
 	notEqual
 	greater
 )
 
-func (c *condition) holds(v uint64) bool {
+func (c Condition) holds(v uint64) bool {
 	v &= c.mask
 	switch c.kind {
 	case equal:
@@ -29,11 +49,13 @@ func (c *condition) holds(v uint64) bool {
 	}
 }
 
-// check refuses conditions that no value fulfils, and a mask that compares nothing.
-func (c *condition) check() error {
+// check refuses what is no condition, and conditions that no value fulfils.
+func (c Condition) check() error {
 	switch {
+	case c.kind == 0:
+		return fmt.Errorf("%w: the condition is the zero value; make one with Equal, NotEqual or Greater", ErrInvalid)
 	case c.mask == 0:
-		return fmt.Errorf("%w: the mask is zero, which leaves nothing to compare; ^uint64(0) compares all bits", ErrInvalid)
+		return fmt.Errorf("%w: the mask is zero, which leaves nothing to compare; without Masked, all bits are compared", ErrInvalid)
 	case c.kind == greater && c.value >= c.mask:
 		return fmt.Errorf("%w: no value under the mask %#x is greater than %#x", ErrInvalid, c.mask, c.value)
 	case c.kind != greater && c.value&^c.mask != 0:
@@ -42,10 +64,10 @@ func (c *condition) check() error {
 	return nil
 }
 
-// String describes the condition.
-func (c condition) String() string {
+// String describes the condition, as in "== 0x7".
+func (c Condition) String() string {
 	sign := [...]string{equal: "==", notEqual: "!=", greater: ">"}[c.kind]
-	if c.mask == ^uint64(0) {
+	if c.mask == allBits {
 		return fmt.Sprintf("%s %#x", sign, c.value)
 	}
 	return fmt.Sprintf("& %#x %s %#x", c.mask, sign, c.value)

@@ -124,7 +124,7 @@ func TestTasks(t *testing.T) {
 	e, other := open(t, nil, Config{}), open(t, nil, Config{})
 	s := newTasks(t, 1).run()
 	get, set, add := must(s.gets.Alloc(e)), must(s.sets.Alloc(e, 5)), must(s.adds.Alloc(e, 3))
-	wait := must(s.waits.Greater(e, 7, all))
+	wait := must(s.waits.Alloc(e, Greater(7)))
 	s.submit(wait, add, set, get)
 	assert.Equal(t, []string{"add 3 to 0", "set 5", "get 5"}, s.progress(), "in the order of submission")
 	assert.True(t, wait.InFlight())
@@ -138,16 +138,16 @@ func TestTasks(t *testing.T) {
 
 	require.NoError(t, set.SetValue(9))
 	require.NoError(t, add.SetValue(all))
-	require.NoError(t, wait.SetEqual(8, 0xff))
+	require.NoError(t, wait.SetCondition(Equal(8).Masked(0xff)))
 	require.NoError(t, get.SetEvent(other))
 	s.submit(set, wait, add, get)
 	assert.Equal(t, []string{"set 9", "add 18446744073709551615 to 9", "get 0", "wait 8"}, s.progress())
-	require.NoError(t, wait.SetNotEqual(8, all))
+	require.NoError(t, wait.SetCondition(NotEqual(8)))
 	s.submit(wait)
 	assert.Empty(t, s.progress())
 	require.NoError(t, e.Set(1))
 	assert.Equal(t, []string{"wait 1"}, s.progress())
-	require.NoError(t, wait.SetGreater(1, all))
+	require.NoError(t, wait.SetCondition(Greater(1)))
 	require.NoError(t, wait.SetEvent(other))
 	require.NoError(t, other.Set(2))
 	s.submit(wait)
@@ -157,7 +157,7 @@ func TestTasks(t *testing.T) {
 	wait.SetUserData("mine")
 	assert.Equal(t, "mine", wait.UserData())
 	s.free(get, set, add, wait)
-	wait = must(s.waits.NotEqual(e, 1, all))
+	wait = must(s.waits.Alloc(e, NotEqual(1)))
 	assert.Nil(t, wait.UserData())
 	require.NoError(t, wait.SubmitWith(pe.Aggregate|pe.OptimizeReports))
 	require.NoError(t, e.Set(3))
@@ -177,7 +177,7 @@ func TestTasksHoldTheirEvents(t *testing.T) {
 	require.ErrorIs(t, other.Close(), ErrInUse)
 	s.free(get)
 	require.NoError(t, other.Close())
-	_, err := s.waits.Equal(other, 1, all)
+	_, err := s.waits.Alloc(other, Equal(1))
 	require.ErrorIs(t, err, ErrClosed)
 	assert.Equal(t, 2, s.waits.Available())
 	assert.Equal(t, 2, s.waits.Cap())
@@ -211,9 +211,9 @@ func TestTasksMisused(t *testing.T) {
 		"get":       {func(e *Event) error { _, err := s.gets.Alloc(e); return err }, nil},
 		"set":       {func(e *Event) error { _, err := s.sets.Alloc(e, 1); return err }, ErrPublisher},
 		"add":       {func(e *Event) error { _, err := s.adds.Alloc(e, 1); return err }, ErrPublisher},
-		"equal":     {func(e *Event) error { _, err := s.waits.Equal(e, 1, all); return err }, nil},
-		"not equal": {func(e *Event) error { _, err := s.waits.NotEqual(e, 1, all); return err }, nil},
-		"greater":   {func(e *Event) error { _, err := s.waits.Greater(e, 1, all); return err }, nil},
+		"equal":     {func(e *Event) error { _, err := s.waits.Alloc(e, Equal(1)); return err }, nil},
+		"not equal": {func(e *Event) error { _, err := s.waits.Alloc(e, NotEqual(1)); return err }, nil},
+		"greater":   {func(e *Event) error { _, err := s.waits.Alloc(e, Greater(1)); return err }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.ErrorIs(t, c.alloc(nil), ErrInvalid)
@@ -228,18 +228,18 @@ func TestTasksMisused(t *testing.T) {
 			}
 		})
 	}
-	_, err = s.waits.Equal(mine, 1, 0)
+	_, err = s.waits.Alloc(mine, Equal(1).Masked(0))
 	require.ErrorIs(t, err, ErrInvalid)
-	_, err = s.waits.Greater(mine, 7, 7)
+	_, err = s.waits.Alloc(mine, Greater(7).Masked(7))
 	require.ErrorIs(t, err, ErrInvalid)
 	require.Zero(t, s.ctx.Allocated(), "what could not be allocated is back")
 
-	wait, set, add := must(s.waits.Equal(mine, 7, all)), must(s.sets.Alloc(mine, 7)), must(s.adds.Alloc(mine, 0))
-	require.ErrorIs(t, wait.SetEqual(1, 0), ErrInvalid)
+	wait, set, add := must(s.waits.Alloc(mine, Equal(7))), must(s.sets.Alloc(mine, 7)), must(s.adds.Alloc(mine, 0))
+	require.ErrorIs(t, wait.SetCondition(Equal(1).Masked(0)), ErrInvalid)
 	require.ErrorIs(t, set.SetEvent(e), ErrPublisher)
 	s.submit(wait, set, add)
 	for _, err := range []error{
-		wait.Submit(), wait.Free(), wait.SetEqual(1, all), wait.SetNotEqual(1, all), wait.SetGreater(1, all), wait.SetEvent(mine),
+		wait.Submit(), wait.Free(), wait.SetCondition(Equal(1)), wait.SetCondition(NotEqual(1)), wait.SetCondition(Greater(1)), wait.SetEvent(mine),
 		set.Submit(), set.Free(), set.SetValue(1), set.SetEvent(mine), add.Free(), add.SetValue(1),
 	} {
 		require.ErrorIs(t, err, pe.ErrInUse)
@@ -247,7 +247,7 @@ func TestTasksMisused(t *testing.T) {
 	assert.Equal(t, []string{"set 7", "add 0 to 7", "wait 7"}, s.progress())
 	s.free(wait, set, add)
 	for _, err := range []error{
-		wait.SetEqual(1, all), wait.SetNotEqual(1, all), wait.SetGreater(1, all), wait.SetEvent(mine),
+		wait.SetCondition(Equal(1)), wait.SetCondition(NotEqual(1)), wait.SetCondition(Greater(1)), wait.SetEvent(mine),
 		set.SetValue(1), set.SetEvent(mine), add.SetValue(1),
 	} {
 		require.ErrorIs(t, err, pe.ErrFreed)
@@ -267,7 +267,7 @@ func TestStopFlushes(t *testing.T) {
 	for round := range 2 {
 		require.NoError(t, s.ctx.Start(), "started again")
 		require.NoError(t, e.Set(0))
-		over, asleep, never := must(s.waits.Equal(e, 0, all)), must(s.waits.Equal(e, 1, all)), must(s.waits.Equal(e, 2, all))
+		over, asleep, never := must(s.waits.Alloc(e, Equal(0))), must(s.waits.Alloc(e, Equal(1))), must(s.waits.Alloc(e, Equal(2)))
 		s.submit(over, asleep)
 		set := must(s.sets.Alloc(e, 1))
 		s.submit(set)
@@ -290,7 +290,7 @@ func TestStopFlushes(t *testing.T) {
 	}
 	require.NoError(t, s.ctx.Start())
 	for range 3 {
-		s.submit(must(s.waits.Equal(e, 0, all)))
+		s.submit(must(s.waits.Alloc(e, Equal(0))))
 	}
 	set := must(s.sets.Alloc(e, 0))
 	s.onWait = func(w *WaitTask) { s.free(w) }
@@ -308,7 +308,7 @@ func TestStopFlushesAllPools(t *testing.T) {
 	s := newTasks(t, 1)
 	second := must(s.ctx.WaitPool(1, func(*WaitTask) {}, func(w *WaitTask, err error) { s.fail(w.Operation(), err) }))
 	require.NoError(t, s.ctx.Start())
-	a, b := must(s.waits.Equal(e, 1, all)), must(second.Equal(e, 1, all))
+	a, b := must(s.waits.Alloc(e, Equal(1))), must(second.Alloc(e, Equal(1)))
 	s.submit(a, b)
 	require.NoError(t, s.ctx.Stop())
 	assert.Equal(t, []string{"wait failed", "wait failed"}, s.progress())
@@ -325,7 +325,7 @@ func TestStopInACallback(t *testing.T) {
 		assert.NoError(t, s.ctx.Stop())
 	}
 	require.NoError(t, s.ctx.Start())
-	first, second := must(s.waits.Greater(e, 0, all)), must(s.waits.Greater(e, 1, all))
+	first, second := must(s.waits.Alloc(e, Greater(0))), must(s.waits.Alloc(e, Greater(1)))
 	s.submit(first, second)
 	time.AfterFunc(5*time.Millisecond, func() { assert.NoError(t, e.Set(1)) })
 	for s.ctx.State() == pe.Running {
@@ -343,7 +343,7 @@ func TestPanicInACallback(t *testing.T) {
 	e := open(t, nil, Config{})
 	s := newTasks(t, 2).run()
 	s.onWait = func(*WaitTask) { panic("on purpose") }
-	first, second, set := must(s.waits.Equal(e, 0, all)), must(s.waits.Equal(e, 0, all)), must(s.sets.Alloc(e, 1))
+	first, second, set := must(s.waits.Alloc(e, Equal(0))), must(s.waits.Alloc(e, Equal(0))), must(s.sets.Alloc(e, 1))
 	s.submit(first, second)
 	require.Panics(t, func() { s.progress() })
 	s.onWait = nil
@@ -363,11 +363,11 @@ func TestEngineSleeps(t *testing.T) {
 			assert.NoError(t, s.ctx.Stop())
 			return
 		}
-		assert.NoError(t, w.SetGreater(w.Value(), all))
+		assert.NoError(t, w.SetCondition(Greater(w.Value())))
 		assert.NoError(t, w.Submit())
 	}
 	require.NoError(t, s.ctx.Start())
-	s.submit(must(s.waits.Greater(e, 0, all)))
+	s.submit(must(s.waits.Alloc(e, Greater(0))))
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for range 200 {
@@ -401,7 +401,7 @@ func TestStopAtAnyTime(t *testing.T) {
 		require.NoError(t, engine.Connect(c))
 		require.NoError(t, c.Start())
 		for i := range uint64(50) {
-			require.NoError(t, must(pool.Greater(e, i, all)).Submit())
+			require.NoError(t, must(pool.Alloc(e, Greater(i))).Submit())
 		}
 		var wg sync.WaitGroup
 		ctx, cancel := context.WithCancel(context.Background())
@@ -436,7 +436,7 @@ func TestTasksDoNotAllocate(t *testing.T) {
 	require.NoError(t, engine.Connect(c))
 	require.NoError(t, c.Start())
 	assert.Zero(t, testing.AllocsPerRun(1000, func() {
-		w, _ := waits.Greater(e, e.load(), all)
+		w, _ := waits.Alloc(e, Greater(e.load()))
 		a, _ := adds.Alloc(e, 1)
 		_, _ = w.Submit(), a.Submit()
 		for done = 0; done < 2; {
@@ -454,7 +454,7 @@ func TestFlushedTasksSayWhy(t *testing.T) {
 	s := newTasks(t, 1).run()
 	ev, err := New(nil, Config{})
 	require.NoError(t, err)
-	wait, err := s.waits.Equal(ev, 1, 1)
+	wait, err := s.waits.Alloc(ev, Equal(1).Masked(1))
 	require.NoError(t, err)
 	require.NoError(t, wait.Submit())
 	boom := errors.New("boom")

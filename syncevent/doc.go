@@ -4,10 +4,9 @@
 // # Events
 //
 // [New] makes an [Event]. Its value is in memory of the library, in 8 bytes of the
-// caller, or in a buffer. This program reads, sets and
-// adds to it, and waits for it with [Event.WaitEqual], [Event.WaitNotEqual] and
-// [Event.WaitGreater], from any goroutine. [Event.Export] makes the descriptor
-// with which peers reach the value over RDMA.
+// caller, or in a buffer. This program reads, sets and adds to it, and waits with
+// [Event.Wait] until a [Condition] holds, from any goroutine. [Event.Export] makes the
+// descriptor with which peers reach the value over RDMA.
 //
 // [Import] makes a handle of a peer's event. The value is in the peer's memory:
 // the methods of the handle fail with ErrRemote, and the sync event tasks of
@@ -42,8 +41,7 @@
 //
 // A wait checks the value first, so a change made before the wait began counts. A
 // wait sees values, not changes: it may miss a value that another change replaces
-// soon after. Where every change counts, use a value that only grows and
-// WaitGreater.
+// soon after. Where every change counts, use a value that only grows and [Greater].
 //
 // # Order
 //

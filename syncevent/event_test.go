@@ -218,28 +218,29 @@ func TestWaitRefuses(t *testing.T) {
 	e := open(t, nil, Config{Name: "door"})
 	ctx := context.Background()
 	for name, c := range map[string]struct {
-		wait        func(context.Context, uint64, uint64) (uint64, error)
-		value, mask uint64
-		says        string
+		condition Condition
+		says      string
 	}{
-		"no mask":                  {e.WaitEqual, 0, 0, "the mask is zero"},
-		"no mask, not equal":       {e.WaitNotEqual, 1, 0, "the mask is zero"},
-		"no mask, greater":         {e.WaitGreater, 0, 0, "the mask is zero"},
-		"bits outside":             {e.WaitEqual, 0x11, 0xf0, "0x11 has bits outside the mask 0xf0"},
-		"bits outside, not equal":  {e.WaitNotEqual, 1, 0xf0, "bits outside"},
-		"greater than the largest": {e.WaitGreater, all, all, "is greater than 0xffffffffffffffff"},
-		"greater than the mask":    {e.WaitGreater, 0xff, 0xf0, "no value under the mask 0xf0"},
-		"as great as the mask":     {e.WaitGreater, 0xf0, 0xf0, "no value under the mask 0xf0"},
+		"none":                     {Condition{}, "the zero value; make one with Equal"},
+		"none, masked":             {Condition{}.Masked(1), "the zero value; make one with Equal"},
+		"no mask":                  {Equal(0).Masked(0), "the mask is zero"},
+		"no mask, not equal":       {NotEqual(1).Masked(0), "the mask is zero"},
+		"no mask, greater":         {Greater(0).Masked(0), "the mask is zero"},
+		"bits outside":             {Equal(0x11).Masked(0xf0), "0x11 has bits outside the mask 0xf0"},
+		"bits outside, not equal":  {NotEqual(1).Masked(0xf0), "bits outside"},
+		"greater than the largest": {Greater(all), "is greater than 0xffffffffffffffff"},
+		"greater than the mask":    {Greater(0xff).Masked(0xf0), "no value under the mask 0xf0"},
+		"as great as the mask":     {Greater(0xf0).Masked(0xf0), "no value under the mask 0xf0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := c.wait(ctx, c.value, c.mask)
+			_, err := e.Wait(ctx, c.condition)
 			require.ErrorIs(t, err, ErrInvalid)
 			assert.ErrorContains(t, err, `wait for sync event "door"`)
 			assert.ErrorContains(t, err, c.says)
 		})
 	}
 	var none context.Context
-	_, err := e.WaitEqual(none, 0, all)
+	_, err := e.Wait(none, Equal(0))
 	require.ErrorIs(t, err, ErrInvalid)
 }
 
@@ -248,13 +249,13 @@ func TestWaitThatHolds(t *testing.T) {
 	require.NoError(t, e.Set(0xab5))
 	ctx := context.Background()
 	for _, wait := range []func() (uint64, error){
-		func() (uint64, error) { return e.WaitEqual(ctx, 0xab5, all) },
-		func() (uint64, error) { return e.WaitEqual(ctx, 0xa05, 0xf0f) },
-		func() (uint64, error) { return e.WaitNotEqual(ctx, 0xab4, all) },
-		func() (uint64, error) { return e.WaitNotEqual(ctx, 0, 0x800) },
-		func() (uint64, error) { return e.WaitGreater(ctx, 0xab4, all) },
-		func() (uint64, error) { return e.WaitGreater(ctx, 0x9ff, 0xf00) },
-		func() (uint64, error) { return e.WaitGreater(ctx, 3, 0xf4) },
+		func() (uint64, error) { return e.Wait(ctx, Equal(0xab5)) },
+		func() (uint64, error) { return e.Wait(ctx, Equal(0xa05).Masked(0xf0f)) },
+		func() (uint64, error) { return e.Wait(ctx, NotEqual(0xab4)) },
+		func() (uint64, error) { return e.Wait(ctx, NotEqual(0).Masked(0x800)) },
+		func() (uint64, error) { return e.Wait(ctx, Greater(0xab4)) },
+		func() (uint64, error) { return e.Wait(ctx, Greater(0x9ff).Masked(0xf00)) },
+		func() (uint64, error) { return e.Wait(ctx, Greater(3).Masked(0xf4)) },
 	} {
 		v, err := wait()
 		require.NoError(t, err)
@@ -267,12 +268,12 @@ func TestWaitUntilTheContextEnds(t *testing.T) {
 	require.NoError(t, e.Set(7))
 	ended, end := context.WithCancel(context.Background())
 	end()
-	_, err := e.WaitEqual(ended, 7, all)
+	_, err := e.Wait(ended, Equal(7))
 	require.ErrorIs(t, err, context.Canceled)
 
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
 	defer cancel()
-	_, err = e.WaitEqual(ctx, 8, all)
+	_, err = e.Wait(ctx, Equal(8))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.ErrorContains(t, err, `wait for sync event "door" == 0x8`)
 	assert.ErrorContains(t, err, "its value is 0x7")
@@ -280,7 +281,7 @@ func TestWaitUntilTheContextEnds(t *testing.T) {
 	reason := errors.New("the program ends")
 	because, stop := context.WithCancelCause(context.Background())
 	time.AfterFunc(5*time.Millisecond, func() { stop(reason) })
-	_, err = e.WaitGreater(because, 0x10, 0xf0)
+	_, err = e.Wait(because, Greater(0x10).Masked(0xf0))
 	require.ErrorIs(t, err, reason)
 	assert.ErrorContains(t, err, "& 0xf0 > 0x10")
 	assert.Zero(t, e.sleepers.Load())
@@ -294,7 +295,7 @@ func TestRousedWhileTheContextEnds(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			v, err := e.sleep(ctx, condition{greater, i, all})
+			v, err := e.sleep(ctx, Greater(i))
 			if err == nil {
 				assert.Equal(t, i+1, v)
 				return
@@ -330,7 +331,7 @@ func TestClosed(t *testing.T) {
 	require.ErrorIs(t, e.Set(1), ErrClosed)
 	_, err = e.Add(1)
 	require.ErrorIs(t, err, ErrClosed)
-	_, err = e.WaitEqual(context.Background(), 0, all)
+	_, err = e.Wait(context.Background(), Equal(0))
 	require.ErrorIs(t, err, ErrClosed)
 	_, err = e.Export()
 	require.ErrorIs(t, err, ErrClosed)
@@ -415,7 +416,7 @@ func TestCloseWhileOthersUseIt(t *testing.T) {
 		use(func() error { _, err := e.Get(); return err })
 		use(func() error { _, err := e.Add(1); return err })
 		use(func() error { e.changed(); _, err := e.Get(); return err })
-		use(func() error { v, _ := e.Get(); _, err := e.WaitGreater(ctx, v, all); return err })
+		use(func() error { v, _ := e.Get(); _, err := e.Wait(ctx, Greater(v)); return err })
 		time.AfterFunc(time.Millisecond, cancel)
 		for {
 			err := e.Close()
@@ -450,11 +451,11 @@ func TestImportedEvent(t *testing.T) {
 		require.ErrorIs(t, r.Set(1), ErrRemote)
 		_, err = r.Add(1)
 		require.ErrorIs(t, err, ErrRemote)
-		_, err = r.WaitEqual(context.Background(), 0, all)
+		_, err = r.Wait(context.Background(), Equal(0))
 		require.ErrorIs(t, err, ErrRemote)
-		_, err = r.WaitNotEqual(context.Background(), 0, all)
+		_, err = r.Wait(context.Background(), NotEqual(0))
 		require.ErrorIs(t, err, ErrRemote)
-		_, err = r.WaitGreater(context.Background(), 0, all)
+		_, err = r.Wait(context.Background(), Greater(0))
 		require.ErrorIs(t, err, ErrRemote)
 		_, err = r.Export()
 		require.ErrorIs(t, err, ErrRemote)
@@ -474,7 +475,7 @@ func TestZeroEvent(t *testing.T) {
 	_, err := e.Get()
 	require.ErrorIs(t, err, ErrInvalid)
 	require.ErrorIs(t, e.Set(1), ErrInvalid)
-	_, err = e.WaitEqual(context.Background(), 0, all)
+	_, err = e.Wait(context.Background(), Equal(0))
 	require.ErrorIs(t, err, ErrInvalid)
 	_, err = e.Export()
 	require.ErrorIs(t, err, ErrInvalid)
@@ -487,15 +488,15 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 		_ = e.Set(1)
 		_, _ = e.Add(1)
 		_, _ = e.Get()
-		_, _ = e.WaitEqual(context.Background(), 2, all)
+		_, _ = e.Wait(context.Background(), Equal(2))
 	}
 	assert.Zero(t, testing.AllocsPerRun(1000, use))
-	w := e.startWaiter(condition{equal, 1000, all})
+	w := e.startWaiter(Equal(1000))
 	assert.Zero(t, testing.AllocsPerRun(1000, use), "with somebody asleep")
 	require.True(t, e.cancelWaiter(w))
 	e.reuseWaiter(w)
 	assert.Zero(t, testing.AllocsPerRun(1000, func() {
-		w := e.startWaiter(condition{equal, 1000, all})
+		w := e.startWaiter(Equal(1000))
 		_ = e.Set(1000)
 		<-w.wakeup
 		e.reuseWaiter(w)

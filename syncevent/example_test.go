@@ -24,7 +24,7 @@ func ExampleEvent() {
 			}
 		}
 	}()
-	value, err := done.WaitGreater(context.Background(), 2, ^uint64(0))
+	value, err := done.Wait(context.Background(), syncevent.Greater(2))
 	fmt.Println(value, err)
 	fmt.Println(done.Close())
 	// Output:
@@ -80,7 +80,7 @@ func ExampleContext() {
 		if next != pe.Running {
 			return
 		}
-		wait, err := waits.Greater(event, 41, ^uint64(0))
+		wait, err := waits.Alloc(event, syncevent.Greater(41))
 		if err == nil {
 			if err = wait.Submit(); err != nil {
 				_ = wait.Free() // it is still ours

@@ -156,7 +156,7 @@ func (w *wakeRig) wakes(what string, asleep time.Duration, submit func(v uint64)
 	woken := make(chan result, 1)
 	before := w.value
 	go func() {
-		v, err := w.event.WaitGreater(ctx, before, all)
+		v, err := w.event.Wait(ctx, syncevent.Greater(before))
 		woken <- result{v, time.Now(), err}
 	}()
 	time.Sleep(asleep)

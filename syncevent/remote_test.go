@@ -138,11 +138,11 @@ func TestTasksOfAPeerWakeASleeper(t *testing.T) {
 	for _, p := range []*program{owner, writer} {
 		wg.Go(func() { assert.ErrorIs(t, p.engine.Run(running), context.Canceled) })
 	}
-	seen, err := e.WaitEqual(ctx, 0xd0ca, all)
+	seen, err := e.Wait(ctx, syncevent.Equal(0xd0ca))
 	require.NoError(t, err)
 	time.Sleep(10 * time.Millisecond) // everything is asleep
 	seenByOwner <- seen
-	seen, err = e.WaitGreater(ctx, 0xd0ca, all)
+	seen, err = e.Wait(ctx, syncevent.Greater(0xd0ca))
 	require.NoError(t, err)
 	assert.Equal(t, uint64(0xd0cb), seen)
 	select {

@@ -34,7 +34,7 @@ func TestWaitersSleep(t *testing.T) {
 				var wg sync.WaitGroup
 				for range 4 {
 					wg.Go(func() {
-						_, err := e.WaitGreater(ctx, 0, all)
+						_, err := e.Wait(ctx, Greater(0))
 						assert.ErrorIs(t, err, context.DeadlineExceeded)
 					})
 				}
@@ -55,7 +55,7 @@ func TestEngineSleepsOnWaits(t *testing.T) {
 		e := open(t, nil, Config{})
 		s := newTasks(t, 3)
 		require.NoError(t, s.ctx.Start())
-		w := must(s.waits.Greater(e, 0, all))
+		w := must(s.waits.Alloc(e, Greater(0)))
 		s.submit(w)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 		defer cancel()

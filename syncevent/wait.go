@@ -16,39 +16,25 @@ const (
 
 // waiter sleeps until a condition holds: a goroutine or a task.
 type waiter struct {
-	condition
+	Condition
 	at     int           // index in Event.waiting; -1: not there
 	seen   uint64        // the value that fulfilled the condition
 	wakeup chan struct{} // receives one value when the condition holds; nil: task is reported
 	task   *WaitTask
 }
 
-// WaitEqual waits until value == v & mask, for the event's value v, and returns
-// v. It spins for about 50 µs and then sleeps without using the processor; the
-// package comment says who wakes it, and when. It may miss a value that another
-// change replaces soon after. It is for any goroutine; callbacks of an engine should
-// use a WaitTask, since a wait blocks them.
+// Wait waits until the condition holds for the event's value, and returns the value. It
+// spins for about 50 µs and then sleeps without using the processor; the package comment
+// says who wakes it, and when. It may miss a value that another change replaces soon
+// after. It is for any goroutine; callbacks of an engine should use a WaitTask, since a
+// wait blocks them.
 //
-// A mask of zero and a value with bits outside the mask are errors that match
-// ErrInvalid. When ctx ends, the error is context.Cause(ctx). Otherwise it fails
-// like Get.
-func (e *Event) WaitEqual(ctx context.Context, value, mask uint64) (uint64, error) {
-	return e.wait(ctx, condition{equal, value, mask})
-}
-
-// WaitNotEqual is WaitEqual for value != v & mask.
-func (e *Event) WaitNotEqual(ctx context.Context, value, mask uint64) (uint64, error) {
-	return e.wait(ctx, condition{notEqual, value, mask})
-}
-
-// WaitGreater is WaitEqual for v & mask > value, as unsigned numbers. A value
-// that cannot be exceeded under the mask is an error that matches ErrInvalid. With a
-// value that only grows, the condition stays true, so that no change is missed.
-func (e *Event) WaitGreater(ctx context.Context, value, mask uint64) (uint64, error) {
-	return e.wait(ctx, condition{greater, value, mask})
-}
-
-func (e *Event) wait(ctx context.Context, c condition) (uint64, error) {
+//	v, err := event.Wait(ctx, syncevent.Greater(15))
+//
+// A condition that no value fulfils is an error that matches ErrInvalid: a value with bits
+// outside the mask, one that cannot be exceeded under it, a mask of zero. When ctx ends,
+// the error is context.Cause(ctx). Otherwise it fails like Get.
+func (e *Event) Wait(ctx context.Context, c Condition) (uint64, error) {
 	if err := e.begin("wait for", oneHold); err != nil {
 		return 0, err
 	}
@@ -62,14 +48,14 @@ func (e *Event) wait(ctx context.Context, c condition) (uint64, error) {
 	if ctx.Err() != nil {
 		return 0, e.interrupted(ctx, c)
 	}
-	if v, ok := e.spin(&c); ok {
+	if v, ok := e.spin(c); ok {
 		return v, nil
 	}
 	return e.sleep(ctx, c)
 }
 
 // sleep is the rest of a wait that spinning did not end.
-func (e *Event) sleep(ctx context.Context, c condition) (uint64, error) {
+func (e *Event) sleep(ctx context.Context, c Condition) (uint64, error) {
 	w := e.startWaiter(c)
 	select {
 	case <-w.wakeup:
@@ -85,12 +71,12 @@ func (e *Event) sleep(ctx context.Context, c condition) (uint64, error) {
 	return v, nil
 }
 
-func (e *Event) interrupted(ctx context.Context, c condition) error {
+func (e *Event) interrupted(ctx context.Context, c Condition) error {
 	return fmt.Errorf("wait for %v %v: %w; its value is %#x", e, c, context.Cause(ctx), e.load())
 }
 
 // spin polls the value for spinTime.
-func (e *Event) spin(c *condition) (uint64, bool) {
+func (e *Event) spin(c Condition) (uint64, bool) {
 	v := e.load()
 	if c.holds(v) {
 		return v, true
@@ -107,7 +93,7 @@ func (e *Event) spin(c *condition) (uint64, bool) {
 }
 
 // startWaiter adds a waiter for a goroutine.
-func (e *Event) startWaiter(c condition) *waiter {
+func (e *Event) startWaiter(c Condition) *waiter {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var w *waiter
@@ -116,7 +102,7 @@ func (e *Event) startWaiter(c condition) *waiter {
 	} else {
 		w = &waiter{wakeup: make(chan struct{}, 1)}
 	}
-	w.condition = c
+	w.Condition = c
 	e.addWaiter(w)
 	return w
 }

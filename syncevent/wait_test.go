@@ -34,11 +34,11 @@ func TestSleepersModel(t *testing.T) {
 			var still []*waiter
 			for _, w := range asleep {
 				if !w.holds(value) {
-					require.Empty(t, w.wakeup, "%v with %#x", w.condition, value)
+					require.Empty(t, w.wakeup, "%v with %#x", w.Condition, value)
 					still = append(still, w)
 					continue
 				}
-				require.Len(t, w.wakeup, 1, "%v with %#x", w.condition, value)
+				require.Len(t, w.wakeup, 1, "%v with %#x", w.Condition, value)
 				require.Equal(t, value, w.seen)
 				require.False(t, e.cancelWaiter(w))
 				<-w.wakeup
@@ -74,8 +74,8 @@ func TestSleepersModel(t *testing.T) {
 				look(t)
 			},
 			"sleep": func(t *rapid.T) {
-				c := condition{
-					conditionKind(rapid.IntRange(0, 2).Draw(t, "kind")), small.Draw(t, "value"),
+				c := Condition{
+					conditionKind(rapid.IntRange(int(equal), int(greater)).Draw(t, "kind")), small.Draw(t, "value"),
 					rapid.SampledFrom([]uint64{1, 2, 3, 6, 7, all}).Draw(t, "mask"),
 				}
 				if c.check() != nil {
@@ -113,7 +113,7 @@ func TestPingPong(t *testing.T) {
 	const rounds = 20000
 	half := func(parity uint64) {
 		for i := parity; i < rounds; i += 2 {
-			if _, err := e.sleep(ctx, condition{equal, i, all}); !assert.NoError(t, err) {
+			if _, err := e.sleep(ctx, Equal(i)); !assert.NoError(t, err) {
 				return
 			}
 			if !assert.NoError(t, e.Set(i+1)) {
@@ -135,14 +135,12 @@ func TestManyWritersManyWaiters(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range waiters {
 		wg.Go(func() {
-			wait := e.WaitGreater
+			wait := e.Wait
 			if i%2 == 0 {
-				wait = func(ctx context.Context, value, mask uint64) (uint64, error) {
-					return e.sleep(ctx, condition{greater, value, mask})
-				}
+				wait = e.sleep
 			}
 			for v := uint64(0); v < writers*each; {
-				next, err := wait(ctx, v, all)
+				next, err := wait(ctx, Greater(v))
 				if !assert.NoError(t, err) {
 					return
 				}
@@ -154,7 +152,7 @@ func TestManyWritersManyWaiters(t *testing.T) {
 	for range waiters {
 		wg.Go(func() { // each waits for its own number, which comes and goes
 			wanted := rand.Uint64N(writers * each)
-			_, err := e.WaitGreater(ctx, wanted, all)
+			_, err := e.Wait(ctx, Greater(wanted))
 			assert.NoError(t, err)
 		})
 	}
@@ -190,7 +188,7 @@ func TestPolling(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 3 {
 			wg.Go(func() {
-				v, err := e.WaitEqual(context.Background(), 1, all)
+				v, err := e.Wait(context.Background(), Equal(1))
 				assert.NoError(t, err, "waiter %d", i)
 				assert.Equal(t, uint64(1), v)
 			})
@@ -205,7 +203,7 @@ func TestPolling(t *testing.T) {
 		}
 		late, start := make(chan time.Duration), time.Now()
 		go func() { // a young sleeper does not wait for the next look at the old ones
-			_, err := e.WaitNotEqual(context.Background(), 0, all)
+			_, err := e.Wait(context.Background(), NotEqual(0))
 			assert.NoError(t, err)
 			late <- time.Since(start)
 		}()
@@ -220,11 +218,11 @@ func TestPolling(t *testing.T) {
 			assert.False(t, e.timer.Stop(), "a timer runs while nobody sleeps: %s", why)
 		}
 		rests("the last was roused by a look")
-		w := e.startWaiter(condition{greater, 1, all})
+		w := e.startWaiter(Greater(1))
 		require.NoError(t, e.Set(2))
 		<-w.wakeup
 		rests("the last was roused by Set")
-		require.True(t, e.cancelWaiter(e.startWaiter(condition{equal, 1, all})))
+		require.True(t, e.cancelWaiter(e.startWaiter(Equal(1))))
 		rests("the last gave up")
 		require.NoError(t, e.Close())
 	})
@@ -236,7 +234,7 @@ func TestPollingSlowsDown(t *testing.T) {
 		e, err := New(nil, Config{Memory: words(1)})
 		require.NoError(t, err)
 		start := time.Now()
-		w := e.startWaiter(condition{equal, 1, all})
+		w := e.startWaiter(Equal(1))
 		looks := map[time.Duration]int{}
 		for time.Since(start) < 10*time.Second {
 			_, due := e.polled()
@@ -265,7 +263,7 @@ func TestNoPolling(t *testing.T) {
 		{Config{}, newAdapter(openSoft(t))},
 	} {
 		e := open(t, cfg.dev, cfg.Config)
-		w := e.startWaiter(condition{equal, 1, all})
+		w := e.startWaiter(Equal(1))
 		polling, _ := e.polled()
 		assert.False(t, polling)
 		assert.False(t, e.timer.Stop())

@@ -57,25 +57,11 @@ func (c *Context) WaitPool(n int, done func(*WaitTask), failed func(*WaitTask, e
 	return p, nil
 }
 
-// Equal takes a task out of the pool that waits until value == v & mask, for the
-// value v of e, and holds e until the task is freed. The wait may miss a value that
-// another change replaces soon after. Errors match those of pe.Pool.Alloc, and
-// ErrInvalid, as in Event.WaitEqual, ErrRemote and ErrClosed.
-func (p *WaitPool) Equal(e *Event, value, mask uint64) (*WaitTask, error) {
-	return p.allocate(e, condition{equal, value, mask})
-}
-
-// NotEqual is Equal for value != v & mask.
-func (p *WaitPool) NotEqual(e *Event, value, mask uint64) (*WaitTask, error) {
-	return p.allocate(e, condition{notEqual, value, mask})
-}
-
-// Greater is Equal for v & mask > value, as unsigned numbers.
-func (p *WaitPool) Greater(e *Event, value, mask uint64) (*WaitTask, error) {
-	return p.allocate(e, condition{greater, value, mask})
-}
-
-func (p *WaitPool) allocate(e *Event, c condition) (*WaitTask, error) {
+// Alloc takes a task out of the pool that waits until the condition holds for the value of
+// e, and holds e until the task is freed. The wait may miss a value that another change
+// replaces soon after. Errors match those of pe.Pool.Alloc, and ErrInvalid, as in
+// Event.Wait, ErrRemote and ErrClosed.
+func (p *WaitPool) Alloc(e *Event, c Condition) (*WaitTask, error) {
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("syncevent: allocate a wait: %w", err)
 	}
@@ -83,7 +69,7 @@ func (p *WaitPool) allocate(e *Event, c condition) (*WaitTask, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.waiter.condition, t.waiter.seen = c, 0
+	t.waiter.Condition, t.waiter.seen = c, 0
 	return t, nil
 }
 
@@ -100,29 +86,15 @@ func (t *WaitTask) Free() error {
 // event may have another value by now.
 func (t *WaitTask) Value() uint64 { return t.waiter.seen }
 
-// SetEqual makes the next submission wait for another condition; see
-// WaitPool.Equal. It fails with ErrInvalid, pe.ErrInUse (in flight) and pe.ErrFreed.
-func (t *WaitTask) SetEqual(value, mask uint64) error {
-	return t.setCondition(condition{equal, value, mask})
-}
-
-// SetNotEqual is SetEqual for WaitPool.NotEqual.
-func (t *WaitTask) SetNotEqual(value, mask uint64) error {
-	return t.setCondition(condition{notEqual, value, mask})
-}
-
-// SetGreater is SetEqual for WaitPool.Greater.
-func (t *WaitTask) SetGreater(value, mask uint64) error {
-	return t.setCondition(condition{greater, value, mask})
-}
-
-func (t *WaitTask) setCondition(c condition) error {
+// SetCondition makes the next submission wait for another condition. It fails with
+// ErrInvalid, as in Event.Wait, pe.ErrInUse (in flight) and pe.ErrFreed.
+func (t *WaitTask) SetCondition(c Condition) error {
 	if err := t.control.MayChange(&t.Task, "condition"); err != nil {
 		return err
 	}
 	if err := c.check(); err != nil {
 		return fmt.Errorf("syncevent: set the condition of a wait: %w", err)
 	}
-	t.waiter.condition = c
+	t.waiter.Condition = c
 	return nil
 }

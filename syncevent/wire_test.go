@@ -27,14 +27,14 @@ func TestWokenByPeer(t *testing.T) {
 			var wg sync.WaitGroup
 			for i := range uint64(100) {
 				wg.Go(func() {
-					v, err := e.sleep(ctx, condition{equal, 2*i + 1, all})
+					v, err := e.sleep(ctx, Equal(2*i+1))
 					assert.NoError(t, err)
 					assert.Equal(t, 2*i+1, v)
 				})
 				a.write(r, 2*i+1)
 				wg.Wait()
 				wg.Go(func() {
-					v, err := e.WaitGreater(ctx, 2*i+1, all)
+					v, err := e.Wait(ctx, Greater(2*i+1))
 					assert.NoError(t, err)
 					assert.Equal(t, 2*i+2, v)
 				})
@@ -64,7 +64,7 @@ func TestBothAdd(t *testing.T) {
 			assert.NoError(t, err)
 		}
 	})
-	v, err := e.WaitGreater(ctx, 2*each-1, all)
+	v, err := e.Wait(ctx, Greater(2*each-1))
 	require.NoError(t, err)
 	assert.Equal(t, uint64(2*each), v)
 	wg.Wait()

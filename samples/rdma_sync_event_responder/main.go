@@ -26,7 +26,6 @@ import (
 const (
 	signal   = 0xd0ca
 	finished = math.MaxUint64
-	allBits  = math.MaxUint64 // has a wait compare the whole value
 )
 
 func main() {
@@ -85,14 +84,14 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		case pe.Running: // the steps, without keeping the engine from its work
 			s.Peer.Done(ended)
 			waits.Go(func() {
-				v, err := event.WaitGreater(waiting, signal-1, allBits)
+				v, err := event.Wait(waiting, syncevent.Greater(signal-1))
 				if err == nil {
 					s.Print("was set to %#x: %s", v, sample.Word(v))
 					v, err = event.Add(1)
 				}
 				if err == nil {
 					s.Print("added 1, which makes %#x: %s", v+1, sample.Word(v+1))
-					v, err = event.WaitGreater(waiting, finished-1, allBits)
+					v, err = event.Wait(waiting, syncevent.Greater(finished-1))
 				}
 				if err == nil {
 					s.Print("was set to %#x: %s", v, sample.Word(v))

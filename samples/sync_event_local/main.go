@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/pe"
@@ -18,168 +19,92 @@ import (
 	"github.com/verbena-rdma/verbena/syncevent"
 )
 
-const (
-	all    = ^uint64(0) // the mask of a wait for the whole value
-	adders = 8
-	adds   = 10_000 // of each
-)
+const adders, adds = 8, 10_000 // additions of each
 
 func main() {
-	sample.Main(sample.Program{
-		Name:   "sync_event_local",
-		About:  "Waits on a sync event and sets it: synchronously, with tasks, and by adding to it.",
-		Device: "soft-lo",
-	}, run)
+	info := sample.Program{Name: "sync_event_local", About: "Waits on a sync event and sets it: synchronously, with tasks, and by adding to it.", Device: "soft-lo"}
+	sample.Main(info, run)
 }
 
 func run(ctx context.Context, s *sample.Session) (err error) {
-	// An event within one program needs no device. With one, it could be exported
-	// to peers too.
 	dev, err := device.Open(s.Device)
 	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, dev.Close)
-	event, err := syncevent.New(dev, syncevent.Config{})
+	defer sample.Close(&err, dev.Close)                  // and the event
+	event, err := syncevent.New(dev, syncevent.Config{}) // without a device it could not be exported to peers
 	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, event.Close)
-
-	for _, part := range []func(context.Context, *sample.Session, *syncevent.Event) error{
-		synchronous, asynchronous, atomic,
-	} {
-		if err := event.Set(0); err != nil {
-			return err
-		}
-		if err := part(ctx, s, event); err != nil {
+	for _, part := range []func(context.Context, *sample.Session, *syncevent.Event) error{synchronous, asynchronous, adding} {
+		if err := errors.Join(event.Set(0), part(ctx, s, event)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// synchronous starts a goroutine that waits for the value that this one sets, and
-// answers with another.
+// synchronous sets the event, and waits for the answer of a goroutine that has waited for that.
 func synchronous(ctx context.Context, s *sample.Session, event *syncevent.Event) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	answered := make(chan struct{})
+	done := make(chan error, 1)
 	go func() {
-		defer close(answered)
-		_, err := event.WaitGreater(ctx, 0, all)
-		if err == nil {
-			err = event.Set(2)
-		}
-		if err != nil {
-			cancel(err)
-		}
+		_, err := event.Wait(ctx, syncevent.Greater(0))
+		done <- errors.Join(err, event.Set(2))
 	}()
 	err := event.Set(1)
-	if err == nil {
-		_, err = event.WaitEqual(ctx, 2, all)
+	_, waited := event.Wait(ctx, syncevent.Equal(2))
+	if err = errors.Join(err, waited, <-done); err == nil {
+		s.Print("synchronous: 1 was set, and answered with 2")
 	}
-	if err != nil {
-		cancel(err)
-	}
-	<-answered
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	s.Print("synchronous: 1 was set, and answered with 2")
-	return nil
+	return err
 }
 
-// asynchronous is the same with tasks: one waits, one sets.
+// asynchronous is the same with tasks: one waits until the value is greater than 41, one sets it to 42.
 func asynchronous(ctx context.Context, s *sample.Session, event *syncevent.Event) (err error) {
 	engine := pe.New(pe.Config{Log: s.Log})
-	defer sample.Close(&err, engine.Close)
+	defer sample.Close(&err, engine.Close) // and the context
 	c, err := syncevent.NewContext(syncevent.ContextConfig{Engine: engine})
 	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, c.Close)
-	waits, err := c.WaitPool(1, pe.Done, pe.Failed)
+	waits, err := c.WaitPool(1, func(t *syncevent.WaitTask) {
+		s.Print("asynchronous: a task has waited until the value was %d", t.Value())
+		c.Fail(t.Free()) // nil does nothing
+	}, pe.FailContext)
 	if err != nil {
 		return err
 	}
-	sets, err := c.SetPool(1, pe.Done, pe.Failed)
+	sets, err := c.SetPool(1, pe.FreeTask, pe.FailContext)
 	if err != nil {
 		return err
 	}
-
-	left := 2
-	finish := func(err error) {
-		c.Fail(err)
-		if left--; left == 0 {
-			c.Stop()
-		}
-	}
-	// One task waits until the value is greater than 41.
-	wait := func() error {
-		t, err := waits.Greater(event, 41, all)
-		return pe.SubmitNew(t, err, func(t *syncevent.WaitTask, err error) {
-			if err == nil {
-				s.Print("asynchronous: a task has waited until the value was %d", t.Value())
-			}
-			finish(errors.Join(err, t.Free()))
-		})
-	}
-	// The other sets it to 42.
-	set := func() error {
-		t, err := sets.Alloc(event, 42)
-		return pe.SubmitNew(t, err, func(t *syncevent.SetTask, err error) { finish(errors.Join(err, t.Free())) })
-	}
-	c.OnStateChange(func(prev, next pe.State) {
-		if next == pe.Running {
-			c.Fail(wait())
-			c.Fail(set())
-		}
-	})
-	if err := c.Start(); err != nil {
-		return err
-	}
+	c.Fail(c.Start()) // such a context is Running at once
+	wait, err := waits.Alloc(event, syncevent.Greater(41))
+	c.Fail(pe.SubmitNew(wait, err))
+	set, err := sets.Alloc(event, 42)
+	c.Fail(pe.SubmitNew(set, err))
+	c.Fail(c.StopWhenDone())
 	return engine.Run(ctx)
 }
 
-// atomic has goroutines add one, again and again. Each addition returns the value
-// before: no two may return the same.
-func atomic(_ context.Context, s *sample.Session, event *syncevent.Event) error {
-	var olds [adders][]uint64
-	var failed [adders]error
+// adding has goroutines add one, again and again. No two may find the same value before.
+func adding(_ context.Context, s *sample.Session, event *syncevent.Event) error {
+	var found [adders * adds]atomic.Bool
+	var different atomic.Int64
 	var group sync.WaitGroup
-	begin := make(chan struct{})
-	for i := range adders {
+	for range adders {
 		group.Go(func() {
-			<-begin // together
 			for range adds {
-				old, err := event.Add(1)
-				if err != nil {
-					failed[i] = err
-					return
+				if old, err := event.Add(1); err == nil && !found[old].Swap(true) {
+					different.Add(1)
 				}
-				olds[i] = append(olds[i], old)
 			}
 		})
 	}
-	close(begin)
 	group.Wait()
-	if err := errors.Join(failed[:]...); err != nil {
-		return err
+	if sum, err := event.Get(); sum != adders*adds || different.Load() != adders*adds {
+		return errors.Join(err, fmt.Errorf("after %d additions the value is %d, and %d old values were different", adders*adds, sum, different.Load()))
 	}
-	different := make(map[uint64]bool)
-	for _, list := range olds {
-		for _, old := range list {
-			different[old] = true
-		}
-	}
-	sum, err := event.Get()
-	if err != nil {
-		return err
-	}
-	if sum != adders*adds || len(different) != adders*adds {
-		return fmt.Errorf("after %d additions the value is %d, and %d old values were different", adders*adds, sum, len(different))
-	}
-	s.Print("atomic: %d goroutines have added 1 %d times each, the value is %d, all values before were different", adders, adds, sum)
+	s.Print("atomic: %d goroutines have added 1 %d times each, the value is %d, all values before were different", adders, adds, adders*adds)
 	return nil
 }

@@ -33,7 +33,7 @@ func (t *alternating) begin(p *program) (err error) {
 	if t.add, err = t.adds.Alloc(p.conns[0], p.peers, 1); err != nil {
 		return err
 	}
-	if t.wait, err = t.waits.Greater(p.own, 0, allBits); err != nil {
+	if t.wait, err = t.waits.Alloc(p.own, syncevent.Greater(0)); err != nil {
 		return err
 	}
 	if err := t.wait.Submit(); err != nil {
@@ -56,7 +56,7 @@ func (t *alternating) wasWoken(wait *syncevent.WaitTask) {
 		return
 	}
 	if t.seen++; t.seen < t.half {
-		err := wait.SetGreater(t.seen, allBits)
+		err := wait.SetCondition(syncevent.Greater(t.seen))
 		if err == nil {
 			err = wait.Submit()
 		}

@@ -27,9 +27,6 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// allBits has a wait compare the whole value.
-const allBits = ^uint64(0)
-
 func main() {
 	p := &program{}
 	timeout := flag.Duration("timeout", time.Minute, "give up after that time")

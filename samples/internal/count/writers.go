@@ -77,7 +77,7 @@ func (s *sum) pools(p *program) (err error) {
 }
 
 func (s *sum) begin(p *program) error {
-	t, err := s.waits.Greater(p.own, p.n+p.local-1, allBits)
+	t, err := s.waits.Alloc(p.own, syncevent.Greater(p.n+p.local-1))
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (s *sum) add(i uint64) {
 	if i >= s.p.local {
 		return
 	}
-	if _, err := s.p.own.WaitGreater(s.p.ctx, 0, allBits); err != nil {
+	if _, err := s.p.own.Wait(s.p.ctx, syncevent.Greater(0)); err != nil {
 		_ = s.p.engine.Do(func() { s.p.fail(err) }) // fails only after the end
 		return
 	}

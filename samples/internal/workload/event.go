@@ -133,8 +133,7 @@ func (w *waiter) ended(err error) {
 }
 
 func (w *waiter) steps(ctx context.Context) error {
-	const allBits = math.MaxUint64
-	v, err := w.event.WaitGreater(ctx, question-1, allBits)
+	v, err := w.event.Wait(ctx, syncevent.Greater(question-1))
 	if err != nil {
 		return err
 	}
@@ -144,7 +143,7 @@ func (w *waiter) steps(ctx context.Context) error {
 		return err
 	}
 	w.print("added to: %s", word(old+1))
-	if v, err = w.event.WaitGreater(ctx, finished-1, allBits); err != nil {
+	if v, err = w.event.Wait(ctx, syncevent.Greater(finished-1)); err != nil {
 		return err
 	}
 	w.print("set: %s", word(v))
