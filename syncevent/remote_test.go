@@ -20,8 +20,6 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-const all = ^uint64(0)
-
 // program is one of two programs, each with a device and an engine of its own.
 type program struct {
 	t      *testing.T

@@ -13,19 +13,11 @@ import (
 	"path/filepath"
 
 	"github.com/verbena-rdma/verbena/device"
-	"github.com/verbena-rdma/verbena/samples/internal/pair"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
 )
 
 // patience is how long a program may take.
 const patience = "20s"
-
-// demonstration is one row.
-type demonstration struct {
-	pair pair.Pair
-	way  pair.Way
-	args []string // for both programs
-}
 
 func main() {
 	sample.Main(sample.Program{
@@ -33,21 +25,6 @@ func main() {
 		About: "Runs the sample programs, every pair as two processes.",
 		Role:  sample.Alone,
 	}, run)
-}
-
-// plan gives each pair one row, and spreads the ways over them.
-func plan() []demonstration {
-	ways := pair.Ways()
-	var rows []demonstration
-	for i, p := range pair.Samples() {
-		d := demonstration{pair: p, way: ways[i%len(ways)]}
-		if p.Messages > 1 && !p.Values {
-			d.pair.Messages = 8
-			d.args = []string{"-nc", "8"}
-		}
-		rows = append(rows, d)
-	}
-	return rows
 }
 
 func run(ctx context.Context, s *sample.Session) error {
@@ -92,20 +69,4 @@ func try(name string) error {
 		return err
 	}
 	return dev.Close()
-}
-
-func (d *demonstration) run(ctx context.Context, bin, dev string) (result pair.Result, err error) {
-	scratch, err := os.MkdirTemp("", "verbena-demo-")
-	if err != nil {
-		return result, err
-	}
-	defer sample.Close(&err, func() error { return os.RemoveAll(scratch) })
-	args := append([]string{"-d", dev, "-timeout", patience}, d.args...)
-	result, err = pair.Run(ctx, d.pair, pair.Options{
-		Bin: bin, Scratch: scratch, Way: d.way, RequesterArgs: args, ResponderArgs: args,
-	})
-	if err != nil {
-		return result, err
-	}
-	return result, result.Verify()
 }

@@ -23,88 +23,64 @@ const contexts, copies, size = 4, 16, 4096 // copies of each context, bytes of e
 
 func main() {
 	info := sample.Program{Name: "pe_multi_context", About: "Copies memory with four contexts on one engine.", Device: "soft-lo"}
-	sample.Main(info, new(program).run)
+	sample.Main(info, run)
 }
 
-type program struct {
-	*sample.Session
-	memory  *mmap.Map // what is copied in the first half, room for it in the second
-	workers [contexts]*worker
-	total   int // copies of all contexts
-}
-
-type worker struct {
-	*program
-	number int
-	dma    *dma.Context
-	pool   *dma.CopyPool
-	left   int // copies that have not completed
-}
-
-func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
-	p.Session = s
+func run(ctx context.Context, s *sample.Session) (err error) {
 	dev, err := device.Open(s.Device)
 	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, dev.Close) // and the memory
-	if p.memory, err = mmap.Alloc(dev, 2*contexts*copies*size, mmap.LocalReadWrite); err != nil {
+	defer sample.Close(&err, dev.Close)   // and the memory
+	const half = contexts * copies * size // what is copied, and room for it
+	memory, err := mmap.Alloc(dev, 2*half, mmap.LocalReadWrite)
+	if err != nil {
 		return err
 	}
-	rand.Read(p.memory.Bytes()[:contexts*copies*size])
+	rand.Read(memory.Bytes()[:half])
+
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the contexts
-	for i := range p.workers {
-		w := &worker{program: p, number: i, left: copies}
-		p.workers[i] = w
-		w.dma, err = dma.New(dev, dma.Config{Engine: engine, Name: fmt.Sprintf("context %d", i), GIDIndex: s.GIDIndex, Log: s.Log})
+	var all [contexts]*dma.Context
+	var done [contexts]int
+	total := 0
+	for i := range contexts {
+		d, err := dma.New(dev, dma.Config{Engine: engine, Name: fmt.Sprintf("context %d", i), GIDIndex: s.GIDIndex, Log: s.Log})
 		if err != nil {
 			return err
 		}
-		if w.pool, err = w.dma.CopyPool(copies, w.done, w.failed); err != nil {
+		all[i] = d
+		pool, err := d.CopyPool(copies, func(t *dma.CopyTask) {
+			if !bytes.Equal(t.Source().Bytes(), t.Destination().Bytes()) {
+				d.Fail(errors.New("the data differs"))
+			}
+			d.Fail(t.Free()) // nil does nothing
+			done[i]++
+			total++ // of all contexts, and nobody else is at it
+		}, pe.FailContext)
+		if err != nil {
 			return err
 		}
-		w.dma.OnStateChange(w.stateChanged)
+		d.OnStateChange(func(_, next pe.State) {
+			if next != pe.Running {
+				return
+			}
+			for n := range copies {
+				at := (i*copies + n) * size
+				task, err := pool.Alloc(bufinv.Source(memory, at, size), bufinv.Target(memory, half+at, size))
+				d.Fail(pe.SubmitNew(task, err))
+			}
+			d.Fail(d.StopWhenDone())
+		})
+		d.Fail(d.Start())
 	}
-	for _, w := range p.workers {
-		w.fail(w.dma.Start())
-	}
-	p.Print("the engine drives %d contexts", engine.Active())
+	s.Print("the engine drives %d contexts", engine.Active())
 	if err := engine.Run(ctx); err != nil {
 		return err
 	}
-	for _, w := range p.workers {
-		p.Print("%s: %d copies completed, it is %v", w.dma.Name(), copies-w.left, w.dma.State())
+	for i, d := range all {
+		s.Print("%s: %d copies completed, it is %v", d.Name(), done[i], d.State())
 	}
-	p.Print("%d copies in all, the data is the same", p.total)
+	s.Print("%d copies in all, the data is the same", total)
 	return nil
-}
-
-func (w *worker) stateChanged(_, next pe.State) {
-	for i := 0; next == pe.Running && i < copies; i++ {
-		at := (w.number*copies + i) * size
-		task, err := w.pool.Alloc(bufinv.Source(w.memory, at, size), bufinv.Target(w.memory, contexts*copies*size+at, size))
-		w.fail(pe.SubmitNew(task, err, nil))
-	}
-}
-
-func (w *worker) done(t *dma.CopyTask) {
-	if !bytes.Equal(t.Source().Bytes(), t.Destination().Bytes()) {
-		w.fail(fmt.Errorf("%s: the data differs", w.dma.Name()))
-	}
-	w.fail(t.Free())
-	w.total++ // of all contexts, and nobody else is at it
-	if w.left--; w.left == 0 {
-		w.dma.Stop()
-	}
-}
-
-func (w *worker) failed(t *dma.CopyTask, err error) { w.fail(errors.Join(err, t.Free())) }
-
-// fail ends the worker's context with an error, and stops the others.
-func (w *worker) fail(err error) {
-	w.dma.Fail(err)
-	for i := 0; err != nil && i < contexts; i++ {
-		w.workers[i].dma.Stop()
-	}
 }

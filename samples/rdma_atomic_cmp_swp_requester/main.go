@@ -68,7 +68,7 @@ func run(ctx context.Context, s *sample.Session, compare, swap uint64) (err erro
 				if first, now = false, old; old == compare {
 					now = swap
 				}
-				r.Fail(t.Submit()) // nil does nothing
+				r.Fail(pe.SubmitNew(t, nil)) // nil does nothing
 				return
 			}
 			if old == now {
@@ -79,7 +79,7 @@ func run(ctx context.Context, s *sample.Session, compare, swap uint64) (err erro
 			r.Fail(t.Free())
 			r.Stop()
 		},
-		func(t *rdma.CompareSwapTask, err error) { r.Fail(errors.Join(err, t.Free())) })
+		pe.FailContext)
 	if err != nil {
 		return err
 	}
@@ -93,10 +93,7 @@ func run(ctx context.Context, s *sample.Session, compare, swap uint64) (err erro
 			s.Peer.Connect(r, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; r.Fail(err) })
 		case pe.Running: // both ends have connected
 			task, err := atomics.Alloc(conn, bufinv.Target(remote, 0, 8), bufinv.Target(local, 0, 8), compare, swap)
-			if err == nil {
-				err = task.Submit()
-			}
-			r.Fail(err)
+			r.Fail(pe.SubmitNew(task, err))
 		}
 	})
 	if err := r.Start(); err != nil {

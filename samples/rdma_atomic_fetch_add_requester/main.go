@@ -68,7 +68,7 @@ func run(ctx context.Context, s *sample.Session, add uint64) (err error) {
 			}
 			want = old + add
 			if left--; left > 0 && r.Err() == nil {
-				r.Fail(t.Submit()) // nil does nothing
+				r.Fail(pe.SubmitNew(t, nil)) // nil does nothing
 				return
 			}
 			if r.Err() == nil {
@@ -77,7 +77,7 @@ func run(ctx context.Context, s *sample.Session, add uint64) (err error) {
 			r.Fail(t.Free())
 			r.Stop()
 		},
-		func(t *rdma.FetchAddTask, err error) { r.Fail(errors.Join(err, t.Free())) })
+		pe.FailContext)
 	if err != nil {
 		return err
 	}
@@ -91,10 +91,7 @@ func run(ctx context.Context, s *sample.Session, add uint64) (err error) {
 			s.Peer.Connect(r, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; r.Fail(err) })
 		case pe.Running: // both ends have connected
 			task, err := atomics.Alloc(conn, bufinv.Target(remote, 0, 8), bufinv.Target(local, 0, 8), add)
-			if err == nil {
-				err = task.Submit()
-			}
-			r.Fail(err)
+			r.Fail(pe.SubmitNew(task, err))
 		}
 	})
 	if err := r.Start(); err != nil {

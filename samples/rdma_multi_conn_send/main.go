@@ -6,7 +6,6 @@ package main
 
 import (
 	"context"
-	"errors"
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
@@ -55,43 +54,30 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 
-	// A task for each connection. Either callback frees it, and its buffer with it; the
-	// context ends with the last one, or the first that fails.
-	left := s.Connections
+	// A task for each connection. The context ends with the last one, or the first that fails.
 	sends, err := r.SendPool(s.Connections,
 		func(t *rdma.SendTask) {
 			s.Log.Info().Msgf("the message on connection %d was sent", t.Connection().ID())
-			r.Fail(t.Free()) // nil does nothing
-			if left--; left == 0 {
-				r.Stop()
-			}
+			r.Fail(t.Free()) // and its buffer; nil does nothing
 		},
-		func(t *rdma.SendTask, err error) { r.Fail(errors.Join(err, t.Free())) })
+		pe.FailContext)
 	if err != nil {
 		return err
 	}
 
-	var conns []*rdma.Connection
+	var a *oob.Answer
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
 		switch next {
 		case pe.Starting: // descriptors there and back; each end connects to the one of the same number
-			s.Peer.Exchange(ctx, r, oob.Offer{Connections: s.Connections}, func(a *oob.Answer, err error) {
-				if err != nil {
-					r.Fail(err)
-					return
-				}
-				conns = a.Connections
-			})
+			s.Peer.Exchange(ctx, r, oob.Offer{Connections: s.Connections}, func(got *oob.Answer, err error) { a = got; r.Fail(err) })
 		case pe.Running: // all have connected, at both ends
-			for i, conn := range conns { // they all send the same memory
+			for i, conn := range a.Connections { // they all send the same memory
+				s.Print("sending on connection %d: %s", i, sample.Describe(text))
 				task, err := sends.Alloc(conn, bufinv.Source(local, 0, len(text)))
-				if err == nil {
-					s.Print("sending on connection %d: %s", i, sample.Describe(text))
-					err = task.Submit()
-				}
-				r.Fail(err)
+				r.Fail(pe.SubmitNew(task, err))
 			}
+			r.Fail(r.StopWhenDone())
 		}
 	})
 	if err := r.Start(); err != nil {

@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/bufinv"
@@ -58,7 +57,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			r.Fail(t.Free())
 			r.Stop()
 		},
-		func(t *rdma.ReadTask, err error) { r.Fail(errors.Join(err, t.Free())) })
+		pe.FailContext)
 	if err != nil {
 		return err
 	}
@@ -76,10 +75,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 				return
 			}
 			task, err := reads.Alloc(conn, bufinv.Source(remote, 0, remote.Len()), bufinv.Target(local, 0, local.Len()))
-			if err == nil {
-				err = task.Submit()
-			}
-			r.Fail(err)
+			r.Fail(pe.SubmitNew(task, err))
 		}
 	})
 	if err := r.Start(); err != nil {

@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"errors"
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
@@ -58,7 +57,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			// only an open connection acknowledges it again: stop when the peer has ended.
 			s.Peer.Done(nil) // the context ends with it
 		},
-		func(t *rdma.ReceiveTask, err error) { r.Fail(errors.Join(err, t.Free())) })
+		pe.FailContext)
 	if err != nil {
 		return err
 	}
@@ -70,10 +69,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		}
 		// The receive comes before the connection, so that no message comes before it.
 		task, err := receives.Alloc(bufinv.Target(local, 0, local.Len()))
-		if err == nil {
-			err = task.Submit()
-		}
-		r.Fail(err)
+		r.Fail(pe.SubmitNew(task, err))
 		s.Peer.Connect(r, nil) // descriptors there and back
 	})
 	if err := r.Start(); err != nil {

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
@@ -58,7 +57,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			r.Fail(t.Free()) // nil does nothing
 			r.Stop()
 		},
-		func(t *rdma.SendTask, err error) { r.Fail(errors.Join(err, t.Free())) })
+		pe.FailContext)
 	if err != nil {
 		return err
 	}
@@ -70,12 +69,9 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		case pe.Starting: // descriptors there and back
 			s.Peer.Connect(r, func(c *rdma.Connection, _ *mmap.Map, err error) { conn = c; r.Fail(err) })
 		case pe.Running: // both ends have connected
+			s.Print("sending: %s", sample.Describe(text))
 			task, err := sends.Alloc(conn, bufinv.Source(local, 0, len(text)))
-			if err == nil {
-				s.Print("sending: %s", sample.Describe(text))
-				err = task.Submit()
-			}
-			r.Fail(err)
+			r.Fail(pe.SubmitNew(task, err))
 		}
 	})
 	if err := r.Start(); err != nil {

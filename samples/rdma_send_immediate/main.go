@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"errors"
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
@@ -61,7 +60,7 @@ func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
 			r.Fail(t.Free()) // nil does nothing
 			r.Stop()
 		},
-		func(t *rdma.SendImmTask, err error) { r.Fail(errors.Join(err, t.Free())) })
+		pe.FailContext)
 	if err != nil {
 		return err
 	}
@@ -73,12 +72,9 @@ func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
 		case pe.Starting: // descriptors there and back
 			s.Peer.Connect(r, func(c *rdma.Connection, _ *mmap.Map, err error) { conn = c; r.Fail(err) })
 		case pe.Running: // both ends have connected
+			s.Print("sending: %s, immediate %#08x", sample.Describe(text), imm)
 			task, err := sends.Alloc(conn, bufinv.Source(local, 0, len(text)), imm)
-			if err == nil {
-				s.Print("sending: %s, immediate %#08x", sample.Describe(text), imm)
-				err = task.Submit()
-			}
-			r.Fail(err)
+			r.Fail(pe.SubmitNew(task, err))
 		}
 	})
 	if err := r.Start(); err != nil {

@@ -62,7 +62,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 				r.Stop()
 			}
 		},
-		func(t *rdma.SyncEventSetTask, err error) { r.Fail(errors.Join(err, t.Free())) })
+		pe.FailContext)
 	if err != nil {
 		return err
 	}
@@ -92,15 +92,10 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			s.Peer.Exchange(ctx, r, oob.Offer{}, func(got *oob.Answer, err error) { a = got; r.Fail(err) })
 		case pe.Running: // both at once; the get finds what was set, or what came later
 			var err error
-			if set, err = sets.Alloc(a.Connections[0], a.Events[0], signal); err == nil {
-				err = set.Submit()
-			}
-			r.Fail(err)
+			set, err = sets.Alloc(a.Connections[0], a.Events[0], signal)
+			r.Fail(pe.SubmitNew(set, err))
 			get, err := gets.Alloc(a.Connections[0], a.Events[0])
-			if err == nil {
-				err = get.Submit()
-			}
-			r.Fail(err)
+			r.Fail(pe.SubmitNew(get, err))
 		}
 	})
 	if err := r.Start(); err != nil {

@@ -1,12 +1,10 @@
-// Command rdma_write_immediate_requester writes to the memory of its peer,
-// rdma_write_immediate_responder, with one RDMA write and a 32-bit immediate value. The data
-// goes straight to the peer's memory; the value goes to a receive that the peer has posted,
-// which reports that the data is there.
+// Command rdma_write_immediate_requester writes to rdma_write_immediate_responder with one
+// RDMA write and a 32-bit immediate value. The data goes straight to the peer's memory, the
+// value to a receive that the peer has posted, which reports that the data is there.
 package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/bufinv"
@@ -48,7 +46,6 @@ func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
 	}
 	copy(local.Bytes(), text)
 
-	// The engine, and the RDMA context on it.
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context with it
 	r, err := rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, ConnectTimeout: s.ConnectTimeout,
@@ -64,7 +61,7 @@ func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
 			r.Fail(t.Free()) // nil does nothing
 			r.Stop()
 		},
-		func(t *rdma.WriteImmTask, err error) { r.Fail(errors.Join(err, t.Free())) })
+		pe.FailContext)
 	if err != nil {
 		return err
 	}
@@ -82,10 +79,7 @@ func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
 				return
 			}
 			task, err := writes.Alloc(conn, bufinv.Source(local, 0, len(text)), bufinv.Target(remote, 0, len(text)), imm)
-			if err == nil {
-				err = task.Submit()
-			}
-			r.Fail(err)
+			r.Fail(pe.SubmitNew(task, err))
 		}
 	})
 	if err := r.Start(); err != nil {

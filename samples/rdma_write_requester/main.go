@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/bufinv"
@@ -61,7 +60,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			r.Fail(t.Free()) // nil does nothing
 			r.Stop()
 		},
-		func(t *rdma.WriteTask, err error) { r.Fail(errors.Join(err, t.Free())) })
+		pe.FailContext)
 	if err != nil {
 		return err
 	}
@@ -79,10 +78,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 				return
 			}
 			task, err := writes.Alloc(conn, bufinv.Source(local, 0, len(text)), bufinv.Target(remote, 0, len(text)))
-			if err == nil {
-				err = task.Submit()
-			}
-			r.Fail(err)
+			r.Fail(pe.SubmitNew(task, err))
 		}
 	})
 	if err := r.Start(); err != nil {

@@ -12,6 +12,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/verbena-rdma/verbena/device"
@@ -23,11 +24,7 @@ func main() {
 	pingpong.Main(pingpong.Program{Name: "verbs_uc_pingpong", Service: verbs.UC, Size: 4096}, run)
 }
 
-// The requests on their way are bits of a set.
-const (
-	receiveID = 1 << iota
-	sendID
-)
+const receiveID, sendID = 1, 2 // bits of the set of those that are on their way
 
 func run(ctx context.Context, o *pingpong.Options) (err error) {
 	// 1. Get the device list.
@@ -37,19 +34,14 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 	}
 
 	// 2. Open the requested device.
-	name, err := o.ChooseDevice(list)
-	if err != nil {
-		return err
-	}
-	dev, err := device.Open(name)
+	dev, err := device.Open(o.ChooseDevice(list))
 	if err != nil {
 		return err
 	}
 	defer pingpong.Close(&err, dev.Close)
 
 	// 3. Query the device capabilities.
-	port, err := o.CheckDevice(dev)
-	if err != nil {
+	if err := o.CheckDevice(dev); err != nil {
 		return err
 	}
 
@@ -79,9 +71,7 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 	completions := o.WaitOn(cq)
 
 	// 7. Create a queue pair.
-	qp, err := pd.CreateQP(verbs.QPInit{
-		Type: verbs.UC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: o.RxDepth,
-	})
+	qp, err := pd.CreateQP(verbs.QPInit{Type: verbs.UC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: o.RxDepth})
 	if err != nil {
 		return err
 	}
@@ -89,36 +79,26 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 
 	// 8. Bring up the queue pair: Init, where receives can be posted already, RTR
 	// once the peer's address is known, and RTS.
-	err = qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: o.Port},
-		verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccess)
-	if err != nil {
+	if err := qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: o.Port}, verbs.UCToInit); err != nil {
 		return err
 	}
-	receives := make([]verbs.RecvWR, o.RxDepth)
-	for i := range receives {
-		receives[i] = verbs.RecvWR{ID: receiveID, SGL: pingpong.Entry(mr, 0, o.Size)}
-	}
+	receives := slices.Repeat([]verbs.RecvWR{{ID: receiveID, SGL: pingpong.Entry(mr, 0, o.Size)}}, o.RxDepth)
 	if _, err := qp.PostRecv(receives); err != nil {
 		return err
 	}
-	peer, err := o.Meet(ctx)
+	peer, err := o.Meet(ctx, dev, qp)
 	if err != nil {
 		return err
 	}
 	defer pingpong.Close(&err, peer.Close)
-	mine, theirs, err := peer.Introduce(dev, port, qp)
-	if err != nil {
-		return err
-	}
 	err = qp.Modify(verbs.QPAttr{
-		State: verbs.QPReadyToReceive, Address: o.To(mine, theirs), PathMTU: o.MTU,
-		DestQPN: theirs.QPN, RQPSN: theirs.PSN,
-	}, verbs.QPAttrState|verbs.QPAttrAddress|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN)
+		State: verbs.QPReadyToReceive, Address: peer.Path(), PathMTU: o.MTU,
+		DestQPN: peer.QPN, RQPSN: peer.PSN,
+	}, verbs.UCToRTR)
 	if err != nil {
 		return err
 	}
-	err = qp.Modify(verbs.QPAttr{State: verbs.QPReadyToSend, SQPSN: mine.PSN}, verbs.QPAttrState|verbs.QPAttrSQPSN)
-	if err != nil {
+	if err := qp.Modify(verbs.QPAttr{State: verbs.QPReadyToSend, SQPSN: peer.Mine.PSN}, verbs.UCToRTS); err != nil {
 		return err
 	}
 	if err := peer.Ready(); err != nil {
@@ -128,40 +108,34 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 	// 9. Post work requests and poll for completions. The next message leaves when
 	// the last one has been sent and the peer's has come.
 	send := []verbs.SendWR{{ID: sendID, Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: pingpong.Entry(mr, 0, o.Size)}}
-	start := time.Now()
-	pending := uint64(receiveID)
+	pending := uint64(receiveID) // a server's first message is an answer
 	if o.Client() {
-		if _, err := qp.PostSend(send); err != nil {
-			return err
-		}
-		pending |= sendID
+		pending = 0
 	}
-	posted, sent, received := o.RxDepth, 0, 0
-	for sent < o.Iters || received < o.Iters {
+	start, posted, sent, received := time.Now(), o.RxDepth, 0, 0
+	for sent < o.Iters || received < o.Iters || pending&sendID != 0 {
+		if pending == 0 && sent < o.Iters {
+			if _, err := qp.PostSend(send); err != nil {
+				return err
+			}
+			sent++
+			pending = sendID | receiveID
+		}
 		wcs, err := completions.Next(ctx)
 		if err != nil {
 			return err
 		}
 		for _, wc := range wcs {
-			switch wc.ID {
-			case sendID:
-				sent++
-			case receiveID:
-				received++
-				if posted--; posted <= 1 {
-					n, err := qp.PostRecv(receives[posted:])
-					if err != nil {
-						return err
-					}
-					posted += n
-				}
-			}
 			pending &^= wc.ID
-			if pending == 0 && sent < o.Iters {
-				if _, err := qp.PostSend(send); err != nil {
+			if wc.ID == sendID {
+				continue
+			}
+			received++
+			if posted--; posted <= 1 {
+				if _, err := qp.PostRecv(receives[posted:]); err != nil {
 					return err
 				}
-				pending = sendID | receiveID
+				posted = o.RxDepth
 			}
 		}
 	}

@@ -1,10 +1,8 @@
-// Command verbs_ud_pingpong sends an unreliable datagram to and fro and prints how
-// long that took. A datagram that the network loses ends the game: neither side
-// would send again. It is written against package verbs, in the ten
-// steps of a typical verbs application, and plays with ibv_ud_pingpong(1) too.
+// Command verbs_ud_pingpong sends an unreliable datagram to and fro and prints how long
+// that took. One that the network loses ends the game. It is written against package
+// verbs, in its ten steps, and plays with ibv_ud_pingpong(1) too.
 //
-// Without an argument it waits for a client; with one it is the client of the
-// server on that host:
+// It is a server, or with an argument the client of the server on that host:
 //
 //	verbs_ud_pingpong -d soft-lo
 //	verbs_ud_pingpong -d soft-lo localhost
@@ -12,6 +10,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/verbena-rdma/verbena/device"
@@ -20,21 +19,13 @@ import (
 )
 
 func main() {
-	// The manual of ibv_ud_pingpong says 2048 bytes; by default it sends 1024.
-	pingpong.Main(pingpong.Program{Name: "verbs_ud_pingpong", Service: verbs.UD, Size: 1024}, run)
+	pingpong.Main(pingpong.Program{Name: "verbs_ud_pingpong", Service: verbs.UD, Size: 1024}, run) // as ibv_ud_pingpong; its manual says 2048
 }
 
-// The requests on their way are bits of a set.
 const (
-	receiveID = 1 << iota
-	sendID
-)
-
-const (
-	// grhLen is what precedes the data of a received datagram.
-	grhLen = 40
-	// key is the Q_Key of both sides.
-	key = 0x11111111
+	receiveID, sendID = 1, 2       // bits of the set of those that are on their way
+	grhLen            = 40         // bytes that precede the data of a received datagram
+	key               = 0x11111111 // the Q_Key of both sides
 )
 
 func run(ctx context.Context, o *pingpong.Options) (err error) {
@@ -45,19 +36,14 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 	}
 
 	// 2. Open the requested device.
-	name, err := o.ChooseDevice(list)
-	if err != nil {
-		return err
-	}
-	dev, err := device.Open(name)
+	dev, err := device.Open(o.ChooseDevice(list))
 	if err != nil {
 		return err
 	}
 	defer pingpong.Close(&err, dev.Close)
 
 	// 3. Query the device capabilities.
-	port, err := o.CheckDevice(dev)
-	if err != nil {
+	if err := o.CheckDevice(dev); err != nil {
 		return err
 	}
 
@@ -87,9 +73,7 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 	completions := o.WaitOn(cq)
 
 	// 7. Create a queue pair.
-	qp, err := pd.CreateQP(verbs.QPInit{
-		Type: verbs.UD, SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: o.RxDepth,
-	})
+	qp, err := pd.CreateQP(verbs.QPInit{Type: verbs.UD, SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: o.RxDepth})
 	if err != nil {
 		return err
 	}
@@ -97,35 +81,25 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 
 	// 8. Bring up the queue pair: Init, where receives can be posted already, RTR
 	// and RTS. The peer's address goes into a handle, not into the queue pair.
-	err = qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: o.Port, QKey: key},
-		verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrQKey)
-	if err != nil {
+	if err := qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: o.Port, QKey: key}, verbs.UDToInit); err != nil {
 		return err
 	}
-	receives := make([]verbs.RecvWR, o.RxDepth)
-	for i := range receives {
-		receives[i] = verbs.RecvWR{ID: receiveID, SGL: pingpong.Entry(mr, 0, grhLen+o.Size)}
-	}
+	receives := slices.Repeat([]verbs.RecvWR{{ID: receiveID, SGL: pingpong.Entry(mr, 0, grhLen+o.Size)}}, o.RxDepth)
 	if _, err := qp.PostRecv(receives); err != nil {
 		return err
 	}
-	peer, err := o.Meet(ctx)
+	peer, err := o.Meet(ctx, dev, qp)
 	if err != nil {
 		return err
 	}
 	defer pingpong.Close(&err, peer.Close)
-	mine, theirs, err := peer.Introduce(dev, port, qp)
-	if err != nil {
+	if err := qp.Modify(verbs.QPAttr{State: verbs.QPReadyToReceive}, verbs.UDToRTR); err != nil {
 		return err
 	}
-	if err := qp.Modify(verbs.QPAttr{State: verbs.QPReadyToReceive}, verbs.QPAttrState); err != nil {
+	if err := qp.Modify(verbs.QPAttr{State: verbs.QPReadyToSend, SQPSN: peer.Mine.PSN}, verbs.UDToRTS); err != nil {
 		return err
 	}
-	err = qp.Modify(verbs.QPAttr{State: verbs.QPReadyToSend, SQPSN: mine.PSN}, verbs.QPAttrState|verbs.QPAttrSQPSN)
-	if err != nil {
-		return err
-	}
-	ah, err := pd.CreateAH(o.To(mine, theirs))
+	ah, err := pd.CreateAH(peer.Path())
 	if err != nil {
 		return err
 	}
@@ -136,44 +110,36 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 
 	// 9. Post work requests and poll for completions. The next message leaves when
 	// the last one has been sent and the peer's has come.
-	send := []verbs.SendWR{{
-		ID: sendID, Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: pingpong.Entry(mr, grhLen, o.Size),
-		AH: ah, RemoteQPN: theirs.QPN, RemoteQKey: key,
-	}}
-	start := time.Now()
-	pending := uint64(receiveID)
+	send := []verbs.SendWR{{ID: sendID, Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: pingpong.Entry(mr, grhLen, o.Size),
+		AH: ah, RemoteQPN: peer.QPN, RemoteQKey: key}}
+	pending := uint64(receiveID) // a server's first message is an answer
 	if o.Client() {
-		if _, err := qp.PostSend(send); err != nil {
-			return err
-		}
-		pending |= sendID
+		pending = 0
 	}
-	posted, sent, received := o.RxDepth, 0, 0
-	for sent < o.Iters || received < o.Iters {
+	start, posted, sent, received := time.Now(), o.RxDepth, 0, 0
+	for sent < o.Iters || received < o.Iters || pending&sendID != 0 {
+		if pending == 0 && sent < o.Iters {
+			if _, err := qp.PostSend(send); err != nil {
+				return err
+			}
+			sent++
+			pending = sendID | receiveID
+		}
 		wcs, err := completions.Next(ctx)
 		if err != nil {
 			return err
 		}
 		for _, wc := range wcs {
-			switch wc.ID {
-			case sendID:
-				sent++
-			case receiveID:
-				received++
-				if posted--; posted <= 1 {
-					n, err := qp.PostRecv(receives[posted:])
-					if err != nil {
-						return err
-					}
-					posted += n
-				}
-			}
 			pending &^= wc.ID
-			if pending == 0 && sent < o.Iters {
-				if _, err := qp.PostSend(send); err != nil {
+			if wc.ID == sendID {
+				continue
+			}
+			received++
+			if posted--; posted <= 1 {
+				if _, err := qp.PostRecv(receives[posted:]); err != nil {
 					return err
 				}
-				pending = sendID | receiveID
+				posted = o.RxDepth
 			}
 		}
 	}

@@ -1,7 +1,6 @@
 package pingpong
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 
@@ -9,28 +8,24 @@ import (
 )
 
 // ChooseDevice is the name of the device that was asked for, or of the first of
-// the list.
-func (o *Options) ChooseDevice(list []verbs.DeviceInfo) (string, error) {
-	if o.Device != "" {
-		return o.Device, nil
-	}
-	if len(list) == 0 {
-		return "", errors.New("no device found")
+// the list. Without any it is empty, which is no device's.
+func (o *Options) ChooseDevice(list []verbs.DeviceInfo) string {
+	if o.Device != "" || len(list) == 0 {
+		return o.Device
 	}
 	o.say("using device %s, the first one found", list[0].Name)
-	return list[0].Name, nil
+	return list[0].Name
 }
 
-// CheckDevice refuses options that the device cannot satisfy, and returns the
-// attributes of its port.
-func (o *Options) CheckDevice(dev verbs.Device) (verbs.PortAttr, error) {
+// CheckDevice refuses options that the device, or its port, cannot satisfy.
+func (o *Options) CheckDevice(dev verbs.Device) error {
 	attr, err := dev.Query()
 	if err != nil {
-		return verbs.PortAttr{}, err
+		return err
 	}
 	port, err := dev.QueryPort(o.Port)
 	if err != nil {
-		return verbs.PortAttr{}, err
+		return err
 	}
 	switch service := o.program.Service; {
 	case !attr.Transports.Has(service):
@@ -44,7 +39,7 @@ func (o *Options) CheckDevice(dev verbs.Device) (verbs.PortAttr, error) {
 	case uint64(o.Size) > uint64(attr.MaxMessage):
 		err = fmt.Errorf("device %s sends at most %d bytes at a time, not the %d of -s", dev.Name(), attr.MaxMessage, o.Size)
 	}
-	return port, err
+	return err
 }
 
 // rocePort is the port that the handshake understands.

@@ -30,9 +30,9 @@ func (a Address) print(out io.Writer, side string) {
 	_, _ = fmt.Fprintf(out, "  %-15s LID 0x%04x, QPN 0x%06x, PSN 0x%06x, GID %v\n", side+":", a.LID, a.QPN, a.PSN, netip.AddrFrom16(a.GID))
 }
 
-// To is the way to the peer at that address, from this side's.
-func (o *Options) To(mine, theirs Address) verbs.AddressAttr {
-	return verbs.AddressAttr{DGID: theirs.GID, DLID: theirs.LID, SGIDIndex: mine.GIDIndex, Port: o.Port, SL: o.SL}
+// Path is the way to the peer.
+func (p *Peer) Path() verbs.AddressAttr {
+	return verbs.AddressAttr{DGID: p.GID, DLID: p.LID, SGIDIndex: p.Mine.GIDIndex, Port: p.o.Port, SL: p.o.SL}
 }
 
 const (
@@ -69,16 +69,27 @@ func decode(b []byte) (a Address, err error) {
 	return a, err
 }
 
-// Peer is the TCP connection to the other side.
+// Peer is the other side: its address, ours, and the TCP connection that they travelled on.
 type Peer struct {
+	Address
+	Mine Address
+
 	o    *Options
 	conn net.Conn
-	mine Address
 	stop func() bool
 }
 
-// Meet waits for a client, or connects to the server.
-func (o *Options) Meet(ctx context.Context) (*Peer, error) {
+// Meet waits for a client, or connects to the server, and exchanges the addresses of the
+// queue pairs. A server only receives here: Ready sends its address.
+func (o *Options) Meet(ctx context.Context, dev verbs.Device, qp verbs.QP) (*Peer, error) {
+	port, err := dev.QueryPort(o.Port)
+	if err != nil {
+		return nil, err
+	}
+	table, err := dev.GIDs(o.Port)
+	if err != nil {
+		return nil, err
+	}
 	conn, err := o.connect(ctx)
 	if err != nil {
 		return nil, err
@@ -88,7 +99,11 @@ func (o *Options) Meet(ctx context.Context) (*Peer, error) {
 	}
 	// A deadline in the past ends what is waited for.
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	return &Peer{o: o, conn: conn, stop: stop}, nil
+	p := &Peer{o: o, conn: conn, stop: stop, Mine: Address{LID: port.LID, QPN: qp.Num(), PSN: rand.Uint32N(1 << 24)}}
+	if err := p.introduce(table, port.LinkLayer != verbs.LinkInfiniBand || o.GIDIndex >= 0); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
 }
 
 func (o *Options) connect(ctx context.Context) (net.Conn, error) {
@@ -106,41 +121,34 @@ func (o *Options) connect(ctx context.Context) (net.Conn, error) {
 	return listener.Accept()
 }
 
-// Introduce sends the address of this side's queue pair and receives the peer's. A
-// server only receives here: Ready sends its address.
-func (p *Peer) Introduce(dev verbs.Device, port verbs.PortAttr, qp verbs.QP) (mine, theirs Address, err error) {
-	table, err := dev.GIDs(p.o.Port)
-	if err != nil {
-		return mine, theirs, err
-	}
-	mine = Address{LID: port.LID, QPN: qp.Num(), PSN: rand.Uint32N(1 << 24)}
-	routed := port.LinkLayer != verbs.LinkInfiniBand || p.o.GIDIndex >= 0
+// introduce sends the address of this side's queue pair and receives the peer's. They have
+// a GID, of the table, if packets are routed by it.
+func (p *Peer) introduce(table []verbs.GIDEntry, routed bool) (err error) {
 	var peer netip.Addr
 	if !p.o.Client() {
-		if theirs, err = p.receive(routed); err != nil {
-			return mine, theirs, err
+		if p.Address, err = p.receive(routed); err != nil {
+			return err
 		}
-		peer = theirs.GID.Addr()
+		peer = p.GID.Addr()
 	}
 	if routed {
 		e, err := p.o.chooseGID(table, peer)
 		if err != nil {
-			return mine, theirs, err
+			return err
 		}
-		mine.GID, mine.GIDIndex = e.GID, e.Index
+		p.Mine.GID, p.Mine.GIDIndex = e.GID, e.Index
 	}
 	if p.o.Client() {
-		if err = p.send(mine.encode()); err == nil {
-			theirs, err = p.receive(routed)
+		if err = p.send(p.Mine.encode()); err == nil {
+			p.Address, err = p.receive(routed)
 		}
 		if err != nil {
-			return mine, theirs, err
+			return err
 		}
 	}
-	p.mine = mine
-	mine.print(p.o.out, "local address")
-	theirs.print(p.o.out, "remote address")
-	return mine, theirs, nil
+	p.Mine.print(p.o.out, "local address")
+	p.Address.print(p.o.out, "remote address")
+	return nil
 }
 
 // Ready signals to the peer that this side's queue pair is up. Once a server's Ready
@@ -149,7 +157,7 @@ func (p *Peer) Ready() error {
 	if p.o.Client() {
 		return p.send([]byte(done))
 	}
-	if err := p.send(p.mine.encode()); err != nil {
+	if err := p.send(p.Mine.encode()); err != nil {
 		return err
 	}
 	b, err := p.read(doneLen)

@@ -2,7 +2,6 @@ package sample
 
 import (
 	"fmt"
-	"io"
 	"sync/atomic"
 	"time"
 
@@ -44,9 +43,6 @@ type Session struct {
 func (s *Session) Print(format string, args ...any) {
 	_, _ = fmt.Fprintf(s.files.out, format+"\n", args...)
 }
-
-// Out is standard output.
-func (s *Session) Out() io.Writer { return s.files.out }
 
 // Entered logs the state that the context is in now.
 func (s *Session) Entered(state pe.State) {

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/verbena-rdma/verbena/samples/internal/pair"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
+)
+
+// demonstration is one row.
+type demonstration struct {
+	pair pair.Pair
+	way  pair.Way
+	args []string // for both programs
+}
+
+// plan gives each pair one row, and spreads the ways over them.
+func plan() []demonstration {
+	ways := pair.Ways()
+	var rows []demonstration
+	for i, p := range pair.Samples() {
+		d := demonstration{pair: p, way: ways[i%len(ways)]}
+		if p.Messages > 1 && !p.Values {
+			d.pair.Messages = 8
+			d.args = []string{"-nc", "8"}
+		}
+		rows = append(rows, d)
+	}
+	return rows
+}
+
+// run runs both programs, and fails if one does or they have not seen the same data.
+func (d *demonstration) run(ctx context.Context, bin, dev string) (result pair.Result, err error) {
+	scratch, err := os.MkdirTemp("", "verbena-demo-")
+	if err != nil {
+		return result, err
+	}
+	defer sample.Close(&err, func() error { return os.RemoveAll(scratch) })
+	args := append([]string{"-d", dev, "-timeout", patience}, d.args...)
+	result, err = pair.Run(ctx, d.pair, pair.Options{
+		Bin: bin, Scratch: scratch, Way: d.way, RequesterArgs: args, ResponderArgs: args,
+	})
+	if err != nil {
+		return result, err
+	}
+	return result, result.Verify()
+}
