@@ -165,8 +165,9 @@ func ExampleListen() {
 		return
 	}
 	defer clients.Close()
-	err = clients.Serve(r, oob.Offer{Data: []byte("welcome")}, func(client string, a *oob.Answer) {
+	err = clients.Serve(r, oob.Offer{Data: []byte("welcome")}, func(client string, a *oob.Answer) error {
 		fmt.Println(client, "is being connected:", a.Connections[0])
+		return nil
 	})
 	fmt.Println(errors.Join(err, r.Start()))
 	ctx, cancel := context.WithCancel(context.Background())

@@ -75,17 +75,21 @@ func (l *Listener) opened(op string) error {
 
 // Serve exchanges with every client that comes from now on, until Close: each gets what
 // the offer says, with connections of its own, as in Peer.Exchange. f is called for it
-// on the engine's goroutine, with its name and what it offers. A connection of a client
-// that fails is closed, after the callbacks that report it, so that its place is free for
-// the next one.
+// on the engine's goroutine, with its name and what it offers, before anything is reported
+// of its connections and before any message of it: f is where to set their user data. A
+// connection of a client that fails is closed, after the callbacks that report it, so that
+// its place is free for the next one.
 //
-// A client that cannot be taken is rejected, and the reason logged. While the context
-// has no connection left (rdma.Config.MaxConnections), or is not Starting or Running,
-// clients try again until it has, or is.
+// With an error, f turns the client away: its connections are closed, and its exchange
+// fails with ErrRefused and the text of the error, of which it gets 1,000 bytes. So does
+// that of a client whose offer cannot be taken, because of Config.Expect or of what the
+// connections do not agree on. Who is no client at all is rejected. The reasons are logged.
+// While the context has no connection left (rdma.Config.MaxConnections), or is not Starting
+// or Running, clients try again until it has, or is.
 //
 // Serve does not block, and is legal once, in any state of the context (ErrInUse). It
 // fails with pe.ErrNotConnected where the context has no engine, and with ErrClosed.
-func (l *Listener) Serve(r *rdma.Context, offer Offer, f func(client string, a *Answer)) error {
+func (l *Listener) Serve(r *rdma.Context, offer Offer, f func(client string, a *Answer) error) error {
 	if err := l.opened("serve"); err != nil {
 		return err
 	}
@@ -125,7 +129,7 @@ func (l *Listener) Serve(r *rdma.Context, offer Offer, f func(client string, a *
 }
 
 // introduce has a client welcomed on the engine's goroutine, if it is one.
-func (l *Listener) introduce(r *rdma.Context, offer Offer, g guest, f func(client string, a *Answer)) {
+func (l *Listener) introduce(r *rdma.Context, offer Offer, g guest, f func(client string, a *Answer) error) {
 	ends := Ends{Name: l.cfg.Name, Peer: l.cfg.Peer, Role: Responder}
 	if ends.Peer == "" {
 		ends.Peer = g.said.From
@@ -147,7 +151,7 @@ func (l *Listener) introduce(r *rdma.Context, offer Offer, g guest, f func(clien
 		return
 	}
 	if g.err == nil {
-		l.reply(g, ends, nil)
+		l.reply(g, ends, nil, nil)
 	} else {
 		_ = g.conn.Close()
 	}
@@ -158,42 +162,58 @@ func (l *Listener) rejected(g guest, err error) {
 	l.cfg.Log.Warn().Err(err).Msgf("a connection from %v was rejected", g.conn.RemoteAddr())
 }
 
-// welcome makes the connections with a client. It runs on the engine's goroutine.
-func (l *Listener) welcome(x *exchange, offer Offer, g guest, f func(client string, a *Answer)) {
-	ours, err := x.export(offer)
-	var a *Answer
-	if err == nil {
-		a, err = x.accept(g.said.Body)
-	}
-	if err != nil {
-		for _, conn := range x.conns {
-			err = errors.Join(err, conn.Close())
+// welcome makes the connections with a client, or turns it away. It runs on the engine's
+// goroutine.
+func (l *Listener) welcome(x *exchange, offer Offer, g guest, f func(client string, a *Answer) error) {
+	taken := false
+	defer func() {
+		if !taken { // f may have panicked
+			_ = g.conn.Close()
 		}
-		_ = g.conn.Close()
-		l.rejected(g, err)
+	}()
+	ours, err := x.export(offer)
+	if err != nil { // the client tries again
+		l.rejected(g, errors.Join(err, x.closeConnections()))
 		return
 	}
-	x.follow(a, func(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
-		if state == rdma.Failed {
-			_ = conn.Close() // on the engine's goroutine it does not fail
-		}
-	}, nil)
+	a, err := x.accept(g.said.Body)
+	if err == nil {
+		x.follow(a, func(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
+			if state == rdma.Failed {
+				_ = conn.Close() // on the engine's goroutine it does not fail
+			}
+		}, nil)
+		err = f(g.said.From, a)
+	}
+	taken = true
+	if err != nil {
+		l.reply(g, x.peer.ends, nil, err)
+		l.rejected(g, errors.Join(err, x.closeConnections()))
+		return
+	}
 	l.cfg.Log.Info().Msgf("client %s from %v", g.said.From, g.conn.RemoteAddr())
-	l.reply(g, x.peer.ends, ours)
-	f(g.said.From, a)
+	l.reply(g, x.peer.ends, ours, nil)
 }
 
-// reply gives a client our bundle, or nothing but our name, beside the engine.
-func (l *Listener) reply(g guest, ends Ends, ours []byte) {
+// maxRefusal is how many bytes of the reason a client gets that is turned away.
+const maxRefusal = 1000
+
+// reply gives a client our bundle, why it is turned away, or nothing but our name, beside
+// the engine.
+func (l *Listener) reply(g guest, ends Ends, ours []byte, refusal error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		_ = g.conn.Close()
 		return
 	}
+	fr := frame.Frame{From: ends.Name, To: ends.Peer, Responder: true, Body: ours}
+	if refusal != nil {
+		text := refusal.Error()
+		fr.Outcome, fr.Body = frame.Failed, []byte(text[:min(len(text), maxRefusal)])
+	}
 	l.beside.Go(func() {
 		defer func() { _ = g.conn.Close() }()
-		fr := frame.Frame{From: ends.Name, To: ends.Peer, Responder: true, Body: ours}
 		if b, err := fr.Encode(); err == nil {
 			_ = g.conn.SetDeadline(time.Now().Add(helloTimeout))
 			_, _ = g.conn.Write(b) // a client that has gone never connects

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 
@@ -29,7 +30,7 @@ func made[V any](v V, err error) V {
 
 // newServer runs a server that lets its clients write to its memory, 64 bytes, and
 // returns where it is, and how to stop it. met is called for each client.
-func newServer(t *testing.T, connections int, clients string, met func(client string, a *oob.Answer)) (way string, memory *mmap.Map, stop func()) {
+func newServer(t *testing.T, connections int, clients string, met func(client string, a *oob.Answer) error) (way string, memory *mmap.Map, stop func()) {
 	t.Helper()
 	dev, err := device.Open("soft-lo")
 	require.NoError(t, err)
@@ -106,12 +107,13 @@ func TestListener(t *testing.T) {
 	var mu sync.Mutex
 	met := map[string]int{}
 	var theirs []*mmap.Map
-	way, memory, stop := newServer(t, 3, "", func(client string, a *oob.Answer) {
+	way, memory, stop := newServer(t, 3, "", func(client string, a *oob.Answer) error {
 		mu.Lock()
 		defer mu.Unlock()
 		met[client]++
 		assert.Len(t, a.Connections, 1)
 		theirs = append(theirs, a.Maps...)
+		return nil
 	})
 	defer stop()
 	for round := range 2 {
@@ -136,7 +138,10 @@ func TestListener(t *testing.T) {
 
 // Whoever does not belong is rejected, and does not disturb the others.
 func TestListenerRejects(t *testing.T) {
-	way, _, stop := newServer(t, 1, "client", func(client string, _ *oob.Answer) { assert.Equal(t, "client", client) })
+	way, _, stop := newServer(t, 1, "client", func(client string, _ *oob.Answer) error {
+		assert.Equal(t, "client", client)
+		return nil
+	})
 	defer stop()
 	silent, err := net.Dial("tcp", way[len("tcp:"):])
 	require.NoError(t, err)
@@ -158,6 +163,65 @@ func TestListenerRejects(t *testing.T) {
 	})
 	assert.ErrorIs(t, p.run(forever(t)), oob.ErrWrongPeer)
 	assert.NoError(t, visit(t, way, "client", 0))
+}
+
+// A client that the server turns away learns why, at once, and leaves nothing behind.
+func TestListenerTurnsAway(t *testing.T) {
+	reason := "no room \x1b[2J for " + strings.Repeat("x", 2000)
+	way, _, stop := newServer(t, 1, "", func(client string, _ *oob.Answer) error {
+		if client == "nobody" {
+			return errors.New(reason)
+		}
+		return nil
+	})
+	defer stop()
+	for i := range 3 {
+		err := visit(t, way, "nobody", 0)
+		assert.ErrorIs(t, err, oob.ErrRefused)
+		assert.ErrorContains(t, err, `server: refused by the server: "no room \x1b[2J for xxx`)
+		assert.Less(t, len(err.Error()), 1200)
+		assert.NoError(t, visit(t, way, "somebody", i))
+	}
+}
+
+// So does one whose offer is not what the server expects.
+func TestListenerExpects(t *testing.T) {
+	server := newProgram(t, must(oob.Parse("tcp:127.0.0.1:0")), oob.Config{Name: "unused", Peer: "nobody"}, rdma.Config{})
+	l, err := oob.Listen("tcp:127.0.0.1:0", oob.Config{Name: "server", Expect: &oob.Expect{Maps: 2}})
+	require.NoError(t, err)
+	require.NoError(t, l.Serve(server.rdma, oob.Offer{}, func(string, *oob.Answer) error {
+		assert.Fail(t, "it was taken")
+		return nil
+	}))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- server.run(ctx) }()
+	err = visit(t, "tcp:"+l.Addr(), "client", 0)
+	assert.ErrorIs(t, err, oob.ErrRefused)
+	assert.ErrorContains(t, err, "client offers a memory map, this program needs 2 memory maps")
+	cancel()
+	assert.ErrorIs(t, <-ended, context.Canceled)
+	assert.NoError(t, l.Close())
+}
+
+// The function is called before anything is reported of the connections.
+func TestListenerCallsFirst(t *testing.T) {
+	var mu sync.Mutex
+	var states []rdma.ConnectionState
+	way, _, stop := newServer(t, 1, "", func(client string, a *oob.Answer) error {
+		a.Connections[0].SetUserData(client)
+		a.Connections[0].Context().OnConnection(func(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
+			mu.Lock()
+			defer mu.Unlock()
+			assert.Equal(t, "client", conn.UserData())
+			states = append(states, state)
+		})
+		return nil
+	})
+	defer stop()
+	assert.NoError(t, visit(t, way, "client", 0))
+	stop()
+	assert.Equal(t, []rdma.ConnectionState{rdma.Connecting, rdma.Ready, rdma.Closed}, states)
 }
 
 func TestListenInvalid(t *testing.T) {
@@ -184,7 +248,7 @@ func TestListenInvalid(t *testing.T) {
 
 // A client that does what it may not fails its connection, and leaves its place to the next.
 func TestListenerClosesFailedConnections(t *testing.T) {
-	way, _, stop := newServer(t, 1, "", func(string, *oob.Answer) {})
+	way, _, stop := newServer(t, 1, "", func(string, *oob.Answer) error { return nil })
 	defer stop()
 	p := newProgram(t, must(oob.Parse(way)), oob.Config{Name: "burglar", Peer: "server"}, rdma.Config{CloseTimeout: -1})
 	local, err := mmap.Alloc(p.dev, 64, mmap.LocalReadWrite)

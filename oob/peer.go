@@ -61,7 +61,8 @@ type Offer struct {
 
 // Answer is what the peer has offered.
 type Answer struct {
-	// Connections are the ones that were exported, in order. They are Connecting.
+	// Connections are the ones that were exported, in order. They are Connecting; nothing
+	// has been reported of them yet, and no message has come.
 	Connections []*rdma.Connection
 	// Maps are the peer's, in the order in which it offered them. They belong to the
 	// connections: when all of these are Closed they are closed too, after the callbacks
@@ -297,10 +298,16 @@ func (x *exchange) finish(theirs []byte, err error) {
 // fail ends the exchange without connections: the program has no handle to close them.
 func (x *exchange) fail(err error) {
 	p := x.peer
-	for _, conn := range x.conns {
-		err = errors.Join(err, conn.Close()) // on the engine's goroutine it does not fail
-	}
+	err = errors.Join(err, x.closeConnections())
 	x.answer(nil, fmt.Errorf("oob: exchange with %s through %v: %w", p.cfg.Peer, p.way, err))
+}
+
+// closeConnections closes what was exported. On the engine's goroutine it does not fail.
+func (x *exchange) closeConnections() (err error) {
+	for _, conn := range x.conns {
+		err = errors.Join(err, conn.Close())
+	}
+	return err
 }
 
 // accept imports what the peer offers, and connects.

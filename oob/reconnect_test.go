@@ -99,10 +99,11 @@ func TestReconnectingLeavesNothing(t *testing.T) {
 	const times = 200
 	var mu sync.Mutex // the server has its own goroutine
 	var clients imported
-	way, _, stop := newServer(t, 2, "", func(_ string, a *oob.Answer) {
+	way, _, stop := newServer(t, 2, "", func(_ string, a *oob.Answer) error {
 		mu.Lock()
 		defer mu.Unlock()
 		clients.add(a)
+		return nil
 	})
 	defer stop()
 	c := &reconnecter{program: newProgram(t, must(oob.Parse(way)), oob.Config{Name: "client", Peer: "server"}, rdma.Config{MaxConnections: 2}), way: way, left: times}

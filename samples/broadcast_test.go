@@ -72,6 +72,7 @@ func TestBroadcastServerEnds(t *testing.T) {
 	server.await("client broadcast_consumer")
 	server.interrupted(syscall.SIGTERM, 143)
 	assert.Equal(t, 1, c.code())
-	// The server may end before the consumer has connected.
-	assert.Regexp(t, "closed by the peer|did not connect", c.lastLine())
+	// The server may end before the consumer has connected; and its goodbye comes behind the
+	// chunks that are under way, for which it waits CloseTimeout at most.
+	assert.Regexp(t, "closed by the peer|did not connect|does not answer|retry count exceeded", c.lastLine())
 }

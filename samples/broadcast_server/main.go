@@ -1,9 +1,9 @@
-// Command broadcast_server broadcasts a stream to any number of consumers, each a
-// broadcast_consumer with a name of its own. Chunk n goes by RDMA write with immediate n to
-// slot n % slots of the consumer's memory. The consumer answers with a message of no bytes,
-// whose immediate is how many chunks it has taken: it is a credit for as many slots. Each
-// is served at its own pace, from the start of the stream: one that was killed begins
-// again when it comes back. The server ends when enough have had everything.
+// Command broadcast_server broadcasts a stream to consumers, each a broadcast_consumer with
+// a name of its own. Chunk n goes by RDMA write with immediate n to slot n % slots of the
+// consumer's memory. The consumer answers with a message of no bytes, whose immediate is how
+// many chunks it has taken: a credit for as many slots. Each is served at its own pace, from
+// the start of the stream: one that was killed begins again when it comes back. The server
+// ends when enough of them have had everything.
 package main
 
 import (
@@ -11,6 +11,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 
 	"github.com/verbena-rdma/verbena/bufinv"
@@ -22,10 +23,8 @@ import (
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
 )
 
-const (
-	chunkSize, slots = 1 << 20, 8
-	maxConnections   = 32 // with those of the dead, whose death takes seconds to notice
-)
+// The connections of the dead count, until their death is noticed, after some seconds.
+const chunkSize, slots, maxConnections = 1 << 20, 8, 32
 
 type server struct {
 	rdma           *rdma.Context
@@ -35,8 +34,7 @@ type server struct {
 	done           map[string]bool // names of the consumers that have had everything
 }
 
-// consumer is one connection of a consumer, and the connection's user data. Its counters
-// are of chunks.
+// consumer is one connection of a consumer, and its user data. Its counters are of chunks.
 type consumer struct {
 	*server
 	name                 string
@@ -74,9 +72,6 @@ func (p *server) run(ctx context.Context, s *sample.Session, way string) (err er
 	if err != nil {
 		return err
 	}
-	if p.writes, err = p.rdma.WriteImmPool(slots*maxConnections, pe.Done, pe.Failed); err != nil {
-		return err
-	}
 	p.rdma.OnConnection(p.changed)
 	clients, err := oob.Listen(way, oob.Config{Name: "broadcast_server", Expect: &oob.Expect{Maps: 1}, Log: s.Log})
 	if err != nil {
@@ -85,16 +80,21 @@ func (p *server) run(ctx context.Context, s *sample.Session, way string) (err er
 	defer sample.Close(&err, clients.Close)
 	s.Print("listening on %s", clients.Addr())
 	offer := oob.Offer{Data: append(binary.LittleEndian.AppendUint32(nil, uint32(p.chunks)), sum[:]...)}
-	if err := errors.Join(clients.Serve(p.rdma, offer, p.came), p.rdma.Receive(maxConnections, 0, p.credit), p.rdma.Start()); err != nil {
+	p.writes, err = p.rdma.WriteImmPool(slots*maxConnections, pe.Done, pe.Failed)
+	if err := errors.Join(err, clients.Serve(p.rdma, offer, p.came), p.rdma.Receive(maxConnections, 0, p.credit), p.rdma.Start()); err != nil {
 		return err
 	}
 	return engine.Run(ctx)
 }
 
 // came is called for each consumer, before anything is reported of its connection.
-func (p *server) came(_ string, a *oob.Answer) {
-	conn := a.Connections[0]
-	conn.SetUserData(&consumer{server: p, name: string(a.Data), conn: conn, ring: a.Maps[0]})
+func (p *server) came(_ string, a *oob.Answer) error {
+	c := &consumer{server: p, name: string(a.Data), conn: a.Connections[0], ring: a.Maps[0]}
+	c.conn.SetUserData(c)
+	if c.ring.Len() < slots*chunkSize {
+		return fmt.Errorf("the ring needs %d bytes", slots*chunkSize) // turns the consumer away
+	}
+	return nil
 }
 
 // push writes what the consumer has room for. A credit can come before the completion of
@@ -104,7 +104,7 @@ func (c *consumer) push() {
 		task, err := c.writes.Alloc(c.conn, bufinv.Source(c.stream, int(c.sent)*chunkSize, chunkSize),
 			bufinv.Target(c.ring, int(c.sent%slots)*chunkSize, chunkSize), c.sent)
 		if pe.SubmitNew(task, err, c.wrote) != nil {
-			_ = c.conn.Close() // its ring is too small
+			_ = c.conn.Close()
 			return
 		}
 		c.sent++
@@ -127,8 +127,7 @@ func (p *server) credit(m *rdma.Message) {
 		_ = c.conn.Close()
 		return
 	}
-	c.taken = taken
-	if uint64(taken) == p.chunks {
+	if c.taken = taken; uint64(taken) == p.chunks {
 		p.done[c.name] = true
 	}
 	c.push()

@@ -86,7 +86,7 @@ func (p *server) run(ctx context.Context, s *sample.Session, way string) (err er
 	defer sample.Close(&err, clients.Close)
 	s.Print("listening on %s", clients.Addr())
 	offer := oob.Offer{Maps: []*mmap.Map{p.memory}}
-	err = clients.Serve(p.rdma, offer, func(_ string, a *oob.Answer) { a.Connections[0].SetUserData(given{}) })
+	err = clients.Serve(p.rdma, offer, func(_ string, a *oob.Answer) error { a.Connections[0].SetUserData(given{}); return nil })
 	if err := errors.Join(err, p.rdma.Receive(window*maxClients, keySize, p.request), p.rdma.Start()); err != nil {
 		return err
 	}
