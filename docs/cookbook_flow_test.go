@@ -106,7 +106,7 @@ func (c *consumer) giveBack() {
 	}
 	c.given = c.taken
 	task, err := c.credits.Alloc(c.conn, nil, c.taken)
-	c.end.rdma.Fail(pe.SubmitNew(task, err, nil)) // nil does nothing
+	c.end.rdma.Fail(pe.SubmitNew(task, err)) // nil does nothing
 }
 
 func Example_flowControl() {

@@ -31,8 +31,9 @@ type Listener struct {
 // port 0 the system chooses one, see Addr. Other ways are for pairs, and fail with an
 // error that matches ErrInvalid. Clients that come before Serve wait.
 //
-// Of cfg, Name is the server's, and Peer that of the clients; empty: any. Role is
-// ignored. Log receives which clients came (info) and who was rejected, and why (warn).
+// Of cfg, Name is the server's, and Peer that of the clients; empty: any. Expect is what
+// each client has to offer. Role and Notify are ignored. Log receives which clients came
+// and left (info), and who was lost or rejected, and why (warn).
 func Listen(way string, cfg Config) (*Listener, error) {
 	w, err := Parse(way)
 	if err != nil {
@@ -165,9 +166,9 @@ func (l *Listener) rejected(g guest, err error) {
 // welcome makes the connections with a client, or turns it away. It runs on the engine's
 // goroutine.
 func (l *Listener) welcome(x *exchange, offer Offer, g guest, f func(client string, a *Answer) error) {
-	taken := false
+	answered, taken := false, false
 	defer func() {
-		if !taken { // f may have panicked
+		if !answered { // f may have panicked
 			_ = g.conn.Close()
 		}
 	}()
@@ -176,23 +177,39 @@ func (l *Listener) welcome(x *exchange, offer Offer, g guest, f func(client stri
 		l.rejected(g, errors.Join(err, x.closeConnections()))
 		return
 	}
+	client := fmt.Sprintf("%s from %v", g.said.From, g.conn.RemoteAddr())
 	a, err := x.accept(g.said.Body)
 	if err == nil {
-		x.follow(a, func(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
-			if state == rdma.Failed {
-				_ = conn.Close() // on the engine's goroutine it does not fail
-			}
-		}, nil)
+		x.follow(a, l.changed(client, &taken), nil)
 		err = f(g.said.From, a)
 	}
-	taken = true
+	answered, taken = true, err == nil
 	if err != nil {
 		l.reply(g, x.peer.ends, nil, err)
 		l.rejected(g, errors.Join(err, x.closeConnections()))
 		return
 	}
-	l.cfg.Log.Info().Msgf("client %s from %v", g.said.From, g.conn.RemoteAddr())
+	l.cfg.Log.Info().Msg("client " + client)
 	l.reply(g, x.peer.ends, ours, nil)
+}
+
+// changed returns what follows the connections of a client: it closes those that have
+// failed, and logs the first end of one, if the client was taken.
+func (l *Listener) changed(client string, taken *bool) func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+	return func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+		switch {
+		case state == rdma.Failed:
+			if *taken {
+				l.cfg.Log.Warn().Err(err).Msgf("lost client %s", client)
+			}
+			_ = conn.Close() // on the engine's goroutine it does not fail
+		case state != rdma.Closed:
+			return
+		case *taken:
+			l.cfg.Log.Info().Msgf("no longer connected with client %s", client)
+		}
+		*taken = false
+	}
 }
 
 // maxRefusal is how many bytes of the reason a client gets that is turned away.

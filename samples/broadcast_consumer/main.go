@@ -128,5 +128,5 @@ func (p *consumer) credit() {
 	}
 	p.credited = p.taken
 	task, err := p.credits.Alloc(p.conn, nil, p.taken)
-	p.rdma.Fail(pe.SubmitNew(task, err, nil))
+	p.rdma.Fail(pe.SubmitNew(task, err))
 }

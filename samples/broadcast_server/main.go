@@ -68,7 +68,7 @@ func (p *server) run(ctx context.Context, s *sample.Session, way string) (err er
 	sum := sha256.Sum256(p.stream.Bytes())
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context
-	p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, MaxConnections: maxConnections, Log: s.Log})
+	p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, MaxConnections: maxConnections})
 	if err != nil {
 		return err
 	}
@@ -122,27 +122,26 @@ func (c *consumer) wrote(t *rdma.WriteImmTask, err error) {
 // credit is called when a consumer says how many chunks it has taken.
 func (p *server) credit(m *rdma.Message) {
 	c := m.Connection().UserData().(*consumer)
-	taken, ok := m.Imm()
-	if !ok || taken < c.taken || taken > c.sent {
+	if taken, ok := m.Imm(); ok && taken >= c.taken && taken <= c.sent {
+		c.taken = taken
+		c.push()
+	} else {
 		_ = c.conn.Close()
-		return
 	}
-	if c.taken = taken; uint64(taken) == p.chunks {
-		p.done[c.name] = true
-	}
-	c.push()
 }
 
-// changed begins with a consumer that is Ready, and ends when enough have had everything
-// and all have left: until then they may need the acknowledgement of a credit once more.
+// changed begins with a consumer that is Ready, and ends when enough have had everything and
+// left: until then, the acknowledgement of a credit may be needed once more.
 func (p *server) changed(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
+	c := conn.UserData().(*consumer)
 	switch state {
 	case rdma.Ready:
-		conn.UserData().(*consumer).push()
-	case rdma.Failed: // it died; it may come back
-		_ = conn.Close()
+		c.push()
 	case rdma.Closed:
-		if uint64(len(p.done)) >= p.wanted && len(p.rdma.Connections()) == 0 {
+		if uint64(c.taken) == p.chunks {
+			p.done[c.name] = true
+		}
+		if uint64(len(p.done)) >= p.wanted {
 			_ = p.rdma.Stop()
 		}
 	}
