@@ -18,10 +18,10 @@
 // # Copies
 //
 // A copy takes the data of its source to its destination, which must have room for all of
-// it, and is emptied first unless SetAppend has been called (package bufinv has the rule). Both may be lists, of any
-// lengths and of different shapes; elements without data or room are skipped. There is
-// no limit to how much one copy moves: what is more than the device moves at a time
-// goes in pieces.
+// it, and is emptied first unless SetAppend has been called (package bufinv has the rule).
+// Both may be lists, of any lengths and of different shapes; elements without data or room
+// are skipped. There is no limit to how much one copy moves: what is more than the device
+// moves at a time goes in pieces.
 //
 // Both lie in memory of this program, in maps that are registered in the context's
 // protection domain: a map of several devices (mmap.Map.AddDevice) can be copied

@@ -20,10 +20,9 @@ func (c *Context) ReadPool(n int, done func(*ReadTask), failed func(*ReadTask, e
 
 // Alloc takes a task out of the pool that reads the data of src, memory of the
 // peer, into dst, a list, which Submit empties unless SetAppend has been called. With
-// both nil it reads no bytes.
-// The task takes over the caller's references, also when Alloc fails. Errors match
-// those of pe.Pool.Alloc, bufinv and mmap, and ErrInvalid, ErrNoData, ErrRange and
-// ErrPermission.
+// both nil it reads no bytes. The task takes over the caller's references, also when
+// Alloc fails. Errors match those of pe.Pool.Alloc, bufinv and mmap, and ErrInvalid,
+// ErrNoData, ErrRange and ErrPermission.
 func (p *ReadPool) Alloc(conn *Connection, src, dst *bufinv.Buf) (*ReadTask, error) {
 	return p.alloc(conn, dst, src)
 }
