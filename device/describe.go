@@ -11,16 +11,16 @@ import (
 
 // Description is all that a device says about itself, at the time of Describe.
 type Description struct {
-	Name     string
-	Driver   string
-	Attr     verbs.DeviceAttr
+	Name     string            // as Open takes it
+	Driver   string            // that the device belongs to
+	Attr     verbs.DeviceAttr  // limits, and what it can do
 	Ports    []PortDescription // port 1 first
 	Counters []verbs.Counter   // empty where the driver has none
 }
 
 // PortDescription is what a device says about one of its ports.
 type PortDescription struct {
-	Attr verbs.PortAttr
+	Attr verbs.PortAttr   // state, MTU, speed
 	GIDs []verbs.GIDEntry // the addresses, in the order of the table
 }
 
