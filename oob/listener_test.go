@@ -1,6 +1,7 @@
 package oob_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -32,6 +34,11 @@ func made[V any](v V, err error) V {
 // returns where it is, and how to stop it. met is called for each client.
 func newServer(t *testing.T, connections int, clients string, met func(client string, a *oob.Answer) error) (way string, memory *mmap.Map, stop func()) {
 	t.Helper()
+	return newServerWith(t, connections, oob.Config{Name: "server", Peer: clients}, met)
+}
+
+func newServerWith(t *testing.T, connections int, cfg oob.Config, met func(client string, a *oob.Answer) error) (way string, memory *mmap.Map, stop func()) {
+	t.Helper()
 	dev, err := device.Open("soft-lo")
 	require.NoError(t, err)
 	engine := pe.New(pe.Config{})
@@ -39,7 +46,7 @@ func newServer(t *testing.T, connections int, clients string, met func(client st
 	require.NoError(t, err)
 	memory, err = mmap.Alloc(dev, 64, mmap.LocalReadWrite|mmap.RemoteWrite)
 	require.NoError(t, err)
-	l, err := oob.Listen("tcp:127.0.0.1:0", oob.Config{Name: "server", Peer: clients})
+	l, err := oob.Listen("tcp:127.0.0.1:0", cfg)
 	require.NoError(t, err)
 	require.NoError(t, l.Serve(r, oob.Offer{Maps: []*mmap.Map{memory}, Data: []byte("welcome")}, met))
 	assert.ErrorIs(t, l.Serve(r, oob.Offer{}, met), oob.ErrInUse)
@@ -248,7 +255,8 @@ func TestListenInvalid(t *testing.T) {
 
 // A client that does what it may not fails its connection, and leaves its place to the next.
 func TestListenerClosesFailedConnections(t *testing.T) {
-	way, _, stop := newServer(t, 1, "", func(string, *oob.Answer) error { return nil })
+	var log bytes.Buffer
+	way, _, stop := newServerWith(t, 1, oob.Config{Name: "server", Log: zerolog.New(&log)}, func(string, *oob.Answer) error { return nil })
 	defer stop()
 	p := newProgram(t, must(oob.Parse(way)), oob.Config{Name: "burglar", Peer: "server"}, rdma.Config{CloseTimeout: -1})
 	local, err := mmap.Alloc(p.dev, 64, mmap.LocalReadWrite)
@@ -275,4 +283,8 @@ func TestListenerClosesFailedConnections(t *testing.T) {
 	})
 	require.Error(t, p.run(forever(t)))
 	require.NoError(t, visit(t, way, "client", 0))
+	stop()
+	assert.Regexp(t, `"client burglar from [^"]*"(?s:.*)"level":"warn"[^\n]*request of the peer refused[^\n]*"lost client burglar from `, log.String())
+	assert.Regexp(t, `"level":"info"[^\n]*"no longer connected with client client from `, log.String())
+	assert.NotContains(t, log.String(), "no longer connected with client burglar")
 }
