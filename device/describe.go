@@ -11,21 +11,21 @@ import (
 
 // Description is all that a device says about itself, at the time of Describe.
 type Description struct {
-	Name     string            // as Open takes it
-	Driver   string            // that the device belongs to
-	Attr     verbs.DeviceAttr  // limits, and what it can do
+	Name     string            // the device's, as Open takes it
+	Driver   string            // the driver's name
+	Attr     verbs.DeviceAttr  // its limits
 	Ports    []PortDescription // port 1 first
 	Counters []verbs.Counter   // empty where the driver has none
 }
 
 // PortDescription is what a device says about one of its ports.
 type PortDescription struct {
-	Attr verbs.PortAttr   // state, MTU, speed
+	Attr verbs.PortAttr   // its state, and what is below it
 	GIDs []verbs.GIDEntry // the addresses, in the order of the table
 }
 
 // Describe asks a device for its limits, ports, addresses and counters. Its errors are the
-// device's. What contexts on the device can do, [github.com/verbena-rdma/verbena/rdma.QueryCapabilities] says.
+// device's. What contexts on it can do, rdma.QueryCapabilities says.
 func Describe(dev verbs.Device) (*Description, error) {
 	if dev == nil {
 		return nil, fmt.Errorf("describe a device: %w: no device is given; open one first", verbs.ErrInvalid)

@@ -118,7 +118,7 @@ func (p *server) request(m *rdma.Message) {
 			own[slot] = true
 		}
 	}
-	if task, err := p.answers.Alloc(client, nil, tag|slot); pe.SubmitNew(task, err, nil) != nil {
+	if task, err := p.answers.Alloc(client, nil, tag|slot); pe.SubmitNew(task, err) != nil {
 		_ = client.Close() // it has gone, or asked for more than its window
 	}
 }
