@@ -44,7 +44,7 @@
 //     the call fails with ErrNotSupported; a driver without counters returns none.
 //   - What some drivers cannot offer at all is an optional interface: one or two
 //     methods and nothing embedded, named for its feature and the object that has it
-//     (DMABufPD, WatchableMR). Callers find it by type assertion, once, when the
+//     (DMABufPD, WatchableMR, CMDevice). Callers find it by type assertion, once, when the
 //     object is made, and not on the hot path. Whoever wraps an object forwards the
 //     optional interfaces that it wants to keep.
 //   - Whatever is made or configured takes a struct (CQInit, QPInit, SRQInit,
@@ -67,10 +67,6 @@
 //     handle): a set in CQInit of what is wanted, and an optional interface of CQ
 //     that polls into two slices of the same length: the WCs, and what was asked for
 //     beside each. A WC stays as small as it is, and Poll as fast.
-//   - Connection management: an optional interface of Device that opens a manager,
-//     with an interface of its own, for listeners and dials, which reports by calling
-//     a function, as SubscribeEvents does. Queue pairs stay the caller's: the manager
-//     hands out the attributes for each Modify (rdma_init_qp_attr(3)).
 //   - EFA's SRD: a further QPType, for which a QPInit makes a QP as for UD. Its
 //     requests use the fields that SendWR has: AH, RemoteQPN and RemoteQKey for the
 //     peer, RemoteAddr and RKey for its memory. What it cannot do (atomics, shared

@@ -29,4 +29,13 @@ var (
 	// ErrOverrun: the completion queue was full when a completion came; it and the
 	// queue pairs on it are in error.
 	ErrOverrun = errors.New("completion queue overrun")
+	// ErrNoRoute: none of the device's ports and GIDs leads to that address.
+	ErrNoRoute = errors.New("no route from this device")
+	// ErrUnreachable: the peer's connection manager does not answer.
+	ErrUnreachable = errors.New("no answer from the peer")
+	// ErrNotListening: the peer's connection manager answers that nobody listens on
+	// that port.
+	ErrNotListening = errors.New("nobody listens on that port")
+	// ErrRejected: the peer has rejected the connection, for another reason.
+	ErrRejected = errors.New("rejected by the peer")
 )

@@ -75,3 +75,31 @@ var eventNames = []string{
 
 // String names the event.
 func (t EventType) String() string { return name(eventNames, "event", t) }
+
+var cmEventTypeNames = []string{
+	"", "resolved", "connection request", "connection response", "established", "failed",
+	"disconnected", "time-wait exit", "address changed", "device removed",
+}
+
+// String names the event.
+func (t CMEventType) String() string { return name(cmEventTypeNames, "connection event", t) }
+
+var cmStepNames = []string{"", "resolve", "connect to", "accept", "listen on", "establish with"}
+
+// String names the step.
+func (s CMStep) String() string { return name(cmStepNames, "step", s) }
+
+var cmRejectReasonNames = []string{
+	CMRejectNoQP:             "no queue pair available",
+	CMRejectNoResources:      "no resources available",
+	CMRejectTimeout:          "time-out",
+	CMRejectUnsupported:      "unsupported request",
+	CMRejectInvalidCommID:    "invalid communication ID",
+	CMRejectInvalidServiceID: "invalid service ID",
+	CMRejectStaleConnection:  "stale connection",
+	CMRejectInvalidMTU:       "invalid path MTU",
+	CMRejectConsumer:         "by its application",
+}
+
+// String names the reason.
+func (r CMRejectReason) String() string { return name(cmRejectReasonNames, "reason", r) }
