@@ -1,0 +1,82 @@
+package cm
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"time"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Config configures a manager. The zero value of a field means its default.
+type Config struct {
+	// Random returns unpredictable numbers. Default: crypto/rand.
+	Random func() uint64
+	// CAGUID identifies the device to peers. Two processes must not have the same: a
+	// peer would take the connections of one for those of the other. Default: a
+	// random one, locally administered.
+	CAGUID uint64
+	// MTU is the largest path MTU of the port. Default: 4096.
+	MTU verbs.MTU
+	// TargetAckDelay is the code of the time in which this device acknowledges
+	// (IBTA 12.7). Default: 15, 134 ms.
+	TargetAckDelay uint8
+	// MaxConnections limits connections in all states, with those in time-wait; what
+	// comes beyond it is dropped. Default: 65,536.
+	MaxConnections int
+	// MaxHalfOpen limits the handshakes and SIDR requests of peers that are under way,
+	// of all listeners. Default: 4,096.
+	MaxHalfOpen int
+	// HandshakeTimeout limits each wait of a handshake for something that may never
+	// come: for the application to Accept or Establish, and for the RTU. Default: 60 s.
+	HandshakeTimeout time.Duration
+	// MaxServiceTimeout limits by how much one MRA prolongs a wait. Default: 70 s.
+	MaxServiceTimeout time.Duration
+	// MaxTimeWait limits the time-wait that a peer can demand. Default: 2.2 s.
+	MaxTimeWait time.Duration
+}
+
+// Defaults of Config and of parameters.
+const (
+	defaultMaxConnections    = 1 << 16
+	defaultMaxHalfOpen       = 4096
+	defaultHandshakeTimeout  = time.Minute
+	defaultMaxServiceTimeout = 70 * time.Second
+	defaultMaxTimeWait       = 2200 * time.Millisecond
+	defaultTargetAckDelay    = 15
+	defaultAckTimeout        = 17 // 0.5 s
+	defaultResponseTimeout   = 18 // 1.07 s
+	defaultMaxCMRetries      = 15
+	defaultBacklog           = 1024
+)
+
+func (c Config) withDefaults() Config {
+	if c.Random == nil {
+		c.Random = randomUint64
+	}
+	if c.CAGUID == 0 {
+		c.CAGUID = c.Random()&0x00ffffffffffffff | 0x02<<56
+	}
+	if c.MTU == 0 {
+		c.MTU = 4096
+	}
+	setDefault(&c.TargetAckDelay, defaultTargetAckDelay)
+	setDefault(&c.MaxConnections, defaultMaxConnections)
+	setDefault(&c.MaxHalfOpen, defaultMaxHalfOpen)
+	setDefault(&c.HandshakeTimeout, defaultHandshakeTimeout)
+	setDefault(&c.MaxServiceTimeout, defaultMaxServiceTimeout)
+	setDefault(&c.MaxTimeWait, defaultMaxTimeWait)
+	return c
+}
+
+func setDefault[T comparable](field *T, value T) {
+	if zero := *new(T); *field == zero {
+		*field = value
+	}
+}
+
+func randomUint64() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails: crypto/rand ends the program instead
+	return binary.NativeEndian.Uint64(b[:])
+}

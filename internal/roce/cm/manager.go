@@ -1,0 +1,285 @@
+package cm
+
+import (
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/roce/cm/mad"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Manager is the connection manager of one device.
+type Manager struct {
+	config   Config
+	counters Counters
+
+	listeners   map[listenerKey]*Listener
+	conns       map[uint32]*Conn // by own communication ID, in all states
+	requests    map[requestKey]*Conn
+	peers       map[peerKey]*Conn
+	resolutions map[uint32]*Resolution // by request ID
+	sidr        map[sidrKey]*SIDRRequest
+	halfOpen    int
+
+	timers timers
+	out    queue[Datagram]
+	events queue[Event]
+	spare  []*[mad.Len]byte
+}
+
+type listenerKey struct {
+	service uint64
+	address verbs.GID // zero: all
+}
+
+// requestKey finds the connection that a REQ has made, for duplicates (IBTA 12.9.8).
+type requestKey struct {
+	address verbs.GID // the peer's
+	caGUID  uint64
+	commID  uint32
+}
+
+// peerKey finds the established connection of a peer's queue pair, for stale ones.
+type peerKey struct {
+	address verbs.GID
+	caGUID  uint64
+	qpn     uint32
+}
+
+// Datagram is a MAD to be sent from queue pair 1 to queue pair 1.
+type Datagram struct {
+	Path Path
+	MAD  [mad.Len]byte
+}
+
+// New makes a manager.
+func New(config Config) *Manager {
+	return &Manager{
+		config:    config.withDefaults(),
+		listeners: map[listenerKey]*Listener{}, conns: map[uint32]*Conn{},
+		requests: map[requestKey]*Conn{}, peers: map[peerKey]*Conn{},
+		resolutions: map[uint32]*Resolution{}, sidr: map[sidrKey]*SIDRRequest{},
+	}
+}
+
+// CAGUID is what the device goes by at its peers.
+func (m *Manager) CAGUID() uint64 { return m.config.CAGUID }
+
+// Counters returns what has been counted so far.
+func (m *Manager) Counters() Counters { return m.counters }
+
+// Entries says how much a manager holds.
+type Entries struct {
+	Listeners   int
+	Connections int // in all states, with time-wait
+	HalfOpen    int // handshakes and SIDR requests of peers
+	Resolutions int
+	Timers      int // what waits for a deadline; none of an established connection
+	Events      int // not taken yet
+}
+
+// Entries returns how much the manager holds.
+func (m *Manager) Entries() Entries {
+	return Entries{
+		Listeners: len(m.listeners), Connections: len(m.conns), HalfOpen: m.halfOpen,
+		Resolutions: len(m.resolutions), Timers: len(m.timers), Events: m.events.len(),
+	}
+}
+
+// Deadline is when Expire is to be called; 0: there is no reason to.
+func (m *Manager) Deadline() time.Duration {
+	if len(m.timers) == 0 {
+		return 0
+	}
+	return m.timers[0].at
+}
+
+// Expire does what is due.
+func (m *Manager) Expire(now time.Duration) {
+	for len(m.timers) > 0 && m.timers[0].at <= now {
+		t := m.timers[0]
+		m.timers.remove(t)
+		t.owner.expire(now)
+	}
+}
+
+// maxOut is how many MADs wait to be sent; the next ones are dropped, as a network
+// drops them.
+const maxOut = 4096
+
+// NextMAD takes the oldest MAD that is to be sent; false: there is none.
+func (m *Manager) NextMAD(d *Datagram) bool {
+	if m.out.len() == 0 {
+		return false
+	}
+	*d = *m.out.pop()
+	return true
+}
+
+// slot is where a MAD on its way to p is to be written; nil: it is dropped.
+func (m *Manager) slot(p Path) *[mad.Len]byte {
+	if m.out.len() >= maxOut {
+		m.counters.OutputFull++
+		return nil
+	}
+	m.counters.Sent++
+	d := m.out.push()
+	d.Path = p
+	return &d.MAD
+}
+
+// encoder is a message that can be sent.
+type encoder interface {
+	Encode(b *[mad.Len]byte) error
+}
+
+// send sends a message whose fields are known to fit.
+func (m *Manager) send(p Path, message encoder) {
+	if b := m.slot(p); b != nil {
+		_ = message.Encode(b)
+	}
+}
+
+// sendREJ sends a REJ, of whatever the fields say.
+func (m *Manager) sendREJ(p Path, r *mad.REJ) {
+	m.counters.REJsSent++
+	m.send(p, r)
+}
+
+// buffer returns memory for a message that may have to be sent again.
+func (m *Manager) buffer() *[mad.Len]byte {
+	if n := len(m.spare); n > 0 {
+		b := m.spare[n-1]
+		m.spare = m.spare[:n-1]
+		return b
+	}
+	return new([mad.Len]byte)
+}
+
+func (m *Manager) release(b *[mad.Len]byte) {
+	if b != nil && len(m.spare) < keep {
+		m.spare = append(m.spare, b)
+	}
+}
+
+// newID makes an ID that nobody can guess and that is not 0.
+func (m *Manager) newID(used func(uint32) bool) uint32 {
+	for {
+		if id := uint32(m.config.Random()); id != 0 && !used(id) {
+			return id
+		}
+	}
+}
+
+// Receive takes a MAD that came to queue pair 1 (the package's comment says what is
+// presumed of it). The bytes are the caller's again when it returns.
+func (m *Manager) Receive(b []byte, from Path, now time.Duration) {
+	m.counters.Received++
+	h, err := mad.DecodeHeader(b)
+	if err == nil {
+		switch h.Attribute {
+		case mad.AttrREQ:
+			var r mad.REQ
+			if err = r.Decode(b); err == nil {
+				m.receiveREQ(&r, from, now)
+			}
+		case mad.AttrMRA:
+			var r mad.MRA
+			if err = r.Decode(b); err == nil {
+				m.receiveMRA(&r, from, now)
+			}
+		case mad.AttrREJ:
+			var r mad.REJ
+			if err = r.Decode(b); err == nil {
+				m.receiveREJ(&r, from, now)
+			}
+		case mad.AttrREP:
+			var r mad.REP
+			if err = r.Decode(b); err == nil {
+				m.receiveREP(&r, from, now)
+			}
+		case mad.AttrRTU:
+			var r mad.RTU
+			if err = r.Decode(b); err == nil {
+				m.receiveRTU(&r, from, now)
+			}
+		case mad.AttrDREQ:
+			var r mad.DREQ
+			if err = r.Decode(b); err == nil {
+				m.receiveDREQ(&r, from, now)
+			}
+		case mad.AttrDREP:
+			var r mad.DREP
+			if err = r.Decode(b); err == nil {
+				m.receiveDREP(&r, from, now)
+			}
+		case mad.AttrSIDRREQ:
+			var r mad.SIDRREQ
+			if err = r.Decode(b); err == nil {
+				m.receiveSIDRREQ(&r, from, now)
+			}
+		case mad.AttrSIDRREP:
+			var r mad.SIDRREP
+			if err = r.Decode(b); err == nil {
+				m.receiveSIDRREP(&r, from)
+			}
+		case mad.AttrLAP:
+			var r mad.LAP
+			if err = r.Decode(b); err == nil {
+				m.receiveLAP(&r, from)
+			}
+		case mad.AttrAPR:
+			m.counters.WrongState++ // nobody here sends a LAP
+		}
+	}
+	if err != nil {
+		m.counters.Malformed++
+	}
+}
+
+// find returns the connection that a message from a peer is for. The peer's own
+// communication ID has to fit, unless none is known yet.
+func (m *Manager) find(localID, remoteID uint32, from Path) *Conn {
+	c := m.conns[localID]
+	switch {
+	case c == nil || c.remoteKnown && c.remoteID != remoteID:
+		m.counters.UnknownConnection++
+	case !c.comesFromPeer(&from):
+		m.counters.WrongPeer++
+	default:
+		return c
+	}
+	return nil
+}
+
+// PeerUnreachable takes the host's word that nobody has the peer's UDP port (ICMP port
+// unreachable, which the kernel has matched with a datagram of ours). What waits for an
+// answer from there ends; established connections do not.
+func (m *Manager) PeerUnreachable(path Path, now time.Duration) {
+	var gone []expirer
+	for _, t := range m.timers {
+		switch o := t.owner.(type) {
+		case *Conn:
+			if o.path.Remote.Port() == path.Remote.Port() && o.comesFromPeer(&path) && o.awaitsAnswer() {
+				gone = append(gone, o)
+			}
+		case *Resolution:
+			if o.path.Remote.Port() == path.Remote.Port() && o.comesFromPeer(&path) {
+				gone = append(gone, o)
+			}
+		}
+	}
+	for _, o := range gone {
+		switch o := o.(type) {
+		case *Conn:
+			o.giveUp(CausePortUnreachable, now)
+		case *Resolution:
+			o.end(Event{Type: EventUnreachable, Cause: CausePortUnreachable})
+		}
+	}
+}
+
+// pKeyUsable reports whether a P_Key is of the default partition, which is all that the
+// device is in.
+func pKeyUsable(key uint16) bool { return key&0x7fff == defaultPKey&0x7fff }
+
+const defaultPKey = 0xffff

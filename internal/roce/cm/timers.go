@@ -1,0 +1,74 @@
+package cm
+
+import "time"
+
+// expirer is what has a timer.
+type expirer interface{ expire(now time.Duration) }
+
+// timer is when something is to be done, and its place in the heap.
+type timer struct {
+	at    time.Duration
+	place int // its index plus 1; zero: it is not in the heap
+	owner expirer
+}
+
+// timers is a heap, the earliest first. Every operation takes logarithmic time.
+type timers []*timer
+
+func (h *timers) set(t *timer, at time.Duration) {
+	if t.place == 0 {
+		*h = append(*h, t)
+		t.place = len(*h)
+	}
+	t.at = at
+	h.down(h.up(t.place - 1))
+}
+
+// remove takes a timer out, if it is in the heap.
+func (h *timers) remove(t *timer) {
+	if t.place == 0 {
+		return
+	}
+	i, last := t.place-1, len(*h)-1
+	h.swap(i, last)
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	t.place = 0
+	if i < last {
+		h.down(h.up(i))
+	}
+}
+
+func (h timers) swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].place, h[j].place = i+1, j+1
+}
+
+func (h timers) up(i int) int {
+	for i > 0 {
+		parent := (i - 1) / 2
+		if h[parent].at <= h[i].at {
+			break
+		}
+		h.swap(i, parent)
+		i = parent
+	}
+	return i
+}
+
+func (h timers) down(i int) {
+	for {
+		child := 2*i + 1
+		if child >= len(h) {
+			return
+		}
+		if child+1 < len(h) && h[child+1].at < h[child].at {
+			child++
+		}
+		if h[i].at <= h[child].at {
+			return
+		}
+		h.swap(i, child)
+		i = child
+	}
+}
