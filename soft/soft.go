@@ -99,6 +99,9 @@ func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
 	return d.dev.SubscribeEvents(handle)
 }
 
+// OpenCM implements [verbs.CMDevice].
+func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) { return d.dev.OpenCM(handle) }
+
 // OnClose implements [verbs.ClosingDevice].
 func (d *Device) OnClose(f func() error) (remove func()) { return d.dev.OnClose(f) }
 

@@ -68,9 +68,14 @@ type CMListener interface {
 
 // CMDial says whom to reach.
 type CMDial struct {
-	Addr  netip.AddrPort // the listener's
-	Local netip.AddrPort // of the device; zero fields are chosen by the route and the manager
-	Type  QPType         // the transport service
+	Addr netip.AddrPort // the listener's
+	// Local is of the device. An address that is unspecified or not valid is chosen by
+	// the route, port 0 by the manager.
+	Local netip.AddrPort
+	Type  QPType // the transport service
+	// UDPPort is the port of the peer's device where it is not 4791; zero means 4791.
+	// Only the software device takes another.
+	UDPPort uint16
 }
 
 // CMID is one end of a connection in the making, established, or going down: a

@@ -64,6 +64,7 @@ type Device struct {
 	subscribers map[int]func(verbs.Event)
 	nextHandle  int
 	capture     *capture
+	services    *generalServices // nil: no connection manager was opened yet
 
 	running sync.WaitGroup
 	closers closers.List // of memory maps and the like
@@ -308,6 +309,8 @@ func (d *Device) queuesInUse() error {
 		return d.notClosed(len(d.domains)-1, "protection domains")
 	case d.cqs > 0:
 		return d.notClosed(d.cqs, "completion queues")
+	case d.services != nil && d.services.managers > 0:
+		return d.notClosed(d.services.managers, "connection managers")
 	}
 	return nil
 }

@@ -122,6 +122,10 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 		d.drops.malformed++
 		return
 	}
+	if p.DestQP == managementQPN && d.services != nil {
+		d.services.handle(e, dg, now)
+		return
+	}
 	q := e.last
 	if q == nil || q.num != p.DestQP {
 		if q = d.queuePairs[p.DestQP]; q == nil {

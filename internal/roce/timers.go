@@ -111,6 +111,9 @@ func (d *Device) expire(now time.Duration) {
 	if len(d.timers) > 0 {
 		d.noteDeadline(d.timers[0].timer.at)
 	}
+	if d.services != nil {
+		d.services.expire(now)
+	}
 	for _, e := range d.endpoints {
 		e.noteDeadline()
 	}

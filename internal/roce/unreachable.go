@@ -74,6 +74,11 @@ func (d *Device) probeUnreachable(now time.Duration) {
 			}
 		}
 	}
+	if d.services != nil {
+		for _, peer := range u.peers[:u.n] {
+			d.services.peerUnreachable(peer, now)
+		}
+	}
 	clear(u.peers[:u.n])
 	u.n = 0
 }

@@ -16,11 +16,11 @@ const minRNRTimer = 12
 // and with responder resources remote read and atomics), MinRNRTimer, and the timeouts.
 //
 // Initialized is known from the beginning; the others when the peer has named its queue
-// pair, and, on a passive end, Prepare or Accept this one's parameters.
+// pair. On a passive end the PSN of ReadyToSend is that of Prepare or Accept.
 func (c *Conn) QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	reliable := c.kind == verbs.RC
-	if to != verbs.QPInitialized && (c.remoteQPN == 0 || c.localQPN == 0) {
-		return verbs.QPAttr{}, 0, fmt.Errorf("attributes of the connection with %v for %v: the queue pairs are not known in state %v; wait for EventConnectResponse, or call Prepare: %w",
+	if to != verbs.QPInitialized && c.remoteQPN == 0 {
+		return verbs.QPAttr{}, 0, fmt.Errorf("attributes of the connection with %v for %v: the peer's queue pair is not known in state %v; wait for EventConnectResponse: %w",
 			c.peer, to, c.state, verbs.ErrState)
 	}
 	switch to {

@@ -1,0 +1,436 @@
+package roce
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/verbena-rdma/verbena/internal/roce/cm"
+	"github.com/verbena-rdma/verbena/internal/roce/cm/mad"
+	"github.com/verbena-rdma/verbena/internal/roce/transport"
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// idState is the phase of a connectionID before cm knows it, or where cm has no state.
+type idState int
+
+const (
+	idResolving idState = iota // of Dial
+	idResolved
+	idRequested // a request has come
+	idManaged   // Connect or Accept has been called: cm has the state
+	idClosed
+)
+
+// connectionID implements verbs.CMID. It stands for a connection or, for UD, for a
+// resolution or a request for one.
+type connectionID struct {
+	manager       *connectionManager
+	listener      *cmListener // of a request
+	kind          verbs.QPType
+	state         idState
+	path          cm.Path
+	local, remote netip.AddrPort
+	psn           uint32 // of the first packet that this end sends
+
+	conn       *cm.Conn
+	resolution *cm.Resolution
+	request    *cm.SIDRRequest
+}
+
+func (c *connectionManager) newID(kind verbs.QPType, path cm.Path) *connectionID {
+	id := &connectionID{manager: c, kind: kind, path: path, psn: randomUint32() & 0xffffff}
+	c.ids[id] = struct{}{}
+	return id
+}
+
+// Dial implements verbs.CM.
+func (c *connectionManager) Dial(p verbs.CMDial) (verbs.CMID, error) {
+	op := fmt.Sprintf("dial %v", p.Addr)
+	peer := netip.AddrPortFrom(p.Addr.Addr().Unmap(), p.Addr.Port())
+	switch addr := peer.Addr(); {
+	case !addr.IsValid() || addr.IsUnspecified() || addr.IsMulticast() || peer.Port() == 0:
+		return nil, fmt.Errorf("%s: give the address and the port of one host: %w", op, verbs.ErrInvalid)
+	case p.Type < verbs.RC || p.Type > verbs.UD:
+		return nil, fmt.Errorf("%s: no transport service %v: %w", op, p.Type, verbs.ErrNotSupported)
+	}
+	e, err := c.endpointFor(p.Local.Addr().Unmap(), peer.Addr())
+	d, closed := c.lock(op)
+	defer d.mu.Unlock()
+	switch {
+	case closed != nil:
+		return nil, closed
+	case err != nil:
+		return nil, &verbs.CMError{Step: verbs.CMStepResolve, Local: p.Local, Remote: p.Addr, Err: err}
+	}
+	port := p.UDPPort
+	if port == 0 {
+		port = wire.UDPPort
+	}
+	local := e.socket.Addr()
+	id := c.newID(p.Type, cm.Path{Local: local, Remote: netip.AddrPortFrom(peer.Addr(), port), GIDIndex: e.index})
+	source := p.Local.Port()
+	if source == 0 {
+		source = dynamicPorts()[0]
+	}
+	id.local, id.remote = netip.AddrPortFrom(local.Addr(), source), peer
+	c.services.resolved = append(c.services.resolved, id)
+	d.wake()
+	return id, nil
+}
+
+// endpointFor finds the endpoint with that address or, if it names none, the one from
+// which the peer is reached. The endpoints of a device never change.
+func (c *connectionManager) endpointFor(local, peer netip.Addr) (*endpoint, error) {
+	d := c.services.device
+	if !local.IsValid() || local.IsUnspecified() {
+		return d.endpointTo(peer)
+	}
+	e := d.endpointAt(local)
+	switch {
+	case e == nil:
+		return nil, fmt.Errorf("device %s has the addresses %v: %w", d.cfg.Name, d.addresses(), verbs.ErrInvalid)
+	case local.Is4() != peer.Is4():
+		return nil, fmt.Errorf("%v and %v are of different families: %w", local, peer, verbs.ErrInvalid)
+	}
+	return e, nil
+}
+
+// LocalAddr implements verbs.CMID.
+func (id *connectionID) LocalAddr() netip.AddrPort { return id.local }
+
+// RemoteAddr implements verbs.CMID.
+func (id *connectionID) RemoteAddr() netip.AddrPort { return id.remote }
+
+// PortGID implements verbs.CMID.
+func (id *connectionID) PortGID() (port, sgidIndex int) { return 1, id.path.GIDIndex }
+
+// lock takes the device's lock for a call. The caller unlocks.
+func (id *connectionID) lock(call string) (*Device, error) {
+	d, err := id.manager.lock(call)
+	if err == nil && id.state == idClosed {
+		err = fmt.Errorf("%s: the ID of the connection with %v: %w", call, id.remote, verbs.ErrClosed)
+	}
+	return d, err
+}
+
+// errState is for a call that the phase does not allow.
+func (id *connectionID) errState(call, when string) error {
+	return fmt.Errorf("%s the connection with %v: it is possible %s: %w", call, id.remote, when, verbs.ErrState)
+}
+
+// Attr implements verbs.CMID.
+func (id *connectionID) Attr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
+	d, err := id.lock("attributes")
+	defer d.mu.Unlock()
+	if err != nil {
+		return verbs.QPAttr{}, 0, err
+	}
+	if id.kind == verbs.UD {
+		return id.datagramAttr(to)
+	}
+	if id.conn == nil {
+		if to == verbs.QPInitialized {
+			return initAttr(verbs.AccessRemoteWrite)
+		}
+		return verbs.QPAttr{}, 0, id.errState("attributes of", "after the peer's response")
+	}
+	attr, mask, err := id.conn.QPAttr(to)
+	if mask&verbs.QPAttrSQPSN != 0 {
+		attr.SQPSN = id.psn // of a passive end before Accept
+	}
+	return attr, mask, err
+}
+
+func initAttr(access verbs.Access) (verbs.QPAttr, verbs.QPAttrMask, error) {
+	return verbs.QPAttr{State: verbs.QPInitialized, Port: 1, Access: access},
+		verbs.QPAttrState | verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccess, nil
+}
+
+func (id *connectionID) datagramAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
+	attr, mask := verbs.QPAttr{State: to}, verbs.QPAttrState
+	switch to {
+	case verbs.QPInitialized:
+		attr.Port, attr.QKey = 1, cm.QKeyUDP
+		mask |= verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrQKey
+	case verbs.QPReadyToReceive:
+	case verbs.QPReadyToSend:
+		attr.SQPSN = id.psn
+		mask |= verbs.QPAttrSQPSN
+	default:
+		return attr, 0, fmt.Errorf("attributes for %v: only Init, RTR and RTS have any: %w", to, verbs.ErrInvalid)
+	}
+	return attr, mask, nil
+}
+
+// readAtomic limits what can be outstanding to what the device has.
+func readAtomic(n int) uint8 { return uint8(min(max(n, 0), transport.MaxReadAtomic)) }
+
+// Connect implements verbs.CMID.
+func (id *connectionID) Connect(p verbs.CMParam) error {
+	d, err := id.lock("connect")
+	defer d.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if id.state != idResolved {
+		return id.errState("connect", "once, after CMResolved")
+	}
+	m := id.manager.services.manager
+	if id.kind == verbs.UD {
+		id.resolution, err = m.Resolve(cm.ResolveParams{
+			Service: service(id.kind, id.remote.Port()), Path: id.path, SourcePort: id.local.Port(),
+			PrivateData: p.PrivateData, Value: id,
+		}, d.now())
+	} else {
+		id.conn, err = m.Connect(cm.ConnectParams{
+			Service: service(id.kind, id.remote.Port()), Path: id.path, SourcePort: id.local.Port(), Transport: id.kind,
+			QPN: p.QPN, PSN: id.psn,
+			ResponderResources: readAtomic(p.ResponderResources), InitiatorDepth: readAtomic(p.InitiatorDepth),
+			RetryCount: p.RetryCount, RNRRetry: p.RNRRetryCount, SRQ: p.SRQ,
+			PathMTU: pathMTU(d.cfg.InterfaceMTU), PrivateData: p.PrivateData, Value: id,
+		}, d.now())
+	}
+	if err != nil {
+		return err
+	}
+	id.state = idManaged
+	id.manager.services.settle()
+	return nil
+}
+
+// Accept implements verbs.CMID.
+func (id *connectionID) Accept(p verbs.CMParam) error {
+	d, err := id.lock("accept")
+	defer d.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if id.state != idRequested {
+		return id.errState("accept", "once, after CMConnectRequest")
+	}
+	if id.request != nil {
+		qkey := p.QKey
+		if qkey == 0 {
+			qkey = cm.QKeyUDP
+		}
+		err = id.request.Reply(cm.SIDRReply{QPN: p.QPN, QKey: qkey, PrivateData: p.PrivateData})
+	} else {
+		err = id.conn.Accept(cm.AcceptParams{
+			QPN: p.QPN, PSN: id.psn,
+			ResponderResources: readAtomic(p.ResponderResources), InitiatorDepth: readAtomic(p.InitiatorDepth),
+			RNRRetry: p.RNRRetryCount, SRQ: p.SRQ, PrivateData: p.PrivateData,
+		}, d.now())
+	}
+	if err != nil {
+		return err
+	}
+	id.state = idManaged
+	id.manager.services.settle()
+	return nil
+}
+
+// Reject implements verbs.CMID.
+func (id *connectionID) Reject(privateData []byte) error {
+	d, err := id.lock("reject")
+	defer d.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	switch {
+	case id.request != nil:
+		err = id.request.Reply(cm.SIDRReply{Status: mad.SIDRRejected, PrivateData: privateData})
+	case id.conn != nil:
+		err = id.conn.Reject(cm.RejectParams{PrivateData: privateData}, d.now())
+	default:
+		err = id.errState("reject", "after CMConnectRequest or CMConnectResponse")
+	}
+	if err != nil {
+		return err
+	}
+	id.manager.services.settle()
+	return nil
+}
+
+// Establish implements verbs.CMID.
+func (id *connectionID) Establish() error {
+	return id.managed("establish", func(d *Device) error { return id.conn.Establish(nil, d.now()) })
+}
+
+// Received implements verbs.CMID.
+func (id *connectionID) Received() error {
+	return id.managed("establish", func(d *Device) error {
+		id.conn.CommunicationEstablished(d.now())
+		return nil
+	})
+}
+
+// Disconnect implements verbs.CMID.
+func (id *connectionID) Disconnect() error {
+	return id.managed("disconnect", func(d *Device) error { return id.conn.Disconnect(cm.DisconnectParams{}, d.now()) })
+}
+
+// managed makes a call on a connection.
+func (id *connectionID) managed(name string, call func(*Device) error) error {
+	d, err := id.lock(name)
+	defer d.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if id.conn == nil {
+		return id.errState(name, "after Connect or CMConnectRequest, and not for UD")
+	}
+	if err := call(d); err != nil {
+		return err
+	}
+	id.manager.services.settle()
+	return nil
+}
+
+// Close implements verbs.CMID.
+func (id *connectionID) Close() error {
+	d, err := id.lock("close")
+	defer d.mu.Unlock()
+	if err != nil {
+		return nil // again, or with its manager
+	}
+	id.abandon()
+	id.manager.services.settle()
+	return nil
+}
+
+// abandon ends whatever is under way.
+func (id *connectionID) abandon() {
+	switch {
+	case id.conn != nil:
+		id.conn.Close(id.manager.services.device.now())
+	case id.resolution != nil:
+		id.resolution.Close()
+	case id.request != nil && id.state == idRequested:
+		_ = id.request.Reply(cm.SIDRReply{Status: mad.SIDRRejected}) // it may have expired
+	}
+	id.state = idClosed
+	delete(id.manager.ids, id)
+}
+
+// report reports an event of the ID.
+func (id *connectionID) report(e verbs.CMEvent) {
+	if id.state == idClosed || id.manager.closed {
+		return
+	}
+	e.ID = id
+	id.manager.handle(e)
+}
+
+// report hands an event on to the manager that it is for.
+func (g *generalServices) report(e *cm.Event) {
+	switch {
+	case e.Type == cm.EventConnectRequest || e.Type == cm.EventSIDRRequest:
+		g.reportRequest(e)
+	case e.Conn != nil:
+		g.reportConnection(e.Conn.Value.(*connectionID), e)
+	case e.Resolution != nil:
+		g.reportResolution(e.Resolution.Value.(*connectionID), e)
+	}
+}
+
+func (g *generalServices) reportRequest(e *cm.Event) {
+	l := e.Listener.Value.(*cmListener)
+	var id *connectionID
+	event := verbs.CMEvent{Type: verbs.CMConnectRequest, Listener: l}
+	if e.Request != nil {
+		id = l.manager.newID(verbs.UD, e.Request.Path())
+		id.request, id.remote = e.Request, e.Request.PeerAddr()
+	} else {
+		p := e.Conn.Params()
+		id = l.manager.newID(p.Transport, e.Conn.Path())
+		id.conn, id.remote = e.Conn, e.Conn.PeerAddr()
+		e.Conn.Value = id
+		event.Param = connectionParam(&p)
+	}
+	id.listener, id.state = l, idRequested
+	id.local = netip.AddrPortFrom(id.path.Local.Addr(), l.addr.Port())
+	event.Param.PrivateData = e.PrivateData
+	id.report(event)
+}
+
+// connectionParam is what the peer has said, as this end sees it.
+func connectionParam(p *cm.Params) verbs.CMParam {
+	return verbs.CMParam{
+		QPN: p.RemoteQPN, ResponderResources: int(p.ResponderResources), InitiatorDepth: int(p.InitiatorDepth),
+		RetryCount: p.RetryCount, RNRRetryCount: p.RNRRetry, SRQ: p.PeerSRQ,
+	}
+}
+
+func (g *generalServices) reportConnection(id *connectionID, e *cm.Event) {
+	p := e.Conn.Params()
+	event := verbs.CMEvent{Param: connectionParam(&p)}
+	event.Param.PrivateData = e.PrivateData
+	step := verbs.CMStepConnect
+	if e.Conn.Passive() {
+		step = verbs.CMStepAccept
+	}
+	switch e.Type {
+	case cm.EventConnectResponse:
+		event.Type = verbs.CMConnectResponse
+	case cm.EventEstablished:
+		event.Type = verbs.CMEstablished
+	case cm.EventRejected:
+		event.Type, event.Err = verbs.CMFailed, id.rejected(step, e)
+	case cm.EventUnreachable:
+		event.Type, event.Err = verbs.CMFailed, id.unanswered(step, e.Cause)
+	case cm.EventDisconnected:
+		event.Type = verbs.CMDisconnected
+	case cm.EventTimeWaitExit:
+		event.Type = verbs.CMTimewaitExit
+	}
+	id.report(event)
+}
+
+func (g *generalServices) reportResolution(id *connectionID, e *cm.Event) {
+	if e.Type == cm.EventUnreachable {
+		id.report(verbs.CMEvent{Type: verbs.CMFailed, Err: id.unanswered(verbs.CMStepConnect, e.Cause)})
+		return
+	}
+	if e.Status != mad.SIDRValid {
+		failed := &verbs.CMError{Step: verbs.CMStepConnect, Local: id.local, Remote: id.remote, PrivateData: e.PrivateData, Err: verbs.ErrRejected}
+		switch e.Status {
+		case mad.SIDRNotSupported:
+			failed.Reason, failed.Err = verbs.CMRejectInvalidServiceID, verbs.ErrNotListening
+		case mad.SIDRRejected:
+			failed.Reason = verbs.CMRejectConsumer
+		}
+		id.report(verbs.CMEvent{Type: verbs.CMFailed, Err: failed})
+		return
+	}
+	address := verbs.AddressAttr{DGID: verbs.GIDFromAddr(id.remote.Addr()), SGIDIndex: id.path.GIDIndex, Port: 1}
+	if port := id.path.Remote.Port(); port != wire.UDPPort {
+		address.UDPPort = port
+	}
+	id.report(verbs.CMEvent{
+		Type: verbs.CMEstablished, Address: address,
+		Param: verbs.CMParam{QPN: e.QPN, QKey: e.QKey, PrivateData: e.PrivateData},
+	})
+}
+
+// rejected is the error of a rejection.
+func (id *connectionID) rejected(step verbs.CMStep, e *cm.Event) error {
+	err := &verbs.CMError{
+		Step: step, Local: id.local, Remote: id.remote,
+		Reason: verbs.CMRejectReason(e.Reason), PrivateData: e.PrivateData, Err: verbs.ErrRejected,
+	}
+	if err.Reason == verbs.CMRejectInvalidServiceID {
+		err.Err = verbs.ErrNotListening
+	}
+	return err
+}
+
+// unanswered is the error of a handshake that came to no end.
+func (id *connectionID) unanswered(step verbs.CMStep, cause cm.Cause) error {
+	err := fmt.Errorf("%w: %v", verbs.ErrUnreachable, cause)
+	if local := id.path.Local; local.Port() != wire.UDPPort && id.path.Remote.Port() == wire.UDPPort {
+		err = fmt.Errorf("%w; this device has UDP port %d, since another process has port %d of %v, and other than Verbena's devices answer to that one only: end that process, or use another address",
+			err, local.Port(), wire.UDPPort, local.Addr())
+	}
+	return &verbs.CMError{Step: step, Local: id.local, Remote: id.remote, Err: err}
+}

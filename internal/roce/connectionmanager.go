@@ -1,0 +1,318 @@
+package roce
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/roce/cm"
+	"github.com/verbena-rdma/verbena/internal/roce/cm/mad"
+	"github.com/verbena-rdma/verbena/internal/roce/link"
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// generalServices is queue pair 1 of the device, the general services interface (IBTA
+// 13.5.1): what the connection managers that programs have opened have in common. It
+// is there from the first of them on, until the device is closed, so that connections
+// live out their time-wait. All methods are called with the device's lock held.
+type generalServices struct {
+	device   *Device
+	manager  *cm.Manager
+	managers int // that are open
+	resolved []*connectionID
+	psn      uint32
+	arriving datagramPath
+	packet   wire.Packet
+	out      cm.Datagram
+	event    cm.Event
+}
+
+const managementQPN = 1
+
+func newGeneralServices(d *Device) *generalServices {
+	for _, e := range d.endpoints {
+		e.users++
+		e.receivers++
+	}
+	return &generalServices{
+		device: d, psn: randomUint32(), arriving: datagramPath{device: d},
+		manager: cm.New(cm.Config{CAGUID: d.guid, MTU: pathMTU(d.cfg.InterfaceMTU)}),
+	}
+}
+
+// handle takes a packet that names queue pair 1.
+func (g *generalServices) handle(e *endpoint, dg *link.Datagram, now time.Duration) {
+	d, p := g.device, &e.packet
+	switch {
+	case p.Opcode != wire.UDSendOnly || p.DETH.SrcQP != managementQPN || len(p.Payload) != mad.Len || p.PKey&0x7fff != 0x7fff:
+		d.drops.malformed++
+		return
+	case !g.arriving.flowFrom(e, dg.Src).CheckICRC(dg.Data, uint16(dg.Segment)):
+		d.drops.badICRC++
+		return
+	}
+	d.counters.ReceivedPackets++
+	if d.capture != nil {
+		d.capture.packet(dg.Src, e.socket.Addr(), uint16(dg.Segment), now, dg.Data)
+	}
+	if p.DETH.QKey != cm.QKey {
+		d.counters.QKeyViolations++
+		return
+	}
+	g.manager.Receive(p.Payload, cm.Path{Local: e.socket.Addr(), Remote: dg.Src, GIDIndex: e.index}, now)
+	g.settle()
+}
+
+// expire does what is due.
+func (g *generalServices) expire(now time.Duration) {
+	g.manager.Expire(now)
+	g.settle()
+}
+
+// peerUnreachable ends what waits for an answer from there.
+func (g *generalServices) peerUnreachable(peer unreachablePeer, now time.Duration) {
+	g.manager.PeerUnreachable(cm.Path{Local: peer.endpoint.socket.Addr(), Remote: peer.addr, GIDIndex: peer.endpoint.index}, now)
+	g.settle()
+}
+
+// settle sends what the manager has to send, and reports what has happened. Whatever
+// calls the manager calls it afterwards.
+func (g *generalServices) settle() {
+	for g.manager.NextMAD(&g.out) {
+		g.send(&g.out)
+	}
+	for g.manager.NextEvent(&g.event) {
+		g.report(&g.event)
+	}
+	for _, e := range g.device.endpoints {
+		e.flush()
+	}
+	if at := g.manager.Deadline(); at != 0 {
+		g.device.noteDeadline(at)
+	}
+}
+
+func (g *generalServices) send(dg *cm.Datagram) {
+	e := g.device.endpoints[dg.Path.GIDIndex]
+	out := udpOutput{endpoint: e, peer: dg.Path.Remote, flow: wire.NewFlow(e.socket.Addr(), dg.Path.Remote)}
+	g.packet = wire.Packet{
+		Opcode: wire.UDSendOnly, MigReq: true, PKey: 0xffff, DestQP: managementQPN, PSN: g.psn & 0xffffff,
+		DETH: wire.DETH{QKey: cm.QKey, SrcQP: managementQPN},
+	}
+	g.psn++
+	out.Send(&g.packet, [][]byte{dg.MAD[:]}, len(dg.MAD))
+}
+
+// reportResolved reports that Dial has found the way.
+func (g *generalServices) reportResolved() {
+	list := g.resolved
+	g.resolved = nil
+	for _, id := range list {
+		if id.state == idResolving {
+			id.state = idResolved
+			id.report(verbs.CMEvent{Type: verbs.CMResolved})
+		}
+	}
+}
+
+// connectionManager implements verbs.CM.
+type connectionManager struct {
+	services  *generalServices
+	handle    func(verbs.CMEvent)
+	listeners map[*cmListener]struct{}
+	ids       map[*connectionID]struct{}
+	closed    bool
+}
+
+// OpenCM implements verbs.CMDevice.
+func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) {
+	const op = "open connection manager"
+	if handle == nil {
+		return nil, fmt.Errorf("%s: handle is nil: %w", op, verbs.ErrInvalid)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, d.closedError(op)
+	}
+	if d.services == nil {
+		d.services = newGeneralServices(d)
+	}
+	d.services.managers++
+	return &connectionManager{
+		services: d.services, handle: handle,
+		listeners: make(map[*cmListener]struct{}), ids: make(map[*connectionID]struct{}),
+	}, nil
+}
+
+// lock takes the device's lock for a call on an open manager. The caller unlocks.
+func (c *connectionManager) lock(op string) (*Device, error) {
+	d := c.services.device
+	d.mu.Lock()
+	if c.closed {
+		return d, fmt.Errorf("%s: the connection manager: %w", op, verbs.ErrClosed)
+	}
+	return d, nil
+}
+
+// Close implements verbs.CM.
+func (c *connectionManager) Close() error {
+	d, err := c.lock("close")
+	defer d.mu.Unlock()
+	if err != nil {
+		return nil // again
+	}
+	c.closed = true
+	for l := range c.listeners {
+		l.listener.Close(d.now())
+	}
+	for id := range c.ids {
+		id.abandon()
+	}
+	clear(c.listeners)
+	clear(c.ids)
+	c.services.managers--
+	c.services.settle()
+	return nil
+}
+
+// service is the service of a port.
+func service(t verbs.QPType, port uint16) cm.Service {
+	if t == verbs.UD {
+		return cm.Service{Space: cm.PortSpaceUDP, Port: port}
+	}
+	return cm.Service{Space: cm.PortSpaceTCP, Port: port}
+}
+
+// firstDynamicPort is the first that a manager chooses (RFC 6335 6).
+const firstDynamicPort = 49152
+
+// cmListener implements verbs.CMListener.
+type cmListener struct {
+	manager  *connectionManager
+	listener *cm.Listener
+	addr     netip.AddrPort
+}
+
+// Listen implements verbs.CM.
+func (c *connectionManager) Listen(p verbs.CMListen) (verbs.CMListener, error) {
+	op := fmt.Sprintf("listen on %v", p.Addr)
+	d, err := c.lock(op)
+	defer d.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	addr := p.Addr.Addr().Unmap()
+	if addr.IsValid() && !addr.IsUnspecified() && d.endpointAt(addr) == nil {
+		return nil, fmt.Errorf("%s: device %s has the addresses %v: %w", op, d.cfg.Name, d.addresses(), verbs.ErrInvalid)
+	}
+	l := &cmListener{manager: c}
+	params := cm.ListenParams{Addr: addr, Transport: p.Type, Backlog: p.Backlog, Value: l}
+	ports := []uint16{p.Addr.Port()}
+	if ports[0] == 0 {
+		ports = dynamicPorts()
+	}
+	for _, port := range ports {
+		params.Service = service(p.Type, port)
+		if l.listener, err = c.services.manager.Listen(params); err == nil || !errors.Is(err, verbs.ErrInUse) {
+			l.addr = netip.AddrPortFrom(p.Addr.Addr(), port)
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("device %s: %w", d.cfg.Name, err)
+	}
+	c.listeners[l] = struct{}{}
+	return l, nil
+}
+
+// dynamicPorts are some to try, at random.
+func dynamicPorts() []uint16 {
+	ports := make([]uint16, 64)
+	for i := range ports {
+		ports[i] = firstDynamicPort | uint16(randomUint32())
+	}
+	return ports
+}
+
+// Addr implements verbs.CMListener.
+func (l *cmListener) Addr() netip.AddrPort { return l.addr }
+
+// Close implements verbs.CMListener.
+func (l *cmListener) Close() error {
+	d, err := l.manager.lock("close listener")
+	defer d.mu.Unlock()
+	if err != nil {
+		return nil // with its manager
+	}
+	delete(l.manager.listeners, l)
+	l.listener.Close(d.now())
+	l.manager.services.settle()
+	return nil
+}
+
+// endpointAt returns the endpoint with an address; nil: there is none.
+func (d *Device) endpointAt(addr netip.Addr) *endpoint {
+	for _, e := range d.endpoints {
+		if e.socket.Addr().Addr() == addr {
+			return e
+		}
+	}
+	return nil
+}
+
+func (d *Device) addresses() (list []netip.Addr) {
+	for _, e := range d.endpoints {
+		list = append(list, e.socket.Addr().Addr())
+	}
+	return list
+}
+
+// endpointTo finds the endpoint from which a peer is reached: the one that the system's
+// routes name, if the device has it, or else the one of the peer's kind whose address has
+// most in common with the peer's.
+func (d *Device) endpointTo(peer netip.Addr) (*endpoint, error) {
+	if e := d.endpointAt(sourceTo(peer)); e != nil {
+		return e, nil
+	}
+	var best *endpoint
+	common := -1
+	for _, e := range d.endpoints {
+		own := e.socket.Addr().Addr()
+		if own.Is4() != peer.Is4() || own.IsLoopback() != peer.IsLoopback() || own.IsLinkLocalUnicast() != peer.IsLinkLocalUnicast() {
+			continue
+		}
+		if n := commonPrefix(own, peer); n > common {
+			best, common = e, n
+		}
+	}
+	if best == nil {
+		return nil, fmt.Errorf("%w: device %s has the addresses %v", verbs.ErrNoRoute, d.cfg.Name, d.addresses())
+	}
+	return best, nil
+}
+
+// sourceTo is the address that the system would send from. Nothing is sent.
+func sourceTo(peer netip.Addr) netip.Addr {
+	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(peer, wire.UDPPort)))
+	if err != nil {
+		return netip.Addr{}
+	}
+	defer conn.Close()
+	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
+}
+
+// commonPrefix is how many bits two addresses have in common from the first on.
+func commonPrefix(a, b netip.Addr) int {
+	x, y := a.As16(), b.As16()
+	for i := range x {
+		if diff := x[i] ^ y[i]; diff != 0 {
+			return 8*i + bits.LeadingZeros8(diff)
+		}
+	}
+	return 8 * len(x)
+}
