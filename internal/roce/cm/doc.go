@@ -61,7 +61,8 @@
 //	A rejects the REP                  nothing                        R 28 with A's private data
 //	backlog or limits full             C later, or U CauseTimeout     nothing (counted)
 //	P does not answer in time          waits (MRA), then R 4          U CauseUnanswered
-//	A does not Establish in time       U CauseUnanswered              R 4
+//	A does not Establish in time       U CauseUnanswered              R 4       (whoever has less patience:
+//	                                   R 4                            U CauseTimeout  HandshakeTimeout)
 //	P's process is gone, port closed   U CausePortUnreachable         -
 //	P's host is gone                   U CauseTimeout                 -
 //	P killed before it accepts         U CauseTimeout                 -

@@ -108,24 +108,27 @@ func (r *Resolution) expire(now time.Duration) {
 	}
 }
 
-// end forgets the resolution with an event.
+// end forgets the resolution, with an event.
 func (r *Resolution) end(e Event) {
+	r.forget()
+	e.Resolution = r
+	r.manager.post(e)
+}
+
+func (r *Resolution) forget() {
 	m := r.manager
-	if m.resolutions[r.requestID] != r {
-		return
-	}
 	delete(m.resolutions, r.requestID)
 	m.timers.remove(&r.timer)
 	m.release(r.message)
 	r.message = nil
-	e.Resolution = r
-	m.post(e)
 }
 
-// Close ends the resolution without an event.
+// Close ends the resolution without an event, unless it has ended.
 func (r *Resolution) Close() {
 	r.unwanted = true
-	r.end(Event{Type: EventUnreachable})
+	if r.message != nil {
+		r.forget()
+	}
 }
 
 func (r *Resolution) comesFromPeer(from *Path) bool {
