@@ -117,7 +117,7 @@ func TestDeadlines(t *testing.T) {
 	b.kill(false)
 	require.NoError(t, active.Disconnect(DisconnectParams{Deadline: w.now + time.Second}, w.now))
 	a.settle()
-	w.pass(time.Second)
+	w.pass(1001 * time.Millisecond)
 	require.Equal(t, "D deadline exceeded", a.told())
 	require.Equal(t, StateTimeWait, active.State())
 	w.run(time.Minute)
@@ -128,10 +128,11 @@ func TestDeadlines(t *testing.T) {
 	b.listen(ListenParams{Service: testService})
 	w.forge(b, foreigner, request(b, 1))
 	conn := b.nextEvent(EventConnectRequest).Conn
-	require.NoError(t, conn.Accept(AcceptParams{QPN: 2, Deadline: w.now + time.Second}, w.now))
-	w.pass(time.Second)
-	b.settle()
-	require.Equal(t, "U deadline exceeded", b.told())
+	require.NoError(t, conn.Accept(AcceptParams{QPN: 2, Deadline: w.now + 100*time.Millisecond}, w.now))
+	b.sent()
+	require.Equal(t, w.now+100*time.Millisecond, b.Deadline())
+	b.Expire(b.Deadline())
+	require.Equal(t, CauseDeadline, b.nextEvent(EventUnreachable).Cause)
 }
 
 // TestUnanswered: an application that never answers has its peers told in the end.

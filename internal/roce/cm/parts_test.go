@@ -1,0 +1,81 @@
+package cm
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// owned is a timer's owner that does nothing.
+type owned struct{ timer timer }
+
+func (*owned) expire(time.Duration) {}
+
+// TestTimers compares the heap with a sorted list.
+func TestTimers(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		var h timers
+		all := make([]owned, rapid.IntRange(1, 20).Draw(t, "timers"))
+		for range rapid.IntRange(1, 100).Draw(t, "steps") {
+			o := &all[rapid.IntRange(0, len(all)-1).Draw(t, "timer")]
+			if rapid.Bool().Draw(t, "set") {
+				h.set(&o.timer, time.Duration(rapid.IntRange(1, 50).Draw(t, "at")))
+			} else {
+				h.remove(&o.timer)
+			}
+			var times []time.Duration
+			for i := range all {
+				if place := all[i].timer.place; place != 0 {
+					require.Same(t, &all[i].timer, h[place-1])
+					times = append(times, all[i].timer.at)
+				}
+			}
+			require.Len(t, h, len(times))
+			if len(times) > 0 {
+				require.Equal(t, slices.Min(times), h[0].at)
+			}
+		}
+	})
+}
+
+// TestQueue compares the queue with a slice.
+func TestQueue(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		var q queue[int]
+		var want []int
+		for i := range rapid.IntRange(1, 2000).Draw(t, "steps") {
+			if rapid.IntRange(0, 4).Draw(t, "push") > 1 || len(want) == 0 {
+				*q.push() = i
+				want = append(want, i)
+			} else {
+				require.Equal(t, want[0], *q.pop())
+				want = want[1:]
+			}
+			require.Equal(t, len(want), q.len())
+		}
+		require.Equal(t, append([]int(nil), want...), append([]int(nil), q.waiting()...))
+	})
+}
+
+// TestTimingCodes: codes and times.
+func TestTimingCodes(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, 4096*time.Nanosecond, duration(0))
+	require.Equal(t, 4294967296*time.Nanosecond, duration(20))
+	require.Equal(t, duration(31), duration(255))
+	for code := range uint8(32) {
+		require.Equal(t, code, codeOf(duration(code)))
+		require.Equal(t, min(code+1, 31), codeOf(duration(code)+1))
+		require.Equal(t, min(code+1, 31), ackTimeout(code, code))
+	}
+	require.Equal(t, uint8(18), ackTimeout(16, 17))
+	require.Equal(t, uint8(18), ackTimeout(10, 17))
+	require.Equal(t, uint8(17), ackTimeout(16, 16))
+	require.Equal(t, uint8(0), codeOf(0))
+	require.Equal(t, uint8(31), codeOf(time.Duration(1<<62)))
+}
