@@ -81,6 +81,9 @@ func (m *Manager) Connect(p ConnectParams, now time.Duration) (*Conn, error) {
 	if err := p.check(m); err != nil {
 		return nil, fmt.Errorf("connect to %v at %v: %w: %w", p.Service, p.Path.Remote.Addr(), err, verbs.ErrInvalid)
 	}
+	if m.closed {
+		return nil, fmt.Errorf("connect to %v at %v: %w", p.Service, p.Path.Remote.Addr(), verbs.ErrClosed)
+	}
 	if len(m.conns) >= m.config.MaxConnections {
 		return nil, fmt.Errorf("connect to %v at %v: the device has %d connections, close some: %w", p.Service, p.Path.Remote.Addr(), len(m.conns), verbs.ErrLimit)
 	}

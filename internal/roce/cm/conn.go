@@ -191,7 +191,11 @@ func (c *Conn) transmit(now time.Duration) {
 	if b := c.manager.slot(c.path); b != nil {
 		*b = *c.message
 	}
-	c.wait(now + c.interval)
+	at := now + c.interval
+	if c.state == StateREQSent {
+		at += c.manager.spread(c.interval)
+	}
+	c.wait(at)
 }
 
 // begin enters a state in which a message is repeated.
@@ -288,15 +292,17 @@ func (c *Conn) giveUp(cause Cause, now time.Duration) {
 	}
 	switch c.state {
 	case StateREQSent:
-		c.sendTimeoutREJ()
+		c.sendTimeoutREJ(mad.MessageREQ)
 		m.post(Event{Type: EventUnreachable, Conn: c, Cause: cause})
 		c.remove()
 	case StateREQReceived:
-		c.sendREJ(mad.MessageREQ, mad.ReasonTimeout, nil, nil)
+		// Not a time-out: the kernel finds no connection for that one, since it does not
+		// know our communication ID yet, and would repeat its REQ.
+		c.sendREJ(mad.MessageREQ, mad.ReasonNoResources, nil, nil)
 		m.post(Event{Type: EventUnreachable, Conn: c, Cause: cause})
 		c.remove()
 	case StateREPReceived, StateREPSent:
-		c.sendREJ(mad.MessageREP, mad.ReasonTimeout, nil, nil)
+		c.sendTimeoutREJ(mad.MessageREP)
 		m.post(Event{Type: EventUnreachable, Conn: c, Cause: cause})
 		c.enterTimeWait(now)
 	case StateDREQSent:
@@ -305,10 +311,11 @@ func (c *Conn) giveUp(cause Cause, now time.Duration) {
 	}
 }
 
-// sendTimeoutREJ tells the passive end that its answer is not waited for any more. That end
-// finds the connection by the CA GUID: this one does not know its communication ID.
-func (c *Conn) sendTimeoutREJ() {
-	c.sendREJ(mad.MessageREQ, mad.ReasonTimeout, binary.BigEndian.AppendUint64(nil, c.manager.config.CAGUID), nil)
+// sendTimeoutREJ says that nothing is waited for any more. Its receiver finds the connection by
+// the CA GUID in it: of an active end that has seen no REP, because that end does not know
+// the receiver's communication ID; the kernel, always.
+func (c *Conn) sendTimeoutREJ(message mad.Message) {
+	c.sendREJ(message, mad.ReasonTimeout, binary.BigEndian.AppendUint64(nil, c.manager.config.CAGUID), nil)
 }
 
 // sendREJ rejects a message of the peer, or ends the handshake.
@@ -457,7 +464,7 @@ func (c *Conn) Close(now time.Duration) {
 	c.unwanted = true
 	switch c.state {
 	case StateREQSent:
-		c.sendTimeoutREJ()
+		c.sendTimeoutREJ(mad.MessageREQ)
 		c.remove()
 	case StateREQReceived, StateREPReceived, StateREPSent:
 		_ = c.Reject(RejectParams{}, now)

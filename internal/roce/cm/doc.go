@@ -48,6 +48,7 @@
 //	what happens                       A                              P
 //	REQ lost, MRA lost                 C after a retransmission       one request
 //	REP lost                           C after a retransmission       E
+//	every REP lost                     R 4, or U CauseTimeout         U CauseTimeout, or R 4
 //	RTU lost                           nothing                        E after the REP was repeated, or at the first packet
 //	every RTU lost, no packet          D, REJ 4 (or nothing: if lost) U CauseTimeout
 //	DREQ or DREP lost                  D CauseDREP after a retransmission (the end that disconnects)
@@ -60,7 +61,7 @@
 //	P rejects                          R 28 with P's private data     nothing (no event of its own call)
 //	A rejects the REP                  nothing                        R 28 with A's private data
 //	backlog or limits full             C later, or U CauseTimeout     nothing (counted)
-//	P does not answer in time          waits (MRA), then R 4          U CauseUnanswered
+//	P does not answer in time          waits (MRA), then R 3          U CauseUnanswered
 //	A does not Establish in time       U CauseUnanswered              R 4       (whoever has less patience:
 //	                                   R 4                            U CauseTimeout  HandshakeTimeout)
 //	P's process is gone, port closed   U CausePortUnreachable         -
@@ -130,6 +131,9 @@
 //     connection ignores (the queue pair does not match) and one that has not answers by
 //     DREP. Only that ends it, with CauseStale. One such question is asked in a response
 //     time-out, so that a flood of lies costs the peer no more than that.
+//   - A packet in the place of the RTU proves less, as who forged the REQ knows its packet
+//     sequence number: it takes our queue pair number. Such a connection ends as a stale one
+//     does, when the peer that it pretends to be asks for one with that queue pair.
 //   - An MRA asks for patience, so it prolongs a wait by no more than
 //     [Config.MaxServiceTimeout], no more often than retransmissions are allowed, and never
 //     beyond the caller's deadline or, passively, the handshake's.

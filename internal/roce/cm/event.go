@@ -27,7 +27,8 @@ const (
 	// EventUnreachable: the handshake, or the resolution (Resolution is set, Conn is
 	// not), has come to no end; Cause says why.
 	EventUnreachable
-	// EventDisconnected: an established connection has ended; Cause says how. With
+	// EventDisconnected: a connection has ended that at least one of the ends took for
+	// established; Cause says how. With
 	// CauseDREQ and CauseDREP, PrivateData is that of the message. With CauseREJ, Reason,
 	// Message, Info and PrivateData are those of the REJ.
 	EventDisconnected

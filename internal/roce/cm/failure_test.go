@@ -2,6 +2,8 @@ package cm
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -145,7 +147,7 @@ func TestUnanswered(t *testing.T) {
 	p.MaxCMRetries = 2
 	a.connect(p)
 	w.run(2 * time.Minute)
-	require.Equal(t, "R 4", a.told())
+	require.Equal(t, "R 3", a.told())
 	require.Equal(t, "request, U not answered by the application in time", b.told())
 	require.Equal(t, []string{"A REQ", "B MRA", "B REJ"}, w.trace)
 	a.requireEmpty()
@@ -297,6 +299,50 @@ func TestListenerClose(t *testing.T) {
 	w.pass(time.Millisecond)
 	require.Equal(t, uint64(1), b.Counters().NoService)
 	b.listen(ListenParams{Service: testService})
+}
+
+// TestManagerClose is a process that exits: its peers are told, once.
+func TestManagerClose(t *testing.T) {
+	t.Parallel()
+	w, a, b, _, passive := established(t)
+	b.listen(ListenParams{Service: testDatagrams, Transport: verbs.UD})
+	a.listen(ListenParams{Service: testService})
+	w.tracing = true
+	b.app = nil
+	a.connect(a.params(b)) // a request that waits at B
+	b.connect(b.params(a)) // one that waits at A
+	resolution := a.resolve(b)
+	b.resolve(a)
+	w.pass(100 * time.Millisecond)
+	require.Equal(t, 2, b.Entries().HalfOpen)
+	b.Close(w.now)
+	b.Close(w.now)
+	require.Equal(t, Entries{}, b.Entries())
+	b.settle()
+	b.Expire(w.now + time.Hour)
+	w.pass(10 * time.Second)
+	require.Equal(t, "D disconnected by the peer, R 28, R 28, request", sorted(a))
+	require.Zero(t, b.Counters().Retransmitted)
+	require.ErrorIs(t, passive.Disconnect(DisconnectParams{}, w.now), verbs.ErrState)
+	_, err := b.Listen(ListenParams{Service: testService})
+	require.ErrorIs(t, err, verbs.ErrClosed)
+	_, err = b.Connect(b.params(a), w.now)
+	require.ErrorIs(t, err, verbs.ErrClosed)
+	_, err = b.Resolve(ResolveParams{Service: testService, Path: b.pathTo(a)}, w.now)
+	require.ErrorIs(t, err, verbs.ErrClosed)
+	received := b.Counters().Received
+	w.forge(b, foreigner, request(b, 1))
+	require.Equal(t, received, b.Counters().Received)
+	resolution.Close()
+	w.run(time.Minute)
+	a.requireEmpty()
+}
+
+// sorted is what a host was told, whatever the order.
+func sorted(h *host) string {
+	list := strings.Split(h.told(), ", ")
+	slices.Sort(list)
+	return strings.Join(list, ", ")
 }
 
 // TestWrongCalls: calls that are wrong at their time, or in their arguments.

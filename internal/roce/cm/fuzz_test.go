@@ -22,6 +22,7 @@ const (
 	fuzzDisconnect             // disconnect what is established, before
 	fuzzReq                    // patch what a REQ has to say about addresses
 	fuzzToActive               // the IDs are those of the dial
+	fuzzHint                   // the host says that the peer's port is closed, before
 )
 
 const fuzzStep = 2 + mad.Len - 24
@@ -35,18 +36,28 @@ func FuzzReceive(f *testing.F) {
 		require.NoError(f, m.Encode(&b))
 		return append([]byte{control, byte(attribute - mad.AttrREQ)}, b[24:]...)
 	}
-	w, _, b := pair(f, faults{})
+	_, _, b := pair(f, faults{})
 	req := seed(fuzzReq, mad.AttrREQ, request(b, 1))
 	known := byte(fuzzFromPeer | fuzzKnownIDs)
 	rtu := seed(known|fuzzAnswer, mad.AttrRTU, &mad.RTU{})
 	dreq := seed(known, mad.AttrDREQ, &mad.DREQ{RemoteQPN: 0x20})
 	rep := seed(known|fuzzToActive, mad.AttrREP, &mad.REP{QPN: 9})
-	_ = w
+	answered := seed(known|fuzzToActive|fuzzAnswer, mad.AttrREP, &mad.REP{QPN: 9})
+	accepted := seed(known|fuzzAnswer, mad.AttrAPR, &mad.APR{})
+	lie := request(b, 2)
+	lie.QPN, lie.CAGUID = 9, 0
+	stale := seed(fuzzReq, mad.AttrREQ, lie)
 	for _, list := range [][][]byte{
 		{req}, {req, req, rtu, dreq, dreq}, {req, seed(known, mad.AttrREJ, &mad.REJ{Reason: mad.ReasonTimeout})},
 		{rep, seed(known|fuzzToActive|fuzzAnswer, mad.AttrDREP, &mad.DREP{})}, {rep, rep, seed(known|fuzzToActive|fuzzAnswer|fuzzDisconnect, mad.AttrDREP, &mad.DREP{})},
 		{seed(known|fuzzToActive, mad.AttrMRA, &mad.MRA{ServiceTimeout: 31}), rep}, {seed(known|fuzzToActive|fuzzExpire, mad.AttrREJ, &mad.REJ{Reason: 8})},
 		{seed(fuzzReq, mad.AttrSIDRREQ, &mad.SIDRREQ{PKey: 0xffff, ServiceID: testDatagrams.ID(), PrivateData: request(b, 1).PrivateData})},
+		{answered, seed(known|fuzzToActive|fuzzAnswer, mad.AttrREP, &mad.REP{QPN: 9}), seed(known|fuzzToActive, mad.AttrLAP, &mad.LAP{RemoteQPN: 0x11}), seed(known|fuzzToActive, mad.AttrDREQ, &mad.DREQ{RemoteQPN: 0x11})},
+		{answered, stale, seed(known|fuzzToActive, mad.AttrDREP, &mad.DREP{})}, {answered, seed(known|fuzzToActive|fuzzDisconnect, mad.AttrDREP, &mad.DREP{})},
+		{answered, seed(known|fuzzToActive, mad.AttrREJ, &mad.REJ{Reason: 28})}, {answered, seed(known|fuzzToActive|fuzzDisconnect|fuzzHint, mad.AttrDREP, &mad.DREP{})},
+		{req, accepted, seed(known, mad.AttrMRA, &mad.MRA{Message: mad.MessageREP}), seed(fuzzFromPeer|fuzzExpire, mad.AttrAPR, &mad.APR{}), rtu, req},
+		{req, seed(fuzzExpire, mad.AttrAPR, &mad.APR{}), req, seed(fuzzExpire, mad.AttrAPR, &mad.APR{})}, {seed(fuzzFromPeer, mad.AttrREP, &mad.REP{QPN: 9}), seed(fuzzFromPeer, mad.AttrDREQ, &mad.DREQ{})},
+		{seed(fuzzReq|fuzzAnswer, mad.AttrSIDRREQ, &mad.SIDRREQ{PKey: 0xffff, ServiceID: testDatagrams.ID(), PrivateData: request(b, 1).PrivateData})},
 		{seed(known, mad.AttrSIDRREP, &mad.SIDRREP{QPN: 9})}, {req, rtu, seed(known, mad.AttrLAP, &mad.LAP{RemoteQPN: 0x20}), seed(known, mad.AttrAPR, &mad.APR{})},
 	} {
 		var input []byte
@@ -107,6 +118,9 @@ func FuzzReceive(f *testing.F) {
 			}
 			if control&fuzzDisconnect != 0 && c != nil {
 				_ = c.Disconnect(DisconnectParams{}, w.now)
+			}
+			if control&fuzzHint != 0 {
+				h.PeerUnreachable(path, w.now)
 			}
 			if control&fuzzKnownIDs != 0 {
 				patchIDs(&b, attribute, c, resolution)

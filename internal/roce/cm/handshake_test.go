@@ -192,8 +192,7 @@ func TestOneLost(t *testing.T) {
 		trace []string
 	}{
 		{mad.AttrREQ, []string{"A REQ", "A REQ", "B REP", "A RTU", "A DREQ", "B DREP"}},
-		// The time-out of B, which A has set, is as long as that of A.
-		{mad.AttrREP, []string{"A REQ", "B REP", "A REQ", "B REP", "A RTU", "A DREQ", "B DREP"}},
+		{mad.AttrREP, []string{"A REQ", "B REP", "B REP", "A RTU", "A DREQ", "B DREP"}},
 		{mad.AttrRTU, []string{"A REQ", "B REP", "A RTU", "B REP", "A RTU", "A DREQ", "B DREP"}},
 		{mad.AttrDREQ, []string{"A REQ", "B REP", "A RTU", "A DREQ", "A DREQ", "B DREP"}},
 		{mad.AttrDREP, []string{"A REQ", "B REP", "A RTU", "A DREQ", "B DREP", "A DREQ", "B DREP"}},
@@ -238,8 +237,10 @@ func TestAllLost(t *testing.T) {
 		disconnect  bool
 	}{
 		{lost: []mad.Attribute{mad.AttrREQ}, told: "U no answer from the peer", other: ""},
-		// A has begun earlier, gives up earlier, and has B forget its answer.
-		{lost: []mad.Attribute{mad.AttrREP}, told: "U no answer from the peer", other: "request, R 4"},
+		// Whoever gives up first tells the other.
+		{lost: []mad.Attribute{mad.AttrREP}, told: "R 4", other: "request, U no answer from the peer"},
+		// B has forgotten the request by the time of A's last REQ, and takes it for a new one.
+		{lost: []mad.Attribute{mad.AttrREP, mad.AttrREJ}, told: "U no answer from the peer", other: "request, U no answer from the peer, request, U no answer from the peer"},
 		{lost: []mad.Attribute{mad.AttrRTU}, told: "C, D rejected by the peer", other: "request, U no answer from the peer"},
 		{lost: []mad.Attribute{mad.AttrRTU, mad.AttrREJ}, told: "C", other: "request, U no answer from the peer"},
 		{lost: []mad.Attribute{mad.AttrDREQ}, told: "C, D no answer from the peer", other: "request, E", disconnect: true},

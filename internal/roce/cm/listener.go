@@ -51,6 +51,8 @@ func (m *Manager) Listen(p ListenParams) (*Listener, error) {
 		return nil, fmt.Errorf("listen for %v %s: transport %v is none of RC, UC and UD: %w", p.Service, where, p.Transport, verbs.ErrInvalid)
 	case p.Backlog < 0:
 		return nil, fmt.Errorf("listen for %v %s: the backlog is %d, it must be positive, or 0 for %d: %w", p.Service, where, p.Backlog, defaultBacklog, verbs.ErrInvalid)
+	case m.closed:
+		return nil, fmt.Errorf("listen for %v %s: %w", p.Service, where, verbs.ErrClosed)
 	case m.listeners[key] != nil:
 		return nil, fmt.Errorf("listen for %v %s: this device listens for it already; close that listener or use another port: %w", p.Service, where, verbs.ErrInUse)
 	}

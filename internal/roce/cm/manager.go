@@ -19,6 +19,7 @@ type Manager struct {
 	resolutions map[uint32]*Resolution // by request ID
 	sidr        map[sidrKey]*SIDRRequest
 	halfOpen    int
+	closed      bool
 
 	timers timers
 	out    queue[Datagram]
@@ -115,6 +116,37 @@ func (m *Manager) NextMAD(d *Datagram) bool {
 	return true
 }
 
+// Close ends everything at once, as a process does that exits: each peer gets one REJ or
+// DREQ, which NextMAD still returns and nobody repeats. No event follows.
+func (m *Manager) Close(now time.Duration) {
+	for _, c := range m.conns {
+		c.requested = false
+		c.Close(now)
+		if c.state != StateIdle {
+			c.remove()
+		}
+	}
+	for _, r := range m.resolutions {
+		r.Close()
+	}
+	for _, r := range m.sidr {
+		r.requested = false
+		r.remove()
+	}
+	for _, l := range m.listeners {
+		l.closed = true
+	}
+	clear(m.listeners)
+	m.events, m.halfOpen, m.closed = queue[Event]{}, 0, true
+}
+
+// spread is what is added at random to the time after which a request is repeated. Else
+// those who dial at the same moment, and find the backlog full, come back at the same
+// moment each time.
+func (m *Manager) spread(interval time.Duration) time.Duration {
+	return time.Duration(m.config.Random() % uint64(interval/4+1))
+}
+
 // slot is where a MAD on its way to p is to be written; nil: it is dropped.
 func (m *Manager) slot(p Path) *[mad.Len]byte {
 	if m.out.len() >= maxOut {
@@ -173,6 +205,9 @@ func (m *Manager) newID(used func(uint32) bool) uint32 {
 // Receive takes a MAD that came to queue pair 1 (the package's comment says what is
 // presumed of it). The bytes are the caller's again when it returns.
 func (m *Manager) Receive(b []byte, from Path, now time.Duration) {
+	if m.closed {
+		return
+	}
 	m.counters.Received++
 	h, err := mad.DecodeHeader(b)
 	if err == nil {

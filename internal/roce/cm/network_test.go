@@ -405,52 +405,76 @@ func (h *host) requireEmpty() {
 
 // requireSane asserts what holds at any time.
 func (h *host) requireSane() {
-	t := h.net.t
-	halfOpen, waiting := 0, 0
+	h.net.t.Helper()
+	if err := h.check(); err != nil {
+		require.NoError(h.net.t, err, h.name)
+	}
+}
+
+func (h *host) check() error {
+	halfOpen, waiting, inPeers, inRequests := 0, 0, 0, 0
 	for id, c := range h.conns {
-		require.Equal(t, id, c.localID)
-		require.NotEqual(t, StateIdle, c.state)
-		require.Equal(t, c.state != StateEstablished, c.timer.place != 0, "%v", c.state)
-		require.Equal(t, c.awaitsAnswer(), c.message != nil, "%v", c.state)
-		if c.passive {
-			require.Same(t, c, h.requests[c.requestKey()])
+		var wrong string
+		switch {
+		case id != c.localID:
+			wrong = "ID"
+		case c.state == StateIdle, (c.state == StateEstablished) == (c.timer.place != 0):
+			wrong = "timer"
+		case c.timer.place != 0 && h.timers[c.timer.place-1] != &c.timer:
+			wrong = "place in the heap"
+		case c.awaitsAnswer() != (c.message != nil):
+			wrong = "message"
+		case c.passive && h.requests[c.requestKey()] != c:
+			wrong = "place among the requests"
+		case c.inPeers && h.peers[c.peerKey()] != c:
+			wrong = "place among the peers"
+		case c.state == StateEstablished && (c.counted || !c.inPeers):
+			wrong = "place of an established connection"
 		}
-		if c.inPeers {
-			require.Same(t, c, h.peers[c.peerKey()])
+		if wrong != "" {
+			return fmt.Errorf("%v: wrong %s", c.state, wrong)
 		}
-		if c.timer.place != 0 {
-			waiting++
-			require.Same(t, &c.timer, h.timers[c.timer.place-1])
-		}
-		if c.counted {
-			halfOpen++
+		for condition, count := range map[*int]bool{&waiting: c.timer.place != 0, &halfOpen: c.counted, &inPeers: c.inPeers, &inRequests: c.passive} {
+			if count {
+				*condition++
+			}
 		}
 	}
 	for _, r := range h.sidr {
-		require.False(t, r.done)
+		if r.done || r.timer.place == 0 {
+			return fmt.Errorf("a SIDR request that is done")
+		}
 		halfOpen++
 		waiting++
 	}
 	for _, e := range h.events.waiting() {
-		if e.Conn != nil && e.Type == EventConnectRequest && e.Conn.state == StateIdle || e.Request != nil && e.Request.done {
+		if e.Type == EventConnectRequest && e.Conn.state == StateIdle || e.Request != nil && e.Request.done {
 			halfOpen++ // has its place until the event is taken
 		}
 	}
-	require.Equal(t, halfOpen, h.halfOpen, "half-open")
-	require.Len(t, h.timers, waiting+len(h.resolutions))
 	byListener := 0
 	for _, l := range h.listeners {
-		require.LessOrEqual(t, l.halfOpen, l.params.Backlog)
-		require.GreaterOrEqual(t, l.halfOpen, 0)
+		if l.halfOpen < 0 || l.halfOpen > l.params.Backlog {
+			return fmt.Errorf("%d half-open of %d", l.halfOpen, l.params.Backlog)
+		}
 		byListener += l.halfOpen
 	}
-	require.LessOrEqual(t, byListener, h.halfOpen)
-	require.LessOrEqual(t, h.halfOpen, h.config.MaxHalfOpen)
-	require.LessOrEqual(t, len(h.conns), h.config.MaxConnections)
-	require.LessOrEqual(t, h.out.len(), maxOut)
 	for i := range h.timers {
-		require.LessOrEqual(t, h.timers[max(0, (i-1)/2)].at, h.timers[i].at, "the heap is in order")
+		if h.timers[max(0, (i-1)/2)].at > h.timers[i].at {
+			return fmt.Errorf("the heap is not in order")
+		}
 	}
+	switch {
+	case halfOpen != h.halfOpen || byListener > halfOpen || halfOpen > h.config.MaxHalfOpen:
+		return fmt.Errorf("%d half-open, counted %d, %d by listeners", halfOpen, h.halfOpen, byListener)
+	case len(h.timers) != waiting+len(h.resolutions):
+		return fmt.Errorf("%d timers, %d in use", len(h.timers), waiting+len(h.resolutions))
+	case len(h.peers) != inPeers || len(h.requests) != inRequests:
+		return fmt.Errorf("%d peers and %d requests, of %d and %d", len(h.peers), len(h.requests), inPeers, inRequests)
+	case len(h.conns) > h.config.MaxConnections || h.out.len() > maxOut:
+		return fmt.Errorf("too much of something")
+	}
+	return nil
 }
 
 // forge makes a MAD that says whatever the test wants, and has it come from an address.

@@ -60,6 +60,9 @@ func (m *Manager) Resolve(p ResolveParams, now time.Duration) (*Resolution, erro
 	if err != nil {
 		return nil, fmt.Errorf("resolve %v at %v: %w: %w", p.Service, p.Path.Remote.Addr(), err, verbs.ErrInvalid)
 	}
+	if m.closed {
+		return nil, fmt.Errorf("resolve %v at %v: %w", p.Service, p.Path.Remote.Addr(), verbs.ErrClosed)
+	}
 	if len(m.resolutions) >= m.config.MaxConnections {
 		return nil, fmt.Errorf("resolve %v at %v: %d resolutions are under way, close some: %w", p.Service, p.Path.Remote.Addr(), len(m.resolutions), verbs.ErrLimit)
 	}
@@ -88,7 +91,7 @@ func (r *Resolution) transmit(now time.Duration) {
 	if b := r.manager.slot(r.path); b != nil {
 		*b = *r.message
 	}
-	at := now + r.interval
+	at := now + r.interval + r.manager.spread(r.interval)
 	if r.deadline != 0 {
 		at = min(at, r.deadline)
 	}
