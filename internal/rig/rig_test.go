@@ -36,6 +36,7 @@ var parts = []part{
 	{name: "tools", script: toolsScript, check: checkTools},
 	{name: "files", script: filesScript, check: checkFiles},
 	{name: "ibverbs", tests: "cgo/ibverbs"},
+	{name: "soft", tests: "soft"},
 	{name: "rdma", tests: "rdma"},
 	{name: "dma", tests: "dma"},
 	{name: "syncevent", tests: "syncevent"},

@@ -31,7 +31,7 @@ type connectionID struct {
 	state         idState
 	path          cm.Path
 	local, remote netip.AddrPort
-	psn           uint32 // of the first packet that this end sends
+	psn           uint32 // of the first packet that the peer is to send
 
 	conn       *cm.Conn
 	resolution *cm.Resolution
@@ -136,8 +136,8 @@ func (id *connectionID) Attr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, 
 		return verbs.QPAttr{}, 0, id.errState("attributes of", "after the peer's response")
 	}
 	attr, mask, err := id.conn.QPAttr(to)
-	if mask&verbs.QPAttrSQPSN != 0 {
-		attr.SQPSN = id.psn // of a passive end before Accept
+	if mask&verbs.QPAttrRQPSN != 0 {
+		attr.RQPSN = id.psn // of a passive end before Accept
 	}
 	return attr, mask, err
 }

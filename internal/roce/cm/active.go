@@ -24,7 +24,7 @@ type ConnectParams struct {
 	Transport  verbs.QPType // RC or UC
 
 	QPN                uint32 // of this side, from 2
-	PSN                uint32 // of the first packet sent, 24 bits
+	PSN                uint32 // of the first packet that the peer is to send, 24 bits
 	ResponderResources uint8  // reads and atomics of the peer that this side can take
 	InitiatorDepth     uint8  // reads and atomics that this side wants to have outstanding
 	RetryCount         uint8  // 0 to 7; of both queue pairs

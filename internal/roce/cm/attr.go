@@ -16,7 +16,7 @@ const minRNRTimer = 12
 // and with responder resources remote read and atomics), MinRNRTimer, and the timeouts.
 //
 // Initialized is known from the beginning; the others when the peer has named its queue
-// pair. On a passive end the PSN of ReadyToSend is that of Prepare or Accept.
+// pair. On a passive end the PSN of ReadyToReceive is that of Prepare or Accept.
 func (c *Conn) QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	reliable := c.kind == verbs.RC
 	if to != verbs.QPInitialized && c.remoteQPN == 0 {
@@ -32,7 +32,7 @@ func (c *Conn) QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) 
 		return a, verbs.QPAttrState | verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccess, nil
 	case verbs.QPReadyToReceive:
 		a := verbs.QPAttr{
-			State: to, PathMTU: c.mtu, DestQPN: c.remoteQPN, RQPSN: c.remotePSN,
+			State: to, PathMTU: c.mtu, DestQPN: c.remoteQPN, RQPSN: c.localPSN,
 			Address: verbs.AddressAttr{DGID: c.remote, SGIDIndex: c.path.GIDIndex, Port: 1, TrafficClass: c.trafficClass},
 		}
 		if port := c.path.Remote.Port(); port != wire.UDPPort {
@@ -45,7 +45,7 @@ func (c *Conn) QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) 
 		}
 		return a, mask, nil
 	case verbs.QPReadyToSend:
-		a := verbs.QPAttr{State: to, SQPSN: c.localPSN}
+		a := verbs.QPAttr{State: to, SQPSN: c.remotePSN}
 		mask := verbs.QPAttrState | verbs.QPAttrSQPSN
 		if reliable {
 			a.Timeout, a.RetryCount, a.RNRRetry, a.MaxInitReadAtomic = c.ackTimeout, c.retryCount, c.rnrRetry, int(c.initiatorDepth)

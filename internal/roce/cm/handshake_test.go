@@ -87,8 +87,8 @@ func TestHandshake(t *testing.T) {
 			require.Equal(t, wantA, conn.Params())
 			require.Equal(t, wantB, peer.Params())
 
-			requireAttributes(t, conn, wantA, 0x111111, 0x222222, 19, 3)
-			requireAttributes(t, peer, wantB, 0x222222, 0x111111, 17, 0)
+			requireAttributes(t, conn, wantA, 0x222222, 0x111111, 19, 3)
+			requireAttributes(t, peer, wantB, 0x111111, 0x222222, 17, 0)
 
 			require.Equal(t, 2, a.Entries().Connections+b.Entries().Connections)
 			require.Zero(t, a.Entries().Timers+b.Entries().Timers, "established connections cost no timers")

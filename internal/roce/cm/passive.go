@@ -119,7 +119,7 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 // AcceptParams is the passive side of a connection.
 type AcceptParams struct {
 	QPN uint32 // of this side, from 2
-	PSN uint32 // of the first packet sent, 24 bits
+	PSN uint32 // of the first packet that the peer is to send, 24 bits
 	// ResponderResources and InitiatorDepth limit what the peer offers (Conn.Params): the
 	// reads and atomics of the peer that this side takes, and those that it sends itself.
 	ResponderResources uint8
