@@ -166,17 +166,31 @@ func (r *rpingEnd) advertised(op verbs.Opcode) verbs.SendWR {
 	}
 }
 
+// connect asks until somebody listens: rping does not say when it does.
+func (r *rpingEnd) connect(addr netip.AddrPort) {
+	for {
+		var err error
+		r.id, err = r.cm.Dial(verbs.CMDial{Addr: addr})
+		require.NoError(r.t, err)
+		r.next(verbs.CMResolved)
+		require.NoError(r.t, r.id.Connect(r.param()))
+		e := <-r.events
+		if e.Type != verbs.CMFailed {
+			require.Equal(r.t, verbs.CMConnectResponse, e.Type)
+			return
+		}
+		require.ErrorIs(r.t, e.Err, verbs.ErrNotListening)
+		r.next(verbs.CMTimewaitExit)
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
 func (r *rpingEnd) client(addr netip.AddrPort, rounds int) {
-	id, err := r.cm.Dial(verbs.CMDial{Addr: addr})
-	require.NoError(r.t, err)
-	r.id = id
-	r.next(verbs.CMResolved)
+	r.connect(addr)
 	r.move(verbs.QPInitialized)
 	r.postRecv()
-	require.NoError(r.t, id.Connect(r.param()))
-	r.next(verbs.CMConnectResponse)
 	r.move(verbs.QPReadyToReceive, verbs.QPReadyToSend)
-	require.NoError(r.t, id.Establish())
+	require.NoError(r.t, r.id.Establish())
 	source, sink := r.mem[rpingData:][:r.size], r.mem[rpingData+r.size:]
 	for i := range rounds {
 		for j := range source {
@@ -188,7 +202,7 @@ func (r *rpingEnd) client(addr netip.AddrPort, rounds int) {
 		require.True(r.t, r.do(r.advertisement(rpingData+r.size, r.size), true))
 		require.True(r.t, bytes.Equal(source, sink), "round %d", i)
 	}
-	require.NoError(r.t, id.Disconnect())
+	require.NoError(r.t, r.id.Disconnect())
 	r.next(verbs.CMDisconnected)
 	r.next(verbs.CMTimewaitExit)
 }
@@ -232,7 +246,6 @@ func TestGuestRping(t *testing.T) {
 				cmd, out := rping("-s", "-a", family.rxe)
 				require.NoError(t, cmd.Start())
 				defer cmd.Process.Kill()
-				time.Sleep(2 * time.Second) // it does not say that it listens
 				newRping(t, size).client(netip.AddrPortFrom(netip.MustParseAddr(family.rxe), 7174), rounds)
 				_ = cmd.Wait() // with an error: rping calls it one that the peer disconnects
 				t.Logf("%s", out)
