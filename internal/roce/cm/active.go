@@ -129,7 +129,7 @@ func (m *Manager) Connect(p ConnectParams, now time.Duration) (*Conn, error) {
 		return nil, fmt.Errorf("connect to %v at %v: %w: %w", p.Service, p.Path.Remote.Addr(), err, verbs.ErrInvalid)
 	}
 	m.conns[c.localID] = c
-	c.begin(StateREQSent, p.MaxCMRetries, now)
+	c.startRetransmission(StateREQSent, p.MaxCMRetries, now)
 	return c, nil
 }
 
@@ -183,8 +183,8 @@ func (m *Manager) receiveREP(r *mad.REP, from Path, now time.Duration) {
 	c.initiatorDepth = min(c.initiatorDepth, r.ResponderResources)
 	c.rnrRetry, c.peerSRQ, c.peerFlow = r.RNRRetry, r.SRQ, r.FlowControl
 	c.ackTimeout = clamp(ackTimeout(c.ackTimeout-1, r.TargetAckDelay), minAckTimeout, 31)
-	c.quiet()
-	c.askPatience(StateREPReceived, c.interval, now)
+	c.stopRetransmission()
+	c.awaitCaller(StateREPReceived, c.interval, now)
 	m.post(Event{Type: EventConnectResponse, Conn: c, PrivateData: bytes.Clone(r.PrivateData)})
 }
 
@@ -209,7 +209,7 @@ func (c *Conn) Establish(private []byte, _ time.Duration) error {
 	case len(private) > mad.RTUPrivateLen:
 		return fmt.Errorf("establish the connection with %v: %d bytes of private data, an RTU takes %d: %w", c.peer, len(private), mad.RTUPrivateLen, verbs.ErrInvalid)
 	}
-	c.quiet()
+	c.stopRetransmission()
 	c.state, c.deadline = StateEstablished, 0
 	c.rtu = bytes.Clone(private)
 	c.sendRTU()

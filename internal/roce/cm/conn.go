@@ -83,15 +83,15 @@ type Conn struct {
 	message            *[mad.Len]byte // REQ, REP or DREQ, as long as it may be sent again
 	rtu                []byte         // private data of the RTU
 
-	passive     bool
-	remoteKnown bool // remoteID, caGUID and remoteQPN are set
-	mraSent     bool
-	inPeers     bool // manager.peers has it
-	requested   bool // its EventConnectRequest has not been taken
-	seen        bool // the caller knows it
-	unwanted    bool // the caller has closed it
-	counted     bool // it has a place among the half-open
-	handshaken  bool // and needs it no more
+	passive       bool
+	remoteKnown   bool // remoteID, caGUID and remoteQPN are set
+	mraSent       bool
+	inPeers       bool // manager.peers has it
+	requested     bool // its EventConnectRequest has not been taken
+	seen          bool // the caller knows it
+	closed        bool // the caller has closed it
+	halfOpen      bool // it has a place among the half-open
+	handshakeOver bool // and needs it no more
 }
 
 // State is the present state.
@@ -167,14 +167,14 @@ func (c *Conn) deliver() bool {
 // releaseHalfOpen gives up the place among the half-open, once the handshake is over and its
 // request has been taken.
 func (c *Conn) releaseHalfOpen() {
-	if c.counted && c.handshaken && !c.requested {
-		c.counted = false
+	if c.halfOpen && c.handshakeOver && !c.requested {
+		c.halfOpen = false
 		c.manager.leave(c.listener)
 	}
 }
 
 func (c *Conn) endHandshake() {
-	c.handshaken = true
+	c.handshakeOver = true
 	c.releaseHalfOpen()
 }
 
@@ -193,19 +193,19 @@ func (c *Conn) transmit(now time.Duration) {
 	}
 	at := now + c.interval
 	if c.state == StateREQSent {
-		at += c.manager.spread(c.interval)
+		at += c.manager.jitter(c.interval)
 	}
 	c.wait(at)
 }
 
-// begin enters a state in which a message is repeated.
-func (c *Conn) begin(s State, retries uint8, now time.Duration) {
-	c.state, c.retries, c.mras, c.mraSent = s, retries, 0, false
+// startRetransmission enters a state in which a message is repeated.
+func (c *Conn) startRetransmission(s State, retries uint8, now time.Duration) {
+	c.state, c.retries = s, retries
 	c.transmit(now)
 }
 
-// quiet ends the repetition.
-func (c *Conn) quiet() {
+// stopRetransmission ends the repetition.
+func (c *Conn) stopRetransmission() {
 	c.manager.timers.remove(&c.timer)
 	c.manager.release(c.message)
 	c.message = nil
@@ -239,9 +239,9 @@ func (c *Conn) expire(now time.Duration) {
 	c.transmit(now)
 }
 
-// askPatience enters a state in which the caller has to answer, and has the peer told
+// awaitCaller enters a state in which the caller has to answer, and has the peer told
 // before it repeats its message, which it does after its time-out.
-func (c *Conn) askPatience(s State, peerWaits time.Duration, now time.Duration) {
+func (c *Conn) awaitCaller(s State, peerWaits time.Duration, now time.Duration) {
 	c.state, c.mraSent = s, false
 	c.deadline, c.deadlineCause = now+c.manager.config.HandshakeTimeout, CauseUnanswered
 	c.wait(now + peerWaits/2)
@@ -370,7 +370,7 @@ func (m *Manager) receiveREJ(r *mad.REJ, from Path, now time.Duration) {
 // enterTimeWait keeps the IDs and the queue pair number of the connection as long as
 // packets and MADs of it may come (IBTA 12.9.8).
 func (c *Conn) enterTimeWait(now time.Duration) {
-	c.quiet()
+	c.stopRetransmission()
 	c.leavePeers()
 	c.state, c.deadline, c.rtu = StateTimeWait, 0, nil
 	c.wait(now + min(duration(c.timeWait), c.manager.config.MaxTimeWait))
@@ -379,7 +379,7 @@ func (c *Conn) enterTimeWait(now time.Duration) {
 // remove forgets the connection.
 func (c *Conn) remove() {
 	m := c.manager
-	c.quiet()
+	c.stopRetransmission()
 	c.leavePeers()
 	c.state = StateIdle
 	delete(m.conns, c.localID)
@@ -461,7 +461,7 @@ type RejectParams struct {
 // Close gives the connection up, in whatever state it is: the peer gets a REJ or a DREQ
 // where that is due. No event but EventTimeWaitExit follows.
 func (c *Conn) Close(now time.Duration) {
-	c.unwanted = true
+	c.closed = true
 	switch c.state {
 	case StateREQSent:
 		c.sendTimeoutREJ(mad.MessageREQ)

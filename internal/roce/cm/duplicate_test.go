@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"encoding/binary"
 	"testing"
 	"time"
 
@@ -203,8 +204,8 @@ func TestSlowAcceptor(t *testing.T) {
 		p.MaxCMRetries = 3
 		a.connect(p)
 		w.pass(100 * time.Second)
-		require.Equal(t, "C", a.told())
-		require.Equal(t, "request, E", b.told())
+		require.Equal(t, "C", a.reports())
+		require.Equal(t, "request, E", b.reports())
 		if lost == 0 {
 			require.Equal(t, []string{"A REQ", "B MRA", "B REP", "A MRA", "A RTU"}, w.trace)
 		} else {
@@ -275,4 +276,5 @@ func TestMRAForREP(t *testing.T) {
 	rej, _ := requireSent[mad.REJ](b)
 	require.Equal(t, mad.ReasonTimeout, rej.Reason)
 	require.Equal(t, mad.MessageREP, rej.Message)
+	require.Equal(t, binary.BigEndian.AppendUint64(nil, b.CAGUID()), rej.Info, "the kernel finds the connection by it")
 }

@@ -125,10 +125,10 @@ func (m *Manager) NextEvent(e *Event) bool {
 			}
 		case e.Conn != nil:
 			// Nothing is reported of a request that ended before it was taken.
-			if e.Conn.seen && (!e.Conn.unwanted || e.Type == EventTimeWaitExit) {
+			if e.Conn.seen && (!e.Conn.closed || e.Type == EventTimeWaitExit) {
 				return true
 			}
-		case !e.Resolution.unwanted:
+		case !e.Resolution.closed:
 			return true
 		}
 	}

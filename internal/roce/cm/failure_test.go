@@ -94,8 +94,8 @@ func TestKilled(t *testing.T) {
 					survivor.settle()
 				}
 				w.run(3 * time.Minute)
-				require.Equal(t, want, survivor.told())
-				if survivor.told() != "C" && survivor.told() != "request, E" {
+				require.Equal(t, want, survivor.reports())
+				if survivor.reports() != "C" && survivor.reports() != "request, E" {
 					survivor.requireEmpty()
 				}
 			})
@@ -113,14 +113,14 @@ func TestDeadlines(t *testing.T) {
 	a.connect(p)
 	w.run(time.Minute)
 	require.Equal(t, p.Deadline+latency, w.now, "a REJ has gone out at the deadline")
-	require.Equal(t, "U deadline exceeded", a.told())
+	require.Equal(t, "U deadline exceeded", a.reports())
 
 	w, a, b, active, passive := established(t)
 	b.kill(false)
 	require.NoError(t, active.Disconnect(DisconnectParams{Deadline: w.now + time.Second}, w.now))
 	a.settle()
 	w.pass(1001 * time.Millisecond)
-	require.Equal(t, "D deadline exceeded", a.told())
+	require.Equal(t, "D deadline exceeded", a.reports())
 	require.Equal(t, StateTimeWait, active.State())
 	w.run(time.Minute)
 	a.requireEmpty()
@@ -147,8 +147,8 @@ func TestUnanswered(t *testing.T) {
 	p.MaxCMRetries = 2
 	a.connect(p)
 	w.run(2 * time.Minute)
-	require.Equal(t, "R 3", a.told())
-	require.Equal(t, "request, U not answered by the application in time", b.told())
+	require.Equal(t, "R 3", a.reports())
+	require.Equal(t, "request, U not answered by the application in time", b.reports())
 	require.Equal(t, []string{"A REQ", "B MRA", "B REJ"}, w.trace)
 	a.requireEmpty()
 	b.requireEmpty()
@@ -164,7 +164,7 @@ func TestUnanswered(t *testing.T) {
 		b.listen(ListenParams{Service: testService})
 		a.connect(a.params(b))
 		w.run(2 * time.Minute)
-		require.Equal(t, told, [2]string{a.told(), b.told()})
+		require.Equal(t, told, [2]string{a.reports(), b.reports()})
 	}
 	a.requireEmpty()
 	b.requireEmpty()
@@ -229,7 +229,7 @@ func TestClose(t *testing.T) {
 			closer.Close(w.now)
 			closing.settle()
 			w.run(3 * time.Minute)
-			require.Equal(t, c.other, other.told())
+			require.Equal(t, c.other, other.reports())
 			require.Len(t, closing.all, told+1)
 			require.Equal(t, EventTimeWaitExit, closing.all[told].Type)
 			a.requireEmpty()
@@ -281,7 +281,7 @@ func TestListenerClose(t *testing.T) {
 	b.stalled = false
 	b.settle()
 	w.pass(time.Millisecond)
-	require.Equal(t, "R 8, R 8, R 8, R 8, R 8", a.told())
+	require.Equal(t, "R 8, R 8, R 8, R 8, R 8", a.reports())
 	rejected := 0
 	for _, e := range a.all {
 		if e.Type == EventSIDRResponse {
@@ -290,7 +290,7 @@ func TestListenerClose(t *testing.T) {
 		}
 	}
 	require.Equal(t, 3, rejected)
-	require.Equal(t, "request", b.told())
+	require.Equal(t, "request", b.reports())
 	b.accept(b.all[0].Conn)
 	w.pass(time.Millisecond)
 	require.Equal(t, StateEstablished, b.all[0].Conn.State())
@@ -340,7 +340,7 @@ func TestManagerClose(t *testing.T) {
 
 // sorted is what a host was told, whatever the order.
 func sorted(h *host) string {
-	list := strings.Split(h.told(), ", ")
+	list := strings.Split(h.reports(), ", ")
 	slices.Sort(list)
 	return strings.Join(list, ", ")
 }

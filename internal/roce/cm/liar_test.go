@@ -113,6 +113,42 @@ func TestWrongIDs(t *testing.T) {
 	require.Equal(t, StateREQSent, dial.State())
 	require.Equal(t, StateEstablished, active.State())
 	a.requireNoEvent()
+
+	// A second REP, of another connection of the peer's, that has all but its own ID right.
+	tid, local, remote = active.transactionID, active.remoteID, active.localID
+	before := a.Counters().UnknownConnection
+	w.forge(a, b.address.String(), &mad.REP{TransactionID: tid, LocalCommID: local + 1, RemoteCommID: remote, QPN: 5})
+	require.Equal(t, before+1, a.Counters().UnknownConnection)
+	require.Empty(t, a.sent())
+
+	// A DREP to another DREQ than ours.
+	require.NoError(t, active.Disconnect(DisconnectParams{}, w.now))
+	a.sent()
+	w.forge(a, b.address.String(), &mad.DREP{TransactionID: active.transactionIDClose ^ 1, LocalCommID: local, RemoteCommID: remote})
+	require.Equal(t, StateDREQSent, active.State())
+	w.forge(a, b.address.String(), &mad.DREP{TransactionID: active.transactionIDClose, LocalCommID: local, RemoteCommID: remote})
+	require.Equal(t, StateTimeWait, active.State())
+}
+
+// TestPeerOfAnotherPort: a peer that has not port 4791 has its own, and is nobody else.
+func TestPeerOfAnotherPort(t *testing.T) {
+	t.Parallel()
+	w := newNetwork(t, 1, faults{})
+	a, b := w.attach("A", "10.0.0.1:5000", Config{}), w.attach("B", "10.0.0.1:5001", Config{})
+	b.answerAll()
+	a.answerAll()
+	b.listen(ListenParams{Service: testService})
+	conn := a.connect(a.params(b))
+	w.pass(time.Millisecond)
+	passive := b.all[0].Conn
+	for _, port := range []string{"5002", "4791"} {
+		w.forge(b, "10.0.0.1:"+port, &mad.DREQ{LocalCommID: conn.localID, RemoteCommID: conn.remoteID, RemoteQPN: passive.localQPN})
+		w.forge(a, "10.0.0.1:"+port, &mad.DREQ{LocalCommID: passive.localID, RemoteCommID: conn.localID, RemoteQPN: conn.localQPN})
+	}
+	require.Equal(t, uint64(2), a.Counters().WrongPeer)
+	require.Equal(t, uint64(2), b.Counters().WrongPeer)
+	require.Equal(t, StateEstablished, conn.State())
+	require.Equal(t, StateEstablished, passive.State())
 }
 
 // TestMalformedREQ: fields of a REQ that cannot be, or that this device does not have.
@@ -178,6 +214,7 @@ func TestLimitsOfREQ(t *testing.T) {
 		b.listen(ListenParams{Service: testService})
 		r := request(b, 1)
 		r.Primary.AckTimeout, r.LocalResponseTimeout, r.ResponderResources, r.InitiatorDepth = c.ack, c.response, 255, 255
+		r.Primary.TrafficClass = 0x23
 		w.forge(b, foreigner, r)
 		conn := b.nextEvent(EventConnectRequest).Conn
 		require.Equal(t, uint8(255), conn.Params().ResponderResources)
@@ -189,6 +226,7 @@ func TestLimitsOfREQ(t *testing.T) {
 		attr, _, err = conn.QPAttr(verbs.QPReadyToReceive)
 		require.NoError(t, err)
 		require.Equal(t, 16, attr.MaxDestReadAtomic)
+		require.Equal(t, uint8(0x20), attr.Address.TrafficClass, "congestion is not the peer's to declare")
 		require.NoError(t, conn.Accept(AcceptParams{QPN: 2, ResponderResources: 255, InitiatorDepth: 255}, w.now))
 		require.Equal(t, uint8(16), conn.Params().ResponderResources, "Prepare has said so")
 		require.Equal(t, w.now+c.repeat, b.Deadline())
@@ -267,8 +305,8 @@ func TestStale(t *testing.T) {
 			p.QPN = old.remoteQPN
 			again.connect(p)
 			w.pass(100 * time.Millisecond)
-			require.Equal(t, "R 10", again.told())
-			require.Equal(t, "D the peer has lost the connection", other.told())
+			require.Equal(t, "R 10", again.reports())
+			require.Equal(t, "D the peer has lost the connection", other.reports())
 			require.Equal(t, StateTimeWait, old.State())
 
 			conn := again.connect(p)
@@ -294,12 +332,12 @@ func TestStaleREP(t *testing.T) {
 	}
 	a.connect(a.params(b))
 	w.pass(time.Millisecond)
-	require.Equal(t, "R 10, D the peer has lost the connection", a.told())
+	require.Equal(t, "R 10, D the peer has lost the connection", a.reports())
 	require.Equal(t, CauseStale, a.all[0].Cause)
-	require.Equal(t, "request, R 10", again.told())
+	require.Equal(t, "request, R 10", again.reports())
 	a.connect(a.params(b))
 	w.pass(time.Minute)
-	require.Contains(t, a.told(), "C")
+	require.Contains(t, a.reports(), "C")
 }
 
 // TestTwoREQsOfOneQP: two requests with the same queue pair are under way at once, one of
@@ -377,7 +415,7 @@ func TestFlood(t *testing.T) {
 	require.NoError(t, active.Disconnect(DisconnectParams{}, w.now))
 	a.settle()
 	w.pass(time.Millisecond)
-	require.Equal(t, "D disconnected", a.told())
+	require.Equal(t, "D disconnected", a.reports())
 	require.Equal(t, StateTimeWait, passive.State())
 
 	// Nobody has taken the requests, so the application is not troubled with them when
@@ -396,7 +434,7 @@ func TestFlood(t *testing.T) {
 	conn := a.connect(p)
 	w.pass(time.Second)
 	require.Equal(t, StateEstablished, conn.State())
-	require.Equal(t, "D disconnected by the peer, request, E", b.told())
+	require.Equal(t, "D disconnected by the peer, request, E", b.reports())
 }
 
 // TestFloodOfPairs: a REQ and the REJ that takes it back, again and again, while the

@@ -86,7 +86,7 @@ func (l *Listener) Close(now time.Duration) {
 	for _, e := range waiting {
 		switch {
 		case e.Type == EventSIDRRequest:
-			e.Request.respond(&mad.SIDRREP{Status: mad.SIDRNotSupported})
+			e.Request.sendReply(&mad.SIDRREP{Status: mad.SIDRNotSupported})
 		case e.Conn.state == StateREQReceived:
 			e.Conn.sendREJ(mad.MessageREQ, mad.ReasonInvalidServiceID, nil, nil)
 			e.Conn.remove()

@@ -140,10 +140,10 @@ func (m *Manager) Close(now time.Duration) {
 	m.events, m.halfOpen, m.closed = queue[Event]{}, 0, true
 }
 
-// spread is what is added at random to the time after which a request is repeated. Else
+// jitter is what is added at random to the time after which a request is repeated. Else
 // those who dial at the same moment, and find the backlog full, come back at the same
 // moment each time.
-func (m *Manager) spread(interval time.Duration) time.Duration {
+func (m *Manager) jitter(interval time.Duration) time.Duration {
 	return time.Duration(m.config.Random() % uint64(interval/4+1))
 }
 
@@ -188,7 +188,7 @@ func (m *Manager) buffer() *[mad.Len]byte {
 }
 
 func (m *Manager) release(b *[mad.Len]byte) {
-	if b != nil && len(m.spare) < keep {
+	if b != nil && len(m.spare) < keptItems {
 		m.spare = append(m.spare, b)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// moody is an application that does anything that it may, now or later.
-type moody struct {
+// randomApp is an application that does anything that it may, now or later.
+type randomApp struct {
 	*host
 	patience time.Duration // the longest that it takes
 	refusals float64
@@ -21,7 +21,7 @@ type moody struct {
 }
 
 // later does something now or in a while.
-func (h *moody) later(f func()) {
+func (h *randomApp) later(f func()) {
 	if h.net.chance(0.5) {
 		f()
 		return
@@ -32,7 +32,7 @@ func (h *moody) later(f func()) {
 	})
 }
 
-func (h *moody) decide(e *Event) {
+func (h *randomApp) decide(e *Event) {
 	c, w := e.Conn, h.net
 	switch e.Type {
 	case EventConnectRequest:
@@ -70,7 +70,7 @@ func (h *moody) decide(e *Event) {
 }
 
 // packets has data come before the RTU, once the peer is established.
-func (h *moody) packets(c *Conn) {
+func (h *randomApp) packets(c *Conn) {
 	w := h.net
 	w.after(time.Duration(w.random.Int64N(int64(time.Second))), func() {
 		if peer := h.peerOf(c); peer != nil && peer.State() == StateEstablished {
@@ -81,7 +81,7 @@ func (h *moody) packets(c *Conn) {
 }
 
 // peerOf is the other end of a connection, if it still is there.
-func (h *moody) peerOf(c *Conn) *Conn {
+func (h *randomApp) peerOf(c *Conn) *Conn {
 	to := h.net.hosts[c.Path().Remote]
 	if to == nil {
 		return nil
@@ -93,7 +93,7 @@ func (h *moody) peerOf(c *Conn) *Conn {
 }
 
 // useFor disconnects or closes a connection after some time, or leaves that to the peer.
-func (h *moody) useFor(c *Conn) {
+func (h *randomApp) useFor(c *Conn) {
 	w := h.net
 	if w.chance(0.3) {
 		return
@@ -109,10 +109,10 @@ func (h *moody) useFor(c *Conn) {
 	})
 }
 
-// model is hosts with moody applications over a bad network.
+// model is hosts with randomApp applications over a bad network.
 type model struct {
 	*network
-	hosts []*moody
+	hosts []*randomApp
 }
 
 func newModel(t tb, seed uint64, f faults, hosts, backlog int, refusals float64, patience time.Duration) *model {
@@ -120,7 +120,7 @@ func newModel(t tb, seed uint64, f faults, hosts, backlog int, refusals float64,
 	for i := range hosts {
 		// Some have UDP port 4791, some another, some send from anywhere.
 		address := fmt.Sprintf("10.0.0.%d:%d", i/2+1, 4791+i%2*209)
-		h := &moody{host: m.attach(fmt.Sprint("H", i), address, Config{}), refusals: refusals, patience: patience}
+		h := &randomApp{host: m.attach(fmt.Sprint("H", i), address, Config{}), refusals: refusals, patience: patience}
 		h.foreign = i%4 == 2
 		h.app = h.decide
 		h.listen(ListenParams{Service: testService, Backlog: backlog})
@@ -275,7 +275,7 @@ func TestPerfectNetwork(t *testing.T) {
 	m.requireAgreement()
 	for _, h := range m.hosts {
 		for _, c := range h.dials {
-			if c.unwanted || c.deadlineCause == CauseDeadline && len(h.log[c]) > 0 && h.log[c][0].Cause == CauseDeadline {
+			if c.closed || c.deadlineCause == CauseDeadline && len(h.log[c]) > 0 && h.log[c][0].Cause == CauseDeadline {
 				continue
 			}
 			require.Equal(t, EventConnectResponse, h.log[c][0].Type)

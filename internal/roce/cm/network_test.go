@@ -256,9 +256,9 @@ func types(events []Event) []EventType {
 	return list
 }
 
-// told is what a host's connections were told, without the last event, as the table in the
+// reports is what a host's connections were told, without the last event, as the table in the
 // package's comment has it.
-func (h *host) told() string {
+func (h *host) reports() string {
 	var list []string
 	for _, e := range h.all {
 		switch e.Type {
@@ -428,13 +428,13 @@ func (h *host) check() error {
 			wrong = "place among the requests"
 		case c.inPeers && h.peers[c.peerKey()] != c:
 			wrong = "place among the peers"
-		case c.state == StateEstablished && (c.counted || !c.inPeers):
+		case c.state == StateEstablished && (c.halfOpen || !c.inPeers):
 			wrong = "place of an established connection"
 		}
 		if wrong != "" {
 			return fmt.Errorf("%v: wrong %s", c.state, wrong)
 		}
-		for condition, count := range map[*int]bool{&waiting: c.timer.place != 0, &halfOpen: c.counted, &inPeers: c.inPeers, &inRequests: c.passive} {
+		for condition, count := range map[*int]bool{&waiting: c.timer.place != 0, &halfOpen: c.halfOpen, &inPeers: c.inPeers, &inRequests: c.passive} {
 			if count {
 				*condition++
 			}

@@ -90,7 +90,7 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 		return
 	}
 	c := &Conn{
-		manager: m, listener: l, service: service, kind: kind, passive: true, counted: true, requested: true,
+		manager: m, listener: l, service: service, kind: kind, passive: true, halfOpen: true, requested: true,
 		path: back, local: local, remote: remote,
 		peer:        netip.AddrPortFrom(back.Remote.Addr(), header.SourcePort),
 		localID:     m.newID(func(id uint32) bool { return m.conns[id] != nil }),
@@ -112,7 +112,7 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 	}
 	m.conns[c.localID] = c
 	m.requests[c.requestKey()] = c
-	c.askPatience(StateREQReceived, duration(r.RemoteResponseTimeout), now)
+	c.awaitCaller(StateREQReceived, duration(r.RemoteResponseTimeout), now)
 	m.post(Event{Type: EventConnectRequest, Conn: c, Listener: l, PrivateData: bytes.Clone(r.PrivateData[mad.IPHeaderLen:])})
 }
 
@@ -184,7 +184,7 @@ func (c *Conn) Accept(p AcceptParams, now time.Duration) error {
 	if p.Deadline != 0 && p.Deadline < c.deadline {
 		c.deadline, c.deadlineCause = p.Deadline, CauseDeadline
 	}
-	c.begin(StateREPSent, c.maxCMRetries, now)
+	c.startRetransmission(StateREPSent, c.maxCMRetries, now)
 	return nil
 }
 
@@ -220,7 +220,7 @@ func (c *Conn) established(private []byte, now time.Duration) {
 		return
 	}
 	c.joinPeers()
-	c.quiet()
+	c.stopRetransmission()
 	c.state, c.deadline = StateEstablished, 0
 	c.endHandshake()
 	m.post(Event{Type: EventEstablished, Conn: c, PrivateData: private})

@@ -26,15 +26,15 @@ func (q *queue[T]) push() *T {
 	return &q.items[len(q.items)-1]
 }
 
-// keep is how many items an empty queue has memory for.
-const keep = 256
+// keptItems is how many items an empty queue has memory for.
+const keptItems = 256
 
 // pop returns the first item, which stays valid until the next push.
 func (q *queue[T]) pop() *T {
 	item := &q.items[q.head]
 	q.head++
 	if q.head == len(q.items) {
-		if q.items, q.head = q.items[:0], 0; cap(q.items) > keep {
+		if q.items, q.head = q.items[:0], 0; cap(q.items) > keptItems {
 			q.items = nil
 		}
 	}

@@ -33,7 +33,7 @@ func (c *Conn) Disconnect(p DisconnectParams, now time.Duration) error {
 		RemoteQPN: c.remoteQPN, PrivateData: p.PrivateData,
 	}).Encode(c.message) // everything has been checked
 	c.deadline, c.deadlineCause = p.Deadline, CauseDeadline
-	c.begin(StateDREQSent, c.maxCMRetries, now)
+	c.startRetransmission(StateDREQSent, c.maxCMRetries, now)
 	return nil
 }
 

@@ -41,7 +41,7 @@ type Resolution struct {
 	interval      time.Duration
 	retries       uint8
 	deadline      time.Duration
-	unwanted      bool
+	closed        bool
 }
 
 // Resolve asks for the queue pair of a service. EventSIDRResponse or EventUnreachable follows.
@@ -91,7 +91,7 @@ func (r *Resolution) transmit(now time.Duration) {
 	if b := r.manager.slot(r.path); b != nil {
 		*b = *r.message
 	}
-	at := now + r.interval + r.manager.spread(r.interval)
+	at := now + r.interval + r.manager.jitter(r.interval)
 	if r.deadline != 0 {
 		at = min(at, r.deadline)
 	}
@@ -128,7 +128,7 @@ func (r *Resolution) forget() {
 
 // Close ends the resolution without an event, unless it has ended.
 func (r *Resolution) Close() {
-	r.unwanted = true
+	r.closed = true
 	if r.message != nil {
 		r.forget()
 	}
@@ -250,12 +250,12 @@ func (r *SIDRRequest) Reply(p SIDRReply) error {
 	if err != nil {
 		return fmt.Errorf("reply to the SIDR request of %v: %w: %w", r.peer, err, verbs.ErrInvalid)
 	}
-	r.respond(&mad.SIDRREP{Status: p.Status, QPN: p.QPN, QKey: p.QKey, Info: p.Info, PrivateData: p.PrivateData})
+	r.sendReply(&mad.SIDRREP{Status: p.Status, QPN: p.QPN, QKey: p.QKey, Info: p.Info, PrivateData: p.PrivateData})
 	return nil
 }
 
-// respond sends the reply and forgets the request.
-func (r *SIDRRequest) respond(reply *mad.SIDRREP) {
+// sendReply sends the reply and forgets the request.
+func (r *SIDRRequest) sendReply(reply *mad.SIDRREP) {
 	if r.done {
 		return
 	}

@@ -170,6 +170,13 @@ func TestResolveHostile(t *testing.T) {
 		require.Len(t, b.sent(), c.replies)
 	}
 	b.requireSane()
+	// Two processes of one address may use the same request ID.
+	m := mad.SIDRREQ{TransactionID: 0x5642_1388_00000000, RequestID: 1, PKey: 0xffff, ServiceID: testDatagrams.ID(), PrivateData: req.PrivateData}
+	full := b.Counters().BacklogFull
+	w.forge(b, "10.0.0.9:5000", &m)
+	require.Equal(t, full+1, b.Counters().BacklogFull, "no duplicate")
+	w.forge(b, "10.0.0.9:5001", &m)
+	require.Equal(t, full+1, b.Counters().BacklogFull, "a duplicate")
 	// What has not been taken when it expires is not reported.
 	w.now = b.Deadline()
 	b.Expire(w.now)
