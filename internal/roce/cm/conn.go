@@ -424,7 +424,7 @@ func (m *Manager) checkStale(key peerKey, now time.Duration) bool {
 		c.probed = now
 		c.transactionIDProbe = m.newTransactionID(c.path.Local.Port())
 		m.counters.Probes++
-		// No connection has queue pair 0. See the package's comment about liars.
+		// No connection has queue pair 0. See the package's comment about hostile peers.
 		m.send(c.path, &mad.DREQ{TransactionID: c.transactionIDProbe, LocalCommID: c.localID, RemoteCommID: c.remoteID})
 	}
 	return true

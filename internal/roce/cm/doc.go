@@ -72,7 +72,7 @@
 //	either killed when established     nothing at the other until it sends data, disconnects, or the killed one
 //	                                   comes back with its queue pair number: D CauseStale
 //	A gives up (deadline, Close)       U CauseDeadline, or nothing    R 4, at P (the request or its answer is void)
-//	stale connection                   R 10                           see "Liars"
+//	stale connection                   R 10                           see "Hostile peers"
 //
 // The transport notices a peer that was killed if it has something outstanding; an idle end
 // does not, and neither does the kernel's.
@@ -104,7 +104,7 @@
 // Path.Local.Port() is not 4791, the error should say that the owner of port 4791 at that
 // address has to be stopped, or another address used.
 //
-// # Liars
+// # Hostile peers
 //
 // Source addresses can be forged; only who sees a communication ID knows it.
 //

@@ -15,7 +15,7 @@ import (
 // Control bytes of FuzzReceive: each precedes the message of a MAD behind its header and
 // the attribute, and says what else is to be done.
 const (
-	fuzzFromPeer   = 1 << iota // from the peer of what is there, else from a stranger
+	fuzzFromPeer   = 1 << iota // from the peer of what is there, else from somebody else
 	fuzzKnownIDs               // with the IDs of a connection, in the places of most messages
 	fuzzAnswer                 // the application answers what it was told, before
 	fuzzExpire                 // let a deadline pass, before
