@@ -302,7 +302,7 @@ func (c *Conn) giveUp(cause Cause, now time.Duration) {
 		m.post(Event{Type: EventUnreachable, Conn: c, Cause: cause})
 		c.remove()
 	case StateREPReceived, StateREPSent:
-		c.sendTimeoutREJ(mad.MessageREP)
+		c.sendTimeoutREJ(c.rejected())
 		m.post(Event{Type: EventUnreachable, Conn: c, Cause: cause})
 		c.enterTimeWait(now)
 	case StateDREQSent:
@@ -316,6 +316,17 @@ func (c *Conn) giveUp(cause Cause, now time.Duration) {
 // the receiver's communication ID; the kernel, always.
 func (c *Conn) sendTimeoutREJ(message mad.Message) {
 	c.sendREJ(message, mad.ReasonTimeout, binary.BigEndian.AppendUint64(nil, c.manager.config.CAGUID), nil)
+}
+
+// rejected is the message of the peer that a REJ rejects in the present state.
+func (c *Conn) rejected() mad.Message {
+	switch c.state {
+	case StateREQReceived:
+		return mad.MessageREQ
+	case StateREPReceived:
+		return mad.MessageREP
+	}
+	return mad.MessageOther
 }
 
 // sendREJ rejects a message of the peer, or ends the handshake.
@@ -440,10 +451,10 @@ func (c *Conn) Reject(p RejectParams, now time.Duration) error {
 	}
 	switch c.state {
 	case StateREQReceived:
-		c.sendREJ(mad.MessageREQ, p.Reason, p.Info, p.PrivateData)
+		c.sendREJ(c.rejected(), p.Reason, p.Info, p.PrivateData)
 		c.remove()
 	case StateREPReceived, StateREPSent:
-		c.sendREJ(mad.MessageREP, p.Reason, p.Info, p.PrivateData)
+		c.sendREJ(c.rejected(), p.Reason, p.Info, p.PrivateData)
 		c.enterTimeWait(now)
 	default:
 		return c.wrongState("reject", StateREQReceived, StateREPReceived, StateREPSent)

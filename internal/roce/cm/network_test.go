@@ -2,7 +2,6 @@ package cm
 
 import (
 	"container/heap"
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -205,9 +204,6 @@ func (h *host) settle() {
 		}
 	}
 }
-
-// over are the events after which a connection has only to be forgotten.
-var over = map[EventType]bool{EventRejected: true, EventUnreachable: true, EventDisconnected: true}
 
 // deliver records an event, checks that it can be after the earlier ones, and gives it to
 // the application.
@@ -549,6 +545,3 @@ func request(to *host, commID uint32) *mad.REQ {
 }
 
 const foreigner = "10.0.0.9:50000"
-
-// attributeOf reads the attribute of a MAD.
-func attributeOf(b []byte) mad.Attribute { return mad.Attribute(binary.BigEndian.Uint16(b[16:])) }
