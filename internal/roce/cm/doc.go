@@ -38,41 +38,43 @@
 // number may be used for another one, and not before (IBTA 12.9.8). Close gives a
 // connection up in any state; nothing but that last event is reported after it.
 //
-// # Who is told what
+// # What each end is told
 //
 // A is the active end, P the passive one. "Time-out" is the time that all retransmissions
-// take, or the deadline of the call if that is sooner. U: EventUnreachable with the Cause
-// behind it, R: EventRejected with the reason, D: EventDisconnected, C: EventConnectResponse,
-// E: EventEstablished. Every row ends with EventTimeWaitExit at those that had a connection.
+// take, or the deadline of the call if that is sooner (CauseDeadline then). C:
+// EventConnectResponse, E: EventEstablished, R: EventRejected with the reason, U:
+// EventUnreachable and D: EventDisconnected with the Cause. Wherever there was a
+// connection, EventTimeWaitExit ends the row. TestKilled, TestAllLost and others of this
+// package check it.
 //
-//	what happens                       A                              P
-//	REQ lost, MRA lost                 C after a retransmission       one request
-//	REP lost                           C after a retransmission       E
-//	every REP lost                     R 4, or U CauseTimeout         U CauseTimeout, or R 4
-//	RTU lost                           nothing                        E after the REP was repeated, or at the first packet
-//	every RTU lost, no packet          D, REJ 4 (or nothing: if lost) U CauseTimeout
-//	DREQ or DREP lost                  D CauseDREP after a retransmission (the end that disconnects)
-//	                                   D CauseDREQ (the other)
-//	every DREQ or DREP lost            D CauseTimeout at the end that disconnects; nothing, or D CauseDREQ, at the other
-//	both disconnect at once            D CauseDREQ or CauseDREP       D CauseDREQ or CauseDREP
-//	nobody listens                     R 8                            nothing
-//	another transport is listened for  R 9                            nothing
-//	the path MTU is too large          R 26, Info: code of the largest nothing
-//	P rejects                          R 28 with P's private data     nothing (no event of its own call)
-//	A rejects the REP                  nothing                        R 28 with A's private data
-//	backlog or limits full             C later, or U CauseTimeout     nothing (counted)
-//	P does not answer in time          waits (MRA), then R 3          U CauseUnanswered
-//	A does not Establish in time       U CauseUnanswered              R 4       (whoever has less patience:
-//	                                   R 4                            U CauseTimeout  HandshakeTimeout)
-//	P's process is gone, port closed   U CausePortUnreachable         -
-//	P's host is gone                   U CauseTimeout                 -
-//	P killed before it accepts         U CauseTimeout                 -
-//	P killed after the REP             nothing until A sends data or disconnects: D CauseTimeout or CausePortUnreachable
-//	A killed before the REP            -                              U CauseTimeout or CausePortUnreachable
-//	either killed when established     nothing at the other until it sends data, disconnects, or the killed one
-//	                                   comes back with its queue pair number: D CauseStale
-//	A gives up (deadline, Close)       U CauseDeadline, or nothing    R 4, at P (the request or its answer is void)
-//	stale connection                   R 10                           see "Hostile peers"
+//	what happens                  A                                P
+//	REQ or MRA lost               C, after a retransmission        one request
+//	REP lost                      C, after a retransmission        E
+//	every REP lost                R 4, or U Timeout                U Timeout, or R 4
+//	RTU lost                      nothing                          E, when the REP was repeated, or at the first packet
+//	every RTU lost, no packet     D REJ (4); nothing if it is lost U Timeout
+//	DREQ or DREP lost             who disconnects: D DREP, after a retransmission; the other: D DREQ
+//	every DREQ lost               who disconnects: D Timeout; the other: nothing
+//	every DREP lost               who disconnects: D Timeout; the other: D DREQ
+//	both disconnect at once       D DREQ or D DREP                 D DREQ or D DREP
+//	nobody listens                R 8                              nothing
+//	another transport             R 9                              nothing
+//	path MTU too large            R 26, Info: the largest's code   nothing
+//	P rejects                     R 28, with P's private data      nothing
+//	A rejects the REP             nothing                          R 28, with A's private data
+//	backlog or limits full        C later, or U Timeout            nothing (counted)
+//	P does not Accept in time     waits (MRA), then R 3            U Unanswered
+//	A does not Establish in time  U Unanswered, or R 4             R 4, or U Timeout: whose patience ends first
+//	A gives up, or closes         U Deadline; nothing if closed    R 4
+//	P's port is closed            U PortUnreachable                -
+//	P's host is gone              U Timeout                        -
+//	P killed before it accepts    U Timeout, or PortUnreachable    -
+//	P killed after the REP        C; as when established           -
+//	A killed before the RTU       -                                U Timeout, or PortUnreachable
+//	one killed when established   the other: nothing, until it disconnects (D Timeout, or PortUnreachable), or
+//	                              the killed one comes back with the same queue pair number (D Stale)
+//	A comes back, its old         R 10, and D Stale at P; the next dial succeeds
+//	connection is there
 //
 // The transport notices a peer that was killed if it has something outstanding; an idle end
 // does not, and neither does the kernel's.
@@ -120,9 +122,10 @@
 //     So a flood can keep others from being served for as long as it lasts, and can do
 //     nothing to what is established.
 //   - What is sent at once to a datagram is at most one datagram, of the same size, to the
-//     address that it came from. By timers follow, for each half-open handshake and thus
-//     bounded by their number, one MRA, the repetitions of the REP if the application
-//     accepted (not more often than the REQ asked for), and one REJ.
+//     address that it came from (and, of what seems stale, one question, as below). By
+//     timers follow, for each half-open handshake and so bounded by their number, one MRA,
+//     the repetitions of the REP if the application accepted (not more often than the REQ
+//     asked for), and one REJ.
 //   - A REQ may name the queue pair of a live connection, to have it believed stale; the
 //     kernel then sends a DREQ, which ends the connection if the REQ was a lie. Only an
 //     established connection counts here, and only from the same address, CA GUID and

@@ -263,7 +263,7 @@ func TestMRAForREP(t *testing.T) {
 	b.listen(ListenParams{Service: testService})
 	w.forge(b, foreigner, request(b, 1))
 	conn := b.nextEvent(EventConnectRequest).Conn
-	require.NoError(t, conn.Accept(AcceptParams{QPN: 0x20}, w.now))
+	require.NoError(t, conn.Accept(AcceptParams{QPN: 0x20, Deadline: w.now + time.Hour}, w.now))
 	b.sent()
 	accepted := w.now
 	for range 20 {

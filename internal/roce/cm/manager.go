@@ -120,7 +120,6 @@ func (m *Manager) NextMAD(d *Datagram) bool {
 // DREQ, which NextMAD still returns and nobody repeats. No event follows.
 func (m *Manager) Close(now time.Duration) {
 	for _, c := range m.conns {
-		c.requested = false
 		c.Close(now)
 		if c.state != StateIdle {
 			c.remove()
@@ -130,7 +129,6 @@ func (m *Manager) Close(now time.Duration) {
 		r.Close()
 	}
 	for _, r := range m.sidr {
-		r.requested = false
 		r.remove()
 	}
 	for _, l := range m.listeners {
