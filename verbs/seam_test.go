@@ -25,7 +25,7 @@ func TestFrozen(t *testing.T) {
 	for seam, want := range core {
 		assert.Equal(t, want, methods(seam), "%v", seam)
 	}
-	for _, optional := range []reflect.Type{reflect.TypeFor[DMABufPD](), reflect.TypeFor[WatchableMR](), reflect.TypeFor[ClosingDevice]()} {
+	for _, optional := range []reflect.Type{reflect.TypeFor[DMABufPD](), reflect.TypeFor[WatchableMR](), reflect.TypeFor[ClosingDevice](), reflect.TypeFor[CMDevice]()} {
 		assert.LessOrEqual(t, optional.NumMethod(), 2, "%v", optional)
 	}
 }

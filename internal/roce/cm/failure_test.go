@@ -400,8 +400,6 @@ func TestWrongCalls(t *testing.T) {
 	require.ErrorIs(t, c.Reject(RejectParams{PrivateData: make([]byte, 149)}, w.now), verbs.ErrInvalid)
 	require.ErrorIs(t, c.Reject(RejectParams{Info: make([]byte, 73)}, w.now), verbs.ErrInvalid)
 	require.ErrorIs(t, c.Disconnect(DisconnectParams{}, w.now), verbs.ErrState)
-	_, _, err = c.QPAttr(verbs.QPReadyToReceive)
-	require.ErrorIs(t, err, verbs.ErrState)
 	_, _, err = c.QPAttr(verbs.QPInitialized)
 	require.NoError(t, err)
 	require.Empty(t, b.sent())
