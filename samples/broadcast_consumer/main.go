@@ -72,7 +72,7 @@ func (p *consumer) run(ctx context.Context, s *sample.Session, name string) (err
 				p.rdma.Stop() // the server has been told
 			}
 		},
-		func(t *rdma.SendImmTask, err error) { p.rdma.Fail(errors.Join(err, t.Free())) })
+		pe.FailContext)
 	if err != nil {
 		return err
 	}
