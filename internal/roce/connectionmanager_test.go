@@ -189,6 +189,7 @@ func TestDialsThatFail(t *testing.T) {
 	err = failed()
 	assert.ErrorIs(t, err, verbs.ErrNotListening)
 	assert.ErrorContains(t, err, "nobody listens on that port")
+	assert.NotZero(t, counter(t, passive.dev, "cm_rx_no_service"))
 
 	nobody := dial
 	nobody.UDPPort = 9 // discard
