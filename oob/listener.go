@@ -82,7 +82,7 @@ func (l *Listener) opened(op string) error {
 // its place is free for the next one.
 //
 // With an error, f turns the client away: its connections are closed, and its exchange
-// fails with ErrRefused and the text of the error, of which it gets 1,000 bytes. So does
+// fails with ErrRejected and the text of the error, of which it gets 1,000 bytes. So does
 // that of a client whose offer cannot be taken, because of Config.Expect or of what the
 // connections do not agree on. Who is no client at all is rejected. The reasons are logged.
 // While the context has no connection left (rdma.Config.MaxConnections), or is not Starting

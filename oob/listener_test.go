@@ -184,8 +184,8 @@ func TestListenerTurnsAway(t *testing.T) {
 	defer stop()
 	for i := range 3 {
 		err := visit(t, way, "nobody", 0)
-		assert.ErrorIs(t, err, oob.ErrRefused)
-		assert.ErrorContains(t, err, `server: refused by the server: "no room \x1b[2J for xxx`)
+		assert.ErrorIs(t, err, oob.ErrRejected)
+		assert.ErrorContains(t, err, `server: rejected by the peer: "no room \x1b[2J for xxx`)
 		assert.Less(t, len(err.Error()), 1200)
 		assert.NoError(t, visit(t, way, "somebody", i))
 	}
@@ -204,7 +204,7 @@ func TestListenerExpects(t *testing.T) {
 	ended := make(chan error)
 	go func() { ended <- server.run(ctx) }()
 	err = visit(t, "tcp:"+l.Addr(), "client", 0)
-	assert.ErrorIs(t, err, oob.ErrRefused)
+	assert.ErrorIs(t, err, oob.ErrRejected)
 	assert.ErrorContains(t, err, "client offers a memory map, this program needs 2 memory maps")
 	cancel()
 	assert.ErrorIs(t, <-ended, context.Canceled)

@@ -156,7 +156,7 @@ func (t *tcp) greet(ctx context.Context, conn net.Conn, hello []byte) (theirs []
 	case !f.Responder:
 		return nil, false, sameRole(t.ends)
 	case f.Outcome == frame.Failed:
-		return nil, false, fmt.Errorf("%s: %w: %q", t.ends.Peer, ErrRefused, f.Body)
+		return nil, false, fmt.Errorf("%s: %w: %q", t.ends.Peer, ErrRejected, f.Body)
 	}
 	if !stop() {
 		return nil, false, context.Cause(ctx) // the deadline has been set

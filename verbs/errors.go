@@ -37,5 +37,5 @@ var (
 	// that port.
 	ErrNotListening = errors.New("nobody listens on that port")
 	// ErrRejected: the peer has rejected the connection, for another reason.
-	ErrRejected = errors.New("rejected by the peer")
+	ErrRejected = errs.ErrRejected
 )

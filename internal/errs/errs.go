@@ -45,6 +45,8 @@ var (
 	ErrGID = errors.New("no usable GID")
 	// ErrDevice: the device failed, or refused what it should have taken.
 	ErrDevice = errors.New("device failed")
+	// ErrRejected: the peer has turned this end away.
+	ErrRejected = errors.New("rejected by the peer")
 	// ErrNoData: a source buffer holds no data.
 	ErrNoData = errors.New("source buffer holds no data")
 	// ErrFlushed: the work was given back undone, because the context, the

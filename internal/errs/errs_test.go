@@ -62,7 +62,7 @@ var sentinels = map[string]map[string]error{
 	},
 	"oob": {
 		"ErrInvalid": oob.ErrInvalid, "ErrClosed": oob.ErrClosed, "ErrInUse": oob.ErrInUse, "ErrFlushed": oob.ErrFlushed,
-		"ErrWrongPeer": oob.ErrWrongPeer, "ErrPeerFailed": oob.ErrPeerFailed,
+		"ErrWrongPeer": oob.ErrWrongPeer, "ErrPeerFailed": oob.ErrPeerFailed, "ErrRejected": oob.ErrRejected,
 	},
 	"pe": {
 		"ErrBadState": pe.ErrBadState, "ErrNotConnected": pe.ErrNotConnected, "ErrInUse": pe.ErrInUse,
@@ -90,6 +90,8 @@ var sentinels = map[string]map[string]error{
 		"ErrInvalid": verbs.ErrInvalid, "ErrInUse": verbs.ErrInUse, "ErrClosed": verbs.ErrClosed,
 		"ErrNotSupported": verbs.ErrNotSupported, "ErrNoDevice": verbs.ErrNoDevice, "ErrState": verbs.ErrState,
 		"ErrQueueFull": verbs.ErrQueueFull, "ErrLimit": verbs.ErrLimit, "ErrOverrun": verbs.ErrOverrun,
+		"ErrNoRoute": verbs.ErrNoRoute, "ErrUnreachable": verbs.ErrUnreachable, "ErrNotListening": verbs.ErrNotListening,
+		"ErrRejected": verbs.ErrRejected,
 	},
 }
 
