@@ -82,8 +82,9 @@ type CMDial struct {
 // communication ID (IBTA 12.6; rdma_cm_id of librdmacm). Calls that are not possible
 // in its present phase fail with an error that matches ErrState.
 type CMID interface {
-	// LocalAddr and RemoteAddr are known from CMResolved on, or from the request.
+	// LocalAddr is this end's address. It is known from CMResolved on, or from the request.
 	LocalAddr() netip.AddrPort
+	// RemoteAddr is the peer's address.
 	RemoteAddr() netip.AddrPort
 	// PortGID is the device's port, from 1, and the index of the GID in its table,
 	// that the connection uses. They are known from CMResolved on, or from the request.
@@ -149,9 +150,9 @@ const (
 // CMEvent is an event of a connection manager. Fields that its type does not concern
 // are zero.
 type CMEvent struct {
-	Type     CMEventType
-	ID       CMID       // that it happened to
-	Listener CMListener // that a request came to
+	Type     CMEventType // what has happened
+	ID       CMID        // that it happened to
+	Listener CMListener  // that a request came to
 	// Param is what the peer has told. PrivateData is the receiver's to keep, and may be
 	// followed by zeroes: the messages do not carry its length.
 	Param   CMParam
@@ -193,8 +194,9 @@ const (
 
 // CMError says why a connection has not come about.
 type CMError struct {
-	Step          CMStep
-	Local, Remote netip.AddrPort
+	Step   CMStep         // what was under way
+	Local  netip.AddrPort // this end's address
+	Remote netip.AddrPort // the peer's
 	// Reason is the peer's, if it has rejected; otherwise zero.
 	Reason CMRejectReason
 	// PrivateData is what the peer's application has sent with CMRejectConsumer. The
