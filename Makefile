@@ -34,7 +34,7 @@ setup:
 test: setup
 	@GO="$(GO)" TAGS="$(TAGS)" scripts/test.sh
 
-# "all", or some of tools files ibverbs rdma dma syncevent samples matrix bench sanitized
+# "all", or some of tools files ibverbs soft rdma dma syncevent samples matrix bench sanitized
 # removal.
 PARTS ?= all
 

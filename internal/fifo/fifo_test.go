@@ -1,6 +1,7 @@
 package fifo
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,7 +14,10 @@ func TestQueueAgainstASlice(t *testing.T) {
 		var want []int
 		next := 0
 		t.Repeat(map[string]func(*rapid.T){
-			"": func(t *rapid.T) { require.Equal(t, len(want), q.Len()) },
+			"": func(t *rapid.T) {
+				require.Equal(t, len(want), q.Len())
+				require.Equal(t, append([]int(nil), want...), slices.Collect(q.All()))
+			},
 			"push": func(t *rapid.T) {
 				for range rapid.IntRange(1, 20).Draw(t, "n") {
 					q.Push(next)

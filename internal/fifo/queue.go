@@ -4,6 +4,8 @@
 // Neither is safe for use by several goroutines at once.
 package fifo
 
+import "iter"
+
 // Queue is a first-in first-out queue of values. It grows as needed and keeps its
 // memory; in a steady state it allocates nothing. The zero value is empty.
 type Queue[T any] struct {
@@ -35,6 +37,17 @@ func (q *Queue[T]) Pop() T {
 	q.head = (q.head + 1) & (len(q.ring) - 1)
 	q.n--
 	return v
+}
+
+// All are the values in the queue, in order. The queue must not change meanwhile.
+func (q *Queue[T]) All() iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for i := range q.n {
+			if !yield(q.ring[(q.head+i)&(len(q.ring)-1)]) {
+				return
+			}
+		}
+	}
 }
 
 // Clear takes all values out.

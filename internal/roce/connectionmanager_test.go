@@ -92,10 +92,11 @@ func establish(t *testing.T, active, passive *managed) (a, b verbs.CMID) {
 	listener, dial := passive.listen(verbs.RC)
 	a, err := active.cm.Dial(dial)
 	require.NoError(t, err)
-	require.ErrorIs(t, a.Connect(connectionAttr), verbs.ErrState, "not resolved yet, or a queue pair number of 0")
 	e := active.next(verbs.CMResolved)
 	assert.Same(t, a, e.ID)
 	assert.Equal(t, dial.Addr, a.RemoteAddr())
+	require.ErrorIs(t, a.Establish(), verbs.ErrState)
+	require.ErrorIs(t, a.Accept(connectionAttr), verbs.ErrState)
 	active.move(a, verbs.QPInitialized)
 	require.NoError(t, a.Connect(active.param("hello")))
 

@@ -188,9 +188,7 @@ func (c *Conn) wait(at time.Duration) {
 
 // transmit sends the message that is waited for an answer to.
 func (c *Conn) transmit(now time.Duration) {
-	if b := c.manager.slot(c.path); b != nil {
-		*b = *c.message
-	}
+	c.manager.put(c.path, c.message)
 	at := now + c.interval
 	if c.state == StateREQSent {
 		at += c.manager.jitter(c.interval)

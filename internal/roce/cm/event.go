@@ -106,14 +106,12 @@ type Event struct {
 }
 
 // post has an event wait for NextEvent.
-func (m *Manager) post(e Event) { *m.events.push() = e }
+func (m *Manager) post(e Event) { m.events.Push(e) }
 
 // NextEvent takes the oldest event; false: there is none.
 func (m *Manager) NextEvent(e *Event) bool {
-	for m.events.len() > 0 {
-		slot := m.events.pop()
-		*e = *slot
-		*slot = Event{}
+	for m.events.Len() > 0 {
+		*e = m.events.Pop()
 		switch {
 		case e.Type == EventConnectRequest:
 			if e.Conn.deliver() {

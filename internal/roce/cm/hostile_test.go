@@ -502,7 +502,6 @@ func TestOutputBounded(t *testing.T) {
 	}
 	require.Equal(t, uint64(100), b.Counters().OutputFull)
 	require.Len(t, b.sent(), maxOut)
-	require.Nil(t, b.out.items, "an empty queue gives its memory back")
 }
 
 // TestUnpredictable: with the default source of randomness IDs do not repeat.

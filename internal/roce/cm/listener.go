@@ -78,7 +78,7 @@ func (l *Listener) Close(now time.Duration) {
 	m := l.manager
 	delete(m.listeners, l.key)
 	var waiting []Event
-	for _, e := range m.events.waiting() {
+	for e := range m.events.All() {
 		if e.Listener == l {
 			waiting = append(waiting, e)
 		}

@@ -3,6 +3,7 @@ package cm
 import (
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/roce/cm/mad"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -22,8 +23,9 @@ type Manager struct {
 	closed      bool
 
 	timers timers
-	out    queue[Datagram]
-	events queue[Event]
+	out    fifo.Queue[Datagram]
+	events fifo.Queue[Event]
+	mad    [mad.Len]byte // that is being written
 	spare  []*[mad.Len]byte
 }
 
@@ -82,7 +84,7 @@ type Entries struct {
 func (m *Manager) Entries() Entries {
 	return Entries{
 		Listeners: len(m.listeners), Connections: len(m.conns), HalfOpen: m.halfOpen,
-		Resolutions: len(m.resolutions), Timers: len(m.timers), Events: m.events.len(),
+		Resolutions: len(m.resolutions), Timers: len(m.timers), Events: m.events.Len(),
 	}
 }
 
@@ -109,10 +111,10 @@ const maxOut = 4096
 
 // NextMAD takes the oldest MAD that is to be sent; false: there is none.
 func (m *Manager) NextMAD(d *Datagram) bool {
-	if m.out.len() == 0 {
+	if m.out.Len() == 0 {
 		return false
 	}
-	*d = *m.out.pop()
+	*d = m.out.Pop()
 	return true
 }
 
@@ -135,7 +137,8 @@ func (m *Manager) Close(now time.Duration) {
 		l.closed = true
 	}
 	clear(m.listeners)
-	m.events, m.halfOpen, m.closed = queue[Event]{}, 0, true
+	m.halfOpen, m.closed = 0, true
+	m.events.Clear()
 }
 
 // jitter is what is added at random to the time after which a request is repeated. Else
@@ -145,16 +148,14 @@ func (m *Manager) jitter(interval time.Duration) time.Duration {
 	return time.Duration(m.config.Random() % uint64(interval/4+1))
 }
 
-// slot is where a MAD on its way to p is to be written; nil: it is dropped.
-func (m *Manager) slot(p Path) *[mad.Len]byte {
-	if m.out.len() >= maxOut {
+// put has a MAD sent to p, unless too many wait.
+func (m *Manager) put(p Path, b *[mad.Len]byte) {
+	if m.out.Len() >= maxOut {
 		m.counters.OutputFull++
-		return nil
+		return
 	}
 	m.counters.Sent++
-	d := m.out.push()
-	d.Path = p
-	return &d.MAD
+	m.out.Push(Datagram{Path: p, MAD: *b})
 }
 
 // encoder is a message that can be sent.
@@ -164,9 +165,8 @@ type encoder interface {
 
 // send sends a message whose fields are known to fit.
 func (m *Manager) send(p Path, message encoder) {
-	if b := m.slot(p); b != nil {
-		_ = message.Encode(b)
-	}
+	_ = message.Encode(&m.mad)
+	m.put(p, &m.mad)
 }
 
 // sendREJ sends a REJ, of whatever the fields say.
@@ -185,8 +185,11 @@ func (m *Manager) buffer() *[mad.Len]byte {
 	return new([mad.Len]byte)
 }
 
+// maxSpare is how many such memories are kept for the next ones.
+const maxSpare = 256
+
 func (m *Manager) release(b *[mad.Len]byte) {
-	if b != nil && len(m.spare) < keptItems {
+	if b != nil && len(m.spare) < maxSpare {
 		m.spare = append(m.spare, b)
 	}
 }

@@ -443,7 +443,7 @@ func (h *host) check() error {
 		halfOpen++
 		waiting++
 	}
-	for _, e := range h.events.waiting() {
+	for e := range h.events.All() {
 		if e.Type == EventConnectRequest && e.Conn.state == StateIdle || e.Request != nil && e.Request.done {
 			halfOpen++ // has its place until the event is taken
 		}
@@ -467,7 +467,7 @@ func (h *host) check() error {
 		return fmt.Errorf("%d timers, %d in use", len(h.timers), waiting+len(h.resolutions))
 	case len(h.peers) != inPeers || len(h.requests) != inRequests:
 		return fmt.Errorf("%d peers and %d requests, of %d and %d", len(h.peers), len(h.requests), inPeers, inRequests)
-	case len(h.conns) > h.config.MaxConnections || h.out.len() > maxOut:
+	case len(h.conns) > h.config.MaxConnections || h.out.Len() > maxOut:
 		return fmt.Errorf("too much of something")
 	}
 	return nil

@@ -42,26 +42,6 @@ func TestTimers(t *testing.T) {
 	})
 }
 
-// TestQueue compares the queue with a slice.
-func TestQueue(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		var q queue[int]
-		var want []int
-		for i := range rapid.IntRange(1, 2000).Draw(t, "steps") {
-			if rapid.IntRange(0, 4).Draw(t, "push") > 1 || len(want) == 0 {
-				*q.push() = i
-				want = append(want, i)
-			} else {
-				require.Equal(t, want[0], *q.pop())
-				want = want[1:]
-			}
-			require.Equal(t, len(want), q.len())
-		}
-		require.Equal(t, append([]int(nil), want...), append([]int(nil), q.waiting()...))
-	})
-}
-
 // TestTimingCodes: codes and times.
 func TestTimingCodes(t *testing.T) {
 	t.Parallel()

@@ -88,9 +88,7 @@ func (m *Manager) Resolve(p ResolveParams, now time.Duration) (*Resolution, erro
 }
 
 func (r *Resolution) transmit(now time.Duration) {
-	if b := r.manager.slot(r.path); b != nil {
-		*b = *r.message
-	}
+	r.manager.put(r.path, r.message)
 	at := now + r.interval + r.manager.jitter(r.interval)
 	if r.deadline != 0 {
 		at = min(at, r.deadline)
