@@ -119,9 +119,10 @@ func Import(dev verbs.Device, desc []byte) (*Map, error) {
 	return &Map{addr: addr, size: int(size), rkey: rkey, perm: perm, remote: true, via: dev}, nil
 }
 
-// AsRemote returns the Map as peers that reach it through dev have it: what Import makes
-// of the descriptor that Export returns. It is for programs that are their own peer, and
-// for tests. It lasts as long as such an import: closing m leaves it open, with a key that
+// AsRemote returns the Map as a peer on the same device has it: what Import makes of the
+// descriptor that Export returns. It is for programs that are their own peer, and for
+// tests. Where the peer is on another device, Export for the device of the owner, and
+// Import for that of the peer. It lasts as long as such an import: closing m leaves it open, with a key that
 // the device refuses. Its errors are those of Export.
 func (m *Map) AsRemote(dev verbs.Device) (*Map, error) {
 	desc, err := m.Export(dev)

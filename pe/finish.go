@@ -1,7 +1,9 @@
 package pe
 
-// StopWhenDone stops the context as soon as none of its tasks is allocated: at once if
-// none is now, and otherwise when the last has been freed. Until then the context goes
+import "slices"
+
+// StopWhenDone stops the context as soon as none of its tasks is allocated, and no Waiter
+// waits for one: at once if that is so now, and otherwise when the last has been freed. Until then the context goes
 // on as before: tasks may be submitted again, and others allocated. It is for programs
 // that submit all their work and need not count what is left of it:
 //
@@ -28,9 +30,11 @@ func (c *Core) StopWhenDone() error {
 	return nil
 }
 
-// stopIfDone stops the context if it was to stop and no task is allocated any more.
+// stopIfDone stops the context if it was to stop, and no task is allocated or waited for
+// any more.
 func (c *Core) stopIfDone() {
-	if c.stopWhenDone && c.allocated == 0 {
+	waited := func(p *pool) bool { return p.waiters.Len() > 0 }
+	if c.stopWhenDone && c.allocated == 0 && !slices.ContainsFunc(c.pools, waited) {
 		c.stopWhenDone = false
 		c.stop()
 	}

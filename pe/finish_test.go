@@ -51,6 +51,31 @@ func TestStopWhenDone(t *testing.T) {
 	require.Equal(t, pe.Idle, d.State())
 }
 
+// Who waits for a task is not cut off.
+func TestStopWhenDoneWaitsForWaiters(t *testing.T) {
+	e, d := connected(t, 1)
+	require.NoError(t, d.Start())
+	quiesce(t, e)
+	first := d.errand(t)
+	var second *job
+	alloc := func() (err error) {
+		second, err = d.jobs.Alloc()
+		return err
+	}
+	waiter := pe.NewWaiter(func() { require.NoError(t, alloc()) })
+	require.True(t, waiter.Wait(alloc()))
+	gone := pe.NewWaiter(func() { require.Fail(t, "it has left") })
+	require.True(t, gone.Wait(alloc()))
+	require.NoError(t, d.StopWhenDone())
+	require.NoError(t, first.Free())
+	quiesce(t, e)
+	require.Equal(t, pe.Running, d.State())
+	require.NoError(t, d.jobs.Free(second))
+	gone.Leave()
+	quiesce(t, e)
+	require.Equal(t, pe.Idle, d.State())
+}
+
 // Stop and Fail come before it, and tasks that were not freed are waited for as always.
 func TestStopWhenDoneIsOvertaken(t *testing.T) {
 	e, d := connected(t, 1)

@@ -37,7 +37,7 @@ func (w *Waiter) Wait(err error) bool {
 		return false
 	}
 	if w.pool != e.pool {
-		w.Leave()
+		w.leave()
 		e.pool.waiters.Push(&w.node)
 		w.pool = e.pool
 		w.pool.schedule() // if a task was freed meanwhile
@@ -49,6 +49,14 @@ func (w *Waiter) Wait(err error) bool {
 // not wait, it does nothing.
 func (w *Waiter) Leave() {
 	if w != nil && w.pool != nil {
+		core := w.pool.core
+		w.leave()
+		core.stopIfDone()
+	}
+}
+
+func (w *Waiter) leave() {
+	if w.pool != nil {
 		w.pool.waiters.Remove(&w.node)
 		w.pool = nil
 	}
@@ -82,9 +90,10 @@ func (p *pool) callWaiters() int {
 			break
 		}
 		w := p.waiters.Front().Value
-		w.Leave()
+		w.leave()
 		n++
 		w.retry()
 	}
+	p.core.stopIfDone()
 	return n
 }

@@ -39,7 +39,7 @@ func (c *Context) acquire() error {
 	c.sendDepth, c.recvDepth = c.depths()
 	c.phase, c.flushed = phaseUp, 0
 	c.recvPosted, c.awaited, c.usable = 0, 0, 0
-	c.startingReported, c.endsWithLast = false, false
+	c.startingReported, c.endsWithLast, c.cutOff = false, false, nil
 	c.slots = make([]*Connection, s.MaxConnections)
 	c.free = make([]int, s.MaxConnections)
 	for i := range c.free {
@@ -186,8 +186,8 @@ func (c *Context) changeState() {
 	}
 	switch {
 	case !c.stoppable():
-	case c.lastCutOff != nil:
-		c.control.Fail(c.lastCutOff)
+	case c.cutOff != nil:
+		c.control.Fail(c.cutOff)
 	default:
 		_ = c.Stop() // legal here in every state
 	}

@@ -111,6 +111,7 @@ func (c *Context) Export() (*Connection, []byte, error) {
 	conn.signal.conn = conn
 	c.lanes.Add(&conn.signal.send, &conn.signal)
 	c.usable++
+	c.cutOff = nil // another connection follows
 	if c.State() == pe.Starting {
 		conn.awaited = true
 		c.awaited++
@@ -447,12 +448,12 @@ func (conn *Connection) destroy() int {
 	if errors.Is(conn.err, ErrPeerClosed) {
 		reason = conn.err
 	}
+	if conn.cutOff && c.cutOff == nil {
+		c.cutOff = fmt.Errorf("rdma: context %q: %v ended with requests under way: %w", c.set.Name, conn, conn.err)
+	}
 	c.report(conn, Closed, reason)
 	if c.set.EndWithLastConnection && c.usable == 0 && c.phase == phaseUp {
-		c.endsWithLast, c.lastCutOff = true, nil
-		if conn.cutOff {
-			c.lastCutOff = fmt.Errorf("rdma: the last connection of context %q ended with requests under way: %w", c.set.Name, conn.err)
-		}
+		c.endsWithLast = true
 	}
 	return n
 }

@@ -63,7 +63,7 @@ type Context struct {
 
 	startingReported bool  // the program has been notified that the context is Starting
 	endsWithLast     bool  // the last connection was closed, and EndWithLastConnection is set
-	lastCutOff       error // the context fails with it then; nil: it stops
+	cutOff           error // the context fails with it then; nil: it stops
 	inside           bool  // Progress is running
 	phase            phase
 	flushed          int // receives flushed so far

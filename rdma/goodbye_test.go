@@ -456,3 +456,26 @@ func TestLastConnectionEndsWithTasksUnderWay(t *testing.T) {
 		})
 	}
 }
+
+// It is the same where the connection that was cut off is not the last that ends. A task
+// for a connection that the peer has closed fails with that, and not with what follows from
+// it: that the peer's memory is no longer there.
+func TestConnectionsEndOneAfterTheOther(t *testing.T) {
+	r := newRig(t, rdma.Config{EndWithLastConnection: true, MaxConnections: 2}, rdma.Config{MaxConnections: 2})
+	var sends outcome[*rdma.SendTask]
+	var writes outcome[*rdma.WriteTask]
+	pool := must(r.a.ctx.SendPool(1, sends.ok, sends.bad))
+	writePool := must(r.a.ctx.WritePool(1, writes.ok, writes.bad))
+	r.connect(2)
+	require.NoError(t, must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 64, 64))).Submit()) // the peer has no receive
+	require.NoError(t, r.b.conns[0].Close())
+	r.until("the first is closed", func() bool { return r.a.conns[0].State() == rdma.Closed })
+	require.NoError(t, r.a.peer.Close())
+	_, err := writePool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(r.a.peer, 0, 8))
+	require.ErrorIs(t, err, rdma.ErrPeerClosed)
+	require.NoError(t, sends.failed[0].Free())
+	require.Equal(t, pe.Running, r.a.ctx.State())
+	require.NoError(t, r.b.conns[1].Close())
+	r.until("the context has ended", func() bool { return r.a.ctx.State() == pe.Idle })
+	require.ErrorIs(t, r.a.ctx.Err(), rdma.ErrPeerClosed)
+}

@@ -68,7 +68,7 @@ type inboxSlot struct {
 // message.
 //
 // A message without bytes of its own, such as a write with immediate, leaves its buffer
-// free, which is posted again before f is called. So a peer that may have n of them under
+// free, which is posted again before f is called, or before what f submits is sent. So a peer that may have n of them under
 // way until f answers, as with credits, never meets a lack of receives; for messages with
 // bytes, which keep theirs while f runs, that takes n + 1.
 //

@@ -121,9 +121,13 @@ func (r *request) give(conn *Connection, local, remote *bufinv.Buf) error {
 	if err == nil {
 		err = r.checkLimits()
 	}
-	if err != nil {
-		r.conn, r.local, r.remote = nil, nil, nil
+	if err == nil {
+		return nil
 	}
+	if conn.state == Failed || conn.state == Closed {
+		err = r.notReady() // which is why the peer's memory is no longer there
+	}
+	r.conn, r.local, r.remote = nil, nil, nil
 	return err
 }
 
