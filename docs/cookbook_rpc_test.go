@@ -48,22 +48,27 @@ type caller struct {
 
 // call sends a request and returns the reply. If ctx ends first, the call goes on without
 // its caller, and gives its credit back when the reply has come.
-func (c *caller) call(ctx context.Context, request []byte) (reply []byte, err error) {
+func (c *caller) call(ctx context.Context, request []byte) ([]byte, error) {
 	var credit int
 	select {
 	case credit = <-c.credits:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	done := make(chan struct{})
+	type result struct {
+		reply []byte
+		err   error
+	}
+	done := make(chan result, 1)
+	request = bytes.Clone(request) // the caller may be gone before it is sent
 	go func() {
-		defer close(done)
-		reply, err = c.exchange(credit, request)
+		reply, err := c.exchange(credit, request)
 		c.credits <- credit
+		done <- result{reply, err}
 	}()
 	select {
-	case <-done:
-		return reply, err
+	case r := <-done:
+		return r.reply, r.err
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}

@@ -56,7 +56,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			}
 			d.Fail(t.Free()) // nil does nothing
 			done[i]++
-			total++ // of all contexts, and nobody else is at it
+			total++ // of all contexts: callbacks run on one goroutine
 		}, pe.FailContext)
 		if err != nil {
 			return err

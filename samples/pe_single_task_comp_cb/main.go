@@ -80,7 +80,9 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		task, err := alloc(copies)
 		if err == nil {
 			pe.Then(task, completed(copies))
-			err = task.SubmitWith(pe.Aggregate)
+			if err = task.SubmitWith(pe.Aggregate); err != nil {
+				err = errors.Join(err, task.Free())
+			}
 		}
 		d.Fail(err)
 		d.Stop()

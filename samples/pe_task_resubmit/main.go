@@ -76,7 +76,9 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			}
 			d.Fail(pe.SubmitNew(task, err))
 		}
-		d.Fail(d.StopWhenDone())
+		if state == pe.Running {
+			d.Fail(d.StopWhenDone())
+		}
 	})
 	if err := errors.Join(d.Start(), engine.Run(ctx)); err != nil {
 		return err

@@ -69,11 +69,11 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	gets, err := r.SyncEventGetPool(1,
 		func(t *rdma.SyncEventGetTask) {
 			if t.Value() < answer {
-				r.Fail(t.Submit())
+				r.Fail(pe.SubmitNew(t, nil))
 				return
 			}
 			s.Print("got %#x: %s", t.Value(), sample.Word(t.Value()))
-			r.Fail(errors.Join(t.Free(), set.SetValue(finished), set.Submit()))
+			r.Fail(errors.Join(t.Free(), pe.SubmitNew(set, set.SetValue(finished))))
 		},
 		func(t *rdma.SyncEventGetTask, err error) {
 			if r.Fail(errors.Join(err, t.Free())); !set.InFlight() { // its callback has run, and left it to us
