@@ -29,7 +29,7 @@ func (s *server) prepare(receives, size int) error {
 		case rdma.Failed: // the client died, or did something that is not allowed
 			_ = conn.Close() // gives its place to the next client
 		case rdma.Closed:
-			s.left(conn, conn.Err())
+			s.left(conn, conn.Err()) // its user data may be nil: accept could not connect it
 		}
 	})
 	return s.rdma.Receive(receives, size, func(m *rdma.Message) { s.handle(m.Connection(), m.Bytes()) })

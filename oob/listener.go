@@ -21,10 +21,12 @@ type Listener struct {
 	listener net.Listener
 	closing  sync.Once
 
-	mu     sync.Mutex
-	guests *guests // nil before Serve
-	closed bool
-	beside sync.WaitGroup
+	waiting bool // clients wait for a connection, which is logged; belongs to the engine's goroutine
+
+	mu       sync.Mutex
+	acceptor *acceptor // nil before Serve
+	closed   bool
+	beside   sync.WaitGroup
 }
 
 // Listen opens the place where clients find the server: tcp:HOST:PORT, as in Parse; with
@@ -81,15 +83,23 @@ func (l *Listener) opened(op string) error {
 // connection of a client that fails is closed, after the callbacks that report it, so that
 // its place is free for the next one.
 //
-// With an error, f turns the client away: its connections are closed, and its exchange
-// fails with ErrRejected and the text of the error, of which it gets 1,000 bytes. So does
-// that of a client whose offer cannot be taken, because of Config.Expect or of what the
-// connections do not agree on. Who is no client at all is rejected. The reasons are logged.
-// While the context has no connection left (rdma.Config.MaxConnections), or is not Starting
-// or Running, clients try again until it has, or is.
+// With an error, f rejects the client: its connections are closed, and its exchange fails
+// with ErrRejected and the text of the error, of which it gets 1,000 bytes. So does that
+// of a client whose offer does not fit, because of Config.Expect or of what the connections
+// do not agree on, and of any client while something of this offer cannot be exported, such
+// as a map that is closed. A connection that does not introduce itself as a client is
+// closed. The reasons are logged. While the context has no connection left
+// (rdma.Config.MaxConnections), or is not Starting or Running, clients try again until it
+// has, or is; that is logged once.
+//
+// The connections of a client can be closed without f having been called for it, such as
+// when the addresses of the two ends do not fit (one IPv4, one IPv6). The function of
+// rdma.Context.OnConnection gets Closed for these too, and their user data is nil: use the
+// form x, ok := conn.UserData().(T).
 //
 // Serve does not block, and is legal once, in any state of the context (ErrInUse). It
-// fails with pe.ErrNotConnected where the context has no engine, and with ErrClosed.
+// fails with pe.ErrNotConnected where the context has no engine, with ErrInvalid where the
+// offer has no connections or more than rdma.Config.MaxConnections, and with ErrClosed.
 func (l *Listener) Serve(r *rdma.Context, offer Offer, f func(client string, a *Answer) error) error {
 	if err := l.opened("serve"); err != nil {
 		return err
@@ -103,25 +113,29 @@ func (l *Listener) Serve(r *rdma.Context, offer Offer, f func(client string, a *
 	if f == nil {
 		return fmt.Errorf("oob: serve on %v: %w: no function for its clients is given", l.Addr(), ErrInvalid)
 	}
+	if most := r.Config().MaxConnections; offer.Connections < 0 || offer.connections() > most {
+		return fmt.Errorf("oob: serve on %v: %w: Offer.Connections is %d; give 1 to %d, which is rdma.Config.MaxConnections",
+			l.Addr(), ErrInvalid, offer.Connections, most)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.closed:
 		return fmt.Errorf("oob: serve: the listener is %w", ErrClosed)
-	case l.guests != nil:
+	case l.acceptor != nil:
 		return fmt.Errorf("oob: serve on %v: %w: a Listener serves one context", l.Addr(), ErrInUse)
 	}
-	guests := welcome(l.listener, func(err error) bool {
+	acceptor := acceptClients(l.listener, func(err error) bool {
 		l.cfg.Log.Warn().Err(err).Msg("no client can connect")
 		return true
 	})
-	l.guests = guests
+	l.acceptor = acceptor
 	l.beside.Go(func() {
 		for {
 			select {
-			case g := <-guests.found:
-				l.introduce(r, offer, g, f)
-			case <-guests.done:
+			case c := <-acceptor.arrived:
+				l.checkClient(r, offer, c, f)
+			case <-acceptor.done:
 				return
 			}
 		}
@@ -129,100 +143,145 @@ func (l *Listener) Serve(r *rdma.Context, offer Offer, f func(client string, a *
 	return nil
 }
 
-// introduce has a client welcomed on the engine's goroutine, if it is one.
-func (l *Listener) introduce(r *rdma.Context, offer Offer, g guest, f func(client string, a *Answer) error) {
+// checkClient has a connection admitted on the engine's goroutine, if it is a client.
+func (l *Listener) checkClient(r *rdma.Context, offer Offer, c clientConn, f func(client string, a *Answer) error) {
 	ends := Ends{Name: l.cfg.Name, Peer: l.cfg.Peer, Role: Responder}
 	if ends.Peer == "" {
-		ends.Peer = g.said.From
+		ends.Peer = c.hello.From
 	}
-	err := g.err
+	err := c.err
 	switch {
 	case err != nil:
-	case checkName("", g.said.From) != nil || g.said.From != ends.Peer || g.said.To != ends.Name:
-		err = notFrom(ends, g.said.From, g.said.To)
-	case g.said.Responder:
+	case checkName("", c.hello.From) != nil || c.hello.From != ends.Peer || c.hello.To != ends.Name:
+		err = notFrom(ends, c.hello.From, c.hello.To)
+	case c.hello.Responder:
 		err = sameRole(ends)
 	default:
 		cfg := l.cfg
 		cfg.Peer = ends.Peer
 		x := &exchange{peer: &Peer{cfg: cfg, ends: ends, way: &tcp{address: l.Addr()}}, r: r}
-		if r.Engine().Do(func() { l.welcome(x, offer, g, f) }) != nil {
-			_ = g.conn.Close()
+		if r.Engine().Do(func() { l.admit(x, offer, c, f) }) != nil {
+			_ = c.conn.Close()
 		}
 		return
 	}
-	if g.err == nil {
-		l.reply(g, ends, nil, nil)
+	if c.err == nil {
+		l.reply(c, ends, nil, nil)
 	} else {
-		_ = g.conn.Close()
+		_ = c.conn.Close()
 	}
-	l.rejected(g, err)
+	l.rejected(c, err)
 }
 
-func (l *Listener) rejected(g guest, err error) {
-	l.cfg.Log.Warn().Err(err).Msgf("a connection from %v was rejected", g.conn.RemoteAddr())
+func (l *Listener) rejected(c clientConn, err error) {
+	l.cfg.Log.Warn().Err(err).Msgf("a connection from %v was rejected", c.conn.RemoteAddr())
 }
 
-// welcome makes the connections with a client, or turns it away. It runs on the engine's
-// goroutine.
-func (l *Listener) welcome(x *exchange, offer Offer, g guest, f func(client string, a *Answer) error) {
-	answered, taken := false, false
+// admit makes the connections with a client, or rejects it. It runs on the engine's
+// goroutine. What can be checked is checked before there are connections, since the
+// program gets reports of those.
+func (l *Listener) admit(x *exchange, offer Offer, c clientConn, f func(client string, a *Answer) error) {
+	replied := false
 	defer func() {
-		if !answered { // f may have panicked
-			_ = g.conn.Close()
+		if !replied { // the client tries again, the Listener is closed, or f has panicked
+			_ = c.conn.Close()
+			_ = x.closeConnections() // on the engine's goroutine it does not fail
 		}
 	}()
-	ours, err := x.export(offer)
-	if err != nil { // the client tries again
-		l.rejected(g, errors.Join(err, x.closeConnections()))
+	if l.isClosed() {
 		return
 	}
-	client := fmt.Sprintf("%s from %v", g.said.From, g.conn.RemoteAddr())
-	a, err := x.accept(g.said.Body)
-	if err == nil {
-		x.follow(a, l.changed(client, &taken), nil)
-		err = f(g.said.From, a)
+	reject := func(err error) {
+		_ = x.closeConnections()
+		replied = l.reply(c, x.peer.ends, nil, err)
+		l.rejected(c, err)
 	}
-	answered, taken = true, err == nil
+	b, err := x.peer.decode(c.hello.Body, offer.connections())
 	if err != nil {
-		l.reply(g, x.peer.ends, nil, err)
-		l.rejected(g, errors.Join(err, x.closeConnections()))
+		reject(err)
 		return
 	}
+	a, err := importBundle(x.r.Device(), b)
+	if err != nil {
+		reject(err)
+		return
+	}
+	ours, err := x.export(offer)
+	if err != nil {
+		closeImports(a.Maps, a.Events)
+		if errors.Is(err, rdma.ErrFull) || errors.Is(err, pe.ErrBadState) { // these pass
+			l.noRoom(err)
+			return
+		}
+		reject(err)
+		return
+	}
+	l.waiting = false
+	if err := x.connect(a, b); err != nil {
+		reject(err)
+		return
+	}
+	client := fmt.Sprintf("%s from %v", c.hello.From, c.conn.RemoteAddr())
+	admitted := false
+	x.follow(a, l.changed(client, &admitted), nil)
+	if err := f(c.hello.From, a); err != nil {
+		reject(err)
+		return
+	}
+	admitted = true
 	l.cfg.Log.Info().Msg("client " + client)
-	l.reply(g, x.peer.ends, ours, nil)
+	replied = l.reply(c, x.peer.ends, ours, nil)
+}
+
+// noRoom logs that clients have to wait, once until the next one is admitted. It runs on
+// the engine's goroutine.
+func (l *Listener) noRoom(err error) {
+	if !l.waiting {
+		l.waiting = true
+		l.cfg.Log.Warn().Err(err).Msg("clients have to wait")
+	}
+}
+
+func (l *Listener) isClosed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed
 }
 
 // changed returns what follows the connections of a client: it closes those that have
-// failed, and logs the first end of one, if the client was taken.
-func (l *Listener) changed(client string, taken *bool) func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+// failed, and logs the first end of one, if the client was admitted.
+func (l *Listener) changed(client string, admitted *bool) func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+	ended := false
 	return func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+		if state != rdma.Failed && state != rdma.Closed {
+			return
+		}
+		first := *admitted && !ended
+		ended = true
 		switch {
 		case state == rdma.Failed:
-			if *taken {
+			if first {
 				l.cfg.Log.Warn().Err(err).Msgf("lost client %s", client)
 			}
 			_ = conn.Close() // on the engine's goroutine it does not fail
-		case state != rdma.Closed:
-			return
-		case *taken:
+		case first:
 			l.cfg.Log.Info().Msgf("no longer connected with client %s", client)
 		}
-		*taken = false
 	}
 }
 
-// maxRefusal is how many bytes of the reason a client gets that is turned away.
+// maxRefusal is how many bytes of the reason a rejected client gets.
 const maxRefusal = 1000
 
-// reply gives a client our bundle, why it is turned away, or nothing but our name, beside
-// the engine.
-func (l *Listener) reply(g guest, ends Ends, ours []byte, refusal error) {
+// reply gives a client our bundle, why it is rejected, or nothing but our name, beside the
+// engine. Once the Listener is closed, it only closes the client's connection, and returns
+// false.
+func (l *Listener) reply(c clientConn, ends Ends, ours []byte, refusal error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		_ = g.conn.Close()
-		return
+		_ = c.conn.Close()
+		return false
 	}
 	fr := frame.Frame{From: ends.Name, To: ends.Peer, Responder: true, Body: ours}
 	if refusal != nil {
@@ -230,12 +289,13 @@ func (l *Listener) reply(g guest, ends Ends, ours []byte, refusal error) {
 		fr.Outcome, fr.Body = frame.Failed, []byte(text[:min(len(text), maxRefusal)])
 	}
 	l.beside.Go(func() {
-		defer func() { _ = g.conn.Close() }()
+		defer func() { _ = c.conn.Close() }()
 		if b, err := fr.Encode(); err == nil {
-			_ = g.conn.SetDeadline(time.Now().Add(helloTimeout))
-			_, _ = g.conn.Write(b) // a client that has gone never connects
+			_ = c.conn.SetDeadline(time.Now().Add(helloTimeout))
+			_, _ = c.conn.Write(b) // a client that has gone never connects
 		}
 	})
+	return true
 }
 
 // Close stops listening, and rejects the clients that are introducing themselves. The
@@ -248,10 +308,10 @@ func (l *Listener) Close() (err error) {
 	l.closing.Do(func() {
 		l.mu.Lock()
 		l.closed = true
-		guests := l.guests
+		acceptor := l.acceptor
 		l.mu.Unlock()
-		if guests != nil {
-			err = guests.close()
+		if acceptor != nil {
+			err = acceptor.close()
 		} else {
 			err = l.listener.Close()
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
@@ -172,8 +173,8 @@ func TestListenerRejects(t *testing.T) {
 	assert.NoError(t, visit(t, way, "client", 0))
 }
 
-// A client that the server turns away learns why, at once, and leaves nothing behind.
-func TestListenerTurnsAway(t *testing.T) {
+// A client that the server rejects learns why, at once, and leaves nothing behind.
+func TestListenerRejectsWithReason(t *testing.T) {
 	reason := "no room \x1b[2J for " + strings.Repeat("x", 2000)
 	way, _, stop := newServer(t, 1, "", func(client string, _ *oob.Answer) error {
 		if client == "nobody" {
@@ -287,4 +288,195 @@ func TestListenerClosesFailedConnections(t *testing.T) {
 	assert.Regexp(t, `"client burglar from [^"]*"(?s:.*)"level":"warn"[^\n]*request of the peer refused[^\n]*"lost client burglar from `, log.String())
 	assert.Regexp(t, `"level":"info"[^\n]*"no longer connected with client client from `, log.String())
 	assert.NotContains(t, log.String(), "no longer connected with client burglar")
+}
+
+// observedServer is a server of one connection, whose engine the test drives. It notes what
+// is reported of connections, and whether their user data is set.
+type observedServer struct {
+	*program
+	listener *oob.Listener
+	log      bytes.Buffer
+	mu       sync.Mutex
+	reports  []string
+}
+
+func newObservedServer(t *testing.T, cfg oob.Config, rcfg rdma.Config) *observedServer {
+	t.Helper()
+	s := &observedServer{program: newProgram(t, must(oob.Parse("tcp:127.0.0.1:0")), oob.Config{Name: "unused", Peer: "nobody"}, rcfg)}
+	cfg.Name, cfg.Log = "server", zerolog.New(&s.log)
+	var err error
+	s.listener, err = oob.Listen("tcp:127.0.0.1:0", cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.listener.Close()) })
+	s.rdma.OnConnection(func(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.reports = append(s.reports, fmt.Sprintf("%v, user data %v", state, conn.UserData()))
+	})
+	return s
+}
+
+func (s *observedServer) way() string { return "tcp:" + s.listener.Addr() }
+
+// serve runs the server while f runs.
+func (s *observedServer) serve(f func()) {
+	require.NoError(s.t, s.rdma.Start())
+	ctx, cancel := context.WithCancel(s.t.Context())
+	ended := make(chan error)
+	go func() { ended <- s.engine.Run(ctx) }()
+	f()
+	cancel()
+	assert.ErrorIs(s.t, <-ended, context.Canceled)
+}
+
+// Nothing is reported of a client whose offer does not fit: there have been no connections.
+func TestListenerChecksBeforeItExports(t *testing.T) {
+	s := newObservedServer(t, oob.Config{Expect: &oob.Expect{Maps: 2}}, rdma.Config{})
+	require.NoError(t, s.listener.Serve(s.rdma, oob.Offer{}, func(string, *oob.Answer) error {
+		assert.Fail(t, "it was admitted")
+		return nil
+	}))
+	s.serve(func() { assert.ErrorIs(t, visit(t, s.way(), "client", 0), oob.ErrRejected) })
+	assert.Empty(t, s.reports)
+}
+
+// Connections whose addresses do not fit are reported Closed, without user data.
+func TestListenerOtherFamily(t *testing.T) {
+	s := newObservedServer(t, oob.Config{}, rdma.Config{})
+	table, err := s.dev.GIDs(1)
+	require.NoError(t, err)
+	if len(table) < 2 {
+		t.Skip("no IPv6 on the loopback interface")
+	}
+	require.NoError(t, s.listener.Serve(s.rdma, oob.Offer{}, func(string, *oob.Answer) error {
+		assert.Fail(t, "it was admitted")
+		return nil
+	}))
+	client := newProgram(t, must(oob.Parse(s.way())), oob.Config{Name: "client", Peer: "server"}, rdma.Config{GIDIndex: new(1)})
+	client.rdma.OnStateChange(func(_, next pe.State) {
+		if next == pe.Starting {
+			client.peer.Connect(client.rdma, nil)
+		}
+	})
+	s.serve(func() {
+		err := client.run(forever(t))
+		assert.ErrorIs(t, err, oob.ErrRejected)
+		assert.ErrorContains(t, err, "one is IPv4 and one IPv6")
+	})
+	assert.Equal(t, []string{"Closed, user data <nil>"}, s.reports)
+}
+
+// A client learns at once what will not pass: here the server's map cannot be exported.
+func TestListenerCannotExport(t *testing.T) {
+	s := newObservedServer(t, oob.Config{}, rdma.Config{})
+	private, err := mmap.Alloc(s.dev, 64, mmap.LocalReadWrite)
+	require.NoError(t, err)
+	require.NoError(t, s.listener.Serve(s.rdma, oob.Offer{Maps: []*mmap.Map{private}}, func(string, *oob.Answer) error { return nil }))
+	s.serve(func() {
+		err := visit(t, s.way(), "client", 0)
+		assert.ErrorIs(t, err, oob.ErrRejected)
+		assert.ErrorContains(t, err, "export memory map")
+	})
+	assert.Empty(t, s.reports)
+}
+
+// Clients wait for a connection, and the log says so once, however often they try.
+func TestListenerFull(t *testing.T) {
+	s := newObservedServer(t, oob.Config{}, rdma.Config{MaxConnections: 1})
+	require.NoError(t, s.listener.Serve(s.rdma, oob.Offer{}, func(string, *oob.Answer) error { return nil }))
+	simple := func(name string, running func(p *program)) error {
+		p := newProgram(t, must(oob.Parse(s.way())), oob.Config{Name: name, Peer: "server"}, rdma.Config{EndWithLastConnection: true})
+		p.rdma.OnStateChange(func(_, next pe.State) {
+			switch next {
+			case pe.Starting:
+				p.peer.Connect(p.rdma, nil)
+			case pe.Running:
+				running(p)
+			}
+		})
+		return p.run(forever(t))
+	}
+	s.serve(func() {
+		var waiting sync.WaitGroup
+		assert.NoError(t, simple("first", func(p *program) {
+			for i := range 3 {
+				waiting.Go(func() {
+					assert.NoError(t, simple(fmt.Sprintf("waiting%d", i), func(p *program) { p.rdma.Stop() }))
+				})
+			}
+			time.AfterFunc(300*time.Millisecond, func() { _ = p.engine.Do(func() { p.rdma.Stop() }) })
+		}))
+		waiting.Wait()
+	})
+	// Once before each of those that had to wait, at most.
+	assert.LessOrEqual(t, strings.Count(s.log.String(), "clients have to wait"), 4)
+	assert.NotContains(t, s.log.String(), "was rejected")
+}
+
+// A function that panics leaves no connection behind.
+func TestListenerPanic(t *testing.T) {
+	s := newObservedServer(t, oob.Config{}, rdma.Config{MaxConnections: 1})
+	clients := 0
+	require.NoError(t, s.listener.Serve(s.rdma, oob.Offer{}, func(string, *oob.Answer) error {
+		if clients++; clients == 1 {
+			panic("out of paper")
+		}
+		return nil
+	}))
+	require.NoError(t, s.rdma.Start())
+	client := newProgram(t, must(oob.Parse(s.way())), oob.Config{Name: "client", Peer: "server"}, rdma.Config{})
+	client.rdma.OnStateChange(func(_, next pe.State) {
+		switch next {
+		case pe.Starting:
+			client.peer.Connect(client.rdma, nil)
+		case pe.Running:
+			client.rdma.Stop()
+		}
+	})
+	visited := make(chan error)
+	go func() { visited <- client.run(forever(t)) }() // it tries again after the panic
+	ctx, cancel := context.WithCancel(t.Context())
+	assert.PanicsWithValue(t, "out of paper", func() { _ = s.engine.Run(ctx) })
+	ended := make(chan error)
+	go func() { ended <- s.engine.Run(ctx) }()
+	assert.NoError(t, <-visited)
+	cancel()
+	assert.ErrorIs(t, <-ended, context.Canceled)
+	assert.Equal(t, 2, clients)
+}
+
+// What had been handed to the engine when the Listener was closed does not happen.
+func TestListenerClosedBeforeTheEngineRuns(t *testing.T) {
+	s := newObservedServer(t, oob.Config{}, rdma.Config{})
+	require.NoError(t, s.listener.Serve(s.rdma, oob.Offer{}, func(string, *oob.Answer) error {
+		assert.Fail(t, "it was admitted")
+		return nil
+	}))
+	require.NoError(t, s.rdma.Start())
+	ctx, cancel := context.WithCancel(t.Context())
+	client := newProgram(t, must(oob.Parse(s.way())), oob.Config{Name: "client", Peer: "server"}, rdma.Config{})
+	client.rdma.OnStateChange(func(_, next pe.State) {
+		if next == pe.Starting {
+			client.peer.Connect(client.rdma, nil)
+		}
+	})
+	visited := make(chan error)
+	go func() { visited <- client.run(ctx) }()
+	time.Sleep(100 * time.Millisecond) // likely the client waits for an answer now
+	require.NoError(t, s.listener.Close())
+	running, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer stop()
+	assert.ErrorIs(t, s.engine.Run(running), context.DeadlineExceeded)
+	cancel()
+	assert.ErrorIs(t, <-visited, context.Canceled)
+	assert.Empty(t, s.reports)
+}
+
+func TestServeInvalidConnections(t *testing.T) {
+	s := newObservedServer(t, oob.Config{}, rdma.Config{MaxConnections: 2})
+	for _, n := range []int{-1, 3} {
+		err := s.listener.Serve(s.rdma, oob.Offer{Connections: n}, func(string, *oob.Answer) error { return nil })
+		assert.ErrorIs(t, err, oob.ErrInvalid)
+		assert.ErrorContains(t, err, "give 1 to 2")
+	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/syncevent"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Config says who the two programs are.
@@ -46,7 +47,7 @@ type Expect struct {
 type Offer struct {
 	// Connections is how many connections to make with the peer, which has to give the
 	// same number. They are exported in order, and the first is connected to the
-	// peer's first. Zero: 1. Negative: none.
+	// peer's first. Zero: 1. Negative: none, for Peer.Exchange only.
 	Connections int
 	// Maps are memory maps that the peer may reach, on the device of the context and
 	// in its protection domain.
@@ -57,6 +58,14 @@ type Offer struct {
 	// descriptors they have to fit into descriptor.MaxPayload, less 2 KiB for the names
 	// and what a way puts around them.
 	Data []byte
+}
+
+// connections is how many connections are offered.
+func (o *Offer) connections() int {
+	if o.Connections == 0 {
+		return 1
+	}
+	return max(o.Connections, 0)
 }
 
 // Answer is what the peer has offered.
@@ -248,18 +257,6 @@ func (x *exchange) export(offer Offer) ([]byte, error) {
 		return nil, err
 	}
 	b := descriptor.Bundle{From: p.cfg.Name, To: p.cfg.Peer, Data: offer.Data}
-	n := offer.Connections
-	if n == 0 {
-		n = 1
-	}
-	for range n {
-		conn, desc, err := x.r.Export()
-		if err != nil {
-			return nil, err
-		}
-		x.conns = append(x.conns, conn)
-		b.Connections = append(b.Connections, desc)
-	}
 	for _, m := range offer.Maps {
 		desc, err := m.ExportPD(x.r.PD())
 		if err != nil {
@@ -273,6 +270,15 @@ func (x *exchange) export(offer Offer) ([]byte, error) {
 			return nil, err
 		}
 		b.Events = append(b.Events, desc)
+	}
+	// The connections come last: those that are closed again are reported to the program.
+	for range offer.connections() {
+		conn, desc, err := x.r.Export()
+		if err != nil {
+			return nil, err
+		}
+		x.conns = append(x.conns, conn)
+		b.Connections = append(b.Connections, desc)
 	}
 	p.conns = slices.Clone(x.conns) // the program may change its own
 	return b.Encode()
@@ -311,8 +317,20 @@ func (x *exchange) closeConnections() (err error) {
 }
 
 // accept imports what the peer offers, and connects.
-func (x *exchange) accept(theirs []byte) (_ *Answer, err error) {
-	p := x.peer
+func (x *exchange) accept(theirs []byte) (*Answer, error) {
+	b, err := x.peer.decode(theirs, len(x.conns))
+	if err != nil {
+		return nil, err
+	}
+	a, err := importBundle(x.r.Device(), b)
+	if err != nil {
+		return nil, err
+	}
+	return a, x.connect(a, b)
+}
+
+// decode takes apart what the peer offers, and checks that it is what this program needs.
+func (p *Peer) decode(theirs []byte, connections int) (*descriptor.Bundle, error) {
 	b, err := descriptor.DecodeBundle(theirs)
 	if err != nil {
 		return nil, err
@@ -320,9 +338,9 @@ func (x *exchange) accept(theirs []byte) (_ *Answer, err error) {
 	if b.From != p.cfg.Peer || b.To != p.cfg.Name {
 		return nil, notFrom(p.ends, b.From, b.To)
 	}
-	if len(b.Connections) != len(x.conns) {
+	if len(b.Connections) != connections {
 		return nil, fmt.Errorf("%w: %s offers %d connections, this program %d: give both the same number",
-			ErrWrongPeer, p.cfg.Peer, len(b.Connections), len(x.conns))
+			ErrWrongPeer, p.cfg.Peer, len(b.Connections), connections)
 	}
 	if e := p.cfg.Expect; e != nil && (len(b.Maps) != e.Maps || len(b.Events) != e.Events) {
 		wrong := ErrWrongPeer
@@ -332,32 +350,45 @@ func (x *exchange) accept(theirs []byte) (_ *Answer, err error) {
 		return nil, fmt.Errorf("%w: %s offers %s, this program needs %s", wrong, p.cfg.Peer,
 			amount(len(b.Maps), len(b.Events)), amount(e.Maps, e.Events))
 	}
-	a := &Answer{Connections: x.conns, Data: b.Data}
+	return b, nil
+}
+
+// importBundle imports the maps and the events of a bundle.
+func importBundle(dev verbs.Device, b *descriptor.Bundle) (_ *Answer, err error) {
+	a := &Answer{Data: b.Data}
 	defer func() {
 		if err != nil {
 			closeImports(a.Maps, a.Events)
 		}
 	}()
 	for _, desc := range b.Maps {
-		m, err := mmap.Import(x.r.Device(), desc)
+		m, err := mmap.Import(dev, desc)
 		if err != nil {
 			return nil, err
 		}
 		a.Maps = append(a.Maps, m)
 	}
 	for _, desc := range b.Events {
-		e, err := syncevent.Import(x.r.Device(), desc)
+		e, err := syncevent.Import(dev, desc)
 		if err != nil {
 			return nil, err
 		}
 		a.Events = append(a.Events, e)
 	}
+	return a, nil
+}
+
+// connect connects what was exported to the peer's. If that fails, it closes what was
+// imported.
+func (x *exchange) connect(a *Answer, b *descriptor.Bundle) error {
 	for i, conn := range x.conns {
 		if err := conn.Connect(b.Connections[i]); err != nil {
-			return nil, err
+			closeImports(a.Maps, a.Events)
+			return err
 		}
 	}
-	return a, nil
+	a.Connections = x.conns
+	return nil
 }
 
 // amount says how many maps and events there are.

@@ -21,9 +21,9 @@ const (
 	helloTimeout = 10 * time.Second
 	// acceptPause is how long to wait where the system accepts no connection.
 	acceptPause = 50 * time.Millisecond
-	// maxGuests is how many connections may be introducing themselves at a time; the
+	// maxPending is how many connections may be introducing themselves at a time; the
 	// oldest makes room for the next.
-	maxGuests = 64
+	maxPending = 64
 	// maxRejections is how many rejected connections are noted.
 	maxRejections = 8
 )
@@ -108,7 +108,7 @@ func (t *tcp) dial(ctx context.Context, hello []byte) ([]byte, error) {
 		if err == nil {
 			var theirs []byte
 			var again bool
-			if theirs, again, err = t.greet(ctx, conn, hello); !again && (err == nil || ctx.Err() == nil) {
+			if theirs, again, err = t.introduce(ctx, conn, hello); !again && (err == nil || ctx.Err() == nil) {
 				return theirs, err
 			}
 		}
@@ -126,9 +126,9 @@ func (t *tcp) dial(ctx context.Context, hello []byte) ([]byte, error) {
 	}
 }
 
-// greet introduces the requester and takes the answer. The connection is kept if that
+// introduce gives the requester's hello, and takes the answer. The connection is kept if that
 // succeeds; again means that the responder has gone before it answered.
-func (t *tcp) greet(ctx context.Context, conn net.Conn, hello []byte) (theirs []byte, again bool, err error) {
+func (t *tcp) introduce(ctx context.Context, conn net.Conn, hello []byte) (theirs []byte, again bool, err error) {
 	defer func() {
 		if t.conn == nil {
 			_ = conn.Close()
@@ -171,40 +171,40 @@ func gone(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &system)
 }
 
-// guest is a connection that has introduced itself.
-type guest struct {
-	conn net.Conn
-	in   *bufio.Reader
-	said frame.Frame
-	err  error
+// clientConn is a connection that has introduced itself, or failed to.
+type clientConn struct {
+	conn  net.Conn
+	in    *bufio.Reader
+	hello frame.Frame
+	err   error // of reading the hello
 }
 
-// guests takes the connections to a listener and has them introduce themselves, at the
+// acceptor takes the connections to a listener and has them introduce themselves, at the
 // same time: neither silent ones nor slow ones keep the others out.
-type guests struct {
+type acceptor struct {
 	listener net.Listener
-	found    chan guest    // those that have
-	done     chan struct{} // closed by close
+	arrived  chan clientConn // those that have
+	done     chan struct{}   // closed by close
 
-	mu     sync.Mutex
-	closed bool
-	conns  []net.Conn // that are introducing themselves, the oldest first
-	wg     sync.WaitGroup
+	mu      sync.Mutex
+	closed  bool
+	pending []net.Conn // that are introducing themselves, the oldest first
+	wg      sync.WaitGroup
 }
 
-// welcome begins to take connections. failed is called where the system has none to
+// acceptClients begins to take connections. failed is called where the system has none to
 // give, such as with too many open files, and returns whether to try again.
-func welcome(listener net.Listener, failed func(err error) (again bool)) *guests {
-	g := &guests{listener: listener, found: make(chan guest), done: make(chan struct{})}
-	g.wg.Go(func() {
+func acceptClients(listener net.Listener, failed func(err error) (again bool)) *acceptor {
+	a := &acceptor{listener: listener, arrived: make(chan clientConn), done: make(chan struct{})}
+	a.wg.Go(func() {
 		for {
 			conn, err := listener.Accept()
 			if err == nil {
-				g.add(conn)
+				a.add(conn)
 				continue
 			}
 			select {
-			case <-g.done:
+			case <-a.done:
 				return
 			case <-time.After(acceptPause):
 			}
@@ -213,48 +213,48 @@ func welcome(listener net.Listener, failed func(err error) (again bool)) *guests
 			}
 		}
 	})
-	return g
+	return a
 }
 
 // add has a connection introduce itself.
-func (g *guests) add(conn net.Conn) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
+func (a *acceptor) add(conn net.Conn) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
 		_ = conn.Close()
 		return
 	}
-	if len(g.conns) == maxGuests {
-		_ = g.conns[0].Close() // which ends it
-		g.conns = slices.Delete(g.conns, 0, 1)
+	if len(a.pending) == maxPending {
+		_ = a.pending[0].Close() // which ends it
+		a.pending = slices.Delete(a.pending, 0, 1)
 	}
-	g.conns = append(g.conns, conn)
-	g.wg.Go(func() {
+	a.pending = append(a.pending, conn)
+	a.wg.Go(func() {
 		in := bufio.NewReaderSize(conn, frame.MaxSize)
 		_ = conn.SetDeadline(time.Now().Add(helloTimeout))
-		said, err := frame.Read(in)
-		g.mu.Lock()
-		g.conns = slices.DeleteFunc(g.conns, func(c net.Conn) bool { return c == conn })
-		g.mu.Unlock()
+		hello, err := frame.Read(in)
+		a.mu.Lock()
+		a.pending = slices.DeleteFunc(a.pending, func(c net.Conn) bool { return c == conn })
+		a.mu.Unlock()
 		select {
-		case g.found <- guest{conn, in, said, err}:
-		case <-g.done:
+		case a.arrived <- clientConn{conn, in, hello, err}:
+		case <-a.done:
 			_ = conn.Close()
 		}
 	})
 }
 
 // close closes the listener, and the connections that nobody has taken.
-func (g *guests) close() error {
-	g.mu.Lock()
-	g.closed = true
-	for _, c := range g.conns {
+func (a *acceptor) close() error {
+	a.mu.Lock()
+	a.closed = true
+	for _, c := range a.pending {
 		_ = c.Close()
 	}
-	g.mu.Unlock()
-	close(g.done)
-	err := g.listener.Close()
-	g.wg.Wait()
+	a.mu.Unlock()
+	close(a.done)
+	err := a.listener.Close()
+	a.wg.Wait()
 	return err
 }
 
@@ -265,11 +265,11 @@ func (t *tcp) accept(ctx context.Context, hello []byte) ([]byte, error) {
 		return nil, err
 	}
 	failed := make(chan error, 1)
-	guests := welcome(listener, func(err error) bool {
+	acceptor := acceptClients(listener, func(err error) bool {
 		failed <- err
 		return false
 	})
-	defer func() { _ = guests.close() }()
+	defer func() { _ = acceptor.close() }()
 	rejected := 0
 	for {
 		select {
@@ -277,47 +277,47 @@ func (t *tcp) accept(ctx context.Context, hello []byte) ([]byte, error) {
 			return nil, context.Cause(ctx)
 		case err := <-failed:
 			return nil, err
-		case g := <-guests.found:
-			if g.err == nil {
-				g.err = t.answer(g, hello)
+		case c := <-acceptor.arrived:
+			if c.err == nil {
+				c.err = t.answer(c, hello)
 			}
-			if g.err == nil {
-				t.conn, t.in = g.conn, g.in
-				return g.said.Body, nil
+			if c.err == nil {
+				t.conn, t.in = c.conn, c.in
+				return c.hello.Body, nil
 			}
 			if rejected++; rejected <= maxRejections {
-				t.ends.Note(fmt.Sprintf("a connection from %v to %v was rejected: %v", g.conn.RemoteAddr(), t, g.err))
+				t.ends.Note(fmt.Sprintf("a connection from %v to %v was rejected: %v", c.conn.RemoteAddr(), t, c.err))
 			}
-			_ = g.conn.Close()
+			_ = c.conn.Close()
 		}
 	}
 }
 
 // answer gives our bundle to the requester, and to another program our name only.
-func (t *tcp) answer(g guest, hello []byte) (err error) {
+func (t *tcp) answer(c clientConn, hello []byte) (err error) {
 	switch {
-	case g.said.From != t.ends.Peer || g.said.To != t.ends.Name:
-		err = notFrom(t.ends, g.said.From, g.said.To)
-	case g.said.Responder:
+	case c.hello.From != t.ends.Peer || c.hello.To != t.ends.Name:
+		err = notFrom(t.ends, c.hello.From, c.hello.To)
+	case c.hello.Responder:
 		err = sameRole(t.ends)
 	default:
 		// The connection is taken for good only with what Peer can decode.
 		var b *descriptor.Bundle
-		if b, err = descriptor.DecodeBundle(g.said.Body); err == nil && (b.From != t.ends.Peer || b.To != t.ends.Name) {
+		if b, err = descriptor.DecodeBundle(c.hello.Body); err == nil && (b.From != t.ends.Peer || b.To != t.ends.Name) {
 			err = notFrom(t.ends, b.From, b.To)
 		}
 	}
 	if err != nil {
 		f := t.frame()
 		if refusal, e := f.Encode(); e == nil {
-			_, _ = g.conn.Write(refusal)
+			_, _ = c.conn.Write(refusal)
 		}
 		return err
 	}
-	if _, err := g.conn.Write(hello); err != nil {
+	if _, err := c.conn.Write(hello); err != nil {
 		return err
 	}
-	return g.conn.SetDeadline(time.Time{})
+	return c.conn.SetDeadline(time.Time{})
 }
 
 func (t *tcp) Done(ctx context.Context) error {

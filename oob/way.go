@@ -26,7 +26,7 @@ var (
 	// ErrWrongPeer: another program answered than the one that this one is for, or it
 	// does not offer what this one expects.
 	ErrWrongPeer = errors.New("the programs do not belong together")
-	// ErrRejected: the server has turned this client away; the text has its reason.
+	// ErrRejected: the server has rejected this client; the text has its reason.
 	ErrRejected = errs.ErrRejected
 	// ErrPeerFailed: the peer's program has failed.
 	ErrPeerFailed = errors.New("the peer has failed, its own output says why")

@@ -690,7 +690,7 @@ func TestForeignersOnTCP(t *testing.T) {
 
 	// More silent ones than there is room for, and some that are slow.
 	var silent []net.Conn
-	for i := range 2 * maxGuests {
+	for i := range 2 * maxPending {
 		conn := dial()
 		silent = append(silent, conn)
 		if i%2 == 0 {

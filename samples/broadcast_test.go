@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/internal/soak"
 )
 
@@ -75,4 +77,24 @@ func TestBroadcastServerEnds(t *testing.T) {
 	// The server may end before the consumer has connected; and its goodbye comes behind the
 	// chunks that are under way, for which it waits CloseTimeout at most.
 	assert.Regexp(t, "closed by the peer|did not connect|does not answer|retry count exceeded", c.lastLine())
+}
+
+// A consumer whose address does not fit is rejected, and the server goes on.
+func TestBroadcastRejects(t *testing.T) {
+	t.Parallel()
+	dev, err := device.Open("soft-lo")
+	require.NoError(t, err)
+	table, err := dev.GIDs(1)
+	require.NoError(t, err)
+	require.NoError(t, dev.Close())
+	if len(table) < 2 {
+		t.Skip("no IPv6 on the loopback interface")
+	}
+	server, consumer := broadcast(t, "-n", "2", "-consumers", "1", "-timeout", patience)
+	wrong := consumer("wrong", "-g", "1")
+	assert.Equal(t, 1, wrong.code())
+	assert.Contains(t, wrong.stderr.String(), "one is IPv4 and one IPv6")
+	right := consumer("right")
+	assert.Zero(t, right.code(), "%s", right.stderr.String())
+	assert.Zero(t, server.code(), "%s", server.stderr.String())
 }

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"time"
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
@@ -23,7 +24,8 @@ import (
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
 )
 
-// The connections of the dead count, until their death is noticed, after some seconds.
+// A consumer that was killed keeps its connection until the server notices, after some seconds:
+// 10 if it had not connected yet, otherwise see rdma.Config.Keepalive.
 const chunkSize, slots, maxConnections = 1 << 20, 8, 32
 
 type server struct {
@@ -68,7 +70,8 @@ func (p *server) run(ctx context.Context, s *sample.Session, way string) (err er
 	sum := sha256.Sum256(p.stream.Bytes())
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context
-	p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, MaxConnections: maxConnections})
+	p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, MaxConnections: maxConnections,
+		ConnectTimeout: 10 * time.Second})
 	if err != nil {
 		return err
 	}
@@ -92,7 +95,7 @@ func (p *server) came(_ string, a *oob.Answer) error {
 	c := &consumer{server: p, name: string(a.Data), conn: a.Connections[0], ring: a.Maps[0]}
 	c.conn.SetUserData(c)
 	if c.ring.Len() < slots*chunkSize {
-		return fmt.Errorf("the ring needs %d bytes", slots*chunkSize) // turns the consumer away
+		return fmt.Errorf("the ring needs %d bytes", slots*chunkSize) // rejects the consumer
 	}
 	return nil
 }
@@ -131,13 +134,15 @@ func (p *server) credit(m *rdma.Message) {
 }
 
 // changed begins with a consumer that is Ready, and ends when enough have had everything and
-// left: until then, the acknowledgement of a credit may be needed once more.
+// left: until then, the acknowledgement of a credit may be needed once more. A consumer that
+// was rejected may have no user data.
 func (p *server) changed(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
-	c := conn.UserData().(*consumer)
-	switch state {
-	case rdma.Ready:
+	c, ok := conn.UserData().(*consumer)
+	switch {
+	case !ok:
+	case state == rdma.Ready:
 		c.push()
-	case rdma.Closed:
+	case state == rdma.Closed:
 		if uint64(c.taken) == p.chunks {
 			p.done[c.name] = true
 		}
