@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/verbena-rdma/verbena/pe"
@@ -21,22 +22,30 @@ const outcomeTimeout = 5 * time.Second
 // or ErrClosed if the Peer is closed. It is legal once the exchange has succeeded, for a
 // Responder (ErrInvalid, and f is called at once), and once at a time (ErrInUse).
 //
-// Without f, the context of the exchange ends with the peer: it is stopped if the peer has
-// succeeded, and else fails with the error.
+// Done(nil) ends the context of the exchange with the peer: it is stopped if the peer has
+// succeeded, and else fails with the error. Calling Done(nil) again does nothing, so a
+// function that is called for every message may call it. Where there is no context to fail,
+// such as before the exchange, the error goes to Config.Notify, or to standard error.
 //
 // A peer that dies reports nothing; EndWith, or the keepalive of the connection and
 // rdma.Config.EndWithLastConnection, end the context then.
 func (p *Peer) Done(f func(err error)) {
 	if err := p.opened("wait for the end of a peer"); err != nil {
-		if f != nil {
+		switch {
+		case f != nil:
 			f(err)
+		case p != nil:
+			p.note(err.Error())
+		default:
+			_, _ = fmt.Fprintln(os.Stderr, err)
 		}
 		return
 	}
 	p.mu.Lock()
 	r, exchanging := p.met, p.exchanging
 	p.mu.Unlock()
-	if f == nil {
+	endsContext := f == nil
+	if endsContext {
 		f = func(err error) {
 			if err == nil {
 				_ = exchanging.Stop() // on the engine's goroutine it does not fail
@@ -55,11 +64,14 @@ func (p *Peer) Done(f func(err error)) {
 	wrap := func(err error) error {
 		return fmt.Errorf("oob: wait for the end of %s through %v: %w", p.cfg.Peer, p.way, err)
 	}
+	if p.asking && p.endsContext && endsContext {
+		return
+	}
 	if p.asking {
 		_ = r.Engine().Do(func() { f(wrap(fmt.Errorf("%w: Done is called once at a time", ErrInUse))) })
 		return
 	}
-	p.asking = true
+	p.asking, p.endsContext = true, endsContext
 	var c *call
 	finish := func(err error) {
 		if !c.end() {

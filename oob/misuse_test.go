@@ -3,6 +3,8 @@ package oob_test
 import (
 	"context"
 	"errors"
+	"io"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -102,6 +104,21 @@ func TestDoneOfAClosedPeer(t *testing.T) {
 	require.ErrorIs(t, got[2], oob.ErrClosed)
 }
 
+// standardError returns what f writes to standard error.
+func standardError(t *testing.T, f func()) string {
+	t.Helper()
+	in, out, err := os.Pipe()
+	require.NoError(t, err)
+	stderr := os.Stderr
+	os.Stderr = out
+	defer func() { os.Stderr = stderr }()
+	f()
+	require.NoError(t, out.Close())
+	text, err := io.ReadAll(in)
+	require.NoError(t, errors.Join(err, in.Close()))
+	return string(text)
+}
+
 func TestZeroValues(t *testing.T) {
 	zerotest.Check(t, &oob.Peer{}, &oob.Listener{}, &oob.Config{}, &oob.Expect{}, &oob.Offer{}, &oob.Answer{}, &oob.Ends{}, &oob.Files{})
 	var p oob.Peer
@@ -110,6 +127,8 @@ func TestZeroValues(t *testing.T) {
 	exchanged := func(_ *oob.Answer, err error) { got = append(got, err) }
 	p.Exchange(t.Context(), nil, oob.Offer{}, exchanged)
 	p.Done(func(err error) { got = append(got, err) })
+	assert.Contains(t, standardError(t, func() { p.Done(nil) }), "it was not made by Open or New")
+	assert.Contains(t, standardError(t, func() { (*oob.Peer)(nil).Done(nil) }), "it was not made by Open or New")
 	w := newPeer(t, &fakeWay{}, writer(nil))
 	w.Exchange(t.Context(), nil, oob.Offer{}, exchanged)
 	w.Exchange(t.Context(), &rdma.Context{}, oob.Offer{}, nil)
@@ -174,6 +193,7 @@ func TestWithoutFunctions(t *testing.T) {
 					r.peer.Connect(r.rdma, nil, local)
 				case pe.Running:
 					r.peer.Done(nil)
+					r.peer.Done(nil) // does nothing
 				}
 			})
 			ended := make(chan error)

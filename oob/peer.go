@@ -99,9 +99,10 @@ type Peer struct {
 	inDone sync.Mutex // held in Way.Done
 
 	// These belong to the engine's goroutine.
-	conns    []*rdma.Connection // of the exchange
-	asking   bool               // Done has been called, and its function not yet
-	reported bool               // the peer has reported how it ended
+	conns       []*rdma.Connection // of the exchange
+	asking      bool               // Done has been called, and its function not yet
+	endsContext bool               // that was Done(nil)
+	reported    bool               // the peer has reported how it ended
 
 	closing    sync.Once
 	mu         sync.Mutex
@@ -561,7 +562,10 @@ func (p *Peer) note(text string) {
 		p.cfg.Notify(text)
 		return
 	}
-	_, _ = fmt.Fprintf(os.Stderr, "%s: %s\n", p.cfg.Name, text)
+	if p.cfg.Name != "" { // else New did not make the Peer
+		text = p.cfg.Name + ": " + text
+	}
+	_, _ = fmt.Fprintln(os.Stderr, text)
 }
 
 // Close ends what is under way, reports to the peer how this program has ended, if it
