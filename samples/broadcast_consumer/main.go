@@ -68,8 +68,9 @@ func (p *consumer) run(ctx context.Context, s *sample.Session, name string) (err
 		func(t *rdma.SendImmTask) {
 			last := t.Imm() == p.chunks
 			_ = t.Free()
-			if p.credit(); last {
-				p.rdma.Stop() // the server has been told
+			p.credit()
+			if last {
+				p.rdma.Stop() // the server's device has the last credit
 			}
 		},
 		pe.FailContext)
@@ -82,10 +83,14 @@ func (p *consumer) run(ctx context.Context, s *sample.Session, name string) (err
 			return
 		}
 		s.Peer.Exchange(ctx, p.rdma, oob.Offer{Maps: []*mmap.Map{p.ring}, Data: []byte(name)}, func(a *oob.Answer, err error) {
-			if err == nil && len(a.Data) == 4+sha256.Size {
-				p.conn, p.chunks, p.sum = a.Connections[0], binary.LittleEndian.Uint32(a.Data), a.Data[4:]
+			if err == nil && len(a.Data) != 4+sha256.Size {
+				err = fmt.Errorf("the server gives %d bytes of data, not a length and a SHA-256 of %d", len(a.Data), 4+sha256.Size)
 			}
-			p.rdma.Fail(err)
+			if err != nil {
+				p.rdma.Fail(err)
+				return
+			}
+			p.conn, p.chunks, p.sum = a.Connections[0], binary.LittleEndian.Uint32(a.Data), a.Data[4:]
 		})
 	})
 	if err := errors.Join(p.rdma.Receive(slots, 0, p.arrive), p.rdma.Start()); err != nil {
@@ -104,7 +109,8 @@ func (p *consumer) arrive(m *rdma.Message) {
 		p.rdma.Fail(fmt.Errorf("chunk %d should come, %d has, with %d bytes by %v", p.arrived, n, m.Length(), m.Opcode()))
 		return
 	}
-	if p.arrived++; p.delay == 0 {
+	p.arrived++
+	if p.delay == 0 {
 		p.take()
 	} else {
 		time.AfterFunc(time.Duration(p.delay)*time.Millisecond, func() { _ = p.rdma.Engine().Do(p.take) })
@@ -114,7 +120,8 @@ func (p *consumer) arrive(m *rdma.Message) {
 // take uses the next chunk, and gives its slot back.
 func (p *consumer) take() {
 	p.hash.Write(p.ring.Bytes()[p.taken%slots*chunkSize:][:chunkSize])
-	if p.taken++; p.taken == p.chunks && !bytes.Equal(p.hash.Sum(nil), p.sum) {
+	p.taken++
+	if p.taken == p.chunks && !bytes.Equal(p.hash.Sum(nil), p.sum) {
 		p.rdma.Fail(errors.New("the stream has another SHA-256 than that of the server"))
 		return
 	}

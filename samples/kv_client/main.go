@@ -21,10 +21,8 @@ import (
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
 )
 
-const (
-	window, slotSize       = 16, 4096
-	keyAt, valueAt, noSlot = 8, 32, 1<<24 - 1
-)
+const window, slotSize = 16, 4096
+const keyAt, valueAt, noSlot = 8, 32, 1<<24 - 1
 
 type client struct {
 	n, keys, seed uint64
@@ -112,7 +110,8 @@ func (w *worker) submit(t *rdma.SharedTask, err error, left int, then func() err
 }
 
 func (w *worker) step() {
-	if w.left--; w.left == 0 && w.rdma.State() == pe.Running {
+	w.left--
+	if w.left == 0 && w.rdma.State() == pe.Running {
 		w.rdma.Fail(w.then())
 	}
 }
@@ -131,10 +130,11 @@ func (w *worker) given() error { w.slot = w.answer; return w.next() }
 // next begins an operation.
 func (w *worker) next() error {
 	if w.begun == w.n {
-		if w.ended++; w.ended < window {
-			return nil
+		w.ended++
+		if w.ended == window {
+			return w.rdma.Stop()
 		}
-		return w.rdma.Stop()
+		return nil
 	}
 	w.begun++
 	w.key, w.tries = fmt.Sprintf("key %d", w.rng.Uint64N(w.keys)), 0
@@ -178,7 +178,8 @@ func (w *worker) verify() error {
 	if binary.LittleEndian.Uint32(record) == checksum(w.key, record[valueAt:valueAt+n]) {
 		return w.next()
 	}
-	if w.tries++; w.tries == 1000 { // others replace it, but not all the time
+	w.tries++
+	if w.tries == 1000 { // others replace it, but not all the time
 		return fmt.Errorf("%s has no right value in slot %d", w.key, w.where[w.key])
 	}
 	delete(w.where, w.key)

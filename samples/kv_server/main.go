@@ -74,8 +74,8 @@ func (p *server) run(ctx context.Context, s *sample.Session, way string) (err er
 	if err != nil {
 		return err
 	}
-	free := func(t *rdma.SendImmTask) { p.rdma.Fail(t.Free()) }
-	if p.answers, err = p.rdma.SendImmPool(2*window*maxClients, free, func(t *rdma.SendImmTask, _ error) { free(t) }); err != nil {
+	failed := func(t *rdma.SendImmTask, _ error) { pe.FreeTask(t) }
+	if p.answers, err = p.rdma.SendImmPool(2*window*maxClients, pe.FreeTask, failed); err != nil {
 		return err
 	}
 	p.rdma.OnConnection(p.changed)
