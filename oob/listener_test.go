@@ -480,3 +480,30 @@ func TestServeInvalidConnections(t *testing.T) {
 		assert.ErrorContains(t, err, "give 1 to 2")
 	}
 }
+
+// Where only some of the connections of a client would fit, none is made.
+func TestListenerAllConnectionsOrNone(t *testing.T) {
+	s := newObservedServer(t, oob.Config{}, rdma.Config{MaxConnections: 2})
+	require.NoError(t, s.listener.Serve(s.rdma, oob.Offer{Connections: 2}, func(string, *oob.Answer) error { return nil }))
+	ctx, cancel := context.WithCancel(t.Context())
+	client := newProgram(t, must(oob.Parse(s.way())), oob.Config{Name: "client", Peer: "server"}, rdma.Config{MaxConnections: 2})
+	client.rdma.OnStateChange(func(_, next pe.State) {
+		if next == pe.Starting {
+			client.peer.Exchange(ctx, client.rdma, oob.Offer{Connections: 2}, nil)
+		}
+	})
+	require.NoError(t, s.rdma.Start())
+	_, _, err := s.rdma.Export() // takes one of the two
+	require.NoError(t, err)
+	visited := make(chan error)
+	go func() { visited <- client.run(ctx) }()
+	running, stop := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer stop()
+	assert.ErrorIs(t, s.engine.Run(running), context.DeadlineExceeded)
+	cancel()
+	assert.ErrorIs(t, <-visited, context.Canceled)
+	for _, r := range s.reports { // the one above ends with the server
+		assert.Equal(t, "Closed, user data <nil>", r)
+	}
+	assert.LessOrEqual(t, len(s.reports), 1)
+}

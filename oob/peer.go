@@ -272,8 +272,14 @@ func (x *exchange) export(offer Offer) ([]byte, error) {
 		}
 		b.Events = append(b.Events, desc)
 	}
-	// The connections come last: those that are closed again are reported to the program.
-	for range offer.connections() {
+	// The connections come last, and all or none as far as that is known: those that are
+	// closed again are reported to the program.
+	n := offer.connections()
+	if have, most := len(x.r.Connections()), x.r.Config().MaxConnections; n > 1 && have+n > most {
+		return nil, fmt.Errorf("export %d connections of context %q: %w: %d of %d are taken; close some, or raise Config.MaxConnections",
+			n, x.r.Name(), rdma.ErrFull, have, most)
+	}
+	for range n {
 		conn, desc, err := x.r.Export()
 		if err != nil {
 			return nil, err
