@@ -97,9 +97,15 @@ func newClient(t *testing.T) *clientv3.Client {
 	return c
 }
 
-// directory is one for a test of its own.
+// directory is one for a test of its own. Programs whose lease expires, since the machine
+// stands still for longer, would begin anew, or be given up by their peers.
 func directory(t *testing.T) Config {
-	return Config{Prefix: "/test/" + t.Name(), TTL: time.Second}
+	return Config{Prefix: "/test/" + t.Name(), TTL: 5 * time.Minute}
+}
+
+// expiring is one for programs that are killed.
+func expiring(t *testing.T) Config {
+	return Config{Prefix: "/test/" + t.Name(), TTL: 2 * time.Second}
 }
 
 func requester() oob.Ends {
@@ -223,7 +229,7 @@ func TestSeveralPeers(t *testing.T) {
 // A responder that was killed is not waited for for ever, and one that is started again
 // is found.
 func TestResponderKilledAndRestarted(t *testing.T) {
-	c, cfg := newClient(t), directory(t)
+	c, cfg := newClient(t), expiring(t)
 	dead := New(c, cfg)
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error)
@@ -239,7 +245,7 @@ func TestResponderKilledAndRestarted(t *testing.T) {
 	require.ErrorIs(t, <-gone, context.Canceled)
 	kill(dead) // its entry is still there
 
-	a, again := New(c, cfg), New(c, cfg)
+	a, again := New(c, cfg), New(c, directory(t))
 	got := exchange(t, a, requester(), "of client")
 	time.Sleep(50 * time.Millisecond)
 	gotB := exchange(t, again, responder(), "of server")
@@ -290,6 +296,7 @@ func TestRequesterKilled(t *testing.T) {
 // A program that the cluster took for dead registers again.
 func TestLeaseLost(t *testing.T) {
 	c, cfg := newClient(t), directory(t)
+	cfg.TTL = 6 * time.Second // a third of it passes until it is noticed
 	b := New(c, cfg)
 	got := exchange(t, b, responder(), "of server")
 	var lease clientv3.LeaseID
