@@ -33,8 +33,14 @@ func (c *Core) StopWhenDone() error {
 // stopIfDone stops the context if it was to stop, and no task is allocated or waited for
 // any more.
 func (c *Core) stopIfDone() {
+	if c.stopWhenDone { // small enough to be inlined: it is called for each task
+		c.stopUnlessUsed()
+	}
+}
+
+func (c *Core) stopUnlessUsed() {
 	waited := func(p *pool) bool { return p.waiters.Len() > 0 }
-	if c.stopWhenDone && c.allocated == 0 && !slices.ContainsFunc(c.pools, waited) {
+	if c.allocated == 0 && !slices.ContainsFunc(c.pools, waited) {
 		c.stopWhenDone = false
 		c.stop()
 	}
