@@ -87,9 +87,7 @@ func (m *Manager) Connect(p ConnectParams, now time.Duration) (*Conn, error) {
 	if len(m.conns) >= m.config.MaxConnections {
 		return nil, fmt.Errorf("connect to %v at %v: the device has %d connections, close some: %w", p.Service, p.Path.Remote.Addr(), len(m.conns), verbs.ErrLimit)
 	}
-	for p.SourcePort == 0 {
-		p.SourcePort = uint16(m.config.Random()) | 49152
-	}
+	p.SourcePort = m.sourcePort(p.SourcePort)
 	c := &Conn{
 		Value: p.Value, manager: m, service: p.Service, kind: p.Transport, seen: true,
 		path: p.Path, local: p.Path.localGID(), remote: p.Path.remoteGID(),
@@ -131,6 +129,15 @@ func (m *Manager) Connect(p ConnectParams, now time.Duration) (*Conn, error) {
 	m.conns[c.localID] = c
 	c.startRetransmission(StateREQSent, p.MaxCMRetries, now)
 	return c, nil
+}
+
+// sourcePort is the port that this side names as its own: the one given, or a dynamic one
+// (RFC 6335 6).
+func (m *Manager) sourcePort(given uint16) uint16 {
+	if given != 0 {
+		return given
+	}
+	return uint16(m.config.Random()) | 49152
 }
 
 // hopLimit is what an address attribute of 0 stands for.

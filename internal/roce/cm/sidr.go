@@ -66,9 +66,7 @@ func (m *Manager) Resolve(p ResolveParams, now time.Duration) (*Resolution, erro
 	if len(m.resolutions) >= m.config.MaxConnections {
 		return nil, fmt.Errorf("resolve %v at %v: %d resolutions are under way, close some: %w", p.Service, p.Path.Remote.Addr(), len(m.resolutions), verbs.ErrLimit)
 	}
-	for p.SourcePort == 0 {
-		p.SourcePort = uint16(m.config.Random()) | 49152
-	}
+	p.SourcePort = m.sourcePort(p.SourcePort)
 	r := &Resolution{
 		Value: p.Value, manager: m, path: p.Path, local: p.Path.localGID(), remote: p.Path.remoteGID(),
 		requestID:     m.newID(func(id uint32) bool { return m.resolutions[id] != nil }),
