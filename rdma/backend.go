@@ -99,6 +99,7 @@ func (c *Context) release() error {
 		c.unsubscribe()
 	}
 	c.closeDeadlines()
+	errs = append(errs, c.manager.close())
 	if c.srq != nil {
 		errs = append(errs, c.srq.Close())
 	}
@@ -131,6 +132,9 @@ func (b backend) Progress() int {
 	}
 	if c.written.pending.Load() {
 		n += c.written.handle()
+	}
+	if c.manager.pending.Load() {
+		n += c.manager.handle()
 	}
 	if c.deadlines.due.Load() {
 		n += c.expire()
@@ -173,7 +177,8 @@ func (c *Context) endConnections() int {
 	for l := c.lanes.Drained(); l != nil; l = c.lanes.Drained() {
 		n += (*Connection)(l.Owner().(*laneOwner)).drained()
 	}
-	return n + c.destroyRetired()
+	n += c.destroyRetired()
+	return n + c.manager.acceptWaiting()
 }
 
 // changeState takes the context to Running when its connections are ready, and stops
@@ -209,7 +214,7 @@ func (c *Context) drained() bool { return len(c.free) == len(c.slots) }
 // Arm implements pe.Backend.
 func (b backend) Arm() bool {
 	c := b.c
-	if c.lanes.Busy() || c.reports.Len() > 0 || c.receivesPostable() || c.events.Pending() || c.written.pending.Load() ||
+	if c.lanes.Busy() || c.reports.Len() > 0 || c.receivesPostable() || c.events.Pending() || c.written.pending.Load() || c.manager.pending.Load() || c.manager.acceptable() ||
 		c.deadlines.due.Load() || c.retiring.Len() > 0 && !c.lanes.Empty() || c.phase == phaseEmptying || c.phase == phaseFlushing ||
 		c.startable() || c.stoppable() || c.phase == phaseDraining && c.drained() {
 		return false
@@ -230,6 +235,7 @@ func (b backend) Arm() bool {
 func (b backend) Stop() {
 	c := b.c
 	c.phase = phaseDraining
+	c.manager.stop()
 	for _, conn := range c.slots {
 		if conn != nil {
 			conn.close()
@@ -262,6 +268,12 @@ func (c *Context) runReports() int {
 	n := 0
 	for ; c.reports.Len() > 0; n++ {
 		r := c.reports.Pop()
+		if r.request != nil {
+			if r.request.id != nil { // the peer has not given up meanwhile
+				r.request.listener.cfg.OnRequest(r.request)
+			}
+			continue
+		}
 		if c.onConnection != nil {
 			c.onConnection(r.conn, r.state, r.err)
 		}

@@ -54,6 +54,9 @@ type Connection struct {
 	userData any
 
 	local, peer endpoint
+	addrs       [2]netip.AddrPort // of this end and the peer, where no descriptors have them
+	dialled     string            // what the program has dialled
+	acceptData  []byte            // private data of the peer's acceptance
 	mtu         verbs.MTU
 	maxReads    int
 
@@ -61,6 +64,7 @@ type Connection struct {
 	signal        signalRequest
 	awaited       bool // the context becomes Running when it is Ready
 	cutOff        bool // the peer closed it while requests were under way
+	toItself      bool // it is its own peer
 	peerAlive     bool // the peer has given a sign of life since the last check
 	silentChecks  int  // since the last sign of life, or keepalive
 
@@ -86,23 +90,37 @@ const lastReceiveGrace = 100 * time.Millisecond
 // closed is reported Closed. While another goroutine drives the engine it fails with
 // pe.ErrBusy, and so do Connect and Close. Other errors are the device's.
 func (c *Context) Export() (*Connection, []byte, error) {
-	if err := c.control.Owned("export a connection"); err != nil {
-		return nil, nil, err
+	var desc []byte
+	conn, err := c.newConnection("export a connection", func(conn *Connection) (err error) {
+		desc, err = conn.export()
+		return err
+	})
+	return conn, desc, err
+}
+
+// newConnection makes a connection in the state Exported, with a queue pair in the state
+// Reset. setUp does the rest, and gives it its establishment. op is for errors.
+func (c *Context) newConnection(op string, setUp func(*Connection) error) (*Connection, error) {
+	if err := c.control.Owned(op); err != nil {
+		return nil, err
 	}
-	if err := c.control.Require("export a connection", pe.Starting, pe.Running); err != nil {
-		return nil, nil, err
+	if err := c.control.Require(op, pe.Starting, pe.Running); err != nil {
+		return nil, err
 	}
 	if len(c.free) == 0 {
-		return nil, nil, fmt.Errorf("rdma: export a connection of context %q: %w: all %d are taken; close one, or raise Config.MaxConnections",
-			c.set.Name, ErrFull, c.set.MaxConnections)
+		return nil, fmt.Errorf("rdma: %s in context %q: %w: all %d are taken; close one, or raise Config.MaxConnections",
+			op, c.set.Name, ErrFull, c.set.MaxConnections)
 	}
 	conn := &Connection{ctx: c, slot: c.free[len(c.free)-1], id: c.serial, deadlineIndex: -1}
-	desc, err := conn.create()
+	err := conn.openLane()
+	if err == nil {
+		err = setUp(conn)
+	}
 	if err != nil {
 		if conn.lane != nil {
 			err = errors.Join(err, conn.lane.Close())
 		}
-		return nil, nil, fmt.Errorf("rdma: export a connection of context %q: %w", c.set.Name, err)
+		return nil, fmt.Errorf("rdma: %s in context %q: %w", op, c.set.Name, err)
 	}
 	c.serial++
 	c.free = c.free[:len(c.free)-1]
@@ -116,20 +134,23 @@ func (c *Context) Export() (*Connection, []byte, error) {
 		conn.awaited = true
 		c.awaited++
 	}
-	return conn, desc, nil
+	return conn, nil
 }
 
-// create makes the queue pair, in the state Init, and the descriptor.
-func (conn *Connection) create() ([]byte, error) {
+// openLane makes the queue pair.
+func (conn *Connection) openLane() (err error) {
 	c, s := conn.ctx, conn.ctx.set
 	init := verbs.QPInit{Type: verbs.RC, SRQ: c.srq, MaxSendSGE: s.MaxSendSGE, MaxInline: s.inline, AdaptiveRetransmission: s.adaptive}
 	if c.srq == nil {
 		init.MaxRecvWR = 1
 	}
-	var err error
-	if conn.lane, err = c.lanes.Open(s.PD, init, c.sendDepth, (*laneOwner)(conn)); err != nil {
-		return nil, err
-	}
+	conn.lane, err = c.lanes.Open(s.PD, init, c.sendDepth, (*laneOwner)(conn))
+	return err
+}
+
+// export takes the queue pair to Init, and makes the descriptor.
+func (conn *Connection) export() ([]byte, error) {
+	c, s := conn.ctx, conn.ctx.set
 	if err := conn.lane.Initialize(s.Port, s.access); err != nil {
 		return nil, err
 	}
@@ -167,8 +188,9 @@ func (conn *Connection) Connect(desc []byte) error {
 		return err
 	}
 	c := conn.ctx
-	if conn.state != Exported {
-		return fmt.Errorf("rdma: connect %v: %w: it is %v, and can be connected only when Exported", conn, ErrNotReady, conn.state)
+	signal, exported := conn.establishment.(*readySignal)
+	if conn.state != Exported || !exported {
+		return fmt.Errorf("rdma: connect %v: %w: it is %v, and only one that Export has made can be connected, once", conn, ErrNotReady, conn.state)
 	}
 	if err := c.control.Require("connect", pe.Starting, pe.Running); err != nil {
 		return err
@@ -191,7 +213,7 @@ func (conn *Connection) Connect(desc []byte) error {
 		return fmt.Errorf("rdma: connect %v: %w", conn, err)
 	}
 	conn.enter(Connecting, nil)
-	conn.establishment.begin()
+	signal.begin()
 	return nil
 }
 
@@ -295,8 +317,8 @@ func (conn *Connection) close() {
 	if was == Closed {
 		return
 	}
-	if was == Exported {
-		conn.lastReceive = true // it never took any
+	if conn.mtu == 0 {
+		conn.lastReceive = true // its queue pair never took any
 	}
 	conn.enter(Closed, nil)
 	switch {
@@ -337,6 +359,7 @@ func (conn *Connection) deviceError(err error) error {
 // shut puts the queue pair in error, so that what is posted comes back flushed.
 func (conn *Connection) shut() {
 	conn.ctx.setDeadline(conn, time.Time{})
+	conn.establishment.ended()
 	if err := conn.lane.Shut(); err != nil {
 		conn.ctx.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("putting the queue pair in error")
 	}
@@ -488,12 +511,29 @@ func (conn *Connection) QPN() uint32 {
 // PeerQPN is the number of the peer's queue pair; zero before Connect.
 func (conn *Connection) PeerQPN() uint32 { return conn.peer.qpn }
 
-// LocalAddr is the address and UDP port of this end, as RoCE has them. On InfiniBand,
-// where there are none, it is the GID written as an address.
-func (conn *Connection) LocalAddr() netip.AddrPort { return conn.local.addr() }
+// LocalAddr is the address of this end. Its port is the UDP port of RoCE for a connection
+// by descriptors, and that of the connection manager for one that was dialled or accepted,
+// where it is known when the connection is Ready. On InfiniBand, the address of a
+// descriptor is the GID written as an address.
+func (conn *Connection) LocalAddr() netip.AddrPort {
+	if conn.addrs[0].IsValid() {
+		return conn.addrs[0]
+	}
+	return conn.local.addr()
+}
 
-// PeerAddr is the address and UDP port of the peer; not valid before Connect.
-func (conn *Connection) PeerAddr() netip.AddrPort { return conn.peer.addr() }
+// PeerAddr is the address of the peer, with a port as in LocalAddr; not valid before Connect.
+func (conn *Connection) PeerAddr() netip.AddrPort {
+	if conn.addrs[1].IsValid() {
+		return conn.addrs[1]
+	}
+	return conn.peer.addr()
+}
+
+// AcceptData is what the peer's program has sent when it accepted this end's Dial: nil
+// before that, and for connections that came about otherwise. Its length does not travel:
+// 196 bytes come, those at the end zero.
+func (conn *Connection) AcceptData() []byte { return conn.acceptData }
 
 func (e *endpoint) addr() netip.AddrPort {
 	if e.qpn == 0 {
@@ -515,8 +555,11 @@ func (conn *Connection) String() string {
 		return "connection of no context"
 	}
 	s := fmt.Sprintf("connection %d of context %q (queue pair %#x", conn.id, conn.ctx.set.Name, conn.lane.Num())
-	if conn.peer.qpn != 0 {
+	switch {
+	case conn.peer.qpn != 0:
 		s += fmt.Sprintf(" to %v queue pair %#x", conn.peer.gid.Addr(), conn.peer.qpn)
+	case conn.dialled != "":
+		s += " dialling " + conn.dialled
 	}
 	return s + ")"
 }

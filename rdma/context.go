@@ -54,6 +54,7 @@ type Context struct {
 	deadlines deadlines
 	events    lane.Events
 	written   writtenWords
+	manager   connectionManager
 
 	sharedFits bool // there is room for the tasks of the shared pool
 
@@ -69,10 +70,13 @@ type Context struct {
 	flushed          int // receives flushed so far
 }
 
+// report is what the program is still to be told: of a connection, or of a request for
+// one.
 type report struct {
-	conn  *Connection
-	state ConnectionState
-	err   error
+	conn    *Connection
+	state   ConnectionState
+	err     error
+	request *ConnectRequest
 }
 
 // New makes a context on an open device. It checks the whole configuration. Until
@@ -95,6 +99,7 @@ func New(dev verbs.Device, cfg Config) (*Context, error) {
 		}
 	}
 	c.written.wake = c.control.Wake
+	c.manager.ctx = c
 	c.Watch(func(_, next pe.State) {
 		if next == pe.Starting {
 			c.startingReported = true
@@ -200,7 +205,7 @@ func (c *Context) connectionOf(qpn uint32) *Connection {
 }
 
 func (c *Context) report(conn *Connection, state ConnectionState, err error) {
-	c.reports.Push(report{conn, state, err})
+	c.reports.Push(report{conn: conn, state: state, err: err})
 	event := c.set.Log.Debug()
 	if state == Failed {
 		event = c.set.Log.Warn().Err(err)

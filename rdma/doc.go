@@ -5,13 +5,17 @@
 // # Life
 //
 // Make a [Context] with [New] on an engine (package pe), make the pools it needs,
-// start it. A connection is made in three steps: [Context.Export] gives this end and
-// its descriptor; the program gets the descriptor to the peer, by whatever means, and
-// takes the peer's; [Connection.Connect] takes that. Export and Connect are legal in
-// Starting and in Running.
+// start it. There are two ways to make a connection, in Starting and in Running:
 //
-// The context becomes Running when every connection that was exported in Starting is
-// ready at both ends, or has ended. Without any it becomes Running as soon as the
+//   - By descriptors: [Context.Export] gives this end and its descriptor; the program gets
+//     the descriptor to the peer, by whatever means, and takes the peer's;
+//     [Connection.Connect] takes that.
+//   - By address: [Context.Listen] takes connections of peers, and [Context.Dial] makes one
+//     with whoever listens on an address and port, as in rdma_cm(7). The other end may be any
+//     program that uses the kernel's connection manager.
+//
+// The context becomes Running when every connection that was exported, dialled or accepted
+// in Starting is ready at both ends, or has ended. Without any it becomes Running as soon as the
 // program has been notified of Starting. Further connections can come and go in Running.
 // Tasks can be allocated and submitted in Starting too: receives at once, so that the
 // first message of a peer meets one, and others to connections that are Ready.
@@ -45,7 +49,7 @@
 //
 // # Connections
 //
-// A connection is Exported, then Connecting, then Ready; a failure makes it Failed,
+// A connection is Exported (by descriptors only), then Connecting, then Ready; a failure makes it Failed,
 // Close by either end makes it Closed. [Context.OnConnection] reports each change.
 // Tasks are submitted to Ready connections only. Receives belong to no connection:
 // each takes the next message from any of them.
@@ -63,7 +67,10 @@
 //   - It closes the connection, or stops its context. It writes a goodbye to a word of
 //     this end's memory, behind the tasks that its device has: the connection is Closed
 //     here too, with ErrPeerClosed. The end that closes waits for that at most
-//     Config.CloseTimeout (100 ms).
+//     Config.CloseTimeout (100 ms). Between ends that were connected by address, the
+//     connection manager's message takes the place of the goodbye.
+//   - It rejects a Dial, nobody listens there, or nobody answers: the connection fails
+//     with ErrRejected, ErrNotListening or ErrUnreachable.
 //   - It dies, or the network does. Tasks in flight fail with ErrRetryExceeded, and so
 //     does the connection. Where there are none, this end writes a keepalive, an empty
 //     write, every Config.Keepalive (two seconds).

@@ -40,6 +40,18 @@ var (
 	// connection.
 	ErrPeerRefused = errors.New("request of the peer refused")
 
+	// Why a connection by address has not come about.
+
+	// ErrNoRoute: none of the device's addresses leads to the peer's.
+	ErrNoRoute = verbs.ErrNoRoute
+	// ErrUnreachable: the peer's connection manager does not answer.
+	ErrUnreachable = verbs.ErrUnreachable
+	// ErrNotListening: the peer answers that nobody listens on the port.
+	ErrNotListening = verbs.ErrNotListening
+	// ErrRejected: the peer has rejected the connection; a *verbs.CMError has the reason,
+	// and what the peer's program says.
+	ErrRejected = verbs.ErrRejected
+
 	// What a failed task's status means; a *TaskError matches one of them.
 
 	// ErrFlushed: the connection or the context ended before the task was done.

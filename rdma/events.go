@@ -28,7 +28,7 @@ func (c *Context) handleEvents() int {
 
 func (c *Context) handleEvent(ev verbs.Event) int {
 	switch ev.Type {
-	case verbs.EventQPFatal, verbs.EventQPRequestError, verbs.EventQPAccessError, verbs.EventQPLastWQEReached:
+	case verbs.EventQPFatal, verbs.EventQPRequestError, verbs.EventQPAccessError, verbs.EventQPLastWQEReached, verbs.EventCommEstablished:
 		conn := c.byQPN[ev.QPN]
 		if conn == nil {
 			return 0
@@ -36,6 +36,10 @@ func (c *Context) handleEvent(ev verbs.Event) int {
 		switch ev.Type {
 		case verbs.EventQPLastWQEReached:
 			conn.lastReceive = true
+		case verbs.EventCommEstablished:
+			if conn.state == Connecting {
+				conn.establishment.received()
+			}
 		case verbs.EventQPFatal:
 			conn.fail(fmt.Errorf("rdma: %v: %w: %v", conn, ErrDevice, ev.Type))
 		case verbs.EventQPRequestError:

@@ -92,11 +92,12 @@ func (r *readySignal) arrived(value uint64) bool {
 // goodbyeArrived implements establishment.
 func (r *readySignal) goodbyeArrived() bool { return r.arrived(^r.conn.local.nonce) }
 
-// begin implements establishment.
+// begin is called once the queue pair is up and the connection is Connecting.
 func (r *readySignal) begin() {
 	conn := r.conn
 	order := conn.local.compare(&conn.peer)
 	if order == 0 {
+		conn.toItself = true
 		conn.ready()
 		return
 	}
@@ -215,6 +216,12 @@ func (r *readySignal) peerMayBeReady() bool {
 
 // sayGoodbye implements establishment.
 func (r *readySignal) sayGoodbye() { r.conn.signal.post(signalGoodbye, ^r.conn.peer.nonce) }
+
+// received implements establishment.
+func (r *readySignal) received() { r.conn.ready() }
+
+// ended implements establishment. The goodbye was a write.
+func (r *readySignal) ended() {}
 
 // release implements establishment.
 func (r *readySignal) release() {

@@ -80,7 +80,7 @@ func (c *Context) received(wc *verbs.WC) {
 	if conn != nil {
 		conn.peerAlive = true
 		if conn.state == Connecting {
-			conn.ready() // the peer sends only when it is Ready
+			conn.establishment.received()
 			if c.startable() {
 				c.control.Started() // before the program sees the message
 			}

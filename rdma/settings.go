@@ -16,6 +16,7 @@ type settings struct {
 	caps     Capabilities
 	access   verbs.Access // what peers may do
 	gid      verbs.GIDEntry
+	gidGiven bool // by Config.GIDIndex
 	lid      uint16
 	rnrRetry uint8
 	retries  uint8
@@ -132,7 +133,7 @@ func (s *settings) setPath(dev verbs.Device) error {
 	if s.gid, err = gid.Find(dev, s.Port, port.LinkLayer, s.GIDIndex); err != nil {
 		return err
 	}
-	s.GIDIndex = new(s.gid.Index)
+	s.gidGiven, s.GIDIndex = s.GIDIndex != nil, new(s.gid.Index)
 	return nil
 }
 

@@ -36,13 +36,13 @@ type signalRequest struct {
 
 // post submits the request, which must not be in use. The value is written to the
 // peer's word. A keepalive writes nothing, which takes neither a receive nor a key
-// (IBTA 9.7.4.1.5, C9-88).
+// (IBTA 9.7.4.1.5, C9-88), and so does any signal to a peer that has no word.
 func (s *signalRequest) post(p purpose, value uint64) {
 	conn := s.conn
 	c := conn.ctx
 	s.purpose = p
 	wr := verbs.SendWR{ID: s.send.WR.ID, Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: s.send.WR.SGL[:0]}
-	if p != signalKeepalive {
+	if p != signalKeepalive && conn.peer.readyAddr != 0 {
 		off := 8 * conn.slot
 		binary.BigEndian.PutUint64(c.scratch.Bytes()[off:], value)
 		sg := c.scratchSG
@@ -89,7 +89,7 @@ const (
 // startKeepalive sets when the connection is looked at next.
 func (conn *Connection) startKeepalive(now time.Time) {
 	d := conn.ctx.set.Keepalive
-	if d < 0 || conn.toItself() {
+	if d < 0 || conn.toItself {
 		conn.ctx.setDeadline(conn, time.Time{})
 		return
 	}
@@ -120,7 +120,7 @@ func (conn *Connection) keepalive(now time.Time) {
 // It reports false if there is nothing to wait for.
 func (conn *Connection) sayGoodbye() bool {
 	wait := conn.ctx.set.CloseTimeout
-	if wait < 0 || conn.toItself() {
+	if wait < 0 || conn.toItself {
 		return false
 	}
 	conn.lane.Seal()
@@ -132,8 +132,6 @@ func (conn *Connection) sayGoodbye() bool {
 	conn.establishment.sayGoodbye()
 	return true
 }
-
-func (conn *Connection) toItself() bool { return conn.local.compare(&conn.peer) == 0 }
 
 // due is called at the connection's deadline.
 func (conn *Connection) due(now time.Time) {

@@ -13,6 +13,7 @@ import (
 func TestZeroValues(t *testing.T) {
 	zerotest.Check(t,
 		&rdma.Context{}, &rdma.Connection{}, &rdma.Config{}, &rdma.Capabilities{}, &rdma.TaskError{}, &rdma.Message{},
+		&rdma.Listener{}, &rdma.ListenConfig{}, &rdma.ConnectRequest{}, &rdma.AcceptConfig{}, &rdma.DialConfig{},
 		&rdma.ReceivePool{}, &rdma.SendPool{}, &rdma.SendImmPool{}, &rdma.ReadPool{}, &rdma.WritePool{}, &rdma.WriteImmPool{},
 		&rdma.CompareSwapPool{}, &rdma.FetchAddPool{}, &rdma.SyncEventGetPool{}, &rdma.SyncEventSetPool{},
 		&rdma.SyncEventAddPool{}, &rdma.SharedPool{},

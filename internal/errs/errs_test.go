@@ -80,6 +80,8 @@ var sentinels = map[string]map[string]error{
 		"ErrLocalProtection": rdma.ErrLocalProtection, "ErrRemoteInvalid": rdma.ErrRemoteInvalid,
 		"ErrRemoteAccess": rdma.ErrRemoteAccess, "ErrRemoteOperation": rdma.ErrRemoteOperation,
 		"ErrRetryExceeded": rdma.ErrRetryExceeded, "ErrRNRRetryExceeded": rdma.ErrRNRRetryExceeded,
+		"ErrNoRoute": rdma.ErrNoRoute, "ErrUnreachable": rdma.ErrUnreachable, "ErrNotListening": rdma.ErrNotListening,
+		"ErrRejected": rdma.ErrRejected,
 	},
 	"syncevent": {
 		"ErrInvalid": syncevent.ErrInvalid, "ErrRange": syncevent.ErrRange, "ErrRemote": syncevent.ErrRemote,

@@ -98,9 +98,15 @@ func (l *Lane) Connect(a verbs.QPAttr) error {
 	if err := l.qp.Modify(a, verbs.RCToRTS); err != nil {
 		return err
 	}
+	l.Connected()
+	return nil
+}
+
+// Connected has requests posted from now on: somebody else has taken the queue pair to
+// Ready to Send.
+func (l *Lane) Connected() {
 	l.up = true
 	l.askToPost()
-	return nil
 }
 
 // Reset takes the queue pair back to Reset, from any state. Requests on the lane are

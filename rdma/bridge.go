@@ -1,0 +1,98 @@
+package rdma
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Bridge makes a connection whose queue pair the program connects by itself: with a
+// communication ID of its own (verbs.CMID), or with a peer and a protocol that this SDK
+// does not know. The queue pair, Connection.QP, is in the state Init, with the rights of
+// Config.Permissions; its receives are the context's. The program modifies it to Ready to
+// Receive and Ready to Send, and then calls Connection.Established. The connection is
+// Connecting until then, for Config.ConnectTimeout.
+//
+// Nothing tells the peer when such a connection is closed: that is for the program's
+// protocol, and so is to notice that the peer has closed, and to call Close. Keepalives are
+// empty writes, as on other connections.
+//
+// It is legal where Export is, and fails as Export does.
+func (c *Context) Bridge() (*Connection, error) {
+	conn, err := c.newConnection("bridge a connection", func(conn *Connection) error {
+		conn.establishment = &bridge{conn}
+		return conn.lane.Initialize(c.set.Port, c.set.access)
+	})
+	if err != nil {
+		return nil, err
+	}
+	conn.enter(Connecting, nil)
+	if limit := c.set.ConnectTimeout; limit > 0 {
+		c.setDeadline(conn, time.Now().Add(limit))
+	}
+	return conn, nil
+}
+
+// QP is the connection's queue pair, for a program that has made it with Bridge. Only the
+// states and attributes of the connection are the program's: requests and receives are
+// posted, and the queue pair is closed, by the context.
+func (conn *Connection) QP() verbs.QP {
+	if conn == nil || conn.lane == nil {
+		return nil
+	}
+	return conn.lane.QP()
+}
+
+// Established makes a connection of Bridge Ready. Its queue pair has to be in the state
+// Ready to Send: otherwise it fails with ErrNotReady, and may be called again.
+func (conn *Connection) Established() error {
+	const op = "establish a connection"
+	if err := conn.owned(op); err != nil {
+		return err
+	}
+	b, ok := conn.establishment.(*bridge)
+	if !ok || conn.state != Connecting {
+		return fmt.Errorf("rdma: %s: %v: %w: it is %v, and only one that Bridge has made can be established, once", op, conn, ErrNotReady, conn.state)
+	}
+	attr, err := conn.lane.QP().Query()
+	switch {
+	case err != nil:
+		return fmt.Errorf("rdma: %s: %v: %w: %w", op, conn, ErrDevice, err)
+	case attr.State != verbs.QPReadyToSend:
+		return fmt.Errorf("rdma: %s: %v: %w: its queue pair is in the state %v; modify it to %v first", op, conn, ErrNotReady, attr.State, verbs.QPReadyToSend)
+	}
+	b.adopt(&attr)
+	conn.ready()
+	return nil
+}
+
+// bridge is the establishment of a connection that the program makes.
+type bridge struct{ conn *Connection }
+
+// adopt takes over what the program has agreed on with the peer.
+func (b *bridge) adopt(attr *verbs.QPAttr) {
+	conn := b.conn
+	conn.mtu, conn.maxReads = attr.PathMTU, attr.MaxInitReadAtomic
+	conn.peer.gid, conn.peer.qpn = attr.Address.DGID, attr.DestQPN
+	conn.addrs = [2]netip.AddrPort{
+		netip.AddrPortFrom(conn.ctx.set.gid.GID.Addr(), conn.ctx.set.gid.UDPPort),
+		netip.AddrPortFrom(attr.Address.DGID.Addr(), attr.Address.UDPPort),
+	}
+	conn.lane.Connected()
+}
+
+// due implements establishment.
+func (b *bridge) due(time.Time) { b.conn.fail(b.conn.timeoutError(b.conn.ctx.set.ConnectTimeout)) }
+
+// sayGoodbye implements establishment: the tasks complete before the queue pair ends.
+func (b *bridge) sayGoodbye() { b.conn.signal.post(signalGoodbye, 0) }
+
+func (b *bridge) signaled()                 {}
+func (b *bridge) sent(verbs.Status, uint32) {}
+func (b *bridge) received()                 {} // reported when the program has called Established
+func (b *bridge) peerMayBeReady() bool      { return false }
+func (b *bridge) goodbyeArrived() bool      { return false }
+func (b *bridge) ended()                    {}
+func (b *bridge) release()                  {}

@@ -1,0 +1,250 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// connectionManager is a context's use of the connection manager of its device, from
+// the first Listen or Dial of a run on. Events come on the device's goroutines, and
+// names of hosts from resolvers'; both are handled on the engine's.
+type connectionManager struct {
+	ctx       *Context
+	cm        verbs.CM // nil: not opened yet
+	listeners map[verbs.CMListener]*Listener
+	ids       map[verbs.CMID]idOwner
+	waiting   fifo.Queue[*ConnectRequest] // for a free connection, to be accepted
+
+	pending   atomic.Bool
+	mu        sync.Mutex
+	arrived   []func() // to be run on the engine's goroutine
+	resolvers sync.WaitGroup
+}
+
+// idOwner is what an ID of the connection manager stands for.
+type idOwner interface {
+	// event handles an event of the ID, on the engine's goroutine.
+	event(e *verbs.CMEvent)
+}
+
+// open opens the device's connection manager.
+func (m *connectionManager) open() error {
+	if m.cm != nil {
+		return nil
+	}
+	c := m.ctx
+	dev, ok := c.dev.(verbs.CMDevice)
+	if !ok {
+		return fmt.Errorf("%w: %s has no connection manager; exchange descriptors instead, with Export and Connect", ErrNotSupported, c.dev.Name())
+	}
+	cm, err := dev.OpenCM(func(e verbs.CMEvent) { m.add(func() { m.event(&e) }) })
+	if err != nil {
+		return fmt.Errorf("connection manager of %s: %w", c.dev.Name(), err)
+	}
+	m.cm = cm
+	m.listeners, m.ids = make(map[verbs.CMListener]*Listener), make(map[verbs.CMID]idOwner)
+	return nil
+}
+
+// close closes the connection manager, and forgets what it has reported.
+func (m *connectionManager) close() (err error) {
+	if m.cm != nil {
+		err = m.cm.Close()
+	}
+	m.resolvers.Wait() // they have been cancelled
+	m.mu.Lock()
+	m.arrived = nil
+	m.mu.Unlock()
+	m.pending.Store(false)
+	m.waiting.Clear()
+	m.cm, m.listeners, m.ids = nil, nil, nil
+	return err
+}
+
+// stop takes no more requests, and rejects those that have not been answered.
+func (m *connectionManager) stop() {
+	for _, l := range m.listeners {
+		_ = l.close()
+	}
+}
+
+// add has f run on the engine's goroutine. It may be called on any goroutine.
+func (m *connectionManager) add(f func()) {
+	m.mu.Lock()
+	m.arrived = append(m.arrived, f)
+	m.mu.Unlock()
+	m.pending.Store(true)
+	m.ctx.control.Wake()
+}
+
+// handle handles what has come, and returns how much.
+func (m *connectionManager) handle() int {
+	m.pending.Store(false)
+	m.mu.Lock()
+	list := m.arrived
+	m.arrived = nil
+	m.mu.Unlock()
+	for _, f := range list {
+		f()
+	}
+	return len(list)
+}
+
+func (m *connectionManager) event(e *verbs.CMEvent) {
+	switch owner := m.ids[e.ID]; {
+	case e.Type == verbs.CMConnectRequest:
+		m.request(e)
+	case owner != nil:
+		owner.event(e)
+	}
+}
+
+// request takes a request to its listener.
+func (m *connectionManager) request(e *verbs.CMEvent) {
+	l := m.listeners[e.Listener]
+	if l == nil { // it was closed meanwhile
+		_ = e.ID.Reject(nil)
+		_ = e.ID.Close()
+		return
+	}
+	q := &ConnectRequest{listener: l, id: e.ID, param: e.Param}
+	m.ids[e.ID], l.requests[q] = q, struct{}{}
+	m.ctx.set.Log.Debug().Str("context", m.ctx.set.Name).Stringer("listener", l).Stringer("peer", q.RemoteAddr()).Msg("connection requested")
+	if l.cfg.OnRequest == nil {
+		m.waiting.Push(q)
+		return
+	}
+	m.ctx.reports.Push(report{request: q})
+}
+
+// acceptable reports whether acceptWaiting has something to do.
+func (m *connectionManager) acceptable() bool {
+	return m.waiting.Len() > 0 && len(m.ctx.free) > 0 && m.ctx.phase == phaseUp
+}
+
+// acceptWaiting accepts the requests of listeners without OnRequest, in the order in
+// which they came, as long as connections are free. It returns how many it handled.
+func (m *connectionManager) acceptWaiting() (n int) {
+	for ; m.acceptable(); n++ {
+		q := m.waiting.Pop()
+		if q.id == nil {
+			continue // the peer has given up, or the listener was closed
+		}
+		if _, err := q.Accept(AcceptConfig{PrivateData: q.listener.cfg.PrivateData}); err != nil {
+			m.ctx.set.Log.Warn().Err(err).Str("context", m.ctx.set.Name).Msg("accepting a connection")
+			_ = q.Reject(nil)
+		}
+	}
+	return n
+}
+
+// closeID gives back an ID.
+func (m *connectionManager) closeID(id verbs.CMID) {
+	if id == nil || m.cm == nil {
+		return
+	}
+	delete(m.ids, id)
+	if err := id.Close(); err != nil {
+		m.ctx.set.Log.Debug().Err(err).Str("context", m.ctx.set.Name).Msg("closing an ID of the connection manager")
+	}
+}
+
+// cmEnd is the establishment of connections that a connection manager makes, at
+// either end, once an ID is known. The ready signal and the goodbye are the connection
+// manager's messages.
+type cmEnd struct {
+	conn *Connection
+	id   verbs.CMID // nil: none yet, or any more
+}
+
+// bringUp takes the connection's queue pair from Init to Ready to Send, as the
+// connection manager says.
+func (e *cmEnd) bringUp() error {
+	conn, s := e.conn, e.conn.ctx.set
+	attr, _, err := e.id.Attr(verbs.QPReadyToReceive)
+	if err != nil {
+		return err
+	}
+	rts, _, err := e.id.Attr(verbs.QPReadyToSend)
+	if err != nil {
+		return err
+	}
+	attr.SQPSN, attr.MaxInitReadAtomic = rts.SQPSN, rts.MaxInitReadAtomic
+	attr.MinRNRTimer, attr.Timeout, attr.RetryCount, attr.RNRRetry = s.rnrTimer, s.timeout, s.retries, s.rnrRetry
+	if s.SL != 0 {
+		attr.Address.SL = s.SL
+	}
+	if s.TrafficClass != 0 {
+		attr.Address.TrafficClass = s.TrafficClass
+	}
+	conn.mtu, conn.maxReads = attr.PathMTU, attr.MaxInitReadAtomic
+	conn.peer.gid, conn.peer.qpn = attr.Address.DGID, attr.DestQPN
+	return conn.lane.Connect(attr)
+}
+
+// param is what this end tells the peer.
+func (e *cmEnd) param(privateData []byte) verbs.CMParam {
+	c, s := e.conn.ctx, e.conn.ctx.set
+	return verbs.CMParam{
+		QPN: e.conn.lane.Num(), PrivateData: privateData,
+		ResponderResources: s.reads, InitiatorDepth: min(s.caps.MaxReadAtomic, readLimit),
+		RetryCount: s.retries, RNRRetryCount: s.rnrRetry, SRQ: c.srq != nil,
+	}
+}
+
+// event handles what happens to a connection once it is established.
+func (e *cmEnd) event(ev *verbs.CMEvent) {
+	conn := e.conn
+	switch ev.Type {
+	case verbs.CMDisconnected:
+		if conn.state == Connecting {
+			conn.ready() // it was, for a moment
+		}
+		conn.peerClosed()
+	case verbs.CMAddressChanged:
+		conn.fail(fmt.Errorf("rdma: %v: %w: the local address %v has moved to another device; connect again", conn, ErrDevice, e.id.LocalAddr().Addr()))
+	case verbs.CMDeviceRemoved:
+		conn.fail(fmt.Errorf("rdma: %v: %w: %s is gone", conn, ErrDevice, conn.ctx.dev.Name()))
+	}
+}
+
+// sayGoodbye implements establishment: when all tasks have completed, so does a signal
+// behind them, and ended tells the peer.
+func (e *cmEnd) sayGoodbye() { e.conn.signal.post(signalGoodbye, 0) }
+
+// ended implements establishment.
+func (e *cmEnd) ended() {
+	if e.id == nil || e.conn.ctx.manager.cm == nil {
+		return
+	}
+	if err := e.id.Disconnect(); err != nil && !errors.Is(err, verbs.ErrState) { // it was not established, or is going down already
+		e.conn.ctx.set.Log.Debug().Err(err).Stringer("connection", e.conn).Msg("disconnecting")
+	}
+}
+
+// goodbyeArrived implements establishment: what the device has reported is handled
+// before what it has completed.
+func (e *cmEnd) goodbyeArrived() bool { return false }
+
+// release implements establishment.
+func (e *cmEnd) release() {
+	e.conn.ctx.manager.closeID(e.id)
+	e.id = nil
+}
+
+func (e *cmEnd) signaled()                 {}
+func (e *cmEnd) sent(verbs.Status, uint32) {}
+func (e *cmEnd) peerMayBeReady() bool      { return false }
+
+func (e *cmEnd) localAddr() netip.AddrPort {
+	if e.id == nil {
+		return netip.AddrPort{}
+	}
+	return e.id.LocalAddr()
+}

@@ -1,0 +1,326 @@
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// DialConfig says how to dial.
+type DialConfig struct {
+	// PrivateData goes to the peer's program with the request: at most 56 bytes.
+	PrivateData []byte
+	// LocalAddr is the address of the device to dial from. Not valid: that of
+	// Config.GIDIndex, or, where that is nil, the one that the system's routes name.
+	LocalAddr netip.Addr
+	// Timeout is how long to try, from name resolution to the peer's answer. Zero:
+	// Config.ConnectTimeout. Negative: for ever.
+	Timeout time.Duration
+	// Once has the connection fail with the first failure. False: it tries again, until
+	// the time is over, while nobody listens, or answers, at the peer, or the peer
+	// believes that an earlier connection still exists. A peer that rejects is not asked
+	// again.
+	Once bool
+	// UDPPort is the port of the peer's device where that is not 4791. Zero: 4791, or, for
+	// addresses of this machine, the one that the system has noted for the listener. Only
+	// software devices have others.
+	UDPPort uint16
+}
+
+// Dial makes a connection with a peer that listens on an address, by a connection
+// manager: a Listener of this SDK, or any program of rdma_cm(7). The address is HOST:PORT,
+// where HOST is an IP address, a GID, or a name, whose addresses are tried in turn; IPv6
+// addresses and GIDs stand in brackets.
+//
+// Dial does not wait. The connection is Connecting, then Ready, or Failed with the reason,
+// which matches ErrTimeout, ErrNotListening, ErrUnreachable, ErrNoRoute or ErrRejected;
+// errors.As finds the *verbs.CMError with what the peer's program has sent with its
+// rejection. Close gives up. A context that was in Starting becomes Running when the
+// connection is Ready, or has ended.
+//
+// It is legal in Starting and Running, in callbacks too. It fails at once with ErrInvalid
+// for what is no address, ErrRange for too much private data, ErrFull while
+// Config.MaxConnections exist, and ErrNotSupported on a device without a connection
+// manager.
+func (c *Context) Dial(addr string, cfg DialConfig) (*Connection, error) {
+	op := "dial " + addr
+	if err := c.control.Owned(op); err != nil {
+		return nil, err
+	}
+	host, port, err := splitAddr(addr)
+	switch {
+	case err != nil:
+	case host == "" || port == 0:
+		err = fmt.Errorf("%w: %q; give the host and the port that the peer listens on", ErrInvalid, addr)
+	case len(cfg.PrivateData) > maxDialData:
+		err = fmt.Errorf("%w: %d bytes of private data; a request takes %d", ErrRange, len(cfg.PrivateData), maxDialData)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("rdma: %s: %w", op, err)
+	}
+	var d *dial
+	conn, err := c.newConnection(op, func(conn *Connection) error {
+		if err := c.manager.open(); err != nil {
+			return err
+		}
+		d = newDial(conn, addr, port, cfg)
+		conn.establishment = d
+		return conn.lane.Initialize(c.set.Port, c.set.access)
+	})
+	if err != nil {
+		return nil, err
+	}
+	conn.enter(Connecting, nil)
+	d.resolve(host)
+	return conn, nil
+}
+
+// dial is the establishment of a connection that this end asks for.
+type dial struct {
+	cmEnd
+	addr    string // as the program gave it
+	port    uint16
+	cfg     DialConfig
+	targets []netip.Addr // to try in turn
+	next    int          // of targets
+	limit   time.Duration
+	until   time.Time     // when to give up; zero: never
+	again   time.Time     // when to try the next time; zero: an attempt is under way
+	pause   time.Duration // before the next attempt
+	last    error         // of the last attempt
+	cancel  context.CancelFunc
+}
+
+const (
+	firstDialPause   = time.Millisecond
+	longestDialPause = 250 * time.Millisecond
+)
+
+func newDial(conn *Connection, addr string, port uint16, cfg DialConfig) *dial {
+	s := conn.ctx.set
+	cfg.PrivateData = slices.Clone(cfg.PrivateData)
+	d := &dial{cmEnd: cmEnd{conn: conn}, addr: addr, port: port, cfg: cfg, pause: firstDialPause, limit: cfg.Timeout}
+	if d.limit == 0 {
+		d.limit = s.ConnectTimeout
+	}
+	if d.limit > 0 {
+		d.until = time.Now().Add(min(d.limit, longestTimeout))
+	}
+	if !cfg.LocalAddr.IsValid() && s.gidGiven {
+		d.cfg.LocalAddr = s.gid.GID.Addr()
+	}
+	conn.dialled = addr
+	return d
+}
+
+// resolve finds the addresses of the host, beside the engine if it is a name.
+func (d *dial) resolve(host string) {
+	d.schedule()
+	if addr, err := netip.ParseAddr(host); err == nil {
+		d.resolved([]netip.Addr{addr.Unmap()}, nil)
+		return
+	}
+	m := &d.conn.ctx.manager
+	ctx, cancel := context.WithCancel(context.Background())
+	d.cancel = cancel
+	m.resolvers.Go(func() {
+		defer cancel()
+		list, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		m.add(func() { d.resolved(list, err) })
+	})
+}
+
+// resolved begins with the host's addresses.
+func (d *dial) resolved(list []netip.Addr, err error) {
+	if d.conn.state != Connecting {
+		return
+	}
+	if err != nil {
+		d.conn.fail(fmt.Errorf("rdma: %v: %w", d.conn, err))
+		return
+	}
+	for _, a := range list {
+		if a = a.Unmap(); d.conn.ctx.mayReach(d.cfg.LocalAddr, a) && !slices.Contains(d.targets, a) {
+			d.targets = append(d.targets, a)
+		}
+	}
+	if len(d.targets) == 0 {
+		d.conn.fail(fmt.Errorf("rdma: %v: %w: the host has the addresses %v, and no address of %s is of their kind", d.conn, ErrNoRoute, list, d.conn.ctx.dev.Name()))
+		return
+	}
+	d.attempt()
+}
+
+// mayReach reports whether an address is of the kind of the local one or, if that is not
+// given, may be reached from the device.
+func (c *Context) mayReach(local, peer netip.Addr) bool {
+	return !local.IsValid() || local.Unmap().Is4() == peer.Is4()
+}
+
+// attempt dials the next of the host's addresses.
+func (d *dial) attempt() {
+	m := &d.conn.ctx.manager
+	target := d.targets[d.next%len(d.targets)]
+	d.next++
+	d.again = time.Time{}
+	d.schedule()
+	id, err := m.cm.Dial(verbs.CMDial{
+		Addr: netip.AddrPortFrom(target, d.port), Local: netip.AddrPortFrom(d.cfg.LocalAddr, 0), Type: verbs.RC, UDPPort: d.cfg.UDPPort,
+	})
+	if err != nil {
+		d.failed(err)
+		return
+	}
+	d.id = id
+	m.ids[id] = d
+}
+
+// event implements idOwner.
+func (d *dial) event(ev *verbs.CMEvent) {
+	conn := d.conn
+	if conn.state != Connecting {
+		d.cmEnd.event(ev)
+		return
+	}
+	var err error
+	switch ev.Type {
+	case verbs.CMResolved:
+		err = d.request()
+	case verbs.CMConnectResponse:
+		if err = d.bringUp(); err == nil {
+			err = d.id.Establish()
+		}
+		if err == nil {
+			conn.addrs = [2]netip.AddrPort{d.id.LocalAddr(), d.id.RemoteAddr()}
+			conn.acceptData = ev.Param.PrivateData
+			conn.ready()
+			return
+		}
+	case verbs.CMFailed:
+		d.failed(ev.Err)
+		return
+	default:
+		d.cmEnd.event(ev)
+		return
+	}
+	if err != nil {
+		conn.fail(conn.deviceError(err))
+	}
+}
+
+// request sends the request, when the way is known.
+func (d *dial) request() error {
+	conn, s := d.conn, d.conn.ctx.set
+	if port, _ := d.id.PortGID(); port != s.Port {
+		if err := conn.lane.Reset(); err != nil {
+			return err
+		}
+		if err := conn.lane.Initialize(port, s.access); err != nil {
+			return err
+		}
+	}
+	return d.id.Connect(d.param(d.cfg.PrivateData))
+}
+
+// failed handles the failure of an attempt.
+func (d *dial) failed(err error) {
+	conn := d.conn
+	conn.ctx.manager.closeID(d.id)
+	d.id, d.last = nil, err
+	switch {
+	case d.next < len(d.targets):
+		d.attempt() // of each address once, before any is tried again
+		return
+	case d.cfg.Once || !worthRetrying(err):
+		conn.fail(fmt.Errorf("rdma: %v: %w", conn, err))
+		return
+	}
+	if staleConnection(err) {
+		if err := conn.renewQP(); err != nil {
+			conn.fail(conn.deviceError(err))
+			return
+		}
+	}
+	d.again = time.Now().Add(d.pause)
+	d.pause = min(2*d.pause, longestDialPause)
+	d.schedule()
+}
+
+// worthRetrying reports whether another attempt may succeed.
+func worthRetrying(err error) bool {
+	var failure *verbs.CMError
+	if !errors.As(err, &failure) {
+		return false
+	}
+	switch failure.Reason {
+	case verbs.CMRejectNoQP, verbs.CMRejectNoResources, verbs.CMRejectTimeout, verbs.CMRejectInvalidCommID, verbs.CMRejectStaleConnection:
+		return true
+	}
+	return errors.Is(err, ErrNotListening) || errors.Is(err, ErrUnreachable)
+}
+
+// staleConnection reports whether the peer believes that the queue pair is connected.
+func staleConnection(err error) bool {
+	var failure *verbs.CMError
+	return errors.As(err, &failure) && failure.Reason == verbs.CMRejectStaleConnection
+}
+
+// renewQP replaces a queue pair that has not been connected by one of another number.
+func (conn *Connection) renewQP() error {
+	c, old := conn.ctx, conn.lane
+	if err := conn.openLane(); err != nil {
+		conn.lane = old
+		return err
+	}
+	delete(c.byQPN, old.Num())
+	c.byQPN[conn.lane.Num()] = conn
+	if c.last == conn {
+		c.last = nil
+	}
+	return errors.Join(old.Close(), conn.lane.Initialize(c.set.Port, c.set.access))
+}
+
+// due implements establishment.
+func (d *dial) due(now time.Time) {
+	switch {
+	case !d.until.IsZero() && !now.Before(d.until):
+		err := fmt.Errorf("rdma: %v: %w after %v", d.conn, ErrTimeout, d.limit)
+		if d.last != nil {
+			err = fmt.Errorf("%w: at last: %w", err, d.last)
+		}
+		d.conn.fail(err)
+	case !d.again.IsZero() && !now.Before(d.again):
+		d.attempt()
+	default:
+		d.schedule()
+	}
+}
+
+// schedule sets the connection's deadline to what comes first.
+func (d *dial) schedule() {
+	if d.conn.state != Connecting {
+		return
+	}
+	at := d.until
+	if !d.again.IsZero() && (at.IsZero() || d.again.Before(at)) {
+		at = d.again
+	}
+	d.conn.ctx.setDeadline(d.conn, at)
+}
+
+// received implements establishment: a message cannot come before the response.
+func (d *dial) received() {}
+
+// ended implements establishment.
+func (d *dial) ended() {
+	if d.cancel != nil {
+		d.cancel()
+	}
+	d.cmEnd.ended()
+}

@@ -1,0 +1,495 @@
+package rdma_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/soak"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// callers are contexts that dial each other, on devices of their own and one engine.
+type callers struct {
+	t      *testing.T
+	engine *pe.Engine
+}
+
+func newCallers(t *testing.T) *callers { return &callers{t, pe.New(pe.Config{})} }
+
+// caller is one of them, with what its callbacks have reported.
+type caller struct {
+	*rdma.Context
+	dev      verbs.Device
+	reports  map[*rdma.Connection][]string
+	errs     map[*rdma.Connection]error
+	ready    []*rdma.Connection
+	closed   int
+	messages []string
+}
+
+func (cs *callers) add(cfg rdma.Config) *caller {
+	return cs.on(openSoft(cs.t), cfg)
+}
+
+func (cs *callers) on(dev verbs.Device, cfg rdma.Config) *caller {
+	cfg.Engine = cs.engine
+	c := &caller{dev: dev, reports: make(map[*rdma.Connection][]string), errs: make(map[*rdma.Connection]error)}
+	var err error
+	c.Context, err = rdma.New(dev, cfg)
+	require.NoError(cs.t, err)
+	cs.t.Cleanup(func() { assert.NoError(cs.t, c.Close()) })
+	require.NoError(cs.t, c.Context.Receive(16, 64, func(m *rdma.Message) { c.messages = append(c.messages, string(m.Bytes())) }))
+	c.OnConnection(func(conn *rdma.Connection, s rdma.ConnectionState, err error) {
+		c.reports[conn] = append(c.reports[conn], s.String())
+		if err != nil {
+			c.errs[conn] = err
+		}
+		switch s {
+		case rdma.Ready:
+			c.ready = append(c.ready, conn)
+		case rdma.Closed:
+			c.closed++
+		}
+	})
+	return c
+}
+
+func (cs *callers) start(list ...*caller) {
+	for _, c := range list {
+		require.NoError(cs.t, c.Start())
+	}
+}
+
+func (cs *callers) until(what string, done func() bool) {
+	cs.t.Helper()
+	ctx, cancel := context.WithTimeout(cs.t.Context(), 5*time.Minute)
+	defer cancel()
+	for !done() {
+		require.NoError(cs.t, ctx.Err(), what)
+		cs.engine.Progress()
+	}
+}
+
+// send sends a message.
+func (cs *callers) send(from *caller, conn *rdma.Connection, text string) {
+	cs.t.Helper()
+	shared := must(from.SharedPool())
+	m := must(mmap.New(from.dev, mmap.Config{Memory: []byte(text), Permissions: mmap.LocalReadWrite}))
+	defer func() { assert.NoError(cs.t, m.Close()) }()
+	task := must(shared.Send(conn, bufinv.Source(m, 0, len(text))))
+	var result error
+	done := false
+	require.NoError(cs.t, pe.Submit(task, func(task *rdma.SharedTask, err error) {
+		done, result = true, err
+		_ = task.Free()
+	}))
+	cs.until("sent", func() bool { return done })
+	require.NoError(cs.t, result)
+}
+
+func TestDial(t *testing.T) {
+	cs := newCallers(t)
+	server, client := cs.add(rdma.Config{}), cs.add(rdma.Config{})
+	cs.start(server)
+	var request *rdma.ConnectRequest
+	l, err := server.Listen(":0", rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) { request = q }})
+	require.NoError(t, err)
+	require.NotZero(t, l.Addr().Port())
+	cs.until("the server runs without waiting for peers", func() bool { return server.State() == pe.Running })
+
+	cs.start(client)
+	addr := netip.AddrPortFrom(server.GID().GID.Addr(), l.Addr().Port())
+	conn, err := client.Dial(addr.String(), rdma.DialConfig{PrivateData: []byte("let me in")})
+	require.NoError(t, err)
+	assert.Equal(t, rdma.Connecting, conn.State())
+	assert.Contains(t, conn.String(), addr.String())
+	cs.until("requested", func() bool { return request != nil })
+	assert.Equal(t, append([]byte("let me in"), make([]byte, 47)...), request.PrivateData())
+	assert.Equal(t, addr, request.LocalAddr())
+	assert.Equal(t, client.GID().GID.Addr(), request.RemoteAddr().Addr())
+	assert.Same(t, l, request.Listener())
+	assert.Equal(t, pe.Starting, client.State(), "it waits for the connection")
+
+	accepted, err := request.Accept(rdma.AcceptConfig{PrivateData: []byte("welcome")})
+	require.NoError(t, err)
+	_, err = request.Accept(rdma.AcceptConfig{})
+	require.ErrorIs(t, err, rdma.ErrNotReady)
+	require.ErrorIs(t, request.Reject(nil), rdma.ErrNotReady)
+	cs.until("both are Ready", func() bool {
+		return conn.State() == rdma.Ready && accepted.State() == rdma.Ready && client.State() == pe.Running
+	})
+	assert.Equal(t, "welcome", string(bytes.TrimRight(conn.AcceptData(), "\x00")))
+	assert.Equal(t, accepted.QPN(), conn.PeerQPN())
+	assert.Equal(t, conn.QPN(), accepted.PeerQPN())
+	assert.Equal(t, addr, conn.PeerAddr())
+	assert.Equal(t, conn.LocalAddr(), accepted.PeerAddr())
+	assert.Equal(t, addr, accepted.LocalAddr())
+	assert.EqualValues(t, 4096, conn.MTU())
+	assert.Positive(t, conn.MaxReadAtomic())
+
+	cs.send(client, conn, "from the client")
+	cs.send(server, accepted, "from the server")
+	cs.until("both have come", func() bool { return len(server.messages) == 1 && len(client.messages) == 1 })
+	assert.Equal(t, []string{"from the client"}, server.messages)
+	assert.Equal(t, []string{"from the server"}, client.messages)
+
+	require.NoError(t, l.Close())
+	require.NoError(t, l.Close())
+	cs.send(client, conn, "established connections go on")
+	require.NoError(t, conn.Close())
+	cs.until("both are closed", func() bool {
+		return len(server.Connections())+len(client.Connections()) == 0 && len(client.reports[conn]) == 3
+	})
+	cs.until("reported", func() bool { return len(server.reports[accepted]) == 3 })
+	assert.Equal(t, []string{"Connecting", "Ready", "Closed"}, client.reports[conn])
+	assert.Equal(t, []string{"Connecting", "Ready", "Closed"}, server.reports[accepted])
+	assert.ErrorIs(t, server.errs[accepted], rdma.ErrPeerClosed)
+	assert.NoError(t, client.errs[conn])
+	assert.Len(t, server.messages, 2)
+}
+
+// listen has a server listen, on an address of its own that is returned.
+func (cs *callers) listen(server *caller, cfg rdma.ListenConfig) (*rdma.Listener, string) {
+	cs.t.Helper()
+	l, err := server.Listen(":0", cfg)
+	require.NoError(cs.t, err)
+	return l, netip.AddrPortFrom(server.GID().GID.Addr(), l.Addr().Port()).String()
+}
+
+func TestDialIsRejected(t *testing.T) {
+	cs := newCallers(t)
+	server, client := cs.add(rdma.Config{}), cs.add(rdma.Config{})
+	cs.start(server, client)
+	_, addr := cs.listen(server, rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
+		require.ErrorIs(t, q.Reject(make([]byte, 149)), rdma.ErrRange)
+		_, err := q.Accept(rdma.AcceptConfig{PrivateData: make([]byte, 197)})
+		require.ErrorIs(t, err, rdma.ErrRange)
+		require.NoError(t, q.Reject([]byte("not today")))
+		require.ErrorIs(t, q.Reject(nil), rdma.ErrNotReady)
+		require.NoError(t, q.Err())
+	}})
+	conn, err := client.Dial(addr, rdma.DialConfig{})
+	require.NoError(t, err)
+	cs.until("rejected", func() bool { return conn.State() == rdma.Failed && client.State() == pe.Running })
+	require.ErrorIs(t, conn.Err(), rdma.ErrRejected)
+	var failure *verbs.CMError
+	require.ErrorAs(t, conn.Err(), &failure)
+	assert.Equal(t, verbs.CMRejectConsumer, failure.Reason)
+	assert.Equal(t, "not today", string(bytes.TrimRight(failure.PrivateData, "\x00")))
+	assert.Empty(t, server.Connections())
+}
+
+// A client that comes before its server tries again; one that asks once fails.
+func TestDialBeforeListen(t *testing.T) {
+	cs := newCallers(t)
+	server, client := cs.add(rdma.Config{}), cs.add(rdma.Config{MaxConnections: 3})
+	cs.start(server, client)
+	l, addr := cs.listen(server, rdma.ListenConfig{})
+	require.NoError(t, l.Close())
+	once, err := client.Dial(addr, rdma.DialConfig{Once: true})
+	require.NoError(t, err)
+	patient, err := client.Dial(addr, rdma.DialConfig{})
+	require.NoError(t, err)
+	short, err := client.Dial(addr, rdma.DialConfig{Timeout: 50 * time.Millisecond})
+	require.NoError(t, err)
+	cs.until("two have failed", func() bool { return once.State() == rdma.Failed && short.State() == rdma.Failed })
+	require.ErrorIs(t, once.Err(), rdma.ErrNotListening)
+	require.NotErrorIs(t, once.Err(), rdma.ErrTimeout)
+	require.ErrorIs(t, short.Err(), rdma.ErrTimeout)
+	require.ErrorIs(t, short.Err(), rdma.ErrNotListening, "the cause")
+	assert.Equal(t, rdma.Connecting, patient.State())
+	_, err = server.Listen(fmt.Sprintf(":%d", l.Addr().Port()), rdma.ListenConfig{PrivateData: []byte("hello")})
+	require.NoError(t, err)
+	cs.until("connected", func() bool { return patient.State() == rdma.Ready })
+	assert.Equal(t, "hello", string(bytes.TrimRight(patient.AcceptData(), "\x00")))
+	assert.Equal(t, pe.Running, client.State())
+}
+
+// Requests for which the server has no connection left wait for one.
+func TestRequestsWaitForAConnection(t *testing.T) {
+	cs := newCallers(t)
+	server, client := cs.add(rdma.Config{MaxConnections: 1}), cs.add(rdma.Config{MaxConnections: 3})
+	cs.start(server, client)
+	_, addr := cs.listen(server, rdma.ListenConfig{})
+	for range 3 {
+		must(client.Dial(addr, rdma.DialConfig{}))
+	}
+	for n := range 3 {
+		cs.until("one of them is connected", func() bool { return len(client.ready) == n+1 })
+		cs.send(client, client.ready[n], fmt.Sprint(n))
+		require.NoError(t, client.ready[n].Close())
+	}
+	cs.until("the server is left alone", func() bool { return len(server.messages) == 3 && len(server.Connections()) == 0 })
+}
+
+// A request that is accepted later, in another callback, when the peer may have gone.
+func TestAcceptLater(t *testing.T) {
+	cs := newCallers(t)
+	server, client := cs.add(rdma.Config{MaxConnections: 2}), cs.add(rdma.Config{MaxConnections: 3})
+	cs.start(server, client)
+	var requests []*rdma.ConnectRequest
+	l, addr := cs.listen(server, rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) { requests = append(requests, q) }})
+	gone := must(client.Dial(addr, rdma.DialConfig{}))
+	cs.until("requested", func() bool { return len(requests) == 1 })
+	must(client.Dial(addr, rdma.DialConfig{}))
+	must(client.Dial(addr, rdma.DialConfig{}))
+	cs.until("requested", func() bool { return len(requests) == 3 })
+	require.NoError(t, gone.Close())
+	cs.until("the server knows", func() bool { return requests[0].Err() != nil })
+	_, err := requests[0].Accept(rdma.AcceptConfig{})
+	require.ErrorIs(t, err, rdma.ErrNotReady)
+	require.ErrorIs(t, err, requests[0].Err())
+	must(requests[1].Accept(rdma.AcceptConfig{}))
+	cs.until("accepted", func() bool { return len(client.ready) == 1 && len(server.ready) == 1 })
+	require.NoError(t, l.Close())
+	cs.until("the other is rejected", func() bool { return len(client.Connections()) == 2 && len(client.errs) == 1 })
+	_, err = requests[2].Accept(rdma.AcceptConfig{})
+	require.ErrorIs(t, err, rdma.ErrNotReady)
+	cs.send(server, server.ready[0], "still here")
+	cs.until("received", func() bool { return len(client.messages) == 1 })
+}
+
+// A place is taken until Closed is reported: the request stays, and is accepted then.
+func TestAcceptWhenFull(t *testing.T) {
+	cs := newCallers(t)
+	server, client := cs.add(rdma.Config{MaxConnections: 1}), cs.add(rdma.Config{MaxConnections: 2})
+	cs.start(server, client)
+	var requests []*rdma.ConnectRequest
+	_, addr := cs.listen(server, rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) { requests = append(requests, q) }})
+	must(client.Dial(addr, rdma.DialConfig{}))
+	must(client.Dial(addr, rdma.DialConfig{}))
+	cs.until("requested", func() bool { return len(requests) == 2 })
+	first := must(requests[0].Accept(rdma.AcceptConfig{}))
+	_, err := requests[1].Accept(rdma.AcceptConfig{})
+	require.ErrorIs(t, err, rdma.ErrFull)
+	require.NoError(t, first.Close())
+	cs.until("there is room", func() bool { return len(server.Connections()) == 0 && len(server.reports[first]) > 1 })
+	must(requests[1].Accept(rdma.AcceptConfig{}))
+	cs.until("connected", func() bool { return len(server.ready) > 0 && server.ready[len(server.ready)-1].State() == rdma.Ready })
+}
+
+// Contexts that stop, with connections in every phase, leave nothing, and the peers learn
+// of it.
+func TestStopWhileConnecting(t *testing.T) {
+	for _, who := range []string{"server", "client"} {
+		t.Run(who, func(t *testing.T) {
+			cs := newCallers(t)
+			server, client := cs.add(rdma.Config{MaxConnections: 8}), cs.add(rdma.Config{MaxConnections: 8})
+			cs.start(server, client)
+			var requests []*rdma.ConnectRequest
+			_, addr := cs.listen(server, rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) { requests = append(requests, q) }})
+			for range 3 {
+				must(client.Dial(addr, rdma.DialConfig{}))
+			}
+			cs.until("requested", func() bool { return len(requests) == 3 })
+			must(requests[0].Accept(rdma.AcceptConfig{}))
+			cs.until("one is Ready", func() bool { return len(server.ready) == 1 && len(client.ready) == 1 })
+			must(requests[1].Accept(rdma.AcceptConfig{}))
+			must(client.Dial("localhost:1", rdma.DialConfig{}))
+			must(client.Dial("192.0.2.1:1", rdma.DialConfig{})) // nobody is there
+			stops, other := server, client
+			if who == "client" {
+				stops, other = client, server
+			}
+			require.NoError(t, stops.Stop())
+			cs.until("stopped", func() bool { return stops.State() == pe.Idle })
+			cs.until("the others have ended", func() bool {
+				for conn := range maps.Keys(other.reports) {
+					if conn.State() == rdma.Ready || conn.State() == rdma.Connecting && conn.PeerQPN() != 0 {
+						return false
+					}
+				}
+				return true
+			})
+			for _, q := range requests {
+				require.ErrorIs(t, q.Reject(nil), rdma.ErrNotReady)
+			}
+		})
+	}
+}
+
+// A connection by name, and of a context with itself.
+func TestDialByName(t *testing.T) {
+	cs := newCallers(t)
+	c := cs.add(rdma.Config{MaxConnections: 2})
+	cs.start(c)
+	l, err := c.Listen(":0", rdma.ListenConfig{})
+	require.NoError(t, err)
+	must(c.Dial(fmt.Sprintf("localhost:%d", l.Addr().Port()), rdma.DialConfig{}))
+	cs.until("both ends are Ready", func() bool { return len(c.ready) == 2 })
+	cs.send(c, c.ready[0], "to myself")
+	cs.until("received", func() bool { return len(c.messages) == 1 })
+	bad, err := c.Dial("localhost.invalid:7471", rdma.DialConfig{})
+	require.ErrorIs(t, err, rdma.ErrFull)
+	require.Nil(t, bad)
+}
+
+func TestDialNoSuchHost(t *testing.T) {
+	cs := newCallers(t)
+	c := cs.add(rdma.Config{})
+	cs.start(c)
+	bad := must(c.Dial("no such host:7471", rdma.DialConfig{}))
+	cs.until("failed", func() bool { return bad.State() == rdma.Failed && c.State() == pe.Running })
+	require.ErrorContains(t, bad.Err(), "no such host")
+}
+
+func TestDialAndListenRefusals(t *testing.T) {
+	cs := newCallers(t)
+	c := cs.add(rdma.Config{MaxConnections: 4})
+	_, err := c.Dial("127.0.0.1:7471", rdma.DialConfig{})
+	require.ErrorIs(t, err, pe.ErrBadState)
+	_, err = c.Listen(":7471", rdma.ListenConfig{})
+	require.ErrorIs(t, err, pe.ErrBadState)
+	cs.start(c)
+	for _, addr := range []string{"", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536", "127.0.0.1:0", ":7471", "::1:7471", "[::1]"} {
+		_, err := c.Dial(addr, rdma.DialConfig{})
+		require.ErrorIs(t, err, rdma.ErrInvalid, addr)
+	}
+	for _, addr := range []string{"", "127.0.0.1", "localhost:7471", "192.0.2.1:7471", ":x", ":-1"} {
+		_, err := c.Listen(addr, rdma.ListenConfig{})
+		require.ErrorIs(t, err, rdma.ErrInvalid, addr)
+	}
+	_, err = c.Dial("127.0.0.1:7471", rdma.DialConfig{PrivateData: make([]byte, 57)})
+	require.ErrorIs(t, err, rdma.ErrRange)
+	_, err = c.Listen(":7471", rdma.ListenConfig{PrivateData: make([]byte, 197)})
+	require.ErrorIs(t, err, rdma.ErrRange)
+	_, err = c.Listen(":7471", rdma.ListenConfig{Backlog: -1})
+	require.ErrorIs(t, err, rdma.ErrRange)
+	l, addr := cs.listen(c, rdma.ListenConfig{})
+	_, err = c.Listen(fmt.Sprintf(":%d", l.Addr().Port()), rdma.ListenConfig{})
+	require.ErrorIs(t, err, verbs.ErrInUse)
+	require.Empty(t, c.Connections())
+
+	unroutable := must(c.Dial("[2001:db8::1]:7471", rdma.DialConfig{LocalAddr: netip.MustParseAddr("127.0.0.1")}))
+	cs.until("failed", func() bool { return unroutable.State() == rdma.Failed })
+	require.ErrorIs(t, unroutable.Err(), rdma.ErrNoRoute)
+	dialled := must(c.Dial(addr, rdma.DialConfig{}))
+	require.ErrorIs(t, dialled.Connect(nil), rdma.ErrNotReady)
+	require.ErrorIs(t, dialled.Established(), rdma.ErrNotReady)
+	exported, _ := must2(c.Export())
+	require.ErrorIs(t, exported.Established(), rdma.ErrNotReady)
+}
+
+// The server's program dies without a word: keepalives notice.
+func TestDialledPeerIsSilent(t *testing.T) {
+	cs := newCallers(t)
+	server := cs.add(rdma.Config{})
+	client := cs.add(rdma.Config{Keepalive: 50 * time.Millisecond, AckTimeout: 10 * time.Millisecond, RetryCount: new(3)})
+	cs.start(server, client)
+	_, addr := cs.listen(server, rdma.ListenConfig{})
+	conn := must(client.Dial(addr, rdma.DialConfig{}))
+	cs.until("connected", func() bool { return conn.State() == rdma.Ready && len(server.ready) == 1 })
+	require.NoError(t, server.dev.(*soft.Device).SetFaults(soft.Faults{Loss: 1}))
+	cs.until("noticed", func() bool { return conn.State() == rdma.Failed })
+	require.ErrorIs(t, conn.Err(), rdma.ErrRetryExceeded)
+	require.NoError(t, server.dev.(*soft.Device).SetFaults(soft.Faults{}))
+}
+
+// The program's own communication ID, bridged into a context.
+func TestBridge(t *testing.T) {
+	cs := newCallers(t)
+	server, client := cs.add(rdma.Config{}), cs.add(rdma.Config{})
+	cs.start(server, client)
+	_, addr := cs.listen(server, rdma.ListenConfig{})
+
+	events := make(chan verbs.CMEvent, 8)
+	cm, err := client.dev.(verbs.CMDevice).OpenCM(func(e verbs.CMEvent) { events <- e })
+	require.NoError(t, err)
+	defer func() { require.NoError(t, cm.Close()) }()
+	next := func(want verbs.CMEventType) verbs.CMEvent {
+		var e verbs.CMEvent
+		cs.until(want.String(), func() bool {
+			select {
+			case e = <-events:
+				return true
+			default:
+				return false
+			}
+		})
+		require.Equal(t, want, e.Type, "%v", e.Err)
+		return e
+	}
+	id, err := cm.Dial(verbs.CMDial{Addr: netip.MustParseAddrPort(addr), Type: verbs.RC})
+	require.NoError(t, err)
+	next(verbs.CMResolved)
+	conn := must(client.Bridge())
+	require.NoError(t, id.Connect(verbs.CMParam{QPN: conn.QPN(), ResponderResources: 1, InitiatorDepth: 1, RetryCount: 6, RNRRetryCount: 7}))
+	next(verbs.CMConnectResponse)
+	require.ErrorIs(t, conn.Established(), rdma.ErrNotReady)
+	for _, state := range []verbs.QPState{verbs.QPReadyToReceive, verbs.QPReadyToSend} {
+		attr, mask, err := id.Attr(state)
+		require.NoError(t, err)
+		require.NoError(t, conn.QP().Modify(attr, mask))
+	}
+	require.NoError(t, conn.Established())
+	require.NoError(t, id.Establish())
+	require.ErrorIs(t, conn.Established(), rdma.ErrNotReady)
+	cs.until("connected", func() bool { return len(server.ready) == 1 && client.State() == pe.Running })
+	assert.Equal(t, server.ready[0].QPN(), conn.PeerQPN())
+	assert.Equal(t, 1, conn.MaxReadAtomic())
+	cs.send(client, conn, "over the bridge")
+	cs.send(server, server.ready[0], "and back")
+	cs.until("received", func() bool { return len(server.messages) == 1 && len(client.messages) == 1 })
+	require.NoError(t, server.ready[0].Close())
+	next(verbs.CMDisconnected)
+	require.NoError(t, conn.Close())
+	cs.until("closed", func() bool { return len(client.Connections()) == 0 })
+}
+
+// Many clients dial one server at the same moment, and all get through.
+func TestManyDials(t *testing.T) {
+	const clients, each = 4, 50
+	cs := newCallers(t)
+	server := cs.add(rdma.Config{MaxConnections: clients * each})
+	cs.start(server)
+	_, addr := cs.listen(server, rdma.ListenConfig{})
+	var all []*caller
+	for range clients {
+		c := cs.add(rdma.Config{MaxConnections: each})
+		cs.start(c)
+		for range each {
+			must(c.Dial(addr, rdma.DialConfig{}))
+		}
+		all = append(all, c)
+	}
+	cs.until("all are connected", func() bool {
+		for _, c := range all {
+			if len(c.ready) < each {
+				return false
+			}
+		}
+		return len(server.ready) == clients*each
+	})
+	for _, c := range all {
+		require.Empty(t, c.errs)
+	}
+	require.Empty(t, server.errs)
+}
+
+// Connections come and go, and leave nothing at the device.
+func TestSoakDialAgainAndAgain(t *testing.T) {
+	cs := newCallers(t)
+	server, client := cs.add(rdma.Config{}), cs.add(rdma.Config{})
+	cs.start(server, client)
+	_, addr := cs.listen(server, rdma.ListenConfig{})
+	for n := range soak.Rounds(t, 200, 10_000) {
+		conn := must(client.Dial(addr, rdma.DialConfig{}))
+		cs.until("connected", func() bool { return len(client.ready) == n+1 && len(server.ready) == n+1 })
+		require.NoError(t, []*rdma.Connection{conn, server.ready[n]}[n%2].Close())
+		cs.until("closed", func() bool { return client.closed == n+1 && server.closed == n+1 })
+	}
+	require.Len(t, client.ready, len(client.reports))
+}

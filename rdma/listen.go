@@ -1,0 +1,341 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// ListenConfig says how a Listener answers.
+type ListenConfig struct {
+	// OnRequest is called for each request, on the engine's goroutine, inside Progress,
+	// never inside another callback. It accepts or rejects the request, or keeps it for
+	// later: any callback may do so, and the peer is asked for patience meanwhile, for a
+	// minute. Nil: requests are accepted in the order in which they come; while no
+	// connection is free they wait.
+	OnRequest func(q *ConnectRequest)
+	// PrivateData goes to each peer that is accepted where OnRequest is nil: at most 196
+	// bytes.
+	PrivateData []byte
+	// Backlog is how many requests may be unanswered; those beyond it are dropped, and
+	// peers repeat them. Zero: 1,024.
+	Backlog int
+}
+
+// Listener takes connections of peers that dial an address (rdma_listen(3)). It belongs to
+// the goroutine that drives the engine.
+type Listener struct {
+	ctx      *Context
+	cfg      ListenConfig
+	listener verbs.CMListener // nil: closed
+	addr     netip.AddrPort
+	requests map[*ConnectRequest]struct{} // not answered
+}
+
+// Listen takes connections of peers that dial an address of the device, by a connection
+// manager: of this SDK (Dial), of the kernel or of an adapter, as in rdma_cm(7). The address
+// is HOST:PORT, where HOST is an IP address, a GID, or nothing for all addresses of the
+// device; IPv6 addresses and GIDs stand in brackets. With port 0 the manager chooses one.
+// The ports are those of RDMA_PS_TCP, which have nothing to do with the ports of TCP.
+//
+// Accepted connections are Connecting, then Ready, and OnConnection reports them as any
+// other. Each takes one of Config.MaxConnections places. A context may have any number of
+// listeners. They end with Close, or when the context stops; what has been accepted
+// goes on after Close.
+//
+// It is legal in Starting and Running. A context in Starting does not wait for peers. It
+// fails with ErrInvalid for an address that is not the device's or not an address, with
+// verbs.ErrInUse where another program listens on the port, and with ErrNotSupported on a
+// device without a connection manager.
+func (c *Context) Listen(addr string, cfg ListenConfig) (*Listener, error) {
+	const op = "listen"
+	if err := c.control.Owned(op); err != nil {
+		return nil, err
+	}
+	if err := c.control.Require(op, pe.Starting, pe.Running); err != nil {
+		return nil, err
+	}
+	l, err := c.listen(addr, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("rdma: listen on %q with context %q: %w", addr, c.set.Name, err)
+	}
+	return l, nil
+}
+
+func (c *Context) listen(text string, cfg ListenConfig) (*Listener, error) {
+	host, port, err := splitAddr(text)
+	if err != nil {
+		return nil, err
+	}
+	addr, err := c.listenAddr(host)
+	if err != nil {
+		return nil, err
+	}
+	if len(cfg.PrivateData) > maxAcceptData {
+		return nil, fmt.Errorf("%w: %d bytes of private data; an acceptance takes %d", ErrRange, len(cfg.PrivateData), maxAcceptData)
+	}
+	if cfg.Backlog < 0 {
+		return nil, fmt.Errorf("%w: ListenConfig.Backlog is %d", ErrRange, cfg.Backlog)
+	}
+	if err := c.manager.open(); err != nil {
+		return nil, err
+	}
+	l := &Listener{ctx: c, cfg: cfg, requests: make(map[*ConnectRequest]struct{})}
+	l.cfg.PrivateData = slices.Clone(cfg.PrivateData)
+	if l.listener, err = c.manager.cm.Listen(verbs.CMListen{Addr: netip.AddrPortFrom(addr, port), Type: verbs.RC, Backlog: cfg.Backlog}); err != nil {
+		return nil, err
+	}
+	l.addr = l.listener.Addr()
+	c.manager.listeners[l.listener] = l
+	return l, nil
+}
+
+// listenAddr is the address of the device that a host stands for; the unspecified one
+// stands for all.
+func (c *Context) listenAddr(host string) (netip.Addr, error) {
+	s := c.set
+	if host == "" {
+		if s.gidGiven {
+			return s.gid.GID.Addr(), nil
+		}
+		return netip.IPv6Unspecified(), nil
+	}
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		return addr, fmt.Errorf("%w: %q is no IP address or GID; listen on an address of the device, or on :PORT for all of them", ErrInvalid, host)
+	}
+	return addr.Unmap(), nil
+}
+
+// Addr is the address that it listens on, with the port that was chosen.
+func (l *Listener) Addr() netip.AddrPort { return l.addr }
+
+// Context is the context of the listener.
+func (l *Listener) Context() *Context { return l.ctx }
+
+// String names the listener.
+func (l *Listener) String() string {
+	if l == nil || l.ctx == nil {
+		return "listener of no context"
+	}
+	return fmt.Sprintf("listener %v of context %q", l.addr, l.ctx.Name())
+}
+
+// Close takes no more requests, and rejects those that have not been answered.
+// Connections that have been accepted go on. Closing again does nothing. While another
+// goroutine drives the engine it fails with pe.ErrBusy.
+func (l *Listener) Close() error {
+	if l == nil || l.ctx == nil {
+		return fmt.Errorf("rdma: close a listener: %w: it was not made by Context.Listen", ErrInvalid)
+	}
+	if err := l.ctx.control.Owned("close a listener"); err != nil {
+		return err
+	}
+	return l.close()
+}
+
+func (l *Listener) close() error {
+	if l.listener == nil {
+		return nil
+	}
+	listener := l.listener
+	l.listener = nil
+	delete(l.ctx.manager.listeners, listener)
+	for q := range l.requests {
+		_ = q.Reject(nil) // it may have expired
+	}
+	if err := listener.Close(); err != nil {
+		return fmt.Errorf("rdma: close %v: %w", l, err)
+	}
+	return nil
+}
+
+// The most private data of each message, in bytes (IBTA 12.6, annex A11).
+const (
+	maxDialData   = 56
+	maxAcceptData = 196
+	maxRejectData = 148
+)
+
+// ConnectRequest is a peer's request for a connection, until it is accepted or rejected.
+// It belongs to the goroutine that drives the engine.
+type ConnectRequest struct {
+	listener *Listener
+	id       verbs.CMID // nil: answered, or over
+	param    verbs.CMParam
+	local    netip.AddrPort
+	remote   netip.AddrPort
+	err      error // why it is over
+}
+
+// Listener is what the request came to.
+func (q *ConnectRequest) Listener() *Listener { return q.listener }
+
+// PrivateData is what the peer's program has sent. Its length does not travel: 56 bytes
+// come, those at the end zero. It is the program's to keep.
+func (q *ConnectRequest) PrivateData() []byte { return q.param.PrivateData }
+
+// LocalAddr is the address and port that the peer has dialled.
+func (q *ConnectRequest) LocalAddr() netip.AddrPort {
+	if q.id != nil {
+		q.local = q.id.LocalAddr()
+	}
+	return q.local
+}
+
+// RemoteAddr is the peer's address and port. The port is of its choice.
+func (q *ConnectRequest) RemoteAddr() netip.AddrPort {
+	if q.id != nil {
+		q.remote = q.id.RemoteAddr()
+	}
+	return q.remote
+}
+
+// String names the request.
+func (q *ConnectRequest) String() string {
+	return fmt.Sprintf("request of %v for a connection with %v", q.RemoteAddr(), q.LocalAddr())
+}
+
+// Err is why the request can no longer be accepted: the peer has given up, or the
+// listener was closed. It is nil until then, and after Accept and Reject.
+func (q *ConnectRequest) Err() error { return q.err }
+
+// AcceptConfig says how to accept.
+type AcceptConfig struct {
+	// PrivateData goes to the peer's program: at most 196 bytes.
+	PrivateData []byte
+}
+
+// Accept accepts the request. The connection is Connecting, and Ready as soon as the
+// peer confirms it. It is legal once, in Starting and Running, in OnRequest or later. It
+// fails with ErrFull while Config.MaxConnections exist: the request may be accepted later,
+// then. Where the peer has given up, or the listener was closed, it fails with ErrNotReady,
+// and with ErrRange where the private data is too long.
+func (q *ConnectRequest) Accept(cfg AcceptConfig) (*Connection, error) {
+	if err := q.open("accept"); err != nil {
+		return nil, err
+	}
+	if len(cfg.PrivateData) > maxAcceptData {
+		return nil, fmt.Errorf("rdma: accept the %v: %w: %d bytes of private data; at most %d are possible", q, ErrRange, len(cfg.PrivateData), maxAcceptData)
+	}
+	c, id := q.listener.ctx, q.id
+	var end *acceptedEnd
+	conn, err := c.newConnection(fmt.Sprintf("accept the %v", q), func(conn *Connection) error {
+		end = &acceptedEnd{cmEnd{conn: conn, id: id}}
+		conn.establishment = end
+		port, _ := id.PortGID()
+		if err := conn.lane.Initialize(port, c.set.access); err != nil {
+			return err
+		}
+		if err := end.bringUp(); err != nil {
+			return err
+		}
+		p := end.param(cfg.PrivateData)
+		p.ResponderResources = min(p.ResponderResources, q.param.ResponderResources)
+		p.InitiatorDepth = min(p.InitiatorDepth, q.param.InitiatorDepth)
+		return id.Accept(p)
+	})
+	if err != nil {
+		return nil, err
+	}
+	conn.addrs = [2]netip.AddrPort{q.LocalAddr(), q.RemoteAddr()}
+	q.over(nil)
+	c.manager.ids[id] = end
+	conn.enter(Connecting, nil)
+	if limit := c.set.ConnectTimeout; limit > 0 {
+		c.setDeadline(conn, time.Now().Add(limit))
+	}
+	return conn, nil
+}
+
+// Reject rejects the request, with at most 148 bytes for the peer's program: its error
+// has them (verbs.CMError). It is legal once, in OnRequest or later.
+func (q *ConnectRequest) Reject(privateData []byte) error {
+	if err := q.open("reject"); err != nil {
+		return err
+	}
+	if len(privateData) > maxRejectData {
+		return fmt.Errorf("rdma: reject the %v: %w: %d bytes of private data; at most %d are possible", q, ErrRange, len(privateData), maxRejectData)
+	}
+	id := q.id
+	q.over(nil)
+	err := id.Reject(privateData)
+	q.listener.ctx.manager.closeID(id)
+	if err != nil {
+		return fmt.Errorf("rdma: reject the %v: %w", q, err)
+	}
+	return nil
+}
+
+// open fails unless the request can be answered.
+func (q *ConnectRequest) open(op string) error {
+	if q == nil || q.listener == nil {
+		return fmt.Errorf("rdma: %s a request: %w: it did not come from a Listener", op, ErrInvalid)
+	}
+	c := q.listener.ctx
+	switch {
+	case q.err != nil:
+		return fmt.Errorf("rdma: %s the %v: %w: %w", op, q, ErrNotReady, q.err)
+	case q.id == nil || c.manager.cm == nil:
+		return fmt.Errorf("rdma: %s the %v: %w: it has been answered", op, q, ErrNotReady)
+	}
+	return c.control.Owned(op)
+}
+
+// over ends the request.
+func (q *ConnectRequest) over(err error) {
+	q.LocalAddr()
+	q.RemoteAddr()
+	delete(q.listener.requests, q)
+	q.id, q.err = nil, err
+}
+
+// event implements idOwner: a request that is not answered can only end.
+func (q *ConnectRequest) event(e *verbs.CMEvent) {
+	if e.Type != verbs.CMFailed && e.Type != verbs.CMDeviceRemoved && e.Type != verbs.CMDisconnected {
+		return
+	}
+	err := e.Err
+	if err == nil {
+		err = errors.New("the peer has given up")
+	}
+	id := q.id
+	q.over(err)
+	q.listener.ctx.manager.closeID(id)
+}
+
+// acceptedEnd is the establishment of a connection that a Listener took.
+type acceptedEnd struct{ cmEnd }
+
+// event implements idOwner.
+func (e *acceptedEnd) event(ev *verbs.CMEvent) {
+	conn := e.conn
+	switch ev.Type {
+	case verbs.CMEstablished:
+		if conn.state == Connecting {
+			conn.ready()
+		}
+	case verbs.CMFailed:
+		if conn.state == Connecting {
+			conn.fail(fmt.Errorf("rdma: %v: %w", conn, ev.Err))
+		}
+	default:
+		e.cmEnd.event(ev)
+	}
+}
+
+// received implements establishment: the peer's message has overtaken its confirmation.
+func (e *acceptedEnd) received() {
+	_ = e.id.Received()
+	e.conn.ready()
+}
+
+// due implements establishment.
+func (e *acceptedEnd) due(time.Time) {
+	e.conn.fail(e.conn.timeoutError(e.conn.ctx.set.ConnectTimeout))
+}
