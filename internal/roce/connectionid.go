@@ -6,6 +6,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/roce/cm"
 	"github.com/verbena-rdma/verbena/internal/roce/cm/mad"
+	"github.com/verbena-rdma/verbena/internal/roce/registry"
 	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -74,9 +75,28 @@ func (c *connectionManager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 		source = dynamicPorts()[0]
 	}
 	id.local, id.remote = netip.AddrPortFrom(local.Addr(), source), peer
-	c.services.resolved = append(c.services.resolved, id)
-	d.wake()
+	c.resolving.Go(func() { id.resolve(p.UDPPort == 0) })
 	return id, nil
+}
+
+// resolve finds out, on a goroutine of its own, whether the address is a listener's of
+// this machine, whose device may have another address or UDP port.
+func (id *connectionID) resolve(find bool) {
+	var device netip.AddrPort
+	if find {
+		device, find = registry.Find(portSpace(id.kind), id.remote)
+	}
+	d := id.manager.services.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if id.state != idResolving || id.manager.closed {
+		return
+	}
+	if find {
+		id.path.Remote, id.remote = device, netip.AddrPortFrom(device.Addr(), id.remote.Port())
+	}
+	id.state = idResolved
+	id.report(verbs.CMEvent{Type: verbs.CMResolved})
 }
 
 // endpointFor finds the endpoint with that address or, if it names none, the one from
@@ -99,8 +119,14 @@ func (c *connectionManager) endpointFor(local, peer netip.Addr) (*endpoint, erro
 // LocalAddr implements verbs.CMID.
 func (id *connectionID) LocalAddr() netip.AddrPort { return id.local }
 
-// RemoteAddr implements verbs.CMID.
-func (id *connectionID) RemoteAddr() netip.AddrPort { return id.remote }
+// RemoteAddr implements verbs.CMID. It is called on any goroutine, and changes until
+// CMResolved.
+func (id *connectionID) RemoteAddr() netip.AddrPort {
+	d := id.manager.services.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return id.remote
+}
 
 // PortGID implements verbs.CMID.
 func (id *connectionID) PortGID() (port, sgidIndex int) { return 1, id.path.GIDIndex }

@@ -6,11 +6,13 @@ import (
 	"math/bits"
 	"net"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/roce/cm"
 	"github.com/verbena-rdma/verbena/internal/roce/cm/mad"
 	"github.com/verbena-rdma/verbena/internal/roce/link"
+	"github.com/verbena-rdma/verbena/internal/roce/registry"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -23,7 +25,6 @@ type generalServices struct {
 	device   *Device
 	manager  *cm.Manager
 	managers int // that are open
-	resolved []*connectionID
 	psn      uint32
 	arriving datagramPath
 	packet   wire.Packet
@@ -107,18 +108,6 @@ func (g *generalServices) send(dg *cm.Datagram) {
 	out.Send(&g.packet, [][]byte{dg.MAD[:]}, len(dg.MAD))
 }
 
-// reportResolved reports that Dial has found the way.
-func (g *generalServices) reportResolved() {
-	list := g.resolved
-	g.resolved = nil
-	for _, id := range list {
-		if id.state == idResolving {
-			id.state = idResolved
-			id.report(verbs.CMEvent{Type: verbs.CMResolved})
-		}
-	}
-}
-
 // connectionManager implements verbs.CM.
 type connectionManager struct {
 	services  *generalServices
@@ -126,6 +115,7 @@ type connectionManager struct {
 	listeners map[*cmListener]struct{}
 	ids       map[*connectionID]struct{}
 	closed    bool
+	resolving sync.WaitGroup
 }
 
 // OpenCM implements verbs.CMDevice.
@@ -161,14 +151,20 @@ func (c *connectionManager) lock(op string) (*Device, error) {
 
 // Close implements verbs.CM.
 func (c *connectionManager) Close() error {
+	c.close()
+	c.resolving.Wait()
+	return nil
+}
+
+func (c *connectionManager) close() {
 	d, err := c.lock("close")
 	defer d.mu.Unlock()
 	if err != nil {
-		return nil // again
+		return // again
 	}
 	c.closed = true
 	for l := range c.listeners {
-		l.listener.Close(d.now())
+		l.close(d.now())
 	}
 	for id := range c.ids {
 		id.abandon()
@@ -177,7 +173,6 @@ func (c *connectionManager) Close() error {
 	clear(c.ids)
 	c.services.managers--
 	c.services.settle()
-	return nil
 }
 
 // service is the service of a port.
@@ -196,6 +191,7 @@ type cmListener struct {
 	manager  *connectionManager
 	listener *cm.Listener
 	addr     netip.AddrPort
+	entries  registry.Entries
 }
 
 // Listen implements verbs.CM.
@@ -206,9 +202,9 @@ func (c *connectionManager) Listen(p verbs.CMListen) (verbs.CMListener, error) {
 	if err != nil {
 		return nil, err
 	}
-	addr := p.Addr.Addr().Unmap()
-	if addr.IsValid() && !addr.IsUnspecified() && d.endpointAt(addr) == nil {
-		return nil, fmt.Errorf("%s: device %s has the addresses %v: %w", op, d.cfg.Name, d.addresses(), verbs.ErrInvalid)
+	addr, names, err := d.listenNames(p.Addr.Addr().Unmap())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	l := &cmListener{manager: c}
 	params := cm.ListenParams{Addr: addr, Transport: p.Type, Backlog: p.Backlog, Value: l}
@@ -218,16 +214,79 @@ func (c *connectionManager) Listen(p verbs.CMListen) (verbs.CMListener, error) {
 	}
 	for _, port := range ports {
 		params.Service = service(p.Type, port)
-		if l.listener, err = c.services.manager.Listen(params); err == nil || !errors.Is(err, verbs.ErrInUse) {
-			l.addr = netip.AddrPortFrom(p.Addr.Addr(), port)
+		if err = l.open(params, names); err == nil || !errors.Is(err, verbs.ErrInUse) {
+			l.addr = netip.AddrPortFrom(addr, port)
 			break
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("device %s: %w", d.cfg.Name, err)
+		return nil, fmt.Errorf("%s: device %s: %w", op, d.cfg.Name, err)
 	}
 	c.listeners[l] = struct{}{}
+	for e := range names {
+		if own := names[e]; own.Port() != wire.UDPPort {
+			d.log.Warn().Stringer("address", l.addr).Uint16("udp_port", own.Port()).
+				Msgf("another process has UDP port %d of %v: only Verbena's devices reach this listener there", wire.UDPPort, own.Addr())
+		}
+	}
 	return l, nil
+}
+
+// listenNames are the addresses by which processes of this machine are to find a listener,
+// each with the address and UDP port of the endpoint that it stands for, and the address to
+// listen on. The unspecified address stands for all of the device's. 127.0.0.1 is also for a device of
+// the loopback interface that has another of its addresses: programs need not know
+// which.
+func (d *Device) listenNames(addr netip.Addr) (netip.Addr, map[netip.Addr]netip.AddrPort, error) {
+	names := make(map[netip.Addr]netip.AddrPort)
+	if e := d.endpointAt(addr); e != nil {
+		names[addr] = e.socket.Addr()
+		return addr, names, nil
+	}
+	all := !addr.IsValid() || addr.IsUnspecified()
+	localhost := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	for _, e := range d.endpoints {
+		own := e.socket.Addr()
+		if all {
+			names[own.Addr()] = own
+		}
+		if own.Addr().Is4() && own.Addr().IsLoopback() {
+			switch {
+			case addr == localhost:
+				return own.Addr(), map[netip.Addr]netip.AddrPort{localhost: own, own.Addr(): own}, nil
+			case all:
+				names[localhost] = own
+			}
+		}
+	}
+	if !all {
+		return addr, nil, fmt.Errorf("device %s has the addresses %v: %w", d.cfg.Name, d.addresses(), verbs.ErrInvalid)
+	}
+	return addr, names, nil
+}
+
+// open takes a port.
+func (l *cmListener) open(params cm.ListenParams, names map[netip.Addr]netip.AddrPort) (err error) {
+	m := l.manager.services.manager
+	if l.listener, err = m.Listen(params); err != nil {
+		return err
+	}
+	for addr, device := range names {
+		if err := l.entries.Add(portSpace(params.Transport), netip.AddrPortFrom(addr, params.Service.Port), device); err != nil {
+			l.entries.Close()
+			l.listener.Close(l.manager.services.device.now())
+			return fmt.Errorf("a listener of this machine has port %d of %v: %w", params.Service.Port, addr, err)
+		}
+	}
+	return nil
+}
+
+// portSpace is the one of a transport service.
+func portSpace(t verbs.QPType) registry.Space {
+	if t == verbs.UD {
+		return registry.UDP
+	}
+	return registry.TCP
 }
 
 // dynamicPorts are some to try, at random.
@@ -250,9 +309,14 @@ func (l *cmListener) Close() error {
 		return nil // with its manager
 	}
 	delete(l.manager.listeners, l)
-	l.listener.Close(d.now())
+	l.close(d.now())
 	l.manager.services.settle()
 	return nil
+}
+
+func (l *cmListener) close(now time.Duration) {
+	l.entries.Close()
+	l.listener.Close(now)
 }
 
 // endpointAt returns the endpoint with an address; nil: there is none.

@@ -18,9 +18,6 @@ func (d *Device) progress(now time.Duration, self *endpoint) bool {
 	if d.unreachable.n > 0 {
 		d.probeUnreachable(now)
 	}
-	if d.services != nil && len(d.services.resolved) > 0 {
-		d.services.reportResolved()
-	}
 	if !d.ready.empty() {
 		d.transmit(now)
 		worked = true

@@ -1,0 +1,76 @@
+// Package registry is how processes of one machine find out which of their software
+// devices listens on an address and port of the connection manager. Each device of a
+// loopback interface has an address of its own, and of several devices on one address all
+// but the first have a UDP port other than 4791: who dials 127.0.0.1, or an address of the
+// machine, cannot know.
+//
+// An entry is a Unix socket, whose name has the port space, the address and the port.
+// Whoever connects to it reads the address and UDP port of the device. The sockets are of the
+// abstract kind of Linux (unix(7)): they belong to the network namespace, as the
+// devices' sockets do, and end with their process. Any process may be the first to take a name, as with
+// ports. Other systems have no such sockets: there, nothing is registered and nothing
+// found.
+package registry
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Space is a port space of the connection manager (rdma_create_id(3)).
+type Space string
+
+// The port spaces.
+const (
+	TCP Space = "tcp"
+	UDP Space = "udp"
+)
+
+const (
+	// patience is how long the other process has to answer.
+	patience = time.Second
+	// longest is the length of the longest text that an entry has.
+	longest = len("[ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255]:65535")
+)
+
+// name is the socket's name.
+func name(space Space, addr netip.AddrPort) string {
+	return fmt.Sprintf("@verbena/rdma_cm/%s/%v", space, netip.AddrPortFrom(addr.Addr().Unmap().WithZone(""), addr.Port()))
+}
+
+// Entries are those of one listener.
+type Entries struct {
+	sockets []*net.UnixListener
+	serving sync.WaitGroup
+}
+
+// serve tells everybody who connects where the device is.
+func (e *Entries) serve(l *net.UnixListener, device netip.AddrPort) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return // closed
+		}
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		_, _ = conn.Write([]byte(device.String()))
+		_ = conn.Close()
+	}
+}
+
+// Close removes the entries.
+func (e *Entries) Close() {
+	for _, l := range e.sockets {
+		_ = l.Close()
+	}
+	e.serving.Wait()
+	e.sockets = nil
+}
+
+// plausible reports whether a device may be what listens on an address.
+func plausible(addr netip.Addr, device netip.AddrPort) bool {
+	d := device.Addr()
+	return device.Port() != 0 && (d.WithZone("") == addr.WithZone("") || d.IsLoopback() && addr.IsLoopback() && d.Is4() == addr.Is4())
+}

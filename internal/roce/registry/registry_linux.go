@@ -1,0 +1,46 @@
+package registry
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Add registers the device that listens on an address and port. It fails with
+// verbs.ErrInUse where another one does.
+func (e *Entries) Add(space Space, addr, device netip.AddrPort) error {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name(space, addr), Net: "unix"})
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return verbs.ErrInUse
+	case err != nil:
+		return err
+	}
+	e.sockets = append(e.sockets, l)
+	e.serving.Go(func() { e.serve(l, device) })
+	return nil
+}
+
+// Find returns the address and UDP port of the device that listens on an address and
+// port, if it is a software device of this machine. It may take a second where the
+// other process stands still.
+func Find(space Space, addr netip.AddrPort) (device netip.AddrPort, ok bool) {
+	d := net.Dialer{Timeout: patience}
+	conn, err := d.Dial("unix", name(space, addr))
+	if err != nil {
+		return device, false
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	text, err := io.ReadAll(io.LimitReader(conn, int64(longest)+1))
+	if err != nil {
+		return device, false
+	}
+	device, err = netip.ParseAddrPort(string(text))
+	return device, err == nil && plausible(addr.Addr().Unmap(), device)
+}

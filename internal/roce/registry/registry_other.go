@@ -1,0 +1,11 @@
+//go:build !linux
+
+package registry
+
+import "net/netip"
+
+// Add does nothing here.
+func (*Entries) Add(Space, netip.AddrPort, netip.AddrPort) error { return nil }
+
+// Find finds nothing here.
+func Find(Space, netip.AddrPort) (device netip.AddrPort, ok bool) { return device, false }

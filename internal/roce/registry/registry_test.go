@@ -1,0 +1,89 @@
+//go:build linux
+
+package registry
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// addr has a port that nobody has.
+var addr = netip.MustParseAddrPort("127.11.7.1:7")
+
+func TestEntries(t *testing.T) {
+	device := netip.MustParseAddrPort("127.0.0.5:4791")
+	var e, other Entries
+	defer e.Close()
+	defer other.Close()
+	_, ok := Find(TCP, addr)
+	require.False(t, ok)
+	require.NoError(t, e.Add(TCP, addr, device))
+	for range 3 {
+		found, ok := Find(TCP, addr)
+		require.True(t, ok)
+		require.Equal(t, device, found)
+	}
+	mapped := netip.AddrPortFrom(netip.AddrFrom16(addr.Addr().As16()), addr.Port())
+	found, ok := Find(TCP, mapped)
+	require.True(t, ok)
+	require.Equal(t, device, found)
+	_, ok = Find(UDP, addr)
+	require.False(t, ok, "of another port space")
+
+	require.ErrorIs(t, other.Add(TCP, addr, device), verbs.ErrInUse)
+	require.NoError(t, other.Add(UDP, addr, device))
+	e.Close()
+	e.Close()
+	_, ok = Find(TCP, addr)
+	require.False(t, ok)
+	require.NoError(t, other.Add(TCP, addr, device))
+}
+
+// A process that takes a name and lies is not believed what cannot be.
+func TestLies(t *testing.T) {
+	for _, text := range []string{
+		"", "x", "192.0.2.1:4791", "127.0.0.5:0", "[::1]:4791", "127.0.0.5", "127.0.0.5:4791\n", strings.Repeat("1", 1000),
+	} {
+		l, err := net.Listen("unix", name(TCP, addr))
+		require.NoError(t, err)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if conn, err := l.Accept(); err == nil {
+				_, _ = conn.Write([]byte(text))
+				_ = conn.Close()
+			}
+		}()
+		_, ok := Find(TCP, addr)
+		require.False(t, ok, "%q", text)
+		require.NoError(t, l.Close())
+		<-done
+	}
+}
+
+func TestPlausible(t *testing.T) {
+	for _, c := range []struct {
+		addr, device string
+		want         bool
+	}{
+		{"127.0.0.1", "127.0.0.9:4791", true},
+		{"192.0.2.1", "192.0.2.1:50000", true},
+		{"192.0.2.1", "192.0.2.2:4791", false},
+		{"192.0.2.1", "127.0.0.1:4791", false},
+		{"127.0.0.1", "192.0.2.1:4791", false},
+		{"::1", "[::1]:50000", true},
+		{"::1", "127.0.0.1:50000", false},
+		{"fe80::1%eth0", "[fe80::1%eth0]:50000", true},
+	} {
+		require.Equal(t, c.want, plausible(netip.MustParseAddr(c.addr), netip.MustParseAddrPort(c.device)), "%v", c)
+	}
+}

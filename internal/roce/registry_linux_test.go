@@ -1,0 +1,65 @@
+package roce
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/internal/roce/registry"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Whoever dials an address of the machine reaches the device that listens there, whatever
+// its UDP port and, on the loopback interface, its address.
+func TestDialFindsTheDeviceOfThisMachine(t *testing.T) {
+	for _, c := range []struct{ device, listen, dial string }{
+		{"127.0.0.1", "0.0.0.0", "127.0.0.1"},
+		{"127.11.7.2", "::", "127.0.0.1"},
+		{"127.11.7.2", "127.0.0.1", "127.0.0.1"},
+		{"127.11.7.2", "127.0.0.1", "127.11.7.2"},
+		{"127.11.7.2", "127.11.7.2", "127.11.7.2"},
+		{"::1", "::1", "::1"},
+		{"::1", "::", "::1"},
+	} {
+		t.Run(c.device+" "+c.listen+" "+c.dial, func(t *testing.T) {
+			active, passive := openManaged(t, Config{Addresses: addresses(c.device)}), openManaged(t, Config{Addresses: addresses(c.device)})
+			l, err := passive.cm.Listen(verbs.CMListen{Addr: netip.AddrPortFrom(netip.MustParseAddr(c.listen), 0), Type: verbs.RC})
+			require.NoError(t, err)
+			target := netip.AddrPortFrom(netip.MustParseAddr(c.dial), l.Addr().Port())
+			id, err := active.cm.Dial(verbs.CMDial{Addr: target, Type: verbs.RC})
+			require.NoError(t, err)
+			active.next(verbs.CMResolved)
+			assert.Equal(t, netip.AddrPortFrom(netip.MustParseAddr(c.device), l.Addr().Port()), id.RemoteAddr())
+			active.move(id, verbs.QPInitialized)
+			require.NoError(t, id.Connect(active.param("")))
+			request := passive.next(verbs.CMConnectRequest).ID
+			passive.move(request, verbs.QPInitialized, verbs.QPReadyToReceive, verbs.QPReadyToSend)
+			require.NoError(t, request.Accept(passive.param("")))
+			active.next(verbs.CMConnectResponse)
+			active.move(id, verbs.QPReadyToReceive, verbs.QPReadyToSend)
+			require.NoError(t, id.Establish())
+			passive.next(verbs.CMEstablished)
+
+			again := verbs.CMListen{Addr: target, Type: verbs.RC}
+			_, err = active.cm.Listen(again)
+			require.ErrorIs(t, err, verbs.ErrInUse)
+			require.ErrorContains(t, err, "a listener of this machine has port")
+			require.NoError(t, l.Close())
+			l, err = active.cm.Listen(again)
+			require.NoError(t, err)
+			require.NoError(t, l.Close())
+			_, found := registry.Find(registry.TCP, target)
+			require.False(t, found)
+		})
+	}
+}
+
+// A device without an address of the loopback interface does not listen on 127.0.0.1.
+func TestListenOnLoopbackElsewhere(t *testing.T) {
+	m := openManaged(t, Config{Addresses: addresses("::1")})
+	_, err := m.cm.Listen(verbs.CMListen{Addr: netip.MustParseAddrPort("127.0.0.1:7471"), Type: verbs.RC})
+	require.ErrorIs(t, err, verbs.ErrInvalid)
+	require.ErrorContains(t, err, "[::1]")
+}
