@@ -52,6 +52,7 @@ var measurements = []measurement{
 	{"styles", "8-byte messages back and forth between two processes, half a round trip, by the way to wait", compareStyles, serveStyle},
 	{"loss", "writes to another process while each end drops packets, by AckTimeout", compareLoss, servePassive},
 	{"connections", "what connections cost that have nothing to do", manyConnections, nil},
+	{"dials", "connections by address, both ends in one process", dialRates, nil},
 }
 
 const warmUp = 300 * time.Millisecond
@@ -67,7 +68,7 @@ func main() {
 	flag.StringVar(&o.style, "style", "", "the one style of styles: poll, run, sleep, event or await; or the one row of connections, such as idle")
 	flag.DurationVar(&o.ackTimeout, "ack-timeout", 0, "AckTimeout of the first process (default: what the device chooses)")
 	flag.IntVar(&o.rounds, "rounds", 3, "how often loss and connections measure each of what they compare, in turns")
-	flag.IntVar(&o.connections, "connections", 5000, "how many there are at most in connections")
+	flag.IntVar(&o.connections, "connections", 5000, "how many there are at most in connections and dials")
 	flag.StringVar(&o.profile, "cpuprofile", "", "file for a CPU profile of the first process")
 	flag.BoolVar(&o.counters, "counters", false, "show the counters of each device when it is closed")
 	flag.StringVar(&o.prefix, "peer-prefix", "", "`words` before the command of the second process, such as 'taskset 2'")
@@ -124,7 +125,7 @@ func run(o options) error {
 		fmt.Printf("%-11s %s\n            (%s)\n", m.name, figures, m.about)
 	}
 	if !found {
-		return fmt.Errorf("no measurement %q; there are write_rate, write_bw, read_bw, send_bw, write_lat, styles, loss and connections", only)
+		return fmt.Errorf("no measurement %q; there are write_rate, write_bw, read_bw, send_bw, write_lat, styles, loss, connections and dials", only)
 	}
 	return nil
 }

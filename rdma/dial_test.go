@@ -451,7 +451,7 @@ func TestBridge(t *testing.T) {
 
 // Many clients dial one server at the same moment, and all get through.
 func TestManyDials(t *testing.T) {
-	const clients, each = 4, 50
+	const clients, each = 4, 250
 	cs := newCallers(t)
 	server := cs.add(rdma.Config{MaxConnections: clients * each})
 	cs.start(server)
