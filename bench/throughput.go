@@ -18,22 +18,32 @@ const (
 
 // writeRate writes 8 bytes at a time, in batches, to a context of the same
 // process that sleeps.
-func writeRate(o options) (figures string, err error) {
+func writeRate(o options) (string, error) {
+	rate, err := writesPerSecond(o, func(*endpoint) error { return nil })
+	return fmt.Sprintf("%.2f M writes/s of %d bytes, %.0f ns each, batches of %d", rate/1e6, rateSize, 1e9/rate, rateBatch), err
+}
+
+// writesPerSecond measures the rate of writeRate. prepare gets the end that is written
+// to, before it sleeps.
+func writesPerSecond(o options, prepare func(y *endpoint) error) (rate float64, err error) {
 	x, xConn, xMem, err := open(o, rateBatch*rateBatches, 4096)
 	if err != nil {
-		return "", err
+		return 0, err
 	}
 	defer func() { err = errors.Join(err, x.close()) }()
 	y, yConn, yMem, err := open(o, 1, 4096)
 	if err != nil {
-		return "", err
+		return 0, err
 	}
 	defer func() { err = errors.Join(err, y.close()) }()
 	if err := errors.Join(x.connect(yConn, yMem), y.connect(xConn, xMem)); err != nil {
-		return "", err
+		return 0, err
 	}
 	if err := waitRunning(x, y); err != nil {
-		return "", err
+		return 0, err
+	}
+	if err := prepare(y); err != nil {
+		return 0, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	asleep := make(chan error, 1)
@@ -47,7 +57,7 @@ func writeRate(o options) (figures string, err error) {
 
 	tasks, err := x.tasks(rateBatch*rateBatches, rateSize)
 	if err != nil {
-		return "", err
+		return 0, err
 	}
 	// Tasks of a batch complete in order, so a batch goes out again when its
 	// last task has come back.
@@ -69,13 +79,12 @@ func writeRate(o options) (figures string, err error) {
 	}
 	writes, elapsed, err := measure(x, o.duration)
 	if err != nil {
-		return "", err
+		return 0, err
 	}
 	if err := x.stop(); err != nil {
-		return "", err
+		return 0, err
 	}
-	rate := float64(writes) / elapsed.Seconds()
-	return fmt.Sprintf("%.2f M writes/s of %d bytes, %.0f ns each, batches of %d", rate/1e6, rateSize, 1e9/rate, rateBatch), nil
+	return float64(writes) / elapsed.Seconds(), nil
 }
 
 // bandwidth moves large blocks: to, or from, a process that sleeps or, if they are
