@@ -107,16 +107,38 @@ func Import(dev verbs.Device, desc []byte) (*Map, error) {
 	if err := r.Done(); err != nil {
 		return nil, fmt.Errorf("import memory map: %w", err)
 	}
-	switch {
-	case size == 0 || size > math.MaxInt:
-		return nil, fmt.Errorf("import memory map: %w: its length is %d; export it again", descriptor.ErrFormat, size)
-	case addr > math.MaxUint64-(size-1):
-		return nil, fmt.Errorf("import memory map: %w: %d bytes from %#x run past the end of memory; export it again",
-			descriptor.ErrFormat, size, addr)
-	case perm&remoteRights == 0 || perm&^remoteRights != 0:
-		return nil, fmt.Errorf("import memory map: %w: its permissions are %v; export it again", descriptor.ErrFormat, perm)
+	if err := checkRemote(addr, size, perm); err != nil {
+		return nil, fmt.Errorf("import memory map: %w: %w; export it again", descriptor.ErrFormat, err)
 	}
 	return &Map{addr: addr, size: int(size), rkey: rkey, perm: perm, remote: true, via: dev}, nil
+}
+
+func checkRemote(addr, size uint64, perm Permission) error {
+	switch {
+	case size == 0 || size > math.MaxInt:
+		return fmt.Errorf("its length is %d", size)
+	case addr > math.MaxUint64-(size-1):
+		return fmt.Errorf("%d bytes from %#x run past the end of memory", size, addr)
+	case perm&remoteRights == 0 || perm&^remoteRights != 0:
+		return fmt.Errorf("its permissions are %v", perm)
+	}
+	return nil
+}
+
+// FromKey makes a Map of a peer's memory out of its address, length in bytes and remote
+// key, for use with dev: of a peer that has no descriptors, because it does not use this SDK,
+// and has told them by a protocol of its own. perm is what the peer allows: RemoteRead,
+// RemoteWrite, RemoteAtomic; where it allows less, tasks fail. Otherwise it is as a Map that
+// Import has made. It fails with ErrInvalid for values that no memory can have.
+func FromKey(dev verbs.Device, addr uint64, length int, rkey uint32, perm Permission) (*Map, error) {
+	const op = "memory map from a key"
+	if dev == nil {
+		return nil, fmt.Errorf("%s: %w: no device is given; open one first", op, ErrInvalid)
+	}
+	if err := checkRemote(addr, uint64(max(length, 0)), perm); err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", op, ErrInvalid, err)
+	}
+	return &Map{addr: addr, size: length, rkey: rkey, perm: perm, remote: true, via: dev}, nil
 }
 
 // AsRemote returns the Map as a peer on the same device has it: what Import makes of the

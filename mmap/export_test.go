@@ -199,3 +199,27 @@ func FuzzImportPayload(f *testing.F) {
 		}
 	})
 }
+
+// A peer's memory without a descriptor.
+func TestFromKey(t *testing.T) {
+	dev := newDevice("fake0")
+	m, err := FromKey(dev, 0x1000, 16, 7, RemoteRead|RemoteWrite)
+	require.NoError(t, err)
+	require.True(t, m.Remote())
+	require.EqualValues(t, 0x1000, m.Addr())
+	require.Equal(t, 16, m.Len())
+	require.EqualValues(t, 7, m.RKey())
+	require.Equal(t, RemoteRead|RemoteWrite, m.Permissions())
+	require.NoError(t, m.Close())
+	for _, f := range []func() (*Map, error){
+		func() (*Map, error) { return FromKey(nil, 1, 1, 1, RemoteRead) },
+		func() (*Map, error) { return FromKey(dev, 1, 0, 1, RemoteRead) },
+		func() (*Map, error) { return FromKey(dev, 1, -1, 1, RemoteRead) },
+		func() (*Map, error) { return FromKey(dev, math.MaxUint64, 2, 1, RemoteRead) },
+		func() (*Map, error) { return FromKey(dev, 1, 1, 1, 0) },
+		func() (*Map, error) { return FromKey(dev, 1, 1, 1, LocalReadWrite|RemoteRead) },
+	} {
+		_, err := f()
+		require.ErrorIs(t, err, ErrInvalid)
+	}
+}
