@@ -21,7 +21,7 @@ all: build
 
 # Those below internal are for tests.
 build:
-	$(GO) build -tags "$(TAGS)" -o bin/ $$($(GO) list ./samples/... | grep -v /internal/)
+	$(GO) build -tags "$(TAGS)" -o bin/ $$($(GO) list ./samples/... ./cmd/... | grep -v /internal/)
 
 demo: build
 	@bin/demo

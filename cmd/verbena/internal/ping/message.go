@@ -1,0 +1,56 @@
+package ping
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// The protocol is that of rping(1), so that either end may be rping. In each round the
+// client advertises memory, which the server reads; the server answers; the client advertises
+// other memory, to which the server writes what it has read; the server answers again. Every
+// message has 16 bytes: those of the client an address, a key and a length, in network byte
+// order; those of the server mean "go on", whatever is in them.
+const (
+	messageLen = 16
+	// smallest and largest are the bytes of memory that rping takes.
+	smallest, largest = 26, 65535
+	// DefaultPort is rping's.
+	DefaultPort = 7174
+)
+
+var errMessage = errors.New("the peer's message makes no sense")
+
+// memory is what a message advertises.
+type memory struct {
+	addr   uint64
+	rkey   uint32
+	length uint32
+}
+
+func (m *memory) put(b []byte) {
+	binary.BigEndian.PutUint64(b, m.addr)
+	binary.BigEndian.PutUint32(b[8:], m.rkey)
+	binary.BigEndian.PutUint32(b[12:], m.length)
+}
+
+// parse reads an advertisement.
+func parse(b []byte) (m memory, err error) {
+	if len(b) != messageLen {
+		return m, fmt.Errorf("%w: it has %d bytes and not %d", errMessage, len(b), messageLen)
+	}
+	m = memory{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}
+	if m.length == 0 || m.length > largest {
+		return m, fmt.Errorf("%w: it advertises %d bytes; 1 to %d are possible", errMessage, m.length, largest)
+	}
+	return m, nil
+}
+
+// fill makes the data of a round: a line of text, cut or repeated.
+func fill(b []byte, round int) {
+	copy(b, fmt.Sprintf("verbena-ping-%d: ", round))
+	for i := len(fmt.Sprintf("verbena-ping-%d: ", round)); i < len(b); i++ {
+		b[i] = byte('A' + (round+i)%58)
+	}
+	b[len(b)-1] = 0
+}

@@ -1,0 +1,278 @@
+// Package ping is verbena ping: does RDMA work between here and there and, if not, why. It
+// shows what it finds on the way, from the device to the round trip.
+package ping
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/portowner"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/route"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1 // RDMA does not work to there
+	exitUsage  = 2
+)
+
+// options are the flags.
+type options struct {
+	device   string
+	gid      int
+	server   bool
+	port     int
+	count    int
+	size     int
+	interval time.Duration
+	timeout  time.Duration
+	target   string
+}
+
+const usage = `usage: verbena ping [flags] HOST[:PORT]
+       verbena ping -s [flags] [ADDRESS][:PORT]
+
+Finds out whether RDMA works between here and HOST: with a connection, sends, reads and
+writes, whose data are compared. At HOST, "verbena ping -s" or "rping -s" answers.
+
+`
+
+// Main runs the command, and returns its exit code.
+func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	o, err := parseArgs(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return exitOK
+	}
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, "verbena ping:", err)
+		return exitUsage
+	}
+	out := &printer{w: stdout}
+	if o.server {
+		err = serve(ctx, o, out, stderr)
+	} else {
+		err = ping(ctx, o, out)
+	}
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, "verbena ping:", err)
+		return exitFailed
+	}
+	return exitOK
+}
+
+func parseArgs(args []string, stderr io.Writer) (*options, error) {
+	var o options
+	f := flag.NewFlagSet("verbena ping", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.StringVar(&o.device, "d", "", "device (default: by the system's route to HOST)")
+	f.IntVar(&o.gid, "g", -1, "index of the local GID (default: by the route)")
+	f.BoolVar(&o.server, "s", false, "answer, until interrupted")
+	f.IntVar(&o.port, "p", DefaultPort, "port, of RDMA_PS_TCP")
+	f.IntVar(&o.count, "c", 5, "rounds; 0: until interrupted")
+	f.IntVar(&o.size, "size", 64, "bytes that are read and written in a round; rping -s takes no more than its -S, which is 64 unless given")
+	f.DurationVar(&o.interval, "i", 200*time.Millisecond, "time between the beginnings of rounds")
+	f.DurationVar(&o.timeout, "t", 10*time.Second, "time for the connection, and for each round")
+	f.Usage = func() {
+		_, _ = fmt.Fprint(stderr, usage)
+		f.PrintDefaults()
+	}
+	if err := f.Parse(args); err != nil {
+		if !errors.Is(err, flag.ErrHelp) {
+			err = errors.New("see verbena ping -help")
+		}
+		return nil, err
+	}
+	switch {
+	case f.NArg() > 1 || f.NArg() == 0 && !o.server:
+		return nil, errors.New("name one host to ping, after the flags; see verbena ping -help")
+	case o.port < 1 || o.port > 65535:
+		return nil, fmt.Errorf("-p is %d; 1 to 65535 are possible", o.port)
+	case o.size < smallest || o.size > largest:
+		return nil, fmt.Errorf("-size is %d; %d to %d are possible", o.size, smallest, largest)
+	case o.count < 0 || o.interval < 0 || o.timeout <= 0:
+		return nil, errors.New("-c and -i are 0 or more, -t is more than 0")
+	}
+	o.target = f.Arg(0)
+	return &o, nil
+}
+
+// split takes the target apart. The port is that of -p unless it is there.
+func (o *options) split() (host string, port int, err error) {
+	host, service, err := net.SplitHostPort(o.target)
+	if err != nil {
+		if host = o.target; len(host) > 1 && host[0] == '[' && host[len(host)-1] == ']' {
+			host = host[1 : len(host)-1]
+		}
+		return host, o.port, nil
+	}
+	if port, err = strconv.Atoi(service); err != nil || port < 1 || port > 65535 {
+		return "", 0, fmt.Errorf("%q is no port; 1 to 65535 are", service)
+	}
+	return host, port, nil
+}
+
+// printer prints lines of a name and a text.
+type printer struct{ w io.Writer }
+
+func (p *printer) line(name, format string, args ...any) {
+	_, _ = fmt.Fprintf(p.w, "%-9s %s\n", name, fmt.Sprintf(format, args...))
+}
+
+// opened is a device, and what is known of the way from it.
+type opened struct {
+	*route.Route
+	dev   verbs.Device
+	entry verbs.GIDEntry // that is used
+	port  int
+}
+
+// open opens the device for a target, and shows what there is to know of it.
+func open(o *options, target netip.Addr, out *printer) (*opened, error) {
+	r, err := route.Find(o.device, target)
+	if err != nil {
+		return nil, err
+	}
+	dev, err := device.Open(r.Device)
+	if err != nil {
+		return nil, err
+	}
+	d := &opened{Route: r, dev: dev}
+	if err := d.show(o, out); err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	return d, nil
+}
+
+func (d *opened) show(o *options, out *printer) error {
+	out.line("device", "%s: %s", d.Device, d.Why)
+	if err := d.Rank(d.dev); err != nil {
+		return err
+	}
+	if o.gid >= 0 {
+		for i, c := range d.Candidates {
+			d.Candidates[i].Used = c.Entry.Index == o.gid
+			if d.Candidates[i].Used {
+				d.Candidates[i].Why = "it was asked for"
+			}
+		}
+	}
+	for _, c := range d.Candidates {
+		if c.Used {
+			d.entry, d.port = c.Entry, c.Port
+		}
+	}
+	port, err := d.dev.QueryPort(max(d.port, 1))
+	if err != nil {
+		return err
+	}
+	out.line("port", "%d: %v, %v, MTU %d of %d", max(d.port, 1), port.State, port.LinkLayer, port.ActiveMTU, port.MaxMTU)
+	for _, c := range d.Candidates {
+		mark := " "
+		if c.Used {
+			mark = "*"
+		}
+		out.line("GID", "%s %d  %v  %v%s: %s", mark, c.Entry.Index, c.Entry.GID.Addr(), c.Entry.Type, udpPort(c.Entry), c.Why)
+	}
+	if d.entry.UDPPort != 0 && d.entry.UDPPort != roceUDPPort {
+		at := netip.AddrPortFrom(d.entry.GID.Addr(), roceUDPPort)
+		owner := "another process"
+		if o := portowner.Find(at); o != nil {
+			owner = o.String()
+		}
+		out.line("UDP port", "%d: port %d of %v is taken by %s. So only devices of this SDK reach this one, and no adapter or kernel", d.entry.UDPPort, roceUDPPort, at.Addr(), owner)
+	}
+	if d.port == 0 && d.Target.IsValid() {
+		return fmt.Errorf("none of the %d GIDs of %s leads to %v; choose another device with -d, or give its interface an address of that network", len(d.Candidates), d.Device, d.Target)
+	}
+	return nil
+}
+
+const roceUDPPort = 4791
+
+func udpPort(e verbs.GIDEntry) string {
+	if e.UDPPort == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", UDP port %d", e.UDPPort)
+}
+
+// config is that of the context.
+func (d *opened) config(o *options) rdma.Config {
+	cfg := rdma.Config{ConnectTimeout: o.timeout}
+	if o.gid >= 0 {
+		cfg.GIDIndex = &o.gid
+	}
+	return cfg
+}
+
+func serve(ctx context.Context, o *options, out *printer, stderr io.Writer) (err error) {
+	host, port := "", o.port
+	if o.target != "" {
+		if host, port, err = o.split(); err != nil {
+			return err
+		}
+	}
+	addr, _ := netip.ParseAddr(host)
+	if o.device == "" && (!addr.IsValid() || addr.IsUnspecified()) {
+		if o.device, err = onlyDevice(); err != nil {
+			return err
+		}
+		out.line("device", "%s: the one whose address leads away from this machine; -d names another", o.device)
+	}
+	if addr.IsUnspecified() {
+		addr = netip.Addr{}
+	}
+	d, err := open(o, addr, out)
+	if err != nil {
+		return err
+	}
+	engine := pe.New(pe.Config{})
+	log := zerolog.New(zerolog.ConsoleWriter{Out: stderr, TimeFormat: time.TimeOnly, NoColor: !isTerminal(stderr)}).With().Timestamp().Logger()
+	s, err := NewServer(d.dev, engine, net.JoinHostPort(host, strconv.Itoa(port)), log, func(l *rdma.Listener) {
+		out.line("listening", "%v: interrupt to stop", l.Addr())
+	})
+	if err == nil {
+		err = engine.Run(ctx)
+		if errors.Is(err, context.Canceled) {
+			err = nil
+		}
+		err = errors.Join(err, s.Close())
+	}
+	return errors.Join(err, engine.Close(), d.dev.Close())
+}
+
+// onlyDevice is the software device of the interface that leads away from this machine,
+// for a server that names none.
+func onlyDevice() (string, error) {
+	for _, away := range []string{"192.0.2.1", "2001:db8::1"} { // of nobody (RFC 5737, 3849)
+		if r, err := route.Find("", netip.MustParseAddr(away)); err == nil {
+			return r.Device, nil
+		}
+	}
+	return "soft-lo", nil
+}
+
+// isTerminal reports whether colours are seen.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

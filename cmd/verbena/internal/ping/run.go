@@ -1,0 +1,186 @@
+package ping
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// ping pings a host.
+func ping(ctx context.Context, o *options, out *printer) error {
+	host, port, err := o.split()
+	if err != nil {
+		return err
+	}
+	addr, err := lookUp(ctx, o, host, out)
+	if err != nil {
+		return err
+	}
+	d, err := open(o, addr, out)
+	if err != nil {
+		return err
+	}
+	engine := pe.New(pe.Config{})
+	r := &rounds{o: o, out: out, engine: engine, opened: d}
+	target := net.JoinHostPort(addr.String(), strconv.Itoa(port))
+	dial := rdma.DialConfig{Timeout: o.timeout, Once: true, LocalAddr: d.entry.GID.Addr()}
+	r.client, err = NewClient(d.dev, engine, target, dial, d.config(o))
+	if err == nil {
+		r.client.OnConnected, r.client.OnRound, r.client.OnFailure = r.connected, r.complete, r.failed
+		err = engine.Run(ctx)
+		r.stopTimer()
+		if errors.Is(err, context.Canceled) { // interrupted
+			err = nil
+		}
+		err = errors.Join(err, r.client.Close())
+	}
+	err = errors.Join(err, engine.Close(), d.dev.Close())
+	r.summary()
+	if r.failure != nil {
+		r.explain(ctx, addr, port)
+		return fmt.Errorf("RDMA does not work with %s", o.target)
+	}
+	return err
+}
+
+// lookUp finds the address of a host.
+func lookUp(ctx context.Context, o *options, host string, out *printer) (netip.Addr, error) {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return addr.Unmap(), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	list, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("look up %s: %w; check the name, or give an address", host, err)
+	}
+	// IPv4 first: its GIDs are there on every RoCE device.
+	best := list[0].Unmap()
+	for _, a := range list {
+		if a.Unmap().Is4() {
+			best = a.Unmap()
+			break
+		}
+	}
+	out.line("address", "%v, of %d that %s has", best, len(list), host)
+	return best, nil
+}
+
+// rounds is a run of pings.
+type rounds struct {
+	o       *options
+	out     *printer
+	engine  *pe.Engine
+	opened  *opened
+	client  *Client
+	timer   *time.Timer
+	patient *time.Timer // ends a round that takes too long
+
+	begun   int // rounds
+	times   times
+	failure error
+	during  stage
+	large   bool // the last round filled whole packets
+}
+
+func (r *rounds) connected() {
+	conn := r.client.Connection()
+	kind := "a server of rping's protocol"
+	if r.client.Verbena() {
+		kind = "verbena ping -s"
+	}
+	r.out.line("connected", "%v to %v in %v: queue pairs %#x and %#x, path MTU %d; %s",
+		conn.LocalAddr(), conn.PeerAddr(), rounded(r.client.Connect), conn.QPN(), conn.PeerQPN(), conn.MTU(), kind)
+	r.next()
+}
+
+// next begins a round. The first has little data; the second fills packets, where the server
+// takes so much, since paths that lose only large packets are common.
+func (r *rounds) next() {
+	size := r.o.size
+	if r.large = r.begun == 1 && r.client.Verbena() && r.o.size < 2*int(r.client.Connection().MTU()); r.large {
+		size = 2 * int(r.client.Connection().MTU())
+	}
+	r.begun++
+	r.patient = r.after(r.o.timeout, func() {
+		r.client.fail(fmt.Errorf("round %d of %d bytes has not ended after %v", r.begun, size, r.o.timeout))
+	})
+	r.client.Round(size)
+}
+
+// after calls f on the engine's goroutine.
+func (r *rounds) after(d time.Duration, f func()) *time.Timer {
+	return time.AfterFunc(d, func() { _ = r.engine.Do(f) }) // an engine that has ended needs it no more
+}
+
+func (r *rounds) complete(d time.Duration) {
+	r.patient.Stop()
+	size := r.client.size
+	r.out.line("round", "%d: %d bytes sent for, read, written and compared in %v", r.begun, size, rounded(d))
+	if !r.large {
+		r.times.add(d)
+	}
+	if r.o.count != 0 && r.begun >= r.o.count {
+		r.client.Stop()
+		return
+	}
+	r.timer = r.after(max(r.o.interval-d, 0), func() {
+		if !r.client.ended {
+			r.next()
+		}
+	})
+}
+
+func (r *rounds) failed(during stage, err error) { r.during, r.failure = during, err }
+
+func (r *rounds) stopTimer() {
+	for _, t := range []*time.Timer{r.timer, r.patient} {
+		if t != nil {
+			t.Stop()
+		}
+	}
+}
+
+func (r *rounds) summary() {
+	if r.times.n > 0 {
+		r.out.line("result", "%v", &r.times)
+	}
+}
+
+// times are those of rounds.
+type times struct {
+	n                 int
+	shortest, longest time.Duration
+	sum               time.Duration
+}
+
+func (t *times) add(d time.Duration) {
+	if t.n == 0 || d < t.shortest {
+		t.shortest = d
+	}
+	t.longest = max(t.longest, d)
+	t.sum += d
+	t.n++
+}
+
+// String is a summary.
+func (t *times) String() string {
+	return fmt.Sprintf("RDMA works: %d rounds of two messages each way, a read and a write, in %v at least, %v on average, %v at most",
+		t.n, rounded(t.shortest), rounded(t.sum/time.Duration(t.n)), rounded(t.longest))
+}
+
+// rounded has three digits or so.
+func rounded(d time.Duration) time.Duration {
+	unit := time.Duration(1)
+	for d/unit >= 1000 {
+		unit *= 10
+	}
+	return d.Round(unit)
+}

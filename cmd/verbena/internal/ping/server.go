@@ -1,0 +1,169 @@
+package ping
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/rs/zerolog"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// greeting is the private data with which a Server accepts: a client may then use more
+// memory than it would with rping.
+const greeting = "verbena ping 1"
+
+// Server answers clients: of verbena ping and of rping.
+type Server struct {
+	dev      verbs.Device
+	rdma     *rdma.Context
+	listener *rdma.Listener
+	tasks    *rdma.SharedPool
+	log      zerolog.Logger
+}
+
+// MaxClients is how many clients a Server serves at a time.
+const MaxClients = 64
+
+// NewServer makes a server that listens on an address when the engine runs. ready is called
+// then, on the engine's goroutine, with the address.
+func NewServer(dev verbs.Device, engine *pe.Engine, addr string, log zerolog.Logger, ready func(*rdma.Listener)) (*Server, error) {
+	s := &Server{dev: dev, log: log}
+	var err error
+	if s.rdma, err = rdma.New(dev, rdma.Config{Name: "ping server", Engine: engine, MaxConnections: MaxClients}); err != nil {
+		return nil, err
+	}
+	if s.tasks, err = s.rdma.SharedPool(); err != nil {
+		return nil, err
+	}
+	if err = s.rdma.Receive(4*MaxClients, messageLen, s.received); err != nil {
+		return nil, err
+	}
+	s.rdma.OnConnection(s.changed)
+	s.rdma.OnStateChange(func(_, next pe.State) {
+		if next != pe.Starting {
+			return
+		}
+		l, err := s.rdma.Listen(addr, rdma.ListenConfig{OnRequest: s.request})
+		if err == nil {
+			s.listener = l
+			ready(l)
+		}
+		s.rdma.Fail(err)
+	})
+	return s, s.rdma.Start()
+}
+
+// visitor is a client.
+type visitor struct {
+	server *Server
+	conn   *rdma.Connection
+	data   *mmap.Map // what was read, to be written back; behind it the answer
+	remote *mmap.Map // advertised by the last message
+	write  bool      // the next advertisement is for a write
+	rounds int
+}
+
+func (s *Server) request(q *rdma.ConnectRequest) {
+	conn, err := q.Accept(rdma.AcceptConfig{PrivateData: []byte(greeting)})
+	if errors.Is(err, rdma.ErrFull) {
+		s.log.Warn().Stringer("client", q.RemoteAddr()).Msgf("rejected: there are %d clients", MaxClients)
+		err = q.Reject([]byte("too many clients"))
+	}
+	if err != nil {
+		s.log.Warn().Err(err).Msg("a client is lost")
+		return
+	}
+	if conn == nil {
+		return
+	}
+	v := &visitor{server: s, conn: conn}
+	if v.data, err = mmap.Alloc(s.dev, largest+messageLen, mmap.LocalReadWrite); err != nil {
+		s.log.Warn().Err(err).Msg("a client is lost")
+		_ = conn.Close()
+		return
+	}
+	conn.SetUserData(v)
+}
+
+func (s *Server) changed(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+	v, _ := conn.UserData().(*visitor)
+	switch state {
+	case rdma.Ready:
+		s.log.Info().Stringer("client", conn.PeerAddr()).Msg("connected")
+	case rdma.Failed:
+		s.log.Warn().Err(err).Msg("a client is lost")
+		_ = conn.Close()
+	case rdma.Closed:
+		if v == nil {
+			return
+		}
+		s.log.Info().Stringer("client", conn.PeerAddr()).Int("rounds", v.rounds).Msg("disconnected")
+		v.release()
+	}
+}
+
+// release gives back the memory of a client that has gone.
+func (v *visitor) release() {
+	for _, m := range []*mmap.Map{v.data, v.remote} {
+		if m != nil {
+			_ = m.Close() // no task has it any more
+		}
+	}
+	v.data, v.remote = nil, nil
+}
+
+func (s *Server) received(m *rdma.Message) {
+	v, ok := m.Connection().UserData().(*visitor)
+	if !ok || v.conn.State() != rdma.Ready {
+		return
+	}
+	if err := v.advertised(m.Bytes()); err != nil {
+		s.log.Warn().Err(err).Stringer("client", v.conn.PeerAddr()).Msg("a client is disconnected")
+		_ = v.conn.Close()
+	}
+}
+
+// advertised handles a message of the client.
+func (v *visitor) advertised(b []byte) (err error) {
+	if v.remote != nil {
+		return fmt.Errorf("%w: it has come before the answer to the last one", errMessage)
+	}
+	m, err := parse(b)
+	if err != nil {
+		return err
+	}
+	if v.remote, err = mmap.FromKey(v.server.dev, m.addr, int(m.length), m.rkey, mmap.RemoteRead|mmap.RemoteWrite); err != nil {
+		return err
+	}
+	n := int(m.length)
+	var task *rdma.SharedTask
+	if v.write {
+		task, err = v.server.tasks.Write(v.conn, bufinv.Source(v.data, 0, n), bufinv.Target(v.remote, 0, n))
+	} else {
+		task, err = v.server.tasks.Read(v.conn, bufinv.Source(v.remote, 0, n), bufinv.Target(v.data, 0, n))
+	}
+	return pe.SubmitNew(task, err, v.moved)
+}
+
+// moved answers when the data have been read or written.
+func (v *visitor) moved(t *rdma.SharedTask, err error) {
+	_ = t.Free()
+	if err != nil {
+		return // the connection has failed
+	}
+	_ = v.remote.Close()
+	v.remote = nil
+	if v.write {
+		v.rounds++
+	}
+	v.write = !v.write
+	task, err := v.server.tasks.Send(v.conn, bufinv.Source(v.data, largest, messageLen))
+	if err = pe.SubmitNew(task, err, func(t *rdma.SharedTask, _ error) { _ = t.Free() }); err != nil {
+		_ = v.conn.Close()
+	}
+}

@@ -1,0 +1,85 @@
+// Package portowner finds out which process has a UDP port of this machine. The RoCEv2 port
+// of an address can have one owner: whoever else wants to speak to foreign peers from there
+// has to know who it is.
+package portowner
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// Owner is who has a port.
+type Owner struct {
+	Addr    netip.AddrPort // bound to; unspecified: all addresses of the machine
+	PID     int            // zero: not to be found out, or the kernel
+	Command string         // of the process; empty: as PID
+	Kernel  bool           // the socket is the kernel's own, such as that of rxe
+}
+
+// String says who it is.
+func (o *Owner) String() string {
+	switch {
+	case o.Kernel:
+		return fmt.Sprintf("the kernel (its RoCE driver rxe, most likely), on %v", o.Addr)
+	case o.PID != 0:
+		return fmt.Sprintf("process %d (%s), on %v", o.PID, o.Command, o.Addr)
+	}
+	return fmt.Sprintf("a process of another user, on %v", o.Addr)
+}
+
+// socket is a line of /proc/net/udp.
+type socket struct {
+	local netip.AddrPort
+	inode uint64
+}
+
+// parse reads a table of sockets as /proc/net/udp and udp6 have it, and returns those
+// with the port. Lines that are not understood are skipped.
+func parse(r io.Reader, port uint16) (list []socket) {
+	for lines := bufio.NewScanner(r); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 10 {
+			continue
+		}
+		local, ok := parseAddr(fields[1])
+		inode, err := strconv.ParseUint(fields[9], 10, 64)
+		if ok && err == nil && local.Port() == port {
+			list = append(list, socket{local, inode})
+		}
+	}
+	return list
+}
+
+// parseAddr reads an address: words of 32 bits in the order of the machine, a colon, the
+// port.
+func parseAddr(s string) (a netip.AddrPort, ok bool) {
+	host, service, ok := strings.Cut(s, ":")
+	if !ok {
+		return a, false
+	}
+	port, err := strconv.ParseUint(service, 16, 16)
+	if err != nil {
+		return a, false
+	}
+	b, err := hex.DecodeString(host)
+	if err != nil || len(b) != 4 && len(b) != 16 {
+		return a, false
+	}
+	for i := 0; i < len(b); i += 4 {
+		binary.NativeEndian.PutUint32(b[i:], binary.BigEndian.Uint32(b[i:]))
+	}
+	addr, _ := netip.AddrFromSlice(b)
+	return netip.AddrPortFrom(addr.Unmap(), uint16(port)), true
+}
+
+// covers reports whether a socket receives what comes to an address.
+func (s *socket) covers(addr netip.Addr) bool {
+	own := s.local.Addr()
+	return own == addr || own.IsUnspecified() && (own.Is6() || addr.Is4())
+}

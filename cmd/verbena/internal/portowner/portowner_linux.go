@@ -1,0 +1,65 @@
+package portowner
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Find returns who has the UDP port of an address of this machine; nil: nobody, or not to be found out.
+func Find(addr netip.AddrPort) *Owner {
+	for _, table := range []string{"udp", "udp6"} {
+		f, err := os.Open(filepath.Join("/proc/net", table))
+		if err != nil {
+			continue
+		}
+		list := parse(f, addr.Port())
+		_ = f.Close()
+		for _, s := range list {
+			if !s.covers(addr.Addr().Unmap().WithZone("")) {
+				continue
+			}
+			o := &Owner{Addr: s.local, Kernel: s.inode == 0}
+			if !o.Kernel {
+				o.PID, o.Command = process(s.inode)
+				o.Kernel = o.PID == 0 && os.Geteuid() == 0 // root sees every process
+			}
+			return o
+		}
+	}
+	return nil
+}
+
+// process finds the process that has a socket open, among those that may be looked at.
+func process(inode uint64) (pid int, command string) {
+	want := fmt.Sprintf("socket:[%d]", inode)
+	all, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range all {
+		fds, err := os.ReadDir(filepath.Join(dir, "fd"))
+		if err != nil {
+			continue
+		}
+		for _, fd := range fds {
+			if link, err := os.Readlink(filepath.Join(dir, "fd", fd.Name())); err != nil || link != want {
+				continue
+			}
+			comm, _ := os.ReadFile(filepath.Join(dir, "comm"))
+			pid, _ = strconv.Atoi(filepath.Base(dir))
+			return pid, printable(strings.TrimSpace(string(comm)))
+		}
+	}
+	return 0, ""
+}
+
+// printable has no characters that a terminal would act on: a process chooses its name.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if strconv.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, s)
+}

@@ -1,0 +1,193 @@
+// Package route chooses the device by which an address is reached, and says why: choosing
+// the wrong device or GID is what users of RDMA get wrong first.
+package route
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Candidate is a GID of the device.
+type Candidate struct {
+	Port  int
+	Entry verbs.GIDEntry
+	Used  bool
+	Why   string // it is used, or not
+}
+
+// Route is a way from this machine to an address.
+type Route struct {
+	Target     netip.Addr // not valid: none was given
+	Source     netip.Addr // that the system sends from; not valid: there is no route
+	Interface  string     // that has the source; empty: unknown
+	Device     string     // as device.Open takes it
+	Why        string     // this device
+	Candidates []Candidate
+}
+
+// Find finds the way to an address from a device or, if its name is empty, from the one
+// that the system's routes name: an adapter that has their source address, or else the
+// software device of the interface. An address that is not valid stands for any peer.
+func Find(name string, target netip.Addr) (*Route, error) {
+	r := &Route{Target: target.Unmap(), Device: name, Why: "it was asked for"}
+	if target.IsValid() {
+		r.Source = sourceTo(r.Target)
+		if r.Source.IsValid() {
+			r.Interface = interfaceOf(r.Source)
+		}
+	}
+	if name == "" {
+		if err := r.choose(); err != nil {
+			return r, err
+		}
+	}
+	return r, nil
+}
+
+// choose sets the device.
+func (r *Route) choose() error {
+	switch {
+	case !r.Target.IsValid():
+		return errors.New("name a device with -d: without an address to reach none can be chosen")
+	case !r.Source.IsValid():
+		return fmt.Errorf("the system has no route to %v: check the address, and that the interface that leads there is up (ip route get %v)", r.Target, r.Target)
+	}
+	if adapter := adapterWith(r.Source); adapter != "" {
+		r.Device = adapter
+		r.Why = fmt.Sprintf("the adapter that has %v, the source address of the system's route to %v", r.Source, r.Target)
+		return nil
+	}
+	if r.Interface == "" {
+		return fmt.Errorf("no interface has %v, the source address of the system's route to %v; name a device with -d", r.Source, r.Target)
+	}
+	r.Device = "soft-" + r.Interface
+	r.Why = fmt.Sprintf("in software: the system's route to %v leaves by %s, whose address %v no adapter has", r.Target, r.Interface, r.Source)
+	return nil
+}
+
+// Rank fills in the candidates, from the table of an open device.
+func (r *Route) Rank(dev verbs.Device) error {
+	attr, err := dev.Query()
+	if err != nil {
+		return err
+	}
+	used := false
+	for port := 1; port <= attr.Ports; port++ {
+		table, err := dev.GIDs(port)
+		if err != nil {
+			return err
+		}
+		for _, e := range table {
+			c := Candidate{Port: port, Entry: e}
+			c.Used, c.Why = r.assess(e, used)
+			used = used || c.Used
+			r.Candidates = append(r.Candidates, c)
+		}
+	}
+	return nil
+}
+
+// assess says whether a GID is the one from which the target is reached. taken: another is.
+func (r *Route) assess(e verbs.GIDEntry, taken bool) (bool, string) {
+	addr := e.GID.Addr()
+	switch {
+	case e.Type != verbs.GIDRoCEv2 && e.Type != verbs.GIDInfiniBand:
+		return false, fmt.Sprintf("of type %v, which is not routed", e.Type)
+	case !r.Target.IsValid():
+		return false, "any peer of its kind"
+	case addr.Is4() != r.Target.Is4():
+		return false, fmt.Sprintf("of another address family than %v", r.Target)
+	case addr.IsLoopback() != r.Target.IsLoopback():
+		return false, "loopback and other addresses do not reach each other"
+	case taken:
+		return false, "not needed"
+	case addr == r.Source:
+		return true, "the source address of the system's route"
+	case r.Target.IsLoopback():
+		return true, "the device's address on the loopback interface"
+	case addr.IsLinkLocalUnicast() != r.Target.IsLinkLocalUnicast():
+		return false, "link-local and other addresses do not reach each other"
+	}
+	return false, fmt.Sprintf("not the source address of the system's route, %v", r.Source)
+}
+
+// sourceTo is the address that the system would send from. Nothing is sent.
+func sourceTo(peer netip.Addr) netip.Addr {
+	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(peer, 4791)))
+	if err != nil {
+		return netip.Addr{}
+	}
+	defer func() { _ = conn.Close() }()
+	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone("")
+}
+
+// interfaceOf is the name of the interface with an address, which is on the loopback
+// interface in the case of all addresses of 127.0.0.0/8.
+func interfaceOf(a netip.Addr) string {
+	list, err := net.Interfaces()
+	if err != nil {
+		return ""
+	}
+	for _, i := range list {
+		if i.Flags&net.FlagUp == 0 {
+			continue
+		}
+		if a.IsLoopback() && i.Flags&net.FlagLoopback != 0 {
+			return i.Name
+		}
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, own := range addrs {
+			if p, err := netip.ParsePrefix(own.String()); err == nil && p.Addr().Unmap().WithZone("") == a {
+				return i.Name
+			}
+		}
+	}
+	return ""
+}
+
+// adapterWith is the name of the device, other than a software device, that has an address; empty: none.
+func adapterWith(a netip.Addr) string {
+	list, _ := device.List()
+	for _, info := range list {
+		if info.Driver == "soft" {
+			continue
+		}
+		dev, err := device.Open(info.Name)
+		if err != nil {
+			continue
+		}
+		has := hasAddress(dev, a)
+		_ = dev.Close()
+		if has {
+			return info.Name
+		}
+	}
+	return ""
+}
+
+func hasAddress(dev verbs.Device, a netip.Addr) bool {
+	attr, err := dev.Query()
+	if err != nil {
+		return false
+	}
+	for port := 1; port <= attr.Ports; port++ {
+		table, err := dev.GIDs(port)
+		if err != nil {
+			continue
+		}
+		for _, e := range table {
+			if e.Type == verbs.GIDRoCEv2 && e.GID.Addr() == a {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,71 @@
+package route
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestLoopback(t *testing.T) {
+	for _, target := range []string{"127.0.0.1", "127.0.0.9"} {
+		r, err := Find("", netip.MustParseAddr(target))
+		require.NoError(t, err)
+		assert.Contains(t, r.Device, "soft-lo")
+		assert.Contains(t, r.Why, "in software")
+		dev, err := device.Open(r.Device)
+		require.NoError(t, err)
+		require.NoError(t, r.Rank(dev))
+		require.NoError(t, dev.Close())
+		used := 0
+		for _, c := range r.Candidates {
+			assert.NotEmpty(t, c.Why)
+			if c.Used {
+				used++
+				assert.True(t, c.Entry.GID.Addr().Is4())
+			}
+		}
+		assert.Equal(t, 1, used)
+	}
+}
+
+func TestNothingToChooseBy(t *testing.T) {
+	_, err := Find("", netip.Addr{})
+	require.ErrorContains(t, err, "-d")
+	r, err := Find("soft-lo", netip.Addr{})
+	require.NoError(t, err)
+	assert.Equal(t, "soft-lo", r.Device)
+}
+
+func TestWhichGID(t *testing.T) {
+	gid := func(addr string, kind verbs.GIDType) verbs.GIDEntry {
+		return verbs.GIDEntry{GID: verbs.GIDFromAddr(netip.MustParseAddr(addr)), Type: kind}
+	}
+	for _, c := range []struct {
+		target, source string
+		entry          verbs.GIDEntry
+		taken, used    bool
+		why            string
+	}{
+		{"192.0.2.9", "192.0.2.1", gid("192.0.2.1", verbs.GIDRoCEv2), false, true, "source address"},
+		{"192.0.2.9", "192.0.2.1", gid("192.0.2.1", verbs.GIDRoCEv2), true, false, "not needed"},
+		{"192.0.2.9", "192.0.2.1", gid("198.51.100.1", verbs.GIDRoCEv2), false, false, "not the source address of the system's route, 192.0.2.1"},
+		{"192.0.2.9", "192.0.2.1", gid("2001:db8::1", verbs.GIDRoCEv2), false, false, "another address family"},
+		{"192.0.2.9", "192.0.2.1", gid("192.0.2.1", verbs.GIDRoCEv1), false, false, "not routed"},
+		{"192.0.2.9", "192.0.2.1", gid("127.0.0.1", verbs.GIDRoCEv2), false, false, "loopback"},
+		{"127.0.0.1", "127.0.0.1", gid("127.0.0.7", verbs.GIDRoCEv2), false, true, "loopback interface"},
+		{"2001:db8::2", "2001:db8::1", gid("fe80::1", verbs.GIDRoCEv2), false, false, "link-local"},
+	} {
+		r := Route{Target: netip.MustParseAddr(c.target), Source: netip.MustParseAddr(c.source)}
+		used, why := r.assess(c.entry, c.taken)
+		assert.Equal(t, c.used, used, "%v", c)
+		assert.Contains(t, why, c.why)
+	}
+}

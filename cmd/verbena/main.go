@@ -1,0 +1,69 @@
+// Command verbena is the tool of the SDK:
+//
+//	verbena ping HOST    does RDMA work between here and there and, if not, why
+//
+// verbena COMMAND -help shows a command's flags.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/ping"
+	"github.com/verbena-rdma/verbena/internal/version"
+)
+
+// command is a subcommand. run returns the exit code.
+type command struct {
+	name, about string
+	run         func(ctx context.Context, args []string, stdout, stderr io.Writer) int
+}
+
+var commands = []command{
+	{"ping", "does RDMA work between here and there and, if not, why", ping.Main},
+}
+
+// exitUsage is the exit code of a wrong command line.
+const exitUsage = 2
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	if len(args) == 0 {
+		usage(stderr)
+		return exitUsage
+	}
+	switch args[0] {
+	case "version", "-version", "--version":
+		_, _ = fmt.Fprintln(stdout, "verbena", version.String())
+		return 0
+	case "help", "-help", "--help", "-h":
+		usage(stdout)
+		return 0
+	}
+	for _, c := range commands {
+		if c.name == args[0] {
+			return c.run(ctx, args[1:], stdout, stderr)
+		}
+	}
+	_, _ = fmt.Fprintf(stderr, "verbena: there is no command %q\n", args[0])
+	usage(stderr)
+	return exitUsage
+}
+
+func usage(w io.Writer) {
+	_, _ = fmt.Fprintln(w, "usage: verbena COMMAND [arguments]")
+	for _, c := range commands {
+		_, _ = fmt.Fprintf(w, "  %-8s %s\n", c.name, c.about)
+	}
+	_, _ = fmt.Fprintln(w, "verbena COMMAND -help shows a command's flags; verbena version the version.")
+}
