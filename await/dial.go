@@ -1,0 +1,90 @@
+package await
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// Dial makes a connection by address, as rdma.Context.Dial does, and waits until it is
+// Ready. It fails with the reason for which the connection fails, after closing it, so
+// that its place among rdma.Config.MaxConnections becomes free. If ctx ends first, the connection is closed
+// too, and the error matches the cause of ctx: how long to try is for ctx, or for
+// DialConfig.Timeout. The functions of OnConnection get every change, as always. It may be
+// called from any goroutine but the engine's (pe.ErrReentrant), while the context is
+// Starting or Running.
+func Dial(ctx context.Context, r *rdma.Context, addr string, cfg rdma.DialConfig) (*rdma.Connection, error) {
+	op := "dial " + addr
+	if r == nil {
+		return nil, fmt.Errorf("await: %s: %w: no context is given", op, ErrInvalid)
+	}
+	e := r.Engine()
+	if e == nil {
+		return nil, fmt.Errorf("await: %s: %w; connect it with Engine.Connect", op, pe.ErrNotConnected)
+	}
+	d := &dialing{done: make(chan error, 1)}
+	if err := Func(ctx, e, func() (err error) { return d.begin(r, addr, cfg) }); err != nil {
+		return nil, err
+	}
+	select {
+	case err := <-d.done:
+		if err != nil {
+			return nil, fmt.Errorf("await: %s: %w", op, err)
+		}
+		return d.conn, nil
+	case <-ctx.Done():
+		_ = e.Do(d.giveUp) // a closed engine has no connections
+		return nil, ended(ctx, op)
+	}
+}
+
+// dialing waits for a connection, on the engine's goroutine.
+type dialing struct {
+	conn *rdma.Connection
+	stop func()     // of the watch; nil: it is over
+	done chan error // holds one
+}
+
+func (d *dialing) begin(r *rdma.Context, addr string, cfg rdma.DialConfig) (err error) {
+	if d.conn, err = r.Dial(addr, cfg); err != nil {
+		return err
+	}
+	d.stop = r.WatchConnections(func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+		if conn != d.conn {
+			return
+		}
+		switch state {
+		case rdma.Ready:
+			d.finish(nil)
+		case rdma.Failed:
+			d.finish(err)
+			_ = conn.Close()
+		case rdma.Closed: // by the program, or with its context
+			if err == nil {
+				err = errors.Join(rdma.ErrFlushed, r.Err())
+			}
+			d.finish(err)
+		}
+	})
+	return nil
+}
+
+func (d *dialing) finish(err error) {
+	if d.stop != nil {
+		d.stop()
+		d.stop = nil
+		d.done <- err
+	}
+}
+
+// giveUp closes the connection, also if it has become Ready meanwhile: nobody has it.
+func (d *dialing) giveUp() {
+	if d.stop != nil {
+		d.stop()
+		d.stop = nil
+	}
+	_ = d.conn.Close()
+}
