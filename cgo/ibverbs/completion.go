@@ -21,6 +21,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"github.com/verbena-rdma/verbena/cgo/internal/poll"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -172,7 +173,7 @@ func (q *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 		return false, nil
 	}
 	if q.stop == nil {
-		stop, err := watch(int(q.channel.fd), "completion events of "+q.device.info.Name, q.event)
+		stop, err := poll.Watch(int(q.channel.fd), "completion events of "+q.device.info.Name, q.event)
 		if err != nil {
 			return false, fmt.Errorf("arm completion queue: %w", err)
 		}

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/verbena-rdma/verbena/cgo/internal/abi"
 	"github.com/verbena-rdma/verbena/internal/closers"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -201,7 +202,7 @@ func (d *Device) QueryPort(port int) (verbs.PortAttr, error) {
 	}
 	return verbs.PortAttr{
 		State: verbs.PortState(a.state), LinkLayer: verbs.LinkLayer(a.link_layer),
-		MaxMTU: mtuOf(a.max_mtu), ActiveMTU: mtuOf(a.active_mtu),
+		MaxMTU: abi.MTU(uint32(a.max_mtu)), ActiveMTU: abi.MTU(uint32(a.active_mtu)),
 		GIDTable: int(a.gid_tbl_len), LID: uint16(a.lid),
 		Interface:  interfaceBehind(d.sysfs, port),
 		ActiveRate: uint64(laneWidth(a.active_width)) * laneRate(a.active_speed),

@@ -10,6 +10,7 @@ import (
 	"math"
 	"syscall"
 
+	"github.com/verbena-rdma/verbena/cgo/internal/abi"
 	"github.com/verbena-rdma/verbena/internal/registration"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -27,7 +28,7 @@ func (p *protectionDomain) RegDMABufMR(buf verbs.DMABuf, access verbs.Access) (v
 	if err := p.use("register dma-buf"); err != nil {
 		return nil, err
 	}
-	c, err := C.vb_reg_dmabuf_mr(p.c, C.uint64_t(buf.Offset), C.size_t(buf.Length), C.uint64_t(buf.IOVA), C.int(buf.FD), accessFlags(access))
+	c, err := C.vb_reg_dmabuf_mr(p.c, C.uint64_t(buf.Offset), C.size_t(buf.Length), C.uint64_t(buf.IOVA), C.int(buf.FD), C.uint(abi.AccessFlags(access)))
 	if c == nil {
 		p.release()
 		return nil, explainDMABuf(verbError("ibv_reg_dmabuf_mr",

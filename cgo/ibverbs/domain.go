@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/verbena-rdma/verbena/cgo/internal/abi"
 	"github.com/verbena-rdma/verbena/internal/registration"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -106,7 +107,7 @@ func (p *protectionDomain) RegMR(mem []byte, access verbs.Access) (verbs.MR, err
 		return nil, err
 	}
 	start := uintptr(unsafe.Pointer(unsafe.SliceData(mem)))
-	c, err := C.vb_reg_mr(p.c, C.uintptr_t(start), C.size_t(len(mem)), accessFlags(access))
+	c, err := C.vb_reg_mr(p.c, C.uintptr_t(start), C.size_t(len(mem)), C.uint(abi.AccessFlags(access)))
 	runtime.KeepAlive(mem)
 	if c == nil {
 		p.release()

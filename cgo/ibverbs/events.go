@@ -6,45 +6,12 @@ package ibverbs
 import "C"
 
 import (
-	"fmt"
-	"os"
 	"sync"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/verbena-rdma/verbena/cgo/internal/poll"
 	"github.com/verbena-rdma/verbena/verbs"
 )
-
-// watch calls ready on a goroutine of its own whenever the file, which belongs to
-// libibverbs, can be read. When stop has returned the goroutine has ended.
-func watch(fd int, name string, ready func()) (stop func(), err error) {
-	if err := unix.SetNonblock(fd, true); err != nil {
-		return nil, fmt.Errorf("make the %s not block: %w", name, err)
-	}
-	// libibverbs closes the original.
-	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("duplicate the %s: %w", name, err)
-	}
-	file := os.NewFile(uintptr(own), name)
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return nil, fmt.Errorf("wait for the %s: %w", name, err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = raw.Read(func(uintptr) bool {
-			ready()
-			return false
-		})
-	}()
-	return func() {
-		_ = file.Close()
-		<-done
-	}, nil
-}
 
 // events hands asynchronous events to those who asked for them.
 type events struct {
@@ -59,7 +26,7 @@ type events struct {
 func (e *events) start(d *Device) error {
 	e.handlers = make(map[int]func(verbs.Event))
 	ctx := d.ctx
-	stop, err := watch(int(ctx.async_fd), "events of "+d.info.Name, func() {
+	stop, err := poll.Watch(int(ctx.async_fd), "events of "+d.info.Name, func() {
 		for d.takeEvent(ctx) {
 		}
 	})

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"github.com/verbena-rdma/verbena/cgo/internal/abi"
 	"github.com/verbena-rdma/verbena/internal/transition"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -26,9 +27,9 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	c.qp_state = C.enum_ibv_qp_state(attr.State)
 	c.pkey_index = C.uint16_t(attr.PKeyIndex)
 	c.port_num = C.uint8_t(attr.Port)
-	c.qp_access_flags = accessFlags(attr.Access)
+	c.qp_access_flags = C.uint(abi.AccessFlags(attr.Access))
 	c.qkey = C.uint32_t(attr.QKey)
-	c.path_mtu = codeOf(attr.PathMTU)
+	c.path_mtu = C.enum_ibv_mtu(abi.MTUCode(attr.PathMTU))
 	c.timeout, c.retry_cnt, c.rnr_retry = C.uint8_t(attr.Timeout), C.uint8_t(attr.RetryCount), C.uint8_t(attr.RNRRetry)
 	c.min_rnr_timer = C.uint8_t(attr.MinRNRTimer)
 	c.rq_psn, c.sq_psn, c.dest_qp_num = C.uint32_t(attr.RQPSN), C.uint32_t(attr.SQPSN), C.uint32_t(attr.DestQPN)
@@ -42,7 +43,7 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 			return q.modifyError(&attr, mask, 0, fmt.Errorf("attribute Address: %w", err))
 		}
 	}
-	if errno := syscall.Errno(C.vb_modify_qp(q.c, &c, attrFlags(mask))); errno != 0 {
+	if errno := syscall.Errno(C.vb_modify_qp(q.c, &c, C.int(abi.MaskFlags(mask)))); errno != 0 {
 		return q.modifyError(&attr, mask, errno, q.findFault(&attr, mask))
 	}
 	if mask&verbs.QPAttrState != 0 {
@@ -118,9 +119,9 @@ func (q *queuePair) modifyError(a *verbs.QPAttr, mask verbs.QPAttrMask, errno sy
 
 func attrNames(mask verbs.QPAttrMask) []string {
 	var names []string
-	for _, b := range attrBits {
-		if mask&b.attr != 0 && b.attr != verbs.QPAttrState {
-			names = append(names, transition.Name(b.attr))
+	for _, b := range abi.MaskBits {
+		if mask&b.Attr != 0 && b.Attr != verbs.QPAttrState {
+			names = append(names, transition.Name(b.Attr))
 		}
 	}
 	return names
@@ -138,20 +139,5 @@ func (q *queuePair) Query() (verbs.QPAttr, error) {
 	if err := checkErrno("ibv_query_qp", fmt.Sprintf("queue pair %#x of %s", q.num, q.pd.device.info.Name), C.vb_query_qp(q.c, &a, &init)); err != nil {
 		return verbs.QPAttr{}, err
 	}
-	return verbs.QPAttr{
-		State: verbs.QPState(a.qp_state), PKeyIndex: int(a.pkey_index), Port: int(a.port_num),
-		Access: accessOf(a.qp_access_flags), QKey: uint32(a.qkey),
-		Address: verbs.AddressAttr{
-			DGID:      *(*verbs.GID)(unsafe.Pointer(&a.ah_attr.grh.dgid)),
-			SGIDIndex: int(a.ah_attr.grh.sgid_index), Port: int(a.ah_attr.port_num),
-			SL: uint8(a.ah_attr.sl), HopLimit: uint8(a.ah_attr.grh.hop_limit),
-			TrafficClass: uint8(a.ah_attr.grh.traffic_class), FlowLabel: uint32(a.ah_attr.grh.flow_label),
-			DLID: uint16(a.ah_attr.dlid),
-		},
-		PathMTU: mtuOf(a.path_mtu),
-		Timeout: uint8(a.timeout), RetryCount: uint8(a.retry_cnt), RNRRetry: uint8(a.rnr_retry),
-		MinRNRTimer: uint8(a.min_rnr_timer),
-		RQPSN:       uint32(a.rq_psn), SQPSN: uint32(a.sq_psn), DestQPN: uint32(a.dest_qp_num),
-		MaxInitReadAtomic: int(a.max_rd_atomic), MaxDestReadAtomic: int(a.max_dest_rd_atomic),
-	}, nil
+	return abi.QPAttr(unsafe.Pointer(&a)), nil
 }

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/cgo/internal/poll"
 )
 
 const (
@@ -36,7 +38,7 @@ func watchRemoval(name string, gone func()) (stop func()) {
 		return func() {}
 	}
 	message := make([]byte, maxUevent)
-	end, err := watch(fd, "removal of "+name, func() {
+	end, err := poll.Watch(fd, "removal of "+name, func() {
 		for {
 			removed, err := nextUevent(fd, message)
 			switch {

@@ -1,0 +1,124 @@
+//go:build linux && cgo && verbs
+
+package abi
+
+// #include <infiniband/verbs.h>
+import "C"
+
+import (
+	"unsafe"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// MTU is a path MTU from its code: 1 for 256 bytes to 5 for 4096. Others give zero.
+func MTU(code uint32) verbs.MTU {
+	if code < C.IBV_MTU_256 || code > C.IBV_MTU_4096 {
+		return 0
+	}
+	return 128 << code
+}
+
+// MTUCode is the code of a path MTU; zero for one that there is not.
+func MTUCode(mtu verbs.MTU) uint32 {
+	for code := uint32(C.IBV_MTU_256); code <= C.IBV_MTU_4096; code++ {
+		if MTU(code) == mtu {
+			return code
+		}
+	}
+	return 0
+}
+
+var accessBits = []struct {
+	access verbs.Access
+	flag   uint32
+}{
+	{verbs.AccessLocalWrite, C.IBV_ACCESS_LOCAL_WRITE},
+	{verbs.AccessRemoteWrite, C.IBV_ACCESS_REMOTE_WRITE},
+	{verbs.AccessRemoteRead, C.IBV_ACCESS_REMOTE_READ},
+	{verbs.AccessRemoteAtomic, C.IBV_ACCESS_REMOTE_ATOMIC},
+	{verbs.AccessRelaxedOrdering, C.IBV_ACCESS_RELAXED_ORDERING},
+}
+
+// AccessFlags are IBV_ACCESS_... of access rights.
+func AccessFlags(a verbs.Access) (flags uint32) {
+	for _, b := range accessBits {
+		if a&b.access != 0 {
+			flags |= b.flag
+		}
+	}
+	return flags
+}
+
+// Access is the rights that IBV_ACCESS_... stand for; flags that package verbs does not
+// have are left out.
+func Access(flags uint32) (a verbs.Access) {
+	for _, b := range accessBits {
+		if flags&b.flag != 0 {
+			a |= b.access
+		}
+	}
+	return a
+}
+
+// MaskBits are the attributes of a queue pair that both sides have.
+var MaskBits = []struct {
+	Attr verbs.QPAttrMask
+	Flag int32
+}{
+	{verbs.QPAttrState, C.IBV_QP_STATE}, {verbs.QPAttrPKeyIndex, C.IBV_QP_PKEY_INDEX},
+	{verbs.QPAttrPort, C.IBV_QP_PORT}, {verbs.QPAttrAccess, C.IBV_QP_ACCESS_FLAGS},
+	{verbs.QPAttrQKey, C.IBV_QP_QKEY}, {verbs.QPAttrAddress, C.IBV_QP_AV},
+	{verbs.QPAttrPathMTU, C.IBV_QP_PATH_MTU}, {verbs.QPAttrTimeout, C.IBV_QP_TIMEOUT},
+	{verbs.QPAttrRetryCount, C.IBV_QP_RETRY_CNT}, {verbs.QPAttrRNRRetry, C.IBV_QP_RNR_RETRY},
+	{verbs.QPAttrRQPSN, C.IBV_QP_RQ_PSN}, {verbs.QPAttrMaxInitReadAtomic, C.IBV_QP_MAX_QP_RD_ATOMIC},
+	{verbs.QPAttrMaxDestReadAtomic, C.IBV_QP_MAX_DEST_RD_ATOMIC},
+	{verbs.QPAttrMinRNRTimer, C.IBV_QP_MIN_RNR_TIMER}, {verbs.QPAttrSQPSN, C.IBV_QP_SQ_PSN},
+	{verbs.QPAttrDestQPN, C.IBV_QP_DEST_QPN},
+}
+
+// MaskFlags are IBV_QP_... of a mask.
+func MaskFlags(mask verbs.QPAttrMask) (flags int32) {
+	for _, b := range MaskBits {
+		if mask&b.Attr != 0 {
+			flags |= b.Flag
+		}
+	}
+	return flags
+}
+
+// Mask is what IBV_QP_... stand for; flags that package verbs does not have are left out.
+func Mask(flags int32) (mask verbs.QPAttrMask) {
+	for _, b := range MaskBits {
+		if flags&b.Flag != 0 {
+			mask |= b.Attr
+		}
+	}
+	return mask
+}
+
+// QPAttr makes package verbs' form of a struct ibv_qp_attr.
+func QPAttr(attr unsafe.Pointer) verbs.QPAttr {
+	a := (*C.struct_ibv_qp_attr)(attr)
+	return verbs.QPAttr{
+		State: verbs.QPState(a.qp_state), PKeyIndex: int(a.pkey_index), Port: int(a.port_num),
+		Access: Access(uint32(a.qp_access_flags)), QKey: uint32(a.qkey),
+		Address: Address(unsafe.Pointer(&a.ah_attr)), PathMTU: MTU(uint32(a.path_mtu)),
+		Timeout: uint8(a.timeout), RetryCount: uint8(a.retry_cnt), RNRRetry: uint8(a.rnr_retry),
+		MinRNRTimer: uint8(a.min_rnr_timer),
+		RQPSN:       uint32(a.rq_psn), SQPSN: uint32(a.sq_psn), DestQPN: uint32(a.dest_qp_num),
+		MaxInitReadAtomic: int(a.max_rd_atomic), MaxDestReadAtomic: int(a.max_dest_rd_atomic),
+	}
+}
+
+// Address makes package verbs' form of a struct ibv_ah_attr.
+func Address(attr unsafe.Pointer) verbs.AddressAttr {
+	a := (*C.struct_ibv_ah_attr)(attr)
+	return verbs.AddressAttr{
+		DGID:      *(*verbs.GID)(unsafe.Pointer(&a.grh.dgid)),
+		SGIDIndex: int(a.grh.sgid_index), Port: int(a.port_num),
+		SL: uint8(a.sl), HopLimit: uint8(a.grh.hop_limit),
+		TrafficClass: uint8(a.grh.traffic_class), FlowLabel: uint32(a.grh.flow_label),
+		DLID: uint16(a.dlid),
+	}
+}

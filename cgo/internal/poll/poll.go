@@ -1,0 +1,43 @@
+//go:build linux
+
+// Package poll waits for files of C libraries in Go's network poller, without a thread.
+package poll
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Watch calls ready on a goroutine of its own, once at first and then whenever the
+// file, which belongs to a C library, has become readable. From then on the file does
+// not block; ready has to read until it would. When stop has returned the goroutine has
+// ended.
+func Watch(fd int, name string, ready func()) (stop func(), err error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, fmt.Errorf("make the %s not block: %w", name, err)
+	}
+	// The library closes the original.
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("duplicate the %s: %w", name, err)
+	}
+	file := os.NewFile(uintptr(own), name)
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("wait for the %s: %w", name, err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = raw.Read(func(uintptr) bool {
+			ready()
+			return false
+		})
+	}()
+	return func() {
+		_ = file.Close()
+		<-done
+	}, nil
+}
