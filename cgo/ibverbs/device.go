@@ -42,6 +42,8 @@ type Device struct {
 	shared  map[uint64]*sharedReceiveQueue
 	pairs   map[uint32]*queuePair
 
+	managers int // connection managers; guarded by mu
+
 	closers closers.List // of memory maps and the like
 }
 
@@ -363,6 +365,8 @@ func (d *Device) queuesInUse() error {
 		return d.notClosed(d.domains, "protection domains")
 	case len(d.queues) > 0:
 		return d.notClosed(len(d.queues), "completion queues")
+	case d.managers > 0:
+		return d.notClosed(d.managers, "connection managers")
 	}
 	return nil
 }

@@ -1,0 +1,51 @@
+//go:build linux && cgo && verbs
+
+package ibverbs
+
+import (
+	"sync"
+
+	"github.com/verbena-rdma/verbena/cgo/rdmacm"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+var _ verbs.CMDevice = (*Device)(nil)
+
+// connectionManager counts as open until it is closed.
+type connectionManager struct {
+	verbs.CM
+	device *Device
+	closed sync.Once
+}
+
+// OpenCM implements [verbs.CMDevice], by librdmacm; see package [rdmacm] for what is
+// particular to it. Without the library, or the kernel's part of it, the error matches
+// [verbs.ErrNotSupported].
+func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) {
+	d.mu.Lock()
+	if d.ctx == nil {
+		d.mu.Unlock()
+		return nil, d.closedError("open connection manager")
+	}
+	d.managers++
+	d.mu.Unlock()
+	m, err := rdmacm.Open(d, handle)
+	if err != nil {
+		d.managerClosed()
+		return nil, err
+	}
+	return &connectionManager{CM: m, device: d}, nil
+}
+
+func (d *Device) managerClosed() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.managers--
+}
+
+// Close implements [verbs.CM].
+func (m *connectionManager) Close() error {
+	err := m.CM.Close()
+	m.closed.Do(m.device.managerClosed)
+	return err
+}

@@ -1,0 +1,129 @@
+//go:build linux && cgo && verbs
+
+package ibverbs_test
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/cgo/ibverbs"
+	"github.com/verbena-rdma/verbena/internal/cmtest"
+	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// TestGuestConnectionManager runs the tests of the seam with the kernel's connection
+// manager at one end, or at both. make test has each pair of devices with one family.
+func TestGuestConnectionManager(t *testing.T) {
+	adapter, software := openAdapter(t), openSoft(t, soft.Faults{})
+	side := func(dev verbs.Device, family string) cmtest.Side {
+		return cmtest.SideOf(t, dev, family == "IPv4", dev == adapter)
+	}
+	for i, c := range []struct {
+		name            string
+		active, passive verbs.Device
+	}{
+		{"rxe to rxe", adapter, adapter},
+		{"rxe to soft", adapter, software},
+		{"soft to rxe", software, adapter},
+	} {
+		for j, family := range families {
+			if i%2 != j && os.Getenv("VERBENA_GUEST") != "all" {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s, %s", c.name, family), func(t *testing.T) {
+				cmtest.Run(t, side(c.active, family), side(c.passive, family))
+			})
+		}
+	}
+}
+
+// rping, at either end, with queue pairs of our own on rxe. make test has each family
+// with one of the sizes.
+func TestGuestRping(t *testing.T) {
+	adapter := openAdapter(t)
+	for i, family := range families {
+		for j, size := range []int{65_535, 26} {
+			if i != j && os.Getenv("VERBENA_GUEST") != "all" {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s, %d bytes", family, size), func(t *testing.T) {
+				s := cmtest.SideOf(t, adapter, family == "IPv4", true)
+				cmtest.RunRping(t, s, s.GID.GID.Addr(), size, 5)
+			})
+		}
+	}
+}
+
+// A device of its own process: librdmacm keeps the devices that it has met open, and
+// rxe is not deleted before it has been closed.
+func TestGuestOtherDevice(t *testing.T) {
+	requireGuest(t)
+	if os.Getenv("VERBENA_OTHER_DEVICE") == "" {
+		run := func(args ...string) {
+			out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
+			require.NoError(t, err, "%v: %s", args, out)
+		}
+		run("/bin/ip", "link", "add", "other0", "type", "dummy")
+		defer run("/bin/ip", "link", "delete", "other0") // and rxe1 with it
+		run("/bin/ip", "addr", "add", "10.7.0.1/24", "dev", "other0")
+		run("/bin/ip", "link", "set", "other0", "up")
+		run("rdma", "link", "add", "rxe1", "type", "rxe", "netdev", "other0")
+		again := exec.Command(os.Args[0], "-test.v", "-test.run", "^"+t.Name()+"$")
+		again.Env = append(os.Environ(), "VERBENA_OTHER_DEVICE=1")
+		out, err := again.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		t.Logf("%s", out)
+		return
+	}
+	other, err := ibverbs.Driver{}.Open("rxe1")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, other.Close()) })
+	here := cmtest.NewEnd(t, cmtest.SideOf(t, openAdapter(t), true, true), verbs.RC)
+	there := cmtest.NewEnd(t, cmtest.SideOf(t, other, true, true), verbs.RC)
+
+	// The way leads over the other device.
+	_, err = here.CM.Dial(verbs.CMDial{Addr: netip.MustParseAddrPort("10.7.0.1:7")})
+	require.NoError(t, err)
+	failed := here.Failed(verbs.CMStepResolve, verbs.ErrNoRoute)
+	assert.ErrorContains(t, failed, `"rxe1"`)
+	assert.ErrorContains(t, failed, `"rxe0"`)
+	t.Log(failed)
+	_, err = here.CM.Dial(verbs.CMDial{Addr: netip.MustParseAddrPort("192.0.2.1:7")})
+	require.ErrorIs(t, err, verbs.ErrNoRoute)
+	t.Log(err)
+
+	// So does a request to a listener at all addresses.
+	_, dial := here.Listen(verbs.CMListen{})
+	dial.Addr = netip.AddrPortFrom(netip.MustParseAddr("10.7.0.1"), dial.Addr.Port())
+	there.Connect(dial, "")
+	there.Failed(verbs.CMStepConnect, verbs.ErrRejected)
+	there.Next(verbs.CMTimewaitExit)
+	here.Quiet()
+	_, err = there.CM.Listen(verbs.CMListen{Addr: netip.AddrPortFrom(netip.IPv6Unspecified(), dial.Addr.Port())})
+	require.ErrorIs(t, err, verbs.ErrInUse)
+	t.Log(err)
+}
+
+// Until the manager is closed, the device is not.
+func TestGuestManagerInUse(t *testing.T) {
+	requireGuest(t)
+	d, err := ibverbs.Driver{}.Open("rxe0")
+	require.NoError(t, err)
+	_, err = d.(verbs.CMDevice).OpenCM(nil)
+	require.ErrorIs(t, err, verbs.ErrInvalid)
+	cm, err := d.(verbs.CMDevice).OpenCM(func(verbs.CMEvent) {})
+	require.NoError(t, err)
+	require.ErrorIs(t, d.Close(), verbs.ErrInUse)
+	require.NoError(t, cm.Close())
+	require.NoError(t, cm.Close())
+	require.NoError(t, d.Close())
+	_, err = d.(verbs.CMDevice).OpenCM(func(verbs.CMEvent) {})
+	require.ErrorIs(t, err, verbs.ErrClosed)
+}

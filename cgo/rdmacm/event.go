@@ -1,0 +1,181 @@
+//go:build linux && cgo && verbs
+
+package rdmacm
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// next takes an event off a channel that has one. Where librdmacm fails to, there will be
+// another chance with the next event.
+func next(ch channel, e *rawEvent) bool {
+	for {
+		ok, err := ch.next(e)
+		if !errors.Is(err, syscall.EINTR) {
+			return ok && err == nil
+		}
+	}
+}
+
+// report reports an event of the ID.
+func (id *connectionID) report(e verbs.CMEvent) {
+	e.ID = id
+	id.manager.handle(e)
+}
+
+// fail reports that the connection has not come about.
+func (id *connectionID) fail(step verbs.CMStep, err error) {
+	w := id.way.Load()
+	id.failWith(&verbs.CMError{Step: step, Local: w.local, Remote: w.remote, Err: err})
+}
+
+func (id *connectionID) failWith(err *verbs.CMError) {
+	id.phase = phaseOver
+	id.report(verbs.CMEvent{Type: verbs.CMFailed, Err: err})
+}
+
+// exit reports, once, that the number of the queue pair is free.
+func (id *connectionID) exit() {
+	if !id.exited && id.kind != verbs.UD {
+		id.exited = true
+		id.report(verbs.CMEvent{Type: verbs.CMTimewaitExit})
+	}
+}
+
+// step is what is under way.
+func (id *connectionID) step() verbs.CMStep {
+	if id.listener != nil {
+		return verbs.CMStepAccept
+	}
+	return verbs.CMStepConnect
+}
+
+// event handles an event. Those that do not fit the phase have been overtaken by a call.
+func (id *connectionID) event(e *rawEvent) {
+	switch e.kind {
+	case eventAddrResolved:
+		id.addressResolved()
+	case eventRouteResolved:
+		id.routeResolved()
+	case eventAddrError:
+		id.fail(verbs.CMStepResolve, unresolved("rdma_resolve_addr", syscall.Errno(-e.status), id.manager.dev.Name()))
+	case eventRouteError:
+		id.fail(verbs.CMStepResolve, unresolved("rdma_resolve_route", syscall.Errno(-e.status), id.manager.dev.Name()))
+	case eventConnectResponse:
+		if id.phase == phaseConnecting {
+			id.phase = phaseResponded
+			id.report(verbs.CMEvent{Type: verbs.CMConnectResponse, Param: e.param})
+		}
+	case eventEstablished:
+		id.established(e)
+	case eventConnectError, eventUnreachable, eventRejected:
+		id.notConnected(e)
+	case eventDisconnected:
+		id.disconnected()
+	case eventAddrChange:
+		id.report(verbs.CMEvent{Type: verbs.CMAddressChanged})
+	case eventDeviceRemoval:
+		id.report(verbs.CMEvent{Type: verbs.CMDeviceRemoved})
+	case eventTimewaitExit:
+		id.exit()
+	}
+}
+
+// addressResolved goes on to the route, if the way is over the right device.
+func (id *connectionID) addressResolved() {
+	if id.phase != phaseResolving {
+		return
+	}
+	own := id.manager.dev.Name()
+	if r := id.raw.route(); r.device != own {
+		id.fail(verbs.CMStepResolve, fmt.Errorf("%w: the way there is over device %q, from %v, not over %q, which has %v: use the other device, or give one of these as the local address",
+			verbs.ErrNoRoute, r.device, r.local.Addr(), own, id.manager.addresses()))
+		return
+	}
+	if err := id.raw.resolveRoute(); err != nil {
+		id.fail(verbs.CMStepResolve, id.manager.notResolved("rdma_resolve_route", err))
+	}
+}
+
+func (id *connectionID) routeResolved() {
+	if id.phase != phaseResolving {
+		return
+	}
+	r := id.raw.route()
+	id.found(&r, id.RemoteAddr())
+	id.phase = phaseResolved
+	id.report(verbs.CMEvent{Type: verbs.CMResolved})
+}
+
+func (id *connectionID) established(e *rawEvent) {
+	switch {
+	case id.kind == verbs.UD && id.phase == phaseConnecting:
+		id.phase = phaseOver
+		id.report(verbs.CMEvent{Type: verbs.CMEstablished, Param: e.param, Address: e.address})
+	case id.phase == phaseAccepted:
+		id.phase = phaseEstablished
+		id.report(verbs.CMEvent{Type: verbs.CMEstablished, Param: e.param})
+	}
+}
+
+// notConnected handles the end of a handshake.
+func (id *connectionID) notConnected(e *rawEvent) {
+	was := id.phase
+	switch was {
+	case phaseConnecting, phaseResponded, phaseAccepted:
+	case phaseEstablished, phaseDisconnecting:
+		id.phase = phaseOver
+		id.report(verbs.CMEvent{Type: verbs.CMDisconnected})
+		return
+	default:
+		return
+	}
+	w := id.way.Load()
+	err := &verbs.CMError{Step: id.step(), Local: w.local, Remote: w.remote, PrivateData: e.param.PrivateData}
+	switch {
+	case e.kind == eventRejected:
+		err.Reason = verbs.CMRejectReason(e.status)
+		err.Err = verbs.ErrRejected
+	case e.status < 0:
+		errno := syscall.Errno(-e.status)
+		err.Err = fmt.Errorf("%w: %w (errno %d)", verbs.ErrUnreachable, errno, int(errno))
+		if e.kind == eventConnectError {
+			err.Err = callError("rdma_connect", errno)
+		}
+	default: // service ID resolution
+		err.Err = verbs.ErrRejected
+		switch e.status {
+		case sidrNotSupported:
+			err.Reason = verbs.CMRejectInvalidServiceID
+		case sidrRejected:
+			err.Reason = verbs.CMRejectConsumer
+		default:
+			err.Err = fmt.Errorf("%w: status %d of the service ID resolution", verbs.ErrRejected, e.status)
+		}
+	}
+	if err.Reason == verbs.CMRejectInvalidServiceID {
+		err.Err = verbs.ErrNotListening
+	}
+	id.failWith(err)
+	// In these cases the kernel has a time-wait, and reports its end.
+	if was != phaseResponded && err.Reason != verbs.CMRejectStaleConnection {
+		id.exit()
+	}
+}
+
+// disconnected reports the end, and answers the peer, which the kernel leaves to the
+// program: it would repeat its request for over a minute.
+func (id *connectionID) disconnected() {
+	switch id.phase {
+	case phaseResponded, phaseAccepted, phaseEstablished, phaseDisconnecting:
+		if id.phase != phaseDisconnecting {
+			_ = id.raw.disconnect() // fails if the connection has gone by itself
+		}
+		id.phase = phaseOver
+		id.report(verbs.CMEvent{Type: verbs.CMDisconnected})
+	}
+}

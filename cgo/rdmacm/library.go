@@ -1,0 +1,85 @@
+//go:build linux && cgo && verbs
+
+package rdmacm
+
+import (
+	"net/netip"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// library is what this package uses of librdmacm. There is one implementation, native,
+// and one for tests without the library. Of calls that fail, the error is or wraps a
+// syscall.Errno.
+type library interface {
+	newChannel() (channel, error)
+}
+
+// channel is an event channel.
+type channel interface {
+	fd() int
+	// next takes an event; false: there is none now. What the event refers to is copied,
+	// and the event acknowledged.
+	next(*rawEvent) (bool, error)
+	newID(verbs.QPType) (rawID, error)
+	// destroy is called when the channel has no IDs any more.
+	destroy()
+}
+
+// rawID is an identifier of librdmacm. It can be compared.
+type rawID interface {
+	bind(netip.AddrPort) error
+	listen(backlog int) error
+	resolveAddr(local, remote netip.AddrPort) error
+	resolveRoute() error
+	route() route
+	connect(*verbs.CMParam) error
+	accept(*verbs.CMParam) error
+	reject(privateData []byte) error
+	establish() error
+	received() error
+	disconnect() error
+	attr(verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error)
+	migrate(channel) error
+	destroy()
+}
+
+// route is what librdmacm knows of an ID's way.
+type route struct {
+	local, remote netip.AddrPort
+	device        string // empty: none yet
+	port          int
+	sgid          verbs.GID
+}
+
+// eventKind is an enum rdma_cm_event_type.
+type eventKind int
+
+const (
+	eventAddrResolved eventKind = iota
+	eventAddrError
+	eventRouteResolved
+	eventRouteError
+	eventConnectRequest
+	eventConnectResponse
+	eventConnectError
+	eventUnreachable
+	eventRejected
+	eventEstablished
+	eventDisconnected
+	eventDeviceRemoval
+	eventMulticastJoin
+	eventMulticastError
+	eventAddrChange
+	eventTimewaitExit
+)
+
+// rawEvent is an event of librdmacm.
+type rawEvent struct {
+	kind     eventKind
+	status   int               // a negative errno, or the reason of a rejection
+	id       rawID             // of a request, a new one
+	listener rawID             // of a request
+	param    verbs.CMParam     // what the peer says
+	address  verbs.AddressAttr // of UD
+}

@@ -1,0 +1,197 @@
+//go:build linux && cgo && verbs
+
+package rdmacm
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/verbena-rdma/verbena/cgo/internal/poll"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// manager implements verbs.CM.
+type manager struct {
+	dev    verbs.Device
+	lib    library
+	limits verbs.DeviceAttr
+	handle func(verbs.CMEvent)
+	// The events of all IDs come by one channel, those of each listener by another.
+	main *watched
+
+	// Events are taken, and handle is called, with the lock held: what is closed under it
+	// reports nothing any more.
+	mu        sync.Mutex
+	closed    bool
+	ids       map[rawID]*connectionID
+	listeners map[rawID]*listener
+}
+
+// watched is a channel whose events are waited for.
+type watched struct {
+	channel
+	stop func() // not with the lock held
+}
+
+func open(dev verbs.Device, handle func(verbs.CMEvent), lib library) (verbs.CM, error) {
+	op := "open connection manager of " + dev.Name()
+	if handle == nil {
+		return nil, fmt.Errorf("%s: handle is nil: %w", op, verbs.ErrInvalid)
+	}
+	limits, err := dev.Query()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	m := &manager{
+		dev: dev, lib: lib, limits: limits, handle: handle,
+		ids: make(map[rawID]*connectionID), listeners: make(map[rawID]*listener),
+	}
+	// The goroutine may run before main is set.
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.main, err = m.watch("connections of "+dev.Name(), func(ch channel) bool { return m.take(ch) })
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	return m, nil
+}
+
+// watch makes a channel, and calls take as long as it returns true when the channel has
+// events.
+func (m *manager) watch(name string, take func(channel) bool) (*watched, error) {
+	ch, err := m.lib.newChannel()
+	if err != nil {
+		return nil, channelError(err)
+	}
+	stop, err := poll.Watch(ch.fd(), name, func() {
+		for take(ch) {
+		}
+	})
+	if err != nil {
+		ch.destroy()
+		return nil, err
+	}
+	return &watched{ch, stop}, nil
+}
+
+// take handles one event of the main channel, if there is one.
+func (m *manager) take(ch channel) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var e rawEvent
+	if m.closed || !next(ch, &e) {
+		return false
+	}
+	if id := m.ids[e.id]; id != nil {
+		id.event(&e)
+	}
+	return true
+}
+
+// lock takes the lock for a call on an open manager. The caller unlocks.
+func (m *manager) lock(op string) error {
+	m.mu.Lock()
+	if m.closed {
+		return fmt.Errorf("%s: the connection manager of %s: %w", op, m.dev.Name(), verbs.ErrClosed)
+	}
+	return nil
+}
+
+// Close implements verbs.CM.
+func (m *manager) Close() error {
+	err := m.lock("close")
+	if err != nil {
+		m.mu.Unlock()
+		return nil // again
+	}
+	m.closed = true
+	m.mu.Unlock()
+
+	// From here on the goroutines and all calls find the manager closed. No listener is
+	// added or taken away.
+	m.main.stop()
+	for _, l := range m.listeners {
+		l.events.stop()
+	}
+	for raw := range m.ids {
+		raw.destroy()
+	}
+	for raw, l := range m.listeners {
+		raw.destroy()
+		l.events.destroy()
+	}
+	m.main.destroy()
+	return nil
+}
+
+// own are the addresses of the device, and the index of each in the GID table.
+func (m *manager) gids(port int) []verbs.GIDEntry {
+	list, _ := m.dev.GIDs(port) // a device that is gone has none
+	return list
+}
+
+// addresses are those of the device.
+func (m *manager) addresses() (list []netip.Addr) {
+	for port := 1; port <= m.limits.Ports; port++ {
+		for _, e := range m.gids(port) {
+			if a := e.GID.Addr(); !slices.Contains(list, a) {
+				list = append(list, a)
+			}
+		}
+	}
+	return list
+}
+
+// checkLocal refuses an address that the device does not have.
+func (m *manager) checkLocal(addr netip.Addr) error {
+	if own := m.addresses(); !slices.Contains(own, addr.WithZone("")) {
+		return fmt.Errorf("device %s has the addresses %v: %w", m.dev.Name(), own, verbs.ErrInvalid)
+	}
+	return nil
+}
+
+// gidIndex is where the GID of a way is in the table of its port: for RoCEv2, if it is
+// there for another version too, since that is what librdmacm uses.
+func (m *manager) gidIndex(r *route) int {
+	index := 0
+	for _, e := range m.gids(r.port) {
+		if e.GID == r.sgid || e.GID == verbs.GIDFromAddr(r.local.Addr()) {
+			index = e.Index
+			if e.Type != verbs.GIDRoCEv1 {
+				break
+			}
+		}
+	}
+	return index
+}
+
+// scoped gives a link-local address without a zone that of the device.
+func (m *manager) scoped(a netip.AddrPort) netip.AddrPort {
+	addr := a.Addr()
+	if !addr.Is6() || !addr.IsLinkLocalUnicast() || addr.Zone() != "" {
+		return a
+	}
+	for port := 1; port <= m.limits.Ports; port++ {
+		for _, e := range m.gids(port) {
+			if e.Interface != "" {
+				return netip.AddrPortFrom(addr.WithZone(e.Interface), a.Port())
+			}
+		}
+	}
+	return a
+}
+
+// zoneIndex is the number of an interface; zero if there is none of that name.
+func zoneIndex(zone string) int {
+	if zone == "" {
+		return 0
+	}
+	i, err := net.InterfaceByName(zone)
+	if err != nil {
+		return 0
+	}
+	return i.Index
+}

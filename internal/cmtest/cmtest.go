@@ -1,0 +1,242 @@
+//go:build unix
+
+// Package cmtest is the tests that every connection manager behind the seam of package
+// verbs passes, with any other at the other end.
+package cmtest
+
+import (
+	"net/netip"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Side is a device that tests connect. Both sides can have the same device.
+type Side struct {
+	Device verbs.Device
+	GID    verbs.GIDEntry // by which it is reached
+	// Kernel: the connection manager is the kernel's, which reports nothing of a request
+	// before it is accepted, and has no UC.
+	Kernel bool
+}
+
+// SideOf is a device with its first GID of IPv4, or else IPv6, that is not link-local.
+func SideOf(t testing.TB, dev verbs.Device, ipv4, kernel bool) Side {
+	t.Helper()
+	table, err := dev.GIDs(1)
+	require.NoError(t, err)
+	i := slices.IndexFunc(table, func(e verbs.GIDEntry) bool {
+		a := e.GID.Addr()
+		return a.Is4() == ipv4 && !a.IsLinkLocalUnicast() && e.Type == verbs.GIDRoCEv2
+	})
+	require.NotEqual(t, -1, i, "%v", table)
+	return Side{Device: dev, GID: table[i], Kernel: kernel}
+}
+
+// patience ends what hangs.
+const patience = 5 * time.Minute
+
+const (
+	size   = 256 // of an end's memory; the second half is received into
+	access = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
+)
+
+// End is one side with a connection manager, whose events wait in order, and a queue
+// pair.
+type End struct {
+	t      testing.TB
+	Side   Side
+	CM     verbs.CM
+	QP     verbs.QP
+	events chan verbs.CMEvent
+	cq     verbs.CQ
+	mr     verbs.MR
+	mem    []byte
+}
+
+// NewEnd makes an end, which the test closes when it is over.
+func NewEnd(t testing.TB, s Side, kind verbs.QPType) *End {
+	t.Helper()
+	e := &End{t: t, Side: s, events: make(chan verbs.CMEvent, 1024)}
+	cleanup := func(f func() error) { t.Cleanup(func() { require.NoError(t, f()) }) }
+	var err error
+	e.mem, err = syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	require.NoError(t, err)
+	cleanup(func() error { return syscall.Munmap(e.mem) })
+	e.mr, err = s.Device.DefaultPD().RegMR(e.mem, access)
+	require.NoError(t, err)
+	cleanup(e.mr.Close)
+	e.cq, err = s.Device.CreateCQ(verbs.CQInit{Capacity: 16})
+	require.NoError(t, err)
+	cleanup(e.cq.Close)
+	e.QP, err = s.Device.DefaultPD().CreateQP(verbs.QPInit{Type: kind, SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: 8, MaxRecvWR: 8})
+	require.NoError(t, err)
+	cleanup(e.QP.Close)
+	e.CM, err = s.Device.(verbs.CMDevice).OpenCM(func(event verbs.CMEvent) { e.events <- event })
+	require.NoError(t, err)
+	cleanup(e.CM.Close)
+	return e
+}
+
+// Next waits for the next event, which has to be of that kind.
+func (e *End) Next(want verbs.CMEventType) verbs.CMEvent {
+	e.t.Helper()
+	select {
+	case event := <-e.events:
+		require.Equal(e.t, want, event.Type, "%v: %v", event.Type, event.Err)
+		return event
+	case <-time.After(patience):
+		require.Fail(e.t, "no event", "%v is waited for", want)
+		return verbs.CMEvent{}
+	}
+}
+
+// Failed waits for a failure, which has to match an error.
+func (e *End) Failed(step verbs.CMStep, want error) *verbs.CMError {
+	e.t.Helper()
+	event := e.Next(verbs.CMFailed)
+	require.ErrorIs(e.t, event.Err, want)
+	var err *verbs.CMError
+	require.ErrorAs(e.t, event.Err, &err)
+	assert.Equal(e.t, step, err.Step)
+	assert.Equal(e.t, event.ID.LocalAddr(), err.Local)
+	assert.Equal(e.t, event.ID.RemoteAddr(), err.Remote)
+	return err
+}
+
+// Quiet checks that nothing is reported that has not been waited for.
+func (e *End) Quiet() {
+	e.t.Helper()
+	select {
+	case event := <-e.events:
+		require.Fail(e.t, "an event that nobody waits for", "%v: %v", event.Type, event.Err)
+	default:
+	}
+}
+
+// Listen listens on a port of the manager's choice, and returns what to dial.
+func (e *End) Listen(p verbs.CMListen) (verbs.CMListener, verbs.CMDial) {
+	e.t.Helper()
+	l, err := e.CM.Listen(p)
+	require.NoError(e.t, err)
+	require.NotZero(e.t, l.Addr().Port())
+	dial := verbs.CMDial{Addr: netip.AddrPortFrom(e.Side.GID.GID.Addr(), l.Addr().Port()), Type: p.Type}
+	if port := e.Side.GID.UDPPort; port != 4791 {
+		dial.UDPPort = port
+	}
+	return l, dial
+}
+
+// Dial dials, and waits until the way is found.
+func (e *End) Dial(d verbs.CMDial) verbs.CMID {
+	e.t.Helper()
+	id, err := e.CM.Dial(d)
+	require.NoError(e.t, err)
+	event := e.Next(verbs.CMResolved)
+	require.Same(e.t, id, event.ID)
+	assert.Equal(e.t, d.Addr, id.RemoteAddr())
+	assert.Equal(e.t, e.Side.GID.GID.Addr(), id.LocalAddr().Addr())
+	port, index := id.PortGID()
+	assert.Equal(e.t, 1, port)
+	assert.Equal(e.t, e.Side.GID.Index, index)
+	return id
+}
+
+// Connect dials, and sends the request.
+func (e *End) Connect(d verbs.CMDial, private string) verbs.CMID {
+	e.t.Helper()
+	id := e.Dial(d)
+	require.NoError(e.t, id.Connect(e.Param(private)))
+	return id
+}
+
+// Param names the queue pair.
+func (e *End) Param(private string) verbs.CMParam {
+	return verbs.CMParam{
+		QPN: e.QP.Num(), PrivateData: []byte(private),
+		ResponderResources: 4, InitiatorDepth: 3, RetryCount: 6, RNRRetryCount: 6,
+	}
+}
+
+// Move moves the queue pair to states, with the attributes of the ID.
+func (e *End) Move(id verbs.CMID, states ...verbs.QPState) {
+	e.t.Helper()
+	for _, state := range states {
+		attr, mask, err := id.Attr(state)
+		require.NoError(e.t, err, "%v", state)
+		require.Equal(e.t, state, attr.State)
+		if mask&verbs.QPAttrAccess != 0 {
+			attr.Access |= access &^ verbs.AccessLocalWrite
+		}
+		require.NoError(e.t, e.QP.Modify(attr, mask))
+	}
+}
+
+// Accept accepts a request with the queue pair, from which it can send at once.
+func (e *End) Accept(id verbs.CMID, private string) {
+	e.t.Helper()
+	e.Move(id, verbs.QPInitialized, verbs.QPReadyToReceive, verbs.QPReadyToSend)
+	require.NoError(e.t, id.Accept(e.Param(private)))
+}
+
+// Respond connects two ends as far as the active end's CMConnectResponse.
+func Respond(active, passive *End) (a, b verbs.CMID) {
+	active.t.Helper()
+	_, dial := passive.Listen(verbs.CMListen{})
+	a = active.Connect(dial, "hello")
+	b = passive.Next(verbs.CMConnectRequest).ID
+	passive.Accept(b, "welcome")
+	event := active.Next(verbs.CMConnectResponse)
+	require.Same(active.t, a, event.ID)
+	require.Equal(active.t, "welcome", string(event.Param.PrivateData[:7]))
+	return a, b
+}
+
+// Establish connects two ends.
+func Establish(active, passive *End) (a, b verbs.CMID) {
+	active.t.Helper()
+	a, b = Respond(active, passive)
+	active.Move(a, verbs.QPInitialized, verbs.QPReadyToReceive, verbs.QPReadyToSend)
+	require.NoError(active.t, a.Establish())
+	require.Same(active.t, b, passive.Next(verbs.CMEstablished).ID)
+	return a, b
+}
+
+// send sends the first half of the memory, which the peer receives into its second half.
+func (e *End) send(to *End, text string) {
+	e.t.Helper()
+	half := func(e *End, offset int) []verbs.SGE {
+		return []verbs.SGE{{Addr: e.mr.Addr() + uint64(offset), Length: size / 2, LKey: e.mr.LKey()}}
+	}
+	copy(e.mem, text)
+	_, err := to.QP.PostRecv([]verbs.RecvWR{{SGL: half(to, size/2)}})
+	require.NoError(e.t, err)
+	_, err = e.QP.PostSend([]verbs.SendWR{{Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: half(e, 0)}})
+	require.NoError(e.t, err)
+	for _, x := range []*End{to, e} {
+		x.complete()
+	}
+	require.Equal(e.t, text, string(to.mem[size/2:size/2+len(text)]))
+}
+
+// complete waits for one completion, which has to be a success.
+func (e *End) complete() {
+	e.t.Helper()
+	var wc [1]verbs.WC
+	for deadline := time.Now().Add(patience); ; {
+		n, err := e.cq.Poll(wc[:])
+		require.NoError(e.t, err)
+		if n == 1 {
+			require.Equal(e.t, verbs.StatusSuccess, wc[0].Status)
+			return
+		}
+		require.Less(e.t, time.Now(), deadline, "no completion")
+		time.Sleep(time.Millisecond)
+	}
+}

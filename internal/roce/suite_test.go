@@ -1,0 +1,27 @@
+//go:build unix
+
+package roce
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/internal/cmtest"
+)
+
+// The tests of the seam, which the connection manager of adapters passes too.
+func TestConnectionManagerSeam(t *testing.T) {
+	for _, address := range []string{"127.0.0.1", "::1"} {
+		t.Run(address, func(t *testing.T) {
+			var sides [2]cmtest.Side
+			for i := range sides {
+				d, err := Open(Config{Name: "soft-lo", Addresses: addresses(address)})
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, d.Close()) })
+				sides[i] = cmtest.SideOf(t, d, address == "127.0.0.1", false)
+			}
+			cmtest.Run(t, sides[0], sides[1])
+		})
+	}
+}
