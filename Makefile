@@ -12,8 +12,8 @@
 
 GO ?= go
 
-# The driver for adapters is built where the headers of libibverbs are.
-TAGS = $(shell [ "`$(GO) env CGO_ENABLED`" = 1 ] && pkg-config --exists libibverbs 2>/dev/null && echo verbs)
+# The driver for adapters is built where the headers of libibverbs and librdmacm are.
+TAGS = $(shell [ "`$(GO) env CGO_ENABLED`" = 1 ] && pkg-config --exists libibverbs librdmacm 2>/dev/null && echo verbs)
 
 .PHONY: all build demo test rig matrix soak bench bench-rig check setup clean
 

@@ -8,6 +8,7 @@ set -euo pipefail
 needs='gcc|gcc libc6-dev|the race detector
 pkg-config|pkg-config|the driver for adapters
 infiniband/verbs.h|libibverbs-dev|the driver for adapters
+rdma/rdma_cma.h|librdmacm-dev|the driver for adapters
 tshark|tshark|decoding captures with tshark
 dumpcap|tshark|capturing between network namespaces
 ip|iproute2|the tests between network namespaces'

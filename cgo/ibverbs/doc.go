@@ -2,11 +2,14 @@
 // software devices (rxe, siw), through libibverbs.
 //
 // It is built with the tag "verbs", on Linux, with cgo and the headers of
-// libibverbs (Debian: libibverbs-dev). The library itself is loaded when the
-// driver is first used: a program built with the tag runs on a machine without
-// libibverbs too, and says there what is missing. Built without the tag, the
-// driver lists no devices, and its Open returns an error that matches
+// libibverbs and librdmacm (Debian: libibverbs-dev, librdmacm-dev). The library
+// itself is loaded when the driver is first used: a program built with the tag runs
+// on a machine without libibverbs too, and says there what is missing. Built without
+// the tag, the driver lists no devices, and its Open returns an error that matches
 // [verbs.ErrNotSupported].
+//
+// A Device is a [verbs.CMDevice]: package rdmacm, which it calls, has its connection
+// manager.
 //
 // # Goroutines
 //

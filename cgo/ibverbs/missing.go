@@ -22,7 +22,7 @@ func (Driver) Devices() ([]verbs.DeviceInfo, error) { return nil, nil }
 // Open implements [verbs.Driver]. It says what the build lacks, in an error that
 // matches [verbs.ErrNotSupported] and [verbs.ErrNoDevice].
 func (Driver) Open(name string) (verbs.Device, error) {
-	why := "build it with -tags verbs, which takes cgo (CGO_ENABLED=1), a C compiler and the headers of libibverbs (Debian: libibverbs-dev)"
+	why := "build it with -tags verbs, which takes cgo (CGO_ENABLED=1), a C compiler and the headers of libibverbs and librdmacm (Debian: libibverbs-dev, librdmacm-dev)"
 	if runtime.GOOS != "linux" {
 		why = "RDMA adapters are driven on Linux only, not on " + runtime.GOOS
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -44,6 +45,26 @@ func (id *connectionID) exit() {
 		id.exited = true
 		id.report(verbs.CMEvent{Type: verbs.CMTimewaitExit})
 	}
+}
+
+// timeWait is not shorter than those of the kernel's are on RoCE.
+const timeWait = 2200 * time.Millisecond
+
+// leave reports the end of the time-wait of a connection that has not come about, or that
+// there is none. The kernel does so for established connections only.
+func (id *connectionID) leave(waits bool) {
+	if !waits {
+		id.exit()
+		return
+	}
+	m := id.manager
+	time.AfterFunc(timeWait, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if !m.closed && id.phase != phaseClosed {
+			id.exit()
+		}
+	})
 }
 
 // step is what is under way.
@@ -161,10 +182,7 @@ func (id *connectionID) notConnected(e *rawEvent) {
 		err.Err = verbs.ErrNotListening
 	}
 	id.failWith(err)
-	// In these cases the kernel has a time-wait, and reports its end.
-	if was != phaseResponded && err.Reason != verbs.CMRejectStaleConnection {
-		id.exit()
-	}
+	id.leave(was == phaseResponded || err.Reason == verbs.CMRejectStaleConnection)
 }
 
 // disconnected reports the end, and answers the peer, which the kernel leaves to the

@@ -27,10 +27,6 @@ func kindOf(errno syscall.Errno) error {
 	switch errno {
 	case syscall.ENOMEM, syscall.ENOSPC, syscall.EMFILE, syscall.ENFILE:
 		return verbs.ErrLimit
-	case syscall.EADDRINUSE:
-		return verbs.ErrInUse
-	case syscall.EADDRNOTAVAIL:
-		return verbs.ErrInvalid
 	case syscall.EOPNOTSUPP, syscall.ENOSYS, syscall.EAFNOSUPPORT, syscall.EPROTONOSUPPORT:
 		return verbs.ErrNotSupported
 	case syscall.ENODEV, syscall.EIO:
@@ -50,15 +46,14 @@ func channelError(err error) error {
 	return callError("rdma_create_event_channel", err)
 }
 
+// listenError says why a listener has not come about. The device has the address: where
+// the kernel says that it is not available, another listener has its port at all
+// addresses, or this one would.
 func listenError(op, device string, err error) error {
-	if errors.Is(err, verbs.ErrInUse) {
-		err = fmt.Errorf("another listener of this machine has the port, close it or use another one: %w", err)
+	if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EADDRNOTAVAIL) {
+		err = fmt.Errorf("a program of this machine has the port, end it or use another port: %w: %w", err, verbs.ErrInUse)
 	}
 	return fmt.Errorf("device %s: %s: %w", device, op, err)
-}
-
-func noIPv6(err error) bool {
-	return errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, syscall.EADDRNOTAVAIL)
 }
 
 // checkService refuses transport services that the kernel's port spaces do not have.
@@ -77,6 +72,8 @@ func unresolved(function string, errno syscall.Errno, device string) error {
 	switch errno {
 	case syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.EHOSTDOWN:
 		return fmt.Errorf("%s: no neighbour answers for that address: is the peer up, and on this network? %w (errno %d): %w", function, errno, int(errno), verbs.ErrUnreachable)
+	case syscall.EADDRINUSE:
+		return fmt.Errorf("%s: the local port is in use: %w (errno %d): %w", function, errno, int(errno), verbs.ErrInUse)
 	case syscall.ENETUNREACH, syscall.ENODEV, syscall.EADDRNOTAVAIL, syscall.EINVAL:
 		return fmt.Errorf("%s: the machine's routes do not lead there over %s: %w (errno %d): %w", function, device, errno, int(errno), verbs.ErrNoRoute)
 	}

@@ -115,9 +115,6 @@ func (m *manager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 
 func (m *manager) notResolved(function string, err error) error {
 	errno, _ := errors.AsType[syscall.Errno](err)
-	if errno == syscall.EADDRINUSE {
-		return callError(function, err)
-	}
 	return unresolved(function, errno, m.dev.Name())
 }
 
@@ -356,9 +353,7 @@ func (id *connectionID) Reject(privateData []byte) error {
 	}
 	was := id.phase
 	id.phase = phaseOver
-	if was != phaseAccepted { // otherwise the kernel waits
-		id.exit()
-	}
+	id.leave(was == phaseAccepted)
 	if was == phaseRequested {
 		id.listener.answered()
 	}

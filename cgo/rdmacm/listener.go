@@ -3,8 +3,10 @@
 package rdmacm
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"syscall"
 
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -72,7 +74,7 @@ func (m *manager) listen(p verbs.CMListen, addr netip.AddrPort, all bool, backlo
 	if all {
 		// The one address of IPv6 stands for those of IPv4 too.
 		l.raw, err = l.bind(netip.AddrPortFrom(netip.IPv6Unspecified(), addr.Port()))
-		if noIPv6(err) {
+		if errors.Is(err, syscall.EAFNOSUPPORT) {
 			l.raw, err = l.bind(netip.AddrPortFrom(netip.IPv4Unspecified(), addr.Port()))
 		}
 	} else {

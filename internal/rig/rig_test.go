@@ -188,6 +188,7 @@ func requireHeaders(t *testing.T) {
 	for _, c := range []struct{ program, input, missing string }{
 		{"cc", "", "a C compiler (Debian package gcc)"},
 		{"cc", "#include <infiniband/verbs.h>\n", "the headers of libibverbs (Debian package libibverbs-dev)"},
+		{"cc", "#include <rdma/rdma_cma.h>\n", "the headers of librdmacm (Debian package librdmacm-dev)"},
 	} {
 		cmd := exec.CommandContext(t.Context(), c.program, "-fsyntax-only", "-xc", "-")
 		cmd.Stdin = strings.NewReader(c.input)
