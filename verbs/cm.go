@@ -207,12 +207,17 @@ type CMError struct {
 	Err error
 }
 
-// Error names the step, both addresses and the cause.
+// Error names the step, the addresses as far as they are known, and the cause.
 func (e *CMError) Error() string {
-	if e.Reason != 0 && e.Reason != CMRejectInvalidServiceID {
-		return fmt.Sprintf("%v %v from %v: %v: %v", e.Step, e.Remote, e.Local, e.Err, e.Reason)
+	s := fmt.Sprintf("%v %v", e.Step, e.Remote)
+	if a := e.Local.Addr(); a.IsValid() && !a.IsUnspecified() {
+		s += fmt.Sprintf(" from %v", e.Local)
 	}
-	return fmt.Sprintf("%v %v from %v: %v", e.Step, e.Remote, e.Local, e.Err)
+	s += fmt.Sprintf(": %v", e.Err)
+	if e.Reason != 0 && e.Reason != CMRejectInvalidServiceID {
+		s += fmt.Sprintf(": %v", e.Reason)
+	}
+	return s
 }
 
 // Unwrap returns Err.

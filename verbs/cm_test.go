@@ -25,6 +25,10 @@ func TestCMError(t *testing.T) {
 		assert.EqualError(t, err, want)
 		assert.ErrorIs(t, err, err.Err)
 	}
+	for _, local := range []netip.AddrPort{{}, netip.MustParseAddrPort("0.0.0.0:0")} {
+		err := &verbs.CMError{Step: verbs.CMStepResolve, Local: local, Remote: remote, Err: verbs.ErrNoRoute}
+		assert.EqualError(t, err, "resolve [2001:db8::2]:7174: no route from this device")
+	}
 	assert.Equal(t, "time-wait exit", verbs.CMTimewaitExit.String())
 	assert.Equal(t, "device removed", verbs.CMDeviceRemoved.String())
 	assert.Equal(t, "connection event 99", verbs.CMEventType(99).String())

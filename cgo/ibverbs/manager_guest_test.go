@@ -8,12 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/cgo/ibverbs"
 	"github.com/verbena-rdma/verbena/internal/cmtest"
+	"github.com/verbena-rdma/verbena/internal/soak"
 	"github.com/verbena-rdma/verbena/soft"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -22,6 +24,7 @@ import (
 // manager at one end, or at both. make test has each pair of devices with one family.
 func TestGuestConnectionManager(t *testing.T) {
 	adapter, software := openAdapter(t), openSoft(t, soft.Faults{})
+	all := os.Getenv("VERBENA_GUEST") == "all"
 	side := func(dev verbs.Device, family string) cmtest.Side {
 		return cmtest.SideOf(t, dev, family == "IPv4", dev == adapter)
 	}
@@ -34,14 +37,73 @@ func TestGuestConnectionManager(t *testing.T) {
 		{"soft to rxe", software, adapter},
 	} {
 		for j, family := range families {
-			if i%2 != j && os.Getenv("VERBENA_GUEST") != "all" {
+			if i%2 != j && !all {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s, %s", c.name, family), func(t *testing.T) {
-				cmtest.Run(t, side(c.active, family), side(c.passive, family))
+				t.Parallel()
+				cmtest.Run(t, side(c.active, family), side(c.passive, family), !all)
 			})
 		}
 	}
+}
+
+// A link-local address without a zone is one of the device's interface.
+func TestGuestLinkLocal(t *testing.T) {
+	adapter := openAdapter(t)
+	table, err := adapter.GIDs(1)
+	require.NoError(t, err)
+	require.True(t, table[0].GID.Addr().IsLinkLocalUnicast(), "%v", table)
+	s := cmtest.Side{Device: adapter, GID: table[0], Kernel: true}
+	active, passive := cmtest.NewEnd(t, s, verbs.RC), cmtest.NewEnd(t, s, verbs.RC)
+	cmtest.Establish(active, passive)
+	l, err := passive.CM.Listen(verbs.CMListen{Addr: netip.AddrPortFrom(table[0].GID.Addr(), 0)})
+	require.NoError(t, err)
+	active.Connect(verbs.CMDial{Addr: l.Addr(), Local: netip.AddrPortFrom(table[0].GID.Addr(), 4711)}, "")
+	assert.EqualValues(t, 4711, passive.Next(verbs.CMConnectRequest).ID.RemoteAddr().Port())
+}
+
+// Connections that come and go leave nothing behind, nor do managers and listeners.
+func TestGuestSoakConnections(t *testing.T) {
+	adapter := openAdapter(t)
+	s := cmtest.SideOf(t, adapter, true, true)
+	active, passive := cmtest.NewEnd(t, s, verbs.RC), cmtest.NewEnd(t, s, verbs.RC)
+	listener, dial := passive.Listen(verbs.CMListen{})
+	cycle := func() {
+		a := active.Connect(dial, "")
+		b := passive.Next(verbs.CMConnectRequest).ID
+		passive.Accept(b, "")
+		active.Next(verbs.CMConnectResponse)
+		active.Move(a, verbs.QPInitialized, verbs.QPReadyToReceive, verbs.QPReadyToSend)
+		require.NoError(t, a.Establish())
+		passive.Next(verbs.CMEstablished)
+		require.NoError(t, a.Disconnect())
+		active.Next(verbs.CMDisconnected)
+		passive.Next(verbs.CMDisconnected)
+		for _, id := range []verbs.CMID{a, b} {
+			require.NoError(t, id.Close())
+		}
+		active.Renew()
+		passive.Renew()
+
+		cm, err := adapter.(verbs.CMDevice).OpenCM(func(verbs.CMEvent) {})
+		require.NoError(t, err)
+		_, err = cm.Listen(verbs.CMListen{Type: verbs.UD})
+		require.NoError(t, err)
+		_, err = cm.Dial(dial)
+		require.NoError(t, err)
+		require.NoError(t, cm.Close())
+	}
+	cycle()
+	files := openFiles(t)
+	begin := time.Now()
+	rounds := soak.Rounds(t, 20, 10_000)
+	for range rounds {
+		cycle()
+	}
+	t.Logf("%v for each of %d connections", time.Since(begin)/time.Duration(rounds), rounds)
+	assert.Equal(t, files, openFiles(t), "files")
+	require.NoError(t, listener.Close())
 }
 
 // rping, at either end, with queue pairs of our own on rxe. make test has each family
@@ -65,6 +127,9 @@ func TestGuestRping(t *testing.T) {
 // rxe is not deleted before it has been closed.
 func TestGuestOtherDevice(t *testing.T) {
 	requireGuest(t)
+	if os.Getenv("VERBENA_GUEST") != "all" {
+		t.Skip("make rig runs it: to add an adapter and delete it again takes seconds")
+	}
 	if os.Getenv("VERBENA_OTHER_DEVICE") == "" {
 		run := func(args ...string) {
 			out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
@@ -108,6 +173,14 @@ func TestGuestOtherDevice(t *testing.T) {
 	here.Quiet()
 	_, err = there.CM.Listen(verbs.CMListen{Addr: netip.AddrPortFrom(netip.IPv6Unspecified(), dial.Addr.Port())})
 	require.ErrorIs(t, err, verbs.ErrInUse)
+	t.Log(err)
+}
+
+// The machine is without librdmacm; TestRig sees to that.
+func TestBrokenNoManager(t *testing.T) {
+	_, err := openAdapter(t).(verbs.CMDevice).OpenCM(func(verbs.CMEvent) {})
+	require.ErrorIs(t, err, verbs.ErrNotSupported)
+	assert.ErrorContains(t, err, "librdmacm1")
 	t.Log(err)
 }
 

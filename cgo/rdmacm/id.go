@@ -301,6 +301,7 @@ func (id *connectionID) Accept(p verbs.CMParam) error {
 	if id.phase != phaseRequested {
 		return id.errState(call, "once, after CMConnectRequest")
 	}
+	p.RetryCount = 0 // it is in the request
 	err = id.checkPrivate(p.PrivateData, acceptPrivate, datagramAnswer)
 	if err == nil {
 		err = id.checkParam(&p)

@@ -55,6 +55,8 @@ type End struct {
 	CM     verbs.CM
 	QP     verbs.QP
 	events chan verbs.CMEvent
+	quick  bool
+	kind   verbs.QPType
 	cq     verbs.CQ
 	mr     verbs.MR
 	mem    []byte
@@ -75,13 +77,27 @@ func NewEnd(t testing.TB, s Side, kind verbs.QPType) *End {
 	e.cq, err = s.Device.CreateCQ(verbs.CQInit{Capacity: 16})
 	require.NoError(t, err)
 	cleanup(e.cq.Close)
-	e.QP, err = s.Device.DefaultPD().CreateQP(verbs.QPInit{Type: kind, SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: 8, MaxRecvWR: 8})
-	require.NoError(t, err)
-	cleanup(e.QP.Close)
+	e.kind = kind
+	e.newQP()
+	cleanup(func() error { return e.QP.Close() })
 	e.CM, err = s.Device.(verbs.CMDevice).OpenCM(func(event verbs.CMEvent) { e.events <- event })
 	require.NoError(t, err)
 	cleanup(e.CM.Close)
 	return e
+}
+
+func (e *End) newQP() {
+	e.t.Helper()
+	var err error
+	e.QP, err = e.Side.Device.DefaultPD().CreateQP(verbs.QPInit{Type: e.kind, SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: 8, MaxRecvWR: 8})
+	require.NoError(e.t, err)
+}
+
+// Renew gives the end another queue pair.
+func (e *End) Renew() {
+	e.t.Helper()
+	require.NoError(e.t, e.QP.Close())
+	e.newQP()
 }
 
 // Next waits for the next event, which has to be of that kind.
@@ -94,6 +110,15 @@ func (e *End) Next(want verbs.CMEventType) verbs.CMEvent {
 	case <-time.After(patience):
 		require.Fail(e.t, "no event", "%v is waited for", want)
 		return verbs.CMEvent{}
+	}
+}
+
+// EndOfTimewait waits until the number of the queue pair may be used again, which takes
+// seconds, unless the test is to be quick.
+func (e *End) EndOfTimewait(id verbs.CMID) {
+	e.t.Helper()
+	if !e.quick {
+		require.Same(e.t, id, e.Next(verbs.CMTimewaitExit).ID)
 	}
 }
 

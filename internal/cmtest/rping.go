@@ -162,7 +162,6 @@ func (r *Rping) Client(addr netip.AddrPort, rounds int) {
 	}
 	require.NoError(r.t, r.id.Disconnect())
 	r.Next(verbs.CMDisconnected)
-	r.Next(verbs.CMTimewaitExit)
 }
 
 // Serve serves one client, and returns how many rounds it has taken.

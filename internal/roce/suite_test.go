@@ -21,7 +21,7 @@ func TestConnectionManagerSeam(t *testing.T) {
 				t.Cleanup(func() { require.NoError(t, d.Close()) })
 				sides[i] = cmtest.SideOf(t, d, address == "127.0.0.1", false)
 			}
-			cmtest.Run(t, sides[0], sides[1])
+			cmtest.Run(t, sides[0], sides[1], false)
 		})
 	}
 }
