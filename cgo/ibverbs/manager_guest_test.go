@@ -57,6 +57,8 @@ func TestGuestLinkLocal(t *testing.T) {
 	s := cmtest.Side{Device: adapter, GID: table[0], Kernel: true}
 	active, passive := cmtest.NewEnd(t, s, verbs.RC), cmtest.NewEnd(t, s, verbs.RC)
 	cmtest.Establish(active, passive)
+	active.Renew()
+	passive.Renew()
 	l, err := passive.CM.Listen(verbs.CMListen{Addr: netip.AddrPortFrom(table[0].GID.Addr(), 0)})
 	require.NoError(t, err)
 	active.Connect(verbs.CMDial{Addr: l.Addr(), Local: netip.AddrPortFrom(table[0].GID.Addr(), 4711)}, "")

@@ -20,7 +20,8 @@ type fakeDevice struct{ verbs.Device }
 
 var ownAddr = netip.MustParseAddr("10.0.0.1")
 
-func (fakeDevice) Name() string { return "rxe0" }
+func (fakeDevice) Name() string   { return "rxe0" }
+func (fakeDevice) Driver() string { return "ibverbs" }
 func (fakeDevice) Query() (verbs.DeviceAttr, error) {
 	return verbs.DeviceAttr{Ports: 1, MaxQPReadAtomic: 8, MaxInitReadAtomic: 8}, nil
 }

@@ -41,6 +41,9 @@ func open(dev verbs.Device, handle func(verbs.CMEvent), lib library) (verbs.CM, 
 	if handle == nil {
 		return nil, fmt.Errorf("%s: handle is nil: %w", op, verbs.ErrInvalid)
 	}
+	if dev.Driver() != "ibverbs" {
+		return nil, fmt.Errorf("%s: librdmacm has no devices of the driver %s: %w", op, dev.Driver(), verbs.ErrNotSupported)
+	}
 	limits, err := dev.Query()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
@@ -127,7 +130,7 @@ func (m *manager) Close() error {
 	return nil
 }
 
-// own are the addresses of the device, and the index of each in the GID table.
+// gids is the GID table of a port.
 func (m *manager) gids(port int) []verbs.GIDEntry {
 	list, _ := m.dev.GIDs(port) // a device that is gone has none
 	return list

@@ -226,34 +226,6 @@ func TestDialsThatFail(t *testing.T) {
 	require.ErrorIs(t, e, verbs.ErrInvalid)
 }
 
-// For datagrams, the manager finds the number of a queue pair.
-func TestServiceIDResolution(t *testing.T) {
-	active, passive := openManaged(t, Config{}), openManaged(t, Config{})
-	_, dial := passive.listen(verbs.UD)
-	ask := func() {
-		id, err := active.cm.Dial(dial)
-		require.NoError(t, err)
-		active.next(verbs.CMResolved)
-		require.NoError(t, id.Connect(verbs.CMParam{PrivateData: []byte("who is it?")}))
-	}
-	ask()
-	e := passive.next(verbs.CMConnectRequest)
-	assert.Equal(t, "who is it?", string(e.Param.PrivateData[:10]))
-	require.NoError(t, e.ID.Accept(verbs.CMParam{QPN: 0x1234, PrivateData: []byte("me")}))
-	e = active.next(verbs.CMEstablished)
-	assert.Equal(t, uint32(0x1234), e.Param.QPN)
-	assert.Equal(t, uint32(cm.QKeyUDP), e.Param.QKey)
-	assert.Equal(t, dial.UDPPort, e.Address.UDPPort)
-	assert.Equal(t, "me", string(e.Param.PrivateData[:2]))
-
-	ask()
-	require.NoError(t, passive.next(verbs.CMConnectRequest).ID.Reject(nil))
-	require.ErrorIs(t, active.next(verbs.CMFailed).Err, verbs.ErrRejected)
-	dial.Addr = netip.AddrPortFrom(dial.Addr.Addr(), dial.Addr.Port()-1)
-	ask()
-	require.ErrorIs(t, active.next(verbs.CMFailed).Err, verbs.ErrNotListening)
-}
-
 // Queue pair 1 is not for queue pairs of programs, nor for other Q_Keys.
 func TestQueuePair1IsGuarded(t *testing.T) {
 	passive := openManaged(t, Config{})
