@@ -23,11 +23,14 @@ import (
 
 // callers are contexts that dial each other, on devices of their own and one engine.
 type callers struct {
-	t      *testing.T
-	engine *pe.Engine
+	t       *testing.T
+	engine  *pe.Engine
+	devices []verbs.Device // for those that are added; then software devices
 }
 
-func newCallers(t *testing.T) *callers { return &callers{t, pe.New(pe.Config{})} }
+func newCallers(t *testing.T, devices ...verbs.Device) *callers {
+	return &callers{t, pe.New(pe.Config{}), devices}
+}
 
 // caller is one of them, with what its callbacks have reported.
 type caller struct {
@@ -41,7 +44,12 @@ type caller struct {
 }
 
 func (cs *callers) add(cfg rdma.Config) *caller {
-	return cs.on(openSoft(cs.t), cfg)
+	if len(cs.devices) == 0 {
+		return cs.on(openSoft(cs.t), cfg)
+	}
+	dev := cs.devices[0]
+	cs.devices = cs.devices[1:]
+	return cs.on(dev, cfg)
 }
 
 func (cs *callers) on(dev verbs.Device, cfg rdma.Config) *caller {
@@ -100,8 +108,9 @@ func (cs *callers) send(from *caller, conn *rdma.Connection, text string) {
 	require.NoError(cs.t, result)
 }
 
-func TestDial(t *testing.T) {
-	cs := newCallers(t)
+func TestDial(t *testing.T) { testDial(t, newCallers(t)) }
+
+func testDial(t *testing.T, cs *callers) {
 	server, client := cs.add(rdma.Config{}), cs.add(rdma.Config{})
 	cs.start(server)
 	var request *rdma.ConnectRequest
@@ -169,8 +178,9 @@ func (cs *callers) listen(server *caller, cfg rdma.ListenConfig) (*rdma.Listener
 	return l, netip.AddrPortFrom(server.GID().GID.Addr(), l.Addr().Port()).String()
 }
 
-func TestDialIsRejected(t *testing.T) {
-	cs := newCallers(t)
+func TestDialIsRejected(t *testing.T) { testDialIsRejected(t, newCallers(t)) }
+
+func testDialIsRejected(t *testing.T, cs *callers) {
 	server, client := cs.add(rdma.Config{}), cs.add(rdma.Config{})
 	cs.start(server, client)
 	_, addr := cs.listen(server, rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
@@ -219,8 +229,9 @@ func TestDialBeforeListen(t *testing.T) {
 }
 
 // Requests for which the server has no connection left wait for one.
-func TestRequestsWaitForAConnection(t *testing.T) {
-	cs := newCallers(t)
+func TestRequestsWaitForAConnection(t *testing.T) { testRequestsWait(t, newCallers(t)) }
+
+func testRequestsWait(t *testing.T, cs *callers) {
 	server, client := cs.add(rdma.Config{MaxConnections: 1}), cs.add(rdma.Config{MaxConnections: 3})
 	cs.start(server, client)
 	_, addr := cs.listen(server, rdma.ListenConfig{})

@@ -316,8 +316,11 @@ func (id *connectionID) Accept(p verbs.CMParam) error {
 	// The peer's request limits both.
 	p.ResponderResources = id.responderResources(min(p.ResponderResources, id.offered.ResponderResources))
 	p.InitiatorDepth = id.initiatorDepth(min(p.InitiatorDepth, id.offered.InitiatorDepth))
-	err = id.raw.accept(&p)
-	if err != nil {
+	if err := id.raw.accept(&p); err != nil {
+		// The kernel has said nothing of a peer that has given up, nor will it.
+		id.phase = phaseAccepted
+		id.fail(verbs.CMStepAccept, fmt.Errorf("%w: it has given up", verbs.ErrRejected))
+		id.leave(false)
 		id.leaveRequest(phaseOver)
 		return id.refused(call, "rdma_accept", err)
 	}

@@ -84,7 +84,7 @@ func (m *manager) listen(p verbs.CMListen, addr netip.AddrPort, all bool, backlo
 		l.closed = true
 		return l, err
 	}
-	l.addr = netip.AddrPortFrom(p.Addr.Addr(), l.raw.route().local.Port())
+	l.addr = netip.AddrPortFrom(addr.Addr(), l.raw.route().local.Port())
 	m.listeners[l.raw] = l
 	return l, nil
 }

@@ -237,6 +237,8 @@ func TestRequests(t *testing.T) {
 		func(id verbs.CMID) { // the peer has given up
 			r.lib.fails["accept"] = syscall.EINVAL
 			require.ErrorIs(t, id.Accept(verbs.CMParam{QPN: 17}), verbs.ErrState)
+			require.ErrorIs(t, r.next(verbs.CMFailed).Err, verbs.ErrRejected)
+			r.next(verbs.CMTimewaitExit)
 			delete(r.lib.fails, "accept")
 			require.ErrorIs(t, id.Accept(verbs.CMParam{QPN: 17}), verbs.ErrState)
 		},

@@ -253,9 +253,9 @@ func testCloseConnecting(t *testing.T, active, passive *End) {
 	if err := b.Accept(passive.Param("")); err != nil {
 		require.ErrorIs(t, err, verbs.ErrState)
 		require.ErrorIs(t, b.Accept(passive.Param("")), verbs.ErrState)
-		return
 	}
 	passive.Failed(verbs.CMStepAccept, verbs.ErrRejected)
+	passive.Next(verbs.CMTimewaitExit)
 }
 
 func testCloseRequested(t *testing.T, active, passive *End) {
