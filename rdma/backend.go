@@ -282,6 +282,9 @@ func (c *Context) runReports() int {
 				w.f(r.conn, r.state, r.err)
 			}
 		}
+		if r.state == Failed && r.conn.closedOnFailure {
+			r.conn.close()
+		}
 	}
 	return n
 }

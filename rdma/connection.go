@@ -65,8 +65,10 @@ type Connection struct {
 	awaited       bool // the context becomes Running when it is Ready
 	cutOff        bool // the peer closed it while requests were under way
 	toItself      bool // it is its own peer
-	peerAlive     bool // the peer has given a sign of life since the last check
-	silentChecks  int  // since the last sign of life, or keepalive
+	// closedOnFailure: the program does not know of it, and so does not close it.
+	closedOnFailure bool
+	peerAlive       bool // the peer has given a sign of life since the last check
+	silentChecks    int  // since the last sign of life, or keepalive
 
 	deadline      time.Time // when due is called; zero: never
 	deadlineIndex int       // in the context's heap

@@ -3,7 +3,6 @@ package rdma
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 
@@ -136,10 +135,13 @@ func (m *connectionManager) acceptWaiting() (n int) {
 		if q.id == nil {
 			continue // the peer has given up, or the listener was closed
 		}
-		if _, err := q.Accept(AcceptConfig{PrivateData: q.listener.cfg.PrivateData}); err != nil {
+		conn, err := q.Accept(AcceptConfig{PrivateData: q.listener.cfg.PrivateData})
+		if err != nil {
 			m.ctx.set.Log.Warn().Err(err).Str("context", m.ctx.set.Name).Msg("accepting a connection")
 			_ = q.Reject(nil)
+			continue
 		}
+		conn.closedOnFailure = true
 	}
 	return n
 }
@@ -241,10 +243,3 @@ func (e *cmEnd) release() {
 func (e *cmEnd) signaled()                 {}
 func (e *cmEnd) sent(verbs.Status, uint32) {}
 func (e *cmEnd) peerMayBeReady() bool      { return false }
-
-func (e *cmEnd) localAddr() netip.AddrPort {
-	if e.id == nil {
-		return netip.AddrPort{}
-	}
-	return e.id.LocalAddr()
-}

@@ -189,7 +189,6 @@ func TestGuestForeignPrograms(t *testing.T) {
 						t.Skip("it listens on IPv4 only")
 					}
 					dev := d.open(t)
-					requireManager(t, dev)
 					at := netip.AddrPortFrom(netip.MustParseAddr(family.theirs), 7471)
 					cmd, out := tool.command(tool.server, at)
 					require.NoError(t, cmd.Start())
@@ -208,7 +207,6 @@ func TestGuestForeignPrograms(t *testing.T) {
 				})
 				t.Run(fmt.Sprintf("%s, %s, %s, it asks", d.name, family.name, tool.name), func(t *testing.T) {
 					dev := d.open(t)
-					requireManager(t, dev)
 					e := newOurEnd(t, dev, &tool, false)
 					at := netip.AddrPortFrom(netip.MustParseAddr(family.ours), 7471)
 					must(e.ctx.Listen(at.String(), rdma.ListenConfig{}))
@@ -223,9 +221,3 @@ func TestGuestForeignPrograms(t *testing.T) {
 	}
 }
 
-// requireManager skips tests on devices without a connection manager.
-func requireManager(t *testing.T, dev verbs.Device) {
-	if _, ok := dev.(verbs.CMDevice); !ok {
-		t.Skipf("%s has no connection manager yet", dev.Name())
-	}
-}

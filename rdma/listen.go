@@ -17,7 +17,8 @@ type ListenConfig struct {
 	// never inside another callback. It accepts or rejects the request, or keeps it for
 	// later: any callback may do so, and the peer is asked for patience meanwhile, for a
 	// minute. Nil: requests are accepted in the order in which they come; while no
-	// connection is free they wait.
+	// connection is free they wait. Those of these connections that fail are closed, after
+	// the callbacks that report it, so that their places are free for others.
 	OnRequest func(q *ConnectRequest)
 	// PrivateData goes to each peer that is accepted where OnRequest is nil: at most 196
 	// bytes.
@@ -240,6 +241,9 @@ func (q *ConnectRequest) Accept(cfg AcceptConfig) (*Connection, error) {
 		p.InitiatorDepth = min(p.InitiatorDepth, q.param.InitiatorDepth)
 		return id.Accept(p)
 	})
+	if errors.Is(err, verbs.ErrState) { // the peer has given up, which is reported in a moment
+		err = fmt.Errorf("%w: %w", ErrNotReady, err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -37,7 +37,6 @@ type datagramEnd struct {
 
 func newDatagramEnd(t *testing.T, dev verbs.Device) *datagramEnd {
 	e := &datagramEnd{t: t, dev: dev, events: make(chan verbs.CMEvent, 16)}
-	requireManager(t, dev)
 	e.cm = must(dev.(verbs.CMDevice).OpenCM(func(ev verbs.CMEvent) { e.events <- ev }))
 	e.cq = must(dev.CreateCQ(verbs.CQInit{Capacity: 2 * datagramCount}))
 	e.mr = must(dev.DefaultPD().RegMR(make([]byte, (datagramCount+1)*(grhLen+datagramSize)), verbs.AccessLocalWrite))

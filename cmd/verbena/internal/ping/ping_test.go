@@ -51,7 +51,9 @@ func startServer(t *testing.T, args ...string) (port string, out *output) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out = new(output)
 	done := make(chan int)
-	go func() { done <- Main(ctx, append([]string{"-s", "-d", "soft-lo", "-p", freePort(t)}, args...), out, out) }()
+	go func() {
+		done <- Main(ctx, append([]string{"-s", "-d", "soft-lo", "-p", freePort(t)}, args...), out, out)
+	}()
 	t.Cleanup(func() {
 		cancel()
 		assert.Equal(t, exitOK, <-done, "%s", out)
