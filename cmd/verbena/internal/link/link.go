@@ -1,0 +1,353 @@
+// Package link carries the messages and the writes of transfers over connections of
+// package rdma, for goroutines that wait rather than for callbacks.
+//
+// A Hub serves all connections of one context: it makes the pools, takes the messages and
+// the changes of state, and hands them to the Link of the connection. Messages that come
+// are copied, and queued for Link.Receive; a peer that sends more than the queue holds
+// loses its connection, so that none takes memory without end.
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/verbena-rdma/verbena/await"
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+var (
+	// ErrBroken: the connection has ended. The text says how.
+	ErrBroken = errors.New("the connection has ended")
+	// ErrFlood: the peer sends more than the protocol allows.
+	ErrFlood = errors.New("the peer sends more messages than it may")
+)
+
+const (
+	// sends is how many messages of one link may be at the device.
+	sends = 16
+	// queue and queueBytes are what waits for Receive. An end that keeps to the protocol has
+	// less under way: a block for each slot, proto.Unplanned announcements, and a few bytes
+	// for each of proto.Outstanding entries.
+	queue, queueBytes = proto.Outstanding + 2*proto.MaxSlots, 2 << 20
+)
+
+// Hub serves the connections of one context.
+type Hub struct {
+	dev     verbs.Device
+	rdma    *rdma.Context
+	engine  *pe.Engine
+	sends   *rdma.SendPool
+	writes  *rdma.WritePool // nil where nothing is written
+	onState func(*rdma.Connection, rdma.ConnectionState, error)
+}
+
+// NewHub prepares a context, which must be Idle, for a number of links at a time. The
+// links of a writer can write. onState, which may be nil, is told of every change of state
+// of a connection, on the engine's goroutine, before the link is.
+func NewHub(dev verbs.Device, r *rdma.Context, links int, writer bool, onState func(*rdma.Connection, rdma.ConnectionState, error)) (*Hub, error) {
+	h := &Hub{dev: dev, rdma: r, engine: r.Engine(), onState: onState}
+	var err error
+	if h.sends, err = r.SendPool(links*sends, pe.Done, pe.Failed); err != nil {
+		return nil, err
+	}
+	if writer {
+		// A block that is paced is written in pieces, one at a time.
+		if h.writes, err = r.WritePool(links*proto.MaxSlots, pe.Done, pe.Failed); err != nil {
+			return nil, err
+		}
+	}
+	r.OnConnection(h.changed)
+	if err := r.Receive(max(links*8, 64), proto.MaxMessage, received); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+func received(m *rdma.Message) {
+	if l, ok := m.Connection().UserData().(*Link); ok {
+		l.deliver(m.Bytes())
+	}
+}
+
+func (h *Hub) changed(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+	if h.onState != nil {
+		h.onState(conn, state, err)
+	}
+	l, ok := conn.UserData().(*Link)
+	switch state {
+	case rdma.Ready:
+		if ok {
+			close(l.ready)
+		}
+	case rdma.Failed:
+		if ok {
+			l.end(err)
+		}
+		_ = conn.Close() // gives its place back
+	case rdma.Closed:
+		if ok {
+			l.end(err)
+			close(l.gone)
+		}
+	}
+}
+
+// Link is a connection that messages go over. Its methods may be called from any goroutine
+// but the engine's.
+type Link struct {
+	hub    *Hub
+	conn   *rdma.Connection
+	memory *mmap.Map // of the messages that are sent
+	free   chan int  // places in it
+	in     chan []byte
+	queued atomic.Int64 // bytes in it
+	ready  chan struct{}
+	done   chan struct{} // the connection has ended, or is to end
+	gone   chan struct{} // nothing of it is left at the device
+	heard  atomic.Int64  // when the last message came, in Unix nanoseconds
+	once   sync.Once
+	err    error // once done is closed
+}
+
+// Open makes the link of a connection, before any message can have come: on the engine's
+// goroutine, in the call that has made the connection.
+func (h *Hub) Open(conn *rdma.Connection) (*Link, error) {
+	l := &Link{hub: h, conn: conn, free: make(chan int, sends), in: make(chan []byte, queue),
+		ready: make(chan struct{}), done: make(chan struct{}), gone: make(chan struct{})}
+	var err error
+	if l.memory, err = mmap.Alloc(h.dev, sends*proto.MaxMessage, mmap.LocalReadOnly); err != nil {
+		return nil, err
+	}
+	for i := range sends {
+		l.free <- i
+	}
+	l.heard.Store(time.Now().UnixNano())
+	conn.SetUserData(l)
+	if conn.State() == rdma.Ready {
+		close(l.ready)
+	}
+	return l, nil
+}
+
+// Device is the device of the link.
+func (l *Link) Device() verbs.Device { return l.hub.dev }
+
+// Connection is the connection of the link. Its methods belong to the engine's goroutine,
+// but for those that say where it leads, which do not change once it is Ready.
+func (l *Link) Connection() *rdma.Connection { return l.conn }
+
+// Ready waits until the connection is.
+func (l *Link) Ready(ctx context.Context) error {
+	select {
+	case <-l.ready:
+		return nil
+	case <-l.done:
+		return l.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Heard is when the last message came, or the link was made.
+func (l *Link) Heard() time.Time { return time.Unix(0, l.heard.Load()) }
+
+func (l *Link) deliver(b []byte) {
+	l.heard.Store(time.Now().UnixNano())
+	if proto.IsPing(b) {
+		return
+	}
+	if l.queued.Add(int64(len(b))) <= queueBytes {
+		select {
+		case l.in <- append([]byte(nil), b...):
+			return
+		default:
+		}
+	}
+	l.end(ErrFlood)
+	_ = l.conn.Close()
+}
+
+// end notes why the link has ended; nil stands for a peer that has closed it.
+func (l *Link) end(err error) {
+	l.once.Do(func() {
+		l.err = ErrBroken
+		if err != nil {
+			l.err = fmt.Errorf("%w: %w", ErrBroken, err)
+		}
+		close(l.done)
+	})
+}
+
+// Receive returns the next message. When the connection has ended, it fails with ErrBroken
+// after the last one.
+func (l *Link) Receive(ctx context.Context) ([]byte, error) {
+	select {
+	case b := <-l.in:
+		return l.taken(b), nil
+	default:
+	}
+	select {
+	case b := <-l.in:
+		return l.taken(b), nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-l.done:
+		select {
+		case b := <-l.in:
+			return l.taken(b), nil
+		default:
+			return nil, l.err
+		}
+	}
+}
+
+func (l *Link) taken(b []byte) []byte {
+	l.queued.Add(-int64(len(b)))
+	return b
+}
+
+// Write is a write to the memory of the peer.
+type Write struct {
+	Source *mmap.Map
+	From   int // offset in Source
+	Target *mmap.Map
+	To     int // offset in Target
+	Length int
+	// Done is called when the device no longer needs the source, on the engine's
+	// goroutine; also if the write has failed or was never begun.
+	Done func()
+}
+
+// Send gives a message to the device, behind all that was given to it before. It does not
+// wait for the peer. Its errors are ErrBroken and the cause of ctx.
+func (l *Link) Send(ctx context.Context, m proto.Message) error { return l.WriteSend(ctx, Write{}, m) }
+
+// WriteSend gives a write to the device, unless its length is zero, and behind it a
+// message, unless that is nil: when the peer has the message, what was written is in place.
+func (l *Link) WriteSend(ctx context.Context, w Write, m proto.Message) error {
+	place, length := -1, 0
+	if m != nil {
+		b, err := proto.Encode(m)
+		if err != nil {
+			w.finish()
+			return err
+		}
+		select {
+		case place = <-l.free:
+		case <-l.done:
+			w.finish()
+			return l.err
+		case <-ctx.Done():
+			w.finish()
+			return context.Cause(ctx)
+		}
+		length = copy(l.memory.Bytes()[place*proto.MaxMessage:], b)
+	}
+	err := l.hub.engine.Do(func() { l.post(w, place, length) })
+	if err != nil {
+		w.finish()
+		return fmt.Errorf("%w: %w", ErrBroken, err)
+	}
+	return nil
+}
+
+func (w *Write) finish() {
+	if w.Done != nil {
+		w.Done()
+	}
+}
+
+// post runs on the engine's goroutine.
+func (l *Link) post(w Write, place, length int) {
+	var err error
+	select {
+	case <-l.done:
+		err = l.err
+	default:
+	}
+	if err == nil && w.Length > 0 {
+		err = l.postWrite(w, place >= 0)
+	} else {
+		w.finish()
+	}
+	if place < 0 {
+		l.check(err)
+		return
+	}
+	if err == nil {
+		var task *rdma.SendTask
+		task, err = l.hub.sends.Alloc(l.conn, bufinv.Source(l.memory, place*proto.MaxMessage, length))
+		err = pe.SubmitNew(task, err, func(t *rdma.SendTask, _ error) {
+			_ = t.Free()
+			l.free <- place
+		})
+	}
+	if err != nil {
+		l.free <- place
+	}
+	l.check(err)
+}
+
+func (l *Link) postWrite(w Write, more bool) error {
+	task, err := l.hub.writes.Alloc(l.conn, bufinv.Source(w.Source, w.From, w.Length), bufinv.Target(w.Target, w.To, w.Length))
+	if err == nil {
+		pe.Then(task, func(t *rdma.WriteTask, _ error) {
+			_ = t.Free()
+			w.finish()
+		})
+		var flags pe.SubmitFlags
+		if more {
+			flags = pe.Aggregate // the message goes with it
+		}
+		if err = task.SubmitWith(flags); err != nil {
+			_ = task.Free()
+		}
+	}
+	if err != nil {
+		w.finish()
+	}
+	return err
+}
+
+// check ends a link on which something could not be submitted.
+func (l *Link) check(err error) {
+	if err != nil {
+		l.end(err)
+		_ = l.conn.Close()
+	}
+}
+
+// Close ends the connection, and waits until nothing of it is left at the device, or until
+// ctx ends. Messages that were given to the device go out first, for as long as
+// rdma.Config.CloseTimeout.
+func (l *Link) Close(ctx context.Context) error {
+	if err := await.Func(ctx, l.hub.engine, func() error {
+		l.end(nil)
+		return l.conn.Close()
+	}); err != nil {
+		return err
+	}
+	select {
+	case <-l.gone:
+		return l.memory.Close()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// WaitClosed waits until the peer has closed the connection, or it has failed.
+func (l *Link) WaitClosed(ctx context.Context) {
+	select {
+	case <-l.done:
+	case <-ctx.Done():
+	}
+}

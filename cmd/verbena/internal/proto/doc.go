@@ -1,0 +1,57 @@
+// Package proto has the messages of verbena send and receive, and their encoding. What a
+// transfer consists of is in docs/transfer.md, with the layout of each message.
+//
+// Integers are big-endian and of fixed width, so that there is one encoding of each
+// message. Decode is strict: it takes nothing that Encode does not write, and bounds every
+// length and count before it allocates.
+package proto
+
+import "errors"
+
+// Version is the version of the protocol; the two ends must have the same.
+const Version = 1
+
+// Limits that both ends hold to. Whoever exceeds one is refused.
+const (
+	// BlockSize is how much of a file is hashed, written and acknowledged at a time, and
+	// what one slot of the receiver's window holds.
+	BlockSize = 1 << 20
+	// MaxMessage is the longest message, in bytes.
+	MaxMessage = 16 << 10
+	// MaxSlots is how many slots a window has at most.
+	MaxSlots = 64
+	// MaxPath and MaxComponent bound the names of files, in bytes.
+	MaxPath, MaxComponent = 4096, 255
+	// MaxEntries is how many files one message announces at most.
+	MaxEntries = 256
+	// MaxSegments is how many files one block holds at most.
+	MaxSegments = 512
+	// Outstanding is how many entries may be announced and not concluded.
+	Outstanding = 2048
+	// Unplanned is how many Entries messages may be without a Plan.
+	Unplanned = 8
+	// MaxText is the longest plain message; MaxNote the longest reason, MaxID the longest
+	// ID and key.
+	MaxText, MaxNote, MaxID = MaxMessage - 8, 512, 256
+	// MaxDescriptor is the longest descriptor of a window.
+	MaxDescriptor = 512
+)
+
+// SumSize is the length of a Sum, in bytes.
+const SumSize = 16
+
+// Sum is the hash of a block, or of the hashes of a file's blocks: XXH3 with 128 bits. It
+// shows accidents, in memory, on the way and on disk, and costs next to nothing beside the
+// copies. It is no defence against somebody who can change what is on the way: such a
+// person could change the hash too.
+type Sum [SumSize]byte
+
+// Token is a nonce, or a proof of the secret.
+type Token [32]byte
+
+var (
+	// ErrMalformed: what came is no message of this protocol.
+	ErrMalformed = errors.New("malformed message")
+	// ErrTooBig: what is to be sent does not fit into a message.
+	ErrTooBig = errors.New("message too long")
+)

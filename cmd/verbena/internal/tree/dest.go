@@ -1,0 +1,385 @@
+package tree
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
+)
+
+// Policy says what becomes of files that exist with another content: a size or a time of
+// modification that differs.
+type Policy int
+
+// The policies.
+const (
+	Refuse    Policy = iota // they stay, and the entry is refused
+	Skip                    // they stay, and the entry counts as being there
+	Overwrite               // they are replaced, when the new ones are complete
+)
+
+// ParsePolicy reads the value of a flag.
+func ParsePolicy(s string) (Policy, error) {
+	switch s {
+	case "refuse":
+		return Refuse, nil
+	case "skip":
+		return Skip, nil
+	case "overwrite":
+		return Overwrite, nil
+	}
+	return 0, fmt.Errorf("%q is none of refuse, skip, overwrite", s)
+}
+
+// ErrExists: something else has the name.
+var ErrExists = errors.New("exists")
+
+// Dest is the folder that receives. Its methods may be called from any goroutine. Names
+// have passed CheckPath. All goes through an os.Root, so that no symbolic link leads out
+// of the folder, whoever has made it.
+type Dest struct {
+	dir    string
+	root   *os.Root
+	work   *os.File // WorkDir, locked
+	policy Policy
+
+	mu     sync.Mutex
+	parent string // the last one that was found to be a directory
+}
+
+// OpenDest opens the folder, which is made if it is missing, for this process alone: it
+// fails where another one receives into it.
+func OpenDest(dir string, policy Policy) (d *Dest, err error) {
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	d = &Dest{dir: dir, root: root, policy: policy}
+	defer func() {
+		if err != nil {
+			_ = d.Close()
+			d, err = nil, fmt.Errorf("receive into %s: %w", dir, err)
+		}
+	}()
+	for range 10 { // one that ends removes it
+		if again, err := d.openWork(); !again {
+			if err != nil {
+				return d, err
+			}
+			return d, d.removeOld()
+		}
+	}
+	return d, fmt.Errorf("%s comes and goes", WorkDir)
+}
+
+// openWork makes and locks the folder for what is incomplete. again reports that another
+// process has removed it meanwhile.
+func (d *Dest) openWork() (again bool, err error) {
+	if err := d.root.Mkdir(WorkDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return false, err
+	}
+	if info, err := d.root.Lstat(WorkDir); err == nil && !info.IsDir() {
+		return false, fmt.Errorf("%s is in the way; it is where incomplete files are kept", WorkDir)
+	}
+	work, err := d.root.Open(WorkDir)
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist), err
+	}
+	if err := lockFile(work); err != nil {
+		return false, errors.Join(fmt.Errorf("another verbena receive does so already: %w", err), work.Close())
+	}
+	mine, err := work.Stat()
+	if there, e := d.root.Lstat(WorkDir); err == nil && e == nil && os.SameFile(mine, there) {
+		d.work = work
+		return false, nil
+	}
+	return true, errors.Join(err, work.Close())
+}
+
+// keepParts is for how long what was not completed is kept.
+const keepParts = 14 * 24 * time.Hour
+
+// removeOld removes what nobody has come back for.
+func (d *Dest) removeOld() error {
+	list, err := d.work.ReadDir(-1)
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > keepParts {
+			_ = d.root.Remove(WorkDir + "/" + e.Name())
+		}
+	}
+	return nil
+}
+
+// Close lets go of the folder. The folder for what is incomplete goes, if it is empty.
+func (d *Dest) Close() error {
+	var err error
+	if d.work != nil {
+		_ = d.root.Remove(WorkDir) // while it is locked; it fails unless the folder is empty
+		err = d.work.Close()
+	}
+	return errors.Join(err, d.root.Close())
+}
+
+// Parents fails unless everything above a path is a directory, and no symbolic link.
+func (d *Dest) Parents(p string) error {
+	dir := path.Dir(p)
+	if dir == "." {
+		return nil
+	}
+	d.mu.Lock()
+	known := d.parent == dir
+	d.mu.Unlock()
+	if known {
+		return nil
+	}
+	for i := 0; i <= len(dir); i++ {
+		if i < len(dir) && dir[i] != '/' {
+			continue
+		}
+		switch info, err := d.root.Lstat(dir[:i]); {
+		case err != nil:
+			return fmt.Errorf("its directory %s: %w", Show(dir[:i]), reason(err))
+		case !info.IsDir():
+			return fmt.Errorf("%w: %s is no directory; symbolic links are not followed", ErrPath, Show(dir[:i]))
+		}
+	}
+	d.mu.Lock()
+	d.parent = dir
+	d.mu.Unlock()
+	return nil
+}
+
+// State is what there is under a name.
+type State int
+
+// The states.
+const (
+	Absent State = iota // nothing, or what may be replaced
+	Same                // what is wanted
+	Kept                // something else, which stays (Skip)
+)
+
+// Look reports what is there under the name of an entry, or fails with ErrExists.
+func (d *Dest) Look(e *proto.Entry) (State, error) {
+	info, err := d.root.Lstat(e.Path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Absent, nil
+	case err != nil:
+		return 0, reason(err)
+	}
+	switch {
+	case e.Type == proto.Directory:
+		if info.IsDir() {
+			return Same, nil
+		}
+		return 0, fmt.Errorf("%w: it is no directory there", ErrExists)
+	case info.IsDir():
+		return 0, fmt.Errorf("%w: it is a directory there", ErrExists)
+	case e.Type == proto.Symlink && info.Mode()&fs.ModeSymlink != 0:
+		if target, err := d.root.Readlink(e.Path); err == nil && target == e.Target {
+			return Same, nil
+		}
+	case e.Type == proto.File && info.Mode().IsRegular():
+		if uint64(info.Size()) == e.Size && sameTime(info.ModTime(), e.Modified) {
+			return Same, nil
+		}
+	}
+	switch d.policy {
+	case Skip:
+		return Kept, nil
+	case Overwrite:
+		return Absent, nil
+	}
+	return 0, fmt.Errorf("%w: with another size, time or type; --existing overwrite replaces it, --existing skip leaves it", ErrExists)
+}
+
+// sameTime compares a time of a file system, which may keep seconds only, with that of a
+// file that was sent.
+func sameTime(have, want time.Time) bool {
+	return have.Equal(want) || have.Nanosecond() == 0 && have.Unix() == want.Unix()
+}
+
+// MakeDir makes a directory, which the owner can write to until SetDir.
+func (d *Dest) MakeDir(p string, mode uint16) error {
+	return reason(d.root.Mkdir(p, fs.FileMode(mode)|0o700))
+}
+
+// SetMode sets the permissions of something that is there.
+func (d *Dest) SetMode(p string, mode uint16) error {
+	info, err := d.root.Lstat(p)
+	if err != nil || info.Mode().Perm() == fs.FileMode(mode) {
+		return reason(err)
+	}
+	return reason(d.root.Chmod(p, fs.FileMode(mode)))
+}
+
+// SetDir sets the permissions and the time of a directory that is complete.
+func (d *Dest) SetDir(p string, mode uint16, modified time.Time) error {
+	info, err := d.root.Lstat(p)
+	if err != nil {
+		return reason(err)
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("%w: %s is no directory", ErrPath, Show(p))
+	}
+	if err := d.root.Chtimes(p, time.Time{}, modified); err != nil {
+		return reason(err)
+	}
+	return reason(d.root.Chmod(p, fs.FileMode(mode)))
+}
+
+// MakeLink makes a symbolic link, whose target has passed CheckTarget.
+func (d *Dest) MakeLink(e *proto.Entry) error {
+	name := WorkDir + "/" + PartName(e.Path) + ".link"
+	_ = d.root.Remove(name)
+	if err := d.root.Symlink(e.Target, name); err != nil {
+		return reason(err)
+	}
+	return d.rename(name, e.Path)
+}
+
+// rename puts something complete into its place.
+func (d *Dest) rename(from, to string) error {
+	if d.policy != Overwrite {
+		if _, err := d.root.Lstat(to); err == nil {
+			return fmt.Errorf("%w: it was made meanwhile", ErrExists)
+		}
+	}
+	err := d.root.Rename(from, to)
+	if errors.Is(err, syscall.EXDEV) {
+		return fmt.Errorf("its folder is on another file system than %s; receive into it directly", d.dir)
+	}
+	return reason(err)
+}
+
+// PartName is what the files for the incomplete entry of that name are called, but for
+// their endings.
+func PartName(p string) string {
+	h := sha256.Sum256([]byte(p))
+	return hex.EncodeToString(h[:16])
+}
+
+// Part is a file that is not complete.
+type Part struct {
+	*os.File
+	dest *Dest
+	name string
+}
+
+// NewPart makes the file for what is to be p, empty.
+func (d *Dest) NewPart(p string) (*Part, error) {
+	name := WorkDir + "/" + PartName(p) + ".part"
+	f, err := d.root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		// It may be of anything: not written into, but replaced.
+		if err = d.root.Remove(name); err == nil {
+			f, err = d.root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+		}
+	}
+	if err != nil {
+		return nil, reason(err)
+	}
+	return &Part{f, d, name}, nil
+}
+
+// OldPart opens the file that an earlier transfer has left, or fails with fs.ErrNotExist.
+func (d *Dest) OldPart(p string) (*Part, error) {
+	name := WorkDir + "/" + PartName(p) + ".part"
+	info, err := d.root.Lstat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fs.ErrNotExist
+	}
+	f, err := d.root.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &Part{f, d, name}, nil
+}
+
+// Journal opens the journal of a part, which is made if it is missing.
+func (d *Dest) Journal(p string) (*os.File, error) {
+	f, err := d.root.OpenFile(WorkDir+"/"+PartName(p)+".journal", os.O_RDWR|os.O_CREATE, 0o600)
+	return f, reason(err)
+}
+
+// Forget removes what is kept of an entry that is not complete.
+func (d *Dest) Forget(p string) {
+	name := WorkDir + "/" + PartName(p)
+	_ = d.root.Remove(name + ".part")
+	_ = d.root.Remove(name + ".journal")
+}
+
+// Commit gives a part that is complete its permissions and its time, closes it and puts it
+// into its place; with sync, after its data has reached the disk. When it fails, the part
+// is closed, and stays.
+func (p *Part) Commit(e *proto.Entry, sync bool) error {
+	err := p.Chmod(fs.FileMode(e.Mode))
+	if err == nil && sync {
+		err = p.Sync()
+	}
+	if err == nil {
+		err = p.dest.root.Chtimes(p.name, time.Time{}, e.Modified)
+	}
+	if err = errors.Join(reason(err), p.Close()); err != nil {
+		return err
+	}
+	return p.dest.rename(p.name, e.Path)
+}
+
+// Free is how many bytes the disk has left for this user, or -1 where the system does not
+// say.
+func (d *Dest) Free() int64 {
+	f, err := d.root.Open(".")
+	if err != nil {
+		return -1
+	}
+	defer f.Close()
+	return freeBytes(f)
+}
+
+// CodeOf is the code of what has gone wrong here.
+func CodeOf(err error) proto.Code {
+	switch {
+	case err == nil:
+		return proto.OK
+	case errors.Is(err, ErrExists), errors.Is(err, fs.ErrExist):
+		return proto.Exists
+	case errors.Is(err, ErrPath):
+		return proto.UnsafePath
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.Errno(errQuota)):
+		return proto.NoSpace
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		return proto.NoPermission
+	}
+	return proto.Failed
+}
+
+// reason takes the path off an error of the operating system: that of an incomplete file
+// says nothing to whoever has sent it.
+func reason(err error) error {
+	if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
+		return pe.Err
+	}
+	if le := (*os.LinkError)(nil); errors.As(err, &le) {
+		return le.Err
+	}
+	return err
+}

@@ -1,0 +1,80 @@
+// Package tree is the files of a transfer: the walk over what is sent, and the folder that
+// receives, where no name that arrives leads out of it.
+package tree
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
+)
+
+// WorkDir is the folder, in the one that receives, for what is not complete.
+const WorkDir = ".verbena"
+
+// ErrPath: a name that is not taken.
+var ErrPath = errors.New("unsafe path")
+
+// CheckPath refuses every path but a relative one, with slashes, that names something
+// below the folder that it is relative to. ".." is refused wherever it stands.
+func CheckPath(p string) error {
+	if len(p) == 0 || len(p) > proto.MaxPath {
+		return fmt.Errorf("%w: its length is %d bytes; 1 to %d are possible", ErrPath, len(p), proto.MaxPath)
+	}
+	for i, c := range strings.Split(p, "/") {
+		switch {
+		case c == "" || c == "." || c == "..":
+			return fmt.Errorf("%w: %s has the component %q", ErrPath, Show(p), c)
+		case len(c) > proto.MaxComponent:
+			return fmt.Errorf("%w: a component of %d bytes; %d are possible", ErrPath, len(c), proto.MaxComponent)
+		case strings.IndexByte(c, 0) >= 0:
+			return fmt.Errorf("%w: %s has a zero byte", ErrPath, Show(p))
+		case i == 0 && strings.EqualFold(c, WorkDir):
+			return fmt.Errorf("%w: %s is where incomplete files are kept", ErrPath, WorkDir)
+		}
+	}
+	// What else the system has: drives, reserved names, its own separators.
+	if !filepath.IsLocal(filepath.FromSlash(p)) || filepath.Separator != '/' && strings.ContainsRune(p, filepath.Separator) {
+		return fmt.Errorf("%w: %s is not a name for a file here", ErrPath, Show(p))
+	}
+	return nil
+}
+
+// CheckTarget refuses the target of a symbolic link at p that is absolute or leads out of
+// the folder. ".." is taken at its beginning only: behind a name that is itself a link it
+// would lead elsewhere than it looks.
+func CheckTarget(p, target string) error {
+	if target == "" || len(target) > proto.MaxPath || strings.IndexByte(target, 0) >= 0 {
+		return fmt.Errorf("%w: the link has a target that is none", ErrPath)
+	}
+	rest := target
+	for strings.HasPrefix(rest, "../") {
+		rest = rest[len("../"):]
+	}
+	if rest != ".." && rest != "." && rest != "" {
+		if err := CheckPath(strings.TrimSuffix(rest, "/")); err != nil {
+			return fmt.Errorf("%w: the target %s of the link is not plainly inside the folder", ErrPath, Show(target))
+		}
+	}
+	if joined := path.Join(path.Dir(p), target); joined == ".." || strings.HasPrefix(joined, "../") {
+		return fmt.Errorf("%w: the link leads out of the folder, to %s", ErrPath, Show(target))
+	}
+	if first, _, _ := strings.Cut(path.Join(path.Dir(p), target), "/"); strings.EqualFold(first, WorkDir) {
+		return fmt.Errorf("%w: the link leads to %s", ErrPath, WorkDir)
+	}
+	return nil
+}
+
+// Show makes a text that arrived fit for a terminal: quoted unless every character of it
+// is printable.
+func Show(s string) string {
+	if s != "" && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return s
+	}
+	return fmt.Sprintf("%q", s)
+}
