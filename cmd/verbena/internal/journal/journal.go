@@ -80,7 +80,7 @@ func Resume(f *os.File, h Header, part io.ReaderAt, stop func() bool) (*Journal,
 	j := &Journal{f: f, header: int64(len(b))}
 	records := io.NewSectionReader(f, j.header, 1<<62)
 	block := make([]byte, proto.BlockSize)
-	for j.blocks < (h.Size+proto.BlockSize-1)/proto.BlockSize {
+	for j.blocks < (h.Size-1)/proto.BlockSize { // the last block comes again, and concludes
 		if stop() {
 			return nil, d, errors.Join(ErrStopped, f.Close())
 		}

@@ -152,7 +152,7 @@ func (d *Dest) Parents(p string) error {
 		}
 		switch info, err := d.root.Lstat(dir[:i]); {
 		case err != nil:
-			return fmt.Errorf("its directory %s: %w", Show(dir[:i]), reason(err))
+			return fmt.Errorf("its directory %s: %w", Show(dir[:i]), Reason(err))
 		case !info.IsDir():
 			return fmt.Errorf("%w: %s is no directory; symbolic links are not followed", ErrPath, Show(dir[:i]))
 		}
@@ -180,7 +180,7 @@ func (d *Dest) Look(e *proto.Entry) (State, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return Absent, nil
 	case err != nil:
-		return 0, reason(err)
+		return 0, Reason(err)
 	}
 	switch {
 	case e.Type == proto.Directory:
@@ -216,31 +216,31 @@ func sameTime(have, want time.Time) bool {
 
 // MakeDir makes a directory, which the owner can write to until SetDir.
 func (d *Dest) MakeDir(p string, mode uint16) error {
-	return reason(d.root.Mkdir(p, fs.FileMode(mode)|0o700))
+	return Reason(d.root.Mkdir(p, fs.FileMode(mode)|0o700))
 }
 
 // SetMode sets the permissions of something that is there.
 func (d *Dest) SetMode(p string, mode uint16) error {
 	info, err := d.root.Lstat(p)
 	if err != nil || info.Mode().Perm() == fs.FileMode(mode) {
-		return reason(err)
+		return Reason(err)
 	}
-	return reason(d.root.Chmod(p, fs.FileMode(mode)))
+	return Reason(d.root.Chmod(p, fs.FileMode(mode)))
 }
 
 // SetDir sets the permissions and the time of a directory that is complete.
 func (d *Dest) SetDir(p string, mode uint16, modified time.Time) error {
 	info, err := d.root.Lstat(p)
 	if err != nil {
-		return reason(err)
+		return Reason(err)
 	}
 	if !info.IsDir() {
 		return fmt.Errorf("%w: %s is no directory", ErrPath, Show(p))
 	}
 	if err := d.root.Chtimes(p, time.Time{}, modified); err != nil {
-		return reason(err)
+		return Reason(err)
 	}
-	return reason(d.root.Chmod(p, fs.FileMode(mode)))
+	return Reason(d.root.Chmod(p, fs.FileMode(mode)))
 }
 
 // MakeLink makes a symbolic link, whose target has passed CheckTarget.
@@ -248,7 +248,7 @@ func (d *Dest) MakeLink(e *proto.Entry) error {
 	name := WorkDir + "/" + PartName(e.Path) + ".link"
 	_ = d.root.Remove(name)
 	if err := d.root.Symlink(e.Target, name); err != nil {
-		return reason(err)
+		return Reason(err)
 	}
 	return d.rename(name, e.Path)
 }
@@ -264,7 +264,7 @@ func (d *Dest) rename(from, to string) error {
 	if errors.Is(err, syscall.EXDEV) {
 		return fmt.Errorf("its folder is on another file system than %s; receive into it directly", d.dir)
 	}
-	return reason(err)
+	return Reason(err)
 }
 
 // PartName is what the files for the incomplete entry of that name are called, but for
@@ -292,7 +292,7 @@ func (d *Dest) NewPart(p string) (*Part, error) {
 		}
 	}
 	if err != nil {
-		return nil, reason(err)
+		return nil, Reason(err)
 	}
 	return &Part{f, d, name}, nil
 }
@@ -317,7 +317,7 @@ func (d *Dest) OldPart(p string) (*Part, error) {
 // Journal opens the journal of a part, which is made if it is missing.
 func (d *Dest) Journal(p string) (*os.File, error) {
 	f, err := d.root.OpenFile(WorkDir+"/"+PartName(p)+".journal", os.O_RDWR|os.O_CREATE, 0o600)
-	return f, reason(err)
+	return f, Reason(err)
 }
 
 // Forget removes what is kept of an entry that is not complete.
@@ -338,7 +338,7 @@ func (p *Part) Commit(e *proto.Entry, sync bool) error {
 	if err == nil {
 		err = p.dest.root.Chtimes(p.name, time.Time{}, e.Modified)
 	}
-	if err = errors.Join(reason(err), p.Close()); err != nil {
+	if err = errors.Join(Reason(err), p.Close()); err != nil {
 		return err
 	}
 	return p.dest.rename(p.name, e.Path)
@@ -372,9 +372,9 @@ func CodeOf(err error) proto.Code {
 	return proto.Failed
 }
 
-// reason takes the path off an error of the operating system: that of an incomplete file
+// Reason takes the path off an error of the operating system: that of an incomplete file
 // says nothing to whoever has sent it.
-func reason(err error) error {
+func Reason(err error) error {
 	if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
 		return pe.Err
 	}

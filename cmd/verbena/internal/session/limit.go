@@ -1,0 +1,53 @@
+package session
+
+import (
+	"context"
+	"time"
+)
+
+// Limiter bounds the rate of what is sent. It belongs to one goroutine.
+type Limiter struct {
+	rate float64 // bytes per second
+	next time.Time
+}
+
+// NewLimiter makes a limiter of so many bytes per second, or nil, which has no limit, for
+// zero.
+func NewLimiter(rate int64) *Limiter {
+	if rate <= 0 {
+		return nil
+	}
+	return &Limiter{rate: float64(rate)}
+}
+
+// piece is how much is sent at a time: a twentieth of a second's.
+func (l *Limiter) piece(n int) int {
+	if l == nil {
+		return n
+	}
+	return min(n, max(int(l.rate/20), 4096))
+}
+
+// wait returns when n more bytes may be sent.
+func (l *Limiter) wait(ctx context.Context, n int) error {
+	if l == nil {
+		return nil
+	}
+	now := time.Now()
+	if l.next.Before(now) {
+		l.next = now // what was not used is gone
+	}
+	delay := l.next.Sub(now)
+	l.next = l.next.Add(time.Duration(float64(n) / l.rate * float64(time.Second)))
+	if delay <= 0 {
+		return nil
+	}
+	t := time.NewTimer(delay)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,538 @@
+package session
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/link"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/tree"
+	"github.com/verbena-rdma/verbena/mmap"
+)
+
+// SenderConfig says what to send.
+type SenderConfig struct {
+	Sources []tree.Source
+	Text    *string // a plain message, in place of sources
+	Secret  []byte  // nil: none
+	ID      string  // for the receiver
+	Limit   *Limiter
+	Events  Events
+}
+
+// Sender sends the same things over one connection after another, until one of them
+// has brought it to an end.
+type Sender struct {
+	cfg      SenderConfig
+	transfer [16]byte
+}
+
+// NewSender makes a sender.
+func NewSender(cfg SenderConfig) *Sender {
+	s := &Sender{cfg: cfg}
+	_, _ = rand.Read(s.transfer[:]) // never fails
+	return s
+}
+
+// Run sends over a link, which remains the caller's to close. What the receiver has is not
+// sent again. An error that matches link.ErrBroken is worth another connection.
+func (s *Sender) Run(ctx context.Context, l *link.Link) (Summary, error) {
+	o := &outgoing{Sender: s, l: l, sum: Summary{Transfer: s.transfer}}
+	err := o.run(ctx)
+	if err != nil {
+		refuse(l, err)
+	}
+	o.wg.Wait()
+	o.closeMaps()
+	return o.sum, err
+}
+
+// item is an entry that has been announced and is not concluded.
+type item struct {
+	tree.Found
+	index     uint32
+	unplanned bool // no Plan has come for it
+	closesOne bool // it is the last of its announcement
+	decision  proto.Item
+
+	file *os.File     // of one of several blocks
+	refs atomic.Int32 // of those who use file
+
+	// gone is set when no more of it is to be sent: the receiver has refused it, or it
+	// cannot be read.
+	gone atomic.Bool
+
+	digest    proto.Digest // of what post has given to the device
+	concluded bool         // its last segment, or its Discard, has been sent; protected by outgoing.mu
+	why       string       // it could not be read; protected by outgoing.mu
+	changed   bool         // because it is another by now; likewise
+}
+
+func (it *item) release() {
+	if it.refs.Add(-1) == 0 {
+		_ = it.file.Close()
+	}
+}
+
+// slot is a piece of both windows. It is free again when the device no longer needs the
+// one here, and the peer no longer needs the one there.
+type slot struct {
+	writes int // that the device has, and one more until all have been given to it
+	unread bool
+	length int
+}
+
+// outgoing is a Sender's end of one connection.
+type outgoing struct {
+	*Sender
+	l             *link.Link
+	local, remote *mmap.Map
+	cancel        context.CancelCauseFunc
+	wg            sync.WaitGroup
+
+	room      chan struct{} // one for each entry that may be announced
+	unplanned chan struct{} // one for each announcement that may be without a Plan
+	free      chan int      // slots
+	writes    chan struct{} // one for each write that the device may have
+	wanted    chan *item
+	blocks    chan *block // to be read
+	order     chan *block // the same, in order
+	replies   chan proto.Message
+	changed   chan struct{} // something was concluded
+
+	mu    sync.Mutex
+	items map[uint32]*item
+	slots []slot
+	sum   Summary
+	next  uint32  // the next index
+	dirs  []*item // to be completed at the end
+}
+
+// readers is how many blocks are read and hashed at a time.
+const readers = 2
+
+func (o *outgoing) run(parent context.Context) error {
+	welcome, err := o.greet(parent, o.l)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(parent)
+	defer cancel(nil)
+	o.cancel = cancel
+	o.replies = make(chan proto.Message, 2)
+	o.items = map[uint32]*item{}
+	o.wg.Go(func() { watch(ctx, o.l, o.fail) })
+	if o.cfg.Text != nil {
+		o.wg.Go(func() { o.dispatch(ctx) })
+		err = o.l.Send(ctx, &proto.Text{Text: *o.cfg.Text})
+		o.sum.Text = true
+	} else if err = o.open(welcome); err == nil {
+		o.wg.Go(func() { o.dispatch(ctx) })
+		err = o.sendFiles(ctx)
+	}
+	if err == nil {
+		err = o.finish(ctx)
+	}
+	if err != nil {
+		cancel(err)
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause // the first error
+		}
+	}
+	return err
+}
+
+// fail ends the session with an error, unless it has ended.
+func (o *outgoing) fail(err error) { o.cancel(err) }
+
+// open makes the window here, and takes that of the receiver.
+func (o *outgoing) open(w *proto.Welcome) error {
+	dev := o.l.Device()
+	size := int(w.Slots) * proto.BlockSize
+	var err error
+	if o.remote, err = mmap.Import(dev, w.Window); err != nil {
+		return faultf(proto.BadProtocol, "the receiver's window: %v", err)
+	}
+	if o.remote.Len() != size || o.remote.Permissions()&mmap.RemoteWrite == 0 {
+		return faultf(proto.BadProtocol, "the receiver's window has %d bytes where %d belong, or cannot be written", o.remote.Len(), size)
+	}
+	if o.local, err = mmap.Alloc(dev, size, mmap.LocalReadOnly); err != nil {
+		return err
+	}
+	n := int(w.Slots)
+	o.slots = make([]slot, n)
+	o.free = make(chan int, n)
+	for i := range n {
+		o.free <- i
+	}
+	o.room = make(chan struct{}, proto.Outstanding)
+	o.unplanned = make(chan struct{}, proto.Unplanned)
+	o.writes = make(chan struct{}, proto.MaxSlots)
+	o.wanted = make(chan *item, proto.Outstanding)
+	o.blocks = make(chan *block, n)
+	o.order = make(chan *block, n)
+	o.changed = make(chan struct{}, 1)
+	return nil
+}
+
+func (o *outgoing) closeMaps() {
+	// A write that the device still has keeps the window open until the device closes.
+	for _, m := range []*mmap.Map{o.local, o.remote} {
+		if m != nil {
+			_ = m.Close()
+		}
+	}
+}
+
+// sendFiles brings all sources to the receiver.
+func (o *outgoing) sendFiles(ctx context.Context) error {
+	var workers sync.WaitGroup
+	for range readers {
+		workers.Go(func() { o.read(ctx) })
+	}
+	workers.Go(func() {
+		if err := o.pack(ctx); err != nil {
+			o.fail(err)
+		}
+		close(o.blocks)
+		close(o.order)
+	})
+	workers.Go(func() {
+		if err := o.post(ctx); err != nil {
+			o.fail(err)
+		}
+	})
+	err := o.announceAll(ctx)
+	if err == nil {
+		err = o.drained(ctx)
+	}
+	if err == nil {
+		err = o.completeDirs(ctx)
+	}
+	if err != nil {
+		o.fail(err)
+	}
+	close(o.wanted)
+	workers.Wait()
+	return err
+}
+
+// drained waits until everything that was announced is concluded.
+func (o *outgoing) drained(ctx context.Context) error {
+	for {
+		o.mu.Lock()
+		n := len(o.items)
+		o.mu.Unlock()
+		if n == 0 {
+			return nil
+		}
+		select {
+		case <-o.changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// conclude notes what became of an item. The caller holds mu.
+func (o *outgoing) conclude(it *item, code proto.Code, text string, had bool) {
+	delete(o.items, it.index)
+	<-o.room
+	if it.why != "" {
+		text = it.why
+	}
+	if it.Type == proto.Directory && code == proto.OK && !it.concluded {
+		o.dirs = append(o.dirs, it)
+	} else {
+		e := Entry{Path: it.Path, Type: it.Type, Size: it.Size, Code: code, Text: text, Had: had}
+		o.sum.count(e)
+		o.cfg.Events.Entry(e)
+	}
+	select {
+	case o.changed <- struct{}{}:
+	default:
+	}
+}
+
+// finish says that all is sent, and exchanges the ID for the key.
+func (o *outgoing) finish(ctx context.Context) error {
+	if o.cfg.Text == nil {
+		if err := o.l.Send(ctx, &proto.End{Entries: o.next}); err != nil {
+			return err
+		}
+	}
+	verdict, err := reply[*proto.Verdict](ctx, o)
+	if err != nil {
+		return err
+	}
+	if err := o.l.Send(ctx, &proto.ID{Text: o.cfg.ID}); err != nil {
+		return err
+	}
+	key, err := reply[*proto.Key](ctx, o)
+	if err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.cfg.Text == nil && !verdict.Good {
+		o.sum.Failed = max(o.sum.Failed, int(verdict.Failed), 1)
+	}
+	o.sum.ID, o.sum.Key, o.sum.Complete = o.cfg.ID, key.Text, true
+	return nil
+}
+
+func reply[T proto.Message](ctx context.Context, o *outgoing) (T, error) {
+	var zero T
+	select {
+	case m := <-o.replies:
+		if t, ok := m.(T); ok {
+			return t, nil
+		}
+		return zero, faultf(proto.BadProtocol, "the receiver sent a %T where a %T belongs", m, zero)
+	case <-ctx.Done():
+		return zero, context.Cause(ctx)
+	}
+}
+
+// dispatch takes what the receiver sends.
+func (o *outgoing) dispatch(ctx context.Context) {
+	for {
+		m, err := next(ctx, o.l)
+		if err == nil {
+			err = o.handle(m)
+		}
+		if err != nil {
+			o.fail(err)
+			return
+		}
+	}
+}
+
+func (o *outgoing) handle(m proto.Message) error {
+	switch m := m.(type) {
+	case *proto.Plan:
+		return o.planned(m)
+	case *proto.Results:
+		return o.results(m)
+	case *proto.Ack:
+		return o.acknowledged(m)
+	case *proto.Verdict, *proto.Key:
+		select {
+		case o.replies <- m:
+			return nil
+		default:
+		}
+	}
+	return faultf(proto.BadProtocol, "the receiver sent a %T that nothing has asked for", m)
+}
+
+func (o *outgoing) planned(p *proto.Plan) error {
+	for i := range p.Items {
+		index := p.First + uint32(i)
+		o.mu.Lock()
+		it, ok := o.items[index]
+		ok = ok && it.unplanned
+		if ok {
+			it.unplanned, it.decision = false, p.Items[i]
+			if it.closesOne {
+				<-o.unplanned
+			}
+		}
+		o.mu.Unlock()
+		if !ok {
+			return faultf(proto.BadProtocol, "the receiver decides on entry %d, which does not wait for it", index)
+		}
+		if err := o.decided(it); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *outgoing) decided(it *item) error {
+	d := it.decision
+	switch d.Decision {
+	case proto.Send, proto.Resume:
+		if it.Type != proto.File || it.Size == 0 || d.Decision == proto.Resume && d.Blocks*proto.BlockSize >= it.Size ||
+			d.Blocks > 1<<43 {
+			return faultf(proto.BadProtocol, "the receiver wants %d blocks of %s skipped, which has %d bytes", d.Blocks, tree.Show(it.Path), it.Size)
+		}
+		o.wanted <- it // as many fit as there can be items
+		return nil
+	}
+	if d.Decision == proto.Have && it.Type == proto.File {
+		o.cfg.Events.Moved(int64(it.Size))
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.conclude(it, d.Code, d.Text, d.Decision == proto.Have)
+	return nil
+}
+
+func (o *outgoing) results(m *proto.Results) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, r := range m.Results {
+		it := o.items[r.Entry]
+		// A file of several blocks may fail before its last was sent.
+		if it == nil || it.unplanned || !it.concluded && (r.Code == proto.OK || it.Size <= proto.BlockSize) {
+			return faultf(proto.BadProtocol, "the receiver concludes entry %d too early", r.Entry)
+		}
+		it.gone.Store(true)
+		o.conclude(it, r.Code, r.Text, false)
+	}
+	return nil
+}
+
+func (o *outgoing) acknowledged(m *proto.Ack) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, i := range m.Slots {
+		if int(i) >= len(o.slots) || !o.slots[i].unread {
+			return faultf(proto.BadProtocol, "the receiver gives back slot %d, which it does not have", i)
+		}
+		s := &o.slots[i]
+		s.unread = false
+		o.sum.Bytes += int64(s.length)
+		o.cfg.Events.Moved(int64(s.length))
+		o.freeSlot(int(i))
+	}
+	return nil
+}
+
+// freeSlot frees a slot that nobody needs any more. The caller holds mu.
+func (o *outgoing) freeSlot(i int) {
+	if s := &o.slots[i]; s.writes == 0 && !s.unread {
+		o.free <- i
+	}
+}
+
+// announceAll walks the sources and announces what it finds.
+func (o *outgoing) announceAll(ctx context.Context) error {
+	a := announcer{o: o}
+	if err := tree.Walk(ctx, o.cfg.Sources, func(f tree.Found) error { return a.add(ctx, f) }); err != nil {
+		return err
+	}
+	return a.flush(ctx)
+}
+
+// announcer collects entries for one message.
+type announcer struct {
+	o     *outgoing
+	list  []*item
+	size  int
+	began time.Time
+}
+
+// entrySize is the most that an entry takes in a message, but for its texts.
+const entrySize = 32
+
+// announceDelay is how long an entry may wait for others to share its message.
+const announceDelay = 20 * time.Millisecond
+
+func (a *announcer) add(ctx context.Context, f tree.Found) error {
+	o := a.o
+	if f.Code != proto.OK {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		e := Entry{Path: f.Path, Type: f.Type, Size: f.Size, Code: f.Code, Text: f.Err.Error()}
+		o.sum.count(e)
+		o.cfg.Events.Entry(e)
+		return nil
+	}
+	size := entrySize + len(f.Path) + len(f.Target)
+	if len(a.list) == proto.MaxEntries/2 || a.size+size > proto.MaxMessage-64 || len(a.list) > 0 && time.Since(a.began) > announceDelay {
+		if err := a.flush(ctx); err != nil {
+			return err
+		}
+	}
+	select {
+	case o.room <- struct{}{}:
+	default:
+		if err := a.flush(ctx); err != nil {
+			return err
+		}
+		select {
+		case o.room <- struct{}{}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	if len(a.list) == 0 {
+		a.began = time.Now()
+	}
+	a.list = append(a.list, &item{Found: f, unplanned: true})
+	a.size += size
+	return nil
+}
+
+func (a *announcer) flush(ctx context.Context) error {
+	if len(a.list) == 0 {
+		return nil
+	}
+	o := a.o
+	select {
+	case o.unplanned <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	m := &proto.Entries{}
+	o.mu.Lock()
+	m.First = o.next
+	for _, it := range a.list {
+		it.index = o.next
+		o.next++
+		o.items[it.index] = it
+		m.Entries = append(m.Entries, it.Entry)
+	}
+	a.list[len(a.list)-1].closesOne = true
+	o.mu.Unlock()
+	a.list, a.size = nil, 0
+	return o.l.Send(ctx, m)
+}
+
+// completeDirs has modes and times of directories set, now that they are not changed any
+// more: those further down first.
+func (o *outgoing) completeDirs(ctx context.Context) error {
+	o.mu.Lock()
+	dirs := o.dirs
+	o.dirs = nil
+	o.mu.Unlock()
+	for len(dirs) > 0 {
+		m := &proto.Dirs{}
+		o.mu.Lock()
+		for size := 0; len(dirs) > 0 && len(m.Dirs) < proto.MaxEntries; dirs = dirs[:len(dirs)-1] {
+			it := dirs[len(dirs)-1]
+			if size += entrySize + len(it.Path); size > proto.MaxMessage-64 {
+				break
+			}
+			it.concluded = true // its Result says how it ends
+			o.room <- struct{}{}
+			o.items[it.index] = it
+			m.Dirs = append(m.Dirs, proto.DirEntry{Entry: it.index, Mode: it.Mode, Modified: it.Modified, Path: it.Path})
+		}
+		o.mu.Unlock()
+		if err := o.l.Send(ctx, m); err != nil {
+			return err
+		}
+		if err := o.drained(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unreadable notes why an item cannot be sent.
+func (o *outgoing) unreadable(it *item, err error) {
+	it.gone.Store(true)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if it.why == "" {
+		it.why, it.changed = err.Error(), errors.Is(err, tree.ErrChanged)
+	}
+}
