@@ -1,16 +1,21 @@
 // Command verbena is the tool of the SDK:
 //
-//	verbena ping HOST    does RDMA work between here and there and, if not, why
+//	verbena ping HOST                 does RDMA work between here and there and, if not, why
+//	verbena receive DIR               takes files, directories and messages into a folder
+//	verbena send FILE... HOST:PORT    sends them there, by RDMA writes
+//	verbena send -m TEXT HOST:PORT    sends a message
 //
 // verbena COMMAND -help shows a command's flags.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/ping"
@@ -25,21 +30,33 @@ type command struct {
 
 var commands = []command{
 	{"ping", "does RDMA work between here and there and, if not, why", ping.Main},
+	{"send", "send files, directories or a message", invoke("send", "[flags] FILE... HOST:PORT | -m TEXT HOST:PORT", "send files, directories or a message", send)},
+	{"receive", "take files, directories and messages into a folder", invoke("receive", "[flags] DIR", "take files, directories and messages into a folder", receive)},
 }
 
-// exitUsage is the exit code of a wrong command line.
-const exitUsage = 2
+// invocation is one run of a command.
+type invocation struct {
+	name, usage, about string
+	args               []string
+	out, err           io.Writer
+}
+
+func invoke(name, usage, about string, run func(context.Context, *invocation) error) func(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	return func(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+		return codeOf(ctx, run(ctx, &invocation{name, usage, about, args, stdout, stderr}))
+	}
+}
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	ctx, stop := interruptible(context.Background())
+	code := execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(args) == 0 {
-		usage(stderr)
+		overview(stderr)
 		return exitUsage
 	}
 	switch args[0] {
@@ -47,7 +64,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintln(stdout, "verbena", version.String())
 		return 0
 	case "help", "-help", "--help", "-h":
-		usage(stdout)
+		overview(stdout)
 		return 0
 	}
 	for _, c := range commands {
@@ -56,14 +73,50 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 	}
 	_, _ = fmt.Fprintf(stderr, "verbena: there is no command %q\n", args[0])
-	usage(stderr)
+	overview(stderr)
 	return exitUsage
 }
 
-func usage(w io.Writer) {
+func overview(w io.Writer) {
 	_, _ = fmt.Fprintln(w, "usage: verbena COMMAND [arguments]")
 	for _, c := range commands {
 		_, _ = fmt.Fprintf(w, "  %-8s %s\n", c.name, c.about)
 	}
 	_, _ = fmt.Fprintln(w, "verbena COMMAND -help shows a command's flags; verbena version the version.")
 }
+
+// interruption is the cause of a context that a signal has ended.
+type interruption struct{ signal syscall.Signal }
+
+func (i interruption) Error() string { return "interrupted by signal: " + i.signal.String() }
+
+// interruptible returns a context that ends with the first signal to stop. The second one
+// kills.
+func interruptible(parent context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer signal.Stop(signals)
+		select {
+		case s := <-signals:
+			number, _ := s.(syscall.Signal)
+			cancel(interruption{number})
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		cancel(nil)
+		<-done
+	}
+}
+
+// oneLine makes an error one line.
+func oneLine(err error) string {
+	return strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
+}
+
+// closeWith joins the error of closer into *err, for use with defer.
+func closeWith(err *error, closer func() error) { *err = errors.Join(*err, closer()) }

@@ -76,7 +76,9 @@ func (s *incoming) decide(ctx context.Context, e *proto.Entry) (item proto.Item,
 	case e.Type == proto.Directory:
 		err = dest.SetMode(e.Path, e.Mode|0o700)
 	case e.Type == proto.File:
-		dest.Forget(e.Path)
+		if !s.r.isHeld(tree.PartName(e.Path)) {
+			dest.Forget(e.Path)
+		}
 		err = dest.SetMode(e.Path, e.Mode)
 	}
 	return item, true, err

@@ -6,7 +6,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -103,6 +105,7 @@ type incoming struct {
 	files map[uint32]*file // wanted, and not concluded by the sender
 	begun int              // of these: that are open
 	next  uint32           // the next index
+	lost  []*file          // of a job that could not be queued any more
 	order chan *job
 	jobs  chan *job
 }
@@ -150,7 +153,7 @@ func (s *incoming) run(ctx context.Context) error {
 	close(s.order)
 	workers.Wait()
 	others.Wait()
-	for _, f := range s.files {
+	for _, f := range slices.AppendSeq(s.lost, maps.Values(s.files)) {
 		f.close()
 		s.r.release(f)
 	}
@@ -357,6 +360,7 @@ func (s *incoming) queue(ctx context.Context, j *job) error {
 	case s.order <- j:
 		return nil
 	case <-ctx.Done():
+		s.lost = j.files
 		return context.Cause(ctx)
 	}
 }
@@ -467,4 +471,11 @@ func (r *Receiver) release(f *file) {
 		delete(r.held, part)
 		close(f.hold.done)
 	}
+}
+
+// isHeld reports whether a session receives an entry.
+func (r *Receiver) isHeld(part string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.held[part] != nil
 }

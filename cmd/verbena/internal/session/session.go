@@ -84,6 +84,8 @@ const (
 	// pingInterval is how often an end says that it lives, and silence for how long the other
 	// may say nothing.
 	pingInterval, silence = 10 * time.Second, 3 * time.Minute
+	// refusePatience is how long an end waits for the peer to read why it is refused.
+	refusePatience = 2 * time.Second
 )
 
 // next returns the next message. What a peer refuses with becomes a *Fault.
@@ -118,7 +120,7 @@ func expect[T proto.Message](ctx context.Context, l *link.Link) (T, error) {
 
 // refuse tells the peer of an error that this end has found.
 func refuse(l *link.Link, err error) {
-	ctx, stop := context.WithTimeout(context.Background(), time.Second)
+	ctx, stop := context.WithTimeout(context.Background(), refusePatience)
 	defer stop()
 	r := &proto.Refuse{Code: proto.Failed, Text: "the program was interrupted"}
 	var f *Fault
@@ -132,7 +134,9 @@ func refuse(l *link.Link, err error) {
 	default:
 		r.Code, r.Text = proto.Stopped, proto.Cut(err.Error(), proto.MaxNote)
 	}
-	_ = l.Send(ctx, r)
+	if l.Send(ctx, r) == nil {
+		l.WaitClosed(ctx) // by the peer, which has read it then
+	}
 }
 
 // watch sends pings, and ends the session when the peer has gone silent.

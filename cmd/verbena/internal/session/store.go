@@ -123,6 +123,7 @@ func (s *incoming) settleAll(ctx context.Context) {
 	for j := range s.order {
 		<-j.done
 		results := s.settle(j)
+		s.pending.Add(-1) // first: the sender may send its End when it has the results
 		if ctx.Err() != nil {
 			continue // only what was kept is let go of
 		}
@@ -130,7 +131,6 @@ func (s *incoming) settleAll(ctx context.Context) {
 			s.cancel(err)
 			continue
 		}
-		s.pending.Add(-1)
 		if j.slot < 0 {
 			continue
 		}

@@ -152,3 +152,14 @@ func Unchanged(file *os.File, f *Found) error {
 	}
 	return nil
 }
+
+// Size is how many bytes there are below the sources, in all.
+func Size(ctx context.Context, sources []Source) (total int64, err error) {
+	err = Walk(ctx, sources, func(f Found) error {
+		if f.Code == proto.OK {
+			total += int64(f.Size)
+		}
+		return nil
+	})
+	return total, err
+}

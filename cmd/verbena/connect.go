@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/verbena-rdma/verbena/await"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/link"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// station is a device with a context and an engine that is driven.
+type station struct {
+	dev    verbs.Device
+	engine *pe.Engine
+	rdma   *rdma.Context
+	hub    *link.Hub
+	stop   context.CancelFunc
+	ended  chan error
+}
+
+// openStation opens a device for so many links at a time.
+func openStation(ctx context.Context, name string, links int, writer bool) (s *station, err error) {
+	s = &station{ended: make(chan error, 1)}
+	if s.dev, err = device.Open(name); err != nil {
+		return nil, err
+	}
+	s.engine = pe.New(pe.Config{})
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.engine.Close(), s.dev.Close())
+		}
+	}()
+	if s.rdma, err = rdma.New(s.dev, rdma.Config{Name: "transfer", Engine: s.engine, MaxConnections: links}); err != nil {
+		return nil, err
+	}
+	if s.hub, err = link.NewHub(s.dev, s.rdma, links, writer, nil); err != nil {
+		return nil, err
+	}
+	if err = s.rdma.Start(); err != nil {
+		return nil, err
+	}
+	// It is driven until close, also when ctx has ended: what is said last has to go out.
+	driven, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s.stop = stop
+	go func() { s.ended <- s.engine.Run(driven) }()
+	return s, nil
+}
+
+// close ends everything.
+func (s *station) close() error {
+	s.stop()
+	err := <-s.ended
+	if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	return errors.Join(err, s.engine.Close(), s.dev.Close())
+}
+
+// do runs a function on the engine's goroutine.
+func (s *station) do(ctx context.Context, f func() error) error { return await.Func(ctx, s.engine, f) }
+
+// listen takes connections at host, or at all addresses of the device, and hands their
+// links to accept, on the engine's goroutine. It returns the address.
+func (s *station) listen(ctx context.Context, host string, port uint16, accept func(*link.Link)) (addr string, err error) {
+	err = s.do(ctx, func() error {
+		l, err := s.rdma.Listen(net.JoinHostPort(host, strconv.Itoa(int(port))), rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
+			conn, err := q.Accept(rdma.AcceptConfig{})
+			if err != nil {
+				reason := "the receiver cannot take it"
+				if errors.Is(err, rdma.ErrFull) {
+					reason = busyText
+				}
+				_ = q.Reject([]byte(reason))
+				return
+			}
+			l, err := s.hub.Open(conn)
+			if err != nil {
+				_ = conn.Close()
+				return
+			}
+			accept(l)
+		}})
+		if err != nil {
+			return err
+		}
+		a := l.Addr()
+		if a.Addr().IsUnspecified() {
+			// All of the device's: the one that a peer would be told.
+			addr = net.JoinHostPort(s.rdma.GID().GID.Addr().String(), strconv.Itoa(int(a.Port())))
+			return nil
+		}
+		addr = a.String()
+		return nil
+	})
+	return addr, err
+}
+
+// busyText is the reason of a receiver without a place for one more transfer.
+const busyText = "the receiver has as many transfers as it takes"
+
+// dial connects to an address, and returns when the connection is Ready. With a patience
+// of zero it takes no for an answer; otherwise it tries for so long.
+func (s *station) dial(ctx context.Context, addr string, patience time.Duration) (*link.Link, error) {
+	cfg := rdma.DialConfig{Timeout: patience}
+	if patience <= 0 {
+		cfg.Once, cfg.Timeout = true, dialTimeout
+	}
+	var l *link.Link
+	err := s.do(ctx, func() error {
+		conn, err := s.rdma.Dial(addr, cfg)
+		if err != nil {
+			return err
+		}
+		if l, err = s.hub.Open(conn); err != nil {
+			return errors.Join(err, conn.Close())
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, &exitError{code: exitConnection, err: err}
+	}
+	if err := l.Ready(ctx); err != nil {
+		closeLink(l)
+		if text := rejection(err); text != "" {
+			err = fmt.Errorf("%s: %w", text, err)
+		}
+		return nil, err
+	}
+	return l, nil
+}
+
+// dialTimeout is how long an answer may take.
+const dialTimeout = 15 * time.Second
+
+// rejection is what the peer's program has said with its no.
+func rejection(err error) string {
+	var e *verbs.CMError
+	if errors.As(err, &e) && string(e.PrivateData[:min(len(e.PrivateData), len(busyText))]) == busyText {
+		return busyText
+	}
+	return ""
+}
+
+// closeLink ends a link, within a bound.
+func closeLink(l *link.Link) {
+	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
+	defer stop()
+	_ = l.Close(ctx) // the station closes what is left
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"syscall"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/link"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/session"
+)
+
+// The exit codes, which docs/transfer.md explains. A signal gives 128 and its number.
+const (
+	exitOK         = 0
+	exitFailure    = 1 // anything else
+	exitUsage      = 2 // the command line
+	exitConnection = 3 // no connection, or it was lost and did not come back
+	exitSecret     = 4 // one end has not proved that it knows the secret
+	exitPartial    = 5 // some entries did not arrive
+	exitIntegrity  = 6 // what arrived was not what was sent, or not the protocol
+	exitSpace      = 7 // the receiver's disk is full
+	exitSignal     = 128
+)
+
+// exitError is an error that has been printed, or is to end the program with a code.
+type exitError struct {
+	code    int
+	printed bool
+	err     error
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+
+func usage(err error) error { return &exitError{code: exitUsage, err: err} }
+
+// codeOf is the exit code for the error that a command has returned.
+func codeOf(ctx context.Context, err error) int {
+	var by interruption
+	var exit *exitError
+	var fault *session.Fault
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+		return exitOK
+	case errors.As(context.Cause(ctx), &by):
+		return exitSignal + int(by.signal)
+	case errors.As(err, &exit):
+		return exit.code
+	case errors.As(err, &fault):
+		switch fault.Code {
+		case proto.NeedSecret, proto.WrongSecret:
+			return exitSecret
+		case proto.BadData, proto.BadProtocol, proto.WrongVersion:
+			return exitIntegrity
+		case proto.NoSpace:
+			return exitSpace
+		case proto.Stopped, proto.TooMany:
+			return exitConnection
+		}
+	case errors.Is(err, link.ErrBroken):
+		return exitConnection
+	case errors.Is(err, syscall.ENOSPC):
+		return exitSpace
+	}
+	return exitFailure
+}
+
+// partial is the error for a transfer of which some entries have failed.
+func partial(sum session.Summary) error {
+	code := exitPartial
+	switch {
+	case sum.Failed == 0:
+		return nil
+	case sum.BadData:
+		code = exitIntegrity
+	case sum.NoSpace:
+		code = exitSpace
+	}
+	return &exitError{code: code, printed: true, err: errors.New("some entries did not arrive")}
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/term"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/progress"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/session"
+)
+
+// common are the flags of both ends of a transfer.
+type common struct {
+	device     string
+	secret     string
+	secretFile string
+	json       bool
+	verbose    bool
+	quiet      bool
+}
+
+// secretVariable is where the secret comes from if no flag has it: unlike a command line,
+// other users do not see it.
+const secretVariable = "VERBENA_SECRET"
+
+func (c *invocation) flags(common *common) *flag.FlagSet {
+	f := flag.NewFlagSet(c.name, flag.ContinueOnError)
+	f.SetOutput(c.err)
+	f.Usage = func() {
+		_, _ = fmt.Fprintf(c.err, "usage: verbena %s %s\n\n%s.\n\n", c.name, c.usage, strings.ToUpper(c.about[:1])+c.about[1:])
+		f.PrintDefaults()
+	}
+	f.StringVar(&common.device, "d", "", "`device`, such as soft-eth0 or mlx5_0 (default: the software device on the interface of the address)")
+	f.StringVar(&common.secret, "secret", "", "shared `secret`, the same at both ends; other users of this machine can see it on the command line: see -secret-file, $"+secretVariable)
+	f.StringVar(&common.secretFile, "secret-file", "", "`file` whose first line is the secret")
+	f.BoolVar(&common.json, "json", false, "print JSON objects, one a line, on standard output")
+	f.BoolVar(&common.verbose, "v", false, "print every file")
+	f.BoolVar(&common.quiet, "q", false, "print nothing but failures")
+	return f
+}
+
+// parse reads flags and other arguments in any order; behind "--" nothing is a flag.
+func parse(f *flag.FlagSet, args []string) (rest []string, err error) {
+	for len(args) > 0 {
+		if err := f.Parse(args); err != nil {
+			if errors.Is(err, flag.ErrHelp) {
+				return nil, err
+			}
+			return nil, &exitError{code: exitUsage, printed: true, err: err}
+		}
+		left := f.Args()
+		if used := len(args) - len(left); used > 0 && args[used-1] == "--" {
+			return append(rest, left...), nil
+		}
+		if len(left) == 0 {
+			break
+		}
+		rest, args = append(rest, left[0]), left[1:]
+	}
+	return rest, nil
+}
+
+// theSecret is the secret that the flags or the environment give, or nil.
+func (c *common) theSecret() ([]byte, error) {
+	s := c.secret
+	switch {
+	case s != "" && c.secretFile != "":
+		return nil, usage(errors.New("both -secret and -secret-file are given; leave one out"))
+	case c.secretFile != "":
+		b, err := os.ReadFile(c.secretFile)
+		if err != nil {
+			return nil, usage(err)
+		}
+		s, _, _ = strings.Cut(string(b), "\n")
+		s = strings.TrimSuffix(s, "\r")
+		if s == "" {
+			return nil, usage(fmt.Errorf("%s has no secret in its first line", c.secretFile))
+		}
+	case s == "":
+		s = os.Getenv(secretVariable)
+	}
+	if s == "" {
+		return nil, nil
+	}
+	if len(s) < session.MinSecret {
+		return nil, usage(fmt.Errorf("the secret has %d bytes; give at least %d, best those that verbena receive -new-secret makes: whoever watches the network can guess at a short one", len(s), session.MinSecret))
+	}
+	return []byte(s), nil
+}
+
+// printer is where the program prints to.
+func (c *invocation) printer(f *common) *progress.Printer {
+	style := progress.Lines
+	if file, ok := c.err.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+		style = progress.Bar
+	}
+	if f.json {
+		style = progress.JSON
+	}
+	return progress.New("verbena "+c.name, c.out, c.err, style, f.verbose, f.quiet)
+}
+
+// report prints the error that a command ends with, unless it has been printed.
+func report(p *progress.Printer, err error) {
+	var exit *exitError
+	if err == nil || errors.Is(err, flag.ErrHelp) || errors.As(err, &exit) && exit.printed {
+		return
+	}
+	fields := map[string]any{"reason": oneLine(err)}
+	var fault *session.Fault
+	if errors.As(err, &fault) {
+		fields["code"] = fault.Code.String()
+	}
+	p.Warn("error", fields, "%s", oneLine(err))
+}
+
+// bytesFlag is a flag for a number of bytes.
+type bytesFlag int64
+
+func (b *bytesFlag) String() string {
+	if *b == 0 {
+		return ""
+	}
+	return progress.Bytes(int64(*b))
+}
+
+func (b *bytesFlag) Set(s string) error {
+	n, err := progress.ParseBytes(s)
+	*b = bytesFlag(n)
+	return err
+}

@@ -1,0 +1,224 @@
+package progress
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/session"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/tree"
+)
+
+// Style is the form of the output.
+type Style int
+
+// The styles.
+const (
+	Lines Style = iota // for files and logs
+	Bar                // for terminals
+	JSON               // for programs
+)
+
+// Printer prints what happens. Its methods may be called from any goroutine.
+type Printer struct {
+	name    string
+	out     io.Writer // plain messages that have come, and JSON
+	err     io.Writer
+	style   Style
+	verbose bool
+	quiet   bool
+
+	mu      sync.Mutex
+	moved   int64
+	total   int64 // 0: not known yet
+	started time.Time
+	printed time.Time // when progress was
+	last    time.Time // when something moved
+	bar     *progressbar.ProgressBar
+}
+
+// New makes a printer for a program. verbose has every file printed, quiet only failures.
+func New(name string, out, err io.Writer, style Style, verbose, quiet bool) *Printer {
+	now := time.Now()
+	return &Printer{name: name, out: out, err: err, style: style, verbose: verbose, quiet: quiet, started: now, last: now}
+}
+
+// linesInterval is how often progress is printed without a bar.
+const linesInterval = 5 * time.Second
+
+// emit prints one JSON object. The caller holds mu.
+func (p *Printer) emit(event string, fields map[string]any) {
+	fields["event"] = event
+	b, err := json.Marshal(fields)
+	if err == nil {
+		_, _ = fmt.Fprintf(p.out, "%s\n", b)
+	}
+}
+
+// line prints a line, above the bar if there is one. The caller holds mu.
+func (p *Printer) line(format string, args ...any) {
+	if p.bar != nil {
+		_ = p.bar.Clear()
+	}
+	_, _ = fmt.Fprintf(p.err, "%s: %s\n", p.name, fmt.Sprintf(format, args...))
+	if p.bar != nil {
+		_ = p.bar.RenderBlank()
+	}
+}
+
+// Note prints a line for the person who runs the program; as JSON, the event and the
+// fields.
+func (p *Printer) Note(event string, fields map[string]any, format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.style == JSON:
+		p.emit(event, fields)
+	case !p.quiet:
+		p.line(format, args...)
+	}
+}
+
+// Warn is Note for what is printed even when quiet.
+func (p *Printer) Warn(event string, fields map[string]any, format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.style == JSON {
+		p.emit(event, fields)
+		return
+	}
+	p.line(format, args...)
+}
+
+// Total says how many bytes there are in all, and begins the bar.
+func (p *Printer) Total(bytes int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.total = bytes
+	if p.style != Bar || p.quiet || bytes == 0 || p.bar != nil {
+		return
+	}
+	p.bar = progressbar.NewOptions64(bytes,
+		progressbar.OptionSetWriter(p.err),
+		progressbar.OptionShowBytes(true),
+		progressbar.OptionShowTotalBytes(true),
+		progressbar.OptionSetPredictTime(true),
+		progressbar.OptionSetElapsedTime(true),
+		progressbar.OptionThrottle(100*time.Millisecond),
+		progressbar.OptionFullWidth(),
+		progressbar.OptionSetRenderBlankState(true),
+	)
+	_ = p.bar.Set64(min(p.moved, bytes))
+}
+
+// Again begins to count from zero, for another connection.
+func (p *Printer) Again() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.moved = 0
+	if p.bar != nil {
+		_ = p.bar.Set64(0)
+	}
+}
+
+// End takes the bar away.
+func (p *Printer) End() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.bar != nil {
+		_ = p.bar.Clear()
+		_ = p.bar.Exit()
+		p.bar = nil
+	}
+}
+
+// LastMoved is when something has moved last.
+func (p *Printer) LastMoved() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.last
+}
+
+// Moved implements session.Events.
+func (p *Printer) Moved(n int64) {
+	if n <= 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	p.moved += n
+	p.last = now
+	if p.bar != nil {
+		_ = p.bar.Set64(min(p.moved, p.total)) // a file may have grown since it was counted
+		return
+	}
+	interval := linesInterval
+	if p.style == JSON {
+		interval = time.Second
+	}
+	since := p.printed
+	if since.IsZero() {
+		since = p.started
+	}
+	if now.Sub(since) < interval || p.quiet {
+		return
+	}
+	p.printed = now
+	rate := int64(float64(p.moved) / now.Sub(p.started).Seconds())
+	switch {
+	case p.style == JSON:
+		p.emit("progress", map[string]any{"bytes": p.moved, "total": p.total, "rate": rate})
+	case p.total > 0 && rate > 0:
+		left := time.Duration(float64(max(p.total-p.moved, 0)) / float64(rate) * float64(time.Second))
+		p.line("%s of %s, %s/s, %v left", Bytes(p.moved), Bytes(p.total), Bytes(rate), left.Round(time.Second))
+	default:
+		p.line("%s, %s/s", Bytes(p.moved), Bytes(rate))
+	}
+}
+
+var entryTypes = map[proto.EntryType]string{proto.File: "file", proto.Directory: "directory", proto.Symlink: "link"}
+
+// Entry implements session.Events.
+func (p *Printer) Entry(e session.Entry) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.style == JSON {
+		f := map[string]any{"path": e.Path, "type": entryTypes[e.Type], "code": e.Code.String()}
+		if e.Type == proto.File {
+			f["size"] = e.Size
+		}
+		if e.Had {
+			f["had"] = true
+		}
+		if e.Code != proto.OK {
+			f["reason"] = e.Text
+		}
+		p.emit("entry", f)
+		return
+	}
+	switch {
+	case e.Code != proto.OK:
+		p.line("%s: %s (%v)", tree.Show(e.Path), printable(e.Text), e.Code)
+	case p.verbose && e.Had:
+		p.line("%s is there already", tree.Show(e.Path))
+	case p.verbose:
+		p.line("%s", tree.Show(e.Path))
+	}
+}
+
+// Text implements session.Events.
+func (p *Printer) Text(s string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.style == JSON {
+		p.emit("text", map[string]any{"text": s})
+		return
+	}
+	_, _ = fmt.Fprintln(p.out, printable(s))
+}
