@@ -132,7 +132,7 @@ func (s *station) dial(ctx context.Context, addr string, patience time.Duration)
 		if text := rejection(err); text != "" {
 			err = fmt.Errorf("%s: %w", text, err)
 		}
-		return nil, err
+		return nil, &exitError{code: exitConnection, err: err}
 	}
 	return l, nil
 }

@@ -8,6 +8,7 @@
 package link
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -115,7 +116,8 @@ type Link struct {
 	gone   chan struct{} // nothing of it is left at the device
 	heard  atomic.Int64  // when the last message came, in Unix nanoseconds
 	once   sync.Once
-	err    error // once done is closed
+	err    error // once done is closed: ErrBroken, and why
+	cause  error // likewise, without ErrBroken
 }
 
 // Open makes the link of a connection, before any message can have come: on the engine's
@@ -145,13 +147,13 @@ func (l *Link) Device() verbs.Device { return l.hub.dev }
 // but for those that say where it leads, which do not change once it is Ready.
 func (l *Link) Connection() *rdma.Connection { return l.conn }
 
-// Ready waits until the connection is.
+// Ready waits until the connection is. Its errors are those of package rdma.
 func (l *Link) Ready(ctx context.Context) error {
 	select {
 	case <-l.ready:
 		return nil
 	case <-l.done:
-		return l.err
+		return cmp.Or(l.cause, ErrBroken)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -179,7 +181,7 @@ func (l *Link) deliver(b []byte) {
 // end notes why the link has ended; nil stands for a peer that has closed it.
 func (l *Link) end(err error) {
 	l.once.Do(func() {
-		l.err = ErrBroken
+		l.err, l.cause = ErrBroken, err
 		if err != nil {
 			l.err = fmt.Errorf("%w: %w", ErrBroken, err)
 		}
