@@ -33,8 +33,6 @@ const (
 	// MaxText is the longest plain message; MaxNote the longest reason, MaxID the longest
 	// ID and key.
 	MaxText, MaxNote, MaxID = MaxMessage - 8, 512, 256
-	// MaxDescriptor is the longest descriptor of a window.
-	MaxDescriptor = 512
 )
 
 // SumSize is the length of a Sum, in bytes.

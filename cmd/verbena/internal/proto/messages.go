@@ -93,11 +93,13 @@ type Challenge struct {
 // Proof shows that the sender knows the secret; zero where there is none.
 type Proof struct{ MAC Token }
 
-// Welcome shows that the receiver knows it, and opens a window to its memory.
+// Welcome shows that the receiver knows it, and opens a window to its memory: the address,
+// length and remote key of a memory region. A slot of it is BlockSize bytes.
 type Welcome struct {
 	MAC    Token
-	Slots  uint16 // of BlockSize bytes each; 1 to MaxSlots
-	Window []byte // the descriptor of a memory region: address, length and key
+	Addr   uint64
+	Length uint32 // 1 to MaxSlots times BlockSize
+	RKey   uint32
 }
 
 // Refuse ends the transfer, from either end.
@@ -287,16 +289,18 @@ func (m *Proof) decode(r *reader) { m.MAC = r.token() }
 
 func (m *Welcome) encode(w *writer) {
 	w.token(m.MAC)
-	w.u16(m.Slots)
-	w.text(string(m.Window), MaxDescriptor)
+	w.u64(m.Addr)
+	w.u32(m.Length)
+	w.u32(m.RKey)
 }
 
 func (m *Welcome) decode(r *reader) {
 	m.MAC = r.token()
-	if m.Slots = r.u16(); m.Slots < 1 || m.Slots > MaxSlots {
-		r.fail("a window of %d slots", m.Slots)
+	m.Addr = r.u64()
+	if m.Length = r.u32(); m.Length == 0 || m.Length%BlockSize != 0 || m.Length > MaxSlots*BlockSize {
+		r.fail("a window of %d bytes", m.Length)
 	}
-	m.Window = []byte(r.text(MaxDescriptor))
+	m.RKey = r.u32()
 }
 
 func (m *Refuse) encode(w *writer) {

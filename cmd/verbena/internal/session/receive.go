@@ -125,11 +125,12 @@ func (s *incoming) run(ctx context.Context) error {
 		return err
 	}
 	defer s.window.Close()
-	desc, err := s.window.Export(dev)
+	key, err := s.window.ExportKey(dev.DefaultPD())
 	if err != nil {
 		return err
 	}
-	if err := s.l.Send(ctx, &proto.Welcome{MAC: mac, Slots: uint16(s.r.cfg.Slots), Window: desc}); err != nil {
+	welcome := &proto.Welcome{MAC: mac, Addr: s.window.Addr(), Length: uint32(s.window.Len()), RKey: key}
+	if err := s.l.Send(ctx, welcome); err != nil {
 		return err
 	}
 	var workers, others sync.WaitGroup

@@ -153,18 +153,14 @@ func (o *outgoing) fail(err error) { o.cancel(err) }
 // open makes the window here, and takes that of the receiver.
 func (o *outgoing) open(w *proto.Welcome) error {
 	dev := o.l.Device()
-	size := int(w.Slots) * proto.BlockSize
 	var err error
-	if o.remote, err = mmap.Import(dev, w.Window); err != nil {
+	if o.remote, err = mmap.FromKey(dev, w.Addr, int(w.Length), w.RKey, mmap.RemoteWrite); err != nil {
 		return faultf(proto.BadProtocol, "the receiver's window: %v", err)
 	}
-	if o.remote.Len() != size || o.remote.Permissions()&mmap.RemoteWrite == 0 {
-		return faultf(proto.BadProtocol, "the receiver's window has %d bytes where %d belong, or cannot be written", o.remote.Len(), size)
-	}
-	if o.local, err = mmap.Alloc(dev, size, mmap.LocalReadOnly); err != nil {
+	if o.local, err = mmap.Alloc(dev, int(w.Length), mmap.LocalReadOnly); err != nil {
 		return err
 	}
-	n := int(w.Slots)
+	n := int(w.Length / proto.BlockSize)
 	o.slots = make([]slot, n)
 	o.free = make(chan int, n)
 	for i := range n {
