@@ -237,7 +237,9 @@ func (o *outgoing) post(ctx context.Context) error {
 		select {
 		case <-b.ready:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx) // the block may not have been read
 		}
 		var err error
 		if b.items[0].Size > proto.BlockSize {

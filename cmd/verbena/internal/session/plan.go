@@ -62,78 +62,69 @@ func (s *incoming) decide(ctx context.Context, e *proto.Entry) (item proto.Item,
 	if err := dest.Parents(e.Path); err != nil {
 		return item, false, err
 	}
+	if e.Type == proto.File {
+		return s.decideFile(ctx, e)
+	}
 	state, err := dest.Look(e)
 	if err != nil {
 		return item, false, err
 	}
 	if state == tree.Absent {
-		item, err = s.make(ctx, e)
-		return item, false, err
+		item.Decision = proto.Made
+		if e.Type == proto.Directory {
+			return item, false, dest.MakeDir(e.Path, e.Mode)
+		}
+		return item, false, dest.MakeLink(e)
 	}
 	item.Decision = proto.Have
-	switch {
-	case state == tree.Kept:
-	case e.Type == proto.Directory:
-		err = dest.SetMode(e.Path, e.Mode|0o700)
-	case e.Type == proto.File:
-		if !s.r.isHeld(tree.PartName(e.Path)) {
-			dest.Forget(e.Path)
-		}
-		err = dest.SetMode(e.Path, e.Mode)
+	if e.Type == proto.Directory {
+		err = dest.SetMode(e.Path, e.Mode|0o700) // until it is complete
 	}
 	return item, true, err
 }
 
-// make makes what needs no data, and otherwise asks for that.
-func (s *incoming) make(ctx context.Context, e *proto.Entry) (item proto.Item, err error) {
+// decideFile is decide for a file, which nobody else receives meanwhile.
+func (s *incoming) decideFile(ctx context.Context, e *proto.Entry) (item proto.Item, had bool, err error) {
 	dest := s.r.dest
-	item.Decision = proto.Made
-	switch e.Type {
-	case proto.Directory:
-		return item, dest.MakeDir(e.Path, e.Mode)
-	case proto.Symlink:
-		return item, dest.MakeLink(e)
-	}
-	if s.r.cfg.MaxSize > 0 && e.Size > s.r.cfg.MaxSize {
-		return item, faultf(proto.TooBig, "it has %d bytes; the receiver takes %d", e.Size, s.r.cfg.MaxSize)
-	}
 	hold, err := s.r.acquire(ctx, s, tree.PartName(e.Path))
 	if err != nil {
-		return item, err
+		return item, false, err
 	}
 	f := &file{entry: *e, index: s.next, hold: hold}
 	defer func() {
-		if err != nil || item.Decision == proto.Made {
+		if s.files[f.index] != f {
 			f.close()
 			s.r.release(f)
 		}
 	}()
-	if e.Size == 0 {
-		part, err := dest.NewPart(e.Path)
-		if err != nil {
-			return item, err
-		}
-		if err := part.Commit(e, s.r.cfg.Sync); err != nil {
-			dest.Forget(e.Path)
-			return item, err
-		}
-		return item, nil
+	switch state, err := dest.Look(e); {
+	case err != nil:
+		return item, false, err
+	case state == tree.Kept:
+		return proto.Item{Decision: proto.Have}, true, nil
+	case state == tree.Same:
+		dest.Forget(e.Path)
+		return proto.Item{Decision: proto.Have}, true, dest.SetMode(e.Path, e.Mode)
+	case s.r.cfg.MaxSize > 0 && e.Size > s.r.cfg.MaxSize:
+		return item, false, faultf(proto.TooBig, "it has %d bytes; the receiver takes %d", e.Size, s.r.cfg.MaxSize)
+	case e.Size == 0:
+		item.Decision = proto.Made
+		return item, false, s.storeWhole(f, nil)
 	}
 	item.Decision = proto.Send
-	var have uint64
 	if e.Size > proto.BlockSize {
 		if err := s.resume(ctx, f); err != nil {
-			return item, err
+			return item, false, err
 		}
-		if have = f.expected; have > 0 {
-			item = proto.Item{Decision: proto.Resume, Blocks: have / proto.BlockSize, Digest: f.digest.Sum()}
+		if f.expected > 0 {
+			item = proto.Item{Decision: proto.Resume, Blocks: f.expected / proto.BlockSize, Digest: f.digest.Sum()}
 		}
 	}
-	if free := dest.Free(); free >= 0 && e.Size-have > uint64(free) {
-		return item, faultf(proto.NoSpace, "it needs %d bytes more; the disk has %d left", e.Size-have, free)
+	if free := dest.Free(); free >= 0 && e.Size-f.expected > uint64(free) {
+		return item, false, faultf(proto.NoSpace, "it needs %d bytes more; the disk has %d left", e.Size-f.expected, free)
 	}
-	s.files[s.next] = f
-	return item, nil
+	s.files[f.index] = f
+	return item, false, nil
 }
 
 // maxResumed is how many files are kept open for being resumed. Others begin again.

@@ -473,10 +473,3 @@ func (r *Receiver) release(f *file) {
 		close(f.hold.done)
 	}
 }
-
-// isHeld reports whether a session receives an entry.
-func (r *Receiver) isHeld(part string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.held[part] != nil
-}

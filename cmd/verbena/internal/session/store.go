@@ -127,24 +127,28 @@ func (s *incoming) settleAll(ctx context.Context) {
 		if ctx.Err() != nil {
 			continue // only what was kept is let go of
 		}
-		if err := s.conclude(ctx, results); err != nil {
-			s.cancel(err)
-			continue
+		err := s.giveBack(ctx, j) // first: what the results conclude is counted by then
+		if err == nil {
+			err = s.conclude(ctx, results)
 		}
-		if j.slot < 0 {
-			continue
-		}
-		s.mu.Lock()
-		s.busy[j.slot] = false
-		if !j.damaged {
-			s.sum.Bytes += int64(j.block.Length())
-		}
-		s.mu.Unlock()
-		s.events.Moved(int64(j.block.Length()))
-		if err := s.l.Send(ctx, &proto.Ack{Slots: []uint16{uint16(j.slot)}}); err != nil {
+		if err != nil {
 			s.cancel(err)
 		}
 	}
+}
+
+// giveBack gives the slot of a job back to the sender.
+func (s *incoming) giveBack(ctx context.Context, j *job) error {
+	if j.slot < 0 || j.damaged {
+		return nil
+	}
+	n := int64(j.block.Length())
+	s.mu.Lock()
+	s.busy[j.slot] = false
+	s.sum.Bytes += n
+	s.mu.Unlock()
+	s.events.Moved(n)
+	return s.l.Send(ctx, &proto.Ack{Slots: []uint16{uint16(j.slot)}})
 }
 
 // settle returns what became of the files that a job concludes.
