@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -91,13 +92,15 @@ func (s *station) listen(ctx context.Context, host string, port uint16, accept f
 		if err != nil {
 			return err
 		}
-		a := l.Addr()
-		if a.Addr().IsUnspecified() {
-			// All of the device's: the one that a peer would be told.
-			addr = net.JoinHostPort(s.rdma.GID().GID.Addr().String(), strconv.Itoa(int(a.Port())))
-			return nil
+		a := l.Addr().Addr()
+		if a.IsUnspecified() {
+			a = s.rdma.GID().GID.Addr() // the first of the device's
 		}
-		addr = a.String()
+		if a.IsLoopback() {
+			// Each device has an address of its own there, and a dial to any finds it.
+			a = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		}
+		addr = netip.AddrPortFrom(a, l.Addr().Port()).String()
 		return nil
 	})
 	return addr, err

@@ -188,6 +188,9 @@ var entryTypes = map[proto.EntryType]string{proto.File: "file", proto.Directory:
 func (p *Printer) Entry(e session.Entry) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if e.Code == proto.OK && !p.verbose {
+		return
+	}
 	if p.style == JSON {
 		f := map[string]any{"path": e.Path, "type": entryTypes[e.Type], "code": e.Code.String()}
 		if e.Type == proto.File {
@@ -205,9 +208,9 @@ func (p *Printer) Entry(e session.Entry) {
 	switch {
 	case e.Code != proto.OK:
 		p.line("%s: %s (%v)", tree.Show(e.Path), printable(e.Text), e.Code)
-	case p.verbose && e.Had:
+	case e.Had:
 		p.line("%s is there already", tree.Show(e.Path))
-	case p.verbose:
+	default:
 		p.line("%s", tree.Show(e.Path))
 	}
 }

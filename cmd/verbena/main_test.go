@@ -1,0 +1,448 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
+	"github.com/verbena-rdma/verbena/internal/soak"
+)
+
+// asProgram is set in the environment of this test binary where it is to be the program.
+const asProgram = "VERBENA_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// patience is for what has to happen, on a machine that stands still now and then.
+const patience = 3 * time.Minute
+
+// program is a process of verbena.
+type program struct {
+	t        *testing.T
+	cmd      *exec.Cmd
+	mu       sync.Mutex
+	events   []event // that --json has printed
+	changed  chan struct{}
+	err      bytes.Buffer
+	finished chan struct{}
+}
+
+type event map[string]any
+
+func (e event) name() string { s, _ := e["event"].(string); return s }
+
+// start starts verbena with --json.
+func start(t *testing.T, args ...string) *program {
+	t.Helper()
+	p := &program{t: t, changed: make(chan struct{}, 1), finished: make(chan struct{})}
+	p.cmd = exec.Command(os.Args[0], append(args[:1:1], append([]string{"-json"}, args[1:]...)...)...)
+	p.cmd.Env = append(os.Environ(), asProgram+"=1")
+	p.cmd.Stderr = &p.err
+	out, err := p.cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, p.cmd.Start())
+	go func() {
+		defer close(p.finished)
+		lines := bufio.NewScanner(out)
+		for lines.Scan() {
+			e := event{}
+			if json.Unmarshal(lines.Bytes(), &e) != nil {
+				e = event{"event": "not JSON", "line": lines.Text()}
+			}
+			p.mu.Lock()
+			p.events = append(p.events, e)
+			p.mu.Unlock()
+			select {
+			case p.changed <- struct{}{}:
+			default:
+			}
+		}
+		_ = p.cmd.Wait()
+	}()
+	t.Cleanup(func() { p.kill() })
+	return p
+}
+
+func (p *program) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.finished
+}
+
+// all are the events of that name so far.
+func (p *program) all(name string) (list []event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range p.events {
+		if e.name() == name {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// wait waits for an event.
+func (p *program) wait(name string) event {
+	p.t.Helper()
+	deadline := time.After(patience)
+	for {
+		if list := p.all(name); len(list) > 0 {
+			return list[0]
+		}
+		select {
+		case <-p.changed:
+		case <-p.finished:
+			if list := p.all(name); len(list) > 0 {
+				return list[0]
+			}
+			require.Fail(p.t, "the program has ended", "no %q; %v %s", name, p.events, p.err.String())
+		case <-deadline:
+			require.Fail(p.t, "the program hangs", "no %q; %v", name, p.events)
+		}
+	}
+}
+
+// exit waits for the program to end, and returns its exit code.
+func (p *program) exit() int {
+	p.t.Helper()
+	select {
+	case <-p.finished:
+	case <-time.After(patience):
+		require.Fail(p.t, "the program hangs", "%v", p.events)
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// receiver starts verbena receive, and returns it with its address.
+func receiver(t *testing.T, dir string, flags ...string) (*program, string) {
+	t.Helper()
+	p := start(t, append(append([]string{"receive", "-l", "127.0.0.1:0"}, flags...), dir)...)
+	addr, _ := p.wait("listening")["address"].(string)
+	return p, addr
+}
+
+// sends runs verbena send, and returns it when it has ended, with its exit code.
+func sends(t *testing.T, args ...string) (*program, int) {
+	t.Helper()
+	p := start(t, append([]string{"send"}, args...)...)
+	code := p.exit()
+	return p, code
+}
+
+func write(t *testing.T, path string, b []byte) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	require.NoError(t, os.WriteFile(path, b, 0o644))
+}
+
+// noise is n bytes that no two of 8 are alike of.
+func noise(seed uint64, n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)}).Read(b)
+	return b
+}
+
+// same checks that two trees are alike, with modes and times.
+func same(t *testing.T, from, to string) (files int) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		require.NoError(t, err)
+		rel, err := filepath.Rel(from, path)
+		require.NoError(t, err)
+		a, err := os.Lstat(path)
+		require.NoError(t, err)
+		b, err := os.Lstat(filepath.Join(to, rel))
+		require.NoError(t, err)
+		files++
+		if a.Mode() != b.Mode() || a.Mode()&fs.ModeSymlink == 0 && !a.ModTime().Equal(b.ModTime()) {
+			assert.Fail(t, "modes or times differ", "%s: %v %v, %v %v", rel, a.Mode(), a.ModTime(), b.Mode(), b.ModTime())
+		}
+		if a.Mode().IsRegular() {
+			x, err := os.ReadFile(path)
+			require.NoError(t, err)
+			y, err := os.ReadFile(filepath.Join(to, rel))
+			require.NoError(t, err)
+			assert.True(t, bytes.Equal(x, y), "%s differs", rel)
+		}
+		return nil
+	}))
+	return files
+}
+
+// TestSmallFiles: 10,000 of them, and a second time none; a message; then the receiver is
+// interrupted.
+func TestSmallFiles(t *testing.T) {
+	from, into := filepath.Join(t.TempDir(), "many"), t.TempDir()
+	content := noise(1, 4096)
+	for i := range 10_000 {
+		dir := filepath.Join(from, fmt.Sprintf("%02d", i%100))
+		if i < 100 {
+			require.NoError(t, os.MkdirAll(dir, 0o755))
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), content[i%1000:i%1000+i%2000], 0o600))
+	}
+	r, addr := receiver(t, into, "-key", "a key")
+	s, code := sends(t, "-id", "me", from, addr)
+	require.Equal(t, exitOK, code, "%v", s.all("error"))
+	done := s.wait("done")
+	assert.EqualValues(t, 10_101, done["entries"])
+	assert.EqualValues(t, 0, done["had"])
+	assert.Equal(t, "a key", done["key"])
+	assert.Equal(t, "me", r.wait("transfer")["id"])
+	assert.Equal(t, 10_101, same(t, from, filepath.Join(into, "many")))
+
+	s, code = sends(t, from, addr)
+	require.Equal(t, exitOK, code)
+	assert.EqualValues(t, 10_000, s.wait("done")["had"])
+	assert.EqualValues(t, 0, s.wait("done")["bytes"])
+
+	_, code = sends(t, "-m", "hello\x1b[2J", addr)
+	require.Equal(t, exitOK, code)
+	assert.Equal(t, "hello\x1b[2J", r.wait("text")["text"])
+
+	require.NoError(t, r.cmd.Process.Signal(syscall.SIGINT))
+	assert.Equal(t, exitSignal+int(syscall.SIGINT), r.exit())
+	_, err := os.Lstat(filepath.Join(into, ".verbena"))
+	require.ErrorIs(t, err, fs.ErrNotExist, "nothing is left")
+}
+
+// TestSoakKilled: either end is killed in the middle of a transfer, in turns, and started
+// again. Every byte is right in the end, and what had arrived is not sent again.
+func TestSoakKilled(t *testing.T) {
+	rounds := soak.Rounds(t, 3, 20)
+	from, into := filepath.Join(t.TempDir(), "tree"), t.TempDir()
+	const step = 6 << 20
+	size := (rounds + 2) * step
+	write(t, filepath.Join(from, "large"), noise(2, size))
+	for i := range 200 {
+		write(t, filepath.Join(from, "small", fmt.Sprint(i)), noise(uint64(i), 1+i*37))
+	}
+	r, addr := receiver(t, into)
+	send := func() *program { return start(t, "send", "-limit", "48M", "-retry", "2m", from, addr) }
+	s := send()
+	for round := range rounds {
+		part := arrived(into)
+		require.Eventually(t, func() bool { return arrived(into) >= part+step/2 || ended(s) }, patience, 5*time.Millisecond)
+		if ended(s) {
+			t.Logf("the transfer ended in round %d", round)
+			break
+		}
+		if round%2 == 0 {
+			r.kill()
+			r = start(t, "receive", "-l", addr, into)
+			r.wait("listening")
+		} else {
+			s.kill()
+			s = send()
+		}
+	}
+	require.Equal(t, exitOK, s.exit(), "%v", s.all("error"))
+	done := s.wait("done")
+	assert.EqualValues(t, 203, done["entries"])
+	if bytes, ok := done["bytes"].(float64); assert.True(t, ok) {
+		assert.Less(t, int(bytes), size, "it was not resumed")
+	}
+	assert.Equal(t, 203, same(t, from, filepath.Join(into, "tree")))
+}
+
+func ended(p *program) bool {
+	select {
+	case <-p.finished:
+		return true
+	default:
+		return false
+	}
+}
+
+// arrived is the length of the largest incomplete file.
+func arrived(into string) (n int64) {
+	list, _ := filepath.Glob(filepath.Join(into, ".verbena", "*.part"))
+	for _, name := range list {
+		if info, err := os.Stat(name); err == nil {
+			n = max(n, info.Size())
+		}
+	}
+	return n
+}
+
+// TestExitCodes: and that the reason is told.
+func TestExitCodes(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	write(t, file, []byte("content"))
+	secret := filepath.Join(t.TempDir(), "secret")
+	write(t, secret, []byte("a secret of enough length\nand more"))
+	open, addr := receiver(t, t.TempDir(), "-v")
+	_, closed := receiver(t, t.TempDir(), "-secret-file", secret)
+	there := t.TempDir()
+	write(t, filepath.Join(there, "file"), []byte("other"))
+	_, exists := receiver(t, there)
+	for name, c := range map[string]struct {
+		code   int
+		reason string
+		args   []string
+	}{
+		"sent":              {exitOK, "", []string{file, addr}},
+		"with secret":       {exitOK, "", []string{"-secret", "a secret of enough length", file, closed}},
+		"no address":        {exitUsage, "give what to send", []string{file}},
+		"no file":           {exitUsage, "no such file", []string{file + "x", addr}},
+		"bad address":       {exitUsage, "HOST:PORT", []string{file, "::1:2:x"}},
+		"short secret":      {exitUsage, "at least 16", []string{"-secret", "short", file, addr}},
+		"low limit":         {exitUsage, "-limit", []string{"-limit", "7", file, addr}},
+		"text and file":     {exitUsage, "either", []string{"-m", "x", file, addr}},
+		"nobody":            {exitConnection, "nobody listens", []string{file, "127.0.0.1:1"}},
+		"no secret":         {exitSecret, "wants a secret", []string{file, closed}},
+		"wrong secret":      {exitSecret, "does not know the secret", []string{"-secret", "another secret of a length", file, closed}},
+		"secret for nobody": {exitSecret, "has no secret", []string{"-secret-file", secret, file, addr}},
+		"exists":            {exitPartial, "", []string{file, exists}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, code := sends(t, c.args...)
+			assert.Equal(t, c.code, code, "%v %s", s.events, s.err.String())
+			if c.reason != "" {
+				assert.Contains(t, s.wait("error")["reason"], c.reason)
+			}
+		})
+	}
+	entry := open.wait("entry")
+	assert.Equal(t, "file", entry["path"])
+	assert.Equal(t, "ok", entry["code"])
+
+	for name, c := range map[string]struct {
+		code   int
+		reason string
+		args   []string
+	}{
+		"no folder":   {exitUsage, "one folder", nil},
+		"not a way":   {exitUsage, "none of refuse", []string{"-existing", "merge", there}},
+		"two secrets": {exitUsage, "leave one out", []string{"-new-secret", "-secret-file", secret, there}},
+		"window":      {exitUsage, "-window", []string{"-window", "0", there}},
+		"file":        {exitFailure, "not a directory", []string{"-l", "127.0.0.1:0", file}},
+		"locked":      {exitFailure, "another verbena receive", []string{"-l", "127.0.0.1:0", there}},
+		"address":     {exitUsage, "no interface", []string{"-l", "192.0.2.1:0", there}},
+	} {
+		t.Run("receive "+name, func(t *testing.T) {
+			p := start(t, append([]string{"receive"}, c.args...)...)
+			assert.Equal(t, c.code, p.exit())
+			assert.Contains(t, p.wait("error")["reason"], c.reason)
+		})
+	}
+}
+
+// TestOnce: a receiver for one transfer ends with its exit code, and prints the secret that
+// it has made up.
+func TestOnce(t *testing.T) {
+	from, into := filepath.Join(t.TempDir(), "d"), t.TempDir()
+	file := filepath.Join(from, "file")
+	write(t, file, noise(4, 3*proto.BlockSize+1))
+	r, addr := receiver(t, into, "-once", "-new-secret", "-sync")
+	secret, _ := r.wait("secret")["secret"].(string)
+	require.GreaterOrEqual(t, len(secret), 16)
+	_, code := sends(t, "-secret", secret, from, addr)
+	require.Equal(t, exitOK, code)
+	require.Equal(t, exitOK, r.exit())
+	same(t, from, filepath.Join(into, "d"))
+
+	write(t, file, []byte("another"))
+	r, addr = receiver(t, into, "-once")
+	_, code = sends(t, from, addr)
+	require.Equal(t, exitPartial, code)
+	require.Equal(t, exitPartial, r.exit())
+}
+
+// TestFullDisk: what does not fit is told, and the rest arrives.
+func TestFullDisk(t *testing.T) {
+	into := smallDisk(t, 8<<20)
+	from := filepath.Join(t.TempDir(), "d")
+	write(t, filepath.Join(from, "big"), noise(5, 20<<20))
+	for i := range 12 {
+		write(t, filepath.Join(from, fmt.Sprint(i)), noise(uint64(i), 1<<20))
+	}
+	r, addr := receiver(t, into)
+	s, code := sends(t, "-v", from, addr)
+	assert.Equal(t, exitSpace, code, "%v", s.events)
+	codes := map[any]int{}
+	for _, e := range s.all("entry") {
+		codes[e["code"]]++
+		if e["code"] != "ok" {
+			assert.Equal(t, "no-space", e["code"], "%v", e)
+		}
+	}
+	assert.GreaterOrEqual(t, codes["no-space"], 5)
+	assert.Greater(t, codes["ok"], 4)
+	// The disk has been full, and the receiver goes on.
+	_, code = sends(t, "-m", "still there?", addr)
+	assert.Equal(t, exitOK, code)
+	r.wait("text")
+}
+
+// TestWords: what is printed for people, and that flags may stand behind.
+func TestWords(t *testing.T) {
+	run := func(args ...string) (out, err string, code int) {
+		var o, e bytes.Buffer
+		code = execute(context.Background(), args, &o, &e)
+		return o.String(), e.String(), code
+	}
+	out, _, code := run("help")
+	assert.Equal(t, exitOK, code)
+	assert.Contains(t, out, "verbena receive [flags] DIR")
+	out, _, code = run("version")
+	assert.Equal(t, exitOK, code)
+	assert.Contains(t, out, "verbena ")
+	_, err, code := run()
+	assert.Equal(t, exitUsage, code)
+	assert.Contains(t, err, "usage")
+	_, err, code = run("dance")
+	assert.Equal(t, exitUsage, code)
+	assert.Contains(t, err, `no command "dance"`)
+	_, err, code = run("send", "-h")
+	assert.Equal(t, exitOK, code)
+	assert.Contains(t, err, "-limit")
+	_, err, code = run("send", "-nonsense")
+	assert.Equal(t, exitUsage, code)
+	assert.Contains(t, err, "-nonsense")
+	_, err, code = run("receive", t.TempDir(), "-d", "soft-eth0")
+	assert.Equal(t, exitUsage, code)
+	assert.Contains(t, err, "without a secret")
+	_, err, code = run("receive", "--", "-d", "x")
+	assert.Equal(t, exitUsage, code)
+	assert.Contains(t, err, "one folder")
+}
+
+func TestSplitAddress(t *testing.T) {
+	for text, want := range map[string]struct {
+		host string
+		port uint16
+	}{
+		"h:1": {"h", 1}, "h": {"h", defaultPort}, "10.0.0.1": {"10.0.0.1", defaultPort}, "[::1]:7": {"::1", 7}, "[::1]": {"::1", defaultPort},
+		"2001:db8::1": {"2001:db8::1", defaultPort}, ":5": {"", 5},
+	} {
+		host, port, err := splitAddress(text)
+		require.NoError(t, err, text)
+		assert.Equal(t, want.host, host, text)
+		assert.Equal(t, want.port, port, text)
+	}
+	for _, text := range []string{"h:x", "h:70000", "a:b:c", "dir/file"} {
+		_, _, err := splitAddress(text)
+		assert.Error(t, err, text)
+	}
+}
