@@ -10,15 +10,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"strings"
-	"syscall"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/interrupt"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/ping"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/transfer"
 	"github.com/verbena-rdma/verbena/internal/version"
 )
 
@@ -30,33 +28,23 @@ type command struct {
 
 var commands = []command{
 	{"ping", "does RDMA work between here and there and, if not, why", ping.Main},
-	{"send", "send files, directories or a message", invoke("send", "[flags] FILE... HOST:PORT | -m TEXT HOST:PORT", "send files, directories or a message", send)},
-	{"receive", "take files, directories and messages into a folder", invoke("receive", "[flags] DIR", "take files, directories and messages into a folder", receive)},
+	{"send", "send files, directories or a message", transfer.Send},
+	{"receive", "take files, directories and messages into a folder", transfer.Receive},
 }
 
-// invocation is one run of a command.
-type invocation struct {
-	name, usage, about string
-	args               []string
-	out, err           io.Writer
-}
-
-func invoke(name, usage, about string, run func(context.Context, *invocation) error) func(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return func(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-		return codeOf(ctx, run(ctx, &invocation{name, usage, about, args, stdout, stderr}))
-	}
-}
+// exitUsage is the exit code of a wrong command line.
+const exitUsage = 2
 
 func main() {
-	ctx, stop := interruptible(context.Background())
-	code := execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	ctx, stop := interrupt.Context(context.Background())
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
 
-func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(args) == 0 {
-		overview(stderr)
+		usage(stderr)
 		return exitUsage
 	}
 	switch args[0] {
@@ -64,7 +52,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintln(stdout, "verbena", version.String())
 		return 0
 	case "help", "-help", "--help", "-h":
-		overview(stdout)
+		usage(stdout)
 		return 0
 	}
 	for _, c := range commands {
@@ -73,50 +61,14 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 	}
 	_, _ = fmt.Fprintf(stderr, "verbena: there is no command %q\n", args[0])
-	overview(stderr)
+	usage(stderr)
 	return exitUsage
 }
 
-func overview(w io.Writer) {
+func usage(w io.Writer) {
 	_, _ = fmt.Fprintln(w, "usage: verbena COMMAND [arguments]")
 	for _, c := range commands {
 		_, _ = fmt.Fprintf(w, "  %-8s %s\n", c.name, c.about)
 	}
 	_, _ = fmt.Fprintln(w, "verbena COMMAND -help shows a command's flags; verbena version the version.")
 }
-
-// interruption is the cause of a context that a signal has ended.
-type interruption struct{ signal syscall.Signal }
-
-func (i interruption) Error() string { return "interrupted by signal: " + i.signal.String() }
-
-// interruptible returns a context that ends with the first signal to stop. The second one
-// kills.
-func interruptible(parent context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(parent)
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer signal.Stop(signals)
-		select {
-		case s := <-signals:
-			number, _ := s.(syscall.Signal)
-			cancel(interruption{number})
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, func() {
-		cancel(nil)
-		<-done
-	}
-}
-
-// oneLine makes an error one line.
-func oneLine(err error) string {
-	return strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
-}
-
-// closeWith joins the error of closer into *err, for use with defer.
-func closeWith(err *error, closer func() error) { *err = errors.Join(*err, closer()) }

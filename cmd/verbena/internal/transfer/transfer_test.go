@@ -1,4 +1,4 @@
-package main
+package transfer
 
 import (
 	"bufio"
@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -20,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/interrupt"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
 	"github.com/verbena-rdma/verbena/internal/soak"
 )
@@ -29,9 +31,19 @@ const asProgram = "VERBENA_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
-		main()
+		os.Exit(asVerbena(os.Args[1:]))
 	}
 	goleak.VerifyTestMain(m)
+}
+
+// asVerbena is what the program does with a command line.
+func asVerbena(args []string) int {
+	ctx, stop := interrupt.Context(context.Background())
+	defer stop()
+	if args[0] == "send" {
+		return Send(ctx, args[1:], os.Stdout, os.Stderr)
+	}
+	return Receive(ctx, args[1:], os.Stdout, os.Stderr)
 }
 
 // patience is for what has to happen, on a machine that stands still now and then.
@@ -338,7 +350,7 @@ func TestExitCodes(t *testing.T) {
 		"window":      {exitUsage, "-window", []string{"-window", "0", there}},
 		"file":        {exitFailure, "not a directory", []string{"-l", "127.0.0.1:0", file}},
 		"locked":      {exitFailure, "another verbena receive", []string{"-l", "127.0.0.1:0", there}},
-		"address":     {exitUsage, "no interface", []string{"-l", "192.0.2.1:0", there}},
+		"address":     {exitUsage, "192.0.2.1", []string{"-l", "192.0.2.1:0", there}},
 	} {
 		t.Run("receive "+name, func(t *testing.T) {
 			p := start(t, append([]string{"receive"}, c.args...)...)
@@ -397,35 +409,24 @@ func TestFullDisk(t *testing.T) {
 
 // TestWords: what is printed for people, and that flags may stand behind.
 func TestWords(t *testing.T) {
-	run := func(args ...string) (out, err string, code int) {
+	run := func(f func(context.Context, []string, io.Writer, io.Writer) int, args ...string) (text string, code int) {
 		var o, e bytes.Buffer
-		code = execute(context.Background(), args, &o, &e)
-		return o.String(), e.String(), code
+		code = f(context.Background(), args, &o, &e)
+		assert.Empty(t, o.String())
+		return e.String(), code
 	}
-	out, _, code := run("help")
+	text, code := run(Send, "-h")
 	assert.Equal(t, exitOK, code)
-	assert.Contains(t, out, "verbena receive [flags] DIR")
-	out, _, code = run("version")
-	assert.Equal(t, exitOK, code)
-	assert.Contains(t, out, "verbena ")
-	_, err, code := run()
+	assert.Contains(t, text, "-limit")
+	text, code = run(Send, "-nonsense")
 	assert.Equal(t, exitUsage, code)
-	assert.Contains(t, err, "usage")
-	_, err, code = run("dance")
+	assert.Contains(t, text, "-nonsense")
+	text, code = run(Receive, t.TempDir(), "-d", "soft-eth0")
 	assert.Equal(t, exitUsage, code)
-	assert.Contains(t, err, `no command "dance"`)
-	_, err, code = run("send", "-h")
-	assert.Equal(t, exitOK, code)
-	assert.Contains(t, err, "-limit")
-	_, err, code = run("send", "-nonsense")
+	assert.Contains(t, text, "without a secret")
+	text, code = run(Receive, "--", "-d", "x")
 	assert.Equal(t, exitUsage, code)
-	assert.Contains(t, err, "-nonsense")
-	_, err, code = run("receive", t.TempDir(), "-d", "soft-eth0")
-	assert.Equal(t, exitUsage, code)
-	assert.Contains(t, err, "without a secret")
-	_, err, code = run("receive", "--", "-d", "x")
-	assert.Equal(t, exitUsage, code)
-	assert.Contains(t, err, "one folder")
+	assert.Contains(t, text, "one folder")
 }
 
 func TestSplitAddress(t *testing.T) {

@@ -1,4 +1,4 @@
-package main
+package transfer
 
 import (
 	"errors"
@@ -31,10 +31,10 @@ func (c *invocation) flags(common *common) *flag.FlagSet {
 	f := flag.NewFlagSet(c.name, flag.ContinueOnError)
 	f.SetOutput(c.err)
 	f.Usage = func() {
-		_, _ = fmt.Fprintf(c.err, "usage: verbena %s %s\n\n%s.\n\n", c.name, c.usage, strings.ToUpper(c.about[:1])+c.about[1:])
+		_, _ = fmt.Fprintf(c.err, "usage: verbena %s %s\n\n%s\n\n", c.name, c.usage, c.about)
 		f.PrintDefaults()
 	}
-	f.StringVar(&common.device, "d", "", "`device`, such as soft-eth0 or mlx5_0 (default: the software device on the interface of the address)")
+	f.StringVar(&common.device, "d", "", "`device`, such as soft-eth0 or mlx5_0 (default: the one by which the system reaches the address)")
 	f.StringVar(&common.secret, "secret", "", "shared `secret`, the same at both ends; other users of this machine can see it on the command line: see -secret-file, $"+secretVariable)
 	f.StringVar(&common.secretFile, "secret-file", "", "`file` whose first line is the secret")
 	f.BoolVar(&common.json, "json", false, "print JSON objects, one a line, on standard output")

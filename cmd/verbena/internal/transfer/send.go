@@ -1,4 +1,4 @@
-package main
+package transfer
 
 import (
 	"context"
@@ -80,7 +80,7 @@ func (o *sendFlags) run(ctx context.Context, p *progress.Printer, isText bool, a
 		cfg.ID = proto.Cut(defaultID(), proto.MaxID)
 	}
 	if o.device == "" {
-		if o.device, err = deviceTowards(host); err != nil {
+		if o.device, err = deviceTo(ctx, host); err != nil {
 			return &exitError{code: exitConnection, err: err}
 		}
 	}

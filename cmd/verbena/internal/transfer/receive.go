@@ -1,4 +1,4 @@
-package main
+package transfer
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"net"
-	"net/netip"
 	"strconv"
 	"sync"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/session"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/tree"
+	"github.com/verbena-rdma/verbena/rdma"
 )
 
 // receiveFlags are those of verbena receive.
@@ -81,7 +81,7 @@ func (o *receiveFlags) run(ctx context.Context, p *progress.Printer, args []stri
 		}
 		secret = []byte(rand.Text())
 	}
-	host, port, err := o.where()
+	host, port, err := o.where(ctx)
 	if err != nil {
 		return err
 	}
@@ -120,6 +120,9 @@ func (o *receiveFlags) run(ctx context.Context, p *progress.Printer, args []stri
 			}
 		})
 	})
+	if errors.Is(err, rdma.ErrInvalid) {
+		return usage(err)
+	}
 	if err != nil {
 		return err
 	}
@@ -140,7 +143,7 @@ func (o *receiveFlags) run(ctx context.Context, p *progress.Printer, args []stri
 var errDone = errors.New("the receiver takes one transfer only")
 
 // where is the address to listen on. It chooses the device, unless a flag has.
-func (o *receiveFlags) where() (host string, port uint16, err error) {
+func (o *receiveFlags) where(ctx context.Context) (host string, port uint16, err error) {
 	if o.listen == "" {
 		if o.device == "" {
 			o.device = loopbackDevice
@@ -156,21 +159,13 @@ func (o *receiveFlags) where() (host string, port uint16, err error) {
 	if host == "" {
 		return "", 0, usage(fmt.Errorf("-l %s names no interface; give an address of this machine, or a device (-d)", o.listen))
 	}
-	addr, err := netip.ParseAddr(host)
-	if err != nil {
-		resolved, e := net.ResolveIPAddr("ip", host)
-		if e != nil {
-			return "", 0, usage(e)
-		}
-		addr, _ = netip.AddrFromSlice(resolved.IP)
-	}
-	if o.device, err = deviceAt(addr); err != nil {
+	if o.device, err = deviceTo(ctx, host); err != nil {
 		return "", 0, usage(err)
 	}
 	if o.device == loopbackDevice {
 		return "", port, nil // every program has an address of its own there
 	}
-	return addr.Unmap().String(), port, nil
+	return host, port, nil
 }
 
 // serve receives over one connection.

@@ -1,4 +1,4 @@
-package main
+package transfer
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"flag"
 	"syscall"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/interrupt"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/link"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/session"
@@ -38,14 +39,14 @@ func usage(err error) error { return &exitError{code: exitUsage, err: err} }
 
 // codeOf is the exit code for the error that a command has returned.
 func codeOf(ctx context.Context, err error) int {
-	var by interruption
+	var by interrupt.Error
 	var exit *exitError
 	var fault *session.Fault
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 		return exitOK
 	case errors.As(context.Cause(ctx), &by):
-		return exitSignal + int(by.signal)
+		return exitSignal + int(by.Signal)
 	case errors.As(err, &exit):
 		return exit.code
 	case errors.As(err, &fault):

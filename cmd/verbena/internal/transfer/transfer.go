@@ -1,0 +1,37 @@
+// Package transfer is verbena send and verbena receive: their flags, what they print and
+// how they end. docs/transfer.md is for those who use them.
+package transfer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+)
+
+// invocation is one run of a command.
+type invocation struct {
+	name, usage, about string
+	args               []string
+	out, err           io.Writer
+}
+
+// Send runs verbena send, and returns its exit code.
+func Send(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	return codeOf(ctx, send(ctx, &invocation{"send", "[flags] FILE... HOST:PORT | -m TEXT HOST:PORT",
+		"Sends files and directories, or a message, to verbena receive at HOST.", args, stdout, stderr}))
+}
+
+// Receive runs verbena receive, and returns its exit code.
+func Receive(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	return codeOf(ctx, receive(ctx, &invocation{"receive", "[flags] DIR",
+		"Takes files, directories and messages from verbena send into the folder DIR.", args, stdout, stderr}))
+}
+
+// oneLine makes an error one line.
+func oneLine(err error) string {
+	return strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
+}
+
+// closeWith joins the error of closer into *err, for use with defer.
+func closeWith(err *error, closer func() error) { *err = errors.Join(*err, closer()) }
