@@ -350,7 +350,7 @@ func TestExitCodes(t *testing.T) {
 		"window":      {exitUsage, "-window", []string{"-window", "0", there}},
 		"file":        {exitFailure, "not a directory", []string{"-l", "127.0.0.1:0", file}},
 		"locked":      {exitFailure, "another verbena receive", []string{"-l", "127.0.0.1:0", there}},
-		"address":     {exitUsage, "192.0.2.1", []string{"-l", "192.0.2.1:0", there}},
+		"address":     {exitUsage, "192.0.2.1", []string{"-new-secret", "-l", "192.0.2.1:0", there}},
 	} {
 		t.Run("receive "+name, func(t *testing.T) {
 			p := start(t, append([]string{"receive"}, c.args...)...)
