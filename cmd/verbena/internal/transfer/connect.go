@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,9 @@ import (
 
 // station is a device with a context and an engine that is driven.
 type station struct {
+	// ctx ends with that of openStation, and when the engine no longer runs: because of the
+	// device, for instance.
+	ctx    context.Context
 	dev    verbs.Device
 	engine *pe.Engine
 	rdma   *rdma.Context
@@ -51,9 +55,17 @@ func openStation(ctx context.Context, name string, links int, writer bool) (s *s
 	// It is driven until close, also when ctx has ended: what is said last has to go out.
 	driven, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
-	go func() { s.ended <- s.engine.Run(driven) }()
+	var cancel context.CancelCauseFunc
+	s.ctx, cancel = context.WithCancelCause(ctx)
+	go func() {
+		err := s.engine.Run(driven)
+		cancel(cmp.Or(err, errStopped))
+		s.ended <- err
+	}()
 	return s, nil
 }
+
+var errStopped = errors.New("the RDMA context has stopped")
 
 // close ends everything.
 func (s *station) close() error {
@@ -112,6 +124,28 @@ const busyText = "the receiver has as many transfers as it takes"
 // dial connects to an address, and returns when the connection is Ready. With a patience
 // of zero it takes no for an answer; otherwise it tries for so long.
 func (s *station) dial(ctx context.Context, addr string, patience time.Duration) (*link.Link, error) {
+	deadline := time.Now().Add(patience)
+	for {
+		l, err := s.dialOnce(ctx, addr, time.Until(deadline))
+		if err == nil {
+			return l, nil
+		}
+		busy := rejection(err) == busyText
+		if busy {
+			err = fmt.Errorf("%s: %w", busyText, err)
+		}
+		if !busy || time.Now().After(deadline) || ctx.Err() != nil {
+			return nil, &exitError{code: exitConnection, err: err}
+		}
+		// rdma.Context.Dial does not ask again where it was rejected.
+		select {
+		case <-time.After(busyInterval):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (s *station) dialOnce(ctx context.Context, addr string, patience time.Duration) (*link.Link, error) {
 	cfg := rdma.DialConfig{Timeout: patience}
 	if patience <= 0 {
 		cfg.Once, cfg.Timeout = true, dialTimeout
@@ -128,17 +162,17 @@ func (s *station) dial(ctx context.Context, addr string, patience time.Duration)
 		return nil
 	})
 	if err != nil {
-		return nil, &exitError{code: exitConnection, err: err}
+		return nil, err
 	}
 	if err := l.Ready(ctx); err != nil {
 		closeLink(l)
-		if text := rejection(err); text != "" {
-			err = fmt.Errorf("%s: %w", text, err)
-		}
-		return nil, &exitError{code: exitConnection, err: err}
+		return nil, err
 	}
 	return l, nil
 }
+
+// busyInterval is how long to wait before a receiver that has no place is asked again.
+const busyInterval = 500 * time.Millisecond
 
 // dialTimeout is how long an answer may take.
 const dialTimeout = 15 * time.Second

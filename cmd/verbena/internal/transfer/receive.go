@@ -101,7 +101,7 @@ func (o *receiveFlags) run(ctx context.Context, p *progress.Printer, args []stri
 	r := session.NewReceiver(dest, session.ReceiverConfig{Secret: secret, Insecure: o.insecure, Key: o.key,
 		MaxSize: uint64(o.maxSize), Slots: o.slots, Sync: o.sync})
 
-	serving, stop := context.WithCancelCause(ctx)
+	serving, stop := context.WithCancelCause(s.ctx)
 	defer stop(nil)
 	var sessions sync.WaitGroup
 	defer sessions.Wait()
@@ -134,7 +134,7 @@ func (o *receiveFlags) run(ctx context.Context, p *progress.Printer, args []stri
 	<-serving.Done()
 	stop(nil)
 	sessions.Wait()
-	if err := context.Cause(ctx); err != nil {
+	if err := context.Cause(s.ctx); err != nil {
 		return err
 	}
 	return result

@@ -89,6 +89,7 @@ func (o *sendFlags) run(ctx context.Context, p *progress.Printer, isText bool, a
 		return err
 	}
 	defer closeWith(&err, s.close)
+	ctx = s.ctx
 
 	counting, stop := context.WithCancel(ctx)
 	counted := make(chan struct{})

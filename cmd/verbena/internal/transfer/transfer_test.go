@@ -350,7 +350,7 @@ func TestExitCodes(t *testing.T) {
 		"window":      {exitUsage, "-window", []string{"-window", "0", there}},
 		"file":        {exitFailure, "not a directory", []string{"-l", "127.0.0.1:0", file}},
 		"locked":      {exitFailure, "another verbena receive", []string{"-l", "127.0.0.1:0", there}},
-		"address":     {exitUsage, "192.0.2.1", []string{"-new-secret", "-l", "192.0.2.1:0", there}},
+		"address":     {exitUsage, "192.0.2.1", []string{"-new-secret", "-l", "192.0.2.1:0", filepath.Join(there, "sub")}},
 	} {
 		t.Run("receive "+name, func(t *testing.T) {
 			p := start(t, append([]string{"receive"}, c.args...)...)
@@ -379,6 +379,21 @@ func TestOnce(t *testing.T) {
 	_, code = sends(t, from, addr)
 	require.Equal(t, exitPartial, code)
 	require.Equal(t, exitPartial, r.exit())
+}
+
+// TestBusy: a receiver takes as many transfers as it was told; others are told so, or wait.
+func TestBusy(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	write(t, file, noise(6, 4<<20))
+	_, addr := receiver(t, t.TempDir(), "-transfers", "1")
+	first := start(t, "send", "-limit", "64k", file, addr) // a minute, unless it is killed
+	first.wait("connected")
+	second, code := sends(t, "-m", "x", addr)
+	assert.Equal(t, exitConnection, code)
+	assert.Contains(t, second.wait("error")["reason"], busyText)
+	third := start(t, "send", "-wait", "3m", "-m", "x", addr)
+	first.kill()
+	assert.Equal(t, exitOK, third.exit(), "%v", third.events)
 }
 
 // TestFullDisk: what does not fit is told, and the rest arrives.

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestRun(t *testing.T) {
+	for _, c := range []struct {
+		args     []string
+		code     int
+		out, err string
+	}{
+		{nil, exitUsage, "", "receive"},
+		{[]string{"help"}, 0, "ping", ""},
+		{[]string{"version"}, 0, "verbena ", ""},
+		{[]string{"dance"}, exitUsage, "", `no command "dance"`},
+		{[]string{"send"}, exitUsage, "", "give what to send"},
+		{[]string{"receive", "-h"}, 0, "", "-existing"},
+	} {
+		var out, err bytes.Buffer
+		assert.Equal(t, c.code, run(context.Background(), c.args, &out, &err), c.args)
+		assert.Contains(t, out.String(), c.out)
+		assert.Contains(t, err.String(), c.err)
+	}
+}
