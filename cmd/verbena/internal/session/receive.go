@@ -62,7 +62,7 @@ func (r *Receiver) Serve(ctx context.Context, l *link.Link, events Events) (Summ
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	s := &incoming{r: r, l: l, events: events, cancel: cancel, ended: make(chan struct{}),
-		files: map[uint32]*file{}, order: make(chan *job, r.cfg.Slots+discards), jobs: make(chan *job, r.cfg.Slots)}
+		patience: busyPatience, files: map[uint32]*file{}, order: make(chan *job, r.cfg.Slots+discards), jobs: make(chan *job, r.cfg.Slots)}
 	s.busy = make([]bool, r.cfg.Slots)
 	err := s.run(ctx)
 	if err != nil {
@@ -102,12 +102,13 @@ type incoming struct {
 	pending atomic.Int32
 
 	// These belong to the loop.
-	files map[uint32]*file // wanted, and not concluded by the sender
-	begun int              // of these: that are open
-	next  uint32           // the next index
-	lost  []*file          // of a job that could not be queued any more
-	order chan *job
-	jobs  chan *job
+	files    map[uint32]*file // wanted, and not concluded by the sender
+	begun    int              // of these: that are open
+	next     uint32           // the next index
+	lost     []*file          // of a job that could not be queued any more
+	patience time.Duration    // that is left of busyPatience
+	order    chan *job
+	jobs     chan *job
 }
 
 func (s *incoming) run(ctx context.Context) error {
@@ -428,8 +429,8 @@ func codeOf(err error) proto.Code {
 	return tree.CodeOf(err)
 }
 
-// busyPatience is how long an entry waits for another session to let go of it: for that of
-// a sender that was killed, until its connection is known to have ended.
+// busyPatience is how long a session waits, in all, for others to let go of its entries: for
+// that of a sender that was killed, until its connection is known to have ended.
 const busyPatience = 30 * time.Second
 
 // acquire makes a session the only one to receive an entry.
@@ -449,8 +450,8 @@ func (r *Receiver) acquire(ctx context.Context, s *incoming, part string) (*hold
 			return nil, faultf(proto.Busy, "it is being received already: the name comes twice")
 		}
 		if patience == nil {
-			t := time.NewTimer(busyPatience)
-			defer t.Stop()
+			began, t := time.Now(), time.NewTimer(s.patience)
+			defer func() { t.Stop(); s.patience -= time.Since(began) }()
 			patience = t.C
 		}
 		select {
