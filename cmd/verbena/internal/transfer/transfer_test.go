@@ -241,6 +241,7 @@ func TestSmallFiles(t *testing.T) {
 // TestSoakKilled: either end is killed in the middle of a transfer, in turns, and started
 // again. Every byte is right in the end, and what had arrived is not sent again.
 func TestSoakKilled(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	rounds := soak.Rounds(t, 3, 20)
 	from, into := filepath.Join(t.TempDir(), "tree"), t.TempDir()
 	const step = 6 << 20
@@ -383,6 +384,7 @@ func TestOnce(t *testing.T) {
 
 // TestBusy: a receiver takes as many transfers as it was told; others are told so, or wait.
 func TestBusy(t *testing.T) {
+	t.Parallel() // likewise
 	file := filepath.Join(t.TempDir(), "file")
 	write(t, file, noise(6, 4<<20))
 	_, addr := receiver(t, t.TempDir(), "-transfers", "1")
