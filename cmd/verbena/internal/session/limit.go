@@ -11,6 +11,9 @@ type Limiter struct {
 	next time.Time
 }
 
+// limitBurst is for how long the rate may be made up for: timers are late.
+const limitBurst = 100 * time.Millisecond
+
 // NewLimiter makes a limiter of so many bytes per second, or nil, which has no limit, for
 // zero.
 func NewLimiter(rate int64) *Limiter {
@@ -34,8 +37,8 @@ func (l *Limiter) wait(ctx context.Context, n int) error {
 		return nil
 	}
 	now := time.Now()
-	if l.next.Before(now) {
-		l.next = now // what was not used is gone
+	if earliest := now.Add(-limitBurst); l.next.Before(earliest) {
+		l.next = earliest // what was not used before is gone
 	}
 	delay := l.next.Sub(now)
 	l.next = l.next.Add(time.Duration(float64(n) / l.rate * float64(time.Second)))
