@@ -322,7 +322,7 @@ func TestExitCodes(t *testing.T) {
 		"short secret":      {exitUsage, "at least 16", []string{"-secret", "short", file, addr}},
 		"low limit":         {exitUsage, "-limit", []string{"-limit", "7", file, addr}},
 		"text and file":     {exitUsage, "either", []string{"-m", "x", file, addr}},
-		"nobody":            {exitConnection, "nobody listens", []string{file, "127.0.0.1:1"}},
+		"nobody":            {exitConnection, "connect to 127.0.0.1:1", []string{file, "127.0.0.1:1"}},
 		"no secret":         {exitSecret, "wants a secret", []string{file, closed}},
 		"wrong secret":      {exitSecret, "does not know the secret", []string{"-secret", "another secret of a length", file, closed}},
 		"secret for nobody": {exitSecret, "has no secret", []string{"-secret-file", secret, file, addr}},
