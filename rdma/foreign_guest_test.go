@@ -220,4 +220,3 @@ func TestGuestForeignPrograms(t *testing.T) {
 		}
 	}
 }
-
