@@ -1,5 +1,5 @@
-// Command perftest measures the SDK beside the programs of the package perftest, in
-// one boot of the virtual machine of internal/rig, and prints a table. It is what
+// Command perftest measures the SDK beside the programs of the package perftest, and
+// connections by address beside librdmacm's cmtime, in one boot of the virtual machine of internal/rig, and prints a table. It is what
 // make bench-rig runs.
 //
 // Both run on the kernel's rxe, one after the other in each round, since the speed
@@ -50,7 +50,7 @@ func main() {
 }
 
 // measurements are those that both sides have.
-var measurements = []string{"write_bw", "read_bw", "send_bw", "write_lat"}
+var measurements = []string{"write_bw", "read_bw", "send_bw", "write_lat", "dials"}
 
 func run(ctx context.Context, names []string, rounds int, duration time.Duration, progress io.Writer) error {
 	for _, name := range names {
@@ -117,7 +117,27 @@ sdk() { # MEASUREMENT NAME DEVICE
 	$first bench -peer-prefix "$second" -d $3 -run $1 -mtu 4096 -size 65536 -window 16 -t $time |
 		awk -v m=$1 -v n=$2 '$1 == m { print "FIGURE", m, n, $2 }'
 }
+cmtime() { # the sum of the steps until all connections are established, for each
+	command cmtime -b 10.0.0.1 -c 100 >/dev/null 2>&1 &
+	sleep 1
+	command cmtime -s 10.0.0.1 -c 100 |
+		awk '/^(create|resolve|connect)/ { sum += $NF } END { print "FIGURE dials perftest", sum }'
+	kill %%%%
+	wait || true
+}
+dials() { # NAME DEVICE
+	bench -d $2 -run dials -connections 100 -rounds 1 -t $time |
+		awk -v n=$1 '$1 == "dials" { print "FIGURE dials", n, $(NF - 2) }'
+}
 for m in $measurements; do
+	if [ $m = dials ]; then
+		for round in $(seq $rounds); do
+			cmtime
+			dials rxe rxe0
+			dials soft soft-lo
+		done
+		continue
+	fi
 	first="taskset 1" second="taskset 2" size="-s 65536 -t 16 -n 500 --report_gbits"
 	case $m in
 	send_bw) first= second= ;;
