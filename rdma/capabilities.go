@@ -21,6 +21,8 @@ type Capabilities struct {
 
 	MaxMTU  verbs.MTU // bytes of data in one packet
 	Atomics bool      // compare-and-swap, fetch-and-add, sync event additions
+	// ByAddress: Context.Listen and Dial. On adapters they need librdmacm too.
+	ByAddress bool
 }
 
 // String is a table for people, of several lines; the last one has no end of line.
@@ -36,15 +38,19 @@ func (c Capabilities) String() string {
 			operations = append(operations, op.String())
 		}
 	}
+	connect := "by descriptors"
+	if c.ByAddress {
+		connect += ", by address"
+	}
 	return fmt.Sprintf(`RDMA contexts
   transports      %s
   tasks           %s
   message         %d bytes
-  connections     %d in one context
+  connections     %d in one context, %s
   sends           %d under way on one connection, of %d buffers
   receives        %d posted, of %d buffers
   reads, atomics  %d under way on one connection`,
-		strings.Join(transports, ", "), strings.Join(operations, ", "), c.MaxMessage, c.MaxConnections,
+		strings.Join(transports, ", "), strings.Join(operations, ", "), c.MaxMessage, c.MaxConnections, connect,
 		c.MaxSends, c.MaxSendSGE, c.MaxReceives, c.MaxRecvSGE, c.MaxReadAtomic)
 }
 
@@ -61,7 +67,7 @@ func QueryCapabilities(dev verbs.Device) (Capabilities, error) {
 	if err != nil {
 		return Capabilities{}, fmt.Errorf("rdma: query capabilities of %s: %w", dev.Name(), err)
 	}
-	c := capabilitiesOf(&attr)
+	c := capabilitiesOf(dev, &attr)
 	for port := 1; port <= attr.Ports; port++ {
 		p, err := dev.QueryPort(port)
 		if err != nil {
@@ -72,7 +78,8 @@ func QueryCapabilities(dev verbs.Device) (Capabilities, error) {
 	return c, nil
 }
 
-func capabilitiesOf(attr *verbs.DeviceAttr) Capabilities {
+func capabilitiesOf(dev verbs.Device, attr *verbs.DeviceAttr) Capabilities {
+	_, byAddress := dev.(verbs.CMDevice)
 	c := Capabilities{
 		Transports:     attr.Transports,
 		MaxConnections: min(attr.MaxQP, connectionLimit),
@@ -81,6 +88,7 @@ func capabilitiesOf(attr *verbs.DeviceAttr) Capabilities {
 		MaxSends:       attr.MaxQPWR,
 		MaxReadAtomic:  min(attr.MaxInitReadAtomic, attr.MaxQPReadAtomic),
 		Atomics:        attr.Atomics,
+		ByAddress:      byAddress,
 	}
 	if attr.MaxSRQ > 0 {
 		c.MaxRecvSGE, c.MaxReceives = attr.MaxSRQSGE, attr.MaxSRQWR

@@ -58,7 +58,7 @@ func resolve(dev verbs.Device, cfg Config) (*settings, error) {
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", dev.Name(), err)
 	}
-	s.caps = capabilitiesOf(&attr)
+	s.caps = capabilitiesOf(dev, &attr)
 	s.maxCQE = attr.MaxCQE
 	s.reads = min(attr.MaxQPReadAtomic, readLimit)
 	s.inline = min(attr.MaxInline, inlineLimit)
