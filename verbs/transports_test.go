@@ -1,17 +1,19 @@
-package verbs
+package verbs_test
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 func TestTransports(t *testing.T) {
-	s := TransportSet(RC, UD, -1, 200)
-	assert.True(t, s.Has(RC))
-	assert.False(t, s.Has(UC))
-	assert.True(t, s.Has(UD))
+	s := verbs.TransportSet(verbs.RC, verbs.UD, -1, 200)
+	assert.True(t, s.Has(verbs.RC))
+	assert.False(t, s.Has(verbs.UC))
+	assert.True(t, s.Has(verbs.UD))
 	assert.False(t, s.Has(-1))
 	assert.False(t, s.Has(200))
-	assert.Equal(t, s, TransportSet(RC, UD))
+	assert.Equal(t, s, verbs.TransportSet(verbs.RC, verbs.UD))
 }
