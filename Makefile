@@ -1,6 +1,7 @@
 # make demo    build the samples, run every pair as two processes, check the data
-# make test    install what the tests need where that is possible, run them all: what
-#              could run for ever for a moment, in full by the targets below
+# make test    install what the tests need where that is possible, run them all: the long
+#              ones in a short form, whole by the targets below
+# make full    the tests of make test whole, but for those in the virtual machine
 # make check   formatting, vet on every platform, staticcheck, documentation and examples
 # make build   the programs, into bin/
 # make rig     the tests in the virtual machine with the kernel's RDMA stack alone, also
@@ -15,7 +16,7 @@ GO ?= go
 # The driver for adapters is built where the headers of libibverbs and librdmacm are.
 TAGS = $(shell [ "`$(GO) env CGO_ENABLED`" = 1 ] && pkg-config --exists libibverbs librdmacm 2>/dev/null && echo verbs)
 
-.PHONY: all build demo test rig matrix soak bench bench-rig check setup clean
+.PHONY: all build demo test full rig matrix soak bench bench-rig check setup clean
 
 all: build
 
@@ -33,6 +34,9 @@ setup:
 # scripts/test.sh has the order of the tests.
 test: setup
 	@GO="$(GO)" TAGS="$(TAGS)" scripts/test.sh
+
+full: setup
+	@GO="$(GO)" TAGS="$(TAGS)" scripts/test.sh full
 
 # "all", or some of tools files ibverbs soft rdma dma syncevent samples matrix bench sanitized
 # removal.

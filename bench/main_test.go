@@ -15,13 +15,17 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestMeasurements runs each measurement for a moment: the figures mean nothing,
-// but both processes have to come to an end, and well.
+// but both processes have to come to an end, and well. Short: not those that repeat
+// others for each of several settings.
 func TestMeasurements(t *testing.T) {
 	require.NoError(t, rig.ReadSources())
 	bin := filepath.Join(t.TempDir(), "bench")
 	out, err := exec.Command("go", "build", "-ldflags", "-s -w", "-o", bin, ".").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	for _, m := range measurements {
+		if testing.Short() && (m.name == "loss" || m.name == "styles" || m.name == "connections") {
+			continue
+		}
 		t.Run(m.name, func(t *testing.T) {
 			out, err := exec.Command(bin, "-run", m.name, "-t", "20ms", "-size", "70000", "-connections", "30", "-rounds", "1", "-peer-prefix", "env PEER=1").CombinedOutput()
 			require.NoError(t, err, "%s", out)

@@ -16,7 +16,7 @@ import (
 // clears and progresses at random moments: none is lost, and the loop does not
 // spin, neither at work nor while it waits.
 func TestSoakEventLoop(t *testing.T) {
-	total := soak.Rounds(t, 50_000, 1_000_000)
+	total := soak.Rounds(t, 20_000, 1_000_000)
 	const seed = 1
 	engine := pe.New(pe.Config{})
 	w := newFleet(t, engine, seed)

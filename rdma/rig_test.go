@@ -122,9 +122,14 @@ func (r *rig) imported(from, to *side) *mmap.Map {
 func (r *rig) until(what string, done func() bool) {
 	r.t.Helper()
 	deadline := time.Now().Add(5 * time.Minute)
-	for !done() {
-		_, err := r.engine.Progress()
+	for idle := 0; !done(); {
+		n, err := r.engine.Progress()
 		require.NoError(r.t, err)
+		if idle++; n > 0 {
+			idle = 0
+		} else if idle > 1000 { // a long wait leaves the processor to others
+			time.Sleep(100 * time.Microsecond)
+		}
 		if time.Now().After(deadline) {
 			require.FailNow(r.t, "never happened: "+what)
 		}

@@ -27,7 +27,7 @@ var stopSeed = flag.Uint64("stop.seed", 1, "seed of the first round of TestSoakS
 // kinds in flight and others in the program's hands: every task comes back exactly
 // once, every context gets to Idle, nothing leaks.
 func TestSoakStopAtAnyMoment(t *testing.T) {
-	rounds, each := soak.Rounds(t, 1000, 10_000), 100 // with the same contexts
+	rounds, each := soak.Rounds(t, 500, 10_000), 100 // with the same contexts
 	var total tally
 	for seed := *stopSeed; seed < *stopSeed+uint64(rounds); {
 		s := newStorm(t, seed)

@@ -45,7 +45,7 @@ func count(t *testing.T, first, second counter, n, local int, args ...string) {
 // own: a step that is lost would stop them, one that comes twice shows.
 func TestSoakCountInTurns(t *testing.T) {
 	near := counter{device: "soft-lo"}
-	count(t, near, near, soak.Rounds(t, 10_000, 100_000), 0)
+	count(t, near, near, soak.Rounds(t, 4000, 100_000), 0)
 	for _, faults := range []string{"loss=0.02", "duplicate=0.2&reorder=0.2"} {
 		bad := counter{device: "soft-lo?" + faults}
 		count(t, bad, bad, soak.Rounds(t, 200, 2000), 0)
@@ -56,7 +56,7 @@ func TestSoakCountInTurns(t *testing.T) {
 // program at the same time, where processor and device agree on what is atomic.
 func TestSoakCountTogether(t *testing.T) {
 	near, bad := counter{device: "soft-lo"}, counter{device: "soft-lo?loss=0.02&duplicate=0.1&reorder=0.1"}
-	n := soak.Rounds(t, 10_000, 100_000)
+	n := soak.Rounds(t, 4000, 100_000)
 	count(t, near, near, n, 0, "-writers", "8")
 	count(t, near, near, n, 40*n, "-writers", "8")
 	count(t, bad, bad, n/25, n/100, "-writers", "8")

@@ -3,6 +3,7 @@ package samples
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,23 +27,30 @@ func on(device string) []string {
 	return nil
 }
 
-// The programs without a peer print on rxe what they print on the software device.
+// The programs without a peer print on rxe what they print on the software device. Short:
+// one with writes and an error, one with copies, one that waits for events.
 func TestGuestLocal(t *testing.T) {
 	requireGuest(t)
 	for _, l := range locals() {
+		if testing.Short() && !slices.Contains([]string{"pe_task_error", "graph", "pe_event"}, l.program) {
+			continue
+		}
 		t.Run(l.program, func(t *testing.T) { l.run(t, "-d", "rxe0") })
 	}
 }
 
-// Two programs count on rxe, on the software device and on one of each.
+// Two programs count on rxe, on the software device and on one of each. Short: with rxe.
 func TestGuestSoakCount(t *testing.T) {
 	requireGuest(t)
 	for _, first := range []string{"rxe0", "soft-v1"} {
 		for _, second := range []string{"rxe0", "soft-v1"} {
+			if testing.Short() && first != "rxe0" && second != "rxe0" {
+				continue
+			}
 			t.Run(fmt.Sprintf("%s and %s", first, second), func(t *testing.T) {
 				a, b := counter{on(first), first}, counter{on(second), second}
-				count(t, a, b, soak.Rounds(t, 200, 20_000), 0)
-				count(t, a, b, soak.Rounds(t, 2000, 200_000), 0, "-writers", "8")
+				count(t, a, b, soak.Rounds(t, 100, 20_000), 0)
+				count(t, a, b, soak.Rounds(t, 800, 200_000), 0, "-writers", "8")
 			})
 		}
 	}

@@ -27,7 +27,7 @@ func TestSoakKeyValue(t *testing.T) {
 	client := func(name string, n, seed int) *process {
 		return start(t, name, "-oob", way, "-n", strconv.Itoa(n), "-keys", "20", "-seed", strconv.Itoa(seed), "-timeout", patience)
 	}
-	rounds := soak.Rounds(t, 4, 40)
+	rounds := soak.Rounds(t, 2, 40)
 	var clients sync.WaitGroup
 	for i, name := range []string{"kv_client", "kv_client_await", "kv_client", "kv_client_await"} {
 		clients.Go(func() {

@@ -1,28 +1,49 @@
 #!/usr/bin/env bash
 # All tests, with the race detector where there is cgo and a C compiler; setup installs
-# one where it may. vet is left to make check. The time limit ends what hangs.
+# one where it may. In make test the long ones run in their short form (testing.Short).
+# With the word full, for make full, they run whole, but for those in the virtual machine,
+# which make rig runs, and with those of oob/etcd, which take a minute to build. vet is
+# left to make check. The time limit ends what hangs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 go=${GO:-go}
-flags=(-vet=off -timeout 1h)
+tags=${TAGS:-}
+# Debugging information takes a third of the linker's time.
+flags=(-vet=off -timeout 1h -ldflags "-s -w")
 if [ "$("$go" env CGO_ENABLED)" = 1 ]; then
 	flags+=(-race)
 else
 	echo "no C compiler (Debian package gcc): the tests run without the race detector"
 fi
 
-# oob/etcd is a module of its own, which takes long to build. internal/rig takes longest,
-# and comes first: it is not to wait for a processor.
-log=$(mktemp)
-etcd=
-trap 'rm -f "$log"; [ -z "$etcd" ] || kill "$etcd"' EXIT
-(cd oob/etcd && exec nice "$go" test "${flags[@]}" ./...) >"$log" 2>&1 &
-etcd=$!
-
 failed=0
-(set -x; "$go" test "${flags[@]}" -tags "${TAGS:-}" ./internal/rig ./...) || failed=1
-wait "$etcd" || failed=1
-etcd=
-echo "oob/etcd:"
-cat "$log"
+if [ "${1:-}" = full ]; then
+	(set -x; "$go" test "${flags[@]}" -tags "$tags" -skip '^TestRig$' ./...) || failed=1
+	(set -x; cd oob/etcd; "$go" test "${flags[@]}" ./...) || failed=1
+	exit "$failed"
+fi
+
+# Packages without tests are programs, which the tests of samples build. internal/rig
+# takes longest, and comes first: it is not to wait for a processor.
+packages=$("$go" list -tags "$tags" -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...)
+echo "+ $go test -short ${flags[*]} -tags $tags ./internal/rig ./..."
+"$go" test -short "${flags[@]}" -tags "$tags" ./internal/rig $packages || failed=1
+
+# short prints the tests that ask for the short form, and match.
+short() {
+	find . -name '*_test.go' -not -path './.build/*' -exec awk '
+		/^func Test/ { name = $2; sub(/\(.*/, "", name) }
+		/testing\.Short\(\)/ && name != "TestRig" && !seen[name]++ { print name }' {} + |
+		sort -u | grep "$@" | tr '\n' ' ' | fold -s -w 96 | sed 's/^/    /'
+	echo
+}
+cat <<END
+
+Some tests ran in a short form. make full runs whole: the module oob/etcd, which did not
+run; all model-based tests, of which a fifth of the cases ran; and
+$(short -v Guest)
+make rig runs whole, in the virtual machine: its part sanitized, which did not run; and
+$(short Guest)
+make soak runs for longer what has Soak in its name.
+END
 exit "$failed"

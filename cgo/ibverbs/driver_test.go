@@ -257,7 +257,7 @@ func TestGuestSoakCycles(t *testing.T) {
 		cycle()
 	}
 	const rounds = 4
-	perRound := soak.Rounds(t, 100, 1000)
+	perRound := soak.Rounds(t, 50, 1000)
 	files, maps, resident := openFiles(t), mappings(t), residentPages(t)
 	growth := math.MaxInt
 	for range rounds {

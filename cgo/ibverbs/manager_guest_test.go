@@ -24,7 +24,7 @@ import (
 // manager at one end, or at both. make test has each pair of devices with one family.
 func TestGuestConnectionManager(t *testing.T) {
 	adapter, software := openAdapter(t), openSoft(t, soft.Faults{})
-	all := os.Getenv("VERBENA_GUEST") == "all"
+	all := !testing.Short()
 	side := func(dev verbs.Device, family string) cmtest.Side {
 		return cmtest.SideOf(t, dev, family == "IPv4", dev == adapter)
 	}
@@ -114,7 +114,7 @@ func TestGuestRping(t *testing.T) {
 	adapter := openAdapter(t)
 	for i, family := range families {
 		for j, size := range []int{65_535, 26} {
-			if i != j && os.Getenv("VERBENA_GUEST") != "all" {
+			if i != j && testing.Short() {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s, %d bytes", family, size), func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestGuestRping(t *testing.T) {
 // rxe is not deleted before it has been closed.
 func TestGuestOtherDevice(t *testing.T) {
 	requireGuest(t)
-	if os.Getenv("VERBENA_GUEST") != "all" {
+	if testing.Short() {
 		t.Skip("make rig runs it: to add an adapter and delete it again takes seconds")
 	}
 	if os.Getenv("VERBENA_OTHER_DEVICE") == "" {

@@ -27,8 +27,11 @@ type part struct {
 	name   string
 	tests  string // folder of a package: the part is its tests that begin with TestGuest
 	script string // the part, where it is something else
-	check  func(t *testing.T, output string)
-	asan   bool // needs programs that are built for AddressSanitizer, which takes a minute
+	// programs are those, below samples and bench, that the tests start in their short
+	// form; all of them otherwise. To build one takes two seconds.
+	programs []string
+	check    func(t *testing.T, output string)
+	asan     bool // needs programs that are built for AddressSanitizer, which takes a minute
 }
 
 // The last part leaves the guest without an adapter, and then without libibverbs.
@@ -40,16 +43,19 @@ var parts = []part{
 	{name: "rdma", tests: "rdma"},
 	{name: "dma", tests: "dma"},
 	{name: "syncevent", tests: "syncevent"},
-	{name: "samples", tests: "samples"},
-	{name: "matrix", tests: "samples/internal/matrix"},
-	{name: "bench", tests: "bench"},
+	{name: "samples", tests: "samples", programs: []string{
+		"samples/verbs_rc_pingpong", "samples/verbs_uc_pingpong", "samples/verbs_ud_pingpong",
+		"samples/pe_task_error", "samples/graph", "samples/pe_event", "samples/internal/count", "samples/internal/workload",
+	}},
+	{name: "matrix", tests: "samples/internal/matrix", programs: []string{"samples/internal/workload"}},
+	{name: "bench", tests: "bench", programs: []string{"bench"}},
 	{name: "sanitized", script: sanitizedScript, asan: true},
 	{name: "removal", script: removalScript},
 }
 
 // TestRig runs the tests of all packages that need an adapter in one guest, which has
 // the kernel's rxe. VERBENA_PARTS names the parts to run, separated by spaces, or is
-// "all"; empty stands for all but the sanitized ones, for which make rig is.
+// "all"; empty, as in make test, stands for all but the sanitized ones, in a short form.
 func TestRig(t *testing.T) {
 	var chosen []part
 	names := strings.Fields(os.Getenv("VERBENA_PARTS"))
@@ -64,7 +70,7 @@ func TestRig(t *testing.T) {
 	if len(names) > 0 && names[0] != "all" {
 		require.Len(t, chosen, len(names), "VERBENA_PARTS: there are %v", partNames(parts))
 	}
-	runParts(t, chosen, "^TestGuest")
+	runParts(t, chosen, "^TestGuest", len(names) == 0 || testing.Short())
 }
 
 // TestRigSoak runs at length those that find more the longer they run. For a moment
@@ -73,7 +79,7 @@ func TestRigSoak(t *testing.T) {
 	if !soak.Full(t) {
 		t.Skip("make soak runs it")
 	}
-	runParts(t, slices.DeleteFunc(slices.Clone(parts), func(p part) bool { return p.tests == "" }), "^TestGuestSoak")
+	runParts(t, slices.DeleteFunc(slices.Clone(parts), func(p part) bool { return p.tests == "" }), "^TestGuestSoak", false)
 }
 
 func partNames(list []part) (names []string) {
@@ -83,28 +89,24 @@ func partNames(list []part) (names []string) {
 	return names
 }
 
-// runParts boots a guest for the parts, of whose tests it runs those that match.
-func runParts(t *testing.T, chosen []part, match string) {
+// runParts boots a guest for the parts, of whose tests it runs those that match, in
+// their short form (testing.Short) or in full.
+func runParts(t *testing.T, chosen []part, match string, short bool) {
 	rig.Require(t)
 	requireHeaders(t)
 	require.NoError(t, rig.ReadSources())
-	files := buildForGuest(t, chosen)
+	files := buildForGuest(t, chosen, short)
 	limit := 20 * time.Minute // ends a part that hangs
 	if soak.Full(t) {
 		limit = 72 * time.Hour
 	}
 	var script strings.Builder
-	// What the tests run of what they could: "some" in make test, which waits for them.
-	extent := "all"
-	if os.Getenv("VERBENA_PARTS") == "" && !soak.Full(t) {
-		extent = "some"
-	}
-	fmt.Fprintf(&script, "export VERBENA_GUEST=%s\n", extent)
+	script.WriteString("export VERBENA_GUEST=1\n")
 	dir := t.TempDir()
 	for _, p := range chosen {
 		text := p.script
 		if p.tests != "" {
-			text = fmt.Sprintf("%s.test -test.v -test.timeout %v -test.run '%s'\n", filepath.Base(p.tests), limit, match)
+			text = fmt.Sprintf("%s.test -test.v -test.short=%t -test.timeout %v -test.run '%s'\n", filepath.Base(p.tests), short, limit, match)
 		}
 		require.NoError(t, os.WriteFile(filepath.Join(dir, p.name), []byte(text), 0o644))
 		fmt.Fprintf(&script, "echo 'PART %[1]s'; SECONDS=0; if timeout %[2]d bash -euo pipefail /parts/%[1]s; then end=PASSED; else end=FAILED; fi; echo \"$end %[1]s\"; echo \"%[1]s took $SECONDS s\"\n", p.name, int(limit.Seconds())+60)
@@ -138,7 +140,7 @@ var failedLine = regexp.MustCompile(`(?m)^ *--- FAIL.*$`)
 
 // buildForGuest builds the tests of the parts, and the programs, all with one command
 // of each kind, so that they share what they can.
-func buildForGuest(t *testing.T, chosen []part) map[string]string {
+func buildForGuest(t *testing.T, chosen []part, short bool) map[string]string {
 	t.Helper()
 	const module = "github.com/verbena-rdma/verbena/"
 	bin, programs, asan := t.TempDir(), t.TempDir(), t.TempDir()
@@ -160,10 +162,17 @@ func buildForGuest(t *testing.T, chosen []part) map[string]string {
 	for _, file := range built {
 		files["/bin/"+file.Name()] = filepath.Join(bin, file.Name())
 	}
-	if slices.ContainsFunc(chosen, func(p part) bool {
-		return strings.HasPrefix(p.tests, "samples") || p.tests == "bench"
-	}) {
-		run(t, "go", "build", "-tags", "verbs", "-ldflags", "-s -w", "-o", programs+"/", module+"samples/...", module+"bench")
+	var started []string
+	for _, p := range chosen {
+		for _, program := range p.programs {
+			started = append(started, module+program)
+		}
+	}
+	if len(started) > 0 {
+		if !short {
+			started = []string{module + "samples/...", module + "bench"}
+		}
+		run(t, "go", append([]string{"build", "-tags", "verbs", "-ldflags", "-s -w", "-o", programs + "/"}, started...)...)
 		files["/samples"] = programs
 	}
 	text := filepath.Join(t.TempDir(), "text")

@@ -284,14 +284,17 @@ func TestPerfectNetwork(t *testing.T) {
 }
 
 // TestThousandDials: 1,000 clients dial one server at the same moment, with a backlog that
-// is much smaller, over a network that loses a tenth. All get through.
+// is much smaller, over a network that loses a tenth. All get through. Short: 250.
 func TestThousandDials(t *testing.T) {
 	t.Parallel()
 	w := newNetwork(t, 1, faults{loss: 0.1})
 	b := w.attach("server", "10.1.0.1:4791", Config{})
 	b.answerAll()
 	l := b.listen(ListenParams{Service: testService, Backlog: 100})
-	const clients = 1000
+	clients := 1000
+	if testing.Short() {
+		clients = 250
+	}
 	var conns []*Conn
 	begin := w.now
 	for i := range clients {

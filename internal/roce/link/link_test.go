@@ -121,7 +121,11 @@ func TestPacketsArriveWholeAndInOrder(t *testing.T) {
 		whole := tx.Features().Segmentation && rx.Features().Coalescing
 		r := rand.New(rand.NewPCG(1, 2))
 		sizes := []int{1, 12, 16, 40, 40, 40, 100, 1000, 1040, 4112, 4112, 4112, 4112, 9000}
-		for range 30 {
+		rounds := 30
+		if testing.Short() {
+			rounds = 10
+		}
+		for range rounds {
 			var sent [][]byte
 			var segments []int
 			for n := 1 + r.IntN(100); len(sent) < n; {

@@ -194,7 +194,7 @@ func (s *scene) lowestRetries() int {
 // 10 % reordering and 1 % corruption at once. In full it is 100,000 requests.
 func TestSoakLossy(t *testing.T) {
 	const connections = 4
-	requests := soak.Rounds(t, 1000, 12_500) // of each end of each connection
+	requests := soak.Rounds(t, 400, 12_500) // of each end of each connection
 	mtu := 1024
 	small := sizesAround(mtu, 2*mtu)
 	large := sizesAround(mtu, 40*mtu)
