@@ -23,11 +23,11 @@ if [ "${1:-}" = full ]; then
 	exit "$failed"
 fi
 
-# Packages without tests are programs, which the tests of samples build. internal/rig
-# takes longest, and comes first: it is not to wait for a processor.
+# Packages without tests are programs, which the tests of samples build. Those that take
+# longest come first: they are not to run alone at the end.
 packages=$("$go" list -tags "$tags" -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...)
-echo "+ $go test -short ${flags[*]} -tags $tags ./internal/rig ./..."
-"$go" test -short "${flags[@]}" -tags "$tags" ./internal/rig $packages || failed=1
+echo "+ $go test -short ${flags[*]} -tags $tags ./internal/rig ./samples ./..."
+"$go" test -short "${flags[@]}" -tags "$tags" ./internal/rig ./samples $packages || failed=1
 
 # short prints the tests that ask for the short form, and match.
 short() {
