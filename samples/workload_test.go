@@ -58,10 +58,10 @@ func TestConnections(t *testing.T) {
 		if p.Values || p.Connections > 0 {
 			continue
 		}
+		p.Connections, p.Messages = 8, 8
 		for _, device := range []string{"soft-lo", "soft-lo?loss=0.02&duplicate=0.1&reorder=0.1&corrupt=0.02"} {
 			t.Run(p.Name+"/"+device, func(t *testing.T) {
 				t.Parallel()
-				p.Connections, p.Messages = 8, 8
 				args := []string{"-d", device}
 				runPair(t, p, pair.Options{Way: pair.TCP, Size: 70_001, SGE: 16, RequesterArgs: args, ResponderArgs: args})
 			})
