@@ -90,7 +90,12 @@ echo after
 	assert.NotContains(t, out, "after")
 }
 
+// Short: TestFailedCommandIsNamed alone boots a guest that fails, which takes as long as
+// any other.
 func TestHangIsCutShort(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make full runs it")
+	}
 	out, err := boot(t, t.Context(), Job{
 		Files:   map[string]string{"/bin/rigtest": BuildTest(t, ".")},
 		Script:  "echo begun\nRIG_HANG=1 rigtest -test.run '^TestHang$'\n",
@@ -124,6 +129,9 @@ func TestHang(t *testing.T) {
 }
 
 func TestPanicOfTheKernel(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make full runs it")
+	}
 	_, err := boot(t, t.Context(), Job{Script: "echo c > /proc/sysrq-trigger\n"})
 	require.ErrorIs(t, err, ErrFailed)
 	assert.ErrorContains(t, err, "it ended before its script did")
@@ -132,6 +140,9 @@ func TestPanicOfTheKernel(t *testing.T) {
 }
 
 func TestCancel(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make full runs it")
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	Require(t)
