@@ -38,6 +38,7 @@ func (c *Context) acquire() error {
 	s := c.set
 	c.sendDepth, c.recvDepth = c.depths()
 	c.phase, c.flushed = phaseUp, 0
+	c.run++
 	c.recvPosted, c.awaited, c.usable = 0, 0, 0
 	c.startingReported, c.endsWithLast, c.cutOff = false, false, nil
 	c.slots = make([]*Connection, s.MaxConnections)
@@ -272,6 +273,10 @@ func (c *Context) runReports() int {
 			if r.request.id != nil { // the peer has not given up meanwhile
 				r.request.listener.cfg.OnRequest(r.request)
 			}
+			continue
+		}
+		if r.held {
+			r.conn.hold.changed(r.conn, r.state, r.err)
 			continue
 		}
 		if c.onConnection != nil {

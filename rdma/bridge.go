@@ -45,12 +45,16 @@ func (conn *Connection) QP() verbs.QP {
 	return conn.lane.QP()
 }
 
-// Established makes a connection of Bridge Ready. Its queue pair has to be in the state
-// Ready to Send: otherwise it fails with ErrNotReady, and may be called again.
+// Established makes a connection of Bridge Ready, or one that is held (DialConfig.Held). The
+// queue pair of the former has to be in the state Ready to Send, the latter announced:
+// otherwise it fails with ErrNotReady, and may be called again.
 func (conn *Connection) Established() error {
 	const op = "establish a connection"
 	if err := conn.owned(op); err != nil {
 		return err
+	}
+	if conn.hold != nil {
+		return conn.establishHeld(op)
 	}
 	b, ok := conn.establishment.(*bridge)
 	if !ok || conn.state != Connecting {

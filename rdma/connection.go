@@ -57,6 +57,7 @@ type Connection struct {
 	addrs       [2]netip.AddrPort // of this end and the peer, where no descriptors have them
 	dialled     string            // what the program has dialled
 	acceptData  []byte            // private data of the peer's acceptance
+	hold        *hold             // a package keeps the connection from the program; nil: none
 	mtu         verbs.MTU
 	maxReads    int
 
@@ -130,8 +131,10 @@ func (c *Context) newConnection(op string, setUp func(*Connection) error) (*Conn
 	c.byQPN[conn.lane.Num()] = conn
 	conn.signal.conn = conn
 	c.lanes.Add(&conn.signal.send, &conn.signal)
-	c.usable++
-	c.cutOff = nil // another connection follows
+	if !conn.hidden() {
+		c.usable++
+		c.cutOff = nil // another connection follows
+	}
 	if c.State() == pe.Starting {
 		conn.awaited = true
 		c.awaited++
@@ -276,6 +279,10 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 	}
 	if usable && !state.usable() {
 		c.setDeadline(conn, time.Time{})
+		if conn.hidden() {
+			c.poke()
+			return
+		}
 		c.usable--
 		if c.set.EndWithLastConnection && c.usable == 0 && state == Failed {
 			c.control.Fail(fmt.Errorf("rdma: the last connection of context %q has failed: %w", c.set.Name, err))
@@ -286,6 +293,14 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 
 // ready ends the establishment with success.
 func (conn *Connection) ready() {
+	if conn.hold != nil {
+		conn.heldUp()
+		return
+	}
+	conn.becomeReady()
+}
+
+func (conn *Connection) becomeReady() {
 	conn.peerAlive = true
 	conn.enter(Ready, nil)
 	conn.startKeepalive(time.Now())
@@ -477,7 +492,7 @@ func (conn *Connection) destroy() int {
 		c.cutOff = fmt.Errorf("rdma: context %q: %v ended with requests under way: %w", c.set.Name, conn, conn.err)
 	}
 	c.report(conn, Closed, reason)
-	if c.set.EndWithLastConnection && c.usable == 0 && c.phase == phaseUp {
+	if c.set.EndWithLastConnection && c.usable == 0 && c.phase == phaseUp && !conn.hidden() {
 		c.endsWithLast = true
 	}
 	return n

@@ -205,7 +205,7 @@ func (e *cmEnd) event(ev *verbs.CMEvent) {
 	conn := e.conn
 	switch ev.Type {
 	case verbs.CMDisconnected:
-		if conn.state == Connecting {
+		if conn.establishing() {
 			conn.ready() // it was, for a moment
 		}
 		conn.peerClosed()

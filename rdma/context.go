@@ -46,8 +46,9 @@ type Context struct {
 	byQPN   map[uint32]*Connection
 	last    *Connection // found last in byQPN
 	serial  uint64
-	awaited int // connections that keep the context in Starting
-	usable  int // connections that are Exported, Connecting or Ready
+	run     uint64 // counts the runs
+	awaited int    // connections, and calls of HoldStarting, that keep the context in Starting
+	usable  int    // connections of the program's that are Exported, Connecting or Ready
 
 	retiring  fifo.Queue[*Connection] // closed, to be destroyed
 	reports   fifo.Queue[report]
@@ -77,6 +78,7 @@ type report struct {
 	state   ConnectionState
 	err     error
 	request *ConnectRequest
+	held    bool // it is for the function of DialConfig.Held
 }
 
 // New makes a context on an open device. It checks the whole configuration. Until
@@ -156,11 +158,11 @@ func (c *Context) depths() (send, recv int) {
 }
 
 // Connections returns the connections that are not Closed, Failed ones included,
-// oldest first. It allocates.
+// oldest first, without those that a package holds (DialConfig.Held). It allocates.
 func (c *Context) Connections() []*Connection {
 	var list []*Connection
 	for _, conn := range c.slots {
-		if conn != nil && conn.state != Closed {
+		if conn != nil && conn.state != Closed && !conn.hidden() {
 			list = append(list, conn)
 		}
 	}
@@ -205,7 +207,7 @@ func (c *Context) connectionOf(qpn uint32) *Connection {
 }
 
 func (c *Context) report(conn *Connection, state ConnectionState, err error) {
-	c.reports.Push(report{conn: conn, state: state, err: err})
+	c.reports.Push(report{conn: conn, state: state, err: err, held: conn.hidden()})
 	event := c.set.Log.Debug()
 	if state == Failed {
 		event = c.set.Log.Warn().Err(err)

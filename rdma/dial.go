@@ -31,6 +31,16 @@ type DialConfig struct {
 	// addresses of this machine, the one that the system has noted for the listener. Only
 	// software devices have others.
 	UDPPort uint16
+	// Held is for packages that build on contexts, and exchange something with the peer
+	// over a connection before the program has it. It gets what OnConnection and
+	// WatchConnections would: Connecting, and Ready when the connection manager is done,
+	// while the connection stays Connecting, for at most Timeout. Connection.WriteHeld
+	// writes then. Connection.Announce hands the connection over to the program, whose
+	// functions get what follows, and Connection.Established makes it Ready, and so does a
+	// message of the peer after Announce. A message before Announce fails the connection,
+	// and nobody gets it. Until Announce, Connections does not list the connection, and
+	// Config.EndWithLastConnection does not count it. Nil: the connection is not held.
+	Held func(conn *Connection, state ConnectionState, err error)
 }
 
 // Dial makes a connection with a peer that listens on an address, by a connection
@@ -71,6 +81,7 @@ func (c *Context) Dial(addr string, cfg DialConfig) (*Connection, error) {
 		}
 		d = newDial(conn, addr, port, cfg)
 		conn.establishment = d
+		conn.hold = newHold(cfg.Held)
 		return conn.lane.Initialize(c.set.Port, c.set.access)
 	})
 	if err != nil {
@@ -184,7 +195,7 @@ func (d *dial) attempt() {
 // event implements idOwner.
 func (d *dial) event(ev *verbs.CMEvent) {
 	conn := d.conn
-	if conn.state != Connecting {
+	if !conn.establishing() {
 		d.cmEnd.event(ev)
 		return
 	}

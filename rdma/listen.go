@@ -210,6 +210,8 @@ func (q *ConnectRequest) Err() error { return q.err }
 type AcceptConfig struct {
 	// PrivateData goes to the peer's program: at most 196 bytes.
 	PrivateData []byte
+	// Held is that of DialConfig.
+	Held func(conn *Connection, state ConnectionState, err error)
 }
 
 // Accept accepts the request. The connection is Connecting, and Ready as soon as the
@@ -229,6 +231,7 @@ func (q *ConnectRequest) Accept(cfg AcceptConfig) (*Connection, error) {
 	conn, err := c.newConnection(fmt.Sprintf("accept the %v", q), func(conn *Connection) error {
 		end = &acceptedEnd{cmEnd{conn: conn, id: id}}
 		conn.establishment = end
+		conn.hold = newHold(cfg.Held)
 		port, _ := id.PortGID()
 		if err := conn.lane.Initialize(port, c.set.access); err != nil {
 			return err
@@ -325,7 +328,7 @@ func (e *acceptedEnd) event(ev *verbs.CMEvent) {
 			conn.ready()
 		}
 	case verbs.CMFailed:
-		if conn.state == Connecting {
+		if conn.establishing() {
 			conn.fail(fmt.Errorf("rdma: %v: %w", conn, ev.Err))
 		}
 	default:

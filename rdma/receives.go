@@ -79,8 +79,11 @@ func (c *Context) received(wc *verbs.WC) {
 	}
 	if conn != nil {
 		conn.peerAlive = true
-		if conn.state == Connecting {
-			conn.establishment.received()
+		if conn.state == Connecting || conn.hidden() {
+			if !conn.messageBeforeReady() {
+				c.recvWaiting.Push(&r.place) // for a message of another connection
+				return
+			}
 			if c.startable() {
 				c.control.Started() // before the program sees the message
 			}

@@ -17,9 +17,10 @@ const (
 	signalReady
 	signalKeepalive
 	signalGoodbye
+	signalHeld // a write of WriteHeld
 )
 
-var purposes = [...]string{"", "ready signal", "keepalive", "goodbye"}
+var purposes = [...]string{"", "ready signal", "keepalive", "goodbye", "write"}
 
 // String names the purpose in errors.
 func (p purpose) String() string { return purposes[p] }
@@ -55,10 +56,25 @@ func (s *signalRequest) post(p purpose, value uint64) {
 	c.poke()
 }
 
+// write submits the request as a write of WriteHeld.
+func (s *signalRequest) write(src verbs.SGE, addr uint64, rkey uint32) {
+	s.purpose = signalHeld
+	s.send.WR = verbs.SendWR{ID: s.send.WR.ID, Op: verbs.OpWrite, Flags: verbs.FlagSignaled,
+		SGL: append(s.send.WR.SGL[:0], src), RemoteAddr: addr, RKey: rkey}
+	s.conn.lane.Push(&s.send)
+	s.conn.ctx.poke()
+}
+
 // Completed implements lane.Completer.
 func (s *signalRequest) Completed(status verbs.Status, vendor uint32) {
 	conn, p := s.conn, s.purpose
 	s.purpose = signalNone
+	if p == signalHeld {
+		conn.heldWritten(status, vendor)
+		if conn.state != Closed {
+			return
+		}
+	}
 	if conn.state == Closed {
 		if s.goodbye && status == verbs.StatusSuccess {
 			s.goodbye = false
