@@ -140,7 +140,7 @@ func ExampleParse() {
 	// Output:
 	// the folder /mnt/shared
 	// tcp:host-a:7471
-	// invalid argument: way "pigeon" is none of dir, dir:PATH, tcp:HOST:PORT and stdio
+	// invalid argument: way "pigeon" is none of dir, dir:PATH, tcp:HOST:PORT, cm:HOST:PORT and stdio
 }
 
 // A server that takes any number of clients. Each of them opens a Peer, as in the other

@@ -18,20 +18,25 @@ import (
 // all the same one.
 type Listener struct {
 	cfg      Config
-	listener net.Listener
+	listener net.Listener // by TCP
+	cm       *cmListener  // by connection manager
 	closing  sync.Once
 
 	waiting bool // clients wait for a connection, which is logged; belongs to the engine's goroutine
 
 	mu       sync.Mutex
-	acceptor *acceptor // nil before Serve
+	served   bool
+	acceptor *acceptor // by TCP; nil before Serve
 	closed   bool
 	beside   sync.WaitGroup
 }
 
-// Listen opens the place where clients find the server: tcp:HOST:PORT, as in Parse; with
-// port 0 the system chooses one, see Addr. Other ways are for pairs, and fail with an
-// error that matches ErrInvalid. Clients that come before Serve wait.
+// Listen opens the place where clients find the server: tcp:HOST:PORT or cm:HOST:PORT, as
+// in Parse; with port 0 the system chooses one, see Addr. Other ways are for pairs, and fail
+// with an error that matches ErrInvalid. Clients that come before Serve wait.
+//
+// By connection manager it is the context that listens, from Serve on, while it is Starting
+// or Running: where it cannot, it fails. Clients make the connections by dialling.
 //
 // Of cfg, Name is the server's, and Peer that of the clients; empty: any. Expect is what
 // each client has to offer. Role and Notify are ignored. Log receives which clients came
@@ -41,9 +46,10 @@ func Listen(way string, cfg Config) (*Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("oob: listen: %w", err)
 	}
-	t, ok := w.(*tcp)
-	if !ok {
-		return nil, fmt.Errorf("oob: listen: %w: %v is a way for a pair of programs; give tcp:HOST:PORT", ErrInvalid, w)
+	t, byTCP := w.(*tcp)
+	m, byCM := w.(*cm)
+	if !byTCP && !byCM {
+		return nil, fmt.Errorf("oob: listen: %w: %v is a way for a pair of programs; give tcp:HOST:PORT or cm:HOST:PORT", ErrInvalid, w)
 	}
 	err = checkName("this program", cfg.Name)
 	if cfg.Peer != "" {
@@ -53,6 +59,9 @@ func Listen(way string, cfg Config) (*Listener, error) {
 		return nil, fmt.Errorf("oob: listen: %w", err)
 	}
 	cfg.Role = Responder
+	if byCM {
+		return newCMListener(cfg, m), nil
+	}
 	listener, err := net.Listen("tcp", t.address)
 	if err != nil {
 		return nil, fmt.Errorf("oob: listen on %v: %w", t, err)
@@ -60,17 +69,21 @@ func Listen(way string, cfg Config) (*Listener, error) {
 	return &Listener{cfg: cfg, listener: listener}, nil
 }
 
-// Addr is the address that clients connect to, as HOST:PORT.
+// Addr is the address that clients connect to, as HOST:PORT. By connection manager it is the
+// one that Listen was given, until the context listens.
 func (l *Listener) Addr() string {
 	if l.opened("") != nil {
 		return ""
+	}
+	if l.cm != nil {
+		return l.cm.addr()
 	}
 	return l.listener.Addr().String()
 }
 
 // opened fails for a Listener that Listen did not make.
 func (l *Listener) opened(op string) error {
-	if l == nil || l.listener == nil {
+	if l == nil || l.listener == nil && l.cm == nil {
 		return fmt.Errorf("oob: %s: %w: the listener was not made by Listen", op, ErrInvalid)
 	}
 	return nil
@@ -122,8 +135,12 @@ func (l *Listener) Serve(r *rdma.Context, offer Offer, f func(client string, a *
 	switch {
 	case l.closed:
 		return fmt.Errorf("oob: serve: the listener is %w", ErrClosed)
-	case l.acceptor != nil:
+	case l.served:
 		return fmt.Errorf("oob: serve on %v: %w: a Listener serves one context", l.Addr(), ErrInUse)
+	}
+	l.served = true
+	if l.cm != nil {
+		return l.cm.serve(r, offer, f)
 	}
 	acceptor := acceptClients(l.listener, func(err error) bool {
 		l.cfg.Log.Warn().Err(err).Msg("no client can connect")
@@ -310,7 +327,9 @@ func (l *Listener) Close() (err error) {
 		l.closed = true
 		acceptor := l.acceptor
 		l.mu.Unlock()
-		if acceptor != nil {
+		if l.cm != nil {
+			err = l.cm.close()
+		} else if acceptor != nil {
 			err = acceptor.close()
 		} else {
 			err = l.listener.Close()

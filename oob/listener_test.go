@@ -31,14 +31,34 @@ func made[V any](v V, err error) V {
 	return v
 }
 
-// newServer runs a server that lets its clients write to its memory, 64 bytes, and
-// returns where it is, and how to stop it. met is called for each client.
-func newServer(t *testing.T, connections int, clients string, met func(client string, a *oob.Answer) error) (way string, memory *mmap.Map, stop func()) {
-	t.Helper()
-	return newServerWith(t, connections, oob.Config{Name: "server", Peer: clients}, met)
+// places are where servers listen, by the ways that can.
+var places = []string{"tcp:127.0.0.1:0", "cm:localhost"}
+
+func atEachPlace(t *testing.T, test func(t *testing.T, at string)) {
+	for _, at := range places {
+		way, _, _ := strings.Cut(at, ":")
+		if way == "cm" {
+			at = "cm:" + freeCM()
+		}
+		t.Run(way, func(t *testing.T) { test(t, at) })
+	}
 }
 
-func newServerWith(t *testing.T, connections int, cfg oob.Config, met func(client string, a *oob.Answer) error) (way string, memory *mmap.Map, stop func()) {
+// reaches is the way to a listener, when it listens.
+func reaches(t *testing.T, at string, l *oob.Listener) string {
+	t.Helper()
+	require.Eventually(t, func() bool { return !strings.HasSuffix(l.Addr(), ":0") }, 5*time.Minute, time.Millisecond)
+	return at[:strings.Index(at, ":")+1] + l.Addr()
+}
+
+// newServer runs a server that lets its clients write to its memory, 64 bytes, and
+// returns where it is, and how to stop it. met is called for each client.
+func newServer(t *testing.T, at string, connections int, clients string, met func(client string, a *oob.Answer) error) (way string, memory *mmap.Map, stop func()) {
+	t.Helper()
+	return newServerWith(t, at, connections, oob.Config{Name: "server", Peer: clients}, met)
+}
+
+func newServerWith(t *testing.T, at string, connections int, cfg oob.Config, met func(client string, a *oob.Answer) error) (way string, memory *mmap.Map, stop func()) {
 	t.Helper()
 	dev, err := device.Open("soft-lo")
 	require.NoError(t, err)
@@ -47,7 +67,7 @@ func newServerWith(t *testing.T, connections int, cfg oob.Config, met func(clien
 	require.NoError(t, err)
 	memory, err = mmap.Alloc(dev, 64, mmap.LocalReadWrite|mmap.RemoteWrite)
 	require.NoError(t, err)
-	l, err := oob.Listen("tcp:127.0.0.1:0", cfg)
+	l, err := oob.Listen(at, cfg)
 	require.NoError(t, err)
 	require.NoError(t, l.Serve(r, oob.Offer{Maps: []*mmap.Map{memory}, Data: []byte("welcome")}, met))
 	assert.ErrorIs(t, l.Serve(r, oob.Offer{}, met), oob.ErrInUse)
@@ -55,7 +75,7 @@ func newServerWith(t *testing.T, connections int, cfg oob.Config, met func(clien
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- engine.Run(ctx) }()
-	return "tcp:" + l.Addr(), memory, sync.OnceFunc(func() {
+	return reaches(t, at, l), memory, sync.OnceFunc(func() {
 		cancel()
 		assert.ErrorIs(t, <-ended, context.Canceled)
 		assert.NoError(t, l.Close())
@@ -111,11 +131,13 @@ func must(w oob.Way, err error) oob.Way {
 
 // Clients come at the same time and one after another, more than the server has
 // connections for at a time, some under one name.
-func TestListener(t *testing.T) {
+func TestListener(t *testing.T) { atEachPlace(t, testListener) }
+
+func testListener(t *testing.T, at string) {
 	var mu sync.Mutex
 	met := map[string]int{}
 	var theirs []*mmap.Map
-	way, memory, stop := newServer(t, 3, "", func(client string, a *oob.Answer) error {
+	way, memory, stop := newServer(t, at, 3, "", func(client string, a *oob.Answer) error {
 		mu.Lock()
 		defer mu.Unlock()
 		met[client]++
@@ -146,7 +168,7 @@ func TestListener(t *testing.T) {
 
 // Whoever does not belong is rejected, and does not disturb the others.
 func TestListenerRejects(t *testing.T) {
-	way, _, stop := newServer(t, 1, "client", func(client string, _ *oob.Answer) error {
+	way, _, stop := newServer(t, places[0], 1, "client", func(client string, _ *oob.Answer) error {
 		assert.Equal(t, "client", client)
 		return nil
 	})
@@ -174,9 +196,11 @@ func TestListenerRejects(t *testing.T) {
 }
 
 // A client that the server rejects learns why, at once, and leaves nothing behind.
-func TestListenerRejectsWithReason(t *testing.T) {
+func TestListenerRejectsWithReason(t *testing.T) { atEachPlace(t, testListenerRejectsWithReason) }
+
+func testListenerRejectsWithReason(t *testing.T, at string) {
 	reason := "no room \x1b[2J for " + strings.Repeat("x", 2000)
-	way, _, stop := newServer(t, 1, "", func(client string, _ *oob.Answer) error {
+	way, _, stop := newServer(t, at, 1, "", func(client string, _ *oob.Answer) error {
 		if client == "nobody" {
 			return errors.New(reason)
 		}
@@ -193,9 +217,11 @@ func TestListenerRejectsWithReason(t *testing.T) {
 }
 
 // So does one whose offer is not what the server expects.
-func TestListenerExpects(t *testing.T) {
-	server := newProgram(t, must(oob.Parse("tcp:127.0.0.1:0")), oob.Config{Name: "unused", Peer: "nobody"}, rdma.Config{})
-	l, err := oob.Listen("tcp:127.0.0.1:0", oob.Config{Name: "server", Expect: &oob.Expect{Maps: 2}})
+func TestListenerExpects(t *testing.T) { atEachPlace(t, testListenerExpects) }
+
+func testListenerExpects(t *testing.T, at string) {
+	server := newProgram(t, must(oob.Parse(places[0])), oob.Config{Name: "unused", Peer: "nobody"}, rdma.Config{})
+	l, err := oob.Listen(at, oob.Config{Name: "server", Expect: &oob.Expect{Maps: 2}})
 	require.NoError(t, err)
 	require.NoError(t, l.Serve(server.rdma, oob.Offer{}, func(string, *oob.Answer) error {
 		assert.Fail(t, "it was taken")
@@ -204,7 +230,7 @@ func TestListenerExpects(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- server.run(ctx) }()
-	err = visit(t, "tcp:"+l.Addr(), "client", 0)
+	err = visit(t, reaches(t, at, l), "client", 0)
 	assert.ErrorIs(t, err, oob.ErrRejected)
 	assert.ErrorContains(t, err, "client offers a memory map, this program needs 2 memory maps")
 	cancel()
@@ -213,10 +239,12 @@ func TestListenerExpects(t *testing.T) {
 }
 
 // The function is called before anything is reported of the connections.
-func TestListenerCallsFirst(t *testing.T) {
+func TestListenerCallsFirst(t *testing.T) { atEachPlace(t, testListenerCallsFirst) }
+
+func testListenerCallsFirst(t *testing.T, at string) {
 	var mu sync.Mutex
 	var states []rdma.ConnectionState
-	way, _, stop := newServer(t, 1, "", func(client string, a *oob.Answer) error {
+	way, _, stop := newServer(t, at, 1, "", func(client string, a *oob.Answer) error {
 		a.Connections[0].SetUserData(client)
 		a.Connections[0].Context().OnConnection(func(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
 			mu.Lock()
@@ -256,8 +284,12 @@ func TestListenInvalid(t *testing.T) {
 
 // A client that does what it may not fails its connection, and leaves its place to the next.
 func TestListenerClosesFailedConnections(t *testing.T) {
+	atEachPlace(t, testListenerClosesFailedConnections)
+}
+
+func testListenerClosesFailedConnections(t *testing.T, at string) {
 	var log bytes.Buffer
-	way, _, stop := newServerWith(t, 1, oob.Config{Name: "server", Log: zerolog.New(&log)}, func(string, *oob.Answer) error { return nil })
+	way, _, stop := newServerWith(t, at, 1, oob.Config{Name: "server", Log: zerolog.New(&log)}, func(string, *oob.Answer) error { return nil })
 	defer stop()
 	p := newProgram(t, must(oob.Parse(way)), oob.Config{Name: "burglar", Peer: "server"}, rdma.Config{CloseTimeout: -1})
 	local, err := mmap.Alloc(p.dev, 64, mmap.LocalReadWrite)
@@ -294,18 +326,19 @@ func TestListenerClosesFailedConnections(t *testing.T) {
 // is reported of connections, and whether their user data is set.
 type observedServer struct {
 	*program
+	at       string
 	listener *oob.Listener
 	log      bytes.Buffer
 	mu       sync.Mutex
 	reports  []string
 }
 
-func newObservedServer(t *testing.T, cfg oob.Config, rcfg rdma.Config) *observedServer {
+func newObservedServer(t *testing.T, at string, cfg oob.Config, rcfg rdma.Config) *observedServer {
 	t.Helper()
-	s := &observedServer{program: newProgram(t, must(oob.Parse("tcp:127.0.0.1:0")), oob.Config{Name: "unused", Peer: "nobody"}, rcfg)}
+	s := &observedServer{at: at, program: newProgram(t, must(oob.Parse(places[0])), oob.Config{Name: "unused", Peer: "nobody"}, rcfg)}
 	cfg.Name, cfg.Log = "server", zerolog.New(&s.log)
 	var err error
-	s.listener, err = oob.Listen("tcp:127.0.0.1:0", cfg)
+	s.listener, err = oob.Listen(at, cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.listener.Close()) })
 	s.rdma.OnConnection(func(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
@@ -316,7 +349,7 @@ func newObservedServer(t *testing.T, cfg oob.Config, rcfg rdma.Config) *observed
 	return s
 }
 
-func (s *observedServer) way() string { return "tcp:" + s.listener.Addr() }
+func (s *observedServer) way() string { return reaches(s.t, s.at, s.listener) }
 
 // serve runs the server while f runs.
 func (s *observedServer) serve(f func()) {
@@ -331,7 +364,11 @@ func (s *observedServer) serve(f func()) {
 
 // Nothing is reported of a client whose offer does not fit: there have been no connections.
 func TestListenerChecksBeforeItExports(t *testing.T) {
-	s := newObservedServer(t, oob.Config{Expect: &oob.Expect{Maps: 2}}, rdma.Config{})
+	atEachPlace(t, testListenerChecksBeforeItExports)
+}
+
+func testListenerChecksBeforeItExports(t *testing.T, at string) {
+	s := newObservedServer(t, at, oob.Config{Expect: &oob.Expect{Maps: 2}}, rdma.Config{})
 	require.NoError(t, s.listener.Serve(s.rdma, oob.Offer{}, func(string, *oob.Answer) error {
 		assert.Fail(t, "it was admitted")
 		return nil
@@ -342,7 +379,7 @@ func TestListenerChecksBeforeItExports(t *testing.T) {
 
 // Connections whose addresses do not fit are reported Closed, without user data.
 func TestListenerOtherFamily(t *testing.T) {
-	s := newObservedServer(t, oob.Config{}, rdma.Config{})
+	s := newObservedServer(t, places[0], oob.Config{}, rdma.Config{})
 	table, err := s.dev.GIDs(1)
 	require.NoError(t, err)
 	if len(table) < 2 {
@@ -367,8 +404,10 @@ func TestListenerOtherFamily(t *testing.T) {
 }
 
 // A client learns at once what will not pass: here the server's map cannot be exported.
-func TestListenerCannotExport(t *testing.T) {
-	s := newObservedServer(t, oob.Config{}, rdma.Config{})
+func TestListenerCannotExport(t *testing.T) { atEachPlace(t, testListenerCannotExport) }
+
+func testListenerCannotExport(t *testing.T, at string) {
+	s := newObservedServer(t, at, oob.Config{}, rdma.Config{})
 	private, err := mmap.Alloc(s.dev, 64, mmap.LocalReadWrite)
 	require.NoError(t, err)
 	require.NoError(t, s.listener.Serve(s.rdma, oob.Offer{Maps: []*mmap.Map{private}}, func(string, *oob.Answer) error { return nil }))
@@ -381,8 +420,10 @@ func TestListenerCannotExport(t *testing.T) {
 }
 
 // Clients wait for a connection, and the log says so once, however often they try.
-func TestListenerFull(t *testing.T) {
-	s := newObservedServer(t, oob.Config{}, rdma.Config{MaxConnections: 1})
+func TestListenerFull(t *testing.T) { atEachPlace(t, testListenerFull) }
+
+func testListenerFull(t *testing.T, at string) {
+	s := newObservedServer(t, at, oob.Config{}, rdma.Config{MaxConnections: 1})
 	require.NoError(t, s.listener.Serve(s.rdma, oob.Offer{}, func(string, *oob.Answer) error { return nil }))
 	simple := func(name string, running func(p *program)) error {
 		p := newProgram(t, must(oob.Parse(s.way())), oob.Config{Name: name, Peer: "server"}, rdma.Config{EndWithLastConnection: true})
@@ -414,8 +455,10 @@ func TestListenerFull(t *testing.T) {
 }
 
 // A function that panics leaves no connection behind.
-func TestListenerPanic(t *testing.T) {
-	s := newObservedServer(t, oob.Config{}, rdma.Config{MaxConnections: 1})
+func TestListenerPanic(t *testing.T) { atEachPlace(t, testListenerPanic) }
+
+func testListenerPanic(t *testing.T, at string) {
+	s := newObservedServer(t, at, oob.Config{}, rdma.Config{MaxConnections: 1})
 	clients := 0
 	require.NoError(t, s.listener.Serve(s.rdma, oob.Offer{}, func(string, *oob.Answer) error {
 		if clients++; clients == 1 {
@@ -447,7 +490,7 @@ func TestListenerPanic(t *testing.T) {
 
 // What had been handed to the engine when the Listener was closed does not happen.
 func TestListenerClosedBeforeTheEngineRuns(t *testing.T) {
-	s := newObservedServer(t, oob.Config{}, rdma.Config{})
+	s := newObservedServer(t, places[0], oob.Config{}, rdma.Config{})
 	require.NoError(t, s.listener.Serve(s.rdma, oob.Offer{}, func(string, *oob.Answer) error {
 		assert.Fail(t, "it was admitted")
 		return nil
@@ -473,7 +516,7 @@ func TestListenerClosedBeforeTheEngineRuns(t *testing.T) {
 }
 
 func TestServeInvalidConnections(t *testing.T) {
-	s := newObservedServer(t, oob.Config{}, rdma.Config{MaxConnections: 2})
+	s := newObservedServer(t, places[0], oob.Config{}, rdma.Config{MaxConnections: 2})
 	for _, n := range []int{-1, 3} {
 		err := s.listener.Serve(s.rdma, oob.Offer{Connections: n}, func(string, *oob.Answer) error { return nil })
 		assert.ErrorIs(t, err, oob.ErrInvalid)
@@ -482,8 +525,10 @@ func TestServeInvalidConnections(t *testing.T) {
 }
 
 // Where only some of the connections of a client would fit, none is made.
-func TestListenerAllConnectionsOrNone(t *testing.T) {
-	s := newObservedServer(t, oob.Config{}, rdma.Config{MaxConnections: 2})
+func TestListenerAllConnectionsOrNone(t *testing.T) { atEachPlace(t, testListenerAllConnectionsOrNone) }
+
+func testListenerAllConnectionsOrNone(t *testing.T, at string) {
+	s := newObservedServer(t, at, oob.Config{}, rdma.Config{MaxConnections: 2})
 	require.NoError(t, s.listener.Serve(s.rdma, oob.Offer{Connections: 2}, func(string, *oob.Answer) error { return nil }))
 	ctx, cancel := context.WithCancel(t.Context())
 	client := newProgram(t, must(oob.Parse(s.way())), oob.Config{Name: "client", Peer: "server"}, rdma.Config{MaxConnections: 2})

@@ -217,6 +217,12 @@ func (p *Peer) Exchange(ctx context.Context, r *rdma.Context, offer Offer, f fun
 		return
 	}
 	x := &exchange{peer: p, r: r, answer: f}
+	if w, ok := p.way.(connector); ok {
+		if err := w.meet(ctx, x, offer); err != nil {
+			_ = engine.Do(func() { x.fail(err) })
+		}
+		return
+	}
 	ours, err := x.export(offer)
 	if err != nil {
 		_ = engine.Do(func() { x.fail(err) }) // fails only once nothing runs any more
@@ -247,30 +253,11 @@ type exchange struct {
 	answer func(*Answer, error)
 }
 
-// export makes the bundle of what is offered.
+// export makes the bundle of what is offered, with connections.
 func (x *exchange) export(offer Offer) ([]byte, error) {
-	p := x.peer
-	if s := x.r.State(); s != pe.Starting && s != pe.Running {
-		return nil, &pe.StateError{Op: "exchange descriptors", Object: fmt.Sprintf("context %q", x.r.Name()),
-			State: s, Legal: []pe.State{pe.Starting, pe.Running}}
-	}
-	if err := p.begin(x.r); err != nil {
+	b, err := x.bundle(offer)
+	if err != nil {
 		return nil, err
-	}
-	b := descriptor.Bundle{From: p.cfg.Name, To: p.cfg.Peer, Data: offer.Data}
-	for _, m := range offer.Maps {
-		desc, err := m.ExportPD(x.r.PD())
-		if err != nil {
-			return nil, err
-		}
-		b.Maps = append(b.Maps, desc)
-	}
-	for _, e := range offer.Events {
-		desc, err := e.Export()
-		if err != nil {
-			return nil, err
-		}
-		b.Events = append(b.Events, desc)
 	}
 	// The connections come last, and all or none as far as that is known: those that are
 	// closed again are reported to the program.
@@ -287,8 +274,36 @@ func (x *exchange) export(offer Offer) ([]byte, error) {
 		x.conns = append(x.conns, conn)
 		b.Connections = append(b.Connections, desc)
 	}
-	p.conns = slices.Clone(x.conns) // the program may change its own
+	x.peer.conns = slices.Clone(x.conns) // the program may change its own
 	return b.Encode()
+}
+
+// bundle makes the bundle of what is offered beside connections.
+func (x *exchange) bundle(offer Offer) (*descriptor.Bundle, error) {
+	p := x.peer
+	if s := x.r.State(); s != pe.Starting && s != pe.Running {
+		return nil, &pe.StateError{Op: "exchange descriptors", Object: fmt.Sprintf("context %q", x.r.Name()),
+			State: s, Legal: []pe.State{pe.Starting, pe.Running}}
+	}
+	if err := p.begin(x.r); err != nil {
+		return nil, err
+	}
+	b := &descriptor.Bundle{From: p.cfg.Name, To: p.cfg.Peer, Data: offer.Data}
+	for _, m := range offer.Maps {
+		desc, err := m.ExportPD(x.r.PD())
+		if err != nil {
+			return nil, err
+		}
+		b.Maps = append(b.Maps, desc)
+	}
+	for _, e := range offer.Events {
+		desc, err := e.Export()
+		if err != nil {
+			return nil, err
+		}
+		b.Events = append(b.Events, desc)
+	}
+	return b, nil
 }
 
 // finish ends the exchange, once, with what has arrived or with an error.

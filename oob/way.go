@@ -90,17 +90,26 @@ type Way interface {
 	String() string
 }
 
+// connector is a Way that makes the connections of an exchange itself.
+type connector interface {
+	Way
+	// meet begins the exchange, on the engine's goroutine, and ends it later as
+	// Peer.Exchange says. With an error it has not begun.
+	meet(ctx context.Context, x *exchange, offer Offer) error
+}
+
 // checker is a Way that finds before the exchange what is wrong.
 type checker interface{ check(ends Ends) error }
 
 // Ways are the forms that Parse understands.
-const Ways = "dir, dir:PATH, tcp:HOST:PORT or stdio"
+const Ways = "dir, dir:PATH, tcp:HOST:PORT, cm:HOST:PORT or stdio"
 
 // Parse makes the Way that a text names, such as the value of a flag:
 //
 //	dir            a folder of the user's own, in the system's for temporary files
 //	dir:PATH       the folder PATH, which is made if it is missing
 //	tcp:HOST:PORT  over TCP: the responder listens there, the requester connects
+//	cm:HOST:PORT   by connection manager: the responder listens there, the requester dials
 //	stdio          printed on standard output, pasted on standard input
 //
 // Other texts give an error that matches ErrInvalid.
@@ -113,6 +122,8 @@ func Parse(text string) (Way, error) {
 		return Dir(place), nil
 	case kind == "tcp" && place != "":
 		return TCP(place)
+	case kind == "cm" && place != "":
+		return CM(place)
 	case text == "stdio":
 		return Stdio(os.Stdin, os.Stdout), nil
 	}

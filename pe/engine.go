@@ -209,6 +209,10 @@ func (e *Engine) Active() int {
 	return e.active
 }
 
+// Draining reports whether Run, whose context has ended, or Close is stopping all contexts:
+// one that goes to Stopping now may be cut short. It belongs to the engine's goroutine.
+func (e *Engine) Draining() bool { return e != nil && e.draining }
+
 // InFlight is the number of tasks in flight on all contexts of the engine. It
 // belongs to the goroutine that drives the engine.
 func (e *Engine) InFlight() int {

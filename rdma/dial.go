@@ -213,6 +213,9 @@ func (d *dial) event(ev *verbs.CMEvent) {
 			conn.ready()
 			return
 		}
+		if errors.Is(err, verbs.ErrState) {
+			return // the peer has withdrawn, which the next event says
+		}
 	case verbs.CMFailed:
 		d.failed(ev.Err)
 		return

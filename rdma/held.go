@@ -130,8 +130,12 @@ func (conn *Connection) heldWritten(status verbs.Status, vendor uint32) {
 	conn.hold.done = nil
 	var err error
 	if status != verbs.StatusSuccess {
-		err = &TaskError{Op: OpWrite, Status: status, Connection: conn, VendorError: vendor}
-		conn.failedTask(status, err)
+		failure := &TaskError{Op: OpWrite, Status: status, Connection: conn, VendorError: vendor}
+		conn.failedTask(status, failure)
+		if status == verbs.StatusFlushed {
+			failure.Cause = conn.ctx.causeOf(conn)
+		}
+		err = failure
 	}
 	if done != nil {
 		done(err)
