@@ -42,7 +42,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Peer.EndWith(r) // ends when its peer does
+	s.EndWithPeer(r) // ends when its peer does
 
 	// A receive for each connection, in memory of the context, which the peer does not
 	// reach. They are posted before the first connection is made.
@@ -52,7 +52,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		if left--; left == 0 {
 			// The peer's device may still repeat a message whose acknowledgement was lost, and
 			// only an open connection acknowledges it again: stop when the peer has ended.
-			s.Peer.Done(nil) // the context ends with it
+			s.Finish() // the context ends with it
 		}
 	})
 	if err != nil {
@@ -62,7 +62,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
 		if next == pe.Starting { // descriptors there and back; each end connects to the one of the same number
-			s.Peer.Exchange(ctx, r, oob.Offer{Connections: s.Connections}, nil) // an error ends the context
+			s.Meet(ctx, r, func(_ *oob.Answer, err error) { r.Fail(err) })
 		}
 	})
 	if err := r.Start(); err != nil {

@@ -70,7 +70,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		s.Entered(next)
 		switch next {
 		case pe.Starting: // descriptors there and back; each end connects to the one of the same number
-			s.Peer.Exchange(ctx, r, oob.Offer{Connections: s.Connections}, func(got *oob.Answer, err error) { a = got; r.Fail(err) })
+			s.Meet(ctx, r, func(got *oob.Answer, err error) { a = got; r.Fail(err) })
 		case pe.Running: // all have connected, at both ends
 			for i, conn := range a.Connections { // they all send the same memory
 				s.Print("sending on connection %d: %s", i, sample.Describe(text))

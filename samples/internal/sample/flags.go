@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/internal/version"
+	"github.com/verbena-rdma/verbena/oob"
 )
 
 // Role is what a program is in its pair.
@@ -226,7 +227,16 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.Peer, err = s.peer(opened); err != nil {
+	switch {
+	case way.serves:
+		s.clients, err = oob.Listen(opened.String(), oob.Config{Name: p.Name, Peer: p.Peer, Expect: p.Memory.expects(), Log: s.Log})
+	case way.cm && p.MaxConnections > 1:
+		s.Connections = 1
+		s.Peer, err = s.peer(opened, oob.Requester)
+	default:
+		s.Peer, err = s.peer(opened, s.role())
+	}
+	if err != nil {
 		return nil, err
 	}
 	if !f.wasSet("connect-timeout") {

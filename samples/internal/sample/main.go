@@ -64,6 +64,9 @@ func execute(p Program, run func(ctx context.Context, s *Session) error, args []
 	if s.Peer != nil {
 		err = errors.Join(err, s.Peer.Close(err))
 	}
+	if s.clients != nil {
+		err = errors.Join(err, s.clients.Close())
+	}
 	if err == nil {
 		return exitSuccess
 	}

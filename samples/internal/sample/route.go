@@ -3,6 +3,9 @@ package sample
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
 
 	"github.com/verbena-rdma/verbena/oob"
 )
@@ -12,6 +15,12 @@ type route struct {
 	oob                   string
 	local, remote, memory string
 	interactive           bool
+
+	cm     bool // by connection manager
+	port   int
+	server string
+	kind   string // of the server's address
+	serves bool   // this program is the server of a number of clients
 }
 
 func (r *route) flags(f *Flags, p Program) {
@@ -25,6 +34,17 @@ func (r *route) flags(f *Flags, p Program) {
 	default:
 		f.String(&r.memory, "m", "remote-resource-descriptor-path", "FILE", fmt.Sprintf("write the descriptor of our %v to FILE", p.Memory))
 	}
+	f.add("cm", "use-rdma-cm", "", "connect by address: a connection manager makes the connections, and nothing else is needed", func(name string) { f.set.BoolVar(&r.cm, name, false, "") })
+	r.port = 13579
+	f.number(&r.port, "lp", "listen-port", "PORT", "with -cm: where the server listens (default 13579)", 1, 1<<16-1)
+	if p.Role == Requester || p.MaxConnections > 1 {
+		usage := "with -cm: the server, which is " + p.Peer
+		if p.MaxConnections > 1 {
+			usage += "; without it, this program is the server, and -nc says how many clients to wait for"
+		}
+		f.String(&r.server, "sa", "server-addr", "ADDR", usage)
+		f.String(&r.kind, "sat", "server-addr-type", "TYPE", "with -sa: ipv4, ipv6 or gid (default: what ADDR is)")
+	}
 	f.add("", "interactive", "", "with -ld and -re: wait for Enter rather than for the peer's files",
 		func(name string) { f.set.BoolVar(&r.interactive, name, false, "") })
 }
@@ -32,6 +52,16 @@ func (r *route) flags(f *Flags, p Program) {
 // open makes the way, and says whether a person may have to do something before the
 // peer has our descriptors.
 func (r *route) open(f *Flags, p Program, files stdio) (way oob.Way, byHand bool, err error) {
+	if r.cm {
+		if f.wasSet("oob", "ld", "local-descriptor-path", "re", "remote-descriptor-path", "m", "remote-resource-descriptor-path", "interactive") {
+			return nil, false, errors.New("-cm excludes -oob, -ld, -re, -m and -interactive")
+		}
+		way, err = r.byAddress(f, p)
+		return way, false, err
+	}
+	if f.wasSet("lp", "listen-port", "sa", "server-addr", "sat", "server-addr-type") {
+		return nil, false, errors.New("-lp, -sa and -sat need -cm")
+	}
 	if r.local != "" || r.remote != "" || r.memory != "" {
 		switch {
 		case f.wasSet("oob"):
@@ -62,14 +92,45 @@ func (r *route) open(f *Flags, p Program, files stdio) (way oob.Way, byHand bool
 	return way, false, err
 }
 
-// peer makes the other program, as the flags say it is to be found.
-func (s *Session) peer(way oob.Way) (*oob.Peer, error) {
-	p, role := s.program, oob.Requester
-	if p.Role == Responder {
-		role = oob.Responder
+// role is that of the program's end.
+func (s *Session) role() oob.Role {
+	if s.program.Role == Responder {
+		return oob.Responder
 	}
+	return oob.Requester
+}
+
+// peer makes the other program, as the flags say it is to be found.
+func (s *Session) peer(way oob.Way, role oob.Role) (*oob.Peer, error) {
+	p := s.program
+	s.reports = role == oob.Responder
 	return oob.New(way, oob.Config{
 		Name: p.Name, Peer: p.Peer, Role: role, Expect: p.Memory.expects(), Log: s.Log,
 		Notify: func(line string) { _, _ = fmt.Fprintf(s.files.err, "%s: %s\n", p.Name, line) },
 	})
+}
+
+// byAddress is the way by connection manager. The responder of a pair is its server, except
+// where both programs can be: there -sa makes the difference.
+func (r *route) byAddress(f *Flags, p Program) (oob.Way, error) {
+	port := strconv.Itoa(r.port)
+	if r.server == "" {
+		switch {
+		case r.kind != "":
+			return nil, errors.New("-sat needs -sa")
+		case p.MaxConnections > 1:
+			r.serves = true
+		case p.Role == Requester:
+			return nil, fmt.Errorf("-cm needs -sa, the address of %s", p.Peer)
+		}
+		return oob.CM(net.JoinHostPort("", port))
+	}
+	if p.MaxConnections > 1 && f.wasSet("nc", "num-connections") {
+		return nil, errors.New("-nc is for the server, which has no -sa; start a client for each connection")
+	}
+	addr, err := netip.ParseAddr(r.server)
+	if ok := map[string]bool{"": true, "ipv4": err != nil || addr.Is4(), "ipv6": err != nil || addr.Is6(), "gid": err == nil && addr.Is6()}[r.kind]; !ok {
+		return nil, fmt.Errorf("-sa %s, -sat %s: want ipv4, ipv6 or gid, and an address of that type", r.server, r.kind)
+	}
+	return oob.CM(net.JoinHostPort(r.server, port))
 }

@@ -32,11 +32,14 @@ type Session struct {
 	// Peer is the other program of the pair; nil: the program is alone.
 	Peer *oob.Peer
 
-	program Program
-	files   stdio
-	text    string
-	timeout time.Duration
-	running atomic.Bool // the context is Running, or was
+	clients  *oob.Listener // of a program that serves a number of clients; nil: it has a Peer
+	reports  bool          // the peer reports how it ends
+	finished bool          // Finish has been called
+	program  Program
+	files    stdio
+	text     string
+	timeout  time.Duration
+	running  atomic.Bool // the context is Running, or was
 }
 
 // Print writes a line of data to standard output.

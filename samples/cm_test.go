@@ -1,0 +1,100 @@
+package samples
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/verbena-rdma/verbena/internal/soak"
+	"github.com/verbena-rdma/verbena/samples/internal/pair"
+)
+
+// freeRDMAPort is a port where nobody listens, in all likelihood.
+func freeRDMAPort() string { return fmt.Sprint(20_000 + rand.IntN(40_000)) }
+
+// succeed waits for the end of programs that have to succeed.
+func succeed(t *testing.T, list ...*process) {
+	t.Helper()
+	for _, p := range list {
+		assert.Zero(t, p.code(), "%v\n%s%s", p.cmd.Args, p.stdout.String(), p.stderr.String())
+	}
+}
+
+// Every pair connects by address: make test has two of them, and make soak all.
+func TestSoakByAddress(t *testing.T) {
+	var pairs []pair.Pair
+	for _, p := range pair.Samples() {
+		switch p.Requester {
+		case "rdma_multi_conn_send": // see below
+		case "rdma_write_requester", "rdma_sync_event_requester":
+			pairs = slices.Insert(pairs, 0, p)
+		default:
+			pairs = append(pairs, p)
+		}
+	}
+	for i, p := range pairs[:min(soak.Rounds(t, 2, len(pairs)), len(pairs))] {
+		t.Run(p.Requester, func(t *testing.T) {
+			t.Parallel()
+			port := freeRDMAPort()
+			requester := start(t, p.Requester, "-cm", "-lp", port, "-sa", []string{"localhost", "127.0.0.1"}[i%2], "-timeout", patience)
+			responder := start(t, p.Responder, "--use-rdma-cm", "--listen-port", port, "-timeout", patience)
+			succeed(t, requester, responder)
+		})
+	}
+}
+
+// A server sends to a number of clients, or receives from them. Clients may come first.
+func TestMultipleConnectionsByAddress(t *testing.T) {
+	for _, server := range []string{"rdma_multi_conn_send", "rdma_multi_conn_receive"} {
+		for _, n := range []int{1, 8} {
+			t.Run(fmt.Sprintf("%s, %d clients", server, n), func(t *testing.T) {
+				t.Parallel()
+				client := "rdma_multi_conn_receive"
+				if server == client {
+					client = "rdma_multi_conn_send"
+				}
+				port := freeRDMAPort()
+				var clients []*process
+				for i := range n {
+					args := []string{client, "-cm", "-lp", port, "-sa", "127.0.0.1", "-sat", "ipv4", "-timeout", patience}
+					if client == "rdma_multi_conn_send" {
+						args = append(args, "-s", fmt.Sprintf("of client %d", i))
+					}
+					clients = append(clients, start(t, args...))
+				}
+				s := start(t, server, "-cm", "-lp", port, "-nc", fmt.Sprint(n), "-timeout", patience)
+				succeed(t, append(slices.Clone(clients), s)...)
+				if server == "rdma_multi_conn_send" {
+					for _, c := range clients {
+						assert.Contains(t, c.stdout.String(), `received on connection 0: "Hello from the sender!"`)
+					}
+					return
+				}
+				for i := range n {
+					assert.Equal(t, 1, strings.Count(s.stdout.String(), fmt.Sprintf(`: "of client %d"`, i)))
+				}
+			})
+		}
+	}
+}
+
+func TestByAddressUsage(t *testing.T) {
+	for _, test := range []struct{ command, want string }{
+		{"rdma_write_requester -cm", "-cm needs -sa, the address of rdma_write_responder"},
+		{"rdma_write_requester -sa localhost", "-lp, -sa and -sat need -cm"},
+		{"rdma_write_requester -cm -sa 10.0.0.1 -sat ipv6", "want ipv4, ipv6 or gid, and an address of that type"},
+		{"rdma_write_requester -cm -sa 10.0.0.1 -sat mac", "want ipv4, ipv6 or gid"},
+		{"rdma_write_responder -cm -oob dir", "-cm excludes -oob"},
+		{"rdma_write_responder -cm -lp 0", "want a number from 1 to 65535"},
+		{"rdma_write_responder -cm -sa localhost", "flag provided but not defined: -sa"},
+		{"rdma_multi_conn_send -cm -sa localhost -nc 2", "-nc is for the server"},
+	} {
+		p := start(t, strings.Fields(test.command)...)
+		assert.Equal(t, 2, p.code())
+		assert.Contains(t, p.lastLine(), test.want, test.command)
+	}
+}

@@ -1,0 +1,68 @@
+package sample
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/oob"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// Meet makes the connections of a program that has several, in the callback that reports
+// Starting: all with the one peer, or, where the program is the server of -cm, one with each
+// of as many clients. The context is Running when all are Ready.
+func (s *Session) Meet(ctx context.Context, r *rdma.Context, f func(a *oob.Answer, err error)) {
+	if s.clients == nil {
+		s.Peer.Exchange(ctx, r, oob.Offer{Connections: s.Connections}, f)
+		return
+	}
+	release, all := r.HoldStarting(), &oob.Answer{}
+	err := s.clients.Serve(r, oob.Offer{}, func(_ string, a *oob.Answer) error {
+		if len(all.Connections) == s.Connections {
+			return fmt.Errorf("all %d clients are here", s.Connections)
+		}
+		all.Connections = append(all.Connections, a.Connections...)
+		if len(all.Connections) == s.Connections {
+			f(all, nil)
+			release()
+		}
+		return nil
+	})
+	if err != nil {
+		f(nil, err)
+	}
+}
+
+// EndWithPeer has a program that receives end when its peers do: call it before Start. What
+// the peers were to send has come when Finish has been called.
+func (s *Session) EndWithPeer(r *rdma.Context) {
+	if s.reports {
+		s.Peer.EndWith(r)
+		return
+	}
+	closed := 0
+	r.WatchConnections(func(_ *rdma.Connection, state rdma.ConnectionState, err error) {
+		switch {
+		case state == rdma.Failed:
+			r.Fail(err)
+		case errors.Is(err, rdma.ErrPeerClosed):
+			closed++
+			switch {
+			case closed < s.Connections:
+			case s.finished:
+				_ = r.Stop() // on the engine's goroutine it does not fail
+			default:
+				r.Fail(fmt.Errorf("not everything has come: %w", err))
+			}
+		}
+	})
+}
+
+// Finish is called when everything has come. The context ends with the peers.
+func (s *Session) Finish() {
+	s.finished = true
+	if s.reports {
+		s.Peer.Done(nil)
+	}
+}
