@@ -1,3 +1,5 @@
+//go:build unix
+
 package samples
 
 import (
@@ -5,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -97,4 +100,47 @@ func TestByAddressUsage(t *testing.T) {
 		assert.Equal(t, 2, p.code())
 		assert.Contains(t, p.lastLine(), test.want, test.command)
 	}
+}
+
+// cm_rping with itself: a server of one client, and a persistent one. TestGuestRping has it
+// with rping.
+func TestRping(t *testing.T) {
+	for _, persistent := range []string{"-v", "-P"} {
+		port := freeRDMAPort()
+		server := start(t, "cm_rping", "-s", "-v", persistent, "-p", port, "-timeout", patience)
+		for round := range 2 {
+			var clients []*process
+			for range 1 + 3*round {
+				clients = append(clients, start(t, "cm_rping", "-c", "-v", "-V", "-a", "127.0.0.1", "-p", port, "-S", "65535", "-C", "3", "-timeout", patience))
+			}
+			succeed(t, clients...)
+			for _, c := range clients {
+				assert.Equal(t, 3, strings.Count(c.stdout.String(), "client ping data: rdma-ping-"))
+			}
+			if persistent == "-v" {
+				break
+			}
+		}
+		if persistent == "-P" {
+			server.interrupted(syscall.SIGINT, 130)
+		} else {
+			succeed(t, server)
+		}
+	}
+	for _, args := range [][]string{{}, {"-s", "-c"}, {"-c", "-S", "25"}, {"-c", "-S", "65536"}} {
+		p := start(t, append([]string{"cm_rping"}, args...)...)
+		assert.Equal(t, 1, p.code())
+		assert.Contains(t, p.lastLine(), "give -s or -c, and -S from 26 to 65535")
+	}
+}
+
+func TestHello(t *testing.T) {
+	port := freeRDMAPort()
+	client := start(t, "cm_hello", "-c", "localhost", "-p", port, "-s", "hello?", "-timeout", patience)
+	server := start(t, "cm_hello", "-p", port, "-timeout", patience)
+	succeed(t, client)
+	assert.Contains(t, client.stdout.String(), `says "Hello!"`)
+	assert.Contains(t, client.stderr.String(), `the server's private data: "welcome"`)
+	server.interrupted(syscall.SIGINT, 130)
+	assert.Contains(t, server.stdout.String(), `says "hello?"`)
 }

@@ -5,7 +5,10 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 
 	"github.com/verbena-rdma/verbena/internal/soak"
 )
@@ -52,6 +55,55 @@ func TestGuestSoakCount(t *testing.T) {
 				count(t, a, b, soak.Rounds(t, 100, 20_000), 0)
 				count(t, a, b, soak.Rounds(t, 800, 200_000), 0, "-writers", "8")
 			})
+		}
+	}
+}
+
+// The kernel's connection manager, by rping, at either end of cm_rping. Short: each
+// family with one of the sizes.
+func TestGuestRping(t *testing.T) {
+	requireGuest(t)
+	const rounds = 5
+	for i, family := range []struct{ name, rxe, soft string }{
+		{"IPv4", "10.0.0.1", "10.0.0.2"}, {"IPv6", "fd00::1", "fd00::2"},
+	} {
+		for j, size := range []int{26, 65_535} {
+			if i != j && testing.Short() {
+				continue
+			}
+			args := []string{"-p", "7174", "-S", fmt.Sprint(size), "-C", fmt.Sprint(rounds), "-v", "-V"}
+			ours := append(on("soft-v1"), append([]string{bin + "/cm_rping", "-d", "soft-v1", "-timeout", patience}, args...)...)
+			for _, end := range []struct {
+				name         string
+				ours, theirs []string
+			}{
+				{"rping serves", []string{"-c", "-a", family.rxe}, []string{"-s", "-a", family.rxe}},
+				{"rping asks", []string{"-s", "-a", family.soft}, []string{"-c", "-a", family.soft}},
+				{"rping asks a persistent server", []string{"-s", "-P", "-a", family.soft}, []string{"-c", "-a", family.soft}},
+			} {
+				t.Run(fmt.Sprintf("%s, %d bytes, %s", family.name, size, end.name), func(t *testing.T) {
+					o := start(t, append(slices.Clone(ours), end.ours...)...)
+					persistent := slices.Contains(end.ours, "-P")
+					for range 2 {
+						if end.theirs[0] == "-c" {
+							o.await("the context is Running")
+						}
+						theirs := start(t, append(append([]string{"rping"}, end.theirs...), args...)...)
+						// A server of rping calls it an error that its peer disconnects.
+						if code := theirs.code(); end.theirs[0] == "-c" {
+							assert.Zero(t, code, "%s%s\n%s%s", theirs.stdout.String(), theirs.stderr.String(), o.stdout.String(), o.stderr.String())
+						}
+						if !persistent {
+							assert.Zero(t, o.code(), "%s", o.stderr.String())
+							assert.Equal(t, rounds, strings.Count(o.stdout.String(), " ping data: rdma-ping-"))
+							return
+						}
+					}
+					o.signal(syscall.SIGTERM)
+					assert.Equal(t, 143, o.code())
+					assert.Equal(t, 2*rounds, strings.Count(o.stdout.String(), "server ping data: rdma-ping-"))
+				})
+			}
 		}
 	}
 }

@@ -90,6 +90,11 @@ func (f *Flags) Uint64(p *uint64, short, long, value, usage string) {
 	f.add(short, long, value, usage, func(name string) { f.set.Uint64Var(p, name, *p, "") })
 }
 
+// Bool defines a flag without a value.
+func (f *Flags) Bool(p *bool, short, long, usage string) {
+	f.add(short, long, "", usage, func(name string) { f.set.BoolVar(p, name, *p, "") })
+}
+
 // Uint32 is Uint64 for 32 bits.
 func (f *Flags) Uint32(p *uint32, short, long, value, usage string) {
 	usage += fmt.Sprintf(" (default %#x)", *p)

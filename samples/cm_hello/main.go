@@ -1,0 +1,108 @@
+// Command cm_hello is the workflow of an RDMA program step by step: connection set-up by
+// address, memory registration, posting of work requests, handling of completions,
+// disconnection. Without -c it is the server, which says hello to each client once it has
+// heard of it; with -c HOST it is a client. The comments name the calls of rdma_cm(7) and
+// libibverbs that the step would take in C.
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
+)
+
+func main() {
+	host, text, port := "", "Hello!", uint64(7471)
+	sample.Main(sample.Program{
+		Name: "cm_hello", About: "Exchanges a message with another cm_hello, connected by address.", Device: "soft-lo",
+		Flags: func(f *sample.Flags) {
+			f.String(&host, "c", "connect", "HOST", "be a client of the server on that host")
+			f.Uint64(&port, "p", "port", "PORT", "where the server listens")
+			f.String(&text, "s", "send-string", "TEXT", "the message")
+		},
+	}, func(ctx context.Context, s *sample.Session) error {
+		return run(ctx, s, host, strconv.FormatUint(port, 10), text)
+	})
+}
+
+func run(ctx context.Context, s *sample.Session, host, port, text string) (err error) {
+	dev, err := device.Open(s.Device)
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, dev.Close) // ibv_dereg_mr, ibv_dealloc_pd
+
+	// Memory registration: the device may read the message from here (ibv_reg_mr).
+	memory, err := mmap.Alloc(dev, len(text), mmap.LocalReadWrite)
+	if err != nil {
+		return err
+	}
+	copy(memory.Bytes(), text)
+
+	// An engine takes the place of the event channel and the completion channel
+	// (rdma_create_event_channel, ibv_create_comp_channel); the context has the protection
+	// domain, the completion queue and a queue pair for each connection (ibv_alloc_pd,
+	// ibv_create_cq, rdma_create_qp).
+	engine := pe.New(pe.Config{Log: s.Log})
+	defer sample.Close(&err, engine.Close) // rdma_destroy_qp, ibv_destroy_cq, rdma_destroy_event_channel
+	r, err := rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, MaxConnections: 16,
+		EndWithLastConnection: host != "", ConnectTimeout: s.ConnectTimeout, Log: s.Log})
+	if err != nil {
+		return err
+	}
+
+	// Posting of work requests: a send of the message in one scatter-gather entry, whose
+	// completion is told by the task itself (ibv_post_send; wr_id). The SEND meets a RECV
+	// that the context has posted.
+	sends, err := r.SendPool(16, pe.FreeTask, func(t *rdma.SendTask, _ error) { pe.FreeTask(t) })
+	if err != nil {
+		return err
+	}
+	send := func(conn *rdma.Connection) error {
+		task, err := sends.Alloc(conn, bufinv.Source(memory, 0, len(text)))
+		return pe.SubmitNew(task, err)
+	}
+
+	// Completion handling: what has come (ibv_post_recv, ibv_get_cq_event, ibv_poll_cq). Its
+	// RECV is posted again when the function returns. A client has what it came for.
+	err = r.Receive(32, sample.Room, func(m *rdma.Message) {
+		conn := m.Connection()
+		s.Print("%v says %q", conn.PeerAddr().Addr(), m.Bytes())
+		if host == "" {
+			r.Fail(send(conn))
+		} else {
+			r.Fail(conn.Close()) // rdma_disconnect
+		}
+	})
+
+	// Connection events (rdma_get_cm_event, rdma_ack_cm_event).
+	r.OnConnection(func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+		s.Log.Info().Err(err).Msgf("%v is %v", conn, state)
+		switch {
+		case state == rdma.Ready && host != "": // RDMA_CM_EVENT_ESTABLISHED
+			s.Log.Info().Msgf("the server's private data: %q", strings.TrimRight(string(conn.AcceptData()), "\x00"))
+			r.Fail(send(conn))
+		case state == rdma.Failed: // RDMA_CM_EVENT_UNREACHABLE, REJECTED and others
+			r.Fail(conn.Close())
+		} // Closed: RDMA_CM_EVENT_DISCONNECTED, rdma_destroy_id
+	})
+	if err := errors.Join(err, r.Start()); err != nil {
+		return err
+	}
+	if host == "" { // rdma_bind_addr, rdma_listen; each RDMA_CM_EVENT_CONNECT_REQUEST: rdma_accept
+		_, err = r.Listen(":"+port, rdma.ListenConfig{PrivateData: []byte("welcome")})
+	} else { // rdma_resolve_addr, rdma_resolve_route, rdma_connect
+		_, err = r.Dial(net.JoinHostPort(host, port), rdma.DialConfig{})
+	}
+	r.Fail(err)
+	return engine.Run(ctx) // a server ends with Ctrl-C
+}
