@@ -120,8 +120,9 @@ type attempt struct {
 	token   greeting.Token
 	landing *landing
 	conns   []*rdma.Connection
-	up      int // of them
-	closed  int // of them
+	up      int  // of them
+	closed  int  // of them
+	sent    bool // our bundle, and the word behind it
 	peer    greeting.Acceptance
 	lost    error // why it has failed
 }
@@ -205,7 +206,11 @@ func (t *attempt) introduce(conn *rdma.Connection) error {
 		return err
 	}
 	t.peer = *acceptance
-	if err := t.landing.send(conn, t.peer.Landing, greeting.Complete, t.a.ours, func(error) {}); err != nil { // the connection ends with it
+	if err := t.landing.send(conn, t.peer.Landing, greeting.Complete, t.a.ours, func(err error) {
+		if t.sent = err == nil; t.sent { // otherwise the connection ends with it
+			t.check()
+		}
+	}); err != nil {
 		return err
 	}
 	for i := 1; i < t.a.connections && t.lost == nil; i++ {
@@ -243,7 +248,7 @@ func (t *attempt) check() {
 		return
 	}
 	w, err := t.landing.word(greeting.AnswerWord)
-	if err == nil && (w == greeting.Word{} || t.up < a.connections && w.Kind == greeting.Complete) {
+	if err == nil && (w == greeting.Word{} || w.Kind == greeting.Complete && (t.up < a.connections || !t.sent)) {
 		return
 	}
 	var content []byte
@@ -283,13 +288,16 @@ func (t *attempt) succeed(theirs []byte) error {
 	if err != nil {
 		return err
 	}
+	if slices.ContainsFunc(t.conns, func(conn *rdma.Connection) bool { return conn.State() != rdma.Connecting }) {
+		err = rdma.ErrPeerClosed
+	}
+	if err == nil {
+		err = t.landing.confirm(t.conns[0], t.peer.Landing)
+	}
 	for _, conn := range t.conns {
 		if err == nil {
 			err = conn.Announce()
 		}
-	}
-	if err == nil {
-		err = t.landing.confirm(t.conns[0], t.peer.Landing)
 	}
 	if err != nil {
 		closeImports(answer.Maps, answer.Events)

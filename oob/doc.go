@@ -16,7 +16,7 @@
 // # Ways
 //
 // A Way carries the bytes. There is one through a folder (Dir, UserDir), over TCP, by
-// copy and paste (Stdio), and by files that somebody copies (Files). Parse makes one of
+// connection manager (CM), by copy and paste (Stdio), and by files that somebody copies (Files). Parse makes one of
 // a flag. Others can be added: a Way is an interface of four methods. Package
 // oob/etcd, a module of its own, has one by name through an etcd directory.
 //

@@ -15,6 +15,7 @@
 //	dir          through files in a folder of the user's own (the default)
 //	dir:PATH     through files in that folder
 //	tcp:HOST:PORT  the responder listens there, the requester connects to it
+//	cm:HOST:PORT  likewise, by connection manager: nothing travels beside RDMA
 //	stdio        printed on standard output, pasted on standard input
 //
 // With -ld, -re and -m they go to and come from files, one descriptor each, as
