@@ -180,6 +180,7 @@ type guest struct {
 	conns     []*rdma.Connection // nil: not made yet
 	open      int                // of them that are not Closed
 	up        int                // of them
+	answers   bool               // the first of them is up, so that the guest can be answered
 	theirs    []byte             // its bundle, once it has come
 	timer     *time.Timer
 	unwatch   func()
@@ -191,6 +192,7 @@ func (g *guest) changed(conn *rdma.Connection, state rdma.ConnectionState, _ err
 	switch state {
 	case rdma.Ready:
 		g.up++
+		g.answers = g.answers || conn == g.conns[0]
 		g.check()
 	case rdma.Failed:
 		_ = conn.Close() // on the engine's goroutine it does not fail
@@ -214,6 +216,9 @@ func (g *guest) expire() {
 func (g *guest) check() {
 	switch g.state {
 	case guestWaits:
+		if !g.answers {
+			return // what it writes can come before it is up here
+		}
 		if g.theirs == nil {
 			g.read()
 		}

@@ -160,10 +160,12 @@ func (t *attempt) changed(conn *rdma.Connection, state rdma.ConnectionState, err
 		}
 		t.check()
 	case rdma.Failed:
+		t.check() // the reason may have landed
 		t.lose(t.refused(err))
 		_ = conn.Close() // on the engine's goroutine it does not fail
 	case rdma.Closed:
 		t.closed++
+		t.check() // likewise
 		if err == nil {
 			err = ErrClosed
 		}

@@ -18,6 +18,10 @@
 //	cm:HOST:PORT  likewise, by connection manager: nothing travels beside RDMA
 //	stdio        printed on standard output, pasted on standard input
 //
+// With -cm, -lp, -sa and -sat, as in DOCA's samples, the connections are made by address,
+// and everything else goes over them: -cm is short for -oob cm::13579, or, with -sa, for
+// -oob cm:ADDR:13579.
+//
 // With -ld, -re and -m they go to and come from files, one descriptor each, as
 // in DOCA's samples. At the end the requester reports the same way whether it
 // has succeeded: a responder that is only read from or written to does not notice
