@@ -453,7 +453,14 @@ func (id *connectionID) rejected(step verbs.CMStep, e *cm.Event) error {
 
 // unanswered is the error of a handshake that came to no end.
 func (id *connectionID) unanswered(step verbs.CMStep, cause cm.Cause) error {
-	err := fmt.Errorf("%w: %v", verbs.ErrUnreachable, cause)
+	err := verbs.ErrUnreachable
+	switch cause {
+	case cm.CauseTimeout: // is what it says
+	case cm.CauseNoRoute:
+		return &verbs.CMError{Step: step, Local: id.local, Remote: id.remote, Err: fmt.Errorf("%w: %v", verbs.ErrNoRoute, cause)}
+	default:
+		err = fmt.Errorf("%w: %v", err, cause)
+	}
 	if local := id.path.Local; local.Port() != wire.UDPPort && id.path.Remote.Port() == wire.UDPPort {
 		err = fmt.Errorf("%w; this device has UDP port %d, since another process has port %d of %v, and other than Verbena's devices answer to that one only: end that process, or use another address",
 			err, local.Port(), wire.UDPPort, local.Addr())

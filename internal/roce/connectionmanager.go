@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/roce/cm"
@@ -90,7 +91,7 @@ func (g *generalServices) settle() {
 		g.report(&g.event)
 	}
 	for _, e := range g.device.endpoints {
-		e.flush()
+		_ = e.flush()
 	}
 	if at := g.manager.Deadline(); at != 0 {
 		g.device.noteDeadline(at)
@@ -105,7 +106,12 @@ func (g *generalServices) send(dg *cm.Datagram) {
 		DETH: wire.DETH{QKey: cm.QKey, SrcQP: managementQPN},
 	}
 	g.psn++
+	// By itself, so that an error is its own.
+	_ = e.flush()
 	out.Send(&g.packet, [][]byte{dg.MAD[:]}, len(dg.MAD))
+	if err := e.flush(); errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH) {
+		g.manager.NoRoute(dg, g.device.now())
+	}
 }
 
 // connectionManager implements verbs.CM.

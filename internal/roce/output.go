@@ -81,14 +81,15 @@ func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) {
 	d.counters.SentPackets++
 }
 
-// flush sends the packets that the socket has collected.
-func (e *endpoint) flush() {
+// flush sends the packets that the socket has collected, and returns the first error.
+func (e *endpoint) flush() error {
 	if e.socket.Pending() == 0 {
-		return
+		return nil
 	}
 	dropped, err := e.socket.Flush()
 	e.device.drops.send += uint64(dropped)
 	if err != nil {
 		e.device.log.Debug().Err(err).Int("dropped", dropped).Msg("send")
 	}
+	return err
 }

@@ -47,7 +47,7 @@ func (d *Device) transmit(now time.Duration) {
 		}
 	}
 	for _, e := range d.endpoints {
-		e.flush()
+		_ = e.flush()
 	}
 	d.failOverrun()
 	if !d.ready.empty() {

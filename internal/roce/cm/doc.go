@@ -8,7 +8,7 @@
 //
 //	m.Receive(mad, path, now)     // a datagram came to queue pair 1
 //	m.Expire(now)                 // m.Deadline() has come
-//	for m.NextMAD(&d) { … }       // to be sent, after any call
+//	for m.NextMAD(&d) { … }       // to be sent, after any call; m.NoRoute if that is not possible
 //	for m.NextEvent(&e) { … }     // to be delivered, after any call
 //
 // A [Manager] is driven by one goroutine at a time, under the lock of its device.
@@ -66,6 +66,7 @@
 //	P does not Accept in time     waits (MRA), then R 3            U Unanswered
 //	A does not Establish in time  U Unanswered, or R 4             R 4, or U Timeout: whose patience ends first
 //	A gives up, or closes         U Deadline; nothing if closed    R 4
+//	no route to P                 U NoRoute, at once               -
 //	P's port is closed            U PortUnreachable                -
 //	P's host is gone              U Timeout                        -
 //	P killed before it accepts    U Timeout, or PortUnreachable    -

@@ -65,6 +65,7 @@ const (
 	CauseTimeout         Cause = iota + 1 // no answer to any retransmission
 	CauseDeadline                         // the deadline of the call has passed
 	CausePortUnreachable                  // nobody has the peer's UDP port
+	CauseNoRoute                          // this host has no way to the peer's address
 	CauseUnanswered                       // the application did not Accept or Establish in time
 	CauseREJ                              // the peer sent a REJ
 	CauseDREQ                             // the peer sent a DREQ

@@ -137,6 +137,44 @@ func TestDeadlines(t *testing.T) {
 	require.Equal(t, CauseDeadline, b.nextEvent(EventUnreachable).Cause)
 }
 
+// TestNoRoute: what the host cannot send ends what it was to begin with, and nothing else.
+func TestNoRoute(t *testing.T) {
+	t.Parallel()
+	w, a, b := pair(t, faults{})
+	noRoute := func(n int) {
+		list := a.sent()
+		require.Len(t, list, n)
+		for _, d := range list {
+			a.NoRoute(&d, w.now)
+		}
+	}
+	_, err := a.Connect(a.params(b), w.now)
+	require.NoError(t, err)
+	noRoute(1)
+	require.Equal(t, CauseNoRoute, a.nextEvent(EventUnreachable).Cause)
+	a.nextEvent(EventTimeWaitExit)
+	noRoute(1) // the REJ, for a peer that may have heard of it
+	_, err = a.Resolve(ResolveParams{Service: testDatagrams, Path: a.pathTo(b)}, w.now)
+	require.NoError(t, err)
+	noRoute(1)
+	require.Equal(t, CauseNoRoute, a.nextEvent(EventUnreachable).Cause)
+	a.requireEmpty()
+
+	// A route that was there may come back.
+	_, err = a.Connect(a.params(b), w.now)
+	require.NoError(t, err)
+	_, err = a.Resolve(ResolveParams{Service: testDatagrams, Path: a.pathTo(b)}, w.now)
+	require.NoError(t, err)
+	require.Len(t, a.sent(), 2)
+	w.now += 3 * time.Second
+	a.Expire(w.now)
+	noRoute(2)
+	a.requireNoEvent()
+
+	a.NoRoute(&Datagram{}, w.now)
+	a.requireNoEvent()
+}
+
 // TestUnanswered: an application that never answers has its peers told in the end.
 func TestUnanswered(t *testing.T) {
 	t.Parallel()

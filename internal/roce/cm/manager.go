@@ -314,6 +314,30 @@ func (m *Manager) PeerUnreachable(path Path, now time.Duration) {
 	}
 }
 
+// NoRoute says that the host did not take a datagram of NextMAD's, since it has no way to
+// the peer. What that asks for the first time ends. It goes on where a way was there before:
+// there may be one again.
+func (m *Manager) NoRoute(d *Datagram, now time.Duration) {
+	h, err := mad.DecodeHeader(d.MAD[:])
+	if err != nil {
+		return
+	}
+	switch h.Attribute {
+	case mad.AttrREQ:
+		var r mad.REQ
+		_ = r.Decode(d.MAD[:])
+		if c := m.conns[r.LocalCommID]; c != nil && c.state == StateREQSent && c.retries == c.maxCMRetries {
+			c.giveUp(CauseNoRoute, now)
+		}
+	case mad.AttrSIDRREQ:
+		var r mad.SIDRREQ
+		_ = r.Decode(d.MAD[:])
+		if o := m.resolutions[r.RequestID]; o != nil && o.retries == o.maxCMRetries {
+			o.end(Event{Type: EventUnreachable, Cause: CauseNoRoute})
+		}
+	}
+}
+
 // pKeyUsable reports whether a P_Key is of the default partition, which is all that the
 // device is in.
 func pKeyUsable(key uint16) bool { return key&0x7fff == defaultPKey&0x7fff }

@@ -40,6 +40,7 @@ type Resolution struct {
 	timer         timer
 	interval      time.Duration
 	retries       uint8
+	maxCMRetries  uint8 // what retries begins with
 	deadline      time.Duration
 	closed        bool
 }
@@ -71,7 +72,7 @@ func (m *Manager) Resolve(p ResolveParams, now time.Duration) (*Resolution, erro
 		Value: p.Value, manager: m, path: p.Path, local: p.Path.localGID(), remote: p.Path.remoteGID(),
 		requestID:     m.newID(func(id uint32) bool { return m.resolutions[id] != nil }),
 		transactionID: m.newTransactionID(p.Path.Local.Port()),
-		interval:      duration(p.ResponseTimeout), retries: p.MaxCMRetries, deadline: p.Deadline,
+		interval:      duration(p.ResponseTimeout), retries: p.MaxCMRetries, maxCMRetries: p.MaxCMRetries, deadline: p.Deadline,
 		message: m.buffer(),
 	}
 	r.timer.owner = r
