@@ -26,10 +26,10 @@
 //   - There is no UC (the kernel's port space of TCP is for RC), and the Q_Key of a UD
 //     queue pair is that of RDMA_PS_UDP.
 //   - The kernel reports nothing of a request that has not been accepted: where the peer
-//     has given up meanwhile, Accept fails, and CMFailed is reported then.
+//     has given up meanwhile, Attr or Accept fails, and CMFailed is reported then.
 //   - Requests beyond the backlog wait in the kernel, as many again; those that are left
 //     there when a listener is closed are rejected as by its application.
-//   - A request that nobody answers is given up after about 68 s.
+//   - A request that nobody answers is given up after about 98 s.
 //
 // # Goroutines
 //

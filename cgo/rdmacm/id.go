@@ -191,6 +191,9 @@ func (id *connectionID) Attr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, 
 	}
 	attr, mask, err := id.raw.attr(to)
 	if err != nil {
+		if id.phase == phaseRequested && id.kind != verbs.UD && errors.Is(err, syscall.EINVAL) {
+			id.givenUp()
+		}
 		return none(id.refused(call, "rdma_init_qp_attr", err))
 	}
 	attr.State = to
@@ -317,16 +320,20 @@ func (id *connectionID) Accept(p verbs.CMParam) error {
 	p.ResponderResources = id.responderResources(min(p.ResponderResources, id.offered.ResponderResources))
 	p.InitiatorDepth = id.initiatorDepth(min(p.InitiatorDepth, id.offered.InitiatorDepth))
 	if err := id.raw.accept(&p); err != nil {
-		// The kernel has said nothing of a peer that has given up, nor will it.
-		id.phase = phaseAccepted
-		id.fail(verbs.CMStepAccept, fmt.Errorf("%w: it has given up", verbs.ErrRejected))
-		id.leave(false)
-		id.leaveRequest(phaseOver)
+		id.givenUp()
 		return id.refused(call, "rdma_accept", err)
 	}
 	id.offered = p
 	id.leaveRequest(phaseAccepted)
 	return nil
+}
+
+// givenUp reports that the peer has given up its request, where a call has failed for that.
+// The kernel has said nothing of it, nor will it.
+func (id *connectionID) givenUp() {
+	id.fail(verbs.CMStepAccept, fmt.Errorf("%w: it has given up", verbs.ErrRejected))
+	id.leave(false)
+	id.leaveRequest(phaseOver)
 }
 
 // leaveRequest goes on from a request that waits for the application.

@@ -242,6 +242,15 @@ func TestRequests(t *testing.T) {
 			delete(r.lib.fails, "accept")
 			require.ErrorIs(t, id.Accept(verbs.CMParam{QPN: 17}), verbs.ErrState)
 		},
+		func(id verbs.CMID) { // which the first call finds out
+			r.lib.fails["attr"] = syscall.EINVAL
+			_, _, err := id.Attr(verbs.QPInitialized)
+			require.ErrorIs(t, err, verbs.ErrState)
+			require.ErrorIs(t, r.next(verbs.CMFailed).Err, verbs.ErrRejected)
+			r.next(verbs.CMTimewaitExit)
+			delete(r.lib.fails, "attr")
+			require.ErrorIs(t, id.Accept(verbs.CMParam{QPN: 17}), verbs.ErrState)
+		},
 	} {
 		var waiting []verbs.CMID
 		for range 3 {
