@@ -7,6 +7,7 @@
 # make rig     the tests in the virtual machine with the kernel's RDMA stack alone, also
 #              under AddressSanitizer; PARTS="rdma dma" chooses
 # make matrix  every operation in every combination there; MATRIX=3 is shorter
+# make failures  what each end of a connection is told when it fails, there; writes the table
 # make soak    the tests that find more the longer they run; SOAK=10 is longer still
 # make bench   benchmarks
 # make bench-rig  the SDK beside perftest, in the virtual machine, as a table
@@ -16,7 +17,7 @@ GO ?= go
 # The driver for adapters is built where the headers of libibverbs and librdmacm are.
 TAGS = $(shell [ "`$(GO) env CGO_ENABLED`" = 1 ] && pkg-config --exists libibverbs librdmacm 2>/dev/null && echo verbs)
 
-.PHONY: all build demo test full rig matrix soak bench bench-rig check setup clean
+.PHONY: all build demo test full rig matrix failures soak bench bench-rig check setup clean
 
 all: build
 
@@ -51,6 +52,10 @@ MATRIX ?= all
 matrix: setup
 	VERBENA_MATRIX=$(MATRIX) VERBENA_MATRIX_FILE=$(CURDIR)/docs/interop.md \
 		$(GO) test -count=1 -timeout 5h -run TestRigMatrix -v ./samples/internal/matrix
+
+failures: setup
+	VERBENA_FAILURES_FILE=$(CURDIR)/docs/connecting-failures.md \
+		$(GO) test -count=1 -tags "$(TAGS)" -timeout 30m -run TestRigFailures -v ./cgo/ibverbs
 
 # Tests whose names contain Soak; package internal/soak says what SOAK stands for.
 SOAK ?= 1

@@ -100,6 +100,10 @@ func (e *End) Renew() {
 	e.newQP()
 }
 
+// Events are those that have not been waited for, for tests that do not know which of two
+// ends hears something first.
+func (e *End) Events() <-chan verbs.CMEvent { return e.events }
+
 // Next waits for the next event, which has to be of that kind.
 func (e *End) Next(want verbs.CMEventType) verbs.CMEvent {
 	e.t.Helper()
