@@ -254,8 +254,7 @@ func TestCMExpect(t *testing.T) {
 // stranger is a program that speaks for itself. The test drives its engine.
 type stranger struct {
 	*program
-	held     map[*rdma.Connection]*strangersConnection
-	requests []*rdma.ConnectRequest
+	held map[*rdma.Connection]*strangersConnection
 }
 
 type strangersConnection struct {

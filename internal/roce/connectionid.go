@@ -80,11 +80,13 @@ func (c *connectionManager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 }
 
 // resolve finds out, on a goroutine of its own, whether the address is a listener's of
-// this machine, whose device may have another address or UDP port.
+// this machine, whose device may have another address or UDP port. Nobody listens on a
+// loopback address that is not registered.
 func (id *connectionID) resolve(find bool) {
 	var device netip.AddrPort
+	found := false
 	if find {
-		device, find = registry.Find(portSpace(id.kind), id.remote)
+		device, found = registry.Find(portSpace(id.kind), id.remote)
 	}
 	d := id.manager.services.device
 	d.mu.Lock()
@@ -92,8 +94,17 @@ func (id *connectionID) resolve(find bool) {
 	if id.state != idResolving || id.manager.closed {
 		return
 	}
-	if find {
+	switch {
+	case found:
 		id.path.Remote, id.remote = device, netip.AddrPortFrom(device.Addr(), id.remote.Port())
+	case find && registry.Complete && id.remote.Addr().IsLoopback():
+		// The device there, if any, is another process's, which may have no connection
+		// manager and then would not answer.
+		id.state = idManaged
+		id.report(verbs.CMEvent{Type: verbs.CMFailed, Err: &verbs.CMError{
+			Step: verbs.CMStepConnect, Local: id.local, Remote: id.remote, Reason: verbs.CMRejectInvalidServiceID, Err: verbs.ErrNotListening,
+		}})
+		return
 	}
 	id.state = idResolved
 	id.report(verbs.CMEvent{Type: verbs.CMResolved})

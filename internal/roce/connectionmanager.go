@@ -90,9 +90,6 @@ func (g *generalServices) settle() {
 	for g.manager.NextEvent(&g.event) {
 		g.report(&g.event)
 	}
-	for _, e := range g.device.endpoints {
-		_ = e.flush()
-	}
 	if at := g.manager.Deadline(); at != 0 {
 		g.device.noteDeadline(at)
 	}

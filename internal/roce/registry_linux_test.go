@@ -56,6 +56,22 @@ func TestDialFindsTheDeviceOfThisMachine(t *testing.T) {
 	}
 }
 
+// A loopback address where nobody listens fails at once, though another process's device
+// has it, which need not have a connection manager and would never answer.
+func TestDialNobodyOnLoopback(t *testing.T) {
+	silent := openSide(t, Config{}, 64)
+	gids, err := silent.dev.GIDs(1)
+	require.NoError(t, err)
+	active := openManaged(t, Config{})
+	for _, kind := range []verbs.QPType{verbs.RC, verbs.UD} {
+		id, err := active.cm.Dial(verbs.CMDial{Addr: netip.AddrPortFrom(gids[0].GID.Addr(), 1), Type: kind})
+		require.NoError(t, err)
+		require.ErrorIs(t, active.next(verbs.CMFailed).Err, verbs.ErrNotListening)
+		require.ErrorIs(t, id.Connect(active.param("")), verbs.ErrState)
+		require.NoError(t, id.Close())
+	}
+}
+
 // A device without an address of the loopback interface does not listen on 127.0.0.1.
 func TestListenOnLoopbackElsewhere(t *testing.T) {
 	m := openManaged(t, Config{Addresses: addresses("::1")})

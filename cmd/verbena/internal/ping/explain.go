@@ -26,6 +26,8 @@ func (r *rounds) advice(ctx context.Context, addr netip.Addr, port int) []string
 	err := r.failure
 	var rejected *verbs.CMError
 	switch {
+	case errors.Is(err, rdma.ErrNotListening) && addr.IsLoopback():
+		return []string{"No program of this machine listens on port " + strconv.Itoa(port) + ` by a software device: start "verbena ping -s -d ` + r.opened.Device + `".`}
 	case errors.Is(err, rdma.ErrNotListening):
 		return []string{"The connection manager there answers: packets get through both ways, and nobody listens on port " + strconv.Itoa(port) + ".",
 			`Start "verbena ping -s" there, or "rping -s"; other programs than these do not speak ping's protocol.`}
