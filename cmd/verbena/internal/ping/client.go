@@ -105,8 +105,12 @@ func (c *Client) Stop() {
 	_ = c.rdma.Stop()
 }
 
-// fail reports the first failure, and stops. nil does nothing.
+// fail reports the first failure, and stops. nil does nothing. What fails because the
+// engine is stopping the context, which was interrupted, is no failure.
 func (c *Client) fail(err error) {
+	if s := c.rdma.State(); s == pe.Stopping || s == pe.Idle {
+		c.ended = true
+	}
 	if err == nil || c.ended {
 		return
 	}

@@ -105,7 +105,7 @@ func TestInterrupted(t *testing.T) {
 	go func() { done <- Main(ctx, []string{"-c", "0", "-i", "1ms", "127.0.0.1:" + port}, &out, &out) }()
 	require.Eventually(t, func() bool { return strings.Contains(out.String(), "round     3") }, 5*time.Minute, time.Millisecond)
 	cancel()
-	require.Equal(t, exitOK, <-done)
+	require.Equal(t, exitOK, <-done, "%s", &out)
 	assert.Contains(t, out.String(), "RDMA works")
 }
 
