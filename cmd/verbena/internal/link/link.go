@@ -236,10 +236,16 @@ func (l *Link) Send(ctx context.Context, m proto.Message) error { return l.Write
 // WriteSend gives a write to the device, unless its length is zero, and behind it a
 // message, unless that is nil: when the peer has the message, what was written is in place.
 func (l *Link) WriteSend(ctx context.Context, w Write, m proto.Message) error {
-	place, length := -1, 0
+	select {
+	case <-l.done: // even if there is a place
+		w.finish()
+		return l.err
+	default:
+	}
+	place, b := -1, []byte(nil)
 	if m != nil {
-		b, err := proto.Encode(m)
-		if err != nil {
+		var err error
+		if b, err = proto.Encode(m); err != nil {
 			w.finish()
 			return err
 		}
@@ -252,9 +258,8 @@ func (l *Link) WriteSend(ctx context.Context, w Write, m proto.Message) error {
 			w.finish()
 			return context.Cause(ctx)
 		}
-		length = copy(l.memory.Bytes()[place*proto.MaxMessage:], b)
 	}
-	err := l.hub.engine.Do(func() { l.post(w, place, length) })
+	err := l.hub.engine.Do(func() { l.post(w, place, b) })
 	if err != nil {
 		w.finish()
 		return fmt.Errorf("%w: %w", ErrBroken, err)
@@ -268,8 +273,8 @@ func (w *Write) finish() {
 	}
 }
 
-// post runs on the engine's goroutine.
-func (l *Link) post(w Write, place, length int) {
+// post runs on the engine's goroutine, so that Close does not take the memory away.
+func (l *Link) post(w Write, place int, message []byte) {
 	var err error
 	select {
 	case <-l.done:
@@ -287,7 +292,8 @@ func (l *Link) post(w Write, place, length int) {
 	}
 	if err == nil {
 		var task *rdma.SendTask
-		task, err = l.hub.sends.Alloc(l.conn, bufinv.Source(l.memory, place*proto.MaxMessage, length))
+		n := copy(l.memory.Bytes()[place*proto.MaxMessage:], message)
+		task, err = l.hub.sends.Alloc(l.conn, bufinv.Source(l.memory, place*proto.MaxMessage, n))
 		err = pe.SubmitNew(task, err, func(t *rdma.SendTask, _ error) {
 			_ = t.Free()
 			l.free <- place
