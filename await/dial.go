@@ -25,6 +25,9 @@ func Dial(ctx context.Context, r *rdma.Context, addr string, cfg rdma.DialConfig
 	if e == nil {
 		return nil, fmt.Errorf("await: %s: %w; connect it with Engine.Connect", op, pe.ErrNotConnected)
 	}
+	if cfg.Held != nil {
+		return nil, fmt.Errorf("await: %s: %w: a connection that is held is reported to the function of DialConfig.Held, and not here", op, ErrInvalid)
+	}
 	d := &dialing{done: make(chan error, 1)}
 	if err := Func(ctx, e, func() (err error) { return d.begin(r, addr, cfg) }); err != nil {
 		return nil, err

@@ -334,7 +334,7 @@ func (conn *Connection) close() {
 	if was == Closed {
 		return
 	}
-	if conn.mtu == 0 {
+	if _, bridged := conn.establishment.(*bridge); conn.mtu == 0 && !bridged {
 		conn.lastReceive = true // its queue pair never took any
 	}
 	conn.enter(Closed, nil)

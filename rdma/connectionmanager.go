@@ -18,7 +18,7 @@ type connectionManager struct {
 	cm        verbs.CM // nil: not opened yet
 	listeners map[verbs.CMListener]*Listener
 	ids       map[verbs.CMID]idOwner
-	waiting   fifo.Queue[*ConnectRequest] // for a free connection, to be accepted
+	waiting   fifo.List[*ConnectRequest] // for a free connection, to be accepted
 
 	pending   atomic.Bool
 	mu        sync.Mutex
@@ -61,7 +61,8 @@ func (m *connectionManager) close() (err error) {
 	m.arrived = nil
 	m.mu.Unlock()
 	m.pending.Store(false)
-	m.waiting.Clear()
+	for m.waiting.Pop() != nil {
+	}
 	m.cm, m.listeners, m.ids = nil, nil, nil
 	return err
 }
@@ -116,7 +117,8 @@ func (m *connectionManager) request(e *verbs.CMEvent) {
 	m.ids[e.ID], l.requests[q] = q, struct{}{}
 	m.ctx.set.Log.Debug().Str("context", m.ctx.set.Name).Stringer("listener", l).Stringer("peer", q.RemoteAddr()).Msg("connection requested")
 	if l.cfg.OnRequest == nil {
-		m.waiting.Push(q)
+		q.place.Value = q
+		m.waiting.Push(&q.place)
 		return
 	}
 	m.ctx.reports.Push(report{request: q})
@@ -131,10 +133,7 @@ func (m *connectionManager) acceptable() bool {
 // which they came, as long as connections are free. It returns how many it handled.
 func (m *connectionManager) acceptWaiting() (n int) {
 	for ; m.acceptable(); n++ {
-		q := m.waiting.Pop()
-		if q.id == nil {
-			continue // the peer has given up, or the listener was closed
-		}
+		q := m.waiting.Pop().Value
 		conn, err := q.Accept(AcceptConfig{PrivateData: q.listener.cfg.PrivateData})
 		if err != nil {
 			m.ctx.set.Log.Warn().Err(err).Str("context", m.ctx.set.Name).Msg("accepting a connection")
@@ -185,6 +184,8 @@ func (e *cmEnd) bringUp() error {
 	if s.TrafficClass != 0 {
 		attr.Address.TrafficClass = s.TrafficClass
 	}
+	attr.MaxDestReadAtomic = min(attr.MaxDestReadAtomic, s.reads) // the peer may ask for more
+	attr.MaxInitReadAtomic = min(attr.MaxInitReadAtomic, s.caps.MaxReadAtomic, readLimit)
 	conn.mtu, conn.maxReads = attr.PathMTU, attr.MaxInitReadAtomic
 	conn.peer.gid, conn.peer.qpn = attr.Address.DGID, attr.DestQPN
 	return conn.lane.Connect(attr)

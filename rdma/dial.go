@@ -99,7 +99,7 @@ type dial struct {
 	port    uint16
 	cfg     DialConfig
 	targets []netip.Addr // to try in turn
-	next    int          // of targets
+	next    int          // of targets; those that are not worth another attempt are taken out
 	limit   time.Duration
 	until   time.Time     // when to give up; zero: never
 	again   time.Time     // when to try the next time; zero: an attempt is under way
@@ -177,7 +177,7 @@ func (c *Context) mayReach(local, peer netip.Addr) bool {
 // attempt dials the next of the host's addresses.
 func (d *dial) attempt() {
 	m := &d.conn.ctx.manager
-	target := d.targets[d.next%len(d.targets)]
+	target := d.targets[d.next]
 	d.next++
 	d.again = time.Time{}
 	d.schedule()
@@ -246,24 +246,46 @@ func (d *dial) request() error {
 func (d *dial) failed(err error) {
 	conn := d.conn
 	conn.ctx.manager.closeID(d.id)
-	d.id, d.last = nil, err
-	switch {
-	case d.next < len(d.targets):
+	d.id = nil
+	again := worthRetrying(err)
+	if d.last == nil || again || !worthRetrying(d.last) {
+		d.last = err // what is worth retrying says more than that another address is out of reach
+	}
+	if !again { // not this address
+		d.next--
+		d.targets = slices.Delete(d.targets, d.next, d.next+1)
+	}
+	if len(d.targets) == 0 || errors.Is(err, ErrRejected) && !again || d.cfg.Once && d.next >= len(d.targets) {
+		conn.fail(fmt.Errorf("rdma: %v: %w", conn, d.last))
+		return
+	}
+	if err := d.renew(err); err != nil {
+		conn.fail(conn.deviceError(err))
+		return
+	}
+	if d.next < len(d.targets) {
 		d.attempt() // of each address once, before any is tried again
 		return
-	case d.cfg.Once || !worthRetrying(err):
-		conn.fail(fmt.Errorf("rdma: %v: %w", conn, err))
-		return
 	}
-	if staleConnection(err) {
-		if err := conn.renewQP(); err != nil {
-			conn.fail(conn.deviceError(err))
-			return
-		}
-	}
+	d.next = 0
 	d.again = time.Now().Add(d.pause)
 	d.pause = min(2*d.pause, longestDialPause)
 	d.schedule()
+}
+
+// renew makes the queue pair ready for another attempt.
+func (d *dial) renew(after error) error {
+	conn := d.conn
+	if staleConnection(after) {
+		conn.mtu, conn.maxReads, conn.peer = 0, 0, endpoint{}
+		return conn.renewQP()
+	}
+	if conn.mtu == 0 {
+		return nil
+	}
+	// The peer had accepted, and then thought better of it.
+	conn.mtu, conn.maxReads, conn.peer = 0, 0, endpoint{}
+	return conn.reset()
 }
 
 // worthRetrying reports whether another attempt may succeed.

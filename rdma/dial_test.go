@@ -295,6 +295,7 @@ func TestAcceptLater(t *testing.T) {
 	cs.until("the other is rejected", func() bool { return len(client.Connections()) == 2 && len(client.errs) == 1 })
 	_, err = requests[2].Accept(rdma.AcceptConfig{})
 	require.ErrorIs(t, err, rdma.ErrNotReady)
+	require.ErrorContains(t, requests[2].Err(), "listener was closed")
 	cs.send(server, server.ready[0], "still here")
 	cs.until("received", func() bool { return len(client.messages) == 1 })
 }

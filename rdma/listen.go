@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -149,12 +150,15 @@ func (l *Listener) close() error {
 	delete(l.ctx.manager.listeners, listener)
 	for q := range l.requests {
 		_ = q.Reject(nil) // it may have expired
+		q.err = errListenerClosed
 	}
 	if err := listener.Close(); err != nil {
 		return fmt.Errorf("rdma: close %v: %w", l, err)
 	}
 	return nil
 }
+
+var errListenerClosed = errors.New("its listener was closed")
 
 // The most private data of each message, in bytes (IBTA 12.6, annex A11).
 const (
@@ -171,7 +175,8 @@ type ConnectRequest struct {
 	param    verbs.CMParam
 	local    netip.AddrPort
 	remote   netip.AddrPort
-	err      error // why it is over
+	err      error                      // why it is over
+	place    fifo.Node[*ConnectRequest] // among those that wait for a free connection
 }
 
 // Listener is what the request came to.
@@ -299,6 +304,7 @@ func (q *ConnectRequest) over(err error) {
 	q.LocalAddr()
 	q.RemoteAddr()
 	delete(q.listener.requests, q)
+	q.listener.ctx.manager.waiting.Remove(&q.place)
 	q.id, q.err = nil, err
 }
 
@@ -327,10 +333,8 @@ func (e *acceptedEnd) event(ev *verbs.CMEvent) {
 		if conn.state == Connecting {
 			conn.ready()
 		}
-	case verbs.CMFailed:
-		if conn.establishing() {
-			conn.fail(fmt.Errorf("rdma: %v: %w", conn, ev.Err))
-		}
+	case verbs.CMFailed: // also if a message has made the connection Ready meanwhile
+		conn.fail(fmt.Errorf("rdma: %v: %w", conn, ev.Err))
 	default:
 		e.cmEnd.event(ev)
 	}

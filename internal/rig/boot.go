@@ -209,7 +209,7 @@ func (g *guest) args(words string, initrd int) []string {
 	}
 	args := append([]string{}, g.accel...)
 	args = append(args,
-		"-smp", "2", "-m", "1024",
+		"-smp", "2", "-m", "2048",
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
 		"-kernel", g.kernel.vmlinux(),
 		"-initrd", fmt.Sprintf("/dev/fd/%d", initrd),

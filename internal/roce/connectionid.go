@@ -85,7 +85,8 @@ func (c *connectionManager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 func (id *connectionID) resolve(find bool) {
 	var device netip.AddrPort
 	found := false
-	if find {
+	// Another process could answer for any address; let it do so for this machine's only.
+	if peer := id.remote.Addr(); find && (peer.IsLoopback() || sourceTo(peer) == peer) {
 		device, found = registry.Find(portSpace(id.kind), id.remote)
 	}
 	d := id.manager.services.device

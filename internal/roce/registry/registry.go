@@ -13,6 +13,7 @@
 package registry
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -51,8 +52,12 @@ type Entries struct {
 func (e *Entries) serve(l *net.UnixListener, device netip.AddrPort) {
 	for {
 		conn, err := l.Accept()
-		if err != nil {
-			return // closed
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil: // such as for lack of file descriptors
+			time.Sleep(10 * time.Millisecond)
+			continue
 		}
 		_ = conn.SetDeadline(time.Now().Add(patience))
 		_, _ = conn.Write([]byte(device.String()))

@@ -70,15 +70,13 @@ type visitor struct {
 
 func (s *Server) request(q *rdma.ConnectRequest) {
 	conn, err := q.Accept(rdma.AcceptConfig{PrivateData: []byte(greeting)})
-	if errors.Is(err, rdma.ErrFull) {
-		s.log.Warn().Stringer("client", q.RemoteAddr()).Msgf("rejected: there are %d clients", MaxClients)
-		err = q.Reject([]byte("too many clients"))
-	}
 	if err != nil {
-		s.log.Warn().Err(err).Msg("a client is lost")
-		return
-	}
-	if conn == nil {
+		s.log.Warn().Err(err).Stringer("client", q.RemoteAddr()).Msg("a client is rejected")
+		reason := "it cannot be accepted"
+		if errors.Is(err, rdma.ErrFull) {
+			reason = "too many clients"
+		}
+		_ = q.Reject([]byte(reason)) // fails if it has given up
 		return
 	}
 	v := &visitor{server: s, conn: conn}
