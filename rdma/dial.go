@@ -276,16 +276,15 @@ func (d *dial) failed(err error) {
 // renew makes the queue pair ready for another attempt.
 func (d *dial) renew(after error) error {
 	conn := d.conn
-	if staleConnection(after) {
-		conn.mtu, conn.maxReads, conn.peer = 0, 0, endpoint{}
-		return conn.renewQP()
-	}
-	if conn.mtu == 0 {
-		return nil
-	}
-	// The peer had accepted, and then thought better of it.
+	used := conn.mtu != 0 // the peer had accepted, and then thought better of it
 	conn.mtu, conn.maxReads, conn.peer = 0, 0, endpoint{}
-	return conn.reset()
+	switch {
+	case staleConnection(after):
+		return conn.renewQP()
+	case used:
+		return conn.reset()
+	}
+	return nil
 }
 
 // worthRetrying reports whether another attempt may succeed.

@@ -7,10 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
+	"github.com/verbena-rdma/verbena/internal/interrupt"
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
@@ -23,11 +22,6 @@ const (
 )
 
 var errTimeout = errors.New("time is up")
-
-// interruption is the cause of a context that a signal has ended.
-type interruption struct{ signal syscall.Signal }
-
-func (i interruption) Error() string { return "interrupted by signal: " + i.signal.String() }
 
 // Main runs a program and exits. It parses the flags, calls run, reports to the peer
 // how it ended, and prints the error, if there is one, as one line.
@@ -53,7 +47,7 @@ func execute(p Program, run func(ctx context.Context, s *Session) error, args []
 		complain(files.err, p, fmt.Errorf("%w; -h lists the flags", err))
 		return exitUsage
 	}
-	ctx, stop := interruptible(context.Background())
+	ctx, stop := interrupt.Context(context.Background())
 	defer stop()
 	if s.timeout > 0 {
 		var cancel context.CancelFunc
@@ -71,11 +65,11 @@ func execute(p Program, run func(ctx context.Context, s *Session) error, args []
 		return exitSuccess
 	}
 	// What was in flight when the context ended failed because of that.
-	var by interruption
+	var by interrupt.Error
 	switch cause := context.Cause(ctx); {
 	case errors.As(cause, &by):
 		complain(files.err, p, by)
-		return exitSignal + int(by.signal)
+		return exitSignal + int(by.Signal)
 	case errors.Is(cause, errTimeout):
 		err = fmt.Errorf("gave up after %v (-timeout)%s", s.timeout, s.waitedFor())
 	case errors.Is(err, rdma.ErrTimeout):
@@ -83,28 +77,6 @@ func execute(p Program, run func(ctx context.Context, s *Session) error, args []
 	}
 	complain(files.err, p, err)
 	return exitFailure
-}
-
-// interruptible returns a context that ends with the first signal to stop.
-func interruptible(parent context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(parent)
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer signal.Stop(signals) // the next one kills
-		select {
-		case s := <-signals:
-			number, _ := s.(syscall.Signal)
-			cancel(interruption{number})
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, func() {
-		cancel(nil)
-		<-done
-	}
 }
 
 // complain prints an error as one line.

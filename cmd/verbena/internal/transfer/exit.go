@@ -6,10 +6,10 @@ import (
 	"flag"
 	"syscall"
 
-	"github.com/verbena-rdma/verbena/cmd/verbena/internal/interrupt"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/link"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/session"
+	"github.com/verbena-rdma/verbena/internal/interrupt"
 )
 
 // The exit codes, which docs/transfer.md explains. A signal gives 128 and its number.
