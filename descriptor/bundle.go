@@ -17,22 +17,23 @@ type Bundle struct {
 	To   string // the program that it is for, likewise
 
 	// Connections are descriptors, in either form when encoded, and in binary form when
-	// decoded; so are Maps and Events.
+	// decoded; so are the other lists.
 	Connections [][]byte
 	Maps        [][]byte // of memory maps
 	Events      [][]byte // of sync events
+	Endpoints   [][]byte // of datagrams
 	Data        []byte   // the program's own
 }
 
 // lists are the lists of descriptors, in the order in which they are encoded.
-func (b *Bundle) lists() [3]struct {
+func (b *Bundle) lists() [4]struct {
 	kind Kind
 	list *[][]byte
 } {
-	return [3]struct {
+	return [4]struct {
 		kind Kind
 		list *[][]byte
-	}{{Connection, &b.Connections}, {MemoryMap, &b.Maps}, {SyncEvent, &b.Events}}
+	}{{Connection, &b.Connections}, {MemoryMap, &b.Maps}, {SyncEvent, &b.Events}, {Endpoint, &b.Endpoints}}
 }
 
 // Encode makes the descriptor of a bundle, in binary form. It fails with ErrFormat

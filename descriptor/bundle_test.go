@@ -20,7 +20,7 @@ func TestBundleLayout(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "0002"+hex.EncodeToString([]byte("ab"))+"0001"+hex.EncodeToString([]byte("c"))+
 		"0002"+"000f"+hex.EncodeToString(c)+"000f"+hex.EncodeToString(c)+
-		"0001"+"000f"+hex.EncodeToString(m)+"0000"+"0003"+hex.EncodeToString([]byte("own")), hex.EncodeToString(payload))
+		"0001"+"000f"+hex.EncodeToString(m)+"0000"+"0000"+"0003"+hex.EncodeToString([]byte("own")), hex.EncodeToString(payload))
 
 	for _, form := range [][]byte{desc, []byte(Armor(desc))} {
 		got, err := DecodeBundle(form)
@@ -39,7 +39,7 @@ func TestBundleRoundTrip(t *testing.T) {
 			}
 			return list
 		}
-		in := &Bundle{From: "from", To: "to", Connections: list(Connection), Maps: list(MemoryMap), Events: list(SyncEvent)}
+		in := &Bundle{From: "from", To: "to", Connections: list(Connection), Maps: list(MemoryMap), Events: list(SyncEvent), Endpoints: list(Endpoint)}
 		if data := rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "data"); len(data) > 0 {
 			in.Data = data
 		}

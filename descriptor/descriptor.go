@@ -16,10 +16,11 @@ const (
 	Connection Kind = 1 // one end of a connection, from rdma
 	MemoryMap  Kind = 2 // memory open to a peer, from mmap
 	SyncEvent  Kind = 3 // a 64-bit event open to a peer
-	Bundled    Kind = 4 // several of the above, and bytes of the program's own: a Bundle
+	Bundled    Kind = 4 // several of the others, and bytes of the program's own: a Bundle
+	Endpoint   Kind = 5 // an endpoint of datagrams, from rdma
 )
 
-var kindNames = [...]string{Connection: "connection", MemoryMap: "memory map", SyncEvent: "sync event", Bundled: "bundle"}
+var kindNames = [...]string{Connection: "connection", MemoryMap: "memory map", SyncEvent: "sync event", Bundled: "bundle", Endpoint: "endpoint"}
 
 // String names the kind in words.
 func (k Kind) String() string {

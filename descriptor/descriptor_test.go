@@ -48,7 +48,7 @@ func TestEncodeLayout(t *testing.T) {
 }
 
 func TestEncodeRefuses(t *testing.T) {
-	for _, kind := range []Kind{0, 5, 255} {
+	for _, kind := range []Kind{0, 6, 255} {
 		_, err := Encode(kind, nil)
 		assert.ErrorIs(t, err, ErrKind)
 	}

@@ -23,6 +23,10 @@
 // Local reads are always allowed. Everything else has to be asked for; a device
 // refuses what has not been. See Permission.
 //
+// One of them, BindWindows, is not for peers: it has parts of the Map lent to one peer at
+// a time, for as long as the program likes (rdma.Window). What such a window exports is
+// imported as any Map.
+//
 // # Concurrency
 //
 // All methods are safe for concurrent use. LKey, RKey, Hold, Release and the

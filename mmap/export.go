@@ -39,16 +39,20 @@ func (m *Map) export(matches ...func(registration) bool) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("export memory map: %w", err)
 	}
-	var w descriptor.Writer
-	w.Uint64(m.addr)
-	w.Uint64(uint64(m.size))
-	w.Uint32(rkey)
-	w.Uint32(uint32(m.perm & remoteRights))
-	b, err := w.Encode(descriptor.MemoryMap)
+	b, err := encode(m.addr, uint64(m.size), rkey, m.perm&remoteRights)
 	if err != nil {
 		return nil, fmt.Errorf("export memory map: %w", err)
 	}
 	return b, nil
+}
+
+func encode(addr, size uint64, rkey uint32, perm Permission) ([]byte, error) {
+	var w descriptor.Writer
+	w.Uint64(addr)
+	w.Uint64(size)
+	w.Uint32(rkey)
+	w.Uint32(uint32(perm))
+	return w.Encode(descriptor.MemoryMap)
 }
 
 // ExportKey is ExportPD for those who put the remote key into a descriptor of

@@ -1,9 +1,22 @@
 package mmap
 
 import (
+	"fmt"
 	"runtime"
 	"unsafe"
 )
+
+// AllocBytes returns memory that a program can register with devices by itself
+// (verbs.PD.RegMR): size bytes, at least 1, which are zero, begin at a page, and stay where
+// they are until free is called. The memory must not be used after that, nor be registered
+// when it is. Errors match ErrRange, or are those of the operating system. A Map has memory
+// of its own: see Alloc.
+func AllocBytes(size int) (mem []byte, free func() error, err error) {
+	if size < 1 {
+		return nil, nil, fmt.Errorf("allocate memory: %w: %d bytes; at least 1 is needed", ErrRange, size)
+	}
+	return allocate(size)
+}
 
 // pinned keeps memory of the Go heap where it is.
 type pinned struct{ pinner runtime.Pinner }

@@ -24,13 +24,16 @@ const (
 	RemoteWrite     Permission = 1 << 2
 	RemoteAtomic    Permission = 1 << 3
 	RelaxedOrdering Permission = 1 << 4
+	// BindWindows lets memory windows be bound to the Map (rdma.Window), which lend parts
+	// of it to peers. A Map without remote permissions is reached through them only.
+	BindWindows Permission = 1 << 5
 )
 
 // remoteRights are those that a peer can use. Their values are part of the
 // descriptor format.
 const remoteRights = RemoteRead | RemoteWrite | RemoteAtomic
 
-var permissionNames = [...]string{"LocalReadWrite", "RemoteRead", "RemoteWrite", "RemoteAtomic", "RelaxedOrdering"}
+var permissionNames = [...]string{"LocalReadWrite", "RemoteRead", "RemoteWrite", "RemoteAtomic", "RelaxedOrdering", "BindWindows"}
 
 // Has reports whether the set holds all of q.
 func (p Permission) Has(q Permission) bool { return p&q == q }
@@ -54,7 +57,7 @@ func (p Permission) String() string {
 }
 
 func (p Permission) validate() error {
-	if unknown := p &^ (LocalReadWrite | remoteRights | RelaxedOrdering); unknown != 0 {
+	if unknown := p &^ (LocalReadWrite | remoteRights | RelaxedOrdering | BindWindows); unknown != 0 {
 		return fmt.Errorf("%w: permissions %v hold unknown bits", ErrInvalid, p)
 	}
 	if p&(RemoteWrite|RemoteAtomic) != 0 && !p.Has(LocalReadWrite) {
@@ -74,6 +77,7 @@ func (p Permission) access() verbs.Access {
 		{RemoteWrite, verbs.AccessRemoteWrite},
 		{RemoteAtomic, verbs.AccessRemoteAtomic},
 		{RelaxedOrdering, verbs.AccessRelaxedOrdering},
+		{BindWindows, verbs.AccessMWBind},
 	} {
 		if p.Has(right.p) {
 			a |= right.a

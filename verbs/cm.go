@@ -145,6 +145,8 @@ const (
 	CMTimewaitExit                           // the number of the queue pair may be used again
 	CMAddressChanged                         // the local address has moved: the connection should end
 	CMDeviceRemoved                          // the device is gone: close everything
+	CMMulticastJoined                        // a group can be sent to, and attached to
+	CMMulticastFailed                        // it cannot be joined, or is lost: Err says why
 )
 
 // CMEvent is an event of a connection manager. Fields that its type does not concern
@@ -156,8 +158,12 @@ type CMEvent struct {
 	// Param is what the peer has told. PrivateData is the receiver's to keep, and may be
 	// followed by zeroes: the messages do not carry its length.
 	Param   CMParam
-	Address AddressAttr // for UD: the way to the peer's queue pair
-	Err     error       // of CMFailed, a *CMError
+	Address AddressAttr // for UD: the way to the peer's queue pair, or to the group
+	Err     error       // of CMFailed, a *CMError, and of CMMulticastFailed
+	// Multicast is the membership that a CMMulticastJoined or CMMulticastFailed is of, and
+	// that CMAddressChanged and CMDeviceRemoved happened to where there is no ID.
+	// What is sent to the group goes to Param.QPN, with Param.QKey.
+	Multicast CMMulticast
 }
 
 // CMStep is what a connection manager was doing when it failed.

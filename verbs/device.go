@@ -96,6 +96,39 @@ type DeviceAttr struct {
 	// AtomicsGlobal: they are atomic with regard to the processor and other devices
 	// too, not only to each other (IBTA 9.4.5.1).
 	AtomicsGlobal bool
+
+	MaxMW int // memory windows; zero: there are none
+	// MWTypes are the types of memory windows that the device has.
+	MWTypes MWTypes
+	// Invalidation: the device has OpLocalInvalidate and OpSendInvalidate.
+	Invalidation bool
+	// MaxMulticastGroups is how many multicast groups queue pairs can be attached to.
+	MaxMulticastGroups int
+	// CompletionFields are those that a completion queue can be asked for.
+	CompletionFields WCFields
+	ClockFrequency   uint64 // ticks of the device's clock in a second; zero: it has none
+	// SRD is what SRD queue pairs can do.
+	SRD SRDAttr
+}
+
+// SRDAttr holds what SRD queue pairs of a device can do (efadv_query_device(3)). It is
+// zero where Transports has no SRD. They have no atomics, no shared receive queues, and
+// no flags but FlagSignaled, which every request needs unless its queue pair signals all,
+// and FlagInline, in sends. A peer can be read and written only while it has an address
+// handle that leads to this device.
+type SRDAttr struct {
+	MaxSendWR, MaxRecvWR   int    // requests on one queue
+	MaxSendSGE, MaxRecvSGE int    // scatter-gather entries of each
+	MaxReadSGE             int    // of a read or write
+	MaxInline              int    // bytes of inline data
+	MaxMessage             uint32 // bytes of a send: those of one packet
+	MaxRDMA                uint32 // bytes of a write or read
+	Read                   bool   // OpRead
+	Write                  bool   // OpWrite and OpWriteImm
+	// UnsolicitedWriteRecv: QPInit has it.
+	UnsolicitedWriteRecv bool
+	// RNRRetry: QPAttr.RNRRetry can be set, in the transition to RTS.
+	RNRRetry bool
 }
 
 // Transports is a set of transport services.

@@ -54,22 +54,9 @@
 //     matches ErrInvalid or ErrNotSupported, and is never ignored; one that a device
 //     reports is passed on, and prints as a number.
 //
-// What is foreseen, and where it goes:
-//
-//   - Memory windows: DeviceAttr.MaxMW, and an optional interface of PD to allocate
-//     one (AllocMW). A bind and an invalidation are operations of SendWR, with one
-//     more field, a pointer to what is bound. Their completions are WCOpcodes.
-//   - Datagrams: what every driver reports with a received datagram is a field of WC,
-//     as SrcQPN and HasGRH are: the service level, the P_Key index, the source LID
-//     where there are LIDs. The sender's GID is in the GRH, in front of the data. How
-//     a datagram is sent is in AddressAttr, not in SendWR.
-//   - Extended completions (time stamps, the GID of a sender that has no address
-//     handle): a set in CQInit of what is wanted, and an optional interface of CQ
-//     that polls into two slices of the same length: the WCs, and what was asked for
-//     beside each. A WC stays as small as it is, and Poll as fast.
-//   - EFA's SRD: a further QPType, for which a QPInit makes a QP as for UD. Its
-//     requests use the fields that SendWR has: AH, RemoteQPN and RemoteQKey for the
-//     peer, RemoteAddr and RKey for its memory. What it cannot do (atomics, shared
-//     receive queues, a fence) it refuses. Completions come in any order. A write with
-//     immediate that consumes no receive is a field of QPInit, and one of WC.
+// What came later, and where it went: memory windows are WindowPD, and operations of
+// SendWR; multicast groups MulticastQP and MulticastCM; extended completions
+// CQInit.Fields and ExtendedCQ, which polls into two slices, so that a WC stays as small
+// and Poll as fast as they were; EFA's SRD is a QPType, whose requests use the fields of
+// datagrams and those of writes, and whose limits are DeviceAttr.SRD.
 package verbs

@@ -13,6 +13,10 @@ const (
 	// AccessRelaxedOrdering lets writes reach the memory in any order, where the
 	// device has that, and is ignored where it has not (ibv_reg_mr(3)).
 	AccessRelaxedOrdering
+	AccessMWBind // memory windows may be bound to the region
+	// AccessZeroBased has peers name the bytes of a memory window of type 2 by their
+	// offset in it, and not by their address. It is for windows only.
+	AccessZeroBased
 )
 
 // PD is a protection domain: regions, queue pairs, shared receive queues and

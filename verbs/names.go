@@ -30,14 +30,15 @@ var qpStateNames = []string{"Reset", "Init", "RTR", "RTS", "SQD", "SQE", "Error"
 // String gives the state's usual abbreviation.
 func (s QPState) String() string { return name(qpStateNames, "queue pair state", s) }
 
-var qpTypeNames = []string{"RC", "UC", "UD"}
+var qpTypeNames = []string{"RC", "UC", "UD", "SRD"}
 
 // String gives the service's usual abbreviation.
 func (t QPType) String() string { return name(qpTypeNames, "transport service", t) }
 
 var opcodeNames = []string{
 	"send", "send with immediate", "write", "write with immediate", "read",
-	"compare-and-swap", "fetch-and-add",
+	"compare-and-swap", "fetch-and-add", "send with invalidate", "local invalidate",
+	"bind memory window",
 }
 
 // String names the operation.
@@ -45,7 +46,7 @@ func (o Opcode) String() string { return name(opcodeNames, "operation", o) }
 
 var wcOpcodeNames = []string{
 	"send", "write", "read", "compare-and-swap", "fetch-and-add", "receive",
-	"receive of a write with immediate",
+	"receive of a write with immediate", "local invalidate", "bind memory window",
 }
 
 // String names the completed operation.
@@ -79,6 +80,7 @@ func (t EventType) String() string { return name(eventNames, "event", t) }
 var cmEventTypeNames = []string{
 	"", "resolved", "connection request", "connection response", "established", "failed",
 	"disconnected", "time-wait exit", "address changed", "device removed",
+	"multicast group joined", "multicast group failed",
 }
 
 // String names the event.

@@ -6,6 +6,47 @@ type CQInit struct {
 	// to DeviceAttr.MaxCQE. When one more arrives the queue overflows: Poll fails
 	// with ErrOverrun from then on, and the queue pairs on it enter the error state.
 	Capacity int
+	// Fields are what each completion is to be reported with besides a WC. They must be
+	// among DeviceAttr.CompletionFields. A queue that has any is an ExtendedCQ, whose
+	// Poll still works, and leaves them out.
+	Fields WCFields
+}
+
+// WCFields is a set of what an ExtendedCQ reports besides a WC.
+type WCFields uint32
+
+// What completions can be reported with (ibv_create_cq_ex(3), efadv_create_cq(3)).
+const (
+	WCTimestamp WCFields = 1 << iota // WCExtra.Timestamp
+	WCWallClock                      // WCExtra.WallClock
+	WCSource                         // WCExtra.SourceAH and SourceGID
+)
+
+// WCExtra is what an ExtendedCQ reports beside a WC. Fields that the queue was not made
+// for are zero. On adapters, so are the times of a completion that has failed.
+type WCExtra struct {
+	// Timestamp is when the device has made the completion, in ticks of its clock
+	// (DeviceAttr.ClockFrequency).
+	Timestamp uint64
+	// WallClock is the same in nanoseconds since 1970.
+	WallClock uint64
+	// SourceAH is the number of the address handle by which the sender of a message
+	// on an SRD queue pair can be answered (NumberedAH), or NoAH where this end has
+	// none that leads there.
+	SourceAH uint16
+	// SourceGID is the sender's GID, where SourceAH is NoAH; zero where the device does
+	// not know it.
+	SourceGID GID
+}
+
+// NoAH is the number of no address handle.
+const NoAH = 0xffff
+
+// ExtendedCQ is a completion queue that reports more than a WC has. Those that were
+// made with CQInit.Fields are.
+type ExtendedCQ interface {
+	// PollExtended is Poll into two slices of the same length.
+	PollExtended(wcs []WC, extras []WCExtra) (int, error)
 }
 
 // CQ is a completion queue.
@@ -57,6 +98,11 @@ const (
 	RC QPType = iota // reliable connection
 	UC               // unreliable connection
 	UD               // unreliable datagram
+	// SRD is the scalable reliable datagram of Amazon's EFA (efadv_create_qp_ex(3)): one
+	// queue pair talks to any number of peers, reliably, at most once, and in no order.
+	// It has the states of UD, and each request names its peer as a datagram does. What
+	// it can do is in DeviceAttr.SRD.
+	SRD
 )
 
 // QPState is the state of a queue pair (IBTA 10.3.1).
@@ -99,6 +145,10 @@ type QPInit struct {
 	//
 	// False: Timeout and RetryCount as IBTA 9.7.6.1.3 and 9.7.5.1.3 have them.
 	AdaptiveRetransmission bool
+	// UnsolicitedWriteRecv has writes with immediate that come to an SRD queue pair
+	// consume no receive (SRDAttr.UnsolicitedWriteRecv). Their completions are marked
+	// Unsolicited, and have the ID 0. Both ends have to set it.
+	UnsolicitedWriteRecv bool
 }
 
 // QPAttrMask says which attributes of a QPAttr a Modify sets.
@@ -140,6 +190,10 @@ const (
 	UDToInit = QPAttrState | QPAttrPKeyIndex | QPAttrPort | QPAttrQKey
 	UDToRTR  = QPAttrState
 	UDToRTS  = QPAttrState | QPAttrSQPSN
+
+	SRDToInit = UDToInit
+	SRDToRTR  = UDToRTR
+	SRDToRTS  = UDToRTS
 )
 
 // QPAttr holds the attributes of a queue pair.
@@ -148,7 +202,7 @@ type QPAttr struct {
 	PKeyIndex int         // into the port's P_Key table, from 0
 	Port      int         // from 1
 	Access    Access      // what the peer may do
-	QKey      uint32      // that datagrams must carry to be taken (UD)
+	QKey      uint32      // that datagrams must carry to be taken (UD, SRD)
 	Address   AddressAttr // the way to the peer
 	PathMTU   MTU         // bytes of payload in one packet
 	// Timeout t is the local acknowledge timeout: 4.096 µs × 2^t; 0 waits for
@@ -159,7 +213,7 @@ type QPAttr struct {
 	// is repeated before it fails: 0 to 7.
 	RetryCount uint8
 	// RNRRetry is how often a request that met no receive is repeated: 0 to 6,
-	// and 7 for ever.
+	// and 7 for ever. SRD has it where SRDAttr.RNRRetry is set.
 	RNRRetry uint8
 	// MinRNRTimer is the code (0 to 31) of the time that a peer has to wait before it
 	// sends again, when no receive was posted (IBTA 9.7.5.2.8, table 46).
@@ -176,8 +230,8 @@ type AddressAttr struct {
 	DGID         GID    // the peer's
 	SGIDIndex    int    // of the own GID, in the port's table
 	Port         int    // local port; zero means the queue pair's, or 1 for an AH
-	SL           uint8  // service level
-	HopLimit     uint8  // zero means 64
+	SL           uint8  // service level; on no packet without a VLAN tag
+	HopLimit     uint8  // zero means 64, or 1 to a multicast group
 	TrafficClass uint8  // DSCP and ECN on RoCEv2
 	FlowLabel    uint32 // 20 bits
 	DLID         uint16 // InfiniBand only
@@ -188,8 +242,16 @@ type AddressAttr struct {
 
 // AH is an address handle: the way of datagrams to a peer.
 type AH interface {
-	// Close destroys the handle. Requests with it must have completed.
+	// Close destroys the handle. Datagrams with it must have completed; requests of SRD
+	// queue pairs that have not fail.
 	Close() error
+}
+
+// NumberedAH is an address handle that receive completions can name
+// (WCExtra.SourceAH). Those of devices with SRD are.
+type NumberedAH interface {
+	// Number is the same for all handles of the device that lead to the same peer.
+	Number() uint16
 }
 
 // QP is a queue pair.
@@ -209,8 +271,8 @@ type QP interface {
 	// PostRecv posts receive requests likewise. A queue pair with a shared
 	// receive queue refuses it.
 	PostRecv(wrs []RecvWR) (int, error)
-	// Close destroys the queue pair. Completions of requests still outstanding
-	// are dropped; once it has returned, their memory is the caller's again.
+	// Close destroys the queue pair, which is not attached to multicast groups any more.
+	// Completions of requests still outstanding are dropped; once it has returned, their memory is the caller's again.
 	Close() error
 }
 
@@ -226,6 +288,18 @@ const (
 	OpRead
 	OpCompareSwap
 	OpFetchAdd
+	// OpSendInvalidate is a send that takes away SendWR.InvalidateRKey, a key of the
+	// peer's, as the peer's own OpLocalInvalidate would (IBTA 9.4.1.1.3). Reads by that
+	// key that were posted before it need a fence. A key that cannot be taken away fails
+	// it, and the connection. It is for RC.
+	OpSendInvalidate
+	// OpLocalInvalidate ends what SendWR.InvalidateRKey, a key of this end's, grants
+	// (IBTA 10.6.5). The key is that of a window of type 2, bound on this queue pair; any
+	// other fails the request with StatusMemoryWindowBindError. Once it has completed, the
+	// device neither reads nor writes memory by the key.
+	OpLocalInvalidate
+	// OpBindMW binds a memory window, as SendWR.Bind says (IBTA 10.6.7.2.2).
+	OpBindMW
 )
 
 // SendFlags qualify a send request.
@@ -260,9 +334,12 @@ type SendWR struct {
 	CompareAdd uint64 // the value to compare with, or to add
 	Swap       uint64 // the value to put in its place
 
-	AH         AH     // for datagrams: the way to the peer
-	RemoteQPN  uint32 // for datagrams: the number of its queue pair
-	RemoteQKey uint32 // for datagrams: the Q_Key of that queue pair
+	AH         AH     // for datagrams and SRD: the way to the peer
+	RemoteQPN  uint32 // for datagrams and SRD: the number of its queue pair
+	RemoteQKey uint32 // for datagrams and SRD: the Q_Key of that queue pair
+
+	InvalidateRKey uint32  // for OpSendInvalidate and OpLocalInvalidate
+	Bind           *MWBind // for OpBindMW; read during PostSend only
 }
 
 // RecvWR is a receive request. The slice of entries is read during PostRecv only.
@@ -283,6 +360,8 @@ const (
 	WCFetchAdd
 	WCRecv
 	WCRecvWriteImm // a receive consumed by a write with immediate
+	WCLocalInvalidate
+	WCBindMW
 )
 
 // WC is a completion. When Status is not StatusSuccess only ID, Status,
@@ -301,4 +380,15 @@ type WC struct {
 	// counts the GRH. On RoCEv2 it is the IP header, an IPv4 one in the last 20 of the
 	// 40 bytes (annex A17).
 	HasGRH bool
+	// Unsolicited: a write with immediate has consumed no receive
+	// (QPInit.UnsolicitedWriteRecv).
+	Unsolicited bool
+	SL          uint8 // for datagrams: the service level that it came with
+	// InvalidatedRKey is the key that a send with invalidate has taken away; zero: none.
+	InvalidatedRKey uint32
+	PKeyIndex       uint16 // for datagrams: of the partition key that it came with
+	SLID            uint16 // for datagrams: where it came from (InfiniBand only)
+	// SrcUDPPort is the port by which the sender of a datagram is reached, where it is
+	// not 4791; zero means 4791 (software device only).
+	SrcUDPPort uint16
 }

@@ -57,7 +57,8 @@ func rank(e verbs.GIDEntry, layer verbs.LinkLayer) int {
 	switch {
 	case e.GID == verbs.GID{}:
 		return 0
-	case layer == verbs.LinkInfiniBand:
+	// Amazon's EFA is on neither link layer, and its GIDs are of InfiniBand's type.
+	case layer == verbs.LinkInfiniBand || layer == verbs.LinkUnspecified:
 		if e.Type != verbs.GIDInfiniBand {
 			return 0
 		}

@@ -37,7 +37,11 @@ func TestChoose(t *testing.T) {
 	got, err := Choose(table, verbs.LinkEthernet, new(1))
 	require.NoError(t, err)
 	assert.Equal(t, 1, got.Index)
-	got, err = Choose([]verbs.GIDEntry{entry(0, verbs.GIDInfiniBand, linkLocal)}, verbs.LinkInfiniBand, nil)
-	require.NoError(t, err)
-	assert.Equal(t, 0, got.Index)
+	for _, layer := range []verbs.LinkLayer{verbs.LinkInfiniBand, verbs.LinkUnspecified} {
+		got, err = Choose([]verbs.GIDEntry{entry(0, verbs.GIDInfiniBand, linkLocal)}, layer, nil)
+		require.NoError(t, err)
+		assert.Equal(t, 0, got.Index)
+		_, err = Choose(table, layer, nil)
+		require.ErrorIs(t, err, errs.ErrGID)
+	}
 }

@@ -10,9 +10,43 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Rights are all the access rights that package verbs has.
-const Rights = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead |
-	verbs.AccessRemoteAtomic | verbs.AccessRelaxedOrdering
+const (
+	peerRights = verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
+	// QueuePairRights are all the access rights that a queue pair can be given.
+	QueuePairRights = verbs.AccessLocalWrite | peerRights | verbs.AccessRelaxedOrdering
+	// Rights are all those of memory regions.
+	Rights = QueuePairRights | verbs.AccessMWBind
+	// WindowRights are all those of memory windows.
+	WindowRights = peerRights | verbs.AccessZeroBased
+)
+
+// CheckBind says what is wrong with a bind of a memory window that no state of window
+// and region can make right, in an error that matches [verbs.ErrInvalid]. What depends on
+// them fails the request when its turn comes (IBTA 10.6.7.2.2).
+func CheckBind(b *verbs.MWBind) error {
+	switch {
+	case b == nil || b.MW == nil:
+		return fmt.Errorf("SendWR.Bind names no memory window: %w", verbs.ErrInvalid)
+	case b.MR == nil:
+		return fmt.Errorf("SendWR.Bind names no memory region: %w", verbs.ErrInvalid)
+	case b.MR.Access()&verbs.AccessMWBind == 0:
+		return fmt.Errorf("SendWR.Bind names a region without AccessMWBind; register it with that: %w", verbs.ErrInvalid)
+	case b.MW.Type() == verbs.MWType1 && b.Access&verbs.AccessZeroBased != 0:
+		return fmt.Errorf("SendWR.Bind has AccessZeroBased, which windows of type 1 do not (IBTA 10.6.7.2.2): %w", verbs.ErrInvalid)
+	case b.Access&^WindowRights != 0:
+		return fmt.Errorf("SendWR.Bind has the access rights %#x: windows have only those in %#x: %w", uint32(b.Access), uint32(WindowRights), verbs.ErrInvalid)
+	}
+	return nil
+}
+
+// CheckWindowKey says why a window with the key have cannot be bound to the key of the
+// request: the upper 24 bits of those of type 2 are the device's.
+func CheckWindowKey(b *verbs.MWBind, have uint32) error {
+	if b.MW.Type() == verbs.MWType2 && (b.RKey^have)>>8 != 0 {
+		return fmt.Errorf("SendWR.Bind has the key %#x, the window %#x: only the lower 8 bits can be chosen: %w", b.RKey, have, verbs.ErrInvalid)
+	}
+	return nil
+}
 
 // CheckDMABuf is Check for the bytes of a dma-buf.
 func CheckDMABuf(buf verbs.DMABuf, access verbs.Access) error {

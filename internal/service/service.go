@@ -17,22 +17,27 @@ const (
 	writes  = 1<<verbs.OpWrite | 1<<verbs.OpWriteImm
 	reads   = 1 << verbs.OpRead
 	atomics = 1<<verbs.OpCompareSwap | 1<<verbs.OpFetchAdd
+	revokes = 1 << verbs.OpSendInvalidate
+	windows = 1<<verbs.OpLocalInvalidate | 1<<verbs.OpBindMW
 
-	known = sends | writes | reads | atomics
+	known = sends | writes | reads | atomics | revokes | windows
 
 	knownFlags = verbs.FlagSignaled | verbs.FlagSolicited | verbs.FlagFence | verbs.FlagInline
 )
 
 // table has a row for each transport service (IBTA 9.2.1, table 38;
-// ibv_post_send(3)). What a device lacks of its row, such as atomics, it refuses by
-// itself. A service that comes later gets a row of its own. That of EFA's SRD
-// (efadv_create_qp_ex(3)) is sends | writes | reads, and its devices say in their
-// capabilities whether they have the writes and the reads.
+// ibv_post_send(3), but for UC's send with invalidate, which has no opcode). What a
+// device lacks of its row, such as atomics, it refuses by itself.
 var table = [...]operations{
-	verbs.RC: sends | writes | reads | atomics,
-	verbs.UC: sends | writes,
+	verbs.RC: sends | writes | reads | atomics | revokes | windows,
+	verbs.UC: sends | writes | windows,
 	verbs.UD: sends,
+	// No atomics (efadv_create_qp_ex(3)).
+	verbs.SRD: sends | writes | reads,
 }
+
+// srdFlags are all that there are for SRD.
+const srdFlags = verbs.FlagSignaled | verbs.FlagInline
 
 // Check says why a send request of that operation with those flags cannot be posted
 // to a queue pair of the service t, in an error that matches verbs.ErrInvalid. A
@@ -47,6 +52,19 @@ func Check(t verbs.QPType, op verbs.Opcode, flags verbs.SendFlags) error {
 	}
 	if flags&^knownFlags != 0 {
 		return fmt.Errorf("unknown flags %#x: %w", uint32(flags&^knownFlags), verbs.ErrInvalid)
+	}
+	if t == verbs.SRD {
+		return checkSRD(op, flags)
+	}
+	return nil
+}
+
+func checkSRD(op verbs.Opcode, flags verbs.SendFlags) error {
+	switch {
+	case flags&^srdFlags != 0:
+		return fmt.Errorf("flags %#x: SRD has only FlagSignaled and FlagInline: %w", uint32(flags&^srdFlags), verbs.ErrInvalid)
+	case flags&verbs.FlagInline != 0 && sends&(1<<op) == 0:
+		return fmt.Errorf("inline data: SRD has it in sends only: %w", verbs.ErrInvalid)
 	}
 	return nil
 }

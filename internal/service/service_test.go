@@ -22,6 +22,10 @@ func TestTable(t *testing.T) {
 		verbs.OpRead:        {true, false, false},
 		verbs.OpCompareSwap: {true, false, false},
 		verbs.OpFetchAdd:    {true, false, false},
+
+		verbs.OpSendInvalidate:  {true, false, false},
+		verbs.OpLocalInvalidate: {true, true, false},
+		verbs.OpBindMW:          {true, true, false},
 	} {
 		for service, want := range has {
 			service := verbs.QPType(service)
@@ -37,15 +41,37 @@ func TestTable(t *testing.T) {
 }
 
 func TestUnknown(t *testing.T) {
-	for _, op := range []verbs.Opcode{-1, verbs.OpFetchAdd + 1, 31, 32, 1 << 40} {
+	for _, op := range []verbs.Opcode{-1, verbs.OpBindMW + 1, 31, 32, 1 << 40} {
 		err := Check(verbs.RC, op, 0)
 		require.ErrorIs(t, err, verbs.ErrInvalid)
 		assert.ErrorContains(t, err, "unknown operation")
 	}
-	for _, service := range []verbs.QPType{-1, 3, 200} {
+	for _, service := range []verbs.QPType{-1, 4, 200} {
 		require.ErrorIs(t, Check(service, verbs.OpSend, 0), verbs.ErrInvalid)
 	}
 	err := Check(verbs.RC, verbs.OpSend, verbs.FlagSignaled|1<<20)
 	require.ErrorIs(t, err, verbs.ErrInvalid)
 	assert.ErrorContains(t, err, "unknown flags 0x100000")
+}
+
+// SRD has the operations and flags of efadv_create_qp_ex(3).
+func TestSRD(t *testing.T) {
+	for op := verbs.OpSend; op <= verbs.OpRead; op++ {
+		require.NoError(t, Check(verbs.SRD, op, verbs.FlagSignaled), "%v", op)
+		err := Check(verbs.SRD, op, verbs.FlagSignaled|verbs.FlagInline)
+		if op == verbs.OpSend || op == verbs.OpSendImm {
+			require.NoError(t, err, "%v", op)
+		} else {
+			require.ErrorIs(t, err, verbs.ErrInvalid, "%v", op)
+			assert.ErrorContains(t, err, "in sends only")
+		}
+	}
+	for _, op := range []verbs.Opcode{verbs.OpCompareSwap, verbs.OpFetchAdd} {
+		require.ErrorIs(t, Check(verbs.SRD, op, 0), verbs.ErrInvalid, "%v", op)
+	}
+	for _, flag := range []verbs.SendFlags{verbs.FlagSolicited, verbs.FlagFence} {
+		err := Check(verbs.SRD, verbs.OpSend, verbs.FlagSignaled|flag)
+		require.ErrorIs(t, err, verbs.ErrInvalid)
+		assert.ErrorContains(t, err, "only FlagSignaled and FlagInline")
+	}
 }

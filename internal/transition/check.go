@@ -89,7 +89,7 @@ func checkCodes(a *verbs.QPAttr, given verbs.QPAttrMask) error {
 	if given&verbs.QPAttrPathMTU != 0 && !a.PathMTU.Valid() {
 		return fmt.Errorf("attribute PathMTU is %d, it must be 256, 512, 1024, 2048 or 4096", a.PathMTU)
 	}
-	if unknown := a.Access &^ registration.Rights; given&verbs.QPAttrAccess != 0 && unknown != 0 {
+	if unknown := a.Access &^ registration.QueuePairRights; given&verbs.QPAttrAccess != 0 && unknown != 0 {
 		return fmt.Errorf("attribute Access has the unknown bits %#x", uint32(unknown))
 	}
 	return nil

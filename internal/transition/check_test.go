@@ -32,6 +32,11 @@ var required = map[verbs.QPType]map[verbs.QPState]verbs.QPAttrMask{
 		verbs.QPReadyToReceive: 0,
 		verbs.QPReadyToSend:    verbs.QPAttrSQPSN,
 	},
+	verbs.SRD: {
+		verbs.QPInitialized:    verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrQKey,
+		verbs.QPReadyToReceive: 0,
+		verbs.QPReadyToSend:    verbs.QPAttrSQPSN,
+	},
 }
 
 func valid(to verbs.QPState) verbs.QPAttr {
@@ -82,7 +87,7 @@ func TestNoTransition(t *testing.T) {
 	attr := valid(verbs.QPReset)
 	assert.NoError(t, Check(verbs.UD, verbs.QPError, &attr, verbs.QPAttrState, limits))
 	attr = valid(verbs.QPInitialized)
-	for _, service := range []verbs.QPType{-1, 3} {
+	for _, service := range []verbs.QPType{-1, 4} {
 		assert.ErrorContains(t, Check(service, verbs.QPReset, &attr, verbs.QPAttrState, limits), "no transport service")
 	}
 }

@@ -55,4 +55,15 @@ var rules = [...]map[step]attrs{
 		{verbs.QPSendQueueDrained, verbs.QPSendQueueDrained}: {optional: pkey | qkey},
 		{verbs.QPSendQueueError, verbs.QPReadyToSend}:        {optional: qkey},
 	},
+	// The states of UD, but for SQE: an error ends its request alone (efadv_create_qp_ex(3)).
+	verbs.SRD: {
+		{verbs.QPReset, verbs.QPInitialized}:                 {required: pkey | port | qkey},
+		{verbs.QPInitialized, verbs.QPInitialized}:           {optional: pkey | port | qkey},
+		{verbs.QPInitialized, verbs.QPReadyToReceive}:        {optional: pkey | qkey},
+		{verbs.QPReadyToReceive, verbs.QPReadyToSend}:        {required: verbs.QPAttrSQPSN, optional: qkey | verbs.QPAttrRNRRetry},
+		{verbs.QPReadyToSend, verbs.QPReadyToSend}:           {optional: qkey},
+		{verbs.QPReadyToSend, verbs.QPSendQueueDrained}:      {},
+		{verbs.QPSendQueueDrained, verbs.QPReadyToSend}:      {optional: qkey},
+		{verbs.QPSendQueueDrained, verbs.QPSendQueueDrained}: {optional: pkey | qkey},
+	},
 }

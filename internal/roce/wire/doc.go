@@ -2,6 +2,9 @@
 // extension headers, and the invariant CRC (InfiniBand Architecture
 // Specification, "IBTA" below, volume 1 chapter 9 and annex A17).
 //
+// The packets of SRD, Amazon's scalable reliable datagrams, have opcodes and a header of
+// this project's own behind the base header ([SRDETH]).
+//
 // A packet is the payload of one UDP datagram: headers, payload, zero to three
 // bytes of padding, and four bytes of invariant CRC. [Packet] holds the headers
 // of one packet and a view of its payload; [Flow] computes and checks the CRC,

@@ -17,5 +17,6 @@ var (
 	ErrOpcode    = fmt.Errorf("%w: unknown opcode", ErrMalformed)
 	ErrVersion   = fmt.Errorf("%w: transport header version is not 0", ErrMalformed)
 	ErrPad       = fmt.Errorf("%w: more padding than bytes behind the headers", ErrMalformed)
+	ErrSRD       = fmt.Errorf("%w: reserved bits, a part outside its message, or an MTU that is none, in a packet of SRD", ErrMalformed)
 	ErrPayload   = fmt.Errorf("%w: payload or padding behind an opcode that has none", ErrMalformed)
 )

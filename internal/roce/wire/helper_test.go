@@ -52,6 +52,15 @@ func trim(p Packet) Packet {
 	if !p.Opcode.HasIETH() {
 		p.InvalidateRKey = 0
 	}
+	if !p.Opcode.HasSRDETH() {
+		p.SRDETH = SRDETH{}
+	}
+	if !p.Opcode.HasOffset() {
+		p.Offset = 0
+	}
+	if !p.Opcode.HasSegments() {
+		p.Segments = Segments{}
+	}
 	if !p.Opcode.HasPayload() {
 		p.Payload, p.Pad = nil, 0
 	} else {
@@ -63,12 +72,19 @@ func trim(p Packet) Packet {
 func drawPacket(t *rapid.T, op Opcode) Packet {
 	u24 := rapid.Uint32Range(0, PSNMask)
 	u32, u64, flag := rapid.Uint32(), rapid.Uint64(), rapid.Bool()
+	segments := Segments{Size: rapid.SampledFrom([]uint16{256, 512, 1024, 2048, 4096}).Draw(t, "size"), Count: rapid.Uint16Range(1, MaxSegments).Draw(t, "count")}
+	length := rapid.Uint32Range(uint32(segments.Size)*MaxSegments, 1<<32-1).Draw(t, "length")
 	return trim(Packet{
-		Opcode:    op,
+		Opcode: op,
+		SRDETH: SRDETH{
+			Source: rapid.Uint32Range(1, 1<<32-1).Draw(t, "source"), Target: u32.Draw(t, "target"),
+			Floor: rapid.Uint16().Draw(t, "floor"), Unsolicited: flag.Draw(t, "unsolicited"), MTU: rapid.Uint8Range(1, 5).Draw(t, "mtu"),
+		},
+		Offset: rapid.Uint32Range(0, length-uint32(segments.Size)*MaxSegments).Draw(t, "offset"), Segments: segments,
 		Solicited: flag.Draw(t, "solicited"), MigReq: flag.Draw(t, "migreq"), AckReq: flag.Draw(t, "ackreq"),
 		FECN: flag.Draw(t, "fecn"), BECN: flag.Draw(t, "becn"),
 		PKey: rapid.Uint16().Draw(t, "pkey"), DestQP: u24.Draw(t, "destqp"), PSN: u24.Draw(t, "psn"),
-		RETH:           RETH{VA: u64.Draw(t, "va"), RKey: u32.Draw(t, "rkey"), Length: u32.Draw(t, "length")},
+		RETH:           RETH{VA: u64.Draw(t, "va"), RKey: u32.Draw(t, "rkey"), Length: length},
 		AETH:           AETH{Syndrome: Syndrome(rapid.Byte().Draw(t, "syndrome")), MSN: u24.Draw(t, "msn")},
 		Imm:            u32.Draw(t, "imm"),
 		Atomic:         AtomicETH{u64.Draw(t, "ava"), u32.Draw(t, "arkey"), u64.Draw(t, "swap"), u64.Draw(t, "compare")},
@@ -90,6 +106,9 @@ func samplePacket(op Opcode) Packet {
 		AtomicAck:      0x5152535455565758,
 		DETH:           DETH{QKey: 0x80010203, SrcQP: 0x654321},
 		InvalidateRKey: 0x99aabbcc,
+		SRDETH:         SRDETH{Source: 0xa1a2a3a4, Target: 0xb1b2b3b4, Floor: 0xc1c2, Unsolicited: true, MTU: 5},
+		Offset:         0x00010e0f,
+		Segments:       Segments{Size: 4096, Count: 9},
 		Payload:        []byte("thirteen byte"),
 	})
 }

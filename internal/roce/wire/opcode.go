@@ -16,6 +16,9 @@ const (
 	ServiceRC Service = 0x00
 	ServiceUC Service = 0x20
 	ServiceUD Service = 0x60
+	// ServiceSRD is this project's own, in the range that table 38 leaves to
+	// manufacturers.
+	ServiceSRD Service = 0xc0
 )
 
 const serviceMask = 0xe0
@@ -79,11 +82,29 @@ const (
 	UDSendOnlyImm Opcode = 0x65
 )
 
+// Operations of a scalable reliable datagram. The lower five bits are those of the
+// operation of a reliable connection that is most like it.
+const (
+	SRDSend         Opcode = 0xc4
+	SRDSendImm      Opcode = 0xc5
+	SRDWrite        Opcode = 0xca // any part of a write
+	SRDWriteImm     Opcode = 0xcb // the last part, which leaves when the others have arrived
+	SRDReadRequest  Opcode = 0xcc
+	SRDReadResponse Opcode = 0xd0
+	SRDAcknowledge  Opcode = 0xd1 // its payload says which packets have arrived
+	SRDNak          Opcode = 0xd2 // of one packet
+	SRDHello        Opcode = 0xd8 // asks for the peer's token
+	SRDHelloReply   Opcode = 0xd9
+)
+
 // What follows the base transport header. Headers appear on the wire in the
 // order of these bits.
 const (
-	hasDETH = 1 << iota
+	hasSRDETH = 1 << iota
+	hasDETH
 	hasRETH
+	hasOffset
+	hasSegments
 	hasAtomicETH
 	hasAETH
 	hasAtomicAck
@@ -93,15 +114,15 @@ const (
 )
 
 type opcodeInfo struct {
-	parts     uint8 // of the has… bits
-	headerLen uint8 // bytes; zero if the opcode is unknown
+	parts     uint16 // of the has… bits
+	headerLen uint8  // bytes; zero if the opcode is unknown
 }
 
 // One array for the hot path, indexed by a byte so that no bounds are checked.
 var opcodeInfos = makeOpcodeInfos()
 
 func makeOpcodeInfos() (infos [256]opcodeInfo) {
-	for op, parts := range map[Opcode]uint8{
+	for op, parts := range map[Opcode]uint16{
 		RCSendFirst:          hasPayload,
 		RCSendMiddle:         hasPayload,
 		RCSendLast:           hasPayload,
@@ -141,13 +162,24 @@ func makeOpcodeInfos() (infos [256]opcodeInfo) {
 
 		UDSendOnly:    hasDETH | hasPayload,
 		UDSendOnlyImm: hasDETH | hasImm | hasPayload,
+
+		SRDSend:         hasSRDETH | hasDETH | hasPayload,
+		SRDSendImm:      hasSRDETH | hasDETH | hasImm | hasPayload,
+		SRDWrite:        hasSRDETH | hasDETH | hasRETH | hasOffset | hasPayload,
+		SRDWriteImm:     hasSRDETH | hasDETH | hasRETH | hasOffset | hasImm | hasPayload,
+		SRDReadRequest:  hasSRDETH | hasDETH | hasRETH | hasOffset | hasSegments,
+		SRDReadResponse: hasSRDETH | hasPayload,
+		SRDAcknowledge:  hasSRDETH | hasPayload,
+		SRDNak:          hasSRDETH | hasAETH,
+		SRDHello:        hasSRDETH,
+		SRDHelloReply:   hasSRDETH,
 	} {
 		n := BTHLen
 		for _, ext := range []struct {
-			part uint8
+			part uint16
 			len  int
 		}{
-			{hasDETH, DETHLen}, {hasRETH, RETHLen}, {hasAtomicETH, AtomicETHLen}, {hasAETH, AETHLen},
+			{hasSRDETH, SRDETHLen}, {hasDETH, DETHLen}, {hasRETH, RETHLen}, {hasOffset, OffsetLen}, {hasSegments, SegmentsLen}, {hasAtomicETH, AtomicETHLen}, {hasAETH, AETHLen},
 			{hasAtomicAck, AtomicAckLen}, {hasImm, ImmLen}, {hasIETH, IETHLen},
 		} {
 			if parts&ext.part != 0 {
@@ -186,6 +218,25 @@ func (o Opcode) HasDETH() bool { return opcodeInfos[o].parts&hasDETH != 0 }
 
 // HasIETH reports whether a remote key to invalidate follows.
 func (o Opcode) HasIETH() bool { return opcodeInfos[o].parts&hasIETH != 0 }
+
+// HasSRDETH reports whether an [SRDETH] follows.
+func (o Opcode) HasSRDETH() bool { return opcodeInfos[o].parts&hasSRDETH != 0 }
+
+// HasOffset reports whether the offset of the payload in its write, or of what is
+// asked for in its read, follows.
+func (o Opcode) HasOffset() bool { return opcodeInfos[o].parts&hasOffset != 0 }
+
+// HasSegments reports whether [Segments] follow.
+func (o Opcode) HasSegments() bool { return opcodeInfos[o].parts&hasSegments != 0 }
+
+// IsReadResponse reports whether the payload is what a peer reads.
+func (o Opcode) IsReadResponse() bool {
+	switch o {
+	case RCReadResponseFirst, RCReadResponseMiddle, RCReadResponseLast, RCReadResponseOnly, SRDReadResponse:
+		return true
+	}
+	return false
+}
 
 // HasPayload reports whether a payload may follow the headers. Whether an empty
 // one is legal there depends on the path MTU and is for the transport to check.
@@ -240,4 +291,15 @@ var opcodeNames = map[Opcode]string{
 
 	UDSendOnly:    "UD SEND Only",
 	UDSendOnlyImm: "UD SEND Only with Immediate",
+
+	SRDSend:         "SRD SEND",
+	SRDSendImm:      "SRD SEND with Immediate",
+	SRDWrite:        "SRD RDMA WRITE",
+	SRDWriteImm:     "SRD RDMA WRITE with Immediate",
+	SRDReadRequest:  "SRD RDMA READ Request",
+	SRDReadResponse: "SRD RDMA READ response",
+	SRDAcknowledge:  "SRD Acknowledge",
+	SRDNak:          "SRD NAK",
+	SRDHello:        "SRD Hello",
+	SRDHelloReply:   "SRD Hello Reply",
 }

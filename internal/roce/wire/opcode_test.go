@@ -16,6 +16,8 @@ func TestOpcodeHeaderLengths(t *testing.T) {
 		0x20: 12, 0x21: 12, 0x22: 12, 0x23: 16, 0x24: 12, 0x25: 16,
 		0x26: 28, 0x27: 12, 0x28: 12, 0x29: 16, 0x2a: 28, 0x2b: 32,
 		0x64: 20, 0x65: 24,
+		// Our own, likewise.
+		0xc4: 32, 0xc5: 36, 0xca: 52, 0xcb: 56, 0xcc: 56, 0xd0: 24, 0xd1: 24, 0xd2: 28, 0xd8: 24, 0xd9: 24,
 	}
 	longest := 0
 	for i := range 256 {
@@ -33,13 +35,17 @@ func TestOpcodeParts(t *testing.T) {
 		has  func(Opcode) bool
 		want []Opcode
 	}{
-		{Opcode.HasRETH, []Opcode{RCWriteFirst, RCWriteOnly, RCWriteOnlyImm, RCReadRequest, UCWriteFirst, UCWriteOnly, UCWriteOnlyImm}},
-		{Opcode.HasAETH, []Opcode{RCReadResponseFirst, RCReadResponseLast, RCReadResponseOnly, RCAcknowledge, RCAtomicAcknowledge}},
+		{Opcode.HasRETH, []Opcode{RCWriteFirst, RCWriteOnly, RCWriteOnlyImm, RCReadRequest, UCWriteFirst, UCWriteOnly, UCWriteOnlyImm, SRDWrite, SRDWriteImm, SRDReadRequest}},
+		{Opcode.HasAETH, []Opcode{RCReadResponseFirst, RCReadResponseLast, RCReadResponseOnly, RCAcknowledge, RCAtomicAcknowledge, SRDNak}},
 		{Opcode.HasImm, []Opcode{RCSendLastImm, RCSendOnlyImm, RCWriteLastImm, RCWriteOnlyImm,
-			UCSendLastImm, UCSendOnlyImm, UCWriteLastImm, UCWriteOnlyImm, UDSendOnlyImm}},
+			UCSendLastImm, UCSendOnlyImm, UCWriteLastImm, UCWriteOnlyImm, UDSendOnlyImm, SRDSendImm, SRDWriteImm}},
 		{Opcode.HasAtomicETH, []Opcode{RCCompareSwap, RCFetchAdd}},
 		{Opcode.HasAtomicAck, []Opcode{RCAtomicAcknowledge}},
-		{Opcode.HasDETH, []Opcode{UDSendOnly, UDSendOnlyImm}},
+		{Opcode.HasDETH, []Opcode{UDSendOnly, UDSendOnlyImm, SRDSend, SRDSendImm, SRDWrite, SRDWriteImm, SRDReadRequest}},
+		{Opcode.HasSRDETH, []Opcode{SRDSend, SRDSendImm, SRDWrite, SRDWriteImm, SRDReadRequest, SRDReadResponse, SRDAcknowledge, SRDNak, SRDHello, SRDHelloReply}},
+		{Opcode.HasOffset, []Opcode{SRDWrite, SRDWriteImm, SRDReadRequest}},
+		{Opcode.HasSegments, []Opcode{SRDReadRequest}},
+		{Opcode.IsReadResponse, []Opcode{RCReadResponseFirst, RCReadResponseMiddle, RCReadResponseLast, RCReadResponseOnly, SRDReadResponse}},
 		{Opcode.HasIETH, []Opcode{RCSendLastInvalidate, RCSendOnlyInvalidate}},
 	} {
 		var got []Opcode
@@ -56,7 +62,7 @@ func TestOpcodeParts(t *testing.T) {
 			bare = append(bare, op)
 		}
 	}
-	assert.Equal(t, []Opcode{RCReadRequest, RCAcknowledge, RCAtomicAcknowledge, RCCompareSwap, RCFetchAdd}, bare)
+	assert.Equal(t, []Opcode{RCReadRequest, RCAcknowledge, RCAtomicAcknowledge, RCCompareSwap, RCFetchAdd, SRDReadRequest, SRDNak, SRDHello, SRDHelloReply}, bare)
 }
 
 func TestOpcodeString(t *testing.T) {

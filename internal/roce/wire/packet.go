@@ -3,8 +3,8 @@ package wire
 import "encoding/binary"
 
 // MaxHeaderLen is the length of the longest headers of one packet, those of an
-// atomic operation, in bytes.
-const MaxHeaderLen = BTHLen + AtomicETHLen
+// SRD write with immediate, in bytes.
+const MaxHeaderLen = BTHLen + SRDETHLen + DETHLen + RETHLen + OffsetLen + ImmLen
 
 // Packet is one packet without its padding and invariant CRC. It may be used
 // again for the next packet; neither method allocates.
@@ -29,6 +29,9 @@ type Packet struct {
 	AtomicAck      uint64 // what the memory held before the atomic operation
 	DETH           DETH
 	InvalidateRKey uint32
+	SRDETH         SRDETH
+	Offset         uint32 // of the payload in its message, or of what a read request asks for
+	Segments       Segments
 
 	// Payload lies inside the datagram that was parsed and is valid as long as
 	// that is. PutHeaders does not look at it.
@@ -64,6 +67,9 @@ func (p *Packet) Parse(datagram []byte) error {
 	}
 	if info.parts&^hasPayload != 0 {
 		p.getExtensions(info.parts, datagram[BTHLen:n])
+		if info.parts&hasSRDETH != 0 && !p.validSRD() {
+			return ErrSRD
+		}
 	}
 	if info.parts&hasPayload == 0 {
 		if end != n || p.Pad != 0 {
@@ -101,7 +107,11 @@ func (p *Packet) PutHeaders(dst []byte) int {
 }
 
 // getExtensions relies on its caller for the length of b.
-func (p *Packet) getExtensions(parts uint8, b []byte) {
+func (p *Packet) getExtensions(parts uint16, b []byte) {
+	if parts&hasSRDETH != 0 {
+		p.SRDETH.get((*[SRDETHLen]byte)(b))
+		b = b[SRDETHLen:]
+	}
 	if parts&hasDETH != 0 {
 		p.DETH.get((*[DETHLen]byte)(b))
 		b = b[DETHLen:]
@@ -109,6 +119,14 @@ func (p *Packet) getExtensions(parts uint8, b []byte) {
 	if parts&hasRETH != 0 {
 		p.RETH.get((*[RETHLen]byte)(b))
 		b = b[RETHLen:]
+	}
+	if parts&hasOffset != 0 {
+		p.Offset = binary.BigEndian.Uint32(b)
+		b = b[OffsetLen:]
+	}
+	if parts&hasSegments != 0 {
+		p.Segments.get((*[SegmentsLen]byte)(b))
+		b = b[SegmentsLen:]
 	}
 	if parts&hasAtomicETH != 0 {
 		p.Atomic.get((*[AtomicETHLen]byte)(b))
@@ -132,7 +150,11 @@ func (p *Packet) getExtensions(parts uint8, b []byte) {
 }
 
 // putExtensions relies on its caller for the length of b.
-func (p *Packet) putExtensions(parts uint8, b []byte) {
+func (p *Packet) putExtensions(parts uint16, b []byte) {
+	if parts&hasSRDETH != 0 {
+		p.SRDETH.put((*[SRDETHLen]byte)(b))
+		b = b[SRDETHLen:]
+	}
 	if parts&hasDETH != 0 {
 		p.DETH.put((*[DETHLen]byte)(b))
 		b = b[DETHLen:]
@@ -140,6 +162,14 @@ func (p *Packet) putExtensions(parts uint8, b []byte) {
 	if parts&hasRETH != 0 {
 		p.RETH.put((*[RETHLen]byte)(b))
 		b = b[RETHLen:]
+	}
+	if parts&hasOffset != 0 {
+		binary.BigEndian.PutUint32(b, p.Offset)
+		b = b[OffsetLen:]
+	}
+	if parts&hasSegments != 0 {
+		p.Segments.put((*[SegmentsLen]byte)(b))
+		b = b[SegmentsLen:]
 	}
 	if parts&hasAtomicETH != 0 {
 		p.Atomic.put((*[AtomicETHLen]byte)(b))

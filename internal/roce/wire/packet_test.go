@@ -40,9 +40,13 @@ func TestPacketHeaderOrder(t *testing.T) {
 	// Where two extension headers follow, their order is that of IBTA 9.2,
 	// table 38.
 	for op, want := range map[Opcode]string{
-		RCWriteOnlyImm:       "0b b0 ffff 00 123456 80 abcdef  0102030405060708 11223344 000a0b0c  deadbeef",
-		RCAtomicAcknowledge:  "12 80 ffff 00 123456 80 abcdef  1f 556677  5152535455565758",
-		UDSendOnlyImm:        "65 b0 ffff 00 123456 80 abcdef  80010203 00 654321  deadbeef",
+		RCWriteOnlyImm:      "0b b0 ffff 00 123456 80 abcdef  0102030405060708 11223344 000a0b0c  deadbeef",
+		RCAtomicAcknowledge: "12 80 ffff 00 123456 80 abcdef  1f 556677  5152535455565758",
+		UDSendOnlyImm:       "65 b0 ffff 00 123456 80 abcdef  80010203 00 654321  deadbeef",
+		// Ours.
+		SRDWriteImm:    "cb b0 ffff 00 123456 80 abcdef  a1a2a3a4 b1b2b3b4 c1c2 01 05  80010203 00 654321  0102030405060708 11223344 000a0b0c  00010e0f  deadbeef",
+		SRDReadRequest: "cc 80 ffff 00 123456 80 abcdef  a1a2a3a4 b1b2b3b4 c1c2 01 05  80010203 00 654321  0102030405060708 11223344 000a0b0c  00010e0f  1000 0009",
+
 		RCSendOnlyInvalidate: "17 b0 ffff 00 123456 80 abcdef  99aabbcc",
 	} {
 		p := samplePacket(op)
@@ -79,6 +83,11 @@ func TestParseErrors(t *testing.T) {
 		d[at] = b
 		return d
 	}
+	zero := func(op Opcode, at, n int) []byte {
+		d := valid(op)
+		clear(d[at : at+n])
+		return d
+	}
 	long := samplePacket(RCSendOnly)
 	long.Payload, long.Pad = make([]byte, MaxPayloadLen+1), 3
 	for _, tt := range []struct {
@@ -96,6 +105,15 @@ func TestParseErrors(t *testing.T) {
 		{"payload of an acknowledgement", append(valid(RCAcknowledge), 0, 0, 0, 0), ErrPayload},
 		{"payload of a read request", append(valid(RCReadRequest), 0, 0, 0, 0), ErrPayload},
 		{"padding of an acknowledgement", change(RCAcknowledge, 1, 0x10), ErrPayload},
+		{"no token", zero(SRDHello, 12, 4), ErrSRD},
+		{"reserved flags", change(SRDSend, 22, 0x02), ErrSRD},
+		{"MTU code 0", change(SRDSend, 23, 0), ErrSRD},
+		{"MTU code 6", change(SRDSend, 23, 6), ErrSRD},
+		{"no segments", change(SRDReadRequest, 55, 0), ErrSRD},
+		{"too many segments", change(SRDReadRequest, 55, 17), ErrSRD},
+		{"segments of no MTU", change(SRDReadRequest, 52, 0x11), ErrSRD},
+		{"segments behind the end", change(SRDReadRequest, 49, 0x0a), ErrSRD},
+		{"offset behind the end", change(SRDWrite, 48, 1), ErrSRD},
 		{"payload too long", encode(t, long, flow, 0), ErrTooLong},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -133,7 +151,7 @@ func FuzzParse(f *testing.F) {
 	for _, op := range allOpcodes() {
 		f.Add(encode(f, samplePacket(op), flow, 0))
 	}
-	sentinels := []error{ErrTruncated, ErrTooLong, ErrUnaligned, ErrOpcode, ErrVersion, ErrPad, ErrPayload}
+	sentinels := []error{ErrTruncated, ErrTooLong, ErrUnaligned, ErrOpcode, ErrVersion, ErrPad, ErrSRD, ErrPayload}
 	f.Fuzz(func(t *testing.T, datagram []byte) {
 		var p Packet
 		if err := p.Parse(datagram); err != nil {

@@ -112,6 +112,10 @@ func tsharkValues(p Packet, datagram []byte) map[string]string {
 		"infiniband.bth.psn":       decimal(uint64(p.PSN)),
 		"infiniband.invariant.crc": word(binary.BigEndian.Uint32(datagram[len(datagram)-ICRCLen:])),
 	}
+	if p.Opcode.HasSRDETH() { // the dissector stops behind the base header
+		delete(want, "infiniband.invariant.crc")
+		return want
+	}
 	if p.Opcode.HasRETH() {
 		want["infiniband.reth.va"] = wide(p.RETH.VA)
 		want["infiniband.reth.r_key"] = word(p.RETH.RKey)

@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"strconv"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/portowner"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/route"
 	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/internal/terminal"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -242,7 +242,7 @@ func serve(ctx context.Context, o *options, out *printer, stderr io.Writer) (err
 		return err
 	}
 	engine := pe.New(pe.Config{})
-	log := zerolog.New(zerolog.ConsoleWriter{Out: stderr, TimeFormat: time.TimeOnly, NoColor: !isTerminal(stderr)}).With().Timestamp().Logger()
+	log := zerolog.New(zerolog.ConsoleWriter{Out: stderr, TimeFormat: time.TimeOnly, NoColor: !terminal.Colours(stderr)}).With().Timestamp().Logger()
 	s, err := NewServer(d.dev, engine, net.JoinHostPort(host, strconv.Itoa(port)), log, func(l *rdma.Listener) {
 		out.line("listening", "%v: interrupt to stop", l.Addr())
 	})
@@ -265,14 +265,4 @@ func onlyDevice() (string, error) {
 		}
 	}
 	return "soft-lo", nil
-}
-
-// isTerminal reports whether colours are seen.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }

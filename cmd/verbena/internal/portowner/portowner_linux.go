@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/verbena-rdma/verbena/internal/terminal"
 )
 
 // Find returns who has the UDP port of an address of this machine; nil: nobody, or not to be found out.
@@ -48,18 +50,8 @@ func process(inode uint64) (pid int, command string) {
 			}
 			comm, _ := os.ReadFile(filepath.Join(dir, "comm"))
 			pid, _ = strconv.Atoi(filepath.Base(dir))
-			return pid, printable(strings.TrimSpace(string(comm)))
+			return pid, terminal.Printable(strings.Join(strings.Fields(string(comm)), " ")) // a process chooses its name
 		}
 	}
 	return 0, ""
-}
-
-// printable has no characters that a terminal would act on: a process chooses its name.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if strconv.IsPrint(r) {
-			return r
-		}
-		return '?'
-	}, s)
 }

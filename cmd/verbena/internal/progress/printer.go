@@ -12,6 +12,7 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/session"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/tree"
+	"github.com/verbena-rdma/verbena/internal/terminal"
 )
 
 // Style is the form of the output.
@@ -208,7 +209,7 @@ func (p *Printer) Entry(e session.Entry) {
 	}
 	switch {
 	case e.Code != proto.OK:
-		p.line("%s: %s (%v)", tree.Show(e.Path), printable(e.Text), e.Code)
+		p.line("%s: %s (%v)", tree.Show(e.Path), terminal.Printable(e.Text), e.Code)
 	case e.Had:
 		p.line("%s is there already", tree.Show(e.Path))
 	default:
@@ -224,5 +225,5 @@ func (p *Printer) Text(s string) {
 		p.emit("text", map[string]any{"text": s})
 		return
 	}
-	_, _ = fmt.Fprintln(p.out, printable(s))
+	_, _ = fmt.Fprintln(p.out, terminal.Printable(s))
 }

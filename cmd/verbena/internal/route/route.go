@@ -9,6 +9,7 @@ import (
 	"net/netip"
 
 	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/internal/routes"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -36,7 +37,7 @@ type Route struct {
 func Find(name string, target netip.Addr) (*Route, error) {
 	r := &Route{Target: target.Unmap(), Device: name, Why: "it was asked for"}
 	if target.IsValid() {
-		r.Source = sourceTo(r.Target)
+		r.Source = routes.Source(r.Target)
 		if r.Source.IsValid() {
 			r.Interface = interfaceOf(r.Source)
 		}
@@ -114,16 +115,6 @@ func (r *Route) assess(e verbs.GIDEntry, taken bool) (bool, string) {
 		return false, "link-local and other addresses do not reach each other"
 	}
 	return false, fmt.Sprintf("not the source address of the system's route, %v", r.Source)
-}
-
-// sourceTo is the address that the system would send from. Nothing is sent.
-func sourceTo(peer netip.Addr) netip.Addr {
-	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(peer, 4791)))
-	if err != nil {
-		return netip.Addr{}
-	}
-	defer func() { _ = conn.Close() }()
-	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone("")
 }
 
 // interfaceOf is the name of the interface with an address, which is on the loopback

@@ -7,10 +7,9 @@ import (
 	"os"
 	"strings"
 
-	"golang.org/x/term"
-
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/progress"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/session"
+	"github.com/verbena-rdma/verbena/internal/terminal"
 )
 
 // common are the flags of both ends of a transfer.
@@ -95,7 +94,7 @@ func (c *common) theSecret() ([]byte, error) {
 // printer is where the program prints to.
 func (c *invocation) printer(f *common) *progress.Printer {
 	style := progress.Lines
-	if file, ok := c.err.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+	if terminal.Is(c.err) {
 		style = progress.Bar
 	}
 	if f.json {

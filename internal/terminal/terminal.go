@@ -1,0 +1,33 @@
+// Package terminal is what programs have to know of the terminal that they write to.
+package terminal
+
+import (
+	"io"
+	"os"
+	"strings"
+	"unicode"
+
+	"golang.org/x/term"
+)
+
+// Is reports whether w is a terminal.
+func Is(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// Colours reports whether w shows colours, and the user wants them (no-color.org).
+func Colours(w io.Writer) bool {
+	return Is(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}
+
+// Printable takes out of a text from elsewhere, such as a peer's, what a terminal would
+// obey. Ends of lines and tabs stay.
+func Printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, s)
+}

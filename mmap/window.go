@@ -1,0 +1,50 @@
+package mmap
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Lend checks that n bytes from the offset off can be lent to peers with permissions
+// perm, through a memory window in the protection domain pd, and returns the region to
+// bind it to. It is for package rdma, whose Window holds the Map meanwhile.
+//
+// Errors match ErrRange for bytes outside the Map, ErrPermission where perm is not one or
+// several of RemoteRead, RemoteWrite and RemoteAtomic, or the Map lacks BindWindows, or
+// LocalReadWrite for a window that peers can write to, and otherwise those of LKey.
+func (m *Map) Lend(pd verbs.PD, off, n int, perm Permission) (verbs.MR, error) {
+	switch {
+	case m.size == 0:
+		return nil, errUnmade
+	case m.remote:
+		return nil, fmt.Errorf("lend memory map: it %w; only its owner lends it", ErrRemote)
+	case off < 0 || n < 1 || off > m.size || n > m.size-off:
+		return nil, fmt.Errorf("lend memory map: %w: %d bytes from offset %d, of %d", ErrRange, n, off, m.size)
+	case perm == 0 || perm&^remoteRights != 0:
+		return nil, fmt.Errorf("lend memory map: %w: %v; give RemoteRead, RemoteWrite, RemoteAtomic or several", ErrPermission, perm)
+	case !m.perm.Has(BindWindows):
+		return nil, fmt.Errorf("lend memory map: %w: it has %v; make it with BindWindows", ErrPermission, m.perm)
+	case perm&(RemoteWrite|RemoteAtomic) != 0 && !m.perm.Has(LocalReadWrite):
+		return nil, fmt.Errorf("lend memory map: %w: %v lets a peer change the memory, which has %v; make it with LocalReadWrite too", ErrPermission, perm, m.perm)
+	}
+	for _, r := range m.registrations() {
+		if r.pd == pd {
+			return r.mr, nil
+		}
+	}
+	if m.closed.Load() {
+		return nil, errKeyClosed
+	}
+	return nil, errKeyNone
+}
+
+// ExportLent returns a descriptor, as Export does, of n bytes from the offset off, which
+// are lent by a key of their own. It is for package rdma.
+func (m *Map) ExportLent(off, n int, rkey uint32, perm Permission) ([]byte, error) {
+	b, err := encode(m.addr+uint64(off), uint64(n), rkey, perm)
+	if err != nil {
+		return nil, fmt.Errorf("export part of memory map: %w", err)
+	}
+	return b, nil
+}
