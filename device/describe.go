@@ -69,6 +69,7 @@ func (d *Description) String() string {
 	t.row(2, "completions", "%d queues, %d entries in one", a.MaxCQ, a.MaxCQE)
 	t.row(2, "domains", "%d", a.MaxPD)
 	t.row(2, "atomics", "%s", atomics(a))
+	t.row(2, "memory windows", "%s", windows(a))
 	t.row(1, "counters", "")
 	for _, c := range d.Counters {
 		t.row(2, c.Name, "%d", c.Value)
@@ -106,6 +107,24 @@ func atomics(a *verbs.DeviceAttr) string {
 		return "atomic to each other and to the processor"
 	}
 	return "atomic to each other"
+}
+
+// windows says which memory windows there are.
+func windows(a *verbs.DeviceAttr) string {
+	var types []string
+	for _, t := range []verbs.MWType{verbs.MWType1, verbs.MWType2} {
+		if a.MWTypes.Has(t) {
+			types = append(types, fmt.Sprintf("type %d", t))
+		}
+	}
+	if len(types) == 0 {
+		return "none"
+	}
+	text := fmt.Sprintf("%d of %s", a.MaxMW, strings.Join(types, " and "))
+	if a.Invalidation {
+		text += ", with invalidation"
+	}
+	return text
 }
 
 // table is made of labels, indented, and what they stand for.

@@ -53,10 +53,10 @@ func TestDescribe(t *testing.T) {
 func TestDescriptionPrintsAnything(t *testing.T) {
 	assert.NotEmpty(t, new(device.Description).String())
 	d := device.Description{
-		Attr:  verbs.DeviceAttr{Atomics: true, AtomicsGlobal: true},
+		Attr:  verbs.DeviceAttr{Atomics: true, AtomicsGlobal: true, MaxMW: 5, MWTypes: verbs.MWTypeSet(verbs.MWType1, verbs.MWType2), Invalidation: true},
 		Ports: []device.PortDescription{{Attr: verbs.PortAttr{LinkLayer: verbs.LinkInfiniBand, LID: 77, ActiveRate: 25e9}, GIDs: []verbs.GIDEntry{{Index: 3}}}},
 	}
-	for _, part := range []string{"unknown", "25 Gbit/s", "LID", "77", "GID 3", "to the processor"} {
+	for _, part := range []string{"unknown", "25 Gbit/s", "LID", "77", "GID 3", "to the processor", "5 of type 1 and type 2, with invalidation"} {
 		assert.Contains(t, d.String(), part)
 	}
 }

@@ -20,14 +20,14 @@
 //	soft-lo?loss=0.1&reorder=0.05&seed=7&capture=trace.pcap
 //
 // Options are loss, duplicate, reorder and corrupt (probabilities from 0 to 1,
-// drawn for each packet that arrives), seed (of those draws), capture (a file that
+// drawn for each packet that arrives), seed (of those draws), srd_seed (of the order of messages on SRD queue pairs), capture (a file that
 // takes all packets in the pcap format), and segmentation, coalescing and batch,
 // which can be set to "off" to do without an offload of the kernel.
 //
 // # Transport services
 //
-// There are reliable connections (RC), unreliable connections (UC) and unreliable
-// datagrams (UD). A request on UC or UD is complete when its last packet has left,
+// There are reliable connections (RC), unreliable connections (UC), unreliable
+// datagrams (UD), and the scalable reliable datagrams of Amazon's EFA (SRD). A request on UC or UD is complete when its last packet has left,
 // and packets leave at a bounded rate, since the peer acknowledges nothing. Of
 // what arrives, a message on UC that is not whole, or that no receive
 // fits, is dropped, and so is a datagram with another Q_Key, or that no receive
@@ -39,4 +39,9 @@
 // the IP header, an IPv4 one in the last 20 (annex A17); of its fields the
 // addresses, the length and the checksum are those of the packet, the others what
 // this device sends.
+//
+// SRD has the limits, flags and statuses of EFA, for programs that are to run there, and
+// reaches other software devices only. Messages come in an order that differs on purpose
+// from that in which they are sent, and is the same again for a srd_seed as far as they
+// are posted together. docs/software-device.md says what can be relied on.
 package soft

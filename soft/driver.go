@@ -93,6 +93,10 @@ func parseOptions(options string) (cfg Config, capture string, err error) {
 			if cfg.Faults.Seed, err = strconv.ParseUint(value, 0, 64); err != nil {
 				err = fmt.Errorf("%q is not a number from 0 to 2^64-1", value)
 			}
+		case "srd_seed":
+			if cfg.SRDSeed, err = strconv.ParseUint(value, 0, 64); err != nil {
+				err = fmt.Errorf("%q is not a number from 0 to 2^64-1", value)
+			}
 		case "capture":
 			if capture = value; value == "" {
 				err = fmt.Errorf("the name of a file is missing")
@@ -104,7 +108,7 @@ func parseOptions(options string) (cfg Config, capture string, err error) {
 		case "batch":
 			err = onOff(value, &cfg.DisableBatch)
 		default:
-			err = fmt.Errorf("there is no such option; there are loss, duplicate, reorder, corrupt, seed, capture, segmentation, coalescing and batch")
+			err = fmt.Errorf("there is no such option; there are loss, duplicate, reorder, corrupt, seed, srd_seed, capture, segmentation, coalescing and batch")
 		}
 		if err != nil {
 			return cfg, "", fmt.Errorf("option %q: %w: %w", key, err, verbs.ErrInvalid)

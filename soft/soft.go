@@ -25,6 +25,10 @@ type Config struct {
 	// Address is the only address of the device. Port 0 means 4791.
 	Address netip.AddrPort
 
+	// SRDSeed is what the order of messages on SRD queue pairs is drawn from. Zero is a
+	// seed like any other.
+	SRDSeed uint64
+
 	// Faults are applied to the packets that arrive. The zero value means none.
 	Faults Faults
 	// Capture takes all packets sent and received, in the pcap format with link
@@ -149,7 +153,7 @@ func (cfg Config) roce(name string, i networkInterface, addresses ...netip.AddrP
 	return roce.Config{
 		Name: name, Interface: i.Name, Addresses: addresses, InterfaceMTU: i.MTU,
 		DisableSegmentation: cfg.DisableSegmentation, DisableCoalescing: cfg.DisableCoalescing,
-		DisableBatch: cfg.DisableBatch, Faults: roce.Faults(cfg.Faults), Capture: cfg.Capture, Log: cfg.Log,
+		DisableBatch: cfg.DisableBatch, SRDSeed: cfg.SRDSeed, Faults: roce.Faults(cfg.Faults), Capture: cfg.Capture, Log: cfg.Log,
 	}
 }
 

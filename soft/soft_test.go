@@ -76,6 +76,7 @@ func TestBadNames(t *testing.T) {
 		"soft-lo?loss=2":             {verbs.ErrInvalid, "probability"},
 		"soft-lo?loss=NaN":           {verbs.ErrInvalid, "probability"},
 		"soft-lo?seed=-1":            {verbs.ErrInvalid, "seed"},
+		"soft-lo?srd_seed=first":     {verbs.ErrInvalid, "srd_seed"},
 		"soft-lo?segmentation=maybe": {verbs.ErrInvalid, "segmentation"},
 		"soft-lo?lost=0.1":           {verbs.ErrInvalid, "lost"},
 		"soft-lo?%zz":                {verbs.ErrInvalid, "options"},

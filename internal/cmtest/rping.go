@@ -183,11 +183,12 @@ func (r *Rping) Serve(l verbs.CMListener) (rounds int) {
 	return rounds
 }
 
-// RunRping has rping(1), on an adapter with that address, and the side connect, with
-// either as the server. It is for the guest of internal/rig.
-func RunRping(t *testing.T, s Side, rping netip.Addr, size, rounds int) {
+// RunRping has rping(1), on an adapter with that address and with these flags, and the side
+// connect, with either as the server. It is for the guest of internal/rig.
+func RunRping(t *testing.T, s Side, rping netip.Addr, size, rounds int, flags ...string) {
 	const port = 7174
 	start := func(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
+		args = append(args, flags...)
 		cmd := exec.Command("rping", append(args, "-V", "-d", "-p", fmt.Sprint(port), "-S", fmt.Sprint(size), "-C", fmt.Sprint(rounds))...)
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out

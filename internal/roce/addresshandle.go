@@ -3,12 +3,15 @@ package roce
 import (
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/internal/roce/srd"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // addressHandle leads datagrams to a peer. It is their transport.Output.
 type addressHandle struct {
 	udpOutput
+	way    srd.AH // of requests of SRD
+	number uint16
 	pd     *protectionDomain
 	closed bool
 }
@@ -27,17 +30,27 @@ func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 	if err := p.checkOpen(op); err != nil {
 		return nil, err
 	}
-	out, err := d.outputTo(attr)
+	find := d.outputTo
+	if attr.DGID.Addr().IsMulticast() {
+		find = d.outputToGroup
+	}
+	out, err := find(attr)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	p.refs++
-	return &addressHandle{udpOutput: out, pd: p}, nil
+	a := &addressHandle{udpOutput: out, pd: p, way: srd.NewAH(srd.Address{Local: out.endpoint.index, Peer: out.peer})}
+	a.number = d.numbers.add(out.peer)
+	d.srd.SetNumber(len(d.endpoints), out.peer, a.number)
+	return a, nil
 }
+
+// Number implements verbs.NumberedAH. Beyond 65,535 peers it is verbs.NoAH.
+func (a *addressHandle) Number() uint16 { return a.number }
 
 // checkAH returns an error if a request in the domain cannot use the address
 // handle (IBTA 11.4.1.1).
-func (p *protectionDomain) checkAH(ah verbs.AH) error {
+func (p *protectionDomain) checkAH(ah verbs.AH, remoteQPN uint32) error {
 	a, ok := ah.(*addressHandle)
 	switch {
 	case !ok || a.pd.device != p.device:
@@ -46,18 +59,26 @@ func (p *protectionDomain) checkAH(ah verbs.AH) error {
 		return fmt.Errorf("its address handle is of protection domain %d, the queue pair of %d: %w", a.pd.id, p.id, verbs.ErrInvalid)
 	case a.closed:
 		return fmt.Errorf("its address handle: %w", verbs.ErrClosed)
+	case a.multicast != (remoteQPN == verbs.MulticastQPN):
+		return fmt.Errorf("RemoteQPN is %#x, and the datagram goes to %v: messages to multicast groups have %#x, and no others: %w", remoteQPN, a.peer.Addr(), verbs.MulticastQPN, verbs.ErrInvalid)
 	}
 	return nil
 }
 
-// Close implements verbs.AH. Datagrams posted before still leave.
+// Close implements verbs.AH. Datagrams posted before still leave; requests of SRD fail.
 func (a *addressHandle) Close() error {
 	d := a.pd.device
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !a.closed {
-		a.closed = true
-		a.pd.refs--
+	if a.closed {
+		return nil
 	}
+	a.closed = true
+	a.pd.refs--
+	d.srd.CloseAH(&a.way)
+	if d.numbers.remove(a.peer) {
+		d.srd.SetNumber(len(d.endpoints), a.peer, verbs.NoAH)
+	}
+	d.failOverrun()
 	return nil
 }

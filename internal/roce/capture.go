@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/netip"
 	"time"
+
+	"github.com/verbena-rdma/verbena/internal/roce/link"
 )
 
 // capture writes packets in the pcap format, link type raw IP, as they are on
@@ -38,7 +40,7 @@ func newCapture(w io.Writer, base time.Time) *capture {
 
 // packet writes one packet, whose UDP payload is given in parts. After a failed
 // write the capture takes no more.
-func (c *capture) packet(src, dst netip.AddrPort, ident uint16, now time.Duration, payload ...[]byte) {
+func (c *capture) packet(src, dst netip.AddrPort, h link.Header, ident uint16, now time.Duration, payload ...[]byte) {
 	if c.failed != nil {
 		return
 	}
@@ -55,7 +57,7 @@ func (c *capture) packet(src, dst netip.AddrPort, ident uint16, now time.Duratio
 	b = binary.LittleEndian.AppendUint32(b, uint32(at.Nanosecond()))
 	b = binary.LittleEndian.AppendUint32(b, uint32(header+n))
 	b = binary.LittleEndian.AppendUint32(b, uint32(header+n))
-	b = appendIPHeader(b, src.Addr(), dst.Addr(), ident, n)
+	b = appendIPHeader(b, src.Addr(), dst.Addr(), h, ident, n)
 	udp := len(b)
 	addresses := udp - 2*src.Addr().BitLen()/8
 	b = binary.BigEndian.AppendUint16(b, src.Port())

@@ -2,6 +2,7 @@ package roce
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -16,6 +17,37 @@ type completionQueue struct {
 	notify  func()
 	refs    int
 	closed  bool
+
+	extended *extendedQueue // nil: it is not
+	fields   verbs.WCFields
+	extras   transport.Ring[verbs.WCExtra] // of the entries, where it is
+}
+
+// extendedQueue is a completion queue that was asked for more than a WC has.
+type extendedQueue struct{ *completionQueue }
+
+// completionFields are what an extended queue can report.
+const completionFields = verbs.WCTimestamp | verbs.WCWallClock | verbs.WCSource
+
+// asCompletionQueue returns the queue behind one that this driver has made, or nil.
+func asCompletionQueue(cq verbs.CQ) *completionQueue {
+	switch c := cq.(type) {
+	case *completionQueue:
+		return c
+	case *extendedQueue:
+		if c != nil {
+			return c.completionQueue
+		}
+	}
+	return nil
+}
+
+// handle is the queue as the program knows it.
+func (c *completionQueue) handle() verbs.CQ {
+	if c.extended != nil {
+		return c.extended
+	}
+	return c
 }
 
 type armed uint8
@@ -32,13 +64,21 @@ func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 	if init.Capacity < 1 || init.Capacity > maxCQE {
 		return nil, fmt.Errorf("%s: %d entries, 1 to %d are possible: %w", op, init.Capacity, maxCQE, verbs.ErrLimit)
 	}
+	if unknown := init.Fields &^ completionFields; unknown != 0 {
+		return nil, fmt.Errorf("%s: device %s does not know the fields %#x: %w", op, d.cfg.Name, uint32(unknown), verbs.ErrNotSupported)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
 		return nil, d.closedError(op)
 	}
 	d.cqs++
-	return &completionQueue{device: d, entries: transport.NewRing[verbs.WC](init.Capacity)}, nil
+	c := &completionQueue{device: d, entries: transport.NewRing[verbs.WC](init.Capacity)}
+	if init.Fields != 0 {
+		c.fields, c.extras = init.Fields, transport.NewRing[verbs.WCExtra](init.Capacity)
+		c.extended = &extendedQueue{c}
+	}
+	return c.handle(), nil
 }
 
 func (c *completionQueue) Capacity() int { return c.entries.Depth() }
@@ -51,6 +91,49 @@ func (c *completionQueue) Complete(wc verbs.WC, solicited bool) {
 		return
 	}
 	*entry = wc
+	if c.fields != 0 {
+		*c.extras.Push() = c.extra(verbs.NoAH, verbs.GID{})
+	}
+	c.signal(&wc, solicited)
+}
+
+// CompleteFrom implements srd.Completer. The lock is held.
+func (c *completionQueue) CompleteFrom(wc verbs.WC, number uint16, gid verbs.GID) {
+	entry := c.entries.Push()
+	if entry == nil {
+		c.overflow()
+		return
+	}
+	*entry = wc
+	if c.fields != 0 {
+		*c.extras.Push() = c.extra(number, gid)
+	}
+	c.signal(&wc, false)
+}
+
+// Room implements srd.Completer. The lock is held.
+func (c *completionQueue) Room(others int) bool { return c.entries.Len()+others < c.entries.Depth() }
+
+// extra is what was asked for beside a completion.
+func (c *completionQueue) extra(number uint16, gid verbs.GID) (x verbs.WCExtra) {
+	if c.fields&verbs.WCSource != 0 {
+		x.SourceAH, x.SourceGID = number, gid
+	}
+	if c.fields&(verbs.WCTimestamp|verbs.WCWallClock) == 0 {
+		return x
+	}
+	now := time.Now()
+	if c.fields&verbs.WCTimestamp != 0 {
+		x.Timestamp = uint64(now.Sub(c.device.base))
+	}
+	if c.fields&verbs.WCWallClock != 0 {
+		x.WallClock = uint64(now.UnixNano())
+	}
+	return x
+}
+
+// signal wakes a program that waits for the completion.
+func (c *completionQueue) signal(wc *verbs.WC, solicited bool) {
 	if c.armed == armedAny || c.armed == armedSolicited && (solicited || wc.Status != verbs.StatusSuccess) {
 		c.fire()
 	}
@@ -70,7 +153,7 @@ func (c *completionQueue) overflow() {
 	c.overrun = true
 	c.device.overrun = append(c.device.overrun, c)
 	c.device.log.Error().Str("device", c.device.cfg.Name).Int("entries", c.Capacity()).Msg("completion queue overrun")
-	c.device.report(verbs.Event{Type: verbs.EventCQError, CQ: c})
+	c.device.report(verbs.Event{Type: verbs.EventCQError, CQ: c.handle()})
 	if c.armed != notArmed {
 		c.fire()
 	}
@@ -89,6 +172,11 @@ func (d *Device) failOverrun() {
 				_ = q.transport.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState)
 			}
 		}
+		for _, q := range d.srdPairs {
+			if q.sendCQ == c || q.recvCQ == c {
+				_ = q.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState, d.now())
+			}
+		}
 	}
 }
 
@@ -97,6 +185,42 @@ func (c *completionQueue) Poll(wc []verbs.WC) (int, error) {
 	d := c.device
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	n, err := c.await(len(wc))
+	if err != nil {
+		return 0, err
+	}
+	for i := range n {
+		wc[i] = *c.entries.Pop()
+		if c.fields != 0 {
+			c.extras.Pop()
+		}
+	}
+	return n, nil
+}
+
+// PollExtended implements verbs.ExtendedCQ.
+func (x *extendedQueue) PollExtended(wcs []verbs.WC, extras []verbs.WCExtra) (int, error) {
+	c := x.completionQueue
+	d := c.device
+	if len(wcs) != len(extras) {
+		return 0, fmt.Errorf("poll completion queue of device %s into slices of %d and %d places: they must have the same length: %w", d.cfg.Name, len(wcs), len(extras), verbs.ErrInvalid)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n, err := c.await(len(wcs))
+	if err != nil {
+		return 0, err
+	}
+	for i := range n {
+		wcs[i], extras[i] = *c.entries.Pop(), *c.extras.Pop()
+	}
+	return n, nil
+}
+
+// await makes progress if the queue holds fewer than n entries, and returns how many of
+// n it holds then.
+func (c *completionQueue) await(n int) (int, error) {
+	d := c.device
 	if c.closed {
 		return 0, d.closedError("poll completion queue")
 	}
@@ -105,7 +229,7 @@ func (c *completionQueue) Poll(wc []verbs.WC) (int, error) {
 	if c.armed == notArmed && d.asleep.Load() {
 		d.asleep.Store(false)
 	}
-	if c.entries.Len() < len(wc) {
+	if c.entries.Len() < n {
 		d.polls.Add(1)
 		d.progress(d.now(), nil)
 	}
@@ -113,12 +237,7 @@ func (c *completionQueue) Poll(wc []verbs.WC) (int, error) {
 		d.failOverrun()
 		return 0, fmt.Errorf("poll completion queue of %d entries on device %s: it overflowed, make it larger: %w", c.Capacity(), d.cfg.Name, verbs.ErrOverrun)
 	}
-	n := 0
-	for n < len(wc) && c.entries.Len() > 0 {
-		wc[n] = *c.entries.Pop()
-		n++
-	}
-	return n, nil
+	return min(n, c.entries.Len()), nil
 }
 
 // Arm implements verbs.CQ.
@@ -140,7 +259,7 @@ func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	}
 	d.asleep.Store(true)
 	for _, e := range d.endpoints {
-		if e.users > 0 {
+		if e.wakes() {
 			e.endPause()
 		}
 	}

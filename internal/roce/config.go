@@ -29,6 +29,9 @@ type Config struct {
 	DisableCoalescing   bool
 	DisableBatch        bool
 
+	// SRDSeed is where the order of packets of SRD comes from.
+	SRDSeed uint64
+
 	Faults  Faults
 	Capture io.Writer
 	Log     zerolog.Logger

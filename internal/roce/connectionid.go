@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/roce/registry"
 	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/internal/routes"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -86,8 +88,10 @@ func (id *connectionID) resolve(find bool) {
 	var device netip.AddrPort
 	found := false
 	// Another process could answer for any address; let it do so for this machine's only.
-	if peer := id.remote.Addr(); find && (peer.IsLoopback() || sourceTo(peer) == peer) {
-		device, found = registry.Find(portSpace(id.kind), id.remote)
+	if peer := id.remote.Addr(); find && (peer.IsLoopback() || routes.Source(peer) == peer.WithZone("")) {
+		ctx, cancel := context.WithTimeout(id.manager.ctx, id.manager.patience)
+		device, found = registry.Find(ctx, portSpace(id.kind), id.remote)
+		cancel()
 	}
 	d := id.manager.services.device
 	d.mu.Lock()
@@ -413,6 +417,7 @@ func (g *generalServices) reportConnection(id *connectionID, e *cm.Event) {
 		event.Type = verbs.CMConnectResponse
 	case cm.EventEstablished:
 		event.Type = verbs.CMEstablished
+		g.policer.giveBack(id.path.Remote.Addr(), false) // of the request
 	case cm.EventRejected:
 		event.Type, event.Err = verbs.CMFailed, id.rejected(step, e)
 	case cm.EventUnreachable:

@@ -1,10 +1,10 @@
 package roce
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/bits"
-	"net"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -15,6 +15,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/roce/link"
 	"github.com/verbena-rdma/verbena/internal/roce/registry"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/internal/routes"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -31,6 +32,7 @@ type generalServices struct {
 	packet   wire.Packet
 	out      cm.Datagram
 	event    cm.Event
+	policer  *policer
 }
 
 const managementQPN = 1
@@ -41,7 +43,7 @@ func newGeneralServices(d *Device) *generalServices {
 		e.receivers++
 	}
 	return &generalServices{
-		device: d, psn: randomUint32(), arriving: datagramPath{device: d},
+		device: d, psn: randomUint32(), arriving: datagramPath{device: d}, policer: newPolicer(),
 		manager: cm.New(cm.Config{CAGUID: d.guid, MTU: pathMTU(d.cfg.InterfaceMTU)}),
 	}
 }
@@ -49,9 +51,15 @@ func newGeneralServices(d *Device) *generalServices {
 // handle takes a packet that names queue pair 1.
 func (g *generalServices) handle(e *endpoint, dg *link.Datagram, now time.Duration) {
 	d, p := g.device, &e.packet
-	switch {
-	case p.Opcode != wire.UDSendOnly || p.DETH.SrcQP != managementQPN || len(p.Payload) != mad.Len || p.PKey&0x7fff != 0x7fff:
+	if p.Opcode != wire.UDSendOnly || p.DETH.SrcQP != managementQPN || len(p.Payload) != mad.Len || p.PKey&0x7fff != 0x7fff {
 		d.drops.malformed++
+		return
+	}
+	path := cm.Path{Local: e.socket.Addr(), Remote: dg.Src, GIDIndex: e.index}
+	known := g.manager.Names(p.Payload, &path)
+	switch {
+	case !g.policer.admit(e, dg.Src.Addr(), known, now):
+		d.drops.policed++
 		return
 	case !g.arriving.flowFrom(e, dg.Src).CheckICRC(dg.Data, uint16(dg.Segment)):
 		d.drops.badICRC++
@@ -59,19 +67,22 @@ func (g *generalServices) handle(e *endpoint, dg *link.Datagram, now time.Durati
 	}
 	d.counters.ReceivedPackets++
 	if d.capture != nil {
-		d.capture.packet(dg.Src, e.socket.Addr(), uint16(dg.Segment), now, dg.Data)
+		d.capture.packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
 	}
 	if p.DETH.QKey != cm.QKey {
 		d.counters.QKeyViolations++
 		return
 	}
-	g.manager.Receive(p.Payload, cm.Path{Local: e.socket.Addr(), Remote: dg.Src, GIDIndex: e.index}, now)
+	if g.manager.Receive(p.Payload, path, now) && known {
+		g.policer.giveBack(dg.Src.Addr(), known)
+	}
 	g.settle()
 }
 
 // expire does what is due.
 func (g *generalServices) expire(now time.Duration) {
 	g.manager.Expire(now)
+	g.policer.expire(now)
 	g.settle()
 }
 
@@ -113,12 +124,16 @@ func (g *generalServices) send(dg *cm.Datagram) {
 
 // connectionManager implements verbs.CM.
 type connectionManager struct {
-	services  *generalServices
-	handle    func(verbs.CMEvent)
-	listeners map[*cmListener]struct{}
-	ids       map[*connectionID]struct{}
-	closed    bool
-	resolving sync.WaitGroup
+	services    *generalServices
+	handle      func(verbs.CMEvent)
+	listeners   map[*cmListener]struct{}
+	ids         map[*connectionID]struct{}
+	memberships map[*membership]struct{}
+	closed      bool
+	resolving   sync.WaitGroup
+	ctx         context.Context // of what resolves
+	cancel      context.CancelFunc
+	patience    time.Duration // with other processes
 }
 
 // OpenCM implements verbs.CMDevice.
@@ -136,9 +151,11 @@ func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) {
 		d.services = newGeneralServices(d)
 	}
 	d.services.managers++
+	ctx, cancel := context.WithCancel(context.Background())
 	return &connectionManager{
-		services: d.services, handle: handle,
+		services: d.services, handle: handle, ctx: ctx, cancel: cancel, patience: registry.Patience,
 		listeners: make(map[*cmListener]struct{}), ids: make(map[*connectionID]struct{}),
+		memberships: make(map[*membership]struct{}),
 	}, nil
 }
 
@@ -155,6 +172,7 @@ func (c *connectionManager) lock(op string) (*Device, error) {
 // Close implements verbs.CM.
 func (c *connectionManager) Close() error {
 	c.close()
+	c.cancel()
 	c.resolving.Wait()
 	return nil
 }
@@ -171,6 +189,11 @@ func (c *connectionManager) close() {
 	}
 	for id := range c.ids {
 		id.abandon()
+	}
+	for m := range c.memberships {
+		if err := m.leave(); err != nil {
+			d.log.Debug().Err(err).Msg("close connection manager")
+		}
 	}
 	clear(c.listeners)
 	clear(c.ids)
@@ -343,7 +366,7 @@ func (d *Device) addresses() (list []netip.Addr) {
 // routes name, if the device has it, or else the one of the peer's kind whose address has
 // most in common with the peer's.
 func (d *Device) endpointTo(peer netip.Addr) (*endpoint, error) {
-	if e := d.endpointAt(sourceTo(peer)); e != nil {
+	if e := d.endpointAt(routes.Source(peer)); e != nil {
 		return e, nil
 	}
 	var best *endpoint
@@ -361,16 +384,6 @@ func (d *Device) endpointTo(peer netip.Addr) (*endpoint, error) {
 		return nil, fmt.Errorf("%w: device %s has the addresses %v", verbs.ErrNoRoute, d.cfg.Name, d.addresses())
 	}
 	return best, nil
-}
-
-// sourceTo is the address that the system would send from. Nothing is sent.
-func sourceTo(peer netip.Addr) netip.Addr {
-	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(peer, wire.UDPPort)))
-	if err != nil {
-		return netip.Addr{}
-	}
-	defer conn.Close()
-	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
 }
 
 // commonPrefix is how many bits two addresses have in common from the first on.

@@ -7,11 +7,13 @@ import (
 
 // Counters implements verbs.Device. The names up to rdma_recvs are those of the
 // kernel's soft-RoCE driver, and cm_rx_msgs, cm_tx_msgs, cm_tx_retries and
-// cm_rx_duplicates those of its connection manager; the others count what these do not.
+// cm_rx_duplicates those of its connection manager, and multicast_xmit_packets and
+// multicast_rcv_packets those of ports; the others count what these do not.
 func (d *Device) Counters() ([]verbs.Counter, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c := &d.counters
+	s := d.srd.Counters()
 	var m cm.Counters
 	if d.services != nil {
 		m = d.services.manager.Counters()
@@ -19,27 +21,43 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 	return []verbs.Counter{
 		{Name: "sent_pkts", Value: c.SentPackets},
 		{Name: "rcvd_pkts", Value: c.ReceivedPackets},
-		{Name: "duplicate_request", Value: c.DuplicateRequests},
+		{Name: "duplicate_request", Value: c.DuplicateRequests + s.Duplicates},
 		{Name: "out_of_seq_request", Value: c.OutOfSequence},
-		{Name: "rcvd_rnr_err", Value: c.RNRNaksReceived},
-		{Name: "send_rnr_err", Value: c.RNRNaksSent},
+		{Name: "rcvd_rnr_err", Value: c.RNRNaksReceived + s.NotReadyNaks},
+		{Name: "send_rnr_err", Value: c.RNRNaksSent + s.NotReady},
 		{Name: "rcvd_seq_err", Value: c.SequenceNaks},
 		{Name: "ack_deferred", Value: c.AcksDeferred},
 		{Name: "retry_exceeded_err", Value: c.RetryExceeded},
-		{Name: "retry_rnr_exceeded_err", Value: c.RNRRetryExceeded},
+		{Name: "retry_rnr_exceeded_err", Value: c.RNRRetryExceeded + s.RNRExceeded},
 		{Name: "completer_retry_err", Value: c.CompleterRetries},
 		{Name: "send_err", Value: d.drops.send},
-		{Name: "rdma_sends", Value: c.Sends},
-		{Name: "rdma_recvs", Value: c.Receives},
-		{Name: "resp_remote_access_errors", Value: c.RemoteAccessErrors},
+		{Name: "rdma_sends", Value: c.Sends + s.Sends},
+		{Name: "rdma_recvs", Value: c.Receives + s.Receives},
+		{Name: "resp_remote_access_errors", Value: c.RemoteAccessErrors + s.Access},
 		{Name: "resp_invalid_request_errors", Value: c.RemoteInvalidErrors},
 		{Name: "rx_icrc_errors", Value: d.drops.badICRC},
 		{Name: "rx_malformed", Value: d.drops.malformed},
 		{Name: "rx_broken_messages", Value: c.BrokenMessages},
 		{Name: "rx_datagrams_dropped", Value: c.DatagramsDropped},
-		{Name: "rx_qkey_violations", Value: c.QKeyViolations},
+		{Name: "rx_qkey_violations", Value: c.QKeyViolations + s.QKey},
 		{Name: "rx_wrong_peer", Value: d.drops.wrongPeer},
+		{Name: "multicast_xmit_packets", Value: d.multicast.sent},
+		{Name: "multicast_rcv_packets", Value: d.multicast.received},
 		{Name: "rx_icmp_unreachable", Value: d.unreachable.reports},
+		{Name: "cm_rx_rate_limited", Value: d.drops.policed},
+		{Name: "srd_peers", Value: s.Contexts},
+		{Name: "srd_held", Value: s.Held},
+		{Name: "srd_retransmits", Value: s.Repeated},
+		{Name: "srd_peer_timeouts", Value: s.Timeouts},
+		{Name: "srd_peer_restarts", Value: s.Restarts},
+		{Name: "srd_naks_sent", Value: s.Refused},
+		{Name: "srd_naks_rcvd", Value: s.NaksReceived},
+		{Name: "srd_rx_strangers", Value: s.Strangers},
+		{Name: "srd_rx_stale", Value: s.Stale},
+		{Name: "srd_rx_unexpected", Value: s.Unexpected},
+		{Name: "srd_rx_out_of_window", Value: s.OutOfWindow},
+		{Name: "srd_rx_no_room", Value: s.NoRoom},
+		{Name: "srd_reads_dropped", Value: s.ReadsDropped},
 		{Name: "cm_rx_msgs", Value: m.Received},
 		{Name: "cm_tx_msgs", Value: m.Sent},
 		{Name: "cm_tx_retries", Value: m.Retransmitted},

@@ -3,6 +3,7 @@ package roce
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -11,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/internal/closers"
+	"github.com/verbena-rdma/verbena/internal/roce/srd"
 	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -22,6 +24,7 @@ const (
 	maxSGE        = 32
 	maxCQE        = 1 << 22
 	maxInline     = 512
+	maxMW         = 1 << 20
 	maxAH         = 1 << 24
 	maxMessage    = 1 << 30
 	pathOverhead  = 96 // bytes that IP, UDP and transport headers take at most
@@ -64,7 +67,17 @@ type Device struct {
 	subscribers map[int]func(verbs.Event)
 	nextHandle  int
 	capture     *capture
+	groups      map[netip.Addr]*group
+	multicast   multicastCounts
 	services    *generalServices // nil: no connection manager was opened yet
+
+	srd      *srd.Transport
+	srdPairs map[uint32]*srdQueuePair
+	srdReply udpOutput // of the answer to a stranger
+	// srdReplied: such an answer is to be flushed.
+	srdReplied bool
+	numbers    handleNumbers
+	busy       *endpoint // that the last packet of SRD came by; at first, the first
 
 	running sync.WaitGroup
 	closers closers.List // of memory maps and the like
@@ -75,8 +88,12 @@ type drops struct {
 	malformed uint64
 	badICRC   uint64
 	wrongPeer uint64 // no such queue pair, or not from its peer
+	policed   uint64 // messages to queue pair 1 beyond the policer's limits
 	send      uint64 // the socket would not take it
 }
+
+// multicastCounts counts packets of multicast groups.
+type multicastCounts struct{ sent, received uint64 }
 
 // Open opens a device.
 func Open(cfg Config) (*Device, error) {
@@ -88,6 +105,7 @@ func Open(cfg Config) (*Device, error) {
 		memory:      transport.NewMemory(),
 		domains:     make(map[uint32]*protectionDomain),
 		queuePairs:  make(map[uint32]*queuePair),
+		srdPairs:    make(map[uint32]*srdQueuePair),
 		subscribers: make(map[int]func(verbs.Event)),
 		guid:        uint64(randomUint32())<<32 | uint64(randomUint32()),
 		nextQPN:     randomUint32(),
@@ -127,6 +145,12 @@ func Open(cfg Config) (*Device, error) {
 			return nil, fmt.Errorf("open device %s: begin the packet capture: %w", cfg.Name, err)
 		}
 	}
+	d.openSRD()
+	if d.capture != nil {
+		for _, e := range d.endpoints {
+			e.wantHeaders()
+		}
+	}
 	d.running.Add(len(d.endpoints))
 	for _, e := range d.endpoints {
 		go e.run()
@@ -145,28 +169,35 @@ func (d *Device) Driver() string { return "soft" }
 // Query implements verbs.Device.
 func (d *Device) Query() (verbs.DeviceAttr, error) {
 	return verbs.DeviceAttr{
-		FirmwareVersion:   "software",
-		NodeGUID:          d.guid,
-		MaxMRSize:         1 << 47,
-		MaxQP:             maxQP,
-		MaxQPWR:           maxQPWR,
-		MaxSGE:            maxSGE,
-		MaxCQ:             1 << 16,
-		MaxCQE:            maxCQE,
-		MaxMR:             1 << 24,
-		MaxPD:             1 << 16,
-		MaxSRQ:            1 << 16,
-		MaxSRQWR:          maxQPWR,
-		MaxSRQSGE:         maxSGE,
-		MaxAH:             maxAH,
-		MaxQPReadAtomic:   transport.MaxReadAtomic,
-		MaxInitReadAtomic: transport.MaxReadAtomic,
-		MaxInline:         maxInline,
-		MaxMessage:        maxMessage,
-		Ports:             1,
-		Transports:        verbs.TransportSet(verbs.RC, verbs.UC, verbs.UD),
-		Atomics:           true,
-		AtomicsGlobal:     true, // the processor's own
+		FirmwareVersion:    "software",
+		NodeGUID:           d.guid,
+		MaxMRSize:          1 << 47,
+		MaxQP:              maxQP,
+		MaxQPWR:            maxQPWR,
+		MaxSGE:             maxSGE,
+		MaxCQ:              1 << 16,
+		MaxCQE:             maxCQE,
+		MaxMR:              1 << 24,
+		MaxPD:              1 << 16,
+		MaxSRQ:             1 << 16,
+		MaxSRQWR:           maxQPWR,
+		MaxSRQSGE:          maxSGE,
+		MaxAH:              maxAH,
+		MaxMulticastGroups: d.maxGroups(),
+		MaxQPReadAtomic:    transport.MaxReadAtomic,
+		MaxInitReadAtomic:  transport.MaxReadAtomic,
+		MaxInline:          maxInline,
+		MaxMessage:         maxMessage,
+		Ports:              1,
+		Transports:         verbs.TransportSet(verbs.RC, verbs.UC, verbs.UD, verbs.SRD),
+		Atomics:            true,
+		AtomicsGlobal:      true, // the processor's own
+		MaxMW:              maxMW,
+		MWTypes:            verbs.MWTypeSet(verbs.MWType1, verbs.MWType2),
+		Invalidation:       true,
+		CompletionFields:   completionFields,
+		ClockFrequency:     uint64(time.Second), // nanoseconds
+		SRD:                d.srdAttr(),
 	}, nil
 }
 
@@ -303,8 +334,8 @@ func (d *Device) notClosed(n int, what string) error {
 // cannot be closed.
 func (d *Device) queuesInUse() error {
 	switch {
-	case len(d.queuePairs) > 0:
-		return d.notClosed(len(d.queuePairs), "queue pairs")
+	case len(d.queuePairs)+len(d.srdPairs) > 0:
+		return d.notClosed(len(d.queuePairs)+len(d.srdPairs), "queue pairs")
 	case len(d.domains) > 1:
 		return d.notClosed(len(d.domains)-1, "protection domains")
 	case d.cqs > 0:

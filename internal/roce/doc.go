@@ -12,4 +12,7 @@
 // Device.transmit has each of them send to its path, which owns the output. Queue
 // pairs that wait for something are in a heap by deadline: Device.expire. Nothing
 // done for a pass, a packet or a timer grows with the queue pairs that are idle.
+//
+// Packets of SRD go to package srd instead, which finds the context of their sender, and
+// their queue pair. It has a list and a heap of its own, of contexts.
 package roce

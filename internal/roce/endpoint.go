@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/roce/link"
-	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -23,13 +22,18 @@ type endpoint struct {
 	index     int
 	users     int           // queue pairs that its goroutine works for
 	receivers int           // those of them that take packets from the socket
+	listeners int           // queue pairs of SRD, whose packets come by any endpoint
+	busyUntil time.Duration // a packet of SRD has come lately
+	headers   int           // who wants the IP header of packets
 	window    int           // bytes under way that a peer like us can take
 	wakesAt   time.Duration // when its goroutine wakes by itself; zero: it does not wait
 
 	// The last packet, and the queue pair that it was for.
 	packet wire.Packet
-	header [transport.GRHLen]byte
+	header [verbs.GRHLen]byte
 	last   *queuePair
+	// stranger is the flow of the last packet of SRD from a device that is not known.
+	stranger wire.Flow
 
 	// Of the goroutine alone.
 	seen  uint64 // polls of programs up to the last look
@@ -51,8 +55,7 @@ func openEndpoint(d *Device, index int, addr netip.AddrPort) (*endpoint, error) 
 	}
 	socket, err := link.Listen(cfg)
 	if anyPort && errors.Is(err, syscall.EADDRINUSE) {
-		cfg.Addr = addr
-		socket, err = link.Listen(cfg)
+		socket, err = listenElsewhere(cfg)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("GID index %d: %w", index, err)
@@ -64,6 +67,54 @@ func openEndpoint(d *Device, index int, addr netip.AddrPort) (*endpoint, error) 
 	e.window = min(max(socket.Features().ReceiveBuffer/4, minimumWindow), maximumWindow)
 	e.setFaults(d.cfg.Faults, 0)
 	return e, nil
+}
+
+// firstEntropyPort is the first of the source ports that devices choose to spread their
+// packets over paths (annex A17.4.5). A packet from one below it comes from a software
+// device, whose packets come from where it listens.
+const firstEntropyPort = 49152
+
+// listenElsewhere takes a port below firstEntropyPort, by which receivers of datagrams
+// know where to answer.
+func listenElsewhere(cfg link.Config) (socket *link.Socket, err error) {
+	const first, attempts = 1 << 15, 64
+	for range attempts {
+		port := first + uint16(randomUint32()%(firstEntropyPort-first))
+		cfg.Addr = netip.AddrPortFrom(cfg.Addr.Addr(), port)
+		if socket, err = link.Listen(cfg); !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+	}
+	return socket, err
+}
+
+// replyPort is the port by which the sender of a datagram can be answered, from the one
+// that it came from; zero stands for that of RoCEv2.
+func replyPort(source uint16) uint16 {
+	if source == wire.UDPPort || source >= firstEntropyPort {
+		return 0
+	}
+	return source
+}
+
+// wantHeaders has packets come with the fields of their IP header, as far as the system
+// shows them, until releaseHeaders is called as often.
+func (e *endpoint) wantHeaders() {
+	if e.headers++; e.headers == 1 {
+		e.receiveHeaders(true)
+	}
+}
+
+func (e *endpoint) releaseHeaders() {
+	if e.headers--; e.headers == 0 {
+		e.receiveHeaders(false)
+	}
+}
+
+func (e *endpoint) receiveHeaders(on bool) {
+	if err := e.socket.ReceiveHeaders(on); err != nil {
+		e.device.log.Debug().Err(err).Stringer("address", e.socket.Addr()).Msg("headers of datagrams have defaults")
+	}
 }
 
 func (e *endpoint) setFaults(f Faults, now time.Duration) {
@@ -122,6 +173,14 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 		d.drops.malformed++
 		return
 	}
+	if dg.Group.IsValid() {
+		e.handleGroup(dg)
+		return
+	}
+	if p.Opcode.Service() == wire.ServiceSRD {
+		d.handleSRD(e, dg, p, now)
+		return
+	}
 	if p.DestQP == managementQPN && d.services != nil {
 		d.services.handle(e, dg, now)
 		return
@@ -148,12 +207,12 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 	}
 	d.counters.ReceivedPackets++
 	if d.capture != nil {
-		d.capture.packet(dg.Src, e.socket.Addr(), uint16(dg.Segment), now, dg.Data)
+		d.capture.packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
 	}
 	switch q.init.Type {
 	case verbs.UD:
-		putGRH(&e.header, dg.Src.Addr(), e.socket.Addr().Addr(), len(dg.Data))
-		q.transport.ReceiveDatagram(p, &e.header)
+		putGRH(&e.header, dg.Src.Addr(), e.socket.Addr().Addr(), dg.Header, len(dg.Data))
+		q.transport.ReceiveDatagram(p, &e.header, replyPort(dg.Src.Port()))
 	case verbs.UC:
 		q.transport.Receive(p, now)
 	default:
@@ -172,6 +231,26 @@ const (
 	idleRounds = 2
 )
 
+// busyTime is how long programs that poll look at an endpoint after a packet of SRD has
+// come there.
+const busyTime = 100 * time.Millisecond
+
+// listens reports whether programs that poll look at the endpoint for queue pairs of SRD.
+// A look costs a system call, and their packets hardly ever come by all endpoints of the
+// device: the others are left to their own goroutines.
+func (e *endpoint) listens(now time.Duration) bool {
+	return e.listeners > 0 && (e.device.busy == e || now < e.busyUntil)
+}
+
+// polledFor reports whether programs that poll look at the endpoint.
+func (e *endpoint) polledFor(now time.Duration) bool { return e.receivers > 0 || e.listens(now) }
+
+// inUse reports whether the endpoint is left to programs while they poll.
+func (e *endpoint) inUse(now time.Duration) bool { return e.users > 0 || e.listens(now) }
+
+// wakes reports whether the endpoint's goroutine is to be woken for what is due.
+func (e *endpoint) wakes() bool { return e.users+e.listeners > 0 }
+
 // run makes progress while no program does.
 func (e *endpoint) run() {
 	d := e.device
@@ -184,8 +263,8 @@ func (e *endpoint) run() {
 		if deadline == 0 {
 			e.wakesAt = never
 		}
-		idle := d.ready.empty()
-		used := e.users > 0
+		idle := !d.sendsMore()
+		used := e.inUse(d.now())
 		d.mu.Unlock()
 		if idle {
 			var at time.Time
@@ -208,7 +287,7 @@ func (e *endpoint) run() {
 			d.mu.Lock()
 			closed := d.closed
 			worked := d.progress(d.now(), e)
-			used = e.users > 0
+			used = e.inUse(d.now())
 			d.mu.Unlock()
 			if closed {
 				return

@@ -52,6 +52,8 @@ type heldPacket struct {
 	src     netip.AddrPort
 	data    []byte
 	segment int
+	header  link.Header
+	group   netip.Addr
 	after   int
 	due     time.Duration
 }
@@ -78,7 +80,7 @@ func (f *faultInjector) pass(d link.Datagram, now time.Duration, deliver func(li
 	}
 	if f.hit(f.faults.Reorder) {
 		f.held = append(f.held, heldPacket{
-			src: d.Src, data: append([]byte(nil), d.Data...), segment: d.Segment,
+			src: d.Src, data: append([]byte(nil), d.Data...), segment: d.Segment, header: d.Header, group: d.Group,
 			after: 1 + f.random.IntN(holdPackets), due: now + holdTime,
 		})
 		return
@@ -95,7 +97,7 @@ func (f *faultInjector) release(now time.Duration, arrived bool, deliver func(li
 			h.after--
 		}
 		if h.after <= 0 || now >= h.due {
-			deliver(link.Datagram{Src: h.src, Data: h.data, Segment: h.segment})
+			deliver(link.Datagram{Src: h.src, Data: h.data, Segment: h.segment, Header: h.header, Group: h.group})
 			continue
 		}
 		kept = append(kept, h)

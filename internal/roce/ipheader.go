@@ -4,32 +4,40 @@ import (
 	"encoding/binary"
 	"net/netip"
 
-	"github.com/verbena-rdma/verbena/internal/roce/transport"
+	"github.com/verbena-rdma/verbena/internal/roce/link"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 const (
 	ipv4Header  = 20
 	ipv6Header  = 40
 	udpHeader   = 8
-	defaultTTL  = 64
 	protocolUDP = 17
+
+	defaultHopLimit = 64
 )
 
 // appendIPHeader appends the IP header of a UDP datagram of n bytes, its own
-// header included, as this device sends it.
-func appendIPHeader(b []byte, src, dst netip.Addr, ident uint16, n int) []byte {
+// header included.
+func appendIPHeader(b []byte, src, dst netip.Addr, h link.Header, ident uint16, n int) []byte {
+	if h.HopLimit == 0 {
+		h.HopLimit = defaultHopLimit
+		if dst.IsMulticast() {
+			h.HopLimit = 1
+		}
+	}
 	if src.Is6() {
-		b = append(b, 0x60, 0, 0, 0)
+		b = binary.BigEndian.AppendUint32(b, 6<<28|uint32(h.TrafficClass)<<20|h.FlowLabel)
 		b = binary.BigEndian.AppendUint16(b, uint16(n))
-		b = append(b, protocolUDP, defaultTTL)
+		b = append(b, protocolUDP, h.HopLimit)
 		from, to := src.As16(), dst.As16()
 		return append(append(b, from[:]...), to[:]...)
 	}
 	start := len(b)
-	b = append(b, 0x45, 0)
+	b = append(b, 0x45, h.TrafficClass)
 	b = binary.BigEndian.AppendUint16(b, uint16(ipv4Header+n))
 	b = binary.BigEndian.AppendUint16(b, ident)
-	b = append(b, 0x40, 0, defaultTTL, protocolUDP, 0, 0) // do not fragment
+	b = append(b, 0x40, 0, h.HopLimit, protocolUDP, 0, 0) // do not fragment
 	from, to := src.As4(), dst.As4()
 	b = append(append(b, from[:]...), to[:]...)
 	binary.BigEndian.PutUint16(b[start+10:], ^fold(sum(b[start:], 0)))
@@ -55,14 +63,13 @@ func fold(s uint32) uint16 {
 }
 
 // putGRH makes the header that precedes the data of a received datagram. On RoCEv2 that is
-// the IP header, an IPv4 one in the last 20 of the 40 bytes (annex A17.4.5.1). A
-// UDP socket shows the addresses and the length; the other fields are as this
-// device sends them.
-func putGRH(grh *[transport.GRHLen]byte, src, dst netip.Addr, n int) {
+// the IP header, an IPv4 one in the last 20 of the 40 bytes (annex A17.4.5.1). What a
+// UDP socket does not show of it is as this device sends it.
+func putGRH(grh *[verbs.GRHLen]byte, src, dst netip.Addr, h link.Header, n int) {
 	at := 0
 	if src.Is4() {
-		at = transport.GRHLen - ipv4Header
+		at = verbs.GRHLen - ipv4Header
 	}
 	clear(grh[:at])
-	appendIPHeader(grh[:at], src, dst, 0, udpHeader+n)
+	appendIPHeader(grh[:at], src, dst, h, 0, udpHeader+n)
 }

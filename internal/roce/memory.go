@@ -148,6 +148,9 @@ func (m *memoryRegion) Close() error {
 	if m.closed {
 		return nil
 	}
+	if n := m.region.Bound(); n > 0 {
+		return fmt.Errorf("close memory region of device %s: %d memory windows are bound to it: invalidate or close them first: %w", d.cfg.Name, n, verbs.ErrInUse)
+	}
 	m.closed = true
 	m.pd.refs--
 	d.memory.Remove(m.region)

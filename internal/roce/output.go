@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/verbena-rdma/verbena/internal/roce/dma"
+	"github.com/verbena-rdma/verbena/internal/roce/link"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -12,31 +13,65 @@ import (
 // copyLimit is the payload up to which a copy costs less than a reference.
 const copyLimit = 512
 
+// maxFlowLabel is the greatest that an IPv6 header can have.
+const maxFlowLabel = 1<<20 - 1
+
 // udpOutput sends packets from an endpoint to a UDP address. It implements
 // transport.Output. The endpoint's socket collects them until it is flushed.
 type udpOutput struct {
 	endpoint *endpoint
 	peer     netip.AddrPort
+	header   link.Header
 	flow     wire.Flow
+	// multicast: the peer is a group.
+	multicast bool
 }
 
 // outputTo finds the way to a peer.
 func (d *Device) outputTo(a verbs.AddressAttr) (udpOutput, error) {
+	if addr := a.DGID.Addr(); addr.IsUnspecified() || addr.IsMulticast() {
+		return udpOutput{}, fmt.Errorf("DGID %v is no peer's address: %w", addr, verbs.ErrInvalid)
+	}
+	return d.output(a)
+}
+
+// outputToGroup finds the way to a multicast group.
+func (d *Device) outputToGroup(a verbs.AddressAttr) (udpOutput, error) {
+	if a.UDPPort != 0 && a.UDPPort != wire.UDPPort {
+		return udpOutput{}, fmt.Errorf("UDPPort is %d: packets to multicast groups go to %d: %w", a.UDPPort, wire.UDPPort, verbs.ErrInvalid)
+	}
+	hops := a.HopLimit
+	out, err := d.output(a)
+	out.multicast, out.header.HopLimit = true, hops
+	return out, err
+}
+
+func (d *Device) output(a verbs.AddressAttr) (udpOutput, error) {
 	if a.SGIDIndex < 0 || a.SGIDIndex >= len(d.endpoints) {
 		return udpOutput{}, fmt.Errorf("SGIDIndex is %d, the GID table of device %s has the indices 0 to %d: %w", a.SGIDIndex, d.cfg.Name, len(d.endpoints)-1, verbs.ErrInvalid)
 	}
 	e := d.endpoints[a.SGIDIndex]
 	addr := a.DGID.Addr()
 	local := e.socket.Addr().Addr()
-	if addr.Is4() != local.Is4() || addr.IsUnspecified() || addr.IsMulticast() {
+	if addr.Is4() != local.Is4() {
 		return udpOutput{}, fmt.Errorf("DGID %v cannot be reached from the GID at index %d, %v: choose an index whose GID is of the peer's family: %w", addr, a.SGIDIndex, local, verbs.ErrInvalid)
+	}
+	if a.FlowLabel > maxFlowLabel {
+		return udpOutput{}, fmt.Errorf("FlowLabel is %#x, it has 20 bits: %w", a.FlowLabel, verbs.ErrInvalid)
 	}
 	port := a.UDPPort
 	if port == 0 {
 		port = wire.UDPPort
 	}
 	peer := netip.AddrPortFrom(addr, port)
-	return udpOutput{endpoint: e, peer: peer, flow: wire.NewFlow(e.socket.Addr(), peer)}, nil
+	header := link.Header{TrafficClass: a.TrafficClass, HopLimit: a.HopLimit, FlowLabel: a.FlowLabel}
+	if addr.Is4() {
+		header.FlowLabel = 0
+	}
+	if header.HopLimit == defaultHopLimit {
+		header.HopLimit = 0
+	}
+	return udpOutput{endpoint: e, peer: peer, header: header, flow: wire.NewFlow(e.socket.Addr(), peer)}, nil
 }
 
 // Send implements transport.Output.
@@ -45,10 +80,10 @@ func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) {
 	headers := p.Opcode.HeaderLen()
 	tail := int(p.Pad) + wire.ICRCLen
 	size := headers + n + tail
-	segment := uint16(s.Packet(o.peer, size))
+	segment := uint16(s.Packet(o.peer, o.header, size))
 	// What a peer reads may change while it is read: its checksum must be that
 	// of the bytes that leave.
-	if n <= copyLimit || p.Opcode.HasAETH() {
+	if n <= copyLimit || p.Opcode.HasAETH() || p.Opcode.IsReadResponse() {
 		b := s.Bytes(size)
 		p.PutHeaders(b)
 		at := headers
@@ -60,7 +95,7 @@ func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) {
 		crc = wire.ICRCUpdate(crc, b[headers:size-wire.ICRCLen])
 		wire.PutICRC(b[size-wire.ICRCLen:], wire.ICRCFinish(crc))
 		if d.capture != nil {
-			d.capture.packet(s.Addr(), o.peer, segment, d.now(), b)
+			d.capture.packet(s.Addr(), o.peer, o.header, segment, d.now(), b)
 		}
 	} else {
 		b := s.Bytes(headers)
@@ -75,10 +110,13 @@ func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) {
 		crc = wire.ICRCUpdate(crc, t[:p.Pad])
 		wire.PutICRC(t[p.Pad:], wire.ICRCFinish(crc))
 		if d.capture != nil {
-			d.capture.packet(s.Addr(), o.peer, segment, d.now(), append([][]byte{b}, append(pieces, t)...)...)
+			d.capture.packet(s.Addr(), o.peer, o.header, segment, d.now(), append([][]byte{b}, append(pieces, t)...)...)
 		}
 	}
 	d.counters.SentPackets++
+	if o.multicast {
+		d.multicast.sent++
+	}
 }
 
 // flush sends the packets that the socket has collected, and returns the first error.

@@ -27,6 +27,7 @@ type side struct {
 	access *verbs.Access
 	rnr    *uint8
 	sqPSN  *uint32
+	path   verbs.AddressAttr // its fields but the address
 	// timeout is the code of the time-out; zero: testTimeout.
 	timeout uint8
 }
@@ -79,9 +80,11 @@ func (s *side) connectTo(gid verbs.GIDEntry, qpn uint32) {
 	}
 	require.NoError(s.t, s.qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: 1, Access: all},
 		verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccess))
+	path := s.path
+	path.DGID, path.Port, path.UDPPort = gid.GID, 1, gid.UDPPort
 	require.NoError(s.t, s.qp.Modify(verbs.QPAttr{
 		State: verbs.QPReadyToReceive, PathMTU: s.mtu, DestQPN: qpn, RQPSN: 0xfffff0, MaxDestReadAtomic: 16, MinRNRTimer: 1,
-		Address: verbs.AddressAttr{DGID: gid.GID, Port: 1, UDPPort: gid.UDPPort},
+		Address: path,
 	}, verbs.QPAttrState|verbs.QPAttrAddress|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|verbs.QPAttrMaxDestReadAtomic|verbs.QPAttrMinRNRTimer))
 	require.NoError(s.t, s.qp.Modify(verbs.QPAttr{State: verbs.QPReadyToSend, SQPSN: psn, Timeout: cmp.Or(s.timeout, testTimeout), RetryCount: 7, RNRRetry: rnr, MaxInitReadAtomic: 16},
 		verbs.QPAttrState|verbs.QPAttrSQPSN|verbs.QPAttrTimeout|verbs.QPAttrRetryCount|verbs.QPAttrRNRRetry|verbs.QPAttrMaxInitReadAtomic))

@@ -8,7 +8,7 @@ import "time"
 func (d *Device) progress(now time.Duration, self *endpoint) bool {
 	worked := false
 	for _, e := range d.endpoints {
-		if (e.receivers > 0 || e == self) && e.receive(now) {
+		if (e == self || e.polledFor(now)) && e.receive(now) {
 			worked = true
 		}
 	}
@@ -18,12 +18,15 @@ func (d *Device) progress(now time.Duration, self *endpoint) bool {
 	if d.unreachable.n > 0 {
 		d.probeUnreachable(now)
 	}
-	if !d.ready.empty() {
+	if d.sendsMore() {
 		d.transmit(now)
 		worked = true
 	}
 	return worked
 }
+
+// sendsMore reports whether there is something to send at once.
+func (d *Device) sendsMore() bool { return !d.ready.empty() || d.srd.Ready() || d.srdReplied }
 
 // activate has the queue pair send soon, if it has a path.
 func (d *Device) activate(q *queuePair) {
@@ -46,11 +49,18 @@ func (d *Device) transmit(now time.Duration) {
 			d.schedule(q)
 		}
 	}
+	d.srdReplied = false
+	if d.srd.Ready() {
+		d.srd.Transmit(now, roundPackets)
+	}
+	if at := d.srd.Deadline(); at != 0 {
+		d.noteDeadline(at)
+	}
 	for _, e := range d.endpoints {
 		_ = e.flush()
 	}
 	d.failOverrun()
-	if !d.ready.empty() {
+	if d.sendsMore() {
 		d.wake()
 	}
 }
@@ -59,7 +69,7 @@ func (d *Device) transmit(now time.Duration) {
 // comes.
 func (d *Device) wake() {
 	for _, e := range d.endpoints {
-		if e.users > 0 {
+		if e.wakes() {
 			e.socket.Interrupt()
 			return
 		}

@@ -18,6 +18,7 @@ type queuePair struct {
 	path      path // from the transition to RTR on; nil: none
 	ready     readyLinks
 	timer     timer
+	groups    int // multicast groups that it is attached to
 	closed    bool
 }
 
@@ -25,6 +26,12 @@ type queuePair struct {
 func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	const op = "create queue pair"
 	d := p.device
+	if init.Type == verbs.SRD {
+		return p.createSRD(&init)
+	}
+	if init.UnsolicitedWriteRecv {
+		return nil, fmt.Errorf("%s: only one of SRD has UnsolicitedWriteRecv, not of %v: %w", op, init.Type, verbs.ErrInvalid)
+	}
 	if init.Type < verbs.RC || init.Type > verbs.UD {
 		return nil, fmt.Errorf("%s: device %s has no transport service %v: %w", op, d.cfg.Name, init.Type, verbs.ErrNotSupported)
 	}
@@ -41,31 +48,28 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 			return nil, fmt.Errorf("%s: %d %s, at most %d are possible: %w", op, l.value, l.what, l.max, verbs.ErrLimit)
 		}
 	}
-	sendCQ, ok := init.SendCQ.(*completionQueue)
-	recvCQ, ok2 := init.RecvCQ.(*completionQueue)
-	if !ok || !ok2 || sendCQ.device != d || recvCQ.device != d {
-		return nil, fmt.Errorf("%s: its completion queues must both be of device %s: %w", op, d.cfg.Name, verbs.ErrInvalid)
+	sendCQ, recvCQ, err := d.queuesOf(op, &init)
+	if err != nil {
+		return nil, err
 	}
 	var srq *sharedReceiveQueue
 	if init.SRQ != nil {
+		var ok bool
 		if srq, ok = init.SRQ.(*sharedReceiveQueue); !ok || srq.pd.device != d {
 			return nil, fmt.Errorf("%s: its shared receive queue must be of device %s: %w", op, d.cfg.Name, verbs.ErrInvalid)
 		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := p.checkOpen(op); err != nil {
+	if err := p.checkRoom(op); err != nil {
 		return nil, err
 	}
 	if sendCQ.closed || recvCQ.closed || srq != nil && srq.closed {
 		return nil, fmt.Errorf("%s: a queue that it is to use has been closed: %w", op, verbs.ErrClosed)
 	}
-	if len(d.queuePairs) >= maxQP {
-		return nil, fmt.Errorf("%s: device %s has its limit of %d: %w", op, d.cfg.Name, maxQP, verbs.ErrLimit)
-	}
 	q := &queuePair{pd: p, init: init, num: d.freeQPN(), sendCQ: sendCQ, recvCQ: recvCQ, srq: srq}
 	cfg := transport.Config{
-		Type: init.Type, PortMTU: pathMTU(d.cfg.InterfaceMTU), CheckAH: p.checkAH, Window: d.window(),
+		Type: init.Type, PortMTU: pathMTU(d.cfg.InterfaceMTU), CheckAH: p.checkAH, Bind: p.findBind, Window: d.window(),
 		Adaptive: init.AdaptiveRetransmission,
 		Num:      q.num, Domain: p.id, Memory: d.memory, Send: sendCQ, Recv: recvCQ,
 		SendDepth: init.MaxSendWR, MaxSendSGE: init.MaxSendSGE, MaxInline: init.MaxInline,
@@ -86,13 +90,34 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	return q, nil
 }
 
+// queuesOf returns the completion queues that a queue pair is to have.
+func (d *Device) queuesOf(op string, init *verbs.QPInit) (send, recv *completionQueue, err error) {
+	send, recv = asCompletionQueue(init.SendCQ), asCompletionQueue(init.RecvCQ)
+	if send == nil || recv == nil || send.device != d || recv.device != d {
+		return nil, nil, fmt.Errorf("%s: its completion queues must both be of device %s: %w", op, d.cfg.Name, verbs.ErrInvalid)
+	}
+	return send, recv, nil
+}
+
+// checkRoom checks that the domain can have another queue pair. The lock is held.
+func (p *protectionDomain) checkRoom(op string) error {
+	d := p.device
+	if err := p.checkOpen(op); err != nil {
+		return err
+	}
+	if len(d.queuePairs)+len(d.srdPairs) >= maxQP {
+		return fmt.Errorf("%s: device %s has its limit of %d: %w", op, d.cfg.Name, maxQP, verbs.ErrLimit)
+	}
+	return nil
+}
+
 // freeQPN returns the next number that is free. Numbers are not used again
 // soon, so that a packet for a queue pair of the past meets none. 0 and 1 are
-// for management (IBTA 3.3).
+// for management (IBTA 3.3), and the last one for multicast groups.
 func (d *Device) freeQPN() uint32 {
 	for {
 		d.nextQPN = (d.nextQPN + 1) & 0xffffff
-		if _, taken := d.queuePairs[d.nextQPN]; !taken && d.nextQPN > 1 {
+		if d.queuePairs[d.nextQPN] == nil && d.srdPairs[d.nextQPN] == nil && d.nextQPN > 1 && d.nextQPN != verbs.MulticastQPN {
 			return d.nextQPN
 		}
 	}
@@ -180,6 +205,9 @@ func (q *queuePair) Close() error {
 	defer d.mu.Unlock()
 	if q.closed {
 		return nil
+	}
+	if q.groups > 0 {
+		return fmt.Errorf("close queue pair %#x: it is attached to %d multicast groups: %w", q.num, q.groups, verbs.ErrInUse)
 	}
 	q.closed = true
 	q.transport.Close()

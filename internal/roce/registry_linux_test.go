@@ -1,8 +1,11 @@
 package roce
 
 import (
+	"fmt"
+	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -50,7 +53,7 @@ func TestDialFindsTheDeviceOfThisMachine(t *testing.T) {
 			l, err = active.cm.Listen(again)
 			require.NoError(t, err)
 			require.NoError(t, l.Close())
-			_, found := registry.Find(registry.TCP, target)
+			_, found := registry.Find(t.Context(), registry.TCP, target)
 			require.False(t, found)
 		})
 	}
@@ -78,4 +81,22 @@ func TestListenOnLoopbackElsewhere(t *testing.T) {
 	_, err := m.cm.Listen(verbs.CMListen{Addr: netip.MustParseAddrPort("127.0.0.1:7471"), Type: verbs.RC})
 	require.ErrorIs(t, err, verbs.ErrInvalid)
 	require.ErrorContains(t, err, "[::1]")
+}
+
+// Close does not wait for the look-up of a process that has the name and says nothing.
+func TestCloseWhileLookingUp(t *testing.T) {
+	active := openManaged(t, Config{})
+	m := active.cm.(*connectionManager)
+	m.patience = time.Hour
+	target := netip.MustParseAddrPort("127.11.7.9:7")
+	l, err := net.Listen("unix", fmt.Sprintf("@verbena/rdma_cm/%s/%v", registry.TCP, target))
+	require.NoError(t, err)
+	defer l.Close()
+	_, err = m.Dial(verbs.CMDial{Addr: target, Type: verbs.RC})
+	require.NoError(t, err)
+	conn, err := l.Accept()
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, m.Close())
+	assert.Empty(t, active.events)
 }

@@ -111,6 +111,10 @@ func (d *Device) expire(now time.Duration) {
 	if len(d.timers) > 0 {
 		d.noteDeadline(d.timers[0].timer.at)
 	}
+	d.srd.Expire(now)
+	if at := d.srd.Deadline(); at != 0 {
+		d.noteDeadline(at)
+	}
 	if d.services != nil {
 		d.services.expire(now)
 	}
@@ -127,7 +131,7 @@ func (d *Device) noteDeadline(at time.Duration) {
 	}
 	d.deadline = at
 	for _, e := range d.endpoints {
-		if e.users > 0 && at < e.wakesAt {
+		if e.wakes() && at < e.wakesAt {
 			e.wakesAt = at
 			e.socket.SetDeadline(d.base.Add(at))
 		}

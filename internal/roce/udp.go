@@ -70,6 +70,7 @@ type datagramPath struct {
 
 func (p *datagramPath) attach(*transport.QP) {
 	for _, e := range p.device.endpoints {
+		e.wantHeaders()
 		e.users++
 		e.receivers++
 	}
@@ -77,6 +78,7 @@ func (p *datagramPath) attach(*transport.QP) {
 
 func (p *datagramPath) detach() {
 	for _, e := range p.device.endpoints {
+		e.releaseHeaders()
 		e.users--
 		e.receivers--
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -146,14 +145,34 @@ func TestDatagrams(t *testing.T) {
 					AH: ah, RemoteQPN: y.qp.Num(), RemoteQKey: testKey})
 				assert.Equal(t, []verbs.WC{{ID: 2, Opcode: verbs.WCSend, Bytes: uint32(n), QPN: x.qp.Num()}}, x.wait(1))
 				assert.Equal(t, []verbs.WC{{
-					ID: 1, Opcode: verbs.WCRecv, Bytes: uint32(transport.GRHLen + n), HasImm: true, Imm: 9,
-					QPN: y.qp.Num(), SrcQPN: x.qp.Num(), HasGRH: true,
+					ID: 1, Opcode: verbs.WCRecv, Bytes: uint32(verbs.GRHLen + n), HasImm: true, Imm: 9,
+					QPN: y.qp.Num(), SrcQPN: x.qp.Num(), HasGRH: true, SrcUDPPort: replyPort(source.UDPPort),
 				}}, y.wait(1))
-				assert.True(t, bytes.Equal(x.mem[:n], y.mem[transport.GRHLen:transport.GRHLen+n]))
-				checkGRH(t, y.mem[:transport.GRHLen], source.GID.Addr(), target.GID.Addr(), 8+wire.UDSendOnlyImm.HeaderLen()+(n+3)/4*4+wire.ICRCLen)
+				assert.True(t, bytes.Equal(x.mem[:n], y.mem[verbs.GRHLen:verbs.GRHLen+n]))
+				checkGRH(t, y.mem[:verbs.GRHLen], source.GID.Addr(), target.GID.Addr(), 8+wire.UDSendOnlyImm.HeaderLen()+(n+3)/4*4+wire.ICRCLen)
 			}
 		})
 	}
+}
+
+// A datagram is answered with nothing but its completion and the header in front of it.
+func TestReplyAddress(t *testing.T) {
+	x, y := openSide(t, Config{}, 8192), openSide(t, Config{}, 8192)
+	for _, s := range []*side{x, y} {
+		s.use(verbs.UD)
+		s.readyUD()
+		s.postRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{s.sge(0, 4096)}})
+	}
+	send := func(from *side, ah verbs.AH, qpn uint32) {
+		from.post(verbs.SendWR{ID: 2, Op: verbs.OpSend, SGL: []verbs.SGE{from.sge(4096, 100)}, AH: ah, RemoteQPN: qpn, RemoteQKey: testKey})
+	}
+	send(x, x.handle(x.dev.DefaultPD(), x.address(y)), y.qp.Num())
+	wc := y.wait(1)[0]
+	back, err := verbs.ReplyAddress(&wc, y.mem, must(y.dev.GIDs(1)))
+	require.NoError(t, err)
+	assert.Equal(t, must(x.dev.GIDs(1))[0].GID, back.DGID)
+	send(y, y.handle(y.dev.DefaultPD(), back), wc.SrcQPN)
+	assert.Equal(t, y.qp.Num(), x.wait(1)[0].SrcQPN)
 }
 
 // checkGRH decodes the header in front of a datagram of n bytes, UDP's header
@@ -270,7 +289,7 @@ func TestDatagramsNotListening(t *testing.T) {
 
 func TestUnknownService(t *testing.T) {
 	x := openSide(t, Config{}, 8)
-	for _, service := range []verbs.QPType{-1, 3, 99} {
+	for _, service := range []verbs.QPType{-1, 4, 99} {
 		_, err := x.dev.DefaultPD().CreateQP(verbs.QPInit{Type: service, SendCQ: x.cq, RecvCQ: x.cq})
 		assert.ErrorIs(t, err, verbs.ErrNotSupported)
 	}

@@ -27,3 +27,10 @@ type Counters struct {
 	HandshakesExpired  uint64 // handshakes of peers that came to no end in time
 	OutputFull         uint64 // MADs dropped because the device did not take the earlier ones
 }
+
+// refused counts the MADs that led to nothing.
+func (c *Counters) refused() uint64 {
+	return c.Malformed + c.AddressMismatch + c.UnknownConnection + c.WrongPeer + c.WrongTransaction + c.WrongQPN + c.WrongState +
+		c.DuplicateREQ + c.DuplicateREP + c.DuplicateDREQ + c.StaleConnection + c.NoService + c.UnsupportedRequest +
+		c.BacklogFull + c.HalfOpenFull + c.ConnectionsFull
+}

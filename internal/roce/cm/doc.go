@@ -122,6 +122,8 @@
 //     place, REQs are dropped without a word, and the honest peer's next one may find one.
 //     So a flood can keep others from being served for as long as it lasts, and can do
 //     nothing to what is established.
+//   - The device limits how many MADs that were not expected (Receive) reach the manager, by
+//     source and in all.
 //   - What is sent at once to a datagram is at most one datagram, of the same size, to the
 //     address that it came from (and, of what seems stale, one question, as below). By
 //     timers follow, for each half-open handshake and so bounded by their number, one MRA,

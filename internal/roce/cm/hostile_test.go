@@ -29,6 +29,44 @@ func established(t tb) (w *network, a, b *host, active, passive *Conn) {
 	return w, a, b, active, passive
 }
 
+// TestExpected: every message of peers but a first request names what its receiver has, and is
+// expected. From elsewhere, or a second time, it is not.
+func TestExpected(t *testing.T) {
+	t.Parallel()
+	w, a, b := pair(t, faults{})
+	a.answerAll()
+	b.answerAll()
+	b.listen(ListenParams{Service: testService})
+	b.listen(ListenParams{Service: testDatagrams, Transport: verbs.UD})
+	seen := make(map[mad.Attribute]bool)
+	var last [mad.Len]byte
+	w.drop = func(from, to *host, attribute mad.Attribute, m []byte) bool {
+		path, elsewhere := to.pathTo(from), to.pathTo(from)
+		elsewhere.Remote = netip.MustParseAddrPort("10.0.0.3:4791")
+		known := attribute != mad.AttrREQ && attribute != mad.AttrSIDRREQ
+		assert.Equal(t, known, to.Names(m, &path), "%v", attribute)
+		assert.False(t, to.Names(m, &elsewhere), "%v", attribute)
+		assert.False(t, to.Names(m[:mad.Len-1], &path), "%v", attribute)
+		assert.True(t, to.Receive(m, path, w.now), "%v", attribute)
+		seen[attribute] = true
+		copy(last[:], m)
+		to.settle()
+		return true
+	}
+	active := a.connect(a.params(b))
+	w.pass(time.Second)
+	require.NoError(t, active.Disconnect(DisconnectParams{}, w.now))
+	a.settle()
+	w.pass(time.Second)
+	assert.False(t, a.Receive(last[:], a.pathTo(b), w.now), "the DREP again")
+	a.resolve(b)
+	w.pass(time.Second)
+	assert.False(t, a.Receive(last[:], a.pathTo(b), w.now), "the SIDR_REP again")
+	for _, attribute := range []mad.Attribute{mad.AttrREQ, mad.AttrREP, mad.AttrRTU, mad.AttrDREQ, mad.AttrDREP, mad.AttrSIDRREQ, mad.AttrSIDRREP} {
+		assert.True(t, seen[attribute], "%v", attribute)
+	}
+}
+
 // TestWrongPeer: messages with everything right but where they come from.
 func TestWrongPeer(t *testing.T) {
 	t.Parallel()

@@ -203,12 +203,37 @@ func (m *Manager) newID(used func(uint32) bool) uint32 {
 	}
 }
 
-// Receive takes a MAD that came to queue pair 1 (the package's comment says what is
-// presumed of it). The bytes are the caller's again when it returns.
-func (m *Manager) Receive(b []byte, from Path, now time.Duration) {
-	if m.closed {
-		return
+// Names reports whether a MAD names a connection, or a resolution, that this device has
+// with the peer, by an ID that only those can know who have seen the handshake. It
+// looks at nothing else, and is for those who are to decide whether the MAD is worth
+// receiving.
+func (m *Manager) Names(b []byte, from *Path) bool {
+	id, attribute, ok := mad.Receiver(b)
+	if !ok {
+		return false
 	}
+	if attribute == mad.AttrSIDRREP {
+		r := m.resolutions[id]
+		return r != nil && r.comesFromPeer(from)
+	}
+	c := m.conns[id]
+	return c != nil && c.comesFromPeer(from)
+}
+
+// Receive takes a MAD that came to queue pair 1 (the package's comment says what is
+// presumed of it). The bytes are the caller's again when it returns. It reports whether
+// the MAD was expected: a request, or the next message of a handshake, and not one that it
+// refused.
+func (m *Manager) Receive(b []byte, from Path, now time.Duration) (expected bool) {
+	if m.closed {
+		return false
+	}
+	refused := m.counters.refused()
+	m.receive(b, from, now)
+	return m.counters.refused() == refused
+}
+
+func (m *Manager) receive(b []byte, from Path, now time.Duration) {
 	m.counters.Received++
 	h, err := mad.DecodeHeader(b)
 	if err == nil {

@@ -26,6 +26,7 @@ type piece struct {
 // message is a train of packets to one destination.
 type message struct {
 	dst     netip.AddrPort
+	header  Header
 	first   int // index of its first piece
 	pieces  int
 	packets int
@@ -67,19 +68,20 @@ type mark struct {
 	tail       bool
 }
 
-// Packet starts the next packet, of exactly size bytes (1 to [MaxPacket]), and
+// Packet starts the next packet, of exactly size bytes (1 to [MaxPacket]), with those
+// fields of the IP header, and
 // returns its index in the train that it joined, 0 when it is sent alone: the
 // IPv4 identification that it will carry. The bytes are given by Bytes and
 // Reference; a packet not given all of them is dropped. When a batch is full
 // its packets leave here, and the next Flush returns what became of them.
-func (s *Socket) Packet(dst netip.AddrPort, size int) (segment int) {
+func (s *Socket) Packet(dst netip.AddrPort, h Header, size int) (segment int) {
 	b := &s.batch
 	b.seal()
 	if b.full(size) {
 		s.io.send(b)
 		b.reset()
 	}
-	return b.begin(dst, size)
+	return b.begin(dst, h, size)
 }
 
 // Bytes returns the next n bytes of the packet. The caller fills them before it
@@ -122,7 +124,7 @@ func (b *batch) full(size int) bool {
 }
 
 // begin opens the next packet. The batch is not full.
-func (b *batch) begin(dst netip.AddrPort, size int) (segment int) {
+func (b *batch) begin(dst netip.AddrPort, h Header, size int) (segment int) {
 	if dst.Addr().Is4In6() {
 		dst = netip.AddrPortFrom(dst.Addr().Unmap(), dst.Port())
 	}
@@ -142,11 +144,11 @@ func (b *batch) begin(dst netip.AddrPort, size int) (segment int) {
 	}
 	if b.messageCount > 0 {
 		m := &b.messages[b.messageCount-1]
-		if m.packets < b.maxSegments && !m.closed && size <= m.size && m.bytes+size <= MaxPacket && m.dst == dst {
+		if m.packets < b.maxSegments && !m.closed && size <= m.size && m.bytes+size <= MaxPacket && m.dst == dst && m.header == h {
 			return m.packets
 		}
 	}
-	b.messages[b.messageCount] = message{dst: dst, first: b.pieceCount, size: size}
+	b.messages[b.messageCount] = message{dst: dst, header: h, first: b.pieceCount, size: size}
 	b.messageCount++
 	b.created = true
 	b.tail = false // a piece belongs to one message

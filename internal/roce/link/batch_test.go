@@ -19,6 +19,7 @@ type wire struct {
 	t        require.TestingT
 	packets  [][]byte
 	to       []netip.AddrPort
+	headers  []Header
 	segments []int
 	sends    int
 }
@@ -35,18 +36,24 @@ func (w *wire) send(b *batch) {
 		}
 		require.Equal(w.t, m.bytes, len(data))
 		require.LessOrEqual(w.t, len(data), MaxPacket)
-		got := split(nil, m.dst, data, m.size)
+		got := split(nil, Datagram{Src: m.dst, Header: m.header}, data, m.size)
 		require.Len(w.t, got, m.packets)
 		require.LessOrEqual(w.t, m.packets, b.maxSegments)
 		for _, d := range got {
 			w.packets = append(w.packets, d.Data)
 			w.to = append(w.to, m.dst)
+			w.headers = append(w.headers, m.header)
 			w.segments = append(w.segments, d.Segment)
 		}
 	}
 }
 
-func (w *wire) unreachable() []netip.AddrPort { return nil }
+func (w *wire) unreachable() []netip.AddrPort     { return nil }
+func (w *wire) ignore(uint32, []netip.Addr) error { return nil }
+func (w *wire) receiveHeaders(bool) error         { return nil }
+func (w *wire) join(netip.AddrPort) error         { return nil }
+func (w *wire) routed(netip.AddrPort) error       { return nil }
+func (w *wire) leave(netip.AddrPort) error        { return nil }
 
 func (w *wire) receive() ([]Datagram, error) { return nil, nil }
 func (w *wire) features() Features           { return Features{} }
@@ -116,6 +123,8 @@ func TestBatchProperties(t *testing.T) {
 		s, w := newWire(t, rapid.SampledFrom([]int{1, 2, 64}).Draw(t, "segments"))
 		var sent [][]byte
 		var to []netip.AddrPort
+		var headers []Header
+		var header Header
 		var segments []int
 		wrong := 0
 		size := 40
@@ -127,9 +136,12 @@ func TestBatchProperties(t *testing.T) {
 			if rapid.IntRange(0, 9).Draw(t, "another peer") == 0 {
 				dst = rapid.SampledFrom(peers).Draw(t, "peer")
 			}
+			if rapid.IntRange(0, 9).Draw(t, "another header") == 0 {
+				header = Header{TrafficClass: rapid.SampledFrom([]uint8{0, 0xb8}).Draw(t, "traffic class")}
+			}
 			p := bytes.Repeat([]byte{byte(len(sent))}, size)
 			copy(p, fmt.Sprint(len(sent)))
-			segment := s.Packet(dst, size)
+			segment := s.Packet(dst, header, size)
 			parts := rapid.SampledFrom([]int{1, 2, 3, 5, 300}).Draw(t, "parts")
 			for at := 0; at < size; {
 				n := min(max(1, size/parts), size-at)
@@ -144,7 +156,7 @@ func TestBatchProperties(t *testing.T) {
 				s.Bytes(1)
 				wrong++
 			} else {
-				sent, to, segments = append(sent, p), append(to, dst), append(segments, segment)
+				sent, to, headers, segments = append(sent, p), append(to, dst), append(headers, header), append(segments, segment)
 			}
 			if rapid.IntRange(0, 50).Draw(t, "flush") == 0 {
 				dropped, _ := s.Flush()
@@ -156,6 +168,7 @@ func TestBatchProperties(t *testing.T) {
 		require.Equal(t, wrong, dropped)
 		require.Equal(t, sent, w.packets)
 		require.Equal(t, to, w.to)
+		require.Equal(t, headers, w.headers)
 		require.Equal(t, segments, w.segments)
 	})
 }
@@ -170,7 +183,7 @@ func TestManyPieces(t *testing.T) {
 		}
 		const packets = 200
 		for range packets {
-			s.Packet(peers[0], size)
+			s.Packet(peers[0], Header{}, size)
 			for rest := want; len(rest) > 0; {
 				n := min(copyBelow+1, len(rest))
 				s.Reference(rest[:n])
@@ -219,7 +232,7 @@ func FuzzSplit(f *testing.F) {
 	f.Add([]byte("alone"), 0)
 	f.Add([]byte{}, -1)
 	f.Fuzz(func(t *testing.T, data []byte, size int) {
-		got := split(nil, peers[0], data, size)
+		got := split(nil, Datagram{Src: peers[0]}, data, size)
 		require.NotEmpty(t, got)
 		var all []byte
 		for i, d := range got {

@@ -18,7 +18,7 @@ func benchmark(b *testing.B, cfg Config, payload, batch int) {
 	for sent := 0; sent < b.N; {
 		n := min(batch, b.N-sent)
 		for range n {
-			tx.Packet(rx.Addr(), header+payload+trailer)
+			tx.Packet(rx.Addr(), Header{}, header+payload+trailer)
 			tx.Bytes(header)
 			tx.Reference(data)
 			tx.Bytes(trailer)

@@ -11,10 +11,14 @@
 // may be shorter. A train leaves in one piece and its packets carry the
 // identifications 0, 1, 2 and so on; [Socket.Packet] returns that number.
 //
+// Packets of one train have one [Header]. Multicast groups have sockets of their own inside
+// the Socket, since one that is bound to the address of a host gets nothing for a group;
+// [Socket.Join] adds one.
+//
 // # Goroutines
 //
 // The caller must have one goroutine at a time send (Packet, Bytes, Reference,
-// Pending, Flush), one at a time receive (Receive, Unreachable), and one at a time
+// Pending, Flush), one at a time receive (Receive, Unreachable, Join, Leave), and one at a time
 // wait (Wait). The three may run at the same time as each other.
 // Interrupt, SetDeadline, Close, Addr and Features may be called from any
 // goroutine at any time. The package starts a goroutine of its own only for

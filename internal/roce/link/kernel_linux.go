@@ -2,6 +2,7 @@ package link
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"sync"
@@ -27,8 +28,12 @@ type mmsghdr struct {
 // also keeps Close from pulling the socket from under a system call.
 type kernel struct {
 	sock int
-	gate *os.File
-	raw  syscall.RawConn // of the gate
+	v4   bool
+	cfg  Config
+	// index is that of the network interface with the socket's address; zero: unknown.
+	index uint32
+	gate  *os.File
+	raw   syscall.RawConn // of the gate
 
 	segmentation atomic.Bool // the sender clears it
 	coalescing   bool
@@ -39,6 +44,7 @@ type kernel struct {
 	rx     receiver
 	errors errorQueue
 	sleep  sleeper
+	groups groups
 
 	closed   atomic.Bool
 	closing  sync.Once
@@ -55,8 +61,12 @@ func openKernel(cfg Config, zone int) (backend, netip.AddrPort, error) {
 	if err != nil {
 		return nil, none, fmt.Errorf("socket: %w", err)
 	}
-	k := &kernel{sock: sock}
-	bound, err := k.setUp(cfg, uint32(zone))
+	k := &kernel{sock: sock, cfg: cfg, v4: cfg.Addr.Addr().Is4(), index: uint32(zone)}
+	k.groups.k = k
+	if k.index == 0 {
+		k.index = interfaceOf(cfg.Addr.Addr())
+	}
+	bound, err := k.setUp(cfg)
 	if err != nil {
 		unix.Close(sock)
 		return nil, none, err
@@ -64,12 +74,12 @@ func openKernel(cfg Config, zone int) (backend, netip.AddrPort, error) {
 	return k, bound, nil
 }
 
-func (k *kernel) setUp(cfg Config, zone uint32) (bound netip.AddrPort, err error) {
+func (k *kernel) setUp(cfg Config) (bound netip.AddrPort, err error) {
 	if err := setOptions(uintptr(k.sock), cfg); err != nil {
 		return bound, err
 	}
 	var name sockaddr
-	size := name.encode(cfg.Addr, zone)
+	size := name.encode(cfg.Addr, k.index)
 	if _, _, errno := unix.Syscall(unix.SYS_BIND, uintptr(k.sock), uintptr(unsafe.Pointer(&name)), uintptr(size)); errno != 0 {
 		return bound, fmt.Errorf("bind: %w", errno)
 	}
@@ -79,8 +89,13 @@ func (k *kernel) setUp(cfg Config, zone uint32) (bound netip.AddrPort, err error
 	}
 	k.probe(cfg)
 	k.granted = receiveBuffer(uintptr(k.sock))
-	k.tx.init(k, zone)
+	k.tx.init(k, k.index)
 	k.rx.init(k)
+	if k.index != 0 {
+		if err := k.setMulticastInterface(k.sock); err != nil {
+			return bound, err
+		}
+	}
 	k.errors.open(k, cfg.Addr.Addr().Is4())
 	return name.decode(), k.openGate()
 }
@@ -108,6 +123,7 @@ func (k *kernel) features() Features {
 		Segmentation:  k.segmentation.Load(),
 		Coalescing:    k.coalescing,
 		BatchReceive:  k.batched,
+		Groups:        true,
 		MaxSegments:   1,
 		ReceiveBuffer: k.granted,
 	}
@@ -117,6 +133,13 @@ func (k *kernel) features() Features {
 	return f
 }
 
+func (k *kernel) receiveHeaders(on bool) (err error) {
+	if k.raw.Control(func(uintptr) { err = receiveHeaders(k.sock, k.v4, on) }) != nil {
+		return net.ErrClosed
+	}
+	return err
+}
+
 func (k *kernel) unreachable() []netip.AddrPort { return k.errors.take() }
 
 func (k *kernel) close() error {
@@ -124,11 +147,33 @@ func (k *kernel) close() error {
 		k.closed.Store(true)
 		// Returns when no system call uses the socket any more.
 		k.closeErr = k.gate.Close()
+		k.groups.close()
 		if err := unix.Close(k.sock); err != nil {
 			k.closeErr = fmt.Errorf("link: close: %w", err)
 		}
 	})
 	return k.closeErr
+}
+
+// interfaceOf is the index of the network interface that has an address, or zero.
+func interfaceOf(addr netip.Addr) uint32 {
+	list, err := net.Interfaces()
+	if err != nil {
+		return 0
+	}
+	for _, i := range list {
+		addrs, _ := i.Addrs()
+		for _, a := range addrs {
+			if n, ok := a.(*net.IPNet); ok {
+				own, _ := netip.AddrFromSlice(n.IP)
+				// All of 127.0.0.0/8 is on the loopback interface.
+				if own.Unmap() == addr || addr.IsLoopback() && addr.Is4() && i.Flags&net.FlagLoopback != 0 {
+					return uint32(i.Index)
+				}
+			}
+		}
+	}
+	return 0
 }
 
 // until is what is left of a duration since start, never negative.

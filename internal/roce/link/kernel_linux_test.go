@@ -19,10 +19,10 @@ func TestFeatures(t *testing.T) {
 		cfg  Config
 		want Features
 	}{
-		{Config{}, Features{Segmentation: true, Coalescing: true, BatchReceive: true, MaxSegments: 64}},
-		{Config{DisableSegmentation: true}, Features{Coalescing: true, BatchReceive: true, MaxSegments: 1}},
-		{Config{DisableCoalescing: true}, Features{Segmentation: true, BatchReceive: true, MaxSegments: 64}},
-		{Config{DisableBatch: true}, Features{Segmentation: true, Coalescing: true, MaxSegments: 64}},
+		{Config{}, Features{Segmentation: true, Coalescing: true, BatchReceive: true, Groups: true, MaxSegments: 64}},
+		{Config{DisableSegmentation: true}, Features{Coalescing: true, BatchReceive: true, Groups: true, MaxSegments: 1}},
+		{Config{DisableCoalescing: true}, Features{Segmentation: true, BatchReceive: true, Groups: true, MaxSegments: 64}},
+		{Config{DisableBatch: true}, Features{Segmentation: true, Coalescing: true, Groups: true, MaxSegments: 64}},
 		{Config{Portable: true}, Features{MaxSegments: 1}},
 	} {
 		for _, addr := range []netip.AddrPort{loopback4, loopback6} {

@@ -39,7 +39,8 @@ type Config struct {
 	// Interface when that is empty.
 	Addr netip.AddrPort
 	// Interface names the network interface of IPv6 link-local addresses, local
-	// and remote. Other addresses do without.
+	// and remote, and of multicast groups. Other addresses do without. Empty: groups
+	// are on the interface that has Addr.
 	Interface string
 
 	// DisableSegmentation sends every packet by itself.
@@ -63,6 +64,7 @@ type Features struct {
 	Segmentation bool // trains are cut into packets by the kernel or the adapter
 	Coalescing   bool // packets of a train arrive together
 	BatchReceive bool // several messages are taken per system call
+	Groups       bool // multicast groups can be joined
 	MaxSegments  int  // packets in a train; 1 without segmentation
 	// ReceiveBuffer is what the kernel granted, in bytes, in its own accounting
 	// (see SO_RCVBUF in socket(7)); 0 where that is not known.
@@ -73,10 +75,15 @@ type Features struct {
 type Datagram struct {
 	Src  netip.AddrPort // without zone; never an IPv4-mapped IPv6 address
 	Data []byte
+	// Group is the multicast group that the packet was sent to; not valid: it was sent to
+	// the socket's address.
+	Group netip.Addr
 	// Segment is the index of the packet in the train that it arrived in, 0 when
 	// it arrived alone. It is the IPv4 identification only if the sender's train
 	// stayed whole on its way.
 	Segment int
+	// Header is what the packet came with, while [Socket.ReceiveHeaders] is on.
+	Header Header
 }
 
 // Socket is a UDP socket for RoCEv2 packets. Open one with [Listen].
@@ -91,7 +98,12 @@ type backend interface {
 	// send sends all messages of b and counts in b what was dropped, and why.
 	send(b *batch)
 	receive() ([]Datagram, error)
+	receiveHeaders(on bool) error
+	join(group netip.AddrPort) error
+	routed(to netip.AddrPort) error
+	leave(group netip.AddrPort) error
 	unreachable() []netip.AddrPort
+	ignore(qpn uint32, sources []netip.Addr) error
 	features() Features
 	wait(deadline time.Time) error
 	interrupt()
@@ -159,6 +171,45 @@ func (s *Socket) Features() Features { return s.io.features() }
 // the next Receive. It allocates nothing.
 func (s *Socket) Receive() ([]Datagram, error) { return s.io.receive() }
 
+// ReceiveHeaders has Receive fill in the field Header of packets that it takes from now
+// on, or no longer. A portable socket cannot, and its error matches
+// [errors.ErrUnsupported].
+func (s *Socket) ReceiveHeaders(on bool) error { return s.io.receiveHeaders(on) }
+
+// Join has Receive take packets to a multicast group and port too, from the network
+// interface that has the socket's address. Other sockets of the machine may have joined it
+// as well; each gets a copy, and so does this one of what it sends. Joining again does
+// nothing. Join and Leave are called by the receiving goroutine. Errors match
+// [ErrAddress], [syscall.EADDRINUSE] where a program has the port and does not share it, and
+// [errors.ErrUnsupported] on a portable socket.
+func (s *Socket) Join(group netip.AddrPort) error {
+	group = netip.AddrPortFrom(group.Addr().Unmap().WithZone(""), group.Port())
+	if !group.Addr().IsMulticast() || group.Addr().Is4() != s.addr.Addr().Is4() {
+		return fmt.Errorf("link: join %s: it is no %s multicast group: %w", group, family(s.addr.Addr().Is4()), ErrAddress)
+	}
+	if err := s.io.join(group); err != nil {
+		return fmt.Errorf("link: join %s at %s: %w", group, s.addr, err)
+	}
+	return nil
+}
+
+// Routed returns an error if the system has no route for packets of this socket to an
+// address, for instance [syscall.ENETUNREACH]. Nothing is sent. Any goroutine may call it.
+func (s *Socket) Routed(to netip.AddrPort) error {
+	if err := s.io.routed(to); err != nil {
+		return fmt.Errorf("link: find the route from %s to %s: %w", s.addr, to, err)
+	}
+	return nil
+}
+
+// Leave ends Join. What has been received is dropped.
+func (s *Socket) Leave(group netip.AddrPort) error {
+	if err := s.io.leave(netip.AddrPortFrom(group.Addr().Unmap().WithZone(""), group.Port())); err != nil {
+		return fmt.Errorf("link: leave %s at %s: %w", group, s.addr, err)
+	}
+	return nil
+}
+
 // Unreachable returns the addresses of peers that the network has reported as
 // having nobody listen at their port, as ICMP does, since it was called last; at
 // most 64. It is called by the receiving
@@ -166,6 +217,18 @@ func (s *Socket) Receive() ([]Datagram, error) { return s.io.receive() }
 // reports come in with Receive, Flush and Wait, which returns for them. Where the
 // system does not pass them on, there are none. Anybody on the way can forge one.
 func (s *Socket) Unreachable() []netip.AddrPort { return s.io.unreachable() }
+
+// MaxIgnored is how many sources Ignore takes.
+const MaxIgnored = 16
+
+// Ignore has the system drop the packets for a queue pair that come from certain hosts:
+// those with these addresses or, with IPv6, with the same upper 64 bits, all of the
+// socket's family. Such packets wake nobody, and take no room in the socket's buffer. It
+// replaces what was given before, and without sources it ends. The first packet of a train
+// decides for all. The error matches [errors.ErrUnsupported] where the system cannot do it.
+func (s *Socket) Ignore(qpn uint32, sources []netip.Addr) error {
+	return s.io.ignore(qpn, sources[:min(len(sources), MaxIgnored)])
+}
 
 // Wait blocks until a packet or a report for Unreachable is there, the deadline
 // passes (zero: never), or another goroutine calls Interrupt; it returns nil then. After Close it

@@ -74,7 +74,7 @@ func hasIPv6() bool {
 func put(s *Socket, dst netip.AddrPort, p []byte, header, trailer int) int {
 	header = min(header, len(p))
 	trailer = min(trailer, len(p)-header)
-	segment := s.Packet(dst, len(p))
+	segment := s.Packet(dst, Header{}, len(p))
 	copy(s.Bytes(header), p)
 	s.Reference(p[header : len(p)-trailer])
 	copy(s.Bytes(trailer), p[len(p)-trailer:])
@@ -199,7 +199,7 @@ func TestReferenceIsReadAtFlush(t *testing.T) {
 	forEach(t, func(t *testing.T, cfg Config) {
 		tx, rx := listen(t, cfg), listen(t, cfg)
 		p := bytes.Repeat([]byte("old"), copyBelow)
-		tx.Packet(rx.Addr(), len(p))
+		tx.Packet(rx.Addr(), Header{}, len(p))
 		tx.Reference(p)
 		copy(p, "new")
 		flush(t, tx)
@@ -237,19 +237,23 @@ func TestWrongUseDropsOnlyThatPacket(t *testing.T) {
 		wrong func(s *Socket, dst netip.AddrPort)
 		want  error
 	}{
-		"too few":         {func(s *Socket, dst netip.AddrPort) { s.Packet(dst, 4); copy(s.Bytes(3), "xxx") }, ErrPacket},
-		"too many":        {func(s *Socket, dst netip.AddrPort) { s.Packet(dst, 4); s.Bytes(2); copy(s.Bytes(3), "xxx") }, ErrPacket},
-		"large reference": {func(s *Socket, dst netip.AddrPort) { s.Packet(dst, 4); s.Bytes(2); s.Reference(make([]byte, 3)) }, ErrPacket},
-		"none":            {func(s *Socket, dst netip.AddrPort) { s.Packet(dst, 4) }, ErrPacket},
-		"size 0":          {func(s *Socket, dst netip.AddrPort) { s.Packet(dst, 0) }, ErrPacket},
-		"size below 0":    {func(s *Socket, dst netip.AddrPort) { s.Packet(dst, -1) }, ErrPacket},
+		"too few":  {func(s *Socket, dst netip.AddrPort) { s.Packet(dst, Header{}, 4); copy(s.Bytes(3), "xxx") }, ErrPacket},
+		"too many": {func(s *Socket, dst netip.AddrPort) { s.Packet(dst, Header{}, 4); s.Bytes(2); copy(s.Bytes(3), "xxx") }, ErrPacket},
+		"large reference": {func(s *Socket, dst netip.AddrPort) {
+			s.Packet(dst, Header{}, 4)
+			s.Bytes(2)
+			s.Reference(make([]byte, 3))
+		}, ErrPacket},
+		"none":         {func(s *Socket, dst netip.AddrPort) { s.Packet(dst, Header{}, 4) }, ErrPacket},
+		"size 0":       {func(s *Socket, dst netip.AddrPort) { s.Packet(dst, Header{}, 0) }, ErrPacket},
+		"size below 0": {func(s *Socket, dst netip.AddrPort) { s.Packet(dst, Header{}, -1) }, ErrPacket},
 		"too large": {func(s *Socket, dst netip.AddrPort) {
-			s.Packet(dst, MaxPacket+1)
+			s.Packet(dst, Header{}, MaxPacket+1)
 			s.Reference(make([]byte, MaxPacket+1))
 		}, ErrPacket},
-		"far too large": {func(s *Socket, dst netip.AddrPort) { s.Packet(dst, math.MaxInt) }, ErrPacket},
-		"no address":    {func(s *Socket, _ netip.AddrPort) { s.Packet(netip.AddrPort{}, 4); s.Bytes(4) }, ErrAddress},
-		"family":        {func(s *Socket, _ netip.AddrPort) { s.Packet(loopback6, 4); s.Bytes(4) }, ErrAddress},
+		"far too large": {func(s *Socket, dst netip.AddrPort) { s.Packet(dst, Header{}, math.MaxInt) }, ErrPacket},
+		"no address":    {func(s *Socket, _ netip.AddrPort) { s.Packet(netip.AddrPort{}, Header{}, 4); s.Bytes(4) }, ErrAddress},
+		"family":        {func(s *Socket, _ netip.AddrPort) { s.Packet(loopback6, Header{}, 4); s.Bytes(4) }, ErrAddress},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tx, rx := listen(t, Config{Addr: loopback4}), listen(t, Config{Addr: loopback4})

@@ -35,6 +35,9 @@ func setOptions(fd uintptr, cfg Config) error {
 			return fmt.Errorf("set UDP_NO_CHECK6_RX: %w", err)
 		}
 	}
+	if err := setHeaderDefaults(s, cfg.Addr.Addr().Is4()); err != nil {
+		return err
+	}
 	setBuffer(s, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, cfg.SendBuffer)
 	setBuffer(s, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, cfg.ReceiveBuffer)
 	return nil

@@ -111,7 +111,24 @@ func (p *portable) scoped(a netip.AddrPort) netip.AddrPort {
 
 func (p *portable) features() Features { return Features{MaxSegments: 1, ReceiveBuffer: p.granted} }
 
+func (p *portable) receiveHeaders(on bool) error {
+	if on {
+		return fmt.Errorf("link: the IP header of packets on a portable socket: %w", errors.ErrUnsupported)
+	}
+	return nil
+}
+
+func (p *portable) join(netip.AddrPort) error {
+	return fmt.Errorf("multicast on a portable socket: %w", errors.ErrUnsupported)
+}
+
+func (p *portable) routed(netip.AddrPort) error { return nil }
+
+func (p *portable) leave(netip.AddrPort) error { return nil }
+
 func (p *portable) unreachable() []netip.AddrPort { return nil }
+
+func (p *portable) ignore(uint32, []netip.Addr) error { return errors.ErrUnsupported }
 
 func (p *portable) read() {
 	defer close(p.done)

@@ -15,22 +15,16 @@ const (
 	receiveSegments = 128 // the most that current kernels put in a train
 )
 
-// groControl holds the control message with the packet size of a train.
-type groControl struct {
-	hdr  unix.Cmsghdr
-	size int32
-	_    [4]byte
-}
-
 type receiver struct {
 	k         *kernel
 	headers   [receiveMessages]mmsghdr
 	vectors   [receiveMessages]unix.Iovec
 	names     [receiveMessages]sockaddr
-	controls  [receiveMessages]groControl
+	controls  [receiveMessages]receiveControl
 	buffers   [receiveMessages][]byte
 	datagrams []Datagram
 	used      int // headers that the last call wrote to
+	sock      int // of the call
 
 	call  func(uintptr) // r.system, bound once
 	count int
@@ -74,10 +68,10 @@ func (r *receiver) system(uintptr) {
 		h.SetControllen(int(unsafe.Sizeof(r.controls[i])))
 	}
 	if r.k.batched {
-		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(r.k.sock), uintptr(unsafe.Pointer(&r.headers)), receiveMessages, unix.MSG_DONTWAIT, 0, 0)
+		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(r.sock), uintptr(unsafe.Pointer(&r.headers)), receiveMessages, unix.MSG_DONTWAIT, 0, 0)
 		r.count, r.errno = int(n), errno
 	} else {
-		n, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(r.k.sock), uintptr(unsafe.Pointer(&r.headers)), unix.MSG_DONTWAIT)
+		n, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(r.sock), uintptr(unsafe.Pointer(&r.headers)), unix.MSG_DONTWAIT)
 		r.headers[0].n = uint32(n)
 		r.count, r.errno = 1, errno
 	}
@@ -88,35 +82,44 @@ func (r *receiver) system(uintptr) {
 }
 
 func (k *kernel) receive() ([]Datagram, error) {
-	r := &k.rx
-	r.datagrams = r.datagrams[:0]
+	list, err := k.rx.receive(k.rx.datagrams[:0], k.sock)
+	if len(k.groups.members) > 0 && err == nil {
+		list, err = k.groups.receive(list)
+	}
+	k.rx.datagrams = list
+	return list, err
+}
+
+// receive appends what is queued in a socket, up to a batch.
+func (r *receiver) receive(to []Datagram, sock int) ([]Datagram, error) {
+	k := r.k
+	r.sock = sock
 	for try := 0; ; try++ {
 		if k.raw.Control(r.call) != nil {
-			return nil, net.ErrClosed
+			return to, net.ErrClosed
 		}
 		if r.errno == 0 {
 			break
 		}
 		if r.errno == unix.EAGAIN || r.errno == unix.EINTR {
-			return nil, nil
+			return to, nil
 		}
 		if k.errors.drain(); try == errorRetries {
-			return nil, fmt.Errorf("link: receive: %w", r.errno)
+			return to, fmt.Errorf("link: receive: %w", r.errno)
 		}
 	}
 	for i := range r.count {
 		h := &r.headers[i]
 		data := r.buffers[i][:h.n]
-		size := len(data)
-		if c := &r.controls[i]; uint64(h.hdr.Controllen) >= uint64(unix.CmsgLen(4)) &&
-			c.hdr.Level == unix.SOL_UDP && c.hdr.Type == unix.UDP_GRO {
-			size = int(c.size)
+		size, header := 0, Header{}
+		if h.hdr.Controllen > 0 {
+			size, header = r.controls[i].parse(uint64(h.hdr.Controllen))
 		}
 		if r.names[i] != r.lastName {
 			r.lastName = r.names[i]
 			r.lastSrc = r.lastName.decode()
 		}
-		r.datagrams = split(r.datagrams, r.lastSrc, data, size)
+		to = split(to, Datagram{Src: r.lastSrc, Header: header}, data, size)
 	}
-	return r.datagrams, nil
+	return to, nil
 }

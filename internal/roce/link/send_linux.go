@@ -21,7 +21,7 @@ var _ [unsafe.Sizeof(unix.Iovec{})]byte = [unsafe.Sizeof(piece{})]byte{}
 type segmentControl struct {
 	hdr  unix.Cmsghdr
 	size uint16
-	_    [6]byte
+	_    [unix.SizeofPtr - 2]byte
 }
 
 type transmitter struct {
@@ -29,7 +29,7 @@ type transmitter struct {
 	zone     uint32
 	headers  [maxMessages]mmsghdr
 	names    [maxMessages]sockaddr
-	controls [maxMessages]segmentControl
+	controls [maxMessages]sendControl
 
 	call  func(uintptr) // t.system, bound once
 	next  int           // first message to send
@@ -39,6 +39,7 @@ type transmitter struct {
 	errno unix.Errno
 
 	lastDst  netip.AddrPort
+	lastFlow uint32 // its flow label
 	lastName sockaddr
 	nameSize uint32
 }
@@ -48,7 +49,7 @@ func (t *transmitter) init(k *kernel, zone uint32) {
 	t.call = t.system
 	for i := range t.headers {
 		t.headers[i].hdr.Name = (*byte)(unsafe.Pointer(&t.names[i]))
-		c := &t.controls[i]
+		c := &t.controls[i].segment
 		c.hdr.Level = unix.SOL_UDP
 		c.hdr.Type = unix.UDP_SEGMENT
 		c.hdr.SetLen(unix.CmsgLen(2))
@@ -59,23 +60,21 @@ func (t *transmitter) init(k *kernel, zone uint32) {
 func (t *transmitter) load(b *batch) {
 	for i := range b.messageCount {
 		m := &b.messages[i]
-		if m.dst != t.lastDst {
+		if m.dst != t.lastDst || m.header.FlowLabel != t.lastFlow {
 			t.nameSize = t.lastName.encode(m.dst, t.zone)
-			t.lastDst = m.dst
+			t.lastDst, t.lastFlow = m.dst, m.header.FlowLabel
+			if m.dst.Addr().Is6() {
+				t.lastName.Flowinfo = m.header.flowInfo()
+			}
 		}
 		t.names[i] = t.lastName
 		h := &t.headers[i].hdr
 		h.Namelen = t.nameSize
 		h.Iov = (*unix.Iovec)(unsafe.Pointer(&b.pieces[m.first]))
 		h.SetIovlen(m.pieces)
-		if m.packets > 1 {
-			t.controls[i].size = uint16(m.size)
-			h.Control = (*byte)(unsafe.Pointer(&t.controls[i]))
-			h.SetControllen(unix.CmsgSpace(2))
-		} else {
-			h.Control = nil
-			h.SetControllen(0)
-		}
+		control, size := t.controls[i].fill(m)
+		h.Control = (*byte)(control)
+		h.SetControllen(size)
 	}
 	t.quick = b.total <= quickBytes
 }
@@ -152,6 +151,10 @@ func (k *kernel) refused(b *batch) {
 			b.fail(fmt.Errorf("link: send to %s: a packet of %d bytes exceeds the path MTU of %d; use a smaller RDMA path MTU: %w", m.dst, packet, mtu, unix.EMSGSIZE))
 			return
 		}
+	}
+	if errno == unix.EINVAL && m.header.FlowLabel != 0 {
+		b.fail(fmt.Errorf("link: send %d bytes to %s: flow label %#x is refused, as it is while a program of this machine has an exclusive one: %w", m.bytes, m.dst, m.header.FlowLabel, errno))
+		return
 	}
 	if m.packets > 1 && (errno == unix.EIO || errno == unix.EINVAL) {
 		k.segmentation.Store(false)

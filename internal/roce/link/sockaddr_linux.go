@@ -11,7 +11,7 @@ import (
 // sockaddr holds a struct sockaddr_in or sockaddr_in6.
 type sockaddr struct{ unix.RawSockaddrInet6 }
 
-// encode writes a with the zone that link-local addresses need, and returns the
+// encode writes a with the zone that link-local addresses and groups need, and returns the
 // size.
 func (s *sockaddr) encode(a netip.AddrPort, zone uint32) uint32 {
 	*s = sockaddr{}
@@ -25,7 +25,7 @@ func (s *sockaddr) encode(a netip.AddrPort, zone uint32) uint32 {
 	}
 	s.Family = unix.AF_INET6
 	s.Addr = a.Addr().As16()
-	if a.Addr().IsLinkLocalUnicast() {
+	if a.Addr().IsLinkLocalUnicast() || a.Addr().IsMulticast() {
 		s.Scope_id = zone
 	}
 	return unix.SizeofSockaddrInet6

@@ -104,6 +104,9 @@ func (k *kernel) ready(gate uintptr) bool {
 			s.err = fmt.Errorf("link: wait: epoll_ctl: %w", errno)
 			return true
 		}
+		if !k.armGroups(gate, unix.EPOLLIN|unix.EPOLLONESHOT) {
+			return true
+		}
 		s.armed = true
 	}
 	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, gate, uintptr(unsafe.Pointer(&s.event)), 1, 0, 0, 0)
@@ -112,7 +115,8 @@ func (k *kernel) ready(gate uintptr) bool {
 		s.err = fmt.Errorf("link: wait: epoll_pwait: %w", errno)
 		return true
 	case n > 0:
-		s.armed = false // one shot
+		// One shot. Where there are groups, what has not fired is to be disarmed.
+		s.armed = k.groups.set.Load() != 0
 		if s.event.Events&unix.EPOLLERR != 0 {
 			k.errors.system(0)
 		}
@@ -126,6 +130,21 @@ func (k *kernel) disarm(gate uintptr) {
 	s.armed = false
 	s.event = unix.EpollEvent{}
 	unix.RawSyscall6(unix.SYS_EPOLL_CTL, gate, unix.EPOLL_CTL_MOD, uintptr(k.sock), uintptr(unsafe.Pointer(&s.event)), 0, 0)
+	k.armGroups(gate, 0)
+}
+
+// armGroups sets what of the groups opens the gate, if there are any.
+func (k *kernel) armGroups(gate uintptr, events uint32) bool {
+	s, set := &k.sleep, k.groups.set.Load()
+	if set == 0 {
+		return true
+	}
+	s.event = unix.EpollEvent{Events: events}
+	_, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_CTL, gate, unix.EPOLL_CTL_MOD, uintptr(set), uintptr(unsafe.Pointer(&s.event)), 0, 0)
+	if errno != 0 {
+		s.err = fmt.Errorf("link: wait: epoll_ctl: %w", errno)
+	}
+	return errno == 0
 }
 
 func (k *kernel) interrupt() {

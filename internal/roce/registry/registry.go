@@ -31,8 +31,8 @@ const (
 )
 
 const (
-	// patience is how long the other process has to answer.
-	patience = time.Second
+	// Patience is how long another process has to answer, and to take an answer.
+	Patience = time.Second
 	// longest is the length of the longest text that an entry has.
 	longest = len("[ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255]:65535")
 )
@@ -59,7 +59,7 @@ func (e *Entries) serve(l *net.UnixListener, device netip.AddrPort) {
 			time.Sleep(10 * time.Millisecond)
 			continue
 		}
-		_ = conn.SetDeadline(time.Now().Add(patience))
+		_ = conn.SetDeadline(time.Now().Add(Patience))
 		_, _ = conn.Write([]byte(device.String()))
 		_ = conn.Close()
 	}

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -30,16 +31,16 @@ func (e *Entries) Add(space Space, addr, device netip.AddrPort) error {
 }
 
 // Find returns the address and UDP port of the device that listens on an address and
-// port, if it is a software device of this machine. It may take a second where the
-// other process stands still.
-func Find(space Space, addr netip.AddrPort) (device netip.AddrPort, ok bool) {
-	d := net.Dialer{Timeout: patience}
-	conn, err := d.Dial("unix", name(space, addr))
+// port, if it is a software device of this machine. Where the other process stands still
+// it waits until the context ends.
+func Find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.AddrPort, ok bool) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", name(space, addr))
 	if err != nil {
 		return device, false
 	}
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	text, err := io.ReadAll(io.LimitReader(conn, int64(longest)+1))
 	if err != nil {
 		return device, false

@@ -2,7 +2,10 @@
 
 package registry
 
-import "net/netip"
+import (
+	"context"
+	"net/netip"
+)
 
 // Complete: listeners of this machine need not be registered.
 const Complete = false
@@ -11,4 +14,6 @@ const Complete = false
 func (*Entries) Add(Space, netip.AddrPort, netip.AddrPort) error { return nil }
 
 // Find finds nothing here.
-func Find(Space, netip.AddrPort) (device netip.AddrPort, ok bool) { return device, false }
+func Find(context.Context, Space, netip.AddrPort) (device netip.AddrPort, ok bool) {
+	return device, false
+}

@@ -3,6 +3,7 @@
 package registry
 
 import (
+	"context"
 	"net"
 	"net/netip"
 	"strings"
@@ -24,26 +25,26 @@ func TestEntries(t *testing.T) {
 	var e, other Entries
 	defer e.Close()
 	defer other.Close()
-	_, ok := Find(TCP, addr)
+	_, ok := Find(t.Context(), TCP, addr)
 	require.False(t, ok)
 	require.NoError(t, e.Add(TCP, addr, device))
 	for range 3 {
-		found, ok := Find(TCP, addr)
+		found, ok := Find(t.Context(), TCP, addr)
 		require.True(t, ok)
 		require.Equal(t, device, found)
 	}
 	mapped := netip.AddrPortFrom(netip.AddrFrom16(addr.Addr().As16()), addr.Port())
-	found, ok := Find(TCP, mapped)
+	found, ok := Find(t.Context(), TCP, mapped)
 	require.True(t, ok)
 	require.Equal(t, device, found)
-	_, ok = Find(UDP, addr)
+	_, ok = Find(t.Context(), UDP, addr)
 	require.False(t, ok, "of another port space")
 
 	require.ErrorIs(t, other.Add(TCP, addr, device), verbs.ErrInUse)
 	require.NoError(t, other.Add(UDP, addr, device))
 	e.Close()
 	e.Close()
-	_, ok = Find(TCP, addr)
+	_, ok = Find(t.Context(), TCP, addr)
 	require.False(t, ok)
 	require.NoError(t, other.Add(TCP, addr, device))
 }
@@ -63,11 +64,31 @@ func TestLies(t *testing.T) {
 				_ = conn.Close()
 			}
 		}()
-		_, ok := Find(TCP, addr)
+		_, ok := Find(t.Context(), TCP, addr)
 		require.False(t, ok, "%q", text)
 		require.NoError(t, l.Close())
 		<-done
 	}
+}
+
+// A process that has a name and says nothing is waited for until the context ends.
+func TestFindIsCancelled(t *testing.T) {
+	l, err := net.Listen("unix", name(TCP, addr))
+	require.NoError(t, err)
+	defer l.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	found := make(chan bool)
+	go func() {
+		_, ok := Find(ctx, TCP, addr)
+		found <- ok
+	}()
+	conn, err := l.Accept() // it waits for an answer
+	require.NoError(t, err)
+	defer conn.Close()
+	cancel()
+	require.False(t, <-found)
+	_, ok := Find(ctx, TCP, addr)
+	require.False(t, ok)
 }
 
 func TestPlausible(t *testing.T) {

@@ -87,6 +87,13 @@ func (q *QP) acknowledge(upTo uint32, now time.Duration) bool {
 	end := wire.PSNAdd(upTo, -int(before))
 	for q.sq.head != q.sq.tail {
 		w := q.sq.at(q.sq.head)
+		if w.local() {
+			if !w.executed || w.fault != verbs.StatusSuccess {
+				break
+			}
+			q.complete(w)
+			continue
+		}
 		if w.responds() {
 			missing := wire.PSNAdd(w.first, int(w.got>>q.mtuShift))
 			if wire.PSNAdd(missing, -int(before)) >= end {
@@ -144,7 +151,11 @@ func (q *QP) progressed(before uint32, now time.Duration) {
 // complete retires the oldest request with success.
 func (q *QP) complete(w *sendWQE) {
 	q.sq.head++
-	if w.wr.Op == verbs.OpSend || w.wr.Op == verbs.OpSendImm {
+	if w.local() {
+		q.sendIdx = max(q.sendIdx, q.sq.head) // a rewind may have left it here
+	}
+	switch w.wr.Op {
+	case verbs.OpSend, verbs.OpSendImm, verbs.OpSendInvalidate:
 		q.counters.Sends++
 	}
 	if !q.signalAll && w.wr.Flags&verbs.FlagSignaled == 0 {
@@ -161,6 +172,22 @@ var completedAs = [...]verbs.WCOpcode{
 	verbs.OpRead:        verbs.WCRead,
 	verbs.OpCompareSwap: verbs.WCCompareSwap,
 	verbs.OpFetchAdd:    verbs.WCFetchAdd,
+
+	verbs.OpSendInvalidate:  verbs.WCSend,
+	verbs.OpLocalInvalidate: verbs.WCLocalInvalidate,
+	verbs.OpBindMW:          verbs.WCBindMW,
+}
+
+// retireExecuted completes requests without packets that are the oldest: everything
+// before them is complete.
+func (q *QP) retireExecuted() {
+	for q.sq.head != q.sq.tail {
+		w := q.sq.at(q.sq.head)
+		if !w.executed || w.fault != verbs.StatusSuccess {
+			return
+		}
+		q.complete(w)
+	}
 }
 
 // responseTo returns the request that a response at psn belongs to, when it is
@@ -231,6 +258,7 @@ func (q *QP) advance(w *sendWQE, psn uint32, now time.Duration) {
 	q.unaPSN = wire.PSNAdd(psn, 1)
 	if psn == w.last {
 		q.complete(w)
+		q.retireExecuted()
 	}
 	q.progressed(before, now)
 }

@@ -287,6 +287,10 @@ func (q *QP) lastSent() (psn uint32, index uint64) {
 		index--
 	}
 	w := q.sq.at(index)
+	for w.local() { // it has been executed, but sent nothing
+		index--
+		w = q.sq.at(index)
+	}
 	if !w.responds() {
 		return psn, index
 	}

@@ -7,10 +7,6 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// GRHLen is the length of the global routing header that precedes the data of a
-// received datagram, in bytes.
-const GRHLen = 40
-
 // checkDatagram says what keeps a request from being sent as a datagram.
 func (q *QP) checkDatagram(wr *verbs.SendWR, total uint64) error {
 	switch {
@@ -20,7 +16,7 @@ func (q *QP) checkDatagram(wr *verbs.SendWR, total uint64) error {
 	case wr.RemoteQPN == 0 || wr.RemoteQPN > 0xffffff:
 		return fmt.Errorf("RemoteQPN is %#x, it must be from 1 to 0xffffff: %w", wr.RemoteQPN, verbs.ErrInvalid)
 	}
-	return q.checkAH(wr.AH)
+	return q.checkAH(wr.AH, wr.RemoteQPN)
 }
 
 // controlled is the bit of a Q_Key in a send request that asks for the queue
@@ -38,14 +34,15 @@ func (q *QP) addressDatagram(p *wire.Packet, w *sendWQE) {
 
 // ReceiveDatagram takes a packet from anybody (IBTA 9.8.3). That its checksum
 // holds and that it names this queue pair has been checked. The header is what
-// the program sees in front of the data.
+// the program sees in front of the data, and the UDP port that by which the sender can be
+// answered, if it is not that of RoCEv2; otherwise zero.
 //
 // A datagram that finds no receive, or a receive too small for header and data,
 // is dropped, and the receive stays for the next one (IBTA 9.9.3, class D). The
 // kernel's soft-RoCE driver drops the former too, but fails the receive and the
 // queue pair for the latter (seen with Linux 6.1), which lets anybody with the
 // Q_Key end it.
-func (q *QP) ReceiveDatagram(p *wire.Packet, header *[GRHLen]byte) {
+func (q *QP) ReceiveDatagram(p *wire.Packet, header *[verbs.GRHLen]byte, udpPort uint16) {
 	if q.kind != verbs.UD || p.Opcode.Service() != wire.ServiceUD || !q.receiving() {
 		return
 	}
@@ -58,11 +55,11 @@ func (q *QP) ReceiveDatagram(p *wire.Packet, header *[GRHLen]byte) {
 		q.counters.DatagramsDropped++
 		return
 	}
-	if !q.current.fault && GRHLen+n > q.current.length {
+	if !q.current.fault && verbs.GRHLen+n > q.current.length {
 		q.counters.DatagramsDropped++
 		return
 	}
-	q.received = 0
+	q.received, q.replyPort = 0, udpPort
 	if status := q.fillReceive(header[:], p.Payload); status != verbs.StatusSuccess {
 		q.failReceiver(status)
 		return

@@ -21,7 +21,7 @@ func (a testAH) Send(p *wire.Packet, pieces [][]byte, n int) { a.from.out.Send(p
 
 var errTestAH = errors.New("no address handle")
 
-func (e *end) checkAH(ah verbs.AH) error {
+func (e *end) checkAH(ah verbs.AH, _ uint32) error {
 	if ah != (testAH{e}) {
 		return errTestAH
 	}
@@ -29,7 +29,7 @@ func (e *end) checkAH(ah verbs.AH) error {
 }
 
 // testHeader precedes the data of received datagrams.
-var testHeader = [GRHLen]byte(pattern(make([]byte, GRHLen), 3))
+var testHeader = [verbs.GRHLen]byte(pattern(make([]byte, verbs.GRHLen), 3))
 
 // datagramOr makes a request like wr, addressed for the case that it is a
 // datagram.
@@ -56,7 +56,7 @@ func TestDatagram(t *testing.T) {
 			assert.Equal(t, uint32(0xffffff), p.PSN)
 			r.server.take(r.now, sent...)
 			require.Empty(t, r.server.transmit(r.now))
-			want := verbs.WC{ID: 7, Opcode: verbs.WCRecv, Bytes: uint32(GRHLen + n), QPN: serverQPN, SrcQPN: clientQPN, HasGRH: true}
+			want := verbs.WC{ID: 7, Opcode: verbs.WCRecv, Bytes: uint32(verbs.GRHLen + n), QPN: serverQPN, SrcQPN: clientQPN, HasGRH: true}
 			if op == verbs.OpSendImm {
 				assert.Equal(t, wire.UDSendOnlyImm, p.Opcode)
 				want.HasImm, want.Imm = true, wr.Imm
@@ -64,8 +64,8 @@ func TestDatagram(t *testing.T) {
 				assert.Equal(t, wire.UDSendOnly, p.Opcode)
 			}
 			r.requireReceived(want)
-			assert.Equal(t, testHeader[:], r.remote.Mem[:GRHLen])
-			assert.True(t, bytes.Equal(r.local.Mem[:n], r.remote.Mem[GRHLen:GRHLen+n]))
+			assert.Equal(t, testHeader[:], r.remote.Mem[:verbs.GRHLen])
+			assert.True(t, bytes.Equal(r.local.Mem[:n], r.remote.Mem[verbs.GRHLen:verbs.GRHLen+n]))
 		}
 	}
 }
@@ -121,7 +121,7 @@ func TestDatagramDropped(t *testing.T) {
 	r.requireReceived()
 	assert.Equal(t, uint64(2), r.server.counters.DatagramsDropped, "no receive")
 
-	r.receives(1, GRHLen+100)
+	r.receives(1, verbs.GRHLen+100)
 	r.server.take(r.now, sent[0])
 	r.requireReceived()
 	assert.Equal(t, uint64(3), r.server.counters.DatagramsDropped, "receive too small")
@@ -142,7 +142,7 @@ func TestDatagramDropped(t *testing.T) {
 // A receive that a dropped datagram had taken is flushed with the others.
 func TestHeldReceiveIsFlushed(t *testing.T) {
 	r := newRig(t, options{kind: verbs.UD})
-	r.receives(2, GRHLen)
+	r.receives(2, verbs.GRHLen)
 	r.client.post(r.datagramOr(1, verbs.OpSend, 1))
 	r.exchange()
 	r.requireReceived()

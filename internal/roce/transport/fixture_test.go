@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	everyAccess = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
+	everyAccess = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic | verbs.AccessMWBind
 	peerAccess  = verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
 	testDomain  = 7
 )
@@ -174,7 +174,7 @@ func newEnd(t tb, num uint32, memory *Memory, o options) *end {
 		e.rq = NewRecvQueue(memory, testDomain, o.recvDepth, 4)
 	}
 	e.qp = New(Config{
-		Type: o.kind, PortMTU: o.mtu, CheckAH: e.checkAH, Window: o.window,
+		Type: o.kind, PortMTU: o.mtu, CheckAH: e.checkAH, Bind: findTestBind, Window: o.window,
 		Num: num, Domain: testDomain, Memory: memory, Send: &e.send, Recv: &e.recv, RecvQueue: e.rq,
 		SendDepth: o.depth, MaxSendSGE: o.maxSGE, MaxInline: o.maxInline, SignalAll: o.signalAll, Adaptive: o.adaptive, Waiting: o.waiting,
 		Counters: &e.counters,
@@ -269,7 +269,7 @@ func (e *end) receive(p *wire.Packet, now time.Duration) {
 		return
 	}
 	header := testHeader
-	e.qp.ReceiveDatagram(p, &header)
+	e.qp.ReceiveDatagram(p, &header, 0)
 	clear(header[:])
 }
 

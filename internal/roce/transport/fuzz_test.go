@@ -21,6 +21,7 @@ const (
 	stepExpire   // let a deadline pass, before
 	stepPost     // post another request, before
 	stepHint     // report the server's socket gone, before
+	stepWindowKey
 )
 
 // fuzzed is a connection under load that a fuzzer talks into. Beside the region
@@ -28,6 +29,8 @@ const (
 type fuzzed struct {
 	*rig
 	readOnly, noRemote, otherDomain *arena
+	others                          *Window // of another queue pair, over noRemote
+	own                             *Window // the client's
 	box                             *arena
 	posted, received                uint64
 	completed, arrived              []uint64
@@ -37,14 +40,30 @@ func newFuzzed(t testing.TB, adaptive bool) *fuzzed {
 	f := &fuzzed{rig: newRig(t, options{psn: 0xfffff8, peerPSN: 0xfffffc, initReads: 2, arena: 4096, rnrRetry: 7, adaptive: adaptive})}
 	m := f.server.memory
 	f.readOnly = newArena(t, m, 0xa1, remoteBase+4096, 256, verbs.AccessRemoteRead)
-	f.noRemote = newArena(t, m, 0xa2, remoteBase-256, 256, verbs.AccessLocalWrite)
+	f.noRemote = newArena(t, m, 0xa2, remoteBase-256, 256, verbs.AccessLocalWrite|verbs.AccessMWBind)
 	f.otherDomain = newArena(t, m, 0xa3, remoteBase, 256, everyAccess)
 	f.otherDomain.Domain++
+	window := f.newWindow(verbs.MWType2, windowKey)
+	f.others, f.own = f.newWindow(verbs.MWType2, windowKey+1<<8), NewWindow(verbs.MWType2, testDomain, windowKey)
+	require.True(t, f.client.memory.AddWindow(f.own))
+	other := newEnd(t, 0x33, m, f.o)
+	other.ready(f.o.attr(0x44, 0, 0))
+	for _, b := range []struct {
+		e *end
+		b *verbs.MWBind
+	}{
+		{f.server, bindOf(window, f.remote.Region, windowKey, 1000, 2000, peerAccess)},
+		{other, bindOf(f.others, f.noRemote.Region, windowKey+1<<8, 0, 256, peerAccess)},
+	} {
+		b.e.post(localWR(0, b.b))
+		b.e.transmit(f.now)
+		require.Equal(t, verbs.StatusSuccess, b.e.send.take()[0].Status)
+	}
 	f.box = newArena(t, m, 0xa4, 0x100, 2048, verbs.AccessLocalWrite)
 	for i := range 2 {
 		f.receive(i)
 	}
-	for range 7 {
+	for range 9 {
 		f.request()
 	}
 	return f
@@ -59,8 +78,21 @@ func (f *fuzzed) receive(slot int) {
 // request posts one of every operation in turn; reads and atomics land in the
 // first half of the client's memory.
 func (f *fuzzed) request() {
-	op := verbs.Opcode(f.posted % 7)
+	const kinds = 9
+	op := verbs.Opcode(f.posted % kinds)
 	n := 600
+	switch f.posted % kinds {
+	case 7, 8:
+		key := windowKey | uint32(f.posted/kinds)&0xff
+		wr := localWR(f.posted, bindOf(f.own, f.local.Region, key, 0, 600, peerAccess))
+		if f.posted%kinds == 8 {
+			wr = invalidation(f.posted, key)
+		}
+		if _, err := f.client.qp.PostSend([]verbs.SendWR{wr}); err == nil {
+			f.posted++
+		}
+		return
+	}
 	if op == verbs.OpCompareSwap || op == verbs.OpFetchAdd {
 		n = 8
 	}
@@ -111,6 +143,9 @@ func (f *fuzzed) step(control byte, datagram []byte) {
 	if control&stepGrantedKey != 0 {
 		p.RETH.RKey, p.Atomic.RKey = remoteKey, remoteKey
 	}
+	if control&stepWindowKey != 0 {
+		p.RETH.RKey, p.Atomic.RKey, p.InvalidateRKey = windowKey, windowKey, windowKey
+	}
 	to.qp.Receive(&p, f.now)
 }
 
@@ -143,6 +178,7 @@ func (f *fuzzed) requireSafe() {
 		require.Equal(t, make([]byte, 224), b[800:1024])
 	}
 	require.Equal(t, pattern(make([]byte, 4096), 1)[600:], f.local.Mem[600:], "where no result lands")
+	require.NotNil(t, f.others.region, "a window of another queue pair is taken away")
 	for i, id := range f.completed {
 		require.Equal(t, uint64(i), id, "requests complete once and in order")
 	}
@@ -175,7 +211,7 @@ func FuzzReceive(f *testing.F) {
 			n, total = 256, 600
 		}
 		p := r.forged(op, 0, n, total)
-		for _, control := range []byte{0, stepGrantedKey | stepNearPSN, stepToClient | stepNearPSN | stepHint | stepExpire, stepGrantedKey | stepNearPSN | stepExchange, stepToClient | stepNearPSN, stepToClient | stepExpire} {
+		for _, control := range []byte{0, stepGrantedKey | stepNearPSN, stepToClient | stepNearPSN | stepHint | stepExpire, stepGrantedKey | stepNearPSN | stepExchange, stepWindowKey | stepNearPSN, stepWindowKey | stepNearPSN | stepExchange, stepToClient | stepNearPSN, stepToClient | stepExpire} {
 			p.PSN = 0
 			f.Add(step(control, p))
 			p.PSN = 0xff // one back

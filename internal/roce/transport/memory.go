@@ -20,6 +20,7 @@ type Region struct {
 	Mem    []byte
 
 	closed  bool
+	bound   int      // windows that are bound to it
 	watches []*watch // in the order of their offsets
 	widest  uint64   // bytes of the widest watch that there ever was
 }
@@ -71,15 +72,20 @@ func (r *Region) notify(addr, n uint64) {
 	}
 }
 
-// Memory is the device's table of regions.
-type Memory struct{ regions map[uint32]*Region }
+// Memory is the device's table of what has a key.
+type Memory struct {
+	regions map[uint32]*Region
+	windows map[uint32]*Window // by the upper 24 bits of their keys
+}
 
 // NewMemory returns an empty table.
-func NewMemory() *Memory { return &Memory{regions: make(map[uint32]*Region)} }
+func NewMemory() *Memory {
+	return &Memory{regions: make(map[uint32]*Region), windows: make(map[uint32]*Window)}
+}
 
 // Add enters a region; it reports false if its key is taken.
 func (m *Memory) Add(r *Region) bool {
-	if _, taken := m.regions[r.Key]; taken || r.Key == 0 {
+	if _, taken := m.regions[r.Key]; taken || r.Key == 0 || m.windows[tag(r.Key)] != nil {
 		return false
 	}
 	m.regions[r.Key] = r
@@ -96,7 +102,7 @@ func (m *Memory) Remove(r *Region) {
 // Len is the number of regions.
 func (m *Memory) Len() int { return len(m.regions) }
 
-// find returns the bytes that a key grants to a domain, or nil and false where
+// find returns the bytes that a local key grants to a domain, or nil and false where
 // key, domain, bounds or access are wrong.
 func (m *Memory) find(key, domain uint32, addr uint64, n uint32, access verbs.Access) (*Region, []byte, bool) {
 	r := m.regions[key]
@@ -109,33 +115,32 @@ func (m *Memory) find(key, domain uint32, addr uint64, n uint32, access verbs.Ac
 
 // incomingWrite is where the data of a peer's write go.
 type incomingWrite struct {
-	region *Region // nil: none is under way, or it has no data
-	addr   uint64  // of the next byte
-	left   uint32  // bytes to come
-	size   uint32  // bytes in all
+	grant        // without a region: none is under way, or it has no data
+	left  uint32 // bytes to come
+	size  uint32 // bytes in all
 }
 
 // begin checks the memory that a write names.
-func (w *incomingWrite) begin(m *Memory, domain uint32, h wire.RETH) bool {
-	var r *Region
+func (w *incomingWrite) begin(q *QP, h wire.RETH) bool {
+	var g grant
 	if h.Length > 0 {
 		var ok bool
-		if r, _, ok = m.find(h.RKey, domain, h.VA, h.Length, verbs.AccessRemoteWrite); !ok {
+		if g, ok = q.memory.grant(q, h.RKey, h.VA, h.Length, verbs.AccessRemoteWrite); !ok {
 			return false
 		}
 	}
-	*w = incomingWrite{region: r, addr: h.VA, left: h.Length, size: h.Length}
+	*w = incomingWrite{grant: g, left: h.Length, size: h.Length}
 	return true
 }
 
 // place writes the next n bytes, which parts hold. They are not more than left. It
-// reports false if the region has been closed since.
+// reports false if the memory has been taken away since.
 func (w *incomingWrite) place(n uint32, parts [][]byte) bool {
 	if n == 0 {
 		return true
 	}
 	b, inside := w.region.slice(w.addr, n)
-	if !inside || w.region.closed {
+	if !inside || !w.live() {
 		return false
 	}
 	for _, part := range parts {

@@ -85,11 +85,22 @@ func newScene(t tb, o sceneOptions, c chooser) *scene {
 				return a
 			}
 			other := 1 - j
-			local := region(sd.memory, 4, 1, verbs.AccessLocalWrite)
+			local := region(sd.memory, 4, 1, verbs.AccessLocalWrite|verbs.AccessMWBind)
 			remote := region(sides[other].memory, 5, 2, everyAccess)
 			landing := newArena(t, sd.memory, uint32(0x100*i+6), 0x9000, 8, verbs.AccessLocalWrite)
 			w := newWorkload(nodes[j], o.plan, c, local, remote, landing, sides[other].count, inboxes[other])
 			s.workloads = append(s.workloads, w)
+			window := func(m *Memory, which uint32) *Window {
+				made := NewWindow(verbs.MWType2, testDomain, uint32(i+1)<<16|which<<8|0xff)
+				require.True(t, m.AddWindow(made))
+				return made
+			}
+			w.uses = &loan{owner: remote, window: window(sides[other].memory, 1)}
+			w.own = &loan{owner: local, window: window(sd.memory, 2)}
+			if j == 1 {
+				first := s.workloads[len(s.workloads)-2]
+				first.lends, w.lends = w.uses, first.uses
+			}
 			nodes[j].wake = func() {
 				inboxes[j].check(&nodes[j].recv)
 				w.work()
@@ -247,4 +258,19 @@ func TestNetworkLosesWhatIsCorrupt(t *testing.T) {
 	require.Equal(t, verbs.StatusRetryExceeded, w.send.take()[0].Status)
 	require.Equal(t, before, w.remote.Mem)
 	require.Equal(t, 3, s.net.corrupted)
+}
+
+// The model has windows in use, and what goes through them.
+func TestModelUsesWindows(t *testing.T) {
+	t.Parallel()
+	o := sceneOptions{
+		options: options{mtu: 256, initReads: 4}, seed: 5, connections: 2, slots: 8, arenaLen: 8192,
+		plan:   plan{requests: 400, maxMessage: 600, sizes: sizesAround(256, 600)},
+		faults: faults{loss: 0.05, duplication: 0.05, reordering: 0.05},
+	}
+	s := newScene(t, o, newNetwork(t, 6, faults{}).random)
+	s.run(time.Minute)
+	for _, w := range s.workloads {
+		require.NotZero(t, w.byWindow)
+	}
 }

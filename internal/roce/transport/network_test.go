@@ -224,11 +224,16 @@ func (n *node) pump() {
 		})
 		return
 	}
-	before := n.sent
-	if !n.qp.Transmit(n, n.net.now, burst) {
+	before, waiting := n.sent, n.qp.sq.Len()
+	more := n.qp.Transmit(n, n.net.now, burst)
+	executed := n.qp.sq.Len() < waiting // requests without packets
+	if executed && n.wake != nil {
+		defer n.settle()
+	}
+	if !more {
 		return
 	}
-	if n.sent == before {
+	if n.sent == before && !executed {
 		require.Fail(n.t, "Transmit wants to be called again but has sent nothing")
 	}
 	n.pumping = true

@@ -41,7 +41,3 @@ func (q *QP) endNotReady() {
 		q.waiting.n--
 	}
 }
-
-// Close ends the queue pair's part in what those of its device share. It is the last
-// call.
-func (q *QP) Close() { q.endNotReady() }

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -49,7 +50,10 @@ type Config struct {
 	PortMTU verbs.MTU
 	// CheckAH returns what is wrong with the address handle of a datagram. A
 	// handle that it accepts is the Output to its peer.
-	CheckAH  func(verbs.AH) error
+	CheckAH func(ah verbs.AH, remoteQPN uint32) error
+	// Bind returns the window of a bind and its region, or what is wrong with either.
+	// Nil: there are no windows.
+	Bind     func(*verbs.MWBind) (*Window, *Region, error)
 	Counters *Counters
 	// Waiting is the device's. Nil: the queue pair's own.
 	Waiting *Waiting
@@ -71,7 +75,8 @@ type QP struct {
 	adapts    bool // this connection
 	window    int
 	portMTU   verbs.MTU
-	checkAH   func(verbs.AH) error
+	checkAH   func(verbs.AH, uint32) error
+	findBind  func(*verbs.MWBind) (*Window, *Region, error)
 	counters  *Counters
 	waiting   *Waiting
 	event     func(verbs.EventType)
@@ -91,7 +96,8 @@ type QP struct {
 	responder
 	pacer
 
-	packetLimit uint32 // of SetPacketLimit; zero: the path MTU
+	windows     fifo.List[*Window] // of type 2, bound on it
+	packetLimit uint32             // of SetPacketLimit; zero: the path MTU
 
 	// The payload of the packet that is being received.
 	payload    [][]byte
@@ -106,7 +112,7 @@ type QP struct {
 // New returns a queue pair in the state Reset.
 func New(c Config) *QP {
 	q := &QP{
-		kind: c.Type, service: services[c.Type], portMTU: c.PortMTU, checkAH: c.CheckAH,
+		kind: c.Type, service: services[c.Type], portMTU: c.PortMTU, checkAH: c.CheckAH, findBind: c.Bind,
 		num: c.Num, domain: c.Domain, memory: c.Memory, sendCQ: c.Send, recvCQ: c.Recv,
 		signalAll: c.SignalAll, mayAdapt: c.Adaptive && c.Type == verbs.RC,
 		window: c.Window, counters: c.Counters, event: c.Event,
@@ -229,8 +235,16 @@ func (q *QP) Deadline() time.Duration {
 	}
 }
 
+// Close ends the queue pair's part in what those of its device share, and what windows
+// grant to its peer. It is the last call.
+func (q *QP) Close() {
+	q.endNotReady()
+	q.endWindows()
+}
+
 // reset empties everything, without completions (IBTA 10.3.1.1).
 func (q *QP) reset() {
+	q.endWindows()
 	q.sq.empty()
 	if !q.rq.shared {
 		q.rq.empty()

@@ -87,6 +87,10 @@ func (q *QP) transmitRequests(out Output, now time.Duration, budget int) bool {
 	}
 	for q.sendIdx != q.sq.tail {
 		w := q.sq.at(q.sendIdx)
+		if w.executed && w.fault == verbs.StatusSuccess {
+			q.sendIdx++
+			continue
+		}
 		if q.state == verbs.QPSendQueueDrained && wire.PSNDiff(w.first, q.maxPSN) >= 0 {
 			return false
 		}
@@ -102,6 +106,17 @@ func (q *QP) transmitRequests(out Output, now time.Duration, budget int) bool {
 		}
 		if w.responds() && q.readsSent >= q.maxInitRead {
 			return false
+		}
+		if w.local() {
+			if budget <= 0 {
+				return true
+			}
+			budget--
+			if q.execute(w) {
+				q.sendIdx++
+				q.retireExecuted()
+			}
+			continue
 		}
 		if int(wire.PSNDiff(q.sendPSN, q.unaPSN)) >= q.congestion {
 			return false
@@ -209,17 +224,22 @@ func (q *QP) fillData(p *wire.Packet, w *sendWQE, index uint32) (pieces [][]byte
 	}
 	last := p.PSN == w.last
 	p.Opcode = dataOpcode(w.wr.Op, index == 0, last).On(q.service)
-	p.Imm = w.wr.Imm
+	p.Imm, p.InvalidateRKey = w.wr.Imm, w.wr.InvalidateRKey
 	p.RETH = wire.RETH{VA: w.wr.RemoteAddr, RKey: w.wr.RKey, Length: w.length}
 	p.Solicited = last && w.wr.Flags&verbs.FlagSolicited != 0 && w.wr.Op != verbs.OpWrite
 	p.Pad = uint8(-n & 3)
 	return pieces, n, true
 }
 
-// nothingFollows reports whether no later request will ask for acknowledgements.
+// nothingFollows reports whether no later request will ask for acknowledgements, or the
+// next has none of its own to complete by.
 func (q *QP) nothingFollows() bool {
 	next := q.sendIdx + 1
-	return next == q.sq.tail || q.sq.at(next).fault != verbs.StatusSuccess
+	if next == q.sq.tail {
+		return true
+	}
+	w := q.sq.at(next)
+	return w.fault != verbs.StatusSuccess || w.local()
 }
 
 // dataOpcode is the opcode of one packet of a send or write on a reliable
@@ -227,7 +247,12 @@ func (q *QP) nothingFollows() bool {
 func dataOpcode(op verbs.Opcode, first, last bool) wire.Opcode {
 	write := op == verbs.OpWrite || op == verbs.OpWriteImm
 	imm := op == verbs.OpSendImm || op == verbs.OpWriteImm
+	invalidate := op == verbs.OpSendInvalidate
 	switch {
+	case first && last && invalidate:
+		return wire.RCSendOnlyInvalidate
+	case last && !first && invalidate:
+		return wire.RCSendLastInvalidate
 	case first && last && write && imm:
 		return wire.RCWriteOnlyImm
 	case first && last && write:

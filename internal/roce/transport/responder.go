@@ -22,8 +22,10 @@ type responder struct {
 	current   recvWQE // the receive that a send is filling
 	inReceive bool    // current is in use
 
-	writing  incomingWrite
-	received uint32 // bytes of a send that are in place
+	writing incomingWrite
+	// replyPort is the UDP port of the sender of a datagram; zero: that of RoCEv2.
+	replyPort uint16
+	received  uint32 // bytes of a send that are in place
 
 	responses responseQueue
 	atomics   []savedAtomic // ring
@@ -86,7 +88,8 @@ func (q *QP) receiveRequest(p *wire.Packet) {
 	}
 	q.nakSent, q.nextSeen, q.ahead = false, false, p.PSN
 	switch p.Opcode {
-	case wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast, wire.RCSendLastImm, wire.RCSendOnly, wire.RCSendOnlyImm:
+	case wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast, wire.RCSendLastImm, wire.RCSendOnly, wire.RCSendOnlyImm,
+		wire.RCSendLastInvalidate, wire.RCSendOnlyInvalidate:
 		q.receiveSend(p)
 	case wire.RCWriteFirst, wire.RCWriteMiddle, wire.RCWriteLast, wire.RCWriteLastImm, wire.RCWriteOnly, wire.RCWriteOnlyImm:
 		q.receiveWrite(p)
@@ -102,7 +105,7 @@ func (q *QP) receiveRequest(p *wire.Packet) {
 // position is where in its message a data packet stands.
 func position(o wire.Opcode) (first, last bool) {
 	switch o.Operation() {
-	case wire.RCSendOnly, wire.RCSendOnlyImm, wire.RCWriteOnly, wire.RCWriteOnlyImm:
+	case wire.RCSendOnly, wire.RCSendOnlyImm, wire.RCSendOnlyInvalidate, wire.RCWriteOnly, wire.RCWriteOnlyImm:
 		return true, true
 	case wire.RCSendFirst, wire.RCWriteFirst:
 		return true, false
@@ -146,6 +149,13 @@ func (q *QP) receiveSend(p *wire.Packet) {
 		}
 		q.received = 0
 	}
+	var window *Window // to be taken away
+	if p.Opcode.HasIETH() {
+		if window = q.revocable(p.InvalidateRKey); window == nil {
+			q.refuse(wire.NakRemoteAccess)
+			return
+		}
+	}
 	switch status := q.fillReceive(q.payload...); status {
 	case verbs.StatusSuccess:
 	case verbs.StatusLocalLengthError:
@@ -160,6 +170,9 @@ func (q *QP) receiveSend(p *wire.Packet) {
 	q.message = sendMessage
 	if last {
 		q.message = noMessage
+		if window != nil {
+			window.unbind()
+		}
 		q.finishReceive(p, verbs.WCRecv, q.received)
 	}
 	q.accept(p, last)
@@ -200,7 +213,7 @@ func (q *QP) receiveWrite(p *wire.Packet) {
 		if !q.granted(verbs.AccessRemoteWrite) {
 			return
 		}
-		if !q.writing.begin(q.memory, q.domain, p.RETH) {
+		if !q.writing.begin(q, p.RETH) {
 			q.refuse(wire.NakRemoteAccess)
 			return
 		}
@@ -243,23 +256,22 @@ func (q *QP) receiveReadRequest(p *wire.Packet) {
 	if q.responses.crowded() {
 		return
 	}
-	region, ok := q.readable(p)
+	from, ok := q.readable(p)
 	if !ok {
 		q.refuse(wire.NakRemoteAccess)
 		return
 	}
 	q.msn = (q.msn + 1) & wire.PSNMask
-	q.responses.push(response{kind: readResponse, psn: p.PSN, msn: q.msn, region: region, addr: p.RETH.VA, left: p.RETH.Length})
+	q.responses.push(response{kind: readResponse, psn: p.PSN, msn: q.msn, from: from, left: p.RETH.Length})
 	q.expected = wire.PSNAdd(q.expected, q.responsePackets(p.RETH.Length))
 }
 
 // readable checks what a read request asks for.
-func (q *QP) readable(p *wire.Packet) (*Region, bool) {
+func (q *QP) readable(p *wire.Packet) (grant, bool) {
 	if p.RETH.Length == 0 {
-		return nil, true
+		return grant{}, true
 	}
-	r, _, ok := q.memory.find(p.RETH.RKey, q.domain, p.RETH.VA, p.RETH.Length, verbs.AccessRemoteRead)
-	return r, ok
+	return q.memory.grant(q, p.RETH.RKey, p.RETH.VA, p.RETH.Length, verbs.AccessRemoteRead)
 }
 
 func (q *QP) responsePackets(n uint32) int {
@@ -281,11 +293,16 @@ func (q *QP) receiveAtomicRequest(p *wire.Packet) {
 	if q.responses.crowded() {
 		return
 	}
-	region, b, ok := q.memory.find(p.Atomic.RKey, q.domain, p.Atomic.VA, 8, verbs.AccessRemoteAtomic)
+	g, ok := q.memory.grant(q, p.Atomic.RKey, p.Atomic.VA, 8, verbs.AccessRemoteAtomic)
 	if !ok {
 		q.refuse(wire.NakRemoteAccess)
 		return
 	}
+	if g.addr%8 != 0 { // a zero-based window can begin anywhere
+		q.refuse(wire.NakInvalidRequest)
+		return
+	}
+	b, _ := g.region.slice(g.addr, 8)
 	// Real atomics, so that they are atomic towards the program too.
 	var original uint64
 	if p.Opcode == wire.RCFetchAdd {
@@ -293,8 +310,8 @@ func (q *QP) receiveAtomicRequest(p *wire.Packet) {
 	} else {
 		original = compareSwap(word(b), p.Atomic.Compare, p.Atomic.SwapAdd)
 	}
-	if len(region.watches) > 0 {
-		region.notify(p.Atomic.VA, 8)
+	if len(g.region.watches) > 0 {
+		g.region.notify(g.addr, 8)
 	}
 	q.msn = (q.msn + 1) & wire.PSNMask
 	if q.atomics == nil {
@@ -360,10 +377,13 @@ func (q *QP) finishReceive(p *wire.Packet, opcode verbs.WCOpcode, n uint32) {
 	q.counters.Receives++
 	wc := verbs.WC{ID: q.current.id, Opcode: opcode, Bytes: n, QPN: q.num}
 	if q.kind == verbs.UD {
-		wc.SrcQPN, wc.HasGRH = p.DETH.SrcQP, true
+		wc.SrcQPN, wc.HasGRH, wc.SrcUDPPort = p.DETH.SrcQP, true, q.replyPort
 	}
 	if p.Opcode.HasImm() {
 		wc.HasImm, wc.Imm = true, p.Imm // without the header, an earlier packet's value
+	}
+	if p.Opcode.HasIETH() {
+		wc.InvalidatedRKey = p.InvalidateRKey
 	}
 	q.recvCQ.Complete(wc, p.Solicited)
 }
@@ -417,13 +437,13 @@ func (q *QP) duplicate(p *wire.Packet) {
 		if !executed || q.attr.Access&verbs.AccessRemoteRead == 0 {
 			return
 		}
-		region, ok := q.readable(p)
+		from, ok := q.readable(p)
 		if !ok {
-			// The region has been closed since. A peer that has the response ignores this.
+			// The memory has been taken away since. A peer that has the response ignores this.
 			q.responses.push(response{kind: ackResponse, psn: p.PSN, msn: q.msn, syndrome: wire.Nak(wire.NakRemoteAccess)})
 			return
 		}
-		q.responses.push(response{kind: readResponse, psn: p.PSN, msn: q.msn, region: region, addr: p.RETH.VA, left: p.RETH.Length})
+		q.responses.push(response{kind: readResponse, psn: p.PSN, msn: q.msn, from: from, left: p.RETH.Length})
 	case wire.RCCompareSwap, wire.RCFetchAdd:
 		if q.responses.crowded() {
 			return

@@ -19,8 +19,7 @@ type response struct {
 	syndrome wire.Syndrome
 	psn      uint32 // of a read: of the next packet
 	msn      uint32
-	region   *Region
-	addr     uint64
+	from     grant // of a read
 	left     uint32
 	begun    bool // a read's first packet has left
 	value    uint64
@@ -42,7 +41,7 @@ func (r *responseQueue) push(x response) {
 	}
 }
 
-func (r *responseQueue) pop() { r.Pop().region = nil }
+func (r *responseQueue) pop() { r.Pop().from = grant{} }
 
 // mergeAck lets an acknowledgement that still waits at the end of the queue
 // cover one more request.
@@ -92,9 +91,9 @@ func (q *QP) transmitRead(out Output, p *wire.Packet, r *response) bool {
 	n := min(r.left, q.mtu)
 	pieces := q.pieces[:0]
 	if n > 0 {
-		b, ok := r.region.slice(r.addr, n)
-		if !ok || r.region.closed {
-			// The region was closed during the read.
+		b, ok := r.from.region.slice(r.from.addr, n)
+		if !ok || !r.from.live() {
+			// The memory was taken away during the read.
 			p.Opcode = wire.RCAcknowledge
 			p.AETH.Syndrome = wire.Nak(wire.NakRemoteAccess)
 			out.Send(p, nil, 0)
@@ -121,7 +120,7 @@ func (q *QP) transmitRead(out Output, p *wire.Packet, r *response) bool {
 	out.Send(p, pieces, int(n))
 	r.begun = true
 	r.psn = wire.PSNAdd(r.psn, 1)
-	r.addr += uint64(n)
+	r.from.addr += uint64(n)
 	r.left -= n
 	return !last
 }

@@ -69,3 +69,6 @@ func (r *Ring[T]) grow() {
 
 // empty forgets all items.
 func (r *Ring[T]) empty() { r.head, r.tail = 0, 0 }
+
+// First returns the oldest item. The queue must not be empty.
+func (r *Ring[T]) First() *T { return r.at(r.head) }

@@ -22,6 +22,15 @@ type sendWQE struct {
 	last   uint32
 	got    uint32       // bytes of a read's response that are in place
 	fault  verbs.Status // a local error, reported when the request's turn comes
+
+	bind     binding // of a bind
+	executed bool    // of a request without packets
+}
+
+// local reports whether the request has no packets: it takes no sequence numbers, and
+// first is that of the request behind it.
+func (w *sendWQE) local() bool {
+	return w.wr.Op == verbs.OpBindMW || w.wr.Op == verbs.OpLocalInvalidate
 }
 
 func (w *sendWQE) responds() bool {
@@ -67,6 +76,9 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 	if q.sq.Full() {
 		return fmt.Errorf("all %d places are taken: %w", q.sq.Depth(), verbs.ErrQueueFull)
 	}
+	if (wr.Op == verbs.OpBindMW || wr.Op == verbs.OpLocalInvalidate) && (len(wr.SGL) > 0 || wr.Flags&(verbs.FlagInline|verbs.FlagSolicited) != 0) {
+		return fmt.Errorf("it moves no data, and takes neither scatter-gather entries nor flags about them: %w", verbs.ErrInvalid)
+	}
 	if len(wr.SGL) > q.sq.maxSGE {
 		return fmt.Errorf("%d scatter-gather entries, %d allowed: %w", len(wr.SGL), q.sq.maxSGE, verbs.ErrInvalid)
 	}
@@ -78,7 +90,7 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 	if cap(w.segs) < len(wr.SGL) {
 		w.segs = make([]segment, 0, len(wr.SGL))
 	}
-	w.segs, w.fault, w.got = w.segs[:0], verbs.StatusSuccess, 0
+	w.segs, w.fault, w.got, w.executed = w.segs[:0], verbs.StatusSuccess, 0, false
 	access := verbs.Access(0)
 	switch wr.Op {
 	case verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd:
@@ -122,19 +134,46 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 	if w.fault == verbs.StatusSuccess && (wr.Op == verbs.OpCompareSwap || wr.Op == verbs.OpFetchAdd) && total != 8 {
 		w.fault = verbs.StatusLocalLengthError
 	}
+	if wr.Op == verbs.OpBindMW {
+		if err := q.postBind(w, wr.Bind); err != nil {
+			return err
+		}
+	}
 	w.wr = *wr
-	w.wr.SGL = nil
+	w.wr.SGL, w.wr.Bind = nil, nil
 	w.length = uint32(total)
 	w.first = q.nextPSN
-	w.last = wire.PSNAdd(w.first, q.packets(w)-1)
+	w.last = wire.PSNAdd(w.first, q.packets(w)-1) // before first if it has none
 	q.nextPSN = wire.PSNAdd(w.last, 1)
 	q.sq.tail++
 	return nil
 }
 
+// postBind notes what a bind is to do. The key of a window of type 1 is chosen here, so
+// that the program knows it at once.
+func (q *QP) postBind(w *sendWQE, b *verbs.MWBind) error {
+	if q.findBind == nil {
+		return fmt.Errorf("the device has no memory windows: %w", verbs.ErrNotSupported)
+	}
+	window, region, err := q.findBind(b)
+	if err != nil {
+		return err
+	}
+	key := b.RKey
+	if window.Type == verbs.MWType1 {
+		key = verbs.NextRKey(window.posted)
+	}
+	window.posted = key
+	w.bind = binding{window: window, region: region, key: key, addr: b.Addr, length: b.Length, access: b.Access}
+	return nil
+}
+
 // packets is how many sequence numbers a request takes.
 func (q *QP) packets(w *sendWQE) int {
-	if w.wr.Op == verbs.OpCompareSwap || w.wr.Op == verbs.OpFetchAdd || w.length == 0 {
+	switch {
+	case w.local():
+		return 0
+	case w.wr.Op == verbs.OpCompareSwap || w.wr.Op == verbs.OpFetchAdd || w.length == 0:
 		return 1
 	}
 	return int((w.length-1)>>q.mtuShift) + 1

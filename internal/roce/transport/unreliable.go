@@ -37,7 +37,11 @@ func (q *QP) transmitUnreliable(out Output, now time.Duration, budget int) bool 
 				return false
 			}
 			budget--
-			q.transmitUnacknowledged(out, w)
+			if w.local() {
+				q.execute(w)
+			} else {
+				q.transmitUnacknowledged(out, w)
+			}
 		}
 		switch {
 		case w.fault != verbs.StatusSuccess:
@@ -153,7 +157,7 @@ func (q *QP) takeUnreliableSend(p *wire.Packet, first, last bool) bool {
 // takeUnreliableWrite places a packet of a write; it reports false if the message
 // is to be dropped.
 func (q *QP) takeUnreliableWrite(p *wire.Packet, first, last bool) bool {
-	if first && (q.attr.Access&verbs.AccessRemoteWrite == 0 || !q.writing.begin(q.memory, q.domain, p.RETH)) {
+	if first && (q.attr.Access&verbs.AccessRemoteWrite == 0 || !q.writing.begin(q, p.RETH)) {
 		return false
 	}
 	n := q.payloadLen

@@ -104,7 +104,7 @@ func (c *courier) check() {
 		expected := verbs.WC{ID: wc.ID, Opcode: verbs.WCRecv, HasImm: true, Imm: wc.Imm, QPN: serverQPN}
 		switch {
 		case c.kind == verbs.UD:
-			head = GRHLen
+			head = verbs.GRHLen
 			expected.SrcQPN, expected.HasGRH = clientQPN, true
 		case id%3 == 0:
 			expected.Opcode = verbs.WCRecvWriteImm

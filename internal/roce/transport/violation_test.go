@@ -293,7 +293,9 @@ func TestMalformedMessages(t *testing.T) {
 		{"write only with immediate, shorter", []packet{{wire.RCWriteOnlyImm, 0, 10}}, 0},
 		{"write only empty, announces a message", []packet{{wire.RCWriteOnly, 0, 1000}}, 0},
 		{"read of more than 2 GiB", []packet{{wire.RCReadRequest, 0, 1<<31 + 1}}, 0},
-		{"send with invalidate", []packet{{wire.RCSendOnlyInvalidate, 1, 0}}, 0},
+		{"send last with invalidate first", []packet{{wire.RCSendLastInvalidate, 1, 0}}, 0},
+		{"send only with invalidate in a write", []packet{{wire.RCWriteFirst, mtu, 600}, {wire.RCSendOnlyInvalidate, 1, 0}}, mtu},
+		{"send only with invalidate long", []packet{{wire.RCSendOnlyInvalidate, mtu + 1, 0}}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

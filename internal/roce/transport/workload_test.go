@@ -40,6 +40,9 @@ type workload struct {
 	remoteModel    []byte
 	added          uint64 // to the shared counter
 	inbox          *inbox // the peer's
+	uses           *loan  // of the peer's memory, to this end
+	lends          *loan  // of this end's, to the peer
+	own            *loan  // that this end takes back itself
 	posted         int
 	awaited        []verbs.WC // completions to come
 	pending        []hazard
@@ -47,6 +50,7 @@ type workload struct {
 	drained        bool
 	lowestRetries  int
 	completedCount int
+	byWindow       int // requests
 }
 
 // hazard is what a read or atomic on its way may still read or write.
@@ -91,6 +95,9 @@ func (w *workload) work() {
 		}
 		w.awaited = w.awaited[1:]
 		w.completedCount++
+		if wc.Opcode == verbs.WCBindMW && w.lends.state == bound && wc.ID == w.lends.bound {
+			w.lends.state = lent
+		}
 		for len(w.pending) > 0 && w.pending[0].id <= wc.ID {
 			w.pending = w.pending[1:]
 		}
@@ -134,7 +141,7 @@ func (w *workload) draw() verbs.SendWR {
 		wr.Flags |= verbs.FlagFence
 	}
 	wc := verbs.WC{ID: wr.ID, QPN: w.qp.Num()}
-	switch w.choose.IntN(8) {
+	switch w.choose.IntN(11) {
 	case 0:
 		wr.Op, wc.Opcode = verbs.OpSend, verbs.WCSend
 	case 1:
@@ -152,8 +159,38 @@ func (w *workload) draw() verbs.SendWR {
 	case 7:
 		wr.Op, wc.Opcode = verbs.OpFetchAdd, verbs.WCFetchAdd
 		w.addShared(&wr)
+	case 8:
+		wr.Op, wc.Opcode = verbs.OpSend, verbs.WCSend
+		if w.lends.state == idle {
+			w.drawBind(&wr, w.lends)
+			w.lends.state, w.lends.bound = bound, wr.ID
+		}
+	case 9:
+		wr.Op, wc.Opcode = verbs.OpSend, verbs.WCSend
+		if w.uses.state == lent {
+			w.uses.state = returned
+			// The fence has its reads done before it is gone.
+			wr.Op, wr.InvalidateRKey = verbs.OpSendInvalidate, w.uses.key
+			wr.Flags |= verbs.FlagFence
+		}
+	case 10:
+		if w.own.state == idle {
+			w.drawBind(&wr, w.own)
+			w.own.state = bound
+		} else {
+			wr.Op, wr.InvalidateRKey = verbs.OpLocalInvalidate, w.own.key
+			wr.Flags &^= verbs.FlagSolicited
+			w.own.state = idle
+		}
+	}
+	switch wr.Op {
+	case verbs.OpBindMW:
+		wc.Opcode = verbs.WCBindMW
+	case verbs.OpLocalInvalidate:
+		wc.Opcode = verbs.WCLocalInvalidate
 	}
 	switch {
+	case wc.Opcode == verbs.WCBindMW || wc.Opcode == verbs.WCLocalInvalidate:
 	case wr.RKey == w.shared.Key:
 		wc.Bytes = 8
 	case wr.Op == verbs.OpRead:
@@ -173,6 +210,7 @@ func (w *workload) draw() verbs.SendWR {
 	if landing := w.landingOf(&wr); landing != nil {
 		w.pending = append(w.pending, *landing)
 	}
+	w.useLoan(&wr, wc.Bytes)
 	if wr.Flags&verbs.FlagSignaled != 0 {
 		w.awaited = append(w.awaited, wc)
 	}
@@ -194,6 +232,63 @@ func (w *workload) landingOf(wr *verbs.SendWR) *hazard {
 	from := int(wr.RemoteAddr - w.remote.Base)
 	h.remote = span{from, from + n}
 	return h
+}
+
+// loan is a window of type 2 over part of one end's memory.
+type loan struct {
+	owner     *arena
+	window    *Window
+	state     loanState
+	bound     uint64 // the request
+	key       uint32
+	part      span // of the owner's memory
+	zeroBased bool
+}
+
+type loanState int
+
+const (
+	idle     loanState = iota
+	bound              // the bind is posted
+	lent               // and complete
+	returned           // a send that takes it away is posted
+)
+
+// drawBind makes a bind of part of this end's memory.
+func (w *workload) drawBind(wr *verbs.SendWR, l *loan) {
+	size := len(l.owner.Mem)
+	from := w.choose.IntN(size / 4)
+	l.part = span{from, from + size/4 + w.choose.IntN(size/2)}
+	l.zeroBased = w.choose.IntN(2) == 0 && l.part.from%8 == 0
+	l.key = verbs.NextRKey(l.window.RKey())
+	wr.Op = verbs.OpBindMW
+	wr.Flags = wr.Flags&^verbs.FlagSolicited | verbs.FlagSignaled
+	wr.Bind = bindOf(l.window, l.owner.Region, l.key, l.part.from, l.part.to-l.part.from, peerAccess)
+	if l.zeroBased {
+		wr.Bind.Access |= verbs.AccessZeroBased
+	}
+}
+
+// useLoan has a request go through the window that the peer has lent, where that can be.
+func (w *workload) useLoan(wr *verbs.SendWR, n uint32) {
+	switch wr.Op {
+	case verbs.OpWrite, verbs.OpWriteImm, verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd:
+	default:
+		return
+	}
+	l := w.uses
+	if l.state != lent || wr.RKey != w.remote.Key || w.choose.IntN(4) == 0 {
+		return
+	}
+	from := int(wr.RemoteAddr - w.remote.Base)
+	if from < l.part.from || from+int(n) > l.part.to {
+		return
+	}
+	wr.RKey = l.key
+	if l.zeroBased {
+		wr.RemoteAddr = uint64(from - l.part.from)
+	}
+	w.byWindow++
 }
 
 // fenceIf sets a fence where an earlier read or atomic is concerned.
@@ -305,7 +400,11 @@ func (w *workload) drawData(wr *verbs.SendWR) int {
 			w.inbox.expect(w.peer.qp.Num(), arrival{write: true, size: n, imm: wr.Imm, hasImm: true})
 		}
 	default:
-		w.inbox.expect(w.peer.qp.Num(), arrival{size: n, data: data, imm: wr.Imm, hasImm: wr.Op == verbs.OpSendImm})
+		m := arrival{size: n, data: data, imm: wr.Imm, hasImm: wr.Op == verbs.OpSendImm}
+		if wr.Op == verbs.OpSendInvalidate {
+			m.invalidates = w.uses
+		}
+		w.inbox.expect(w.peer.qp.Num(), m)
 	}
 	return n
 }
@@ -348,6 +447,7 @@ type arrival struct {
 	size          int
 	data          []byte
 	imm           uint32
+	invalidates   *loan
 }
 
 // inbox keeps a receive queue filled and checks what arrives, in the order of
@@ -416,6 +516,10 @@ func (b *inbox) check(c *completions) {
 		}
 		if m.hasImm {
 			want.Imm = m.imm
+		}
+		if m.invalidates != nil {
+			want.InvalidatedRKey = m.invalidates.key
+			m.invalidates.state = idle
 		}
 		if wc != want {
 			require.Equal(b.net.t, want, wc)

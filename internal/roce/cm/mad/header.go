@@ -94,6 +94,22 @@ func DecodeHeader(b []byte) (Header, error) {
 	return h, nil
 }
 
+// Receiver returns the ID by which a message names what its receiver has: a connection
+// or, with AttrSIDRREP, a resolution. REQ and SIDR_REQ name nothing yet. It looks at as
+// little as it takes.
+func Receiver(b []byte) (id uint32, a Attribute, ok bool) {
+	if len(b) != Len {
+		return 0, 0, false
+	}
+	switch a = Attribute(binary.BigEndian.Uint16(b[16:])); a {
+	case AttrMRA, AttrREJ, AttrREP, AttrRTU, AttrDREQ, AttrDREP, AttrLAP, AttrAPR:
+		return view(b[headerLen:]).u32(4), a, true
+	case AttrSIDRREP:
+		return view(b[headerLen:]).u32(0), a, true
+	}
+	return 0, a, false
+}
+
 // open checks the header and the attribute, and returns a view of the message.
 func open(b []byte, want Attribute, transactionID *uint64) (view, error) {
 	h, err := DecodeHeader(b)

@@ -1,0 +1,156 @@
+package srd
+
+import (
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+)
+
+// congestion bounds the packets under way, like that of a reliable connection.
+type congestion struct {
+	window    int // packets
+	grown     int // packets acknowledged that it has not grown for
+	recoverAt uint32
+	// overdue: the timer has found a packet lost, which is to leave whatever else is
+	// under way: of that, nothing may be left.
+	overdue bool
+}
+
+const (
+	startWindow = 64
+	minWindow   = 4
+)
+
+// grow notes that packets have been acknowledged: the window grows by a quarter in each
+// round trip.
+func (c *Context) grow(n int) {
+	c.grown += n
+	c.window = min(c.window+c.grown/4, c.t.ceiling)
+	c.grown %= 4
+}
+
+// shrink notes that a packet was lost. Losses of one round trip count once.
+func (c *Context) shrink(psn uint32) {
+	if wire.PSNDiff(psn, c.recoverAt) < 0 {
+		return
+	}
+	c.recoverAt = c.next
+	c.window = max(c.window/2, minWindow)
+}
+
+// roundTrip estimates the time to the peer and back (RFC 6298), and how long the peer has
+// been silent. Time is counted while a timer runs and not beyond its end: when a timer is
+// looked at late, this process or machine stood still, which says nothing of the peer.
+type roundTrip struct {
+	smoothed, variation time.Duration
+	expired             uint          // timers since the last sample
+	timerAt             time.Duration // when the peer ought to have answered
+	counted             time.Duration // until when silent is counted
+	silent              time.Duration // since the peer last sent something
+	repeated            int           // packets sent again since then
+}
+
+const (
+	initialTimeout = 20 * time.Millisecond
+	// granularity is the least that the time-out exceeds the mean round trip by.
+	granularity = time.Millisecond
+	maxBackoff  = 250 * time.Millisecond
+	// patience is how long the peer may be silent. A process may be stopped for a
+	// second or two.
+	patience       = 4 * time.Second
+	minRepetitions = 5
+	// reordering is how much later than another a packet may leave and arrive before
+	// that one counts as lost.
+	reordering = 200 * time.Microsecond
+)
+
+func (r *roundTrip) timeout() time.Duration {
+	t := initialTimeout
+	if r.smoothed > 0 {
+		t = r.smoothed + max(granularity, 4*r.variation)
+	}
+	return max(t, min(t<<min(r.expired, 16), maxBackoff))
+}
+
+func (r *roundTrip) sample(t time.Duration) {
+	t = max(t, 1)
+	if r.smoothed > 0 {
+		r.variation += (max(t-r.smoothed, r.smoothed-t) - r.variation) / 4
+		r.smoothed += (t - r.smoothed) / 8
+	} else {
+		r.smoothed, r.variation = t, t/2
+	}
+	r.expired = 0
+}
+
+// waitsForPeer reports whether the timer runs.
+func (c *Context) waitsForPeer() bool { return c.inFlight > 0 || c.asking && c.outstanding > 0 }
+
+// startTimer gives the peer time to answer.
+func (c *Context) startTimer(now time.Duration) {
+	c.counted = now
+	c.timerAt = now + c.roundTrip.timeout()
+}
+
+// peerTimeout sends something again, or gives the peer up.
+func (c *Context) peerTimeout(now time.Duration) {
+	c.silent += max(c.timerAt-c.counted, 0)
+	if c.silent >= patience && c.repeated >= minRepetitions {
+		c.giveUp()
+		return
+	}
+	c.expired++
+	c.repeated++
+	if c.asking {
+		c.ask = true
+	}
+	// The oldest packet shows which others are lost, when it is acknowledged.
+	oldest := c.sent[pushed].first
+	if r := c.sent[read].first; oldest == none || r != none && c.slot(r).sentAt < c.slot(oldest).sentAt {
+		oldest = r
+	}
+	if oldest != none {
+		c.lose(oldest)
+		c.overdue = true
+		if c.expired > 1 {
+			c.shrink(oldest)
+		}
+	}
+	c.startTimer(now)
+}
+
+// giveUp fails all requests to a peer that does not answer.
+func (c *Context) giveUp() {
+	c.t.counters.Timeouts++
+	why := codeUnreachable
+	if c.answered {
+		why = codeUnresponsive
+	}
+	c.asking, c.ask, c.greeted = false, false, false
+	c.silent, c.repeated, c.expired = 0, 0, 0
+	c.abort(why, true)
+}
+
+// lose has a packet that is under way sent again.
+func (c *Context) lose(psn uint32) {
+	s := c.slot(psn)
+	c.unlink(&c.sent[s.kind], psn)
+	c.inFlight--
+	s.state = missing
+	c.push(&c.lost, psn)
+}
+
+// findLost has packets sent again that left well before one that has arrived.
+func (c *Context) findLost() {
+	margin := max(c.smoothed/4, reordering)
+	for kind := range c.sent {
+		for {
+			psn := c.sent[kind].first
+			if psn == none || c.slot(psn).sentAt+margin >= c.newest[kind] {
+				break
+			}
+			c.lose(psn)
+			c.shrink(psn)
+		}
+	}
+}

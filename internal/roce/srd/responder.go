@@ -1,0 +1,304 @@
+package srd
+
+import (
+	"encoding/binary"
+	"math/bits"
+
+	"github.com/verbena-rdma/verbena/internal/roce/transport"
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// responder is the part of a context that executes requests.
+type responder struct {
+	base     uint32 // oldest request that has not been executed
+	high     uint32 // next after the latest that has
+	known    bool   // base is
+	executed window
+	refused  *[windowBits]code // why, of the requests that have been refused; nil: none
+	ackDue   bool
+
+	naks  transport.Ring[nak]
+	reads transport.Ring[readJob]
+}
+
+const (
+	// maxNaks and maxReads bound what waits to be answered. What finds no place is
+	// dropped, and comes again. Of reads, they bound what a peer is sent that asks for
+	// much and does not listen.
+	maxNaks  = 64
+	maxReads = 64
+)
+
+// nak is a refusal to be sent.
+type nak struct {
+	psn, qpn uint32
+	why      code
+}
+
+// readJob is a read request to be answered. Each of its responses checks anew what the
+// peer may read.
+type readJob struct {
+	psn, qpn uint32
+	domain   uint32
+	reth     wire.RETH
+	off      uint32
+	size     uint32
+	left     uint16 // a bit for each segment that is still to be sent
+}
+
+// receiveRequest executes a request, unless it has been before.
+func (c *Context) receiveRequest(p *wire.Packet) {
+	floor := wire.PSNAdd(p.PSN, -int(p.SRDETH.Floor))
+	if !c.known {
+		c.known, c.base, c.high = true, floor, floor
+	} else if wire.PSNDiff(floor, c.base) > 0 {
+		c.moveBase(floor)
+	}
+	if p.Opcode == wire.SRDReadRequest {
+		c.receiveRead(p)
+		return
+	}
+	switch d := wire.PSNDiff(p.PSN, c.base); {
+	case d < 0 || d < windowBits && c.executed.has(p.PSN):
+		c.t.counters.Duplicates++
+		c.ackDue = true
+		return
+	case d > maxWindow:
+		c.t.counters.OutOfWindow++
+		return
+	}
+	if c.refused != nil {
+		if why := c.refused[p.PSN%windowBits]; why != codeOK {
+			c.t.counters.Duplicates++
+			c.sendNak(p, why)
+			return
+		}
+	}
+	if why := c.execute(p); why != codeOK {
+		// A packet that is refused must not be executed later: it may have been given
+		// up, or sent again under another number.
+		if c.refused == nil {
+			c.refused = new([windowBits]code)
+		}
+		c.refused[p.PSN%windowBits] = why
+		c.refuse(p, why)
+		return
+	}
+	c.executed.set(p.PSN)
+	c.ackDue = true
+	if wire.PSNDiff(p.PSN, c.high) >= 0 {
+		c.high = wire.PSNAdd(p.PSN, 1)
+	}
+	c.skipExecuted()
+}
+
+// moveBase forgets the requests before floor, which do not come any more.
+func (c *Context) moveBase(floor uint32) {
+	// Those before base in its word are set too.
+	c.executed.clearRange(c.base&^63, floor)
+	if c.refused != nil {
+		if n := int(wire.PSNDiff(floor, c.base)); n >= windowBits {
+			c.refused = nil
+		} else {
+			for i := range n {
+				c.refused[wire.PSNAdd(c.base, i)%windowBits] = codeOK
+			}
+		}
+	}
+	c.base = floor
+	if wire.PSNDiff(c.high, c.base) < 0 {
+		c.high = c.base
+	}
+	c.skipExecuted()
+}
+
+// skipExecuted moves base past requests that have been executed.
+func (c *Context) skipExecuted() {
+	for {
+		w := c.executed.word(c.base)
+		n := bits.TrailingZeros64(^(*w >> (c.base & 63)))
+		if room := 64 - int(c.base&63); n < room {
+			c.base = wire.PSNAdd(c.base, n)
+			return
+		} else {
+			*w = 0
+			c.base = wire.PSNAdd(c.base, room)
+		}
+	}
+}
+
+// refuse counts a refusal and has the requester told.
+func (c *Context) refuse(p *wire.Packet, why code) {
+	n := &c.t.counters
+	n.Refused++
+	switch why {
+	case codeBadAddress:
+		n.Access++
+	case codeNotReady:
+		n.NotReady++
+	}
+	c.sendNak(p, why)
+}
+
+func (c *Context) sendNak(p *wire.Packet, why code) {
+	if c.naks.Depth() == 0 {
+		c.naks = transport.NewRing[nak](maxNaks)
+	}
+	if place := c.naks.Push(); place != nil {
+		*place = nak{psn: p.PSN, qpn: p.DETH.SrcQP, why: why}
+	}
+}
+
+// target returns the queue pair that a request is for. Whoever has not its Q_Key is told
+// what he would be if there was none.
+func (c *Context) target(p *wire.Packet) *QP {
+	q := c.t.qp(p.DestQP)
+	if q == nil || !q.receiving() {
+		return nil
+	}
+	if q.attr.QKey != p.DETH.QKey {
+		c.t.counters.QKey++
+		return nil
+	}
+	return q
+}
+
+// execute does what a send or write asks for, or says why not, and then nothing has been
+// done.
+func (c *Context) execute(p *wire.Packet) code {
+	q := c.target(p)
+	if q == nil {
+		return codeBadQPN
+	}
+	if len(p.Payload) > int(c.t.cfg.MTU) {
+		return codeBadLength
+	}
+	if p.Opcode == wire.SRDSend || p.Opcode == wire.SRDSendImm {
+		return q.receiveSend(c, p)
+	}
+	if uint64(p.Offset)+uint64(len(p.Payload)) > uint64(p.RETH.Length) {
+		return codeBadAddress
+	}
+	imm := p.Opcode == wire.SRDWriteImm
+	if imm && p.SRDETH.Unsolicited != q.unsolicited {
+		return codeFeatureMismatch
+	}
+	// Nothing but the completion queue bounds writes that take no receive: peers must
+	// not overrun it, nor take the places of what the queue pair has posted.
+	if imm && (q.unsolicited && !q.recvCQ.Room(q.promised()) || !q.unsolicited && !q.hold()) {
+		return codeNotReady
+	}
+	if c.number == verbs.NoAH {
+		return codeUnknownPeer
+	}
+	if !c.t.cfg.Memory.WritePart(q.domain, p.RETH, p.Offset, p.Payload) {
+		return codeBadAddress
+	}
+	if imm {
+		q.completeReceive(c, p, verbs.WCRecvWriteImm, p.RETH.Length)
+	}
+	return codeOK
+}
+
+// receiveRead takes a read request. That it comes again does no harm, so nothing is kept
+// of it: the responses are its acknowledgement.
+func (c *Context) receiveRead(p *wire.Packet) {
+	n := uint32(p.Segments.Count)
+	size := uint32(p.Segments.Size)
+	total := min(n*size, p.RETH.Length-p.Offset)
+	q := c.target(p)
+	switch {
+	case q == nil:
+		c.refuse(p, codeBadQPN)
+		return
+	case size > uint32(c.t.cfg.MTU) || p.RETH.Length > MaxRDMA:
+		c.refuse(p, codeBadLength)
+		return
+	case c.number == verbs.NoAH:
+		c.refuse(p, codeUnknownPeer)
+		return
+	}
+	if _, ok := c.t.cfg.Memory.ReadPart(q.domain, p.RETH, p.Offset, total); !ok {
+		c.refuse(p, codeBadAddress)
+		return
+	}
+	if c.reads.Depth() == 0 {
+		c.reads = transport.NewRing[readJob](maxReads)
+	}
+	job := c.reads.Push()
+	if job == nil {
+		c.t.counters.ReadsDropped++
+		return
+	}
+	*job = readJob{
+		psn: p.PSN, qpn: p.DETH.SrcQP, domain: q.domain, reth: p.RETH, off: p.Offset, size: size, left: uint16(1<<n - 1),
+	}
+}
+
+// transmitAnswers sends what answers the peer's requests, at most budget packets, and
+// returns what is left of the budget.
+func (c *Context) transmitAnswers(budget int) int {
+	for budget > 0 && c.naks.Len() > 0 {
+		n := c.naks.Pop()
+		p := c.begin(wire.SRDNak, n.qpn)
+		p.PSN = n.psn
+		p.AETH = wire.AETH{Syndrome: n.why.syndrome(), MSN: uint32(n.why)}
+		c.out.Send(p, nil, 0)
+		budget--
+	}
+	if c.ackDue && budget > 0 {
+		c.ackDue = false
+		c.sendAck()
+		budget--
+	}
+	for budget > 0 && c.reads.Len() > 0 {
+		c.respond(c.reads.First())
+		budget--
+	}
+	return budget
+}
+
+// sendAck says which requests have been executed.
+func (c *Context) sendAck() {
+	p := c.begin(wire.SRDAcknowledge, 0)
+	p.PSN = c.base
+	words := 0
+	if first := c.base &^ 63; wire.PSNDiff(c.high, c.base) > 0 {
+		words = min(int(wire.PSNDiff(c.high, first)+63)/64, maxAckWords)
+		for i := range words {
+			binary.BigEndian.PutUint64(c.t.words[8*i:], *c.executed.word(wire.PSNAdd(first, 64*i)))
+		}
+	}
+	c.t.one[0] = c.t.words[:8*words]
+	c.out.Send(p, c.t.one[:], 8*words)
+}
+
+// respond sends one segment of what a peer reads, any of those that are left.
+func (c *Context) respond(job *readJob) {
+	skip := int(c.spray.random.Uint64() % uint64(bits.OnesCount16(job.left)))
+	left := job.left
+	for range skip {
+		left &= left - 1
+	}
+	i := bits.TrailingZeros16(left)
+	job.left &^= 1 << i
+	off := job.off + uint32(i)*job.size
+	n := min(job.size, job.reth.Length-off)
+	data, ok := c.t.cfg.Memory.ReadPart(job.domain, job.reth, off, n)
+	psn, qpn := wire.PSNAdd(job.psn, i), job.qpn
+	if job.left == 0 {
+		c.reads.Pop()
+	}
+	if !ok { // it has been closed since
+		p := c.begin(wire.SRDNak, qpn)
+		p.PSN = psn
+		p.AETH = wire.AETH{Syndrome: codeBadAddress.syndrome(), MSN: uint32(codeBadAddress)}
+		c.out.Send(p, nil, 0)
+		return
+	}
+	p := c.begin(wire.SRDReadResponse, qpn)
+	p.PSN, p.Pad = psn, uint8(-n&3)
+	c.t.one[0] = data
+	c.out.Send(p, c.t.one[:], int(n))
+}

@@ -1,0 +1,78 @@
+package srd
+
+import "math/rand/v2"
+
+// spray holds packets back, so that they leave in another order than that of their
+// sequence numbers.
+type spray struct {
+	random   rand.PCG
+	departed uint32 // packets that have left
+	before   uint32 // of those, before this pass
+	held     [maxHeld]heldPacket
+	n        int
+	due      int // the place that sprayDue has found
+}
+
+type heldPacket struct {
+	psn   uint32
+	after uint32 // it leaves when so many packets have departed
+}
+
+const (
+	maxHeld = 4
+	// One packet in holdShare is held, until 1 to holdPackets later ones have left.
+	holdShare   = 4
+	holdPackets = 8
+)
+
+// hold reports whether the next packet, which is of m, is to leave later than its turn.
+// One that would leave alone does not.
+func (c *Context) hold(m *message) bool {
+	s := &c.spray
+	alone := c.inFlight == 0 && s.n == 0 && m.next == nil && m.sent+1 >= m.packets
+	return s.n < maxHeld && !alone && s.random.Uint64()%holdShare == 0
+}
+
+func (c *Context) sprayHold(psn uint32) {
+	s := &c.spray
+	c.t.counters.Held++
+	s.held[s.n] = heldPacket{psn, s.departed + 1 + uint32(s.random.Uint64()%holdPackets)}
+	s.n++
+}
+
+// sprayDue reports whether a packet has been held long enough.
+func (c *Context) sprayDue() bool {
+	s := &c.spray
+	for i := range s.n {
+		if int32(s.departed-s.held[i].after) >= 0 {
+			s.due = i
+			return true
+		}
+	}
+	return false
+}
+
+// nothingFollows reports whether a packet that is held can leave now that nothing else
+// is there to be sent. A message of one packet that was posted by itself waits for the next
+// one, or for the answer to what is under way: so messages that are posted one by one
+// change places too.
+func (c *Context) nothingFollows() bool {
+	s := &c.spray
+	for i := range s.n {
+		x := c.slot(s.held[i].psn)
+		if c.inFlight == 0 || s.departed != s.before || !x.live() || x.msg.packets > 1 {
+			s.due = i
+			return true
+		}
+	}
+	return false
+}
+
+// sprayRelease takes out the packet that was found last.
+func (c *Context) sprayRelease() uint32 {
+	s := &c.spray
+	psn := s.held[s.due].psn
+	s.n--
+	s.held[s.due] = s.held[s.n]
+	return psn
+}

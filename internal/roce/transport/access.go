@@ -1,0 +1,93 @@
+package transport
+
+import (
+	"slices"
+
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// What follows lets package srd use the memory and receives of the device, under the
+// rules that hold for every transport service.
+
+// Segments are the pieces of local memory that a work request names.
+type Segments []segment
+
+// Resolve replaces s by the segments of a scatter-gather list, and returns the sum of
+// their lengths. It reports false if a key, its domain, its bounds or its access are
+// wrong.
+func (m *Memory) Resolve(s Segments, sgl []verbs.SGE, domain uint32, access verbs.Access) (Segments, uint64, bool) {
+	return m.resolve(slices.Grow(s[:0], len(sgl)), sgl, domain, access)
+}
+
+// Inline replaces s by one segment of memory that needs no registration.
+func (s Segments) Inline(b []byte) Segments {
+	if len(b) == 0 {
+		return s[:0]
+	}
+	return append(s[:0], segment{mem: b})
+}
+
+// Gather appends the pieces that hold the bytes [off, off+n). It reports false if a
+// region has been closed since.
+func (s Segments) Gather(pieces [][]byte, off, n uint32) ([][]byte, bool) {
+	return gather(pieces, s, off, n)
+}
+
+// Scatter places data at an offset. It reports false if a region has been closed since;
+// that the data fit is the caller's to know.
+func (s Segments) Scatter(off uint32, data []byte) bool { return scatter(s, off, data) }
+
+// AppendInline copies the bytes that the entries name by address.
+func AppendInline(dst []byte, sgl []verbs.SGE) []byte { return appendInline(dst, sgl) }
+
+// WritePart places a part of a peer's write, whose first byte is at an offset. All of
+// the write has to be allowed, not its part alone. That the part lies inside it is the
+// caller's to know.
+func (m *Memory) WritePart(domain uint32, h wire.RETH, off uint32, data []byte) bool {
+	w := incomingWrite{left: h.Length - off, size: h.Length}
+	if h.Length > 0 {
+		var ok bool
+		if w.grant, ok = m.grantIn(domain, nil, h.RKey, h.VA, h.Length, verbs.AccessRemoteWrite); !ok {
+			return false
+		}
+		w.addr += uint64(off)
+	}
+	return w.place(uint32(len(data)), [][]byte{data})
+}
+
+// ReadPart returns n bytes from an offset of what a peer reads, and refuses like
+// WritePart.
+func (m *Memory) ReadPart(domain uint32, h wire.RETH, off, n uint32) ([]byte, bool) {
+	if h.Length == 0 {
+		return nil, true
+	}
+	g, ok := m.grantIn(domain, nil, h.RKey, h.VA, h.Length, verbs.AccessRemoteRead)
+	if !ok {
+		return nil, false
+	}
+	return g.region.slice(g.addr+uint64(off), n)
+}
+
+// Receive is a receive that has been taken off its queue.
+type Receive struct{ wqe recvWQE }
+
+// Take takes the oldest receive off the queue. It reports false if there is none.
+func (r *RecvQueue) Take(into *Receive) bool { return r.take(&into.wqe) }
+
+// Clear forgets all receives.
+func (r *RecvQueue) Clear() { r.empty() }
+
+// ID is that of the request.
+func (r *Receive) ID() uint64 { return r.wqe.id }
+
+// Len is how many bytes the receive takes.
+func (r *Receive) Len() uint32 { return r.wqe.length }
+
+// Fill places a message that is not longer than Len.
+func (r *Receive) Fill(data []byte) verbs.Status {
+	if r.wqe.fault || !scatter(r.wqe.segs, 0, data) {
+		return verbs.StatusLocalProtectionError
+	}
+	return verbs.StatusSuccess
+}
