@@ -19,6 +19,25 @@ type addressHandle struct {
 	c  *C.struct_ibv_ah // nil when closed; guarded by the device's handles lock
 }
 
+// numberedHandle is an address handle that receive completions name.
+type numberedHandle struct {
+	*addressHandle
+	number uint16
+}
+
+func (h numberedHandle) Number() uint16 { return h.number }
+
+// handleOf is nil for what is no address handle of this driver.
+func handleOf(ah verbs.AH) *addressHandle {
+	switch ah := ah.(type) {
+	case *addressHandle:
+		return ah
+	case numberedHandle:
+		return ah.addressHandle
+	}
+	return nil
+}
+
 // CreateAH implements [verbs.PD].
 func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 	const op = "create address handle"
@@ -35,7 +54,16 @@ func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 		p.release()
 		return nil, verbError("ibv_create_ah", fmt.Sprintf("the way to %v from GID index %d of %s", attr.DGID.Addr(), attr.SGIDIndex, p.device.info.Name), err)
 	}
-	return &addressHandle{pd: p, c: c}, nil
+	ah := &addressHandle{pd: p, c: c}
+	if p.device.efa == nil {
+		return ah, nil
+	}
+	number, err := p.device.handleNumber(c)
+	if err != nil {
+		_ = ah.Close()
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	return numberedHandle{ah, number}, nil
 }
 
 func (a *addressHandle) Close() error {
@@ -94,6 +122,9 @@ func (d *Device) address(a verbs.AddressAttr, port int) (to C.struct_ibv_ah_attr
 	to.grh.hop_limit = C.uint8_t(a.HopLimit)
 	if a.HopLimit == 0 {
 		to.grh.hop_limit = defaultHopLimit
+		if a.DGID.Addr().IsMulticast() {
+			to.grh.hop_limit = 1
+		}
 	}
 	to.grh.traffic_class = C.uint8_t(a.TrafficClass)
 	to.grh.flow_label = C.uint32_t(a.FlowLabel)

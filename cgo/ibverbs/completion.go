@@ -35,17 +35,24 @@ type completionQueue struct {
 	key      uint64 // its address in libibverbs
 	refs     int    // guarded by the device's lock
 
-	mu    sync.Mutex
-	c     *C.struct_ibv_cq // nil when closed
-	batch []C.struct_ibv_wc
+	mu       sync.Mutex
+	c        *C.struct_ibv_cq // nil when closed
+	batch    []C.struct_ibv_wc
+	extended *extendedQueue // nil: it is polled by ibv_poll_cq
 	// Completions that were taken off the queue before the program asked: by
 	// Arm, and when a queue pair was closed.
-	held []verbs.WC
+	held []completion
 	stop func() // ends the goroutine that waits for events; nil if there is none
 
 	notify    func()
 	armed     atomic.Bool
 	overflown atomic.Bool
+}
+
+// completion is a completion with what is reported beside it.
+type completion struct {
+	wc    verbs.WC
+	extra verbs.WCExtra
 }
 
 // CreateCQ implements [verbs.Device].
@@ -60,21 +67,40 @@ func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 	if d.ctx == nil {
 		return nil, d.closedError(op)
 	}
+	if missing := init.Fields &^ d.completionFields(); missing != 0 {
+		return nil, fmt.Errorf("%s: the fields %#x of completions (DeviceAttr.CompletionFields) of device %s: %w", op, uint32(missing), d.info.Name, verbs.ErrNotSupported)
+	}
 	channel, err := C.vb_create_comp_channel(d.ctx)
 	if channel == nil {
 		return nil, verbError("ibv_create_comp_channel", d.info.Name, err)
 	}
-	c, err := C.vb_create_cq(d.ctx, C.int(capacity), channel)
-	if c == nil {
-		C.vb_destroy_comp_channel(channel)
-		return nil, verbError("ibv_create_cq", fmt.Sprintf("%d entries on %s", capacity, d.info.Name), err)
+	q := &completionQueue{device: d, channel: channel}
+	if d.extends(init.Fields) {
+		err = q.createExtended(capacity, init.Fields)
+	} else {
+		err = q.create(capacity)
 	}
-	q := &completionQueue{
-		device: d, capacity: int(c.cqe), channel: channel, c: c, key: addressOf(c),
-		batch: callocSlice[C.struct_ibv_wc](min(capacity, pollBatch)),
+	if err != nil {
+		C.vb_destroy_comp_channel(channel)
+		return nil, err
 	}
 	d.queues[q.key] = q
 	return q, nil
+}
+
+func (q *completionQueue) create(capacity int) error {
+	c, err := C.vb_create_cq(q.device.ctx, C.int(capacity), q.channel)
+	if c == nil {
+		return verbError("ibv_create_cq", fmt.Sprintf("%d entries on %s", capacity, q.device.info.Name), err)
+	}
+	q.made(c, capacity)
+	return nil
+}
+
+// made makes the rest of the queue.
+func (q *completionQueue) made(c *C.struct_ibv_cq, capacity int) {
+	q.c, q.capacity, q.key = c, int(c.cqe), addressOf(c)
+	q.batch = callocSlice[C.struct_ibv_wc](min(capacity, pollBatch))
 }
 
 func addressOf[T any](p *T) uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
@@ -94,7 +120,18 @@ func (q *completionQueue) closedError(op string) error {
 }
 
 // Poll implements [verbs.CQ].
-func (q *completionQueue) Poll(wc []verbs.WC) (int, error) {
+func (q *completionQueue) Poll(wc []verbs.WC) (int, error) { return q.poll(wc, nil) }
+
+// PollExtended implements [verbs.ExtendedCQ].
+func (q *completionQueue) PollExtended(wcs []verbs.WC, extras []verbs.WCExtra) (int, error) {
+	if len(wcs) != len(extras) {
+		return 0, fmt.Errorf("poll completion queue of device %s: room for %d completions and for what is beside %d: %w", q.device.info.Name, len(wcs), len(extras), verbs.ErrInvalid)
+	}
+	return q.poll(wcs, extras)
+}
+
+// poll fills both slices; extras may be nil.
+func (q *completionQueue) poll(wcs []verbs.WC, extras []verbs.WCExtra) (int, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.c == nil {
@@ -103,19 +140,28 @@ func (q *completionQueue) Poll(wc []verbs.WC) (int, error) {
 	if q.overflown.Load() {
 		return 0, q.overrunError()
 	}
-	n := 0
-	if len(q.held) > 0 {
-		n = copy(wc, q.held)
+	n := min(len(wcs), len(q.held))
+	if n > 0 {
+		for i := range q.held[:n] {
+			wcs[i] = q.held[i].wc
+			if extras != nil {
+				extras[i] = q.held[i].extra
+			}
+		}
 		q.held = slices.Delete(q.held, 0, n)
 	}
-	for n < len(wc) {
-		want := min(len(wc)-n, len(q.batch))
-		got := int(C.vb_poll_cq(cAddress(q.c), C.int(want), cAddress(&q.batch[0])))
+	for n < len(wcs) {
+		want := min(len(wcs)-n, len(q.batch))
+		got := q.take(want)
 		if got < 0 {
 			return n, q.pollError(got)
 		}
-		for i := range q.batch[:got] {
-			convert(&wc[n], &q.batch[i])
+		for i := range got {
+			var extra *verbs.WCExtra
+			if extras != nil {
+				extra = &extras[n]
+			}
+			q.read(i, &wcs[n], extra)
 			n++
 		}
 		if got < want {
@@ -125,12 +171,35 @@ func (q *completionQueue) Poll(wc []verbs.WC) (int, error) {
 	return n, nil
 }
 
+// take takes up to n completions off the queue, into the batch. It returns how many, or a
+// negative errno.
+func (q *completionQueue) take(n int) int {
+	if q.extended != nil {
+		return q.extended.take(q.batch[:n])
+	}
+	return int(C.vb_poll_cq(cAddress(q.c), C.int(n), cAddress(&q.batch[0])))
+}
+
+// read makes package verbs' form of a completion of the batch. The extra may be nil.
+func (q *completionQueue) read(i int, wc *verbs.WC, extra *verbs.WCExtra) {
+	convert(wc, &q.batch[i])
+	switch {
+	case q.extended != nil:
+		q.extended.read(i, wc, extra)
+	case extra != nil:
+		*extra = verbs.WCExtra{}
+	}
+}
+
 func (q *completionQueue) overrunError() error {
 	return fmt.Errorf("poll completion queue of %d entries on device %s: it overflowed, make it larger: %w", q.capacity, q.device.info.Name, verbs.ErrOverrun)
 }
 
 func (q *completionQueue) pollError(result int) error {
 	e := &Error{Verb: "ibv_poll_cq", Asked: q.String()}
+	if q.extended != nil {
+		e.Verb = "ibv_start_poll"
+	}
 	if result < -1 {
 		e.Errno = syscall.Errno(-result)
 	}
@@ -148,8 +217,15 @@ func convert(to *verbs.WC, from *C.struct_ibv_wc) {
 		return
 	}
 	if from.opcode&C.IBV_WC_RECV == 0 {
-		to.Opcode = verbs.WCOpcode(from.opcode)
-		to.Bytes = uint32(from.byte_len)
+		switch from.opcode {
+		case C.IBV_WC_BIND_MW:
+			to.Opcode = verbs.WCBindMW
+		case C.IBV_WC_LOCAL_INV:
+			to.Opcode = verbs.WCLocalInvalidate
+		default:
+			to.Opcode = verbs.WCOpcode(from.opcode)
+			to.Bytes = uint32(from.byte_len)
+		}
 		return
 	}
 	to.Opcode = verbs.WCRecv + verbs.WCOpcode(from.opcode-C.IBV_WC_RECV)
@@ -159,6 +235,9 @@ func convert(to *verbs.WC, from *C.struct_ibv_wc) {
 	if from.wc_flags&C.IBV_WC_WITH_IMM != 0 {
 		to.HasImm = true
 		to.Imm = binary.BigEndian.Uint32((*[4]byte)(unsafe.Pointer(&from.anon0))[:])
+	}
+	if from.wc_flags&C.IBV_WC_WITH_INV != 0 {
+		to.InvalidatedRKey = *(*uint32)(unsafe.Pointer(&from.anon0))
 	}
 }
 
@@ -171,6 +250,9 @@ func (q *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	}
 	if len(q.held) > 0 || q.overflown.Load() {
 		return false, nil
+	}
+	if q.channel == nil {
+		return false, fmt.Errorf("arm completion queue: device %s has no completion events, poll: %w", q.device.info.Name, verbs.ErrNotSupported)
 	}
 	if q.stop == nil {
 		stop, err := poll.Watch(int(q.channel.fd), "completion events of "+q.device.info.Name, q.event)
@@ -191,7 +273,7 @@ func (q *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	}
 	// Completions that came before the request cause no event: they are polled for
 	// afterwards (ibv_get_cq_event(3)).
-	switch got := int(C.vb_poll_cq(cAddress(q.c), C.int(len(q.batch)), cAddress(&q.batch[0]))); {
+	switch got := q.take(len(q.batch)); {
 	case got < 0:
 		q.armed.Store(false)
 		return false, q.pollError(got)
@@ -205,9 +287,10 @@ func (q *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 
 // hold keeps the first n completions of the batch for the next Poll.
 func (q *completionQueue) hold(n int) {
-	for i := range q.batch[:n] {
-		q.held = append(q.held, verbs.WC{})
-		convert(&q.held[len(q.held)-1], &q.batch[i])
+	for i := range n {
+		q.held = append(q.held, completion{})
+		last := &q.held[len(q.held)-1]
+		q.read(i, &last.wc, &last.extra)
 	}
 }
 
@@ -266,14 +349,14 @@ func (q *completionQueue) forget(qpn uint32) {
 	}
 	// Other queue pairs may go on: there were not more of this one.
 	for left := q.capacity; left > 0; {
-		got := int(C.vb_poll_cq(cAddress(q.c), C.int(len(q.batch)), cAddress(&q.batch[0])))
+		got := q.take(len(q.batch))
 		if got <= 0 {
 			break
 		}
 		q.hold(got)
 		left -= got
 	}
-	q.held = slices.DeleteFunc(q.held, func(wc verbs.WC) bool { return wc.QPN == qpn })
+	q.held = slices.DeleteFunc(q.held, func(c completion) bool { return c.wc.QPN == qpn })
 }
 
 // Close implements [verbs.CQ].
@@ -295,8 +378,14 @@ func (q *completionQueue) Close() error {
 		d.add(q) // it can be tried again
 		return err
 	}
-	err := checkErrno("ibv_destroy_comp_channel", q.String(), C.vb_destroy_comp_channel(q.channel))
+	var err error
+	if q.channel != nil {
+		err = checkErrno("ibv_destroy_comp_channel", q.String(), C.vb_destroy_comp_channel(q.channel))
+	}
 	C.free(unsafe.Pointer(&q.batch[0]))
+	if q.extended != nil {
+		q.extended.free()
+	}
 	q.c, q.channel, q.batch, q.held = nil, nil, nil, nil
 	return err
 }

@@ -15,6 +15,7 @@ import (
 	"unsafe"
 
 	"github.com/verbena-rdma/verbena/cgo/internal/abi"
+	"github.com/verbena-rdma/verbena/cgo/internal/efa"
 	"github.com/verbena-rdma/verbena/internal/closers"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -30,7 +31,16 @@ type Device struct {
 	probe  sync.Once
 	inline int
 
-	// Address handles are not destroyed while a post that names them runs.
+	fields     verbs.WCFields // of completions; guarded by mu, as the next is
+	fieldsRead bool
+	efa        *efa.Device // nil: it is none
+	noEFA      error       // why an EFA has no SRD
+	// extended has everything polled and posted by the extended calls, where either kind
+	// would do; for tests.
+	extended bool
+
+	// Address handles, and memory windows and their regions, are not destroyed while a
+	// post that names them runs.
 	handles sync.RWMutex
 	// Numbers of queue pairs are not given out while one is being taken back.
 	numbers sync.RWMutex
@@ -100,12 +110,18 @@ func (d *Device) readAttr() error {
 		MaxCQ: int(a.max_cq), MaxCQE: int(a.max_cqe),
 		MaxMR: int(a.max_mr), MaxPD: int(a.max_pd),
 		MaxSRQ: int(a.max_srq), MaxSRQWR: int(a.max_srq_wr), MaxSRQSGE: int(a.max_srq_sge),
-		MaxAH:             int(a.max_ah),
-		MaxQPReadAtomic:   int(a.max_qp_rd_atom),
-		MaxInitReadAtomic: int(a.max_qp_init_rd_atom),
-		Ports:             int(a.phys_port_cnt),
-		Atomics:           a.atomic_cap != C.IBV_ATOMIC_NONE,
-		AtomicsGlobal:     a.atomic_cap == C.IBV_ATOMIC_GLOB,
+		MaxAH:              int(a.max_ah),
+		MaxMulticastGroups: int(a.max_mcast_grp),
+		MaxQPReadAtomic:    int(a.max_qp_rd_atom),
+		MaxInitReadAtomic:  int(a.max_qp_init_rd_atom),
+		Ports:              int(a.phys_port_cnt),
+		Atomics:            a.atomic_cap != C.IBV_ATOMIC_NONE,
+		AtomicsGlobal:      a.atomic_cap == C.IBV_ATOMIC_GLOB,
+		Invalidation:       a.device_cap_flags&C.IBV_DEVICE_MEM_MGT_EXTENSIONS != 0,
+	}
+	if a.max_mw > 0 {
+		d.attr.MaxMW = int(a.max_mw)
+		d.attr.MWTypes = windowTypes(uint32(a.device_cap_flags))
 	}
 	switch d.ctx.device.transport_type {
 	case C.IBV_TRANSPORT_IB:
@@ -122,6 +138,10 @@ func (d *Device) readAttr() error {
 		}
 		d.attr.MaxMessage = uint32(p.max_msg_sz)
 	}
+	if a.vendor_id == efa.VendorID {
+		d.openEFA(int(a.max_sge_rd))
+	}
+	d.readClock()
 	return nil
 }
 
@@ -136,6 +156,7 @@ func (d *Device) Query() (verbs.DeviceAttr, error) {
 	d.probe.Do(func() { d.inline = d.probeInline() })
 	attr := d.attr
 	attr.MaxInline = d.inline
+	attr.CompletionFields = d.completionFields()
 	return attr, nil
 }
 

@@ -11,6 +11,10 @@
 // A Device is a [verbs.CMDevice]: package rdmacm, which it calls, has its connection
 // manager.
 //
+// On Amazon's EFA, queue pairs of the transport service SRD come from libefa, which is
+// loaded when one is opened. Without it, or with one that is too old, the device has its
+// other transport services, and the error of CreateQP says what is needed.
+//
 // # Goroutines
 //
 // Every open device has one goroutine that waits for asynchronous events, and one

@@ -147,9 +147,17 @@ func (m *memoryRegion) Close() error {
 	if m.c == nil {
 		return nil
 	}
-	asked := fmt.Sprintf("the region of %d bytes at %#x on %s", m.length, m.addr, m.pd.device.info.Name)
-	if err := checkErrno("ibv_dereg_mr", asked, C.vb_dereg_mr(m.c)); err != nil {
-		return err
+	if m.access&verbs.AccessMWBind != 0 { // binds name it
+		m.pd.device.handles.Lock()
+		defer m.pd.device.handles.Unlock()
+	}
+	if errno := C.vb_dereg_mr(m.c); errno != 0 {
+		asked := fmt.Sprintf("the region of %d bytes at %#x on %s", m.length, m.addr, m.pd.device.info.Name)
+		e := verbError("ibv_dereg_mr", asked, syscall.Errno(errno))
+		if m.access&verbs.AccessMWBind != 0 && (e.Errno == syscall.EINVAL || e.Errno == syscall.EBUSY) {
+			e.Kind, e.Detail = verbs.ErrInUse, "memory windows are bound to it: invalidate or close them first"
+		}
+		return e
 	}
 	m.c = nil
 	m.pd.release()

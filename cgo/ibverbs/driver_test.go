@@ -45,7 +45,7 @@ func TestGuestQuery(t *testing.T) {
 	for what, n := range map[string]int{
 		"MaxQP": attr.MaxQP, "MaxQPWR": attr.MaxQPWR, "MaxSGE": attr.MaxSGE, "MaxCQ": attr.MaxCQ, "MaxCQE": attr.MaxCQE,
 		"MaxMR": attr.MaxMR, "MaxPD": attr.MaxPD, "MaxSRQ": attr.MaxSRQ, "MaxSRQWR": attr.MaxSRQWR, "MaxSRQSGE": attr.MaxSRQSGE,
-		"MaxAH": attr.MaxAH, "MaxQPReadAtomic": attr.MaxQPReadAtomic, "MaxInitReadAtomic": attr.MaxInitReadAtomic,
+		"MaxAH": attr.MaxAH, "MaxMulticastGroups": attr.MaxMulticastGroups, "MaxQPReadAtomic": attr.MaxQPReadAtomic, "MaxInitReadAtomic": attr.MaxInitReadAtomic,
 		"MaxInline": attr.MaxInline, "MaxMessage": int(attr.MaxMessage),
 	} {
 		assert.Positive(t, n, what)
@@ -226,8 +226,12 @@ func TestGuestSoakCycles(t *testing.T) {
 	requireGuest(t)
 	gid := gidOf(t, openAdapter(t), "IPv4")
 	address := verbs.AddressAttr{DGID: gid.GID, SGIDIndex: gid.Index, Port: 1}
-	cycle := func() {
-		d, err := ibverbs.Driver{}.Open("rxe0")
+	cycle := func(i int) {
+		open := ibverbs.Driver{}.Open
+		if i%2 == 1 {
+			open = ibverbs.OpenExtended
+		}
+		d, err := open("rxe0")
 		require.NoError(t, err)
 		pd, err := d.AllocPD()
 		require.NoError(t, err)
@@ -253,16 +257,16 @@ func TestGuestSoakCycles(t *testing.T) {
 		}
 		require.NoError(t, syscall.Munmap(b))
 	}
-	for range 20 { // what is kept for ever is there now
-		cycle()
+	for i := range 20 { // what is kept for ever is there now
+		cycle(i)
 	}
 	const rounds = 4
 	perRound := soak.Rounds(t, 50, 1000)
 	files, maps, resident := openFiles(t), mappings(t), residentPages(t)
 	growth := math.MaxInt
 	for range rounds {
-		for range perRound {
-			cycle()
+		for i := range perRound {
+			cycle(i)
 		}
 		now := residentPages(t)
 		growth = min(growth, now-resident)

@@ -38,8 +38,9 @@ func (e *end) arm(solicited bool) bool {
 	return armed
 }
 
-func TestGuestArm(t *testing.T) {
-	d := openAdapter(t)
+func TestGuestArm(t *testing.T) { bothWays(t, testArm) }
+
+func testArm(t *testing.T, d verbs.Device) {
 	a, b := pair(t, d, d, config{})
 	notifications := b.notified()
 	send := func(flags verbs.SendFlags) {
@@ -76,8 +77,9 @@ func TestGuestArm(t *testing.T) {
 }
 
 // No completion is without its notification, however the two race.
-func TestGuestArmRace(t *testing.T) {
-	d := openAdapter(t)
+func TestGuestArmRace(t *testing.T) { bothWays(t, testArmRace) }
+
+func testArmRace(t *testing.T, d verbs.Device) {
 	a, b := pair(t, d, d, config{})
 	notifications := b.notified()
 	const messages = 2000
@@ -166,8 +168,9 @@ func TestGuestSRQLimit(t *testing.T) {
 }
 
 // A queue that overflows says so, and takes its queue pairs with it.
-func TestGuestOverrun(t *testing.T) {
-	d := openAdapter(t)
+func TestGuestOverrun(t *testing.T) { bothWays(t, testOverrun) }
+
+func testOverrun(t *testing.T, d verbs.Device) {
 	a, b := pair(t, d, d, config{depth: 4, modify: impatient})
 	c := events(t, d)
 	notifications := b.notified()

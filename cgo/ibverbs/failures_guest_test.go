@@ -372,7 +372,7 @@ func printTable(result [][len(devicePairs)]told) {
 	fmt.Printf("%s\n%s%s\n", tableBegin, b.String(), tableEnd)
 }
 
-const tableBegin, tableEnd = "TABLE OF FAILURES", "END OF TABLE"
+const tableBegin, tableEnd = "TABLE", "END OF TABLE"
 
 func cell(w *way, p devicePair, list []news) string {
 	switch {

@@ -22,10 +22,15 @@ func TestRigFailures(t *testing.T) {
 		t.Skip("make failures runs it")
 	}
 	rig.Require(t)
-	const timeout = 15 * time.Minute
+	table := tableOf(t, "TestGuestFailures", 15*time.Minute)
+	replaceTable(t, file, "| what happens |", table)
+}
+
+// tableOf runs a test in a guest of its own and returns the table that it prints.
+func tableOf(t *testing.T, test string, timeout time.Duration) string {
 	output := rig.Run(t, rig.Job{
 		Files:   map[string]string{"/bin/ibverbs.test": rig.BuildTest(t, ".", "-tags", "verbs", "-vet=off", "-ldflags", "-s -w")},
-		Script:  fmt.Sprintf("VERBENA_GUEST=1 ibverbs.test -test.v -test.run '^TestGuestFailures$' -test.timeout %v", timeout),
+		Script:  fmt.Sprintf("VERBENA_GUEST=1 ibverbs.test -test.v -test.run '^%s$' -test.timeout %v", test, timeout),
 		MTU:     4500,
 		Timeout: timeout,
 	})
@@ -33,9 +38,14 @@ func TestRigFailures(t *testing.T) {
 	require.True(t, found)
 	table, _, found = strings.Cut(table, tableEnd)
 	require.True(t, found)
+	return table
+}
+
+// replaceTable replaces the table of a file that begins so.
+func replaceTable(t *testing.T, file, begin, table string) {
 	page, err := os.ReadFile(file)
 	require.NoError(t, err)
-	before, rest, found := strings.Cut(string(page), "| what happens |")
+	before, rest, found := strings.Cut(string(page), begin)
 	require.True(t, found, "%s has no table", file)
 	_, after, found := strings.Cut(rest, "\n\n")
 	require.True(t, found, "%s has nothing after the table", file)

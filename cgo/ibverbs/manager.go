@@ -9,11 +9,16 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-var _ verbs.CMDevice = (*Device)(nil)
+var (
+	_ verbs.CMDevice    = (*Device)(nil)
+	_ verbs.MulticastCM = (*connectionManager)(nil)
+	_ verbs.MulticastQP = (*queuePair)(nil)
+)
 
 // connectionManager counts as open until it is closed.
 type connectionManager struct {
 	verbs.CM
+	verbs.MulticastCM
 	device *Device
 	closed sync.Once
 }
@@ -34,7 +39,7 @@ func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) {
 		d.managerClosed()
 		return nil, err
 	}
-	return &connectionManager{CM: m, device: d}, nil
+	return &connectionManager{CM: m, MulticastCM: m.(verbs.MulticastCM), device: d}, nil
 }
 
 func (d *Device) managerClosed() {

@@ -109,7 +109,7 @@ func TestGuestSoakConnections(t *testing.T) {
 }
 
 // rping, at either end, with queue pairs of our own on rxe. make test has each family
-// with one of the sizes.
+// with one of the sizes, and an rping with a queue pair of its own (-q) with IPv4.
 func TestGuestRping(t *testing.T) {
 	adapter := openAdapter(t)
 	for i, family := range families {
@@ -122,6 +122,13 @@ func TestGuestRping(t *testing.T) {
 				cmtest.RunRping(t, s, s.GID.GID.Addr(), size, 5)
 			})
 		}
+		if i > 0 && testing.Short() {
+			continue
+		}
+		t.Run(family+", own queue pair", func(t *testing.T) {
+			s := cmtest.SideOf(t, adapter, family == "IPv4", true)
+			cmtest.RunRping(t, s, s.GID.GID.Addr(), 26, 5, "-q")
+		})
 	}
 }
 

@@ -16,6 +16,7 @@ import "C"
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"syscall"
 	"unsafe"
 
@@ -35,6 +36,8 @@ type sends struct {
 	wrs    []C.struct_ibv_send_wr
 	sges   []C.struct_ibv_sge
 	maxSGE int
+
+	extended *extendedSends // nil: they are posted by ibv_post_send
 }
 
 // callocSlice returns zeroed C memory. Like the allocator of Go, it does not
@@ -62,6 +65,9 @@ func (s *sends) free() {
 	C.free(unsafe.Pointer(&s.wrs[0]))
 	C.free(unsafe.Pointer(&s.sges[0]))
 	s.wrs, s.sges = nil, nil
+	if s.extended != nil {
+		s.extended.free()
+	}
 }
 
 // The members of the union in ibv_send_wr.
@@ -78,13 +84,21 @@ type (
 		ah        *C.struct_ibv_ah
 		qpn, qkey uint32
 	}
+	bindArgs struct {
+		mw           *C.struct_ibv_mw
+		rkey         uint32
+		mr           *C.struct_ibv_mr
+		addr, length uint64
+		access       uint32
+	}
 )
 
 var sendOpcodes = [...]C.enum_ibv_wr_opcode{
 	verbs.OpSend: C.IBV_WR_SEND, verbs.OpSendImm: C.IBV_WR_SEND_WITH_IMM,
 	verbs.OpWrite: C.IBV_WR_RDMA_WRITE, verbs.OpWriteImm: C.IBV_WR_RDMA_WRITE_WITH_IMM,
 	verbs.OpRead: C.IBV_WR_RDMA_READ, verbs.OpCompareSwap: C.IBV_WR_ATOMIC_CMP_AND_SWP,
-	verbs.OpFetchAdd: C.IBV_WR_ATOMIC_FETCH_AND_ADD,
+	verbs.OpFetchAdd: C.IBV_WR_ATOMIC_FETCH_AND_ADD, verbs.OpSendInvalidate: C.IBV_WR_SEND_WITH_INV,
+	verbs.OpLocalInvalidate: C.IBV_WR_LOCAL_INV, verbs.OpBindMW: C.IBV_WR_BIND_MW,
 }
 
 func sendFlags(f verbs.SendFlags) (flags C.uint) {
@@ -129,6 +143,22 @@ func (s *sends) fill(q *queuePair, wrs []verbs.SendWR) (n int, err error) {
 		if used+entries > len(s.sges) {
 			return n, nil
 		}
+		if s.extended != nil {
+			if err := s.extended.check(q, n, wr); err != nil {
+				return n, err
+			}
+		}
+		var bind binding
+		switch wr.Op {
+		case verbs.OpBindMW:
+			if bind, err = q.pd.binding(wr); err != nil || bind.mw.t == verbs.MWType1 {
+				return n, err // it is not among those that are posted together
+			}
+		case verbs.OpSendInvalidate, verbs.OpLocalInvalidate:
+			if err := q.pd.device.checkInvalidation(); err != nil {
+				return n, err
+			}
+		}
 		c := &s.wrs[n]
 		*c = C.struct_ibv_send_wr{
 			wr_id: C.uint64_t(wr.ID), next: c.next, num_sge: C.int(entries),
@@ -147,19 +177,33 @@ func (s *sends) fill(q *queuePair, wrs []verbs.SendWR) (n int, err error) {
 			*(*atomicArgs)(args) = atomicArgs{wr.RemoteAddr, wr.CompareAdd, wr.Swap, wr.RKey}
 		default:
 			if q.init.Type == verbs.UD {
-				ah, ok := wr.AH.(*addressHandle)
-				if !ok || ah.pd != q.pd || ah.c == nil {
-					return n, fmt.Errorf("a datagram needs an address handle of the queue pair's protection domain: %w", verbs.ErrInvalid)
+				ah, err := q.handle(wr)
+				if err != nil {
+					return n, err
 				}
-				*(*datagramArgs)(args) = datagramArgs{ah.c, wr.RemoteQPN, wr.RemoteQKey}
+				*(*datagramArgs)(args) = datagramArgs{ah, wr.RemoteQPN, wr.RemoteQKey}
 			}
 		}
-		if wr.Op == verbs.OpSendImm || wr.Op == verbs.OpWriteImm {
+		switch wr.Op {
+		case verbs.OpBindMW:
+			*(*bindArgs)(unsafe.Pointer(&c.anon1)) = bind.args(wr.Bind)
+		case verbs.OpSendInvalidate, verbs.OpLocalInvalidate:
+			*(*uint32)(unsafe.Pointer(&c.anon0)) = wr.InvalidateRKey
+		case verbs.OpSendImm, verbs.OpWriteImm:
 			binary.BigEndian.PutUint32((*[4]byte)(unsafe.Pointer(&c.anon0))[:], wr.Imm)
 		}
 		n++
 	}
 	return n, nil
+}
+
+// handle is the address handle of a request. The device's handles are locked.
+func (q *queuePair) handle(wr *verbs.SendWR) (*C.struct_ibv_ah, error) {
+	ah := handleOf(wr.AH)
+	if ah == nil || ah.pd != q.pd || ah.c == nil {
+		return nil, fmt.Errorf("a datagram needs an address handle of the queue pair's protection domain: %w", verbs.ErrInvalid)
+	}
+	return ah.c, nil
 }
 
 // postResult splits what a post of n requests returned: how many the device took, and
@@ -188,7 +232,7 @@ func (q *queuePair) PostSend(wrs []verbs.SendWR) (int, error) {
 	case verbs.QPReset, verbs.QPInitialized, verbs.QPReadyToReceive:
 		return 0, fmt.Errorf("post send on queue pair %#x in state %v: it must be RTS: %w", q.num, q.state, verbs.ErrState)
 	}
-	if q.init.Type == verbs.UD {
+	if q.addressed() || slices.ContainsFunc(wrs, isBind) {
 		d := q.pd.device
 		d.handles.RLock()
 		defer d.handles.RUnlock()
@@ -198,9 +242,16 @@ func (q *queuePair) PostSend(wrs []verbs.SendWR) (int, error) {
 		n, bad := q.sends.fill(q, wrs[done:])
 		if n > 0 {
 			taken, err := q.sends.post(q, n)
+			for i := range wrs[done : done+taken] {
+				noteBind(&wrs[done+i])
+			}
 			done += taken
 			if err != nil {
 				bad = err
+			}
+		} else if bad == nil {
+			if bad = q.bindType1(&wrs[done]); bad == nil {
+				done++
 			}
 		}
 		if bad != nil {
@@ -212,6 +263,9 @@ func (q *queuePair) PostSend(wrs []verbs.SendWR) (int, error) {
 
 // post hands the first n requests over.
 func (s *sends) post(q *queuePair, n int) (int, error) {
+	if s.extended != nil {
+		return s.extended.post(s.wrs[:n])
+	}
 	for i := range n - 1 {
 		s.wrs[i].next = &s.wrs[i+1]
 	}

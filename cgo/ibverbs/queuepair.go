@@ -57,16 +57,17 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 		max_send_sge: C.uint32_t(q.init.MaxSendSGE), max_recv_sge: C.uint32_t(q.init.MaxRecvSGE),
 		max_inline_data: C.uint32_t(q.init.MaxInline),
 	}
-	d.numbers.RLock()
-	pair, err := C.vb_create_qp(p.c, &c)
-	d.numbers.RUnlock()
+	pair, verb, err := q.create(&c)
 	if pair == nil {
 		q.release()
-		return nil, verbError("ibv_create_qp", fmt.Sprintf("%v with %d sends of %d entries, %d receives of %d entries, %d bytes inline on %s",
+		return nil, verbError(verb, fmt.Sprintf("%v with %d sends of %d entries, %d receives of %d entries, %d bytes inline on %s",
 			init.Type, q.init.MaxSendWR, q.init.MaxSendSGE, q.init.MaxRecvWR, q.init.MaxRecvSGE, q.init.MaxInline, d.info.Name), err)
 	}
 	q.c, q.num = pair, uint32(pair.qp_num)
 	q.sends = newSends(q.init.MaxSendWR, q.init.MaxSendSGE)
+	if q.extends() {
+		q.sends.extended = newExtendedSends(q, int(c.cap.max_inline_data))
+	}
 	if q.srq == nil {
 		q.recvs = newReceives(q.init.MaxRecvWR, q.init.MaxRecvSGE)
 	}
@@ -76,23 +77,43 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	return q, nil
 }
 
+// create makes the queue pair, and says by which verb.
+func (q *queuePair) create(c *C.struct_ibv_qp_init_attr) (pair *C.struct_ibv_qp, verb string, err error) {
+	d := q.pd.device
+	d.numbers.RLock()
+	defer d.numbers.RUnlock()
+	switch {
+	case q.init.Type == verbs.SRD:
+		verb = "efadv_create_qp_ex"
+		pair, err = q.createExtended(c)
+	case q.extends():
+		verb = "ibv_create_qp_ex"
+		pair, err = q.createExtended(c)
+	default:
+		verb = "ibv_create_qp"
+		pair, err = C.vb_create_qp(q.pd.c, c)
+	}
+	return pair, verb, err
+}
+
 // check fills in what the queue pair is made of.
 func (q *queuePair) check(init verbs.QPInit) error {
 	d := q.pd.device
-	if init.Type < 0 || !d.attr.Transports.Has(init.Type) {
-		return fmt.Errorf("device %s has no transport service %v: %w", d.info.Name, init.Type, verbs.ErrNotSupported)
+	if err := d.checkService(&init); err != nil {
+		return err
 	}
 	if init.SRQ != nil {
 		init.MaxRecvWR, init.MaxRecvSGE = 0, 0
 	}
+	most := d.limitsOf(init.Type)
 	for _, l := range []struct {
 		what       string
 		value, max int
 	}{
-		{"send requests", init.MaxSendWR, d.attr.MaxQPWR}, {"receives", init.MaxRecvWR, d.attr.MaxQPWR},
-		{"scatter-gather entries of a send request", init.MaxSendSGE, d.attr.MaxSGE},
-		{"scatter-gather entries of a receive", init.MaxRecvSGE, d.attr.MaxSGE},
-		{"bytes inline", init.MaxInline, 1 << 16},
+		{"send requests", init.MaxSendWR, most.sendWR}, {"receives", init.MaxRecvWR, most.recvWR},
+		{"scatter-gather entries of a send request", init.MaxSendSGE, most.sendSGE},
+		{"scatter-gather entries of a receive", init.MaxRecvSGE, most.recvSGE},
+		{"bytes inline", init.MaxInline, most.inline},
 	} {
 		if l.value < 0 || l.value > l.max {
 			return fmt.Errorf("%d %s, at most %d are possible: %w", l.value, l.what, l.max, verbs.ErrLimit)
@@ -112,6 +133,17 @@ func (q *queuePair) check(init verbs.QPInit) error {
 	}
 	q.init = init
 	return nil
+}
+
+// queueLimits are those of the queues of a queue pair.
+type queueLimits struct{ sendWR, recvWR, sendSGE, recvSGE, inline int }
+
+func (d *Device) limitsOf(t verbs.QPType) queueLimits {
+	a := &d.attr
+	if t == verbs.SRD {
+		return queueLimits{a.SRD.MaxSendWR, a.SRD.MaxRecvWR, a.SRD.MaxSendSGE, a.SRD.MaxRecvSGE, a.SRD.MaxInline}
+	}
+	return queueLimits{a.MaxQPWR, a.MaxQPWR, a.MaxSGE, a.MaxSGE, 1 << 16}
 }
 
 // use counts the queue pair with all that it needs; release takes it back.

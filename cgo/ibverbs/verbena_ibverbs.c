@@ -99,6 +99,30 @@ int vb_dereg_mr(struct ibv_mr *mr) { return errno_of(lib.dereg_mr(mr)); }
 struct ibv_ah *vb_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr) { return lib.create_ah(pd, attr); }
 int vb_destroy_ah(struct ibv_ah *ah) { return errno_of(lib.destroy_ah(ah)); }
 
+struct ibv_mw *vb_alloc_mw(struct ibv_pd *pd, int type) { return ibv_alloc_mw(pd, type); }
+int vb_dealloc_mw(struct ibv_mw *mw) { return errno_of(ibv_dealloc_mw(mw)); }
+
+int vb_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, uint64_t id, unsigned int flags, struct ibv_mr *mr, uint64_t addr, uint64_t length, unsigned int access)
+{
+	struct ibv_mw_bind bind = {
+		.wr_id = id,
+		.send_flags = flags,
+		.bind_info = {.mr = mr, .addr = addr, .length = length, .mw_access_flags = access},
+	};
+
+	return errno_of(ibv_bind_mw(qp, mw, &bind));
+}
+
+int vb_attach_mcast(struct ibv_qp *qp, union ibv_gid *group, uint16_t lid)
+{
+	return errno_of(lib.attach_mcast(qp, group, lid));
+}
+
+int vb_detach_mcast(struct ibv_qp *qp, union ibv_gid *group, uint16_t lid)
+{
+	return errno_of(lib.detach_mcast(qp, group, lid));
+}
+
 struct ibv_comp_channel *vb_create_comp_channel(struct ibv_context *ctx) { return lib.create_comp_channel(ctx); }
 int vb_destroy_comp_channel(struct ibv_comp_channel *channel) { return errno_of(lib.destroy_comp_channel(channel)); }
 
@@ -140,6 +164,8 @@ int vb_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 
 int vb_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, struct ibv_qp_init_attr *init)
 {
+	// EFA's driver refuses to be asked for what its queue pairs do not have.
+	const int driver = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY | IBV_QP_SQ_PSN | IBV_QP_CAP;
 	const int mask = IBV_QP_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY |
 			 IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
 			 IBV_QP_RQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER | IBV_QP_SQ_PSN |
@@ -147,10 +173,11 @@ int vb_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, struct ibv_qp_init_
 
 	memset(attr, 0, sizeof *attr);
 	memset(init, 0, sizeof *init);
-	return errno_of(lib.query_qp(qp, attr, mask, init));
+	return errno_of(lib.query_qp(qp, attr, qp->qp_type == IBV_QPT_DRIVER ? driver : mask, init));
 }
 
 int vb_destroy_qp(struct ibv_qp *qp) { return errno_of(lib.destroy_qp(qp)); }
+struct ibv_qp_ex *vb_qp_to_qp_ex(struct ibv_qp *qp) { return lib.qp_to_qp_ex(qp); }
 
 static int64_t posted(int result, ptrdiff_t index)
 {

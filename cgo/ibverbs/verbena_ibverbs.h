@@ -34,8 +34,11 @@
 	F(modify_qp, "ibv_modify_qp", "IBVERBS_1.1", int, (struct ibv_qp *, struct ibv_qp_attr *, int)) \
 	F(query_qp, "ibv_query_qp", "IBVERBS_1.1", int, (struct ibv_qp *, struct ibv_qp_attr *, int, struct ibv_qp_init_attr *)) \
 	F(destroy_qp, "ibv_destroy_qp", "IBVERBS_1.1", int, (struct ibv_qp *)) \
+	F(qp_to_qp_ex, "ibv_qp_to_qp_ex", "IBVERBS_1.6", struct ibv_qp_ex *, (struct ibv_qp *)) \
 	F(create_ah, "ibv_create_ah", "IBVERBS_1.1", struct ibv_ah *, (struct ibv_pd *, struct ibv_ah_attr *)) \
-	F(destroy_ah, "ibv_destroy_ah", "IBVERBS_1.1", int, (struct ibv_ah *))
+	F(destroy_ah, "ibv_destroy_ah", "IBVERBS_1.1", int, (struct ibv_ah *)) \
+	F(attach_mcast, "ibv_attach_mcast", "IBVERBS_1.1", int, (struct ibv_qp *, const union ibv_gid *, uint16_t)) \
+	F(detach_mcast, "ibv_detach_mcast", "IBVERBS_1.1", int, (struct ibv_qp *, const union ibv_gid *, uint16_t))
 
 // Those that older libraries do not have.
 #define VB_OPTIONAL(F) \
@@ -67,6 +70,12 @@ struct ibv_mr *vb_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t lengt
 int vb_dereg_mr(struct ibv_mr *mr);
 struct ibv_ah *vb_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr);
 int vb_destroy_ah(struct ibv_ah *ah);
+struct ibv_mw *vb_alloc_mw(struct ibv_pd *pd, int type);
+int vb_dealloc_mw(struct ibv_mw *mw);
+// For windows of type 1 only. The key is then in the window.
+int vb_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, uint64_t id, unsigned int flags, struct ibv_mr *mr, uint64_t addr, uint64_t length, unsigned int access);
+int vb_attach_mcast(struct ibv_qp *qp, union ibv_gid *group, uint16_t lid);
+int vb_detach_mcast(struct ibv_qp *qp, union ibv_gid *group, uint16_t lid);
 
 struct ibv_comp_channel *vb_create_comp_channel(struct ibv_context *ctx);
 int vb_destroy_comp_channel(struct ibv_comp_channel *channel);
@@ -85,6 +94,8 @@ struct ibv_qp *vb_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
 int vb_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask);
 int vb_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, struct ibv_qp_init_attr *init);
 int vb_destroy_qp(struct ibv_qp *qp);
+// NULL: the queue pair was not made for extended posting.
+struct ibv_qp_ex *vb_qp_to_qp_ex(struct ibv_qp *qp);
 
 // The posts return zero, or the errno in the lower half and the index of the
 // refused request in the upper.

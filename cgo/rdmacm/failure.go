@@ -27,7 +27,7 @@ func kindOf(errno syscall.Errno) error {
 	switch errno {
 	case syscall.ENOMEM, syscall.ENOSPC, syscall.EMFILE, syscall.ENFILE:
 		return verbs.ErrLimit
-	case syscall.EOPNOTSUPP, syscall.ENOSYS, syscall.EAFNOSUPPORT, syscall.EPROTONOSUPPORT:
+	case syscall.EOPNOTSUPP, errNotSupported, syscall.ENOSYS, syscall.EAFNOSUPPORT, syscall.EPROTONOSUPPORT:
 		return verbs.ErrNotSupported
 	case syscall.ENODEV, syscall.EIO:
 		return verbs.ErrNoDevice

@@ -118,6 +118,8 @@ func (id *fakeID) route() route                          { return id.way }
 func (id *fakeID) reject([]byte) error                   { return id.lib.call("reject") }
 func (id *fakeID) establish() error                      { return id.lib.call("establish") }
 func (id *fakeID) received() error                       { return id.lib.call("received") }
+func (id *fakeID) join(netip.Addr, bool) error           { return id.lib.call("join") }
+func (id *fakeID) leave(netip.Addr) error                { return id.lib.call("leave") }
 func (id *fakeID) disconnect() error                     { return id.lib.call("disconnect") }
 func (id *fakeID) migrate(channel) error                 { return id.lib.call("migrate") }
 func (id *fakeID) destroy()                              { _ = id.lib.call("destroy") }

@@ -39,6 +39,8 @@ type rawID interface {
 	establish() error
 	received() error
 	disconnect() error
+	join(group netip.Addr, sendOnly bool) error
+	leave(group netip.Addr) error
 	attr(verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error)
 	migrate(channel) error
 	destroy()
@@ -81,5 +83,5 @@ type rawEvent struct {
 	id       rawID             // of a request, a new one
 	listener rawID             // of a request
 	param    verbs.CMParam     // what the peer says
-	address  verbs.AddressAttr // of UD
+	address  verbs.AddressAttr // of UD, and of multicast groups
 }

@@ -28,6 +28,7 @@ type manager struct {
 	closed    bool
 	ids       map[rawID]*connectionID
 	listeners map[rawID]*listener
+	groups    map[rawID]*membership
 }
 
 // watched is a channel whose events are waited for.
@@ -50,7 +51,7 @@ func open(dev verbs.Device, handle func(verbs.CMEvent), lib library) (verbs.CM, 
 	}
 	m := &manager{
 		dev: dev, lib: lib, limits: limits, handle: handle,
-		ids: make(map[rawID]*connectionID), listeners: make(map[rawID]*listener),
+		ids: make(map[rawID]*connectionID), listeners: make(map[rawID]*listener), groups: make(map[rawID]*membership),
 	}
 	// The goroutine may run before main is set.
 	m.mu.Lock()
@@ -90,6 +91,8 @@ func (m *manager) take(ch channel) bool {
 	}
 	if id := m.ids[e.id]; id != nil {
 		id.event(&e)
+	} else if g := m.groups[e.id]; g != nil {
+		g.event(&e)
 	}
 	return true
 }
@@ -121,6 +124,9 @@ func (m *manager) Close() error {
 	}
 	for raw := range m.ids {
 		raw.destroy()
+	}
+	for _, g := range m.groups {
+		_ = g.leave() // the kernel forgets the group with the ID
 	}
 	for raw, l := range m.listeners {
 		raw.destroy()
@@ -171,10 +177,10 @@ func (m *manager) gidIndex(r *route) int {
 	return index
 }
 
-// scoped gives a link-local address without a zone that of the device.
+// scoped gives a link-local address or a group without a zone that of the device.
 func (m *manager) scoped(a netip.AddrPort) netip.AddrPort {
 	addr := a.Addr()
-	if !addr.Is6() || !addr.IsLinkLocalUnicast() || addr.Zone() != "" {
+	if !addr.Is6() || !addr.IsLinkLocalUnicast() && !addr.IsMulticast() || addr.Zone() != "" {
 		return a
 	}
 	for port := 1; port <= m.limits.Ports; port++ {

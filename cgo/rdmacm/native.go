@@ -211,6 +211,20 @@ func (id nativeID) establish() error  { return errnoOf(C.vc_establish(id.c)) }
 func (id nativeID) received() error   { return errnoOf(C.vc_notify(id.c)) }
 func (id nativeID) disconnect() error { return errnoOf(C.vc_disconnect(id.c)) }
 
+func (id nativeID) join(group netip.Addr, sendOnly bool) error {
+	addr := addrOf(netip.AddrPortFrom(group, multicastPort))
+	only := C.int(0)
+	if sendOnly {
+		only = 1
+	}
+	return errnoOf(C.vc_join(id.c, &addr, only))
+}
+
+func (id nativeID) leave(group netip.Addr) error {
+	addr := addrOf(netip.AddrPortFrom(group, multicastPort))
+	return errnoOf(C.vc_leave(id.c, &addr))
+}
+
 func (id nativeID) attr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	var c C.struct_ibv_qp_attr
 	var mask C.int

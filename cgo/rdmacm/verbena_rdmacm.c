@@ -92,6 +92,11 @@ int vc_next_event(struct rdma_event_channel *channel, struct vc_event *to)
 			copy_private(&to->param, conn->private_data, conn->private_data_len);
 		}
 		break;
+	case RDMA_CM_EVENT_MULTICAST_JOIN:
+		to->param.qpn = event->param.ud.qp_num;
+		to->param.qkey = event->param.ud.qkey;
+		to->address = event->param.ud.ah_attr;
+		break;
 	default:
 		break;
 	}
@@ -223,6 +228,25 @@ int vc_reject(struct rdma_cm_id *id, struct vc_param *param)
 int vc_establish(struct rdma_cm_id *id) { return errno_of(lib.establish(id)); }
 int vc_notify(struct rdma_cm_id *id) { return errno_of(lib.notify(id, IBV_EVENT_COMM_EST)); }
 int vc_disconnect(struct rdma_cm_id *id) { return errno_of(lib.disconnect(id)); }
+
+int vc_join(struct rdma_cm_id *id, struct vc_addr *group, int send_only)
+{
+	struct sockaddr_storage to;
+	struct rdma_cm_join_mc_attr_ex attr = {
+		.comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS,
+		.join_flags = send_only ? RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER : RDMA_MC_JOIN_FLAG_FULLMEMBER,
+		.addr = sockaddr_of(group, &to),
+	};
+
+	return errno_of(lib.join_multicast_ex(id, &attr, NULL));
+}
+
+int vc_leave(struct rdma_cm_id *id, struct vc_addr *group)
+{
+	struct sockaddr_storage from;
+
+	return errno_of(lib.leave_multicast(id, sockaddr_of(group, &from)));
+}
 
 int vc_init_qp_attr(struct rdma_cm_id *id, int state, struct ibv_qp_attr *attr, int *mask)
 {

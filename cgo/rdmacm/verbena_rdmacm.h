@@ -25,6 +25,8 @@
 	F(establish, "RDMACM_1.2", int, (struct rdma_cm_id *)) \
 	F(notify, "RDMACM_1.0", int, (struct rdma_cm_id *, enum ibv_event_type)) \
 	F(disconnect, "RDMACM_1.0", int, (struct rdma_cm_id *)) \
+	F(join_multicast_ex, "RDMACM_1.1", int, (struct rdma_cm_id *, struct rdma_cm_join_mc_attr_ex *, void *)) \
+	F(leave_multicast, "RDMACM_1.0", int, (struct rdma_cm_id *, struct sockaddr *)) \
 	F(init_qp_attr, "RDMACM_1.2", int, (struct rdma_cm_id *, struct ibv_qp_attr *, int *))
 
 // vc_load loads librdmacm. It returns NULL, or what is wrong; it is to be called once,
@@ -52,7 +54,7 @@ struct vc_event {
 	struct rdma_cm_id *id, *listener;
 	int32_t kind, status;
 	struct vc_param param;
-	struct ibv_ah_attr address; // of UD
+	struct ibv_ah_attr address; // of UD, and of multicast groups
 };
 
 // vc_next_event takes an event, copies it and acknowledges it. EAGAIN: there is none.
@@ -87,6 +89,8 @@ int vc_reject(struct rdma_cm_id *id, struct vc_param *param); // private data on
 int vc_establish(struct rdma_cm_id *id);
 int vc_notify(struct rdma_cm_id *id);
 int vc_disconnect(struct rdma_cm_id *id);
+int vc_join(struct rdma_cm_id *id, struct vc_addr *group, int send_only);
+int vc_leave(struct rdma_cm_id *id, struct vc_addr *group);
 int vc_init_qp_attr(struct rdma_cm_id *id, int state, struct ibv_qp_attr *attr, int *mask);
 
 #endif

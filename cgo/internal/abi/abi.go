@@ -38,6 +38,8 @@ var accessBits = []struct {
 	{verbs.AccessRemoteRead, C.IBV_ACCESS_REMOTE_READ},
 	{verbs.AccessRemoteAtomic, C.IBV_ACCESS_REMOTE_ATOMIC},
 	{verbs.AccessRelaxedOrdering, C.IBV_ACCESS_RELAXED_ORDERING},
+	{verbs.AccessMWBind, C.IBV_ACCESS_MW_BIND},
+	{verbs.AccessZeroBased, C.IBV_ACCESS_ZERO_BASED},
 }
 
 // AccessFlags are IBV_ACCESS_... of access rights.

@@ -1,0 +1,138 @@
+//go:build linux && cgo && verbs
+
+package ibverbs
+
+// #cgo noescape vb_poll_cq_ex
+// #cgo nocallback vb_poll_cq_ex
+// #include "verbena_extended.h"
+// #include "verbena_ibverbs.h"
+// #include <stdlib.h>
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+var _ verbs.ExtendedCQ = (*completionQueue)(nil)
+
+// extendedQueue is what a completion queue needs that is polled by ibv_start_poll.
+type extendedQueue struct {
+	poller *C.struct_vb_poller
+	extras []C.struct_vb_wc_extra // beside the batch
+	fields verbs.WCFields
+}
+
+// wcFlags are what an ordinary WC needs of an extended queue.
+const wcFlags = C.IBV_WC_EX_WITH_BYTE_LEN | C.IBV_WC_EX_WITH_IMM | C.IBV_WC_EX_WITH_QP_NUM |
+	C.IBV_WC_EX_WITH_SRC_QP | C.IBV_WC_EX_WITH_SLID | C.IBV_WC_EX_WITH_SL
+
+// rxeVendorID is what the kernel's software device says in place of a manufacturer's.
+const rxeVendorID = 0xffffff
+
+// fieldFlags are those of the fields that ibv_create_cq_ex has.
+func fieldFlags(fields verbs.WCFields) (flags C.uint64_t) {
+	if fields&verbs.WCTimestamp != 0 {
+		flags |= C.IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
+	}
+	if fields&verbs.WCWallClock != 0 {
+		flags |= C.IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK
+	}
+	return flags
+}
+
+// readClock finds out whether completions have timestamps, and of which clock.
+func (d *Device) readClock() {
+	var mask, khz C.uint64_t
+	C.vb_query_clock(d.ctx, &mask, &khz)
+	if mask != 0 {
+		d.attr.CompletionFields |= verbs.WCTimestamp
+	}
+	d.attr.ClockFrequency = uint64(khz) * 1000
+}
+
+// completionFields are those that a queue can be asked for. Whether times of the wall
+// clock are among them no verb reports: the first call tries. The device's lock is held.
+func (d *Device) completionFields() verbs.WCFields {
+	if d.fieldsRead {
+		return d.fields
+	}
+	d.fields, d.fieldsRead = d.attr.CompletionFields, true
+	if d.fields&verbs.WCTimestamp != 0 {
+		attr := C.struct_ibv_cq_init_attr_ex{cqe: 1, wc_flags: wcFlags | fieldFlags(verbs.WCWallClock)}
+		if cq, _ := C.vb_create_cq_ex(d.ctx, &attr); cq != nil {
+			C.vb_destroy_cq((*C.struct_ibv_cq)(unsafe.Pointer(cq)))
+			d.fields |= verbs.WCWallClock
+		}
+	}
+	return d.fields
+}
+
+// extends reports whether a queue with the fields is an extended one.
+func (d *Device) extends(fields verbs.WCFields) bool {
+	return fields != 0 || d.extended || d.efa != nil && d.efa.Attr().ExtendedCQ
+}
+
+// createExtended makes a queue that is polled by ibv_start_poll.
+func (q *completionQueue) createExtended(capacity int, fields verbs.WCFields) error {
+	d := q.device
+	attr := C.struct_ibv_cq_init_attr_ex{
+		cqe: C.uint32_t(capacity), channel: q.channel, wc_flags: wcFlags | fieldFlags(fields),
+	}
+	poller := &callocSlice[C.struct_vb_poller](1)[0]
+	poller.wc_flags = attr.wc_flags
+	if d.attr.VendorID == rxeVendorID {
+		poller.singly = 1
+	}
+	create := q.createAny
+	if d.efa != nil {
+		create = q.createEFA
+	}
+	if err := create(&attr, poller, fields); err != nil {
+		C.free(unsafe.Pointer(poller))
+		return err
+	}
+	q.made((*C.struct_ibv_cq)(unsafe.Pointer(poller.cq)), capacity) // ibv_cq_ex_to_cq
+	q.extended = &extendedQueue{poller: poller, fields: fields, extras: callocSlice[C.struct_vb_wc_extra](min(capacity, pollBatch))}
+	return nil
+}
+
+// createAny makes the queue of a device that has no queues of its own kind.
+func (q *completionQueue) createAny(attr *C.struct_ibv_cq_init_attr_ex, poller *C.struct_vb_poller, fields verbs.WCFields) error {
+	d := q.device
+	c, err := C.vb_create_cq_ex(d.ctx, attr)
+	if c == nil {
+		return verbError("ibv_create_cq_ex", fmt.Sprintf("%d entries with the fields %#x on %s", attr.cqe, uint32(fields), d.info.Name), err)
+	}
+	poller.cq = c
+	return nil
+}
+
+func (e *extendedQueue) free() {
+	C.free(unsafe.Pointer(e.poller))
+	C.free(unsafe.Pointer(&e.extras[0]))
+	e.poller, e.extras = nil, nil
+}
+
+// take is one call into C for all that it takes.
+func (e *extendedQueue) take(batch []C.struct_ibv_wc) int {
+	return int(C.vb_poll_cq_ex(cAddress(e.poller), C.int(len(batch)), cAddress(&batch[0]), cAddress(&e.extras[0])))
+}
+
+// read completes what convert has made of a completion. The extra may be nil.
+func (e *extendedQueue) read(i int, wc *verbs.WC, extra *verbs.WCExtra) {
+	from := &e.extras[i]
+	if from.unsolicited != 0 {
+		wc.Unsolicited, wc.ID = true, 0
+	}
+	if extra == nil {
+		return
+	}
+	*extra = verbs.WCExtra{Timestamp: uint64(from.timestamp), WallClock: uint64(from.wall_clock)}
+	if e.fields&verbs.WCSource != 0 {
+		extra.SourceAH = uint16(from.source_ah)
+		extra.SourceGID = *(*verbs.GID)(unsafe.Pointer(&from.source_gid))
+	}
+}

@@ -1,0 +1,65 @@
+//go:build linux && cgo && verbs
+
+package efa
+
+// #include "verbena_efa.h"
+import "C"
+
+import "github.com/verbena-rdma/verbena/verbs"
+
+// VendorID is Amazon's.
+const VendorID = 0x1d0f
+
+// Caps are what a device can do, of those that its library, and the kernel's driver, know
+// (efadv_query_device(3)).
+type Caps uint32
+
+// The capabilities.
+const (
+	CapRead                 Caps = C.VB_EFA_CAP_RDMA_READ
+	CapRNRRetry             Caps = C.VB_EFA_CAP_RNR_RETRY
+	CapSourceGID            Caps = C.VB_EFA_CAP_CQ_WITH_SGID
+	CapWrite                Caps = C.VB_EFA_CAP_RDMA_WRITE             // rdma-core 46
+	CapUnsolicitedWriteRecv Caps = C.VB_EFA_CAP_UNSOLICITED_WRITE_RECV // rdma-core 52
+)
+
+// Attr is what a device says of itself.
+type Attr struct {
+	MaxSendWR, MaxRecvWR   int
+	MaxSendSGE, MaxRecvSGE int
+	MaxInline              int
+	MaxRDMA                uint32
+	Caps                   Caps
+	// ExtendedCQ: the library makes completion queues of its own kind.
+	ExtendedCQ bool
+}
+
+// SRD is what queue pairs of SRD can do, on a port with messages of up to maxMessage
+// bytes, reading to up to readSGE scatter-gather entries.
+func (a *Attr) SRD(maxMessage uint32, readSGE int) verbs.SRDAttr {
+	s := verbs.SRDAttr{
+		MaxSendWR: a.MaxSendWR, MaxRecvWR: a.MaxRecvWR, MaxSendSGE: a.MaxSendSGE, MaxRecvSGE: a.MaxRecvSGE,
+		MaxInline: a.MaxInline, MaxMessage: maxMessage,
+		Read: a.Caps&CapRead != 0, Write: a.Caps&CapWrite != 0,
+		// Without a completion queue that marks the completions, they would be taken
+		// for those of receives.
+		UnsolicitedWriteRecv: a.Caps&CapUnsolicitedWriteRecv != 0 && a.ExtendedCQ,
+		RNRRetry:             a.Caps&CapRNRRetry != 0,
+	}
+	if s.Read {
+		s.MaxReadSGE = readSGE
+	}
+	if s.Read || s.Write {
+		s.MaxRDMA = a.MaxRDMA
+	}
+	return s
+}
+
+// Fields are those that a completion queue can be asked for. Without CapSourceGID, the
+// source of a message from a peer without an address handle stays unknown.
+func (a *Attr) Fields() verbs.WCFields {
+	if a.ExtendedCQ {
+		return verbs.WCSource
+	}
+	return 0
+}
