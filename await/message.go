@@ -13,6 +13,7 @@ type Message struct {
 	opcode rdma.ReceiveOpcode
 	imm    uint32
 	conn   *rdma.Connection
+	peer   *rdma.Peer
 	err    error // of a receive that failed
 }
 
@@ -39,8 +40,13 @@ func (m *Message) Imm() (imm uint32, ok bool) { return m.imm, m.opcode != rdma.R
 // anywhere; its methods belong to the engine's goroutine.
 func (m *Message) Connection() *rdma.Connection { return m.conn }
 
+// Peer is the endpoint that the message came from in a context of datagrams, as
+// rdma.ReceiveTask.Peer says; otherwise nil. It may be compared anywhere, and answered with
+// Send; its methods belong to the engine's goroutine.
+func (m *Message) Peer() *rdma.Peer { return m.peer }
+
 // fill copies the results of a receive.
 func (m *Message) fill(t *rdma.ReceiveTask) {
-	m.length, m.opcode, m.conn, m.err = t.Length(), t.Opcode(), t.Connection(), nil
+	m.length, m.opcode, m.conn, m.peer, m.err = t.Length(), t.Opcode(), t.Connection(), t.Peer(), nil
 	m.imm, _ = t.Imm()
 }

@@ -14,37 +14,37 @@ import (
 //
 // Send, SendImm, Read, Write, WriteImm, CompareSwap and FetchAdd may be called from any
 // goroutine but the engine's (pe.ErrReentrant). They take their tasks from the shared
-// pool of the connection's context, rdma.SharedTasks at a time; further calls wait, in
+// pool of the connection's or peer's context, rdma.SharedTasks at a time; further calls wait, in
 // the order in which they asked. They take over the caller's references to the buffers,
 // in any case. The buffers must not be touched until the call has returned nil or
 // another error than a *Pending, which they return when ctx ends while the device has
 // the operation; see the package comment. Other errors are those of the task, of its
 // allocation and of its submission: where a connection or a context has ended, they
 // match the reason.
-func Send(ctx context.Context, conn *rdma.Connection, src *bufinv.Buf) error {
-	return operate(ctx, conn, src, nil, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.Send(conn, src) }, nil)
+func Send(ctx context.Context, to rdma.Responder, src *bufinv.Buf) error {
+	return operate(ctx, to, src, nil, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.Send(to, src) }, nil)
 }
 
 // SendImm is Send with 32 bits of immediate data.
-func SendImm(ctx context.Context, conn *rdma.Connection, src *bufinv.Buf, imm uint32) error {
-	return operate(ctx, conn, src, nil, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.SendImm(conn, src, imm) }, nil)
+func SendImm(ctx context.Context, to rdma.Responder, src *bufinv.Buf, imm uint32) error {
+	return operate(ctx, to, src, nil, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.SendImm(to, src, imm) }, nil)
 }
 
 // Read reads the data of src, memory of the peer, into dst, a list, which is emptied first,
 // and waits for it.
-func Read(ctx context.Context, conn *rdma.Connection, src, dst *bufinv.Buf) error {
-	return operate(ctx, conn, dst, src, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.Read(conn, src, dst) }, nil)
+func Read(ctx context.Context, to rdma.Responder, src, dst *bufinv.Buf) error {
+	return operate(ctx, to, dst, src, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.Read(to, src, dst) }, nil)
 }
 
 // Write writes the data of src, a list, to the room of dst, memory of the peer, and waits
 // until the peer's device has it.
-func Write(ctx context.Context, conn *rdma.Connection, src, dst *bufinv.Buf) error {
-	return operate(ctx, conn, src, dst, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.Write(conn, src, dst) }, nil)
+func Write(ctx context.Context, to rdma.Responder, src, dst *bufinv.Buf) error {
+	return operate(ctx, to, src, dst, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.Write(to, src, dst) }, nil)
 }
 
 // WriteImm is Write with 32 bits of immediate data, which take a receive at the peer.
-func WriteImm(ctx context.Context, conn *rdma.Connection, src, dst *bufinv.Buf, imm uint32) error {
-	return operate(ctx, conn, src, dst, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.WriteImm(conn, src, dst, imm) }, nil)
+func WriteImm(ctx context.Context, to rdma.Responder, src, dst *bufinv.Buf, imm uint32) error {
+	return operate(ctx, to, src, dst, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.WriteImm(to, src, dst, imm) }, nil)
 }
 
 // CompareSwap stores swap if compare is the value of dst, 8 bytes of the peer's memory at
@@ -65,17 +65,17 @@ func FetchAdd(ctx context.Context, conn *rdma.Connection, dst *bufinv.Buf, add u
 
 // operate runs one operation. The allocation may be tried several times, and takes a
 // reference each time; the caller's are held until the end.
-func operate(ctx context.Context, conn *rdma.Connection, local, remote *bufinv.Buf,
+func operate(ctx context.Context, to rdma.Responder, local, remote *bufinv.Buf,
 	alloc func(*rdma.SharedPool) (*rdma.SharedTask, error), original *uint64,
 ) error {
 	defer func() {
 		_ = local.Free() // what is wrong with it, the task has said
 		_ = remote.Free()
 	}()
-	if conn == nil || conn.Context() == nil {
-		return fmt.Errorf("await: run a task: %w: no connection is given, or one that was not made by rdma.Context.Export", ErrInvalid)
+	if to == nil || to.Context() == nil {
+		return fmt.Errorf("await: run a task: %w: no connection or peer is given, or one that was not made by an rdma.Context", ErrInvalid)
 	}
-	c := conn.Context()
+	c := to.Context()
 	e := c.Engine()
 	if e == nil {
 		return fmt.Errorf("await: run a task of context %q: %w", c.Name(), pe.ErrNotConnected)

@@ -117,6 +117,9 @@ func (w *cm) Close(ok bool) error {
 // meet implements connector.
 func (w *cm) meet(ctx context.Context, x *exchange, offer Offer) error {
 	p := x.peer
+	if x.datagrams() {
+		return fmt.Errorf("%w: the connection manager makes connections, and the context has the transport service %v; use another way", ErrInvalid, x.r.Config().Transport)
+	}
 	n := offer.connections()
 	if n < 1 || n > maxConnections {
 		return fmt.Errorf("%w: Offer.Connections is %d; by connection manager it is 1 to %d", ErrInvalid, offer.Connections, maxConnections)

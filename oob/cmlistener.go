@@ -10,6 +10,7 @@ import (
 	"github.com/verbena-rdma/verbena/oob/internal/greeting"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // cmListener is a Listener by connection manager. All but addr and close belongs to the
@@ -46,6 +47,9 @@ func (c *cmListener) addr() string {
 // serve begins to listen when the context does more than nothing. The Listener's lock is
 // held.
 func (c *cmListener) serve(r *rdma.Context, offer Offer, f func(client string, a *Answer) error) error {
+	if t := r.Config().Transport; t != verbs.RC {
+		return fmt.Errorf("oob: serve on %v: %w: the connection manager makes connections, and the context has the transport service %v; listen by TCP", c.l.Addr(), ErrInvalid, t)
+	}
 	c.r, c.offer, c.f = r, offer, f
 	return r.Engine().Do(func() {
 		if c.l.isClosed() {

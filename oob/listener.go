@@ -10,6 +10,7 @@ import (
 	"github.com/verbena-rdma/verbena/oob/internal/frame"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Listener is where any number of clients find a server by one name, one after another
@@ -126,7 +127,7 @@ func (l *Listener) Serve(r *rdma.Context, offer Offer, f func(client string, a *
 	if f == nil {
 		return fmt.Errorf("oob: serve on %v: %w: no function for its clients is given", l.Addr(), ErrInvalid)
 	}
-	if most := r.Config().MaxConnections; offer.Connections < 0 || offer.connections() > most {
+	if most := r.Config().MaxConnections; r.Config().Transport == verbs.RC && (offer.Connections < 0 || offer.connections() > most) {
 		return fmt.Errorf("oob: serve on %v: %w: Offer.Connections is %d; give 1 to %d, which is rdma.Config.MaxConnections",
 			l.Addr(), ErrInvalid, offer.Connections, most)
 	}
@@ -213,7 +214,7 @@ func (l *Listener) admit(x *exchange, offer Offer, c clientConn, f func(client s
 		replied = l.reply(c, x.peer.ends, nil, err)
 		l.rejected(c, err)
 	}
-	b, err := x.peer.decode(c.hello.Body, offer.connections())
+	b, err := x.peer.decode(c.hello.Body, x.connections(&offer))
 	if err != nil {
 		reject(err)
 		return

@@ -47,7 +47,8 @@ type Expect struct {
 type Offer struct {
 	// Connections is how many connections to make with the peer, which has to give the
 	// same number. They are exported in order, and the first is connected to the
-	// peer's first. Zero: 1. Negative: none, for Peer.Exchange only.
+	// peer's first. Zero: 1. Negative: none, for Peer.Exchange only. A context of
+	// datagrams makes none: it offers its endpoint.
 	Connections int
 	// Maps are memory maps that the peer may reach, on the device of the context and
 	// in its protection domain.
@@ -73,8 +74,10 @@ type Answer struct {
 	// Connections are the ones that were exported, in order. They are Connecting; nothing
 	// has been reported of them yet, and no message has come.
 	Connections []*rdma.Connection
+	// Peer is the endpoint of the other program, in a context of datagrams; otherwise nil.
+	Peer *rdma.Peer
 	// Maps are the peer's, in the order in which it offered them. They belong to the
-	// connections: when all of these are Closed they are closed too, after the callbacks
+	// connections, or to the context where there are none: when all of these are Closed they are closed too, after the callbacks
 	// that report it; where the context stops, when it is Idle. The program does not
 	// close them. A connection that has Failed is Closed after its Close.
 	Maps []*mmap.Map
@@ -261,6 +264,14 @@ func (x *exchange) export(offer Offer) ([]byte, error) {
 	}
 	// The connections come last, and all or none as far as that is known: those that are
 	// closed again are reported to the program.
+	if x.datagrams() {
+		desc, err := x.r.ExportEndpoint()
+		if err != nil {
+			return nil, err
+		}
+		b.Endpoints = [][]byte{desc}
+		return b.Encode()
+	}
 	n := offer.connections()
 	if have, most := len(x.r.Connections()), x.r.Config().MaxConnections; n > 1 && have+n > most {
 		return nil, fmt.Errorf("export %d connections of context %q: %w: %d of %d are taken; close some, or raise Config.MaxConnections",
@@ -276,6 +287,17 @@ func (x *exchange) export(offer Offer) ([]byte, error) {
 	}
 	x.peer.conns = slices.Clone(x.conns) // the program may change its own
 	return b.Encode()
+}
+
+// datagrams reports whether the context has an endpoint, and no connections.
+func (x *exchange) datagrams() bool { return x.r.Config().Transport != verbs.RC }
+
+// connections is how many the exchange makes.
+func (x *exchange) connections(offer *Offer) int {
+	if x.datagrams() {
+		return 0
+	}
+	return offer.connections()
 }
 
 // bundle makes the bundle of what is offered beside connections.
@@ -400,9 +422,13 @@ func importBundle(dev verbs.Device, b *descriptor.Bundle) (_ *Answer, err error)
 	return a, nil
 }
 
-// connect connects what was exported to the peer's. If that fails, it closes what was
-// imported.
+// connect connects what was exported to the peer's, or makes the peer that its endpoint
+// is. If that fails, it closes what was imported.
 func (x *exchange) connect(a *Answer, b *descriptor.Bundle) error {
+	if err := x.makePeer(a, b.Endpoints); err != nil {
+		closeImports(a.Maps, a.Events)
+		return err
+	}
 	for i, conn := range x.conns {
 		if err := conn.Connect(b.Connections[i]); err != nil {
 			closeImports(a.Maps, a.Events)
@@ -411,6 +437,21 @@ func (x *exchange) connect(a *Answer, b *descriptor.Bundle) error {
 	}
 	a.Connections = x.conns
 	return nil
+}
+
+// makePeer makes the peer in a context of datagrams.
+func (x *exchange) makePeer(a *Answer, endpoints [][]byte) (err error) {
+	transport := x.r.Config().Transport
+	switch {
+	case transport == verbs.RC && len(endpoints) > 0:
+		return fmt.Errorf("%w: %s has an endpoint of datagrams, this program connections: give rdma.Config.Transport the same value in both", ErrWrongPeer, x.peer.cfg.Peer)
+	case transport == verbs.RC:
+		return nil
+	case len(endpoints) != 1:
+		return fmt.Errorf("%w: %s offers %d endpoints, and a program with %v has one", ErrWrongPeer, x.peer.cfg.Peer, len(endpoints), transport)
+	}
+	a.Peer, err = x.r.NewPeer(endpoints[0])
+	return err
 }
 
 // amount says how many maps and events there are.

@@ -59,15 +59,23 @@ func (c *Context) acquire() error {
 			ErrRange, c.requests+len(c.receives), s.MaxConnections, c.dev.Name(), s.maxCQE)
 	}
 	var err error
-	if c.cq, err = c.dev.CreateCQ(verbs.CQInit{Capacity: entries}); err != nil {
+	fields := verbs.WCFields(0)
+	if s.Transport == verbs.SRD {
+		fields = verbs.WCSource
+	}
+	if c.cq, err = c.dev.CreateCQ(verbs.CQInit{Capacity: entries, Fields: fields}); err != nil {
 		return fmt.Errorf("create a completion queue of %d entries on %s: %w", entries, c.dev.Name(), err)
 	}
 	c.cq.OnCompletion(c.control.Wake)
 	c.lanes.Attach(c.cq, c.received)
-	if len(c.receives) > 0 {
+	if fields != 0 {
+		c.lanes.Extend()
+	}
+	if len(c.receives) > 0 && s.Transport == verbs.RC {
 		if c.srq, err = s.PD.CreateSRQ(verbs.SRQInit{MaxWR: c.recvDepth, MaxSGE: s.MaxRecvSGE}); err != nil {
 			return fmt.Errorf("create a shared receive queue of %d receives on %s: %w", c.recvDepth, c.dev.Name(), err)
 		}
+		c.recvQueue = c.srq
 	}
 	if c.scratch, err = mmap.New(c.dev, mmap.Config{
 		Size: 8 * (s.MaxConnections + c.words), Permissions: mmap.LocalReadWrite, PD: s.PD,
@@ -79,13 +87,18 @@ func (c *Context) acquire() error {
 		return err
 	}
 	c.scratchSG = verbs.SGE{Addr: c.scratch.Addr(), Length: 8, LKey: key}
+	if s.Transport == verbs.RC {
+		err = c.openReadyWords()
+	} else {
+		err = c.openDatagrams()
+	}
+	if err != nil {
+		return err
+	}
 	if c.inbox != nil {
 		if err := c.inbox.open(); err != nil {
 			return err
 		}
-	}
-	if err := c.openReadyWords(); err != nil {
-		return err
 	}
 	c.openDeadlines()
 	c.unsubscribe = c.dev.SubscribeEvents(c.event)
@@ -100,7 +113,13 @@ func (c *Context) release() error {
 		c.unsubscribe()
 	}
 	c.closeDeadlines()
+	if c.datagrams != nil {
+		c.datagrams.leaveGroups()
+	}
 	errs = append(errs, c.manager.close())
+	if c.datagrams != nil {
+		errs = append(errs, c.datagrams.release()...)
+	}
 	if c.srq != nil {
 		errs = append(errs, c.srq.Close())
 	}
@@ -116,6 +135,7 @@ func (c *Context) release() error {
 		}
 	}
 	c.cq, c.srq, c.scratch, c.readyWords, c.unsubscribe = nil, nil, nil, nil, nil
+	c.recvQueue, c.datagrams = nil, nil
 	c.slots, c.free, c.byQPN, c.last = nil, nil, nil, nil
 	c.retiring.Clear()
 	c.reports.Clear()
@@ -146,8 +166,11 @@ func (b backend) Progress() int {
 	if err != nil {
 		c.breakDown(err)
 	}
+	if c.datagrams != nil {
+		n += c.datagrams.resume()
+	}
 	c.flush()
-	n += c.endConnections()
+	n += c.endLanes()
 	if c.usable > 0 && c.startable() {
 		c.control.Started() // before the program learns that connections are ready, so that it can submit tasks
 	}
@@ -171,12 +194,15 @@ func (c *Context) flush() {
 
 func (c *Context) leave() { c.inside = false }
 
-// endConnections flushes and destroys connections that the device has nothing left
-// of, and returns how many tasks and connections came to their end.
-func (c *Context) endConnections() int {
+// endLanes flushes and destroys connections, and the endpoint, that the device has
+// nothing left of, and returns how many tasks and connections came to their end.
+func (c *Context) endLanes() int {
 	n := 0
+	if c.datagrams != nil {
+		c.datagrams.stopped()
+	}
 	for l := c.lanes.Drained(); l != nil; l = c.lanes.Drained() {
-		n += (*Connection)(l.Owner().(*laneOwner)).drained()
+		n += l.Owner().(laneEnd).drained()
 	}
 	n += c.destroyRetired()
 	return n + c.manager.acceptWaiting()
@@ -209,8 +235,10 @@ func (c *Context) startable() bool {
 // closed.
 func (c *Context) stoppable() bool { return c.endsWithLast && c.usable == 0 && c.phase == phaseUp }
 
-// drained reports whether all connections have been destroyed.
-func (c *Context) drained() bool { return len(c.free) == len(c.slots) }
+// drained reports whether all connections, and the endpoint, have been destroyed.
+func (c *Context) drained() bool {
+	return len(c.free) == len(c.slots) && (c.datagrams == nil || c.datagrams.closed)
+}
 
 // Arm implements pe.Backend.
 func (b backend) Arm() bool {
@@ -222,6 +250,9 @@ func (b backend) Arm() bool {
 	}
 	if !c.lanes.Broken() {
 		armed, err := c.cq.Arm(false)
+		if errors.Is(err, verbs.ErrNotSupported) {
+			return false // a device without completion events, such as an old EFA, is polled
+		}
 		if err != nil {
 			c.breakDown(err)
 		}
@@ -242,6 +273,9 @@ func (b backend) Stop() {
 			conn.close()
 		}
 	}
+	if c.datagrams != nil {
+		c.datagrams.stop()
+	}
 	c.control.Wake()
 }
 
@@ -261,6 +295,10 @@ func (c *Context) breakDown(err error) {
 			conn.shut() // also one that is closing
 			conn.lane.GiveUp()
 		}
+	}
+	if c.datagrams != nil {
+		c.datagrams.shut()
+		c.datagrams.lane.GiveUp()
 	}
 }
 

@@ -18,7 +18,8 @@ type Task interface {
 	UserData() any                         // see pe.Task.UserData
 	SetUserData(v any)                     // see pe.Task.SetUserData
 	Operation() Operation                  // the task's kind
-	Connection() *Connection               // the one it runs on; of a receive, the one the message came from
+	Connection() *Connection               // the one it runs on; of a receive, the one the message came from; or nil
+	Peer() *Peer                           // the one it goes to; of a receive, the one the message came from; or nil
 
 	submit(flags pe.SubmitFlags, thorough bool) error
 }

@@ -23,14 +23,14 @@ import (
 func (c *Context) Bridge() (*Connection, error) {
 	conn, err := c.newConnection("bridge a connection", func(conn *Connection) error {
 		conn.establishment = &bridge{conn}
-		return conn.lane.Initialize(c.set.Port, c.set.access)
+		return conn.initialize(c.set.Port)
 	})
 	if err != nil {
 		return nil, err
 	}
 	conn.enter(Connecting, nil)
 	if limit := c.set.ConnectTimeout; limit > 0 {
-		c.setDeadline(conn, time.Now().Add(limit))
+		c.setDeadline(&conn.deadline, time.Now().Add(limit))
 	}
 	return conn, nil
 }

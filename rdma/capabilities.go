@@ -9,18 +9,24 @@ import (
 
 // Capabilities is what contexts on a device can do at most.
 type Capabilities struct {
-	Transports verbs.Transports // of the device; contexts use RC
+	Transports verbs.Transports // of the device
+	Transport  verbs.QPType     // of the contexts that the rest is about
 
-	MaxConnections int    // of one context
-	MaxMessage     uint32 // bytes moved by one task
-	MaxSendSGE     int    // buffers in the list of a send, read or write
+	MaxConnections int    // of one context; zero for contexts of datagrams
+	MaxMessage     uint32 // bytes moved by one read or write
+	MaxSend        uint32 // bytes of one message; with UD and SRD it fits into one packet
+	MaxSendSGE     int    // buffers in the list of a send
+	MaxRDMASGE     int    // buffers in the list of a read or write
 	MaxRecvSGE     int    // buffers in the list of a receive; zero: no receives
-	MaxSends       int    // tasks at the device at a time on one connection
+	MaxSends       int    // tasks at the device at a time on one connection or endpoint
 	MaxReceives    int    // receives at the device at a time
 	MaxReadAtomic  int    // reads and atomics under way at a time on one connection
 
 	MaxMTU  verbs.MTU // bytes of data in one packet
+	Reads   bool      // reads
+	Writes  bool      // writes, with immediate and without
 	Atomics bool      // compare-and-swap, fetch-and-add, sync event additions
+	Windows bool      // WindowPool, SendTask.SetInvalidate
 	// ByAddress: Context.Listen and Dial. On adapters they need librdmacm too.
 	ByAddress bool
 }
@@ -28,7 +34,7 @@ type Capabilities struct {
 // String is a table for people, of several lines; the last one has no end of line.
 func (c Capabilities) String() string {
 	var transports, operations []string
-	for _, t := range []verbs.QPType{verbs.RC, verbs.UC, verbs.UD} {
+	for _, t := range []verbs.QPType{verbs.RC, verbs.UC, verbs.UD, verbs.SRD} {
 		if c.Transports.Has(t) {
 			transports = append(transports, t.String())
 		}
@@ -42,24 +48,31 @@ func (c Capabilities) String() string {
 	if c.ByAddress {
 		connect += ", by address"
 	}
-	return fmt.Sprintf(`RDMA contexts
+	s := fmt.Sprintf(`RDMA contexts of %v
   transports      %s
   tasks           %s
-  message         %d bytes
-  connections     %d in one context, %s
-  sends           %d under way on one connection, of %d buffers
-  receives        %d posted, of %d buffers
-  reads, atomics  %d under way on one connection`,
-		strings.Join(transports, ", "), strings.Join(operations, ", "), c.MaxMessage, c.MaxConnections, connect,
-		c.MaxSends, c.MaxSendSGE, c.MaxReceives, c.MaxRecvSGE, c.MaxReadAtomic)
+`, c.Transport, strings.Join(transports, ", "), strings.Join(operations, ", "))
+	if c.Transport == verbs.RC {
+		s += fmt.Sprintf("  message         %d bytes\n  connections     %d in one context, %s\n", c.MaxMessage, c.MaxConnections, connect)
+	} else {
+		s += fmt.Sprintf("  message         %d bytes\n", c.MaxSend)
+	}
+	if c.Transport == verbs.SRD {
+		s += fmt.Sprintf("  read, write     %d bytes\n", c.MaxMessage)
+	}
+	s += fmt.Sprintf("  sends           %d under way, of %d buffers\n  receives        %d posted, of %d buffers", c.MaxSends, c.MaxSendSGE, c.MaxReceives, c.MaxRecvSGE)
+	if c.Transport == verbs.RC {
+		s += fmt.Sprintf("\n  reads, atomics  %d under way on one connection", c.MaxReadAtomic)
+	}
+	return s
 }
 
 // connectionLimit is the most connections of one context.
 const connectionLimit = 8192
 
-// QueryCapabilities asks a device what contexts on it can do. Its errors are the
-// device's.
-func QueryCapabilities(dev verbs.Device) (Capabilities, error) {
+// QueryCapabilities asks a device what contexts of a transport service can do on it: RC,
+// UD or SRD. One that it does not have supports nothing. Its errors are the device's.
+func QueryCapabilities(dev verbs.Device, transport verbs.QPType) (Capabilities, error) {
 	if dev == nil {
 		return Capabilities{}, fmt.Errorf("rdma: query capabilities: %w: no device is given; open one first", ErrInvalid)
 	}
@@ -67,29 +80,52 @@ func QueryCapabilities(dev verbs.Device) (Capabilities, error) {
 	if err != nil {
 		return Capabilities{}, fmt.Errorf("rdma: query capabilities of %s: %w", dev.Name(), err)
 	}
-	c := capabilitiesOf(dev, &attr)
+	c := capabilitiesOf(dev, &attr, transport)
 	for port := 1; port <= attr.Ports; port++ {
 		p, err := dev.QueryPort(port)
 		if err != nil {
 			return Capabilities{}, fmt.Errorf("rdma: query capabilities of %s: port %d: %w", dev.Name(), port, err)
 		}
 		c.MaxMTU = max(c.MaxMTU, p.MaxMTU)
+		if transport == verbs.UD {
+			c.MaxSend = max(c.MaxSend, uint32(p.ActiveMTU))
+		}
 	}
 	return c, nil
 }
 
-func capabilitiesOf(dev verbs.Device, attr *verbs.DeviceAttr) Capabilities {
+// capabilitiesOf leaves out what depends on the port.
+func capabilitiesOf(dev verbs.Device, attr *verbs.DeviceAttr, transport verbs.QPType) Capabilities {
 	_, byAddress := dev.(verbs.CMDevice)
+	switch srd := &attr.SRD; transport {
+	case verbs.UD:
+		return Capabilities{
+			Transports: attr.Transports, Transport: transport, ByAddress: byAddress,
+			MaxSendSGE: attr.MaxSGE, MaxSends: attr.MaxQPWR,
+			MaxRecvSGE: max(attr.MaxSGE-1, 0), MaxReceives: attr.MaxQPWR, // one is for the header
+		}
+	case verbs.SRD:
+		return Capabilities{
+			Transports: attr.Transports, Transport: transport,
+			MaxMessage: srd.MaxRDMA, MaxSend: srd.MaxMessage, Reads: srd.Read, Writes: srd.Write, MaxRDMASGE: srd.MaxReadSGE,
+			MaxSendSGE: srd.MaxSendSGE, MaxSends: srd.MaxSendWR, MaxRecvSGE: srd.MaxRecvSGE, MaxReceives: srd.MaxRecvWR,
+		}
+	}
 	c := Capabilities{
-		Transports:     attr.Transports,
+		Transports: attr.Transports, Transport: transport,
 		MaxConnections: min(attr.MaxQP, connectionLimit),
 		MaxMessage:     attr.MaxMessage,
+		MaxSend:        attr.MaxMessage,
+		Writes:         true,
 		MaxSendSGE:     attr.MaxSGE,
+		MaxRDMASGE:     attr.MaxSGE,
 		MaxSends:       attr.MaxQPWR,
 		MaxReadAtomic:  min(attr.MaxInitReadAtomic, attr.MaxQPReadAtomic),
 		Atomics:        attr.Atomics,
+		Windows:        attr.MWTypes.Has(verbs.MWType2) && attr.Invalidation,
 		ByAddress:      byAddress,
 	}
+	c.Reads = c.MaxReadAtomic > 0
 	if attr.MaxSRQ > 0 {
 		c.MaxRecvSGE, c.MaxReceives = attr.MaxSRQSGE, attr.MaxSRQWR
 	}
@@ -99,22 +135,32 @@ func capabilitiesOf(dev verbs.Device, attr *verbs.DeviceAttr) Capabilities {
 // Supports reports whether tasks of the kind can run.
 func (c *Capabilities) Supports(op Operation) bool {
 	switch {
-	case !op.known() || !c.Transports.Has(verbs.RC):
+	case !op.known() || !c.Transports.Has(c.Transport) || op.onWord() && c.Transport != verbs.RC:
 		return false
 	case op == OpReceive:
 		return c.MaxReceives > 0
 	case op.atomic():
 		return c.Atomics && c.MaxReadAtomic > 0
 	case op.returnsData():
-		return c.MaxReadAtomic > 0
+		return c.Reads
+	case op == OpSend || op == OpSendImm:
+		return true
 	}
-	return true
+	return c.Writes
 }
 
-// Supports returns nil if contexts on the device have tasks of the kind, and
+// most is how many bytes a task of the kind moves at most.
+func (c *Capabilities) most(op Operation) uint32 {
+	if op == OpSend || op == OpSendImm {
+		return c.MaxSend
+	}
+	return c.MaxMessage
+}
+
+// Supports returns nil if contexts of RC on the device have tasks of the kind, and
 // otherwise an error that matches ErrNotSupported, or the device's.
 func Supports(dev verbs.Device, op Operation) error {
-	c, err := QueryCapabilities(dev)
+	c, err := QueryCapabilities(dev, verbs.RC)
 	if err != nil {
 		return err
 	}

@@ -10,9 +10,25 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Config configures a Context. The zero value is usable: one connection, and
+// Config configures a Context. The zero value is usable: one reliable connection, and
 // nothing that peers may read.
 type Config struct {
+	// Transport is the transport service. verbs.RC, the zero value: the context has
+	// connections. verbs.UD and verbs.SRD: it has one endpoint, which exchanges messages
+	// with any number of peers (NewPeer), and with SRD also writes and reads their memory.
+	// MaxConnections and EndWithLastConnection are not for those, and what else concerns
+	// connections has no effect.
+	Transport verbs.QPType
+	// QKey is what messages must carry to be taken by the endpoint of a context of
+	// datagrams. Descriptors of endpoints have it; who answers a peer whose descriptor it
+	// does not have uses its own, so that such programs agree on one. From 0x80000000 on it
+	// is refused. Zero: DefaultQKey, which everybody knows.
+	QKey uint32
+	// UnsolicitedWriteRecv has writes with immediate that come to an SRD endpoint take no
+	// receive. They go to the function of Receive. Both ends have to set it, and the devices
+	// of both to have it (verbs.SRDAttr). They take room in the completion queue, which has
+	// that for as many as there are receives: on EFA, more than those at a time overrun it.
+	UnsolicitedWriteRecv bool
 	// Name appears in errors and logs. Empty: "rdma".
 	Name string
 	// Engine is the engine that drives the context; New connects the two. Nil: it is
@@ -37,13 +53,17 @@ type Config struct {
 	// MTU is the most bytes in one packet; a connection uses the smaller of its
 	// two ends'. Zero: the port's active MTU, which is also the largest allowed.
 	MTU verbs.MTU
-	// SL is the service level, 0 to 15 (0 to 7 on Ethernet). The software device
-	// accepts SL, TrafficClass and HopLimit, and does not put them on packets.
+	// SL is the service level, 0 to 15 (0 to 7 on Ethernet, where adapters make it the
+	// priority of a VLAN tag, and packets without one do not have it: those of the software
+	// device have none).
 	SL uint8
-	// TrafficClass is the one in the IP header: DSCP in the upper six bits.
+	// TrafficClass is the one in the IP header: DSCP in the upper six bits, ECN in the
+	// others.
 	TrafficClass uint8
 	// HopLimit of the IP header. Zero: 64.
 	HopLimit uint8
+	// FlowLabel of the IPv6 header, 20 bits; IPv4 has none.
+	FlowLabel uint32
 
 	// MaxConnections is how many connections can exist at a time. Zero: 1.
 	MaxConnections int
@@ -69,7 +89,8 @@ type Config struct {
 	// up (see AckTimeout). A device that cannot report writes of peers, as adapters cannot,
 	// notices a goodbye only then. Zero: two seconds. Negative: never.
 	Keepalive time.Duration
-	// CloseTimeout is how long a connection that is being closed waits for the tasks
+	// CloseTimeout is how long a connection that is being closed, or an endpoint whose
+	// context stops, waits for the tasks
 	// that the device has, and for the goodbye behind them to be acknowledged, before
 	// what is left is flushed. Zero: 100 ms. Negative: it does not wait, and writes no
 	// goodbye.

@@ -80,6 +80,7 @@ func TestBadConfig(t *testing.T) {
 		{"negative GID index", rdma.Config{GIDIndex: new(-1)}, rdma.ErrGID, "RoCEv2"},
 		{"MTU", rdma.Config{MTU: 1500}, rdma.ErrRange, "256, 512"},
 		{"SL", rdma.Config{SL: 8}, rdma.ErrRange, "Config.SL"},
+		{"FlowLabel", rdma.Config{FlowLabel: 1 << 20}, rdma.ErrRange, "Config.FlowLabel"},
 		{"RNRRetry", rdma.Config{RNRRetry: new(8)}, rdma.ErrRange, "Config.RNRRetry"},
 		{"RetryCount", rdma.Config{RetryCount: new(-1)}, rdma.ErrRange, "Config.RetryCount"},
 		{"AckTimeout", rdma.Config{AckTimeout: math.MaxInt64}, rdma.ErrRange, "Config.AckTimeout"},
@@ -104,7 +105,7 @@ func TestBadConfig(t *testing.T) {
 func TestEveryConfigWorks(t *testing.T) {
 	for _, c := range []rdma.Config{
 		{MTU: 256, MaxSendSGE: 1, MaxRecvSGE: 1},
-		{SL: 3, TrafficClass: 0x20, HopLimit: 1, MTU: 1024},
+		{SL: 3, TrafficClass: 0x20, HopLimit: 1, FlowLabel: 5, MTU: 1024},
 		{AckTimeout: -1, RNRRetry: new(0), RetryCount: new(0)},
 		{Permissions: mmap.RemoteRead},
 		{SendQueueSize: 1, RecvQueueSize: 1, MaxConnections: 100},
@@ -137,7 +138,7 @@ func TestPoolMisuse(t *testing.T) {
 
 func TestCapabilities(t *testing.T) {
 	dev := openDevice(t)
-	caps := must(rdma.QueryCapabilities(dev))
+	caps := must(rdma.QueryCapabilities(dev, verbs.RC))
 	assert.True(t, caps.Transports.Has(verbs.RC))
 	assert.True(t, caps.Atomics)
 	assert.EqualValues(t, 4096, caps.MaxMTU)
@@ -147,17 +148,25 @@ func TestCapabilities(t *testing.T) {
 	}
 	assert.ErrorIs(t, rdma.Supports(dev, rdma.Operation(99)), rdma.ErrNotSupported)
 	assert.ErrorIs(t, rdma.Supports(nil, rdma.OpSend), rdma.ErrInvalid)
-	plain := rdma.Capabilities{Transports: verbs.TransportSet(verbs.RC)}
+	plain := rdma.Capabilities{Transports: verbs.TransportSet(verbs.RC), Writes: true}
 	assert.False(t, plain.Supports(rdma.OpReceive))
 	assert.False(t, plain.Supports(rdma.OpRead))
 	assert.False(t, plain.Supports(rdma.OpCompareSwap))
 	assert.False(t, plain.Supports(rdma.OpSyncEventGet))
 	assert.True(t, plain.Supports(rdma.OpSyncEventSet))
 	assert.False(t, plain.Supports(rdma.OpSyncEventAdd))
-	plain.MaxReadAtomic = 1
+	plain.Reads, plain.MaxReadAtomic = true, 1
 	assert.True(t, plain.Supports(rdma.OpSyncEventGet))
 	assert.False(t, plain.Supports(rdma.OpSyncEventAdd), "it has no atomics")
 	assert.True(t, plain.Supports(rdma.OpWrite))
+
+	datagrams := must(rdma.QueryCapabilities(dev, verbs.UD))
+	assert.EqualValues(t, 4096, datagrams.MaxSend)
+	for op := rdma.OpReceive; op <= rdma.OpSyncEventAdd; op++ {
+		assert.Equal(t, op <= rdma.OpSendImm, datagrams.Supports(op), "%v", op)
+	}
+	none := must(rdma.QueryCapabilities(dev, 99))
+	assert.False(t, none.Supports(rdma.OpSend))
 }
 
 func TestTaskErrorsNameTheirStatus(t *testing.T) {

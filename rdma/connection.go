@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -57,7 +58,9 @@ type Connection struct {
 	addrs       [2]netip.AddrPort // of this end and the peer, where no descriptors have them
 	dialled     string            // what the program has dialled
 	acceptData  []byte            // private data of the peer's acceptance
-	hold        *hold             // a package keeps the connection from the program; nil: none
+	windows     fifo.List[*Window]
+	hold        *hold // a package keeps the connection from the program; nil: none
+	port        int   // of the device, that the queue pair uses
 	mtu         verbs.MTU
 	maxReads    int
 
@@ -71,8 +74,7 @@ type Connection struct {
 	peerAlive       bool // the peer has given a sign of life since the last check
 	silentChecks    int  // since the last sign of life, or keepalive
 
-	deadline      time.Time // when due is called; zero: never
-	deadlineIndex int       // in the context's heap
+	deadline deadline
 
 	lastReceive bool      // the queue pair takes no more receives off the shared queue
 	grace       time.Time // until when lastReceive is waited for
@@ -110,11 +112,15 @@ func (c *Context) newConnection(op string, setUp func(*Connection) error) (*Conn
 	if err := c.control.Require(op, pe.Starting, pe.Running); err != nil {
 		return nil, err
 	}
+	if c.set.Transport != verbs.RC {
+		return nil, fmt.Errorf("rdma: %s in context %q: %w: its Config.Transport is %v; it has an endpoint and peers: ExportEndpoint, NewPeer", op, c.set.Name, ErrNotSupported, c.set.Transport)
+	}
 	if len(c.free) == 0 {
 		return nil, fmt.Errorf("rdma: %s in context %q: %w: all %d are taken; close one, or raise Config.MaxConnections",
 			op, c.set.Name, ErrFull, c.set.MaxConnections)
 	}
-	conn := &Connection{ctx: c, slot: c.free[len(c.free)-1], id: c.serial, deadlineIndex: -1}
+	conn := &Connection{ctx: c, slot: c.free[len(c.free)-1], id: c.serial}
+	conn.deadline.owner = conn
 	err := conn.openLane()
 	if err == nil {
 		err = setUp(conn)
@@ -156,7 +162,7 @@ func (conn *Connection) openLane() (err error) {
 // export takes the queue pair to Init, and makes the descriptor.
 func (conn *Connection) export() ([]byte, error) {
 	c, s := conn.ctx, conn.ctx.set
-	if err := conn.lane.Initialize(s.Port, s.access); err != nil {
+	if err := conn.initialize(s.Port); err != nil {
 		return nil, err
 	}
 	var random [12]byte
@@ -225,14 +231,23 @@ func (conn *Connection) Connect(desc []byte) error {
 // match refuses peers that packets would not reach.
 func (conn *Connection) match(peer *endpoint) error {
 	l := &conn.local
-	switch {
-	case l.gidType != peer.gidType:
-		return fmt.Errorf("%w: this end speaks %v, the peer %v; choose other GID indexes", ErrMismatch, l.gidType, peer.gidType)
-	case l.gidType == verbs.GIDRoCEv2 && l.gid.Addr().Is4() != peer.gid.Addr().Is4():
-		return fmt.Errorf("%w: this end has the address %v, the peer %v: one is IPv4 and one IPv6; choose other GID indexes",
-			ErrMismatch, l.gid.Addr(), peer.gid.Addr())
+	switch err := sameNetwork(l.gidType, peer.gidType, l.gid, peer.gid); {
+	case err != nil:
+		return err
 	case l.qpn == peer.qpn && l.gid == peer.gid && l.udpPort == peer.udpPort && l.nonce != peer.nonce:
 		return fmt.Errorf("%w: the descriptor is an old one of this same address and queue pair; export it again", ErrMismatch)
+	}
+	return nil
+}
+
+// sameNetwork refuses GIDs that do not speak the same protocol.
+func sameNetwork(ownType, peerType verbs.GIDType, own, peer verbs.GID) error {
+	switch {
+	case ownType != peerType:
+		return fmt.Errorf("%w: this end speaks %v, the peer %v; choose other GID indexes", ErrMismatch, ownType, peerType)
+	case ownType == verbs.GIDRoCEv2 && own.Addr().Is4() != peer.Addr().Is4():
+		return fmt.Errorf("%w: this end has the address %v, the peer %v: one is IPv4 and one IPv6; choose other GID indexes",
+			ErrMismatch, own.Addr(), peer.Addr())
 	}
 	return nil
 }
@@ -241,10 +256,7 @@ func (conn *Connection) match(peer *endpoint) error {
 func (conn *Connection) bringUp() error {
 	s := conn.ctx.set
 	return conn.lane.Connect(verbs.QPAttr{
-		Address: verbs.AddressAttr{
-			DGID: conn.peer.gid, SGIDIndex: s.gid.Index, Port: s.Port, SL: s.SL, HopLimit: s.HopLimit,
-			TrafficClass: s.TrafficClass, DLID: conn.peer.lid, UDPPort: conn.peer.udpPort,
-		},
+		Address: s.path(conn.peer.gid, conn.peer.lid, conn.peer.udpPort),
 		PathMTU: conn.mtu, DestQPN: conn.peer.qpn, RQPSN: conn.peer.psn, SQPSN: conn.local.psn,
 		MaxDestReadAtomic: s.reads, MaxInitReadAtomic: conn.maxReads, MinRNRTimer: s.rnrTimer,
 		Timeout: s.timeout, RetryCount: s.retries, RNRRetry: s.rnrRetry,
@@ -259,7 +271,13 @@ func (conn *Connection) reset() error {
 	if err := conn.lane.Reset(); err != nil {
 		return err
 	}
-	return conn.lane.Initialize(conn.ctx.set.Port, conn.ctx.set.access)
+	return conn.initialize(conn.ctx.set.Port)
+}
+
+// initialize takes the queue pair from Reset to Init, for a port of the device.
+func (conn *Connection) initialize(port int) error {
+	conn.port = port
+	return conn.lane.Initialize(port, conn.ctx.set.access)
 }
 
 // enter changes the state of the connection, and what follows from it for the
@@ -278,7 +296,7 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 		c.report(conn, state, err)
 	}
 	if usable && !state.usable() {
-		c.setDeadline(conn, time.Time{})
+		c.setDeadline(&conn.deadline, time.Time{})
 		if conn.hidden() {
 			c.poke()
 			return
@@ -375,7 +393,7 @@ func (conn *Connection) deviceError(err error) error {
 
 // shut puts the queue pair in error, so that what is posted comes back flushed.
 func (conn *Connection) shut() {
-	conn.ctx.setDeadline(conn, time.Time{})
+	conn.ctx.setDeadline(&conn.deadline, time.Time{})
 	conn.establishment.ended()
 	if err := conn.lane.Shut(); err != nil {
 		conn.ctx.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("putting the queue pair in error")
@@ -407,8 +425,9 @@ func (o *laneOwner) PostFailed(err error) {
 	conn.shut() // also if it is closing
 }
 
-// drained is called when the device has given back all requests of the connection.
-func (conn *Connection) drained() int {
+// drained implements laneEnd.
+func (o *laneOwner) drained() int {
+	conn := (*Connection)(o)
 	n := conn.lane.Flush()
 	if conn.state == Closed {
 		conn.retire()
@@ -426,7 +445,7 @@ func (conn *Connection) retire() {
 	c.retiring.Push(conn)
 	if c.phase == phaseUp && c.srq != nil && !conn.lastReceive {
 		conn.grace = time.Now().Add(lastReceiveGrace)
-		c.setDeadline(conn, conn.grace)
+		c.setDeadline(&conn.deadline, conn.grace)
 	}
 	c.poke()
 }
@@ -467,6 +486,7 @@ func (c *Context) destroyRetired() int {
 // destroy closes the queue pair and frees the place.
 func (conn *Connection) destroy() int {
 	c := conn.ctx
+	conn.endWindows()
 	if err := conn.lane.Close(); err != nil {
 		c.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("closing the queue pair")
 	}
@@ -474,7 +494,7 @@ func (conn *Connection) destroy() int {
 		c.handleEvents() // the device may give its number to the next queue pair
 	}
 	n := 1 + conn.lane.Flush()
-	c.setDeadline(conn, time.Time{})
+	c.setDeadline(&conn.deadline, time.Time{})
 	conn.establishment.release()
 	conn.signal.send.Renew()
 	c.lanes.Remove(&conn.signal.send)
@@ -501,8 +521,13 @@ func (conn *Connection) destroy() int {
 // ID numbers the connections of a context, from 0 on, for good.
 func (conn *Connection) ID() uint64 { return conn.id }
 
-// Context is the context of the connection.
-func (conn *Connection) Context() *Context { return conn.ctx }
+// Context is the context of the connection; nil for one that was not made by a context.
+func (conn *Connection) Context() *Context {
+	if conn == nil {
+		return nil
+	}
+	return conn.ctx
+}
 
 // State is the present state.
 func (conn *Connection) State() ConnectionState { return conn.state }

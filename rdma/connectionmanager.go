@@ -18,6 +18,7 @@ type connectionManager struct {
 	cm        verbs.CM // nil: not opened yet
 	listeners map[verbs.CMListener]*Listener
 	ids       map[verbs.CMID]idOwner
+	groups    map[verbs.CMMulticast]*MulticastGroup
 	waiting   fifo.List[*ConnectRequest] // for a free connection, to be accepted
 
 	pending   atomic.Bool
@@ -48,6 +49,7 @@ func (m *connectionManager) open() error {
 	}
 	m.cm = cm
 	m.listeners, m.ids = make(map[verbs.CMListener]*Listener), make(map[verbs.CMID]idOwner)
+	m.groups = make(map[verbs.CMMulticast]*MulticastGroup)
 	return nil
 }
 
@@ -63,7 +65,7 @@ func (m *connectionManager) close() (err error) {
 	m.pending.Store(false)
 	for m.waiting.Pop() != nil {
 	}
-	m.cm, m.listeners, m.ids = nil, nil, nil
+	m.cm, m.listeners, m.ids, m.groups = nil, nil, nil, nil
 	return err
 }
 
@@ -90,13 +92,29 @@ func (m *connectionManager) handle() int {
 	list := m.arrived
 	m.arrived = nil
 	m.mu.Unlock()
-	for _, f := range list {
-		f()
+	n := 0
+	defer func() { // a function of the program has panicked: the others are for the next pass
+		if n < len(list) {
+			m.mu.Lock()
+			m.arrived = append(list[n:], m.arrived...)
+			m.mu.Unlock()
+			m.pending.Store(true)
+		}
+	}()
+	for n < len(list) {
+		n++
+		list[n-1]()
 	}
-	return len(list)
+	return n
 }
 
 func (m *connectionManager) event(e *verbs.CMEvent) {
+	if e.Multicast != nil {
+		if g := m.groups[e.Multicast]; g != nil {
+			g.event(e)
+		}
+		return
+	}
 	switch owner := m.ids[e.ID]; {
 	case e.Type == verbs.CMConnectRequest:
 		m.request(e)
@@ -116,6 +134,12 @@ func (m *connectionManager) request(e *verbs.CMEvent) {
 	q := &ConnectRequest{listener: l, id: e.ID, param: e.Param}
 	m.ids[e.ID], l.requests[q] = q, struct{}{}
 	m.ctx.set.Log.Debug().Str("context", m.ctx.set.Name).Stringer("listener", l).Stringer("peer", q.RemoteAddr()).Msg("connection requested")
+	if l.cfg.OnRequest == nil && m.ctx.datagrams != nil {
+		if err := q.Answer(l.cfg.PrivateData); err != nil {
+			m.ctx.set.Log.Warn().Err(err).Str("context", m.ctx.set.Name).Msg("answering a request for the endpoint")
+		}
+		return
+	}
 	if l.cfg.OnRequest == nil {
 		q.place.Value = q
 		m.waiting.Push(&q.place)
@@ -178,12 +202,7 @@ func (e *cmEnd) bringUp() error {
 	}
 	attr.SQPSN, attr.MaxInitReadAtomic = rts.SQPSN, rts.MaxInitReadAtomic
 	attr.MinRNRTimer, attr.Timeout, attr.RetryCount, attr.RNRRetry = s.rnrTimer, s.timeout, s.retries, s.rnrRetry
-	if s.SL != 0 {
-		attr.Address.SL = s.SL
-	}
-	if s.TrafficClass != 0 {
-		attr.Address.TrafficClass = s.TrafficClass
-	}
+	s.putPathFields(&attr.Address)
 	attr.MaxDestReadAtomic = min(attr.MaxDestReadAtomic, s.reads) // the peer may ask for more
 	attr.MaxInitReadAtomic = min(attr.MaxInitReadAtomic, s.caps.MaxReadAtomic, readLimit)
 	conn.mtu, conn.maxReads = attr.PathMTU, attr.MaxInitReadAtomic

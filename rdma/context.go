@@ -12,8 +12,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Context is an RDMA context: connections, and the tasks that run on them. It is
-// driven by an engine (package pe).
+// Context is an RDMA context: connections, or an endpoint of datagrams, and the tasks that
+// run on them. It is driven by an engine (package pe).
 type Context struct {
 	*pe.Core
 	control *pe.Control
@@ -29,11 +29,15 @@ type Context struct {
 	shared   *SharedPool
 	words    int // 8-byte words that atomics and sync events need
 	lanes    lane.Group
+	peers    map[EndpointAddr]*Peer // that a context of datagrams knows
+	heard    fifo.List[*Peer]       // those of them that it knows from messages alone, the oldest first
 
 	// What follows is of one run, from Start to Idle.
 	cq          verbs.CQ
 	srq         verbs.SRQ // nil without receives
-	sendDepth   int       // of each connection
+	recvQueue   receiveQueue
+	datagrams   *datagrams // nil in a context of connections
+	sendDepth   int        // of each lane
 	recvDepth   int
 	scratch     *mmap.Map // words that signals of connections send, by slot; then words of tasks
 	scratchSG   verbs.SGE
@@ -44,7 +48,8 @@ type Context struct {
 	slots   []*Connection // nil: free
 	free    []int         // slots
 	byQPN   map[uint32]*Connection
-	last    *Connection // found last in byQPN
+	last    *Connection        // found last in byQPN
+	windows map[uint32]*Window // by windowTag
 	serial  uint64
 	run     uint64 // counts the runs
 	awaited int    // connections, and calls of HoldStarting, that keep the context in Starting
@@ -62,6 +67,7 @@ type Context struct {
 	recvWaiting fifo.List[*receive] // submitted, in order, and not posted
 	recvPosted  int
 	recvWRs     [lane.PostBatch]verbs.RecvWR
+	arrival     arrival // the one that is being handled
 
 	startingReported bool  // the program has been notified that the context is Starting
 	endsWithLast     bool  // the last connection was closed, and EndWithLastConnection is set

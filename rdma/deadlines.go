@@ -6,8 +6,18 @@ import (
 	"time"
 )
 
-// deadlines are those of a context's connections, and the timer for the first. Setting
-// one takes time that grows with the logarithm of how many there are.
+// deadline is when something of a context is to be looked at.
+type deadline struct {
+	at    time.Time // zero: never
+	place int       // in the context's heap, from 1; zero: it is not there
+	owner interface {
+		// due is called when the deadline has passed, after it was set to never.
+		due(now time.Time)
+	}
+}
+
+// deadlines are those of a context, and the timer for the first. Setting one takes time
+// that grows with the logarithm of how many there are.
 type deadlines struct {
 	heap  deadlineHeap
 	timer *time.Timer
@@ -16,19 +26,18 @@ type deadlines struct {
 	due   atomic.Bool // it has gone off
 }
 
-// setDeadline sets when the connection's due is to be called; zero for never. It
-// replaces the deadline before.
-func (c *Context) setDeadline(conn *Connection, at time.Time) {
+// setDeadline sets a deadline; zero for never.
+func (c *Context) setDeadline(d *deadline, at time.Time) {
 	h := &c.deadlines.heap
-	conn.deadline = at
+	d.at = at
 	switch {
-	case at.IsZero() && conn.deadlineIndex >= 0:
-		heap.Remove(h, conn.deadlineIndex)
+	case at.IsZero() && d.place > 0:
+		heap.Remove(h, d.place-1)
 	case at.IsZero():
-	case conn.deadlineIndex >= 0:
-		heap.Fix(h, conn.deadlineIndex)
+	case d.place > 0:
+		heap.Fix(h, d.place-1)
 	default:
-		heap.Push(h, conn)
+		heap.Push(h, d)
 	}
 	c.armTimer()
 }
@@ -40,24 +49,23 @@ func (c *Context) armTimer() {
 	if len(d.heap) == 0 || d.timer == nil {
 		return
 	}
-	first := d.heap[0].deadline
+	first := d.heap[0].at
 	if d.armed.IsZero() || first.Before(d.armed) {
 		d.armed = first
 		d.timer.Reset(max(time.Until(first), 0))
 	}
 }
 
-// expire calls due of the connections whose deadlines have passed, and returns how
-// many there are.
+// expire handles the deadlines that have passed, and returns how many there are.
 func (c *Context) expire() int {
 	d := &c.deadlines
 	d.due.Store(false)
 	d.armed = time.Time{}
 	now, n := time.Now(), 0
-	for len(d.heap) > 0 && !now.Before(d.heap[0].deadline) {
-		conn := d.heap[0]
-		c.setDeadline(conn, time.Time{})
-		conn.due(now)
+	for len(d.heap) > 0 && !now.Before(d.heap[0].at) {
+		first := d.heap[0]
+		c.setDeadline(first, time.Time{})
+		first.owner.due(now)
 		n++
 	}
 	c.armTimer()
@@ -85,29 +93,29 @@ func (c *Context) closeDeadlines() {
 }
 
 // deadlineHeap implements heap.Interface.
-type deadlineHeap []*Connection
+type deadlineHeap []*deadline
 
 func (h deadlineHeap) Len() int           { return len(h) }
-func (h deadlineHeap) Less(i, j int) bool { return h[i].deadline.Before(h[j].deadline) }
+func (h deadlineHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
 
 func (h deadlineHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].deadlineIndex, h[j].deadlineIndex = i, j
+	h[i].place, h[j].place = i+1, j+1
 }
 
 // Push implements heap.Interface.
 func (h *deadlineHeap) Push(x any) {
-	conn := x.(*Connection)
-	conn.deadlineIndex = len(*h)
-	*h = append(*h, conn)
+	d := x.(*deadline)
+	*h = append(*h, d)
+	d.place = len(*h)
 }
 
 // Pop implements heap.Interface.
 func (h *deadlineHeap) Pop() any {
 	last := len(*h) - 1
-	conn := (*h)[last]
+	d := (*h)[last]
 	(*h)[last] = nil
 	*h = (*h)[:last]
-	conn.deadlineIndex = -1
-	return conn
+	d.place = 0
+	return d
 }

@@ -82,7 +82,7 @@ func (c *Context) Dial(addr string, cfg DialConfig) (*Connection, error) {
 		d = newDial(conn, addr, port, cfg)
 		conn.establishment = d
 		conn.hold = newHold(cfg.Held)
-		return conn.lane.Initialize(c.set.Port, c.set.access)
+		return conn.initialize(c.set.Port)
 	})
 	if err != nil {
 		return nil, err
@@ -95,34 +95,17 @@ func (c *Context) Dial(addr string, cfg DialConfig) (*Connection, error) {
 // dial is the establishment of a connection that this end asks for.
 type dial struct {
 	cmEnd
-	addr    string // as the program gave it
-	port    uint16
-	cfg     DialConfig
-	targets []netip.Addr // to try in turn
-	next    int          // of targets; those that are not worth another attempt are taken out
-	limit   time.Duration
-	until   time.Time     // when to give up; zero: never
-	again   time.Time     // when to try the next time; zero: an attempt is under way
-	pause   time.Duration // before the next attempt
-	last    error         // of the last attempt
-	cancel  context.CancelFunc
+	attempts
+	addr   string // as the program gave it
+	port   uint16
+	cfg    DialConfig
+	cancel context.CancelFunc
 }
-
-const (
-	firstDialPause   = time.Millisecond
-	longestDialPause = 250 * time.Millisecond
-)
 
 func newDial(conn *Connection, addr string, port uint16, cfg DialConfig) *dial {
 	s := conn.ctx.set
 	cfg.PrivateData = slices.Clone(cfg.PrivateData)
-	d := &dial{cmEnd: cmEnd{conn: conn}, addr: addr, port: port, cfg: cfg, pause: firstDialPause, limit: cfg.Timeout}
-	if d.limit == 0 {
-		d.limit = s.ConnectTimeout
-	}
-	if d.limit > 0 {
-		d.until = time.Now().Add(min(d.limit, longestTimeout))
-	}
+	d := &dial{cmEnd: cmEnd{conn: conn}, addr: addr, port: port, cfg: cfg, attempts: newAttempts(&cfg, s)}
 	if !cfg.LocalAddr.IsValid() && s.gidGiven {
 		d.cfg.LocalAddr = s.gid.GID.Addr()
 	}
@@ -137,13 +120,16 @@ func (d *dial) resolve(host string) {
 		d.resolved([]netip.Addr{addr.Unmap()}, nil)
 		return
 	}
-	m := &d.conn.ctx.manager
 	ctx, cancel := context.WithCancel(context.Background())
 	d.cancel = cancel
+	d.conn.ctx.manager.lookUp(ctx, host, d.resolved)
+}
+
+// lookUp finds the addresses of a host, beside the engine, on whose goroutine f is called.
+func (m *connectionManager) lookUp(ctx context.Context, host string, f func([]netip.Addr, error)) {
 	m.resolvers.Go(func() {
-		defer cancel()
 		list, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-		m.add(func() { d.resolved(list, err) })
+		m.add(func() { f(list, err) })
 	})
 }
 
@@ -156,11 +142,7 @@ func (d *dial) resolved(list []netip.Addr, err error) {
 		d.conn.fail(fmt.Errorf("rdma: %v: %w", d.conn, err))
 		return
 	}
-	for _, a := range list {
-		if a = a.Unmap(); d.conn.ctx.mayReach(d.cfg.LocalAddr, a) && !slices.Contains(d.targets, a) {
-			d.targets = append(d.targets, a)
-		}
-	}
+	d.add(list, func(a netip.Addr) bool { return d.conn.ctx.mayReach(d.cfg.LocalAddr, a) })
 	if len(d.targets) == 0 {
 		d.conn.fail(fmt.Errorf("rdma: %v: %w: the host has the addresses %v, and no address of %s is of their kind", d.conn, ErrNoRoute, list, d.conn.ctx.dev.Name()))
 		return
@@ -177,9 +159,7 @@ func (c *Context) mayReach(local, peer netip.Addr) bool {
 // attempt dials the next of the host's addresses.
 func (d *dial) attempt() {
 	m := &d.conn.ctx.manager
-	target := d.targets[d.next]
-	d.next++
-	d.again = time.Time{}
+	target := d.begin()
 	d.schedule()
 	id, err := m.cm.Dial(verbs.CMDial{
 		Addr: netip.AddrPortFrom(target, d.port), Local: netip.AddrPortFrom(d.cfg.LocalAddr, 0), Type: verbs.RC, UDPPort: d.cfg.UDPPort,
@@ -230,12 +210,12 @@ func (d *dial) event(ev *verbs.CMEvent) {
 
 // request sends the request, when the way is known.
 func (d *dial) request() error {
-	conn, s := d.conn, d.conn.ctx.set
-	if port, _ := d.id.PortGID(); port != s.Port {
+	conn := d.conn
+	if port, _ := d.id.PortGID(); port != conn.port {
 		if err := conn.lane.Reset(); err != nil {
 			return err
 		}
-		if err := conn.lane.Initialize(port, s.access); err != nil {
+		if err := conn.initialize(port); err != nil {
 			return err
 		}
 	}
@@ -247,15 +227,7 @@ func (d *dial) failed(err error) {
 	conn := d.conn
 	conn.ctx.manager.closeID(d.id)
 	d.id = nil
-	again := worthRetrying(err)
-	if d.last == nil || again || !worthRetrying(d.last) {
-		d.last = err // what is worth retrying says more than that another address is out of reach
-	}
-	if !again { // not this address
-		d.next--
-		d.targets = slices.Delete(d.targets, d.next, d.next+1)
-	}
-	if len(d.targets) == 0 || errors.Is(err, ErrRejected) && !again || d.cfg.Once && d.next >= len(d.targets) {
+	if !d.attempts.failed(err) {
 		conn.fail(fmt.Errorf("rdma: %v: %w", conn, d.last))
 		return
 	}
@@ -263,13 +235,10 @@ func (d *dial) failed(err error) {
 		conn.fail(conn.deviceError(err))
 		return
 	}
-	if d.next < len(d.targets) {
-		d.attempt() // of each address once, before any is tried again
+	if d.now() {
+		d.attempt()
 		return
 	}
-	d.next = 0
-	d.again = time.Now().Add(d.pause)
-	d.pause = min(2*d.pause, longestDialPause)
 	d.schedule()
 }
 
@@ -285,19 +254,6 @@ func (d *dial) renew(after error) error {
 		return conn.reset()
 	}
 	return nil
-}
-
-// worthRetrying reports whether another attempt may succeed.
-func worthRetrying(err error) bool {
-	var failure *verbs.CMError
-	if !errors.As(err, &failure) {
-		return false
-	}
-	switch failure.Reason {
-	case verbs.CMRejectNoQP, verbs.CMRejectNoResources, verbs.CMRejectTimeout, verbs.CMRejectInvalidCommID, verbs.CMRejectStaleConnection:
-		return true
-	}
-	return errors.Is(err, ErrNotListening) || errors.Is(err, ErrUnreachable)
 }
 
 // staleConnection reports whether the peer believes that the queue pair is connected.
@@ -318,19 +274,15 @@ func (conn *Connection) renewQP() error {
 	if c.last == conn {
 		c.last = nil
 	}
-	return errors.Join(old.Close(), conn.lane.Initialize(c.set.Port, c.set.access))
+	return errors.Join(old.Close(), conn.initialize(c.set.Port))
 }
 
 // due implements establishment.
 func (d *dial) due(now time.Time) {
-	switch {
-	case !d.until.IsZero() && !now.Before(d.until):
-		err := fmt.Errorf("rdma: %v: %w after %v", d.conn, ErrTimeout, d.limit)
-		if d.last != nil {
-			err = fmt.Errorf("%w: at last: %w", err, d.last)
-		}
-		d.conn.fail(err)
-	case !d.again.IsZero() && !now.Before(d.again):
+	switch again, err := d.attempts.due(now); {
+	case err != nil:
+		d.conn.fail(fmt.Errorf("rdma: %v: %w", d.conn, err))
+	case again:
 		d.attempt()
 	default:
 		d.schedule()
@@ -342,11 +294,7 @@ func (d *dial) schedule() {
 	if d.conn.state != Connecting {
 		return
 	}
-	at := d.until
-	if !d.again.IsZero() && (at.IsZero() || d.again.Before(at)) {
-		at = d.again
-	}
-	d.conn.ctx.setDeadline(d.conn, at)
+	d.conn.ctx.setDeadline(&d.conn.deadline, d.deadline())
 }
 
 // received implements establishment: a message cannot come before the response.

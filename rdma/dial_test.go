@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"runtime"
 	"testing"
 	"time"
 
@@ -517,17 +518,39 @@ func TestManyDials(t *testing.T) {
 	require.Empty(t, server.errs)
 }
 
-// Connections come and go, and leave nothing at the device.
+// Connections come and go, and leave nothing: at the device, in the heap, or a goroutine.
 func TestSoakDialAgainAndAgain(t *testing.T) {
 	cs := newCallers(t)
 	server, client := cs.add(rdma.Config{}), cs.add(rdma.Config{})
 	cs.start(server, client)
 	_, addr := cs.listen(server, rdma.ListenConfig{})
-	for n := range soak.Rounds(t, 200, 10_000) {
-		conn := must(client.Dial(addr, rdma.DialConfig{}))
-		cs.until("connected", func() bool { return len(client.ready) == n+1 && len(server.ready) == n+1 })
-		require.NoError(t, []*rdma.Connection{conn, server.ready[n]}[n%2].Close())
-		cs.until("closed", func() bool { return client.closed == n+1 && server.closed == n+1 })
+	objects := func() int {
+		runtime.GC()
+		var heap runtime.MemStats
+		runtime.ReadMemStats(&heap)
+		return int(heap.HeapObjects)
 	}
-	require.Len(t, client.ready, len(client.reports))
+	rounds := soak.Rounds(t, 200, 10_000)
+	first, goroutines := 0, 0
+	for n := range rounds {
+		if n == rounds/4 {
+			first, goroutines = objects(), runtime.NumGoroutine()
+		}
+		conn := must(client.Dial(addr, rdma.DialConfig{}))
+		cs.until("connected", func() bool { return len(client.ready) == 1 && len(server.ready) == 1 })
+		require.NoError(t, []*rdma.Connection{conn, server.ready[0]}[n%2].Close())
+		cs.until("closed", func() bool { return client.closed == n+1 && server.closed == n+1 })
+		for _, c := range []*caller{server, client} {
+			require.Len(t, c.reports, 1)
+			clear(c.reports)
+			clear(c.errs)
+			c.ready = nil
+		}
+	}
+	// Connections stay in time-wait for seconds.
+	later := rounds - rounds/4
+	cs.until("what connections hold is given back", func() bool {
+		time.Sleep(10 * time.Millisecond)
+		return objects() < first+later/2 && runtime.NumGoroutine() <= goroutines
+	})
 }

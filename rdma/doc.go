@@ -1,6 +1,7 @@
 // Package rdma has the RDMA context: reliable connections between programs, and
-// tasks that send, receive, read, write and do atomics over them. It works with
-// every device behind package verbs, in software or hardware.
+// tasks that send, receive, read, write and do atomics over them; or an endpoint that
+// exchanges datagrams with any number of peers. It works with every device behind package
+// verbs, in software or hardware.
 //
 // # Life
 //
@@ -47,6 +48,15 @@
 // callback, flushed; when all tasks have been freed, the context is Idle and can be
 // started again.
 //
+// # Datagrams
+//
+// With Config.Transport UD or SRD, a context has no connections but one endpoint, which is
+// there from Starting on, so that the context is Running at once. [Context.ExportEndpoint]
+// makes its descriptor, and [Context.NewPeer] makes a [Peer] from that of another; also
+// [Context.PeerAt] and [Context.ResolvePeer]. Tasks are allocated with a Peer where others
+// have a Connection, and a message says which Peer has sent it. UD messages fit into one
+// packet and may get lost, come twice, and in any order; those of SRD may come in any order.
+//
 // # Connections
 //
 // A connection is Exported (by descriptors only), then Connecting, then Ready; a failure makes it Failed,
@@ -91,6 +101,12 @@
 // writes, because ready signals, keepalives and goodbyes are writes. A violation fails
 // the peer's task with ErrRemoteAccess or ErrRemoteInvalid, leaves memory untouched,
 // and ends the connection at both ends.
+//
+// # Lending memory
+//
+// A [Window] lends part of a memory map to the peer of one connection, with permissions of
+// its own, and is taken back at once. The map itself need not grant anything: it has
+// mmap.BindWindows. Binds and invalidations take their turn among tasks.
 //
 // # Order
 //

@@ -87,6 +87,7 @@ type TaskError struct {
 	// Connection is the one the task ran on. It is nil for a receive that was
 	// flushed before a message came.
 	Connection  *Connection
+	Peer        *Peer  // that the task went to, where it ran on no connection; otherwise nil
 	VendorError uint32 // the device's own code; zero if it has none
 	// Cause is, for a task that was flushed, why its connection ended (Connection.Err),
 	// or else its context (pe.Core.Err). It is nil if this program closed the connection
@@ -102,6 +103,8 @@ func (e *TaskError) Error() string {
 	s := "rdma: " + e.Op.String()
 	if e.Connection != nil {
 		s += " on " + e.Connection.String()
+	} else if e.Peer != nil {
+		s += " to " + e.Peer.String()
 	}
 	s += ": " + e.Status.String()
 	if e.VendorError != 0 {
@@ -170,6 +173,8 @@ func statusOf(s verbs.Status) statusMeaning {
 		return statusMeaning{ErrRemoteAccess, "check that the peer's memory is still registered, its bounds, and what its memory map, and for reads and atomics its Config.Permissions, allow"}
 	case verbs.StatusRemoteOperationError:
 		return statusMeaning{ErrRemoteOperation, "look for the reason at the peer"}
+	case verbs.StatusRemoteInvalidRDRequest:
+		return statusMeaning{ErrRemoteInvalid, "the peer's device has no such queue pair; it has ended, or its descriptor is an old one"}
 	case verbs.StatusRetryExceeded, verbs.StatusResponseTimeout:
 		return statusMeaning{ErrRetryExceeded, "check that the peer is alive and that UDP packets get through"}
 	case verbs.StatusRNRRetryExceeded:

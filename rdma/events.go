@@ -31,7 +31,7 @@ func (c *Context) handleEvent(ev verbs.Event) int {
 	case verbs.EventQPFatal, verbs.EventQPRequestError, verbs.EventQPAccessError, verbs.EventQPLastWQEReached, verbs.EventCommEstablished:
 		conn := c.byQPN[ev.QPN]
 		if conn == nil {
-			return 0
+			return c.handleEndpointEvent(&ev)
 		}
 		switch ev.Type {
 		case verbs.EventQPLastWQEReached:
@@ -65,6 +65,15 @@ func (c *Context) handleEvent(ev verbs.Event) int {
 		return 0
 	}
 	c.failWith(fmt.Errorf("rdma: %w: %s reports for context %q: %v", ErrDevice, c.dev.Name(), c.set.Name, ev.Type))
+	return 1
+}
+
+// handleEndpointEvent handles what concerns the queue pair of the endpoint, if it does.
+func (c *Context) handleEndpointEvent(ev *verbs.Event) int {
+	if c.datagrams == nil || c.datagrams.lane.Num() != ev.QPN || ev.Type != verbs.EventQPFatal {
+		return 0
+	}
+	c.failWith(fmt.Errorf("rdma: %w: the queue pair of context %q: %v", ErrDevice, c.set.Name, ev.Type))
 	return 1
 }
 

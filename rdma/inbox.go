@@ -12,11 +12,9 @@ import (
 // Message is a message that Context.Receive has taken. It and its bytes are valid until
 // the function that was given it returns; then its buffer takes another message.
 type Message struct {
-	conn   *Connection
-	data   []byte
-	length int
-	opcode ReceiveOpcode
-	imm    uint32
+	ctx  *Context
+	data []byte
+	from arrival
 }
 
 // Bytes is what was sent, in the memory of the receive. For a write with immediate it is
@@ -24,17 +22,35 @@ type Message struct {
 func (m *Message) Bytes() []byte { return m.data }
 
 // Length is the number of bytes that came, those of a write with immediate included.
-func (m *Message) Length() int { return m.length }
+func (m *Message) Length() int { return m.from.length }
 
 // Opcode says what kind of message came.
-func (m *Message) Opcode() ReceiveOpcode { return m.opcode }
+func (m *Message) Opcode() ReceiveOpcode { return m.from.opcode }
 
 // Imm returns the 32 bits of immediate data, and whether the message had any.
-func (m *Message) Imm() (imm uint32, ok bool) { return m.imm, m.opcode != ReceivedSend }
+func (m *Message) Imm() (imm uint32, ok bool) {
+	return m.from.imm, m.from.opcode != ReceivedSend
+}
 
-// Connection is the connection that the message came from. An answer can be submitted
-// to it at once, also while the context is Starting.
-func (m *Message) Connection() *Connection { return m.conn }
+// Connection is the connection that the message came from, or nil in a context of
+// datagrams. An answer can be submitted to it at once, also while the context is Starting.
+func (m *Message) Connection() *Connection { return m.from.conn }
+
+// Peer is the endpoint that the message came from in a context of datagrams, as
+// ReceiveTask.Peer says; otherwise nil.
+func (m *Message) Peer() *Peer {
+	if m.ctx == nil {
+		return nil
+	}
+	return m.ctx.peerOf(&m.from)
+}
+
+// GRH returns the header that a UD message came with, and whether it had one.
+func (m *Message) GRH() (verbs.GRH, bool) { return m.from.grh, m.from.hasGRH }
+
+// Invalidated is the window that the message has taken away (SendTask.SetInvalidate), or
+// nil.
+func (m *Message) Invalidated() *Window { return m.from.lent }
 
 // inboxAlign is the alignment of the buffers of an inbox: no two share a cache line.
 const inboxAlign = 64
@@ -54,8 +70,8 @@ type inbox struct {
 type inboxSlot struct {
 	inbox *inbox
 	recv  receive
-	sge   [1]verbs.SGE
-	off   int // of its buffer
+	sge   [2]verbs.SGE // for the header, if it has one, and the buffer
+	off   int          // of its buffer
 }
 
 // Receive has the context take messages of all its connections, in n buffers of size
@@ -126,9 +142,9 @@ func (b *inbox) open() error {
 	}
 	for i := range b.slots {
 		s := &b.slots[i]
+		s.recv.wr.SGL = c.appendHeader(s.sge[:0], &s.recv)
 		if b.size > 0 {
-			s.sge[0] = verbs.SGE{Addr: b.mem.Addr() + uint64(s.off), Length: uint32(b.size), LKey: key}
-			s.recv.wr.SGL = s.sge[:]
+			s.recv.wr.SGL = append(s.recv.wr.SGL, verbs.SGE{Addr: b.mem.Addr() + uint64(s.off), Length: uint32(b.size), LKey: key})
 		}
 		c.recvWaiting.Push(&s.recv.place)
 	}
@@ -149,17 +165,20 @@ func (b *inbox) close() error {
 }
 
 // arrived implements receiver.
-func (s *inboxSlot) arrived(conn *Connection, wc *verbs.WC) {
-	b := s.inbox
-	b.msg = Message{conn: conn, length: int(wc.Bytes)}
-	b.msg.opcode, b.msg.imm = kindOf(wc)
-	if b.msg.opcode == ReceivedWriteImm || b.msg.length == 0 {
+func (s *inboxSlot) arrived(a *arrival) {
+	if a.opcode == ReceivedWriteImm || a.length == 0 {
 		s.repost() // now, so that it is posted before an answer goes to the peer
-	} else {
-		end := s.off + b.msg.length
-		b.msg.data = b.mem.Bytes()[s.off:end:end]
-		defer s.repost() // also after a panic
+		s.inbox.take(a, nil)
+		return
 	}
+	defer s.repost() // also after a panic
+	end := s.off + a.length
+	s.inbox.take(a, s.inbox.mem.Bytes()[s.off:end:end])
+}
+
+// take hands a message to the function.
+func (b *inbox) take(a *arrival, data []byte) {
+	b.msg = Message{ctx: b.ctx, data: data, from: *a}
 	defer b.forget()
 	b.handle(&b.msg)
 }

@@ -22,7 +22,7 @@ type ListenConfig struct {
 	// the callbacks that report it, so that their places are free for others.
 	OnRequest func(q *ConnectRequest)
 	// PrivateData goes to each peer that is accepted where OnRequest is nil: at most 196
-	// bytes.
+	// bytes, or 136 in a context of UD.
 	PrivateData []byte
 	// Backlog is how many requests may be unanswered; those beyond it are dropped, and
 	// peers repeat them. Zero: 1,024.
@@ -49,6 +49,9 @@ type Listener struct {
 // other. Each takes one of Config.MaxConnections places. A context may have any number of
 // listeners. They end with Close, or when the context stops; what has been accepted
 // goes on after Close.
+//
+// A context of UD answers peers that ask for its endpoint (ResolvePeer), instead: at once, or
+// with ConnectRequest.Answer where there is OnRequest. Its ports are those of RDMA_PS_UDP.
 //
 // It is legal in Starting and Running. A context in Starting does not wait for peers. It
 // fails with ErrInvalid for an address that is not the device's or not an address, with
@@ -78,8 +81,15 @@ func (c *Context) listen(text string, cfg ListenConfig) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(cfg.PrivateData) > maxAcceptData {
-		return nil, fmt.Errorf("%w: %d bytes of private data; an acceptance takes %d", ErrRange, len(cfg.PrivateData), maxAcceptData)
+	most := maxAcceptData
+	switch c.set.Transport {
+	case verbs.UD:
+		most = maxAnswerData
+	case verbs.SRD:
+		return nil, fmt.Errorf("%w: no connection manager has SRD; exchange descriptors instead, with ExportEndpoint and NewPeer", ErrNotSupported)
+	}
+	if len(cfg.PrivateData) > most {
+		return nil, fmt.Errorf("%w: %d bytes of private data; an answer takes %d", ErrRange, len(cfg.PrivateData), most)
 	}
 	if cfg.Backlog < 0 {
 		return nil, fmt.Errorf("%w: ListenConfig.Backlog is %d", ErrRange, cfg.Backlog)
@@ -89,7 +99,7 @@ func (c *Context) listen(text string, cfg ListenConfig) (*Listener, error) {
 	}
 	l := &Listener{ctx: c, cfg: cfg, requests: make(map[*ConnectRequest]struct{})}
 	l.cfg.PrivateData = slices.Clone(cfg.PrivateData)
-	if l.listener, err = c.manager.cm.Listen(verbs.CMListen{Addr: netip.AddrPortFrom(addr, port), Type: verbs.RC, Backlog: cfg.Backlog}); err != nil {
+	if l.listener, err = c.manager.cm.Listen(verbs.CMListen{Addr: netip.AddrPortFrom(addr, port), Type: c.set.Transport, Backlog: cfg.Backlog}); err != nil {
 		return nil, err
 	}
 	l.addr = l.listener.Addr()
@@ -238,7 +248,7 @@ func (q *ConnectRequest) Accept(cfg AcceptConfig) (*Connection, error) {
 		conn.establishment = end
 		conn.hold = newHold(cfg.Held)
 		port, _ := id.PortGID()
-		if err := conn.lane.Initialize(port, c.set.access); err != nil {
+		if err := conn.initialize(port); err != nil {
 			return err
 		}
 		if err := end.bringUp(); err != nil {
@@ -260,7 +270,7 @@ func (q *ConnectRequest) Accept(cfg AcceptConfig) (*Connection, error) {
 	c.manager.ids[id] = end
 	conn.enter(Connecting, nil)
 	if limit := c.set.ConnectTimeout; limit > 0 {
-		c.setDeadline(conn, time.Now().Add(limit))
+		c.setDeadline(&conn.deadline, time.Now().Add(limit))
 	}
 	return conn, nil
 }

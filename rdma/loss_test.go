@@ -13,6 +13,7 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // A flow keeps slots messages under way from a to b, each at its own place in
@@ -177,6 +178,7 @@ func TestGuestLoss(t *testing.T) {
 				}
 				f := &flow{r: newRigOn(t, on.a(t), on.b(t), cfg, cfg)}
 				begin := each.prepare(f)
+				t.Cleanup(func() { logCounters(t, f.r.a.dev, f.r.b.dev) }) // of a test that has failed
 				f.r.connect(1)
 				lossy := f.r.soft()
 				require.NoError(t, lossy.SetFaults(soft.Faults{Loss: 0.05, Reorder: 0.05, Seed: 3}))
@@ -206,4 +208,13 @@ func (r *rig) soft() *soft.Device {
 		d = r.b.dev.(*soft.Device)
 	}
 	return d
+}
+
+// logCounters prints what the devices have counted, where the test has failed.
+func logCounters(t *testing.T, devs ...verbs.Device) {
+	for _, dev := range devs {
+		if t.Failed() {
+			t.Logf("%s: %v", dev.Name(), must(dev.Counters()))
+		}
+	}
 }

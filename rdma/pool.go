@@ -73,18 +73,18 @@ func (p *requestPool[T, P]) fill(c *Context, op Operation, n int, done func(*T),
 }
 
 // alloc takes a task out of the pool and gives it its buffers.
-func (p *requestPool[T, P]) alloc(conn *Connection, local, remote *bufinv.Buf) (*T, error) {
+func (p *requestPool[T, P]) alloc(to Responder, local, remote *bufinv.Buf) (*T, error) {
 	t, err := p.tasks.Alloc()
 	if err != nil {
 		freeAll(local, remote)
 		return nil, err
 	}
-	return p.giveTo(t, conn, local, remote)
+	return p.giveTo(t, to, local, remote)
 }
 
 // giveTo gives a task that was taken just now its buffers.
-func (p *requestPool[T, P]) giveTo(t *T, conn *Connection, local, remote *bufinv.Buf) (*T, error) {
-	if err := P(t).base().give(conn, local, remote); err != nil {
+func (p *requestPool[T, P]) giveTo(t *T, to Responder, local, remote *bufinv.Buf) (*T, error) {
+	if err := P(t).base().give(to, local, remote); err != nil {
 		freeAll(local, remote)
 		return nil, p.takeBack(t, err)
 	}

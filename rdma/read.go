@@ -23,8 +23,8 @@ func (c *Context) ReadPool(n int, done func(*ReadTask), failed func(*ReadTask, e
 // both nil it reads no bytes. The task takes over the caller's references, also when
 // Alloc fails. Errors match those of pe.Pool.Alloc, bufinv and mmap, and ErrInvalid,
 // ErrNoData, ErrRange and ErrPermission.
-func (p *ReadPool) Alloc(conn *Connection, src, dst *bufinv.Buf) (*ReadTask, error) {
-	return p.alloc(conn, dst, src)
+func (p *ReadPool) Alloc(to Responder, src, dst *bufinv.Buf) (*ReadTask, error) {
+	return p.alloc(to, dst, src)
 }
 
 // Source is the memory of the peer that is read, or nil.

@@ -206,7 +206,7 @@ func (r *readySignal) schedule(now time.Time) {
 	if r.cancel == nil {
 		earlier(now.Add(min(max(now.Sub(r.began)/64, shortestPoll), longestPoll)))
 	}
-	conn.ctx.setDeadline(conn, at)
+	conn.ctx.setDeadline(&conn.deadline, at)
 }
 
 // peerMayBeReady implements establishment.

@@ -43,7 +43,7 @@ func kindOf(wc *verbs.WC) (ReceiveOpcode, uint32) {
 // ReceivePool is a pool of receives.
 type ReceivePool struct{ pool[ReceiveTask] }
 
-// ReceiveTask waits for one message, from any connection of the context. Messages take
+// ReceiveTask waits for one message, from any connection or peer of the context. Messages take
 // receives in the order in which these were submitted.
 type ReceiveTask struct {
 	pe.Task
@@ -55,10 +55,7 @@ type ReceiveTask struct {
 	appends bool
 	sgl     []verbs.SGE
 
-	conn   *Connection
-	opcode ReceiveOpcode
-	length int
-	imm    uint32
+	from arrival
 }
 
 // ReceivePool makes a pool of n receives. done and failed run on the engine's
@@ -74,7 +71,7 @@ func (p *ReceivePool) fill(c *Context, op Operation, n int, done func(*ReceiveTa
 		func(t *ReceiveTask) *pe.Task { return &t.Task },
 		func(t *ReceiveTask) {
 			t.control, t.ctx, t.pool = c.control, c, p
-			t.sgl = make([]verbs.SGE, 0, c.set.MaxRecvSGE)
+			t.sgl = make([]verbs.SGE, 0, c.set.headerEntries()+c.set.MaxRecvSGE)
 			c.addReceive(&t.recv, (*taskReceiver)(t))
 		},
 		func(t *ReceiveTask) { _ = t.drop() })
@@ -93,7 +90,7 @@ func (p *ReceivePool) Alloc(dst *bufinv.Buf) (*ReceiveTask, error) {
 		return nil, err
 	}
 	t.dst, t.appends = dst, false
-	t.conn, t.opcode, t.length, t.imm = nil, 0, 0, 0
+	t.from = arrival{}
 	if _, err := t.gather(); err != nil {
 		t.dst = nil
 		freeAll(dst)
@@ -104,12 +101,12 @@ func (p *ReceivePool) Alloc(dst *bufinv.Buf) (*ReceiveTask, error) {
 }
 
 func (t *ReceiveTask) gather() ([]verbs.SGE, error) {
-	var list []verbs.SGE
+	list := t.ctx.appendHeader(t.sgl[:0], &t.recv)
 	var err error
 	if t.appends {
-		list, err = t.dst.AppendRoomSGL(t.sgl[:0], t.ctx.set.PD, -1)
+		list, err = t.dst.AppendRoomSGL(list, t.ctx.set.PD, -1)
 	} else {
-		list, err = t.dst.AppendEmptiedSGL(t.sgl[:0], t.ctx.set.PD, -1)
+		list, err = t.dst.AppendEmptiedSGL(list, t.ctx.set.PD, -1)
 	}
 	if err != nil {
 		return nil, err
@@ -185,13 +182,12 @@ func (t *ReceiveTask) checkRoom() error {
 type taskReceiver ReceiveTask
 
 // arrived implements receiver.
-func (r *taskReceiver) arrived(conn *Connection, wc *verbs.WC) {
+func (r *taskReceiver) arrived(a *arrival) {
 	t := (*ReceiveTask)(r)
 	t.control.End(&t.Task)
-	t.conn, t.length = conn, int(wc.Bytes)
-	t.opcode, t.imm = kindOf(wc)
-	if t.opcode != ReceivedWriteImm && t.length > 0 {
-		if err := t.dst.Produced(t.length); err != nil {
+	t.from = *a
+	if a.opcode != ReceivedWriteImm && a.length > 0 {
+		if err := t.dst.Produced(a.length); err != nil {
 			t.pool.failed(t, fmt.Errorf("rdma: receive: its destination was changed in flight: %w", err))
 			return
 		}
@@ -211,7 +207,7 @@ func (r *taskReceiver) lengthAdvice() string {
 // failed implements receiver.
 func (r *taskReceiver) failed(conn *Connection, err *TaskError) {
 	t := (*ReceiveTask)(r)
-	t.conn = conn
+	t.from = arrival{conn: conn}
 	t.control.End(&t.Task)
 	t.pool.failed(t, err)
 }
@@ -242,7 +238,7 @@ func (t *ReceiveTask) Free() error {
 // drop releases what a task that was freed has worked on.
 func (t *ReceiveTask) drop() error {
 	dst := t.dst
-	t.dst, t.conn, t.appends = nil, nil, false
+	t.dst, t.from, t.appends = nil, arrival{}, false
 	return dst.Free()
 }
 
@@ -272,15 +268,35 @@ func (t *ReceiveTask) SetDestination(dst *bufinv.Buf) error {
 }
 
 // Opcode is the kind of message that came, once the task has succeeded.
-func (t *ReceiveTask) Opcode() ReceiveOpcode { return t.opcode }
+func (t *ReceiveTask) Opcode() ReceiveOpcode { return t.from.opcode }
 
 // Length is the number of bytes that came: to the destination or, for a write with
 // immediate, to the memory that the peer wrote to.
-func (t *ReceiveTask) Length() int { return t.length }
+func (t *ReceiveTask) Length() int { return t.from.length }
 
 // Imm returns the 32 bits of immediate data, and whether the message had any.
-func (t *ReceiveTask) Imm() (imm uint32, ok bool) { return t.imm, t.opcode != ReceivedSend }
+func (t *ReceiveTask) Imm() (imm uint32, ok bool) {
+	return t.from.imm, t.from.opcode != ReceivedSend
+}
 
-// Connection is the connection that the message came from, or nil before one
-// has come.
-func (t *ReceiveTask) Connection() *Connection { return t.conn }
+// Invalidated is the window that the message has taken away (SendTask.SetInvalidate), or
+// nil.
+func (t *ReceiveTask) Invalidated() *Window { return t.from.lent }
+
+// Connection is the connection that the message came from, or nil before one has come,
+// and in a context of datagrams.
+func (t *ReceiveTask) Connection() *Connection { return t.from.conn }
+
+// Peer is the endpoint that the message came from, which can be answered: one that the
+// context knows, or a new one, which it remembers until thousands of others have been
+// heard. It is nil before a message has come, in a context of connections, and where the
+// device did not say who has sent.
+func (t *ReceiveTask) Peer() *Peer {
+	if t.ctx == nil {
+		return nil
+	}
+	return t.ctx.peerOf(&t.from)
+}
+
+// GRH returns the header that a UD message came with, and whether it had one.
+func (t *ReceiveTask) GRH() (verbs.GRH, bool) { return t.from.grh, t.from.hasGRH }

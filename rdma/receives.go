@@ -13,15 +13,35 @@ import (
 // one that an inbox posts again and again.
 type receive struct {
 	owner  receiver
+	index  int                 // among those of the context
 	place  fifo.Node[*receive] // among those that wait
 	posted bool
 	wr     verbs.RecvWR
 }
 
+// receiveQueue is where receives are posted: a shared receive queue, or the endpoint's
+// queue pair.
+type receiveQueue interface {
+	PostRecv(wrs []verbs.RecvWR) (int, error)
+}
+
+// arrival is a message that has come.
+type arrival struct {
+	conn   *Connection  // that it came by; nil: by the endpoint
+	addr   EndpointAddr // of the sender, where it came by the endpoint
+	lid    uint16       // of the sender, on InfiniBand
+	grh    verbs.GRH    // of a UD message
+	hasGRH bool
+	length int // bytes, without the header
+	opcode ReceiveOpcode
+	imm    uint32
+	lent   *Window // that it has taken away
+}
+
 // receiver is what a receive is made for.
 type receiver interface {
 	// arrived is called when the receive has taken a message.
-	arrived(conn *Connection, wc *verbs.WC)
+	arrived(a *arrival)
 	// failed is called when the receive has failed. The connection may be nil.
 	failed(conn *Connection, err *TaskError)
 	// lengthAdvice says what to do about a message that was too long for the receive.
@@ -33,8 +53,8 @@ type receiver interface {
 
 // addReceive makes a receive known to the context, for good.
 func (c *Context) addReceive(r *receive, owner receiver) {
-	r.owner, r.place.Value = owner, r
-	r.wr.ID = lane.ReceiveID | uint64(len(c.receives))
+	r.owner, r.place.Value, r.index = owner, r, len(c.receives)
+	r.wr.ID = lane.ReceiveID | uint64(r.index)
 	c.receives = append(c.receives, r)
 }
 
@@ -51,7 +71,7 @@ func (c *Context) postReceives() {
 			c.recvWRs[n] = e.Value.wr
 			n++
 		}
-		taken, err := c.srq.PostRecv(c.recvWRs[:n])
+		taken, err := c.recvQueue.PostRecv(c.recvWRs[:n])
 		for range taken {
 			c.recvWaiting.Pop().Value.posted = true
 		}
@@ -65,6 +85,10 @@ func (c *Context) postReceives() {
 
 // received handles the completion of a receive.
 func (c *Context) received(wc *verbs.WC) {
+	if wc.Unsolicited {
+		c.receivedUnsolicited(wc)
+		return
+	}
 	i := wc.ID &^ lane.ReceiveID
 	if i >= uint64(len(c.receives)) || !c.receives[i].posted {
 		return // of a receive that was given back already
@@ -72,7 +96,10 @@ func (c *Context) received(wc *verbs.WC) {
 	r := c.receives[i]
 	r.posted = false
 	c.recvPosted--
-	conn := c.connectionOf(wc.QPN)
+	var conn *Connection
+	if c.datagrams == nil {
+		conn = c.connectionOf(wc.QPN)
+	}
 	if wc.Status != verbs.StatusSuccess {
 		c.receiveFailed(r, conn, wc)
 		return
@@ -89,7 +116,45 @@ func (c *Context) received(wc *verbs.WC) {
 			}
 		}
 	}
-	r.owner.arrived(conn, wc)
+	a := &c.arrival
+	*a = arrival{conn: conn, length: int(wc.Bytes)}
+	a.opcode, a.imm = kindOf(wc)
+	if wc.InvalidatedRKey != 0 {
+		a.lent = c.invalidated(wc.InvalidatedRKey)
+	}
+	if c.datagrams != nil {
+		c.datagrams.arrivalFrom(a, r, wc)
+		if c.startable() {
+			c.control.Started()
+		}
+	}
+	r.owner.arrived(a)
+}
+
+// receivedUnsolicited hands a write with immediate that has taken no receive to the
+// function of Receive.
+func (c *Context) receivedUnsolicited(wc *verbs.WC) {
+	if c.inbox == nil || c.datagrams == nil || wc.Status != verbs.StatusSuccess {
+		return
+	}
+	a := &c.arrival
+	*a = arrival{length: int(wc.Bytes)}
+	a.opcode, a.imm = kindOf(wc)
+	c.datagrams.arrivalFrom(a, nil, wc)
+	if c.startable() {
+		c.control.Started()
+	}
+	c.inbox.take(a, nil)
+}
+
+// appendHeader appends the entry for the header of a receive, where it has one.
+func (c *Context) appendHeader(sgl []verbs.SGE, r *receive) []verbs.SGE {
+	if c.datagrams == nil || c.datagrams.headers == nil {
+		return sgl
+	}
+	e := c.datagrams.header
+	e.Addr += uint64(headerStride * r.index)
+	return append(sgl, e)
 }
 
 func (c *Context) receiveFailed(r *receive, conn *Connection, wc *verbs.WC) {
@@ -97,8 +162,15 @@ func (c *Context) receiveFailed(r *receive, conn *Connection, wc *verbs.WC) {
 	if wc.Status == verbs.StatusLocalLengthError {
 		err.advice = r.owner.lengthAdvice()
 	}
-	if conn != nil {
+	switch {
+	case conn != nil:
 		conn.failedTask(wc.Status, err)
+	case c.datagrams != nil && c.phase == phaseUp:
+		// Some devices end a queue pair for datagrams with a failed receive (rxe does for a
+		// message that is too long).
+		if attr, e := c.datagrams.lane.QP().Query(); e != nil || attr.State == verbs.QPError {
+			c.failWith(err)
+		}
 	}
 	if wc.Status == verbs.StatusFlushed {
 		err.Cause = c.causeOf(conn)

@@ -18,7 +18,9 @@ type request struct {
 	ctx     *Context
 	pool    requestOwner
 	self    interface{ base() *request } // the task that embeds it
-	conn    *Connection
+	conn    *Connection                  // that it runs on; nil: on the endpoint
+	peer    *Peer                        // that it goes to from the endpoint
+	handle  *addressHandle               // that leads there, in flight
 	send    lane.Request
 	op      Operation
 	local   *bufinv.Buf
@@ -81,7 +83,7 @@ func (r *request) Free() error {
 // Operation is the task's kind.
 func (r *request) Operation() Operation { return r.op }
 
-// Connection is the connection that the task runs on, or nil.
+// Connection is the connection that the task runs on, or nil where it goes to a Peer.
 func (r *request) Connection() *Connection { return r.conn }
 
 // SetConnection moves the task to another connection of the same context, for its
@@ -93,7 +95,23 @@ func (r *request) SetConnection(conn *Connection) error {
 	if err := r.ctx.owns(conn); err != nil {
 		return fmt.Errorf("rdma: set the connection of a %v: %w", r.op, err)
 	}
-	r.conn = conn
+	r.conn, r.peer = conn, nil
+	return nil
+}
+
+// Peer is the endpoint that the task goes to, or nil where it runs on a Connection.
+func (r *request) Peer() *Peer { return r.peer }
+
+// SetPeer has the next submissions of the task go to another endpoint. Errors match
+// pe.ErrInUse in flight, and ErrInvalid.
+func (r *request) SetPeer(p *Peer) error {
+	if err := r.control.MayChange(&r.Task, "peer"); err != nil {
+		return err
+	}
+	if err := r.ctx.ownsPeer(p); err != nil {
+		return fmt.Errorf("rdma: set the peer of a %v: %w", r.op, err)
+	}
+	r.conn, r.peer = nil, p
 	return nil
 }
 
@@ -110,13 +128,27 @@ func (c *Context) owns(conn *Connection) error {
 	return nil
 }
 
+// address sets whom a task that was just allocated goes to.
+func (r *request) address(to Responder) error {
+	switch to := to.(type) {
+	case *Connection:
+		r.conn, r.peer = to, nil
+		return r.ctx.owns(to)
+	case *Peer:
+		r.conn, r.peer = nil, to
+		return r.ctx.ownsPeer(to)
+	}
+	return fmt.Errorf("%w: no connection or peer is given", ErrInvalid)
+}
+
 // give sets what a task that was just allocated works on.
-func (r *request) give(conn *Connection, local, remote *bufinv.Buf) error {
+func (r *request) give(to Responder, local, remote *bufinv.Buf) error {
 	r.length, r.result, r.appends = 0, 0, false
-	if err := r.ctx.owns(conn); err != nil {
+	if err := r.address(to); err != nil {
+		r.conn, r.peer = nil, nil
 		return err
 	}
-	r.conn, r.local, r.remote = conn, local, remote
+	r.local, r.remote = local, remote
 	err := r.measure()
 	if err == nil {
 		err = r.checkLimits()
@@ -124,10 +156,10 @@ func (r *request) give(conn *Connection, local, remote *bufinv.Buf) error {
 	if err == nil {
 		return nil
 	}
-	if conn.state == Failed || conn.state == Closed {
+	if r.conn != nil && (r.conn.state == Failed || r.conn.state == Closed) {
 		err = r.notReady() // which is why the peer's memory is no longer there
 	}
-	r.conn, r.local, r.remote = nil, nil, nil
+	r.conn, r.peer, r.local, r.remote = nil, nil, nil, nil
 	return err
 }
 
@@ -180,7 +212,7 @@ func (r *request) room() int {
 // drop releases what a task that was freed has worked on.
 func (r *request) drop() error {
 	local, remote, event := r.local, r.remote, r.event
-	r.conn, r.local, r.remote, r.event, r.appends = nil, nil, nil, nil, false
+	r.conn, r.peer, r.local, r.remote, r.event, r.appends = nil, nil, nil, nil, nil, false
 	if event != nil {
 		return event.Release()
 	}

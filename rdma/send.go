@@ -1,6 +1,9 @@
 package rdma
 
-import "github.com/verbena-rdma/verbena/bufinv"
+import (
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/verbs"
+)
 
 // sourceRequest is a request that takes data of this program to the peer.
 type sourceRequest struct{ request }
@@ -39,8 +42,12 @@ func (c *Context) SendPool(n int, done func(*SendTask), failed func(*SendTask, e
 // a message of no bytes. The task takes over the caller's reference to src, also
 // when Alloc fails. Errors match those of pe.Pool.Alloc, bufinv and mmap, and
 // ErrInvalid, ErrNoData and ErrRange.
-func (p *SendPool) Alloc(conn *Connection, src *bufinv.Buf) (*SendTask, error) {
-	return p.alloc(conn, src, nil)
+func (p *SendPool) Alloc(to Responder, src *bufinv.Buf) (*SendTask, error) {
+	t, err := p.alloc(to, src, nil)
+	if err == nil {
+		t.send.WR.Op, t.send.WR.InvalidateRKey = verbs.OpSend, 0
+	}
+	return t, err
 }
 
 // SendImmPool is a pool of sends with immediate.
@@ -57,8 +64,8 @@ func (c *Context) SendImmPool(n int, done func(*SendImmTask), failed func(*SendI
 }
 
 // Alloc is SendPool.Alloc with immediate data.
-func (p *SendImmPool) Alloc(conn *Connection, src *bufinv.Buf, imm uint32) (*SendImmTask, error) {
-	t, err := p.alloc(conn, src, nil)
+func (p *SendImmPool) Alloc(to Responder, src *bufinv.Buf, imm uint32) (*SendImmTask, error) {
+	t, err := p.alloc(to, src, nil)
 	if err == nil {
 		t.send.WR.Imm = imm
 	}

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -25,7 +26,10 @@ type settings struct {
 	rnrTimer uint8 // code
 	reads    int   // accepted from the peer at a time
 	maxCQE   int
-	inline   int // bytes up to which the data of a send or write are posted inline
+	maxAH    int
+	// rnrRetrySettable: datagrams have receiver-not-ready retries, and their number can be set.
+	rnrRetrySettable bool
+	inline           int // bytes up to which the data of a send or write are posted inline
 }
 
 const (
@@ -58,12 +62,12 @@ func resolve(dev verbs.Device, cfg Config) (*settings, error) {
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", dev.Name(), err)
 	}
-	s.caps = capabilitiesOf(dev, &attr)
-	s.maxCQE = attr.MaxCQE
+	s.caps = capabilitiesOf(dev, &attr, s.Transport)
+	s.maxCQE, s.maxAH = attr.MaxCQE, attr.MaxAH
 	s.reads = min(attr.MaxQPReadAtomic, readLimit)
 	s.inline = min(attr.MaxInline, inlineLimit)
-	if !s.caps.Transports.Has(verbs.RC) {
-		return nil, fmt.Errorf("%w: %s has no reliable connections", ErrNotSupported, dev.Name())
+	if err := s.setTransport(dev, &attr.SRD); err != nil {
+		return nil, err
 	}
 	if s.Name == "" {
 		s.Name = "rdma"
@@ -83,10 +87,48 @@ func resolve(dev verbs.Device, cfg Config) (*settings, error) {
 	if err := s.setPath(dev); err != nil {
 		return nil, err
 	}
+	if s.Transport == verbs.UD {
+		s.caps.MaxSend = uint32(s.MTU)
+	}
 	if err := s.setRetries(); err != nil {
 		return nil, err
 	}
 	return s, s.setSizes(dev)
+}
+
+// setTransport checks what concerns the transport service.
+func (s *settings) setTransport(dev verbs.Device, srd *verbs.SRDAttr) error {
+	switch {
+	case s.Transport != verbs.RC && s.Transport != verbs.UD && s.Transport != verbs.SRD:
+		return fmt.Errorf("%w: Config.Transport is %v; RC, UD and SRD are possible", ErrInvalid, s.Transport)
+	case !s.caps.Transports.Has(s.Transport):
+		return fmt.Errorf("%w: %s has no transport service %v", ErrNotSupported, dev.Name(), s.Transport)
+	case s.UnsolicitedWriteRecv && !(s.Transport == verbs.SRD && srd.UnsolicitedWriteRecv):
+		return fmt.Errorf("%w: Config.UnsolicitedWriteRecv with %v on %s", ErrNotSupported, s.Transport, dev.Name())
+	case s.Transport == verbs.RC:
+		return nil
+	case s.QKey >= 1<<31:
+		return fmt.Errorf("%w: Config.QKey is %#x; those from 0x80000000 on are for privileged programs (IBTA 10.2.5)", ErrRange, s.QKey)
+	case s.EndWithLastConnection || s.MaxConnections != 0:
+		return fmt.Errorf("%w: Config.MaxConnections and EndWithLastConnection are for contexts of connections, and Config.Transport is %v", ErrInvalid, s.Transport)
+	}
+	if s.QKey == 0 {
+		s.QKey = DefaultQKey
+	}
+	if s.Transport == verbs.SRD {
+		s.inline = min(s.inline, srd.MaxInline)
+		s.rnrRetrySettable = srd.RNRRetry
+	}
+	return nil
+}
+
+// headerEntries is how many scatter-gather entries a receive needs besides those of its
+// buffers.
+func (s *settings) headerEntries() int {
+	if s.Transport == verbs.UD {
+		return 1
+	}
+	return 0
 }
 
 func (s *settings) setAccess() {
@@ -127,14 +169,33 @@ func (s *settings) setPath(dev verbs.Device) error {
 	if s.SL > maxSL {
 		return fmt.Errorf("%w: Config.SL is %d; 0 to %d are possible here", ErrRange, s.SL, maxSL)
 	}
-	if s.HopLimit == 0 {
-		s.HopLimit = 64
+	if s.FlowLabel > maxFlowLabel {
+		return fmt.Errorf("%w: Config.FlowLabel is %#x; it has 20 bits", ErrRange, s.FlowLabel)
 	}
 	if s.gid, err = gid.Find(dev, s.Port, port.LinkLayer, s.GIDIndex); err != nil {
 		return err
 	}
 	s.gidGiven, s.GIDIndex = s.GIDIndex != nil, new(s.gid.Index)
 	return nil
+}
+
+// maxFlowLabel is the greatest that an IPv6 header can have.
+const maxFlowLabel = 1<<20 - 1
+
+// path is the way to a device.
+func (s *settings) path(gid verbs.GID, lid, udpPort uint16) verbs.AddressAttr {
+	a := verbs.AddressAttr{DGID: gid, SGIDIndex: s.gid.Index, Port: s.Port, DLID: lid, UDPPort: udpPort}
+	s.putPathFields(&a)
+	return a
+}
+
+// putPathFields sets the fields of a path that the configuration names. The others are
+// those that the connection manager has chosen, or zero.
+func (s *settings) putPathFields(a *verbs.AddressAttr) {
+	a.SL = cmp.Or(s.SL, a.SL)
+	a.TrafficClass = cmp.Or(s.TrafficClass, a.TrafficClass)
+	a.HopLimit = cmp.Or(s.HopLimit, a.HopLimit)
+	a.FlowLabel = cmp.Or(s.FlowLabel, a.FlowLabel)
 }
 
 func (s *settings) setRetries() error {
@@ -227,7 +288,7 @@ func (s *settings) setSizes(dev verbs.Device) error {
 		zero  int
 		most  int
 	}{
-		{"MaxConnections", &s.MaxConnections, 1, s.caps.MaxConnections},
+		{"MaxConnections", &s.MaxConnections, min(1, s.caps.MaxConnections), s.caps.MaxConnections},
 		{"SendQueueSize", &s.SendQueueSize, 0, s.caps.MaxSends},
 		{"RecvQueueSize", &s.RecvQueueSize, 0, s.caps.MaxReceives},
 		{"MaxSendSGE", &s.MaxSendSGE, min(defaultSGE, s.caps.MaxSendSGE), s.caps.MaxSendSGE},

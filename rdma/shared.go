@@ -80,7 +80,7 @@ func (p *SharedPool) make(c *Context) error {
 }
 
 // take allocates a task for an operation.
-func (p *SharedPool) take(op Operation, conn *Connection, local, remote *bufinv.Buf) (*SharedTask, error) {
+func (p *SharedPool) take(op Operation, to Responder, local, remote *bufinv.Buf) (*SharedTask, error) {
 	t, err := p.tasks.Alloc()
 	if err == nil {
 		if err = t.prepareShared(op); err != nil {
@@ -91,7 +91,7 @@ func (p *SharedPool) take(op Operation, conn *Connection, local, remote *bufinv.
 		freeAll(local, remote)
 		return nil, err
 	}
-	return p.giveTo(t, conn, local, remote)
+	return p.giveTo(t, to, local, remote)
 }
 
 // prepareShared makes the task one of the operation.
@@ -110,13 +110,13 @@ func (r *request) prepareShared(op Operation) error {
 
 // Send allocates a send, as SendPool.Alloc does. The buffers are the task's, also when
 // the allocation fails; the same holds for the other operations.
-func (p *SharedPool) Send(conn *Connection, src *bufinv.Buf) (*SharedTask, error) {
-	return p.take(OpSend, conn, src, nil)
+func (p *SharedPool) Send(to Responder, src *bufinv.Buf) (*SharedTask, error) {
+	return p.take(OpSend, to, src, nil)
 }
 
 // SendImm allocates a send with immediate, as SendImmPool.Alloc does.
-func (p *SharedPool) SendImm(conn *Connection, src *bufinv.Buf, imm uint32) (*SharedTask, error) {
-	t, err := p.take(OpSendImm, conn, src, nil)
+func (p *SharedPool) SendImm(to Responder, src *bufinv.Buf, imm uint32) (*SharedTask, error) {
+	t, err := p.take(OpSendImm, to, src, nil)
 	if err == nil {
 		t.send.WR.Imm = imm
 	}
@@ -124,18 +124,18 @@ func (p *SharedPool) SendImm(conn *Connection, src *bufinv.Buf, imm uint32) (*Sh
 }
 
 // Read allocates a read, as ReadPool.Alloc does.
-func (p *SharedPool) Read(conn *Connection, src, dst *bufinv.Buf) (*SharedTask, error) {
-	return p.take(OpRead, conn, dst, src)
+func (p *SharedPool) Read(to Responder, src, dst *bufinv.Buf) (*SharedTask, error) {
+	return p.take(OpRead, to, dst, src)
 }
 
 // Write allocates a write, as WritePool.Alloc does.
-func (p *SharedPool) Write(conn *Connection, src, dst *bufinv.Buf) (*SharedTask, error) {
-	return p.take(OpWrite, conn, src, dst)
+func (p *SharedPool) Write(to Responder, src, dst *bufinv.Buf) (*SharedTask, error) {
+	return p.take(OpWrite, to, src, dst)
 }
 
 // WriteImm allocates a write with immediate, as WriteImmPool.Alloc does.
-func (p *SharedPool) WriteImm(conn *Connection, src, dst *bufinv.Buf, imm uint32) (*SharedTask, error) {
-	t, err := p.take(OpWriteImm, conn, src, dst)
+func (p *SharedPool) WriteImm(to Responder, src, dst *bufinv.Buf, imm uint32) (*SharedTask, error) {
+	t, err := p.take(OpWriteImm, to, src, dst)
 	if err == nil {
 		t.send.WR.Imm = imm
 	}

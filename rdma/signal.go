@@ -106,13 +106,13 @@ const (
 func (conn *Connection) startKeepalive(now time.Time) {
 	d := conn.ctx.set.Keepalive
 	if d < 0 || conn.toItself {
-		conn.ctx.setDeadline(conn, time.Time{})
+		conn.ctx.setDeadline(&conn.deadline, time.Time{})
 		return
 	}
 	d /= keepaliveChecks
 	slot := max(d/keepaliveSlots, 1)
 	base := conn.ctx.deadlines.base
-	conn.ctx.setDeadline(conn, base.Add((now.Sub(base)+d)/slot*slot+slot))
+	conn.ctx.setDeadline(&conn.deadline, base.Add((now.Sub(base)+d)/slot*slot+slot))
 }
 
 // keepalive posts a write that fails if the peer is gone, unless it has given a sign of
@@ -140,7 +140,7 @@ func (conn *Connection) sayGoodbye() bool {
 		return false
 	}
 	conn.lane.Seal()
-	conn.ctx.setDeadline(conn, time.Now().Add(wait))
+	conn.ctx.setDeadline(&conn.deadline, time.Now().Add(wait))
 	if conn.signal.purpose != signalNone {
 		conn.signal.goodbye = true
 		return true

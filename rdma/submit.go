@@ -19,7 +19,8 @@ import (
 // What the device or the peer refuses fails the task later, and ends the connection;
 // TrySubmit finds most of that before. If Submit fails, the task remains the caller's.
 // Errors match pe.ErrBadState, pe.ErrInUse and pe.ErrFreed, ErrNotReady unless the
-// connection is Ready, ErrNotSupported, and those of Alloc for the buffers.
+// connection is Ready, ErrNotSupported, and those of Alloc for the buffers; for a Peer also
+// the device's, where it cannot reach the peer's address.
 func (r *request) Submit() error { return r.submit(0, false) }
 
 // SubmitWith is Submit with flags: see pe.Aggregate and pe.OptimizeReports.
@@ -39,7 +40,11 @@ func (r *request) submit(flags pe.SubmitFlags, thorough bool) error {
 		return fmt.Errorf("rdma: %s: %w", operations[r.op].submit, err)
 	}
 	r.send.Unreported = flags&pe.OptimizeReports != 0
-	r.conn.lane.Push(&r.send)
+	if r.peer != nil {
+		r.ctx.datagrams.push(r)
+	} else {
+		r.conn.lane.Push(&r.send)
+	}
 	if flags&pe.Aggregate == 0 {
 		r.ctx.flush()
 	} else {
@@ -50,18 +55,27 @@ func (r *request) submit(flags pe.SubmitFlags, thorough bool) error {
 
 // prepare builds the work request.
 func (r *request) prepare(thorough bool) error {
-	if r.conn == nil || r.conn.state != Ready {
+	if r.peer == nil && (r.conn == nil || r.conn.state != Ready) {
 		return r.notReady()
 	}
 	if err := r.measure(); err != nil {
 		return err
+	}
+	if r.peer != nil {
+		// A request that the device refuses would end the endpoint.
+		if err := r.checkSize(); err != nil {
+			return err
+		}
+		if err := r.ctx.datagrams.direct(r); err != nil {
+			return err
+		}
 	}
 	if thorough {
 		if err := r.checkLimits(); err != nil {
 			return err
 		}
 	}
-	if r.op.returnsData() && r.conn.maxReads == 0 {
+	if r.conn != nil && r.op.returnsData() && r.conn.maxReads == 0 {
 		return fmt.Errorf("%w: one end of %v takes no reads and atomics", ErrNotSupported, r.conn)
 	}
 	wr := &r.send.WR
@@ -72,6 +86,9 @@ func (r *request) prepare(thorough bool) error {
 	wr.Flags = 0
 	if r.fitsInline() {
 		wr.Flags = verbs.FlagInline
+	}
+	if wr.Op == verbs.OpSendInvalidate {
+		wr.Flags |= verbs.FlagFence // what reads the window comes before
 	}
 	wr.RKey, wr.RemoteAddr = 0, 0
 	switch {
@@ -93,7 +110,7 @@ func (r *request) prepare(thorough bool) error {
 func (r *request) notReady() error {
 	switch {
 	case r.conn == nil:
-		return fmt.Errorf("%w: the task has no connection", ErrInvalid)
+		return fmt.Errorf("%w: the task has no connection and no peer", ErrInvalid)
 	case r.conn.err != nil:
 		return fmt.Errorf("%w: %v is %v: %w", ErrNotReady, r.conn, r.conn.state, r.conn.err)
 	}
@@ -190,8 +207,8 @@ func (r *request) checkRemote(side string, n int) error {
 
 // checkLimits checks what the device or the peer would refuse.
 func (r *request) checkLimits() error {
-	if uint64(r.length) > uint64(r.ctx.set.caps.MaxMessage) {
-		return fmt.Errorf("%w: it would move %d bytes, %s moves %d in one task", ErrRange, r.length, r.ctx.dev.Name(), r.ctx.set.caps.MaxMessage)
+	if err := r.checkSize(); err != nil {
+		return err
 	}
 	if r.op.onEvent() {
 		return r.checkEvent(r.event)
@@ -217,6 +234,14 @@ func (r *request) checkLimits() error {
 	return err
 }
 
+// checkSize checks how much is moved.
+func (r *request) checkSize() error {
+	if most := r.ctx.set.caps.most(r.op); uint64(r.length) > uint64(most) {
+		return fmt.Errorf("%w: it would move %d bytes, %s moves %d in one %v task of %v", ErrRange, r.length, r.ctx.dev.Name(), most, r.op, r.ctx.set.Transport)
+	}
+	return nil
+}
+
 // gather makes the local scatter-gather list, in memory of the task.
 func (r *request) gather() ([]verbs.SGE, error) {
 	if r.op.onWord() {
@@ -238,6 +263,9 @@ func (r *request) gather() ([]verbs.SGE, error) {
 	if err != nil {
 		return nil, err
 	}
+	if most := r.ctx.set.caps.MaxRDMASGE; r.op != OpSend && r.op != OpSendImm && len(list) > most {
+		return nil, fmt.Errorf("%w: its list has %d buffers; a read or write with %v on %s has %d at most", ErrRange, len(list), r.ctx.set.Transport, r.ctx.dev.Name(), most)
+	}
 	return list, checkList(list, cap(r.sgl), "MaxSendSGE")
 }
 
@@ -254,6 +282,9 @@ func (r *request) fitsInline() bool {
 	if r.op.returnsData() || r.length == 0 || r.length > r.ctx.set.inline {
 		return false
 	}
+	if r.ctx.set.Transport == verbs.SRD && r.op != OpSend && r.op != OpSendImm {
+		return false // EFA has it in sends only
+	}
 	for b := r.local; b != nil; b = b.Next() {
 		if b.Memory() == nil {
 			return false
@@ -268,6 +299,10 @@ type completer request
 // Completed implements lane.Completer.
 func (c *completer) Completed(status verbs.Status, vendor uint32) {
 	r := (*request)(c)
+	if r.peer != nil {
+		r.ctx.datagrams.completed(r, status, vendor)
+		return
+	}
 	if status == verbs.StatusSuccess {
 		r.conn.peerAlive = true
 		r.succeed()

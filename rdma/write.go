@@ -37,8 +37,8 @@ func (c *Context) WritePool(n int, done func(*WriteTask), failed func(*WriteTask
 // Writing does not change dst: the next submission writes to the same place.
 // Errors match those of pe.Pool.Alloc, bufinv and mmap, and ErrInvalid, ErrNoData,
 // ErrRange and ErrPermission.
-func (p *WritePool) Alloc(conn *Connection, src, dst *bufinv.Buf) (*WriteTask, error) {
-	return p.alloc(conn, src, dst)
+func (p *WritePool) Alloc(to Responder, src, dst *bufinv.Buf) (*WriteTask, error) {
+	return p.alloc(to, src, dst)
 }
 
 // WriteImmPool is a pool of writes with immediate.
@@ -56,8 +56,8 @@ func (c *Context) WriteImmPool(n int, done func(*WriteImmTask), failed func(*Wri
 }
 
 // Alloc is WritePool.Alloc with immediate data.
-func (p *WriteImmPool) Alloc(conn *Connection, src, dst *bufinv.Buf, imm uint32) (*WriteImmTask, error) {
-	t, err := p.alloc(conn, src, dst)
+func (p *WriteImmPool) Alloc(to Responder, src, dst *bufinv.Buf, imm uint32) (*WriteImmTask, error) {
+	t, err := p.alloc(to, src, dst)
 	if err == nil {
 		t.send.WR.Imm = imm
 	}

@@ -16,10 +16,11 @@ func TestZeroValues(t *testing.T) {
 		&rdma.Listener{}, &rdma.ListenConfig{}, &rdma.ConnectRequest{}, &rdma.AcceptConfig{}, &rdma.DialConfig{},
 		&rdma.ReceivePool{}, &rdma.SendPool{}, &rdma.SendImmPool{}, &rdma.ReadPool{}, &rdma.WritePool{}, &rdma.WriteImmPool{},
 		&rdma.CompareSwapPool{}, &rdma.FetchAddPool{}, &rdma.SyncEventGetPool{}, &rdma.SyncEventSetPool{},
-		&rdma.SyncEventAddPool{}, &rdma.SharedPool{},
+		&rdma.SyncEventAddPool{}, &rdma.SharedPool{}, &rdma.WindowPool{}, &rdma.Window{},
 		&rdma.ReceiveTask{}, &rdma.SendTask{}, &rdma.SendImmTask{}, &rdma.ReadTask{}, &rdma.WriteTask{}, &rdma.WriteImmTask{},
 		&rdma.CompareSwapTask{}, &rdma.FetchAddTask{}, &rdma.SyncEventGetTask{}, &rdma.SyncEventSetTask{},
-		&rdma.SyncEventAddTask{}, &rdma.SharedTask{})
+		&rdma.SyncEventAddTask{}, &rdma.SharedTask{}, &rdma.Peer{}, &rdma.EndpointAddr{},
+		&rdma.MulticastConfig{}, &rdma.MulticastGroup{})
 
 	_, err := new(rdma.WritePool).Alloc(nil, nil, nil)
 	require.ErrorIs(t, err, rdma.ErrInvalid)

@@ -33,15 +33,19 @@ func (g *Group) Poll() (n int, err error) {
 // fetch takes a batch of completions off the completion queue.
 func (g *Group) fetch() {
 	g.next = 0
-	g.count, g.failure = g.cq.Poll(g.wcs[:])
+	if g.extended != nil {
+		g.count, g.failure = g.extended.PollExtended(g.wcs[:], g.extras)
+	} else {
+		g.count, g.failure = g.cq.Poll(g.wcs[:])
+	}
 	g.fetched += uint64(g.count)
 	g.broken = g.failure != nil
 }
 
 // complete handles one completion. That of a request stands also for those before
-// it that were not signaled (IBTA 10.8.6).
+// it that were not signaled (IBTA 10.8.6), unless its queue pair keeps no order.
 func (g *Group) complete(wc *verbs.WC) int {
-	if wc.ID&ReceiveID != 0 {
+	if wc.ID&ReceiveID != 0 || wc.Unsolicited {
 		g.next++
 		g.received(wc)
 		return 1
@@ -53,12 +57,12 @@ func (g *Group) complete(wc *verbs.WC) int {
 	}
 	l, status, vendor := r.lane, wc.Status, wc.VendorError
 	n := 1
-	for l.requests.Front().Value != r {
+	for !l.unordered && l.requests.Front().Value != r {
 		l.popPosted().owner.Completed(verbs.StatusSuccess, 0)
 		n++
 	}
 	g.next++
-	l.popPosted()
+	l.take(r)
 	l.freed()
 	r.owner.Completed(status, vendor)
 	return n
@@ -79,10 +83,16 @@ func (g *Group) requestOf(id uint64) *Request {
 
 // popPosted takes the oldest request off the lane, which the device has given back.
 func (l *Lane) popPosted() *Request {
-	r := l.requests.Pop().Value
+	r := l.requests.Front().Value
+	l.take(r)
+	return r
+}
+
+// take takes a request off the lane, which the device has given back.
+func (l *Lane) take(r *Request) {
+	l.requests.Remove(&r.place)
 	r.lane, r.posted = nil, false
 	l.posted--
-	return r
 }
 
 // pop takes the first request off the lane, in the order in which they end, or

@@ -32,18 +32,20 @@ const (
 // with Attach.
 type Group struct {
 	cq       verbs.CQ
+	extended verbs.ExtendedCQ // the same, if it reports more than a WC has; otherwise nil
 	received func(wc *verbs.WC)
 
 	requests []*Request // by index; nil: free
 	free     []uint64   // IDs for Add, with generations that no request had
 
 	wcs     [PollBatch]verbs.WC
-	next    int    // of wcs, to be handled
-	count   int    // in wcs
-	fetched uint64 // completions, ever
-	empty   bool   // the completion queue was, when it was last polled
-	broken  bool   // the completion queue has failed
-	failure error  // of the completion queue, to be returned by Poll
+	extras  []verbs.WCExtra // beside them; nil unless extended
+	next    int             // of wcs, to be handled
+	count   int             // in wcs
+	fetched uint64          // completions, ever
+	empty   bool            // the completion queue was, when it was last polled
+	broken  bool            // the completion queue has failed
+	failure error           // of the completion queue, to be returned by Poll
 
 	toPost  []*Lane // with requests that wait
 	spare   []*Lane // the array that toPost had before
@@ -52,14 +54,26 @@ type Group struct {
 }
 
 // Attach has the group use a completion queue. Completions whose ID has ReceiveID
-// set go to received. No lane of an earlier completion queue may be in use.
+// set, and those that are unsolicited, go to received. No lane of an earlier completion queue may
+// be in use.
 func (g *Group) Attach(cq verbs.CQ, received func(wc *verbs.WC)) {
-	g.cq, g.received = cq, received
+	g.cq, g.received, g.extended = cq, received, nil
 	g.next, g.count, g.empty, g.broken, g.failure = 0, 0, false, false, nil
 	g.toPost = g.toPost[:0]
 	for g.drained.Pop() != nil {
 	}
 }
+
+// Extend has the group ask the completion queue, which was made with CQInit.Fields, for
+// what it reports beside completions.
+func (g *Group) Extend() {
+	g.extended = g.cq.(verbs.ExtendedCQ)
+	g.extras = make([]verbs.WCExtra, len(g.wcs))
+}
+
+// Extra is what the queue has reported beside the completion that received has got. It
+// is for received to call, after Extend.
+func (g *Group) Extra() *verbs.WCExtra { return &g.extras[g.next-1] }
 
 // Add gives a request its ID, which is the request's until Remove. The owner is
 // called at the end of each of its uses.

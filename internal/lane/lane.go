@@ -8,7 +8,7 @@ import (
 // Completer is what a request is made for.
 type Completer interface {
 	// Completed is called when the request has come to its end, in the order of
-	// submission. The request is on no lane any more, and can be pushed again.
+	// submission, except on SRD queue pairs, which keep none. The request is on no lane any more, and can be pushed again.
 	Completed(status verbs.Status, vendorError uint32)
 }
 
@@ -48,6 +48,8 @@ type Lane struct {
 	num   uint32
 	depth int  // requests at the device at a time
 	up    bool // requests can be posted
+	// unordered: requests complete in any order, each with a completion of its own.
+	unordered bool
 
 	requests fifo.List[*Request]  // in the order of submission
 	unposted *fifo.Node[*Request] // the first that is not at the device; nil: all are
@@ -68,7 +70,7 @@ func (g *Group) Open(pd verbs.PD, init verbs.QPInit, depth int, owner Owner) (*L
 	if err != nil {
 		return nil, err
 	}
-	l := &Lane{group: g, owner: owner, qp: qp, num: qp.Num(), depth: depth}
+	l := &Lane{group: g, owner: owner, qp: qp, num: qp.Num(), depth: depth, unordered: init.Type == verbs.SRD}
 	l.place.Value = l
 	return l, nil
 }
@@ -96,6 +98,41 @@ func (l *Lane) Connect(a verbs.QPAttr) error {
 	}
 	a.State = verbs.QPReadyToSend
 	if err := l.qp.Modify(a, verbs.RCToRTS); err != nil {
+		return err
+	}
+	l.Connected()
+	return nil
+}
+
+// OpenDatagrams takes the queue pair of datagrams, of UD or SRD, from Reset to Ready to
+// Send. Of the attributes, Port, QKey and SQPSN count, and those of the mask. Requests can
+// be posted from then on.
+func (l *Lane) OpenDatagrams(a verbs.QPAttr, mask verbs.QPAttrMask) error {
+	for _, step := range [...]struct {
+		to   verbs.QPState
+		mask verbs.QPAttrMask
+	}{
+		{verbs.QPInitialized, verbs.UDToInit},
+		{verbs.QPReadyToReceive, verbs.UDToRTR},
+		{verbs.QPReadyToSend, verbs.UDToRTS | mask},
+	} {
+		a.State = step.to
+		if err := l.qp.Modify(a, step.mask); err != nil {
+			return err
+		}
+	}
+	l.Connected()
+	return nil
+}
+
+// Hold keeps requests from being posted until Resume: the device has flushed the send
+// queue, and is to get no more before it has given back what it had.
+func (l *Lane) Hold() { l.up = false }
+
+// Resume takes the send queue of a queue pair out of the state SQE, and posts what waits.
+// All requests must have come back.
+func (l *Lane) Resume() error {
+	if err := l.qp.Modify(verbs.QPAttr{State: verbs.QPReadyToSend}, verbs.QPAttrState); err != nil {
 		return err
 	}
 	l.Connected()

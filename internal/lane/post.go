@@ -43,7 +43,7 @@ func (l *Lane) post() {
 		for e := l.unposted; e != nil && n < min(PostBatch, l.depth-l.posted); e = e.Next() {
 			r, wr := e.Value, &g.wrs[n]
 			*wr = r.WR
-			if !r.Unreported {
+			if !r.Unreported || l.unordered {
 				wr.Flags |= verbs.FlagSignaled
 			}
 			n++

@@ -40,6 +40,7 @@ var guestNeeds = []Need{
 	{"ibv_uc_pingpong", "ibverbs-utils"},
 	{"ibv_ud_pingpong", "ibverbs-utils"},
 	{"cmtime", "rdmacm-utils"},
+	{"mckey", "rdmacm-utils"},
 	{"rdma_client", "rdmacm-utils"},
 	{"rdma_server", "rdmacm-utils"},
 	{"rdma_xclient", "rdmacm-utils"},

@@ -46,6 +46,7 @@ var parts = []part{
 		"samples/verbs_rc_pingpong", "samples/verbs_uc_pingpong", "samples/verbs_ud_pingpong",
 		"samples/cm_rping", "samples/pe_task_error", "samples/graph", "samples/pe_event", "samples/internal/count", "samples/internal/workload",
 	}},
+	{name: "verbena", tests: "cmd/verbena"},
 	{name: "matrix", tests: "samples/internal/matrix", programs: []string{"samples/internal/workload"}},
 	{name: "bench", tests: "bench", programs: []string{"bench"}},
 	{name: "sanitized", script: sanitizedScript, asan: true},

@@ -13,6 +13,7 @@ import (
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 func main() {
@@ -55,11 +56,21 @@ func show(s *sample.Session, name string) (err error) {
 	if err != nil {
 		return err
 	}
-	capabilities, err := rdma.QueryCapabilities(dev)
+	capabilities, err := rdma.QueryCapabilities(dev, verbs.RC)
 	if err != nil {
 		return err
 	}
 	s.Print("%v", description)
 	s.Print("%v", capabilities)
+	for _, transport := range []verbs.QPType{verbs.UD, verbs.SRD} {
+		if !capabilities.Transports.Has(transport) {
+			continue
+		}
+		datagrams, err := rdma.QueryCapabilities(dev, transport)
+		if err != nil {
+			return err
+		}
+		s.Print("%v", datagrams)
+	}
 	return nil
 }

@@ -1,0 +1,152 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/lane"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// handleLimit is how many address handles a context keeps that no task uses.
+const handleLimit = 1024
+
+// destination is where an address handle leads: to a device, with all its endpoints.
+type destination struct {
+	gid     verbs.GID
+	udpPort uint16
+	lid     uint16
+}
+
+// addressHandle is the way to a device. It is made when a task needs it, and closed when
+// others have been used since.
+type addressHandle struct {
+	to     destination
+	ah     verbs.AH // nil: closed
+	tasks  int      // at the device, or waiting
+	idle   fifo.Node[*addressHandle]
+	number uint16 // verbs.NoAH: it has none
+
+	// Of one that is not used any more, but that completions may still name.
+	leaving verbs.AH
+	until   uint64 // lane.Group.Handled, from when on none is left
+}
+
+// addressHandles are those of a context, in one run.
+type addressHandles struct {
+	ctx      *Context
+	open     map[destination]*addressHandle
+	byNumber map[uint16]*addressHandle
+	idle     fifo.List[*addressHandle] // those without tasks, the longest unused first
+	leaving  []*addressHandle          // closed by this end, but for what completions may still name
+	limit    int
+}
+
+func newAddressHandles(c *Context, limit int) addressHandles {
+	return addressHandles{
+		ctx: c, limit: limit,
+		open: make(map[destination]*addressHandle), byNumber: make(map[uint16]*addressHandle),
+	}
+}
+
+// find returns the handle that leads to a peer.
+func (a *addressHandles) find(p *Peer) (*addressHandle, error) {
+	if h := p.handle; h != nil && h.ah != nil && h.to.lid == p.lid {
+		return h, nil
+	}
+	to := destination{p.addr.GID, p.addr.UDPPort, p.lid}
+	h := a.open[to]
+	if h == nil {
+		var err error
+		if h, err = a.make(to, p); err != nil {
+			return nil, fmt.Errorf("address handle for %v: %w", p, err)
+		}
+	}
+	p.handle = h
+	return h, nil
+}
+
+func (a *addressHandles) make(to destination, p *Peer) (*addressHandle, error) {
+	if len(a.open) >= a.limit {
+		a.evict()
+	}
+	for len(a.leaving) > 0 && a.leaving[0].until <= a.ctx.lanes.Handled() {
+		a.closeLeaving(a.leaving[0])
+		a.leaving = a.leaving[1:]
+	}
+	s := a.ctx.set
+	path := s.path(to.gid, to.lid, to.udpPort)
+	if p.group != nil {
+		path = p.group.path
+	}
+	ah, err := s.PD.CreateAH(path)
+	if err != nil {
+		return nil, err
+	}
+	h := &addressHandle{to: to, ah: ah, number: verbs.NoAH}
+	h.idle.Value = h
+	a.open[to] = h
+	a.idle.Push(&h.idle)
+	if n, ok := ah.(verbs.NumberedAH); ok {
+		h.number = n.Number()
+		a.byNumber[h.number] = h
+	}
+	return h, nil
+}
+
+// evict closes the handle that no task has used for the longest time, if there is one.
+func (a *addressHandles) evict() {
+	e := a.idle.Pop()
+	if e == nil {
+		return
+	}
+	h := e.Value
+	delete(a.open, h.to)
+	h.leaving, h.ah = h.ah, nil
+	if h.number == verbs.NoAH {
+		a.closeLeaving(h)
+		return
+	}
+	h.until = a.ctx.lanes.Handled() + uint64(a.ctx.cq.Capacity()) + lane.PollBatch
+	a.leaving = append(a.leaving, h)
+}
+
+// closeLeaving closes a handle that no completion names any more. The device may give its
+// number to another.
+func (a *addressHandles) closeLeaving(h *addressHandle) {
+	if err := h.leaving.Close(); err != nil {
+		a.ctx.set.Log.Warn().Err(err).Str("context", a.ctx.set.Name).Msg("closing an address handle")
+	}
+	h.leaving = nil
+	if a.byNumber[h.number] == h {
+		delete(a.byNumber, h.number)
+	}
+}
+
+// begin and end are called around the time in which a task uses the handle.
+func (a *addressHandles) begin(h *addressHandle) {
+	if h.tasks++; h.tasks == 1 {
+		a.idle.Remove(&h.idle)
+	}
+}
+
+func (a *addressHandles) end(h *addressHandle) {
+	if h.tasks--; h.tasks == 0 {
+		a.idle.Push(&h.idle)
+	}
+}
+
+// close closes all of them. Nothing is at the device any more.
+func (a *addressHandles) close() error {
+	var errs []error
+	for _, h := range a.open {
+		errs = append(errs, h.ah.Close())
+		h.ah, h.tasks = nil, 0
+	}
+	for _, h := range a.leaving {
+		errs = append(errs, h.leaving.Close())
+	}
+	*a = addressHandles{}
+	return errors.Join(errs...)
+}

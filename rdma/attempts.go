@@ -1,0 +1,116 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+const (
+	firstDialPause   = time.Millisecond
+	longestDialPause = 250 * time.Millisecond
+)
+
+// attempts are those to reach a host by its addresses, in turn and again, until the time is
+// over.
+type attempts struct {
+	once    bool
+	targets []netip.Addr // to try in turn
+	next    int          // of targets; those that are not worth another attempt are taken out
+	limit   time.Duration
+	until   time.Time     // when to give up; zero: never
+	again   time.Time     // when to try the next time; zero: an attempt is under way
+	pause   time.Duration // before the next attempt
+	last    error         // of the last attempt
+}
+
+// newAttempts begins the time that the configuration gives, or the context's.
+func newAttempts(cfg *DialConfig, s *settings) attempts {
+	a := attempts{once: cfg.Once, pause: firstDialPause, limit: cfg.Timeout}
+	if a.limit == 0 {
+		a.limit = s.ConnectTimeout
+	}
+	if a.limit > 0 {
+		a.until = time.Now().Add(min(a.limit, longestTimeout))
+	}
+	return a
+}
+
+// add takes those of a host's addresses that may be reached.
+func (a *attempts) add(list []netip.Addr, mayReach func(netip.Addr) bool) {
+	for _, addr := range list {
+		if addr = addr.Unmap(); mayReach(addr) && !slices.Contains(a.targets, addr) {
+			a.targets = append(a.targets, addr)
+		}
+	}
+}
+
+// begin returns the address that it is the turn of.
+func (a *attempts) begin() netip.Addr {
+	target := a.targets[a.next]
+	a.next++
+	a.again = time.Time{}
+	return target
+}
+
+// failed notes how an attempt has failed. It reports false if there is to be no other.
+func (a *attempts) failed(err error) bool {
+	again := worthRetrying(err)
+	if a.last == nil || again || !worthRetrying(a.last) {
+		a.last = err // what is worth retrying says more than that another address is out of reach
+	}
+	if !again { // not this address
+		a.next--
+		a.targets = slices.Delete(a.targets, a.next, a.next+1)
+	}
+	return len(a.targets) > 0 && (again || !errors.Is(err, ErrRejected)) && (!a.once || a.next < len(a.targets))
+}
+
+// now reports whether the next attempt is to follow at once: of each address once, before
+// any is tried again. Otherwise it sets when.
+func (a *attempts) now() bool {
+	if a.next < len(a.targets) {
+		return true
+	}
+	a.next = 0
+	a.again = time.Now().Add(a.pause)
+	a.pause = min(2*a.pause, longestDialPause)
+	return false
+}
+
+// due says what is to be done: give up, with the error, or make another attempt.
+func (a *attempts) due(now time.Time) (again bool, err error) {
+	if !a.until.IsZero() && !now.Before(a.until) {
+		err := fmt.Errorf("%w after %v", ErrTimeout, a.limit)
+		if a.last != nil {
+			err = fmt.Errorf("%w: at last: %w", err, a.last)
+		}
+		return false, err
+	}
+	return !a.again.IsZero() && !now.Before(a.again), nil
+}
+
+// deadline is when due is to be called.
+func (a *attempts) deadline() time.Time {
+	if !a.again.IsZero() && (a.until.IsZero() || a.again.Before(a.until)) {
+		return a.again
+	}
+	return a.until
+}
+
+// worthRetrying reports whether another attempt may succeed.
+func worthRetrying(err error) bool {
+	var failure *verbs.CMError
+	if !errors.As(err, &failure) {
+		return false
+	}
+	switch failure.Reason {
+	case verbs.CMRejectNoQP, verbs.CMRejectNoResources, verbs.CMRejectTimeout, verbs.CMRejectInvalidCommID, verbs.CMRejectStaleConnection:
+		return true
+	}
+	return errors.Is(err, ErrNotListening) || errors.Is(err, ErrUnreachable)
+}

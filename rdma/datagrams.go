@@ -1,0 +1,281 @@
+package rdma
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/lane"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// DefaultQKey is the Q_Key of contexts of datagrams whose Config has none: that of
+// RDMA_PS_UDP, which everybody knows (rdma_cm(7)).
+const DefaultQKey = 0x01234567
+
+// datagrams is the endpoint of a context of datagrams, in one run: a lane to any number
+// of peers.
+type datagrams struct {
+	ctx         *Context
+	lane        *lane.Lane
+	handles     addressHandles
+	closed      bool // the queue pair is destroyed
+	resolutions map[*resolution]struct{}
+	groups      map[netip.Addr]*MulticastGroup
+	// flushing is why the device has stopped the send queue; nil: it has not.
+	flushing error
+	deadline deadline // until when tasks may complete, once the context stops
+	headers  *mmap.Map
+	header   verbs.SGE // of the first receive
+}
+
+// unknownPeer is the vendor's code of EFA for a request that the peer's device has refused
+// since it has no address handle for this end.
+const unknownPeer = 14
+
+// headerStride is the distance of the headers of two receives: no two share a cache line.
+const headerStride = 64
+
+// openDatagrams makes the endpoint. Tasks and receives can be posted at once.
+func (c *Context) openDatagrams() (err error) {
+	s := c.set
+	d := &datagrams{ctx: c, resolutions: make(map[*resolution]struct{}), groups: make(map[netip.Addr]*MulticastGroup)}
+	d.deadline.owner = d
+	if s.Transport == verbs.UD && len(c.receives) > 0 {
+		d.headers, err = mmap.New(c.dev, mmap.Config{Size: headerStride * len(c.receives), Permissions: mmap.LocalReadWrite, PD: s.PD})
+		if err != nil {
+			return fmt.Errorf("make room for the headers of %d receives: %w", len(c.receives), err)
+		}
+		d.header = verbs.SGE{Addr: d.headers.Addr(), Length: verbs.GRHLen}
+		if d.header.LKey, err = d.headers.LKey(s.PD); err != nil {
+			return err
+		}
+	}
+	c.datagrams = d
+	d.handles = newAddressHandles(c, min(cmp.Or(s.maxAH, handleLimit), handleLimit))
+	init := verbs.QPInit{
+		Type: s.Transport, MaxRecvWR: max(c.recvDepth, 1), MaxSendSGE: s.MaxSendSGE, MaxRecvSGE: max(s.MaxRecvSGE+s.headerEntries(), 1),
+		MaxInline: s.inline, UnsolicitedWriteRecv: s.UnsolicitedWriteRecv,
+	}
+	if d.lane, err = c.lanes.Open(s.PD, init, c.sendDepth, (*datagramOwner)(d)); err != nil {
+		return err
+	}
+	attr, mask := verbs.QPAttr{Port: s.Port, QKey: s.QKey, RNRRetry: s.rnrRetry}, verbs.QPAttrMask(0)
+	if s.rnrRetrySettable {
+		mask = verbs.QPAttrRNRRetry
+	}
+	if err := d.lane.OpenDatagrams(attr, mask); err != nil {
+		return err
+	}
+	c.recvQueue = d.lane.QP()
+	for _, p := range c.peers {
+		if !p.heard.Queued() {
+			if err := c.pin(p); err != nil {
+				s.Log.Warn().Err(err).Str("context", s.Name).Msg("a peer is out of reach for now")
+			}
+		}
+	}
+	return nil
+}
+
+func (d *datagrams) addr() EndpointAddr {
+	gid := &d.ctx.set.gid
+	a := EndpointAddr{GID: gid.GID, QPN: d.lane.Num()}
+	if gid.Type == verbs.GIDRoCEv2 {
+		a.UDPPort = cmp.Or(gid.UDPPort, roceUDPPort)
+	}
+	return a
+}
+
+// direct gives a task the way to its peer.
+func (d *datagrams) direct(r *request) error {
+	if d == nil || d.deadline.at != (time.Time{}) || d.lane.IsShut() {
+		return fmt.Errorf("%w: context %q is %v", ErrNotReady, r.ctx.set.Name, r.ctx.State())
+	}
+	h, err := d.handles.find(r.peer)
+	if err != nil {
+		return err
+	}
+	r.handle = h
+	wr := &r.send.WR
+	wr.AH, wr.RemoteQPN, wr.RemoteQKey = h.ah, r.peer.addr.QPN, r.peer.qkey
+	return nil
+}
+
+func (d *datagrams) push(r *request) {
+	d.handles.begin(r.handle)
+	d.lane.Push(&r.send)
+}
+
+// completed handles the end of a task.
+func (d *datagrams) completed(r *request, status verbs.Status, vendor uint32) {
+	c := d.ctx
+	d.handles.end(r.handle)
+	r.handle, r.send.WR.AH = nil, nil
+	if status == verbs.StatusSuccess {
+		r.succeed()
+		return
+	}
+	err := &TaskError{Op: r.op, Status: status, Peer: r.peer, VendorError: vendor}
+	if c.set.Transport == verbs.SRD && status == verbs.StatusRemoteOperationError && vendor == unknownPeer {
+		err.advice = "the program there has to know this endpoint, by NewPeer, before its memory can be reached"
+	}
+	switch {
+	case status == verbs.StatusFlushed:
+		if d.flushing == nil && !d.lane.IsShut() {
+			c.failWith(fmt.Errorf("rdma: %w: the queue pair of context %q is in error", ErrDevice, c.set.Name))
+		}
+		if err.Cause = d.flushing; err.Cause == nil {
+			err.Cause = c.Err()
+		}
+	case c.set.Transport == verbs.UD && d.flushing == nil:
+		// The send queue is in the state SQE, and gives back what is behind (IBTA 10.3.1.5).
+		d.flushing = err
+		d.lane.Hold()
+	}
+	c.control.End(&r.Task)
+	r.pool.completed(r, err)
+}
+
+// resume goes on after the device has flushed the send queue, and returns how much there
+// was to do.
+func (d *datagrams) resume() int {
+	if d.flushing == nil || d.lane.Posted() > 0 || d.lane.IsShut() {
+		return 0
+	}
+	err := d.lane.Resume()
+	if err != nil { // devices that have no state SQE end the queue pair
+		d.ctx.control.Fail(fmt.Errorf("rdma: context %q: its queue pair has ended with a task: %w", d.ctx.set.Name, d.flushing))
+	}
+	d.flushing = nil
+	return 1
+}
+
+// stop ends the endpoint when the tasks that the device has are done, or when
+// Config.CloseTimeout is over.
+func (d *datagrams) stop() {
+	for r := range d.resolutions {
+		d.ctx.manager.add(func() { r.end(nil, nil, fmt.Errorf("%w: the context stops", ErrFlushed)) })
+	}
+	d.leaveGroups()
+	d.lane.Seal()
+	wait := d.ctx.set.CloseTimeout
+	if d.lane.Posted() == 0 || wait < 0 {
+		d.shut()
+		return
+	}
+	d.ctx.setDeadline(&d.deadline, time.Now().Add(wait))
+}
+
+// due ends the endpoint: CloseTimeout is over.
+func (d *datagrams) due(time.Time) { d.shut() }
+
+// stopped ends an endpoint whose last task is done.
+func (d *datagrams) stopped() {
+	if d.ctx.phase == phaseDraining && d.lane.Posted() == 0 && !d.lane.IsShut() {
+		d.shut()
+	}
+}
+
+// shut puts the queue pair in error, so that what is posted comes back flushed.
+func (d *datagrams) shut() {
+	d.ctx.setDeadline(&d.deadline, time.Time{})
+	if err := d.lane.Shut(); err != nil {
+		d.ctx.set.Log.Warn().Err(err).Str("context", d.ctx.set.Name).Msg("putting the queue pair in error")
+	}
+	d.ctx.poke()
+}
+
+// release gives back what openDatagrams took, as far as it got.
+func (d *datagrams) release() (errs []error) {
+	if d.lane != nil && !d.closed {
+		errs = append(errs, d.lane.Close())
+	}
+	for _, p := range d.ctx.peers {
+		p.pinned = nil
+	}
+	errs = append(errs, d.handles.close())
+	if d.headers != nil {
+		errs = append(errs, d.headers.Close())
+	}
+	return errs
+}
+
+// datagramOwner is the side of the endpoint that its lane sees.
+type datagramOwner datagrams
+
+// PostFailed implements lane.Owner.
+func (o *datagramOwner) PostFailed(err error) {
+	d := (*datagrams)(o)
+	d.ctx.control.Fail(fmt.Errorf("rdma: %w: posting tasks of context %q on %s: %w", ErrDevice, d.ctx.set.Name, d.ctx.dev.Name(), err))
+	d.shut()
+}
+
+// drained implements laneEnd.
+func (o *datagramOwner) drained() int {
+	d := (*datagrams)(o)
+	n := d.lane.Flush()
+	if !d.closed { // a lane that was shut does not come back
+		d.closed = true
+		if err := d.lane.Close(); err != nil {
+			d.ctx.set.Log.Warn().Err(err).Str("context", d.ctx.set.Name).Msg("closing the queue pair")
+		}
+	}
+	return n + 1
+}
+
+// arrivalFrom says who has sent a message to the endpoint, and how long it is.
+func (d *datagrams) arrivalFrom(a *arrival, r *receive, wc *verbs.WC) {
+	s := d.ctx.set
+	a.addr, a.lid = EndpointAddr{QPN: wc.SrcQPN}, wc.SLID
+	if s.Transport == verbs.SRD {
+		d.srdSender(a, wc)
+		return
+	}
+	a.length -= verbs.GRHLen
+	if !wc.HasGRH {
+		return
+	}
+	var err error
+	if a.grh, err = verbs.ParseGRH(d.headers.Bytes()[headerStride*r.index:]); err == nil {
+		a.hasGRH = true
+		a.addr.GID = a.grh.SGID
+		d.setUDPPort(a, wc)
+	}
+}
+
+// srdSender says who has sent a message to an SRD endpoint.
+func (d *datagrams) srdSender(a *arrival, wc *verbs.WC) {
+	extra := d.ctx.lanes.Extra()
+	if h := d.handles.byNumber[extra.SourceAH]; h != nil && extra.SourceAH != verbs.NoAH {
+		a.addr.GID, a.addr.UDPPort = h.to.gid, h.to.udpPort
+		return
+	}
+	a.addr.GID = extra.SourceGID
+	d.setUDPPort(a, wc)
+}
+
+func (d *datagrams) setUDPPort(a *arrival, wc *verbs.WC) {
+	if d.ctx.set.gid.Type == verbs.GIDRoCEv2 {
+		a.addr.UDPPort = cmp.Or(wc.SrcUDPPort, roceUDPPort)
+	}
+}
+
+// peerOf returns the peer that a message has come from, or nil where the device did not
+// say.
+func (c *Context) peerOf(a *arrival) *Peer {
+	if a.addr.GID == (verbs.GID{}) {
+		return nil
+	}
+	return c.hear(a.addr, a.lid)
+}
+
+// laneEnd is what all owners of lanes in a context are.
+type laneEnd interface {
+	lane.Owner
+	// drained is called when the device has given back all requests of the lane. It
+	// returns how many tasks have come to their end.
+	drained() int
+}

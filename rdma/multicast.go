@@ -1,0 +1,240 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// MulticastConfig says how to join a multicast group.
+type MulticastConfig struct {
+	// SendOnly: messages are sent to the group and not taken from it.
+	SendOnly bool
+	// OnLost is called with the reason if the network takes the group away after it was
+	// joined; it has been left then. Nil: the context fails with the reason.
+	OnLost func(error)
+}
+
+// MulticastGroup is a multicast group that a context of UD is in. It belongs to the goroutine
+// that drives the engine.
+type MulticastGroup struct {
+	ctx        *Context
+	addr       netip.Addr
+	cfg        MulticastConfig
+	done       func(*MulticastGroup, error) // nil: it was called
+	membership verbs.CMMulticast            // nil: left
+	attached   bool
+	path       verbs.AddressAttr // of messages to the group
+	peer       *Peer
+}
+
+// JoinMulticast joins a multicast group, an IPv4 or IPv6 address as the context's own is,
+// through the device's connection manager (rdma_join_multicast(3)). done is called once, on the
+// engine's goroutine, inside Progress: with the group, whose Peer takes what is sent to all
+// members, and whose messages come like all others, with the group in their GRH's DGID; or with
+// an error, which matches ErrNoRoute, ErrMismatch where Config.QKey is not that of the group
+// (DefaultQKey, except on InfiniBand), or ErrFlushed when the context stops.
+//
+// Whoever has joined gets a copy of each message, other contexts and processes of the machine
+// included, and the sender itself, as adapters have it: a Peer whose Addr is that of
+// EndpointAddr is oneself. Config.HopLimit of zero is 1 for groups: messages stay on the
+// network of the sender.
+//
+// It is legal in Starting and Running. Errors match ErrInvalid for what is no group of the
+// network's kind or has been joined already, and ErrNotSupported where the transport service
+// or the device has no multicast.
+func (c *Context) JoinMulticast(group string, cfg MulticastConfig, done func(g *MulticastGroup, err error)) error {
+	op := "join " + group
+	if err := c.control.Owned(op); err != nil {
+		return err
+	}
+	if err := c.control.Require(op, pe.Starting, pe.Running); err != nil {
+		return err
+	}
+	addr, err := c.multicastAddr(group)
+	switch {
+	case err != nil:
+	case done == nil:
+		err = fmt.Errorf("%w: no function is given", ErrInvalid)
+	case c.phase != phaseUp:
+		err = fmt.Errorf("%w: the context stops", ErrFlushed)
+	case c.datagrams.groups[addr] != nil:
+		err = fmt.Errorf("%w: the context has joined it", ErrInvalid)
+	default:
+		err = c.manager.open()
+	}
+	if err == nil {
+		err = c.joinMulticast(&MulticastGroup{ctx: c, addr: addr, cfg: cfg, done: done})
+	}
+	if err != nil {
+		return fmt.Errorf("rdma: %s with context %q: %w", op, c.set.Name, err)
+	}
+	return nil
+}
+
+// multicastAddr checks the address of a group.
+func (c *Context) multicastAddr(group string) (netip.Addr, error) {
+	if c.set.Transport != verbs.UD {
+		return netip.Addr{}, fmt.Errorf("%w: multicast is for contexts of UD, and Config.Transport is %v", ErrNotSupported, c.set.Transport)
+	}
+	addr, err := netip.ParseAddr(group)
+	addr = addr.Unmap()
+	if own := c.set.gid.GID.Addr(); err != nil || !addr.IsMulticast() || c.set.gid.Type == verbs.GIDRoCEv2 && addr.Is4() != own.Is4() {
+		return netip.Addr{}, fmt.Errorf("%w: %q; give the address of a multicast group, 224.0.0.0/4 for IPv4 and ff00::/8 for IPv6, of the same kind as the endpoint's, %v", ErrInvalid, group, own)
+	}
+	return addr.WithZone(""), nil
+}
+
+func (c *Context) joinMulticast(g *MulticastGroup) error {
+	m := &c.manager
+	cm, ok := m.cm.(verbs.MulticastCM)
+	if _, attaches := c.datagrams.lane.QP().(verbs.MulticastQP); !ok || !attaches {
+		return fmt.Errorf("%w: %s has no multicast", ErrNotSupported, c.dev.Name())
+	}
+	join := verbs.CMJoin{Group: g.addr, SendOnly: g.cfg.SendOnly}
+	if c.set.gid.Type == verbs.GIDRoCEv2 {
+		join.Local = c.set.gid.GID.Addr()
+	}
+	membership, err := cm.JoinMulticast(join)
+	if err != nil {
+		return err
+	}
+	g.membership = membership
+	m.groups[membership] = g
+	c.datagrams.groups[g.addr] = g
+	return nil
+}
+
+// event handles an event of the membership.
+func (g *MulticastGroup) event(ev *verbs.CMEvent) {
+	switch ev.Type {
+	case verbs.CMMulticastJoined:
+		if g.done == nil {
+			return
+		}
+		if err := g.joined(ev); err != nil {
+			g.end(err)
+			return
+		}
+		done := g.done
+		g.done = nil
+		done(g, nil)
+	case verbs.CMMulticastFailed:
+		g.end(ev.Err)
+	case verbs.CMDeviceRemoved:
+		g.end(fmt.Errorf("%w: %s is gone", ErrDevice, g.ctx.dev.Name()))
+	}
+}
+
+// joined takes the group into use.
+func (g *MulticastGroup) joined(ev *verbs.CMEvent) error {
+	c := g.ctx
+	s := c.set
+	if qkey := ev.Param.QKey; qkey != s.QKey && !g.cfg.SendOnly {
+		return fmt.Errorf("%w: the group has the Q_Key %#x, and Config.QKey is %#x", ErrMismatch, qkey, s.QKey)
+	}
+	g.path = ev.Address
+	if s.gid.Type == verbs.GIDRoCEv2 {
+		g.path.HopLimit = 0 // the kernel's connection manager says 64
+	}
+	g.path.SGIDIndex, g.path.Port = s.gid.Index, s.Port
+	s.putPathFields(&g.path)
+	if !g.cfg.SendOnly {
+		if err := c.datagrams.lane.QP().(verbs.MulticastQP).AttachMulticast(g.path.DGID, g.path.DLID); err != nil {
+			return err
+		}
+		g.attached = true
+	}
+	g.peer = c.meet(EndpointAddr{GID: g.path.DGID, QPN: verbs.MulticastQPN})
+	g.peer.qkey, g.peer.lid, g.peer.group = ev.Param.QKey, g.path.DLID, g
+	return nil
+}
+
+// end leaves a group that cannot be joined, or is lost, and tells the program.
+func (g *MulticastGroup) end(err error) {
+	if g.membership == nil {
+		return
+	}
+	c := g.ctx
+	if failed := g.leave(); failed != nil {
+		c.set.Log.Debug().Err(failed).Str("context", c.set.Name).Stringer("group", g.addr).Msg("leaving a multicast group")
+	}
+	if done := g.done; done != nil {
+		g.done = nil
+		done(nil, fmt.Errorf("rdma: join %v with context %q: %w", g.addr, c.set.Name, err))
+		return
+	}
+	err = fmt.Errorf("rdma: context %q has lost the multicast group %v: %w", c.set.Name, g.addr, err)
+	if g.cfg.OnLost != nil {
+		g.cfg.OnLost(err)
+		return
+	}
+	c.control.Fail(err)
+}
+
+// leave takes back what joining did, as far as it got.
+func (g *MulticastGroup) leave() error {
+	if g.membership == nil {
+		return nil
+	}
+	c, membership := g.ctx, g.membership
+	g.membership = nil
+	delete(c.manager.groups, membership)
+	delete(c.datagrams.groups, g.addr)
+	var errs []error
+	if g.attached {
+		g.attached = false
+		errs = append(errs, c.datagrams.lane.QP().(verbs.MulticastQP).DetachMulticast(g.path.DGID, g.path.DLID))
+	}
+	errs = append(errs, membership.Close())
+	if g.peer != nil {
+		c.forget(g.peer)
+	}
+	return errors.Join(errs...)
+}
+
+// leaveGroups leaves all groups, before the queue pair is destroyed.
+func (d *datagrams) leaveGroups() {
+	for _, g := range d.groups {
+		done := g.done
+		g.done = nil
+		if err := g.leave(); err != nil {
+			d.ctx.set.Log.Warn().Err(err).Str("context", d.ctx.set.Name).Stringer("group", g.addr).Msg("leaving a multicast group")
+		}
+		if done != nil {
+			c, addr := d.ctx, g.addr
+			c.manager.add(func() {
+				done(nil, fmt.Errorf("rdma: join %v with context %q: %w: the context stops", addr, c.set.Name, ErrFlushed))
+			})
+		}
+	}
+}
+
+// Leave leaves the group: no more messages come from it, and its Peer is not to be used
+// any more. Tasks under way go on. Leaving again does nothing; the context leaves its groups
+// when it stops.
+func (g *MulticastGroup) Leave() error {
+	if g == nil || g.ctx == nil {
+		return fmt.Errorf("rdma: leave a multicast group: %w: no group is given", ErrInvalid)
+	}
+	op := "leave " + g.addr.String()
+	if err := g.ctx.control.Owned(op); err != nil {
+		return err
+	}
+	if err := g.leave(); err != nil {
+		return fmt.Errorf("rdma: %s with context %q: %w", op, g.ctx.set.Name, err)
+	}
+	return nil
+}
+
+// Peer is all members of the group: a message to it goes to each.
+func (g *MulticastGroup) Peer() *Peer { return g.peer }
+
+// Addr is the address of the group.
+func (g *MulticastGroup) Addr() netip.Addr { return g.addr }
+
+// String names the group.
+func (g *MulticastGroup) String() string { return "multicast group " + g.addr.String() }

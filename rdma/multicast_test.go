@@ -1,0 +1,217 @@
+package rdma_test
+
+import (
+	"net/netip"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+func requireMulticast(t *testing.T) {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("multicast of the software device needs Linux")
+	}
+}
+
+// joined is how a JoinMulticast has ended.
+type joined struct {
+	group *rdma.MulticastGroup
+	err   error
+	calls int
+}
+
+func (j *joined) done(g *rdma.MulticastGroup, err error) {
+	j.group, j.err = g, err
+	j.calls++
+}
+
+func (p *post) join(group string, cfg rdma.MulticastConfig) *joined {
+	p.t.Helper()
+	j := &joined{}
+	require.NoError(p.t, p.ctx.JoinMulticast(group, cfg, j.done))
+	p.until("the group is joined, or cannot be", func() bool { return j.calls > 0 })
+	return j
+}
+
+// exchangeMulticast has all of them join a group; the first sends, and the others answer.
+func exchangeMulticast(t *testing.T, group string, posts ...*post) {
+	t.Helper()
+	gid := verbs.GIDFromAddr(netip.MustParseAddr(group))
+	sender := posts[0]
+	var groups []*rdma.MulticastGroup
+	for _, p := range posts {
+		j := p.join(group, rdma.MulticastConfig{})
+		require.NoError(t, j.err)
+		assert.Equal(t, group, j.group.Addr().String())
+		assert.Equal(t, rdma.EndpointAddr{GID: gid, QPN: verbs.MulticastQPN, UDPPort: 4791}, j.group.Peer().Addr())
+		groups = append(groups, j.group)
+	}
+	own := must(sender.ctx.EndpointAddr())
+	for _, p := range posts {
+		p.onGot = func(m *rdma.Message) {
+			grh, ok := m.GRH()
+			assert.True(t, ok)
+			if string(m.Bytes()) == "answer" {
+				return
+			}
+			assert.Equal(t, gid, grh.DGID)
+			assert.Equal(t, uint8(1), grh.HopLimit)
+			assert.Equal(t, own, m.Peer().Addr())
+			if p != sender {
+				p.send(m.Peer(), "answer")
+			}
+		}
+	}
+	sender.send(groups[0].Peer(), "to all")
+	sender.until("everybody has it, and has answered", func() bool {
+		for _, p := range posts[1:] {
+			if len(p.got) == 0 {
+				return false
+			}
+		}
+		return len(sender.got) == len(posts)
+	})
+	for _, p := range posts {
+		assert.Contains(t, p.got, "to all", "the sender is a member too")
+		p.onGot = nil
+	}
+	for i, g := range groups {
+		p := posts[i]
+		p.until("its sends are done", func() bool { return p.sent.count() >= 1 })
+		require.Empty(t, p.sent.errs)
+		require.NoError(t, g.Leave())
+		require.NoError(t, g.Leave())
+	}
+}
+
+func TestMulticast(t *testing.T) {
+	requireMulticast(t)
+	engine := newEngine(t)
+	var posts []*post
+	for range 3 {
+		posts = append(posts, newPost(t, engine, openSoft(t), rdma.Config{}))
+	}
+	exchangeMulticast(t, "239.255.73.1", posts...)
+}
+
+// Who only sends gets nothing, and who has not joined can send too.
+func TestMulticastSendOnly(t *testing.T) {
+	requireMulticast(t)
+	const group = "239.255.73.2"
+	engine := newEngine(t)
+	dev := openSoft(t)
+	a, b, c := newPost(t, engine, dev, rdma.Config{QKey: 5}), newPost(t, engine, dev, rdma.Config{}), newPost(t, engine, dev, rdma.Config{})
+	all := b.join(group, rdma.MulticastConfig{})
+	require.NoError(t, all.err)
+	only := a.join(group, rdma.MulticastConfig{SendOnly: true})
+	require.NoError(t, only.err)
+	a.send(only.group.Peer(), "send only")
+	b.until("it comes", func() bool { return len(b.got) == 1 })
+	c.send(must(c.ctx.PeerAt(all.group.Peer().Addr())), "not joined")
+	b.until("it comes", func() bool { return len(b.got) == 2 })
+	a.until("all sends are done", func() bool { return a.sent.count() == 1 && c.sent.count() == 1 })
+	assert.Equal(t, []string{"send only", "not joined"}, b.got)
+	assert.Empty(t, a.got)
+	assert.Empty(t, c.got)
+
+	// The Q_Key of a group is that of RDMA_PS_UDP.
+	require.ErrorIs(t, a.join("239.255.73.3", rdma.MulticastConfig{}).err, rdma.ErrMismatch)
+	// The context leaves what it is in when it stops, as b does.
+}
+
+func TestMulticastEndsWithTheContext(t *testing.T) {
+	requireMulticast(t)
+	engine := newEngine(t)
+	client := newPost(t, engine, openSoft(t), rdma.Config{})
+	j := &joined{}
+	require.NoError(t, client.ctx.JoinMulticast("239.255.73.4", rdma.MulticastConfig{}, j.done))
+	require.NoError(t, client.ctx.Stop())
+	client.until("it is Idle", func() bool { return client.ctx.State() == pe.Idle })
+	require.Equal(t, 1, j.calls)
+	require.ErrorIs(t, j.err, rdma.ErrFlushed)
+}
+
+func TestMulticastMisuse(t *testing.T) {
+	requireMulticast(t)
+	engine := newEngine(t)
+	dev := openSoft(t)
+	client := newPost(t, engine, dev, rdma.Config{})
+	never := func(*rdma.MulticastGroup, error) { assert.Fail(t, "called") }
+	for _, group := range []string{"", "127.0.0.1", "ff15::1", "239.1.1.1:7"} {
+		require.ErrorIs(t, client.ctx.JoinMulticast(group, rdma.MulticastConfig{}, never), rdma.ErrInvalid, group)
+	}
+	require.ErrorIs(t, client.ctx.JoinMulticast("239.255.73.5", rdma.MulticastConfig{}, nil), rdma.ErrInvalid)
+	require.NoError(t, client.join("239.255.73.5", rdma.MulticastConfig{}).err)
+	require.ErrorIs(t, client.ctx.JoinMulticast("239.255.73.5", rdma.MulticastConfig{}, never), rdma.ErrInvalid)
+	require.ErrorIs(t, (&rdma.MulticastGroup{}).Leave(), rdma.ErrInvalid)
+
+	gid := verbs.GIDFromAddr(netip.MustParseAddr("239.255.73.5"))
+	for _, addr := range []rdma.EndpointAddr{{GID: gid, QPN: 7}, {GID: client.ctx.GID().GID, QPN: verbs.MulticastQPN}} {
+		_, err := client.ctx.PeerAt(addr)
+		require.ErrorIs(t, err, rdma.ErrInvalid)
+	}
+	connections := must(rdma.New(dev, rdma.Config{Engine: engine}))
+	require.NoError(t, connections.Start())
+	require.ErrorIs(t, connections.JoinMulticast("239.255.73.5", rdma.MulticastConfig{}, never), rdma.ErrNotSupported)
+	require.NoError(t, connections.Stop())
+	client.until("it is Idle", func() bool { return connections.State() == pe.Idle })
+	require.NoError(t, connections.Close())
+	require.Error(t, connections.JoinMulticast("239.255.73.5", rdma.MulticastConfig{}, never))
+}
+
+// losingDevice can report that a multicast group is lost.
+type losingDevice struct {
+	verbs.Device
+	handle func(verbs.CMEvent)
+	joined []verbs.CMMulticast
+}
+
+type losingCM struct {
+	verbs.CM
+	device *losingDevice
+}
+
+func (d *losingDevice) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) {
+	d.handle = handle
+	cm, err := d.Device.(verbs.CMDevice).OpenCM(handle)
+	return losingCM{cm, d}, err
+}
+
+func (c losingCM) JoinMulticast(join verbs.CMJoin) (verbs.CMMulticast, error) {
+	m, err := c.CM.(verbs.MulticastCM).JoinMulticast(join)
+	c.device.joined = append(c.device.joined, m)
+	return m, err
+}
+
+func (d *losingDevice) lose(i int) {
+	d.handle(verbs.CMEvent{Type: verbs.CMMulticastFailed, Multicast: d.joined[i], Err: verbs.ErrNoRoute})
+}
+
+// A group that the network takes away has been left, and the program or the context is told.
+func TestMulticastLost(t *testing.T) {
+	requireMulticast(t)
+	engine := newEngine(t)
+	dev := &losingDevice{Device: openSoft(t)}
+	p := newPost(t, engine, dev, rdma.Config{})
+	var lost error
+	cfg := rdma.MulticastConfig{OnLost: func(err error) { lost = err }}
+	require.NoError(t, p.join("239.255.73.6", cfg).err)
+	dev.lose(0)
+	p.until("it is lost", func() bool { return lost != nil })
+	require.ErrorIs(t, lost, rdma.ErrNoRoute)
+	assert.ErrorContains(t, lost, "239.255.73.6")
+	require.NoError(t, p.join("239.255.73.6", cfg).err)
+	dev.lose(0) // an old membership
+	require.NoError(t, p.join("239.255.73.7", rdma.MulticastConfig{}).err)
+	assert.Equal(t, pe.Running, p.ctx.State())
+	dev.lose(2)
+	p.until("the context has failed", func() bool { return p.ctx.State() == pe.Idle })
+	require.ErrorIs(t, p.ctx.Err(), rdma.ErrNoRoute)
+}

@@ -1,0 +1,335 @@
+package rdma
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+
+	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// EndpointAddr is the address of an endpoint: a queue pair that exchanges datagrams with
+// others. Two are equal if they are of the same endpoint.
+type EndpointAddr struct {
+	GID verbs.GID // of its device
+	QPN uint32    // its queue pair number, 24 bits
+	// UDPPort is that of its device: 4791, or another one of a software device; zero
+	// on InfiniBand.
+	UDPPort uint16
+}
+
+// String is the address in words.
+func (a EndpointAddr) String() string {
+	s := a.GID.Addr().String()
+	if a.UDPPort != 0 && a.UDPPort != roceUDPPort {
+		s = netip.AddrPortFrom(a.GID.Addr(), a.UDPPort).String()
+	}
+	return fmt.Sprintf("%s queue pair %#x", s, a.QPN)
+}
+
+// Peer is an endpoint that a context of datagrams sends to. It holds nothing of the
+// device, and needs no closing: the context keeps address handles for those that it works
+// with. It belongs to the goroutine that drives the engine.
+type Peer struct {
+	ctx      *Context
+	addr     EndpointAddr
+	qkey     uint32
+	lid      uint16
+	handle   *addressHandle
+	pinned   *addressHandle // is kept open; nil: none
+	userData any
+	group    *MulticastGroup  // that the peer stands for; nil: none
+	heard    fifo.Node[*Peer] // among those that the context knows only from their messages
+}
+
+// heardPeers is how many peers a context remembers that it knows from their messages
+// alone. Anybody can make it hear of more.
+const heardPeers = 4096
+
+// NewPeer makes a peer from the descriptor of its endpoint (ExportEndpoint), binary or
+// armored. One that the context knows already is returned as it is, with what the
+// descriptor says of its Q_Key. With SRD, peers reach the memory of programs that know them
+// in this way only. It is legal in every state. Errors match those of package descriptor,
+// and ErrMismatch where the transport services or networks do not fit, or are the device's.
+func (c *Context) NewPeer(desc []byte) (*Peer, error) {
+	const op = "make a peer"
+	if err := c.control.Owned(op); err != nil {
+		return nil, err
+	}
+	d, err := decodeDatagramEnd(desc)
+	if err == nil && d.transport != c.set.Transport {
+		err = fmt.Errorf("%w: the peer has %v, and the context %v; set Config.Transport", ErrMismatch, d.transport, c.set.Transport)
+	}
+	if err == nil {
+		err = c.reaches(d.gidType, d.addr.GID)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("rdma: %s of context %q: %w", op, c.set.Name, err)
+	}
+	p := c.meet(d.addr)
+	p.qkey, p.lid = d.qkey, d.lid
+	return p, c.pin(p)
+}
+
+// PeerAt makes a peer from the address of its endpoint, as EndpointAddr and Peer.Addr
+// give it; that of a multicast group has verbs.MulticastQPN, and JoinMulticast need not come
+// before. Messages carry the context's own Q_Key; NewPeer takes another one from the
+// descriptor. Errors match ErrInvalid for what cannot be an address, and ErrMismatch where
+// the networks do not fit.
+func (c *Context) PeerAt(addr EndpointAddr) (*Peer, error) {
+	const op = "make a peer"
+	if err := c.control.Owned(op); err != nil {
+		return nil, err
+	}
+	err := c.datagramsOnly()
+	switch {
+	case err != nil:
+	case addr.QPN < 2 || addr.QPN > verbs.MulticastQPN:
+		err = fmt.Errorf("%w: %v: queue pair numbers are 2 to %#x", ErrInvalid, addr, verbs.MulticastQPN)
+	case addr.GID.Addr().IsMulticast() != (addr.QPN == verbs.MulticastQPN):
+		err = fmt.Errorf("%w: %v: the queue pair number %#x is that of multicast groups, and they have no other", ErrInvalid, addr, verbs.MulticastQPN)
+	default:
+		err = c.reaches(c.set.gid.Type, addr.GID)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("rdma: %s of context %q: %w", op, c.set.Name, err)
+	}
+	p := c.meet(addr)
+	return p, c.pin(p)
+}
+
+// datagramsOnly fails for a context of connections.
+func (c *Context) datagramsOnly() error {
+	if c.set.Transport == verbs.RC {
+		return fmt.Errorf("%w: its Config.Transport is RC; peers and endpoints are of UD and SRD", ErrNotSupported)
+	}
+	return nil
+}
+
+// reaches refuses addresses that packets would not get to.
+func (c *Context) reaches(t verbs.GIDType, gid verbs.GID) error {
+	if err := sameNetwork(c.set.gid.Type, t, c.set.gid.GID, gid); err != nil {
+		return err
+	}
+	if gid.Addr().IsUnspecified() {
+		return fmt.Errorf("%w: %v is nobody's address", ErrInvalid, gid.Addr())
+	}
+	return nil
+}
+
+// meet returns the peer at an address, which the context knows from now on.
+func (c *Context) meet(addr EndpointAddr) *Peer {
+	if addr.UDPPort == 0 && c.set.gid.Type == verbs.GIDRoCEv2 {
+		addr.UDPPort = roceUDPPort
+	}
+	p := c.peers[addr]
+	if p == nil {
+		p = c.newPeer(addr)
+	}
+	c.heard.Remove(&p.heard)
+	return p
+}
+
+// pin keeps the address handle of a peer open, with SRD and in a run: devices take reads
+// and writes from those that they have one for.
+func (c *Context) pin(p *Peer) error {
+	if c.set.Transport != verbs.SRD || c.datagrams == nil || p.pinned != nil {
+		return nil
+	}
+	h, err := c.datagrams.handles.find(p)
+	if err != nil {
+		return fmt.Errorf("rdma: make a peer of context %q: %w", c.set.Name, err)
+	}
+	p.pinned = h
+	c.datagrams.handles.begin(h)
+	return nil
+}
+
+// unpin ends that.
+func (c *Context) unpin(p *Peer) {
+	if p.pinned != nil && c.datagrams != nil {
+		c.datagrams.handles.end(p.pinned)
+	}
+	p.pinned = nil
+}
+
+// hear returns the peer at an address that a message has come from.
+func (c *Context) hear(addr EndpointAddr, lid uint16) *Peer {
+	if p := c.peers[addr]; p != nil {
+		return p
+	}
+	if c.heard.Len() == heardPeers {
+		delete(c.peers, c.heard.Pop().Value.addr)
+	}
+	p := c.newPeer(addr)
+	p.lid = lid
+	c.heard.Push(&p.heard)
+	return p
+}
+
+func (c *Context) newPeer(addr EndpointAddr) *Peer {
+	p := &Peer{ctx: c, addr: addr, qkey: c.set.QKey}
+	p.heard.Value = p
+	if c.peers == nil {
+		c.peers = make(map[EndpointAddr]*Peer)
+	}
+	c.peers[addr] = p
+	return p
+}
+
+func (c *Context) ownsPeer(p *Peer) error {
+	switch {
+	case p == nil || p.ctx == nil:
+		return fmt.Errorf("%w: no peer is given", ErrInvalid)
+	case p.ctx != c:
+		return fmt.Errorf("%w: %v is not of context %q", ErrInvalid, p, c.set.Name)
+	}
+	return nil
+}
+
+// Forget has the context no longer know the peer: it is for those that NewPeer and PeerAt
+// made, in a program that meets ever new ones. Tasks under way go on. A message from it
+// gives another Peer.
+func (p *Peer) Forget() error {
+	if p == nil || p.ctx == nil {
+		return fmt.Errorf("rdma: forget a peer: %w: no peer is given", ErrInvalid)
+	}
+	if err := p.ctx.control.Owned("forget a peer"); err != nil {
+		return err
+	}
+	p.ctx.forget(p)
+	return nil
+}
+
+func (c *Context) forget(p *Peer) {
+	if c.peers[p.addr] == p {
+		delete(c.peers, p.addr)
+		c.heard.Remove(&p.heard)
+		c.unpin(p)
+	}
+}
+
+// Addr is the address of the peer's endpoint.
+func (p *Peer) Addr() EndpointAddr { return p.addr }
+
+// Context is the context of the peer; nil for one that was not made by a context.
+func (p *Peer) Context() *Context {
+	if p == nil {
+		return nil
+	}
+	return p.ctx
+}
+
+// UserData returns what SetUserData stored last, or nil.
+func (p *Peer) UserData() any { return p.userData }
+
+// SetUserData stores a value of the user's with the peer. It is lost when the context
+// forgets the peer.
+func (p *Peer) SetUserData(v any) { p.userData = v }
+
+// String names the peer.
+func (p *Peer) String() string {
+	if p == nil || p.ctx == nil {
+		return "peer of no context"
+	}
+	return "peer " + p.addr.String()
+}
+
+// EndpointAddr is the address of the context's endpoint. The error matches
+// pe.ErrBadState in Idle, where there is none, ErrNotSupported in a context of
+// connections, and pe.ErrBusy while another goroutine drives the engine.
+func (c *Context) EndpointAddr() (EndpointAddr, error) {
+	if err := c.control.Owned("ask for the address of the endpoint"); err != nil {
+		return EndpointAddr{}, err
+	}
+	if err := c.datagramsOnly(); err != nil {
+		return EndpointAddr{}, fmt.Errorf("rdma: address of context %q: %w", c.set.Name, err)
+	}
+	if err := c.control.Require("ask for the address of the endpoint", pe.Starting, pe.Running, pe.Stopping); err != nil {
+		return EndpointAddr{}, err
+	}
+	return c.datagrams.addr(), nil
+}
+
+// ExportEndpoint makes the descriptor of the context's endpoint, in binary form
+// (descriptor.Armor makes it text), for NewPeer of any number of others. It has the
+// endpoint's Q_Key: whoever has it can send messages, and needs the descriptors of memory
+// maps for more. It is legal in Starting and Running. Errors match those of EndpointAddr.
+func (c *Context) ExportEndpoint() ([]byte, error) {
+	addr, err := c.EndpointAddr()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.control.Require("export the endpoint", pe.Starting, pe.Running); err != nil {
+		return nil, err
+	}
+	d := datagramEnd{transport: c.set.Transport, gidType: c.set.gid.Type, addr: addr, lid: c.set.lid, qkey: c.set.QKey}
+	return d.encode()
+}
+
+// datagramEnd is the payload of the descriptor of an endpoint, in this order.
+type datagramEnd struct {
+	transport verbs.QPType  // 1 byte
+	gidType   verbs.GIDType // 1 byte
+	addr      EndpointAddr  // 16 bytes of GID, 2 of UDP port, 4 of queue pair number
+	lid       uint16
+	qkey      uint32
+}
+
+func (d *datagramEnd) encode() ([]byte, error) {
+	var w descriptor.Writer
+	w.Uint8(uint8(d.transport))
+	w.Uint8(uint8(d.gidType))
+	w.Fixed(d.addr.GID[:])
+	w.Uint16(cmp.Or(d.addr.UDPPort, roceUDPPort))
+	w.Uint32(d.addr.QPN)
+	w.Uint16(d.lid)
+	w.Uint32(d.qkey)
+	return w.Encode(descriptor.Endpoint)
+}
+
+func decodeDatagramEnd(desc []byte) (datagramEnd, error) {
+	payload, err := descriptor.Decode(descriptor.Endpoint, desc)
+	if err != nil {
+		return datagramEnd{}, err
+	}
+	r := descriptor.NewReader(payload)
+	var d datagramEnd
+	d.transport = verbs.QPType(r.Uint8())
+	d.gidType = verbs.GIDType(r.Uint8())
+	r.Fixed(d.addr.GID[:])
+	d.addr.UDPPort = r.Uint16()
+	d.addr.QPN = r.Uint32()
+	d.lid = r.Uint16()
+	d.qkey = r.Uint32()
+	if err := r.Done(); err != nil {
+		return datagramEnd{}, err
+	}
+	if field, value := d.invalidField(); field != "" {
+		return datagramEnd{}, fmt.Errorf("%w: its %s is %v; export it again", descriptor.ErrFormat, field, value)
+	}
+	if d.gidType == verbs.GIDInfiniBand {
+		d.addr.UDPPort = 0
+	}
+	return d, nil
+}
+
+// invalidField names the first field that no exporter would have written so.
+func (d *datagramEnd) invalidField() (field string, value any) {
+	switch {
+	case d.transport != verbs.UD && d.transport != verbs.SRD:
+		return "transport service", d.transport
+	case d.gidType != verbs.GIDInfiniBand && d.gidType != verbs.GIDRoCEv2:
+		return "GID type", d.gidType
+	case d.addr.GID == verbs.GID{} || d.addr.GID.Addr().IsMulticast():
+		return "GID", d.addr.GID
+	case d.addr.UDPPort == 0:
+		return "UDP port", d.addr.UDPPort
+	case d.addr.QPN < 2 || d.addr.QPN >= verbs.MulticastQPN:
+		return "queue pair number", d.addr.QPN
+	}
+	return "", nil
+}

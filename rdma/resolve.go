@@ -1,0 +1,218 @@
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// The most private data of each message of service ID resolution, in bytes (IBTA 12.11).
+const (
+	maxResolveData = 180
+	maxAnswerData  = 136
+)
+
+// ResolvePeer asks for the endpoint of a program that listens on an address, by service ID
+// resolution (IBTA 12.11), of UD only: a Listener of a context of datagrams, or any program
+// of rdma_cm(7) with RDMA_PS_UDP. The address is that of Dial, and so is what of the
+// configuration has a meaning here; PrivateData has at most 180 bytes. done is called once, on
+// the engine's goroutine, inside Progress, with the peer and the private data of the answer,
+// 136 bytes of which those at the end may be zeroes that were not sent; or with an error,
+// as Dial has them; or with ErrFlushed when the context stops.
+//
+// It is legal in Starting and Running, and fails at once as Dial does.
+func (c *Context) ResolvePeer(addr string, cfg DialConfig, done func(p *Peer, privateData []byte, err error)) error {
+	op := "resolve " + addr
+	if err := c.control.Owned(op); err != nil {
+		return err
+	}
+	if err := c.control.Require(op, pe.Starting, pe.Running); err != nil {
+		return err
+	}
+	host, port, err := splitAddr(addr)
+	switch {
+	case err != nil:
+	case done == nil:
+		err = fmt.Errorf("%w: no function is given", ErrInvalid)
+	case c.set.Transport != verbs.UD:
+		err = fmt.Errorf("%w: service ID resolution is for contexts of UD, and Config.Transport is %v", ErrNotSupported, c.set.Transport)
+	case host == "" || port == 0:
+		err = fmt.Errorf("%w: %q; give the host and the port that the peer listens on", ErrInvalid, addr)
+	case len(cfg.PrivateData) > maxResolveData:
+		err = fmt.Errorf("%w: %d bytes of private data; a request takes %d", ErrRange, len(cfg.PrivateData), maxResolveData)
+	case c.phase != phaseUp:
+		err = fmt.Errorf("%w: the context stops", ErrFlushed)
+	default:
+		err = c.manager.open()
+	}
+	if err != nil {
+		return fmt.Errorf("rdma: %s with context %q: %w", op, c.set.Name, err)
+	}
+	r := &resolution{ctx: c, addr: addr, port: port, cfg: cfg, done: done, attempts: newAttempts(&cfg, c.set)}
+	r.cfg.PrivateData = slices.Clone(cfg.PrivateData)
+	r.timer.owner = r
+	c.datagrams.resolutions[r] = struct{}{}
+	r.schedule()
+	lookup, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
+	c.manager.lookUp(lookup, host, r.resolved)
+	return nil
+}
+
+// resolution is a ResolvePeer under way.
+type resolution struct {
+	attempts
+	ctx    *Context
+	addr   string
+	port   uint16
+	cfg    DialConfig
+	done   func(*Peer, []byte, error) // nil: it was called
+	cancel context.CancelFunc
+	id     verbs.CMID // nil: no attempt is under way
+	timer  deadline
+}
+
+// resolved begins with the host's addresses.
+func (r *resolution) resolved(list []netip.Addr, err error) {
+	if r.done == nil {
+		return
+	}
+	if err != nil {
+		r.end(nil, nil, err)
+		return
+	}
+	own := r.ctx.set.gid.GID.Addr()
+	r.add(list, func(a netip.Addr) bool { return own.Is4() == a.Is4() })
+	if len(r.targets) == 0 {
+		r.end(nil, nil, fmt.Errorf("%w: the host has the addresses %v, and the endpoint %v", ErrNoRoute, list, own))
+		return
+	}
+	r.attempt()
+}
+
+// attempt asks the next of the host's addresses.
+func (r *resolution) attempt() {
+	m := &r.ctx.manager
+	target := r.begin()
+	r.schedule()
+	id, err := m.cm.Dial(verbs.CMDial{
+		Addr: netip.AddrPortFrom(target, r.port), Local: netip.AddrPortFrom(r.ctx.set.gid.GID.Addr(), 0), Type: verbs.UD, UDPPort: r.cfg.UDPPort,
+	})
+	if err != nil {
+		r.failed(err)
+		return
+	}
+	r.id = id
+	m.ids[id] = r
+}
+
+// event implements idOwner.
+func (r *resolution) event(ev *verbs.CMEvent) {
+	switch ev.Type {
+	case verbs.CMResolved:
+		if err := r.id.Connect(verbs.CMParam{QPN: r.ctx.datagrams.lane.Num(), QKey: r.ctx.set.QKey, PrivateData: r.cfg.PrivateData}); err != nil {
+			r.failed(err)
+		}
+	case verbs.CMEstablished:
+		addr := EndpointAddr{GID: ev.Address.DGID, QPN: ev.Param.QPN, UDPPort: ev.Address.UDPPort}
+		if err := r.ctx.reaches(r.ctx.set.gid.Type, addr.GID); err != nil {
+			r.end(nil, nil, err)
+			return
+		}
+		if addr.QPN < 2 || addr.QPN >= verbs.MulticastQPN {
+			r.end(nil, nil, fmt.Errorf("%w: the peer names the queue pair %#x", ErrMismatch, addr.QPN))
+			return
+		}
+		p := r.ctx.meet(addr)
+		p.qkey, p.lid = ev.Param.QKey, ev.Address.DLID
+		r.end(p, ev.Param.PrivateData, nil)
+	case verbs.CMFailed:
+		r.failed(ev.Err)
+	case verbs.CMDeviceRemoved:
+		r.end(nil, nil, fmt.Errorf("%w: %s is gone", ErrDevice, r.ctx.dev.Name()))
+	}
+}
+
+// failed handles the failure of an attempt.
+func (r *resolution) failed(err error) {
+	r.ctx.manager.closeID(r.id)
+	r.id = nil
+	if !r.attempts.failed(err) {
+		r.end(nil, nil, r.last)
+		return
+	}
+	if r.now() {
+		r.attempt()
+		return
+	}
+	r.schedule()
+}
+
+// due does what the deadline was for.
+func (r *resolution) due(now time.Time) {
+	switch again, err := r.attempts.due(now); {
+	case err != nil:
+		r.end(nil, nil, err)
+	case again:
+		r.attempt()
+	default:
+		r.schedule()
+	}
+}
+
+// schedule sets the deadline to what comes first.
+func (r *resolution) schedule() {
+	r.ctx.setDeadline(&r.timer, r.deadline())
+}
+
+// end calls the program, once.
+func (r *resolution) end(p *Peer, data []byte, err error) {
+	done := r.done
+	if done == nil {
+		return
+	}
+	r.done = nil
+	r.cancel()
+	r.ctx.manager.closeID(r.id)
+	r.id = nil
+	r.ctx.setDeadline(&r.timer, time.Time{})
+	delete(r.ctx.datagrams.resolutions, r)
+	if err != nil {
+		err = fmt.Errorf("rdma: resolve %s with context %q: %w", r.addr, r.ctx.set.Name, err)
+	}
+	done(p, data, err)
+}
+
+// Answer gives the peer of a request the number and the Q_Key of the context's endpoint, in a
+// context of UD, with at most 136 bytes for the peer's program. It is to such contexts what
+// Accept is to those of connections; no message has come from the peer yet. It is legal
+// once, in OnRequest or later. Errors are those of Accept.
+func (q *ConnectRequest) Answer(privateData []byte) error {
+	const op = "answer"
+	if err := q.open(op); err != nil {
+		return err
+	}
+	c, id := q.listener.ctx, q.id
+	switch {
+	case c.datagrams == nil:
+		return fmt.Errorf("rdma: %s the %v: %w: the context has connections; Accept it", op, q, ErrNotSupported)
+	case len(privateData) > maxAnswerData:
+		return fmt.Errorf("rdma: %s the %v: %w: %d bytes of private data; at most %d are possible", op, q, ErrRange, len(privateData), maxAnswerData)
+	}
+	q.over(nil)
+	err := id.Accept(verbs.CMParam{QPN: c.datagrams.lane.Num(), QKey: c.set.QKey, PrivateData: privateData})
+	c.manager.closeID(id)
+	if errors.Is(err, verbs.ErrState) { // the peer has given up
+		err = fmt.Errorf("%w: %w", ErrNotReady, err)
+	}
+	if err != nil {
+		return fmt.Errorf("rdma: %s the %v: %w", op, q, err)
+	}
+	return nil
+}

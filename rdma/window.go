@@ -1,0 +1,339 @@
+package rdma
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/lane"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// WindowPool is a pool of memory windows.
+type WindowPool struct {
+	ctx   *Context
+	tasks *pe.Pool[Window]
+}
+
+// WindowPool makes a pool of n memory windows. It is legal in Idle. Its errors are those of
+// pe.NewPool, and ErrNotSupported where the device lacks windows of type 2, or
+// invalidation (Capabilities.Windows).
+func (c *Context) WindowPool(n int) (*WindowPool, error) {
+	const op = "make a pool of memory windows"
+	if err := c.control.Owned(op); err != nil {
+		return nil, err
+	}
+	if !c.set.caps.Windows {
+		return nil, fmt.Errorf("rdma: %s: %w by %s", op, ErrNotSupported, c.dev.Name())
+	}
+	tasks, err := pe.NewPool(c.control, "memory window", n,
+		func(w *Window) *pe.Task { return &w.task },
+		func(w *Window) {
+			w.ctx, w.place.Value = c, w
+			c.lanes.Add(&w.send, (*windowCompleter)(w))
+			c.requests++
+		},
+		func(w *Window) { _ = w.end() })
+	if err != nil {
+		return nil, err
+	}
+	return &WindowPool{c, tasks}, nil
+}
+
+// Cap is the number of windows that the pool was made with.
+func (p *WindowPool) Cap() int { return p.tasks.Cap() }
+
+// Available is the number of windows that can be allocated now.
+func (p *WindowPool) Available() int { return p.tasks.Available() }
+
+// Alloc takes a window out of the pool, for the peer of a connection. It is bound to
+// nothing. The device's window is made here, which takes as long as to register memory:
+// programs that lend often bind the same ones again and again. Errors match those of
+// pe.Pool.Alloc, ErrNotReady unless the connection is Ready, ErrInvalid and ErrDevice.
+func (p *WindowPool) Alloc(conn *Connection) (*Window, error) {
+	w, err := p.tasks.Alloc()
+	if err != nil {
+		return nil, err
+	}
+	if err := w.begin(conn); err != nil {
+		_ = p.tasks.Free(w) // it was taken just now
+		return nil, fmt.Errorf("rdma: allocate a memory window: %w", err)
+	}
+	w.pool = p
+	return w, nil
+}
+
+// Window lends part of a memory map to the peer of one connection, with rights of its own,
+// and takes it back at once: a memory window of type 2 (IBTA 10.6.7, ibv_alloc_mw(3)).
+// Nobody else can use it, whoever learns its key. The peer imports what Export returns
+// with mmap.Import, and uses it as any memory map.
+//
+// A window that was taken back refuses what the peer still sends: that fails the
+// connection. So have the peer say when it is done, or give the window back itself
+// (SendTask.SetInvalidate), and take it back without asking from one that is not trusted.
+//
+// A Window belongs to the goroutine that drives the engine.
+type Window struct {
+	task  pe.Task
+	pool  *WindowPool
+	ctx   *Context
+	conn  *Connection
+	mw    verbs.MW // nil: the connection has ended
+	place fifo.Node[*Window]
+	send  lane.Request
+	bind  verbs.MWBind
+	done  func(error)
+
+	lent *mmap.Map // held; nil: it is bound to nothing, and will not be
+	off  int
+	n    int
+	perm mmap.Permission
+}
+
+func (w *Window) begin(conn *Connection) error {
+	c := w.ctx
+	if err := c.owns(conn); err != nil {
+		return err
+	}
+	if conn.state != Ready {
+		return fmt.Errorf("%w: %v is %v", ErrNotReady, conn, conn.state)
+	}
+	able, ok := c.set.PD.(verbs.WindowPD)
+	if !ok {
+		return fmt.Errorf("%w by the protection domain of %s", ErrNotSupported, c.dev.Name())
+	}
+	mw, err := able.AllocMW(verbs.MWType2)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrDevice, err)
+	}
+	w.conn, w.mw = conn, mw
+	conn.windows.Push(&w.place)
+	if c.windows == nil {
+		c.windows = make(map[uint32]*Window)
+	}
+	c.windows[windowTag(mw.RKey())] = w
+	return nil
+}
+
+// windowTag is the part of the key of a window that its binds do not change.
+func windowTag(rkey uint32) uint32 { return rkey >> 8 }
+
+// Bind lends n bytes of m, from the offset off, with the permissions perm: RemoteRead,
+// RemoteWrite, RemoteAtomic. The map has mmap.BindWindows, and LocalReadWrite where the
+// peer is to change it; the context's Config.Permissions allow reads and atomics. Those
+// that the map itself grants do not matter: one without any is reached through windows
+// only.
+//
+// The bind takes its turn among the tasks of the connection: what is submitted after it
+// finds it done, such as the send of what Export returns. done runs on the engine's
+// goroutine, inside Progress; its error matches ErrTaskFailed or ErrFlushed, and the
+// connection has failed. Until it has run, and again while the window is bound, the map
+// cannot be closed. Bind allocates nothing.
+//
+// Errors match pe.ErrInUse while another bind or invalidation is under way, or the window
+// is bound, pe.ErrBadState, pe.ErrFreed, ErrNotReady, and those of mmap.Map.Lend.
+func (w *Window) Bind(m *mmap.Map, off, n int, perm mmap.Permission, done func(error)) error {
+	const op = "bind a memory window"
+	if err := w.check(op, done != nil && m != nil); err != nil {
+		return err
+	}
+	if w.lent != nil {
+		return w.refuse(op, fmt.Errorf("%w: it is bound; invalidate it first", pe.ErrInUse))
+	}
+	mr, err := m.Lend(w.ctx.set.PD, off, n, perm)
+	if err == nil {
+		err = m.Hold()
+	}
+	if err != nil {
+		return w.refuse(op, err)
+	}
+	w.lent, w.off, w.n, w.perm = m, off, n, perm
+	w.bind = verbs.MWBind{
+		MW: w.mw, RKey: verbs.NextRKey(w.mw.RKey()), MR: mr,
+		Addr: m.Addr() + uint64(off), Length: uint64(n), Access: accessOf(perm),
+	}
+	w.send.WR.Op, w.send.WR.Bind = verbs.OpBindMW, &w.bind
+	w.push(done)
+	return nil
+}
+
+// Invalidate takes the memory back, when the tasks submitted before it have had their
+// turn. Once done is called without an error, the peer can neither read nor write by this
+// window: not one byte more moves. Then it can be bound again, with another key.
+//
+// Where the peer has given it back already, Invalidate fails, and the connection with it:
+// only one end takes a window back. Free does it at once, and in any case. done and the
+// errors are as Bind has them.
+func (w *Window) Invalidate(done func(error)) error {
+	const op = "invalidate a memory window"
+	if err := w.check(op, done != nil); err != nil {
+		return err
+	}
+	if w.lent == nil {
+		return w.refuse(op, fmt.Errorf("%w: it is bound to nothing", ErrInvalid))
+	}
+	w.send.WR.Op, w.send.WR.InvalidateRKey = verbs.OpLocalInvalidate, w.bind.RKey
+	w.push(done)
+	return nil
+}
+
+// check begins a request.
+func (w *Window) check(op string, complete bool) error {
+	if w == nil || w.pool == nil {
+		return fmt.Errorf("rdma: %s: %w: it came from no pool", op, ErrInvalid)
+	}
+	if err := w.ctx.control.Begin(&w.task, op); err != nil {
+		return err
+	}
+	switch {
+	case !complete:
+		return w.refuse(op, fmt.Errorf("%w: a function or a memory map is missing", ErrInvalid))
+	case w.mw == nil || w.conn.state != Ready:
+		return w.refuse(op, fmt.Errorf("%w: %v is %v; lend on one that is Ready", ErrNotReady, w.conn, w.conn.state))
+	}
+	return nil
+}
+
+// refuse ends a request that is not made.
+func (w *Window) refuse(op string, err error) error {
+	w.ctx.control.Abort(&w.task)
+	return fmt.Errorf("rdma: %s: %w", op, err)
+}
+
+func (w *Window) push(done func(error)) {
+	w.done = done
+	w.conn.lane.Push(&w.send)
+	w.ctx.flush()
+}
+
+// Export returns a descriptor of what the window lends, for mmap.Import of the peer. It can
+// be had as soon as Bind has returned. It fails with ErrInvalid where the window is bound
+// to nothing.
+func (w *Window) Export() ([]byte, error) {
+	if w == nil || w.lent == nil {
+		return nil, fmt.Errorf("rdma: export a memory window: %w: it is bound to nothing", ErrInvalid)
+	}
+	return w.lent.ExportLent(w.off, w.n, w.bind.RKey, w.perm)
+}
+
+// Bound reports whether the window lends memory, or is about to.
+func (w *Window) Bound() bool { return w != nil && w.lent != nil }
+
+// Connection is the one whose peer the window is for.
+func (w *Window) Connection() *Connection { return w.conn }
+
+// Free takes the memory back at once, and puts the window back into its pool: when it has
+// returned, the peer can neither read nor write by it. It fails with pe.ErrInUse while Bind
+// or Invalidate is under way, and otherwise as pe.Pool.Free.
+func (w *Window) Free() error {
+	if w == nil || w.pool == nil {
+		return fmt.Errorf("rdma: free a memory window: %w: it came from no pool", ErrInvalid)
+	}
+	if err := w.pool.tasks.Free(w); err != nil {
+		return err
+	}
+	return w.end()
+}
+
+// end gives the device's window back, and the memory map.
+func (w *Window) end() error {
+	if w.mw == nil {
+		return nil
+	}
+	delete(w.ctx.windows, windowTag(w.mw.RKey()))
+	w.conn.windows.Remove(&w.place)
+	err := w.mw.Close()
+	w.mw = nil
+	w.unbound()
+	if err != nil {
+		return fmt.Errorf("rdma: close a memory window of %s: %w: %w", w.ctx.dev.Name(), ErrDevice, err)
+	}
+	return nil
+}
+
+// unbound lets go of the memory map.
+func (w *Window) unbound() {
+	if w.lent != nil {
+		_ = w.lent.Release() // it is held
+		w.lent = nil
+	}
+}
+
+// endWindows takes back what is lent to the peer of a connection that ends.
+func (conn *Connection) endWindows() {
+	for e := conn.windows.Front(); e != nil; e = conn.windows.Front() {
+		if err := e.Value.end(); err != nil {
+			conn.ctx.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("taking back a memory window")
+		}
+	}
+}
+
+// windowCompleter is what a window is for its lane.
+type windowCompleter Window
+
+// Completed implements lane.Completer.
+func (c *windowCompleter) Completed(status verbs.Status, vendor uint32) {
+	w := (*Window)(c)
+	done, op := w.done, w.send.WR.Op
+	w.done, w.send.WR.Bind = nil, nil
+	var err error
+	if status != verbs.StatusSuccess {
+		err = fmt.Errorf("rdma: %v on %v: %v: %w", op, w.conn, status, statusOf(status).err)
+		w.conn.failedTask(status, err)
+	}
+	w.ctx.control.End(&w.task)
+	if err == nil && op == verbs.OpLocalInvalidate {
+		w.unbound()
+	}
+	done(err)
+}
+
+// invalidated notes that a message has taken a window away, and returns it.
+func (c *Context) invalidated(rkey uint32) *Window {
+	w := c.windows[windowTag(rkey)]
+	if w != nil && w.lent != nil && w.bind.RKey == rkey {
+		w.unbound()
+	}
+	return w
+}
+
+// SetInvalidate has the next messages of this task give back a window of the peer, which
+// remote was imported from, until it is called again or the task is freed; nil ends that.
+// Reads through the window that were submitted before are done first. The peer learns of
+// it with the message (ReceiveTask.Invalidated); where the window is not its own, or is
+// taken back already, it refuses the message, and the connection fails.
+//
+// Errors match pe.ErrInUse in flight, ErrInvalid for a map that was not imported, and
+// ErrNotSupported where the device lacks it (Capabilities.Windows).
+func (t *SendTask) SetInvalidate(remote *mmap.Map) error {
+	const op = "set the window that a send gives back"
+	if err := t.control.MayChange(&t.Task, "window to give back"); err != nil {
+		return err
+	}
+	switch {
+	case remote == nil:
+		t.send.WR.Op, t.send.WR.InvalidateRKey = verbs.OpSend, 0
+		return nil
+	case !t.ctx.set.caps.Windows:
+		return fmt.Errorf("rdma: %s: %w by %s", op, ErrNotSupported, t.ctx.dev.Name())
+	case !remote.Remote():
+		return fmt.Errorf("rdma: %s: %w: it is memory of this host; give the map that was imported", op, ErrInvalid)
+	}
+	t.send.WR.Op, t.send.WR.InvalidateRKey = verbs.OpSendInvalidate, remote.RKey()
+	return nil
+}
+
+// accessOf is the rights of a peer.
+func accessOf(perm mmap.Permission) (a verbs.Access) {
+	if perm.Has(mmap.RemoteRead) {
+		a |= verbs.AccessRemoteRead
+	}
+	if perm.Has(mmap.RemoteWrite) {
+		a |= verbs.AccessRemoteWrite
+	}
+	if perm.Has(mmap.RemoteAtomic) {
+		a |= verbs.AccessRemoteAtomic
+	}
+	return a
+}
