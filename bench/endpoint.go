@@ -184,8 +184,10 @@ func (e *endpoint) close() error {
 	return errors.Join(errs...)
 }
 
-func (e *endpoint) showCounters() error {
-	counters, err := e.dev.Counters()
+func (e *endpoint) showCounters() error { return showCounters(e.dev) }
+
+func showCounters(dev verbs.Device) error {
+	counters, err := dev.Counters()
 	for _, c := range counters {
 		if c.Value != 0 {
 			fmt.Fprintf(os.Stderr, "    %s %d\n", c.Name, c.Value)

@@ -17,58 +17,73 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// floods are what the second process sends, as fast as it can. The first goes to a socket
-// that is not the device's, and costs the machine as much as the others.
-var floods = []string{"elsewhere", "random", "requests"}
+// floods are what the second process sends, as fast as it can. Each goes to a socket that
+// nobody reads, for comparison, and then to the device's: to make the packets costs the
+// machine as much either way.
+var floods = []string{"random", "requests"}
 
 // compareFloods measures writes while a stranger floods the connection manager of the
 // end that is written to, which listens.
 func compareFloods(o options) (string, error) {
-	rates := make(map[string][]float64)
+	type figures struct{ elsewhere, here, ratio []float64 }
+	all := make([]figures, len(floods))
 	for range o.rounds {
-		for _, flood := range floods {
-			rate, err := rateUnderFlood(o, flood)
+		for i, flood := range floods {
+			elsewhere, err := rateUnderFlood(o, flood, true)
 			if errors.Is(err, rdma.ErrNotSupported) {
 				return "the device has no connection manager", nil
+			}
+			here := 0.0
+			if err == nil {
+				here, err = rateUnderFlood(o, flood, false)
 			}
 			if err != nil {
 				return "", fmt.Errorf("%s: %w", flood, err)
 			}
-			rates[flood] = append(rates[flood], rate)
+			f := &all[i]
+			f.elsewhere, f.here, f.ratio = append(f.elsewhere, elsewhere), append(f.here, here), append(f.ratio, here/elsewhere)
 		}
 	}
 	var b strings.Builder
-	base := middle(rates[floods[0]])
 	for i, flood := range floods {
 		if i > 0 {
 			b.WriteString("\n            ")
 		}
-		rate := middle(rates[flood])
-		fmt.Fprintf(&b, "%-9s %6.2f M writes/s, ratio %.2f", flood, rate/1e6, rate/base)
+		f := &all[i]
+		fmt.Fprintf(&b, "%-9s %6.2f M writes/s, elsewhere %6.2f; ratio %.2f (median of the rounds')", flood, middle(f.here)/1e6, middle(f.elsewhere)/1e6, middle(f.ratio))
 	}
 	return b.String(), nil
 }
 
-func rateUnderFlood(o options, flood string) (float64, error) {
+// rateUnderFlood measures beside a flood of one kind: to the device, or elsewhere.
+func rateUnderFlood(o options, flood string, elsewhere bool) (rate float64, err error) {
 	var p *process
-	rate, err := writesPerSecond(o, func(y *endpoint) error {
+	var other *net.UDPConn
+	defer func() {
+		if p != nil {
+			err = errors.Join(err, p.stop())
+		}
+		if other != nil {
+			err = errors.Join(err, other.Close())
+		}
+	}()
+	return writesPerSecond(o, func(y *endpoint) error {
 		l, err := y.rdma.Listen(":0", rdma.ListenConfig{})
 		if err != nil {
 			return err
 		}
 		gid := y.rdma.GID()
 		target := netip.AddrPortFrom(gid.GID.Addr(), max(gid.UDPPort, wire.UDPPort))
-		if flood == floods[0] {
-			target = netip.AddrPortFrom(target.Addr(), 9) // discard
+		if elsewhere {
+			if other, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(target.Addr(), 0))); err != nil {
+				return err
+			}
+			target = other.LocalAddr().(*net.UDPAddr).AddrPort()
 		}
 		o.style = fmt.Sprintf("%s,%v,%d", flood, target, l.Addr().Port())
 		p, err = startPeer(o)
 		return err
 	})
-	if p != nil {
-		err = errors.Join(err, p.stop())
-	}
-	return rate, err
 }
 
 // serveFlood is the second process. It ends when its standard input does.

@@ -53,6 +53,7 @@ var measurements = []measurement{
 	{"loss", "writes to another process while each end drops packets, by AckTimeout", compareLoss, servePassive},
 	{"connections", "what connections cost that have nothing to do", manyConnections, nil},
 	{"dials", "connections by address, both ends in one process", dialRates, nil},
+	{"srd", "SRD beside RC by the verbs, both ends in one process, and on one goroutine where there is one peer: rate, bandwidth, round trip; then SRD's share of RC", compareSRD, nil},
 	{"flood", "8-byte writes, while another process sends to the connection manager of the end that is written to", compareFloods, serveFlood},
 }
 
@@ -66,10 +67,10 @@ func main() {
 	flag.IntVar(&o.window, "window", 8, "large writes, reads or messages in flight")
 	flag.IntVar(&o.mtu, "mtu", 0, "path MTU in bytes (default: what the link allows)")
 	flag.StringVar(&o.run, "run", "", "the one measurement to run, such as write_bw")
-	flag.StringVar(&o.style, "style", "", "the one style of styles: poll, run, sleep, event or await; or the one row of connections, such as idle; for the second process of flood: what, and where to")
+	flag.StringVar(&o.style, "style", "", "the one style of styles: poll, run, sleep, event or await; or the one row of connections, such as idle; or RC or SRD in srd; for the second process of flood: what, and where to")
 	flag.DurationVar(&o.ackTimeout, "ack-timeout", 0, "AckTimeout of the first process (default: what the device chooses)")
-	flag.IntVar(&o.rounds, "rounds", 3, "how often loss, connections, dials and flood measure each of what they compare, in turns")
-	flag.IntVar(&o.connections, "connections", 5000, "how many there are at most in connections and dials")
+	flag.IntVar(&o.rounds, "rounds", 3, "how often loss, connections, dials, srd and flood measure each of what they compare, in turns")
+	flag.IntVar(&o.connections, "connections", 5000, "how many there are at most in connections, dials and srd")
 	flag.StringVar(&o.profile, "cpuprofile", "", "file for a CPU profile of the first process")
 	flag.BoolVar(&o.counters, "counters", false, "show the counters of each device when it is closed")
 	flag.StringVar(&o.prefix, "peer-prefix", "", "`words` before the command of the second process, such as 'taskset 2'")
@@ -126,7 +127,7 @@ func run(o options) error {
 		fmt.Printf("%-11s %s\n            (%s)\n", m.name, figures, m.about)
 	}
 	if !found {
-		return fmt.Errorf("no measurement %q; there are write_rate, write_bw, read_bw, send_bw, write_lat, styles, loss, connections, dials and flood", only)
+		return fmt.Errorf("no measurement %q; there are write_rate, write_bw, read_bw, send_bw, write_lat, styles, loss, connections, dials, srd and flood", only)
 	}
 	return nil
 }

@@ -69,6 +69,8 @@ func TestWrongUsage(t *testing.T) {
 		{"rdma_read_responder", "-ld a -re b -m b", []string{"same file"}},
 		{"rdma_send", "-interactive", []string{"-ld and -re"}},
 		{"rdma_send", "-tt DC", []string{`"DC"`, "RC"}},
+		{"ud_send", "-tt RC", []string{`"RC"`, "UD"}},
+		{"ud_send", "-cm", []string{"-cm"}},
 		{"rdma_send", "-g -1", []string{"from 0"}},
 		{"rdma_send", "-connect-timeout 0s", []string{"want a time above zero"}},
 		{"rdma_send", "-send-string=", []string{"empty"}},
@@ -198,7 +200,10 @@ func mismatch(t *testing.T, p pair.Pair, o pair.Options, text string) {
 func TestPeerGoneBeforeConnecting(t *testing.T) {
 	for _, p := range pair.Samples() {
 		for _, side := range [][2]string{{p.Requester, p.Responder}, {p.Responder, p.Requester}} {
-			program, gone := side[0], side[1]
+			program, gone, awaited := side[0], side[1], "the connection to "
+			if p.Datagrams {
+				awaited = "a message from "
+			}
 			t.Run(program, func(t *testing.T) {
 				t.Parallel()
 				scratch := t.TempDir()
@@ -220,7 +225,7 @@ func TestPeerGoneBeforeConnecting(t *testing.T) {
 				peer.code()
 				one(t, scratch, 1, program,
 					append([]string{"-ld", in("ours"), "-re", in("theirs"), "-connect-timeout", "50ms", "-timeout", patience}, memory...),
-					"gave up after 50ms (-connect-timeout) while waiting for the connection to "+gone)
+					"gave up after 50ms (-connect-timeout) while waiting for "+awaited+gone)
 			})
 		}
 	}

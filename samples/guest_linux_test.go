@@ -80,6 +80,8 @@ func TestGuestRping(t *testing.T) {
 				{"rping serves", []string{"-c", "-a", family.rxe}, []string{"-s", "-a", family.rxe}},
 				{"rping asks", []string{"-s", "-a", family.soft}, []string{"-c", "-a", family.soft}},
 				{"rping asks a persistent server", []string{"-s", "-P", "-a", family.soft}, []string{"-c", "-a", family.soft}},
+				{"rping -q serves", []string{"-c", "-a", family.rxe}, []string{"-s", "-q", "-a", family.rxe}},
+				{"rping -q asks", []string{"-s", "-a", family.soft}, []string{"-c", "-q", "-a", family.soft}},
 			} {
 				t.Run(fmt.Sprintf("%s, %d bytes, %s", family.name, size, end.name), func(t *testing.T) {
 					o := start(t, append(slices.Clone(ours), end.ours...)...)
@@ -90,7 +92,10 @@ func TestGuestRping(t *testing.T) {
 						}
 						theirs := start(t, append(append([]string{"rping"}, end.theirs...), args...)...)
 						// A server of rping calls it an error that its peer disconnects.
-						if code := theirs.code(); end.theirs[0] == "-c" {
+						code := theirs.code()
+						// rping may close its event channel while another of its threads reads it.
+						ended := code == 255 && strings.Contains(theirs.stdout.String()+theirs.stderr.String(), "rdma_get_cm_event: Bad file descriptor")
+						if end.theirs[0] == "-c" && !ended {
 							assert.Zero(t, code, "%s%s\n%s%s", theirs.stdout.String(), theirs.stderr.String(), o.stdout.String(), o.stderr.String())
 						}
 						if !persistent {

@@ -13,7 +13,9 @@ import (
 	"path/filepath"
 
 	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/samples/internal/pair"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // patience is how long a program may take.
@@ -37,18 +39,27 @@ func run(ctx context.Context, s *sample.Session) error {
 		dev = "soft-lo"
 	}
 	// Better one line than one for every program.
-	if err := try(dev); err != nil {
+	attr, err := try(dev)
+	if err != nil {
 		return err
 	}
 	table := table{Session: s, dev: dev}
 	table.row("SAMPLE", "DEVICE", "WAY", "BYTES", "TIME", "RESULT")
 	bin := filepath.Dir(self)
-	for _, d := range plan() {
+	for _, d := range plan(attr.MaxMulticastGroups > 0) {
 		result, err := d.run(ctx, bin, dev)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		table.add(d.pair.Name, string(d.way), fmt.Sprint(result.Bytes()), result.Elapsed, err, result.Requester, result.Responder)
+	}
+	for _, e := range pair.Examples() {
+		args := []string{"-d", dev, "-timeout", patience}
+		result, err := e.Run(ctx, pair.Options{Bin: bin, RequesterArgs: args, ResponderArgs: args})
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		table.add(e.Name, "-", "-", result.Elapsed, err, result.Requester, result.Responder)
 	}
 	for _, name := range alone() {
 		side, elapsed, err := runAlone(ctx, bin, dev, name)
@@ -63,10 +74,11 @@ func run(ctx context.Context, s *sample.Session) error {
 	return nil
 }
 
-func try(name string) error {
+func try(name string) (attr verbs.DeviceAttr, err error) {
 	dev, err := device.Open(name)
 	if err != nil {
-		return err
+		return attr, err
 	}
-	return dev.Close()
+	defer sample.Close(&err, dev.Close)
+	return dev.Query()
 }

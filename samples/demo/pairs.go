@@ -15,8 +15,9 @@ type demonstration struct {
 	args []string // for both programs
 }
 
-// plan gives each pair one row, and spreads the ways over them.
-func plan() []demonstration {
+// plan gives each pair one row, and spreads the ways over them. Some devices have no
+// multicast.
+func plan(multicast bool) []demonstration {
 	ways := pair.Ways()
 	var rows []demonstration
 	for i, p := range pair.Samples() {
@@ -26,6 +27,9 @@ func plan() []demonstration {
 			d.args = []string{"-nc", "8"}
 		}
 		rows = append(rows, d)
+	}
+	if multicast {
+		rows = append(rows, demonstration{pair: pair.Multicast(), way: pair.Group})
 	}
 	return rows
 }

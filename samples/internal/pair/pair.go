@@ -24,6 +24,8 @@ type Pair struct {
 	Memory bool
 	// Values says that values of 8 bytes are moved, not data of any size.
 	Values bool
+	// Datagrams says that the two make no connection.
+	Datagrams bool
 	// Messages is how many times something is moved.
 	Messages int
 }
@@ -40,7 +42,14 @@ func Samples() []Pair {
 		values(requesters("rdma_atomic_cmp_swp"), 1),
 		values(requesters("rdma_atomic_fetch_add"), 1),
 		values(requesters("rdma_sync_event"), syncEventValues),
+		{Name: "ud_send, ud_receive", Requester: "ud_send", Responder: "ud_receive", Datagrams: true, Messages: 1},
+		{Name: "memory_window", Requester: "memory_window_requester", Responder: "memory_window_responder", Messages: 1},
 	}
+}
+
+// Multicast is a sender to a multicast group, and one receiver.
+func Multicast() Pair {
+	return Pair{Name: "multicast_send, multicast_receive", Requester: "multicast_send", Responder: "multicast_receive", Datagrams: true, Messages: 1}
 }
 
 // syncEventValues are set, added to, and set again.
@@ -84,9 +93,11 @@ const (
 	TCP   Way = "tcp"
 	Files Way = "files"
 	Stdio Way = "stdio"
+	// Group is for programs that meet in a multicast group, without descriptors.
+	Group Way = "group"
 )
 
-// Ways returns all ways.
+// Ways returns all ways that descriptors can travel.
 func Ways() []Way { return []Way{Dir, TCP, Files, Stdio} }
 
 // Options says how a pair is to be run.
@@ -126,6 +137,7 @@ func (o *Options) Commands(p Pair) (requester, responder []string, err error) {
 	case Stdio:
 		requester = append(requester, "-oob", "stdio")
 		responder = append(responder, "-oob", "stdio")
+	case Group:
 	default:
 		return nil, nil, fmt.Errorf("there is no way %q for descriptors", o.Way)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/version"
 	"github.com/verbena-rdma/verbena/oob"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Role is what a program is in its pair.
@@ -33,12 +34,16 @@ type Program struct {
 	Role   Role
 	Peer   string // the name of the other program of the pair
 	Memory Memory
+	// Transport is the transport service of a pair: RC, which is the zero value, UD or SRD.
+	Transport verbs.QPType
 	// Device is the device of a program that is alone, if it needs one: the
 	// default of -d, and the flag -g. Pairs have soft-lo.
 	Device string
 	// Text is the flag for the text that the program provides; nil if it
 	// provides none.
 	Text *Text
+	// Operands is what -h says of what follows the flags; empty if nothing may.
+	Operands string
 	// MaxConnections above 1 gives the program the flag -nc.
 	MaxConnections int
 	// Flags adds the program's own; nil if there are none.
@@ -145,8 +150,8 @@ func (f *Flags) wasSet(names ...string) (set bool) {
 }
 
 func (f *Flags) help(p Program) string {
-	return fmt.Sprintf("%s\n\nUsage: %s [flags]\n\n%s\n\nExit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.\n",
-		p.About, p.Name, strings.Join(f.lines, "\n"))
+	return fmt.Sprintf("%s\n\nUsage: %s [flags]%s\n\n%s\n\nExit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.\n",
+		p.About, p.Name, strings.TrimRight(" "+p.Operands, " "), strings.Join(f.lines, "\n"))
 }
 
 // parse makes the session that the flags ask for. With -h or -version it prints what
@@ -155,7 +160,7 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 	s := &Session{program: p, files: files, Connections: 1}
 	var gid int
 	level := zerolog.InfoLevel
-	transport := "RC"
+	transport := p.Transport.String()
 	way := route{oob: "dir"}
 	f := newFlags(p.Name)
 	s.Device = p.Device
@@ -168,7 +173,7 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 		f.number(&gid, "g", "gid-index", "N", "the local address, by its index in the GID table (default: the first usable one)", 0, 1<<16)
 	}
 	if p.Role != Alone {
-		f.String(&transport, "tt", "transport-type", "TYPE", "the transport service; RC is the only one")
+		f.String(&transport, "tt", "transport-type", "TYPE", "the transport service; "+transport+" is the only one")
 		way.flags(f, p)
 	}
 	if p.Text != nil {
@@ -212,11 +217,11 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 		_, _ = fmt.Fprintln(files.out, p.Name, version.String())
 		return nil, flag.ErrHelp
 	}
-	if rest := f.set.Args(); len(rest) > 0 {
-		return nil, fmt.Errorf("unexpected argument %q", rest[0])
+	if s.Operands = f.set.Args(); len(s.Operands) > 0 && p.Operands == "" {
+		return nil, fmt.Errorf("unexpected argument %q", s.Operands[0])
 	}
-	if transport != "RC" {
-		return nil, fmt.Errorf("transport type %q is not supported, RC is the only one", transport)
+	if only := p.Transport.String(); transport != only {
+		return nil, fmt.Errorf("transport type %q is not supported, %s is the only one", transport, only)
 	}
 	if p.Text != nil && s.text == "" {
 		return nil, fmt.Errorf("-%s: the text is empty, there would be nothing to move", p.Text.Long)

@@ -2,22 +2,14 @@ package sample
 
 import (
 	"io"
-	"os"
 
 	"github.com/rs/zerolog"
+
+	"github.com/verbena-rdma/verbena/internal/terminal"
 )
 
 // newLog logs for people, in colour if a person watches.
 func newLog(w io.Writer, level zerolog.Level) zerolog.Logger {
-	console := zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05", NoColor: !isTerminal(w)}
+	console := zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05", NoColor: !terminal.Colours(w)}
 	return zerolog.New(console).Level(level).With().Timestamp().Logger()
-}
-
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }

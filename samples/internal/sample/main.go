@@ -73,7 +73,7 @@ func execute(p Program, run func(ctx context.Context, s *Session) error, args []
 	case errors.Is(cause, errTimeout):
 		err = fmt.Errorf("gave up after %v (-timeout)%s", s.timeout, s.waitedFor())
 	case errors.Is(err, rdma.ErrTimeout):
-		err = fmt.Errorf("gave up after %v (-connect-timeout) while waiting for the connection to %s: %w", s.ConnectTimeout, s.program.Peer, err)
+		err = fmt.Errorf("gave up after %v (-connect-timeout) while waiting for %s %s: %w", s.ConnectTimeout, s.program.awaited(), s.program.Peer, err)
 	}
 	complain(files.err, p, err)
 	return exitFailure

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/verbena-rdma/verbena/oob"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // route is what the flags say about the way of descriptors.
@@ -34,6 +35,15 @@ func (r *route) flags(f *Flags, p Program) {
 	default:
 		f.String(&r.memory, "m", "remote-resource-descriptor-path", "FILE", fmt.Sprintf("write the descriptor of our %v to FILE", p.Memory))
 	}
+	if p.Transport == verbs.RC {
+		r.addressFlags(f, p)
+	}
+	f.add("", "interactive", "", "with -ld and -re: wait for Enter rather than for the peer's files",
+		func(name string) { f.set.BoolVar(&r.interactive, name, false, "") })
+}
+
+// addressFlags are those of connections by address.
+func (r *route) addressFlags(f *Flags, p Program) {
 	f.add("cm", "use-rdma-cm", "", "connect by address: a connection manager makes the connections, and nothing else is needed", func(name string) { f.set.BoolVar(&r.cm, name, false, "") })
 	r.port = 13579
 	f.number(&r.port, "lp", "listen-port", "PORT", "with -cm: where the server listens (default 13579)", 1, 1<<16-1)
@@ -45,8 +55,6 @@ func (r *route) flags(f *Flags, p Program) {
 		f.String(&r.server, "sa", "server-addr", "ADDR", usage)
 		f.String(&r.kind, "sat", "server-addr-type", "TYPE", "with -sa: ipv4, ipv6 or gid (default: what ADDR is)")
 	}
-	f.add("", "interactive", "", "with -ld and -re: wait for Enter rather than for the peer's files",
-		func(name string) { f.set.BoolVar(&r.interactive, name, false, "") })
 }
 
 // open makes the way, and says whether a person may have to do something before the

@@ -9,6 +9,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // How long the peer may take to connect, if no flag says so. It may end between the
@@ -25,6 +26,7 @@ type Session struct {
 	Device      string
 	GIDIndex    *int // nil: not given
 	Connections int
+	Operands    []string // what follows the flags
 	// ConnectTimeout is how long the peer may take to connect, once we have its
 	// descriptor.
 	ConnectTimeout time.Duration
@@ -47,12 +49,29 @@ func (s *Session) Print(format string, args ...any) {
 	_, _ = fmt.Fprintf(s.files.out, format+"\n", args...)
 }
 
+// Check prints what has come, and fails if that is not what was meant to.
+func (s *Session) Check(got, want, format string) error {
+	if got != want {
+		return fmt.Errorf("%.80q has come instead of %q", got, want)
+	}
+	s.Print(format, got)
+	return nil
+}
+
 // Entered logs the state that the context is in now.
 func (s *Session) Entered(state pe.State) {
 	s.Log.Info().Msgf("the context is %v", state)
 	if state == pe.Running {
 		s.running.Store(true)
 	}
+}
+
+// awaited says what a program waits for once it has the peer's descriptor.
+func (p *Program) awaited() string {
+	if p.Transport == verbs.RC {
+		return "the connection to"
+	}
+	return "a message from"
 }
 
 // waitedFor says what the program was waiting for when time was up.

@@ -1,0 +1,431 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+const (
+	srdBatch      = 64
+	srdBatches    = 8
+	srdLarge      = 1 << 20
+	srdInFlight   = 8
+	srdMessage    = 8
+	srdMemory     = 2 * srdLarge
+	srdQKey       = 0x11111111
+	srdManyPeers  = 100 // peer devices at most: each has a socket, and buffers of its own
+	srdPerQueue   = 2 * srdBatch * srdBatches
+	srdPortNumber = 1
+)
+
+// fleet is one device, and a number of peer devices in the same process, with their queue
+// pairs of one service. RC has a queue pair for each peer; SRD has one for all of them.
+type fleet struct {
+	service verbs.QPType
+	hub     *vessel
+	peers   []*vessel
+	targets []target
+	next    int // target
+	wcs     []verbs.WC
+}
+
+// vessel is a device with what belongs to it.
+type vessel struct {
+	dev verbs.Device
+	cq  verbs.CQ
+	mr  verbs.MR
+	mem []byte
+	qps []verbs.QP
+
+	counters bool
+}
+
+// target is a queue pair of a peer, and the way to it and back.
+type target struct {
+	peer     *vessel
+	from, to verbs.QP
+	there    verbs.AH // SRD only
+	back     verbs.AH
+}
+
+func newVessel(o options) (v *vessel, err error) {
+	v = &vessel{mem: make([]byte, srdMemory), counters: o.counters}
+	if v.dev, err = device.Open(o.device); err != nil {
+		return v, err
+	}
+	if v.cq, err = v.dev.CreateCQ(verbs.CQInit{Capacity: 1 << 16}); err != nil {
+		return v, err
+	}
+	v.mr, err = v.dev.DefaultPD().RegMR(v.mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead)
+	return v, err
+}
+
+func (v *vessel) queuePair(service verbs.QPType) (verbs.QP, error) {
+	q, err := v.dev.DefaultPD().CreateQP(verbs.QPInit{
+		Type: service, SendCQ: v.cq, RecvCQ: v.cq, MaxSendWR: srdPerQueue, MaxRecvWR: srdPerQueue, MaxSendSGE: 1, MaxRecvSGE: 1,
+		AdaptiveRetransmission: service == verbs.RC,
+	})
+	if err == nil {
+		v.qps = append(v.qps, q)
+	}
+	return q, err
+}
+
+func (v *vessel) address() (verbs.AddressAttr, error) {
+	gids, err := v.dev.GIDs(srdPortNumber)
+	if err != nil {
+		return verbs.AddressAttr{}, err
+	}
+	return verbs.AddressAttr{DGID: gids[0].GID, Port: srdPortNumber, UDPPort: gids[0].UDPPort}, nil
+}
+
+func (v *vessel) close() error {
+	if v.dev == nil {
+		return nil
+	}
+	var errs []error
+	for _, q := range v.qps {
+		errs = append(errs, q.Close())
+	}
+	if v.mr != nil {
+		errs = append(errs, v.mr.Close())
+	}
+	if v.cq != nil {
+		errs = append(errs, v.cq.Close())
+	}
+	if v.counters {
+		errs = append(errs, showCounters(v.dev))
+	}
+	return errors.Join(append(errs, v.dev.Close())...)
+}
+
+// newFleet makes devices peers, and queues queue pairs on each of them.
+func newFleet(o options, service verbs.QPType, devices, queues int) (f *fleet, err error) {
+	f = &fleet{service: service, wcs: make([]verbs.WC, 256)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.close())
+		}
+	}()
+	if f.hub, err = newVessel(o); err != nil {
+		return f, err
+	}
+	own, err := f.hub.address()
+	if err != nil {
+		return f, err
+	}
+	var one verbs.QP
+	if service == verbs.SRD {
+		if one, err = f.hub.queuePair(service); err != nil {
+			return f, err
+		}
+		if err = readySRD(one); err != nil {
+			return f, err
+		}
+	}
+	for range devices {
+		p, err := newVessel(o)
+		f.peers = append(f.peers, p)
+		if err != nil {
+			return f, err
+		}
+		addr, err := p.address()
+		if err != nil {
+			return f, err
+		}
+		var there, back verbs.AH
+		if service == verbs.SRD {
+			if there, err = f.hub.dev.DefaultPD().CreateAH(addr); err != nil {
+				return f, err
+			}
+			if back, err = p.dev.DefaultPD().CreateAH(own); err != nil {
+				return f, err
+			}
+		}
+		for range queues {
+			to, err := p.queuePair(service)
+			if err != nil {
+				return f, err
+			}
+			from := one
+			if service == verbs.RC {
+				if from, err = f.hub.queuePair(service); err != nil {
+					return f, err
+				}
+				err = errors.Join(connectRC(from, to, addr), connectRC(to, from, own))
+			} else {
+				err = readySRD(to)
+			}
+			if err != nil {
+				return f, err
+			}
+			f.targets = append(f.targets, target{p, from, to, there, back})
+		}
+	}
+	return f, nil
+}
+
+func readySRD(q verbs.QP) error {
+	return errors.Join(
+		q.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: srdPortNumber, QKey: srdQKey}, verbs.SRDToInit),
+		q.Modify(verbs.QPAttr{State: verbs.QPReadyToReceive}, verbs.SRDToRTR),
+		q.Modify(verbs.QPAttr{State: verbs.QPReadyToSend, RNRRetry: 7}, verbs.SRDToRTS|verbs.QPAttrRNRRetry),
+	)
+}
+
+func connectRC(q, peer verbs.QP, addr verbs.AddressAttr) error {
+	access := verbs.AccessRemoteWrite | verbs.AccessRemoteRead
+	return errors.Join(
+		q.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: srdPortNumber, Access: access}, verbs.RCToInit),
+		q.Modify(verbs.QPAttr{State: verbs.QPReadyToReceive, Address: addr, PathMTU: 4096, DestQPN: peer.Num(), MaxDestReadAtomic: 16, MinRNRTimer: 12}, verbs.RCToRTR),
+		q.Modify(verbs.QPAttr{State: verbs.QPReadyToSend, Timeout: 14, RetryCount: 7, RNRRetry: 7, MaxInitReadAtomic: 16}, verbs.RCToRTS),
+	)
+}
+
+func (f *fleet) close() error {
+	var errs []error
+	closed := make(map[verbs.AH]bool)
+	for _, t := range f.targets {
+		for _, ah := range []verbs.AH{t.there, t.back} {
+			if ah != nil && !closed[ah] {
+				closed[ah] = true
+				errs = append(errs, ah.Close())
+			}
+		}
+	}
+	for _, v := range append(f.peers, f.hub) {
+		if v != nil {
+			errs = append(errs, v.close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// request fills in what differs between the services.
+func (t *target) request(wr verbs.SendWR) verbs.SendWR {
+	wr.Flags = verbs.FlagSignaled
+	wr.RemoteAddr, wr.RKey = t.peer.mr.Addr(), t.peer.mr.RKey()
+	if t.there != nil {
+		wr.AH, wr.RemoteQPN, wr.RemoteQKey = t.there, t.to.Num(), srdQKey
+	}
+	return wr
+}
+
+func (v *vessel) sge(n int) []verbs.SGE {
+	return []verbs.SGE{{Addr: uint64(uintptr(unsafe.Pointer(&v.mem[0]))), Length: uint32(n), LKey: v.mr.LKey()}}
+}
+
+// poll takes completions of the hub.
+func (f *fleet) poll(v *vessel) (int, error) {
+	n, err := v.cq.Poll(f.wcs)
+	for _, wc := range f.wcs[:n] {
+		if wc.Status != verbs.StatusSuccess {
+			return n, fmt.Errorf("%v: %v (vendor error %d)", f.service, wc.Status, wc.VendorError)
+		}
+	}
+	return n, err
+}
+
+// pollPeer drives the peer where there is one alone: so its row needs one processor, and
+// depends on nothing else that runs. Where there are many, their own goroutines work.
+func (f *fleet) pollPeer() error {
+	if len(f.peers) > 1 {
+		return nil
+	}
+	_, err := f.poll(f.peers[0])
+	return err
+}
+
+// writes keeps batches of writes of n bytes in flight, each to the next target, and returns
+// how many are completed in a second.
+func (f *fleet) writes(d time.Duration, batches, batch, n int) (float64, error) {
+	wrs := make([]verbs.SendWR, batch)
+	sgl := f.hub.sge(n)
+	post := func() error {
+		t := &f.targets[f.next]
+		f.next = (f.next + 1) % len(f.targets)
+		for i := range wrs {
+			wrs[i] = t.request(verbs.SendWR{Op: verbs.OpWrite, SGL: sgl})
+		}
+		_, err := t.from.PostSend(wrs)
+		return err
+	}
+	completed, posted := 0, 0
+	var begin time.Time
+	counted := 0
+	// Every peer is spoken to once before the time runs.
+	least := max(len(f.targets)*batch, 1)
+	for start := time.Now(); ; {
+		for posted-completed <= (batches-1)*batch {
+			if err := post(); err != nil {
+				return 0, err
+			}
+			posted += batch
+		}
+		if err := f.pollPeer(); err != nil {
+			return 0, err
+		}
+		k, err := f.poll(f.hub)
+		if err != nil {
+			return 0, err
+		}
+		completed += k
+		switch now := time.Now(); {
+		case begin.IsZero():
+			if completed >= least && now.Sub(start) >= min(warmUp, 10*d) {
+				begin, counted = now, completed
+			}
+		case now.Sub(begin) >= d:
+			rate := float64(completed-counted) / now.Sub(begin).Seconds()
+			for completed < posted {
+				if err := f.pollPeer(); err != nil {
+					return 0, err
+				}
+				k, err := f.poll(f.hub)
+				if err != nil {
+					return 0, err
+				}
+				completed += k
+			}
+			return rate, nil
+		}
+	}
+}
+
+// roundTrip sends a message to one target after the other, and each sends it back. One
+// goroutine polls both ends. It returns the median.
+func (f *fleet) roundTrip(d time.Duration) (time.Duration, error) {
+	var samples []time.Duration
+	wait := func(v *vessel, n int) error {
+		for n > 0 {
+			k, err := f.poll(v)
+			if err != nil {
+				return err
+			}
+			n -= k
+		}
+		return nil
+	}
+	begin := time.Now()
+	for i := 0; i < 2*len(f.targets) || len(samples) == 0 || time.Since(begin) < d; i++ {
+		t := &f.targets[i%len(f.targets)]
+		if _, err := t.to.PostRecv([]verbs.RecvWR{{SGL: t.peer.sge(srdMessage)}}); err != nil {
+			return 0, err
+		}
+		if _, err := t.from.PostRecv([]verbs.RecvWR{{SGL: f.hub.sge(srdMessage)}}); err != nil {
+			return 0, err
+		}
+		start := time.Now()
+		there := t.request(verbs.SendWR{Op: verbs.OpSend, SGL: f.hub.sge(srdMessage)})
+		if _, err := t.from.PostSend([]verbs.SendWR{there}); err != nil {
+			return 0, err
+		}
+		if err := wait(t.peer, 1); err != nil {
+			return 0, err
+		}
+		back := verbs.SendWR{Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: t.peer.sge(srdMessage)}
+		if t.back != nil {
+			back.AH, back.RemoteQPN, back.RemoteQKey = t.back, t.from.Num(), srdQKey
+		}
+		if _, err := t.to.PostSend([]verbs.SendWR{back}); err != nil {
+			return 0, err
+		}
+		if err := wait(f.hub, 2); err != nil { // sent, and received
+			return 0, err
+		}
+		if i >= len(f.targets) {
+			samples = append(samples, time.Since(start))
+		}
+		if err := wait(t.peer, 1); err != nil {
+			return 0, err
+		}
+	}
+	slices.Sort(samples)
+	return samples[len(samples)/2], nil
+}
+
+// scene is a number of peers.
+type scene struct{ devices, queues int }
+
+func (s scene) String() string {
+	if s.queues == 1 {
+		return fmt.Sprintf("%d peers", s.devices)
+	}
+	return fmt.Sprintf("%d × %d", s.devices, s.queues)
+}
+
+var compared = []verbs.QPType{verbs.RC, verbs.SRD}
+
+// compareSRD measures SRD beside RC, in turns.
+func compareSRD(o options) (string, error) {
+	scenes := []scene{{1, 1}}
+	if n := min(o.connections, srdManyPeers); n > 1 {
+		scenes = append(scenes, scene{n, 1})
+		if more := o.connections / n; more > 1 {
+			scenes = append(scenes, scene{n, more})
+		}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "medians of %d; peers are devices of this process, %d × %d is that many queue pairs on each of them\n", o.rounds, srdManyPeers, 50)
+	fmt.Fprintf(&b, "            %-10s %-4s %14s %12s %14s", "", "", "8 bytes, M/s", "1 MiB, GB/s", "round trip, µs")
+	for _, s := range scenes {
+		var figures [2][3][]float64 // by service and measurement
+		for range o.rounds {
+			for i, service := range compared {
+				if o.style != "" && o.style != service.String() {
+					continue
+				}
+				x, err := measureFleet(o, service, s)
+				if err != nil {
+					return "", fmt.Errorf("%v, %v: %w", service, s, err)
+				}
+				for j := range x {
+					figures[i][j] = append(figures[i][j], x[j])
+				}
+			}
+		}
+		var median [2][3]float64
+		for i := range figures {
+			if figures[i][0] == nil {
+				continue
+			}
+			for j, x := range figures[i] {
+				slices.Sort(x)
+				median[i][j] = x[len(x)/2]
+			}
+			m := median[i]
+			fmt.Fprintf(&b, "\n            %-10v %-4v %14.2f %12.2f %14.1f", s, compared[i], m[0]/1e6, m[1]/1e9, m[2]/1e3)
+		}
+		if o.style != "" {
+			continue
+		}
+		rc, sr := median[0], median[1]
+		fmt.Fprintf(&b, "\n            %-10s %-4s %14.2f %12.2f %14.2f", "", "", sr[0]/rc[0], sr[1]/rc[1], rc[2]/sr[2])
+	}
+	return b.String(), nil
+}
+
+func measureFleet(o options, service verbs.QPType, s scene) (figures [3]float64, err error) {
+	f, err := newFleet(o, service, s.devices, s.queues)
+	if err != nil {
+		return figures, err
+	}
+	defer func() { err = errors.Join(err, f.close()) }()
+	if figures[0], err = f.writes(o.duration, srdBatches, srdBatch, srdMessage); err != nil {
+		return figures, err
+	}
+	if figures[1], err = f.writes(o.duration, srdInFlight, 1, srdLarge); err != nil {
+		return figures, err
+	}
+	figures[1] *= srdLarge
+	rt, err := f.roundTrip(o.duration)
+	figures[2] = float64(rt)
+	return figures, err
+}

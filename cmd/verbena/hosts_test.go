@@ -1,0 +1,171 @@
+package main
+
+import (
+	"crypto/rand"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/internal/netns"
+)
+
+// host is where a program runs, and by which device.
+type host struct {
+	name, device string
+	run          []string // before a command
+	v4, v6       string
+}
+
+func (h *host) addr(family string) string {
+	if family == "IPv6" {
+		return h.v6
+	}
+	return h.v4
+}
+
+// runTransfer sends a file and a message from one host to the other.
+func runTransfer(t *testing.T, from, to host, family string) {
+	at := net.JoinHostPort(to.addr(family), "7470")
+	source, dir := filepath.Join(t.TempDir(), "some data"), t.TempDir()
+	data := make([]byte, 3<<20+17)
+	_, _ = rand.Read(data)
+	require.NoError(t, os.WriteFile(source, data, 0o644))
+	for _, what := range [][]string{{source}, {"-m", "a message"}} {
+		receive := start(t, verbena(to.run, "receive", "-d", to.device, "-l", at, "-once", dir)...)
+		receive.await("listening on")
+		send := start(t, verbena(from.run, append(append([]string{"send", "-d", from.device}, what...), at)...)...)
+		send.succeed()
+		receive.succeed()
+		if what[0] == "-m" {
+			assert.Contains(t, receive.out.String(), "a message")
+		}
+	}
+	got, err := os.ReadFile(filepath.Join(dir, "some data"))
+	require.NoError(t, err)
+	assert.Equal(t, data, got)
+}
+
+// runPing pings one host from the other.
+func runPing(t *testing.T, from, to host, family string) {
+	addr := to.addr(family)
+	server := start(t, verbena(to.run, "ping", "-s", "-d", to.device, addr)...)
+	server.await("listening")
+	client := start(t, verbena(from.run, "ping", "-d", from.device, "-c", "3", addr)...)
+	client.succeed()
+	assert.Contains(t, client.out.String(), "RDMA works")
+	server.interrupted()
+}
+
+// Two hosts, which are network namespaces with a cable between them.
+func TestTwoHosts(t *testing.T) {
+	a, b := netns.New(t, "a"), netns.New(t, "b")
+	a.IP(t, "link add e0 type veth peer name e0 netns %s", b)
+	for i, n := range []netns.Namespace{a, b} {
+		n.IP(t, "addr add 10.11.0.%d/24 dev e0", i+1)
+		n.IP(t, "addr add fd11::%d/64 dev e0 nodad", i+1)
+		n.IP(t, "link set e0 up")
+	}
+	hosts := []host{
+		{"a", "soft-e0", a.Run(), "10.11.0.1", "fd11::1"},
+		{"b", "soft-e0", b.Run(), "10.11.0.2", "fd11::2"},
+	}
+	for _, family := range []string{"IPv4", "IPv6"} {
+		t.Run(family, func(t *testing.T) {
+			runPing(t, hosts[0], hosts[1], family)
+			runTransfer(t, hosts[0], hosts[1], family)
+		})
+	}
+}
+
+// guestHosts are the hosts of the guest of internal/rig: that of the kernel's rxe, and the
+// network namespace s.
+func guestHosts(t *testing.T) (rxe, soft host) {
+	t.Helper()
+	if os.Getenv("VERBENA_GUEST") == "" {
+		t.Skip("runs in the guest of TestRig of internal/rig")
+	}
+	return host{"rxe", "rxe0", nil, "10.0.0.1", "fd00::1"},
+		host{"soft", "soft-v1", []string{"ip", "netns", "exec", "s"}, "10.0.0.2", "fd00::2"}
+}
+
+// forGuestFamilies runs a test with IPv4 and IPv6.
+func forGuestFamilies(t *testing.T, short bool, test func(t *testing.T, family string)) {
+	for _, family := range []string{"IPv4", "IPv6"} {
+		if short && family == "IPv6" {
+			continue
+		}
+		t.Run(family, func(t *testing.T) { test(t, family) })
+	}
+}
+
+// verbena ping with itself, by the kernel's connection manager at one end or both.
+// Short: without IPv6, and not between rxe and itself.
+func TestGuestPing(t *testing.T) {
+	rxe, soft := guestHosts(t)
+	forGuestFamilies(t, testing.Short(), func(t *testing.T, family string) {
+		for _, hosts := range [][2]host{{rxe, soft}, {soft, rxe}, {rxe, rxe}} {
+			if testing.Short() && hosts[0].name == hosts[1].name {
+				continue
+			}
+			t.Run(hosts[0].name+" to "+hosts[1].name, func(t *testing.T) { runPing(t, hosts[0], hosts[1], family) })
+		}
+	})
+}
+
+// verbena ping with rping, which is on rxe. Short: without IPv6.
+func TestGuestPingAndRping(t *testing.T) {
+	rxe, soft := guestHosts(t)
+	forGuestFamilies(t, testing.Short(), func(t *testing.T, family string) {
+		for _, ours := range []host{soft, rxe} {
+			t.Run(ours.name+", rping serves", func(t *testing.T) {
+				addr := rxe.addr(family)
+				server := start(t, "rping", "-s", "-a", addr, "-V")
+				for limit := time.Now().Add(patience); ; {
+					client := start(t, verbena(ours.run, "ping", "-d", ours.device, "-c", "3", addr)...)
+					if client.code() != 0 && strings.Contains(client.out.String(), "nobody listens") {
+						require.Less(t, time.Now(), limit)
+						continue // rping does not say when it does
+					}
+					assert.Zero(t, client.code(), "%s\n%s", &client.out, &server.out)
+					assert.Contains(t, client.out.String(), "a server of rping's protocol")
+					assert.Contains(t, client.out.String(), "RDMA works")
+					break
+				}
+				server.code() // it calls it an error that its peer disconnects
+			})
+			t.Run(ours.name+", rping asks", func(t *testing.T) {
+				addr := ours.addr(family)
+				server := start(t, verbena(ours.run, "ping", "-s", "-d", ours.device, addr)...)
+				server.await("listening")
+				for _, size := range []string{"26", "65535"} {
+					client := start(t, "rping", "-c", "-a", addr, "-V", "-C", "3", "-S", size)
+					// rping may close its event channel while another of its threads reads it.
+					if code := client.code(); code != 255 || !strings.Contains(client.out.String(), "rdma_get_cm_event: Bad file descriptor") {
+						assert.Zero(t, code, "%s", &client.out)
+					}
+				}
+				server.interrupted()
+			})
+		}
+	})
+}
+
+// verbena send and verbena receive, by the kernel's connection manager at one end or both.
+// Short: without IPv6, and not between rxe and itself.
+func TestGuestTransfer(t *testing.T) {
+	rxe, soft := guestHosts(t)
+	forGuestFamilies(t, testing.Short(), func(t *testing.T, family string) {
+		for _, hosts := range [][2]host{{rxe, soft}, {soft, rxe}, {rxe, rxe}} {
+			if testing.Short() && hosts[0].name == hosts[1].name {
+				continue
+			}
+			t.Run(hosts[0].name+" to "+hosts[1].name, func(t *testing.T) { runTransfer(t, hosts[0], hosts[1], family) })
+		}
+	})
+}

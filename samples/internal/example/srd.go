@@ -1,0 +1,61 @@
+package example
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// MaxMemory bounds what a program takes of another's word for the size of its memory, in
+// bytes.
+const MaxMemory = 1 << 26
+
+// CheckSRD refuses a device that has no SRD queue pairs which write.
+func CheckSRD(dev verbs.Device) error {
+	attr, err := dev.Query()
+	if err != nil {
+		return err
+	}
+	if !attr.Transports.Has(verbs.SRD) || !attr.SRD.Write {
+		return fmt.Errorf("device %s has no SRD queue pairs that write: use one of Amazon's EFA, or a software device", dev.Name())
+	}
+	return nil
+}
+
+// BringUpSRD takes a queue pair of SRD to RTS, by Init and RTR (efadv_create_qp_ex(3)), and
+// returns what the other program must know of it.
+func BringUpSRD(dev verbs.Device, qp verbs.QP, gidIndex *int) (m Metadata, gid verbs.GIDEntry, err error) {
+	if gid, err = FirstGID(dev, gidIndex); err != nil {
+		return m, gid, err
+	}
+	m = Metadata{GID: gid.GID, UDPPort: gid.UDPPort, QPN: qp.Num(), QKey: rand.Uint32N(1 << 31), PSN: PSN()}
+	for _, step := range []struct {
+		state verbs.QPState
+		mask  verbs.QPAttrMask
+	}{
+		{verbs.QPInitialized, verbs.SRDToInit}, {verbs.QPReadyToReceive, verbs.SRDToRTR}, {verbs.QPReadyToSend, verbs.SRDToRTS},
+	} {
+		if err := qp.Modify(verbs.QPAttr{State: step.state, Port: 1, QKey: m.QKey, SQPSN: m.PSN}, step.mask); err != nil {
+			return m, gid, err
+		}
+	}
+	return m, gid, nil
+}
+
+// WaitExtended is Wait for a queue that reports who sent.
+func WaitExtended(ctx context.Context, cq verbs.CQ) (verbs.WC, verbs.WCExtra, error) {
+	var wc [1]verbs.WC
+	var extra [1]verbs.WCExtra
+	err := wait(ctx, &wc[0], func() (int, error) { return cq.(verbs.ExtendedCQ).PollExtended(wc[:], extra[:]) })
+	return wc[0], extra[0], err
+}
+
+// Number is that of an address handle by which completions name a sender.
+func Number(ah verbs.AH) uint16 {
+	if n, ok := ah.(verbs.NumberedAH); ok {
+		return n.Number()
+	}
+	return verbs.NoAH
+}

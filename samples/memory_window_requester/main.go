@@ -1,0 +1,108 @@
+// Command memory_window_requester writes to memory that its peer,
+// memory_window_responder, lends it, and gives it back. A message brings the descriptor of
+// the memory window, which is imported like that of any memory map; another message, behind
+// the write, takes the window away at the peer: send with invalidate.
+package main
+
+import (
+	"context"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
+)
+
+func main() {
+	sample.Main(sample.Program{
+		Name:  "memory_window_requester",
+		About: "Writes to memory that memory_window_responder lends it, and gives it back.",
+		Role:  sample.Requester,
+		Peer:  "memory_window_responder",
+		Text:  &sample.Text{Short: "w", Long: "write-string", Default: "Hello through the window!"},
+	}, run)
+}
+
+func run(ctx context.Context, s *sample.Session) (err error) {
+	dev, err := device.Open(s.Device)
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, dev.Close) // and the memory with it
+
+	// Memory for what is written, and for the peer's message.
+	text := s.Payload()
+	local, err := mmap.Alloc(dev, len(text)+sample.Room, mmap.LocalReadWrite)
+	if err != nil {
+		return err
+	}
+	copy(local.Bytes(), text)
+
+	// The engine, and the RDMA context on it.
+	engine := pe.New(pe.Config{Log: s.Log})
+	defer sample.Close(&err, engine.Close) // and the context with it
+	r, err := rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, ConnectTimeout: s.ConnectTimeout,
+		EndWithLastConnection: true, Log: s.Log}) // ends when its peer does
+	if err != nil {
+		return err
+	}
+	writes, err := r.WritePool(1,
+		func(t *rdma.WriteTask) {
+			s.Print("written: %s", sample.Describe(text))
+			r.Fail(t.Free()) // nil does nothing
+		},
+		pe.FailContext)
+	if err != nil {
+		return err
+	}
+	sends, err := r.SendPool(1,
+		func(t *rdma.SendTask) { // the last thing that is done
+			r.Fail(t.Free())
+			r.Stop()
+		},
+		pe.FailContext)
+	if err != nil {
+		return err
+	}
+
+	// Writes, and gives the window back: one behind the other.
+	use := func(conn *rdma.Connection, desc []byte) error {
+		remote, err := mmap.Import(dev, desc)
+		if err != nil {
+			return err
+		}
+		write, err := writes.Alloc(conn, bufinv.Source(local, 0, len(text)), bufinv.Target(remote, 0, len(text)))
+		if err := pe.SubmitNew(write, err); err != nil {
+			return err
+		}
+		send, err := sends.Alloc(conn, nil)
+		if err == nil {
+			err = send.SetInvalidate(remote)
+		}
+		return pe.SubmitNew(send, err)
+	}
+	receives, err := r.ReceivePool(1,
+		func(t *rdma.ReceiveTask) {
+			r.Fail(use(t.Connection(), t.Destination().Bytes()))
+			r.Fail(t.Free())
+		},
+		pe.FailContext)
+	if err != nil {
+		return err
+	}
+
+	r.OnStateChange(func(_, next pe.State) {
+		s.Entered(next)
+		if next == pe.Starting { // the receive comes before the connection
+			task, err := receives.Alloc(bufinv.Target(local, len(text), sample.Room))
+			r.Fail(pe.SubmitNew(task, err))
+			s.Peer.Connect(r, nil) // descriptors there and back
+		}
+	})
+	if err := r.Start(); err != nil {
+		return err
+	}
+	return engine.Run(ctx) // until the context is Idle
+}

@@ -1,0 +1,102 @@
+// Command multicast_send sends a datagram to a multicast group, which any number of
+// multicast_receive have joined, on this host or on others. Datagrams get lost without a word,
+// so it repeats the message until as many receivers have answered as it was told to expect.
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+func main() {
+	group, receivers := "239.255.18.1", uint64(1)
+	sample.Main(sample.Program{
+		Name: "multicast_send", About: "Sends a datagram to a multicast group.", Device: "soft-lo",
+		Text: &sample.Text{Short: "s", Long: "send-string", Default: "Hello from the sender!"},
+		Flags: func(f *sample.Flags) {
+			f.String(&group, "mg", "multicast-group", "ADDRESS", "the group, IPv4 or IPv6")
+			f.Uint64(&receivers, "n", "receivers", "N", "the number of receivers that are to answer")
+		},
+	}, func(ctx context.Context, s *sample.Session) error { return run(ctx, s, group, int(receivers)) })
+}
+
+const (
+	answerTimeout = 200 * time.Millisecond // after which the message is sent again
+	mostSends     = 16                     // at a time
+	mostAnswers   = 256                    // that come at a time; others come to a later message
+)
+
+func run(ctx context.Context, s *sample.Session, group string, receivers int) (err error) {
+	dev, err := device.Open(s.Device)
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, dev.Close) // and the memory with it
+
+	// Memory for the message.
+	text := s.Payload()
+	local, err := mmap.Alloc(dev, len(text), mmap.LocalReadWrite)
+	if err != nil {
+		return err
+	}
+	copy(local.Bytes(), text)
+
+	// The engine, and the RDMA context on it, which has an endpoint instead of connections.
+	engine := pe.New(pe.Config{Log: s.Log})
+	defer sample.Close(&err, engine.Close) // and the context with it
+	r, err := rdma.New(dev, rdma.Config{Engine: engine, Transport: verbs.UD, GIDIndex: s.GIDIndex, Log: s.Log})
+	if err != nil {
+		return err
+	}
+
+	// A datagram that was sent has left; where it arrives, only answers tell.
+	sends, err := r.SendPool(mostSends, func(t *rdma.SendTask) { r.Fail(t.Free()) }, pe.FailContext)
+	if err != nil {
+		return err
+	}
+	answered := make(map[rdma.EndpointAddr]bool)
+	if err := r.Receive(mostAnswers, 0, func(m *rdma.Message) {
+		answered[m.Peer().Addr()] = true // receivers answer every message
+		if len(answered) == receivers && r.State() == pe.Running {
+			s.Print("sent: %s", sample.Describe(text))
+			r.Stop()
+		}
+	}); err != nil {
+		return err
+	}
+
+	var all *rdma.Peer // the members of the group
+	var send func()
+	send = func() {
+		if r.State() != pe.Running { // all answers are here
+			return
+		}
+		task, err := sends.Alloc(all, bufinv.Source(local, 0, len(text)))
+		r.Fail(pe.SubmitNew(task, err))
+		time.AfterFunc(answerTimeout, func() { _ = engine.Do(send) }) // fails when the engine is closed
+	}
+	r.OnStateChange(func(_, next pe.State) {
+		s.Entered(next)
+		if next != pe.Running { // which an endpoint is at once
+			return
+		}
+		r.Fail(r.JoinMulticast(group, rdma.MulticastConfig{SendOnly: true}, func(g *rdma.MulticastGroup, err error) {
+			if r.Fail(err); err == nil {
+				all = g.Peer()
+				send()
+			}
+		}))
+	})
+	if err := r.Start(); err != nil {
+		return err
+	}
+	return engine.Run(ctx) // until the context is Idle
+}

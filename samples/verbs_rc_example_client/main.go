@@ -1,0 +1,110 @@
+// Command verbs_rc_example_client is the client of an example in the verbs' own style, in ten
+// steps, of which the deferred calls are the last: over a reliable connection it receives a message of verbs_rc_example_server, then reads
+// its memory, and writes to it. TCP carries what the two must know of each other, and keeps
+// them in step.
+package main
+
+import (
+	"context"
+
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/samples/internal/example"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+var server = "localhost:19875"
+
+func main() {
+	sample.Main(sample.Program{
+		Name:   "verbs_rc_example_client",
+		About:  "Receives from verbs_rc_example_server, and reads and writes the memory there.",
+		Device: "soft-lo",
+		Flags:  func(f *sample.Flags) { f.String(&server, "s", "server", "HOST:PORT", "where the server waits, by TCP") },
+	}, run)
+}
+
+const size = 64 // bytes of memory
+
+func run(ctx context.Context, s *sample.Session) (err error) {
+	// 1 to 3. Get the device, open it, and query what it can do.
+	dev, err := device.Open(s.Device)
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, dev.Close)
+	gid, err := example.FirstGID(dev, s.GIDIndex)
+	if err != nil {
+		return err
+	}
+
+	// 4. Allocate a protection domain.
+	pd, err := dev.AllocPD()
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, pd.Close)
+
+	// 5. Register memory, which no peer reaches.
+	mem, free, err := mmap.AllocBytes(size)
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, free)
+	mr, err := pd.RegMR(mem, verbs.AccessLocalWrite)
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, mr.Close)
+	all := []verbs.SGE{{Addr: mr.Addr(), Length: size, LKey: mr.LKey()}}
+
+	// 6 and 7. Create a completion queue, and a queue pair on it.
+	cq, err := dev.CreateCQ(verbs.CQInit{Capacity: 2})
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, cq.Close)
+	qp, err := pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1})
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, qp.Close)
+
+	// 8. Bring up the queue pair, with what the server says of its own, and post a receive.
+	mine := example.Metadata{GID: gid.GID, UDPPort: gid.UDPPort, QPN: qp.Num(), PSN: example.PSN()}
+	peer, theirs, err := example.Dial(ctx, server, &mine)
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, peer.Close)
+	if err := example.Connect(qp, 0, gid.Index, &mine, &theirs, verbs.RecvWR{SGL: all}); err != nil {
+		return err
+	}
+	if err := peer.Sync(ctx, "connected"); err != nil {
+		return err
+	}
+
+	// 9. A receive, a read and a write.
+	wc, err := example.Wait(ctx, cq)
+	if err != nil {
+		return err
+	}
+	if err := s.Check(string(mem[:wc.Bytes]), "SEND operation", "received: %s"); err != nil {
+		return err
+	}
+	if err := peer.Sync(ctx, "to be read"); err != nil {
+		return err
+	}
+	if err := example.Do(ctx, qp, cq, verbs.SendWR{Op: verbs.OpRead, SGL: all, RemoteAddr: theirs.Addr, RKey: theirs.RKey}); err != nil {
+		return err
+	}
+	if err := s.Check(example.Get(mem), "RDMA read operation", "read: %s"); err != nil {
+		return err
+	}
+	s.Print("to be written: %s", example.Put(mem, "RDMA write operation"))
+	if err := example.Do(ctx, qp, cq, verbs.SendWR{Op: verbs.OpWrite, SGL: all, RemoteAddr: theirs.Addr, RKey: theirs.RKey}); err != nil {
+		return err
+	}
+	return peer.Sync(ctx, "written")
+}

@@ -1,0 +1,104 @@
+// Command verbs_rc_example_server is the server of an example in the verbs' own style, in ten
+// steps, of which the deferred calls are the last: over a reliable connection it sends a message to verbs_rc_example_client, which then
+// reads its memory, and writes to it. TCP carries what the two must know of each other, and
+// keeps them in step.
+package main
+
+import (
+	"context"
+
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/samples/internal/example"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+var listen = ":19875"
+
+func main() {
+	sample.Main(sample.Program{
+		Name:   "verbs_rc_example_server",
+		About:  "Sends to verbs_rc_example_client, which then reads and writes the memory here.",
+		Device: "soft-lo",
+		Flags: func(f *sample.Flags) {
+			f.String(&listen, "p", "listen", "ADDRESS", "where to wait for the client, by TCP")
+		},
+	}, run)
+}
+
+const size = 64 // bytes of memory
+
+func run(ctx context.Context, s *sample.Session) (err error) {
+	// 1 to 3. Get the device, open it, and query what it can do.
+	dev, err := device.Open(s.Device)
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, dev.Close)
+	gid, err := example.FirstGID(dev, s.GIDIndex)
+	if err != nil {
+		return err
+	}
+
+	// 4. Allocate a protection domain.
+	pd, err := dev.AllocPD()
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, pd.Close)
+
+	// 5. Register memory, which the peer may read and write.
+	mem, free, err := mmap.AllocBytes(size)
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, free)
+	mr, err := pd.RegMR(mem, verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite)
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, mr.Close)
+
+	// 6 and 7. Create a completion queue, and a queue pair on it.
+	cq, err := dev.CreateCQ(verbs.CQInit{Capacity: 1})
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, cq.Close)
+	qp, err := pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1})
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, qp.Close)
+
+	// 8. Bring up the queue pair, with what the client says of its own.
+	mine := example.Metadata{GID: gid.GID, UDPPort: gid.UDPPort, QPN: qp.Num(), PSN: example.PSN(), Addr: mr.Addr(), RKey: mr.RKey()}
+	client, theirs, err := example.Accept(ctx, listen, &mine)
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, client.Close)
+	if err := example.Connect(qp, verbs.AccessRemoteRead|verbs.AccessRemoteWrite, gid.Index, &mine, &theirs); err != nil {
+		return err
+	}
+	if err := client.Sync(ctx, "connected"); err != nil { // with a receive posted there
+		return err
+	}
+
+	// 9. A send; memory for the client to read; and what the client has written.
+	n := len(example.Put(mem, "SEND operation"))
+	sge := verbs.SGE{Addr: mr.Addr(), Length: uint32(n), LKey: mr.LKey()}
+	if err := example.Do(ctx, qp, cq, verbs.SendWR{Op: verbs.OpSend, SGL: []verbs.SGE{sge}}); err != nil {
+		return err
+	}
+	s.Print("sent: %s", mem[:n])
+	s.Print("to be read: %s", example.Put(mem, "RDMA read operation"))
+	if err := client.Sync(ctx, "to be read"); err != nil {
+		return err
+	}
+	if err := client.Sync(ctx, "written"); err != nil {
+		return err
+	}
+	return s.Check(example.Get(mem), "RDMA write operation", "was written: %s")
+}
