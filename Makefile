@@ -8,6 +8,7 @@
 #              under AddressSanitizer; PARTS="rdma dma" chooses
 # make matrix  every operation in every combination there; MATRIX=3 is shorter
 # make failures  what each end of a connection is told when it fails, there; writes the table
+# make windows  what each request about memory windows ends with, there; writes the table
 # make soak    the tests that find more the longer they run; SOAK=10 is longer still
 # make bench   benchmarks
 # make bench-rig  the SDK beside perftest, in the virtual machine, as a table
@@ -17,7 +18,7 @@ GO ?= go
 # The driver for adapters is built where the headers of libibverbs and librdmacm are.
 TAGS = $(shell [ "`$(GO) env CGO_ENABLED`" = 1 ] && pkg-config --exists libibverbs librdmacm 2>/dev/null && echo verbs)
 
-.PHONY: all build demo test full rig matrix failures soak bench bench-rig check setup clean
+.PHONY: all build demo test full rig matrix failures windows soak bench bench-rig check setup clean
 
 all: build
 
@@ -59,6 +60,10 @@ failures: setup
 
 # Tests whose names contain Soak; package internal/soak says what SOAK stands for.
 SOAK ?= 1
+
+windows: setup
+	VERBENA_WINDOWS_FILE=$(CURDIR)/docs/memory-windows.md \
+		$(GO) test -count=1 -tags "$(TAGS)" -timeout 30m -run TestRigWindows -v ./cgo/ibverbs
 
 soak: setup
 	VERBENA_SOAK=$(SOAK) $(GO) test -race -count=1 -p 1 -tags "$(TAGS)" -timeout 72h -run Soak -v ./...
