@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,12 +21,14 @@ const settleTime = 500 * time.Millisecond
 
 // Files names the files of a way by files that somebody, or something, copies between
 // the hosts, as DOCA's samples do with their flags -ld, -re and -m. Each holds one
-// descriptor, in armor: that of the connection, which programs without this package
-// understand too, or a bundle, where there is more. What is read may be binary. A
+// descriptor, in armor: that of the connection or endpoint, which programs without this
+// package understand too, or a bundle, where there is more. What is read may be binary. A
 // plain descriptor names no program: of a wrong pair only what it offers can be checked.
 //
 // The end of the requester shows in a file beside its descriptor, LOCAL.done, or, if
-// it has failed, in that its descriptor is gone.
+// it has failed, in that its descriptor is gone. A requester without connections may end
+// before the responder has looked: if it has succeeded, it leaves its files for the
+// responder to remove.
 type Files struct {
 	Local  string // what this program offers; it is written
 	Remote string // what the peer offers; it is waited for
@@ -43,8 +46,11 @@ type files struct {
 	Files
 	keys    *lineReader // nil: not interactive
 	ends    Ends
-	written []string
-	met     bool // the exchange is complete
+	written []string // files of ours
+	read    []string // files of the peer's
+	met     bool     // the exchange is complete
+	// connectionless: no connection shows whether the responder has read our files.
+	connectionless bool
 }
 
 // Way makes the way. It fails with an error that matches ErrInvalid where a file is
@@ -78,7 +84,12 @@ func (f *files) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, e
 		return nil, err
 	}
 	resources := append(append([][]byte{}, b.Maps...), b.Events...)
+	f.connectionless = len(b.Connections) == 0
+	f.read = []string{f.Remote}
 	imports := len(resources) == 0 && f.Resource != ""
+	if imports {
+		f.read = append(f.read, f.Resource)
+	}
 	if len(resources) > 0 && f.Resource != "" {
 		if len(resources) > 1 {
 			return nil, fmt.Errorf("%w: there are %d memory maps and sync events, and one goes into %s; leave it out, and they go with the connections",
@@ -89,8 +100,9 @@ func (f *files) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, e
 		}
 		b.Maps, b.Events = nil, nil
 	}
-	if len(b.Connections) == 1 && len(b.Maps)+len(b.Events)+len(b.Data) == 0 {
-		ours = b.Connections[0]
+	lanes := append(slices.Clip(b.Connections), b.Endpoints...)
+	if len(lanes) == 1 && len(b.Maps)+len(b.Events)+len(b.Data) == 0 {
+		ours = lanes[0]
 	} else if ours, err = b.Encode(); err != nil {
 		return nil, err
 	}
@@ -110,7 +122,7 @@ func (f *files) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, e
 	rejected := ""
 	err = f.await(ctx, f.Remote, func() error {
 		*theirs = descriptor.Bundle{From: ends.Peer, To: ends.Name}
-		list, err := readDescriptors(f.Remote, descriptor.Connection, descriptor.Bundled)
+		list, err := readDescriptors(f.Remote, descriptor.Connection, descriptor.Endpoint, descriptor.Bundled)
 		if err == nil {
 			err = collect(theirs, list, f.Remote)
 		}
@@ -157,6 +169,8 @@ func collect(into *descriptor.Bundle, list [][]byte, path string) error {
 		switch kind {
 		case descriptor.Connection:
 			into.Connections = append(into.Connections, d)
+		case descriptor.Endpoint:
+			into.Endpoints = append(into.Endpoints, d)
 		case descriptor.MemoryMap:
 			into.Maps = append(into.Maps, d)
 		case descriptor.SyncEvent:
@@ -290,7 +304,7 @@ func (f *files) Done(ctx context.Context) error {
 		_, err := os.Stat(done)
 		switch {
 		case err == nil:
-			return true, remove(done)
+			return true, nil // Close removes it
 		case !errors.Is(err, fs.ErrNotExist):
 			return false, err
 		case errors.Is(gone, fs.ErrNotExist):
@@ -300,27 +314,44 @@ func (f *files) Done(ctx context.Context) error {
 	})
 }
 
-// Close removes our descriptors, which are void now. Success is reported by a file
-// that the responder removes, unless it has gone before.
+// Close removes our files, which are void now. Success is reported by a file that the
+// responder removes, unless it has gone before.
 func (f *files) Close(ok bool) error {
 	if f.keys != nil {
 		f.keys.close()
 	}
 	var errs []error
+	leave := false
 	if ok && f.met && f.ends.Role == Requester && f.keys == nil {
 		done := doneFile(f.Local)
 		errs = append(errs, descriptor.WriteFile(done, []byte(succeeded+"\n")))
-		if _, err := os.Stat(f.Remote); errors.Is(err, fs.ErrNotExist) {
+		_, err := os.Stat(f.Remote)
+		gone := errors.Is(err, fs.ErrNotExist)
+		if gone {
 			errs = append(errs, remove(done))
 		}
+		leave = f.connectionless && !gone
 	}
-	for _, path := range f.written {
-		errs = append(errs, remove(path))
+	if !leave {
+		errs = append(errs, removeAll(f.written))
 	}
 	// A responder that has not asked leaves no report behind. Its own files are gone
-	// before: a requester that reports later sees that, and removes it itself.
+	// before: a requester that reports later sees that, and leaves nothing.
 	if f.met && f.ends.Role == Responder {
-		errs = append(errs, remove(doneFile(f.Remote)))
+		done := doneFile(f.Remote)
+		if _, err := os.Stat(done); err == nil && f.connectionless {
+			errs = append(errs, removeAll(f.read))
+		}
+		errs = append(errs, remove(done))
+	}
+	return errors.Join(errs...)
+}
+
+// removeAll removes files that may be gone already.
+func removeAll(paths []string) error {
+	var errs []error
+	for _, path := range paths {
+		errs = append(errs, remove(path))
 	}
 	return errors.Join(errs...)
 }

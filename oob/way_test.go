@@ -846,6 +846,25 @@ func TestRequesterEndsFirst(t *testing.T) {
 	}
 }
 
+// A requester without connections that succeeds at once leaves its files to the responder,
+// who may come later.
+func TestRequesterWithoutConnectionsEndsFirst(t *testing.T) {
+	folder := t.TempDir()
+	a, b := filesPair(t, folder)
+	_, err := b.Exchange(short(t), responderEnds(), bundleOf(t, responderEnds(), 0)) // its files are there
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	_, err = a.Exchange(patient(t), requesterEnds(), bundleOf(t, requesterEnds(), 0))
+	require.NoError(t, err)
+	require.NoError(t, a.Close(true))
+
+	got, err := b.Exchange(patient(t), responderEnds(), bundleOf(t, responderEnds(), 0))
+	require.NoError(t, err)
+	assert.Equal(t, bundleOf(t, requesterEnds(), 0), binary(t, got))
+	require.NoError(t, b.Done(patient(t)))
+	require.NoError(t, b.Close(true))
+	assertEmpty(t, folder)
+}
+
 // A wrong pair is named through files too: the requester ends, and the responder goes on
 // waiting for the right one.
 func TestWrongPairByFiles(t *testing.T) {
