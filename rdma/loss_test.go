@@ -170,13 +170,20 @@ func TestGuestLoss(t *testing.T) {
 				continue
 			}
 			t.Run(on.name+", "+each.name, func(t *testing.T) {
-				// rxe repeats for ever, which it takes a count of 7 for; the software device gives up after eight times
-				// its time-out, which a loaded machine may sleep through.
-				cfg := rdma.Config{AckTimeout: 16 * time.Millisecond, RetryCount: new(7)}
+				// rxe repeats for ever, which it takes a count of 7 for. The software device gives up after eight times
+				// its time-out, of its keepalives too, which a loaded machine may sleep through: it has its own.
+				cfgA, cfgB := rdma.Config{AckTimeout: 16 * time.Millisecond, RetryCount: new(7)}, rdma.Config{}
 				if on.name == "soft to rxe" {
-					cfg.AckTimeout = 100 * time.Millisecond
+					cfgA, cfgB = cfgB, cfgA
 				}
-				f := &flow{r: newRigOn(t, on.a(t), on.b(t), cfg, cfg)}
+				f := &flow{r: newRigOn(t, on.a(t), on.b(t), cfgA, cfgB)}
+				for _, s := range []*side{f.r.a, f.r.b} {
+					s.ctx.WatchConnections(func(_ *rdma.Connection, state rdma.ConnectionState, err error) {
+						if state == rdma.Failed {
+							f.err = errors.Join(f.err, err)
+						}
+					})
+				}
 				begin := each.prepare(f)
 				t.Cleanup(func() { logCounters(t, f.r.a.dev, f.r.b.dev) }) // of a test that has failed
 				f.r.connect(1)
