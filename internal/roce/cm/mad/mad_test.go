@@ -146,8 +146,15 @@ func TestFieldOffsets(t *testing.T) {
 			field{12, 0, 64, 0x0111abcd}, field{20, 0, 32, 0x01234567})},
 		{&LAP{
 			TransactionID: testTID, LocalCommID: 0xa1a2a3a4, RemoteCommID: 0xb1b2b3b4, RemoteQPN: 0xd1d2d3,
-			RemoteResponseTimeout: 20, PrivateData: padded("private", 168),
-		}, assemble(0x19, testTID, map[int]string{64: "private"}, with(field{12, 0, 24, 0xd1d2d3}, field{15, 0, 5, 20})...)},
+			RemoteResponseTimeout: 20,
+			Alternate: Path{
+				LocalLID: 0x1111, RemoteLID: 0x2222, LocalGID: gidA, RemoteGID: gidB, FlowLabel: 0xabcde, PacketRate: 0x2a,
+				TrafficClass: 0x31, HopLimit: 0x32, SL: 9, SubnetLocal: true, AckTimeout: 17,
+			},
+			PrivateData: padded("private", 168),
+		}, assemble(0x19, testTID, map[int]string{24: string(gidA[:]), 40: string(gidB[:]), 64: "private"}, with(
+			field{12, 0, 24, 0xd1d2d3}, field{15, 0, 5, 20}, field{20, 0, 16, 0x1111}, field{22, 0, 16, 0x2222}, field{56, 0, 20, 0xabcde},
+			field{59, 0, 8, 0x31}, field{60, 0, 8, 0x32}, field{61, 2, 6, 0x2a}, field{62, 0, 4, 9}, field{62, 4, 1, 1}, field{63, 0, 5, 17})...)},
 		{&APR{
 			TransactionID: testTID, LocalCommID: 0xa1a2a3a4, RemoteCommID: 0xb1b2b3b4, Status: APNotSupported,
 			Info: []byte("additional"), PrivateData: padded("private", 148),
@@ -269,6 +276,7 @@ func TestFieldTooLarge(t *testing.T) {
 		&MRA{PrivateData: make([]byte, 223)}, &REJ{Message: 4}, &REJ{Info: make([]byte, 73)}, &REJ{PrivateData: make([]byte, 149)},
 		&SIDRREQ{PrivateData: make([]byte, 217)}, &SIDRREP{QPN: 1 << 24}, &SIDRREP{Info: make([]byte, 73)},
 		&SIDRREP{PrivateData: make([]byte, 137)}, &LAP{RemoteQPN: 1 << 24}, &LAP{RemoteResponseTimeout: 32},
+		&LAP{Alternate: Path{FlowLabel: 1 << 20}}, &LAP{Alternate: Path{PacketRate: 64}},
 		&LAP{PrivateData: make([]byte, 169)}, &APR{Info: make([]byte, 73)}, &APR{PrivateData: make([]byte, 149)},
 	} {
 		assert.ErrorIs(t, m.Encode(&b), ErrField, "%d: %T", i, m)

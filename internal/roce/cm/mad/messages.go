@@ -321,14 +321,14 @@ func (m *SIDRREP) Decode(b []byte) error {
 	return nil
 }
 
-// LAP offers an alternate path (IBTA 12.8.1). The path itself is not read: nobody
-// here takes one.
+// LAP offers an alternate path (IBTA 12.8.1).
 type LAP struct {
 	TransactionID         uint64
 	LocalCommID           uint32
 	RemoteCommID          uint32
 	RemoteQPN             uint32 // the receiver's queue pair, 24 bits
 	RemoteResponseTimeout uint8  // 5 bits, code
+	Alternate             Path
 	PrivateData           []byte
 }
 
@@ -339,6 +339,7 @@ func (m *LAP) Encode(b *[Len]byte) error {
 	w.u32(4, m.RemoteCommID)
 	w.u24("queue pair number", 12, m.RemoteQPN)
 	w.bits("remote CM response timeout", 15, 3, 5, m.RemoteResponseTimeout)
+	m.Alternate.put(&w, 20, pathInLAP)
 	w.data("private data", 64, LAPPrivateLen, m.PrivateData)
 	return w.err
 }
@@ -354,6 +355,7 @@ func (m *LAP) Decode(b []byte) error {
 		TransactionID: id, LocalCommID: v.u32(0), RemoteCommID: v.u32(4),
 		RemoteQPN: v.u24(12), RemoteResponseTimeout: v.bits(15, 3, 5), PrivateData: v.rest(64),
 	}
+	m.Alternate.get(v, 20, pathInLAP)
 	return nil
 }
 
@@ -374,7 +376,7 @@ type APStatus uint8
 const (
 	APLoaded        APStatus = 0
 	APInvalidCommID APStatus = 1
-	APNotSupported  APStatus = 2
+	APNotSupported  APStatus = 2 // the one that is sent here: there are no alternate paths
 )
 
 // Encode writes the message as a whole MAD. Its error matches ErrField.

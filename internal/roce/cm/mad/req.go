@@ -36,7 +36,8 @@ const (
 // always so on RoCE.
 const PermissiveLID = 0xffff
 
-// Path is a path in a REQ, as its sender sees it (IBTA 12.7).
+// Path is a path in a REQ or a LAP, as its sender sees it (IBTA 12.7). The two messages lay
+// it out in 44 bytes each, which differ in the five behind the flow label.
 type Path struct {
 	LocalLID, RemoteLID uint16
 	LocalGID, RemoteGID verbs.GID
@@ -50,7 +51,15 @@ type Path struct {
 	AckTimeout uint8
 }
 
-func (p *Path) put(w *writer, at int) {
+// pathLayout says where a path has what stands elsewhere in a REQ than in a LAP.
+type pathLayout struct{ packetRate, trafficClass, hopLimit int }
+
+var (
+	pathInREQ = pathLayout{packetRate: 39, trafficClass: 40, hopLimit: 41}
+	pathInLAP = pathLayout{trafficClass: 39, hopLimit: 40, packetRate: 41}
+)
+
+func (p *Path) put(w *writer, at int, l pathLayout) {
 	w.u16(at, p.LocalLID)
 	w.u16(at+2, p.RemoteLID)
 	copy(w.message[at+4:], p.LocalGID[:])
@@ -59,20 +68,20 @@ func (p *Path) put(w *writer, at int) {
 		w.fail("flow label", p.FlowLabel)
 	}
 	w.u32(at+36, p.FlowLabel<<12)
-	w.bits("packet rate", at+39, 0, 6, p.PacketRate)
-	w.u8(at+40, p.TrafficClass)
-	w.u8(at+41, p.HopLimit)
+	w.bits("packet rate", at+l.packetRate, 0, 6, p.PacketRate)
+	w.u8(at+l.trafficClass, p.TrafficClass)
+	w.u8(at+l.hopLimit, p.HopLimit)
 	w.bits("service level", at+42, 4, 4, p.SL)
 	w.bit(at+42, 3, p.SubnetLocal)
 	w.bits("local ACK timeout", at+43, 3, 5, p.AckTimeout)
 }
 
-func (p *Path) get(v view, at int) {
+func (p *Path) get(v view, at int, l pathLayout) {
 	*p = Path{
 		LocalLID: v.u16(at), RemoteLID: v.u16(at + 2),
 		LocalGID: verbs.GID(v[at+4 : at+20]), RemoteGID: verbs.GID(v[at+20 : at+36]),
-		FlowLabel: v.u32(at+36) >> 12, PacketRate: v.bits(at+39, 0, 6),
-		TrafficClass: v[at+40], HopLimit: v[at+41],
+		FlowLabel: v.u32(at+36) >> 12, PacketRate: v.bits(at+l.packetRate, 0, 6),
+		TrafficClass: v[at+l.trafficClass], HopLimit: v[at+l.hopLimit],
 		SL: v.bits(at+42, 4, 4), SubnetLocal: v.bit(at+42, 3), AckTimeout: v.bits(at+43, 3, 5),
 	}
 }
@@ -127,8 +136,8 @@ func (m *REQ) Encode(b *[Len]byte) error {
 	w.bits("max CM retries", 51, 4, 4, m.MaxCMRetries)
 	w.bit(51, 3, m.SRQ)
 	w.bits("extended transport type", 51, 0, 3, m.ExtendedTransport)
-	m.Primary.put(&w, 52)
-	m.Alternate.put(&w, 96)
+	m.Primary.put(&w, 52, pathInREQ)
+	m.Alternate.put(&w, 96, pathInREQ)
 	w.data("private data", 140, REQPrivateLen, m.PrivateData)
 	return w.err
 }
@@ -149,8 +158,8 @@ func (m *REQ) Decode(b []byte) error {
 		MaxCMRetries: v.bits(51, 4, 4), SRQ: v.bit(51, 3), ExtendedTransport: v.bits(51, 0, 3),
 		PrivateData: v.rest(140),
 	}
-	m.Primary.get(v, 52)
-	m.Alternate.get(v, 96)
+	m.Primary.get(v, 52, pathInREQ)
+	m.Alternate.get(v, 96, pathInREQ)
 	return nil
 }
 

@@ -138,7 +138,15 @@ func TestTsharkReadsOurMADs(t *testing.T) {
 		{&DREP{TransactionID: testTID, LocalCommID: 0xa1a2a3a4, RemoteCommID: 0xb1b2b3b4, PrivateData: []byte("private")},
 			map[string]string{"drsp.localcommid": "0xa1a2a3a4", "drsp.remotecommid": "0xb1b2b3b4", "drsp.private": user(224)}},
 		{&MRA{TransactionID: testTID}, nil}, {&SIDRREQ{TransactionID: testTID}, nil}, {&SIDRREP{TransactionID: testTID}, nil},
-		{&LAP{TransactionID: testTID}, nil}, {&APR{TransactionID: testTID}, nil},
+		{&LAP{
+			TransactionID: testTID, LocalCommID: 0xa1a2a3a4, RemoteCommID: 0xb1b2b3b4, RemoteQPN: 0xd1d2d3, RemoteResponseTimeout: 20,
+			Alternate:   Path{LocalLID: PermissiveLID, RemoteLID: PermissiveLID, LocalGID: gidA, RemoteGID: gidB, FlowLabel: 0xabcde, HopLimit: 64, AckTimeout: 17},
+			PrivateData: []byte("private"),
+		}, nil},
+		{&APR{
+			TransactionID: testTID, LocalCommID: 0xa1a2a3a4, RemoteCommID: 0xb1b2b3b4, Status: APNotSupported, Info: []byte("additional"),
+			PrivateData: []byte("private"),
+		}, nil},
 	}
 	seen := map[string]bool{}
 	var packets [][]byte
