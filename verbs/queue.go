@@ -383,10 +383,9 @@ type WC struct {
 	// Unsolicited: a write with immediate has consumed no receive
 	// (QPInit.UnsolicitedWriteRecv).
 	Unsolicited bool
-	SL          uint8 // for datagrams: the service level that it came with
+	SL          uint8 // for datagrams: the service level that it came with (InfiniBand only)
 	// InvalidatedRKey is the key that a send with invalidate has taken away; zero: none.
 	InvalidatedRKey uint32
-	PKeyIndex       uint16 // for datagrams: of the partition key that it came with
 	SLID            uint16 // for datagrams: where it came from (InfiniBand only)
 	// SrcUDPPort is the port by which the sender of a datagram is reached, where it is
 	// not 4791; zero means 4791 (software device only).

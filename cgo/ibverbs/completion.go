@@ -42,6 +42,9 @@ type completionQueue struct {
 	// Completions that were taken off the queue before the program asked: by
 	// Arm, and when a queue pair was closed.
 	held []completion
+	// Queue pairs whose receives have LIDs: those of datagrams on InfiniBand ports. Of
+	// others the device's fields are undefined, or, on SRD, mean something else.
+	lids map[uint32]struct{}
 	stop func() // ends the goroutine that waits for events; nil if there is none
 
 	notify    func()
@@ -68,7 +71,7 @@ func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 		return nil, d.closedError(op)
 	}
 	if missing := init.Fields &^ d.completionFields(); missing != 0 {
-		return nil, fmt.Errorf("%s: the fields %#x of completions (DeviceAttr.CompletionFields) of device %s: %w", op, uint32(missing), d.info.Name, verbs.ErrNotSupported)
+		return nil, fmt.Errorf("%s: completions of device %s have no %v (DeviceAttr.CompletionFields): %w", op, d.info.Name, missing, verbs.ErrNotSupported)
 	}
 	channel, err := C.vb_create_comp_channel(d.ctx)
 	if channel == nil {
@@ -182,7 +185,13 @@ func (q *completionQueue) take(n int) int {
 
 // read makes package verbs' form of a completion of the batch. The extra may be nil.
 func (q *completionQueue) read(i int, wc *verbs.WC, extra *verbs.WCExtra) {
-	convert(wc, &q.batch[i])
+	from := &q.batch[i]
+	convert(wc, from)
+	if wc.Status == verbs.StatusSuccess && wc.Opcode == verbs.WCRecv {
+		if _, found := q.lids[wc.QPN]; found {
+			wc.SLID, wc.SL = uint16(from.slid), uint8(from.sl)
+		}
+	}
 	switch {
 	case q.extended != nil:
 		q.extended.read(i, wc, extra)
@@ -339,6 +348,20 @@ func (d *Device) overrun(object uint64) *completionQueue {
 	return q
 }
 
+// setLIDs says whether receives of a queue pair have LIDs.
+func (q *completionQueue) setLIDs(qpn uint32, have bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !have {
+		delete(q.lids, qpn)
+		return
+	}
+	if q.lids == nil {
+		q.lids = make(map[uint32]struct{})
+	}
+	q.lids[qpn] = struct{}{}
+}
+
 // forget drops the completions of a destroyed queue pair: not every device does that
 // by itself.
 func (q *completionQueue) forget(qpn uint32) {
@@ -357,6 +380,7 @@ func (q *completionQueue) forget(qpn uint32) {
 		left -= got
 	}
 	q.held = slices.DeleteFunc(q.held, func(c completion) bool { return c.wc.QPN == qpn })
+	delete(q.lids, qpn)
 }
 
 // Close implements [verbs.CQ].

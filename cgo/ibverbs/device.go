@@ -232,6 +232,13 @@ func (d *Device) QueryPort(port int) (verbs.PortAttr, error) {
 	}, nil
 }
 
+// onInfiniBand reports whether packets of a port have LIDs. Those of one that cannot be
+// asked are not read.
+func (d *Device) onInfiniBand(port int) bool {
+	p, err := d.QueryPort(port)
+	return err == nil && p.LinkLayer == verbs.LinkInfiniBand
+}
+
 // laneWidth and laneRate decode what a port reports of its link (IBTA 14.2.5.6:
 // LinkWidthActive, LinkSpeedActive and their extensions). Unknown is zero.
 func laneWidth(code C.uint8_t) int {

@@ -104,7 +104,7 @@ func (q *completionQueue) createAny(attr *C.struct_ibv_cq_init_attr_ex, poller *
 	d := q.device
 	c, err := C.vb_create_cq_ex(d.ctx, attr)
 	if c == nil {
-		return verbError("ibv_create_cq_ex", fmt.Sprintf("%d entries with the fields %#x on %s", attr.cqe, uint32(fields), d.info.Name), err)
+		return verbError("ibv_create_cq_ex", fmt.Sprintf("%d entries with the fields %v on %s", attr.cqe, fields, d.info.Name), err)
 	}
 	poller.cq = c
 	return nil

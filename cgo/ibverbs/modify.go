@@ -51,6 +51,9 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	if mask&verbs.QPAttrPort != 0 {
 		q.port = attr.Port
+		if q.init.Type == verbs.UD {
+			q.recvCQ.setLIDs(q.num, q.pd.device.onInfiniBand(q.port))
+		}
 	}
 	return nil
 }

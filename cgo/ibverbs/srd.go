@@ -85,7 +85,7 @@ func (q *completionQueue) createEFA(attr *C.struct_ibv_cq_init_attr_ex, poller *
 		cq, err = d.efa.CreateCQ(unsafe.Pointer(attr), fields)
 	}
 	if err != nil {
-		return efaError("efadv_create_cq", fmt.Sprintf("%d entries with the fields %#x on %s", attr.cqe, uint32(fields), d.info.Name), err)
+		return efaError("efadv_create_cq", fmt.Sprintf("%d entries with the fields %v on %s", attr.cqe, fields, d.info.Name), err)
 	}
 	if attr.channel != q.channel {
 		C.vb_destroy_comp_channel(q.channel)

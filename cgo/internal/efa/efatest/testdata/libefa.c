@@ -299,7 +299,7 @@ static uint32_t read_qp_num(struct ibv_cq_ex *cq) { return 17; }
 static uint32_t read_src_qp(struct ibv_cq_ex *cq) { return 18; }
 static unsigned int read_wc_flags(struct ibv_cq_ex *cq) { return CURRENT(cq).flags; }
 static uint32_t read_slid(struct ibv_cq_ex *cq) { return CURRENT(cq).ah; }
-static uint8_t read_sl(struct ibv_cq_ex *cq) { return 0; }
+static uint8_t read_sl(struct ibv_cq_ex *cq) { return 3; }
 static uint64_t read_ticks(struct ibv_cq_ex *cq) { return 1000 + CURRENT(cq).id; }
 static uint64_t read_nanoseconds(struct ibv_cq_ex *cq) { return 1000000 + CURRENT(cq).id; }
 static struct queue *queue_of(struct own_cq *own) { return (struct queue *)((char *)own - offsetof(struct queue, own)); }
