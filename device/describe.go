@@ -61,8 +61,20 @@ func (d *Description) String() string {
 	for i := range d.Ports {
 		t.port(i+1, &d.Ports[i])
 	}
-	a := &d.Attr
+	t.limits(&d.Attr)
+	if d.Attr.Transports.Has(verbs.SRD) {
+		t.srd(&d.Attr.SRD)
+	}
+	t.row(1, "counters", "")
+	for _, c := range d.Counters {
+		t.row(2, c.Name, "%d", c.Value)
+	}
+	return t.String()
+}
+
+func (t *table) limits(a *verbs.DeviceAttr) {
 	t.row(1, "limits", "")
+	t.row(2, "transports", "%v", a.Transports)
 	t.row(2, "memory", "%d regions, %d bytes in one", a.MaxMR, a.MaxMRSize)
 	t.row(2, "queue pairs", "%d", a.MaxQP)
 	t.row(2, "shared receives", "%d queues", a.MaxSRQ)
@@ -70,12 +82,33 @@ func (d *Description) String() string {
 	t.row(2, "domains", "%d", a.MaxPD)
 	t.row(2, "atomics", "%s", atomics(a))
 	t.row(2, "memory windows", "%s", windows(a))
-	t.row(1, "counters", "")
-	for _, c := range d.Counters {
-		t.row(2, c.Name, "%d", c.Value)
-	}
-	return t.String()
+	t.row(2, "invalidation", "%s", either(a.Invalidation, "local, and by sends", "none"))
+	t.row(2, "address handles", "%s", limit(a.MaxAH, ""))
+	t.row(2, "multicast", "%s", limit(a.MaxMulticastGroups, " groups"))
+	t.row(2, "completion fields", "%v", a.CompletionFields)
+	t.row(2, "clock", "%s", either(a.ClockFrequency != 0, fmt.Sprintf("%d ticks a second", a.ClockFrequency), "none"))
 }
+
+func (t *table) srd(a *verbs.SRDAttr) {
+	t.row(1, "SRD", "")
+	t.row(2, "queues", "%d sends, %d receives", a.MaxSendWR, a.MaxRecvWR)
+	t.row(2, "buffers", "%d of a send, %d of a receive, %d of a read or write", a.MaxSendSGE, a.MaxRecvSGE, a.MaxReadSGE)
+	t.row(2, "message", "%d bytes, inline up to %d", a.MaxMessage, a.MaxInline)
+	t.row(2, "reads", "%s", either(a.Read, fmt.Sprintf("%d bytes", a.MaxRDMA), "none"))
+	t.row(2, "writes", "%s", either(a.Write, fmt.Sprintf("%d bytes", a.MaxRDMA), "none"))
+	t.row(2, "unsolicited writes", "%s", either(a.UnsolicitedWriteRecv, "with immediate, without a receive", "none"))
+	t.row(2, "RNR retries", "%s", either(a.RNRRetry, "can be set", "cannot be set"))
+}
+
+func either(is bool, yes, no string) string {
+	if is {
+		return yes
+	}
+	return no
+}
+
+// limit says how many there are of what a device may not have at all.
+func limit(n int, unit string) string { return either(n > 0, fmt.Sprint(n, unit), "none") }
 
 func (t *table) port(number int, p *PortDescription) {
 	t.row(1, fmt.Sprintf("port %d", number), "")
@@ -120,11 +153,7 @@ func windows(a *verbs.DeviceAttr) string {
 	if len(types) == 0 {
 		return "none"
 	}
-	text := fmt.Sprintf("%d of %s", a.MaxMW, strings.Join(types, " and "))
-	if a.Invalidation {
-		text += ", with invalidation"
-	}
-	return text
+	return fmt.Sprintf("%d of %s", a.MaxMW, strings.Join(types, " and "))
 }
 
 // table is made of labels, indented, and what they stand for.

@@ -31,7 +31,7 @@ func TestDescribe(t *testing.T) {
 	assert.NotEmpty(t, d.Counters)
 
 	text := d.String()
-	for _, part := range []string{"device", "soft-lo", "port 1", "active", "path MTU", gids[0].GID.String(), "counters", d.Counters[0].Name} {
+	for _, part := range []string{"device", "soft-lo", "port 1", "active", "path MTU", gids[0].GID.String(), "counters", d.Counters[0].Name, "RC, UC, UD, SRD", "timestamp"} {
 		assert.Contains(t, text, part)
 	}
 	for line := range strings.Lines(text + "\n") {
@@ -56,9 +56,50 @@ func TestDescriptionPrintsAnything(t *testing.T) {
 		Attr:  verbs.DeviceAttr{Atomics: true, AtomicsGlobal: true, MaxMW: 5, MWTypes: verbs.MWTypeSet(verbs.MWType1, verbs.MWType2), Invalidation: true},
 		Ports: []device.PortDescription{{Attr: verbs.PortAttr{LinkLayer: verbs.LinkInfiniBand, LID: 77, ActiveRate: 25e9}, GIDs: []verbs.GIDEntry{{Index: 3}}}},
 	}
-	for _, part := range []string{"unknown", "25 Gbit/s", "LID", "77", "GID 3", "to the processor", "5 of type 1 and type 2, with invalidation"} {
+	for _, part := range []string{"unknown", "25 Gbit/s", "LID", "77", "GID 3", "to the processor", "5 of type 1 and type 2"} {
 		assert.Contains(t, d.String(), part)
 	}
+}
+
+// What a device has beside connections is there or said not to be.
+func TestDescriptionLimits(t *testing.T) {
+	all := device.Description{Attr: verbs.DeviceAttr{
+		Transports: verbs.TransportSet(verbs.UD, verbs.SRD), MaxAH: 60, MaxMulticastGroups: 61, Invalidation: true,
+		CompletionFields: verbs.WCTimestamp | verbs.WCSource, ClockFrequency: 62,
+		SRD: verbs.SRDAttr{
+			MaxSendWR: 1, MaxRecvWR: 2, MaxSendSGE: 3, MaxRecvSGE: 4, MaxReadSGE: 5, MaxInline: 6, MaxMessage: 7, MaxRDMA: 8,
+			Read: true, Write: true, UnsolicitedWriteRecv: true, RNRRetry: true,
+		},
+	}}
+	wantRows(t, &all, map[string]string{
+		"transports": "UD, SRD", "address handles": "60", "multicast": "61 groups", "invalidation": "local, and by sends",
+		"completion fields": "timestamp, source", "clock": "62 ticks a second",
+		"queues": "1 sends, 2 receives", "buffers": "3 of a send, 4 of a receive, 5 of a read or write",
+		"message": "7 bytes, inline up to 6", "reads": "8 bytes", "writes": "8 bytes",
+		"unsolicited writes": "with immediate, without a receive", "RNR retries": "can be set",
+	})
+	all.Attr.SRD = verbs.SRDAttr{}
+	wantRows(t, &all, map[string]string{"reads": "none", "writes": "none", "unsolicited writes": "none", "RNR retries": "cannot be set"})
+
+	var none device.Description
+	wantRows(t, &none, map[string]string{
+		"transports": "none", "address handles": "none", "multicast": "none", "memory windows": "none", "invalidation": "none",
+		"completion fields": "none", "clock": "none",
+	})
+	assert.NotContains(t, none.String(), "SRD", "it has no such queue pairs")
+}
+
+// wantRows compares rows of the table, by their labels.
+func wantRows(t *testing.T, d *device.Description, want map[string]string) {
+	t.Helper()
+	got := map[string]string{}
+	for line := range strings.Lines(d.String()) {
+		label, value, _ := strings.Cut(strings.TrimSpace(line), "  ")
+		if _, asked := want[label]; asked {
+			got[label] = strings.TrimSpace(value)
+		}
+	}
+	assert.Equal(t, want, got)
 }
 
 var errSilent = errors.New("says nothing")

@@ -33,12 +33,7 @@ type Capabilities struct {
 
 // String is a table for people, of several lines; the last one has no end of line.
 func (c Capabilities) String() string {
-	var transports, operations []string
-	for _, t := range []verbs.QPType{verbs.RC, verbs.UC, verbs.UD, verbs.SRD} {
-		if c.Transports.Has(t) {
-			transports = append(transports, t.String())
-		}
-	}
+	var operations []string
 	for op := OpReceive; op.known(); op++ {
 		if c.Supports(op) {
 			operations = append(operations, op.String())
@@ -49,9 +44,9 @@ func (c Capabilities) String() string {
 		connect += ", by address"
 	}
 	s := fmt.Sprintf(`RDMA contexts of %v
-  transports      %s
+  transports      %v
   tasks           %s
-`, c.Transport, strings.Join(transports, ", "), strings.Join(operations, ", "))
+`, c.Transport, c.Transports, strings.Join(operations, ", "))
 	if c.Transport == verbs.RC {
 		s += fmt.Sprintf("  message         %d bytes\n  connections     %d in one context, %s\n", c.MaxMessage, c.MaxConnections, connect)
 	} else {

@@ -1,6 +1,9 @@
 package verbs
 
-import "strconv"
+import (
+	"strconv"
+	"strings"
+)
 
 // name returns the name of a constant, or its kind and number for one that is
 // not known: values can come from a device newer than this code.
@@ -9,6 +12,25 @@ func name[T ~int](names []string, kind string, v T) string {
 		return names[v]
 	}
 	return kind + " " + strconv.Itoa(int(v))
+}
+
+// namesOf returns the names of what a set holds, in their order, and as a number what has
+// no name; "none" for an empty set.
+func namesOf[T ~uint32](names []string, set T) string {
+	var held []string
+	for i, n := range names {
+		if set&(1<<i) != 0 {
+			held = append(held, n)
+			set &^= 1 << i
+		}
+	}
+	if set != 0 {
+		held = append(held, "0x"+strconv.FormatUint(uint64(set), 16))
+	}
+	if held == nil {
+		return "none"
+	}
+	return strings.Join(held, ", ")
 }
 
 var statusNames = []string{
@@ -34,6 +56,14 @@ var qpTypeNames = []string{"RC", "UC", "UD", "SRD"}
 
 // String gives the service's usual abbreviation.
 func (t QPType) String() string { return name(qpTypeNames, "transport service", t) }
+
+// String lists the services' usual abbreviations.
+func (s Transports) String() string { return namesOf(qpTypeNames, s) }
+
+var wcFieldNames = []string{"timestamp", "wall clock", "source"}
+
+// String lists the fields.
+func (f WCFields) String() string { return namesOf(wcFieldNames, f) }
 
 var opcodeNames = []string{
 	"send", "send with immediate", "write", "write with immediate", "read",
