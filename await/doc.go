@@ -7,9 +7,10 @@
 //	err = await.Write(ctx, conn, bufinv.Source(local, 0, n), bufinv.Target(remote, 0, n))
 //	for msg, err := range receiver.Messages(ctx) { ... }
 //
-// [Send], [Read], [Write] and the others run one operation on a connection, without
-// pools of the program's; [Task] runs a task of any pool. [Func] runs a function on the engine's goroutine, for
-// everything else that belongs there, such as exporting and connecting. [State],
+// [Send], [Read], [Write] and the others run one operation on a connection, or with a peer
+// of a context of datagrams, without pools of the program's; [Task] runs a task of any pool.
+// [Func] runs a function on the engine's goroutine, for everything else that belongs there,
+// such as exporting, connecting and making peers. [State],
 // [Start] and [Stop] wait for states, a [Receiver] for messages. All of it is built
 // on the callbacks of pe and rdma, and can be mixed with callbacks in one program.
 // Pools made with pe.Done and pe.Failed serve both, and graphs (package graph), whose

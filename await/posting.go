@@ -91,7 +91,8 @@ func (r *Receiver) received(t *rdma.ReceiveTask) {
 // message.
 func (r *Receiver) failed(t *rdma.ReceiveTask, err error) {
 	m := t.UserData().(*Message)
-	m.length, m.opcode, m.imm, m.conn, m.err = 0, rdma.ReceivedSend, 0, t.Connection(), err
+	m.fill(t) // no more than a connection
+	m.err = err
 	if !errors.Is(err, rdma.ErrFlushed) {
 		r.queue(m, t)
 		return

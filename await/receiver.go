@@ -16,8 +16,9 @@ import (
 
 // Receiver receives messages for one goroutine at a time. It keeps a number of
 // receives posted while its context is Starting or Running. A message occupies one of them until
-// the body of the loop that got it ends. When all are occupied, the devices of the
-// peers repeat their messages, and nothing is lost.
+// the body of the loop that got it ends. When all are occupied, the devices of connected
+// peers repeat their messages, and nothing is lost; UD messages are lost then, without a
+// word.
 type Receiver struct {
 	ctx    *rdma.Context
 	pool   *rdma.ReceivePool

@@ -18,3 +18,16 @@ func splitAddr(text string) (host string, port uint16, err error) {
 	}
 	return host, uint16(n), nil
 }
+
+// splitTarget splits the address of a listener, and checks the size of what is to go there.
+func splitTarget(addr string, privateData []byte, most int) (host string, port uint16, err error) {
+	host, port, err = splitAddr(addr)
+	switch {
+	case err != nil:
+	case host == "" || port == 0:
+		err = fmt.Errorf("%w: %q; give the host and the port that the peer listens on", ErrInvalid, addr)
+	case len(privateData) > most:
+		err = fmt.Errorf("%w: %d bytes of private data; a request takes %d", ErrRange, len(privateData), most)
+	}
+	return host, port, err
+}

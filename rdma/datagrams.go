@@ -263,15 +263,6 @@ func (d *datagrams) setUDPPort(a *arrival, wc *verbs.WC) {
 	}
 }
 
-// peerOf returns the peer that a message has come from, or nil where the device did not
-// say.
-func (c *Context) peerOf(a *arrival) *Peer {
-	if a.addr.GID == (verbs.GID{}) {
-		return nil
-	}
-	return c.hear(a.addr, a.lid)
-}
-
 // laneEnd is what all owners of lanes in a context are.
 type laneEnd interface {
 	lane.Owner

@@ -63,14 +63,7 @@ func (c *Context) Dial(addr string, cfg DialConfig) (*Connection, error) {
 	if err := c.control.Owned(op); err != nil {
 		return nil, err
 	}
-	host, port, err := splitAddr(addr)
-	switch {
-	case err != nil:
-	case host == "" || port == 0:
-		err = fmt.Errorf("%w: %q; give the host and the port that the peer listens on", ErrInvalid, addr)
-	case len(cfg.PrivateData) > maxDialData:
-		err = fmt.Errorf("%w: %d bytes of private data; a request takes %d", ErrRange, len(cfg.PrivateData), maxDialData)
-	}
+	host, port, err := splitTarget(addr, cfg.PrivateData, maxDialData)
 	if err != nil {
 		return nil, fmt.Errorf("rdma: %s: %w", op, err)
 	}

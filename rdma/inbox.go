@@ -12,45 +12,13 @@ import (
 // Message is a message that Context.Receive has taken. It and its bytes are valid until
 // the function that was given it returns; then its buffer takes another message.
 type Message struct {
-	ctx  *Context
 	data []byte
-	from arrival
+	arrival
 }
 
 // Bytes is what was sent, in the memory of the receive. For a write with immediate it is
 // nil: that data is in the memory that the peer wrote to.
 func (m *Message) Bytes() []byte { return m.data }
-
-// Length is the number of bytes that came, those of a write with immediate included.
-func (m *Message) Length() int { return m.from.length }
-
-// Opcode says what kind of message came.
-func (m *Message) Opcode() ReceiveOpcode { return m.from.opcode }
-
-// Imm returns the 32 bits of immediate data, and whether the message had any.
-func (m *Message) Imm() (imm uint32, ok bool) {
-	return m.from.imm, m.from.opcode != ReceivedSend
-}
-
-// Connection is the connection that the message came from, or nil in a context of
-// datagrams. An answer can be submitted to it at once, also while the context is Starting.
-func (m *Message) Connection() *Connection { return m.from.conn }
-
-// Peer is the endpoint that the message came from in a context of datagrams, as
-// ReceiveTask.Peer says; otherwise nil.
-func (m *Message) Peer() *Peer {
-	if m.ctx == nil {
-		return nil
-	}
-	return m.ctx.peerOf(&m.from)
-}
-
-// GRH returns the header that a UD message came with, and whether it had one.
-func (m *Message) GRH() (verbs.GRH, bool) { return m.from.grh, m.from.hasGRH }
-
-// Invalidated is the window that the message has taken away (SendTask.SetInvalidate), or
-// nil.
-func (m *Message) Invalidated() *Window { return m.from.lent }
 
 // inboxAlign is the alignment of the buffers of an inbox: no two share a cache line.
 const inboxAlign = 64
@@ -178,7 +146,7 @@ func (s *inboxSlot) arrived(a *arrival) {
 
 // take hands a message to the function.
 func (b *inbox) take(a *arrival, data []byte) {
-	b.msg = Message{ctx: b.ctx, data: data, from: *a}
+	b.msg = Message{data: data, arrival: *a}
 	defer b.forget()
 	b.handle(&b.msg)
 }

@@ -2,43 +2,11 @@ package rdma
 
 import (
 	"fmt"
-	"strconv"
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
 )
-
-// ReceiveOpcode says what kind of message a receive took.
-type ReceiveOpcode int
-
-// The messages that take a receive.
-const (
-	ReceivedSend ReceiveOpcode = iota
-	ReceivedSendImm
-	ReceivedWriteImm // the data went to the memory that the peer wrote to
-)
-
-var receiveOpcodes = [...]string{"send", "send with immediate", "write with immediate"}
-
-// String names the message.
-func (o ReceiveOpcode) String() string {
-	if o >= 0 && int(o) < len(receiveOpcodes) {
-		return receiveOpcodes[o]
-	}
-	return "receive opcode " + strconv.Itoa(int(o))
-}
-
-// kindOf says what has arrived, and its immediate data; without any these are zero.
-func kindOf(wc *verbs.WC) (ReceiveOpcode, uint32) {
-	switch {
-	case wc.Opcode == verbs.WCRecvWriteImm:
-		return ReceivedWriteImm, wc.Imm
-	case wc.HasImm:
-		return ReceivedSendImm, wc.Imm
-	}
-	return ReceivedSend, 0
-}
 
 // ReceivePool is a pool of receives.
 type ReceivePool struct{ pool[ReceiveTask] }
@@ -55,7 +23,7 @@ type ReceiveTask struct {
 	appends bool
 	sgl     []verbs.SGE
 
-	from arrival
+	arrival // what has come, once the task has succeeded
 }
 
 // ReceivePool makes a pool of n receives. done and failed run on the engine's
@@ -90,7 +58,7 @@ func (p *ReceivePool) Alloc(dst *bufinv.Buf) (*ReceiveTask, error) {
 		return nil, err
 	}
 	t.dst, t.appends = dst, false
-	t.from = arrival{}
+	t.arrival = arrival{}
 	if _, err := t.gather(); err != nil {
 		t.dst = nil
 		freeAll(dst)
@@ -185,7 +153,7 @@ type taskReceiver ReceiveTask
 func (r *taskReceiver) arrived(a *arrival) {
 	t := (*ReceiveTask)(r)
 	t.control.End(&t.Task)
-	t.from = *a
+	t.arrival = *a
 	if a.opcode != ReceivedWriteImm && a.length > 0 {
 		if err := t.dst.Produced(a.length); err != nil {
 			t.pool.failed(t, fmt.Errorf("rdma: receive: its destination was changed in flight: %w", err))
@@ -207,7 +175,7 @@ func (r *taskReceiver) lengthAdvice() string {
 // failed implements receiver.
 func (r *taskReceiver) failed(conn *Connection, err *TaskError) {
 	t := (*ReceiveTask)(r)
-	t.from = arrival{conn: conn}
+	t.arrival = arrival{conn: conn}
 	t.control.End(&t.Task)
 	t.pool.failed(t, err)
 }
@@ -238,7 +206,7 @@ func (t *ReceiveTask) Free() error {
 // drop releases what a task that was freed has worked on.
 func (t *ReceiveTask) drop() error {
 	dst := t.dst
-	t.dst, t.from, t.appends = nil, arrival{}, false
+	t.dst, t.arrival, t.appends = nil, arrival{}, false
 	return dst.Free()
 }
 
@@ -266,37 +234,3 @@ func (t *ReceiveTask) SetDestination(dst *bufinv.Buf) error {
 	}
 	return old.Free()
 }
-
-// Opcode is the kind of message that came, once the task has succeeded.
-func (t *ReceiveTask) Opcode() ReceiveOpcode { return t.from.opcode }
-
-// Length is the number of bytes that came: to the destination or, for a write with
-// immediate, to the memory that the peer wrote to.
-func (t *ReceiveTask) Length() int { return t.from.length }
-
-// Imm returns the 32 bits of immediate data, and whether the message had any.
-func (t *ReceiveTask) Imm() (imm uint32, ok bool) {
-	return t.from.imm, t.from.opcode != ReceivedSend
-}
-
-// Invalidated is the window that the message has taken away (SendTask.SetInvalidate), or
-// nil.
-func (t *ReceiveTask) Invalidated() *Window { return t.from.lent }
-
-// Connection is the connection that the message came from, or nil before one has come,
-// and in a context of datagrams.
-func (t *ReceiveTask) Connection() *Connection { return t.from.conn }
-
-// Peer is the endpoint that the message came from, which can be answered: one that the
-// context knows, or a new one, which it remembers until thousands of others have been
-// heard. It is nil before a message has come, in a context of connections, and where the
-// device did not say who has sent.
-func (t *ReceiveTask) Peer() *Peer {
-	if t.ctx == nil {
-		return nil
-	}
-	return t.ctx.peerOf(&t.from)
-}
-
-// GRH returns the header that a UD message came with, and whether it had one.
-func (t *ReceiveTask) GRH() (verbs.GRH, bool) { return t.from.grh, t.from.hasGRH }

@@ -25,19 +25,6 @@ type receiveQueue interface {
 	PostRecv(wrs []verbs.RecvWR) (int, error)
 }
 
-// arrival is a message that has come.
-type arrival struct {
-	conn   *Connection  // that it came by; nil: by the endpoint
-	addr   EndpointAddr // of the sender, where it came by the endpoint
-	lid    uint16       // of the sender, on InfiniBand
-	grh    verbs.GRH    // of a UD message
-	hasGRH bool
-	length int // bytes, without the header
-	opcode ReceiveOpcode
-	imm    uint32
-	lent   *Window // that it has taken away
-}
-
 // receiver is what a receive is made for.
 type receiver interface {
 	// arrived is called when the receive has taken a message.
@@ -117,7 +104,7 @@ func (c *Context) received(wc *verbs.WC) {
 		}
 	}
 	a := &c.arrival
-	*a = arrival{conn: conn, length: int(wc.Bytes)}
+	*a = arrival{ctx: c, conn: conn, length: int(wc.Bytes)}
 	a.opcode, a.imm = kindOf(wc)
 	if wc.InvalidatedRKey != 0 {
 		a.lent = c.invalidated(wc.InvalidatedRKey)
@@ -138,7 +125,7 @@ func (c *Context) receivedUnsolicited(wc *verbs.WC) {
 		return
 	}
 	a := &c.arrival
-	*a = arrival{length: int(wc.Bytes)}
+	*a = arrival{ctx: c, length: int(wc.Bytes)}
 	a.opcode, a.imm = kindOf(wc)
 	c.datagrams.arrivalFrom(a, nil, wc)
 	if c.startable() {

@@ -35,17 +35,13 @@ func (c *Context) ResolvePeer(addr string, cfg DialConfig, done func(p *Peer, pr
 	if err := c.control.Require(op, pe.Starting, pe.Running); err != nil {
 		return err
 	}
-	host, port, err := splitAddr(addr)
+	host, port, err := splitTarget(addr, cfg.PrivateData, maxResolveData)
 	switch {
 	case err != nil:
 	case done == nil:
 		err = fmt.Errorf("%w: no function is given", ErrInvalid)
 	case c.set.Transport != verbs.UD:
 		err = fmt.Errorf("%w: service ID resolution is for contexts of UD, and Config.Transport is %v", ErrNotSupported, c.set.Transport)
-	case host == "" || port == 0:
-		err = fmt.Errorf("%w: %q; give the host and the port that the peer listens on", ErrInvalid, addr)
-	case len(cfg.PrivateData) > maxResolveData:
-		err = fmt.Errorf("%w: %d bytes of private data; a request takes %d", ErrRange, len(cfg.PrivateData), maxResolveData)
 	case c.phase != phaseUp:
 		err = fmt.Errorf("%w: the context stops", ErrFlushed)
 	default:

@@ -1,0 +1,85 @@
+package rdma
+
+import (
+	"strconv"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// ReceiveOpcode says what kind of message a receive took.
+type ReceiveOpcode int
+
+// The messages that take a receive.
+const (
+	ReceivedSend ReceiveOpcode = iota
+	ReceivedSendImm
+	ReceivedWriteImm // the data went to the memory that the peer wrote to
+)
+
+var receiveOpcodes = [...]string{"send", "send with immediate", "write with immediate"}
+
+// String names the message.
+func (o ReceiveOpcode) String() string {
+	if o >= 0 && int(o) < len(receiveOpcodes) {
+		return receiveOpcodes[o]
+	}
+	return "receive opcode " + strconv.Itoa(int(o))
+}
+
+// kindOf says what has arrived, and its immediate data; without any these are zero.
+func kindOf(wc *verbs.WC) (ReceiveOpcode, uint32) {
+	switch {
+	case wc.Opcode == verbs.WCRecvWriteImm:
+		return ReceivedWriteImm, wc.Imm
+	case wc.HasImm:
+		return ReceivedSendImm, wc.Imm
+	}
+	return ReceivedSend, 0
+}
+
+// arrival is a message that has come, and what a ReceiveTask and a Message say of it.
+type arrival struct {
+	ctx    *Context     // nil: none has come
+	conn   *Connection  // that it came by; nil: by the endpoint
+	addr   EndpointAddr // of the sender, where it came by the endpoint
+	lid    uint16       // of the sender, on InfiniBand
+	grh    verbs.GRH    // of a UD message
+	hasGRH bool
+	length int // bytes, without the header
+	opcode ReceiveOpcode
+	imm    uint32
+	lent   *Window // that it has taken away
+}
+
+// Opcode says what kind of message came.
+func (a *arrival) Opcode() ReceiveOpcode { return a.opcode }
+
+// Length is the number of bytes that came: to the buffer or, for a write with immediate,
+// to the memory that the peer wrote to.
+func (a *arrival) Length() int { return a.length }
+
+// Imm returns the 32 bits of immediate data, and whether the message had any.
+func (a *arrival) Imm() (imm uint32, ok bool) { return a.imm, a.opcode != ReceivedSend }
+
+// Invalidated is the window that the message has taken away (SendTask.SetInvalidate), or
+// nil.
+func (a *arrival) Invalidated() *Window { return a.lent }
+
+// Connection is the connection that the message came from, or nil before one has come,
+// and in a context of datagrams. An answer can be submitted to it at once, also while the
+// context is Starting.
+func (a *arrival) Connection() *Connection { return a.conn }
+
+// Peer is the endpoint that the message came from, which can be answered: one that the
+// context knows, or a new one, which it remembers until thousands of others have been
+// heard. It is nil before a message has come, in a context of connections, and where the
+// device did not say who has sent.
+func (a *arrival) Peer() *Peer {
+	if a.ctx == nil || a.addr.GID == (verbs.GID{}) {
+		return nil
+	}
+	return a.ctx.hear(a.addr, a.lid)
+}
+
+// GRH returns the header that a UD message came with, and whether it had one.
+func (a *arrival) GRH() (verbs.GRH, bool) { return a.grh, a.hasGRH }
