@@ -12,13 +12,14 @@
 # make soak    the tests that find more the longer they run; SOAK=10 is longer still
 # make bench   benchmarks
 # make bench-rig  the SDK beside perftest, in the virtual machine, as a table
+# make bench-scp  verbena send beside scp, 2 GiB over the loopback interface, as a table
 
 GO ?= go
 
 # The driver for adapters is built where the headers of libibverbs and librdmacm are.
 TAGS = $(shell [ "`$(GO) env CGO_ENABLED`" = 1 ] && pkg-config --exists libibverbs librdmacm 2>/dev/null && echo verbs)
 
-.PHONY: all build demo test full rig matrix failures windows soak bench bench-rig check setup clean
+.PHONY: all build demo test full rig matrix failures windows soak bench bench-rig bench-scp check setup clean
 
 all: build
 
@@ -76,6 +77,10 @@ ROUNDS ?= 5
 
 bench-rig: setup
 	$(GO) run ./bench/perftest -v -rounds $(ROUNDS)
+
+bench-scp:
+	@scripts/setup.sh scp
+	$(GO) run ./bench/scp -v -rounds $(ROUNDS)
 
 check:
 	@scripts/check.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests use beyond Go, on Debian and its like, as root.
 # Elsewhere it names what is missing and what is skipped for that. With CI=true
-# anything missing is an error.
+# anything missing is an error. "setup.sh scp" is for make bench-scp instead.
 set -euo pipefail
 
 # program or header | Debian packages | what is skipped without it
@@ -12,6 +12,11 @@ rdma/rdma_cma.h|librdmacm-dev|the driver for adapters
 tshark|tshark|decoding captures with tshark
 dumpcap|tshark|capturing between network namespaces
 ip|iproute2|the tests between network namespaces'
+
+if [ "${1:-}" = scp ]; then
+	needs='scp|openssh-client|the comparison with scp
+sshd|openssh-server|the comparison with scp'
+fi
 
 have() {
 	case $1 in
@@ -36,8 +41,19 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 	mapfile -t packages < <(cut -d'|' -f2 <<<"$lacking" | tr ' ' '\n' | sort -u)
 	echo "installing ${packages[*]}"
 	export DEBIAN_FRONTEND=noninteractive
+	# An sshd that is installed here is not to serve: the measurement starts its own.
+	policy=/usr/sbin/policy-rc.d quiet=false
+	case " ${packages[*]} " in *" openssh-server "*) quiet=true ;; esac
+	if $quiet && [ ! -e $policy ]; then
+		trap 'rm -f $policy' EXIT
+		printf '#!/bin/sh\nexit 101\n' >$policy
+		chmod 755 $policy
+	fi
 	if { apt-get update && apt-get install -y --no-install-recommends "${packages[@]}"; } >/dev/null; then
 		lacking=$(missing)
+	fi
+	if $quiet && command -v systemctl >/dev/null; then
+		systemctl disable ssh.service ssh.socket >/dev/null 2>&1 || true # nor at the next boot
 	fi
 fi
 
