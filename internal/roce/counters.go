@@ -56,6 +56,7 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 		{Name: "srd_rx_stale", Value: s.Stale},
 		{Name: "srd_rx_unexpected", Value: s.Unexpected},
 		{Name: "srd_rx_out_of_window", Value: s.OutOfWindow},
+		{Name: "srd_rx_turned_away", Value: s.TurnedAway},
 		{Name: "srd_rx_no_room", Value: s.NoRoom},
 		{Name: "srd_reads_dropped", Value: s.ReadsDropped},
 		{Name: "cm_rx_msgs", Value: m.Received},

@@ -46,7 +46,7 @@ type roundTrip struct {
 	expired             uint          // timers since the last sample
 	timerAt             time.Duration // when the peer ought to have answered
 	counted             time.Duration // until when silent is counted
-	silent              time.Duration // since the peer last sent something
+	silent              time.Duration // since the peer last answered a request
 	repeated            int           // packets sent again since then
 }
 
@@ -55,7 +55,7 @@ const (
 	// granularity is the least that the time-out exceeds the mean round trip by.
 	granularity = time.Millisecond
 	maxBackoff  = 250 * time.Millisecond
-	// patience is how long the peer may be silent. A process may be stopped for a
+	// patience is how long the peer may be without an answer. A process may be stopped for a
 	// second or two.
 	patience       = 4 * time.Second
 	minRepetitions = 5
@@ -64,12 +64,13 @@ const (
 	reordering = 200 * time.Microsecond
 )
 
-func (r *roundTrip) timeout() time.Duration {
+// timeoutAfter is how long an answer is waited for when so many waits were in vain.
+func (r *roundTrip) timeoutAfter(waits uint) time.Duration {
 	t := initialTimeout
 	if r.smoothed > 0 {
 		t = r.smoothed + max(granularity, 4*r.variation)
 	}
-	return max(t, min(t<<min(r.expired, 16), maxBackoff))
+	return max(t, min(t<<min(waits, 16), maxBackoff))
 }
 
 func (r *roundTrip) sample(t time.Duration) {
@@ -83,13 +84,17 @@ func (r *roundTrip) sample(t time.Duration) {
 	r.expired = 0
 }
 
-// waitsForPeer reports whether the timer runs.
-func (c *Context) waitsForPeer() bool { return c.inFlight > 0 || c.asking && c.outstanding > 0 }
-
 // startTimer gives the peer time to answer.
 func (c *Context) startTimer(now time.Duration) {
 	c.counted = now
-	c.timerAt = now + c.roundTrip.timeout()
+	c.timerAt = now + c.timeoutAfter(c.expired)
+}
+
+// heardAnswer notes that the peer answers requests. That it sends its own, or its token, says
+// nothing of that.
+func (c *Context) heardAnswer(now time.Duration) {
+	c.silent, c.repeated = 0, 0
+	c.counted = max(c.counted, now)
 }
 
 // peerTimeout sends something again, or gives the peer up.
@@ -101,9 +106,6 @@ func (c *Context) peerTimeout(now time.Duration) {
 	}
 	c.expired++
 	c.repeated++
-	if c.asking {
-		c.ask = true
-	}
 	// The oldest packet shows which others are lost, when it is acknowledged.
 	oldest := c.sent[pushed].first
 	if r := c.sent[read].first; oldest == none || r != none && c.slot(r).sentAt < c.slot(oldest).sentAt {

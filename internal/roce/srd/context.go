@@ -21,15 +21,12 @@ type Context struct {
 	// Tokens: this end's for the peer, and the peer's for this end. The latter is 0
 	// until it is known.
 	own, peer uint32
-	greeted   bool // peer is the token of the device that is there now
-	ask       bool // SRDHello is to be sent
-	asking    bool // it has been sent
-	nonce     uint32
-	askedAt   time.Duration
+	epoch     uint64        // in which the context was made
 	heardAt   time.Duration // when the peer last sent something; at first, when the context was made
 	usedAt    time.Duration // when this end last had something to send
 	answered  bool          // the peer has sent something
 
+	greeting
 	requester
 	responder
 
@@ -43,7 +40,7 @@ type Context struct {
 func newContext(t *Transport, a Address, own uint32, n uint64, now time.Duration) *Context {
 	c := &Context{
 		t: t, addr: a, own: own, out: t.cfg.Output(a), number: t.cfg.Number(a.Peer), mtu: uint32(t.cfg.MTU),
-		heardAt: now, usedAt: now, place: noPlace,
+		epoch: epoch(now), heardAt: now, usedAt: now, place: noPlace,
 	}
 	psn := t.cfg.Random() & wire.PSNMask
 	c.una, c.next, c.recoverAt = psn, psn, psn
@@ -57,69 +54,16 @@ func newContext(t *Transport, a Address, own uint32, n uint64, now time.Duration
 // Output is the way to the peer, as Config.Output has made it.
 func (c *Context) Output() transport.Output { return c.out }
 
-// isPeer reports whether an answer has the tokens of both ends.
-func (c *Context) isPeer(p *wire.Packet) bool {
-	return p.SRDETH.Target == c.own && p.SRDETH.Source == c.peer
+// has reports whether a token is one of this end's for the peer: the peer may have been
+// told one before the context was made.
+func (c *Context) has(token uint32) bool {
+	return token == c.own || c.t.issued(c.addr, token, c.epoch, validEpochs)
 }
 
-// hear notes that the peer is there. The packet has both tokens.
+// hear notes that the peer is there. The packet has tokens of both ends.
 func (c *Context) hear(p *wire.Packet, now time.Duration) {
 	c.heardAt, c.answered = now, true
 	c.mtu = min(p.SRDETH.MTUBytes(), uint32(c.t.cfg.MTU))
-	c.silent, c.repeated = 0, 0
-	c.counted = max(c.counted, now)
-}
-
-// question has the peer asked for its token, but not in quick succession.
-func (c *Context) question(now time.Duration) {
-	if c.asking && now < c.askedAt+initialTimeout {
-		return
-	}
-	c.ask = true
-}
-
-// sendHello asks the peer for its token.
-func (c *Context) sendHello(now time.Duration) {
-	if !c.asking {
-		c.nonce = c.t.cfg.Random() & wire.PSNMask
-	}
-	c.ask, c.asking, c.askedAt = false, true, now
-	p := c.begin(wire.SRDHello, 0)
-	p.PSN = c.nonce
-	p.SRDETH.Target = 0
-	c.out.Send(p, nil, 0)
-}
-
-// receiveReply takes the peer's token.
-func (c *Context) receiveReply(p *wire.Packet, now time.Duration) {
-	if p.SRDETH.Target != c.own {
-		c.t.counters.Unexpected++
-		return
-	}
-	if !c.asking || p.PSN != c.nonce {
-		// The peer says unasked that it has another token. Anybody on the way can
-		// say that, and it may be an old packet.
-		if p.SRDETH.Source != c.peer {
-			c.question(now)
-		}
-		return
-	}
-	c.asking, c.ask = false, false
-	if c.peer != 0 && c.peer != p.SRDETH.Source {
-		c.restarted()
-	}
-	c.peer, c.greeted = p.SRDETH.Source, true
-	c.hear(p, now)
-	c.expired = 0
-}
-
-// restarted fails what has been sent to a peer that is another device now: it may have
-// been executed. What has not been sent goes to the new one, whose packets have other
-// sequence numbers.
-func (c *Context) restarted() {
-	c.t.counters.Restarts++
-	c.abort(codeAborted, false)
-	c.responder = responder{}
 }
 
 // begin makes a packet of the context.
@@ -143,8 +87,11 @@ func (c *Context) transmit(now time.Duration, budget int) (left int, more bool) 
 // deadline is when timeout is to be called.
 func (c *Context) deadline() time.Duration {
 	at := max(c.heardAt, c.usedAt) + idleTime
-	if c.waitsForPeer() {
+	if c.inFlight > 0 {
 		at = min(at, c.timerAt)
+	}
+	if c.helloTimed() {
+		at = min(at, c.repeatAt)
 	}
 	if c.waiting.first != nil {
 		at = min(at, c.waitUntil)
@@ -157,7 +104,10 @@ func (c *Context) timeout(now time.Duration) {
 	if c.waiting.first != nil && c.waitUntil <= now {
 		c.resumeWaiting(now)
 	}
-	if c.waitsForPeer() && c.timerAt <= now {
+	if c.helloTimed() && c.repeatAt <= now {
+		c.helloTimeout()
+	}
+	if c.inFlight > 0 && c.timerAt <= now {
 		c.peerTimeout(now)
 	}
 	if c.outstanding == 0 && max(c.heardAt, c.usedAt)+idleTime <= now {

@@ -9,6 +9,7 @@ type Counters struct {
 	Unexpected   uint64 // answers to nothing that was asked
 	Duplicates   uint64 // requests that had been executed
 	OutOfWindow  uint64 // requests too far ahead
+	TurnedAway   uint64 // requests of peers that are not known, for no queue pair
 	Refused      uint64 // requests answered by a NAK
 	QKey         uint64 // of those, for their Q_Key
 	Access       uint64 // of those, for key, domain, bounds or rights

@@ -20,12 +20,14 @@
 // # Tokens
 //
 // A device gives each peer a token, a keyed hash of the peer's address that changes
-// every 30 s and with each device that is opened there. Every packet carries that of the
+// every 20 s and with each device that is opened there. Every packet carries that of the
 // sender and that of the receiver. Who does not know the receiver's token has not been
 // reached at the address that it claims, or speaks to a device that is gone: it is told
 // the token, and nothing is kept. So made-up addresses cost no memory, packets of an
 // earlier device at the address are refused, and a peer that has been restarted is
-// noticed: only the answer to a question of one's own (SRDHello) says so.
+// noticed: only the answer to a question of one's own (SRDHello) says so. The question
+// names the token that is known. A device that has told a peer one token before it made the
+// context, and would use another now, keeps to the one that the peer names.
 //
 // # Order
 //

@@ -286,13 +286,14 @@ func TestMadeUpPeers(t *testing.T) {
 	// Nor do more than the device takes that are real.
 	for i := range maxContexts/2 + 100 {
 		from := Address{0, netip.AddrPortFrom(netip.AddrFrom16([16]byte{0xfd, 2, 12: byte(i >> 24), 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)}), 4791)}
-		p.Opcode, p.DestQP = wire.SRDSend, 1
+		p.Opcode = wire.SRDSend
 		p.SRDETH.Target = b.t.token(from, epoch(w.now))
 		b.t.Receive(b.t.Find(from), from, &p, w.now)
 	}
 	c = b.t.Counters()
 	assert.Equal(t, uint64(maxContexts/2), c.Contexts, "the rest is for those that this end speaks to")
 	assert.Equal(t, uint64(101), c.NoRoom)
+	b.postRecv(verbs.RecvWR{})
 	a.post(send(a.to(b.h), b, 1))
 	assert.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status, "a peer that was there before")
 }

@@ -197,9 +197,6 @@ func (c *Context) transmitRequests(now time.Duration, budget int) int {
 	}
 	if c.ask && budget > 0 {
 		c.sendHello(now)
-		if c.outstanding > 0 {
-			c.startTimer(now)
-		}
 		budget--
 	}
 	if !pending || !c.greeted {

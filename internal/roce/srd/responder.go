@@ -40,16 +40,29 @@ type nak struct {
 // peer may read.
 type readJob struct {
 	psn, qpn uint32
-	domain   uint32
+	target   uint32 // number of the queue pair that is read from
 	reth     wire.RETH
 	off      uint32
 	size     uint32
 	left     uint16 // a bit for each segment that is still to be sent
 }
 
+// maxLeap is how far the oldest request that may still come can be ahead of the oldest that
+// is missing. What is between has been given up: 2^20 packets in more than an hour in which
+// none has arrived.
+const maxLeap = 1 << 20
+
+func floor(p *wire.Packet) uint32 { return wire.PSNAdd(p.PSN, -int(p.SRDETH.Floor)) }
+
+// leaps reports whether a peer has lost step, or pretends so. It is taken in again with
+// another token.
+func (c *Context) leaps(p *wire.Packet) bool {
+	return c.known && wire.PSNDiff(floor(p), c.base) > maxLeap
+}
+
 // receiveRequest executes a request, unless it has been before.
 func (c *Context) receiveRequest(p *wire.Packet) {
-	floor := wire.PSNAdd(p.PSN, -int(p.SRDETH.Floor))
+	floor := floor(p)
 	if !c.known {
 		c.known, c.base, c.high = true, floor, floor
 	} else if wire.PSNDiff(floor, c.base) > 0 {
@@ -152,13 +165,13 @@ func (c *Context) sendNak(p *wire.Packet, why code) {
 
 // target returns the queue pair that a request is for. Whoever has not its Q_Key is told
 // what he would be if there was none.
-func (c *Context) target(p *wire.Packet) *QP {
-	q := c.t.qp(p.DestQP)
+func (t *Transport) target(p *wire.Packet) *QP {
+	q := t.qp(p.DestQP)
 	if q == nil || !q.receiving() {
 		return nil
 	}
 	if q.attr.QKey != p.DETH.QKey {
-		c.t.counters.QKey++
+		t.counters.QKey++
 		return nil
 	}
 	return q
@@ -167,7 +180,7 @@ func (c *Context) target(p *wire.Packet) *QP {
 // execute does what a send or write asks for, or says why not, and then nothing has been
 // done.
 func (c *Context) execute(p *wire.Packet) code {
-	q := c.target(p)
+	q := c.t.target(p)
 	if q == nil {
 		return codeBadQPN
 	}
@@ -207,7 +220,7 @@ func (c *Context) receiveRead(p *wire.Packet) {
 	n := uint32(p.Segments.Count)
 	size := uint32(p.Segments.Size)
 	total := min(n*size, p.RETH.Length-p.Offset)
-	q := c.target(p)
+	q := c.t.target(p)
 	switch {
 	case q == nil:
 		c.refuse(p, codeBadQPN)
@@ -232,7 +245,7 @@ func (c *Context) receiveRead(p *wire.Packet) {
 		return
 	}
 	*job = readJob{
-		psn: p.PSN, qpn: p.DETH.SrcQP, domain: q.domain, reth: p.RETH, off: p.Offset, size: size, left: uint16(1<<n - 1),
+		psn: p.PSN, qpn: p.DETH.SrcQP, target: q.num, reth: p.RETH, off: p.Offset, size: size, left: uint16(1<<n - 1),
 	}
 }
 
@@ -240,11 +253,7 @@ func (c *Context) receiveRead(p *wire.Packet) {
 // returns what is left of the budget.
 func (c *Context) transmitAnswers(budget int) int {
 	for budget > 0 && c.naks.Len() > 0 {
-		n := c.naks.Pop()
-		p := c.begin(wire.SRDNak, n.qpn)
-		p.PSN = n.psn
-		p.AETH = wire.AETH{Syndrome: n.why.syndrome(), MSN: uint32(n.why)}
-		c.out.Send(p, nil, 0)
+		c.transmitNak(c.naks.Pop())
 		budget--
 	}
 	if c.ackDue && budget > 0 {
@@ -257,6 +266,12 @@ func (c *Context) transmitAnswers(budget int) int {
 		budget--
 	}
 	return budget
+}
+
+func (c *Context) transmitNak(n *nak) {
+	p := c.begin(wire.SRDNak, n.qpn)
+	p.PSN, p.AETH = n.psn, n.why.aeth()
+	c.out.Send(p, nil, 0)
 }
 
 // sendAck says which requests have been executed.
@@ -285,20 +300,31 @@ func (c *Context) respond(job *readJob) {
 	job.left &^= 1 << i
 	off := job.off + uint32(i)*job.size
 	n := min(job.size, job.reth.Length-off)
-	data, ok := c.t.cfg.Memory.ReadPart(job.domain, job.reth, off, n)
+	data, why := c.readable(job, off, n)
 	psn, qpn := wire.PSNAdd(job.psn, i), job.qpn
 	if job.left == 0 {
 		c.reads.Pop()
 	}
-	if !ok { // it has been closed since
-		p := c.begin(wire.SRDNak, qpn)
-		p.PSN = psn
-		p.AETH = wire.AETH{Syndrome: codeBadAddress.syndrome(), MSN: uint32(codeBadAddress)}
-		c.out.Send(p, nil, 0)
+	if why != codeOK {
+		c.t.counters.Refused++
+		c.transmitNak(&nak{psn, qpn, why})
 		return
 	}
 	p := c.begin(wire.SRDReadResponse, qpn)
 	p.PSN, p.Pad = psn, uint8(-n&3)
 	c.t.one[0] = data
 	c.out.Send(p, c.t.one[:], int(n))
+}
+
+// readable returns bytes that a peer reads, or says why it may not any more.
+func (c *Context) readable(job *readJob, off, n uint32) ([]byte, code) {
+	q := c.t.qp(job.target)
+	if q == nil || !q.receiving() {
+		return nil, codeBadQPN
+	}
+	b, ok := c.t.cfg.Memory.ReadPart(q.domain, job.reth, off, n)
+	if !ok {
+		return nil, codeBadAddress
+	}
+	return b, codeOK
 }

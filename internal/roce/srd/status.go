@@ -61,6 +61,8 @@ func (c code) syndrome() wire.Syndrome {
 	return wire.Nak(wire.NakInvalidRequest)
 }
 
+func (c code) aeth() wire.AETH { return wire.AETH{Syndrome: c.syndrome(), MSN: uint32(c)} }
+
 // refusal is the code in a NAK. What a responder cannot say is a bad status.
 func refusal(p *wire.Packet) code {
 	c := p.AETH.MSN

@@ -7,16 +7,19 @@ import (
 )
 
 const (
-	// epochTime is how long the token for a peer stays the same. The one before is
-	// accepted too.
-	epochTime = 30 * time.Second
-	// idleTime is how long a context is kept that nothing happens to. In that time the
-	// token changes twice, so that a context never has that of its predecessor, whose
-	// sequence numbers a late packet may have.
-	idleTime = 2 * epochTime
-	// trustTime is how long after the last packet of a peer its token is believed. It is
-	// shorter than idleTime: a request must not meet a peer that has forgotten this end.
-	trustTime = 20 * time.Second
+	// epochTime is how long the token for a peer stays the same.
+	epochTime = 20 * time.Second
+	// validEpochs is how many epochs a token is accepted in. A peer is told once more that
+	// the token that it knows is the right one while it has another epoch to live.
+	validEpochs = 3
+	// idleTime is how long a context is kept that nothing happens to. In that time all
+	// tokens change, so that a context never has one of its predecessor's, whose sequence
+	// numbers a late packet may have.
+	idleTime = validEpochs * epochTime
+	// trustTime is how long after the last packet of a peer its token is believed. With
+	// the patience that a request has it is shorter than an epoch: a request must not meet
+	// a peer that has forgotten this end, or the token.
+	trustTime = 15 * time.Second
 )
 
 // token is the one that a peer is given in an epoch. It is never 0.
@@ -34,8 +37,15 @@ func (t *Transport) token(a Address, epoch uint64) uint32 {
 
 func epoch(now time.Duration) uint64 { return uint64(now/epochTime) + 1 }
 
-// valid reports whether the token is one that the peer was given lately.
-func (t *Transport) valid(a Address, token uint32, now time.Duration) bool {
-	e := epoch(now)
-	return token != 0 && (token == t.token(a, e) || token == t.token(a, e-1))
+// issued reports whether a token is that of an epoch or of one of those before, n in all.
+func (t *Transport) issued(a Address, token uint32, last uint64, n int) bool {
+	if token == 0 {
+		return false
+	}
+	for i := range min(uint64(n), last) {
+		if token == t.token(a, last-i) {
+			return true
+		}
+	}
+	return false
 }

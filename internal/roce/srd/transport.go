@@ -156,12 +156,19 @@ func (t *Transport) Receive(c *Context, from Address, p *wire.Packet, now time.D
 		}
 		c.receiveReply(p, now)
 	case wire.SRDAcknowledge, wire.SRDNak, wire.SRDReadResponse:
-		if c == nil || !c.isPeer(p) {
+		switch {
+		case c == nil || !c.has(p.SRDETH.Target):
 			t.counters.Stale++
 			return
+		case c.peer != p.SRDETH.Source:
+			t.counters.Stale++
+			c.question(now)
+		default:
+			c.own = p.SRDETH.Target
+			c.hear(p, now)
+			c.heardAnswer(now)
+			c.receiveAnswer(p, now)
 		}
-		c.hear(p, now)
-		c.receiveAnswer(p, now)
 	default:
 		if c = t.admit(c, from, p, now); c != nil {
 			c.hear(p, now)
@@ -175,11 +182,14 @@ func (t *Transport) Receive(c *Context, from Address, p *wire.Packet, now time.D
 
 // admit returns the context that a request belongs to, or nil if it is refused.
 func (t *Transport) admit(c *Context, from Address, p *wire.Packet, now time.Duration) *Context {
-	proven := c != nil && p.SRDETH.Target == c.own || t.valid(from, p.SRDETH.Target, now)
+	proven := c != nil && c.has(p.SRDETH.Target) || c == nil && t.issued(from, p.SRDETH.Target, epoch(now), validEpochs)
 	switch {
 	case !proven:
 		t.counters.Strangers++
 		t.tellToken(c, from, p, now)
+		return nil
+	case c == nil && t.target(p) == nil:
+		t.turnAway(from, p)
 		return nil
 	case c == nil && len(t.contexts) >= maxContexts/2: // the rest is for those that this end speaks to
 		t.counters.NoRoom++
@@ -198,18 +208,42 @@ func (t *Transport) admit(c *Context, from Address, p *wire.Packet, now time.Dur
 		c.question(now)
 		t.activate(c)
 		return nil
+	case c.leaps(p):
+		t.counters.OutOfWindow++
+		if epoch(now) >= c.epoch+validEpochs {
+			c.abort(codeAborted, true)
+			t.forget(c)
+		}
+		return nil
 	}
+	c.own = p.SRDETH.Target // the peer would take another for that of another device
 	return c
+}
+
+// turnAway refuses what is for no queue pair, without taking the peer in: a host has as many
+// addresses as it likes.
+func (t *Transport) turnAway(from Address, to *wire.Packet) {
+	t.counters.Refused++
+	t.counters.TurnedAway++
+	p := &t.packet
+	*p = wire.Packet{Opcode: wire.SRDNak, PKey: defaultPKey, MigReq: true, DestQP: to.DETH.SrcQP, PSN: to.PSN}
+	p.SRDETH = wire.SRDETH{Source: to.SRDETH.Target, Target: to.SRDETH.Source, MTU: t.mtuCode}
+	p.AETH = codeBadQPN.aeth()
+	t.cfg.Reply(from, p)
 }
 
 // tellToken answers a packet by the token that its sender ought to have. Nothing is kept of
 // who gets it, and it is no longer than what it answers.
 func (t *Transport) tellToken(c *Context, from Address, to *wire.Packet, now time.Duration) {
-	own := uint32(0)
-	if c != nil {
+	own := to.SRDETH.Target // it stays the same as long as it can
+	switch {
+	case c != nil:
+		if c.has(own) {
+			c.own = own
+		}
 		own = c.own
 		c.usedAt = now // the peer is about to use it
-	} else {
+	case !t.issued(from, own, epoch(now), validEpochs-1):
 		own = t.token(from, epoch(now))
 	}
 	p := &t.packet

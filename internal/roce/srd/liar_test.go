@@ -1,0 +1,178 @@
+package srd
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// A peer that goes on sending and never answers, be it who it is or what it is sent, is
+// given up like one that is silent.
+func TestPeerNeverAnswers(t *testing.T) {
+	for _, withheld := range []wire.Opcode{wire.SRDHelloReply, wire.SRDAcknowledge} {
+		for _, stale := range []bool{false, true} {
+			w, a, b := two(t, 1, faults{}, endOptions{depth: 512, recvDepth: 4})
+			b.postRecv(make([]verbs.RecvWR, 2)...)
+			ah, back := a.to(b.h), b.to(a.h)
+			mem := a.h.arena(8, everyAccess)
+			w.tap = func(from, _ netip.AddrPort, p []byte) []byte {
+				if from == b.h.addr && opcodeOf(p) == withheld {
+					return nil
+				}
+				return p
+			}
+			begin := w.now
+			a.post(send(ah, b, 1), send(ah, b, 2))
+			w.sleep(time.Millisecond)
+			ended := false
+			var chatter func()
+			chatter = func() {
+				if ended {
+					return
+				}
+				b.post(address(verbs.SendWR{Op: verbs.OpWrite, RemoteAddr: mem.Base, RKey: mem.Key}, back, a))
+				if c := a.t.Find(Address{0, b.h.addr}); stale && c.peer != 0 {
+					p := wire.Packet{Opcode: wire.SRDSend, DestQP: a.num, SRDETH: wire.SRDETH{Source: c.peer + 1, Target: c.own, MTU: 3}}
+					a.t.Receive(c, c.addr, &p, w.now)
+					a.h.pump()
+				}
+				w.after(3*time.Millisecond, chatter)
+			}
+			b.h.wake = func() { b.send.take() }
+			chatter()
+			for _, wc := range a.completed(2) {
+				assert.Equal(t, []any{verbs.StatusResponseTimeout, uint32(codeUnresponsive)}, []any{wc.Status, wc.VendorError}, "without %v", withheld)
+			}
+			assert.GreaterOrEqual(t, w.now-begin, patience)
+			assert.Less(t, w.now-begin, patience+4*maxBackoff, "without %v, stale %v", withheld, stale)
+			ended = true
+			w.tap = nil
+			b.postRecv(verbs.RecvWR{})
+			a.post(send(ah, b, 3))
+			assert.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status)
+		}
+	}
+}
+
+// What a peer has asked for is not sent from a queue pair that has been closed, or has gone
+// into error.
+func TestReadsEndWithQueuePair(t *testing.T) {
+	for _, end := range []func(q *QP, now time.Duration){
+		func(q *QP, _ time.Duration) { q.Close() },
+		func(q *QP, now time.Duration) {
+			require.NoError(t, q.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState, now))
+		},
+	} {
+		w, a, b := two(t, 1, faults{}, endOptions{depth: 8})
+		local, remote := a.h.arena(1<<20, everyAccess), b.h.arena(1<<20, everyAccess)
+		a.post(address(verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{local.sge(0, 1<<20)}, RemoteAddr: remote.Base, RKey: remote.Key}, a.to(b.h), b))
+		w.run(time.Second, func() bool {
+			c := b.t.Find(Address{0, a.h.addr})
+			return c != nil && c.reads.Len() >= 2
+		})
+		end(b.QP, w.now)
+		responses := 0
+		w.tap = func(from, _ netip.AddrPort, p []byte) []byte {
+			if from == b.h.addr && opcodeOf(p) == wire.SRDReadResponse {
+				responses++
+			}
+			return p
+		}
+		wc := a.completed(1)[0]
+		assert.Equal(t, []any{verbs.StatusRemoteInvalidRDRequest, uint32(codeBadQPN)}, []any{wc.Status, wc.VendorError})
+		w.sleep(time.Second)
+		assert.Zero(t, responses)
+		assert.Zero(t, b.t.Find(Address{0, a.h.addr}).reads.Len())
+		assert.NotZero(t, b.t.Counters().Refused)
+	}
+}
+
+// A peer cannot move the window as far as it likes. One that has really come so far begins
+// anew when the tokens have changed, though this end speaks to it all the time.
+func TestLeap(t *testing.T) {
+	w, a, b := two(t, 1, faults{}, endOptions{depth: 64, recvDepth: 512, rnrRetry: 7})
+	ah, back := a.to(b.h), b.to(a.h)
+	b.postRecv(make([]verbs.RecvWR, 64)...)
+	a.post(send(ah, b, 1))
+	require.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status)
+	from := Address{0, a.h.addr}
+	c := b.t.Find(from)
+	base := c.base
+	give := func(ahead int) {
+		p := wire.Packet{Opcode: wire.SRDSend, DestQP: b.num, PSN: wire.PSNAdd(c.base, ahead), DETH: wire.DETH{QKey: testKey, SrcQP: a.num}}
+		p.SRDETH = wire.SRDETH{Source: c.peer, Target: c.own, MTU: 3}
+		b.t.Receive(c, from, &p, w.now)
+	}
+	for _, ahead := range []int{maxLeap + 1, 1 << 22, 1<<23 - 1} {
+		before := b.t.Counters().OutOfWindow
+		give(ahead)
+		assert.Equal(t, base, c.base)
+		assert.Equal(t, before+1, b.t.Counters().OutOfWindow)
+	}
+	require.Len(t, b.recv.take(), 1)
+	give(maxLeap)
+	assert.Equal(t, wire.PSNAdd(base, maxLeap+1), c.base)
+	require.Len(t, b.recv.take(), 1)
+
+	// The requester has given up so many.
+	there := a.t.Find(Address{0, b.h.addr})
+	far := wire.PSNAdd(there.una, 3<<20)
+	require.Equal(t, there.una, there.next)
+	there.una, there.next, there.recoverAt = far, far, far
+	a.post(send(ah, b, 2))
+	assert.Equal(t, verbs.StatusResponseTimeout, a.completed(1)[0].Status)
+	for range 2 * idleTime / time.Second {
+		a.postRecv(verbs.RecvWR{})
+		b.post(send(back, a, 3))
+		w.sleep(time.Second)
+		b.send.take()
+		a.recv.take()
+	}
+	a.post(send(ah, b, 4))
+	a.completed(1)
+	a.post(send(ah, b, 5))
+	assert.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status)
+	b.post(send(back, a, 6))
+	a.postRecv(verbs.RecvWR{})
+	assert.Equal(t, verbs.StatusSuccess, b.completed(1)[0].Status)
+}
+
+// Who does not know a queue pair and its Q_Key is told so and not taken in, from however many
+// addresses he comes.
+func TestStrangersWithoutAQueuePair(t *testing.T) {
+	w := newNetwork(t, 1, faults{})
+	b := w.boot(at(1), 1, 1024).newEnd(endOptions{recvDepth: 8})
+	b.postRecv(verbs.RecvWR{})
+	wrong := func(wr verbs.SendWR, i int) verbs.SendWR {
+		if i%2 == 0 {
+			wr.RemoteQKey++
+		} else {
+			wr.RemoteQPN++
+		}
+		return wr
+	}
+	for i := range 100 {
+		a := w.boot(at(2+i), 1, 1024).newEnd(endOptions{depth: 4})
+		read := address(verbs.SendWR{Op: verbs.OpRead, RemoteAddr: 1, RKey: 1}, a.to(b.h), b)
+		a.post(wrong(send(a.to(b.h), b, 1), i), wrong(read, i))
+		for _, wc := range a.completed(2) {
+			assert.Equal(t, []any{verbs.StatusRemoteInvalidRDRequest, uint32(codeBadQPN)}, []any{wc.Status, wc.VendorError})
+		}
+		if i == 99 {
+			c := b.t.Counters()
+			assert.Zero(t, c.Contexts)
+			assert.Equal(t, uint64(200), c.TurnedAway)
+			assert.Equal(t, uint64(200), c.Refused)
+			assert.Equal(t, uint64(100), c.QKey)
+			a.post(send(a.to(b.h), b, 3))
+			assert.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status)
+			assert.Equal(t, uint64(1), b.t.Counters().Contexts)
+		}
+	}
+}
