@@ -28,6 +28,7 @@ func (c *Context) receiveAnswer(p *wire.Packet, now time.Duration) {
 	if !progress {
 		return
 	}
+	c.grow()
 	c.findLost()
 	c.advance()
 	if c.una != before || c.inFlight > 0 {
@@ -89,9 +90,6 @@ func (c *Context) receiveAck(p *wire.Packet, now time.Duration) bool {
 	}
 	if timed >= 0 {
 		c.sample(now - timed)
-	}
-	if finished > 0 {
-		c.grow(finished)
 	}
 	return finished > 0
 }
@@ -159,6 +157,5 @@ func (c *Context) receiveResponse(p *wire.Packet, now time.Duration) bool {
 		c.sample(now - s.sentAt)
 	}
 	c.finish(p.PSN, now)
-	c.grow(1)
 	return true
 }

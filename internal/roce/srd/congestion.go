@@ -4,12 +4,15 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// congestion bounds the packets under way, like that of a reliable connection.
+// congestion bounds what is under way, like that of a reliable connection. It counts bytes,
+// since small packets of many queue pairs share it.
 type congestion struct {
-	window    int // packets
-	grown     int // packets acknowledged that it has not grown for
+	window    int
+	underWay  int
+	grown     int // acknowledged, and the window has not grown for it
 	recoverAt uint32
 	// overdue: the timer has found a packet lost, which is to leave whatever else is
 	// under way: of that, nothing may be left.
@@ -17,16 +20,35 @@ type congestion struct {
 }
 
 const (
-	startWindow = 64
+	startWindow = 64 // packets of full length
 	minWindow   = 4
+	// leastCost is about what a small packet takes of a receiver's buffer.
+	leastCost = 1024
 )
 
-// grow notes that packets have been acknowledged: the window grows by a quarter in each
-// round trip.
-func (c *Context) grow(n int) {
-	c.grown += n
-	c.window = min(c.window+c.grown/4, c.t.ceiling)
-	c.grown %= 4
+// windowLimits are what the window of every context keeps to, in bytes.
+type windowLimits struct {
+	start, least, most int
+	small              uint32 // what a small packet counts as
+}
+
+// newLimits makes sure that the small packets that fill a window are no more than a peer
+// tells apart.
+func newLimits(window int, mtu verbs.MTU) windowLimits {
+	small := max(window/(maxWindow/2), leastCost)
+	full := max(int(mtu), small)
+	return windowLimits{
+		start: min(startWindow*full, max(window, 2*minWindow*full)), least: minWindow * full,
+		most: max(window, 2*minWindow*full), small: uint32(small),
+	}
+}
+
+func (l *windowLimits) cost(size uint32) uint32 { return max(size, l.small) }
+
+// grow has the window grow by a quarter in each round trip.
+func (c *Context) grow() {
+	c.window = min(c.window+c.grown/4, c.t.limits.most)
+	c.grown = 0
 }
 
 // shrink notes that a packet was lost. Losses of one round trip count once.
@@ -35,7 +57,7 @@ func (c *Context) shrink(psn uint32) {
 		return
 	}
 	c.recoverAt = c.next
-	c.window = max(c.window/2, minWindow)
+	c.window = max(c.window/2, c.t.limits.least)
 }
 
 // roundTrip estimates the time to the peer and back (RFC 6298), and how long the peer has
@@ -136,8 +158,7 @@ func (c *Context) giveUp() {
 // lose has a packet that is under way sent again.
 func (c *Context) lose(psn uint32) {
 	s := c.slot(psn)
-	c.unlink(&c.sent[s.kind], psn)
-	c.inFlight--
+	c.land(psn)
 	s.state = missing
 	c.push(&c.lost, psn)
 }

@@ -1,9 +1,11 @@
 package srd
 
 import (
+	"math"
 	"math/rand/v2"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -31,22 +33,22 @@ type Context struct {
 	responder
 
 	// Places in the lists of the device.
-	listed        bool
-	before, after *Context
-	wakeAt        time.Duration
-	place         int
+	readyNode, allNode fifo.Node[*Context]
+	lookAt             time.Duration // that it is looked at for whether it is still used
+	place              int           // in the heap of timers
 }
 
 func newContext(t *Transport, a Address, own uint32, n uint64, now time.Duration) *Context {
 	c := &Context{
 		t: t, addr: a, own: own, out: t.cfg.Output(a), number: t.cfg.Number(a.Peer), mtu: uint32(t.cfg.MTU),
-		epoch: epoch(now), heardAt: now, usedAt: now, place: noPlace,
+		epoch: epoch(now), heardAt: now, usedAt: now, place: notTimed,
 	}
+	c.readyNode.Value, c.allNode.Value = c, c
 	psn := t.cfg.Random() & wire.PSNMask
 	c.una, c.next, c.recoverAt = psn, psn, psn
 	c.sent = [2]slotList{{none, none}, {none, none}}
 	c.lost = slotList{none, none}
-	c.window = min(startWindow, t.ceiling)
+	c.window = t.limits.start
 	c.spray.random = *rand.NewPCG(t.cfg.Seed, n)
 	return c
 }
@@ -84,11 +86,11 @@ func (c *Context) transmit(now time.Duration, budget int) (left int, more bool) 
 	return budget, budget <= 0
 }
 
-// deadline is when timeout is to be called.
+// deadline is when timeout is to be called; zero means never.
 func (c *Context) deadline() time.Duration {
-	at := max(c.heardAt, c.usedAt) + idleTime
+	at := never
 	if c.inFlight > 0 {
-		at = min(at, c.timerAt)
+		at = c.timerAt
 	}
 	if c.helloTimed() {
 		at = min(at, c.repeatAt)
@@ -96,8 +98,14 @@ func (c *Context) deadline() time.Duration {
 	if c.waiting.first != nil {
 		at = min(at, c.waitUntil)
 	}
+	if at == never {
+		return 0
+	}
 	return at
 }
+
+// never is later than any deadline.
+const never = time.Duration(math.MaxInt64)
 
 // timeout does what is due.
 func (c *Context) timeout(now time.Duration) {
@@ -109,13 +117,6 @@ func (c *Context) timeout(now time.Duration) {
 	}
 	if c.inFlight > 0 && c.timerAt <= now {
 		c.peerTimeout(now)
-	}
-	if c.outstanding == 0 && max(c.heardAt, c.usedAt)+idleTime <= now {
-		c.t.forget(c)
-		return
-	}
-	if c.outstanding > 0 {
-		c.usedAt = now
 	}
 	c.t.activate(c)
 }

@@ -67,6 +67,7 @@ type slot struct {
 	index      uint32 // of the packet in it
 	prev, next uint32 // in its list: sequence numbers, or none
 	sentAt     time.Duration
+	cost       uint32
 	state      slotState
 	kind       uint8
 	tries      uint8
@@ -123,7 +124,7 @@ func (c *Context) take(m *message, state slotState) uint32 {
 	if m.op == verbs.OpRead {
 		kind = read
 	}
-	*c.slot(psn) = slot{msg: m, gen: m.gen, index: m.sent, state: state, kind: kind}
+	*c.slot(psn) = slot{msg: m, gen: m.gen, index: m.sent, cost: c.t.limits.cost(m.size(m.sent)), state: state, kind: kind}
 	m.sent++
 	return psn
 }
@@ -137,13 +138,20 @@ func (c *Context) growSlots() {
 	c.slots = slots
 }
 
+// land takes a packet off those that are under way.
+func (c *Context) land(psn uint32) {
+	s := c.slot(psn)
+	c.unlink(&c.sent[s.kind], psn)
+	c.inFlight--
+	c.underWay -= int(s.cost)
+}
+
 // drop takes a packet out of the list that it is in.
 func (c *Context) drop(psn uint32) {
 	s := c.slot(psn)
 	switch s.state {
 	case flying:
-		c.unlink(&c.sent[s.kind], psn)
-		c.inFlight--
+		c.land(psn)
 	case missing:
 		c.unlink(&c.lost, psn)
 	}
@@ -163,6 +171,7 @@ func (c *Context) advance() {
 func (c *Context) finish(psn uint32, now time.Duration) {
 	s := c.slot(psn)
 	c.arrived(s, now)
+	c.grown += int(s.cost)
 	m, live := s.msg, s.live()
 	c.drop(psn)
 	if !live {
@@ -204,7 +213,7 @@ func (c *Context) transmitRequests(now time.Duration, budget int) int {
 	}
 	c.usedAt = now
 	c.spray.before = c.spray.departed
-	for budget > 0 && (c.inFlight < c.window || c.overdue && c.lost.first != none) {
+	for budget > 0 && (c.underWay < c.window || c.overdue && c.lost.first != none) {
 		switch {
 		case c.overdue && c.lost.first != none:
 			c.transmitLost(now)
@@ -274,7 +283,7 @@ func (c *Context) turn(m *message, index uint32) {
 // transmitRead asks for several packets of a read at once.
 func (c *Context) transmitRead(m *message, now time.Duration) {
 	index := m.sent
-	n := min(int(m.packets-m.sent), wire.MaxSegments, max(c.window-c.inFlight, 1), maxWindow-c.span())
+	n := min(int(m.packets-m.sent), wire.MaxSegments, max((c.window-c.underWay)/int(c.t.limits.cost(m.mtu)), 1), maxWindow-c.span())
 	first := c.next
 	for range n {
 		c.depart(c.take(m, flying), now)
@@ -298,6 +307,7 @@ func (c *Context) depart(psn uint32, now time.Duration) {
 	s.tries++
 	c.push(&c.sent[s.kind], psn)
 	c.inFlight++
+	c.underWay += int(s.cost)
 	c.spray.departed++
 	if c.inFlight == 1 {
 		c.startTimer(now)

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -46,13 +47,14 @@ type Config struct {
 type Transport struct {
 	cfg      Config
 	mtuCode  uint8
-	ceiling  int // packets under way to a peer
+	limits   windowLimits
 	contexts map[Address]*Context
 	opened   uint64
 	last     *Context // that was looked up last
 	qps      map[uint32]*QP
 	lastQP   *QP
-	ready    readyList
+	ready    fifo.List[*Context] // those that have something to send, in turn
+	all      fifo.List[*Context] // all, in the order in which they are looked at
 	timers   timers
 	counters Counters
 
@@ -67,7 +69,7 @@ type Transport struct {
 func New(cfg Config) *Transport {
 	t := &Transport{
 		cfg: cfg, contexts: make(map[Address]*Context), qps: make(map[uint32]*QP),
-		ceiling: min(max(cfg.Window/int(cfg.MTU), 2*minWindow), maxWindow/2),
+		limits: newLimits(cfg.Window, cfg.MTU),
 	}
 	for t.mtuCode = 1; 128<<t.mtuCode < int(cfg.MTU); t.mtuCode++ {
 	}
@@ -104,7 +106,7 @@ func (t *Transport) open(a Address, own uint32, now time.Duration) (*Context, er
 	t.opened++
 	c := newContext(t, a, own, t.opened, now)
 	t.contexts[a] = c
-	t.schedule(c)
+	t.lookLater(c, now)
 	return c, nil
 }
 
@@ -130,7 +132,9 @@ func (t *Transport) forget(c *Context) {
 	if t.last == c {
 		t.last = nil
 	}
-	t.ready.remove(c)
+	t.ready.Remove(&c.readyNode)
+	t.all.Remove(&c.allNode)
+	t.timers.remove(c)
 }
 
 // SetNumber notes the number of the address handles that lead to an address, or
@@ -268,19 +272,18 @@ func (t *Transport) qp(num uint32) *QP {
 }
 
 // Ready reports whether Transmit has something to do.
-func (t *Transport) Ready() bool { return !t.ready.empty() }
+func (t *Transport) Ready() bool { return t.ready.Len() > 0 }
 
 // Transmit sends what is due, at most budget packets, and returns what is left of the
 // budget.
 func (t *Transport) Transmit(now time.Duration, budget int) int {
-	for !t.ready.empty() && budget > 0 {
-		c := t.ready.first
-		t.ready.remove(c)
+	for budget > 0 && t.ready.Len() > 0 {
+		c := t.ready.Pop().Value
 		turn := min(budget, turnPackets)
 		left, more := c.transmit(now, turn)
 		budget -= turn - left
 		if more {
-			t.ready.push(c)
+			t.activate(c)
 		} else {
 			t.schedule(c)
 		}
@@ -291,7 +294,11 @@ func (t *Transport) Transmit(now time.Duration, budget int) int {
 // turnPackets is how many packets one peer is sent before the next one is.
 const turnPackets = 64
 
-func (t *Transport) activate(c *Context) { t.ready.push(c) }
+func (t *Transport) activate(c *Context) {
+	if !c.readyNode.Queued() {
+		t.ready.Push(&c.readyNode)
+	}
+}
 
 // AH is the way to a peer in an address handle.
 type AH struct {

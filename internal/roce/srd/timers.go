@@ -1,0 +1,142 @@
+package srd
+
+import "time"
+
+// timer is when a context is to be looked at. Comparing two of them looks at no context.
+type timer struct {
+	at time.Duration
+	c  *Context
+}
+
+// timers is a heap of the contexts that wait for an answer, or for a receive of the peer: the
+// one to be looked at next comes first. Those that only exist are not in it.
+type timers []timer
+
+// notTimed is the place of a context that is not in the heap.
+const notTimed = -1
+
+func (h timers) put(i int, x timer) {
+	h[i] = x
+	x.c.place = i
+}
+
+// up moves an entry before its parents that are later, and returns its place.
+func (h timers) up(i int) int {
+	x := h[i]
+	for i > 0 {
+		parent := (i - 1) / 2
+		if h[parent].at <= x.at {
+			break
+		}
+		h.put(i, h[parent])
+		i = parent
+	}
+	h.put(i, x)
+	return i
+}
+
+// down moves an entry behind its children that are earlier.
+func (h timers) down(i int) {
+	x := h[i]
+	for {
+		child := 2*i + 1
+		if child >= len(h) {
+			break
+		}
+		if child+1 < len(h) && h[child+1].at < h[child].at {
+			child++
+		}
+		if x.at <= h[child].at {
+			break
+		}
+		h.put(i, h[child])
+		i = child
+	}
+	h.put(i, x)
+}
+
+// set has a context looked at at that time and no other.
+func (h *timers) set(c *Context, at time.Duration) {
+	if c.place == notTimed {
+		c.place = len(*h)
+		*h = append(*h, timer{})
+	}
+	(*h)[c.place] = timer{at, c}
+	h.down(h.up(c.place))
+}
+
+// remove takes a context out, if it is in the heap.
+func (h *timers) remove(c *Context) {
+	i, last := c.place, len(*h)-1
+	if i == notTimed {
+		return
+	}
+	moved := (*h)[last]
+	(*h)[last] = timer{}
+	*h = (*h)[:last]
+	c.place = notTimed
+	if i < last {
+		h.put(i, moved)
+		h.down(h.up(i))
+	}
+}
+
+// schedule sees that a context is looked at by its deadline. It may be looked at earlier
+// than that: so its entry does not move with every acknowledgement.
+func (t *Transport) schedule(c *Context) {
+	at := c.deadline()
+	if at != 0 && (c.place == notTimed || at < t.timers[c.place].at) {
+		t.timers.set(c, at)
+	}
+}
+
+// Deadline is when Expire is to be called; zero means never.
+func (t *Transport) Deadline() time.Duration {
+	at := time.Duration(0)
+	if len(t.timers) > 0 {
+		at = max(t.timers[0].at, 1)
+	}
+	if first := t.all.Front(); first != nil && (at == 0 || first.Value.lookAt < at) {
+		at = first.Value.lookAt
+	}
+	return at
+}
+
+// Expire does what is due.
+func (t *Transport) Expire(now time.Duration) {
+	for len(t.timers) > 0 && t.timers[0].at <= now {
+		c := t.timers[0].c
+		at := c.deadline()
+		if at != 0 && at <= now {
+			c.timeout(now)
+			at = c.deadline()
+		}
+		if at == 0 {
+			t.timers.remove(c)
+		} else {
+			t.timers.set(c, max(at, now+1))
+		}
+	}
+	t.expireIdle(now)
+}
+
+// lookInterval is how often a context is looked at for whether it is still used.
+const lookInterval = idleTime / 4
+
+// expireIdle forgets contexts that nothing has happened to for idleTime.
+func (t *Transport) expireIdle(now time.Duration) {
+	for first := t.all.Front(); first != nil && first.Value.lookAt <= now; first = t.all.Front() {
+		c := first.Value
+		if c.outstanding == 0 && max(c.heardAt, c.usedAt)+idleTime <= now {
+			t.forget(c)
+		} else {
+			t.all.Pop()
+			t.lookLater(c, now)
+		}
+	}
+}
+
+func (t *Transport) lookLater(c *Context, now time.Duration) {
+	c.lookAt = now + lookInterval
+	t.all.Push(&c.allNode)
+}
