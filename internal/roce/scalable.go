@@ -60,7 +60,7 @@ func (d *Device) openSRD() {
 // handleSRD takes a packet of SRD, which may be from anybody.
 func (d *Device) handleSRD(e *endpoint, dg *link.Datagram, p *wire.Packet, now time.Duration) {
 	from := srd.Address{Local: e.index, Peer: dg.Src}
-	c := d.srd.Find(from)
+	c := d.srd.Find(&from, p.SRDETH.Target)
 	var flow *wire.Flow
 	if c != nil {
 		flow = &c.Output().(*srdOutput).arriving

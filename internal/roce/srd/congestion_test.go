@@ -32,7 +32,7 @@ func TestWindow(t *testing.T) {
 				}
 				post()
 				a.completed(2000)
-				c := x.t.Find(Address{0, y.addr})
+				c := x.t.contexts[Address{0, y.addr}]
 				require.NotNil(t, c)
 				assert.Zero(t, c.underWay)
 				assert.Equal(t, x.t.limits.most, c.window, "it has grown")

@@ -62,6 +62,25 @@ func (c *Context) has(token uint32) bool {
 	return token == c.own || c.t.issued(c.addr, token, c.epoch, validEpochs)
 }
 
+// use has packets carry the token that the peer knows: it would take another for that of
+// another device. A context that is forgotten has none, 0.
+func (c *Context) use(token uint32) {
+	if token == c.own {
+		return
+	}
+	if c.t.byToken[c.own] == c {
+		delete(c.t.byToken, c.own)
+	}
+	if c.own = token; token != 0 {
+		c.t.byToken[token] = c
+	}
+}
+
+// is reports whether a context is that with the peer. There may be none.
+func (c *Context) is(a *Address) bool {
+	return c != nil && c.addr.Local == a.Local && c.addr.Peer == a.Peer
+}
+
 // hear notes that the peer is there. The packet has tokens of both ends.
 func (c *Context) hear(p *wire.Packet, now time.Duration) {
 	c.heardAt, c.answered = now, true

@@ -51,7 +51,7 @@ func FuzzReceive(f *testing.F) {
 			if p.Parse(datagram) != nil || p.Opcode.Service() != wire.ServiceSRD {
 				continue
 			}
-			c := a.t.Find(from)
+			c := a.t.contexts[from]
 			if peer && c != nil {
 				p.SRDETH.Source, p.SRDETH.Target = max(c.peer, 1), c.own
 				p.PSN = wire.PSNAdd(c.una, int(p.PSN&0xff)-20)
@@ -75,7 +75,7 @@ func FuzzReceive(f *testing.F) {
 		require.GreaterOrEqual(t, sends, 0)
 		require.GreaterOrEqual(t, receives, 0)
 		require.LessOrEqual(t, a.t.Counters().Contexts, uint64(1))
-		if c := a.t.Find(from); c != nil {
+		if c := a.t.contexts[from]; c != nil {
 			require.LessOrEqual(t, len(c.slots), windowBits)
 			require.LessOrEqual(t, c.naks.Len(), maxNaks)
 		}

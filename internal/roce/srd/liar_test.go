@@ -37,7 +37,7 @@ func TestPeerNeverAnswers(t *testing.T) {
 					return
 				}
 				b.post(address(verbs.SendWR{Op: verbs.OpWrite, RemoteAddr: mem.Base, RKey: mem.Key}, back, a))
-				if c := a.t.Find(Address{0, b.h.addr}); stale && c.peer != 0 {
+				if c := a.t.contexts[Address{0, b.h.addr}]; stale && c.peer != 0 {
 					p := wire.Packet{Opcode: wire.SRDSend, DestQP: a.num, SRDETH: wire.SRDETH{Source: c.peer + 1, Target: c.own, MTU: 3}}
 					a.t.Receive(c, c.addr, &p, w.now)
 					a.h.pump()
@@ -73,7 +73,7 @@ func TestReadsEndWithQueuePair(t *testing.T) {
 		local, remote := a.h.arena(1<<20, everyAccess), b.h.arena(1<<20, everyAccess)
 		a.post(address(verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{local.sge(0, 1<<20)}, RemoteAddr: remote.Base, RKey: remote.Key}, a.to(b.h), b))
 		w.run(time.Second, func() bool {
-			c := b.t.Find(Address{0, a.h.addr})
+			c := b.t.contexts[Address{0, a.h.addr}]
 			return c != nil && c.reads.Len() >= 2
 		})
 		end(b.QP, w.now)
@@ -88,7 +88,7 @@ func TestReadsEndWithQueuePair(t *testing.T) {
 		assert.Equal(t, []any{verbs.StatusRemoteInvalidRDRequest, uint32(codeBadQPN)}, []any{wc.Status, wc.VendorError})
 		w.sleep(time.Second)
 		assert.Zero(t, responses)
-		assert.Zero(t, b.t.Find(Address{0, a.h.addr}).reads.Len())
+		assert.Zero(t, b.t.contexts[Address{0, a.h.addr}].reads.Len())
 		assert.NotZero(t, b.t.Counters().Refused)
 	}
 }
@@ -102,7 +102,7 @@ func TestLeap(t *testing.T) {
 	a.post(send(ah, b, 1))
 	require.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status)
 	from := Address{0, a.h.addr}
-	c := b.t.Find(from)
+	c := b.t.contexts[from]
 	base := c.base
 	give := func(ahead int) {
 		p := wire.Packet{Opcode: wire.SRDSend, DestQP: b.num, PSN: wire.PSNAdd(c.base, ahead), DETH: wire.DETH{QKey: testKey, SrcQP: a.num}}
@@ -121,7 +121,7 @@ func TestLeap(t *testing.T) {
 	require.Len(t, b.recv.take(), 1)
 
 	// The requester has given up so many.
-	there := a.t.Find(Address{0, b.h.addr})
+	there := a.t.contexts[Address{0, b.h.addr}]
 	far := wire.PSNAdd(there.una, 3<<20)
 	require.Equal(t, there.una, there.next)
 	there.una, there.next, there.recoverAt = far, far, far

@@ -55,13 +55,12 @@ var opcodes = [...]verbs.WCOpcode{
 
 // succeed completes the request.
 func (m *message) succeed() {
-	q := m.qp
-	if opcodes[m.op] == verbs.WCSend {
+	q, id, op, n := m.qp, m.id, opcodes[m.op], m.length
+	if op == verbs.WCSend {
 		q.t.counters.Sends++
 	}
-	wc := verbs.WC{ID: m.id, Opcode: opcodes[m.op], Bytes: m.length, QPN: q.num}
 	m.release()
-	q.sendCQ.Complete(wc, false)
+	q.sendCQ.Complete(verbs.WC{ID: id, Opcode: op, Bytes: n, QPN: q.num}, false)
 }
 
 // fail completes the request with an error. Of its packets that are under way nothing

@@ -223,7 +223,7 @@ func (h *host) arrive(from netip.AddrPort, b []byte) {
 	p := &h.net.packet
 	if flow.CheckICRC(b, 0) && p.Parse(b) == nil && p.Opcode.Service() == wire.ServiceSRD {
 		a := Address{0, from}
-		h.t.Receive(h.t.Find(a), a, p, h.net.now)
+		h.t.Receive(h.t.Find(&a, p.SRDETH.Target), a, p, h.net.now)
 	}
 	copy(b, poison) // nobody may look at it any more
 }

@@ -272,7 +272,7 @@ func TestMadeUpPeers(t *testing.T) {
 		if i%2 == 0 {
 			p.Opcode = wire.SRDHello
 		}
-		b.t.Receive(b.t.Find(from), from, &p, w.now)
+		b.t.Receive(b.t.Find(&from, p.SRDETH.Target), from, &p, w.now)
 	}
 	w.tap = nil
 	c := b.t.Counters()
@@ -288,7 +288,7 @@ func TestMadeUpPeers(t *testing.T) {
 		from := Address{0, netip.AddrPortFrom(netip.AddrFrom16([16]byte{0xfd, 2, 12: byte(i >> 24), 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)}), 4791)}
 		p.Opcode = wire.SRDSend
 		p.SRDETH.Target = b.t.token(from, epoch(w.now))
-		b.t.Receive(b.t.Find(from), from, &p, w.now)
+		b.t.Receive(b.t.Find(&from, p.SRDETH.Target), from, &p, w.now)
 	}
 	c = b.t.Counters()
 	assert.Equal(t, uint64(maxContexts/2), c.Contexts, "the rest is for those that this end speaks to")
@@ -305,7 +305,7 @@ func TestForgedAnswers(t *testing.T) {
 	a.post(send(ah, b, 1)) // it waits for a receive
 	w.sleep(10 * time.Millisecond)
 	from := Address{0, b.h.addr}
-	c := a.t.Find(from)
+	c := a.t.contexts[from]
 	require.NotNil(t, c)
 	random := rand.New(rand.NewPCG(1, 1))
 	for i := range 20_000 {
@@ -348,7 +348,7 @@ func TestHostilePeer(t *testing.T) {
 	require.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status)
 	b.recv.take()
 	from := Address{0, a.h.addr}
-	c := b.t.Find(from)
+	c := b.t.contexts[from]
 	sent := 0
 	w.tap = func(_, _ netip.AddrPort, _ []byte) []byte { sent++; return nil }
 	give := func(p wire.Packet) {

@@ -124,7 +124,10 @@ func (c *Context) take(m *message, state slotState) uint32 {
 	if m.op == verbs.OpRead {
 		kind = read
 	}
-	*c.slot(psn) = slot{msg: m, gen: m.gen, index: m.sent, cost: c.t.limits.cost(m.size(m.sent)), state: state, kind: kind}
+	// One by one: a literal is made elsewhere and copied.
+	s := c.slot(psn)
+	s.msg, s.gen, s.index = m, m.gen, m.sent
+	s.cost, s.state, s.kind, s.tries = c.t.limits.cost(m.size(m.sent)), state, kind, 0
 	m.sent++
 	return psn
 }

@@ -99,7 +99,7 @@ func TestStaleAnswer(t *testing.T) {
 		a.post(send(a.to(b.h), b, 1))
 		a.completed(1)
 		from := Address{0, b.h.addr}
-		c := a.t.Find(from)
+		c := a.t.contexts[from]
 		hellos := 0
 		w.tap = func(from, _ netip.AddrPort, p []byte) []byte {
 			if from == a.h.addr && opcodeOf(p) == wire.SRDHello {
@@ -130,7 +130,7 @@ func TestTokensOfPredecessor(t *testing.T) {
 		b.postRecv(verbs.RecvWR{})
 		a.post(send(a.to(b.h), b, 1))
 		require.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status)
-		before := a.t.Find(from)
+		before := a.t.contexts[from]
 		w.run(time.Hour, func() bool { return before.closed })
 		after, err := a.t.open(from, a.t.token(from, epoch(w.now)), w.now)
 		require.NoError(t, err)

@@ -49,6 +49,7 @@ type Transport struct {
 	mtuCode  uint8
 	limits   windowLimits
 	contexts map[Address]*Context
+	byToken  map[uint32]*Context // by their own tokens; of two with the same, one
 	opened   uint64
 	last     *Context // that was looked up last
 	qps      map[uint32]*QP
@@ -68,7 +69,7 @@ type Transport struct {
 // New returns the transport of a device.
 func New(cfg Config) *Transport {
 	t := &Transport{
-		cfg: cfg, contexts: make(map[Address]*Context), qps: make(map[uint32]*QP),
+		cfg: cfg, contexts: make(map[Address]*Context), byToken: make(map[uint32]*Context), qps: make(map[uint32]*QP),
 		limits: newLimits(cfg.Window, cfg.MTU),
 	}
 	for t.mtuCode = 1; 128<<t.mtuCode < int(cfg.MTU); t.mtuCode++ {
@@ -83,15 +84,19 @@ func (t *Transport) Counters() Counters {
 	return c
 }
 
-// Find returns the context with a peer, or nil.
-func (t *Transport) Find(a Address) *Context {
-	if t.last != nil && t.last.addr == a {
+// Find returns the context with a peer, or nil. The token is this end's for the peer, as a
+// packet names it: a look-up by its 32 bits takes a fraction of the time of one by address.
+func (t *Transport) Find(a *Address, token uint32) *Context {
+	if t.last.is(a) {
 		return t.last
 	}
-	c := t.contexts[a]
-	if c != nil {
-		t.last = c
+	c := t.byToken[token]
+	if !c.is(a) {
+		if c = t.contexts[*a]; c == nil {
+			return nil
+		}
 	}
+	t.last = c
 	return c
 }
 
@@ -105,7 +110,7 @@ func (t *Transport) open(a Address, own uint32, now time.Duration) (*Context, er
 	}
 	t.opened++
 	c := newContext(t, a, own, t.opened, now)
-	t.contexts[a] = c
+	t.contexts[a], t.byToken[own] = c, c
 	t.lookLater(c, now)
 	return c, nil
 }
@@ -115,7 +120,7 @@ func (t *Transport) context(ah *AH, now time.Duration) (*Context, error) {
 	if c := ah.context; c != nil && !c.closed {
 		return c, nil
 	}
-	c := t.Find(ah.address)
+	c := t.contexts[ah.address]
 	if c == nil {
 		var err error
 		if c, err = t.open(ah.address, t.token(ah.address, epoch(now)), now); err != nil {
@@ -129,6 +134,7 @@ func (t *Transport) context(ah *AH, now time.Duration) (*Context, error) {
 func (t *Transport) forget(c *Context) {
 	c.closed = true
 	delete(t.contexts, c.addr)
+	c.use(0)
 	if t.last == c {
 		t.last = nil
 	}
@@ -168,7 +174,7 @@ func (t *Transport) Receive(c *Context, from Address, p *wire.Packet, now time.D
 			t.counters.Stale++
 			c.question(now)
 		default:
-			c.own = p.SRDETH.Target
+			c.use(p.SRDETH.Target)
 			c.hear(p, now)
 			c.heardAnswer(now)
 			c.receiveAnswer(p, now)
@@ -220,7 +226,7 @@ func (t *Transport) admit(c *Context, from Address, p *wire.Packet, now time.Dur
 		}
 		return nil
 	}
-	c.own = p.SRDETH.Target // the peer would take another for that of another device
+	c.use(p.SRDETH.Target)
 	return c
 }
 
@@ -243,7 +249,7 @@ func (t *Transport) tellToken(c *Context, from Address, to *wire.Packet, now tim
 	switch {
 	case c != nil:
 		if c.has(own) {
-			c.own = own
+			c.use(own)
 		}
 		own = c.own
 		c.usedAt = now // the peer is about to use it
