@@ -63,7 +63,7 @@ func (c *Context) receiveAck(p *wire.Packet, now time.Duration) bool {
 			if s.tries == 1 {
 				timed = max(timed, s.sentAt)
 			}
-			c.finish(psn, now)
+			c.finish(psn, s, now)
 			finished++
 		}
 	}
@@ -109,7 +109,7 @@ func (c *Context) receiveNak(p *wire.Packet, now time.Duration) bool {
 		c.sample(now - s.sentAt)
 	}
 	c.arrived(s, now)
-	c.drop(p.PSN)
+	c.drop(p.PSN, s)
 	if !live {
 		return true
 	}
@@ -156,6 +156,6 @@ func (c *Context) receiveResponse(p *wire.Packet, now time.Duration) bool {
 	if s.tries == 1 {
 		c.sample(now - s.sentAt)
 	}
-	c.finish(p.PSN, now)
+	c.finish(p.PSN, s, now)
 	return true
 }

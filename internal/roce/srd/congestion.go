@@ -158,9 +158,9 @@ func (c *Context) giveUp() {
 // lose has a packet that is under way sent again.
 func (c *Context) lose(psn uint32) {
 	s := c.slot(psn)
-	c.land(psn)
+	c.land(s)
 	s.state = missing
-	c.push(&c.lost, psn)
+	c.push(&c.lost, psn, s)
 }
 
 // findLost has packets sent again that left well before one that has arrived.

@@ -179,18 +179,16 @@ func (q *QP) flush() {
 func (q *QP) resume(now time.Duration) {
 	for m := q.drained.first; m != nil; m = q.drained.first {
 		q.drained.remove(m)
-		if q.enqueue(m, now) != nil {
+		if c, err := q.t.context(m.ah, now); err == nil {
+			q.enqueue(m, c)
+		} else {
 			m.fail(codeInvalidAH)
 		}
 	}
 }
 
 // enqueue hands a message to the context that its address handle leads to.
-func (q *QP) enqueue(m *message, now time.Duration) error {
-	c, err := q.t.context(m.ah, now)
-	if err != nil {
-		return err
-	}
+func (q *QP) enqueue(m *message, c *Context) {
 	m.context = c
 	if c.outstanding == 0 && c.inFlight == 0 { // earlier requests may have gone without an answer
 		c.asking = false
@@ -199,7 +197,6 @@ func (q *QP) enqueue(m *message, now time.Duration) error {
 	c.outstanding++
 	c.queue.pushBack(m)
 	q.t.activate(c)
-	return nil
 }
 
 // receiving reports whether the state is one in which requests of peers are executed.
@@ -327,7 +324,8 @@ func (q *QP) postSend(wr *verbs.SendWR, now time.Duration) error {
 	if err != nil {
 		return err
 	}
-	if _, err := q.t.context(ah, now); err != nil {
+	c, err := q.t.context(ah, now)
+	if err != nil {
 		return err
 	}
 	m := q.place()
@@ -349,7 +347,8 @@ func (q *QP) postSend(wr *verbs.SendWR, now time.Duration) error {
 		q.drained.pushBack(m)
 		return nil
 	}
-	return q.enqueue(m, now)
+	q.enqueue(m, c)
+	return nil
 }
 
 // fill takes the data of a request, or where they are. It reports false if they are where

@@ -84,8 +84,7 @@ type slotList struct{ first, last uint32 }
 
 func (c *Context) slot(psn uint32) *slot { return &c.slots[psn&uint32(len(c.slots)-1)] }
 
-func (c *Context) push(l *slotList, psn uint32) {
-	s := c.slot(psn)
+func (c *Context) push(l *slotList, psn uint32, s *slot) {
 	s.prev, s.next = l.last, none
 	if l.last == none {
 		l.first = psn
@@ -95,8 +94,7 @@ func (c *Context) push(l *slotList, psn uint32) {
 	l.last = psn
 }
 
-func (c *Context) unlink(l *slotList, psn uint32) {
-	s := c.slot(psn)
+func (c *Context) unlink(l *slotList, s *slot) {
 	if s.prev == none {
 		l.first = s.next
 	} else {
@@ -142,21 +140,19 @@ func (c *Context) growSlots() {
 }
 
 // land takes a packet off those that are under way.
-func (c *Context) land(psn uint32) {
-	s := c.slot(psn)
-	c.unlink(&c.sent[s.kind], psn)
+func (c *Context) land(s *slot) {
+	c.unlink(&c.sent[s.kind], s)
 	c.inFlight--
 	c.underWay -= int(s.cost)
 }
 
 // drop takes a packet out of the list that it is in.
-func (c *Context) drop(psn uint32) {
-	s := c.slot(psn)
+func (c *Context) drop(psn uint32, s *slot) {
 	switch s.state {
 	case flying:
-		c.land(psn)
+		c.land(s)
 	case missing:
-		c.unlink(&c.lost, psn)
+		c.unlink(&c.lost, s)
 	}
 	s.state = free
 	c.done.set(psn)
@@ -171,12 +167,11 @@ func (c *Context) advance() {
 }
 
 // finish notes that a packet has been acknowledged, or answered.
-func (c *Context) finish(psn uint32, now time.Duration) {
-	s := c.slot(psn)
+func (c *Context) finish(psn uint32, s *slot, now time.Duration) {
 	c.arrived(s, now)
 	c.grown += int(s.cost)
 	m, live := s.msg, s.live()
-	c.drop(psn)
+	c.drop(psn, s)
 	if !live {
 		return
 	}
@@ -289,7 +284,8 @@ func (c *Context) transmitRead(m *message, now time.Duration) {
 	n := min(int(m.packets-m.sent), wire.MaxSegments, max((c.window-c.underWay)/int(c.t.limits.cost(m.mtu)), 1), maxWindow-c.span())
 	first := c.next
 	for range n {
-		c.depart(c.take(m, flying), now)
+		psn := c.take(m, flying)
+		c.depart(psn, c.slot(psn), now)
 	}
 	c.sendReadRequest(m, first, index, uint16(n))
 	c.turn(m, index)
@@ -304,11 +300,10 @@ func (c *Context) sendReadRequest(m *message, psn, index uint32, n uint16) {
 }
 
 // depart notes that a packet leaves.
-func (c *Context) depart(psn uint32, now time.Duration) {
-	s := c.slot(psn)
+func (c *Context) depart(psn uint32, s *slot, now time.Duration) {
 	s.state, s.sentAt = flying, now
 	s.tries++
-	c.push(&c.sent[s.kind], psn)
+	c.push(&c.sent[s.kind], psn, s)
 	c.inFlight++
 	c.underWay += int(s.cost)
 	c.spray.departed++
@@ -321,8 +316,7 @@ func (c *Context) depart(psn uint32, now time.Duration) {
 func (c *Context) transmitLost(now time.Duration) {
 	c.overdue = false
 	psn := c.lost.first
-	c.unlink(&c.lost, psn)
-	c.slot(psn).state = held // in no list
+	c.unlink(&c.lost, c.slot(psn))
 	c.fly(psn, now)
 }
 
@@ -339,7 +333,7 @@ func (c *Context) fly(psn uint32, now time.Duration) {
 		m.fail(codeUnresponsive)
 	}
 	if !s.live() {
-		c.drop(psn)
+		c.drop(psn, s)
 		c.advance()
 		return
 	}
@@ -347,7 +341,7 @@ func (c *Context) fly(psn uint32, now time.Duration) {
 		c.t.counters.Repeated++
 	}
 	if m.op == verbs.OpRead {
-		c.depart(psn, now)
+		c.depart(psn, s, now)
 		c.sendReadRequest(m, psn, s.index, 1)
 		return
 	}
@@ -355,7 +349,7 @@ func (c *Context) fly(psn uint32, now time.Duration) {
 	pieces, ok := m.segs.Gather(c.t.pieces[:0], off, n)
 	if !ok { // a region has been closed since
 		m.fail(codeInvalidLKey)
-		c.drop(psn)
+		c.drop(psn, s)
 		c.advance()
 		return
 	}
@@ -377,7 +371,7 @@ func (c *Context) fly(psn uint32, now time.Duration) {
 	p.SRDETH.Unsolicited = m.qp.unsolicited
 	p.RETH = wire.RETH{VA: m.remoteAddr, RKey: m.rkey, Length: m.length}
 	p.Offset, p.Imm, p.Pad = off, m.imm, uint8(-n&3)
-	c.depart(psn, now)
+	c.depart(psn, s, now)
 	c.out.Send(p, pieces, int(n))
 }
 
@@ -400,7 +394,7 @@ func (c *Context) abort(why code, all bool) {
 		if s.live() {
 			s.msg.fail(why)
 		}
-		c.drop(psn)
+		c.drop(psn, s)
 	}
 	c.spray.n = 0
 	c.advance()
