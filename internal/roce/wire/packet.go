@@ -89,6 +89,36 @@ func (p *Packet) Parse(datagram []byte) error {
 	return nil
 }
 
+// ParseHeaders reads a packet's headers, which b holds and nothing else: what PutHeaders has
+// written. The payload is the caller's to know; only an opcode that has none excludes one.
+//
+// The error, if there is one, matches [ErrMalformed], and p is then of no use.
+func (p *Packet) ParseHeaders(b []byte) error {
+	if len(b) < BTHLen {
+		return ErrTruncated
+	}
+	p.getBTH((*[BTHLen]byte)(b))
+	if p.Version != 0 {
+		return ErrVersion
+	}
+	info := opcodeInfos[p.Opcode]
+	switch int(info.headerLen) {
+	case 0:
+		return ErrOpcode
+	case len(b):
+	default:
+		return ErrTruncated
+	}
+	if info.parts&^hasPayload != 0 {
+		p.getExtensions(info.parts, b[BTHLen:])
+		if info.parts&hasSRDETH != 0 && !p.validSRD() {
+			return ErrSRD
+		}
+	}
+	p.Payload = nil
+	return nil
+}
+
 // PutHeaders writes the base transport header and the extension headers of
 // p.Opcode to dst and returns their length, p.Opcode.HeaderLen(). It writes
 // nothing and returns 0 if dst is shorter than that or the opcode is unknown.

@@ -1,0 +1,128 @@
+package local
+
+import (
+	"net/netip"
+
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+)
+
+// Ends are the addresses of the two devices of a channel.
+type Ends struct {
+	Local, Peer netip.AddrPort
+}
+
+// Packet is one that has come. It is the same memory for every packet of a channel.
+type Packet struct {
+	wire.Packet
+	// Pieces are the payload, in memory that the other process can change at any time.
+	// They are valid until Release.
+	Pieces [][]byte
+}
+
+// Channel joins two devices. Its methods are called by one goroutine at a time, but for
+// those that say otherwise.
+type Channel struct {
+	ends Ends
+	out  producer
+	in   consumer
+
+	link  link // of the system: the connection, and the shared memory
+	shown shown
+	seen  seen
+
+	record record
+	packet Packet
+}
+
+// newChannel makes a channel of shared memory with two rings, of which the first is the
+// dialler's to write.
+func newChannel(ends Ends, memory []byte, dialler bool) *Channel {
+	half := len(memory) / 2
+	first, second := memory[:half:half], memory[half:]
+	if !dialler {
+		first, second = second, first
+	}
+	return &Channel{
+		ends: ends, out: newProducer(first), in: newConsumer(second),
+		shown: shown{numbers: map[*Memory]uint32{}}, seen: seen{memories: map[uint32][]byte{}},
+	}
+}
+
+// Ends are the addresses of the devices.
+func (c *Channel) Ends() Ends { return c.ends }
+
+// Room is how many packets of any size can be sent, at most as many as are asked for.
+func (c *Channel) Room(packets int) (int, error) {
+	free, err := c.out.room(packets * maxRecord)
+	return min(free/maxRecord, packets), err
+}
+
+// Send writes a packet whose payload is the n bytes of pieces: at most MaxInline, or as much
+// as there is in at most MaxReferences pieces that refs name. Room has said that there is
+// room. The peer sees it after Flush.
+func (c *Channel) Send(p *wire.Packet, pieces [][]byte, n int, refs []Reference) {
+	var headers [maxHeaders]byte
+	h := headers[:p.PutHeaders(headers[:])]
+	if refs != nil {
+		c.out.putReferences(h, refs)
+		return
+	}
+	c.out.putInline(h, pieces, n)
+}
+
+// Flush shows the peer what was sent, and wakes it if it asked for that.
+func (c *Channel) Flush() {
+	if c.out.publish() {
+		c.link.wake()
+	}
+}
+
+// AwaitRoom asks to be woken when there is room again. It reports
+// false if there is room now.
+func (c *Channel) AwaitRoom() (bool, error) { return c.out.awaitRoom() }
+
+// Await asks to be woken when packets come, or no longer. It
+// reports whether none are there.
+func (c *Channel) Await(on bool) (none bool) { return c.in.await(on) }
+
+// Pending reports whether packets are there.
+func (c *Channel) Pending() bool { return c.in.pending() }
+
+// Receive takes a packet, or returns nil if there is none. The error matches ErrDisorder: the
+// channel is of no use any more.
+func (c *Channel) Receive() (*Packet, error) {
+	r, p := &c.record, &c.packet
+	for {
+		ok, err := c.in.next(r)
+		if !ok {
+			return nil, err
+		}
+		if err := p.ParseHeaders(r.headers[:r.headersLen]); err != nil {
+			return nil, ErrDisorder
+		}
+		p.Pieces = p.Pieces[:0]
+		switch {
+		case !r.inline:
+			p.Pieces, err = c.seen.resolve(p.Pieces, r.payload)
+		case len(r.payload) > 0:
+			p.Pieces = append(p.Pieces, r.payload)
+		}
+		if err == errForgotten {
+			continue // as if it had been lost: its sender has given it up
+		}
+		if err == nil && len(p.Pieces) > 0 && !p.Opcode.HasPayload() {
+			err = ErrDisorder
+		}
+		if err != nil {
+			return nil, err
+		}
+		return p, nil
+	}
+}
+
+// Release gives back the room of the packets that were taken.
+func (c *Channel) Release() {
+	if c.in.release() {
+		c.link.wake()
+	}
+}

@@ -1,0 +1,89 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// inbox takes the messages of a connection, and needs no memory for each.
+type inbox struct {
+	raw    syscall.RawConn
+	header unix.Msghdr
+	vector unix.Iovec
+	data   [longestMessage]byte
+	rights [64]byte
+	read   func(fd uintptr) bool // i.system, bound once
+	n      int
+	errno  unix.Errno
+	files  []int // of the last message; its taker closes them
+}
+
+func newInbox(conn *net.UnixConn) (*inbox, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	i := &inbox{raw: raw}
+	i.read = i.system
+	i.vector.Base = &i.data[0]
+	i.vector.SetLen(len(i.data))
+	i.header.Iov = &i.vector
+	i.header.SetIovlen(1)
+	i.header.Control = &i.rights[0]
+	return i, nil
+}
+
+func (i *inbox) system(fd uintptr) bool {
+	i.header.SetControllen(len(i.rights))
+	n, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&i.header)), unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+	i.n, i.errno = int(n), errno
+	return errno != unix.EAGAIN && errno != unix.EINTR
+}
+
+// next waits for a message and returns it; the files that came with it are in i.files.
+func (i *inbox) next() ([]byte, error) {
+	i.files = i.files[:0]
+	if err := i.raw.Read(i.read); err != nil {
+		return nil, err
+	}
+	var err error
+	switch n := int(i.header.Controllen); {
+	case i.errno != 0:
+		return nil, os.NewSyscallError("recvmsg", i.errno)
+	case n > 0:
+		i.files, err = parseRights(i.files, i.rights[:n])
+	case i.n == 0:
+		return nil, errPeerGone
+	}
+	if i.header.Flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+		err = errors.Join(err, fmt.Errorf("a message that is too long: %w", ErrDisorder))
+	}
+	if err != nil {
+		i.closeFiles()
+		return nil, err
+	}
+	return i.data[:i.n], nil
+}
+
+func (i *inbox) closeFiles() {
+	for _, fd := range i.files {
+		_ = unix.Close(fd)
+	}
+	i.files = i.files[:0]
+}
+
+func parseRights(files []int, control []byte) ([]int, error) {
+	messages, err := unix.ParseSocketControlMessage(control)
+	for i := range messages {
+		fds, failed := unix.ParseUnixRights(&messages[i])
+		files = append(files, fds...)
+		err = errors.Join(err, failed)
+	}
+	return files, err
+}

@@ -1,0 +1,182 @@
+package local
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Messages of a connection after the handshake: their kind, and a number where they have one.
+const (
+	messageWake    = 'w' // look at the rings
+	messageShow    = 's' // with a file: memory under a number
+	messageShown   = 'a' // it has been mapped
+	messageForget  = 'f' // it is about to be freed
+	messageLen     = 5
+	longestMessage = 256
+)
+
+const (
+	// ringLen is the room for records of one direction.
+	ringLen   = 1 << 20
+	sharedLen = 2 * (controlLen + ringLen)
+)
+
+// link is a channel's connection, and its shared memory.
+type link struct {
+	conn   *net.UnixConn
+	raw    syscall.RawConn
+	memory []byte
+
+	// Of a message that is sent, so that it needs no memory.
+	message [messageLen]byte
+	rights  []byte
+	result  error
+	call    func(fd uintptr) // l.system, bound once
+}
+
+func newLink(conn *net.UnixConn, memory []byte) (link, error) {
+	raw, err := conn.SyscallConn()
+	return link{conn: conn, raw: raw, memory: memory}, err
+}
+
+// send sends a message at once or not at all. Its caller holds the lock of Serve.
+func (l *link) send(kind byte, number uint32, rights []byte) bool {
+	if l.call == nil {
+		l.call = l.system
+	}
+	l.message[0] = kind
+	binary.LittleEndian.PutUint32(l.message[1:], number)
+	l.rights = rights
+	return l.raw.Control(l.call) == nil && l.result == nil
+}
+
+func (l *link) system(fd uintptr) {
+	l.result = unix.Sendmsg(int(fd), l.message[:], l.rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+}
+
+// wake wakes the peer. If its queue of messages is full, it will wake anyway.
+func (l *link) wake() { l.send(messageWake, 0, nil) }
+
+func (l *link) show(number uint32, m *Memory) bool {
+	return l.send(messageShow, number, unix.UnixRights(int(m.file.Fd())))
+}
+
+func (l *link) forget(number uint32) { l.send(messageForget, number, nil) }
+
+// Serve takes the peer's messages until the connection ends, and calls woken for each that
+// wakes this end, without the lock. It changes the channel with the lock held, which all
+// other calls of its methods hold. Its error says why it has ended; io.EOF: the peer has
+// closed its end, or died.
+func (c *Channel) Serve(lock sync.Locker, woken func()) error {
+	in, err := newInbox(c.link.conn)
+	for err == nil {
+		var b []byte
+		if b, err = in.next(); err == nil {
+			err = c.serve(lock, b, in.files, woken)
+			in.closeFiles()
+		}
+	}
+	return err
+}
+
+func (c *Channel) serve(lock sync.Locker, b []byte, files []int, woken func()) error {
+	if len(b) != messageLen {
+		return fmt.Errorf("a message of %d bytes: %w", len(b), ErrDisorder)
+	}
+	number := binary.LittleEndian.Uint32(b[1:])
+	switch kind := b[0]; {
+	case kind == messageWake && len(files) == 0:
+		woken()
+	case kind == messageShow && len(files) == 1:
+		return c.see(lock, number, files[0])
+	case kind == messageShown && len(files) == 0:
+		lock.Lock()
+		c.acknowledged(number)
+		lock.Unlock()
+	case kind == messageForget && len(files) == 0:
+		lock.Lock()
+		mem := c.seen.memories[number]
+		delete(c.seen.memories, number)
+		lock.Unlock()
+		unmap(mem)
+	default:
+		return fmt.Errorf("message %q with %d files: %w", kind, len(files), ErrDisorder)
+	}
+	return nil
+}
+
+// see maps memory that the peer shows. What cannot be mapped is left alone: its packets
+// come through the ring.
+func (c *Channel) see(lock sync.Locker, number uint32, fd int) error {
+	lock.Lock()
+	known := number <= c.seen.last || number&pending != 0
+	full := len(c.seen.memories) >= maxShown
+	lock.Unlock()
+	if known {
+		return fmt.Errorf("memory %d is shown again: %w", number, ErrDisorder)
+	}
+	if full {
+		return nil
+	}
+	mem, err := mapShown(fd)
+	if err != nil {
+		return err
+	}
+	lock.Lock()
+	defer lock.Unlock()
+	if c.seen.memories == nil { // closed meanwhile
+		unmap(mem)
+		return net.ErrClosed
+	}
+	c.seen.memories[number], c.seen.last = mem, number
+	c.link.send(messageShown, number, nil)
+	return nil
+}
+
+// Close ends the channel: Serve returns. It is called with the lock held, once nothing more is
+// sent and no packet is in use.
+func (c *Channel) Close() {
+	_ = c.link.conn.Close()
+	for _, mem := range c.seen.memories {
+		unmap(mem)
+	}
+	c.seen.memories = nil
+	unmap(c.link.memory)
+	c.link.memory, c.out, c.in = nil, producer{}, consumer{}
+}
+
+// checkPeer sees that the other end of a connection is a process of the same user.
+func checkPeer(conn *net.UnixConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	var failed error
+	if err := raw.Control(func(fd uintptr) {
+		cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return err
+	}
+	if failed != nil {
+		return os.NewSyscallError("getsockopt SO_PEERCRED", failed)
+	}
+	if int(cred.Uid) != os.Geteuid() {
+		return fmt.Errorf("process %d is of user %d, this one of %d: %w", cred.Pid, cred.Uid, os.Geteuid(), errors.ErrUnsupported)
+	}
+	return nil
+}
+
+// name is that of the socket at which a device is found.
+func name(device netip.AddrPort) *net.UnixAddr {
+	device = netip.AddrPortFrom(device.Addr().Unmap().WithZone(""), device.Port())
+	return &net.UnixAddr{Name: "@verbena/local/" + device.String(), Net: "unixpacket"}
+}

@@ -1,0 +1,205 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// errPeerGone: the peer has closed its end, or died.
+var errPeerGone = io.EOF
+
+// The handshake: the dialler says which device it is and which it wants, and hands over the
+// shared memory; the other takes it or does not.
+const (
+	greeting  = "verbena local 1"
+	taken     = "taken"
+	refused   = "refused"
+	patience  = 2 * time.Second
+	maxGuests = 16 // that are in the midst of it
+)
+
+// ErrRefused: the other device does not want a channel; it may be about to dial one itself.
+var ErrRefused = errors.New("the device has refused the channel")
+
+// Listener is where other devices find this one.
+type Listener struct {
+	socket *net.UnixListener
+	device netip.AddrPort
+	guests chan struct{}
+	ctx    context.Context
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+}
+
+// Listen makes the device at that address and UDP port found. It fails where another one
+// has the name.
+func Listen(device netip.AddrPort) (*Listener, error) {
+	socket, err := net.ListenUnix("unixpacket", name(device))
+	if err != nil {
+		return nil, err
+	}
+	l := &Listener{socket: socket, device: device, guests: make(chan struct{}, maxGuests)}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	return l, nil
+}
+
+// Serve takes channels until Close. It calls answer for each device that dials, and, where that
+// does not return nil, what it returns with the channel, or with nil if none came about.
+// These calls are made on goroutines of the listener, several at a time.
+func (l *Listener) Serve(answer func(peer netip.AddrPort) (met func(*Channel))) {
+	l.work.Go(func() {
+		for {
+			conn, err := l.socket.AcceptUnix()
+			switch {
+			case errors.Is(err, net.ErrClosed):
+				return
+			case err != nil: // such as for lack of file descriptors
+				time.Sleep(10 * time.Millisecond)
+				continue
+			}
+			if checkPeer(conn) != nil {
+				_ = conn.Close()
+				continue
+			}
+			l.guests <- struct{}{}
+			l.work.Go(func() {
+				defer func() { <-l.guests }()
+				l.take(conn, answer)
+			})
+		}
+	})
+}
+
+// take makes the listening end of the handshake, or closes the connection.
+func (l *Listener) take(conn *net.UnixConn, answer func(peer netip.AddrPort) (met func(*Channel))) {
+	defer context.AfterFunc(l.ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	in, err := newInbox(conn)
+	if err != nil {
+		_ = conn.Close()
+		return
+	}
+	var peer netip.AddrPort
+	b, err := in.next()
+	defer in.closeFiles()
+	if err == nil {
+		peer, err = parseGreeting(string(b), l.device)
+	}
+	if err != nil || len(in.files) != 1 {
+		_ = conn.Close()
+		return
+	}
+	met := answer(peer)
+	if met == nil {
+		_, _ = conn.Write([]byte(refused))
+		_ = conn.Close()
+		return
+	}
+	mem, err := mapShared(in.files[0])
+	if err == nil {
+		_, err = conn.Write([]byte(taken))
+	}
+	var c *Channel
+	if err == nil {
+		c, err = connect(conn, Ends{l.device, peer}, mem, false)
+	}
+	if err != nil {
+		unmap(mem)
+		_ = conn.Close()
+	}
+	met(c)
+}
+
+// Close ends Serve, and waits for the calls that it has made.
+func (l *Listener) Close() {
+	l.cancel()
+	_ = l.socket.Close()
+	l.work.Wait()
+}
+
+// Dial makes a channel with the device at ends.Peer. It fails at once where there is none in
+// this network namespace; where its process stands still, it waits for two seconds.
+func Dial(ctx context.Context, ends Ends) (*Channel, error) {
+	c, err := dial(ctx, ends)
+	if err != nil {
+		return nil, fmt.Errorf("join the device at %v through shared memory: %w", ends.Peer, err)
+	}
+	return c, nil
+}
+
+func dial(ctx context.Context, ends Ends) (_ *Channel, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var d net.Dialer
+	opened, err := d.DialContext(ctx, "unixpacket", name(ends.Peer).Name)
+	if err != nil {
+		return nil, err
+	}
+	conn := opened.(*net.UnixConn)
+	var mem []byte
+	defer func() {
+		if err != nil {
+			unmap(mem)
+			_ = conn.Close()
+		}
+	}()
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	if err := checkPeer(conn); err != nil {
+		return nil, err
+	}
+	var fd int
+	if fd, mem, err = newFile("verbena rings", sharedLen, resizeSeals); err != nil {
+		return nil, err
+	}
+	_, _, err = conn.WriteMsgUnix([]byte(greet(ends)), unix.UnixRights(fd), nil)
+	_ = unix.Close(fd)
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, longestMessage)
+	n, err := conn.Read(b)
+	switch {
+	case err != nil:
+		return nil, err
+	case string(b[:n]) != taken:
+		return nil, ErrRefused
+	case !stop():
+		return nil, context.Cause(ctx)
+	}
+	return connect(conn, ends, mem, true)
+}
+
+// connect makes a channel of a connection.
+func connect(conn *net.UnixConn, ends Ends, mem []byte, dialler bool) (*Channel, error) {
+	if err := conn.SetDeadline(time.Time{}); err != nil {
+		return nil, err
+	}
+	l, err := newLink(conn, mem)
+	if err != nil {
+		return nil, err
+	}
+	c := newChannel(ends, mem, dialler)
+	c.link = l
+	return c, nil
+}
+
+func greet(ends Ends) string { return fmt.Sprintf("%s %v %v", greeting, ends.Local, ends.Peer) }
+
+// parseGreeting returns the dialler's address.
+func parseGreeting(text string, device netip.AddrPort) (peer netip.AddrPort, err error) {
+	rest, ok := strings.CutPrefix(text, greeting+" ")
+	from, to, both := strings.Cut(rest, " ")
+	if peer, err = netip.ParseAddrPort(from); err != nil || !ok || !both || to != device.String() || peer == device || peer.Port() == 0 {
+		return peer, fmt.Errorf("greeting %.100q: %w", text, ErrDisorder)
+	}
+	return peer, nil
+}

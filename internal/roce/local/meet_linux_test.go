@@ -1,0 +1,276 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+)
+
+// Addresses that no device has.
+var (
+	here  = netip.MustParseAddrPort("127.11.9.1:4791")
+	there = netip.MustParseAddrPort("127.11.9.2:4791")
+)
+
+// end is a channel's end whose messages are served.
+type end struct {
+	*Channel
+	mu    sync.Mutex
+	woken chan struct{}
+	ended chan error
+}
+
+func serve(c *Channel) *end {
+	e := &end{Channel: c, woken: make(chan struct{}, 1000), ended: make(chan error, 1)}
+	go func() {
+		e.ended <- c.Serve(&e.mu, func() { e.woken <- struct{}{} })
+	}()
+	return e
+}
+
+func (e *end) close() {
+	e.mu.Lock()
+	e.Close()
+	e.mu.Unlock()
+}
+
+// joined makes a channel between here and there.
+func joined(t *testing.T) (dialler, listener *end) {
+	t.Helper()
+	l, err := Listen(there)
+	require.NoError(t, err)
+	defer l.Close()
+	met := make(chan *Channel, 1)
+	l.Serve(func(peer netip.AddrPort) func(*Channel) {
+		assert.Equal(t, here, peer)
+		return func(c *Channel) { met <- c }
+	})
+	c, err := Dial(t.Context(), Ends{here, there})
+	require.NoError(t, err)
+	a, b := serve(c), serve(<-met)
+	require.Equal(t, Ends{there, here}, b.Ends())
+	t.Cleanup(func() {
+		a.close()
+		b.close()
+		require.Error(t, <-a.ended)
+		require.Error(t, <-b.ended)
+	})
+	return a, b
+}
+
+func write(psn uint32) *wire.Packet {
+	return &wire.Packet{Opcode: wire.RCWriteOnly, DestQP: 7, PSN: psn, RETH: wire.RETH{VA: 1, RKey: 2, Length: 3}}
+}
+
+func TestChannel(t *testing.T) {
+	a, b := joined(t)
+	for _, way := range [][2]*end{{a, b}, {b, a}} {
+		from, to := way[0], way[1]
+		require.True(t, to.Await(true))
+		room, err := from.Room(3)
+		require.NoError(t, err)
+		require.Equal(t, 3, room)
+		data := pattern(MaxInline, 1)
+		from.Send(write(1), [][]byte{data}, len(data), nil)
+		from.Send(write(2), nil, 0, nil)
+		p, err := to.Receive()
+		require.NoError(t, err)
+		require.Nil(t, p, "before Flush")
+		from.mu.Lock()
+		from.Flush()
+		from.mu.Unlock()
+		<-to.woken
+		p, err = to.Receive()
+		require.NoError(t, err)
+		require.Equal(t, *write(1), p.Packet)
+		require.Equal(t, [][]byte{data}, p.Pieces)
+		p, err = to.Receive()
+		require.NoError(t, err)
+		require.EqualValues(t, 2, p.PSN)
+		require.Empty(t, p.Pieces)
+		to.Release()
+		require.False(t, to.Pending())
+	}
+}
+
+// Memory that is shown is seen where it lies, and can only be read.
+func TestShownMemory(t *testing.T) {
+	a, b := joined(t)
+	m, err := AllocMemory(100_000)
+	require.NoError(t, err)
+	copy(m.Bytes, pattern(len(m.Bytes), 5))
+	var number uint32
+	require.Eventually(t, func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		var ok bool
+		number, ok = a.Shown(m)
+		return ok
+	}, 5*time.Minute, time.Millisecond)
+	refs := []Reference{{number, 50_000, 3}, {number, 50_000, 50_000}}
+	a.Send(write(1), nil, 100_000, refs)
+	a.mu.Lock()
+	a.Flush()
+	a.mu.Unlock()
+	b.mu.Lock()
+	p, err := b.Receive()
+	require.NoError(t, err)
+	require.Equal(t, [][]byte{m.Bytes[3:50_003], m.Bytes[50_000:100_000]}, p.Pieces)
+	m.Bytes[3]++
+	require.Equal(t, m.Bytes[3], p.Pieces[0][0], "it is the same memory")
+	b.mu.Unlock()
+
+	_, err = unix.Mmap(int(m.file.Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	require.ErrorIs(t, err, unix.EPERM)
+
+	// It is forgotten: what still refers to it is lost, and the channel goes on.
+	a.mu.Lock()
+	a.Forget(m)
+	a.mu.Unlock()
+	require.NoError(t, m.Free())
+	require.Eventually(t, func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.seen.memories) == 0
+	}, 5*time.Minute, time.Millisecond)
+	a.Send(write(2), nil, 100_000, refs)
+	a.Send(write(3), nil, 0, nil)
+	a.mu.Lock()
+	a.Flush()
+	a.mu.Unlock()
+	p, err = b.Receive()
+	require.NoError(t, err)
+	require.EqualValues(t, 3, p.PSN)
+}
+
+func TestPeerGoes(t *testing.T) {
+	a, b := joined(t)
+	a.close()
+	err := <-b.ended
+	require.ErrorIs(t, err, io.EOF)
+	b.ended <- err
+	b.mu.Lock()
+	b.Send(write(1), nil, 0, nil)
+	b.Flush() // into memory that nobody reads
+	b.mu.Unlock()
+}
+
+func TestNobodyAndRefused(t *testing.T) {
+	_, err := Dial(t.Context(), Ends{here, there})
+	require.ErrorIs(t, err, unix.ECONNREFUSED)
+	l, err := Listen(there)
+	require.NoError(t, err)
+	defer l.Close()
+	_, err = Listen(there)
+	require.ErrorIs(t, err, unix.EADDRINUSE)
+	l.Serve(func(netip.AddrPort) func(*Channel) { return nil })
+	_, err = Dial(t.Context(), Ends{here, there})
+	require.ErrorIs(t, err, ErrRefused)
+	_, err = Dial(t.Context(), Ends{there, there})
+	require.Error(t, err, "of itself")
+}
+
+// A process that takes the name of a device and stands still holds up nobody for long.
+func TestStandsStill(t *testing.T) {
+	l, err := net.ListenUnix("unixpacket", name(there))
+	require.NoError(t, err)
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err = Dial(ctx, Ends{here, there})
+	require.Error(t, err)
+}
+
+// What a liar says in the handshake gets it no channel.
+func TestLiars(t *testing.T) {
+	l, err := Listen(there)
+	require.NoError(t, err)
+	defer l.Close()
+	l.Serve(func(netip.AddrPort) func(*Channel) {
+		return func(c *Channel) { assert.Nil(t, c, "a liar has a channel") }
+	})
+	memfd := func(length int64, seals int) int {
+		fd, err := unix.MemfdCreate("test", unix.MFD_ALLOW_SEALING|unix.MFD_CLOEXEC)
+		require.NoError(t, err)
+		require.NoError(t, unix.Ftruncate(fd, length))
+		if seals != 0 {
+			_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
+			require.NoError(t, err)
+		}
+		return fd
+	}
+	null, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	defer null.Close()
+	good := greet(Ends{here, there})
+	for name, liar := range map[string]struct {
+		text string
+		fds  []int
+	}{
+		"no file":       {good, nil},
+		"not sealed":    {good, []int{memfd(sharedLen, 0)}},
+		"can shrink":    {good, []int{memfd(sharedLen, unix.F_SEAL_GROW|unix.F_SEAL_SEAL)}},
+		"too short":     {good, []int{memfd(sharedLen-4096, resizeSeals)}},
+		"too long":      {good, []int{memfd(sharedLen+4096, resizeSeals)}},
+		"no memory":     {good, []int{int(null.Fd())}},
+		"two files":     {good, []int{int(null.Fd()), int(null.Fd())}},
+		"another":       {greet(Ends{here, here}), []int{memfd(sharedLen, resizeSeals)}},
+		"ourselves":     {greet(Ends{there, there}), []int{memfd(sharedLen, resizeSeals)}},
+		"no address":    {greeting + " x " + there.String(), []int{memfd(sharedLen, resizeSeals)}},
+		"other version": {"verbena local 2", []int{memfd(sharedLen, resizeSeals)}},
+	} {
+		conn, err := net.DialUnix("unixpacket", nil, l.socket.Addr().(*net.UnixAddr))
+		require.NoError(t, err)
+		var rights []byte
+		if liar.fds != nil {
+			rights = unix.UnixRights(liar.fds...)
+		}
+		_, _, err = conn.WriteMsgUnix([]byte(liar.text), rights, nil)
+		require.NoError(t, err)
+		n, err := conn.Read(make([]byte, 100))
+		require.True(t, n == 0 && (err == nil || errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET)), "%s: %d, %v", name, n, err)
+		_ = conn.Close()
+		for _, fd := range liar.fds {
+			if fd != int(null.Fd()) {
+				_ = unix.Close(fd)
+			}
+		}
+	}
+}
+
+// What a liar says later ends the channel.
+func TestLiesOfAPeer(t *testing.T) {
+	for name, lie := range map[string]func(a *end){
+		"unknown":      func(a *end) { a.link.send('?', 0, nil) },
+		"long":         func(a *end) { _, _ = a.link.conn.Write(make([]byte, 100)) },
+		"short":        func(a *end) { _, _ = a.link.conn.Write([]byte("w")) },
+		"no file":      func(a *end) { a.link.send(messageShow, 1, nil) },
+		"not sealed":   func(a *end) { a.link.send(messageShow, 1, unix.UnixRights(1)) },
+		"a wake, more": func(a *end) { a.link.send(messageWake, 1, unix.UnixRights(1)) },
+		"huge": func(a *end) {
+			_, _ = a.link.conn.Write(make([]byte, 1000))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := joined(t)
+			a.mu.Lock()
+			lie(a)
+			a.mu.Unlock()
+			err := <-b.ended
+			require.ErrorIs(t, err, ErrDisorder)
+			b.ended <- err
+		})
+	}
+}

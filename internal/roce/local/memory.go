@@ -1,0 +1,96 @@
+package local
+
+import (
+	"encoding/binary"
+	"errors"
+)
+
+// Memory is memory of this process that can be shown to others: a file of its own in
+// memory, with nothing else in it.
+type Memory struct {
+	Bytes []byte
+	file  file
+}
+
+const (
+	// maxShown is how many memories a channel shows, and how many it takes.
+	maxShown = 1 << 12
+	// MinReference is the payload from which on it is worth while to show memory.
+	MinReference = 8 << 10
+)
+
+// shown is the memory of this process that the peer has been shown.
+type shown struct {
+	numbers map[*Memory]uint32
+	next    uint32
+}
+
+// Shown returns the number under which the peer knows a memory. If it does not yet, it is
+// shown to it meanwhile, and Shown reports false.
+func (c *Channel) Shown(m *Memory) (number uint32, ok bool) {
+	number, ok = c.shown.numbers[m]
+	if !ok && len(c.shown.numbers) < maxShown {
+		c.show(m)
+	}
+	return number &^ pending, ok && number&pending == 0
+}
+
+// pending marks the number of a memory that the peer has not acknowledged yet.
+const pending = 1 << 31
+
+// show gives the peer a memory.
+func (c *Channel) show(m *Memory) {
+	c.shown.next++
+	number := c.shown.next &^ pending
+	if c.link.show(number, m) {
+		c.shown.numbers[m] = number | pending
+	}
+}
+
+// acknowledged notes that the peer has mapped a memory.
+func (c *Channel) acknowledged(number uint32) {
+	for m, n := range c.shown.numbers {
+		if n == number|pending {
+			c.shown.numbers[m] = number
+		}
+	}
+}
+
+// Forget takes a memory from the peer's view before it is freed. What refers to it must have
+// been acknowledged by the peer.
+func (c *Channel) Forget(m *Memory) {
+	if number, ok := c.shown.numbers[m]; ok {
+		delete(c.shown.numbers, m)
+		c.link.forget(number &^ pending)
+	}
+}
+
+// seen is memory of the peer that this process has mapped, by the peer's numbers.
+type seen struct {
+	memories map[uint32][]byte
+	last     uint32 // the greatest number so far
+}
+
+// errForgotten: a record refers to memory that its owner has freed since.
+var errForgotten = errors.New("the memory has been freed")
+
+// resolve appends the pieces that references name.
+func (s *seen) resolve(pieces [][]byte, refs []byte) ([][]byte, error) {
+	if len(refs) == 0 || len(refs)%referenceLen != 0 || len(refs) > MaxReferences*referenceLen {
+		return pieces, ErrDisorder
+	}
+	for ; len(refs) > 0; refs = refs[referenceLen:] {
+		number := binary.LittleEndian.Uint32(refs)
+		mem := s.memories[number]
+		if mem == nil && number <= s.last {
+			return pieces, errForgotten
+		}
+		n := uint64(binary.LittleEndian.Uint32(refs[4:]))
+		off := binary.LittleEndian.Uint64(refs[8:])
+		if n == 0 || off > uint64(len(mem)) || n > uint64(len(mem))-off {
+			return pieces, ErrDisorder
+		}
+		pieces = append(pieces, mem[off:off+n:off+n])
+	}
+	return pieces, nil
+}

@@ -1,0 +1,113 @@
+package local
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// file is what holds memory.
+type file struct{ *os.File }
+
+const (
+	// resizeSeals keep a file as long as it is.
+	resizeSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	// shownSeals are those of memory that others may only read: a descriptor that was
+	// opened for reading could be opened again for writing.
+	shownSeals = resizeSeals | unix.F_SEAL_FUTURE_WRITE
+	// maxShownLen is the longest memory that is mapped.
+	maxShownLen = 1 << 44
+)
+
+// AllocMemory makes memory of at least that many bytes that can be shown to other processes.
+// It is zero, and begins at a page.
+func AllocMemory(size int) (*Memory, error) {
+	page := os.Getpagesize()
+	length := (size + page - 1) &^ (page - 1)
+	fd, mem, err := newFile("verbena memory", length, shownSeals)
+	if err != nil {
+		return nil, err
+	}
+	return &Memory{Bytes: mem[:size:length], file: file{os.NewFile(uintptr(fd), "memory")}}, nil
+}
+
+// Free ends the use of memory in this process.
+func (m *Memory) Free() error {
+	mem := m.Bytes[:cap(m.Bytes)]
+	m.Bytes = nil
+	_ = m.file.Close()
+	return os.NewSyscallError("munmap", unix.Munmap(mem))
+}
+
+// newFile makes a file in memory, maps it, and seals it.
+func newFile(name string, length, seals int) (fd int, mem []byte, err error) {
+	fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return -1, nil, os.NewSyscallError("memfd_create", err)
+	}
+	if err := unix.Ftruncate(fd, int64(length)); err != nil {
+		_ = unix.Close(fd)
+		return -1, nil, fmt.Errorf("make a file of %d bytes in memory: %w", length, os.NewSyscallError("ftruncate", err))
+	}
+	mem, err = unix.Mmap(fd, 0, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, nil, fmt.Errorf("map %d bytes: %w", length, os.NewSyscallError("mmap", err))
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		_ = unix.Munmap(mem)
+		_ = unix.Close(fd)
+		return -1, nil, fmt.Errorf("seal a file in memory: %w", os.NewSyscallError("fcntl F_ADD_SEALS", err))
+	}
+	return fd, mem, nil
+}
+
+// sealed sees that a file has the seals, so that it cannot be cut short, which would end a
+// process that reads what is missing. It returns the length.
+func sealed(fd, seals int) (int64, error) {
+	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", os.NewSyscallError("fcntl F_GET_SEALS", err), ErrDisorder)
+	}
+	if have&seals != seals {
+		return 0, fmt.Errorf("a file in memory has the seals %#x, %#x are needed: %w", have, seals, ErrDisorder)
+	}
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return 0, os.NewSyscallError("fstat", err)
+	}
+	return stat.Size, nil
+}
+
+// mapShown maps memory of another process, for reading.
+func mapShown(fd int) ([]byte, error) {
+	n, err := sealed(fd, resizeSeals)
+	if err != nil {
+		return nil, err
+	}
+	if n <= 0 || n > maxShownLen {
+		return nil, fmt.Errorf("memory of %d bytes: %w", n, ErrDisorder)
+	}
+	mem, err := unix.Mmap(fd, 0, int(n), unix.PROT_READ, unix.MAP_SHARED)
+	return mem, os.NewSyscallError("mmap", err)
+}
+
+// mapShared maps the rings that a dialler has made.
+func mapShared(fd int) ([]byte, error) {
+	n, err := sealed(fd, resizeSeals)
+	if err != nil {
+		return nil, err
+	}
+	if n != sharedLen {
+		return nil, fmt.Errorf("rings of %d bytes, %d are needed: %w", n, sharedLen, ErrDisorder)
+	}
+	mem, err := unix.Mmap(fd, 0, sharedLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	return mem, os.NewSyscallError("mmap", err)
+}
+
+func unmap(mem []byte) {
+	if mem != nil {
+		_ = unix.Munmap(mem)
+	}
+}

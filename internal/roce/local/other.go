@@ -1,0 +1,48 @@
+//go:build !linux
+
+package local
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+)
+
+// ErrRefused: the other device does not want a channel.
+var ErrRefused = errors.New("the device has refused the channel")
+
+type file struct{}
+
+type link struct{}
+
+func (*link) wake()                     {}
+func (*link) show(uint32, *Memory) bool { return false }
+func (*link) forget(uint32)             {}
+
+// Listener is where other devices find this one.
+type Listener struct{}
+
+// Listen fails.
+func Listen(netip.AddrPort) (*Listener, error) { return nil, errors.ErrUnsupported }
+
+// Serve does nothing.
+func (*Listener) Serve(func(netip.AddrPort) func(*Channel)) {}
+
+// Close does nothing.
+func (*Listener) Close() {}
+
+// Dial fails.
+func Dial(context.Context, Ends) (*Channel, error) { return nil, errors.ErrUnsupported }
+
+// Serve fails.
+func (*Channel) Serve(sync.Locker, func()) error { return errors.ErrUnsupported }
+
+// Close does nothing.
+func (*Channel) Close() {}
+
+// AllocMemory fails.
+func AllocMemory(int) (*Memory, error) { return nil, errors.ErrUnsupported }
+
+// Free does nothing.
+func (*Memory) Free() error { return nil }

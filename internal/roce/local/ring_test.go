@@ -1,0 +1,190 @@
+package local
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+)
+
+const testRing = 1 << 18
+
+// aligned returns memory that begins at a multiple of 8.
+func aligned(n int) []byte { return make([]byte, n) }
+
+func pattern(n int, seed byte) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i)*7 + seed
+	}
+	return b
+}
+
+func take(t *testing.T, c *consumer) *record {
+	t.Helper()
+	r := new(record)
+	ok, err := c.next(r)
+	require.NoError(t, err)
+	if !ok {
+		return nil
+	}
+	return r
+}
+
+// Records of all lengths come out as they went in, in order, while the ring wraps.
+func TestRing(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	memory := aligned(controlLen + testRing)
+	p, c := newProducer(memory), newConsumer(memory)
+	type sent struct{ headers, payload []byte }
+	var queue []sent
+	for round := range 3000 {
+		room, err := p.room(maxRecord)
+		require.NoError(t, err)
+		if room >= maxRecord {
+			n := random.IntN(200)
+			if random.IntN(4) == 0 {
+				n = random.IntN(MaxInline + 1)
+			}
+			s := sent{pattern(12+random.IntN(maxHeaders-11), byte(round)), pattern(n, byte(round+1))}
+			cut := random.IntN(n + 1)
+			p.putInline(s.headers, [][]byte{s.payload[:cut], s.payload[cut:]}, n)
+			queue = append(queue, s)
+		}
+		if random.IntN(3) == 0 {
+			p.publish()
+		}
+		for random.IntN(2) == 0 {
+			r := take(t, &c)
+			if r == nil {
+				break
+			}
+			require.Equal(t, queue[0].headers, r.headers[:r.headersLen])
+			require.True(t, bytes.Equal(queue[0].payload, r.payload))
+			queue = queue[1:]
+		}
+		c.release()
+	}
+	p.publish()
+	for r := take(t, &c); r != nil; r = take(t, &c) {
+		queue = queue[1:]
+	}
+	require.Empty(t, queue)
+	require.Greater(t, p.tail, uint64(20*testRing), "the ring has wrapped often")
+}
+
+// Nothing is to be seen before it is published, and only who waits is woken, once.
+func TestRingWakes(t *testing.T) {
+	memory := aligned(controlLen + testRing)
+	p, c := newProducer(memory), newConsumer(memory)
+	p.putInline(pattern(12, 0), nil, 0)
+	require.Nil(t, take(t, &c))
+	require.False(t, p.publish(), "nobody waits")
+	require.False(t, c.await(true), "a record is there")
+	require.NotNil(t, take(t, &c))
+	require.False(t, c.release())
+	require.True(t, c.await(true))
+	require.False(t, p.publish(), "nothing new")
+	p.putInline(pattern(12, 0), nil, 0)
+	require.True(t, p.publish())
+	p.putInline(pattern(12, 0), nil, 0)
+	require.False(t, p.publish(), "it was woken already")
+
+	for {
+		room, err := p.room(maxRecord)
+		require.NoError(t, err)
+		if room < maxRecord {
+			break
+		}
+		p.putInline(pattern(12, 0), [][]byte{pattern(MaxInline, 0)}, MaxInline)
+	}
+	p.publish()
+	full, err := p.awaitRoom()
+	require.NoError(t, err)
+	require.True(t, full)
+	for take(t, &c) != nil {
+	}
+	require.True(t, c.release())
+	full, err = p.awaitRoom()
+	require.NoError(t, err)
+	require.False(t, full)
+}
+
+// A consumer that says it has taken more than there was, or that goes back, is found out.
+func TestProducerBelievesNoConsumer(t *testing.T) {
+	memory := aligned(controlLen + testRing)
+	for _, head := range []uint64{1, 1 << 62, ^uint64(0), 1 << 20} {
+		p := newProducer(memory)
+		word(memory, headAt).Store(head)
+		_, err := p.room(testRing + 1)
+		require.ErrorIs(t, err, ErrDisorder, "%#x", head)
+		_, err = p.awaitRoom()
+		require.NoError(t, err) // there is room: it is not asked
+	}
+}
+
+// FuzzReceive has the other process write anything into the ring, with and without what it
+// has shown.
+func FuzzReceive(f *testing.F) {
+	memory := aligned(controlLen + testRing)
+	p := newProducer(memory)
+	var h [maxHeaders]byte
+	for _, op := range []wire.Opcode{wire.RCWriteOnly, wire.RCReadRequest, wire.RCAcknowledge, wire.RCSendOnlyImm} {
+		packet := wire.Packet{Opcode: op, DestQP: 5, PSN: 7}
+		n := packet.PutHeaders(h[:])
+		p.putInline(h[:n], [][]byte{pattern(40, 1)}, 40)
+		p.putReferences(h[:n], []Reference{{1, 10, 20}, {1, 1, 4095}})
+	}
+	f.Add(memory[controlLen:controlLen+int(p.tail)], p.tail)
+	f.Add([]byte{}, uint64(1<<40))
+	f.Add(pattern(4096, 3), uint64(4096))
+	f.Fuzz(func(t *testing.T, records []byte, tail uint64) {
+		shared := aligned(2 * (controlLen + testRing))
+		c := newChannel(Ends{}, shared, true)
+		c.seen.memories[1], c.seen.last = make([]byte, 4096), 3
+		in := shared[controlLen+testRing:]
+		copy(in[controlLen:], records)
+		word(in, tailAt).Store(tail)
+		for range testRing {
+			packet, err := c.Receive()
+			if err != nil {
+				require.ErrorIs(t, err, ErrDisorder)
+				return
+			}
+			if packet == nil {
+				return
+			}
+			n := 0
+			for _, piece := range packet.Pieces {
+				n += len(piece)
+			}
+			require.True(t, n == 0 || packet.Opcode.HasPayload())
+		}
+		t.Fatal("there is no end of packets")
+	})
+}
+
+// References that lie are found out; those to memory that was freed lose the packet alone.
+func TestReferences(t *testing.T) {
+	s := seen{memories: map[uint32][]byte{2: pattern(4096, 0)}, last: 5}
+	ref := func(memory, length uint32, offset uint64) []byte {
+		b := binary.LittleEndian.AppendUint32(nil, memory)
+		return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(b, length), offset)
+	}
+	pieces, err := s.resolve(nil, append(ref(2, 10, 4086), ref(2, 4096, 0)...))
+	require.NoError(t, err)
+	require.Equal(t, [][]byte{s.memories[2][4086:], s.memories[2]}, pieces)
+	for _, wrong := range [][]byte{
+		nil, {1}, ref(2, 10, 4087), ref(2, 0, 0), ref(2, 1, 4096), ref(2, 1, ^uint64(0)), ref(2, 0xffffffff, 0), ref(6, 1, 0),
+		bytes.Repeat(ref(2, 1, 0), MaxReferences+1),
+	} {
+		_, err := s.resolve(nil, wrong)
+		require.ErrorIs(t, err, ErrDisorder, "%x", wrong)
+	}
+	_, err = s.resolve(nil, ref(4, 1, 0))
+	require.ErrorIs(t, err, errForgotten)
+}
