@@ -126,7 +126,7 @@ func create(dev verbs.Device, cfg Config) (*Map, error) {
 	case cfg.Memory == nil && cfg.Size < 1:
 		return nil, fmt.Errorf("%w: %d bytes are asked for; ask for at least one", ErrRange, cfg.Size)
 	case cfg.Memory == nil:
-		m.mem, m.free, err = allocate(cfg.Size)
+		m.mem, m.free, err = allocateFor(dev, cfg.Size)
 	case cfg.Size != 0:
 		return nil, fmt.Errorf("%w: both memory and a size are given; leave one out", ErrInvalid)
 	case len(cfg.Memory) == 0:

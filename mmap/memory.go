@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"runtime"
 	"unsafe"
+
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // AllocBytes returns memory that a program can register with devices by itself
@@ -14,6 +16,16 @@ import (
 func AllocBytes(size int) (mem []byte, free func() error, err error) {
 	if size < 1 {
 		return nil, nil, fmt.Errorf("allocate memory: %w: %d bytes; at least 1 is needed", ErrRange, size)
+	}
+	return allocate(size)
+}
+
+// allocateFor returns memory that suits a device.
+func allocateFor(dev verbs.Device, size int) (mem []byte, free func() error, err error) {
+	if able, ok := dev.(verbs.MemoryDevice); ok {
+		if mem, free, err = able.AllocMemory(size); err == nil {
+			return mem, free, nil
+		}
 	}
 	return allocate(size)
 }

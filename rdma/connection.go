@@ -587,6 +587,16 @@ func (e *endpoint) addr() netip.AddrPort {
 // MTU is the path MTU, the smaller of the two ends'; zero before Connect.
 func (conn *Connection) MTU() verbs.MTU { return conn.mtu }
 
+// Path says by which way packets go now: on the software device through shared memory where
+// the peer is a process of the same user and network namespace, and else by the network.
+// Adapters do not say (verbs.PathUnknown), nor does a connection that is not connected.
+func (conn *Connection) Path() verbs.Path {
+	if qp, ok := conn.QP().(verbs.PathQP); ok {
+		return qp.Path()
+	}
+	return verbs.PathUnknown
+}
+
 // MaxReadAtomic is how many reads and atomics of this end can be under way at a time;
 // the device makes further ones wait. Zero before Connect.
 func (conn *Connection) MaxReadAtomic() int { return conn.maxReads }

@@ -107,8 +107,10 @@ func parseOptions(options string) (cfg Config, capture string, err error) {
 			err = onOff(value, &cfg.DisableCoalescing)
 		case "batch":
 			err = onOff(value, &cfg.DisableBatch)
+		case "local":
+			err = onOff(value, &cfg.DisableLocal)
 		default:
-			err = fmt.Errorf("there is no such option; there are loss, duplicate, reorder, corrupt, seed, srd_seed, capture, segmentation, coalescing and batch")
+			err = fmt.Errorf("there is no such option; there are loss, duplicate, reorder, corrupt, seed, srd_seed, capture, segmentation, coalescing, batch and local")
 		}
 		if err != nil {
 			return cfg, "", fmt.Errorf("option %q: %w: %w", key, err, verbs.ErrInvalid)

@@ -43,6 +43,10 @@ type Config struct {
 	DisableCoalescing   bool // packets of one peer that arrive in one piece (UDP_GRO)
 	DisableBatch        bool // several of either with one system call (sendmmsg, recvmmsg)
 
+	// DisableLocal has packets to software devices of this machine go by UDP, as those to
+	// other machines do, and not through shared memory. Faults and Capture do so too.
+	DisableLocal bool
+
 	// Log is where the device logs. The zero value is silent.
 	Log zerolog.Logger
 }
@@ -68,6 +72,7 @@ type Device struct {
 var (
 	_ verbs.Device        = (*Device)(nil)
 	_ verbs.ClosingDevice = (*Device)(nil)
+	_ verbs.MemoryDevice  = (*Device)(nil)
 )
 
 // Name implements [verbs.Device]. Options are no part of the name.
@@ -109,8 +114,15 @@ func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) { return d
 // OnClose implements [verbs.ClosingDevice].
 func (d *Device) OnClose(f func() error) (remove func()) { return d.dev.OnClose(f) }
 
+// AllocMemory implements [verbs.MemoryDevice]: the memory can be shown to other processes of
+// the same user, which read what they are sent where it lies.
+func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error) {
+	return d.dev.AllocMemory(size)
+}
+
 // SetFaults changes the faults of packets that arrive from now on. A probability
-// outside 0 to 1 is an error that matches [verbs.ErrInvalid].
+// outside 0 to 1 is an error that matches [verbs.ErrInvalid]. Faults end the use of shared
+// memory, until the device is opened anew.
 func (d *Device) SetFaults(f Faults) error { return d.dev.SetFaults(roce.Faults(f)) }
 
 // Close implements [verbs.Device]. An error of the packet capture is returned too;
@@ -153,7 +165,7 @@ func (cfg Config) roce(name string, i networkInterface, addresses ...netip.AddrP
 	return roce.Config{
 		Name: name, Interface: i.Name, Addresses: addresses, InterfaceMTU: i.MTU,
 		DisableSegmentation: cfg.DisableSegmentation, DisableCoalescing: cfg.DisableCoalescing,
-		DisableBatch: cfg.DisableBatch, SRDSeed: cfg.SRDSeed, Faults: roce.Faults(cfg.Faults), Capture: cfg.Capture, Log: cfg.Log,
+		DisableBatch: cfg.DisableBatch, DisableLocal: cfg.DisableLocal, SRDSeed: cfg.SRDSeed, Faults: roce.Faults(cfg.Faults), Capture: cfg.Capture, Log: cfg.Log,
 	}
 }
 

@@ -177,7 +177,7 @@ func TestProtectionDomainsDevice(t *testing.T) {
 // no field that a program can get at.
 func TestNothingElseIsPublic(t *testing.T) {
 	public := map[string]bool{"SetFaults": true}
-	for _, seam := range []reflect.Type{reflect.TypeFor[verbs.Device](), reflect.TypeFor[verbs.ClosingDevice](), reflect.TypeFor[verbs.CMDevice]()} {
+	for _, seam := range []reflect.Type{reflect.TypeFor[verbs.Device](), reflect.TypeFor[verbs.ClosingDevice](), reflect.TypeFor[verbs.CMDevice](), reflect.TypeFor[verbs.MemoryDevice]()} {
 		for i := range seam.NumMethod() {
 			public[seam.Method(i).Name] = true
 		}

@@ -54,7 +54,8 @@
 //     matches ErrInvalid or ErrNotSupported, and is never ignored; one that a device
 //     reports is passed on, and prints as a number.
 //
-// What came later, and where it went: memory windows are WindowPD, and operations of
+// What came later, and where it went: memory that a device makes itself is MemoryDevice, and
+// by which path packets go PathQP; memory windows are WindowPD, and operations of
 // SendWR; multicast groups MulticastQP and MulticastCM; extended completions
 // CQInit.Fields and ExtendedCQ, which polls into two slices, so that a WC stays as small
 // and Poll as fast as they were; EFA's SRD is a QPType, whose requests use the fields of

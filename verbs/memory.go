@@ -86,6 +86,17 @@ type WatchableMR interface {
 	Watch(off, n uint64, f func()) (cancel func(), err error)
 }
 
+// MemoryDevice is a device that makes memory itself which it reaches better than other memory
+// once it is registered. The software device is one: it can show such memory to the peer's
+// process.
+type MemoryDevice interface {
+	// AllocMemory returns size bytes of memory outside the Go heap, which are zero and begin
+	// at a page. free gives them back, once no region has them and before the device is
+	// closed. Where the device would gain nothing, or has no more to give, the error matches
+	// ErrNotSupported: other memory does.
+	AllocMemory(size int) (mem []byte, free func() error, err error)
+}
+
 // SGE is a scatter-gather entry: a piece of registered local memory.
 type SGE struct {
 	Addr   uint64 // of the first byte

@@ -29,6 +29,9 @@ type Config struct {
 	DisableCoalescing   bool
 	DisableBatch        bool
 
+	// DisableLocal has packets to devices of this machine go by UDP too.
+	DisableLocal bool
+
 	// SRDSeed is where the order of packets of SRD comes from.
 	SRDSeed uint64
 

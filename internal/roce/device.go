@@ -79,6 +79,8 @@ type Device struct {
 	numbers    handleNumbers
 	busy       *endpoint // that the last packet of SRD came by; at first, the first
 
+	local localDevice
+
 	running sync.WaitGroup
 	closers closers.List // of memory maps and the like
 }
@@ -151,6 +153,7 @@ func Open(cfg Config) (*Device, error) {
 			e.wantHeaders()
 		}
 	}
+	d.openLocal()
 	d.running.Add(len(d.endpoints))
 	for _, e := range d.endpoints {
 		go e.run()
@@ -284,11 +287,16 @@ func (d *Device) SetFaults(f Faults) error {
 		return fmt.Errorf("set faults of device %s: %w: %w", d.cfg.Name, err, verbs.ErrInvalid)
 	}
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	for _, e := range d.endpoints {
 		e.setFaults(f, d.now())
 	}
+	wait := func() {}
+	if f.any() {
+		wait = d.local.off() // faults are of packets on a socket
+	}
 	d.transmit(d.now()) // answers to what was held
+	d.mu.Unlock()
+	wait()
 	return nil
 }
 
@@ -318,7 +326,9 @@ func (d *Device) Close() error {
 	}
 	d.closed = true
 	err = d.closeEndpoints()
+	wait := d.local.off()
 	d.mu.Unlock()
+	wait()
 	d.running.Wait()
 	return errors.Join(err, d.capture.err())
 }

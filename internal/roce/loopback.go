@@ -21,9 +21,6 @@ type loopback struct {
 }
 
 const (
-	// loopbackPacket is the payload of a packet, whatever the path MTU is. It is
-	// copied in one go.
-	loopbackPacket = 1 << 20
 	// loopbackCost is what the smallest packet takes off the allowance, in bytes.
 	loopbackCost = 4 << 10
 )
@@ -38,7 +35,8 @@ func (q *queuePair) isOwnPeer(out *udpOutput, destQPN uint32) bool {
 
 func (l *loopback) attach(t *transport.QP) {
 	t.SetWindow(l.endpoint.window)
-	t.SetPacketLimit(loopbackPacket)
+	t.SetLargestPacket(transport.MaxLargePacket)
+	t.SetLossless()
 	l.endpoint.users++
 }
 
@@ -67,3 +65,5 @@ func (l *loopback) transmit(t *transport.QP, now time.Duration, a allowance) (al
 func (l *loopback) flowFrom(*endpoint, netip.AddrPort) *wire.Flow { return nil }
 
 func (l *loopback) endsAt(*endpoint, netip.AddrPort) bool { return false }
+
+func (*loopback) kind() verbs.Path { return verbs.PathLoopback }

@@ -30,6 +30,8 @@ type path interface {
 	// flowFrom returns the flow of packets that come to an endpoint from that
 	// address, or nil if the queue pair takes none from there.
 	flowFrom(e *endpoint, source netip.AddrPort) *wire.Flow
+	// kind is what it is.
+	kind() verbs.Path
 	// endsAt reports whether packets go from that endpoint to that UDP address.
 	endsAt(e *endpoint, peer netip.AddrPort) bool
 }
@@ -65,6 +67,9 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, error) {
 	if q.isOwnPeer(&out, attr.DestQPN) {
 		return &loopback{endpoint: out.endpoint}, nil
 	}
+	if q.init.Type == verbs.RC {
+		return d.local.pathTo(q, &out), nil
+	}
 	return &udpPath{udpOutput: out}, nil
 }
 
@@ -81,4 +86,15 @@ func (q *queuePair) setPath(p path) {
 	if p != nil {
 		p.attach(q.transport)
 	}
+}
+
+// Path implements verbs.PathQP.
+func (q *queuePair) Path() verbs.Path {
+	d := q.pd.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if q.path == nil {
+		return verbs.PathUnknown
+	}
+	return q.path.kind()
 }

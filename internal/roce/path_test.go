@@ -24,7 +24,7 @@ type pipe struct {
 
 func (p *pipe) attach(t *transport.QP) {
 	t.SetWindow(1 << 20)
-	t.SetPacketLimit(1 << 16)
+	t.SetLargestPacket(1 << 16)
 	p.device.endpoints[0].users++
 }
 
@@ -39,7 +39,7 @@ func (p *pipe) Send(packet *wire.Packet, pieces [][]byte, _ int) {
 func (p *pipe) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
 	more := t.Transmit(p, now, sendBudget)
 	for i := range p.packets {
-		p.to.transport.Receive(&p.packets[i], now)
+		p.to.transport.ReceivePieces(&p.packets[i], [][]byte{p.packets[i].Payload}, now)
 		p.device.activate(p.to)
 		a.copied -= len(p.packets[i].Payload)
 	}
@@ -82,3 +82,5 @@ func TestPathOfAnotherKind(t *testing.T) {
 	require.NoError(t, y.qp.Close())
 	assert.Equal(t, 1, d.endpoints[0].users)
 }
+
+func (*pipe) kind() verbs.Path { return verbs.PathUnknown }

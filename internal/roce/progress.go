@@ -12,6 +12,9 @@ func (d *Device) progress(now time.Duration, self *endpoint) bool {
 			worked = true
 		}
 	}
+	if len(d.local.polled) > 0 && d.local.receive(now) {
+		worked = true
+	}
 	if d.deadline != 0 && now >= d.deadline {
 		d.expire(now)
 	}
@@ -59,6 +62,7 @@ func (d *Device) transmit(now time.Duration) {
 	for _, e := range d.endpoints {
 		_ = e.flush()
 	}
+	d.local.flush()
 	d.failOverrun()
 	if d.sendsMore() {
 		d.wake()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // transmitPackets has a queue pair send to out, and to sockets in the end.
@@ -96,3 +97,7 @@ func (p *datagramPath) flowFrom(e *endpoint, source netip.AddrPort) *wire.Flow {
 }
 
 func (p *datagramPath) endsAt(*endpoint, netip.AddrPort) bool { return false }
+
+func (*udpPath) kind() verbs.Path { return verbs.PathNetwork }
+
+func (*datagramPath) kind() verbs.Path { return verbs.PathNetwork }

@@ -215,8 +215,13 @@ func (q *QP) receiveRead(p *wire.Packet, now time.Duration) {
 	if w == nil || w.wr.Op != verbs.OpRead {
 		return
 	}
-	n := min(w.length-w.got, q.mtu)
-	if q.payloadLen != n {
+	n, left := q.payloadLen, w.length-w.got
+	index := int(wire.PSNAdd(p.PSN, -int(w.first)))
+	// One request of several for the read asked for the packets up to the next multiple
+	// of readChunk.
+	whole := n == left || n >= q.mtu && n&(q.mtu-1) == 0
+	packets := q.packetsOf(n)
+	if n > left || n > q.payloadMax || !whole || index%readChunk+packets > readChunk {
 		q.failRequest(verbs.StatusBadResponse)
 		return
 	}
@@ -227,11 +232,11 @@ func (q *QP) receiveRead(p *wire.Packet, now time.Duration) {
 		}
 		w.got += uint32(len(part))
 	}
-	index := wire.PSNDiff(p.PSN, w.first)
-	if p.PSN == w.last || (index+1)%readChunk == 0 {
+	last := wire.PSNAdd(p.PSN, packets-1)
+	if last == w.last || (index+packets)%readChunk == 0 {
 		q.readsSent = max(q.readsSent-1, 0)
 	}
-	q.advance(w, p.PSN, now)
+	q.advance(w, last, now)
 }
 
 func (q *QP) receiveAtomic(p *wire.Packet, now time.Duration) {

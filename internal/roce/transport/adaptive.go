@@ -275,7 +275,7 @@ func (q *QP) transmitProbe(out Output, now time.Duration) {
 	sendPSN, sendIdx, readsSent, unasked := q.sendPSN, q.sendIdx, q.readsSent, q.unasked
 	q.sendPSN, q.sendIdx = psn, index
 	q.unasked = ackInterval // so that it asks for an acknowledgement
-	if q.transmitRequest(out, q.sq.at(index), now) {
+	if q.transmitRequest(out, q.sq.at(index), q.mtu, now) {
 		q.sendPSN, q.sendIdx, q.readsSent, q.unasked = sendPSN, sendIdx, readsSent, unasked
 	}
 }

@@ -188,7 +188,9 @@ func TestModel(t *testing.T) {
 			loss: share("loss", 10), duplication: share("duplication", 10),
 			reordering: share("reordering", 15), corruption: share("corruption", 3),
 		}
-		newScene(t, o, drawn{t}).run(20 * time.Second)
+		s := newScene(t, o, drawn{t})
+		s.net.path.changes = rapid.Bool().Draw(t, "packets larger than the path MTU")
+		s.run(20 * time.Second)
 	})
 }
 
@@ -213,8 +215,9 @@ func TestSoakLossy(t *testing.T) {
 		seed     uint64
 		requests int
 		adaptive bool
-	}{{3, requests, false}, {12, requests, false}, {3, requests / 4, true}} {
-		t.Run(fmt.Sprintf("seed %d, adaptive %v", c.seed, c.adaptive), func(t *testing.T) {
+		larger   bool // packets than the path MTU, now and then
+	}{{3, requests, false, false}, {12, requests, false, false}, {3, requests / 4, true, false}, {5, requests / 4, true, true}} {
+		t.Run(fmt.Sprintf("seed %d, adaptive %v, larger packets %v", c.seed, c.adaptive, c.larger), func(t *testing.T) {
 			seed := c.seed
 			o := sceneOptions{
 				options: options{
@@ -235,6 +238,7 @@ func TestSoakLossy(t *testing.T) {
 				arenaLen:    1 << 20,
 			}
 			s := newScene(t, o, newNetwork(t, seed+1000, faults{}).random)
+			s.net.path.changes = c.larger
 			start := time.Now()
 			from := s.net.now
 			s.run(10 * time.Minute)

@@ -30,6 +30,8 @@ const (
 type path struct {
 	latency time.Duration // one way
 	gap     time.Duration // from one burst of a queue pair to its next
+	// changes has queue pairs change at any time between the path MTU and larger packets.
+	changes bool
 }
 
 // network joins queue pairs by links with faults, in virtual time. What happens
@@ -130,11 +132,7 @@ func (w *network) fly(to *node, b []byte) {
 			b[w.random.IntN(len(b))] ^= 1 << w.random.IntN(8)
 		}
 	}
-	at := w.now + w.path.latency
-	if w.chance(w.faults.reordering) {
-		at += time.Duration(w.random.Int64N(int64(straggle)))
-	}
-	w.schedule(at, to, b, nil)
+	w.schedule(w.now+w.latencyOf(), to, b, nil)
 }
 
 // node is a queue pair on the network.
@@ -178,6 +176,10 @@ func (w *network) join(a, b *node) {
 // Send encodes a packet and gives it to the link.
 func (n *node) Send(p *wire.Packet, pieces [][]byte, size int) {
 	n.sent++
+	if size > int(n.qp.mtu) && n.net.path.changes {
+		n.sendLarge(p, pieces, size)
+		return
+	}
 	headers := p.Opcode.HeaderLen()
 	total := headers + size + int(p.Pad) + wire.ICRCLen
 	b := n.net.buffer(total)
@@ -196,6 +198,37 @@ func (n *node) Send(p *wire.Packet, pieces [][]byte, size int) {
 	crc = wire.ICRCUpdate(crc, b[headers:total-wire.ICRCLen])
 	wire.PutICRC(b[total-wire.ICRCLen:], wire.ICRCFinish(crc))
 	n.net.carry(n.peer, b)
+}
+
+// sendLarge gives a packet to the link that is larger than the path MTU. None is corrupted.
+func (n *node) sendLarge(p *wire.Packet, pieces [][]byte, size int) {
+	kept, payload, to, w := *p, bytes.Join(pieces, nil), n.peer, n.net
+	require.Len(n.t, payload, size)
+	w.packets++
+	copies := 1
+	if w.chance(w.faults.duplication) {
+		copies++
+	}
+	if w.chance(w.faults.loss) {
+		w.lost++
+		copies--
+	}
+	for range copies {
+		at := w.latencyOf()
+		w.after(at, func() {
+			packet, cut := kept, w.random.IntN(size+1)
+			to.qp.ReceivePieces(&packet, [][]byte{payload[:cut], payload[cut:]}, w.now)
+			to.settle()
+		})
+	}
+}
+
+// latencyOf is how long the next packet takes.
+func (w *network) latencyOf() time.Duration {
+	if w.chance(w.faults.reordering) {
+		return w.path.latency + time.Duration(w.random.Int64N(int64(straggle)))
+	}
+	return w.path.latency
 }
 
 var poison = bytes.Repeat([]byte{0xdb}, wire.MaxDatagramLen)
@@ -223,6 +256,9 @@ func (n *node) pump() {
 			n.pump()
 		})
 		return
+	}
+	if n.net.path.changes {
+		n.qp.SetLargestPacket(uint32(n.net.random.IntN(12)) * n.qp.mtu)
 	}
 	before, waiting := n.sent, n.qp.sq.Len()
 	more := n.qp.Transmit(n, n.net.now, burst)

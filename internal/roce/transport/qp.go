@@ -96,12 +96,14 @@ type QP struct {
 	responder
 	pacer
 
-	windows     fifo.List[*Window] // of type 2, bound on it
-	packetLimit uint32             // of SetPacketLimit; zero: the path MTU
+	windows  fifo.List[*Window] // of type 2, bound on it
+	largest  uint32             // the payload of the largest packet that it sends
+	lossless bool               // of SetLossless
 
-	// The payload of the packet that is being received.
+	// The payload of the packet that is being received, and the most that it may be.
 	payload    [][]byte
 	payloadLen uint32
+	payloadMax uint32
 	whole      [1][]byte // the payload, where it is in one piece
 
 	packet  wire.Packet // scratch of Transmit
@@ -137,11 +139,25 @@ func (q *QP) State() verbs.QPState { return q.state }
 // with the transition to RTS.
 func (q *QP) SetWindow(bytes int) { q.window = bytes }
 
-// SetPacketLimit has packets carry up to so many bytes of payload, a power of
-// two, whatever the path MTU is. It is called in RTR, before the first packet
-// comes, and holds until the queue pair is reset.
-func (q *QP) SetPacketLimit(bytes uint32) {
-	q.packetLimit, q.mtu, q.mtuShift = bytes, bytes, uint(bits.TrailingZeros32(bytes))
+// MaxLargePacket is the payload of the largest packet that ReceivePieces takes, in bytes.
+const MaxLargePacket = 1 << 20
+
+// SetLargestPacket has a reliable connection send packets of up to that many bytes of
+// payload from now on, where its path has room for more than the path MTU; zero: the path
+// MTU. A larger packet takes the sequence numbers of those that it stands for, so that a
+// connection can change between paths while packets are under way. It is called in RTR or
+// RTS, and holds until the queue pair is reset.
+func (q *QP) SetLargestPacket(bytes uint32) {
+	q.largest = max(min(bytes, MaxLargePacket)&^(q.mtu-1), q.mtu)
+}
+
+// SetLossless says that the path loses nothing, so that the connection measures no round
+// trips. It takes effect with the transition to RTS.
+func (q *QP) SetLossless() { q.lossless = true }
+
+// packetsOf is how many packets of the path MTU carry n bytes.
+func (q *QP) packetsOf(n uint32) int {
+	return max(int((uint64(n)+uint64(q.mtu)-1)>>q.mtuShift), 1)
 }
 
 // Attr returns the attributes.
@@ -174,7 +190,7 @@ func (q *QP) Receive(p *wire.Packet, now time.Duration) {
 		return // of another transport service: dropped (IBTA 9.6)
 	}
 	q.whole[0] = p.Payload
-	q.payload, q.payloadLen = q.whole[:], uint32(len(p.Payload))
+	q.payload, q.payloadLen, q.payloadMax = q.whole[:], uint32(len(p.Payload)), q.mtu
 	switch q.kind {
 	case verbs.RC:
 		q.receiveReliable(p, now)
@@ -183,20 +199,16 @@ func (q *QP) Receive(p *wire.Packet, now time.Duration) {
 	}
 }
 
-// ReceivePieces is Receive for a packet whose payload is that of pieces, as an
-// Output gets it. It must not be called by that Output's Send, in the midst of a
+// ReceivePieces is Receive for a packet of a reliable connection whose payload is that of
+// pieces, as an Output gets it, and which may be larger than the path MTU: see
+// SetLargestPacket. It must not be called by that Output's Send, in the midst of a
 // Transmit of the same queue pair.
 func (q *QP) ReceivePieces(p *wire.Packet, pieces [][]byte, now time.Duration) {
-	if p.Opcode.Service() != q.service {
+	if q.kind != verbs.RC || p.Opcode.Service() != q.service {
 		return
 	}
-	q.payload, q.payloadLen = pieces, size(pieces)
-	switch q.kind {
-	case verbs.RC:
-		q.receiveReliable(p, now)
-	case verbs.UC:
-		q.receiveUnreliable(p)
-	}
+	q.payload, q.payloadLen, q.payloadMax = pieces, size(pieces), MaxLargePacket
+	q.receiveReliable(p, now)
 }
 
 func (q *QP) receiveReliable(p *wire.Packet, now time.Duration) {
@@ -254,7 +266,7 @@ func (q *QP) reset() {
 	q.responder = responder{responses: q.responses, current: recvWQE{segs: q.current.segs[:0]}, atomics: q.atomics}
 	q.responses.empty()
 	clear(q.atomics)
-	q.attr, q.packetLimit = verbs.QPAttr{}, 0
+	q.attr, q.largest, q.lossless = verbs.QPAttr{}, 0, false
 }
 
 // fail puts the queue pair in error and flushes it (IBTA 10.3.1.7).
@@ -298,6 +310,7 @@ func (q *QP) flushSends() {
 func (q *QP) setPath(mtu verbs.MTU, ackTimeout uint8) {
 	q.mtu = uint32(mtu)
 	q.mtuShift = uint(bits.TrailingZeros32(q.mtu))
+	q.largest = max(q.largest, q.mtu)
 	q.ackTimeout = 0
 	if ackTimeout != 0 {
 		q.ackTimeout = 4096 * time.Nanosecond << ackTimeout

@@ -63,8 +63,7 @@ func (q *QP) startRequester() {
 	q.congestion = min(startWindow, q.ceiling)
 	q.restoreRetries()
 	q.adaptive = adaptive{}
-	// Larger packets than any wire's cross none: nothing is lost there.
-	q.adapts = q.mayAdapt && q.mtu <= wire.MaxPayloadLen
+	q.adapts = q.mayAdapt && !q.lossless
 	q.credit = q.window
 }
 
@@ -125,7 +124,7 @@ func (q *QP) transmitRequests(out Output, now time.Duration, budget int) bool {
 			return true
 		}
 		budget--
-		if !q.transmitRequest(out, w, now) {
+		if !q.transmitRequest(out, w, q.largest, now) {
 			continue
 		}
 		if wire.PSNDiff(q.sendPSN, w.last) > 0 {
@@ -152,7 +151,7 @@ func (q *QP) readsOutstanding() bool {
 
 // transmitRequest sends the packet at sendPSN and moves past it; it reports
 // false if there is a fault in the request.
-func (q *QP) transmitRequest(out Output, w *sendWQE, now time.Duration) bool {
+func (q *QP) transmitRequest(out Output, w *sendWQE, largest uint32, now time.Duration) bool {
 	p := &q.packet
 	*p = wire.Packet{PKey: defaultPKey, DestQP: q.attr.DestQPN, PSN: q.sendPSN, MigReq: true}
 	index := uint32(wire.PSNDiff(q.sendPSN, w.first))
@@ -169,7 +168,7 @@ func (q *QP) transmitRequest(out Output, w *sendWQE, now time.Duration) bool {
 		p.Opcode = wire.RCReadRequest
 		p.AckReq = true
 		p.RETH = wire.RETH{VA: w.wr.RemoteAddr + uint64(off), RKey: w.wr.RKey, Length: end - off}
-		advance = max(int((end-off+q.mtu-1)>>q.mtuShift), 1)
+		advance = q.packetsOf(end - off)
 		q.readsSent++
 	case verbs.OpCompareSwap, verbs.OpFetchAdd:
 		p.Opcode = wire.RCFetchAdd
@@ -181,17 +180,22 @@ func (q *QP) transmitRequest(out Output, w *sendWQE, now time.Duration) bool {
 		p.AckReq = true
 		q.readsSent++
 	default:
+		underWay := int(wire.PSNDiff(q.sendPSN, q.unaPSN))
+		if room := q.congestion - underWay; room < int(largest>>q.mtuShift) {
+			largest = uint32(max(room, 1)) << q.mtuShift
+		}
 		var ok bool
-		if pieces, n, ok = q.fillData(p, w, index); !ok {
+		if pieces, n, ok = q.fillData(p, w, index, largest); !ok {
 			w.fault = verbs.StatusLocalProtectionError
 			q.rewind(q.unaPSN) // what comes before may have asked for no acknowledgement
 			return false
 		}
-		last := q.sendPSN == w.last
-		q.unasked++
+		advance = q.packetsOf(n)
+		last := wire.PSNAdd(q.sendPSN, advance-1) == w.last
+		q.unasked += advance
 		p.AckReq = q.unasked >= ackInterval ||
 			last && (q.signalAll || w.wr.Flags&verbs.FlagSignaled != 0 || q.nothingFollows()) ||
-			int(wire.PSNDiff(q.sendPSN, q.unaPSN))+1 >= q.congestion
+			underWay+advance >= q.congestion
 	}
 	if p.AckReq {
 		q.unasked = 0
@@ -211,18 +215,18 @@ func (q *QP) transmitRequest(out Output, w *sendWQE, now time.Duration) bool {
 }
 
 // fillData makes the packet with that index of a send or write and returns its
-// payload. It reports false if memory has been closed since the request was
-// posted.
-func (q *QP) fillData(p *wire.Packet, w *sendWQE, index uint32) (pieces [][]byte, n uint32, ok bool) {
+// payload, of at most largest bytes. It reports false if memory has been closed since the
+// request was posted.
+func (q *QP) fillData(p *wire.Packet, w *sendWQE, index, largest uint32) (pieces [][]byte, n uint32, ok bool) {
 	off := index << q.mtuShift
-	n = min(w.length-off, q.mtu)
+	n = min(w.length-off, largest)
 	if pieces, ok = gather(q.pieces[:0], w.segs, off, n); !ok {
 		return nil, 0, false
 	}
 	if cap(pieces) > cap(q.pieces) {
 		q.pieces = pieces
 	}
-	last := p.PSN == w.last
+	last := off+n == w.length
 	p.Opcode = dataOpcode(w.wr.Op, index == 0, last).On(q.service)
 	p.Imm, p.InvalidateRKey = w.wr.Imm, w.wr.InvalidateRKey
 	p.RETH = wire.RETH{VA: w.wr.RemoteAddr, RKey: w.wr.RKey, Length: w.length}

@@ -117,7 +117,7 @@ func position(o wire.Opcode) (first, last bool) {
 }
 
 // wellFormed checks the order of a message's packets and their length: all but
-// the last are full (IBTA 9.7.4.1.2, 9.7.4.1.6).
+// the last are full (IBTA 9.7.4.1.2, 9.7.4.1.6), or several times as large.
 func (q *QP) wellFormed(p *wire.Packet, kind message) bool {
 	first, last := position(p.Opcode)
 	want := kind
@@ -129,11 +129,11 @@ func (q *QP) wellFormed(p *wire.Packet, kind message) bool {
 	case q.message != want:
 		return false
 	case !last:
-		return n == q.mtu
+		return n >= q.mtu && n <= q.payloadMax && n&(q.mtu-1) == 0
 	case !first:
-		return n >= 1 && n <= q.mtu
+		return n >= 1 && n <= q.payloadMax
 	default:
-		return n <= q.mtu
+		return n <= q.payloadMax
 	}
 }
 
@@ -263,7 +263,7 @@ func (q *QP) receiveReadRequest(p *wire.Packet) {
 	}
 	q.msn = (q.msn + 1) & wire.PSNMask
 	q.responses.push(response{kind: readResponse, psn: p.PSN, msn: q.msn, from: from, left: p.RETH.Length})
-	q.expected = wire.PSNAdd(q.expected, q.responsePackets(p.RETH.Length))
+	q.expected = wire.PSNAdd(q.expected, q.packetsOf(p.RETH.Length))
 }
 
 // readable checks what a read request asks for.
@@ -272,10 +272,6 @@ func (q *QP) readable(p *wire.Packet) (grant, bool) {
 		return grant{}, true
 	}
 	return q.memory.grant(q, p.RETH.RKey, p.RETH.VA, p.RETH.Length, verbs.AccessRemoteRead)
-}
-
-func (q *QP) responsePackets(n uint32) int {
-	return max(int((uint64(n)+uint64(q.mtu)-1)>>q.mtuShift), 1)
 }
 
 func (q *QP) receiveAtomicRequest(p *wire.Packet) {
@@ -343,7 +339,7 @@ func (q *QP) granted(access verbs.Access) bool {
 
 // accept moves past an executed send or write packet.
 func (q *QP) accept(p *wire.Packet, last bool) {
-	q.expected = wire.PSNAdd(q.expected, 1)
+	q.expected = wire.PSNAdd(q.expected, q.packetsOf(q.payloadLen))
 	if last {
 		q.msn = (q.msn + 1) & wire.PSNMask
 	}
@@ -433,7 +429,7 @@ func (q *QP) duplicate(p *wire.Packet) {
 			return
 		}
 		// Compared as numbers: a forged length can span all sequence numbers.
-		executed := q.responsePackets(p.RETH.Length) <= -int(wire.PSNDiff(p.PSN, q.expected))
+		executed := q.packetsOf(p.RETH.Length) <= -int(wire.PSNDiff(p.PSN, q.expected))
 		if !executed || q.attr.Access&verbs.AccessRemoteRead == 0 {
 			return
 		}

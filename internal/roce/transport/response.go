@@ -88,7 +88,7 @@ func (q *QP) transmitResponses(out Output, budget int) int {
 // transmitRead sends one packet of a read's response and reports whether more
 // follow.
 func (q *QP) transmitRead(out Output, p *wire.Packet, r *response) bool {
-	n := min(r.left, q.mtu)
+	n := min(r.left, q.largest)
 	pieces := q.pieces[:0]
 	if n > 0 {
 		b, ok := r.from.region.slice(r.from.addr, n)
@@ -104,7 +104,7 @@ func (q *QP) transmitRead(out Output, p *wire.Packet, r *response) bool {
 			q.pieces = pieces
 		}
 	}
-	last := r.left <= q.mtu
+	last := r.left == n
 	switch {
 	case !r.begun && last:
 		p.Opcode = wire.RCReadResponseOnly
@@ -119,7 +119,7 @@ func (q *QP) transmitRead(out Output, p *wire.Packet, r *response) bool {
 	p.Pad = uint8(-n & 3)
 	out.Send(p, pieces, int(n))
 	r.begun = true
-	r.psn = wire.PSNAdd(r.psn, 1)
+	r.psn = wire.PSNAdd(r.psn, q.packetsOf(n))
 	r.from.addr += uint64(n)
 	r.left -= n
 	return !last

@@ -84,11 +84,8 @@ func (q *QP) enter(to verbs.QPState) {
 
 // pathMTU is the path's MTU; datagrams, whose path is any, go by the port's.
 func (q *QP) pathMTU() verbs.MTU {
-	switch {
-	case q.kind == verbs.UD:
+	if q.kind == verbs.UD {
 		return q.portMTU
-	case q.packetLimit != 0:
-		return verbs.MTU(q.packetLimit)
 	}
 	return q.attr.PathMTU
 }

@@ -58,7 +58,7 @@ func (q *QP) transmitUnreliable(out Output, now time.Duration, budget int) bool 
 func (q *QP) transmitUnacknowledged(out Output, w *sendWQE) {
 	p := &q.packet
 	*p = wire.Packet{PKey: defaultPKey, DestQP: q.attr.DestQPN, PSN: q.sendPSN, MigReq: true}
-	pieces, n, ok := q.fillData(p, w, uint32(wire.PSNDiff(q.sendPSN, w.first)))
+	pieces, n, ok := q.fillData(p, w, uint32(wire.PSNDiff(q.sendPSN, w.first)), q.mtu)
 	if !ok {
 		w.fault = verbs.StatusLocalProtectionError
 		return

@@ -1,0 +1,105 @@
+package roce
+
+import (
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/roce/local"
+	"github.com/verbena-rdma/verbena/internal/roce/transport"
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// localPath is the path of a reliable connection that may lead to another device of this
+// machine. Its packets go through shared memory while there is a channel to that device,
+// and else by UDP, by which they may come at any time. What is under way when it changes
+// may be overtaken or lost, and is repeated by the transport as on any path.
+type localPath struct {
+	udpPath
+	queuePair *queuePair
+	peer      *localPeer // while it is attached
+	waiting   bool       // for room in the channel
+	size      int        // bytes of payload of the last packet
+}
+
+// localCost is what the smallest packet takes off the allowance, in bytes.
+const localCost = 4 << 10
+
+func (p *localPath) attach(t *transport.QP) {
+	p.peer = p.endpoint.device.local.join(p.endpoint, p.udpPath.peer)
+	if p.peer.channel == nil {
+		p.udpPath.attach(t)
+		return
+	}
+	t.SetWindow(p.endpoint.window)
+	p.endpoint.users++
+	t.SetLargestPacket(local.MaxInline)
+}
+
+func (p *localPath) detach() {
+	if p.peer.channel == nil {
+		p.udpPath.detach()
+	} else {
+		p.endpoint.users--
+		p.peer.endWait(p)
+	}
+	p.endpoint.device.local.leave(p.peer)
+}
+
+// joined has the path use the channel, which is new.
+func (p *localPath) joined() {
+	p.endpoint.receivers--
+	p.queuePair.transport.SetLargestPacket(local.MaxInline)
+}
+
+// parted has the path go on by UDP: the channel has ended.
+func (p *localPath) parted() {
+	p.endpoint.receivers++
+	p.waiting = false
+	p.queuePair.transport.SetLargestPacket(0)
+	p.endpoint.device.activate(p.queuePair)
+}
+
+func (p *localPath) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
+	c := p.peer.channel
+	if c == nil {
+		return p.udpPath.endpoint.device.transmitPackets(t, &p.udpPath, now, a)
+	}
+	for a.any() {
+		budget, err := c.Room(min(sendBudget, a.copied/localCost+1))
+		if err != nil {
+			p.peer.end(err)
+			return a, true
+		}
+		if budget == 0 {
+			return a, !p.peer.wait(p)
+		}
+		before := p.endpoint.device.counters.SentPackets
+		p.size = 0
+		more := t.Transmit(p, now, budget)
+		a.copied -= p.size + int(p.endpoint.device.counters.SentPackets-before)*localCost
+		if !more {
+			return a, false
+		}
+	}
+	return a, true
+}
+
+func (p *localPath) kind() verbs.Path {
+	if p.peer.channel != nil {
+		return verbs.PathSharedMemory
+	}
+	return verbs.PathNetwork
+}
+
+// Send implements transport.Output.
+func (p *localPath) Send(packet *wire.Packet, pieces [][]byte, n int) {
+	d := p.endpoint.device
+	var refs []local.Reference
+	if n >= local.MinReference {
+		refs = p.peer.references(pieces)
+	}
+	p.peer.channel.Send(packet, pieces, n, refs)
+	p.size += n
+	d.counters.SentPackets++
+	d.local.sent++
+}

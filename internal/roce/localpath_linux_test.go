@@ -1,0 +1,319 @@
+package roce
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"io"
+	mathrand "math/rand/v2"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/internal/roce/local"
+	"github.com/verbena-rdma/verbena/internal/soak"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// localCounter returns a counter of a side's device.
+func localCounter(s *side, name string) uint64 {
+	s.t.Helper()
+	for _, c := range must(s.dev.Counters()) {
+		if c.Name == name {
+			return c.Value
+		}
+	}
+	require.Failf(s.t, "no such counter", "%s", name)
+	return 0
+}
+
+func (s *side) until(what string, done func() bool) {
+	s.t.Helper()
+	require.Eventually(s.t, done, 5*time.Minute, time.Millisecond, "%s", what)
+}
+
+// openLocalPair connects two devices and waits until they share memory.
+func openLocalPair(t testing.TB, memory int) (*side, *side) {
+	t.Helper()
+	x, y := openPair(t, Config{}, Config{}, memory)
+	for _, s := range []*side{x, y} {
+		s.until("shared memory", func() bool { return localCounter(s, "local_peers") == 1 })
+	}
+	return x, y
+}
+
+// share gives a side memory that can be shown to the peer.
+func (s *side) share(n int) {
+	s.t.Helper()
+	mem, free, err := s.dev.AllocMemory(n)
+	require.NoError(s.t, err)
+	require.NoError(s.t, s.mr.Close())
+	s.mem = mem
+	s.mr = must(s.dev.DefaultPD().RegMR(mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead|verbs.AccessRemoteAtomic))
+	s.t.Cleanup(func() {
+		require.NoError(s.t, s.mr.Close())
+		require.NoError(s.t, free())
+	})
+}
+
+// word reads a word of the side's memory that peers do atomics on.
+func (s *side) word(off int) uint64 {
+	return atomic.LoadUint64((*uint64)(unsafe.Pointer(&s.mem[off])))
+}
+
+// exchange does each operation once, both ways, and checks every byte.
+func exchange(t testing.TB, x, y *side, n int) {
+	t.Helper()
+	half := len(x.mem) / 2
+	require.LessOrEqual(t, n, half-8)
+	for _, way := range [][2]*side{{x, y}, {y, x}} {
+		from, to := way[0], way[1]
+		for i, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpSend, verbs.OpRead, verbs.OpWriteImm, verbs.OpFetchAdd} {
+			data := make([]byte, n)
+			_, _ = rand.Read(data)
+			wr := verbs.SendWR{ID: uint64(i), Op: op, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{from.sge(0, n/3), from.sge(n/3, n-n/3)}, RemoteAddr: to.mr.Addr() + uint64(half), RKey: to.mr.RKey(), Imm: 77}
+			source, target := from.mem[:n], to.mem[half:half+n]
+			completions, counted := 0, uint64(0)
+			switch op {
+			case verbs.OpRead:
+				source, target = target, source
+			case verbs.OpSend, verbs.OpWriteImm:
+				to.recv(9, to.sge(half, half))
+				completions = 1
+			case verbs.OpFetchAdd:
+				word := len(to.mem) - 8
+				wr.SGL, wr.RemoteAddr, wr.CompareAdd = []verbs.SGE{from.sge(word, 8)}, to.mr.Addr()+uint64(word), 5
+				source, target = nil, nil
+				counted = to.word(word) + 5
+			}
+			copy(source, data)
+			from.post(wr)
+			// The other end may have to be polled too, where both are polled.
+			for _, wc := range from.wait(1) {
+				require.Equal(t, verbs.StatusSuccess, wc.Status, "%v", op)
+			}
+			if completions > 0 {
+				for _, wc := range to.wait(completions) {
+					require.Equal(t, verbs.StatusSuccess, wc.Status, "%v", op)
+				}
+			}
+			if target != nil {
+				require.True(t, bytes.Equal(data, target), "%v of %d bytes", op, n)
+			} else {
+				require.Equal(t, counted, to.word(len(to.mem)-8))
+			}
+		}
+	}
+}
+
+// Devices of one machine exchange packets through shared memory, by themselves.
+func TestLocalPath(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		t.Run(fmt.Sprintf("shared %v", shared), func(t *testing.T) {
+			x, y := openLocalPair(t, 4<<20)
+			if shared {
+				x.share(4 << 20)
+				y.share(4 << 20)
+			}
+			for _, n := range []int{8, 100, 4095, 4096, 4097, 65536, 65537, 1<<20 + 1, 1<<21 - 64} {
+				exchange(t, x, y, n)
+			}
+			for _, s := range []*side{x, y} {
+				assert.NotZero(t, localCounter(s, "local_sent_pkts"))
+				assert.Equal(t, localCounter(s, "sent_pkts"), localCounter(s, "local_sent_pkts"), "none has gone by UDP")
+			}
+		})
+	}
+}
+
+// Devices that look for each other at the same moment have one channel in the end.
+func TestSoakLocalPathMeets(t *testing.T) {
+	for range soak.Rounds(t, 200, 5000) {
+		x, y := openLocalPair(t, 4096)
+		exchange(t, x, y, 100)
+	}
+}
+
+// A channel that ends in the midst of traffic loses no byte: packets go on by UDP, and by
+// the next channel.
+func TestLocalPathEnds(t *testing.T) {
+	x, y := openLocalPair(t, 1<<20)
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Duration(mathrand.IntN(3000)) * time.Microsecond):
+			}
+			d := []*Device{x.dev, y.dev}[i%2]
+			d.mu.Lock()
+			if l := &d.local; len(l.polled) > 0 {
+				l.polled[0].end(io.EOF)
+			} else {
+				for _, p := range l.peers {
+					if !p.meeting {
+						l.dial(p)
+					}
+				}
+			}
+			d.mu.Unlock()
+		}
+	}()
+	for i := range 20 {
+		exchange(t, x, y, 1+(i*7919)%(1<<19-64))
+	}
+	close(stop)
+	<-ended
+	assert.NotEqual(t, localCounter(x, "sent_pkts"), localCounter(x, "local_sent_pkts"), "some have gone by UDP")
+	assert.NotZero(t, localCounter(x, "local_sent_pkts"))
+	assert.Equal(t, verbs.QPReadyToSend, must(x.qp.Query()).State)
+}
+
+// Faults and captures are of packets on a socket, and who does not want the local path goes
+// without.
+func TestLocalPathOff(t *testing.T) {
+	for name, cfg := range map[string]Config{
+		"off": {DisableLocal: true}, "faults": {Faults: Faults{Loss: 0.01}}, "capture": {Capture: io.Discard},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x, y := openPair(t, cfg, Config{}, 1<<17)
+			exchange(t, x, y, 5000)
+			assert.Zero(t, localCounter(x, "local_peers")+localCounter(y, "local_peers")+localCounter(y, "local_sent_pkts"))
+		})
+	}
+	x, y := openLocalPair(t, 1<<17)
+	require.NoError(t, x.dev.SetFaults(Faults{Loss: 0.05, Seed: 1}))
+	y.until("the channel has ended", func() bool { return localCounter(y, "local_peers") == 0 })
+	exchange(t, x, y, 60_000)
+}
+
+// A peer that sleeps is woken, and answers for a program that does nothing.
+func TestLocalPathSleepers(t *testing.T) {
+	x, y := openLocalPair(t, 1<<17)
+	woken := make(chan struct{}, 100)
+	y.cq.OnCompletion(func() { woken <- struct{}{} })
+	for range 50 {
+		y.recv(1, y.sge(0, 100))
+		for must(y.cq.Arm(false)) == false {
+			_, _ = y.cq.Poll(y.wcs)
+		}
+		x.post(verbs.SendWR{Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 100)}})
+		<-woken
+		require.Equal(t, verbs.StatusSuccess, y.wait(1)[0].Status)
+		require.Equal(t, verbs.StatusSuccess, x.wait(1)[0].Status)
+	}
+}
+
+// intruder is a process that says it is the device x, and writes what it likes into the memory
+// that it shares with y.
+type intruder struct {
+	conn   *net.UnixConn
+	memory []byte
+}
+
+func intrude(t *testing.T, x, y *side) *intruder {
+	t.Helper()
+	own, other := x.dev.endpoints[0].socket.Addr(), y.dev.endpoints[0].socket.Addr()
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: "@verbena/local/" + other.String(), Net: "unixpacket"})
+	require.NoError(t, err)
+	const length = 2 * (4096 + 1<<20)
+	fd, err := unix.MemfdCreate("intruder", unix.MFD_ALLOW_SEALING|unix.MFD_CLOEXEC)
+	require.NoError(t, err)
+	require.NoError(t, unix.Ftruncate(fd, length))
+	memory, err := unix.Mmap(fd, 0, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	require.NoError(t, err)
+	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
+	require.NoError(t, err)
+	_, _, err = conn.WriteMsgUnix(fmt.Appendf(nil, "verbena local 1 %v %v", own, other), unix.UnixRights(fd), nil)
+	require.NoError(t, err)
+	require.NoError(t, unix.Close(fd))
+	_, err = conn.Read(make([]byte, 100))
+	require.NoError(t, err)
+	y.until("the intruder is taken for the peer", func() bool { return localCounter(y, "local_peers") == 1 })
+	return &intruder{conn, memory}
+}
+
+func (i *intruder) leave(t *testing.T) {
+	require.NoError(t, unix.Munmap(i.memory))
+	require.NoError(t, i.conn.Close())
+}
+
+// scribble writes nonsense, some of it near to what makes sense.
+func (i *intruder) scribble(random *mathrand.Rand) {
+	m := i.memory
+	for range 1 + random.IntN(64) {
+		at := 4096 + random.IntN(1<<20)&^7
+		binary.LittleEndian.PutUint64(m[at:], random.Uint64()>>random.IntN(64))
+	}
+	size, kind := uint64(16+16*random.IntN(20)), uint64(random.IntN(5))
+	binary.LittleEndian.PutUint64(m[4096:], size|kind<<32|uint64(12+4*random.IntN(8))<<40)
+	binary.LittleEndian.PutUint64(m[4104:], uint64(random.IntN(100)))
+	m[4112] = byte(random.IntN(32)) // the opcode
+	tail := uint64(16 * random.IntN(1<<16))
+	if random.IntN(8) == 0 {
+		tail = random.Uint64()
+	}
+	binary.LittleEndian.PutUint64(m, tail)
+	binary.LittleEndian.PutUint64(m[4096+1<<20+64:], random.Uint64()>>random.IntN(64)) // what it has taken
+	_, _ = i.conn.Write([]byte{'w', 0, 0, 0, 0})
+}
+
+// A process that writes nonsense into the shared memory ends the path, and nothing else.
+func TestSoakLocalPathNonsense(t *testing.T) {
+	rounds := soak.Rounds(t, 40, 4000)
+	x, y := openPair(t, Config{DisableLocal: true}, Config{}, 1<<17)
+	random := mathrand.New(mathrand.NewPCG(1, 2))
+	for range rounds {
+		i := intrude(t, x, y)
+		for localCounter(y, "local_peers") > 0 {
+			i.scribble(random)
+		}
+		i.leave(t)
+		exchange(t, x, y, 1+random.IntN(20_000))
+	}
+	assert.NotZero(t, localCounter(y, "local_disorder"))
+}
+
+// More than the ring holds waits for room.
+func TestLocalPathFull(t *testing.T) {
+	const n = 300
+	x, y := openLocalPair(t, 8<<20)
+	y.dev.mu.Lock() // its process stands still
+	posted := make(chan struct{})
+	go func() {
+		defer close(posted)
+		for range n {
+			x.post(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 1<<20)}, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()})
+		}
+	}()
+	<-posted
+	y.dev.mu.Unlock()
+	for _, wc := range x.wait(n) {
+		require.Equal(t, verbs.StatusSuccess, wc.Status)
+	}
+}
+
+// A channel that begins while a device closes is closed with it.
+func TestLocalPathCloses(t *testing.T) {
+	for range 50 {
+		x, y := openSide(t, Config{}, 4096), openSide(t, Config{}, 4096)
+		x.connect(y)
+		y.connect(x)
+		require.NoError(t, x.qp.Close())
+		require.NoError(t, x.mr.Close())
+		require.NoError(t, x.cq.Close())
+		require.NoError(t, x.dev.Close())
+	}
+	_, err := local.Dial(t.Context(), local.Ends{})
+	require.Error(t, err)
+	require.NotErrorIs(t, err, net.ErrClosed)
+}

@@ -1,0 +1,186 @@
+package roce
+
+import (
+	"errors"
+	"io"
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/roce/local"
+)
+
+// localPeer is a device that may be one of this machine, as an endpoint reaches it.
+type localPeer struct {
+	endpoint *endpoint
+	ends     local.Ends
+	users    int            // paths to it
+	meeting  bool           // a channel is being made
+	channel  *local.Channel // nil: there is none
+	waiting  []*localPath   // for room in it
+
+	refs [local.MaxReferences]local.Reference
+}
+
+// receiveBudget is how many packets are taken from one channel before the next.
+const receiveBudget = 256
+
+// receive handles the packets that have come and reports whether there were any.
+func (p *localPeer) receive(now time.Duration) bool {
+	c := p.channel
+	n := 0
+	for ; n < receiveBudget; n++ {
+		packet, err := c.Receive()
+		if err != nil {
+			p.end(err)
+			return true
+		}
+		if packet == nil {
+			break
+		}
+		p.handle(packet, now)
+	}
+	if n > 0 {
+		c.Release()
+	}
+	if len(p.waiting) > 0 {
+		p.resume()
+	}
+	return n > 0
+}
+
+func (p *localPeer) handle(packet *local.Packet, now time.Duration) {
+	d := p.endpoint.device
+	q := p.endpoint.last
+	if q == nil || q.num != packet.DestQP {
+		if q = d.queuePairs[packet.DestQP]; q == nil {
+			d.drops.wrongPeer++
+			return
+		}
+		p.endpoint.last = q
+	}
+	if path, ok := q.path.(*localPath); !ok || path.peer != p || packet.PKey&0x7fff != 0x7fff {
+		d.drops.wrongPeer++
+		return
+	}
+	d.counters.ReceivedPackets++
+	d.local.received++
+	q.transport.ReceivePieces(&packet.Packet, packet.Pieces, now)
+	d.activate(q)
+}
+
+// wait has a path send again when there is room in the channel. It reports false if there is
+// room now.
+func (p *localPeer) wait(path *localPath) bool {
+	full, err := p.channel.AwaitRoom()
+	if err != nil {
+		p.end(err)
+		return false
+	}
+	if full && !path.waiting {
+		path.waiting = true
+		p.waiting = append(p.waiting, path)
+	}
+	return full
+}
+
+// endWait takes back wait.
+func (p *localPeer) endWait(path *localPath) {
+	if !path.waiting {
+		return
+	}
+	path.waiting = false
+	for i, w := range p.waiting {
+		if w == path {
+			p.waiting = append(p.waiting[:i], p.waiting[i+1:]...)
+			return
+		}
+	}
+}
+
+// resume has the paths send that wait for room, if there is any.
+func (p *localPeer) resume() {
+	room, err := p.channel.Room(1)
+	if err != nil {
+		p.end(err)
+		return
+	}
+	if room == 0 {
+		return
+	}
+	for _, path := range p.waiting {
+		path.waiting = false
+		p.endpoint.device.activate(path.queuePair)
+	}
+	clear(p.waiting)
+	p.waiting = p.waiting[:0]
+}
+
+// references says where the payload of a packet lies in memory that the peer has been shown.
+// It returns nil if it does not, or not yet.
+func (p *localPeer) references(pieces [][]byte) []local.Reference {
+	refs := p.refs[:0]
+	for _, piece := range pieces {
+		m, off := p.endpoint.device.local.memories.find(piece)
+		if m == nil || len(refs) == cap(refs) {
+			return nil
+		}
+		number, ok := p.channel.Shown(m)
+		if !ok {
+			return nil
+		}
+		refs = append(refs, local.Reference{Memory: number, Length: uint32(len(piece)), Offset: off})
+	}
+	return refs
+}
+
+// begin takes a channel into use.
+func (p *localPeer) begin(c *local.Channel) {
+	d := p.endpoint.device
+	p.channel = c
+	d.local.polled = append(d.local.polled, p)
+	p.each((*localPath).joined)
+	d.log.Debug().Stringer("peer", p.ends.Peer).Msg("packets go through shared memory")
+	none := c.Await(true)
+	d.running.Go(func() {
+		if !none {
+			d.local.woken()
+		}
+		err := c.Serve(&d.mu, d.local.woken)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if p.channel == c {
+			p.end(err)
+		}
+	})
+}
+
+// end ends the channel, for that reason: its paths go on by UDP.
+func (p *localPeer) end(err error) {
+	d := p.endpoint.device
+	d.local.remove(p)
+	p.channel.Close()
+	p.channel = nil
+	clear(p.waiting)
+	p.waiting = p.waiting[:0]
+	p.each((*localPath).parted)
+	switch {
+	case errors.Is(err, local.ErrDisorder):
+		d.local.disorder++
+		d.log.Warn().Err(err).Stringer("peer", p.ends.Peer).Msg("packets go by UDP: the other process has broken the shared memory")
+	case errors.Is(err, io.EOF):
+		// The peer has died, or has closed its device.
+		d.unreachable.add(unreachablePeer{p.endpoint, p.ends.Peer})
+		d.noteDeadline(d.now())
+		fallthrough
+	default:
+		d.log.Debug().Err(err).Stringer("peer", p.ends.Peer).Msg("packets go by UDP again")
+	}
+}
+
+// each calls f for the paths to the peer.
+func (p *localPeer) each(f func(*localPath)) {
+	for _, q := range p.endpoint.device.queuePairs {
+		if path, ok := q.path.(*localPath); ok && path.peer == p {
+			f(path)
+		}
+	}
+}
