@@ -32,6 +32,7 @@ func TestNothingIsAllocated(t *testing.T) {
 		failure = task.Submit()
 	}, func(*rdma.ReceiveTask, error) {}))
 	r.connect(1)
+	r.settle()
 	conn := a.conns[0]
 	recv := must(recvs.Alloc(b.bufs.Target(b.mem, 0, 4096)))
 	require.NoError(t, recv.Submit())

@@ -313,6 +313,7 @@ func TestReceiveAllocatesNothing(t *testing.T) {
 	got := 0
 	require.NoError(t, r.b.ctx.Receive(4, 64, func(m *rdma.Message) { got += len(m.Bytes()) }))
 	r.connect(1)
+	r.settle()
 	task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 64)))
 	var failure error
 	assert.Zero(t, testing.AllocsPerRun(100, func() {

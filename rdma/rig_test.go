@@ -1,6 +1,7 @@
 package rdma_test
 
 import (
+	"runtime"
 	"testing"
 	"time"
 
@@ -134,6 +135,25 @@ func (r *rig) until(what string, done func() bool) {
 			require.FailNow(r.t, "never happened: "+what)
 		}
 	}
+}
+
+// settle waits until packets between two software devices go through shared memory: to get
+// there takes memory, and what is measured after it does not change its way.
+func (r *rig) settle() {
+	r.t.Helper()
+	if runtime.GOOS != "linux" {
+		return
+	}
+	r.until("packets go through shared memory", func() bool {
+		for _, s := range []*side{r.a, r.b} {
+			for _, conn := range s.conns {
+				if conn.Path() != verbs.PathSharedMemory {
+					return false
+				}
+			}
+		}
+		return true
+	})
 }
 
 // connect starts both contexts with n connections between them.

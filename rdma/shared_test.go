@@ -68,6 +68,7 @@ func TestSharedPool(t *testing.T) {
 func TestSharedPoolAllocatesNothing(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
 	r.connect(1)
+	r.settle()
 	pool, conn := must(r.a.ctx.SharedPool()), r.a.conns[0]
 	var failure error
 	write := func() {

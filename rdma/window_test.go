@@ -276,6 +276,7 @@ func TestNoWindows(t *testing.T) {
 // To bind and invalidate again and again allocates nothing.
 func TestWindowsAllocateNothing(t *testing.T) {
 	l := newLending(t, openSoft(t), openSoft(t))
+	l.settle()
 	var failure error
 	ended := false
 	done := func(err error) { failure, ended = err, true }

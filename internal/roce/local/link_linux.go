@@ -9,6 +9,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -59,7 +60,15 @@ func (l *link) send(kind byte, number uint32, rights []byte) bool {
 }
 
 func (l *link) system(fd uintptr) {
-	l.result = unix.Sendmsg(int(fd), l.message[:], l.rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	const flags = unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
+	if l.rights != nil {
+		l.result = unix.Sendmsg(int(fd), l.message[:], l.rights, nil, flags)
+		return
+	}
+	l.result = nil
+	if _, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&l.message)), messageLen, flags, 0, 0); errno != 0 {
+		l.result = errno
+	}
 }
 
 // wake wakes the peer. If its queue of messages is full, it will wake anyway.

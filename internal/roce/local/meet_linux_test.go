@@ -274,3 +274,15 @@ func TestLiesOfAPeer(t *testing.T) {
 		})
 	}
 }
+
+// To wake a peer, and to be woken, takes no memory.
+func TestWakingAllocatesNothing(t *testing.T) {
+	a, b := joined(t)
+	allocated := testing.AllocsPerRun(1000, func() {
+		a.mu.Lock()
+		a.link.wake()
+		a.mu.Unlock()
+		<-b.woken
+	})
+	require.Zero(t, allocated)
+}
