@@ -130,6 +130,10 @@ type Config struct {
 	// MaxRecvSGE is how many buffers the list of a receive may have. Zero: 4, or
 	// the device's limit.
 	MaxRecvSGE int
+	// MaxInline is how many bytes the data of a send or write may have to be copied into the
+	// work request, which spares the device a read of the memory. Zero: 64, or the device's
+	// limit. Negative: none.
+	MaxInline int
 
 	// Log receives connections made and lost (debug), failures (warn). The zero
 	// value is silent.

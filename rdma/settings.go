@@ -65,7 +65,9 @@ func resolve(dev verbs.Device, cfg Config) (*settings, error) {
 	s.caps = capabilitiesOf(dev, &attr, s.Transport)
 	s.maxCQE, s.maxAH = attr.MaxCQE, attr.MaxAH
 	s.reads = min(attr.MaxQPReadAtomic, readLimit)
-	s.inline = min(attr.MaxInline, inlineLimit)
+	if err := s.setInline(dev, attr.MaxInline); err != nil {
+		return nil, err
+	}
 	if err := s.setTransport(dev, &attr.SRD); err != nil {
 		return nil, err
 	}
@@ -90,10 +92,26 @@ func resolve(dev verbs.Device, cfg Config) (*settings, error) {
 	if s.Transport == verbs.UD {
 		s.caps.MaxSend = uint32(s.MTU)
 	}
+	if s.MaxInline = s.inline; s.inline == 0 {
+		s.MaxInline = -1
+	}
 	if err := s.setRetries(); err != nil {
 		return nil, err
 	}
 	return s, s.setSizes(dev)
+}
+
+// setInline sets how much is posted inline on a device that takes most bytes so.
+func (s *settings) setInline(dev verbs.Device, most int) error {
+	switch {
+	case s.MaxInline > most:
+		return fmt.Errorf("%w: Config.MaxInline is %d; %s allows %d at most", ErrRange, s.MaxInline, dev.Name(), most)
+	case s.MaxInline == 0:
+		s.inline = min(most, inlineLimit)
+	default:
+		s.inline = max(s.MaxInline, 0)
+	}
+	return nil
 }
 
 // setTransport checks what concerns the transport service.
@@ -116,6 +134,9 @@ func (s *settings) setTransport(dev verbs.Device, srd *verbs.SRDAttr) error {
 		s.QKey = DefaultQKey
 	}
 	if s.Transport == verbs.SRD {
+		if s.MaxInline > srd.MaxInline {
+			return fmt.Errorf("%w: Config.MaxInline is %d; SRD on %s allows %d at most", ErrRange, s.MaxInline, dev.Name(), srd.MaxInline)
+		}
 		s.inline = min(s.inline, srd.MaxInline)
 		s.rnrRetrySettable = srd.RNRRetry
 	}

@@ -1,6 +1,7 @@
 // Command verbena is the tool of the SDK:
 //
 //	verbena ping HOST                 does RDMA work between here and there and, if not, why
+//	verbena perf HOST                 how fast it is
 //	verbena receive DIR               takes files, directories and messages into a folder
 //	verbena send FILE... HOST:PORT    sends them there, by RDMA writes
 //	verbena send -m TEXT HOST:PORT    sends a message
@@ -14,6 +15,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/ping"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/transfer"
 	"github.com/verbena-rdma/verbena/internal/interrupt"
@@ -28,6 +30,7 @@ type command struct {
 
 var commands = []command{
 	{"ping", "does RDMA work between here and there and, if not, why", ping.Main},
+	{"perf", "how fast is RDMA between here and there; compare what was measured", perf.Main},
 	{"send", "send files, directories or a message", transfer.Send},
 	{"receive", "take files, directories and messages into a folder", transfer.Receive},
 }

@@ -229,9 +229,7 @@ func serve(ctx context.Context, o *options, out *printer, stderr io.Writer) (err
 	}
 	addr, _ := netip.ParseAddr(host)
 	if o.device == "" && (!addr.IsValid() || addr.IsUnspecified()) {
-		if o.device, err = onlyDevice(); err != nil {
-			return err
-		}
+		o.device = route.Away()
 		out.line("device", "%s: the one whose address leads away from this machine; -d names another", o.device)
 	}
 	if addr.IsUnspecified() {
@@ -254,15 +252,4 @@ func serve(ctx context.Context, o *options, out *printer, stderr io.Writer) (err
 		err = errors.Join(err, s.Close())
 	}
 	return errors.Join(err, engine.Close(), d.dev.Close())
-}
-
-// onlyDevice is the software device of the interface that leads away from this machine,
-// for a server that names none.
-func onlyDevice() (string, error) {
-	for _, away := range []string{"192.0.2.1", "2001:db8::1"} { // of nobody (RFC 5737, 3849)
-		if r, err := route.Find("", netip.MustParseAddr(away)); err == nil {
-			return r.Device, nil
-		}
-	}
-	return "soft-lo", nil
 }

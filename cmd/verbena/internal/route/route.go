@@ -50,6 +50,17 @@ func Find(name string, target netip.Addr) (*Route, error) {
 	return r, nil
 }
 
+// Away is the device of the interface that leads away from this machine, for a server that
+// names none; soft-lo if there is no such interface.
+func Away() string {
+	for _, away := range []string{"192.0.2.1", "2001:db8::1"} { // of nobody (RFC 5737, 3849)
+		if r, err := Find("", netip.MustParseAddr(away)); err == nil {
+			return r.Device
+		}
+	}
+	return "soft-lo"
+}
+
 // choose sets the device.
 func (r *Route) choose() error {
 	switch {

@@ -1,0 +1,286 @@
+package perf
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/control"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/load"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/report"
+)
+
+// errDamaged: what was measured is of no use.
+var errDamaged = errors.New("data were damaged on the way; see the report")
+
+// measure is the client.
+func measure(ctx context.Context, o *options, stdout, stderr io.Writer) error {
+	out := stdout
+	if o.json == "-" || o.csv == "-" {
+		out = io.Discard
+	}
+	table := report.NewTable(out, o.gbits)
+	reports, err := measureAll(ctx, o, table)
+	// What was measured before a failure is worth keeping.
+	return errors.Join(err, table.Err(), write(o, reports, stdout))
+}
+
+// write writes the files that were asked for.
+func write(o *options, reports []*report.Report, stdout io.Writer) error {
+	if len(reports) == 0 {
+		return nil
+	}
+	return errors.Join(
+		writeTo(o.json, stdout, func(w io.Writer) error { return report.WriteJSON(w, reports) }),
+		writeTo(o.csv, stdout, func(w io.Writer) error { return report.WriteCSV(w, reports) }),
+		plotTo(o.plot, reports),
+	)
+}
+
+func writeTo(name string, stdout io.Writer, f func(io.Writer) error) error {
+	switch name {
+	case "":
+		return nil
+	case "-":
+		return f(stdout)
+	}
+	file, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(file), file.Close())
+}
+
+func measureAll(ctx context.Context, o *options, table *report.Table) (reports []*report.Report, err error) {
+	host, port := o.address()
+	addr, err := lookUp(ctx, host, o.timeout)
+	if err != nil {
+		return nil, err
+	}
+	d, err := open(o, addr)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	stream, err := dial(ctx, o, d, net.JoinHostPort(addr.String(), port))
+	if err != nil {
+		return nil, err
+	}
+	conv := control.Converse(ctx, stream)
+	defer func() { err = errors.Join(err, conv.Close()) }()
+	for _, p := range o.plans {
+		c := &client{o: o, device: d, conv: conv, plan: p, table: table, peer: addr}
+		r, err := c.run()
+		if r != nil {
+			reports = append(reports, r)
+		}
+		if err != nil {
+			var fault *control.Fault
+			if !errors.As(err, &fault) {
+				conv.Refuse(err)
+			}
+			return reports, fmt.Errorf("%v: %w", p.Test, err)
+		}
+	}
+	return reports, nil
+}
+
+// lookUp finds the address of a host, IPv4 first: its GIDs are there on every RoCE device.
+func lookUp(ctx context.Context, host string, timeout time.Duration) (netip.Addr, error) {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return addr.Unmap(), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	list, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("look up %s: %w; check the name, or give an address", host, err)
+	}
+	for _, a := range list {
+		if a.Unmap().Is4() {
+			return a.Unmap(), nil
+		}
+	}
+	return list[0], nil
+}
+
+// dial connects to the server.
+func dial(ctx context.Context, o *options, d *opened, addr string) (control.Stream, error) {
+	if o.cm {
+		return dialCM(ctx, o, d, addr)
+	}
+	dialer := net.Dialer{Timeout: o.timeout}
+	conn, err := dialer.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("reach the server: %w; is verbena perf running there?", err)
+	}
+	return conn.(*net.TCPConn), nil
+}
+
+// client is one test at the client.
+type client struct {
+	o      *options
+	device *opened
+	conv   *control.Conversation
+	plan   *plan.Plan
+	table  *report.Table
+	peer   netip.Addr
+}
+
+// run makes the test. A report that is not complete may come with an error.
+func (c *client) run() (r *report.Report, err error) {
+	setUp, cancel := context.WithTimeoutCause(c.conv.Context(), c.o.timeout, fmt.Errorf("the server has not connected within %v", c.o.timeout))
+	defer cancel()
+	var token []byte
+	if c.plan.CM {
+		token = make([]byte, control.TokenLen)
+		_, _ = rand.Read(token) // never fails
+	}
+	if err := c.conv.Send(&control.Request{Plan: *c.plan, Token: token}); err != nil {
+		return nil, err
+	}
+	accept, err := control.Await[*control.Accept](setUp, c.conv)
+	if err != nil {
+		return nil, err
+	}
+	s, err := load.Open(c.conv.Context(), load.Config{Device: c.device, Port: c.device.port, GIDIndex: c.device.gid, Plan: c.plan, Timeout: c.o.timeout, Token: token})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if err := c.connect(setUp, s); err != nil {
+		return nil, err
+	}
+	if r, err = c.newReport(s, &accept.Host); err != nil {
+		return nil, err
+	}
+	c.table.Head(r)
+	for i := range c.plan.Steps() {
+		res, err := c.step(s, i)
+		if err != nil {
+			return r, err
+		}
+		r.Results = append(r.Results, *res)
+		c.table.Row(c.plan, res)
+		if c.o.counters {
+			c.table.Counters(res)
+		}
+		if res.Damage != "" {
+			err = errDamaged
+		}
+		if err != nil {
+			return r, err
+		}
+	}
+	r.Warnings = report.Distrust(r)
+	c.table.Foot(r)
+	s.Leave()
+	if err := c.conv.Send(&control.Bye{}); err != nil {
+		return r, err
+	}
+	_, err = control.Await[*control.Bye](c.conv.Context(), c.conv)
+	return r, err
+}
+
+// connect connects with the server. Only one end talks at a time.
+func (c *client) connect(ctx context.Context, s *load.Station) error {
+	var own []*control.End
+	if err := s.Offer(func(e *control.End) error { own = append(own, e); return nil }); err != nil {
+		return err
+	}
+	receive := func() (*control.End, error) { return control.Await[*control.End](ctx, c.conv) }
+	if err := s.Connect(receive, load.DialTo{Host: c.peer.String(), Local: c.device.local}); err != nil {
+		return err
+	}
+	for _, e := range own {
+		if err := c.conv.Send(e); err != nil {
+			return err
+		}
+	}
+	if err := s.WaitReady(); err != nil {
+		return err
+	}
+	_, err := control.Await[*control.Connected](ctx, c.conv)
+	return err
+}
+
+func (c *client) newReport(s *load.Station, server *control.Host) (*report.Report, error) {
+	own, err := c.device.host(s.GID())
+	if err != nil {
+		return nil, err
+	}
+	path, err := s.Path()
+	if err != nil {
+		return nil, err
+	}
+	server.Sanitize()
+	return &report.Report{
+		Format: report.Format, Version: report.Version, Time: time.Now().UTC().Round(time.Second), Plan: *c.plan, Client: own, Server: *server,
+		Path: report.Path{Local: path.Local.String(), Peer: path.Peer.String(), MTU: int(path.MTU), Inline: path.Inline},
+	}, nil
+}
+
+// step measures one size.
+func (c *client) step(s *load.Station, i int) (*report.Result, error) {
+	if err := s.Prepare(i); err != nil {
+		return nil, err
+	}
+	g := newGauge(c.device)
+	if err := c.conv.Send(&control.Begin{Step: i}); err != nil {
+		return nil, err
+	}
+	if _, err := control.Await[*control.Ready](s.Context(), c.conv); err != nil {
+		return nil, err
+	}
+	samples, err := s.Measure()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.conv.Send(&control.Stop{}); err != nil {
+		return nil, err
+	}
+	outcome, err := control.Await[*control.Outcome](s.Context(), c.conv)
+	if err != nil {
+		return nil, err
+	}
+	outcome.Sanitize()
+	own := load.Sum(samples)
+	round, size := c.plan.Step(i)
+	rate, peak := own.Rate+outcome.Rate, own.Peak+outcome.Peak
+	res := &report.Result{
+		Round: round, Size: size, Operations: own.Operations + outcome.Operations, Seconds: own.Elapsed.Seconds(),
+		Rate: rate, Bandwidth: rate * float64(size), Peak: peak * float64(size),
+		Client: report.Usage{Busy: own.Busy}, Server: report.Usage{Busy: outcome.Busy, Counters: outcome.Counters, Swapped: outcome.Swapped},
+	}
+	res.Client.Counters, res.Client.Swapped = g.changes()
+	if rate > 0 {
+		res.Client.CPU, res.Server.CPU = 1e9*own.Busy/rate, 1e9*outcome.Busy/rate
+	}
+	if own.Latency != nil {
+		res.Latency = report.LatencyOf(own.Latency)
+		res.Peak = 0
+	}
+	if c.plan.Verify {
+		checked, damage, err := s.Verified()
+		if err != nil {
+			return nil, err
+		}
+		res.Checked = checked + outcome.Checked
+		switch {
+		case damage != "":
+			res.Damage = "at the client: " + damage
+		case outcome.Damage != "":
+			res.Damage = "at the server: " + outcome.Damage
+		case res.Checked == 0:
+			res.Damage = "nothing was verified"
+		}
+	}
+	return res, nil
+}

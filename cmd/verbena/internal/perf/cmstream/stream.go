@@ -1,0 +1,322 @@
+// Package cmstream has streams of bytes over RDMA connections that are made by connection
+// manager, for what the ends of verbena perf say to each other where there is no TCP between
+// them.
+package cmstream
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/verbena-rdma/verbena/await"
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+const (
+	chunk    = 4096    // bytes of a message
+	receives = 64      // posted
+	maxQueue = 8 << 20 // bytes that wait for Read
+	maxConns = 4       // one is served, the others learn that it is
+)
+
+// Station makes and takes connections, on an engine and a goroutine of its own.
+type Station struct {
+	dev    verbs.Device
+	engine *pe.Engine
+	rdma   *rdma.Context
+	tasks  *rdma.SharedPool
+	ctx    context.Context // ends when the engine no longer runs
+	cancel context.CancelCauseFunc
+	stop   context.CancelFunc
+	ended  chan error
+}
+
+// Open makes a station on a device.
+func Open(dev verbs.Device, port int, gid *int) (s *Station, err error) {
+	s = &Station{dev: dev, engine: pe.New(pe.Config{}), ended: make(chan error, 1)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.engine.Close())
+		}
+	}()
+	if s.rdma, err = rdma.New(dev, rdma.Config{Name: "perf control", Engine: s.engine, Port: port, GIDIndex: gid, MaxConnections: maxConns}); err != nil {
+		return nil, err
+	}
+	if s.tasks, err = s.rdma.SharedPool(); err != nil {
+		return nil, err
+	}
+	if err = s.rdma.Receive(receives, chunk, received); err != nil {
+		return nil, err
+	}
+	s.rdma.OnConnection(changed)
+	if err = s.rdma.Start(); err != nil {
+		return nil, err
+	}
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	run, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	go func() {
+		err := s.engine.Run(run)
+		s.cancel(cmp.Or(err, io.ErrClosedPipe))
+		s.ended <- err
+	}()
+	return s, nil
+}
+
+// Close ends all streams.
+func (s *Station) Close() error {
+	s.stop()
+	err := <-s.ended
+	if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	return errors.Join(err, s.engine.Close())
+}
+
+// Listen calls accept with each stream that a client opens, on the engine's goroutine, and
+// returns the address.
+func (s *Station) Listen(ctx context.Context, addr string, accept func(*Stream, netip.AddrPort)) (at netip.AddrPort, err error) {
+	err = await.Func(ctx, s.engine, func() error {
+		l, err := s.rdma.Listen(addr, rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
+			conn, err := q.Accept(rdma.AcceptConfig{})
+			if err != nil {
+				_ = q.Reject([]byte("verbena perf serves others")) // it may have given up
+				return
+			}
+			stream, err := s.newStream(conn)
+			if err != nil {
+				_ = conn.Close()
+				return
+			}
+			accept(stream, conn.PeerAddr())
+		}})
+		if err == nil {
+			at = l.Addr()
+		}
+		return err
+	})
+	return at, err
+}
+
+// Dial opens a stream to a station that listens.
+func (s *Station) Dial(ctx context.Context, addr string, cfg rdma.DialConfig) (stream *Stream, err error) {
+	err = await.Func(ctx, s.engine, func() error {
+		conn, err := s.rdma.Dial(addr, cfg)
+		if err != nil {
+			return err
+		}
+		stream, err = s.newStream(conn)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := stream.waitReady(ctx); err != nil {
+		return nil, errors.Join(err, stream.Close())
+	}
+	return stream, nil
+}
+
+// Stream is a connection. Read and Write belong to one goroutine each.
+type Stream struct {
+	station *Station
+	conn    *rdma.Connection
+	out     *mmap.Map // a message that is sent
+	ready   chan struct{}
+	done    chan struct{}
+	gone    chan struct{} // nothing of it is left at the device
+	once    sync.Once
+	err     error // why it ended, once done is closed
+
+	mu       sync.Mutex
+	more     sync.Cond
+	in       []byte // not read yet
+	over     bool
+	deadline time.Time
+}
+
+func (s *Station) newStream(conn *rdma.Connection) (*Stream, error) {
+	t := &Stream{station: s, conn: conn, ready: make(chan struct{}), done: make(chan struct{}), gone: make(chan struct{})}
+	t.more.L = &t.mu
+	var err error
+	if t.out, err = mmap.Alloc(s.dev, chunk, mmap.LocalReadOnly); err != nil {
+		return nil, err
+	}
+	conn.SetUserData(t)
+	return t, nil
+}
+
+func changed(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+	t, ok := conn.UserData().(*Stream)
+	switch state {
+	case rdma.Ready:
+		if ok {
+			close(t.ready)
+		}
+	case rdma.Failed:
+		if ok {
+			t.end(err)
+		}
+		_ = conn.Close()
+	case rdma.Closed:
+		if ok {
+			t.end(cmp.Or(err, io.EOF))
+			close(t.gone)
+		}
+	}
+}
+
+var errFlood = errors.New("the other end sends more than it may")
+
+func received(m *rdma.Message) {
+	t, ok := m.Connection().UserData().(*Stream)
+	if !ok {
+		return
+	}
+	t.mu.Lock()
+	flood := len(t.in)+m.Length() > maxQueue
+	if !flood {
+		t.in = append(t.in, m.Bytes()...)
+		t.more.Signal()
+	}
+	t.mu.Unlock()
+	if flood {
+		t.end(errFlood)
+		_ = t.conn.Close()
+	}
+}
+
+// end ends the stream; what has come can still be read.
+func (t *Stream) end(err error) {
+	t.once.Do(func() {
+		t.err = err
+		if errors.Is(err, rdma.ErrPeerClosed) {
+			t.err = io.EOF
+		}
+		close(t.done)
+		t.mu.Lock()
+		t.over = true
+		t.more.Signal()
+		t.mu.Unlock()
+	})
+}
+
+func (t *Stream) waitReady(ctx context.Context) error {
+	select {
+	case <-t.ready:
+		return nil
+	case <-t.done:
+		return t.err
+	case <-t.station.ctx.Done():
+		return context.Cause(t.station.ctx)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Read implements io.Reader.
+func (t *Stream) Read(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for len(t.in) == 0 && !t.over {
+		t.more.Wait()
+	}
+	if len(t.in) == 0 {
+		return 0, t.err
+	}
+	n := copy(p, t.in)
+	if t.in = t.in[n:]; len(t.in) == 0 {
+		t.in = nil
+	}
+	return n, nil
+}
+
+// SetWriteDeadline bounds the next writes.
+func (t *Stream) SetWriteDeadline(at time.Time) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.deadline = at
+	return nil
+}
+
+// Write implements io.Writer. It returns when the other end's device has the data.
+func (t *Stream) Write(p []byte) (n int, err error) {
+	t.mu.Lock()
+	deadline := t.deadline
+	t.mu.Unlock()
+	ctx, cancel := context.WithCancel(t.station.ctx)
+	if !deadline.IsZero() {
+		ctx, cancel = context.WithDeadline(t.station.ctx, deadline)
+	}
+	defer cancel()
+	if err := t.waitReady(ctx); err != nil { // an accepted one becomes so a moment later
+		return 0, err
+	}
+	for len(p) > 0 {
+		k := min(len(p), chunk)
+		if err := t.send(ctx, p[:k]); err != nil {
+			return n, err
+		}
+		p, n = p[k:], n+k
+	}
+	return n, nil
+}
+
+// send sends a message, and waits for its completion.
+func (t *Stream) send(ctx context.Context, p []byte) error {
+	done := make(chan error, 1)
+	err := t.station.engine.Do(func() {
+		select {
+		case <-t.done: // its memory may be gone
+			done <- t.err
+			return
+		default:
+		}
+		copy(t.out.Bytes(), p)
+		task, err := t.station.tasks.Send(t.conn, bufinv.Source(t.out, 0, len(p)))
+		err = pe.SubmitNew(task, err, func(task *rdma.SharedTask, err error) {
+			_ = task.Free()
+			done <- err
+		})
+		if err != nil {
+			done <- err
+		}
+	})
+	if err != nil {
+		return err
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		err := fmt.Errorf("a message has not been taken: %w", context.Cause(ctx))
+		t.end(err) // the memory is in use
+		return err
+	}
+}
+
+// Close ends the connection, behind what was written.
+func (t *Stream) Close() error {
+	err := t.station.engine.Do(func() {
+		t.end(io.ErrClosedPipe)
+		_ = t.conn.Close()
+	})
+	if err != nil {
+		t.end(err)
+		return nil // the station is closed, and with it the connection
+	}
+	select {
+	case <-t.gone:
+	case <-t.station.ctx.Done():
+	}
+	return t.out.Close()
+}

@@ -1,0 +1,128 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Stream is what frames travel over.
+type Stream interface {
+	io.ReadWriteCloser
+	SetWriteDeadline(t time.Time) error
+}
+
+// writePatience bounds how long a frame may wait for a peer that does not read.
+const writePatience = time.Minute
+
+// Conversation is one end of a stream of frames. A goroutine reads, so that the end of the
+// stream is noticed at once; one frame beyond those asked for is kept, no more.
+type Conversation struct {
+	stream Stream
+	in     chan Message
+	ctx    context.Context // ends with the stream; the cause says why
+	cancel context.CancelCauseFunc
+	reader sync.WaitGroup
+	buf    []byte
+}
+
+// Converse begins a conversation. It ends with ctx, or with Close.
+func Converse(ctx context.Context, s Stream) *Conversation {
+	c := &Conversation{stream: s, in: make(chan Message)}
+	c.ctx, c.cancel = context.WithCancelCause(ctx)
+	c.reader.Go(c.read)
+	return c
+}
+
+// ErrHungUp: the other end has ended the conversation.
+var ErrHungUp = errors.New("the other end has gone")
+
+func (c *Conversation) read() {
+	for {
+		m, err := Read(c.stream)
+		if err != nil {
+			if !errors.Is(err, ErrProtocol) {
+				err = fmt.Errorf("%w: %w", ErrHungUp, err)
+			}
+			c.cancel(err)
+			return
+		}
+		if f, ok := m.(*Fault); ok {
+			// It is printed, so that it is no more than a line of text.
+			c.cancel(&Fault{Reason: printable(f.Reason)})
+			return
+		}
+		select {
+		case c.in <- m:
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}
+
+// maxReason bounds the text of a fault.
+const maxReason = 1000
+
+func printable(s string) string {
+	s = s[:min(len(s), maxReason)]
+	q := strconv.QuoteToGraphic(s)
+	return q[1 : len(q)-1]
+}
+
+// Context ends when the other end has gone, or has said something wrong.
+func (c *Conversation) Context() context.Context { return c.ctx }
+
+// Send sends a message. It belongs to one goroutine.
+func (c *Conversation) Send(m Message) error {
+	var err error
+	if c.buf, err = Append(c.buf[:0], m); err != nil {
+		return err
+	}
+	_ = c.stream.SetWriteDeadline(time.Now().Add(writePatience))
+	if _, err = c.stream.Write(c.buf); err != nil {
+		if cause := context.Cause(c.ctx); cause != nil {
+			return cause
+		}
+		return fmt.Errorf("%w: %w", ErrHungUp, err)
+	}
+	return nil
+}
+
+// Receive returns the next message. It waits until ctx ends.
+func (c *Conversation) Receive(ctx context.Context) (Message, error) {
+	select {
+	case m := <-c.in:
+		return m, nil
+	case <-c.ctx.Done():
+		return nil, context.Cause(c.ctx)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// Await is Receive for a message of one kind.
+func Await[M Message](ctx context.Context, c *Conversation) (M, error) {
+	m, err := c.Receive(ctx)
+	want, ok := m.(M)
+	if err == nil && !ok {
+		err = fmt.Errorf("%w: a %v has come where a %v was due", ErrProtocol, m.kind(), want.kind())
+	}
+	return want, err
+}
+
+// Refuse tells the other end why this one ends the conversation.
+func (c *Conversation) Refuse(err error) {
+	_ = c.Send(&Fault{Reason: err.Error()}) // it may be gone
+}
+
+// Close ends the conversation.
+func (c *Conversation) Close() error {
+	c.cancel(errors.New("the conversation is over"))
+	err := c.stream.Close()
+	c.reader.Wait()
+	return err
+}

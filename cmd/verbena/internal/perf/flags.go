@@ -1,0 +1,268 @@
+package perf
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
+)
+
+// defaultPort is that of perftest.
+const defaultPort = 18515
+
+// options are the flags.
+type options struct {
+	device  string
+	ibPort  int
+	gid     int
+	port    int
+	bind    string
+	cm      bool
+	once    bool
+	timeout time.Duration
+	memory  int64
+	target  string // HOST or HOST:PORT; empty: be the server
+
+	plans    []*plan.Plan
+	gbits    bool
+	counters bool
+	json     string
+	csv      string
+	plot     string
+}
+
+const usage = `usage: verbena perf [flags]                     be the server
+       verbena perf [flags] HOST[:PORT]         measure, with the server at HOST
+       verbena perf compare A.json B.json       is B faster than A?
+       verbena perf plot OUT.svg A.json...      draw what reports have
+
+Measures operations between two hosts, as the programs of perftest do. The server learns what
+to do from the client, and needs no flags but those of device and address.
+
+`
+
+// limits are what a plan may ask for here.
+func (o *options) limits() plan.Limits {
+	return plan.Limits{Memory: o.memory, Connections: 1 << 16, Engines: max(8, 2*runtime.NumCPU())}
+}
+
+// both defines a flag by the letter and the long name that perftest has for it.
+func both(f *flag.FlagSet, letter, long, about string, define func(name, about string)) {
+	define(letter, about)
+	if long != "" {
+		define(long, "the same as -"+letter)
+	}
+}
+
+func parseArgs(args []string, stderr io.Writer) (*options, error) {
+	var o options
+	var p plan.Plan
+	var tests, sizes, connections string
+	var duration seconds
+	var all bool
+	var timeoutCode int
+	f := flag.NewFlagSet("verbena perf", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	text := func(v *string, zero string) func(string, string) {
+		return func(name, about string) { f.StringVar(v, name, zero, about) }
+	}
+	number := func(v *int, zero int) func(string, string) {
+		return func(name, about string) { f.IntVar(v, name, zero, about) }
+	}
+	yes := func(v *bool) func(string, string) {
+		return func(name, about string) { f.BoolVar(v, name, false, about) }
+	}
+	f.StringVar(&tests, "test", "write_bw", "`tests`, separated by commas, or all: write, write_imm, read, send, fetch_add, compare_swap, each with _bw or _lat")
+	both(f, "d", "ib-dev", "`device`, such as soft-eth0 or mlx5_0 (default: the one by which the system reaches the other end)", text(&o.device, ""))
+	both(f, "i", "ib-port", "port of the device (default 1)", number(&o.ibPort, 0))
+	both(f, "x", "gid-index", "index of the local GID (default: the one of the route)", number(&o.gid, -1))
+	both(f, "p", "port", "port to listen on, or to connect to", number(&o.port, defaultPort))
+	both(f, "R", "rdma_cm", "connect by connection manager, not over TCP, at both ends", yes(&o.cm))
+	both(f, "s", "size", "`bytes` of an operation, or several sizes separated by commas (default 65536, latency 2, atomics 8)", text(&sizes, ""))
+	both(f, "a", "all", "all powers of two from 2 to 2^23 bytes", yes(&all))
+	both(f, "n", "iters", "operations on each connection (default 5000, latency 1000)", func(name, about string) { f.Int64Var(&p.Iterations, name, 0, about) })
+	both(f, "D", "duration", "measure for this `time`, in seconds or as in 500ms, and not a number of operations", func(name, about string) { f.Var(&duration, name, about) })
+	both(f, "t", "tx-depth", "operations under way on each connection", number(&p.Depth, plan.DefaultDepth))
+	both(f, "r", "rx-depth", "receives posted by each engine (default 512, or twice what can come)", number(&p.RecvDepth, 0))
+	both(f, "l", "post_list", "operations posted together", number(&p.Batch, 1))
+	both(f, "Q", "cq-mod", "operations for one completion", number(&p.Moderation, 1))
+	both(f, "q", "qp", "`connections`, or several numbers of them separated by commas", text(&connections, "1"))
+	both(f, "b", "bidirectional", "both ends at once", yes(&p.Bidirectional))
+	both(f, "e", "events", "sleep until something completes, and do not poll", yes(&p.Events))
+	both(f, "I", "inline_size", "bytes up to which data go with their work request; -1: none (default 64, or what the device takes)", number(&p.Inline, 0))
+	both(f, "m", "mtu", "path MTU (default: the largest that both ports have)", number(&p.MTU, 0))
+	both(f, "S", "sl", "service level", number(&p.SL, 0))
+	f.IntVar(&p.TrafficClass, "tclass", 0, "traffic class")
+	both(f, "u", "qp-timeout", "time-out of acknowledgements, 4.096 µs * 2^u (default: what the device chooses)", number(&timeoutCode, 0))
+	f.IntVar(&p.Engines, "engines", 1, "engines that the connections are spread over, each on a processor of its own, at both ends")
+	f.IntVar(&p.Rounds, "rounds", 1, "how often all sizes are measured, in turns: verbena perf compare needs several")
+	f.DurationVar(&p.WarmUp, "warm-up", 100*time.Millisecond, "`time` of operations before each measurement")
+	both(f, "verify", "", "verify all data (which takes time)", yes(&p.Verify))
+	f.StringVar(&o.json, "json", "", "write the report to `FILE` too, as JSON; - is standard output, without the table")
+	f.StringVar(&o.csv, "csv", "", "write the report to `FILE` too, as CSV; - is standard output, without the table")
+	f.StringVar(&o.plot, "plot", "", "draw the report, to `FILE`.svg or FILE.html")
+	f.BoolVar(&o.gbits, "report_gbits", false, "bandwidth in 10^9 bits a second (default: 2^20 bytes a second)")
+	f.BoolVar(&o.counters, "counters", false, "print how the counters of both devices have changed")
+	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "`time` for the connections")
+	f.StringVar(&o.bind, "bind", "", "`address` that the server listens on (default: all)")
+	f.BoolVar(&o.once, "once", false, "serve one client, and end")
+	memory := f.Int("max-memory", 2048, "`MiB` that this end registers at most")
+	rest, err := parseAnyOrder(f, args)
+	if errors.Is(err, flag.ErrHelp) {
+		_, _ = fmt.Fprint(stderr, usage)
+		f.SetOutput(stderr)
+		f.PrintDefaults()
+		return nil, err
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w; see verbena perf -help", err)
+	}
+	switch {
+	case len(rest) > 1:
+		return nil, fmt.Errorf("there are the hosts %s; name one, or none to be the server", strings.Join(rest, " and "))
+	case o.port < 0 || o.port > 65535 || len(rest) == 1 && o.port == 0:
+		return nil, fmt.Errorf("-p is %d; 1 to 65535 are possible, and 0 at the server for any that is free", o.port)
+	case o.gid < -1 || o.ibPort < 0:
+		return nil, errors.New("-x and -i cannot be negative")
+	case o.timeout <= 0:
+		return nil, fmt.Errorf("-timeout is %v; it has to be positive", o.timeout)
+	case *memory < 1 || *memory > 1<<20:
+		return nil, fmt.Errorf("-max-memory is %d; 1 to %d are possible", *memory, 1<<20)
+	case timeoutCode < 0 || timeoutCode > 31:
+		return nil, fmt.Errorf("-u is %d; 0 to 31 are possible", timeoutCode)
+	}
+	o.memory = int64(*memory) << 20
+	if timeoutCode > 0 {
+		p.AckTimeout = 4096 * time.Nanosecond << timeoutCode
+	}
+	if len(rest) == 0 {
+		return &o, nil
+	}
+	o.target, p.CM, p.Duration = rest[0], o.cm, time.Duration(duration)
+	if p.Sizes, err = numbers("-s", sizes, plan.MaxSize); err != nil {
+		return nil, err
+	}
+	switch {
+	case all && sizes != "":
+		return nil, errors.New("-a and -s are given; leave one out")
+	case p.Iterations < 0 || p.Iterations != 0 && p.Duration != 0:
+		return nil, errors.New("-n and -D are given, or -n is negative; give one of the two")
+	case all:
+		p.Sizes = plan.AllSizes()
+	}
+	counts, err := numbers("-q", connections, 1<<16)
+	if err != nil {
+		return nil, err
+	}
+	if o.plot != "" && !plottable(o.plot) {
+		return nil, fmt.Errorf("-plot is %q; name a file that ends in .svg or .html", o.plot)
+	}
+	return &o, o.makePlans(tests, counts, &p)
+}
+
+// makePlans makes a plan for each test and number of connections.
+func (o *options) makePlans(tests string, counts []int, common *plan.Plan) error {
+	list := plan.Tests()
+	if tests != "all" {
+		list = nil
+		for name := range strings.SplitSeq(tests, ",") {
+			t, err := plan.ParseTest(name)
+			if err != nil {
+				return err
+			}
+			list = append(list, t)
+		}
+	}
+	for _, t := range list {
+		for _, n := range counts {
+			p := *common
+			p.Test, p.Connections = t, n
+			if t.Kind == plan.Latency && tests == "all" {
+				p.Connections, p.Engines, p.Bidirectional, p.Batch, p.Moderation = 1, 1, false, 1, 1
+				p.Events = p.Events && t.Op != plan.Write
+			}
+			p.Complete()
+			if err := p.Validate(o.limits()); err != nil {
+				return fmt.Errorf("%v: %w", t, err)
+			}
+			o.plans = append(o.plans, &p)
+			if t.Kind == plan.Latency && tests == "all" {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// numbers takes a list of positive numbers apart.
+func numbers(name, list string, most int) (values []int, err error) {
+	if list == "" {
+		return nil, nil
+	}
+	for word := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < 1 || n > most {
+			return nil, fmt.Errorf("%s is %q; give numbers from 1 to %d, separated by commas", name, list, most)
+		}
+		values = append(values, n)
+	}
+	return values, nil
+}
+
+// parseAnyOrder reads flags and other arguments in any order.
+func parseAnyOrder(f *flag.FlagSet, args []string) (rest []string, err error) {
+	for len(args) > 0 {
+		if err := f.Parse(args); err != nil {
+			return nil, err
+		}
+		if left := f.Args(); len(left) > 0 {
+			rest, args = append(rest, left[0]), left[1:]
+			continue
+		}
+		break
+	}
+	return rest, nil
+}
+
+// seconds is a flag for a time, in seconds unless it has a unit.
+type seconds time.Duration
+
+func (s *seconds) String() string {
+	if *s == 0 {
+		return ""
+	}
+	return time.Duration(*s).String()
+}
+
+func (s *seconds) Set(text string) error {
+	d, err := time.ParseDuration(text)
+	if n, numErr := strconv.ParseFloat(text, 64); numErr == nil && math.Abs(n) < 1e6 {
+		d, err = time.Duration(n*float64(time.Second)), nil
+	}
+	if err != nil || d <= 0 {
+		return errors.New("a positive time is needed, in seconds or with a unit")
+	}
+	*s = seconds(d)
+	return nil
+}
+
+// address is where the server listens.
+func (o *options) address() (host, port string) {
+	host, port, err := net.SplitHostPort(o.target)
+	if err == nil {
+		return host, port
+	}
+	host = o.target
+	if n := len(host); n > 1 && host[0] == '[' && host[n-1] == ']' {
+		host = host[1 : n-1]
+	}
+	return host, strconv.Itoa(o.port)
+}

@@ -1,0 +1,158 @@
+package load
+
+import (
+	"bytes"
+	"crypto/subtle"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/control"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// errEnds: the peer's description of its ends is not that of the plan.
+var errEnds = fmt.Errorf("%w: its connections are not those of the plan", control.ErrProtocol)
+
+// Offer makes what the peer needs to connect, and hands it to send, in parts. Where the
+// connections are made by connection manager, the server listens.
+func (s *Station) Offer(send func(*control.End) error) error {
+	for i, w := range s.workers {
+		e := &control.End{Engine: i}
+		if rights(s.plan.Test.Op) != 0 {
+			var err error
+			if e.Memory, err = w.local.Export(s.cfg.Device); err != nil {
+				return err
+			}
+		}
+		if s.plan.CM && s.cfg.Server {
+			port, err := w.listen()
+			if err != nil {
+				return err
+			}
+			e.Port = port
+		}
+		if !s.plan.CM {
+			for _, f := range w.flows {
+				conn, desc, err := w.rdma.Export()
+				if err != nil {
+					return err
+				}
+				f.conn = conn
+				if len(e.Connections) == control.EndConnections {
+					if err := send(e); err != nil {
+						return err
+					}
+					e = &control.End{Engine: i}
+				}
+				e.Connections = append(e.Connections, desc)
+			}
+		}
+		e.Last = i == len(s.workers)-1
+		if err := send(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Connect takes the peer's ends from receive, connects to them, and drives the engines from
+// then on. dial says where a client finds the server, if that is by connection manager.
+func (s *Station) Connect(receive func() (*control.End, error), dial DialTo) error {
+	taken := 0 // connections of the engine at hand
+	for i := 0; i < len(s.workers); {
+		e, err := receive()
+		if err != nil {
+			return err
+		}
+		w := s.workers[i]
+		first := taken == 0
+		if e.Engine != i || first && !s.plan.CM && len(e.Connections) == 0 {
+			return errEnds
+		}
+		if err := w.take(e, first, taken, dial); err != nil {
+			return err
+		}
+		taken += len(e.Connections)
+		if s.plan.CM || taken == len(w.flows) {
+			i, taken = i+1, 0
+		}
+		if e.Last != (i == len(s.workers)) {
+			return errEnds
+		}
+	}
+	s.drive()
+	return nil
+}
+
+// DialTo is where a client finds the engines of a server.
+type DialTo struct {
+	Host  string
+	Local netip.Addr
+}
+
+// take takes a part of the peer's ends.
+func (w *worker) take(e *control.End, first bool, taken int, dial DialTo) (err error) {
+	if first != (e.Memory != nil) && rights(w.plan.Test.Op) != 0 || len(e.Connections) > len(w.flows)-taken {
+		return errEnds
+	}
+	if e.Memory != nil {
+		if w.remote, err = mmap.Import(w.station.cfg.Device, e.Memory); err != nil {
+			return err
+		}
+		// A smaller one would fail tasks; what is beyond is not used.
+		if int64(w.remote.Len()) < w.layout.Size() {
+			return fmt.Errorf("%w: its memory has %d bytes, %d are needed", control.ErrProtocol, w.remote.Len(), w.layout.Size())
+		}
+	}
+	for i, desc := range e.Connections {
+		if err := w.flows[taken+i].conn.Connect(desc); err != nil {
+			return err
+		}
+	}
+	if w.plan.CM && !w.server {
+		return w.dial(net.JoinHostPort(dial.Host, strconv.Itoa(int(e.Port))), dial.Local)
+	}
+	return nil
+}
+
+// dial dials all connections of an engine.
+func (w *worker) dial(addr string, local netip.Addr) (err error) {
+	for i, f := range w.flows {
+		data := binary.BigEndian.AppendUint32(bytes.Clone(w.station.cfg.Token), uint32(i))
+		if f.conn, err = w.rdma.Dial(addr, rdma.DialConfig{PrivateData: data, LocalAddr: local, Timeout: w.station.cfg.Timeout}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// listen takes the client's connections, and nobody else's.
+func (w *worker) listen() (port uint16, err error) {
+	l, err := w.rdma.Listen(":0", rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
+		if err := w.accept(q); err != nil {
+			_ = q.Reject([]byte("verbena perf: " + err.Error()[:min(len(err.Error()), 100)])) // it may have given up
+		}
+	}})
+	if err != nil {
+		return 0, err
+	}
+	return l.Addr().Port(), nil
+}
+
+func (w *worker) accept(q *rdma.ConnectRequest) (err error) {
+	data := q.PrivateData()
+	if len(data) < control.TokenLen+4 || subtle.ConstantTimeCompare(data[:control.TokenLen], w.station.cfg.Token) != 1 {
+		return errors.New("another client is being served")
+	}
+	i := binary.BigEndian.Uint32(data[control.TokenLen:])
+	if int64(i) >= int64(len(w.flows)) || w.flows[i].conn != nil {
+		return errEnds
+	}
+	w.flows[i].conn, err = q.Accept(rdma.AcceptConfig{})
+	return err
+}

@@ -1,0 +1,90 @@
+package load
+
+import (
+	"math"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// Sample is what an engine has measured in a step.
+type Sample struct {
+	Operations int64
+	From, To   time.Time
+	Peak       float64  // operations a second, the most in any peakSlice
+	Latency    *Latency // nil in bandwidth tests
+
+	fromCPU, toCPU time.Duration // that the process had used by then
+}
+
+// Rate is operations a second.
+func (s *Sample) Rate() float64 {
+	if d := s.To.Sub(s.From); d > 0 {
+		return float64(s.Operations) / d.Seconds()
+	}
+	return 0
+}
+
+// Latency is a distribution of times. Percentiles have three digits; the other figures are
+// exact.
+type Latency struct {
+	histogram  *hdrhistogram.Histogram
+	n          int64
+	min, max   time.Duration
+	mean, sqrs float64 // of nanoseconds; the sum of squared differences from the mean
+}
+
+// longestLatency is the longest that is told apart.
+const longestLatency = 10 * time.Minute
+
+// NewLatency makes an empty distribution.
+func NewLatency() *Latency {
+	return &Latency{histogram: hdrhistogram.New(1, int64(longestLatency), 3), min: math.MaxInt64}
+}
+
+// Record adds a time.
+func (l *Latency) Record(d time.Duration) {
+	d = max(d, 0)
+	l.n++
+	l.min, l.max = min(l.min, d), max(l.max, d)
+	delta := float64(d) - l.mean
+	l.mean += delta / float64(l.n)
+	l.sqrs += delta * (float64(d) - l.mean)
+	_ = l.histogram.RecordValue(int64(min(d, longestLatency))) // it has room for these
+}
+
+// Min, Max, Mean and Deviation are exact, in microseconds.
+func (l *Latency) Min() float64  { return micros(float64(l.min)) }
+func (l *Latency) Max() float64  { return micros(float64(l.max)) }
+func (l *Latency) Mean() float64 { return micros(l.mean) }
+
+// Deviation is the standard deviation.
+func (l *Latency) Deviation() float64 {
+	if l.n < 2 {
+		return 0
+	}
+	return micros(math.Sqrt(l.sqrs / float64(l.n-1)))
+}
+
+// Percentile is the time that so many percent are not above, in microseconds.
+func (l *Latency) Percentile(p float64) float64 {
+	return micros(float64(min(l.histogram.ValueAtPercentile(p), int64(l.max))))
+}
+
+// Bar is how often a time was measured.
+type Bar struct {
+	Nanoseconds int64 `json:"ns"`
+	Count       int64 `json:"n"`
+}
+
+// Bars are those of the histogram that are not empty, in order.
+func (l *Latency) Bars() (list []Bar) {
+	for _, b := range l.histogram.Distribution() {
+		if b.Count > 0 {
+			list = append(list, Bar{min(b.To, int64(l.max)), b.Count})
+		}
+	}
+	return list
+}
+
+func micros(ns float64) float64 { return ns / 1000 }

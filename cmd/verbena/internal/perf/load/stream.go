@@ -1,0 +1,149 @@
+package load
+
+import (
+	"math"
+	"time"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/machine"
+	"github.com/verbena-rdma/verbena/pe"
+)
+
+// stream has many requests under way on each connection: the load of bandwidth tests.
+type stream struct {
+	w       *worker
+	deliver func(*Sample)
+	sample  Sample
+
+	phase   phase
+	begun   time.Time
+	n       int64 // completed
+	posted  int64
+	look    int64 // at the clock, when so many have completed
+	stride  int64 // between two looks
+	slice   time.Time
+	slicedN int64
+	fromN   int64
+}
+
+type phase int
+
+const (
+	warming phase = iota
+	measuring
+	draining
+)
+
+// peakSlice is the shortest time that the peak rate is taken over.
+const peakSlice = time.Millisecond
+
+func newStream(w *worker) *stream {
+	s := &stream{w: w, stride: 16}
+	if w.size >= 4096 {
+		s.stride = 1
+	}
+	return s
+}
+
+func (s *stream) begin(deliver func(*Sample)) {
+	s.deliver, s.begun = deliver, time.Now()
+	for _, f := range s.w.flows {
+		f.limit = math.MaxInt64
+	}
+	if s.w.plan.WarmUp == 0 {
+		s.mark(s.begun)
+	}
+	for _, f := range s.w.flows {
+		s.refill(f)
+	}
+}
+
+// refill posts as many batches as the depth has room for.
+func (s *stream) refill(f *flow) {
+	p := s.w.plan
+	depth, batch, moderation := int64(p.Depth), p.Batch, int64(p.Moderation)
+	for f.posted < f.limit && depth-(f.posted-f.completed) >= int64(batch) {
+		for i := range batch {
+			t := f.next()
+			var flags pe.SubmitFlags
+			if i < batch-1 {
+				flags = pe.Aggregate
+			}
+			if (f.posted+1)%moderation != 0 && f.posted+1 != f.limit {
+				flags |= pe.OptimizeReports
+			}
+			if !s.w.submit(t, flags) {
+				return
+			}
+			f.posted++
+			s.posted++
+		}
+	}
+}
+
+func (s *stream) completed(f *flow) {
+	s.n++
+	if s.n >= s.look && s.phase != draining {
+		s.clock()
+	}
+	s.refill(f)
+	if s.n == s.posted && !s.w.broken { // every flow is at its limit
+		if s.phase == measuring {
+			s.end(time.Now())
+		}
+		s.deliver(&s.sample)
+	}
+}
+
+func (s *stream) arrived() {}
+
+// clock looks at the clock, and goes on to the next phase.
+func (s *stream) clock() {
+	s.look = s.n + s.stride
+	now := time.Now()
+	if s.phase == warming {
+		if now.Sub(s.begun) >= s.w.plan.WarmUp {
+			s.mark(now)
+		}
+		return
+	}
+	if d := now.Sub(s.slice); d >= peakSlice {
+		s.sample.Peak = max(s.sample.Peak, float64(s.n-s.slicedN)/d.Seconds())
+		s.slice, s.slicedN = now, s.n
+	}
+	if d := s.w.plan.Duration; d > 0 && now.Sub(s.sample.From) >= d {
+		s.end(now)
+		for _, f := range s.w.flows {
+			f.limit = s.atLeastAll(f.posted)
+		}
+	}
+}
+
+// mark begins to measure.
+func (s *stream) mark(now time.Time) {
+	s.phase, s.fromN = measuring, s.n
+	s.slice, s.slicedN = now, s.n
+	s.sample.From, s.sample.fromCPU = now, machine.CPUTime()
+	if n := s.w.plan.Iterations; n > 0 {
+		batch := int64(s.w.plan.Batch)
+		for _, f := range s.w.flows {
+			// What was posted in the warm-up may be more.
+			f.limit = s.atLeastAll(max(f.posted, (f.completed+n+batch-1)/batch*batch))
+		}
+	}
+}
+
+// atLeastAll raises a limit where data are verified, so that each slot has been used.
+func (s *stream) atLeastAll(limit int64) int64 {
+	if s.w.plan.Verify {
+		limit = max(limit, int64(s.w.plan.Depth))
+	}
+	return limit
+}
+
+// end ends what is measured.
+func (s *stream) end(now time.Time) {
+	s.phase = draining
+	s.sample.To, s.sample.toCPU = now, machine.CPUTime()
+	s.sample.Operations = s.n - s.fromN
+	s.sample.Peak = max(s.sample.Peak, s.sample.Rate())
+}

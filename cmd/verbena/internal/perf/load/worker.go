@@ -1,0 +1,290 @@
+package load
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/verbena-rdma/verbena/await"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// worker is one engine with its context, and the goroutine that drives it. What is not
+// atomic, a channel, or set before drive belongs to that goroutine.
+type worker struct {
+	station *Station
+	plan    *plan.Plan
+	server  bool
+	index   int
+	layout  plan.Layout
+
+	engine   *pe.Engine
+	rdma     *rdma.Context
+	local    *mmap.Map
+	remote   *mmap.Map // nil where nothing of the peer's memory is used
+	alloc    allocFunc // nil where the end submits nothing
+	receives *rdma.ReceivePool
+	flows    []*flow
+
+	connected int
+	ready     chan struct{} // closed when all connections are Ready
+	leaving   atomic.Bool   // what ends now ends on purpose
+	quit      atomic.Bool   // the goroutine is to end
+	cancel    context.CancelFunc
+	ended     chan struct{} // closed when it has; nil: it has not begun
+
+	step     int
+	size     int
+	load     load
+	watch    func() // looks at memory between passes of an engine that polls; nil: nothing to look at
+	inFlight int64  // requests
+	quiet    func() // called when none is in flight any more
+	broken   bool   // something has failed: what has completed is not all
+	checks   checks
+}
+
+// load is what is done in a step.
+type load interface {
+	// begin starts it, at an end that measures; deliver is called with what was measured when
+	// nothing is in flight any more.
+	begin(deliver func(*Sample))
+	// completed is called when a request of a flow has completed.
+	completed(f *flow)
+	// arrived is called when a message has.
+	arrived()
+}
+
+// passive is the load of an end that submits nothing of its own.
+type passive struct{}
+
+func (passive) begin(func(*Sample)) {}
+func (passive) completed(*flow)     {}
+func (passive) arrived()            {}
+
+func newWorker(s *Station, index int) (w *worker, err error) {
+	p := s.plan
+	w = &worker{station: s, plan: p, server: s.cfg.Server, index: index, layout: p.Layout(index),
+		ready: make(chan struct{}), load: passive{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.close())
+		}
+	}()
+	var spin pe.Config
+	if p.Events {
+		spin.Spin = -1
+	}
+	w.engine = pe.New(spin)
+	n := p.ConnectionsOf(index)
+	cfg := rdma.Config{
+		Name: fmt.Sprintf("perf engine %d", index), Engine: w.engine, MaxConnections: n,
+		Permissions: mmap.RemoteRead | mmap.RemoteAtomic,
+		GIDIndex:    s.cfg.GIDIndex, Port: s.cfg.Port, MTU: verbs.MTU(p.MTU), AckTimeout: p.AckTimeout, SL: uint8(p.SL),
+		TrafficClass: uint8(p.TrafficClass), ConnectTimeout: s.cfg.Timeout, MaxInline: p.Inline,
+	}
+	if p.Active(w.server) {
+		cfg.SendQueueSize = p.Depth
+	}
+	if w.rdma, err = rdma.New(s.cfg.Device, cfg); err != nil {
+		return w, err
+	}
+	if w.local, err = mmap.Alloc(s.cfg.Device, int(w.layout.Size()), mmap.LocalReadWrite|rights(p.Test.Op)); err != nil {
+		return w, err
+	}
+	if p.Active(w.server) {
+		if err = w.makePool(n * p.Depth); err != nil {
+			return w, err
+		}
+	}
+	if p.TakesMessages(w.server) {
+		if w.receives, err = w.rdma.ReceivePool(p.RecvDepth, w.received, func(_ *rdma.ReceiveTask, err error) { w.taskFailed(err) }); err != nil {
+			return w, err
+		}
+	}
+	w.rdma.OnConnection(w.changed)
+	for i := range n {
+		w.flows = append(w.flows, &flow{w: w, index: i})
+	}
+	if err = w.rdma.Start(); err != nil {
+		return w, err
+	}
+	return w, w.postReceives()
+}
+
+// rights are what peers may do with the memory.
+func rights(op plan.Op) mmap.Permission {
+	switch {
+	case op.Atomic():
+		return mmap.RemoteAtomic
+	case op == plan.Read:
+		return mmap.RemoteRead
+	case op == plan.Send:
+		return 0
+	}
+	return mmap.RemoteWrite
+}
+
+// changed is told of the connections.
+func (w *worker) changed(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+	switch state {
+	case rdma.Ready:
+		if w.connected++; w.connected == len(w.flows) {
+			close(w.ready)
+		}
+	case rdma.Failed, rdma.Closed:
+		if !w.leaving.Load() {
+			w.rdma.Fail(cmp.Or(err, fmt.Errorf("%v was closed", conn)))
+		}
+	}
+}
+
+// taskFailed is told of tasks that have failed.
+func (w *worker) taskFailed(err error) {
+	w.broken = true
+	if !w.leaving.Load() {
+		w.rdma.Fail(err)
+	}
+}
+
+// drive drives the engine, on a goroutine, until close.
+func (w *worker) drive() {
+	ctx, cancel := context.WithCancel(context.Background())
+	w.cancel, w.ended = cancel, make(chan struct{})
+	go func() {
+		defer close(w.ended)
+		var err error
+		if w.plan.Polls(w.server) {
+			err = w.poll()
+		} else {
+			err = w.engine.Run(ctx)
+		}
+		if !w.leaving.Load() {
+			w.station.cancel(cmp.Or(err, errStopped))
+		}
+	}()
+}
+
+var errStopped = errors.New("the RDMA context has stopped")
+
+// poll drives the engine without a pause.
+func (w *worker) poll() error {
+	for !w.quit.Load() {
+		if _, err := w.engine.Progress(); err != nil {
+			return err
+		}
+		if w.watch != nil {
+			w.watch()
+		}
+		if s := w.rdma.State(); s == pe.Stopping || s == pe.Idle {
+			return w.rdma.Err()
+		}
+	}
+	return nil
+}
+
+// do runs a function on the goroutine that drives the engine.
+func (w *worker) do(ctx context.Context, f func() error) error { return await.Func(ctx, w.engine, f) }
+
+// prepare makes everything for a step. Nothing is in flight.
+func (w *worker) prepare(step, size int) error {
+	w.step, w.size, w.watch = step, size, nil
+	w.checks = checks{}
+	if err := w.freeTasks(); err != nil {
+		return err
+	}
+	w.fill()
+	if w.alloc == nil {
+		w.load = passive{}
+		return nil
+	}
+	for _, f := range w.flows {
+		if err := f.prepare(); err != nil {
+			return err
+		}
+	}
+	switch {
+	case w.plan.Test.Kind == plan.Bandwidth:
+		w.load = newStream(w)
+	case w.plan.Test.Op == plan.Write:
+		b := newBall(w)
+		w.load, w.watch = b, b.look
+	case w.plan.Test.EachWay():
+		w.load = newPing(w)
+	default:
+		w.load = newRequests(w)
+	}
+	return nil
+}
+
+func (w *worker) freeTasks() (err error) {
+	for _, f := range w.flows {
+		err = errors.Join(err, rdma.FreeAll(f.tasks))
+		f.tasks = f.tasks[:0]
+	}
+	return err
+}
+
+// done is called for each request that has completed.
+func (w *worker) done(t rdma.Task) {
+	f := t.UserData().(*flow)
+	if w.plan.Verify {
+		w.checkTask(f, t)
+	}
+	f.completed++
+	w.inFlight--
+	w.load.completed(f)
+	if w.inFlight == 0 && w.quiet != nil {
+		quiet := w.quiet
+		w.quiet = nil
+		quiet()
+	}
+}
+
+// whenQuiet calls f when no request is in flight.
+func (w *worker) whenQuiet(f func()) {
+	if w.inFlight == 0 {
+		f()
+		return
+	}
+	w.quiet = f
+}
+
+// submit gives the next task of a flow to the device.
+func (w *worker) submit(t rdma.Task, flags pe.SubmitFlags) bool {
+	w.inFlight++
+	if err := t.SubmitWith(flags); err != nil {
+		w.inFlight--
+		w.taskFailed(err)
+		return false
+	}
+	return true
+}
+
+// close ends everything, the goroutine first.
+func (w *worker) close() error {
+	w.leaving.Store(true)
+	var errs []error
+	if w.ended != nil {
+		w.quit.Store(true)
+		w.cancel()
+		<-w.ended
+	}
+	if w.rdma != nil {
+		errs = append(errs, w.rdma.Close())
+	}
+	for _, m := range []*mmap.Map{w.local, w.remote} {
+		if m != nil {
+			errs = append(errs, m.Close())
+		}
+	}
+	if w.engine != nil {
+		errs = append(errs, w.engine.Close())
+	}
+	return errors.Join(errs...)
+}

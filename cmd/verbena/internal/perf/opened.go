@@ -1,0 +1,91 @@
+package perf
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/control"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/machine"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/route"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// opened is the device, and the address on it that is used.
+type opened struct {
+	verbs.Device
+	port  int
+	gid   *int // nil: none leads to the other end, and package rdma chooses
+	local netip.Addr
+}
+
+// open opens the device that the flags name, or else the one by which the system reaches an
+// address.
+func open(o *options, target netip.Addr) (d *opened, err error) {
+	r, err := route.Find(o.device, target)
+	if err != nil {
+		return nil, err
+	}
+	d = &opened{port: o.ibPort}
+	if d.Device, err = device.Open(r.Device); err != nil {
+		return nil, err
+	}
+	if o.gid >= 0 {
+		d.gid = &o.gid
+		return d, nil
+	}
+	if err = r.Rank(d.Device); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	for _, c := range r.Candidates {
+		if c.Used && (o.ibPort == 0 || o.ibPort == c.Port) {
+			d.port, d.gid, d.local = c.Port, &c.Entry.Index, c.Entry.GID.Addr()
+		}
+	}
+	return d, nil
+}
+
+// host describes this end. The GID is the one in use.
+func (d *opened) host(gid verbs.GIDEntry) (h control.Host, err error) {
+	attr, err := d.Query()
+	if err != nil {
+		return h, err
+	}
+	port, err := d.QueryPort(max(d.port, 1))
+	if err != nil {
+		return h, err
+	}
+	return control.Host{
+		Machine: machine.Describe(), Device: d.Name(), Driver: d.Driver(), Firmware: attr.FirmwareVersion,
+		GID: gid.GID.Addr().String(), GIDIndex: gid.Index, GIDType: fmt.Sprint(gid.Type),
+		Link: fmt.Sprint(port.LinkLayer), Rate: port.ActiveRate,
+	}, nil
+}
+
+// gauge notes the counters of the device and what was swapped, to tell what has changed.
+type gauge struct {
+	dev     verbs.Device
+	before  map[string]uint64
+	swapped uint64
+}
+
+func newGauge(dev verbs.Device) *gauge {
+	g := &gauge{dev: dev, before: map[string]uint64{}, swapped: machine.Swapped()}
+	list, _ := dev.Counters() // those that can be read
+	for _, c := range list {
+		g.before[c.Name] = c.Value
+	}
+	return g
+}
+
+// changes are the counters that have changed, and the pages that were swapped.
+func (g *gauge) changes() (counters []control.Counter, swapped uint64) {
+	list, _ := g.dev.Counters()
+	for _, c := range list {
+		if delta := int64(c.Value - g.before[c.Name]); delta != 0 {
+			counters = append(counters, control.Counter{Name: c.Name, Delta: delta})
+		}
+	}
+	return counters, machine.Swapped() - g.swapped
+}

@@ -1,0 +1,64 @@
+// Package perf is verbena perf: how fast is RDMA between here and there. It does what the
+// programs of perftest do, in one, on any device of the SDK.
+//
+//	plan      what is measured
+//	control   what the ends say to each other
+//	load      the operations, at both ends
+//	machine   what figures depend on
+//	report    results, as tables, JSON and CSV
+//	compare   two sets of reports, with confidence
+//	chart     plots
+package perf
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/compare"
+	"github.com/verbena-rdma/verbena/internal/interrupt"
+)
+
+// Exit codes. A signal gives 128 and its number.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+	exitSignal = 128
+)
+
+// Main runs the command, and returns its exit code.
+func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	if len(args) > 0 {
+		switch args[0] {
+		case "compare":
+			return compare.Main(args[1:], stdout, stderr)
+		case "plot":
+			return plotMain(args[1:], stderr)
+		}
+	}
+	o, err := parseArgs(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return exitOK
+	}
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, "verbena perf:", err)
+		return exitUsage
+	}
+	if o.target == "" {
+		err = serve(ctx, o, stdout, stderr)
+	} else {
+		err = measure(ctx, o, stdout, stderr)
+	}
+	var by interrupt.Error
+	switch {
+	case errors.As(context.Cause(ctx), &by):
+		return exitSignal + int(by.Signal)
+	case err != nil:
+		_, _ = fmt.Fprintln(stderr, "verbena perf:", err)
+		return exitFailed
+	}
+	return exitOK
+}

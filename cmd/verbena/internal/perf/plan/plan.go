@@ -1,0 +1,235 @@
+// Package plan says what verbena perf measures. The client makes a Plan from its flags and
+// gives it to the server, which checks it: a plan comes from the network.
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Plan is one test, of one or more sizes, over one set of connections.
+type Plan struct {
+	Test          Test          `json:"test"`
+	Sizes         []int         `json:"sizes"`      // bytes, each measured in turn
+	Rounds        int           `json:"rounds"`     // how often all sizes are
+	Iterations    int64         `json:"iterations"` // on each connection; zero: Duration counts
+	Duration      time.Duration `json:"duration_ns"`
+	WarmUp        time.Duration `json:"warm_up_ns"` // before each measurement
+	Depth         int           `json:"depth"`      // operations under way on each connection
+	RecvDepth     int           `json:"recv_depth"` // receives of each engine
+	Batch         int           `json:"batch"`      // operations that are posted together
+	Moderation    int           `json:"moderation"` // operations for one completion
+	Connections   int           `json:"connections"`
+	Engines       int           `json:"engines"` // that the connections are spread over, at both ends
+	Bidirectional bool          `json:"bidirectional"`
+	Events        bool          `json:"events"` // the ends sleep rather than poll
+	Verify        bool          `json:"verify"`
+	CM            bool          `json:"cm"`  // the connections are made by connection manager
+	MTU           int           `json:"mtu"` // zero: the largest that both ports have
+	AckTimeout    time.Duration `json:"ack_timeout_ns"`
+	Inline        int           `json:"inline"` // bytes; zero: the SDK chooses; -1: none
+	SL            int           `json:"sl"`
+	TrafficClass  int           `json:"traffic_class"`
+}
+
+// Limits are what a plan may ask for.
+type Limits struct {
+	Memory      int64 // bytes registered at one end
+	Connections int
+	Engines     int
+}
+
+// What no plan may exceed.
+const (
+	MaxSize       = 1 << 30
+	maxSizes      = 64
+	maxRounds     = 10_000
+	maxDuration   = 24 * time.Hour
+	maxDepth      = 1 << 16
+	maxOperations = 1 << 20 // tasks of one end
+	pingDepth     = 16      // tasks of an end that plays ping-pong
+	pingReceives  = 64
+	maxInline     = 4096
+)
+
+// DefaultDepth and DefaultIterations are those of perftest.
+const (
+	DefaultDepth             = 128
+	DefaultIterations        = 5000
+	DefaultLatencyIterations = 1000
+)
+
+// AllSizes are the powers of two of perftest's -a.
+func AllSizes() (list []int) {
+	for s := 2; s <= 1<<23; s *= 2 {
+		list = append(list, s)
+	}
+	return list
+}
+
+// Complete fills in what is zero, and what follows from the rest.
+func (p *Plan) Complete() {
+	latency := p.Test.Kind == Latency
+	switch {
+	case p.Test.Op.Atomic():
+		p.Sizes = []int{8}
+	case len(p.Sizes) > 0:
+	case latency:
+		p.Sizes = []int{2}
+	default:
+		p.Sizes = []int{65536}
+	}
+	if p.Iterations == 0 && p.Duration == 0 {
+		p.Iterations = DefaultIterations
+		if latency {
+			p.Iterations = DefaultLatencyIterations
+		}
+	}
+	for _, f := range []struct {
+		value *int
+		zero  int
+	}{{&p.Rounds, 1}, {&p.Connections, 1}, {&p.Engines, 1}, {&p.Batch, 1}, {&p.Moderation, 1}, {&p.Depth, DefaultDepth}} {
+		if *f.value == 0 {
+			*f.value = f.zero
+		}
+	}
+	if latency {
+		p.Depth = 1
+		if p.Test.EachWay() {
+			p.Depth = pingDepth
+		}
+	}
+	if p.RecvDepth == 0 && p.Test.Op.Receives() {
+		p.RecvDepth = pingReceives
+		if !latency {
+			p.RecvDepth = min(max(512, 2*p.Depth*p.ConnectionsOf(0)), 8192)
+		}
+	}
+}
+
+// Validate checks a complete plan.
+func (p *Plan) Validate(l Limits) error {
+	for _, check := range []func(Limits) error{p.validateSizes, p.validateCounts, p.validateTimes, p.validateKind} {
+		if err := check(l); err != nil {
+			return err
+		}
+	}
+	if need := p.Memory(); need > l.Memory {
+		return fmt.Errorf("it needs %d bytes of memory at each end, and %d are allowed; choose smaller sizes, fewer connections, a smaller depth (with verification each operation has memory of its own), or allow more", need, l.Memory)
+	}
+	return nil
+}
+
+func (p *Plan) validateSizes(Limits) error {
+	if len(p.Sizes) < 1 || len(p.Sizes) > maxSizes {
+		return fmt.Errorf("there are %d sizes; 1 to %d are possible", len(p.Sizes), maxSizes)
+	}
+	for _, s := range p.Sizes {
+		if s < 1 || s > MaxSize {
+			return fmt.Errorf("the size is %d bytes; 1 to %d are possible", s, MaxSize)
+		}
+		if p.Test.Op.Atomic() && s != 8 {
+			return fmt.Errorf("the size is %d bytes; atomics have 8", s)
+		}
+	}
+	return nil
+}
+
+func (p *Plan) validateCounts(l Limits) error {
+	for _, f := range []struct {
+		name        string
+		value       int
+		least, most int
+	}{
+		{"number of rounds", p.Rounds, 1, maxRounds},
+		{"number of connections", p.Connections, 1, l.Connections},
+		{"number of engines", p.Engines, 1, l.Engines},
+		{"depth", p.Depth, 1, maxDepth},
+		{"number of receives", p.RecvDepth, 0, maxDepth},
+		{"batch", p.Batch, 1, p.Depth},
+		{"number of operations for one completion", p.Moderation, 1, p.Depth},
+		{"number of bytes inline", p.Inline, -1, maxInline},
+		{"service level", p.SL, 0, 15},
+		{"traffic class", p.TrafficClass, 0, 255},
+	} {
+		if f.value < f.least || f.value > f.most {
+			return fmt.Errorf("the %s is %d; %d to %d are possible", f.name, f.value, f.least, f.most)
+		}
+	}
+	switch {
+	case p.Engines > p.Connections:
+		return fmt.Errorf("there are %d engines for %d connections; each needs one", p.Engines, p.Connections)
+	case p.Depth*p.Connections > maxOperations:
+		return fmt.Errorf("a depth of %d on %d connections makes %d operations; %d are possible", p.Depth, p.Connections, p.Depth*p.Connections, maxOperations)
+	case p.Test.Op.Receives() && p.RecvDepth < 1:
+		return errors.New("it needs receives")
+	case p.MTU != 0 && !verbs.MTU(p.MTU).Valid():
+		return fmt.Errorf("the path MTU is %d; 256, 512, 1024, 2048 and 4096 are possible", p.MTU)
+	}
+	return nil
+}
+
+func (p *Plan) validateTimes(Limits) error {
+	switch {
+	case (p.Iterations == 0) == (p.Duration == 0):
+		return fmt.Errorf("there are %d iterations and a duration of %v; give one of the two", p.Iterations, p.Duration)
+	case p.Iterations < 0 || p.Iterations > math.MaxInt32:
+		return fmt.Errorf("there are %d iterations; 1 to %d are possible", p.Iterations, math.MaxInt32)
+	case p.Duration < 0 || p.Duration > maxDuration:
+		return fmt.Errorf("the duration is %v; at most %v is possible", p.Duration, maxDuration)
+	case p.WarmUp < 0 || p.WarmUp > maxDuration:
+		return fmt.Errorf("the warm-up is %v; 0 to %v are possible", p.WarmUp, maxDuration)
+	case p.AckTimeout < 0 || p.AckTimeout > maxDuration:
+		return fmt.Errorf("the time-out of acknowledgements is %v; 0 to %v are possible", p.AckTimeout, maxDuration)
+	}
+	return nil
+}
+
+func (p *Plan) validateKind(Limits) error {
+	if p.Test.Kind == Bandwidth {
+		return nil
+	}
+	switch {
+	case p.Connections != 1:
+		return fmt.Errorf("a latency is measured on one connection, not on %d", p.Connections)
+	case p.Bidirectional:
+		return errors.New("messages of a latency test go one at a time, and not in both directions")
+	case p.Events && p.Test.Op == Write:
+		return errors.New("it cannot wait for events: nobody is notified of a write; measure write_imm_lat or send_lat")
+	}
+	return nil
+}
+
+// Steps is how many measurements there are.
+func (p *Plan) Steps() int { return p.Rounds * len(p.Sizes) }
+
+// Step returns the round, from 0, and the size of a step. Sizes are taken in turns, so that
+// what changes on the machine meanwhile meets all of them.
+func (p *Plan) Step(i int) (round, size int) { return i / len(p.Sizes), p.Sizes[i%len(p.Sizes)] }
+
+// ConnectionsOf is how many connections an engine has; those of 0 are not fewer than others'.
+func (p *Plan) ConnectionsOf(engine int) int {
+	n := p.Connections / p.Engines
+	if engine < p.Connections%p.Engines {
+		n++
+	}
+	return n
+}
+
+// Active reports whether an end submits operations: the client always does.
+func (p *Plan) Active(server bool) bool { return !server || p.Bidirectional || p.Test.EachWay() }
+
+// Polls reports whether an end's engines poll. One that waits for nothing but the other end's
+// reads, writes and atomics sleeps, as the program of such an end does.
+func (p *Plan) Polls(server bool) bool {
+	return !p.Events && (p.Active(server) || p.Test.Op.Receives())
+}
+
+// TakesMessages reports whether an end has receives.
+func (p *Plan) TakesMessages(server bool) bool {
+	return p.Test.Op.Receives() && (server || p.Bidirectional || p.Test.Kind == Latency)
+}

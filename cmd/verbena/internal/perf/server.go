@@ -1,0 +1,232 @@
+package perf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/control"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/load"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
+	"github.com/verbena-rdma/verbena/internal/terminal"
+)
+
+// errBusy: a second client would spoil what the first one measures.
+var errBusy = errors.New("another client is being served; try again when it is done")
+
+// server serves one client at a time.
+type server struct {
+	o    *options
+	log  zerolog.Logger
+	busy sync.Mutex
+	// device is the one that the server has for itself; nil: each client gets the one by
+	// which it is reached.
+	device *opened
+}
+
+// serve is the server, until ctx ends.
+func serve(ctx context.Context, o *options, stdout, stderr io.Writer) error {
+	s := &server{o: o, log: zerolog.New(zerolog.ConsoleWriter{Out: stderr, TimeFormat: time.TimeOnly, NoColor: !terminal.Colours(stderr)}).With().Timestamp().Logger()}
+	listening := func(addr netip.AddrPort) {
+		_, _ = fmt.Fprintf(stdout, "listening %v: interrupt to stop\n", addr)
+	}
+	if o.cm {
+		return s.serveCM(ctx, listening)
+	}
+	var cfg net.ListenConfig
+	l, err := cfg.Listen(ctx, "tcp", net.JoinHostPort(o.bind, strconv.Itoa(o.port)))
+	if err != nil {
+		return fmt.Errorf("listen for clients: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	listening(l.Addr().(*net.TCPAddr).AddrPort())
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	for {
+		conn, err := l.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("wait for a client: %w", err)
+		}
+		peer := conn.RemoteAddr().(*net.TCPAddr).AddrPort()
+		peer = netip.AddrPortFrom(peer.Addr().Unmap().WithZone(""), peer.Port())
+		if o.once {
+			_ = l.Close()
+			s.serveClient(ctx, conn.(*net.TCPConn), peer)
+			return nil
+		}
+		clients.Go(func() { s.serveClient(ctx, conn.(*net.TCPConn), peer) })
+	}
+}
+
+// serveClient serves a client until it leaves, or breaks the rules.
+func (s *server) serveClient(ctx context.Context, stream control.Stream, peer netip.AddrPort) {
+	log := s.log.With().Stringer("client", peer).Logger()
+	conv := control.Converse(ctx, stream)
+	defer func() { _ = conv.Close() }()
+	if !s.busy.TryLock() {
+		log.Warn().Msg("a second client is turned away")
+		conv.Refuse(errBusy)
+		return
+	}
+	defer s.busy.Unlock()
+	log.Info().Msg("a client has come")
+	err := s.tests(conv, peer.Addr(), log)
+	switch {
+	case err == nil:
+		log.Info().Msg("the client has left")
+		return
+	case ctx.Err() != nil:
+		err = errors.New("it was interrupted")
+	default:
+		log.Warn().Err(err).Msg("the client is given up")
+	}
+	conv.Refuse(err)
+}
+
+// tests does what the client asks for, one test after the other.
+func (s *server) tests(conv *control.Conversation, peer netip.Addr, log zerolog.Logger) (err error) {
+	d := s.device
+	defer func() {
+		if d != nil && d != s.device {
+			err = errors.Join(err, d.Close())
+		}
+	}()
+	for first := true; ; first = false {
+		// A client that says nothing keeps others out.
+		waiting, cancel := context.WithTimeoutCause(conv.Context(), s.o.timeout, errors.New("the client has asked for nothing"))
+		request, err := control.Await[*control.Request](waiting, conv)
+		cancel()
+		if !first && errors.Is(err, control.ErrHungUp) {
+			return nil // between two tests
+		}
+		if err != nil {
+			return err
+		}
+		if err := check(request, s.o); err != nil {
+			return fmt.Errorf("the test cannot be made here: %w", err)
+		}
+		if d == nil {
+			if d, err = open(s.o, peer); err != nil {
+				return err
+			}
+		}
+		t := &serverTest{o: s.o, conv: conv, plan: &request.Plan, token: request.Token, device: d}
+		if err := t.run(); err != nil {
+			return err
+		}
+		log.Info().Stringer("test", request.Plan.Test).Int("steps", request.Plan.Steps()).Msg("measured")
+	}
+}
+
+// check checks what a client asks for.
+func check(r *control.Request, o *options) error {
+	if err := r.Plan.Validate(o.limits()); err != nil {
+		return err
+	}
+	if r.Plan.CM != (len(r.Token) == control.TokenLen) {
+		return fmt.Errorf("%w: a token of %d bytes", control.ErrProtocol, len(r.Token))
+	}
+	return nil
+}
+
+// serverTest is one test at the server.
+type serverTest struct {
+	o      *options
+	conv   *control.Conversation
+	plan   *plan.Plan
+	token  []byte
+	device *opened
+}
+
+func (t *serverTest) run() (err error) {
+	s, err := load.Open(t.conv.Context(), load.Config{Device: t.device, Port: t.device.port, GIDIndex: t.device.gid, Plan: t.plan, Server: true, Timeout: t.o.timeout, Token: t.token})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if err := t.connect(s); err != nil {
+		return err
+	}
+	for i := range t.plan.Steps() {
+		if err := t.step(s, i); err != nil {
+			return fmt.Errorf("step %d: %w", i, err)
+		}
+	}
+	if _, err := control.Await[*control.Bye](s.Context(), t.conv); err != nil {
+		return err
+	}
+	s.Leave()
+	return t.conv.Send(&control.Bye{})
+}
+
+func (t *serverTest) connect(s *load.Station) error {
+	ctx, cancel := context.WithTimeoutCause(s.Context(), t.o.timeout, fmt.Errorf("the client has not connected within %v", t.o.timeout))
+	defer cancel()
+	host, err := t.device.host(s.GID())
+	if err != nil {
+		return err
+	}
+	if err := t.conv.Send(&control.Accept{Host: host}); err != nil {
+		return err
+	}
+	if err := s.Offer(func(e *control.End) error { return t.conv.Send(e) }); err != nil {
+		return err
+	}
+	if err := s.Connect(func() (*control.End, error) { return control.Await[*control.End](ctx, t.conv) }, load.DialTo{}); err != nil {
+		return err
+	}
+	if err := s.WaitReady(); err != nil {
+		return err
+	}
+	return t.conv.Send(&control.Connected{})
+}
+
+// step serves one size.
+func (t *serverTest) step(s *load.Station, i int) error {
+	begin, err := control.Await[*control.Begin](s.Context(), t.conv)
+	if err != nil {
+		return err
+	}
+	if begin.Step != i {
+		return fmt.Errorf("%w: step %d begins, and %d was due", control.ErrProtocol, begin.Step, i)
+	}
+	if err := s.Prepare(i); err != nil {
+		return err
+	}
+	g, watch := newGauge(t.device), load.StartStopwatch()
+	if err := t.conv.Send(&control.Ready{}); err != nil {
+		return err
+	}
+	var figures load.Figures
+	if t.plan.Bidirectional {
+		samples, err := s.Measure()
+		if err != nil {
+			return err
+		}
+		figures = load.Sum(samples)
+	}
+	if _, err := control.Await[*control.Stop](s.Context(), t.conv); err != nil {
+		return err
+	}
+	outcome := &control.Outcome{Busy: watch.Busy(), Operations: figures.Operations, Rate: figures.Rate, Peak: figures.Peak}
+	if err := s.Settle(); err != nil {
+		return err
+	}
+	if outcome.Checked, outcome.Damage, err = s.Verified(); err != nil {
+		return err
+	}
+	outcome.Counters, outcome.Swapped = g.changes()
+	return t.conv.Send(outcome)
+}
