@@ -68,15 +68,15 @@ func measureAll(ctx context.Context, o *options, table *report.Table) (reports [
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, d.Close()) }()
+	defer func() { err = errors.Join(err, d.dev.Close()) }()
 	stream, err := dial(ctx, o, d, net.JoinHostPort(addr.String(), port))
 	if err != nil {
 		return nil, err
 	}
 	conv := control.Converse(ctx, stream)
 	defer func() { err = errors.Join(err, conv.Close()) }()
-	for _, p := range o.plans {
-		c := &client{o: o, device: d, conv: conv, plan: p, table: table, peer: addr}
+	for i, p := range o.plans {
+		c := &client{o: o, device: d, conv: conv, plan: p, last: i == len(o.plans)-1, table: table, peer: addr}
 		r, err := c.run()
 		if r != nil {
 			reports = append(reports, r)
@@ -130,6 +130,7 @@ type client struct {
 	device *opened
 	conv   *control.Conversation
 	plan   *plan.Plan
+	last   bool // of the tests
 	table  *report.Table
 	peer   netip.Addr
 }
@@ -150,7 +151,7 @@ func (c *client) run() (r *report.Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := load.Open(c.conv.Context(), load.Config{Device: c.device, Port: c.device.port, GIDIndex: c.device.gid, Plan: c.plan, Timeout: c.o.timeout, Token: token})
+	s, err := load.Open(c.conv.Context(), load.Config{Device: c.device.dev, Port: c.device.port, GIDIndex: c.device.gid, Plan: c.plan, Timeout: c.o.timeout, Token: token})
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +183,7 @@ func (c *client) run() (r *report.Report, err error) {
 	r.Warnings = report.Distrust(r)
 	c.table.Foot(r)
 	s.Leave()
-	if err := c.conv.Send(&control.Bye{}); err != nil {
+	if err := c.conv.Send(&control.Bye{Last: c.last}); err != nil {
 		return r, err
 	}
 	_, err = control.Await[*control.Bye](c.conv.Context(), c.conv)
@@ -232,7 +233,7 @@ func (c *client) step(s *load.Station, i int) (*report.Result, error) {
 	if err := s.Prepare(i); err != nil {
 		return nil, err
 	}
-	g := newGauge(c.device)
+	g := newGauge(c.device.dev)
 	if err := c.conv.Send(&control.Begin{Step: i}); err != nil {
 		return nil, err
 	}

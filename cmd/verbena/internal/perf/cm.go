@@ -25,7 +25,7 @@ func (s *ownStation) Close() error { return errors.Join(s.Stream.Close(), s.stat
 
 // dialCM reaches the server by connection manager.
 func dialCM(ctx context.Context, o *options, d *opened, addr string) (control.Stream, error) {
-	station, err := cmstream.Open(d, d.port, d.gid)
+	station, err := cmstream.Open(d.dev, d.port, d.gid)
 	if err != nil {
 		return nil, err
 	}
@@ -50,8 +50,8 @@ func (s *server) serveCM(ctx context.Context, listening func(netip.AddrPort)) (e
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	station, err := cmstream.Open(d, d.port, d.gid)
+	defer func() { err = errors.Join(err, d.dev.Close()) }()
+	station, err := cmstream.Open(d.dev, d.port, d.gid)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (s *server) serveCM(ctx context.Context, listening func(netip.AddrPort)) (e
 // address is one that the server can be dialled at. On the loopback interface a dial to any
 // finds it.
 func (s *server) address(d *opened) netip.Addr {
-	table, err := d.GIDs(max(d.port, 1))
+	table, err := d.dev.GIDs(max(d.port, 1))
 	if err != nil || len(table) == 0 {
 		return netip.IPv6Unspecified()
 	}

@@ -14,7 +14,7 @@ import (
 
 // opened is the device, and the address on it that is used.
 type opened struct {
-	verbs.Device
+	dev   verbs.Device
 	port  int
 	gid   *int // nil: none leads to the other end, and package rdma chooses
 	local netip.Addr
@@ -28,15 +28,15 @@ func open(o *options, target netip.Addr) (d *opened, err error) {
 		return nil, err
 	}
 	d = &opened{port: o.ibPort}
-	if d.Device, err = device.Open(r.Device); err != nil {
+	if d.dev, err = device.Open(r.Device); err != nil {
 		return nil, err
 	}
 	if o.gid >= 0 {
 		d.gid = &o.gid
 		return d, nil
 	}
-	if err = r.Rank(d.Device); err != nil {
-		return nil, errors.Join(err, d.Close())
+	if err = r.Rank(d.dev); err != nil {
+		return nil, errors.Join(err, d.dev.Close())
 	}
 	for _, c := range r.Candidates {
 		if c.Used && (o.ibPort == 0 || o.ibPort == c.Port) {
@@ -48,16 +48,16 @@ func open(o *options, target netip.Addr) (d *opened, err error) {
 
 // host describes this end. The GID is the one in use.
 func (d *opened) host(gid verbs.GIDEntry) (h control.Host, err error) {
-	attr, err := d.Query()
+	attr, err := d.dev.Query()
 	if err != nil {
 		return h, err
 	}
-	port, err := d.QueryPort(max(d.port, 1))
+	port, err := d.dev.QueryPort(max(d.port, 1))
 	if err != nil {
 		return h, err
 	}
 	return control.Host{
-		Machine: machine.Describe(), Device: d.Name(), Driver: d.Driver(), Firmware: attr.FirmwareVersion,
+		Machine: machine.Describe(), Device: d.dev.Name(), Driver: d.dev.Driver(), Firmware: attr.FirmwareVersion,
 		GID: gid.GID.Addr().String(), GIDIndex: gid.Index, GIDType: fmt.Sprint(gid.Type),
 		Link: fmt.Sprint(port.LinkLayer), Rate: port.ActiveRate,
 	}, nil

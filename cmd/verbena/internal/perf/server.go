@@ -80,12 +80,13 @@ func (s *server) serveClient(ctx context.Context, stream control.Stream, peer ne
 		conv.Refuse(errBusy)
 		return
 	}
-	defer s.busy.Unlock()
 	log.Info().Msg("a client has come")
 	err := s.tests(conv, peer.Addr(), log)
+	s.busy.Unlock()
 	switch {
 	case err == nil:
-		log.Info().Msg("the client has left")
+		log.Info().Msg("the client is done")
+		_ = conv.Send(&control.Bye{}) // so that it knows that the next may come
 		return
 	case ctx.Err() != nil:
 		err = errors.New("it was interrupted")
@@ -100,17 +101,14 @@ func (s *server) tests(conv *control.Conversation, peer netip.Addr, log zerolog.
 	d := s.device
 	defer func() {
 		if d != nil && d != s.device {
-			err = errors.Join(err, d.Close())
+			err = errors.Join(err, d.dev.Close())
 		}
 	}()
-	for first := true; ; first = false {
+	for {
 		// A client that says nothing keeps others out.
 		waiting, cancel := context.WithTimeoutCause(conv.Context(), s.o.timeout, errors.New("the client has asked for nothing"))
 		request, err := control.Await[*control.Request](waiting, conv)
 		cancel()
-		if !first && errors.Is(err, control.ErrHungUp) {
-			return nil // between two tests
-		}
 		if err != nil {
 			return err
 		}
@@ -123,10 +121,17 @@ func (s *server) tests(conv *control.Conversation, peer netip.Addr, log zerolog.
 			}
 		}
 		t := &serverTest{o: s.o, conv: conv, plan: &request.Plan, token: request.Token, device: d}
-		if err := t.run(); err != nil {
+		last, err := t.run()
+		if err != nil {
 			return err
 		}
 		log.Info().Stringer("test", request.Plan.Test).Int("steps", request.Plan.Steps()).Msg("measured")
+		if last {
+			return nil
+		}
+		if err := conv.Send(&control.Bye{}); err != nil {
+			return err
+		}
 	}
 }
 
@@ -150,25 +155,27 @@ type serverTest struct {
 	device *opened
 }
 
-func (t *serverTest) run() (err error) {
-	s, err := load.Open(t.conv.Context(), load.Config{Device: t.device, Port: t.device.port, GIDIndex: t.device.gid, Plan: t.plan, Server: true, Timeout: t.o.timeout, Token: t.token})
+// run serves the test, and reports whether it was the last one.
+func (t *serverTest) run() (last bool, err error) {
+	s, err := load.Open(t.conv.Context(), load.Config{Device: t.device.dev, Port: t.device.port, GIDIndex: t.device.gid, Plan: t.plan, Server: true, Timeout: t.o.timeout, Token: t.token})
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	if err := t.connect(s); err != nil {
-		return err
+		return false, err
 	}
 	for i := range t.plan.Steps() {
 		if err := t.step(s, i); err != nil {
-			return fmt.Errorf("step %d: %w", i, err)
+			return false, fmt.Errorf("step %d: %w", i, err)
 		}
 	}
-	if _, err := control.Await[*control.Bye](s.Context(), t.conv); err != nil {
-		return err
+	bye, err := control.Await[*control.Bye](s.Context(), t.conv)
+	if err != nil {
+		return false, err
 	}
 	s.Leave()
-	return t.conv.Send(&control.Bye{})
+	return bye.Last, nil
 }
 
 func (t *serverTest) connect(s *load.Station) error {
@@ -205,7 +212,7 @@ func (t *serverTest) step(s *load.Station, i int) error {
 	if err := s.Prepare(i); err != nil {
 		return err
 	}
-	g, watch := newGauge(t.device), load.StartStopwatch()
+	g, watch := newGauge(t.device.dev), load.StartStopwatch()
 	if err := t.conv.Send(&control.Ready{}); err != nil {
 		return err
 	}

@@ -109,7 +109,7 @@ func Await[M Message](ctx context.Context, c *Conversation) (M, error) {
 	m, err := c.Receive(ctx)
 	want, ok := m.(M)
 	if err == nil && !ok {
-		err = fmt.Errorf("%w: a %v has come where a %v was due", ErrProtocol, m.kind(), want.kind())
+		err = fmt.Errorf("%w: %v has come where %v was due", ErrProtocol, m.kind(), want.kind())
 	}
 	return want, err
 }

@@ -134,8 +134,11 @@ type Counter struct {
 	Delta int64  `json:"delta"`
 }
 
-// Bye ends a test, and is answered by another.
-type Bye struct{}
+// Bye ends a test, and is answered by another: after the last test, when the server is ready
+// for the next client.
+type Bye struct {
+	Last bool `json:"last"`
+}
 
 // Fault ends the conversation.
 type Fault struct {

@@ -1,0 +1,83 @@
+package load
+
+import (
+	"encoding/binary"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A byte that differs is found, wherever it is.
+func TestPattern(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		seed := rapid.Uint64().Draw(t, "seed")
+		b := make([]byte, rapid.IntRange(1, 70).Draw(t, "size"))
+		pattern(b, seed)
+		require.Equal(t, -1, compare(b, seed))
+		at := rapid.IntRange(0, len(b)-1).Draw(t, "at")
+		b[at] ^= byte(rapid.IntRange(1, 255).Draw(t, "damage"))
+		require.Equal(t, at, compare(b, seed))
+	})
+	a, b := make([]byte, 64), make([]byte, 64)
+	pattern(a, 2)
+	pattern(b, 4)
+	assert.NotEqual(t, a, b, "the slots of a step differ")
+}
+
+func TestLatency(t *testing.T) {
+	l := NewLatency()
+	for i := range 10_000 {
+		l.Record(time.Duration(i+1) * time.Microsecond)
+	}
+	assert.Equal(t, 1.0, l.Min())
+	assert.Equal(t, 10_000.0, l.Max())
+	assert.InDelta(t, 5000.5, l.Mean(), 1e-6)
+	assert.InDelta(t, 10_000/math.Sqrt(12), l.Deviation(), 1)
+	for p, want := range map[float64]float64{50: 5000, 99: 9900, 99.9: 9990, 99.99: 9999} {
+		assert.InEpsilon(t, want, l.Percentile(p), 0.001)
+	}
+	var n, last int64
+	for _, b := range l.Bars() {
+		assert.Greater(t, b.Nanoseconds, last)
+		n, last = n+b.Count, b.Nanoseconds
+	}
+	assert.EqualValues(t, 10_000, n)
+
+	l = NewLatency()
+	l.Record(-time.Second)
+	l.Record(24 * time.Hour)
+	assert.Equal(t, 0.0, l.Min())
+	assert.Equal(t, 24*3600e6, l.Max())
+	assert.Equal(t, longestLatency.Seconds()*1e6, math.Round(l.Percentile(100)/1e6)*1e6)
+}
+
+// The last byte of a ball is found in the word around it, in either byte order.
+func TestBallByte(t *testing.T) {
+	for i := range 4 {
+		b := make([]byte, 4)
+		b[i] = 0xa5
+		word := binary.NativeEndian.Uint32(b)
+		assert.Equal(t, byte(0xa5), byte(word>>bitOf(i)))
+	}
+}
+
+func TestSum(t *testing.T) {
+	at := func(ms int) time.Time { return time.UnixMilli(int64(ms)) }
+	f := Sum([]*Sample{
+		{Operations: 100, From: at(0), To: at(100), Peak: 2000, toCPU: 50 * time.Millisecond},
+		{Operations: 300, From: at(50), To: at(200), Peak: 3000, fromCPU: 10 * time.Millisecond, toCPU: 300 * time.Millisecond},
+	})
+	assert.EqualValues(t, 400, f.Operations)
+	assert.Equal(t, 200*time.Millisecond, f.Elapsed)
+	assert.InDelta(t, 1000+2000, f.Rate, 1e-6)
+	assert.InDelta(t, 5000, f.Peak, 1e-6)
+	assert.InDelta(t, 1.5, f.Busy, 1e-6)
+	assert.Zero(t, (&Sample{Operations: 1}).Rate())
+}

@@ -1,0 +1,399 @@
+package perf
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/control"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/report"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is for what has to happen, on a machine that stands still now and then.
+const patience = 5 * time.Minute
+
+// output is written to by a goroutine while the test reads.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// startServer starts a server until the end of the test, and returns its address.
+func startServer(t *testing.T, flags ...string) (addr string, out *output) {
+	t.Helper()
+	out = &output{}
+	ctx, cancel := context.WithCancel(context.Background())
+	var code int
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		code = Main(ctx, append([]string{"-p", "0", "-bind", "127.0.0.1", "-d", "soft-lo", "-timeout", "5m"}, flags...), out, out)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+		assert.Zero(t, code, "%s", out)
+	})
+	return listening(t, out, done), out
+}
+
+// listening waits until a server says where it listens, or ends.
+func listening(t *testing.T, out *output, done chan struct{}) string {
+	t.Helper()
+	for {
+		_, rest, _ := strings.Cut(out.String(), "listening ")
+		if addr, _, ok := strings.Cut(rest, ": "); ok {
+			return addr
+		}
+		select {
+		case <-done:
+			require.Fail(t, "the server has ended", "%s", out)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// run runs a client with few, short operations.
+func run(t *testing.T, args ...string) (code int, out string) {
+	t.Helper()
+	var b bytes.Buffer
+	code = Main(t.Context(), append([]string{"-timeout", "5m", "-warm-up", "1ms"}, args...), &b, &b)
+	return code, b.String()
+}
+
+// Everything that a plan can say works.
+func TestVariants(t *testing.T) {
+	addr, log := startServer(t)
+	for _, flags := range []string{
+		"-test all -n 50 -verify -t 8",
+		"-test all -n 20 -s 1,9000 -b -q 3 -engines 2 -verify -t 8 -rounds 2",
+		"-test write_bw,send_bw -n 60 -l 4 -Q 3 -t 16 -I -1 -m 1024 -s 64",
+		"-test send_bw,read_bw,send_lat,write_imm_lat -n 20 -e -verify",
+		"-test write_lat -D 20ms -s 5000 -verify",
+		"-test read_bw -D 20ms -warm-up 0 -q 2,5 -t 4 -u 14 -counters -report_gbits",
+		"-test write_bw -n 1 -warm-up 0 -t 64 -l 64 -Q 64 -verify",
+		"-test send_bw -a -n 3 -t 2 -warm-up 0",
+	} {
+		t.Run(flags, func(t *testing.T) {
+			code, out := run(t, append(strings.Fields(flags), addr)...)
+			require.Equal(t, exitOK, code, "%s\n%s", out, log)
+			assert.Contains(t, out, "#bytes")
+			assert.NotContains(t, out, "DAMAGED")
+			if strings.Contains(flags, "verify") {
+				assert.Contains(t, out, "verified: ")
+			}
+		})
+	}
+}
+
+// The report has what was measured, of as many operations as were asked for.
+func TestFiles(t *testing.T) {
+	addr, log := startServer(t)
+	folder := t.TempDir()
+	file, table := filepath.Join(folder, "a.json"), filepath.Join(folder, "a.csv")
+	code, out := run(t, "-test", "write_bw,read_lat", "-s", "8,4096", "-n", "40", "-rounds", "3", "-warm-up", "0", "-json", file, "-csv", table, addr)
+	require.Equal(t, exitOK, code, "%s\n%s", out, log)
+	list, err := report.ReadFiles([]string{file})
+	require.NoError(t, err)
+	require.Len(t, list, 2)
+	for _, r := range list {
+		require.Len(t, r.Results, 6)
+		for i, res := range r.Results {
+			round, size := r.Plan.Step(i)
+			assert.Equal(t, [2]int{round, size}, [2]int{res.Round, res.Size})
+			assert.EqualValues(t, 40, res.Operations)
+			assert.Positive(t, res.Bandwidth)
+			assert.Positive(t, res.Client.CPU)
+			if r.Plan.Test.Kind == plan.Latency {
+				var n int64
+				for _, b := range res.Latency.Bars {
+					n += b.Count
+				}
+				assert.EqualValues(t, 40, n)
+			}
+		}
+		assert.Equal(t, "soft-lo", r.Server.Device)
+		assert.Equal(t, r.Client.Machine.ID, r.Server.Machine.ID)
+		assert.NotEmpty(t, r.Client.GID)
+		assert.Positive(t, r.Path.MTU)
+	}
+	b, err := os.ReadFile(table)
+	require.NoError(t, err)
+	assert.Equal(t, 13, bytes.Count(b, []byte("\n")))
+
+	code, out = run(t, "-n", "10", "-json", "-", addr)
+	require.Equal(t, exitOK, code, "%s", log)
+	var one report.Report
+	assert.NoError(t, json.Unmarshal([]byte(out), &one), "%s", out)
+}
+
+// Both ends by connection manager.
+func TestConnectionManager(t *testing.T) {
+	addr, log := startServer(t, "-R")
+	for _, flags := range []string{"-test all -n 20 -verify -t 8 -q 3 -engines 2", "-test send_bw -b -n 20 -q 300 -t 1 -s 8"} {
+		code, out := run(t, append(strings.Fields(flags), "-R", "-d", "soft-lo", addr)...)
+		require.Equal(t, exitOK, code, "%s\n%s", out, log)
+	}
+	_, port, err := net.SplitHostPort(addr)
+	require.NoError(t, err)
+	code, out := run(t, "-timeout", "10s", "127.0.0.1:"+port) // TCP
+	require.Equal(t, exitFailed, code)
+	assert.Contains(t, out, "is verbena perf running there")
+}
+
+func TestOnce(t *testing.T) {
+	out := &output{}
+	var ended int
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ended = Main(t.Context(), []string{"-once", "-p", "0", "-bind", "127.0.0.1"}, out, out)
+	}()
+	code, text := run(t, "-n", "10", listening(t, out, done))
+	require.Equal(t, exitOK, code, "%s", text)
+	<-done
+	require.Equal(t, exitOK, ended, "%s", out)
+}
+
+func TestWrongUsage(t *testing.T) {
+	for want, args := range map[string][]string{
+		"name one":              {"a", "b"},
+		"no test":               {"-test", "walk", "a"},
+		"-nothing":              {"-nothing", "a"},
+		"-s is":                 {"-s", "0", "a"},
+		"-s is \"1,x\"":         {"-s", "1,x", "a"},
+		"-q is":                 {"-q", "0", "a"},
+		"-a and -s":             {"-a", "-s", "8", "a"},
+		"-n and -D":             {"-n", "5", "-D", "5", "a"},
+		"one of the two":        {"-n", "-5", "a"},
+		"positive time":         {"-D", "-5", "a"},
+		"-p is 70000":           {"-p", "70000", "a"},
+		"-p is 0":               {"-p", "0", "a"},
+		"-x and -i":             {"-x", "-7", "a"},
+		"-timeout":              {"-timeout", "0", "a"},
+		"-max-memory":           {"-max-memory", "0"},
+		"-u is 32":              {"-u", "32", "a"},
+		"-plot is":              {"-plot", "a.png", "a"},
+		"batch is 200":          {"-l", "200", "a"},
+		"path MTU is 1500":      {"-m", "1500", "a"},
+		"each needs one":        {"-engines", "2", "a"},
+		"not on 2":              {"-test", "write_lat", "-q", "2", "a"},
+		"measure write_imm_lat": {"-test", "write_lat", "-e", "a"},
+		"bytes of memory":       {"-s", "1073741824", "-verify", "a"},
+	} {
+		code, out := run(t, args...)
+		assert.Equal(t, exitUsage, code, "%q: %s", args, out)
+		assert.Contains(t, out, want)
+		assert.Equal(t, 1, strings.Count(out, "\n"), "%s", out)
+	}
+	code, out := run(t, "-help")
+	assert.Equal(t, exitOK, code)
+	assert.Contains(t, out, "usage: verbena perf")
+}
+
+func TestFlags(t *testing.T) {
+	o, err := parseArgs([]string{"host:77", "-D", "1.5", "--tx-depth", "9", "-u", "14"}, io.Discard)
+	require.NoError(t, err)
+	require.Len(t, o.plans, 1)
+	p := o.plans[0]
+	assert.Equal(t, 1500*time.Millisecond, p.Duration)
+	assert.Equal(t, 9, p.Depth)
+	assert.Equal(t, 4096*time.Nanosecond<<14, p.AckTimeout)
+	for target, want := range map[string][2]string{
+		"host:77":        {"host", "77"},
+		"host":           {"host", "18515"},
+		"192.0.2.1":      {"192.0.2.1", "18515"},
+		"2001:db8::1":    {"2001:db8::1", "18515"},
+		"[2001:db8::1]":  {"2001:db8::1", "18515"},
+		"[2001:db8::1]:": {"2001:db8::1", ""},
+	} {
+		host, port := (&options{target: target, port: defaultPort}).address()
+		assert.Equal(t, want, [2]string{host, port}, target)
+	}
+	// A sweep of both is a test for each number of connections, and one latency.
+	o, err = parseArgs([]string{"-test", "all", "-q", "1,2", "host"}, io.Discard)
+	require.NoError(t, err)
+	assert.Len(t, o.plans, 6*2+6)
+}
+
+func TestNobodyListens(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := l.Addr().String()
+	require.NoError(t, l.Close())
+	for want, args := range map[string][]string{
+		"is verbena perf running there":    {addr},
+		"look up no such host":             {"no such host"},
+		"nothing0":                         {"-d", "soft-nothing0", addr},
+		"is verbena perf -R running there": {"-R", "-d", "soft-lo", "127.0.0.1:9"},
+	} {
+		code, out := run(t, args...)
+		assert.Equal(t, exitFailed, code, "%q: %s", args, out)
+		assert.Contains(t, out, want)
+	}
+}
+
+// A second client is turned away while the first is served, and served afterwards.
+func TestBusy(t *testing.T) {
+	addr, log := startServer(t)
+	first, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "a client has come") }, patience, time.Millisecond)
+	code, out := run(t, "-n", "10", addr)
+	require.Equal(t, exitFailed, code)
+	assert.Contains(t, out, "another client is being served")
+	require.NoError(t, first.Close())
+	require.Eventually(t, func() bool {
+		code, out = run(t, "-n", "10", addr)
+		return code == exitOK
+	}, patience, time.Millisecond, "%s", out)
+}
+
+// say sends messages, and returns the fault that the other end answers with, or the error with
+// which it ends.
+func say(t *testing.T, addr string, messages ...control.Message) error {
+	stream, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	conv := control.Converse(t.Context(), stream.(*net.TCPConn))
+	defer func() { _ = conv.Close() }()
+	for _, m := range messages {
+		if err := conv.Send(m); err != nil {
+			return err
+		}
+	}
+	for {
+		if _, err := conv.Receive(t.Context()); err != nil {
+			return err
+		}
+	}
+}
+
+// Clients that lie are told so, and others are served after them.
+func TestHostileClients(t *testing.T) {
+	addr, log := startServer(t, "-max-memory", "64")
+	request := func(change func(*plan.Plan)) *control.Request {
+		p := plan.Plan{Test: plan.Test{Op: plan.Write}, Sizes: []int{64}, Iterations: 10, Connections: 2, Depth: 4}
+		p.Complete()
+		change(&p)
+		return &control.Request{Plan: p}
+	}
+	good := request(func(*plan.Plan) {})
+	for name, c := range map[string]struct {
+		messages []control.Message
+		want     string
+	}{
+		"another message":        {[]control.Message{&control.Begin{}}, "begin has come where request was due"},
+		"memory beyond bounds":   {[]control.Message{request(func(p *plan.Plan) { p.Sizes = []int{1 << 29} })}, "bytes of memory"},
+		"size beyond bounds":     {[]control.Message{request(func(p *plan.Plan) { p.Sizes = []int{1 << 40} })}, "size"},
+		"a negative size":        {[]control.Message{request(func(p *plan.Plan) { p.Sizes = []int{-8} })}, "size"},
+		"connections":            {[]control.Message{request(func(p *plan.Plan) { p.Connections = 1 << 30 })}, "connections"},
+		"no engines":             {[]control.Message{request(func(p *plan.Plan) { p.Engines = 0 })}, "engines"},
+		"depth":                  {[]control.Message{request(func(p *plan.Plan) { p.Depth = -1 })}, "depth"},
+		"a token without use":    {[]control.Message{&control.Request{Plan: good.Plan, Token: make([]byte, control.TokenLen)}}, "token"},
+		"CM without a token":     {[]control.Message{request(func(p *plan.Plan) { p.CM = true })}, "token"},
+		"too few connections":    {[]control.Message{good, &control.End{Last: true}}, "not those of the plan"},
+		"another engine":         {[]control.Message{good, &control.End{Engine: 1, Connections: [][]byte{{1}, {2}}, Last: true}}, "not those of the plan"},
+		"a negative engine":      {[]control.Message{good, &control.End{Engine: -1}}, "not those of the plan"},
+		"too many connections":   {[]control.Message{good, &control.End{Memory: []byte{1}, Connections: [][]byte{{1}, {2}, {3}}}}, "not those of the plan"},
+		"memory that is no such": {[]control.Message{good, &control.End{Memory: []byte("x"), Connections: [][]byte{{1}, {2}}, Last: true}}, "import memory map"},
+		"a fault":                {[]control.Message{good, &control.Fault{Reason: "away"}}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var err error
+			require.Eventually(t, func() bool { // the client before is being given up
+				err = say(t, addr, c.messages...)
+				return err != nil && !strings.Contains(err.Error(), "another client")
+			}, patience, time.Millisecond)
+			assert.ErrorContains(t, err, c.want, "%s", log)
+		})
+	}
+	require.Eventually(t, func() bool {
+		code, _ := run(t, "-n", "10", addr)
+		return code == exitOK
+	}, patience, time.Millisecond, "%s", log)
+}
+
+// Servers that lie or go away end the client, with one line that says so.
+func TestHostileServers(t *testing.T) {
+	for name, c := range map[string]struct {
+		answers []control.Message
+		want    string
+	}{
+		"gone at once":         {nil, "has gone"},
+		"gone after the plan":  {[]control.Message{&control.Accept{}}, "has gone"},
+		"another order":        {[]control.Message{&control.Connected{}}, "connected has come where accept was due"},
+		"no connections":       {[]control.Message{&control.Accept{}, &control.End{Last: true}}, "not those of the plan"},
+		"too many connections": {[]control.Message{&control.Accept{}, &control.End{Memory: []byte{1}, Connections: make([][]byte, 300), Last: true}}, "not those of the plan"},
+		"no memory":            {[]control.Message{&control.Accept{}, &control.End{Connections: [][]byte{{1}}, Last: true}}, "not those of the plan"},
+		"a fault":              {[]control.Message{&control.Fault{Reason: "not today"}}, "not today"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			defer func() { _ = l.Close() }()
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				defer func() { _ = conn.Close() }()
+				if _, err := control.Read(conn); err != nil {
+					return
+				}
+				for _, m := range c.answers {
+					b, _ := control.Append(nil, m)
+					_, _ = conn.Write(b)
+				}
+			}()
+			code, out := run(t, l.Addr().String())
+			<-done
+			assert.Equal(t, exitFailed, code)
+			assert.Contains(t, out, c.want)
+			assert.Equal(t, 1, strings.Count(out, "\n"), "%s", out)
+		})
+	}
+	// Something else than verbena perf.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = l.Close() }()
+	go func() {
+		conn, err := l.Accept()
+		if err == nil {
+			_, _ = io.WriteString(conn, "SSH-2.0-OpenSSH_9.2\r\n")
+			_, _ = conn.Read(make([]byte, 4096))
+			_ = conn.Close()
+		}
+	}()
+	code, out := run(t, l.Addr().String())
+	assert.Equal(t, exitFailed, code)
+	assert.Contains(t, out, `a frame begins with "SSH-"`)
+}

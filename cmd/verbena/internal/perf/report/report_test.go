@@ -1,0 +1,152 @@
+package report
+
+import (
+	"bytes"
+	"encoding/csv"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/control"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/load"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/machine"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// example is a report with one result of each size.
+func example(test plan.Test, sizes ...int) *Report {
+	p := plan.Plan{Test: test, Sizes: sizes}
+	p.Complete()
+	host := control.Host{Device: "soft-lo", GID: "127.0.0.2", Machine: machine.Machine{ID: "a", CPUs: 4, CPU: "X"}}
+	r := &Report{Format: Format, Version: Version, Time: time.Unix(1e9, 0).UTC(), Plan: p, Client: host, Server: host, Path: Path{MTU: 4096}}
+	for _, s := range p.Sizes {
+		res := Result{Size: s, Operations: 1000, Seconds: 1, Rate: 1000, Bandwidth: 1000 * float64(s), Client: Usage{CPU: 300}, Server: Usage{CPU: 200}}
+		if test.Kind == plan.Latency {
+			l := load.NewLatency()
+			for i := range 1000 {
+				l.Record(time.Duration(1000 + i))
+			}
+			res.Latency = LatencyOf(l)
+		}
+		r.Results = append(r.Results, res)
+	}
+	return r
+}
+
+func TestJSONRoundTrip(t *testing.T) {
+	list := []*Report{example(plan.Test{Op: plan.Read}, 2, 4), example(plan.Test{Op: plan.Write, Kind: plan.Latency}, 2)}
+	list[0].Results[0].Client.Counters = []control.Counter{{Name: "x", Delta: -2}}
+	list[0].Warnings = []string{"w"}
+	var b bytes.Buffer
+	require.NoError(t, WriteJSON(&b, list))
+	name := filepath.Join(t.TempDir(), "a.json")
+	require.NoError(t, os.WriteFile(name, b.Bytes(), 0o600))
+	got, err := ReadFiles([]string{name, name})
+	require.NoError(t, err)
+	assert.Equal(t, append(list, list...), got)
+}
+
+func TestWrongJSON(t *testing.T) {
+	for text, want := range map[string]string{
+		"x":                                     "no report",
+		"{}":                                    "format",
+		`{"format":"verbena-perf","version":2}`: "version 2",
+		`{"format":"verbena-perf","version":1,"plan":{"test":"walk_bw"}}`:                 "walk_bw",
+		`{"format":"verbena-perf","version":1,"plan":{"test":"read_lat"},"results":[{}]}`: "no latencies",
+	} {
+		_, err := ReadJSON(strings.NewReader(text))
+		assert.ErrorContains(t, err, want, text)
+	}
+	empty := filepath.Join(t.TempDir(), "empty")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	_, err := ReadFiles([]string{empty})
+	assert.ErrorContains(t, err, "no report")
+	_, err = ReadFiles([]string{empty + "x"})
+	assert.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func FuzzReadJSON(f *testing.F) {
+	var b bytes.Buffer
+	if err := WriteJSON(&b, []*Report{example(plan.Test{Op: plan.Send, Kind: plan.Latency}, 8)}); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b.Bytes())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		list, err := ReadJSON(bytes.NewReader(b))
+		if err != nil {
+			return
+		}
+		require.NoError(t, WriteCSV(&bytes.Buffer{}, list))
+		table := NewTable(&bytes.Buffer{}, false)
+		for _, r := range list {
+			Distrust(r)
+			table.Head(r)
+			for i := range r.Results {
+				table.Row(&r.Plan, &r.Results[i])
+			}
+		}
+		require.NoError(t, table.Err())
+	})
+}
+
+func TestCSV(t *testing.T) {
+	var b bytes.Buffer
+	require.NoError(t, WriteCSV(&b, []*Report{example(plan.Test{Op: plan.Read}, 2, 4), example(plan.Test{Op: plan.Write, Kind: plan.Latency}, 2)}))
+	lines, err := csv.NewReader(&b).ReadAll() // which checks that all have as many fields
+	require.NoError(t, err)
+	require.Len(t, lines, 4)
+	assert.Equal(t, csvHeader, lines[0])
+	assert.Equal(t, "read_bw", lines[1][1])
+	assert.Equal(t, "write_lat", lines[3][1])
+}
+
+func TestTable(t *testing.T) {
+	var b bytes.Buffer
+	table := NewTable(&b, true)
+	bw, lat := example(plan.Test{Op: plan.Read}, 1e6), example(plan.Test{Op: plan.Write, Kind: plan.Latency}, 2)
+	bw.Warnings = []string{"do not believe it"}
+	bw.Results[0].Damage = "rot"
+	bw.Results[0].Server.Counters = []control.Counter{{Name: "drops", Delta: 3}}
+	table.Head(bw)
+	table.Row(&bw.Plan, &bw.Results[0])
+	table.Counters(&bw.Results[0])
+	table.Foot(bw)
+	table.Head(lat)
+	table.Row(&lat.Plan, &lat.Results[0])
+	require.NoError(t, table.Err())
+	for _, want := range []string{"BW average[Gb/sec]", " 8.00 ", "DAMAGED: rot", "server drops", "+3", "warning: do not believe it", "half of a round trip", "t_typical", " 1.50 "} {
+		assert.Contains(t, b.String(), want)
+	}
+}
+
+func TestDistrust(t *testing.T) {
+	fresh := func() *Report { return example(plan.Test{Op: plan.Send}, 8) }
+	assert.Empty(t, Distrust(fresh()))
+	for want, change := range map[string]func(r *Report){
+		"emulated":           func(r *Report) { r.Client.Machine.Emulated = true },
+		"governor powersave": func(r *Report) { r.Client.Machine.Governor = "powersave" },
+		"load average":       func(r *Report) { r.Client.Machine.Load = 3 },
+		"of one machine":     func(r *Report) { r.Plan.Engines = 3 },
+		"of the server poll": func(r *Report) { r.Server.Machine.ID, r.Server.Machine.CPUs, r.Plan.Engines = "b", 1, 2 },
+		"less than":          func(r *Report) { r.Results[0].Seconds = 0.001 },
+		"swapping":           func(r *Report) { r.Results[0].Server.Swapped = 1 },
+		"sent again": func(r *Report) {
+			r.Results[0].Client.Counters = []control.Counter{{Name: "completer_retry_err", Delta: 1}}
+		},
+		"verified": func(r *Report) { r.Plan.Verify = true },
+	} {
+		r := fresh()
+		change(r)
+		list := Distrust(r)
+		require.Len(t, list, 1, want)
+		assert.Contains(t, list[0], want)
+	}
+}
