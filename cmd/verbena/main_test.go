@@ -29,6 +29,7 @@ func TestRun(t *testing.T) {
 		{[]string{"dance"}, exitUsage, "", `no command "dance"`},
 		{[]string{"send"}, exitUsage, "", "give what to send"},
 		{[]string{"receive", "-h"}, 0, "", "-existing"},
+		{[]string{"perf", "-h"}, 0, "", "-tx-depth"},
 	} {
 		var out, err bytes.Buffer
 		assert.Equal(t, c.code, run(context.Background(), c.args, &out, &err), c.args)

@@ -1,0 +1,92 @@
+package compare
+
+import (
+	"math"
+	"slices"
+)
+
+// Shift is by what factor the values of one sample are those of another, without any
+// assumption about how they are distributed: the Hodges-Lehmann estimate, which is the median
+// of the ratios of all pairs, and the interval of ratios that a Mann-Whitney test would not
+// reject. So the interval holds 1 exactly where that test finds no difference.
+type Shift struct {
+	Ratio     float64 // of b to a
+	Low, High float64 // 0 and infinity where there are too few values
+}
+
+// shiftOf compares two samples of positive numbers, at a level of significance.
+func shiftOf(a, b []float64, alpha float64) Shift {
+	ratios := make([]float64, 0, len(a)*len(b))
+	for _, x := range a {
+		for _, y := range b {
+			ratios = append(ratios, y/x)
+		}
+	}
+	slices.Sort(ratios)
+	s := Shift{Ratio: median(ratios), High: math.Inf(1)}
+	if c := critical(len(a), len(b), alpha); c > 0 {
+		s.Low, s.High = ratios[c-1], ratios[len(ratios)-c]
+	}
+	return s
+}
+
+// median is that of sorted numbers.
+func median(sorted []float64) float64 {
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+// exactLimit is how many values of each sample the exact distribution is used for.
+const exactLimit = 50
+
+// critical is the greatest c with P(U < c) <= alpha/2, where U is the statistic of Mann and
+// Whitney for two samples of n and m values that do not differ. Zero: no U is so rare.
+func critical(n, m int, alpha float64) int {
+	if max(n, m) > exactLimit {
+		mean := float64(n) * float64(m) / 2
+		deviation := math.Sqrt(mean * float64(n+m+1) / 6)
+		return max(0, int(math.Floor(mean-0.5+1-deviation*quantile(1-alpha/2))))
+	}
+	// ways[j][u] is in how many ways j values of the first sample can lie among those seen
+	// so far so that U is u: each counts the values of the second that are below it.
+	ways := make([][]float64, n+1)
+	for j := range ways {
+		ways[j] = make([]float64, n*m+1)
+	}
+	ways[0][0] = 1
+	total := 0.0
+	for seen := range n + m {
+		for j := min(n, seen+1); j >= 1; j-- {
+			below := seen - (j - 1) // values of the second sample
+			if below > m {
+				continue
+			}
+			for u := n * m; u >= below; u-- {
+				ways[j][u] += ways[j-1][u-below]
+			}
+		}
+	}
+	for _, w := range ways[n] {
+		total += w
+	}
+	sum := 0.0
+	for u, w := range ways[n] {
+		if sum += w; sum > alpha/2*total {
+			return u
+		}
+	}
+	return 0
+}
+
+// quantile is that of the standard normal distribution.
+func quantile(p float64) float64 { return math.Sqrt2 * math.Erfinv(2*p-1) }
+
+// enough is how many values each of two samples needs at least, to show any difference.
+func enough(alpha float64) int {
+	for n := 2; n < exactLimit; n++ {
+		if critical(n, n, alpha) > 0 {
+			return n
+		}
+	}
+	return exactLimit
+}
