@@ -84,7 +84,10 @@ func listening(t *testing.T, out *output, done chan struct{}) string {
 func run(t *testing.T, args ...string) (code int, out string) {
 	t.Helper()
 	var b bytes.Buffer
-	code = Main(t.Context(), append([]string{"-timeout", "5m", "-warm-up", "1ms"}, args...), &b, &b)
+	if len(args) == 0 || args[0] != "plot" {
+		args = append([]string{"-timeout", "5m", "-warm-up", "1ms"}, args...)
+	}
+	code = Main(t.Context(), args, &b, &b)
 	return code, b.String()
 }
 
@@ -147,6 +150,19 @@ func TestFiles(t *testing.T) {
 	b, err := os.ReadFile(table)
 	require.NoError(t, err)
 	assert.Equal(t, 13, bytes.Count(b, []byte("\n")))
+
+	for _, name := range []string{"a.svg", "b.html"} {
+		drawn := filepath.Join(folder, name)
+		code, out = run(t, "plot", drawn, file, file)
+		require.Equal(t, exitOK, code, "%s", out)
+		b, err := os.ReadFile(drawn)
+		require.NoError(t, err)
+		assert.Contains(t, string(b), "<svg")
+	}
+	drawn := filepath.Join(folder, "c.svg")
+	code, out = run(t, "-n", "10", "-plot", drawn, addr)
+	require.Equal(t, exitOK, code, "%s", out)
+	assert.FileExists(t, drawn)
 
 	code, out = run(t, "-n", "10", "-json", "-", addr)
 	require.Equal(t, exitOK, code, "%s", log)
@@ -213,7 +229,15 @@ func TestWrongUsage(t *testing.T) {
 		assert.Contains(t, out, want)
 		assert.Equal(t, 1, strings.Count(out, "\n"), "%s", out)
 	}
-	code, out := run(t, "-help")
+	for _, args := range [][]string{{"plot"}, {"plot", "a.svg"}, {"plot", "a.png", "b"}, {"plot", "-x"}} {
+		code, out := run(t, args...)
+		assert.Equal(t, exitUsage, code, "%q: %s", args, out)
+		assert.Equal(t, 1, strings.Count(out, "\n"), "%s", out)
+	}
+	code, out := run(t, "plot", "a.svg", filepath.Join(t.TempDir(), "none"))
+	assert.Equal(t, exitFailed, code)
+	assert.Contains(t, out, "none")
+	code, out = run(t, "-help")
 	assert.Equal(t, exitOK, code)
 	assert.Contains(t, out, "usage: verbena perf")
 }

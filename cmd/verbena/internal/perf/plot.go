@@ -1,11 +1,91 @@
 package perf
 
 import (
+	"errors"
+	"flag"
+	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"strings"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/chart"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/report"
 )
 
-func plottable(string) bool                        { return false }
-func plotTo(string, []*report.Report) error        { return nil }
-func plotMain(args []string, stderr io.Writer) int { return exitUsage }
+// plottable reports whether the ending of a file names a format of plots.
+func plottable(name string) bool { return drawing(name) != nil }
+
+// drawing is the function that draws the format of a file.
+func drawing(name string) func(io.Writer, []chart.Set) error {
+	switch strings.ToLower(filepath.Ext(name)) {
+	case ".svg":
+		return chart.SVG
+	case ".html":
+		return chart.HTML
+	}
+	return nil
+}
+
+// plotTo draws reports to a file, unless its name is empty.
+func plotTo(name string, reports []*report.Report) error {
+	if name == "" {
+		return nil
+	}
+	return plotSets(name, []chart.Set{{Reports: reports}})
+}
+
+func plotSets(name string, sets []chart.Set) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(drawing(name)(f, sets), f.Close()); err != nil {
+		return errors.Join(fmt.Errorf("draw %s: %w", name, err), os.Remove(name))
+	}
+	return nil
+}
+
+const plotUsage = `usage: verbena perf plot OUT.svg A.json...
+       verbena perf plot OUT.html A.json...
+
+Draws what verbena perf --json has written, each file in a series of its own: the distribution
+of latencies, bandwidth over size, and rate over connections, as far as the reports have them.
+`
+
+// plotMain is verbena perf plot.
+func plotMain(args []string, stderr io.Writer) int {
+	f := flag.NewFlagSet("verbena perf plot", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	err := f.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		_, _ = fmt.Fprint(stderr, plotUsage)
+		return exitOK
+	case err != nil:
+	case f.NArg() < 2 || !plottable(f.Arg(0)):
+		err = errors.New("name a file that ends in .svg or .html, and reports")
+	}
+	if err != nil {
+		_, _ = fmt.Fprintf(stderr, "verbena perf plot: %v; see verbena perf plot -help\n", err)
+		return exitUsage
+	}
+	var sets []chart.Set
+	for _, name := range f.Args()[1:] {
+		list, err := report.ReadFiles([]string{name})
+		if err != nil {
+			_, _ = fmt.Fprintln(stderr, "verbena perf plot:", err)
+			return exitFailed
+		}
+		s := chart.Set{Reports: list}
+		if f.NArg() > 2 {
+			s.Name = strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
+		}
+		sets = append(sets, s)
+	}
+	if err := plotSets(f.Arg(0), sets); err != nil {
+		_, _ = fmt.Fprintln(stderr, "verbena perf plot:", err)
+		return exitFailed
+	}
+	return exitOK
+}

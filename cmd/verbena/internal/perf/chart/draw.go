@@ -1,0 +1,163 @@
+package chart
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"html"
+	"image/color"
+	"io"
+	"math"
+	"strconv"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/plotutil"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/report"
+)
+
+const (
+	width  = 20 * vg.Centimeter
+	height = 11 * vg.Centimeter // of each plot
+)
+
+// errNothing: the reports have nothing that a plot could show.
+var errNothing = errors.New("there is nothing to draw: a plot needs latencies, or the bandwidth of reads, writes or messages, or rates with several numbers of connections (-q 1,2,4)")
+
+// SVG draws the plots, one below the other.
+func SVG(w io.Writer, sets []Set) error {
+	list := figures(sets)
+	if len(list) == 0 {
+		return errNothing
+	}
+	canvas := vgsvg.New(width, height*vg.Length(len(list)))
+	whole := draw.New(canvas)
+	for i := range list {
+		p, err := list[i].plot()
+		if err != nil {
+			return fmt.Errorf("draw %s: %w", list[i].title, err)
+		}
+		top := height * vg.Length(len(list)-i)
+		p.Draw(draw.Canvas{Canvas: whole, Rectangle: vg.Rectangle{
+			Min: vg.Point{X: 0, Y: top - height}, Max: vg.Point{X: width - 3*vg.Millimeter, Y: top - 3*vg.Millimeter},
+		}})
+	}
+	_, err := canvas.WriteTo(w)
+	return err
+}
+
+// plot makes the plot of a figure.
+func (f *figure) plot() (*plot.Plot, error) {
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = f.title, f.x, f.y
+	p.BackgroundColor = color.White
+	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+	if f.powers {
+		p.X.Tick.Marker = powerTicks{}
+	}
+	p.Legend.Top, p.Legend.Left = !f.stepped, !f.stepped // where curves seldom are
+	p.Add(plotter.NewGrid())
+	low, high := math.Inf(1), 0.0
+	for i, s := range f.series {
+		line, err := plotter.NewLine(s.points)
+		if err != nil {
+			return nil, err
+		}
+		line.Color, line.Width = plotutil.Color(i), vg.Points(1.2)
+		if f.stepped {
+			line.StepStyle = plotter.PostStep
+			p.Add(line)
+			p.Legend.Add(s.name, line)
+		} else {
+			dots, err := plotter.NewScatter(s.points)
+			if err != nil {
+				return nil, err
+			}
+			dots.Color, dots.Shape, dots.Radius = plotutil.Color(i), plotutil.Shape(i), vg.Points(2.5)
+			p.Add(line, dots)
+			p.Legend.Add(s.name, line, dots)
+		}
+		low, high = min(low, s.points[0].X), max(high, s.points[len(s.points)-1].X)
+	}
+	p.Y.Min = 0
+	// A scale needs a range.
+	p.X.Min, p.X.Max = low, high
+	if low == high {
+		p.X.Min, p.X.Max = low/2, high*2
+	}
+	if p.Y.Max <= 0 {
+		p.Y.Max = 1
+	}
+	return p, nil
+}
+
+// powerTicks marks powers of two, in binary units.
+type powerTicks struct{}
+
+// Ticks implements plot.Ticker.
+func (powerTicks) Ticks(low, high float64) (list []plot.Tick) {
+	first, last := math.Ceil(math.Log2(low)-1e-9), math.Floor(math.Log2(high)+1e-9)
+	every := math.Max(1, math.Ceil((last-first)/12))
+	for e := first; e <= last; e++ {
+		t := plot.Tick{Value: math.Exp2(e)}
+		if math.Mod(e-first, every) == 0 {
+			t.Label = binary(t.Value)
+		}
+		list = append(list, t)
+	}
+	return list
+}
+
+func binary(v float64) string {
+	for _, u := range []struct {
+		size float64
+		name string
+	}{{1 << 30, " Gi"}, {1 << 20, " Mi"}, {1 << 10, " Ki"}} {
+		if v >= u.size {
+			return strconv.FormatFloat(v/u.size, 'g', -1, 64) + u.name
+		}
+	}
+	return strconv.FormatFloat(v, 'g', -1, 64)
+}
+
+const pageHead = `<!DOCTYPE html>
+<html lang="en">
+<meta charset="utf-8">
+<title>verbena perf</title>
+<style>body { font: 15px sans-serif; max-width: 60em; margin: 2em auto } svg { max-width: 100%; height: auto } pre { overflow-x: auto; background: #f4f4f4; padding: 1em }</style>
+<h1>verbena perf</h1>
+`
+
+// HTML draws the plots in a page, with the tables of all results. It needs no other file.
+// (A template of package html/template would keep the linker from leaving out what programs
+// do not use.)
+func HTML(w io.Writer, sets []Set) error {
+	var b bytes.Buffer
+	if err := SVG(&b, sets); err != nil { // vgsvg escapes all text
+		return err
+	}
+	if i := bytes.Index(b.Bytes(), []byte("<svg")); i > 0 {
+		b.Next(i) // the declaration of XML
+	}
+	for _, s := range sets {
+		var text bytes.Buffer
+		t := report.NewTable(&text, false)
+		for _, r := range s.Reports {
+			t.Head(r)
+			for i := range r.Results {
+				t.Row(&r.Plan, &r.Results[i])
+			}
+			t.Foot(r)
+		}
+		if s.Name != "" {
+			fmt.Fprintf(&b, "<h2>%s</h2>\n", html.EscapeString(s.Name))
+		}
+		fmt.Fprintf(&b, "<pre>%s</pre>\n", html.EscapeString(text.String()))
+	}
+	_, err := fmt.Fprintf(w, "%s%s</html>\n", pageHead, &b)
+	return err
+}
