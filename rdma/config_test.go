@@ -86,6 +86,7 @@ func TestBadConfig(t *testing.T) {
 		{"AckTimeout", rdma.Config{AckTimeout: math.MaxInt64}, rdma.ErrRange, "Config.AckTimeout"},
 		{"MinRNRTimer", rdma.Config{MinRNRTimer: time.Second}, rdma.ErrRange, "Config.MinRNRTimer"},
 		{"negative MinRNRTimer", rdma.Config{MinRNRTimer: -1}, rdma.ErrRange, "Config.MinRNRTimer"},
+		{"MaxInline", rdma.Config{MaxInline: 1 << 20}, rdma.ErrRange, "Config.MaxInline"},
 		{"MaxConnections", rdma.Config{MaxConnections: 8193}, rdma.ErrRange, "Config.MaxConnections"},
 		{"SendQueueSize", rdma.Config{SendQueueSize: -1}, rdma.ErrRange, "Config.SendQueueSize"},
 		{"RecvQueueSize", rdma.Config{RecvQueueSize: 1 << 30}, rdma.ErrRange, "Config.RecvQueueSize"},

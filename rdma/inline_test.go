@@ -46,6 +46,13 @@ func (q *watchedQP) PostSend(wrs []verbs.SendWR) (int, error) {
 // Few bytes are posted inline, where they go to the peer; many are not, what comes
 // back cannot be, nor what the processor does not see.
 func TestInline(t *testing.T) {
+	for setting, most := range map[int]int{0: 64, -1: 0, 8: 8, 100: 100} {
+		testInline(t, setting, most)
+	}
+}
+
+// testInline tests a setting of Config.MaxInline, with which so many bytes are posted inline.
+func testInline(t *testing.T, setting, most int) {
 	dev, err := soft.Open(soft.Config{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, dev.Close()) }()
@@ -63,7 +70,7 @@ func TestInline(t *testing.T) {
 	defer func() { require.NoError(t, bufs.Close()) }()
 	engine := pe.New(pe.Config{})
 	defer func() { require.NoError(t, engine.Close()) }()
-	ctx, err := rdma.New(dev, rdma.Config{PD: pd, Permissions: everything})
+	ctx, err := rdma.New(dev, rdma.Config{PD: pd, Permissions: everything, MaxInline: setting})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, ctx.Close()) }()
 	require.NoError(t, engine.Connect(ctx))
@@ -87,7 +94,13 @@ func TestInline(t *testing.T) {
 	until(func() bool { return ctx.State() == pe.Running })
 
 	fill(mem.Bytes()[:2048], 3)
-	for n, inline := range map[int]bool{1: true, 8: true, 64: true, 65: false, 1000: false} {
+	if most > 0 {
+		require.Equal(t, most, ctx.Config().MaxInline)
+	} else {
+		require.Equal(t, -1, ctx.Config().MaxInline)
+	}
+	for _, n := range []int{1, 8, 9, 64, 65, 100, 101, 1000} {
+		inline := n <= most
 		writes, reads, pd.posted = outcome[*rdma.WriteTask]{}, outcome[*rdma.ReadTask]{}, nil
 		clear(mem.Bytes()[2048:])
 		write := must(writePool.Alloc(conn, bufinv.List(bufs.Source(mem, 0, n)), bufs.Target(peer, 2048, n)))

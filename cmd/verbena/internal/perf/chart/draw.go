@@ -92,6 +92,9 @@ func (f *figure) plot() (*plot.Plot, error) {
 	if p.Y.Max <= 0 {
 		p.Y.Max = 1
 	}
+	if p.Legend.Top { // above the curves
+		p.Y.Max /= 1 - 0.05*float64(min(len(f.series), 10))
+	}
 	return p, nil
 }
 

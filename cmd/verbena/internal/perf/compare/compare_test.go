@@ -35,6 +35,7 @@ func TestCritical(t *testing.T) {
 	}
 	assert.Equal(t, 4, enough(0.05))
 	assert.Equal(t, 5, enough(0.01))
+	assert.Equal(t, 6, enough(0.05/23)) // -a
 	// The approximation goes on where the exact values end.
 	exact, near := critical(50, 50, 0.05), critical(51, 51, 0.05)
 	assert.InDelta(t, float64(exact)/2500, float64(near)/2601, 0.005)
