@@ -79,6 +79,7 @@ func TestTwoHosts(t *testing.T) {
 		t.Run(family, func(t *testing.T) {
 			runPing(t, hosts[0], hosts[1], family)
 			runTransfer(t, hosts[0], hosts[1], family)
+			runPerf(t, hosts[0], hosts[1], family)
 		})
 	}
 }

@@ -79,3 +79,32 @@ func TestPerfWhenAnEndGoesAway(t *testing.T) {
 		}
 	}
 }
+
+// runPerf makes every test between two hosts, with all data verified: over TCP, and by
+// connection manager.
+func runPerf(t *testing.T, from, to host, family string) {
+	for _, way := range [][]string{nil, {"-R"}} {
+		addr := to.addr(family)
+		server := start(t, verbena(to.run, append([]string{"perf", "-d", to.device, "-bind", addr, "-once"}, way...)...)...)
+		server.await(": interrupt to stop")
+		client := start(t, verbena(from.run, append([]string{"perf", "-d", from.device, "-test", "all", "-n", "20", "-t", "8", "-q", "2", "-b",
+			"-s", "8,5000", "-warm-up", "1ms", "-verify", "-timeout", "5m", addr}, way...)...)...)
+		client.succeed()
+		assert.Equal(t, 4*2+2+4*2+2, strings.Count(client.out.String(), "verified: "), "%s", &client.out)
+		server.succeed()
+	}
+}
+
+// verbena perf with the kernel's rxe at one end or both. Short: without IPv6, and not between
+// rxe and itself.
+func TestGuestPerf(t *testing.T) {
+	rxe, soft := guestHosts(t)
+	forGuestFamilies(t, testing.Short(), func(t *testing.T, family string) {
+		for _, hosts := range [][2]host{{rxe, soft}, {soft, rxe}, {rxe, rxe}} {
+			if testing.Short() && hosts[0].name == hosts[1].name {
+				continue
+			}
+			t.Run(hosts[0].name+" to "+hosts[1].name, func(t *testing.T) { runPerf(t, hosts[0], hosts[1], family) })
+		}
+	})
+}

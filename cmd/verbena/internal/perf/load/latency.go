@@ -55,7 +55,6 @@ type requests struct {
 	meter
 	f     *flow
 	start time.Time
-	over  bool
 }
 
 func newRequests(w *worker) *requests { return &requests{meter: meter{w: w}, f: w.flows[0]} }
