@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -107,4 +108,52 @@ func TestGuestPerf(t *testing.T) {
 			t.Run(hosts[0].name+" to "+hosts[1].name, func(t *testing.T) { runPerf(t, hosts[0], hosts[1], family) })
 		}
 	})
+}
+
+// verbena perf with the programs of perftest on rxe, in both roles, on the software device and
+// on rxe. Short: on the software device.
+func TestGuestPerftest(t *testing.T) {
+	rxe, soft := guestHosts(t)
+	for _, ours := range []host{soft, rxe} {
+		if testing.Short() && ours.name == rxe.name {
+			continue
+		}
+		for test, program := range map[string][]string{
+			"write_bw": {"ib_write_bw", "-s", "8", "-t", "16"}, "read_bw": {"ib_read_bw", "-s", "5000", "-t", "16"},
+			"send_bw": {"ib_send_bw", "-s", "5000", "-t", "16"}, "fetch_add_bw": {"ib_atomic_bw", "-t", "16"}, "compare_swap_bw": {"ib_atomic_bw", "-t", "16", "-A", "CMP_AND_SWAP"},
+			"write_lat": {"ib_write_lat", "-s", "5000"}, "read_lat": {"ib_read_lat", "-s", "5000"}, "send_lat": {"ib_send_lat", "-s", "5000"},
+			"fetch_add_lat": {"ib_atomic_lat"}, "compare_swap_lat": {"ib_atomic_lat", "-A", "CMP_AND_SWAP"},
+		} {
+			if testing.Short() && test != "read_bw" && test != "send_lat" && test != "write_lat" {
+				continue
+			}
+			theirs := append(program[:len(program):len(program)], "-d", rxe.device, "-x", "1", "-n", "100")
+			flags := []string{"perf", "-perftest", "-test", test, "-n", "100", "-t", "16", "-d", ours.device}
+			if len(program) > 2 && program[1] == "-s" {
+				flags = append(flags, "-s", program[2])
+			}
+			t.Run(ours.name+" "+test+", measured by verbena", func(t *testing.T) {
+				server := start(t, theirs...)
+				for limit := time.Now().Add(patience); ; {
+					client := start(t, verbena(ours.run, append(flags, rxe.v4)...)...)
+					if client.code() != 0 && strings.Contains(client.out.String(), "connection refused") {
+						require.Less(t, time.Now(), limit)
+						continue // it does not say when it listens
+					}
+					assert.Zero(t, client.code(), "%s\n%s", &client.out, &server.out)
+					assert.Contains(t, client.out.String(), "#iterations")
+					break
+				}
+				server.succeed()
+			})
+			t.Run(ours.name+" "+test+", measured by perftest", func(t *testing.T) {
+				server := start(t, verbena(ours.run, append(flags, "-bind", ours.v4)...)...)
+				server.await(": interrupt to stop")
+				client := start(t, append(theirs, ours.v4)...)
+				client.succeed()
+				server.succeed()
+				assert.Contains(t, client.out.String(), " 100 ")
+			})
+		}
+	}
 }

@@ -27,7 +27,11 @@ func measure(ctx context.Context, o *options, stdout, stderr io.Writer) error {
 		out = io.Discard
 	}
 	table := report.NewTable(out, o.gbits)
-	reports, err := measureAll(ctx, o, table)
+	all := measureAll
+	if o.perftest {
+		all = measureForeign
+	}
+	reports, err := all(ctx, o, table)
 	// What was measured before a failure is worth keeping.
 	return errors.Join(err, table.Err(), write(o, reports, stdout))
 }
@@ -252,21 +256,10 @@ func (c *client) step(s *load.Station, i int) (*report.Result, error) {
 		return nil, err
 	}
 	outcome.Sanitize()
-	own := load.Sum(samples)
-	round, size := c.plan.Step(i)
-	rate, peak := own.Rate+outcome.Rate, own.Peak+outcome.Peak
-	res := &report.Result{
-		Round: round, Size: size, Operations: own.Operations + outcome.Operations, Seconds: own.Elapsed.Seconds(),
-		Rate: rate, Bandwidth: rate * float64(size), Peak: peak * float64(size),
-		Client: report.Usage{Busy: own.Busy}, Server: report.Usage{Busy: outcome.Busy, Counters: outcome.Counters, Swapped: outcome.Swapped},
-	}
-	res.Client.Counters, res.Client.Swapped = g.changes()
-	if rate > 0 {
-		res.Client.CPU, res.Server.CPU = 1e9*own.Busy/rate, 1e9*outcome.Busy/rate
-	}
-	if own.Latency != nil {
-		res.Latency = report.LatencyOf(own.Latency)
-		res.Peak = 0
+	res := resultOf(c.plan, i, load.Sum(samples).With(outcome.Operations, outcome.Rate, outcome.Peak), g)
+	res.Server = report.Usage{Busy: outcome.Busy, Counters: outcome.Counters, Swapped: outcome.Swapped}
+	if res.Rate > 0 {
+		res.Server.CPU = 1e9 * outcome.Busy / res.Rate
 	}
 	if c.plan.Verify {
 		checked, damage, err := s.Verified()
@@ -284,4 +277,22 @@ func (c *client) step(s *load.Station, i int) (*report.Result, error) {
 		}
 	}
 	return res, nil
+}
+
+// resultOf is the result of a step, without what the other end has to say.
+func resultOf(p *plan.Plan, step int, f load.Figures, g *gauge) *report.Result {
+	round, size := p.Step(step)
+	res := &report.Result{
+		Round: round, Size: size, Operations: f.Operations, Seconds: f.Elapsed.Seconds(),
+		Rate: f.Rate, Bandwidth: f.Rate * float64(size), Peak: f.Peak * float64(size), Client: report.Usage{Busy: f.Busy},
+	}
+	res.Client.Counters, res.Client.Swapped = g.changes()
+	if f.Rate > 0 {
+		res.Client.CPU = 1e9 * f.Busy / f.Rate
+	}
+	if f.Latency != nil {
+		res.Latency = report.LatencyOf(f.Latency)
+		res.Peak = 0
+	}
+	return res
 }

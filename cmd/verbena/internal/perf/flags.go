@@ -20,16 +20,17 @@ const defaultPort = 18515
 
 // options are the flags.
 type options struct {
-	device  string
-	ibPort  int
-	gid     int
-	port    int
-	bind    string
-	cm      bool
-	once    bool
-	timeout time.Duration
-	memory  int64
-	target  string // HOST or HOST:PORT; empty: be the server
+	device   string
+	ibPort   int
+	gid      int
+	port     int
+	bind     string
+	cm       bool
+	perftest bool // the other end is one of its programs
+	once     bool
+	timeout  time.Duration
+	memory   int64
+	target   string // HOST or HOST:PORT; empty: be the server
 
 	plans    []*plan.Plan
 	gbits    bool
@@ -86,6 +87,7 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 	both(f, "x", "gid-index", "index of the local GID (default: the one of the route)", number(&o.gid, -1))
 	both(f, "p", "port", "port to listen on, or to connect to", number(&o.port, defaultPort))
 	both(f, "R", "rdma_cm", "connect by connection manager, not over TCP, at both ends", yes(&o.cm))
+	f.BoolVar(&o.perftest, "perftest", false, "the other end is the program of perftest for the test, such as ib_write_bw, with the same -s, -n and -t (which is needed at a server too)")
 	both(f, "s", "size", "`bytes` of an operation, or several sizes separated by commas (default 65536, latency 2, atomics 8)", text(&sizes, ""))
 	both(f, "a", "all", "all powers of two from 2 to 2^23 bytes", yes(&all))
 	both(f, "n", "iters", "operations on each connection (default 5000, latency 1000)", func(name, about string) { f.Int64Var(&p.Iterations, name, 0, about) })
@@ -143,10 +145,13 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 	if timeoutCode > 0 {
 		p.AckTimeout = 4096 * time.Nanosecond << timeoutCode
 	}
-	if len(rest) == 0 {
+	if len(rest) == 0 && !o.perftest {
 		return &o, nil
 	}
-	o.target, p.CM, p.Duration = rest[0], o.cm, time.Duration(duration)
+	if len(rest) > 0 {
+		o.target = rest[0]
+	}
+	p.CM, p.Duration = o.cm, time.Duration(duration)
 	if p.Sizes, err = numbers("-s", sizes, plan.MaxSize); err != nil {
 		return nil, err
 	}
@@ -165,7 +170,13 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 	if o.plot != "" && !plottable(o.plot) {
 		return nil, fmt.Errorf("-plot is %q; name a file that ends in .svg or .html", o.plot)
 	}
-	return &o, o.makePlans(tests, counts, &p)
+	if err := o.makePlans(tests, counts, &p); err != nil {
+		return nil, err
+	}
+	if o.perftest {
+		return &o, checkForeign(o.plans, o.cm)
+	}
+	return &o, nil
 }
 
 // makePlans makes a plan for each test and number of connections.

@@ -8,6 +8,7 @@
 //	report    results, as tables, JSON and CSV
 //	compare   two sets of reports, with confidence
 //	chart     plots
+//	perftest  what the programs of perftest say to each other
 package perf
 
 import (
@@ -47,9 +48,12 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintln(stderr, "verbena perf:", err)
 		return exitUsage
 	}
-	if o.target == "" {
+	switch {
+	case o.target == "" && o.perftest:
+		err = serveForeign(ctx, o, stdout)
+	case o.target == "":
 		err = serve(ctx, o, stdout, stderr)
-	} else {
+	default:
 		err = measure(ctx, o, stdout, stderr)
 	}
 	var by interrupt.Error

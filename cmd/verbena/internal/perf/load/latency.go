@@ -15,6 +15,7 @@ type meter struct {
 	sample  Sample
 	phase   phase
 	begun   time.Time
+	fewer   int64 // than the iterations of the plan are measured
 }
 
 func (m *meter) begin(deliver func(*Sample)) {
@@ -41,7 +42,7 @@ func (m *meter) record(d time.Duration, now time.Time) bool {
 	m.sample.Operations++
 	m.sample.Latency.Record(d)
 	p := m.w.plan
-	if p.Iterations > 0 && m.sample.Operations < p.Iterations || p.Duration > 0 && now.Sub(m.sample.From) < p.Duration {
+	if p.Iterations > 0 && m.sample.Operations < p.Iterations-m.fewer || p.Duration > 0 && now.Sub(m.sample.From) < p.Duration {
 		return true
 	}
 	m.phase = draining
@@ -137,6 +138,12 @@ type ball struct {
 	word *atomic.Uint32 // around the last byte
 	bit  int            // its place there
 	out  *byte          // the last byte that is written
+	// starts: this end writes first, and the peer answers. That is the client, except with
+	// the programs of perftest.
+	starts   bool
+	measures bool
+	counts   bool // this end measures, although it does not start: it needs all of them
+	any      bool // has come
 }
 
 // looks is how often the memory is looked at between two passes of the engine: what comes
@@ -149,13 +156,21 @@ func newBall(w *worker) *ball {
 	b.out = &mem[w.layout.OutOffset(0)+w.size-1]
 	b.word = (*atomic.Uint32)(unsafe.Pointer(&mem[last&^3]))
 	b.bit = bitOf(last & 3)
+	b.starts = w.server == w.station.cfg.Foreign
+	if !b.starts {
+		b.fewer = 1 // the first that comes tells no time
+		b.counts = w.station.cfg.Foreign
+	}
 	return b
 }
 
 func (b *ball) begin(deliver func(*Sample)) {
 	b.meter.begin(deliver)
-	b.mine = b.n
-	b.strike()
+	b.measures = true
+	if b.starts {
+		b.mine = b.n
+		b.strike()
+	}
 }
 
 // strike writes the number to the peer.
@@ -174,25 +189,34 @@ func (b *ball) completed(*flow) {
 
 // look looks whether the number is there.
 func (b *ball) look() {
-	if b.due || b.phase == draining || b.f.posted == 0 && !b.w.server {
+	if b.due || b.phase == draining || b.starts && b.f.posted == 0 || b.counts && !b.measures {
 		return
 	}
 	for range looks {
-		if byte(b.word.Load()>>b.bit) != b.n {
-			continue
-		}
-		if b.w.server {
-			b.mine = b.n
-			b.n++
-			b.strike()
+		if byte(b.word.Load()>>b.bit) == b.n {
+			b.seen(time.Now())
 			return
 		}
-		now := time.Now()
-		b.n++
+	}
+}
+
+// seen handles the number that has come.
+func (b *ball) seen(now time.Time) {
+	if !b.starts {
+		last := b.start
 		b.mine = b.n
-		if b.record(now.Sub(b.start)/2, now) {
-			b.strike()
+		b.n++
+		b.strike()
+		if b.measures && b.any {
+			b.record(now.Sub(last)/2, now)
 		}
+		b.any = true
+		b.start = now
 		return
+	}
+	b.n++
+	b.mine = b.n
+	if b.record(now.Sub(b.start)/2, now) {
+		b.strike()
 	}
 }

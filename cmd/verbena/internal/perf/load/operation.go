@@ -38,7 +38,7 @@ func (w *worker) makePool(n int) (err error) {
 		w.alloc = func(f *flow, i int) (rdma.Task, error) {
 			l := &w.layout
 			slot := l.Slot(f.index, i)
-			return p.Alloc(f.conn, bufinv.Source(w.remote, l.OutOffset(slot), w.size), bufinv.Target(w.local, l.InOffset(slot), w.size))
+			return p.Alloc(f.conn, bufinv.Source(w.remote, l.OutOffset(slot)-w.remoteOut, w.size), bufinv.Target(w.local, l.InOffset(slot), w.size))
 		}
 	case plan.Send:
 		done, failed := callbacks[*rdma.SendTask](w)
@@ -77,7 +77,7 @@ func (f *flow) source(i int) *bufinv.Buf {
 }
 
 func (f *flow) target(i int) *bufinv.Buf {
-	return bufinv.Target(f.w.remote, f.w.layout.InOffset(f.w.layout.Slot(f.index, i)), f.w.size)
+	return bufinv.Target(f.w.remote, f.w.layout.InOffset(f.w.layout.Slot(f.index, i))-f.w.remoteIn, f.w.size)
 }
 
 // prepare allocates the tasks of a step.

@@ -22,6 +22,7 @@ type Config struct {
 	Plan     *plan.Plan
 	Server   bool
 	Timeout  time.Duration // for connections to become ready
+	Foreign  bool          // the other end does not know this SDK
 	Token    []byte        // of the client, where connections are made by connection manager
 }
 
@@ -187,6 +188,12 @@ type Figures struct {
 	Peak       float64
 	Busy       float64 // processors that the process used, on average
 	Latency    *Latency
+}
+
+// With adds what the other end has done meanwhile.
+func (f Figures) With(operations int64, rate, peak float64) Figures {
+	f.Operations, f.Rate, f.Peak = f.Operations+operations, f.Rate+rate, f.Peak+peak
+	return f
 }
 
 // Sum sums up.

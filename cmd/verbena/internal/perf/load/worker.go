@@ -24,13 +24,16 @@ type worker struct {
 	index   int
 	layout  plan.Layout
 
-	engine   *pe.Engine
-	rdma     *rdma.Context
-	local    *mmap.Map
-	remote   *mmap.Map // nil where nothing of the peer's memory is used
-	alloc    allocFunc // nil where the end submits nothing
-	receives *rdma.ReceivePool
-	flows    []*flow
+	engine *pe.Engine
+	rdma   *rdma.Context
+	local  *mmap.Map
+	remote *mmap.Map // nil where nothing of the peer's memory is used
+	// remoteOut and remoteIn are where in the layout the memory of a peer begins that has
+	// not all of it.
+	remoteOut, remoteIn int
+	alloc               allocFunc // nil where the end submits nothing
+	receives            *rdma.ReceivePool
+	flows               []*flow
 
 	connected int
 	ready     chan struct{} // closed when all connections are Ready
@@ -88,13 +91,20 @@ func newWorker(s *Station, index int) (w *worker, err error) {
 		GIDIndex:    s.cfg.GIDIndex, Port: s.cfg.Port, MTU: verbs.MTU(p.MTU), AckTimeout: p.AckTimeout, SL: uint8(p.SL),
 		TrafficClass: uint8(p.TrafficClass), ConnectTimeout: s.cfg.Timeout, MaxInline: p.Inline,
 	}
+	if s.cfg.Foreign {
+		cfg.Keepalive = -1 // it counts what arrives
+	}
 	if p.Active(w.server) {
 		cfg.SendQueueSize = p.Depth
 	}
 	if w.rdma, err = rdma.New(s.cfg.Device, cfg); err != nil {
 		return w, err
 	}
-	if w.local, err = mmap.Alloc(s.cfg.Device, int(w.layout.Size()), mmap.LocalReadWrite|rights(p.Test.Op)); err != nil {
+	size := int(w.layout.Size())
+	if s.cfg.Foreign {
+		size += foreignSlack
+	}
+	if w.local, err = mmap.Alloc(s.cfg.Device, size, mmap.LocalReadWrite|rights(p.Test.Op)); err != nil {
 		return w, err
 	}
 	if p.Active(w.server) {

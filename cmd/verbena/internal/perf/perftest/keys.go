@@ -1,0 +1,78 @@
+// Package perftest says what the programs of perftest say to each other over TCP, so that
+// one end of a test may be one of them: ib_write_bw, ib_read_lat and their kin, of version
+// 6.06 of that conversation (perftest 4.5). It was written from recordings of it between
+// those programs; docs/perf.md has what they show.
+package perftest
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// ErrProtocol: what came is not what a program of perftest says.
+var ErrProtocol = errors.New("this is not what a program of perftest says")
+
+// Keys is what an end says about its queue pair and its memory.
+type Keys struct {
+	LID   uint16 // on InfiniBand
+	Reads uint16 // reads and atomics that it has under way at most
+	QPN   uint32 // 24 bits
+	PSN   uint32 // 24 bits, of its first packet
+	RKey  uint32
+	Addr  uint64 // of the memory that the peer works on
+	GID   [16]byte
+	SRQN  uint32
+}
+
+// KeysLen is the length of Keys: a line of text and a zero byte.
+const KeysLen = 108
+
+// gidLen is the length of a GID: pairs of digits with colons between.
+const gidLen = 16*3 - 1
+
+// Append appends the text of the keys.
+func (k *Keys) Append(b []byte) []byte {
+	b = fmt.Appendf(b, "%04x:%04x:%06x:%06x:%08x:%016x", k.LID, k.Reads, k.QPN, k.PSN, k.RKey, k.Addr)
+	for _, g := range k.GID {
+		b = fmt.Appendf(b, ":%02x", g)
+	}
+	return append(fmt.Appendf(b, ":%08x:", k.SRQN), 0)
+}
+
+// ParseKeys takes the text of keys apart.
+func ParseKeys(b []byte) (*Keys, error) {
+	text, ok := strings.CutSuffix(string(b), ":\x00")
+	if len(b) != KeysLen || !ok {
+		return nil, fmt.Errorf("%w: %q is no line with a queue pair and a key", ErrProtocol, b[:min(len(b), KeysLen)])
+	}
+	var k Keys
+	at := 0
+	number := func(digits, bits int) uint64 {
+		if at > 0 && at <= len(text) && text[at-1] != ':' {
+			ok = false
+		}
+		end := min(at+digits, len(text))
+		v, err := strconv.ParseUint(text[min(at, end):end], 16, bits)
+		ok = ok && err == nil && end-at == digits && strings.ToLower(text[at:end]) == text[at:end]
+		at += digits + 1
+		return v
+	}
+	k.LID, k.Reads = uint16(number(4, 16)), uint16(number(4, 16))
+	k.QPN, k.PSN = uint32(number(6, 24)), uint32(number(6, 24))
+	k.RKey, k.Addr = uint32(number(8, 32)), number(16, 64)
+	gid := at
+	at += gidLen + 1
+	k.SRQN = uint32(number(8, 32))
+	if ok {
+		_, err := hex.Decode(k.GID[:], []byte(strings.ReplaceAll(text[gid:gid+gidLen], ":", "")))
+		again := k.Append(nil)
+		ok = err == nil && string(again) == string(b)
+	}
+	if !ok {
+		return nil, fmt.Errorf("%w: %q is no line with a queue pair and a key", ErrProtocol, text)
+	}
+	return &k, nil
+}

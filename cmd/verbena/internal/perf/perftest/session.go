@@ -1,0 +1,178 @@
+package perftest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+const (
+	version    = "6.06"
+	versionLen = 16
+	// cycleBuffer and cacheLine are of memory that perftest cycles through: the page and the
+	// line of a cache. The ends must have the same.
+	cycleBuffer = 4096
+	cacheLine   = 64
+)
+
+// ending is how a program goes on after a test.
+type ending struct {
+	greetings int  // lines of keys before the test, each end's
+	result    bool // one line more, and the result of the client
+	goodbye   bool // one line more, and "done"
+}
+
+// endings are those of the programs, as recorded.
+func endingOf(t plan.Test) (ending, error) {
+	switch {
+	case t.Op == plan.WriteImm:
+		return ending{}, errors.New("no program of perftest 4.5 writes with immediate")
+	case t == plan.Test{Op: plan.Write, Kind: plan.Latency}:
+		return ending{4, false, false}, nil
+	case t.Kind == plan.Latency, t.Op == plan.Send:
+		return ending{4, false, true}, nil
+	}
+	return ending{3, true, true}, nil
+}
+
+// Check says whether there is a program for a test.
+func Check(t plan.Test) error {
+	_, err := endingOf(t)
+	return err
+}
+
+// Session is the conversation about one test. The client says each thing first; the server
+// answers with its own.
+type Session struct {
+	stream io.ReadWriter
+	server bool
+	ending ending
+	keys   Keys
+}
+
+// New makes a session.
+func New(stream io.ReadWriter, t plan.Test, server bool) (*Session, error) {
+	e, err := endingOf(t)
+	return &Session{stream: stream, server: server, ending: e}, err
+}
+
+// exchange exchanges messages of the same length.
+func (s *Session) exchange(own []byte) (peer []byte, err error) {
+	peer = make([]byte, len(own))
+	steps := []func() error{
+		func() error { _, err := s.stream.Write(own); return err },
+		func() error { _, err := io.ReadFull(s.stream, peer); return err },
+	}
+	if s.server {
+		steps[0], steps[1] = steps[1], steps[0]
+	}
+	for _, f := range steps {
+		if err := f(); err != nil {
+			return nil, fmt.Errorf("the other end has gone: %w", err)
+		}
+	}
+	return peer, nil
+}
+
+// same exchanges something that has to be the same at both ends.
+func (s *Session) same(what string, own []byte) error {
+	peer, err := s.exchange(own)
+	if err == nil && !bytes.Equal(own, peer) {
+		err = fmt.Errorf("%w: its %s is %q, and this end knows %q", ErrProtocol, what, bytes.TrimRight(peer, "\x00"), bytes.TrimRight(own, "\x00"))
+	}
+	return err
+}
+
+// Open agrees on the path MTU, and exchanges keys.
+func (s *Session) Open(own Keys, mtu verbs.MTU) (peer *Keys, agreed verbs.MTU, err error) {
+	if err := s.same("version", append([]byte(version), make([]byte, versionLen-len(version))...)); err != nil {
+		return nil, 0, err
+	}
+	for _, v := range []uint32{cycleBuffer, cacheLine} {
+		if err := s.same("buffer or cache line", binary.BigEndian.AppendUint32(nil, v)); err != nil {
+			return nil, 0, err
+		}
+	}
+	b, err := s.exchange([]byte{codeOf(mtu), 0})
+	if err != nil {
+		return nil, 0, err
+	}
+	agreed = 128 << (b[0] - '0')
+	if b[0] < '1' || b[0] > '5' || b[1] != 0 {
+		return nil, 0, fmt.Errorf("%w: its path MTU is %q", ErrProtocol, b)
+	}
+	s.keys = own
+	peer, err = s.greet()
+	return peer, min(agreed, mtu), err
+}
+
+// codeOf is the code of a path MTU (IBTA 9.4.3).
+func codeOf(mtu verbs.MTU) byte {
+	code := byte('1')
+	for m := verbs.MTU(256); m < mtu; m *= 2 {
+		code++
+	}
+	return code
+}
+
+// greet exchanges keys: the first time as such, later to wait for each other.
+func (s *Session) greet() (*Keys, error) {
+	b, err := s.exchange(s.keys.Append(nil))
+	if err != nil {
+		return nil, err
+	}
+	return ParseKeys(b)
+}
+
+// Begin waits until both ends are ready for the test.
+func (s *Session) Begin() error {
+	for range s.ending.greetings - 1 {
+		if _, err := s.greet(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Result is what a client tells.
+type Result struct {
+	Size, Operations    uint64
+	Peak, Average, Rate float64 // 2^20 bytes, and million operations, a second
+}
+
+// End ends the conversation: the client when it has measured, the server when the client says
+// so.
+func (s *Session) End(own Result) error {
+	if s.ending.result {
+		if _, err := s.greet(); err != nil {
+			return err
+		}
+		for _, v := range []uint64{own.Size, own.Operations, math.Float64bits(own.Peak), math.Float64bits(own.Average), math.Float64bits(own.Rate)} {
+			if _, err := s.exchange(binary.BigEndian.AppendUint64(nil, v)); err != nil {
+				return err
+			}
+		}
+	}
+	if s.ending.goodbye {
+		if _, err := s.greet(); err != nil {
+			return err
+		}
+		if _, err := s.exchange([]byte("done\x00")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// WaitGone waits until the other end closes the stream, where nothing ends the conversation.
+func (s *Session) WaitGone() { _, _ = io.Copy(io.Discard, s.stream) }
+
+// Goodbye reports whether the programs say goodbye: otherwise a server learns from the end of
+// the stream that the client has measured.
+func (s *Session) Goodbye() bool { return s.ending.goodbye }
