@@ -54,9 +54,9 @@ func runTransfer(t *testing.T, from, to host, family string) {
 // runPing pings one host from the other.
 func runPing(t *testing.T, from, to host, family string) {
 	addr := to.addr(family)
-	server := start(t, verbena(to.run, "ping", "-s", "-d", to.device, addr)...)
+	server := start(t, verbena(to.run, "ping", "-s", "-d", to.device, "-t", patience.String(), addr)...)
 	server.await("listening")
-	client := start(t, verbena(from.run, "ping", "-d", from.device, "-c", "3", addr)...)
+	client := start(t, verbena(from.run, "ping", "-d", from.device, "-c", "3", "-t", patience.String(), addr)...)
 	client.succeed()
 	assert.Contains(t, client.out.String(), "RDMA works")
 	server.interrupted()
@@ -128,7 +128,7 @@ func TestGuestPingAndRping(t *testing.T) {
 				addr := rxe.addr(family)
 				server := start(t, "rping", "-s", "-a", addr, "-V")
 				for limit := time.Now().Add(patience); ; {
-					client := start(t, verbena(ours.run, "ping", "-d", ours.device, "-c", "3", addr)...)
+					client := start(t, verbena(ours.run, "ping", "-d", ours.device, "-c", "3", "-t", patience.String(), addr)...)
 					if client.code() != 0 && strings.Contains(client.out.String(), "nobody listens") {
 						require.Less(t, time.Now(), limit)
 						continue // rping does not say when it does
@@ -142,7 +142,7 @@ func TestGuestPingAndRping(t *testing.T) {
 			})
 			t.Run(ours.name+", rping asks", func(t *testing.T) {
 				addr := ours.addr(family)
-				server := start(t, verbena(ours.run, "ping", "-s", "-d", ours.device, addr)...)
+				server := start(t, verbena(ours.run, "ping", "-s", "-d", ours.device, "-t", patience.String(), addr)...)
 				server.await("listening")
 				for _, size := range []string{"26", "65535"} {
 					client := start(t, "rping", "-c", "-a", addr, "-V", "-C", "3", "-S", size)
