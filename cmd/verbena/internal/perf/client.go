@@ -184,6 +184,11 @@ func (c *client) run() (r *report.Report, err error) {
 			return r, err
 		}
 	}
+	path, err := s.Path()
+	if err != nil {
+		return r, err
+	}
+	r.Path.Way = path.Way.String()
 	r.Warnings = report.Distrust(r)
 	c.table.Foot(r)
 	s.Leave()

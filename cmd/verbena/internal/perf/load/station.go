@@ -167,6 +167,7 @@ type Path struct {
 	QPN         uint32
 	MTU         verbs.MTU
 	Inline      int // bytes up to which data go with their work request
+	Way         verbs.Path
 }
 
 // Path is that of the first connection.
@@ -174,7 +175,7 @@ func (s *Station) Path() (p Path, err error) {
 	w := s.workers[0]
 	err = w.do(s.ctx, func() error {
 		c := w.flows[0].conn
-		p = Path{c.LocalAddr(), c.PeerAddr(), c.QPN(), c.MTU(), max(w.rdma.Config().MaxInline, 0)}
+		p = Path{c.LocalAddr(), c.PeerAddr(), c.QPN(), c.MTU(), max(w.rdma.Config().MaxInline, 0), c.Path()}
 		return nil
 	})
 	return p, s.cause(err)

@@ -40,6 +40,7 @@ type Path struct {
 	Peer   string `json:"peer"`
 	MTU    int    `json:"mtu"`
 	Inline int    `json:"inline"` // bytes up to which data go with their work request
+	Way    string `json:"way"`    // by which packets went in the end, as far as the device says
 }
 
 // Result is one measurement.

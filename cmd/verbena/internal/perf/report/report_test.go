@@ -112,7 +112,7 @@ func TestTable(t *testing.T) {
 	var b bytes.Buffer
 	table := NewTable(&b, true)
 	bw, lat := example(plan.Test{Op: plan.Read}, 1e6), example(plan.Test{Op: plan.Write, Kind: plan.Latency}, 2)
-	bw.Warnings = []string{"do not believe it"}
+	bw.Warnings, bw.Path.Way = []string{"do not believe it"}, "shared memory"
 	bw.Results[0].Damage = "rot"
 	bw.Results[0].Server.Counters = []control.Counter{{Name: "drops", Delta: 3}}
 	table.Head(bw)
@@ -122,7 +122,7 @@ func TestTable(t *testing.T) {
 	table.Head(lat)
 	table.Row(&lat.Plan, &lat.Results[0])
 	require.NoError(t, table.Err())
-	for _, want := range []string{"BW average[Gb/sec]", " 8.00 ", "DAMAGED: rot", "server drops", "+3", "warning: do not believe it", "half of a round trip", "t_typical", " 1.50 "} {
+	for _, want := range []string{"BW average[Gb/sec]", " 8.00 ", "DAMAGED: rot", "server drops", "+3", "warning: do not believe it", "went by shared memory", "half of a round trip", "t_typical", " 1.50 "} {
 		assert.Contains(t, b.String(), want)
 	}
 }

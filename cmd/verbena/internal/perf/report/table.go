@@ -7,6 +7,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/control"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Table prints results as they come. It keeps the first error of the writer.
@@ -137,6 +138,9 @@ func (t *Table) Counters(res *Result) {
 
 // Foot prints why the results are to be distrusted.
 func (t *Table) Foot(r *Report) {
+	if way := r.Path.Way; way != "" && way != verbs.PathUnknown.String() {
+		t.printf("packets   went by %s\n", way)
+	}
 	for _, w := range r.Warnings {
 		t.printf("warning: %s\n", w)
 	}
