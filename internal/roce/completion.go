@@ -264,8 +264,7 @@ func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 		}
 	}
 	if len(d.local.polled) > 0 {
-		d.local.await() // what has come meanwhile, the program's last poll finds
-		d.local.endPause()
+		d.local.programSleeps()
 	}
 	return true, nil
 }

@@ -281,6 +281,7 @@ func (e *endpoint) run() {
 			if e.pause() {
 				e.seen = d.polls.Load()
 			}
+			e.receiveUnpolled()
 			continue
 		}
 		for quiet := 0; quiet < idleRounds && !(used && e.polled()); quiet++ {
@@ -296,6 +297,17 @@ func (e *endpoint) run() {
 				quiet = 0
 			}
 		}
+	}
+}
+
+// receiveUnpolled handles what has come to an endpoint that programs do not look at, though
+// they poll: its queue pairs have other paths now, and packets may still be under way.
+func (e *endpoint) receiveUnpolled() {
+	d := e.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if now := d.now(); !d.closed && !e.polledFor(now) {
+		d.progress(now, e)
 	}
 }
 

@@ -20,14 +20,15 @@ type localDevice struct {
 	peers     map[local.Ends]*localPeer
 	polled    []*localPeer // with a channel
 	memories  sharedMemories
+	budget    local.Budget
 
 	ctx      context.Context // of dialling
 	cancel   context.CancelFunc
 	dialling sync.WaitGroup
 
-	seen  uint64        // polls of programs when this end last asked to be woken
-	watch chan struct{} // tells the watcher that a program polls
-	rest  chan struct{} // ends its pause
+	seen   uint64        // polls of programs when this end last asked to be woken
+	wakes  chan struct{} // there is work for the worker
+	sleeps chan struct{} // a program is about to sleep
 
 	sent, received, disorder uint64
 }
@@ -46,7 +47,7 @@ func (d *Device) openLocal() {
 	}
 	l.on = true
 	l.peers = make(map[local.Ends]*localPeer)
-	l.watch, l.rest = make(chan struct{}, 1), make(chan struct{}, 1)
+	l.wakes, l.sleeps = make(chan struct{}, 1), make(chan struct{}, 1)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	for _, e := range d.endpoints {
 		listener, err := local.Listen(e.socket.Addr())
@@ -57,7 +58,7 @@ func (d *Device) openLocal() {
 		listener.Serve(func(peer netip.AddrPort) func(*local.Channel) { return l.answer(e, peer) })
 		l.listeners = append(l.listeners, listener)
 	}
-	d.running.Go(l.watchPollers)
+	d.running.Go(l.work)
 }
 
 // pathTo makes the path to a peer that may be a device of this machine.
@@ -72,7 +73,7 @@ func (l *localDevice) pathTo(q *queuePair, out *udpOutput) path {
 func (l *localDevice) join(e *endpoint, addr netip.AddrPort) *localPeer {
 	p := l.peer(e, addr)
 	p.users++
-	if l.on && p.channel == nil && !p.meeting && len(l.polled) < maxLocalPeers {
+	if l.on && p.channel == nil && p.meetings == 0 && len(l.polled) < maxLocalPeers {
 		l.dial(p)
 	}
 	return p
@@ -95,13 +96,13 @@ func (l *localDevice) leave(p *localPeer) {
 }
 
 func (l *localDevice) forgetUnused(p *localPeer) {
-	if p.users == 0 && !p.meeting && p.channel == nil {
+	if p.users == 0 && p.meetings == 0 && p.channel == nil {
 		delete(l.peers, p.ends)
 	}
 }
 
 func (l *localDevice) dial(p *localPeer) {
-	p.meeting = true
+	p.meetings++
 	l.dialling.Go(func() {
 		c, err := local.Dial(l.ctx, p.ends)
 		for try := 0; errors.Is(err, local.ErrRefused) && try < dialTries && l.awaited(p); try++ {
@@ -143,10 +144,10 @@ func (l *localDevice) answer(e *endpoint, addr netip.AddrPort) func(*local.Chann
 		return nil
 	}
 	p := l.peer(e, addr)
-	if p.channel != nil || p.meeting && e.socket.Addr().Compare(addr) < 0 {
+	if p.channel != nil || p.meetings > 0 && e.socket.Addr().Compare(addr) < 0 {
 		return nil
 	}
-	p.meeting = true
+	p.meetings++
 	return func(c *local.Channel) { l.met(p, c) }
 }
 
@@ -155,12 +156,13 @@ func (l *localDevice) met(p *localPeer, c *local.Channel) {
 	d := l.device
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	p.meeting = false
+	p.meetings--
 	switch {
 	case c == nil:
 		l.forgetUnused(p)
 	case !l.on || p.channel != nil:
 		c.Close()
+		l.forgetUnused(p)
 	default:
 		p.begin(c)
 	}
@@ -199,33 +201,53 @@ func (l *localDevice) await() bool {
 	none := true
 	l.seen = l.device.polls.Load()
 	for _, p := range l.polled {
-		if !p.channel.Await(true) {
+		if !p.channel.Await() {
 			none = false
 		}
 	}
 	return none
 }
 
-// woken is called, without the lock, when a peer wants this device to look at its channels.
-// It makes progress, unless a program does.
+// woken is called, with and without the lock, when there is something to do in the channels.
 func (l *localDevice) woken() {
-
-	if l.work() {
-		return
-	}
 	select {
-	case l.watch <- struct{}{}:
+	case l.wakes <- struct{}{}:
 	default:
 	}
 }
 
-// work makes progress until there is nothing more to do, and asks to be woken for more. It
-// reports false if programs poll, which then do so.
-func (l *localDevice) work() bool {
-	for quiet := 0; ; {
-		more, polled := l.round(&quiet)
-		if polled || !more {
-			return !polled
+// work makes progress when a peer wakes this end and no program polls. While programs do, it
+// looks every pollerGrace whether they still do: one may stop without having armed a
+// completion queue.
+func (l *localDevice) work() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		select {
+		case <-l.wakes:
+		case <-l.ctx.Done():
+			return
+		}
+		for quiet := 0; ; {
+			more, polled := l.round(&quiet)
+			if !more {
+				break
+			}
+			if !polled {
+				continue
+			}
+			before := l.device.polls.Load()
+			timer.Reset(pollerGrace)
+			select {
+			case <-timer.C:
+			case <-l.sleeps:
+				continue
+			case <-l.ctx.Done():
+				return
+			}
+			if l.device.polls.Load() == before {
+				l.takeOver(before)
+			}
 		}
 	}
 }
@@ -240,7 +262,7 @@ func (l *localDevice) round(quiet *int) (more, polled bool) {
 	case !l.on:
 		return false, false
 	case d.polls.Load() != l.seen && !d.asleep.Load():
-		return false, true
+		return true, true
 	}
 	if *quiet++; d.progress(d.now(), nil) {
 		*quiet = 0
@@ -252,47 +274,21 @@ func (l *localDevice) round(quiet *int) (more, polled bool) {
 	return !l.await(), false
 }
 
-// watchPollers sees that progress is made when programs stop polling without having armed
-// a completion queue.
-func (l *localDevice) watchPollers() {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for {
-		select {
-		case <-l.watch:
-		case <-l.ctx.Done():
-			return
-		}
-		for {
-			before := l.device.polls.Load()
-			timer.Reset(pollerGrace)
-			select {
-			case <-timer.C:
-			case <-l.rest:
-			case <-l.ctx.Done():
-				return
-			}
-			if l.device.polls.Load() == before && l.takeOver(before) {
-				break
-			}
-		}
+// takeOver has the worker work for programs that have not polled since polls was that.
+func (l *localDevice) takeOver(polls uint64) {
+	l.device.mu.Lock()
+	l.seen = polls
+	l.device.mu.Unlock()
+}
+
+// programSleeps has the worker stand in at once for a program that has armed a completion
+// queue. The lock is held.
+func (l *localDevice) programSleeps() {
+	if !l.await() {
+		l.woken()
 	}
-}
-
-// takeOver works for programs that have not polled since polls was as it was before. It
-// reports false if they have meanwhile.
-func (l *localDevice) takeOver(before uint64) bool {
-	d := l.device
-	d.mu.Lock()
-	l.seen = before
-	d.mu.Unlock()
-	return l.work()
-}
-
-// endPause has the watcher look at once, since a program is about to sleep.
-func (l *localDevice) endPause() {
 	select {
-	case l.rest <- struct{}{}:
+	case l.sleeps <- struct{}{}:
 	default:
 	}
 }

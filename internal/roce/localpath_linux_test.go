@@ -141,6 +141,26 @@ func TestSoakLocalPathMeets(t *testing.T) {
 	}
 }
 
+// What a peer has sent before its process ends arrives.
+func TestLocalPathLastWords(t *testing.T) {
+	for range 50 {
+		x, y := openLocalPair(t, 1<<16)
+		x.recv(1, x.sge(0, 100))
+		x.dev.mu.Lock() // it is busy, while the other sends and is gone
+		y.post(verbs.SendWR{Op: verbs.OpSend, SGL: []verbs.SGE{y.sge(0, 100)}})
+		y.dev.mu.Lock()
+		y.dev.local.polled[0].end(io.EOF)
+		y.dev.local.on = false
+		y.dev.mu.Unlock()
+		x.dev.mu.Unlock()
+		require.Equal(t, verbs.StatusSuccess, x.wait(1)[0].Status)
+		assert.Equal(t, localCounter(x, "rcvd_pkts"), localCounter(x, "local_rcvd_pkts"), "it came through shared memory")
+		y.dev.mu.Lock()
+		y.dev.local.on = true
+		y.dev.mu.Unlock()
+	}
+}
+
 // A channel that ends in the midst of traffic loses no byte: packets go on by UDP, and by
 // the next channel.
 func TestLocalPathEnds(t *testing.T) {
@@ -160,7 +180,7 @@ func TestLocalPathEnds(t *testing.T) {
 				l.polled[0].end(io.EOF)
 			} else {
 				for _, p := range l.peers {
-					if !p.meeting {
+					if p.meetings == 0 {
 						l.dial(p)
 					}
 				}
@@ -223,6 +243,9 @@ type intruder struct {
 func intrude(t *testing.T, x, y *side) *intruder {
 	t.Helper()
 	own, other := x.dev.endpoints[0].socket.Addr(), y.dev.endpoints[0].socket.Addr()
+	found, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: "@verbena/local/" + own.String(), Net: "unixpacket"})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, found.Close()) }()
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: "@verbena/local/" + other.String(), Net: "unixpacket"})
 	require.NoError(t, err)
 	const length = 2 * (4096 + 1<<20)

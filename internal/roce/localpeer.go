@@ -13,7 +13,7 @@ type localPeer struct {
 	endpoint *endpoint
 	ends     local.Ends
 	users    int            // paths to it
-	meeting  bool           // a channel is being made
+	meetings int            // channels that are being made
 	channel  *local.Channel // nil: there is none
 	waiting  []*localPath   // for room in it
 
@@ -38,9 +38,7 @@ func (p *localPeer) receive(now time.Duration) bool {
 		}
 		p.handle(packet, now)
 	}
-	if n > 0 {
-		c.Release()
-	}
+	c.Release() // of what has been passed over, too
 	if len(p.waiting) > 0 {
 		p.resume()
 	}
@@ -139,18 +137,34 @@ func (p *localPeer) begin(c *local.Channel) {
 	d.local.polled = append(d.local.polled, p)
 	p.each((*localPath).joined)
 	d.log.Debug().Stringer("peer", p.ends.Peer).Msg("packets go through shared memory")
-	none := c.Await(true)
+	c.SetBudget(&d.local.budget)
+	if !c.Await() {
+		d.local.woken()
+	}
 	d.running.Go(func() {
-		if !none {
-			d.local.woken()
-		}
 		err := c.Serve(&d.mu, d.local.woken)
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if p.channel == c {
+			p.drain()
+		}
+		if p.channel == c {
 			p.end(err)
 		}
 	})
+}
+
+// maxDrain bounds what is taken from a channel that has ended: no more than the ring holds.
+const maxDrain = 64
+
+// drain handles what a peer has sent before it ended: a program may well answer and exit.
+func (p *localPeer) drain() {
+	d := p.endpoint.device
+	for range maxDrain {
+		if now := d.now(); p.channel == nil || !p.receive(now) {
+			return
+		}
+	}
 }
 
 // end ends the channel, for that reason: its paths go on by UDP.
@@ -173,6 +187,10 @@ func (p *localPeer) end(err error) {
 		fallthrough
 	default:
 		d.log.Debug().Err(err).Stringer("peer", p.ends.Peer).Msg("packets go by UDP again")
+	}
+	d.local.forgetUnused(p)
+	if d.sendsMore() {
+		d.wake()
 	}
 }
 

@@ -3,6 +3,7 @@ package roce
 import (
 	"cmp"
 	"fmt"
+	"net"
 	"slices"
 	"unsafe"
 
@@ -64,8 +65,10 @@ func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error
 func (d *Device) freeMemory(entry sharedMemory) error {
 	d.mu.Lock()
 	d.local.memories = slices.DeleteFunc(d.local.memories, func(m sharedMemory) bool { return m == entry })
-	for _, p := range d.local.polled {
-		p.channel.Forget(entry.memory)
+	for i := len(d.local.polled) - 1; i >= 0; i-- { // a channel may end
+		if p := d.local.polled[i]; !p.channel.Forget(entry.memory) {
+			p.end(net.ErrClosed)
+		}
 	}
 	d.mu.Unlock()
 	return entry.memory.Free()

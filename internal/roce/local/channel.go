@@ -26,9 +26,10 @@ type Channel struct {
 	out  producer
 	in   consumer
 
-	link  link // of the system: the connection, and the shared memory
-	shown shown
-	seen  seen
+	link   link // of the system: the connection, and the shared memory
+	shown  shown
+	seen   seen
+	budget *Budget // for what is seen
 
 	record record
 	packet Packet
@@ -44,9 +45,13 @@ func newChannel(ends Ends, memory []byte, dialler bool) *Channel {
 	}
 	return &Channel{
 		ends: ends, out: newProducer(first), in: newConsumer(second),
-		shown: shown{numbers: map[*Memory]uint32{}}, seen: seen{memories: map[uint32][]byte{}},
+		shown: shown{numbers: map[*Memory]uint32{}}, seen: seen{memories: map[uint32][]byte{}}, budget: new(Budget),
 	}
 }
+
+// SetBudget has the channel share the budget of others with the same lock. It is called before
+// Serve.
+func (c *Channel) SetBudget(b *Budget) { c.budget = b }
 
 // Ends are the addresses of the devices.
 func (c *Channel) Ends() Ends { return c.ends }
@@ -81,9 +86,8 @@ func (c *Channel) Flush() {
 // false if there is room now.
 func (c *Channel) AwaitRoom() (bool, error) { return c.out.awaitRoom() }
 
-// Await asks to be woken when packets come, or no longer. It
-// reports whether none are there.
-func (c *Channel) Await(on bool) (none bool) { return c.in.await(on) }
+// Await asks to be woken when packets come. It reports whether none are there.
+func (c *Channel) Await() (none bool) { return c.in.await() }
 
 // Pending reports whether packets are there.
 func (c *Channel) Pending() bool { return c.in.pending() }

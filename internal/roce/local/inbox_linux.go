@@ -54,6 +54,8 @@ func (i *inbox) next() ([]byte, error) {
 	}
 	var err error
 	switch n := int(i.header.Controllen); {
+	case i.errno == unix.ECONNRESET: // it has left messages unread
+		return nil, errPeerGone
 	case i.errno != 0:
 		return nil, os.NewSyscallError("recvmsg", i.errno)
 	case n > 0:

@@ -71,39 +71,39 @@ func (l *link) system(fd uintptr) {
 	}
 }
 
-// wake wakes the peer. If its queue of messages is full, it will wake anyway.
+// wake wakes the peer. If its queue of messages is full, those wake it.
 func (l *link) wake() { l.send(messageWake, 0, nil) }
 
 func (l *link) show(number uint32, m *Memory) bool {
 	return l.send(messageShow, number, unix.UnixRights(int(m.file.Fd())))
 }
 
-func (l *link) forget(number uint32) { l.send(messageForget, number, nil) }
+func (l *link) forget(number uint32) bool { return l.send(messageForget, number, nil) }
 
-// Serve takes the peer's messages until the connection ends, and calls woken for each that
-// wakes this end, without the lock. It changes the channel with the lock held, which all
-// other calls of its methods hold. Its error says why it has ended; io.EOF: the peer has
-// closed its end, or died.
+// Serve takes the peer's messages until the connection ends, and calls woken after each,
+// without the lock: a peer that finds the queue of messages full relies on those in it. It
+// changes the channel with the lock held, which all other calls of its methods hold. Its error
+// says why it has ended; io.EOF: the peer has closed its end, or died.
 func (c *Channel) Serve(lock sync.Locker, woken func()) error {
 	in, err := newInbox(c.link.conn)
 	for err == nil {
 		var b []byte
 		if b, err = in.next(); err == nil {
-			err = c.serve(lock, b, in.files, woken)
+			err = c.serve(lock, b, in.files)
 			in.closeFiles()
+			woken()
 		}
 	}
 	return err
 }
 
-func (c *Channel) serve(lock sync.Locker, b []byte, files []int, woken func()) error {
+func (c *Channel) serve(lock sync.Locker, b []byte, files []int) error {
 	if len(b) != messageLen {
 		return fmt.Errorf("a message of %d bytes: %w", len(b), ErrDisorder)
 	}
 	number := binary.LittleEndian.Uint32(b[1:])
 	switch kind := b[0]; {
 	case kind == messageWake && len(files) == 0:
-		woken()
 	case kind == messageShow && len(files) == 1:
 		return c.see(lock, number, files[0])
 	case kind == messageShown && len(files) == 0:
@@ -112,10 +112,11 @@ func (c *Channel) serve(lock sync.Locker, b []byte, files []int, woken func()) e
 		lock.Unlock()
 	case kind == messageForget && len(files) == 0:
 		lock.Lock()
-		mem := c.seen.memories[number]
-		delete(c.seen.memories, number)
-		lock.Unlock()
-		unmap(mem)
+		defer lock.Unlock()
+		if mem := c.seen.memories[number]; mem != nil {
+			delete(c.seen.memories, number)
+			c.unmap(mem)
+		}
 	default:
 		return fmt.Errorf("message %q with %d files: %w", kind, len(files), ErrDisorder)
 	}
@@ -136,18 +137,33 @@ func (c *Channel) see(lock sync.Locker, number uint32, fd int) error {
 		return nil
 	}
 	mem, err := mapShown(fd)
-	if err != nil {
+	if errors.Is(err, ErrDisorder) {
 		return err
+	}
+	if err != nil {
+		return nil
 	}
 	lock.Lock()
 	defer lock.Unlock()
-	if c.seen.memories == nil { // closed meanwhile
+	switch {
+	case c.seen.memories == nil: // closed meanwhile
 		unmap(mem)
 		return net.ErrClosed
+	case !c.budget.reserve(len(mem)):
+		unmap(mem)
+		return nil
 	}
 	c.seen.memories[number], c.seen.last = mem, number
-	c.link.send(messageShown, number, nil)
+	if !c.link.send(messageShown, number, nil) {
+		return fmt.Errorf("tell that memory %d is seen: %w", number, net.ErrClosed)
+	}
 	return nil
+}
+
+// unmap ends the use of memory of the peer.
+func (c *Channel) unmap(mem []byte) {
+	c.budget.release(len(mem))
+	unmap(mem)
 }
 
 // Close ends the channel: Serve returns. It is called with the lock held, once nothing more is
@@ -155,7 +171,7 @@ func (c *Channel) see(lock sync.Locker, number uint32, fd int) error {
 func (c *Channel) Close() {
 	_ = c.link.conn.Close()
 	for _, mem := range c.seen.memories {
-		unmap(mem)
+		c.unmap(mem)
 	}
 	c.seen.memories = nil
 	unmap(c.link.memory)
@@ -164,24 +180,26 @@ func (c *Channel) Close() {
 
 // checkPeer sees that the other end of a connection is a process of the same user.
 func checkPeer(conn *net.UnixConn) error {
+	cred, err := peerOf(conn)
+	if err == nil && int(cred.Uid) != os.Geteuid() {
+		err = fmt.Errorf("process %d is of user %d, this one of %d: %w", cred.Pid, cred.Uid, os.Geteuid(), errors.ErrUnsupported)
+	}
+	return err
+}
+
+// peerOf returns which process the other end of a connection is, and whose.
+func peerOf(conn *net.UnixConn) (cred *unix.Ucred, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var cred *unix.Ucred
-	var failed error
-	if err := raw.Control(func(fd uintptr) {
-		cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return err
+	failed := raw.Control(func(fd uintptr) {
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err = os.NewSyscallError("getsockopt SO_PEERCRED", err); err == nil {
+		err = failed
 	}
-	if failed != nil {
-		return os.NewSyscallError("getsockopt SO_PEERCRED", failed)
-	}
-	if int(cred.Uid) != os.Geteuid() {
-		return fmt.Errorf("process %d is of user %d, this one of %d: %w", cred.Pid, cred.Uid, os.Geteuid(), errors.ErrUnsupported)
-	}
-	return nil
+	return cred, err
 }
 
 // name is that of the socket at which a device is found.

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/internal/routes"
 )
 
 // errPeerGone: the peer has closed its end, or died.
@@ -94,6 +96,9 @@ func (l *Listener) take(conn *net.UnixConn, answer func(peer netip.AddrPort) (me
 	if err == nil {
 		peer, err = parseGreeting(string(b), l.device)
 	}
+	if err == nil {
+		err = l.checkOwner(conn, peer)
+	}
 	if err != nil || len(in.files) != 1 {
 		_ = conn.Close()
 		return
@@ -119,6 +124,40 @@ func (l *Listener) take(conn *net.UnixConn, answer func(peer netip.AddrPort) (me
 	met(c)
 }
 
+// checkOwner sees that a process that dials is the one that is found under the address that it
+// gives, and that this is one of this machine.
+func (l *Listener) checkOwner(conn *net.UnixConn, device netip.AddrPort) error {
+	if err := checkHere(device.Addr()); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(l.ctx, patience)
+	defer cancel()
+	var d net.Dialer
+	owner, err := d.DialContext(ctx, "unixpacket", name(device).Name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = owner.Close() }()
+	has, err := peerOf(owner.(*net.UnixConn))
+	if err != nil {
+		return err
+	}
+	says, err := peerOf(conn)
+	if err == nil && has.Pid != says.Pid {
+		err = fmt.Errorf("process %d says that it has the device at %v, which is that of process %d: %w", says.Pid, device, has.Pid, ErrDisorder)
+	}
+	return err
+}
+
+// checkHere sees that an address is one of this machine. Any process may take the name of a
+// device elsewhere.
+func checkHere(addr netip.Addr) error {
+	if addr.IsLoopback() || routes.Source(addr) == addr.WithZone("") {
+		return nil
+	}
+	return fmt.Errorf("%v is no address of this machine: %w", addr, errors.ErrUnsupported)
+}
+
 // Close ends Serve, and waits for the calls that it has made.
 func (l *Listener) Close() {
 	l.cancel()
@@ -137,6 +176,9 @@ func Dial(ctx context.Context, ends Ends) (*Channel, error) {
 }
 
 func dial(ctx context.Context, ends Ends) (_ *Channel, err error) {
+	if err := checkHere(ends.Peer.Addr()); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var d net.Dialer

@@ -46,12 +46,22 @@ func (e *end) close() {
 	e.mu.Unlock()
 }
 
+// listenHere has a device be found that wants nobody.
+func listenHere(t *testing.T) *Listener {
+	l, err := Listen(here)
+	require.NoError(t, err)
+	l.Serve(func(netip.AddrPort) func(*Channel) { return nil })
+	return l
+}
+
 // joined makes a channel between here and there.
 func joined(t *testing.T) (dialler, listener *end) {
 	t.Helper()
 	l, err := Listen(there)
 	require.NoError(t, err)
 	defer l.Close()
+	own := listenHere(t)
+	defer own.Close()
 	met := make(chan *Channel, 1)
 	l.Serve(func(peer netip.AddrPort) func(*Channel) {
 		assert.Equal(t, here, peer)
@@ -78,7 +88,7 @@ func TestChannel(t *testing.T) {
 	a, b := joined(t)
 	for _, way := range [][2]*end{{a, b}, {b, a}} {
 		from, to := way[0], way[1]
-		require.True(t, to.Await(true))
+		require.True(t, to.Await())
 		room, err := from.Room(3)
 		require.NoError(t, err)
 		require.Equal(t, 3, room)
@@ -119,18 +129,18 @@ func TestShownMemory(t *testing.T) {
 		number, ok = a.Shown(m)
 		return ok
 	}, 5*time.Minute, time.Millisecond)
-	refs := []Reference{{number, 50_000, 3}, {number, 50_000, 50_000}}
-	a.Send(write(1), nil, 100_000, refs)
+	refs := []Reference{{number, 30_000, 3}, {number, 20_000, 80_000}}
+	a.Send(write(1), nil, 50_000, refs)
 	a.mu.Lock()
 	a.Flush()
 	a.mu.Unlock()
 	b.mu.Lock()
 	p, err := b.Receive()
+	b.mu.Unlock()
 	require.NoError(t, err)
-	require.Equal(t, [][]byte{m.Bytes[3:50_003], m.Bytes[50_000:100_000]}, p.Pieces)
+	require.Equal(t, [][]byte{m.Bytes[3:30_003], m.Bytes[80_000:100_000]}, p.Pieces)
 	m.Bytes[3]++
 	require.Equal(t, m.Bytes[3], p.Pieces[0][0], "it is the same memory")
-	b.mu.Unlock()
 
 	_, err = unix.Mmap(int(m.file.Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	require.ErrorIs(t, err, unix.EPERM)
@@ -145,7 +155,7 @@ func TestShownMemory(t *testing.T) {
 		defer b.mu.Unlock()
 		return len(b.seen.memories) == 0
 	}, 5*time.Minute, time.Millisecond)
-	a.Send(write(2), nil, 100_000, refs)
+	a.Send(write(2), nil, 50_000, refs)
 	a.Send(write(3), nil, 0, nil)
 	a.mu.Lock()
 	a.Flush()
@@ -177,7 +187,14 @@ func TestNobodyAndRefused(t *testing.T) {
 	require.ErrorIs(t, err, unix.EADDRINUSE)
 	l.Serve(func(netip.AddrPort) func(*Channel) { return nil })
 	_, err = Dial(t.Context(), Ends{here, there})
+	require.ErrorIs(t, err, io.EOF, "who is not found at its own address")
+	own := listenHere(t)
+	defer own.Close()
+	_, err = Dial(t.Context(), Ends{here, there})
 	require.ErrorIs(t, err, ErrRefused)
+	elsewhere := netip.MustParseAddrPort("192.0.2.1:4791")
+	_, err = Dial(t.Context(), Ends{here, elsewhere})
+	require.ErrorIs(t, err, errors.ErrUnsupported)
 	_, err = Dial(t.Context(), Ends{there, there})
 	require.Error(t, err, "of itself")
 }
@@ -198,6 +215,8 @@ func TestLiars(t *testing.T) {
 	l, err := Listen(there)
 	require.NoError(t, err)
 	defer l.Close()
+	own := listenHere(t)
+	defer own.Close()
 	l.Serve(func(netip.AddrPort) func(*Channel) {
 		return func(c *Channel) { assert.Nil(t, c, "a liar has a channel") }
 	})
@@ -227,6 +246,8 @@ func TestLiars(t *testing.T) {
 		"no memory":     {good, []int{int(null.Fd())}},
 		"two files":     {good, []int{int(null.Fd()), int(null.Fd())}},
 		"another":       {greet(Ends{here, here}), []int{memfd(sharedLen, resizeSeals)}},
+		"elsewhere":     {greet(Ends{netip.MustParseAddrPort("192.0.2.1:4791"), there}), []int{memfd(sharedLen, resizeSeals)}},
+		"not found":     {greet(Ends{netip.MustParseAddrPort("127.11.9.3:4791"), there}), []int{memfd(sharedLen, resizeSeals)}},
 		"ourselves":     {greet(Ends{there, there}), []int{memfd(sharedLen, resizeSeals)}},
 		"no address":    {greeting + " x " + there.String(), []int{memfd(sharedLen, resizeSeals)}},
 		"other version": {"verbena local 2", []int{memfd(sharedLen, resizeSeals)}},

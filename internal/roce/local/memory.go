@@ -14,7 +14,7 @@ type Memory struct {
 
 const (
 	// maxShown is how many memories a channel shows, and how many it takes.
-	maxShown = 1 << 12
+	maxShown = 256
 	// MinReference is the payload from which on it is worth while to show memory.
 	MinReference = 8 << 10
 )
@@ -38,6 +38,33 @@ func (c *Channel) Shown(m *Memory) (number uint32, ok bool) {
 // pending marks the number of a memory that the peer has not acknowledged yet.
 const pending = 1 << 31
 
+// Budget bounds what a device maps of all its peers: a process can have only so many mappings
+// (vm.max_map_count), and only so many addresses.
+type Budget struct {
+	memories int
+	bytes    uint64
+}
+
+const (
+	maxSeen      = 8 << 10
+	maxSeenBytes = 16 << 40
+)
+
+// reserve reports whether there is room for another memory, and takes it.
+func (b *Budget) reserve(n int) bool {
+	if b.memories >= maxSeen || uint64(n) > maxSeenBytes-b.bytes {
+		return false
+	}
+	b.memories++
+	b.bytes += uint64(n)
+	return true
+}
+
+func (b *Budget) release(n int) {
+	b.memories--
+	b.bytes -= uint64(n)
+}
+
 // show gives the peer a memory.
 func (c *Channel) show(m *Memory) {
 	c.shown.next++
@@ -57,12 +84,12 @@ func (c *Channel) acknowledged(number uint32) {
 }
 
 // Forget takes a memory from the peer's view before it is freed. What refers to it must have
-// been acknowledged by the peer.
-func (c *Channel) Forget(m *Memory) {
-	if number, ok := c.shown.numbers[m]; ok {
-		delete(c.shown.numbers, m)
-		c.link.forget(number &^ pending)
-	}
+// been acknowledged by the peer. It reports false if the peer takes no messages: then the
+// channel has to be closed.
+func (c *Channel) Forget(m *Memory) bool {
+	number, ok := c.shown.numbers[m]
+	delete(c.shown.numbers, m)
+	return !ok || c.link.forget(number&^pending)
 }
 
 // seen is memory of the peer that this process has mapped, by the peer's numbers.
@@ -79,6 +106,7 @@ func (s *seen) resolve(pieces [][]byte, refs []byte) ([][]byte, error) {
 	if len(refs) == 0 || len(refs)%referenceLen != 0 || len(refs) > MaxReferences*referenceLen {
 		return pieces, ErrDisorder
 	}
+	total := uint64(0)
 	for ; len(refs) > 0; refs = refs[referenceLen:] {
 		number := binary.LittleEndian.Uint32(refs)
 		mem := s.memories[number]
@@ -87,7 +115,8 @@ func (s *seen) resolve(pieces [][]byte, refs []byte) ([][]byte, error) {
 		}
 		n := uint64(binary.LittleEndian.Uint32(refs[4:]))
 		off := binary.LittleEndian.Uint64(refs[8:])
-		if n == 0 || off > uint64(len(mem)) || n > uint64(len(mem))-off {
+		total += n
+		if n == 0 || total > MaxInline || off > uint64(len(mem)) || n > uint64(len(mem))-off {
 			return pieces, ErrDisorder
 		}
 		pieces = append(pieces, mem[off:off+n:off+n])

@@ -17,7 +17,7 @@ const (
 	// opened for reading could be opened again for writing.
 	shownSeals = resizeSeals | unix.F_SEAL_FUTURE_WRITE
 	// maxShownLen is the longest memory that is mapped.
-	maxShownLen = 1 << 44
+	maxShownLen = 1 << 42
 )
 
 // AllocMemory makes memory of at least that many bytes that can be shown to other processes.
@@ -69,6 +69,13 @@ func sealed(fd, seals int) (int64, error) {
 	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", os.NewSyscallError("fcntl F_GET_SEALS", err), ErrDisorder)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return 0, os.NewSyscallError("fstatfs", err)
+	}
+	if fs.Type != unix.TMPFS_MAGIC { // of huge pages there may be none left to read
+		return 0, fmt.Errorf("a file of file system %#x, ordinary memory is needed: %w", fs.Type, ErrDisorder)
 	}
 	if have&seals != seals {
 		return 0, fmt.Errorf("a file in memory has the seals %#x, %#x are needed: %w", have, seals, ErrDisorder)

@@ -18,7 +18,7 @@ type link struct{}
 
 func (*link) wake()                     {}
 func (*link) show(uint32, *Memory) bool { return false }
-func (*link) forget(uint32)             {}
+func (*link) forget(uint32) bool        { return true }
 
 // Listener is where other devices find this one.
 type Listener struct{}

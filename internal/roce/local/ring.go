@@ -228,14 +228,8 @@ func (c *consumer) release() (wake bool) {
 	return waits.Load() == 1 && waits.CompareAndSwap(1, 0)
 }
 
-// await asks to be woken for records, or takes that back. It reports whether there are
-// none now.
-func (c *consumer) await(on bool) bool {
-	waits := word(c.memory, consumerWait)
-	if !on {
-		waits.Store(0)
-		return false
-	}
-	waits.Store(1)
+// await asks to be woken for records. It reports whether there are none now.
+func (c *consumer) await() bool {
+	word(c.memory, consumerWait).Store(1)
 	return !c.pending()
 }

@@ -84,10 +84,10 @@ func TestRingWakes(t *testing.T) {
 	p.putInline(pattern(12, 0), nil, 0)
 	require.Nil(t, take(t, &c))
 	require.False(t, p.publish(), "nobody waits")
-	require.False(t, c.await(true), "a record is there")
+	require.False(t, c.await(), "a record is there")
 	require.NotNil(t, take(t, &c))
 	require.False(t, c.release())
-	require.True(t, c.await(true))
+	require.True(t, c.await())
 	require.False(t, p.publish(), "nothing new")
 	p.putInline(pattern(12, 0), nil, 0)
 	require.True(t, p.publish())
@@ -175,12 +175,15 @@ func TestReferences(t *testing.T) {
 		b := binary.LittleEndian.AppendUint32(nil, memory)
 		return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(b, length), offset)
 	}
+	s.memories[3] = make([]byte, 2*MaxInline)
 	pieces, err := s.resolve(nil, append(ref(2, 10, 4086), ref(2, 4096, 0)...))
 	require.NoError(t, err)
 	require.Equal(t, [][]byte{s.memories[2][4086:], s.memories[2]}, pieces)
 	for _, wrong := range [][]byte{
 		nil, {1}, ref(2, 10, 4087), ref(2, 0, 0), ref(2, 1, 4096), ref(2, 1, ^uint64(0)), ref(2, 0xffffffff, 0), ref(6, 1, 0),
 		bytes.Repeat(ref(2, 1, 0), MaxReferences+1),
+		// More than a packet has, which is not to wrap around.
+		ref(3, MaxInline+1, 0), append(ref(3, MaxInline, 0), ref(2, 1, 0)...), append(ref(3, 0x80000000, 0), ref(3, 0x80000001, 0)...),
 	} {
 		_, err := s.resolve(nil, wrong)
 		require.ErrorIs(t, err, ErrDisorder, "%x", wrong)
