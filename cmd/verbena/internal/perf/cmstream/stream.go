@@ -140,6 +140,7 @@ type Stream struct {
 	mu       sync.Mutex
 	more     sync.Cond
 	in       []byte // not read yet
+	flooded  bool   // more has come than may wait
 	over     bool
 	deadline time.Time
 }
@@ -183,13 +184,15 @@ func received(m *rdma.Message) {
 		return
 	}
 	t.mu.Lock()
-	flood := len(t.in)+m.Length() > maxQueue
-	if !flood {
+	first := !t.flooded
+	t.flooded = t.flooded || len(t.in)+m.Length() > maxQueue // Read may make room again
+	flooded := t.flooded
+	if !flooded {
 		t.in = append(t.in, m.Bytes()...)
 		t.more.Signal()
 	}
 	t.mu.Unlock()
-	if flood {
+	if flooded && first {
 		t.end(errFlood)
 		_ = t.conn.Close()
 	}
