@@ -185,13 +185,10 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 		d.services.handle(e, dg, now)
 		return
 	}
-	q := e.last
-	if q == nil || q.num != p.DestQP {
-		if q = d.queuePairs[p.DestQP]; q == nil {
-			d.drops.wrongPeer++
-			return
-		}
-		e.last = q
+	q := e.find(p.DestQP)
+	if q == nil {
+		d.drops.wrongPeer++
+		return
 	}
 	var flow *wire.Flow
 	if q.path != nil && p.PKey&0x7fff == 0x7fff {
@@ -219,6 +216,14 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 		q.transport.Receive(p, now)
 		d.activate(q) // it may have something to answer
 	}
+}
+
+// find returns the queue pair with that number, or nil. Packets in a row are mostly for one.
+func (e *endpoint) find(qpn uint32) *queuePair {
+	if e.last == nil || e.last.num != qpn {
+		e.last = e.device.queuePairs[qpn]
+	}
+	return e.last
 }
 
 const (

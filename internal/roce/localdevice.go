@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -170,12 +171,7 @@ func (l *localDevice) met(p *localPeer, c *local.Channel) {
 
 // remove takes a peer from those with a channel.
 func (l *localDevice) remove(p *localPeer) {
-	for i, other := range l.polled {
-		if other == p {
-			l.polled = append(l.polled[:i], l.polled[i+1:]...)
-			break
-		}
-	}
+	l.polled = slices.DeleteFunc(l.polled, func(other *localPeer) bool { return other == p })
 }
 
 // receive handles what has come through all channels, and reports whether anything has.

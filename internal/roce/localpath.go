@@ -26,22 +26,18 @@ const localCost = 4 << 10
 
 func (p *localPath) attach(t *transport.QP) {
 	p.peer = p.endpoint.device.local.join(p.endpoint, p.udpPath.peer)
-	if p.peer.channel == nil {
-		p.udpPath.attach(t)
-		return
+	p.udpPath.attach(t)
+	if p.peer.channel != nil {
+		p.joined()
 	}
-	t.SetWindow(p.endpoint.window)
-	p.endpoint.users++
-	t.SetLargestPacket(local.MaxInline)
 }
 
 func (p *localPath) detach() {
-	if p.peer.channel == nil {
-		p.udpPath.detach()
-	} else {
-		p.endpoint.users--
+	if p.peer.channel != nil {
+		p.endpoint.receivers++
 		p.peer.endWait(p)
 	}
+	p.udpPath.detach()
 	p.endpoint.device.local.leave(p.peer)
 }
 

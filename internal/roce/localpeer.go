@@ -3,6 +3,7 @@ package roce
 import (
 	"errors"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/roce/local"
@@ -47,13 +48,10 @@ func (p *localPeer) receive(now time.Duration) bool {
 
 func (p *localPeer) handle(packet *local.Packet, now time.Duration) {
 	d := p.endpoint.device
-	q := p.endpoint.last
-	if q == nil || q.num != packet.DestQP {
-		if q = d.queuePairs[packet.DestQP]; q == nil {
-			d.drops.wrongPeer++
-			return
-		}
-		p.endpoint.last = q
+	q := p.endpoint.find(packet.DestQP)
+	if q == nil {
+		d.drops.wrongPeer++
+		return
 	}
 	if path, ok := q.path.(*localPath); !ok || path.peer != p || packet.PKey&0x7fff != 0x7fff {
 		d.drops.wrongPeer++
@@ -86,12 +84,7 @@ func (p *localPeer) endWait(path *localPath) {
 		return
 	}
 	path.waiting = false
-	for i, w := range p.waiting {
-		if w == path {
-			p.waiting = append(p.waiting[:i], p.waiting[i+1:]...)
-			return
-		}
-	}
+	p.waiting = slices.DeleteFunc(p.waiting, func(w *localPath) bool { return w == path })
 }
 
 // resume has the paths send that wait for room, if there is any.
