@@ -28,7 +28,7 @@ func (c *Context) acquire() error {
 	c.phase, c.ended, c.lost = phaseUp, false, false
 	c.events.Clear()
 	var err error
-	if c.cq, err = c.dev.CreateCQ(verbs.CQInit{Capacity: 2 * depth}); err != nil {
+	if c.cq, err = c.dev.CreateCQ(verbs.CQInit{Capacity: 2 * depth, Poller: c.Engine()}); err != nil {
 		return fmt.Errorf("create a completion queue of %d entries on %s: %w", 2*depth, c.dev.Name(), err)
 	}
 	c.cq.OnCompletion(c.control.Wake)

@@ -63,7 +63,7 @@ func (c *Context) acquire() error {
 	if s.Transport == verbs.SRD {
 		fields = verbs.WCSource
 	}
-	if c.cq, err = c.dev.CreateCQ(verbs.CQInit{Capacity: entries, Fields: fields}); err != nil {
+	if c.cq, err = c.dev.CreateCQ(verbs.CQInit{Capacity: entries, Fields: fields, Poller: c.Engine()}); err != nil {
 		return fmt.Errorf("create a completion queue of %d entries on %s: %w", entries, c.dev.Name(), err)
 	}
 	c.cq.OnCompletion(c.control.Wake)

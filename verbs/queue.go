@@ -10,6 +10,11 @@ type CQInit struct {
 	// among DeviceAttr.CompletionFields. A queue that has any is an ExtendedCQ, whose
 	// Poll still works, and leaves them out.
 	Fields WCFields
+	// Poller says who polls the queue, such as a progress engine: any comparable value. A
+	// device that can keeps what different pollers poll apart, so that they do not wait
+	// for each other on different cores: queues with the same Poller are best polled by one
+	// goroutine, and share the queue pairs that they are given. Nil: nobody in particular.
+	Poller any
 }
 
 // WCFields is a set of what an ExtendedCQ reports besides a WC.

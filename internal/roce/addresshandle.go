@@ -79,6 +79,6 @@ func (a *addressHandle) Close() error {
 	if d.numbers.remove(a.peer) {
 		d.srd.SetNumber(len(d.endpoints), a.peer, verbs.NoAH)
 	}
-	d.failOverrun()
+	d.main.failOverrun()
 	return nil
 }

@@ -2,15 +2,18 @@ package roce
 
 import (
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// completionQueue is guarded by the device's lock.
+// completionQueue is guarded by the lock of its shard.
 type completionQueue struct {
 	device  *Device
+	shard   atomic.Pointer[shard]
+	poller  any // CQInit.Poller
 	entries transport.Ring[verbs.WC]
 	overrun bool
 	armed   armed
@@ -72,14 +75,20 @@ func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 	if d.closed {
 		return nil, d.closedError(op)
 	}
-	d.cqs++
-	c := &completionQueue{device: d, entries: transport.NewRing[verbs.WC](init.Capacity)}
+	c := &completionQueue{device: d, poller: init.Poller, entries: transport.NewRing[verbs.WC](init.Capacity)}
+	s := d.shardOf(c.poller)
+	d.addPoller(c.poller, s)
+	c.shard.Store(s)
+	d.queues[c] = struct{}{}
 	if init.Fields != 0 {
 		c.fields, c.extras = init.Fields, transport.NewRing[verbs.WCExtra](init.Capacity)
 		c.extended = &extendedQueue{c}
 	}
 	return c.handle(), nil
 }
+
+// lock takes the lock of the queue's shard, which the caller unlocks.
+func (c *completionQueue) lock() *shard { return lockShard(&c.shard) }
 
 func (c *completionQueue) Capacity() int { return c.entries.Depth() }
 
@@ -151,7 +160,8 @@ func (c *completionQueue) overflow() {
 		return
 	}
 	c.overrun = true
-	c.device.overrun = append(c.device.overrun, c)
+	s := c.shard.Load()
+	s.overrun = append(s.overrun, c)
 	c.device.log.Error().Str("device", c.device.cfg.Name).Int("entries", c.Capacity()).Msg("completion queue overrun")
 	c.device.report(verbs.Event{Type: verbs.EventCQError, CQ: c.handle()})
 	if c.armed != notArmed {
@@ -162,10 +172,11 @@ func (c *completionQueue) overflow() {
 // failOverrun puts the queue pairs in error whose completion queue has
 // overflowed. It is not done on the spot, since one of them may be in the middle
 // of a packet.
-func (d *Device) failOverrun() {
-	for len(d.overrun) > 0 {
-		c := d.overrun[0]
-		d.overrun = d.overrun[1:]
+func (s *shard) failOverrun() {
+	d := s.device
+	for len(s.overrun) > 0 {
+		c := s.overrun[0]
+		s.overrun = s.overrun[1:]
 		for _, q := range d.queuePairs {
 			if q.sendCQ == c || q.recvCQ == c {
 				// Refused in Reset, where nothing completes.
@@ -182,10 +193,9 @@ func (d *Device) failOverrun() {
 
 // Poll implements verbs.CQ.
 func (c *completionQueue) Poll(wc []verbs.WC) (int, error) {
-	d := c.device
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	n, err := c.await(len(wc))
+	s := c.lock()
+	defer s.mu.Unlock()
+	n, err := c.await(s, len(wc))
 	if err != nil {
 		return 0, err
 	}
@@ -201,13 +211,12 @@ func (c *completionQueue) Poll(wc []verbs.WC) (int, error) {
 // PollExtended implements verbs.ExtendedCQ.
 func (x *extendedQueue) PollExtended(wcs []verbs.WC, extras []verbs.WCExtra) (int, error) {
 	c := x.completionQueue
-	d := c.device
 	if len(wcs) != len(extras) {
-		return 0, fmt.Errorf("poll completion queue of device %s into slices of %d and %d places: they must have the same length: %w", d.cfg.Name, len(wcs), len(extras), verbs.ErrInvalid)
+		return 0, fmt.Errorf("poll completion queue of device %s into slices of %d and %d places: they must have the same length: %w", c.device.cfg.Name, len(wcs), len(extras), verbs.ErrInvalid)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	n, err := c.await(len(wcs))
+	s := c.lock()
+	defer s.mu.Unlock()
+	n, err := c.await(s, len(wcs))
 	if err != nil {
 		return 0, err
 	}
@@ -218,23 +227,23 @@ func (x *extendedQueue) PollExtended(wcs []verbs.WC, extras []verbs.WCExtra) (in
 }
 
 // await makes progress if the queue holds fewer than n entries, and returns how many of
-// n it holds then.
-func (c *completionQueue) await(n int) (int, error) {
+// n it holds then. The lock of its shard is held.
+func (c *completionQueue) await(s *shard, n int) (int, error) {
 	d := c.device
 	if c.closed {
 		return 0, d.closedError("poll completion queue")
 	}
 	// A program that has armed its queue polls once more before it sleeps. That
 	// poll does not mean that others follow.
-	if c.armed == notArmed && d.asleep.Load() {
-		d.asleep.Store(false)
+	if c.armed == notArmed && s.asleep.Load() {
+		s.asleep.Store(false)
 	}
 	if c.entries.Len() < n {
-		d.polls.Add(1)
-		d.progress(d.now(), nil)
+		s.polls.Add(1)
+		s.progress(d.now(), nil)
 	}
 	if c.overrun {
-		d.failOverrun()
+		s.failOverrun()
 		return 0, fmt.Errorf("poll completion queue of %d entries on device %s: it overflowed, make it larger: %w", c.Capacity(), d.cfg.Name, verbs.ErrOverrun)
 	}
 	return min(n, c.entries.Len()), nil
@@ -243,8 +252,8 @@ func (c *completionQueue) await(n int) (int, error) {
 // Arm implements verbs.CQ.
 func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	d := c.device
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	s := c.lock()
+	defer s.mu.Unlock()
 	switch {
 	case c.closed:
 		return false, d.closedError("arm completion queue")
@@ -257,13 +266,8 @@ func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	case c.armed == notArmed:
 		c.armed = armedSolicited
 	}
-	d.asleep.Store(true)
-	for _, e := range d.endpoints {
-		if e.wakes() {
-			e.endPause()
-		}
-	}
-	if len(d.local.polled) > 0 {
+	s.sleeps()
+	if s == d.main && len(d.local.polled) > 0 {
 		d.local.programSleeps()
 	}
 	return true, nil
@@ -271,8 +275,7 @@ func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 
 // OnCompletion implements verbs.CQ.
 func (c *completionQueue) OnCompletion(notify func()) {
-	c.device.mu.Lock()
-	defer c.device.mu.Unlock()
+	defer c.lock().mu.Unlock()
 	c.notify = notify
 }
 
@@ -287,6 +290,7 @@ func (c *completionQueue) Close() error {
 		return fmt.Errorf("close completion queue: %d queue pairs use it: %w", c.refs, verbs.ErrInUse)
 	}
 	c.closed = true
-	d.cqs--
+	d.removePoller(c.poller)
+	delete(d.queues, c)
 	return nil
 }

@@ -32,6 +32,10 @@ type Config struct {
 	// DisableLocal has packets to devices of this machine go by UDP too.
 	DisableLocal bool
 
+	// MaxShards bounds how many programs can poll at the same time without waiting for each
+	// other (verbs.CQInit.Poller). Zero: as many as there are cores for this process; at most 16.
+	MaxShards int
+
 	// SRDSeed is where the order of packets of SRD comes from.
 	SRDSeed uint64
 

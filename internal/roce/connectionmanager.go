@@ -52,25 +52,25 @@ func newGeneralServices(d *Device) *generalServices {
 func (g *generalServices) handle(e *endpoint, dg *link.Datagram, now time.Duration) {
 	d, p := g.device, &e.packet
 	if p.Opcode != wire.UDSendOnly || p.DETH.SrcQP != managementQPN || len(p.Payload) != mad.Len || p.PKey&0x7fff != 0x7fff {
-		d.drops.malformed++
+		d.main.drops.malformed++
 		return
 	}
 	path := cm.Path{Local: e.socket.Addr(), Remote: dg.Src, GIDIndex: e.index}
 	known := g.manager.Names(p.Payload, &path)
 	switch {
 	case !g.policer.admit(e, dg.Src.Addr(), known, now):
-		d.drops.policed++
+		d.main.drops.policed++
 		return
 	case !g.arriving.flowFrom(e, dg.Src).CheckICRC(dg.Data, uint16(dg.Segment)):
-		d.drops.badICRC++
+		d.main.drops.badICRC++
 		return
 	}
-	d.counters.ReceivedPackets++
+	d.main.counters.ReceivedPackets++
 	if d.capture != nil {
 		d.capture.packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
 	}
 	if p.DETH.QKey != cm.QKey {
-		d.counters.QKeyViolations++
+		d.main.counters.QKeyViolations++
 		return
 	}
 	if g.manager.Receive(p.Payload, path, now) && known {
@@ -102,7 +102,7 @@ func (g *generalServices) settle() {
 		g.report(&g.event)
 	}
 	if at := g.manager.Deadline(); at != 0 {
-		g.device.noteDeadline(at)
+		g.device.main.noteDeadline(at)
 	}
 }
 

@@ -2,6 +2,7 @@ package roce
 
 import (
 	"github.com/verbena-rdma/verbena/internal/roce/cm"
+	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -12,7 +13,8 @@ import (
 func (d *Device) Counters() ([]verbs.Counter, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	c := &d.counters
+	t := d.totals()
+	c := &t.transport
 	s := d.srd.Counters()
 	var m cm.Counters
 	if d.services != nil {
@@ -30,25 +32,27 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 		{Name: "retry_exceeded_err", Value: c.RetryExceeded},
 		{Name: "retry_rnr_exceeded_err", Value: c.RNRRetryExceeded + s.RNRExceeded},
 		{Name: "completer_retry_err", Value: c.CompleterRetries},
-		{Name: "send_err", Value: d.drops.send},
+		{Name: "send_err", Value: t.drops.send},
 		{Name: "rdma_sends", Value: c.Sends + s.Sends},
 		{Name: "rdma_recvs", Value: c.Receives + s.Receives},
 		{Name: "resp_remote_access_errors", Value: c.RemoteAccessErrors + s.Access},
 		{Name: "resp_invalid_request_errors", Value: c.RemoteInvalidErrors},
-		{Name: "rx_icrc_errors", Value: d.drops.badICRC},
-		{Name: "rx_malformed", Value: d.drops.malformed},
+		{Name: "rx_icrc_errors", Value: t.drops.badICRC},
+		{Name: "rx_malformed", Value: t.drops.malformed},
 		{Name: "rx_broken_messages", Value: c.BrokenMessages},
 		{Name: "rx_datagrams_dropped", Value: c.DatagramsDropped},
 		{Name: "rx_qkey_violations", Value: c.QKeyViolations + s.QKey},
-		{Name: "rx_wrong_peer", Value: d.drops.wrongPeer},
+		{Name: "rx_wrong_peer", Value: t.drops.wrongPeer},
 		{Name: "multicast_xmit_packets", Value: d.multicast.sent},
 		{Name: "multicast_rcv_packets", Value: d.multicast.received},
 		{Name: "local_peers", Value: uint64(len(d.local.polled))},
 		{Name: "local_sent_pkts", Value: d.local.sent},
 		{Name: "local_rcvd_pkts", Value: d.local.received},
 		{Name: "local_disorder", Value: d.local.disorder},
-		{Name: "rx_icmp_unreachable", Value: d.unreachable.reports},
-		{Name: "cm_rx_rate_limited", Value: d.drops.policed},
+		{Name: "rx_icmp_unreachable", Value: t.unreachable},
+		{Name: "cm_rx_rate_limited", Value: t.drops.policed},
+		{Name: "rx_passed_on", Value: t.strays},
+		{Name: "rx_passed_on_dropped", Value: t.straysDropped},
 		{Name: "srd_peers", Value: s.Contexts},
 		{Name: "srd_held", Value: s.Held},
 		{Name: "srd_retransmits", Value: s.Repeated},
@@ -77,4 +81,31 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 		{Name: "cm_expired", Value: m.HandshakesExpired},
 		{Name: "cm_tx_dropped", Value: m.OutputFull},
 	}, nil
+}
+
+// totals are what the shards have counted.
+type totals struct {
+	transport     transport.Counters
+	drops         drops
+	unreachable   uint64
+	strays        uint64
+	straysDropped uint64
+}
+
+// totals adds up what the shards have counted. The lock of all is held.
+func (d *Device) totals() (t totals) {
+	for _, s := range d.mu.list {
+		t.transport.Add(&s.counters)
+		t.drops.malformed += s.drops.malformed
+		t.drops.badICRC += s.drops.badICRC
+		t.drops.wrongPeer += s.drops.wrongPeer
+		t.drops.policed += s.drops.policed
+		t.drops.send += s.drops.send
+		t.unreachable += s.unreachable.reports
+		s.strays.mu.Lock()
+		t.strays += s.strays.passed
+		t.straysDropped += s.strays.dropped
+		s.strays.mu.Unlock()
+	}
+	return t
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -38,48 +37,42 @@ type Device struct {
 	guid uint64
 	log  zerolog.Logger
 	base time.Time // the transport's time zero
+	main *shard    // the first
 
-	// polls counts the polls that made progress. While it grows, the device's own
-	// goroutines leave the work to the programs that poll.
-	polls atomic.Uint64
-	// asleep is set when a program arms a completion queue, before it sleeps, and
-	// cleared by the next poll of a queue that is not armed.
-	asleep atomic.Bool
-
-	mu          sync.Mutex
+	// mu guards what follows, which is also read under the lock of any shard; where
+	// something else is said, under that of main alone.
+	mu          shards
 	closed      bool
-	endpoints   []*endpoint
+	endpoints   []*endpoint // of main
+	pollers     map[any]*poller
+	unshared    bool // no more shards can be opened
 	memory      *transport.Memory
 	domains     map[uint32]*protectionDomain
 	defaultPD   *protectionDomain
 	queuePairs  map[uint32]*queuePair
-	cqs         int
+	queues      map[*completionQueue]struct{}
+	receives    map[*sharedReceiveQueue]struct{}
 	nextQPN     uint32
 	nextDomain  uint32
-	ready       readyList
-	timers      timers
-	deadline    time.Duration // of the timers and all else; zero: none
-	counters    transport.Counters
-	waiting     transport.Waiting
-	drops       drops
-	unreachable unreachable
-	overrun     []*completionQueue // whose queue pairs are still to be failed
 	subscribers map[int]func(verbs.Event)
 	nextHandle  int
 	capture     *capture
 	groups      map[netip.Addr]*group
-	multicast   multicastCounts
 	services    *generalServices // nil: no connection manager was opened yet
+	srdPairs    map[uint32]*srdQueuePair
 
-	srd      *srd.Transport
-	srdPairs map[uint32]*srdQueuePair
-	srdReply udpOutput // of the answer to a stranger
+	reporting sync.Mutex // events are reported one after the other
+
+	// Guarded by main.
+	multicast multicastCounts
+	srd       *srd.Transport
+	srdReply  udpOutput // of the answer to a stranger
 	// srdReplied: such an answer is to be flushed.
 	srdReplied bool
 	numbers    handleNumbers
 	busy       *endpoint // that the last packet of SRD came by; at first, the first
 
-	local localDevice
+	local localDevice // guarded by main
 
 	running sync.WaitGroup
 	closers closers.List // of memory maps and the like
@@ -105,6 +98,9 @@ func Open(cfg Config) (*Device, error) {
 	d := &Device{
 		cfg: cfg, log: cfg.Log, base: time.Now(),
 		memory:      transport.NewMemory(),
+		pollers:     make(map[any]*poller),
+		queues:      make(map[*completionQueue]struct{}),
+		receives:    make(map[*sharedReceiveQueue]struct{}),
 		domains:     make(map[uint32]*protectionDomain),
 		queuePairs:  make(map[uint32]*queuePair),
 		srdPairs:    make(map[uint32]*srdQueuePair),
@@ -116,22 +112,25 @@ func Open(cfg Config) (*Device, error) {
 		d.cfg.Owner = d
 	}
 	d.defaultPD = d.newDomain()
+	d.main = &shard{device: d}
+	d.mu.list = []*shard{d.main}
 	var unavailable error
 	for _, a := range cfg.Addresses {
-		e, err := openEndpoint(d, len(d.endpoints), a)
+		e, err := openEndpoint(d.main, len(d.main.endpoints), a)
 		switch {
 		case err == nil:
-			d.endpoints = append(d.endpoints, e)
+			d.main.endpoints = append(d.main.endpoints, e)
 		case a.Port() == 0 && errors.Is(err, syscall.EADDRNOTAVAIL):
 			// The system is still checking whether another host has the address
 			// (RFC 4862 5.4). The other addresses can be used meanwhile.
 			unavailable = err
 			d.log.Warn().Err(err).Msg("an address is left out")
 		default:
-			d.closeEndpoints()
+			_ = d.closeEndpoints()
 			return nil, fmt.Errorf("open device %s: %w", cfg.Name, err)
 		}
 	}
+	d.endpoints = d.main.endpoints
 	if len(d.endpoints) == 0 {
 		if unavailable == nil {
 			unavailable = fmt.Errorf("it has no address: %w", verbs.ErrNoDevice)
@@ -143,7 +142,7 @@ func Open(cfg Config) (*Device, error) {
 	if cfg.Capture != nil {
 		d.capture = newCapture(cfg.Capture, d.base)
 		if err := d.capture.failed; err != nil {
-			d.closeEndpoints()
+			_ = d.closeEndpoints()
 			return nil, fmt.Errorf("open device %s: begin the packet capture: %w", cfg.Name, err)
 		}
 	}
@@ -154,10 +153,7 @@ func Open(cfg Config) (*Device, error) {
 		}
 	}
 	d.openLocal()
-	d.running.Add(len(d.endpoints))
-	for _, e := range d.endpoints {
-		go e.run()
-	}
+	d.main.start()
 	return d, nil
 }
 
@@ -276,6 +272,8 @@ func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
 }
 
 func (d *Device) report(e verbs.Event) {
+	d.reporting.Lock()
+	defer d.reporting.Unlock()
 	for _, handle := range d.subscribers {
 		handle(e)
 	}
@@ -287,14 +285,18 @@ func (d *Device) SetFaults(f Faults) error {
 		return fmt.Errorf("set faults of device %s: %w: %w", d.cfg.Name, err, verbs.ErrInvalid)
 	}
 	d.mu.Lock()
-	for _, e := range d.endpoints {
-		e.setFaults(f, d.now())
+	for _, s := range d.mu.list {
+		for _, e := range s.endpoints {
+			e.setFaults(f, d.now())
+		}
 	}
 	wait := func() {}
 	if f.any() {
 		wait = d.local.off() // faults are of packets on a socket
 	}
-	d.transmit(d.now()) // answers to what was held
+	for _, s := range d.mu.list {
+		s.transmit(d.now()) // answers to what was held
+	}
 	d.mu.Unlock()
 	wait()
 	return nil
@@ -348,8 +350,8 @@ func (d *Device) queuesInUse() error {
 		return d.notClosed(len(d.queuePairs)+len(d.srdPairs), "queue pairs")
 	case len(d.domains) > 1:
 		return d.notClosed(len(d.domains)-1, "protection domains")
-	case d.cqs > 0:
-		return d.notClosed(d.cqs, "completion queues")
+	case len(d.queues) > 0:
+		return d.notClosed(len(d.queues), "completion queues")
 	case d.services != nil && d.services.managers > 0:
 		return d.notClosed(d.services.managers, "connection managers")
 	}
@@ -369,8 +371,8 @@ func (d *Device) inUse() error {
 
 func (d *Device) closeEndpoints() error {
 	var errs []error
-	for _, e := range d.endpoints {
-		errs = append(errs, e.socket.Close())
+	for _, s := range d.mu.list {
+		errs = append(errs, s.closeEndpoints())
 	}
 	return errors.Join(errs...)
 }

@@ -17,6 +17,7 @@ import (
 // makes progress while no program does.
 type endpoint struct {
 	device    *Device
+	shard     *shard
 	socket    *link.Socket
 	faults    *faultInjector // nil: none
 	index     int
@@ -42,7 +43,8 @@ type endpoint struct {
 	resume chan struct{} // ends a pause of the goroutine
 }
 
-func openEndpoint(d *Device, index int, addr netip.AddrPort) (*endpoint, error) {
+func openEndpoint(s *shard, index int, addr netip.AddrPort) (*endpoint, error) {
+	d := s.device
 	cfg := link.Config{
 		Addr: addr, Interface: d.cfg.Interface,
 		DisableSegmentation: d.cfg.DisableSegmentation,
@@ -60,13 +62,17 @@ func openEndpoint(d *Device, index int, addr netip.AddrPort) (*endpoint, error) 
 	if err != nil {
 		return nil, fmt.Errorf("GID index %d: %w", index, err)
 	}
-	e := &endpoint{device: d, socket: socket, index: index, resume: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
+	return newEndpoint(s, index, socket), nil
+}
+
+func newEndpoint(s *shard, index int, socket *link.Socket) *endpoint {
+	e := &endpoint{device: s.device, shard: s, socket: socket, index: index, resume: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
 	e.timer.Stop()
 	// The kernel charges a buffer for more than the payload, at worst about
 	// twice as much.
 	e.window = min(max(socket.Features().ReceiveBuffer/4, minimumWindow), maximumWindow)
-	e.setFaults(d.cfg.Faults, 0)
-	return e, nil
+	e.setFaults(s.device.cfg.Faults, 0)
+	return e
 }
 
 // firstEntropyPort is the first of the source ports that devices choose to spread their
@@ -126,7 +132,7 @@ func (e *endpoint) setFaults(f Faults, now time.Duration) {
 	}
 	e.faults = nil
 	if f.any() {
-		e.faults = newFaultInjector(f, e.index)
+		e.faults = newFaultInjector(f, e.shard.index<<16|e.index)
 	}
 }
 
@@ -138,7 +144,8 @@ func (e *endpoint) receive(now time.Duration) bool {
 		e.device.log.Debug().Err(err).Stringer("address", e.socket.Addr()).Msg("receive")
 	}
 	if peers := e.socket.Unreachable(); len(peers) > 0 {
-		e.device.unreachable.note(e, peers)
+		e.shard.unreachable.note(e, peers)
+		e.shard.passReports(e, peers)
 	}
 	if e.faults == nil {
 		for i := range datagrams {
@@ -162,32 +169,41 @@ func (e *endpoint) noteDeadline() {
 		return
 	}
 	if at := e.faults.deadline(); at != 0 {
-		e.device.noteDeadline(at)
+		e.shard.noteDeadline(at)
 	}
 }
 
 // handle takes one packet.
 func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
-	d, p := e.device, &e.packet
+	d, s, p := e.device, e.shard, &e.packet
 	if p.Parse(dg.Data) != nil {
-		d.drops.malformed++
+		s.drops.malformed++
 		return
 	}
 	if dg.Group.IsValid() {
 		e.handleGroup(dg)
 		return
 	}
-	if p.Opcode.Service() == wire.ServiceSRD {
-		d.handleSRD(e, dg, p, now)
-		return
+	q := (*queuePair)(nil)
+	switch {
+	case p.Opcode.Service() == wire.ServiceSRD:
+		if s == d.main {
+			d.handleSRD(e, dg, p, now)
+			return
+		}
+	case p.DestQP == managementQPN && d.services != nil:
+		if s == d.main {
+			d.services.handle(e, dg, now)
+			return
+		}
+	default:
+		if q = e.find(p.DestQP); q == nil {
+			s.drops.wrongPeer++
+			return
+		}
 	}
-	if p.DestQP == managementQPN && d.services != nil {
-		d.services.handle(e, dg, now)
-		return
-	}
-	q := e.find(p.DestQP)
-	if q == nil {
-		d.drops.wrongPeer++
+	if owner := s.ownerOf(q); owner != s {
+		owner.take(stray{endpoint: e.index, datagram: *dg})
 		return
 	}
 	var flow *wire.Flow
@@ -195,14 +211,14 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 		flow = q.path.flowFrom(e, dg.Src)
 	}
 	if flow == nil {
-		d.drops.wrongPeer++
+		s.drops.wrongPeer++
 		return
 	}
 	if !flow.CheckICRC(dg.Data, uint16(dg.Segment)) {
-		d.drops.badICRC++
+		s.drops.badICRC++
 		return
 	}
-	d.counters.ReceivedPackets++
+	s.counters.ReceivedPackets++
 	if d.capture != nil {
 		d.capture.packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
 	}
@@ -214,7 +230,7 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 		q.transport.Receive(p, now)
 	default:
 		q.transport.Receive(p, now)
-		d.activate(q) // it may have something to answer
+		s.activate(q) // it may have something to answer
 	}
 }
 
@@ -258,19 +274,19 @@ func (e *endpoint) wakes() bool { return e.users+e.listeners > 0 }
 
 // run makes progress while no program does.
 func (e *endpoint) run() {
-	d := e.device
+	d, s := e.device, e.shard
 	defer d.running.Done()
 	defer e.timer.Stop()
 	for {
-		d.mu.Lock()
-		deadline := d.deadline
+		s.mu.Lock()
+		deadline := s.deadline
 		e.wakesAt = deadline
 		if deadline == 0 {
 			e.wakesAt = never
 		}
-		idle := !d.sendsMore()
+		idle := !s.sendsMore()
 		used := e.inUse(d.now())
-		d.mu.Unlock()
+		s.mu.Unlock()
 		if idle {
 			var at time.Time
 			if deadline != 0 {
@@ -282,19 +298,19 @@ func (e *endpoint) run() {
 			}
 		}
 		if used && e.polled() {
-			e.seen = d.polls.Load()
+			e.seen = s.polls.Load()
 			if e.pause() {
-				e.seen = d.polls.Load()
+				e.seen = s.polls.Load()
 			}
 			e.receiveUnpolled()
 			continue
 		}
 		for quiet := 0; quiet < idleRounds && !(used && e.polled()); quiet++ {
-			d.mu.Lock()
+			s.mu.Lock()
 			closed := d.closed
-			worked := d.progress(d.now(), e)
+			worked := s.progress(d.now(), e)
 			used = e.inUse(d.now())
-			d.mu.Unlock()
+			s.mu.Unlock()
 			if closed {
 				return
 			}
@@ -308,11 +324,11 @@ func (e *endpoint) run() {
 // receiveUnpolled handles what has come to an endpoint that programs do not look at, though
 // they poll: its queue pairs have other paths now, and packets may still be under way.
 func (e *endpoint) receiveUnpolled() {
-	d := e.device
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d, s := e.device, e.shard
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if now := d.now(); !d.closed && !e.polledFor(now) {
-		d.progress(now, e)
+		s.progress(now, e)
 	}
 }
 
@@ -331,7 +347,7 @@ func (d *Device) fatal(err error) {
 // them has armed a completion queue since, to sleep. Only endpoints that are used
 // are left to them.
 func (e *endpoint) polled() bool {
-	return e.device.polls.Load() != e.seen && !e.device.asleep.Load()
+	return e.shard.polls.Load() != e.seen && !e.shard.asleep.Load()
 }
 
 // pause leaves the device to the program that polls it, for pollerGrace. It

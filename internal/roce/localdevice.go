@@ -130,8 +130,8 @@ func (l *localDevice) awaited(p *localPeer) bool {
 	case <-l.ctx.Done():
 		return false
 	}
-	l.device.mu.Lock()
-	defer l.device.mu.Unlock()
+	l.device.main.mu.Lock()
+	defer l.device.main.mu.Unlock()
 	return p.channel == nil
 }
 
@@ -139,8 +139,8 @@ func (l *localDevice) awaited(p *localPeer) bool {
 // then, or nil. Of two that dial at the same time the one with the lower address has its way.
 func (l *localDevice) answer(e *endpoint, addr netip.AddrPort) func(*local.Channel) {
 	d := l.device
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.main.mu.Lock()
+	defer d.main.mu.Unlock()
 	if !l.on || len(l.polled) >= maxLocalPeers {
 		return nil
 	}
@@ -155,8 +155,8 @@ func (l *localDevice) answer(e *endpoint, addr netip.AddrPort) func(*local.Chann
 // met takes the channel that was made with a peer, if it is not nil.
 func (l *localDevice) met(p *localPeer, c *local.Channel) {
 	d := l.device
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.main.mu.Lock()
+	defer d.main.mu.Unlock()
 	p.meetings--
 	switch {
 	case c == nil:
@@ -195,7 +195,7 @@ func (l *localDevice) flush() {
 // await asks to be woken when something comes. It reports whether nothing has come yet.
 func (l *localDevice) await() bool {
 	none := true
-	l.seen = l.device.polls.Load()
+	l.seen = l.device.main.polls.Load()
 	for _, p := range l.polled {
 		if !p.channel.Await() {
 			none = false
@@ -232,7 +232,7 @@ func (l *localDevice) work() {
 			if !polled {
 				continue
 			}
-			before := l.device.polls.Load()
+			before := l.device.main.polls.Load()
 			timer.Reset(pollerGrace)
 			select {
 			case <-timer.C:
@@ -241,7 +241,7 @@ func (l *localDevice) work() {
 			case <-l.ctx.Done():
 				return
 			}
-			if l.device.polls.Load() == before {
+			if l.device.main.polls.Load() == before {
 				l.takeOver(before)
 			}
 		}
@@ -252,15 +252,15 @@ func (l *localDevice) work() {
 // have polled since this end last asked to be woken, and none of them is about to sleep.
 func (l *localDevice) round(quiet *int) (more, polled bool) {
 	d := l.device
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.main.mu.Lock()
+	defer d.main.mu.Unlock()
 	switch {
 	case !l.on:
 		return false, false
-	case d.polls.Load() != l.seen && !d.asleep.Load():
+	case d.main.polls.Load() != l.seen && !d.main.asleep.Load():
 		return true, true
 	}
-	if *quiet++; d.progress(d.now(), nil) {
+	if *quiet++; d.main.progress(d.now(), nil) {
 		*quiet = 0
 	}
 	if *quiet < idleRounds {
@@ -272,9 +272,9 @@ func (l *localDevice) round(quiet *int) (more, polled bool) {
 
 // takeOver has the worker work for programs that have not polled since polls was that.
 func (l *localDevice) takeOver(polls uint64) {
-	l.device.mu.Lock()
+	l.device.main.mu.Lock()
 	l.seen = polls
-	l.device.mu.Unlock()
+	l.device.main.mu.Unlock()
 }
 
 // programSleeps has the worker stand in at once for a program that has armed a completion

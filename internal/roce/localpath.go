@@ -52,13 +52,13 @@ func (p *localPath) parted() {
 	p.endpoint.receivers++
 	p.waiting = false
 	p.queuePair.transport.SetLargestPacket(0)
-	p.endpoint.device.activate(p.queuePair)
+	p.endpoint.shard.activate(p.queuePair)
 }
 
 func (p *localPath) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
 	c := p.peer.channel
 	if c == nil {
-		return p.udpPath.endpoint.device.transmitPackets(t, &p.udpPath, now, a)
+		return p.endpoint.shard.transmitPackets(t, &p.udpPath, now, a)
 	}
 	for a.any() {
 		budget, err := c.Room(min(sendBudget, a.copied/localCost+1))
@@ -69,10 +69,10 @@ func (p *localPath) transmit(t *transport.QP, now time.Duration, a allowance) (a
 		if budget == 0 {
 			return a, !p.peer.wait(p)
 		}
-		before := p.endpoint.device.counters.SentPackets
+		before := p.endpoint.shard.counters.SentPackets
 		p.size = 0
 		more := t.Transmit(p, now, budget)
-		a.copied -= p.size + int(p.endpoint.device.counters.SentPackets-before)*localCost
+		a.copied -= p.size + int(p.endpoint.shard.counters.SentPackets-before)*localCost
 		if !more {
 			return a, false
 		}
@@ -96,6 +96,6 @@ func (p *localPath) Send(packet *wire.Packet, pieces [][]byte, n int) {
 	}
 	p.peer.channel.Send(packet, pieces, n, refs)
 	p.size += n
-	d.counters.SentPackets++
+	p.endpoint.shard.counters.SentPackets++
 	d.local.sent++
 }

@@ -50,17 +50,17 @@ func (p *localPeer) handle(packet *local.Packet, now time.Duration) {
 	d := p.endpoint.device
 	q := p.endpoint.find(packet.DestQP)
 	if q == nil {
-		d.drops.wrongPeer++
+		d.main.drops.wrongPeer++
 		return
 	}
 	if path, ok := q.path.(*localPath); !ok || path.peer != p || packet.PKey&0x7fff != 0x7fff {
-		d.drops.wrongPeer++
+		d.main.drops.wrongPeer++
 		return
 	}
-	d.counters.ReceivedPackets++
+	d.main.counters.ReceivedPackets++
 	d.local.received++
 	q.transport.ReceivePieces(&packet.Packet, packet.Pieces, now)
-	d.activate(q)
+	d.main.activate(q)
 }
 
 // wait has a path send again when there is room in the channel. It reports false if there is
@@ -99,7 +99,7 @@ func (p *localPeer) resume() {
 	}
 	for _, path := range p.waiting {
 		path.waiting = false
-		p.endpoint.device.activate(path.queuePair)
+		p.endpoint.shard.activate(path.queuePair)
 	}
 	clear(p.waiting)
 	p.waiting = p.waiting[:0]
@@ -135,9 +135,9 @@ func (p *localPeer) begin(c *local.Channel) {
 		d.local.woken()
 	}
 	d.running.Go(func() {
-		err := c.Serve(&d.mu, d.local.woken)
-		d.mu.Lock()
-		defer d.mu.Unlock()
+		err := c.Serve(&d.main.mu, d.local.woken)
+		d.main.mu.Lock()
+		defer d.main.mu.Unlock()
 		if p.channel == c {
 			p.drain()
 		}
@@ -175,15 +175,15 @@ func (p *localPeer) end(err error) {
 		d.log.Warn().Err(err).Stringer("peer", p.ends.Peer).Msg("packets go by UDP: the other process has broken the shared memory")
 	case errors.Is(err, io.EOF):
 		// The peer has died, or has closed its device.
-		d.unreachable.add(unreachablePeer{p.endpoint, p.ends.Peer})
-		d.noteDeadline(d.now())
+		d.main.unreachable.add(unreachablePeer{p.endpoint, p.ends.Peer})
+		d.main.noteDeadline(d.now())
 		fallthrough
 	default:
 		d.log.Debug().Err(err).Stringer("peer", p.ends.Peer).Msg("packets go by UDP again")
 	}
 	d.local.forgetUnused(p)
-	if d.sendsMore() {
-		d.wake()
+	if d.main.sendsMore() {
+		d.main.wake()
 	}
 }
 

@@ -279,8 +279,8 @@ func TestLoopbackBudget(t *testing.T) {
 	}
 	d.mu.Lock()
 	_, err := q.transport.PostSend([]verbs.SendWR{{ID: 1, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, size)}}})
-	d.activate(q)
-	d.transmit(d.now())
+	d.main.activate(q)
+	d.main.transmit(d.now())
 	first := copied()
 	d.mu.Unlock()
 	require.NoError(t, err)
@@ -322,8 +322,8 @@ func TestLoopbackClosedUnderWay(t *testing.T) {
 	x.dev.mu.Lock() // nobody else goes on with it
 	q := x.qp.(*queuePair)
 	_, err = q.transport.PostSend([]verbs.SendWR{{ID: 1, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{{Addr: from.Addr(), Length: size, LKey: from.LKey()}}}})
-	x.dev.activate(q)
-	x.dev.transmit(x.dev.now())
+	x.dev.main.activate(q)
+	x.dev.main.transmit(x.dev.now())
 	x.dev.memory.Remove(to.(*memoryRegion).region)
 	x.dev.mu.Unlock()
 	require.NoError(t, err)

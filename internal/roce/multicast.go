@@ -78,17 +78,17 @@ func (e *endpoint) handleGroup(dg *link.Datagram) {
 	d, p := e.device, &e.packet
 	g := d.groups[dg.Group]
 	if g == nil || p.DestQP != verbs.MulticastQPN || p.Opcode.Service() != wire.ServiceUD || p.PKey&0x7fff != 0x7fff {
-		d.drops.wrongPeer++
+		d.main.drops.wrongPeer++
 		return
 	}
 	if dg.Src != g.source {
 		g.source, g.arriving = dg.Src, wire.NewFlow(dg.Src, g.addr)
 	}
 	if !g.arriving.CheckICRC(dg.Data, uint16(dg.Segment)) {
-		d.drops.badICRC++
+		d.main.drops.badICRC++
 		return
 	}
-	d.counters.ReceivedPackets++
+	d.main.counters.ReceivedPackets++
 	d.multicast.received++
 	if d.capture != nil {
 		d.capture.packet(dg.Src, g.addr, dg.Header, uint16(dg.Segment), d.now(), dg.Data)

@@ -76,10 +76,11 @@ func (d *Device) output(a verbs.AddressAttr) (udpOutput, error) {
 
 // Send implements transport.Output.
 func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) {
-	s, d := o.endpoint.socket, o.endpoint.device
+	s, d, sh := o.endpoint.socket, o.endpoint.device, o.endpoint.shard
 	headers := p.Opcode.HeaderLen()
 	tail := int(p.Pad) + wire.ICRCLen
 	size := headers + n + tail
+	o.header.Receiver = uint8(p.DestQP & shardBits)
 	segment := uint16(s.Packet(o.peer, o.header, size))
 	// What a peer reads may change while it is read: its checksum must be that
 	// of the bytes that leave.
@@ -113,7 +114,7 @@ func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) {
 			d.capture.packet(s.Addr(), o.peer, o.header, segment, d.now(), append([][]byte{b}, append(pieces, t)...)...)
 		}
 	}
-	d.counters.SentPackets++
+	sh.counters.SentPackets++
 	if o.multicast {
 		d.multicast.sent++
 	}
@@ -125,7 +126,7 @@ func (e *endpoint) flush() error {
 		return nil
 	}
 	dropped, err := e.socket.Flush()
-	e.device.drops.send += uint64(dropped)
+	e.shard.drops.send += uint64(dropped)
 	if err != nil {
 		e.device.log.Debug().Err(err).Int("dropped", dropped).Msg("send")
 	}

@@ -11,7 +11,7 @@ import (
 
 // path takes the packets of one queue pair to its peer and owns their output. It
 // is chosen at the transition to RTR; nothing else knows which kind it is. All
-// methods are called with the device's lock held.
+// methods are called with the lock of the queue pair's shard held.
 //
 // Packets that come by a socket find their queue pair by endpoint.handle, which
 // asks the path whether they come from the peer. A path with another way for them
@@ -36,8 +36,8 @@ type path interface {
 	endsAt(e *endpoint, peer netip.AddrPort) bool
 }
 
-// allowance is what all queue pairs together may still send before the device
-// looks at its sockets again. It bounds how long the device is locked.
+// allowance is what all queue pairs of a shard together may still send before it
+// looks at its sockets again. It bounds how long the shard is locked.
 type allowance struct {
 	packets int // to sockets
 	copied  int // bytes from memory to memory
@@ -64,10 +64,11 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, error) {
 	if err != nil {
 		return nil, err
 	}
+	out.endpoint = q.shard.Load().endpoints[out.endpoint.index]
 	if q.isOwnPeer(&out, attr.DestQPN) {
 		return &loopback{endpoint: out.endpoint}, nil
 	}
-	if q.init.Type == verbs.RC {
+	if q.init.Type == verbs.RC && out.endpoint.shard == d.main {
 		return d.local.pathTo(q, &out), nil
 	}
 	return &udpPath{udpOutput: out}, nil
@@ -76,11 +77,11 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, error) {
 // setPath has the queue pair send and receive by that path from now on; nil: not
 // at all.
 func (q *queuePair) setPath(p path) {
-	d := q.pd.device
+	s := q.shard.Load()
 	if q.path != nil {
 		q.path.detach()
-		d.ready.remove(q)
-		d.timers.remove(q)
+		s.ready.remove(q)
+		s.timers.remove(q)
 	}
 	q.path = p
 	if p != nil {
@@ -90,9 +91,8 @@ func (q *queuePair) setPath(p path) {
 
 // Path implements verbs.PathQP.
 func (q *queuePair) Path() verbs.Path {
-	d := q.pd.device
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	s := q.lock()
+	defer s.mu.Unlock()
 	if q.path == nil {
 		return verbs.PathUnknown
 	}

@@ -40,7 +40,7 @@ func (p *pipe) transmit(t *transport.QP, now time.Duration, a allowance) (allowa
 	more := t.Transmit(p, now, sendBudget)
 	for i := range p.packets {
 		p.to.transport.ReceivePieces(&p.packets[i], [][]byte{p.packets[i].Payload}, now)
-		p.device.activate(p.to)
+		p.device.main.activate(p.to)
 		a.copied -= len(p.packets[i].Payload)
 	}
 	p.packets = p.packets[:0]

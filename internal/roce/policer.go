@@ -100,7 +100,7 @@ func (p *policer) ignore(e *endpoint, source netip.Addr, now time.Duration) {
 	}
 	p.ignored = append(p.ignored, ignoredSource{e, source, now + ignoreTime})
 	p.apply(e)
-	e.device.noteDeadline(now + ignoreTime)
+	e.device.main.noteDeadline(now + ignoreTime)
 }
 
 // expire ends what ignore began.
@@ -108,7 +108,7 @@ func (p *policer) expire(now time.Duration) {
 	for i := 0; i < len(p.ignored); {
 		s := p.ignored[i]
 		if now < s.until {
-			s.endpoint.device.noteDeadline(s.until)
+			s.endpoint.device.main.noteDeadline(s.until)
 			i++
 			continue
 		}

@@ -5,77 +5,93 @@ import "time"
 // progress receives, does what is due and sends. It reports whether it did
 // anything. Endpoints that no queue pair takes packets from are looked at only by
 // their own goroutine, which passes itself. The lock is held.
-func (d *Device) progress(now time.Duration, self *endpoint) bool {
+func (s *shard) progress(now time.Duration, self *endpoint) bool {
 	worked := false
-	for _, e := range d.endpoints {
+	for _, e := range s.endpoints {
 		if (e == self || e.polledFor(now)) && e.receive(now) {
 			worked = true
 		}
 	}
-	if len(d.local.polled) > 0 && d.local.receive(now) {
+	if s.strays.waiting.Load() && s.handleStrays(now) {
 		worked = true
 	}
-	if d.deadline != 0 && now >= d.deadline {
-		d.expire(now)
+	d := s.device
+	if s == d.main && len(d.local.polled) > 0 && d.local.receive(now) {
+		worked = true
 	}
-	if d.unreachable.n > 0 {
-		d.probeUnreachable(now)
+	if s.deadline != 0 && now >= s.deadline {
+		s.expire(now)
 	}
-	if d.sendsMore() {
-		d.transmit(now)
+	if s.unreachable.n > 0 {
+		s.probeUnreachable(now)
+	}
+	if s.sendsMore() {
+		s.transmit(now)
 		worked = true
 	}
 	return worked
 }
 
 // sendsMore reports whether there is something to send at once.
-func (d *Device) sendsMore() bool { return !d.ready.empty() || d.srd.Ready() || d.srdReplied }
+func (s *shard) sendsMore() bool {
+	d := s.device
+	return !s.ready.empty() || s == d.main && (d.srd.Ready() || d.srdReplied)
+}
 
 // activate has the queue pair send soon, if it has a path.
-func (d *Device) activate(q *queuePair) {
+func (s *shard) activate(q *queuePair) {
 	if q.path != nil {
-		d.ready.push(q)
+		s.ready.push(q)
 	}
 }
 
 // transmit has the queue pairs that are ready send, one after the other, as far as
 // the allowance of a round goes.
-func (d *Device) transmit(now time.Duration) {
+func (s *shard) transmit(now time.Duration) {
 	a := allowance{packets: roundPackets, copied: roundBytes}
-	for !d.ready.empty() && a.any() {
-		q := d.ready.first
-		d.ready.remove(q)
+	for !s.ready.empty() && a.any() {
+		q := s.ready.first
+		s.ready.remove(q)
 		more := false
 		if a, more = q.path.transmit(q.transport, now, a); more {
-			d.ready.push(q)
+			s.ready.push(q)
 		} else {
-			d.schedule(q)
+			s.schedule(q)
 		}
 	}
-	d.srdReplied = false
-	if d.srd.Ready() {
-		d.srd.Transmit(now, roundPackets)
+	if s == s.device.main {
+		s.device.transmitSRD(now)
 	}
-	if at := d.srd.Deadline(); at != 0 {
-		d.noteDeadline(at)
-	}
-	for _, e := range d.endpoints {
+	for _, e := range s.endpoints {
 		_ = e.flush()
 	}
-	d.local.flush()
-	d.failOverrun()
-	if d.sendsMore() {
-		d.wake()
+	if s == s.device.main {
+		s.device.local.flush()
+	}
+	s.failOverrun()
+	if s.sendsMore() {
+		s.wake()
 	}
 }
 
 // wake has a goroutine of the device go on with what is ready, though no packet
 // comes.
-func (d *Device) wake() {
-	for _, e := range d.endpoints {
+func (s *shard) wake() {
+	for _, e := range s.endpoints {
 		if e.wakes() {
 			e.socket.Interrupt()
 			return
 		}
+	}
+}
+
+// transmitSRD has the peers of SRD take what is ready for them. The lock of main is held.
+func (d *Device) transmitSRD(now time.Duration) {
+	d.srdReplied = false
+	if d.srd.Ready() {
+		d.srd.Transmit(now, roundPackets)
+	}
+	if at := d.srd.Deadline(); at != 0 {
+		d.main.noteDeadline(at)
 	}
 }

@@ -2,6 +2,7 @@ package roce
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -15,6 +16,7 @@ type queuePair struct {
 	sendCQ    *completionQueue
 	recvCQ    *completionQueue
 	srq       *sharedReceiveQueue
+	shard     atomic.Pointer[shard]
 	path      path // from the transition to RTR on; nil: none
 	ready     readyLinks
 	timer     timer
@@ -67,13 +69,15 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	if sendCQ.closed || recvCQ.closed || srq != nil && srq.closed {
 		return nil, fmt.Errorf("%s: a queue that it is to use has been closed: %w", op, verbs.ErrClosed)
 	}
-	q := &queuePair{pd: p, init: init, num: d.freeQPN(), sendCQ: sendCQ, recvCQ: recvCQ, srq: srq}
+	s := d.shardFor(init.Type, sendCQ, recvCQ, srq)
+	q := &queuePair{pd: p, init: init, num: d.freeQPN(s), sendCQ: sendCQ, recvCQ: recvCQ, srq: srq}
+	q.shard.Store(s)
 	cfg := transport.Config{
 		Type: init.Type, PortMTU: pathMTU(d.cfg.InterfaceMTU), CheckAH: p.checkAH, Bind: p.findBind, Window: d.window(),
 		Adaptive: init.AdaptiveRetransmission,
 		Num:      q.num, Domain: p.id, Memory: d.memory, Send: sendCQ, Recv: recvCQ,
 		SendDepth: init.MaxSendWR, MaxSendSGE: init.MaxSendSGE, MaxInline: init.MaxInline,
-		SignalAll: init.SignalAll, Counters: &d.counters, Waiting: &d.waiting,
+		SignalAll: init.SignalAll, Counters: &s.counters, Waiting: &s.waiting,
 		Event: func(t verbs.EventType) { d.report(verbs.Event{Type: t, QPN: q.num}) },
 	}
 	if srq != nil {
@@ -111,17 +115,21 @@ func (p *protectionDomain) checkRoom(op string) error {
 	return nil
 }
 
-// freeQPN returns the next number that is free. Numbers are not used again
-// soon, so that a packet for a queue pair of the past meets none. 0 and 1 are
-// for management (IBTA 3.3), and the last one for multicast groups.
-func (d *Device) freeQPN() uint32 {
+// freeQPN returns the next number that is free, for a queue pair of that shard.
+// Numbers are not used again soon, so that a packet for a queue pair of the past meets
+// none. 0 and 1 are for management (IBTA 3.3), and the last one for multicast groups.
+func (d *Device) freeQPN(s *shard) uint32 {
 	for {
-		d.nextQPN = (d.nextQPN + 1) & 0xffffff
-		if d.queuePairs[d.nextQPN] == nil && d.srdPairs[d.nextQPN] == nil && d.nextQPN > 1 && d.nextQPN != verbs.MulticastQPN {
-			return d.nextQPN
+		d.nextQPN = (d.nextQPN + maxShards) & 0xffffff
+		n := d.nextQPN&^shardBits | uint32(s.index)
+		if d.queuePairs[n] == nil && d.srdPairs[n] == nil && n > 1 && n != verbs.MulticastQPN {
+			return n
 		}
 	}
 }
+
+// lock takes the lock of the queue pair's shard, which the caller unlocks.
+func (q *queuePair) lock() *shard { return lockShard(&q.shard) }
 
 func (q *queuePair) Num() uint32        { return q.num }
 func (q *queuePair) Type() verbs.QPType { return q.init.Type }
@@ -155,16 +163,16 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if toRTR || q.transport.State() == verbs.QPReset {
 		q.setPath(p)
 	}
-	d.activate(q)
-	d.transmit(d.now())
+	s := q.shard.Load()
+	s.activate(q)
+	s.transmit(d.now())
 	return nil
 }
 
 // Query implements verbs.QP.
 func (q *queuePair) Query() (verbs.QPAttr, error) {
-	d := q.pd.device
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	s := q.lock()
+	defer s.mu.Unlock()
 	if err := q.checkOpen("query"); err != nil {
 		return verbs.QPAttr{}, err
 	}
@@ -173,25 +181,23 @@ func (q *queuePair) Query() (verbs.QPAttr, error) {
 
 // PostSend implements verbs.QP.
 func (q *queuePair) PostSend(wrs []verbs.SendWR) (int, error) {
-	d := q.pd.device
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	s := q.lock()
+	defer s.mu.Unlock()
 	if err := q.checkOpen("post send"); err != nil {
 		return 0, err
 	}
 	n, err := q.transport.PostSend(wrs)
 	if n > 0 {
-		d.activate(q)
-		d.transmit(d.now())
+		s.activate(q)
+		s.transmit(s.device.now())
 	}
 	return n, err
 }
 
 // PostRecv implements verbs.QP.
 func (q *queuePair) PostRecv(wrs []verbs.RecvWR) (int, error) {
-	d := q.pd.device
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	s := q.lock()
+	defer s.mu.Unlock()
 	if err := q.checkOpen("post receive"); err != nil {
 		return 0, err
 	}
@@ -213,9 +219,11 @@ func (q *queuePair) Close() error {
 	q.transport.Close()
 	q.setPath(nil)
 	delete(d.queuePairs, q.num)
-	for _, e := range d.endpoints {
-		if e.last == q {
-			e.last = nil
+	for _, s := range d.mu.list {
+		for _, e := range s.endpoints {
+			if e.last == q {
+				e.last = nil
+			}
 		}
 	}
 	q.pd.refs--

@@ -69,15 +69,15 @@ func (d *Device) handleSRD(e *endpoint, dg *link.Datagram, p *wire.Packet, now t
 		flow = &e.stranger
 	}
 	if p.PKey&0x7fff != 0x7fff {
-		d.drops.wrongPeer++
+		d.main.drops.wrongPeer++
 		return
 	}
 	if !flow.CheckICRC(dg.Data, uint16(dg.Segment)) {
-		d.drops.badICRC++
+		d.main.drops.badICRC++
 		return
 	}
 	d.busy, e.busyUntil = e, now+busyTime
-	d.counters.ReceivedPackets++
+	d.main.counters.ReceivedPackets++
 	if d.capture != nil {
 		d.capture.packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
 	}
@@ -135,7 +135,8 @@ func (p *protectionDomain) createSRD(init *verbs.QPInit) (verbs.QP, error) {
 	if sendCQ.closed || recvCQ.closed {
 		return nil, fmt.Errorf("%s: a queue that it is to use has been closed: %w", op, verbs.ErrClosed)
 	}
-	q := &srdQueuePair{pd: p, num: d.freeQPN(), sendCQ: sendCQ, recvCQ: recvCQ}
+	d.shardFor(verbs.SRD, sendCQ, recvCQ, nil)
+	q := &srdQueuePair{pd: p, num: d.freeQPN(d.main), sendCQ: sendCQ, recvCQ: recvCQ}
 	q.qp = d.srd.NewQP(srd.QPConfig{
 		Num: q.num, Domain: p.id, Send: sendCQ, Recv: recvCQ, SendDepth: init.MaxSendWR, RecvDepth: init.MaxRecvWR,
 		MaxSendSGE: init.MaxSendSGE, MaxRecvSGE: init.MaxRecvSGE, MaxInline: init.MaxInline, SignalAll: init.SignalAll,
@@ -186,7 +187,7 @@ func (q *srdQueuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	case verbs.QPReadyToReceive:
 		q.attach(true)
 	}
-	d.transmit(d.now())
+	d.main.transmit(d.now())
 	return nil
 }
 
@@ -208,8 +209,8 @@ func (q *srdQueuePair) attach(on bool) {
 // Query implements verbs.QP.
 func (q *srdQueuePair) Query() (verbs.QPAttr, error) {
 	d := q.pd.device
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.main.mu.Lock()
+	defer d.main.mu.Unlock()
 	if err := q.checkOpen("query"); err != nil {
 		return verbs.QPAttr{}, err
 	}
@@ -219,15 +220,15 @@ func (q *srdQueuePair) Query() (verbs.QPAttr, error) {
 // PostSend implements verbs.QP.
 func (q *srdQueuePair) PostSend(wrs []verbs.SendWR) (int, error) {
 	d := q.pd.device
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.main.mu.Lock()
+	defer d.main.mu.Unlock()
 	if err := q.checkOpen("post send"); err != nil {
 		return 0, err
 	}
 	now := d.now()
 	n, err := q.qp.PostSend(wrs, now)
 	if n > 0 {
-		d.transmit(now)
+		d.main.transmit(now)
 	}
 	return n, err
 }
@@ -235,8 +236,8 @@ func (q *srdQueuePair) PostSend(wrs []verbs.SendWR) (int, error) {
 // PostRecv implements verbs.QP.
 func (q *srdQueuePair) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	d := q.pd.device
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.main.mu.Lock()
+	defer d.main.mu.Unlock()
 	if err := q.checkOpen("post receive"); err != nil {
 		return 0, err
 	}

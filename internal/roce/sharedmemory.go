@@ -42,9 +42,9 @@ func (s sharedMemories) find(piece []byte) (*local.Memory, uint64) {
 
 // AllocMemory implements verbs.MemoryDevice.
 func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error) {
-	d.mu.Lock()
+	d.main.mu.Lock()
 	full := !d.local.on || size < minShared || len(d.local.memories) >= maxShared
-	d.mu.Unlock()
+	d.main.mu.Unlock()
 	if full {
 		return nil, nil, fmt.Errorf("device %s: memory of %d bytes that other processes can see: %w", d.cfg.Name, size, verbs.ErrNotSupported)
 	}
@@ -54,8 +54,8 @@ func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error
 	}
 	from := uintptr(unsafe.Pointer(unsafe.SliceData(m.Bytes)))
 	entry := sharedMemory{from: from, to: from + uintptr(cap(m.Bytes)), memory: m}
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.main.mu.Lock()
+	defer d.main.mu.Unlock()
 	s := d.local.memories
 	i, _ := slices.BinarySearchFunc(s, from, func(m sharedMemory, at uintptr) int { return cmp.Compare(m.from, at) })
 	d.local.memories = slices.Insert(s, i, entry)
@@ -63,13 +63,13 @@ func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error
 }
 
 func (d *Device) freeMemory(entry sharedMemory) error {
-	d.mu.Lock()
+	d.main.mu.Lock()
 	d.local.memories = slices.DeleteFunc(d.local.memories, func(m sharedMemory) bool { return m == entry })
 	for i := len(d.local.polled) - 1; i >= 0; i-- { // a channel may end
 		if p := d.local.polled[i]; !p.channel.Forget(entry.memory) {
 			p.end(net.ErrClosed)
 		}
 	}
-	d.mu.Unlock()
+	d.main.mu.Unlock()
 	return entry.memory.Free()
 }

@@ -2,6 +2,7 @@ package roce
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -9,6 +10,7 @@ import (
 
 type sharedReceiveQueue struct {
 	pd     *protectionDomain
+	shard  atomic.Pointer[shard]
 	queue  *transport.RecvQueue
 	refs   int
 	closed bool
@@ -31,26 +33,27 @@ func (p *protectionDomain) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
 	}
 	s := &sharedReceiveQueue{pd: p, queue: transport.NewRecvQueue(d.memory, p.id, init.MaxWR, init.MaxSGE)}
 	s.queue.Share(func() { d.report(verbs.Event{Type: verbs.EventSRQLimitReached, SRQ: s}) })
+	s.shard.Store(d.main)
+	d.receives[s] = struct{}{}
 	p.refs++
 	return s, nil
 }
 
+// lock takes the lock of the queue's shard, which the caller unlocks.
+func (s *sharedReceiveQueue) lock() *shard { return lockShard(&s.shard) }
+
 func (s *sharedReceiveQueue) PostRecv(wrs []verbs.RecvWR) (int, error) {
-	d := s.pd.device
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	defer s.lock().mu.Unlock()
 	if s.closed {
-		return 0, d.closedError("post to shared receive queue")
+		return 0, s.pd.device.closedError("post to shared receive queue")
 	}
 	return s.queue.Post(wrs)
 }
 
 func (s *sharedReceiveQueue) SetLimit(limit int) error {
-	d := s.pd.device
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	defer s.lock().mu.Unlock()
 	if s.closed {
-		return d.closedError("set limit of shared receive queue")
+		return s.pd.device.closedError("set limit of shared receive queue")
 	}
 	if limit < 0 {
 		return fmt.Errorf("set limit of shared receive queue to %d: it must not be negative: %w", limit, verbs.ErrInvalid)
@@ -70,6 +73,7 @@ func (s *sharedReceiveQueue) Close() error {
 		return fmt.Errorf("close shared receive queue: %d queue pairs use it: %w", s.refs, verbs.ErrInUse)
 	}
 	s.closed = true
+	delete(d.receives, s)
 	s.pd.refs--
 	return nil
 }

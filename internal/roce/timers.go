@@ -82,58 +82,60 @@ func (h timers) down(i int) {
 // schedule sees that Timeout of the queue pair is called at its deadline. Its
 // entry in the heap may be earlier, and is put right when its time comes: so it
 // does not move with every acknowledgement.
-func (d *Device) schedule(q *queuePair) {
+func (s *shard) schedule(q *queuePair) {
 	at := q.transport.Deadline()
 	if at == 0 || q.timer.place != 0 && q.timer.at <= at {
 		return
 	}
-	d.timers.set(q, at)
-	d.noteDeadline(at)
+	s.timers.set(q, at)
+	s.noteDeadline(at)
 }
 
 // expire does what is due and finds the next deadline.
-func (d *Device) expire(now time.Duration) {
-	for len(d.timers) > 0 && d.timers[0].timer.at <= now {
-		q := d.timers[0]
+func (s *shard) expire(now time.Duration) {
+	for len(s.timers) > 0 && s.timers[0].timer.at <= now {
+		q := s.timers[0]
 		at := q.transport.Deadline()
 		if at != 0 && at <= now {
 			q.transport.Timeout(now)
-			d.activate(q)
+			s.activate(q)
 			at = q.transport.Deadline()
 		}
 		if at == 0 {
-			d.timers.remove(q)
+			s.timers.remove(q)
 		} else {
-			d.timers.set(q, max(at, now+1))
+			s.timers.set(q, max(at, now+1))
 		}
 	}
-	d.deadline = 0
-	if len(d.timers) > 0 {
-		d.noteDeadline(d.timers[0].timer.at)
+	s.deadline = 0
+	if len(s.timers) > 0 {
+		s.noteDeadline(s.timers[0].timer.at)
 	}
-	d.srd.Expire(now)
-	if at := d.srd.Deadline(); at != 0 {
-		d.noteDeadline(at)
+	if d := s.device; s == d.main {
+		d.srd.Expire(now)
+		if at := d.srd.Deadline(); at != 0 {
+			s.noteDeadline(at)
+		}
+		if d.services != nil {
+			d.services.expire(now)
+		}
 	}
-	if d.services != nil {
-		d.services.expire(now)
-	}
-	for _, e := range d.endpoints {
+	for _, e := range s.endpoints {
 		e.noteDeadline()
 	}
 }
 
 // noteDeadline makes sure that progress is made at that time. The deadline kept
 // is a lower bound: it may be early, never late.
-func (d *Device) noteDeadline(at time.Duration) {
-	if d.deadline != 0 && d.deadline <= at {
+func (s *shard) noteDeadline(at time.Duration) {
+	if s.deadline != 0 && s.deadline <= at {
 		return
 	}
-	d.deadline = at
-	for _, e := range d.endpoints {
+	s.deadline = at
+	for _, e := range s.endpoints {
 		if e.wakes() && at < e.wakesAt {
 			e.wakesAt = at
-			e.socket.SetDeadline(d.base.Add(at))
+			e.socket.SetDeadline(s.device.base.Add(at))
 		}
 	}
 }

@@ -10,10 +10,10 @@ import (
 )
 
 // transmitPackets has a queue pair send to out, and to sockets in the end.
-func (d *Device) transmitPackets(t *transport.QP, out transport.Output, now time.Duration, a allowance) (left allowance, more bool) {
-	before := d.counters.SentPackets
+func (s *shard) transmitPackets(t *transport.QP, out transport.Output, now time.Duration, a allowance) (left allowance, more bool) {
+	before := s.counters.SentPackets
 	more = t.Transmit(out, now, sendBudget)
-	a.packets -= int(d.counters.SentPackets - before)
+	a.packets -= int(s.counters.SentPackets - before)
 	return a, more
 }
 
@@ -37,7 +37,7 @@ func (p *udpPath) detach() {
 }
 
 func (p *udpPath) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
-	return p.endpoint.device.transmitPackets(t, p, now, a)
+	return p.endpoint.shard.transmitPackets(t, p, now, a)
 }
 
 // flowFrom takes packets from the peer's address. Their source port is the
@@ -86,7 +86,7 @@ func (p *datagramPath) detach() {
 }
 
 func (p *datagramPath) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
-	return p.device.transmitPackets(t, nil, now, a)
+	return p.device.main.transmitPackets(t, nil, now, a)
 }
 
 func (p *datagramPath) flowFrom(e *endpoint, source netip.AddrPort) *wire.Flow {

@@ -55,28 +55,28 @@ func (u *unreachable) add(peer unreachablePeer) {
 
 // probeUnreachable has the queue pairs probe their peer that are connected to one
 // that was reported.
-func (d *Device) probeUnreachable(now time.Duration) {
-	u := &d.unreachable
+func (s *shard) probeUnreachable(now time.Duration) {
+	u := &s.unreachable
 	if now < u.notUntil {
-		d.noteDeadline(u.notUntil)
+		s.noteDeadline(u.notUntil)
 		return
 	}
 	u.notUntil = now + unreachableInterval
-	for _, q := range d.queuePairs {
-		if q.path == nil || q.init.Type != verbs.RC {
+	for _, q := range s.device.queuePairs {
+		if q.shard.Load() != s || q.path == nil || q.init.Type != verbs.RC {
 			continue
 		}
 		for _, peer := range u.peers[:u.n] {
 			if q.path.endsAt(peer.endpoint, peer.addr) {
 				q.transport.PeerUnreachable(now)
-				d.activate(q)
+				s.activate(q)
 				break
 			}
 		}
 	}
-	if d.services != nil {
+	if services := s.device.services; s == s.device.main && services != nil {
 		for _, peer := range u.peers[:u.n] {
-			d.services.peerUnreachable(peer, now)
+			services.peerUnreachable(peer, now)
 		}
 	}
 	clear(u.peers[:u.n])

@@ -49,7 +49,7 @@ func TestPeerUnreachable(t *testing.T) {
 			require.Eventually(t, func() bool {
 				x.dev.mu.Lock()
 				defer x.dev.mu.Unlock()
-				return x.dev.unreachable.notUntil != 0
+				return x.dev.main.unreachable.notUntil != 0
 			}, 10*time.Second, time.Millisecond, "nobody probes the peer")
 			assert.Zero(t, counter(t, x.dev, "send_err"))
 			assert.Zero(t, counter(t, y.dev, "rx_icmp_unreachable"))
@@ -71,18 +71,18 @@ func TestUnreachableReportsAreBounded(t *testing.T) {
 		flood[i] = netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(1+i/2))
 	}
 	now := time.Hour
-	d.unreachable.note(e, flood)
-	assert.EqualValues(t, len(flood), d.unreachable.reports)
-	assert.Equal(t, maxUnreachable, d.unreachable.n)
-	assert.Equal(t, uint16(2), d.unreachable.peers[1].addr.Port(), "each peer once")
-	d.probeUnreachable(now)
-	assert.Zero(t, d.unreachable.n)
-	d.unreachable.note(e, flood)
-	d.deadline = 0
-	d.probeUnreachable(now + unreachableInterval - 1)
-	assert.Equal(t, maxUnreachable, d.unreachable.n, "they wait")
-	assert.Equal(t, now+unreachableInterval, d.deadline)
-	d.probeUnreachable(now + unreachableInterval)
-	assert.Zero(t, d.unreachable.n)
-	d.deadline = 0
+	d.main.unreachable.note(e, flood)
+	assert.EqualValues(t, len(flood), d.main.unreachable.reports)
+	assert.Equal(t, maxUnreachable, d.main.unreachable.n)
+	assert.Equal(t, uint16(2), d.main.unreachable.peers[1].addr.Port(), "each peer once")
+	d.main.probeUnreachable(now)
+	assert.Zero(t, d.main.unreachable.n)
+	d.main.unreachable.note(e, flood)
+	d.main.deadline = 0
+	d.main.probeUnreachable(now + unreachableInterval - 1)
+	assert.Equal(t, maxUnreachable, d.main.unreachable.n, "they wait")
+	assert.Equal(t, now+unreachableInterval, d.main.deadline)
+	d.main.probeUnreachable(now + unreachableInterval)
+	assert.Zero(t, d.main.unreachable.n)
+	d.main.deadline = 0
 }

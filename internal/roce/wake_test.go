@@ -52,11 +52,11 @@ func TestArmThenPoll(t *testing.T) {
 	n, err := x.cq.Poll(x.wcs)
 	require.NoError(t, err)
 	require.Zero(t, n)
-	assert.True(t, x.dev.asleep.Load(), "the device waits for a program that sleeps")
+	assert.True(t, x.dev.main.asleep.Load(), "the device waits for a program that sleeps")
 	second := must(x.dev.CreateCQ(verbs.CQInit{Capacity: 1}))
 	_, err = second.Poll(x.wcs)
 	require.NoError(t, err)
-	assert.False(t, x.dev.asleep.Load(), "another program polls")
+	assert.False(t, x.dev.main.asleep.Load(), "another program polls")
 	require.NoError(t, second.Close())
 }
 
@@ -73,7 +73,7 @@ func TestRestOfABurst(t *testing.T) {
 	require.Eventually(t, func() bool {
 		x.dev.mu.Lock()
 		defer x.dev.mu.Unlock()
-		return x.dev.deadline == 0 && x.dev.ready.empty()
+		return x.dev.main.deadline == 0 && x.dev.main.ready.empty()
 	}, 5*time.Minute, time.Millisecond)
 
 	require.NoError(t, y.dev.SetFaults(Faults{Loss: 1}))
@@ -104,15 +104,15 @@ func TestRounds(t *testing.T) {
 	for _, q := range qps {
 		_, err := q.transport.PostSend([]verbs.SendWR{x.write(y, size)})
 		require.NoError(t, err)
-		d.activate(q)
+		d.main.activate(q)
 	}
 	var sent []uint64
 	for range pairs * sendBudget / roundPackets { // the first window is one budget
-		before := d.counters.SentPackets
-		d.transmit(0)
-		sent = append(sent, d.counters.SentPackets-before)
+		before := d.main.counters.SentPackets
+		d.main.transmit(0)
+		sent = append(sent, d.main.counters.SentPackets-before)
 	}
-	waiting := !d.ready.empty()
+	waiting := !d.main.ready.empty()
 	d.mu.Unlock()
 	for _, n := range sent {
 		assert.LessOrEqual(t, n, uint64(roundPackets+sendBudget))

@@ -2,6 +2,7 @@ package link
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -60,6 +61,8 @@ func (w *wire) features() Features           { return Features{} }
 func (w *wire) wait(time.Time) error         { return nil }
 func (w *wire) interrupt()                   {}
 func (w *wire) setDeadline(time.Time)        {}
+func (w *wire) share() (backend, error)      { return nil, errors.ErrUnsupported }
+func (w *wire) steer(int, int) error         { return nil }
 func (w *wire) close() error                 { return nil }
 
 func newWire(t require.TestingT, segments int) (*Socket, *wire) {

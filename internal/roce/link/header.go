@@ -10,6 +10,9 @@ type Header struct {
 	// HopLimit is the time to live on IPv4. Zero: on packets to send 64, or 1 to a
 	// multicast group; on packets received it is not known.
 	HopLimit uint8
+	// Receiver is in no header. Packets for different ones never share a train, which is
+	// steered as a whole (Socket.Steer).
+	Receiver uint8
 }
 
 const (

@@ -78,6 +78,11 @@ func (k *kernel) setUp(cfg Config) (bound netip.AddrPort, err error) {
 	if err := setOptions(uintptr(k.sock), cfg); err != nil {
 		return bound, err
 	}
+	if cfg.share {
+		if err := unix.SetsockoptInt(k.sock, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+			return bound, fmt.Errorf("set SO_REUSEPORT: %w", err)
+		}
+	}
 	var name sockaddr
 	size := name.encode(cfg.Addr, k.index)
 	if _, _, errno := unix.Syscall(unix.SYS_BIND, uintptr(k.sock), uintptr(unsafe.Pointer(&name)), uintptr(size)); errno != 0 {

@@ -57,6 +57,8 @@ type Config struct {
 	// bytes. Zero asks for 4 MiB. The kernel may grant less.
 	SendBuffer    int
 	ReceiveBuffer int
+
+	share bool // the address, with a socket of this program
 }
 
 // Features lists what a [Socket] uses.
@@ -108,6 +110,10 @@ type backend interface {
 	wait(deadline time.Time) error
 	interrupt()
 	setDeadline(t time.Time)
+	// share opens another socket at the same address.
+	share() (backend, error)
+	// steer chooses among those that share an address.
+	steer(sockets, mask int) error
 	close() error
 }
 
@@ -146,6 +152,31 @@ func Listen(cfg Config) (*Socket, error) {
 	s := &Socket{io: io, addr: bound}
 	s.batch.init(bound.Addr().Is4(), io.features().MaxSegments)
 	return s, nil
+}
+
+// Share opens another socket at the same address, in another goroutine's hands: packets come to
+// one of them, by what Steer says. Programs other than this one's user can still not take the
+// address, and its own only with SO_REUSEPORT. The error matches [errors.ErrUnsupported] where
+// the system cannot do it.
+func (s *Socket) Share() (*Socket, error) {
+	io, err := s.io.share()
+	if err != nil {
+		return nil, fmt.Errorf("link: another socket at UDP %s: %w", s.addr, err)
+	}
+	other := &Socket{io: io, addr: s.addr}
+	other.batch.init(s.addr.Addr().Is4(), io.features().MaxSegments)
+	return other, nil
+}
+
+// Steer has packets come to the socket whose place among those that share the address, in the
+// order in which they were opened, is the number of their destination queue pair and mask; to
+// the first if there is none, and if the queue pair is number 0 or 1 (IBTA 3.5.10). The first
+// packet of a train decides for all.
+func (s *Socket) Steer(sockets, mask int) error {
+	if err := s.io.steer(sockets, mask); err != nil {
+		return fmt.Errorf("link: steer packets among %d sockets at UDP %s: %w", sockets, s.addr, err)
+	}
+	return nil
 }
 
 // hint explains the failures that users meet.

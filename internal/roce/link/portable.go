@@ -252,3 +252,7 @@ func (p *portable) close() error {
 	<-p.done
 	return err
 }
+
+func (p *portable) share() (backend, error) { return nil, errors.ErrUnsupported }
+
+func (p *portable) steer(int, int) error { return errors.ErrUnsupported }

@@ -22,3 +22,25 @@ type Counters struct {
 	DatagramsDropped    uint64 // for want of a receive that takes them
 	QKeyViolations      uint64
 }
+
+// Add adds others to the counters.
+func (c *Counters) Add(o *Counters) {
+	c.SentPackets += o.SentPackets
+	c.ReceivedPackets += o.ReceivedPackets
+	c.DuplicateRequests += o.DuplicateRequests
+	c.OutOfSequence += o.OutOfSequence
+	c.RNRNaksReceived += o.RNRNaksReceived
+	c.RNRNaksSent += o.RNRNaksSent
+	c.SequenceNaks += o.SequenceNaks
+	c.AcksDeferred += o.AcksDeferred
+	c.RetryExceeded += o.RetryExceeded
+	c.RNRRetryExceeded += o.RNRRetryExceeded
+	c.CompleterRetries += o.CompleterRetries
+	c.Sends += o.Sends
+	c.Receives += o.Receives
+	c.RemoteAccessErrors += o.RemoteAccessErrors
+	c.RemoteInvalidErrors += o.RemoteInvalidErrors
+	c.BrokenMessages += o.BrokenMessages
+	c.DatagramsDropped += o.DatagramsDropped
+	c.QKeyViolations += o.QKeyViolations
+}

@@ -20,7 +20,7 @@ type Region struct {
 	Mem    []byte
 
 	closed  bool
-	bound   int      // windows that are bound to it
+	bound   int32    // windows that are bound to it
 	watches []*watch // in the order of their offsets
 	widest  uint64   // bytes of the widest watch that there ever was
 }
@@ -140,9 +140,10 @@ func (w *incomingWrite) place(n uint32, parts [][]byte) bool {
 		return true
 	}
 	b, inside := w.region.slice(w.addr, n)
-	if !inside || !w.live() {
+	if !inside || !w.hold() {
 		return false
 	}
+	defer w.release()
 	for _, part := range parts {
 		place(b[:len(part)], part)
 		b = b[len(part):]

@@ -2,8 +2,8 @@ package transport
 
 import "time"
 
-// Waiting counts the queue pairs of a device that wait for their peers to post a
-// receive, without a limit on how often. All queue pairs of a device share one.
+// Waiting counts the queue pairs that wait for their peers to post a receive, without a
+// limit on how often. All queue pairs that one lock guards share one.
 type Waiting struct{ n int }
 
 // A "receiver not ready" NAK names the least time to wait (IBTA 9.7.5.2.8). One queue

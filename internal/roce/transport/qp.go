@@ -53,10 +53,11 @@ type Config struct {
 	CheckAH func(ah verbs.AH, remoteQPN uint32) error
 	// Bind returns the window of a bind and its region, or what is wrong with either.
 	// Nil: there are no windows.
-	Bind     func(*verbs.MWBind) (*Window, *Region, error)
+	Bind func(*verbs.MWBind) (*Window, *Region, error)
+	// Counters and Waiting are those of all queue pairs under one lock. Waiting may be nil:
+	// the queue pair's own.
 	Counters *Counters
-	// Waiting is the device's. Nil: the queue pair's own.
-	Waiting *Waiting
+	Waiting  *Waiting
 	// Event takes asynchronous events of the queue pair.
 	Event func(verbs.EventType)
 }
@@ -131,6 +132,12 @@ var services = [...]wire.Service{verbs.RC: wire.ServiceRC, verbs.UC: wire.Servic
 
 // Num is the queue pair number.
 func (q *QP) Num() uint32 { return q.num }
+
+// Share has the queue pair use other counters from now on: it has come under another lock.
+func (q *QP) Share(c *Counters, w *Waiting) {
+	q.endNotReady()
+	q.counters, q.waiting = c, w
+}
 
 // State is the present state.
 func (q *QP) State() verbs.QPState { return q.state }

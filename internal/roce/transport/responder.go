@@ -171,7 +171,7 @@ func (q *QP) receiveSend(p *wire.Packet) {
 	if last {
 		q.message = noMessage
 		if window != nil {
-			window.unbind()
+			window.revoke()
 		}
 		q.finishReceive(p, verbs.WCRecv, q.received)
 	}
@@ -298,6 +298,10 @@ func (q *QP) receiveAtomicRequest(p *wire.Packet) {
 		q.refuse(wire.NakInvalidRequest)
 		return
 	}
+	if !g.hold() {
+		q.refuse(wire.NakRemoteAccess)
+		return
+	}
 	b, _ := g.region.slice(g.addr, 8)
 	// Real atomics, so that they are atomic towards the program too.
 	var original uint64
@@ -309,6 +313,7 @@ func (q *QP) receiveAtomicRequest(p *wire.Packet) {
 	if len(g.region.watches) > 0 {
 		g.region.notify(g.addr, 8)
 	}
+	g.release()
 	q.msn = (q.msn + 1) & wire.PSNMask
 	if q.atomics == nil {
 		q.atomics = make([]savedAtomic, q.attr.MaxDestReadAtomic)

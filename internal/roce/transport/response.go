@@ -92,13 +92,14 @@ func (q *QP) transmitRead(out Output, p *wire.Packet, r *response) bool {
 	pieces := q.pieces[:0]
 	if n > 0 {
 		b, ok := r.from.region.slice(r.from.addr, n)
-		if !ok || !r.from.live() {
+		if !ok || !r.from.hold() {
 			// The memory was taken away during the read.
 			p.Opcode = wire.RCAcknowledge
 			p.AETH.Syndrome = wire.Nak(wire.NakRemoteAccess)
 			out.Send(p, nil, 0)
 			return false
 		}
+		defer r.from.release() // what is sent has been copied, or is refused with the memory
 		pieces = append(pieces, b)
 		if cap(pieces) > cap(q.pieces) {
 			q.pieces = pieces

@@ -149,8 +149,7 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 	return nil
 }
 
-// postBind notes what a bind is to do. The key of a window of type 1 is chosen here, so
-// that the program knows it at once.
+// postBind notes what a bind is to do.
 func (q *QP) postBind(w *sendWQE, b *verbs.MWBind) error {
 	if q.findBind == nil {
 		return fmt.Errorf("the device has no memory windows: %w", verbs.ErrNotSupported)
@@ -159,12 +158,7 @@ func (q *QP) postBind(w *sendWQE, b *verbs.MWBind) error {
 	if err != nil {
 		return err
 	}
-	key := b.RKey
-	if window.Type == verbs.MWType1 {
-		key = verbs.NextRKey(window.posted)
-	}
-	window.posted = key
-	w.bind = binding{window: window, region: region, key: key, addr: b.Addr, length: b.Length, access: b.Access}
+	w.bind = binding{window: window, region: region, key: window.post(b.RKey), addr: b.Addr, length: b.Length, access: b.Access}
 	return nil
 }
 

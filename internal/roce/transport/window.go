@@ -1,6 +1,9 @@
 package transport
 
 import (
+	"sync"
+	"sync/atomic"
+
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -11,6 +14,9 @@ type Window struct {
 	Type   verbs.MWType
 	Domain uint32
 
+	// mu guards what follows, for queue pairs that do not share a lock: one may be bound
+	// or taken away while the peer of another uses it.
+	mu     sync.RWMutex
 	key    uint32 // of the last bind that was carried out
 	posted uint32 // of the last bind that was posted
 	closed bool
@@ -36,7 +42,23 @@ func NewWindow(t verbs.MWType, domain, key uint32) *Window {
 }
 
 // RKey is the key of the last bind that was posted.
-func (w *Window) RKey() uint32 { return w.posted }
+func (w *Window) RKey() uint32 {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return w.posted
+}
+
+// post notes the key of a bind that is posted, and returns it: that of a window of type 1 is
+// chosen here, so that the program knows it at once.
+func (w *Window) post(key uint32) uint32 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.Type == verbs.MWType1 {
+		key = verbs.NextRKey(w.posted)
+	}
+	w.posted = key
+	return key
+}
 
 // tag is the part of a key that belongs to one window.
 func tag(key uint32) uint32 { return key >> 8 }
@@ -58,6 +80,8 @@ func (m *Memory) AddWindow(w *Window) bool {
 // RemoveWindow ends what a window grants, for good: nothing touches memory by it any
 // more.
 func (m *Memory) RemoveWindow(w *Window) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.unbind()
 	w.closed = true
 	delete(m.windows, tag(w.key))
@@ -66,13 +90,13 @@ func (m *Memory) RemoveWindow(w *Window) {
 // Windows is the number of windows.
 func (m *Memory) Windows() int { return len(m.windows) }
 
-// unbind ends what the window grants.
+// unbind ends what the window grants. Its lock is held, so that no packet is using it.
 func (w *Window) unbind() {
 	if w.region == nil {
 		return
 	}
 	w.binds++
-	w.region.bound--
+	atomic.AddInt32(&w.region.bound, -1)
 	w.region = nil
 	if w.qp != nil {
 		w.qp.windows.Remove(&w.place)
@@ -93,6 +117,8 @@ type binding struct {
 // bind carries out a bind and reports whether it was a legal one (IBTA 10.6.7.2.2).
 func (q *QP) bind(b *binding) bool {
 	w, r := b.window, b.region
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.closed || w.Domain != q.domain || tag(b.key) != tag(w.key) {
 		return false
 	}
@@ -110,7 +136,7 @@ func (q *QP) bind(b *binding) bool {
 	if b.length == 0 {
 		return true
 	}
-	r.bound++
+	atomic.AddInt32(&r.bound, 1)
 	w.region, w.addr, w.length = r, b.addr, b.length
 	w.access, w.zeroBased = b.access&^verbs.AccessZeroBased, zeroBased
 	if w.Type == verbs.MWType2 {
@@ -133,16 +159,28 @@ func (r *Region) bindable(b *binding) bool {
 }
 
 // Bound reports how many windows are bound to the region.
-func (r *Region) Bound() int { return r.bound }
+func (r *Region) Bound() int { return int(atomic.LoadInt32(&r.bound)) }
 
 // revocable returns the window that the owner of a queue pair, or its peer, can take
 // away by its key: one of type 2, bound on that queue pair (IBTA 10.6.5).
 func (q *QP) revocable(key uint32) *Window {
 	w := q.memory.windows[tag(key)]
-	if w == nil || w.key != key || w.qp != q {
+	if w == nil {
+		return nil
+	}
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if w.key != key || w.qp != q {
 		return nil
 	}
 	return w
+}
+
+// revoke takes a window away that was revocable.
+func (w *Window) revoke() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.unbind()
 }
 
 // execute carries out a request that has no packets. It reports false, and notes the
@@ -153,7 +191,7 @@ func (q *QP) execute(w *sendWQE) bool {
 	if w.wr.Op == verbs.OpBindMW {
 		ok = q.bind(&w.bind)
 	} else if window := q.revocable(w.wr.InvalidateRKey); window != nil {
-		window.unbind()
+		window.revoke()
 		ok = true
 	}
 	if !ok {
@@ -166,7 +204,7 @@ func (q *QP) execute(w *sendWQE) bool {
 // its next peer is another.
 func (q *QP) endWindows() {
 	for e := q.windows.Front(); e != nil; e = q.windows.Front() {
-		e.Value.unbind()
+		e.Value.revoke()
 	}
 }
 
@@ -178,9 +216,27 @@ type grant struct {
 	addr   uint64  // of the next byte, in the region
 }
 
-// live reports whether the grant holds still.
-func (g *grant) live() bool {
-	return !g.region.closed && (g.window == nil || g.window.binds == g.binds)
+// hold reports whether the grant holds still, and sees that it does until release.
+func (g *grant) hold() bool {
+	if g.region.closed {
+		return false
+	}
+	if g.window == nil {
+		return true
+	}
+	g.window.mu.RLock()
+	if g.window.binds == g.binds {
+		return true
+	}
+	g.window.mu.RUnlock()
+	return false
+}
+
+// release ends hold.
+func (g *grant) release() {
+	if g.window != nil {
+		g.window.mu.RUnlock()
+	}
 }
 
 // grant returns what a key lets the peer of a queue pair use of the n bytes from addr on,
@@ -200,7 +256,12 @@ func (m *Memory) grantIn(domain uint32, q *QP, key uint32, addr uint64, n uint32
 		return grant{region: r, addr: addr}, ok
 	}
 	w := m.windows[tag(key)]
-	if w == nil || w.key != key || w.region == nil || w.Domain != domain || w.access&access != access {
+	if w == nil {
+		return grant{}, false
+	}
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if w.key != key || w.region == nil || w.Domain != domain || w.access&access != access {
 		return grant{}, false
 	}
 	if w.Type == verbs.MWType2 && w.qp != q {

@@ -1,0 +1,64 @@
+package link
+
+import (
+	"net"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// share opens another socket at the same address. The first one was bound without
+// SO_REUSEPORT, so that it failed where somebody had the address already. Both have it from
+// now on, without which the system does not choose between them.
+func (k *kernel) share() (other backend, err error) {
+	if k.raw.Control(func(uintptr) {
+		if err = unix.SetsockoptInt(k.sock, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err == nil {
+			other, err = k.bindAnother()
+		}
+	}) != nil {
+		return nil, net.ErrClosed
+	}
+	return other, err
+}
+
+func (k *kernel) bindAnother() (backend, error) {
+	var name sockaddr
+	length := uint32(unsafe.Sizeof(name))
+	if _, _, errno := unix.Syscall(unix.SYS_GETSOCKNAME, uintptr(k.sock), uintptr(unsafe.Pointer(&name)), uintptr(unsafe.Pointer(&length))); errno != 0 {
+		return nil, errno
+	}
+	cfg := k.cfg
+	cfg.Addr, cfg.share = name.decode(), true
+	io, _, err := openKernel(cfg, int(k.index))
+	return io, err
+}
+
+// steer attaches the program that chooses. It is given what follows the UDP header.
+func (k *kernel) steer(sockets, mask int) (err error) {
+	program := steering(sockets, mask)
+	if k.raw.Control(func(uintptr) {
+		err = unix.SetsockoptSockFprog(k.sock, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+	}) != nil {
+		return net.ErrClosed
+	}
+	return err
+}
+
+const (
+	steeringOffset  = 4 // of the destination queue pair, with the reserved byte before it
+	bpfGreaterEqual = unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
+	bpfReturnA      = unix.BPF_RET | unix.BPF_A
+)
+
+// steering is the program that returns the place of a packet's socket.
+func steering(sockets, mask int) []unix.SockFilter {
+	return []unix.SockFilter{
+		{Code: bpfLoad, K: steeringOffset},
+		{Code: bpfAnd, K: 1<<24 - 1},
+		{Code: bpfGreaterEqual, Jf: 3, K: 2},
+		{Code: bpfAnd, K: uint32(mask)},
+		{Code: bpfGreaterEqual, Jt: 1, K: uint32(sockets)},
+		{Code: bpfReturnA},
+		{Code: bpfReturn, K: 0},
+	}
+}
