@@ -54,6 +54,7 @@ var measurements = []measurement{
 	{"connections", "what connections cost that have nothing to do", manyConnections, nil},
 	{"dials", "connections by address, both ends in one process", dialRates, nil},
 	{"srd", "SRD beside RC by the verbs, both ends in one process, and on one goroutine where there is one peer: rate, bandwidth, round trip; then SRD's share of RC", compareSRD, nil},
+	{"cores", "8-byte writes, batched, by engines on one device, each with both ends of its connection", compareCores, nil},
 	{"flood", "8-byte writes, while another process sends to the connection manager of the end that is written to", compareFloods, serveFlood},
 }
 

@@ -55,27 +55,8 @@ func writesPerSecond(o options, prepare func(y *endpoint) error) (rate float64, 
 		}
 	}()
 
-	tasks, err := x.tasks(rateBatch*rateBatches, rateSize)
-	if err != nil {
+	if err := x.repeatBatches(); err != nil {
 		return 0, err
-	}
-	// Tasks of a batch complete in order, so a batch goes out again when its
-	// last task has come back.
-	last := make(map[rdma.Task]int)
-	for b := range rateBatches {
-		last[tasks[(b+1)*rateBatch-1]] = b
-	}
-	submit := func(b int) {
-		_, e := rdma.SubmitAll(tasks[b*rateBatch:(b+1)*rateBatch], pe.OptimizeReports)
-		x.rdma.Fail(e)
-	}
-	x.again = func(t rdma.Task) {
-		if b, ok := last[t]; ok {
-			submit(b)
-		}
-	}
-	for b := range rateBatches {
-		submit(b)
 	}
 	writes, elapsed, err := measure(x, o.duration)
 	if err != nil {
@@ -85,6 +66,33 @@ func writesPerSecond(o options, prepare func(y *endpoint) error) (rate float64, 
 		return 0, err
 	}
 	return float64(writes) / elapsed.Seconds(), nil
+}
+
+// repeatBatches has batches of small writes go round.
+func (e *endpoint) repeatBatches() error {
+	tasks, err := e.tasks(rateBatch*rateBatches, rateSize)
+	if err != nil {
+		return err
+	}
+	// Tasks of a batch complete in order, so a batch goes out again when its
+	// last task has come back.
+	last := make(map[rdma.Task]int)
+	for b := range rateBatches {
+		last[tasks[(b+1)*rateBatch-1]] = b
+	}
+	submit := func(b int) {
+		_, err := rdma.SubmitAll(tasks[b*rateBatch:(b+1)*rateBatch], pe.OptimizeReports)
+		e.rdma.Fail(err)
+	}
+	e.again = func(t rdma.Task) {
+		if b, ok := last[t]; ok {
+			submit(b)
+		}
+	}
+	for b := range rateBatches {
+		submit(b)
+	}
+	return nil
 }
 
 // bandwidth moves large blocks: to, or from, a process that sleeps or, if they are

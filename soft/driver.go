@@ -109,8 +109,12 @@ func parseOptions(options string) (cfg Config, capture string, err error) {
 			err = onOff(value, &cfg.DisableBatch)
 		case "local":
 			err = onOff(value, &cfg.DisableLocal)
+		case "shards":
+			if cfg.MaxShards, err = strconv.Atoi(value); err != nil || cfg.MaxShards < 1 {
+				err = fmt.Errorf("%q is not a number from 1 on", value)
+			}
 		default:
-			err = fmt.Errorf("there is no such option; there are loss, duplicate, reorder, corrupt, seed, srd_seed, capture, segmentation, coalescing, batch and local")
+			err = fmt.Errorf("there is no such option; there are loss, duplicate, reorder, corrupt, seed, srd_seed, capture, segmentation, coalescing, batch, local and shards")
 		}
 		if err != nil {
 			return cfg, "", fmt.Errorf("option %q: %w: %w", key, err, verbs.ErrInvalid)

@@ -47,6 +47,12 @@ type Config struct {
 	// other machines do, and not through shared memory. Faults and Capture do so too.
 	DisableLocal bool
 
+	// MaxShards bounds how many engines can work on the device at a time without waiting
+	// for each other: the connections of each have sockets and a lock of their own. Zero: as
+	// many as there are cores for the program; 16 at most. A Capture, or Faults from the
+	// beginning, leave one.
+	MaxShards int
+
 	// Log is where the device logs. The zero value is silent.
 	Log zerolog.Logger
 }
@@ -165,7 +171,7 @@ func (cfg Config) roce(name string, i networkInterface, addresses ...netip.AddrP
 	return roce.Config{
 		Name: name, Interface: i.Name, Addresses: addresses, InterfaceMTU: i.MTU,
 		DisableSegmentation: cfg.DisableSegmentation, DisableCoalescing: cfg.DisableCoalescing,
-		DisableBatch: cfg.DisableBatch, DisableLocal: cfg.DisableLocal, SRDSeed: cfg.SRDSeed, Faults: roce.Faults(cfg.Faults), Capture: cfg.Capture, Log: cfg.Log,
+		DisableBatch: cfg.DisableBatch, DisableLocal: cfg.DisableLocal, MaxShards: cfg.MaxShards, SRDSeed: cfg.SRDSeed, Faults: roce.Faults(cfg.Faults), Capture: cfg.Capture, Log: cfg.Log,
 	}
 }
 

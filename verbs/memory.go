@@ -80,7 +80,8 @@ type WatchableMR interface {
 	// off of the region, or has done an atomic on them: once for each packet, with
 	// its bytes in place. What the program's own work requests place there (results
 	// of reads, messages received) does not count. f runs under the rules for
-	// functions that a driver calls, until cancel is called or the region is closed.
+	// functions that a driver calls, on several goroutines at a time where queue pairs
+	// work at the same time, until cancel is called or the region is closed.
 	// After cancel has returned, f is not running and will not run again. A range
 	// that is empty, or not all in the region, is an error that matches ErrInvalid.
 	Watch(off, n uint64, f func()) (cancel func(), err error)

@@ -147,7 +147,7 @@ func (id *connectionID) RemoteAddr() netip.AddrPort {
 // PortGID implements verbs.CMID.
 func (id *connectionID) PortGID() (port, sgidIndex int) { return 1, id.path.GIDIndex }
 
-// lock takes the device's lock for a call. The caller unlocks.
+// lock takes the locks of all shards for a call. The caller unlocks.
 func (id *connectionID) lock(call string) (*Device, error) {
 	d, err := id.manager.lock(call)
 	if err == nil && id.state == idClosed {

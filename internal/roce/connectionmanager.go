@@ -22,7 +22,7 @@ import (
 // generalServices is queue pair 1 of the device, the general services interface (IBTA
 // 13.5.1): what the connection managers that programs have opened have in common. It
 // is there from the first of them on, until the device is closed, so that connections
-// live out their time-wait. All methods are called with the device's lock held.
+// live out their time-wait. All methods are called with the lock of the first shard held.
 type generalServices struct {
 	device   *Device
 	manager  *cm.Manager
@@ -159,7 +159,7 @@ func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) {
 	}, nil
 }
 
-// lock takes the device's lock for a call on an open manager. The caller unlocks.
+// lock takes the locks of all shards for a call on an open manager. The caller unlocks.
 func (c *connectionManager) lock(op string) (*Device, error) {
 	d := c.services.device
 	d.mu.Lock()

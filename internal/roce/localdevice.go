@@ -13,7 +13,7 @@ import (
 )
 
 // localDevice is what a device has to do with others of this machine. It is guarded by the
-// device's lock, unless something else is said.
+// lock of the first shard, unless something else is said.
 type localDevice struct {
 	device    *Device
 	on        bool

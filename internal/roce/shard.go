@@ -274,6 +274,9 @@ func (d *Device) moveToMain(from *shard) {
 	d.main.overrun = append(d.main.overrun, from.overrun...)
 	from.overrun = nil
 	d.main.sleeps() // whoever armed a queue is not to wait for a poll
+	if d.main.sendsMore() {
+		d.main.wake()
+	}
 }
 
 func (q *queuePair) moveToMain() {

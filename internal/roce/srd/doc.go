@@ -4,7 +4,7 @@
 // (efadv_create_qp_ex(3)), so that a program that is right here is right there.
 //
 // There are no sockets, clocks or goroutines here: packets and the time go in, packets,
-// completions and deadlines come out, all under the lock of the device.
+// completions and deadlines come out, all under one lock.
 //
 // # Contexts
 //
