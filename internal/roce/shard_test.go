@@ -58,6 +58,7 @@ func TestPollersHaveShards(t *testing.T) {
 		x, y := as[i], bs[pollers-1-i] // shards of different numbers
 		assert.Equal(t, i, x.shard().index)
 		assert.Equal(t, uint32(x.shard().index), x.qp.Num()&shardBits)
+		x.timeout, y.timeout = 20, 20 // 4.3 s: nobody polls the other end all the time
 		x.connect(y)
 		y.connect(x)
 		for _, end := range [][2]*side{{x, y}, {y, x}} {
