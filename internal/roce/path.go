@@ -67,10 +67,7 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, error) {
 	if q.isOwnPeer(&out, attr.DestQPN) {
 		return &loopback{endpoint: out.endpoint}, nil
 	}
-	if q.init.Type == verbs.RC {
-		return d.local.pathTo(q, &out), nil
-	}
-	return &udpPath{udpOutput: out}, nil
+	return d.local.pathTo(q, &out), nil
 }
 
 // setPath has the queue pair send and receive by that path from now on; nil: not
