@@ -263,7 +263,7 @@ func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 			e.endPause()
 		}
 	}
-	if len(d.local.polled) > 0 {
+	if len(d.local.polled.peers) > 0 {
 		d.local.programSleeps()
 	}
 	return true, nil

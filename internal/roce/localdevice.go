@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -19,7 +18,8 @@ type localDevice struct {
 	on        bool
 	listeners []*local.Listener
 	peers     map[local.Ends]*localPeer
-	polled    []*localPeer // with a channel
+	polled    pollList     // those with a channel
+	unflushed []*localPeer // that something was sent to
 	memories  sharedMemories
 	budget    local.Budget
 
@@ -31,7 +31,9 @@ type localDevice struct {
 	wakes  chan struct{} // there is work for the worker
 	sleeps chan struct{} // a program is about to sleep
 
-	sent, received, disorder uint64
+	doubts int // channels that were cut off, of which it is not known yet why
+
+	sent, received, disorder, died uint64
 }
 
 // maxLocalPeers is how many channels a device has at most. Each takes 2 MiB of memory once it
@@ -64,7 +66,7 @@ func (d *Device) openLocal() {
 
 // pathTo makes the path to a peer that may be a device of this machine.
 func (l *localDevice) pathTo(q *queuePair, out *udpOutput) path {
-	if !l.on || out.peer == out.endpoint.socket.Addr() {
+	if !l.on {
 		return &udpPath{udpOutput: *out}
 	}
 	return &localPath{udpPath: udpPath{udpOutput: *out}, queuePair: q}
@@ -74,7 +76,10 @@ func (l *localDevice) pathTo(q *queuePair, out *udpOutput) path {
 func (l *localDevice) join(e *endpoint, addr netip.AddrPort) *localPeer {
 	p := l.peer(e, addr)
 	p.users++
-	if l.on && p.channel == nil && p.meetings == 0 && len(l.polled) < maxLocalPeers {
+	if l.on && p.channel == nil && p.isLoop() {
+		p.begin(local.NewLoop(addr, l.woken))
+	}
+	if l.on && p.channel == nil && p.meetings == 0 && len(l.polled.peers) < maxLocalPeers {
 		l.dial(p)
 	}
 	return p
@@ -90,9 +95,13 @@ func (l *localDevice) peer(e *endpoint, addr netip.AddrPort) *localPeer {
 	return p
 }
 
-// leave notes that a path to a peer is no longer in use. A channel stays for the next one.
+// leave notes that a path to a peer is no longer in use. A channel to another device stays for
+// the next one.
 func (l *localDevice) leave(p *localPeer) {
 	p.users--
+	if p.users == 0 && p.channel != nil && p.isLoop() {
+		p.close()
+	}
 	l.forgetUnused(p)
 }
 
@@ -141,7 +150,7 @@ func (l *localDevice) answer(e *endpoint, addr netip.AddrPort) func(*local.Chann
 	d := l.device
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !l.on || len(l.polled) >= maxLocalPeers {
+	if !l.on || len(l.polled.peers) >= maxLocalPeers {
 		return nil
 	}
 	p := l.peer(e, addr)
@@ -169,34 +178,46 @@ func (l *localDevice) met(p *localPeer, c *local.Channel) {
 	}
 }
 
-// remove takes a peer from those with a channel.
-func (l *localDevice) remove(p *localPeer) {
-	l.polled = slices.DeleteFunc(l.polled, func(other *localPeer) bool { return other == p })
-}
-
-// receive handles what has come through all channels, and reports whether anything has.
-func (l *localDevice) receive(now time.Duration) bool {
-	worked := false
-	for i := len(l.polled) - 1; i >= 0; i-- { // a channel may end
-		if l.polled[i].receive(now) {
-			worked = true
+// others is how many other devices there is a channel with.
+func (l *localDevice) others() int {
+	n := 0
+	for _, p := range l.polled.peers {
+		if !p.isLoop() {
+			n++
 		}
 	}
-	return worked
+	return n
+}
+
+// receive handles what has come through the channels, and reports whether anything has.
+func (l *localDevice) receive(now time.Duration) bool {
+	return l.polled.pass(func(p *localPeer) bool { return p.receive(now) })
+}
+
+// sends has flush show a peer what is sent to it.
+func (l *localDevice) sends(p *localPeer) {
+	if !p.unflushed {
+		p.unflushed = true
+		l.unflushed = append(l.unflushed, p)
+	}
 }
 
 // flush shows the peers what was sent.
 func (l *localDevice) flush() {
-	for _, p := range l.polled {
-		p.channel.Flush()
+	for _, p := range l.unflushed {
+		p.unflushed = false
+		if p.channel != nil {
+			p.channel.Flush()
+		}
 	}
+	l.unflushed = l.unflushed[:0]
 }
 
 // await asks to be woken when something comes. It reports whether nothing has come yet.
 func (l *localDevice) await() bool {
 	none := true
 	l.seen = l.device.polls.Load()
-	for _, p := range l.polled {
+	for _, p := range l.polled.peers {
 		if !p.channel.Await() {
 			none = false
 		}
@@ -297,8 +318,8 @@ func (l *localDevice) off() (wait func()) {
 	}
 	l.on = false
 	l.cancel()
-	for len(l.polled) > 0 {
-		l.polled[len(l.polled)-1].end(net.ErrClosed)
+	for len(l.polled.peers) > 0 {
+		l.polled.peers[len(l.polled.peers)-1].end(net.ErrClosed)
 	}
 	return func() {
 		for _, listener := range l.listeners {
@@ -306,4 +327,28 @@ func (l *localDevice) off() (wait func()) {
 		}
 		l.dialling.Wait()
 	}
+}
+
+// cutOff finds out whether the process at the other end of a channel that was cut off is dead. If
+// so, it fails the connections whose peers were of that process: none of them will ever answer.
+func (l *localDevice) cutOff(c *local.Channel) {
+	died := c.PeerDies(l.ctx)
+	d := l.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l.doubts--
+	if !died || d.closed {
+		return
+	}
+	l.died++
+	for _, e := range d.endpoints { // what it has sent by UDP, before there was a channel
+		for n := 0; n < maxDrain && e.receive(d.now()); n++ {
+		}
+	}
+	for _, q := range d.queuePairs {
+		if path, ok := q.path.(*localPath); ok && path.left == c {
+			q.transport.PeerGone()
+		}
+	}
+	d.transmit(d.now())
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/roce/local"
 )
 
-// localPeer is a device that may be one of this machine, as an endpoint reaches it.
+// localPeer is a device that may be one of this machine, or this one, as an endpoint reaches it.
 type localPeer struct {
 	endpoint *endpoint
 	ends     local.Ends
@@ -17,6 +17,9 @@ type localPeer struct {
 	meetings int            // channels that are being made
 	channel  *local.Channel // nil: there is none
 	waiting  []*localPath   // for room in it
+
+	place, quiet int  // in the poll list
+	unflushed    bool // something was sent to it
 
 	refs [local.MaxReferences]local.Reference
 }
@@ -53,12 +56,14 @@ func (p *localPeer) handle(packet *local.Packet, now time.Duration) {
 		d.drops.wrongPeer++
 		return
 	}
-	if path, ok := q.path.(*localPath); !ok || path.peer != p || packet.PKey&0x7fff != 0x7fff {
+	path, ok := q.path.(*localPath)
+	if !ok || path.peer != p || packet.PKey&0x7fff != 0x7fff {
 		d.drops.wrongPeer++
 		return
 	}
 	d.counters.ReceivedPackets++
 	d.local.received++
+	path.heard = true
 	q.transport.ReceivePieces(&packet.Packet, packet.Pieces, now)
 	d.activate(q)
 }
@@ -123,28 +128,49 @@ func (p *localPeer) references(pieces [][]byte) []local.Reference {
 	return refs
 }
 
+// isLoop reports whether it is the endpoint itself.
+func (p *localPeer) isLoop() bool { return p.ends.Local == p.ends.Peer }
+
 // begin takes a channel into use.
 func (p *localPeer) begin(c *local.Channel) {
 	d := p.endpoint.device
 	p.channel = c
-	d.local.polled = append(d.local.polled, p)
+	d.local.polled.add(p)
 	p.each((*localPath).joined)
 	d.log.Debug().Stringer("peer", p.ends.Peer).Msg("packets go through shared memory")
+	if p.isLoop() {
+		c.Await()
+		return
+	}
 	c.SetBudget(&d.local.budget)
 	if !c.Await() {
 		d.local.woken()
 	}
 	d.running.Go(func() {
-		err := c.Serve(&d.mu, d.local.woken)
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if p.channel == c {
-			p.drain()
-		}
-		if p.channel == c {
-			p.end(err)
+		if p.serve(c) {
+			d.local.cutOff(c)
 		}
 	})
+}
+
+// serve takes the messages of a channel until it ends. It reports whether cutOff is to be called.
+func (p *localPeer) serve(c *local.Channel) bool {
+	d := p.endpoint.device
+	err := c.Serve(&d.mu, d.local.woken)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if p.channel == c {
+		p.drain()
+	}
+	if p.channel != c {
+		return false
+	}
+	p.end(err)
+	if !errors.Is(err, local.ErrCutOff) || d.local.doubts == maxLocalPeers {
+		return false
+	}
+	d.local.doubts++
+	return true
 }
 
 // maxDrain bounds what is taken from a channel that has ended: no more than the ring holds.
@@ -162,13 +188,9 @@ func (p *localPeer) drain() {
 
 // end ends the channel, for that reason: its paths go on by UDP.
 func (p *localPeer) end(err error) {
-	d := p.endpoint.device
-	d.local.remove(p)
-	p.channel.Close()
-	p.channel = nil
-	clear(p.waiting)
-	p.waiting = p.waiting[:0]
-	p.each((*localPath).parted)
+	d, c := p.endpoint.device, p.channel
+	p.close()
+	p.each(func(path *localPath) { path.parted(c) })
 	switch {
 	case errors.Is(err, local.ErrDisorder):
 		d.local.disorder++
@@ -185,6 +207,15 @@ func (p *localPeer) end(err error) {
 	if d.sendsMore() {
 		d.wake()
 	}
+}
+
+// close closes the channel.
+func (p *localPeer) close() {
+	p.endpoint.device.local.polled.remove(p)
+	p.channel.Close()
+	p.channel = nil
+	clear(p.waiting)
+	p.waiting = p.waiting[:0]
 }
 
 // each calls f for the paths to the peer.

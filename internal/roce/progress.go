@@ -12,7 +12,7 @@ func (d *Device) progress(now time.Duration, self *endpoint) bool {
 			worked = true
 		}
 	}
-	if len(d.local.polled) > 0 && d.local.receive(now) {
+	if len(d.local.polled.peers) > 0 && d.local.receive(now) {
 		worked = true
 	}
 	if d.deadline != 0 && now >= d.deadline {

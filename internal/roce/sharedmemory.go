@@ -65,8 +65,8 @@ func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error
 func (d *Device) freeMemory(entry sharedMemory) error {
 	d.mu.Lock()
 	d.local.memories = slices.DeleteFunc(d.local.memories, func(m sharedMemory) bool { return m == entry })
-	for i := len(d.local.polled) - 1; i >= 0; i-- { // a channel may end
-		if p := d.local.polled[i]; !p.channel.Forget(entry.memory) {
+	for i := len(d.local.polled.peers) - 1; i >= 0; i-- { // a channel may end
+		if p := d.local.polled.peers[i]; !p.channel.Forget(entry.memory) {
 			p.end(net.ErrClosed)
 		}
 	}

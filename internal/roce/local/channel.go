@@ -26,10 +26,13 @@ type Channel struct {
 	out  producer
 	in   consumer
 
-	link   link // of the system: the connection, and the shared memory
+	link   link   // of the system: the connection, and the shared memory
+	loop   func() // of a channel of NewLoop: what wakes its device
 	shown  shown
 	seen   seen
 	budget *Budget // for what is seen
+
+	marks marks
 
 	record record
 	packet Packet
@@ -46,6 +49,16 @@ func newChannel(ends Ends, memory []byte, dialler bool) *Channel {
 	return &Channel{
 		ends: ends, out: newProducer(first), in: newConsumer(second),
 		shown: shown{numbers: map[*Memory]uint32{}}, seen: seen{memories: map[uint32][]byte{}}, budget: new(Budget),
+	}
+}
+
+// NewLoop makes a channel of a device with itself, on any system: what is sent through it comes
+// out of it again. It calls woken where another one wakes the peer. Serve is not for it.
+func NewLoop(device netip.AddrPort, woken func()) *Channel {
+	memory := make([]byte, controlLen+ringLen)
+	return &Channel{
+		ends: Ends{device, device}, out: newProducer(memory), in: newConsumer(memory),
+		shown: shown{numbers: map[*Memory]uint32{}}, seen: seen{memories: map[uint32][]byte{}}, loop: woken,
 	}
 }
 
@@ -78,8 +91,16 @@ func (c *Channel) Send(p *wire.Packet, pieces [][]byte, n int, refs []Reference)
 // Flush shows the peer what was sent, and wakes it if it asked for that.
 func (c *Channel) Flush() {
 	if c.out.publish() {
-		c.link.wake()
+		c.wake()
 	}
+}
+
+func (c *Channel) wake() {
+	if c.loop != nil {
+		c.loop()
+		return
+	}
+	c.link.wake()
 }
 
 // AwaitRoom asks to be woken when there is room again. It reports
@@ -127,6 +148,16 @@ func (c *Channel) Receive() (*Packet, error) {
 // Release gives back the room of the packets that were taken.
 func (c *Channel) Release() {
 	if c.in.release() {
-		c.link.wake()
+		c.wake()
 	}
+}
+
+// Close ends the channel: Serve returns. It is called with the lock held, once nothing more is
+// sent and no packet is in use.
+func (c *Channel) Close() {
+	if c.loop == nil {
+		c.hangUp()
+	}
+	c.seen.memories = nil
+	c.out, c.in = producer{}, consumer{}
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"sync"
 	"testing"
 	"time"
@@ -170,11 +171,85 @@ func TestPeerGoes(t *testing.T) {
 	a.close()
 	err := <-b.ended
 	require.ErrorIs(t, err, io.EOF)
+	require.NotErrorIs(t, err, ErrCutOff, "it has said that it goes")
 	b.ended <- err
 	b.mu.Lock()
 	b.Send(write(1), nil, 0, nil)
 	b.Flush() // into memory that nobody reads
 	b.mu.Unlock()
+}
+
+// A channel whose other end is gone without a word, such as that of a process that was killed.
+func TestCutOff(t *testing.T) {
+	for _, unread := range []bool{false, true} {
+		a, b := joined(t)
+		a.mu.Lock()
+		if unread { // for which the kernel resets the connection
+			b.mu.Lock()
+			require.NoError(t, a.link.conn.SetDeadline(time.Unix(1, 0)))
+			a.ended <- <-a.ended
+			b.link.wake()
+			b.mu.Unlock()
+		}
+		a.link.send(messagePing, 3, nil) // it is too late for an answer
+		require.NoError(t, a.link.conn.Close())
+		a.mu.Unlock()
+		err := <-b.ended
+		require.ErrorIs(t, err, ErrCutOff)
+		require.ErrorIs(t, err, io.EOF)
+		b.ended <- err
+		require.False(t, b.PeerDies(t.Context()), "it is this process")
+	}
+}
+
+// A goodbye arrives though its sender has left messages unread.
+func TestGoodbyeBeforeReset(t *testing.T) {
+	a, b := joined(t)
+	require.NoError(t, a.link.conn.SetDeadline(time.Unix(1, 0)))
+	a.ended <- <-a.ended
+	b.mu.Lock()
+	b.link.wake()
+	b.mu.Unlock()
+	a.close()
+	err := <-b.ended
+	require.ErrorIs(t, err, io.EOF)
+	require.NotErrorIs(t, err, ErrCutOff)
+	b.ended <- err
+}
+
+func TestMarks(t *testing.T) {
+	a, b := joined(t)
+	b.mu.Lock() // it does not answer yet
+	a.mu.Lock()
+	first, second := a.Mark(), a.Mark()
+	require.False(t, a.OutlivedBy(first))
+	a.mu.Unlock()
+	b.mu.Unlock()
+	require.Eventually(t, func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.OutlivedBy(first) && a.OutlivedBy(second)
+	}, 5*time.Minute, time.Millisecond)
+	require.True(t, notAfter(1<<32-1, 1))
+	require.False(t, notAfter(1, 1<<32-1))
+}
+
+// What becomes of a process is known when it is over, whoever may have its number then.
+func TestProcessEnds(t *testing.T) {
+	cmd := exec.Command("sleep", "1000")
+	require.NoError(t, cmd.Start())
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.False(t, processEnds(canceled, cmd.Process.Pid), "it is there")
+	ended := make(chan bool)
+	go func() { ended <- processEnds(t.Context(), cmd.Process.Pid) }()
+	require.NoError(t, cmd.Process.Kill())
+	require.True(t, <-ended)
+	require.True(t, processEnds(t.Context(), cmd.Process.Pid), "a zombie")
+	_ = cmd.Wait()
+	require.True(t, processEnds(t.Context(), cmd.Process.Pid))
+	require.False(t, processEnds(t.Context(), os.Getpid()))
+	require.False(t, processEnds(t.Context(), 0), "of another namespace")
 }
 
 func TestNobodyAndRefused(t *testing.T) {
@@ -250,7 +325,7 @@ func TestLiars(t *testing.T) {
 		"not found":     {greet(Ends{netip.MustParseAddrPort("127.11.9.3:4791"), there}), []int{memfd(sharedLen, resizeSeals)}},
 		"ourselves":     {greet(Ends{there, there}), []int{memfd(sharedLen, resizeSeals)}},
 		"no address":    {greeting + " x " + there.String(), []int{memfd(sharedLen, resizeSeals)}},
-		"other version": {"verbena local 2", []int{memfd(sharedLen, resizeSeals)}},
+		"other version": {"verbena local 1", []int{memfd(sharedLen, resizeSeals)}},
 	} {
 		conn, err := net.DialUnix("unixpacket", nil, l.socket.Addr().(*net.UnixAddr))
 		require.NoError(t, err)
@@ -279,6 +354,7 @@ func TestLiesOfAPeer(t *testing.T) {
 		"short":        func(a *end) { _, _ = a.link.conn.Write([]byte("w")) },
 		"no file":      func(a *end) { a.link.send(messageShow, 1, nil) },
 		"not sealed":   func(a *end) { a.link.send(messageShow, 1, unix.UnixRights(1)) },
+		"no question":  func(a *end) { a.link.send(messagePong, 1, nil) },
 		"a wake, more": func(a *end) { a.link.send(messageWake, 1, unix.UnixRights(1)) },
 		"huge": func(a *end) {
 			_, _ = a.link.conn.Write(make([]byte, 1000))
