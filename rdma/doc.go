@@ -83,7 +83,8 @@
 //     with ErrRejected, ErrNotListening or ErrUnreachable.
 //   - It dies, or the network does. Tasks in flight fail with ErrRetryExceeded, and so
 //     does the connection. Where there are none, this end writes a keepalive, an empty
-//     write, every Config.Keepalive (two seconds).
+//     write, every Config.Keepalive (two seconds). Software devices that share memory
+//     with a process of this machine know at once that it has died.
 //
 // # Loss
 //

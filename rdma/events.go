@@ -28,7 +28,7 @@ func (c *Context) handleEvents() int {
 
 func (c *Context) handleEvent(ev verbs.Event) int {
 	switch ev.Type {
-	case verbs.EventQPFatal, verbs.EventQPRequestError, verbs.EventQPAccessError, verbs.EventQPLastWQEReached, verbs.EventCommEstablished:
+	case verbs.EventQPFatal, verbs.EventQPRequestError, verbs.EventQPAccessError, verbs.EventQPLastWQEReached, verbs.EventCommEstablished, verbs.EventPeerGone:
 		conn := c.byQPN[ev.QPN]
 		if conn == nil {
 			return c.handleEndpointEvent(&ev)
@@ -40,6 +40,8 @@ func (c *Context) handleEvent(ev verbs.Event) int {
 			if conn.state == Connecting {
 				conn.establishment.received()
 			}
+		case verbs.EventPeerGone:
+			conn.fail(fmt.Errorf("rdma: %v: %w: its process is dead", conn, ErrRetryExceeded))
 		case verbs.EventQPFatal:
 			conn.fail(fmt.Errorf("rdma: %v: %w: %v", conn, ErrDevice, ev.Type))
 		case verbs.EventQPRequestError:

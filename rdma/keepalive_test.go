@@ -138,7 +138,7 @@ func diesIdle(t *testing.T, own func(*testing.T) verbs.Device, on string, by sys
 
 // A peer whose process is killed, or stopped, while the connection is idle is
 // noticed, whatever little the other end had done. Which of the two ends was the
-// active one is chance.
+// active one is chance. (TestKilledOnThisMachine is that of shared memory.)
 func TestKeepaliveNoticesTheDead(t *testing.T) {
 	for _, how := range idlers {
 		for _, c := range []struct {
@@ -153,7 +153,7 @@ func TestKeepaliveNoticesTheDead(t *testing.T) {
 		} {
 			t.Run(how.name+"/"+c.name, func(t *testing.T) {
 				t.Parallel()
-				diesIdle(t, openSoft, "soft", c.by, c.keepalive, how)
+				diesIdle(t, openByUDP, "soft", c.by, c.keepalive, how)
 			})
 		}
 	}
@@ -163,7 +163,7 @@ func TestKeepaliveNoticesTheDead(t *testing.T) {
 func TestKeepaliveOff(t *testing.T) {
 	r := &rig{t: t, engine: pe.New(pe.Config{})}
 	t.Cleanup(func() { require.NoError(t, r.engine.Close()) })
-	s := r.side(openSoft(t), rdma.Config{Keepalive: -1})
+	s := r.side(openByUDP(t), rdma.Config{Keepalive: -1})
 	victim := r.startIdle(s, "soft")
 	r.until("the context runs", func() bool { return s.ctx.State() == pe.Running })
 	require.NoError(t, victim.Process.Kill())

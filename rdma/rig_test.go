@@ -50,6 +50,12 @@ func openSoft(t *testing.T) verbs.Device {
 	return closed(t, must(soft.Open(soft.Config{})))
 }
 
+// openByUDP opens a device whose packets to others of this machine go by UDP.
+func openByUDP(t *testing.T) verbs.Device {
+	t.Helper()
+	return closed(t, must(soft.Open(soft.Config{DisableLocal: true})))
+}
+
 // closed has the device closed at the end of the test.
 func closed[D verbs.Device](t *testing.T, dev D) D {
 	t.Cleanup(func() { require.NoError(t, dev.Close(), "something of the device leaked") })

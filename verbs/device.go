@@ -253,6 +253,9 @@ const (
 	EventPortError
 	EventGIDChange   // of the port's GID table
 	EventDeviceFatal // the device has failed or is gone: close it
+	// EventPeerGone: the process of the peer is dead, and the queue pair in error (software
+	// device only, where both are on one machine).
+	EventPeerGone
 )
 
 // Event is an asynchronous event. The fields that its type does not concern

@@ -55,8 +55,8 @@
 //     reports is passed on, and prints as a number.
 //
 // What came later, and where it went: memory that a device makes itself is MemoryDevice, and
-// by which path packets go PathQP; memory windows are WindowPD, and operations of
-// SendWR; multicast groups MulticastQP and MulticastCM; extended completions
+// by which path packets go PathQP; that a peer's process is dead EventPeerGone; memory
+// windows are WindowPD, and operations of SendWR; multicast groups MulticastQP and MulticastCM; extended completions
 // CQInit.Fields and ExtendedCQ, which polls into two slices, so that a WC stays as small
 // and Poll as fast as they were; EFA's SRD is a QPType, whose requests use the fields of
 // datagrams and those of writes, and whose limits are DeviceAttr.SRD.

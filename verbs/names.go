@@ -101,7 +101,7 @@ var eventNames = []string{
 	"", "completion queue error", "queue pair fatal error", "queue pair request error",
 	"queue pair access error", "communication established", "shared receive queue error",
 	"shared receive queue limit reached", "last work request reached", "port active",
-	"port error", "GID table changed", "device fatal error",
+	"port error", "GID table changed", "device fatal error", "peer gone",
 }
 
 // String names the event.

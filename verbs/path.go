@@ -16,7 +16,7 @@ const (
 	PathUnknown      Path = iota // the device does not say
 	PathNetwork                  // by a network, or the system's substitute for one
 	PathSharedMemory             // through memory shared with a process of this machine
-	PathLoopback                 // the queue pair is its own peer
+	PathLoopback                 // in memory: the peer is a queue pair of this device, or the same one
 )
 
 var pathNames = []string{"unknown", "network", "shared memory", "loopback"}

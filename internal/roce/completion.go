@@ -267,8 +267,8 @@ func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 		c.armed = armedSolicited
 	}
 	s.sleeps()
-	if s == d.main && len(d.local.polled) > 0 {
-		d.local.programSleeps()
+	if len(s.local.polled.peers) > 0 {
+		s.local.programSleeps()
 	}
 	return true, nil
 }

@@ -45,10 +45,11 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 		{Name: "rx_wrong_peer", Value: t.drops.wrongPeer},
 		{Name: "multicast_xmit_packets", Value: d.multicast.sent},
 		{Name: "multicast_rcv_packets", Value: d.multicast.received},
-		{Name: "local_peers", Value: uint64(len(d.local.polled))},
-		{Name: "local_sent_pkts", Value: d.local.sent},
-		{Name: "local_rcvd_pkts", Value: d.local.received},
-		{Name: "local_disorder", Value: d.local.disorder},
+		{Name: "local_peers", Value: uint64(t.localPeers)},
+		{Name: "local_sent_pkts", Value: t.local.sent},
+		{Name: "local_rcvd_pkts", Value: t.local.received},
+		{Name: "local_disorder", Value: t.local.disorder},
+		{Name: "local_peers_died", Value: t.local.died},
 		{Name: "rx_icmp_unreachable", Value: t.unreachable},
 		{Name: "cm_rx_rate_limited", Value: t.drops.policed},
 		{Name: "rx_passed_on", Value: t.strays},
@@ -90,6 +91,8 @@ type totals struct {
 	unreachable   uint64
 	strays        uint64
 	straysDropped uint64
+	local         localCounters
+	localPeers    int
 }
 
 // totals adds up what the shards have counted. The lock of all is held.
@@ -106,6 +109,11 @@ func (d *Device) totals() (t totals) {
 		t.strays += s.strays.passed
 		t.straysDropped += s.strays.dropped
 		s.strays.mu.Unlock()
+		t.local.sent += s.local.sent
+		t.local.received += s.local.received
+		t.local.disorder += s.local.disorder
+		t.local.died += s.local.died
+		t.localPeers += s.local.others()
 	}
 	return t
 }

@@ -60,6 +60,7 @@ type Device struct {
 	groups      map[netip.Addr]*group
 	services    *generalServices // nil: no connection manager was opened yet
 	srdPairs    map[uint32]*srdQueuePair
+	memories    sharedMemories
 
 	reporting sync.Mutex // events are reported one after the other
 
@@ -71,8 +72,6 @@ type Device struct {
 	srdReplied bool
 	numbers    handleNumbers
 	busy       *endpoint // that the last packet of SRD came by; at first, the first
-
-	local localDevice // guarded by main
 
 	running sync.WaitGroup
 	closers closers.List // of memory maps and the like
@@ -152,7 +151,7 @@ func Open(cfg Config) (*Device, error) {
 			e.wantHeaders()
 		}
 	}
-	d.openLocal()
+	d.main.openLocal()
 	d.main.start()
 	return d, nil
 }
@@ -292,7 +291,7 @@ func (d *Device) SetFaults(f Faults) error {
 	}
 	wait := func() {}
 	if f.any() {
-		wait = d.local.off() // faults are of packets on a socket
+		wait = d.localOff() // faults are of packets on a socket
 	}
 	for _, s := range d.mu.list {
 		s.transmit(d.now()) // answers to what was held
@@ -328,7 +327,7 @@ func (d *Device) Close() error {
 	}
 	d.closed = true
 	err = d.closeEndpoints()
-	wait := d.local.off()
+	wait := d.localOff()
 	d.mu.Unlock()
 	wait()
 	d.running.Wait()
@@ -367,6 +366,20 @@ func (d *Device) inUse() error {
 		return d.notClosed(d.defaultPD.refs, "objects of the default protection domain")
 	}
 	return d.queuesInUse()
+}
+
+// localOff has no more packets go through shared memory. It returns what waits for channels that
+// are being made, to be called without the lock.
+func (d *Device) localOff() (wait func()) {
+	var waits []func()
+	for _, s := range d.mu.list {
+		waits = append(waits, s.local.off())
+	}
+	return func() {
+		for _, wait := range waits {
+			wait()
+		}
+	}
 }
 
 func (d *Device) closeEndpoints() error {

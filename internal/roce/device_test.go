@@ -27,10 +27,12 @@ var variants = []struct {
 	name string
 	cfg  Config
 }{
-	{"IPv4", Config{Addresses: addresses("127.0.0.1")}},
-	{"IPv6", Config{Addresses: addresses("::1")}},
-	{"no offloads", Config{DisableSegmentation: true, DisableCoalescing: true, DisableBatch: true}},
-	{"no coalescing", Config{DisableCoalescing: true}},
+	{"IPv4", Config{Addresses: addresses("127.0.0.1"), DisableLocal: true}},
+	{"IPv6", Config{Addresses: addresses("::1"), DisableLocal: true}},
+	{"no offloads", Config{DisableSegmentation: true, DisableCoalescing: true, DisableBatch: true, DisableLocal: true}},
+	{"no coalescing", Config{DisableCoalescing: true, DisableLocal: true}},
+	{"shared memory", Config{}},
+	{"shared memory, IPv6", Config{Addresses: addresses("::1")}},
 }
 
 func fill(b []byte, seed uint64) {
@@ -46,6 +48,9 @@ func TestOperations(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			const half = 256 << 10
 			x, y := openPair(t, v.cfg, v.cfg, 2*half)
+			if !v.cfg.DisableLocal {
+				awaitSharedMemory(x, y)
+			}
 			for _, n := range []int{0, 1, 255, 4096, 4097, 100_001, half} {
 				fill(x.mem[:n], uint64(n))
 				clear(y.mem)
@@ -78,8 +83,9 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-func TestInline(t *testing.T) {
-	x, y := openPair(t, Config{}, Config{}, 4096)
+func TestInline(t *testing.T) { everyWay(t, 4096, testInline) }
+
+func testInline(t *testing.T, x, y *side) {
 	data := []byte("not registered")
 	sge := verbs.SGE{Addr: addressOfBytes(data), Length: uint32(len(data))}
 	x.post(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled | verbs.FlagInline, SGL: []verbs.SGE{sge}, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()})
@@ -89,8 +95,9 @@ func TestInline(t *testing.T) {
 }
 
 // TestEventMode sleeps for every completion, with a peer that never polls.
-func TestEventMode(t *testing.T) {
-	x, y := openPair(t, Config{}, Config{}, 4096)
+func TestEventMode(t *testing.T) { everyWay(t, 4096, testEventMode) }
+
+func testEventMode(t *testing.T, x, y *side) {
 	wake := make(chan struct{}, 1)
 	x.cq.OnCompletion(func() { wake <- struct{}{} })
 	for i := range 200 {
@@ -224,8 +231,7 @@ func TestErrors(t *testing.T) {
 			return verbs.SendWR{Op: verbs.OpFetchAdd, RemoteAddr: y.mr.Addr() + 4, RKey: y.mr.RKey()}
 		}, verbs.StatusRemoteInvalidRequest, verbs.EventQPRequestError},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			x, y := openPair(t, Config{}, Config{}, 4096)
+		test := func(t *testing.T, x, y *side) {
 			events := make(chan verbs.Event, 4)
 			defer y.dev.SubscribeEvents(func(e verbs.Event) { events <- e })()
 			copy(x.mem, "malice!!")
@@ -242,12 +248,14 @@ func TestErrors(t *testing.T) {
 			case <-time.After(5 * time.Minute):
 				t.Fatal("the responder reported no event")
 			}
-		})
+		}
+		t.Run(c.name, func(t *testing.T) { everyWay(t, 4096, test) })
 	}
 }
 
-func TestPeerGone(t *testing.T) {
-	x, y := openPair(t, Config{}, Config{}, 4096)
+func TestPeerGone(t *testing.T) { everyWay(t, 4096, testPeerGone) }
+
+func testPeerGone(t *testing.T, x, y *side) {
 	require.NoError(t, y.qp.Close())
 	x.post(verbs.SendWR{Op: verbs.OpWrite, SGL: []verbs.SGE{x.sge(0, 8)}, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()})
 	assert.Equal(t, verbs.StatusRetryExceeded, x.wait(1)[0].Status)
@@ -272,8 +280,9 @@ func TestInUse(t *testing.T) {
 	assert.ErrorIs(t, err, verbs.ErrClosed)
 }
 
-func TestCompletionQueueOverrun(t *testing.T) {
-	x, y := openPair(t, Config{}, Config{}, 4096)
+func TestCompletionQueueOverrun(t *testing.T) { everyWay(t, 4096, testCompletionQueueOverrun) }
+
+func testCompletionQueueOverrun(t *testing.T, x, y *side) {
 	small := must(x.dev.CreateCQ(verbs.CQInit{Capacity: 2}))
 	qp := must(x.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: small, RecvCQ: small, MaxSendWR: 8, MaxSendSGE: 1, MaxRecvWR: 1}))
 	original := x.qp

@@ -4,23 +4,21 @@ import (
 	"context"
 	"errors"
 	"net"
-	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/roce/local"
 )
 
-// localDevice is what a device has to do with others of this machine. It is guarded by the
-// lock of the first shard, unless something else is said.
+// localDevice is what a shard has to do with other devices of this machine, and with other
+// queue pairs of its own. It is guarded by the shard's lock, unless something else is said.
 type localDevice struct {
-	device    *Device
+	shard     *shard
 	on        bool
 	listeners []*local.Listener
 	peers     map[local.Ends]*localPeer
-	polled    []*localPeer // with a channel
-	memories  sharedMemories
+	polled    pollList     // those with a channel
+	unflushed []*localPeer // that something was sent to
 	budget    local.Budget
 
 	ctx      context.Context // of dialling
@@ -31,18 +29,22 @@ type localDevice struct {
 	wakes  chan struct{} // there is work for the worker
 	sleeps chan struct{} // a program is about to sleep
 
-	sent, received, disorder uint64
+	doubts int // channels that were cut off, of which it is not known yet why
+
+	localCounters
 }
 
-// maxLocalPeers is how many channels a device has at most. Each takes 2 MiB of memory once it
+type localCounters struct{ sent, received, disorder, died uint64 }
+
+// maxLocalPeers is how many channels a shard has at most. Each takes 2 MiB of memory once it
 // is in use.
 const maxLocalPeers = 1024
 
-// openLocal makes the device found by others of this machine. Faults and captures need
+// openLocal makes the shard found by other devices of this machine. Faults and captures need
 // packets on a socket.
-func (d *Device) openLocal() {
-	l := &d.local
-	l.device = d
+func (s *shard) openLocal() {
+	d, l := s.device, &s.local
+	l.shard = s
 	if d.cfg.DisableLocal || d.capture != nil || d.cfg.Faults.any() {
 		return
 	}
@@ -50,38 +52,47 @@ func (d *Device) openLocal() {
 	l.peers = make(map[local.Ends]*localPeer)
 	l.wakes, l.sleeps = make(chan struct{}, 1), make(chan struct{}, 1)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
-	for _, e := range d.endpoints {
-		listener, err := local.Listen(e.socket.Addr())
+	for _, e := range s.endpoints {
+		listener, err := local.Listen(l.address(e))
 		if err != nil {
 			d.log.Debug().Err(err).Stringer("address", e.socket.Addr()).Msg("devices of this machine are reached by UDP")
 			continue
 		}
-		listener.Serve(func(peer netip.AddrPort) func(*local.Channel) { return l.answer(e, peer) })
+		listener.Serve(func(peer local.Address) func(*local.Channel) { return l.answer(e, peer) })
 		l.listeners = append(l.listeners, listener)
 	}
 	d.running.Go(l.work)
 }
 
-// pathTo makes the path to a peer that may be a device of this machine.
-func (l *localDevice) pathTo(q *queuePair, out *udpOutput) path {
-	if !l.on || out.peer == out.endpoint.socket.Addr() {
+// address is where the shard is found at an endpoint.
+func (l *localDevice) address(e *endpoint) local.Address {
+	return local.Address{Device: e.socket.Addr(), Shard: l.shard.index}
+}
+
+// pathTo makes the path to a queue pair whose device may be one of this machine. If it is, the
+// number of the queue pair tells the shard.
+func (l *localDevice) pathTo(q *queuePair, out *udpOutput, destQPN uint32) path {
+	if !l.on {
 		return &udpPath{udpOutput: *out}
 	}
-	return &localPath{udpPath: udpPath{udpOutput: *out}, queuePair: q}
+	return &localPath{udpPath: udpPath{udpOutput: *out}, queuePair: q, peerShard: int(destQPN & shardBits)}
 }
 
 // join returns the peer that a path leads to from now on, until leave, and looks for it.
-func (l *localDevice) join(e *endpoint, addr netip.AddrPort) *localPeer {
+func (l *localDevice) join(e *endpoint, addr local.Address) *localPeer {
 	p := l.peer(e, addr)
 	p.users++
-	if l.on && p.channel == nil && p.meetings == 0 && len(l.polled) < maxLocalPeers {
+	if l.on && p.channel == nil && p.isLoop() {
+		p.begin(local.NewLoop(addr, l.woken))
+	}
+	if l.on && p.channel == nil && p.meetings == 0 && len(l.polled.peers) < maxLocalPeers {
 		l.dial(p)
 	}
 	return p
 }
 
-func (l *localDevice) peer(e *endpoint, addr netip.AddrPort) *localPeer {
-	ends := local.Ends{Local: e.socket.Addr(), Peer: addr}
+func (l *localDevice) peer(e *endpoint, addr local.Address) *localPeer {
+	ends := local.Ends{Local: l.address(e), Peer: addr}
 	p := l.peers[ends]
 	if p == nil {
 		p = &localPeer{endpoint: e, ends: ends}
@@ -90,9 +101,13 @@ func (l *localDevice) peer(e *endpoint, addr netip.AddrPort) *localPeer {
 	return p
 }
 
-// leave notes that a path to a peer is no longer in use. A channel stays for the next one.
+// leave notes that a path to a peer is no longer in use. A channel to another device stays for
+// the next one.
 func (l *localDevice) leave(p *localPeer) {
 	p.users--
+	if p.users == 0 && p.channel != nil && p.isLoop() {
+		p.close()
+	}
 	l.forgetUnused(p)
 }
 
@@ -110,7 +125,7 @@ func (l *localDevice) dial(p *localPeer) {
 			c, err = local.Dial(l.ctx, p.ends)
 		}
 		if err != nil {
-			l.device.log.Trace().Err(err).Msg("packets go by UDP")
+			l.shard.device.log.Trace().Err(err).Msg("packets go by UDP")
 		}
 		l.met(p, c)
 	})
@@ -130,22 +145,21 @@ func (l *localDevice) awaited(p *localPeer) bool {
 	case <-l.ctx.Done():
 		return false
 	}
-	l.device.main.mu.Lock()
-	defer l.device.main.mu.Unlock()
+	l.shard.mu.Lock()
+	defer l.shard.mu.Unlock()
 	return p.channel == nil
 }
 
 // answer decides whether a device that dials is to have a channel, and returns what takes it
 // then, or nil. Of two that dial at the same time the one with the lower address has its way.
-func (l *localDevice) answer(e *endpoint, addr netip.AddrPort) func(*local.Channel) {
-	d := l.device
-	d.main.mu.Lock()
-	defer d.main.mu.Unlock()
-	if !l.on || len(l.polled) >= maxLocalPeers {
+func (l *localDevice) answer(e *endpoint, addr local.Address) func(*local.Channel) {
+	l.shard.mu.Lock()
+	defer l.shard.mu.Unlock()
+	if !l.on || len(l.polled.peers) >= maxLocalPeers {
 		return nil
 	}
 	p := l.peer(e, addr)
-	if p.channel != nil || p.meetings > 0 && e.socket.Addr().Compare(addr) < 0 {
+	if p.channel != nil || p.meetings > 0 && l.address(e).Compare(addr) < 0 {
 		return nil
 	}
 	p.meetings++
@@ -154,9 +168,8 @@ func (l *localDevice) answer(e *endpoint, addr netip.AddrPort) func(*local.Chann
 
 // met takes the channel that was made with a peer, if it is not nil.
 func (l *localDevice) met(p *localPeer, c *local.Channel) {
-	d := l.device
-	d.main.mu.Lock()
-	defer d.main.mu.Unlock()
+	l.shard.mu.Lock()
+	defer l.shard.mu.Unlock()
 	p.meetings--
 	switch {
 	case c == nil:
@@ -169,34 +182,46 @@ func (l *localDevice) met(p *localPeer, c *local.Channel) {
 	}
 }
 
-// remove takes a peer from those with a channel.
-func (l *localDevice) remove(p *localPeer) {
-	l.polled = slices.DeleteFunc(l.polled, func(other *localPeer) bool { return other == p })
-}
-
-// receive handles what has come through all channels, and reports whether anything has.
-func (l *localDevice) receive(now time.Duration) bool {
-	worked := false
-	for i := len(l.polled) - 1; i >= 0; i-- { // a channel may end
-		if l.polled[i].receive(now) {
-			worked = true
+// others is how many other devices there is a channel with.
+func (l *localDevice) others() int {
+	n := 0
+	for _, p := range l.polled.peers {
+		if !p.isLoop() {
+			n++
 		}
 	}
-	return worked
+	return n
+}
+
+// receive handles what has come through the channels, and reports whether anything has.
+func (l *localDevice) receive(now time.Duration) bool {
+	return l.polled.pass(func(p *localPeer) bool { return p.receive(now) })
+}
+
+// sends has flush show a peer what is sent to it.
+func (l *localDevice) sends(p *localPeer) {
+	if !p.unflushed {
+		p.unflushed = true
+		l.unflushed = append(l.unflushed, p)
+	}
 }
 
 // flush shows the peers what was sent.
 func (l *localDevice) flush() {
-	for _, p := range l.polled {
-		p.channel.Flush()
+	for _, p := range l.unflushed {
+		p.unflushed = false
+		if p.channel != nil {
+			p.channel.Flush()
+		}
 	}
+	l.unflushed = l.unflushed[:0]
 }
 
 // await asks to be woken when something comes. It reports whether nothing has come yet.
 func (l *localDevice) await() bool {
 	none := true
-	l.seen = l.device.main.polls.Load()
-	for _, p := range l.polled {
+	l.seen = l.shard.polls.Load()
+	for _, p := range l.polled.peers {
 		if !p.channel.Await() {
 			none = false
 		}
@@ -232,7 +257,7 @@ func (l *localDevice) work() {
 			if !polled {
 				continue
 			}
-			before := l.device.main.polls.Load()
+			before := l.shard.polls.Load()
 			timer.Reset(pollerGrace)
 			select {
 			case <-timer.C:
@@ -241,7 +266,7 @@ func (l *localDevice) work() {
 			case <-l.ctx.Done():
 				return
 			}
-			if l.device.main.polls.Load() == before {
+			if l.shard.polls.Load() == before {
 				l.takeOver(before)
 			}
 		}
@@ -251,16 +276,16 @@ func (l *localDevice) work() {
 // round is a turn of work. It reports whether there may be more to do, and whether programs
 // have polled since this end last asked to be woken, and none of them is about to sleep.
 func (l *localDevice) round(quiet *int) (more, polled bool) {
-	d := l.device
-	d.main.mu.Lock()
-	defer d.main.mu.Unlock()
+	s := l.shard
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch {
 	case !l.on:
 		return false, false
-	case d.main.polls.Load() != l.seen && !d.main.asleep.Load():
+	case s.polls.Load() != l.seen && !s.asleep.Load():
 		return true, true
 	}
-	if *quiet++; d.main.progress(d.now(), nil) {
+	if *quiet++; s.progress(s.device.now(), nil) {
 		*quiet = 0
 	}
 	if *quiet < idleRounds {
@@ -272,9 +297,9 @@ func (l *localDevice) round(quiet *int) (more, polled bool) {
 
 // takeOver has the worker work for programs that have not polled since polls was that.
 func (l *localDevice) takeOver(polls uint64) {
-	l.device.main.mu.Lock()
+	l.shard.mu.Lock()
 	l.seen = polls
-	l.device.main.mu.Unlock()
+	l.shard.mu.Unlock()
 }
 
 // programSleeps has the worker stand in at once for a program that has armed a completion
@@ -297,8 +322,8 @@ func (l *localDevice) off() (wait func()) {
 	}
 	l.on = false
 	l.cancel()
-	for len(l.polled) > 0 {
-		l.polled[len(l.polled)-1].end(net.ErrClosed)
+	for len(l.polled.peers) > 0 {
+		l.polled.peers[len(l.polled.peers)-1].end(net.ErrClosed)
 	}
 	return func() {
 		for _, listener := range l.listeners {
@@ -306,4 +331,28 @@ func (l *localDevice) off() (wait func()) {
 		}
 		l.dialling.Wait()
 	}
+}
+
+// cutOff finds out whether the process at the other end of a channel that was cut off is dead. If
+// so, it fails the connections whose peers were of that process: none of them will ever answer.
+func (l *localDevice) cutOff(c *local.Channel) {
+	died := c.PeerDies(l.ctx)
+	s, d := l.shard, l.shard.device
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.doubts--
+	if !died || d.closed {
+		return
+	}
+	l.died++
+	for _, e := range s.endpoints { // what it has sent by UDP, before there was a channel
+		for n := 0; n < maxDrain && e.receive(d.now()); n++ {
+		}
+	}
+	for _, q := range d.queuePairs {
+		if path, ok := q.path.(*localPath); ok && path.left == c {
+			q.transport.PeerGone()
+		}
+	}
+	s.transmit(d.now())
 }

@@ -9,23 +9,29 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// localPath is the path of a reliable connection that may lead to another device of this
+// localPath is the path of a connection that may lead to another device of this
 // machine. Its packets go through shared memory while there is a channel to that device,
 // and else by UDP, by which they may come at any time. What is under way when it changes
-// may be overtaken or lost, and is repeated by the transport as on any path.
+// may be overtaken or lost, as on any path, and is repeated by the transport of a reliable
+// connection.
 type localPath struct {
 	udpPath
 	queuePair *queuePair
+	peerShard int
 	peer      *localPeer // while it is attached
 	waiting   bool       // for room in the channel
 	size      int        // bytes of payload of the last packet
+
+	mark  uint32         // of the channel, when the path joined it
+	heard bool           // a packet has come through it
+	left  *local.Channel // that was cut off, if it led to the process of the peer's queue pair
 }
 
 // localCost is what the smallest packet takes off the allowance, in bytes.
 const localCost = 4 << 10
 
 func (p *localPath) attach(t *transport.QP) {
-	p.peer = p.endpoint.device.local.join(p.endpoint, p.udpPath.peer)
+	p.peer = p.endpoint.shard.local.join(p.endpoint, local.Address{Device: p.udpPath.peer, Shard: p.peerShard})
 	p.udpPath.attach(t)
 	if p.peer.channel != nil {
 		p.joined()
@@ -38,17 +44,21 @@ func (p *localPath) detach() {
 		p.peer.endWait(p)
 	}
 	p.udpPath.detach()
-	p.endpoint.device.local.leave(p.peer)
+	p.endpoint.shard.local.leave(p.peer)
 }
 
-// joined has the path use the channel, which is new.
+// joined has the path use the channel.
 func (p *localPath) joined() {
+	p.mark, p.heard = p.peer.channel.Mark(), false
 	p.endpoint.receivers--
 	p.queuePair.transport.SetLargestPacket(local.MaxInline)
 }
 
 // parted has the path go on by UDP: the channel has ended.
-func (p *localPath) parted() {
+func (p *localPath) parted(c *local.Channel) {
+	if p.heard || c.OutlivedBy(p.mark) {
+		p.left = c
+	}
 	p.endpoint.receivers++
 	p.waiting = false
 	p.queuePair.transport.SetLargestPacket(0)
@@ -60,6 +70,7 @@ func (p *localPath) transmit(t *transport.QP, now time.Duration, a allowance) (a
 	if c == nil {
 		return p.endpoint.shard.transmitPackets(t, &p.udpPath, now, a)
 	}
+	p.endpoint.shard.local.sends(p.peer)
 	for a.any() {
 		budget, err := c.Room(min(sendBudget, a.copied/localCost+1))
 		if err != nil {
@@ -81,21 +92,24 @@ func (p *localPath) transmit(t *transport.QP, now time.Duration, a allowance) (a
 }
 
 func (p *localPath) kind() verbs.Path {
-	if p.peer.channel != nil {
-		return verbs.PathSharedMemory
+	switch {
+	case p.peer.channel == nil:
+		return verbs.PathNetwork
+	case p.peer.isLoop():
+		return verbs.PathLoopback
 	}
-	return verbs.PathNetwork
+	return verbs.PathSharedMemory
 }
 
 // Send implements transport.Output.
 func (p *localPath) Send(packet *wire.Packet, pieces [][]byte, n int) {
-	d := p.endpoint.device
+	s := p.endpoint.shard
 	var refs []local.Reference
 	if n >= local.MinReference {
 		refs = p.peer.references(pieces)
 	}
 	p.peer.channel.Send(packet, pieces, n, refs)
 	p.size += n
-	p.endpoint.shard.counters.SentPackets++
-	d.local.sent++
+	s.counters.SentPackets++
+	s.local.sent++
 }

@@ -43,9 +43,7 @@ func (s *side) until(what string, done func() bool) {
 func openLocalPair(t testing.TB, memory int) (*side, *side) {
 	t.Helper()
 	x, y := openPair(t, Config{}, Config{}, memory)
-	for _, s := range []*side{x, y} {
-		s.until("shared memory", func() bool { return localCounter(s, "local_peers") == 1 })
-	}
+	awaitSharedMemory(x, y)
 	return x, y
 }
 
@@ -149,14 +147,14 @@ func TestLocalPathLastWords(t *testing.T) {
 		x.dev.mu.Lock() // it is busy, while the other sends and is gone
 		y.post(verbs.SendWR{Op: verbs.OpSend, SGL: []verbs.SGE{y.sge(0, 100)}})
 		y.dev.mu.Lock()
-		y.dev.local.polled[0].end(io.EOF)
-		y.dev.local.on = false
+		y.dev.main.local.polled.peers[0].end(io.EOF)
+		y.dev.main.local.on = false
 		y.dev.mu.Unlock()
 		x.dev.mu.Unlock()
 		require.Equal(t, verbs.StatusSuccess, x.wait(1)[0].Status)
 		assert.Equal(t, localCounter(x, "rcvd_pkts"), localCounter(x, "local_rcvd_pkts"), "it came through shared memory")
 		y.dev.mu.Lock()
-		y.dev.local.on = true
+		y.dev.main.local.on = true
 		y.dev.mu.Unlock()
 	}
 }
@@ -176,8 +174,8 @@ func TestLocalPathEnds(t *testing.T) {
 			}
 			d := []*Device{x.dev, y.dev}[i%2]
 			d.mu.Lock()
-			if l := &d.local; len(l.polled) > 0 {
-				l.polled[0].end(io.EOF)
+			if l := &d.main.local; len(l.polled.peers) > 0 {
+				l.polled.peers[0].end(io.EOF)
 			} else {
 				for _, p := range l.peers {
 					if p.meetings == 0 {
@@ -256,12 +254,17 @@ func intrude(t *testing.T, x, y *side) *intruder {
 	require.NoError(t, err)
 	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
 	require.NoError(t, err)
-	_, _, err = conn.WriteMsgUnix(fmt.Appendf(nil, "verbena local 1 %v %v", own, other), unix.UnixRights(fd), nil)
+	_, _, err = conn.WriteMsgUnix(fmt.Appendf(nil, "verbena local 2 %v %v", own, other), unix.UnixRights(fd), nil)
 	require.NoError(t, err)
 	require.NoError(t, unix.Close(fd))
 	_, err = conn.Read(make([]byte, 100))
 	require.NoError(t, err)
-	y.until("the intruder is taken for the peer", func() bool { return localCounter(y, "local_peers") == 1 })
+	y.until("the intruder is taken for the peer", func() bool {
+		y.dev.mu.Lock()
+		defer y.dev.mu.Unlock()
+		p := y.dev.main.local.peers[local.Ends{Local: local.Address{Device: other}, Peer: local.Address{Device: own}}]
+		return p != nil && p.channel != nil
+	})
 	return &intruder{conn, memory}
 }
 
@@ -290,20 +293,30 @@ func (i *intruder) scribble(random *mathrand.Rand) {
 	_, _ = i.conn.Write([]byte{'w', 0, 0, 0, 0})
 }
 
-// A process that writes nonsense into the shared memory ends the path, and nothing else.
+// A process that writes nonsense into the shared memory ends its path, and nothing else: not
+// that of another process with the same device.
 func TestSoakLocalPathNonsense(t *testing.T) {
 	rounds := soak.Rounds(t, 40, 4000)
 	x, y := openPair(t, Config{DisableLocal: true}, Config{}, 1<<17)
+	other, beside := openSide(t, Config{}, 1<<17), *y
+	beside.qp = must(y.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: y.cq, RecvCQ: y.cq, MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 4, MaxRecvSGE: 4}))
+	defer func() { require.NoError(t, beside.qp.Close()) }()
+	other.connect(&beside)
+	beside.connect(other)
+	other.until("the other path", func() bool { return localCounter(other, "local_peers")+localCounter(y, "local_peers") == 2 })
 	random := mathrand.New(mathrand.NewPCG(1, 2))
 	for range rounds {
 		i := intrude(t, x, y)
-		for localCounter(y, "local_peers") > 0 {
+		for localCounter(y, "local_peers") > 1 {
 			i.scribble(random)
+			exchange(t, other, &beside, 1+random.IntN(200))
 		}
 		i.leave(t)
 		exchange(t, x, y, 1+random.IntN(20_000))
 	}
 	assert.NotZero(t, localCounter(y, "local_disorder"))
+	assert.EqualValues(t, 1, localCounter(y, "local_peers"))
+	assert.Equal(t, localCounter(other, "sent_pkts"), localCounter(other, "local_sent_pkts"), "none of the other's has gone by UDP")
 }
 
 // More than the ring holds waits for room.

@@ -3,13 +3,14 @@ package roce
 import (
 	"errors"
 	"io"
+	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/roce/local"
 )
 
-// localPeer is a device that may be one of this machine, as an endpoint reaches it.
+// localPeer is a device that may be one of this machine, or this one, as an endpoint reaches it.
 type localPeer struct {
 	endpoint *endpoint
 	ends     local.Ends
@@ -17,6 +18,9 @@ type localPeer struct {
 	meetings int            // channels that are being made
 	channel  *local.Channel // nil: there is none
 	waiting  []*localPath   // for room in it
+
+	place, quiet int  // in the poll list
+	unflushed    bool // something was sent to it
 
 	refs [local.MaxReferences]local.Reference
 }
@@ -47,20 +51,34 @@ func (p *localPeer) receive(now time.Duration) bool {
 }
 
 func (p *localPeer) handle(packet *local.Packet, now time.Duration) {
-	d := p.endpoint.device
+	s := p.endpoint.shard
 	q := p.endpoint.find(packet.DestQP)
 	if q == nil {
-		d.main.drops.wrongPeer++
+		s.drops.wrongPeer++
 		return
 	}
-	if path, ok := q.path.(*localPath); !ok || path.peer != p || packet.PKey&0x7fff != 0x7fff {
-		d.main.drops.wrongPeer++
+	if owner := q.shard.Load(); owner != s {
+		owner.take(strayOf(p, packet))
 		return
 	}
-	d.main.counters.ReceivedPackets++
-	d.local.received++
+	if !q.takesLocal(p.endpoint, p.ends.Peer.Device, packet.PKey) {
+		s.drops.wrongPeer++
+		return
+	}
+	s.counters.ReceivedPackets++
+	s.local.received++
+	if path := q.path.(*localPath); path.peer == p {
+		path.heard = true
+	}
 	q.transport.ReceivePieces(&packet.Packet, packet.Pieces, now)
-	d.main.activate(q)
+	s.activate(q)
+}
+
+// takesLocal reports whether a packet that has come through shared memory from that device is
+// from the peer of the queue pair. By which shard of the device it came does not matter.
+func (q *queuePair) takesLocal(e *endpoint, peer netip.AddrPort, pkey uint16) bool {
+	path, ok := q.path.(*localPath)
+	return ok && path.endpoint == e && path.udpPath.peer == peer && pkey&0x7fff == 0x7fff
 }
 
 // wait has a path send again when there is room in the channel. It reports false if there is
@@ -110,7 +128,7 @@ func (p *localPeer) resume() {
 func (p *localPeer) references(pieces [][]byte) []local.Reference {
 	refs := p.refs[:0]
 	for _, piece := range pieces {
-		m, off := p.endpoint.device.local.memories.find(piece)
+		m, off := p.endpoint.device.memories.find(piece)
 		if m == nil || len(refs) == cap(refs) {
 			return nil
 		}
@@ -123,28 +141,49 @@ func (p *localPeer) references(pieces [][]byte) []local.Reference {
 	return refs
 }
 
+// isLoop reports whether it is the endpoint itself.
+func (p *localPeer) isLoop() bool { return p.ends.Local == p.ends.Peer }
+
 // begin takes a channel into use.
 func (p *localPeer) begin(c *local.Channel) {
-	d := p.endpoint.device
+	s, d := p.endpoint.shard, p.endpoint.device
 	p.channel = c
-	d.local.polled = append(d.local.polled, p)
+	s.local.polled.add(p)
 	p.each((*localPath).joined)
 	d.log.Debug().Stringer("peer", p.ends.Peer).Msg("packets go through shared memory")
-	c.SetBudget(&d.local.budget)
+	if p.isLoop() {
+		c.Await()
+		return
+	}
+	c.SetBudget(&s.local.budget)
 	if !c.Await() {
-		d.local.woken()
+		s.local.woken()
 	}
 	d.running.Go(func() {
-		err := c.Serve(&d.main.mu, d.local.woken)
-		d.main.mu.Lock()
-		defer d.main.mu.Unlock()
-		if p.channel == c {
-			p.drain()
-		}
-		if p.channel == c {
-			p.end(err)
+		if p.serve(c) {
+			s.local.cutOff(c)
 		}
 	})
+}
+
+// serve takes the messages of a channel until it ends. It reports whether cutOff is to be called.
+func (p *localPeer) serve(c *local.Channel) bool {
+	s := p.endpoint.shard
+	err := c.Serve(&s.mu, s.local.woken)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.channel == c {
+		p.drain()
+	}
+	if p.channel != c {
+		return false
+	}
+	p.end(err)
+	if !errors.Is(err, local.ErrCutOff) || s.local.doubts == maxLocalPeers {
+		return false
+	}
+	s.local.doubts++
+	return true
 }
 
 // maxDrain bounds what is taken from a channel that has ended: no more than the ring holds.
@@ -162,29 +201,34 @@ func (p *localPeer) drain() {
 
 // end ends the channel, for that reason: its paths go on by UDP.
 func (p *localPeer) end(err error) {
-	d := p.endpoint.device
-	d.local.remove(p)
-	p.channel.Close()
-	p.channel = nil
-	clear(p.waiting)
-	p.waiting = p.waiting[:0]
-	p.each((*localPath).parted)
+	s, d, c := p.endpoint.shard, p.endpoint.device, p.channel
+	p.close()
+	p.each(func(path *localPath) { path.parted(c) })
 	switch {
 	case errors.Is(err, local.ErrDisorder):
-		d.local.disorder++
+		s.local.disorder++
 		d.log.Warn().Err(err).Stringer("peer", p.ends.Peer).Msg("packets go by UDP: the other process has broken the shared memory")
 	case errors.Is(err, io.EOF):
 		// The peer has died, or has closed its device.
-		d.main.unreachable.add(unreachablePeer{p.endpoint, p.ends.Peer})
-		d.main.noteDeadline(d.now())
+		s.unreachable.add(unreachablePeer{p.endpoint, p.ends.Peer.Device})
+		s.noteDeadline(d.now())
 		fallthrough
 	default:
 		d.log.Debug().Err(err).Stringer("peer", p.ends.Peer).Msg("packets go by UDP again")
 	}
-	d.local.forgetUnused(p)
-	if d.main.sendsMore() {
-		d.main.wake()
+	s.local.forgetUnused(p)
+	if s.sendsMore() {
+		s.wake()
 	}
+}
+
+// close closes the channel.
+func (p *localPeer) close() {
+	p.endpoint.shard.local.polled.remove(p)
+	p.channel.Close()
+	p.channel = nil
+	clear(p.waiting)
+	p.waiting = p.waiting[:0]
 }
 
 // each calls f for the paths to the peer.

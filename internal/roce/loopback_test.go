@@ -385,7 +385,7 @@ func TestLoopbackAllocatesNothing(t *testing.T) {
 // An endpoint counts those who take packets from its socket, whatever becomes of
 // connections that do not.
 func TestLoopbackReceivers(t *testing.T) {
-	x := openLoopback(t, Config{}, 4096)
+	x := openLoopback(t, Config{DisableLocal: true}, 4096)
 	q := x.qp.(*queuePair)
 	e := q.path.(*loopback).endpoint
 	expect := func(self bool, users, receivers int) {

@@ -3,6 +3,7 @@ package roce
 import (
 	"cmp"
 	"net/netip"
+	"runtime"
 	"testing"
 	"time"
 	"unsafe"
@@ -97,6 +98,29 @@ func openPair(t testing.TB, a, b Config, memory int) (*side, *side) {
 	return x, y
 }
 
+// everyWay runs a test with a connection by each way between two devices of one machine.
+func everyWay(t *testing.T, memory int, test func(t *testing.T, x, y *side)) {
+	t.Run("UDP", func(t *testing.T) {
+		x, y := openPair(t, Config{DisableLocal: true}, Config{DisableLocal: true}, memory)
+		test(t, x, y)
+	})
+	t.Run("shared memory", func(t *testing.T) {
+		x, y := openPair(t, Config{}, Config{}, memory)
+		awaitSharedMemory(x, y)
+		test(t, x, y)
+	})
+}
+
+// awaitSharedMemory waits until the packets of two sides go through shared memory, where there
+// is such a thing.
+func awaitSharedMemory(sides ...*side) {
+	for _, s := range sides {
+		if runtime.GOOS == "linux" {
+			require.Eventually(s.t, func() bool { return s.qp.(verbs.PathQP).Path() == verbs.PathSharedMemory }, 5*time.Minute, time.Millisecond)
+		}
+	}
+}
+
 // sge names a piece of the side's memory.
 func (s *side) sge(off, n int) verbs.SGE {
 	return verbs.SGE{Addr: s.mr.Addr() + uint64(off), Length: uint32(n), LKey: s.mr.LKey()}
@@ -112,6 +136,13 @@ func (s *side) wait(n int) []verbs.WC {
 		require.NoError(s.t, err)
 		all = append(all, s.wcs[:k]...)
 		require.Less(s.t, time.Now(), deadline, "%d of %d completions came", len(all), n)
+	}
+	return all
+}
+
+func statuses(wcs []verbs.WC) (all []verbs.Status) {
+	for _, wc := range wcs {
+		all = append(all, wc.Status)
 	}
 	return all
 }

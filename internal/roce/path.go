@@ -68,10 +68,7 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, error) {
 	if q.isOwnPeer(&out, attr.DestQPN) {
 		return &loopback{endpoint: out.endpoint}, nil
 	}
-	if q.init.Type == verbs.RC && out.endpoint.shard == d.main {
-		return d.local.pathTo(q, &out), nil
-	}
-	return &udpPath{udpOutput: out}, nil
+	return q.shard.Load().local.pathTo(q, &out, attr.DestQPN), nil
 }
 
 // setPath has the queue pair send and receive by that path from now on; nil: not

@@ -15,8 +15,7 @@ func (s *shard) progress(now time.Duration, self *endpoint) bool {
 	if s.strays.waiting.Load() && s.handleStrays(now) {
 		worked = true
 	}
-	d := s.device
-	if s == d.main && len(d.local.polled) > 0 && d.local.receive(now) {
+	if len(s.local.polled.peers) > 0 && s.local.receive(now) {
 		worked = true
 	}
 	if s.deadline != 0 && now >= s.deadline {
@@ -65,9 +64,7 @@ func (s *shard) transmit(now time.Duration) {
 	for _, e := range s.endpoints {
 		_ = e.flush()
 	}
-	if s == s.device.main {
-		s.device.local.flush()
-	}
+	s.local.flush()
 	s.failOverrun()
 	if s.sendsMore() {
 		s.wake()

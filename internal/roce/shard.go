@@ -17,7 +17,7 @@ import (
 // they need from packet to completion, with sockets and a lock of its own. So programs that
 // poll on different cores do not wait for each other. The queue pairs of a completion queue,
 // or of a shared receive queue, are always in one shard. The first has all that there is once
-// for a device: datagrams, SRD, multicast groups, connection management, shared memory.
+// for a device: datagrams, SRD, multicast groups, connection management.
 type shard struct {
 	device *Device
 	index  int
@@ -43,7 +43,8 @@ type shard struct {
 	drops       drops
 	unreachable unreachable
 	overrun     []*completionQueue // whose queue pairs are still to be failed
-	pollers     int                // that are assigned to it
+	local       localDevice
+	pollers     int // that are assigned to it
 }
 
 // maxShards is how many shards a device can have. The number of a queue pair ends with that of
@@ -162,6 +163,9 @@ func (d *Device) addShard() (*shard, error) {
 	}
 	s.mu.Lock()
 	d.mu.list = append(d.mu.list, s)
+	if d.main.local.on {
+		s.openLocal()
+	}
 	s.start()
 	return s, nil
 }

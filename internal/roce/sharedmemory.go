@@ -42,9 +42,9 @@ func (s sharedMemories) find(piece []byte) (*local.Memory, uint64) {
 
 // AllocMemory implements verbs.MemoryDevice.
 func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error) {
-	d.main.mu.Lock()
-	full := !d.local.on || size < minShared || len(d.local.memories) >= maxShared
-	d.main.mu.Unlock()
+	d.mu.Lock()
+	full := !d.main.local.on || size < minShared || len(d.memories) >= maxShared
+	d.mu.Unlock()
 	if full {
 		return nil, nil, fmt.Errorf("device %s: memory of %d bytes that other processes can see: %w", d.cfg.Name, size, verbs.ErrNotSupported)
 	}
@@ -54,22 +54,24 @@ func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error
 	}
 	from := uintptr(unsafe.Pointer(unsafe.SliceData(m.Bytes)))
 	entry := sharedMemory{from: from, to: from + uintptr(cap(m.Bytes)), memory: m}
-	d.main.mu.Lock()
-	defer d.main.mu.Unlock()
-	s := d.local.memories
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.memories
 	i, _ := slices.BinarySearchFunc(s, from, func(m sharedMemory, at uintptr) int { return cmp.Compare(m.from, at) })
-	d.local.memories = slices.Insert(s, i, entry)
+	d.memories = slices.Insert(s, i, entry)
 	return m.Bytes, func() error { return d.freeMemory(entry) }, nil
 }
 
 func (d *Device) freeMemory(entry sharedMemory) error {
-	d.main.mu.Lock()
-	d.local.memories = slices.DeleteFunc(d.local.memories, func(m sharedMemory) bool { return m == entry })
-	for i := len(d.local.polled) - 1; i >= 0; i-- { // a channel may end
-		if p := d.local.polled[i]; !p.channel.Forget(entry.memory) {
-			p.end(net.ErrClosed)
+	d.mu.Lock()
+	d.memories = slices.DeleteFunc(d.memories, func(m sharedMemory) bool { return m == entry })
+	for _, s := range d.mu.list {
+		for i := len(s.local.polled.peers) - 1; i >= 0; i-- { // a channel may end
+			if p := s.local.polled.peers[i]; !p.channel.Forget(entry.memory) {
+				p.end(net.ErrClosed)
+			}
 		}
 	}
-	d.main.mu.Unlock()
+	d.mu.Unlock()
 	return entry.memory.Free()
 }

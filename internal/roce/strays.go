@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/roce/link"
+	"github.com/verbena-rdma/verbena/internal/roce/local"
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
 )
 
 // strays are what sockets of other shards have received for this one. The system steers
@@ -26,7 +28,22 @@ type strays struct {
 type stray struct {
 	endpoint    int // index of the one that it came to
 	datagram    link.Datagram
+	shared      *sharedPacket  // not nil: it is that, which has come through shared memory
 	unreachable netip.AddrPort // valid: it is a report
+}
+
+// sharedPacket is a packet that has come through shared memory.
+type sharedPacket struct {
+	from    netip.AddrPort
+	headers wire.Packet
+	payload []byte
+}
+
+// strayOf copies a packet from a peer.
+func strayOf(p *localPeer, packet *local.Packet) stray {
+	return stray{endpoint: p.endpoint.index, shared: &sharedPacket{
+		from: p.ends.Peer.Device, headers: packet.Packet, payload: slices.Concat(packet.Pieces...),
+	}}
 }
 
 // maxStrays is how many wait at most, as in a socket's buffer.
@@ -69,9 +86,27 @@ func (s *shard) handleStrays(now time.Duration) bool {
 			s.unreachable.add(unreachablePeer{e, x.unreachable})
 			continue
 		}
+		if x.shared != nil {
+			e.handleShared(x.shared, now)
+			continue
+		}
 		e.handle(&x.datagram, now)
 	}
 	return len(list) > 0
+}
+
+// handleShared takes a packet that has come through shared memory to another shard.
+func (e *endpoint) handleShared(x *sharedPacket, now time.Duration) {
+	s := e.shard
+	q := e.find(x.headers.DestQP)
+	if q == nil || q.shard.Load() != s || !q.takesLocal(e, x.from, x.headers.PKey) {
+		s.drops.wrongPeer++
+		return
+	}
+	s.counters.ReceivedPackets++
+	s.local.received++
+	q.transport.ReceivePieces(&x.headers, [][]byte{x.payload}, now)
+	s.activate(q)
 }
 
 // passReports has the other shards know of peers that cannot be reached: the system reports

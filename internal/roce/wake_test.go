@@ -28,8 +28,9 @@ func notified(t *testing.T, wake <-chan struct{}) {
 
 // TestPollForNothing polls without asking for completions, which moves nothing:
 // the device has to make progress by itself all the same.
-func TestPollForNothing(t *testing.T) {
-	x, y := openPair(t, Config{}, Config{}, 4096)
+func TestPollForNothing(t *testing.T) { everyWay(t, 4096, testPollForNothing) }
+
+func testPollForNothing(t *testing.T, x, y *side) {
 	x.post(x.write(y, 8))
 	deadline := time.Now().Add(5 * time.Minute)
 	for n := 0; n == 0; {
@@ -44,8 +45,9 @@ func TestPollForNothing(t *testing.T) {
 
 // TestArmThenPoll does what programs in the verbs' style do before they sleep:
 // arm, look once more, wait. The last look does not promise another.
-func TestArmThenPoll(t *testing.T) {
-	x, _ := openPair(t, Config{}, Config{}, 4096)
+func TestArmThenPoll(t *testing.T) { everyWay(t, 4096, testArmThenPoll) }
+
+func testArmThenPoll(t *testing.T, x, _ *side) {
 	armed, err := x.cq.Arm(false)
 	require.NoError(t, err)
 	require.True(t, armed)
@@ -126,8 +128,9 @@ func TestRounds(t *testing.T) {
 
 // TestArmForLess: a request to be woken for every completion is not weakened by
 // one for solicited ones (IBTA 11.2.8.5).
-func TestArmForLess(t *testing.T) {
-	x, y := openPair(t, Config{}, Config{}, 4096)
+func TestArmForLess(t *testing.T) { everyWay(t, 4096, testArmForLess) }
+
+func testArmForLess(t *testing.T, x, y *side) {
 	wake := make(chan struct{}, 1)
 	x.cq.OnCompletion(func() { wake <- struct{}{} })
 	for _, solicited := range []bool{false, true} {

@@ -43,8 +43,9 @@ func (s *side) request(wr verbs.SendWR) {
 	require.Equal(s.t, verbs.StatusSuccess, s.wait(1)[0].Status)
 }
 
-func TestWatch(t *testing.T) {
-	x, y := openPair(t, Config{}, Config{}, 1<<16)
+func TestWatch(t *testing.T) { everyWay(t, 1<<16, testWatch) }
+
+func testWatch(t *testing.T, x, y *side) {
 	fill(x.mem, 7)
 	w, other := y.watch(8192+8, 8), y.watch(0, 4)
 	called := func(what string, calls int64) {

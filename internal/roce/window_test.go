@@ -91,8 +91,7 @@ func TestWindowTakenFromABusyPeer(t *testing.T) {
 			require.Equal(l.t, verbs.StatusSuccess, l.wait(1)[0].Status)
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			x, y := openPair(t, Config{}, Config{}, size)
+		test := func(t *testing.T, x, y *side) {
 			for i := range x.mem {
 				x.mem[i] = 0xff
 			}
@@ -116,7 +115,8 @@ func TestWindowTakenFromABusyPeer(t *testing.T) {
 				x.connect(y)
 				y.connect(x)
 			}
-		})
+		}
+		t.Run(name, func(t *testing.T) { everyWay(t, size, test) })
 	}
 }
 

@@ -1,14 +1,60 @@
 package local
 
 import (
+	"cmp"
+	"fmt"
 	"net/netip"
+	"strconv"
+	"strings"
 
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 )
 
-// Ends are the addresses of the two devices of a channel.
+// Address is where one end of a channel is found: a device, and which of its parts.
+type Address struct {
+	Device netip.AddrPort
+	Shard  int // from 0 to MaxShard
+}
+
+// MaxShard is the greatest number of a device's part.
+const MaxShard = 255
+
+// String is the address of the device, with "/" and the number of any part but the first.
+func (a Address) String() string {
+	text := netip.AddrPortFrom(a.Device.Addr().Unmap().WithZone(""), a.Device.Port()).String()
+	if a.Shard != 0 {
+		text += "/" + strconv.Itoa(a.Shard)
+	}
+	return text
+}
+
+// parseAddress is the inverse of String.
+func parseAddress(text string) (a Address, err error) {
+	device, shard, other := strings.Cut(text, "/")
+	if a.Device, err = netip.ParseAddrPort(device); err != nil {
+		return a, err
+	}
+	if other {
+		n, err := strconv.ParseUint(shard, 10, 8)
+		if err != nil {
+			return a, err
+		}
+		a.Shard = int(n)
+	}
+	if a.String() != text {
+		return a, fmt.Errorf("address %q is not written as %q", text, a)
+	}
+	return a, nil
+}
+
+// Compare orders addresses.
+func (a Address) Compare(b Address) int {
+	return cmp.Or(a.Device.Compare(b.Device), cmp.Compare(a.Shard, b.Shard))
+}
+
+// Ends are the addresses of the two ends of a channel.
 type Ends struct {
-	Local, Peer netip.AddrPort
+	Local, Peer Address
 }
 
 // Packet is one that has come. It is the same memory for every packet of a channel.
@@ -26,10 +72,13 @@ type Channel struct {
 	out  producer
 	in   consumer
 
-	link   link // of the system: the connection, and the shared memory
+	link   link   // of the system: the connection, and the shared memory
+	loop   func() // of a channel of NewLoop: what wakes its device
 	shown  shown
 	seen   seen
 	budget *Budget // for what is seen
+
+	marks marks
 
 	record record
 	packet Packet
@@ -46,6 +95,16 @@ func newChannel(ends Ends, memory []byte, dialler bool) *Channel {
 	return &Channel{
 		ends: ends, out: newProducer(first), in: newConsumer(second),
 		shown: shown{numbers: map[*Memory]uint32{}}, seen: seen{memories: map[uint32][]byte{}}, budget: new(Budget),
+	}
+}
+
+// NewLoop makes a channel of a device with itself, on any system: what is sent through it comes
+// out of it again. It calls woken where another one wakes the peer. Serve is not for it.
+func NewLoop(device Address, woken func()) *Channel {
+	memory := make([]byte, controlLen+ringLen)
+	return &Channel{
+		ends: Ends{device, device}, out: newProducer(memory), in: newConsumer(memory),
+		shown: shown{numbers: map[*Memory]uint32{}}, seen: seen{memories: map[uint32][]byte{}}, loop: woken,
 	}
 }
 
@@ -78,8 +137,16 @@ func (c *Channel) Send(p *wire.Packet, pieces [][]byte, n int, refs []Reference)
 // Flush shows the peer what was sent, and wakes it if it asked for that.
 func (c *Channel) Flush() {
 	if c.out.publish() {
-		c.link.wake()
+		c.wake()
 	}
+}
+
+func (c *Channel) wake() {
+	if c.loop != nil {
+		c.loop()
+		return
+	}
+	c.link.wake()
 }
 
 // AwaitRoom asks to be woken when there is room again. It reports
@@ -127,6 +194,16 @@ func (c *Channel) Receive() (*Packet, error) {
 // Release gives back the room of the packets that were taken.
 func (c *Channel) Release() {
 	if c.in.release() {
-		c.link.wake()
+		c.wake()
 	}
+}
+
+// Close ends the channel: Serve returns. It is called with the lock held, once nothing more is
+// sent and no packet is in use.
+func (c *Channel) Close() {
+	if c.loop == nil {
+		c.hangUp()
+	}
+	c.seen.memories = nil
+	c.out, c.in = producer{}, consumer{}
 }

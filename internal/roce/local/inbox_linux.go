@@ -22,6 +22,7 @@ type inbox struct {
 	n      int
 	errno  unix.Errno
 	files  []int // of the last message; its taker closes them
+	reset  bool  // the peer has gone, and left messages unread
 }
 
 func newInbox(conn *net.UnixConn) (*inbox, error) {
@@ -52,10 +53,12 @@ func (i *inbox) next() ([]byte, error) {
 	if err := i.raw.Read(i.read); err != nil {
 		return nil, err
 	}
+	if i.errno == unix.ECONNRESET && !i.reset {
+		i.reset = true // it is said once, before the messages that are still here
+		return i.next()
+	}
 	var err error
 	switch n := int(i.header.Controllen); {
-	case i.errno == unix.ECONNRESET: // it has left messages unread
-		return nil, errPeerGone
 	case i.errno != 0:
 		return nil, os.NewSyscallError("recvmsg", i.errno)
 	case n > 0:

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"sync"
 	"syscall"
@@ -20,6 +19,9 @@ const (
 	messageShow    = 's' // with a file: memory under a number
 	messageShown   = 'a' // it has been mapped
 	messageForget  = 'f' // it is about to be freed
+	messagePing    = 'p' // with a mark, which the answer repeats
+	messagePong    = 'q'
+	messageGoodbye = 'g' // the channel ends, and its process goes on
 	messageLen     = 5
 	longestMessage = 256
 )
@@ -35,6 +37,7 @@ type link struct {
 	conn   *net.UnixConn
 	raw    syscall.RawConn
 	memory []byte
+	peer   int // the process at the other end; 0: it is of another PID namespace
 
 	// Of a message that is sent, so that it needs no memory.
 	message [messageLen]byte
@@ -45,10 +48,18 @@ type link struct {
 
 func newLink(conn *net.UnixConn, memory []byte) (link, error) {
 	raw, err := conn.SyscallConn()
-	return link{conn: conn, raw: raw, memory: memory}, err
+	if err != nil {
+		return link{}, err
+	}
+	cred, err := peerOf(conn)
+	if err != nil {
+		return link{}, err
+	}
+	return link{conn: conn, raw: raw, memory: memory, peer: int(cred.Pid)}, nil
 }
 
-// send sends a message at once or not at all. Its caller holds the lock of Serve.
+// send sends a message at once or not at all, and reports false if the peer's queue of messages
+// is full. That a peer is gone is for Serve to find. Its caller holds the lock of Serve.
 func (l *link) send(kind byte, number uint32, rights []byte) bool {
 	if l.call == nil {
 		l.call = l.system
@@ -56,7 +67,10 @@ func (l *link) send(kind byte, number uint32, rights []byte) bool {
 	l.message[0] = kind
 	binary.LittleEndian.PutUint32(l.message[1:], number)
 	l.rights = rights
-	return l.raw.Control(l.call) == nil && l.result == nil
+	if err := l.raw.Control(l.call); err != nil {
+		return false
+	}
+	return l.result == nil || l.result == unix.EPIPE || l.result == unix.ECONNRESET
 }
 
 func (l *link) system(fd uintptr) {
@@ -80,10 +94,13 @@ func (l *link) show(number uint32, m *Memory) bool {
 
 func (l *link) forget(number uint32) bool { return l.send(messageForget, number, nil) }
 
+func (l *link) ping(mark uint32) bool { return l.send(messagePing, mark, nil) }
+
 // Serve takes the peer's messages until the connection ends, and calls woken after each,
 // without the lock: a peer that finds the queue of messages full relies on those in it. It
 // changes the channel with the lock held, which all other calls of its methods hold. Its error
-// says why it has ended; io.EOF: the peer has closed its end, or died.
+// says why it has ended. io.EOF: the peer has ended it; it matches ErrCutOff too where the
+// peer has not said so before.
 func (c *Channel) Serve(lock sync.Locker, woken func()) error {
 	in, err := newInbox(c.link.conn)
 	for err == nil {
@@ -93,6 +110,9 @@ func (c *Channel) Serve(lock sync.Locker, woken func()) error {
 			in.closeFiles()
 			woken()
 		}
+	}
+	if err == errPeerGone {
+		err = fmt.Errorf("%w: %w", ErrCutOff, err)
 	}
 	return err
 }
@@ -117,6 +137,16 @@ func (c *Channel) serve(lock sync.Locker, b []byte, files []int) error {
 			delete(c.seen.memories, number)
 			c.unmap(mem)
 		}
+	case kind == messagePing && len(files) == 0:
+		lock.Lock()
+		c.link.send(messagePong, number, nil)
+		lock.Unlock()
+	case kind == messagePong && len(files) == 0:
+		lock.Lock()
+		defer lock.Unlock()
+		return c.answer(number)
+	case kind == messageGoodbye && len(files) == 0:
+		return fmt.Errorf("the other device has ended it: %w", errPeerGone)
 	default:
 		return fmt.Errorf("message %q with %d files: %w", kind, len(files), ErrDisorder)
 	}
@@ -166,16 +196,15 @@ func (c *Channel) unmap(mem []byte) {
 	unmap(mem)
 }
 
-// Close ends the channel: Serve returns. It is called with the lock held, once nothing more is
-// sent and no packet is in use.
-func (c *Channel) Close() {
+// hangUp ends the connection, and the use of all that came by it.
+func (c *Channel) hangUp() {
+	c.link.send(messageGoodbye, 0, nil)
 	_ = c.link.conn.Close()
 	for _, mem := range c.seen.memories {
 		c.unmap(mem)
 	}
-	c.seen.memories = nil
 	unmap(c.link.memory)
-	c.link.memory, c.out, c.in = nil, producer{}, consumer{}
+	c.link.memory = nil
 }
 
 // checkPeer sees that the other end of a connection is a process of the same user.
@@ -203,7 +232,6 @@ func peerOf(conn *net.UnixConn) (cred *unix.Ucred, err error) {
 }
 
 // name is that of the socket at which a device is found.
-func name(device netip.AddrPort) *net.UnixAddr {
-	device = netip.AddrPortFrom(device.Addr().Unmap().WithZone(""), device.Port())
+func name(device Address) *net.UnixAddr {
 	return &net.UnixAddr{Name: "@verbena/local/" + device.String(), Net: "unixpacket"}
 }

@@ -22,7 +22,7 @@ var errPeerGone = io.EOF
 // The handshake: the dialler says which device it is and which it wants, and hands over the
 // shared memory; the other takes it or does not.
 const (
-	greeting  = "verbena local 1"
+	greeting  = "verbena local 2"
 	taken     = "taken"
 	refused   = "refused"
 	patience  = 2 * time.Second
@@ -35,7 +35,7 @@ var ErrRefused = errors.New("the device has refused the channel")
 // Listener is where other devices find this one.
 type Listener struct {
 	socket *net.UnixListener
-	device netip.AddrPort
+	device Address
 	guests chan struct{}
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -44,7 +44,7 @@ type Listener struct {
 
 // Listen makes the device at that address and UDP port found. It fails where another one
 // has the name.
-func Listen(device netip.AddrPort) (*Listener, error) {
+func Listen(device Address) (*Listener, error) {
 	socket, err := net.ListenUnix("unixpacket", name(device))
 	if err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func Listen(device netip.AddrPort) (*Listener, error) {
 // Serve takes channels until Close. It calls answer for each device that dials, and, where that
 // does not return nil, what it returns with the channel, or with nil if none came about.
 // These calls are made on goroutines of the listener, several at a time.
-func (l *Listener) Serve(answer func(peer netip.AddrPort) (met func(*Channel))) {
+func (l *Listener) Serve(answer func(peer Address) (met func(*Channel))) {
 	l.work.Go(func() {
 		for {
 			conn, err := l.socket.AcceptUnix()
@@ -82,7 +82,7 @@ func (l *Listener) Serve(answer func(peer netip.AddrPort) (met func(*Channel))) 
 }
 
 // take makes the listening end of the handshake, or closes the connection.
-func (l *Listener) take(conn *net.UnixConn, answer func(peer netip.AddrPort) (met func(*Channel))) {
+func (l *Listener) take(conn *net.UnixConn, answer func(peer Address) (met func(*Channel))) {
 	defer context.AfterFunc(l.ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	_ = conn.SetDeadline(time.Now().Add(patience))
 	in, err := newInbox(conn)
@@ -90,7 +90,7 @@ func (l *Listener) take(conn *net.UnixConn, answer func(peer netip.AddrPort) (me
 		_ = conn.Close()
 		return
 	}
-	var peer netip.AddrPort
+	var peer Address
 	b, err := in.next()
 	defer in.closeFiles()
 	if err == nil {
@@ -126,8 +126,8 @@ func (l *Listener) take(conn *net.UnixConn, answer func(peer netip.AddrPort) (me
 
 // checkOwner sees that a process that dials is the one that is found under the address that it
 // gives, and that this is one of this machine.
-func (l *Listener) checkOwner(conn *net.UnixConn, device netip.AddrPort) error {
-	if err := checkHere(device.Addr()); err != nil {
+func (l *Listener) checkOwner(conn *net.UnixConn, device Address) error {
+	if err := checkHere(device.Device.Addr()); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, patience)
@@ -176,7 +176,7 @@ func Dial(ctx context.Context, ends Ends) (*Channel, error) {
 }
 
 func dial(ctx context.Context, ends Ends) (_ *Channel, err error) {
-	if err := checkHere(ends.Peer.Addr()); err != nil {
+	if err := checkHere(ends.Peer.Device.Addr()); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -237,10 +237,10 @@ func connect(conn *net.UnixConn, ends Ends, mem []byte, dialler bool) (*Channel,
 func greet(ends Ends) string { return fmt.Sprintf("%s %v %v", greeting, ends.Local, ends.Peer) }
 
 // parseGreeting returns the dialler's address.
-func parseGreeting(text string, device netip.AddrPort) (peer netip.AddrPort, err error) {
+func parseGreeting(text string, device Address) (peer Address, err error) {
 	rest, ok := strings.CutPrefix(text, greeting+" ")
 	from, to, both := strings.Cut(rest, " ")
-	if peer, err = netip.ParseAddrPort(from); err != nil || !ok || !both || to != device.String() || peer == device || peer.Port() == 0 {
+	if peer, err = parseAddress(from); err != nil || !ok || !both || to != device.String() || peer == device || peer.Device.Port() == 0 {
 		return peer, fmt.Errorf("greeting %.100q: %w", text, ErrDisorder)
 	}
 	return peer, nil

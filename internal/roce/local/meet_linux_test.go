@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"sync"
 	"testing"
 	"time"
@@ -20,8 +21,8 @@ import (
 
 // Addresses that no device has.
 var (
-	here  = netip.MustParseAddrPort("127.11.9.1:4791")
-	there = netip.MustParseAddrPort("127.11.9.2:4791")
+	here  = at("127.11.9.1:4791")
+	there = at("127.11.9.2:4791")
 )
 
 // end is a channel's end whose messages are served.
@@ -31,6 +32,8 @@ type end struct {
 	woken chan struct{}
 	ended chan error
 }
+
+func at(text string) Address { return Address{Device: netip.MustParseAddrPort(text)} }
 
 func serve(c *Channel) *end {
 	e := &end{Channel: c, woken: make(chan struct{}, 1000), ended: make(chan error, 1)}
@@ -50,7 +53,7 @@ func (e *end) close() {
 func listenHere(t *testing.T) *Listener {
 	l, err := Listen(here)
 	require.NoError(t, err)
-	l.Serve(func(netip.AddrPort) func(*Channel) { return nil })
+	l.Serve(func(Address) func(*Channel) { return nil })
 	return l
 }
 
@@ -63,7 +66,7 @@ func joined(t *testing.T) (dialler, listener *end) {
 	own := listenHere(t)
 	defer own.Close()
 	met := make(chan *Channel, 1)
-	l.Serve(func(peer netip.AddrPort) func(*Channel) {
+	l.Serve(func(peer Address) func(*Channel) {
 		assert.Equal(t, here, peer)
 		return func(c *Channel) { met <- c }
 	})
@@ -170,11 +173,85 @@ func TestPeerGoes(t *testing.T) {
 	a.close()
 	err := <-b.ended
 	require.ErrorIs(t, err, io.EOF)
+	require.NotErrorIs(t, err, ErrCutOff, "it has said that it goes")
 	b.ended <- err
 	b.mu.Lock()
 	b.Send(write(1), nil, 0, nil)
 	b.Flush() // into memory that nobody reads
 	b.mu.Unlock()
+}
+
+// A channel whose other end is gone without a word, such as that of a process that was killed.
+func TestCutOff(t *testing.T) {
+	for _, unread := range []bool{false, true} {
+		a, b := joined(t)
+		a.mu.Lock()
+		if unread { // for which the kernel resets the connection
+			b.mu.Lock()
+			require.NoError(t, a.link.conn.SetDeadline(time.Unix(1, 0)))
+			a.ended <- <-a.ended
+			b.link.wake()
+			b.mu.Unlock()
+		}
+		a.link.send(messagePing, 3, nil) // it is too late for an answer
+		require.NoError(t, a.link.conn.Close())
+		a.mu.Unlock()
+		err := <-b.ended
+		require.ErrorIs(t, err, ErrCutOff)
+		require.ErrorIs(t, err, io.EOF)
+		b.ended <- err
+		require.False(t, b.PeerDies(t.Context()), "it is this process")
+	}
+}
+
+// A goodbye arrives though its sender has left messages unread.
+func TestGoodbyeBeforeReset(t *testing.T) {
+	a, b := joined(t)
+	require.NoError(t, a.link.conn.SetDeadline(time.Unix(1, 0)))
+	a.ended <- <-a.ended
+	b.mu.Lock()
+	b.link.wake()
+	b.mu.Unlock()
+	a.close()
+	err := <-b.ended
+	require.ErrorIs(t, err, io.EOF)
+	require.NotErrorIs(t, err, ErrCutOff)
+	b.ended <- err
+}
+
+func TestMarks(t *testing.T) {
+	a, b := joined(t)
+	b.mu.Lock() // it does not answer yet
+	a.mu.Lock()
+	first, second := a.Mark(), a.Mark()
+	require.False(t, a.OutlivedBy(first))
+	a.mu.Unlock()
+	b.mu.Unlock()
+	require.Eventually(t, func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.OutlivedBy(first) && a.OutlivedBy(second)
+	}, 5*time.Minute, time.Millisecond)
+	require.True(t, notAfter(1<<32-1, 1))
+	require.False(t, notAfter(1, 1<<32-1))
+}
+
+// What becomes of a process is known when it is over, whoever may have its number then.
+func TestProcessEnds(t *testing.T) {
+	cmd := exec.Command("sleep", "1000")
+	require.NoError(t, cmd.Start())
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.False(t, processEnds(canceled, cmd.Process.Pid), "it is there")
+	ended := make(chan bool)
+	go func() { ended <- processEnds(t.Context(), cmd.Process.Pid) }()
+	require.NoError(t, cmd.Process.Kill())
+	require.True(t, <-ended)
+	require.True(t, processEnds(t.Context(), cmd.Process.Pid), "a zombie")
+	_ = cmd.Wait()
+	require.True(t, processEnds(t.Context(), cmd.Process.Pid))
+	require.False(t, processEnds(t.Context(), os.Getpid()))
+	require.False(t, processEnds(t.Context(), 0), "of another namespace")
 }
 
 func TestNobodyAndRefused(t *testing.T) {
@@ -185,14 +262,14 @@ func TestNobodyAndRefused(t *testing.T) {
 	defer l.Close()
 	_, err = Listen(there)
 	require.ErrorIs(t, err, unix.EADDRINUSE)
-	l.Serve(func(netip.AddrPort) func(*Channel) { return nil })
+	l.Serve(func(Address) func(*Channel) { return nil })
 	_, err = Dial(t.Context(), Ends{here, there})
 	require.ErrorIs(t, err, io.EOF, "who is not found at its own address")
 	own := listenHere(t)
 	defer own.Close()
 	_, err = Dial(t.Context(), Ends{here, there})
 	require.ErrorIs(t, err, ErrRefused)
-	elsewhere := netip.MustParseAddrPort("192.0.2.1:4791")
+	elsewhere := at("192.0.2.1:4791")
 	_, err = Dial(t.Context(), Ends{here, elsewhere})
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	_, err = Dial(t.Context(), Ends{there, there})
@@ -217,7 +294,7 @@ func TestLiars(t *testing.T) {
 	defer l.Close()
 	own := listenHere(t)
 	defer own.Close()
-	l.Serve(func(netip.AddrPort) func(*Channel) {
+	l.Serve(func(Address) func(*Channel) {
 		return func(c *Channel) { assert.Nil(t, c, "a liar has a channel") }
 	})
 	memfd := func(length int64, seals int) int {
@@ -246,11 +323,11 @@ func TestLiars(t *testing.T) {
 		"no memory":     {good, []int{int(null.Fd())}},
 		"two files":     {good, []int{int(null.Fd()), int(null.Fd())}},
 		"another":       {greet(Ends{here, here}), []int{memfd(sharedLen, resizeSeals)}},
-		"elsewhere":     {greet(Ends{netip.MustParseAddrPort("192.0.2.1:4791"), there}), []int{memfd(sharedLen, resizeSeals)}},
-		"not found":     {greet(Ends{netip.MustParseAddrPort("127.11.9.3:4791"), there}), []int{memfd(sharedLen, resizeSeals)}},
+		"elsewhere":     {greet(Ends{at("192.0.2.1:4791"), there}), []int{memfd(sharedLen, resizeSeals)}},
+		"not found":     {greet(Ends{at("127.11.9.3:4791"), there}), []int{memfd(sharedLen, resizeSeals)}},
 		"ourselves":     {greet(Ends{there, there}), []int{memfd(sharedLen, resizeSeals)}},
 		"no address":    {greeting + " x " + there.String(), []int{memfd(sharedLen, resizeSeals)}},
-		"other version": {"verbena local 2", []int{memfd(sharedLen, resizeSeals)}},
+		"other version": {"verbena local 1", []int{memfd(sharedLen, resizeSeals)}},
 	} {
 		conn, err := net.DialUnix("unixpacket", nil, l.socket.Addr().(*net.UnixAddr))
 		require.NoError(t, err)
@@ -279,6 +356,7 @@ func TestLiesOfAPeer(t *testing.T) {
 		"short":        func(a *end) { _, _ = a.link.conn.Write([]byte("w")) },
 		"no file":      func(a *end) { a.link.send(messageShow, 1, nil) },
 		"not sealed":   func(a *end) { a.link.send(messageShow, 1, unix.UnixRights(1)) },
+		"no question":  func(a *end) { a.link.send(messagePong, 1, nil) },
 		"a wake, more": func(a *end) { a.link.send(messageWake, 1, unix.UnixRights(1)) },
 		"huge": func(a *end) {
 			_, _ = a.link.conn.Write(make([]byte, 1000))

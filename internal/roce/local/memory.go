@@ -69,6 +69,11 @@ func (b *Budget) release(n int) {
 func (c *Channel) show(m *Memory) {
 	c.shown.next++
 	number := c.shown.next &^ pending
+	if c.loop != nil {
+		c.seen.memories[number], c.seen.last = m.Bytes[:cap(m.Bytes)], number
+		c.shown.numbers[m] = number
+		return
+	}
 	if c.link.show(number, m) {
 		c.shown.numbers[m] = number | pending
 	}
@@ -89,6 +94,10 @@ func (c *Channel) acknowledged(number uint32) {
 func (c *Channel) Forget(m *Memory) bool {
 	number, ok := c.shown.numbers[m]
 	delete(c.shown.numbers, m)
+	if c.loop != nil {
+		delete(c.seen.memories, number)
+		return true
+	}
 	return !ok || c.link.forget(number&^pending)
 }
 

@@ -19,15 +19,16 @@ type link struct{}
 func (*link) wake()                     {}
 func (*link) show(uint32, *Memory) bool { return false }
 func (*link) forget(uint32) bool        { return true }
+func (*link) ping(uint32) bool          { return true }
 
 // Listener is where other devices find this one.
 type Listener struct{}
 
 // Listen fails.
-func Listen(netip.AddrPort) (*Listener, error) { return nil, errors.ErrUnsupported }
+func Listen(Address) (*Listener, error) { return nil, errors.ErrUnsupported }
 
 // Serve does nothing.
-func (*Listener) Serve(func(netip.AddrPort) func(*Channel)) {}
+func (*Listener) Serve(func(Address) func(*Channel)) {}
 
 // Close does nothing.
 func (*Listener) Close() {}
@@ -38,8 +39,10 @@ func Dial(context.Context, Ends) (*Channel, error) { return nil, errors.ErrUnsup
 // Serve fails.
 func (*Channel) Serve(sync.Locker, func()) error { return errors.ErrUnsupported }
 
-// Close does nothing.
-func (*Channel) Close() {}
+// PeerDies reports false.
+func (*Channel) PeerDies(context.Context) bool { return false }
+
+func (*Channel) hangUp() {}
 
 // AllocMemory fails.
 func AllocMemory(int) (*Memory, error) { return nil, errors.ErrUnsupported }

@@ -9,8 +9,12 @@ import (
 	"github.com/verbena-rdma/verbena/internal/roce/dma"
 )
 
-// ErrDisorder: the other end has put something into shared memory that it never would.
-var ErrDisorder = errors.New("the shared memory is in disorder")
+var (
+	// ErrDisorder: the other end has put something into shared memory that it never would.
+	ErrDisorder = errors.New("the shared memory is in disorder")
+	// ErrCutOff: the other end is gone without a goodbye, as when its process has died.
+	ErrCutOff = errors.New("the channel has been cut off")
+)
 
 // A ring is a piece of shared memory: a page of control words, each on a cache line of its
 // own, and then the records. Positions count bytes for ever, and wrap in the ring.

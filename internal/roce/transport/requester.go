@@ -370,3 +370,23 @@ func (q *QP) failRequest(status verbs.Status) {
 	}
 	q.fail()
 }
+
+// PeerGone says that the peer's queue pair is gone for good, which only their common machine can
+// know: the oldest request fails with StatusRetryExceeded, as it would in the end, and
+// everything else is flushed. An unreliable connection has nothing to wait for.
+func (q *QP) PeerGone() {
+	if q.kind != verbs.RC {
+		return
+	}
+	switch q.state {
+	case verbs.QPReadyToReceive, verbs.QPReadyToSend, verbs.QPSendQueueDrained:
+	default:
+		return
+	}
+	q.event(verbs.EventPeerGone)
+	if q.sq.head == q.sq.tail {
+		q.fail()
+		return
+	}
+	q.retryExceeded()
+}

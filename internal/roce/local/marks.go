@@ -1,0 +1,45 @@
+package local
+
+import "fmt"
+
+// marks are points in time of which a channel finds out whether the peer's process was there
+// later. A device can have the address of one that has just died, whose channel has not been
+// seen to end yet: what joins the channel after that has nothing to do with its process.
+type marks struct {
+	last     uint32 // that was given out
+	asked    uint32 // that the peer was asked about
+	answered uint32 // that it has answered
+}
+
+// Mark returns a mark of the present moment, for OutlivedBy, and asks the peer.
+func (c *Channel) Mark() uint32 {
+	c.marks.last++
+	c.ask()
+	return c.marks.last
+}
+
+// OutlivedBy reports whether the peer's process is known to have been there after a mark.
+func (c *Channel) OutlivedBy(mark uint32) bool { return notAfter(mark, c.marks.answered) }
+
+// ask has one question under way at a time, however many marks there are.
+func (c *Channel) ask() {
+	if c.loop != nil {
+		return
+	}
+	if m := &c.marks; m.asked == m.answered && m.last != m.asked && c.link.ping(m.last) {
+		m.asked = m.last
+	}
+}
+
+func (c *Channel) answer(mark uint32) error {
+	m := &c.marks
+	if mark != m.asked || m.asked == m.answered {
+		return fmt.Errorf("an answer to nothing: %w", ErrDisorder)
+	}
+	m.answered = mark
+	c.ask()
+	return nil
+}
+
+// notAfter compares marks, which wrap.
+func notAfter(a, b uint32) bool { return int32(b-a) >= 0 }

@@ -1,0 +1,47 @@
+package local
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// PeerDies reports whether the process at the other end of a channel that has ended is dead,
+// and waits for that for at most two seconds: the kernel closes the files of a process shortly
+// before it says that the process is gone. It reports false where it cannot know, and if both
+// ends are of one process. It is called without the lock.
+func (c *Channel) PeerDies(ctx context.Context) bool { return processEnds(ctx, c.link.peer) }
+
+// processEnds: a number that is used again already is of a process that is gone, so that it
+// does not matter which of the two is looked at.
+func processEnds(ctx context.Context, pid int) bool {
+	if pid <= 0 || pid == os.Getpid() {
+		return false
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return err == unix.ESRCH
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		_ = unix.Close(fd)
+		return false
+	}
+	process := os.NewFile(uintptr(fd), "process")
+	defer func() { _ = process.Close() }()
+	raw, err := process.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = process.SetReadDeadline(time.Now().Add(patience))
+	defer context.AfterFunc(ctx, func() { _ = process.SetReadDeadline(time.Unix(1, 0)) })()
+	ended := false
+	_ = raw.Read(func(fd uintptr) bool {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, 0)
+		ended = err == nil && n == 1 && fds[0].Revents&unix.POLLIN != 0
+		return ended
+	})
+	return ended
+}

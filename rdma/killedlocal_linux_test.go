@@ -1,0 +1,34 @@
+package rdma_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// A peer on this machine whose process is killed is noticed though nothing is under way, there
+// are no keepalives, and no request ever times out.
+func TestKilledOnThisMachine(t *testing.T) {
+	r := &rig{t: t, engine: pe.New(pe.Config{})}
+	t.Cleanup(func() { require.NoError(t, r.engine.Close()) })
+	s := r.side(openSoft(t), rdma.Config{Permissions: nothing, Keepalive: -1, AckTimeout: -1})
+	var sends outcome[*rdma.SendTask]
+	sends.then = func(task *rdma.SendTask) { require.NoError(t, task.Free()) }
+	pool := must(s.ctx.SendPool(1, sends.ok, sends.bad))
+	victim := r.startIdle(s, "soft")
+	r.until("the context runs", func() bool { return s.ctx.State() == pe.Running })
+	r.until("packets go through shared memory", func() bool { return s.conns[0].Path() == verbs.PathSharedMemory })
+	// The answer shows the process at the other end to be the peer's.
+	require.NoError(t, must(pool.Alloc(s.conns[0], nil)).Submit())
+	r.until("the message is acknowledged", func() bool { return sends.count() == 1 })
+	require.Empty(t, sends.errs)
+	require.NoError(t, victim.Process.Kill())
+	r.until("the context has ended", func() bool { return s.ctx.State() == pe.Idle })
+	require.ErrorIs(t, s.ctx.Err(), rdma.ErrRetryExceeded)
+	require.ErrorIs(t, s.conns[0].Err(), rdma.ErrRetryExceeded)
+	require.Equal(t, []string{"Ready", "Failed", "Closed"}, s.reported)
+}
