@@ -16,6 +16,8 @@ const (
 	ServiceRC Service = 0x00
 	ServiceUC Service = 0x20
 	ServiceUD Service = 0x60
+	// ServiceCNP has the one opcode CNP.
+	ServiceCNP Service = 0x80
 	// ServiceSRD is this project's own, in the range that table 38 leaves to
 	// manufacturers.
 	ServiceSRD Service = 0xc0
@@ -82,6 +84,13 @@ const (
 	UDSendOnlyImm Opcode = 0x65
 )
 
+// CNP is a congestion notification packet, for a queue pair of any connected service: what
+// it sends meets congestion (annex A17.9.3).
+const CNP Opcode = 0x81
+
+// reservedLen is the length of what a CNP has behind the base transport header, all zero.
+const reservedLen = 16
+
 // Operations of a scalable reliable datagram. The lower five bits are those of the
 // operation of a reliable connection that is most like it.
 const (
@@ -110,6 +119,7 @@ const (
 	hasAtomicAck
 	hasImm
 	hasIETH
+	hasReserved
 	hasPayload
 )
 
@@ -163,6 +173,8 @@ func makeOpcodeInfos() (infos [256]opcodeInfo) {
 		UDSendOnly:    hasDETH | hasPayload,
 		UDSendOnlyImm: hasDETH | hasImm | hasPayload,
 
+		CNP: hasReserved,
+
 		SRDSend:         hasSRDETH | hasDETH | hasPayload,
 		SRDSendImm:      hasSRDETH | hasDETH | hasImm | hasPayload,
 		SRDWrite:        hasSRDETH | hasDETH | hasRETH | hasOffset | hasPayload,
@@ -180,7 +192,7 @@ func makeOpcodeInfos() (infos [256]opcodeInfo) {
 			len  int
 		}{
 			{hasSRDETH, SRDETHLen}, {hasDETH, DETHLen}, {hasRETH, RETHLen}, {hasOffset, OffsetLen}, {hasSegments, SegmentsLen}, {hasAtomicETH, AtomicETHLen}, {hasAETH, AETHLen},
-			{hasAtomicAck, AtomicAckLen}, {hasImm, ImmLen}, {hasIETH, IETHLen},
+			{hasAtomicAck, AtomicAckLen}, {hasImm, ImmLen}, {hasIETH, IETHLen}, {hasReserved, reservedLen},
 		} {
 			if parts&ext.part != 0 {
 				n += ext.len
@@ -291,6 +303,8 @@ var opcodeNames = map[Opcode]string{
 
 	UDSendOnly:    "UD SEND Only",
 	UDSendOnlyImm: "UD SEND Only with Immediate",
+
+	CNP: "CNP",
 
 	SRDSend:         "SRD SEND",
 	SRDSendImm:      "SRD SEND with Immediate",

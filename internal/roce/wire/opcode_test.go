@@ -16,6 +16,7 @@ func TestOpcodeHeaderLengths(t *testing.T) {
 		0x20: 12, 0x21: 12, 0x22: 12, 0x23: 16, 0x24: 12, 0x25: 16,
 		0x26: 28, 0x27: 12, 0x28: 12, 0x29: 16, 0x2a: 28, 0x2b: 32,
 		0x64: 20, 0x65: 24,
+		0x81: 28, // annex A17.9.3: 16 reserved bytes
 		// Our own, likewise.
 		0xc4: 32, 0xc5: 36, 0xca: 52, 0xcb: 56, 0xcc: 56, 0xd0: 24, 0xd1: 24, 0xd2: 28, 0xd8: 24, 0xd9: 24,
 	}
@@ -62,7 +63,7 @@ func TestOpcodeParts(t *testing.T) {
 			bare = append(bare, op)
 		}
 	}
-	assert.Equal(t, []Opcode{RCReadRequest, RCAcknowledge, RCAtomicAcknowledge, RCCompareSwap, RCFetchAdd, SRDReadRequest, SRDNak, SRDHello, SRDHelloReply}, bare)
+	assert.Equal(t, []Opcode{RCReadRequest, RCAcknowledge, RCAtomicAcknowledge, RCCompareSwap, RCFetchAdd, CNP, SRDReadRequest, SRDNak, SRDHello, SRDHelloReply}, bare)
 }
 
 func TestOpcodeString(t *testing.T) {

@@ -220,4 +220,7 @@ func (p *Packet) putExtensions(parts uint16, b []byte) {
 	if parts&hasIETH != 0 {
 		binary.BigEndian.PutUint32(b, p.InvalidateRKey)
 	}
+	if parts&hasReserved != 0 {
+		clear(b[:reservedLen])
+	}
 }

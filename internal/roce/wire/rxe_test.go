@@ -101,10 +101,11 @@ func TestKernelPackets(t *testing.T) {
 			assert.False(t, flow.CheckICRC(datagram, ident), "off by one bit")
 		})
 	}
-	// Every operation that this package knows, rxe can send, but for our own.
+	// Every operation that this package knows, rxe can send, but for our own, and
+	// notifications of congestion.
 	for _, version := range []byte{4, 6} {
 		for _, op := range allOpcodes() {
-			if op.HasSRDETH() {
+			if op.HasSRDETH() || op == CNP {
 				continue
 			}
 			assert.NotZero(t, seen[kind{version, op}], "no packet of IPv%d %v", version, op)
