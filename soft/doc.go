@@ -19,12 +19,12 @@
 //
 //	soft-lo?loss=0.1&reorder=0.05&seed=7&capture=trace.pcap
 //
-// Options are loss, duplicate, reorder and corrupt (probabilities from 0 to 1,
+// Options are loss, duplicate, reorder, corrupt and mark (probabilities from 0 to 1,
 // drawn for each packet that arrives), seed (of those draws), srd_seed (of the order of
 // messages on SRD queue pairs), capture (a file that takes all packets in the pcap format),
-// local, which can be set to "off" to have packets to this machine go by UDP, shards (how many
-// engines can work without waiting for each other), and segmentation, coalescing and batch,
-// which can be set to "off" to do without an offload of the kernel.
+// shards (how many engines can work without waiting for each other), and what can be set to
+// "off": local (shared memory with devices of this machine), congestion (congestion control),
+// and segmentation, coalescing and batch (offloads of the kernel).
 //
 // # Transport services
 //

@@ -89,6 +89,8 @@ func parseOptions(options string) (cfg Config, capture string, err error) {
 			err = probability(value, &cfg.Faults.Reorder)
 		case "corrupt":
 			err = probability(value, &cfg.Faults.Corrupt)
+		case "mark":
+			err = probability(value, &cfg.Faults.Mark)
 		case "seed":
 			if cfg.Faults.Seed, err = strconv.ParseUint(value, 0, 64); err != nil {
 				err = fmt.Errorf("%q is not a number from 0 to 2^64-1", value)
@@ -107,6 +109,8 @@ func parseOptions(options string) (cfg Config, capture string, err error) {
 			err = onOff(value, &cfg.DisableCoalescing)
 		case "batch":
 			err = onOff(value, &cfg.DisableBatch)
+		case "congestion":
+			err = onOff(value, &cfg.DisableCongestionControl)
 		case "local":
 			err = onOff(value, &cfg.DisableLocal)
 		case "shards":
@@ -114,7 +118,7 @@ func parseOptions(options string) (cfg Config, capture string, err error) {
 				err = fmt.Errorf("%q is not a number from 1 on", value)
 			}
 		default:
-			err = fmt.Errorf("there is no such option; there are loss, duplicate, reorder, corrupt, seed, srd_seed, capture, segmentation, coalescing, batch, local and shards")
+			err = fmt.Errorf("there is no such option; there are loss, duplicate, reorder, corrupt, mark, seed, srd_seed, capture, segmentation, coalescing, batch, congestion, local and shards")
 		}
 		if err != nil {
 			return cfg, "", fmt.Errorf("option %q: %w: %w", key, err, verbs.ErrInvalid)

@@ -53,6 +53,10 @@ type Config struct {
 	// beginning, leave one.
 	MaxShards int
 
+	// DisableCongestionControl has connections go by losses alone, and packets not say that
+	// they may be marked. It is for comparisons.
+	DisableCongestionControl bool
+
 	// Log is where the device logs. The zero value is silent.
 	Log zerolog.Logger
 }
@@ -64,6 +68,9 @@ type Faults struct {
 	Duplicate float64 // it arrives twice
 	Reorder   float64 // it arrives after packets that were sent later
 	Corrupt   float64 // one of its bits is flipped
+	// Mark: it is marked "congestion experienced", as a switch does whose queue grows, if
+	// its sender reacts to that.
+	Mark float64
 	// Seed makes the draws repeatable; zero is a seed like any other.
 	Seed uint64
 }
@@ -171,7 +178,8 @@ func (cfg Config) roce(name string, i networkInterface, addresses ...netip.AddrP
 	return roce.Config{
 		Name: name, Interface: i.Name, Addresses: addresses, InterfaceMTU: i.MTU,
 		DisableSegmentation: cfg.DisableSegmentation, DisableCoalescing: cfg.DisableCoalescing,
-		DisableBatch: cfg.DisableBatch, DisableLocal: cfg.DisableLocal, MaxShards: cfg.MaxShards, SRDSeed: cfg.SRDSeed, Faults: roce.Faults(cfg.Faults), Capture: cfg.Capture, Log: cfg.Log,
+		DisableBatch: cfg.DisableBatch, DisableLocal: cfg.DisableLocal, DisableCongestionControl: cfg.DisableCongestionControl,
+		MaxShards: cfg.MaxShards, SRDSeed: cfg.SRDSeed, Faults: roce.Faults(cfg.Faults), Capture: cfg.Capture, Log: cfg.Log,
 	}
 }
 

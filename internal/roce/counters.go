@@ -9,7 +9,8 @@ import (
 // Counters implements verbs.Device. The names up to rdma_recvs are those of the
 // kernel's soft-RoCE driver, and cm_rx_msgs, cm_tx_msgs, cm_tx_retries and
 // cm_rx_duplicates those of its connection manager, and multicast_xmit_packets and
-// multicast_rcv_packets those of ports; the others count what these do not.
+// multicast_rcv_packets those of ports, and the four of congestion notifications those of
+// Mellanox adapters; the others count what these do not.
 func (d *Device) Counters() ([]verbs.Counter, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -43,6 +44,10 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 		{Name: "rx_datagrams_dropped", Value: c.DatagramsDropped},
 		{Name: "rx_qkey_violations", Value: c.QKeyViolations + s.QKey},
 		{Name: "rx_wrong_peer", Value: t.drops.wrongPeer},
+		{Name: "np_ecn_marked_roce_packets", Value: c.MarkedPackets},
+		{Name: "np_cnp_sent", Value: c.NotificationsSent},
+		{Name: "rp_cnp_handled", Value: c.NotificationsObeyed},
+		{Name: "rp_cnp_ignored", Value: c.NotificationsIgnored},
 		{Name: "multicast_xmit_packets", Value: d.multicast.sent},
 		{Name: "multicast_rcv_packets", Value: d.multicast.received},
 		{Name: "local_peers", Value: uint64(t.localPeers)},

@@ -222,6 +222,9 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 	if d.capture != nil {
 		d.capture.packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
 	}
+	if dg.Header.TrafficClass&ecnMask == congestionExperienced {
+		s.marked(q, p, now)
+	}
 	switch q.init.Type {
 	case verbs.UD:
 		putGRH(&e.header, dg.Src.Addr(), e.socket.Addr().Addr(), dg.Header, len(dg.Data))

@@ -16,6 +16,7 @@ type Faults struct {
 	Duplicate float64 // it arrives twice
 	Reorder   float64 // it arrives after packets that were sent later
 	Corrupt   float64 // one of its bits is flipped
+	Mark      float64 // it is marked "congestion experienced", if its sender reacts to that
 	// Seed makes the draws repeatable; zero is a seed like any other.
 	Seed uint64
 }
@@ -24,7 +25,7 @@ func (f Faults) check() error {
 	for _, p := range []struct {
 		name  string
 		value float64
-	}{{"Loss", f.Loss}, {"Duplicate", f.Duplicate}, {"Reorder", f.Reorder}, {"Corrupt", f.Corrupt}} {
+	}{{"Loss", f.Loss}, {"Duplicate", f.Duplicate}, {"Reorder", f.Reorder}, {"Corrupt", f.Corrupt}, {"Mark", f.Mark}} {
 		if !(p.value >= 0 && p.value <= 1) {
 			return fmt.Errorf("fault probability %s is %v, it must be from 0 to 1", p.name, p.value)
 		}
@@ -32,7 +33,9 @@ func (f Faults) check() error {
 	return nil
 }
 
-func (f Faults) any() bool { return f.Loss > 0 || f.Duplicate > 0 || f.Reorder > 0 || f.Corrupt > 0 }
+func (f Faults) any() bool {
+	return f.Loss > 0 || f.Duplicate > 0 || f.Reorder > 0 || f.Corrupt > 0 || f.Mark > 0
+}
 
 const (
 	// A packet that is to come late is held until at most holdPackets more have
@@ -69,6 +72,9 @@ func (f *faultInjector) pass(d link.Datagram, now time.Duration, deliver func(li
 	f.release(now, true, deliver)
 	if f.hit(f.faults.Loss) {
 		return
+	}
+	if d.Header.TrafficClass&ecnMask != 0 && f.hit(f.faults.Mark) {
+		d.Header.TrafficClass |= congestionExperienced
 	}
 	if len(d.Data) > 0 && f.hit(f.faults.Corrupt) {
 		d.Data = append([]byte(nil), d.Data...)

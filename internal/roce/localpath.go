@@ -52,6 +52,7 @@ func (p *localPath) joined() {
 	p.mark, p.heard = p.peer.channel.Mark(), false
 	p.endpoint.receivers--
 	p.queuePair.transport.SetLargestPacket(local.MaxInline)
+	p.queuePair.transport.SetCongestionControl(false)
 }
 
 // parted has the path go on by UDP: the channel has ended.
@@ -62,6 +63,7 @@ func (p *localPath) parted(c *local.Channel) {
 	p.endpoint.receivers++
 	p.waiting = false
 	p.queuePair.transport.SetLargestPacket(0)
+	p.queuePair.transport.SetCongestionControl(p.controlled())
 	p.endpoint.shard.activate(p.queuePair)
 }
 

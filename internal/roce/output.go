@@ -22,6 +22,7 @@ type udpOutput struct {
 	endpoint *endpoint
 	peer     netip.AddrPort
 	header   link.Header
+	data     link.Header // of packets with a payload
 	flow     wire.Flow
 	// multicast: the peer is a group.
 	multicast bool
@@ -42,7 +43,7 @@ func (d *Device) outputToGroup(a verbs.AddressAttr) (udpOutput, error) {
 	}
 	hops := a.HopLimit
 	out, err := d.output(a)
-	out.multicast, out.header.HopLimit = true, hops
+	out.multicast, out.header.HopLimit, out.data.HopLimit = true, hops, hops
 	return out, err
 }
 
@@ -71,7 +72,7 @@ func (d *Device) output(a verbs.AddressAttr) (udpOutput, error) {
 	if header.HopLimit == defaultHopLimit {
 		header.HopLimit = 0
 	}
-	return udpOutput{endpoint: e, peer: peer, header: header, flow: wire.NewFlow(e.socket.Addr(), peer)}, nil
+	return udpOutput{endpoint: e, peer: peer, header: header, data: header, flow: wire.NewFlow(e.socket.Addr(), peer)}, nil
 }
 
 // Send implements transport.Output.
@@ -80,8 +81,12 @@ func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) {
 	headers := p.Opcode.HeaderLen()
 	tail := int(p.Pad) + wire.ICRCLen
 	size := headers + n + tail
-	o.header.Receiver = uint8(p.DestQP & shardBits)
-	segment := uint16(s.Packet(o.peer, o.header, size))
+	header := o.header
+	if p.Opcode.HasPayload() {
+		header = o.data
+	}
+	header.Receiver = uint8(p.DestQP & shardBits)
+	segment := uint16(s.Packet(o.peer, header, size))
 	// What a peer reads may change while it is read: its checksum must be that
 	// of the bytes that leave.
 	if n <= copyLimit || p.Opcode.HasAETH() || p.Opcode.IsReadResponse() {
@@ -96,7 +101,7 @@ func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) {
 		crc = wire.ICRCUpdate(crc, b[headers:size-wire.ICRCLen])
 		wire.PutICRC(b[size-wire.ICRCLen:], wire.ICRCFinish(crc))
 		if d.capture != nil {
-			d.capture.packet(s.Addr(), o.peer, o.header, segment, d.now(), b)
+			d.capture.packet(s.Addr(), o.peer, header, segment, d.now(), b)
 		}
 	} else {
 		b := s.Bytes(headers)
@@ -111,7 +116,7 @@ func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) {
 		crc = wire.ICRCUpdate(crc, t[:p.Pad])
 		wire.PutICRC(t[p.Pad:], wire.ICRCFinish(crc))
 		if d.capture != nil {
-			d.capture.packet(s.Addr(), o.peer, o.header, segment, d.now(), append([][]byte{b}, append(pieces, t)...)...)
+			d.capture.packet(s.Addr(), o.peer, header, segment, d.now(), append([][]byte{b}, append(pieces, t)...)...)
 		}
 	}
 	sh.counters.SentPackets++

@@ -27,11 +27,13 @@ type udpPath struct {
 
 func (p *udpPath) attach(t *transport.QP) {
 	t.SetWindow(p.endpoint.window)
+	p.controlCongestion(t)
 	p.endpoint.users++
 	p.endpoint.receivers++
 }
 
 func (p *udpPath) detach() {
+	p.endControl()
 	p.endpoint.users--
 	p.endpoint.receivers--
 }

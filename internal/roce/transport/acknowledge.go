@@ -20,8 +20,8 @@ func (q *QP) receiveAck(p *wire.Packet, now time.Duration) {
 	}
 	if q.adapts {
 		q.responded(now)
-		q.measure(p.PSN, now)
 	}
+	q.measure(p.PSN, now)
 	syndrome := p.AETH.Syndrome
 	switch syndrome.Kind() {
 	case wire.KindAck:
@@ -140,8 +140,8 @@ func (q *QP) progressed(before uint32, now time.Duration) {
 		q.moved()
 	}
 	q.gapKnown = false
-	acked := int(wire.PSNDiff(q.unaPSN, before))
-	q.congestion = min(q.congestion+max(acked/4, 1), q.ceiling)
+	q.readsSent = max(q.readsSent-q.asked.drop(q.unaPSN), 0)
+	q.widen(int(wire.PSNDiff(q.unaPSN, before)), int(wire.PSNDiff(q.sendPSN, before)), now)
 	if wire.PSNDiff(q.unaPSN, q.sendPSN) > 0 {
 		q.rewind(q.unaPSN)
 	}
@@ -217,8 +217,8 @@ func (q *QP) receiveRead(p *wire.Packet, now time.Duration) {
 	}
 	n, left := q.payloadLen, w.length-w.got
 	index := int(wire.PSNAdd(p.PSN, -int(w.first)))
-	// One request of several for the read asked for the packets up to the next multiple
-	// of readChunk.
+	// No request of several for the read asks for packets beyond the next multiple of
+	// readChunk.
 	whole := n == left || n >= q.mtu && n&(q.mtu-1) == 0
 	packets := q.packetsOf(n)
 	if n > left || n > q.payloadMax || !whole || index%readChunk+packets > readChunk {
@@ -232,11 +232,7 @@ func (q *QP) receiveRead(p *wire.Packet, now time.Duration) {
 		}
 		w.got += uint32(len(part))
 	}
-	last := wire.PSNAdd(p.PSN, packets-1)
-	if last == w.last || (index+packets)%readChunk == 0 {
-		q.readsSent = max(q.readsSent-1, 0)
-	}
-	q.advance(w, last, now)
+	q.advance(w, wire.PSNAdd(p.PSN, packets-1), now)
 }
 
 func (q *QP) receiveAtomic(p *wire.Packet, now time.Duration) {
@@ -253,7 +249,6 @@ func (q *QP) receiveAtomic(p *wire.Packet, now time.Duration) {
 		q.failRequest(verbs.StatusLocalProtectionError)
 		return
 	}
-	q.readsSent = max(q.readsSent-1, 0)
 	q.advance(w, p.PSN, now)
 }
 

@@ -102,6 +102,7 @@ type adaptive struct {
 	counted time.Duration // until when silent and stuck are counted
 	probes  int           // since the timer was started
 	probe   probe         // to be sent next
+	probing bool          // it is being sent
 	probed  bool          // the oldest packet has been sent as a probe
 	missing bool          // the peer has reported the oldest packet missing
 
@@ -150,11 +151,25 @@ func (q *QP) extendAdaptiveTimer(now time.Duration) {
 	q.ackDeadline = now + q.interval()
 }
 
-// sent notes that the packet at sendPSN leaves.
-func (q *QP) sent(now time.Duration) {
+// measures reports whether the queue pair measures round trips.
+func (q *QP) measures() bool { return q.adapts || q.controlled }
+
+// sent notes that the packet at sendPSN leaves, which takes so many sequence numbers.
+func (q *QP) sent(p *wire.Packet, packets int, now time.Duration) {
+	if !q.measures() {
+		return
+	}
 	q.sentAt = now
+	if q.controlled && !p.AckReq {
+		return // the answer waits for the packets that follow, which leave when they may
+	}
 	if !q.timing && (q.dropped || q.sendPSN == q.maxPSN) {
 		q.timing, q.timed, q.timedAt = true, q.sendPSN, now
+		if q.controlled {
+			// Of a read, the last response has met the queue that the others have made, as
+			// the last packet of a write has.
+			q.timed = wire.PSNAdd(q.sendPSN, packets-1)
+		}
 	}
 }
 
@@ -175,6 +190,9 @@ func (q *QP) measure(psn uint32, now time.Duration) {
 	if q.timing && wire.PSNDiff(psn, q.timed) >= 0 {
 		q.timing = false
 		q.sample(now - q.timedAt)
+		if q.controlled {
+			q.control.RoundTrip(now-q.timedAt, now)
+		}
 	}
 }
 
@@ -190,7 +208,7 @@ func (q *QP) moved() {
 // sent as a probe: what was sent before the probe, the peer has dropped.
 func (q *QP) probeTaken(now time.Duration) {
 	if q.sending() && q.sendPSN != q.unaPSN {
-		q.goBack(q.unaPSN)
+		q.goBack(q.unaPSN, true, now)
 		q.dropped = true
 		q.armAckTimer(now)
 	}
@@ -226,12 +244,15 @@ func (q *QP) adaptiveTimeout(now time.Duration) {
 	default:
 		q.expired++
 		q.repeated++
-		q.goBack(q.unaPSN)
+		q.goBack(q.unaPSN, false, now)
 		q.extendAdaptiveTimer(now)
 		return
 	}
 	if q.probe == probeOldest {
 		q.repeated++
+	}
+	if q.controlled && wire.PSNDiff(q.sendPSN, q.unaPSN) <= 1 {
+		q.narrow(false, now) // the probe repeats all that was under way
 	}
 	q.counters.CompleterRetries++
 	q.extendAdaptiveTimer(now)
@@ -275,9 +296,11 @@ func (q *QP) transmitProbe(out Output, now time.Duration) {
 	sendPSN, sendIdx, readsSent, unasked := q.sendPSN, q.sendIdx, q.readsSent, q.unasked
 	q.sendPSN, q.sendIdx = psn, index
 	q.unasked = ackInterval // so that it asks for an acknowledgement
+	q.probing = true
 	if q.transmitRequest(out, q.sq.at(index), q.mtu, now) {
 		q.sendPSN, q.sendIdx, q.readsSent, q.unasked = sendPSN, sendIdx, readsSent, unasked
 	}
+	q.probing = false
 }
 
 // lastSent is the packet sent before sendPSN, and its request.
@@ -295,10 +318,12 @@ func (q *QP) lastSent() (psn uint32, index uint64) {
 		return psn, index
 	}
 	// psn is that of the last response: go to where it was asked for.
-	asked := wire.PSNDiff(psn, w.first) / readChunk * readChunk
-	psn = wire.PSNAdd(w.first, int(asked))
-	if wire.PSNDiff(psn, q.unaPSN) < 0 {
-		psn = q.unaPSN
+	start := w.first
+	if asked, ok := q.asked.start(psn); ok && wire.PSNDiff(asked, start) > 0 {
+		start = asked
 	}
-	return psn, index
+	if wire.PSNDiff(start, q.unaPSN) < 0 {
+		start = q.unaPSN
+	}
+	return start, index
 }

@@ -21,6 +21,11 @@ type Counters struct {
 	BrokenMessages      uint64 // of an unreliable connection, dropped
 	DatagramsDropped    uint64 // for want of a receive that takes them
 	QKeyViolations      uint64
+
+	MarkedPackets        uint64 // received with "congestion experienced"
+	NotificationsSent    uint64 // of congestion
+	NotificationsObeyed  uint64
+	NotificationsIgnored uint64
 }
 
 // Add adds others to the counters.
@@ -43,4 +48,8 @@ func (c *Counters) Add(o *Counters) {
 	c.BrokenMessages += o.BrokenMessages
 	c.DatagramsDropped += o.DatagramsDropped
 	c.QKeyViolations += o.QKeyViolations
+	c.MarkedPackets += o.MarkedPackets
+	c.NotificationsSent += o.NotificationsSent
+	c.NotificationsObeyed += o.NotificationsObeyed
+	c.NotificationsIgnored += o.NotificationsIgnored
 }

@@ -112,9 +112,11 @@ type options struct {
 	window    int
 	signalAll bool
 	adaptive  bool
-	arena     int // bytes of either region
-	shared    *RecvQueue
-	waiting   *Waiting
+	// controlled: there is congestion control, until the queue pair is reset.
+	controlled bool
+	arena      int // bytes of either region
+	shared     *RecvQueue
+	waiting    *Waiting
 }
 
 func (o options) defaults() options {
@@ -181,6 +183,7 @@ func newEnd(t tb, num uint32, memory *Memory, o options) *end {
 		Event:    func(v verbs.EventType) { e.events = append(e.events, v) },
 	})
 	e.qp.SetWindow(o.window)
+	e.qp.SetCongestionControl(o.controlled)
 	return e
 }
 

@@ -37,7 +37,7 @@ type fuzzed struct {
 }
 
 func newFuzzed(t testing.TB, adaptive bool) *fuzzed {
-	f := &fuzzed{rig: newRig(t, options{psn: 0xfffff8, peerPSN: 0xfffffc, initReads: 2, arena: 4096, rnrRetry: 7, adaptive: adaptive})}
+	f := &fuzzed{rig: newRig(t, options{psn: 0xfffff8, peerPSN: 0xfffffc, initReads: 2, arena: 4096, rnrRetry: 7, adaptive: adaptive, controlled: adaptive})}
 	m := f.server.memory
 	f.readOnly = newArena(t, m, 0xa1, remoteBase+4096, 256, verbs.AccessRemoteRead)
 	f.noRemote = newArena(t, m, 0xa2, remoteBase-256, 256, verbs.AccessLocalWrite|verbs.AccessMWBind)
@@ -225,6 +225,8 @@ func FuzzReceive(f *testing.F) {
 		ack := wire.Packet{Opcode: wire.RCAcknowledge, PKey: defaultPKey, DestQP: clientQPN, AETH: wire.AETH{Syndrome: s}}
 		f.Add(append(step(stepToClient|stepNearPSN|stepExchange, ack), step(stepToClient|stepNearPSN|stepExpire|stepPost, ack)...))
 	}
+	cnp := wire.Packet{Opcode: wire.CNP, PKey: defaultPKey, BECN: true}
+	f.Add(append(step(stepToClient|stepPost, cnp), step(stepToClient|stepExpire|stepExchange|stepPost, cnp)...))
 	f.Fuzz(func(t *testing.T, input []byte) {
 		for _, adaptive := range []bool{false, true} {
 			c, rest := newFuzzed(t, adaptive), input

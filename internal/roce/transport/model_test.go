@@ -172,7 +172,7 @@ func TestModel(t *testing.T) {
 				initReads: rapid.IntRange(1, 8).Draw(t, "reads"), maxSGE: rapid.IntRange(1, 5).Draw(t, "sge"),
 				depth: rapid.IntRange(1, 24).Draw(t, "depth"), maxInline: 24,
 				window:   rapid.SampledFrom([]int{1, 1 << 15, 1 << 20}).Draw(t, "window"),
-				adaptive: rapid.Bool().Draw(t, "adaptive"),
+				adaptive: rapid.Bool().Draw(t, "adaptive"), controlled: rapid.Bool().Draw(t, "controlled"),
 			},
 			plan:        plan{requests: rapid.IntRange(1, 40).Draw(t, "requests"), maxMessage: limit, sizes: sizesAround(int(mtu), limit)},
 			seed:        rapid.Uint64().Draw(t, "seed"),
@@ -221,7 +221,7 @@ func TestSoakLossy(t *testing.T) {
 			seed := c.seed
 			o := sceneOptions{
 				options: options{
-					mtu: verbs.MTU(mtu), psn: 0xfff000, peerPSN: 0xffff00, timeout: 7, initReads: 8, depth: 64, adaptive: c.adaptive,
+					mtu: verbs.MTU(mtu), psn: 0xfff000, peerPSN: 0xffff00, timeout: 7, initReads: 8, depth: 64, adaptive: c.adaptive, controlled: c.adaptive,
 				},
 				plan: plan{requests: c.requests, maxMessage: 40 * mtu, sizes: func(c chooser) int {
 					if c.IntN(32) == 0 {

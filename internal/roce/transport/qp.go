@@ -96,6 +96,7 @@ type QP struct {
 	adaptive
 	responder
 	pacer
+	congestionControl
 
 	windows  fifo.List[*Window] // of type 2, bound on it
 	largest  uint32             // the payload of the largest packet that it sends
@@ -193,8 +194,15 @@ func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
 // that it came from the peer's address and that it names this queue pair has been
 // checked.
 func (q *QP) Receive(p *wire.Packet, now time.Duration) {
+	if p.Opcode == wire.CNP {
+		q.notified(now)
+		return
+	}
 	if p.Opcode.Service() != q.service {
 		return // of another transport service: dropped (IBTA 9.6)
+	}
+	if p.BECN {
+		q.notified(now)
 	}
 	q.whole[0] = p.Payload
 	q.payload, q.payloadLen, q.payloadMax = q.whole[:], uint32(len(p.Payload)), q.mtu
@@ -241,23 +249,29 @@ func (q *QP) receiveReliable(p *wire.Packet, now time.Duration) {
 // more is left that could leave at once. Datagrams go to the outputs of their
 // address handles instead.
 func (q *QP) Transmit(out Output, now time.Duration, budget int) bool {
+	if q.notify && budget > 0 {
+		budget--
+		q.transmitNotification(out, now)
+	}
 	if q.kind != verbs.RC {
 		return q.transmitUnreliable(out, now, budget)
 	}
-	budget = q.transmitResponses(out, budget)
-	return q.transmitRequests(out, now, budget) || q.responses.Len() > 0
+	budget = q.transmitResponses(out, now, budget)
+	return q.transmitRequests(out, now, budget) || q.responses.Len() > 0 && q.responsesAt == 0
 }
 
 // Deadline is when Timeout is to be called; zero means never.
 func (q *QP) Deadline() time.Duration {
-	switch {
-	case q.kind != verbs.RC:
+	if q.kind != verbs.RC {
 		return q.paceUntil
-	case q.rnrUntil != 0 && (q.ackDeadline == 0 || q.rnrUntil < q.ackDeadline):
-		return q.rnrUntil
-	default:
-		return q.ackDeadline
 	}
+	at := q.ackDeadline
+	for _, other := range [...]time.Duration{q.rnrUntil, q.requestsAt, q.responsesAt} {
+		if other != 0 && (at == 0 || other < at) {
+			at = other
+		}
+	}
+	return at
 }
 
 // Close ends the queue pair's part in what those of its device share, and what windows
@@ -275,7 +289,10 @@ func (q *QP) reset() {
 		q.rq.empty()
 	}
 	q.endNotReady()
-	q.requester, q.adaptive, q.pacer = requester{}, adaptive{}, pacer{}
+	asked := q.asked
+	asked.ends.empty()
+	q.requester, q.adaptive, q.pacer = requester{asked: asked}, adaptive{}, pacer{}
+	q.congestionControl = congestionControl{}
 	q.responder = responder{responses: q.responses, current: recvWQE{segs: q.current.segs[:0]}, atomics: q.atomics}
 	q.responses.empty()
 	clear(q.atomics)
@@ -288,7 +305,7 @@ func (q *QP) fail() {
 		return
 	}
 	q.state = verbs.QPError
-	q.ackDeadline, q.rnrUntil, q.paceUntil = 0, 0, 0
+	q.ackDeadline, q.rnrUntil, q.paceUntil, q.requestsAt, q.responsesAt = 0, 0, 0, 0, 0
 	q.endNotReady()
 	q.flush()
 	if q.rq.shared {

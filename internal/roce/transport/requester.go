@@ -18,6 +18,7 @@ type requester struct {
 	sendIdx uint64 // the request that sendPSN belongs to
 
 	readsSent  int // read and atomic requests sent whose responses are not complete
+	asked      asked
 	congestion int // packets allowed under way
 	ceiling    int // the most that congestion grows to
 
@@ -61,6 +62,8 @@ func (q *QP) startRequester() {
 	q.maxInitRead = q.attr.MaxInitReadAtomic
 	q.ceiling = max(q.window/int(q.mtu), 2*minWindow)
 	q.congestion = min(startWindow, q.ceiling)
+	q.asked.ends.depth = 2 * q.maxInitRead
+	q.control.Start(q.congestion, q.ceiling)
 	q.restoreRetries()
 	q.adaptive = adaptive{}
 	q.adapts = q.mayAdapt && !q.lossless
@@ -103,7 +106,7 @@ func (q *QP) transmitRequests(out Output, now time.Duration, budget int) bool {
 		if w.wr.Flags&verbs.FlagFence != 0 && q.sendPSN == w.first && q.readsOutstanding() {
 			return false
 		}
-		if w.responds() && q.readsSent >= q.maxInitRead {
+		if w.responds() && (q.readsSent >= q.maxInitRead || q.sendPSN == q.maxPSN && q.asked.ends.Full()) {
 			return false
 		}
 		if w.local() {
@@ -117,7 +120,8 @@ func (q *QP) transmitRequests(out Output, now time.Duration, budget int) bool {
 			}
 			continue
 		}
-		if int(wire.PSNDiff(q.sendPSN, q.unaPSN)) >= q.congestion {
+		room := q.congestion - int(wire.PSNDiff(q.sendPSN, q.unaPSN))
+		if room <= 0 || w.wr.Op == verbs.OpRead && room < q.leastRead(w) || q.spaced(now) {
 			return false
 		}
 		if budget <= 0 {
@@ -161,14 +165,10 @@ func (q *QP) transmitRequest(out Output, w *sendWQE, largest uint32, now time.Du
 	var pieces [][]byte
 	switch w.wr.Op {
 	case verbs.OpRead:
-		end := (index/readChunk + 1) * readChunk << q.mtuShift
-		if end > w.length {
-			end = w.length
-		}
+		advance = q.readNext(w)
 		p.Opcode = wire.RCReadRequest
 		p.AckReq = true
-		p.RETH = wire.RETH{VA: w.wr.RemoteAddr + uint64(off), RKey: w.wr.RKey, Length: end - off}
-		advance = q.packetsOf(end - off)
+		p.RETH = wire.RETH{VA: w.wr.RemoteAddr + uint64(off), RKey: w.wr.RKey, Length: min(uint32(advance)<<q.mtuShift, w.length-off)}
 		q.readsSent++
 	case verbs.OpCompareSwap, verbs.OpFetchAdd:
 		p.Opcode = wire.RCFetchAdd
@@ -193,7 +193,7 @@ func (q *QP) transmitRequest(out Output, w *sendWQE, largest uint32, now time.Du
 		advance = q.packetsOf(n)
 		last := wire.PSNAdd(q.sendPSN, advance-1) == w.last
 		q.unasked += advance
-		p.AckReq = q.unasked >= ackInterval ||
+		p.AckReq = q.unasked >= q.askInterval() ||
 			last && (q.signalAll || w.wr.Flags&verbs.FlagSignaled != 0 || q.nothingFollows()) ||
 			underWay+advance >= q.congestion
 	}
@@ -201,17 +201,53 @@ func (q *QP) transmitRequest(out Output, w *sendWQE, largest uint32, now time.Du
 		q.unasked = 0
 	}
 	out.Send(p, pieces, int(n))
-	if q.adapts {
-		q.sent(now)
-	}
+	q.sent(p, advance, now)
+	q.space(advance, now)
 	q.sendPSN = wire.PSNAdd(q.sendPSN, advance)
 	if wire.PSNDiff(q.sendPSN, q.maxPSN) > 0 {
 		q.maxPSN = q.sendPSN
+	}
+	if w.responds() {
+		q.asked.add(q.sendPSN)
 	}
 	if q.ackDeadline == 0 {
 		q.armAckTimer(now)
 	}
 	return true
+}
+
+// readNext is how many packets of response to a read the request at sendPSN asks for. A probe
+// asks for all that an earlier one did: it is not followed by another until a time-out.
+func (q *QP) readNext(w *sendWQE) int {
+	index := int(wire.PSNAdd(q.sendPSN, -int(w.first)))
+	n := min(readChunk-index%readChunk, q.packets(w)-index)
+	if end, ok := q.asked.end(q.sendPSN); ok {
+		n = int(wire.PSNDiff(end, q.sendPSN))
+	}
+	if q.controlled && !q.probing && !q.asked.ends.Full() {
+		n = min(n, max(q.congestion/2, 1))
+	}
+	return n
+}
+
+// leastRead is the room in the window that it takes for the next request of a read to
+// leave. A window that has room for one request of full length and another may be
+// exceeded by one. A smaller one is not, and waits until half of it is free: else it
+// would be used up by requests for a packet each.
+func (q *QP) leastRead(w *sendWQE) int {
+	if !q.controlled || q.congestion >= 2*readChunk {
+		return 1
+	}
+	return min(q.readNext(w), q.congestion)
+}
+
+// askInterval is how many packets may leave before one asks for an acknowledgement: half of
+// the window, so that the other half is under way when it comes.
+func (q *QP) askInterval() int {
+	if !q.controlled {
+		return ackInterval
+	}
+	return min(ackInterval, max(q.congestion/2, 1))
 }
 
 // fillData makes the packet with that index of a send or write and returns its
@@ -297,6 +333,7 @@ func (q *QP) armAckTimer(now time.Duration) {
 
 // Timeout does what is due by now.
 func (q *QP) Timeout(now time.Duration) {
+	q.resume(now)
 	if q.paceUntil != 0 && now >= q.paceUntil {
 		q.paceUntil = 0
 	}
@@ -331,7 +368,7 @@ func (q *QP) retry(psn uint32, cost int, now time.Duration) {
 	default:
 		q.retries -= cost
 	}
-	q.goBack(psn)
+	q.goBack(psn, cost == costOfGap, now)
 	q.dropped, q.missing = true, true
 	q.armAckTimer(now)
 }
@@ -341,10 +378,11 @@ func (q *QP) retryExceeded() {
 	q.failRequest(verbs.StatusRetryExceeded)
 }
 
-// goBack begins another round, from psn on.
-func (q *QP) goBack(psn uint32) {
+// goBack begins another round, from psn on, since a packet is lost: later ones have shown
+// that, or no answer has come.
+func (q *QP) goBack(psn uint32, shown bool, now time.Duration) {
 	q.counters.CompleterRetries++
-	q.congestion = max(q.congestion/2, minWindow)
+	q.narrow(shown, now)
 	q.rewind(psn)
 }
 

@@ -262,8 +262,16 @@ func (q *QP) receiveReadRequest(p *wire.Packet) {
 		return
 	}
 	q.msn = (q.msn + 1) & wire.PSNMask
-	q.responses.push(response{kind: readResponse, psn: p.PSN, msn: q.msn, from: from, left: p.RETH.Length})
+	q.pushRead(p, from)
 	q.expected = wire.PSNAdd(q.expected, q.packetsOf(p.RETH.Length))
+}
+
+// pushRead has a read be answered. How fast the packets of a long response leave is this
+// end's to see to. A peer that asks for less at a time, as Verbena's own do, sees to it itself.
+func (q *QP) pushRead(p *wire.Packet, from grant) {
+	q.responses.push(response{
+		kind: readResponse, psn: p.PSN, msn: q.msn, from: from, left: p.RETH.Length, long: q.packetsOf(p.RETH.Length) > readChunk,
+	})
 }
 
 // readable checks what a read request asks for.
@@ -444,7 +452,7 @@ func (q *QP) duplicate(p *wire.Packet) {
 			q.responses.push(response{kind: ackResponse, psn: p.PSN, msn: q.msn, syndrome: wire.Nak(wire.NakRemoteAccess)})
 			return
 		}
-		q.responses.push(response{kind: readResponse, psn: p.PSN, msn: q.msn, from: from, left: p.RETH.Length})
+		q.pushRead(p, from)
 	case wire.RCCompareSwap, wire.RCFetchAdd:
 		if q.responses.crowded() {
 			return

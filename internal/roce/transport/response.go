@@ -1,6 +1,8 @@
 package transport
 
 import (
+	"time"
+
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 )
 
@@ -22,6 +24,7 @@ type response struct {
 	from     grant // of a read
 	left     uint32
 	begun    bool // a read's first packet has left
+	long     bool // a read of more packets than readChunk
 	value    uint64
 }
 
@@ -57,10 +60,17 @@ func (r *responseQueue) mergeAck(psn, msn uint32) bool {
 	return true
 }
 
-// transmitResponses sends waiting responses and returns what is left of budget.
-func (q *QP) transmitResponses(out Output, budget int) int {
+// transmitResponses sends waiting responses, as far as their rate allows, and returns what
+// is left of budget.
+func (q *QP) transmitResponses(out Output, now time.Duration, budget int) int {
+	q.responsesAt = 0
 	for budget > 0 && q.responses.Len() > 0 {
 		r := q.responses.first()
+		if r.long && q.rate.Bounded() {
+			if q.responsesAt = q.rate.Wait(now); q.responsesAt != 0 {
+				return budget
+			}
+		}
 		p := &q.packet
 		*p = wire.Packet{PKey: defaultPKey, DestQP: q.attr.DestQPN, PSN: r.psn, MigReq: true}
 		p.AETH = wire.AETH{Syndrome: r.syndrome, MSN: r.msn}
@@ -77,6 +87,9 @@ func (q *QP) transmitResponses(out Output, budget int) int {
 			out.Send(p, nil, 0)
 			q.responses.pop()
 		case readResponse:
+			if r.long && q.controlled {
+				q.rate.Sent(int(min(r.left, q.largest)), now)
+			}
 			if !q.transmitRead(out, p, r) {
 				q.responses.pop()
 			}

@@ -36,6 +36,9 @@ func (q *QP) transmitUnreliable(out Output, now time.Duration, budget int) bool 
 				q.pause(now)
 				return false
 			}
+			if q.paceUntil = q.rate.Wait(now); q.paceUntil != 0 {
+				return false
+			}
 			budget--
 			if w.local() {
 				q.execute(w)
@@ -70,6 +73,9 @@ func (q *QP) transmitUnacknowledged(out Output, w *sendWQE) {
 	out.Send(p, pieces, int(n))
 	q.sendPSN = wire.PSNAdd(q.sendPSN, 1)
 	q.credit -= int(n) + packetCost
+	if q.controlled {
+		q.rate.Sent(int(n), q.refilled)
+	}
 }
 
 // failSends completes the oldest request with an error and stops the send queue

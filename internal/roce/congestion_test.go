@@ -1,0 +1,78 @@
+package roce
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Packets that are marked on their way have their receiver notify the sender, whichever of
+// the two asked for them.
+func TestMarkedPacketsAreNotified(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("other systems do not show the marks")
+	}
+	for _, v := range variants {
+		for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead} {
+			t.Run(v.name+"/"+op.String(), func(t *testing.T) {
+				const n = 300_000
+				plain, marking := v.cfg, v.cfg
+				plain.DisableLocal, marking.Faults = true, Faults{Mark: 1}
+				from, to := openSide(t, plain, n), openSide(t, marking, n)
+				from.connect(to)
+				to.connect(from)
+				requester, responder := from, to
+				if op == verbs.OpRead {
+					requester, responder = to, from
+				}
+				fill(from.mem, 1)
+				requester.post(verbs.SendWR{Op: op, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{requester.sge(0, n)}, RemoteAddr: responder.mr.Addr(), RKey: responder.mr.RKey()})
+				require.Equal(t, verbs.StatusSuccess, requester.wait(1)[0].Status)
+				require.Equal(t, from.mem, to.mem)
+				assert.NotZero(t, counter(t, to.dev, "np_ecn_marked_roce_packets"))
+				assert.NotZero(t, counter(t, to.dev, "np_cnp_sent"))
+				assert.Zero(t, counter(t, from.dev, "np_ecn_marked_roce_packets"))
+				assert.Zero(t, counter(t, from.dev, "rx_malformed"))
+				if op == verbs.OpWrite { // before the last acknowledgement
+					assert.NotZero(t, counter(t, from.dev, "rp_cnp_handled"))
+				}
+			})
+		}
+	}
+}
+
+// An unreliable connection is told as well.
+func TestMarkedUnreliablePackets(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("other systems do not show the marks")
+	}
+	x, y := openSide(t, Config{}, 4096), openSide(t, Config{Faults: Faults{Mark: 1}}, 4096)
+	x.use(verbs.UC)
+	y.use(verbs.UC)
+	x.connectUC(y)
+	y.connectUC(x)
+	y.postRecv(verbs.RecvWR{SGL: []verbs.SGE{y.sge(0, 4096)}})
+	x.post(verbs.SendWR{Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 4096)}})
+	x.wait(1)
+	y.wait(1)
+	assert.NotZero(t, counter(t, y.dev, "np_cnp_sent"))
+}
+
+// Without congestion control, packets do not say that they may be marked, and marks are
+// nobody's business.
+func TestNoCongestionControl(t *testing.T) {
+	for _, off := range [][2]bool{{true, true}, {true, false}} {
+		x := openSide(t, Config{DisableCongestionControl: off[0], DisableLocal: true}, 4096)
+		y := openSide(t, Config{DisableCongestionControl: off[1], Faults: Faults{Mark: 1}}, 4096)
+		x.connect(y)
+		y.connect(x)
+		x.post(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 4096)}, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()})
+		x.wait(1)
+		assert.Zero(t, counter(t, y.dev, "np_ecn_marked_roce_packets"))
+		assert.Zero(t, counter(t, y.dev, "np_cnp_sent"))
+	}
+}
