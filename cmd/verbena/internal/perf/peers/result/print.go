@@ -68,7 +68,7 @@ func digits(v float64) string {
 	case v >= 1:
 		return strconv.FormatFloat(v, 'f', 2, 64)
 	}
-	return strconv.FormatFloat(v, 'g', 2, 64)
+	return strconv.FormatFloat(v, 'g', 3, 64)
 }
 
 // about are the lines that say of what the figures are.

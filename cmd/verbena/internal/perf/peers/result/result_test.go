@@ -140,7 +140,7 @@ func TestDocument(t *testing.T) {
 }
 
 func TestDigits(t *testing.T) {
-	for v, want := range map[float64]string{1234.5: "1234", 123.4: "123", 12.34: "12.3", 1.234: "1.23", 0.1234: "0.12", 0.00123: "0.0012"} {
+	for v, want := range map[float64]string{1234.5: "1234", 123.4: "123", 12.34: "12.3", 1.234: "1.23", 0.1234: "0.123", 0.00123: "0.00123"} {
 		assert.Equal(t, want, digits(v))
 	}
 	assert.False(t, strings.Contains(digits(1e-9), "inf"))
