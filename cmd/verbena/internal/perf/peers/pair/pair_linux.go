@@ -47,7 +47,7 @@ func Run(ctx context.Context, p *Pair) (o Outcome, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.Limit, errLimit)
 	defer cancel()
 	server := newProcess(ctx, &p.Server)
-	if err := server.start(); err != nil {
+	if err := server.start(ctx); err != nil {
 		return o, err
 	}
 	defer func() {
@@ -58,7 +58,7 @@ func Run(ctx context.Context, p *Pair) (o Outcome, err error) {
 		return o, server.failure("server", fmt.Errorf("it does not listen on port %d: %w", p.Port, cause(ctx, err)))
 	}
 	client := newProcess(ctx, &p.Client)
-	if err := client.start(); err != nil {
+	if err := client.start(ctx); err != nil {
 		return o, err
 	}
 	<-client.ended
@@ -110,10 +110,10 @@ func newProcess(ctx context.Context, c *Command) *process {
 	return p
 }
 
-func (p *process) start() error {
+func (p *process) start(ctx context.Context) error {
 	if err := p.cmd.Start(); err != nil {
 		p.cancel()
-		return fmt.Errorf("start %s: %w", p.cmd.Args[0], err)
+		return fmt.Errorf("start %s: %w", p.cmd.Args[0], cause(ctx, err))
 	}
 	go func() {
 		defer close(p.ended)

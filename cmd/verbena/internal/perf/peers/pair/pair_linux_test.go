@@ -192,6 +192,13 @@ func TestLimit(t *testing.T) {
 	}
 }
 
+// It was too late before anything began.
+func TestLate(t *testing.T) {
+	p := &Pair{Server: command("stay"), Client: command("stay"), Port: freePort(t), Proc: "/proc/self"}
+	_, err := run(t, t.Context(), p)
+	assert.ErrorIs(t, err, errLimit)
+}
+
 // gone reports whether a process has ended. Nobody may have waited for it yet.
 func gone(pid int) bool {
 	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {

@@ -75,7 +75,8 @@ func digits(v float64) string {
 func (r *Result) about() (list []string) {
 	add := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
 	m := &r.Machine
-	add("%s, %d processors (%s), %s %s, %s.", r.Time.Format("2 January 2006"), m.CPUs, m.CPU, m.OS, m.Kernel, m.Go)
+	kernel, _, _ := strings.Cut(m.Kernel, "-") // the rest says who has built it
+	add("%s, %d processors (%s), %s %s, %s.", r.Time.Format("2 January 2006"), m.CPUs, m.CPU, m.OS, kernel, m.Go)
 	var programs []string
 	for _, p := range r.Programs {
 		programs = append(programs, strings.TrimSpace(p.Name+" "+p.Version))

@@ -37,7 +37,7 @@ func example() *Result {
 	times[1].Median = 1.5
 	return &Result{
 		Format: Format, Version: Version, Time: time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC), Rounds: 3,
-		Machine: machine.Machine{CPUs: 2, CPU: "A Processor", OS: "linux", Kernel: "6.18", Go: "go1.26"}, Others: 0.25,
+		Machine: machine.Machine{CPUs: 2, CPU: "A Processor", OS: "linux", Kernel: "6.18-built", Go: "go1.26"}, Others: 0.25,
 		Programs: []Program{{"Verbena", "devel"}, {"UCX", "1.13.1"}},
 		Missing:  []Missing{{"libfabric", "there is no fi_pingpong; install the Debian package libfabric-bin"}},
 		Scenes: []Scene{
