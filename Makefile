@@ -12,6 +12,7 @@
 # make soak    the tests that find more the longer they run; SOAK=10 is longer still
 # make bench   benchmarks
 # make bench-rig  the SDK beside perftest, in the virtual machine, as a table
+# make bench-peers  the SDK beside UCX and libfabric: the tables and plots of docs/performance.md
 # make bench-scp  verbena send beside scp, 2 GiB over the loopback interface, as a table
 
 GO ?= go
@@ -19,7 +20,7 @@ GO ?= go
 # The driver for adapters is built where the headers of libibverbs and librdmacm are.
 TAGS = $(shell [ "`$(GO) env CGO_ENABLED`" = 1 ] && pkg-config --exists libibverbs librdmacm 2>/dev/null && echo verbs)
 
-.PHONY: all build demo test full rig matrix failures windows soak bench bench-rig bench-scp check setup clean
+.PHONY: all build demo test full rig matrix failures windows soak bench bench-rig bench-peers bench-scp check setup clean
 
 all: build
 
@@ -77,6 +78,11 @@ ROUNDS ?= 5
 
 bench-rig: setup
 	$(GO) run ./bench/perftest -v -rounds $(ROUNDS)
+
+# As root, for network namespaces too.
+bench-peers:
+	@scripts/setup.sh
+	@GO="$(GO)" TAGS="$(TAGS)" ROUNDS=$(ROUNDS) scripts/bench-peers.sh
 
 bench-scp:
 	@scripts/setup.sh scp

@@ -11,7 +11,9 @@ infiniband/verbs.h|libibverbs-dev|the driver for adapters
 rdma/rdma_cma.h|librdmacm-dev|the driver for adapters
 tshark|tshark|decoding captures with tshark
 dumpcap|tshark|capturing between network namespaces
-ip|iproute2|the tests between network namespaces'
+ip|iproute2|the tests between network namespaces
+ucx_perftest|ucx-utils|verbena perf peers with UCX
+fi_pingpong|libfabric-bin|verbena perf peers with libfabric'
 
 if [ "${1:-}" = scp ]; then
 	needs='scp|openssh-client|the comparison with scp

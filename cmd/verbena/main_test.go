@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -12,6 +13,10 @@ import (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
+		if fake := fakes[filepath.Base(os.Args[0])]; fake != nil {
+			fake(os.Args[1:])
+			os.Exit(0)
+		}
 		main()
 	}
 	goleak.VerifyTestMain(m)

@@ -44,6 +44,7 @@ const usage = `usage: verbena perf [flags]                     be the server
        verbena perf [flags] HOST[:PORT]         measure, with the server at HOST
        verbena perf compare A.json B.json       is B faster than A?
        verbena perf plot OUT.svg A.json...      draw what reports have
+       verbena perf peers                       beside UCX, libfabric and perftest
 
 Measures operations between two hosts, as the programs of perftest do. The server learns what
 to do from the client, and needs no flags but those of device and address.

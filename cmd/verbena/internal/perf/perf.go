@@ -9,6 +9,7 @@
 //	compare   two sets of reports, with confidence
 //	chart     plots
 //	perftest  what the programs of perftest say to each other
+//	peers     the same measurements by UCX, libfabric and perftest
 package perf
 
 import (
@@ -19,6 +20,7 @@ import (
 	"io"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/compare"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/peers"
 	"github.com/verbena-rdma/verbena/internal/interrupt"
 )
 
@@ -38,6 +40,8 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			return compare.Main(args[1:], stdout, stderr)
 		case "plot":
 			return plotMain(args[1:], stderr)
+		case "peers":
+			return peers.Main(ctx, args[1:], stdout, stderr)
 		}
 	}
 	o, err := parseArgs(args, stderr)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"gonum.org/v1/plot/plotter"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/load"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
@@ -53,6 +54,22 @@ func TestFigures(t *testing.T) {
 	assert.EqualValues(t, [][2]float64{{2, 2}, {4, 4}}, pairs(list[1].series[0]), "the median of the rounds")
 	require.Len(t, list[2].series, 1, "the others have one number of connections")
 	assert.EqualValues(t, [][2]float64{{1, 1000}, {2, 2000}}, pairs(list[2].series[0]))
+}
+
+// A distribution of many times takes no more points than can be seen, and has both ends.
+func TestDistributionIsThin(t *testing.T) {
+	counts := map[int64]int64{}
+	for ns := range int64(100_000) {
+		counts[ns+1] = 1
+	}
+	points := cumulate(counts)
+	assert.LessOrEqual(t, len(points), resolution+2)
+	assert.Equal(t, plotter.XY{X: 0.001, Y: 0.00001}, points[0])
+	assert.Equal(t, plotter.XY{X: 100, Y: 1}, points[len(points)-1])
+	for i := range points[1:] {
+		assert.InDelta(t, points[i].Y, points[i+1].Y, 1.01/resolution)
+		assert.InDelta(t, points[i+1].X/100, points[i+1].Y, 1e-9)
+	}
 }
 
 func pairs(s series) (list [][2]float64) {

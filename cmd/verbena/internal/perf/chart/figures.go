@@ -88,7 +88,11 @@ func latencies(sets []Set) figure {
 	return f
 }
 
-// cumulate makes a distribution of counts by nanoseconds.
+// resolution is how many heights a plot tells apart, about.
+const resolution = 300
+
+// cumulate makes a distribution of counts by nanoseconds, without the points between which
+// nobody sees a step.
 func cumulate(counts map[int64]int64) (points plotter.XYs) {
 	var times []int64
 	total := 0.0
@@ -97,10 +101,13 @@ func cumulate(counts map[int64]int64) (points plotter.XYs) {
 		total += float64(n)
 	}
 	slices.Sort(times)
-	sum := 0.0
-	for _, t := range times {
+	sum, drawn := 0.0, 0.0
+	for i, t := range times {
 		sum += float64(counts[t])
-		points = append(points, plotter.XY{X: float64(t) / 1000, Y: sum / total})
+		if i == 0 || i == len(times)-1 || (sum-drawn)/total >= 1.0/resolution {
+			points = append(points, plotter.XY{X: float64(t) / 1000, Y: sum / total})
+			drawn = sum
+		}
 	}
 	return points
 }

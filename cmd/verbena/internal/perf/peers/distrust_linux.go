@@ -1,0 +1,104 @@
+package peers
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/machine"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/report"
+)
+
+// distrust collects the warnings of Verbena's reports.
+type distrust struct {
+	machine machine.Machine // at the beginning
+	reports int
+	counts  map[string]int
+}
+
+func newDistrust(m machine.Machine) *distrust { return &distrust{machine: m, counts: map[string]int{}} }
+
+// see takes a report. The load that counts is the one of the beginning: since then these
+// programs make it.
+func (d *distrust) see(r *report.Report) {
+	d.reports++
+	r.Client.Machine.Load, r.Server.Machine.Load = d.machine.Load, d.machine.Load
+	for _, w := range report.Distrust(r) {
+		d.counts[w]++
+	}
+}
+
+// warnings are those of all reports, the most frequent ones first.
+func (d *distrust) warnings() (list []string) {
+	var texts []string
+	for w := range d.counts {
+		texts = append(texts, w)
+	}
+	slices.SortFunc(texts, func(a, b string) int {
+		if n := d.counts[b] - d.counts[a]; n != 0 {
+			return n
+		}
+		return strings.Compare(a, b)
+	})
+	for _, w := range texts {
+		list = append(list, fmt.Sprintf("%d of %d measurements of Verbena: %s", d.counts[w], d.reports, w))
+	}
+	return list
+}
+
+// processorTime is what all processors have done, in ticks.
+type processorTime struct {
+	busy, stolen, all float64
+	self              time.Duration // that this process has used
+}
+
+// startProcessorTime notes what they have done so far.
+func startProcessorTime() processorTime {
+	b, _ := os.ReadFile("/proc/stat")
+	p := parseStat(string(b))
+	p.self = machine.CPUTime()
+	return p
+}
+
+// parseStat reads the first line of proc_stat(5).
+func parseStat(text string) (p processorTime) {
+	first, _, _ := strings.Cut(text, "\n")
+	words := strings.Fields(first)
+	if len(words) < 9 || words[0] != "cpu" {
+		return p
+	}
+	// user nice system idle iowait irq softirq steal; guests are part of user.
+	for i, w := range words[1:9] {
+		v, err := strconv.ParseFloat(w, 64)
+		if err != nil {
+			return processorTime{}
+		}
+		p.all += v
+		switch i {
+		case 3, 4:
+		case 7:
+			p.stolen = v
+		default:
+			p.busy += v
+		}
+	}
+	return p
+}
+
+// ticks a second, of proc_stat(5) on every machine that Go runs on.
+const ticks = 100
+
+// others is the share of the time since that other programs have taken, and that the
+// hypervisor has, where ours have used some processor time.
+func (p processorTime) others(ours time.Duration) (others, stolen float64) {
+	now := startProcessorTime()
+	all := now.all - p.all
+	if all <= 0 {
+		return 0, 0
+	}
+	ours += now.self - p.self
+	return max(0, (now.busy-p.busy-ours.Seconds()*ticks)/all), (now.stolen - p.stolen) / all
+}

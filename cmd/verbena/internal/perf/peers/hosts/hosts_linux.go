@@ -1,0 +1,171 @@
+package hosts
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Host is where an end runs.
+type Host struct {
+	Addr netip.Addr
+	Link string   // interface with the address
+	Run  []string // before a command
+	Proc string   // folder of a process there, such as /proc/self
+}
+
+// Here are two hosts that are this machine.
+func Here() [2]Host {
+	h := Host{Addr: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Link: "lo", Proc: "/proc/self"}
+	return [2]Host{h, h}
+}
+
+// ErrUnavailable: network namespaces cannot be made here; the text says what is missing.
+var ErrUnavailable = errors.New("no network namespaces can be made")
+
+// link is the interface of each of a Cabled pair.
+const link = "e0"
+
+// Cabled is two network namespaces, and a cable between them (veth(4)).
+type Cabled struct {
+	Hosts   [2]Host
+	holders [2]*holder
+}
+
+// Cable makes two network namespaces with a cable of an MTU between them. They have no names:
+// they are gone with the processes in them, even where this program is killed and cannot
+// Remove them.
+func Cable(ctx context.Context, mtu int) (c *Cabled, err error) {
+	nsenter, err := exec.LookPath("nsenter")
+	if err != nil {
+		return nil, fmt.Errorf("%w: there is no nsenter (Debian package util-linux)", ErrUnavailable)
+	}
+	ip, err := exec.LookPath("ip")
+	if err != nil {
+		return nil, fmt.Errorf("%w: there is no ip (Debian package iproute2)", ErrUnavailable)
+	}
+	c = &Cabled{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Remove())
+			c = nil
+		}
+	}()
+	for i := range c.holders {
+		if c.holders[i], err = hold(); err != nil {
+			return c, err
+		}
+		pid := strconv.Itoa(c.holders[i].cmd.Process.Pid)
+		c.Hosts[i] = Host{
+			Addr: netip.AddrFrom4([4]byte{10, 11, 0, byte(i + 1)}), Link: link, Proc: "/proc/" + pid,
+			Run: []string{nsenter, "--target", pid, "--net", "--mount", "--"},
+		}
+	}
+	if err = c.Hosts[0].run(ctx, ip, "link", "add", link, "mtu", strconv.Itoa(mtu), "type", "veth",
+		"peer", "name", link, "mtu", strconv.Itoa(mtu), "netns", strconv.Itoa(c.holders[1].cmd.Process.Pid)); err != nil {
+		return c, err
+	}
+	for i := range c.Hosts {
+		h := &c.Hosts[i]
+		for _, command := range [][]string{
+			{ip, "addr", "add", h.Addr.String() + "/24", "dev", link},
+			{ip, "link", "set", link, "up"},
+			{ip, "link", "set", "lo", "up"},
+			// Interfaces are looked for in /sys, too: that of before has the machine's.
+			{"mount", "-t", "sysfs", "-o", "ro", "sysfs", "/sys"},
+		} {
+			if err = h.run(ctx, command...); err != nil {
+				return c, err
+			}
+		}
+	}
+	for i := range c.Hosts {
+		if err = c.Hosts[i].awaitLink(ctx); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// awaitLink waits until packets pass. The kernel takes up to a second to notice that both ends
+// of the cable are up, and drops them until then.
+func (h *Host) awaitLink(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("the cable between the namespaces does not come up"))
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		b, err := os.ReadFile(h.Proc + "/root/sys/class/net/" + h.Link + "/operstate")
+		if err != nil {
+			return err
+		}
+		if strings.TrimSpace(string(b)) == "up" {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// run runs a command on the host.
+func (h *Host) run(ctx context.Context, command ...string) error {
+	args := append(h.Run[:len(h.Run):len(h.Run)], command...)
+	out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(command, " "), err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// Remove removes the namespaces, with the cable.
+func (c *Cabled) Remove() (err error) {
+	for _, h := range c.holders {
+		if h != nil {
+			err = errors.Join(err, h.end())
+		}
+	}
+	return err
+}
+
+// holder is a process that keeps namespaces of its own. It ends when its standard input does,
+// and that ends with this program.
+type holder struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+}
+
+func hold() (h *holder, err error) {
+	h = &holder{cmd: exec.Command("cat")}
+	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
+	if h.stdin, err = h.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	err = h.cmd.Start()
+	if errors.Is(err, os.ErrPermission) {
+		return nil, fmt.Errorf("%w: it takes root, with the right CAP_SYS_ADMIN: %w", ErrUnavailable, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return h, nil
+}
+
+func (h *holder) end() error {
+	_ = h.stdin.Close()
+	return h.cmd.Wait()
+}

@@ -1,0 +1,16 @@
+//go:build !linux
+
+package peers
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/peers/result"
+)
+
+func measure(context.Context, *options, io.Writer) (*result.Result, error) {
+	return nil, fmt.Errorf("it takes Linux, and this is %s; verbena perf measures here", runtime.GOOS)
+}

@@ -1,0 +1,156 @@
+// Package peers is verbena perf peers: the same measurements by Verbena, UCX, libfabric and
+// perftest, in turns, and how they compare.
+//
+//	figure  what is measured
+//	tool    the programs: how to start them, and what they print
+//	pair    a server and its client, under a time limit
+//	hosts   where the two ends run
+//	result  what was found, as text, Markdown and JSON
+package peers
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/peers/result"
+	"github.com/verbena-rdma/verbena/internal/interrupt"
+)
+
+// Exit codes. A signal gives 128 and its number.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+	exitSignal = 128
+)
+
+// options are the flags.
+type options struct {
+	rounds   int
+	time     time.Duration // of each measurement
+	limit    time.Duration // of each measurement, with all that is around it
+	scenes   []string
+	json     string
+	markdown string
+	verbose  bool
+}
+
+const usage = `usage: verbena perf peers [flags]
+
+Measures the same with Verbena and with what is installed of UCX (ucx_perftest), libfabric
+(fi_pingpong, fi_rma_bw) and, where the kernel has an RDMA device, perftest: in turns, several
+times, each as two processes. It prints the figures and how they compare. It takes Linux, and
+root for the scenes in network namespaces, which it makes and removes.
+
+Scenes:
+  local     two processes on this machine
+  adapter   the same, by the kernel's first RDMA device
+  veth1500  two network namespaces with a cable between them, MTU 1500
+  veth9000  the same, MTU 9000
+
+`
+
+// sceneNames are all scenes, in their order.
+var sceneNames = []string{"local", "adapter", "veth1500", "veth9000"}
+
+func parseArgs(args []string, stderr io.Writer) (*options, error) {
+	var o options
+	f := flag.NewFlagSet("verbena perf peers", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.IntVar(&o.rounds, "rounds", 5, "how often each measures everything, in turns")
+	f.DurationVar(&o.time, "D", 300*time.Millisecond, "`time` of each measurement: programs that count are given a number that takes about as long")
+	f.DurationVar(&o.limit, "timeout", 20*time.Second, "`time` after which a measurement is given up, and its programs are killed")
+	scenes := f.String("scene", strings.Join(sceneNames, ","), "`scenes`, separated by commas")
+	f.StringVar(&o.json, "json", "", "write all figures to `FILE` too, as JSON; - is standard output, without the tables")
+	f.StringVar(&o.markdown, "markdown", "", "write the tables into a document `FILE`, between the lines "+result.Begin+" and "+result.End+"; - is standard output, in place of the tables")
+	f.BoolVar(&o.verbose, "verbose", false, "print the command lines, and each figure as it comes")
+	err := f.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		_, _ = fmt.Fprint(stderr, usage)
+		f.SetOutput(stderr)
+		f.PrintDefaults()
+		return nil, err
+	case err != nil:
+		return nil, err
+	case f.NArg() > 0:
+		return nil, fmt.Errorf("%q is no flag, and there are no arguments", f.Arg(0))
+	case o.rounds < 1 || o.rounds > 1000:
+		return nil, fmt.Errorf("-rounds is %d; 1 to 1000 are possible", o.rounds)
+	case o.time < 10*time.Millisecond || o.time > time.Hour:
+		return nil, fmt.Errorf("-D is %v; 10ms to 1h are possible", o.time)
+	case o.limit <= o.time:
+		return nil, fmt.Errorf("-timeout is %v; it has to be longer than -D, %v", o.limit, o.time)
+	case o.json == "-" && o.markdown == "-":
+		return nil, errors.New("-json and -markdown cannot both be standard output")
+	}
+	for name := range strings.SplitSeq(*scenes, ",") {
+		if !slices.Contains(sceneNames, name) {
+			return nil, fmt.Errorf("there is no scene %q; there are %s", name, strings.Join(sceneNames, ", "))
+		}
+		o.scenes = append(o.scenes, name)
+	}
+	if o.markdown != "" && o.markdown != "-" {
+		return &o, result.CheckDocument(o.markdown)
+	}
+	return &o, nil
+}
+
+// Main runs the command, and returns its exit code.
+func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	o, err := parseArgs(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return exitOK
+	}
+	if err != nil {
+		_, _ = fmt.Fprintf(stderr, "verbena perf peers: %v; see verbena perf peers -help\n", err)
+		return exitUsage
+	}
+	r, err := measure(ctx, o, stderr)
+	if r != nil {
+		err = errors.Join(err, write(o, r, err == nil, stdout))
+	}
+	var by interrupt.Error
+	switch {
+	case errors.As(context.Cause(ctx), &by):
+		return exitSignal + int(by.Signal)
+	case err != nil:
+		_, _ = fmt.Fprintln(stderr, "verbena perf peers:", err)
+		return exitFailed
+	}
+	return exitOK
+}
+
+// write writes the result. A document is not given one that is incomplete.
+func write(o *options, r *result.Result, complete bool, stdout io.Writer) (err error) {
+	switch {
+	case o.json == "-":
+		err = r.WriteJSON(stdout)
+	case o.markdown == "-":
+		_, err = io.WriteString(stdout, r.Markdown())
+	default:
+		err = r.WriteText(stdout)
+	}
+	if o.json != "" && o.json != "-" {
+		err = errors.Join(err, writeJSON(o.json, r))
+	}
+	if complete && o.markdown != "" && o.markdown != "-" {
+		err = errors.Join(err, r.WriteDocument(o.markdown))
+	}
+	return err
+}
+
+func writeJSON(name string, r *result.Result) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.WriteJSON(f), f.Close())
+}

@@ -1,0 +1,60 @@
+package result
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// What is between these lines of a document is replaced.
+const (
+	Begin = "<!-- verbena perf peers -->"
+	End   = "<!-- verbena perf peers ends -->"
+)
+
+// CheckDocument reports whether a file has a place for the tables.
+func CheckDocument(name string) error {
+	_, _, err := split(name)
+	return err
+}
+
+// split returns what is before and behind the place for the tables.
+func split(name string) (before, behind string, err error) {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return "", "", err
+	}
+	before, rest, ok := strings.Cut(string(b), Begin+"\n")
+	_, behind, ok2 := strings.Cut(rest, End+"\n")
+	if !ok || !ok2 {
+		return "", "", fmt.Errorf("%s has no place for the tables: lines %q and %q, in this order", name, Begin, End)
+	}
+	return before, behind, nil
+}
+
+// WriteDocument replaces the tables in a file. Nobody sees half of it.
+func (r *Result) WriteDocument(name string) error {
+	before, behind, err := split(name)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(name)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(before + Begin + "\n" + r.Markdown() + End + "\n" + behind)
+	err = errors.Join(err, f.Chmod(info.Mode().Perm()), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package tool
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/peers/figure"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
+)
+
+// Perftest is the programs of perftest 4.5, on a device of the kernel's RDMA stack.
+type Perftest struct {
+	Folder string // where they are
+	Device string
+}
+
+// Name implements Tool.
+func (p Perftest) Name() string { return "perftest" }
+
+// Program implements Tool.
+func (p Perftest) Program() string { return p.Folder + "/ib_write_bw" }
+
+// Measures implements Tool.
+func (Perftest) Measures(figure.Figure) bool { return true }
+
+// FirstCount implements Tool.
+func (Perftest) FirstCount(f figure.Figure) int { return firstCount(f) }
+
+// Commands implements Tool.
+func (p Perftest) Commands(j *Job) (server, client Command) {
+	program := "ib_write_lat"
+	var more []string
+	switch j.Figure.Kind {
+	case figure.OneWay:
+	case figure.Woken:
+		program, more = "ib_send_lat", []string{"-e"}
+	case figure.Rate:
+		program, more = "ib_write_bw", []string{"-t", strconv.Itoa(Window), "-l", strconv.Itoa(Batch), "-Q", strconv.Itoa(Batch)}
+	default:
+		program, more = "ib_write_bw", []string{"-t", strconv.Itoa(Depth)}
+		switch j.Figure.Op {
+		case plan.Read:
+			program = "ib_read_bw"
+		case plan.Send:
+			program = "ib_send_bw"
+		}
+	}
+	common := append([]string{p.Folder + "/" + program, "-d", p.Device, "-F", "-p", strconv.Itoa(j.Port), "-s", strconv.Itoa(j.Figure.Size), "-n", strconv.Itoa(j.Count)}, more...)
+	server.Args = common
+	client.Args = append(common[:len(common):len(common)], j.Server.String())
+	return server, client
+}
+
+// Read implements Tool. Bandwidth is in units of 2^20 bytes there.
+func (Perftest) Read(j *Job, out string) (s figure.Sample, err error) {
+	var head, row []string
+	rows := 0
+	for _, l := range lines(out) {
+		words := strings.Fields(l)
+		switch {
+		case strings.HasPrefix(strings.TrimSpace(l), "#bytes"):
+			if head != nil {
+				return s, badOutput(out, "there are two tables")
+			}
+			head = words
+		case head != nil && !strings.HasPrefix(l, "---"):
+			row = words
+			rows++
+		}
+	}
+	if rows != 1 {
+		return s, badOutput(out, "there are %d lines of figures", rows)
+	}
+	first := map[bool]string{true: "t_min[usec]", false: "peak[MB/sec]"}[j.Figure.IsTime()]
+	switch {
+	case !strings.Contains(strings.Join(head, " "), first):
+		return s, badOutput(out, "there is no column %s", first)
+	case len(row) < 5 || row[0] != strconv.Itoa(j.Figure.Size) || row[1] != strconv.Itoa(j.Count):
+		return s, badOutput(out, "these are not the figures of %d operations of %d bytes", j.Count, j.Figure.Size)
+	}
+	if j.Figure.IsTime() { // size, number, least, most, median, mean, ...
+		if len(row) < 6 {
+			return s, badOutput(out, "there are %d figures", len(row))
+		}
+		v, err := positive(row[4], row[5])
+		if err != nil {
+			return s, badOutput(out, "%v", err)
+		}
+		return figure.Sample{Median: v[0], Mean: v[1]}, nil
+	}
+	// Size, number, peak, mean, millions of messages a second.
+	v, err := positive(row[3], row[4])
+	if err != nil {
+		return s, badOutput(out, "%v", err)
+	}
+	if j.Figure.Kind == figure.Rate {
+		return figure.Sample{Mean: v[1] * 1e6}, nil
+	}
+	return figure.Sample{Mean: v[0] * (1 << 20)}, nil
+}
