@@ -97,17 +97,19 @@ func dialRates(o options) (figures string, err error) {
 		cycles++
 	}
 	cycle := time.Since(begin)
-	at := min(1000, o.connections)
-	var all []float64
-	for range o.rounds {
-		took, err := d.dialAll(at)
-		if err != nil {
-			return "", err
+	figures = fmt.Sprintf("one after another: %.0f µs to connect, %.0f µs with closing", micros(connecting, cycles), micros(cycle, cycles))
+	for _, at := range []int{min(1000, o.connections), o.connections} {
+		var all []float64
+		for range o.rounds {
+			took, err := d.dialAll(at)
+			if err != nil {
+				return "", err
+			}
+			all = append(all, took.Seconds())
 		}
-		all = append(all, took.Seconds())
+		figures += fmt.Sprintf("; %d at once: %.0f ms, %.0f µs each", at, middle(all)*1e3, middle(all)*1e6/float64(at))
 	}
-	return fmt.Sprintf("one after another: %.0f µs to connect, %.0f µs with closing; %d at once: %.0f ms, %.0f µs each",
-		micros(connecting, cycles), micros(cycle, cycles), at, middle(all)*1e3, middle(all)*1e6/float64(at)), nil
+	return figures, nil
 }
 
 func micros(d time.Duration, n int) float64 { return float64(d.Microseconds()) / float64(n) }

@@ -68,33 +68,43 @@ func (p *pinger) hit(n uint64) error {
 	return t.Submit()
 }
 
+// pingPong writes numbers that the peer writes back, for a while, and returns half of each
+// round trip after a warm-up.
+func (p *pinger) pingPong(d time.Duration) ([]time.Duration, error) {
+	samples := make([]time.Duration, 0, maxSamples)
+	begin := time.Now()
+	more := func(start time.Time) bool {
+		// On a busy machine all of the time can pass between two round trips.
+		return len(samples) == 0 || len(samples) < maxSamples && start.Sub(begin) < warmUp+d
+	}
+	for n, start := uint64(1), begin; more(start); n++ {
+		if err := p.hit(n); err != nil {
+			return nil, err
+		}
+		for !p.arrives(n) {
+			if err := p.progress(); err != nil {
+				return nil, err
+			}
+		}
+		// One look at the clock serves both round trips.
+		now := time.Now()
+		if now.Sub(begin) > warmUp {
+			samples = append(samples, now.Sub(start)/2)
+		}
+		start = now
+	}
+	return samples, nil
+}
+
 func writeLatency(o options) (string, error) {
 	return withPeer(o, pingTasks, pingMemory, func(e *endpoint) (string, error) {
 		p, err := newPinger(e)
 		if err != nil {
 			return "", err
 		}
-		samples := make([]time.Duration, 0, maxSamples)
-		begin := time.Now()
-		more := func(start time.Time) bool {
-			// On a busy machine all of the time can pass between two round trips.
-			return len(samples) == 0 || len(samples) < maxSamples && start.Sub(begin) < warmUp+o.duration
-		}
-		for n, start := uint64(1), begin; more(start); n++ {
-			if err := p.hit(n); err != nil {
-				return "", err
-			}
-			for !p.arrives(n) {
-				if err := p.progress(); err != nil {
-					return "", err
-				}
-			}
-			// One look at the clock serves both round trips.
-			now := time.Now()
-			if now.Sub(begin) > warmUp {
-				samples = append(samples, now.Sub(start)/2)
-			}
-			start = now
+		samples, err := p.pingPong(o.duration)
+		if err != nil {
+			return "", err
 		}
 		if err := e.stop(); err != nil {
 			return "", err

@@ -52,6 +52,7 @@ var measurements = []measurement{
 	{"styles", "8-byte messages back and forth between two processes, half a round trip, by the way to wait", compareStyles, serveStyle},
 	{"loss", "writes to another process while each end drops packets, by AckTimeout", compareLoss, servePassive},
 	{"connections", "what connections cost that have nothing to do", manyConnections, nil},
+	{"scale", "connections to another process, by how many: set-up, memory, rate, fairness, one beside the others", measureScale, serveScale},
 	{"dials", "connections by address, both ends in one process", dialRates, nil},
 	{"srd", "SRD beside RC by the verbs, both ends in one process, and on one goroutine where there is one peer: rate, bandwidth, round trip; then SRD's share of RC", compareSRD, nil},
 	{"cores", "8-byte writes, batched, by engines on one device, each with both ends of its connection", compareCores, nil},

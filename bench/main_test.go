@@ -23,7 +23,7 @@ func TestMeasurements(t *testing.T) {
 	out, err := exec.Command("go", "build", "-ldflags", "-s -w", "-o", bin, ".").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	for _, m := range measurements {
-		if testing.Short() && (m.name == "loss" || m.name == "styles" || m.name == "connections") {
+		if testing.Short() && (m.name == "loss" || m.name == "styles" || m.name == "connections" || m.name == "scale") {
 			continue
 		}
 		t.Run(m.name, func(t *testing.T) {

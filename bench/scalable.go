@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -20,7 +21,6 @@ const (
 	srdMessage    = 8
 	srdMemory     = 2 * srdLarge
 	srdQKey       = 0x11111111
-	srdManyPeers  = 100 // peer devices at most: each has a socket, and buffers of its own
 	srdPerQueue   = 2 * srdBatch * srdBatches
 	srdPortNumber = 1
 )
@@ -55,9 +55,11 @@ type target struct {
 	back     verbs.AH
 }
 
-func newVessel(o options) (v *vessel, err error) {
-	v = &vessel{mem: make([]byte, srdMemory), counters: o.counters}
-	if v.dev, err = device.Open(o.device); err != nil {
+// newVessel opens a device, which registers the memory. Those of many peers may be the same:
+// nobody looks at what is in it.
+func newVessel(o options, name string, mem []byte) (v *vessel, err error) {
+	v = &vessel{mem: mem, counters: o.counters}
+	if v.dev, err = device.Open(name); err != nil {
 		return v, err
 	}
 	if v.cq, err = v.dev.CreateCQ(verbs.CQInit{Capacity: 1 << 16}); err != nil {
@@ -106,6 +108,27 @@ func (v *vessel) close() error {
 	return errors.Join(append(errs, v.dev.Close())...)
 }
 
+// srdDevice is the device by which both services send by UDP: SRD has no other path.
+func srdDevice(name string) string {
+	if !strings.HasPrefix(name, "soft-") || strings.Contains(name, "local=") {
+		return name
+	}
+	if strings.Contains(name, "?") {
+		return name + "&local=off"
+	}
+	return name + "?local=off"
+}
+
+// srdPeerDevice is that of a peer. Of the loopback interface each takes an address of its own
+// that it need not search for: there may be a thousand of them.
+func srdPeerDevice(name string, i int) string {
+	options, own := strings.CutPrefix(srdDevice(name), "soft-lo")
+	if !own || runtime.GOOS != "linux" {
+		return srdDevice(name)
+	}
+	return fmt.Sprintf("soft-127.1.%d.%d%s", i/250, i%250+1, options)
+}
+
 // newFleet makes devices peers, and queues queue pairs on each of them.
 func newFleet(o options, service verbs.QPType, devices, queues int) (f *fleet, err error) {
 	f = &fleet{service: service, wcs: make([]verbs.WC, 256)}
@@ -114,9 +137,10 @@ func newFleet(o options, service verbs.QPType, devices, queues int) (f *fleet, e
 			err = errors.Join(err, f.close())
 		}
 	}()
-	if f.hub, err = newVessel(o); err != nil {
+	if f.hub, err = newVessel(o, srdDevice(o.device), make([]byte, srdMemory)); err != nil {
 		return f, err
 	}
+	mem := make([]byte, srdMemory)
 	own, err := f.hub.address()
 	if err != nil {
 		return f, err
@@ -130,8 +154,8 @@ func newFleet(o options, service verbs.QPType, devices, queues int) (f *fleet, e
 			return f, err
 		}
 	}
-	for range devices {
-		p, err := newVessel(o)
+	for i := range devices {
+		p, err := newVessel(o, srdPeerDevice(o.device, i), mem)
 		f.peers = append(f.peers, p)
 		if err != nil {
 			return f, err
@@ -361,21 +385,27 @@ func (s scene) String() string {
 	return fmt.Sprintf("%d × %d", s.devices, s.queues)
 }
 
+// srdScenes are those that are measured, with at most so many queue pairs at the peers.
+func srdScenes(most int) []scene {
+	var list []scene
+	for _, s := range []scene{{1, 1}, {100, 1}, {1000, 1}, {100, 50}} {
+		s.devices = min(s.devices, most)
+		s.queues = min(s.queues, most/s.devices)
+		if !slices.Contains(list, s) {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
 var compared = []verbs.QPType{verbs.RC, verbs.SRD}
 
 // compareSRD measures SRD beside RC, in turns.
 func compareSRD(o options) (string, error) {
-	scenes := []scene{{1, 1}}
-	if n := min(o.connections, srdManyPeers); n > 1 {
-		scenes = append(scenes, scene{n, 1})
-		if more := o.connections / n; more > 1 {
-			scenes = append(scenes, scene{n, more})
-		}
-	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "medians of %d; peers are devices of this process, %d × %d is that many queue pairs on each of them\n", o.rounds, srdManyPeers, 50)
+	fmt.Fprintf(&b, "medians of %d, by %s; peers are devices of this process, 100 × 50 is 50 queue pairs on each of 100\n", o.rounds, srdDevice(o.device))
 	fmt.Fprintf(&b, "            %-10s %-4s %14s %12s %14s", "", "", "8 bytes, M/s", "1 MiB, GB/s", "round trip, µs")
-	for _, s := range scenes {
+	for _, s := range srdScenes(o.connections) {
 		var figures [2][3][]float64 // by service and measurement
 		for range o.rounds {
 			for i, service := range compared {

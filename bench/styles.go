@@ -87,7 +87,7 @@ func events(e *pe.Engine) error {
 		if err := e.Arm(); err != nil {
 			return err
 		}
-		if err := w.wait(); err != nil {
+		if err := w.wait(-1); err != nil {
 			return err
 		}
 	}

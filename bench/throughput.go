@@ -162,11 +162,24 @@ func serveReceives(o options) error {
 
 // measure counts completions for a while, after a warm-up.
 func measure(e *endpoint, d time.Duration) (completed int, elapsed time.Duration, err error) {
+	if err := warmedUp(e, d); err != nil {
+		return 0, 0, err
+	}
+	return measureNow(e, d)
+}
+
+// warmedUp drives the engine before something is measured for a while.
+func warmedUp(e *endpoint, d time.Duration) error {
 	for begin := time.Now(); time.Since(begin) < min(warmUp, 10*d); {
 		if err := e.progress(); err != nil {
-			return 0, 0, err
+			return err
 		}
 	}
+	return nil
+}
+
+// measureNow is measure without a warm-up.
+func measureNow(e *endpoint, d time.Duration) (completed int, elapsed time.Duration, err error) {
 	begin, before := time.Now(), e.completed
 	for elapsed < d {
 		if err := e.progress(); err != nil {

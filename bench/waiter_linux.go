@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,10 +25,14 @@ func newWaiter(fd int) (*waiter, error) {
 	return &waiter{ep: ep}, nil
 }
 
-// wait waits until the descriptor is readable.
-func (w *waiter) wait() error {
+// wait waits until the descriptor is readable, or for at most so long; negative: for ever.
+func (w *waiter) wait(limit time.Duration) error {
+	milliseconds := -1
+	if limit >= 0 {
+		milliseconds = int(limit.Milliseconds()) + 1
+	}
 	for {
-		_, err := unix.EpollWait(w.ep, w.events[:], -1)
+		_, err := unix.EpollWait(w.ep, w.events[:], milliseconds)
 		if err != unix.EINTR {
 			return err
 		}

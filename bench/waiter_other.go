@@ -2,12 +2,16 @@
 
 package main
 
-import "github.com/verbena-rdma/verbena/pe"
+import (
+	"time"
+
+	"github.com/verbena-rdma/verbena/pe"
+)
 
 type waiter struct{}
 
 func newWaiter(int) (*waiter, error) { return nil, pe.ErrNotSupported }
 
-func (*waiter) wait() error { return pe.ErrNotSupported }
+func (*waiter) wait(time.Duration) error { return pe.ErrNotSupported }
 
 func (*waiter) close() {}

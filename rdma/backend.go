@@ -205,7 +205,7 @@ func (c *Context) endLanes() int {
 		n += l.Owner().(laneEnd).drained()
 	}
 	n += c.destroyRetired()
-	return n + c.manager.acceptWaiting()
+	return n + c.manager.acceptWaiting() + c.manager.resumeDials()
 }
 
 // changeState takes the context to Running when its connections are ready, and stops
@@ -243,7 +243,7 @@ func (c *Context) drained() bool {
 // Arm implements pe.Backend.
 func (b backend) Arm() bool {
 	c := b.c
-	if c.lanes.Busy() || c.reports.Len() > 0 || c.receivesPostable() || c.events.Pending() || c.written.pending.Load() || c.manager.pending.Load() || c.manager.acceptable() ||
+	if c.lanes.Busy() || c.reports.Len() > 0 || c.receivesPostable() || c.events.Pending() || c.written.pending.Load() || c.manager.pending.Load() || c.manager.acceptable() || c.manager.resumable.Len() > 0 ||
 		c.deadlines.due.Load() || c.retiring.Len() > 0 && !c.lanes.Empty() || c.phase == phaseEmptying || c.phase == phaseFlushing ||
 		c.startable() || c.stoppable() || c.phase == phaseDraining && c.drained() {
 		return false

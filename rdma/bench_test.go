@@ -1,6 +1,7 @@
 package rdma_test
 
 import (
+	"fmt"
 	"strconv"
 	"testing"
 
@@ -24,12 +25,18 @@ type benchRig struct {
 
 func newBenchRig(b *testing.B) *benchRig {
 	b.Helper()
+	return newBenchRigFor(b, 1)
+}
+
+// newBenchRigFor is one for so many connections.
+func newBenchRigFor(b *testing.B, connections int) *benchRig {
+	b.Helper()
 	r := &benchRig{engine: pe.New(pe.Config{}), bufs: must(bufinv.New(1024))}
 	for i := range r.devs {
 		r.devs[i] = must(soft.Open(soft.Config{}))
 	}
-	r.a = must(rdma.New(r.devs[0], rdma.Config{}))
-	r.b = must(rdma.New(r.devs[1], rdma.Config{Permissions: everything}))
+	r.a = must(rdma.New(r.devs[0], rdma.Config{MaxConnections: connections}))
+	r.b = must(rdma.New(r.devs[1], rdma.Config{Permissions: everything, MaxConnections: connections}))
 	r.memA = must(mmap.Alloc(r.devs[0], memorySize, everything))
 	r.memB = must(mmap.Alloc(r.devs[1], memorySize, everything))
 	r.remote = must(mmap.Import(r.devs[0], must(r.memB.Export(r.devs[1]))))
@@ -53,14 +60,20 @@ func (r *benchRig) drive(b *testing.B, done func() bool) {
 	}
 }
 
-func (r *benchRig) connect(b *testing.B) {
+func (r *benchRig) connect(b *testing.B) { r.conn = r.connectMany(b, 1)[0] }
+
+// connectMany returns the ends of a.
+func (r *benchRig) connectMany(b *testing.B, n int) (conns []*rdma.Connection) {
 	r.check(b, r.a.Start(), r.b.Start())
-	conn, descA, err := r.a.Export()
-	r.check(b, err)
-	peer, descB, err := r.b.Export()
-	r.check(b, err, conn.Connect(descB), peer.Connect(descA))
-	r.conn = conn
+	for range n {
+		conn, descA, err := r.a.Export()
+		r.check(b, err)
+		peer, descB, err := r.b.Export()
+		r.check(b, err, conn.Connect(descB), peer.Connect(descA))
+		conns = append(conns, conn)
+	}
 	r.drive(b, func() bool { return r.a.State() == pe.Running && r.b.State() == pe.Running })
+	return conns
 }
 
 func (r *benchRig) close(b *testing.B) {
@@ -114,4 +127,67 @@ func BenchmarkWrite(b *testing.B) {
 			r.close(b)
 		})
 	}
+}
+
+// BenchmarkInTurns writes 8 bytes, run times on one connection, then on the next, with
+// as many writes under way whatever the number of connections.
+func BenchmarkInTurns(b *testing.B) {
+	for _, run := range []int{1, 16, 64} {
+		for _, n := range []int{1, 100, 1000, 10_000} {
+			b.Run(fmt.Sprintf("run%d/connections%d", run, n), func(b *testing.B) { benchmarkInTurns(b, n, run) })
+		}
+	}
+}
+
+func benchmarkInTurns(b *testing.B, n, run int) {
+	const window = 512
+	r := newBenchRigFor(b, n)
+	left := 0
+	var failure error
+	next, ofRun := 0, 0
+	var conns []*rdma.Connection
+	again := func(t *rdma.WriteTask) {
+		if left == 0 {
+			return
+		}
+		left--
+		if ofRun == run {
+			next, ofRun = (next+1)%n, 0
+		}
+		ofRun++
+		err := t.SetConnection(conns[next])
+		if err == nil {
+			err = t.Submit()
+		}
+		if err != nil {
+			failure = err
+		}
+	}
+	pool := must(r.a.WritePool(window, again, func(_ *rdma.WriteTask, err error) { failure = err }))
+	conns = r.connectMany(b, n)
+	tasks := make([]*rdma.WriteTask, window)
+	for i := range tasks {
+		tasks[i] = must(pool.Alloc(conns[0], r.bufs.Source(r.memA, 0, 8), r.bufs.Target(r.remote, 0, 8)))
+	}
+	play := func(writes int) {
+		left = writes
+		for _, t := range tasks {
+			again(t)
+		}
+		for _, t := range tasks {
+			for t.InFlight() && failure == nil {
+				_, failure = r.engine.Progress()
+			}
+		}
+		if failure != nil {
+			b.Fatal(failure)
+		}
+	}
+	play(max(run*n, 10*window)) // every connection has been used
+	b.ReportAllocs()
+	b.ResetTimer()
+	play(b.N)
+	b.StopTimer()
+	r.check(b, rdma.FreeAll(tasks))
+	r.close(b)
 }

@@ -62,8 +62,9 @@ func (c Capabilities) String() string {
 	return s
 }
 
-// connectionLimit is the most connections of one context.
-const connectionLimit = 8192
+// connectionLimit is the most connections of one context: each takes 16 bytes of registered
+// memory, and a place in lists, from the start.
+const connectionLimit = 1 << 16
 
 // QueryCapabilities asks a device what contexts of a transport service can do on it: RC,
 // UD or SRD. One that it does not have supports nothing. Its errors are the device's.

@@ -87,7 +87,7 @@ func TestBadConfig(t *testing.T) {
 		{"MinRNRTimer", rdma.Config{MinRNRTimer: time.Second}, rdma.ErrRange, "Config.MinRNRTimer"},
 		{"negative MinRNRTimer", rdma.Config{MinRNRTimer: -1}, rdma.ErrRange, "Config.MinRNRTimer"},
 		{"MaxInline", rdma.Config{MaxInline: 1 << 20}, rdma.ErrRange, "Config.MaxInline"},
-		{"MaxConnections", rdma.Config{MaxConnections: 8193}, rdma.ErrRange, "Config.MaxConnections"},
+		{"MaxConnections", rdma.Config{MaxConnections: 1<<16 + 1}, rdma.ErrRange, "Config.MaxConnections"},
 		{"SendQueueSize", rdma.Config{SendQueueSize: -1}, rdma.ErrRange, "Config.SendQueueSize"},
 		{"RecvQueueSize", rdma.Config{RecvQueueSize: 1 << 30}, rdma.ErrRange, "Config.RecvQueueSize"},
 		{"MaxSendSGE", rdma.Config{MaxSendSGE: 1 << 20}, rdma.ErrRange, "Config.MaxSendSGE"},

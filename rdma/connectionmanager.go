@@ -3,6 +3,7 @@ package rdma
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 
@@ -20,6 +21,8 @@ type connectionManager struct {
 	ids       map[verbs.CMID]idOwner
 	groups    map[verbs.CMMulticast]*MulticastGroup
 	waiting   fifo.List[*ConnectRequest] // for a free connection, to be accepted
+	paces     map[netip.AddrPort]*dialPace
+	resumable fifo.Queue[*dialPace]
 
 	pending   atomic.Bool
 	mu        sync.Mutex
@@ -50,6 +53,7 @@ func (m *connectionManager) open() error {
 	m.cm = cm
 	m.listeners, m.ids = make(map[verbs.CMListener]*Listener), make(map[verbs.CMID]idOwner)
 	m.groups = make(map[verbs.CMMulticast]*MulticastGroup)
+	m.paces = make(map[netip.AddrPort]*dialPace)
 	return nil
 }
 
@@ -65,7 +69,8 @@ func (m *connectionManager) close() (err error) {
 	m.pending.Store(false)
 	for m.waiting.Pop() != nil {
 	}
-	m.cm, m.listeners, m.ids, m.groups = nil, nil, nil, nil
+	m.cm, m.listeners, m.ids, m.groups, m.paces = nil, nil, nil, nil, nil
+	m.resumable.Clear()
 	return err
 }
 

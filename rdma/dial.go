@@ -89,8 +89,10 @@ func (c *Context) Dial(addr string, cfg DialConfig) (*Connection, error) {
 type dial struct {
 	cmEnd
 	attempts
+	pacedDial
 	addr   string // as the program gave it
 	port   uint16
+	target netip.AddrPort // of the attempt
 	cfg    DialConfig
 	cancel context.CancelFunc
 }
@@ -149,13 +151,21 @@ func (c *Context) mayReach(local, peer netip.Addr) bool {
 	return !local.IsValid() || local.Unmap().Is4() == peer.Is4()
 }
 
-// attempt dials the next of the host's addresses.
+// attempt dials the next of the host's addresses, as soon as others leave room for it.
 func (d *dial) attempt() {
-	m := &d.conn.ctx.manager
-	target := d.begin()
+	d.target = netip.AddrPortFrom(d.begin(), d.port)
+	out := d.conn.ctx.manager.takeTurn(d, d.target)
 	d.schedule()
+	if out {
+		d.send()
+	}
+}
+
+// send dials the address whose turn it is.
+func (d *dial) send() {
+	m := &d.conn.ctx.manager
 	id, err := m.cm.Dial(verbs.CMDial{
-		Addr: netip.AddrPortFrom(target, d.port), Local: netip.AddrPortFrom(d.cfg.LocalAddr, 0), Type: verbs.RC, UDPPort: d.cfg.UDPPort,
+		Addr: d.target, Local: netip.AddrPortFrom(d.cfg.LocalAddr, 0), Type: verbs.RC, UDPPort: d.cfg.UDPPort,
 	})
 	if err != nil {
 		d.failed(err)
@@ -183,6 +193,7 @@ func (d *dial) event(ev *verbs.CMEvent) {
 		if err == nil {
 			conn.addrs = [2]netip.AddrPort{d.id.LocalAddr(), d.id.RemoteAddr()}
 			conn.acceptData = ev.Param.PrivateData
+			conn.ctx.manager.endTurn(d)
 			conn.ready()
 			return
 		}
@@ -218,6 +229,7 @@ func (d *dial) request() error {
 // failed handles the failure of an attempt.
 func (d *dial) failed(err error) {
 	conn := d.conn
+	conn.ctx.manager.endTurn(d)
 	conn.ctx.manager.closeID(d.id)
 	d.id = nil
 	if !d.attempts.failed(err) {
@@ -272,6 +284,9 @@ func (conn *Connection) renewQP() error {
 
 // due implements establishment.
 func (d *dial) due(now time.Time) {
+	if !d.turn.IsZero() && !now.Before(d.turn) {
+		d.conn.ctx.manager.endTurn(d)
+	}
 	switch again, err := d.attempts.due(now); {
 	case err != nil:
 		d.conn.fail(fmt.Errorf("rdma: %v: %w", d.conn, err))
@@ -287,7 +302,11 @@ func (d *dial) schedule() {
 	if d.conn.state != Connecting {
 		return
 	}
-	d.conn.ctx.setDeadline(&d.conn.deadline, d.deadline())
+	at := d.deadline()
+	if !d.turn.IsZero() && (at.IsZero() || d.turn.Before(at)) {
+		at = d.turn
+	}
+	d.conn.ctx.setDeadline(&d.conn.deadline, at)
 }
 
 // received implements establishment: a message cannot come before the response.
@@ -298,5 +317,6 @@ func (d *dial) ended() {
 	if d.cancel != nil {
 		d.cancel()
 	}
+	d.conn.ctx.manager.endTurn(d)
 	d.cmEnd.ended()
 }

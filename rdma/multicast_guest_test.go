@@ -58,6 +58,7 @@ func TestGuestMulticast(t *testing.T) {
 		{"soft to soft", openFarSoft, openFarSoft},
 		{"soft to rxe", openFarSoft, openAdapter},
 		{"rxe to soft", openAdapter, openFarSoft},
+		{"rxe to rxe", openAdapter, openAdapter},
 	} {
 		for _, g := range guestGroups {
 			t.Run(fmt.Sprintf("%s, %s", couple.name, g.group), func(t *testing.T) {
@@ -95,15 +96,19 @@ func TestGuestMulticast(t *testing.T) {
 func TestGuestMckey(t *testing.T) {
 	requireGuest(t)
 	const count, size = 10, 100
-	for _, g := range guestGroups[:1] {
-		mckey := func(args ...string) (*exec.Cmd, *bytes.Buffer) {
-			cmd := exec.Command("mckey", append(args, "-m", g.group, "-b", "10.0.0.1", "-C", strconv.Itoa(count), "-S", strconv.Itoa(size))...)
-			var out bytes.Buffer
-			cmd.Stdout, cmd.Stderr = &out, &out
-			return cmd, &out
-		}
-		t.Run(g.group+", it sends", func(t *testing.T) {
-			p := g.open(t, openFarSoft)
+	g := guestGroups[0]
+	mckey := func(args ...string) (*exec.Cmd, *bytes.Buffer) {
+		cmd := exec.Command("mckey", append(args, "-m", g.group, "-b", "10.0.0.1", "-C", strconv.Itoa(count), "-S", strconv.Itoa(size))...)
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		return cmd, &out
+	}
+	for _, d := range []struct {
+		name string
+		open func(*testing.T) verbs.Device
+	}{{"soft", openFarSoft}, {"rxe", openAdapter}} {
+		t.Run(d.name+", it sends", func(t *testing.T) {
+			p := g.open(t, d.open)
 			g.join(p, rdma.MulticastConfig{})
 			cmd, out := mckey("-s")
 			require.NoError(t, cmd.Start())
@@ -114,8 +119,8 @@ func TestGuestMckey(t *testing.T) {
 			p.until("all messages come", func() bool { return len(p.got) == count })
 			assert.Len(t, p.got[0], size)
 		})
-		t.Run(g.group+", it receives", func(t *testing.T) {
-			p := g.open(t, openFarSoft)
+		t.Run(d.name+", it receives", func(t *testing.T) {
+			p := g.open(t, d.open)
 			to := g.join(p, rdma.MulticastConfig{SendOnly: true})
 			cmd, out := mckey()
 			require.NoError(t, cmd.Start())

@@ -77,25 +77,60 @@ func (c *connectionManager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 		source = dynamicPorts()[0]
 	}
 	id.local, id.remote = netip.AddrPortFrom(local.Addr(), source), peer
-	c.resolving.Go(func() { id.resolve(p.UDPPort == 0) })
+	key := lookUp{id.remote, p.Type, p.UDPPort == 0}
+	ids, running := c.lookUps[key]
+	c.lookUps[key] = append(ids, id)
+	if !running {
+		c.resolving.Go(func() { c.lookUp(key) })
+	}
 	return id, nil
 }
 
-// resolve finds out, on a goroutine of its own, whether the address is a listener's of
-// this machine, whose device may have another address or UDP port. Nobody listens on a
-// loopback address that is not registered.
-func (id *connectionID) resolve(find bool) {
-	var device netip.AddrPort
-	found := false
-	// Another process could answer for any address; let it do so for this machine's only.
-	if peer := id.remote.Addr(); find && (peer.IsLoopback() || routes.Source(peer) == peer.WithZone("")) {
-		ctx, cancel := context.WithTimeout(id.manager.ctx, id.manager.patience)
-		device, found = registry.Find(ctx, portSpace(id.kind), id.remote)
-		cancel()
+// lookUp is what those who dial at the same moment look up together.
+type lookUp struct {
+	addr netip.AddrPort
+	kind verbs.QPType
+	find bool // the UDP port is not given
+}
+
+// lookUp resolves IDs, on a goroutine of its own, until there are none: those that come
+// meanwhile are for the next turn, since a listener may have come before them.
+func (c *connectionManager) lookUp(key lookUp) {
+	d := c.services.device
+	for {
+		d.mu.Lock()
+		ids := c.lookUps[key]
+		if len(ids) == 0 || c.closed {
+			delete(c.lookUps, key)
+			d.mu.Unlock()
+			return
+		}
+		c.lookUps[key] = nil
+		d.mu.Unlock()
+		device, found := c.find(key)
+		d.mu.Lock()
+		for _, id := range ids {
+			id.resolve(device, found, key.find)
+		}
+		d.mu.Unlock()
 	}
-	d := id.manager.services.device
-	d.mu.Lock()
-	defer d.mu.Unlock()
+}
+
+// find finds out whether the address is a listener's of this machine, whose device may have
+// another address or UDP port.
+func (c *connectionManager) find(key lookUp) (device netip.AddrPort, found bool) {
+	// Another process could answer for any address; let it do so for this machine's only.
+	if peer := key.addr.Addr(); !key.find || !peer.IsLoopback() && routes.Source(peer) != peer.WithZone("") {
+		return device, false
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, c.patience)
+	defer cancel()
+	return registry.Find(ctx, portSpace(key.kind), key.addr)
+}
+
+// resolve takes what was found. Nobody listens on a loopback address that is not registered.
+// The lock is held.
+func (id *connectionID) resolve(device netip.AddrPort, found, find bool) {
 	if id.state != idResolving || id.manager.closed {
 		return
 	}

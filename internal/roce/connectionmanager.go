@@ -130,6 +130,7 @@ type connectionManager struct {
 	ids         map[*connectionID]struct{}
 	memberships map[*membership]struct{}
 	closed      bool
+	lookUps     map[lookUp][]*connectionID // that wait; an entry is being looked up
 	resolving   sync.WaitGroup
 	ctx         context.Context // of what resolves
 	cancel      context.CancelFunc
@@ -155,7 +156,7 @@ func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) {
 	return &connectionManager{
 		services: d.services, handle: handle, ctx: ctx, cancel: cancel, patience: registry.Patience,
 		listeners: make(map[*cmListener]struct{}), ids: make(map[*connectionID]struct{}),
-		memberships: make(map[*membership]struct{}),
+		memberships: make(map[*membership]struct{}), lookUps: make(map[lookUp][]*connectionID),
 	}, nil
 }
 

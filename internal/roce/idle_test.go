@@ -4,9 +4,11 @@ import (
 	"runtime"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -54,6 +56,75 @@ func BenchmarkBesideIdle(b *testing.B) {
 				require.NoError(b, qp.Close())
 			}
 			require.NoError(b, cq.Close())
+		})
+	}
+}
+
+// countedPath counts how often a queue pair is asked to send.
+type countedPath struct {
+	path
+	asked *int
+}
+
+func (p countedPath) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
+	*p.asked++
+	return p.path.transmit(t, now, a)
+}
+
+// Queue pairs that have nothing to do are in nothing that is gone through for a packet, a
+// poll or a timer.
+func TestIdleQueuePairsAreLeftAlone(t *testing.T) {
+	for name, cfg := range map[string]Config{"UDP": {DisableLocal: true}, "shared memory": {}} {
+		t.Run(name, func(t *testing.T) {
+			const connections, writes = 500, 200
+			x, y := openPair(t, cfg, cfg, 4096)
+			d := x.dev
+			var idle []*queuePair
+			for range connections { // each writes once
+				a, b := *x, *y
+				for _, s := range []*side{&a, &b} {
+					qp, err := s.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 16, MaxSendSGE: 1, MaxRecvWR: 1})
+					require.NoError(t, err)
+					defer func() { require.NoError(t, qp.Close()) }()
+					s.qp = qp
+				}
+				a.connect(&b)
+				b.connect(&a)
+				a.post(a.write(y, 8))
+				require.Equal(t, verbs.StatusSuccess, a.wait(1)[0].Status)
+				idle = append(idle, a.qp.(*queuePair))
+			}
+			asked := 0
+			if cfg.DisableLocal {
+				d.mu.Lock()
+				for _, q := range idle {
+					q.path = countedPath{q.path, &asked}
+				}
+				d.mu.Unlock()
+			}
+			// involved is how many of them have a timer, or are to send.
+			involved := func() (n int) {
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				for _, q := range idle {
+					if q.timer.place != 0 || q.ready.listed {
+						n++
+					}
+				}
+				return n
+			}
+			// The timers for what they have written go off, once.
+			for deadline := time.Now().Add(5 * time.Minute); involved() > 0; {
+				require.Less(t, time.Now(), deadline, "%d have a timer", involved())
+				time.Sleep(time.Millisecond)
+			}
+			asked = 0
+			for range writes {
+				x.post(x.write(y, 8))
+				require.Equal(t, verbs.StatusSuccess, x.wait(1)[0].Status)
+				require.Zero(t, involved())
+			}
+			require.Zero(t, asked)
 		})
 	}
 }

@@ -47,8 +47,16 @@ func (r *Region) Watch(off, n uint64, changed func()) (cancel func()) {
 	w := &watch{off, off + n, changed}
 	r.watches = slices.Insert(r.watches, r.firstFrom(off), w)
 	r.widest = max(r.widest, n)
-	return func() {
-		r.watches = slices.DeleteFunc(r.watches, func(o *watch) bool { return o == w })
+	return func() { r.unwatch(w) }
+}
+
+// unwatch takes a watch away. There may be thousands, each of which is asked for its end.
+func (r *Region) unwatch(w *watch) {
+	for i := r.firstFrom(w.off); i < len(r.watches) && r.watches[i].off == w.off; i++ {
+		if r.watches[i] == w {
+			r.watches = slices.Delete(r.watches, i, i+1)
+			return
+		}
 	}
 }
 

@@ -62,45 +62,33 @@ type Config struct {
 	Event func(verbs.EventType)
 }
 
-// QP is a queue pair.
+// QP is a queue pair. What every packet looks at comes first: where there are thousands of
+// queue pairs, each packet meets one that no cache holds.
 type QP struct {
 	kind      verbs.QPType
-	service   wire.Service
 	num       uint32
 	domain    uint32
-	memory    *Memory
-	sendCQ    Completer
-	recvCQ    Completer
+	service   wire.Service
 	signalAll bool
 	mayAdapt  bool // Config.Adaptive
 	adapts    bool // this connection
+	lossless  bool // of SetLossless
+	state     verbs.QPState
+	mtu       uint32
+	largest   uint32 // the payload of the largest packet that it sends
+	mtuShift  uint
 	window    int
-	portMTU   verbs.MTU
-	checkAH   func(verbs.AH, uint32) error
-	findBind  func(*verbs.MWBind) (*Window, *Region, error)
+	memory    *Memory
 	counters  *Counters
-	waiting   *Waiting
-	event     func(verbs.EventType)
+	rq        *RecvQueue
+	sendCQ    Completer
+	recvCQ    Completer
 
-	state verbs.QPState
-	attr  verbs.QPAttr
-
-	mtu         uint32
-	mtuShift    uint
-	ackTimeout  time.Duration // zero: for ever
-	maxInitRead int
-
-	rq *RecvQueue
 	sq sendQueue
 	requester
 	adaptive
 	responder
-	pacer
 	congestionControl
-
-	windows  fifo.List[*Window] // of type 2, bound on it
-	largest  uint32             // the payload of the largest packet that it sends
-	lossless bool               // of SetLossless
 
 	// The payload of the packet that is being received, and the most that it may be.
 	payload    [][]byte
@@ -111,6 +99,17 @@ type QP struct {
 	packet  wire.Packet // scratch of Transmit
 	pieces  [][]byte
 	scratch [8]byte
+
+	attr        verbs.QPAttr
+	ackTimeout  time.Duration // zero: for ever
+	maxInitRead int
+	portMTU     verbs.MTU
+	waiting     *Waiting
+	windows     fifo.List[*Window] // of type 2, bound on it
+	pacer
+	checkAH  func(verbs.AH, uint32) error
+	findBind func(*verbs.MWBind) (*Window, *Region, error)
+	event    func(verbs.EventType)
 }
 
 // New returns a queue pair in the state Reset.

@@ -39,6 +39,9 @@ func (r *responseQueue) crowded() bool { return r.Len() >= r.Depth()-2 }
 func (r *responseQueue) first() *response { return r.at(r.head) }
 
 func (r *responseQueue) push(x response) {
+	if r.Len() == 0 {
+		r.empty() // the first place again, as in the send queue
+	}
 	if place := r.Push(); place != nil {
 		*place = x
 	}

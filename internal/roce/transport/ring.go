@@ -10,7 +10,7 @@ type Ring[T any] struct {
 }
 
 // ringStart is how many items the first memory is for.
-const ringStart = 8
+const ringStart = 2
 
 // NewRing returns a queue for at most depth items.
 func NewRing[T any](depth int) Ring[T] { return Ring[T]{depth: depth} }

@@ -85,6 +85,12 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 	if err := service.Check(q.kind, wr.Op, wr.Flags); err != nil {
 		return err
 	}
+	if q.sq.Len() == 0 && q.sendIdx == q.sq.head {
+		// The first place again: of thousands of connections with one request at a time,
+		// caches then hold one each.
+		q.sq.empty()
+		q.sendIdx = 0
+	}
 	q.sq.reserve()
 	w := q.sq.at(q.sq.tail)
 	if cap(w.segs) < len(wr.SGL) {

@@ -93,7 +93,7 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 	both(f, "a", "all", "all powers of two from 2 to 2^23 bytes", yes(&all))
 	both(f, "n", "iters", "operations on each connection (default 5000, latency 1000)", func(name, about string) { f.Int64Var(&p.Iterations, name, 0, about) })
 	both(f, "D", "duration", "measure for this `time`, in seconds or as in 500ms, and not a number of operations", func(name, about string) { f.Var(&duration, name, about) })
-	both(f, "t", "tx-depth", "operations under way on each connection", number(&p.Depth, plan.DefaultDepth))
+	both(f, "t", "tx-depth", fmt.Sprintf("operations under way on each connection (default %d, and fewer on more than %d connections)", plan.DefaultDepth, plan.DefaultOperations/plan.DefaultDepth), number(&p.Depth, 0))
 	both(f, "r", "rx-depth", "receives posted by each engine (default 512, or twice what can come)", number(&p.RecvDepth, 0))
 	both(f, "l", "post_list", "operations posted together", number(&p.Batch, 1))
 	both(f, "Q", "cq-mod", "operations for one completion", number(&p.Moderation, 1))

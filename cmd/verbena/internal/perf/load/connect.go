@@ -133,7 +133,7 @@ func (w *worker) dial(addr string, local netip.Addr) (err error) {
 
 // listen takes the client's connections, and nobody else's.
 func (w *worker) listen() (port uint16, err error) {
-	l, err := w.rdma.Listen(":0", rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
+	l, err := w.rdma.Listen(":0", rdma.ListenConfig{Backlog: len(w.flows), OnRequest: func(q *rdma.ConnectRequest) {
 		if err := w.accept(q); err != nil {
 			_ = q.Reject([]byte("verbena perf: " + err.Error()[:min(len(err.Error()), 100)])) // it may have given up
 		}

@@ -56,9 +56,11 @@ const (
 	maxInline     = 4096
 )
 
-// DefaultDepth and DefaultIterations are those of perftest.
+// DefaultDepth and DefaultIterations are those of perftest. DefaultOperations bounds what all
+// connections together have under way, where no depth is given.
 const (
 	DefaultDepth             = 128
+	DefaultOperations        = 1 << 17
 	DefaultIterations        = 5000
 	DefaultLatencyIterations = 1000
 )
@@ -92,10 +94,14 @@ func (p *Plan) Complete() {
 	for _, f := range []struct {
 		value *int
 		zero  int
-	}{{&p.Rounds, 1}, {&p.Connections, 1}, {&p.Engines, 1}, {&p.Batch, 1}, {&p.Moderation, 1}, {&p.Depth, DefaultDepth}} {
+	}{{&p.Rounds, 1}, {&p.Connections, 1}, {&p.Engines, 1}, {&p.Batch, 1}, {&p.Moderation, 1}} {
 		if *f.value == 0 {
 			*f.value = f.zero
 		}
+	}
+	if p.Depth == 0 {
+		p.Depth = max(min(DefaultDepth, DefaultOperations/max(p.Connections, 1)), 1)
+		p.Depth = max(p.Depth, min(p.Batch, DefaultDepth), min(p.Moderation, DefaultDepth))
 	}
 	if latency {
 		p.Depth = 1

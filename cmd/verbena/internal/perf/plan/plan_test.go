@@ -44,6 +44,18 @@ func TestDefaultsAreValid(t *testing.T) {
 	}
 }
 
+// With many connections, a test without a depth is one that can be made.
+func TestDefaultDepth(t *testing.T) {
+	for _, c := range []struct{ connections, batch, want int }{
+		{1, 1, DefaultDepth}, {1024, 1, DefaultDepth}, {10_000, 1, 13}, {10_000, 64, 64}, {1 << 16, 1, 2},
+	} {
+		p := Plan{Test: Tests()[0], Connections: c.connections, Batch: c.batch}
+		p.Complete()
+		assert.Equal(t, c.want, p.Depth, "%v", c)
+		require.NoError(t, p.Validate(Limits{Memory: math.MaxInt64, Connections: 1 << 16, Engines: 1}))
+	}
+}
+
 func TestWrongPlans(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(p *Plan)

@@ -1,0 +1,21 @@
+package main
+
+import (
+	"os"
+	"strconv"
+	"strings"
+)
+
+// residentMemory is what the process has in memory, in bytes, or 0 where that is not known.
+func residentMemory() uint64 {
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(text))
+	if len(fields) < 2 {
+		return 0
+	}
+	pages, _ := strconv.ParseUint(fields[1], 10, 64)
+	return pages * uint64(os.Getpagesize())
+}

@@ -1,0 +1,312 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// byDial has connections made by connection manager, and not by descriptors.
+const byDial = "dial"
+
+// many is one end of many connections to another process.
+type many struct {
+	*endpoint
+	conns  []*rdma.Connection // in the order of the peer's, where they are made by descriptors
+	ready  int
+	bare   footprint // of the process before its context had connections
+	words  <-chan manyWord
+	waiter *waiter // nil where the engine has no descriptor
+	out    *json.Encoder
+}
+
+// manyWord is what the two processes tell each other. The second one says what it has, and is
+// told what to do then; it ends with its standard input.
+type manyWord struct {
+	Memory      []byte   `json:",omitempty"` // descriptor
+	Connections [][]byte `json:",omitempty"` // descriptors
+	Listener    string   `json:",omitempty"` // address
+	Ready       bool     `json:",omitempty"` // all connections are
+	Play        bool     `json:",omitempty"` // writes are to be answered
+	Ask         bool     `json:",omitempty"` // for Used
+	Used        int64    `json:",omitempty"` // processor time of the process, in nanoseconds
+}
+
+// errPeerEnded: the other process has ended.
+var errPeerEnded = errors.New("the other process has ended")
+
+// newMany opens one end, whose context runs, for o.connections connections and tasks writes.
+func newMany(o options, tasks int, in io.Reader, out io.Writer) (m *many, err error) {
+	m = &many{endpoint: &endpoint{counters: o.counters}, out: json.NewEncoder(out)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.close())
+		}
+	}()
+	if m.dev, err = device.Open(o.device); err != nil {
+		return m, err
+	}
+	m.engine = pe.New(pe.Config{})
+	if fd, err := m.engine.NotificationFD(); err == nil {
+		if m.waiter, err = newWaiter(fd); err != nil {
+			return m, err
+		}
+	}
+	if m.local, err = mmap.Alloc(m.dev, pingMemory, mmap.LocalReadWrite|access); err != nil {
+		return m, err
+	}
+	if m.bufs, err = bufinv.New(2 * tasks); err != nil {
+		return m, err
+	}
+	m.rdma, err = rdma.New(m.dev, rdma.Config{
+		Engine: m.engine, Permissions: access, MaxConnections: o.connections, SendQueueSize: manyDepth, CloseTimeout: 10 * time.Second,
+	})
+	if err != nil {
+		return m, err
+	}
+	if err = m.pools("write_bw", tasks); err != nil {
+		return m, err
+	}
+	m.rdma.OnConnection(func(_ *rdma.Connection, s rdma.ConnectionState, err error) {
+		switch s {
+		case rdma.Ready:
+			m.ready++
+		case rdma.Failed:
+			m.rdma.Fail(err)
+		}
+	})
+	m.bare = measureFootprint()
+	if err = m.rdma.Start(); err != nil {
+		return m, err
+	}
+	words := make(chan manyWord)
+	m.words = words
+	go func() {
+		defer close(words)
+		for d := json.NewDecoder(in); ; {
+			var w manyWord
+			if d.Decode(&w) != nil {
+				return
+			}
+			words <- w
+		}
+	}()
+	return m, waitRunning(m.endpoint)
+}
+
+// manyDepth is the send queue of a connection.
+const manyDepth = 256
+
+func (m *many) close() error {
+	if m.waiter != nil {
+		m.waiter.close()
+	}
+	return m.endpoint.close()
+}
+
+// hear waits for the next word of the peer, and drives the engine meanwhile.
+func (m *many) hear() (manyWord, error) {
+	for {
+		select {
+		case w, ok := <-m.words:
+			if !ok {
+				return w, errPeerEnded
+			}
+			return w, nil
+		default:
+		}
+		if err := m.progress(); err != nil {
+			return manyWord{}, err
+		}
+	}
+}
+
+// rest drives the engine until the next word, as a program does that has nothing to do.
+func (m *many) rest() (manyWord, error) {
+	for {
+		select {
+		case w, ok := <-m.words:
+			if !ok {
+				return w, errPeerEnded
+			}
+			return w, nil
+		default:
+		}
+		if err := m.sleep(time.Now().Add(10 * time.Millisecond)); err != nil {
+			return manyWord{}, err
+		}
+	}
+}
+
+// sleep drives the engine until then, and sleeps whenever there is nothing to do.
+func (m *many) sleep(until time.Time) error {
+	for {
+		n, err := m.engine.Progress()
+		if err = errors.Join(err, m.rdma.Err()); err != nil {
+			return err
+		}
+		left := time.Until(until)
+		switch {
+		case left <= 0:
+			return nil
+		case n > 0:
+		case m.waiter == nil:
+			time.Sleep(min(left, time.Millisecond))
+		default:
+			if err := m.engine.Arm(); err != nil {
+				return err
+			}
+			if err := m.waiter.wait(left); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// export makes n connections, and their descriptors.
+func (m *many) export(n int) (descs [][]byte, err error) {
+	for range n {
+		conn, desc, err := m.rdma.Export()
+		if err != nil {
+			return nil, err
+		}
+		m.conns, descs = append(m.conns, conn), append(descs, desc)
+	}
+	return descs, nil
+}
+
+// join connects them to those of the peer.
+func (m *many) join(descs [][]byte) error {
+	if len(descs) != len(m.conns) {
+		return fmt.Errorf("the peer has %d connections, this end %d", len(descs), len(m.conns))
+	}
+	for i, desc := range descs {
+		if err := m.conns[i].Connect(desc); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// untilReady waits until n connections are.
+func (m *many) untilReady(n int) error {
+	for m.ready < n {
+		if err := m.progress(); err != nil {
+			return err
+		}
+	}
+	if m.conns == nil { // they have come to a listener
+		m.conns = m.rdma.Connections()
+	}
+	m.conn = m.conns[0]
+	return nil
+}
+
+// memory takes the peer's memory.
+func (m *many) memory(desc []byte) (err error) {
+	m.remote, err = mmap.Import(m.dev, desc)
+	return err
+}
+
+// serveMany is the second process of scale.
+func serveMany(o options, in io.Reader, out io.Writer) (err error) {
+	m, err := newMany(o, pingTasks, in, out)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.close()) }()
+	var hello manyWord
+	if hello.Memory, err = m.local.Export(m.dev); err != nil {
+		return err
+	}
+	if o.style == byDial {
+		l, err := m.rdma.Listen(":0", rdma.ListenConfig{Backlog: o.connections})
+		if err != nil {
+			return err
+		}
+		hello.Listener = netip.AddrPortFrom(m.rdma.GID().GID.Addr(), l.Addr().Port()).String()
+	}
+	if err := m.out.Encode(hello); err != nil {
+		return err
+	}
+	w, err := m.hear()
+	if err != nil {
+		return err
+	}
+	if err := m.memory(w.Memory); err != nil {
+		return err
+	}
+	if o.style != byDial {
+		descs, err := m.export(o.connections)
+		if err == nil {
+			err = m.join(w.Connections)
+		}
+		if err == nil {
+			err = m.out.Encode(manyWord{Connections: descs})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := m.untilReady(o.connections); err != nil {
+		return err
+	}
+	if err := m.out.Encode(manyWord{Ready: true}); err != nil {
+		return err
+	}
+	for {
+		w, err := m.rest()
+		switch {
+		case err != nil:
+		case w.Play:
+			err = m.play()
+		case w.Ask:
+			err = m.out.Encode(manyWord{Used: int64(cpuTime())})
+		}
+		if errors.Is(err, errPeerEnded) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// play writes every number back, until the next word.
+func (m *many) play() error {
+	p, err := newPinger(m.endpoint)
+	if err != nil {
+		return err
+	}
+	for next, pass := uint64(1), 0; ; pass++ {
+		if p.arrives(next) {
+			if err := p.hit(next); err != nil {
+				return err
+			}
+			next++
+			continue
+		}
+		if err := p.progress(); err != nil {
+			return err
+		}
+		if pass%looks == 0 {
+			select {
+			case _, ok := <-m.words:
+				if !ok {
+					return errPeerEnded
+				}
+				return nil
+			default:
+			}
+		}
+	}
+}

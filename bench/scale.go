@@ -1,0 +1,424 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// How many writes are under way at a time, on all connections together, and how many of them
+// in a row are on one connection.
+const (
+	scaleWindow = 512
+	scaleRun    = 64
+	// scaleRest is how long connections are left alone before the processor time of idle
+	// ones is taken: their keepalives have begun by then.
+	scaleRest = 5 * time.Second
+)
+
+// scaleSteps are the numbers of connections, up to that of the options.
+func scaleSteps(most int) []int {
+	steps := slices.DeleteFunc([]int{1, 100, 1000, 10000}, func(n int) bool { return n >= most })
+	return append(steps, most)
+}
+
+// scaleFigure is a column of a table.
+type scaleFigure struct {
+	name, unit string
+	of         func(f *scaleFigures) float64
+}
+
+// scaleFigures are those of a number of connections.
+type scaleFigures struct {
+	byDescriptor, byAddress time.Duration // until all are Ready at both ends
+	closing                 time.Duration // of one end
+	heap, resident          float64       // bytes of a connection that has done nothing yet
+	heapCM                  float64       // of one that was dialled
+	heapUsed, residentUsed  float64       // of one that has written
+	turns, runs, all        rate
+	fairness, least         float64       // Jain's index; the fewest writes of a connection, by the mean
+	median, tail            time.Duration // half a round trip of one connection
+	idle                    float64       // processors used at rest
+}
+
+var scaleTables = [][]scaleFigure{{
+	{"by descriptor", "ms", func(f *scaleFigures) float64 { return f.byDescriptor.Seconds() * 1e3 }},
+	{"by address", "ms", func(f *scaleFigures) float64 { return f.byAddress.Seconds() * 1e3 }},
+	{"to close", "ms", func(f *scaleFigures) float64 { return f.closing.Seconds() * 1e3 }},
+	{"heap", "KiB", func(f *scaleFigures) float64 { return f.heap / 1024 }},
+	{"resident", "KiB", func(f *scaleFigures) float64 { return f.resident / 1024 }},
+	{"dialled: heap", "KiB", func(f *scaleFigures) float64 { return f.heapCM / 1024 }},
+	{"used: heap", "KiB", func(f *scaleFigures) float64 { return f.heapUsed / 1024 }},
+	{"resident", "KiB", func(f *scaleFigures) float64 { return f.residentUsed / 1024 }},
+	{"idle", "%", func(f *scaleFigures) float64 { return 100 * f.idle }},
+}, {
+	{"in turn", "M/s", func(f *scaleFigures) float64 { return f.turns.perSecond / 1e6 }},
+	{"processor", "ns", func(f *scaleFigures) float64 { return float64(f.turns.used) }},
+	{"in runs", "M/s", func(f *scaleFigures) float64 { return f.runs.perSecond / 1e6 }},
+	{"processor", "ns", func(f *scaleFigures) float64 { return float64(f.runs.used) }},
+	{"all at once", "M/s", func(f *scaleFigures) float64 { return f.all.perSecond / 1e6 }},
+	{"processor", "ns", func(f *scaleFigures) float64 { return float64(f.all.used) }},
+	{"Jain", "", func(f *scaleFigures) float64 { return f.fairness }},
+	{"least", "", func(f *scaleFigures) float64 { return f.least }},
+	{"one: median", "µs", func(f *scaleFigures) float64 { return float64(f.median.Nanoseconds()) / 1e3 }},
+	{"99 %", "µs", func(f *scaleFigures) float64 { return float64(f.tail.Nanoseconds()) / 1e3 }},
+}}
+
+// measureScale shows what connections cost, by how many there are.
+func measureScale(o options) (string, error) {
+	steps := scaleSteps(o.connections)
+	figures := make([][]scaleFigures, len(steps))
+	for range o.rounds {
+		for i, n := range steps {
+			o := o
+			o.connections = n
+			f, err := scaleOf(o)
+			if err != nil {
+				return "", fmt.Errorf("%d connections: %w", n, err)
+			}
+			figures[i] = append(figures[i], f)
+		}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "connections to another process, medians of %d; %d writes of %d bytes under way: one on each connection in turn, in runs of %d, and on all connections at once; processor time is that of both processes for each",
+		o.rounds, scaleWindow, pingSize, scaleRun)
+	for _, columns := range scaleTables {
+		fmt.Fprintf(&b, "\n            %11s", "connections")
+		for _, c := range columns {
+			fmt.Fprintf(&b, " %14s", strings.TrimSpace(c.name+" "+c.unit))
+		}
+		for i, n := range steps {
+			fmt.Fprintf(&b, "\n            %11d", n)
+			for _, c := range columns {
+				var values []float64
+				for r := range figures[i] {
+					values = append(values, c.of(&figures[i][r]))
+				}
+				fmt.Fprintf(&b, " %14.4g", middle(values))
+			}
+		}
+	}
+	return b.String(), nil
+}
+
+// scaleOf measures o.connections connections: first dialled ones, to know what to dial takes,
+// then others for all the rest.
+func scaleOf(o options) (f scaleFigures, err error) {
+	dialled := o
+	dialled.style = byDial
+	err = withMany(dialled, func(m *many, hello manyWord) (err error) {
+		if f.byAddress, err = m.dial(hello.Listener, o.connections); err != nil {
+			return err
+		}
+		f.heapCM, _ = measureFootprint().grown(m.bare, o.connections)
+		return nil
+	})
+	if err != nil {
+		return f, fmt.Errorf("by connection manager: %w", err)
+	}
+	return f, withMany(o, func(m *many, hello manyWord) (err error) {
+		if f.byDescriptor, err = m.exchange(o.connections); err != nil {
+			return err
+		}
+		f.heap, f.resident = measureFootprint().grown(m.bare, o.connections)
+		if f.idle, err = m.idle(min(scaleRest, 10*o.duration), o.duration); err != nil {
+			return err
+		}
+		if f.turns, err = m.inTurns(o.duration, 1); err != nil {
+			return err
+		}
+		if f.runs, err = m.inTurns(o.duration, scaleRun); err != nil {
+			return err
+		}
+		if f.all, f.fairness, f.least, err = m.atOnce(o.duration); err != nil {
+			return err
+		}
+		f.heapUsed, f.residentUsed = measureFootprint().grown(m.bare, o.connections)
+		if f.median, f.tail, err = m.roundTrip(o.duration); err != nil {
+			return err
+		}
+		start := time.Now()
+		err = m.stop()
+		f.closing = time.Since(start)
+		return err
+	})
+}
+
+// withMany starts the second process, and says hello.
+func withMany(o options, part func(m *many, hello manyWord) error) (err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	words := append(strings.Fields(o.prefix), self, "-d", o.device, "-peer", o.run, "-style", o.style,
+		"-connections", fmt.Sprint(o.connections), fmt.Sprintf("-counters=%v", o.counters))
+	cmd := exec.Command(words[0], words[1:]...)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	// A pipe of our own: Wait closes those of the command, which is read meanwhile.
+	out, theirs, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	cmd.Stdout = theirs
+	if err := cmd.Start(); err != nil {
+		return errors.Join(err, theirs.Close())
+	}
+	if err := theirs.Close(); err != nil {
+		return err
+	}
+	defer func() {
+		err = errors.Join(err, in.Close())
+		if e := cmd.Wait(); e != nil {
+			err = errors.Join(err, fmt.Errorf("the second process: %w", e))
+		}
+	}()
+	m, err := newMany(o, max(o.connections, scaleWindow)+pingTasks, out, in)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.close()) }()
+	hello, err := m.hear()
+	if err == nil {
+		err = m.memory(hello.Memory)
+	}
+	if err != nil {
+		return err
+	}
+	return part(m, hello)
+}
+
+// hi is what the first process says first.
+func (m *many) hi() (w manyWord, err error) {
+	w.Memory, err = m.local.Export(m.dev)
+	return w, err
+}
+
+// dial makes n connections by connection manager, and returns how long that takes.
+func (m *many) dial(addr string, n int) (time.Duration, error) {
+	start := time.Now()
+	w, err := m.hi()
+	if err == nil {
+		err = m.out.Encode(w)
+	}
+	if err != nil {
+		return 0, err
+	}
+	for range n {
+		conn, err := m.rdma.Dial(addr, rdma.DialConfig{})
+		if err != nil {
+			return 0, err
+		}
+		m.conns = append(m.conns, conn)
+	}
+	return m.bothReady(start, n)
+}
+
+// exchange makes n connections by descriptors, and returns how long that takes.
+func (m *many) exchange(n int) (time.Duration, error) {
+	start := time.Now()
+	w, err := m.hi()
+	if err == nil {
+		w.Connections, err = m.export(n)
+	}
+	if err == nil {
+		err = m.out.Encode(w)
+	}
+	if err == nil {
+		w, err = m.hear()
+	}
+	if err == nil {
+		err = m.join(w.Connections)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return m.bothReady(start, n)
+}
+
+func (m *many) bothReady(start time.Time, n int) (time.Duration, error) {
+	if err := m.untilReady(n); err != nil {
+		return 0, err
+	}
+	w, err := m.hear()
+	if err == nil && !w.Ready {
+		err = errors.New("the other process says something else than that it is ready")
+	}
+	return time.Since(start), err
+}
+
+// idle is how many processors this end uses while nothing is done, after a while of that.
+func (m *many) idle(settle, d time.Duration) (processors float64, err error) {
+	for _, t := range []time.Duration{settle, d} {
+		begin, before := time.Now(), cpuTime()
+		if err := m.sleep(begin.Add(t)); err != nil {
+			return 0, err
+		}
+		processors = (cpuTime() - before).Seconds() / time.Since(begin).Seconds()
+	}
+	return processors, nil
+}
+
+// inTurns keeps scaleWindow writes under way, run of them on one connection, then on the next,
+// and returns how many are completed in a second.
+func (m *many) inTurns(d time.Duration, run int) (rate, error) {
+	tasks, err := m.tasks(scaleWindow, pingSize)
+	if err != nil {
+		return rate{}, err
+	}
+	next, left := 0, run
+	m.again = func(t rdma.Task) {
+		if left == 0 {
+			next, left = (next+1)%len(m.conns), run
+		}
+		left--
+		err := t.(*rdma.WriteTask).SetConnection(m.conns[next])
+		if err == nil {
+			err = t.Submit()
+		}
+		m.rdma.Fail(err)
+	}
+	for _, t := range tasks {
+		m.again(t)
+	}
+	r, err := m.rate(d)
+	return r, errors.Join(err, m.drain(tasks))
+}
+
+// rate is what completed tasks were measured to take.
+type rate struct {
+	perSecond float64
+	used      time.Duration // processor time of each, of both processes
+}
+
+// rate measures the tasks that are under way, after a warm-up.
+func (m *many) rate(d time.Duration) (r rate, err error) {
+	if err := warmedUp(m.endpoint, d); err != nil {
+		return r, err
+	}
+	return m.rateNow(d)
+}
+
+func (m *many) rateNow(d time.Duration) (r rate, err error) {
+	before, err := m.bothUsed()
+	if err != nil {
+		return r, err
+	}
+	first := m.completed
+	n, elapsed, err := measureNow(m.endpoint, d)
+	if err != nil {
+		return r, err
+	}
+	after, err := m.bothUsed()
+	r.perSecond = float64(n) / elapsed.Seconds()
+	r.used = (after - before) / time.Duration(max(m.completed-first, 1))
+	return r, err
+}
+
+// bothUsed is the processor time that both processes have used.
+func (m *many) bothUsed() (time.Duration, error) {
+	if err := m.out.Encode(manyWord{Ask: true}); err != nil {
+		return 0, err
+	}
+	w, err := m.hear()
+	return cpuTime() + time.Duration(w.Used), err
+}
+
+// atOnce keeps writes under way on all connections, as many on each. It returns how many are
+// completed in a second, and how even the connections' shares are: Jain's index, and the
+// smallest by the mean.
+func (m *many) atOnce(d time.Duration) (r rate, jain, least float64, err error) {
+	each := max(scaleWindow/len(m.conns), 1)
+	tasks, err := m.tasks(each*len(m.conns), pingSize)
+	if err != nil {
+		return r, 0, 0, err
+	}
+	counts := make([]int, len(m.conns))
+	m.again = func(t rdma.Task) {
+		*t.UserData().(*int)++
+		m.rdma.Fail(t.Submit())
+	}
+	for i, t := range tasks {
+		t.SetUserData(&counts[i/each])
+		if err := t.(*rdma.WriteTask).SetConnection(m.conns[i/each]); err != nil {
+			return r, 0, 0, err
+		}
+		if err := t.Submit(); err != nil {
+			return r, 0, 0, err
+		}
+	}
+	if err = warmedUp(m.endpoint, d); err != nil {
+		return r, 0, 0, err
+	}
+	before := slices.Clone(counts)
+	r, err = m.rateNow(d)
+	shares := make([]float64, len(counts))
+	for i := range counts {
+		shares[i] = float64(counts[i] - before[i])
+	}
+	jain, least = fairness(shares)
+	return r, jain, least, errors.Join(err, m.drain(tasks))
+}
+
+// fairness is Jain's index of shares (R. Jain and others, DEC-TR-301, 1984), which is 1 where
+// all are the same and 1/n where one has all, and the smallest share by the mean.
+func fairness(shares []float64) (jain, least float64) {
+	sum, squares, smallest := 0.0, 0.0, math.Inf(1)
+	for _, s := range shares {
+		sum += s
+		squares += s * s
+		smallest = min(smallest, s)
+	}
+	if squares == 0 {
+		return 0, 0
+	}
+	n := float64(len(shares))
+	return sum * sum / (n * squares), smallest * n / sum
+}
+
+// drain waits for tasks, and frees them.
+func (m *many) drain(tasks []rdma.Task) error {
+	m.again = nil
+	for _, t := range tasks {
+		for t.InFlight() {
+			if err := m.progress(); err != nil {
+				return err
+			}
+		}
+	}
+	return rdma.FreeAll(tasks)
+}
+
+// roundTrip writes a number to and fro on one connection, and returns the median and the 99th
+// percentile of half the time.
+func (m *many) roundTrip(d time.Duration) (median, tail time.Duration, err error) {
+	if err := m.out.Encode(manyWord{Play: true}); err != nil {
+		return 0, 0, err
+	}
+	p, err := newPinger(m.endpoint)
+	if err != nil {
+		return 0, 0, err
+	}
+	samples, err := p.pingPong(d)
+	if err != nil {
+		return 0, 0, err
+	}
+	if err := m.out.Encode(manyWord{}); err != nil {
+		return 0, 0, err
+	}
+	slices.Sort(samples)
+	return samples[len(samples)/2], samples[len(samples)*99/100], nil
+}
+
+func serveScale(o options) error { return serveMany(o, os.Stdin, os.Stdout) }

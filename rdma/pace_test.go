@@ -1,0 +1,114 @@
+package rdma
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/soft"
+)
+
+// dialsAtOnceTest is a context that dials another one many times at the same moment.
+type dialsAtOnceTest struct {
+	t      *testing.T
+	engine *pe.Engine
+	x, y   *Context
+	ready  [2]int
+	failed []error
+}
+
+func newDialsAtOnceTest(t *testing.T, n int, cfg ListenConfig) (*dialsAtOnceTest, string) {
+	d := &dialsAtOnceTest{t: t, engine: pe.New(pe.Config{})}
+	for i, c := range []**Context{&d.x, &d.y} {
+		dev, err := soft.Open(soft.Config{})
+		require.NoError(t, err)
+		*c, err = New(dev, Config{Engine: d.engine, MaxConnections: n})
+		require.NoError(t, err)
+		require.NoError(t, (*c).Start())
+		(*c).OnConnection(func(_ *Connection, s ConnectionState, err error) {
+			switch s {
+			case Ready:
+				d.ready[i]++
+			case Failed:
+				d.failed = append(d.failed, err)
+			}
+		})
+		t.Cleanup(func() {
+			require.NoError(t, (*c).Close())
+			require.NoError(t, dev.Close())
+		})
+	}
+	d.until(func() bool { return d.x.State() == pe.Running && d.y.State() == pe.Running })
+	l, err := d.y.Listen(":0", cfg)
+	require.NoError(t, err)
+	return d, netip.AddrPortFrom(d.y.GID().GID.Addr(), l.Addr().Port()).String()
+}
+
+func (d *dialsAtOnceTest) until(done func() bool) {
+	d.t.Helper()
+	for !done() {
+		_, err := d.engine.Progress()
+		require.NoError(d.t, err)
+		require.Empty(d.t, d.failed)
+	}
+}
+
+// Of dials to one address so many are under way at a time, in the order in which they came;
+// those that are given up before their turn take none.
+func TestDialsArePaced(t *testing.T) {
+	const n = dialsAtOnce + 200
+	d, addr := newDialsAtOnceTest(t, n, ListenConfig{})
+	var conns []*Connection
+	for range n {
+		conn, err := d.x.Dial(addr, DialConfig{})
+		require.NoError(t, err)
+		conns = append(conns, conn)
+	}
+	p := d.x.manager.paces[netip.MustParseAddrPort(addr)]
+	require.NotNil(t, p)
+	require.Equal(t, dialsAtOnce, p.underWay)
+	require.Equal(t, n-dialsAtOnce, p.waiting.Len())
+	require.NoError(t, conns[n-1].Close())
+	require.NoError(t, conns[0].Close())
+	require.Equal(t, n-dialsAtOnce-1, p.waiting.Len())
+	d.until(func() bool {
+		assert.LessOrEqual(t, p.underWay, dialsAtOnce)
+		return d.ready[0] == n-2
+	})
+	require.Empty(t, d.x.manager.paces)
+	require.Zero(t, d.x.manager.resumable.Len())
+}
+
+// A peer's program that answers nobody before all have asked is asked by all.
+func TestDialsToAPeerThatWaitsForAll(t *testing.T) {
+	const n = dialsAtOnce + 50
+	var requests []*ConnectRequest
+	d, addr := newDialsAtOnceTest(t, n, ListenConfig{OnRequest: func(q *ConnectRequest) { requests = append(requests, q) }})
+	for range n {
+		_, err := d.x.Dial(addr, DialConfig{})
+		require.NoError(t, err)
+	}
+	d.until(func() bool { return len(requests) == n })
+	for _, q := range requests {
+		_, err := q.Accept(AcceptConfig{})
+		require.NoError(t, err)
+	}
+	d.until(func() bool { return d.ready == [2]int{n, n} })
+	require.Empty(t, d.x.manager.paces)
+}
+
+// Dials that wait for their turn end with the context.
+func TestDialsWaitWhenTheContextStops(t *testing.T) {
+	const n = dialsAtOnce + 50
+	d, addr := newDialsAtOnceTest(t, n, ListenConfig{OnRequest: func(*ConnectRequest) {}})
+	for range n {
+		_, err := d.x.Dial(addr, DialConfig{})
+		require.NoError(t, err)
+	}
+	require.NoError(t, d.x.Stop())
+	d.until(func() bool { return d.x.State() == pe.Idle })
+	require.Empty(t, d.x.manager.paces)
+}
