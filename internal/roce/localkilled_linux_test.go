@@ -222,6 +222,9 @@ func TestLocalPeerCloses(t *testing.T) {
 	require.NoError(t, v.cmd.Wait())
 	require.Equal(t, verbs.QPReadyToSend, must(x.qp.Query()).State)
 	require.Zero(t, localCounter(x, "local_peers_died"))
+	x.dev.mu.Lock()
+	defer x.dev.mu.Unlock()
+	require.Zero(t, x.dev.main.unreachable.notUntil, "who connects from that address now is not disturbed")
 }
 
 // A connection that nothing shows to be one to the process that has died, since it was made

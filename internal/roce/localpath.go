@@ -9,11 +9,10 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// localPath is the path of a connection that may lead to another device of this
+// localPath is the path of a reliable connection that may lead to another device of this
 // machine. Its packets go through shared memory while there is a channel to that device,
 // and else by UDP, by which they may come at any time. What is under way when it changes
-// may be overtaken or lost, as on any path, and is repeated by the transport of a reliable
-// connection.
+// may be overtaken or lost, and is repeated by the transport as on any path.
 type localPath struct {
 	udpPath
 	queuePair *queuePair

@@ -42,7 +42,9 @@ func (s *side) until(what string, done func() bool) {
 // openLocalPair connects two devices and waits until they share memory.
 func openLocalPair(t testing.TB, memory int) (*side, *side) {
 	t.Helper()
-	x, y := openPair(t, Config{}, Config{}, memory)
+	x, y := openAdaptive(t, Config{}, memory), openAdaptive(t, Config{}, memory)
+	x.connect(y)
+	y.connect(x)
 	awaitSharedMemory(x, y)
 	return x, y
 }
@@ -142,7 +144,8 @@ func TestSoakLocalPathMeets(t *testing.T) {
 // What a peer has sent before its process ends arrives.
 func TestLocalPathLastWords(t *testing.T) {
 	for range 50 {
-		x, y := openLocalPair(t, 1<<16)
+		x, y := openPair(t, Config{}, Config{}, 1<<16) // whose queue pairs do not repeat it meanwhile
+		awaitSharedMemory(x, y)
 		x.recv(1, x.sge(0, 100))
 		x.dev.mu.Lock() // it is busy, while the other sends and is gone
 		y.post(verbs.SendWR{Op: verbs.OpSend, SGL: []verbs.SGE{y.sge(0, 100)}})
@@ -297,9 +300,11 @@ func (i *intruder) scribble(random *mathrand.Rand) {
 // that of another process with the same device.
 func TestSoakLocalPathNonsense(t *testing.T) {
 	rounds := soak.Rounds(t, 40, 4000)
-	x, y := openPair(t, Config{DisableLocal: true}, Config{}, 1<<17)
-	other, beside := openSide(t, Config{}, 1<<17), *y
-	beside.qp = must(y.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: y.cq, RecvCQ: y.cq, MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 4, MaxRecvSGE: 4}))
+	x, y := openAdaptive(t, Config{DisableLocal: true}, 1<<17), openAdaptive(t, Config{}, 1<<17)
+	x.connect(y)
+	y.connect(x)
+	other, beside := openAdaptive(t, Config{}, 1<<17), *y
+	beside.qp = must(y.dev.DefaultPD().CreateQP(verbs.QPInit{AdaptiveRetransmission: true, SendCQ: y.cq, RecvCQ: y.cq, MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 4, MaxRecvSGE: 4}))
 	defer func() { require.NoError(t, beside.qp.Close()) }()
 	other.connect(&beside)
 	beside.connect(other)

@@ -209,9 +209,10 @@ func (p *localPeer) end(err error) {
 		s.local.disorder++
 		d.log.Warn().Err(err).Stringer("peer", p.ends.Peer).Msg("packets go by UDP: the other process has broken the shared memory")
 	case errors.Is(err, io.EOF):
-		// The peer has died, or has closed its device.
-		s.unreachable.add(unreachablePeer{p.endpoint, p.ends.Peer.Device})
-		s.noteDeadline(d.now())
+		// The peer has died, or has closed its device. That says nothing of who is about to
+		// connect from the same address, and may be another process already.
+		now := d.now()
+		p.each(func(path *localPath) { path.queuePair.transport.PeerUnreachable(now) })
 		fallthrough
 	default:
 		d.log.Debug().Err(err).Stringer("peer", p.ends.Peer).Msg("packets go by UDP again")

@@ -35,6 +35,18 @@ type side struct {
 
 func openSide(t testing.TB, cfg Config, memory int) *side {
 	t.Helper()
+	return openSideWith(t, cfg, memory, verbs.QPInit{})
+}
+
+// openAdaptive opens a side whose queue pair has patience with a peer that is held up, and repeats
+// soon what is lost.
+func openAdaptive(t testing.TB, cfg Config, memory int) *side {
+	t.Helper()
+	return openSideWith(t, cfg, memory, verbs.QPInit{AdaptiveRetransmission: true})
+}
+
+func openSideWith(t testing.TB, cfg Config, memory int, init verbs.QPInit) *side {
+	t.Helper()
 	cfg.Name = "soft-test"
 	if cfg.Addresses == nil {
 		cfg.Addresses = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")}
@@ -46,7 +58,9 @@ func openSide(t testing.TB, cfg Config, memory int) *side {
 	require.NoError(t, err)
 	s.mr, err = dev.DefaultPD().RegMR(s.mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead|verbs.AccessRemoteAtomic)
 	require.NoError(t, err)
-	s.qp, err = dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 1024, MaxRecvWR: 1024, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 64})
+	init.SendCQ, init.RecvCQ = s.cq, s.cq
+	init.MaxSendWR, init.MaxRecvWR, init.MaxSendSGE, init.MaxRecvSGE, init.MaxInline = 1024, 1024, 4, 4, 64
+	s.qp, err = dev.DefaultPD().CreateQP(init)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, s.qp.Close())

@@ -68,7 +68,10 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, error) {
 	if q.isOwnPeer(&out, attr.DestQPN) {
 		return &loopback{endpoint: out.endpoint}, nil
 	}
-	return q.shard.Load().local.pathTo(q, &out, attr.DestQPN), nil
+	if q.init.Type == verbs.RC {
+		return q.shard.Load().local.pathTo(q, &out, attr.DestQPN), nil
+	}
+	return &udpPath{udpOutput: out}, nil
 }
 
 // setPath has the queue pair send and receive by that path from now on; nil: not

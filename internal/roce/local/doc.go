@@ -5,13 +5,16 @@
 // for each direction, and a connection by a Unix socket, over which one wakes the other if
 // that asked for it. They find each other by a socket of the abstract kind (unix(7)), whose
 // name holds the address and UDP port of a device: it can be reached exactly within its
-// network namespace. When a process dies, its connections end: the other end notices at once.
+// network namespace. When a process dies, its connections end: the other end notices at once,
+// and can tell that from an end in good order, which is announced, by asking the kernel
+// whether the process is dead.
 //
 // The other process is treated like a network, and is not even trusted to stand still: what
 // lies in shared memory is read once, checked, and used as it was read. A ring in disorder
 // ends its channel and nothing else. To wake a process never blocks, which writing to an
-// eventfd of the other's could (it decides whether that is non-blocking). The memory is sealed (memfd_create(2)), so that it
-// cannot be cut short, which would end a process that reads it. Only processes of the same
+// eventfd of the other's could (it decides whether that is non-blocking). The memory is
+// sealed (memfd_create(2)), so that it cannot be cut short, which would end a process that
+// reads it. Only processes of the same
 // user are taken (SO_PEERCRED): the kernel lets them read each other's memory anyway.
 //
 // A large payload need not go through the ring: memory that the device has made for it (see

@@ -213,22 +213,16 @@ func (q *QP) Receive(p *wire.Packet, now time.Duration) {
 	}
 }
 
-// ReceivePieces is Receive for a packet whose payload is that of pieces, as an Output gets
-// it. Of a reliable connection it may be larger than the path MTU: see SetLargestPacket.
-// It must not be called by that Output's Send, in the midst of a Transmit of the same
-// queue pair.
+// ReceivePieces is Receive for a packet of a reliable connection whose payload is that of
+// pieces, as an Output gets it, and which may be larger than the path MTU: see
+// SetLargestPacket. It must not be called by that Output's Send, in the midst of a
+// Transmit of the same queue pair.
 func (q *QP) ReceivePieces(p *wire.Packet, pieces [][]byte, now time.Duration) {
-	if p.Opcode.Service() != q.service {
+	if q.kind != verbs.RC || p.Opcode.Service() != q.service {
 		return
 	}
 	q.payload, q.payloadLen, q.payloadMax = pieces, size(pieces), MaxLargePacket
-	switch q.kind {
-	case verbs.RC:
-		q.receiveReliable(p, now)
-	case verbs.UC:
-		q.payloadMax = q.mtu
-		q.receiveUnreliable(p)
-	}
+	q.receiveReliable(p, now)
 }
 
 func (q *QP) receiveReliable(p *wire.Packet, now time.Duration) {
