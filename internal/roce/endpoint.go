@@ -287,7 +287,7 @@ func (e *endpoint) run() {
 		if deadline == 0 {
 			e.wakesAt = never
 		}
-		idle := !s.sendsMore()
+		idle := !s.sendsMore() || s.acks.heldUntil != 0
 		used := e.inUse(d.now())
 		s.mu.Unlock()
 		if idle {
@@ -312,10 +312,14 @@ func (e *endpoint) run() {
 			s.mu.Lock()
 			closed := d.closed
 			worked := s.progress(d.now(), e)
+			told := s.acks.program
 			used = e.inUse(d.now())
 			s.mu.Unlock()
 			if closed {
 				return
+			}
+			if told {
+				break // the program looks next
 			}
 			if worked {
 				quiet = 0

@@ -36,6 +36,7 @@ type shard struct {
 	mu          sync.Mutex
 	endpoints   []*endpoint // one for each entry of the GID table
 	ready       readyList
+	acks        heldAcks
 	timers      timers
 	deadline    time.Duration // of the timers and all else; zero: none
 	counters    transport.Counters

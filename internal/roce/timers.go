@@ -111,6 +111,9 @@ func (s *shard) expire(now time.Duration) {
 	if len(s.timers) > 0 {
 		s.noteDeadline(s.timers[0].timer.at)
 	}
+	if at := s.acks.heldUntil; at != 0 {
+		s.noteDeadline(at)
+	}
 	if d := s.device; s == d.main {
 		d.srd.Expire(now)
 		if at := d.srd.Deadline(); at != 0 {
