@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/lane"
@@ -34,7 +35,8 @@ type Context struct {
 
 	// What follows is of one run, from Start to Idle.
 	cq          verbs.CQ
-	srq         verbs.SRQ // nil without receives
+	waiting     atomic.Pointer[verbs.WaitingCQ] // cq, where it is one
+	srq         verbs.SRQ                       // nil without receives
 	recvQueue   receiveQueue
 	datagrams   *datagrams // nil in a context of connections
 	sendDepth   int        // of each lane

@@ -21,6 +21,11 @@ type completionQueue struct {
 	refs    int
 	closed  bool
 
+	// Of a program that waits in WaitCompletion.
+	waitsAt     atomic.Pointer[endpoint]
+	interrupted atomic.Bool
+	unseen      atomic.Bool // it waits at the socket: others have to wake it
+
 	extended *extendedQueue // nil: it is not
 	fields   verbs.WCFields
 	extras   transport.Ring[verbs.WCExtra] // of the entries, where it is
@@ -146,6 +151,7 @@ func (c *completionQueue) signal(wc *verbs.WC, solicited bool) {
 	if c.armed == armedAny || c.armed == armedSolicited && (solicited || wc.Status != verbs.StatusSuccess) {
 		c.fire()
 	}
+	c.wakeWaiting()
 }
 
 func (c *completionQueue) fire() {
@@ -168,6 +174,7 @@ func (c *completionQueue) overflow() {
 	if c.armed != notArmed {
 		c.fire()
 	}
+	c.wakeWaiting()
 }
 
 // failOverrun puts the queue pairs in error whose completion queue has
@@ -269,7 +276,7 @@ func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	case c.armed == notArmed:
 		c.armed = armedSolicited
 	}
-	s.sleeps()
+	s.sleeps(c)
 	if len(s.local.polled.peers) > 0 {
 		s.local.programSleeps()
 	}
