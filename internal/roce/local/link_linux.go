@@ -27,8 +27,6 @@ const (
 )
 
 const (
-	// ringLen is the room for records of one direction.
-	ringLen   = 1 << 20
 	sharedLen = 2 * (controlLen + ringLen)
 )
 

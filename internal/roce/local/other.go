@@ -5,7 +5,6 @@ package local
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"sync"
 )
 

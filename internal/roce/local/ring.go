@@ -20,10 +20,11 @@ var (
 // own, and then the records. Positions count bytes for ever, and wrap in the ring.
 const (
 	controlLen   = 4096
-	tailAt       = 0   // up to where records are complete; the producer's
-	headAt       = 64  // up to where they have been taken; the consumer's
-	consumerWait = 128 // 1: the consumer wants to be woken for records
-	producerWait = 192 // 1: the producer wants to be woken for room
+	ringLen      = 1 << 20 // the room for records of one direction
+	tailAt       = 0       // up to where records are complete; the producer's
+	headAt       = 64      // up to where they have been taken; the consumer's
+	consumerWait = 128     // 1: the consumer wants to be woken for records
+	producerWait = 192     // 1: the producer wants to be woken for room
 )
 
 // A record begins with its head and the packet's headers, and goes on with the payload or
