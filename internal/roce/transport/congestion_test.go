@@ -36,7 +36,7 @@ func TestSendersShareALink(t *testing.T) {
 					}
 					least, fair, d := 0.8, 0.9, 500*time.Millisecond
 					if name == "losses" { // each costs a window
-						least, fair, d = 0.7, 0.8, 100*time.Millisecond
+						least, fair, d = 0.7, 0.75, 50*time.Millisecond
 					}
 					if name == "delay" && op == verbs.OpRead && n == 64 {
 						fair = 0.8 // some of them lose packets at time-outs alone
