@@ -215,6 +215,9 @@ func (q *queuePair) Close() error {
 	if q.groups > 0 {
 		return fmt.Errorf("close queue pair %#x: it is attached to %d multicast groups: %w", q.num, q.groups, verbs.ErrInUse)
 	}
+	if s := q.shard.Load(); s.acks.heldUntil != 0 {
+		s.transmit(q.pd.device.now()) // the peer may wait for the acknowledgement
+	}
 	q.closed = true
 	q.transport.Close()
 	q.setPath(nil)

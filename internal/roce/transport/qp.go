@@ -249,12 +249,6 @@ func (q *QP) Transmit(out Output, now time.Duration, budget int) bool {
 	if q.kind != verbs.RC {
 		return q.transmitUnreliable(out, now, budget)
 	}
-	if budget > 1 && q.acknowledgesOnly() {
-		// Behind the requests it is the shorter end of their train.
-		more := q.transmitRequests(out, now, budget-1)
-		q.transmitResponses(out, now, 1)
-		return more
-	}
 	budget = q.transmitResponses(out, now, budget)
 	return q.transmitRequests(out, now, budget) || q.responses.Len() > 0 && q.responsesAt == 0
 }
