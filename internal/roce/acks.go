@@ -6,7 +6,7 @@ import "time"
 // with what it posts next, in one system call, and the peer is woken once. A program that
 // does not answer releases them with its next look at an empty completion queue.
 //
-// The queue pairs are those of shars.ready meanwhile.
+// Their queue pairs are in shard.ready meanwhile.
 type heldAcks struct {
 	// program: a program acts next: it polls, or has been told of a completion.
 	program   bool

@@ -14,7 +14,7 @@ import (
 // The endpoint stays lent while the program runs. Its goroutine looks every pollerGrace
 // whether the program still polls or waits, and takes the endpoint back if not.
 
-// attendance is who attends to an endpoint. It is guarded by the device's lock.
+// attendance is who attends to an endpoint. It is guarded by the shard's lock.
 type attendance struct {
 	wanted    bool             // a program would wait at the socket
 	lent      bool             // the endpoint's goroutine leaves the socket to a program

@@ -157,6 +157,9 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 			return fmt.Errorf("modify queue pair %#x: attribute Address: %w", q.num, err)
 		}
 	}
+	if s := q.shard.Load(); s.acks.heldUntil != 0 {
+		s.transmit(d.now()) // what the peer was owed before
+	}
 	if err := q.transport.Modify(attr, mask); err != nil {
 		return err
 	}

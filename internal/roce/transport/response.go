@@ -67,7 +67,7 @@ func (r *responseQueue) mergeAck(psn, msn uint32) bool {
 // Owes reports whether Transmit would send nothing, or nothing but one positive
 // acknowledgement; neither where it cannot tell at once.
 func (q *QP) Owes() (nothing, ack bool) {
-	if q.kind != verbs.RC || q.sendIdx != q.sq.tail || q.probe != noProbe {
+	if q.kind != verbs.RC || q.sendIdx != q.sq.tail || q.probe != noProbe || q.notify {
 		return false, false
 	}
 	return q.responses.Len() == 0, q.acknowledgesOnly()
