@@ -70,3 +70,14 @@ func (h *heldAcks) released(now time.Duration) {
 	}
 	h.heldUntil = 0
 }
+
+// releaseAcks has the queue pair send what is held of it. The lock is held.
+func (q *queuePair) releaseAcks() {
+	s := q.shard.Load()
+	if s.acks.heldUntil == 0 || !q.ready.listed {
+		return
+	}
+	now := s.device.now()
+	q.path.transmit(q.transport, now, allowance{packets: sendBudget, copied: roundBytes})
+	s.transmit(now)
+}

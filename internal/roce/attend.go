@@ -46,7 +46,7 @@ func (c *completionQueue) WaitCompletion() (waited bool) {
 	c.armed = notArmed // this goroutine looks
 	e.borrower, e.waits, waited = c, true, true
 	c.waitsAt.Store(e)
-	for c.shard.Load() == s && c.entries.Len() == 0 && !c.overrun && !s.device.closed && !c.interrupted.Load() {
+	for c.shard.Load() == s && c.entries.Len() == 0 && !c.overrun && !c.closed && !s.device.closed && !c.interrupted.Load() {
 		if s.polls.Load() != polls {
 			// Another program polls: it is not to be disturbed at every packet.
 			c.armed, e.lent, waited = before, false, false
@@ -134,7 +134,7 @@ func (e *endpoint) beginWait() (at time.Time, idle bool) {
 		e.wakesAt = s.deadline
 		at = s.device.base.Add(s.deadline)
 	}
-	return at, !s.sendsMore() || s.acks.heldUntil != 0
+	return at, !s.strays.waiting.Load() && (!s.sendsMore() || s.acks.heldUntil != 0)
 }
 
 // lend has the endpoint's goroutine leave the socket to the program that it has just told of a

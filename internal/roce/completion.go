@@ -300,6 +300,7 @@ func (c *completionQueue) Close() error {
 		return fmt.Errorf("close completion queue: %d queue pairs use it: %w", c.refs, verbs.ErrInUse)
 	}
 	c.closed = true
+	c.wakeWaiting()
 	d.removePoller(c.poller)
 	delete(d.queues, c)
 	return nil

@@ -284,6 +284,7 @@ func (d *Device) SetFaults(f Faults) error {
 		return fmt.Errorf("set faults of device %s: %w: %w", d.cfg.Name, err, verbs.ErrInvalid)
 	}
 	d.mu.Lock()
+	d.cfg.Faults = f // of sockets that are opened later, too
 	for _, s := range d.mu.list {
 		for _, e := range s.endpoints {
 			e.setFaults(f, d.now())

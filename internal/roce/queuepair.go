@@ -157,9 +157,7 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 			return fmt.Errorf("modify queue pair %#x: attribute Address: %w", q.num, err)
 		}
 	}
-	if s := q.shard.Load(); s.acks.heldUntil != 0 {
-		s.transmit(d.now()) // what the peer was owed before
-	}
+	q.releaseAcks() // what the peer was owed before
 	if err := q.transport.Modify(attr, mask); err != nil {
 		return err
 	}
@@ -218,9 +216,7 @@ func (q *queuePair) Close() error {
 	if q.groups > 0 {
 		return fmt.Errorf("close queue pair %#x: it is attached to %d multicast groups: %w", q.num, q.groups, verbs.ErrInUse)
 	}
-	if s := q.shard.Load(); s.acks.heldUntil != 0 {
-		s.transmit(q.pd.device.now()) // the peer may wait for the acknowledgement
-	}
+	q.releaseAcks() // the peer may wait for them
 	q.closed = true
 	q.transport.Close()
 	q.setPath(nil)

@@ -296,6 +296,7 @@ func (q *queuePair) moveToMain() {
 	if q.path != nil {
 		attr := q.transport.Attr()
 		q.setPath(nil)
+		q.transport.SetLargestPacket(0) // by UDP, until there is a channel from here
 		q.shard.Store(d.main)
 		p, _ = q.choosePath(&attr) // the same way as before
 	}

@@ -184,8 +184,28 @@ func TestStraysAreBounded(t *testing.T) {
 	assert.Len(t, s.strays.list, maxStrays)
 	assert.EqualValues(t, maxStrays+5, s.strays.passed)
 	assert.EqualValues(t, 5, s.strays.dropped)
+	e := a.dev.main.endpoints[0]
+	e.shard.take(stray{datagram: link.Datagram{Data: make([]byte, maxStrayBytes+1)}})
+	assert.EqualValues(t, 1, e.shard.strays.dropped, "too long")
 	data[0] = 9
 	assert.EqualValues(t, 1, s.strays.list[0].datagram.Data[0], "the socket uses its memory again")
+}
+
+// TestStraysKeepAwake: whoever is about to wait at a socket looks for strays, of which no socket
+// tells.
+func TestStraysKeepAwake(t *testing.T) {
+	x := openSide(t, Config{}, 4096)
+	s := x.shard()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, idle := s.endpoints[0].beginWait()
+	require.True(t, idle)
+	s.strays.waiting.Store(true)
+	_, idle = s.endpoints[0].beginWait()
+	assert.False(t, idle)
+	assert.False(t, s.handleStrays(s.device.now()), "it was a false alarm")
+	_, idle = s.endpoints[0].beginWait()
+	assert.True(t, idle)
 }
 
 // TestPeerGoneForAllShards: that nobody listens any more is reported to one of the sockets of an
@@ -282,6 +302,7 @@ func TestShardsShareMemory(t *testing.T) {
 	q := must(a.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: as[0].cq, RecvCQ: x.cq, MaxSendWR: 1}))
 	require.NoError(t, q.Close())
 	require.Equal(t, a.dev.main, x.shard(), "it has moved")
+	x.sweep(y, 300_000) // there may be no channel yet
 	shared(x)
 	for range 20 {
 		x.sweep(y, 300_000)

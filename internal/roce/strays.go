@@ -20,6 +20,7 @@ type strays struct {
 
 	mu      sync.Mutex
 	list    []stray
+	bytes   int    // of their data
 	passed  uint64 // those that came
 	dropped uint64 // for want of room
 }
@@ -36,35 +37,47 @@ type stray struct {
 type sharedPacket struct {
 	from    netip.AddrPort
 	headers wire.Packet
-	payload []byte
+	pieces  [][]byte
 }
 
-// strayOf copies a packet from a peer.
+// strayOf is a packet from a peer.
 func strayOf(p *localPeer, packet *local.Packet) stray {
 	return stray{endpoint: p.endpoint.index, shared: &sharedPacket{
-		from: p.ends.Peer.Device, headers: packet.Packet, payload: slices.Concat(packet.Pieces...),
+		from: p.ends.Peer.Device, headers: packet.Packet, pieces: packet.Pieces,
 	}}
 }
 
-// maxStrays is how many wait at most, as in a socket's buffer.
-const maxStrays = 1024
+// maxStrays and maxStrayBytes are how many wait at most, as in a socket's buffer.
+const (
+	maxStrays     = 1024
+	maxStrayBytes = 4 << 20
+)
 
 // take takes what another shard has received. It copies the data. The lock of the shard
 // need not be held, and that of the other one is.
 func (s *shard) take(x stray) {
 	t := &s.strays
+	size := len(x.datagram.Data)
+	if x.shared != nil {
+		for _, piece := range x.shared.pieces {
+			size += len(piece)
+		}
+	}
 	t.mu.Lock()
-	full := len(t.list) >= maxStrays
 	if !x.unreachable.IsValid() {
 		t.passed++
 	}
-	if full {
+	if len(t.list) >= maxStrays || t.bytes+size > maxStrayBytes {
 		t.dropped++
-	} else {
-		x.datagram.Data = slices.Clone(x.datagram.Data)
-		t.list = append(t.list, x)
+		t.mu.Unlock()
+		return
 	}
-	first := !full && !t.waiting.Swap(true)
+	x.datagram.Data = slices.Clone(x.datagram.Data)
+	if x.shared != nil {
+		x.shared.pieces = [][]byte{slices.Concat(x.shared.pieces...)}
+	}
+	t.list, t.bytes = append(t.list, x), t.bytes+size
+	first := !t.waiting.Swap(true)
 	t.mu.Unlock()
 	if first {
 		s.endpoints[x.endpoint].socket.Interrupt()
@@ -76,7 +89,7 @@ func (s *shard) handleStrays(now time.Duration) bool {
 	t := &s.strays
 	t.mu.Lock()
 	list := t.list
-	t.list = nil
+	t.list, t.bytes = nil, 0
 	t.waiting.Store(false)
 	t.mu.Unlock()
 	for i := range list {
@@ -105,7 +118,7 @@ func (e *endpoint) handleShared(x *sharedPacket, now time.Duration) {
 	}
 	s.counters.ReceivedPackets++
 	s.local.received++
-	q.transport.ReceivePieces(&x.headers, [][]byte{x.payload}, now)
+	q.transport.ReceivePieces(&x.headers, x.pieces, now)
 	s.activate(q)
 }
 
