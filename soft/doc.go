@@ -22,9 +22,9 @@
 // Options are loss, duplicate, reorder, corrupt and mark (probabilities from 0 to 1,
 // drawn for each packet that arrives), seed (of those draws), srd_seed (of the order of
 // messages on SRD queue pairs), capture (a file that takes all packets in the pcap format),
-// shards (how many engines can work without waiting for each other), and what can be set to
-// "off": local (shared memory with devices of this machine), congestion (congestion control),
-// and segmentation, coalescing and batch (offloads of the kernel).
+// shards (how many engines can work without waiting for each other), congestion (congestion
+// control, with "on"), and what can be set to "off": local (shared memory with devices of this
+// machine), and segmentation, coalescing and batch (offloads of the kernel).
 //
 // # Transport services
 //

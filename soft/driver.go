@@ -110,7 +110,9 @@ func parseOptions(options string) (cfg Config, capture string, err error) {
 		case "batch":
 			err = onOff(value, &cfg.DisableBatch)
 		case "congestion":
-			err = onOff(value, &cfg.DisableCongestionControl)
+			off := !cfg.CongestionControl
+			err = onOff(value, &off)
+			cfg.CongestionControl = !off
 		case "local":
 			err = onOff(value, &cfg.DisableLocal)
 		case "shards":

@@ -53,9 +53,11 @@ type Config struct {
 	// beginning, leave one.
 	MaxShards int
 
-	// DisableCongestionControl has connections go by losses alone, and packets not say that
-	// they may be marked. It is for comparisons.
-	DisableCongestionControl bool
+	// CongestionControl has connections by UDP slow down where a network marks their packets
+	// or a queue grows, so that many share a link. Without it they go by losses alone. Leave
+	// it off towards peers that are no software devices: reads from the kernel's rxe that
+	// lose packets have been seen to fail with it.
+	CongestionControl bool
 
 	// Log is where the device logs. The zero value is silent.
 	Log zerolog.Logger
@@ -178,7 +180,7 @@ func (cfg Config) roce(name string, i networkInterface, addresses ...netip.AddrP
 	return roce.Config{
 		Name: name, Interface: i.Name, Addresses: addresses, InterfaceMTU: i.MTU,
 		DisableSegmentation: cfg.DisableSegmentation, DisableCoalescing: cfg.DisableCoalescing,
-		DisableBatch: cfg.DisableBatch, DisableLocal: cfg.DisableLocal, DisableCongestionControl: cfg.DisableCongestionControl,
+		DisableBatch: cfg.DisableBatch, DisableLocal: cfg.DisableLocal, CongestionControl: cfg.CongestionControl,
 		MaxShards: cfg.MaxShards, SRDSeed: cfg.SRDSeed, Faults: roce.Faults(cfg.Faults), Capture: cfg.Capture, Log: cfg.Log,
 	}
 }

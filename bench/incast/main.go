@@ -55,7 +55,7 @@ func main() {
 	flag.IntVar(&o.rate, "rate", 1000, "of the link, in `Mbit/s`; 0: as fast as it goes")
 	flag.IntVar(&o.queue, "queue", 100, "`packets` of full length that the link has room for")
 	flag.IntVar(&o.mtu, "mtu", 1500, "of the interfaces, in `bytes`")
-	flag.StringVar(&o.variants, "variants", "congestion=on congestion=off mark=0.01", "options of the devices that are compared, separated by spaces")
+	flag.StringVar(&o.variants, "variants", "congestion=on congestion=off congestion=on&mark=0.01", "options of the devices that are compared, separated by spaces")
 	flag.BoolVar(&o.verbose, "v", false, "write each figure to standard error as it comes")
 	flag.StringVar(&o.child, "child", "", "for the other processes: sender or receiver")
 	flag.StringVar(&o.device, "d", "", "for the other processes: the device")

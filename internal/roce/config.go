@@ -36,8 +36,9 @@ type Config struct {
 	// other (verbs.CQInit.Poller). Zero: as many as there are cores for this process; at most 16.
 	MaxShards int
 
-	// DisableCongestionControl has connections by UDP go by loss alone.
-	DisableCongestionControl bool
+	// CongestionControl has connections by UDP share links with others; without it they
+	// go by loss alone.
+	CongestionControl bool
 
 	// SRDSeed is where the order of packets of SRD comes from.
 	SRDSeed uint64

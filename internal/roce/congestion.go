@@ -17,7 +17,7 @@ const (
 )
 
 // controlled reports whether congestion control governs what goes by the path.
-func (p *udpPath) controlled() bool { return !p.endpoint.device.cfg.DisableCongestionControl }
+func (p *udpPath) controlled() bool { return p.endpoint.device.cfg.CongestionControl }
 
 // controlCongestion has packets with a payload say that they may be marked, unless the
 // program has them say something else, and those that arrive show whether they were.

@@ -22,6 +22,7 @@ func TestMarkedPacketsAreNotified(t *testing.T) {
 				const n = 300_000
 				plain, marking := v.cfg, v.cfg
 				plain.DisableLocal, marking.Faults = true, Faults{Mark: 1}
+				plain.CongestionControl, marking.CongestionControl = true, true
 				from, to := openSide(t, plain, n), openSide(t, marking, n)
 				from.connect(to)
 				to.connect(from)
@@ -50,7 +51,7 @@ func TestMarkedUnreliablePackets(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("other systems do not show the marks")
 	}
-	x, y := openSide(t, Config{}, 4096), openSide(t, Config{Faults: Faults{Mark: 1}}, 4096)
+	x, y := openSide(t, Config{CongestionControl: true}, 4096), openSide(t, Config{CongestionControl: true, Faults: Faults{Mark: 1}}, 4096)
 	x.use(verbs.UC)
 	y.use(verbs.UC)
 	x.connectUC(y)
@@ -65,9 +66,9 @@ func TestMarkedUnreliablePackets(t *testing.T) {
 // Without congestion control, packets do not say that they may be marked, and marks are
 // nobody's business.
 func TestNoCongestionControl(t *testing.T) {
-	for _, off := range [][2]bool{{true, true}, {true, false}} {
-		x := openSide(t, Config{DisableCongestionControl: off[0], DisableLocal: true}, 4096)
-		y := openSide(t, Config{DisableCongestionControl: off[1], Faults: Faults{Mark: 1}}, 4096)
+	for _, on := range [][2]bool{{false, false}, {false, true}} {
+		x := openSide(t, Config{CongestionControl: on[0], DisableLocal: true}, 4096)
+		y := openSide(t, Config{CongestionControl: on[1], Faults: Faults{Mark: 1}}, 4096)
 		x.connect(y)
 		y.connect(x)
 		x.post(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 4096)}, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()})
