@@ -45,17 +45,3 @@ type Backend interface {
 	// becomes Idle when it returns.
 	Idle()
 }
-
-// Sleeper is a Backend that can wait for its device on the engine's own goroutine, which
-// saves the switch from the device's. Run uses it while no other context is on the engine
-// that is not Idle.
-type Sleeper interface {
-	Backend
-	// Sleep is called after Arm has returned true. It blocks until there may be something
-	// to do, or EndSleep is called. It returns false at once if it cannot wait: Control.Wake
-	// will be called as Arm has promised.
-	Sleep() (slept bool)
-	// EndSleep makes the present Sleep return, or the next one. It may be called from any
-	// goroutine, inside Control.Wake.
-	EndSleep()
-}

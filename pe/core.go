@@ -18,7 +18,6 @@ import (
 type Core struct {
 	name       string
 	backend    Backend
-	sleeper    Sleeper // the same, or nil
 	engine     atomic.Pointer[Engine]
 	state      atomic.Int32
 	onChange   func(prev, next State)
@@ -50,7 +49,6 @@ type Core struct {
 // itself. The name appears in errors and logs.
 func NewCore(name string, b Backend) (*Core, *Control) {
 	ctl := &Control{core: Core{name: name, backend: b}}
-	ctl.core.sleeper, _ = b.(Sleeper)
 	return &ctl.core, ctl
 }
 

@@ -1,7 +1,6 @@
 package pe
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -50,9 +49,6 @@ type Engine struct {
 	calls    calls
 	notifier notifier
 	slice    timeslice
-
-	run     context.Context // of the present Run
-	unwatch func() bool     // ends the watch of it; nil: there is none
 }
 
 // change is a change of state that has not been reported yet.

@@ -13,10 +13,9 @@ import (
 // sleeps; the engine says that it sleeps, and then looks at woken. So at least one of
 // the two sees the other.
 type notifier struct {
-	woken    atomic.Bool             // wake was called since the last pass began
-	sleeping atomic.Bool             // Run waits for wakeup, or is about to
-	wakeup   chan struct{}           // has room for one
-	sleeper  atomic.Pointer[Sleeper] // in which Run waits instead, or is about to
+	woken    atomic.Bool   // wake was called since the last pass began
+	sleeping atomic.Bool   // Run waits for wakeup, or is about to
+	wakeup   chan struct{} // has room for one
 
 	armed    atomic.Bool // a notification was asked for and not given
 	mu       sync.Mutex  // guards the rest, and keeps fd consistent with armed
@@ -48,9 +47,6 @@ func (e *Engine) wake() {
 		case n.wakeup <- struct{}{}:
 		default:
 		}
-	}
-	if s := n.sleeper.Load(); s != nil {
-		(*s).EndSleep()
 	}
 	if n.armed.Load() {
 		n.signal()

@@ -41,8 +41,6 @@ func (e *Engine) Run(ctx context.Context) error {
 		ctx = context.Background()
 	}
 	done := ctx.Done()
-	e.run = ctx
-	defer e.forgetRun()
 	var spin spinTime
 	for {
 		n := e.pass()
@@ -193,15 +191,7 @@ func (e *Engine) sleep(done <-chan struct{}) (more bool) {
 	}
 	n := &e.notifier
 	n.sleeping.Store(true)
-	var in *Core
-	if e.run != nil && held == nil {
-		in = e.sleepingContext()
-	}
-	if in != nil {
-		n.sleeper.Store(&in.sleeper)
-		e.wakeWhenDone()
-	}
-	if e.armBackends() && !e.queued() && !n.woken.Load() && !(in != nil && in.sleeper.Sleep()) {
+	if e.armBackends() && !e.queued() && !n.woken.Load() {
 		select {
 		case <-n.wakeup:
 		case <-done:
@@ -209,44 +199,12 @@ func (e *Engine) sleep(done <-chan struct{}) (more bool) {
 			more = false
 		}
 	}
-	n.sleeper.Store(nil)
 	n.sleeping.Store(false)
 	select {
 	case <-n.wakeup: // it came after all
 	default:
 	}
 	return more
-}
-
-// wakeWhenDone has the end of Run's context end a sleep in a context.
-func (e *Engine) wakeWhenDone() {
-	if e.unwatch == nil {
-		e.unwatch = context.AfterFunc(e.run, e.wake)
-	}
-}
-
-// forgetRun ends wakeWhenDone.
-func (e *Engine) forgetRun() {
-	if e.unwatch != nil {
-		e.unwatch()
-	}
-	e.run, e.unwatch = nil, nil
-}
-
-// sleepingContext is the only context that is not Idle, if that can sleep for the engine.
-func (e *Engine) sleepingContext() *Core {
-	if e.active != 1 {
-		return nil
-	}
-	for _, c := range e.contexts {
-		if c.State() != Idle {
-			if c.sleeper == nil {
-				return nil
-			}
-			return c
-		}
-	}
-	return nil
 }
 
 // warnOfTasksHeld logs, once per stop, the contexts that wait for tasks to be freed.

@@ -67,9 +67,6 @@ func (c *Context) acquire() error {
 		return fmt.Errorf("create a completion queue of %d entries on %s: %w", entries, c.dev.Name(), err)
 	}
 	c.cq.OnCompletion(c.control.Wake)
-	if w, ok := c.cq.(verbs.WaitingCQ); ok {
-		c.waiting.Store(&w)
-	}
 	c.lanes.Attach(c.cq, c.received)
 	if fields != 0 {
 		c.lanes.Extend()
@@ -137,7 +134,6 @@ func (c *Context) release() error {
 			errs = append(errs, m.Close())
 		}
 	}
-	c.waiting.Store(nil)
 	c.cq, c.srq, c.scratch, c.readyWords, c.unsubscribe = nil, nil, nil, nil, nil
 	c.recvQueue, c.datagrams = nil, nil
 	c.slots, c.free, c.byQPN, c.last = nil, nil, nil, nil
@@ -265,19 +261,6 @@ func (b backend) Arm() bool {
 		}
 	}
 	return true
-}
-
-// Sleep implements pe.Sleeper.
-func (b backend) Sleep() bool {
-	w := b.c.waiting.Load()
-	return w != nil && (*w).WaitCompletion()
-}
-
-// EndSleep implements pe.Sleeper.
-func (b backend) EndSleep() {
-	if w := b.c.waiting.Load(); w != nil {
-		(*w).InterruptWait()
-	}
 }
 
 // Stop implements pe.Backend.

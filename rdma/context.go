@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/lane"
@@ -35,8 +34,7 @@ type Context struct {
 
 	// What follows is of one run, from Start to Idle.
 	cq          verbs.CQ
-	waiting     atomic.Pointer[verbs.WaitingCQ] // cq, where it is one
-	srq         verbs.SRQ                       // nil without receives
+	srq         verbs.SRQ // nil without receives
 	recvQueue   receiveQueue
 	datagrams   *datagrams // nil in a context of connections
 	sendDepth   int        // of each lane

@@ -55,7 +55,7 @@
 //     reports is passed on, and prints as a number.
 //
 // What came later, and where it went: memory that a device makes itself is MemoryDevice, and
-// by which path packets go PathQP, and how a program sleeps by itself WaitingCQ; that a peer's process is dead EventPeerGone; memory
+// by which path packets go PathQP; that a peer's process is dead EventPeerGone; memory
 // windows are WindowPD, and operations of SendWR; multicast groups MulticastQP and MulticastCM; extended completions
 // CQInit.Fields and ExtendedCQ, which polls into two slices, so that a WC stays as small
 // and Poll as fast as they were; EFA's SRD is a QPType, whose requests use the fields of

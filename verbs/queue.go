@@ -47,20 +47,6 @@ type WCExtra struct {
 // NoAH is the number of no address handle.
 const NoAH = 0xffff
 
-// WaitingCQ is a completion queue at which the program's own goroutine can sleep, so that
-// what arrives wakes the program and no other goroutine on the way.
-type WaitingCQ interface {
-	// WaitCompletion is called when the queue has been armed. It blocks until there may be
-	// something to poll, or InterruptWait is called, and disarms the queue then. It returns
-	// false at once, and the queue is as Arm has left it, where it cannot wait now: the
-	// function that was given to OnCompletion will be called. One goroutine at a time may
-	// wait.
-	WaitCompletion() (waited bool)
-	// InterruptWait makes the present WaitCompletion return, or the next one. It takes no
-	// lock that a call of the driver's functions may hold.
-	InterruptWait()
-}
-
 // ExtendedCQ is a completion queue that reports more than a WC has. Those that were
 // made with CQInit.Fields are.
 type ExtendedCQ interface {

@@ -21,11 +21,6 @@ type completionQueue struct {
 	refs    int
 	closed  bool
 
-	// Of a program that waits in WaitCompletion.
-	waitsAt     atomic.Pointer[endpoint]
-	interrupted atomic.Bool
-	unseen      atomic.Bool // it waits at the socket: others have to wake it
-
 	extended *extendedQueue // nil: it is not
 	fields   verbs.WCFields
 	extras   transport.Ring[verbs.WCExtra] // of the entries, where it is
@@ -151,13 +146,11 @@ func (c *completionQueue) signal(wc *verbs.WC, solicited bool) {
 	if c.armed == armedAny || c.armed == armedSolicited && (solicited || wc.Status != verbs.StatusSuccess) {
 		c.fire()
 	}
-	c.wakeWaiting()
 }
 
 func (c *completionQueue) fire() {
 	c.armed = notArmed
 	if c.notify != nil {
-		c.shard.Load().acks.program = true
 		c.notify()
 	}
 }
@@ -174,7 +167,6 @@ func (c *completionQueue) overflow() {
 	if c.armed != notArmed {
 		c.fire()
 	}
-	c.wakeWaiting()
 }
 
 // failOverrun puts the queue pairs in error whose completion queue has
@@ -234,7 +226,7 @@ func (x *extendedQueue) PollExtended(wcs []verbs.WC, extras []verbs.WCExtra) (in
 	return n, nil
 }
 
-// await makes progress if the queue is empty, and returns how many of
+// await makes progress if the queue holds fewer than n entries, and returns how many of
 // n it holds then. The lock of its shard is held.
 func (c *completionQueue) await(s *shard, n int) (int, error) {
 	d := c.device
@@ -246,11 +238,9 @@ func (c *completionQueue) await(s *shard, n int) (int, error) {
 	if c.armed == notArmed && s.asleep.Load() {
 		s.asleep.Store(false)
 	}
-	// What is there already is handled first: a look at the sockets is a system call, and
-	// the answers that the program gives leave together with the acknowledgements.
-	if n > 0 && c.entries.Len() == 0 {
+	if c.entries.Len() < n {
 		s.polls.Add(1)
-		s.poll(d.now())
+		s.progress(d.now(), nil)
 	}
 	if c.overrun {
 		s.failOverrun()
@@ -276,7 +266,7 @@ func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	case c.armed == notArmed:
 		c.armed = armedSolicited
 	}
-	s.sleeps(c)
+	s.sleeps()
 	if len(s.local.polled.peers) > 0 {
 		s.local.programSleeps()
 	}
@@ -300,7 +290,6 @@ func (c *completionQueue) Close() error {
 		return fmt.Errorf("close completion queue: %d queue pairs use it: %w", c.refs, verbs.ErrInUse)
 	}
 	c.closed = true
-	c.wakeWaiting()
 	d.removePoller(c.poller)
 	delete(d.queues, c)
 	return nil

@@ -41,8 +41,6 @@ type endpoint struct {
 	timer *time.Timer
 
 	resume chan struct{} // ends a pause of the goroutine
-
-	attendance
 }
 
 func openEndpoint(s *shard, index int, addr netip.AddrPort) (*endpoint, error) {
@@ -284,10 +282,19 @@ func (e *endpoint) run() {
 	defer e.timer.Stop()
 	for {
 		s.mu.Lock()
-		at, idle := e.beginWait()
+		deadline := s.deadline
+		e.wakesAt = deadline
+		if deadline == 0 {
+			e.wakesAt = never
+		}
+		idle := !s.sendsMore() && !s.strays.waiting.Load()
 		used := e.inUse(d.now())
 		s.mu.Unlock()
 		if idle {
+			var at time.Time
+			if deadline != 0 {
+				at = d.base.Add(deadline)
+			}
 			if err := e.socket.Wait(at); err != nil {
 				d.fatal(err)
 				return
@@ -305,17 +312,10 @@ func (e *endpoint) run() {
 			s.mu.Lock()
 			closed := d.closed
 			worked := s.progress(d.now(), e)
-			told, lent := s.acks.program, e.lend()
 			used = e.inUse(d.now())
 			s.mu.Unlock()
 			if closed {
 				return
-			}
-			if lent {
-				e.watch()
-			}
-			if told {
-				break // the program looks next
 			}
 			if worked {
 				quiet = 0

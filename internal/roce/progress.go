@@ -6,30 +6,6 @@ import "time"
 // anything. Endpoints that no queue pair takes packets from are looked at only by
 // their own goroutine, which passes itself. The lock is held.
 func (s *shard) progress(now time.Duration, self *endpoint) bool {
-	s.acks.program = false
-	worked := s.receive(now, self)
-	if s.sendsMore() && !s.holdAcks(now) {
-		s.transmit(now)
-		worked = true
-	}
-	return worked
-}
-
-// poll is progress on behalf of a program that polls, and has handled what completed
-// before. The lock is held.
-func (s *shard) poll(now time.Duration) {
-	if s.acks.heldUntil != 0 {
-		s.transmit(now) // the program has answered, or will not
-	}
-	s.receive(now, nil)
-	s.acks.program = true
-	if s.sendsMore() && !s.holdAcks(now) {
-		s.transmit(now)
-	}
-}
-
-// receive receives and does what is due, and reports whether anything has come.
-func (s *shard) receive(now time.Duration, self *endpoint) bool {
 	worked := false
 	for _, e := range s.endpoints {
 		if (e == self || e.polledFor(now)) && e.receive(now) {
@@ -47,6 +23,10 @@ func (s *shard) receive(now time.Duration, self *endpoint) bool {
 	}
 	if s.unreachable.n > 0 {
 		s.probeUnreachable(now)
+	}
+	if s.sendsMore() {
+		s.transmit(now)
+		worked = true
 	}
 	return worked
 }
@@ -67,7 +47,6 @@ func (s *shard) activate(q *queuePair) {
 // transmit has the queue pairs that are ready send, one after the other, as far as
 // the allowance of a round goes.
 func (s *shard) transmit(now time.Duration) {
-	s.acks.released(now)
 	a := allowance{packets: roundPackets, copied: roundBytes}
 	for !s.ready.empty() && a.any() {
 		q := s.ready.first

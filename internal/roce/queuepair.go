@@ -157,7 +157,6 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 			return fmt.Errorf("modify queue pair %#x: attribute Address: %w", q.num, err)
 		}
 	}
-	q.releaseAcks() // what the peer was owed before
 	if err := q.transport.Modify(attr, mask); err != nil {
 		return err
 	}
@@ -216,7 +215,6 @@ func (q *queuePair) Close() error {
 	if q.groups > 0 {
 		return fmt.Errorf("close queue pair %#x: it is attached to %d multicast groups: %w", q.num, q.groups, verbs.ErrInUse)
 	}
-	q.releaseAcks() // the peer may wait for them
 	q.closed = true
 	q.transport.Close()
 	q.setPath(nil)

@@ -36,7 +36,6 @@ type shard struct {
 	mu          sync.Mutex
 	endpoints   []*endpoint // one for each entry of the GID table
 	ready       readyList
-	acks        heldAcks
 	timers      timers
 	deadline    time.Duration // of the timers and all else; zero: none
 	counters    transport.Counters
@@ -182,7 +181,6 @@ func (s *shard) start() {
 func (s *shard) closeEndpoints() error {
 	var errs []error
 	for _, e := range s.endpoints {
-		e.endPause()
 		errs = append(errs, e.socket.Close())
 	}
 	return errors.Join(errs...)
@@ -201,13 +199,11 @@ func lockShard(in *atomic.Pointer[shard]) *shard {
 	}
 }
 
-// sleeps notes that a program is about to sleep, at that queue if it is not nil. The lock is
-// held.
-func (s *shard) sleeps(at *completionQueue) {
+// sleeps notes that a program is about to sleep. The lock is held.
+func (s *shard) sleeps() {
 	s.asleep.Store(true)
 	for _, e := range s.endpoints {
-		// One that is lent to this program is its own to attend to, in WaitCompletion.
-		if e.wakes() && !(e.lent && e.borrower == at) {
+		if e.wakes() {
 			e.endPause()
 		}
 	}
@@ -243,13 +239,11 @@ func (d *Device) shardFor(t verbs.QPType, send, recv *completionQueue, receives 
 	}
 	send.shard.Store(s)
 	recv.shard.Store(s)
-	send.wakeWaiting()
-	recv.wakeWaiting()
 	if receives != nil {
 		receives.shard.Store(s)
 	}
 	if send.armed != notArmed || recv.armed != notArmed {
-		s.sleeps(nil)
+		s.sleeps()
 	}
 	return s
 }
@@ -267,7 +261,6 @@ func (d *Device) moveToMain(from *shard) {
 	for c := range d.queues {
 		if c.shard.Load() == from {
 			c.shard.Store(d.main)
-			c.wakeWaiting()
 		}
 	}
 	for r := range d.receives {
@@ -284,7 +277,7 @@ func (d *Device) moveToMain(from *shard) {
 	}
 	d.main.overrun = append(d.main.overrun, from.overrun...)
 	from.overrun = nil
-	d.main.sleeps(nil) // whoever armed a queue is not to wait for a poll
+	d.main.sleeps() // whoever armed a queue is not to wait for a poll
 	if d.main.sendsMore() {
 		d.main.wake()
 	}

@@ -191,23 +191,6 @@ func TestStraysAreBounded(t *testing.T) {
 	assert.EqualValues(t, 1, s.strays.list[0].datagram.Data[0], "the socket uses its memory again")
 }
 
-// TestStraysKeepAwake: whoever is about to wait at a socket looks for strays, of which no socket
-// tells.
-func TestStraysKeepAwake(t *testing.T) {
-	x := openSide(t, Config{}, 4096)
-	s := x.shard()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, idle := s.endpoints[0].beginWait()
-	require.True(t, idle)
-	s.strays.waiting.Store(true)
-	_, idle = s.endpoints[0].beginWait()
-	assert.False(t, idle)
-	assert.False(t, s.handleStrays(s.device.now()), "it was a false alarm")
-	_, idle = s.endpoints[0].beginWait()
-	assert.True(t, idle)
-}
-
 // TestPeerGoneForAllShards: that nobody listens any more is reported to one of the sockets of an
 // address, and concerns the queue pairs of all shards.
 func TestPeerGoneForAllShards(t *testing.T) {

@@ -111,12 +111,6 @@ func (s *shard) expire(now time.Duration) {
 	if len(s.timers) > 0 {
 		s.noteDeadline(s.timers[0].timer.at)
 	}
-	if s.ready.empty() {
-		s.acks.heldUntil = 0 // those that held them have moved or ended
-	}
-	if at := s.acks.heldUntil; at != 0 {
-		s.noteDeadline(at)
-	}
 	if d := s.device; s == d.main {
 		d.srd.Expire(now)
 		if at := d.srd.Deadline(); at != 0 {

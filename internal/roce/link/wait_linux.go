@@ -17,7 +17,6 @@ type sleeper struct {
 	waiting     bool
 	interrupted bool
 	deadline    time.Time // of the present or the next wait
-	set         time.Time // the gate's own; zero: none
 
 	// The waiter's.
 	ready func(uintptr) bool // k.ready, bound once
@@ -69,7 +68,7 @@ func (k *kernel) wait(deadline time.Time) error {
 	}
 	s.waiting = true
 	s.deadline = earlier(s.deadline, deadline)
-	err := k.setGate(s.deadline)
+	err := k.gate.SetReadDeadline(s.deadline)
 	s.mu.Unlock()
 
 	if err == nil {
@@ -154,19 +153,8 @@ func (k *kernel) interrupt() {
 	defer s.mu.Unlock()
 	s.interrupted = true
 	if s.waiting {
-		_ = k.setGate(time.Unix(1, 0))
+		_ = k.gate.SetReadDeadline(time.Unix(1, 0))
 	}
-}
-
-// setGate sets the gate's deadline. The one that it has already is left alone: setting it
-// can wake a thread that polls for the runtime.
-func (k *kernel) setGate(t time.Time) error {
-	s := &k.sleep
-	if t.Equal(s.set) {
-		return nil
-	}
-	s.set = t
-	return k.gate.SetReadDeadline(t)
 }
 
 func (k *kernel) setDeadline(t time.Time) {
@@ -179,6 +167,6 @@ func (k *kernel) setDeadline(t time.Time) {
 	}
 	s.deadline = moved
 	if s.waiting && !s.interrupted {
-		_ = k.setGate(moved)
+		_ = k.gate.SetReadDeadline(moved)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
-	"github.com/verbena-rdma/verbena/verbs"
 )
 
 type responseKind uint8
@@ -62,24 +61,6 @@ func (r *responseQueue) mergeAck(psn, msn uint32) bool {
 	}
 	x.psn, x.msn = psn, msn
 	return true
-}
-
-// Owes reports whether Transmit would send nothing, or nothing but one positive
-// acknowledgement; neither where it cannot tell at once.
-func (q *QP) Owes() (nothing, ack bool) {
-	if q.kind != verbs.RC || q.sendIdx != q.sq.tail || q.probe != noProbe || q.notify {
-		return false, false
-	}
-	return q.responses.Len() == 0, q.acknowledgesOnly()
-}
-
-// acknowledgesOnly reports whether one positive acknowledgement is the only response.
-func (q *QP) acknowledgesOnly() bool {
-	if q.responses.Len() != 1 {
-		return false
-	}
-	r := q.responses.first()
-	return r.kind == ackResponse && r.syndrome.Kind() == wire.KindAck
 }
 
 // transmitResponses sends waiting responses, as far as their rate allows, and returns what
