@@ -1,11 +1,14 @@
 package local
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
+
+func at(text string) Address { return Address{Device: netip.MustParseAddrPort(text)} }
 
 func TestAddress(t *testing.T) {
 	for _, a := range []Address{at("127.0.0.1:4791"), at("[fe80::1]:1"), {Device: at("[2001:db8::1]:65535").Device, Shard: 15}, {Device: at("10.0.0.1:9").Device, Shard: MaxShard}} {

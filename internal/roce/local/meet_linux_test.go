@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"sync"
@@ -32,8 +31,6 @@ type end struct {
 	woken chan struct{}
 	ended chan error
 }
-
-func at(text string) Address { return Address{Device: netip.MustParseAddrPort(text)} }
 
 func serve(c *Channel) *end {
 	e := &end{Channel: c, woken: make(chan struct{}, 1000), ended: make(chan error, 1)}
