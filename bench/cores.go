@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/verbena-rdma/verbena/bench/internal/median"
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/mmap"
@@ -40,14 +40,9 @@ func compareCores(o options) (string, error) {
 			*m.rates = append(*m.rates, rate)
 		}
 	}
-	a, b, c := median(single), median(many), median(shared)
+	a, b, c := median.Of(single), median.Of(many), median.Of(shared)
 	return fmt.Sprintf("%.2f M writes/s of %d bytes by one engine; by %d engines %.2f, ratio %.2f; in one shard %.2f, ratio %.2f; medians of %d",
 		a/1e6, rateSize, n, b/1e6, b/a, c/1e6, c/a, o.rounds), nil
-}
-
-func median(of []float64) float64 {
-	sorted := slices.Sorted(slices.Values(of))
-	return sorted[len(sorted)/2]
 }
 
 // ratesOfEngines is the rate of all engines together.

@@ -114,24 +114,15 @@ func (m *many) close() error {
 }
 
 // hear waits for the next word of the peer, and drives the engine meanwhile.
-func (m *many) hear() (manyWord, error) {
-	for {
-		select {
-		case w, ok := <-m.words:
-			if !ok {
-				return w, errPeerEnded
-			}
-			return w, nil
-		default:
-		}
-		if err := m.progress(); err != nil {
-			return manyWord{}, err
-		}
-	}
-}
+func (m *many) hear() (manyWord, error) { return m.next(m.progress) }
 
 // rest drives the engine until the next word, as a program does that has nothing to do.
 func (m *many) rest() (manyWord, error) {
+	return m.next(func() error { return m.sleep(time.Now().Add(10 * time.Millisecond)) })
+}
+
+// next calls drive until the next word of the peer.
+func (m *many) next(drive func() error) (manyWord, error) {
 	for {
 		select {
 		case w, ok := <-m.words:
@@ -141,7 +132,7 @@ func (m *many) rest() (manyWord, error) {
 			return w, nil
 		default:
 		}
-		if err := m.sleep(time.Now().Add(10 * time.Millisecond)); err != nil {
+		if err := drive(); err != nil {
 			return manyWord{}, err
 		}
 	}

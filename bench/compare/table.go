@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/verbena-rdma/verbena/bench/internal/median"
 )
 
 // figure names what is measured. Of some, less is better.
@@ -101,9 +103,9 @@ func table(f figures) string {
 			rounds = append(rounds, ratio(after[i], before[i]))
 		}
 		slices.Sort(rounds)
-		value := func(v []float64) string { return fmt.Sprintf("%.4g (%.4g)", median(v), best(v)) }
+		value := func(v []float64) string { return fmt.Sprintf("%.4g (%.4g)", median.Of(v), best(v)) }
 		fmt.Fprintf(&s, "| %s | %s | %s | %s | %s | %s | %s |\n", k.name, k.unit, value(before), value(after),
-			ratio(median(after), median(before)), ratio(best(after), best(before)), strings.Join(rounds, " "))
+			ratio(median.Of(after), median.Of(before)), ratio(best(after), best(before)), strings.Join(rounds, " "))
 	}
 	s.WriteString("\nMedians of the rounds, and the best round in brackets. Of ns, µs and allocs less is better, of all else more.\n")
 	return s.String()
@@ -114,12 +116,4 @@ func ratio(a, b float64) string {
 		return "-"
 	}
 	return fmt.Sprintf("%.2f", a/b)
-}
-
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	if n := len(sorted); n%2 == 0 {
-		return (sorted[n/2-1] + sorted[n/2]) / 2
-	}
-	return sorted[len(sorted)/2]
 }

@@ -2,8 +2,9 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strings"
+
+	"github.com/verbena-rdma/verbena/bench/internal/median"
 )
 
 // figures are those of one measurement.
@@ -31,7 +32,7 @@ func table(o options, variants []string, results [][]figures) string {
 		o.senders, o.processes, o.window, o.operation, o.size, o.mtu, link, o.rounds)
 	s.WriteString("| options | MB/s | of the link | fairness, the worst | dropped | failed connections | repetitions | notifications sent, obeyed |\n|---|---|---|---|---|---|---|---|\n")
 	for i, v := range variants {
-		rate := median(results[i], func(f figures) float64 { return f.rate })
+		rate := median.By(results[i], func(f figures) float64 { return f.rate })
 		share := "–"
 		if o.rate > 0 {
 			share = fmt.Sprintf("%.2f", rate/(float64(o.rate)*1e6/8))
@@ -42,22 +43,12 @@ func table(o options, variants []string, results [][]figures) string {
 			failed += f.failed
 		}
 		count := func(name string) float64 {
-			return median(results[i], func(f figures) float64 { return float64(f.counters[name]) })
+			return median.By(results[i], func(f figures) float64 { return float64(f.counters[name]) })
 		}
 		fmt.Fprintf(&s, "| `%s` | %.1f | %s | %.3f, %.3f | %.0f | %d | %.0f | %.0f, %.0f |\n", v, rate/1e6, share,
-			median(results[i], func(f figures) float64 { return f.fairness }), worst,
-			median(results[i], func(f figures) float64 { return float64(f.dropped) }), failed,
+			median.By(results[i], func(f figures) float64 { return f.fairness }), worst,
+			median.By(results[i], func(f figures) float64 { return float64(f.dropped) }), failed,
 			count("completer_retry_err"), count("np_cnp_sent"), count("rp_cnp_handled"))
 	}
 	return s.String()
-}
-
-func median(rounds []figures, of func(figures) float64) float64 {
-	values := make([]float64, len(rounds))
-	for i, f := range rounds {
-		values[i] = of(f)
-	}
-	slices.Sort(values)
-	n := len(values)
-	return (values[(n-1)/2] + values[n/2]) / 2
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/verbena-rdma/verbena/bench/internal/median"
 )
 
 // Programs, in the order in which each round runs them.
@@ -51,9 +53,9 @@ func table(f figures) string {
 		if len(a) == 0 || len(b) == 0 || len(c) == 0 {
 			continue
 		}
-		value := func(v []float64) string { return fmt.Sprintf("%.3g (%.3g) %s", median(v), best(v), unit) }
+		value := func(v []float64) string { return fmt.Sprintf("%.3g (%.3g) %s", median.Of(v), best(v), unit) }
 		ratio := func(v, w []float64) string {
-			return fmt.Sprintf("%.2f (%.2f)", median(v)/median(w), best(v)/best(w))
+			return fmt.Sprintf("%.2f (%.2f)", median.Of(v)/median.Of(w), best(v)/best(w))
 		}
 		var rounds []string
 		for i := range min(len(a), len(b)) {
@@ -64,12 +66,4 @@ func table(f figures) string {
 	}
 	s.WriteString("\nMedians of the rounds, and the best round in brackets. Processors are emulated: ratios alone mean something. `dials` is the time of each of 100 connections made at the same moment, beside cmtime.\n")
 	return s.String()
-}
-
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	if n := len(sorted); n%2 == 0 {
-		return (sorted[n/2-1] + sorted[n/2]) / 2
-	}
-	return sorted[len(sorted)/2]
 }

@@ -2,9 +2,10 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
+
+	"github.com/verbena-rdma/verbena/bench/internal/median"
 )
 
 // names are those of the two, in the order of the table.
@@ -22,15 +23,15 @@ func table(bytes int64, results [2][]figures, sshd time.Duration) string {
 	fmt.Fprintf(&s, "%d MiB, seconds; medians of %d rounds:\n\n", bytes>>20, len(results[0]))
 	s.WriteString("| | time | MiB a second | each round | processor time: sender | receiver |\n|---|---|---|---|---|---|\n")
 	for i, rounds := range results {
-		taken := median(rounds, elapsed)
-		receiver := median(rounds, func(f figures) float64 { return f.receiver.Seconds() })
+		taken := median.By(rounds, elapsed)
+		receiver := median.By(rounds, func(f figures) float64 { return f.receiver.Seconds() })
 		if i == 1 {
 			receiver = sshd.Seconds()
 		}
 		fmt.Fprintf(&s, "| `%s` | %.2f | %.0f | %s | %.2f | %.2f |\n", names[i], taken, float64(bytes>>20)/taken, each(rounds),
-			median(rounds, func(f figures) float64 { return f.sender.Seconds() }), receiver)
+			median.By(rounds, func(f figures) float64 { return f.sender.Seconds() }), receiver)
 	}
-	fmt.Fprintf(&s, "\nscp takes %.2f times as long, by the medians; in each round:", median(results[1], elapsed)/median(results[0], elapsed))
+	fmt.Fprintf(&s, "\nscp takes %.2f times as long, by the medians; in each round:", median.By(results[1], elapsed)/median.By(results[0], elapsed))
 	for i := range results[0] {
 		fmt.Fprintf(&s, " %.2f", elapsed(results[1][i])/elapsed(results[0][i]))
 	}
@@ -46,14 +47,4 @@ func each(rounds []figures) string {
 		list[i] = fmt.Sprintf("%.2f", elapsed(f))
 	}
 	return strings.Join(list, " ")
-}
-
-func median(rounds []figures, of func(figures) float64) float64 {
-	values := make([]float64, len(rounds))
-	for i, f := range rounds {
-		values[i] = of(f)
-	}
-	slices.Sort(values)
-	n := len(values)
-	return (values[(n-1)/2] + values[n/2]) / 2
 }
