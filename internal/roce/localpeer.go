@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/roce/local"
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
 )
 
 // localPeer is a device that may be one of this machine, or this one, as an endpoint reaches it.
@@ -51,34 +52,35 @@ func (p *localPeer) receive(now time.Duration) bool {
 }
 
 func (p *localPeer) handle(packet *local.Packet, now time.Duration) {
-	s := p.endpoint.shard
-	q := p.endpoint.find(packet.DestQP)
+	path := p.endpoint.handleShared(p.ends.Peer.Device, &packet.Packet, packet.Pieces, now)
+	if path != nil && path.peer == p {
+		path.heard = true
+	}
+}
+
+// handleShared handles a packet that has come through shared memory from that device. By which
+// of its shards it came does not matter. It returns the path that it belongs to, or nil: there
+// is none in this shard.
+func (e *endpoint) handleShared(from netip.AddrPort, packet *wire.Packet, pieces [][]byte, now time.Duration) *localPath {
+	s, q := e.shard, e.find(packet.DestQP)
 	if q == nil {
 		s.drops.wrongPeer++
-		return
+		return nil
 	}
 	if owner := q.shard.Load(); owner != s {
-		owner.take(strayOf(p, packet))
-		return
+		owner.take(stray{endpoint: e.index, shared: &sharedPacket{from: from, headers: *packet, pieces: pieces}})
+		return nil
 	}
-	if !q.takesLocal(p.endpoint, p.ends.Peer.Device, packet.PKey) {
+	path, ok := q.path.(*localPath)
+	if !ok || path.endpoint != e || path.udpPath.peer != from || packet.PKey&0x7fff != 0x7fff {
 		s.drops.wrongPeer++
-		return
+		return nil
 	}
 	s.counters.ReceivedPackets++
 	s.local.received++
-	if path := q.path.(*localPath); path.peer == p {
-		path.heard = true
-	}
-	q.transport.ReceivePieces(&packet.Packet, packet.Pieces, now)
+	q.transport.ReceivePieces(packet, pieces, now)
 	s.activate(q)
-}
-
-// takesLocal reports whether a packet that has come through shared memory from that device is
-// from the peer of the queue pair. By which shard of the device it came does not matter.
-func (q *queuePair) takesLocal(e *endpoint, peer netip.AddrPort, pkey uint16) bool {
-	path, ok := q.path.(*localPath)
-	return ok && path.endpoint == e && path.udpPath.peer == peer && pkey&0x7fff == 0x7fff
+	return path
 }
 
 // wait has a path send again when there is room in the channel. It reports false if there is

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/roce/link"
-	"github.com/verbena-rdma/verbena/internal/roce/local"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 )
 
@@ -38,13 +37,6 @@ type sharedPacket struct {
 	from    netip.AddrPort
 	headers wire.Packet
 	pieces  [][]byte
-}
-
-// strayOf is a packet from a peer.
-func strayOf(p *localPeer, packet *local.Packet) stray {
-	return stray{endpoint: p.endpoint.index, shared: &sharedPacket{
-		from: p.ends.Peer.Device, headers: packet.Packet, pieces: packet.Pieces,
-	}}
 }
 
 // maxStrays and maxStrayBytes are how many wait at most, as in a socket's buffer.
@@ -94,32 +86,16 @@ func (s *shard) handleStrays(now time.Duration) bool {
 	t.mu.Unlock()
 	for i := range list {
 		x := &list[i]
-		e := s.endpoints[x.endpoint]
-		if x.unreachable.IsValid() {
+		switch e := s.endpoints[x.endpoint]; {
+		case x.unreachable.IsValid():
 			s.unreachable.add(unreachablePeer{e, x.unreachable})
-			continue
+		case x.shared != nil:
+			e.handleShared(x.shared.from, &x.shared.headers, x.shared.pieces, now)
+		default:
+			e.handle(&x.datagram, now)
 		}
-		if x.shared != nil {
-			e.handleShared(x.shared, now)
-			continue
-		}
-		e.handle(&x.datagram, now)
 	}
 	return len(list) > 0
-}
-
-// handleShared takes a packet that has come through shared memory to another shard.
-func (e *endpoint) handleShared(x *sharedPacket, now time.Duration) {
-	s := e.shard
-	q := e.find(x.headers.DestQP)
-	if q == nil || q.shard.Load() != s || !q.takesLocal(e, x.from, x.headers.PKey) {
-		s.drops.wrongPeer++
-		return
-	}
-	s.counters.ReceivedPackets++
-	s.local.received++
-	q.transport.ReceivePieces(&x.headers, x.pieces, now)
-	s.activate(q)
 }
 
 // passReports has the other shards know of peers that cannot be reached: the system reports
