@@ -122,7 +122,9 @@ func TestGuestKilledPeer(t *testing.T) {
 			t.Run(on.name+", "+what.name, func(t *testing.T) {
 				r := &rig{t: t, engine: pe.New(pe.Config{})}
 				t.Cleanup(func() { require.NoError(t, r.engine.Close()) })
-				r.a = r.side(on.own(t), rdma.Config{AckTimeout: 100 * time.Millisecond, RetryCount: new(2)})
+				r.a = r.side(on.own(t), rdma.Config{
+					AckTimeout: time.Second, RetryCount: new(2), // a machine that stands still for less is no peer that is gone
+				})
 				s := &survivor{side: r.a}
 				take := what.prepare(s)
 				s.meet(on.peer)
