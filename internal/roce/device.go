@@ -52,7 +52,7 @@ type Device struct {
 	queuePairs  map[uint32]*queuePair
 	queues      map[*completionQueue]struct{}
 	receives    map[*sharedReceiveQueue]struct{}
-	nextQPN     uint32
+	numbering   numbering
 	nextDomain  uint32
 	subscribers map[int]func(verbs.Event)
 	nextHandle  int
@@ -61,6 +61,7 @@ type Device struct {
 	services    *generalServices // nil: no connection manager was opened yet
 	srdPairs    map[uint32]*srdQueuePair
 	memories    sharedMemories
+	refusals    *refusals // has a lock of its own
 
 	reporting sync.Mutex // events are reported one after the other
 
@@ -105,8 +106,9 @@ func Open(cfg Config) (*Device, error) {
 		srdPairs:    make(map[uint32]*srdQueuePair),
 		subscribers: make(map[int]func(verbs.Event)),
 		guid:        uint64(randomUint32())<<32 | uint64(randomUint32()),
-		nextQPN:     randomUint32(),
+		numbering:   newNumbering(),
 	}
+	d.refusals = newRefusals(d)
 	if cfg.Owner == nil {
 		d.cfg.Owner = d
 	}

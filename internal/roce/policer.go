@@ -1,9 +1,7 @@
 package roce
 
 import (
-	"encoding/binary"
 	"errors"
-	"hash/maphash"
 	"net/netip"
 	"slices"
 	"time"
@@ -17,13 +15,10 @@ import (
 // many and however often, are not limited, but for how much they may have under way, and a
 // flood of what leads to nothing is dropped before it costs more than to look at its headers.
 //
-// Sources share a fixed number of buckets, by a hash that nobody outside can
-// compute: forged addresses take no memory, and hit others at random. Those that see to it
-// that the tokens of all are gone keep requests out, and nothing else: messages that name
-// one of the device's connections do not need them.
+// Those that see to it that the tokens of all are gone keep requests out, and nothing else:
+// messages that name one of the device's connections do not need them.
 type policer struct {
-	seed    maphash.Seed
-	sources [policedSources]bucket
+	sources hostBuckets
 	all     bucket
 	ignored []ignoredSource // at most link.MaxIgnored
 }
@@ -41,8 +36,6 @@ type ignoredSource struct {
 // tokens again for a few messages.
 const ignoreTime = 100 * time.Millisecond
 
-const policedSources = 1024
-
 // Tokens that are not given back: how many there are at once, and how often one is added.
 const (
 	sourceBurst    = 4096
@@ -51,26 +44,12 @@ const (
 	allInterval    = sourceInterval / 4
 )
 
-func newPolicer() *policer { return &policer{seed: maphash.MakeSeed()} }
-
-// of returns the bucket of a source: of one host that is its address with IPv4, and the
-// upper half with IPv6.
-func (p *policer) of(source netip.Addr) *bucket {
-	var key uint64
-	if source.Is4() {
-		b := source.As4()
-		key = uint64(binary.BigEndian.Uint32(b[:]))
-	} else {
-		b := source.As16()
-		key = binary.BigEndian.Uint64(b[:])
-	}
-	return &p.sources[maphash.Comparable(p.seed, key)%policedSources]
-}
+func newPolicer() *policer { return &policer{sources: newHostBuckets()} }
 
 // admit takes the tokens of a message, or none where one is missing. A message that is
 // known, since it names a connection of the device with its source, takes the source's alone.
 func (p *policer) admit(e *endpoint, source netip.Addr, known bool, now time.Duration) bool {
-	own := p.of(source)
+	own := p.sources.of(source)
 	switch {
 	case !own.has(now, sourceBurst, sourceInterval):
 		p.ignore(e, source, now)
@@ -87,7 +66,7 @@ func (p *policer) admit(e *endpoint, source netip.Addr, known bool, now time.Dur
 
 // giveBack returns what admit took.
 func (p *policer) giveBack(source netip.Addr, known bool) {
-	p.of(source).full -= sourceInterval
+	p.sources.of(source).full -= sourceInterval
 	if !known {
 		p.all.full -= allInterval
 	}
@@ -132,15 +111,3 @@ func (p *policer) apply(e *endpoint) {
 		e.device.log.Debug().Err(err).Stringer("address", e.socket.Addr()).Msg("ignoring a flood")
 	}
 }
-
-// bucket is a token bucket, as the generic cell rate algorithm has it (ITU-T I.371 annex
-// A): by one time.
-type bucket struct {
-	full time.Duration // when all tokens will be there again; in the past: they are
-}
-
-func (b *bucket) has(now time.Duration, burst int, interval time.Duration) bool {
-	return b.full-now <= time.Duration(burst-1)*interval
-}
-
-func (b *bucket) take(now, interval time.Duration) { b.full = max(b.full, now) + interval }

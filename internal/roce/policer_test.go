@@ -52,7 +52,7 @@ func openPolicer(t *testing.T) (*policer, *endpoint) {
 func TestPolicerIsFair(t *testing.T) {
 	p, e := openPolicer(t)
 	stranger, friend := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	for p.of(stranger) == p.of(friend) {
+	for p.sources.of(stranger) == p.sources.of(friend) {
 		p = newPolicer()
 	}
 	flood := func(now time.Duration) (n int) {

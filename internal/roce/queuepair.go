@@ -78,6 +78,7 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 		Num:      q.num, Domain: p.id, Memory: d.memory, Send: sendCQ, Recv: recvCQ,
 		SendDepth: init.MaxSendWR, MaxSendSGE: init.MaxSendSGE, MaxInline: init.MaxInline,
 		SignalAll: init.SignalAll, Counters: &s.counters, Waiting: &s.waiting,
+		Guard: keyGuard{q},
 		Event: func(t verbs.EventType) { d.report(verbs.Event{Type: t, QPN: q.num}) },
 	}
 	if srq != nil {
@@ -117,11 +118,10 @@ func (p *protectionDomain) checkRoom(op string) error {
 
 // freeQPN returns the next number that is free, for a queue pair of that shard.
 // Numbers are not used again soon, so that a packet for a queue pair of the past meets
-// none. 0 and 1 are for management (IBTA 3.3), and the last one for multicast groups.
+// none, and nobody can tell the next. 0 and 1 are for management (IBTA 3.3), and the last one for multicast groups.
 func (d *Device) freeQPN(s *shard) uint32 {
 	for {
-		d.nextQPN = (d.nextQPN + maxShards) & 0xffffff
-		n := d.nextQPN&^shardBits | uint32(s.index)
+		n := d.numbering.take() | uint32(s.index)
 		if d.queuePairs[n] == nil && d.srdPairs[n] == nil && n > 1 && n != verbs.MulticastQPN {
 			return n
 		}

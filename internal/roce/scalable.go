@@ -50,7 +50,9 @@ func (d *Device) openSRD() {
 			out.Send(p, nil, 0)
 			d.srdReplied = true
 		},
-		Number: d.numbers.of,
+		Number:  d.numbers.of,
+		Admits:  func(a srd.Address) bool { return d.refusals.admits(a.Peer.Addr()) },
+		Refused: func(a srd.Address) { d.refusals.refused(a.Peer.Addr()) },
 	}
 	_, _ = rand.Read(cfg.Secret[:]) // never fails
 	d.srd = srd.New(cfg)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -173,6 +174,58 @@ func TestStrangersWithoutAQueuePair(t *testing.T) {
 			a.post(send(a.to(b.h), b, 3))
 			assert.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status)
 			assert.Equal(t, uint64(1), b.t.Counters().Contexts)
+		}
+	}
+}
+
+// A peer that tries keys is held up with those that it was not granted: its requests are
+// lost until it may try again.
+func TestKeysAreHeldUp(t *testing.T) {
+	w, a, b := two(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
+	local, mem := a.h.arena(64, everyAccess), b.h.arena(64, everyAccess)
+	admits, refused := true, 0
+	b.t.cfg.Admits = func(from Address) bool {
+		require.Equal(t, a.h.addr, from.Peer)
+		return admits
+	}
+	b.t.cfg.Refused = func(Address) { refused++ }
+	ah := a.to(b.h)
+	request := func(op verbs.Opcode, key uint32) verbs.SendWR {
+		return address(verbs.SendWR{Op: op, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{local.sge(0, 8)}, RemoteAddr: mem.Base, RKey: key}, ah, b)
+	}
+	for i, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead} {
+		a.post(request(op, mem.Key+77))
+		require.Equal(t, verbs.StatusRemoteAccessError, a.completed(1)[0].Status)
+		require.Equal(t, i+1, refused)
+	}
+	other := b.h.arena(64, everyAccess)
+	first := request(verbs.OpWrite, other.Key)
+	first.RemoteAddr = other.Base
+	a.post(first)
+	require.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status)
+	admits = false
+	again := request(verbs.OpWrite, other.Key)
+	again.RemoteAddr = other.Base
+	a.post(again)
+	require.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status, "of a key that was granted before")
+	require.Zero(t, b.t.Counters().AccessesLimited)
+	for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead} {
+		for _, key := range []uint32{mem.Key, mem.Key + 77} {
+			before, limited := refused, b.t.Counters().AccessesLimited
+			admits = false
+			a.post(request(op, key))
+			w.sleep(100 * time.Millisecond)
+			require.Empty(t, a.send.list)
+			require.Greater(t, b.t.Counters().AccessesLimited, limited)
+			require.Equal(t, before, refused)
+			admits = true
+			want := verbs.StatusSuccess
+			if key != mem.Key {
+				want, before = verbs.StatusRemoteAccessError, before+1
+			}
+			require.Equal(t, want, a.completed(1)[0].Status)
+			require.Equal(t, before, refused)
+			b.t.contexts[Address{0, a.h.addr}].granted = transport.GrantedKeys{}
 		}
 	}
 }

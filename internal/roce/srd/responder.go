@@ -18,6 +18,8 @@ type responder struct {
 	refused  *[windowBits]code // why, of the requests that have been refused; nil: none
 	ackDue   bool
 
+	granted transport.GrantedKeys
+
 	naks  transport.Ring[nak]
 	reads transport.Ring[readJob]
 }
@@ -88,6 +90,9 @@ func (c *Context) receiveRequest(p *wire.Packet) {
 			return
 		}
 	}
+	if p.Opcode.HasRETH() && !c.admits(&p.RETH) {
+		return
+	}
 	if why := c.execute(p); why != codeOK {
 		// A packet that is refused must not be executed later: it may have been given
 		// up, or sent again under another number.
@@ -148,6 +153,9 @@ func (c *Context) refuse(p *wire.Packet, why code) {
 	switch why {
 	case codeBadAddress:
 		n.Access++
+		if c.t.cfg.Refused != nil {
+			c.t.cfg.Refused(c.addr)
+		}
 	case codeNotReady:
 		n.NotReady++
 	}
@@ -160,6 +168,23 @@ func (c *Context) sendNak(p *wire.Packet, why code) {
 	}
 	if place := c.naks.Push(); place != nil {
 		*place = nak{psn: p.PSN, qpn: p.DETH.SrcQP, why: why}
+	}
+}
+
+// admits reports whether a request may use its key. If not it is dropped as if it had been
+// lost, and comes again. Of an empty range nobody looks at the key.
+func (c *Context) admits(h *wire.RETH) bool {
+	if c.t.cfg.Admits == nil || h.Length == 0 || c.granted.Has(h.RKey) || c.t.cfg.Admits(c.addr) {
+		return true
+	}
+	c.t.counters.AccessesLimited++
+	return false
+}
+
+// grantedRange notes that a request was granted a range of memory.
+func (c *Context) grantedRange(h *wire.RETH) {
+	if h.Length > 0 {
+		c.granted.Add(h.RKey)
 	}
 }
 
@@ -208,6 +233,7 @@ func (c *Context) execute(p *wire.Packet) code {
 	if !c.t.cfg.Memory.WritePart(q.domain, p.RETH, p.Offset, p.Payload) {
 		return codeBadAddress
 	}
+	c.grantedRange(&p.RETH)
 	if imm {
 		q.completeReceive(c, p, verbs.WCRecvWriteImm, p.RETH.Length)
 	}
@@ -232,10 +258,14 @@ func (c *Context) receiveRead(p *wire.Packet) {
 		c.refuse(p, codeUnknownPeer)
 		return
 	}
+	if !c.admits(&p.RETH) {
+		return
+	}
 	if _, ok := c.t.cfg.Memory.ReadPart(q.domain, p.RETH, p.Offset, total); !ok {
 		c.refuse(p, codeBadAddress)
 		return
 	}
+	c.grantedRange(&p.RETH)
 	if c.reads.Depth() == 0 {
 		c.reads = transport.NewRing[readJob](maxReads)
 	}

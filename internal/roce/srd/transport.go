@@ -38,6 +38,10 @@ type Config struct {
 	Reply func(Address, *wire.Packet)
 	// Number is that of the address handles that lead to an address, or verbs.NoAH.
 	Number func(netip.AddrPort) uint16
+	// Admits reports whether a peer may use a key that it has not been granted before, and
+	// Refused notes that one granted it too little; see transport.KeyGuard. Nil: any key.
+	Admits  func(Address) bool
+	Refused func(Address)
 	// Random is unpredictable.
 	Random func() uint32
 }

@@ -16,8 +16,10 @@ func (q *QP) awaited(psn uint32) bool {
 
 func (q *QP) receiveAck(p *wire.Packet, now time.Duration) {
 	if !q.awaited(p.PSN) {
+		q.counters.UnexpectedResponses++
 		return
 	}
+	q.unheard = 0
 	if q.adapts {
 		q.responded(now)
 	}
@@ -194,8 +196,10 @@ func (q *QP) retireExecuted() {
 // the next one awaited.
 func (q *QP) responseTo(psn uint32, now time.Duration) *sendWQE {
 	if !q.awaited(psn) {
+		q.counters.UnexpectedResponses++
 		return nil
 	}
+	q.unheard = 0
 	if q.adapts {
 		q.responded(now)
 	}
@@ -205,6 +209,7 @@ func (q *QP) responseTo(psn uint32, now time.Duration) *sendWQE {
 	q.measure(psn, now)
 	w := q.sq.at(q.sq.head)
 	if !w.responds() || wire.PSNAdd(w.first, int(w.got>>q.mtuShift)) != psn {
+		q.counters.UnexpectedResponses++
 		return nil
 	}
 	return w
@@ -212,7 +217,11 @@ func (q *QP) responseTo(psn uint32, now time.Duration) *sendWQE {
 
 func (q *QP) receiveRead(p *wire.Packet, now time.Duration) {
 	w := q.responseTo(p.PSN, now)
-	if w == nil || w.wr.Op != verbs.OpRead {
+	if w == nil {
+		return
+	}
+	if w.wr.Op != verbs.OpRead {
+		q.counters.UnexpectedResponses++
 		return
 	}
 	n, left := q.payloadLen, w.length-w.got
@@ -237,7 +246,11 @@ func (q *QP) receiveRead(p *wire.Packet, now time.Duration) {
 
 func (q *QP) receiveAtomic(p *wire.Packet, now time.Duration) {
 	w := q.responseTo(p.PSN, now)
-	if w == nil || w.wr.Op == verbs.OpRead {
+	if w == nil {
+		return
+	}
+	if w.wr.Op == verbs.OpRead {
+		q.counters.UnexpectedResponses++
 		return
 	}
 	if p.AETH.Syndrome.Kind() != wire.KindAck {

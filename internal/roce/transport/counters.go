@@ -22,6 +22,15 @@ type Counters struct {
 	DatagramsDropped    uint64 // for want of a receive that takes them
 	QKeyViolations      uint64
 
+	// Packets that were ignored.
+	WrongState          uint64 // in the state of the queue pair
+	WrongService        uint64 // of another transport service
+	UnexpectedResponses uint64 // to nothing that is outstanding
+	DuplicatesRefused   uint64 // old reads and atomics that were not executed
+	RequestsCrowded     uint64 // since too many responses wait
+	AccessesLimited     uint64 // since the peer's host tries keys
+	ReadsAbandoned      uint64 // responses not sent, since the peer is silent
+
 	MarkedPackets        uint64 // received with "congestion experienced"
 	NotificationsSent    uint64 // of congestion
 	NotificationsObeyed  uint64
@@ -48,6 +57,13 @@ func (c *Counters) Add(o *Counters) {
 	c.BrokenMessages += o.BrokenMessages
 	c.DatagramsDropped += o.DatagramsDropped
 	c.QKeyViolations += o.QKeyViolations
+	c.WrongState += o.WrongState
+	c.WrongService += o.WrongService
+	c.UnexpectedResponses += o.UnexpectedResponses
+	c.DuplicatesRefused += o.DuplicatesRefused
+	c.RequestsCrowded += o.RequestsCrowded
+	c.AccessesLimited += o.AccessesLimited
+	c.ReadsAbandoned += o.ReadsAbandoned
 	c.MarkedPackets += o.MarkedPackets
 	c.NotificationsSent += o.NotificationsSent
 	c.NotificationsObeyed += o.NotificationsObeyed

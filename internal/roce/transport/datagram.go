@@ -43,7 +43,12 @@ func (q *QP) addressDatagram(p *wire.Packet, w *sendWQE) {
 // queue pair for the latter (seen with Linux 6.1), which lets anybody with the
 // Q_Key end it.
 func (q *QP) ReceiveDatagram(p *wire.Packet, header *[verbs.GRHLen]byte, udpPort uint16) {
-	if q.kind != verbs.UD || p.Opcode.Service() != wire.ServiceUD || !q.receiving() {
+	if q.kind != verbs.UD || p.Opcode.Service() != wire.ServiceUD {
+		q.counters.WrongService++
+		return
+	}
+	if !q.receiving() {
+		q.counters.WrongState++
 		return
 	}
 	if p.DETH.QKey != q.attr.QKey {

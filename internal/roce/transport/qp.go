@@ -58,6 +58,8 @@ type Config struct {
 	// the queue pair's own.
 	Counters *Counters
 	Waiting  *Waiting
+	// Guard bounds how many keys the peer's host can try. Nil: nothing does.
+	Guard KeyGuard
 	// Event takes asynchronous events of the queue pair.
 	Event func(verbs.EventType)
 }
@@ -109,6 +111,7 @@ type QP struct {
 	pacer
 	checkAH  func(verbs.AH, uint32) error
 	findBind func(*verbs.MWBind) (*Window, *Region, error)
+	guard    KeyGuard
 	event    func(verbs.EventType)
 }
 
@@ -118,7 +121,7 @@ func New(c Config) *QP {
 		kind: c.Type, service: services[c.Type], portMTU: c.PortMTU, checkAH: c.CheckAH, findBind: c.Bind,
 		num: c.Num, domain: c.Domain, memory: c.Memory, sendCQ: c.Send, recvCQ: c.Recv,
 		signalAll: c.SignalAll, mayAdapt: c.Adaptive && c.Type == verbs.RC,
-		window: c.Window, counters: c.Counters, event: c.Event,
+		window: c.Window, counters: c.Counters, guard: c.Guard, event: c.Event,
 		rq: c.RecvQueue,
 		sq: newSendQueue(c.SendDepth, c.MaxSendSGE, c.MaxInline),
 	}
@@ -198,7 +201,8 @@ func (q *QP) Receive(p *wire.Packet, now time.Duration) {
 		return
 	}
 	if p.Opcode.Service() != q.service {
-		return // of another transport service: dropped (IBTA 9.6)
+		q.counters.WrongService++ // dropped (IBTA 9.6)
+		return
 	}
 	if p.BECN {
 		q.notified(now)
@@ -219,6 +223,7 @@ func (q *QP) Receive(p *wire.Packet, now time.Duration) {
 // Transmit of the same queue pair.
 func (q *QP) ReceivePieces(p *wire.Packet, pieces [][]byte, now time.Duration) {
 	if q.kind != verbs.RC || p.Opcode.Service() != q.service {
+		q.counters.WrongService++
 		return
 	}
 	q.payload, q.payloadLen, q.payloadMax = pieces, size(pieces), MaxLargePacket
@@ -286,9 +291,9 @@ func (q *QP) reset() {
 	asked.ends.empty()
 	q.requester, q.adaptive, q.pacer = requester{asked: asked}, adaptive{}, pacer{}
 	q.congestionControl = congestionControl{}
-	q.responder = responder{responses: q.responses, current: recvWQE{segs: q.current.segs[:0]}, atomics: q.atomics}
+	q.responder = responder{responses: q.responses, current: recvWQE{segs: q.current.segs[:0]}, executed: q.executed}
 	q.responses.empty()
-	clear(q.atomics)
+	q.executed.empty()
 	q.attr, q.largest, q.lossless = verbs.QPAttr{}, 0, false
 }
 

@@ -28,8 +28,11 @@ type responder struct {
 	received  uint32 // bytes of a send that are in place
 
 	responses responseQueue
-	atomics   []savedAtomic // ring
-	atomicAt  int
+	executed  executions
+	// unheard is how many bytes of reads have left since the peer was heard of.
+	unheard uint64
+
+	granted GrantedKeys
 }
 
 // message is the kind of message whose middle or end is awaited.
@@ -41,23 +44,11 @@ const (
 	writeMessage
 )
 
-// savedAtomic keeps an atomic's result for the case that the request is
-// repeated: it must not be executed twice (IBTA 9.4.5.3).
-type savedAtomic struct {
-	valid    bool
-	opcode   wire.Opcode
-	psn      uint32
-	addr     uint64
-	original uint64
-}
-
 func (q *QP) startResponder() {
 	q.expected = q.attr.RQPSN
 	depth := max(q.attr.MaxDestReadAtomic, 1)
 	q.responses.depth = 2*depth + 4
-	if len(q.atomics) != depth {
-		q.atomics = nil // made for the first atomic
-	}
+	q.executed.depth = depth
 }
 
 // receiveRequest validates and executes a request packet (IBTA 9.7.4, 9.9.3).
@@ -65,6 +56,7 @@ func (q *QP) receiveRequest(p *wire.Packet) {
 	switch q.state {
 	case verbs.QPReadyToReceive, verbs.QPReadyToSend, verbs.QPSendQueueDrained:
 	default:
+		q.counters.WrongState++
 		return
 	}
 	switch d := wire.PSNDiff(p.PSN, q.expected); {
@@ -87,6 +79,7 @@ func (q *QP) receiveRequest(p *wire.Packet) {
 		return
 	}
 	q.nakSent, q.nextSeen, q.ahead = false, false, p.PSN
+	q.unheard = 0
 	switch p.Opcode {
 	case wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast, wire.RCSendLastImm, wire.RCSendOnly, wire.RCSendOnlyImm,
 		wire.RCSendLastInvalidate, wire.RCSendOnlyInvalidate:
@@ -151,6 +144,9 @@ func (q *QP) receiveSend(p *wire.Packet) {
 	}
 	var window *Window // to be taken away
 	if p.Opcode.HasIETH() {
+		if !q.admits(p.InvalidateRKey) {
+			return
+		}
 		if window = q.revocable(p.InvalidateRKey); window == nil {
 			q.refuse(wire.NakRemoteAccess)
 			return
@@ -210,13 +206,14 @@ func (q *QP) receiveWrite(p *wire.Packet) {
 	}
 	first, last := position(p.Opcode)
 	if first {
-		if !q.granted(verbs.AccessRemoteWrite) {
+		if !q.permits(verbs.AccessRemoteWrite) || !q.admitsRange(&p.RETH) {
 			return
 		}
 		if !q.writing.begin(q, p.RETH) {
 			q.refuse(wire.NakRemoteAccess)
 			return
 		}
+		q.grantedRange(&p.RETH)
 	}
 	n := q.payloadLen
 	if n > q.writing.left || last != (n == q.writing.left) {
@@ -246,14 +243,14 @@ func (q *QP) receiveReadRequest(p *wire.Packet) {
 		q.refuse(wire.NakInvalidRequest)
 		return
 	}
-	if !q.granted(verbs.AccessRemoteRead) {
+	if !q.permits(verbs.AccessRemoteRead) {
 		return
 	}
 	if p.RETH.Length > maxMessage || q.attr.MaxDestReadAtomic == 0 {
 		q.refuse(wire.NakInvalidRequest)
 		return
 	}
-	if q.responses.crowded() {
+	if q.crowded() || !q.admitsRange(&p.RETH) {
 		return
 	}
 	from, ok := q.readable(p)
@@ -261,9 +258,22 @@ func (q *QP) receiveReadRequest(p *wire.Packet) {
 		q.refuse(wire.NakRemoteAccess)
 		return
 	}
+	q.grantedRange(&p.RETH)
 	q.msn = (q.msn + 1) & wire.PSNMask
 	q.pushRead(p, from)
-	q.expected = wire.PSNAdd(q.expected, q.packetsOf(p.RETH.Length))
+	packets := q.packetsOf(p.RETH.Length)
+	q.executed.add(execution{opcode: p.Opcode, psn: p.PSN, packets: packets, rkey: p.RETH.RKey, length: p.RETH.Length, addr: p.RETH.VA})
+	q.expected = wire.PSNAdd(q.expected, packets)
+}
+
+// crowded reports whether too many responses wait for another, and counts the request
+// that is dropped for it.
+func (q *QP) crowded() bool {
+	if !q.responses.crowded() {
+		return false
+	}
+	q.counters.RequestsCrowded++
+	return true
 }
 
 // pushRead has a read be answered. How fast the packets of a long response leave is this
@@ -287,14 +297,14 @@ func (q *QP) receiveAtomicRequest(p *wire.Packet) {
 		q.refuse(wire.NakInvalidRequest)
 		return
 	}
-	if !q.granted(verbs.AccessRemoteAtomic) {
+	if !q.permits(verbs.AccessRemoteAtomic) {
 		return
 	}
 	if p.Atomic.VA%8 != 0 || q.attr.MaxDestReadAtomic == 0 {
 		q.refuse(wire.NakInvalidRequest)
 		return
 	}
-	if q.responses.crowded() {
+	if q.crowded() || !q.admits(p.Atomic.RKey) {
 		return
 	}
 	g, ok := q.memory.grant(q, p.Atomic.RKey, p.Atomic.VA, 8, verbs.AccessRemoteAtomic)
@@ -310,6 +320,7 @@ func (q *QP) receiveAtomicRequest(p *wire.Packet) {
 		q.refuse(wire.NakRemoteAccess)
 		return
 	}
+	q.granted.Add(p.Atomic.RKey)
 	b, _ := g.region.slice(g.addr, 8)
 	// Real atomics, so that they are atomic towards the program too.
 	var original uint64
@@ -323,11 +334,7 @@ func (q *QP) receiveAtomicRequest(p *wire.Packet) {
 	}
 	g.release()
 	q.msn = (q.msn + 1) & wire.PSNMask
-	if q.atomics == nil {
-		q.atomics = make([]savedAtomic, q.attr.MaxDestReadAtomic)
-	}
-	q.atomics[q.atomicAt] = savedAtomic{valid: true, opcode: p.Opcode, psn: p.PSN, addr: p.Atomic.VA, original: original}
-	q.atomicAt = (q.atomicAt + 1) % len(q.atomics)
+	q.executed.add(execution{opcode: p.Opcode, psn: p.PSN, packets: 1, rkey: p.Atomic.RKey, addr: p.Atomic.VA, original: original})
 	q.responses.push(response{kind: atomicResponse, psn: p.PSN, msn: q.msn, value: original})
 	q.expected = wire.PSNAdd(q.expected, 1)
 }
@@ -341,8 +348,8 @@ func compareSwap(addr *uint64, compare, swap uint64) (original uint64) {
 	}
 }
 
-// granted checks what the queue pair lets its peer do.
-func (q *QP) granted(access verbs.Access) bool {
+// permits checks what the queue pair lets its peer do.
+func (q *QP) permits(access verbs.Access) bool {
 	if q.attr.Access&access == 0 {
 		q.refuse(wire.NakInvalidRequest)
 		return false
@@ -423,6 +430,7 @@ func (q *QP) refuse(code wire.NakCode) {
 	switch code {
 	case wire.NakRemoteAccess:
 		q.counters.RemoteAccessErrors++
+		q.refusedKey()
 		event = verbs.EventQPAccessError
 	case wire.NakInvalidRequest:
 		q.counters.RemoteInvalidErrors++
@@ -434,39 +442,34 @@ func (q *QP) refuse(code wire.NakCode) {
 }
 
 // duplicate responds again to a request that was executed before: the response may
-// have been lost (IBTA 9.7.5.1.4).
+// have been lost (IBTA 9.7.5.1.4). What only pretends to have been is dropped.
 func (q *QP) duplicate(p *wire.Packet) {
 	switch p.Opcode {
-	case wire.RCReadRequest:
-		if q.responses.crowded() {
-			return
-		}
-		// Compared as numbers: a forged length can span all sequence numbers.
-		executed := q.packetsOf(p.RETH.Length) <= -int(wire.PSNDiff(p.PSN, q.expected))
-		if !executed || q.attr.Access&verbs.AccessRemoteRead == 0 {
-			return
-		}
-		from, ok := q.readable(p)
-		if !ok {
-			// The memory has been taken away since. A peer that has the response ignores this.
-			q.responses.push(response{kind: ackResponse, psn: p.PSN, msn: q.msn, syndrome: wire.Nak(wire.NakRemoteAccess)})
-			return
-		}
-		q.pushRead(p, from)
-	case wire.RCCompareSwap, wire.RCFetchAdd:
-		if q.responses.crowded() {
-			return
-		}
-		for i := range q.atomics {
-			a := &q.atomics[i]
-			if a.valid && a.psn == p.PSN && a.opcode == p.Opcode && a.addr == p.Atomic.VA {
-				q.responses.push(response{kind: atomicResponse, psn: p.PSN, msn: q.msn, value: a.original})
-				return
-			}
-		}
+	case wire.RCReadRequest, wire.RCCompareSwap, wire.RCFetchAdd:
 	default:
 		if _, last := position(p.Opcode); p.AckReq || last {
 			q.ack()
 		}
+		return
 	}
+	e := q.executed.repeatedBy(p, q.mtu)
+	if e == nil || p.Opcode == wire.RCReadRequest && q.attr.Access&verbs.AccessRemoteRead == 0 {
+		q.counters.DuplicatesRefused++
+		return
+	}
+	if q.crowded() {
+		return
+	}
+	q.unheard = 0
+	if p.Opcode != wire.RCReadRequest {
+		q.responses.push(response{kind: atomicResponse, psn: p.PSN, msn: q.msn, value: e.original})
+		return
+	}
+	from, ok := q.readable(p)
+	if !ok {
+		// The memory has been taken away since. A peer that has the response ignores this.
+		q.responses.push(response{kind: ackResponse, psn: p.PSN, msn: q.msn, syndrome: wire.Nak(wire.NakRemoteAccess)})
+		return
+	}
+	q.pushRead(p, from)
 }

@@ -90,6 +90,11 @@ func (q *QP) transmitResponses(out Output, now time.Duration, budget int) int {
 			out.Send(p, nil, 0)
 			q.responses.pop()
 		case readResponse:
+			if q.unheard >= maxUnheard {
+				q.counters.ReadsAbandoned++
+				q.responses.pop()
+				continue
+			}
 			if r.long && q.controlled {
 				q.rate.Sent(int(min(r.left, q.largest)), now)
 			}
@@ -100,6 +105,11 @@ func (q *QP) transmitResponses(out Output, now time.Duration, budget int) int {
 	}
 	return budget
 }
+
+// maxUnheard is how many bytes of reads leave without a word from the peer. A peer that
+// asks for more at once, as adapters do, and listens, asks for the rest when it has waited
+// in vain for it. One that does not listen is not worth a network's time.
+const maxUnheard = 64 << 20
 
 // transmitRead sends one packet of a read's response and reports whether more
 // follow.
@@ -135,6 +145,7 @@ func (q *QP) transmitRead(out Output, p *wire.Packet, r *response) bool {
 	p.AETH.Syndrome = wire.Ack(wire.AckUnlimited)
 	p.Pad = uint8(-n & 3)
 	out.Send(p, pieces, int(n))
+	q.unheard += uint64(n)
 	r.begun = true
 	r.psn = wire.PSNAdd(r.psn, q.packetsOf(n))
 	r.from.addr += uint64(n)

@@ -100,6 +100,7 @@ func (q *QP) receiving() bool {
 // receiveUnreliable takes a packet of an unreliable connection (IBTA 9.8.2.2).
 func (q *QP) receiveUnreliable(p *wire.Packet) {
 	if !q.receiving() {
+		q.counters.WrongState++
 		return
 	}
 	first, last := position(p.Opcode)
@@ -163,8 +164,16 @@ func (q *QP) takeUnreliableSend(p *wire.Packet, first, last bool) bool {
 // takeUnreliableWrite places a packet of a write; it reports false if the message
 // is to be dropped.
 func (q *QP) takeUnreliableWrite(p *wire.Packet, first, last bool) bool {
-	if first && (q.attr.Access&verbs.AccessRemoteWrite == 0 || !q.writing.begin(q, p.RETH)) {
-		return false
+	if first {
+		if q.attr.Access&verbs.AccessRemoteWrite == 0 || !q.admitsRange(&p.RETH) {
+			return false
+		}
+		if !q.writing.begin(q, p.RETH) {
+			q.counters.RemoteAccessErrors++
+			q.refusedKey()
+			return false
+		}
+		q.grantedRange(&p.RETH)
 	}
 	n := q.payloadLen
 	if n > q.writing.left || last != (n == q.writing.left) {

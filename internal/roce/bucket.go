@@ -1,0 +1,44 @@
+package roce
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+	"net/netip"
+	"time"
+)
+
+// bucket is a token bucket, as the generic cell rate algorithm has it (ITU-T I.371 annex
+// A): by one time.
+type bucket struct {
+	full time.Duration // when all tokens will be there again; in the past: they are
+}
+
+func (b *bucket) has(now time.Duration, burst int, interval time.Duration) bool {
+	return b.full-now <= time.Duration(burst-1)*interval
+}
+
+func (b *bucket) take(now, interval time.Duration) { b.full = max(b.full, now) + interval }
+
+// hostBuckets are the buckets of other hosts. These share a fixed number of them, by a hash
+// that nobody outside can compute: forged addresses take no memory, and hit others at
+// random.
+type hostBuckets struct {
+	seed    maphash.Seed
+	buckets [1024]bucket
+}
+
+func newHostBuckets() hostBuckets { return hostBuckets{seed: maphash.MakeSeed()} }
+
+// of returns the bucket of a host: by its address with IPv4, and the upper half of it with
+// IPv6, since a host has many of the lower.
+func (h *hostBuckets) of(host netip.Addr) *bucket {
+	var key uint64
+	if host.Is4() {
+		b := host.As4()
+		key = uint64(binary.BigEndian.Uint32(b[:]))
+	} else {
+		b := host.As16()
+		key = binary.BigEndian.Uint64(b[:])
+	}
+	return &h.buckets[maphash.Comparable(h.seed, key)%uint64(len(h.buckets))]
+}
