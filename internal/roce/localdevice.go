@@ -3,6 +3,7 @@ package roce
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"sync"
 	"time"
@@ -85,10 +86,15 @@ func (l *localDevice) join(e *endpoint, addr local.Address) *localPeer {
 	if l.on && p.channel == nil && p.isLoop() {
 		p.begin(local.NewLoop(addr, l.woken))
 	}
-	if l.on && p.channel == nil && p.meetings == 0 && len(l.polled.peers) < maxLocalPeers {
-		l.dial(p)
+	if l.mayDial(p) {
+		l.dial(p, minRedialPause)
 	}
 	return p
+}
+
+// mayDial reports whether a channel with a peer is wanted, and nobody is making one.
+func (l *localDevice) mayDial(p *localPeer) bool {
+	return l.on && p.users > 0 && p.channel == nil && p.meetings == 0 && len(l.polled.peers) < maxLocalPeers
 }
 
 func (l *localDevice) peer(e *endpoint, addr local.Address) *localPeer {
@@ -117,7 +123,9 @@ func (l *localDevice) forgetUnused(p *localPeer) {
 	}
 }
 
-func (l *localDevice) dial(p *localPeer) {
+// dial makes a channel with a peer. Where the peer's process stands still, or comes to
+// nothing for lack of time, it does so again after a pause.
+func (l *localDevice) dial(p *localPeer, pause time.Duration) {
 	p.meetings++
 	l.dialling.Go(func() {
 		c, err := local.Dial(l.ctx, p.ends)
@@ -128,8 +136,32 @@ func (l *localDevice) dial(p *localPeer) {
 			l.shard.device.log.Trace().Err(err).Msg("packets go by UDP")
 		}
 		l.met(p, c)
+		if !unanswered(err) {
+			return
+		}
+		select {
+		case <-time.After(pause):
+		case <-l.ctx.Done():
+			return
+		}
+		l.shard.mu.Lock()
+		defer l.shard.mu.Unlock()
+		if l.peers[p.ends] == p && l.mayDial(p) {
+			l.dial(p, min(2*pause, maxRedialPause))
+		}
 	})
 }
+
+// unanswered reports whether a peer was found that did not come to an answer.
+func unanswered(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, io.EOF)
+}
+
+const (
+	minRedialPause = time.Second
+	maxRedialPause = time.Minute
+)
 
 const (
 	// dialTries and dialInterval are for a peer that refuses because it has not noticed yet

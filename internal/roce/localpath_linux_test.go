@@ -182,7 +182,7 @@ func TestLocalPathEnds(t *testing.T) {
 			} else {
 				for _, p := range l.peers {
 					if p.meetings == 0 {
-						l.dial(p)
+						l.dial(p, minRedialPause)
 					}
 				}
 			}
