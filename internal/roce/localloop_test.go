@@ -14,7 +14,14 @@ import (
 // openNeighbours connects two queue pairs of one device, on one address.
 func openNeighbours(t testing.TB, cfg Config, memory int) (x, y *side) {
 	t.Helper()
+	return openPatientNeighbours(t, cfg, memory, testTimeout)
+}
+
+// openPatientNeighbours is openNeighbours with another code of the time-out.
+func openPatientNeighbours(t testing.TB, cfg Config, memory int, timeout uint8) (x, y *side) {
+	t.Helper()
 	x = openSide(t, cfg, memory)
+	x.timeout = timeout
 	other := *x
 	y = &other
 	y.mem = make([]byte, memory)
@@ -35,7 +42,8 @@ func (s *side) way() verbs.Path { return s.qp.(verbs.PathQP).Path() }
 
 // Queue pairs of one device exchange packets in memory.
 func TestNeighbours(t *testing.T) {
-	x, y := openNeighbours(t, Config{}, 1<<20)
+	const timeout = 22 // 17 s: nothing is lost, and a slow machine must not pass for a loss
+	x, y := openPatientNeighbours(t, Config{}, 1<<20, timeout)
 	require.Equal(t, []verbs.Path{verbs.PathLoopback, verbs.PathLoopback}, []verbs.Path{x.way(), y.way()})
 	for _, n := range []int{1, 8, 4097, 65536, 65537, 300_000} {
 		x.sweep(y, n)

@@ -178,7 +178,7 @@ func TestLocalPathEnds(t *testing.T) {
 			d := []*Device{x.dev, y.dev}[i%2]
 			d.mu.Lock()
 			if l := &d.main.local; len(l.polled.peers) > 0 {
-				l.polled.peers[0].end(io.EOF)
+				l.polled.peers[0].end(net.ErrClosed) // the peer is not said to have died
 			} else {
 				for _, p := range l.peers {
 					if p.meetings == 0 {
