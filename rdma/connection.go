@@ -161,8 +161,12 @@ func (conn *Connection) openLane() (err error) {
 
 // export takes the queue pair to Init, and makes the descriptor.
 func (conn *Connection) export() ([]byte, error) {
-	c, s := conn.ctx, conn.ctx.set
+	s := conn.ctx.set
 	if err := conn.initialize(s.Port); err != nil {
+		return nil, err
+	}
+	signal, err := newReadySignal(conn)
+	if err != nil {
 		return nil, err
 	}
 	var random [12]byte
@@ -178,11 +182,15 @@ func (conn *Connection) export() ([]byte, error) {
 		qpn:       conn.lane.Num(),
 		psn:       binary.NativeEndian.Uint32(random[8:]) & 0xffffff,
 		nonce:     binary.NativeEndian.Uint64(random[:]) | 1,
-		readyAddr: c.readyWords.Addr() + 8*uint64(conn.slot),
-		readyKey:  c.readyKey,
+		readyAddr: signal.region.Addr(),
+		readyKey:  signal.region.RKey(),
 	}
-	conn.establishment = newReadySignal(conn)
-	return conn.local.encode()
+	conn.establishment = signal
+	desc, err := conn.local.encode()
+	if err != nil {
+		signal.release()
+	}
+	return desc, err
 }
 
 // Connect takes the peer's descriptor, binary or armored, and begins to connect.

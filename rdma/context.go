@@ -42,7 +42,6 @@ type Context struct {
 	scratch     *mmap.Map // words that signals of connections send, by slot; then words of tasks
 	scratchSG   verbs.SGE
 	readyWords  *mmap.Map // words that peers write ready signals and goodbyes to, by slot
-	readyKey    uint32
 	unsubscribe func()
 
 	slots   []*Connection // nil: free

@@ -30,6 +30,7 @@ import (
 // band.
 type readySignal struct {
 	conn    *Connection
+	region  verbs.MR // the connection's word; nil: released
 	active  bool
 	began   time.Time
 	again   time.Time   // when to try the next signal; zero: when the present one fails
@@ -49,30 +50,25 @@ const (
 	longestPoll  = 20 * time.Millisecond
 )
 
-// openReadyWords makes the memory that ready signals and goodbyes arrive in.
-func (c *Context) openReadyWords() error {
-	var err error
-	if c.readyWords, err = mmap.New(c.dev, mmap.Config{
-		Size: 8 * c.set.MaxConnections, Permissions: mmap.LocalReadWrite | mmap.RemoteWrite, PD: c.set.PD,
-	}); err != nil {
-		return err
-	}
-	desc, err := c.readyWords.ExportPD(c.set.PD)
-	if err != nil {
-		return err
-	}
-	seen, err := mmap.Import(c.dev, desc)
-	if err != nil {
-		return err
-	}
-	c.readyKey = seen.RKey()
-	return seen.Close()
+// openReadyWords makes the memory that ready signals and goodbyes arrive in. No key of
+// it is given to peers: each gets that of a region of one word.
+func (c *Context) openReadyWords() (err error) {
+	c.readyWords, err = mmap.New(c.dev, mmap.Config{Size: 8 * c.set.MaxConnections, Permissions: mmap.LocalReadWrite, PD: c.set.PD})
+	return err
 }
 
-func newReadySignal(conn *Connection) *readySignal {
+// newReadySignal registers the connection's word, so that its key opens that of no other
+// connection, and none when the connection has been destroyed.
+func newReadySignal(conn *Connection) (*readySignal, error) {
 	r := &readySignal{conn: conn}
 	atomic.StoreUint64(r.word(), 0)
-	return r
+	off, s := 8*conn.slot, conn.ctx.set
+	var err error
+	r.region, err = s.PD.RegMR(conn.ctx.readyWords.Bytes()[off:off+8:off+8], verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+	if err != nil {
+		return nil, fmt.Errorf("register the 8 bytes that the peer's ready signal arrives in with %s: %w", conn.ctx.dev.Name(), err)
+	}
+	return r, nil
 }
 
 // word is the connection's word of the memory that signals arrive in. The device may
@@ -102,15 +98,12 @@ func (r *readySignal) begin() {
 		return
 	}
 	r.active, r.began = order > 0, time.Now()
-	cancel, complete, err := conn.ctx.readyWords.Watch(8*conn.slot, 8, r.written)
-	switch {
-	case err != nil:
-		conn.fail(conn.deviceError(err))
-		return
-	case complete:
-		r.cancel = cancel
-	default:
-		cancel()
+	if region, able := r.region.(verbs.WatchableMR); able {
+		var err error
+		if r.cancel, err = region.Watch(0, 8, r.written); err != nil {
+			conn.fail(conn.deviceError(err))
+			return
+		}
 	}
 	if r.active {
 		r.signal()
@@ -229,6 +222,13 @@ func (r *readySignal) release() {
 		r.cancel()
 		r.cancel = nil
 	}
+	if r.region == nil {
+		return
+	}
+	if err := r.region.Close(); err != nil {
+		r.conn.ctx.set.Log.Warn().Err(err).Stringer("connection", r.conn).Msg("deregistering the word of the ready signal")
+	}
+	r.region = nil
 }
 
 // writtenWords takes connections whose words were written, each once, from the device's

@@ -1,0 +1,162 @@
+package rdma
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// neighbours is a server with connections to several peers, and one of these peers, who
+// writes to what the descriptor for him names.
+type neighbours struct {
+	t            *testing.T
+	engine       *pe.Engine
+	server, peer *Context
+	memory       *mmap.Map
+	bufs         bufinv.Inventory
+	writes       *WritePool
+	ended        error // of the last write
+	completed    int
+}
+
+func newNeighbours(t *testing.T) *neighbours {
+	n := &neighbours{t: t, engine: pe.New(pe.Config{})}
+	open := func(name string) *Context {
+		dev := must(soft.Open(soft.Config{}))
+		ctx := must(New(dev, Config{Engine: n.engine, Name: name, MaxConnections: 8}))
+		t.Cleanup(func() {
+			require.NoError(t, ctx.Stop())
+			n.until(func() bool { return ctx.State() == pe.Idle })
+			require.NoError(t, ctx.Close())
+			require.NoError(t, dev.Close())
+		})
+		return ctx
+	}
+	t.Cleanup(func() { require.NoError(t, n.engine.Close()) })
+	n.server, n.peer = open("server"), open("peer")
+	n.memory = must(mmap.Alloc(n.peer.Device(), 8, mmap.LocalReadWrite))
+	n.writes = must(n.peer.WritePool(1, func(task *WriteTask) { n.wrote(task, nil) }, n.wrote))
+	require.NoError(t, n.server.Start())
+	require.NoError(t, n.peer.Start())
+	return n
+}
+
+func (n *neighbours) wrote(task *WriteTask, err error) {
+	n.ended = err
+	n.completed++
+	require.NoError(n.t, task.Free())
+}
+
+func (n *neighbours) until(done func() bool) {
+	n.t.Helper()
+	for limit := time.Now().Add(5 * time.Minute); !done(); {
+		must(n.engine.Progress())
+		require.True(n.t, time.Now().Before(limit), "it never happened")
+	}
+}
+
+// connect connects the peer to the server, and returns what the server's descriptor says.
+func (n *neighbours) connect() (atServer, atPeer *Connection, e endpoint) {
+	n.t.Helper()
+	atServer, desc, err := n.server.Export()
+	require.NoError(n.t, err)
+	atPeer, own, err := n.peer.Export()
+	require.NoError(n.t, err)
+	require.NoError(n.t, atServer.Connect(own))
+	require.NoError(n.t, atPeer.Connect(desc))
+	n.until(func() bool { return atServer.State() == Ready && atPeer.State() == Ready })
+	return atServer, atPeer, must(decodeEndpoint(desc))
+}
+
+// write has the peer write 8 bytes to an address of the server's, and returns the outcome.
+func (n *neighbours) write(conn *Connection, addr uint64, key uint32) error {
+	n.t.Helper()
+	target := must(mmap.FromKey(n.peer.Device(), addr, 8, key, mmap.RemoteWrite))
+	defer func() { require.NoError(n.t, target.Close()) }()
+	before := n.completed
+	task := must(n.writes.Alloc(conn, n.bufs.Source(n.memory, 0, 8), n.bufs.Target(target, 0, 8)))
+	require.NoError(n.t, task.Submit())
+	n.until(func() bool { return n.completed > before })
+	return n.ended
+}
+
+// The key in a descriptor opens the word of its own connection and no other's: a peer
+// cannot overwrite the ready signals of others, whose connections would hang.
+func TestKeyOfAReadyWordOpensNoOther(t *testing.T) {
+	n := newNeighbours(t)
+	_, peer, own := n.connect()
+	require.NoError(t, n.write(peer, own.readyAddr, own.readyKey), "his own he may write")
+
+	victim, desc, err := n.server.Export()
+	require.NoError(t, err)
+	other := must(decodeEndpoint(desc))
+	require.NotEqual(t, own.readyKey, other.readyKey)
+	copy(n.memory.Bytes(), "clobber!")
+	require.ErrorIs(t, n.write(peer, other.readyAddr, own.readyKey), ErrRemoteAccess)
+	require.Zero(t, *victim.establishment.(*readySignal).word(), "nothing has been written")
+}
+
+// When a connection has been destroyed, its key opens nothing any more, although the next
+// connection has the same word.
+func TestKeyOfAReadyWordEndsWithItsConnection(t *testing.T) {
+	n := newNeighbours(t)
+	first, _, old := n.connect()
+	require.NoError(t, first.Close())
+	n.until(func() bool { return len(n.server.free) == len(n.server.slots) })
+	_, peer, next := n.connect()
+	require.Equal(t, old.readyAddr, next.readyAddr, "the place has been taken again")
+	require.ErrorIs(t, n.write(peer, old.readyAddr, old.readyKey), ErrRemoteAccess)
+}
+
+// A device that does not register the word fails the export, and nothing stays behind.
+func TestReadyWordIsNotRegistered(t *testing.T) {
+	soft := must(soft.Open(soft.Config{}))
+	dev := &noRegions{Device: soft}
+	engine := pe.New(pe.Config{})
+	c := must(New(dev, Config{Engine: engine}))
+	require.NoError(t, c.Start())
+	dev.full = true
+	for range 2 * c.set.MaxConnections {
+		_, _, err := c.Export()
+		require.ErrorIs(t, err, verbs.ErrLimit)
+	}
+	dev.full = false
+	conn, _, err := c.Export()
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
+	require.NoError(t, c.Stop())
+	for c.State() != pe.Idle {
+		must(engine.Progress())
+	}
+	require.NoError(t, engine.Close())
+	require.NoError(t, soft.Close(), "something of the device leaked")
+}
+
+// noRegions is a device that can have as many memory regions as it allows.
+type noRegions struct {
+	verbs.Device
+	full bool
+}
+
+type noRegionsPD struct {
+	verbs.PD
+	dev *noRegions
+}
+
+func (d *noRegions) DefaultPD() verbs.PD { return noRegionsPD{d.Device.DefaultPD(), d} }
+
+func (p noRegionsPD) Device() verbs.Device { return p.dev }
+
+func (p noRegionsPD) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
+	if p.dev.full {
+		return nil, verbs.ErrLimit
+	}
+	return p.PD.RegMR(mem, access)
+}
