@@ -33,22 +33,31 @@ type readySignal struct {
 	region  verbs.MR // the connection's word; nil: released
 	active  bool
 	began   time.Time
-	again   time.Time   // when to try the next signal; zero: when the present one fails
+	again   time.Time   // when to take the signal back, or to send the next one; zero: when it fails
+	signals int         // sent so far
+	sending bool        // one was given to the queue pair since it was brought up
 	cancel  func()      // ends the watch on the word; nil: the device has no watches
 	pending atomic.Bool // the connection is among the context's written
 }
 
 const (
-	// signalTimeout is how long a signal may stay unacknowledged where the device
-	// itself would wait for ever.
-	signalTimeout = 250 * time.Millisecond
-	// signalPause is the time between the failure of a signal and the next one.
-	signalPause = time.Millisecond
+	// longestSignal is how long a signal may stay unacknowledged where the device would
+	// repeat it for seconds; at first it is shortestSignal where the device repeats nothing.
+	shortestSignal = 250 * time.Millisecond
+	longestSignal  = time.Second
+	// shortestPause and longestPause are between the end of a signal and the next one: a
+	// quarter of the time for which the peer has been waited for, so that thousands of
+	// peers that never come cost little, and one that comes late little time.
+	shortestPause = time.Millisecond
+	longestPause  = 4 * time.Second
 	// Where the device does not notify of writes to the word, it is polled, less often
 	// with time.
 	shortestPoll = time.Millisecond
-	longestPoll  = 20 * time.Millisecond
+	longestPoll  = 500 * time.Millisecond
 )
+
+// within bounds a duration.
+func within(d, least, most time.Duration) time.Duration { return min(max(d, least), most) }
 
 // openReadyWords makes the memory that ready signals and goodbyes arrive in. No key of
 // it is given to peers: each gets that of a region of one word.
@@ -106,7 +115,7 @@ func (r *readySignal) begin() {
 		}
 	}
 	if r.active {
-		r.signal()
+		r.signal(r.began)
 	}
 	r.signaled() // the peer may have been first
 	r.schedule(r.began)
@@ -132,11 +141,16 @@ func (r *readySignal) signaled() {
 }
 
 // signal posts the ready signal.
-func (r *readySignal) signal() {
+func (r *readySignal) signal(now time.Time) {
 	r.again = time.Time{}
-	if r.conn.ctx.set.timeout == 0 {
-		r.again = time.Now().Add(signalTimeout)
+	switch s := r.conn.ctx.set; {
+	case s.adaptive:
+		r.again = now.Add(longestSignal)
+	case s.timeout == 0:
+		r.again = now.Add(within(now.Sub(r.began), shortestSignal, longestSignal))
 	}
+	r.signals++
+	r.sending = true
 	r.conn.signal.post(signalReady, r.conn.peer.nonce)
 }
 
@@ -148,7 +162,7 @@ func (r *readySignal) sent(status verbs.Status, vendor uint32) {
 		conn.ready()
 	case verbs.StatusRetryExceeded, verbs.StatusResponseTimeout:
 		now := time.Now()
-		r.again = now.Add(signalPause)
+		r.again = now
 		r.schedule(now)
 	default:
 		err := &TaskError{Op: OpWrite, Status: status, Connection: conn, VendorError: vendor}
@@ -168,17 +182,26 @@ func (r *readySignal) due(now time.Time) {
 		return
 	}
 	if r.active && !r.again.IsZero() && !now.Before(r.again) {
-		if err := conn.reset(); err != nil {
+		if !r.sending {
+			r.signal(now)
+		} else if err := r.takeBack(); err != nil {
 			conn.fail(conn.deviceError(err))
 			return
+		} else {
+			r.again = now.Add(within(now.Sub(r.began)/4, shortestPause, longestPause))
 		}
-		if err := conn.bringUp(); err != nil {
-			conn.fail(conn.deviceError(err))
-			return
-		}
-		r.signal()
 	}
 	r.schedule(now)
+}
+
+// takeBack ends a signal that nobody has acknowledged. The queue pair is up in the pause
+// that follows: where just the acknowledgement was lost, the peer is Ready, and may speak.
+func (r *readySignal) takeBack() error {
+	r.sending = false
+	if err := r.conn.reset(); err != nil {
+		return err
+	}
+	return r.conn.bringUp()
 }
 
 // schedule sets the connection's deadline to what comes first.
@@ -197,14 +220,14 @@ func (r *readySignal) schedule(now time.Time) {
 		earlier(r.began.Add(limit))
 	}
 	if r.cancel == nil {
-		earlier(now.Add(min(max(now.Sub(r.began)/64, shortestPoll), longestPoll)))
+		earlier(now.Add(within(now.Sub(r.began)/64, shortestPoll, longestPoll)))
 	}
 	conn.ctx.setDeadline(&conn.deadline, at)
 }
 
 // peerMayBeReady implements establishment.
 func (r *readySignal) peerMayBeReady() bool {
-	return r.conn.signal.purpose == signalReady || r.arrived(r.conn.local.nonce)
+	return r.signals > 0 || r.arrived(r.conn.local.nonce)
 }
 
 // sayGoodbye implements establishment.

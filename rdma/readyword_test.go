@@ -24,13 +24,20 @@ type neighbours struct {
 	writes       *WritePool
 	ended        error // of the last write
 	completed    int
+	keep         bool // tasks are not freed
 }
 
-func newNeighbours(t *testing.T) *neighbours {
+func newNeighbours(t *testing.T) *neighbours { return newNeighboursWith(t, Config{}) }
+
+func newNeighboursWith(t *testing.T, cfg Config) *neighbours {
+	if cfg.MaxConnections == 0 {
+		cfg.MaxConnections = 64
+	}
 	n := &neighbours{t: t, engine: pe.New(pe.Config{})}
 	open := func(name string) *Context {
 		dev := must(soft.Open(soft.Config{}))
-		ctx := must(New(dev, Config{Engine: n.engine, Name: name, MaxConnections: 8}))
+		cfg.Engine, cfg.Name = n.engine, name
+		ctx := must(New(dev, cfg))
 		t.Cleanup(func() {
 			require.NoError(t, ctx.Stop())
 			n.until(func() bool { return ctx.State() == pe.Idle })
@@ -51,7 +58,9 @@ func newNeighbours(t *testing.T) *neighbours {
 func (n *neighbours) wrote(task *WriteTask, err error) {
 	n.ended = err
 	n.completed++
-	require.NoError(n.t, task.Free())
+	if !n.keep {
+		require.NoError(n.t, task.Free())
+	}
 }
 
 func (n *neighbours) until(done func() bool) {

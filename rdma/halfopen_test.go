@@ -1,0 +1,147 @@
+package rdma
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// halfOpen makes connections of the peer's to a server that never connects, until so many
+// of them are active: they send the ready signal.
+func (n *neighbours) halfOpen(active int) (conns []*Connection) {
+	n.t.Helper()
+	for found := 0; found < active; {
+		conn, _, err := n.peer.Export()
+		require.NoError(n.t, err)
+		_, desc, err := n.server.Export()
+		require.NoError(n.t, err)
+		require.NoError(n.t, conn.Connect(desc))
+		if conn.establishment.(*readySignal).active {
+			found++
+		}
+		conns = append(conns, conn)
+	}
+	return conns
+}
+
+// visits runs the deadlines of a half-open connection for as long as it would have them if
+// all of that time had passed, and returns how often it was looked at.
+func (n *neighbours) visits(conn *Connection, until time.Duration) (visits int) {
+	n.t.Helper()
+	began := conn.establishment.(*readySignal).began
+	for conn.State() == Connecting && conn.deadline.at.Sub(began) <= until {
+		n.server.expire() // nothing of it is due
+		conn.due(conn.deadline.at)
+		n.peer.flush()
+		visits++
+	}
+	return visits
+}
+
+// Ready signals that nobody acknowledges become rarer, and each ends: of an hour without a
+// limit only some are left, and with the default one they end after a minute.
+func TestReadySignalsBecomeRarer(t *testing.T) {
+	for _, c := range []struct {
+		cfg           Config
+		until         time.Duration
+		fewest, most  int // signals in all
+		failsAtTheEnd bool
+	}{
+		{cfg: Config{}, until: time.Hour, fewest: 12, most: 20, failsAtTheEnd: true},
+		{cfg: Config{ConnectTimeout: -1}, until: time.Hour, fewest: 700, most: 740}, // 4 s and 1 s
+		{cfg: Config{ConnectTimeout: -1, AckTimeout: -1}, until: time.Hour, fewest: 700, most: 740},
+		{cfg: Config{ConnectTimeout: time.Second}, until: time.Hour, fewest: 1, most: 1, failsAtTheEnd: true},
+	} {
+		n := newNeighboursWith(t, c.cfg)
+		conns := n.halfOpen(1)
+		conn := conns[len(conns)-1]
+		signal := conn.establishment.(*readySignal)
+		visits := n.visits(conn, c.until)
+		require.GreaterOrEqual(t, signal.signals, c.fewest)
+		require.LessOrEqual(t, signal.signals, c.most)
+		require.LessOrEqual(t, visits, 2*c.most+2, "each is sent once, and taken back once")
+		if c.failsAtTheEnd {
+			require.ErrorIs(t, conn.Err(), ErrTimeout)
+		} else {
+			require.Equal(t, Connecting, conn.State())
+		}
+	}
+}
+
+// A device that does not notify of writes has the words of passive ends polled, less often
+// with time.
+func TestPollsBecomeRarer(t *testing.T) {
+	n := newNeighboursWith(t, Config{ConnectTimeout: -1})
+	var passive *Connection
+	for passive == nil {
+		conn, _, err := n.peer.Export()
+		require.NoError(t, err)
+		_, desc, err := n.server.Export()
+		require.NoError(t, err)
+		require.NoError(t, conn.Connect(desc))
+		if signal := conn.establishment.(*readySignal); !signal.active {
+			passive = conn
+		}
+	}
+	signal := passive.establishment.(*readySignal)
+	require.True(t, passive.deadline.at.IsZero(), "nothing is to be done for it")
+	signal.cancel()
+	signal.cancel = nil
+	signal.schedule(signal.began)
+	visits := n.visits(passive, time.Hour)
+	require.LessOrEqual(t, visits, 7200+1000, "every 500 ms in the end")
+	require.GreaterOrEqual(t, visits, 7200)
+}
+
+// Passes look at half-open connections as often as these have something to do, whatever
+// others do: that is a number for each time that passes, and not for each pass.
+func TestHalfOpenConnectionsAreLeftAlone(t *testing.T) {
+	const active, writes = 50, 500
+	n := newNeighboursWith(t, Config{ConnectTimeout: -1, MaxConnections: 1000, Keepalive: -1})
+	_, busy, _ := n.connect()
+	half := n.halfOpen(active)
+	now := time.Now()
+	for _, conn := range half {
+		signal := conn.establishment.(*readySignal)
+		signal.began = now.Add(-time.Hour) // for as long as they have waited
+		if signal.active {
+			require.NoError(t, signal.takeBack())
+			signal.again = now.Add(longestPause)
+			signal.schedule(now)
+		}
+	}
+	for range 2000 { // reports of connections
+		must(n.engine.Progress())
+	}
+	task := must(n.writes.Alloc(busy, nil, nil))
+	n.keep = true
+	handled := 0
+	for range writes {
+		require.NoError(t, task.Submit())
+		for task.InFlight() {
+			handled += must(n.engine.Progress())
+		}
+	}
+	// Each is sent, and taken back, within the least time that both take.
+	rounds := int(time.Since(now)/(longestPause+longestSignal)) + 1
+	require.NoError(t, task.Free())
+	require.GreaterOrEqual(t, handled, writes)
+	require.LessOrEqual(t, handled, writes+2*active*rounds)
+}
+
+// The peer is Ready, and the acknowledgement of the signal was lost: in the pauses between
+// signals the end that waits can take what the peer sends.
+func TestQueuePairIsUpBetweenSignals(t *testing.T) {
+	n := newNeighboursWith(t, Config{ConnectTimeout: -1})
+	conns := n.halfOpen(1)
+	conn := conns[len(conns)-1]
+	signal := conn.establishment.(*readySignal)
+	for signal.sending {
+		conn.due(conn.deadline.at)
+	}
+	require.Equal(t, verbs.QPReadyToSend, must(conn.QP().Query()).State)
+	require.True(t, signal.peerMayBeReady(), "it has to be told of the end")
+}
