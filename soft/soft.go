@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -225,12 +226,32 @@ func openInterface(cfg Config, i networkInterface) (*Device, error) {
 	return open(cfg.roce(name, i, addresses...))
 }
 
-// loopbackAddresses is how many addresses of 127.0.0.0/8 are tried.
-const loopbackAddresses = 1024
+// The first addresses of 127.0.0.0/8 are tried in their order, for those who read them.
+// Then some of the others are, at random: of 16 million nearly all are free, however many
+// devices there are.
+const (
+	firstLoopbacks  = 4
+	randomLoopbacks = 16
+)
 
-// openLoopback takes the first free address of 127.0.0.0/8, all of which is
-// local on Linux. Where no other address than 127.0.0.1 is, or the port is taken
-// everywhere (the kernel's own RoCEv2 does that), it takes another port.
+// loopbackAddresses are those to be tried, in turn.
+func loopbackAddresses(yield func(netip.Addr) bool) {
+	for i := range firstLoopbacks {
+		if !yield(netip.AddrFrom4([4]byte{127, 0, 0, byte(1 + i)})) {
+			return
+		}
+	}
+	for range randomLoopbacks {
+		r := rand.Uint32()
+		if !yield(netip.AddrFrom4([4]byte{127, byte(r), byte(r >> 8), byte(1 + r>>16%254)})) {
+			return
+		}
+	}
+}
+
+// openLoopback takes a free address of 127.0.0.0/8, all of which is local on Linux. Where
+// no other address than 127.0.0.1 is, or the port is taken everywhere (the kernel's own
+// RoCEv2 does that), it takes another port.
 func openLoopback(cfg Config, name string, i networkInterface) (*Device, error) {
 	var others []netip.AddrPort
 	for _, a := range i.addresses {
@@ -238,22 +259,30 @@ func openLoopback(cfg Config, name string, i networkInterface) (*Device, error) 
 			others = append(others, netip.AddrPortFrom(a, 0))
 		}
 	}
-	own := netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	addr := own
-	for range loopbackAddresses {
-		d, err := open(cfg.roce(name, i, append([]netip.AddrPort{netip.AddrPortFrom(addr, wire.UDPPort)}, others...)...))
-		if err == nil {
+	at := func(addr netip.Addr, port uint16) (*Device, error) {
+		return open(cfg.roce(name, i, append([]netip.AddrPort{netip.AddrPortFrom(addr, port)}, others...)...))
+	}
+	if d, err := openFirst(func(addr netip.Addr) (*Device, error) { return at(addr, wire.UDPPort) }); d != nil || err != nil {
+		return d, err
+	}
+	return at(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0)
+}
+
+// openFirst opens a device at the first address that is free. It returns none, and no
+// error, where there is no such address.
+func openFirst(at func(netip.Addr) (*Device, error)) (*Device, error) {
+	for addr := range loopbackAddresses {
+		d, err := at(addr)
+		switch {
+		case err == nil:
 			return d, nil
-		}
-		if errors.Is(err, syscall.EADDRNOTAVAIL) {
-			break
-		}
-		if !errors.Is(err, syscall.EADDRINUSE) {
+		case errors.Is(err, syscall.EADDRNOTAVAIL):
+			return nil, nil
+		case !errors.Is(err, syscall.EADDRINUSE):
 			return nil, err
 		}
-		addr = addr.Next()
 	}
-	return open(cfg.roce(name, i, append([]netip.AddrPort{netip.AddrPortFrom(own, 0)}, others...)...))
+	return nil, nil
 }
 
 // networkInterface is an interface that is up and has addresses.

@@ -224,3 +224,56 @@ func TestSetFaults(t *testing.T) {
 	require.ErrorIs(t, d.SetFaults(Faults{Corrupt: 1.5}), verbs.ErrInvalid)
 	require.NoError(t, d.SetFaults(Faults{}))
 }
+
+// How many addresses are tried does not grow with the devices that there are.
+func TestAttemptsDoNotGrowWithDevices(t *testing.T) {
+	const devices = 20_000
+	taken := make(map[netip.Addr]bool)
+	most, all := 0, 0
+	for range devices {
+		attempts := 0
+		d, err := openFirst(func(addr netip.Addr) (*Device, error) {
+			require.True(t, addr.IsLoopback())
+			attempts++
+			if taken[addr] {
+				return nil, syscall.EADDRINUSE
+			}
+			taken[addr] = true
+			return new(Device), nil
+		})
+		require.NoError(t, err)
+		require.NotNil(t, d, "there are free addresses")
+		most, all = max(most, attempts), all+attempts
+	}
+	require.LessOrEqual(t, most, firstLoopbacks+randomLoopbacks)
+	require.LessOrEqual(t, all, devices*(firstLoopbacks+2))
+}
+
+// Where no address is free, or none but the first is local, the device is for another port.
+func TestNoLoopbackAddressIsFree(t *testing.T) {
+	for _, refusal := range []error{syscall.EADDRINUSE, syscall.EADDRNOTAVAIL} {
+		d, err := openFirst(func(netip.Addr) (*Device, error) { return nil, refusal })
+		require.NoError(t, err)
+		require.Nil(t, d)
+	}
+	_, err := openFirst(func(netip.Addr) (*Device, error) { return nil, syscall.EACCES })
+	require.ErrorIs(t, err, syscall.EACCES)
+}
+
+// Many devices at once: each has an address of its own, and the standard port.
+func TestManyDevices(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux has all of 127.0.0.0/8")
+	}
+	seen := make(map[verbs.GID]bool)
+	for range 50 {
+		d, err := Open(Config{MaxShards: 1})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, d.Close()) })
+		table, err := d.GIDs(1)
+		require.NoError(t, err)
+		require.EqualValues(t, 4791, table[0].UDPPort)
+		require.False(t, seen[table[0].GID])
+		seen[table[0].GID] = true
+	}
+}
