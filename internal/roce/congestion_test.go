@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -76,4 +77,33 @@ func TestNoCongestionControl(t *testing.T) {
 		assert.Zero(t, counter(t, y.dev, "np_ecn_marked_roce_packets"))
 		assert.Zero(t, counter(t, y.dev, "np_cnp_sent"))
 	}
+}
+
+// Congestion notifications as adapters send them are no malformed packets, whatever queue
+// pair they name: one that reacts to them, one that does not, or none.
+func TestNotificationsOfAdapters(t *testing.T) {
+	cnp := func(qpn uint32) *wire.Packet {
+		return &wire.Packet{Opcode: wire.CNP, MigReq: true, PKey: 0xffff, BECN: true, DestQP: qpn}
+	}
+	count := func(d *Device) (counts [4]uint64) {
+		for i, name := range []string{"rp_cnp_ignored", "rp_cnp_handled", "rx_wrong_peer", "rx_malformed"} {
+			counts[i] = counter(t, d, name)
+		}
+		return counts
+	}
+	for _, on := range []bool{false, true} {
+		s := openSide(t, Config{DisableLocal: true, CongestionControl: on}, 4096)
+		s.connectForeign()
+		arrive(s.dev, cnp(s.qp.Num()), nil)
+		taken := count(s.dev)
+		require.Equal(t, []uint64{1, 0, 0}, []uint64{taken[0] + taken[1], taken[2], taken[3]})
+		arrive(s.dev, cnp(s.qp.Num()^1), nil)
+		require.Equal(t, [4]uint64{taken[0], taken[1], 1, 0}, count(s.dev), "for no queue pair")
+	}
+	ud := openUD(t, Config{})
+	arrive(ud.dev, cnp(ud.qp.Num()), nil)
+	require.Equal(t, [4]uint64{1, 0, 0, 0}, count(ud.dev), "for datagrams, which nothing slows down")
+	managed := openManaged(t, Config{})
+	arrive(managed.dev, cnp(managementQPN), nil)
+	require.Equal(t, [4]uint64{1, 0, 0, 0}, count(managed.dev), "for queue pair 1")
 }

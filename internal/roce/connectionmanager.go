@@ -51,6 +51,10 @@ func newGeneralServices(d *Device) *generalServices {
 // handle takes a packet that names queue pair 1.
 func (g *generalServices) handle(e *endpoint, dg *link.Datagram, now time.Duration) {
 	d, p := g.device, &e.packet
+	if p.Opcode == wire.CNP {
+		d.main.counters.NotificationsIgnored++
+		return
+	}
 	if p.Opcode != wire.UDSendOnly || p.DETH.SrcQP != managementQPN || len(p.Payload) != mad.Len || p.PKey&0x7fff != 0x7fff {
 		d.main.drops.malformed++
 		return

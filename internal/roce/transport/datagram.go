@@ -43,6 +43,10 @@ func (q *QP) addressDatagram(p *wire.Packet, w *sendWQE) {
 // queue pair for the latter (seen with Linux 6.1), which lets anybody with the
 // Q_Key end it.
 func (q *QP) ReceiveDatagram(p *wire.Packet, header *[verbs.GRHLen]byte, udpPort uint16) {
+	if p.Opcode == wire.CNP {
+		q.counters.NotificationsIgnored++
+		return
+	}
 	if q.kind != verbs.UD || p.Opcode.Service() != wire.ServiceUD {
 		q.counters.WrongService++
 		return
