@@ -1,0 +1,134 @@
+package attack
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// attacker is the process that attacks.
+type attacker struct {
+	*peer
+	row    *row
+	ends   []endInfo // of the victims: left idle, left busy, right idle, right busy
+	page   page
+	own    []netip.Addr // its addresses
+	moment bool         // it is make test
+	guns   []*gun
+	ended  atomic.Bool
+	calls  chan message // answers of the test
+	rng    *rand.Rand
+	others int64 // packets that no gun has sent
+}
+
+// nobody is the user that has no rights anywhere.
+const nobody = 65534
+
+// dropPrivileges makes the process an ordinary user's. One that spoofs keeps what it is.
+func dropPrivileges(v vantage) error {
+	if os.Getuid() != 0 || v == bySpoofing {
+		return nil
+	}
+	return errors.Join(syscall.Setgroups(nil), syscall.Setresgid(nobody, nobody, nobody), syscall.Setresuid(nobody, nobody, nobody))
+}
+
+func runAttacker(p *peer) error {
+	m, err := p.hear()
+	if err != nil {
+		return err
+	}
+	a := &attacker{peer: p, row: rowOf(m.Row), ends: m.Ends, own: m.Own, moment: m.Moment, calls: make(chan message, 1), rng: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
+	if a.page, err = openPage(os.NewFile(3, "page")); err != nil {
+		return err
+	}
+	if err := dropPrivileges(a.row.from); err != nil {
+		return fmt.Errorf("become an ordinary user: %w", err)
+	}
+	go a.read()
+	if err := p.say(message{Kind: "began"}); err != nil {
+		return err
+	}
+	began := time.Now()
+	err = a.row.run(a)
+	done := message{Kind: "done", Seconds: time.Since(began).Seconds(), Sent: a.others}
+	for _, g := range a.guns {
+		done.Sent += g.sent
+		g.close()
+	}
+	if err != nil {
+		done.Text = err.Error()
+	}
+	return p.say(done)
+}
+
+// read hears that the attack is to end, and answers.
+func (a *attacker) read() {
+	for {
+		m, err := a.hear()
+		if err != nil || m.Kind == "stop" {
+			a.ended.Store(true)
+			close(a.calls)
+			return
+		}
+		a.calls <- m
+	}
+}
+
+// ask has the test, or the right victim, do something.
+func (a *attacker) ask(m message) (message, error) {
+	if err := a.say(m); err != nil {
+		return m, err
+	}
+	answer, ok := <-a.calls
+	if !ok {
+		return answer, errStopped
+	}
+	return answer, nil
+}
+
+var errStopped = errors.New("the attack is over")
+
+func (a *attacker) stopped() bool { return a.ended.Load() }
+
+// achieved reports a harm.
+func (a *attacker) achieved(h harm, format string, args ...any) {
+	_ = a.say(message{Kind: "harm", Harm: h, Text: fmt.Sprintf(format, args...)})
+}
+
+// as is a gun that sends to a victim's end as its peer, or as the vantage has it.
+func (a *attacker) as(peer, to int) (*gun, error) {
+	from := a.ends[peer].Addr
+	if port := a.page.slot(peer).get(slotPort); port != 0 {
+		from = netip.AddrPortFrom(from.Addr(), uint16(port))
+	}
+	for _, g := range a.guns { // a port can be had once
+		if a.row.from == byPacketInfo && g.from.Port() == from.Port() {
+			other := g.as(from)
+			other.to = a.ends[to].Addr
+			other.aim()
+			a.guns = append(a.guns, other)
+			return other, nil
+		}
+	}
+	g, err := aimAs(a.row.from, a.own[0], from, a.ends[to].Addr)
+	if err == nil {
+		a.guns = append(a.guns, g)
+	}
+	return g, err
+}
+
+// socket is a gun of the attacker's own, at an address of its own.
+func (a *attacker) socket(to netip.AddrPort) (*gun, error) {
+	conn, err := bind(netip.AddrPortFrom(a.own[0], 0))
+	if err != nil {
+		return nil, err
+	}
+	g := newGun(conn, to)
+	a.guns = append(a.guns, g)
+	return g, nil
+}

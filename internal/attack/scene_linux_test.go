@@ -1,0 +1,332 @@
+package attack
+
+import (
+	"crypto/rand"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/internal/netns"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// how says how victims are connected.
+type how int
+
+const (
+	byDescriptor how = iota // exchanged by the test
+	byAddress               // by the connection manager
+	byMemory                // by descriptors, and the packets go through shared memory
+	byUD
+	bySRD
+)
+
+func (h how) datagrams() bool { return h == byUD || h == bySRD }
+
+func (h how) transport() verbs.QPType {
+	switch h {
+	case byUD:
+		return verbs.UD
+	case bySRD:
+		return verbs.SRD
+	}
+	return verbs.RC
+}
+
+const defaultQKey = rdma.DefaultQKey
+
+// place is where victims and attacker are.
+type place int
+
+const (
+	oneHost  place = iota // on the loopback interface
+	oneHost6              // likewise with IPv6, in a namespace
+	hosts                 // in three namespaces on one network
+)
+
+// scene is what an attack needs.
+type scene struct {
+	how   how
+	place place
+}
+
+// stage is a scene with its victims.
+type stage struct {
+	scene
+	t       *testing.T
+	page    *os.File
+	victims [2]*process // left and right
+	ends    []endInfo
+	prefix  [3][]string // of the commands of left, right and the attacker
+	own     []netip.Addr
+	addrs   [2][]netip.AddrPort
+	harmed  bool // they have to be made anew
+}
+
+func newStage(t *testing.T, at place) *stage {
+	t.Helper()
+	s := &stage{scene: scene{place: at}, t: t}
+	var err error
+	s.page, err = os.Create(filepath.Join(t.TempDir(), "page"))
+	require.NoError(t, err)
+	require.NoError(t, s.page.Truncate(pageBytes))
+	s.build()
+	t.Cleanup(func() {
+		s.lower()
+		_ = s.page.Close()
+	})
+	return s
+}
+
+// prepare has victims connected as a row needs them, those of the row before where they are
+// unharmed.
+func (s *stage) prepare(t *testing.T, r *row) {
+	t.Helper()
+	s.t = t
+	if s.victims[0] != nil && s.how == r.how && !s.harmed {
+		s.victims[0].t, s.victims[1].t = t, t
+		return
+	}
+	s.lower()
+	s.how, s.harmed = r.how, false
+	s.raise(r)
+}
+
+// build makes the hosts.
+func (s *stage) build() {
+	addr := func(format string, n int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.MustParseAddr(fmt.Sprintf(format, n)), 4791)
+	}
+	switch s.place {
+	case oneHost:
+		s.own = []netip.Addr{netip.MustParseAddr("127.1.2.3")}
+	case oneHost6:
+		n := netns.New(s.t, "attack")
+		n.IP(s.t, "link set lo up")
+		for i := range 5 {
+			n.IP(s.t, "addr add fd00::%d/128 dev lo nodad", i+1)
+		}
+		for i := range s.prefix {
+			s.prefix[i] = n.Run()
+		}
+		s.addrs = [2][]netip.AddrPort{{addr("fd00::%d", 1), addr("fd00::%d", 2)}, {addr("fd00::%d", 3), addr("fd00::%d", 4)}}
+		s.own = []netip.Addr{netip.MustParseAddr("fd00::5")}
+	case hosts:
+		bridge := netns.New(s.t, "attack-bridge")
+		bridge.IP(s.t, "link add br0 type bridge")
+		bridge.IP(s.t, "link set br0 up")
+		for i, name := range []string{"left", "right", "attacker"} {
+			n := netns.New(s.t, "attack-"+name)
+			n.IP(s.t, "link add eth0 type veth peer name port%d netns %s", i, bridge)
+			bridge.IP(s.t, "link set port%d master br0", i)
+			bridge.IP(s.t, "link set port%d up", i)
+			for k := range 2 {
+				n.IP(s.t, "addr add 10.66.0.%d/24 dev eth0", 1+2*i+k)
+			}
+			n.IP(s.t, "link set lo up")
+			n.IP(s.t, "link set eth0 up")
+			s.prefix[i] = n.Run()
+		}
+		s.addrs = [2][]netip.AddrPort{{addr("10.66.0.%d", 1), addr("10.66.0.%d", 2)}, {addr("10.66.0.%d", 3), addr("10.66.0.%d", 4)}}
+		s.own = []netip.Addr{netip.MustParseAddr("10.66.0.5")}
+	}
+}
+
+// raise starts the victims, and connects them.
+func (s *stage) raise(r *row) {
+	s.t.Helper()
+	_, err := s.page.WriteAt(make([]byte, pageBytes), 0)
+	require.NoError(s.t, err)
+	s.ends = nil
+	secret := make([]byte, 16)
+	_, _ = rand.Read(secret)
+	for i := range s.victims {
+		s.victims[i] = start(s.t, "victim", s.prefix[i], s.page)
+		answer := s.victims[i].ask(message{Kind: "begin", Row: r.name, Side: i, Addresses: s.addrs[i], Data: [][]byte{secret, secret}})
+		s.ends = append(s.ends, answer.Ends...)
+	}
+	for i, v := range s.victims {
+		other := 2 * (1 - i)
+		require.NoError(s.t, v.say(message{Kind: "connect", Ends: s.ends[other : other+2]}))
+	}
+	for _, v := range s.victims {
+		require.Empty(s.t, v.answer("connect").Text)
+	}
+	for i := range s.victims { // who listens first
+		s.victims[1-i].ask(message{Kind: "work"})
+	}
+}
+
+// report is what the victims say of themselves.
+func (s *stage) report() (ops [2]int64, counters map[string]uint64) {
+	counters = map[string]uint64{}
+	for _, v := range s.victims {
+		if len(v.broken()) > 0 {
+			continue
+		}
+		m := v.ask(message{Kind: "report"})
+		for i := range ops {
+			ops[i] += m.Ops[i]
+		}
+		for name, value := range m.Counters {
+			counters[name] += value
+		}
+	}
+	return ops, counters
+}
+
+// broken is what has been done to a process, if it no longer answers.
+func (p *process) broken() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.harms[died]
+}
+
+// result is what came of an attack.
+type result struct {
+	achieved map[harm]string
+	sent     int64
+	seconds  float64
+	before   float64 // exchanges a second of the busy connection
+	during   float64
+	counters map[string]uint64 // how much they have grown
+}
+
+func (r *result) rate() float64 { return float64(r.sent) / max(r.seconds, 1e-9) }
+
+func (s *stage) achieved(a *process) map[harm]string {
+	all := map[harm]string{}
+	for _, p := range append(s.victims[:], a) {
+		p.collect(all)
+	}
+	return all
+}
+
+// attack has the attacker do the row's worst for a while.
+func (s *stage) attack(r *row, duration time.Duration, moment bool) (res result) {
+	t := s.t
+	s.harmed = true // unless it is known better
+	first, _ := s.report()
+	time.Sleep(duration / 4)
+	ops, counters := s.report()
+	res.before = float64(ops[busy]-first[busy]) / (duration / 4).Seconds()
+
+	a := start(t, "attacker", s.prefix[2], s.page)
+	defer a.end()
+	require.NoError(t, a.say(message{Kind: "begin", Row: r.name, Ends: s.ends, Own: s.own, Moment: moment}))
+	a.answer("began")
+	require.Empty(t, s.achieved(a), "before the attack")
+	began := time.Now()
+	done, ok := message{}, false
+	for !ok {
+		achieved := s.achieved(a)
+		over := time.Since(began) > duration
+		if over && r.open(achieved) {
+			over = time.Since(began) > duration+patience
+		}
+		if len(achieved) > 0 && !r.open(achieved) {
+			over = true
+		}
+		if over {
+			break
+		}
+		select {
+		case m, alive := <-a.answers:
+			require.True(t, alive, "the attacker has ended")
+			if ok = m.Kind == "done"; ok {
+				done = m
+				break
+			}
+			s.mediate(a, m)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	ops2, _ := s.report()
+	elapsed := time.Since(began).Seconds()
+	_ = a.say(message{Kind: "stop"})
+	for !ok {
+		m := <-a.answers
+		require.NotEmpty(t, m.Kind, "the attacker has ended")
+		done, ok = m, m.Kind == "done"
+	}
+	require.Empty(t, done.Text, "the attacker")
+	res.sent, res.seconds = done.Sent, done.Seconds
+	res.during = float64(ops2[busy]-ops[busy]) / elapsed
+	if len(s.achieved(a)) == 0 {
+		s.check(r)
+	}
+	_, after := s.report()
+	res.counters = map[string]uint64{}
+	for name, value := range after {
+		res.counters[name] = value - counters[name]
+	}
+	res.achieved = s.achieved(a)
+	s.harmed = len(res.achieved) > 0
+	return res
+}
+
+// mediate has the right victim do what the attacker, as its peer, asks for.
+func (s *stage) mediate(a *process, m message) {
+	v := s.victims[1]
+	if v.broken() != "" {
+		return
+	}
+	_ = a.say(v.ask(m))
+}
+
+// check looks whether connections still do what they should.
+func (s *stage) check(r *row) {
+	left, right := s.victims[0], s.victims[1]
+	if !s.how.datagrams() {
+		if m := left.ask(message{Kind: "probe"}); m.Text != "" {
+			left.harm(ended, "the idle connection no longer works: "+m.Text)
+			return
+		}
+	}
+	if s.how == byAddress {
+		if m := left.ask(message{Kind: "dial", Ends: s.ends[2:]}); m.Text != "" {
+			left.harm(refused, "a newcomer is not served: "+m.Text)
+		}
+	}
+	before := left.ask(message{Kind: "report"}).Ops[busy]
+	for limit := time.Now().Add(patience / 2); left.ask(message{Kind: "report"}).Ops[busy] < before+2; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(limit) || len(s.achieved(right)) > 0 {
+			left.harm(ended, "the busy connection stands still")
+			return
+		}
+	}
+}
+
+func (p *process) harm(h harm, text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.harms[h] = text
+}
+
+// lower ends the victims.
+func (s *stage) lower() {
+	for i, v := range s.victims {
+		if v != nil {
+			v.end()
+			s.victims[i] = nil
+		}
+	}
+}
+
+func (res *result) describe() string {
+	var parts []string
+	for h, text := range res.achieved {
+		parts = append(parts, fmt.Sprintf("%s (%s)", h, text))
+	}
+	if len(parts) == 0 {
+		return "nothing"
+	}
+	return strings.Join(parts, "; ")
+}

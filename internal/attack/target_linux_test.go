@@ -1,0 +1,175 @@
+package attack
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/netip"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/await"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// target is a queue pair of the right victim that is connected to the attacker, beside those
+// that are not, and memory in its protection domain.
+type target struct {
+	Addr      netip.AddrPort
+	QPN       uint32
+	Addr64    uint64 // of memory that the attacker may read, write and add to
+	RKey      uint32
+	Secret    uint64 // of memory whose key the attacker has not got
+	SecretKey uint32 // for the attacker to compare with, not to use
+}
+
+// Numbers of the connection to a target.
+const (
+	attackerQPN    = 0xabcde0
+	attackerPSN    = 0x100000 // of the attacker's first request
+	targetPSN      = 0x200000 // of the target's first request
+	targetBytes    = 256 << 20
+	secretBytes    = 4096
+	targetReads    = 128
+	targetMessages = 16
+)
+
+// targetQP is what a victim holds of a target.
+type targetQP struct {
+	qp verbs.QP
+	cq verbs.CQ
+}
+
+// openTarget connects a queue pair to the address of an attacker, who is like a foreign device.
+func (v *victim) openTarget(m *message) (target, error) {
+	dev := v.ends[busy].dev
+	pd, err := dev.AllocPD()
+	if err != nil {
+		return target{}, err
+	}
+	cq, err := dev.CreateCQ(verbs.CQInit{Capacity: 256})
+	if err != nil {
+		return target{}, err
+	}
+	qp, err := pd.CreateQP(verbs.QPInit{SendCQ: cq, RecvCQ: cq, MaxSendWR: 128, MaxRecvWR: 128})
+	if err != nil {
+		return target{}, err
+	}
+	v.targets = append(v.targets, &targetQP{qp, cq})
+	granted, err := unix.Mmap(-1, 0, targetBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
+	if err != nil {
+		return target{}, err
+	}
+	secret, err := unix.Mmap(-1, 0, secretBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		return target{}, err
+	}
+	_, _ = rand.Read(secret)
+	access := verbs.AccessRemoteRead | verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic
+	open, err := pd.RegMR(granted, access|verbs.AccessLocalWrite)
+	if err != nil {
+		return target{}, err
+	}
+	shut, err := pd.RegMR(secret, access|verbs.AccessLocalWrite)
+	if err != nil {
+		return target{}, err
+	}
+	if err := connectTarget(qp, access, m.Addresses[0]); err != nil {
+		return target{}, err
+	}
+	for i := range targetMessages {
+		sge := []verbs.SGE{{Addr: open.Addr(), Length: 8, LKey: open.LKey()}}
+		if _, err := qp.PostRecv([]verbs.RecvWR{{SGL: sge}}); err != nil {
+			return target{}, err
+		}
+		if m.Text != "sends" {
+			continue
+		}
+		if _, err := qp.PostSend([]verbs.SendWR{{ID: uint64(i), Op: verbs.OpSend, SGL: sge}}); err != nil {
+			return target{}, err
+		}
+	}
+	gids, err := dev.GIDs(1)
+	if err != nil {
+		return target{}, err
+	}
+	return target{
+		Addr: netip.AddrPortFrom(gids[0].GID.Addr(), gids[0].UDPPort), QPN: qp.Num(), Addr64: open.Addr(), RKey: open.RKey(),
+		Secret: shut.Addr(), SecretKey: shut.RKey(),
+	}, nil
+}
+
+func connectTarget(qp verbs.QP, access verbs.Access, to netip.AddrPort) error {
+	steps := []verbs.QPAttr{
+		{State: verbs.QPInitialized, Port: 1, Access: access},
+		{State: verbs.QPReadyToReceive, PathMTU: 1024, DestQPN: attackerQPN, RQPSN: attackerPSN, MaxDestReadAtomic: targetReads, MinRNRTimer: 1,
+			Address: verbs.AddressAttr{DGID: verbs.GIDFromAddr(to.Addr()), Port: 1, UDPPort: to.Port()}},
+		{State: verbs.QPReadyToSend, SQPSN: targetPSN, RetryCount: 7, RNRRetry: 7, MaxInitReadAtomic: 16},
+	}
+	for i, mask := range []verbs.QPAttrMask{verbs.RCToInit, verbs.RCToRTR, verbs.RCToRTS} {
+		if err := qp.Modify(steps[i], mask); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dial makes one more connection between the victims, as a newcomer would.
+func (v *victim) dial(m *message) error {
+	ctx, cancel := context.WithTimeout(v.ctx, patience)
+	defer cancel()
+	e, to := v.ends[idle], m.Ends[idle]
+	conn, err := await.Dial(ctx, e.rdma, netip.AddrPortFrom(to.Addr.Addr(), to.Listener).String(), rdma.DialConfig{UDPPort: to.Addr.Port()})
+	if err != nil {
+		return err
+	}
+	return await.Func(ctx, e.engine, conn.Close)
+}
+
+// peers connects one context to all that the attacker says to be.
+func (v *victim) peers(descs [][]byte) (own [][]byte, err error) {
+	if v.crowd == nil {
+		engine := pe.New(pe.Config{})
+		if v.crowd, err = rdma.New(v.ends[busy].dev, rdma.Config{Engine: engine, MaxConnections: 8192, Name: "crowd"}); err != nil {
+			return nil, err
+		}
+		go func() { _ = await.Run(v.ctx, engine) }()
+		if err := await.Start(v.ctx, v.crowd); err != nil {
+			return nil, err
+		}
+	}
+	err = await.Func(v.ctx, v.crowd.Engine(), func() error {
+		for _, desc := range descs {
+			conn, mine, err := v.crowd.Export()
+			if err == nil {
+				err = conn.Connect(desc)
+			}
+			if err != nil {
+				return err
+			}
+			own = append(own, mine)
+		}
+		return nil
+	})
+	return own, err
+}
+
+// take connects to whom a descriptor names, and returns the error of that.
+func (v *victim) take(desc []byte) error {
+	e := v.ends[idle]
+	return await.Func(v.ctx, e.engine, func() error {
+		conn, _, err := e.rdma.Export()
+		if err != nil {
+			return fmt.Errorf("export: %w", err)
+		}
+		defer conn.Close()
+		return conn.Connect(desc)
+	})
+}
+
+func wordOf(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(&b[0])) }
+
+func packetsOf(length, mtu uint32) int { return int(max(1, (length+mtu-1)/mtu)) }

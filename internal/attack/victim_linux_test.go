@@ -1,0 +1,410 @@
+package attack
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/verbena-rdma/verbena/await"
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Ends of a process: one of an idle connection, one of a busy one. Those of the left process
+// come first, and begin whatever is done.
+const (
+	idle = iota
+	busy
+)
+
+// Where things are in the memory of an end.
+const (
+	block    = 20_000
+	blockAt  = 0         // the peer writes here
+	guardAt  = 32 << 10  // nobody writes here
+	guardLen = 32 << 10  //
+	sourceAt = 64 << 10  // what is written
+	backAt   = 96 << 10  // what was read back
+	wordAt   = 128 << 10 // the peer adds to it
+	memory   = wordAt + 8
+	everyone = mmap.LocalReadWrite | mmap.RemoteRead | mmap.RemoteWrite | mmap.RemoteAtomic
+)
+
+// guardByte is what is in the guarded memory.
+const guardByte = 0x5a
+
+// victim is one of the two processes that are attacked.
+type victim struct {
+	*peer
+	row     *row
+	side    int
+	ctx     context.Context
+	ends    [2]*victimEnd
+	targets []*targetQP
+	crowd   *rdma.Context
+	closing atomic.Bool
+}
+
+// victimEnd is an end of a connection, on a device of its own.
+type victimEnd struct {
+	v       *victim
+	index   int
+	dev     *soft.Device
+	engine  *pe.Engine
+	rdma    *rdma.Context
+	conn    *rdma.Connection
+	to      rdma.Responder
+	mem     *mmap.Map
+	remote  *mmap.Map
+	recv    *await.Receiver
+	tracker *tracker
+	secret  []byte
+	from    rdma.EndpointAddr // the peer's, of datagrams
+	ops     atomic.Int64
+	heard   atomic.Int64
+}
+
+func runVictim(p *peer) error {
+	m, err := p.hear()
+	if err != nil {
+		return err
+	}
+	v := &victim{peer: p, row: rowOf(m.Row), side: m.Side}
+	shared, err := openPage(os.NewFile(3, "page"))
+	if err != nil {
+		return err
+	}
+	var cancel context.CancelFunc
+	v.ctx, cancel = context.WithCancel(context.Background())
+	defer cancel()
+	reply := message{Kind: "begin"}
+	for i := range v.ends {
+		e := &victimEnd{v: v, index: i, tracker: &tracker{slot: shared.slot(2*m.Side + i)}, secret: m.Data[i]}
+		v.ends[i] = e
+		var addr netip.AddrPort
+		if m.Addresses != nil {
+			addr = m.Addresses[i]
+		}
+		info, err := e.open(addr)
+		if err != nil {
+			return err
+		}
+		reply.Ends = append(reply.Ends, info)
+	}
+	if err := p.say(reply); err != nil {
+		return err
+	}
+	for {
+		if m, err = p.hear(); err != nil {
+			v.closing.Store(true)
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return err
+		}
+		answer, err := v.obey(&m)
+		if err != nil {
+			answer.Text = err.Error()
+		}
+		answer.Kind = m.Kind
+		if err := p.say(answer); err != nil {
+			return err
+		}
+	}
+}
+
+// obey does what the test asks for.
+func (v *victim) obey(m *message) (answer message, err error) {
+	switch m.Kind {
+	case "connect":
+		for i, e := range v.ends {
+			if err := e.connect(&m.Ends[i]); err != nil {
+				return answer, err
+			}
+		}
+	case "work":
+		for _, e := range v.ends {
+			e.begin()
+		}
+	case "report":
+		answer.Counters = map[string]uint64{}
+		for i, e := range v.ends {
+			answer.Ops[i] = e.ops.Load()
+			counters, err := e.dev.Counters()
+			if err != nil {
+				return answer, err
+			}
+			for _, c := range counters {
+				answer.Counters[c.Name] += c.Value
+			}
+		}
+	case "probe": // is the idle connection as it was?
+		ctx, cancel := context.WithTimeout(v.ctx, patience/4)
+		defer cancel()
+		err = v.ends[idle].exchange(ctx)
+	case "heard":
+		answer.Ops[idle] = v.ends[idle].heard.Load()
+	case "dial": // are others still served?
+		err = v.dial(m)
+	case "target":
+		answer.Target, err = v.openTarget(m)
+	case "peers":
+		answer.Data, err = v.peers(m.Data)
+	case "descriptor":
+		err = v.take(m.Data[0])
+	}
+	return answer, err
+}
+
+// harm reports what should not have happened.
+func (v *victim) harm(h harm, format string, args ...any) {
+	if !v.closing.Load() {
+		_ = v.say(message{Kind: "harm", Harm: h, Text: fmt.Sprintf(format, args...)})
+	}
+}
+
+func (e *victimEnd) String() string {
+	return [...]string{"left", "right"}[e.v.side] + [...]string{" idle", " busy"}[e.index] + " end"
+}
+
+// open makes all that there is before the peer is known.
+func (e *victimEnd) open(addr netip.AddrPort) (info endInfo, err error) {
+	cfg := soft.Config{Address: addr}
+	if e.v.row.how != byMemory {
+		cfg.Capture = e.tracker
+	}
+	if e.dev, err = soft.Open(cfg); err != nil {
+		return info, err
+	}
+	e.engine = pe.New(pe.Config{})
+	rc := rdma.Config{Engine: e.engine, Permissions: everyone, Transport: e.v.row.how.transport(), Name: e.String()}
+	if !e.v.row.how.datagrams() {
+		rc.MaxConnections = 4
+	}
+	if e.rdma, err = rdma.New(e.dev, rc); err != nil {
+		return info, err
+	}
+	if e.mem, err = mmap.Alloc(e.dev, memory, everyone); err != nil {
+		return info, err
+	}
+	guard := e.mem.Bytes()[guardAt:][:guardLen]
+	copy(guard, bytes.Repeat([]byte{guardByte}, guardLen))
+	if e.recv, err = await.NewReceiver(e.rdma, 16, 4096); err != nil {
+		return info, err
+	}
+	e.rdma.OnConnection(e.changed)
+	go func() { _ = await.Run(e.v.ctx, e.engine) }()
+	if err := await.Start(e.v.ctx, e.rdma); err != nil {
+		return info, err
+	}
+	gid := e.rdma.GID()
+	info.Addr = netip.AddrPortFrom(gid.GID.Addr(), gid.UDPPort)
+	info.Guard, info.Secret = e.mem.Addr()+guardAt, e.secret
+	if info.RKey, err = e.mem.ExportKey(e.rdma.PD()); err != nil {
+		return info, err
+	}
+	own := gid.GID.Addr()
+	e.tracker.mtu.Store(uint32(e.rdma.Config().MTU))
+	e.tracker.own.Store(&own)
+	if info.Map, err = e.mem.Export(e.dev); err != nil {
+		return info, err
+	}
+	err = await.Func(e.v.ctx, e.engine, func() error { return e.introduce(&info) })
+	return info, err
+}
+
+// introduce fills in how the peer connects.
+func (e *victimEnd) introduce(info *endInfo) (err error) {
+	switch e.v.row.how {
+	case byDescriptor, byMemory:
+		if e.conn, info.Conn, err = e.rdma.Export(); err == nil {
+			info.QPN = e.conn.QPN()
+		}
+	case byAddress:
+		if e.v.side == 1 {
+			l, err := e.rdma.Listen(":0", rdma.ListenConfig{})
+			if err != nil {
+				return err
+			}
+			info.Listener = l.Addr().Port()
+		}
+	default:
+		info.Conn, err = e.rdma.ExportEndpoint()
+		if at, addrErr := e.rdma.EndpointAddr(); addrErr == nil {
+			info.QPN = at.QPN
+		}
+	}
+	return err
+}
+
+// connect connects to the peer, and waits for it.
+func (e *victimEnd) connect(info *endInfo) (err error) {
+	if e.remote, err = mmap.Import(e.dev, info.Map); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(e.v.ctx, patience)
+	defer cancel()
+	if e.v.row.how == byAddress && e.v.side == 0 {
+		e.conn, err = await.Dial(ctx, e.rdma, netip.AddrPortFrom(info.Addr.Addr(), info.Listener).String(), rdma.DialConfig{UDPPort: info.Addr.Port()})
+	} else {
+		err = await.Func(ctx, e.engine, func() error {
+			switch e.v.row.how {
+			case byDescriptor, byMemory:
+				return e.conn.Connect(info.Conn)
+			case byAddress:
+				return nil
+			}
+			p, err := e.rdma.NewPeer(info.Conn)
+			if err == nil {
+				e.to, e.from = p, p.Addr()
+			}
+			return err
+		})
+	}
+	if err != nil || e.v.row.how.datagrams() {
+		return err
+	}
+	for { // until it is Ready
+		ready := false
+		err := await.Func(ctx, e.engine, func() error {
+			if e.conn == nil && len(e.rdma.Connections()) > 0 {
+				e.conn = e.rdma.Connections()[0]
+			}
+			ready = e.conn != nil && e.conn.State() == rdma.Ready && (e.v.row.how != byMemory || e.conn.Path() == verbs.PathSharedMemory)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if ready {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	e.to = e.conn
+	if e.v.row.how == byMemory {
+		attr, err := e.conn.QP().Query()
+		if err != nil {
+			return err
+		}
+		e.tracker.set(slotQPN, attr.DestQPN)
+		e.tracker.set(slotPort, uint32(e.conn.LocalAddr().Port()))
+		e.tracker.set(slotNext, attr.SQPSN)
+	}
+	return nil
+}
+
+func (e *victimEnd) changed(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+	if (state == rdma.Failed || state == rdma.Closed) && conn == e.conn {
+		e.v.harm(ended, "the connection of the %v is %v: %v", e, state, err)
+	}
+}
+
+// begin has the end work, and watch over what it has.
+func (e *victimEnd) begin() {
+	go e.listen()
+	go e.watch()
+	if e.v.side == 0 && (e.index == busy || e.v.row.how.datagrams()) {
+		go func() {
+			for e.v.ctx.Err() == nil {
+				if err := e.exchange(e.v.ctx); err != nil {
+					e.v.harm(ended, "the %v: %v", e, err)
+					return
+				}
+				if e.index == idle {
+					time.Sleep(100 * time.Millisecond)
+				}
+			}
+		}()
+	}
+}
+
+// exchange writes to the peer's memory, reads it back, adds and sends, and checks what comes
+// of it.
+func (e *victimEnd) exchange(ctx context.Context) error {
+	n := uint64(e.ops.Load())
+	m := e.mem.Bytes()
+	source, back := m[sourceAt:][:block], m[backAt:][:block]
+	if e.v.row.how != byUD {
+		for i := 0; i < block; i += 8 {
+			binary.LittleEndian.PutUint64(source[i:], n*31+uint64(i))
+		}
+		if err := await.Write(ctx, e.to, bufinv.Source(e.mem, sourceAt, block), bufinv.Target(e.remote, blockAt, block)); err != nil {
+			return fmt.Errorf("write: %w", err)
+		}
+		if err := await.Read(ctx, e.to, bufinv.Source(e.remote, blockAt, block), bufinv.Target(e.mem, backAt, block)); err != nil {
+			return fmt.Errorf("read: %w", err)
+		}
+		if !bytes.Equal(source, back) {
+			e.v.harm(injected, "the %v read other data than it wrote", e)
+		}
+	}
+	if !e.v.row.how.datagrams() {
+		old, err := await.FetchAdd(ctx, e.conn, bufinv.Target(e.remote, wordAt, 8), 1)
+		if err != nil {
+			return fmt.Errorf("fetch and add: %w", err)
+		}
+		if old != n {
+			e.v.harm(injected, "the %v found %d in a word to which it has added %d times", e, old, n)
+		}
+	}
+	binary.BigEndian.PutUint64(source, n)
+	copy(source[8:], e.secret)
+	if err := await.Send(ctx, e.to, bufinv.Source(e.mem, sourceAt, 8+len(e.secret))); err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+	e.ops.Add(1)
+	return nil
+}
+
+// listen checks messages.
+func (e *victimEnd) listen() {
+	for m, err := range e.recv.Messages(e.v.ctx) {
+		if err != nil {
+			if e.v.ctx.Err() == nil {
+				e.v.harm(ended, "the %v receives: %v", e, err)
+			}
+			if m == nil {
+				return
+			}
+			continue
+		}
+		if e.v.row.how.datagrams() && (m.Peer() == nil || m.Peer().Addr() != e.from) {
+			continue // a stranger, who may send to endpoints
+		}
+		b := m.Bytes()
+		n := e.heard.Load()
+		switch {
+		case e.v.side == 0 || len(b) != 8+len(e.secret) || !bytes.Equal(b[8:], e.secret):
+			e.v.harm(injected, "the %v got a message that its peer has not sent: %.40q", e, b)
+		case !e.v.row.how.datagrams() && binary.BigEndian.Uint64(b) != uint64(n):
+			e.v.harm(injected, "the %v got message %d, and not %d", e, binary.BigEndian.Uint64(b), n)
+		}
+		e.heard.Add(1)
+	}
+}
+
+// watch looks at memory that nobody is to change.
+func (e *victimEnd) watch() {
+	guard := e.mem.Bytes()[guardAt:][:guardLen]
+	for e.v.ctx.Err() == nil {
+		for i := 0; i < guardLen; i += 8 {
+			if w := atomic.LoadUint64(wordOf(guard[i:])); w != 0x0101010101010101*guardByte {
+				e.v.harm(injected, "memory of the %v was changed at %d: %#x", e, i, w)
+				return
+			}
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
