@@ -1,9 +1,13 @@
 package attack
 
 import (
+	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"text/tabwriter"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -22,6 +26,7 @@ func TestAttacks(t *testing.T) {
 		require.NoError(t, err, "%s is %q; it takes a time such as 10s", durationVariable, text)
 		moment = false
 	}
+	var table []string
 	for at, name := range []string{oneHost: "one host", oneHost6: "one host by IPv6", hosts: "three hosts"} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, place(at))
@@ -29,16 +34,43 @@ func TestAttacks(t *testing.T) {
 				if r := &rows[i]; r.place == place(at) {
 					t.Run(strings.ReplaceAll(r.name, " ", "-"), func(t *testing.T) {
 						s.prepare(t, r)
-						r.check(t, s.attack(r, duration, moment))
+						res := s.attack(r, duration, moment)
+						table = append(table, r.line(name, &res))
+						r.check(t, &res)
 					})
 				}
 			}
 		})
 	}
+	if !moment {
+		w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+		fmt.Fprintf(w, "\nwhere\tattack\tpackets\ta second\texchanges a second\tachieved\tallowed\n%s\n", strings.Join(table, "\n"))
+		_ = w.Flush()
+	}
+}
+
+// line is the row of the table that is printed in the end.
+func (r *row) line(where string, res *result) string {
+	allowed := []string{"nothing"}
+	if len(r.may) > 0 {
+		allowed = nil
+	}
+	for _, h := range r.may {
+		allowed = append(allowed, string(h))
+	}
+	for _, o := range r.holes {
+		allowed = append(allowed, fmt.Sprintf("%s until finding %d is mended", o.harm, o.finding))
+	}
+	achieved := slices.Sorted(maps.Keys(res.achieved))
+	if len(achieved) == 0 {
+		achieved = []harm{"nothing"}
+	}
+	return fmt.Sprintf("%s\t%s\t%d\t%.0f\t%.0f, before %.0f\t%s\t%s", where, r.name, res.sent, res.rate(), res.during, res.before,
+		strings.Trim(fmt.Sprint(achieved), "[]"), strings.Join(allowed, ", "))
 }
 
 // check fails the test if the attack has achieved more than it may.
-func (r *row) check(t *testing.T, res result) {
+func (r *row) check(t *testing.T, res *result) {
 	t.Logf("%d packets, %.0f a second; exchanges a second %.0f before and %.0f meanwhile; achieved: %s", res.sent, res.rate(), res.before, res.during, res.describe())
 	for _, problem := range r.judge(res.achieved) {
 		assert.Fail(t, problem)

@@ -92,9 +92,9 @@ func (a *attacker) forge(g *gun, kind forgery, to int) {
 	}
 }
 
-// guessNumbers forges sends and NAKs with random sequence numbers, and random queue pairs too
-// unless those are known.
-func guessNumbers(knowsQPN bool) func(*attacker) error {
+// guessNumbers forges packets of one kind with random sequence numbers, and random queue pairs
+// too unless those are known.
+func guessNumbers(kind forgery, knowsQPN bool) func(*attacker) error {
 	return func(a *attacker) error {
 		var guns [4]*gun
 		for to := range guns {
@@ -105,13 +105,13 @@ func guessNumbers(knowsQPN bool) func(*attacker) error {
 		}
 		for !a.stopped() {
 			for to, g := range guns {
-				p := wire.Packet{DestQP: a.rng.Uint32N(1<<24-2) + 2, PSN: a.rng.Uint32() & wire.PSNMask}
+				p := wire.Packet{Opcode: wire.RCSendOnly, DestQP: a.rng.Uint32N(1<<24-2) + 2, PSN: a.rng.Uint32() & wire.PSNMask, Payload: forged}
 				if knowsQPN {
 					p.DestQP = a.page.slot(to ^ 2).get(slotQPN)
 				}
-				p.Opcode, p.Payload = wire.RCSendOnly, forged
-				g.fire(&p)
-				p.Opcode, p.Payload, p.AETH.Syndrome = wire.RCAcknowledge, nil, wire.Nak(wire.NakRemoteAccess)
+				if kind == naks {
+					p.Opcode, p.Payload, p.AETH.Syndrome = wire.RCAcknowledge, nil, wire.Nak(wire.NakRemoteAccess)
+				}
 				g.fire(&p)
 			}
 		}

@@ -55,12 +55,12 @@ func init() {
 			from: byPacketInfo, run: all, holes: forgeable,
 		},
 		{
-			name: "numbers guessed", does: "SENDs and NAKs to the right queue pairs with random sequence numbers",
-			run: guessNumbers(true), holes: []hole{{injected, 3, false}, {ended, 3, false}},
+			name: "sequence numbers guessed", does: "SENDs likewise, but with random sequence numbers",
+			run: guessNumbers(sends, true), holes: []hole{{injected, 3, false}, {ended, 3, false}},
 		},
 		{
-			name: "queue pairs guessed", does: "SENDs and NAKs to random queue pairs with random sequence numbers",
-			run: guessNumbers(false), counted: []string{"rx_wrong_peer"},
+			name: "queue pairs guessed", does: "SENDs likewise, but with random queue pairs and sequence numbers",
+			run: guessNumbers(sends, false), counted: []string{"rx_wrong_peer"},
 		},
 		{
 			name: "connected by address", does: "all of these, to connections made by the connection manager",
@@ -79,6 +79,50 @@ func init() {
 			scene: scene{how: bySRD}, run: forgeDatagrams, holes: []hole{{injected, 3, false}, {ended, 3, false}},
 		},
 		{
+			name: "flood of bytes", does: "random bytes, wrong ICRCs, unknown queue pairs, other services",
+			run: floodBytes, counted: []string{"rx_icrc_errors"},
+		},
+		{
+			name: "flood of requests", does: "requests for connections that nobody completes",
+			scene: scene{how: byAddress}, from: byOwnAddress, run: floodRequests, counted: []string{"cm_rx_no_room", "cm_rx_rate_limited", "cm_expired"},
+		},
+		{
+			name: "flood of messages", does: "random bytes to the connection managers",
+			scene: scene{how: byAddress}, from: byOwnAddress, run: floodMessages, counted: []string{"cm_rx_malformed", "cm_rx_rate_limited"},
+		},
+		{
+			name: "old reads", does: "a peer tries keys in READs whose sequence number has been",
+			run: guessWithOldReads, holes: []hole{{guessed, 1, true}},
+		},
+		{
+			name: "keys guessed", does: "a peer tries keys, and connects again after each that is wrong",
+			run: guessAndReconnect, holes: []hole{{guessed, 2, true}},
+		},
+		{
+			name: "reads and silence", does: "a peer reads 40 times 256 MiB, and never speaks again",
+			run: readAndFallSilent, holes: []hole{{amplified, 5, true}},
+		},
+		{
+			name: "never ready", does: "a peer answers all messages with the longest receiver-not-ready NAK",
+			run: neverReady, counted: []string{"rcvd_rnr_err"},
+		},
+		{
+			name: "nonsense", does: "a peer sends every opcode with wrong lengths, keys, addresses and places",
+			run: nonsense,
+		},
+		{
+			name: "ready words", does: "a peer writes to the ready words of other connections",
+			run: overwriteReadyWords, holes: []hole{{injected, 6, true}},
+		},
+		{
+			name: "half-open", does: "8,000 peers exchange descriptors, and never connect",
+			run: stayHalfOpen,
+		},
+		{
+			name: "descriptors", does: "descriptors of connections that lie, or are cut short",
+			run: offerDescriptors, holes: []hole{{accepted, 10, true}},
+		},
+		{
 			name: "forged with IPv6 packet info", does: "everything, from the peer's address and port by IPV6_PKTINFO",
 			scene: scene{place: oneHost6}, from: byPacketInfo, run: all, holes: forgeable,
 		},
@@ -89,6 +133,26 @@ func init() {
 		{
 			name: "spoofed", does: "everything, from another host that chooses source address and port, all numbers known",
 			scene: scene{place: hosts}, from: bySpoofing, run: all, may: []harm{injected, ended},
+		},
+		{
+			name: "spoofed SENDs guessed", does: "SENDs likewise, with random sequence numbers",
+			scene: scene{place: hosts}, from: bySpoofing, run: guessNumbers(sends, true), may: []harm{injected, ended},
+		},
+		{
+			name: "spoofed NAKs guessed", does: "NAKs likewise, with random sequence numbers",
+			scene: scene{place: hosts}, from: bySpoofing, run: guessNumbers(naks, true), may: []harm{ended},
+		},
+		{
+			name: "ICMP unreachable", does: "forged ICMP errors: nobody listens at the peer's port",
+			scene: scene{place: hosts}, from: bySpoofing, run: icmp(3, 0), counted: []string{"rx_icmp_unreachable"},
+		},
+		{
+			name: "ICMP too big", does: "forged ICMP errors: the path takes packets of 576 bytes at most",
+			scene: scene{place: hosts}, from: bySpoofing, run: icmp(4, 576), holes: []hole{{ended, 11, true}},
+		},
+		{
+			name: "spoofed requests", does: "requests for connections from 64 hosts that there are not",
+			scene: scene{how: byAddress, place: hosts}, from: bySpoofing, run: floodRequests,
 		},
 	}
 }

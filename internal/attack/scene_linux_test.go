@@ -68,6 +68,8 @@ type stage struct {
 	own     []netip.Addr
 	addrs   [2][]netip.AddrPort
 	harmed  bool // they have to be made anew
+
+	namespaces []netns.Namespace
 }
 
 func newStage(t *testing.T, at place) *stage {
@@ -96,6 +98,9 @@ func (s *stage) prepare(t *testing.T, r *row) {
 	}
 	s.lower()
 	s.how, s.harmed = r.how, false
+	for _, n := range s.namespaces {
+		n.IP(t, "route flush cache") // what forged ICMP errors have put there
+	}
 	s.raise(r)
 }
 
@@ -132,7 +137,7 @@ func (s *stage) build() {
 			}
 			n.IP(s.t, "link set lo up")
 			n.IP(s.t, "link set eth0 up")
-			s.prefix[i] = n.Run()
+			s.prefix[i], s.namespaces = n.Run(), append(s.namespaces, n)
 		}
 		s.addrs = [2][]netip.AddrPort{{addr("10.66.0.%d", 1), addr("10.66.0.%d", 2)}, {addr("10.66.0.%d", 3), addr("10.66.0.%d", 4)}}
 		s.own = []netip.Addr{netip.MustParseAddr("10.66.0.5")}
@@ -214,15 +219,16 @@ func (s *stage) attack(r *row, duration time.Duration, moment bool) (res result)
 	t := s.t
 	s.harmed = true // unless it is known better
 	first, _ := s.report()
-	time.Sleep(duration / 4)
+	quiet := min(duration/4, 30*time.Second)
+	time.Sleep(quiet)
 	ops, counters := s.report()
-	res.before = float64(ops[busy]-first[busy]) / (duration / 4).Seconds()
+	res.before = float64(ops[busy]-first[busy]) / quiet.Seconds()
 
 	a := start(t, "attacker", s.prefix[2], s.page)
+	require.Empty(t, s.achieved(a), "before the attack")
 	defer a.end()
 	require.NoError(t, a.say(message{Kind: "begin", Row: r.name, Ends: s.ends, Own: s.own, Moment: moment}))
 	a.answer("began")
-	require.Empty(t, s.achieved(a), "before the attack")
 	began := time.Now()
 	done, ok := message{}, false
 	for !ok {
@@ -260,7 +266,7 @@ func (s *stage) attack(r *row, duration time.Duration, moment bool) (res result)
 	res.sent, res.seconds = done.Sent, done.Seconds
 	res.during = float64(ops2[busy]-ops[busy]) / elapsed
 	if len(s.achieved(a)) == 0 {
-		s.check(r)
+		s.check(moment)
 	}
 	_, after := s.report()
 	res.counters = map[string]uint64{}
@@ -282,7 +288,7 @@ func (s *stage) mediate(a *process, m message) {
 }
 
 // check looks whether connections still do what they should.
-func (s *stage) check(r *row) {
+func (s *stage) check(moment bool) {
 	left, right := s.victims[0], s.victims[1]
 	if !s.how.datagrams() {
 		if m := left.ask(message{Kind: "probe"}); m.Text != "" {
@@ -290,7 +296,7 @@ func (s *stage) check(r *row) {
 			return
 		}
 	}
-	if s.how == byAddress {
+	if s.how == byAddress && !moment {
 		if m := left.ask(message{Kind: "dial", Ends: s.ends[2:]}); m.Text != "" {
 			left.harm(refused, "a newcomer is not served: "+m.Text)
 		}

@@ -2,9 +2,11 @@ package attack
 
 import (
 	"context"
-	"crypto/rand"
+	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -18,12 +20,13 @@ import (
 // target is a queue pair of the right victim that is connected to the attacker, beside those
 // that are not, and memory in its protection domain.
 type target struct {
-	Addr      netip.AddrPort
-	QPN       uint32
-	Addr64    uint64 // of memory that the attacker may read, write and add to
-	RKey      uint32
-	Secret    uint64 // of memory whose key the attacker has not got
-	SecretKey uint32 // for the attacker to compare with, not to use
+	Addr   netip.AddrPort
+	QPN    uint32
+	Addr64 uint64 // of memory that the attacker may read, write and add to
+	RKey   uint32
+	Secret uint64 // of memory whose key the attacker has not got
+
+	SecretWord uint64 // which this memory is full of, for the attacker to know it again
 }
 
 // Numbers of the connection to a target.
@@ -31,6 +34,7 @@ const (
 	attackerQPN    = 0xabcde0
 	attackerPSN    = 0x100000 // of the attacker's first request
 	targetPSN      = 0x200000 // of the target's first request
+	targetMTU      = 1024
 	targetBytes    = 256 << 20
 	secretBytes    = 4096
 	targetReads    = 128
@@ -39,8 +43,20 @@ const (
 
 // targetQP is what a victim holds of a target.
 type targetQP struct {
-	qp verbs.QP
-	cq verbs.CQ
+	qp     verbs.QP
+	cq     verbs.CQ
+	secret []byte
+	word   uint64
+}
+
+// intact reports whether the secret is what it was.
+func (t *targetQP) intact() bool {
+	for i := 0; i < len(t.secret); i += 8 {
+		if atomic.LoadUint64(wordOf(t.secret[i:])) != t.word {
+			return false
+		}
+	}
+	return true
 }
 
 // openTarget connects a queue pair to the address of an attacker, who is like a foreign device.
@@ -58,7 +74,6 @@ func (v *victim) openTarget(m *message) (target, error) {
 	if err != nil {
 		return target{}, err
 	}
-	v.targets = append(v.targets, &targetQP{qp, cq})
 	granted, err := unix.Mmap(-1, 0, targetBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
 	if err != nil {
 		return target{}, err
@@ -67,7 +82,11 @@ func (v *victim) openTarget(m *message) (target, error) {
 	if err != nil {
 		return target{}, err
 	}
-	_, _ = rand.Read(secret)
+	word := rand.Uint64()
+	for i := 0; i < len(secret); i += 8 {
+		binary.NativeEndian.PutUint64(secret[i:], word)
+	}
+	v.targets = append(v.targets, &targetQP{qp, cq, secret, word})
 	access := verbs.AccessRemoteRead | verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic
 	open, err := pd.RegMR(granted, access|verbs.AccessLocalWrite)
 	if err != nil {
@@ -98,14 +117,14 @@ func (v *victim) openTarget(m *message) (target, error) {
 	}
 	return target{
 		Addr: netip.AddrPortFrom(gids[0].GID.Addr(), gids[0].UDPPort), QPN: qp.Num(), Addr64: open.Addr(), RKey: open.RKey(),
-		Secret: shut.Addr(), SecretKey: shut.RKey(),
+		Secret: shut.Addr(), SecretWord: word,
 	}, nil
 }
 
 func connectTarget(qp verbs.QP, access verbs.Access, to netip.AddrPort) error {
 	steps := []verbs.QPAttr{
 		{State: verbs.QPInitialized, Port: 1, Access: access},
-		{State: verbs.QPReadyToReceive, PathMTU: 1024, DestQPN: attackerQPN, RQPSN: attackerPSN, MaxDestReadAtomic: targetReads, MinRNRTimer: 1,
+		{State: verbs.QPReadyToReceive, PathMTU: targetMTU, DestQPN: attackerQPN, RQPSN: attackerPSN, MaxDestReadAtomic: targetReads, MinRNRTimer: 1,
 			Address: verbs.AddressAttr{DGID: verbs.GIDFromAddr(to.Addr()), Port: 1, UDPPort: to.Port()}},
 		{State: verbs.QPReadyToSend, SQPSN: targetPSN, RetryCount: 7, RNRRetry: 7, MaxInitReadAtomic: 16},
 	}
@@ -169,6 +188,8 @@ func (v *victim) take(desc []byte) error {
 		return conn.Connect(desc)
 	})
 }
+
+func addrs(a ...netip.AddrPort) []netip.AddrPort { return a }
 
 func wordOf(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(&b[0])) }
 

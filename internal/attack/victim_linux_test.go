@@ -138,6 +138,11 @@ func (v *victim) obey(m *message) (answer message, err error) {
 			e.begin()
 		}
 	case "report":
+		for _, t := range v.targets {
+			if !t.intact() {
+				v.harm(injected, "memory was changed without its key")
+			}
+		}
 		answer.Counters = map[string]uint64{}
 		for i, e := range v.ends {
 			answer.Ops[i] = e.ops.Load()
