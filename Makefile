@@ -10,6 +10,8 @@
 # make failures  what each end of a connection is told when it fails, there; writes the table
 # make windows  what each request about memory windows ends with, there; writes the table
 # make soak    the tests that find more the longer they run; SOAK=10 is longer still
+# make attack  the attacks on the software device, 10 s each, as a table; ATTACK=1m is longer,
+#              ROWS=one_host/forged chooses; as root, also from other hosts
 # make bench   benchmarks
 # make bench-rig  the SDK beside perftest, in the virtual machine, as a table
 # make bench-peers  the SDK beside UCX and libfabric: the tables and plots of docs/performance.md
@@ -20,7 +22,7 @@ GO ?= go
 # The driver for adapters is built where the headers of libibverbs and librdmacm are.
 TAGS = $(shell [ "`$(GO) env CGO_ENABLED`" = 1 ] && pkg-config --exists libibverbs librdmacm 2>/dev/null && echo verbs)
 
-.PHONY: all build demo test full rig matrix failures windows soak bench bench-rig bench-peers bench-scp check setup clean
+.PHONY: all build demo test full rig matrix failures windows soak attack bench bench-rig bench-peers bench-scp check setup clean
 
 all: build
 
@@ -69,6 +71,13 @@ windows: setup
 
 soak: setup
 	VERBENA_SOAK=$(SOAK) $(GO) test -race -count=1 -p 1 -tags "$(TAGS)" -timeout 72h -run Soak -v ./...
+
+ATTACK ?= 10s
+ROWS ?= .
+
+# Without the race detector, which would slow the attacker down too.
+attack: setup
+	VERBENA_ATTACK=$(ATTACK) $(GO) test -count=1 -timeout 24h -run 'TestAttacks/$(ROWS)' -v ./internal/attack
 
 bench:
 	$(GO) test -run '^$$' -bench . ./...

@@ -162,7 +162,7 @@ func (p *process) answer(kind string) message {
 		require.True(p.t, ok, "the process ended, and did not answer %q", kind)
 		require.Equal(p.t, kind, m.Kind, "%s", m.Text)
 		return m
-	case <-time.After(patience):
+	case <-time.After(2 * patience):
 		require.FailNow(p.t, "no answer", "%s", kind)
 		panic("not reached")
 	}

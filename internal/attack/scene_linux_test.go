@@ -214,6 +214,9 @@ func (s *stage) achieved(a *process) map[harm]string {
 	return all
 }
 
+// holePatience is how long to wait for what a hole that is sure lets happen.
+const holePatience = time.Minute
+
 // attack has the attacker do the row's worst for a while.
 func (s *stage) attack(r *row, duration time.Duration, moment bool) (res result) {
 	t := s.t
@@ -235,7 +238,7 @@ func (s *stage) attack(r *row, duration time.Duration, moment bool) (res result)
 		achieved := s.achieved(a)
 		over := time.Since(began) > duration
 		if over && r.open(achieved) {
-			over = time.Since(began) > duration+patience
+			over = time.Since(began) > duration+holePatience
 		}
 		if len(achieved) > 0 && !r.open(achieved) {
 			over = true
@@ -297,9 +300,12 @@ func (s *stage) check(moment bool) {
 		}
 	}
 	if s.how == byAddress && !moment {
+		began := time.Now()
 		if m := left.ask(message{Kind: "dial", Ends: s.ends[2:]}); m.Text != "" {
 			left.harm(refused, "a newcomer is not served: "+m.Text)
+			return
 		}
+		s.t.Logf("a newcomer was served after %.1f s", time.Since(began).Seconds())
 	}
 	before := left.ask(message{Kind: "report"}).Ops[busy]
 	for limit := time.Now().Add(patience / 2); left.ask(message{Kind: "report"}).Ops[busy] < before+2; time.Sleep(10 * time.Millisecond) {

@@ -136,12 +136,15 @@ func connectTarget(qp verbs.QP, access verbs.Access, to netip.AddrPort) error {
 	return nil
 }
 
+// newcomerPatience is more than a device keeps handshakes of which it hears no more.
+const newcomerPatience = 4 * patience / 3
+
 // dial makes one more connection between the victims, as a newcomer would.
 func (v *victim) dial(m *message) error {
-	ctx, cancel := context.WithTimeout(v.ctx, patience)
+	ctx, cancel := context.WithTimeout(v.ctx, newcomerPatience)
 	defer cancel()
 	e, to := v.ends[idle], m.Ends[idle]
-	conn, err := await.Dial(ctx, e.rdma, netip.AddrPortFrom(to.Addr.Addr(), to.Listener).String(), rdma.DialConfig{UDPPort: to.Addr.Port()})
+	conn, err := await.Dial(ctx, e.rdma, netip.AddrPortFrom(to.Addr.Addr(), to.Listener).String(), rdma.DialConfig{UDPPort: to.Addr.Port(), Timeout: newcomerPatience})
 	if err != nil {
 		return err
 	}
