@@ -19,7 +19,7 @@ const durationVariable = "VERBENA_ATTACK"
 
 // TestAttacks carries out every attack of the table.
 func TestAttacks(t *testing.T) {
-	duration, moment := 200*time.Millisecond, true
+	duration, moment := 100*time.Millisecond, true
 	if text := os.Getenv(durationVariable); text != "" {
 		var err error
 		duration, err = time.ParseDuration(text)
@@ -75,9 +75,10 @@ func (r *row) check(t *testing.T, res *result) {
 	for _, problem := range r.judge(res.achieved) {
 		assert.Fail(t, problem)
 	}
-	counted := len(r.counted) == 0 || len(res.achieved) > 0
-	for _, name := range r.counted {
-		counted = counted || res.counters[name] > 0
-	}
-	assert.True(t, counted, "no counter of %v has grown", r.counted)
+	assert.True(t, len(res.achieved) > 0 || r.noticed(res.counters), "no counter of %v has grown", r.counted)
+}
+
+// noticed reports whether a counter that is to grow has.
+func (r *row) noticed(grown map[string]uint64) bool {
+	return len(r.counted) == 0 || slices.ContainsFunc(r.counted, func(name string) bool { return grown[name] > 0 })
 }

@@ -36,7 +36,7 @@ func init() {
 		},
 		{
 			name: "forged NAKs", does: "NAKs likewise",
-			run: forge(naks), holes: []hole{{ended, 3, true}},
+			run: forge(naks), holes: []hole{{ended, 3, false}},
 		},
 		{
 			name: "forged ACKs", does: "acknowledgements likewise",

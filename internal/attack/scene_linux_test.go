@@ -214,7 +214,7 @@ func (s *stage) achieved(a *process) map[harm]string {
 	return all
 }
 
-// holePatience is how long to wait for what a hole that is sure lets happen.
+// holePatience is how long to wait for what a hole that is sure lets happen, and for counters.
 const holePatience = time.Minute
 
 // attack has the attacker do the row's worst for a while.
@@ -237,7 +237,7 @@ func (s *stage) attack(r *row, duration time.Duration, moment bool) (res result)
 	for !ok {
 		achieved := s.achieved(a)
 		over := time.Since(began) > duration
-		if over && r.open(achieved) {
+		if over && (r.open(achieved) || len(achieved) == 0 && !r.noticed(s.grown(counters))) {
 			over = time.Since(began) > duration+holePatience
 		}
 		if len(achieved) > 0 && !r.open(achieved) {
@@ -271,14 +271,19 @@ func (s *stage) attack(r *row, duration time.Duration, moment bool) (res result)
 	if len(s.achieved(a)) == 0 {
 		s.check(moment)
 	}
-	_, after := s.report()
-	res.counters = map[string]uint64{}
-	for name, value := range after {
-		res.counters[name] = value - counters[name]
-	}
+	res.counters = s.grown(counters)
 	res.achieved = s.achieved(a)
 	s.harmed = len(res.achieved) > 0
 	return res
+}
+
+// grown is how much the counters have grown.
+func (s *stage) grown(since map[string]uint64) map[string]uint64 {
+	_, now := s.report()
+	for name := range now {
+		now[name] -= since[name]
+	}
+	return now
 }
 
 // mediate has the right victim do what the attacker, as its peer, asks for.
