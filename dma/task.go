@@ -175,7 +175,7 @@ func (t *CopyTask) SetDestination(dst *bufinv.Buf) error {
 // until it is called again or the task is freed; without it, each begins with an empty
 // one. In flight it fails with pe.ErrInUse.
 func (t *CopyTask) SetAppend(on bool) error {
-	if err := t.control.MayChange(&t.Task, "SetAppend"); err != nil {
+	if err := t.control.MayChange(&t.Task, "place in the destination"); err != nil {
 		return err
 	}
 	t.appends = on

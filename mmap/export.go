@@ -153,7 +153,7 @@ func FromKey(dev verbs.Device, addr uint64, length int, rkey uint32, perm Permis
 func (m *Map) AsRemote(dev verbs.Device) (*Map, error) {
 	desc, err := m.Export(dev)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("memory map as a peer has it: %w", err)
 	}
 	return Import(dev, desc)
 }

@@ -145,6 +145,9 @@ func create(dev verbs.Device, cfg Config) (*Map, error) {
 	if pd == nil {
 		pd = dev.DefaultPD()
 	}
+	if pd == nil {
+		return nil, errors.Join(fmt.Errorf("%w: the device has no protection domain: it was not opened", ErrInvalid), m.free())
+	}
 	if err := m.register(dev, pd); err != nil {
 		return nil, errors.Join(err, m.free())
 	}

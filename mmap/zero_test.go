@@ -9,6 +9,6 @@ import (
 )
 
 func TestZeroValues(t *testing.T) {
-	zerotest.Check(t, &Map{}, &Config{}, &DMABuf{})
+	zerotest.Check(t, &Map{}, &Config{}, &DMABuf{}, new(Permission))
 	require.ErrorIs(t, new(Map).Hold(), ErrInvalid)
 }

@@ -120,7 +120,7 @@ func standardError(t *testing.T, f func()) string {
 }
 
 func TestZeroValues(t *testing.T) {
-	zerotest.Check(t, &oob.Peer{}, &oob.Listener{}, &oob.Config{}, &oob.Expect{}, &oob.Offer{}, &oob.Answer{}, &oob.Ends{}, &oob.Files{})
+	zerotest.Check(t, &oob.Peer{}, &oob.Listener{}, &oob.Config{}, &oob.Expect{}, &oob.Offer{}, &oob.Answer{}, &oob.Ends{}, &oob.Files{}, new(oob.Role))
 	var p oob.Peer
 	require.ErrorIs(t, p.Close(nil), oob.ErrInvalid)
 	var got []error

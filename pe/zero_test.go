@@ -11,7 +11,7 @@ import (
 
 func TestZeroValues(t *testing.T) {
 	zerotest.Check(t, &pe.Config{}, &pe.Engine{}, &pe.Core{}, &pe.Control{}, &pe.Task{}, &pe.Pool[job]{},
-		&pe.Waiter{}, &pe.StateError{}, &pe.UnsupportedError{})
+		new(pe.State), &pe.Waiter{}, &pe.StateError{}, &pe.UnsupportedError{})
 	var e pe.Engine
 	_, err := e.Progress()
 	require.ErrorIs(t, err, pe.ErrInvalid)
@@ -27,7 +27,7 @@ func TestZeroValues(t *testing.T) {
 func TestZeroContext(t *testing.T) {
 	type contextOf struct{ *pe.Core }
 	zerotest.Check(t, &contextOf{}, &pe.Config{}, &pe.Engine{}, &pe.Core{}, &pe.Control{}, &pe.Task{}, &pe.Pool[job]{},
-		&pe.Waiter{}, &pe.StateError{}, &pe.UnsupportedError{})
+		new(pe.State), &pe.Waiter{}, &pe.StateError{}, &pe.UnsupportedError{})
 	require.ErrorIs(t, contextOf{}.Start(), pe.ErrInvalid)
 	require.Equal(t, pe.Idle, contextOf{}.State())
 	require.ErrorIs(t, pe.New(pe.Config{}).Connect(contextOf{}), pe.ErrInvalid)

@@ -259,6 +259,9 @@ func (c *Context) EndpointAddr() (EndpointAddr, error) {
 // endpoint's Q_Key: whoever has it can send messages, and needs the descriptors of memory
 // maps for more. It is legal in Starting and Running. Errors match those of EndpointAddr.
 func (c *Context) ExportEndpoint() ([]byte, error) {
+	if err := c.control.Owned("export the endpoint"); err != nil {
+		return nil, err
+	}
 	addr, err := c.EndpointAddr()
 	if err != nil {
 		return nil, err

@@ -132,7 +132,7 @@ func (t *ReceiveTask) prepare(thorough bool) error {
 // empty buffer. A message longer than the room that is left fails the task and its
 // connection. In flight it fails with pe.ErrInUse.
 func (t *ReceiveTask) SetAppend(on bool) error {
-	if err := t.control.MayChange(&t.Task, "SetAppend"); err != nil {
+	if err := t.control.MayChange(&t.Task, "place in the destination"); err != nil {
 		return err
 	}
 	t.appends = on

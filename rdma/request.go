@@ -194,7 +194,7 @@ func (r *request) setOperand(v uint64) error {
 
 // setAppend is SetAppend of the tasks that bring data.
 func (r *request) setAppend(on bool) error {
-	if err := r.control.MayChange(&r.Task, "SetAppend"); err != nil {
+	if err := r.control.MayChange(&r.Task, "place in the destination"); err != nil {
 		return err
 	}
 	r.appends = on

@@ -20,7 +20,7 @@ func TestZeroValues(t *testing.T) {
 		&rdma.ReceiveTask{}, &rdma.SendTask{}, &rdma.SendImmTask{}, &rdma.ReadTask{}, &rdma.WriteTask{}, &rdma.WriteImmTask{},
 		&rdma.CompareSwapTask{}, &rdma.FetchAddTask{}, &rdma.SyncEventGetTask{}, &rdma.SyncEventSetTask{},
 		&rdma.SyncEventAddTask{}, &rdma.SharedTask{}, &rdma.Peer{}, &rdma.EndpointAddr{},
-		&rdma.MulticastConfig{}, &rdma.MulticastGroup{})
+		&rdma.MulticastConfig{}, &rdma.MulticastGroup{}, new(rdma.ReceiveOpcode), new(rdma.ConnectionState), new(rdma.Operation))
 
 	_, err := new(rdma.WritePool).Alloc(nil, nil, nil)
 	require.ErrorIs(t, err, rdma.ErrInvalid)
@@ -28,6 +28,8 @@ func TestZeroValues(t *testing.T) {
 	_, _, err = new(rdma.Context).Export()
 	require.ErrorIs(t, err, rdma.ErrInvalid)
 	require.ErrorContains(t, err, "export a connection")
+	_, err = new(rdma.Context).ExportEndpoint()
+	require.ErrorContains(t, err, "export the endpoint")
 	require.ErrorContains(t, new(rdma.WriteTask).Submit(), "submit a task")
 	require.ErrorContains(t, new(rdma.ReceiveTask).Submit(), "submit a receive")
 	require.Zero(t, new(rdma.WriteTask).Operation())

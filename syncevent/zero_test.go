@@ -10,7 +10,7 @@ import (
 )
 
 func TestZeroValues(t *testing.T) {
-	zerotest.Check(t, &syncevent.Event{}, &syncevent.Condition{}, &syncevent.Config{}, &syncevent.Context{}, &syncevent.ContextConfig{}, &syncevent.TaskError{},
+	zerotest.Check(t, &syncevent.Event{}, &syncevent.Condition{}, &syncevent.Config{}, &syncevent.Context{}, &syncevent.ContextConfig{}, &syncevent.TaskError{}, new(syncevent.Publishers), new(syncevent.Operation),
 		&syncevent.GetPool{}, &syncevent.SetPool{}, &syncevent.AddPool{}, &syncevent.WaitPool{},
 		&syncevent.GetTask{}, &syncevent.SetTask{}, &syncevent.AddTask{}, &syncevent.WaitTask{})
 	_, err := new(syncevent.Event).Get()

@@ -16,8 +16,10 @@ import (
 
 // Check calls every exported method of the zero values that the pointers point to: with
 // zero arguments, and with functions that do nothing. It fails the test for each that
-// panics, and for each exported type of the package in the present folder that has
-// methods and is not among the values. Of generic types, any instance will do.
+// panics, and for each exported type of the package in the present folder that is a struct
+// or has methods, and is not among the values. Of generic types, any instance will do.
+// Numbers are tried with the values at the ends of their ranges too: they come from other
+// drivers, and from peers.
 func Check(t *testing.T, pointers ...any) {
 	t.Helper()
 	seen := map[string]bool{}
@@ -26,8 +28,10 @@ func Check(t *testing.T, pointers ...any) {
 		name, _, _ := strings.Cut(typ.Elem().Name(), "[")
 		seen[name] = true
 		for i := range typ.NumMethod() {
-			for _, empty := range []bool{true, false} {
-				call(t, name, typ.Elem(), i, empty)
+			for _, v := range valuesOf(typ.Elem()) {
+				for _, empty := range []bool{true, false} {
+					call(t, name, v(), i, empty)
+				}
 			}
 		}
 	}
@@ -38,11 +42,33 @@ func Check(t *testing.T, pointers ...any) {
 	}
 }
 
-// call calls one method of a new zero value.
-func call(t *testing.T, name string, typ reflect.Type, method int, empty bool) {
+// valuesOf makes pointers to the zero value and, of a number, to the least and the greatest.
+func valuesOf(typ reflect.Type) (list []func() reflect.Value) {
+	of := func(set func(reflect.Value)) {
+		list = append(list, func() reflect.Value {
+			v := reflect.New(typ)
+			set(v.Elem())
+			return v
+		})
+	}
+	of(func(reflect.Value) {})
+	switch {
+	case typ.Kind() >= reflect.Int && typ.Kind() <= reflect.Int64:
+		of(func(v reflect.Value) { v.SetInt(-1 << (typ.Bits() - 1)) })
+		of(func(v reflect.Value) { v.SetInt(1<<(typ.Bits()-1) - 1) })
+	case typ.Kind() >= reflect.Uint && typ.Kind() <= reflect.Uint64:
+		of(func(v reflect.Value) { v.SetUint(1<<typ.Bits() - 1) })
+	}
+	return list
+}
+
+// call calls one method of a value that v points to.
+func call(t *testing.T, name string, v reflect.Value, method int, empty bool) {
 	t.Helper()
-	v := reflect.New(typ)
-	what := fmt.Sprintf("(%s zero value).%s", name, v.Type().Method(method).Name)
+	what := fmt.Sprintf("(%s).%s", name, v.Type().Method(method).Name)
+	if v.Elem().IsZero() {
+		what = fmt.Sprintf("(%s zero value).%s", name, v.Type().Method(method).Name)
+	}
 	defer func() {
 		if p := recover(); p != nil {
 			t.Errorf("%s panics: %v", what, p)
@@ -86,7 +112,7 @@ func argument(typ reflect.Type, empty bool) reflect.Value {
 }
 
 // typesWithMethods are the exported types of the package in the present folder that are
-// structs.
+// structs, or have methods and are no interfaces.
 func typesWithMethods(t *testing.T) []string {
 	t.Helper()
 	paths, err := filepath.Glob("*.go")
@@ -94,6 +120,7 @@ func typesWithMethods(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	var names []string
+	declared, withMethods := map[string]bool{}, map[string]bool{}
 	for _, path := range paths {
 		if strings.HasSuffix(path, "_test.go") {
 			continue
@@ -103,17 +130,45 @@ func typesWithMethods(t *testing.T) []string {
 			t.Fatal(err)
 		}
 		for _, decl := range file.Decls {
-			group, ok := decl.(*ast.GenDecl)
-			if !ok || group.Tok != token.TYPE {
-				continue
-			}
-			for _, spec := range group.Specs {
-				spec := spec.(*ast.TypeSpec)
-				if _, isStruct := spec.Type.(*ast.StructType); isStruct && spec.Name.IsExported() {
-					names = append(names, spec.Name.Name)
+			switch decl := decl.(type) {
+			case *ast.FuncDecl:
+				if decl.Recv != nil && decl.Name.IsExported() {
+					withMethods[receiver(decl.Recv.List[0].Type)] = true
+				}
+			case *ast.GenDecl:
+				for _, spec := range decl.Specs {
+					spec, ok := spec.(*ast.TypeSpec)
+					if !ok || !spec.Name.IsExported() || spec.Assign.IsValid() {
+						continue
+					}
+					if _, isStruct := spec.Type.(*ast.StructType); isStruct {
+						names = append(names, spec.Name.Name)
+					} else {
+						declared[spec.Name.Name] = true
+					}
 				}
 			}
 		}
 	}
+	for name := range declared {
+		if withMethods[name] {
+			names = append(names, name)
+		}
+	}
 	return names
+}
+
+// receiver is the name of the type that a method is of.
+func receiver(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.StarExpr:
+		return receiver(e.X)
+	case *ast.IndexExpr:
+		return receiver(e.X)
+	case *ast.IndexListExpr:
+		return receiver(e.X)
+	case *ast.Ident:
+		return e.Name
+	}
+	return ""
 }
