@@ -1,0 +1,399 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"runtime/pprof"
+	"sync"
+	"time"
+
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/oob"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// client is a process that comes to a service of the server, works, and goes.
+type client struct {
+	cfg     clientConfig
+	service service
+	wire    *wire
+	rng     *rand.Rand
+
+	mu        sync.Mutex
+	e         *end // nil between two contexts
+	faults    command
+	leaving   bool
+	disturbed bool
+	token     int
+	number    int   // of the present session
+	past      stats // of earlier contexts
+	welcomed  chan command
+}
+
+// clientPlaces is how many connections a client has at a time at most.
+const clientPlaces = 3
+
+// about is what a client tells the server of a session.
+type about struct {
+	Steady, Rude bool
+	Index        int // of the connection
+}
+
+func runClient(cfg clientConfig, w *wire) error {
+	s, err := serviceByName(cfg.Service)
+	if err != nil {
+		return err
+	}
+	c := &client{cfg: cfg, service: s, wire: w, rng: rand.New(rand.NewPCG(cfg.Seed, key(cfg.Seed, cfg.Name))), welcomed: make(chan command, 1)}
+	c.faults.Faults = cfg.Faults
+	go listen(os.Stdin, c.handle)
+	go beat(w, c.stats)
+	if err := warmUp(); err != nil {
+		return err
+	}
+	base := processHeld()
+	for !c.finished() {
+		if err := c.life(); err != nil {
+			return err
+		}
+	}
+	w.tell(event{Is: isBeat, Stats: c.stats()})
+	return settled(base)
+}
+
+// warmUp has the runtime open what it keeps.
+func warmUp() error {
+	_, err := haveIPv6()
+	return err
+}
+
+// settled waits until the process has no more than before.
+func settled(base held) error {
+	for limit := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		h := processHeld()
+		err := h.counts(&base)
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(limit) {
+			_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
+			return fmt.Errorf("everything is closed, and left over are: %w", err)
+		}
+	}
+}
+
+// handle carries out a command.
+func (c *client) handle(cmd command) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.e
+	switch cmd.Do {
+	case doFaults:
+		c.faults = cmd
+		if e != nil {
+			c.check(e.dev.SetFaults(cmd.Faults))
+		}
+	case doLeave:
+		c.leaving = true
+		if e != nil {
+			e.do(func() { c.leave(e, false) })
+		}
+	case doDisturbed:
+		c.disturbed, c.token = true, cmd.Token
+		if e != nil {
+			e.do(func() { c.leave(e, c.service.datagrams()) })
+		}
+	case doQuiet:
+		go c.quiet(cmd)
+	case doResume:
+		if e != nil {
+			e.do(e.resume)
+		}
+	case doWelcome:
+		c.welcomed <- cmd
+	}
+}
+
+// leave ends the present session.
+func (c *client) leave(e *end, atOnce bool) {
+	for l := range e.links {
+		if atOnce {
+			l.abandon()
+		} else {
+			l.leave()
+		}
+	}
+	if e.pinger != nil {
+		e.pinger.leave()
+	}
+}
+
+// quiet has a client that stays stop its work, and says what it has.
+func (c *client) quiet(cmd command) {
+	c.mu.Lock()
+	e := c.e
+	c.mu.Unlock()
+	e.do(e.pause)
+	h, err := settle([]*end{e}, cmd, []int{cmd.Steady})
+	c.wire.tell(event{Is: isQuiet, Held: h, Text: text(err)})
+}
+
+func (c *client) check(err error) {
+	if err != nil {
+		c.wire.tell(event{Is: isWrong, Text: err.Error()})
+	}
+}
+
+// finished reports whether there is no session to come.
+func (c *client) finished() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.leaving || c.cfg.Sessions > 0 && c.number >= c.cfg.Sessions
+}
+
+func (c *client) stats() *stats {
+	c.mu.Lock()
+	s, e := c.past, c.e
+	c.mu.Unlock()
+	if e != nil {
+		e.ask(func() { s.add(e.statsNow()) })
+	}
+	return &s
+}
+
+// life is one context, with sessions one after the other.
+func (c *client) life() error {
+	e, err := openEnd(c.service, c.cfg.Name, clientPlaces, c.cfg.Seed, rand.New(rand.NewPCG(c.rng.Uint64(), 0)))
+	if err != nil {
+		return err
+	}
+	e.wrong = c.check
+	e.lost = func(l *link, err error) {
+		c.wire.tell(event{Is: isLost, Client: l.client, Session: l.session, Text: err.Error()})
+	}
+	c.mu.Lock()
+	if c.faults.Faults != (command{}).Faults {
+		c.check(e.dev.SetFaults(c.faults.Faults))
+	}
+	c.mu.Unlock()
+	if err := e.start(); err != nil {
+		return errors.Join(err, e.stop())
+	}
+	c.mu.Lock()
+	c.e = e
+	c.mu.Unlock()
+	each := c.cfg.Each
+	if c.service.datagrams() {
+		each = 1 // the server knows an endpoint by one name
+	}
+	for i := 0; i < each && !c.finished(); i++ {
+		if err = c.session(e); err != nil {
+			break
+		}
+	}
+	var last *stats
+	e.ask(func() { last = e.statsNow() })
+	c.mu.Lock()
+	c.e = nil
+	c.past.add(last)
+	c.past.Links = 0
+	c.mu.Unlock()
+	return errors.Join(err, e.stop())
+}
+
+// begin numbers the next session.
+func (c *client) begin() (name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.number++
+	if c.disturbed {
+		c.disturbed = false
+		c.wire.tell(event{Is: isSettled, Token: c.token, Session: c.number})
+	}
+	return sessionName(c.cfg.Name, c.number)
+}
+
+// hurry reports whether a session should end as soon as it has begun.
+func (c *client) hurry() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.leaving || c.disturbed
+}
+
+// session is one stay at the server.
+func (c *client) session(e *end) error {
+	name := c.begin()
+	ended := make(chan struct{})
+	budget := size(c.rng, 400)
+	if c.cfg.Steady {
+		budget = 0
+	}
+	switch {
+	case !c.service.sessions():
+		return c.ping(e, 4*budget, ended)
+	case c.service.datagrams():
+		return c.endpoint(e, budget, ended)
+	}
+	n, rude := 1, !c.cfg.Steady && c.rng.IntN(8) == 0
+	if !c.cfg.Steady && c.rng.IntN(4) == 0 {
+		n += c.rng.IntN(clientPlaces)
+	}
+	// A server that listens makes as many connections with each client as it says, which is
+	// one: so this is n clients of one name.
+	left := n
+	over := func(*link) {
+		if left--; left == 0 {
+			close(ended)
+		}
+	}
+	e.changed = over
+	e.leaving = func(*link) bool { return c.hurry() }
+	var peers []*oob.Peer
+	for i := range n {
+		peer, err := c.exchange(e, name, about{Steady: c.cfg.Steady, Rude: rude, Index: i}, budget, over)
+		if err != nil {
+			return err
+		}
+		peers = append(peers, peer)
+	}
+	<-ended
+	var err error
+	for _, peer := range peers {
+		err = errors.Join(err, peer.Close(nil))
+	}
+	return err
+}
+
+// exchange makes one connection.
+func (c *client) exchange(e *end, name string, about about, budget int, over func(*link)) (*oob.Peer, error) {
+	data, err := json.Marshal(about)
+	if err != nil {
+		return nil, err
+	}
+	way := "tcp:" + c.cfg.Place.TCP
+	if c.cfg.ByCM {
+		way = "cm:" + c.cfg.Place.CM
+	}
+	peer, err := oob.Open(way, oob.Config{Name: name, Peer: "server", Notify: func(string) {}})
+	if err != nil {
+		return nil, err
+	}
+	offer := oob.Offer{Maps: []*mmap.Map{e.mem}, Data: data}
+	e.do(func() {
+		peer.Exchange(context.Background(), e.ctx, offer, func(a *oob.Answer, err error) {
+			var l *link
+			if err == nil {
+				l, err = e.newLink(c.cfg.Name, c.number, about.Index, true)
+			}
+			if err != nil {
+				c.wire.tell(event{Is: isLost, Client: c.cfg.Name, Session: c.number, Text: err.Error()})
+				over(nil)
+				return
+			}
+			l.steady, l.rude, l.budget = about.Steady, about.Rude, budget
+			l.on(a.Connections[0], a.Maps[0])
+		})
+	})
+	return peer, nil
+}
+
+// endpoint is a session of SRD: the controller carries the descriptors.
+func (c *client) endpoint(e *end, budget int, ended chan struct{}) error {
+	var desc []byte
+	var err error
+	e.ask(func() { desc, err = e.ctx.ExportEndpoint() })
+	if err != nil {
+		return err
+	}
+	memory, err := e.mem.Export(e.dev)
+	if err != nil {
+		return err
+	}
+	c.wire.tell(event{Is: isEndpoint, Client: c.cfg.Name, Session: c.number, Endpoint: desc, Memory: memory})
+	welcome := <-c.welcomed
+	remote, err := mmap.Import(e.dev, welcome.Memory)
+	if err != nil {
+		return err
+	}
+	e.changed = func(*link) { close(ended) }
+	e.leaving = func(*link) bool { return c.hurry() }
+	e.do(func() {
+		var peer *rdma.Peer
+		var l *link
+		if peer, err = e.ctx.NewPeer(welcome.Endpoint); err == nil {
+			l, err = e.newLink(c.cfg.Name, c.number, 0, true)
+		}
+		if err != nil {
+			close(ended)
+			return
+		}
+		l.steady, l.budget = c.cfg.Steady, budget
+		l.with(peer, remote)
+		if c.hurry() {
+			l.abandon()
+			return
+		}
+		l.greet()
+	})
+	<-ended
+	return err
+}
+
+// ping is a session of UD.
+func (c *client) ping(e *end, budget int, ended chan struct{}) error {
+	meet := func(peer *rdma.Peer, err error) {
+		if err != nil {
+			c.wire.tell(event{Is: isLost, Client: c.cfg.Name, Session: c.number, Text: err.Error()})
+			close(ended)
+			return
+		}
+		p := e.newPinger(peer, c.cfg.Name)
+		p.steady, p.budget, p.gone = c.cfg.Steady, budget, func() { close(ended) }
+		if c.hurry() {
+			p.leave()
+		}
+		p.work()
+	}
+	e.do(func() {
+		if !c.cfg.ByCM {
+			meet(e.ctx.NewPeer(c.cfg.Place.Memo))
+			return
+		}
+		err := e.ctx.ResolvePeer(c.cfg.Place.CM, rdma.DialConfig{}, func(peer *rdma.Peer, _ []byte, err error) { meet(peer, err) })
+		if err != nil {
+			meet(nil, err)
+		}
+	})
+	<-ended
+	return nil
+}
+
+// statsNow is what the end has done, on the engine's goroutine.
+func (e *end) statsNow() *stats {
+	s := e.stats
+	s.Links = len(e.links)
+	if e.pinger != nil {
+		s.Links = 1
+	}
+	return &s
+}
+
+// beat tells what has been done, again and again.
+func beat(w *wire, now func() *stats) {
+	for range time.Tick(beatEvery) {
+		h := held{Goroutines: runtime.NumGoroutine(), RSS: residentMemory()}
+		w.tell(event{Is: isBeat, Stats: now(), Held: &h})
+	}
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}

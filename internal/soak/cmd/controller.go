@@ -1,0 +1,377 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// controller starts the processes, and decides what happens to them.
+type controller struct {
+	o        options
+	out      io.Writer
+	printing sync.Mutex
+	began    time.Time
+	services []service
+	places   map[string]place
+	server   *process
+	steady   []*process
+	beside   sync.WaitGroup // goroutines
+
+	ctx  context.Context // of the run; its cause is the first failure
+	fail context.CancelCauseFunc
+
+	mu       sync.Mutex
+	clients  map[string]*process // all that there have been
+	present  map[*process]bool   // clients that have not ended, those that stay included
+	gone     stats               // of clients that have ended
+	started  int
+	kills    int
+	stops    int
+	sessions int // that have failed because of those
+	faults   int // changes
+	failures []error
+	points   []point
+	counters map[string]counted
+}
+
+// soak is the whole run.
+func soak(ctx context.Context, o options, out io.Writer) error {
+	if runtime.GOOS == "windows" {
+		return errNoSignals
+	}
+	ipv6, err := haveIPv6()
+	if err != nil {
+		return err
+	}
+	c := &controller{o: o, out: out, began: time.Now(), services: services(ipv6), clients: map[string]*process{}, present: map[*process]bool{}}
+	run, fail := context.WithCancelCause(context.Background())
+	c.ctx, c.fail = run, fail
+	c.print("seed %d: %v, a quiet point every %v, %d clients and %d that stay; services %s",
+		o.seed, o.time, o.quiet, o.clients, len(c.services), c.serviceNames())
+	if !ipv6 {
+		c.print("the loopback interface has no IPv6 address: without the service udp6, and without corrupted packets")
+	}
+	watching, stopWatching := context.WithCancel(run)
+	var watchers sync.WaitGroup
+	watchers.Go(func() { c.watch(watching) })
+	err = c.all(ctx)
+	stopWatching()
+	watchers.Wait()
+	if err != nil {
+		c.failed(err)
+	}
+	c.end()
+	c.table()
+	if errs := c.failures; len(errs) > 0 {
+		return fmt.Errorf("failed with seed %d: %w", o.seed, errors.Join(errs...))
+	}
+	if why := context.Cause(ctx); why != nil {
+		return why
+	}
+	c.print("all is well")
+	return nil
+}
+
+// all is the run from the server's start to its end.
+func (c *controller) all(ctx context.Context) error {
+	if err := c.serve(); err != nil {
+		return err
+	}
+	for i, s := range c.services {
+		if err := c.stay(i, s); err != nil {
+			return err
+		}
+	}
+	seats := make([]*seat, c.o.clients)
+	for i := range seats {
+		seats[i] = &seat{number: i, rng: rand.New(rand.NewPCG(c.o.seed, uint64(i)+1))}
+	}
+	faults := rand.New(rand.NewPCG(c.o.seed, 0))
+	for end := c.began.Add(c.o.time); c.ctx.Err() == nil && ctx.Err() == nil && time.Now().Before(end); {
+		phase, cancel := context.WithTimeout(c.ctx, min(c.o.quiet, time.Until(end)))
+		stop := context.AfterFunc(ctx, cancel)
+		var all sync.WaitGroup
+		for _, s := range seats {
+			all.Go(func() {
+				for phase.Err() == nil {
+					c.life(phase, s)
+				}
+			})
+		}
+		all.Go(func() { c.changeFaults(phase, faults) })
+		all.Wait()
+		stop()
+		cancel()
+		if c.ctx.Err() == nil {
+			c.quietPoint()
+		}
+	}
+	if c.ctx.Err() != nil {
+		return nil // the failures are noted
+	}
+	for _, p := range c.steady {
+		p.leave()
+	}
+	for _, p := range append(c.steady, c.server) {
+		if p == c.server {
+			p.leave()
+		}
+		if !c.wait(p.exited) {
+			c.failed(fmt.Errorf("%s has been told to leave, and does not", p.name))
+			p.dump()
+		}
+	}
+	return nil
+}
+
+// wait waits for what should happen, for as long as patience.
+func (c *controller) wait(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	case <-c.ctx.Done():
+		return true // something else has failed
+	case <-time.After(patience):
+		return false
+	}
+}
+
+// serve starts the server.
+func (c *controller) serve() error {
+	c.server = &process{name: "the server", steady: true}
+	args := []string{"-child", "server"}
+	for _, s := range c.services {
+		if s.ipv6 {
+			args = append(args, "-ipv6")
+		}
+	}
+	if err := c.start(c.server, args...); err != nil {
+		return err
+	}
+	select {
+	case e := <-c.server.ready:
+		c.places = e.Places
+		return nil
+	case <-c.server.exited:
+		return fmt.Errorf("the server does not start: %v\n%s", c.server.err, c.server.stderr.String())
+	case <-time.After(patience):
+		return errors.New("the server does not start")
+	}
+}
+
+// stay starts a client that stays.
+func (c *controller) stay(number int, s service) error {
+	p, err := c.client(clientConfig{Name: fmt.Sprintf("stay%d", number), Service: s.name, Steady: true, ByCM: number%2 == 1, Sessions: 1, Each: 1}, s)
+	if err == nil {
+		c.steady = append(c.steady, p)
+	}
+	return err
+}
+
+// client starts a client.
+func (c *controller) client(cfg clientConfig, s service) (*process, error) {
+	cfg.Seed, cfg.Place = c.o.seed, c.places[s.name]
+	text, err := json.Marshal(cfg)
+	if err != nil {
+		return nil, err
+	}
+	p := &process{name: "client " + cfg.Name, service: s, steady: cfg.Steady}
+	c.mu.Lock()
+	c.clients[cfg.Name] = p
+	c.present[p] = true
+	c.started++
+	c.mu.Unlock()
+	if err := c.start(p, "-child", "client", "-config", string(text)); err != nil {
+		c.mu.Lock()
+		delete(c.present, p)
+		c.mu.Unlock()
+		return nil, err
+	}
+	return p, nil
+}
+
+// handle takes an event.
+func (c *controller) handle(p *process, e event) {
+	switch e.Is {
+	case isReady:
+		p.ready <- e
+	case isQuiet:
+		p.quiet <- e
+	case isBeat:
+		p.mu.Lock()
+		if p.stats.ops() != e.Stats.ops() && p.stats.Verified != e.Stats.Verified || p == c.server {
+			p.moved = time.Now()
+		}
+		p.stats = *e.Stats
+		if e.Held != nil {
+			p.rss = e.Held.RSS
+		}
+		p.mu.Unlock()
+	case isEndpoint:
+		c.introduce(p, e)
+	case isSettled:
+		p.mu.Lock()
+		if p.token == e.Token {
+			p.stopped, p.excused = false, e.Session
+		}
+		p.mu.Unlock()
+		if p.service.datagrams() && p.service.sessions() {
+			c.server.tell(command{Do: doGone, Service: p.service.name, Client: e.Client})
+		}
+	case isLost:
+		c.judge(p, e)
+	case isWrong:
+		c.failed(fmt.Errorf("%s: %s", p.name, e.Text))
+	case isCounters:
+		c.mu.Lock()
+		c.counters = e.Counters
+		c.mu.Unlock()
+	}
+}
+
+// introduce carries endpoints of SRD between a client and the server.
+func (c *controller) introduce(p *process, e event) {
+	if p != c.server {
+		c.server.tell(command{Do: doMeet, Service: p.service.name, Client: sessionName(e.Client, e.Session), Endpoint: e.Endpoint, Memory: e.Memory, Steady: number(p.steady)})
+		return
+	}
+	c.mu.Lock()
+	client := c.clients[e.Client]
+	c.mu.Unlock()
+	client.tell(command{Do: doWelcome, Endpoint: e.Endpoint, Memory: e.Memory})
+}
+
+// judge decides whether a session may have failed.
+func (c *controller) judge(p *process, e event) {
+	c.mu.Lock()
+	client := c.clients[e.Client]
+	c.mu.Unlock()
+	if client == nil {
+		c.failed(fmt.Errorf("%s has lost a client that there has never been, %q", p.name, e.Client))
+		return
+	}
+	if !client.excuses(e.Session) {
+		c.failed(fmt.Errorf("%s: session %s of a client that is alive has failed (%s): %s",
+			p.name, sessionName(e.Client, e.Session), client.service.name, e.Text))
+		return
+	}
+	c.mu.Lock()
+	c.sessions++
+	c.mu.Unlock()
+}
+
+// ended is called when a process has ended.
+func (c *controller) ended(p *process) {
+	c.say("%s has ended: %v", p.name, p.cmd.ProcessState)
+	c.mu.Lock()
+	delete(c.present, p)
+	if p != c.server {
+		p.mu.Lock()
+		p.stats.Links = 0
+		c.gone.add(&p.stats)
+		p.mu.Unlock()
+	}
+	c.mu.Unlock()
+	if err := p.failure(); err != nil {
+		c.failed(err)
+	}
+}
+
+// failed notes a failure, and ends the run.
+func (c *controller) failed(err error) {
+	const most = 20
+	c.mu.Lock()
+	if len(c.failures) < most && c.ctxIsMine(err) {
+		c.failures = append(c.failures, err)
+	}
+	c.mu.Unlock()
+	c.fail(err)
+}
+
+// ctxIsMine leaves out what only repeats the first failure.
+func (c *controller) ctxIsMine(err error) bool {
+	why := context.Cause(c.ctx)
+	return why == nil || !errors.Is(err, why)
+}
+
+// end kills what is left after a failure.
+func (c *controller) end() {
+	c.mu.Lock()
+	left := []*process{c.server}
+	for p := range c.present {
+		left = append(left, p)
+	}
+	c.mu.Unlock()
+	for _, p := range left {
+		if p != nil && p.cmd != nil && p.cmd.Process != nil {
+			p.kill()
+		}
+	}
+	c.beside.Wait()
+	c.fail(nil)
+}
+
+// watch looks for processes that hang, and prints how far everything is.
+func (c *controller) watch(ctx context.Context) {
+	every := time.NewTicker(10 * time.Second)
+	defer every.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+			c.progress()
+			for _, p := range c.everybody() {
+				if err := p.hung(); err != nil {
+					p.dump()
+					c.failed(fmt.Errorf("%w\n%s", err, p.stderr.String()))
+				}
+			}
+		}
+	}
+}
+
+// everybody is the processes that have not ended.
+func (c *controller) everybody() []*process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := []*process{c.server}
+	for p := range c.present {
+		list = append(list, p)
+	}
+	return list
+}
+
+func (c *controller) print(format string, args ...any) {
+	c.printing.Lock()
+	defer c.printing.Unlock()
+	_, _ = fmt.Fprintf(c.out, format+"\n", args...)
+}
+
+func (c *controller) say(format string, args ...any) {
+	if c.o.verbose {
+		c.print("%v %s", time.Since(c.began).Round(time.Millisecond), fmt.Sprintf(format, args...))
+	}
+}
+
+func (c *controller) serviceNames() string {
+	var names []string
+	for _, s := range c.services {
+		names = append(names, s.name)
+	}
+	return fmt.Sprint(names)
+}
+
+func number(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
+}

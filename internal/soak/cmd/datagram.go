@@ -1,0 +1,211 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+const (
+	pings      = 4  // datagrams of a client that are under way
+	echoes     = 32 // of the server
+	pingHeader = 16
+	// echoAfter is when a datagram counts as lost. Those that come later are checked too.
+	echoAfter = 250 * time.Millisecond
+)
+
+// pinger sends datagrams to the server of UD, which sends them back. Any may get lost.
+type pinger struct {
+	e      *end
+	to     *rdma.Peer
+	key    uint64
+	budget int // of echoes; 0: none
+	got    int
+	steady bool
+	leaves bool
+	gone   func() // called when the budget is spent, or it was told to leave
+	slots  [pings]ping
+}
+
+// ping is one datagram under way.
+type ping struct {
+	p        *pinger
+	number   int
+	at       int
+	sequence uint64
+	length   int
+	busy     bool // the datagram, or the time until the next, is under way
+	sending  bool
+}
+
+func (e *end) newPinger(to *rdma.Peer, client string) *pinger {
+	p := &pinger{e: e, to: to, key: key(e.seed, client)}
+	for i := range p.slots {
+		p.slots[i] = ping{p: p, number: i, at: area(0) + i*mostMessage}
+	}
+	e.pinger, e.request = p, p.received
+	e.stats.Connections++
+	return p
+}
+
+func (p *pinger) busy() bool {
+	for i := range p.slots {
+		if p.slots[i].busy || p.slots[i].sending {
+			return true
+		}
+	}
+	return false
+}
+
+// work sends what can be sent.
+func (p *pinger) work() {
+	for i := range p.slots {
+		if s := &p.slots[i]; !s.busy && !s.sending {
+			s.next()
+		}
+	}
+}
+
+func (p *pinger) leave() {
+	p.leaves = true
+	p.check()
+}
+
+func (p *pinger) check() {
+	if p.leaves && !p.busy() && p.gone != nil {
+		gone := p.gone
+		p.gone = nil
+		gone()
+	}
+}
+
+// next sends the next datagram, if there is to be one.
+func (s *ping) next() {
+	p, e := s.p, s.p.e
+	if p.budget > 0 && p.got >= p.budget {
+		p.leaves = true
+	}
+	if p.leaves || e.paused {
+		p.check()
+		return
+	}
+	s.busy = true
+	s.sequence++
+	s.length = pingHeader + size(e.rng, e.mostMessage-pingHeader)
+	b := e.mem.Bytes()[s.at:][:s.length]
+	binary.LittleEndian.PutUint64(b, uint64(s.number))
+	binary.LittleEndian.PutUint64(b[8:], s.sequence)
+	e.pattern.fill(b[pingHeader:], p.key+uint64(s.number), s.sequence)
+	task, err := e.sends.Alloc(p.to, bufinv.Source(e.mem, s.at, s.length))
+	if err == nil {
+		task.SetUserData(s)
+		err = task.Submit()
+	}
+	if err != nil {
+		e.wrong(fmt.Errorf("send a datagram to %v: %w", p.to, err))
+		return
+	}
+	s.sending = true
+	sequence := s.sequence
+	e.after(echoAfter, func() {
+		if s.busy && s.sequence == sequence {
+			e.stats.Lost++
+			s.rest()
+		}
+	})
+}
+
+// rest lets the next datagram follow, after a while for those that stay.
+func (s *ping) rest() {
+	e := s.p.e
+	follow := func() {
+		s.busy = false
+		if !s.sending {
+			s.next()
+		}
+	}
+	if s.p.steady {
+		s.sequence++ // what comes now is late
+		e.after(time.Duration(e.rng.Int64N(int64(longestNap))), follow)
+	} else {
+		follow()
+	}
+}
+
+// done takes the task.
+func (s *ping) done(t rdma.Task, err error) {
+	e := s.p.e
+	e.check(t.Free())
+	if s.p.to == nil { // an echo of the server's
+		s.sending = false
+		return
+	}
+	if err != nil {
+		e.wrong(fmt.Errorf("a datagram to %v has failed: %w", s.p.to, err))
+	}
+	s.sending = false
+	if !s.busy {
+		s.next()
+	}
+}
+
+// received takes an echo. It may be late, or come twice.
+func (p *pinger) received(m *rdma.Message) {
+	e, b := p.e, m.Bytes()
+	if len(b) < pingHeader || binary.LittleEndian.Uint64(b) >= pings {
+		e.wrong(fmt.Errorf("the data is wrong: a datagram from %v of %d bytes is no echo", m.Peer(), len(b)))
+		return
+	}
+	s, sequence := &p.slots[binary.LittleEndian.Uint64(b)], binary.LittleEndian.Uint64(b[8:])
+	err := e.pattern.check(b[pingHeader:], p.key+uint64(s.number), sequence)
+	current := s.busy && sequence == s.sequence
+	if err == nil && current && len(b) != s.length {
+		err = fmt.Errorf("the data is wrong: %d bytes came, not %d", len(b), s.length)
+	}
+	if err != nil {
+		e.wrong(fmt.Errorf("an echo from %v: %w", m.Peer(), err))
+		return
+	}
+	e.stats.Verified++
+	if !current {
+		return
+	}
+	e.stats.Ops[opDatagram]++
+	e.stats.Bytes += uint64(len(b))
+	p.got++
+	s.rest()
+}
+
+// answerPings has the server send datagrams back.
+func (e *end) answerPings() {
+	nobody := &pinger{e: e}
+	var slots [echoes]ping
+	for i := range slots {
+		slots[i] = ping{p: nobody, at: area(0) + i*mostMessage}
+	}
+	e.request = func(m *rdma.Message) {
+		for i := range slots {
+			if slots[i].sending {
+				continue
+			}
+			s := &slots[i]
+			copy(e.mem.Bytes()[s.at:], m.Bytes())
+			task, err := e.sends.Alloc(m.Peer(), bufinv.Source(e.mem, s.at, m.Length()))
+			if err == nil {
+				task.SetUserData(s)
+				err = task.Submit()
+			}
+			if err != nil {
+				e.wrong(fmt.Errorf("answer a datagram of %v: %w", m.Peer(), err))
+				return
+			}
+			s.sending = true
+			e.stats.Verified++
+			return
+		}
+		e.stats.Lost++ // as a network may
+	}
+}

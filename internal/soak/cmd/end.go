@@ -1,0 +1,333 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// Where things are in the memory of an end: first bytes that never change, for peers to read;
+// then an area for each link, and in it room for each shuttle.
+const (
+	shuttles    = 2
+	mostData    = 128 << 10
+	mostMessage = 8 << 10
+	fixedSize   = 256 << 10
+
+	sourceAt    = 0
+	backAt      = sourceAt + mostData
+	targetAt    = backAt + mostData // what the peer writes to
+	messageAt   = targetAt + mostData
+	cellsAt     = messageAt + mostMessage // what the peer does atomics on
+	originalAt  = cellsAt + 16            // what they give here
+	shuttleSize = cellsAt + 4<<10
+	areaSize    = shuttles * shuttleSize
+
+	receives = 256
+)
+
+const everything = mmap.LocalReadWrite | mmap.RemoteRead | mmap.RemoteWrite | mmap.RemoteAtomic
+
+// end is one end of a service: a context on a device of its own, in the server or a client.
+// All but do belongs to the goroutine that runs the engine.
+type end struct {
+	service service
+	seed    uint64
+	rng     *rand.Rand
+	wrong   func(error)         // what may never happen
+	lost    func(*link, error)  // a link has failed
+	changed func(*link)         // a link has ended
+	leaving func(*link) bool    // nil: nobody leaves
+	request func(*rdma.Message) // UD: what takes messages
+
+	dev    faultyDevice
+	engine *pe.Engine
+	ctx    *rdma.Context
+	mem    *mmap.Map
+	bufs   bufinv.Inventory
+
+	writes    *rdma.WritePool
+	writeImms *rdma.WriteImmPool
+	reads     *rdma.ReadPool
+	sends     *rdma.SendPool
+	sendImms  *rdma.SendImmPool
+	swaps     *rdma.CompareSwapPool
+	adds      *rdma.FetchAddPool
+
+	areas       []int // free
+	links       map[*link]bool
+	paused      bool
+	stopping    bool
+	mostMessage int
+	pattern     pattern
+	stats       stats
+	pinger      *pinger // UD, client
+
+	running chan struct{} // closed in Running
+	ended   chan error    // what Run has returned
+	cancel  context.CancelFunc
+}
+
+// openEnd opens an end with room for a number of links.
+func openEnd(s service, name string, places int, seed uint64, rng *rand.Rand) (_ *end, err error) {
+	e := &end{service: s, seed: seed, rng: rng, links: map[*link]bool{}, engine: pe.New(pe.Config{}),
+		running: make(chan struct{}), ended: make(chan error, 1)}
+	if e.dev, err = openDevice(s.device); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("open %s: %w", s.name, errors.Join(err, e.close()))
+		}
+	}()
+	cfg := rdma.Config{Name: name, Transport: s.transport, Engine: e.engine, Permissions: everything}
+	if !s.datagrams() {
+		cfg.MaxConnections = places
+	}
+	if s.ipv6 {
+		index, err := ipv6Index(e.dev)
+		if err != nil {
+			return nil, err
+		}
+		cfg.GIDIndex = &index
+	}
+	if e.ctx, err = rdma.New(e.dev, cfg); err != nil {
+		return nil, err
+	}
+	e.mostMessage = min(mostMessage, int(e.ctx.Capabilities().MaxSend))
+	if e.mem, err = mmap.Alloc(e.dev, fixedSize+places*areaSize, everything); err != nil {
+		return nil, err
+	}
+	clear(e.mem.Bytes()) // so that all of it is resident from the beginning
+	e.pattern.fill(e.mem.Bytes()[:fixedSize], key(seed, "fixed"), 0)
+	for i := range places {
+		e.areas = append(e.areas, places-1-i)
+	}
+	if err := e.pools(places); err != nil {
+		return nil, err
+	}
+	e.ctx.OnConnection(e.connection)
+	e.ctx.OnStateChange(e.state)
+	return e, e.ctx.Receive(receives, e.mostMessage, e.received)
+}
+
+func (e *end) pools(places int) (err error) {
+	done := func(t rdma.Task) { e.done(t, nil) }
+	n := shuttles * places
+	if e.sends, err = e.ctx.SendPool(max(n, pings), func(t *rdma.SendTask) { done(t) }, func(t *rdma.SendTask, err error) { e.done(t, err) }); err != nil {
+		return err
+	}
+	// Of these a link takes one for the data of each shuttle, one to confirm each of the
+	// peer's, and two to begin and to end.
+	if e.sendImms, err = e.ctx.SendImmPool(2*n+2*places, func(t *rdma.SendImmTask) { done(t) }, func(t *rdma.SendImmTask, err error) { e.done(t, err) }); err != nil {
+		return err
+	}
+	if !e.service.sessions() {
+		return nil
+	}
+	if e.writes, err = e.ctx.WritePool(n, func(t *rdma.WriteTask) { done(t) }, func(t *rdma.WriteTask, err error) { e.done(t, err) }); err != nil {
+		return err
+	}
+	if e.writeImms, err = e.ctx.WriteImmPool(n, func(t *rdma.WriteImmTask) { done(t) }, func(t *rdma.WriteImmTask, err error) { e.done(t, err) }); err != nil {
+		return err
+	}
+	if e.reads, err = e.ctx.ReadPool(n, func(t *rdma.ReadTask) { done(t) }, func(t *rdma.ReadTask, err error) { e.done(t, err) }); err != nil {
+		return err
+	}
+	if e.service.datagrams() {
+		return nil
+	}
+	if e.swaps, err = e.ctx.CompareSwapPool(n, func(t *rdma.CompareSwapTask) { done(t) }, func(t *rdma.CompareSwapTask, err error) { e.done(t, err) }); err != nil {
+		return err
+	}
+	e.adds, err = e.ctx.FetchAddPool(n, func(t *rdma.FetchAddTask) { done(t) }, func(t *rdma.FetchAddTask, err error) { e.done(t, err) })
+	return err
+}
+
+// start runs the engine, and waits until the context is Running.
+func (e *end) start() error {
+	if err := e.ctx.Start(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	e.cancel = cancel
+	go func() { e.ended <- e.engine.Run(ctx) }()
+	select {
+	case <-e.running:
+		return nil
+	case err := <-e.ended:
+		e.ended <- err
+		return fmt.Errorf("the context %q has ended while it started: %w", e.ctx.Name(), err)
+	}
+}
+
+func (e *end) state(_, next pe.State) {
+	switch {
+	case next == pe.Running:
+		close(e.running)
+	case next != pe.Starting && !e.stopping:
+		e.wrong(fmt.Errorf("the context %q is %v: %w", e.ctx.Name(), next, e.ctx.Err()))
+	}
+}
+
+// do has f run on the engine's goroutine.
+func (e *end) do(f func()) { _ = e.engine.Do(f) } // fails once everything is closed
+
+// ask runs f there, and waits for it.
+func (e *end) ask(f func()) {
+	done := make(chan struct{})
+	if e.engine.Do(func() { defer close(done); f() }) == nil {
+		<-done
+	}
+}
+
+// stop ends the work and closes everything, strictly.
+func (e *end) stop() error {
+	e.do(func() {
+		e.stopping = true
+		e.ctx.Fail(e.ctx.Stop())
+	})
+	err := <-e.ended
+	e.cancel()
+	if err != nil {
+		err = fmt.Errorf("run %s: %w", e.ctx.Name(), err)
+	}
+	if out := e.bufs.Total() - e.bufs.Available(); out != 0 {
+		err = errors.Join(err, fmt.Errorf("%d buffers of %s are out at the end", out, e.ctx.Name()))
+	}
+	return errors.Join(err, e.close())
+}
+
+func (e *end) close() error {
+	var err error
+	if e.ctx != nil {
+		err = e.ctx.Close()
+	}
+	err = errors.Join(err, e.engine.Close(), e.bufs.Close())
+	if e.mem != nil {
+		err = errors.Join(err, e.mem.Close())
+	}
+	return errors.Join(err, e.dev.Close())
+}
+
+// area is where the memory for a link is.
+func area(index int) int { return fixedSize + index*areaSize }
+
+// connection is told of every change of a connection.
+func (e *end) connection(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+	l, ok := conn.UserData().(*link)
+	if !ok {
+		return // it was closed before the exchange came to an end
+	}
+	switch state {
+	case rdma.Ready:
+		l.ready = true
+		e.stats.Connections++
+		l.greet()
+		l.begin()
+	case rdma.Failed:
+		l.fail(err)
+		e.check(conn.Close())
+	case rdma.Closed:
+		if err != nil {
+			l.fail(err)
+		}
+		if l.out != 0 {
+			e.wrong(fmt.Errorf("%v is reported Closed, and %d of its tasks are still out", conn, l.out))
+		}
+		l.closed = true
+		l.check()
+	}
+}
+
+// received takes a message.
+func (e *end) received(m *rdma.Message) {
+	if e.request != nil {
+		e.request(m)
+		return
+	}
+	var data any
+	if conn := m.Connection(); conn != nil {
+		data = conn.UserData()
+	} else if peer := m.Peer(); peer != nil {
+		data = peer.UserData()
+	}
+	if l, ok := data.(*link); ok {
+		l.received(m)
+	} else if !e.service.datagrams() { // an endpoint may hear of peers that it has forgotten
+		e.wrong(fmt.Errorf("a %v has come from %v, which nobody knows", m.Opcode(), m.Connection()))
+	}
+}
+
+// done takes a task that has completed, or failed.
+func (e *end) done(t rdma.Task, err error) {
+	switch of := t.UserData().(type) {
+	case *shuttle:
+		of.done(t, err)
+	case *link:
+		e.check(t.Free())
+		of.out--
+		if err != nil {
+			of.fail(err)
+		}
+		of.check()
+	case *ping:
+		of.done(t, err)
+	default:
+		e.wrong(fmt.Errorf("a %v has completed that belongs to %T", t.Operation(), of))
+	}
+}
+
+func (e *end) check(err error) {
+	if err != nil {
+		e.wrong(err)
+	}
+}
+
+// held is what the end has, on the engine's goroutine.
+func (e *end) held(h *held) {
+	h.Tasks += e.ctx.Allocated()
+	h.Buffers += e.bufs.Total() - e.bufs.Available()
+	h.Places += len(e.ctx.Connections())
+	h.Links += len(e.links)
+}
+
+// quiet reports whether there is nothing to do: as many links as should stay, all at rest.
+func (e *end) quiet(links int) bool {
+	if len(e.links) != links || e.pinger != nil && e.pinger.busy() {
+		return false
+	}
+	for l := range e.links {
+		if !l.resting() {
+			return false
+		}
+	}
+	return e.service.datagrams() || len(e.ctx.Connections()) == links
+}
+
+// pause ends all work; resume goes on with it.
+func (e *end) pause() { e.paused = true }
+
+func (e *end) resume() {
+	e.paused = false
+	for l := range e.links {
+		for i := range l.shuttles {
+			if s := &l.shuttles[i]; !s.busy {
+				s.next()
+			}
+		}
+	}
+	if e.pinger != nil {
+		e.pinger.work()
+	}
+}
+
+// after has f run on the engine's goroutine, later.
+func (e *end) after(d time.Duration, f func()) { time.AfterFunc(d, func() { e.do(f) }) }

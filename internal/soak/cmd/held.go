@@ -1,0 +1,91 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+)
+
+// held is what a process has at a moment at which there is nothing to do.
+type held struct {
+	Heap       int64          // bytes in use after garbage collection
+	RSS        int64          // bytes of resident memory; 0 where the system does not say
+	Goroutines int            //
+	Files      int            // open files, sockets included
+	Kinds      map[string]int // of these, by what they are
+	Mappings   int            // of files and of memory that is shared
+	Tasks      int            // allocated
+	Buffers    int            // out of their inventories
+	Places     int            // connections of contexts that are not Closed
+	Links      int            // of the program
+}
+
+// The tolerances of a comparison. A megabyte in Go's heap is what 80 bytes for each of
+// 13,000 connections come to.
+const (
+	heapTolerance = 4 << 20
+	rssTolerance  = 32 << 20
+)
+
+// processHeld measures the process.
+func processHeld() held {
+	runtime.GC()
+	debug.FreeOSMemory() // a second collection
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	h := held{Heap: int64(m.HeapAlloc), Goroutines: runtime.NumGoroutine()}
+	h.RSS, h.Mappings = residentMemory(), sharedMappings()
+	h.Kinds = openFiles()
+	for _, n := range h.Kinds {
+		h.Files += n
+	}
+	return h
+}
+
+// counts says what there is more of than before, and what is out that should not be.
+func (h *held) counts(base *held) error {
+	var err error
+	more := func(what string, now, before int) {
+		if now > before {
+			err = errors.Join(err, fmt.Errorf("%d %s, and %d at the first quiet point", now, what, before))
+		}
+	}
+	more("goroutines", h.Goroutines, base.Goroutines)
+	more(fmt.Sprintf("open files (%v, before %v)", h.Kinds, base.Kinds), h.Files, base.Files)
+	more("shared mappings", h.Mappings, base.Mappings)
+	more("tasks allocated", h.Tasks, base.Tasks)
+	return errors.Join(err, h.leftOver(base.Links))
+}
+
+// leftOver says what of the connections is left over that should not be.
+func (h *held) leftOver(links int) error {
+	var err error
+	if h.Links != links {
+		err = errors.Join(err, fmt.Errorf("%d connections of the program, and not %d", h.Links, links))
+	}
+	if h.Buffers != 0 {
+		err = errors.Join(err, fmt.Errorf("%d buffers are out", h.Buffers))
+	}
+	return err
+}
+
+// memory says where memory has grown.
+func (h *held) memory(base *held) error {
+	var err error
+	if h.Heap > base.Heap+heapTolerance {
+		err = errors.Join(err, fmt.Errorf("%s in Go's heap, and %s at the first quiet points; %s more are tolerated",
+			amount(uint64(h.Heap)), amount(uint64(base.Heap)), amount(heapTolerance)))
+	}
+	if h.RSS > base.RSS+rssTolerance {
+		err = errors.Join(err, fmt.Errorf("%s of resident memory, and %s at the first quiet points; %s more are tolerated",
+			amount(uint64(h.RSS)), amount(uint64(base.RSS)), amount(rssTolerance)))
+	}
+	return err
+}
+
+// String is one line of it.
+func (h *held) String() string {
+	return fmt.Sprintf("heap %s, resident %s, %d goroutines, %d files, %d mappings",
+		amount(uint64(h.Heap)), amount(uint64(h.RSS)), h.Goroutines, h.Files, h.Mappings)
+}

@@ -1,0 +1,108 @@
+// Command soak has a server of several services on software devices work for a long time
+// with clients that come and go: they connect, move data both ways, leave, come again, are
+// killed and stopped, while faults are switched on and off at both ends. A few clients stay
+// all the time. Every byte is checked. At each quiet point, when only those that stay are
+// left, the memory, files, goroutines, connections and buffers of the server and of these
+// clients are compared with those of the first.
+//
+// It ends with code 1 where anything has gone wrong, and says what. It measures no speed, and
+// nothing has to happen soon: what hangs is ended after -patience.
+//
+// The controller starts the server and the clients, all of them this program, and draws what
+// happens to them from -seed. What the processes do meanwhile, they draw from it too; when
+// they do it depends on the machine.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/interrupt"
+	"github.com/verbena-rdma/verbena/internal/version"
+)
+
+const (
+	exitFailed = 1
+	exitUsage  = 2
+	exitOrphan = 3
+)
+
+// patience is how long anything may take. It ends what hangs.
+var patience = 10 * time.Minute
+
+// beatEvery is how often a process says what it has done.
+const beatEvery = time.Second
+
+type options struct {
+	time    time.Duration
+	quiet   time.Duration
+	clients int
+	seed    uint64
+	hasty   bool
+	verbose bool
+}
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(args []string) int {
+	var o options
+	var child, config string
+	var ipv6 bool
+	flags := flag.NewFlagSet("soak", flag.ContinueOnError)
+	flags.DurationVar(&o.time, "time", time.Hour, "how long it runs; the last quiet point comes after that")
+	flags.DurationVar(&o.quiet, "quiet", time.Minute, "time from one quiet point to the next")
+	flags.IntVar(&o.clients, "clients", 8, "clients at a time, beside those that stay")
+	flags.Uint64Var(&o.seed, "seed", 0, "of all that is drawn; 0: another one each time")
+	flags.DurationVar(&patience, "patience", patience, "how long anything may take before it counts as hung")
+	flags.BoolVar(&o.hasty, "hasty", false, "at quiet points the server closes half-made connections of dead clients, rather than wait a minute")
+	flags.BoolVar(&o.verbose, "v", false, "show every process that starts and ends")
+	flags.StringVar(&child, "child", "", "for the processes that it starts: server or client")
+	flags.StringVar(&config, "config", "", "for a client: what it is to do")
+	flags.BoolVar(&ipv6, "ipv6", false, "for the server: there is IPv6")
+	showVersion := flags.Bool("version", false, "print the version, and exit")
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return exitUsage
+	}
+	if *showVersion {
+		fmt.Println("soak", version.String())
+		return 0
+	}
+	if flags.NArg() > 0 || o.time <= 0 || o.quiet <= 0 || patience <= 0 || o.clients < 1 || o.clients > serverPlaces/clientPlaces {
+		fmt.Fprintf(os.Stderr, "soak: -time, -quiet and -patience are above zero, -clients 1 to %d, and there are no arguments\n", serverPlaces/clientPlaces)
+		return exitUsage
+	}
+	err := error(nil)
+	switch child {
+	case "server":
+		err = runServer(o.seed, ipv6, newWire(os.Stdout))
+	case "client":
+		var cfg clientConfig
+		if err = json.Unmarshal([]byte(config), &cfg); err == nil {
+			err = runClient(cfg, newWire(os.Stdout))
+		}
+	case "":
+		if o.seed == 0 {
+			o.seed = rand.Uint64()
+		}
+		ctx, stop := interrupt.Context(context.Background())
+		defer stop()
+		err = soak(ctx, o, os.Stdout)
+	default:
+		fmt.Fprintf(os.Stderr, "soak: -child is %q; it is server or client\n", child)
+		return exitUsage
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "soak: %v\n", err)
+		return exitFailed
+	}
+	return 0
+}

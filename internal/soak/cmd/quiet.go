@@ -1,0 +1,90 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"time"
+)
+
+// point is what the processes had at a quiet point.
+type point struct {
+	at   time.Duration
+	held []held // of the server, and of the clients that stay
+}
+
+// quietPoint has all work stop, when the clients have left, and compares.
+func (c *controller) quietPoint() {
+	all := append([]*process{c.server}, c.steady...)
+	for _, s := range c.services {
+		c.server.tell(command{Do: doFaults, Service: s.name})
+	}
+	for _, p := range c.steady {
+		if !p.service.shared {
+			p.tell(command{Do: doFaults})
+		}
+	}
+	now := point{at: time.Since(c.began), held: make([]held, len(all))}
+	// The clients first: each shuttle has its last answers then.
+	for i := len(all) - 1; i >= 0; i-- {
+		p := all[i]
+		p.mu.Lock()
+		p.idle = true
+		p.mu.Unlock()
+		cmd := command{Do: doQuiet, Hasty: c.o.hasty, Steady: number(p == c.server || p.service.sessions())}
+		if len(c.points) > 0 {
+			cmd.Base = &c.points[0].held[i]
+		}
+		p.tell(cmd)
+	}
+	for i, p := range all {
+		select {
+		case e := <-p.quiet:
+			now.held[i] = *e.Held
+			if e.Text != "" {
+				c.failed(fmt.Errorf("%s has something left over: %s\n%s", p.name, e.Text, p.stderr.String()))
+				return
+			}
+		case <-p.exited:
+			return // it has failed, which is noted
+		case <-c.ctx.Done():
+			return
+		case <-time.After(2 * patience):
+			p.dump()
+			c.failed(fmt.Errorf("%s does not come to rest\n%s", p.name, p.stderr.String()))
+			return
+		}
+	}
+	c.compare(all, &now)
+	c.points = append(c.points, now)
+	c.print("%v quiet point %d: the server has %v", now.at.Round(time.Second), len(c.points), &now.held[0])
+	for _, p := range all {
+		p.mu.Lock()
+		p.idle, p.moved = false, time.Now()
+		p.mu.Unlock()
+		p.tell(command{Do: doResume})
+	}
+}
+
+// compare compares a quiet point with the first ones.
+func (c *controller) compare(all []*process, now *point) {
+	parents := map[int]bool{os.Getpid(): true}
+	for i, p := range all {
+		parents[p.cmd.Process.Pid] = true
+		if len(c.points) < basePoints {
+			continue
+		}
+		base := c.points[0].held[i]
+		for _, first := range c.points[:basePoints] {
+			base.Heap, base.RSS = max(base.Heap, first.held[i].Heap), max(base.RSS, first.held[i].RSS)
+		}
+		if err := now.held[i].memory(&base); err != nil {
+			c.failed(fmt.Errorf("%s at quiet point %d: %w", p.name, len(c.points)+1, err))
+		}
+	}
+	if found := zombies(parents); len(found) > 0 {
+		c.failed(fmt.Errorf("zombies at quiet point %d: processes %v", len(c.points)+1, found))
+	}
+}
+
+// basePoints is how many quiet points the memory of later ones is compared with.
+const basePoints = 2

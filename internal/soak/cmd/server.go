@@ -1,0 +1,321 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime/pprof"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/oob"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// server is the process that clients come to.
+type server struct {
+	wire      *wire
+	seed      uint64
+	ends      []*end
+	listeners []*oob.Listener
+	left      chan struct{}
+	leave     sync.Once
+}
+
+// serverPlaces is how many connections each context has at a time at most. When the places
+// are taken, by the dead too, clients wait.
+const serverPlaces = 32
+
+func runServer(seed uint64, ipv6 bool, w *wire) (err error) {
+	s := &server{wire: w, seed: seed, left: make(chan struct{})}
+	if err := warmUp(); err != nil {
+		return err
+	}
+	base := processHeld()
+	places := map[string]place{}
+	for _, v := range services(ipv6) {
+		if places[v.name], err = s.open(v); err != nil {
+			return fmt.Errorf("serve %s: %w", v.name, err)
+		}
+	}
+	w.tell(event{Is: isReady, Places: places})
+	go listen(os.Stdin, s.handle)
+	go beat(w, s.stats)
+	<-s.left
+	for _, l := range s.listeners {
+		err = errors.Join(err, l.Close())
+	}
+	counters := map[string]counted{}
+	for _, e := range s.ends {
+		list, failed := e.dev.Counters()
+		err = errors.Join(err, failed)
+		c := counted{}
+		for _, n := range list {
+			c[n.Name] = n.Value
+		}
+		counters[e.service.name] = c
+	}
+	w.tell(event{Is: isCounters, Counters: counters})
+	for _, e := range s.ends {
+		err = errors.Join(err, e.stop())
+	}
+	if err == nil {
+		base.Goroutines += 2 // that listens to the controller, and that which beats
+		err = settled(base)
+	}
+	return err
+}
+
+// open opens a service, and says where it is.
+func (s *server) open(v service) (p place, err error) {
+	e, err := openEnd(v, "server of "+v.name, serverPlaces, s.seed, rand.New(rand.NewPCG(s.seed, key(s.seed, v.name))))
+	if err != nil {
+		return p, err
+	}
+	s.ends = append(s.ends, e)
+	e.wrong = func(err error) { s.wire.tell(event{Is: isWrong, Service: v.name, Text: err.Error()}) }
+	e.lost = func(l *link, err error) {
+		s.wire.tell(event{Is: isLost, Service: v.name, Client: l.client, Session: l.session, Text: err.Error()})
+	}
+	e.changed = func(*link) {}
+	if err := e.start(); err != nil {
+		return p, err
+	}
+	host := "127.0.0.1"
+	if v.ipv6 {
+		host = "[::1]"
+	}
+	switch v.transport {
+	case verbs.UD:
+		e.ask(func() {
+			e.answerPings()
+			if p.Memo, err = e.ctx.ExportEndpoint(); err != nil {
+				return
+			}
+			var l *rdma.Listener
+			if l, err = e.ctx.Listen(host+":0", rdma.ListenConfig{}); err == nil {
+				p.CM = l.Addr().String()
+			}
+		})
+		return p, err
+	case verbs.SRD:
+		return p, nil // the controller carries the descriptors
+	}
+	if p.TCP, err = s.listen(e, "tcp:127.0.0.1:0"); err != nil {
+		return p, err
+	}
+	p.CM, err = s.listen(e, "cm:"+host+":0")
+	return p, err
+}
+
+// listen lets clients find a service.
+func (s *server) listen(e *end, way string) (string, error) {
+	l, err := oob.Listen(way, oob.Config{Name: "server", Expect: &oob.Expect{Maps: 1}})
+	if err != nil {
+		return "", err
+	}
+	s.listeners = append(s.listeners, l)
+	if err := l.Serve(e.ctx, oob.Offer{Maps: []*mmap.Map{e.mem}}, func(name string, a *oob.Answer) error { return s.admit(e, name, a) }); err != nil {
+		return "", err
+	}
+	for limit := time.Now().Add(patience); strings.HasSuffix(l.Addr(), ":0"); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			return "", fmt.Errorf("listen on %s: it has got no port within %v", way, patience)
+		}
+	}
+	return l.Addr(), nil
+}
+
+// admit takes in a client, on the engine's goroutine.
+func (s *server) admit(e *end, name string, a *oob.Answer) error {
+	var about about
+	client, session, err := parseSession(name)
+	if err == nil {
+		err = json.Unmarshal(a.Data, &about)
+	}
+	if err != nil {
+		return err
+	}
+	l, err := e.newLink(client, session, about.Index, false)
+	if err != nil {
+		e.wrong(err)
+		return err
+	}
+	l.steady, l.rude = about.Steady, about.Rude
+	l.on(a.Connections[0], a.Maps[0])
+	return nil
+}
+
+// handle carries out a command.
+func (s *server) handle(cmd command) {
+	switch cmd.Do {
+	case doFaults:
+		e := s.end(cmd.Service)
+		if err := e.dev.SetFaults(cmd.Faults); err != nil {
+			e.wrong(err)
+		}
+	case doMeet:
+		e := s.end(cmd.Service)
+		e.do(func() { s.meet(e, cmd) })
+	case doGone:
+		e := s.end(cmd.Service)
+		e.do(func() {
+			for l := range e.links {
+				if l.client == cmd.Client {
+					l.over = true
+					l.fail(errors.New("the client is gone"))
+				}
+			}
+		})
+	case doQuiet:
+		go s.quiet(cmd)
+	case doResume:
+		for _, e := range s.ends {
+			e.do(e.resume)
+		}
+	case doLeave:
+		s.leave.Do(func() { close(s.left) })
+	}
+}
+
+func (s *server) end(name string) *end {
+	for _, e := range s.ends {
+		if e.service.name == name {
+			return e
+		}
+	}
+	panic("no service " + name)
+}
+
+// meet makes the link with an endpoint, and tells the client of the server's.
+func (s *server) meet(e *end, cmd command) {
+	client, session, err := parseSession(cmd.Client)
+	if err != nil {
+		e.wrong(err)
+		return
+	}
+	peer, err := e.ctx.NewPeer(cmd.Endpoint)
+	if err != nil {
+		e.wrong(err)
+		return
+	}
+	if old, ok := peer.UserData().(*link); ok { // of a client that has died, at the same address
+		peer.SetUserData(nil)
+		old.over = true
+		old.fail(errors.New("another client is at its address"))
+	}
+	remote, err := mmap.Import(e.dev, cmd.Memory)
+	if err != nil {
+		e.wrong(err)
+		return
+	}
+	l, err := e.newLink(client, session, 0, false)
+	if err != nil {
+		e.wrong(err)
+		return
+	}
+	l.steady = cmd.Steady > 0
+	l.with(peer, remote)
+	desc, err := e.ctx.ExportEndpoint()
+	e.check(err)
+	memory, err := e.mem.Export(e.dev)
+	e.check(err)
+	s.wire.tell(event{Is: isEndpoint, Client: client, Session: session, Endpoint: desc, Memory: memory})
+}
+
+// quiet has all work stop, and says what there is when only the clients that stay are left.
+func (s *server) quiet(cmd command) {
+	links := make([]int, len(s.ends))
+	for i, e := range s.ends {
+		e.do(e.pause)
+		if e.service.sessions() {
+			links[i] = cmd.Steady
+		}
+		if cmd.Hasty {
+			e.do(func() {
+				for l := range e.links {
+					if l.conn != nil && l.conn.State() != rdma.Ready {
+						l.over = true
+						e.check(l.conn.Close())
+					}
+				}
+			})
+		}
+	}
+	h, err := settle(s.ends, cmd, links)
+	s.wire.tell(event{Is: isQuiet, Held: h, Text: text(err)})
+}
+
+// settle waits until the ends have nothing to do, and the process no more than it had at the
+// first quiet point; at the first one, until it no longer changes.
+func settle(ends []*end, cmd command, links []int) (*held, error) {
+	var h held
+	var err error
+	total := 0
+	for _, n := range links {
+		total += n
+	}
+	for limit := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		before := h
+		h = processHeld()
+		quiet := true
+		for i, e := range ends {
+			e.ask(func() {
+				quiet = quiet && e.quiet(links[i])
+				e.held(&h)
+			})
+		}
+		switch {
+		case !quiet:
+			err = h.leftOver(total)
+			if err == nil {
+				err = errors.New("there is work under way, or a connection is not the program's")
+			}
+		case cmd.Base != nil:
+			err = h.counts(cmd.Base)
+		default:
+			if err = h.leftOver(total); err == nil {
+				err = h.counts(&before)
+			}
+		}
+		if err == nil {
+			return &h, nil
+		}
+		if time.Now().After(limit) {
+			for _, e := range ends {
+				e.ask(func() { err = errors.Join(err, e.describe()) })
+			}
+			_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
+			return &h, fmt.Errorf("%v after the last client has left: %w", patience, err)
+		}
+	}
+}
+
+// describe says what the links of an end are waiting for.
+func (e *end) describe() (err error) {
+	for l := range e.links {
+		if !l.resting() {
+			err = errors.Join(err, fmt.Errorf("%v: out %d, busy %v, greeted %v, leaving %v, done %v, heard %v, over %v, failed %v, closed %v",
+				l, l.out, l.busy(), l.greeted, l.leaving, l.done, l.heard, l.over, l.failed, l.closed))
+		}
+	}
+	if conns := e.ctx.Connections(); len(conns) != len(e.links) {
+		for _, conn := range conns {
+			err = errors.Join(err, fmt.Errorf("%v is %v: %w", conn, conn.State(), conn.Err()))
+		}
+	}
+	return err
+}
+
+func (s *server) stats() *stats {
+	var sum stats
+	for _, e := range s.ends {
+		e.ask(func() { sum.add(e.statsNow()) })
+	}
+	return &sum
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// service is a context of the server, on a device of its own, and of those clients that come
+// to it. The settings are the default ones but for what makes it another service.
+type service struct {
+	name      string
+	device    string
+	transport verbs.QPType
+	ipv6      bool // by the IPv6 address of the device
+	shared    bool // by shared memory, which faults end
+}
+
+// services are those that the machine has addresses for.
+func services(ipv6 bool) []service {
+	list := []service{
+		{name: "udp", device: "soft-lo?local=off"},
+		{name: "udp6", device: "soft-lo?local=off&congestion=on", ipv6: true},
+		{name: "shared", device: "soft-lo", shared: true},
+		{name: "srd", device: "soft-lo", transport: verbs.SRD},
+		{name: "ud", device: "soft-lo", transport: verbs.UD},
+	}
+	var found []service
+	for _, s := range list {
+		if ipv6 || !s.ipv6 {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+func serviceByName(name string) (service, error) {
+	for _, s := range services(true) {
+		if s.name == name {
+			return s, nil
+		}
+	}
+	return service{}, fmt.Errorf("there is no service %q", name)
+}
+
+func (s service) datagrams() bool { return s.transport != verbs.RC }
+
+// sessions reports whether the server keeps something for each session of a client.
+func (s service) sessions() bool { return s.transport != verbs.UD }
+
+// device is an open software device.
+type faultyDevice interface {
+	verbs.Device
+	SetFaults(f soft.Faults) error
+}
+
+func openDevice(name string) (faultyDevice, error) {
+	dev, err := soft.Driver{}.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	d, ok := dev.(faultyDevice)
+	if !ok {
+		return nil, fmt.Errorf("the device %s is a %T, which has no faults to set", name, dev)
+	}
+	return d, nil
+}
+
+// ipv6Index is the place of an IPv6 address in the GID table, or -1.
+func ipv6Index(dev verbs.Device) (int, error) {
+	gids, err := dev.GIDs(1)
+	if err != nil {
+		return -1, err
+	}
+	for _, g := range gids {
+		if a := g.GID.Addr(); a.Is6() && !a.Is4In6() {
+			return g.Index, nil
+		}
+	}
+	return -1, nil
+}
+
+// haveIPv6 reports whether the loopback interface has an IPv6 address.
+func haveIPv6() (bool, error) {
+	dev, err := openDevice("soft-lo")
+	if err != nil {
+		return false, err
+	}
+	index, err := ipv6Index(dev)
+	if closing := dev.Close(); err == nil {
+		err = closing
+	}
+	return index >= 0, err
+}

@@ -1,0 +1,253 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// shuttle has one operation at a time under way on a link, and checks what came of it.
+type shuttle struct {
+	link   *link
+	number int
+	at     int // its memory, and below that of the peer
+	busy   bool
+
+	op     int
+	then   func(rdma.Task) error // what is checked, or done next, when the task has completed
+	again  func()                // what follows the task, instead of another operation
+	pieces uint64                // that the peer has been told of
+	writes uint64                // that it has not
+	length int
+	waits  int    // of two: for the completion, and for the peer to have checked
+	sum    uint64 // the peer's first cell
+	cell   uint64 // the peer's second
+}
+
+// longestNap is how long a link that stays does nothing between two operations.
+const longestNap = 10 * time.Millisecond
+
+// next begins the next operation, if there is to be one.
+func (s *shuttle) next() {
+	l := s.link
+	s.busy = false
+	if l.budget > 0 && l.ops >= l.budget && l.first && !l.leaving && !l.failed {
+		if l.rude {
+			l.abandon()
+		} else {
+			l.leave()
+		}
+		return
+	}
+	if !l.working() {
+		l.check()
+		return
+	}
+	s.busy = true
+	if !l.steady {
+		s.work()
+		return
+	}
+	l.e.after(time.Duration(l.e.rng.Int64N(int64(longestNap))), func() {
+		if l.working() {
+			s.work()
+		} else {
+			s.busy = false
+			l.check()
+		}
+	})
+}
+
+// giveUp ends the wait for the peer of a link that has failed or was given up.
+func (s *shuttle) giveUp() {
+	if s.waits == 1 {
+		s.waits, s.busy = 0, false
+	}
+}
+
+// mix is how often each operation is chosen.
+var mix = [opCount]int{opWrite: 6, opWriteImm: 5, opRead: 3, opSend: 5, opSendImm: 3, opCompareSwap: 2, opFetchAdd: 2}
+
+func choose(rng *rand.Rand, atomics bool) int {
+	n := 0
+	for op, weight := range mix {
+		if atomics || op != opCompareSwap && op != opFetchAdd {
+			n += weight
+		}
+	}
+	n = rng.IntN(n)
+	for op, weight := range mix {
+		if n -= weight; n < 0 {
+			return op
+		}
+	}
+	return opWrite
+}
+
+// size draws a number of bytes: all orders of magnitude are equally likely.
+func size(rng *rand.Rand, most int) int {
+	return max(1, min(most, int(math.Exp(rng.Float64()*math.Log(float64(most)+1)))))
+}
+
+// work begins an operation.
+func (s *shuttle) work() {
+	l, e := s.link, s.link.e
+	mem, source, peer := e.mem, s.at+sourceAt, l.peerArea+s.number*shuttleSize
+	s.op = choose(e.rng, l.conn != nil)
+	s.length, s.again = size(e.rng, mostData), nil
+	switch s.op {
+	case opWrite:
+		s.writes++
+		piece := mem.Bytes()[source:][:s.length]
+		e.pattern.fill(piece, ^l.key, s.writes)
+		s.then, s.again = nil, s.readBack
+		s.submit(e.writes.Alloc(l.to, e.bufs.Source(mem, source, s.length), e.bufs.Target(l.remote, peer+targetAt, s.length)))
+	case opWriteImm:
+		s.piece(source, s.length)
+		s.waits = 2
+		s.then = nil
+		s.submit(e.writeImms.Alloc(l.to, e.bufs.Source(mem, source, s.length), e.bufs.Target(l.remote, peer+targetAt, s.length),
+			immediate(sayWritten, s.number)))
+	case opRead:
+		s.read(e.rng.IntN(fixedSize - s.length))
+	case opSend:
+		s.length = 1 + size(e.rng, e.mostMessage-1)
+		mem.Bytes()[s.at+messageAt] = byte(s.number)
+		s.piece(s.at+messageAt+1, s.length-1)
+		s.then = nil
+		s.submit(e.sends.Alloc(l.to, e.bufs.Source(mem, s.at+messageAt, s.length)))
+	case opSendImm:
+		s.length = size(e.rng, e.mostMessage)
+		s.piece(s.at+messageAt, s.length)
+		s.then = nil
+		s.submit(e.sendImms.Alloc(l.to, e.bufs.Source(mem, s.at+messageAt, s.length), immediate(sayData, s.number)))
+	case opFetchAdd:
+		s.length = 8
+		add := e.rng.Uint64()
+		s.then = func(t rdma.Task) error {
+			was, want := t.(*rdma.FetchAddTask).Original(), s.sum
+			s.sum += add
+			return s.original(was, want)
+		}
+		s.submit(e.adds.Alloc(l.conn, e.bufs.Target(l.remote, peer+cellsAt, 8), e.bufs.Target(mem, s.at+originalAt, 8), add))
+	case opCompareSwap:
+		s.length = 8
+		compare, swap := s.cell, e.rng.Uint64()
+		if e.rng.IntN(4) == 0 {
+			compare++ // it does not match, and nothing is stored
+		}
+		s.then = func(t rdma.Task) error {
+			was, want := t.(*rdma.CompareSwapTask).Original(), s.cell
+			if compare == s.cell {
+				s.cell = swap
+			}
+			return s.original(was, want)
+		}
+		s.submit(e.swaps.Alloc(l.conn, e.bufs.Target(l.remote, peer+cellsAt+8, 8), e.bufs.Target(mem, s.at+originalAt, 8), compare, swap))
+	}
+}
+
+// piece makes the next piece that the peer checks.
+func (s *shuttle) piece(at, n int) {
+	s.pieces++
+	s.link.e.pattern.fill(s.link.e.mem.Bytes()[at:][:n], s.link.key+uint64(s.number), s.pieces)
+}
+
+// read reads bytes of the peer's that never change, and which this end has too.
+func (s *shuttle) read(from int) {
+	l, e := s.link, s.link.e
+	mem := e.mem
+	s.then = func(t rdma.Task) error {
+		return same(t.(*rdma.ReadTask).Destination().Bytes(), mem.Bytes()[from:][:s.length])
+	}
+	s.submit(e.reads.Alloc(l.to, e.bufs.Source(l.remote, from, s.length), e.bufs.Target(mem, s.at+backAt, s.length)))
+}
+
+// readBack reads what was written.
+func (s *shuttle) readBack() {
+	l, e := s.link, s.link.e
+	mem := e.mem
+	s.again = nil
+	s.then = func(t rdma.Task) error {
+		return same(t.(*rdma.ReadTask).Destination().Bytes(), mem.Bytes()[s.at+sourceAt:][:s.length])
+	}
+	s.submit(e.reads.Alloc(l.to, e.bufs.Source(l.remote, l.peerArea+s.number*shuttleSize+targetAt, s.length), e.bufs.Target(mem, s.at+backAt, s.length)))
+}
+
+// original checks the value that an atomic operation has found, and that it is in memory too.
+func (s *shuttle) original(was, want uint64) error {
+	landed := binary.NativeEndian.Uint64(s.link.e.mem.Bytes()[s.at+originalAt:])
+	if was != want || landed != want {
+		return fmt.Errorf("the data is wrong: the peer's value was %#x, %#x has come to memory, and it should be %#x", was, landed, want)
+	}
+	return nil
+}
+
+// submit submits a task that has just been allocated.
+func (s *shuttle) submit(t rdma.Task, err error) {
+	if err == nil {
+		t.SetUserData(s)
+		if err = t.Submit(); err != nil {
+			s.link.e.check(t.Free())
+		}
+	}
+	if err != nil {
+		s.busy, s.waits = false, 0
+		s.link.fail(fmt.Errorf("%s: %w", opNames[s.op], err))
+		s.link.check()
+		return
+	}
+	s.link.out++
+}
+
+// done takes the task that has completed, or failed.
+func (s *shuttle) done(t rdma.Task, err error) {
+	l, e := s.link, s.link.e
+	l.out--
+	if err == nil && s.then != nil {
+		if wrong := s.then(t); wrong != nil {
+			e.wrong(fmt.Errorf("%v: %s of %d bytes: %w", l, opNames[s.op], s.length, wrong))
+		}
+	}
+	e.check(t.Free())
+	switch {
+	case err != nil:
+		s.busy, s.waits = false, 0
+		l.fail(err)
+		l.check()
+	case l.failed:
+		s.busy, s.waits = false, 0
+		l.check()
+	case s.again != nil:
+		s.again()
+	case s.waits > 0:
+		s.checked()
+	default:
+		s.finish()
+	}
+}
+
+// checked is one of the two ends of a write with immediate.
+func (s *shuttle) checked() {
+	if s.waits == 0 {
+		if !s.link.failed && !s.link.over {
+			s.link.e.wrong(fmt.Errorf("%v: the peer has checked what was not written", s.link))
+		}
+		return
+	}
+	if s.waits--; s.waits == 0 {
+		s.finish()
+	}
+}
+
+func (s *shuttle) finish() {
+	l := s.link
+	l.ops++
+	l.e.stats.Ops[s.op]++
+	l.e.stats.Bytes += uint64(s.length)
+	s.next()
+}

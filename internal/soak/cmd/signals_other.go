@@ -1,0 +1,20 @@
+//go:build !unix
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"syscall"
+)
+
+// Without signals nothing can be stopped, and the program says so.
+const (
+	signalStop     = syscall.SIGKILL
+	signalContinue = syscall.SIGKILL
+	signalDump     = syscall.SIGKILL
+)
+
+func ownGroup(*exec.Cmd) {}
+
+func wasKilled(state *os.ProcessState) bool { return !state.Success() }
