@@ -116,6 +116,10 @@ func (c *client) handle(cmd command) {
 		}
 	case doWelcome:
 		c.welcomed <- cmd
+	case doDescribe:
+		if e != nil {
+			e.do(func() { fmt.Fprintf(os.Stderr, "soak: session %d: %v\n", c.number, e.describe()) })
+		}
 	}
 }
 

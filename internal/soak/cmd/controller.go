@@ -125,7 +125,7 @@ func (c *controller) all(ctx context.Context) error {
 		}
 		if !c.wait(p.exited) {
 			c.failed(fmt.Errorf("%s has been told to leave, and does not", p.name))
-			p.dump()
+			c.dump(p)
 		}
 	}
 	return nil
@@ -330,7 +330,7 @@ func (c *controller) watch(ctx context.Context) {
 			c.progress()
 			for _, p := range c.everybody() {
 				if err := p.hung(); err != nil {
-					p.dump()
+					c.dump(p)
 					c.failed(fmt.Errorf("%w\n%s", err, p.stderr.String()))
 				}
 			}

@@ -101,7 +101,7 @@ func (c *controller) life(phase context.Context, s *seat) {
 	case <-phase.Done():
 		p.leave()
 		if !c.wait(p.exited) {
-			p.dump()
+			c.dump(p)
 			c.failed(fmt.Errorf("%s has been told to leave, and has not for %v\n%s", p.name, patience, p.stderr.String()))
 		}
 	}

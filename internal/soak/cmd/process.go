@@ -27,6 +27,7 @@ type process struct {
 
 	mu       sync.Mutex
 	killed   bool // it is, or is about to be
+	dumped   bool // since it hangs
 	stopped  bool // it is, was or is about to be, and has had no session begun since
 	token    int  // of the last stop
 	excused  int  // sessions before this one may fail
@@ -139,10 +140,10 @@ func (p *process) leave() {
 // failure is why a process that has ended has failed; nil if it has not.
 func (p *process) failure() error {
 	p.mu.Lock()
-	killed, leaving := p.killed, p.leaving || !p.steady
+	killed, dumped, leaving := p.killed, p.dumped, p.leaving || !p.steady
 	p.mu.Unlock()
 	switch {
-	case killed && wasKilled(p.cmd.ProcessState):
+	case dumped || killed && wasKilled(p.cmd.ProcessState):
 		return nil
 	case p.err != nil:
 		return fmt.Errorf("%s has failed: %w\n%s", p.name, p.err, p.stderr.String())
@@ -163,9 +164,19 @@ func (p *process) hung() error {
 	return nil
 }
 
-// dump has the process write where its goroutines are, and end.
-func (p *process) dump() {
+// dump has a process that hangs say what it waits for, and where its goroutines are, and end.
+func (c *controller) dump(p *process) {
 	p.signal(signalContinue)
+	for _, q := range []*process{p, c.server} {
+		q.tell(command{Do: doDescribe})
+	}
+	time.Sleep(2 * time.Second)
+	p.mu.Lock()
+	p.dumped = true
+	p.mu.Unlock()
+	if p != c.server {
+		c.print("%s", c.server.stderr.String())
+	}
 	p.signal(signalDump)
 	select {
 	case <-p.exited:

@@ -25,6 +25,7 @@ const (
 	doWelcome   = "welcome"   // client: the server's endpoint
 	doMeet      = "meet"      // server: a client's endpoint
 	doGone      = "gone"      // server: forget a client's endpoint
+	doDescribe  = "describe"  // say on standard error what is waited for
 )
 
 type command struct {

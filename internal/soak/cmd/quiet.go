@@ -49,7 +49,7 @@ func (c *controller) quietPoint() {
 		case <-c.ctx.Done():
 			return
 		case <-time.After(2 * patience):
-			p.dump()
+			c.dump(p)
 			c.failed(fmt.Errorf("%s does not come to rest\n%s", p.name, p.stderr.String()))
 			return
 		}

@@ -178,6 +178,10 @@ func (s *server) handle(cmd command) {
 		for _, e := range s.ends {
 			e.do(e.resume)
 		}
+	case doDescribe:
+		for _, e := range s.ends {
+			e.do(func() { fmt.Fprintf(os.Stderr, "soak: %s: %v\n", e.service.name, e.describe()) })
+		}
 	case doLeave:
 		s.leave.Do(func() { close(s.left) })
 	}
@@ -294,22 +298,6 @@ func settle(ends []*end, cmd command, links []int) (*held, error) {
 			return &h, fmt.Errorf("%v after the last client has left: %w", patience, err)
 		}
 	}
-}
-
-// describe says what the links of an end are waiting for.
-func (e *end) describe() (err error) {
-	for l := range e.links {
-		if !l.resting() {
-			err = errors.Join(err, fmt.Errorf("%v: out %d, busy %v, greeted %v, leaving %v, done %v, heard %v, over %v, failed %v, closed %v",
-				l, l.out, l.busy(), l.greeted, l.leaving, l.done, l.heard, l.over, l.failed, l.closed))
-		}
-	}
-	if conns := e.ctx.Connections(); len(conns) != len(e.links) {
-		for _, conn := range conns {
-			err = errors.Join(err, fmt.Errorf("%v is %v: %w", conn, conn.State(), conn.Err()))
-		}
-	}
-	return err
 }
 
 func (s *server) stats() *stats {

@@ -219,7 +219,7 @@ func (s *shuttle) done(t rdma.Task, err error) {
 		s.busy, s.waits = false, 0
 		l.fail(err)
 		l.check()
-	case l.failed:
+	case l.failed, l.over:
 		s.busy, s.waits = false, 0
 		l.check()
 	case s.again != nil:

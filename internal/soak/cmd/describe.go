@@ -1,0 +1,50 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// describe says what the links of an end are waiting for, for those who look for the reason
+// of a hang.
+func (e *end) describe() (err error) {
+	for l := range e.links {
+		if !l.resting() {
+			err = errors.Join(err, errors.New(l.describe()))
+		}
+	}
+	if e.service.datagrams() {
+		return err
+	}
+	if conns := e.ctx.Connections(); len(conns) != len(e.links) {
+		for _, conn := range conns {
+			err = errors.Join(err, fmt.Errorf("%v is %v: %w", conn, conn.State(), conn.Err()))
+		}
+	}
+	return err
+}
+
+func (l *link) describe() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v:", l)
+	if l.conn != nil {
+		fmt.Fprintf(&b, " %v", l.conn.State())
+	}
+	for _, is := range []struct {
+		name string
+		so   bool
+	}{{"ready", l.ready}, {"greeted", l.greeted}, {"leaving", l.leaving}, {"done", l.done}, {"heard", l.heard},
+		{"over", l.over}, {"failed", l.failed}, {"closed", l.closed}} {
+		if is.so {
+			b.WriteString(" " + is.name)
+		}
+	}
+	fmt.Fprintf(&b, ", %d tasks, %d operations of %d", l.out, l.ops, l.budget)
+	for i := range l.shuttles {
+		if s := &l.shuttles[i]; s.busy {
+			fmt.Fprintf(&b, ", shuttle %d: %s of %d bytes, waits %d", i, opNames[s.op], s.length, s.waits)
+		}
+	}
+	return b.String()
+}
