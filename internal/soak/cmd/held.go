@@ -48,7 +48,7 @@ func (h *held) counts(base *held) error {
 	var err error
 	more := func(what string, now, before int) {
 		if now > before {
-			err = errors.Join(err, fmt.Errorf("%d %s, and %d at the first quiet point", now, what, before))
+			err = errors.Join(err, fmt.Errorf("%d %s, and %d before", now, what, before))
 		}
 	}
 	more("goroutines", h.Goroutines, base.Goroutines)

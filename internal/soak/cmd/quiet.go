@@ -32,7 +32,7 @@ func (c *controller) quietPoint() {
 		p.mu.Unlock()
 		cmd := command{Do: doQuiet, Hasty: c.o.hasty, Steady: number(p == c.server || p.service.sessions())}
 		if len(c.points) > 0 {
-			cmd.Base = &c.points[0].held[i]
+			cmd.Base = c.least(i)
 		}
 		p.tell(cmd)
 	}
@@ -63,6 +63,20 @@ func (c *controller) quietPoint() {
 		p.mu.Unlock()
 		p.tell(command{Do: doResume})
 	}
+}
+
+// least is the least that a process had of what is counted at the quiet points so far.
+func (c *controller) least(i int) *held {
+	least := c.points[0].held[i]
+	for _, p := range c.points[1:] {
+		h := &p.held[i]
+		least.Goroutines, least.Mappings = min(least.Goroutines, h.Goroutines), min(least.Mappings, h.Mappings)
+		least.Tasks = min(least.Tasks, h.Tasks)
+		if h.Files < least.Files {
+			least.Files, least.Kinds = h.Files, h.Kinds
+		}
+	}
+	return &least
 }
 
 // compare compares a quiet point with the first ones.

@@ -255,8 +255,8 @@ func (s *server) quiet(cmd command) {
 	s.wire.tell(event{Is: isQuiet, Held: h, Text: text(err)})
 }
 
-// settle waits until the ends have nothing to do, and the process no more than it had at the
-// first quiet point; at the first one, until it no longer changes.
+// settle waits until the ends have nothing to do, and the process no more than it had at
+// earlier quiet points; at the first one, until it no longer gets less.
 func settle(ends []*end, cmd command, links []int) (*held, error) {
 	var h held
 	var err error
