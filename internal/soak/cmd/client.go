@@ -99,6 +99,9 @@ func (c *client) handle(cmd command) {
 			c.check(e.dev.SetFaults(cmd.Faults))
 		}
 	case doLeave:
+		if sabotage == sabotageHang && !c.cfg.Steady {
+			return
+		}
 		c.leaving = true
 		if e != nil {
 			e.do(func() { c.leave(e, false) })

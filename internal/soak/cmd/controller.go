@@ -41,8 +41,8 @@ type controller struct {
 	counters map[string]counted
 }
 
-// soak is the whole run.
-func soak(ctx context.Context, o options, out io.Writer) error {
+// control is the whole run.
+func control(ctx context.Context, o options, out io.Writer) error {
 	if runtime.GOOS == "windows" {
 		return errNoSignals
 	}
@@ -58,13 +58,7 @@ func soak(ctx context.Context, o options, out io.Writer) error {
 	if !ipv6 {
 		c.print("the loopback interface has no IPv6 address: without the service udp6, and without corrupted packets")
 	}
-	watching, stopWatching := context.WithCancel(run)
-	var watchers sync.WaitGroup
-	watchers.Go(func() { c.watch(watching) })
-	err = c.all(ctx)
-	stopWatching()
-	watchers.Wait()
-	if err != nil {
+	if err := c.all(ctx); err != nil {
 		c.failed(err)
 	}
 	c.end()
@@ -84,6 +78,11 @@ func (c *controller) all(ctx context.Context) error {
 	if err := c.serve(); err != nil {
 		return err
 	}
+	watching, stopWatching := context.WithCancel(c.ctx)
+	var watcher sync.WaitGroup
+	watcher.Go(func() { c.watch(watching) })
+	defer watcher.Wait()
+	defer stopWatching()
 	for i, s := range c.services {
 		if err := c.stay(i, s); err != nil {
 			return err
@@ -183,17 +182,14 @@ func (c *controller) client(cfg clientConfig, s service) (*process, error) {
 		return nil, err
 	}
 	p := &process{name: "client " + cfg.Name, service: s, steady: cfg.Steady}
-	c.mu.Lock()
+	c.mu.Lock() // what the client says is handled when it is known
+	defer c.mu.Unlock()
 	c.clients[cfg.Name] = p
-	c.present[p] = true
-	c.started++
-	c.mu.Unlock()
 	if err := c.start(p, "-child", "client", "-config", string(text)); err != nil {
-		c.mu.Lock()
-		delete(c.present, p)
-		c.mu.Unlock()
 		return nil, err
 	}
+	c.present[p] = true
+	c.started++
 	return p, nil
 }
 

@@ -173,7 +173,7 @@ func (e *end) state(_, next pe.State) {
 	case next == pe.Running:
 		close(e.running)
 	case next != pe.Starting && !e.stopping:
-		e.wrong(fmt.Errorf("the context %q is %v: %w", e.ctx.Name(), next, e.ctx.Err()))
+		e.wrong(fmt.Errorf("the context %q is %v, and nobody has stopped it; its error is: %v", e.ctx.Name(), next, e.ctx.Err()))
 	}
 }
 

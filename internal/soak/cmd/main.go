@@ -60,11 +60,12 @@ func run(args []string) int {
 	flags.IntVar(&o.clients, "clients", 8, "clients at a time, beside those that stay")
 	flags.Uint64Var(&o.seed, "seed", 0, "of all that is drawn; 0: another one each time")
 	flags.DurationVar(&patience, "patience", patience, "how long anything may take before it counts as hung")
-	flags.BoolVar(&o.hasty, "hasty", false, "at quiet points the server closes half-made connections of dead clients, rather than wait a minute")
+	flags.BoolVar(&o.hasty, "hasty", false, "at every quiet point the server closes half-made connections of dead clients, which at every fifth it gives a minute otherwise")
 	flags.BoolVar(&o.verbose, "v", false, "show every process that starts and ends")
 	flags.StringVar(&child, "child", "", "for the processes that it starts: server or client")
 	flags.StringVar(&config, "config", "", "for a client: what it is to do")
 	flags.BoolVar(&ipv6, "ipv6", false, "for the server: there is IPv6")
+	flags.StringVar(&sabotage, "sabotage", "", "for tests: what goes wrong, which has to be found")
 	showVersion := flags.Bool("version", false, "print the version, and exit")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
@@ -95,7 +96,7 @@ func run(args []string) int {
 		}
 		ctx, stop := interrupt.Context(context.Background())
 		defer stop()
-		err = soak(ctx, o, os.Stdout)
+		err = control(ctx, o, os.Stdout)
 	default:
 		fmt.Fprintf(os.Stderr, "soak: -child is %q; it is server or client\n", child)
 		return exitUsage

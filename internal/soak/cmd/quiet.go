@@ -30,7 +30,7 @@ func (c *controller) quietPoint() {
 		p.mu.Lock()
 		p.idle = true
 		p.mu.Unlock()
-		cmd := command{Do: doQuiet, Hasty: c.o.hasty, Steady: number(p == c.server || p.service.sessions())}
+		cmd := command{Do: doQuiet, Hasty: c.o.hasty || len(c.points)%waitEvery != 0, Steady: number(p == c.server || p.service.sessions())}
 		if len(c.points) > 0 {
 			cmd.Base = c.least(i)
 		}
@@ -99,6 +99,10 @@ func (c *controller) compare(all []*process, now *point) {
 		c.failed(fmt.Errorf("zombies at quiet point %d: processes %v", len(c.points)+1, found))
 	}
 }
+
+// waitEvery is at how many quiet points the server waits once for the half-made connections of
+// dead clients to time out, which takes a minute, instead of closing them.
+const waitEvery = 5
 
 // basePoints is how many quiet points the memory of later ones is compared with.
 const basePoints = 2

@@ -9,6 +9,7 @@ import (
 	"runtime/pprof"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/verbena-rdma/verbena/mmap"
@@ -25,6 +26,7 @@ type server struct {
 	listeners []*oob.Listener
 	left      chan struct{}
 	leave     sync.Once
+	last      atomic.Pointer[stats] // at the end
 }
 
 // serverPlaces is how many connections each context has at a time at most. When the places
@@ -60,6 +62,9 @@ func runServer(seed uint64, ipv6 bool, w *wire) (err error) {
 		}
 		counters[e.service.name] = c
 	}
+	last := s.stats()
+	w.tell(event{Is: isBeat, Stats: last})
+	s.last.Store(last)
 	w.tell(event{Is: isCounters, Counters: counters})
 	for _, e := range s.ends {
 		err = errors.Join(err, e.stop())
@@ -148,6 +153,7 @@ func (s *server) admit(e *end, name string, a *oob.Answer) error {
 	}
 	l.steady, l.rude = about.Steady, about.Rude
 	l.on(a.Connections[0], a.Maps[0])
+	l.admitted()
 	return nil
 }
 
@@ -301,6 +307,9 @@ func settle(ends []*end, cmd command, links []int) (*held, error) {
 }
 
 func (s *server) stats() *stats {
+	if last := s.last.Load(); last != nil {
+		return last // the engines are closed, or about to be
+	}
 	var sum stats
 	for _, e := range s.ends {
 		e.ask(func() { sum.add(e.statsNow()) })

@@ -35,6 +35,9 @@ const longestNap = 10 * time.Millisecond
 func (s *shuttle) next() {
 	l := s.link
 	s.busy = false
+	if sabotage != "" && l.sabotaged() {
+		return
+	}
 	if l.budget > 0 && l.ops >= l.budget && l.first && !l.leaving && !l.failed {
 		if l.rude {
 			l.abandon()
@@ -154,7 +157,11 @@ func (s *shuttle) work() {
 // piece makes the next piece that the peer checks.
 func (s *shuttle) piece(at, n int) {
 	s.pieces++
-	s.link.e.pattern.fill(s.link.e.mem.Bytes()[at:][:n], s.link.key+uint64(s.number), s.pieces)
+	b := s.link.e.mem.Bytes()[at:][:n]
+	s.link.e.pattern.fill(b, s.link.key+uint64(s.number), s.pieces)
+	if sabotage == sabotageData && s.link.first && !s.link.steady {
+		b[n-1] ^= 0x10
+	}
 }
 
 // read reads bytes of the peer's that never change, and which this end has too.
