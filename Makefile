@@ -9,9 +9,11 @@
 # make matrix  every operation in every combination there; MATRIX=3 is shorter
 # make failures  what each end of a connection is told when it fails, there; writes the table
 # make windows  what each request about memory windows ends with, there; writes the table
-# make soak    the tests that find more the longer they run; SOAK=10 is longer still
 # make attack  the attacks on the software device, 10 s each, as a table; ATTACK=1m is longer,
 #              ROWS=one_host/forged chooses; as root, also from other hosts
+# make soak    a server and clients that come, go, are killed and stopped, while faults are
+#              switched on and off, for an hour; SOAK_TIME=10m is shorter
+# make soak-tests  the tests that find more the longer they run; SOAK=10 is longer still
 # make bench   benchmarks
 # make bench-rig  the SDK beside perftest, in the virtual machine, as a table
 # make bench-peers  the SDK beside UCX and libfabric: the tables and plots of docs/performance.md
@@ -22,7 +24,7 @@ GO ?= go
 # The driver for adapters is built where the headers of libibverbs and librdmacm are.
 TAGS = $(shell [ "`$(GO) env CGO_ENABLED`" = 1 ] && pkg-config --exists libibverbs librdmacm 2>/dev/null && echo verbs)
 
-.PHONY: all build demo test full rig matrix failures windows soak attack bench bench-rig bench-peers bench-scp check setup clean
+.PHONY: all build demo test full rig matrix failures windows soak soak-tests attack bench bench-rig bench-peers bench-scp check setup clean
 
 all: build
 
@@ -62,14 +64,23 @@ failures: setup
 	VERBENA_FAILURES_FILE=$(CURDIR)/docs/connecting-failures.md \
 		$(GO) test -count=1 -tags "$(TAGS)" -timeout 30m -run TestRigFailures -v ./cgo/ibverbs
 
-# Tests whose names contain Soak; package internal/soak says what SOAK stands for.
-SOAK ?= 1
-
 windows: setup
 	VERBENA_WINDOWS_FILE=$(CURDIR)/docs/memory-windows.md \
 		$(GO) test -count=1 -tags "$(TAGS)" -timeout 30m -run TestRigWindows -v ./cgo/ibverbs
 
-soak: setup
+SOAK_TIME ?= 1h
+
+# SOAK_SEED repeats a run as far as possible: each prints its own.
+SOAK_SEED ?= 0
+
+soak:
+	$(GO) build -o .build/soak ./internal/soak/cmd
+	.build/soak -time $(SOAK_TIME) -seed $(SOAK_SEED)
+
+# Tests whose names contain Soak; package internal/soak says what SOAK stands for.
+SOAK ?= 1
+
+soak-tests: setup
 	VERBENA_SOAK=$(SOAK) $(GO) test -race -count=1 -p 1 -tags "$(TAGS)" -timeout 72h -run Soak -v ./...
 
 ATTACK ?= 10s

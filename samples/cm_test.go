@@ -27,7 +27,7 @@ func succeed(t *testing.T, list ...*process) {
 	}
 }
 
-// Every pair connects by address: make test has two of them, and make soak all.
+// Every pair connects by address: make test has two of them, and make soak-tests all.
 func TestSoakByAddress(t *testing.T) {
 	var pairs []pair.Pair
 	for _, p := range pair.Samples() {

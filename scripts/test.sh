@@ -45,6 +45,6 @@ run; all model-based tests, of which a fifth of the cases ran; and
 $(short -v Guest)
 make rig runs whole, in the virtual machine: its part sanitized, which did not run; and
 $(short Guest)
-make soak runs for longer what has Soak in its name.
+make soak-tests runs for longer what has Soak in its name.
 END
 exit "$failed"

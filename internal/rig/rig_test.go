@@ -77,7 +77,7 @@ func TestRig(t *testing.T) {
 // they are among those of TestRig.
 func TestRigSoak(t *testing.T) {
 	if !soak.Full(t) {
-		t.Skip("make soak runs it")
+		t.Skip("make soak-tests runs it")
 	}
 	runParts(t, slices.DeleteFunc(slices.Clone(parts), func(p part) bool { return p.tests == "" }), "^TestGuestSoak", false)
 }

@@ -16,7 +16,9 @@ type point struct {
 func (c *controller) quietPoint() {
 	all := append([]*process{c.server}, c.steady...)
 	for _, s := range c.services {
-		c.server.tell(command{Do: doFaults, Service: s.name})
+		if !s.shared {
+			c.server.tell(command{Do: doFaults, Service: s.name})
+		}
 	}
 	for _, p := range c.steady {
 		if !p.service.shared {
