@@ -1,5 +1,6 @@
 // Package soak says how long a test runs that finds more the longer it runs:
-// for a moment in make test, in full in make soak-tests. The program of make soak is in internal/soak/cmd.
+// for a moment in make test, in full in make soak-tests. The program of make soak is
+// in internal/soak/cmd.
 //
 //	func TestSoakReconnect(t *testing.T) {
 //		for range soak.Rounds(t, 20, 1000) {

@@ -202,8 +202,9 @@ func (c *controller) handle(p *process, e event) {
 		p.quiet <- e
 	case isBeat:
 		p.mu.Lock()
-		if p.stats.ops() != e.Stats.ops() && p.stats.Verified != e.Stats.Verified || p == c.server {
-			p.moved = time.Now()
+		// Both ends' operations have to get on.
+		if p == c.server || p.before.ops() != e.Stats.ops() && p.before.Verified != e.Stats.Verified {
+			p.moved, p.before = time.Now(), *e.Stats
 		}
 		p.stats = *e.Stats
 		if e.Held != nil {

@@ -295,7 +295,6 @@ func (e *end) check(err error) {
 func (e *end) held(h *held) {
 	h.Tasks += e.ctx.Allocated()
 	h.Buffers += e.bufs.Total() - e.bufs.Available()
-	h.Places += len(e.ctx.Connections())
 	h.Links += len(e.links)
 }
 

@@ -17,12 +17,11 @@ type held struct {
 	Mappings   int            // of files and of memory that is shared
 	Tasks      int            // allocated
 	Buffers    int            // out of their inventories
-	Places     int            // connections of contexts that are not Closed
-	Links      int            // of the program
+	Links      int            // connections, and endpoints that are known
 }
 
-// The tolerances of a comparison. A megabyte in Go's heap is what 80 bytes for each of
-// 13,000 connections come to.
+// What may be more than at the first quiet points. The heap's is what 50 bytes for each of
+// 80,000 connections come to.
 const (
 	heapTolerance = 4 << 20
 	rssTolerance  = 32 << 20
@@ -62,7 +61,7 @@ func (h *held) counts(base *held) error {
 func (h *held) leftOver(links int) error {
 	var err error
 	if h.Links != links {
-		err = errors.Join(err, fmt.Errorf("%d connections of the program, and not %d", h.Links, links))
+		err = errors.Join(err, fmt.Errorf("%d connections, and not %d", h.Links, links))
 	}
 	if h.Buffers != 0 {
 		err = errors.Join(err, fmt.Errorf("%d buffers are out", h.Buffers))

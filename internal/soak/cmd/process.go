@@ -25,20 +25,19 @@ type process struct {
 	sending sync.Mutex
 	in      io.WriteCloser
 
-	mu       sync.Mutex
-	killed   bool // it is, or is about to be
-	dumped   bool // since it hangs
-	stopped  bool // it is, was or is about to be, and has had no session begun since
-	token    int  // of the last stop
-	excused  int  // sessions before this one may fail
-	stats    stats
-	rss      int64
-	moved    time.Time // when it got on last
-	idle     bool      // it is not expected to
-	leaving  bool
-	quiet    chan event // answers
-	ready    chan event
-	counters map[string]counted
+	mu      sync.Mutex
+	killed  bool // it is, or is about to be
+	dumped  bool // since it hangs
+	stopped bool // it is, was or is about to be, and has had no session begun since
+	token   int  // of the last stop
+	excused int  // sessions before this one may fail
+	stats   stats
+	rss     int64
+	moved   time.Time // when it got on last
+	idle    bool      // it is not expected to
+	leaving bool
+	quiet   chan event // answers
+	ready   chan event
 }
 
 // start starts a process, and has its events handled.

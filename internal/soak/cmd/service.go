@@ -49,7 +49,7 @@ func (s service) datagrams() bool { return s.transport != verbs.RC }
 // sessions reports whether the server keeps something for each session of a client.
 func (s service) sessions() bool { return s.transport != verbs.UD }
 
-// device is an open software device.
+// faultyDevice is a software device, whose faults can be set.
 type faultyDevice interface {
 	verbs.Device
 	SetFaults(f soft.Faults) error
