@@ -34,6 +34,7 @@ type process struct {
 	stats   stats
 	rss     int64
 	moved   time.Time // when it got on last
+	before  stats     // at that time
 	idle    bool      // it is not expected to
 	leaving bool
 	quiet   chan event // answers
