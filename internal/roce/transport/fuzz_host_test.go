@@ -210,6 +210,15 @@ func (h *fuzzHost) granted(q *QP, key uint32, addr, n uint64, access verbs.Acces
 	return fuzzSpan{}, nil, false
 }
 
+// allow lets what is at hand change parts of regions, unless these are gone.
+func (h *fuzzHost) allow(spans []fuzzSpan) {
+	for _, s := range spans {
+		if !s.region.closed {
+			h.allowed = append(h.allowed, s)
+		}
+	}
+}
+
 // check fails if anything has changed that was not allowed to.
 func (h *fuzzHost) check() {
 	h.checkWatches()

@@ -205,7 +205,7 @@ func (q *fuzzQP) permit(p *wire.Packet, n int) {
 			list = list[:min(len(list), 1)]
 		}
 		for _, r := range list {
-			q.allow(r.spans)
+			q.host.allow(r.spans)
 		}
 	case wire.RCWriteFirst, wire.RCWriteOnly, wire.RCWriteOnlyImm:
 		q.writing = h.grantFor(q, p)
@@ -228,14 +228,6 @@ func (q *fuzzQP) permit(p *wire.Packet, n int) {
 	}
 }
 
-func (q *fuzzQP) allow(spans []fuzzSpan) {
-	for _, s := range spans {
-		if !s.region.closed {
-			q.host.allowed = append(q.host.allowed, s)
-		}
-	}
-}
-
 // permitResults allows the result of the oldest read or atomic. Before it may lie others in
 // the list that have completed without a signal.
 func (q *fuzzQP) permitResults(op wire.Opcode) {
@@ -243,7 +235,7 @@ func (q *fuzzQP) permitResults(op wire.Opcode) {
 		switch r := &q.requests[i]; r.op {
 		case verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd:
 			if (r.op == verbs.OpRead) == (op != wire.RCAtomicAcknowledge) {
-				q.allow(r.results)
+				q.host.allow(r.results)
 			}
 			if r.signaled {
 				return

@@ -10,7 +10,7 @@ func seedScenes() (all []fuzzScript) {
 	for _, a := range []byte{0, seedAdaptive, seedAdaptive | seedControlled, seedControlled | seedFewRetries | seedShared, seedGuarded | seedSmallWindow | seedSignalAll} {
 		for _, scene := range []func(fuzzScript) fuzzScript{
 			sceneLoad, sceneLoss, sceneSilence, sceneNotReady, sceneStates, sceneReset, sceneRegions, sceneWindows, sceneWatches,
-			sceneInline, sceneFaults, sceneGuard, sceneMarks, sceneLarge, sceneGone, sceneRepetitions, sceneSharedQueue,
+			sceneInline, sceneFaults, sceneGuard, sceneMarks, sceneLarge, sceneGone, sceneRepetitions, sceneSharedQueue, sceneWrong,
 		} {
 			all = append(all, scene(fuzzScript{a, 0}), scene(fuzzScript{a, seedMTU4096}))
 		}
@@ -35,10 +35,18 @@ func (s fuzzScript) receives(who byte) fuzzScript {
 	return s
 }
 
+// fresh has all queue pairs connect anew, with receives and nothing else.
+func (s fuzzScript) fresh() fuzzScript {
+	return s.do(stepModify, atClient, 1, 0).receives(atServer).receives(atClient)
+}
+
 func sceneLoad(s fuzzScript) fuzzScript {
 	s = s.carry(8).receives(atServer).receives(atClient).everything(atClient, seedThree).carry(8).everything(atServer, seedLong).carry(8)
-	return s.post(atClient, verbs.OpSendInvalidate, 0, seedWord, 0, 0).post(atClient, verbs.OpRead, 4, seedLong, fuzzOpen, 0).
-		post(atClient, verbs.OpWrite, 4, seedWord, fuzzOpen, 0).carry(8)
+	s = s.fresh().do(stepBind, atServer, 0, 0, 128, 32).carry(1).post(atClient, verbs.OpSendInvalidate, 0, seedThree, 0, 0).carry(1)
+	s = s.post(atClient, verbs.OpRead, 4, seedLong-1, fuzzOpen, 0).post(atClient, verbs.OpWrite, 4, seedWord, fuzzOpen, 0).carry(8)
+	s = s.fresh().post(atClient, verbs.OpRead, 0, seedNothing, fuzzOpen, 0).do(stepBind, atClient, 0, 0, 128, 32)
+	s = s.post(atClient, verbs.OpRead, 0, seedThree, fuzzOpen, 0).do(stepBind, atClient, 1, 1, 128, 0).do(stepTransmit, atClient, 1).do(stepTransmit, atClient, 1)
+	return s.expire(atClient).carry(2).do(stepSet, atClient, 0, 0).carry(2)
 }
 
 // sceneLoss loses, repeats and reorders.
@@ -145,7 +153,7 @@ func sceneWatches(s fuzzScript) fuzzScript {
 }
 
 func sceneInline(s fuzzScript) fuzzScript {
-	s = s.carry(4).receives(atServer)
+	s = s.fresh()
 	for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpWrite, verbs.OpRead, verbs.OpFetchAdd} {
 		for _, length := range []byte{0, 1, 3, seedThree} {
 			s = s.post(atClient, op, 8, length, fuzzOpen, 0)
@@ -157,12 +165,13 @@ func sceneInline(s fuzzScript) fuzzScript {
 
 // sceneFaults posts what is refused, or fails.
 func sceneFaults(s fuzzScript) fuzzScript {
+	s = s.fresh()
 	for _, length := range []byte{seedTooLong, seedVast, seedLong} {
-		for _, flags := range []byte{0, 16, 32, 64, 16 | 32, 128} {
-			for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead, verbs.OpFetchAdd, verbs.OpSend} {
+		for _, flags := range []byte{0, 2, 8, 16, 32, 64, 16 | 32, 128} {
+			for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead, verbs.OpFetchAdd, verbs.OpSend, verbs.OpLocalInvalidate} {
 				s = s.do(stepPost, atClient, 0, byte(op), flags|1, length, 0, 0, 3)
 			}
-			s = s.carry(1).do(stepModify, atClient, 4, 0).do(stepModify, atClient, 0, 0).do(stepModify, atServer, 0, 0)
+			s = s.carry(1).do(stepModify, atClient, 4, 0).fresh()
 		}
 	}
 	for how := range byte(4) {
@@ -243,6 +252,25 @@ func sceneSharedQueue(s fuzzScript) fuzzScript {
 		s = s.post(atClient, verbs.OpSend, 0, seedThree, 0, 0).carry(1).forge(atOther, 0, wire.RCSendFirst, 0, 0, seedThree, 0, 0, 0, seedMTU)
 	}
 	return s.do(stepModify, atOther, 2, 0).do(stepModify, atServer, 5, 0).do(stepClose, atServer, 0)
+}
+
+// sceneWrong has packets arrive that nobody sends who keeps to the rules.
+func sceneWrong(s fuzzScript) fuzzScript {
+	for _, op := range []wire.Opcode{wire.RCReadRequest, wire.RCFetchAdd, wire.RCWriteMiddle, wire.RCSendFirst} {
+		s = s.fresh().forge(atServer, 0, wire.RCWriteFirst, forgeWrongQKey, 0, seedThree, fuzzOpen, 0, 0, seedMTU).forge(atServer, 0, op, 0, 0, seedThree, fuzzOpen, 0, 0, seedMTU)
+		s = s.fresh().forge(atServer, 0, op, 0, 0, seedTooLong, fuzzOpen, 3, 0, 0).fresh().forge(atServer, 0, op, 0, 0, seedNothing, fuzzOpen, 0, 0)
+		s = s.fresh().forge(atServer, 0, op, 0, 0, seedWord, fuzzOpen, 235, 0)
+		s = s.fresh().forge(atServer, 0, wire.RCSendOnly, forgeWrongQKey, 0, seedWord, 0, 0, 0)
+	}
+	for _, post := range []verbs.Opcode{verbs.OpRead, verbs.OpFetchAdd} {
+		for _, op := range []wire.Opcode{wire.RCReadResponseOnly, wire.RCReadResponseFirst, wire.RCReadResponseMiddle, wire.RCAtomicAcknowledge, wire.RCAcknowledge} {
+			for _, x := range []byte{0, 0x20, 0x21, 0x60, 0x61, 0x63, 0x64} {
+				s = s.fresh().post(atClient, post, 0, seedThree, fuzzOpen, 0).post(atClient, verbs.OpSend, 0, seedWord, 0, 0).do(stepTransmit, atClient, 9)
+				s = s.forge(atClient, 0, op, 0, int8(x&1), 0, 0, 0, x, 100).forge(atClient, 0, op, 0, 0, 0, 0, 0, x, seedMTU).expire(atClient).carry(1)
+			}
+		}
+	}
+	return s
 }
 
 // sceneVast asks for more than a silent peer gets.

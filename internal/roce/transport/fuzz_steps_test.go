@@ -463,9 +463,7 @@ func (q *fuzzQP) modify(how byte, in *fuzzInput) {
 	case 3:
 		_ = try(verbs.QPAttr{State: verbs.QPSendQueueDrained}, verbs.QPAttrState)
 	case 4:
-		if try(verbs.QPAttr{State: verbs.QPReadyToSend}, verbs.QPAttrState) == nil {
-			q.failed = false
-		}
+		_ = try(verbs.QPAttr{State: verbs.QPReadyToSend}, verbs.QPAttrState)
 	case 5:
 		q.reset()
 	case 6:
@@ -477,9 +475,11 @@ func (q *fuzzQP) modify(how byte, in *fuzzInput) {
 		_ = try(a, verbs.QPAttrState|verbs.QPAttrAccess)
 	case 8:
 		a := q.attr(0)
-		a.State = verbs.QPState(x % 8)
-		_ = try(a, verbs.QPAttrMask(1<<(x>>3)))
+		if a.State = verbs.QPState(x % 8); a.State != verbs.QPReset { // reset has its own
+			_ = try(a, verbs.QPAttrMask(1<<(x>>3)))
+		}
 	}
+	q.failed = q.failed && q.qp.state != verbs.QPReadyToSend
 	if a := q.qp.Attr(); a.State != q.qp.State() || q.qp.Num() != q.num {
 		q.w.fail("attributes %+v in state %v", a, q.qp.State())
 	}

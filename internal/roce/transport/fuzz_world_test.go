@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	fuzzInline  = 64  // bytes inline
-	fuzzLink    = 96  // packets on their way, at most
-	fuzzSteps   = 300 // of an input
+	fuzzInline  = 64   // bytes inline
+	fuzzLink    = 96   // packets on their way, at most
+	fuzzSteps   = 1000 // of an input
 	fuzzScratch = 32 << 10
 )
 
