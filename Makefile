@@ -14,6 +14,8 @@
 # make soak    a server and clients that come, go, are killed and stopped, while faults are
 #              switched on and off, for an hour; SOAK_TIME=10m is shorter
 # make soak-tests  the tests that find more the longer they run; SOAK=10 is longer still
+# make fuzz    fuzzes what receives packets, each fuzzer for FUZZTIME (1m); counts packets
+#              and coverage
 # make bench   benchmarks
 # make bench-rig  the SDK beside perftest, in the virtual machine, as a table
 # make bench-peers  the SDK beside UCX and libfabric: the tables and plots of docs/performance.md
@@ -24,7 +26,7 @@ GO ?= go
 # The driver for adapters is built where the headers of libibverbs and librdmacm are.
 TAGS = $(shell [ "`$(GO) env CGO_ENABLED`" = 1 ] && pkg-config --exists libibverbs librdmacm 2>/dev/null && echo verbs)
 
-.PHONY: all build demo test full rig matrix failures windows soak soak-tests attack bench bench-rig bench-peers bench-scp check setup clean
+.PHONY: all build demo test full rig matrix failures windows soak soak-tests attack fuzz bench bench-rig bench-peers bench-scp check setup clean
 
 all: build
 
@@ -89,6 +91,12 @@ ROWS ?= .
 # Without the race detector, which would slow the attacker down too.
 attack: setup
 	VERBENA_ATTACK=$(ATTACK) $(GO) test -count=1 -timeout 24h -run 'TestAttacks/$(ROWS)' -v ./internal/attack
+
+# The inputs worth keeping are then chosen by scripts/fuzz.sh keep.
+FUZZTIME ?= 1m
+
+fuzz:
+	@GO="$(GO)" FUZZTIME="$(FUZZTIME)" scripts/fuzz.sh
 
 bench:
 	$(GO) test -run '^$$' -bench . ./...

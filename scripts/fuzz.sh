@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Fuzzes what receives packets: each fuzzer for FUZZTIME, on all processors, or on as many as
+# FUZZPARALLEL says. Then it prints how many packets that were, and what the seeds and the
+# kept inputs alone cover of each package.
+#
+# With the word keep it looks instead through the inputs that Go's cache has of former runs,
+# and copies those to testdata/fuzz which cover a statement that the seeds and the others
+# there do not; the shortest come first. Kept inputs that add nothing any more are removed,
+# except those whose names say what they found.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+go=${GO:-go}
+time=${FUZZTIME:-1m}
+parallel=${FUZZPARALLEL:-$(getconf _NPROCESSORS_ONLN)}
+transport=internal/roce/transport
+wire=internal/roce/wire
+fuzzers=("$transport FuzzReceive" "$transport FuzzReceiveUnreliable" "$transport FuzzAccess" "$wire FuzzParse" "$wire FuzzCheckICRC")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# covered FILE prints the statements that a profile has as covered.
+covered() { awk '$NF > 0 && NR > 1 { print $1 }' "$1" | sort; }
+
+# keep PACKAGE FUZZER adds what PACKAGE's fuzzers do not cover yet to $work/known.
+keep() {
+	local package=$1 fuzzer=$2 kept=$1/testdata/fuzz/$2 found=0 input name dir
+	mkdir -p "$kept" "$work/kept/testdata/fuzz/$fuzzer"
+	dir=$("$go" env GOCACHE)/fuzz/$("$go" list "./$package")/$fuzzer
+	while read -r input; do
+		name=$(basename "$input")
+		rm -rf "$work/one" && mkdir -p "$work/one/testdata/fuzz/$fuzzer"
+		cp "$input" "$work/one/testdata/fuzz/$fuzzer/"
+		(cd "$work/one" && "$work/test" -test.run "^$fuzzer\$/^$name\$" -test.coverprofile="$work/profile" >/dev/null)
+		covered "$work/profile" >"$work/adds"
+		if [[ $name =~ ^[0-9a-f]{16}$ ]] && [ -z "$(comm -13 "$work/known" "$work/adds")" ]; then
+			continue
+		fi
+		sort -u "$work/known" "$work/adds" -o "$work/known"
+		cp "$input" "$work/kept/testdata/fuzz/$fuzzer/"
+		found=$((found + 1))
+	done < <(find "$kept" "$dir" -type f -printf '%s %p\n' 2>/dev/null | sort -n | cut -d' ' -f2-)
+	rm -rf "$kept"
+	if [ "$found" -gt 0 ]; then
+		cp -r "$work/kept/testdata/fuzz/$fuzzer" "$kept"
+	fi
+	rmdir "$package/testdata/fuzz" "$package/testdata" 2>/dev/null || true
+	echo "$package $fuzzer: $found inputs kept"
+}
+
+if [ "${1:-}" = keep ]; then
+	last=
+	for f in "${fuzzers[@]}"; do
+		read -r package fuzzer <<<"$f"
+		if [ "$package" != "$last" ]; then
+			"$go" test -c -cover -o "$work/test" "./$package"
+			mkdir -p "$work/none"
+			(cd "$work/none" && "$work/test" -test.run '^Fuzz' -test.coverprofile="$work/profile" >/dev/null)
+			covered "$work/profile" >"$work/known"
+			last=$package
+		fi
+		keep "$package" "$fuzzer"
+	done
+	exit
+fi
+
+failed=0
+total=0
+for f in "${fuzzers[@]}"; do
+	read -r package fuzzer <<<"$f"
+	count=$work/$fuzzer
+	mkdir "$count"
+	echo "+ $package $fuzzer for $time"
+	VERBENA_FUZZ_COUNT=$count "$go" test -run '^$' -fuzz "^$fuzzer\$" -fuzztime "$time" -parallel "$parallel" "./$package" || failed=1
+	n=$(find "$count" -type f -exec cat {} + | awk '{ n += $1 } END { printf "%d", n }')
+	echo "  $n packets"
+	total=$((total + n))
+done
+echo "packets in total: $total"
+echo "statements that the seeds and the kept inputs cover:"
+for package in "$transport" "$wire"; do
+	"$go" test -count=1 -run '^Fuzz' -coverprofile="$work/profile" "./$package" >/dev/null || failed=1
+	echo "  $package $("$go" tool cover -func="$work/profile" | awk '/^total:/ { print $NF }')"
+done
+exit "$failed"
