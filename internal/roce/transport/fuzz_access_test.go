@@ -26,7 +26,6 @@ func FuzzAccess(f *testing.F) {
 		h.start(w)
 		w.client.open()
 		w.client.connect(0)
-		w.watched = true
 		h.bindAll(&w.client)
 		runAccess(h, &w.client, fuzzInput(input))
 		w.client.close()
@@ -71,7 +70,9 @@ func runAccess(h *fuzzHost, q *fuzzQP, in fuzzInput) {
 	var held Segments
 	var heldSpans []fuzzSpan
 	for len(in) > 0 {
-		switch what := in.pick(accesses); what {
+		what := in.pick(accesses)
+		w.watched = what == accessWrite
+		switch what {
 		case accessWrite, accessRead:
 			h.part(q, what == accessWrite, &in)
 		case accessReceive:

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -29,10 +30,24 @@ type fuzzWorld struct {
 	packets int  // received
 	watched bool // the packet at hand is one that watches see
 
+	*fuzzBuffers
+	inline [fuzzInline + 8]byte
+}
+
+// fuzzBuffers are what the next input uses again.
+type fuzzBuffers struct {
 	buf     []byte // of payloads on their way
 	scratch []byte
-	inline  [fuzzInline + 8]byte
+	links   [3][]fuzzPacket
 }
+
+var fuzzSpare = sync.Pool{New: func() any {
+	b := &fuzzBuffers{scratch: make([]byte, 0, fuzzScratch)}
+	for i := range b.links {
+		b.links[i] = make([]fuzzPacket, 0, fuzzLink)
+	}
+	return b
+}}
 
 // fuzzOptions are what the first bytes of an input choose.
 type fuzzOptions struct {
@@ -46,7 +61,8 @@ func (w *fuzzWorld) fail(format string, args ...any) {
 }
 
 func newFuzzWorld(t testing.TB, o fuzzOptions) *fuzzWorld {
-	w := &fuzzWorld{t: t, now: time.Second, o: o, scratch: make([]byte, 0, fuzzScratch)}
+	w := &fuzzWorld{t: t, now: time.Second, o: o, fuzzBuffers: fuzzSpare.Get().(*fuzzBuffers)}
+	w.buf = w.buf[:0]
 	for i := range w.hosts {
 		w.hosts[i].start(w)
 	}
@@ -62,8 +78,8 @@ func newFuzzWorld(t testing.TB, o fuzzOptions) *fuzzWorld {
 	w.client = fuzzQP{w: w, host: &w.hosts[0], num: clientQPN, peer: &w.server}
 	w.server = fuzzQP{w: w, host: h, num: serverQPN, peer: &w.client}
 	w.other = fuzzQP{w: w, host: h, num: serverQPN + 1}
-	for _, q := range w.all() {
-		q.link = make([]fuzzPacket, 0, fuzzLink)
+	for i, q := range w.all() {
+		q.link = w.links[i][:0]
 		q.open()
 		q.connect(0)
 	}
@@ -255,6 +271,7 @@ func (w *fuzzWorld) finish() {
 		}
 		fuzzRows.Put(h.fuzzRow)
 	}
+	fuzzSpare.Put(w.fuzzBuffers)
 	fuzzcount.Add(w.packets)
 }
 
