@@ -97,15 +97,15 @@ func init() {
 		},
 		{
 			name: "old reads", does: "a peer tries keys in READs whose sequence number has been",
-			run: guessWithOldReads, holes: []hole{{guessed, 1, true}},
+			run: guessWithOldReads, counted: []string{"rx_duplicates_refused"},
 		},
 		{
 			name: "keys guessed", does: "a peer tries keys, and connects again after each that is wrong",
-			run: guessAndReconnect, holes: []hole{{guessed, 2, true}},
+			run: guessAndReconnect, counted: []string{"rx_accesses_limited"},
 		},
 		{
 			name: "reads and silence", does: "a peer reads 40 times 256 MiB, and never speaks again",
-			run: readAndFallSilent, holes: []hole{{amplified, 5, true}},
+			run: readAndFallSilent, counted: []string{"reads_abandoned"},
 		},
 		{
 			name: "never ready", does: "a peer answers all messages with the longest receiver-not-ready NAK",
@@ -117,7 +117,7 @@ func init() {
 		},
 		{
 			name: "ready words", does: "a peer writes to the ready words of other connections",
-			run: overwriteReadyWords, holes: []hole{{injected, 6, true}},
+			run: overwriteReadyWords,
 		},
 		{
 			name: "half-open", does: "8,000 peers exchange descriptors, and never connect",
