@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/internal/hostaddr"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -83,6 +84,8 @@ func (e *endpoint) invalidField() (field string, value any) {
 		return "GID type", e.gidType
 	case e.gid == verbs.GID{}:
 		return "GID", e.gid
+	case hostaddr.Misfit(e.gid.Addr()) != "":
+		return "GID", misfit(e.gid)
 	case e.udpPort == 0:
 		return "UDP port", e.udpPort
 	case !e.mtu.Valid():
@@ -98,6 +101,9 @@ func (e *endpoint) invalidField() (field string, value any) {
 	}
 	return "", nil
 }
+
+// misfit says of a GID why it is not that of one peer.
+func misfit(gid verbs.GID) string { return gid.Addr().String() + ", " + hostaddr.Misfit(gid.Addr()) }
 
 // compare orders endpoints; the two ends of a connection come to the same order.
 func (e *endpoint) compare(o *endpoint) int {

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -35,6 +36,9 @@ func TestDescriptorNonsense(t *testing.T) {
 		"transport service":           func(e *endpoint) { e.transport = 9 },
 		"GID type":                    func(e *endpoint) { e.gidType = verbs.GIDRoCEv1 },
 		"GID":                         func(e *endpoint) { e.gid = verbs.GID{} },
+		"unspecified":                 func(e *endpoint) { e.gid = verbs.GIDFromAddr(netip.IPv4Unspecified()) },
+		"multicast group":             func(e *endpoint) { e.gid = verbs.GIDFromAddr(netip.MustParseAddr("239.1.1.1")) },
+		"broadcast address":           func(e *endpoint) { e.gid = verbs.GIDFromAddr(netip.MustParseAddr("255.255.255.255")) },
 		"UDP port":                    func(e *endpoint) { e.udpPort = 0 },
 		"MTU":                         func(e *endpoint) { e.mtu = 1500 },
 		"queue pair number":           func(e *endpoint) { e.qpn = 1 },

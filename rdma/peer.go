@@ -7,6 +7,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/hostaddr"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -114,8 +115,8 @@ func (c *Context) reaches(t verbs.GIDType, gid verbs.GID) error {
 	if err := sameNetwork(c.set.gid.Type, t, c.set.gid.GID, gid); err != nil {
 		return err
 	}
-	if gid.Addr().IsUnspecified() {
-		return fmt.Errorf("%w: %v is nobody's address", ErrInvalid, gid.Addr())
+	if why := hostaddr.Misfit(gid.Addr()); why != "" && !gid.Addr().IsMulticast() {
+		return fmt.Errorf("%w: %v is no peer's address, but %s", ErrInvalid, gid.Addr(), why)
 	}
 	return nil
 }
@@ -327,8 +328,10 @@ func (d *datagramEnd) invalidField() (field string, value any) {
 		return "transport service", d.transport
 	case d.gidType != verbs.GIDInfiniBand && d.gidType != verbs.GIDRoCEv2:
 		return "GID type", d.gidType
-	case d.addr.GID == verbs.GID{} || d.addr.GID.Addr().IsMulticast():
+	case d.addr.GID == verbs.GID{}:
 		return "GID", d.addr.GID
+	case hostaddr.Misfit(d.addr.GID.Addr()) != "":
+		return "GID", misfit(d.addr.GID)
 	case d.addr.UDPPort == 0:
 		return "UDP port", d.addr.UDPPort
 	case d.addr.QPN < 2 || d.addr.QPN >= verbs.MulticastQPN:

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/verbena-rdma/verbena/internal/hostaddr"
 	"github.com/verbena-rdma/verbena/internal/roce"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -251,7 +252,7 @@ func Open(cfg Config) (*Device, error) {
 
 func (cfg Config) roce(name string, i networkInterface, addresses ...netip.AddrPort) roce.Config {
 	return roce.Config{
-		Name: name, Interface: i.Name, Addresses: addresses, InterfaceMTU: i.MTU,
+		Name: name, Interface: i.Name, Addresses: addresses, Broadcasts: i.broadcasts, InterfaceMTU: i.MTU,
 		DisableSegmentation: cfg.DisableSegmentation, DisableCoalescing: cfg.DisableCoalescing,
 		DisableBatch: cfg.DisableBatch, DisableLocal: cfg.DisableLocal, CongestionControl: cfg.CongestionControl,
 		MaxShards: cfg.MaxShards, SRDSeed: cfg.SRDSeed, Faults: roce.Faults(cfg.Faults), Capture: cfg.Capture, Log: cfg.Log,
@@ -362,6 +363,8 @@ type networkInterface struct {
 	net.Interface
 	loopback  bool
 	addresses []netip.Addr // IPv4 first, zones left out
+	// broadcasts are those of the networks of all interfaces.
+	broadcasts []netip.Addr
 }
 
 func (i *networkInterface) has(a netip.Addr) bool {
@@ -379,6 +382,7 @@ func interfaces() ([]networkInterface, error) {
 		return nil, fmt.Errorf("list network interfaces: %w", err)
 	}
 	var list []networkInterface
+	var broadcasts []netip.Addr
 	for _, i := range all {
 		if i.Flags&net.FlagUp == 0 {
 			continue
@@ -391,6 +395,9 @@ func interfaces() ([]networkInterface, error) {
 		var v6 []netip.Addr
 		for _, a := range addresses {
 			p, err := netip.ParsePrefix(a.String())
+			if broadcast := hostaddr.Broadcast(p); err == nil && broadcast.IsValid() {
+				broadcasts = append(broadcasts, broadcast)
+			}
 			switch {
 			case err != nil:
 			case p.Addr().Unmap().Is4():
@@ -403,6 +410,9 @@ func interfaces() ([]networkInterface, error) {
 		if len(n.addresses) > 0 {
 			list = append(list, n)
 		}
+	}
+	for i := range list {
+		list[i].broadcasts = broadcasts
 	}
 	return list, nil
 }

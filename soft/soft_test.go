@@ -277,3 +277,20 @@ func TestManyDevices(t *testing.T) {
 		seen[table[0].GID] = true
 	}
 }
+
+// A device knows the broadcast addresses of the networks that its host is in.
+func TestBroadcastsOfTheHost(t *testing.T) {
+	d, err := Open(Config{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, d.Close()) }()
+	list, err := interfaces()
+	require.NoError(t, err)
+	if len(list[0].broadcasts) == 0 {
+		t.Skip("no interface is in a network that has one")
+	}
+	for _, addr := range list[0].broadcasts {
+		_, err := d.DefaultPD().CreateAH(verbs.AddressAttr{DGID: verbs.GIDFromAddr(addr), Port: 1})
+		require.ErrorIs(t, err, verbs.ErrInvalid)
+		require.ErrorContains(t, err, "broadcast address of a network of this host")
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/verbena-rdma/verbena/internal/hostaddr"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -66,7 +67,7 @@ func (m *manager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 	peer := netip.AddrPortFrom(p.Addr.Addr().Unmap(), p.Addr.Port())
 	addr, local := peer.Addr(), p.Local.Addr().Unmap()
 	unspecified := !local.IsValid() || local.IsUnspecified()
-	if !addr.IsValid() || addr.IsUnspecified() || addr.IsMulticast() || peer.Port() == 0 {
+	if hostaddr.Misfit(addr) != "" || peer.Port() == 0 {
 		return nil, fmt.Errorf("%s: give the address and the port of one host: %w", op, verbs.ErrInvalid)
 	}
 	if p.UDPPort != 0 && p.UDPPort != roceV2Port {

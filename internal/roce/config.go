@@ -21,6 +21,9 @@ type Config struct {
 	// Addresses become the entries of the GID table, in order. Port 0 stands
 	// for 4791, or for any other port where that one is taken.
 	Addresses []netip.AddrPort
+	// Broadcasts are the addresses of all hosts of networks that this host is in: they are
+	// no peer's.
+	Broadcasts []netip.Addr
 	// InterfaceMTU bounds the path MTU; zero means no bound.
 	InterfaceMTU int
 

@@ -52,8 +52,10 @@ func (c *connectionManager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 	op := fmt.Sprintf("dial %v", p.Addr)
 	peer := netip.AddrPortFrom(p.Addr.Addr().Unmap(), p.Addr.Port())
 	switch addr := peer.Addr(); {
-	case !addr.IsValid() || addr.IsUnspecified() || addr.IsMulticast() || peer.Port() == 0:
+	case !addr.IsValid() || peer.Port() == 0:
 		return nil, fmt.Errorf("%s: give the address and the port of one host: %w", op, verbs.ErrInvalid)
+	case c.services.device.checkPeer(addr) != nil:
+		return nil, fmt.Errorf("%s: %w: give the address and the port of one host", op, c.services.device.checkPeer(addr))
 	case p.Type < verbs.RC || p.Type > verbs.UD:
 		return nil, fmt.Errorf("%s: no transport service %v: %w", op, p.Type, verbs.ErrNotSupported)
 	}

@@ -3,7 +3,9 @@ package roce
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
+	"github.com/verbena-rdma/verbena/internal/hostaddr"
 	"github.com/verbena-rdma/verbena/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/internal/roce/link"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
@@ -30,10 +32,22 @@ type udpOutput struct {
 
 // outputTo finds the way to a peer.
 func (d *Device) outputTo(a verbs.AddressAttr) (udpOutput, error) {
-	if addr := a.DGID.Addr(); addr.IsUnspecified() || addr.IsMulticast() {
-		return udpOutput{}, fmt.Errorf("DGID %v is no peer's address: %w", addr, verbs.ErrInvalid)
+	if err := d.checkPeer(a.DGID.Addr()); err != nil {
+		return udpOutput{}, fmt.Errorf("DGID %w", err)
 	}
 	return d.output(a)
+}
+
+// checkPeer refuses addresses that are not those of one host.
+func (d *Device) checkPeer(addr netip.Addr) error {
+	misfit := hostaddr.Misfit(addr)
+	if misfit == "" && slices.Contains(d.cfg.Broadcasts, addr.Unmap()) {
+		misfit = "the broadcast address of a network of this host"
+	}
+	if misfit != "" {
+		return fmt.Errorf("%v is no peer's address, but %s: %w", addr, misfit, verbs.ErrInvalid)
+	}
+	return nil
 }
 
 // outputToGroup finds the way to a multicast group.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/verbena-rdma/verbena/internal/hostaddr"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -28,7 +29,7 @@ type Path struct {
 // usable reports whether MADs can go that way.
 func (p *Path) usable() bool {
 	l, r := p.Local.Addr(), p.Remote.Addr()
-	return l.IsValid() && r.IsValid() && !l.IsUnspecified() && !r.IsUnspecified() &&
+	return l.IsValid() && !l.IsUnspecified() && hostaddr.Misfit(r) == "" &&
 		l.Unmap().Is4() == r.Unmap().Is4() && p.Local.Port() != 0 && p.Remote.Port() != 0
 }
 

@@ -1,0 +1,39 @@
+// Package hostaddr tells addresses of one host from those of many, and of none.
+package hostaddr
+
+import "net/netip"
+
+// limitedBroadcast is that of all hosts of the network that a packet is sent on (RFC 919).
+var limitedBroadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+
+// Misfit says why an address cannot be that of a peer; it is empty for one that can.
+func Misfit(addr netip.Addr) string {
+	switch addr = addr.Unmap(); {
+	case !addr.IsValid():
+		return "no address"
+	case addr.IsUnspecified():
+		return "the unspecified address, which is nobody's"
+	case addr.IsMulticast():
+		return "a multicast group"
+	case addr == limitedBroadcast:
+		return "the broadcast address"
+	}
+	return ""
+}
+
+// Broadcast is the address of all hosts of a network (RFC 919); not valid where it has none,
+// as those of IPv6, and networks of two hosts (RFC 3021).
+func Broadcast(network netip.Prefix) netip.Addr {
+	addr, bits := network.Addr().Unmap(), network.Bits()
+	if network.Addr().Is4In6() {
+		bits -= 96
+	}
+	if !addr.Is4() || bits < 0 || bits > 30 {
+		return netip.Addr{}
+	}
+	b := addr.As4()
+	for i := bits; i < 32; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	return netip.AddrFrom4(b)
+}
