@@ -28,6 +28,7 @@ type landing struct {
 	pending atomic.Bool // changed is about to be called
 	timer   *time.Timer // where the device does not notify; nil: it does
 	pause   time.Duration
+	writing bool // out, which the device may have to send again
 	closed  bool
 }
 
@@ -109,12 +110,12 @@ func (l *landing) send(conn *rdma.Connection, to greeting.Landing, kind greeting
 	copy(l.out.Bytes()[greeting.Words:], content)
 	greeting.Word{Kind: kind, Length: uint32(len(content))}.Encode(l.out.Bytes()[greeting.AnswerWord:])
 	greeting.Word{Kind: greeting.Confirmed}.Encode(l.out.Bytes()[greeting.ConfirmedWord:])
-	return conn.WriteHeld(l.out, greeting.Words, len(content), to.Addr+greeting.Words, to.RKey, func(err error) {
+	return l.write(conn, greeting.Words, len(content), to, func(err error) {
 		if err == nil && l.closed {
 			err = ErrClosed
 		}
 		if err == nil {
-			err = conn.WriteHeld(l.out, greeting.AnswerWord, greeting.WordSize, to.Addr+greeting.AnswerWord, to.RKey, done)
+			err = l.write(conn, greeting.AnswerWord, greeting.WordSize, to, done)
 		}
 		if err != nil {
 			done(err)
@@ -122,10 +123,22 @@ func (l *landing) send(conn *rdma.Connection, to greeting.Landing, kind greeting
 	})
 }
 
+// write writes a part of out to the same place of the peer's. out stays until the peer's device
+// has acknowledged it: the peer may have read it, and answered, before.
+func (l *landing) write(conn *rdma.Connection, off, n int, to greeting.Landing, done func(err error)) error {
+	err := conn.WriteHeld(l.out, off, n, to.Addr+uint64(off), to.RKey, func(err error) {
+		l.writing = false
+		done(err)
+		l.closeOut()
+	})
+	l.writing = err == nil
+	return err
+}
+
 // confirm writes the word that says that the peer's offer is taken, after send, and closes
 // the landing when it is written.
 func (l *landing) confirm(conn *rdma.Connection, to greeting.Landing) error {
-	return conn.WriteHeld(l.out, greeting.ConfirmedWord, greeting.WordSize, to.Addr+greeting.ConfirmedWord, to.RKey, func(error) { l.close() })
+	return l.write(conn, greeting.ConfirmedWord, greeting.WordSize, to, func(error) { l.close() })
 }
 
 // close gives the memory back. The peer's writes are refused from now on.
@@ -139,7 +152,12 @@ func (l *landing) close() {
 		l.timer.Stop()
 	}
 	_ = l.in.Close() // nothing of the program's refers to it
-	if l.out != nil {
+	l.closeOut()
+}
+
+// closeOut gives out back when the landing is closed, and nothing of it is under way.
+func (l *landing) closeOut() {
+	if l.closed && !l.writing && l.out != nil {
 		_ = l.out.Close()
 	}
 }

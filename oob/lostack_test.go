@@ -1,0 +1,91 @@
+package oob_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/oob"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// What a responder has written to a requester, its device may have to send again when the
+// requester has confirmed it already: the acknowledgement was lost, and the confirmation was
+// not. The memory has to be there until then.
+func TestCMConfirmedBeforeAcknowledged(t *testing.T) {
+	const times, writes = 2, 10
+	at := "cm:" + freeCM()
+	dev, err := device.Open("soft-lo?loss=0.4&seed=1")
+	require.NoError(t, err)
+	engine := pe.New(pe.Config{})
+	r, err := rdma.New(dev, rdma.Config{Engine: engine, MaxConnections: 2})
+	require.NoError(t, err)
+	memory, err := mmap.Alloc(dev, 64, mmap.LocalReadWrite|mmap.RemoteWrite)
+	require.NoError(t, err)
+	l, err := oob.Listen(at, oob.Config{Name: "server"})
+	require.NoError(t, err)
+	// The server sends nothing more, which would be acknowledged too.
+	require.NoError(t, l.Serve(r, oob.Offer{Maps: []*mmap.Map{memory}}, func(string, *oob.Answer) error { return nil }))
+	r.OnConnection(func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+		if state == rdma.Failed {
+			assert.NotErrorIs(t, err, rdma.ErrLocalProtection)
+		}
+	})
+	require.NoError(t, r.Start())
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- engine.Run(ctx) }()
+	way := reaches(t, at, l)
+
+	for range times {
+		p := newProgram(t, must(oob.Parse(way)), oob.Config{Name: "client", Peer: "server"}, rdma.Config{EndWithLastConnection: true})
+		local, err := mmap.Alloc(p.dev, 64, mmap.LocalReadWrite)
+		require.NoError(t, err)
+		left := writes
+		p.rdma.OnStateChange(func(_, next pe.State) {
+			if next != pe.Starting {
+				return
+			}
+			p.peer.Exchange(context.Background(), p.rdma, oob.Offer{}, func(a *oob.Answer, err error) {
+				p.rdma.Fail(err)
+				if err != nil {
+					return
+				}
+				shared, err := p.rdma.SharedPool()
+				p.rdma.Fail(err)
+				var again func(task *rdma.SharedTask, err error)
+				write := func() {
+					task, err := shared.Write(a.Connections[0], bufinv.Source(local, 0, 1), bufinv.Target(a.Maps[0], 0, 1))
+					p.rdma.Fail(pe.SubmitNew(task, err, again))
+				}
+				again = func(task *rdma.SharedTask, err error) {
+					p.rdma.Fail(err)
+					p.rdma.Fail(task.Free())
+					if left--; left > 0 && err == nil {
+						write()
+					} else {
+						p.rdma.Stop()
+					}
+				}
+				p.rdma.OnStateChange(func(_, next pe.State) {
+					if next == pe.Running {
+						write()
+					}
+				})
+			})
+		})
+		require.NoError(t, p.run(forever(t)))
+		require.Zero(t, left)
+	}
+	cancel()
+	assert.ErrorIs(t, <-ended, context.Canceled)
+	require.NoError(t, l.Close())
+	require.NoError(t, engine.Close())
+	require.NoError(t, dev.Close())
+}
