@@ -3,8 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"runtime/pprof"
 )
 
 // held is what a process has at a moment at which there is nothing to do.
@@ -40,6 +43,18 @@ func processHeld() held {
 		h.Files += n
 	}
 	return h
+}
+
+// profiles is the folder for profiles of the heap; empty: none.
+var profiles string
+
+// writeProfile writes a profile of the heap, for go tool pprof -diff_base.
+func writeProfile(number int) error {
+	f, err := os.Create(filepath.Join(profiles, fmt.Sprintf("heap%03d.pprof", number)))
+	if err != nil {
+		return err
+	}
+	return errors.Join(pprof.WriteHeapProfile(f), f.Close())
 }
 
 // counts says what there is more of than before, and what is out that should not be.

@@ -21,6 +21,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/interrupt"
@@ -46,6 +48,8 @@ type options struct {
 	seed    uint64
 	hasty   bool
 	verbose bool
+
+	services string
 }
 
 func main() { os.Exit(run(os.Args[1:])) }
@@ -61,6 +65,8 @@ func run(args []string) int {
 	flags.Uint64Var(&o.seed, "seed", 0, "of all that is drawn; 0: another one each time")
 	flags.DurationVar(&patience, "patience", patience, "how long anything may take before it counts as hung")
 	flags.BoolVar(&o.hasty, "hasty", false, "at every quiet point the server closes half-made connections of dead clients, which at every fifth it gives a minute otherwise")
+	flags.StringVar(&o.services, "services", "", "names, separated by commas, such as udp,srd; all if there are none")
+	flags.StringVar(&profiles, "profiles", "", "`folder` for a profile of the server's heap at each quiet point")
 	flags.BoolVar(&o.verbose, "v", false, "show every process that starts and ends")
 	flags.StringVar(&child, "child", "", "for the processes that it starts: server or client")
 	flags.StringVar(&config, "config", "", "for a client: what it is to do")
@@ -80,6 +86,15 @@ func run(args []string) int {
 	if flags.NArg() > 0 || o.time <= 0 || o.quiet <= 0 || patience <= 0 || o.clients < 1 || o.clients > serverPlaces/clientPlaces {
 		fmt.Fprintf(os.Stderr, "soak: -time, -quiet and -patience are above zero, -clients 1 to %d, and there are no arguments\n", serverPlaces/clientPlaces)
 		return exitUsage
+	}
+	if o.services != "" {
+		chosen = strings.Split(o.services, ",")
+		for _, name := range chosen {
+			if !slices.ContainsFunc(services(true), func(s service) bool { return s.name == name }) {
+				fmt.Fprintf(os.Stderr, "soak: there is no service %q\n", name)
+				return exitUsage
+			}
+		}
 	}
 	err := error(nil)
 	switch child {

@@ -49,7 +49,8 @@ func (c *controller) start(p *process, args ...string) error {
 	}
 	p.exited, p.quiet, p.ready = make(chan struct{}), make(chan event, 1), make(chan event, 1)
 	p.moved = time.Now()
-	p.cmd = exec.Command(program, append(args, "-patience", patience.String(), "-seed", strconv.FormatUint(c.o.seed, 10), "-sabotage", sabotage)...)
+	p.cmd = exec.Command(program, append(args, "-patience", patience.String(), "-seed", strconv.FormatUint(c.o.seed, 10), "-sabotage", sabotage,
+		"-services", c.o.services, "-profiles", profiles)...)
 	p.cmd.Stderr = &p.stderr
 	ownGroup(p.cmd)
 	if p.in, err = p.cmd.StdinPipe(); err != nil {

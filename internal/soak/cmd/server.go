@@ -26,6 +26,7 @@ type server struct {
 	listeners []*oob.Listener
 	left      chan struct{}
 	leave     sync.Once
+	points    int
 	last      atomic.Pointer[stats] // at the end
 }
 
@@ -258,6 +259,10 @@ func (s *server) quiet(cmd command) {
 		}
 	}
 	h, err := settle(s.ends, cmd, links)
+	if profiles != "" {
+		s.points++
+		err = errors.Join(err, writeProfile(s.points))
+	}
 	s.wire.tell(event{Is: isQuiet, Held: h, Text: text(err)})
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/verbena-rdma/verbena/soft"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -17,7 +18,10 @@ type service struct {
 	shared    bool // by shared memory, which faults end
 }
 
-// services are those that the machine has addresses for.
+// chosen are the services that there are, by name; none: all.
+var chosen []string
+
+// services are those that were chosen, and that the machine has addresses for.
 func services(ipv6 bool) []service {
 	list := []service{
 		{name: "udp", device: "soft-lo?local=off"},
@@ -28,7 +32,7 @@ func services(ipv6 bool) []service {
 	}
 	var found []service
 	for _, s := range list {
-		if ipv6 || !s.ipv6 {
+		if (ipv6 || !s.ipv6) && (len(chosen) == 0 || slices.Contains(chosen, s.name)) {
 			found = append(found, s)
 		}
 	}

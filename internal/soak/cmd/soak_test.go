@@ -91,6 +91,7 @@ func TestUsage(t *testing.T) {
 		"no clients": {"-clients", "0"},
 		"too many":   {"-clients", "1000"},
 		"child":      {"-child", "nobody"},
+		"service":    {"-services", "nothing"},
 		"flag":       {"-nothing"},
 	} {
 		out, err := program(args...).CombinedOutput()
