@@ -176,9 +176,14 @@ func (q *fuzzQP) transmit(budget int) bool {
 	return more
 }
 
-// mayUse reports whether the peer's host may use a key.
+// mayUse reports whether the peer's host may use a key that grants what it wants, and
+// remembers that it has.
 func (q *fuzzQP) mayUse(key uint32) bool {
-	return q.qp.guard == nil || q.host.guard.open || q.used[key]
+	if q.qp.guard == nil {
+		return true
+	}
+	q.used[key] = q.used[key] || q.host.guard.open
+	return q.used[key]
 }
 
 // permit notes what a packet may change.
@@ -218,6 +223,10 @@ func (q *fuzzQP) permit(p *wire.Packet, n int) {
 			s.n = min(s.n, n)
 			q.writing.span.off, q.writing.span.n = s.off+s.n, q.writing.span.n-s.n
 			h.allowed = append(h.allowed, s)
+		}
+	case wire.RCReadRequest:
+		if _, _, ok := h.granted(q.qp, p.RETH.RKey, p.RETH.VA, uint64(p.RETH.Length), verbs.AccessRemoteRead); ok {
+			q.mayUse(p.RETH.RKey)
 		}
 	case wire.RCCompareSwap, wire.RCFetchAdd:
 		s, _, ok := h.granted(q.qp, p.Atomic.RKey, p.Atomic.VA, 8, verbs.AccessRemoteAtomic)
@@ -277,20 +286,9 @@ func (q *fuzzQP) deliver(p wire.Packet, payload []byte, pieces, marked bool) {
 			payload[i] = 0xee
 		}
 	}
-	q.note(&p)
 	q.host.check()
 	q.checkRevoked(&p)
 	q.checkBounds()
-}
-
-// note remembers keys that have got the peer somewhere.
-func (q *fuzzQP) note(p *wire.Packet) {
-	if !q.host.guard.open {
-		return
-	}
-	for _, key := range [...]uint32{p.RETH.RKey, p.Atomic.RKey} {
-		q.used[key] = true
-	}
 }
 
 // checkRevoked fails if a packet has taken away a window that was not its to take.

@@ -10,7 +10,7 @@ func seedScenes() (all []fuzzScript) {
 	for _, a := range []byte{0, seedAdaptive, seedAdaptive | seedControlled, seedControlled | seedFewRetries | seedShared, seedGuarded | seedSmallWindow | seedSignalAll} {
 		for _, scene := range []func(fuzzScript) fuzzScript{
 			sceneLoad, sceneLoss, sceneSilence, sceneNotReady, sceneStates, sceneReset, sceneRegions, sceneWindows, sceneWatches,
-			sceneInline, sceneFaults, sceneGuard, sceneMarks, sceneLarge, sceneGone, sceneRepetitions, sceneSharedQueue, sceneWrong,
+			sceneInline, sceneFaults, sceneGuard, sceneMarks, sceneLarge, sceneGone, sceneRepetitions, sceneSharedQueue, sceneWrong, sceneProbes,
 		} {
 			all = append(all, scene(fuzzScript{a, 0}), scene(fuzzScript{a, seedMTU4096}))
 		}
@@ -137,8 +137,17 @@ func sceneWindows(s fuzzScript) fuzzScript {
 			s = s.do(stepPost, atServer, x>>2, byte(verbs.OpLocalInvalidate), 1, 0, 0, 0, 0).carry(1).do(stepModify, atServer, 1, 1)
 		}
 	}
-	s = s.do(stepBind, atServer, 0, 0, 128, 32).carry(1).forge(atServer, 0, wire.RCWriteFirst, 0, 0, seedFull, seedWindow, 0, 0, seedMTU)
-	s = s.do(stepWindow, atServer, 0, 0).carry(1).do(stepWindow, atServer, 0, 0).do(stepModify, atServer, 1, 1)
+	for i := range byte(3) {
+		// Over the open region; it goes in the midst of a write.
+		s = s.fresh().do(stepBind, atServer, 0, 4, 128, 128).carry(1).forge(atServer, 0, wire.RCWriteFirst, 0, 0, seedThree, seedWindow, 0, 0, seedMTU)
+		switch i {
+		case 0:
+			s = s.do(stepPost, atServer, 0, byte(verbs.OpLocalInvalidate), 1, 0, 0, 0, 0).carry(1)
+		case 1:
+			s = s.do(stepWindow, atServer, 0, 0).do(stepWindow, atServer, 0, 0)
+		}
+		s = s.forge(atServer, 0, wire.RCWriteMiddle, 0, 0, 0, 0, 0, 0, seedMTU).forge(atServer, 0, wire.RCWriteLast, 0, 0, 0, 0, 0, 0, 13)
+	}
 	s = s.do(stepBind, atServer, 0, 0, 128, 64).carry(1).post(atClient, verbs.OpRead, 0, seedFull, seedWindow, 0).do(stepTransmit, atClient, 80)
 	s = s.do(stepArrive, atClient, 0, 0).do(stepWindow, atServer, 0, 0).carry(1).do(stepModify, atServer, 1, 1).do(stepWindow, atServer, 0, 0)
 	return s.do(stepBind, atServer, 0, 0, 128, 64).carry(1).receives(atServer).post(atClient, verbs.OpSendInvalidate, 0, seedWord, 0, 0).carry(1)
@@ -187,11 +196,15 @@ func sceneFaults(s fuzzScript) fuzzScript {
 }
 
 func sceneGuard(s fuzzScript) fuzzScript {
-	s = s.carry(4).do(stepSet, atServer, 7, 0)
+	shut := func() { s = s.do(stepSet, atServer, 7, 0) } // or open
+	shut()
 	for _, op := range []wire.Opcode{wire.RCWriteOnly, wire.RCReadRequest, wire.RCFetchAdd, wire.RCSendOnlyInvalidate} {
 		for _, key := range []byte{fuzzOpen, seedWindow, seedWrongKey, fuzzReadOnly} {
-			s = s.forge(atServer, 0, op, 0, 0, seedWord, key, 0, 0).do(stepSet, atServer, 7, 0).forge(atServer, 0, op, 0, 0, seedWord, key, 1, 0).do(stepSet, atServer, 7, 0)
-			s = s.do(stepModify, atServer, 1, 0).receives(atServer)
+			s = s.fresh().do(stepBind, atServer, 0, 0, 128, 32).carry(1).forge(atServer, 0, op, 0, 0, seedWord, key, 0, 1)
+			shut()
+			s = s.forge(atServer, 0, op, 0, 0, seedWord, key, 1, 1)
+			shut()
+			s = s.forge(atServer, 0, wire.RCWriteOnly, 0, 0, seedWord, key, 2, 1)
 		}
 	}
 	return s
@@ -271,6 +284,26 @@ func sceneWrong(s fuzzScript) fuzzScript {
 		}
 	}
 	return s
+}
+
+// sceneProbes has a client with measured round trips lose one packet, then answers.
+func sceneProbes(s fuzzScript) fuzzScript {
+	s = s.fresh()
+	for i := range byte(16) {
+		s = s.post(atClient, verbs.OpWrite, 0, seedWord, fuzzOpen, 0).carry(1).post(atClient, verbs.OpWrite, 0, seedThree, fuzzOpen, 0)
+		if i&1 != 0 {
+			s = s.post(atClient, verbs.OpRead, 0, seedThree, fuzzOpen, 0)
+		}
+		s = s.do(stepTransmit, atClient, 80).do(stepArrive, atClient, howLost, i>>1).do(stepArrive, atClient, howLost, 0)
+		for range i >> 2 {
+			s = s.expire(atClient).do(stepTransmit, atClient, 80)
+		}
+		s = s.do(stepTime, atClient, 2, 10+i).carry(1).expire(atClient).do(stepTransmit, atClient, 80).do(stepArrive, atClient, howLost, 0).expire(atClient).carry(2)
+	}
+	for range 9 {
+		s = s.post(atClient, verbs.OpWrite, 0, seedThree, fuzzOpen, 0).do(stepTransmit, atClient, 2).do(stepTime, atClient, 2, 12).do(stepTransmit, atClient, 1).expire(atClient).carry(1)
+	}
+	return s.post(atClient, verbs.OpWrite, 0, seedThree, fuzzOpen, 0).do(stepTransmit, atClient, 80).do(stepTime, atClient, 1, 255).carry(1)
 }
 
 // sceneVast asks for more than a silent peer gets.

@@ -266,6 +266,7 @@ func (q *fuzzQP) post(how byte, in *fuzzInput) {
 	}
 	wr := verbs.SendWR{ID: id, Op: op, Imm: 9, CompareAdd: 1, Swap: 2, AH: fuzzAH{q}, RemoteQPN: to.numOf(how), RemoteQKey: testKey}
 	wr.RKey, wr.RemoteAddr = to.keyAt(in.next(), in.next(), n)
+	x := in.next()
 	wr.InvalidateRKey = to.windows[how&3].key
 	if op == verbs.OpLocalInvalidate {
 		wr.InvalidateRKey = q.host.windows[how&3].key
@@ -281,7 +282,7 @@ func (q *fuzzQP) post(how byte, in *fuzzInput) {
 	case wr.Flags&verbs.FlagInline != 0:
 		wr.SGL = append(wr.SGL, inlineEntry(q.w.inline[:max(1, min(n, fuzzInline+8))]))
 	default:
-		wr.SGL = q.source(op, n, flags, in.next())
+		wr.SGL = q.source(op, n, flags, x)
 		r.results, _ = q.host.sgl(nil, wr.SGL)
 	}
 	for _, e := range wr.SGL {
