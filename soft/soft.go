@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"syscall"
 
 	"github.com/rs/zerolog"
@@ -266,7 +267,27 @@ func open(cfg roce.Config) (*Device, error) {
 	if d.dev, err = roce.Open(cfg); err != nil {
 		return nil, err
 	}
+	d.tellPorts(&cfg)
 	return d, nil
+}
+
+// tellPorts says at which addresses the device has another port than the one that adapters
+// and the kernel send to. On the loopback interface there are none of these.
+func (d *Device) tellPorts(cfg *roce.Config) {
+	gids, err := d.dev.GIDs(1)
+	if err != nil {
+		return
+	}
+	for _, g := range gids {
+		addr := g.GID.Addr()
+		if g.UDPPort == wire.UDPPort || addr.IsLoopback() || !slices.ContainsFunc(cfg.Addresses, func(a netip.AddrPort) bool {
+			return a.Port() == 0 && a.Addr().WithZone("") == addr
+		}) {
+			continue // or it was asked for
+		}
+		cfg.Log.Warn().Str("device", cfg.Name).Stringer("address", addr).Uint16("udp_port", g.UDPPort).
+			Msgf("another program has UDP port %d of this address, perhaps another device: only software devices reach this one there, adapters and the kernel do not", wire.UDPPort)
+	}
 }
 
 func openAddress(cfg Config) (*Device, error) {

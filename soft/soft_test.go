@@ -4,15 +4,18 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
 	"runtime"
+	"slices"
 	"syscall"
 	"testing"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -293,4 +296,36 @@ func TestBroadcastsOfTheHost(t *testing.T) {
 		require.ErrorIs(t, err, verbs.ErrInvalid)
 		require.ErrorContains(t, err, "broadcast address of a network of this host")
 	}
+}
+
+// A device that got another port than that of RoCEv2, where others would look for it, says so
+// when it is opened.
+func TestOtherPortIsLogged(t *testing.T) {
+	list, err := interfaces()
+	require.NoError(t, err)
+	i := slices.IndexFunc(list, func(i networkInterface) bool { return !i.loopback })
+	if i < 0 {
+		t.Skip("there is no interface but the loopback")
+	}
+	var log bytes.Buffer
+	cfg := Config{Interface: list[i].Name, Log: zerolog.New(&log)}
+	first, err := Open(cfg) // unless another program has the port
+	require.NoError(t, err)
+	defer func() { require.NoError(t, first.Close()) }()
+	log.Reset()
+	second, err := Open(cfg)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, second.Close()) }()
+	gids, err := second.GIDs(1)
+	require.NoError(t, err)
+	for _, g := range gids {
+		require.NotEqualValues(t, 4791, g.UDPPort)
+		require.Contains(t, log.String(), fmt.Sprintf(`"address":"%v","udp_port":%d`, g.GID.Addr(), g.UDPPort))
+	}
+
+	log.Reset()
+	lo, err := Open(Config{Log: zerolog.New(&log)})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, lo.Close()) }()
+	require.Empty(t, log.String(), "no adapter is on the loopback interface")
 }
