@@ -89,7 +89,7 @@ func (s *signalRequest) Completed(status verbs.Status, vendor uint32) {
 		return
 	}
 	if status != verbs.StatusSuccess {
-		conn.failedTask(status, fmt.Errorf("rdma: %v: %v: %w; %s", conn, p, statusOf(status).err, statusOf(status).advice))
+		conn.failedTask(status, fmt.Errorf("rdma: %v: %v: %w; %s", conn, p, statusOf(status).err, conn.adviceOn(OpWrite, status)))
 	}
 }
 
@@ -165,6 +165,6 @@ func (conn *Connection) due(now time.Time) {
 
 // timeoutError is the error of a connection whose peer did not connect.
 func (conn *Connection) timeoutError(limit time.Duration) error {
-	return fmt.Errorf("rdma: %v: %w: the peer did not connect within %v; check that it has this end's descriptor, that it runs, and that UDP packets get through",
-		conn, ErrTimeout, limit)
+	return fmt.Errorf("rdma: %v: %w: the peer did not connect within %v; check that it has this end's descriptor, that it runs, and that UDP packets get through%s",
+		conn, ErrTimeout, limit, conn.ctx.onPort())
 }

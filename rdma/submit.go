@@ -309,6 +309,9 @@ func (c *completer) Completed(status verbs.Status, vendor uint32) {
 		return
 	}
 	err := &TaskError{Op: r.op, Status: status, Connection: r.conn, VendorError: vendor}
+	if status != verbs.StatusFlushed {
+		err.advice = r.conn.adviceOn(r.op, status)
+	}
 	r.conn.failedTask(status, err)
 	r.conn.cutOff = r.conn.cutOff || errors.Is(r.conn.err, ErrPeerClosed)
 	if status == verbs.StatusFlushed {

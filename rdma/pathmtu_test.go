@@ -1,0 +1,83 @@
+package rdma
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/internal/pathmtu"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// bridge connects two queue pairs with path MTUs of their own.
+func (n *neighbours) bridge(atServer, atPeer verbs.MTU) (server, peer *Connection) {
+	n.t.Helper()
+	server, peer = must(n.server.Bridge()), must(n.peer.Bridge())
+	up := func(own, other *Connection, mtu verbs.MTU) {
+		gid := other.ctx.GID()
+		qp := own.QP()
+		require.NoError(n.t, qp.Modify(verbs.QPAttr{State: verbs.QPReadyToReceive, PathMTU: mtu, DestQPN: other.QPN(), MaxDestReadAtomic: 1, MinRNRTimer: 1,
+			Address: verbs.AddressAttr{DGID: gid.GID, Port: 1, UDPPort: gid.UDPPort}}, verbs.RCToRTR))
+		require.NoError(n.t, qp.Modify(verbs.QPAttr{State: verbs.QPReadyToSend, Timeout: 14, RetryCount: 7, RNRRetry: 7, MaxInitReadAtomic: 1}, verbs.RCToRTS))
+	}
+	up(server, peer, atServer)
+	up(peer, server, atPeer)
+	require.NoError(n.t, server.Established())
+	require.NoError(n.t, peer.Established())
+	return server, peer
+}
+
+// Where the ends of a connection that the program has made use different path MTUs, both
+// say so, and how large the own one is.
+func TestDifferentMTUs(t *testing.T) {
+	for _, mtus := range [][2]verbs.MTU{{1024, 4096}, {4096, 1024}} {
+		n := newNeighboursWith(t, Config{Permissions: mmap.RemoteRead | mmap.RemoteWrite})
+		remote := must(mmap.Alloc(n.server.Device(), 1<<16, mmap.LocalReadWrite|mmap.RemoteRead|mmap.RemoteWrite))
+		local := must(mmap.Alloc(n.peer.Device(), 1<<16, mmap.LocalReadWrite))
+		target := must(mmap.Import(n.peer.Device(), must(remote.Export(n.server.Device()))))
+		server, peer := n.bridge(mtus[0], mtus[1])
+		task := must(n.writes.Alloc(peer, n.bufs.Source(local, 0, 10000), n.bufs.Target(target, 0, 10000)))
+		require.NoError(t, task.Submit())
+		n.until(func() bool { return n.completed == 1 && server.State() == Failed })
+		require.ErrorContains(t, n.ended, fmt.Sprintf("the path MTUs of the two ends differ: it is %d here", mtus[1]))
+		require.ErrorContains(t, server.Err(), fmt.Sprintf("the path MTUs of the two ends differ: it is %d here", mtus[0]))
+		require.NoError(t, target.Close())
+	}
+}
+
+// Where the system knows that the way carries less than a packet of the connection, that is
+// the reason, and what would fit is the advice; else the length is a hint.
+func TestPacketsTooLongForTheWay(t *testing.T) {
+	n := newNeighbours(t)
+	_, peer, _ := n.connect()
+	t.Cleanup(func() { pathMTU = pathmtu.Of })
+	of := func(carries int, known bool) string {
+		pathMTU = func(own, other netip.Addr) (int, bool) {
+			require.Equal(t, peer.LocalAddr().Addr(), own)
+			require.Equal(t, peer.PeerAddr().Addr(), other)
+			return carries, known
+		}
+		return (&TaskError{Op: OpWrite, Status: verbs.StatusRetryExceeded, Connection: peer, advice: peer.adviceOn(OpWrite, verbs.StatusRetryExceeded)}).Error()
+	}
+	require.EqualValues(t, 4096, peer.MTU())
+	require.Contains(t, of(1400, true), "packets of 4160 bytes do not get through: the way to "+peer.PeerAddr().Addr().String()+" carries 1400; set Config.MTU to 1024 at either end")
+	require.Contains(t, of(200, true), "too few for any path MTU")
+	for _, known := range []bool{true, false} {
+		require.Contains(t, of(9000, known), "check that the peer is alive and that UDP packets get through, those of 4160 bytes too")
+	}
+}
+
+// A connection whose peer does not come says where peers of other kinds look for this end.
+func TestTimeoutNamesThePort(t *testing.T) {
+	n := newNeighbours(t)
+	conn, _, err := n.peer.Export()
+	require.NoError(t, err)
+	n.peer.set.gid.UDPPort = 4791
+	require.NotContains(t, conn.timeoutError(time.Second).Error(), "UDP port")
+	n.peer.set.gid.UDPPort = 32771
+	require.ErrorContains(t, conn.timeoutError(time.Second), "this end has UDP port 32771")
+}

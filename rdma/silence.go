@@ -1,0 +1,78 @@
+package rdma
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/verbena-rdma/verbena/internal/pathmtu"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// pathMTU is how long a packet between two addresses may be. Tests replace it.
+var pathMTU = pathmtu.Of
+
+// longestHeaders is what a packet of a write or send has beside data: base and extended
+// transport header, immediate value, invariant CRC, and the header of UDP.
+const longestHeaders = 12 + 16 + 4 + 4 + 8
+
+// packetLength is the length of the connection's longest packets, with all headers.
+func packetLength(mtu verbs.MTU, peer netip.Addr) int {
+	ip := 40
+	if peer.Unmap().Is4() {
+		ip = 20
+	}
+	return int(mtu) + longestHeaders + ip
+}
+
+// onSilence says what to do where the peer does not answer: where the system knows that the
+// connection's packets are too long for the way, that is the reason.
+func (conn *Connection) onSilence() string {
+	own, peer := conn.LocalAddr().Addr(), conn.PeerAddr().Addr()
+	advice := statusOf(verbs.StatusRetryExceeded).advice
+	if conn.mtu == 0 || !peer.IsValid() || conn.ctx.set.gid.Type != verbs.GIDRoCEv2 {
+		return advice
+	}
+	length := packetLength(conn.mtu, peer)
+	if carries, ok := pathMTU(own, peer); ok && carries < length {
+		fits := verbs.MTU(0)
+		for mtu := verbs.MTU(256); mtu < conn.mtu && packetLength(mtu, peer) <= carries; mtu *= 2 {
+			fits = mtu
+		}
+		if fits == 0 {
+			return fmt.Sprintf("packets of %d bytes do not get through: the way to %v carries %d, too few for any path MTU", length, peer, carries)
+		}
+		return fmt.Sprintf("packets of %d bytes do not get through: the way to %v carries %d; set Config.MTU to %d at either end", length, peer, carries, int(fits))
+	}
+	return fmt.Sprintf("%s, those of %d bytes too: if only short messages arrive, set Config.MTU below %d at either end", advice, length, int(conn.mtu))
+}
+
+// onMismatch says what else a request or an answer may have been refused for. The ends of
+// connections by descriptors and by address have agreed on a path MTU.
+func (conn *Connection) onMismatch(status verbs.Status) string {
+	if _, own := conn.establishment.(*bridge); !own {
+		return ""
+	}
+	switch status {
+	case verbs.StatusRemoteInvalidRequest, verbs.StatusRemoteOperationError, verbs.StatusBadResponse, verbs.StatusLocalLengthError, verbs.StatusRetryExceeded:
+		return fmt.Sprintf("; or the path MTUs of the two ends differ: it is %d here, and has to be the same at the peer", int(conn.mtu))
+	}
+	return ""
+}
+
+// adviceOn says what to do about a request that failed.
+func (conn *Connection) adviceOn(op Operation, status verbs.Status) string {
+	advice := adviceOn(op, status)
+	if status == verbs.StatusRetryExceeded || status == verbs.StatusResponseTimeout {
+		advice = conn.onSilence()
+	}
+	return advice + conn.onMismatch(status)
+}
+
+// onPort says that peers of other kinds do not reach this end, where that is so.
+func (c *Context) onPort() string {
+	port := c.set.gid.UDPPort
+	if port == 0 || port == roceUDPPort {
+		return ""
+	}
+	return fmt.Sprintf("; this end has UDP port %d, since another program has %d: only software devices send there, adapters and the kernel do not", port, roceUDPPort)
+}
