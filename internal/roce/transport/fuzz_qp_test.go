@@ -21,11 +21,12 @@ type fuzzQP struct {
 	failed   bool          // a request has
 	received uint64        // receives that completed with success
 
-	link    []fuzzPacket // sent and not arrived
-	sent    int          // packets of the present Transmit
-	writing fuzzGrant
-	used    map[uint32]bool // keys with which its peer got through
-	unheard uint64          // bytes of reads sent since a packet came
+	link     []fuzzPacket // sent and not arrived
+	sent     int          // packets of the present Transmit
+	writing  fuzzGrant
+	used     map[uint32]bool // keys with which its peer got through
+	unheard  uint64          // bytes of reads sent since a packet came
+	executed []fuzzExecution
 }
 
 // fuzzRequest is a posted request.
@@ -172,6 +173,11 @@ func (q *fuzzQP) transmit(budget int) bool {
 	if q.sent > budget {
 		q.w.fail("%d packets, for a budget of %d", q.sent, budget)
 	}
+	for i := range q.host.windows {
+		if w := &q.host.windows[i]; w.last.qp != nil && w.last.qp != q.qp && w.qp != w.last.qp {
+			q.w.fail("queue pair %#x has taken away window %d of another", q.num, i)
+		}
+	}
 	q.host.checkWindows()
 	return more
 }
@@ -266,6 +272,7 @@ func (q *fuzzQP) deliver(p wire.Packet, payload []byte, pieces, marked bool) {
 	q.permit(&p, len(payload))
 	q.unheard = 0
 	w.packets++
+	expected, responses := q.qp.expected, q.qp.responses.Len()
 	if marked {
 		q.qp.Marked(&p, w.now)
 	}
@@ -288,6 +295,7 @@ func (q *fuzzQP) deliver(p wire.Packet, payload []byte, pieces, marked bool) {
 	}
 	q.host.check()
 	q.checkRevoked(&p)
+	q.checkRepeated(&p, expected, responses)
 	q.checkBounds()
 }
 

@@ -150,7 +150,11 @@ func sceneWindows(s fuzzScript) fuzzScript {
 	}
 	s = s.do(stepBind, atServer, 0, 0, 128, 64).carry(1).post(atClient, verbs.OpRead, 0, seedFull, seedWindow, 0).do(stepTransmit, atClient, 80)
 	s = s.do(stepArrive, atClient, 0, 0).do(stepWindow, atServer, 0, 0).carry(1).do(stepModify, atServer, 1, 1).do(stepWindow, atServer, 0, 0)
-	return s.do(stepBind, atServer, 0, 0, 128, 64).carry(1).receives(atServer).post(atClient, verbs.OpSendInvalidate, 0, seedWord, 0, 0).carry(1)
+	s = s.do(stepBind, atServer, 0, 0, 128, 64).carry(1).receives(atServer).post(atClient, verbs.OpSendInvalidate, 0, seedWord, 0, 0).carry(1)
+	// That of another queue pair.
+	s = s.fresh().do(stepBind, atOther, 0, 0, 128, 32).do(stepTransmit, atOther, 1).forge(atServer, 0, wire.RCSendOnlyInvalidate, 0, 0, seedWord, seedWindow, 0, 0)
+	s = s.fresh().do(stepBind, atOther, 0, 0, 128, 32).do(stepTransmit, atOther, 1).forge(atServer, 0, wire.RCWriteOnly, 0, 0, seedWord, seedWindow, 0, 0)
+	return s.fresh().do(stepBind, atOther, 0, 0, 128, 32).do(stepTransmit, atOther, 1).post(atServer, verbs.OpLocalInvalidate, 0, 0, 0, 0).carry(1)
 }
 
 func sceneWatches(s fuzzScript) fuzzScript {
@@ -245,18 +249,33 @@ func sceneGone(s fuzzScript) fuzzScript {
 
 // sceneRepetitions asks again for what was executed, or was not.
 func sceneRepetitions(s fuzzScript) fuzzScript {
-	s = s.carry(8).forge(atServer, 0, wire.RCReadRequest, 0, 0, seedThree, fuzzOpen, 0, 0)
+	read := func(behind int8, length, key, at byte) {
+		s = s.forge(atServer, 0, wire.RCReadRequest, 0, behind, length, key, at, 0)
+	}
+	add := func(behind int8, key, at byte) {
+		s = s.forge(atServer, 0, wire.RCFetchAdd, 0, behind, seedWord, key, at, 1)
+	}
+	s = s.fresh()
+	read(0, seedThree, fuzzOpen, 0)
 	for _, behind := range []int8{-3, -2, -1, -4, -120} {
-		s = s.forge(atServer, 0, wire.RCReadRequest, 0, behind, seedThree, fuzzOpen, 0, 0).forge(atServer, 0, wire.RCReadRequest, 0, behind, seedWord, fuzzOpen, 32, 0).
-			forge(atServer, 0, wire.RCReadRequest, 0, behind, seedWord, fuzzReadOnly, 0, 0).carry(1)
+		read(behind, seedThree, fuzzOpen, 0)
+		read(behind, seedThree+1, fuzzOpen, 0)
+		read(behind, seedWord, fuzzOpen, 32)
+		read(behind, seedWord, fuzzReadOnly, 0)
+		s = s.carry(1)
 	}
-	s = s.forge(atServer, 0, wire.RCFetchAdd, 0, 0, seedWord, fuzzOpen, 0, 0).forge(atServer, 0, wire.RCFetchAdd, 0, -1, seedWord, fuzzOpen, 0, 0).
-		forge(atServer, 0, wire.RCFetchAdd, 0, -1, seedWord, fuzzOpen, 1, 0).forge(atServer, 0, wire.RCCompareSwap, 0, 0, seedWord, fuzzOpen, 8, 0)
+	add(0, fuzzOpen, 0)
+	add(-1, fuzzOpen, 0)
+	add(-1, fuzzOpen, 1)
+	s = s.carry(1).forge(atServer, 0, wire.RCCompareSwap, 0, 0, seedWord, fuzzOpen, 8, 0)
 	for range 12 {
-		s = s.forge(atServer, 0, wire.RCReadRequest, 0, 0, seedWord, fuzzOpen, 0, 0)
+		read(0, seedWord, fuzzOpen, 0)
 	}
-	return s.carry(1).forge(atServer, 0, wire.RCReadRequest, 0, 0, seedThree, fuzzOpen, 0, 0).do(stepRegion, atServer, 0, fuzzOpen).
-		forge(atServer, 0, wire.RCReadRequest, 0, -3, seedThree, fuzzOpen, 0, 0).carry(1)
+	s = s.carry(1)
+	read(0, seedThree, fuzzOpen, 0)
+	s = s.do(stepRegion, atServer, 0, fuzzOpen)
+	read(-3, seedThree, fuzzOpen, 0)
+	return s.carry(1)
 }
 
 func sceneSharedQueue(s fuzzScript) fuzzScript {

@@ -114,7 +114,7 @@ func seedPackets(service wire.Service) (all []fuzzScript) {
 			continue
 		}
 		for who := range byte(2) {
-			for _, key := range []byte{fuzzOpen, fuzzReadOnly, seedWindow, seedZeroBased, seedWrongKey} {
+			for _, key := range []byte{fuzzOpen, fuzzReadOnly, fuzzHidden, fuzzForeign, seedWindow, seedZeroBased, seedWrongKey} {
 				for _, behind := range []int8{0, -1, 1} {
 					s := fuzzScript{0, 0}.forge(who, 0, op, forgeAckReq, behind, seedWord, key, 0, 0)
 					s = s.carry(2).forge(who, howPieces, op, forgeAckReq, behind, seedFull, key, 0, 1).carry(1)
