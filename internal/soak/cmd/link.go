@@ -36,8 +36,9 @@ type link struct {
 	peer   *rdma.Peer       // nil with connections
 	remote *mmap.Map        // closed with the link if there is no connection
 
-	area, peerArea int    // offsets
-	key, peerKey   uint64 // of the data of each direction
+	mem            *mmap.Map // the end's, or one of the link's own
+	area, peerArea int       // offsets
+	key, peerKey   uint64    // of the data of each direction
 	shuttles       [shuttles]shuttle
 	seen           [shuttles]uint64 // of the peer's pieces
 	ops            int
@@ -54,18 +55,27 @@ type link struct {
 	ended   bool
 }
 
-// newLink makes a link in a free area. The index tells the links of a session apart.
+// newLink makes a link in a free area of the end's memory, or, with SRD at the server, in memory
+// of its own: nothing but the key keeps a client that was stopped, and was given up, from
+// writing when it goes on. The index tells the links of a session apart.
 func (e *end) newLink(client string, session, index int, first bool) (*link, error) {
-	if len(e.areas) == 0 {
+	l := &link{e: e, client: client, session: session, first: first, mem: e.mem, area: area(0)}
+	if e.service.datagrams() && !first {
+		var err error
+		if l.mem, err = mmap.Alloc(e.dev, fixedSize+areaSize, everything); err != nil {
+			return nil, err
+		}
+		copy(l.mem.Bytes(), e.mem.Bytes()[:fixedSize])
+	} else if len(e.areas) == 0 {
 		return nil, fmt.Errorf("%d links are there, and no area is left", len(e.links))
+	} else {
+		l.area = area(e.areas[len(e.areas)-1])
+		e.areas = e.areas[:len(e.areas)-1]
 	}
-	number := e.areas[len(e.areas)-1]
-	e.areas = e.areas[:len(e.areas)-1]
-	l := &link{e: e, client: client, session: session, first: first, area: area(number)}
 	l.key, l.peerKey = key(e.seed, client, session, index, first), key(e.seed, client, session, index, !first)
 	for i := range l.shuttles {
 		l.shuttles[i] = shuttle{link: l, number: i, at: l.area + i*shuttleSize}
-		clear(e.mem.Bytes()[l.shuttles[i].at+cellsAt:][:16])
+		clear(l.mem.Bytes()[l.shuttles[i].at+cellsAt:][:16])
 	}
 	e.links[l] = true
 	return l, nil
@@ -138,7 +148,7 @@ func (l *link) received(m *rdma.Message) {
 		l.compare(m, number, m.Bytes())
 	case what == sayWritten && number < shuttles && m.Length() <= mostData:
 		at := l.area + number*shuttleSize + targetAt
-		if l.compare(m, number, e.mem.Bytes()[at:][:m.Length()]) && !l.failed && !l.over {
+		if l.compare(m, number, l.mem.Bytes()[at:][:m.Length()]) && !l.failed && !l.over {
 			l.say(sayChecked, number)
 		}
 	case what == sayHello && !l.greeted:
@@ -260,6 +270,10 @@ func (l *link) end() {
 		e.check(l.remote.Close())
 	}
 	delete(e.links, l)
-	e.areas = append(e.areas, (l.area-fixedSize)/areaSize)
+	if l.mem == e.mem {
+		e.areas = append(e.areas, (l.area-fixedSize)/areaSize)
+	} else {
+		e.check(l.mem.Close())
+	}
 	e.changed(l)
 }

@@ -234,7 +234,7 @@ func (s *server) meet(e *end, cmd command) {
 	l.with(peer, remote)
 	desc, err := e.ctx.ExportEndpoint()
 	e.check(err)
-	memory, err := e.mem.Export(e.dev)
+	memory, err := l.mem.Export(e.dev)
 	e.check(err)
 	s.wire.tell(event{Is: isEndpoint, Client: client, Session: session, Endpoint: desc, Memory: memory})
 }

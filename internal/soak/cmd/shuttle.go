@@ -99,14 +99,14 @@ func size(rng *rand.Rand, most int) int {
 // work begins an operation.
 func (s *shuttle) work() {
 	l, e := s.link, s.link.e
-	mem, source, peer := e.mem, s.at+sourceAt, l.peerArea+s.number*shuttleSize
+	mem, source, peer := l.mem, s.at+sourceAt, l.peerArea+s.number*shuttleSize
 	s.op = choose(e.rng, l.conn != nil)
 	s.length, s.again = size(e.rng, mostData), nil
 	switch s.op {
 	case opWrite:
 		s.writes++
 		piece := mem.Bytes()[source:][:s.length]
-		e.pattern.fill(piece, ^l.key, s.writes)
+		e.pattern.fill(piece, ^(l.key + uint64(s.number)), s.writes)
 		s.then, s.again = nil, s.readBack
 		s.submit(e.writes.Alloc(l.to, e.bufs.Source(mem, source, s.length), e.bufs.Target(l.remote, peer+targetAt, s.length)))
 	case opWriteImm:
@@ -157,7 +157,7 @@ func (s *shuttle) work() {
 // piece makes the next piece that the peer checks.
 func (s *shuttle) piece(at, n int) {
 	s.pieces++
-	b := s.link.e.mem.Bytes()[at:][:n]
+	b := s.link.mem.Bytes()[at:][:n]
 	s.link.e.pattern.fill(b, s.link.key+uint64(s.number), s.pieces)
 	if sabotage == sabotageData && s.link.first && !s.link.steady {
 		b[n-1] ^= 0x10
@@ -167,7 +167,7 @@ func (s *shuttle) piece(at, n int) {
 // read reads bytes of the peer's that never change, and which this end has too.
 func (s *shuttle) read(from int) {
 	l, e := s.link, s.link.e
-	mem := e.mem
+	mem := l.mem
 	s.then = func(t rdma.Task) error {
 		return same(t.(*rdma.ReadTask).Destination().Bytes(), mem.Bytes()[from:][:s.length])
 	}
@@ -177,17 +177,44 @@ func (s *shuttle) read(from int) {
 // readBack reads what was written.
 func (s *shuttle) readBack() {
 	l, e := s.link, s.link.e
-	mem := e.mem
+	mem := l.mem
 	s.again = nil
 	s.then = func(t rdma.Task) error {
-		return same(t.(*rdma.ReadTask).Destination().Bytes(), mem.Bytes()[s.at+sourceAt:][:s.length])
+		got := t.(*rdma.ReadTask).Destination().Bytes()
+		if err := same(got, mem.Bytes()[s.at+sourceAt:][:s.length]); err != nil {
+			return fmt.Errorf("%w; it is %s, and this was write %d of shuttle %d", err, s.whose(got), s.writes, s.number)
+		}
+		return nil
 	}
 	s.submit(e.reads.Alloc(l.to, e.bufs.Source(l.remote, l.peerArea+s.number*shuttleSize+targetAt, s.length), e.bufs.Target(mem, s.at+backAt, s.length)))
 }
 
+// whose says what wrong data is, as far as it is of this link.
+func (s *shuttle) whose(got []byte) string {
+	l := s.link
+	is := func(key, piece uint64) bool { return len(got) >= 8 && l.e.pattern.check(got[:8], key, piece) == nil }
+	if len(got) >= 8 && binary.LittleEndian.Uint64(got) == 0 {
+		return "zero"
+	}
+	for i := range l.shuttles {
+		o := &l.shuttles[i]
+		for n := uint64(1); n <= o.writes; n++ {
+			if is(^(l.key + uint64(i)), n) {
+				return fmt.Sprintf("write %d of shuttle %d", n, i)
+			}
+		}
+		for n := uint64(1); n <= o.pieces; n++ {
+			if is(l.key+uint64(i), n) {
+				return fmt.Sprintf("piece %d of shuttle %d", n, i)
+			}
+		}
+	}
+	return "of nobody on this link"
+}
+
 // original checks the value that an atomic operation has found, and that it is in memory too.
 func (s *shuttle) original(was, want uint64) error {
-	landed := binary.NativeEndian.Uint64(s.link.e.mem.Bytes()[s.at+originalAt:])
+	landed := binary.NativeEndian.Uint64(s.link.mem.Bytes()[s.at+originalAt:])
 	if was != want || landed != want {
 		return fmt.Errorf("the data is wrong: the peer's value was %#x, %#x has come to memory, and it should be %#x", was, landed, want)
 	}
