@@ -50,6 +50,9 @@ func (c *controller) draw(s *seat) plan {
 		}
 		p.still[i] = time.Duration(rng.Int64N(int64(longest)))
 	}
+	if c.o.gentle {
+		p.fate = leaves
+	}
 	if rng.IntN(4) == 0 && !p.service.shared {
 		p.cfg.Faults = drawFaults(rng, p.service)
 	}

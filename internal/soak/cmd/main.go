@@ -47,6 +47,7 @@ type options struct {
 	clients int
 	seed    uint64
 	hasty   bool
+	gentle  bool
 	verbose bool
 
 	services string
@@ -67,6 +68,7 @@ func run(args []string) int {
 	flags.BoolVar(&o.hasty, "hasty", false, "at every quiet point the server closes half-made connections of dead clients, which at every fifth it gives a minute otherwise")
 	flags.StringVar(&o.services, "services", "", "names, separated by commas, such as udp,srd; all if there are none")
 	flags.StringVar(&profiles, "profiles", "", "`folder` for a profile of the server's heap at each quiet point")
+	flags.BoolVar(&o.gentle, "gentle", false, "no client is killed or stopped")
 	flags.BoolVar(&o.verbose, "v", false, "show every process that starts and ends")
 	flags.StringVar(&child, "child", "", "for the processes that it starts: server or client")
 	flags.StringVar(&config, "config", "", "for a client: what it is to do")
