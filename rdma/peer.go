@@ -193,7 +193,8 @@ func (c *Context) ownsPeer(p *Peer) error {
 
 // Forget has the context no longer know the peer: it is for those that NewPeer and PeerAt
 // made, in a program that meets ever new ones. Tasks under way go on. A message from it
-// gives another Peer.
+// gives another Peer. It takes nothing back: with SRD, the peer may still reach the memory
+// whose keys it has, so close that map before its memory serves another.
 func (p *Peer) Forget() error {
 	if p == nil || p.ctx == nil {
 		return fmt.Errorf("rdma: forget a peer: %w: no peer is given", ErrInvalid)
