@@ -58,6 +58,7 @@ func (w *wire) leave(netip.AddrPort) error        { return nil }
 
 func (w *wire) receive() ([]Datagram, error) { return nil, nil }
 func (w *wire) features() Features           { return Features{} }
+func (w *wire) sendPort() uint16             { return 0 }
 func (w *wire) wait(time.Time) error         { return nil }
 func (w *wire) interrupt()                   {}
 func (w *wire) setDeadline(time.Time)        {}

@@ -15,6 +15,15 @@
 // the Socket, since one that is bound to the address of a host gets nothing for a group;
 // [Socket.Join] adds one.
 //
+// # Source
+//
+// A port that is bound at one address protects nothing: a program without privileges that has
+// the same port at another address of the host sends as from the first (IP_PKTINFO in ip(7)).
+// So [Config] can have packets leave from a port that is bound at all addresses, and shared
+// with nobody: one of its own (SendPorts), or that of the socket (Exclusive). The source address
+// is chosen for each packet then. One of its own has another socket, which receives nothing but
+// reports. Elsewhere than on Linux it is bound at the address alone.
+//
 // # Goroutines
 //
 // The caller must have one goroutine at a time send (Packet, Bytes, Reference,

@@ -51,9 +51,9 @@ func (e *errorQueue) open(k *kernel, v4 bool) {
 	e.header.Name = (*byte)(unsafe.Pointer(&e.name))
 	e.header.Control = (*byte)(unsafe.Pointer(&e.control))
 	if v4 {
-		_ = unix.SetsockoptInt(k.sock, unix.IPPROTO_IP, unix.IP_RECVERR, 1)
+		_ = unix.SetsockoptInt(k.out, unix.IPPROTO_IP, unix.IP_RECVERR, 1)
 	} else {
-		_ = unix.SetsockoptInt(k.sock, unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
+		_ = unix.SetsockoptInt(k.out, unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
 	}
 }
 
@@ -67,7 +67,7 @@ func (e *errorQueue) system(uintptr) {
 	for range maxUnreachable {
 		e.header.Namelen = uint32(unsafe.Sizeof(e.name))
 		e.header.SetControllen(int(unsafe.Sizeof(e.control)))
-		_, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(e.k.sock), uintptr(unsafe.Pointer(&e.header)), unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+		_, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(e.k.out), uintptr(unsafe.Pointer(&e.header)), unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
 		if errno != 0 {
 			return
 		}

@@ -41,7 +41,7 @@ func joined(t *testing.T, cfg Config, first, second string, group netip.AddrPort
 	want.HopLimit = 1
 	for _, s := range []*Socket{a, b} {
 		for i, d := range take(t, s, packets) {
-			assert.Equal(t, tx.Addr(), d.Src)
+			assert.Equal(t, tx.Source(), d.Src)
 			assert.Equal(t, group.Addr(), d.Group)
 			assert.Equal(t, byte(i), d.Data[0])
 			assert.Equal(t, want, d.Header)

@@ -26,43 +26,77 @@ func (c *intControl) set(level, kind, value int) {
 	c.value = int32(value)
 }
 
-// sendControl is room for the control messages of a train.
+// segmentControl asks for segmentation.
+type segmentControl struct {
+	hdr  unix.Cmsghdr
+	size uint16
+	_    [unix.SizeofPtr - 2]byte
+}
+
+const maxSourceSize = 40 // of a control message with an in6_pktinfo
+
+// sendControl is room for the control messages of a train: segmentation, the source, fields
+// of the IP header. The source is in all of a socket's trains, or in none.
 type sendControl struct {
 	segment segmentControl
-	fields  [2]intControl
+	rest    [(maxSourceSize + 2*unsafe.Sizeof(intControl{})) / unsafe.Sizeof(uintptr(0))]uintptr
+}
+
+// init writes what is the same in all trains. It returns the size of the source.
+func (c *sendControl) init(k *kernel) (source int) {
+	c.segment.hdr.Level = unix.SOL_UDP
+	c.segment.hdr.Type = unix.UDP_SEGMENT
+	c.segment.hdr.SetLen(unix.CmsgLen(2))
+	if k.out == k.sock && !k.cfg.Exclusive {
+		return 0
+	}
+	addr := k.cfg.Addr.Addr()
+	hdr := (*unix.Cmsghdr)(unsafe.Pointer(&c.rest))
+	data := unsafe.Add(unsafe.Pointer(&c.rest), unix.CmsgLen(0))
+	if k.v4 {
+		hdr.Level, hdr.Type = unix.IPPROTO_IP, unix.IP_PKTINFO
+		hdr.SetLen(unix.CmsgLen(unix.SizeofInet4Pktinfo))
+		(*unix.Inet4Pktinfo)(data).Spec_dst = addr.As4()
+		return unix.CmsgSpace(unix.SizeofInet4Pktinfo)
+	}
+	hdr.Level, hdr.Type = unix.IPPROTO_IPV6, unix.IPV6_PKTINFO
+	hdr.SetLen(unix.CmsgLen(unix.SizeofInet6Pktinfo))
+	(*unix.Inet6Pktinfo)(data).Addr = addr.As16()
+	return unix.CmsgSpace(unix.SizeofInet6Pktinfo)
 }
 
 // fill writes the control messages that a message needs, and returns them.
-func (c *sendControl) fill(m *message) (first unsafe.Pointer, size int) {
-	n := 0
+func (c *sendControl) fill(m *message, source int) (first unsafe.Pointer, size int) {
+	size = source
 	if m.header.TrafficClass != 0 || m.header.HopLimit != 0 {
-		n = c.fillFields(m)
+		size += c.fillFields(m, unsafe.Add(unsafe.Pointer(&c.rest), source))
 	}
 	if m.packets > 1 {
 		c.segment.size = uint16(m.size)
-		return unsafe.Pointer(c), int(unsafe.Sizeof(c.segment)) + n
+		return unsafe.Pointer(c), int(unsafe.Sizeof(c.segment)) + size
 	}
-	if n == 0 {
+	if size == 0 {
 		return nil, 0
 	}
-	return unsafe.Pointer(&c.fields), n
+	return unsafe.Pointer(&c.rest), size
 }
 
-func (c *sendControl) fillFields(m *message) (size int) {
+func (c *sendControl) fillFields(m *message, at unsafe.Pointer) (size int) {
 	level, class, hops := unix.IPPROTO_IP, unix.IP_TOS, unix.IP_TTL
 	if m.dst.Addr().Is6() {
 		level, class, hops = unix.IPPROTO_IPV6, unix.IPV6_TCLASS, unix.IPV6_HOPLIMIT
 	}
+	fields := (*[2]intControl)(at)
 	n := 0
 	if v := m.header.TrafficClass; v != 0 {
-		c.fields[n].set(level, class, int(v))
+		fields[n].set(level, class, int(v))
 		n++
 	}
 	if v := m.header.HopLimit; v != 0 {
-		c.fields[n].set(level, hops, int(v))
+		fields[n].set(level, hops, int(v))
 		n++
 	}
-	return n * int(unsafe.Sizeof(c.fields[0]))
+	return n * int(unsafe.Sizeof(fields[0]))
 }
 
 // setHeaderDefaults has packets leave with the zero Header, whatever the system's

@@ -94,12 +94,12 @@ func TestHeadersAtAnotherSocket(t *testing.T) {
 // Traffic of default headers has the control messages that it had before there were any.
 func TestDefaultHeaderCostsNothing(t *testing.T) {
 	var c sendControl
-	first, size := c.fill(&message{dst: loopback4, packets: 1})
+	first, size := c.fill(&message{dst: loopback4, packets: 1}, 0)
 	assert.Nil(t, first)
 	assert.Zero(t, size)
-	_, size = c.fill(&message{dst: loopback6, packets: 2, header: Header{FlowLabel: 7}})
+	_, size = c.fill(&message{dst: loopback6, packets: 2, header: Header{FlowLabel: 7}}, 0)
 	assert.Equal(t, unix.CmsgSpace(2), size)
-	_, size = c.fill(&message{dst: loopback6, packets: 2, header: Header{TrafficClass: 1, HopLimit: 1}})
+	_, size = c.fill(&message{dst: loopback6, packets: 2, header: Header{TrafficClass: 1, HopLimit: 1}}, 0)
 	assert.Equal(t, unix.CmsgSpace(2)+2*unix.CmsgSpace(4), size)
 }
 

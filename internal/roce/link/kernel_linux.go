@@ -1,6 +1,7 @@
 package link
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -28,6 +29,7 @@ type mmsghdr struct {
 // also keeps Close from pulling the socket from under a system call.
 type kernel struct {
 	sock int
+	out  int // that packets leave by: sock, or one of its own
 	v4   bool
 	cfg  Config
 	// index is that of the network interface with the socket's address; zero: unknown.
@@ -39,6 +41,9 @@ type kernel struct {
 	coalescing   bool
 	batched      bool
 	granted      int
+
+	// empty counts calls of receive that found nothing.
+	empty uint8
 
 	tx     transmitter
 	rx     receiver
@@ -53,62 +58,116 @@ type kernel struct {
 
 func openKernel(cfg Config, zone int) (backend, netip.AddrPort, error) {
 	var none netip.AddrPort
-	domain := unix.AF_INET
-	if cfg.Addr.Addr().Is6() {
-		domain = unix.AF_INET6
-	}
-	sock, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_UDP)
+	sock, err := newSocketUDP(cfg)
 	if err != nil {
-		return nil, none, fmt.Errorf("socket: %w", err)
+		return nil, none, err
 	}
-	k := &kernel{sock: sock, cfg: cfg, v4: cfg.Addr.Addr().Is4(), index: uint32(zone)}
+	k := &kernel{sock: sock, out: sock, cfg: cfg, v4: cfg.Addr.Addr().Is4(), index: uint32(zone)}
 	k.groups.k = k
 	if k.index == 0 {
 		k.index = interfaceOf(cfg.Addr.Addr())
 	}
 	bound, err := k.setUp(cfg)
 	if err != nil {
-		unix.Close(sock)
+		k.closeSockets()
 		return nil, none, err
 	}
 	return k, bound, nil
+}
+
+// newSocketUDP makes a socket of the address's family.
+func newSocketUDP(cfg Config) (sock int, err error) {
+	domain := unix.AF_INET
+	if cfg.Addr.Addr().Is6() {
+		domain = unix.AF_INET6
+	}
+	if sock, err = unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_UDP); err != nil {
+		return 0, fmt.Errorf("socket: %w", err)
+	}
+	return sock, nil
+}
+
+// closeSockets closes what packets come and leave by.
+func (k *kernel) closeSockets() (err error) {
+	if k.out != k.sock {
+		err = unix.Close(k.out)
+	}
+	return errors.Join(err, unix.Close(k.sock))
 }
 
 func (k *kernel) setUp(cfg Config) (bound netip.AddrPort, err error) {
 	if err := setOptions(uintptr(k.sock), cfg); err != nil {
 		return bound, err
 	}
-	if cfg.share {
+	if cfg.share != nil {
 		if err := unix.SetsockoptInt(k.sock, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
 			return bound, fmt.Errorf("set SO_REUSEPORT: %w", err)
 		}
 	}
-	var name sockaddr
-	size := name.encode(cfg.Addr, k.index)
-	if _, _, errno := unix.Syscall(unix.SYS_BIND, uintptr(k.sock), uintptr(unsafe.Pointer(&name)), uintptr(size)); errno != 0 {
-		return bound, fmt.Errorf("bind: %w", errno)
+	at := cfg.Addr
+	if cfg.Exclusive {
+		if err := k.checkAddress(); err != nil {
+			return bound, err
+		}
+		at = netip.AddrPortFrom(k.wildcard(), at.Port())
+		if err := k.refuseGroups(); err != nil {
+			return bound, err
+		}
 	}
-	length := uint32(unsafe.Sizeof(name))
-	if _, _, errno := unix.Syscall(unix.SYS_GETSOCKNAME, uintptr(k.sock), uintptr(unsafe.Pointer(&name)), uintptr(unsafe.Pointer(&length))); errno != 0 {
-		return bound, fmt.Errorf("getsockname: %w", errno)
+	if err := bind(k.sock, at, k.index); err != nil {
+		return bound, err
+	}
+	port, err := boundPort(k.sock)
+	if err != nil {
+		return bound, err
+	}
+	k.cfg.Addr = netip.AddrPortFrom(cfg.Addr.Addr(), port)
+	switch {
+	case cfg.share != nil:
+		err = cfg.share.(*kernel).shareOut(k)
+	case cfg.SendPorts != (PortRange{}):
+		err = k.openOut()
+	}
+	if err != nil {
+		return bound, err
 	}
 	k.probe(cfg)
 	k.granted = receiveBuffer(uintptr(k.sock))
 	k.tx.init(k, k.index)
 	k.rx.init(k)
 	if k.index != 0 {
-		if err := k.setMulticastInterface(k.sock); err != nil {
+		if err := k.setMulticastInterface(k.out); err != nil {
 			return bound, err
 		}
 	}
 	k.errors.open(k, cfg.Addr.Addr().Is4())
-	return name.decode(), k.openGate()
+	return k.cfg.Addr, k.openGate()
+}
+
+// bind binds a socket to an address.
+func bind(sock int, to netip.AddrPort, zone uint32) error {
+	var name sockaddr
+	size := name.encode(to, zone)
+	if _, _, errno := unix.Syscall(unix.SYS_BIND, uintptr(sock), uintptr(unsafe.Pointer(&name)), uintptr(size)); errno != 0 {
+		return fmt.Errorf("bind: %w", errno)
+	}
+	return nil
+}
+
+// boundPort is the port that a socket has.
+func boundPort(sock int) (uint16, error) {
+	var name sockaddr
+	length := uint32(unsafe.Sizeof(name))
+	if _, _, errno := unix.Syscall(unix.SYS_GETSOCKNAME, uintptr(sock), uintptr(unsafe.Pointer(&name)), uintptr(unsafe.Pointer(&length))); errno != 0 {
+		return 0, fmt.Errorf("getsockname: %w", errno)
+	}
+	return name.decode().Port(), nil
 }
 
 // probe finds out what the kernel has.
 func (k *kernel) probe(cfg Config) {
 	if !cfg.DisableSegmentation {
-		_, err := unix.GetsockoptInt(k.sock, unix.SOL_UDP, unix.UDP_SEGMENT)
+		_, err := unix.GetsockoptInt(k.out, unix.SOL_UDP, unix.UDP_SEGMENT)
 		k.segmentation.Store(err == nil)
 	}
 	if !cfg.DisableCoalescing {
@@ -117,7 +176,7 @@ func (k *kernel) probe(cfg Config) {
 	if !cfg.DisableBatch {
 		// With no messages both calls do nothing, where they exist and are allowed.
 		var none mmsghdr
-		_, _, send := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(k.sock), uintptr(unsafe.Pointer(&none)), 0, 0, 0, 0)
+		_, _, send := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(k.out), uintptr(unsafe.Pointer(&none)), 0, 0, 0, 0)
 		_, _, receive := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(k.sock), uintptr(unsafe.Pointer(&none)), 0, unix.MSG_DONTWAIT, 0, 0)
 		k.batched = send == 0 && receive == 0
 	}
@@ -153,7 +212,7 @@ func (k *kernel) close() error {
 		// Returns when no system call uses the socket any more.
 		k.closeErr = k.gate.Close()
 		k.groups.close()
-		if err := unix.Close(k.sock); err != nil {
+		if err := k.closeSockets(); err != nil {
 			k.closeErr = fmt.Errorf("link: close: %w", err)
 		}
 	})

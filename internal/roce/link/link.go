@@ -21,6 +21,8 @@ var (
 	// ErrSegmentation: the kernel refused segmentation offload for a route, and
 	// the socket does without from now on.
 	ErrSegmentation = errors.New("segmentation offload refused")
+	// ErrSendPort: no port of Config.SendPorts is free.
+	ErrSendPort = errors.New("no port to send from is free")
 )
 
 const (
@@ -43,6 +45,13 @@ type Config struct {
 	// are on the interface that has Addr.
 	Interface string
 
+	// SendPorts has packets leave from a port of their own, a free one of these. What comes to
+	// that port is dropped. The zero value: they leave from Addr's port.
+	SendPorts PortRange
+	// Exclusive binds Addr's port at all addresses of the host. Packets have Addr as their
+	// source, and those to another address come in too.
+	Exclusive bool
+
 	// DisableSegmentation sends every packet by itself.
 	DisableSegmentation bool
 	// DisableCoalescing receives every packet by itself.
@@ -58,8 +67,11 @@ type Config struct {
 	SendBuffer    int
 	ReceiveBuffer int
 
-	share bool // the address, with a socket of this program
+	share backend // that has the address already; nil: none
 }
+
+// PortRange is the ports from First to Last.
+type PortRange struct{ First, Last uint16 }
 
 // Features lists what a [Socket] uses.
 type Features struct {
@@ -90,9 +102,10 @@ type Datagram struct {
 
 // Socket is a UDP socket for RoCEv2 packets. Open one with [Listen].
 type Socket struct {
-	io    backend
-	addr  netip.AddrPort
-	batch batch
+	io     backend
+	addr   netip.AddrPort
+	source netip.AddrPort
+	batch  batch
 }
 
 // backend is the part that differs between systems.
@@ -107,6 +120,7 @@ type backend interface {
 	unreachable() []netip.AddrPort
 	ignore(qpn uint32, sources []netip.Addr) error
 	features() Features
+	sendPort() uint16
 	wait(deadline time.Time) error
 	interrupt()
 	setDeadline(t time.Time)
@@ -119,7 +133,7 @@ type backend interface {
 
 // Listen opens a socket on cfg.Addr. The error names the address, and matches
 // [ErrAddress] for one that cannot be used, [syscall.EADDRINUSE] for one that
-// another socket has.
+// another socket has, [ErrSendPort] where all of cfg.SendPorts are taken.
 func Listen(cfg Config) (*Socket, error) {
 	addr := netip.AddrPortFrom(cfg.Addr.Addr().Unmap(), cfg.Addr.Port())
 	if !addr.IsValid() {
@@ -147,15 +161,19 @@ func Listen(cfg Config) (*Socket, error) {
 	}
 	io, bound, err := open(cfg, zone)
 	if err != nil {
-		return nil, fmt.Errorf("link: listen on UDP %s: %s%w", cfg.Addr, hint(err), err)
+		return nil, fmt.Errorf("link: listen on UDP %s: %s%w", cfg.Addr, hint(err, cfg.Exclusive), err)
 	}
-	s := &Socket{io: io, addr: bound}
-	s.batch.init(bound.Addr().Is4(), io.features().MaxSegments)
-	return s, nil
+	return newSocket(io, bound), nil
+}
+
+func newSocket(io backend, addr netip.AddrPort) *Socket {
+	s := &Socket{io: io, addr: addr, source: netip.AddrPortFrom(addr.Addr(), io.sendPort())}
+	s.batch.init(addr.Addr().Is4(), io.features().MaxSegments)
+	return s
 }
 
 // Share opens another socket at the same address, in another goroutine's hands: packets come to
-// one of them, by what Steer says. Programs other than this one's user can still not take the
+// one of them, by what Steer says, and leave from the same port. Programs other than this one's user can still not take the
 // address, and its own only with SO_REUSEPORT. The error matches [errors.ErrUnsupported] where
 // the system cannot do it.
 func (s *Socket) Share() (*Socket, error) {
@@ -163,9 +181,7 @@ func (s *Socket) Share() (*Socket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("link: another socket at UDP %s: %w", s.addr, err)
 	}
-	other := &Socket{io: io, addr: s.addr}
-	other.batch.init(s.addr.Addr().Is4(), io.features().MaxSegments)
-	return other, nil
+	return newSocket(io, s.addr), nil
 }
 
 // Steer has packets come to the socket whose place among those that share the address, in the
@@ -180,8 +196,10 @@ func (s *Socket) Steer(sockets, mask int) error {
 }
 
 // hint explains the failures that users meet.
-func hint(err error) string {
+func hint(err error, exclusive bool) string {
 	switch {
+	case errors.Is(err, syscall.EADDRINUSE) && exclusive:
+		return "the address is in use by another socket, or its port at another address of this host; choose another port: "
 	case errors.Is(err, syscall.EADDRINUSE):
 		return "the address is in use by another socket; choose another address or port: "
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
@@ -190,8 +208,21 @@ func hint(err error) string {
 	return ""
 }
 
+func errNoSendPort(r PortRange) error {
+	return fmt.Errorf("%w: this host uses all of %d to %d; close devices or other programs that have them", ErrSendPort, r.First, r.Last)
+}
+
 // Addr returns the local address, with the port that was taken and without zone.
 func (s *Socket) Addr() netip.AddrPort { return s.addr }
+
+// Source is where packets come from for those who get them: the local address, and the port
+// that they leave from.
+//
+// On Linux, that port is bound at all addresses of the host and shared with nobody, where
+// [Config] has SendPorts or Exclusive. So no program without privileges can send as from there,
+// as one can from a port that is bound at a single address: it binds the port at another one,
+// and names the source of each packet by itself (IP_PKTINFO in ip(7)).
+func (s *Socket) Source() netip.AddrPort { return s.source }
 
 // Features returns what is in use now. Segmentation goes from true to false if
 // the kernel refuses it while sending.

@@ -24,6 +24,9 @@ var (
 	loopback6 = netip.MustParseAddrPort("[::1]:0")
 )
 
+// sendPorts are none that a system gives to sockets that ask for any.
+var sendPorts = PortRange{First: 61000, Last: 65535}
+
 type variant struct {
 	name string
 	cfg  Config
@@ -36,6 +39,9 @@ var variants = []variant{
 	{"no batch", Config{DisableBatch: true}},
 	{"nothing", Config{DisableSegmentation: true, DisableCoalescing: true, DisableBatch: true}},
 	{"portable", Config{Portable: true}},
+	{"port to send from", Config{SendPorts: sendPorts}},
+	{"portable, port to send from", Config{Portable: true, SendPorts: sendPorts}},
+	{"exclusive", Config{Exclusive: true}},
 }
 
 // forEach runs a test over all variants and both families.
@@ -140,7 +146,7 @@ func TestPacketsArriveWholeAndInOrder(t *testing.T) {
 			assert.Zero(t, tx.Pending())
 			for i, d := range take(t, rx, len(sent)) {
 				require.Equal(t, sent[i], d.Data, "packet %d", i)
-				require.Equal(t, tx.Addr(), d.Src)
+				require.Equal(t, tx.Source(), d.Src)
 				if whole {
 					require.Equal(t, segments[i], d.Segment, "packet %d of %d bytes", i, len(d.Data))
 				} else {

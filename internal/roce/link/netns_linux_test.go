@@ -117,7 +117,7 @@ func TestLinkLocal(t *testing.T) {
 		assert.Empty(t, a.Addr().Addr().Zone())
 		put(a, b.Addr(), []byte("x"), 1, 0)
 		flush(t, a)
-		assert.Equal(t, a.Addr(), take(t, b, 1)[0].Src)
+		assert.Equal(t, a.Source(), take(t, b, 1)[0].Src)
 	}
 }
 
@@ -172,7 +172,7 @@ func TestIdentificationOnTheWire(t *testing.T) {
 		if tx.Features().Segmentation {
 			assert.Equal(t, []int{0, 1, 0, 1, 2, 0, 1, 0, 1, 2}, want, v.name)
 		}
-		for i, p := range capture(tx.Addr().Port(), len(want)) {
+		for i, p := range capture(tx.Source().Port(), len(want)) {
 			assert.Equal(t, want[i], int(binary.BigEndian.Uint16(p[4:])), "%s: identification of packet %d", v.name, i)
 			assert.Equal(t, uint16(0x4000), binary.BigEndian.Uint16(p[6:]), "%s: flags of packet %d", v.name, i)
 			assert.NotZero(t, binary.BigEndian.Uint16(p[26:]), "%s: UDP checksum of packet %d", v.name, i)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -34,6 +35,7 @@ func (b *bin) hasRoom(n int) bool {
 // into one bin while the receiver has the other.
 type portable struct {
 	conn    *net.UDPConn
+	out     *net.UDPConn // that packets leave by: conn, or one of its own
 	granted int
 	zone    string
 	done    chan struct{}
@@ -68,6 +70,24 @@ func openPortable(cfg Config, _ int) (backend, netip.AddrPort, error) {
 		taken:   newBin(),
 	}
 	p.room.L = &p.mu
+	var err error
+	if p.conn, err = p.listen(cfg, cfg.Addr); err != nil {
+		return nil, netip.AddrPort{}, err
+	}
+	p.out = p.conn
+	if cfg.SendPorts != (PortRange{}) {
+		if p.out, err = p.listenOut(cfg); err != nil {
+			return nil, netip.AddrPort{}, errors.Join(err, p.conn.Close())
+		}
+	}
+	if raw, err := p.conn.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { p.granted = receiveBuffer(fd) })
+	}
+	go p.read()
+	return p, plain(p.conn.LocalAddr().(*net.UDPAddr).AddrPort()), nil
+}
+
+func (p *portable) listen(cfg Config, at netip.AddrPort) (*net.UDPConn, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		if e := c.Control(func(fd uintptr) { err = setOptions(fd, cfg) }); e != nil {
 			return e
@@ -75,23 +95,37 @@ func openPortable(cfg Config, _ int) (backend, netip.AddrPort, error) {
 		return err
 	}}
 	network := "udp4"
-	if cfg.Addr.Addr().Is6() {
+	if at.Addr().Is6() {
 		network = "udp6"
 	}
-	conn, err := lc.ListenPacket(context.Background(), network, p.scoped(cfg.Addr).String())
+	c, err := lc.ListenPacket(context.Background(), network, p.scoped(at).String())
 	if err != nil {
-		return nil, netip.AddrPort{}, err
+		return nil, err
 	}
-	p.conn = conn.(*net.UDPConn)
+	conn := c.(*net.UDPConn)
 	// Refused sizes leave the system's own, which work as well.
-	_ = p.conn.SetReadBuffer(cfg.ReceiveBuffer)
-	_ = p.conn.SetWriteBuffer(cfg.SendBuffer)
-	if raw, err := p.conn.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { p.granted = receiveBuffer(fd) })
-	}
-	go p.read()
-	return p, plain(p.conn.LocalAddr().(*net.UDPAddr).AddrPort()), nil
+	_ = conn.SetReadBuffer(cfg.ReceiveBuffer)
+	_ = conn.SetWriteBuffer(cfg.SendBuffer)
+	return conn, nil
 }
+
+// listenOut opens the socket that packets leave by. It has the address of the other one: the
+// standard library cannot choose the source of a packet.
+func (p *portable) listenOut(cfg Config) (*net.UDPConn, error) {
+	r := cfg.SendPorts
+	n := int(r.Last-r.First) + 1
+	first := rand.IntN(n)
+	for i := range n {
+		port := r.First + uint16((first+i)%n)
+		conn, err := p.listen(cfg, netip.AddrPortFrom(cfg.Addr.Addr(), port))
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return conn, err
+		}
+	}
+	return nil, errNoSendPort(r)
+}
+
+func (p *portable) sendPort() uint16 { return p.out.LocalAddr().(*net.UDPAddr).AddrPort().Port() }
 
 func newBin() *bin {
 	return &bin{datagrams: make([]Datagram, 0, binDatagrams), data: make([]byte, 0, binBytes)}
@@ -232,8 +266,8 @@ func (p *portable) send(b *batch) {
 
 // write sends the packet, waiting for room for a limited time.
 func (p *portable) write() error {
-	_ = p.conn.SetWriteDeadline(time.Now().Add(sendPatience))
-	_, err := p.conn.WriteToUDPAddrPort(p.packet, p.lastTo)
+	_ = p.out.SetWriteDeadline(time.Now().Add(sendPatience))
+	_, err := p.out.WriteToUDPAddrPort(p.packet, p.lastTo)
 	return err
 }
 
@@ -249,6 +283,9 @@ func (p *portable) close() error {
 	p.signal()
 	p.mu.Unlock()
 	err := p.conn.Close()
+	if p.out != p.conn {
+		err = errors.Join(err, p.out.Close())
+	}
 	<-p.done
 	return err
 }

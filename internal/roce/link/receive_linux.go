@@ -87,8 +87,17 @@ func (k *kernel) receive() ([]Datagram, error) {
 		list, err = k.groups.receive(list)
 	}
 	k.rx.datagrams = list
+	// Where packets leave by another socket, reports show there only.
+	if len(list) == 0 && k.out != k.sock {
+		if k.empty++; k.empty%reportInterval == 0 {
+			k.errors.drain()
+		}
+	}
 	return list, err
 }
+
+// reportInterval is after how many calls that have found nothing receive looks for reports.
+const reportInterval = 64
 
 // receive appends what is queued in a socket, up to a batch.
 func (r *receiver) receive(to []Datagram, sock int) ([]Datagram, error) {

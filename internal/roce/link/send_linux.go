@@ -17,13 +17,6 @@ const quickBytes = 16 << 10
 // The kernel reads pieces as struct iovec.
 var _ [unsafe.Sizeof(unix.Iovec{})]byte = [unsafe.Sizeof(piece{})]byte{}
 
-// segmentControl asks for segmentation.
-type segmentControl struct {
-	hdr  unix.Cmsghdr
-	size uint16
-	_    [unix.SizeofPtr - 2]byte
-}
-
 type transmitter struct {
 	k        *kernel
 	zone     uint32
@@ -38,6 +31,8 @@ type transmitter struct {
 	count int // sent by the call
 	errno unix.Errno
 
+	sourceSize int // of the control message with the source
+
 	lastDst  netip.AddrPort
 	lastFlow uint32 // its flow label
 	lastName sockaddr
@@ -49,10 +44,7 @@ func (t *transmitter) init(k *kernel, zone uint32) {
 	t.call = t.system
 	for i := range t.headers {
 		t.headers[i].hdr.Name = (*byte)(unsafe.Pointer(&t.names[i]))
-		c := &t.controls[i].segment
-		c.hdr.Level = unix.SOL_UDP
-		c.hdr.Type = unix.UDP_SEGMENT
-		c.hdr.SetLen(unix.CmsgLen(2))
+		t.sourceSize = t.controls[i].init(k)
 	}
 }
 
@@ -72,7 +64,7 @@ func (t *transmitter) load(b *batch) {
 		h.Namelen = t.nameSize
 		h.Iov = (*unix.Iovec)(unsafe.Pointer(&b.pieces[m.first]))
 		h.SetIovlen(m.pieces)
-		control, size := t.controls[i].fill(m)
+		control, size := t.controls[i].fill(m, t.sourceSize)
 		h.Control = (*byte)(control)
 		h.SetControllen(size)
 	}
@@ -81,7 +73,7 @@ func (t *transmitter) load(b *batch) {
 
 // system makes the call for messages next to end.
 func (t *transmitter) system(uintptr) {
-	sock, headers, count := uintptr(t.k.sock), unsafe.Pointer(&t.headers[t.next]), uintptr(t.end-t.next)
+	sock, headers, count := uintptr(t.k.out), unsafe.Pointer(&t.headers[t.next]), uintptr(t.end-t.next)
 	switch {
 	case !t.k.batched:
 		_, _, t.errno = unix.Syscall(unix.SYS_SENDMSG, sock, uintptr(headers), unix.MSG_DONTWAIT)
@@ -168,7 +160,7 @@ func (k *kernel) refused(b *batch) {
 // writable waits for room in the send buffer.
 func (k *kernel) writable(patience time.Duration) (ok bool) {
 	err := k.raw.Control(func(uintptr) {
-		fds := []unix.PollFd{{Fd: int32(k.sock), Events: unix.POLLOUT}}
+		fds := []unix.PollFd{{Fd: int32(k.out), Events: unix.POLLOUT}}
 		limit := unix.NsecToTimespec(patience.Nanoseconds())
 		n, err := unix.Ppoll(fds, &limit, nil)
 		room := n > 0 && fds[0].Revents&unix.POLLOUT != 0

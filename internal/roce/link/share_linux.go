@@ -2,7 +2,6 @@ package link
 
 import (
 	"net"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,13 +21,8 @@ func (k *kernel) share() (other backend, err error) {
 }
 
 func (k *kernel) bindAnother() (backend, error) {
-	var name sockaddr
-	length := uint32(unsafe.Sizeof(name))
-	if _, _, errno := unix.Syscall(unix.SYS_GETSOCKNAME, uintptr(k.sock), uintptr(unsafe.Pointer(&name)), uintptr(unsafe.Pointer(&length))); errno != 0 {
-		return nil, errno
-	}
 	cfg := k.cfg
-	cfg.Addr, cfg.share = name.decode(), true
+	cfg.share = k
 	io, _, err := openKernel(cfg, int(k.index))
 	return io, err
 }

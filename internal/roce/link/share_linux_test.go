@@ -51,7 +51,7 @@ func TestShare(t *testing.T) {
 		// What they send has the same source.
 		put(third, sender.Addr(), []byte("hello"), 5, 0)
 		flush(t, third)
-		assert.Equal(t, first.Addr(), take(t, sender, 1)[0].Src)
+		assert.Equal(t, first.Source(), take(t, sender, 1)[0].Src)
 	})
 }
 

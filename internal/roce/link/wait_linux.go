@@ -36,6 +36,13 @@ func (k *kernel) openGate() error {
 		unix.Close(fd)
 		return fmt.Errorf("epoll_ctl: %w", err)
 	}
+	if k.out != k.sock {
+		none.Fd = int32(k.out)
+		if err := unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, k.out, &none); err != nil {
+			unix.Close(fd)
+			return fmt.Errorf("epoll_ctl: %w", err)
+		}
+	}
 	// Only a descriptor marked so goes to the runtime's poller.
 	if err := unix.SetNonblock(fd, true); err != nil {
 		unix.Close(fd)
@@ -115,8 +122,8 @@ func (k *kernel) ready(gate uintptr) bool {
 		s.err = fmt.Errorf("link: wait: epoll_pwait: %w", errno)
 		return true
 	case n > 0:
-		// One shot. Where there are groups, what has not fired is to be disarmed.
-		s.armed = k.groups.set.Load() != 0
+		// One shot. Where there is more than one socket, what has not fired is to be disarmed.
+		s.armed = k.groups.set.Load() != 0 || s.event.Fd != 0
 		if s.event.Events&unix.EPOLLERR != 0 {
 			k.errors.system(0)
 		}

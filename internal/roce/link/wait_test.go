@@ -28,7 +28,7 @@ func TestWaitEndsWithData(t *testing.T) {
 					return
 				}
 				for _, d := range got {
-					put(b, d.Src, d.Data, 2, 1)
+					put(b, a.Addr(), d.Data, 2, 1)
 					n++
 				}
 				if _, err := b.Flush(); err != nil {

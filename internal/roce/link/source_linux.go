@@ -1,0 +1,99 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// wildcard is the address that stands for all of the family.
+func (k *kernel) wildcard() netip.Addr {
+	if k.v4 {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+// openOut opens the socket that packets leave by. It is bound at all addresses, so that
+// nobody else can have its port at any of them.
+func (k *kernel) openOut() error {
+	out, err := newSocketUDP(k.cfg)
+	if err != nil {
+		return err
+	}
+	k.out = out
+	cfg := k.cfg
+	cfg.ReceiveBuffer = 1 // the kernel has a minimum
+	if err := setOptions(uintptr(out), cfg); err != nil {
+		return err
+	}
+	if err := k.bindOut(); err != nil {
+		return err
+	}
+	drop := []unix.SockFilter{{Code: bpfReturn, K: bpfDrop}}
+	if err := unix.SetsockoptSockFprog(out, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop[0]}); err != nil {
+		return fmt.Errorf("socket filter: %w", err)
+	}
+	return nil
+}
+
+// bindOut takes a port, from a random one on.
+func (k *kernel) bindOut() error {
+	r := k.cfg.SendPorts
+	n := int(r.Last-r.First) + 1
+	first := rand.IntN(n)
+	for i := range n {
+		port := r.First + uint16((first+i)%n)
+		if err := bind(k.out, netip.AddrPortFrom(k.wildcard(), port), 0); !errors.Is(err, unix.EADDRINUSE) {
+			return err
+		}
+	}
+	return errNoSendPort(r)
+}
+
+// shareOut gives another socket at the same address the one that packets leave by.
+func (k *kernel) shareOut(other *kernel) error {
+	if k.out == k.sock {
+		return nil
+	}
+	out, err := unix.FcntlInt(uintptr(k.out), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("fcntl: %w", err)
+	}
+	other.out = out
+	return nil
+}
+
+func (k *kernel) sendPort() uint16 {
+	if k.out != k.sock {
+		if port, err := boundPort(k.out); err == nil {
+			return port
+		}
+	}
+	return k.cfg.Addr.Port()
+}
+
+// checkAddress fails if the address is none of this host.
+func (k *kernel) checkAddress() error {
+	sock, err := newSocketUDP(k.cfg)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(sock)
+	return bind(sock, netip.AddrPortFrom(k.cfg.Addr.Addr(), 0), k.index)
+}
+
+// refuseGroups keeps out what comes for multicast groups that other sockets have joined.
+func (k *kernel) refuseGroups() error {
+	level, all := unix.IPPROTO_IP, unix.IP_MULTICAST_ALL
+	if !k.v4 {
+		level, all = unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_ALL
+	}
+	if err := unix.SetsockoptInt(k.sock, level, all, 0); err != nil && !errors.Is(err, unix.ENOPROTOOPT) {
+		return fmt.Errorf("refuse packets to multicast groups: %w", err)
+	}
+	return nil
+}
