@@ -127,6 +127,9 @@ func (t *table) port(number int, p *PortDescription) {
 		if g.UDPPort != 0 {
 			address += fmt.Sprintf(", UDP port %d", g.UDPPort)
 		}
+		if g.SourceUDPPort != g.UDPPort && g.SourceUDPPort != 0 {
+			address += fmt.Sprintf(", sends from %d", g.SourceUDPPort)
+		}
 		t.row(2, fmt.Sprintf("GID %d", g.Index), "%v (%s)", g.GID, address)
 	}
 }

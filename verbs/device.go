@@ -228,6 +228,9 @@ type GIDEntry struct {
 	// peers have to put into AddressAttr.UDPPort (software device only). Zero: the
 	// GID is not for RoCEv2.
 	UDPPort uint16
+	// SourceUDPPort is the port that packets from this address come from, which peers may
+	// put into AddressAttr.SourceUDPPort. Zero: it varies, as it does with adapters.
+	SourceUDPPort uint16
 }
 
 // Counter is a named count.

@@ -112,7 +112,7 @@ func (g *generalServices) settle() {
 
 func (g *generalServices) send(dg *cm.Datagram) {
 	e := g.device.endpoints[dg.Path.GIDIndex]
-	out := udpOutput{endpoint: e, peer: dg.Path.Remote, flow: wire.NewFlow(e.socket.Addr(), dg.Path.Remote)}
+	out := udpOutput{endpoint: e, peer: dg.Path.Remote, flow: wire.NewFlow(e.socket.Source(), dg.Path.Remote)}
 	g.packet = wire.Packet{
 		Opcode: wire.UDSendOnly, MigReq: true, PKey: 0xffff, DestQP: managementQPN, PSN: g.psn & 0xffffff,
 		DETH: wire.DETH{QKey: cm.QKey, SrcQP: managementQPN},

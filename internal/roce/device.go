@@ -248,7 +248,7 @@ func (d *Device) GIDs(port int) ([]verbs.GIDEntry, error) {
 		addr := e.socket.Addr()
 		entries[i] = verbs.GIDEntry{
 			Index: i, GID: verbs.GIDFromAddr(addr.Addr()), Type: verbs.GIDRoCEv2,
-			Interface: d.cfg.Interface, UDPPort: addr.Port(),
+			Interface: d.cfg.Interface, UDPPort: addr.Port(), SourceUDPPort: e.socket.Source().Port(),
 		}
 	}
 	return entries, nil

@@ -3,6 +3,7 @@ package roce
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"syscall"
@@ -52,10 +53,18 @@ func openEndpoint(s *shard, index int, addr netip.AddrPort) (*endpoint, error) {
 		DisableBatch:        d.cfg.DisableBatch,
 	}
 	anyPort := addr.Port() == 0
-	if anyPort {
+	var socket *link.Socket
+	var err error
+	switch port := addr.Port(); {
+	case anyPort || port == wire.UDPPort:
 		cfg.Addr = netip.AddrPortFrom(addr.Addr(), wire.UDPPort)
+		socket, err = listenAtStandardPort(cfg)
+	case port >= firstSendPort:
+		err = fmt.Errorf("UDP port %d: devices send from the ports from %d on; choose one below: %w", port, firstSendPort, verbs.ErrInvalid)
+	default:
+		cfg.Exclusive = true
+		socket, err = link.Listen(cfg)
 	}
-	socket, err := link.Listen(cfg)
 	if anyPort && errors.Is(err, syscall.EADDRINUSE) {
 		socket, err = listenElsewhere(cfg)
 	}
@@ -75,15 +84,32 @@ func newEndpoint(s *shard, index int, socket *link.Socket) *endpoint {
 	return e
 }
 
-// firstEntropyPort is the first of the source ports that devices choose to spread their
-// packets over paths (annex A17.4.5). A packet from one below it comes from a software
-// device, whose packets come from where it listens.
-const firstEntropyPort = 49152
+// Which port a device sends from, and what its peers make of that. Nobody else can send from
+// it, since it is bound at all addresses (link.Socket.Source).
+//
+//   - Several devices of a host have UDP port 4791, each at its own address. So none of them
+//     sends from there: each has another port to send from, firstSendPort or above.
+//   - A device with another port sends from it.
+//
+// So the source of a packet tells where its device listens. Other implementations listen at
+// 4791, and send from wherever they like: annex A17.4.5 has them use ports from
+// firstEntropyPort on, to spread their packets over paths.
+const (
+	firstEntropyPort = 49152
+	// firstSendPort lies above what Linux gives to sockets that ask for any port.
+	firstSendPort = 61000
+)
+
+func listenAtStandardPort(cfg link.Config) (*link.Socket, error) {
+	cfg.SendPorts = link.PortRange{First: firstSendPort, Last: math.MaxUint16}
+	return link.Listen(cfg)
+}
 
 // listenElsewhere takes a port below firstEntropyPort, by which receivers of datagrams
 // know where to answer.
 func listenElsewhere(cfg link.Config) (socket *link.Socket, err error) {
 	const first, attempts = 1 << 15, 64
+	cfg.Exclusive = true
 	for range attempts {
 		port := first + uint16(randomUint32()%(firstEntropyPort-first))
 		cfg.Addr = netip.AddrPortFrom(cfg.Addr.Addr(), port)
@@ -99,6 +125,14 @@ func listenElsewhere(cfg link.Config) (socket *link.Socket, err error) {
 func replyPort(source uint16) uint16 {
 	if source == wire.UDPPort || source >= firstEntropyPort {
 		return 0
+	}
+	return source
+}
+
+// deviceAt is where a software device listens, from where its packets come from.
+func deviceAt(source netip.AddrPort) netip.AddrPort {
+	if source.Port() >= firstSendPort {
+		return netip.AddrPortFrom(source.Addr(), wire.UDPPort)
 	}
 	return source
 }

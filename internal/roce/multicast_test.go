@@ -204,7 +204,7 @@ func TestMulticastHostilePackets(t *testing.T) {
 		n := p.Opcode.HeaderLen() + wire.ICRCLen
 		b := make([]byte, n)
 		p.PutHeaders(b)
-		flow := wire.NewFlow(e.socket.Addr(), to)
+		flow := wire.NewFlow(e.socket.Source(), to)
 		wire.PutICRC(b[n-wire.ICRCLen:], wire.ICRCFinish(flow.ICRCStart(0, n, b[:n-wire.ICRCLen])))
 		change(b)
 		x.dev.mu.Lock()

@@ -86,7 +86,7 @@ func (d *Device) output(a verbs.AddressAttr) (udpOutput, error) {
 	if header.HopLimit == defaultHopLimit {
 		header.HopLimit = 0
 	}
-	return udpOutput{endpoint: e, peer: peer, header: header, data: header, flow: wire.NewFlow(e.socket.Addr(), peer)}, nil
+	return udpOutput{endpoint: e, peer: peer, header: header, data: header, flow: wire.NewFlow(e.socket.Source(), peer)}, nil
 }
 
 // Send implements transport.Output.
@@ -115,7 +115,7 @@ func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) {
 		crc = wire.ICRCUpdate(crc, b[headers:size-wire.ICRCLen])
 		wire.PutICRC(b[size-wire.ICRCLen:], wire.ICRCFinish(crc))
 		if d.capture != nil {
-			d.capture.packet(s.Addr(), o.peer, header, segment, d.now(), b)
+			d.capture.packet(s.Source(), o.peer, header, segment, d.now(), b)
 		}
 	} else {
 		b := s.Bytes(headers)
@@ -130,7 +130,7 @@ func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) {
 		crc = wire.ICRCUpdate(crc, t[:p.Pad])
 		wire.PutICRC(t[p.Pad:], wire.ICRCFinish(crc))
 		if d.capture != nil {
-			d.capture.packet(s.Addr(), o.peer, header, segment, d.now(), append([][]byte{b}, append(pieces, t)...)...)
+			d.capture.packet(s.Source(), o.peer, header, segment, d.now(), append([][]byte{b}, append(pieces, t)...)...)
 		}
 	}
 	sh.counters.SentPackets++

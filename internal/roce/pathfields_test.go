@@ -95,10 +95,10 @@ func TestConnectionPathFields(t *testing.T) {
 				for _, p := range packets {
 					h, source := ipFields(p)
 					want := asSeen(y.path, is4)
-					if source == own.UDPPort {
+					if source == own.SourceUDPPort {
 						want = asSeen(x.path, is4)
 					}
-					ways |= 1 << min(1, int(source^own.UDPPort))
+					ways |= 1 << min(1, int(source^own.SourceUDPPort))
 					require.Equal(t, want, h)
 				}
 				assert.Equal(t, 3, ways, "packets of both directions")

@@ -27,7 +27,8 @@ func (d *Device) srdMTU() verbs.MTU {
 // srdOutput is the way to a peer device, and back.
 type srdOutput struct {
 	udpOutput
-	arriving wire.Flow
+	source   netip.AddrPort // of the last packet that came
+	arriving wire.Flow      // from there
 }
 
 // openSRD makes the scalable reliable datagrams of the device. They exist even if it has no
@@ -37,16 +38,12 @@ func (d *Device) openSRD() {
 		Memory: d.memory, Seed: d.cfg.SRDSeed, MTU: d.srdMTU(), Window: d.window(), Random: randomUint32,
 		Output: func(a srd.Address) transport.Output {
 			e := d.endpoints[a.Local]
-			own := e.socket.Addr()
-			return &srdOutput{
-				udpOutput: udpOutput{endpoint: e, peer: a.Peer, flow: wire.NewFlow(own, a.Peer)},
-				arriving:  wire.NewFlow(a.Peer, own),
-			}
+			return &srdOutput{udpOutput: udpOutput{endpoint: e, peer: a.Peer, flow: wire.NewFlow(e.socket.Source(), a.Peer)}}
 		},
 		Reply: func(a srd.Address, p *wire.Packet) {
 			out := &d.srdReply
 			e := d.endpoints[a.Local]
-			*out = udpOutput{endpoint: e, peer: a.Peer, flow: wire.NewFlow(e.socket.Addr(), a.Peer)}
+			*out = udpOutput{endpoint: e, peer: a.Peer, flow: wire.NewFlow(e.socket.Source(), a.Peer)}
 			out.Send(p, nil, 0)
 			d.srdReplied = true
 		},
@@ -61,11 +58,15 @@ func (d *Device) openSRD() {
 
 // handleSRD takes a packet of SRD, which may be from anybody.
 func (d *Device) handleSRD(e *endpoint, dg *link.Datagram, p *wire.Packet, now time.Duration) {
-	from := srd.Address{Local: e.index, Peer: dg.Src}
+	from := srd.Address{Local: e.index, Peer: deviceAt(dg.Src)}
 	c := d.srd.Find(&from, p.SRDETH.Target)
 	var flow *wire.Flow
 	if c != nil {
-		flow = &c.Output().(*srdOutput).arriving
+		out := c.Output().(*srdOutput)
+		if dg.Src != out.source {
+			out.source, out.arriving = dg.Src, wire.NewFlow(dg.Src, e.socket.Addr())
+		}
+		flow = &out.arriving
 	} else {
 		e.stranger = wire.NewFlow(dg.Src, e.socket.Addr())
 		flow = &e.stranger
