@@ -243,6 +243,11 @@ type AddressAttr struct {
 	// UDPPort is the peer's port where it is not 4791; zero means 4791. Only
 	// the software device takes another.
 	UDPPort uint16
+	// SourceUDPPort is the port that the peer's packets come from (GIDEntry.SourceUDPPort).
+	// The software device takes them from no other; of UD, as long as there is an address
+	// handle that names it. Zero: a connection learns it from its first packet. Adapters
+	// do not look at it.
+	SourceUDPPort uint16
 }
 
 // AH is an address handle: the way of datagrams to a peer.

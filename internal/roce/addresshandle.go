@@ -12,6 +12,7 @@ type addressHandle struct {
 	udpOutput
 	way    srd.AH // of requests of SRD
 	number uint16
+	sends  uint16 // the port that the peer's datagrams come from; 0: not named
 	pd     *protectionDomain
 	closed bool
 }
@@ -42,6 +43,10 @@ func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 	a := &addressHandle{udpOutput: out, pd: p, way: srd.NewAH(srd.Address{Local: out.endpoint.index, Peer: out.peer})}
 	a.number = d.numbers.add(out.peer)
 	d.srd.SetNumber(len(d.endpoints), out.peer, a.number)
+	if !out.multicast {
+		a.sends = attr.SourceUDPPort
+		d.senders.add(out.peer, a.sends)
+	}
 	return a, nil
 }
 
@@ -75,6 +80,7 @@ func (a *addressHandle) Close() error {
 	}
 	a.closed = true
 	a.pd.refs--
+	d.senders.remove(a.peer, a.sends)
 	d.srd.CloseAH(&a.way)
 	if d.numbers.remove(a.peer) {
 		d.srd.SetNumber(len(d.endpoints), a.peer, verbs.NoAH)

@@ -73,7 +73,7 @@ func (c *connectionManager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 		port = wire.UDPPort
 	}
 	local := e.socket.Addr()
-	id := c.newID(p.Type, cm.Path{Local: local, Remote: netip.AddrPortFrom(peer.Addr(), port), GIDIndex: e.index})
+	id := c.newID(p.Type, e.pathTo(netip.AddrPortFrom(peer.Addr(), port)))
 	source := p.Local.Port()
 	if source == 0 {
 		source = dynamicPorts()[0]

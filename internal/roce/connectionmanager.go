@@ -59,7 +59,7 @@ func (g *generalServices) handle(e *endpoint, dg *link.Datagram, now time.Durati
 		d.main.drops.malformed++
 		return
 	}
-	path := cm.Path{Local: e.socket.Addr(), Remote: dg.Src, GIDIndex: e.index}
+	path := e.pathTo(dg.Src)
 	known := g.manager.Names(p.Payload, &path)
 	switch {
 	case !g.policer.admit(e, dg.Src.Addr(), known, now):
@@ -83,6 +83,11 @@ func (g *generalServices) handle(e *endpoint, dg *link.Datagram, now time.Durati
 	g.settle()
 }
 
+// pathTo is the way of messages between the endpoint and a peer.
+func (e *endpoint) pathTo(peer netip.AddrPort) cm.Path {
+	return cm.Path{Local: e.socket.Addr(), Remote: peer, GIDIndex: e.index, SourcePort: e.socket.Source().Port()}
+}
+
 // expire does what is due.
 func (g *generalServices) expire(now time.Duration) {
 	g.manager.Expire(now)
@@ -92,7 +97,7 @@ func (g *generalServices) expire(now time.Duration) {
 
 // peerUnreachable ends what waits for an answer from there.
 func (g *generalServices) peerUnreachable(peer unreachablePeer, now time.Duration) {
-	g.manager.PeerUnreachable(cm.Path{Local: peer.endpoint.socket.Addr(), Remote: peer.addr, GIDIndex: peer.endpoint.index}, now)
+	g.manager.PeerUnreachable(peer.endpoint.pathTo(peer.addr), now)
 	g.settle()
 }
 

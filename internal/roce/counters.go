@@ -44,6 +44,7 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 		{Name: "rx_datagrams_dropped", Value: c.DatagramsDropped},
 		{Name: "rx_qkey_violations", Value: c.QKeyViolations + s.QKey},
 		{Name: "rx_wrong_peer", Value: t.drops.wrongPeer},
+		{Name: "rx_wrong_source", Value: t.drops.wrongSource + s.WrongSource},
 		{Name: "rx_wrong_service", Value: c.WrongService},
 		{Name: "rx_wrong_state", Value: c.WrongState},
 		{Name: "rx_unexpected_responses", Value: c.UnexpectedResponses},
@@ -114,6 +115,7 @@ func (d *Device) totals() (t totals) {
 		t.drops.malformed += s.drops.malformed
 		t.drops.badICRC += s.drops.badICRC
 		t.drops.wrongPeer += s.drops.wrongPeer
+		t.drops.wrongSource += s.drops.wrongSource
 		t.drops.policed += s.drops.policed
 		t.drops.send += s.drops.send
 		t.unreachable += s.unreachable.reports

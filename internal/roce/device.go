@@ -60,6 +60,7 @@ type Device struct {
 	groups      map[netip.Addr]*group
 	services    *generalServices // nil: no connection manager was opened yet
 	srdPairs    map[uint32]*srdQueuePair
+	senders     senders
 	memories    sharedMemories
 	refusals    *refusals // has a lock of its own
 
@@ -83,8 +84,10 @@ type drops struct {
 	malformed uint64
 	badICRC   uint64
 	wrongPeer uint64 // no such queue pair, or not from its peer
-	policed   uint64 // messages to queue pair 1 beyond the policer's limits
-	send      uint64 // the socket would not take it
+	// wrongSource: from the peer's address, and not from its port.
+	wrongSource uint64
+	policed     uint64 // messages to queue pair 1 beyond the policer's limits
+	send        uint64 // the socket would not take it
 }
 
 // multicastCounts counts packets of multicast groups.

@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -129,6 +130,11 @@ func replyPort(source uint16) uint16 {
 	return source
 }
 
+// answerAt is where the sender of a datagram can be answered.
+func answerAt(source netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(source.Addr(), cmp.Or(replyPort(source.Port()), wire.UDPPort))
+}
+
 // deviceAt is where a software device listens, from where its packets come from.
 func deviceAt(source netip.AddrPort) netip.AddrPort {
 	if source.Port() >= firstSendPort {
@@ -241,16 +247,23 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 		return
 	}
 	var flow *wire.Flow
-	if q.path != nil && p.PKey&0x7fff == 0x7fff {
+	if q.path != nil && inDefaultPartition(p.PKey) {
 		flow = q.path.flowFrom(e, dg.Src)
 	}
 	if flow == nil {
-		s.drops.wrongPeer++
+		s.drops.refuse(q, e, dg.Src, p)
 		return
 	}
 	if !flow.CheckICRC(dg.Data, uint16(dg.Segment)) {
 		s.drops.badICRC++
 		return
+	}
+	if q.learning != nil {
+		if !q.transport.Plausible(p) {
+			s.drops.wrongSource++
+			return
+		}
+		q.learning.held, q.learning = true, nil
 	}
 	s.counters.ReceivedPackets++
 	if d.capture != nil {
@@ -270,6 +283,21 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 		s.activate(q) // it may have something to answer
 	}
 }
+
+// refuse counts a packet for a queue pair that takes none from there.
+func (d *drops) refuse(q *queuePair, e *endpoint, source netip.AddrPort, p *wire.Packet) {
+	peer, ok := q.path.(interface {
+		isPeer(e *endpoint, addr netip.Addr) bool
+	})
+	if ok && peer.isPeer(e, source.Addr()) && inDefaultPartition(p.PKey) {
+		d.wrongSource++
+		return
+	}
+	d.wrongPeer++
+}
+
+// inDefaultPartition reports whether a P_Key is of the partition that all ports are in.
+func inDefaultPartition(key uint16) bool { return key&0x7fff == 0x7fff }
 
 // find returns the queue pair with that number, or nil. Packets in a row are mostly for one.
 func (e *endpoint) find(qpn uint32) *queuePair {

@@ -72,11 +72,11 @@ func (l *localDevice) address(e *endpoint) local.Address {
 
 // pathTo makes the path to a queue pair whose device may be one of this machine. If it is, the
 // number of the queue pair tells the shard.
-func (l *localDevice) pathTo(q *queuePair, out *udpOutput, destQPN uint32) path {
+func (l *localDevice) pathTo(q *queuePair, udp udpPath, destQPN uint32) path {
 	if !l.on {
-		return &udpPath{udpOutput: *out}
+		return &udp
 	}
-	return &localPath{udpPath: udpPath{udpOutput: *out}, queuePair: q, peerShard: int(destQPN & shardBits)}
+	return &localPath{udpPath: udp, queuePair: q, peerShard: int(destQPN & shardBits)}
 }
 
 // join returns the peer that a path leads to from now on, until leave, and looks for it.

@@ -68,10 +68,28 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, error) {
 	if q.isOwnPeer(&out, attr.DestQPN) {
 		return &loopback{endpoint: out.endpoint}, nil
 	}
+	udp := newUDPPath(out, d.sourcePort(out.peer, attr.Address.SourceUDPPort))
 	if q.init.Type == verbs.RC {
-		return q.shard.Load().local.pathTo(q, &out, attr.DestQPN), nil
+		return q.shard.Load().local.pathTo(q, udp, attr.DestQPN), nil
 	}
-	return &udpPath{udpOutput: out}, nil
+	return &udp, nil
+}
+
+// sourcePort is the port that a peer's packets come from; 0: it is not known. Only software
+// devices have another port than 4791, and they send from it.
+func (d *Device) sourcePort(peer netip.AddrPort, named uint16) uint16 {
+	if named != 0 {
+		return named
+	}
+	if peer.Port() != wire.UDPPort {
+		return peer.Port()
+	}
+	for _, e := range d.endpoints {
+		if e.socket.Addr() == peer {
+			return e.socket.Source().Port()
+		}
+	}
+	return 0
 }
 
 // setPath has the queue pair send and receive by that path from now on; nil: not
@@ -83,9 +101,12 @@ func (q *queuePair) setPath(p path) {
 		s.ready.remove(q)
 		s.timers.remove(q)
 	}
-	q.path = p
+	q.path, q.learning = p, nil
 	if p != nil {
 		p.attach(q.transport)
+	}
+	if p, ok := p.(interface{ learns() *udpPath }); ok {
+		q.learning = p.learns()
 	}
 }
 

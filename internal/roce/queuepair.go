@@ -18,10 +18,13 @@ type queuePair struct {
 	srq       *sharedReceiveQueue
 	shard     atomic.Pointer[shard]
 	path      path // from the transition to RTR on; nil: none
-	ready     readyLinks
-	timer     timer
-	groups    int // multicast groups that it is attached to
-	closed    bool
+	// learning is the path as long as the next plausible packet says which port the peer
+	// sends from.
+	learning *udpPath
+	ready    readyLinks
+	timer    timer
+	groups   int // multicast groups that it is attached to
+	closed   bool
 }
 
 // CreateQP implements verbs.PD.

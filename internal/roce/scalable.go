@@ -84,7 +84,7 @@ func (d *Device) handleSRD(e *endpoint, dg *link.Datagram, p *wire.Packet, now t
 	if d.capture != nil {
 		d.capture.packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
 	}
-	d.srd.Receive(c, from, p, now)
+	d.srd.Receive(c, from, dg.Src.Port(), p, now)
 }
 
 // srdQueuePair is a queue pair of SRD.

@@ -283,11 +283,29 @@ func (d *Device) moveToMain(from *shard) {
 	}
 }
 
+// learned is the port that a path has learned; 0: none.
+func learned(p path) uint16 {
+	var udp *udpPath
+	switch p := p.(type) {
+	case *udpPath:
+		udp = p
+	case *localPath:
+		udp = &p.udpPath
+	}
+	if udp == nil || !udp.held {
+		return 0
+	}
+	return udp.source.Port()
+}
+
 func (q *queuePair) moveToMain() {
 	d := q.pd.device
 	var p path
 	if q.path != nil {
 		attr := q.transport.Attr()
+		if attr.Address.SourceUDPPort == 0 {
+			attr.Address.SourceUDPPort = learned(q.path)
+		}
 		q.setPath(nil)
 		q.transport.SetLargestPacket(0) // by UDP, until there is a channel from here
 		q.shard.Store(d.main)

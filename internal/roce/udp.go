@@ -21,8 +21,25 @@ func (s *shard) transmitPackets(t *transport.QP, out transport.Output, now time.
 // and back.
 type udpPath struct {
 	udpOutput
-	source   netip.AddrPort // of the last packet that came
-	arriving wire.Flow      // from there
+	// source is where packets come from, once it is held; before, where the last one did.
+	source   netip.AddrPort
+	arriving wire.Flow // from there
+	held     bool
+}
+
+// newUDPPath makes the path to a peer that sends from a port. 0: from one that it has chosen
+// and nobody has named.
+func newUDPPath(out udpOutput, sourcePort uint16) udpPath {
+	p := udpPath{udpOutput: out}
+	if sourcePort != 0 {
+		p.takeSource(netip.AddrPortFrom(out.peer.Addr(), sourcePort))
+		p.held = true
+	}
+	return p
+}
+
+func (p *udpPath) takeSource(source netip.AddrPort) {
+	p.source, p.arriving = source, wire.NewFlow(source, p.endpoint.socket.Addr())
 }
 
 func (p *udpPath) attach(t *transport.QP) {
@@ -42,19 +59,29 @@ func (p *udpPath) transmit(t *transport.QP, now time.Duration, a allowance) (all
 	return p.endpoint.shard.transmitPackets(t, p, now, a)
 }
 
-// flowFrom takes packets from the peer's address. Their source port is the
-// peer's to choose (annex A17.4.5).
+// flowFrom takes packets from the peer's address, and from its port once that is known. A
+// peer chooses its port for the packets of a queue pair (annex A17.4.5), and keeps it.
 func (p *udpPath) flowFrom(e *endpoint, source netip.AddrPort) *wire.Flow {
-	if e != p.endpoint {
+	if source != p.source && (p.held || source.Addr() != p.peer.Addr()) || e != p.endpoint {
 		return nil
 	}
 	if source != p.source {
-		if source.Addr() != p.peer.Addr() {
-			return nil
-		}
-		p.source, p.arriving = source, wire.NewFlow(source, e.socket.Addr())
+		p.takeSource(source)
 	}
 	return &p.arriving
+}
+
+// learns returns the path itself as long as it does not know the port of the peer.
+func (p *udpPath) learns() *udpPath {
+	if p.held {
+		return nil
+	}
+	return p
+}
+
+// isPeer reports whether that is the peer's address.
+func (p *udpPath) isPeer(e *endpoint, addr netip.Addr) bool {
+	return e == p.endpoint && addr == p.peer.Addr()
 }
 
 func (p *udpPath) endsAt(e *endpoint, peer netip.AddrPort) bool {
@@ -69,6 +96,7 @@ type datagramPath struct {
 	endpoint *endpoint      // that the last packet came to
 	source   netip.AddrPort // that it came from
 	arriving wire.Flow      // from there
+	named    uint64         // senders.changes, when that was looked up
 }
 
 func (p *datagramPath) attach(*transport.QP) {
@@ -92,13 +120,19 @@ func (p *datagramPath) transmit(t *transport.QP, now time.Duration, a allowance)
 }
 
 func (p *datagramPath) flowFrom(e *endpoint, source netip.AddrPort) *wire.Flow {
-	if e != p.endpoint || source != p.source {
-		p.endpoint, p.source, p.arriving = e, source, wire.NewFlow(source, e.socket.Addr())
+	senders := &p.device.senders
+	if e != p.endpoint || source != p.source || p.named != senders.changes {
+		if !senders.mayBe(source) {
+			return nil
+		}
+		p.endpoint, p.source, p.arriving, p.named = e, source, wire.NewFlow(source, e.socket.Addr()), senders.changes
 	}
 	return &p.arriving
 }
 
 func (p *datagramPath) endsAt(*endpoint, netip.AddrPort) bool { return false }
+
+func (*datagramPath) isPeer(*endpoint, netip.Addr) bool { return true }
 
 func (*udpPath) kind() verbs.Path { return verbs.PathNetwork }
 

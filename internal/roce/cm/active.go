@@ -112,7 +112,7 @@ func (m *Manager) Connect(p ConnectParams, now time.Duration) (*Conn, error) {
 	private := ipHeader(p.Path, p.SourcePort)
 	req := mad.REQ{
 		TransactionID: c.transactionID, LocalCommID: c.localID, ServiceID: p.Service.ID(), CAGUID: m.config.CAGUID,
-		QPN: p.QPN, ResponderResources: c.responderResources, InitiatorDepth: c.initiatorDepth,
+		QKey: p.Path.sourceKey(), QPN: p.QPN, ResponderResources: c.responderResources, InitiatorDepth: c.initiatorDepth,
 		RemoteResponseTimeout: p.ResponseTimeout, Transport: transport, FlowControl: p.FlowControl,
 		StartingPSN: p.PSN, LocalResponseTimeout: p.ResponseTimeout, RetryCount: p.RetryCount,
 		PKey: defaultPKey, PathMTU: mad.MTUCode(p.PathMTU), RNRRetry: p.RNRRetry, MaxCMRetries: p.MaxCMRetries, SRQ: p.SRQ,
@@ -178,6 +178,7 @@ func (m *Manager) receiveREP(r *mad.REP, from Path, now time.Duration) {
 		return
 	}
 	c.remoteKnown, c.remoteID, c.remoteQPN, c.remotePSN, c.caGUID = true, r.LocalCommID, r.QPN, r.StartingPSN, r.CAGUID
+	c.sourcePort = sourcePort(r.QKey, &from)
 	if m.checkStale(c.peerKey(), now) {
 		c.sendREJ(mad.MessageREP, mad.ReasonStaleConnection, nil, nil)
 		m.post(Event{Type: EventRejected, Conn: c, Cause: CauseStale, Reason: mad.ReasonStaleConnection, Message: mad.MessageREP})

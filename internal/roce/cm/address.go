@@ -24,6 +24,9 @@ type Path struct {
 	Remote netip.AddrPort
 	// GIDIndex is the endpoint's place in the GID table. The manager only hands it on.
 	GIDIndex int
+	// SourcePort is the UDP port that all packets of the endpoint leave from; 0: the peer is
+	// not told.
+	SourcePort uint16
 }
 
 // usable reports whether MADs can go that way.
@@ -97,4 +100,25 @@ func answerPath(transactionID uint64, from Path) Path {
 		return from
 	}
 	return from.to(wire.UDPPort)
+}
+
+// sourceMark is in the upper 16 bits of the Q_Key of a REQ or REP, which connections make no
+// use of; the UDP port that packets of the connection come from is in the lower ones.
+const sourceMark = 0x5653
+
+// sourceKey says which port packets of a connection leave from.
+func (p *Path) sourceKey() uint32 {
+	if p.SourcePort == 0 {
+		return 0
+	}
+	return sourceMark<<16 | uint32(p.SourcePort)
+}
+
+// sourcePort is the port that the sender of a REQ or REP says that the packets of the connection
+// come from; 0: it says nothing. It counts only if the message itself has come from there.
+func sourcePort(qKey uint32, from *Path) uint16 {
+	if port := from.Remote.Port(); qKey == sourceMark<<16|uint32(port) {
+		return port
+	}
+	return 0
 }

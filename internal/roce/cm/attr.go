@@ -35,6 +35,7 @@ func (c *Conn) QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) 
 			State: to, PathMTU: c.mtu, DestQPN: c.remoteQPN, RQPSN: c.localPSN,
 			Address: verbs.AddressAttr{DGID: c.remote, SGIDIndex: c.path.GIDIndex, Port: 1, TrafficClass: c.trafficClass},
 		}
+		a.Address.SourceUDPPort = c.sourcePort
 		if port := c.path.Remote.Port(); port != wire.UDPPort {
 			a.Address.UDPPort = port
 		}

@@ -54,6 +54,7 @@ type Conn struct {
 	local, remote      verbs.GID
 	peer               netip.AddrPort // its address and port in the words of RDMA CM
 	localID, remoteID  uint32
+	sourcePort         uint16 // that the peer's packets come from; 0: it has not said
 	caGUID             uint64 // the peer's
 	transactionID      uint64 // of the handshake
 	transactionIDClose uint64 // of the DREQ
@@ -134,9 +135,15 @@ func (c *Conn) Params() Params {
 	}
 }
 
-// comesFromPeer reports whether a MAD has come by the connection's path. A peer with port
-// 4791 sends from any port.
+// comesFromPeer reports whether a MAD has come by the connection's path, and from the port
+// that the peer has said that it sends from.
 func (c *Conn) comesFromPeer(from *Path) bool {
+	return c.comesFromAddress(from) && (c.sourcePort == 0 || c.sourcePort == from.Remote.Port())
+}
+
+// comesFromAddress is comesFromPeer for whatever device has the peer's address now. A peer with
+// port 4791 sends from any port.
+func (c *Conn) comesFromAddress(from *Path) bool {
 	return samePeer(&c.path, from) && from.remoteGID() == c.remote && from.localGID() == c.local
 }
 

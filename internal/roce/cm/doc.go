@@ -107,6 +107,15 @@
 // Path.Local.Port() is not 4791, the error should say that the owner of port 4791 at that
 // address has to be stopped, or another address used.
 //
+// # Which port the packets of a connection come from
+//
+// A software device sends everything from one UDP port, which nobody else of its host can send
+// from. It says so in REQ and REP, in the Q_Key, of which connections make no use: the upper
+// 16 bits are the mark 0x5653, the lower ones the port (Path.SourcePort). It counts only if the
+// message has come from that very port. From then on the messages of the connection have to
+// come from there too, except for a DREP, and QPAttr has the port for the queue pair. Foreign
+// peers have another Q_Key there (the kernel: 0), and send from any port.
+//
 // # Hostile peers
 //
 // Source addresses can be forged; only who sees a communication ID knows it.

@@ -300,11 +300,15 @@ func (m *Manager) receive(b []byte, from Path, now time.Duration) {
 // find returns the connection that a message from a peer is for. The peer's own
 // communication ID has to fit, unless none is known yet.
 func (m *Manager) find(localID, remoteID uint32, from Path) *Conn {
+	return m.findBy(localID, remoteID, from, (*Conn).comesFromPeer)
+}
+
+func (m *Manager) findBy(localID, remoteID uint32, from Path, comes func(*Conn, *Path) bool) *Conn {
 	c := m.conns[localID]
 	switch {
 	case c == nil || c.remoteKnown && c.remoteID != remoteID:
 		m.counters.UnknownConnection++
-	case !c.comesFromPeer(&from):
+	case !comes(c, &from):
 		m.counters.WrongPeer++
 	default:
 		return c
@@ -320,7 +324,7 @@ func (m *Manager) PeerUnreachable(path Path, now time.Duration) {
 	for _, t := range m.timers {
 		switch o := t.owner.(type) {
 		case *Conn:
-			if o.path.Remote.Port() == path.Remote.Port() && o.comesFromPeer(&path) && o.awaitsAnswer() {
+			if o.path.Remote.Port() == path.Remote.Port() && o.comesFromAddress(&path) && o.awaitsAnswer() {
 				gone = append(gone, o)
 			}
 		case *Resolution:

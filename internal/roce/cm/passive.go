@@ -95,7 +95,7 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 		peer:        netip.AddrPortFrom(back.Remote.Addr(), header.SourcePort),
 		localID:     m.newID(func(id uint32) bool { return m.conns[id] != nil }),
 		remoteKnown: true, remoteID: r.LocalCommID, caGUID: r.CAGUID, transactionID: r.TransactionID,
-		remoteQPN: r.QPN, remotePSN: r.StartingPSN, mtu: mtu,
+		remoteQPN: r.QPN, remotePSN: r.StartingPSN, mtu: mtu, sourcePort: sourcePort(r.QKey, &from),
 		// The peer's initiator depth asks for our responder resources, and the other way round.
 		responderResources: r.InitiatorDepth, initiatorDepth: r.ResponderResources,
 		retryCount: r.RetryCount, rnrRetry: r.RNRRetry,
@@ -167,7 +167,7 @@ func (c *Conn) Accept(p AcceptParams, now time.Duration) error {
 	m := c.manager
 	rep := mad.REP{
 		TransactionID: c.transactionID, LocalCommID: c.localID, RemoteCommID: c.remoteID,
-		QPN: p.QPN, StartingPSN: p.PSN, ResponderResources: c.responderResources, InitiatorDepth: c.initiatorDepth,
+		QKey: c.path.sourceKey(), QPN: p.QPN, StartingPSN: p.PSN, ResponderResources: c.responderResources, InitiatorDepth: c.initiatorDepth,
 		TargetAckDelay: m.config.TargetAckDelay, FlowControl: p.FlowControl, RNRRetry: p.RNRRetry, SRQ: p.SRQ,
 		CAGUID: m.config.CAGUID, PrivateData: p.PrivateData,
 	}

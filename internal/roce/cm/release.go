@@ -71,7 +71,9 @@ func (m *Manager) sendDREP(p Path, r *mad.DREQ) {
 }
 
 func (m *Manager) receiveDREP(r *mad.DREP, from Path, now time.Duration) {
-	c := m.find(r.RemoteCommID, r.LocalCommID, from)
+	// A device that has come back at the peer's address sends from another port, and answers
+	// too: by the transaction ID of the question, which only that device has seen.
+	c := m.findBy(r.RemoteCommID, r.LocalCommID, from, (*Conn).comesFromAddress)
 	cause := CauseDREP
 	switch {
 	case c == nil:

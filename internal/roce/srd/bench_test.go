@@ -62,7 +62,7 @@ func (x *crossing) Send(p *wire.Packet, pieces [][]byte, n int) {
 	}
 	l.packet.Payload = l.buffer[:n]
 	t := *x.to
-	t.Receive(t.Find(&x.from, p.SRDETH.Target), x.from, &l.packet, l.now)
+	t.Receive(t.Find(&x.from, p.SRDETH.Target), x.from, sendPort, &l.packet, l.now)
 }
 
 var (

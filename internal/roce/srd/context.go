@@ -23,10 +23,13 @@ type Context struct {
 	// Tokens: this end's for the peer, and the peer's for this end. The latter is 0
 	// until it is known.
 	own, peer uint32
-	epoch     uint64        // in which the context was made
-	heardAt   time.Duration // when the peer last sent something; at first, when the context was made
-	usedAt    time.Duration // when this end last had something to send
-	answered  bool          // the peer has sent something
+	// sendPort is the port that the peer sends from. It comes with its token: neither is
+	// believed of anybody who has not been told a token, or a nonce, at the peer's address.
+	sendPort uint16
+	epoch    uint64        // in which the context was made
+	heardAt  time.Duration // when the peer last sent something; at first, when the context was made
+	usedAt   time.Duration // when this end last had something to send
+	answered bool          // the peer has sent something
 
 	greeting
 	requester

@@ -6,6 +6,7 @@ type Counters struct {
 	NoRoom      uint64 // peers that were not taken in, since there are too many
 	Strangers   uint64 // requests without this device's token for their sender
 	Stale       uint64 // packets with another token of their sender than the present one
+	WrongSource uint64 // packets with the right tokens, from another port than the sender's
 	Unexpected  uint64 // answers to nothing that was asked
 	Duplicates  uint64 // requests that had been executed
 	OutOfWindow uint64 // requests too far ahead

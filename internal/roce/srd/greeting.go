@@ -12,11 +12,19 @@ type greeting struct {
 	ask      bool   // SRDHello is to be sent
 	asking   bool   // it has been sent
 	named    uint32 // the token that it named as the peer's; 0: none was known
-	nonce    uint32
+	nonce    nonce
 	askedAt  time.Duration
 	repeatAt time.Duration // when the peer ought to have answered
 	asked    uint          // how often, since asking began
 	ignored  time.Duration // how long it has not been answered, counted like silent
+}
+
+// nonce is what a reply to SRDHello repeats: what is in the place of the sequence number, and of
+// SRDETH.Floor. The 40 bits are the proof of whoever replies that the question has reached him,
+// so nobody is to guess them while it is under way.
+type nonce struct {
+	number uint32
+	more   uint16
 }
 
 // question has the peer asked for its token, but not in quick succession.
@@ -36,13 +44,13 @@ func (c *Context) sendHello(now time.Duration) {
 		c.asked, c.ignored = 0, 0
 	}
 	if !c.asking || c.named != c.peer {
-		c.nonce, c.named = c.t.cfg.Random()&wire.PSNMask, c.peer
+		c.nonce, c.named = nonce{c.t.cfg.Random() & wire.PSNMask, uint16(c.t.cfg.Random())}, c.peer
 	}
 	c.ask, c.asking, c.askedAt = false, true, now
 	c.repeatAt = now + c.timeoutAfter(c.asked)
 	c.asked++
 	p := c.begin(wire.SRDHello, 0)
-	p.PSN = c.nonce
+	p.PSN, p.SRDETH.Floor = c.nonce.number, c.nonce.more
 	c.out.Send(p, nil, 0)
 }
 
@@ -61,12 +69,12 @@ func (c *Context) helloTimeout() {
 }
 
 // receiveReply takes the peer's token.
-func (c *Context) receiveReply(p *wire.Packet, now time.Duration) {
+func (c *Context) receiveReply(port uint16, p *wire.Packet, now time.Duration) {
 	if !c.has(p.SRDETH.Target) {
 		c.t.counters.Unexpected++
 		return
 	}
-	if !c.asking || p.PSN != c.nonce {
+	if !c.asking || c.nonce != (nonce{p.PSN, p.SRDETH.Floor}) {
 		// The peer says unasked that it has another token. Anybody on the way can
 		// say that, and it may be an old packet.
 		if p.SRDETH.Source != c.peer {
@@ -83,7 +91,7 @@ func (c *Context) receiveReply(p *wire.Packet, now time.Duration) {
 	default:
 		c.restarted()
 	}
-	c.peer, c.greeted = p.SRDETH.Source, true
+	c.peer, c.sendPort, c.greeted = p.SRDETH.Source, port, true
 	c.hear(p, now)
 	c.expired = 0
 }

@@ -26,6 +26,9 @@ type tb interface {
 // faults are probabilities, each drawn on its own for every packet.
 type faults struct{ loss, duplication, reordering, corruption float64 }
 
+// sendPort is the port that all devices send from.
+const sendPort = 61000
+
 const (
 	latency  = 5 * time.Microsecond
 	straggle = 400 * time.Microsecond
@@ -223,7 +226,7 @@ func (h *host) arrive(from netip.AddrPort, b []byte) {
 	p := &h.net.packet
 	if flow.CheckICRC(b, 0) && p.Parse(b) == nil && p.Opcode.Service() == wire.ServiceSRD {
 		a := Address{0, from}
-		h.t.Receive(h.t.Find(&a, p.SRDETH.Target), a, p, h.net.now)
+		h.t.Receive(h.t.Find(&a, p.SRDETH.Target), a, sendPort, p, h.net.now)
 	}
 	copy(b, poison) // nobody may look at it any more
 }

@@ -157,9 +157,9 @@ func (t *Transport) SetNumber(locals int, peer netip.AddrPort, number uint16) {
 	}
 }
 
-// Receive takes a packet of SRD. That its checksum holds has been checked; c is what
-// Find returns for its sender.
-func (t *Transport) Receive(c *Context, from Address, p *wire.Packet, now time.Duration) {
+// Receive takes a packet of SRD, which has come from that port of its sender. That its
+// checksum holds has been checked; c is what Find returns for its sender.
+func (t *Transport) Receive(c *Context, from Address, port uint16, p *wire.Packet, now time.Duration) {
 	switch p.Opcode {
 	case wire.SRDHello:
 		t.tellToken(c, from, p, now)
@@ -168,7 +168,7 @@ func (t *Transport) Receive(c *Context, from Address, p *wire.Packet, now time.D
 			t.counters.Unexpected++
 			return
 		}
-		c.receiveReply(p, now)
+		c.receiveReply(port, p, now)
 	case wire.SRDAcknowledge, wire.SRDNak, wire.SRDReadResponse:
 		switch {
 		case c == nil || !c.has(p.SRDETH.Target):
@@ -177,6 +177,8 @@ func (t *Transport) Receive(c *Context, from Address, p *wire.Packet, now time.D
 		case c.peer != p.SRDETH.Source:
 			t.counters.Stale++
 			c.question(now)
+		case c.sendPort != port:
+			t.counters.WrongSource++
 		default:
 			c.use(p.SRDETH.Target)
 			c.hear(p, now)
@@ -184,7 +186,7 @@ func (t *Transport) Receive(c *Context, from Address, p *wire.Packet, now time.D
 			c.receiveAnswer(p, now)
 		}
 	default:
-		if c = t.admit(c, from, p, now); c != nil {
+		if c = t.admit(c, from, port, p, now); c != nil {
 			c.hear(p, now)
 			c.receiveRequest(p)
 		}
@@ -195,7 +197,7 @@ func (t *Transport) Receive(c *Context, from Address, p *wire.Packet, now time.D
 }
 
 // admit returns the context that a request belongs to, or nil if it is refused.
-func (t *Transport) admit(c *Context, from Address, p *wire.Packet, now time.Duration) *Context {
+func (t *Transport) admit(c *Context, from Address, port uint16, p *wire.Packet, now time.Duration) *Context {
 	proven := c != nil && c.has(p.SRDETH.Target) || c == nil && t.issued(from, p.SRDETH.Target, epoch(now), validEpochs)
 	switch {
 	case !proven:
@@ -213,14 +215,17 @@ func (t *Transport) admit(c *Context, from Address, p *wire.Packet, now time.Dur
 		if c, err = t.open(from, p.SRDETH.Target, now); err != nil {
 			return nil
 		}
-		c.peer, c.greeted = p.SRDETH.Source, true
+		c.peer, c.sendPort, c.greeted = p.SRDETH.Source, port, true
 	case c.peer == 0:
-		c.peer = p.SRDETH.Source
+		c.peer, c.sendPort = p.SRDETH.Source, port
 	case c.peer != p.SRDETH.Source:
 		// An old packet, or one of a device that has taken the peer's place.
 		t.counters.Stale++
 		c.question(now)
 		t.activate(c)
+		return nil
+	case c.sendPort != port:
+		t.counters.WrongSource++
 		return nil
 	case c.leaps(p):
 		t.counters.OutOfWindow++
@@ -262,7 +267,7 @@ func (t *Transport) tellToken(c *Context, from Address, to *wire.Packet, now tim
 	}
 	p := &t.packet
 	*p = wire.Packet{Opcode: wire.SRDHelloReply, PKey: defaultPKey, MigReq: true, PSN: to.PSN}
-	p.SRDETH = wire.SRDETH{Source: own, Target: to.SRDETH.Source, MTU: t.mtuCode}
+	p.SRDETH = wire.SRDETH{Source: own, Target: to.SRDETH.Source, Floor: to.SRDETH.Floor, MTU: t.mtuCode}
 	t.cfg.Reply(from, p)
 }
 

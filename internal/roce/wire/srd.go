@@ -22,7 +22,7 @@ type SRDETH struct {
 	Source uint32 // the sender's token for the receiver; never 0
 	Target uint32 // the receiver's token for the sender, as the sender knows it; 0: unknown
 	// Floor is how far before this packet the oldest one is that the sender may still
-	// send again.
+	// send again. Of a greeting it is 16 more bits of the number that the reply repeats.
 	Floor uint16
 	// Unsolicited: the sending queue pair has UnsolicitedWriteRecv.
 	Unsolicited bool
