@@ -34,7 +34,7 @@ func (k Kind) known() bool { return int(k) < len(kindNames) && kindNames[k] != "
 
 // Sizes and the version.
 const (
-	Version    = 1        // the version written, and the only one read
+	Version    = 2        // the version written, and the only one read
 	MaxPayload = 32 << 10 // bytes of payload in one descriptor
 	MaxFile    = 64 << 10 // bytes of text or binary that readers take in
 )

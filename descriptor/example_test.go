@@ -37,7 +37,7 @@ func Example() {
 	fmt.Println(port, string(device))
 	// Output:
 	// -----BEGIN VERBENA CONNECTION-----
-	// VlJCTgEBAAAADQAAErcAB3NvZnQtbG9jc2BP
+	// VlJCTgIBAAAADQAAErcAB3NvZnQtbG+t0sOX
 	// -----END VERBENA CONNECTION-----
 	// 4791 soft-lo
 }

@@ -144,7 +144,7 @@ func TestImportRefuses(t *testing.T) {
 
 // The example in docs/descriptors.md.
 func TestDescriptorLayout(t *testing.T) {
-	b, err := hex.DecodeString("5652424e010200000018" + "0102030405060708" + "0000000000001111" + "21222324" + "00000006" + "c730857f")
+	b, err := hex.DecodeString("5652424e020200000018" + "0102030405060708" + "0000000000001111" + "21222324" + "00000006" + "f9fd4664")
 	require.NoError(t, err)
 	m, err := Import(newDevice("fake0"), b)
 	require.NoError(t, err)

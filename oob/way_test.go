@@ -679,7 +679,7 @@ func TestForeignersOnTCP(t *testing.T) {
 	liar := frame.Frame{From: "asker", To: "answerer", Body: []byte("b")}
 	lie, err := liar.Encode()
 	require.NoError(t, err)
-	for _, text := range []string{string(lie), "GET / HTTP/1.1\r\n\r\n", "\n", "VRBN\x01\x04\xff\xff\xff\xff", strings.Repeat("x", 2*frame.MaxSize), string(hello)} {
+	for _, text := range []string{string(lie), "GET / HTTP/1.1\r\n\r\n", "\n", "VRBN\x02\x04\xff\xff\xff\xff", strings.Repeat("x", 2*frame.MaxSize), string(hello)} {
 		conn := dial()
 		_, _ = conn.Write([]byte(text))
 		answer, _ := io.ReadAll(conn) // until it is rejected

@@ -17,6 +17,7 @@ type destination struct {
 	gid     verbs.GID
 	udpPort uint16
 	lid     uint16
+	source  uint16 // port that datagrams come from; 0: not named
 }
 
 // addressHandle is the way to a device. It is made when a task needs it, and closed when
@@ -52,10 +53,10 @@ func newAddressHandles(c *Context, limit int) addressHandles {
 
 // find returns the handle that leads to a peer.
 func (a *addressHandles) find(p *Peer) (*addressHandle, error) {
-	if h := p.handle; h != nil && h.ah != nil && h.to.lid == p.lid {
+	if h := p.handle; h != nil && h.ah != nil && h.to.lid == p.lid && h.to.source == p.source {
 		return h, nil
 	}
-	to := destination{p.addr.GID, p.addr.UDPPort, p.lid}
+	to := destination{p.addr.GID, p.addr.UDPPort, p.lid, p.source}
 	h := a.open[to]
 	if h == nil {
 		var err error
@@ -76,7 +77,7 @@ func (a *addressHandles) make(to destination, p *Peer) (*addressHandle, error) {
 		a.leaving = a.leaving[1:]
 	}
 	s := a.ctx.set
-	path := s.path(to.gid, to.lid, to.udpPort)
+	path := s.path(to.gid, to.lid, to.udpPort, to.source)
 	if p.group != nil {
 		path = p.group.path
 	}

@@ -176,6 +176,7 @@ func (conn *Connection) export() ([]byte, error) {
 		gidType:   s.gid.Type,
 		gid:       s.gid.GID,
 		udpPort:   cmp.Or(s.gid.UDPPort, roceUDPPort),
+		source:    s.gid.SourceUDPPort,
 		lid:       s.lid,
 		mtu:       s.MTU,
 		reads:     s.reads,
@@ -264,7 +265,7 @@ func sameNetwork(ownType, peerType verbs.GIDType, own, peer verbs.GID) error {
 func (conn *Connection) bringUp() error {
 	s := conn.ctx.set
 	return conn.lane.Connect(verbs.QPAttr{
-		Address: s.path(conn.peer.gid, conn.peer.lid, conn.peer.udpPort),
+		Address: s.path(conn.peer.gid, conn.peer.lid, conn.peer.udpPort, conn.peer.source),
 		PathMTU: conn.mtu, DestQPN: conn.peer.qpn, RQPSN: conn.peer.psn, SQPSN: conn.local.psn,
 		MaxDestReadAtomic: s.reads, MaxInitReadAtomic: conn.maxReads, MinRNRTimer: s.rnrTimer,
 		Timeout: s.timeout, RetryCount: s.retries, RNRRetry: s.rnrRetry,

@@ -17,6 +17,7 @@ type endpoint struct {
 	gidType   verbs.GIDType // 1 byte
 	gid       verbs.GID     // 16 bytes
 	udpPort   uint16
+	source    uint16 // port that its packets come from; 0: not known
 	lid       uint16
 	mtu       verbs.MTU // 2 bytes
 	reads     int       // reads and atomics accepted at a time, 1 byte
@@ -35,6 +36,7 @@ func (e *endpoint) encode() ([]byte, error) {
 	w.Uint8(uint8(e.gidType))
 	w.Fixed(e.gid[:])
 	w.Uint16(e.udpPort)
+	w.Uint16(e.source)
 	w.Uint16(e.lid)
 	w.Uint16(uint16(e.mtu))
 	w.Uint8(uint8(e.reads))
@@ -57,6 +59,7 @@ func decodeEndpoint(desc []byte) (endpoint, error) {
 	e.gidType = verbs.GIDType(r.Uint8())
 	r.Fixed(e.gid[:])
 	e.udpPort = r.Uint16()
+	e.source = r.Uint16()
 	e.lid = r.Uint16()
 	e.mtu = verbs.MTU(r.Uint16())
 	e.reads = int(r.Uint8())
@@ -88,6 +91,8 @@ func (e *endpoint) invalidField() (field string, value any) {
 		return "GID", misfit(e.gid)
 	case e.udpPort == 0:
 		return "UDP port", e.udpPort
+	case e.gidType == verbs.GIDInfiniBand && e.source != 0:
+		return "source UDP port", e.source
 	case !e.mtu.Valid():
 		return "MTU", int(e.mtu)
 	case e.qpn < 2 || e.qpn > max24:

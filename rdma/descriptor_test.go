@@ -15,7 +15,7 @@ func sampleEndpoint() endpoint {
 	return endpoint{
 		transport: verbs.RC, gidType: verbs.GIDRoCEv2,
 		gid:     verbs.GID{10: 0xff, 11: 0xff, 12: 192, 13: 0, 14: 2, 15: 7},
-		udpPort: 4791, lid: 3, mtu: 4096, reads: 16, qpn: 0xabcdef, psn: 0x123456,
+		udpPort: 4791, source: 61234, lid: 3, mtu: 4096, reads: 16, qpn: 0xabcdef, psn: 0x123456,
 		nonce: 0x1122334455667788, readyAddr: 0x7fff00001238, readyKey: 0xcafe,
 	}
 }
@@ -40,6 +40,7 @@ func TestDescriptorNonsense(t *testing.T) {
 		"multicast group":             func(e *endpoint) { e.gid = verbs.GIDFromAddr(netip.MustParseAddr("239.1.1.1")) },
 		"broadcast address":           func(e *endpoint) { e.gid = verbs.GIDFromAddr(netip.MustParseAddr("255.255.255.255")) },
 		"UDP port":                    func(e *endpoint) { e.udpPort = 0 },
+		"source UDP port":             func(e *endpoint) { e.gidType = verbs.GIDInfiniBand },
 		"MTU":                         func(e *endpoint) { e.mtu = 1500 },
 		"queue pair number":           func(e *endpoint) { e.qpn = 1 },
 		"packet sequence number":      func(e *endpoint) { e.psn = 1 << 24 },

@@ -39,6 +39,7 @@ type Peer struct {
 	addr     EndpointAddr
 	qkey     uint32
 	lid      uint16
+	source   uint16 // port that its datagrams come from; 0: not named
 	handle   *addressHandle
 	pinned   *addressHandle // is kept open; nil: none
 	userData any
@@ -53,7 +54,8 @@ const heardPeers = 4096
 // NewPeer makes a peer from the descriptor of its endpoint (ExportEndpoint), binary or
 // armored. One that the context knows already is returned as it is, with what the
 // descriptor says of its Q_Key. With SRD, peers reach the memory of programs that know them
-// in this way only. It is legal in every state. Errors match those of package descriptor,
+// in this way only. With UD, the software device takes messages from the peer's device only if
+// they come from the port that the descriptor names. It is legal in every state. Errors match those of package descriptor,
 // and ErrMismatch where the transport services or networks do not fit, or are the device's.
 func (c *Context) NewPeer(desc []byte) (*Peer, error) {
 	const op = "make a peer"
@@ -72,6 +74,10 @@ func (c *Context) NewPeer(desc []byte) (*Peer, error) {
 	}
 	p := c.meet(d.addr)
 	p.qkey, p.lid = d.qkey, d.lid
+	if c.set.Transport == verbs.UD && p.source != d.source { // SRD has tokens instead
+		c.unpin(p)
+		p.source = d.source
+	}
 	return p, c.pin(p)
 }
 
@@ -134,10 +140,11 @@ func (c *Context) meet(addr EndpointAddr) *Peer {
 	return p
 }
 
-// pin keeps the address handle of a peer open, with SRD and in a run: devices take reads
-// and writes from those that they have one for.
+// pin keeps the address handle of a peer open, in a run: with SRD, devices take reads and
+// writes from those that they have one for, and with UD, it is what they know of the port
+// that the peer sends from.
 func (c *Context) pin(p *Peer) error {
-	if c.set.Transport != verbs.SRD || c.datagrams == nil || p.pinned != nil {
+	if c.set.Transport != verbs.SRD && p.source == 0 || c.datagrams == nil || p.pinned != nil {
 		return nil
 	}
 	h, err := c.datagrams.handles.find(p)
@@ -271,7 +278,7 @@ func (c *Context) ExportEndpoint() ([]byte, error) {
 	if err := c.control.Require("export the endpoint", pe.Starting, pe.Running); err != nil {
 		return nil, err
 	}
-	d := datagramEnd{transport: c.set.Transport, gidType: c.set.gid.Type, addr: addr, lid: c.set.lid, qkey: c.set.QKey}
+	d := datagramEnd{transport: c.set.Transport, gidType: c.set.gid.Type, addr: addr, lid: c.set.lid, qkey: c.set.QKey, source: c.set.gid.SourceUDPPort}
 	return d.encode()
 }
 
@@ -280,6 +287,7 @@ type datagramEnd struct {
 	transport verbs.QPType  // 1 byte
 	gidType   verbs.GIDType // 1 byte
 	addr      EndpointAddr  // 16 bytes of GID, 2 of UDP port, 4 of queue pair number
+	source    uint16        // port that its packets come from; 0: not known
 	lid       uint16
 	qkey      uint32
 }
@@ -291,6 +299,7 @@ func (d *datagramEnd) encode() ([]byte, error) {
 	w.Fixed(d.addr.GID[:])
 	w.Uint16(cmp.Or(d.addr.UDPPort, roceUDPPort))
 	w.Uint32(d.addr.QPN)
+	w.Uint16(d.source)
 	w.Uint16(d.lid)
 	w.Uint32(d.qkey)
 	return w.Encode(descriptor.Endpoint)
@@ -308,6 +317,7 @@ func decodeDatagramEnd(desc []byte) (datagramEnd, error) {
 	r.Fixed(d.addr.GID[:])
 	d.addr.UDPPort = r.Uint16()
 	d.addr.QPN = r.Uint32()
+	d.source = r.Uint16()
 	d.lid = r.Uint16()
 	d.qkey = r.Uint32()
 	if err := r.Done(); err != nil {
@@ -335,6 +345,8 @@ func (d *datagramEnd) invalidField() (field string, value any) {
 		return "GID", misfit(d.addr.GID)
 	case d.addr.UDPPort == 0:
 		return "UDP port", d.addr.UDPPort
+	case d.gidType == verbs.GIDInfiniBand && d.source != 0:
+		return "source UDP port", d.source
 	case d.addr.QPN < 2 || d.addr.QPN >= verbs.MulticastQPN:
 		return "queue pair number", d.addr.QPN
 	}

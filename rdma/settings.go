@@ -203,9 +203,9 @@ func (s *settings) setPath(dev verbs.Device) error {
 // maxFlowLabel is the greatest that an IPv6 header can have.
 const maxFlowLabel = 1<<20 - 1
 
-// path is the way to a device.
-func (s *settings) path(gid verbs.GID, lid, udpPort uint16) verbs.AddressAttr {
-	a := verbs.AddressAttr{DGID: gid, SGIDIndex: s.gid.Index, Port: s.Port, DLID: lid, UDPPort: udpPort}
+// path is the way to a device, and where its packets come from.
+func (s *settings) path(gid verbs.GID, lid, udpPort, source uint16) verbs.AddressAttr {
+	a := verbs.AddressAttr{DGID: gid, SGIDIndex: s.gid.Index, Port: s.Port, DLID: lid, UDPPort: udpPort, SourceUDPPort: source}
 	s.putPathFields(&a)
 	return a
 }

@@ -18,7 +18,7 @@ func TestDescriptorLayout(t *testing.T) {
 	b, err := encode(example)
 	require.NoError(t, err)
 	// The example of docs/descriptors.md.
-	assert.Equal(t, "5652424e"+"01"+"03"+"0000000f"+"00007f1122334400"+"21222324"+"01"+"03"+"01"+"37f5a863", hex.EncodeToString(b))
+	assert.Equal(t, "5652424e"+"02"+"03"+"0000000f"+"00007f1122334400"+"21222324"+"01"+"03"+"01"+"20eb2e54", hex.EncodeToString(b))
 }
 
 func TestDescriptorRoundTrip(t *testing.T) {

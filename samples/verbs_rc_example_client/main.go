@@ -72,7 +72,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	defer sample.Close(&err, qp.Close)
 
 	// 8. Bring up the queue pair, with what the server says of its own, and post a receive.
-	mine := example.Metadata{GID: gid.GID, UDPPort: gid.UDPPort, QPN: qp.Num(), PSN: example.PSN()}
+	mine := example.Metadata{GID: gid.GID, UDPPort: gid.UDPPort, Source: gid.SourceUDPPort, QPN: qp.Num(), PSN: example.PSN()}
 	peer, theirs, err := example.Dial(ctx, server, &mine)
 	if err != nil {
 		return err

@@ -19,6 +19,7 @@ import (
 type Metadata struct {
 	GID     verbs.GID // of its device
 	UDPPort uint16    // that its device answers on; zero means 4791
+	Source  uint16    // UDP port that its packets come from; zero: from any
 	QPN     uint32    // its queue pair
 	PSN     uint32    // of the first packet that it sends
 	QKey    uint32    // that datagrams to it must carry
@@ -29,7 +30,7 @@ type Metadata struct {
 
 // Path is the way to the program, from the GID of that index.
 func (m *Metadata) Path(gidIndex int) verbs.AddressAttr {
-	return verbs.AddressAttr{DGID: m.GID, UDPPort: m.UDPPort, SGIDIndex: gidIndex, Port: 1}
+	return verbs.AddressAttr{DGID: m.GID, UDPPort: m.UDPPort, SourceUDPPort: m.Source, SGIDIndex: gidIndex, Port: 1}
 }
 
 // FirstGID is the entry of a device's GID table that was asked for, or the first one of
