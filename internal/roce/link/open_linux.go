@@ -15,18 +15,20 @@ func open(cfg Config, zone int) (backend, netip.AddrPort, error) {
 }
 
 // setOptions fixes the identification and the flags of the IP header, which the
-// invariant CRC covers, and asks for buffers.
+// invariant CRC covers, and asks for buffers. Reports that a packet is too big for the path
+// hold nothing back (IP_MTU_DISCOVER in ip(7)): anybody can forge one, and the system would
+// send no packet of that length for ten minutes.
 func setOptions(fd uintptr, cfg Config) error {
 	s := int(fd)
 	if cfg.Addr.Addr().Is4() {
-		if err := unix.SetsockoptInt(s, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO); err != nil {
+		if err := unix.SetsockoptInt(s, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE); err != nil {
 			return fmt.Errorf("set IP_MTU_DISCOVER: %w", err)
 		}
 	} else {
 		if err := unix.SetsockoptInt(s, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
 			return fmt.Errorf("set IPV6_V6ONLY: %w", err)
 		}
-		if err := unix.SetsockoptInt(s, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO); err != nil {
+		if err := unix.SetsockoptInt(s, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE); err != nil {
 			return fmt.Errorf("set IPV6_MTU_DISCOVER: %w", err)
 		}
 		// Adapters and rxe send RoCEv2 without a UDP checksum, which over IPv6
