@@ -95,7 +95,7 @@ func (e *endpoint) invalidField() (field string, value any) {
 		return "source UDP port", e.source
 	case !e.mtu.Valid():
 		return "MTU", int(e.mtu)
-	case e.qpn < 2 || e.qpn > max24:
+	case e.qpn < 2 || e.qpn >= verbs.MulticastQPN:
 		return "queue pair number", e.qpn
 	case e.psn > max24:
 		return "packet sequence number", e.psn
