@@ -7,7 +7,7 @@ import (
 
 // seedScenes are inputs in which the program, the device, or time has a part.
 func seedScenes() (all []fuzzScript) {
-	for _, a := range []byte{0, seedAdaptive, seedAdaptive | seedControlled, seedControlled | seedFewRetries | seedShared, seedGuarded | seedSmallWindow | seedSignalAll} {
+	for _, a := range []byte{0, seedAdaptive} {
 		for _, scene := range []func(fuzzScript) fuzzScript{
 			sceneLoad, sceneLoss, sceneSilence, sceneNotReady, sceneStates, sceneReset, sceneRegions, sceneWindows, sceneWatches,
 			sceneInline, sceneFaults, sceneGuard, sceneMarks, sceneLarge, sceneGone, sceneRepetitions, sceneSharedQueue, sceneWrong, sceneProbes,

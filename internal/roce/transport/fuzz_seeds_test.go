@@ -122,7 +122,7 @@ func seedPackets(service wire.Service) (all []fuzzScript) {
 				}
 			}
 			p := (&rig{}).forged(op, 0, 0, 8)
-			all = append(all, fuzzScript{0, 0}.carry(4).raw(who, 7, p), fuzzScript{seedAdaptive | seedControlled, 0}.raw(who, 3, p).carry(1))
+			all = append(all, fuzzScript{0, 0}.carry(4).raw(who, 7, p), fuzzScript{0, 0}.raw(who, 3, p).carry(1))
 		}
 	}
 	return all

@@ -32,6 +32,12 @@ func FuzzReceiveUnreliable(f *testing.F) {
 // bounds, and that nothing panics or never ends.
 func fuzzConnection(t *testing.T, kind verbs.QPType, input []byte) {
 	in := fuzzInput(input)
-	o := chosen(kind, in.next(), in.next())
-	runFuzz(newFuzzWorld(t, o), in)
+	first, second := in.next(), in.next()
+	for _, differs := range fuzzVariants {
+		runFuzz(newFuzzWorld(t, chosen(kind, first^differs, second)), in)
+	}
 }
+
+// fuzzVariants are the options with which the same input is tried: an input takes less time
+// than it takes to make up the next.
+var fuzzVariants = [...]byte{0, seedAdaptive | seedControlled, seedAdaptive | seedShared | seedGuarded, seedControlled | seedSmallWindow | seedSignalAll | seedFewRetries}
