@@ -59,7 +59,7 @@ func FuzzReceive(f *testing.F) {
 					p.PSN = wire.PSNAdd(c.base, int(p.PSN&0xfff)-20)
 				}
 			}
-			a.t.Receive(c, from, sendPort, &p, w.now)
+			a.t.Receive(c, from, w.portOf(from.Peer), &p, w.now)
 			w.sleep(10 * time.Microsecond)
 		}
 		w.sleep(10 * time.Second)

@@ -40,7 +40,7 @@ func TestPeerNeverAnswers(t *testing.T) {
 				b.post(address(verbs.SendWR{Op: verbs.OpWrite, RemoteAddr: mem.Base, RKey: mem.Key}, back, a))
 				if c := a.t.contexts[Address{0, b.h.addr}]; stale && c.peer != 0 {
 					p := wire.Packet{Opcode: wire.SRDSend, DestQP: a.num, SRDETH: wire.SRDETH{Source: c.peer + 1, Target: c.own, MTU: 3}}
-					a.t.Receive(c, c.addr, sendPort, &p, w.now)
+					a.t.Receive(c, c.addr, w.portOf(c.addr.Peer), &p, w.now)
 					a.h.pump()
 				}
 				w.after(3*time.Millisecond, chatter)
@@ -108,7 +108,7 @@ func TestLeap(t *testing.T) {
 	give := func(ahead int) {
 		p := wire.Packet{Opcode: wire.SRDSend, DestQP: b.num, PSN: wire.PSNAdd(c.base, ahead), DETH: wire.DETH{QKey: testKey, SrcQP: a.num}}
 		p.SRDETH = wire.SRDETH{Source: c.peer, Target: c.own, MTU: 3}
-		b.t.Receive(c, from, sendPort, &p, w.now)
+		b.t.Receive(c, from, w.portOf(from.Peer), &p, w.now)
 	}
 	for _, ahead := range []int{maxLeap + 1, 1 << 22, 1<<23 - 1} {
 		before := b.t.Counters().OutOfWindow

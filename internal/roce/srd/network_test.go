@@ -26,7 +26,7 @@ type tb interface {
 // faults are probabilities, each drawn on its own for every packet.
 type faults struct{ loss, duplication, reordering, corruption float64 }
 
-// sendPort is the port that all devices send from.
+// sendPort is the port that devices send from at first; one that is booted anew, from another.
 const sendPort = 61000
 
 const (
@@ -63,6 +63,7 @@ type event struct {
 	at       time.Duration
 	order    uint64
 	to, from netip.AddrPort
+	port     uint16
 	datagram []byte
 	call     func()
 }
@@ -120,7 +121,15 @@ func (w *network) fly(from, to netip.AddrPort, b []byte) {
 	if w.chance(w.faults.reordering) {
 		at += time.Duration(w.random.Int64N(int64(straggle)))
 	}
-	w.schedule(event{at: at, from: from, to: to, datagram: b})
+	w.schedule(event{at: at, from: from, port: w.portOf(from), to: to, datagram: b})
+}
+
+// portOf is the port that the device at an address sends from.
+func (w *network) portOf(addr netip.AddrPort) uint16 {
+	if h := w.hosts[addr]; h != nil {
+		return h.port
+	}
+	return sendPort
 }
 
 // host is a device on the network.
@@ -129,6 +138,7 @@ type host struct {
 	t       *Transport
 	memory  *transport.Memory
 	addr    netip.AddrPort
+	port    uint16 // that it sends from
 	known   map[netip.AddrPort]uint16
 	pumping bool
 	nextKey uint32
@@ -143,7 +153,7 @@ const testDomain = 7
 func (w *network) boot(addr string, seed uint64, mtu verbs.MTU) *host {
 	h := &host{
 		net: w, memory: transport.NewMemory(), addr: netip.MustParseAddrPort(addr), known: make(map[netip.AddrPort]uint16),
-		nextKey: 1000, nextQPN: 100, mtu: mtu,
+		nextKey: 1000, nextQPN: 100, mtu: mtu, port: sendPort,
 	}
 	cfg := Config{
 		Memory: h.memory, Seed: seed, MTU: mtu, Window: 1 << 20,
@@ -162,7 +172,7 @@ func (w *network) boot(addr string, seed uint64, mtu verbs.MTU) *host {
 	}
 	h.t = New(cfg)
 	if old := w.hosts[h.addr]; old != nil {
-		old.t = nil
+		old.t, h.port = nil, old.port+1
 		for i := range w.all {
 			if w.all[i] == old {
 				w.all[i] = h
@@ -221,12 +231,12 @@ func (o *outlet) Send(p *wire.Packet, pieces [][]byte, size int) {
 
 var poison = bytes.Repeat([]byte{0xdb}, wire.MaxDatagramLen)
 
-func (h *host) arrive(from netip.AddrPort, b []byte) {
+func (h *host) arrive(from netip.AddrPort, port uint16, b []byte) {
 	flow := wire.NewFlow(from, h.addr)
 	p := &h.net.packet
 	if flow.CheckICRC(b, 0) && p.Parse(b) == nil && p.Opcode.Service() == wire.ServiceSRD {
 		a := Address{0, from}
-		h.t.Receive(h.t.Find(&a, p.SRDETH.Target), a, sendPort, p, h.net.now)
+		h.t.Receive(h.t.Find(&a, p.SRDETH.Target), a, port, p, h.net.now)
 	}
 	copy(b, poison) // nobody may look at it any more
 }
@@ -270,7 +280,7 @@ func (w *network) step() bool {
 		if e.call != nil {
 			e.call()
 		} else if h := w.hosts[e.to]; h != nil && h.t != nil {
-			h.arrive(e.from, e.datagram)
+			h.arrive(e.from, e.port, e.datagram)
 			h.settle()
 		}
 		return true

@@ -272,7 +272,7 @@ func TestMadeUpPeers(t *testing.T) {
 		if i%2 == 0 {
 			p.Opcode = wire.SRDHello
 		}
-		b.t.Receive(b.t.Find(&from, p.SRDETH.Target), from, sendPort, &p, w.now)
+		b.t.Receive(b.t.Find(&from, p.SRDETH.Target), from, w.portOf(from.Peer), &p, w.now)
 	}
 	w.tap = nil
 	c := b.t.Counters()
@@ -288,7 +288,7 @@ func TestMadeUpPeers(t *testing.T) {
 		from := Address{0, netip.AddrPortFrom(netip.AddrFrom16([16]byte{0xfd, 2, 12: byte(i >> 24), 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)}), 4791)}
 		p.Opcode = wire.SRDSend
 		p.SRDETH.Target = b.t.token(from, epoch(w.now))
-		b.t.Receive(b.t.Find(&from, p.SRDETH.Target), from, sendPort, &p, w.now)
+		b.t.Receive(b.t.Find(&from, p.SRDETH.Target), from, w.portOf(from.Peer), &p, w.now)
 	}
 	c = b.t.Counters()
 	assert.Equal(t, uint64(maxContexts/2), c.Contexts, "the rest is for those that this end speaks to")
@@ -319,7 +319,7 @@ func TestForgedAnswers(t *testing.T) {
 		}
 		p.AETH = wire.AETH{Syndrome: wire.Nak(wire.NakRemoteAccess), MSN: uint32(codeBadAddress)}
 		p.Payload = bytes.Repeat([]byte{0xff}, 8*random.IntN(17))
-		a.t.Receive(c, from, sendPort, &p, w.now)
+		a.t.Receive(c, from, w.portOf(from.Peer), &p, w.now)
 	}
 	assert.Empty(t, a.send.take())
 	counters := a.t.Counters()
@@ -327,7 +327,7 @@ func TestForgedAnswers(t *testing.T) {
 	// A reply to no question only has the peer asked.
 	p := wire.Packet{Opcode: wire.SRDHelloReply, PSN: 1}
 	p.SRDETH = wire.SRDETH{Source: 1, Target: c.own, MTU: 3}
-	a.t.Receive(c, from, sendPort, &p, w.now)
+	a.t.Receive(c, from, w.portOf(from.Peer), &p, w.now)
 	w.sleep(time.Second)
 	assert.Empty(t, a.send.take())
 	b.postRecv(verbs.RecvWR{})
@@ -355,7 +355,7 @@ func TestHostilePeer(t *testing.T) {
 		p.PKey, p.DestQP = 0xffff, b.num
 		p.SRDETH.Source, p.SRDETH.Target, p.SRDETH.MTU = c.peer, c.own, 3
 		p.DETH = wire.DETH{QKey: testKey, SrcQP: a.num}
-		b.t.Receive(c, from, sendPort, &p, w.now)
+		b.t.Receive(c, from, w.portOf(from.Peer), &p, w.now)
 	}
 	drain := func() {
 		b.h.pump()

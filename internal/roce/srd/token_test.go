@@ -109,13 +109,13 @@ func TestStaleAnswer(t *testing.T) {
 		}
 		p := wire.Packet{Opcode: op, PSN: c.una, SRDETH: wire.SRDETH{Source: c.peer + 1, Target: c.own, MTU: 3}}
 		for range 100 {
-			a.t.Receive(c, from, sendPort, &p, w.now)
+			a.t.Receive(c, from, w.portOf(from.Peer), &p, w.now)
 			a.h.pump()
 		}
 		assert.Equal(t, 1, hellos, "%v: the peer is asked, and not in quick succession", op)
 		w.sleep(time.Second)
 		p.SRDETH.Target++
-		a.t.Receive(c, from, sendPort, &p, w.now)
+		a.t.Receive(c, from, w.portOf(from.Peer), &p, w.now)
 		a.h.pump()
 		assert.Equal(t, 1, hellos, "%v: it was not for this device", op)
 		assert.Equal(t, uint64(101), a.t.Counters().Stale)
