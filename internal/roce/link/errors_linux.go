@@ -69,6 +69,11 @@ func (e *errorQueue) system(uintptr) {
 		e.header.SetControllen(int(unsafe.Sizeof(e.control)))
 		_, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(e.k.out), uintptr(unsafe.Pointer(&e.header)), unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
 		if errno != 0 {
+			if e.k.out != e.k.sock {
+				// An error whose message found no room stays, and wakes whoever waits, until
+				// it is asked for. Nobody receives from this socket, which would do so.
+				_, _ = unix.GetsockoptInt(e.k.out, unix.SOL_SOCKET, unix.SO_ERROR)
+			}
 			return
 		}
 		if !e.portUnreachable() || len(e.peers) == maxUnreachable {

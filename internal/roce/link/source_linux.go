@@ -25,9 +25,7 @@ func (k *kernel) openOut() error {
 		return err
 	}
 	k.out = out
-	cfg := k.cfg
-	cfg.ReceiveBuffer = 1 // the kernel has a minimum
-	if err := setOptions(uintptr(out), cfg); err != nil {
+	if err := setOptions(uintptr(out), k.cfg); err != nil {
 		return err
 	}
 	if err := k.bindOut(); err != nil {
