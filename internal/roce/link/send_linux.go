@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/internal/pathmtu"
 )
 
 // A batch up to this many bytes is sent so fast that it costs more than it gains
@@ -139,7 +141,7 @@ func (k *kernel) refused(b *batch) {
 	// exceed the path MTU.
 	if errno == unix.EMSGSIZE || errno == unix.EINVAL {
 		packet := m.size + headerBytes(m.dst)
-		if mtu, ok := pathMTU(m.dst, t.zone); ok && packet > mtu {
+		if mtu, ok := pathmtu.Of(k.cfg.Addr.Addr(), m.dst.Addr()); ok && packet > mtu {
 			b.fail(fmt.Errorf("link: send to %s: a packet of %d bytes exceeds the path MTU of %d; use a smaller RDMA path MTU: %w", m.dst, packet, mtu, unix.EMSGSIZE))
 			return
 		}
@@ -175,24 +177,4 @@ func headerBytes(dst netip.AddrPort) int {
 		return ipv4 + udp
 	}
 	return ipv6 + udp
-}
-
-// pathMTU returns the path MTU to dst. Only a connected socket has one.
-func pathMTU(dst netip.AddrPort, zone uint32) (int, bool) {
-	domain, level, option := unix.AF_INET, unix.IPPROTO_IP, unix.IP_MTU
-	if dst.Addr().Is6() {
-		domain, level, option = unix.AF_INET6, unix.IPPROTO_IPV6, unix.IPV6_MTU
-	}
-	sock, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.IPPROTO_UDP)
-	if err != nil {
-		return 0, false
-	}
-	defer unix.Close(sock)
-	var name sockaddr
-	size := name.encode(dst, zone)
-	if _, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(sock), uintptr(unsafe.Pointer(&name)), uintptr(size)); errno != 0 {
-		return 0, false
-	}
-	mtu, err := unix.GetsockoptInt(sock, level, option)
-	return mtu, err == nil
 }
