@@ -88,6 +88,8 @@ type host struct {
 	address netip.AddrPort
 	// foreign sends from UDP ports of its own choosing, as the kernel does.
 	foreign bool
+	// source is the port that it says that it sends from, and does; 0: it does not say.
+	source uint16
 	// dead hosts take nothing; those that refuse say that the port is closed.
 	dead, refuses bool
 	// stalled does not take events.
@@ -122,7 +124,9 @@ func pair(t tb, f faults) (w *network, a, b *host) {
 	return w, w.attach("A", "10.0.0.1:4791", Config{}), w.attach("B", "10.0.0.2:4791", Config{})
 }
 
-func (h *host) pathTo(to *host) Path { return Path{Local: h.address, Remote: to.address} }
+func (h *host) pathTo(to *host) Path {
+	return Path{Local: h.address, Remote: to.address, SourcePort: h.source}
+}
 
 // newQPN returns a queue pair number that no connection of the host has.
 func (h *host) newQPN() uint32 {
@@ -288,6 +292,9 @@ func (w *network) carry(from *host, d *Datagram) {
 	}
 	require.Equal(w.t, from.address, d.Path.Local, "a MAD leaves by an endpoint of the host")
 	source := from.address
+	if from.source != 0 {
+		source = netip.AddrPortFrom(source.Addr(), from.source)
+	}
 	if from.foreign {
 		source = netip.AddrPortFrom(source.Addr(), uint16(49152+w.random.IntN(16000)))
 	}
@@ -327,7 +334,7 @@ func (w *network) arrive(source netip.AddrPort, to *host, b []byte, back Path) {
 		return
 	}
 	buffer := append([]byte(nil), b...)
-	to.Receive(buffer, Path{Local: to.address, Remote: source}, w.now)
+	to.Receive(buffer, Path{Local: to.address, Remote: source, SourcePort: to.source}, w.now)
 	clear(buffer) // nobody may look at it any more
 	to.settle()
 }
