@@ -208,7 +208,11 @@ func udpPort(e verbs.GIDEntry) string {
 	if e.UDPPort == 0 {
 		return ""
 	}
-	return fmt.Sprintf(", UDP port %d", e.UDPPort)
+	s := fmt.Sprintf(", UDP port %d", e.UDPPort)
+	if e.SourceUDPPort != 0 && e.SourceUDPPort != e.UDPPort {
+		s += fmt.Sprintf(" (sends from %d)", e.SourceUDPPort)
+	}
+	return s
 }
 
 // config is that of the context.
