@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -76,6 +77,11 @@ func newReadySignal(conn *Connection) (*readySignal, error) {
 	r.region, err = s.PD.RegMR(conn.ctx.readyWords.Bytes()[off:off+8:off+8], verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	if err != nil {
 		return nil, fmt.Errorf("register the 8 bytes that the peer's ready signal arrives in with %s: %w", conn.ctx.dev.Name(), err)
+	}
+	if qp, ok := conn.QP().(verbs.ExpectKeyQP); ok {
+		if err := qp.ExpectKey(r.region.RKey()); err != nil {
+			return nil, errors.Join(err, r.region.Close())
+		}
 	}
 	return r, nil
 }

@@ -29,14 +29,18 @@ type hostBuckets struct {
 
 func newHostBuckets() hostBuckets { return hostBuckets{seed: maphash.MakeSeed()} }
 
-// of returns the bucket of a host: by its address with IPv4, and the upper half of it with
-// IPv6, since a host has many of the lower.
+// of returns the bucket of a host: by its address or, with IPv6, by the upper half, since a
+// host has many of the lower. All link-local addresses have the same upper half.
 func (h *hostBuckets) of(host netip.Addr) *bucket {
 	var key uint64
-	if host.Is4() {
+	switch {
+	case host.Is4():
 		b := host.As4()
 		key = uint64(binary.BigEndian.Uint32(b[:]))
-	} else {
+	case host.IsLinkLocalUnicast():
+		b := host.As16()
+		key = binary.BigEndian.Uint64(b[8:])
+	default:
 		b := host.As16()
 		key = binary.BigEndian.Uint64(b[:])
 	}

@@ -172,6 +172,17 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
+// ExpectKey implements verbs.ExpectKeyQP.
+func (q *queuePair) ExpectKey(rkey uint32) error {
+	s := q.lock()
+	defer s.mu.Unlock()
+	if err := q.checkOpen("expect a key"); err != nil {
+		return err
+	}
+	q.transport.ExpectKey(rkey)
+	return nil
+}
+
 // Query implements verbs.QP.
 func (q *queuePair) Query() (verbs.QPAttr, error) {
 	s := q.lock()

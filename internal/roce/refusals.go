@@ -3,6 +3,7 @@ package roce
 import (
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -13,9 +14,12 @@ import (
 type refusals struct {
 	device *Device
 
-	mu       sync.Mutex // a leaf
-	hosts    hostBuckets
-	reported time.Duration // when the log was last told; zero: never
+	// limitedUntil is when all hosts may try keys again. In the past: they may.
+	limitedUntil atomic.Int64
+
+	mu     sync.Mutex // a leaf
+	hosts  hostBuckets
+	logged time.Duration // when a host was last logged; zero: none was
 }
 
 const (
@@ -23,20 +27,21 @@ const (
 	// refusalInterval.
 	refusalBurst    = 64
 	refusalInterval = time.Second
-	// maxRefusalWait bounds how long a host waits that was refused by keys which its
-	// connections had been granted, and so without having to wait.
-	maxRefusalWait = 5 * time.Minute
-	// refusalReports is how often the log is told at most.
-	refusalReports = 10 * time.Second
+	// logInterval is between two lines of the log.
+	logInterval = 10 * time.Second
 )
 
 func newRefusals(d *Device) *refusals { return &refusals{device: d, hosts: newHostBuckets()} }
 
 // admits reports whether a host may try a key.
 func (r *refusals) admits(host netip.Addr) bool {
+	now := r.device.now()
+	if int64(now) >= r.limitedUntil.Load() {
+		return true
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.hosts.of(host).has(r.device.now(), refusalBurst, refusalInterval)
+	return r.hosts.of(host).has(now, refusalBurst, refusalInterval)
 }
 
 // refused notes that a host has tried a key in vain.
@@ -45,13 +50,13 @@ func (r *refusals) refused(host netip.Addr) {
 	r.mu.Lock()
 	b := r.hosts.of(host)
 	b.take(now, refusalInterval)
-	b.full = min(b.full, now+refusalBurst*refusalInterval+maxRefusalWait)
-	report := !b.has(now, refusalBurst, refusalInterval) && (r.reported == 0 || now-r.reported >= refusalReports)
-	if report {
-		r.reported = now
+	r.limitedUntil.Store(max(r.limitedUntil.Load(), int64(b.full-(refusalBurst-1)*refusalInterval)))
+	log := !b.has(now, refusalBurst, refusalInterval) && (r.logged == 0 || now-r.logged >= logInterval)
+	if log {
+		r.logged = now
 	}
 	r.mu.Unlock()
-	if report {
+	if log {
 		r.device.log.Warn().Str("device", r.device.cfg.Name).Stringer("host", host).
 			Msg("a host tries remote keys that grant it nothing: requests of its connections that use a key for the first time are held up")
 	}

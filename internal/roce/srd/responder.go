@@ -153,7 +153,7 @@ func (c *Context) refuse(p *wire.Packet, why code) {
 	switch why {
 	case codeBadAddress:
 		n.Access++
-		if c.t.cfg.Refused != nil {
+		if c.t.cfg.Refused != nil && !c.granted.Has(p.RETH.RKey) {
 			c.t.cfg.Refused(c.addr)
 		}
 	case codeNotReady:

@@ -43,7 +43,7 @@ func (g *GrantedKeys) Add(key uint32) {
 // admits reports whether a request may use a key. The later packets of one that may not are
 // no gap: the peer is not told that they are.
 func (q *QP) admits(key uint32) bool {
-	if q.guard == nil || q.granted.Has(key) || q.guard.Admits() {
+	if q.guard == nil || key == q.expectedKey || q.granted.Has(key) || q.guard.Admits() {
 		return true
 	}
 	q.counters.AccessesLimited++
@@ -61,9 +61,20 @@ func (q *QP) grantedRange(h *wire.RETH) {
 	}
 }
 
-// refusedKey notes that a key granted too little.
-func (q *QP) refusedKey() {
-	if q.guard != nil {
+// refuseKey responds to a request whose key grants less than it wants.
+func (q *QP) refuseKey(key uint32) {
+	q.chargeKey(key)
+	q.refuse(wire.NakRemoteAccess)
+}
+
+// chargeKey notes a key that granted too little. One that has granted something before is no
+// guess: whoever has it uses it wrongly.
+func (q *QP) chargeKey(key uint32) {
+	if q.guard != nil && key != q.expectedKey && !q.granted.Has(key) {
 		q.guard.Refused()
 	}
 }
+
+// ExpectKey says that the peer has been given a key, so that it need not guess it. It holds
+// for the last one that it was called with, for good.
+func (q *QP) ExpectKey(key uint32) { q.expectedKey = key }

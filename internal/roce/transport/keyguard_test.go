@@ -72,7 +72,7 @@ func TestLongWritesAreHeldUpInSilence(t *testing.T) {
 }
 
 // What a connection has been granted once, it can use whatever other connections of its
-// host do, and what has no key too. A wrong range of a key that is right is a refusal.
+// host do, and what has no key too. A wrong range of it is refused, and is no guess.
 func TestGrantedKeysAreNotHeldUp(t *testing.T) {
 	t.Parallel()
 	r, g := guardedRig(t, verbs.RC)
@@ -95,7 +95,23 @@ func TestGrantedKeysAreNotHeldUp(t *testing.T) {
 	wr := r.wr(7, verbs.OpRead, 8)
 	wr.RemoteAddr += arenaLen
 	r.requireFailed(wr, verbs.StatusRemoteAccessError)
-	require.Equal(t, 1, g.refused)
+	require.Zero(t, g.refused, "it was no guess")
+}
+
+// A key that the peer was given is never held up, also after the queue pair was reset.
+func TestExpectedKeyIsNotHeldUp(t *testing.T) {
+	t.Parallel()
+	r, g := guardedRig(t, verbs.RC)
+	r.server.qp.ExpectKey(remoteKey)
+	r.server.modify(verbs.QPReset)
+	r.server.ready(r.o.attr(clientQPN, r.o.peerPSN, r.o.psn))
+	r.client.post(r.wr(1, verbs.OpWrite, 8))
+	r.exchange()
+	r.requireSent(1, verbs.StatusSuccess)
+	wr := r.wr(2, verbs.OpWrite, 8)
+	wr.RemoteAddr += arenaLen
+	r.requireFailed(wr, verbs.StatusRemoteAccessError)
+	require.Zero(t, g.refused)
 }
 
 // A key is forgotten after others, and with the connection.

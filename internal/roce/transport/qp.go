@@ -109,10 +109,11 @@ type QP struct {
 	waiting     *Waiting
 	windows     fifo.List[*Window] // of type 2, bound on it
 	pacer
-	checkAH  func(verbs.AH, uint32) error
-	findBind func(*verbs.MWBind) (*Window, *Region, error)
-	guard    KeyGuard
-	event    func(verbs.EventType)
+	checkAH     func(verbs.AH, uint32) error
+	findBind    func(*verbs.MWBind) (*Window, *Region, error)
+	guard       KeyGuard
+	expectedKey uint32 // of ExpectKey
+	event       func(verbs.EventType)
 }
 
 // New returns a queue pair in the state Reset.

@@ -148,7 +148,7 @@ func (q *QP) receiveSend(p *wire.Packet) {
 			return
 		}
 		if window = q.revocable(p.InvalidateRKey); window == nil {
-			q.refuse(wire.NakRemoteAccess)
+			q.refuseKey(p.InvalidateRKey)
 			return
 		}
 	}
@@ -210,7 +210,7 @@ func (q *QP) receiveWrite(p *wire.Packet) {
 			return
 		}
 		if !q.writing.begin(q, p.RETH) {
-			q.refuse(wire.NakRemoteAccess)
+			q.refuseKey(p.RETH.RKey)
 			return
 		}
 		q.grantedRange(&p.RETH)
@@ -255,7 +255,7 @@ func (q *QP) receiveReadRequest(p *wire.Packet) {
 	}
 	from, ok := q.readable(p)
 	if !ok {
-		q.refuse(wire.NakRemoteAccess)
+		q.refuseKey(p.RETH.RKey)
 		return
 	}
 	q.grantedRange(&p.RETH)
@@ -309,7 +309,7 @@ func (q *QP) receiveAtomicRequest(p *wire.Packet) {
 	}
 	g, ok := q.memory.grant(q, p.Atomic.RKey, p.Atomic.VA, 8, verbs.AccessRemoteAtomic)
 	if !ok {
-		q.refuse(wire.NakRemoteAccess)
+		q.refuseKey(p.Atomic.RKey)
 		return
 	}
 	if g.addr%8 != 0 { // a zero-based window can begin anywhere
@@ -430,7 +430,6 @@ func (q *QP) refuse(code wire.NakCode) {
 	switch code {
 	case wire.NakRemoteAccess:
 		q.counters.RemoteAccessErrors++
-		q.refusedKey()
 		event = verbs.EventQPAccessError
 	case wire.NakInvalidRequest:
 		q.counters.RemoteInvalidErrors++

@@ -170,7 +170,7 @@ func (q *QP) takeUnreliableWrite(p *wire.Packet, first, last bool) bool {
 		}
 		if !q.writing.begin(q, p.RETH) {
 			q.counters.RemoteAccessErrors++
-			q.refusedKey()
+			q.chargeKey(p.RETH.RKey)
 			return false
 		}
 		q.grantedRange(&p.RETH)
