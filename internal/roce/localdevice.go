@@ -94,7 +94,7 @@ func (l *localDevice) join(e *endpoint, addr local.Address) *localPeer {
 
 // mayDial reports whether a channel with a peer is wanted, and nobody is making one.
 func (l *localDevice) mayDial(p *localPeer) bool {
-	return l.on && p.users > 0 && p.channel == nil && p.meetings == 0 && len(l.polled.peers) < maxLocalPeers
+	return l.on && p.users > 0 && p.channel == nil && p.meetings == 0 && !p.pausing && len(l.polled.peers) < maxLocalPeers
 }
 
 func (l *localDevice) peer(e *endpoint, addr local.Address) *localPeer {
@@ -118,7 +118,7 @@ func (l *localDevice) leave(p *localPeer) {
 }
 
 func (l *localDevice) forgetUnused(p *localPeer) {
-	if p.users == 0 && p.meetings == 0 && p.channel == nil {
+	if p.users == 0 && p.meetings == 0 && !p.pausing && p.channel == nil {
 		delete(l.peers, p.ends)
 	}
 }
@@ -135,21 +135,30 @@ func (l *localDevice) dial(p *localPeer, pause time.Duration) {
 		if err != nil {
 			l.shard.device.log.Trace().Err(err).Msg("packets go by UDP")
 		}
-		l.met(p, c)
-		if !unanswered(err) {
-			return
-		}
-		select {
-		case <-time.After(pause):
-		case <-l.ctx.Done():
-			return
-		}
+		again := unanswered(err)
 		l.shard.mu.Lock()
-		defer l.shard.mu.Unlock()
-		if l.peers[p.ends] == p && l.mayDial(p) {
-			l.dial(p, min(2*pause, maxRedialPause))
+		p.pausing = again
+		l.metLocked(p, c)
+		l.shard.mu.Unlock()
+		if again {
+			l.dialAgain(p, pause)
 		}
 	})
+}
+
+// dialAgain dials after a pause, if there is still no channel.
+func (l *localDevice) dialAgain(p *localPeer, pause time.Duration) {
+	select {
+	case <-time.After(pause):
+	case <-l.ctx.Done():
+	}
+	l.shard.mu.Lock()
+	defer l.shard.mu.Unlock()
+	p.pausing = false
+	if l.mayDial(p) {
+		l.dial(p, min(2*pause, maxRedialPause))
+	}
+	l.forgetUnused(p)
 }
 
 // unanswered reports whether a peer was found that did not come to an answer.
@@ -202,6 +211,10 @@ func (l *localDevice) answer(e *endpoint, addr local.Address) func(*local.Channe
 func (l *localDevice) met(p *localPeer, c *local.Channel) {
 	l.shard.mu.Lock()
 	defer l.shard.mu.Unlock()
+	l.metLocked(p, c)
+}
+
+func (l *localDevice) metLocked(p *localPeer, c *local.Channel) {
 	p.meetings--
 	switch {
 	case c == nil:

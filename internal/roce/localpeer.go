@@ -17,6 +17,7 @@ type localPeer struct {
 	ends     local.Ends
 	users    int            // paths to it
 	meetings int            // channels that are being made
+	pausing  bool           // before it is dialled again
 	channel  *local.Channel // nil: there is none
 	waiting  []*localPath   // for room in it
 
