@@ -354,7 +354,13 @@ func (m *Manager) receiveREJ(r *mad.REJ, from Path, now time.Duration) {
 			c = nil
 		}
 	} else {
-		c = m.find(r.RemoteCommID, r.LocalCommID, from)
+		// A device that has come back at the peer's address sends from another port, and knows
+		// nothing of the connection. The transaction ID shows that it has got the message.
+		comes := (*Conn).comesFromPeer
+		if r.Reason == mad.ReasonInvalidCommID {
+			comes = (*Conn).comesFromAddress
+		}
+		c = m.findBy(r.RemoteCommID, r.LocalCommID, from, comes)
 	}
 	if c == nil {
 		return

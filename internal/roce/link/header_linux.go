@@ -61,7 +61,11 @@ func (c *sendControl) init(k *kernel) (source int) {
 	}
 	hdr.Level, hdr.Type = unix.IPPROTO_IPV6, unix.IPV6_PKTINFO
 	hdr.SetLen(unix.CmsgLen(unix.SizeofInet6Pktinfo))
-	(*unix.Inet6Pktinfo)(data).Addr = addr.As16()
+	info := (*unix.Inet6Pktinfo)(data)
+	info.Addr = addr.As16()
+	if addr.IsLinkLocalUnicast() {
+		info.Ifindex = k.index
+	}
 	return unix.CmsgSpace(unix.SizeofInet6Pktinfo)
 }
 

@@ -97,7 +97,7 @@ func TestPathMTU(t *testing.T) {
 				dropped, err := tx.Flush()
 				assert.Equal(t, n, dropped)
 				require.ErrorIs(t, err, unix.EMSGSIZE)
-				assert.ErrorContains(t, err, "a packet of 1501 bytes exceeds the path MTU of 1500")
+				assert.ErrorContains(t, err, "a packet of 1501 bytes exceeds the MTU of lo, 1500")
 			}
 			assert.Equal(t, !cfg.DisableSegmentation, tx.Features().Segmentation)
 		}

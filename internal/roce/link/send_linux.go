@@ -8,8 +8,6 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/verbena-rdma/verbena/internal/pathmtu"
 )
 
 // A batch up to this many bytes is sent so fast that it costs more than it gains
@@ -141,8 +139,8 @@ func (k *kernel) refused(b *batch) {
 	// exceed the path MTU.
 	if errno == unix.EMSGSIZE || errno == unix.EINVAL {
 		packet := m.size + headerBytes(m.dst)
-		if mtu, ok := pathmtu.Of(k.cfg.Addr.Addr(), m.dst.Addr()); ok && packet > mtu {
-			b.fail(fmt.Errorf("link: send to %s: a packet of %d bytes exceeds the path MTU of %d; use a smaller RDMA path MTU: %w", m.dst, packet, mtu, unix.EMSGSIZE))
+		if i, err := net.InterfaceByIndex(int(k.index)); err == nil && packet > i.MTU {
+			b.fail(fmt.Errorf("link: send to %s: a packet of %d bytes exceeds the MTU of %s, %d; use a smaller RDMA path MTU: %w", m.dst, packet, i.Name, i.MTU, unix.EMSGSIZE))
 			return
 		}
 	}

@@ -8,9 +8,9 @@ import (
 // Plausible reports whether a packet is one that the queue pair waits for: the next request, or
 // a response to something that is under way. Who cannot see the connection's packets guesses
 // the sequence number of such a one at best once in 2^24 times, divided by the packets under
-// way. An unreliable connection, whose peer may be at any number by now, waits for any that is
-// not of the past.
-func (q *QP) Plausible(p *wire.Packet) bool {
+// way. Repetitions of the latest requests, as many packets as behind, are taken too: a peer
+// whose packets have come by another way sends what was not acknowledged there again.
+func (q *QP) Plausible(p *wire.Packet, behind int32) bool {
 	if p.Opcode.Service() != q.service {
 		return false
 	}
@@ -19,8 +19,6 @@ func (q *QP) Plausible(p *wire.Packet) bool {
 		wire.RCReadResponseOnly, wire.RCAtomicAcknowledge:
 		return q.awaited(p.PSN)
 	}
-	if q.kind == verbs.RC {
-		return q.receiving() && p.PSN == q.expected
-	}
-	return q.receiving() && wire.PSNDiff(p.PSN, q.expected) >= 0
+	d := wire.PSNDiff(p.PSN, q.expected)
+	return q.receiving() && d <= 0 && d >= -behind
 }
