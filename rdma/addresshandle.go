@@ -18,6 +18,7 @@ type destination struct {
 	udpPort uint16
 	lid     uint16
 	source  uint16 // port that datagrams come from; 0: not named
+	qpn     uint32 // of the queue pair that sends from there; 0: source is not named
 }
 
 // addressHandle is the way to a device. It is made when a task needs it, and closed when
@@ -56,7 +57,10 @@ func (a *addressHandles) find(p *Peer) (*addressHandle, error) {
 	if h := p.handle; h != nil && h.ah != nil && h.to.lid == p.lid && h.to.source == p.source {
 		return h, nil
 	}
-	to := destination{p.addr.GID, p.addr.UDPPort, p.lid, p.source}
+	to := destination{gid: p.addr.GID, udpPort: p.addr.UDPPort, lid: p.lid, source: p.source}
+	if p.source != 0 {
+		to.qpn = p.addr.QPN
+	}
 	h := a.open[to]
 	if h == nil {
 		var err error
@@ -78,6 +82,7 @@ func (a *addressHandles) make(to destination, p *Peer) (*addressHandle, error) {
 	}
 	s := a.ctx.set
 	path := s.path(to.gid, to.lid, to.udpPort, to.source)
+	path.SourceQPN = to.qpn
 	if p.group != nil {
 		path = p.group.path
 	}

@@ -245,9 +245,12 @@ type AddressAttr struct {
 	UDPPort uint16
 	// SourceUDPPort is the port that the peer's packets come from (GIDEntry.SourceUDPPort).
 	// The software device takes them from no other; of UD, as long as there is an address
-	// handle that names it. Zero: a connection learns it from its first packet. Adapters
-	// do not look at it.
+	// handle that names it, and those of the queue pair SourceQPN. Zero: a reliable
+	// connection learns it from its first packet. Adapters do not look at it.
 	SourceUDPPort uint16
+	// SourceQPN is the number of the peer's queue pair in an address handle that has
+	// SourceUDPPort.
+	SourceQPN uint32
 }
 
 // AH is an address handle: the way of datagrams to a peer.

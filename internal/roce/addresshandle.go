@@ -12,9 +12,12 @@ type addressHandle struct {
 	udpOutput
 	way    srd.AH // of requests of SRD
 	number uint16
-	sends  uint16 // the port that the peer's datagrams come from; 0: not named
-	pd     *protectionDomain
-	closed bool
+	// sender and sourcePort are the queue pair at the other end, and the port that its
+	// datagrams come from; 0: not named.
+	sender     sender
+	sourcePort uint16
+	pd         *protectionDomain
+	closed     bool
 }
 
 // CreateAH implements verbs.PD.
@@ -44,8 +47,8 @@ func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 	a.number = d.numbers.add(out.peer)
 	d.srd.SetNumber(len(d.endpoints), out.peer, a.number)
 	if !out.multicast {
-		a.sends = attr.SourceUDPPort
-		d.senders.add(out.peer, a.sends)
+		a.sender, a.sourcePort = sender{out.peer, attr.SourceQPN}, attr.SourceUDPPort
+		d.senders.add(a.sender, a.sourcePort)
 	}
 	return a, nil
 }
@@ -80,7 +83,7 @@ func (a *addressHandle) Close() error {
 	}
 	a.closed = true
 	a.pd.refs--
-	d.senders.remove(a.peer, a.sends)
+	d.senders.remove(a.sender, a.sourcePort)
 	d.srd.CloseAH(&a.way)
 	if d.numbers.remove(a.peer) {
 		d.srd.SetNumber(len(d.endpoints), a.peer, verbs.NoAH)

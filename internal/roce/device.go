@@ -107,6 +107,7 @@ func Open(cfg Config) (*Device, error) {
 		domains:     make(map[uint32]*protectionDomain),
 		queuePairs:  make(map[uint32]*queuePair),
 		srdPairs:    make(map[uint32]*srdQueuePair),
+		senders:     make(senders),
 		subscribers: make(map[int]func(verbs.Event)),
 		guid:        uint64(randomUint32())<<32 | uint64(randomUint32()),
 		numbering:   newNumbering(),

@@ -248,7 +248,9 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 	}
 	var flow *wire.Flow
 	if q.path != nil && inDefaultPartition(p.PKey) {
-		flow = q.path.flowFrom(e, dg.Src)
+		if flow = q.path.flowFrom(e, dg.Src); flow == nil && q.learnAgain(e, dg.Src.Addr(), now) {
+			flow = q.path.flowFrom(e, dg.Src)
+		}
 	}
 	if flow == nil {
 		s.drops.refuse(q, e, dg.Src, p)
@@ -259,12 +261,17 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 		return
 	}
 	if q.learning != nil {
-		if !q.transport.Plausible(p) {
+		if !q.transport.Plausible(p, q.learning.behind) {
 			s.drops.wrongSource++
 			return
 		}
-		q.learning.held, q.learning = true, nil
+		q.learning.held, q.learning.learned, q.learning = true, true, nil
 	}
+	if q.init.Type == verbs.UD && !d.senders.mayBe(dg.Src, p.DETH.SrcQP) {
+		s.drops.wrongSource++
+		return
+	}
+	q.heardAt = now
 	s.counters.ReceivedPackets++
 	if d.capture != nil {
 		d.capture.packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
@@ -286,10 +293,7 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 
 // refuse counts a packet for a queue pair that takes none from there.
 func (d *drops) refuse(q *queuePair, e *endpoint, source netip.AddrPort, p *wire.Packet) {
-	peer, ok := q.path.(interface {
-		isPeer(e *endpoint, addr netip.Addr) bool
-	})
-	if ok && peer.isPeer(e, source.Addr()) && inDefaultPartition(p.PKey) {
+	if u := networkPath(q.path); u != nil && u.isPeer(e, source.Addr()) && inDefaultPartition(p.PKey) {
 		d.wrongSource++
 		return
 	}

@@ -26,6 +26,10 @@ type localPath struct {
 	left  *local.Channel // that was cut off, if it led to the process of the peer's queue pair
 }
 
+// maxBehind is more packets than can be under way through a channel, whose acknowledgements
+// may be lost with it: the peer repeats them by UDP, from a port that has to be learned.
+const maxBehind = 1 << 16
+
 // localCost is what the smallest packet takes off the allowance, in bytes.
 const localCost = 4 << 10
 
@@ -58,6 +62,9 @@ func (p *localPath) joined() {
 func (p *localPath) parted(c *local.Channel) {
 	if p.heard || c.OutlivedBy(p.mark) {
 		p.left = c
+	}
+	if p.heard {
+		p.behind = maxBehind
 	}
 	p.endpoint.receivers++
 	p.waiting = false

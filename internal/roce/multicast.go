@@ -27,7 +27,6 @@ type group struct {
 	queuePairs  []*queuePair
 	source      netip.AddrPort // of the last packet
 	arriving    wire.Flow      // from there
-	named       uint64         // senders.changes, when that was looked up
 }
 
 // maxGroups is how many groups the device can be in: none where its sockets cannot.
@@ -82,15 +81,15 @@ func (e *endpoint) handleGroup(dg *link.Datagram) {
 		d.main.drops.wrongPeer++
 		return
 	}
-	if dg.Src != g.source || g.named != d.senders.changes {
-		if !d.senders.mayBe(dg.Src) {
-			d.main.drops.wrongSource++
-			return
-		}
-		g.source, g.arriving, g.named = dg.Src, wire.NewFlow(dg.Src, g.addr), d.senders.changes
+	if dg.Src != g.source {
+		g.source, g.arriving = dg.Src, wire.NewFlow(dg.Src, g.addr)
 	}
 	if !g.arriving.CheckICRC(dg.Data, uint16(dg.Segment)) {
 		d.main.drops.badICRC++
+		return
+	}
+	if !d.senders.mayBe(dg.Src, p.DETH.SrcQP) {
+		d.main.drops.wrongSource++
 		return
 	}
 	d.main.counters.ReceivedPackets++

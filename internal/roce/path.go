@@ -105,9 +105,37 @@ func (q *queuePair) setPath(p path) {
 	if p != nil {
 		p.attach(q.transport)
 	}
-	if p, ok := p.(interface{ learns() *udpPath }); ok {
-		q.learning = p.learns()
+	// An unreliable connection learns no port: its peer may be at any sequence number, so that
+	// any packet would be as good as another.
+	if u := networkPath(p); u != nil && !u.held && q.init.Type == verbs.RC {
+		q.learning = u
 	}
+}
+
+// networkPath is the part of a path that goes by UDP to one peer; nil: it has none.
+func networkPath(p path) *udpPath {
+	switch p := p.(type) {
+	case *udpPath:
+		return p
+	case *localPath:
+		return &p.udpPath
+	}
+	return nil
+}
+
+// relearnTime is for how long a peer is silent when packets from another port may be its own: a
+// driver can choose another for a queue pair that it brings up again.
+const relearnTime = 10 * time.Second
+
+// learnAgain has the queue pair learn the port of its peer again, if it is time, and reports
+// whether it does.
+func (q *queuePair) learnAgain(e *endpoint, source netip.Addr, now time.Duration) bool {
+	u := networkPath(q.path)
+	if u == nil || !u.learned || now-q.heardAt < relearnTime || !u.isPeer(e, source) {
+		return false
+	}
+	u.held, u.learned, q.learning = false, false, u
+	return true
 }
 
 // Path implements verbs.PathQP.

@@ -3,6 +3,7 @@ package roce
 import (
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -21,6 +22,7 @@ type queuePair struct {
 	// learning is the path as long as the next plausible packet says which port the peer
 	// sends from.
 	learning *udpPath
+	heardAt  time.Duration // when the last packet came by UDP
 	ready    readyLinks
 	timer    timer
 	groups   int // multicast groups that it is attached to

@@ -385,7 +385,7 @@ func TestForgedDatagrams(t *testing.T) {
 				return
 			}
 			attr := y.address(x)
-			attr.SourceUDPPort = x.source().Port()
+			attr.SourceUDPPort, attr.SourceQPN = x.source().Port(), x.qp.Num()
 			ah, err := y.dev.DefaultPD().CreateAH(attr)
 			require.NoError(t, err)
 			y.postRecv(verbs.RecvWR{SGL: []verbs.SGE{y.sge(0, 1024)}})

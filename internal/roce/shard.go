@@ -285,13 +285,7 @@ func (d *Device) moveToMain(from *shard) {
 
 // learned is the port that a path has learned; 0: none.
 func learned(p path) uint16 {
-	var udp *udpPath
-	switch p := p.(type) {
-	case *udpPath:
-		udp = p
-	case *localPath:
-		udp = &p.udpPath
-	}
+	udp := networkPath(p)
 	if udp == nil || !udp.held {
 		return 0
 	}

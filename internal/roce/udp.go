@@ -25,6 +25,9 @@ type udpPath struct {
 	source   netip.AddrPort
 	arriving wire.Flow // from there
 	held     bool
+	learned  bool // it is held since a packet has come from there, and nobody has named it
+	// behind is how many packets of repetitions a port is learned from, too.
+	behind int32
 }
 
 // newUDPPath makes the path to a peer that sends from a port. 0: from one that it has chosen
@@ -71,14 +74,6 @@ func (p *udpPath) flowFrom(e *endpoint, source netip.AddrPort) *wire.Flow {
 	return &p.arriving
 }
 
-// learns returns the path itself as long as it does not know the port of the peer.
-func (p *udpPath) learns() *udpPath {
-	if p.held {
-		return nil
-	}
-	return p
-}
-
 // isPeer reports whether that is the peer's address.
 func (p *udpPath) isPeer(e *endpoint, addr netip.Addr) bool {
 	return e == p.endpoint && addr == p.peer.Addr()
@@ -96,7 +91,6 @@ type datagramPath struct {
 	endpoint *endpoint      // that the last packet came to
 	source   netip.AddrPort // that it came from
 	arriving wire.Flow      // from there
-	named    uint64         // senders.changes, when that was looked up
 }
 
 func (p *datagramPath) attach(*transport.QP) {
@@ -120,12 +114,8 @@ func (p *datagramPath) transmit(t *transport.QP, now time.Duration, a allowance)
 }
 
 func (p *datagramPath) flowFrom(e *endpoint, source netip.AddrPort) *wire.Flow {
-	senders := &p.device.senders
-	if e != p.endpoint || source != p.source || p.named != senders.changes {
-		if !senders.mayBe(source) {
-			return nil
-		}
-		p.endpoint, p.source, p.arriving, p.named = e, source, wire.NewFlow(source, e.socket.Addr()), senders.changes
+	if e != p.endpoint || source != p.source {
+		p.endpoint, p.source, p.arriving = e, source, wire.NewFlow(source, e.socket.Addr())
 	}
 	return &p.arriving
 }

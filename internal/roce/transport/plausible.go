@@ -2,7 +2,6 @@ package transport
 
 import (
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
-	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Plausible reports whether a packet is one that the queue pair waits for: the next request, or
