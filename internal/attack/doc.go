@@ -8,9 +8,6 @@
 // number of the connections that they attack, also of busy ones: what devices send is written
 // to a page that all processes share.
 //
-// A finding that is not mended yet is a hole of its row: the row passes with it. A hole that is
-// sure has to be there, so that whoever mends it has to delete it.
-//
 // In make test each attack takes a moment. VERBENA_ATTACK is how long each takes in make attack,
 // which prints what came of them.
 package attack

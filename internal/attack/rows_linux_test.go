@@ -29,23 +29,23 @@ func init() {
 		},
 		{
 			name: "forged responses", does: "responses to reads likewise",
-			run: forge(responses),
+			run: forge(responses), counted: []string{"rx_wrong_source"},
 		},
 		{
 			name: "forged NAKs", does: "NAKs likewise",
-			run: forge(naks),
+			run: forge(naks), counted: []string{"rx_wrong_source"},
 		},
 		{
 			name: "forged ACKs", does: "acknowledgements likewise",
-			run: forge(acks),
+			run: forge(acks), counted: []string{"rx_wrong_source"},
 		},
 		{
 			name: "forged patience", does: "receiver-not-ready NAKs of 655 ms likewise",
-			run: forge(notReady),
+			run: forge(notReady), counted: []string{"rx_wrong_source"},
 		},
 		{
 			name: "forged CNPs", does: "congestion notifications likewise",
-			run: forge(notifications),
+			run: forge(notifications), counted: []string{"rx_wrong_source"},
 		},
 		{
 			name: "forged of every kind", does: "all of these likewise",
