@@ -252,6 +252,12 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 			flow = q.path.flowFrom(e, dg.Src)
 		}
 	}
+	notification := p.Opcode == wire.CNP && q.takesNotifications(e, dg.Src.Addr())
+	if notification {
+		// Adapters send these from any port, and nothing is learned from them.
+		e.stranger = wire.NewFlow(dg.Src, e.socket.Addr())
+		flow = &e.stranger
+	}
 	if flow == nil {
 		s.drops.refuse(q, e, dg.Src, p)
 		return
@@ -260,7 +266,7 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 		s.drops.badICRC++
 		return
 	}
-	if q.learning != nil {
+	if q.learning != nil && !notification {
 		if !q.transport.Plausible(p, q.learning.behind) {
 			s.drops.wrongSource++
 			return

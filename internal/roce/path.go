@@ -123,6 +123,13 @@ func networkPath(p path) *udpPath {
 	return nil
 }
 
+// takesNotifications reports whether congestion notifications from any port of an address are
+// the peer's: nobody has named its port.
+func (q *queuePair) takesNotifications(e *endpoint, source netip.Addr) bool {
+	u := networkPath(q.path)
+	return u != nil && (!u.held || u.learned) && u.isPeer(e, source)
+}
+
 // relearnTime is for how long a peer is silent when packets from another port may be its own: a
 // driver can choose another for a queue pair that it brings up again.
 const relearnTime = 10 * time.Second

@@ -205,7 +205,7 @@ func TestSourceOfADevice(t *testing.T) {
 }
 
 // The port of a foreign peer is that of its first packet that can be right, until the queue pair
-// is connected again.
+// is connected again, or the peer is silent. An unreliable connection learns none.
 func TestSourceIsLearned(t *testing.T) {
 	for _, service := range []verbs.QPType{verbs.RC, verbs.UC} {
 		t.Run(service.String(), func(t *testing.T) {
@@ -248,17 +248,35 @@ func TestSourceIsLearned(t *testing.T) {
 					}, verbs.QPAttrAddress|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN)
 				}
 				clear(y.mem)
-				send(other, wire.PSNAdd(first, -1), "the past", false)
 				if service == verbs.RC {
+					send(other, wire.PSNAdd(first, -1), "the past", false)
 					send(other, wire.PSNAdd(first, 1), "too soon", false)
 				}
 				send(holder, first, "the 1st.", true)
-				send(other, wire.PSNAdd(first, 1), "stranger", false)
+				if service == verbs.RC {
+					send(other, wire.PSNAdd(first, 1), "stranger", false)
+				}
 				send(holder, wire.PSNAdd(first, 1), "the 2nd.", true)
+				if service == verbs.RC {
+					y.wasSilent(relearnTime)
+					send(other, wire.PSNAdd(first, 3), "too soon", false)
+					send(holder, wire.PSNAdd(first, 2), "the 3rd.", true)
+					y.wasSilent(relearnTime)
+					send(other, wire.PSNAdd(first, 3), "the 4th.", true)
+					send(holder, wire.PSNAdd(first, 4), "stranger", false)
+				}
 				y.modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState)
 			}
 		})
 	}
+}
+
+// wasSilent has the peer's last packet have come that much earlier.
+func (s *side) wasSilent(d time.Duration) {
+	q := s.qp.(*queuePair)
+	sh := q.lock()
+	defer sh.mu.Unlock()
+	q.heardAt -= d
 }
 
 // A requester learns the port from a response to what is under way, and from no other.
