@@ -233,7 +233,7 @@ func TestCMWrongPeer(t *testing.T) {
 	defer mu.Unlock()
 	assert.Len(t, lines, 3)
 	for _, line := range lines {
-		assert.Contains(t, line, "a connection from 127.0.0.")
+		assert.Contains(t, line, "a connection from 127.")
 	}
 }
 
