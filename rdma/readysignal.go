@@ -42,8 +42,8 @@ type readySignal struct {
 }
 
 const (
-	// longestSignal is how long a signal may stay unacknowledged where the device would
-	// repeat it for seconds; at first it is shortestSignal where the device repeats nothing.
+	// shortestSignal and longestSignal are how long a signal may stay unacknowledged where the
+	// device would wait for ever, at first and later.
 	shortestSignal = 250 * time.Millisecond
 	longestSignal  = time.Second
 	// shortestPause and longestPause are between the end of a signal and the next one: a
@@ -139,7 +139,7 @@ func (r *readySignal) signaled() {
 	r.pending.Store(false)
 	goodbye := r.goodbyeArrived()
 	if r.conn.state == Connecting && (goodbye || r.arrived(r.conn.local.nonce)) {
-		r.conn.ready()
+		r.peerReady()
 	}
 	if goodbye {
 		r.conn.peerClosed()
@@ -149,10 +149,9 @@ func (r *readySignal) signaled() {
 // signal posts the ready signal.
 func (r *readySignal) signal(now time.Time) {
 	r.again = time.Time{}
-	switch s := r.conn.ctx.set; {
-	case s.adaptive:
-		r.again = now.Add(longestSignal)
-	case s.timeout == 0:
+	// A signal is not taken back before the device gives up: the peer may have it, and may
+	// have sent something since, which a reset would make it send in vain.
+	if s := r.conn.ctx.set; !s.adaptive && s.timeout == 0 {
 		r.again = now.Add(within(now.Sub(r.began), shortestSignal, longestSignal))
 	}
 	r.signals++
@@ -240,7 +239,16 @@ func (r *readySignal) peerMayBeReady() bool {
 func (r *readySignal) sayGoodbye() { r.conn.signal.post(signalGoodbye, ^r.conn.peer.nonce) }
 
 // received implements establishment.
-func (r *readySignal) received() { r.conn.ready() }
+func (r *readySignal) received() { r.peerReady() }
+
+// peerReady makes the connection Ready, since its peer is. Where that is so by a signal that
+// was taken back, another comes first: the peer takes what comes in its place for a repetition.
+func (r *readySignal) peerReady() {
+	if r.active && !r.sending {
+		r.signal(time.Now())
+	}
+	r.conn.ready()
+}
 
 // ended implements establishment. The goodbye was a write.
 func (r *readySignal) ended() {}
