@@ -122,8 +122,6 @@ func (p *datagramPath) flowFrom(e *endpoint, source netip.AddrPort) *wire.Flow {
 
 func (p *datagramPath) endsAt(*endpoint, netip.AddrPort) bool { return false }
 
-func (*datagramPath) isPeer(*endpoint, netip.Addr) bool { return true }
-
 func (*udpPath) kind() verbs.Path { return verbs.PathNetwork }
 
 func (*datagramPath) kind() verbs.Path { return verbs.PathNetwork }
