@@ -38,7 +38,7 @@ func TestRealPrograms(t *testing.T) {
 				}
 				t.Skip("skipped: the test needs " + tools.program)
 			}
-			m := &measurer{o: &options{time: time.Millisecond, limit: 5 * time.Minute}, log: io.Discard, distrust: newDistrust(machine.Machine{})}
+			m := &measurer{o: &options{time: 20 * time.Millisecond, limit: 5 * time.Minute}, log: io.Discard, distrust: newDistrust(machine.Machine{})}
 			s := &scene{hosts: hosts.Here()}
 			for _, one := range tools.tools {
 				for _, f := range figure.All() {
