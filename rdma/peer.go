@@ -54,9 +54,10 @@ const heardPeers = 4096
 // NewPeer makes a peer from the descriptor of its endpoint (ExportEndpoint), binary or
 // armored. One that the context knows already is returned as it is, with what the
 // descriptor says of its Q_Key. With SRD, peers reach the memory of programs that know them
-// in this way only. With UD, the software device takes messages from the peer's device only if
-// they come from the port that the descriptor names. It is legal in every state. Errors match those of package descriptor,
-// and ErrMismatch where the transport services or networks do not fit, or are the device's.
+// in this way only. With UD, the software device takes messages of the peer only if they
+// come from the port that the descriptor names. It is legal in every state. Errors match those
+// of package descriptor, and ErrMismatch where the transport services or networks do not fit,
+// or are the device's.
 func (c *Context) NewPeer(desc []byte) (*Peer, error) {
 	const op = "make a peer"
 	if err := c.control.Owned(op); err != nil {

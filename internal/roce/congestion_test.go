@@ -99,6 +99,11 @@ func TestNotificationsOfAdapters(t *testing.T) {
 		require.Equal(t, []uint64{1, 0, 0}, []uint64{taken[0] + taken[1], taken[2], taken[3]})
 		arrive(s.dev, cnp(s.qp.Num()^1), nil)
 		require.Equal(t, [4]uint64{taken[0], taken[1], 1, 0}, count(s.dev), "for no queue pair")
+		other := cnp(s.qp.Num())
+		other.PKey = 0x8001
+		before := counter(t, s.dev, "rx_wrong_peer") + counter(t, s.dev, "rx_wrong_source")
+		arrive(s.dev, other, nil)
+		require.Equal(t, before+1, counter(t, s.dev, "rx_wrong_peer")+counter(t, s.dev, "rx_wrong_source"), "of another partition")
 	}
 	ud := openUD(t, Config{})
 	arrive(ud.dev, cnp(ud.qp.Num()), nil)

@@ -51,11 +51,12 @@ func (c *connectionManager) newID(kind verbs.QPType, path cm.Path) *connectionID
 func (c *connectionManager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 	op := fmt.Sprintf("dial %v", p.Addr)
 	peer := netip.AddrPortFrom(p.Addr.Addr().Unmap(), p.Addr.Port())
+	unfit := c.services.device.checkPeer(peer.Addr())
 	switch addr := peer.Addr(); {
 	case !addr.IsValid() || peer.Port() == 0:
 		return nil, fmt.Errorf("%s: give the address and the port of one host: %w", op, verbs.ErrInvalid)
-	case c.services.device.checkPeer(addr) != nil:
-		return nil, fmt.Errorf("%s: %w: give the address and the port of one host", op, c.services.device.checkPeer(addr))
+	case unfit != nil:
+		return nil, fmt.Errorf("%s: %w: give the address and the port of one host", op, unfit)
 	case p.Type < verbs.RC || p.Type > verbs.UD:
 		return nil, fmt.Errorf("%s: no transport service %v: %w", op, p.Type, verbs.ErrNotSupported)
 	}

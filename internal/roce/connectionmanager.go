@@ -55,7 +55,7 @@ func (g *generalServices) handle(e *endpoint, dg *link.Datagram, now time.Durati
 		d.main.counters.NotificationsIgnored++
 		return
 	}
-	if p.Opcode != wire.UDSendOnly || p.DETH.SrcQP != managementQPN || len(p.Payload) != mad.Len || p.PKey&0x7fff != 0x7fff {
+	if p.Opcode != wire.UDSendOnly || p.DETH.SrcQP != managementQPN || len(p.Payload) != mad.Len || !inDefaultPartition(p.PKey) {
 		d.main.drops.malformed++
 		return
 	}

@@ -35,7 +35,8 @@ type endpoint struct {
 	packet wire.Packet
 	header [verbs.GRHLen]byte
 	last   *queuePair
-	// stranger is the flow of the last packet of SRD from a device that is not known.
+	// stranger is the flow of the last packet from where no path leads: of SRD from a device
+	// that is not known, or a notification of congestion.
 	stranger wire.Flow
 
 	// Of the goroutine alone.
@@ -246,17 +247,15 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 		owner.take(stray{endpoint: e.index, datagram: *dg})
 		return
 	}
-	var flow *wire.Flow
-	if q.path != nil && inDefaultPartition(p.PKey) {
-		if flow = q.path.flowFrom(e, dg.Src); flow == nil && q.learnAgain(e, dg.Src.Addr(), now) {
-			flow = q.path.flowFrom(e, dg.Src)
+	flow, notification := (*wire.Flow)(nil), false
+	if inDefaultPartition(p.PKey) {
+		if notification = p.Opcode == wire.CNP && q.takesNotifications(e, dg.Src.Addr()); notification {
+			// Adapters send these from any port, and nothing is learned from them.
+			e.stranger = wire.NewFlow(dg.Src, e.socket.Addr())
+			flow = &e.stranger
+		} else {
+			flow = q.flowFrom(e, dg.Src, now)
 		}
-	}
-	notification := p.Opcode == wire.CNP && q.takesNotifications(e, dg.Src.Addr())
-	if notification {
-		// Adapters send these from any port, and nothing is learned from them.
-		e.stranger = wire.NewFlow(dg.Src, e.socket.Addr())
-		flow = &e.stranger
 	}
 	if flow == nil {
 		s.drops.refuse(q, e, dg.Src, p)
@@ -277,7 +276,9 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 		s.drops.wrongSource++
 		return
 	}
-	q.heardAt = now
+	if !notification {
+		q.heardAt = now
+	}
 	s.counters.ReceivedPackets++
 	if d.capture != nil {
 		d.capture.packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)

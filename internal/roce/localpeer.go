@@ -73,7 +73,7 @@ func (e *endpoint) handleShared(from netip.AddrPort, packet *wire.Packet, pieces
 		return nil
 	}
 	path, ok := q.path.(*localPath)
-	if !ok || path.endpoint != e || path.udpPath.peer != from || packet.PKey&0x7fff != 0x7fff {
+	if !ok || path.endpoint != e || path.udpPath.peer != from || !inDefaultPartition(packet.PKey) {
 		s.drops.wrongPeer++
 		return nil
 	}

@@ -77,7 +77,7 @@ func (g *group) settle() error {
 func (e *endpoint) handleGroup(dg *link.Datagram) {
 	d, p := e.device, &e.packet
 	g := d.groups[dg.Group]
-	if g == nil || p.DestQP != verbs.MulticastQPN || p.Opcode.Service() != wire.ServiceUD || p.PKey&0x7fff != 0x7fff {
+	if g == nil || p.DestQP != verbs.MulticastQPN || p.Opcode.Service() != wire.ServiceUD || !inDefaultPartition(p.PKey) {
 		d.main.drops.wrongPeer++
 		return
 	}

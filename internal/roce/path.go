@@ -123,6 +123,19 @@ func networkPath(p path) *udpPath {
 	return nil
 }
 
+// flowFrom returns the flow of packets that come to an endpoint from that address, or nil if
+// the queue pair takes none from there.
+func (q *queuePair) flowFrom(e *endpoint, source netip.AddrPort, now time.Duration) *wire.Flow {
+	if q.path == nil {
+		return nil
+	}
+	flow := q.path.flowFrom(e, source)
+	if flow == nil && q.learnAgain(e, source.Addr(), now) {
+		flow = q.path.flowFrom(e, source)
+	}
+	return flow
+}
+
 // takesNotifications reports whether congestion notifications from any port of an address are
 // the peer's: nobody has named its port.
 func (q *queuePair) takesNotifications(e *endpoint, source netip.Addr) bool {

@@ -123,7 +123,8 @@ func (p *protectionDomain) checkRoom(op string) error {
 
 // freeQPN returns the next number that is free, for a queue pair of that shard.
 // Numbers are not used again soon, so that a packet for a queue pair of the past meets
-// none, and nobody can tell the next. 0 and 1 are for management (IBTA 3.3), and the last one for multicast groups.
+// none, and nobody can tell the next. 0 and 1 are for management (IBTA 3.3), and the last
+// one for multicast groups.
 func (d *Device) freeQPN(s *shard) uint32 {
 	for {
 		n := d.numbering.take() | uint32(s.index)

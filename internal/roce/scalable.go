@@ -71,7 +71,7 @@ func (d *Device) handleSRD(e *endpoint, dg *link.Datagram, p *wire.Packet, now t
 		e.stranger = wire.NewFlow(dg.Src, e.socket.Addr())
 		flow = &e.stranger
 	}
-	if p.PKey&0x7fff != 0x7fff {
+	if !inDefaultPartition(p.PKey) {
 		d.main.drops.wrongPeer++
 		return
 	}

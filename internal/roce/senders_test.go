@@ -316,12 +316,14 @@ func TestLearnedSourceMovesAlong(t *testing.T) {
 			y.dev.mu.Lock()
 			if q.learning != nil { // nothing has come by UDP
 				q.learning.takeSource(x.source())
-				q.learning.held, q.learning = true, nil
+				q.learning.held, q.learning.learned, q.learning = true, true, nil
 			}
 			require.Nil(t, q.learning)
 			q.moveToMain()
 			require.Nil(t, q.learning)
-			require.Equal(t, x.source().Port(), learned(q.path))
+			u := networkPath(q.path)
+			require.Equal(t, x.source(), u.source)
+			require.Equal(t, []bool{true, true}, []bool{u.held, u.learned}, "nobody has named it")
 			y.dev.mu.Unlock()
 			x.post(x.write(y, 8))
 			require.Equal(t, verbs.StatusSuccess, x.wait(1)[0].Status)

@@ -283,27 +283,20 @@ func (d *Device) moveToMain(from *shard) {
 	}
 }
 
-// learned is the port that a path has learned; 0: none.
-func learned(p path) uint16 {
-	udp := networkPath(p)
-	if udp == nil || !udp.held {
-		return 0
-	}
-	return udp.source.Port()
-}
-
 func (q *queuePair) moveToMain() {
 	d := q.pd.device
 	var p path
 	if q.path != nil {
 		attr := q.transport.Attr()
-		if attr.Address.SourceUDPPort == 0 {
-			attr.Address.SourceUDPPort = learned(q.path)
-		}
+		before := networkPath(q.path)
 		q.setPath(nil)
 		q.transport.SetLargestPacket(0) // by UDP, until there is a channel from here
 		q.shard.Store(d.main)
 		p, _ = q.choosePath(&attr) // the same way as before
+		if u := networkPath(p); u != nil && before != nil && before.learned {
+			u.takeSource(before.source)
+			u.held, u.learned = true, true
+		}
 	}
 	q.shard.Store(d.main)
 	q.transport.Share(&d.main.counters, &d.main.waiting)

@@ -173,8 +173,8 @@ func newSocket(io backend, addr netip.AddrPort) *Socket {
 }
 
 // Share opens another socket at the same address, in another goroutine's hands: packets come to
-// one of them, by what Steer says, and leave from the same port. Programs other than this one's user can still not take the
-// address, and its own only with SO_REUSEPORT. The error matches [errors.ErrUnsupported] where
+// one of them, by what Steer says, and leave from the same port. Programs of other users can
+// still not take the address, and those of its own only with SO_REUSEPORT. The error matches [errors.ErrUnsupported] where
 // the system cannot do it.
 func (s *Socket) Share() (*Socket, error) {
 	io, err := s.io.share()

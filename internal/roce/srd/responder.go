@@ -181,13 +181,6 @@ func (c *Context) admits(h *wire.RETH) bool {
 	return false
 }
 
-// grantedRange notes that a request was granted a range of memory.
-func (c *Context) grantedRange(h *wire.RETH) {
-	if h.Length > 0 {
-		c.granted.Add(h.RKey)
-	}
-}
-
 // target returns the queue pair that a request is for. Whoever has not its Q_Key is told
 // what he would be if there was none.
 func (t *Transport) target(p *wire.Packet) *QP {
@@ -233,7 +226,7 @@ func (c *Context) execute(p *wire.Packet) code {
 	if !c.t.cfg.Memory.WritePart(q.domain, p.RETH, p.Offset, p.Payload) {
 		return codeBadAddress
 	}
-	c.grantedRange(&p.RETH)
+	c.granted.AddRange(&p.RETH)
 	if imm {
 		q.completeReceive(c, p, verbs.WCRecvWriteImm, p.RETH.Length)
 	}
@@ -265,7 +258,7 @@ func (c *Context) receiveRead(p *wire.Packet) {
 		c.refuse(p, codeBadAddress)
 		return
 	}
-	c.grantedRange(&p.RETH)
+	c.granted.AddRange(&p.RETH)
 	if c.reads.Depth() == 0 {
 		c.reads = transport.NewRing[readJob](maxReads)
 	}

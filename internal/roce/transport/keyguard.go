@@ -40,6 +40,13 @@ func (g *GrantedKeys) Add(key uint32) {
 	}
 }
 
+// AddRange remembers the key of a range of memory. Of an empty one nobody has looked at it.
+func (g *GrantedKeys) AddRange(h *wire.RETH) {
+	if h.Length > 0 {
+		g.Add(h.RKey)
+	}
+}
+
 // admits reports whether a request may use a key. The later packets of one that may not are
 // no gap: the peer is not told that they are.
 func (q *QP) admits(key uint32) bool {
@@ -53,13 +60,6 @@ func (q *QP) admits(key uint32) bool {
 
 // admitsRange is admits for a range of memory. Of an empty one nobody looks at the key.
 func (q *QP) admitsRange(h *wire.RETH) bool { return h.Length == 0 || q.admits(h.RKey) }
-
-// grantedRange notes that a request was granted a range of memory.
-func (q *QP) grantedRange(h *wire.RETH) {
-	if h.Length > 0 {
-		q.granted.Add(h.RKey)
-	}
-}
 
 // refuseKey responds to a request whose key grants less than it wants.
 func (q *QP) refuseKey(key uint32) {

@@ -213,7 +213,7 @@ func (q *QP) receiveWrite(p *wire.Packet) {
 			q.refuseKey(p.RETH.RKey)
 			return
 		}
-		q.grantedRange(&p.RETH)
+		q.granted.AddRange(&p.RETH)
 	}
 	n := q.payloadLen
 	if n > q.writing.left || last != (n == q.writing.left) {
@@ -258,7 +258,7 @@ func (q *QP) receiveReadRequest(p *wire.Packet) {
 		q.refuseKey(p.RETH.RKey)
 		return
 	}
-	q.grantedRange(&p.RETH)
+	q.granted.AddRange(&p.RETH)
 	q.msn = (q.msn + 1) & wire.PSNMask
 	q.pushRead(p, from)
 	packets := q.packetsOf(p.RETH.Length)

@@ -173,7 +173,7 @@ func (q *QP) takeUnreliableWrite(p *wire.Packet, first, last bool) bool {
 			q.chargeKey(p.RETH.RKey)
 			return false
 		}
-		q.grantedRange(&p.RETH)
+		q.granted.AddRange(&p.RETH)
 	}
 	n := q.payloadLen
 	if n > q.writing.left || last != (n == q.writing.left) {

