@@ -4,7 +4,10 @@ package ibverbs_test
 
 import (
 	"os/exec"
+	"runtime"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -55,6 +58,28 @@ func TestDeleted(t *testing.T) {
 	require.ErrorIs(t, err, verbs.ErrNoDevice)
 }
 
+// completes waits for a completion. There is none if rxe (6.1) has stopped: that it has no way
+// left to send sometimes leaves what is under way as it is, with no packet and no timer.
+func completes(t *testing.T, e *end) bool {
+	t.Helper()
+	for began := time.Now(); ; runtime.Gosched() {
+		if e.poll(); len(e.wcs) > 0 {
+			return true
+		}
+		passed := time.Since(began)
+		require.Less(t, passed, patience)
+		if passed < 20*time.Second {
+			continue
+		}
+		counters, err := e.dev.Counters()
+		require.NoError(t, err)
+		if slices.ContainsFunc(counters, func(c verbs.Counter) bool { return c.Name == "send_err" && c.Value > 0 }) {
+			t.Log("rxe has stopped after an error in sending")
+			return false
+		}
+	}
+}
+
 // The interface goes in the middle of a transfer: what is under way fails, the
 // program gets an event, and all can be closed.
 func TestUnplugged(t *testing.T) {
@@ -69,6 +94,9 @@ func TestUnplugged(t *testing.T) {
 		ended = begin(t, "/bin/ip", "link", "delete", "v0")
 		for {
 			a.send(large(a, b))
+			if !completes(t, a) {
+				break
+			}
 			if wc := a.await(nil); wc.Status != verbs.StatusSuccess {
 				// Either nobody answers, or rxe has no way left to send.
 				assert.Contains(t, []verbs.Status{verbs.StatusRetryExceeded, verbs.StatusLocalQPOperationError}, wc.Status, "%v", wc.Status)
