@@ -41,10 +41,14 @@ func newInbox(conn *net.UnixConn) (*inbox, error) {
 }
 
 func (i *inbox) system(fd uintptr) bool {
-	i.header.SetControllen(len(i.rights))
-	n, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&i.header)), unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
-	i.n, i.errno = int(n), errno
-	return errno != unix.EAGAIN && errno != unix.EINTR
+	for {
+		i.header.SetControllen(len(i.rights))
+		n, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&i.header)), unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+		i.n, i.errno = int(n), errno
+		if errno != unix.EINTR {
+			return errno != unix.EAGAIN
+		}
+	}
 }
 
 // next waits for a message and returns it; the files that came with it are in i.files.

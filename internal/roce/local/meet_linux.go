@@ -83,7 +83,8 @@ func (l *Listener) Serve(answer func(peer Address) (met func(*Channel))) {
 
 // take makes the listening end of the handshake, or closes the connection.
 func (l *Listener) take(conn *net.UnixConn, answer func(peer Address) (met func(*Channel))) {
-	defer context.AfterFunc(l.ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	stop := context.AfterFunc(l.ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
 	_ = conn.SetDeadline(time.Now().Add(patience))
 	in, err := newInbox(conn)
 	if err != nil {
@@ -112,6 +113,9 @@ func (l *Listener) take(conn *net.UnixConn, answer func(peer Address) (met func(
 	mem, err := mapShared(in.files[0])
 	if err == nil {
 		_, err = conn.Write([]byte(taken))
+	}
+	if err == nil && !stop() { // from here on the channel outlives the listener
+		err = context.Cause(l.ctx)
 	}
 	var c *Channel
 	if err == nil {

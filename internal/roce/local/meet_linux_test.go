@@ -365,8 +365,8 @@ func TestLiesOfAPeer(t *testing.T) {
 			lie(a)
 			a.mu.Unlock()
 			err := <-b.ended
-			require.ErrorIs(t, err, ErrDisorder)
 			b.ended <- err
+			require.ErrorIs(t, err, ErrDisorder)
 		})
 	}
 }
