@@ -48,6 +48,7 @@ func (c *Context) acquire() error {
 	}
 	c.byQPN = make(map[uint32]*Connection)
 	c.events.Clear()
+	c.taken, c.eventsLost = nil, false
 
 	// Never more than all tasks, and one signal of each connection.
 	entries := c.requests + len(c.receives) + s.MaxConnections
@@ -148,9 +149,7 @@ func (b backend) Progress() int {
 	c.inside = true
 	defer c.leave()
 	n := 0
-	if c.events.Pending() {
-		n += c.handleEvents()
-	}
+	c.takeEvents()
 	if c.written.pending.Load() {
 		n += c.written.handle()
 	}
@@ -166,6 +165,7 @@ func (b backend) Progress() int {
 	if err != nil {
 		c.breakDown(err)
 	}
+	n += c.handleEvents()
 	if c.datagrams != nil {
 		n += c.datagrams.resume()
 	}
@@ -243,7 +243,7 @@ func (c *Context) drained() bool {
 // Arm implements pe.Backend.
 func (b backend) Arm() bool {
 	c := b.c
-	if c.lanes.Busy() || c.reports.Len() > 0 || c.receivesPostable() || c.events.Pending() || c.written.pending.Load() || c.manager.pending.Load() || c.manager.acceptable() || c.manager.resumable.Len() > 0 ||
+	if c.lanes.Busy() || c.reports.Len() > 0 || c.receivesPostable() || c.events.Pending() || len(c.taken) > 0 || c.written.pending.Load() || c.manager.pending.Load() || c.manager.acceptable() || c.manager.resumable.Len() > 0 ||
 		c.deadlines.due.Load() || c.retiring.Len() > 0 && !c.lanes.Empty() || c.phase == phaseEmptying || c.phase == phaseFlushing ||
 		c.startable() || c.stoppable() || c.phase == phaseDraining && c.drained() {
 		return false

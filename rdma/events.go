@@ -12,15 +12,29 @@ func (c *Context) event(ev verbs.Event) {
 	c.control.Wake()
 }
 
-// handleEvents handles the events so far and returns how many concerned the
-// context.
-func (c *Context) handleEvents() int {
+// takeEvents takes the events so far from the device's goroutine, for handleEvents.
+func (c *Context) takeEvents() {
+	if !c.events.Pending() {
+		return
+	}
 	list, lost := c.events.Take()
+	c.taken = append(c.taken, list...)
+	c.eventsLost = c.eventsLost || lost
+}
+
+// handleEvents handles the events that were taken and returns how many concerned the
+// context. What completed before an event is handled before it, since a completion says
+// more than an event of what was wrong.
+func (c *Context) handleEvents() int {
 	n := 0
-	for _, ev := range list {
+	for len(c.taken) > 0 {
+		ev := c.taken[0]
+		c.taken = c.taken[1:]
 		n += c.handleEvent(ev)
 	}
-	if lost {
+	c.taken = nil
+	if c.eventsLost {
+		c.eventsLost = false
 		n += c.queryAll()
 	}
 	return n

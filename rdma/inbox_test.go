@@ -261,13 +261,19 @@ func TestReceiveMessageTooLong(t *testing.T) {
 	got := 0
 	require.NoError(t, r.b.ctx.Receive(1, 16, func(*rdma.Message) { got++ }))
 	r.connect(2)
-	r.message(pool, &sends, 0, 17)
+	task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 17)))
+	require.NoError(t, task.Submit())
+	// The completion and the event come between two passes.
+	for counter(t, r.b.dev.(*soft.Device), "resp_invalid_request_errors") == 0 {
+		time.Sleep(time.Millisecond)
+	}
 	r.until("both ends have noticed", func() bool {
 		return r.a.conns[0].State() == rdma.Failed && r.b.conns[0].State() == rdma.Failed
 	})
 	require.ErrorIs(t, sends.errs[0], rdma.ErrRemoteInvalid)
 	require.ErrorIs(t, r.b.conns[0].Err(), rdma.ErrLocalLength)
 	require.ErrorContains(t, r.b.conns[0].Err(), "messages of up to 16 bytes; give Context.Receive the size of the largest message")
+	require.NoError(t, task.Free())
 	for range 3 {
 		task := must(pool.Alloc(r.a.conns[1], r.a.bufs.Source(r.a.mem, 0, 16)))
 		require.NoError(t, task.Submit())
