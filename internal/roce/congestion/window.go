@@ -13,8 +13,14 @@ import (
 // their processors, a long one says more about their schedulers than about the path.
 //
 // It is governed for a while once a packet was marked, or was lost while the round trip was
-// longer than it is on the empty path. Then the round trip is held near a target, which is the higher, the smaller the
-// window is: so the windows of those that share a queue become equal.
+// longer than it is on the empty path. Then the round trip is held near a target, which is
+// the higher, the smaller the window is: so the windows of those that share a queue become
+// equal.
+//
+// It competes for a while, and is open, where yielding was in vain: the window was as small as
+// it gets, and the round trip stayed far above the target, without a mark or loss. Then the
+// queue is kept up by others who do not yield, or is one for a processor, and a window that
+// yields is left with nothing.
 type Window struct {
 	packets float64
 	most    float64
@@ -26,9 +32,13 @@ type Window struct {
 	lowest   time.Duration // of the last few round trips, as counted
 	counted  int
 	clean    int     // round trips in a row that were no longer than the target
+	inVain   int     // trends in a row that yielding did not change
 	limit    float64 // packets when one was last lost; zero: not known
 	underWay int     // packets, when some were last acknowledged
 	trial    trial
+
+	competing     time.Duration // how long it competed when it last did
+	competesUntil time.Duration
 
 	losses     int           // in a row
 	provenAt   time.Duration // when a mark or loss last showed congestion
@@ -76,6 +86,10 @@ const (
 	memory     = 2 * time.Second
 	longMemory = 30 * time.Second
 	trend      = 8 // round trips
+	// inVainTrends is how many trends show that yielding is in vain. A window then competes
+	// for leastCompeting, and twice as long each time, up to longMemory.
+	inVainTrends   = 4
+	leastCompeting = 2 * time.Second
 
 	// weight is the g of DCQCN.
 	weight = 1.0 / 16
@@ -159,6 +173,7 @@ func (w *Window) RoundTrip(t, now time.Duration) {
 		if w.Governed(now) && w.queued(w.lowest) && now < w.provenAt+longMemory {
 			w.until = max(w.until, now+memory)
 		}
+		w.yielded(now)
 		w.consider(now)
 	}
 	if !w.Governed(now) || w.trial.left > 0 {
@@ -170,13 +185,30 @@ func (w *Window) RoundTrip(t, now time.Duration) {
 	}
 	over := t - target
 	if over <= 0 {
-		w.clean++
+		if w.clean++; w.clean == cleanTrips {
+			w.competing = 0
+		}
 		return
 	}
 	w.clean = 0
 	if w.mayCut(now) {
 		w.cut(1-min(overload*float64(over)/float64(t), 0.5), w.least(), now)
 	}
+}
+
+// yielded has a governed window compete if the last trends show that it yields in vain.
+func (w *Window) yielded(now time.Duration) {
+	if !w.Governed(now) || w.trial.left > 0 || w.packets > 2*w.least() || w.lowest <= spike*w.target() {
+		w.inVain = 0
+		return
+	}
+	if w.inVain++; w.inVain < inVainTrends {
+		return
+	}
+	w.inVain, w.until = 0, now
+	w.competing = min(max(2*w.competing, leastCompeting), longMemory)
+	w.competesUntil = now + w.competing
+	w.packets = max(w.packets, min(leastOpen, w.most))
 }
 
 // Acknowledged has the window grow, as packets of those under way have arrived.
@@ -220,11 +252,11 @@ func (w *Window) Lost(now time.Duration) {
 	}
 	w.losses++
 	least := min(w.packets, leastOpen)
-	if !w.measured || w.queued(w.last) || w.losses >= insistence {
+	if now >= w.competesUntil && (!w.measured || w.queued(w.last) || w.losses >= insistence) {
 		w.prove(now)
 		least = w.least()
 	}
-	w.clean, w.limit = 0, w.packets
+	w.clean, w.inVain, w.limit = 0, 0, w.packets
 	w.cut(0.5, least, now)
 }
 
@@ -244,7 +276,7 @@ func (w *Window) Marked(now time.Duration) bool {
 	}
 	w.notifiedAt = now
 	w.prove(now)
-	w.clean = 0
+	w.clean, w.inVain = 0, 0
 	w.cut(1-w.fraction/2, w.least(), now)
 	return true
 }

@@ -189,7 +189,7 @@ func TestStandingQueue(t *testing.T) {
 	start := now
 	for w.Governed(now) {
 		now += time.Millisecond
-		w.RoundTrip(high, now)
+		w.RoundTrip(base+targetQueue, now)
 		require.Less(t, now-start, longMemory+2*memory)
 	}
 	assert.Greater(t, now-start, longMemory)
@@ -201,6 +201,59 @@ func TestStandingQueue(t *testing.T) {
 		w.RoundTrip(base+time.Microsecond, now)
 	}
 	assert.InDelta(t, memory.Seconds(), (now - start).Seconds(), 0.1)
+}
+
+// A window that yields without effect competes for a while, by losses alone, and for longer
+// each time.
+func TestYieldingInVain(t *testing.T) {
+	w := open(64, 256)
+	now := time.Second
+	pass := func(roundTrip time.Duration) {
+		now += roundTrip
+		w.RoundTrip(roundTrip, now)
+		w.Acknowledged(w.Packets(now), w.Packets(now), now)
+	}
+	yields := func() (trips int) {
+		for ; w.Governed(now); trips++ {
+			pass(high)
+			require.Less(t, trips, 100)
+		}
+		return trips
+	}
+	w.RoundTrip(base, now)
+	w.RoundTrip(high, now)
+	for _, competing := range []time.Duration{leastCompeting, 2 * leastCompeting, 4 * leastCompeting} {
+		w.Lost(now)
+		require.True(t, w.Governed(now))
+		assert.Greater(t, yields(), inVainTrends*trend)
+		assert.GreaterOrEqual(t, w.Packets(now), leastOpen)
+		for end := now + competing - 20*high; now < end; {
+			pass(high)
+			w.Lost(now)
+			require.False(t, w.Governed(now))
+		}
+		for range 20 {
+			pass(high)
+		}
+	}
+
+	w.Lost(now)
+	require.True(t, w.Governed(now))
+	for range 20 * trend {
+		if pass(high); w.inVain == inVainTrends-1 {
+			now += high
+			w.Lost(now)
+		}
+		require.True(t, w.Governed(now), "its own packets are lost too")
+	}
+	yields()
+	now += high
+	w.Marked(now)
+	assert.True(t, w.Governed(now), "marks are never in vain")
+	for range 2 * trend {
+		pass(base)
+	}
+	assert.Zero(t, w.competing, "yielding has had its effect")
 }
 
 // Whatever the signals are, something may leave, at intervals that are bounded, and a window
