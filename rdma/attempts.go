@@ -60,8 +60,10 @@ func (a *attempts) begin() netip.Addr {
 // failed notes how an attempt has failed. It reports false if there is to be no other.
 func (a *attempts) failed(err error) bool {
 	again := worthRetrying(err)
-	if a.last == nil || again || !worthRetrying(a.last) {
-		a.last = err // what is worth retrying says more than that another address is out of reach
+	// What is worth retrying says more than that another address is out of reach; a
+	// rejection is the last word.
+	if a.last == nil || again || !worthRetrying(a.last) || errors.Is(err, ErrRejected) {
+		a.last = err
 	}
 	if !again { // not this address
 		a.next--

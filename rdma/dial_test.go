@@ -237,6 +237,26 @@ func TestDialBeforeListen(t *testing.T) {
 	assert.Equal(t, pe.Running, client.State())
 }
 
+// The reason is the peer's rejection, whatever was tried before.
+func TestRejectedAtLast(t *testing.T) {
+	cs := newCallers(t)
+	server, client := cs.add(rdma.Config{}), cs.add(rdma.Config{MaxConnections: 2})
+	cs.start(server, client)
+	l, addr := cs.listen(server, rdma.ListenConfig{})
+	require.NoError(t, l.Close())
+	conn, once := must(client.Dial(addr, rdma.DialConfig{})), must(client.Dial(addr, rdma.DialConfig{Once: true}))
+	cs.until("nobody listened", func() bool { return once.State() == rdma.Failed })
+	_, err := server.Listen(fmt.Sprintf(":%d", l.Addr().Port()), rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
+		require.NoError(t, q.Reject([]byte("not you")))
+	}})
+	require.NoError(t, err)
+	cs.until("it has failed", func() bool { return conn.State() == rdma.Failed })
+	require.ErrorIs(t, conn.Err(), rdma.ErrRejected)
+	var failure *verbs.CMError
+	require.ErrorAs(t, conn.Err(), &failure)
+	assert.Equal(t, "not you", string(bytes.TrimRight(failure.PrivateData, "\x00")))
+}
+
 // Requests for which the server has no connection left wait for one.
 func TestRequestsWaitForAConnection(t *testing.T) { testRequestsWait(t, newCallers(t)) }
 
