@@ -18,7 +18,7 @@ import (
 // equal.
 //
 // It competes for a while, and is open, where yielding was in vain: the window was as small as
-// it gets, and the round trip stayed far above the target, without a mark or loss. Then the
+// it gets, and the round trip stayed above the target, without a mark or loss. Then the
 // queue is kept up by others who do not yield, or is one for a processor, and a window that
 // yields is left with nothing.
 type Window struct {
@@ -198,7 +198,7 @@ func (w *Window) RoundTrip(t, now time.Duration) {
 
 // yielded has a governed window compete if the last trends show that it yields in vain.
 func (w *Window) yielded(now time.Duration) {
-	if !w.Governed(now) || w.trial.left > 0 || w.packets > 2*w.least() || w.lowest <= spike*w.target() {
+	if !w.Governed(now) || w.trial.left > 0 || w.packets > 2*w.least() || w.lowest <= w.target() {
 		w.inVain = 0
 		return
 	}
