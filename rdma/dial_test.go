@@ -28,10 +28,11 @@ type callers struct {
 	t       *testing.T
 	engine  *pe.Engine
 	devices []verbs.Device // for those that are added; then software devices
+	added   []*caller
 }
 
 func newCallers(t *testing.T, devices ...verbs.Device) *callers {
-	return &callers{t, pe.New(pe.Config{}), devices}
+	return &callers{t: t, engine: pe.New(pe.Config{}), devices: devices}
 }
 
 // caller is one of them, with what its callbacks have reported.
@@ -54,13 +55,23 @@ func (cs *callers) add(cfg rdma.Config) *caller {
 	return cs.on(dev, cfg)
 }
 
+// close closes all contexts before the first device: while a peer is there, nobody waits for
+// its answers.
+func (cs *callers) close() {
+	for _, c := range cs.added {
+		assert.NoError(cs.t, c.Close())
+	}
+	cs.added = nil
+}
+
 func (cs *callers) on(dev verbs.Device, cfg rdma.Config) *caller {
 	cfg.Engine = cs.engine
 	c := &caller{dev: dev, reports: make(map[*rdma.Connection][]string), errs: make(map[*rdma.Connection]error)}
 	var err error
 	c.Context, err = rdma.New(dev, cfg)
 	require.NoError(cs.t, err)
-	cs.t.Cleanup(func() { assert.NoError(cs.t, c.Close()) })
+	cs.added = append(cs.added, c)
+	cs.t.Cleanup(cs.close)
 	require.NoError(cs.t, c.Context.Receive(16, 64, func(m *rdma.Message) { c.messages = append(c.messages, string(m.Bytes())) }))
 	c.OnConnection(func(conn *rdma.Connection, s rdma.ConnectionState, err error) {
 		c.reports[conn] = append(c.reports[conn], s.String())
