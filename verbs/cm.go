@@ -110,8 +110,8 @@ type CMID interface {
 	// has asked. The caller moves its queue pair to the state QPError.
 	Disconnect() error
 	// Close abandons whatever is under way, and reports nothing more of this ID. The
-	// peer is told where the protocol has a message for it. The number of the queue pair is
-	// not to be used for another connection before CMTimewaitExit.
+	// peer is told where the protocol has a message for it, and not waited for. The number
+	// of the queue pair is not to be used for another connection before CMTimewaitExit.
 	Close() error
 }
 

@@ -51,6 +51,22 @@ func (l *fakeLibrary) call(name string) error {
 	return l.fails[name]
 }
 
+// wait waits until a function has been called so many times.
+func (l *fakeLibrary) wait(t *testing.T, name string, times int) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		n := 0
+		for _, c := range l.calls {
+			if c == name {
+				n++
+			}
+		}
+		return n == times
+	}, time.Minute, time.Millisecond)
+}
+
 func (l *fakeLibrary) newChannel() (channel, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
@@ -105,9 +121,10 @@ func (ch *fakeChannel) report(t testing.TB, events ...rawEvent) {
 }
 
 type fakeID struct {
-	lib  *fakeLibrary
-	way  route
-	with verbs.CMParam // of Connect or Accept
+	lib    *fakeLibrary
+	way    route
+	with   verbs.CMParam   // of Connect or Accept
+	silent <-chan struct{} // its peer does not answer until this is closed; or nil
 }
 
 func (id *fakeID) bind(netip.AddrPort) error             { return id.lib.call("bind") }
@@ -122,7 +139,13 @@ func (id *fakeID) join(netip.Addr, bool) error           { return id.lib.call("j
 func (id *fakeID) leave(netip.Addr) error                { return id.lib.call("leave") }
 func (id *fakeID) disconnect() error                     { return id.lib.call("disconnect") }
 func (id *fakeID) migrate(channel) error                 { return id.lib.call("migrate") }
-func (id *fakeID) destroy()                              { _ = id.lib.call("destroy") }
+
+func (id *fakeID) destroy() {
+	_ = id.lib.call("destroy")
+	if id.silent != nil {
+		<-id.silent
+	}
+}
 
 func (id *fakeID) connect(p *verbs.CMParam) error {
 	id.with = *p

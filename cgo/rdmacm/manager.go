@@ -22,6 +22,8 @@ type manager struct {
 	// The events of all IDs come by one channel, those of each listener by another.
 	main *watched
 
+	ended destroyer // of IDs of connections
+
 	// Events are taken, and handle is called, with the lock held: what is closed under it
 	// reports nothing any more.
 	mu        sync.Mutex
@@ -123,8 +125,9 @@ func (m *manager) Close() error {
 		l.events.stop()
 	}
 	for raw := range m.ids {
-		raw.destroy()
+		m.ended.destroy(raw)
 	}
+	m.ended.wait()
 	for _, g := range m.groups {
 		_ = g.leave() // the kernel forgets the group with the ID
 	}

@@ -3,6 +3,7 @@
 package rdmacm
 
 import (
+	"context"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -170,6 +171,27 @@ func TestActiveEnd(t *testing.T) {
 	r.next(verbs.CMTimewaitExit)
 	r.sync()
 	assert.Empty(t, r.events)
+}
+
+// Of peers that do not answer, none holds up the others.
+func TestCloseWaitsForNobody(t *testing.T) {
+	r := newRig(t)
+	silent, answer := context.WithCancel(t.Context())
+	defer answer() // also if the test fails
+	for range maxDestroying + 3 {
+		id, raw := r.dial(verbs.RC, true)
+		raw.silent = silent.Done()
+		require.NoError(t, id.Close())
+	}
+	r.dial(verbs.RC, true) // waits for an event
+	closed := make(chan error)
+	go func() { closed <- r.cm.Close() }()
+	r.lib.wait(t, "destroy", maxDestroying)
+	assert.Empty(t, closed, "nothing may outlive the manager")
+	answer()
+	require.NoError(t, <-closed)
+	r.lib.wait(t, "destroy", maxDestroying+4)
+	assert.Equal(t, "destroy channel", r.lib.calls[len(r.lib.calls)-1])
 }
 
 // What is closed reports nothing, be it under way already.

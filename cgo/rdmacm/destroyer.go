@@ -1,0 +1,52 @@
+//go:build linux && cgo && verbs
+
+package rdmacm
+
+import "sync"
+
+// destroyer destroys IDs on goroutines of its own. Linux waits in rdma_destroy_id(3) until the
+// peer has answered the last message, or all repetitions of it are over: 17 s where the peer's
+// host has gone, in which nobody else is to wait.
+type destroyer struct {
+	mu      sync.Mutex
+	waiting []rawID
+	working int
+	done    sync.WaitGroup
+}
+
+// maxDestroying bounds the threads that wait.
+const maxDestroying = 16
+
+// destroy destroys an ID soon. Events of it may still be taken until it has been.
+func (d *destroyer) destroy(id rawID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.waiting = append(d.waiting, id)
+	if d.working < maxDestroying {
+		d.working++
+		d.done.Go(d.work)
+	}
+}
+
+func (d *destroyer) work() {
+	for id := d.next(); id != nil; id = d.next() {
+		id.destroy()
+	}
+}
+
+// next returns an ID to destroy, or nil if there is none: its caller is done.
+func (d *destroyer) next() rawID {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.waiting) == 0 {
+		d.waiting = nil
+		d.working--
+		return nil
+	}
+	id := d.waiting[0]
+	d.waiting = d.waiting[1:]
+	return id
+}
+
+// wait waits until all have been destroyed. None is added any more.
+func (d *destroyer) wait() { d.done.Wait() }
