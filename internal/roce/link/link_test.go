@@ -131,7 +131,7 @@ func TestPacketsArriveWholeAndInOrder(t *testing.T) {
 		if testing.Short() {
 			rounds = 10
 		}
-		for range rounds {
+		for limit := time.Now().Add(patience); rounds > 0; {
 			var sent [][]byte
 			var segments []int
 			for n := 1 + r.IntN(100); len(sent) < n; {
@@ -142,8 +142,15 @@ func TestPacketsArriveWholeAndInOrder(t *testing.T) {
 					segments = append(segments, put(tx, rx.Addr(), p, r.IntN(60), r.IntN(8)))
 				}
 			}
-			flush(t, tx)
+			dropped, err := tx.Flush()
+			require.NoError(t, err)
 			assert.Zero(t, tx.Pending())
+			if dropped > 0 { // a kernel that does not get on has no room for more
+				require.Less(t, time.Now(), limit)
+				take(t, rx, len(sent)-dropped)
+				continue
+			}
+			rounds--
 			for i, d := range take(t, rx, len(sent)) {
 				require.Equal(t, sent[i], d.Data, "packet %d", i)
 				require.Equal(t, tx.Source(), d.Src)
