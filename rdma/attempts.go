@@ -60,8 +60,8 @@ func (a *attempts) begin() netip.Addr {
 // failed notes how an attempt has failed. It reports false if there is to be no other.
 func (a *attempts) failed(err error) bool {
 	again := worthRetrying(err)
-	// What is worth retrying says more than that another address is out of reach; a
-	// rejection is the last word.
+	// What is worth retrying says more than that another address is out of reach. A
+	// rejection ends the attempts, so it is the reason.
 	if a.last == nil || again || !worthRetrying(a.last) || errors.Is(err, ErrRejected) {
 		a.last = err
 	}

@@ -420,8 +420,7 @@ func (conn *Connection) failedTask(status verbs.Status, err error) {
 		return
 	}
 	// The device has put the queue pair in error by itself. The reason is in an event.
-	conn.ctx.takeEvents()
-	conn.ctx.handleEvents()
+	conn.ctx.handleEventsOf(conn)
 	conn.fail(fmt.Errorf("rdma: %v: %w: its queue pair is in error", conn, ErrDevice))
 }
 
@@ -500,8 +499,7 @@ func (conn *Connection) destroy() int {
 	if err := conn.lane.Close(); err != nil {
 		c.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("closing the queue pair")
 	}
-	c.takeEvents() // the device may give its number to the next queue pair
-	c.handleEvents()
+	c.handleEventsOf(conn) // the device may give its number to the next queue pair
 	n := 1 + conn.lane.Flush()
 	c.setDeadline(&conn.deadline, time.Time{})
 	conn.establishment.release()

@@ -54,14 +54,16 @@ type Context struct {
 	awaited int    // connections, and calls of HoldStarting, that keep the context in Starting
 	usable  int    // connections of the program's that are Exported, Connecting or Ready
 
-	retiring   fifo.Queue[*Connection] // closed, to be destroyed
-	reports    fifo.Queue[report]
-	deadlines  deadlines
-	events     lane.Events
-	taken      []verbs.Event // of events, to be handled
-	eventsLost bool          // some were dropped
-	written    writtenWords
-	manager    connectionManager
+	retiring  fifo.Queue[*Connection] // closed, to be destroyed
+	reports   fifo.Queue[report]
+	deadlines deadlines
+	events    lane.Events
+	// Events that were taken, to be handled when so many completions have been.
+	taken       []verbs.Event
+	eventsLost  bool // some were dropped
+	eventsAfter uint64
+	written     writtenWords
+	manager     connectionManager
 
 	sharedFits bool // there is room for the tasks of the shared pool
 

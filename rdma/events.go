@@ -3,6 +3,7 @@ package rdma
 import (
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -12,20 +13,30 @@ func (c *Context) event(ev verbs.Event) {
 	c.control.Wake()
 }
 
-// takeEvents takes the events so far from the device's goroutine, for handleEvents.
+// takeEvents takes the events so far from the device's goroutine. What completed before
+// an event is handled before it, since a completion says more than an event of what was
+// wrong: there are at most as many completions as the queue holds.
 func (c *Context) takeEvents() {
 	if !c.events.Pending() {
 		return
+	}
+	if !c.eventsWait() {
+		c.eventsAfter = c.lanes.Handled() + uint64(c.cq.Capacity()) + lane.PollBatch
 	}
 	list, lost := c.events.Take()
 	c.taken = append(c.taken, list...)
 	c.eventsLost = c.eventsLost || lost
 }
 
-// handleEvents handles the events that were taken and returns how many concerned the
-// context. What completed before an event is handled before it, since a completion says
-// more than an event of what was wrong.
+// eventsWait reports whether events were taken that are to be handled.
+func (c *Context) eventsWait() bool { return len(c.taken) > 0 || c.eventsLost }
+
+// handleEvents handles the events that were taken, if it is time, and returns how many
+// concerned the context.
 func (c *Context) handleEvents() int {
+	if !c.eventsWait() || !c.lanes.Empty() && c.lanes.Handled() < c.eventsAfter {
+		return 0
+	}
 	n := 0
 	for len(c.taken) > 0 {
 		ev := c.taken[0]
@@ -38,6 +49,22 @@ func (c *Context) handleEvents() int {
 		n += c.queryAll()
 	}
 	return n
+}
+
+// handleEventsOf handles the events so far of one connection, and those of all.
+func (c *Context) handleEventsOf(conn *Connection) {
+	c.takeEvents()
+	others := c.taken[:0:0]
+	list := c.taken
+	c.taken = nil
+	for _, ev := range list {
+		if ev.QPN == 0 || ev.QPN == conn.lane.Num() {
+			c.handleEvent(ev)
+		} else {
+			others = append(others, ev)
+		}
+	}
+	c.taken = append(others, c.taken...)
 }
 
 func (c *Context) handleEvent(ev verbs.Event) int {

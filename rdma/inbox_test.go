@@ -263,10 +263,8 @@ func TestReceiveMessageTooLong(t *testing.T) {
 	r.connect(2)
 	task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 17)))
 	require.NoError(t, task.Submit())
-	// The completion and the event come between two passes.
-	for counter(t, r.b.dev.(*soft.Device), "resp_invalid_request_errors") == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	// The completion and the event come between two passes of the engine.
+	require.Eventually(t, func() bool { return counter(t, r.b.dev.(*soft.Device), "resp_invalid_request_errors") > 0 }, time.Minute, time.Millisecond)
 	r.until("both ends have noticed", func() bool {
 		return r.a.conns[0].State() == rdma.Failed && r.b.conns[0].State() == rdma.Failed
 	})

@@ -41,7 +41,8 @@ type CM interface {
 	// and GIDs the address is reached. CMResolved or CMFailed reports the outcome.
 	Dial(CMDial) (CMID, error)
 	// Close closes all IDs and listeners. After it has returned, handle is not
-	// running and will not run again.
+	// running and will not run again. It may have to wait for peers that do not answer:
+	// Linux gives up after 17 s with usual settings.
 	Close() error
 }
 

@@ -6,7 +6,7 @@ import "sync"
 
 // destroyer destroys IDs on goroutines of its own. Linux waits in rdma_destroy_id(3) until the
 // peer has answered the last message, or all repetitions of it are over: 17 s where the peer's
-// host has gone, in which nobody else is to wait.
+// host has gone. Only the manager's Close waits for that.
 type destroyer struct {
 	mu      sync.Mutex
 	waiting []rawID

@@ -436,7 +436,7 @@ func (id *connectionID) Close() error {
 		return nil // again, or with its manager
 	}
 	delete(id.manager.ids, id.raw)
-	id.manager.ended.destroy(id.raw)
+	id.manager.destroyer.destroy(id.raw)
 	was := id.phase
 	id.phase = phaseClosed
 	if was == phaseRequested {

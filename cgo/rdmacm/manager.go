@@ -22,7 +22,7 @@ type manager struct {
 	// The events of all IDs come by one channel, those of each listener by another.
 	main *watched
 
-	ended destroyer // of IDs of connections
+	destroyer destroyer // of IDs of connections
 
 	// Events are taken, and handle is called, with the lock held: what is closed under it
 	// reports nothing any more.
@@ -125,9 +125,9 @@ func (m *manager) Close() error {
 		l.events.stop()
 	}
 	for raw := range m.ids {
-		m.ended.destroy(raw)
+		m.destroyer.destroy(raw)
 	}
-	m.ended.wait()
+	m.destroyer.wait()
 	for _, g := range m.groups {
 		_ = g.leave() // the kernel forgets the group with the ID
 	}

@@ -173,8 +173,8 @@ func TestActiveEnd(t *testing.T) {
 	assert.Empty(t, r.events)
 }
 
-// Of peers that do not answer, none holds up the others.
-func TestCloseWaitsForNobody(t *testing.T) {
+// Peers that do not answer delay no call but the manager's Close.
+func TestSilentPeers(t *testing.T) {
 	r := newRig(t)
 	silent, answer := context.WithCancel(t.Context())
 	defer answer() // also if the test fails
@@ -184,7 +184,7 @@ func TestCloseWaitsForNobody(t *testing.T) {
 		require.NoError(t, id.Close())
 	}
 	r.dial(verbs.RC, true) // waits for an event
-	closed := make(chan error)
+	closed := make(chan error, 1)
 	go func() { closed <- r.cm.Close() }()
 	r.lib.wait(t, "destroy", maxDestroying)
 	assert.Empty(t, closed, "nothing may outlive the manager")

@@ -21,7 +21,8 @@ const (
 	notifications // CNPs
 )
 
-// sendersToAll send to each end in the name of its peer; nil if that way is closed to the attacker.
+// sendersToAll returns a sender to each end, in the name of its peer; nil if the attacker may not
+// send as that.
 func (a *attacker) sendersToAll() ([]*sender, error) {
 	senders := make([]*sender, 4)
 	for to := range senders {

@@ -17,10 +17,11 @@ import (
 // the higher, the smaller the window is: so the windows of those that share a queue become
 // equal.
 //
-// It competes for a while, and is open, where yielding was in vain: the window was as small as
-// it gets, and the round trip stayed above the target, without a mark or loss. Then the
-// queue is kept up by others who do not yield, or is one for a processor, and a window that
-// yields is left with nothing.
+// It competes for a while, which is to be open and to take no single loss for congestion, where
+// yielding has no effect: with a window of at most twice the least the round trip stayed above
+// the target, without a mark or loss. Then the queue is kept up by others who do not yield, or
+// is one for a processor, and a window that yields is left with nothing. Marks, and losses in
+// a row, end that.
 type Window struct {
 	packets float64
 	most    float64
@@ -31,14 +32,15 @@ type Window struct {
 	measured bool
 	lowest   time.Duration // of the last few round trips, as counted
 	counted  int
-	clean    int     // round trips in a row that were no longer than the target
-	inVain   int     // trends in a row that yielding did not change
-	limit    float64 // packets when one was last lost; zero: not known
-	underWay int     // packets, when some were last acknowledged
-	trial    trial
+	clean    int // round trips in a row that were no longer than the target
+	// ineffective is how many trends in a row yielding has not changed.
+	ineffective int
+	limit       float64 // packets when one was last lost; zero: not known
+	underWay    int     // packets, when some were last acknowledged
+	trial       trial
 
-	competing     time.Duration // how long it competed when it last did
-	competesUntil time.Duration
+	competeFor   time.Duration // how long it competed when it last did; zero: yielding has had its effect since
+	competeUntil time.Duration
 
 	losses     int           // in a row
 	provenAt   time.Duration // when a mark or loss last showed congestion
@@ -86,10 +88,10 @@ const (
 	memory     = 2 * time.Second
 	longMemory = 30 * time.Second
 	trend      = 8 // round trips
-	// inVainTrends is how many trends show that yielding is in vain. A window then competes
+	// ineffectiveTrends is how many trends show that yielding has no effect. A window then competes
 	// for leastCompeting, and twice as long each time, up to longMemory.
-	inVainTrends   = 4
-	leastCompeting = 2 * time.Second
+	ineffectiveTrends = 4
+	leastCompeting    = 2 * time.Second
 
 	// weight is the g of DCQCN.
 	weight = 1.0 / 16
@@ -173,7 +175,7 @@ func (w *Window) RoundTrip(t, now time.Duration) {
 		if w.Governed(now) && w.queued(w.lowest) && now < w.provenAt+longMemory {
 			w.until = max(w.until, now+memory)
 		}
-		w.yielded(now)
+		w.considerCompeting(now)
 		w.consider(now)
 	}
 	if !w.Governed(now) || w.trial.left > 0 {
@@ -186,28 +188,29 @@ func (w *Window) RoundTrip(t, now time.Duration) {
 	over := t - target
 	if over <= 0 {
 		if w.clean++; w.clean == cleanTrips {
-			w.competing = 0
+			w.competeFor = 0
 		}
 		return
 	}
 	w.clean = 0
-	if w.mayCut(now) {
+	if w.packets > w.least() && w.mayCut(now) {
 		w.cut(1-min(overload*float64(over)/float64(t), 0.5), w.least(), now)
 	}
 }
 
-// yielded has a governed window compete if the last trends show that it yields in vain.
-func (w *Window) yielded(now time.Duration) {
-	if !w.Governed(now) || w.trial.left > 0 || w.packets > 2*w.least() || w.lowest <= w.target() {
-		w.inVain = 0
+// considerCompeting has a governed window compete if the last trends show that yielding has no
+// effect.
+func (w *Window) considerCompeting(now time.Duration) {
+	if !w.Governed(now) || w.packets > 2*w.least() || w.lowest <= w.target() {
+		w.ineffective = 0
 		return
 	}
-	if w.inVain++; w.inVain < inVainTrends {
+	if w.ineffective++; w.ineffective < ineffectiveTrends {
 		return
 	}
-	w.inVain, w.until = 0, now
-	w.competing = min(max(2*w.competing, leastCompeting), longMemory)
-	w.competesUntil = now + w.competing
+	w.ineffective, w.until = 0, now
+	w.competeFor = min(max(2*w.competeFor, leastCompeting), longMemory)
+	w.competeUntil = now + w.competeFor
 	w.packets = max(w.packets, min(leastOpen, w.most))
 }
 
@@ -243,6 +246,7 @@ func (w *Window) TimedOut(now time.Duration) {
 // Lost notes that a packet was lost: others that left after it have arrived. Losses of one
 // round trip count once.
 func (w *Window) Lost(now time.Duration) {
+	w.ineffective = 0
 	if !w.mayCut(now) {
 		return
 	}
@@ -252,17 +256,21 @@ func (w *Window) Lost(now time.Duration) {
 	}
 	w.losses++
 	least := min(w.packets, leastOpen)
-	if now >= w.competesUntil && (!w.measured || w.queued(w.last) || w.losses >= insistence) {
+	if w.losses >= insistence {
+		w.competeFor, w.competeUntil = 0, 0
+	}
+	if now >= w.competeUntil && (!w.measured || w.queued(w.last) || w.losses >= insistence) {
 		w.prove(now)
 		least = w.least()
 	}
-	w.clean, w.inVain, w.limit = 0, 0, w.packets
+	w.clean, w.limit = 0, w.packets
 	w.cut(0.5, least, now)
 }
 
 // Marked notes a congestion notification. It reports whether it made the window smaller:
 // those of one round trip count once.
 func (w *Window) Marked(now time.Duration) bool {
+	w.ineffective, w.competeUntil = 0, 0
 	if !w.mayCut(now) {
 		return false
 	}
@@ -276,7 +284,7 @@ func (w *Window) Marked(now time.Duration) bool {
 	}
 	w.notifiedAt = now
 	w.prove(now)
-	w.clean, w.inVain = 0, 0
+	w.clean = 0
 	w.cut(1-w.fraction/2, w.least(), now)
 	return true
 }

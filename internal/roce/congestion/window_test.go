@@ -203,57 +203,67 @@ func TestStandingQueue(t *testing.T) {
 	assert.InDelta(t, memory.Seconds(), (now - start).Seconds(), 0.1)
 }
 
-// A window that yields without effect competes for a while, by losses alone, and for longer
-// each time.
-func TestYieldingInVain(t *testing.T) {
+// A window that yields without effect competes for a while, in which few losses govern it, and
+// for longer each time.
+func TestYieldingWithoutEffect(t *testing.T) {
 	w := open(64, 256)
 	now := time.Second
-	pass := func(roundTrip time.Duration) {
-		now += roundTrip
-		w.RoundTrip(roundTrip, now)
-		w.Acknowledged(w.Packets(now), w.Packets(now), now)
+	pass := func(trips int, roundTrip time.Duration) {
+		for range trips {
+			now += roundTrip
+			w.RoundTrip(roundTrip, now)
+			w.Acknowledged(w.Packets(now), w.Packets(now), now)
+		}
 	}
-	yields := func() (trips int) {
+	compete := func() {
+		w.Lost(now)
+		require.True(t, w.Governed(now))
+		trips := 0
 		for ; w.Governed(now); trips++ {
-			pass(high)
+			pass(1, high)
 			require.Less(t, trips, 100)
 		}
-		return trips
+		assert.Greater(t, trips, (ineffectiveTrends-1)*trend)
+		assert.GreaterOrEqual(t, w.Packets(now), leastOpen)
 	}
 	w.RoundTrip(base, now)
 	w.RoundTrip(high, now)
-	for _, competing := range []time.Duration{leastCompeting, 2 * leastCompeting, 4 * leastCompeting} {
-		w.Lost(now)
-		require.True(t, w.Governed(now))
-		assert.Greater(t, yields(), inVainTrends*trend)
-		assert.GreaterOrEqual(t, w.Packets(now), leastOpen)
-		for end := now + competing - 20*high; now < end; {
-			pass(high)
+	for _, time := range []time.Duration{leastCompeting, 2 * leastCompeting, 4 * leastCompeting} {
+		compete()
+		for end := now + time - 20*high; now < end; {
+			pass(5, high)
 			w.Lost(now)
 			require.False(t, w.Governed(now))
 		}
-		for range 20 {
-			pass(high)
-		}
+		pass(20, high)
 	}
 
-	w.Lost(now)
-	require.True(t, w.Governed(now))
+	compete()
+	for n := range insistence {
+		assert.False(t, w.Governed(now), "%d losses in a row", n)
+		pass(2, high)
+		w.Lost(now)
+	}
+	assert.True(t, w.Governed(now))
+	assert.Zero(t, w.competeFor)
+
 	for range 20 * trend {
-		if pass(high); w.inVain == inVainTrends-1 {
-			now += high
+		if pass(1, high); w.ineffective == ineffectiveTrends-1 {
 			w.Lost(now)
 		}
 		require.True(t, w.Governed(now), "its own packets are lost too")
 	}
-	yields()
-	now += high
+	pass(1, high)
+	compete()
 	w.Marked(now)
-	assert.True(t, w.Governed(now), "marks are never in vain")
-	for range 2 * trend {
-		pass(base)
+	require.True(t, w.Governed(now), "a mark says that it is the network")
+	for range 20 {
+		pass(1, high)
+		w.Lost(now)
 	}
-	assert.Zero(t, w.competing, "yielding has had its effect")
+	assert.Less(t, w.packets, 2.0, "and losses count again")
+	pass(2*trend, base)
+	assert.Zero(t, w.competeFor, "yielding has had its effect")
 }
 
 // Whatever the signals are, something may leave, at intervals that are bounded, and a window
