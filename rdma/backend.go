@@ -48,7 +48,8 @@ func (c *Context) acquire() error {
 	}
 	c.byQPN = make(map[uint32]*Connection)
 	c.events.Clear()
-	c.taken, c.eventsLost = nil, false
+	c.taken.Clear()
+	c.eventsLost = false
 
 	// Never more than all tasks, and one signal of each connection.
 	entries := c.requests + len(c.receives) + s.MaxConnections

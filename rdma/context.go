@@ -59,7 +59,7 @@ type Context struct {
 	deadlines deadlines
 	events    lane.Events
 	// Events that were taken, to be handled when so many completions have been.
-	taken       []verbs.Event
+	taken       fifo.Queue[verbs.Event]
 	eventsLost  bool // some were dropped
 	eventsAfter uint64
 	written     writtenWords

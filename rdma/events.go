@@ -24,12 +24,14 @@ func (c *Context) takeEvents() {
 		c.eventsAfter = c.lanes.Handled() + uint64(c.cq.Capacity()) + lane.PollBatch
 	}
 	list, lost := c.events.Take()
-	c.taken = append(c.taken, list...)
+	for _, ev := range list {
+		c.taken.Push(ev)
+	}
 	c.eventsLost = c.eventsLost || lost
 }
 
 // eventsWait reports whether events were taken that are to be handled.
-func (c *Context) eventsWait() bool { return len(c.taken) > 0 || c.eventsLost }
+func (c *Context) eventsWait() bool { return c.taken.Len() > 0 || c.eventsLost }
 
 // handleEvents handles the events that were taken, if it is time, and returns how many
 // concerned the context.
@@ -38,12 +40,9 @@ func (c *Context) handleEvents() int {
 		return 0
 	}
 	n := 0
-	for len(c.taken) > 0 {
-		ev := c.taken[0]
-		c.taken = c.taken[1:]
-		n += c.handleEvent(ev)
+	for c.taken.Len() > 0 {
+		n += c.handleEvent(c.taken.Pop())
 	}
-	c.taken = nil
 	if c.eventsLost {
 		c.eventsLost = false
 		n += c.queryAll()
@@ -54,17 +53,13 @@ func (c *Context) handleEvents() int {
 // handleEventsOf handles the events so far of one connection, and those of all.
 func (c *Context) handleEventsOf(conn *Connection) {
 	c.takeEvents()
-	others := c.taken[:0:0]
-	list := c.taken
-	c.taken = nil
-	for _, ev := range list {
-		if ev.QPN == 0 || ev.QPN == conn.lane.Num() {
+	for range c.taken.Len() {
+		if ev := c.taken.Pop(); ev.QPN == 0 || ev.QPN == conn.lane.Num() {
 			c.handleEvent(ev)
 		} else {
-			others = append(others, ev)
+			c.taken.Push(ev)
 		}
 	}
-	c.taken = append(others, c.taken...)
 }
 
 func (c *Context) handleEvent(ev verbs.Event) int {

@@ -42,8 +42,8 @@ func (n *neighbours) visits(conn *Connection, until time.Duration) (visits int) 
 }
 
 // Where the device gives up nothing, ready signals that nobody acknowledges become rarer, and
-// each ends: of an hour without a
-// limit only some are left, and with the default one they end after a minute.
+// each ends: of an hour without a limit only some are left, and with the default one they end
+// after a minute.
 func TestReadySignalsBecomeRarer(t *testing.T) {
 	for _, c := range []struct {
 		cfg           Config

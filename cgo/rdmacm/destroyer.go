@@ -2,14 +2,18 @@
 
 package rdmacm
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/verbena-rdma/verbena/internal/fifo"
+)
 
 // destroyer destroys IDs on goroutines of its own. Linux waits in rdma_destroy_id(3) until the
 // peer has answered the last message, or all repetitions of it are over: 17 s where the peer's
 // host has gone. Only the manager's Close waits for that.
 type destroyer struct {
 	mu      sync.Mutex
-	waiting []rawID
+	waiting fifo.Queue[rawID]
 	working int
 	done    sync.WaitGroup
 }
@@ -21,7 +25,7 @@ const maxDestroying = 16
 func (d *destroyer) destroy(id rawID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.waiting = append(d.waiting, id)
+	d.waiting.Push(id)
 	if d.working < maxDestroying {
 		d.working++
 		d.done.Go(d.work)
@@ -38,14 +42,11 @@ func (d *destroyer) work() {
 func (d *destroyer) next() rawID {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.waiting) == 0 {
-		d.waiting = nil
+	if d.waiting.Len() == 0 {
 		d.working--
 		return nil
 	}
-	id := d.waiting[0]
-	d.waiting = d.waiting[1:]
-	return id
+	return d.waiting.Pop()
 }
 
 // wait waits until all have been destroyed. None is added any more.
