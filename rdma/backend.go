@@ -49,6 +49,7 @@ func (c *Context) acquire() error {
 	c.byQPN = make(map[uint32]*Connection)
 	c.events.Clear()
 	c.taken.Clear()
+	c.left.Clear()
 	c.eventsLost = false
 
 	// Never more than all tasks, and one signal of each connection.

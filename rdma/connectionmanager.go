@@ -191,6 +191,8 @@ func (m *connectionManager) closeID(id verbs.CMID) {
 type cmEnd struct {
 	conn *Connection
 	id   verbs.CMID // nil: none yet, or any more
+
+	disconnected bool // the peer has
 }
 
 // bringUp takes the connection's queue pair from Init to Ready to Send, as the
@@ -233,7 +235,8 @@ func (e *cmEnd) event(ev *verbs.CMEvent) {
 		if conn.establishing() {
 			conn.ready() // it was, for a moment
 		}
-		conn.peerClosed()
+		e.disconnected = true
+		conn.ctx.peerLeft(conn)
 	case verbs.CMAddressChanged:
 		conn.fail(fmt.Errorf("rdma: %v: %w: the local address %v has moved to another device; connect again", conn, ErrDevice, e.id.LocalAddr().Addr()))
 	case verbs.CMDeviceRemoved:
@@ -255,9 +258,8 @@ func (e *cmEnd) ended() {
 	}
 }
 
-// goodbyeArrived implements establishment: what the device has reported is handled
-// before what it has completed.
-func (e *cmEnd) goodbyeArrived() bool { return false }
+// goodbyeArrived implements establishment.
+func (e *cmEnd) goodbyeArrived() bool { return e.disconnected }
 
 // release implements establishment.
 func (e *cmEnd) release() {

@@ -58,9 +58,10 @@ type Context struct {
 	reports   fifo.Queue[report]
 	deadlines deadlines
 	events    lane.Events
-	// Events that were taken, to be handled when so many completions have been.
+	// What waits until so many completions have been handled.
 	taken       fifo.Queue[verbs.Event]
-	eventsLost  bool // some were dropped
+	eventsLost  bool                    // some were dropped
+	left        fifo.Queue[*Connection] // whose peers have said goodbye
 	eventsAfter uint64
 	written     writtenWords
 	manager     connectionManager

@@ -15,14 +15,12 @@ func (c *Context) event(ev verbs.Event) {
 
 // takeEvents takes the events so far from the device's goroutine. What completed before
 // an event is handled before it, since a completion says more than an event of what was
-// wrong: there are at most as many completions as the queue holds.
+// wrong.
 func (c *Context) takeEvents() {
 	if !c.events.Pending() {
 		return
 	}
-	if !c.eventsWait() {
-		c.eventsAfter = c.lanes.Handled() + uint64(c.cq.Capacity()) + lane.PollBatch
-	}
+	c.holdEvents()
 	list, lost := c.events.Take()
 	for _, ev := range list {
 		c.taken.Push(ev)
@@ -30,8 +28,23 @@ func (c *Context) takeEvents() {
 	c.eventsLost = c.eventsLost || lost
 }
 
-// eventsWait reports whether events were taken that are to be handled.
-func (c *Context) eventsWait() bool { return c.taken.Len() > 0 || c.eventsLost }
+// holdEvents is called before an event is added to those that wait until what completed
+// before has been handled: there are at most as many completions as the queue holds.
+func (c *Context) holdEvents() {
+	if !c.eventsWait() {
+		c.eventsAfter = c.lanes.Handled() + uint64(c.cq.Capacity()) + lane.PollBatch
+	}
+}
+
+// peerLeft has the connection closed, since its peer has said goodbye, after what the peer
+// acknowledged before has completed: the end of the connection would flush it.
+func (c *Context) peerLeft(conn *Connection) {
+	c.holdEvents()
+	c.left.Push(conn)
+}
+
+// eventsWait reports whether there are events that are to be handled.
+func (c *Context) eventsWait() bool { return c.taken.Len() > 0 || c.eventsLost || c.left.Len() > 0 }
 
 // handleEvents handles the events that were taken, if it is time, and returns how many
 // concerned the context.
@@ -39,7 +52,10 @@ func (c *Context) handleEvents() int {
 	if !c.eventsWait() || !c.lanes.Empty() && c.lanes.Handled() < c.eventsAfter {
 		return 0
 	}
-	n := 0
+	n := c.left.Len()
+	for c.left.Len() > 0 {
+		c.left.Pop().peerClosed()
+	}
 	for c.taken.Len() > 0 {
 		n += c.handleEvent(c.taken.Pop())
 	}

@@ -1,11 +1,18 @@
 package rdma
 
 import (
+	"net/netip"
+	"sync/atomic"
 	"testing"
+	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/lane"
+	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/soft"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -128,4 +135,84 @@ func TestBrokenCompletionQueue(t *testing.T) {
 	assert.ErrorIs(t, conn.Err(), verbs.ErrOverrun)
 	require.NoError(t, engine.Close())
 	require.NoError(t, dev.Close())
+}
+
+// What the peer has acknowledged before it says goodbye completes first, however much that is:
+// the end of the connection would flush what has not been looked for yet.
+func TestGoodbyeComesAfterAcknowledgements(t *testing.T) {
+	for name, connect := range map[string]func(t *testing.T, a, b *Context){
+		"by descriptors": func(t *testing.T, a, b *Context) {
+			x, ours, err := a.Export()
+			require.NoError(t, err)
+			y, theirs, err := b.Export()
+			require.NoError(t, err)
+			require.NoError(t, x.Connect(theirs))
+			require.NoError(t, y.Connect(ours))
+		},
+		"by address": func(t *testing.T, a, b *Context) {
+			l, err := b.Listen(":0", ListenConfig{})
+			require.NoError(t, err)
+			_, err = a.Dial(netip.AddrPortFrom(b.GID().GID.Addr(), l.Addr().Port()).String(), DialConfig{})
+			require.NoError(t, err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const tasks = 4 * lane.PollBudget
+			var conns [2]*Connection
+			var ctxs [2]*Context
+			completed := 0
+			for i := range ctxs {
+				dev := must(soft.Open(soft.Config{}))
+				ctxs[i] = must(New(dev, Config{Engine: pe.New(pe.Config{}), SendQueueSize: tasks, CloseTimeout: time.Minute}))
+				t.Cleanup(func() {
+					require.NoError(t, ctxs[i].Engine().Close())
+					require.NoError(t, dev.Close())
+				})
+				ctxs[i].OnConnection(func(conn *Connection, s ConnectionState, err error) {
+					conns[i] = conn
+					if s == Closed && i == 0 {
+						require.ErrorIs(t, err, ErrPeerClosed)
+					}
+				})
+			}
+			a, b := ctxs[0], ctxs[1]
+			until := func(done func() bool, driven ...*Context) {
+				for limit := time.Now().Add(5 * time.Minute); !done(); {
+					for _, c := range driven {
+						must(c.Engine().Progress())
+					}
+					require.True(t, time.Now().Before(limit), "it never happened")
+				}
+			}
+			writes := must(a.WritePool(tasks, func(task *WriteTask) {
+				completed++
+				require.Equal(t, Ready, conns[0].State())
+				require.NoError(t, task.Free())
+			}, func(task *WriteTask, err error) {
+				require.NoError(t, err)
+				require.NoError(t, task.Free())
+			}))
+			require.NoError(t, a.Start())
+			require.NoError(t, b.Start())
+			connect(t, a, b)
+			ready := func(conn *Connection) bool { return conn != nil && conn.State() == Ready }
+			until(func() bool { return ready(conns[0]) && ready(conns[1]) }, a, b)
+			// The last write shows that b's device has acknowledged all.
+			target := must(mmap.Alloc(b.Device(), 4, mmap.LocalReadWrite|mmap.RemoteWrite))
+			source := must(mmap.Alloc(a.Device(), 1, mmap.LocalReadWrite))
+			source.Bytes()[0] = 1
+			remote := must(mmap.Import(a.Device(), must(target.Export(b.Device()))))
+			var bufs bufinv.Inventory
+			for range tasks - 1 {
+				require.NoError(t, must(writes.Alloc(conns[0], nil, nil)).Submit())
+			}
+			require.NoError(t, must(writes.Alloc(conns[0], bufs.Source(source, 0, 1), bufs.Target(remote, 0, 1))).Submit())
+			must(a.Engine().Progress())
+			until(func() bool { return (*atomic.Uint32)(unsafe.Pointer(&target.Bytes()[0])).Load() != 0 })
+			require.NoError(t, conns[1].Close())
+			until(func() bool { return a.written.pending.Load() || a.manager.pending.Load() }, b)
+			require.Less(t, completed, tasks-lane.PollBudget)
+			until(func() bool { return conns[0].State() == Closed && completed == tasks }, a, b)
+		})
+	}
 }

@@ -141,8 +141,8 @@ func (r *readySignal) signaled() {
 	if r.conn.state == Connecting && (goodbye || r.arrived(r.conn.local.nonce)) {
 		r.peerReady()
 	}
-	if goodbye {
-		r.conn.peerClosed()
+	if goodbye && r.conn.state.usable() {
+		r.conn.ctx.peerLeft(r.conn)
 	}
 }
 
