@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -119,8 +120,12 @@ func parseOptions(options string) (cfg Config, capture string, err error) {
 			if cfg.MaxShards, err = strconv.Atoi(value); err != nil || cfg.MaxShards < 1 {
 				err = fmt.Errorf("%q is not a number from 1 on", value)
 			}
+		case "spin":
+			if cfg.Spin, err = spin(value); err != nil {
+				err = fmt.Errorf("%q is neither off nor a duration as 50us is", value)
+			}
 		default:
-			err = fmt.Errorf("there is no such option; there are loss, duplicate, reorder, corrupt, mark, seed, srd_seed, capture, segmentation, coalescing, batch, congestion, local and shards")
+			err = fmt.Errorf("there is no such option; there are loss, duplicate, reorder, corrupt, mark, seed, srd_seed, capture, segmentation, coalescing, batch, congestion, local, shards and spin")
 		}
 		if err != nil {
 			return cfg, "", fmt.Errorf("option %q: %w: %w", key, err, verbs.ErrInvalid)
@@ -136,6 +141,17 @@ func probability(s string, p *float64) error {
 	}
 	*p = v
 	return nil
+}
+
+func spin(s string) (time.Duration, error) {
+	if s == "off" {
+		return -1, nil
+	}
+	d, err := time.ParseDuration(s)
+	if err == nil && d <= 0 {
+		err = verbs.ErrInvalid
+	}
+	return d, err
 }
 
 func onOff(s string, disable *bool) error {

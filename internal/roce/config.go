@@ -3,6 +3,7 @@ package roce
 import (
 	"io"
 	"net/netip"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -38,6 +39,10 @@ type Config struct {
 	// MaxShards bounds how many programs can poll at the same time without waiting for each
 	// other (verbs.CQInit.Poller). Zero: as many as there are cores for this process; at most 16.
 	MaxShards int
+
+	// Spin is how long the device's goroutines look for more before they sleep, at most, while
+	// that has been of use. Zero: defaultSpin; negative: they sleep at once.
+	Spin time.Duration
 
 	// CongestionControl has connections by UDP share links with others; without it they
 	// go by loss alone.

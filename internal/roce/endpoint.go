@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -323,9 +324,6 @@ const (
 	// polls it. A packet may lie as long when the program stops polling without
 	// having armed a completion queue.
 	pollerGrace = time.Millisecond
-	// idleRounds is how often the goroutine looks at the socket again before it
-	// waits there.
-	idleRounds = 2
 )
 
 // busyTime is how long programs that poll look at an endpoint after a packet of SRD has
@@ -353,6 +351,7 @@ func (e *endpoint) run() {
 	d, s := e.device, e.shard
 	defer d.running.Done()
 	defer e.timer.Stop()
+	spin := newIdleSpin(d.cfg.Spin)
 	for {
 		s.mu.Lock()
 		deadline := s.deadline
@@ -372,6 +371,7 @@ func (e *endpoint) run() {
 				d.fatal(err)
 				return
 			}
+			spin.woken(d.now())
 		}
 		if used && e.polled() {
 			e.seen = s.polls.Load()
@@ -381,17 +381,18 @@ func (e *endpoint) run() {
 			e.receiveUnpolled()
 			continue
 		}
-		for quiet := 0; quiet < idleRounds && !(used && e.polled()); quiet++ {
+		for more := true; more && !(used && e.polled()); {
 			s.mu.Lock()
 			closed := d.closed
-			worked := s.progress(d.now(), e)
-			used = e.inUse(d.now())
+			now := d.now()
+			worked := s.progress(now, e)
+			used = e.inUse(now)
 			s.mu.Unlock()
 			if closed {
 				return
 			}
-			if worked {
-				quiet = 0
+			if more = spin.looksOn(now, worked); more && !worked {
+				runtime.Gosched()
 			}
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"runtime"
 	"sync"
 	"time"
 
@@ -288,18 +289,24 @@ func (l *localDevice) woken() {
 func (l *localDevice) work() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	d := l.shard.device
+	spin := newIdleSpin(d.cfg.Spin)
 	for {
 		select {
 		case <-l.wakes:
 		case <-l.ctx.Done():
 			return
 		}
-		for quiet := 0; ; {
-			more, polled := l.round(&quiet)
+		spin.woken(d.now())
+		for {
+			more, polled := l.round(&spin)
 			if !more {
 				break
 			}
 			if !polled {
+				if spin.looks > 0 {
+					runtime.Gosched()
+				}
 				continue
 			}
 			before := l.shard.polls.Load()
@@ -320,7 +327,7 @@ func (l *localDevice) work() {
 
 // round is a turn of work. It reports whether there may be more to do, and whether programs
 // have polled since this end last asked to be woken, and none of them is about to sleep.
-func (l *localDevice) round(quiet *int) (more, polled bool) {
+func (l *localDevice) round(spin *idleSpin) (more, polled bool) {
 	s := l.shard
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -330,13 +337,9 @@ func (l *localDevice) round(quiet *int) (more, polled bool) {
 	case s.polls.Load() != l.seen && !s.asleep.Load():
 		return true, true
 	}
-	if *quiet++; s.progress(s.device.now(), nil) {
-		*quiet = 0
-	}
-	if *quiet < idleRounds {
+	if now := s.device.now(); spin.looksOn(now, s.progress(now, nil)) {
 		return true, false
 	}
-	*quiet = 0
 	return !l.await(), false
 }
 
