@@ -27,6 +27,7 @@ func TestQueueAgainstASlice(t *testing.T) {
 			},
 			"pop": func(t *rapid.T) {
 				for range rapid.IntRange(0, len(want)).Draw(t, "n") {
+					require.Equal(t, want[0], q.Front())
 					require.Equal(t, want[0], q.Pop())
 					want = want[1:]
 				}

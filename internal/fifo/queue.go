@@ -39,6 +39,14 @@ func (q *Queue[T]) Pop() T {
 	return v
 }
 
+// Front is the first value. It panics if the queue is empty.
+func (q *Queue[T]) Front() T {
+	if q.n == 0 {
+		panic("fifo: Front of an empty queue")
+	}
+	return q.ring[q.head]
+}
+
 // All are the values in the queue, in order. The queue must not change meanwhile.
 func (q *Queue[T]) All() iter.Seq[T] {
 	return func(yield func(T) bool) {

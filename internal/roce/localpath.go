@@ -42,12 +42,21 @@ func (p *localPath) attach(t *transport.QP) {
 }
 
 func (p *localPath) detach() {
+	p.requestsEnd()
 	if p.peer.channel != nil {
 		p.endpoint.receivers++
 		p.peer.endWait(p)
 	}
 	p.udpPath.detach()
 	p.endpoint.shard.local.leave(p.peer)
+}
+
+// requestsEnd is called before requests end that the peer has not acknowledged: their memory is
+// the program's again. So is memory that the peer was to read.
+func (p *localPath) requestsEnd() {
+	if p.peer.channel != nil {
+		p.peer.channel.Revoke(p.queuePair.num)
+	}
 }
 
 // joined has the path use the channel.
@@ -116,7 +125,7 @@ func (p *localPath) Send(packet *wire.Packet, pieces [][]byte, n int) {
 	if n >= local.MinReference {
 		refs = p.peer.references(pieces)
 	}
-	p.peer.channel.Send(packet, pieces, n, refs)
+	p.peer.channel.Send(packet, pieces, n, refs, p.queuePair.num)
 	p.size += n
 	s.counters.SentPackets++
 	s.local.sent++

@@ -133,6 +133,71 @@ func TestLocalPath(t *testing.T) {
 	}
 }
 
+// awaitReferences waits until a side sends n bytes from the beginning of its memory by reference.
+func awaitReferences(s *side, n int) {
+	s.t.Helper()
+	p := s.qp.(*queuePair).path.(*localPath).peer
+	s.until("its memory has been shown", func() bool {
+		s.dev.mu.Lock()
+		defer s.dev.mu.Unlock()
+		return p.references([][]byte{s.mem[:n]}) != nil
+	})
+}
+
+// Memory of requests that end without having been acknowledged is the program's again, and so is
+// memory that peers were to read when their connection ends: what comes there later reaches
+// nobody, whether the peer has not taken the packet yet or is about to.
+func TestPayloadOfRequestsThatEnded(t *testing.T) {
+	const n = 2 * local.MinReference
+	for name, op := range map[string]verbs.Opcode{"write with immediate": verbs.OpWriteImm, "send": verbs.OpSend, "read": verbs.OpRead} {
+		for _, taken := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, taken %v", name, taken), func(t *testing.T) {
+				x, y := openLocalPair(t, 1<<20)
+				x.share(1 << 20)
+				y.share(1 << 20)
+				from, to := x, y // of the data
+				if op == verbs.OpRead {
+					from, to = y, x
+				}
+				awaitReferences(from, n)
+				peer := to.qp.(*queuePair).path.(*localPath).peer
+				to.recv(9, to.sge(0, n))
+				y.dev.main.mu.Lock()
+				x.post(verbs.SendWR{Op: op, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, n)}, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()})
+				if op == verbs.OpRead {
+					x.dev.main.mu.Lock()
+					y.dev.main.progress(y.dev.now(), nil)
+					y.dev.main.mu.Unlock()
+				}
+				// The end that is to take the data is locked, as if its process stood still.
+				var packet *local.Packet
+				if taken {
+					packet = must(peer.channel.Receive())
+					require.NotNil(t, packet)
+				}
+				require.NoError(t, from.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState))
+				for i := range from.mem[:n] {
+					from.mem[i] = 0xee
+				}
+				if taken {
+					require.Equal(t, byte(0xee), packet.Pieces[0][0], "it lies there")
+					peer.handle(packet, to.dev.now())
+				}
+				to.dev.main.progress(to.dev.now(), nil)
+				to.dev.main.mu.Unlock()
+				n, err := to.cq.Poll(to.wcs)
+				require.NoError(t, err)
+				for _, wc := range to.wcs[:n] {
+					assert.NotEqual(t, verbs.StatusSuccess, wc.Status)
+				}
+				if !taken {
+					assert.NotContains(t, to.mem[:2*local.MinReference], byte(0xee))
+				}
+			})
+		}
+	}
+}
+
 // Devices that look for each other at the same moment have one channel in the end.
 func TestSoakLocalPathMeets(t *testing.T) {
 	for range soak.Rounds(t, 200, 5000) {

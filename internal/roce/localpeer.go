@@ -53,7 +53,7 @@ func (p *localPeer) receive(now time.Duration) bool {
 }
 
 func (p *localPeer) handle(packet *local.Packet, now time.Duration) {
-	path := p.endpoint.handleShared(p.ends.Peer.Device, &packet.Packet, packet.Pieces, now)
+	path := p.endpoint.handleShared(p.ends.Peer.Device, &packet.Packet, packet.Pieces, packet.Intact, now)
 	if path != nil && path.peer == p {
 		path.heard = true
 	}
@@ -62,14 +62,14 @@ func (p *localPeer) handle(packet *local.Packet, now time.Duration) {
 // handleShared handles a packet that has come through shared memory from that device. By which
 // of its shards it came does not matter. It returns the path that it belongs to, or nil: there
 // is none in this shard.
-func (e *endpoint) handleShared(from netip.AddrPort, packet *wire.Packet, pieces [][]byte, now time.Duration) *localPath {
+func (e *endpoint) handleShared(from netip.AddrPort, packet *wire.Packet, pieces [][]byte, intact func() bool, now time.Duration) *localPath {
 	s, q := e.shard, e.find(packet.DestQP)
 	if q == nil {
 		s.drops.wrongPeer++
 		return nil
 	}
 	if owner := q.shard.Load(); owner != s {
-		owner.take(stray{endpoint: e.index, shared: &sharedPacket{from: from, headers: *packet, pieces: pieces}})
+		owner.take(stray{endpoint: e.index, shared: &sharedPacket{from: from, headers: *packet, pieces: pieces, intact: intact}})
 		return nil
 	}
 	path, ok := q.path.(*localPath)
@@ -79,7 +79,7 @@ func (e *endpoint) handleShared(from netip.AddrPort, packet *wire.Packet, pieces
 	}
 	s.counters.ReceivedPackets++
 	s.local.received++
-	q.transport.ReceivePieces(packet, pieces, now)
+	q.transport.ReceivePieces(packet, pieces, intact, now)
 	s.activate(q)
 	return path
 }

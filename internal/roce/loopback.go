@@ -53,7 +53,7 @@ func (l *loopback) transmit(t *transport.QP, now time.Duration, a allowance) (al
 		l.packet, l.size = nil, 0
 		more := t.Transmit(l, now, 1)
 		if l.packet != nil {
-			t.ReceivePieces(l.packet, l.pieces, now)
+			t.ReceivePieces(l.packet, l.pieces, nil, now)
 		} else if !more {
 			return a, false
 		}

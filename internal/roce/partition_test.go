@@ -111,7 +111,7 @@ func TestPartitionKeysThroughSharedMemory(t *testing.T) {
 		y.dev.mu.Lock()
 		defer y.dev.mu.Unlock()
 		p.PKey = key
-		return y.dev.endpoints[0].handleShared(from, &p, [][]byte{[]byte("payload!")}, y.dev.now()) != nil
+		return y.dev.endpoints[0].handleShared(from, &p, [][]byte{[]byte("payload!")}, nil, y.dev.now()) != nil
 	}
 	require.False(t, send(0x8001))
 	require.Equal(t, make([]byte, 8), y.mem[:8])

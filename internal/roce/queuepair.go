@@ -85,6 +85,7 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 		SignalAll: init.SignalAll, Counters: &s.counters, Waiting: &s.waiting,
 		Guard: keyGuard{q},
 		Event: func(t verbs.EventType) { d.report(verbs.Event{Type: t, QPN: q.num}) },
+		Ended: q.ended,
 	}
 	if srq != nil {
 		cfg.RecvQueue = srq.queue
@@ -173,6 +174,13 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	s.activate(q)
 	s.transmit(d.now())
 	return nil
+}
+
+// ended is called before the queue pair's requests end without having been acknowledged.
+func (q *queuePair) ended() {
+	if p, ok := q.path.(*localPath); ok {
+		p.requestsEnd()
+	}
 }
 
 // ExpectKey implements verbs.ExpectKeyQP.

@@ -37,6 +37,7 @@ type sharedPacket struct {
 	from    netip.AddrPort
 	headers wire.Packet
 	pieces  [][]byte
+	intact  func() bool // local.Packet.Intact
 }
 
 // maxStrays and maxStrayBytes are how many wait at most, as in a socket's buffer.
@@ -67,6 +68,10 @@ func (s *shard) take(x stray) {
 	x.datagram.Data = slices.Clone(x.datagram.Data)
 	if x.shared != nil {
 		x.shared.pieces = [][]byte{slices.Concat(x.shared.pieces...)}
+		if x.shared.intact != nil && !x.shared.intact() {
+			t.mu.Unlock()
+			return
+		}
 	}
 	t.list, t.bytes = append(t.list, x), t.bytes+size
 	first := !t.waiting.Swap(true)
@@ -90,7 +95,7 @@ func (s *shard) handleStrays(now time.Duration) bool {
 		case x.unreachable.IsValid():
 			s.unreachable.add(unreachablePeer{e, x.unreachable})
 		case x.shared != nil:
-			e.handleShared(x.shared.from, &x.shared.headers, x.shared.pieces, now)
+			e.handleShared(x.shared.from, &x.shared.headers, x.shared.pieces, nil, now)
 		default:
 			e.handle(&x.datagram, now)
 		}

@@ -63,6 +63,9 @@ type Packet struct {
 	// Pieces are the payload, in memory that the other process can change at any time.
 	// They are valid until Release.
 	Pieces [][]byte
+	// Intact reports, once the pieces have been copied, whether they were still what was sent:
+	// they are no longer where the sender has called Revoke. Nil: they are.
+	Intact func() bool
 }
 
 // Channel joins two devices. Its methods are called by one goroutine at a time, but for
@@ -82,6 +85,7 @@ type Channel struct {
 
 	record record
 	packet Packet
+	intact func() bool // record.intact, bound once
 }
 
 // newChannel makes a channel of shared memory with two rings, of which the first is the
@@ -92,20 +96,24 @@ func newChannel(ends Ends, memory []byte, dialler bool) *Channel {
 	if !dialler {
 		first, second = second, first
 	}
-	return &Channel{
+	c := &Channel{
 		ends: ends, out: newProducer(first), in: newConsumer(second),
 		shown: shown{numbers: map[*Memory]uint32{}}, seen: seen{memories: map[uint32][]byte{}}, budget: new(Budget),
 	}
+	c.intact = c.record.intact
+	return c
 }
 
 // NewLoop makes a channel of a device with itself, on any system: what is sent through it comes
 // out of it again. It calls woken where another one wakes the peer. Serve is not for it.
 func NewLoop(device Address, woken func()) *Channel {
 	memory := make([]byte, controlLen+ringLen)
-	return &Channel{
+	c := &Channel{
 		ends: Ends{device, device}, out: newProducer(memory), in: newConsumer(memory),
 		shown: shown{numbers: map[*Memory]uint32{}}, seen: seen{memories: map[uint32][]byte{}}, loop: woken,
 	}
+	c.intact = c.record.intact
+	return c
 }
 
 // SetBudget has the channel share the budget of others with the same lock. It is called before
@@ -122,16 +130,23 @@ func (c *Channel) Room(packets int) (int, error) {
 }
 
 // Send writes a packet whose payload is the n bytes of pieces: at most MaxInline, or as much
-// as there is in at most MaxReferences pieces that refs name. Room has said that there is
+// as there is in at most MaxReferences pieces that refs name, and that stay as they are until
+// the peer has taken the packet, or Revoke is called for the owner. Room has said that there is
 // room. The peer sees it after Flush.
-func (c *Channel) Send(p *wire.Packet, pieces [][]byte, n int, refs []Reference) {
+func (c *Channel) Send(p *wire.Packet, pieces [][]byte, n int, refs []Reference, owner uint32) {
 	var headers [maxHeaders]byte
 	h := headers[:p.PutHeaders(headers[:])]
 	if refs != nil {
-		c.out.putReferences(h, refs)
+		c.out.putReferences(h, refs, owner)
 		return
 	}
 	c.out.putInline(h, pieces, n)
+}
+
+// Revoke has packets of an owner whose payload is in memory of the program's be lost, unless the
+// peer has taken them: the memory is about to be used for something else.
+func (c *Channel) Revoke(owner uint32) {
+	c.out.revoke(func(o uint32) bool { return o == owner })
 }
 
 // Flush shows the peer what was sent, and wakes it if it asked for that.
@@ -171,10 +186,11 @@ func (c *Channel) Receive() (*Packet, error) {
 		if err := p.ParseHeaders(r.headers[:r.headersLen]); err != nil {
 			return nil, ErrDisorder
 		}
-		p.Pieces = p.Pieces[:0]
+		p.Pieces, p.Intact = p.Pieces[:0], nil
 		switch {
 		case !r.inline:
 			p.Pieces, err = c.seen.resolve(p.Pieces, r.payload)
+			p.Intact = c.intact
 		case len(r.payload) > 0:
 			p.Pieces = append(p.Pieces, r.payload)
 		}
@@ -201,6 +217,7 @@ func (c *Channel) Release() {
 // Close ends the channel: Serve returns. It is called with the lock held, once nothing more is
 // sent and no packet is in use.
 func (c *Channel) Close() {
+	c.out.revoke(func(uint32) bool { return true })
 	if c.loop == nil {
 		c.hangUp()
 	}

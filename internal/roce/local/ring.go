@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/roce/dma"
 )
 
@@ -40,6 +41,7 @@ const (
 	kindFiller    = 1
 	kindInline    = 2 // the payload follows
 	kindReference = 3 // references to the payload follow
+	kindRevoked   = 4 // they did: the memory is the program's again
 )
 
 const (
@@ -69,6 +71,15 @@ type producer struct {
 	tail      uint64 // what has been written
 	published uint64
 	head      uint64 // what the consumer has taken, as it was last read
+
+	referring fifo.Queue[referring]
+}
+
+// referring is a record with references, which may not have been taken yet.
+type referring struct {
+	at    uint64
+	head  uint64 // its own
+	owner uint32
 }
 
 func newProducer(memory []byte) producer {
@@ -120,15 +131,37 @@ func (p *producer) putInline(headers []byte, pieces [][]byte, n int) {
 	}
 }
 
-// putReferences writes a packet whose payload the references name, at most MaxReferences.
-func (p *producer) putReferences(headers []byte, refs []Reference) {
+// putReferences writes a packet whose payload the references name, at most MaxReferences, for
+// an owner who can revoke it.
+func (p *producer) putReferences(headers []byte, refs []Reference, owner uint32) {
+	for p.referring.Len() > 0 && p.referring.Front().at < p.head {
+		p.referring.Pop()
+	}
 	record := p.place(kindReference, len(headers), len(refs)*referenceLen)
+	p.referring.Push(referring{at: p.tail - uint64(len(record)), head: binary.LittleEndian.Uint64(record), owner: owner})
 	copy(record[recordHead:], headers)
 	b := record[payloadAt:]
 	for i, r := range refs {
 		binary.LittleEndian.PutUint32(b[i*referenceLen:], r.Memory)
 		binary.LittleEndian.PutUint32(b[i*referenceLen+4:], r.Length)
 		binary.LittleEndian.PutUint64(b[i*referenceLen+8:], r.Offset)
+	}
+}
+
+// revoke has the consumer take no payload for which mine reports true from memory that
+// records refer to, if it has not taken it yet. Who takes it meanwhile finds out (intact), so
+// that the memory can be used for something else from now on.
+func (p *producer) revoke(mine func(owner uint32) bool) {
+	for range p.referring.Len() {
+		r := p.referring.Pop()
+		if r.at < p.head {
+			continue // and its place may be another record's
+		}
+		if !mine(r.owner) {
+			p.referring.Push(r)
+			continue
+		}
+		word(p.records, int(r.at)&(len(p.records)-1)).Store(r.head&^(0xff<<32) | kindRevoked<<32)
 	}
 }
 
@@ -163,6 +196,15 @@ type record struct {
 	headersLen int
 	inline     bool
 	payload    []byte
+	head       *atomic.Uint64 // of the record in the ring
+	fence      atomic.Uint64
+}
+
+// intact reports whether a payload that the record refers to was what its producer meant when it
+// was read.
+func (r *record) intact() bool {
+	r.fence.Add(1) // the payload was read before
+	return byte(r.head.Load()>>32) == kindReference
 }
 
 // consumer is the reading end of a ring.
@@ -211,11 +253,15 @@ func (c *consumer) next(r *record) (bool, error) {
 			}
 			continue
 		}
+		if kind == kindRevoked {
+			continue // as if it had been lost
+		}
 		if kind != kindInline && kind != kindReference || headers > maxHeaders ||
 			n > MaxInline || payloadAt+int(n) > size {
 			return false, ErrDisorder
 		}
 		copy(r.headers[:headers], b[recordHead:])
+		r.head = word(b, 0)
 		r.headersLen, r.inline, r.payload = headers, kind == kindInline, b[payloadAt:payloadAt+int(n):payloadAt+int(n)]
 		return true, nil
 	}

@@ -234,13 +234,18 @@ func (q *QP) receiveRead(p *wire.Packet, now time.Duration) {
 		q.failRequest(verbs.StatusBadResponse)
 		return
 	}
+	got := w.got
 	for _, part := range q.payload {
-		if !scatter(w.segs, w.got, part) {
+		if !scatter(w.segs, got, part) {
 			q.failRequest(verbs.StatusLocalProtectionError)
 			return
 		}
-		w.got += uint32(len(part))
+		got += uint32(len(part))
 	}
+	if q.changed() {
+		return
+	}
+	w.got = got
 	q.advance(w, wire.PSNAdd(p.PSN, packets-1), now)
 }
 

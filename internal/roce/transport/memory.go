@@ -144,6 +144,15 @@ func (w *incomingWrite) begin(q *QP, h wire.RETH) bool {
 // place writes the next n bytes, which parts hold. They are not more than left. It
 // reports false if the memory has been taken away since.
 func (w *incomingWrite) place(n uint32, parts [][]byte) bool {
+	if !w.copy(n, parts) {
+		return false
+	}
+	w.placed(n)
+	return true
+}
+
+// copy is place, but for placed.
+func (w *incomingWrite) copy(n uint32, parts [][]byte) bool {
 	if n == 0 {
 		return true
 	}
@@ -156,12 +165,19 @@ func (w *incomingWrite) place(n uint32, parts [][]byte) bool {
 		place(b[:len(part)], part)
 		b = b[len(part):]
 	}
+	return true
+}
+
+// placed moves past n bytes that are in place.
+func (w *incomingWrite) placed(n uint32) {
+	if n == 0 {
+		return
+	}
 	if len(w.region.watches) > 0 {
 		w.region.notify(w.addr, uint64(n))
 	}
 	w.addr += uint64(n)
 	w.left -= n
-	return true
 }
 
 // segment is a piece of local memory that a work request names.

@@ -217,7 +217,7 @@ func (n *node) sendLarge(p *wire.Packet, pieces [][]byte, size int) {
 		at := w.latencyOf()
 		w.after(at, func() {
 			packet, cut := kept, w.random.IntN(size+1)
-			to.qp.ReceivePieces(&packet, [][]byte{payload[:cut], payload[cut:]}, w.now)
+			to.qp.ReceivePieces(&packet, [][]byte{payload[:cut], payload[cut:]}, nil, w.now)
 			to.settle()
 		})
 	}

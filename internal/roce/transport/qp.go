@@ -62,6 +62,9 @@ type Config struct {
 	Guard KeyGuard
 	// Event takes asynchronous events of the queue pair.
 	Event func(verbs.EventType)
+	// Ended is called before requests end that have not been acknowledged. An Output that has
+	// not copied their payload must not read it any more. Nil: there is none.
+	Ended func()
 }
 
 // QP is a queue pair. What every packet looks at comes first: where there are thousands of
@@ -97,6 +100,7 @@ type QP struct {
 	payloadLen uint32
 	payloadMax uint32
 	whole      [1][]byte // the payload, where it is in one piece
+	intact     func() bool
 
 	packet  wire.Packet // scratch of Transmit
 	pieces  [][]byte
@@ -114,6 +118,7 @@ type QP struct {
 	guard       KeyGuard
 	expectedKey uint32 // of ExpectKey
 	event       func(verbs.EventType)
+	ended       func()
 }
 
 // New returns a queue pair in the state Reset.
@@ -122,9 +127,12 @@ func New(c Config) *QP {
 		kind: c.Type, service: services[c.Type], portMTU: c.PortMTU, checkAH: c.CheckAH, findBind: c.Bind,
 		num: c.Num, domain: c.Domain, memory: c.Memory, sendCQ: c.Send, recvCQ: c.Recv,
 		signalAll: c.SignalAll, mayAdapt: c.Adaptive && c.Type == verbs.RC,
-		window: c.Window, counters: c.Counters, guard: c.Guard, event: c.Event,
+		window: c.Window, counters: c.Counters, guard: c.Guard, event: c.Event, ended: c.Ended,
 		rq: c.RecvQueue,
 		sq: newSendQueue(c.SendDepth, c.MaxSendSGE, c.MaxInline),
+	}
+	if q.ended == nil {
+		q.ended = func() {}
 	}
 	if q.waiting = c.Waiting; q.waiting == nil {
 		q.waiting = &Waiting{}
@@ -209,7 +217,7 @@ func (q *QP) Receive(p *wire.Packet, now time.Duration) {
 		q.notified(now)
 	}
 	q.whole[0] = p.Payload
-	q.payload, q.payloadLen, q.payloadMax = q.whole[:], uint32(len(p.Payload)), q.mtu
+	q.payload, q.payloadLen, q.payloadMax, q.intact = q.whole[:], uint32(len(p.Payload)), q.mtu, nil
 	switch q.kind {
 	case verbs.RC:
 		q.receiveReliable(p, now)
@@ -221,13 +229,15 @@ func (q *QP) Receive(p *wire.Packet, now time.Duration) {
 // ReceivePieces is Receive for a packet of a reliable connection whose payload is that of
 // pieces, as an Output gets it, and which may be larger than the path MTU: see
 // SetLargestPacket. It must not be called by that Output's Send, in the midst of a
-// Transmit of the same queue pair.
-func (q *QP) ReceivePieces(p *wire.Packet, pieces [][]byte, now time.Duration) {
+// Transmit of the same queue pair. Where the pieces can change, intact says whether they were
+// what was sent when they had been copied; if not, the packet counts as lost, and what has been
+// copied as not there.
+func (q *QP) ReceivePieces(p *wire.Packet, pieces [][]byte, intact func() bool, now time.Duration) {
 	if q.kind != verbs.RC || p.Opcode.Service() != q.service {
 		q.counters.WrongService++
 		return
 	}
-	q.payload, q.payloadLen, q.payloadMax = pieces, size(pieces), MaxLargePacket
+	q.payload, q.payloadLen, q.payloadMax, q.intact = pieces, size(pieces), MaxLargePacket, intact
 	q.receiveReliable(p, now)
 }
 
@@ -243,6 +253,9 @@ func (q *QP) receiveReliable(p *wire.Packet, now time.Duration) {
 		q.receiveRequest(p)
 	}
 }
+
+// changed reports whether the payload was no longer what was sent when it was copied.
+func (q *QP) changed() bool { return q.intact != nil && !q.intact() }
 
 // Transmit gives what is due to out, at most budget packets, and reports whether
 // more is left that could leave at once. Datagrams go to the outputs of their
@@ -282,6 +295,7 @@ func (q *QP) Close() {
 
 // reset empties everything, without completions (IBTA 10.3.1.1).
 func (q *QP) reset() {
+	q.ended()
 	q.endWindows()
 	q.sq.empty()
 	if !q.rq.shared {
@@ -304,6 +318,7 @@ func (q *QP) fail() {
 		return
 	}
 	q.state = verbs.QPError
+	q.ended()
 	q.ackDeadline, q.rnrUntil, q.paceUntil, q.requestsAt, q.responsesAt = 0, 0, 0, 0, 0
 	q.endNotReady()
 	q.flush()

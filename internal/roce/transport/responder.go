@@ -152,7 +152,13 @@ func (q *QP) receiveSend(p *wire.Packet) {
 			return
 		}
 	}
-	switch status := q.fillReceive(q.payload...); status {
+	before := q.received
+	status := q.fillReceive(q.payload...)
+	if q.changed() {
+		q.received = before
+		return
+	}
+	switch status {
 	case verbs.StatusSuccess:
 	case verbs.StatusLocalLengthError:
 		q.failReceive(status)
@@ -223,10 +229,14 @@ func (q *QP) receiveWrite(p *wire.Packet) {
 	if p.Opcode.HasImm() && !q.takeReceive() {
 		return
 	}
-	if !q.writing.place(n, q.payload) {
+	if !q.writing.copy(n, q.payload) {
 		q.refuse(wire.NakRemoteAccess)
 		return
 	}
+	if q.changed() {
+		return
+	}
+	q.writing.placed(n)
 	q.message = writeMessage
 	if last {
 		q.message = noMessage

@@ -52,15 +52,16 @@ func same(got, want []byte) error {
 	if len(got) != len(want) {
 		return fmt.Errorf("the data is wrong: %d bytes came, not %d", len(got), len(want))
 	}
-	first, wrong := -1, 0
+	first, last, wrong := -1, 0, 0
 	for i := range want {
 		if got[i] != want[i] {
 			if first < 0 {
 				first = i
 			}
+			last = i
 			wrong++
 		}
 	}
-	return fmt.Errorf("the data is wrong: %d of %d bytes, the first is byte %d: %#02x, not %#02x",
-		wrong, len(want), first, got[first], want[first])
+	return fmt.Errorf("the data is wrong: %d of %d bytes, from byte %d to %d; the first is %#02x, not %#02x",
+		wrong, len(want), first, last, got[first], want[first])
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -182,19 +183,32 @@ func (s *shuttle) readBack() {
 	s.then = func(t rdma.Task) error {
 		got := t.(*rdma.ReadTask).Destination().Bytes()
 		if err := same(got, mem.Bytes()[s.at+sourceAt:][:s.length]); err != nil {
-			return fmt.Errorf("%w; it is %s, and this was write %d of shuttle %d", err, s.whose(got), s.writes, s.number)
+			return fmt.Errorf("%w; it is %s, and this was write %d of shuttle %d, by %v", err, s.whose(got), s.writes, s.number, s.way())
 		}
 		return nil
 	}
 	s.submit(e.reads.Alloc(l.to, e.bufs.Source(l.remote, l.peerArea+s.number*shuttleSize+targetAt, s.length), e.bufs.Target(mem, s.at+backAt, s.length)))
 }
 
+// way is how packets of the link travel.
+func (s *shuttle) way() string {
+	if s.link.conn == nil {
+		return "datagrams"
+	}
+	return s.link.conn.Path().String()
+}
+
 // whose says what wrong data is, as far as it is of this link.
 func (s *shuttle) whose(got []byte) string {
 	l := s.link
 	is := func(key, piece uint64) bool { return len(got) >= 8 && l.e.pattern.check(got[:8], key, piece) == nil }
-	if len(got) >= 8 && binary.LittleEndian.Uint64(got) == 0 {
-		return "zero"
+	if len(got) >= 8 {
+		if binary.LittleEndian.Uint64(got) == 0 {
+			return "zero"
+		}
+		if at := bytes.Index(l.mem.Bytes()[:fixedSize], got[:8]); at >= 0 {
+			return fmt.Sprintf("what never changes, from byte %d", at)
+		}
 	}
 	for i := range l.shuttles {
 		o := &l.shuttles[i]
@@ -206,6 +220,21 @@ func (s *shuttle) whose(got []byte) string {
 		for n := uint64(1); n <= o.pieces; n++ {
 			if is(l.key+uint64(i), n) {
 				return fmt.Sprintf("piece %d of shuttle %d", n, i)
+			}
+		}
+		for n := uint64(1); n <= l.seen[i]+l.e.stats.Ops[opWrite]; n++ {
+			if is(l.peerKey+uint64(i), n) || is(^(l.peerKey + uint64(i)), n) {
+				return fmt.Sprintf("piece or write %d of the peer's shuttle %d", n, i)
+			}
+		}
+		for session := 0; session <= l.session+1; session++ {
+			for n := uint64(1); n <= 200; n++ {
+				for _, first := range []bool{true, false} {
+					k := key(l.e.seed, l.client, session, 0, first) + uint64(i)
+					if is(k, n) || is(^k, n) {
+						return fmt.Sprintf("piece or write %d of shuttle %d of session %d, client %v", n, i, session, first)
+					}
+				}
 			}
 		}
 	}
