@@ -22,7 +22,8 @@
 // Options are loss, duplicate, reorder, corrupt and mark (probabilities from 0 to 1,
 // drawn for each packet that arrives), seed (of those draws), srd_seed (of the order of
 // messages on SRD queue pairs), capture (a file that takes all packets in the pcap format),
-// shards (how many engines can work without waiting for each other), congestion (congestion
+// shards (how many engines can work without waiting for each other), spin (how long the
+// device's goroutines look for more before they sleep), congestion (congestion
 // control, with "on"), and what can be set to "off": local (shared memory with devices of this
 // machine), and segmentation, coalescing and batch (offloads of the kernel).
 //
