@@ -45,6 +45,7 @@ func newEndingReader(t *testing.T, way oob.Way) (r *program, connect func()) {
 
 // A responder whose peer has reported success goes on for as long as it likes.
 func TestEndWithAfterTheReport(t *testing.T) {
+	const timeout = 5 * time.Second // it reports before, and goes on for longer
 	folder := t.TempDir()
 	r, connect := newEndingReader(t, oob.Dir(folder))
 	reported := false
@@ -56,11 +57,11 @@ func TestEndWithAfterTheReport(t *testing.T) {
 			r.peer.Done(func(err error) {
 				assert.NoError(t, err)
 				reported = true
-				r.after(func() { r.rdma.Stop() })
+				time.AfterFunc(timeout+20*outcomeTimeout, func() { _ = r.engine.Do(func() { r.rdma.Stop() }) })
 			})
 		}
 	})
-	r.peer.SetOutcomeTimeout(10 * outcomeTimeout) // it reports before, and goes on for longer
+	r.peer.SetOutcomeTimeout(timeout)
 	wait := aWriter(t, oob.Dir(folder))
 	require.NoError(t, r.run(forever(t)))
 	wait()

@@ -48,9 +48,7 @@ func (c *Context) acquire() error {
 	}
 	c.byQPN = make(map[uint32]*Connection)
 	c.events.Clear()
-	c.taken.Clear()
-	c.left.Clear()
-	c.eventsLost = false
+	c.held.Clear()
 
 	// Never more than all tasks, and one signal of each connection.
 	entries := c.requests + len(c.receives) + s.MaxConnections
@@ -141,6 +139,7 @@ func (c *Context) release() error {
 	c.recvQueue, c.datagrams = nil, nil
 	c.slots, c.free, c.byQPN, c.last = nil, nil, nil, nil
 	c.retiring.Clear()
+	c.held.Clear()
 	c.reports.Clear()
 	return errors.Join(errs...)
 }
@@ -245,7 +244,7 @@ func (c *Context) drained() bool {
 // Arm implements pe.Backend.
 func (b backend) Arm() bool {
 	c := b.c
-	if c.lanes.Busy() || c.reports.Len() > 0 || c.receivesPostable() || c.events.Pending() || c.eventsWait() ||
+	if c.lanes.Busy() || c.reports.Len() > 0 || c.receivesPostable() || c.events.Pending() || c.held.Len() > 0 ||
 		c.written.pending.Load() || c.manager.pending.Load() || c.manager.acceptable() || c.manager.resumable.Len() > 0 ||
 		c.deadlines.due.Load() || c.retiring.Len() > 0 && !c.lanes.Empty() || c.phase == phaseEmptying || c.phase == phaseFlushing ||
 		c.startable() || c.stoppable() || c.phase == phaseDraining && c.drained() {

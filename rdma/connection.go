@@ -69,6 +69,7 @@ type Connection struct {
 	awaited       bool // the context becomes Running when it is Ready
 	cutOff        bool // the peer closed it while requests were under way
 	toItself      bool // it is its own peer
+	peerLeft      bool // the peer has said goodbye
 	// closedOnFailure: the program does not know of it, and so does not close it.
 	closedOnFailure bool
 	peerAlive       bool // the peer has given a sign of life since the last check
@@ -363,6 +364,10 @@ func (conn *Connection) close() {
 	}
 	if _, bridged := conn.establishment.(*bridge); conn.mtu == 0 && !bridged {
 		conn.lastReceive = true // its queue pair never took any
+	}
+	if conn.peerLeft && was != Failed {
+		conn.peerClosed() // there is nobody to say goodbye to
+		return
 	}
 	conn.enter(Closed, nil)
 	switch {

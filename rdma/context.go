@@ -58,13 +58,9 @@ type Context struct {
 	reports   fifo.Queue[report]
 	deadlines deadlines
 	events    lane.Events
-	// What waits until so many completions have been handled.
-	taken       fifo.Queue[verbs.Event]
-	eventsLost  bool                    // some were dropped
-	left        fifo.Queue[*Connection] // whose peers have said goodbye
-	eventsAfter uint64
-	written     writtenWords
-	manager     connectionManager
+	held      fifo.Queue[heldEvent]
+	written   writtenWords
+	manager   connectionManager
 
 	sharedFits bool // there is room for the tasks of the shared pool
 

@@ -13,67 +13,79 @@ func (c *Context) event(ev verbs.Event) {
 	c.control.Wake()
 }
 
-// takeEvents takes the events so far from the device's goroutine. What completed before
-// an event is handled before it, since a completion says more than an event of what was
-// wrong.
+// heldEvent waits until what completed before it has been handled, since a completion says more
+// than an event of what was wrong, and the end of a connection flushes what has not been looked
+// for yet.
+type heldEvent struct {
+	after uint64 // so many completions have been handled, or none is left
+	event verbs.Event
+	lost  bool        // events were dropped
+	left  *Connection // not nil: its peer has said goodbye
+}
+
+// hold has an event wait: there are at most as many completions before it as the completion
+// queue holds.
+func (c *Context) hold(h heldEvent) {
+	h.after = c.lanes.Handled() + uint64(c.cq.Capacity()) + lane.PollBatch
+	c.held.Push(h)
+}
+
+// takeEvents takes the events so far from the device's goroutine.
 func (c *Context) takeEvents() {
 	if !c.events.Pending() {
 		return
 	}
-	c.holdEvents()
 	list, lost := c.events.Take()
 	for _, ev := range list {
-		c.taken.Push(ev)
+		c.hold(heldEvent{event: ev})
 	}
-	c.eventsLost = c.eventsLost || lost
-}
-
-// holdEvents is called before an event is added to those that wait until what completed
-// before has been handled: there are at most as many completions as the queue holds.
-func (c *Context) holdEvents() {
-	if !c.eventsWait() {
-		c.eventsAfter = c.lanes.Handled() + uint64(c.cq.Capacity()) + lane.PollBatch
+	if lost {
+		c.hold(heldEvent{lost: true})
 	}
 }
 
-// peerLeft has the connection closed, since its peer has said goodbye, after what the peer
-// acknowledged before has completed: the end of the connection would flush it.
+// peerLeft has a connection closed whose peer has said goodbye. What was wrong before that has
+// been reported by now.
 func (c *Context) peerLeft(conn *Connection) {
-	c.holdEvents()
-	c.left.Push(conn)
+	if conn.peerLeft || !conn.state.usable() {
+		return
+	}
+	conn.peerLeft = true
+	c.takeEvents()
+	c.hold(heldEvent{left: conn})
 }
 
-// eventsWait reports whether there are events that are to be handled.
-func (c *Context) eventsWait() bool { return c.taken.Len() > 0 || c.eventsLost || c.left.Len() > 0 }
-
-// handleEvents handles the events that were taken, if it is time, and returns how many
-// concerned the context.
+// handleEvents handles the events whose time has come, and returns how many concerned the
+// context.
 func (c *Context) handleEvents() int {
-	if !c.eventsWait() || !c.lanes.Empty() && c.lanes.Handled() < c.eventsAfter {
-		return 0
-	}
-	n := c.left.Len()
-	for c.left.Len() > 0 {
-		c.left.Pop().peerClosed()
-	}
-	for c.taken.Len() > 0 {
-		n += c.handleEvent(c.taken.Pop())
-	}
-	if c.eventsLost {
-		c.eventsLost = false
-		n += c.queryAll()
+	n := 0
+	for c.held.Len() > 0 && (c.lanes.Empty() || c.lanes.Handled() >= c.held.Front().after) {
+		n += c.handleHeld(c.held.Pop())
 	}
 	return n
+}
+
+func (c *Context) handleHeld(h heldEvent) int {
+	switch {
+	case h.lost:
+		return c.queryAll()
+	case h.left != nil:
+		h.left.peerClosed()
+		return 1
+	default:
+		return c.handleEvent(h.event)
+	}
 }
 
 // handleEventsOf handles the events so far of one connection, and those of all.
 func (c *Context) handleEventsOf(conn *Connection) {
 	c.takeEvents()
-	for range c.taken.Len() {
-		if ev := c.taken.Pop(); ev.QPN == 0 || ev.QPN == conn.lane.Num() {
-			c.handleEvent(ev)
+	for range c.held.Len() {
+		h := c.held.Pop()
+		if !h.lost && h.left == nil && (h.event.QPN == 0 || h.event.QPN == conn.lane.Num()) {
+			c.handleEvent(h.event)
 		} else {
-			c.taken.Push(ev)
+			c.held.Push(h)
 		}
 	}
 }

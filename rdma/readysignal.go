@@ -141,7 +141,7 @@ func (r *readySignal) signaled() {
 	if r.conn.state == Connecting && (goodbye || r.arrived(r.conn.local.nonce)) {
 		r.peerReady()
 	}
-	if goodbye && r.conn.state.usable() {
+	if goodbye {
 		r.conn.ctx.peerLeft(r.conn)
 	}
 }

@@ -43,6 +43,9 @@ func (s *signalRequest) post(p purpose, value uint64) {
 	c := conn.ctx
 	s.purpose = p
 	wr := verbs.SendWR{ID: s.send.WR.ID, Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: s.send.WR.SGL[:0]}
+	if p == signalGoodbye {
+		wr.Flags |= verbs.FlagFence // the peer's answers to reads end with its connection
+	}
 	if p != signalKeepalive && conn.peer.readyAddr != 0 {
 		off := 8 * conn.slot
 		binary.BigEndian.PutUint64(c.scratch.Bytes()[off:], value)
@@ -120,7 +123,7 @@ func (conn *Connection) startKeepalive(now time.Time) {
 func (conn *Connection) keepalive(now time.Time) {
 	conn.startKeepalive(now)
 	if conn.establishment.goodbyeArrived() { // devices without watches do not notify of it
-		conn.peerClosed()
+		conn.ctx.peerLeft(conn)
 		return
 	}
 	if conn.silentChecks++; conn.peerAlive {

@@ -60,7 +60,7 @@ type Config struct {
 	// Spin is how long the device's goroutines, which work while no engine polls, look for more
 	// packets before they sleep, at most. They do so only while more have come soon after they
 	// slept: it spares a stream of requests the tens of microseconds of a wake-up for each
-	// batch, and takes a processor meanwhile. Zero: 50 µs; negative: they sleep at once.
+	// batch, and takes a processor meanwhile. Zero: 50 µs; negative: they sleep at once. Above a millisecond is a millisecond.
 	Spin time.Duration
 
 	// CongestionControl has connections by UDP slow down where a network marks their packets

@@ -391,7 +391,7 @@ func (e *endpoint) run() {
 			if closed {
 				return
 			}
-			if more = spin.looksOn(now, worked); more && !worked {
+			if more = spin.pollsOn(now, worked); more && !worked {
 				runtime.Gosched()
 			}
 		}

@@ -5,29 +5,36 @@ import (
 	"time"
 )
 
-// idleSpin decides how long a goroutine of the device looks for more when it has found
-// nothing, before it sleeps. To be woken takes tens of microseconds, and a peer whose requests
-// follow one another pays them for each batch; to look costs a processor. So it looks on only
-// while what comes next has come soon of late.
+// idleSpin decides how long a goroutine of the device polls on when it has found nothing,
+// before it sleeps. To be woken takes tens of microseconds, and a peer whose requests follow one
+// another pays them for each batch; to poll costs a processor. So it polls on only while what
+// comes next has come soon of late.
 type idleSpin struct {
-	longest time.Duration // it looks on for no longer
+	longest time.Duration // it polls on for no longer
 	limit   time.Duration // so long does it now
 	since   time.Duration // it has found nothing since then
-	looks   int           // since then
+	polls   int           // since then
+	vain    int           // sleeps since it has found something in time
 }
 
 const (
-	// defaultSpin is the longest time for which a goroutine looks for nothing.
+	// defaultSpin is the longest time for which a goroutine polls for nothing, and maxSpin what
+	// Config.Spin can make of it.
 	defaultSpin = 50 * time.Microsecond
+	maxSpin     = time.Millisecond
 	// soonAfter times the longest time after work, more has come soon: being woken takes part
 	// of that.
 	soonAfter = 3
+	// maxVain is how often in a row it polls on in vain, though more comes soon. Then it does so
+	// once in vainPause sleeps.
+	maxVain   = 4
+	vainPause = 64
 	// shortestSpin is not worth looking at the clock.
 	shortestSpin = 5 * time.Microsecond
-	// idleRounds is how often it looks again at least, before it sleeps.
+	// idleRounds is how often it polls again at least, before it sleeps.
 	idleRounds = 2
-	// maxLooks ends it where the clock stands still.
-	maxLooks = 1 << 14
+	// maxPolls ends it where the clock stands still.
+	maxPolls = 1 << 16
 )
 
 func newIdleSpin(longest time.Duration) idleSpin {
@@ -37,28 +44,45 @@ func newIdleSpin(longest time.Duration) idleSpin {
 	case longest == 0:
 		longest = defaultSpin
 	}
-	return idleSpin{longest: longest}
+	return idleSpin{longest: min(longest, maxSpin)}
 }
 
-// looksOn is called after each look, and reports whether there is to be another before the
+// pollsOn is called after each poll, and reports whether there is to be another before the
 // goroutine sleeps.
-func (s *idleSpin) looksOn(now time.Duration, found bool) bool {
+func (s *idleSpin) pollsOn(now time.Duration, found bool) bool {
 	if found {
-		s.looks = 0
+		if s.polls > idleRounds {
+			s.vain = 0
+		}
+		s.polls = 0
 		return true
 	}
-	if s.looks++; s.looks == 1 {
+	if s.polls++; s.polls == 1 {
 		s.since = now
 	}
-	return s.looks < idleRounds || now-s.since < s.limit && s.looks < maxLooks
+	return s.polls < idleRounds || now-s.since < s.limit && s.polls < maxPolls
 }
 
 // woken is called when the goroutine has slept.
 func (s *idleSpin) woken(now time.Duration) {
-	s.looks = 0
-	if now-s.since <= soonAfter*s.longest {
+	s.polls = 0
+	if now-s.since > soonAfter*s.longest {
+		if s.limit /= 2; s.limit < shortestSpin {
+			s.limit = 0
+		}
+		s.vain = 0
+		return
+	}
+	if s.limit > 0 {
+		s.vain++
+	}
+	switch {
+	case s.vain < maxVain:
 		s.limit = s.longest
-	} else if s.limit /= 2; s.limit < shortestSpin {
+	case s.vain < maxVain+vainPause:
+		s.vain++
 		s.limit = 0
+	default:
+		s.vain, s.limit = maxVain-1, s.longest
 	}
 }

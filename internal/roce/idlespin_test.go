@@ -10,13 +10,13 @@ import (
 // idleFor has a goroutine find nothing for d and sleep, and returns how long it looked: what
 // woke it came when d was over.
 func (s *idleSpin) idleFor(now *time.Duration, d time.Duration) (looked time.Duration) {
-	s.looksOn(*now, true)
+	s.pollsOn(*now, true)
 	for end := *now + d; ; *now += time.Microsecond {
 		switch {
 		case *now >= end:
-			s.looksOn(*now, true)
+			s.pollsOn(*now, true)
 			return looked
-		case !s.looksOn(*now, false):
+		case !s.pollsOn(*now, false):
 			*now = end
 			s.woken(*now)
 			return looked
@@ -43,6 +43,16 @@ func TestIdleSpin(t *testing.T) {
 	s.idleFor(&now, 2*defaultSpin)
 	assert.Equal(t, 40*time.Microsecond, s.idleFor(&now, 40*time.Microsecond), "it tries again")
 
+	total = 0
+	for range 1000 {
+		total += s.idleFor(&now, 2*defaultSpin)
+	}
+	assert.LessOrEqual(t, total, 1000*defaultSpin/10, "more always comes too late")
+	for range 2 * vainPause {
+		s.idleFor(&now, 10*time.Microsecond)
+	}
+	assert.Equal(t, 10*time.Microsecond, s.idleFor(&now, 10*time.Microsecond), "it comes sooner again")
+
 	never := newIdleSpin(-1)
 	for range 10 {
 		assert.LessOrEqual(t, never.idleFor(&now, 10*time.Microsecond), 2*time.Microsecond)
@@ -54,8 +64,8 @@ func TestIdleSpinEnds(t *testing.T) {
 	s := newIdleSpin(0)
 	s.longest, s.limit = defaultSpin, defaultSpin
 	looks := 0
-	for s.looksOn(time.Hour, false) {
+	for s.pollsOn(time.Hour, false) {
 		looks++
 	}
-	assert.Less(t, looks, maxLooks)
+	assert.Less(t, looks, maxPolls)
 }

@@ -304,7 +304,7 @@ func (l *localDevice) work() {
 				break
 			}
 			if !polled {
-				if spin.looks > 0 {
+				if spin.polls > 0 {
 					runtime.Gosched()
 				}
 				continue
@@ -337,7 +337,7 @@ func (l *localDevice) round(spin *idleSpin) (more, polled bool) {
 	case s.polls.Load() != l.seen && !s.asleep.Load():
 		return true, true
 	}
-	if now := s.device.now(); spin.looksOn(now, s.progress(now, nil)) {
+	if now := s.device.now(); spin.pollsOn(now, s.progress(now, nil)) {
 		return true, false
 	}
 	return !l.await(), false

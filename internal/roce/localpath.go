@@ -42,7 +42,7 @@ func (p *localPath) attach(t *transport.QP) {
 }
 
 func (p *localPath) detach() {
-	p.requestsEnd()
+	p.revokeAll()
 	if p.peer.channel != nil {
 		p.endpoint.receivers++
 		p.peer.endWait(p)
@@ -51,11 +51,18 @@ func (p *localPath) detach() {
 	p.endpoint.shard.local.leave(p.peer)
 }
 
-// requestsEnd is called before requests end that the peer has not acknowledged: their memory is
-// the program's again. So is memory that the peer was to read.
-func (p *localPath) requestsEnd() {
+// revokeRequests has the peer take no payload of requests that have ended: their memory is the
+// program's again.
+func (p *localPath) revokeRequests() {
 	if p.peer.channel != nil {
-		p.peer.channel.Revoke(p.queuePair.num)
+		p.peer.channel.Revoke(p.queuePair.num, true)
+	}
+}
+
+// revokeAll has it read nothing more either: the program has ended the connection.
+func (p *localPath) revokeAll() {
+	if p.peer.channel != nil {
+		p.peer.channel.Revoke(p.queuePair.num, false)
 	}
 }
 

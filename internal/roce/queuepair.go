@@ -85,7 +85,7 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 		SignalAll: init.SignalAll, Counters: &s.counters, Waiting: &s.waiting,
 		Guard: keyGuard{q},
 		Event: func(t verbs.EventType) { d.report(verbs.Event{Type: t, QPN: q.num}) },
-		Ended: q.ended,
+		Ended: q.requestsEnded,
 	}
 	if srq != nil {
 		cfg.RecvQueue = srq.queue
@@ -169,6 +169,8 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	if toRTR || q.transport.State() == verbs.QPReset {
 		q.setPath(p)
+	} else if p, ok := q.path.(*localPath); ok && q.transport.State() == verbs.QPError {
+		p.revokeAll()
 	}
 	s := q.shard.Load()
 	s.activate(q)
@@ -176,10 +178,10 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// ended is called before the queue pair's requests end without having been acknowledged.
-func (q *queuePair) ended() {
+// requestsEnded is transport.Config.Ended.
+func (q *queuePair) requestsEnded() {
 	if p, ok := q.path.(*localPath); ok {
-		p.requestsEnd()
+		p.revokeRequests()
 	}
 }
 

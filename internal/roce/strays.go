@@ -37,7 +37,7 @@ type sharedPacket struct {
 	from    netip.AddrPort
 	headers wire.Packet
 	pieces  [][]byte
-	intact  func() bool // local.Packet.Intact
+	intact  func() bool // local.Packet.Intact, until the pieces are copied
 }
 
 // maxStrays and maxStrayBytes are how many wait at most, as in a socket's buffer.
@@ -72,6 +72,7 @@ func (s *shard) take(x stray) {
 			t.mu.Unlock()
 			return
 		}
+		x.shared.intact = nil
 	}
 	t.list, t.bytes = append(t.list, x), t.bytes+size
 	first := !t.waiting.Swap(true)

@@ -137,16 +137,17 @@ func (c *Channel) Send(p *wire.Packet, pieces [][]byte, n int, refs []Reference,
 	var headers [maxHeaders]byte
 	h := headers[:p.PutHeaders(headers[:])]
 	if refs != nil {
-		c.out.putReferences(h, refs, owner)
+		c.out.putReferences(h, refs, owner, p.Opcode.IsReadResponse())
 		return
 	}
 	c.out.putInline(h, pieces, n)
 }
 
-// Revoke has packets of an owner whose payload is in memory of the program's be lost, unless the
-// peer has taken them: the memory is about to be used for something else.
-func (c *Channel) Revoke(owner uint32) {
-	c.out.revoke(func(o uint32) bool { return o == owner })
+// Revoke has an owner's packets with references be lost, unless the peer has taken them: the
+// memory is about to be used for something else. It leaves responses alone if only requests
+// are meant.
+func (c *Channel) Revoke(owner uint32, requestsOnly bool) {
+	c.out.revoke(func(r *pendingReference) bool { return r.owner == owner && !(requestsOnly && r.response) })
 }
 
 // Flush shows the peer what was sent, and wakes it if it asked for that.
@@ -217,7 +218,7 @@ func (c *Channel) Release() {
 // Close ends the channel: Serve returns. It is called with the lock held, once nothing more is
 // sent and no packet is in use.
 func (c *Channel) Close() {
-	c.out.revoke(func(uint32) bool { return true })
+	c.out.revoke(func(*pendingReference) bool { return true })
 	if c.loop == nil {
 		c.hangUp()
 	}

@@ -41,7 +41,7 @@ const (
 	kindFiller    = 1
 	kindInline    = 2 // the payload follows
 	kindReference = 3 // references to the payload follow
-	kindRevoked   = 4 // they did: the memory is the program's again
+	kindRevoked   = 4 // references followed, whose memory its program has back: the packet is lost
 )
 
 const (
@@ -72,14 +72,15 @@ type producer struct {
 	published uint64
 	head      uint64 // what the consumer has taken, as it was last read
 
-	referring fifo.Queue[referring]
+	pending fifo.Queue[pendingReference]
 }
 
-// referring is a record with references, which may not have been taken yet.
-type referring struct {
-	at    uint64
-	head  uint64 // its own
-	owner uint32
+// pendingReference is a record with references, which may not have been taken yet.
+type pendingReference struct {
+	at       uint64
+	head     uint64 // of the record
+	owner    uint32
+	response bool
 }
 
 func newProducer(memory []byte) producer {
@@ -117,8 +118,8 @@ func (p *producer) place(kind byte, headers, n int) (record []byte) {
 }
 
 func putHead(b []byte, size int, kind byte, headers, n int) {
-	binary.LittleEndian.PutUint64(b, uint64(size)|uint64(kind)<<32|uint64(headers)<<40)
-	binary.LittleEndian.PutUint64(b[8:], uint64(n))
+	binary.NativeEndian.PutUint64(b, uint64(size)|uint64(kind)<<32|uint64(headers)<<40)
+	binary.NativeEndian.PutUint64(b[8:], uint64(n))
 }
 
 // putInline writes a packet with its payload of n bytes, at most MaxInline.
@@ -133,12 +134,12 @@ func (p *producer) putInline(headers []byte, pieces [][]byte, n int) {
 
 // putReferences writes a packet whose payload the references name, at most MaxReferences, for
 // an owner who can revoke it.
-func (p *producer) putReferences(headers []byte, refs []Reference, owner uint32) {
-	for p.referring.Len() > 0 && p.referring.Front().at < p.head {
-		p.referring.Pop()
-	}
+func (p *producer) putReferences(headers []byte, refs []Reference, owner uint32, response bool) {
+	p.dropTaken()
 	record := p.place(kindReference, len(headers), len(refs)*referenceLen)
-	p.referring.Push(referring{at: p.tail - uint64(len(record)), head: binary.LittleEndian.Uint64(record), owner: owner})
+	p.pending.Push(pendingReference{
+		at: p.tail - uint64(len(record)), head: binary.NativeEndian.Uint64(record), owner: owner, response: response,
+	})
 	copy(record[recordHead:], headers)
 	b := record[payloadAt:]
 	for i, r := range refs {
@@ -148,17 +149,28 @@ func (p *producer) putReferences(headers []byte, refs []Reference, owner uint32)
 	}
 }
 
-// revoke has the consumer take no payload for which mine reports true from memory that
-// records refer to, if it has not taken it yet. Who takes it meanwhile finds out (intact), so
-// that the memory can be used for something else from now on.
-func (p *producer) revoke(mine func(owner uint32) bool) {
-	for range p.referring.Len() {
-		r := p.referring.Pop()
-		if r.at < p.head {
-			continue // and its place may be another record's
-		}
-		if !mine(r.owner) {
-			p.referring.Push(r)
+// dropTaken forgets records with references that have been taken, whose places others may have.
+func (p *producer) dropTaken() {
+	for p.pending.Len() > 0 && p.pending.Front().at < p.head {
+		p.pending.Pop()
+	}
+}
+
+// revoke has the consumer take none of the records with references that are meant, if it has
+// not taken them yet. Who is about to finds out (record.intact), so that the memory can be used
+// for something else from now on.
+func (p *producer) revoke(meant func(*pendingReference) bool) {
+	if p.pending.Len() == 0 {
+		return
+	}
+	if _, err := p.room(len(p.records)); err != nil {
+		return // the channel is about to end
+	}
+	p.dropTaken()
+	for range p.pending.Len() {
+		r := p.pending.Pop()
+		if !meant(&r) {
+			p.pending.Push(r)
 			continue
 		}
 		word(p.records, int(r.at)&(len(p.records)-1)).Store(r.head&^(0xff<<32) | kindRevoked<<32)
@@ -240,8 +252,8 @@ func (c *consumer) next(r *record) (bool, error) {
 		}
 		at := int(c.head) & (len(c.records) - 1)
 		b := c.records[at:]
-		first := binary.LittleEndian.Uint64(b)
-		n := binary.LittleEndian.Uint64(b[8:])
+		first := binary.NativeEndian.Uint64(b)
+		n := binary.NativeEndian.Uint64(b[8:])
 		size, kind, headers := int(uint32(first)), byte(first>>32), int(byte(first>>40))
 		if size < recordHead || size%recordAlign != 0 || size > len(b) || uint64(size) > c.tail-c.head {
 			return false, ErrDisorder

@@ -137,10 +137,10 @@ func FuzzReceive(f *testing.F) {
 		packet := wire.Packet{Opcode: op, DestQP: 5, PSN: 7}
 		n := packet.PutHeaders(h[:])
 		p.putInline(h[:n], [][]byte{pattern(40, 1)}, 40)
-		p.putReferences(h[:n], []Reference{{1, 10, 20}, {1, 1, 4095}}, 9)
-		p.putReferences(h[:n], []Reference{{1, 10, 20}}, 8)
+		p.putReferences(h[:n], []Reference{{1, 10, 20}, {1, 1, 4095}}, 9, false)
+		p.putReferences(h[:n], []Reference{{1, 10, 20}}, 8, false)
 	}
-	p.revoke(func(owner uint32) bool { return owner == 8 })
+	p.revoke(func(r *pendingReference) bool { return r.owner == 8 })
 	f.Add(memory[controlLen:controlLen+int(p.tail)], p.tail)
 	f.Add([]byte{}, uint64(1<<40))
 	f.Add(pattern(4096, 3), uint64(4096))

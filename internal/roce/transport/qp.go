@@ -62,8 +62,9 @@ type Config struct {
 	Guard KeyGuard
 	// Event takes asynchronous events of the queue pair.
 	Event func(verbs.EventType)
-	// Ended is called before requests end that have not been acknowledged. An Output that has
-	// not copied their payload must not read it any more. Nil: there is none.
+	// Ended is called when requests end that have not been acknowledged, before anybody can
+	// know. From then on an Output must not read payload of requests that it has not copied.
+	// Nil: there is no such Output.
 	Ended func()
 }
 
@@ -217,7 +218,7 @@ func (q *QP) Receive(p *wire.Packet, now time.Duration) {
 		q.notified(now)
 	}
 	q.whole[0] = p.Payload
-	q.payload, q.payloadLen, q.payloadMax, q.intact = q.whole[:], uint32(len(p.Payload)), q.mtu, nil
+	q.payload, q.payloadLen, q.payloadMax = q.whole[:], uint32(len(p.Payload)), q.mtu
 	switch q.kind {
 	case verbs.RC:
 		q.receiveReliable(p, now)
@@ -239,6 +240,7 @@ func (q *QP) ReceivePieces(p *wire.Packet, pieces [][]byte, intact func() bool, 
 	}
 	q.payload, q.payloadLen, q.payloadMax, q.intact = pieces, size(pieces), MaxLargePacket, intact
 	q.receiveReliable(p, now)
+	q.intact = nil
 }
 
 func (q *QP) receiveReliable(p *wire.Packet, now time.Duration) {

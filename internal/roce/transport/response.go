@@ -63,6 +63,16 @@ func (r *responseQueue) mergeAck(psn, msn uint32) bool {
 	return true
 }
 
+// dropReads takes the reads out of the queue: the program wants its memory back.
+func (r *responseQueue) dropReads() {
+	for range r.Len() {
+		x := *r.first()
+		if r.pop(); x.kind != readResponse {
+			r.push(x)
+		}
+	}
+}
+
 // transmitResponses sends waiting responses, as far as their rate allows, and returns what
 // is left of budget.
 func (q *QP) transmitResponses(out Output, now time.Duration, budget int) int {

@@ -223,7 +223,7 @@ func (s *shuttle) whose(got []byte) string {
 			}
 		}
 		for n := uint64(1); n <= l.seen[i]+l.e.stats.Ops[opWrite]; n++ {
-			if is(l.peerKey+uint64(i), n) || is(^(l.peerKey + uint64(i)), n) {
+			if is(l.peerKey+uint64(i), n) || is(^(l.peerKey+uint64(i)), n) {
 				return fmt.Sprintf("piece or write %d of the peer's shuttle %d", n, i)
 			}
 		}
