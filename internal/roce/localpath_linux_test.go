@@ -322,7 +322,7 @@ func intrude(t *testing.T, x, y *side) *intruder {
 	require.NoError(t, err)
 	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
 	require.NoError(t, err)
-	_, _, err = conn.WriteMsgUnix(fmt.Appendf(nil, "verbena local 2 %v %v", own, other), unix.UnixRights(fd), nil)
+	_, _, err = conn.WriteMsgUnix(fmt.Appendf(nil, "verbena local 3 %v %v", own, other), unix.UnixRights(fd), nil)
 	require.NoError(t, err)
 	require.NoError(t, unix.Close(fd))
 	_, err = conn.Read(make([]byte, 100))
