@@ -25,6 +25,10 @@ func compareCores(o options) (string, error) {
 		separator = "&"
 	}
 	one := o.device + separator + "shards=1"
+	soft, err := isSoft(o.device)
+	if err != nil {
+		return "", err
+	}
 	n := runtime.GOMAXPROCS(0)
 	var single, many, shared []float64
 	for range o.rounds {
@@ -33,6 +37,9 @@ func compareCores(o options) (string, error) {
 			engines int
 			rates   *[]float64
 		}{{o.device, 1, &single}, {o.device, n, &many}, {one, n, &shared}} {
+			if m.device == one && !soft {
+				continue
+			}
 			rate, err := ratesOfEngines(m.device, m.engines, o.duration)
 			if err != nil {
 				return "", err
@@ -40,9 +47,13 @@ func compareCores(o options) (string, error) {
 			*m.rates = append(*m.rates, rate)
 		}
 	}
-	a, b, c := median.Of(single), median.Of(many), median.Of(shared)
-	return fmt.Sprintf("%.2f M writes/s of %d bytes by one engine; by %d engines %.2f, ratio %.2f; in one shard %.2f, ratio %.2f; medians of %d",
-		a/1e6, rateSize, n, b/1e6, b/a, c/1e6, c/a, o.rounds), nil
+	a, b := median.Of(single), median.Of(many)
+	text := fmt.Sprintf("%.2f M writes/s of %d bytes by one engine; by %d engines %.2f, ratio %.2f", a/1e6, rateSize, n, b/1e6, b/a)
+	if soft {
+		c := median.Of(shared)
+		text += fmt.Sprintf("; in one shard %.2f, ratio %.2f", c/1e6, c/a)
+	}
+	return fmt.Sprintf("%s; medians of %d", text, o.rounds), nil
 }
 
 // ratesOfEngines is the rate of all engines together.

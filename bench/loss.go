@@ -26,16 +26,8 @@ var lossLoads = []struct {
 // compareLoss measures writes over paths that lose packets, with the default
 // retransmission and with time-outs set by hand.
 func compareLoss(o options) (string, error) {
-	dev, err := device.Open(o.device)
-	if err != nil {
-		return "", err
-	}
-	driver := dev.Driver()
-	if err := dev.Close(); err != nil {
-		return "", err
-	}
-	if driver != "soft" {
-		return "only the software device loses packets on demand", nil
+	if soft, err := isSoft(o.device); err != nil || !soft {
+		return "only the software device loses packets on demand", err
 	}
 	o.duration /= time.Duration(o.rounds)
 	separator := "?"
@@ -102,4 +94,13 @@ func compareTimeouts(o options) (string, error) {
 	}
 	fmt.Fprintf(&b, "   %.2f", rates[0]/max(best, 1))
 	return b.String(), nil
+}
+
+// isSoft reports whether a name is that of a software device.
+func isSoft(name string) (bool, error) {
+	dev, err := device.Open(name)
+	if err != nil {
+		return false, err
+	}
+	return dev.Driver() == "soft", dev.Close()
 }

@@ -402,6 +402,9 @@ var compared = []verbs.QPType{verbs.RC, verbs.SRD}
 
 // compareSRD measures SRD beside RC, in turns.
 func compareSRD(o options) (string, error) {
+	if soft, err := isSoft(o.device); err != nil || !soft {
+		return "only for the software device: adapters that have SRD have no RC", err
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "medians of %d, by %s; peers are devices of this process, 100 × 50 is 50 queue pairs on each of 100\n", o.rounds, srdDevice(o.device))
 	fmt.Fprintf(&b, "            %-10s %-4s %14s %12s %14s", "", "", "8 bytes, M/s", "1 MiB, GB/s", "round trip, µs")
