@@ -161,12 +161,10 @@ func (b backend) Progress() int {
 		n += c.expire()
 	}
 	c.flush()
-	handled, err := c.lanes.Poll()
-	n += handled
-	if err != nil {
-		c.breakDown(err)
+	n += c.poll()
+	if handled := c.handleEvents(); handled > 0 {
+		n += handled + c.poll() // tasks of connections that have ended come back at once
 	}
-	n += c.handleEvents()
 	if c.datagrams != nil {
 		n += c.datagrams.resume()
 	}
@@ -180,6 +178,15 @@ func (b backend) Progress() int {
 	c.flush()
 	if c.phase != phaseUp {
 		n += c.advance()
+	}
+	return n
+}
+
+// poll handles completions.
+func (c *Context) poll() int {
+	n, err := c.lanes.Poll()
+	if err != nil {
+		c.breakDown(err)
 	}
 	return n
 }
