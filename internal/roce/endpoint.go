@@ -7,7 +7,6 @@ import (
 	"math"
 	"net"
 	"net/netip"
-	"runtime"
 	"syscall"
 	"time"
 
@@ -392,7 +391,7 @@ func (e *endpoint) run() {
 				return
 			}
 			if more = spin.pollsOn(now, worked); more && !worked {
-				runtime.Gosched()
+				spin.yield()
 			}
 		}
 	}

@@ -33,6 +33,9 @@ const (
 	shortestSpin = 5 * time.Microsecond
 	// idleRounds is how often it polls again at least, before it sleeps.
 	idleRounds = 2
+	// yieldPolls is after how many polls other programs may have the processor: a thread that
+	// has been woken there would wait for the end of this one's time slice.
+	yieldPolls = 8
 	// maxPolls ends it where the clock stands still.
 	maxPolls = 1 << 16
 )
@@ -61,6 +64,14 @@ func (s *idleSpin) pollsOn(now time.Duration, found bool) bool {
 		s.since = now
 	}
 	return s.polls < idleRounds || now-s.since < s.limit && s.polls < maxPolls
+}
+
+// yield is called between two polls that find nothing.
+func (s *idleSpin) yield() {
+	runtime.Gosched()
+	if s.polls%yieldPolls == 0 {
+		yieldProcessor()
+	}
 }
 
 // woken is called when the goroutine has slept.

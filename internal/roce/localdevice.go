@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"runtime"
 	"sync"
 	"time"
 
@@ -305,7 +304,7 @@ func (l *localDevice) work() {
 			}
 			if !polled {
 				if spin.polls > 0 {
-					runtime.Gosched()
+					spin.yield()
 				}
 				continue
 			}
