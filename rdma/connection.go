@@ -397,6 +397,14 @@ func (conn *Connection) fail(err error) {
 		conn.peerClosed()
 		return
 	}
+	conn.failAsSuch(err)
+}
+
+// failAsSuch is fail for what does not follow from the peer's goodbye.
+func (conn *Connection) failAsSuch(err error) {
+	if !conn.state.usable() {
+		return
+	}
 	conn.enter(Failed, err)
 	conn.shut()
 }

@@ -109,10 +109,10 @@ func (c *Context) handleEvent(ev verbs.Event) int {
 		case verbs.EventQPFatal:
 			conn.fail(fmt.Errorf("rdma: %v: %w: %v", conn, ErrDevice, ev.Type))
 		case verbs.EventQPRequestError:
-			conn.fail(fmt.Errorf("rdma: %v: %w as invalid: a read or an atomic needs mmap.RemoteRead or RemoteAtomic in Config.Permissions, and there is %v; a message must not be longer than the receive%s",
+			conn.failAsSuch(fmt.Errorf("rdma: %v: %w as invalid: a read or an atomic needs mmap.RemoteRead or RemoteAtomic in Config.Permissions, and there is %v; a message must not be longer than the receive%s",
 				conn, ErrPeerRefused, c.set.Permissions, conn.onMismatch(verbs.StatusRemoteInvalidRequest)))
 		case verbs.EventQPAccessError:
-			conn.fail(fmt.Errorf("rdma: %v: %w for its key, bounds or permission; check the memory descriptor that the peer has",
+			conn.failAsSuch(fmt.Errorf("rdma: %v: %w for its key, bounds or permission; check the memory descriptor that the peer has",
 				conn, ErrPeerRefused))
 		}
 		return 1
