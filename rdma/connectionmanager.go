@@ -191,8 +191,6 @@ func (m *connectionManager) closeID(id verbs.CMID) {
 type cmEnd struct {
 	conn *Connection
 	id   verbs.CMID // nil: none yet, or any more
-
-	disconnected bool // the peer has
 }
 
 // bringUp takes the connection's queue pair from Init to Ready to Send, as the
@@ -235,7 +233,6 @@ func (e *cmEnd) event(ev *verbs.CMEvent) {
 		if conn.establishing() {
 			conn.ready() // it was, for a moment
 		}
-		e.disconnected = true
 		conn.ctx.peerLeft(conn)
 	case verbs.CMAddressChanged:
 		conn.fail(fmt.Errorf("rdma: %v: %w: the local address %v has moved to another device; connect again", conn, ErrDevice, e.id.LocalAddr().Addr()))
@@ -259,7 +256,7 @@ func (e *cmEnd) ended() {
 }
 
 // goodbyeArrived implements establishment.
-func (e *cmEnd) goodbyeArrived() bool { return e.disconnected }
+func (e *cmEnd) goodbyeArrived() bool { return e.conn.peerLeft }
 
 // release implements establishment.
 func (e *cmEnd) release() {

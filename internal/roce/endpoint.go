@@ -318,12 +318,10 @@ func (e *endpoint) find(qpn uint32) *queuePair {
 	return e.last
 }
 
-const (
-	// pollerGrace is how long the goroutine leaves the device to a program that
-	// polls it. A packet may lie as long when the program stops polling without
-	// having armed a completion queue.
-	pollerGrace = time.Millisecond
-)
+// pollerGrace is how long the goroutine leaves the device to a program that polls it. A
+// packet may lie as long when the program stops polling without having armed a completion
+// queue.
+const pollerGrace = time.Millisecond
 
 // busyTime is how long programs that poll look at an endpoint after a packet of SRD has
 // come there.

@@ -222,21 +222,6 @@ func (s *shuttle) whose(got []byte) string {
 				return fmt.Sprintf("piece %d of shuttle %d", n, i)
 			}
 		}
-		for n := uint64(1); n <= l.seen[i]+l.e.stats.Ops[opWrite]; n++ {
-			if is(l.peerKey+uint64(i), n) || is(^(l.peerKey+uint64(i)), n) {
-				return fmt.Sprintf("piece or write %d of the peer's shuttle %d", n, i)
-			}
-		}
-		for session := 0; session <= l.session+1; session++ {
-			for n := uint64(1); n <= 200; n++ {
-				for _, first := range []bool{true, false} {
-					k := key(l.e.seed, l.client, session, 0, first) + uint64(i)
-					if is(k, n) || is(^k, n) {
-						return fmt.Sprintf("piece or write %d of shuttle %d of session %d, client %v", n, i, session, first)
-					}
-				}
-			}
-		}
 	}
 	return "of nobody on this link"
 }
