@@ -122,6 +122,10 @@ func (r *rig) halfOpen() (a, b *rdma.Connection) {
 			return b.State() == rdma.Ready || time.Since(start) > 20*time.Millisecond
 		})
 	}
+	// Have b's device send the acknowledgement, if it is about to, and a's lose it.
+	must(r.b.dev.Counters())
+	start := time.Now()
+	r.until("the acknowledgement is lost", func() bool { return time.Since(start) > 20*time.Millisecond })
 	require.Equal(r.t, rdma.Connecting, a.State())
 	return a, b
 }

@@ -324,21 +324,26 @@ func TestGuestReceiveTooSmall(t *testing.T) {
 // What the adapter's port goes through does not concern a context that has
 // nothing under way; and what is under way waits.
 func TestGuestPortGoesAndComes(t *testing.T) {
-	r := newRigOn(t, openAdapter(t), openFarSoft(t), rdma.Config{}, rdma.Config{})
+	patient := rdma.Config{AckTimeout: 2 * time.Second} // eight times: a busy guest takes seconds for a command
+	r := newRigOn(t, openAdapter(t), openFarSoft(t), patient, rdma.Config{})
 	var first, second ending
 	submit, again := attempts[0].prepare(r, &first), attempts[2].prepare(r, &second)
 	r.connect(1)
+	up := func() { command(t, "/bin/ip", "-n", "s", "link", "set", "v1", "up") }
+	t.Cleanup(func() {
+		up()
+		// The kernel has dropped the global IPv6 address with the link.
+		command(t, "/bin/ip", "-n", "s", "address", "replace", "fd00::2/64", "dev", "v1", "nodad")
+	})
 	command(t, "/bin/ip", "-n", "s", "link", "set", "v1", "down")
 	submit(r.a.peer, 0, 8)
-	command(t, "/bin/ip", "-n", "s", "link", "set", "v1", "up")
+	up()
 	r.until("the write has ended", func() bool { return first.count == 1 })
 	require.NoError(t, first.err)
 	again(r.a.peer, 0, 8)
 	r.until("the read has ended", func() bool { return second.count == 1 })
 	require.NoError(t, second.err)
 	assert.Equal(t, pe.Running, r.a.ctx.State())
-	// The kernel has dropped the global IPv6 address with the link.
-	command(t, "/bin/ip", "-n", "s", "address", "add", "fd00::2/64", "dev", "v1", "nodad")
 }
 
 func command(t *testing.T, words ...string) {

@@ -155,11 +155,9 @@ func (e *End) Listen(p verbs.CMListen) (verbs.CMListener, verbs.CMDial) {
 	l, err := e.CM.Listen(p)
 	require.NoError(e.t, err)
 	require.NotZero(e.t, l.Addr().Port())
-	dial := verbs.CMDial{Addr: netip.AddrPortFrom(e.Side.GID.GID.Addr(), l.Addr().Port()), Type: p.Type}
-	if port := e.Side.GID.UDPPort; port != 4791 {
-		dial.UDPPort = port
-	}
-	return l, dial
+	gid := e.Side.GID
+	// With the UDP port nobody is asked for it, who would know that a listener is closed.
+	return l, verbs.CMDial{Addr: netip.AddrPortFrom(gid.GID.Addr(), l.Addr().Port()), UDPPort: gid.UDPPort, Type: p.Type}
 }
 
 // Dial dials, and waits until the way is found.
