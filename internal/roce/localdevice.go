@@ -262,12 +262,20 @@ func (l *localDevice) flush() {
 	l.unflushed = l.unflushed[:0]
 }
 
-// await asks to be woken when something comes. It reports whether nothing has come yet.
+// await asks to be woken when something comes, or there is room for what waits for it. It reports
+// whether neither is the case yet.
 func (l *localDevice) await() bool {
 	none := true
 	l.seen = l.shard.polls.Load()
 	for _, p := range l.polled.peers {
 		if !p.channel.Await() {
+			none = false
+		}
+		if len(p.waiting) == 0 {
+			continue
+		}
+		// Who has been woken for room that was too little has to ask again.
+		if full, err := p.channel.AwaitRoom(); err != nil || !full {
 			none = false
 		}
 	}
@@ -380,6 +388,9 @@ func (l *localDevice) off() (wait func()) {
 	}
 }
 
+// maxReceives bounds how often a socket is read for what came before something else.
+const maxReceives = 64
+
 // cutOff finds out whether the process at the other end of a channel that was cut off is dead. If
 // so, it fails the connections whose peers were of that process: none of them will ever answer.
 func (l *localDevice) cutOff(c *local.Channel) {
@@ -393,7 +404,7 @@ func (l *localDevice) cutOff(c *local.Channel) {
 	}
 	l.died++
 	for _, e := range s.endpoints { // what it has sent by UDP, before there was a channel
-		for n := 0; n < maxDrain && e.receive(d.now()); n++ {
+		for n := 0; n < maxReceives && e.receive(d.now()); n++ {
 		}
 	}
 	for _, q := range d.queuePairs {

@@ -19,7 +19,7 @@ type localPath struct {
 	peerShard int
 	peer      *localPeer // while it is attached
 	waiting   bool       // for room in the channel
-	size      int        // bytes of payload of the last packet
+	size      int        // bytes of payload sent since transmit was called
 
 	mark  uint32         // of the channel, when the path joined it
 	heard bool           // a packet has come through it
@@ -30,8 +30,18 @@ type localPath struct {
 // may be lost with it: the peer repeats them by UDP, from a port that has to be learned.
 const maxBehind = 1 << 16
 
-// localCost is what the smallest packet takes off the allowance, in bytes.
-const localCost = 4 << 10
+const (
+	// localCost is what the smallest packet takes off the allowance, in bytes.
+	localCost = 4 << 10
+	// localWindow is how much of a connection may be under way through shared memory, in bytes.
+	// Nothing is lost there, so it is for the peer to find the next requests while
+	// acknowledgements are under way; others wait behind them in the ring.
+	localWindow = 4 << 20
+	// A turn of a queue pair is turnPackets or turnBytes. Then the peer is shown what was sent,
+	// so that it works on that while more is made, and other queue pairs have their turn.
+	turnPackets = 32
+	turnBytes   = 256 << 10
+)
 
 func (p *localPath) attach(t *transport.QP) {
 	p.peer = p.endpoint.shard.local.join(p.endpoint, local.Address{Device: p.udpPath.peer, Shard: p.peerShard})
@@ -71,7 +81,11 @@ func (p *localPath) joined() {
 	p.mark, p.heard = p.peer.channel.Mark(), false
 	p.endpoint.receivers--
 	p.queuePair.transport.SetLargestPacket(local.MaxInline)
+	if !p.peer.isLoop() { // else one turns to the next packets when it has handled these
+		p.queuePair.transport.SetWindow(localWindow)
+	}
 	p.queuePair.transport.SetCongestionControl(false)
+	p.endpoint.shard.activate(p.queuePair)
 }
 
 // parted has the path go on by UDP: the channel has ended.
@@ -85,6 +99,7 @@ func (p *localPath) parted(c *local.Channel) {
 	p.endpoint.receivers++
 	p.waiting = false
 	p.queuePair.transport.SetLargestPacket(0)
+	p.queuePair.transport.SetWindow(p.endpoint.window)
 	p.queuePair.transport.SetCongestionControl(p.controlled())
 	p.endpoint.shard.activate(p.queuePair)
 }
@@ -94,20 +109,27 @@ func (p *localPath) transmit(t *transport.QP, now time.Duration, a allowance) (a
 	if c == nil {
 		return p.endpoint.shard.transmitPackets(t, &p.udpPath, now, a)
 	}
-	p.endpoint.shard.local.sends(p.peer)
+	s := p.endpoint.shard
+	s.local.sends(p.peer)
+	first := s.counters.SentPackets
+	p.size = 0
 	for a.any() {
-		budget, err := c.Room(min(sendBudget, a.copied/localCost+1))
+		sent, size := int(s.counters.SentPackets-first), p.size
+		if sent >= turnPackets || size >= turnBytes {
+			c.Flush()
+			return a, true
+		}
+		budget, err := c.Room(min(turnPackets-sent, a.copied/localCost+1))
 		if err != nil {
 			p.peer.end(err)
 			return a, true
 		}
 		if budget == 0 {
-			return a, !p.peer.wait(p)
+			// Who has sent something waits behind those who have not.
+			return a, sent > 0 || !p.peer.wait(p)
 		}
-		before := p.endpoint.shard.counters.SentPackets
-		p.size = 0
 		more := t.Transmit(p, now, budget)
-		a.copied -= p.size + int(p.endpoint.shard.counters.SentPackets-before)*localCost
+		a.copied -= p.size - size + (int(s.counters.SentPackets-first)-sent)*localCost
 		if !more {
 			return a, false
 		}

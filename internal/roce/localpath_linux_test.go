@@ -322,7 +322,7 @@ func intrude(t *testing.T, x, y *side) *intruder {
 	require.NoError(t, err)
 	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
 	require.NoError(t, err)
-	_, _, err = conn.WriteMsgUnix(fmt.Appendf(nil, "verbena local 3 %v %v", own, other), unix.UnixRights(fd), nil)
+	_, _, err = conn.WriteMsgUnix(fmt.Appendf(nil, "verbena local 4 %v %v", own, other), unix.UnixRights(fd), nil)
 	require.NoError(t, err)
 	require.NoError(t, unix.Close(fd))
 	_, err = conn.Read(make([]byte, 100))
@@ -348,16 +348,20 @@ func (i *intruder) scribble(random *mathrand.Rand) {
 		at := 4096 + random.IntN(1<<20)&^7
 		binary.LittleEndian.PutUint64(m[at:], random.Uint64()>>random.IntN(64))
 	}
-	size, kind := uint64(16+16*random.IntN(20)), uint64(random.IntN(5))
-	binary.LittleEndian.PutUint64(m[4096:], size|kind<<32|uint64(12+4*random.IntN(8))<<40)
-	binary.LittleEndian.PutUint64(m[4104:], uint64(random.IntN(100)))
-	m[4112] = byte(random.IntN(32)) // the opcode
-	tail := uint64(16 * random.IntN(1<<16))
-	if random.IntN(8) == 0 {
-		tail = random.Uint64()
+	records := 1 + random.IntN(8)
+	if random.IntN(4) == 0 {
+		records = 1 << 14 // more than there is room for: there is no end of them
 	}
-	binary.LittleEndian.PutUint64(m, tail)
-	binary.LittleEndian.PutUint64(m[4096+1<<20+64:], random.Uint64()>>random.IntN(64)) // what it has taken
+	for at := 4096; records > 0 && at < 4096+1<<20; records-- {
+		size, kind := uint64(64*(1+random.IntN(20))), uint64(random.IntN(5))
+		binary.LittleEndian.PutUint64(m[at:], size|kind<<32|uint64(12+4*random.IntN(8))<<40)
+		binary.LittleEndian.PutUint64(m[at+8:], uint64(random.IntN(100)))
+		m[at+16] = byte(random.IntN(32)) // the opcode
+		at += int(size)
+	}
+	if random.IntN(2) == 0 {
+		binary.LittleEndian.PutUint64(m[4096+1<<20:], random.Uint64()>>random.IntN(64)) // what it has taken
+	}
 	_, _ = i.conn.Write([]byte{'w', 0, 0, 0, 0})
 }
 

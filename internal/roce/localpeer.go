@@ -27,29 +27,41 @@ type localPeer struct {
 	refs [local.MaxReferences]local.Reference
 }
 
-// receiveBudget is how many packets are taken from one channel before the next.
-const receiveBudget = 256
+// receivePackets and receiveBytes are how much is taken from one channel before the next, and
+// before this end sends what that brings about, on which the peer can work meanwhile.
+const (
+	receivePackets = 64
+	receiveBytes   = 256 << 10
+)
 
 // receive handles the packets that have come and reports whether there were any.
-func (p *localPeer) receive(now time.Duration) bool {
+func (p *localPeer) receive(now time.Duration) bool { return p.take(now) > 0 }
+
+// take handles packets that have come, and returns how many, or 1 if the channel had to be ended.
+func (p *localPeer) take(now time.Duration) int {
 	c := p.channel
-	n := 0
-	for ; n < receiveBudget; n++ {
+	if len(p.waiting) > 0 {
+		if p.resume(); p.channel != c {
+			return 1
+		}
+	}
+	n, size := 0, 0
+	for ; n < receivePackets && size < receiveBytes; n++ {
 		packet, err := c.Receive()
 		if err != nil {
 			p.end(err)
-			return true
+			return n + 1
 		}
 		if packet == nil {
 			break
 		}
+		for _, piece := range packet.Pieces {
+			size += len(piece)
+		}
 		p.handle(packet, now)
 	}
 	c.Release() // of what has been passed over, too
-	if len(p.waiting) > 0 {
-		p.resume()
-	}
-	return n > 0
+	return n
 }
 
 func (p *localPeer) handle(packet *local.Packet, now time.Duration) {
@@ -189,16 +201,18 @@ func (p *localPeer) serve(c *local.Channel) bool {
 	return true
 }
 
-// maxDrain bounds what is taken from a channel that has ended: no more than the ring holds.
-const maxDrain = 64
+// maxDrain bounds how many packets are taken from a channel that has ended: no ring holds more.
+const maxDrain = 1 << 14
 
 // drain handles what a peer has sent before it ended: a program may well answer and exit.
 func (p *localPeer) drain() {
 	d := p.endpoint.device
-	for range maxDrain {
-		if now := d.now(); p.channel == nil || !p.receive(now) {
+	for n := 0; n < maxDrain && p.channel != nil; {
+		taken := p.take(d.now())
+		if taken == 0 {
 			return
 		}
+		n += taken
 	}
 }
 

@@ -123,11 +123,14 @@ func (c *Channel) SetBudget(b *Budget) { c.budget = b }
 // Ends are the addresses of the devices.
 func (c *Channel) Ends() Ends { return c.ends }
 
-// Room is how many packets of any size can be sent, at most as many as are asked for.
+// Room is how many packets of any size can be sent, at most as many as are asked for. There may
+// be room for more than the few that it looks for; it is 0 only if there is none.
 func (c *Channel) Room(packets int) (int, error) {
-	free, err := c.out.room(packets * maxRecord)
+	free, err := c.out.room(min(packets, fewPackets) * maxRecord)
 	return min(free/maxRecord, packets), err
 }
+
+const fewPackets = 4
 
 // Send writes a packet whose payload is the n bytes of pieces: at most MaxInline, or as much
 // as there is in at most MaxReferences pieces that refs name, and that stay as they are until

@@ -22,20 +22,21 @@ var (
 const (
 	controlLen   = 4096
 	ringLen      = 1 << 20 // the room for records of one direction
-	tailAt       = 0       // up to where records are complete; the producer's
-	headAt       = 64      // up to where they have been taken; the consumer's
-	consumerWait = 128     // 1: the consumer wants to be woken for records
-	producerWait = 192     // 1: the producer wants to be woken for room
+	headAt       = 0       // up to where records have been taken; the consumer's
+	consumerWait = 64      // 1: the consumer wants to be woken for records
+	producerWait = 128     // 1: the producer wants to be woken for room
 )
 
-// A record begins with its head and the packet's headers, and goes on with the payload or
-// with references to it. It lies in one piece; where there is no room before the end of the
-// ring, a filler takes it.
+// A record begins with its head and the packet's headers, and goes on, right behind them, with
+// the payload or with references to it. It begins on a cache line, and lies in one piece; where
+// there is no room before the end of the ring, a filler takes it.
+//
+// Behind the last record the consumer finds a head of zero, which becomes that of the next one
+// when it is shown. So a small packet costs one cache line on its way.
 const (
-	recordAlign  = 16
+	recordAlign  = 64
 	recordHead   = 16
-	maxHeaders   = 112 // room for them, so that the payload is aligned
-	payloadAt    = recordHead + maxHeaders
+	maxHeaders   = 112
 	referenceLen = 16
 
 	kindFiller    = 1
@@ -50,10 +51,17 @@ const (
 	// MaxReferences is how many pieces of shown memory a record can refer to.
 	MaxReferences = 32
 	// maxRecord is the room that any record needs, with the filler before it at worst.
-	maxRecord = 2 * (payloadAt + MaxInline)
+	maxRecord = 2 * ((recordHead + maxHeaders + MaxInline + recordAlign - 1) &^ (recordAlign - 1))
 )
 
-// word is a control word.
+// pendingLook is after how many records with references the producer looks how many of them have
+// been taken.
+const pendingLook = 256
+
+// payloadAt is where the payload of a record begins, aligned for a fast copy.
+func payloadAt(headers int) int { return (recordHead + headers + 15) &^ 15 }
+
+// word is a control word, or the first of a record's head.
 func word(memory []byte, at int) *atomic.Uint64 { return (*atomic.Uint64)(unsafe.Pointer(&memory[at])) }
 
 // Reference says where a piece of payload lies in memory that was shown.
@@ -70,6 +78,7 @@ type producer struct {
 	records   []byte
 	tail      uint64 // what has been written
 	published uint64
+	firstHead uint64 // of the first record that the consumer has not been shown
 	head      uint64 // what the consumer has taken, as it was last read
 
 	pending fifo.Queue[pendingReference]
@@ -87,10 +96,13 @@ func newProducer(memory []byte) producer {
 	return producer{memory: memory, records: memory[controlLen:]}
 }
 
-// room is how many bytes can be written, at least as far as is needed.
+// free is the room beside the head of zero behind the last record.
+func (p *producer) free() int { return len(p.records) - recordAlign - int(p.tail-p.head) }
+
+// room is how many bytes can be written: exactly, where it is less than needed. Else the
+// consumer may have released more: reading its word costs a transfer of a cache line.
 func (p *producer) room(needed int) (int, error) {
-	free := len(p.records) - int(p.tail-p.head)
-	if free >= needed {
+	if free := p.free(); free >= needed {
 		return free, nil
 	}
 	head := word(p.memory, headAt).Load()
@@ -98,54 +110,65 @@ func (p *producer) room(needed int) (int, error) {
 		return 0, ErrDisorder
 	}
 	p.head = head
-	return len(p.records) - int(p.tail-p.head), nil
+	return p.free(), nil
 }
 
-// place returns room for a record of n bytes after its head and headers, in one piece.
-// The caller knows that there is room for maxRecord.
-func (p *producer) place(kind byte, headers, n int) (record []byte) {
-	size := (payloadAt + n + recordAlign - 1) &^ (recordAlign - 1)
-	at := int(p.tail) & (len(p.records) - 1)
+// at is the place in the ring of a position.
+func (p *producer) at(position uint64) int { return int(position) & (len(p.records) - 1) }
+
+// place returns room for a record of n bytes after its headers, which it writes, and the record's
+// head. The caller knows that there is room for maxRecord.
+func (p *producer) place(kind byte, headers []byte, n int) (payload []byte, head uint64) {
+	begin := payloadAt(len(headers))
+	size := (begin + n + recordAlign - 1) &^ (recordAlign - 1)
+	at := p.at(p.tail)
 	if left := len(p.records) - at; left < size {
-		putHead(p.records[at:], left, kindFiller, 0, 0)
-		p.tail += uint64(left)
+		p.putHead(left, kindFiller, 0, 0)
 		at = 0
 	}
-	record = p.records[at : at+size]
-	putHead(record, size, kind, headers, n)
-	p.tail += uint64(size)
-	return record
+	record := p.records[at : at+size]
+	copy(record[recordHead:], headers)
+	return record[begin:], p.putHead(size, kind, len(headers), n)
 }
 
-func putHead(b []byte, size int, kind byte, headers, n int) {
-	binary.NativeEndian.PutUint64(b, uint64(size)|uint64(kind)<<32|uint64(headers)<<40)
+// putHead writes the head of the next record, but for its first word if that would show it to
+// the consumer, and a head of zero behind it.
+func (p *producer) putHead(size int, kind byte, headers, n int) (head uint64) {
+	head = uint64(size) | uint64(kind)<<32 | uint64(headers)<<40
+	b := p.records[p.at(p.tail):]
 	binary.NativeEndian.PutUint64(b[8:], uint64(n))
+	if p.tail == p.published {
+		p.firstHead = head
+	} else {
+		binary.NativeEndian.PutUint64(b, head)
+	}
+	p.tail += uint64(size)
+	binary.NativeEndian.PutUint64(p.records[p.at(p.tail):], 0)
+	return head
 }
 
 // putInline writes a packet with its payload of n bytes, at most MaxInline.
 func (p *producer) putInline(headers []byte, pieces [][]byte, n int) {
-	record := p.place(kindInline, len(headers), n)
-	copy(record[recordHead:], headers)
-	at := payloadAt
+	payload, _ := p.place(kindInline, headers, n)
 	for _, piece := range pieces {
-		at += dma.Copy(record[at:], piece)
+		payload = payload[dma.Copy(payload, piece):]
 	}
 }
 
 // putReferences writes a packet whose payload the references name, at most MaxReferences, for
 // an owner who can revoke it.
 func (p *producer) putReferences(headers []byte, refs []Reference, owner uint32, response bool) {
+	if p.pending.Len()%pendingLook == pendingLook-1 {
+		_, _ = p.room(len(p.records)) // an error is found again where room is asked for
+	}
 	p.dropTaken()
-	record := p.place(kindReference, len(headers), len(refs)*referenceLen)
-	p.pending.Push(pendingReference{
-		at: p.tail - uint64(len(record)), head: binary.NativeEndian.Uint64(record), owner: owner, response: response,
-	})
-	copy(record[recordHead:], headers)
-	b := record[payloadAt:]
-	for i, r := range refs {
-		binary.LittleEndian.PutUint32(b[i*referenceLen:], r.Memory)
-		binary.LittleEndian.PutUint32(b[i*referenceLen+4:], r.Length)
-		binary.LittleEndian.PutUint64(b[i*referenceLen+8:], r.Offset)
+	payload, head := p.place(kindReference, headers, len(refs)*referenceLen)
+	p.pending.Push(pendingReference{at: p.tail - uint64(uint32(head)), head: head, owner: owner, response: response})
+	for _, r := range refs {
+		binary.LittleEndian.PutUint32(payload, r.Memory)
+		binary.LittleEndian.PutUint32(payload[4:], r.Length)
+		binary.LittleEndian.PutUint64(payload[8:], r.Offset)
+		payload = payload[referenceLen:]
 	}
 }
 
@@ -173,7 +196,12 @@ func (p *producer) revoke(meant func(*pendingReference) bool) {
 			p.pending.Push(r)
 			continue
 		}
-		word(p.records, int(r.at)&(len(p.records)-1)).Store(r.head&^(0xff<<32) | kindRevoked<<32)
+		head := r.head&^(0xff<<32) | kindRevoked<<32
+		if r.at == p.published {
+			p.firstHead = head
+		} else {
+			word(p.records, p.at(r.at)).Store(head)
+		}
 	}
 }
 
@@ -183,8 +211,8 @@ func (p *producer) publish() (wake bool) {
 	if p.published == p.tail {
 		return false
 	}
+	word(p.records, p.at(p.published)).Store(p.firstHead)
 	p.published = p.tail
-	word(p.memory, tailAt).Store(p.tail)
 	waits := word(p.memory, consumerWait)
 	return waits.Load() == 1 && waits.CompareAndSwap(1, 0)
 }
@@ -225,37 +253,32 @@ type consumer struct {
 	records  []byte
 	head     uint64 // what has been taken
 	released uint64
-	tail     uint64 // as it was last read
 }
 
 func newConsumer(memory []byte) consumer {
 	return consumer{memory: memory, records: memory[controlLen:]}
 }
 
-// pending reports whether there are records to be taken.
-func (c *consumer) pending() bool {
-	return c.head != c.tail || word(c.memory, tailAt).Load() != c.tail
+// peek is the first word of the next record's head: zero if there is none.
+func (c *consumer) peek() uint64 {
+	return word(c.records, int(c.head)&(len(c.records)-1)).Load()
 }
+
+// pending reports whether there are records to be taken.
+func (c *consumer) pending() bool { return c.peek() != 0 }
 
 // next takes a record. It reports false if there is none. What r holds is valid until
 // release is called.
 func (c *consumer) next(r *record) (bool, error) {
 	for {
-		if c.head == c.tail {
-			tail := word(c.memory, tailAt).Load()
-			if tail < c.tail || tail-c.released > uint64(len(c.records)) || tail%recordAlign != 0 {
-				return false, ErrDisorder
-			}
-			if c.tail = tail; c.head == tail {
-				return false, nil
-			}
+		first := c.peek()
+		if first == 0 {
+			return false, nil
 		}
-		at := int(c.head) & (len(c.records) - 1)
-		b := c.records[at:]
-		first := binary.NativeEndian.Uint64(b)
+		b := c.records[int(c.head)&(len(c.records)-1):]
 		n := binary.NativeEndian.Uint64(b[8:])
 		size, kind, headers := int(uint32(first)), byte(first>>32), int(byte(first>>40))
-		if size < recordHead || size%recordAlign != 0 || size > len(b) || uint64(size) > c.tail-c.head {
+		if size < recordHead || size%recordAlign != 0 || size > len(b) || c.head+uint64(size)-c.released > uint64(len(c.records)) {
 			return false, ErrDisorder
 		}
 		c.head += uint64(size)
@@ -269,12 +292,13 @@ func (c *consumer) next(r *record) (bool, error) {
 			continue // as if it had been lost
 		}
 		if kind != kindInline && kind != kindReference || headers > maxHeaders ||
-			n > MaxInline || payloadAt+int(n) > size {
+			n > MaxInline || payloadAt(headers)+int(n) > size {
 			return false, ErrDisorder
 		}
+		begin := payloadAt(headers)
 		copy(r.headers[:headers], b[recordHead:])
 		r.head = word(b, 0)
-		r.headersLen, r.inline, r.payload = headers, kind == kindInline, b[payloadAt:payloadAt+int(n):payloadAt+int(n)]
+		r.headersLen, r.inline, r.payload = headers, kind == kindInline, b[begin:begin+int(n):begin+int(n)]
 		return true, nil
 	}
 }

@@ -114,6 +114,100 @@ func TestRingWakes(t *testing.T) {
 	require.False(t, full)
 }
 
+// A record that is revoked is passed over, before it was shown and after, whether or not it is
+// the one that shows the others.
+func TestRingRevoked(t *testing.T) {
+	for _, shown := range []bool{false, true} {
+		memory := aligned(controlLen + testRing)
+		p, c := newProducer(memory), newConsumer(memory)
+		put := func() {
+			for owner := range uint32(3) {
+				p.putReferences(pattern(12, byte(owner)), []Reference{{1, 10, 20}}, owner, false)
+			}
+		}
+		put()
+		if shown {
+			p.publish()
+		}
+		for _, revoked := range []uint32{0, 2} {
+			p.revoke(func(r *pendingReference) bool { return r.owner == revoked })
+		}
+		p.publish()
+		r := take(t, &c)
+		require.NotNil(t, r)
+		require.Equal(t, pattern(12, 1), r.headers[:r.headersLen])
+		require.True(t, r.intact())
+		p.revoke(func(r *pendingReference) bool { return r.owner == 1 })
+		require.False(t, r.intact(), "shown: %v", shown)
+		require.Nil(t, take(t, &c))
+		c.release()
+		put()
+		p.publish()
+		require.NotNil(t, take(t, &c))
+	}
+}
+
+// A ring that is full, with records of any length, has the consumer take each once and stop.
+func TestRingFull(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	memory := aligned(controlLen + testRing)
+	p, c := newProducer(memory), newConsumer(memory)
+	for range 200 {
+		most, n := random.IntN(MaxInline), 0
+		for {
+			room, err := p.room(maxRecord)
+			require.NoError(t, err)
+			if room < maxRecord {
+				break
+			}
+			p.putInline(pattern(12, 0), [][]byte{make([]byte, most)}, most)
+			if most, n = random.IntN(most+1), n+1; random.IntN(8) == 0 {
+				p.publish()
+			}
+		}
+		p.publish()
+		for range n {
+			require.NotNil(t, take(t, &c))
+		}
+		require.Nil(t, take(t, &c))
+		c.release()
+	}
+}
+
+// There is room for the longest record where there has to be, wherever the ring ends, and the
+// head of zero behind it touches nothing that has not been taken.
+func TestRingLongestRecord(t *testing.T) {
+	const longest = maxRecord / 2
+	for _, left := range []int{recordAlign, longest - recordAlign, longest, longest + recordAlign} {
+		memory := aligned(controlLen + testRing)
+		p, c := newProducer(memory), newConsumer(memory)
+		small := func() { p.putInline(pattern(12, 7), nil, 0) }
+		for int(p.tail) < 2*testRing-left-(testRing-recordAlign-maxRecord) {
+			small()
+			p.publish()
+			require.NotNil(t, take(t, &c))
+			c.release()
+			_, err := p.room(testRing)
+			require.NoError(t, err)
+		}
+		n := 0
+		for ; p.free() > maxRecord; n++ {
+			small()
+		}
+		require.Equal(t, maxRecord, p.free())
+		require.Equal(t, left, testRing-p.at(p.tail))
+		p.putInline(pattern(maxHeaders, 1), [][]byte{pattern(MaxInline, 2)}, MaxInline)
+		p.publish()
+		for range n {
+			require.Equal(t, pattern(12, 7), take(t, &c).headers[:12])
+		}
+		r := take(t, &c)
+		require.Equal(t, pattern(maxHeaders, 1), r.headers[:])
+		require.True(t, bytes.Equal(pattern(MaxInline, 2), r.payload))
+		require.Nil(t, take(t, &c))
+	}
+}
+
 // A consumer that says it has taken more than there was, or that goes back, is found out.
 func TestProducerBelievesNoConsumer(t *testing.T) {
 	memory := aligned(controlLen + testRing)
@@ -141,16 +235,16 @@ func FuzzReceive(f *testing.F) {
 		p.putReferences(h[:n], []Reference{{1, 10, 20}}, 8, false)
 	}
 	p.revoke(func(r *pendingReference) bool { return r.owner == 8 })
-	f.Add(memory[controlLen:controlLen+int(p.tail)], p.tail)
-	f.Add([]byte{}, uint64(1<<40))
-	f.Add(pattern(4096, 3), uint64(4096))
-	f.Fuzz(func(t *testing.T, records []byte, tail uint64) {
+	p.publish()
+	f.Add(memory[controlLen : controlLen+int(p.tail)])
+	f.Add([]byte{})
+	f.Add(pattern(4096, 3))
+	f.Fuzz(func(t *testing.T, records []byte) {
 		shared := aligned(2 * (controlLen + testRing))
 		c := newChannel(Ends{}, shared, true)
 		c.seen.memories[1], c.seen.last = make([]byte, 4096), 3
 		in := shared[controlLen+testRing:]
 		copy(in[controlLen:], records)
-		word(in, tailAt).Store(tail)
 		for range testRing {
 			packet, err := c.Receive()
 			if err != nil {

@@ -155,9 +155,14 @@ func (q *QP) Share(c *Counters, w *Waiting) {
 // State is the present state.
 func (q *QP) State() verbs.QPState { return q.state }
 
-// SetWindow bounds the bytes that may be under way at a time. It takes effect
-// with the transition to RTS.
-func (q *QP) SetWindow(bytes int) { q.window = bytes }
+// SetWindow bounds the bytes that may be under way at a time from now on. What a packet takes
+// of it is the path MTU, or as many of them as it stands for. The congestion window begins anew.
+func (q *QP) SetWindow(bytes int) {
+	q.window = bytes
+	if q.sending() {
+		q.startWindow()
+	}
+}
 
 // MaxLargePacket is the payload of the largest packet that ReceivePieces takes, in bytes.
 const MaxLargePacket = 1 << 20

@@ -41,8 +41,9 @@ const (
 	// longer read is asked for piece by piece, so that responses, which nothing
 	// acknowledges, cannot outrun the window.
 	readChunk = 32
-	// startWindow is the congestion window before anything is known of the path.
-	startWindow = 64
+	// firstWindow is the congestion window before anything is known of the path, in packets of
+	// the path MTU.
+	firstWindow = 64
 	minWindow   = 4
 	// ackInterval is how many packets of a long message may leave before one
 	// asks for an acknowledgement.
@@ -60,14 +61,19 @@ func (q *QP) startRequester() {
 	q.nextPSN, q.unaPSN, q.sendPSN, q.maxPSN = psn, psn, psn, psn
 	q.sendIdx = q.sq.head
 	q.maxInitRead = q.attr.MaxInitReadAtomic
-	q.ceiling = max(q.window/int(q.mtu), 2*minWindow)
-	q.congestion = min(startWindow, q.ceiling)
+	q.startWindow()
 	q.asked.ends.depth = 2 * q.maxInitRead
-	q.control.Start(q.congestion, q.ceiling)
 	q.restoreRetries()
 	q.adaptive = adaptive{}
 	q.adapts = q.mayAdapt && !q.lossless
 	q.credit = q.window
+}
+
+// startWindow begins with the congestion window as when nothing is known of the path.
+func (q *QP) startWindow() {
+	q.ceiling = max(q.window/int(q.mtu), 2*minWindow)
+	q.congestion = min(firstWindow, q.ceiling)
+	q.control.Start(q.congestion, q.ceiling)
 }
 
 func (q *QP) restoreRetries() {

@@ -525,6 +525,24 @@ func TestDrainedSendQueue(t *testing.T) {
 	require.Equal(t, []uint64{2, 3}, ids(r.client.send.take()))
 }
 
+// A path that has room for more, or for less, is given it while packets are under way.
+func TestWindowChanges(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{window: 1}) // a few packets at a time
+	r.client.post(r.wr(1, verbs.OpWrite, 256*40), r.wr(2, verbs.OpWrite, 256*40))
+	few := len(r.client.transmit(r.now))
+	require.Less(t, few, 40)
+	r.client.qp.SetWindow(256 * 50)
+	require.Len(t, r.client.transmit(r.now), 50-few)
+	r.client.qp.SetWindow(1)
+	require.Empty(t, r.client.transmit(r.now))
+	r.expire() // all of it was lost
+	require.LessOrEqual(t, len(r.client.transmit(r.now)), few)
+	r.expire()
+	r.exchange()
+	require.Equal(t, []uint64{1, 2}, ids(r.client.send.take()))
+}
+
 func TestInlineDataIsTakenAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{maxInline: 32})
