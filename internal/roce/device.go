@@ -333,10 +333,12 @@ func (d *Device) Close() error {
 		return err
 	}
 	d.closed = true
-	err = d.closeEndpoints()
 	wait := d.localOff()
 	d.mu.Unlock()
-	wait()
+	wait() // whoever has the addresses next is to find their names in shared memory free
+	d.mu.Lock()
+	err = d.closeEndpoints()
+	d.mu.Unlock()
 	d.running.Wait()
 	return errors.Join(err, d.capture.err())
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/roce/local"
@@ -54,15 +55,48 @@ func (s *shard) openLocal() {
 	l.wakes, l.sleeps = make(chan struct{}, 1), make(chan struct{}, 1)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	for _, e := range s.endpoints {
-		listener, err := local.Listen(l.address(e))
-		if err != nil {
-			d.log.Debug().Err(err).Stringer("address", e.socket.Addr()).Msg("devices of this machine are reached by UDP")
-			continue
+		if err := l.listen(e); errors.Is(err, syscall.EADDRINUSE) {
+			d.running.Go(func() { l.listenLater(e) })
 		}
-		listener.Serve(func(peer local.Address) func(*local.Channel) { return l.answer(e, peer) })
-		l.listeners = append(l.listeners, listener)
 	}
 	d.running.Go(l.work)
+}
+
+// listen has devices of this machine find the endpoint. The lock is held, or nobody else knows of
+// the device yet.
+func (l *localDevice) listen(e *endpoint) error {
+	listener, err := local.Listen(l.address(e))
+	if err != nil {
+		l.shard.device.log.Debug().Err(err).Stringer("address", e.socket.Addr()).Msg("devices of this machine are reached by UDP")
+		return err
+	}
+	listener.Serve(func(peer local.Address) func(*local.Channel) { return l.answer(e, peer) })
+	l.listeners = append(l.listeners, listener)
+	return nil
+}
+
+// shortestListenPause and longestListenPause are between attempts to listen by a name that is in
+// use. After the longest there are no more.
+const (
+	shortestListenPause = time.Millisecond
+	longestListenPause  = 16 * time.Second
+)
+
+// listenLater listens as soon as the name is free: a process that ends may give back its UDP
+// address before its name.
+func (l *localDevice) listenLater(e *endpoint) {
+	for pause := shortestListenPause; pause <= longestListenPause; pause *= 2 {
+		select {
+		case <-l.ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		l.shard.mu.Lock()
+		if !l.on || !errors.Is(l.listen(e), syscall.EADDRINUSE) {
+			pause = longestListenPause
+		}
+		l.shard.mu.Unlock()
+	}
 }
 
 // address is where the shard is found at an endpoint.

@@ -8,6 +8,7 @@ import (
 	"io"
 	mathrand "math/rand/v2"
 	"net"
+	"net/netip"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -204,6 +205,25 @@ func TestSoakLocalPathMeets(t *testing.T) {
 		x, y := openLocalPair(t, 4096)
 		exchange(t, x, y, 100)
 	}
+}
+
+// A process that ends may give back its UDP address before its name: who has the address next
+// listens by the name as soon as it is free.
+func TestLocalPathNameInUse(t *testing.T) {
+	before := openSide(t, Config{DisableLocal: true}, 64)
+	addr := before.dev.endpoints[0].socket.Addr()
+	taken, err := local.Listen(local.Address{Device: addr})
+	require.NoError(t, err)
+	require.NoError(t, before.qp.Close())
+	require.NoError(t, before.mr.Close())
+	require.NoError(t, before.cq.Close())
+	require.NoError(t, before.dev.Close())
+	y, x := openSide(t, Config{Addresses: []netip.AddrPort{addr}}, 64), openSide(t, Config{}, 64)
+	x.connect(y)
+	y.connect(x)
+	require.Equal(t, verbs.PathNetwork, y.qp.(verbs.PathQP).Path())
+	taken.Close()
+	awaitSharedMemory(x, y)
 }
 
 // What a peer has sent before its process ends arrives.
