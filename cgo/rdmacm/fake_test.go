@@ -4,6 +4,7 @@ package rdmacm
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -49,6 +50,20 @@ func (l *fakeLibrary) call(name string) error {
 	defer l.mu.Unlock()
 	l.calls = append(l.calls, name)
 	return l.fails[name]
+}
+
+// fail has a function fail from now on; nil: it succeeds.
+func (l *fakeLibrary) fail(name string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fails[name] = err
+}
+
+// last is the functions that were called last.
+func (l *fakeLibrary) last(n int) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.calls[len(l.calls)-n:])
 }
 
 // wait waits until a function has been called so many times.

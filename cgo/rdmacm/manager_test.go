@@ -135,7 +135,7 @@ func TestResolveFails(t *testing.T) {
 	for errno, want := range map[syscall.Errno]error{
 		syscall.ENETUNREACH: verbs.ErrNoRoute, syscall.EADDRINUSE: verbs.ErrInUse,
 	} {
-		r.lib.fails["resolve address"] = errno
+		r.lib.fail("resolve address", errno)
 		_, err := r.cm.Dial(dial)
 		var failed *verbs.CMError
 		require.ErrorAs(t, err, &failed)
@@ -165,7 +165,7 @@ func TestActiveEnd(t *testing.T) {
 	// The kernel leaves it to the program to answer the peer.
 	r.main(rawEvent{kind: eventDisconnected, id: raw})
 	r.next(verbs.CMDisconnected)
-	assert.Equal(t, "disconnect", r.lib.calls[len(r.lib.calls)-1])
+	assert.Equal(t, []string{"disconnect"}, r.lib.last(1))
 	require.ErrorIs(t, id.Disconnect(), verbs.ErrState)
 	r.main(rawEvent{kind: eventDisconnected, id: raw}, rawEvent{kind: eventTimewaitExit, id: raw}, rawEvent{kind: eventTimewaitExit, id: raw})
 	r.next(verbs.CMTimewaitExit)
@@ -191,7 +191,7 @@ func TestSilentPeers(t *testing.T) {
 	answer()
 	require.NoError(t, <-closed)
 	r.lib.wait(t, "destroy", maxDestroying+4)
-	assert.Equal(t, "destroy channel", r.lib.calls[len(r.lib.calls)-1])
+	assert.Equal(t, []string{"destroy channel"}, r.lib.last(1))
 }
 
 // What is closed reports nothing, be it under way already.
@@ -204,7 +204,7 @@ func TestClosedReportsNothing(t *testing.T) {
 	assert.Empty(t, r.events)
 	_, raw = r.dial(verbs.RC, true)
 	require.NoError(t, r.cm.Close())
-	assert.Equal(t, []string{"destroy", "destroy channel"}, r.lib.calls[len(r.lib.calls)-2:])
+	assert.Equal(t, []string{"destroy", "destroy channel"}, r.lib.last(2))
 	r.lib.channels[0].events = append(r.lib.channels[0].events, rawEvent{kind: eventConnectResponse, id: raw})
 	assert.False(t, r.cm.(*manager).take(r.lib.channels[0]))
 	assert.Empty(t, r.events)
@@ -240,12 +240,12 @@ func TestRequests(t *testing.T) {
 	// One for another device is rejected, and one that cannot be kept.
 	r.request("mlx5_1")
 	r.sync()
-	assert.Equal(t, []string{"reject", "destroy"}, r.lib.calls[len(r.lib.calls)-2:])
-	r.lib.fails["migrate"] = syscall.ENOMEM
+	assert.Equal(t, []string{"reject", "destroy"}, r.lib.last(2))
+	r.lib.fail("migrate", syscall.ENOMEM)
 	r.request("rxe0")
 	r.sync()
-	assert.Equal(t, []string{"migrate", "destroy"}, r.lib.calls[len(r.lib.calls)-2:])
-	delete(r.lib.fails, "migrate")
+	assert.Equal(t, []string{"migrate", "destroy"}, r.lib.last(2))
+	r.lib.fail("migrate", nil)
 	assert.Empty(t, r.events)
 
 	// The third waits in the kernel until one of the first two has been dealt with.
@@ -257,20 +257,20 @@ func TestRequests(t *testing.T) {
 			r.next(verbs.CMTimewaitExit)
 		},
 		func(id verbs.CMID) { // the peer has given up
-			r.lib.fails["accept"] = syscall.EINVAL
+			r.lib.fail("accept", syscall.EINVAL)
 			require.ErrorIs(t, id.Accept(verbs.CMParam{QPN: 17}), verbs.ErrState)
 			require.ErrorIs(t, r.next(verbs.CMFailed).Err, verbs.ErrRejected)
 			r.next(verbs.CMTimewaitExit)
-			delete(r.lib.fails, "accept")
+			r.lib.fail("accept", nil)
 			require.ErrorIs(t, id.Accept(verbs.CMParam{QPN: 17}), verbs.ErrState)
 		},
 		func(id verbs.CMID) { // which the first call finds out
-			r.lib.fails["attr"] = syscall.EINVAL
+			r.lib.fail("attr", syscall.EINVAL)
 			_, _, err := id.Attr(verbs.QPInitialized)
 			require.ErrorIs(t, err, verbs.ErrState)
 			require.ErrorIs(t, r.next(verbs.CMFailed).Err, verbs.ErrRejected)
 			r.next(verbs.CMTimewaitExit)
-			delete(r.lib.fails, "attr")
+			r.lib.fail("attr", nil)
 			require.ErrorIs(t, id.Accept(verbs.CMParam{QPN: 17}), verbs.ErrState)
 		},
 	} {
@@ -303,16 +303,16 @@ func TestRequests(t *testing.T) {
 func TestListenFails(t *testing.T) {
 	r := newRig(t)
 	for errno, want := range map[syscall.Errno]error{syscall.EADDRINUSE: verbs.ErrInUse, syscall.EADDRNOTAVAIL: verbs.ErrInUse, syscall.ENOMEM: verbs.ErrLimit} {
-		r.lib.fails["bind"] = errno
+		r.lib.fail("bind", errno)
 		_, err := r.cm.Listen(verbs.CMListen{})
 		require.ErrorIs(t, err, want)
-		assert.Equal(t, []string{"destroy", "destroy channel"}, r.lib.calls[len(r.lib.calls)-2:])
+		assert.Equal(t, []string{"destroy", "destroy channel"}, r.lib.last(2))
 	}
 	// Without IPv6, the unspecified address is that of IPv4.
-	r.lib.fails["bind"] = syscall.EAFNOSUPPORT
+	r.lib.fail("bind", syscall.EAFNOSUPPORT)
 	_, err := r.cm.Listen(verbs.CMListen{})
 	require.ErrorIs(t, err, verbs.ErrNotSupported)
-	assert.Equal(t, []string{"bind", "destroy", "create", "bind", "destroy", "destroy channel"}, r.lib.calls[len(r.lib.calls)-6:])
+	assert.Equal(t, []string{"bind", "destroy", "create", "bind", "destroy", "destroy channel"}, r.lib.last(6))
 }
 
 // A Q_Key of one's own is not possible: the kernel takes none from programs.

@@ -38,7 +38,7 @@ func TestMulticast(t *testing.T) {
 	require.ErrorIs(t, r.next(verbs.CMMulticastFailed).Err, verbs.ErrLimit)
 	require.NoError(t, g.Close())
 	require.NoError(t, g.Close())
-	assert.Equal(t, []string{"leave", "destroy"}, r.lib.calls[len(r.lib.calls)-2:])
+	assert.Equal(t, []string{"leave", "destroy"}, r.lib.last(2))
 
 	_, left := r.join() // left with the manager
 	r.main(rawEvent{kind: eventAddrResolved, id: left})
@@ -47,9 +47,7 @@ func TestMulticast(t *testing.T) {
 // The kernel has no IPv6 groups on RoCEv2: a socket joins them.
 func TestMulticastIPv6(t *testing.T) {
 	r := newRig(t)
-	r.lib.mu.Lock()
-	r.lib.fails = map[string]error{"join": errNotSupported}
-	r.lib.mu.Unlock()
+	r.lib.fail("join", errNotSupported)
 	group := netip.MustParseAddr("ff15::7401")
 	for _, sendOnly := range []bool{false, true} {
 		g, err := r.cm.(verbs.MulticastCM).JoinMulticast(verbs.CMJoin{Group: group, SendOnly: sendOnly})
@@ -89,16 +87,13 @@ func TestMulticastFailures(t *testing.T) {
 	require.NoError(t, other.Close())
 
 	for call, function := range map[string]string{"create": "rdma_create_id", "resolve address": "rdma_resolve_addr"} {
-		r.lib.mu.Lock()
-		r.lib.fails = map[string]error{call: syscall.ENOMEM}
-		r.lib.mu.Unlock()
+		r.lib.fail(call, syscall.ENOMEM)
 		_, err := cm.JoinMulticast(verbs.CMJoin{Group: group})
 		require.ErrorIs(t, err, verbs.ErrLimit)
 		assert.ErrorContains(t, err, function)
+		r.lib.fail(call, nil)
 	}
-	r.lib.mu.Lock()
-	r.lib.fails = map[string]error{"join": syscall.EOPNOTSUPP}
-	r.lib.mu.Unlock()
+	r.lib.fail("join", syscall.EOPNOTSUPP)
 	_, raw = r.join()
 	r.main(rawEvent{kind: eventAddrResolved, id: raw})
 	require.ErrorIs(t, r.next(verbs.CMMulticastFailed).Err, verbs.ErrNotSupported)
