@@ -92,10 +92,11 @@ func (l *localDevice) listenLater(e *endpoint) {
 		case <-time.After(pause):
 		}
 		l.shard.mu.Lock()
-		if !l.on || !errors.Is(l.listen(e), syscall.EADDRINUSE) {
-			pause = longestListenPause
-		}
+		inUse := l.on && errors.Is(l.listen(e), syscall.EADDRINUSE)
 		l.shard.mu.Unlock()
+		if !inUse {
+			return
+		}
 	}
 }
 

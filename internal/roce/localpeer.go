@@ -37,7 +37,8 @@ const (
 // receive handles the packets that have come and reports whether there were any.
 func (p *localPeer) receive(now time.Duration) bool { return p.take(now) > 0 }
 
-// take handles packets that have come, and returns how many, or 1 if the channel had to be ended.
+// take handles packets that have come, and returns how many, and one more if the channel had to be
+// ended.
 func (p *localPeer) take(now time.Duration) int {
 	c := p.channel
 	if len(p.waiting) > 0 {

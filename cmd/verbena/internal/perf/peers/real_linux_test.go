@@ -49,7 +49,7 @@ func TestRealPrograms(t *testing.T) {
 					// batch alone takes UCX no time that it can measure.
 					count := tool.Batch
 					if f.Kind == figure.Rate {
-						count *= 256
+						count = one.FirstCount(f)
 					}
 					sample, err := m.run(t.Context(), s, &cell{figure: f, tool: one}, count)
 					if assert.NoError(t, err, "%s %v", one.Name(), f) {
