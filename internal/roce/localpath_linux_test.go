@@ -9,6 +9,7 @@ import (
 	mathrand "math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -427,6 +428,50 @@ func TestLocalPathFull(t *testing.T) {
 	<-posted
 	y.dev.mu.Unlock()
 	for _, wc := range x.wait(n) {
+		require.Equal(t, verbs.StatusSuccess, wc.Status)
+	}
+}
+
+// A connection that always has more to send than there is room for lets others have their turn.
+func TestLocalPathTurns(t *testing.T) {
+	const (
+		size    = 4 << 10 // through the ring
+		ring    = 1 << 20
+		posted  = 2 * ring / size
+		timeout = 22 // 17 s: nothing is lost, and a slow machine must not pass for a loss
+	)
+	x, y := openLocalPair(t, size)
+	a, b := x.another(), y.another()
+	a.timeout, b.timeout = timeout, timeout
+	a.connect(b)
+	b.connect(a)
+	awaitSharedMemory(a, b)
+	write := func(n int) verbs.SendWR {
+		return verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, n)}, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()}
+	}
+	bulk := slices.Repeat([]verbs.SendWR{write(size)}, posted)
+	x.post(bulk...)
+	poll := func(s *side) int {
+		n, err := s.cq.Poll(s.wcs)
+		require.NoError(t, err)
+		for _, wc := range s.wcs[:n] {
+			require.Equal(t, verbs.StatusSuccess, wc.Status)
+		}
+		return n
+	}
+	for range 100 {
+		a.post(write(8))
+		completed := 0
+		for ended := 0; ended == 0; ended = poll(a) {
+			n := poll(x)
+			completed += n
+			x.post(bulk[:n]...)
+			poll(y)
+			// What is in the ring comes first, and a turn of the other connection.
+			require.LessOrEqual(t, completed, posted, "requests of the other connection since this one was posted")
+		}
+	}
+	for _, wc := range x.wait(posted) {
 		require.Equal(t, verbs.StatusSuccess, wc.Status)
 	}
 }
