@@ -240,7 +240,9 @@ func (c *completionQueue) await(s *shard, n int) (int, error) {
 	}
 	if c.entries.Len() < n {
 		s.polls.Add(1)
+		s.inPoll = c.armed == notArmed
 		s.progress(d.now(), nil)
+		s.inPoll = false
 	}
 	if c.overrun {
 		s.failOverrun()
@@ -266,7 +268,12 @@ func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	case c.armed == notArmed:
 		c.armed = armedSolicited
 	}
+	s.armed++
 	s.sleeps()
+	if !s.unacknowledged.empty() {
+		s.sendDelayedAcks()
+		s.transmit(d.now())
+	}
 	if len(s.local.polled.peers) > 0 {
 		s.local.programSleeps()
 	}

@@ -188,18 +188,31 @@ func (e *endpoint) receive(now time.Duration) bool {
 		e.shard.unreachable.note(e, peers)
 		e.shard.passReports(e, peers)
 	}
-	if e.faults == nil {
-		for i := range datagrams {
-			e.handle(&datagrams[i], now)
-		}
-		return len(datagrams) > 0
-	}
 	for i := range datagrams {
-		e.faults.pass(datagrams[i], now, e.deliver)
+		if i+1 < len(datagrams) && acknowledgementFollows(datagrams[i:]) {
+			datagrams[i], datagrams[i+1] = datagrams[i+1], datagrams[i]
+		}
+		if e.faults == nil {
+			e.handle(&datagrams[i], now)
+		} else {
+			e.faults.pass(datagrams[i], now, e.deliver)
+		}
+	}
+	if e.faults == nil {
+		return len(datagrams) > 0
 	}
 	e.faults.release(now, false, e.deliver)
 	e.noteDeadline()
 	return len(datagrams) > 0
+}
+
+// acknowledgementFollows reports whether the first datagram is a message and the second an
+// acknowledgement for the same queue pair, as a device like this one sends them (delayedAck). It
+// is taken first, so that a request completes before the reply to it. Their order does not matter
+// otherwise: the two directions of a connection have sequence numbers of their own.
+func acknowledgementFollows(datagrams []link.Datagram) bool {
+	a, b := &datagrams[0], &datagrams[1]
+	return wire.IsRequestThenAck(a.Data, b.Data) && a.Src == b.Src
 }
 
 func (e *endpoint) deliver(d link.Datagram) { e.handle(&d, e.device.now()) }
@@ -294,7 +307,7 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 		q.transport.Receive(p, now)
 	default:
 		q.transport.Receive(p, now)
-		s.activate(q) // it may have something to answer
+		s.answerSoon(q, now)
 	}
 }
 

@@ -80,6 +80,7 @@ func (p *localPath) revokeAll() {
 func (p *localPath) joined() {
 	p.mark, p.heard = p.peer.channel.Mark(), false
 	p.endpoint.receivers--
+	p.queuePair.ack.from = nil
 	p.queuePair.transport.SetLargestPacket(local.MaxInline)
 	if !p.peer.isLoop() { // else one turns to the next packets when it has handled these
 		p.queuePair.transport.SetWindow(localWindow)
@@ -101,6 +102,7 @@ func (p *localPath) parted(c *local.Channel) {
 	p.queuePair.transport.SetLargestPacket(0)
 	p.queuePair.transport.SetWindow(p.endpoint.window)
 	p.queuePair.transport.SetCongestionControl(p.controlled())
+	p.queuePair.ack.from = newDelayedAck(p).from
 	p.endpoint.shard.activate(p.queuePair)
 }
 

@@ -98,10 +98,10 @@ func (q *queuePair) setPath(p path) {
 	s := q.shard.Load()
 	if q.path != nil {
 		q.path.detach()
-		s.ready.remove(q)
+		s.unlist(q)
 		s.timers.remove(q)
 	}
-	q.path, q.learning = p, nil
+	q.path, q.learning, q.ack = p, nil, newDelayedAck(p)
 	if p != nil {
 		p.attach(q.transport)
 	}

@@ -7,6 +7,7 @@ import "time"
 // their own goroutine, which passes itself. The lock is held.
 func (s *shard) progress(now time.Duration, self *endpoint) bool {
 	worked := false
+	s.sendDelayedAcks()
 	for _, e := range s.endpoints {
 		if (e == self || e.polledFor(now)) && e.receive(now) {
 			worked = true
@@ -39,6 +40,9 @@ func (s *shard) sendsMore() bool {
 
 // activate has the queue pair send soon, if it has a path.
 func (s *shard) activate(q *queuePair) {
+	if q.ack.waiting {
+		s.unlist(q)
+	}
 	if q.path != nil {
 		s.ready.push(q)
 	}

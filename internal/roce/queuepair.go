@@ -24,6 +24,7 @@ type queuePair struct {
 	learning *udpPath
 	heardAt  time.Duration // when the last packet came by UDP
 	ready    readyLinks
+	ack      delayedAck
 	timer    timer
 	groups   int // multicast groups that it is attached to
 	closed   bool
@@ -164,6 +165,7 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 			return fmt.Errorf("modify queue pair %#x: attribute Address: %w", q.num, err)
 		}
 	}
+	q.sendDelayedAck()
 	if err := q.transport.Modify(attr, mask); err != nil {
 		return err
 	}
@@ -215,8 +217,10 @@ func (q *queuePair) PostSend(wrs []verbs.SendWR) (int, error) {
 	}
 	n, err := q.transport.PostSend(wrs)
 	if n > 0 {
+		now := s.device.now()
+		q.noteReply(now)
 		s.activate(q)
-		s.transmit(s.device.now())
+		s.transmit(now)
 	}
 	return n, err
 }
@@ -243,6 +247,7 @@ func (q *queuePair) Close() error {
 		return fmt.Errorf("close queue pair %#x: it is attached to %d multicast groups: %w", q.num, q.groups, verbs.ErrInUse)
 	}
 	q.closed = true
+	q.sendDelayedAck()
 	q.transport.Close()
 	q.setPath(nil)
 	delete(d.queuePairs, q.num)

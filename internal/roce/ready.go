@@ -1,7 +1,7 @@
 package roce
 
 // readyList holds the queue pairs that have something to send, in the order in
-// which they may. Every operation takes constant time.
+// which they may. A queue pair is in one such list at most. Every operation takes constant time.
 type readyList struct{ first, last *queuePair }
 
 // readyLinks is a queue pair's place in the list.

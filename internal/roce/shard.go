@@ -33,9 +33,15 @@ type shard struct {
 	// mu guards what follows, and what the shard's queue pairs and queues have. What
 	// belongs to the whole device is read under it, and changed under the lock of
 	// all shards (Device.mu).
-	mu          sync.Mutex
-	endpoints   []*endpoint // one for each entry of the GID table
-	ready       readyList
+	mu        sync.Mutex
+	endpoints []*endpoint // one for each entry of the GID table
+	ready     readyList
+	// unacknowledged has the queue pairs whose acknowledgement waits for a reply. They are not in
+	// ready.
+	unacknowledged readyList
+	// inPoll: a program polls, and is not about to sleep.
+	inPoll      bool
+	armed       uint64 // how often programs have armed a completion queue
 	timers      timers
 	deadline    time.Duration // of the timers and all else; zero: none
 	counters    transport.Counters

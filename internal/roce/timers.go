@@ -123,6 +123,9 @@ func (s *shard) expire(now time.Duration) {
 	for _, e := range s.endpoints {
 		e.noteDeadline()
 	}
+	if !s.unacknowledged.empty() {
+		s.noteDeadline(now + longestDelay)
+	}
 }
 
 // noteDeadline makes sure that progress is made at that time. The deadline kept

@@ -227,10 +227,10 @@ func (q *QP) receiveRead(p *wire.Packet, now time.Duration) {
 	n, left := q.payloadLen, w.length-w.got
 	index := int(wire.PSNAdd(p.PSN, -int(w.first)))
 	// No request of several for the read asks for packets beyond the next multiple of
-	// readChunk.
+	// q.readPackets.
 	whole := n == left || n >= q.mtu && n&(q.mtu-1) == 0
 	packets := q.packetsOf(n)
-	if n > left || n > q.payloadMax || !whole || index%readChunk+packets > readChunk {
+	if n > left || n > q.payloadMax || !whole || index%q.readPackets+packets > q.readPackets {
 		q.failRequest(verbs.StatusBadResponse)
 		return
 	}

@@ -71,24 +71,26 @@ type Config struct {
 // QP is a queue pair. What every packet looks at comes first: where there are thousands of
 // queue pairs, each packet meets one that no cache holds.
 type QP struct {
-	kind      verbs.QPType
-	num       uint32
-	domain    uint32
-	service   wire.Service
-	signalAll bool
-	mayAdapt  bool // Config.Adaptive
-	adapts    bool // this connection
-	lossless  bool // of SetLossless
-	state     verbs.QPState
-	mtu       uint32
-	largest   uint32 // the payload of the largest packet that it sends
-	mtuShift  uint
-	window    int
-	memory    *Memory
-	counters  *Counters
-	rq        *RecvQueue
-	sendCQ    Completer
-	recvCQ    Completer
+	kind         verbs.QPType
+	num          uint32
+	domain       uint32
+	service      wire.Service
+	signalAll    bool
+	mayAdapt     bool // Config.Adaptive
+	adapts       bool // this connection
+	lossless     bool // of SetLossless
+	requestFirst bool // of RequestFirst
+	state        verbs.QPState
+	mtu          uint32
+	largest      uint32 // the payload of the largest packet that it sends
+	mtuShift     uint
+	readPackets  int // packets of response that one read request asks for at most
+	window       int
+	memory       *Memory
+	counters     *Counters
+	rq           *RecvQueue
+	sendCQ       Completer
+	recvCQ       Completer
 
 	sq sendQueue
 	requester
@@ -275,8 +277,32 @@ func (q *QP) Transmit(out Output, now time.Duration, budget int) bool {
 	if q.kind != verbs.RC {
 		return q.transmitUnreliable(out, now, budget)
 	}
+	if first := q.requestFirst; first {
+		q.requestFirst = false
+		if budget > 1 {
+			q.transmitRequests(out, now, 1)
+			budget--
+		}
+	}
 	budget = q.transmitResponses(out, now, budget)
 	return q.transmitRequests(out, now, budget) || q.responses.Len() > 0 && q.responsesAt == 0
+}
+
+// OnlyAcknowledges reports whether all that there is to send is a positive acknowledgement of a
+// message that is complete.
+func (q *QP) OnlyAcknowledges() bool {
+	if q.kind != verbs.RC || q.message != noMessage || q.notify || q.responses.Len() != 1 || q.sendIdx != q.sq.tail || q.probe != noProbe {
+		return false
+	}
+	r := q.responses.first()
+	return r.kind == ackResponse && r.syndrome.Kind() == wire.KindAck
+}
+
+// RequestFirst has the next packet of a request leave before the acknowledgement that waits, so
+// that they can be one train: all packets of a train have one size, but the last may be smaller. An
+// acknowledgement is, unless the message is empty.
+func (q *QP) RequestFirst() {
+	q.requestFirst = q.sendIdx != q.sq.tail && q.sq.at(q.sendIdx).length > 0
 }
 
 // Deadline is when Timeout is to be called; zero means never.
@@ -316,7 +342,7 @@ func (q *QP) reset() {
 	q.responder = responder{responses: q.responses, current: recvWQE{segs: q.current.segs[:0]}, executed: q.executed}
 	q.responses.empty()
 	q.executed.empty()
-	q.attr, q.largest, q.lossless = verbs.QPAttr{}, 0, false
+	q.attr, q.largest, q.lossless, q.requestFirst = verbs.QPAttr{}, 0, false, false
 }
 
 // fail puts the queue pair in error and flushes it (IBTA 10.3.1.7).
@@ -362,6 +388,7 @@ func (q *QP) setPath(mtu verbs.MTU, ackTimeout uint8) {
 	q.mtu = uint32(mtu)
 	q.mtuShift = uint(bits.TrailingZeros32(q.mtu))
 	q.largest = max(q.largest, q.mtu)
+	q.readPackets = min(readBytes>>q.mtuShift, maxReadPackets)
 	q.ackTimeout = 0
 	if ackTimeout != 0 {
 		q.ackTimeout = 4096 * time.Nanosecond << ackTimeout

@@ -37,10 +37,15 @@ type requester struct {
 }
 
 const (
-	// readChunk is how many packets of response one read request asks for. A
-	// longer read is asked for piece by piece, so that responses, which nothing
-	// acknowledges, cannot outrun the window.
-	readChunk = 32
+	// One read request asks for readBytes and maxReadPackets at most. A longer read
+	// is asked for piece by piece, so that responses, which nothing acknowledges, cannot outrun
+	// the window. The first and the last response to a request have one header more than the
+	// others, and share no train of packets with them: small pieces make short trains. Where
+	// the window is smaller, or congestion is controlled, a request asks for shortRead packets,
+	// and one that asks for more exceeds the window by less than that.
+	readBytes      = 128 << 10
+	maxReadPackets = 64
+	shortRead      = 32
 	// firstWindow is the congestion window before anything is known of the path, in packets of
 	// the path MTU.
 	firstWindow = 64
@@ -126,8 +131,9 @@ func (q *QP) transmitRequests(out Output, now time.Duration, budget int) bool {
 			}
 			continue
 		}
-		room := q.congestion - int(wire.PSNDiff(q.sendPSN, q.unaPSN))
-		if room <= 0 || w.wr.Op == verbs.OpRead && room < q.leastRead(w) || q.spaced(now) {
+		underWay := int(wire.PSNDiff(q.sendPSN, q.unaPSN))
+		room := q.congestion - underWay
+		if room <= 0 || w.wr.Op == verbs.OpRead && room < q.leastRead(w, underWay) || q.spaced(now) {
 			return false
 		}
 		if budget <= 0 {
@@ -226,22 +232,27 @@ func (q *QP) transmitRequest(out Output, w *sendWQE, largest uint32, now time.Du
 // asks for all that an earlier one did: it is not followed by another until a time-out.
 func (q *QP) readNext(w *sendWQE) int {
 	index := int(wire.PSNAdd(q.sendPSN, -int(w.first)))
-	n := min(readChunk-index%readChunk, q.packets(w)-index)
+	n := min(q.readPackets-index%q.readPackets, q.packets(w)-index, max(q.congestion, shortRead))
 	if end, ok := q.asked.end(q.sendPSN); ok {
 		n = int(wire.PSNDiff(end, q.sendPSN))
 	}
 	if q.controlled && !q.probing && !q.asked.ends.Full() {
-		n = min(n, max(q.congestion/2, 1))
+		n = min(n, shortRead, max(q.congestion/2, 1))
 	}
 	return n
 }
 
-// leastRead is the room in the window that it takes for the next request of a read to
-// leave. A window that has room for one request of full length and another may be
-// exceeded by one. A smaller one is not, and waits until half of it is free: else it
+// leastRead is the room in the window that it takes for the next request of a read to leave.
+// Where congestion is controlled, a window that has room for one request of full length and
+// another may be exceeded by one. A smaller one is not, and waits until half of it is free: else it
 // would be used up by requests for a packet each.
-func (q *QP) leastRead(w *sendWQE) int {
-	if !q.controlled || q.congestion >= 2*readChunk {
+func (q *QP) leastRead(w *sendWQE, underWay int) int {
+	switch {
+	case !q.controlled && q.unasked >= underWay: // nothing is due that frees more
+		return 1
+	case !q.controlled:
+		return max(min(q.readNext(w), q.congestion)-shortRead+1, 1)
+	case q.congestion >= 2*shortRead:
 		return 1
 	}
 	return min(q.readNext(w), q.congestion)

@@ -305,17 +305,37 @@ func TestLostResponses(t *testing.T) {
 }
 
 // A long read is asked for in pieces, never more at a time than the peer
-// responses.
+// responses. After a loss they are smaller.
 func TestLongReadsGoInPieces(t *testing.T) {
 	t.Parallel()
+	const length = 200*256 + 1
 	r := newRig(t, options{initReads: 2, psn: 0xffffff})
-	r.client.post(r.wr(1, verbs.OpRead, 200*256+1))
+	r.client.post(r.wr(1, verbs.OpRead, length))
 	sent := r.client.transmit(r.now)
-	require.Equal(t, []uint32{0xffffff, readChunk - 1}, psns(sent))
+	require.Equal(t, []uint32{0xffffff}, psns(sent), "the window is as large")
+	r.server.take(r.now, sent...)
+	back := r.server.transmit(r.now)
+	require.Len(t, back, maxReadPackets)
+	const few = shortRead / 2 // each makes the window larger by one
+	r.client.take(r.now, back[:few]...)
+	require.Empty(t, r.client.transmit(r.now), "it would exceed the window by shortRead")
+	r.client.take(r.now, back[few])
+	sent = r.client.transmit(r.now)
+	require.Equal(t, []uint32{maxReadPackets - 1}, psns(sent))
+	r.server.take(r.now, sent...)
+	r.client.take(r.now, back[few+2:]...) // one is lost
+	require.Less(t, r.client.qp.congestion, maxReadPackets)
+	sent = r.client.transmit(r.now)
+	require.Equal(t, []uint32{few}, psns(sent))
+	require.Equal(t, uint32(maxReadPackets-few-1)*256, sent[0].RETH.Length, "all that was asked for")
+	r.server.take(r.now, sent...)
+	r.client.take(r.now, r.server.transmit(r.now)...)
+	sent = r.client.transmit(r.now)
+	require.NotEmpty(t, sent)
 	r.server.take(r.now, sent...)
 	r.exchange()
 	r.requireSent(1, verbs.StatusSuccess)
-	require.Equal(t, r.remote.Mem[:200*256+1], r.local.Mem[:200*256+1])
+	require.Equal(t, r.remote.Mem[:length], r.local.Mem[:length])
 }
 
 func TestReadsOutstandingAreLimited(t *testing.T) {
@@ -541,6 +561,56 @@ func TestWindowChanges(t *testing.T) {
 	r.expire()
 	r.exchange()
 	require.Equal(t, []uint64{1, 2}, ids(r.client.send.take()))
+}
+
+// A reply leaves before the acknowledgement of what it replies to, once, where that is asked for.
+func TestRequestFirst(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	reply := verbs.SendWR{
+		ID: 2, Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{r.remote.sge(0, 8)}, RemoteAddr: localBase, RKey: localKey,
+	}
+	r.client.post(r.wr(1, verbs.OpWrite, 8))
+	require.False(t, r.server.qp.OnlyAcknowledges())
+	for range 2 {
+		for _, p := range r.client.transmit(r.now) {
+			r.server.take(r.now, p)
+		}
+		require.True(t, r.server.qp.OnlyAcknowledges())
+		r.server.post(reply)
+		require.False(t, r.server.qp.OnlyAcknowledges())
+		r.server.qp.RequestFirst()
+		sent := r.server.transmit(r.now)
+		require.Equal(t, []wire.Opcode{wire.RCWriteOnly, wire.RCAcknowledge}, opcodes(sent))
+		for _, p := range sent {
+			r.client.take(r.now, p)
+		}
+		require.Equal(t, []uint64{1}, ids(r.client.send.take()))
+		for _, p := range r.client.transmit(r.now) {
+			r.server.take(r.now, p)
+		}
+		require.Equal(t, []uint64{2}, ids(r.server.send.take()))
+		r.client.post(r.wr(1, verbs.OpWrite, 8))
+	}
+	for _, p := range r.client.transmit(r.now) {
+		r.server.take(r.now, p)
+	}
+	r.server.post(reply)
+	require.Equal(t, []wire.Opcode{wire.RCAcknowledge, wire.RCWriteOnly}, opcodes(r.server.transmit(r.now)))
+}
+
+// An empty message is smaller than an acknowledgement, and would not be in one train with it.
+func TestRequestFirstUnlessEmpty(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	r.server.qp.RequestFirst() // there is none
+	r.client.post(r.wr(1, verbs.OpWrite, 8))
+	for _, p := range r.client.transmit(r.now) {
+		r.server.take(r.now, p)
+	}
+	r.server.post(verbs.SendWR{ID: 2, Op: verbs.OpSend})
+	r.server.qp.RequestFirst()
+	require.Equal(t, []wire.Opcode{wire.RCAcknowledge, wire.RCSendOnly}, opcodes(r.server.transmit(r.now)))
 }
 
 func TestInlineDataIsTakenAtOnce(t *testing.T) {

@@ -290,7 +290,7 @@ func (q *QP) crowded() bool {
 // end's to see to. A peer that asks for less at a time, as Verbena's own do, sees to it itself.
 func (q *QP) pushRead(p *wire.Packet, from grant) {
 	q.responses.push(response{
-		kind: readResponse, psn: p.PSN, msn: q.msn, from: from, left: p.RETH.Length, long: q.packetsOf(p.RETH.Length) > readChunk,
+		kind: readResponse, psn: p.PSN, msn: q.msn, from: from, left: p.RETH.Length, long: q.packetsOf(p.RETH.Length) > shortRead,
 	})
 }
 

@@ -24,7 +24,7 @@ type response struct {
 	from     grant // of a read
 	left     uint32
 	begun    bool // a read's first packet has left
-	long     bool // a read of more packets than readChunk
+	long     bool // a read of more packets than shortRead
 	value    uint64
 }
 

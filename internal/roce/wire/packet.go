@@ -89,6 +89,16 @@ func (p *Packet) Parse(datagram []byte) error {
 	return nil
 }
 
+// IsRequestThenAck reports whether the first of two datagrams is a request of a reliable connection
+// and the second a positive acknowledgement, for the same queue pair. Nothing else of them is checked.
+func IsRequestThenAck(first, second []byte) bool {
+	if len(first) < BTHLen || len(second) <= BTHLen || Opcode(second[0]) != RCAcknowledge || Syndrome(second[BTHLen]).Kind() != KindAck {
+		return false
+	}
+	o := Opcode(first[0])
+	return o.Service() == ServiceRC && o.Known() && !o.HasAETH() && !o.IsReadResponse() && string(first[5:8]) == string(second[5:8])
+}
+
 // ParseHeaders reads a packet's headers, which b holds and nothing else: what PutHeaders has
 // written. The payload is the caller's to know; only an opcode that has none excludes one.
 //

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -143,4 +144,40 @@ func TestParseLongestPayload(t *testing.T) {
 	require.NoError(t, back.Parse(datagram))
 	assert.Len(t, back.Payload, MaxPayloadLen)
 	assert.True(t, flow.CheckICRC(datagram, 0))
+}
+
+func TestIsRequestThenAck(t *testing.T) {
+	t.Parallel()
+	packet := func(o Opcode, qpn uint32) []byte {
+		p := Packet{Opcode: o, PKey: 0xffff, DestQP: qpn, AETH: AETH{Syndrome: Ack(AckUnlimited)}}
+		b := make([]byte, o.HeaderLen()+ICRCLen)
+		p.PutHeaders(b)
+		return b
+	}
+	requests := []Opcode{
+		RCSendFirst, RCSendMiddle, RCSendLast, RCSendLastImm, RCSendOnly, RCSendOnlyImm,
+		RCWriteFirst, RCWriteMiddle, RCWriteLast, RCWriteLastImm, RCWriteOnly, RCWriteOnlyImm,
+		RCReadRequest, RCCompareSwap, RCFetchAdd, RCSendLastInvalidate, RCSendOnlyInvalidate,
+	}
+	ack := packet(RCAcknowledge, 0x123456)
+	for i := range 256 {
+		if o := Opcode(i); o.Known() {
+			require.Equal(t, slices.Contains(requests, o), IsRequestThenAck(packet(o, 0x123456), ack), "%v", o)
+			require.Equal(t, o == RCAcknowledge, IsRequestThenAck(packet(RCWriteOnly, 0x123456), packet(o, 0x123456)), "%v", o)
+		}
+	}
+	write := packet(RCWriteOnly, 0x123456)
+	for _, other := range []uint32{0x123457, 0x123556, 0x133456, 0} {
+		require.False(t, IsRequestThenAck(write, packet(RCAcknowledge, other)))
+	}
+	write[4], ack[4] = 0x40, 0 // BECN is not of the number
+	require.True(t, IsRequestThenAck(write, ack))
+	for n := range BTHLen {
+		require.False(t, IsRequestThenAck(write[:n], ack))
+		require.False(t, IsRequestThenAck(write, ack[:n+1]))
+	}
+	for _, s := range []Syndrome{Nak(NakRemoteAccess), Nak(NakSequence), RNRNak(3), 0xff} {
+		ack[BTHLen] = byte(s)
+		require.False(t, IsRequestThenAck(write, ack), "%v", s)
+	}
 }

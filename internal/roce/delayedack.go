@@ -1,0 +1,118 @@
+package roce
+
+import "time"
+
+// delayedAck has the acknowledgement of a message leave together with the program's reply to it,
+// in one system call and one train of packets: both go the way through the network's layers once,
+// and the reply does not wait for the acknowledgement to have gone it. It is for programs that
+// have replied at once of late, and polled all the time: where programs sleep, the acknowledgement
+// wakes the peer before the reply comes. All others have their acknowledgements sent before Poll
+// returns.
+type delayedAck struct {
+	// from is the endpoint that can send both in one train, to a device that puts them in order;
+	// nil: there is none.
+	from    *endpoint
+	waiting bool
+	poll    uint64        // shard.polls when the last message came that has not been replied to; zero: none
+	armed   uint64        // shard.armed when the last message came
+	came    time.Duration // when it came
+	replies int           // messages in a row that were replied to at once
+	enough  int           // of these, before acknowledgements wait
+}
+
+const (
+	// fewReplies and manyReplies bound delayedAck.enough: it doubles with each acknowledgement
+	// that has waited in vain, and is halved by each that has not.
+	fewReplies  = 4
+	manyReplies = 64
+	// promptReply is how soon a reply has to follow, which bounds how long the acknowledgements
+	// of a program wait that does much between message and reply.
+	promptReply = 50 * time.Microsecond
+	// longestDelay is when a goroutine of the device looks at an acknowledgement whose program
+	// neither replies nor polls, contrary to its habit. It sends it within pollerGrace.
+	longestDelay = pollerGrace
+)
+
+// newDelayedAck is for a queue pair with that path. Peers whose port nobody has named may be other
+// implementations: they get acknowledgement and reply in the usual order. So does everybody where
+// congestion is controlled, which the round trip is a signal for.
+func newDelayedAck(p path) delayedAck {
+	a := delayedAck{enough: fewReplies}
+	if u := networkPath(p); u != nil && u.held && !u.learned && !u.controlled() {
+		a.from = u.endpoint
+	}
+	return a
+}
+
+// answerSoon has a queue pair send what a packet gives rise to: in this round, or together with the
+// program's reply. A program that does not reply makes progress by its next poll, or arms a
+// completion queue, either of which sends the acknowledgement.
+func (s *shard) answerSoon(q *queuePair, now time.Duration) {
+	a := &q.ack
+	if a.from == nil || !s.inPoll || !q.transport.OnlyAcknowledges() {
+		s.activate(q)
+		return
+	}
+	poll := s.polls.Load()
+	if a.poll != 0 && a.poll != poll || a.armed != s.armed {
+		a.replies = 0
+	}
+	a.poll, a.armed, a.came = poll, s.armed, now
+	switch {
+	case a.waiting:
+	case a.replies < a.enough || a.from.socket.Features().MaxSegments == 1:
+		s.activate(q)
+	default:
+		s.ready.remove(q) // what it was listed for has been done
+		s.schedule(q)
+		a.waiting = true
+		s.unacknowledged.push(q)
+		s.noteDeadline(now + longestDelay)
+	}
+}
+
+// noteReply notes that the program has posted requests.
+func (q *queuePair) noteReply(now time.Duration) {
+	a := &q.ack
+	if a.poll == 0 {
+		return
+	}
+	if a.poll == q.shard.Load().polls.Load() && now-a.came < promptReply {
+		a.replies = min(a.replies+1, manyReplies)
+	} else {
+		a.replies = 0
+	}
+	a.poll = 0
+	if a.waiting {
+		a.enough = max(a.enough/2, fewReplies)
+		q.transport.RequestFirst()
+	}
+}
+
+// sendDelayedAcks has the acknowledgements sent that have waited for a reply in vain.
+func (s *shard) sendDelayedAcks() {
+	for !s.unacknowledged.empty() {
+		q := s.unacknowledged.first
+		q.ack.replies, q.ack.enough = 0, min(2*q.ack.enough, manyReplies)
+		s.activate(q)
+	}
+}
+
+// sendDelayedAck sends the acknowledgement of a queue pair that is about to lose it.
+func (q *queuePair) sendDelayedAck() {
+	if q.ack.waiting {
+		s := q.shard.Load()
+		s.activate(q)
+		s.transmit(s.device.now())
+	}
+}
+
+// unlist takes a queue pair off the list that it is in, if any.
+func (s *shard) unlist(q *queuePair) {
+	if !q.ack.waiting {
+		s.ready.remove(q)
+		return
+	}
+	q.ack.waiting = false
+	s.unacknowledged.remove(q)
+}
