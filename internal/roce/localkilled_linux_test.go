@@ -158,7 +158,7 @@ func (s *side) awaitProof() {
 		s.dev.mu.Lock()
 		defer s.dev.mu.Unlock()
 		path := s.qp.(*queuePair).path.(*localPath)
-		return path.peer.channel != nil && path.peer.channel.OutlivedBy(path.mark)
+		return path.shared && path.peer.channel.OutlivedBy(path.mark)
 	})
 }
 

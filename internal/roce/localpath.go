@@ -18,6 +18,7 @@ type localPath struct {
 	queuePair *queuePair
 	peerShard int
 	peer      *localPeer // while it is attached
+	shared    bool       // its packets leave through the channel
 	waiting   bool       // for room in the channel
 	size      int        // bytes of payload sent since transmit was called
 
@@ -46,14 +47,14 @@ const (
 func (p *localPath) attach(t *transport.QP) {
 	p.peer = p.endpoint.shard.local.join(p.endpoint, local.Address{Device: p.udpPath.peer, Shard: p.peerShard})
 	p.udpPath.attach(t)
-	if p.peer.channel != nil {
+	if p.peer.agreed {
 		p.joined()
 	}
 }
 
 func (p *localPath) detach() {
 	p.revokeAll()
-	if p.peer.channel != nil {
+	if p.shared {
 		p.endpoint.receivers++
 		p.peer.endWait(p)
 	}
@@ -76,9 +77,9 @@ func (p *localPath) revokeAll() {
 	}
 }
 
-// joined has the path use the channel.
+// joined has packets leave through the channel.
 func (p *localPath) joined() {
-	p.mark, p.heard = p.peer.channel.Mark(), false
+	p.shared, p.mark = true, p.peer.channel.Mark()
 	p.endpoint.receivers--
 	p.queuePair.ack.from = nil
 	p.queuePair.transport.SetLargestPacket(local.MaxInline)
@@ -91,12 +92,17 @@ func (p *localPath) joined() {
 
 // parted has the path go on by UDP: the channel has ended.
 func (p *localPath) parted(c *local.Channel) {
-	if p.heard || c.OutlivedBy(p.mark) {
+	if p.heard || p.shared && c.OutlivedBy(p.mark) {
 		p.left = c
 	}
 	if p.heard {
 		p.behind = maxBehind
 	}
+	p.heard = false
+	if !p.shared {
+		return
+	}
+	p.shared = false
 	p.endpoint.receivers++
 	p.waiting = false
 	p.queuePair.transport.SetLargestPacket(0)
@@ -108,7 +114,7 @@ func (p *localPath) parted(c *local.Channel) {
 
 func (p *localPath) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
 	c := p.peer.channel
-	if c == nil {
+	if !p.shared {
 		return p.endpoint.shard.transmitPackets(t, &p.udpPath, now, a)
 	}
 	s := p.endpoint.shard
@@ -141,7 +147,7 @@ func (p *localPath) transmit(t *transport.QP, now time.Duration, a allowance) (a
 
 func (p *localPath) kind() verbs.Path {
 	switch {
-	case p.peer.channel == nil:
+	case !p.shared:
 		return verbs.PathNetwork
 	case p.peer.isLoop():
 		return verbs.PathLoopback

@@ -19,6 +19,7 @@ type localPeer struct {
 	meetings int            // channels that are being made
 	pausing  bool           // before it is dialled again
 	channel  *local.Channel // nil: there is none
+	agreed   bool           // the peer takes what comes through the channel
 	waiting  []*localPath   // for room in it
 
 	place, quiet int  // in the poll list
@@ -165,9 +166,8 @@ func (p *localPeer) begin(c *local.Channel) {
 	s, d := p.endpoint.shard, p.endpoint.device
 	p.channel = c
 	s.local.polled.add(p)
-	p.each((*localPath).joined)
-	d.log.Debug().Stringer("peer", p.ends.Peer).Msg("packets go through shared memory")
 	if p.isLoop() {
+		p.agree()
 		c.Await()
 		return
 	}
@@ -175,17 +175,38 @@ func (p *localPeer) begin(c *local.Channel) {
 	if !c.Await() {
 		s.local.woken()
 	}
+	begun := c.Mark()
 	d.running.Go(func() {
-		if p.serve(c) {
+		if p.serve(c, begun) {
 			s.local.cutOff(c)
 		}
 	})
 }
 
+// agree has packets leave through the channel, since the peer has taken it into use too. Before, they
+// could lie there while later messages of the connection manager go by UDP: a peer that ends the
+// connection would be heard before its last acknowledgement.
+func (p *localPeer) agree() {
+	p.agreed = true
+	p.each((*localPath).joined)
+	p.endpoint.device.log.Debug().Stringer("peer", p.ends.Peer).Msg("packets go through shared memory")
+}
+
 // serve takes the messages of a channel until it ends. It reports whether cutOff is to be called.
-func (p *localPeer) serve(c *local.Channel) bool {
+// A peer that answers what it was asked when the channel began has begun too.
+func (p *localPeer) serve(c *local.Channel, begun uint32) bool {
 	s := p.endpoint.shard
-	err := c.Serve(&s.mu, s.local.woken)
+	agreed := false
+	err := c.Serve(&s.mu, func() {
+		if !agreed {
+			s.mu.Lock()
+			if agreed = c.OutlivedBy(begun); agreed && p.channel == c {
+				p.agree()
+			}
+			s.mu.Unlock()
+		}
+		s.local.woken()
+	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p.channel == c {
@@ -245,7 +266,7 @@ func (p *localPeer) end(err error) {
 func (p *localPeer) close() {
 	p.endpoint.shard.local.polled.remove(p)
 	p.channel.Close()
-	p.channel = nil
+	p.channel, p.agreed = nil, false
 	clear(p.waiting)
 	p.waiting = p.waiting[:0]
 }
