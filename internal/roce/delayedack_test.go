@@ -35,6 +35,14 @@ func (s *side) ack() delayedAck {
 	return q.ack
 }
 
+// repliedAtOnce is as if a side had replied at once of late, which a busy machine may keep it from.
+func (s *side) repliedAtOnce() {
+	q := s.qp.(*queuePair)
+	l := q.lock()
+	defer l.mu.Unlock()
+	q.ack.poll, q.ack.armed, q.ack.replies = 0, l.armed, q.ack.enough
+}
+
 func (c talk) send(from, to *side) {
 	c.t.Helper()
 	_, err := to.qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{to.sge(0, 8)}}})
@@ -62,16 +70,14 @@ func (c talk) exchange() {
 	c.await(c.y, 1)
 }
 
-// delay exchanges messages until y has one whose acknowledgement waits.
+// delay sends messages until y has one whose acknowledgement waits.
 func (c talk) delay() {
 	c.t.Helper()
 	if c.y.dev.endpoints[0].socket.Features().MaxSegments == 1 {
 		c.t.Skip("the system sends no trains of packets")
 	}
 	for begin := time.Now(); ; {
-		for range c.y.ack().enough {
-			c.exchange()
-		}
+		c.y.repliedAtOnce()
 		c.send(c.x, c.y)
 		c.await(c.y, 1)
 		if c.y.ack().waiting {
@@ -135,9 +141,9 @@ func TestDelayedAck(t *testing.T) {
 	t.Run("replies no longer", func(t *testing.T) {
 		c := newTalk(t, Config{}, Config{})
 		c.delay()
-		require.Equal(t, fewReplies, c.y.ack().enough)
+		before := c.y.ack().enough
 		c.await(c.x, 1)
-		require.Equal(t, 2*fewReplies, c.y.ack().enough)
+		require.Equal(t, min(2*before, manyReplies), c.y.ack().enough)
 		c.send(c.x, c.y)
 		c.await(c.y, 1)
 		require.False(t, c.y.ack().waiting, "it has not replied the last time")
@@ -194,6 +200,7 @@ func TestDelayedAcksOfBothEnds(t *testing.T) {
 	c := newTalk(t, Config{}, Config{})
 	for begin := time.Now(); ; {
 		c.delay()
+		c.x.repliedAtOnce()
 		c.send(c.y, c.x)
 		c.await(c.x, 2)
 		if c.x.ack().waiting {
