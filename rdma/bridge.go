@@ -96,7 +96,7 @@ func (b *bridge) sayGoodbye() { b.conn.signal.post(signalGoodbye, 0) }
 func (b *bridge) signaled()                 {}
 func (b *bridge) sent(verbs.Status, uint32) {}
 func (b *bridge) received()                 {} // reported when the program has called Established
-func (b *bridge) peerMayBeReady() bool      { return false }
+func (b *bridge) peerAwaitsGoodbye() bool   { return false }
 func (b *bridge) goodbyeArrived() bool      { return false }
 func (b *bridge) ended()                    {}
 func (b *bridge) release()                  {}

@@ -92,7 +92,7 @@ type Config struct {
 	// CloseTimeout is how long a connection that is being closed, or an endpoint whose
 	// context stops, waits for the tasks
 	// that the device has, and for the goodbye behind them to be acknowledged, before
-	// what is left is flushed. Zero: 100 ms. Negative: it does not wait, and writes no
+	// what is left is flushed. Zero: one second. Negative: it does not wait, and writes no
 	// goodbye.
 	CloseTimeout time.Duration
 

@@ -141,6 +141,44 @@ func TestCloseBeforeReady(t *testing.T) {
 	require.ErrorIs(t, b.Err(), rdma.ErrPeerClosed)
 }
 
+// Whichever end closes, and however early, the other learns of it, and does not wait for ever.
+func TestCloseWhileConnecting(t *testing.T) {
+	const tries = 20 // which end sends the ready signal is chance
+	cfg := rdma.Config{MaxConnections: 2, CloseTimeout: time.Hour, ConnectTimeout: -1}
+	r := newRig(t, cfg, cfg)
+	r.connect(1)
+	for i := range tries {
+		a, b := r.link()
+		if i%2 == 0 {
+			require.NoError(t, a.Close())
+		} else {
+			require.NoError(t, b.Close())
+			a, b = b, a
+		}
+		r.until("the peer has left", func() bool { return b.State() == rdma.Closed })
+		require.ErrorIs(t, b.Err(), rdma.ErrPeerClosed)
+		r.until("the places are free", func() bool { return r.a.closed() == i+1 && r.b.closed() == i+1 })
+	}
+}
+
+// Of two ends that close at once, neither waits for the other to take what it cannot take any more.
+func TestGoodbyesMeet(t *testing.T) {
+	cfg := rdma.Config{MaxConnections: 2, CloseTimeout: time.Hour}
+	r := newRig(t, cfg, cfg)
+	var sends outcome[*rdma.SendTask]
+	pool := must(r.a.ctx.SendPool(1, sends.ok, sends.bad))
+	r.connect(2)
+	a, b := r.a.conns[1], r.b.conns[1]
+	send := must(pool.Alloc(a, r.a.bufs.Source(r.a.mem, 0, 64)))
+	require.NoError(t, send.Submit()) // the peer has no receive for it
+	require.NoError(t, a.Close())
+	require.NoError(t, b.Close())
+	r.until("both are gone", func() bool { return r.a.closed() == 1 && r.b.closed() == 1 })
+	require.Len(t, sends.errs, 1)
+	require.ErrorIs(t, sends.errs[0], rdma.ErrFlushed)
+	require.NoError(t, send.Free())
+}
+
 // closed counts the connections that were reported Closed to the side.
 func (s *side) closed() (n int) {
 	for _, state := range s.reported {

@@ -365,7 +365,7 @@ func (conn *Connection) close() {
 	if _, bridged := conn.establishment.(*bridge); conn.mtu == 0 && !bridged {
 		conn.lastReceive = true // its queue pair never took any
 	}
-	if conn.peerLeft && was != Failed {
+	if was.usable() && conn.goodbyeArrived() {
 		conn.peerClosed() // there is nobody to say goodbye to
 		return
 	}
@@ -373,13 +373,25 @@ func (conn *Connection) close() {
 	switch {
 	case was == Failed:
 		conn.retire()
-	case was != Ready && !(was == Connecting && conn.establishment.peerMayBeReady()) || !conn.sayGoodbye():
+	case was != Ready && !(was == Connecting && conn.establishment.peerAwaitsGoodbye()) || !conn.sayGoodbye():
 		conn.shut()
 	}
 }
 
+// closing reports whether the connection, which is Closed, waits for what is at the device.
+func (conn *Connection) closing() bool { return conn.state == Closed && !conn.lane.IsShut() }
+
+// goodbyeArrived reports whether the peer has said goodbye.
+func (conn *Connection) goodbyeArrived() bool {
+	return conn.state != Exported && conn.establishment.goodbyeArrived()
+}
+
 // peerClosed ends a connection that the peer has closed.
 func (conn *Connection) peerClosed() {
+	if conn.closing() {
+		conn.shut() // the two goodbyes have met: nobody is left to take what is under way
+		return
+	}
 	if !conn.state.usable() {
 		return
 	}
@@ -393,7 +405,7 @@ func (conn *Connection) fail(err error) {
 	if !conn.state.usable() {
 		return
 	}
-	if conn.state != Exported && conn.establishment.goodbyeArrived() {
+	if conn.goodbyeArrived() {
 		conn.peerClosed()
 		return
 	}

@@ -266,4 +266,4 @@ func (e *cmEnd) release() {
 
 func (e *cmEnd) signaled()                 {}
 func (e *cmEnd) sent(verbs.Status, uint32) {}
-func (e *cmEnd) peerMayBeReady() bool      { return false }
+func (e *cmEnd) peerAwaitsGoodbye() bool   { return false }

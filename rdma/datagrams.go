@@ -160,7 +160,7 @@ func (d *datagrams) stop() {
 		d.ctx.manager.add(func() { r.end(nil, nil, fmt.Errorf("%w: the context stops", ErrFlushed)) })
 	}
 	d.leaveGroups()
-	d.lane.Seal()
+	d.lane.Seal(nil)
 	wait := d.ctx.set.CloseTimeout
 	if d.lane.Posted() == 0 || wait < 0 {
 		d.shut()

@@ -77,7 +77,7 @@
 //   - It closes the connection, or stops its context. It writes a goodbye to a word of
 //     this end's memory, behind the tasks that its device has: the connection is Closed
 //     here too, with ErrPeerClosed. The end that closes waits for that at most
-//     Config.CloseTimeout (100 ms). Between ends that were connected by address, the
+//     Config.CloseTimeout (one second). Between ends that were connected by address, the
 //     connection manager's message takes the place of the goodbye.
 //   - It rejects a Dial, nobody listens there, or nobody answers: the connection fails
 //     with ErrRejected, ErrNotListening or ErrUnreachable.

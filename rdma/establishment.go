@@ -20,9 +20,9 @@ type establishment interface {
 	// received is called when a message has come while Connecting: the peer sends only
 	// when it is Ready. It makes the connection Ready.
 	received()
-	// peerMayBeReady reports, while Connecting, whether the peer may be Ready already,
-	// so that it has to be notified when this end closes.
-	peerMayBeReady() bool
+	// peerAwaitsGoodbye reports whether the peer learns that this end closes while Connecting
+	// by a goodbye only: it may be Ready already, or about to be.
+	peerAwaitsGoodbye() bool
 	// sayGoodbye posts the connection's signal behind its tasks. The peer is notified
 	// that this end closes by what the signal writes, or when it has completed, by ended.
 	sayGoodbye()

@@ -47,7 +47,7 @@ func (c *Context) takeEvents() {
 // peerLeft has a connection closed whose peer has said goodbye. What was wrong before that has
 // been reported by now.
 func (c *Context) peerLeft(conn *Connection) {
-	if conn.peerLeft || !conn.state.usable() {
+	if conn.peerLeft || !conn.state.usable() && !conn.closing() {
 		return
 	}
 	conn.peerLeft = true

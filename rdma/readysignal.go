@@ -35,7 +35,6 @@ type readySignal struct {
 	active  bool
 	began   time.Time
 	again   time.Time   // when to take the signal back, or to send the next one; zero: when it fails
-	signals int         // sent so far
 	sending bool        // one was given to the queue pair since it was brought up
 	cancel  func()      // ends the watch on the word; nil: the device has no watches
 	pending atomic.Bool // the connection is among the context's written
@@ -154,7 +153,6 @@ func (r *readySignal) signal(now time.Time) {
 	if s := r.conn.ctx.set; !s.adaptive && s.timeout == 0 {
 		r.again = now.Add(within(now.Sub(r.began), shortestSignal, longestSignal))
 	}
-	r.signals++
 	r.sending = true
 	r.conn.signal.post(signalReady, r.conn.peer.nonce)
 }
@@ -230,21 +228,30 @@ func (r *readySignal) schedule(now time.Time) {
 	conn.ctx.setDeadline(&conn.deadline, at)
 }
 
-// peerMayBeReady implements establishment.
-func (r *readySignal) peerMayBeReady() bool {
-	return r.signals > 0 || r.arrived(r.conn.local.nonce)
-}
+// peerAwaitsGoodbye implements establishment: the device may acknowledge the peer's signal at
+// any moment, until the queue pair is in error.
+func (r *readySignal) peerAwaitsGoodbye() bool { return true }
 
 // sayGoodbye implements establishment.
-func (r *readySignal) sayGoodbye() { r.conn.signal.post(signalGoodbye, ^r.conn.peer.nonce) }
+func (r *readySignal) sayGoodbye() {
+	if r.signalTakenBack() {
+		r.conn.signal.goodbye = true
+		r.signal(time.Now())
+		return
+	}
+	r.conn.signal.post(signalGoodbye, ^r.conn.peer.nonce)
+}
+
+// signalTakenBack reports whether another signal has to come before all else: the peer may have
+// the one that was taken back, and takes what comes in its place for a repetition.
+func (r *readySignal) signalTakenBack() bool { return r.active && !r.sending }
 
 // received implements establishment.
 func (r *readySignal) received() { r.peerReady() }
 
-// peerReady makes the connection Ready, since its peer is. Where that is so by a signal that
-// was taken back, another comes first: the peer takes what comes in its place for a repetition.
+// peerReady makes the connection Ready, since its peer is.
 func (r *readySignal) peerReady() {
-	if r.active && !r.sending {
+	if r.signalTakenBack() {
 		r.signal(time.Now())
 	}
 	r.conn.ready()
@@ -293,7 +300,7 @@ func (w *writtenWords) handle() int {
 	w.list = nil
 	w.mu.Unlock()
 	for _, conn := range list {
-		if conn.state.usable() {
+		if conn.state.usable() || conn.closing() {
 			conn.establishment.signaled()
 		}
 	}

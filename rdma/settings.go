@@ -37,7 +37,7 @@ const (
 	defaultSendQueue      = 256
 	defaultConnectTimeout = time.Minute
 	defaultKeepalive      = 2 * time.Second
-	defaultCloseTimeout   = 100 * time.Millisecond
+	defaultCloseTimeout   = time.Second
 	// longestTimeout can be added to the age of a context without overflow.
 	longestTimeout    = math.MaxInt64 / 2
 	defaultAckTimeout = ackTimeUnit << 16

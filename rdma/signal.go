@@ -142,7 +142,7 @@ func (conn *Connection) sayGoodbye() bool {
 	if wait < 0 || conn.toItself {
 		return false
 	}
-	conn.lane.Seal()
+	conn.lane.Seal(&conn.signal.send) // what the goodbye has to follow
 	conn.ctx.setDeadline(&conn.deadline, time.Now().Add(wait))
 	if conn.signal.purpose != signalNone {
 		conn.signal.goodbye = true

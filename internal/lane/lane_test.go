@@ -225,6 +225,28 @@ func TestShutAndFlush(t *testing.T) {
 // What was sealed is not posted; what is pushed after that goes before it.
 func TestSeal(t *testing.T) {
 	for _, posted := range []int{0, 1, 2} {
+		for own := 2; own < 4; own++ { // of those that wait, this one is to be posted
+			f := newFixture(t, 2)
+			for i := range posted {
+				f.push(i)
+			}
+			f.group.Flush()
+			waiting := []*job{2: f.push(2), 3: f.push(3)}
+			f.lane.Seal(&waiting[own].Request)
+			f.push(9)
+			f.group.Flush()
+			for range 4 {
+				f.complete(len(f.posted), verbs.StatusSuccess)
+				f.poll(t)
+				f.group.Flush()
+			}
+			want := append([]end{{0, 0}, {1, 0}}[:posted], end{own, 0}, end{9, 0})
+			require.Equal(t, want, f.ends)
+			require.NoError(t, f.lane.Shut())
+			require.Same(t, f.lane, f.group.Drained())
+			require.Equal(t, 1, f.lane.Flush())
+			require.Equal(t, append(want, end{5 - own, verbs.StatusFlushed}), f.ends)
+		}
 		f := newFixture(t, 2)
 		for i := range posted {
 			f.push(i)
@@ -233,7 +255,7 @@ func TestSeal(t *testing.T) {
 		for i := 2; i < 4; i++ {
 			f.push(i)
 		}
-		f.lane.Seal()
+		f.lane.Seal(nil)
 		f.push(9)
 		f.group.Flush()
 		for range 3 {

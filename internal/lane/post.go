@@ -64,11 +64,17 @@ func (l *Lane) post() {
 }
 
 // Seal keeps the requests that wait from being posted: Flush ends them, after all
-// others. Requests pushed from now on are posted.
-func (l *Lane) Seal() {
-	for l.unposted != nil {
-		e := l.unposted
-		l.unposted = e.Next()
+// others. Requests pushed from now on are posted, and so is the one given, which may be nil.
+func (l *Lane) Seal(but *Request) {
+	waiting := l.unposted
+	l.unposted = nil
+	for waiting != nil {
+		e := waiting
+		waiting = e.Next()
+		if e.Value == but {
+			l.unposted = e
+			continue
+		}
 		l.requests.Remove(e)
 		l.withheld.Push(e)
 	}
