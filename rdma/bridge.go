@@ -90,13 +90,20 @@ func (b *bridge) adopt(attr *verbs.QPAttr) {
 // due implements establishment.
 func (b *bridge) due(time.Time) { b.conn.fail(b.conn.timeoutError(b.conn.ctx.set.ConnectTimeout)) }
 
-// sayGoodbye implements establishment: the tasks complete before the queue pair ends.
-func (b *bridge) sayGoodbye() { b.conn.signal.post(signalGoodbye, 0) }
+// sayGoodbye implements establishment: the tasks complete before the queue pair ends. The peer
+// learns nothing from it, and may have left.
+func (b *bridge) sayGoodbye() {
+	if b.conn.lane.Posted() == 0 {
+		b.conn.shut()
+		return
+	}
+	b.conn.signal.post(signalGoodbye, 0)
+}
 
-func (b *bridge) signaled()                 {}
-func (b *bridge) sent(verbs.Status, uint32) {}
-func (b *bridge) received()                 {} // reported when the program has called Established
-func (b *bridge) peerAwaitsGoodbye() bool   { return false }
-func (b *bridge) goodbyeArrived() bool      { return false }
-func (b *bridge) ended()                    {}
-func (b *bridge) release()                  {}
+func (b *bridge) signaled()                    {}
+func (b *bridge) sent(verbs.Status, uint32)    {}
+func (b *bridge) received()                    {} // reported when the program has called Established
+func (b *bridge) goodbyeWhileConnecting() bool { return false }
+func (b *bridge) goodbyeArrived() bool         { return false }
+func (b *bridge) ended()                       {}
+func (b *bridge) release()                     {}

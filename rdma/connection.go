@@ -66,10 +66,11 @@ type Connection struct {
 
 	establishment establishment
 	signal        signalRequest
-	awaited       bool // the context becomes Running when it is Ready
-	cutOff        bool // the peer closed it while requests were under way
-	toItself      bool // it is its own peer
-	peerLeft      bool // the peer has said goodbye
+	awaited       bool      // the context becomes Running when it is Ready
+	cutOff        bool      // the peer closed it while requests were under way
+	toItself      bool      // it is its own peer
+	peerLeft      bool      // the peer has said goodbye
+	closeBy       time.Time // when what is at the device is flushed, where the connection is being closed
 	// closedOnFailure: the program does not know of it, and so does not close it.
 	closedOnFailure bool
 	peerAlive       bool // the peer has given a sign of life since the last check
@@ -365,7 +366,7 @@ func (conn *Connection) close() {
 	if _, bridged := conn.establishment.(*bridge); conn.mtu == 0 && !bridged {
 		conn.lastReceive = true // its queue pair never took any
 	}
-	if was.usable() && conn.goodbyeArrived() {
+	if conn.peerLeft && was != Failed {
 		conn.peerClosed() // there is nobody to say goodbye to
 		return
 	}
@@ -373,7 +374,7 @@ func (conn *Connection) close() {
 	switch {
 	case was == Failed:
 		conn.retire()
-	case was != Ready && !(was == Connecting && conn.establishment.peerAwaitsGoodbye()) || !conn.sayGoodbye():
+	case was != Ready && !(was == Connecting && conn.establishment.goodbyeWhileConnecting()) || !conn.sayGoodbye():
 		conn.shut()
 	}
 }

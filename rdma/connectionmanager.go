@@ -264,6 +264,6 @@ func (e *cmEnd) release() {
 	e.id = nil
 }
 
-func (e *cmEnd) signaled()                 {}
-func (e *cmEnd) sent(verbs.Status, uint32) {}
-func (e *cmEnd) peerAwaitsGoodbye() bool   { return false }
+func (e *cmEnd) signaled()                    {}
+func (e *cmEnd) sent(verbs.Status, uint32)    {}
+func (e *cmEnd) goodbyeWhileConnecting() bool { return false }

@@ -20,9 +20,9 @@ type establishment interface {
 	// received is called when a message has come while Connecting: the peer sends only
 	// when it is Ready. It makes the connection Ready.
 	received()
-	// peerAwaitsGoodbye reports whether the peer learns that this end closes while Connecting
-	// by a goodbye only: it may be Ready already, or about to be.
-	peerAwaitsGoodbye() bool
+	// goodbyeWhileConnecting reports whether a goodbye is all that tells the peer that this end
+	// closes while Connecting: the peer may be Ready already, or about to be.
+	goodbyeWhileConnecting() bool
 	// sayGoodbye posts the connection's signal behind its tasks. The peer is notified
 	// that this end closes by what the signal writes, or when it has completed, by ended.
 	sayGoodbye()

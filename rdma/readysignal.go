@@ -228,9 +228,9 @@ func (r *readySignal) schedule(now time.Time) {
 	conn.ctx.setDeadline(&conn.deadline, at)
 }
 
-// peerAwaitsGoodbye implements establishment: the device may acknowledge the peer's signal at
+// goodbyeWhileConnecting implements establishment: the device may acknowledge the peer's signal at
 // any moment, until the queue pair is in error.
-func (r *readySignal) peerAwaitsGoodbye() bool { return true }
+func (r *readySignal) goodbyeWhileConnecting() bool { return true }
 
 // sayGoodbye implements establishment.
 func (r *readySignal) sayGoodbye() {

@@ -32,7 +32,7 @@ type signalRequest struct {
 	send    lane.Request
 	conn    *Connection
 	purpose purpose
-	goodbye bool // to be posted when the keepalive under way has completed
+	goodbye bool // to be posted when what is under way has completed
 }
 
 // post submits the request, which must not be in use. The value is written to the
@@ -103,6 +103,8 @@ const (
 	// keepaliveSlots is how many different times connections can be looked at between
 	// two checks: however many there are, the timer goes off no more often.
 	keepaliveSlots = 32
+	// closePoll is how often a connection that is being closed is looked at.
+	closePoll = 50 * time.Millisecond
 )
 
 // startKeepalive sets when the connection is looked at next.
@@ -135,15 +137,17 @@ func (conn *Connection) keepalive(now time.Time) {
 	}
 }
 
-// sayGoodbye begins to notify the peer that a connection, which was Ready, is Closed.
-// It reports false if there is nothing to wait for.
+// sayGoodbye begins to notify the peer that a connection is Closed. It reports false if there
+// is nothing to wait for.
 func (conn *Connection) sayGoodbye() bool {
 	wait := conn.ctx.set.CloseTimeout
-	if wait < 0 || conn.toItself {
+	if wait < 0 || conn.toItself || conn.goodbyeArrived() {
 		return false
 	}
 	conn.lane.Seal(&conn.signal.send) // what the goodbye has to follow
-	conn.ctx.setDeadline(&conn.deadline, time.Now().Add(wait))
+	now := time.Now()
+	conn.closeBy = now.Add(wait)
+	conn.awaitGoodbye(now)
 	if conn.signal.purpose != signalNone {
 		conn.signal.goodbye = true
 		return true
@@ -160,10 +164,24 @@ func (conn *Connection) due(now time.Time) {
 	case Ready:
 		conn.keepalive(now)
 	case Closed:
-		if !conn.lane.IsShut() {
-			conn.shut() // CloseTimeout is over
+		switch {
+		case !conn.closing():
+		case conn.goodbyeArrived(), !now.Before(conn.closeBy):
+			conn.shut()
+		default:
+			conn.awaitGoodbye(now)
 		}
 	}
+}
+
+// awaitGoodbye sets when a connection that is being closed is looked at next: devices without
+// watches do not notify of the peer's goodbye, which ends the wait for an answer to this end's.
+func (conn *Connection) awaitGoodbye(now time.Time) {
+	at := now.Add(closePoll)
+	if conn.closeBy.Before(at) {
+		at = conn.closeBy
+	}
+	conn.ctx.setDeadline(&conn.deadline, at)
 }
 
 // timeoutError is the error of a connection whose peer did not connect.

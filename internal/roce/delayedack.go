@@ -102,8 +102,9 @@ func (s *shard) sendDelayedAcks() {
 func (q *queuePair) sendDelayedAck() {
 	if q.ack.waiting {
 		s := q.shard.Load()
-		s.activate(q)
-		s.transmit(s.device.now())
+		now := s.device.now()
+		s.transmitFrom(q, now, allowance{packets: roundPackets, copied: roundBytes}) // before all others
+		s.transmit(now)
 	}
 }
 

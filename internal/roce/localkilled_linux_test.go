@@ -320,8 +320,12 @@ func TestSoakLocalPeerKilled(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	assert.False(t, left(counted(t)), "%+v is left, where there was %+v after the first round", counted(t), before)
+	x.until("the dead are forgotten, who are dialled again after a pause", func() bool {
+		x.dev.mu.Lock()
+		defer x.dev.mu.Unlock()
+		return len(x.dev.main.local.peers) == 0
+	})
 	x.dev.mu.Lock()
-	assert.Empty(t, x.dev.main.local.peers)
 	assert.Zero(t, x.dev.main.local.doubts)
 	x.dev.mu.Unlock()
 	now := heap()

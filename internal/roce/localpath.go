@@ -113,11 +113,10 @@ func (p *localPath) parted(c *local.Channel) {
 }
 
 func (p *localPath) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
-	c := p.peer.channel
 	if !p.shared {
 		return p.endpoint.shard.transmitPackets(t, &p.udpPath, now, a)
 	}
-	s := p.endpoint.shard
+	s, c := p.endpoint.shard, p.peer.channel
 	s.local.sends(p.peer)
 	first := s.counters.SentPackets
 	p.size = 0

@@ -71,6 +71,7 @@ func (p *localPeer) handle(packet *local.Packet, now time.Duration) {
 	if path != nil && path.peer == p {
 		path.heard = true
 	}
+	p.agree() // who sends through it has taken it into use
 }
 
 // handleShared handles a packet that has come through shared memory from that device. By which
@@ -187,13 +188,16 @@ func (p *localPeer) begin(c *local.Channel) {
 // could lie there while later messages of the connection manager go by UDP: a peer that ends the
 // connection would be heard before its last acknowledgement.
 func (p *localPeer) agree() {
+	if p.agreed || p.channel == nil {
+		return
+	}
 	p.agreed = true
 	p.each((*localPath).joined)
 	p.endpoint.device.log.Debug().Stringer("peer", p.ends.Peer).Msg("packets go through shared memory")
 }
 
 // serve takes the messages of a channel until it ends. It reports whether cutOff is to be called.
-// A peer that answers what it was asked when the channel began has begun too.
+// A peer that answers what it was asked when the channel began has begun too, as has one that sends.
 func (p *localPeer) serve(c *local.Channel, begun uint32) bool {
 	s := p.endpoint.shard
 	agreed := false
@@ -251,7 +255,10 @@ func (p *localPeer) end(err error) {
 		// The peer has died, or has closed its device. That says nothing of who is about to
 		// connect from the same address, and may be another process already.
 		now := d.now()
-		p.each(func(path *localPath) { path.queuePair.transport.PeerUnreachable(now) })
+		p.each(func(path *localPath) {
+			path.queuePair.transport.PeerUnreachable(now)
+			s.activate(path.queuePair)
+		})
 		fallthrough
 	default:
 		d.log.Debug().Err(err).Stringer("peer", p.ends.Peer).Msg("packets go by UDP again")

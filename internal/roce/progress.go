@@ -53,14 +53,7 @@ func (s *shard) activate(q *queuePair) {
 func (s *shard) transmit(now time.Duration) {
 	a := allowance{packets: roundPackets, copied: roundBytes}
 	for !s.ready.empty() && a.any() {
-		q := s.ready.first
-		s.ready.remove(q)
-		more := false
-		if a, more = q.path.transmit(q.transport, now, a); more {
-			s.ready.push(q)
-		} else {
-			s.schedule(q)
-		}
+		a = s.transmitFrom(s.ready.first, now, a)
 	}
 	if s == s.device.main {
 		s.device.transmitSRD(now)
@@ -73,6 +66,18 @@ func (s *shard) transmit(now time.Duration) {
 	if s.sendsMore() {
 		s.wake()
 	}
+}
+
+// transmitFrom has a queue pair send its share of what is allowed, and returns the rest of that.
+func (s *shard) transmitFrom(q *queuePair, now time.Duration, a allowance) allowance {
+	s.unlist(q)
+	a, more := q.path.transmit(q.transport, now, a)
+	if more {
+		s.ready.push(q)
+	} else {
+		s.schedule(q)
+	}
+	return a
 }
 
 // wake has a goroutine of the device go on with what is ready, though no packet

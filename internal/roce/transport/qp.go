@@ -300,9 +300,13 @@ func (q *QP) OnlyAcknowledges() bool {
 
 // RequestFirst has the next packet of a request leave before the acknowledgement that waits, so
 // that they can be one train: all packets of a train have one size, but the last may be smaller. An
-// acknowledgement is, unless the message is empty.
+// acknowledgement is, unless the message is empty. A fenced request stays behind it: it may end the
+// connection, and what came before has to be heard first.
 func (q *QP) RequestFirst() {
-	q.requestFirst = q.sendIdx != q.sq.tail && q.sq.at(q.sendIdx).length > 0
+	if q.sendIdx != q.sq.tail {
+		w := q.sq.at(q.sendIdx)
+		q.requestFirst = w.length > 0 && w.wr.Flags&verbs.FlagFence == 0
+	}
 }
 
 // Deadline is when Timeout is to be called; zero means never.

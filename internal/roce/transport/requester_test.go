@@ -599,18 +599,22 @@ func TestRequestFirst(t *testing.T) {
 	require.Equal(t, []wire.Opcode{wire.RCAcknowledge, wire.RCWriteOnly}, opcodes(r.server.transmit(r.now)))
 }
 
-// An empty message is smaller than an acknowledgement, and would not be in one train with it.
-func TestRequestFirstUnlessEmpty(t *testing.T) {
+// An empty message is smaller than an acknowledgement, and would not be in one train with it. A fenced
+// one may end the connection.
+func TestRequestFirstUnlessEmptyOrFenced(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
 	r.server.qp.RequestFirst() // there is none
-	r.client.post(r.wr(1, verbs.OpWrite, 8))
-	for _, p := range r.client.transmit(r.now) {
-		r.server.take(r.now, p)
+	fenced := verbs.SendWR{ID: 3, Op: verbs.OpWrite, Flags: verbs.FlagFence, SGL: []verbs.SGE{r.remote.sge(0, 8)}, RemoteAddr: localBase, RKey: localKey}
+	for opcode, wr := range map[wire.Opcode]verbs.SendWR{wire.RCSendOnly: {ID: 2, Op: verbs.OpSend}, wire.RCWriteOnly: fenced} {
+		r.client.post(r.wr(1, verbs.OpWrite, 8))
+		for _, p := range r.client.transmit(r.now) {
+			r.server.take(r.now, p)
+		}
+		r.server.post(wr)
+		r.server.qp.RequestFirst()
+		require.Equal(t, []wire.Opcode{wire.RCAcknowledge, opcode}, opcodes(r.server.transmit(r.now)))
 	}
-	r.server.post(verbs.SendWR{ID: 2, Op: verbs.OpSend})
-	r.server.qp.RequestFirst()
-	require.Equal(t, []wire.Opcode{wire.RCAcknowledge, wire.RCSendOnly}, opcodes(r.server.transmit(r.now)))
 }
 
 func TestInlineDataIsTakenAtOnce(t *testing.T) {

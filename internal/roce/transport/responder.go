@@ -287,7 +287,7 @@ func (q *QP) crowded() bool {
 }
 
 // pushRead has a read be answered. How fast the packets of a long response leave is this
-// end's to see to. A peer that asks for less at a time, as Verbena's own do, sees to it itself.
+// end's to see to. A peer that asks for less at a time sees to it itself.
 func (q *QP) pushRead(p *wire.Packet, from grant) {
 	q.responses.push(response{
 		kind: readResponse, psn: p.PSN, msn: q.msn, from: from, left: p.RETH.Length, long: q.packetsOf(p.RETH.Length) > shortRead,
