@@ -230,7 +230,7 @@ func (q *QP) receiveRead(p *wire.Packet, now time.Duration) {
 	// q.readPackets.
 	whole := n == left || n >= q.mtu && n&(q.mtu-1) == 0
 	packets := q.packetsOf(n)
-	if n > left || n > q.payloadMax || !whole || index%q.readPackets+packets > q.readPackets {
+	if n > left || n > q.payloadMax || !whole || index&(q.readPackets-1)+packets > q.readPackets {
 		q.failRequest(verbs.StatusBadResponse)
 		return
 	}

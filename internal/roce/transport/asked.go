@@ -31,6 +31,9 @@ func (a *asked) drop(una uint32) (n int) {
 
 // end is where the request packet ends that asks for psn.
 func (a *asked) end(psn uint32) (end uint32, ok bool) {
+	if a.ends.Len() == 0 || wire.PSNDiff(*a.ends.at(a.ends.tail - 1), psn) <= 0 {
+		return 0, false // it has not been asked for yet
+	}
 	for i := a.ends.head; i != a.ends.tail; i++ {
 		if end = *a.ends.at(i); wire.PSNDiff(end, psn) > 0 {
 			return end, true

@@ -84,7 +84,7 @@ type QP struct {
 	mtu          uint32
 	largest      uint32 // the payload of the largest packet that it sends
 	mtuShift     uint
-	readPackets  int // packets of response that one read request asks for at most
+	readPackets  int // packets of response that one read request asks for at most: a power of two
 	window       int
 	memory       *Memory
 	counters     *Counters

@@ -133,7 +133,7 @@ func (q *QP) transmitRequests(out Output, now time.Duration, budget int) bool {
 		}
 		underWay := int(wire.PSNDiff(q.sendPSN, q.unaPSN))
 		room := q.congestion - underWay
-		if room <= 0 || w.wr.Op == verbs.OpRead && room < q.leastRead(w, underWay) || q.spaced(now) {
+		if room <= 0 || w.wr.Op == verbs.OpRead && room < q.readPackets && room < q.leastRead(w, underWay) || q.spaced(now) {
 			return false
 		}
 		if budget <= 0 {
@@ -232,7 +232,7 @@ func (q *QP) transmitRequest(out Output, w *sendWQE, largest uint32, now time.Du
 // asks for all that an earlier one did: it is not followed by another until a time-out.
 func (q *QP) readNext(w *sendWQE) int {
 	index := int(wire.PSNAdd(q.sendPSN, -int(w.first)))
-	n := min(q.readPackets-index%q.readPackets, q.packets(w)-index, max(q.congestion, shortRead))
+	n := min(q.readPackets-index&(q.readPackets-1), q.packets(w)-index, max(q.congestion, shortRead))
 	if end, ok := q.asked.end(q.sendPSN); ok {
 		n = int(wire.PSNDiff(end, q.sendPSN))
 	}
