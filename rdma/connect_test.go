@@ -153,7 +153,7 @@ func TestCloseWhileConnecting(t *testing.T) {
 			require.NoError(t, a.Close())
 		} else {
 			require.NoError(t, b.Close())
-			a, b = b, a
+			b = a
 		}
 		r.until("the peer has left", func() bool { return b.State() == rdma.Closed })
 		require.ErrorIs(t, b.Err(), rdma.ErrPeerClosed)
