@@ -303,6 +303,7 @@ func (q *QP) OnlyAcknowledges() bool {
 // acknowledgement is, unless the message is empty. A fenced request stays behind it: it may end the
 // connection, and what came before has to be heard first.
 func (q *QP) RequestFirst() {
+	q.requestFirst = false
 	if q.sendIdx != q.sq.tail {
 		w := q.sq.at(q.sendIdx)
 		q.requestFirst = w.length > 0 && w.wr.Flags&verbs.FlagFence == 0
