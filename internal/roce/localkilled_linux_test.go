@@ -275,6 +275,7 @@ func TestSoakLocalPeerKilled(t *testing.T) {
 			y.awaitProof()
 			stop := time.Now().Add(time.Duration(rand.IntN(20)) * time.Millisecond)
 			posted, failed := 0, 0
+			idle := false // the queue pair may have been told of the death with nothing under way
 			post := func(n int) {
 				for range n {
 					y.post(verbs.SendWR{Op: []verbs.Opcode{verbs.OpWrite, verbs.OpRead}[posted%2], Flags: verbs.FlagSignaled,
@@ -288,13 +289,15 @@ func TestSoakLocalPeerKilled(t *testing.T) {
 					stop = time.Time{}
 					require.NoError(t, v.cmd.Process.Kill())
 				}
-				for _, wc := range y.wait(1) {
+				wcs := y.wait(1)
+				idle = idle || len(wcs) == posted
+				for _, wc := range wcs {
 					switch {
 					case wc.Status == verbs.StatusSuccess:
 						posted--
 						post(1)
 					case failed == 0:
-						require.Equal(t, verbs.StatusRetryExceeded, wc.Status)
+						require.True(t, wc.Status == verbs.StatusRetryExceeded || idle && wc.Status == verbs.StatusFlushed, wc.Status)
 						failed++
 					default:
 						require.Equal(t, verbs.StatusFlushed, wc.Status)
