@@ -80,6 +80,7 @@ type producer struct {
 	published uint64
 	firstHead uint64 // of the first record that the consumer has not been shown
 	head      uint64 // what the consumer has taken, as it was last read
+	cleared   uint64 // where records can begin, from the last one to there, are heads of zero
 
 	pending fifo.Queue[pendingReference]
 }
@@ -142,9 +143,28 @@ func (p *producer) putHead(size int, kind byte, headers, n int) (head uint64) {
 	} else {
 		binary.NativeEndian.PutUint64(b, head)
 	}
-	p.tail += uint64(size)
-	binary.NativeEndian.PutUint64(p.records[p.at(p.tail):], 0)
+	if p.tail += uint64(size); p.tail > p.cleared {
+		p.clear(p.tail)
+	}
 	return head
+}
+
+// clear puts a head of zero at a position.
+func (p *producer) clear(position uint64) {
+	binary.NativeEndian.PutUint64(p.records[p.at(position):], 0)
+	p.cleared = position
+}
+
+// clearAhead is how many cache lines are cleared in advance.
+const clearAhead = 64
+
+// prepare clears what the next records will need, and fetches their cache lines by that, while the
+// consumer works: else the next record would wait for them before it is shown.
+func (p *producer) prepare() {
+	end := p.tail + uint64(min(clearAhead*recordAlign, p.free()&^(recordAlign-1)))
+	for at := max(p.cleared, p.tail) + recordAlign; at <= end; at += recordAlign {
+		p.clear(at)
+	}
 }
 
 // putInline writes a packet with its payload of n bytes, at most MaxInline.
@@ -214,7 +234,9 @@ func (p *producer) publish() (wake bool) {
 	word(p.records, p.at(p.published)).Store(p.firstHead)
 	p.published = p.tail
 	waits := word(p.memory, consumerWait)
-	return waits.Load() == 1 && waits.CompareAndSwap(1, 0)
+	wake = waits.Load() == 1 && waits.CompareAndSwap(1, 0)
+	p.prepare()
+	return wake
 }
 
 // awaitRoom asks to be woken when the consumer has taken something. It reports false if
