@@ -34,8 +34,9 @@ const (
 	// idleRounds is how often it polls again at least, before it sleeps.
 	idleRounds = 2
 	// yieldPolls is after how many polls other programs may have the processor: a thread that
-	// has been woken there would wait for the end of this one's time slice.
-	yieldPolls = 8
+	// has been woken there would wait for the end of this one's time slice. To yield takes as
+	// long as several polls, and peers wait meanwhile.
+	yieldPolls = 32
 	// maxPolls ends it where the clock stands still.
 	maxPolls = 1 << 16
 )
