@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/machine"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // meter measures operations that go one at a time.
@@ -94,16 +95,17 @@ func newPing(w *worker) *ping { return &ping{meter: meter{w: w}, f: w.flows[0]} 
 
 func (p *ping) begin(deliver func(*Sample)) {
 	p.meter.begin(deliver)
-	p.hit()
+	p.hit(p.begun)
 }
 
-// hit sends a message.
-func (p *ping) hit() {
+// hit sends a message. Its time begins with what it follows: one look at the clock ends a round
+// trip and begins the next, as in perftest.
+func (p *ping) hit(now time.Time) {
 	t := p.f.next()
 	if p.due = t.InFlight(); p.due {
 		return
 	}
-	p.start = time.Now()
+	p.start = now
 	if p.w.submit(t, 0) {
 		p.f.posted++
 	}
@@ -111,13 +113,13 @@ func (p *ping) hit() {
 
 func (p *ping) completed(*flow) {
 	if p.due {
-		p.hit()
+		p.hit(time.Now())
 	}
 }
 
 func (p *ping) arrived() {
 	if p.w.server {
-		p.hit()
+		p.hit(time.Time{}) // it measures nothing
 		return
 	}
 	if p.phase == draining {
@@ -125,7 +127,7 @@ func (p *ping) arrived() {
 	}
 	now := time.Now()
 	if p.record(now.Sub(p.start)/2, now) {
-		p.hit()
+		p.hit(now)
 	}
 }
 
@@ -144,14 +146,19 @@ type ball struct {
 	measures bool
 	counts   bool // this end measures, although it does not start: it needs all of them
 	any      bool // has come
+	looks    int  // at the memory after each pass
 }
 
-// looks is how often the memory is looked at between two passes of the engine: what comes
-// during a pass is seen after it, and a pass takes a hundred times as long as a look.
-const looks = 256
+// adapterLooks is how often the memory is looked at between two passes of the engine where an
+// adapter writes to it at any time: what comes during a pass is seen after it, and a pass takes a
+// hundred times as long as a look. A software device writes during passes.
+const adapterLooks = 256
 
 func newBall(w *worker) *ball {
-	b := &ball{ping: ping{meter: meter{w: w}, f: w.flows[0]}, n: 1}
+	b := &ball{ping: ping{meter: meter{w: w}, f: w.flows[0]}, n: 1, looks: 1}
+	if b.f.conn.Path() == verbs.PathUnknown {
+		b.looks = adapterLooks
+	}
 	mem, last := w.local.Bytes(), w.layout.InOffset(0)+w.size-1
 	b.out = &mem[w.layout.OutOffset(0)+w.size-1]
 	b.word = (*atomic.Uint32)(unsafe.Pointer(&mem[last&^3]))
@@ -169,21 +176,21 @@ func (b *ball) begin(deliver func(*Sample)) {
 	b.measures = true
 	if b.starts {
 		b.mine = b.n
-		b.strike()
+		b.strike(b.begun)
 	}
 }
 
 // strike writes the number to the peer.
-func (b *ball) strike() {
+func (b *ball) strike(now time.Time) {
 	if !b.f.next().InFlight() {
 		*b.out = b.mine // the peer has answered all earlier ones
 	}
-	b.hit()
+	b.hit(now)
 }
 
 func (b *ball) completed(*flow) {
 	if b.due {
-		b.strike()
+		b.strike(time.Now())
 	}
 }
 
@@ -192,7 +199,7 @@ func (b *ball) look() {
 	if b.due || b.phase == draining || b.starts && b.f.posted == 0 || b.counts && !b.measures {
 		return
 	}
-	for range looks {
+	for range b.looks {
 		if byte(b.word.Load()>>b.bit) == b.n {
 			b.seen(time.Now())
 			return
@@ -206,7 +213,7 @@ func (b *ball) seen(now time.Time) {
 		last := b.start
 		b.mine = b.n
 		b.n++
-		b.strike()
+		b.strike(now)
 		if b.measures && b.any {
 			b.record(now.Sub(last)/2, now)
 		}
@@ -217,6 +224,6 @@ func (b *ball) seen(now time.Time) {
 	b.n++
 	b.mine = b.n
 	if b.record(now.Sub(b.start)/2, now) {
-		b.strike()
+		b.strike(now)
 	}
 }
