@@ -11,6 +11,12 @@ import "unsafe"
 //go:norace
 func Copy(dst, src []byte) int {
 	n := min(len(dst), len(src))
+	if n > 0 && overlap(dst[:n], src) && uintptr(unsafe.Pointer(&dst[0])) > uintptr(unsafe.Pointer(&src[0])) {
+		for i := n - 1; i >= 0; i-- {
+			dst[i] = src[i]
+		}
+		return n
+	}
 	i := 0
 	for ; i+8 <= n; i += 8 {
 		*(*[8]byte)(unsafe.Pointer(&dst[i])) = *(*[8]byte)(unsafe.Pointer(&src[i]))

@@ -21,6 +21,28 @@ func TestCopy(t *testing.T) {
 	}
 }
 
+// Long copies are done in another way, and come to the same, also where both share memory.
+func TestCopyLong(t *testing.T) {
+	memory := make([]byte, 1<<20)
+	for i := range memory {
+		memory[i] = byte(i ^ i>>8)
+	}
+	for _, n := range []int{16<<10 - 1, 16 << 10, 16<<10 + 1, 64 << 10, 64<<10 + 7, 200<<10 + 3} {
+		for _, distance := range []int{1, 64, n - 1, n, n + 5, 300 << 10} {
+			for _, up := range []bool{true, false} {
+				from, to := 3, 3+distance
+				if !up {
+					from, to = to, from
+				}
+				want, got := bytes.Clone(memory), bytes.Clone(memory)
+				copy(want[to:to+n], want[from:])
+				assert.Equal(t, n, Copy(got[to:to+n], got[from:]))
+				assert.True(t, bytes.Equal(want, got), "%d bytes from %d to %d", n, from, to)
+			}
+		}
+	}
+}
+
 func TestStore(t *testing.T) {
 	var v uint64
 	Store(&v, 42)

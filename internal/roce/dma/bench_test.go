@@ -1,0 +1,26 @@
+package dma
+
+import (
+	"fmt"
+	"testing"
+)
+
+// Copy beside the built-in, in pieces of 64 KiB.
+func BenchmarkCopy(b *testing.B) {
+	const piece = 64 << 10
+	for _, total := range []int{piece, 1 << 20, 32 << 20} {
+		dst, src := make([]byte, total), make([]byte, total)
+		for name, move := range map[string]func(dst, src []byte) int{
+			"Copy": Copy, "built-in": func(dst, src []byte) int { return copy(dst, src) },
+		} {
+			b.Run(fmt.Sprintf("%d KiB/%s", total>>10, name), func(b *testing.B) {
+				b.SetBytes(int64(total))
+				for b.Loop() {
+					for at := 0; at < total; at += piece {
+						move(dst[at:at+piece], src[at:at+piece])
+					}
+				}
+			})
+		}
+	}
+}
