@@ -362,15 +362,24 @@ func (e *endpoint) run() {
 	defer d.running.Done()
 	defer e.timer.Stop()
 	spin := newIdleSpin(d.cfg.Spin)
+	used, paused := false, false
 	for {
-		s.mu.Lock()
+		if !s.lockBeside(used && e.polled()) {
+			e.leave()
+			paused = true
+			continue
+		}
+		now := d.now()
+		if paused && !d.closed && !e.polledFor(now) {
+			s.progress(now, e) // programs do not look here: queue pairs have other paths now, and packets may still be under way
+		}
 		deadline := s.deadline
 		e.wakesAt = deadline
 		if deadline == 0 {
 			e.wakesAt = never
 		}
 		idle := !s.sendsMore() && !s.strays.waiting.Load()
-		used := e.inUse(d.now())
+		used = e.inUse(now)
 		s.mu.Unlock()
 		if idle {
 			var at time.Time
@@ -383,12 +392,8 @@ func (e *endpoint) run() {
 			}
 			spin.woken(d.now())
 		}
-		if used && e.polled() {
-			e.seen = s.polls.Load()
-			if e.pause() {
-				e.seen = s.polls.Load()
-			}
-			e.receiveUnpolled()
+		if paused = used && e.polled(); paused {
+			e.leave()
 			continue
 		}
 		for more := true; more && !(used && e.polled()); {
@@ -408,17 +413,6 @@ func (e *endpoint) run() {
 	}
 }
 
-// receiveUnpolled handles what has come to an endpoint that programs do not look at, though
-// they poll: its queue pairs have other paths now, and packets may still be under way.
-func (e *endpoint) receiveUnpolled() {
-	d, s := e.device, e.shard
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if now := d.now(); !d.closed && !e.polledFor(now) {
-		s.progress(now, e)
-	}
-}
-
 // fatal reports that the device has lost a socket, unless it has closed it.
 func (d *Device) fatal(err error) {
 	if errors.Is(err, net.ErrClosed) {
@@ -435,6 +429,14 @@ func (d *Device) fatal(err error) {
 // are left to them.
 func (e *endpoint) polled() bool {
 	return e.shard.polls.Load() != e.seen && !e.shard.asleep.Load()
+}
+
+// leave leaves the device to programs for a while.
+func (e *endpoint) leave() {
+	e.seen = e.shard.polls.Load()
+	if e.pause() {
+		e.seen = e.shard.polls.Load()
+	}
 }
 
 // pause leaves the device to the program that polls it, for pollerGrace. It

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -27,7 +28,7 @@ type localDevice struct {
 	cancel   context.CancelFunc
 	dialling sync.WaitGroup
 
-	seen   uint64        // polls of programs when this end last asked to be woken
+	seen   atomic.Uint64 // polls of programs when this end last asked to be woken
 	wakes  chan struct{} // there is work for the worker
 	sleeps chan struct{} // a program is about to sleep
 
@@ -301,7 +302,7 @@ func (l *localDevice) flush() {
 // whether neither is the case yet.
 func (l *localDevice) await() bool {
 	none := true
-	l.seen = l.shard.polls.Load()
+	l.seen.Store(l.shard.polls.Load())
 	for _, p := range l.polled.peers {
 		if !p.channel.Await() {
 			none = false
@@ -361,7 +362,7 @@ func (l *localDevice) work() {
 				return
 			}
 			if l.shard.polls.Load() == before {
-				l.takeOver(before)
+				l.seen.Store(before) // it works for programs that have not polled since
 			}
 		}
 	}
@@ -371,25 +372,18 @@ func (l *localDevice) work() {
 // have polled since this end last asked to be woken, and none of them is about to sleep.
 func (l *localDevice) round(spin *idleSpin) (more, polled bool) {
 	s := l.shard
+	if s.polls.Load() != l.seen.Load() && !s.asleep.Load() {
+		return true, true // before the lock: see lockBeside
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case !l.on:
+	if !l.on {
 		return false, false
-	case s.polls.Load() != l.seen && !s.asleep.Load():
-		return true, true
 	}
 	if now := s.device.now(); spin.pollsOn(now, s.progress(now, nil)) {
 		return true, false
 	}
 	return !l.await(), false
-}
-
-// takeOver has the worker work for programs that have not polled since polls was that.
-func (l *localDevice) takeOver(polls uint64) {
-	l.shard.mu.Lock()
-	l.seen = polls
-	l.shard.mu.Unlock()
 }
 
 // programSleeps has the worker stand in at once for a program that has armed a completion

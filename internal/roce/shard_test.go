@@ -2,6 +2,7 @@ package roce
 
 import (
 	"net/netip"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -256,4 +257,27 @@ func TestWindowOfAnotherShard(t *testing.T) {
 	}
 	require.NoError(t, mr.Close())
 	require.NoError(t, self.Close())
+}
+
+// Goroutines of the device do not queue for the lock beside programs that poll, but now and then.
+func TestLockBeside(t *testing.T) {
+	s := &shard{}
+	s.mu.Lock()
+	for range 3 * (maxBeside - 1) {
+		if s.beside.Load()%maxBeside == maxBeside-1 {
+			taken := make(chan bool)
+			go func() { taken <- s.lockBeside(true) }()
+			for s.beside.Load()%maxBeside != 0 {
+				runtime.Gosched()
+			}
+			s.mu.Unlock()
+			require.True(t, <-taken, "it waits for the lock once in %d times", maxBeside)
+		}
+		require.False(t, s.lockBeside(true))
+	}
+	s.mu.Unlock()
+	for _, polled := range []bool{true, false} {
+		require.True(t, s.lockBeside(polled), "nobody has it")
+		s.mu.Unlock()
+	}
 }
