@@ -16,6 +16,24 @@ func TestCRCShortAgreesWithLibrary(t *testing.T) {
 	})
 }
 
+// The bytes of a packet give the same by every way that they may take, from any place in memory.
+func TestICRCUpdateAgreesWithLibrary(t *testing.T) {
+	memory := make([]byte, 10_000)
+	for i := range memory {
+		memory[i] = byte(i*i>>3 ^ i)
+	}
+	for n := range 3*longBlock + 70 {
+		p := memory[n%67:][:n]
+		assert.Equal(t, ^crc32.Update(^uint32(n), crc32.IEEETable, p), ICRCUpdate(uint32(n), p), "%d bytes", n)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		r := rapid.Uint32().Draw(t, "register")
+		p := rapid.SliceOfN(rapid.Byte(), 0, 1200).Draw(t, "bytes")
+		p = append(p, memory[rapid.IntRange(0, len(memory)).Draw(t, "more"):]...)
+		assert.Equal(t, ^crc32.Update(^r, crc32.IEEETable, p), ICRCUpdate(r, p))
+	})
+}
+
 func TestRewindBitUndoesAZeroBit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := rapid.Uint32().Draw(t, "register")

@@ -164,6 +164,9 @@ func (f *Flow) ICRCStart(ident uint16, udpPayloadLen int, headers []byte) uint32
 
 // ICRCUpdate adds the next bytes of the packet.
 func ICRCUpdate(crc uint32, p []byte) uint32 {
+	if hasLong && len(p) >= longBlock {
+		crc, p = crcLong(crc, p)
+	}
 	if len(p) < shortLen {
 		return crcShort(crc, p)
 	}
