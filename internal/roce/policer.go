@@ -107,7 +107,7 @@ func (p *policer) apply(e *endpoint) {
 			n++
 		}
 	}
-	if err := e.socket.Ignore(managementQPN, sources[:n]); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+	if err := e.socket.SetFilter(link.Filter{IgnoredQPN: managementQPN, Ignored: sources[:n]}); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		e.device.log.Debug().Err(err).Stringer("address", e.socket.Addr()).Msg("ignoring a flood")
 	}
 }

@@ -49,12 +49,13 @@ func (w *wire) send(b *batch) {
 	}
 }
 
-func (w *wire) unreachable() []netip.AddrPort     { return nil }
-func (w *wire) ignore(uint32, []netip.Addr) error { return nil }
-func (w *wire) receiveHeaders(bool) error         { return nil }
-func (w *wire) join(netip.AddrPort) error         { return nil }
-func (w *wire) routed(netip.AddrPort) error       { return nil }
-func (w *wire) leave(netip.AddrPort) error        { return nil }
+func (w *wire) unreachable() []netip.AddrPort { return nil }
+func (w *wire) setFilter(*Filter) error       { return nil }
+func (w *wire) dropped() uint64               { return 0 }
+func (w *wire) receiveHeaders(bool) error     { return nil }
+func (w *wire) join(netip.AddrPort) error     { return nil }
+func (w *wire) routed(netip.AddrPort) error   { return nil }
+func (w *wire) leave(netip.AddrPort) error    { return nil }
 
 func (w *wire) receive() ([]Datagram, error) { return nil, nil }
 func (w *wire) features() Features           { return Features{} }

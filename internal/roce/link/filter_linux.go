@@ -2,8 +2,13 @@ package link
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"slices"
+	"sync"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -11,65 +16,186 @@ import (
 // Where a socket filter finds things: it is given the UDP header and what follows, and the
 // IP header by offsets below zero (SKF_NET_OFF in linux/filter.h).
 const (
-	destQPOffset = 8 + 4 // with the reserved byte before it
-	netOffset    = 0xfff00000
-	sourceOffset = netOffset + 12 // of IPv4
-	prefixOffset = netOffset + 8  // of IPv6: the source's upper half
+	portOffset    = 0
+	opcodeOffset  = 8
+	destQPOffset  = 8 + 4 // with the reserved byte before it
+	netOffset     = 0xfff00000
+	source4Offset = netOffset + 12
+	source6Offset = netOffset + 8
+	serviceBits   = 0xe0 // of an opcode
 )
 
 const (
-	bpfLoad   = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
-	bpfAnd    = unix.BPF_ALU | unix.BPF_AND | unix.BPF_K
-	bpfEqual  = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
-	bpfReturn = unix.BPF_RET | unix.BPF_K
+	bpfLoad       = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
+	bpfLoadHalf   = unix.BPF_LD | unix.BPF_H | unix.BPF_ABS
+	bpfLoadByte   = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
+	bpfLoadMemory = unix.BPF_LD | unix.BPF_MEM
+	bpfStore      = unix.BPF_ST
+	bpfAnd        = unix.BPF_ALU | unix.BPF_AND | unix.BPF_K
+	bpfEqual      = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+	bpfReturn     = unix.BPF_RET | unix.BPF_K
 
 	bpfPass, bpfDrop = 0xffffffff, 0
 )
 
-// filter is the program of a filter that drops packets of the sources to a queue pair.
-func filter(qpn uint32, sources []netip.Addr) []unix.SockFilter {
-	var match []unix.SockFilter
-	for i, a := range sources {
-		left := len(sources) - i - 1 // whose instructions, and then one that passes, come before the one that drops
-		if a.Is4() {
-			if i == 0 {
-				match = append(match, unix.SockFilter{Code: bpfLoad, K: sourceOffset})
-			}
-			b := a.As4()
-			match = append(match, unix.SockFilter{Code: bpfEqual, Jt: uint8(left + 1), K: binary.BigEndian.Uint32(b[:])})
-			continue
-		}
-		b := a.As16()
-		match = append(match,
-			unix.SockFilter{Code: bpfLoad, K: prefixOffset},
-			unix.SockFilter{Code: bpfEqual, Jf: 2, K: binary.BigEndian.Uint32(b[:])},
-			unix.SockFilter{Code: bpfLoad, K: prefixOffset + 4},
-			unix.SockFilter{Code: bpfEqual, Jt: uint8(4*left + 1), K: binary.BigEndian.Uint32(b[4:])},
-		)
-	}
-	program := []unix.SockFilter{
-		{Code: bpfLoad, K: destQPOffset},
-		{Code: bpfAnd, K: 1<<24 - 1},
-		{Code: bpfEqual, Jf: uint8(len(match)), K: qpn},
-	}
-	program = append(program, match...)
-	return append(program, unix.SockFilter{Code: bpfReturn, K: bpfPass}, unix.SockFilter{Code: bpfReturn, K: bpfDrop})
+// Where a filter keeps the fields of a packet, in its scratch memory.
+const (
+	fieldQP = iota
+	fieldService
+	fieldPort
+	fieldAddress // one word of IPv4, four of IPv6
+)
+
+// is is the condition that a field has a value.
+type is struct{ field, value uint32 }
+
+// filterProgram is a chain of entries, the first of which decides whose conditions all hold. Each
+// ends in its verdict, so that no jump leads further than to the next one: they have eight bits.
+type filterProgram []unix.SockFilter
+
+func (p *filterProgram) add(code uint16, k uint32) {
+	*p = append(*p, unix.SockFilter{Code: code, K: k})
 }
 
-func (k *kernel) ignore(qpn uint32, sources []netip.Addr) (err error) {
-	control := k.raw.Control(func(uintptr) {
-		if len(sources) == 0 {
-			err = unix.SetsockoptInt(k.sock, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
-			return
+// keep puts a field into the scratch memory. A packet that is too short for it is dropped.
+func (p *filterProgram) keep(field uint32, code uint16, offset, mask uint32) {
+	p.add(code, offset)
+	if mask != 0 {
+		p.add(bpfAnd, mask)
+	}
+	p.add(bpfStore, field)
+}
+
+func (p *filterProgram) entry(verdict uint32, conditions ...is) {
+	for i, c := range conditions {
+		p.add(bpfLoadMemory, c.field)
+		rest := 2*(len(conditions)-1-i) + 1
+		*p = append(*p, unix.SockFilter{Code: bpfEqual, Jf: uint8(rest), K: c.value})
+	}
+	p.add(bpfReturn, verdict)
+}
+
+// program is that of a filter for sockets of one family.
+func (f *Filter) program(v4 bool) []unix.SockFilter {
+	var p filterProgram
+	p.keep(fieldQP, bpfLoad, destQPOffset, 1<<24-1)
+	p.keep(fieldService, bpfLoadByte, opcodeOffset, serviceBits)
+	p.keep(fieldPort, bpfLoadHalf, portOffset, 0)
+	if v4 {
+		p.keep(fieldAddress, bpfLoad, source4Offset, 0)
+	} else {
+		for i := range uint32(4) {
+			p.keep(fieldAddress+i, bpfLoad, source6Offset+4*i, 0)
 		}
-		program := filter(qpn, sources)
-		err = unix.SetsockoptSockFprog(k.sock, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
-	})
-	if control != nil {
-		return control
+	}
+	for _, a := range f.Ignored {
+		if a.Is4() == v4 {
+			words := addressIs(a)
+			p.entry(bpfDrop, append(words[:min(len(words), 2)], is{fieldQP, f.IgnoredQPN})...)
+		}
+	}
+	if !f.Restrict {
+		p.add(bpfReturn, bpfPass)
+		return p
+	}
+	for _, qpn := range f.Open {
+		p.entry(bpfPass, is{fieldQP, qpn})
+	}
+	if f.OpenService != 0 {
+		p.entry(bpfPass, is{fieldService, uint32(f.OpenService)})
+	}
+	for _, a := range f.Admitted {
+		if a.Addr().Is4() != v4 {
+			continue
+		}
+		conditions := addressIs(a.Addr())
+		slices.Reverse(conditions) // most addresses differ at their end
+		if a.Port() != 0 {
+			conditions = append(conditions, is{fieldPort, uint32(a.Port())})
+		}
+		p.entry(bpfPass, conditions...)
+	}
+	p.add(bpfReturn, bpfDrop)
+	return p
+}
+
+// addressIs are the conditions that a packet comes from an address.
+func addressIs(a netip.Addr) (words []is) {
+	for b := a.AsSlice(); len(b) > 0; b = b[4:] {
+		words = append(words, is{fieldAddress + uint32(len(words)), binary.BigEndian.Uint32(b)})
+	}
+	return words
+}
+
+func (k *kernel) setFilter(f *Filter) (err error) {
+	if k.raw.Control(func(uintptr) { err = k.attachFilter(f) }) != nil {
+		return net.ErrClosed
+	}
+	return err
+}
+
+func (k *kernel) attachFilter(f *Filter) error {
+	if f.empty() {
+		return k.detachFilter()
+	}
+	program := f.program(k.v4)
+	attach := func() error {
+		return unix.SetsockoptSockFprog(k.sock, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+	}
+	err := attach()
+	if err == nil {
+		return nil
+	}
+	// The one before must not stay. The system counted both against its limit (optmem_max).
+	if err := k.detachFilter(); err != nil {
+		return err
+	}
+	if errors.Is(err, unix.ENOMEM) {
+		err = attach()
 	}
 	if err != nil {
-		return fmt.Errorf("link: socket filter: %w", err)
+		return fmt.Errorf("attach a program of %d instructions: %w", len(program), err)
 	}
 	return nil
+}
+
+func (k *kernel) detachFilter() error {
+	err := unix.SetsockoptInt(k.sock, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("detach: %w", err)
+	}
+	return nil
+}
+
+// dropCount counts what the system has dropped at a socket.
+type dropCount struct {
+	mu    sync.Mutex
+	last  uint32 // what the system said last; it wraps
+	total uint64
+}
+
+// The places in what SO_MEMINFO returns (linux/sock_diag.h).
+const (
+	memoryInfoDrops = 8
+	memoryInfoWords = 9
+)
+
+func (k *kernel) dropped() uint64 {
+	c := &k.drops
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_ = k.raw.Control(func(uintptr) {
+		var info [memoryInfoWords]uint32
+		size := uint32(unsafe.Sizeof(info))
+		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(k.sock), unix.SOL_SOCKET, unix.SO_MEMINFO, uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
+		if errno == 0 && uintptr(size) >= unsafe.Sizeof(info) {
+			c.note(info[memoryInfoDrops])
+		}
+	})
+	return c.total
+}
+
+func (c *dropCount) note(now uint32) {
+	c.total += uint64(now - c.last)
+	c.last = now
 }

@@ -50,6 +50,7 @@ type kernel struct {
 	errors errorQueue
 	sleep  sleeper
 	groups groups
+	drops  dropCount
 
 	closed   atomic.Bool
 	closing  sync.Once

@@ -118,7 +118,8 @@ type backend interface {
 	routed(to netip.AddrPort) error
 	leave(group netip.AddrPort) error
 	unreachable() []netip.AddrPort
-	ignore(qpn uint32, sources []netip.Addr) error
+	setFilter(f *Filter) error
+	dropped() uint64
 	features() Features
 	sendPort() uint16
 	wait(deadline time.Time) error
@@ -280,17 +281,56 @@ func (s *Socket) Leave(group netip.AddrPort) error {
 // system does not pass them on, there are none. Anybody on the way can forge one.
 func (s *Socket) Unreachable() []netip.AddrPort { return s.io.unreachable() }
 
-// MaxIgnored is how many sources Ignore takes.
-const MaxIgnored = 16
+// How many of each a [Filter] has at most. The system limits the length of its program: all of
+// them together have room where net.core.optmem_max is 20480, as it was up to Linux 6.8.
+const (
+	MaxIgnored  = 16
+	MaxOpen     = 16
+	MaxAdmitted = 128
+)
 
-// Ignore has the system drop the packets for a queue pair that come from certain hosts:
-// those with these addresses or, with IPv6, with the same upper 64 bits, all of the
-// socket's family. Such packets wake nobody, and take no room in the socket's buffer. It
-// replaces what was given before, and without sources it ends. The first packet of a train
-// decides for all. The error matches [errors.ErrUnsupported] where the system cannot do it.
-func (s *Socket) Ignore(qpn uint32, sources []netip.Addr) error {
-	return s.io.ignore(qpn, sources[:min(len(sources), MaxIgnored)])
+// Filter says which packets the system drops before they come to a socket: such packets wake
+// nobody, take no room in the socket's buffer, and are dropped on the account of who sends them,
+// where that is a program of the same machine. Addresses are of the socket's family, and without
+// zone. The zero value drops none.
+type Filter struct {
+	// Ignored are hosts whose packets for queue pair IgnoredQPN are dropped: those with these
+	// addresses or, with IPv6, with the same upper 64 bits.
+	Ignored    []netip.Addr
+	IgnoredQPN uint32
+
+	// Restrict has all packets dropped but those for Open queue pairs, those of OpenService (the
+	// upper three bits of the opcode; zero: of none), and those from Admitted. Port 0 stands for
+	// all ports of the address.
+	Restrict    bool
+	Open        []uint32
+	OpenService uint8
+	Admitted    []netip.AddrPort
 }
+
+func (f *Filter) empty() bool { return len(f.Ignored) == 0 && !f.Restrict }
+
+// SetFilter replaces the filter of the socket, from the next packet on. The first packet of a
+// train decides for all. Groups that the socket has joined are not filtered. After an error,
+// which matches [errors.ErrUnsupported] where the system cannot do it, there is no filter. Any
+// goroutine may call it.
+func (s *Socket) SetFilter(f Filter) error {
+	if len(f.Ignored) > MaxIgnored || len(f.Open) > MaxOpen || len(f.Admitted) > MaxAdmitted {
+		_ = s.io.setFilter(&Filter{})
+		return fmt.Errorf("link: filter of UDP %s: %d hosts to ignore, %d open queue pairs and %d sources, and at most %d, %d and %d are possible",
+			s.addr, len(f.Ignored), len(f.Open), len(f.Admitted), MaxIgnored, MaxOpen, MaxAdmitted)
+	}
+	if err := s.io.setFilter(&f); err != nil {
+		return fmt.Errorf("link: filter of UDP %s: %w", s.addr, err)
+	}
+	return nil
+}
+
+// Dropped is how many packets to its address the system has dropped at this socket: those that
+// the filter has, those that its buffer had no room for, and those with a wrong UDP checksum. A
+// train counts as one. It is 0 where the system does not say. Any goroutine may call it; between
+// two calls 2^32 packets must not be dropped.
+func (s *Socket) Dropped() uint64 { return s.io.dropped() }
 
 // Wait blocks until a packet or a report for Unreachable is there, the deadline
 // passes (zero: never), or another goroutine calls Interrupt; it returns nil then. After Close it

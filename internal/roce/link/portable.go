@@ -162,7 +162,9 @@ func (p *portable) leave(netip.AddrPort) error { return nil }
 
 func (p *portable) unreachable() []netip.AddrPort { return nil }
 
-func (p *portable) ignore(uint32, []netip.Addr) error { return errors.ErrUnsupported }
+func (p *portable) setFilter(*Filter) error { return errors.ErrUnsupported }
+
+func (p *portable) dropped() uint64 { return 0 }
 
 func (p *portable) read() {
 	defer close(p.done)
