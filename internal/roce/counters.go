@@ -58,6 +58,7 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 		{Name: "rp_cnp_ignored", Value: c.NotificationsIgnored},
 		{Name: "multicast_xmit_packets", Value: d.multicast.sent},
 		{Name: "multicast_rcv_packets", Value: d.multicast.received},
+		{Name: "rx_socket_drops", Value: t.socketDrops},
 		{Name: "local_peers", Value: uint64(t.localPeers)},
 		{Name: "local_sent_pkts", Value: t.local.sent},
 		{Name: "local_rcvd_pkts", Value: t.local.received},
@@ -101,6 +102,7 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 type totals struct {
 	transport     transport.Counters
 	drops         drops
+	socketDrops   uint64
 	unreachable   uint64
 	strays        uint64
 	straysDropped uint64
@@ -118,6 +120,9 @@ func (d *Device) totals() (t totals) {
 		t.drops.wrongSource += s.drops.wrongSource
 		t.drops.policed += s.drops.policed
 		t.drops.send += s.drops.send
+		for _, e := range s.endpoints {
+			t.socketDrops += e.socket.Dropped()
+		}
 		t.unreachable += s.unreachable.reports
 		s.strays.mu.Lock()
 		t.strays += s.strays.passed

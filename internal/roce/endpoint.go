@@ -21,6 +21,7 @@ type endpoint struct {
 	device    *Device
 	shard     *shard
 	socket    *link.Socket
+	filter    *socketFilter  // one for the endpoints of all shards with this index
 	faults    *faultInjector // nil: none
 	index     int
 	users     int           // queue pairs that its goroutine works for
@@ -73,11 +74,11 @@ func openEndpoint(s *shard, index int, addr netip.AddrPort) (*endpoint, error) {
 	if err != nil {
 		return nil, fmt.Errorf("GID index %d: %w", index, err)
 	}
-	return newEndpoint(s, index, socket), nil
+	return newEndpoint(s, index, socket, newSocketFilter(d, index)), nil
 }
 
-func newEndpoint(s *shard, index int, socket *link.Socket) *endpoint {
-	e := &endpoint{device: s.device, shard: s, socket: socket, index: index, resume: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
+func newEndpoint(s *shard, index int, socket *link.Socket, filter *socketFilter) *endpoint {
+	e := &endpoint{device: s.device, shard: s, socket: socket, filter: filter, index: index, resume: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
 	e.timer.Stop()
 	// The kernel charges a buffer for more than the payload, at worst about
 	// twice as much.
@@ -253,6 +254,7 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 	default:
 		if q = e.find(p.DestQP); q == nil {
 			s.drops.wrongPeer++
+			e.refused(dg.Src, now)
 			return
 		}
 	}
@@ -272,6 +274,7 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 	}
 	if flow == nil {
 		s.drops.refuse(q, e, dg.Src, p)
+		e.refused(dg.Src, now)
 		return
 	}
 	if !flow.CheckICRC(dg.Data, uint16(dg.Segment)) {
@@ -318,6 +321,13 @@ func (d *drops) refuse(q *queuePair, e *endpoint, source netip.AddrPort, p *wire
 		return
 	}
 	d.wrongPeer++
+}
+
+// refused notes that the packet was refused for its source or queue pair.
+func (e *endpoint) refused(source netip.AddrPort, now time.Duration) {
+	if until := e.filter.refused(source, e.packet.DestQP, now); until != 0 {
+		e.shard.noteDeadline(until)
+	}
 }
 
 // inDefaultPartition reports whether a P_Key is of the partition that all ports are in.

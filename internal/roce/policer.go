@@ -1,7 +1,6 @@
 package roce
 
 import (
-	"errors"
 	"net/netip"
 	"slices"
 	"time"
@@ -96,8 +95,7 @@ func (p *policer) expire(now time.Duration) {
 	}
 }
 
-// apply tells the system what an endpoint ignores. Where it cannot, the device does by
-// itself, at a higher price.
+// apply tells the system what an endpoint ignores.
 func (p *policer) apply(e *endpoint) {
 	var sources [link.MaxIgnored]netip.Addr
 	n := 0
@@ -107,7 +105,5 @@ func (p *policer) apply(e *endpoint) {
 			n++
 		}
 	}
-	if err := e.socket.SetFilter(link.Filter{IgnoredQPN: managementQPN, Ignored: sources[:n]}); err != nil && !errors.Is(err, errors.ErrUnsupported) {
-		e.device.log.Debug().Err(err).Stringer("address", e.socket.Addr()).Msg("ignoring a flood")
-	}
+	e.filter.ignore(sources[:n])
 }

@@ -159,7 +159,7 @@ func (d *Device) addShard() (*shard, error) {
 			s.closeEndpoints()
 			return nil, err
 		}
-		s.endpoints = append(s.endpoints, newEndpoint(s, i, socket))
+		s.endpoints = append(s.endpoints, newEndpoint(s, i, socket, first.filter))
 	}
 	// Now, so that no packet has gone astray if it cannot be done.
 	for _, first := range d.main.endpoints {
@@ -170,6 +170,9 @@ func (d *Device) addShard() (*shard, error) {
 	}
 	s.mu.Lock()
 	d.mu.list = append(d.mu.list, s)
+	for _, e := range s.endpoints {
+		e.filter.lift() // the new socket has none, and would be left so until the end
+	}
 	if d.main.local.on {
 		s.openLocal()
 	}

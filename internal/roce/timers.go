@@ -122,6 +122,9 @@ func (s *shard) expire(now time.Duration) {
 	}
 	for _, e := range s.endpoints {
 		e.noteDeadline()
+		if until := e.filter.expire(now); until != 0 {
+			s.noteDeadline(until)
+		}
 	}
 	if !s.unacknowledged.empty() {
 		s.noteDeadline(now + longestDelay)

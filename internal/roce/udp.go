@@ -50,12 +50,23 @@ func (p *udpPath) attach(t *transport.QP) {
 	p.controlCongestion(t)
 	p.endpoint.users++
 	p.endpoint.receivers++
+	p.endpoint.filter.admit(p.admitted())
 }
 
 func (p *udpPath) detach() {
 	p.endControl()
 	p.endpoint.users--
 	p.endpoint.receivers--
+	p.endpoint.filter.withdraw(p.admitted())
+}
+
+// admitted is where packets may come from as long as the path is in use: one port, or any of the
+// address where nobody has named it, since a port that was learned can be learned again.
+func (p *udpPath) admitted() netip.AddrPort {
+	if p.held && !p.learned {
+		return p.source
+	}
+	return netip.AddrPortFrom(p.peer.Addr(), 0)
 }
 
 func (p *udpPath) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
@@ -88,13 +99,16 @@ func (p *udpPath) endsAt(e *endpoint, peer netip.AddrPort) bool {
 // by any address of the device.
 type datagramPath struct {
 	device   *Device
+	qpn      uint32         // while it is attached
 	endpoint *endpoint      // that the last packet came to
 	source   netip.AddrPort // that it came from
 	arriving wire.Flow      // from there
 }
 
-func (p *datagramPath) attach(*transport.QP) {
+func (p *datagramPath) attach(t *transport.QP) {
+	p.qpn = t.Num()
 	for _, e := range p.device.endpoints {
+		e.filter.admitAll(p.qpn)
 		e.wantHeaders()
 		e.users++
 		e.receivers++
@@ -103,6 +117,7 @@ func (p *datagramPath) attach(*transport.QP) {
 
 func (p *datagramPath) detach() {
 	for _, e := range p.device.endpoints {
+		e.filter.withdrawAll(p.qpn)
 		e.releaseHeaders()
 		e.users--
 		e.receivers--
