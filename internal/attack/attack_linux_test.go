@@ -62,15 +62,24 @@ func (r *row) line(where string, res *result) string {
 	if len(achieved) == 0 {
 		achieved = []harm{"nothing"}
 	}
-	return fmt.Sprintf("%s\t%s\t%d\t%.0f\t%.0f, before %.0f\t%s\t%s", where, r.name, res.sent, res.rate(), res.during, res.before,
+	return fmt.Sprintf("%s\t%s\t%d\t%.0f\t%.0f, %s\t%s\t%s", where, r.name, res.sent, res.rate(), res.during, res.quiet(),
 		strings.Trim(fmt.Sprint(achieved), "[]"), strings.Join(allowed, ", "))
 }
 
 // check fails the test if the attack has achieved more than it may.
 func (r *row) check(t *testing.T, res *result) {
-	t.Logf("%d packets, %.0f a second; exchanges a second %.0f before and %.0f meanwhile; achieved: %s", res.sent, res.rate(), res.before, res.during, res.describe())
+	t.Logf("%d packets, %.0f a second; exchanges a second: %s, %.0f beside the attack; achieved: %s", res.sent, res.rate(), res.quiet(), res.during, res.describe())
 	assert.Empty(t, r.excess(res.achieved), "what it may not achieve")
 	assert.True(t, len(res.achieved) > 0 || r.noticed(res.counters), "no counter of %v has grown", r.counted)
+}
+
+// quiet is the pace of the busy connection without the attack.
+func (res *result) quiet() string {
+	text := fmt.Sprintf("%.0f before", res.before)
+	if res.elsewhere != 0 {
+		text += fmt.Sprintf(", %.0f beside the same packets sent elsewhere", res.elsewhere)
+	}
+	return text
 }
 
 // noticed reports whether a counter that is to grow has.

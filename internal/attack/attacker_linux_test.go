@@ -14,16 +14,18 @@ import (
 // attacker is the process that attacks.
 type attacker struct {
 	*peer
-	row     *row
-	ends    []endInfo // of the victims: left idle, left busy, right idle, right busy
-	page    page
-	own     []netip.Addr // its addresses
-	moment  bool         // it is make test
-	senders []*sender
-	ended   atomic.Bool
-	calls   chan message // answers of the test
-	rng     *rand.Rand
-	others  int64 // packets that no sender has sent
+	row    *row
+	ends   []endInfo // of the victims: left idle, left busy, right idle, right busy
+	page   page
+	own    []netip.Addr // its addresses
+	moment bool         // it is make test
+	// elsewhere: it sends to the sockets beside the ends that nobody reads.
+	elsewhere bool
+	senders   []*sender
+	ended     atomic.Bool
+	calls     chan message // answers of the test
+	rng       *rand.Rand
+	others    int64 // packets that no sender has sent
 }
 
 // nobody is the user that has no rights anywhere.
@@ -42,7 +44,7 @@ func runAttacker(p *peer) error {
 	if err != nil {
 		return err
 	}
-	a := &attacker{peer: p, row: rowOf(m.Row), ends: m.Ends, own: m.Own, moment: m.Moment, calls: make(chan message, 1), rng: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
+	a := &attacker{peer: p, row: rowOf(m.Row), ends: m.Ends, own: m.Own, moment: m.Moment, elsewhere: m.Elsewhere, calls: make(chan message, 1), rng: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
 	if a.page, err = openPage(os.NewFile(3, "page")); err != nil {
 		return err
 	}
@@ -100,6 +102,14 @@ func (a *attacker) achieved(h harm, format string, args ...any) {
 	_ = a.say(message{Kind: "harm", Harm: h, Text: fmt.Sprintf(format, args...)})
 }
 
+// at is where packets to an end go.
+func (a *attacker) at(end int) netip.AddrPort {
+	if a.elsewhere {
+		return a.ends[end].Nobody
+	}
+	return a.ends[end].Addr
+}
+
 // as is a sender that sends to a victim's end as its peer, or as the vantage has it.
 func (a *attacker) as(peer, to int) (*sender, error) {
 	from := a.ends[peer].Addr
@@ -109,13 +119,13 @@ func (a *attacker) as(peer, to int) (*sender, error) {
 	for _, s := range a.senders { // a port can be had once
 		if a.row.from == byPacketInfo && s.from.Port() == from.Port() {
 			other := s.as(from)
-			other.to = a.ends[to].Addr
+			other.to = a.at(to)
 			other.prepare()
 			a.senders = append(a.senders, other)
 			return other, nil
 		}
 	}
-	s, err := newSenderAs(a.row.from, a.own[0], from, a.ends[to].Addr)
+	s, err := newSenderAs(a.row.from, a.own[0], from, a.at(to))
 	if err == nil {
 		a.senders = append(a.senders, s)
 	}

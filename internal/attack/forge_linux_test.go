@@ -36,22 +36,20 @@ func (a *attacker) sendersToAll() ([]*sender, error) {
 	return senders, nil
 }
 
-// forge sends forged packets to all ends, with every number right.
-func forge(kinds ...forgery) func(*attacker) error {
-	return func(a *attacker) error {
-		senders, err := a.sendersToAll()
-		if err != nil || senders == nil {
-			return err
-		}
-		for !a.stopped() {
-			for _, kind := range kinds {
-				for to, s := range senders {
-					a.forge(s, kind, to)
-				}
+// forge sends the row's forged packets to all ends, with every number right.
+func forge(a *attacker) error {
+	senders, err := a.sendersToAll()
+	if err != nil || senders == nil {
+		return err
+	}
+	for !a.stopped() {
+		for _, kind := range a.row.forges {
+			for to, s := range senders {
+				a.forge(s, kind, to)
 			}
 		}
-		return nil
 	}
+	return nil
 }
 
 var forged = []byte("forged: nobody has sent this here")

@@ -50,6 +50,7 @@ type message struct {
 	Ends      []endInfo        `json:",omitempty"`
 	Own       []netip.Addr     `json:",omitempty"`
 	Moment    bool             `json:",omitempty"`
+	Elsewhere bool             `json:",omitempty"`
 
 	Ops      [2]int64          `json:",omitzero"`
 	Counters map[string]uint64 `json:",omitempty"`
@@ -65,6 +66,7 @@ type message struct {
 // endInfo is what is known of one end of a connection.
 type endInfo struct {
 	Addr      netip.AddrPort // of its device
+	Nobody    netip.AddrPort // of a socket at the same address that nobody reads
 	QPN       uint32
 	Conn, Map []byte // descriptors
 	Listener  uint16 // its port, of those that listen

@@ -29,6 +29,7 @@ type row struct {
 	does string
 	scene
 	from    vantage
+	forges  []forgery // in turn, instead of run
 	run     func(a *attacker) error
 	may     []harm   // what it may achieve
 	counted []string // counters of the victims; at least one counts what was refused

@@ -13,47 +13,48 @@ func rowOf(name string) *row {
 }
 
 func init() {
-	all := forge(naks, acks, notReady, responses, sends, writes, atomics, notifications)
+	refused := []string{"rx_wrong_source", "rx_socket_drops"} // a filter may be there from the row before
+	all := []forgery{naks, acks, notReady, responses, sends, writes, atomics, notifications}
 	rows = []row{
 		{
 			name: "forged sends", does: "SENDs to every end, all numbers known, from the peer's address and another port",
-			run: forge(sends), counted: []string{"rx_wrong_source"},
+			forges: []forgery{sends}, counted: refused,
 		},
 		{
 			name: "forged writes", does: "WRITEs likewise, with the key",
-			run: forge(writes), counted: []string{"rx_wrong_source"},
+			forges: []forgery{writes}, counted: refused,
 		},
 		{
 			name: "forged atomics", does: "fetch-and-adds likewise, with the key",
-			run: forge(atomics), counted: []string{"rx_wrong_source"},
+			forges: []forgery{atomics}, counted: refused,
 		},
 		{
 			name: "forged responses", does: "responses to reads likewise",
-			run: forge(responses), counted: []string{"rx_wrong_source"},
+			forges: []forgery{responses}, counted: refused,
 		},
 		{
 			name: "forged NAKs", does: "NAKs likewise",
-			run: forge(naks), counted: []string{"rx_wrong_source"},
+			forges: []forgery{naks}, counted: refused,
 		},
 		{
 			name: "forged ACKs", does: "acknowledgements likewise",
-			run: forge(acks), counted: []string{"rx_wrong_source"},
+			forges: []forgery{acks}, counted: refused,
 		},
 		{
 			name: "forged patience", does: "receiver-not-ready NAKs of 655 ms likewise",
-			run: forge(notReady), counted: []string{"rx_wrong_source"},
+			forges: []forgery{notReady}, counted: refused,
 		},
 		{
 			name: "forged CNPs", does: "congestion notifications likewise",
-			run: forge(notifications), counted: []string{"rx_wrong_source"},
+			forges: []forgery{notifications}, counted: refused,
 		},
 		{
 			name: "forged of every kind", does: "all of these likewise",
-			run: all, counted: []string{"rx_wrong_source"},
+			forges: all, counted: refused,
 		},
 		{
 			name: "forged with packet info", does: "all of these, from the peer's address and port by IP_PKTINFO",
-			from: byPacketInfo, run: all,
+			from: byPacketInfo, forges: all,
 		},
 		{
 			name: "sequence numbers guessed", does: "SENDs likewise, but with random sequence numbers",
@@ -61,15 +62,15 @@ func init() {
 		},
 		{
 			name: "queue pairs guessed", does: "SENDs likewise, but with random queue pairs and sequence numbers",
-			run: guessNumbers(sends, false), counted: []string{"rx_wrong_peer"},
+			run: guessNumbers(sends, false), counted: []string{"rx_wrong_peer", "rx_socket_drops"},
 		},
 		{
 			name: "connected by address", does: "all of these, to connections made by the connection manager",
-			scene: scene{how: byAddress}, run: all, counted: []string{"rx_wrong_source"},
+			scene: scene{how: byAddress}, forges: all, counted: refused,
 		},
 		{
 			name: "shared memory", does: "all of these by UDP, to connections whose packets go through shared memory",
-			scene: scene{how: byMemory}, run: all, counted: []string{"rx_wrong_source"},
+			scene: scene{how: byMemory}, forges: all, counted: refused,
 		},
 		{
 			name: "forged datagrams", does: "UD messages in the name of the peer",
@@ -81,7 +82,7 @@ func init() {
 		},
 		{
 			name: "flood of bytes", does: "random bytes, wrong ICRCs, unknown queue pairs, other services",
-			run: floodBytes, counted: []string{"rx_icrc_errors", "rx_wrong_peer"},
+			run: floodBytes, counted: []string{"rx_icrc_errors", "rx_wrong_peer", "rx_socket_drops"},
 		},
 		{
 			name: "flood of requests", does: "requests for connections that nobody completes",
@@ -125,15 +126,15 @@ func init() {
 		},
 		{
 			name: "forged with IPv6 packet info", does: "everything, from the peer's address and port by IPV6_PKTINFO",
-			scene: scene{place: oneHost6}, from: byPacketInfo, run: all,
+			scene: scene{place: oneHost6}, from: byPacketInfo, forges: all,
 		},
 		{
 			name: "forged from another host", does: "everything, from an address of another host",
-			scene: scene{place: hosts}, from: byOwnAddress, run: all, counted: []string{"rx_wrong_peer"},
+			scene: scene{place: hosts}, from: byOwnAddress, forges: all, counted: []string{"rx_wrong_peer", "rx_socket_drops"},
 		},
 		{
 			name: "spoofed", does: "everything, from another host that chooses source address and port, all numbers known",
-			scene: scene{place: hosts}, from: bySpoofing, run: all, may: []harm{injected, ended},
+			scene: scene{place: hosts}, from: bySpoofing, forges: all, may: []harm{injected, ended},
 		},
 		{
 			name: "spoofed SENDs guessed", does: "SENDs likewise, with random sequence numbers",
@@ -155,5 +156,10 @@ func init() {
 			name: "spoofed requests", does: "requests for connections from 64 hosts that there are not",
 			scene: scene{how: byAddress, place: hosts}, from: bySpoofing, run: floodRequests,
 		},
+	}
+	for i := range rows {
+		if rows[i].forges != nil {
+			rows[i].run = forge
+		}
 	}
 }

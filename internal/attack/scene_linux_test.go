@@ -200,8 +200,11 @@ type result struct {
 	sent     int64
 	seconds  float64
 	before   float64 // exchanges a second of the busy connection
-	during   float64
-	counters map[string]uint64 // how much they have grown
+	// elsewhere is the same beside the attacker's packets to nobody; zero: that was not tried. It
+	// shows what the victims lose to any process that is as busy.
+	elsewhere float64
+	during    float64
+	counters  map[string]uint64 // how much they have grown
 }
 
 func (r *result) rate() float64 { return float64(r.sent) / max(r.seconds, 1e-9) }
@@ -221,11 +224,12 @@ const noticePatience = time.Minute
 func (s *stage) attack(r *row, duration time.Duration, moment bool) (res result) {
 	t := s.t
 	s.harmed = true // unless it is known better
-	first, _ := s.report()
 	quiet := min(duration/4, 30*time.Second)
-	time.Sleep(quiet)
+	res.before = s.pace(func() { time.Sleep(quiet) })
+	if r.forges != nil && r.from != bySpoofing {
+		res.elsewhere = s.sendElsewhere(r, quiet)
+	}
 	ops, counters := s.report()
-	res.before = float64(ops[busy]-first[busy]) / quiet.Seconds()
 
 	a := start(t, "attacker", s.prefix[2], s.page)
 	require.Empty(t, s.achieved(a), "before the attack")
@@ -275,6 +279,32 @@ func (s *stage) attack(r *row, duration time.Duration, moment bool) (res result)
 	res.achieved = s.achieved(a)
 	s.harmed = len(res.achieved) > 0
 	return res
+}
+
+// pace is how many exchanges a second the busy connection makes meanwhile.
+func (s *stage) pace(meanwhile func()) float64 {
+	first, _ := s.report()
+	began := time.Now()
+	meanwhile()
+	last, _ := s.report()
+	return float64(last[busy]-first[busy]) / time.Since(began).Seconds()
+}
+
+// sendElsewhere has the attacker send the row's packets to nobody for a while. It returns the pace
+// of the busy connection, or zero if the attacker can send none.
+func (s *stage) sendElsewhere(r *row, duration time.Duration) (pace float64) {
+	a := start(s.t, "attacker", s.prefix[2], s.page)
+	defer a.end()
+	require.NoError(s.t, a.say(message{Kind: "begin", Row: r.name, Ends: s.ends, Own: s.own, Elsewhere: true}))
+	a.answer("began")
+	pace = s.pace(func() { time.Sleep(duration) })
+	_ = a.say(message{Kind: "stop"})
+	done := a.answer("done")
+	require.Empty(s.t, done.Text, "the attacker")
+	if done.Sent == 0 {
+		return 0
+	}
+	return pace
 }
 
 // grown is how much the counters have grown.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"sync/atomic"
@@ -69,6 +70,7 @@ type victimEnd struct {
 	remote  *mmap.Map
 	recv    *await.Receiver
 	tracker *tracker
+	nobody  *net.UDPConn
 	secret  []byte
 	from    rdma.EndpointAddr // the peer's, of datagrams
 	ops     atomic.Int64
@@ -215,6 +217,11 @@ func (e *victimEnd) open(addr netip.AddrPort) (info endInfo, err error) {
 	}
 	gid := e.rdma.GID()
 	info.Addr = netip.AddrPortFrom(gid.GID.Addr(), gid.UDPPort)
+	if e.nobody, err = bind(netip.AddrPortFrom(info.Addr.Addr(), 0)); err != nil {
+		return info, err
+	}
+	_ = e.nobody.SetReadBuffer(1) // it is full at once, and the system drops the rest
+	info.Nobody = localAddr(e.nobody)
 	info.Guard, info.Secret = e.mem.Addr()+guardAt, e.secret
 	if info.RKey, err = e.mem.ExportKey(e.rdma.PD()); err != nil {
 		return info, err
