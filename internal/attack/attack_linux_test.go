@@ -30,6 +30,9 @@ func TestAttacks(t *testing.T) {
 	for at, name := range []string{oneHost: "one host", oneHost6: "one host by IPv6", hosts: "three hosts"} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, place(at))
+			if !moment {
+				s.pin()
+			}
 			for i := range rows {
 				if r := &rows[i]; r.place == place(at) {
 					t.Run(strings.ReplaceAll(r.name, " ", "-"), func(t *testing.T) {

@@ -6,11 +6,15 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/verbena-rdma/verbena/internal/netns"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -85,6 +89,29 @@ func newStage(t *testing.T, at place) *stage {
 		_ = s.page.Close()
 	})
 	return s
+}
+
+// pin gives the attacker a processor of its own, and the victims the others: beside any process that
+// is as busy they would lose to it what the scheduler gives it.
+func (s *stage) pin() {
+	var all unix.CPUSet
+	require.NoError(s.t, unix.SchedGetaffinity(0, &all))
+	var list []string
+	for cpu := range 8 * int(unsafe.Sizeof(all)) {
+		if all.IsSet(cpu) {
+			list = append(list, strconv.Itoa(cpu))
+		}
+	}
+	if len(list) < 2 {
+		return
+	}
+	for i := range s.prefix {
+		processors := strings.Join(list[1:], ",")
+		if i == len(s.victims) {
+			processors = list[0]
+		}
+		s.prefix[i] = append(slices.Clip(s.prefix[i]), "taskset", "-c", processors)
+	}
 }
 
 // prepare has victims connected as a row needs them, those of the row before where they are
