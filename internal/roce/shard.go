@@ -210,7 +210,7 @@ func lockShard(in *atomic.Pointer[shard]) *shard {
 }
 
 // maxBeside is how often in a row a goroutine of the device does without the lock.
-const maxBeside = 16
+const maxBeside = 4
 
 // lockBeside takes the lock, and reports whether it has. Beside programs that poll it does not wait,
 // but for each maxBeside-th time: who gives back a lock that somebody waits for has a thread woken,
