@@ -42,6 +42,7 @@ type endpoint struct {
 
 	// Of the goroutine alone.
 	seen  uint64 // polls of programs up to the last look
+	tries int    // to take the lock beside programs that poll, since it was taken
 	timer *time.Timer
 
 	resume chan struct{} // ends a pause of the goroutine
@@ -233,6 +234,7 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 	d, s, p := e.device, e.shard, &e.packet
 	if p.Parse(dg.Data) != nil {
 		s.drops.malformed++
+		e.refused(dg.Src, noQP, now)
 		return
 	}
 	if dg.Group.IsValid() {
@@ -254,7 +256,7 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 	default:
 		if q = e.find(p.DestQP); q == nil {
 			s.drops.wrongPeer++
-			e.refused(dg.Src, now)
+			e.refused(dg.Src, p.DestQP, now)
 			return
 		}
 	}
@@ -274,7 +276,7 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 	}
 	if flow == nil {
 		s.drops.refuse(q, e, dg.Src, p)
-		e.refused(dg.Src, now)
+		e.refused(dg.Src, p.DestQP, now)
 		return
 	}
 	if !flow.CheckICRC(dg.Data, uint16(dg.Segment)) {
@@ -323,9 +325,12 @@ func (d *drops) refuse(q *queuePair, e *endpoint, source netip.AddrPort, p *wire
 	d.wrongPeer++
 }
 
-// refused notes that the packet was refused for its source or queue pair.
-func (e *endpoint) refused(source netip.AddrPort, now time.Duration) {
-	if until := e.filter.refused(source, e.packet.DestQP, now); until != 0 {
+// noQP stands for the queue pair of a malformed packet: none has the number.
+const noQP = 0
+
+// refused notes that a packet was refused for its source or queue pair, or since it is malformed.
+func (e *endpoint) refused(source netip.AddrPort, qpn uint32, now time.Duration) {
+	if until := e.filter.refused(source, qpn, now); until != 0 {
 		e.shard.noteDeadline(until)
 	}
 }
@@ -374,7 +379,7 @@ func (e *endpoint) run() {
 	spin := newIdleSpin(d.cfg.Spin)
 	used, paused := false, false
 	for {
-		if !s.lockBeside(used && e.polled()) {
+		if !e.lockBeside(used && e.polled()) {
 			e.leave()
 			paused = true
 			continue
@@ -439,6 +444,23 @@ func (d *Device) fatal(err error) {
 // are left to them.
 func (e *endpoint) polled() bool {
 	return e.shard.polls.Load() != e.seen && !e.shard.asleep.Load()
+}
+
+// maxTries is how often in a row a goroutine of the device tries to take the lock, before it waits.
+const maxTries = 3
+
+// lockBeside takes the shard's lock, and reports whether it has. Beside programs that poll it waits
+// only if it has tried often enough: who gives back a lock that somebody waits for has a thread
+// woken, and may have to wait itself (starvation mode of sync.Mutex).
+func (e *endpoint) lockBeside(polled bool) bool {
+	if polled && e.tries < maxTries && !e.shard.mu.TryLock() {
+		e.tries++
+		return false
+	} else if !polled || e.tries >= maxTries {
+		e.shard.mu.Lock()
+	}
+	e.tries = 0
+	return true
 }
 
 // leave leaves the device to programs for a while.

@@ -373,7 +373,7 @@ func (l *localDevice) work() {
 func (l *localDevice) round(spin *idleSpin) (more, polled bool) {
 	s := l.shard
 	if s.polls.Load() != l.seen.Load() && !s.asleep.Load() {
-		return true, true // before the lock: see lockBeside
+		return true, true // before the lock: see endpoint.lockBeside
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,7 +29,6 @@ type shard struct {
 	// cleared by the next poll of a queue that is not armed.
 	asleep atomic.Bool
 	strays strays
-	beside atomic.Uint32 // calls of lockBeside while programs polled
 
 	// mu guards what follows, and what the shard's queue pairs and queues have. What
 	// belongs to the whole device is read under it, and changed under the lock of
@@ -207,20 +206,6 @@ func lockShard(in *atomic.Pointer[shard]) *shard {
 		}
 		s.mu.Unlock()
 	}
-}
-
-// maxBeside is how often in a row a goroutine of the device does without the lock.
-const maxBeside = 4
-
-// lockBeside takes the lock, and reports whether it has. Beside programs that poll it does not wait,
-// but for each maxBeside-th time: who gives back a lock that somebody waits for has a thread woken,
-// and may have to wait itself (starvation mode of sync.Mutex).
-func (s *shard) lockBeside(polled bool) bool {
-	if !polled || s.beside.Add(1)%maxBeside == 0 {
-		s.mu.Lock()
-		return true
-	}
-	return s.mu.TryLock()
 }
 
 // sleeps notes that a program is about to sleep. The lock is held.

@@ -2,7 +2,6 @@ package roce
 
 import (
 	"net/netip"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -261,23 +260,21 @@ func TestWindowOfAnotherShard(t *testing.T) {
 
 // Goroutines of the device do not queue for the lock beside programs that poll, but now and then.
 func TestLockBeside(t *testing.T) {
-	s := &shard{}
-	s.mu.Lock()
-	for range 3 * (maxBeside - 1) {
-		if s.beside.Load()%maxBeside == maxBeside-1 {
-			taken := make(chan bool)
-			go func() { taken <- s.lockBeside(true) }()
-			for s.beside.Load()%maxBeside != 0 {
-				runtime.Gosched()
-			}
-			s.mu.Unlock()
-			require.True(t, <-taken, "it waits for the lock once in %d times", maxBeside)
+	e := &endpoint{shard: &shard{}}
+	mu := &e.shard.mu
+	for range 3 {
+		mu.Lock()
+		for range maxTries {
+			require.False(t, e.lockBeside(true))
 		}
-		require.False(t, s.lockBeside(true))
+		taken := make(chan bool)
+		go func() { taken <- e.lockBeside(true) }()
+		mu.Unlock()
+		require.True(t, <-taken, "it waits for the lock in the end")
+		mu.Unlock()
 	}
-	s.mu.Unlock()
 	for _, polled := range []bool{true, false} {
-		require.True(t, s.lockBeside(polled), "nobody has it")
-		s.mu.Unlock()
+		require.True(t, e.lockBeside(polled), "nobody has it")
+		mu.Unlock()
 	}
 }

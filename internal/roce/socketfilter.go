@@ -21,7 +21,8 @@ import (
 // comes from where the packets of any connection may come from, what is for queue pairs that
 // take packets from anywhere, and all of SRD, which looks at packets itself. It is taken away
 // before a packet can be taken that it would drop. Only the messages of sources that the policer
-// ignores are dropped for longer than they would be refused.
+// ignores are dropped for longer than they would be refused; and the first packet of a train
+// decides for all of it.
 type socketFilter struct {
 	device *Device
 	index  int // of the entry
@@ -46,6 +47,8 @@ const (
 	refusedBurst    = 256
 	refusedInterval = time.Millisecond
 	restrictTime    = time.Second
+	// liftTime is how long there is none after peers have changed.
+	liftTime = 10 * time.Millisecond
 )
 
 func newSocketFilter(d *Device, index int) *socketFilter {
@@ -136,10 +139,14 @@ func (f *socketFilter) restrict(now time.Duration) error {
 	return err
 }
 
-// lift ends a restriction.
+// lift ends a restriction, for a moment at least: peers that come one after the other cost no more
+// than that many filters.
 func (f *socketFilter) lift() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.restrictedUntil.Load() != 0 {
+		f.notBefore = f.device.now() + liftTime
+	}
 	f.end()
 }
 

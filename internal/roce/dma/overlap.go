@@ -1,3 +1,5 @@
+//go:build race || amd64
+
 package dma
 
 import "unsafe"

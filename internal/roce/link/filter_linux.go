@@ -46,8 +46,8 @@ const (
 	fieldAddress // one word of IPv4, four of IPv6
 )
 
-// is is the condition that a field has a value.
-type is struct{ field, value uint32 }
+// condition: a field has a value.
+type condition struct{ field, value uint32 }
 
 // filterProgram is a chain of entries, the first of which decides whose conditions all hold. Each
 // ends in its verdict, so that no jump leads further than to the next one: they have eight bits.
@@ -66,7 +66,7 @@ func (p *filterProgram) keep(field uint32, code uint16, offset, mask uint32) {
 	p.add(bpfStore, field)
 }
 
-func (p *filterProgram) entry(verdict uint32, conditions ...is) {
+func (p *filterProgram) entry(verdict uint32, conditions ...condition) {
 	for i, c := range conditions {
 		p.add(bpfLoadMemory, c.field)
 		rest := 2*(len(conditions)-1-i) + 1
@@ -91,7 +91,7 @@ func (f *Filter) program(v4 bool) []unix.SockFilter {
 	for _, a := range f.Ignored {
 		if a.Is4() == v4 {
 			words := addressIs(a)
-			p.entry(bpfDrop, append(words[:min(len(words), 2)], is{fieldQP, f.IgnoredQPN})...)
+			p.entry(bpfDrop, append(words[:min(len(words), 2)], condition{fieldQP, f.IgnoredQPN})...)
 		}
 	}
 	if !f.Restrict {
@@ -99,10 +99,10 @@ func (f *Filter) program(v4 bool) []unix.SockFilter {
 		return p
 	}
 	for _, qpn := range f.Open {
-		p.entry(bpfPass, is{fieldQP, qpn})
+		p.entry(bpfPass, condition{fieldQP, qpn})
 	}
 	if f.OpenService != 0 {
-		p.entry(bpfPass, is{fieldService, uint32(f.OpenService)})
+		p.entry(bpfPass, condition{fieldService, uint32(f.OpenService)})
 	}
 	for _, a := range f.Admitted {
 		if a.Addr().Is4() != v4 {
@@ -111,7 +111,7 @@ func (f *Filter) program(v4 bool) []unix.SockFilter {
 		conditions := addressIs(a.Addr())
 		slices.Reverse(conditions) // most addresses differ at their end
 		if a.Port() != 0 {
-			conditions = append(conditions, is{fieldPort, uint32(a.Port())})
+			conditions = append(conditions, condition{fieldPort, uint32(a.Port())})
 		}
 		p.entry(bpfPass, conditions...)
 	}
@@ -120,9 +120,9 @@ func (f *Filter) program(v4 bool) []unix.SockFilter {
 }
 
 // addressIs are the conditions that a packet comes from an address.
-func addressIs(a netip.Addr) (words []is) {
+func addressIs(a netip.Addr) (words []condition) {
 	for b := a.AsSlice(); len(b) > 0; b = b[4:] {
-		words = append(words, is{fieldAddress + uint32(len(words)), binary.BigEndian.Uint32(b)})
+		words = append(words, condition{fieldAddress + uint32(len(words)), binary.BigEndian.Uint32(b)})
 	}
 	return words
 }

@@ -18,7 +18,7 @@ const longBlock = 256
 // Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel, 2009).
 type foldConstants struct {
 	block, vector [2]uint64    // over 256 and 64 bytes
-	lanes         [4][2]uint64 // over 48, 32, 16 and 0 bytes
+	lanes         [4][2]uint64 // over 48, 32 and 16 bytes; the last stays as it is
 }
 
 var folds = foldConstants{
