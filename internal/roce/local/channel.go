@@ -137,13 +137,11 @@ const fewPackets = 4
 // the peer has taken the packet, or Revoke is called for the owner. Room has said that there is
 // room. The peer sees it after Flush.
 func (c *Channel) Send(p *wire.Packet, pieces [][]byte, n int, refs []Reference, owner uint32) {
-	var headers [maxHeaders]byte
-	h := headers[:p.PutHeaders(headers[:])]
 	if refs != nil {
-		c.out.putReferences(h, refs, owner, p.Opcode.IsReadResponse())
+		c.out.putReferences(p, refs, owner)
 		return
 	}
-	c.out.putInline(h, pieces, n)
+	c.out.putInline(p, pieces, n)
 }
 
 // Revoke has an owner's packets with references be lost, unless the peer has taken them: the

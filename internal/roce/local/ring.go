@@ -8,6 +8,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/roce/dma"
+	"github.com/verbena-rdma/verbena/internal/roce/wire"
 )
 
 var (
@@ -117,10 +118,10 @@ func (p *producer) room(needed int) (int, error) {
 // at is the place in the ring of a position.
 func (p *producer) at(position uint64) int { return int(position) & (len(p.records) - 1) }
 
-// place returns room for a record of n bytes after its headers, which it writes, and the record's
-// head. The caller knows that there is room for maxRecord.
-func (p *producer) place(kind byte, headers []byte, n int) (payload []byte, head uint64) {
-	begin := payloadAt(len(headers))
+// place writes the head of a record, and returns it and the room for the packet's headers and for
+// n bytes after them. The caller knows that there is room for maxRecord.
+func (p *producer) place(kind byte, headersLen, n int) (headers, payload []byte, head uint64) {
+	begin := payloadAt(headersLen)
 	size := (begin + n + recordAlign - 1) &^ (recordAlign - 1)
 	at := p.at(p.tail)
 	if left := len(p.records) - at; left < size {
@@ -128,8 +129,7 @@ func (p *producer) place(kind byte, headers []byte, n int) (payload []byte, head
 		at = 0
 	}
 	record := p.records[at : at+size]
-	copy(record[recordHead:], headers)
-	return record[begin:], p.putHead(size, kind, len(headers), n)
+	return record[recordHead:begin], record[begin:], p.putHead(size, kind, headersLen, n)
 }
 
 // putHead writes the head of the next record, but for its first word if that would show it to
@@ -168,8 +168,9 @@ func (p *producer) prepare() {
 }
 
 // putInline writes a packet with its payload of n bytes, at most MaxInline.
-func (p *producer) putInline(headers []byte, pieces [][]byte, n int) {
-	payload, _ := p.place(kindInline, headers, n)
+func (p *producer) putInline(packet *wire.Packet, pieces [][]byte, n int) {
+	headers, payload, _ := p.place(kindInline, packet.Opcode.HeaderLen(), n)
+	packet.PutHeaders(headers)
 	for _, piece := range pieces {
 		payload = payload[dma.Copy(payload, piece):]
 	}
@@ -177,13 +178,14 @@ func (p *producer) putInline(headers []byte, pieces [][]byte, n int) {
 
 // putReferences writes a packet whose payload the references name, at most MaxReferences, for
 // an owner who can revoke it.
-func (p *producer) putReferences(headers []byte, refs []Reference, owner uint32, response bool) {
+func (p *producer) putReferences(packet *wire.Packet, refs []Reference, owner uint32) {
 	if p.pending.Len()%pendingLook == pendingLook-1 {
 		_, _ = p.room(len(p.records)) // an error is found again where room is asked for
 	}
 	p.dropTaken()
-	payload, head := p.place(kindReference, headers, len(refs)*referenceLen)
-	p.pending.Push(pendingReference{at: p.tail - uint64(uint32(head)), head: head, owner: owner, response: response})
+	headers, payload, head := p.place(kindReference, packet.Opcode.HeaderLen(), len(refs)*referenceLen)
+	packet.PutHeaders(headers)
+	p.pending.Push(pendingReference{at: p.tail - uint64(uint32(head)), head: head, owner: owner, response: packet.Opcode.IsReadResponse()})
 	for _, r := range refs {
 		binary.LittleEndian.PutUint32(payload, r.Memory)
 		binary.LittleEndian.PutUint32(payload[4:], r.Length)

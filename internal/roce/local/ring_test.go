@@ -35,6 +35,13 @@ func take(t *testing.T, c *consumer) *record {
 	return r
 }
 
+// put writes a record with any headers.
+func put(p *producer, headers []byte, payload []byte) {
+	h, b, _ := p.place(kindInline, len(headers), len(payload))
+	copy(h, headers)
+	copy(b, payload)
+}
+
 // Records of all lengths come out as they went in, in order, while the ring wraps.
 func TestRing(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
@@ -51,8 +58,7 @@ func TestRing(t *testing.T) {
 				n = random.IntN(MaxInline + 1)
 			}
 			s := sent{pattern(12+random.IntN(maxHeaders-11), byte(round)), pattern(n, byte(round+1))}
-			cut := random.IntN(n + 1)
-			p.putInline(s.headers, [][]byte{s.payload[:cut], s.payload[cut:]}, n)
+			put(&p, s.headers, s.payload)
 			queue = append(queue, s)
 		}
 		if random.IntN(3) == 0 {
@@ -81,7 +87,7 @@ func TestRing(t *testing.T) {
 func TestRingWakes(t *testing.T) {
 	memory := aligned(controlLen + testRing)
 	p, c := newProducer(memory), newConsumer(memory)
-	p.putInline(pattern(12, 0), nil, 0)
+	put(&p, pattern(12, 0), nil)
 	require.Nil(t, take(t, &c))
 	require.False(t, p.publish(), "nobody waits")
 	require.False(t, c.await(), "a record is there")
@@ -89,9 +95,9 @@ func TestRingWakes(t *testing.T) {
 	require.False(t, c.release())
 	require.True(t, c.await())
 	require.False(t, p.publish(), "nothing new")
-	p.putInline(pattern(12, 0), nil, 0)
+	put(&p, pattern(12, 0), nil)
 	require.True(t, p.publish())
-	p.putInline(pattern(12, 0), nil, 0)
+	put(&p, pattern(12, 0), nil)
 	require.False(t, p.publish(), "it was woken already")
 
 	for {
@@ -100,7 +106,7 @@ func TestRingWakes(t *testing.T) {
 		if room < maxRecord {
 			break
 		}
-		p.putInline(pattern(12, 0), [][]byte{pattern(MaxInline, 0)}, MaxInline)
+		put(&p, pattern(12, 0), pattern(MaxInline, 0))
 	}
 	p.publish()
 	full, err := p.awaitRoom()
@@ -120,12 +126,12 @@ func TestRingRevoked(t *testing.T) {
 	for _, shown := range []bool{false, true} {
 		memory := aligned(controlLen + testRing)
 		p, c := newProducer(memory), newConsumer(memory)
-		put := func() {
+		putThree := func() {
 			for owner := range uint32(3) {
-				p.putReferences(pattern(12, byte(owner)), []Reference{{1, 10, 20}}, owner, false)
+				p.putReferences(&wire.Packet{Opcode: wire.RCSendOnly, PSN: owner}, []Reference{{1, 10, 20}}, owner)
 			}
 		}
-		put()
+		putThree()
 		if shown {
 			p.publish()
 		}
@@ -135,13 +141,15 @@ func TestRingRevoked(t *testing.T) {
 		p.publish()
 		r := take(t, &c)
 		require.NotNil(t, r)
-		require.Equal(t, pattern(12, 1), r.headers[:r.headersLen])
+		var taken wire.Packet
+		require.NoError(t, taken.ParseHeaders(r.headers[:r.headersLen]))
+		require.Equal(t, uint32(1), taken.PSN)
 		require.True(t, r.intact())
 		p.revoke(func(r *pendingReference) bool { return r.owner == 1 })
 		require.False(t, r.intact(), "shown: %v", shown)
 		require.Nil(t, take(t, &c))
 		c.release()
-		put()
+		putThree()
 		p.publish()
 		require.NotNil(t, take(t, &c))
 	}
@@ -160,7 +168,7 @@ func TestRingFull(t *testing.T) {
 			if room < maxRecord {
 				break
 			}
-			p.putInline(pattern(12, 0), [][]byte{make([]byte, most)}, most)
+			put(&p, pattern(12, 0), make([]byte, most))
 			if most, n = random.IntN(most+1), n+1; random.IntN(8) == 0 {
 				p.publish()
 			}
@@ -181,7 +189,7 @@ func TestRingLongestRecord(t *testing.T) {
 	for _, left := range []int{recordAlign, longest - recordAlign, longest, longest + recordAlign} {
 		memory := aligned(controlLen + testRing)
 		p, c := newProducer(memory), newConsumer(memory)
-		small := func() { p.putInline(pattern(12, 7), nil, 0) }
+		small := func() { put(&p, pattern(12, 7), nil) }
 		for int(p.tail) < 2*testRing-left-(testRing-recordAlign-maxRecord) {
 			small()
 			p.publish()
@@ -196,7 +204,7 @@ func TestRingLongestRecord(t *testing.T) {
 		}
 		require.Equal(t, maxRecord, p.free())
 		require.Equal(t, left, testRing-p.at(p.tail))
-		p.putInline(pattern(maxHeaders, 1), [][]byte{pattern(MaxInline, 2)}, MaxInline)
+		put(&p, pattern(maxHeaders, 1), pattern(MaxInline, 2))
 		p.publish()
 		for range n {
 			require.Equal(t, pattern(12, 7), take(t, &c).headers[:12])
@@ -226,13 +234,11 @@ func TestProducerBelievesNoConsumer(t *testing.T) {
 func FuzzReceive(f *testing.F) {
 	memory := aligned(controlLen + testRing)
 	p := newProducer(memory)
-	var h [maxHeaders]byte
 	for _, op := range []wire.Opcode{wire.RCWriteOnly, wire.RCReadRequest, wire.RCAcknowledge, wire.RCSendOnlyImm} {
 		packet := wire.Packet{Opcode: op, DestQP: 5, PSN: 7}
-		n := packet.PutHeaders(h[:])
-		p.putInline(h[:n], [][]byte{pattern(40, 1)}, 40)
-		p.putReferences(h[:n], []Reference{{1, 10, 20}, {1, 1, 4095}}, 9, false)
-		p.putReferences(h[:n], []Reference{{1, 10, 20}}, 8, false)
+		p.putInline(&packet, [][]byte{pattern(15, 1), pattern(25, 1)}, 40)
+		p.putReferences(&packet, []Reference{{1, 10, 20}, {1, 1, 4095}}, 9)
+		p.putReferences(&packet, []Reference{{1, 10, 20}}, 8)
 	}
 	p.revoke(func(r *pendingReference) bool { return r.owner == 8 })
 	p.publish()

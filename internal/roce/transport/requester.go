@@ -169,7 +169,7 @@ func (q *QP) readsOutstanding() bool {
 // false if there is a fault in the request.
 func (q *QP) transmitRequest(out Output, w *sendWQE, largest uint32, now time.Duration) bool {
 	p := &q.packet
-	*p = wire.Packet{PKey: defaultPKey, DestQP: q.attr.DestQPN, PSN: q.sendPSN, MigReq: true}
+	p.Begin(defaultPKey, q.attr.DestQPN, q.sendPSN)
 	index := uint32(wire.PSNDiff(q.sendPSN, w.first))
 	off := index << q.mtuShift
 	advance := 1

@@ -85,7 +85,7 @@ func (q *QP) transmitResponses(out Output, now time.Duration, budget int) int {
 			}
 		}
 		p := &q.packet
-		*p = wire.Packet{PKey: defaultPKey, DestQP: q.attr.DestQPN, PSN: r.psn, MigReq: true}
+		p.Begin(defaultPKey, q.attr.DestQPN, r.psn)
 		p.AETH = wire.AETH{Syndrome: r.syndrome, MSN: r.msn}
 		budget--
 		switch r.kind {

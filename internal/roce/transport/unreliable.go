@@ -60,7 +60,7 @@ func (q *QP) transmitUnreliable(out Output, now time.Duration, budget int) bool 
 // a fault in the request.
 func (q *QP) transmitUnacknowledged(out Output, w *sendWQE) {
 	p := &q.packet
-	*p = wire.Packet{PKey: defaultPKey, DestQP: q.attr.DestQPN, PSN: q.sendPSN, MigReq: true}
+	p.Begin(defaultPKey, q.attr.DestQPN, q.sendPSN)
 	pieces, n, ok := q.fillData(p, w, uint32(wire.PSNDiff(q.sendPSN, w.first)), q.mtu)
 	if !ok {
 		w.fault = verbs.StatusLocalProtectionError

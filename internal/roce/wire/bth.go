@@ -18,6 +18,16 @@ const (
 	mask24         = 1<<24 - 1
 )
 
+// Begin sets the base transport header to that of a new packet, without the opcode: path
+// migration state "migrated", and no flag beside it. What belongs to other headers stays as it is,
+// since clearing all of p takes longer than writing one header; it counts only for opcodes that have
+// them.
+func (p *Packet) Begin(pkey uint16, destQP, psn uint32) {
+	p.Opcode, p.Pad, p.Version = 0, 0, 0
+	p.Solicited, p.MigReq, p.AckReq, p.FECN, p.BECN = false, true, false, false, false
+	p.PKey, p.DestQP, p.PSN = pkey, destQP, psn
+}
+
 func (p *Packet) putBTH(b *[BTHLen]byte) {
 	b[0] = uint8(p.Opcode)
 	b[1] = bit(p.Solicited, bthSolicited) | bit(p.MigReq, bthMigReq) |

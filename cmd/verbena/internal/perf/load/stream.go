@@ -37,7 +37,7 @@ const (
 const peakSlice = time.Millisecond
 
 func newStream(w *worker) *stream {
-	s := &stream{w: w, stride: 16}
+	s := &stream{w: w, stride: 64}
 	if w.size >= 4096 {
 		s.stride = 1
 	}
