@@ -19,6 +19,7 @@
 # make bench   benchmarks
 # make bench-rig  the SDK beside perftest, in the virtual machine, as a table
 # make bench-peers  the SDK beside UCX and libfabric: the tables and plots of docs/performance.md
+# make profile  cmd/verbena/default.pgo, the profile that verbena is built with
 # make bench-scp  verbena send beside scp, 2 GiB over the loopback interface, as a table
 
 GO ?= go
@@ -26,7 +27,7 @@ GO ?= go
 # The driver for adapters is built where the headers of libibverbs and librdmacm are.
 TAGS = $(shell [ "`$(GO) env CGO_ENABLED`" = 1 ] && pkg-config --exists libibverbs librdmacm 2>/dev/null && echo verbs)
 
-.PHONY: all build demo test full rig matrix failures windows soak soak-tests attack fuzz bench bench-rig bench-peers bench-scp check setup clean
+.PHONY: all build demo test full rig matrix failures windows soak soak-tests attack fuzz bench bench-rig bench-peers bench-scp profile check setup clean
 
 all: build
 
@@ -111,6 +112,9 @@ bench-rig: setup
 bench-peers:
 	@scripts/setup.sh
 	@GO="$(GO)" TAGS="$(TAGS)" ROUNDS=$(ROUNDS) scripts/bench-peers.sh
+
+profile:
+	@GO="$(GO)" scripts/profile.sh
 
 bench-scp:
 	@scripts/setup.sh scp

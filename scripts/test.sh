@@ -10,7 +10,8 @@ go=${GO:-go}
 tags=${TAGS:-}
 # Debugging information takes a third of the linker's time.
 # Two of the packages at work wait more than they compute.
-flags=(-vet=off -timeout 1h -ldflags "-s -w" -p $(($(getconf _NPROCESSORS_ONLN) + 2)))
+# A profile to optimize by would have every package built once more, for cmd/verbena.
+flags=(-vet=off -timeout 1h -pgo=off -ldflags "-s -w" -p $(($(getconf _NPROCESSORS_ONLN) + 2)))
 if [ "$("$go" env CGO_ENABLED)" = 1 ]; then
 	flags+=(-race)
 else

@@ -38,6 +38,7 @@ type options struct {
 	json     string
 	csv      string
 	plot     string
+	profile  string
 }
 
 const usage = `usage: verbena perf [flags]                     be the server
@@ -112,6 +113,7 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&o.json, "json", "", "write the report to `FILE` too, as JSON; - is standard output, without the table")
 	f.StringVar(&o.csv, "csv", "", "write the report to `FILE` too, as CSV; - is standard output, without the table")
 	f.StringVar(&o.plot, "plot", "", "draw the report, to `FILE`.svg or FILE.html")
+	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of this end to `FILE`, for go tool pprof, and go build -pgo")
 	f.BoolVar(&o.gbits, "report_gbits", false, "bandwidth in 10^9 bits a second (default: 2^20 bytes a second)")
 	f.BoolVar(&o.counters, "counters", false, "print how the counters of both devices have changed")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "`time` for the connections")

@@ -18,6 +18,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os"
+	"runtime/pprof"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/compare"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/peers"
@@ -52,14 +54,15 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintln(stderr, "verbena perf:", err)
 		return exitUsage
 	}
-	switch {
-	case o.target == "" && o.perftest:
-		err = serveForeign(ctx, o, stdout)
-	case o.target == "":
-		err = serve(ctx, o, stdout, stderr)
-	default:
-		err = measure(ctx, o, stdout, stderr)
-	}
+	err = profiled(o.profile, func() error {
+		switch {
+		case o.target == "" && o.perftest:
+			return serveForeign(ctx, o, stdout)
+		case o.target == "":
+			return serve(ctx, o, stdout, stderr)
+		}
+		return measure(ctx, o, stdout, stderr)
+	})
 	var by interrupt.Error
 	switch {
 	case errors.As(context.Cause(ctx), &by):
@@ -69,4 +72,21 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitFailed
 	}
 	return exitOK
+}
+
+// profiled runs f, and writes a CPU profile of that to a file, unless it has no name.
+func profiled(file string, f func() error) (err error) {
+	if file == "" {
+		return f()
+	}
+	w, err := os.Create(file)
+	if err != nil {
+		return fmt.Errorf("-cpuprofile: %w", err)
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	if err := pprof.StartCPUProfile(w); err != nil {
+		return fmt.Errorf("-cpuprofile: %w", err)
+	}
+	defer pprof.StopCPUProfile()
+	return f()
 }

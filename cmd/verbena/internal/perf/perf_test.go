@@ -164,6 +164,16 @@ func TestFiles(t *testing.T) {
 	require.Equal(t, exitOK, code, "%s", out)
 	assert.FileExists(t, drawn)
 
+	profile := filepath.Join(folder, "cpu")
+	code, out = run(t, "-n", "10", "-cpuprofile", profile, addr)
+	require.Equal(t, exitOK, code, "%s", out)
+	b, err = os.ReadFile(profile)
+	require.NoError(t, err)
+	assert.True(t, bytes.HasPrefix(b, []byte{0x1f, 0x8b}), "a profile is compressed by gzip: % x", b)
+	code, out = run(t, "-n", "10", "-cpuprofile", filepath.Join(profile, "a"), addr)
+	assert.Equal(t, exitFailed, code)
+	assert.Contains(t, out, "-cpuprofile: ")
+
 	code, out = run(t, "-n", "10", "-json", "-", addr)
 	require.Equal(t, exitOK, code, "%s", log)
 	var one report.Report
