@@ -126,7 +126,7 @@ func (p *localPath) transmit(t *transport.QP, now time.Duration, a allowance) (a
 			c.Flush()
 			return a, true
 		}
-		budget, err := c.Room(min(turnPackets-sent, a.copied/localCost+1))
+		budget, err := c.Room(min(turnPackets-sent, a.bytes/localCost+1))
 		if err != nil {
 			p.peer.end(err)
 			return a, true
@@ -136,7 +136,7 @@ func (p *localPath) transmit(t *transport.QP, now time.Duration, a allowance) (a
 			return a, sent > 0 || !p.peer.wait(p)
 		}
 		more := t.Transmit(p, now, budget)
-		a.copied -= p.size - size + (int(s.counters.SentPackets-first)-sent)*localCost
+		a.bytes -= p.size - size + (int(s.counters.SentPackets-first)-sent)*localCost
 		if !more {
 			return a, false
 		}

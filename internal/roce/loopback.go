@@ -57,7 +57,7 @@ func (l *loopback) transmit(t *transport.QP, now time.Duration, a allowance) (al
 		} else if !more {
 			return a, false
 		}
-		a.copied -= max(l.size, loopbackCost)
+		a.bytes -= max(l.size, loopbackCost)
 	}
 	return a, true
 }

@@ -210,8 +210,8 @@ func TestMulticastHostilePackets(t *testing.T) {
 		x.dev.mu.Lock()
 		defer x.dev.mu.Unlock()
 		require.NoError(t, e.flush())
-		e.socket.Packet(to, link.Header{}, len(b))
-		copy(e.socket.Bytes(len(b)), b)
+		packet, _ := e.socket.Packet(to, link.Header{}, len(b))
+		copy(packet, b)
 		require.NoError(t, e.flush())
 	}
 	good := wire.Packet{Opcode: wire.UDSendOnly, MigReq: true, PKey: 0xffff, DestQP: verbs.MulticastQPN, DETH: wire.DETH{QKey: testKey, SrcQP: 7}}

@@ -12,9 +12,6 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// copyLimit is the payload up to which a copy costs less than a reference.
-const copyLimit = 512
-
 // maxFlowLabel is the greatest that an IPv6 header can have.
 const maxFlowLabel = 1<<20 - 1
 
@@ -89,7 +86,8 @@ func (d *Device) output(a verbs.AddressAttr) (udpOutput, error) {
 	return udpOutput{endpoint: e, peer: peer, header: header, data: header, flow: wire.NewFlow(e.socket.Source(), peer)}, nil
 }
 
-// Send implements transport.Output.
+// Send implements transport.Output. It copies the payload: memory may change meanwhile, and the
+// checksum must be that of the bytes that leave.
 func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) {
 	s, d, sh := o.endpoint.socket, o.endpoint.device, o.endpoint.shard
 	headers := p.Opcode.HeaderLen()
@@ -100,38 +98,21 @@ func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) {
 		header = o.data
 	}
 	header.Receiver = uint8(p.DestQP & shardBits)
-	segment := uint16(s.Packet(o.peer, header, size))
-	// What a peer reads may change while it is read: its checksum must be that
-	// of the bytes that leave.
-	if n <= copyLimit || p.Opcode.HasAETH() || p.Opcode.IsReadResponse() {
-		b := s.Bytes(size)
-		p.PutHeaders(b)
-		at := headers
-		for _, piece := range pieces {
-			at += dma.Copy(b[at:], piece)
-		}
-		clear(b[at:])
-		crc := o.flow.ICRCStart(segment, size, b[:headers])
-		crc = wire.ICRCUpdate(crc, b[headers:size-wire.ICRCLen])
-		wire.PutICRC(b[size-wire.ICRCLen:], wire.ICRCFinish(crc))
-		if d.capture != nil {
-			d.capture.packet(s.Source(), o.peer, header, segment, d.now(), b)
-		}
-	} else {
-		b := s.Bytes(headers)
-		p.PutHeaders(b)
-		crc := o.flow.ICRCStart(segment, size, b)
-		for _, piece := range pieces {
-			s.Reference(piece)
-			crc = wire.ICRCUpdate(crc, piece)
-		}
-		t := s.Bytes(tail)
-		clear(t)
-		crc = wire.ICRCUpdate(crc, t[:p.Pad])
-		wire.PutICRC(t[p.Pad:], wire.ICRCFinish(crc))
-		if d.capture != nil {
-			d.capture.packet(s.Source(), o.peer, header, segment, d.now(), append([][]byte{b}, append(pieces, t)...)...)
-		}
+	b, segment := s.Packet(o.peer, header, size)
+	if b == nil {
+		return
+	}
+	p.PutHeaders(b)
+	at := headers
+	for _, piece := range pieces {
+		at += dma.Copy(b[at:], piece)
+	}
+	clear(b[at:])
+	crc := o.flow.ICRCStart(uint16(segment), size, b[:headers])
+	crc = wire.ICRCUpdate(crc, b[headers:size-wire.ICRCLen])
+	wire.PutICRC(b[size-wire.ICRCLen:], wire.ICRCFinish(crc))
+	if d.capture != nil {
+		d.capture.packet(s.Source(), o.peer, header, uint16(segment), d.now(), b)
 	}
 	sh.counters.SentPackets++
 	if o.multicast {

@@ -40,19 +40,19 @@ type path interface {
 // looks at its sockets again. It bounds how long the shard is locked.
 type allowance struct {
 	packets int // to sockets
-	copied  int // bytes from memory to memory
+	bytes   int // to sockets, or from memory to memory
 }
 
 const (
 	// roundPackets and roundBytes are the allowance of one round.
-	roundPackets = 4 * sendBudget
+	roundPackets = 8 * sendBudget
 	roundBytes   = 1 << 20
 	// sendBudget is how many packets one queue pair sends before the next one
 	// does.
 	sendBudget = 64
 )
 
-func (a allowance) any() bool { return a.packets > 0 && a.copied > 0 }
+func (a allowance) any() bool { return a.packets > 0 && a.bytes > 0 }
 
 // choosePath chooses the path for a transition to RTR.
 func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, error) {

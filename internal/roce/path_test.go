@@ -41,7 +41,7 @@ func (p *pipe) transmit(t *transport.QP, now time.Duration, a allowance) (allowa
 	for i := range p.packets {
 		p.to.transport.ReceivePieces(&p.packets[i], [][]byte{p.packets[i].Payload}, nil, now)
 		p.device.main.activate(p.to)
-		a.copied -= len(p.packets[i].Payload)
+		a.bytes -= len(p.packets[i].Payload)
 	}
 	p.packets = p.packets[:0]
 	return a, more

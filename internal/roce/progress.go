@@ -51,7 +51,7 @@ func (s *shard) activate(q *queuePair) {
 // transmit has the queue pairs that are ready send, one after the other, as far as
 // the allowance of a round goes.
 func (s *shard) transmit(now time.Duration) {
-	a := allowance{packets: roundPackets, copied: roundBytes}
+	a := allowance{packets: roundPackets, bytes: roundBytes}
 	for !s.ready.empty() && a.any() {
 		a = s.transmitFrom(s.ready.first, now, a)
 	}

@@ -13,7 +13,9 @@ import (
 func (s *shard) transmitPackets(t *transport.QP, out transport.Output, now time.Duration, a allowance) (left allowance, more bool) {
 	before := s.counters.SentPackets
 	more = t.Transmit(out, now, sendBudget)
-	a.packets -= int(s.counters.SentPackets - before)
+	sent := int(s.counters.SentPackets - before)
+	a.packets -= sent
+	a.bytes -= sent * int(t.PathMTU())
 	return a, more
 }
 

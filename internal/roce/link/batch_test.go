@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -29,13 +29,7 @@ func (w *wire) send(b *batch) {
 	w.sends++
 	require.LessOrEqual(w.t, b.messageCount, maxMessages)
 	for _, m := range b.messages[:b.messageCount] {
-		var data []byte
-		require.LessOrEqual(w.t, m.pieces, 1024) // IOV_MAX
-		for _, p := range b.pieces[m.first : m.first+m.pieces] {
-			require.NotZero(w.t, p.len)
-			data = append(data, unsafe.Slice(p.base, p.len)...)
-		}
-		require.Equal(w.t, m.bytes, len(data))
+		data := bytes.Clone(b.data(&m))
 		require.LessOrEqual(w.t, len(data), MaxPacket)
 		got := split(nil, Datagram{Src: m.dst, Header: m.header}, data, m.size)
 		require.Len(w.t, got, m.packets)
@@ -102,19 +96,18 @@ func TestTrains(t *testing.T) {
 		"65,000 bytes":           {[]step{{17, 4112, 0}}, count(15, 2)},
 		"short one still fits":   {[]step{{15, 4112, 0}, {1, 1000, 0}}, count(16)},
 		"large ones":             {[]step{{3, MaxPacket, 0}}, count(1, 1, 1)},
-		"full batches of trains": {[]step{{600, 4112, 0}}, nil},
+		"trains are whole":       {[]step{{80, 4112, 0}}, count(15, 15, 15, 15, 15, 5)},
+		"after small ones":       {[]step{{3000, 50, 0}, {30, 4112, 1}}, append(count(slices.Repeat([]int{64}, 46)...), append(count(56), count(15, 15)...)...)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, w := newWire(t, maxSegments)
 			var got []int
 			for _, st := range c.steps {
 				for range st.n {
-					got = append(got, put(s, peers[st.peer], make([]byte, st.size), 28, 4))
+					got = append(got, put(s, peers[st.peer], make([]byte, st.size)))
 				}
 			}
-			if c.want != nil {
-				assert.Equal(t, c.want, got)
-			}
+			assert.Equal(t, c.want, got)
 			flush(t, s)
 			assert.Equal(t, got, w.segments)
 		})
@@ -146,23 +139,16 @@ func TestBatchProperties(t *testing.T) {
 			}
 			p := bytes.Repeat([]byte{byte(len(sent))}, size)
 			copy(p, fmt.Sprint(len(sent)))
-			segment := s.Packet(dst, header, size)
-			parts := rapid.SampledFrom([]int{1, 2, 3, 5, 300}).Draw(t, "parts")
-			for at := 0; at < size; {
-				n := min(max(1, size/parts), size-at)
-				if rapid.Bool().Draw(t, "reference") {
-					s.Reference(p[at : at+n])
-				} else {
-					copy(s.Bytes(n), p[at:])
-				}
-				at += n
-			}
 			if rapid.IntRange(0, 20).Draw(t, "wrong") == 0 {
-				s.Bytes(1)
+				b, _ := s.Packet(dst, header, 0)
+				require.Nil(t, b)
 				wrong++
-			} else {
-				sent, to, headers, segments = append(sent, p), append(to, dst), append(headers, header), append(segments, segment)
 			}
+			b, segment := s.Packet(dst, header, size)
+			require.Len(t, b, size)
+			require.Equal(t, size, cap(b))
+			copy(b, p)
+			sent, to, headers, segments = append(sent, p), append(to, dst), append(headers, header), append(segments, segment)
 			if rapid.IntRange(0, 50).Draw(t, "flush") == 0 {
 				dropped, _ := s.Flush()
 				wrong -= dropped
@@ -176,58 +162,6 @@ func TestBatchProperties(t *testing.T) {
 		require.Equal(t, headers, w.headers)
 		require.Equal(t, segments, w.segments)
 	})
-}
-
-// As many pieces as a packet, a train and a batch can have.
-func TestManyPieces(t *testing.T) {
-	for _, size := range []int{copyBelow + 2, 1000, 4000, MaxPacket} {
-		s, w := newWire(t, maxSegments)
-		want := make([]byte, size)
-		for i := range want {
-			want[i] = byte(i)
-		}
-		const packets = 200
-		for range packets {
-			s.Packet(peers[0], Header{}, size)
-			for rest := want; len(rest) > 0; {
-				n := min(copyBelow+1, len(rest))
-				s.Reference(rest[:n])
-				rest = rest[n:]
-				if len(rest) > 0 {
-					s.Bytes(1)[0] = rest[0]
-					rest = rest[1:]
-				}
-			}
-		}
-		flush(t, s)
-		require.Len(t, w.packets, packets)
-		for _, p := range w.packets {
-			require.True(t, bytes.Equal(want, p))
-		}
-	}
-}
-
-// Header after trailer is one piece: two pieces per packet, not three.
-func TestAdjacentBytesMerge(t *testing.T) {
-	s, _ := newWire(t, maxSegments)
-	p := make([]byte, 1000)
-	for range 10 {
-		put(s, peers[0], p, 28, 4)
-	}
-	assert.Equal(t, 21, s.batch.pieceCount)
-	flush(t, s)
-}
-
-// A batch does not keep the caller's memory alive.
-func TestReferencesAreForgotten(t *testing.T) {
-	s, _ := newWire(t, maxSegments)
-	for range 100 {
-		put(s, peers[0], make([]byte, 1000), 28, 4)
-	}
-	flush(t, s)
-	for _, p := range s.batch.pieces {
-		require.Nil(t, p.base)
-	}
 }
 
 func FuzzSplit(f *testing.F) {

@@ -18,10 +18,8 @@ func benchmark(b *testing.B, cfg Config, payload, batch int) {
 	for sent := 0; sent < b.N; {
 		n := min(batch, b.N-sent)
 		for range n {
-			tx.Packet(rx.Addr(), Header{}, header+payload+trailer)
-			tx.Bytes(header)
-			tx.Reference(data)
-			tx.Bytes(trailer)
+			p, _ := tx.Packet(rx.Addr(), Header{}, header+payload+trailer)
+			copy(p[header:], data)
 		}
 		if dropped, err := tx.Flush(); err != nil || dropped > 0 {
 			b.Fatal(dropped, err)
@@ -78,12 +76,12 @@ func BenchmarkRoundTrip(b *testing.B) {
 			go func() {
 				defer close(done)
 				for turn(e) {
-					put(e, a.Addr(), data, 28, 4)
+					put(e, a.Addr(), data)
 					_, _ = e.Flush()
 				}
 			}()
 			for b.Loop() {
-				put(a, e.Addr(), data, 28, 4)
+				put(a, e.Addr(), data)
 				_, _ = a.Flush()
 				if !turn(a) {
 					b.Fatal("closed")

@@ -26,8 +26,7 @@
 //
 // # Goroutines
 //
-// The caller must have one goroutine at a time send (Packet, Bytes, Reference,
-// Pending, Flush), one at a time receive (Receive, Unreachable, Join, Leave), and one at a time
+// The caller must have one goroutine at a time send (Packet, Pending, Flush), one at a time receive (Receive, Unreachable, Join, Leave), and one at a time
 // wait (Wait). The three may run at the same time as each other.
 // Interrupt, SetDeadline, SetFilter, Dropped, Close, Addr and Features may be called from any
 // goroutine at any time. The package starts a goroutine of its own only for

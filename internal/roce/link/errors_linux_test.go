@@ -31,7 +31,7 @@ func TestPortUnreachable(t *testing.T) {
 		gone := closedPort(t, cfg)
 		assert.Empty(t, tx.Unreachable())
 		for _, wait := range []bool{true, false} {
-			put(tx, gone, []byte("anybody?"), 4, 4)
+			put(tx, gone, []byte("anybody?"))
 			flush(t, tx)
 			limit := time.Now().Add(patience)
 			var got []netip.AddrPort
@@ -67,9 +67,9 @@ func TestPortUnreachableLosesNothing(t *testing.T) {
 		for round := range 50 {
 			const packets = 20
 			for i := range packets {
-				put(a, gone[i%2], []byte("lost"), 2, 2)
-				put(a, b.Addr(), fmt.Appendf(nil, "there %d %d", round, i), 2, 2)
-				put(b, a.Addr(), fmt.Appendf(nil, "back %d %d", round, i), 2, 2)
+				put(a, gone[i%2], []byte("lost"))
+				put(a, b.Addr(), fmt.Appendf(nil, "there %d %d", round, i))
+				put(b, a.Addr(), fmt.Appendf(nil, "back %d %d", round, i))
 			}
 			flush(t, b)
 			flush(t, a)
@@ -96,7 +96,7 @@ func TestPortUnreachableBounded(t *testing.T) {
 	gone := closedPort(t, cfg)
 	for range 20 {
 		for range 20 {
-			put(tx, gone, []byte("x"), 1, 0)
+			put(tx, gone, []byte("x"))
 			flush(t, tx)
 		}
 		_, err := tx.Receive()

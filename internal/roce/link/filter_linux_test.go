@@ -22,7 +22,7 @@ func toQP(qpn uint32, text string) []byte {
 
 func putAlone(t *testing.T, from *Socket, to *Socket, packet []byte) {
 	t.Helper()
-	put(from, to.Addr(), packet, len(packet), 0)
+	put(from, to.Addr(), packet)
 	flush(t, from) // no train: the first packet would decide for all
 }
 

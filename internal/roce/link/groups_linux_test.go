@@ -32,8 +32,8 @@ func joined(t *testing.T, cfg Config, first, second string, group netip.AddrPort
 	h := Header{TrafficClass: 0x28, FlowLabel: 77}
 	const packets = 10
 	for i := range packets {
-		tx.Packet(group, h, 1000)
-		tx.Bytes(1000)[0] = byte(i)
+		p, _ := tx.Packet(group, h, 1000)
+		p[0] = byte(i)
 	}
 	flush(t, tx)
 	require.NoError(t, <-woken)
@@ -52,7 +52,7 @@ func joined(t *testing.T, cfg Config, first, second string, group netip.AddrPort
 	require.NoError(t, a.Leave(group))
 	require.NoError(t, a.Leave(group))
 	for _, to := range []netip.AddrPort{group, other, a.Addr()} {
-		put(tx, to, []byte(to.String()), 0, 0)
+		put(tx, to, []byte(to.String()))
 	}
 	flush(t, tx)
 	got := take(t, a, 2)
@@ -122,7 +122,7 @@ func TestGroupsDoNotAllocate(t *testing.T) {
 	require.NoError(t, s.Join(group))
 	p := []byte("x")
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
-		put(s, group, p, 1, 0)
+		put(s, group, p)
 		_, _ = s.Flush()
 		for list, _ := s.Receive(); len(list) == 0; list, _ = s.Receive() {
 		}

@@ -40,8 +40,7 @@ func TestHeaders(t *testing.T) {
 		var want []Header
 		for _, h := range headers {
 			for i := range 3 {
-				segment := tx.Packet(rx.Addr(), h, 100)
-				tx.Bytes(100)
+				_, segment := tx.Packet(rx.Addr(), h, 100)
 				if tx.Features().Segmentation {
 					assert.Equal(t, i, segment)
 				}
@@ -60,7 +59,6 @@ func TestHeaders(t *testing.T) {
 
 		require.NoError(t, rx.ReceiveHeaders(false))
 		tx.Packet(rx.Addr(), Header{TrafficClass: 4}, 10)
-		tx.Bytes(10)
 		flush(t, tx)
 		assert.Equal(t, Header{}, take(t, rx, 1)[0].Header)
 	})
@@ -79,7 +77,6 @@ func TestHeadersAtAnotherSocket(t *testing.T) {
 	name, err := unix.Getsockname(sock)
 	require.NoError(t, err)
 	tx.Packet(netip.AddrPortFrom(loopback4.Addr(), uint16(name.(*unix.SockaddrInet4).Port)), Header{TrafficClass: 0xb9}, 8)
-	tx.Bytes(8)
 	flush(t, tx)
 	data, control := make([]byte, 16), make([]byte, 64)
 	n, used, _, _, err := unix.Recvmsg(sock, data, control, 0)

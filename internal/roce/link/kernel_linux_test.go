@@ -47,7 +47,7 @@ func TestNoAllocation(t *testing.T) {
 				const packets = 100
 				run := func() {
 					for i := range packets {
-						put(tx, rx.Addr(), payload[:min(1000, 40+i)], 28, 4)
+						put(tx, rx.Addr(), payload[:min(1000, 40+i)])
 					}
 					if n, err := tx.Flush(); n != 0 || err != nil {
 						t.Fatal(n, err)
@@ -114,11 +114,11 @@ func TestNoChecksum6(t *testing.T) {
 func TestSegmentationRefused(t *testing.T) {
 	tx, rx := listen(t, Config{Addr: loopback4}), listen(t, Config{Addr: loopback4})
 	require.NoError(t, unix.SetsockoptInt(tx.io.(*kernel).sock, unix.SOL_SOCKET, unix.SO_NO_CHECK, 1))
-	put(tx, rx.Addr(), []byte("alone"), 1, 1)
+	put(tx, rx.Addr(), []byte("alone"))
 	for range 3 {
-		put(tx, rx.Addr(), []byte("in a train"), 1, 1)
+		put(tx, rx.Addr(), []byte("in a train"))
 	}
-	put(tx, rx.Addr(), []byte("also alone, since longer"), 1, 1)
+	put(tx, rx.Addr(), []byte("also alone, since longer"))
 	dropped, err := tx.Flush()
 	assert.Equal(t, 3, dropped)
 	require.ErrorIs(t, err, ErrSegmentation)
@@ -127,7 +127,7 @@ func TestSegmentationRefused(t *testing.T) {
 	assert.Equal(t, 1, tx.Features().MaxSegments)
 
 	for range 3 {
-		assert.Zero(t, put(tx, rx.Addr(), []byte("one by one"), 1, 1))
+		assert.Zero(t, put(tx, rx.Addr(), []byte("one by one")))
 	}
 	flush(t, tx)
 	var got []string
@@ -144,9 +144,9 @@ func TestUnreachable(t *testing.T) {
 			cfg := v.cfg
 			cfg.Addr = loopback4
 			tx, rx := listen(t, cfg), listen(t, cfg)
-			put(tx, rx.Addr(), []byte("before"), 1, 1)
-			put(tx, netip.MustParseAddrPort("192.0.2.1:4791"), []byte("lost"), 1, 1) // from a loopback source
-			put(tx, rx.Addr(), []byte("after"), 1, 1)
+			put(tx, rx.Addr(), []byte("before"))
+			put(tx, netip.MustParseAddrPort("192.0.2.1:4791"), []byte("lost")) // from a loopback source
+			put(tx, rx.Addr(), []byte("after"))
 			dropped, err := tx.Flush()
 			assert.Equal(t, 1, dropped)
 			assert.ErrorContains(t, err, "192.0.2.1:4791")

@@ -76,14 +76,10 @@ func hasIPv6() bool {
 	return err == nil
 }
 
-// put sends p, the first part as bytes of the socket, the rest by reference.
-func put(s *Socket, dst netip.AddrPort, p []byte, header, trailer int) int {
-	header = min(header, len(p))
-	trailer = min(trailer, len(p)-header)
-	segment := s.Packet(dst, Header{}, len(p))
-	copy(s.Bytes(header), p)
-	s.Reference(p[header : len(p)-trailer])
-	copy(s.Bytes(trailer), p[len(p)-trailer:])
+// put sends a copy of p.
+func put(s *Socket, dst netip.AddrPort, p []byte) (segment int) {
+	b, segment := s.Packet(dst, Header{}, len(p))
+	copy(b, p)
 	return segment
 }
 
@@ -139,7 +135,7 @@ func TestPacketsArriveWholeAndInOrder(t *testing.T) {
 				for range 1 + r.IntN(20) {
 					p := random(r, size)
 					sent = append(sent, p)
-					segments = append(segments, put(tx, rx.Addr(), p, r.IntN(60), r.IntN(8)))
+					segments = append(segments, put(tx, rx.Addr(), p))
 				}
 			}
 			dropped, err := tx.Flush()
@@ -169,7 +165,7 @@ func TestTwoPeers(t *testing.T) {
 		tx, a, b := listen(t, cfg), listen(t, cfg), listen(t, cfg)
 		for i := range 20 {
 			for _, peer := range []*Socket{a, a, b} {
-				put(tx, peer.Addr(), fmt.Appendf(nil, "%02d to %s", i, peer.Addr()), 4, 4)
+				put(tx, peer.Addr(), fmt.Appendf(nil, "%02d to %s", i, peer.Addr()))
 			}
 		}
 		flush(t, tx)
@@ -193,7 +189,7 @@ func TestFullTrain(t *testing.T) {
 				p = p[:7]
 			}
 			sent = append(sent, p)
-			segment := put(tx, rx.Addr(), p, 28, 4)
+			segment := put(tx, rx.Addr(), p)
 			if tx.Features().Segmentation {
 				assert.Equal(t, i, segment)
 			} else {
@@ -208,16 +204,15 @@ func TestFullTrain(t *testing.T) {
 	})
 }
 
-func TestReferenceIsReadAtFlush(t *testing.T) {
+func TestPacketIsReadAtFlush(t *testing.T) {
 	forEach(t, func(t *testing.T, cfg Config) {
 		tx, rx := listen(t, cfg), listen(t, cfg)
-		p := bytes.Repeat([]byte("old"), copyBelow)
-		tx.Packet(rx.Addr(), Header{}, len(p))
-		tx.Reference(p)
+		p, _ := tx.Packet(rx.Addr(), Header{}, 6)
+		copy(p, "oldold")
 		copy(p, "new")
 		flush(t, tx)
 		copy(p, "???")
-		assert.Equal(t, "newold", string(take(t, rx, 1)[0].Data[:6]))
+		assert.Equal(t, "newold", string(take(t, rx, 1)[0].Data))
 	})
 }
 
@@ -236,8 +231,8 @@ func TestLargestPacket(t *testing.T) {
 		}
 		tx, rx := listen(t, cfg), listen(t, cfg)
 		p := random(rand.New(rand.NewPCG(5, 6)), MaxPacket)
-		put(tx, rx.Addr(), p, 28, 4)
-		put(tx, rx.Addr(), p[:MaxPacket-1], 28, 4)
+		put(tx, rx.Addr(), p)
+		put(tx, rx.Addr(), p[:MaxPacket-1])
 		flush(t, tx)
 		got := take(t, rx, 2)
 		assert.True(t, bytes.Equal(p, got[0].Data))
@@ -246,34 +241,28 @@ func TestLargestPacket(t *testing.T) {
 }
 
 func TestWrongUseDropsOnlyThatPacket(t *testing.T) {
+	packet := func(s *Socket, dst netip.AddrPort, size int) []byte {
+		p, segment := s.Packet(dst, Header{}, size)
+		assert.Zero(t, segment)
+		return p
+	}
 	for name, c := range map[string]struct {
-		wrong func(s *Socket, dst netip.AddrPort)
+		wrong func(s *Socket, dst netip.AddrPort) []byte
 		want  error
 	}{
-		"too few":  {func(s *Socket, dst netip.AddrPort) { s.Packet(dst, Header{}, 4); copy(s.Bytes(3), "xxx") }, ErrPacket},
-		"too many": {func(s *Socket, dst netip.AddrPort) { s.Packet(dst, Header{}, 4); s.Bytes(2); copy(s.Bytes(3), "xxx") }, ErrPacket},
-		"large reference": {func(s *Socket, dst netip.AddrPort) {
-			s.Packet(dst, Header{}, 4)
-			s.Bytes(2)
-			s.Reference(make([]byte, 3))
-		}, ErrPacket},
-		"none":         {func(s *Socket, dst netip.AddrPort) { s.Packet(dst, Header{}, 4) }, ErrPacket},
-		"size 0":       {func(s *Socket, dst netip.AddrPort) { s.Packet(dst, Header{}, 0) }, ErrPacket},
-		"size below 0": {func(s *Socket, dst netip.AddrPort) { s.Packet(dst, Header{}, -1) }, ErrPacket},
-		"too large": {func(s *Socket, dst netip.AddrPort) {
-			s.Packet(dst, Header{}, MaxPacket+1)
-			s.Reference(make([]byte, MaxPacket+1))
-		}, ErrPacket},
-		"far too large": {func(s *Socket, dst netip.AddrPort) { s.Packet(dst, Header{}, math.MaxInt) }, ErrPacket},
-		"no address":    {func(s *Socket, _ netip.AddrPort) { s.Packet(netip.AddrPort{}, Header{}, 4); s.Bytes(4) }, ErrAddress},
-		"family":        {func(s *Socket, _ netip.AddrPort) { s.Packet(loopback6, Header{}, 4); s.Bytes(4) }, ErrAddress},
+		"size 0":        {func(s *Socket, dst netip.AddrPort) []byte { return packet(s, dst, 0) }, ErrPacket},
+		"size below 0":  {func(s *Socket, dst netip.AddrPort) []byte { return packet(s, dst, -1) }, ErrPacket},
+		"too large":     {func(s *Socket, dst netip.AddrPort) []byte { return packet(s, dst, MaxPacket+1) }, ErrPacket},
+		"far too large": {func(s *Socket, dst netip.AddrPort) []byte { return packet(s, dst, math.MaxInt) }, ErrPacket},
+		"no address":    {func(s *Socket, _ netip.AddrPort) []byte { return packet(s, netip.AddrPort{}, 4) }, ErrAddress},
+		"family":        {func(s *Socket, _ netip.AddrPort) []byte { return packet(s, loopback6, 4) }, ErrAddress},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tx, rx := listen(t, Config{Addr: loopback4}), listen(t, Config{Addr: loopback4})
 			for range 3 {
-				put(tx, rx.Addr(), []byte("before"), 3, 1)
-				c.wrong(tx, rx.Addr())
-				put(tx, rx.Addr(), []byte("after"), 3, 1)
+				put(tx, rx.Addr(), []byte("before"))
+				require.Nil(t, c.wrong(tx, rx.Addr()))
+				put(tx, rx.Addr(), []byte("after"))
 			}
 			dropped, err := tx.Flush()
 			assert.Equal(t, 3, dropped)
@@ -284,19 +273,12 @@ func TestWrongUseDropsOnlyThatPacket(t *testing.T) {
 			flush(t, tx)
 		})
 	}
-	t.Run("no packet open", func(t *testing.T) {
-		s := listen(t, Config{Addr: loopback4})
-		assert.Len(t, s.Bytes(5), 5)
-		s.Reference([]byte("x"))
-		assert.Nil(t, s.Bytes(-1))
-		flush(t, s)
-	})
 }
 
 func TestMappedDestination(t *testing.T) {
 	tx, rx := listen(t, Config{Addr: loopback4}), listen(t, Config{Addr: netip.MustParseAddrPort("[::ffff:127.0.0.1]:0")})
 	assert.True(t, rx.Addr().Addr().Is4())
-	put(tx, netip.AddrPortFrom(netip.MustParseAddr("::ffff:127.0.0.1"), rx.Addr().Port()), []byte("x"), 1, 0)
+	put(tx, netip.AddrPortFrom(netip.MustParseAddr("::ffff:127.0.0.1"), rx.Addr().Port()), []byte("x"))
 	flush(t, tx)
 	take(t, rx, 1)
 }
@@ -330,8 +312,8 @@ func TestListenErrors(t *testing.T) {
 func TestClosed(t *testing.T) {
 	forEach(t, func(t *testing.T, cfg Config) {
 		s := listen(t, cfg)
-		put(s, s.Addr(), []byte("one"), 1, 1)
-		put(s, s.Addr(), []byte("two"), 1, 1)
+		put(s, s.Addr(), []byte("one"))
+		put(s, s.Addr(), []byte("two"))
 		require.NoError(t, s.Close())
 		require.NoError(t, s.Close())
 		dropped, err := s.Flush()
@@ -356,7 +338,7 @@ func TestCloseDuringTraffic(t *testing.T) {
 			defer func() { done <- struct{}{} }()
 			for i := 0; ; i++ {
 				for range 10 {
-					put(s, s.Addr(), []byte("some packet"), 3, 3)
+					put(s, s.Addr(), []byte("some packet"))
 				}
 				if _, err := s.Flush(); err != nil {
 					assert.ErrorIs(t, err, net.ErrClosed)

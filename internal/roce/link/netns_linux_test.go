@@ -86,13 +86,13 @@ func TestPathMTU(t *testing.T) {
 			tx, rx := listen(t, cfg), listen(t, cfg)
 			fits := 1500 - headerBytes(addr)
 			for range 3 {
-				put(tx, rx.Addr(), make([]byte, fits), 28, 4)
+				put(tx, rx.Addr(), make([]byte, fits))
 			}
 			flush(t, tx)
 			take(t, rx, 3)
 			for _, n := range []int{1, 3} {
 				for range n {
-					put(tx, rx.Addr(), make([]byte, fits+1), 28, 4)
+					put(tx, rx.Addr(), make([]byte, fits+1))
 				}
 				dropped, err := tx.Flush()
 				assert.Equal(t, n, dropped)
@@ -115,7 +115,7 @@ func TestLinkLocal(t *testing.T) {
 		a := listen(t, Config{Portable: portable, Addr: netip.MustParseAddrPort("[fe80::1]:0"), Interface: "lo"})
 		b := listen(t, Config{Portable: portable, Addr: netip.MustParseAddrPort("[fe80::2%lo]:0")})
 		assert.Empty(t, a.Addr().Addr().Zone())
-		put(a, b.Addr(), []byte("x"), 1, 0)
+		put(a, b.Addr(), []byte("x"))
 		flush(t, a)
 		assert.Equal(t, a.Source(), take(t, b, 1)[0].Src)
 	}
@@ -136,7 +136,7 @@ func TestFullSendBuffer(t *testing.T) {
 		tx := listen(t, cfg)
 		const packets = 60
 		for i := range packets {
-			put(tx, netip.MustParseAddrPort("10.9.0.77:4791"), make([]byte, 1000+i), 28, 4)
+			put(tx, netip.MustParseAddrPort("10.9.0.77:4791"), make([]byte, 1000+i))
 		}
 		start := time.Now()
 		dropped, err := tx.Flush()
@@ -166,7 +166,7 @@ func TestIdentificationOnTheWire(t *testing.T) {
 		tx := listen(t, cfg)
 		var want []int
 		for _, size := range []int{4124, 4112, 4112, 4112, 500, 40, 40, 100, 100, 100} {
-			want = append(want, put(tx, netip.MustParseAddrPort("10.9.0.2:4791"), make([]byte, size), 28, 4))
+			want = append(want, put(tx, netip.MustParseAddrPort("10.9.0.2:4791"), make([]byte, size)))
 		}
 		flush(t, tx)
 		if tx.Features().Segmentation {

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-	"unsafe"
 )
 
 const (
@@ -41,7 +40,6 @@ type portable struct {
 	done    chan struct{}
 
 	// The sender's.
-	packet  []byte
 	lastDst netip.AddrPort
 	lastTo  netip.AddrPort // lastDst with its zone
 
@@ -64,7 +62,6 @@ func openPortable(cfg Config, _ int) (backend, netip.AddrPort, error) {
 	p := &portable{
 		zone:    cfg.Interface,
 		done:    make(chan struct{}),
-		packet:  make([]byte, 0, MaxPacket),
 		wake:    make(chan struct{}, 1),
 		filling: newBin(),
 		taken:   newBin(),
@@ -239,14 +236,10 @@ func (p *portable) send(b *batch) {
 		if m.dst != p.lastDst {
 			p.lastDst, p.lastTo = m.dst, p.scoped(m.dst)
 		}
-		p.packet = p.packet[:0]
-		for _, piece := range b.pieces[m.first : m.first+m.pieces] {
-			p.packet = append(p.packet, unsafe.Slice(piece.base, piece.len)...)
-		}
-		err := p.write()
+		err := p.write(b.data(m))
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			// This goroutine may have been held up, and the socket have room.
-			err = p.write()
+			err = p.write(b.data(m))
 		}
 		switch {
 		case err == nil:
@@ -266,10 +259,10 @@ func (p *portable) send(b *batch) {
 	}
 }
 
-// write sends the packet, waiting for room for a limited time.
-func (p *portable) write() error {
+// write sends a packet to lastTo, waiting for room for a limited time.
+func (p *portable) write(packet []byte) error {
 	_ = p.out.SetWriteDeadline(time.Now().Add(sendPatience))
-	_, err := p.out.WriteToUDPAddrPort(p.packet, p.lastTo)
+	_, err := p.out.WriteToUDPAddrPort(packet, p.lastTo)
 	return err
 }
 

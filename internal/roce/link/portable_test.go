@@ -18,7 +18,7 @@ func TestPortableFullBin(t *testing.T) {
 		tx := listen(t, Config{Addr: loopback4, Portable: true})
 		rx := listen(t, Config{Addr: loopback4, Portable: true})
 		for i := range packets {
-			put(tx, rx.Addr(), fmt.Appendf(nil, "packet %d", i), 4, 4)
+			put(tx, rx.Addr(), fmt.Appendf(nil, "packet %d", i))
 		}
 		flush(t, tx)
 		if !receive {
@@ -40,7 +40,7 @@ func TestPortableReadError(t *testing.T) {
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	}
 	require.NoError(t, s.io.(*portable).conn.SetReadDeadline(time.Time{}))
-	put(s, s.Addr(), []byte("x"), 1, 0)
+	put(s, s.Addr(), []byte("x"))
 	flush(t, s)
 	for limit := time.Now().Add(patience); ; {
 		require.NoError(t, s.Wait(limit))

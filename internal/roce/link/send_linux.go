@@ -14,15 +14,13 @@ import (
 // to let the scheduler know of the call.
 const quickBytes = 16 << 10
 
-// The kernel reads pieces as struct iovec.
-var _ [unsafe.Sizeof(unix.Iovec{})]byte = [unsafe.Sizeof(piece{})]byte{}
-
 type transmitter struct {
 	k        *kernel
 	zone     uint32
 	headers  [maxMessages]mmsghdr
 	names    [maxMessages]sockaddr
 	controls [maxMessages]sendControl
+	data     [maxMessages]unix.Iovec
 
 	call  func(uintptr) // t.system, bound once
 	next  int           // first message to send
@@ -43,7 +41,10 @@ func (t *transmitter) init(k *kernel, zone uint32) {
 	t.k, t.zone = k, zone
 	t.call = t.system
 	for i := range t.headers {
-		t.headers[i].hdr.Name = (*byte)(unsafe.Pointer(&t.names[i]))
+		h := &t.headers[i].hdr
+		h.Name = (*byte)(unsafe.Pointer(&t.names[i]))
+		h.Iov = &t.data[i]
+		h.SetIovlen(1)
 		t.sourceSize = t.controls[i].init(k)
 	}
 }
@@ -62,13 +63,13 @@ func (t *transmitter) load(b *batch) {
 		t.names[i] = t.lastName
 		h := &t.headers[i].hdr
 		h.Namelen = t.nameSize
-		h.Iov = (*unix.Iovec)(unsafe.Pointer(&b.pieces[m.first]))
-		h.SetIovlen(m.pieces)
+		t.data[i].Base = &b.arena[m.at]
+		t.data[i].SetLen(m.bytes)
 		control, size := t.controls[i].fill(m, t.sourceSize)
 		h.Control = (*byte)(control)
 		h.SetControllen(size)
 	}
-	t.quick = b.total <= quickBytes
+	t.quick = b.used <= quickBytes
 }
 
 // system makes the call for messages next to end.

@@ -39,17 +39,17 @@ func TestShare(t *testing.T) {
 			1: first, 0: first, // management
 			0x13: first, 0x1f: first, // nobody's
 		} {
-			put(sender, first.Addr(), toQP(qpn, "x"), 9, 0)
+			put(sender, first.Addr(), toQP(qpn, "x"))
 			flush(t, sender)
 			got := take(t, want, 1)
 			assert.Equal(t, toQP(qpn, "x"), got[0].Data, "%#x", qpn)
 		}
-		put(sender, first.Addr(), []byte("short"), 5, 0)
+		put(sender, first.Addr(), []byte("short"))
 		flush(t, sender)
 		assert.Equal(t, "short", string(take(t, first, 1)[0].Data))
 
 		// What they send has the same source.
-		put(third, sender.Addr(), []byte("hello"), 5, 0)
+		put(third, sender.Addr(), []byte("hello"))
 		flush(t, third)
 		assert.Equal(t, first.Source(), take(t, sender, 1)[0].Src)
 	})

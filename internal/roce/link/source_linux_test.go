@@ -79,7 +79,7 @@ func TestSourceCannotBeTaken(t *testing.T) {
 			cfg := m.cfg
 			cfg.Addr = netip.AddrPortFrom(netip.MustParseAddr(own), 0)
 			victim, peer := listen(t, cfg), listen(t, Config{Addr: cfg.Addr})
-			put(victim, peer.Addr(), []byte("mine"), 4, 0)
+			put(victim, peer.Addr(), []byte("mine"))
 			flush(t, victim)
 			require.Equal(t, victim.Source(), take(t, peer, 1)[0].Src)
 
@@ -176,9 +176,9 @@ func TestNothingComesToTheSendPort(t *testing.T) {
 	for _, own := range []netip.AddrPort{loopback4, loopback6} {
 		s, peer := listen(t, Config{Addr: own, SendPorts: sendPorts}), listen(t, Config{Addr: own})
 		for range 100 {
-			put(peer, s.Source(), make([]byte, 1000), 0, 0)
+			put(peer, s.Source(), make([]byte, 1000))
 		}
-		put(peer, s.Addr(), []byte("taken"), 0, 0)
+		put(peer, s.Addr(), []byte("taken"))
 		flush(t, peer)
 		assert.Equal(t, "taken", string(take(t, s, 1)[0].Data))
 		require.NoError(t, s.Wait(time.Now().Add(10*time.Millisecond)))
@@ -187,7 +187,7 @@ func TestNothingComesToTheSendPort(t *testing.T) {
 		assert.Empty(t, got)
 		n, _, err := unix.Recvfrom(s.io.(*kernel).out, make([]byte, 2000), unix.MSG_DONTWAIT)
 		require.ErrorIs(t, err, unix.EAGAIN, "%d bytes", n)
-		put(s, peer.Addr(), []byte("goes on"), 0, 0)
+		put(s, peer.Addr(), []byte("goes on"))
 		flush(t, s)
 		take(t, peer, 1)
 	}

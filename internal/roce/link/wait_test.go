@@ -28,7 +28,7 @@ func TestWaitEndsWithData(t *testing.T) {
 					return
 				}
 				for _, d := range got {
-					put(b, a.Addr(), d.Data, 2, 1)
+					put(b, a.Addr(), d.Data)
 					n++
 				}
 				if _, err := b.Flush(); err != nil {
@@ -39,7 +39,7 @@ func TestWaitEndsWithData(t *testing.T) {
 			done <- nil
 		}()
 		for range rounds {
-			put(a, b.Addr(), []byte("ping"), 2, 1)
+			put(a, b.Addr(), []byte("ping"))
 			flush(t, a)
 			require.Equal(t, "ping", string(take(t, a, 1)[0].Data))
 		}
@@ -67,7 +67,7 @@ func TestWaitAfterPolling(t *testing.T) {
 		a, b := listen(t, cfg), listen(t, cfg)
 		for range 50 {
 			require.NoError(t, b.Wait(time.Now().Add(100*time.Microsecond)))
-			put(a, b.Addr(), []byte("polled"), 2, 1)
+			put(a, b.Addr(), []byte("polled"))
 			flush(t, a)
 			poll(t, b)
 
@@ -78,7 +78,7 @@ func TestWaitAfterPolling(t *testing.T) {
 
 			done := make(chan error)
 			go func() { done <- b.Wait(time.Time{}) }()
-			put(a, b.Addr(), []byte("awaited"), 2, 1)
+			put(a, b.Addr(), []byte("awaited"))
 			flush(t, a)
 			require.NoError(t, <-done)
 			got, err = b.Receive()
@@ -104,7 +104,7 @@ func poll(t *testing.T, s *Socket) {
 func TestWaitSeesWhatIsQueued(t *testing.T) {
 	forEach(t, func(t *testing.T, cfg Config) {
 		a, b := listen(t, cfg), listen(t, cfg)
-		put(a, b.Addr(), []byte("x"), 1, 0)
+		put(a, b.Addr(), []byte("x"))
 		flush(t, a)
 		for range 3 {
 			require.NoError(t, b.Wait(time.Time{}))

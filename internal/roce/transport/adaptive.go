@@ -295,7 +295,7 @@ func (q *QP) transmitProbe(out Output, now time.Duration) {
 	q.probed = which == probeOldest && !q.sq.at(index).responds()
 	sendPSN, sendIdx, readsSent, unasked := q.sendPSN, q.sendIdx, q.readsSent, q.unasked
 	q.sendPSN, q.sendIdx = psn, index
-	q.unasked = ackInterval // so that it asks for an acknowledgement
+	q.unasked = q.askInterval() // so that it asks for an acknowledgement
 	q.probing = true
 	if q.transmitRequest(out, q.sq.at(index), q.mtu, now) {
 		q.sendPSN, q.sendIdx, q.readsSent, q.unasked = sendPSN, sendIdx, readsSent, unasked

@@ -40,19 +40,23 @@ const (
 	// One read request asks for readBytes and maxReadPackets at most. A longer read
 	// is asked for piece by piece, so that responses, which nothing acknowledges, cannot outrun
 	// the window. The first and the last response to a request have one header more than the
-	// others, and share no train of packets with them: small pieces make short trains. Where
-	// the window is smaller, or congestion is controlled, a request asks for shortRead packets,
-	// and one that asks for more exceeds the window by less than that.
-	readBytes      = 128 << 10
-	maxReadPackets = 64
+	// others, and share no train of packets with them: small pieces make short trains. So a
+	// request asks for half of the window, or for mediumRead packets where that is more and the
+	// window has room for them. In a smaller window, or where congestion is controlled, it asks
+	// for shortRead packets; one that asks for more exceeds the window by less than that.
+	readBytes      = 512 << 10
+	maxReadPackets = 512
+	mediumRead     = 64
 	shortRead      = 32
 	// firstWindow is the congestion window before anything is known of the path, in packets of
 	// the path MTU.
 	firstWindow = 64
 	minWindow   = 4
-	// ackInterval is how many packets of a long message may leave before one
-	// asks for an acknowledgement.
+	// ackInterval and ackBytes are how many packets of a long message may leave before one
+	// asks for an acknowledgement: ackInterval where congestion is controlled, which acts by
+	// acknowledgements, the larger of the two elsewhere.
 	ackInterval = 32
+	ackBytes    = 256 << 10
 	// What a repetition costs. The retry count bounds the time-outs, as
 	// IBTA 9.7.5.1.3 has it. A gap that the peer reports, or that its responses
 	// show, costs less: the peer is there, and on a path that reorders there are
@@ -232,7 +236,8 @@ func (q *QP) transmitRequest(out Output, w *sendWQE, largest uint32, now time.Du
 // asks for all that an earlier one did: it is not followed by another until a time-out.
 func (q *QP) readNext(w *sendWQE) int {
 	index := int(wire.PSNAdd(q.sendPSN, -int(w.first)))
-	n := min(q.readPackets-index&(q.readPackets-1), q.packets(w)-index, max(q.congestion, shortRead))
+	window := max(min(mediumRead, q.congestion), q.congestion/2, shortRead)
+	n := min(q.readPackets-index&(q.readPackets-1), q.packets(w)-index, window)
 	if end, ok := q.asked.end(q.sendPSN); ok {
 		n = int(wire.PSNDiff(end, q.sendPSN))
 	}
@@ -259,12 +264,13 @@ func (q *QP) leastRead(w *sendWQE, underWay int) int {
 }
 
 // askInterval is how many packets may leave before one asks for an acknowledgement: half of
-// the window, so that the other half is under way when it comes.
+// the window at most, so that the other half is under way when it comes.
 func (q *QP) askInterval() int {
+	n := ackInterval
 	if !q.controlled {
-		return ackInterval
+		n = max(ackBytes>>q.mtuShift, n)
 	}
-	return min(ackInterval, max(q.congestion/2, 1))
+	return min(n, max(q.congestion/2, 1))
 }
 
 // fillData makes the packet with that index of a send or write and returns its

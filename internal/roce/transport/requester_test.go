@@ -304,30 +304,82 @@ func TestLostResponses(t *testing.T) {
 	})
 }
 
+// A long message asks for acknowledgements often enough that one comes before the window is full.
+func TestHowOftenAcknowledgementsAreAskedFor(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		mtu    verbs.MTU
+		window int // packets
+		want   []uint32
+	}{
+		{1024, 1024, []uint32{255, 511, 767, 1023}},
+		{4096, 256, []uint32{63, 127, 191, 255}},
+		{1024, 104, []uint32{51, 103}},
+		{4096, 26, []uint32{12, 25}},
+	} {
+		length := (c.window + 1) * int(c.mtu)
+		r := newRig(t, options{mtu: c.mtu, arena: length})
+		r.client.qp.congestion = c.window
+		r.client.post(r.wr(1, verbs.OpWrite, length))
+		var got []uint32
+		for _, p := range r.client.transmit(r.now) {
+			if p.AckReq {
+				got = append(got, p.PSN)
+			}
+		}
+		require.Equal(t, c.want, got, "%+v", c)
+	}
+}
+
+// A request asks for half of the window, since short pieces make short trains, and the next one
+// leaves when it would not exceed the window by shortRead.
+func TestHowMuchAReadAsksFor(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		mtu    verbs.MTU
+		window int // packets
+		want   []uint32
+	}{
+		{256, 4096, []uint32{0, 512, 1024, 1536, 2048, 2560, 3072, 3584}},
+		{1024, 1024, []uint32{0, 512}},
+		{4096, 256, []uint32{0, 128}},
+		{1024, 104, []uint32{0, 64}},
+		{1024, 64, []uint32{0}},
+		{1024, 4, []uint32{0}},
+	} {
+		length := (c.window + 1) * int(c.mtu)
+		r := newRig(t, options{mtu: c.mtu, initReads: 16, arena: length})
+		r.client.qp.congestion = c.window
+		r.client.post(r.wr(1, verbs.OpRead, length))
+		require.Equal(t, c.want, psns(r.client.transmit(r.now)), "%+v", c)
+	}
+}
+
 // A long read is asked for in pieces, never more at a time than the peer
 // responses. After a loss they are smaller.
 func TestLongReadsGoInPieces(t *testing.T) {
 	t.Parallel()
-	const length = 200*256 + 1
+	const length, piece = 200*256 + 1, 64
 	r := newRig(t, options{initReads: 2, psn: 0xffffff})
+	r.client.qp.readPackets = piece
 	r.client.post(r.wr(1, verbs.OpRead, length))
 	sent := r.client.transmit(r.now)
 	require.Equal(t, []uint32{0xffffff}, psns(sent), "the window is as large")
 	r.server.take(r.now, sent...)
 	back := r.server.transmit(r.now)
-	require.Len(t, back, maxReadPackets)
+	require.Len(t, back, piece)
 	const few = shortRead / 2 // each makes the window larger by one
 	r.client.take(r.now, back[:few]...)
 	require.Empty(t, r.client.transmit(r.now), "it would exceed the window by shortRead")
 	r.client.take(r.now, back[few])
 	sent = r.client.transmit(r.now)
-	require.Equal(t, []uint32{maxReadPackets - 1}, psns(sent))
+	require.Equal(t, []uint32{piece - 1}, psns(sent))
 	r.server.take(r.now, sent...)
 	r.client.take(r.now, back[few+2:]...) // one is lost
-	require.Less(t, r.client.qp.congestion, maxReadPackets)
+	require.Less(t, r.client.qp.congestion, piece)
 	sent = r.client.transmit(r.now)
 	require.Equal(t, []uint32{few}, psns(sent))
-	require.Equal(t, uint32(maxReadPackets-few-1)*256, sent[0].RETH.Length, "all that was asked for")
+	require.Equal(t, uint32(piece-few-1)*256, sent[0].RETH.Length, "all that was asked for")
 	r.server.take(r.now, sent...)
 	r.client.take(r.now, r.server.transmit(r.now)...)
 	sent = r.client.transmit(r.now)

@@ -73,18 +73,18 @@ func (q *QP) enter(to verbs.QPState) {
 	q.state = to
 	switch {
 	case from == verbs.QPInitialized && to == verbs.QPReadyToReceive:
-		q.setPath(q.pathMTU(), 0)
+		q.setPath(q.PathMTU(), 0)
 		q.startResponder()
 	case from == verbs.QPReadyToReceive && to == verbs.QPReadyToSend:
-		q.setPath(q.pathMTU(), q.attr.Timeout)
+		q.setPath(q.PathMTU(), q.attr.Timeout)
 		q.startRequester()
 	case from == verbs.QPSendQueueError && to == verbs.QPReadyToSend:
 		q.sendPSN = q.nextPSN // past what was flushed
 	}
 }
 
-// pathMTU is the path's MTU; datagrams, whose path is any, go by the port's.
-func (q *QP) pathMTU() verbs.MTU {
+// PathMTU is the path's MTU; datagrams, whose path is any, go by the port's.
+func (q *QP) PathMTU() verbs.MTU {
 	if q.kind == verbs.UD {
 		return q.portMTU
 	}
