@@ -26,10 +26,10 @@
 //
 // # Goroutines
 //
-// The caller must have one goroutine at a time send (Packet, Pending, Flush), one at a time receive (Receive, Unreachable, Join, Leave), and one at a time
-// wait (Wait). The three may run at the same time as each other.
-// Interrupt, SetDeadline, SetFilter, Dropped, Close, Addr and Features may be called from any
-// goroutine at any time. The package starts a goroutine of its own only for
-// [Config.Portable] sockets, which are the only ones outside Linux; it ends
-// before Close returns.
+// The caller must have one goroutine at a time send (Packet, Pending, Flush), one at a time
+// receive (Receive, Unreachable, Join, Leave), and one at a time wait (Wait). The three may run at
+// the same time as each other. Interrupt, SetDeadline, SetFilter, Dropped, Close, Addr and
+// Features may be called from any goroutine at any time. The package starts a goroutine of its
+// own only for [Config.Portable] sockets, which are the only ones outside Linux; it ends before
+// Close returns.
 package link

@@ -24,6 +24,8 @@ type receiver struct {
 	buffers   [receiveMessages][]byte
 	datagrams []Datagram
 	used      int // headers that the last call wrote to
+	want      int // messages that the next call takes at most
+	burst     int // messages since a call found none
 	sock      int // of the call
 
 	call  func(uintptr) // r.system, bound once
@@ -57,7 +59,7 @@ func (r *receiver) init(k *kernel) {
 		segments = receiveSegments
 	}
 	r.datagrams = make([]Datagram, 0, messages*segments)
-	r.used = messages
+	r.used, r.want = messages, 1
 }
 
 // system makes the call. It never blocks, so the scheduler need not know of it.
@@ -68,7 +70,7 @@ func (r *receiver) system(uintptr) {
 		h.SetControllen(int(unsafe.Sizeof(r.controls[i])))
 	}
 	if r.k.batched {
-		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(r.sock), uintptr(unsafe.Pointer(&r.headers)), receiveMessages, unix.MSG_DONTWAIT, 0, 0)
+		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(r.sock), uintptr(unsafe.Pointer(&r.headers)), uintptr(r.want), unix.MSG_DONTWAIT, 0, 0)
 		r.count, r.errno = int(n), errno
 	} else {
 		n, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(r.sock), uintptr(unsafe.Pointer(&r.headers)), unix.MSG_DONTWAIT)
@@ -79,6 +81,22 @@ func (r *receiver) system(uintptr) {
 		r.count = 0
 	}
 	r.used = r.count
+	r.expect()
+}
+
+// expect says how many messages the next call takes at most: one where they come alone, since
+// to look in vain for a second would hold up the first.
+func (r *receiver) expect() {
+	r.burst += r.count
+	switch {
+	case r.count == r.want:
+		r.want = receiveMessages
+	case r.count == 0 && r.burst > 0:
+		if r.want = receiveMessages; r.burst == 1 {
+			r.want = 1
+		}
+		r.burst = 0
+	}
 }
 
 func (k *kernel) receive() ([]Datagram, error) {
