@@ -287,6 +287,7 @@ func TestProbeOfRead(t *testing.T) {
 	r := newRig(t, options{adaptive: true, psn: 0xfffff0})
 	r.client.qp.readPackets = 64
 	r.roundTripOf(100 * time.Microsecond) // 0xfffff0
+	r.client.qp.congestion = 128
 	n := 72 * 256                         // two requests, of 64 and 8 responses
 	r.client.post(r.wr(2, verbs.OpRead, n))
 	sent := r.client.transmit(r.now)

@@ -41,12 +41,11 @@ const (
 	// is asked for piece by piece, so that responses, which nothing acknowledges, cannot outrun
 	// the window. The first and the last response to a request have one header more than the
 	// others, and share no train of packets with them: small pieces make short trains. So a
-	// request asks for half of the window, or for mediumRead packets where that is more and the
-	// window has room for them. In a smaller window, or where congestion is controlled, it asks
-	// for shortRead packets; one that asks for more exceeds the window by less than that.
-	readBytes      = 512 << 10
-	maxReadPackets = 512
-	mediumRead     = 64
+	// request asks for as much as the window, and the next leaves when half of that has come,
+	// which exceeds the window by the other half. Where congestion is controlled, a request
+	// asks for shortRead packets, and exceeds the window by less than that.
+	readBytes      = 1 << 20
+	maxReadPackets = 1024
 	shortRead      = 32
 	// firstWindow is the congestion window before anything is known of the path, in packets of
 	// the path MTU.
@@ -236,8 +235,7 @@ func (q *QP) transmitRequest(out Output, w *sendWQE, largest uint32, now time.Du
 // asks for all that an earlier one did: it is not followed by another until a time-out.
 func (q *QP) readNext(w *sendWQE) int {
 	index := int(wire.PSNAdd(q.sendPSN, -int(w.first)))
-	window := max(min(mediumRead, q.congestion), q.congestion/2, shortRead)
-	n := min(q.readPackets-index&(q.readPackets-1), q.packets(w)-index, window)
+	n := min(q.readPackets-index&(q.readPackets-1), q.packets(w)-index, max(q.congestion, shortRead))
 	if end, ok := q.asked.end(q.sendPSN); ok {
 		n = int(wire.PSNDiff(end, q.sendPSN))
 	}
@@ -247,16 +245,16 @@ func (q *QP) readNext(w *sendWQE) int {
 	return n
 }
 
-// leastRead is the room in the window that it takes for the next request of a read to leave.
-// Where congestion is controlled, a window that has room for one request of full length and
-// another may be exceeded by one. A smaller one is not, and waits until half of it is free: else it
-// would be used up by requests for a packet each.
+// leastRead is the room in the window that it takes for the next request of a read to leave: half
+// of what it asks for. Where congestion is controlled, a window that has room for one request of
+// full length and another may be exceeded by one. A smaller one is not, and waits until half of it
+// is free: else it would be used up by requests for a packet each.
 func (q *QP) leastRead(w *sendWQE, underWay int) int {
 	switch {
 	case !q.controlled && q.unasked >= underWay: // nothing is due that frees more
 		return 1
 	case !q.controlled:
-		return max(min(q.readNext(w), q.congestion)-shortRead+1, 1)
+		return max(min(q.readNext(w), q.congestion)/2, 1)
 	case q.congestion >= 2*shortRead:
 		return 1
 	}
