@@ -4,32 +4,16 @@
 # minutes; a profile that is somewhat older than the code still helps.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-
-folder=$(mktemp -d)
-server=
-leave() {
-	[ -z "$server" ] || kill "$server" 2>/dev/null || true
-	rm -rf "$folder"
-}
-trap leave EXIT
+. scripts/perf-pair.sh
 # -trimpath keeps the names of this machine's folders out of the profile.
 "${GO:-go}" build -trimpath -pgo=off -o "$folder/verbena" ./cmd/verbena
 
 runs=0
 profile() { # DEVICE FLAGS...
-	local device=$1 port= try
+	local device=$1
 	shift
 	runs=$((runs + 1))
-	"$folder/verbena" perf -d "$device" -bind 127.0.0.1 -p 0 -once -cpuprofile "$folder/$runs.server" >"$folder/listening" 2>&1 &
-	server=$!
-	for try in {1..600}; do
-		port=$(sed -n 's/^listening 127\.0\.0\.1:\([0-9]*\):.*/\1/p' "$folder/listening")
-		[ -z "$port" ] || break
-		sleep 0.1
-	done
-	"$folder/verbena" perf -d "$device" "$@" -D 4 -cpuprofile "$folder/$runs.client" "127.0.0.1:$port"
-	wait "$server"
-	server=
+	pair "$device" -cpuprofile "$folder/$runs.server" -- "$@" -D 4 -cpuprofile "$folder/$runs.client"
 }
 
 for device in soft-lo 'soft-lo?local=off'; do
