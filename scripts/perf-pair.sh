@@ -17,6 +17,7 @@ pair() {
 		shift
 	done
 	shift
+	: >"$folder/listening"
 	"$folder/verbena" perf -d "$device" -bind 127.0.0.1 -p 0 -once "${server_flags[@]}" >"$folder/listening" 2>&1 &
 	server=$!
 	for _ in {1..600}; do

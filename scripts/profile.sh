@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/perf-pair.sh
-# -trimpath keeps the names of this machine's folders out of the profile.
+# Without -trimpath the profile would have names of this machine's folders.
 "${GO:-go}" build -trimpath -pgo=off -o "$folder/verbena" ./cmd/verbena
 
 runs=0
@@ -24,4 +24,6 @@ for device in soft-lo 'soft-lo?local=off'; do
 	profile "$device" -test write_bw,read_bw,send_bw -s 65536 -t 16
 	profile "$device" -test fetch_add_bw -s 8 -t 16
 done
-"${GO:-go}" tool pprof -proto -output cmd/verbena/default.pgo "$folder"/*.server "$folder"/*.client
+"${GO:-go}" tool pprof -proto -output "$folder/all" "$folder"/*.server "$folder"/*.client
+# The file that was profiled has a name too. Lengths of names are part of the format.
+zcat "$folder/all" | perl -pe "s{\Q$folder\E}{'-' x length(\$&)}ge" | gzip -n9 >cmd/verbena/default.pgo

@@ -38,16 +38,12 @@ func newCapture(w io.Writer, base time.Time) *capture {
 	return c
 }
 
-// packet writes one packet, whose UDP payload is given in parts. After a failed
-// write the capture takes no more.
-func (c *capture) packet(src, dst netip.AddrPort, h link.Header, ident uint16, now time.Duration, payload ...[]byte) {
+// packet writes one packet. After a failed write the capture takes no more.
+func (c *capture) packet(src, dst netip.AddrPort, h link.Header, ident uint16, now time.Duration, payload []byte) {
 	if c.failed != nil {
 		return
 	}
-	n := udpHeader
-	for _, p := range payload {
-		n += len(p)
-	}
+	n := udpHeader + len(payload)
 	header := ipv6Header
 	if src.Addr().Is4() {
 		header = ipv4Header
@@ -64,9 +60,7 @@ func (c *capture) packet(src, dst netip.AddrPort, h link.Header, ident uint16, n
 	b = binary.BigEndian.AppendUint16(b, dst.Port())
 	b = binary.BigEndian.AppendUint16(b, uint16(n))
 	b = append(b, 0, 0)
-	for _, p := range payload {
-		b = append(b, p...)
-	}
+	b = append(b, payload...)
 	checksum := ^fold(sum(b[udp:], sum(b[addresses:udp], uint32(n)+protocolUDP)))
 	if checksum == 0 {
 		checksum = 0xffff

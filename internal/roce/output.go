@@ -122,9 +122,6 @@ func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) {
 
 // flush sends the packets that the socket has collected, and returns the first error.
 func (e *endpoint) flush() error {
-	if e.socket.Pending() == 0 {
-		return nil
-	}
 	dropped, err := e.socket.Flush()
 	e.shard.drops.send += uint64(dropped)
 	if err != nil {

@@ -40,13 +40,15 @@ type path interface {
 // looks at its sockets again. It bounds how long the shard is locked.
 type allowance struct {
 	packets int // to sockets
-	bytes   int // to sockets, or from memory to memory
+	bytes   int // from memory to memory; to sockets, each packet counts as the path MTU
 }
 
 const (
 	// roundPackets and roundBytes are the allowance of one round.
 	roundPackets = 8 * sendBudget
 	roundBytes   = 1 << 20
+	// srdRoundPackets is the same for SRD, whose packets have up to 4,096 bytes.
+	srdRoundPackets = roundBytes / 4096
 	// sendBudget is how many packets one queue pair sends before the next one
 	// does.
 	sendBudget = 64

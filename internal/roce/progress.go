@@ -95,7 +95,7 @@ func (s *shard) wake() {
 func (d *Device) transmitSRD(now time.Duration) {
 	d.srdReplied = false
 	if d.srd.Ready() {
-		d.srd.Transmit(now, roundPackets)
+		d.srd.Transmit(now, srdRoundPackets)
 	}
 	if at := d.srd.Deadline(); at != 0 {
 		d.main.noteDeadline(at)

@@ -15,8 +15,7 @@ import (
 var (
 	// ErrAddress: an address is missing, or of the wrong family.
 	ErrAddress = errors.New("unusable address")
-	// ErrPacket: a packet was not filled with the number of bytes announced,
-	// or its size is out of range.
+	// ErrPacket: the size of a packet is out of range.
 	ErrPacket = errors.New("malformed packet")
 	// ErrSegmentation: the kernel refused segmentation offload for a route, and
 	// the socket does without from now on.

@@ -16,7 +16,8 @@ const (
 	granularity = 100 * time.Microsecond
 	// minTimeout is the least time-out after which everything in flight is sent
 	// again: a busy machine takes the processor from a process for some
-	// milliseconds. Shorter ones only send a probe, which is one packet.
+	// milliseconds. Shorter ones only send a probe, which is one packet; of a read it asks for
+	// the rest of a piece.
 	minTimeout = 4 * time.Millisecond
 	// maxBackoff is what the time-out doubles up to, and so how late it is noticed
 	// that a peer is back.
@@ -237,9 +238,15 @@ func (q *QP) adaptiveTimeout(now time.Duration) {
 		// not again, needs the oldest; so does one whose response was lost.
 		q.probes++
 		q.expired++
+		q.steady.late()
 		q.probe = probeLast
 		if q.probes%2 == 0 || q.missing || q.sq.at(q.sq.head).responds() {
 			q.probe = probeOldest
+			if q.probes > 1 && q.longRead() {
+				q.probe = noProbe
+				q.extendAdaptiveTimer(now)
+				return
+			}
 		}
 	default:
 		q.expired++
@@ -256,6 +263,13 @@ func (q *QP) adaptiveTimeout(now time.Duration) {
 	}
 	q.counters.CompleterRetries++
 	q.extendAdaptiveTimer(now)
+}
+
+// longRead reports whether a probe of the oldest packet would ask for so much that one has to be
+// enough.
+func (q *QP) longRead() bool {
+	end, asked := q.asked.end(q.unaPSN)
+	return asked && int(wire.PSNDiff(end, q.unaPSN)) > q.firstRead
 }
 
 // PeerUnreachable takes a hint that the peer's socket is gone, such as an ICMP

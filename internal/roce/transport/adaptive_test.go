@@ -285,9 +285,7 @@ func TestTailLoss(t *testing.T) {
 func TestProbeOfRead(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{adaptive: true, psn: 0xfffff0})
-	r.client.qp.readPackets = 64
 	r.roundTripOf(100 * time.Microsecond) // 0xfffff0
-	r.client.qp.congestion = 128
 	n := 72 * 256                         // two requests, of 64 and 8 responses
 	r.client.post(r.wr(2, verbs.OpRead, n))
 	sent := r.client.transmit(r.now)

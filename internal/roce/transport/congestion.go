@@ -51,6 +51,7 @@ func (q *QP) applyWindow(now time.Duration) {
 func (q *QP) widen(arrived, underWay int, now time.Duration) {
 	if !q.controlled {
 		q.congestion = min(q.congestion+max(arrived/4, 1), q.ceiling)
+		q.steady.arrived(arrived)
 		return
 	}
 	q.control.Acknowledged(arrived, underWay, now)
@@ -63,6 +64,7 @@ func (q *QP) narrow(shown bool, now time.Duration) {
 	switch {
 	case !q.controlled:
 		q.congestion = max(q.congestion/2, minWindow)
+		q.steady.lost()
 		return
 	case shown:
 		q.control.Lost(now)

@@ -84,7 +84,8 @@ type QP struct {
 	mtu          uint32
 	largest      uint32 // the payload of the largest packet that it sends
 	mtuShift     uint
-	readPackets  int // packets of response that one read request asks for at most: a power of two
+	firstRead    int // packets of response that one read request asks for at most, at first
+	readPackets  int // the same in the end; both are powers of two
 	window       int
 	memory       *Memory
 	counters     *Counters
@@ -393,6 +394,7 @@ func (q *QP) setPath(mtu verbs.MTU, ackTimeout uint8) {
 	q.mtu = uint32(mtu)
 	q.mtuShift = uint(bits.TrailingZeros32(q.mtu))
 	q.largest = max(q.largest, q.mtu)
+	q.firstRead = min(firstReadBytes>>q.mtuShift, firstRead)
 	q.readPackets = min(readBytes>>q.mtuShift, maxReadPackets)
 	q.ackTimeout = 0
 	if ackTimeout != 0 {

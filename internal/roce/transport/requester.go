@@ -21,6 +21,7 @@ type requester struct {
 	asked      asked
 	congestion int // packets allowed under way
 	ceiling    int // the most that congestion grows to
+	steady     steadiness
 
 	retries    int   // left, in units of costOfGap
 	rnrRetries uint8 // left
@@ -37,25 +38,26 @@ type requester struct {
 }
 
 const (
-	// One read request asks for readBytes and maxReadPackets at most. A longer read
-	// is asked for piece by piece, so that responses, which nothing acknowledges, cannot outrun
-	// the window. The first and the last response to a request have one header more than the
-	// others, and share no train of packets with them: small pieces make short trains. So a
-	// request asks for as much as the window, and the next leaves when half of that has come,
-	// which exceeds the window by the other half. Where congestion is controlled, a request
-	// asks for shortRead packets, and exceeds the window by less than that.
-	readBytes      = 1 << 20
-	maxReadPackets = 1024
+	// A long read is asked for piece by piece, so that responses, which nothing acknowledges,
+	// cannot outrun the window. The first and the last response to a request have one header
+	// more than the others, and share no train of packets with them: small pieces make short
+	// trains. A request asks for firstReadBytes and firstRead packets at most at first, and
+	// for readBytes, maxReadPackets and half of the window where the path is steady. Where
+	// congestion is controlled, or the window is smaller, it asks for shortRead packets; one
+	// that asks for more exceeds the window by less than that.
+	firstReadBytes = 128 << 10
+	firstRead      = 64
+	readBytes      = 512 << 10
+	maxReadPackets = 512
 	shortRead      = 32
 	// firstWindow is the congestion window before anything is known of the path, in packets of
 	// the path MTU.
 	firstWindow = 64
 	minWindow   = 4
-	// ackInterval and ackBytes are how many packets of a long message may leave before one
-	// asks for an acknowledgement: ackInterval where congestion is controlled, which acts by
-	// acknowledgements, the larger of the two elsewhere.
+	// ackInterval is how many packets of a long message may leave before one asks for an
+	// acknowledgement. Where the path is steady, these are maxAckBytes.
 	ackInterval = 32
-	ackBytes    = 256 << 10
+	maxAckBytes = 256 << 10
 	// What a repetition costs. The retry count bounds the time-outs, as
 	// IBTA 9.7.5.1.3 has it. A gap that the peer reports, or that its responses
 	// show, costs less: the peer is there, and on a path that reorders there are
@@ -80,7 +82,7 @@ func (q *QP) startRequester() {
 // startWindow begins with the congestion window as when nothing is known of the path.
 func (q *QP) startWindow() {
 	q.ceiling = max(q.window/int(q.mtu), 2*minWindow)
-	q.congestion = min(firstWindow, q.ceiling)
+	q.congestion, q.steady = min(firstWindow, q.ceiling), steadiness{}
 	q.control.Start(q.congestion, q.ceiling)
 }
 
@@ -235,7 +237,9 @@ func (q *QP) transmitRequest(out Output, w *sendWQE, largest uint32, now time.Du
 // asks for all that an earlier one did: it is not followed by another until a time-out.
 func (q *QP) readNext(w *sendWQE) int {
 	index := int(wire.PSNAdd(q.sendPSN, -int(w.first)))
-	n := min(q.readPackets-index&(q.readPackets-1), q.packets(w)-index, max(q.congestion, shortRead))
+	piece := min(q.firstRead<<q.steady.level, q.readPackets)
+	window := max(min(q.firstRead, q.congestion), q.congestion/2, shortRead)
+	n := min(piece-index&(piece-1), q.packets(w)-index, window)
 	if end, ok := q.asked.end(q.sendPSN); ok {
 		n = int(wire.PSNDiff(end, q.sendPSN))
 	}
@@ -245,16 +249,16 @@ func (q *QP) readNext(w *sendWQE) int {
 	return n
 }
 
-// leastRead is the room in the window that it takes for the next request of a read to leave: half
-// of what it asks for. Where congestion is controlled, a window that has room for one request of
-// full length and another may be exceeded by one. A smaller one is not, and waits until half of it
-// is free: else it would be used up by requests for a packet each.
+// leastRead is the room in the window that it takes for the next request of a read to leave.
+// Where congestion is controlled, a window that has room for one request of full length and
+// another may be exceeded by one. A smaller one is not, and waits until half of it is free: else it
+// would be used up by requests for a packet each.
 func (q *QP) leastRead(w *sendWQE, underWay int) int {
 	switch {
 	case !q.controlled && q.unasked >= underWay: // nothing is due that frees more
 		return 1
 	case !q.controlled:
-		return max(min(q.readNext(w), q.congestion)/2, 1)
+		return max(min(q.readNext(w), q.congestion)-shortRead+1, 1)
 	case q.congestion >= 2*shortRead:
 		return 1
 	}
@@ -265,8 +269,8 @@ func (q *QP) leastRead(w *sendWQE, underWay int) int {
 // the window at most, so that the other half is under way when it comes.
 func (q *QP) askInterval() int {
 	n := ackInterval
-	if !q.controlled {
-		n = max(ackBytes>>q.mtuShift, n)
+	if !q.controlled { // which acts by acknowledgements
+		n = max(min(n<<q.steady.level, maxAckBytes>>q.mtuShift), n)
 	}
 	return min(n, max(q.congestion/2, 1))
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -304,22 +305,26 @@ func TestLostResponses(t *testing.T) {
 	})
 }
 
-// A long message asks for acknowledgements often enough that one comes before the window is full.
+// A long message asks for acknowledgements often enough that one comes before the window is full,
+// and less often where the path is steady.
 func TestHowOftenAcknowledgementsAreAskedFor(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		mtu    verbs.MTU
 		window int // packets
+		level  uint
 		want   []uint32
 	}{
-		{1024, 1024, []uint32{255, 511, 767, 1023}},
-		{4096, 256, []uint32{63, 127, 191, 255}},
-		{1024, 104, []uint32{51, 103}},
-		{4096, 26, []uint32{12, 25}},
+		{4096, 100, 0, []uint32{31, 63, 95, 99}},
+		{4096, 256, maxLevel, []uint32{63, 127, 191, 255}},
+		{1024, 256, 1, []uint32{63, 127, 191, 255}},
+		{1024, 1024, maxLevel, []uint32{255, 511, 767, 1023}},
+		{1024, 104, maxLevel, []uint32{51, 103}},
+		{4096, 26, maxLevel, []uint32{12, 25}},
 	} {
 		length := (c.window + 1) * int(c.mtu)
 		r := newRig(t, options{mtu: c.mtu, arena: length})
-		r.client.qp.congestion = c.window
+		r.client.qp.congestion, r.client.qp.steady.level = c.window, c.level
 		r.client.post(r.wr(1, verbs.OpWrite, length))
 		var got []uint32
 		for _, p := range r.client.transmit(r.now) {
@@ -331,45 +336,127 @@ func TestHowOftenAcknowledgementsAreAskedFor(t *testing.T) {
 	}
 }
 
-// A request asks for as much as the window, since short pieces make short trains.
+// A request asks for more where the path is steady, and for no more than the window.
 func TestHowMuchAReadAsksFor(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		mtu    verbs.MTU
 		window int // packets
+		level  uint
 		want   []uint32
 	}{
-		{256, 4096, []uint32{0, 1024, 2048, 3072}},
-		{1024, 1500, []uint32{0, 1024}},
-		{1024, 1024, []uint32{0}},
-		{4096, 256, []uint32{0}},
-		{1024, 104, []uint32{0}},
-		{1024, 4, []uint32{0}},
+		{1024, 256, 0, []uint32{0, 64, 128, 192}},
+		{4096, 64, 0, []uint32{0, 32}},
+		{256, 2048, maxLevel, []uint32{0, 512, 1024, 1536}},
+		{1024, 1024, maxLevel, []uint32{0, 512}},
+		{1024, 1024, 1, []uint32{0, 128, 256, 384, 512, 640, 768, 896}},
+		{4096, 256, maxLevel, []uint32{0, 128}},
+		{1024, 300, maxLevel, []uint32{0, 150}},
+		{1024, 104, maxLevel, []uint32{0, 64}},
+		{1024, 4, maxLevel, []uint32{0}},
 	} {
 		length := (c.window + 1) * int(c.mtu)
 		r := newRig(t, options{mtu: c.mtu, initReads: 16, arena: length})
-		r.client.qp.congestion = c.window
+		r.client.qp.congestion, r.client.qp.steady.level = c.window, c.level
 		r.client.post(r.wr(1, verbs.OpRead, length))
-		require.Equal(t, c.want, psns(r.client.transmit(r.now)), "%+v", c)
+		sent := r.client.transmit(r.now)
+		require.Equal(t, c.want, psns(sent), "%+v", c)
+		for len(sent) > 0 {
+			r.server.take(r.now, sent...)
+			r.client.take(r.now, r.server.transmit(r.now)...)
+			sent = r.client.transmit(r.now)
+		}
+		r.requireSent(1, verbs.StatusSuccess)
+		require.Equal(t, r.remote.Mem[:length], r.local.Mem[:length])
 	}
+}
+
+// A loss in a long piece has the rest of it come again, once, and the next pieces be short.
+func TestLossInALongPiece(t *testing.T) {
+	t.Parallel()
+	const length = 2048 * 256
+	r := newRig(t, options{initReads: 16, arena: length, adaptive: true})
+	r.client.qp.congestion, r.client.qp.steady.level = 512, maxLevel
+	r.client.post(r.wr(1, verbs.OpRead, length))
+	sent := r.client.transmit(r.now)
+	require.Equal(t, []uint32{0, 256}, psns(sent))
+	r.server.take(r.now, sent...)
+	back := r.server.transmit(r.now)
+	require.Len(t, back, 512)
+	r.client.take(r.now, append(back[:100:100], back[101:]...)...)
+	sent = r.client.transmit(r.now)
+	require.Equal(t, []uint32{100}, psns(sent), "the window has shrunk")
+	require.Equal(t, uint32(156*256), sent[0].RETH.Length, "all that was asked for")
+	for len(sent) > 0 {
+		r.server.take(r.now, sent...)
+		r.client.take(r.now, r.server.transmit(r.now)...)
+		sent = r.client.transmit(r.now)
+		for _, p := range sent {
+			require.True(t, p.PSN < 512 || p.RETH.Length <= firstRead*256, "asked for the first time")
+		}
+	}
+	r.requireSent(1, verbs.StatusSuccess)
+	require.Equal(t, r.remote.Mem[:length], r.local.Mem[:length])
+}
+
+// A peer that stands still is asked for a long piece by one probe, not by each.
+func TestALongReadIsProbedOnce(t *testing.T) {
+	t.Parallel()
+	for level, want := range map[uint]int{0: 4, maxLevel: 1} {
+		r := newRig(t, options{adaptive: true, arena: 512 * 256})
+		r.roundTripOf(100 * time.Microsecond)
+		r.client.qp.congestion, r.client.qp.steady.level = 512, level
+		r.client.post(r.wr(2, verbs.OpRead, 512*256))
+		r.client.transmit(r.now)
+		start, probes := r.now, 0
+		for r.now-start < minTimeout/2 {
+			r.expire()
+			probes += len(r.client.transmit(r.now))
+		}
+		require.Equal(t, want, probes, "level %d", level)
+		require.Equal(t, probes, r.client.qp.repeated)
+	}
+}
+
+func TestSteadiness(t *testing.T) {
+	t.Parallel()
+	var s steadiness
+	s.arrived(steadyPackets - 1)
+	require.Zero(t, s.level)
+	s.arrived(1)
+	require.EqualValues(t, 1, s.level)
+	s.arrived(steadyPackets - 1)
+	s.late()
+	require.Zero(t, s.level)
+	s.arrived(1)
+	require.Zero(t, s.level, "counted anew")
+	s.late()
+	require.Zero(t, s.level)
+	for range 2 * maxLevel {
+		s.arrived(steadyPackets)
+	}
+	require.EqualValues(t, maxLevel, s.level)
+	s.late()
+	require.EqualValues(t, maxLevel-1, s.level)
+	s.lost()
+	require.Zero(t, s)
 }
 
 // A long read is asked for in pieces, never more at a time than the peer
 // responses. After a loss they are smaller.
 func TestLongReadsGoInPieces(t *testing.T) {
 	t.Parallel()
-	const length, piece = 200*256 + 1, 64
+	const length, piece = 200*256 + 1, firstRead
 	r := newRig(t, options{initReads: 2, psn: 0xffffff})
-	r.client.qp.readPackets = piece
 	r.client.post(r.wr(1, verbs.OpRead, length))
 	sent := r.client.transmit(r.now)
 	require.Equal(t, []uint32{0xffffff}, psns(sent), "the window is as large")
 	r.server.take(r.now, sent...)
 	back := r.server.transmit(r.now)
 	require.Len(t, back, piece)
-	const few = piece/4 - 1 // each makes the window larger by one
+	const few = shortRead / 2 // each makes the window larger by one
 	r.client.take(r.now, back[:few]...)
-	require.Empty(t, r.client.transmit(r.now), "less than half of what the request asks for has room")
+	require.Empty(t, r.client.transmit(r.now), "it would exceed the window by shortRead")
 	r.client.take(r.now, back[few])
 	sent = r.client.transmit(r.now)
 	require.Equal(t, []uint32{piece - 1}, psns(sent))

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 )
 
 func TestBTHBytes(t *testing.T) {
@@ -45,4 +47,18 @@ func TestBTHMasksWideValues(t *testing.T) {
 	var b [BTHLen]byte
 	p.putBTH(&b)
 	assert.Equal(t, unhex(t, "04 30 0000 00 000001 00 000002"), b[:])
+}
+
+// Nothing of an earlier packet is in the headers of the next one that has no more than those.
+func TestBegin(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		used := drawPacket(t, rapid.SampledFrom(allOpcodes()).Draw(t, "opcode"))
+		used.Begin(0xffff, 5, 9)
+		fresh := Packet{MigReq: true, PKey: 0xffff, DestQP: 5, PSN: 9}
+		used.Opcode, fresh.Opcode = RCSendOnly, RCSendOnly
+		var a, b [BTHLen]byte
+		used.PutHeaders(a[:])
+		fresh.PutHeaders(b[:])
+		require.Equal(t, b, a)
+	})
 }
