@@ -239,15 +239,15 @@ func (q *QP) adaptiveTimeout(now time.Duration) {
 		q.probes++
 		q.expired++
 		q.steady.late()
-		q.probe = probeLast
+		which := probeLast
 		if q.probes%2 == 0 || q.missing || q.sq.at(q.sq.head).responds() {
-			q.probe = probeOldest
-			if q.probes > 1 && q.longRead() {
-				q.probe = noProbe
-				q.extendAdaptiveTimer(now)
-				return
-			}
+			which = probeOldest
 		}
+		if q.probes > 1 && q.asksForMuch(which) {
+			q.extendAdaptiveTimer(now)
+			return
+		}
+		q.probe = which
 	default:
 		q.expired++
 		q.repeated++
@@ -265,11 +265,22 @@ func (q *QP) adaptiveTimeout(now time.Duration) {
 	q.extendAdaptiveTimer(now)
 }
 
-// longRead reports whether a probe of the oldest packet would ask for so much that one has to be
-// enough.
-func (q *QP) longRead() bool {
-	end, asked := q.asked.end(q.unaPSN)
-	return asked && int(wire.PSNDiff(end, q.unaPSN)) > q.firstRead
+// probedBy is the packet that a probe repeats, and its request. Something is under way.
+func (q *QP) probedBy(which probe) (psn uint32, index uint64) {
+	if which == probeLast {
+		return q.lastSent()
+	}
+	return q.unaPSN, q.sq.head
+}
+
+// asksForMuch reports whether a probe would ask for so much of a read that one has to be enough.
+func (q *QP) asksForMuch(which probe) bool {
+	if q.sendPSN == q.unaPSN {
+		return false
+	}
+	psn, index := q.probedBy(which)
+	end, asked := q.asked.end(psn)
+	return asked && q.sq.at(index).responds() && int(wire.PSNDiff(end, psn)) > q.firstRead
 }
 
 // PeerUnreachable takes a hint that the peer's socket is gone, such as an ICMP
@@ -301,10 +312,7 @@ func (q *QP) transmitProbe(out Output, now time.Duration) {
 	if q.sendPSN == q.unaPSN {
 		return // everything is about to be sent again
 	}
-	psn, index := q.unaPSN, q.sq.head
-	if which == probeLast {
-		psn, index = q.lastSent()
-	}
+	psn, index := q.probedBy(which)
 	q.timing, q.dropped = false, false
 	q.probed = which == probeOldest && !q.sq.at(index).responds()
 	sendPSN, sendIdx, readsSent, unasked := q.sendPSN, q.sendIdx, q.readsSent, q.unasked

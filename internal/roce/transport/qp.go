@@ -394,7 +394,7 @@ func (q *QP) setPath(mtu verbs.MTU, ackTimeout uint8) {
 	q.mtu = uint32(mtu)
 	q.mtuShift = uint(bits.TrailingZeros32(q.mtu))
 	q.largest = max(q.largest, q.mtu)
-	q.firstRead = min(firstReadBytes>>q.mtuShift, firstRead)
+	q.firstRead = min(firstReadBytes>>q.mtuShift, maxFirstRead)
 	q.readPackets = min(readBytes>>q.mtuShift, maxReadPackets)
 	q.ackTimeout = 0
 	if ackTimeout != 0 {

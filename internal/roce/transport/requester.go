@@ -41,12 +41,12 @@ const (
 	// A long read is asked for piece by piece, so that responses, which nothing acknowledges,
 	// cannot outrun the window. The first and the last response to a request have one header
 	// more than the others, and share no train of packets with them: small pieces make short
-	// trains. A request asks for firstReadBytes and firstRead packets at most at first, and
-	// for readBytes, maxReadPackets and half of the window where the path is steady. Where
-	// congestion is controlled, or the window is smaller, it asks for shortRead packets; one
-	// that asks for more exceeds the window by less than that.
+	// trains. A request asks for firstReadBytes and maxFirstRead packets at most at first, and
+	// for readBytes, maxReadPackets and half of the window where the path is steady; where the
+	// window is smaller, for the window or shortRead packets. It exceeds the window by less than
+	// shortRead. Where congestion is controlled, it asks for shortRead packets at most.
 	firstReadBytes = 128 << 10
-	firstRead      = 64
+	maxFirstRead   = 64
 	readBytes      = 512 << 10
 	maxReadPackets = 512
 	shortRead      = 32
@@ -55,7 +55,8 @@ const (
 	firstWindow = 64
 	minWindow   = 4
 	// ackInterval is how many packets of a long message may leave before one asks for an
-	// acknowledgement. Where the path is steady, these are maxAckBytes.
+	// acknowledgement; where the path is steady it is up to 2^maxLevel times as many, or
+	// maxAckBytes, whichever is less.
 	ackInterval = 32
 	maxAckBytes = 256 << 10
 	// What a repetition costs. The retry count bounds the time-outs, as
@@ -249,8 +250,8 @@ func (q *QP) readNext(w *sendWQE) int {
 	return n
 }
 
-// leastRead is the room in the window that it takes for the next request of a read to leave.
-// Where congestion is controlled, a window that has room for one request of full length and
+// leastRead is the room in the window that it takes for the next request of a read to leave: for
+// all that it asks for but shortRead-1 packets. Where congestion is controlled, a window that has room for one request of full length and
 // another may be exceeded by one. A smaller one is not, and waits until half of it is free: else it
 // would be used up by requests for a packet each.
 func (q *QP) leastRead(w *sendWQE, underWay int) int {

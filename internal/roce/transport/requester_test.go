@@ -392,7 +392,7 @@ func TestLossInALongPiece(t *testing.T) {
 		r.client.take(r.now, r.server.transmit(r.now)...)
 		sent = r.client.transmit(r.now)
 		for _, p := range sent {
-			require.True(t, p.PSN < 512 || p.RETH.Length <= firstRead*256, "asked for the first time")
+			require.True(t, p.PSN < 512 || p.RETH.Length <= maxFirstRead*256, "asked for the first time")
 		}
 	}
 	r.requireSent(1, verbs.StatusSuccess)
@@ -416,6 +416,45 @@ func TestALongReadIsProbedOnce(t *testing.T) {
 		require.Equal(t, want, probes, "level %d", level)
 		require.Equal(t, probes, r.client.qp.repeated)
 	}
+}
+
+// Behind a write, too: the write is probed meanwhile.
+func TestALongReadBehindAWriteIsProbedOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{adaptive: true, arena: 512 * 256})
+	r.roundTripOf(100 * time.Microsecond)
+	r.client.qp.congestion, r.client.qp.steady.level = 512, maxLevel
+	r.client.post(r.wr(2, verbs.OpWrite, 8), r.wr(3, verbs.OpRead, 256*256))
+	r.client.transmit(r.now)
+	probes := map[wire.Opcode]int{}
+	for start := r.now; r.now-start < minTimeout; {
+		r.expire()
+		for _, p := range r.client.transmit(r.now) {
+			probes[p.Opcode]++
+		}
+	}
+	require.Equal(t, 1, probes[wire.RCReadRequest])
+	require.Greater(t, probes[wire.RCWriteOnly], 1)
+}
+
+// The oldest packet is repeated soon, however much is asked for behind it.
+func TestProbeOfAWriteBeforeALongRead(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{adaptive: true, arena: 512 * 256})
+	r.roundTripOf(100 * time.Microsecond)
+	r.client.post(r.wr(2, verbs.OpWrite, 8), r.wr(3, verbs.OpRead, maxFirstRead*256))
+	start := r.now
+	r.client.transmit(r.now) // lost, as are all probes but that of the write
+	for len(r.client.send.list) == 0 {
+		r.expire()
+		for _, p := range r.client.transmit(r.now) {
+			if p.Opcode == wire.RCWriteOnly {
+				r.server.take(r.now, p)
+				r.client.take(r.now, r.server.transmit(r.now)...)
+			}
+		}
+	}
+	require.Less(t, r.now-start, minTimeout)
 }
 
 func TestSteadiness(t *testing.T) {
@@ -446,7 +485,7 @@ func TestSteadiness(t *testing.T) {
 // responses. After a loss they are smaller.
 func TestLongReadsGoInPieces(t *testing.T) {
 	t.Parallel()
-	const length, piece = 200*256 + 1, firstRead
+	const length, piece = 200*256 + 1, maxFirstRead
 	r := newRig(t, options{initReads: 2, psn: 0xffffff})
 	r.client.post(r.wr(1, verbs.OpRead, length))
 	sent := r.client.transmit(r.now)

@@ -1,11 +1,11 @@
 package transport
 
-// steadiness says for how long nothing had to be repeated. The longer, the more a read request
-// asks for, and the fewer acknowledgements a long message asks for: both cost less then, while
-// a repetition, or the time until it is known to be needed, costs more.
+// steadiness says for how many packets nothing was lost or late. The more, the more a read
+// request asks for, and the fewer acknowledgements a long message asks for: both cost less then,
+// while a repetition, or the time until it is known to be needed, costs more.
 type steadiness struct {
 	level   uint // by which power of two pieces are longer than at first
-	packets int  // since the level has changed
+	packets int  // that have arrived since the level changed, or one was late
 }
 
 const (
