@@ -251,9 +251,9 @@ func (q *QP) readNext(w *sendWQE) int {
 }
 
 // leastRead is the room in the window that it takes for the next request of a read to leave: for
-// all that it asks for but shortRead-1 packets. Where congestion is controlled, a window that has room for one request of full length and
-// another may be exceeded by one. A smaller one is not, and waits until half of it is free: else it
-// would be used up by requests for a packet each.
+// all that it asks for but shortRead-1 packets. Where congestion is controlled, a window that has
+// room for one request of full length and another may be exceeded by one. A smaller one is not, and
+// waits until half of it is free: else it would be used up by requests for a packet each.
 func (q *QP) leastRead(w *sendWQE, underWay int) int {
 	switch {
 	case !q.controlled && q.unasked >= underWay: // nothing is due that frees more

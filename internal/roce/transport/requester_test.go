@@ -305,6 +305,16 @@ func TestLostResponses(t *testing.T) {
 	})
 }
 
+// postBeyondWindow posts a request for a packet more than the window, on a path that has been steady
+// to that level, and returns its length.
+func postBeyondWindow(t *testing.T, op verbs.Opcode, mtu verbs.MTU, window int, level uint) (r *rig, length int) {
+	length = (window + 1) * int(mtu)
+	r = newRig(t, options{mtu: mtu, initReads: 16, arena: length})
+	r.client.qp.congestion, r.client.qp.steady.level = window, level
+	r.client.post(r.wr(1, op, length))
+	return r, length
+}
+
 // A long message asks for acknowledgements often enough that one comes before the window is full,
 // and less often where the path is steady.
 func TestHowOftenAcknowledgementsAreAskedFor(t *testing.T) {
@@ -322,10 +332,7 @@ func TestHowOftenAcknowledgementsAreAskedFor(t *testing.T) {
 		{1024, 104, maxLevel, []uint32{51, 103}},
 		{4096, 26, maxLevel, []uint32{12, 25}},
 	} {
-		length := (c.window + 1) * int(c.mtu)
-		r := newRig(t, options{mtu: c.mtu, arena: length})
-		r.client.qp.congestion, r.client.qp.steady.level = c.window, c.level
-		r.client.post(r.wr(1, verbs.OpWrite, length))
+		r, _ := postBeyondWindow(t, verbs.OpWrite, c.mtu, c.window, c.level)
 		var got []uint32
 		for _, p := range r.client.transmit(r.now) {
 			if p.AckReq {
@@ -355,10 +362,7 @@ func TestHowMuchAReadAsksFor(t *testing.T) {
 		{1024, 104, maxLevel, []uint32{0, 64}},
 		{1024, 4, maxLevel, []uint32{0}},
 	} {
-		length := (c.window + 1) * int(c.mtu)
-		r := newRig(t, options{mtu: c.mtu, initReads: 16, arena: length})
-		r.client.qp.congestion, r.client.qp.steady.level = c.window, c.level
-		r.client.post(r.wr(1, verbs.OpRead, length))
+		r, length := postBeyondWindow(t, verbs.OpRead, c.mtu, c.window, c.level)
 		sent := r.client.transmit(r.now)
 		require.Equal(t, c.want, psns(sent), "%+v", c)
 		for len(sent) > 0 {
