@@ -53,7 +53,7 @@ func (p *localPath) attach(t *transport.QP) {
 }
 
 func (p *localPath) detach() {
-	p.revokeAll()
+	p.revoke(nil)
 	if p.shared {
 		p.endpoint.receivers++
 		p.peer.endWait(p)
@@ -62,18 +62,15 @@ func (p *localPath) detach() {
 	p.endpoint.shard.local.leave(p.peer)
 }
 
-// revokeRequests has the peer take no payload of requests that have ended: their memory is the
+// revoke has the peer take no more payload from mem, or from any memory if it is nil: it is the
 // program's again.
-func (p *localPath) revokeRequests() {
-	if p.peer.channel != nil {
-		p.peer.channel.Revoke(p.queuePair.num, true)
-	}
-}
-
-// revokeAll has it read nothing more either: the program has ended the connection.
-func (p *localPath) revokeAll() {
-	if p.peer.channel != nil {
-		p.peer.channel.Revoke(p.queuePair.num, false)
+func (p *localPath) revoke(mem []byte) {
+	switch c := p.peer.channel; {
+	case c == nil:
+	case mem == nil:
+		c.Revoke(p.queuePair.num)
+	default:
+		c.RevokeMemory(mem)
 	}
 }
 

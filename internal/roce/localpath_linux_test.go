@@ -146,56 +146,68 @@ func awaitReferences(s *side, n int) {
 	})
 }
 
-// Memory of requests that end without having been acknowledged is the program's again, and so is
-// memory that peers were to read when their connection ends: what comes there later reaches
-// nobody, whether the peer has not taken the packet yet or is about to.
-func TestPayloadOfRequestsThatEnded(t *testing.T) {
+// Payload that the peer has not taken yet, or is about to copy, is lost when its memory is taken back:
+// what comes there later reaches nobody. The peer goes on once the memory has come back.
+func TestPayloadTakenBack(t *testing.T) {
 	const n = 2 * local.MinReference
 	for name, op := range map[string]verbs.Opcode{"write with immediate": verbs.OpWriteImm, "send": verbs.OpSend, "read": verbs.OpRead} {
-		for _, taken := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, taken %v", name, taken), func(t *testing.T) {
-				x, y := openLocalPair(t, 1<<20)
-				x.share(1 << 20)
-				y.share(1 << 20)
-				from, to := x, y // of the data
-				if op == verbs.OpRead {
-					from, to = y, x
-				}
-				awaitReferences(from, n)
-				peer := to.qp.(*queuePair).path.(*localPath).peer
-				to.recv(9, to.sge(0, n))
-				y.dev.main.mu.Lock()
-				x.post(verbs.SendWR{Op: op, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, n)}, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()})
-				if op == verbs.OpRead {
-					x.dev.main.mu.Lock()
-					y.dev.main.progress(y.dev.now(), nil)
-					y.dev.main.mu.Unlock()
-				}
-				// The end that is to take the data is locked, as if its process stood still.
-				var packet *local.Packet
-				if taken {
-					packet = must(peer.channel.Receive())
-					require.NotNil(t, packet)
-				}
-				require.NoError(t, from.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState))
-				for i := range from.mem[:n] {
-					from.mem[i] = 0xee
-				}
-				if taken {
-					require.Equal(t, byte(0xee), packet.Pieces[0][0], "it lies there")
-					peer.handle(packet, to.dev.now())
-				}
-				to.dev.main.progress(to.dev.now(), nil)
-				to.dev.main.mu.Unlock()
-				n, err := to.cq.Poll(to.wcs)
-				require.NoError(t, err)
-				for _, wc := range to.wcs[:n] {
-					assert.NotEqual(t, verbs.StatusSuccess, wc.Status)
-				}
-				if !taken {
-					assert.NotContains(t, to.mem[:2*local.MinReference], byte(0xee))
-				}
-			})
+		for _, way := range takenBackWays {
+			if way.window == verbs.MWType1 || way.window != 0 && op != verbs.OpRead {
+				continue // the payload was copied at once, or is not lent
+			}
+			for _, taken := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/%s/taken %v", name, way.name, taken), func(t *testing.T) {
+					x, y := openLocalPair(t, 1<<20)
+					p := &takenBack{peer: y, owner: x, user: y} // of the data
+					if op == verbs.OpRead {
+						p.peer, p.owner, p.user = x, y, x
+					}
+					p.begin(way.window)
+					from, to := p.owner, p.peer
+					from.mem = p.mem
+					awaitReferences(from, n)
+					fillWith(p.mem, bytesBefore)
+					wr := verbs.SendWR{Op: op, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{{Addr: p.mr.Addr(), Length: n, LKey: p.mr.LKey()}}, RemoteAddr: to.mr.Addr(), RKey: to.mr.RKey()}
+					if op == verbs.OpRead {
+						wr.SGL, wr.RemoteAddr, wr.RKey = []verbs.SGE{to.sge(0, n)}, p.mr.Addr(), p.key
+					}
+					peer := to.qp.(*queuePair).path.(*localPath).peer
+					to.recv(9, to.sge(0, n))
+					y.dev.main.mu.Lock()
+					x.post(wr)
+					if op == verbs.OpRead {
+						x.dev.main.mu.Lock()
+						y.dev.main.progress(y.dev.now(), nil)
+						y.dev.main.mu.Unlock()
+					}
+					// The end that is to take the data is locked, as if its process stood still.
+					var packet *local.Packet
+					if taken {
+						packet = must(peer.channel.Receive())
+						require.NotNil(t, packet)
+						require.Equal(t, byte(bytesBefore), packet.Pieces[0][0], "it lies there")
+					}
+					if way.name == "queue pair failed" && op != verbs.OpRead {
+						p.failQueuePair() // a request with an error would wait for this one
+					} else {
+						way.take(p)
+					}
+					fillWith(p.mem, bytesAfter)
+					if taken {
+						peer.handle(packet, to.dev.now())
+					}
+					to.dev.main.progress(to.dev.now(), nil)
+					to.dev.main.mu.Unlock()
+					n, err := to.cq.Poll(to.wcs)
+					require.NoError(t, err)
+					for _, wc := range to.wcs[:n] {
+						assert.NotEqual(t, verbs.StatusSuccess, wc.Status)
+					}
+					if !taken {
+						assert.NotContains(t, to.mem, byte(bytesAfter))
+					}
+				})
+			}
 		}
 	}
 }
@@ -342,7 +354,7 @@ func intrude(t *testing.T, x, y *side) *intruder {
 	require.NoError(t, err)
 	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
 	require.NoError(t, err)
-	_, _, err = conn.WriteMsgUnix(fmt.Appendf(nil, "verbena local 4 %v %v", own, other), unix.UnixRights(fd), nil)
+	_, _, err = conn.WriteMsgUnix(fmt.Appendf(nil, "verbena local 5 %v %v", own, other), unix.UnixRights(fd), nil)
 	require.NoError(t, err)
 	require.NoError(t, unix.Close(fd))
 	_, err = conn.Read(make([]byte, 100))

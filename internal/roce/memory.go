@@ -154,6 +154,7 @@ func (m *memoryRegion) Close() error {
 	m.closed = true
 	m.pd.refs--
 	d.memory.Remove(m.region)
+	d.revoke(m.region.Mem)
 	if m.unmap != nil {
 		return m.unmap()
 	}

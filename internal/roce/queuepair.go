@@ -84,9 +84,9 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 		Num:      q.num, Domain: p.id, Memory: d.memory, Send: sendCQ, Recv: recvCQ,
 		SendDepth: init.MaxSendWR, MaxSendSGE: init.MaxSendSGE, MaxInline: init.MaxInline,
 		SignalAll: init.SignalAll, Counters: &s.counters, Waiting: &s.waiting,
-		Guard: keyGuard{q},
-		Event: func(t verbs.EventType) { d.report(verbs.Event{Type: t, QPN: q.num}) },
-		Ended: q.requestsEnded,
+		Guard:   keyGuard{q},
+		Event:   func(t verbs.EventType) { d.report(verbs.Event{Type: t, QPN: q.num}) },
+		Revoked: q.revoked,
 	}
 	if srq != nil {
 		cfg.RecvQueue = srq.queue
@@ -171,8 +171,6 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	if toRTR || q.transport.State() == verbs.QPReset {
 		q.setPath(p)
-	} else if p, ok := q.path.(*localPath); ok && q.transport.State() == verbs.QPError {
-		p.revokeAll()
 	}
 	s := q.shard.Load()
 	s.activate(q)
@@ -180,10 +178,10 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// requestsEnded is transport.Config.Ended.
-func (q *queuePair) requestsEnded() {
+// revoked is transport.Config.Revoked.
+func (q *queuePair) revoked(mem []byte) {
 	if p, ok := q.path.(*localPath); ok {
-		p.revokeRequests()
+		p.revoke(mem)
 	}
 }
 

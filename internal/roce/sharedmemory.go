@@ -62,6 +62,18 @@ func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error
 	return m.Bytes, func() error { return d.freeMemory(entry) }, nil
 }
 
+// revoke has devices of other processes take no more payload from mem. The lock is held.
+func (d *Device) revoke(mem []byte) {
+	if m, _ := d.memories.find(mem); m == nil {
+		return
+	}
+	for _, s := range d.mu.list {
+		for _, p := range s.local.polled.peers {
+			p.channel.RevokeMemory(mem)
+		}
+	}
+}
+
 func (d *Device) freeMemory(entry sharedMemory) error {
 	d.mu.Lock()
 	d.memories = slices.DeleteFunc(d.memories, func(m sharedMemory) bool { return m == entry })

@@ -82,6 +82,8 @@ type Channel struct {
 	budget *Budget // for what is seen
 
 	marks marks
+	// stuck: the peer did not end a copy from memory that was taken back. The channel must end.
+	stuck bool
 
 	record record
 	packet Packet
@@ -126,6 +128,9 @@ func (c *Channel) Ends() Ends { return c.ends }
 // Room is how many packets of any size can be sent, at most as many as are asked for. There may
 // be room for more than the few that it looks for; it is 0 only if there is none.
 func (c *Channel) Room(packets int) (int, error) {
+	if c.stuck {
+		return 0, ErrStandsStill
+	}
 	free, err := c.out.room(min(packets, fewPackets) * maxRecord)
 	return min(free/maxRecord, packets), err
 }
@@ -138,17 +143,32 @@ const fewPackets = 4
 // room. The peer sees it after Flush.
 func (c *Channel) Send(p *wire.Packet, pieces [][]byte, n int, refs []Reference, owner uint32) {
 	if refs != nil {
-		c.out.putReferences(p, refs, owner)
+		c.out.putReferences(p, pieces, refs, owner)
 		return
 	}
 	c.out.putInline(p, pieces, n)
 }
 
-// Revoke has an owner's packets with references be lost, unless the peer has taken them: the
-// memory is about to be used for something else. It leaves responses alone if only requests
-// are meant.
-func (c *Channel) Revoke(owner uint32, requestsOnly bool) {
-	c.out.revoke(func(r *pendingReference) bool { return r.owner == owner && !(requestsOnly && r.response) })
+// Revoke has an owner's packets with references be lost that the peer has not copied: once it has
+// returned, their memory can be used for something else. It waits for a copy that has begun. If
+// that takes too long, the packet is lost too, and Room and Receive fail with ErrStandsStill.
+func (c *Channel) Revoke(owner uint32) {
+	c.revoke(func(r *pendingReference) bool { return r.owner == owner })
+}
+
+// RevokeMemory is Revoke for all packets with references into mem.
+func (c *Channel) RevokeMemory(mem []byte) {
+	from, to := bounds([][]byte{mem})
+	c.revoke(func(r *pendingReference) bool { return r.from < to && from < r.to })
+}
+
+func (c *Channel) revoke(meant func(*pendingReference) bool) {
+	if c.loop != nil {
+		c.in.endCopy() // it is done, or has not begun: the lock is the same
+	}
+	if !c.out.revoke(meant) {
+		c.stuck = true
+	}
 }
 
 // Flush shows the peer what was sent, and wakes it if it asked for that.
@@ -171,14 +191,14 @@ func (c *Channel) wake() {
 func (c *Channel) AwaitRoom() (bool, error) { return c.out.awaitRoom() }
 
 // Await asks to be woken when packets come. It reports whether none are there.
-func (c *Channel) Await() (none bool) { return c.in.await() }
+func (c *Channel) Await() (none bool) { return c.in.await() && !c.stuck }
 
-// Pending reports whether packets are there.
-func (c *Channel) Pending() bool { return c.in.pending() }
-
-// Receive takes a packet, or returns nil if there is none. The error matches ErrDisorder: the
-// channel is of no use any more.
+// Receive takes a packet, or returns nil if there is none. The error matches ErrDisorder or
+// ErrStandsStill: the channel is of no use any more.
 func (c *Channel) Receive() (*Packet, error) {
+	if c.stuck {
+		return nil, ErrStandsStill
+	}
 	r, p := &c.record, &c.packet
 	for {
 		ok, err := c.in.next(r)
@@ -219,7 +239,7 @@ func (c *Channel) Release() {
 // Close ends the channel: Serve returns. It is called with the lock held, once nothing more is
 // sent and no packet is in use.
 func (c *Channel) Close() {
-	c.out.revoke(func(*pendingReference) bool { return true })
+	c.revoke(func(*pendingReference) bool { return true })
 	if c.loop == nil {
 		c.hangUp()
 	}

@@ -22,7 +22,7 @@ var errPeerGone = io.EOF
 // The handshake: the dialler says which device it is and which it wants, and hands over the
 // shared memory; the other takes it or does not.
 const (
-	greeting  = "verbena local 4"
+	greeting  = "verbena local 5"
 	taken     = "taken"
 	refused   = "refused"
 	patience  = 2 * time.Second

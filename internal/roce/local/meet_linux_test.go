@@ -111,7 +111,9 @@ func TestChannel(t *testing.T) {
 		require.EqualValues(t, 2, p.PSN)
 		require.Empty(t, p.Pieces)
 		to.Release()
-		require.False(t, to.Pending())
+		p, err = to.Receive()
+		require.NoError(t, err)
+		require.Nil(t, p)
 	}
 }
 

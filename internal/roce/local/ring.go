@@ -3,7 +3,9 @@ package local
 import (
 	"encoding/binary"
 	"errors"
+	"runtime"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
@@ -16,6 +18,9 @@ var (
 	ErrDisorder = errors.New("the shared memory is in disorder")
 	// ErrCutOff: the other end is gone without a goodbye, as when its process has died.
 	ErrCutOff = errors.New("the channel has been cut off")
+	// ErrStandsStill: the other process does not go on in the midst of a copy from memory that its
+	// owner takes back.
+	ErrStandsStill = errors.New("the other process stands still in the midst of a copy")
 )
 
 // A ring is a piece of shared memory: a page of control words, each on a cache line of its
@@ -26,6 +31,7 @@ const (
 	headAt       = 0       // up to where records have been taken; the consumer's
 	consumerWait = 64      // 1: the consumer wants to be woken for records
 	producerWait = 128     // 1: the producer wants to be woken for room
+	copyingAt    = 192     // of the record whose references the consumer reads: its position, and one; 0: none
 )
 
 // A record begins with its head and the packet's headers, and goes on, right behind them, with
@@ -91,7 +97,7 @@ type pendingReference struct {
 	at       uint64
 	head     uint64 // of the record
 	owner    uint32
-	response bool
+	from, to uintptr // the payload lies between these addresses
 }
 
 func newProducer(memory []byte) producer {
@@ -176,16 +182,17 @@ func (p *producer) putInline(packet *wire.Packet, pieces [][]byte, n int) {
 	}
 }
 
-// putReferences writes a packet whose payload the references name, at most MaxReferences, for
-// an owner who can revoke it.
-func (p *producer) putReferences(packet *wire.Packet, refs []Reference, owner uint32) {
+// putReferences writes a packet whose payload lies in pieces, which the references name: at most
+// MaxReferences. The owner, and whoever takes back memory of the payload, can revoke it.
+func (p *producer) putReferences(packet *wire.Packet, pieces [][]byte, refs []Reference, owner uint32) {
 	if p.pending.Len()%pendingLook == pendingLook-1 {
 		_, _ = p.room(len(p.records)) // an error is found again where room is asked for
 	}
 	p.dropTaken()
 	headers, payload, head := p.place(kindReference, packet.Opcode.HeaderLen(), len(refs)*referenceLen)
 	packet.PutHeaders(headers)
-	p.pending.Push(pendingReference{at: p.tail - uint64(uint32(head)), head: head, owner: owner, response: packet.Opcode.IsReadResponse()})
+	from, to := bounds(pieces)
+	p.pending.Push(pendingReference{at: p.tail - uint64(uint32(head)), head: head, owner: owner, from: from, to: to})
 	for _, r := range refs {
 		binary.LittleEndian.PutUint32(payload, r.Memory)
 		binary.LittleEndian.PutUint32(payload[4:], r.Length)
@@ -201,23 +208,37 @@ func (p *producer) dropTaken() {
 	}
 }
 
-// revoke has the consumer take none of the records with references that are meant, if it has
-// not taken them yet. Who is about to finds out (record.intact), so that the memory can be used
-// for something else from now on.
-func (p *producer) revoke(meant func(*pendingReference) bool) {
-	if p.pending.Len() == 0 {
-		return
+// bounds are the lowest address of the pieces, and that behind the highest.
+func bounds(pieces [][]byte) (from, to uintptr) {
+	from = ^uintptr(0)
+	for _, piece := range pieces {
+		at := uintptr(unsafe.Pointer(unsafe.SliceData(piece)))
+		from, to = min(from, at), max(to, at+uintptr(len(piece)))
 	}
-	if _, err := p.room(len(p.records)); err != nil {
-		return // the channel is about to end
+	return from, to
+}
+
+// revoke has the consumer take none of the records with references that are meant, if it has
+// not taken them yet. One whose payload it is copying is waited for, so that the memory can be
+// used for something else from now on. If the copy does not end in time, revoke reports false:
+// what is copied from now on counts as lost (record.intact).
+func (p *producer) revoke(meant func(*pendingReference) bool) bool {
+	if p.pending.Len() == 0 {
+		return true
+	}
+	_, err := p.room(len(p.records))
+	if err != nil {
+		return true // the channel is about to end
 	}
 	p.dropTaken()
+	first, last := ^uint64(0), uint64(0) // of those revoked
 	for range p.pending.Len() {
 		r := p.pending.Pop()
 		if !meant(&r) {
 			p.pending.Push(r)
 			continue
 		}
+		first, last = min(first, r.at), r.at
 		head := r.head&^(0xff<<32) | kindRevoked<<32
 		if r.at == p.published {
 			p.firstHead = head
@@ -225,6 +246,24 @@ func (p *producer) revoke(meant func(*pendingReference) bool) {
 			word(p.records, p.at(r.at)).Store(head)
 		}
 	}
+	// The consumer announces a copy before it looks at the head again.
+	copying := word(p.memory, copyingAt).Load()
+	return copying <= first || copying > last+1 || p.awaitCopied(copying)
+}
+
+// maxCopyWait is how long a copy of MaxInline bytes, which takes microseconds, is waited for: the
+// other process may have lost its processor meanwhile.
+const maxCopyWait = 20 * time.Millisecond
+
+// awaitCopied waits until the consumer has ended a copy, and reports whether it has in time.
+func (p *producer) awaitCopied(copying uint64) bool {
+	at := word(p.memory, copyingAt)
+	for end := time.Now().Add(maxCopyWait); at.Load() == copying; runtime.Gosched() {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	return true
 }
 
 // publish shows the consumer what has been written. It reports whether the consumer is to
@@ -261,13 +300,13 @@ type record struct {
 	inline     bool
 	payload    []byte
 	head       *atomic.Uint64 // of the record in the ring
-	fence      atomic.Uint64
+	copying    *atomic.Uint64 // the control word
 }
 
-// intact reports whether a payload that the record refers to was what its producer meant when it
-// was read.
+// intact ends the copy of a payload that the record refers to, and reports whether it was what
+// its producer meant.
 func (r *record) intact() bool {
-	r.fence.Add(1) // the payload was read before
+	r.copying.Store(0)
 	return byte(r.head.Load()>>32) == kindReference
 }
 
@@ -277,6 +316,7 @@ type consumer struct {
 	records  []byte
 	head     uint64 // what has been taken
 	released uint64
+	copies   bool // a copy was announced, and may not have ended
 }
 
 func newConsumer(memory []byte) consumer {
@@ -295,6 +335,7 @@ func (c *consumer) pending() bool { return c.peek() != 0 }
 // release is called.
 func (c *consumer) next(r *record) (bool, error) {
 	for {
+		c.endCopy()
 		first := c.peek()
 		if first == 0 {
 			return false, nil
@@ -322,14 +363,30 @@ func (c *consumer) next(r *record) (bool, error) {
 		begin := payloadAt(headers)
 		copy(r.headers[:headers], b[recordHead:])
 		r.head = word(b, 0)
+		if kind == kindReference {
+			r.copying, c.copies = word(c.memory, copyingAt), true
+			r.copying.Store(c.head - uint64(size) + 1)
+			if byte(r.head.Load()>>32) != kindReference {
+				continue // revoked meanwhile
+			}
+		}
 		r.headersLen, r.inline, r.payload = headers, kind == kindInline, b[begin:begin+int(n):begin+int(n)]
 		return true, nil
+	}
+}
+
+// endCopy ends the copy from the record that was taken last.
+func (c *consumer) endCopy() {
+	if c.copies {
+		word(c.memory, copyingAt).Store(0)
+		c.copies = false
 	}
 }
 
 // release gives back the room of what was taken. It reports whether the producer is to be
 // woken.
 func (c *consumer) release() (wake bool) {
+	c.endCopy()
 	if c.released == c.head {
 		return false
 	}

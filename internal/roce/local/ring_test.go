@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
+	"runtime"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -128,7 +130,7 @@ func TestRingRevoked(t *testing.T) {
 		p, c := newProducer(memory), newConsumer(memory)
 		putThree := func() {
 			for owner := range uint32(3) {
-				p.putReferences(&wire.Packet{Opcode: wire.RCSendOnly, PSN: owner}, []Reference{{1, 10, 20}}, owner)
+				p.putReferences(&wire.Packet{Opcode: wire.RCSendOnly, PSN: owner}, nil, []Reference{{1, 10, 20}}, owner)
 			}
 		}
 		putThree()
@@ -237,8 +239,8 @@ func FuzzReceive(f *testing.F) {
 	for _, op := range []wire.Opcode{wire.RCWriteOnly, wire.RCReadRequest, wire.RCAcknowledge, wire.RCSendOnlyImm} {
 		packet := wire.Packet{Opcode: op, DestQP: 5, PSN: 7}
 		p.putInline(&packet, [][]byte{pattern(15, 1), pattern(25, 1)}, 40)
-		p.putReferences(&packet, []Reference{{1, 10, 20}, {1, 1, 4095}}, 9)
-		p.putReferences(&packet, []Reference{{1, 10, 20}}, 8)
+		p.putReferences(&packet, nil, []Reference{{1, 10, 20}, {1, 1, 4095}}, 9)
+		p.putReferences(&packet, nil, []Reference{{1, 10, 20}}, 8)
 	}
 	p.revoke(func(r *pendingReference) bool { return r.owner == 8 })
 	p.publish()
@@ -295,4 +297,34 @@ func TestReferences(t *testing.T) {
 	}
 	_, err = s.resolve(nil, ref(4, 1, 0))
 	require.ErrorIs(t, err, errForgotten)
+}
+
+// Who takes memory back waits for a copy of it that the consumer has begun, but not for ever.
+func TestRingRevokeAwaitsTheCopy(t *testing.T) {
+	memory := aligned(controlLen + testRing)
+	p, c := newProducer(memory), newConsumer(memory)
+	all := func(*pendingReference) bool { return true }
+	p.putReferences(&wire.Packet{Opcode: wire.RCSendOnly}, nil, []Reference{{1, 10, 20}}, 1)
+	p.putReferences(&wire.Packet{Opcode: wire.RCSendOnly}, nil, []Reference{{1, 10, 20}}, 2)
+	p.publish()
+	first := take(t, &c)
+	var copied atomic.Bool
+	go func() {
+		for first.head.Load()>>32&0xff != kindRevoked {
+			runtime.Gosched()
+		}
+		copied.Store(true)
+		first.intact()
+	}()
+	if p.revoke(func(r *pendingReference) bool { return r.owner == 1 }) { // else the machine was too busy
+		require.True(t, copied.Load(), "it did not wait")
+	}
+	require.NotNil(t, take(t, &c))
+	require.False(t, p.revoke(all), "the copy does not end")
+	require.Nil(t, take(t, &c), "which ends it")
+
+	p.putReferences(&wire.Packet{Opcode: wire.RCSendOnly}, nil, []Reference{{1, 10, 20}}, 3)
+	p.publish()
+	require.NotNil(t, take(t, &c))
+	require.True(t, p.revoke(func(r *pendingReference) bool { return r.owner == 4 }), "of another owner: there is nothing to wait for")
 }

@@ -238,7 +238,6 @@ func (c *Context) execute(p *wire.Packet) code {
 func (c *Context) receiveRead(p *wire.Packet) {
 	n := uint32(p.Segments.Count)
 	size := uint32(p.Segments.Size)
-	total := min(n*size, p.RETH.Length-p.Offset)
 	q := c.t.target(p)
 	switch {
 	case q == nil:
@@ -254,7 +253,7 @@ func (c *Context) receiveRead(p *wire.Packet) {
 	if !c.admits(&p.RETH) {
 		return
 	}
-	if _, ok := c.t.cfg.Memory.ReadPart(q.domain, p.RETH, p.Offset, total); !ok {
+	if !c.t.cfg.Memory.Readable(q.domain, p.RETH) {
 		c.refuse(p, codeBadAddress)
 		return
 	}
@@ -345,7 +344,7 @@ func (c *Context) readable(job *readJob, off, n uint32) ([]byte, code) {
 	if q == nil || !q.receiving() {
 		return nil, codeBadQPN
 	}
-	b, ok := c.t.cfg.Memory.ReadPart(q.domain, job.reth, off, n)
+	b, ok := c.t.cfg.Memory.ReadPart(q.domain, job.reth, off, n, &c.t.bounce)
 	if !ok {
 		return nil, codeBadAddress
 	}

@@ -68,6 +68,7 @@ type Transport struct {
 	pieces [][]byte
 	words  [maxAckWords * 8]byte
 	one    [1][]byte
+	bounce []byte // of transport.Memory.ReadPart
 }
 
 // New returns the transport of a device.

@@ -56,17 +56,28 @@ func (m *Memory) WritePart(domain uint32, h wire.RETH, off uint32, data []byte) 
 	return w.place(uint32(len(data)), [][]byte{data})
 }
 
-// ReadPart returns n bytes from an offset of what a peer reads, and refuses like
-// WritePart.
-func (m *Memory) ReadPart(domain uint32, h wire.RETH, off, n uint32) ([]byte, bool) {
+// Readable reports whether a peer may read what it asks for.
+func (m *Memory) Readable(domain uint32, h wire.RETH) bool {
+	_, ok := m.grantRead(domain, h)
+	return ok
+}
+
+// ReadPart returns n bytes from an offset of what a peer reads, for an Output, or a copy of them
+// in bounce. It refuses like WritePart.
+func (m *Memory) ReadPart(domain uint32, h wire.RETH, off, n uint32, bounce *[]byte) ([]byte, bool) {
+	g, ok := m.grantRead(domain, h)
+	if !ok || h.Length == 0 {
+		return nil, ok
+	}
+	g.addr += uint64(off)
+	return g.read(n, bounce)
+}
+
+func (m *Memory) grantRead(domain uint32, h wire.RETH) (grant, bool) {
 	if h.Length == 0 {
-		return nil, true
+		return grant{}, true
 	}
-	g, ok := m.grantIn(domain, nil, h.RKey, h.VA, h.Length, verbs.AccessRemoteRead)
-	if !ok {
-		return nil, false
-	}
-	return g.region.slice(g.addr+uint64(off), n)
+	return m.grantIn(domain, nil, h.RKey, h.VA, h.Length, verbs.AccessRemoteRead)
 }
 
 // Receive is a receive that has been taken off its queue.

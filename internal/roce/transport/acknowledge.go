@@ -34,9 +34,10 @@ func (q *QP) receiveAck(p *wire.Packet, now time.Duration) {
 	case wire.KindRNRNak:
 		q.receiveRNRNak(p.PSN, syndrome.Timer(), now)
 	case wire.KindNak:
-		if !q.acknowledge(p.PSN, now) {
+		if !q.acknowledge(p.PSN, now) && !syndrome.IsFatal() {
 			return
 		}
+		// A response that is missing before a fatal one will not come any more.
 		switch syndrome.Code() {
 		case wire.NakSequence:
 			q.counters.SequenceNaks++
@@ -234,15 +235,18 @@ func (q *QP) receiveRead(p *wire.Packet, now time.Duration) {
 		q.failRequest(verbs.StatusBadResponse)
 		return
 	}
-	got := w.got
+	got, placed := w.got, true
 	for _, part := range q.payload {
-		if !scatter(w.segs, got, part) {
-			q.failRequest(verbs.StatusLocalProtectionError)
-			return
+		if placed = scatter(w.segs, got, part); !placed {
+			break
 		}
 		got += uint32(len(part))
 	}
 	if q.changed() {
+		return
+	}
+	if !placed {
+		q.failRequest(verbs.StatusLocalProtectionError)
 		return
 	}
 	w.got = got

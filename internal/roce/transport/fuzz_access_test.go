@@ -172,7 +172,8 @@ func (h *fuzzHost) part(q *fuzzQP, write bool, in *fuzzInput) {
 		va >= 1<<40 && va-1<<40 <= vastLen && uint64(length) <= vastLen-(va-1<<40)
 	ok = ok || vast || length == 0
 	if !write {
-		b, got := h.memory.ReadPart(testDomain, header, off, n)
+		var bounce []byte
+		b, got := h.memory.ReadPart(testDomain, header, off, n, &bounce)
 		if got != ok || got && length > 0 && (uint32(len(b)) != n || n > 0 && !h.readable(q.qp, b)) {
 			h.w.fail("reading %d bytes of %+v: %d, %v, not %v", n, header, len(b), got, ok)
 		}

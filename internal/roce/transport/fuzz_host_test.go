@@ -325,7 +325,10 @@ func (g *fuzzGuard) Refused()     { g.refused++ }
 // readable reports whether bytes that leave for a peer are any that it may read.
 func (h *fuzzHost) readable(q *QP, b []byte) bool {
 	r, addr := h.whose(b)
-	if r == nil || r.closed || r.Domain != testDomain {
+	if r == nil {
+		return h.bounced(b)
+	}
+	if r.closed || r.Domain != testDomain {
 		return false
 	}
 	if r.Access&verbs.AccessRemoteRead != 0 {
@@ -335,6 +338,20 @@ func (h *fuzzHost) readable(q *QP, b []byte) bool {
 		w := &h.windows[i]
 		if w.region == r && w.access&verbs.AccessRemoteRead != 0 && (w.qp == q || w.Type == verbs.MWType1) &&
 			addr >= w.addr && addr+uint64(len(b)) <= w.addr+w.length {
+			return true
+		}
+	}
+	return false
+}
+
+// bounced reports whether bytes are a copy of some that a window of type 1 lets peers read.
+func (h *fuzzHost) bounced(b []byte) bool {
+	for i := range h.windows {
+		w := &h.windows[i]
+		if w.Type != verbs.MWType1 || w.region == nil || w.region.closed || w.access&verbs.AccessRemoteRead == 0 {
+			continue
+		}
+		if bytes.Contains(w.region.Mem[w.addr-w.region.Base:][:w.length], b) {
 			return true
 		}
 	}

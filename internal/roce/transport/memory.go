@@ -161,6 +161,15 @@ func (w *incomingWrite) copy(n uint32, parts [][]byte) bool {
 		return false
 	}
 	defer w.release()
+	if n == 8 && len(parts) > 1 { // they are stored as one word, too
+		var word [8]byte
+		at := word[:]
+		for _, part := range parts {
+			at = at[dma.Copy(at, part):]
+		}
+		place(b, word[:])
+		return true
+	}
 	for _, part := range parts {
 		place(b[:len(part)], part)
 		b = b[len(part):]

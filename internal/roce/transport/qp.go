@@ -22,7 +22,8 @@ type Completer interface {
 type Output interface {
 	// Send takes a packet whose payload is the n bytes of pieces. Packet and
 	// pieces are valid until the end of the Transmit that calls Send; the bytes
-	// are registered memory of the program, which may change at any time.
+	// are registered memory of the program, which may change at any time. An Output that
+	// reads them later stops at Config.Revoked.
 	Send(p *wire.Packet, pieces [][]byte, n int)
 }
 
@@ -62,10 +63,11 @@ type Config struct {
 	Guard KeyGuard
 	// Event takes asynchronous events of the queue pair.
 	Event func(verbs.EventType)
-	// Ended is called when requests end that have not been acknowledged, before anybody can
-	// know. From then on an Output must not read payload of requests that it has not copied.
-	// Nil: there is no such Output.
-	Ended func()
+	// Revoked is called before anybody can know that memory is the program's again: mem, of a
+	// window that was taken away, or all that the queue pair has sent from, if mem is nil: it has
+	// failed or was reset. Once Revoked has returned, an Output must not read payload there that
+	// it has not copied. Nil: there is no such Output.
+	Revoked func(mem []byte)
 }
 
 // QP is a queue pair. What every packet looks at comes first: where there are thousands of
@@ -122,7 +124,8 @@ type QP struct {
 	guard       KeyGuard
 	expectedKey uint32 // of ExpectKey
 	event       func(verbs.EventType)
-	ended       func()
+	revoked     func(mem []byte)
+	bounce      []byte // see transmitRead
 }
 
 // New returns a queue pair in the state Reset.
@@ -131,12 +134,12 @@ func New(c Config) *QP {
 		kind: c.Type, service: services[c.Type], portMTU: c.PortMTU, checkAH: c.CheckAH, findBind: c.Bind,
 		num: c.Num, domain: c.Domain, memory: c.Memory, sendCQ: c.Send, recvCQ: c.Recv,
 		signalAll: c.SignalAll, mayAdapt: c.Adaptive && c.Type == verbs.RC,
-		window: c.Window, counters: c.Counters, guard: c.Guard, event: c.Event, ended: c.Ended,
+		window: c.Window, counters: c.Counters, guard: c.Guard, event: c.Event, revoked: c.Revoked,
 		rq: c.RecvQueue,
 		sq: newSendQueue(c.SendDepth, c.MaxSendSGE, c.MaxInline),
 	}
-	if q.ended == nil {
-		q.ended = func() {}
+	if q.revoked == nil {
+		q.revoked = func([]byte) {}
 	}
 	if q.waiting = c.Waiting; q.waiting == nil {
 		q.waiting = &Waiting{}
@@ -334,7 +337,7 @@ func (q *QP) Close() {
 
 // reset empties everything, without completions (IBTA 10.3.1.1).
 func (q *QP) reset() {
-	q.ended()
+	q.revoked(nil)
 	q.endWindows()
 	q.sq.empty()
 	if !q.rq.shared {
@@ -357,7 +360,9 @@ func (q *QP) fail() {
 		return
 	}
 	q.state = verbs.QPError
-	q.ended()
+	q.refusing = false
+	q.revoked(nil)
+	q.responses.dropReads()
 	q.ackDeadline, q.rnrUntil, q.paceUntil, q.requestsAt, q.responsesAt = 0, 0, 0, 0, 0
 	q.endNotReady()
 	q.flush()

@@ -15,6 +15,7 @@ type responder struct {
 	// nakSent holds back further NAKs until the expected packet comes, or until
 	// the peer is seen to start another round.
 	nakSent  bool
+	refusing bool   // a request was refused, and what answers those before it has not left
 	nextSeen bool   // the packet after the expected one has been seen
 	ahead    uint32 // the last packet that came instead of the expected one
 
@@ -56,6 +57,10 @@ func (q *QP) receiveRequest(p *wire.Packet) {
 	switch q.state {
 	case verbs.QPReadyToReceive, verbs.QPReadyToSend, verbs.QPSendQueueDrained:
 	default:
+		q.counters.WrongState++
+		return
+	}
+	if q.refusing {
 		q.counters.WrongState++
 		return
 	}
@@ -229,11 +234,12 @@ func (q *QP) receiveWrite(p *wire.Packet) {
 	if p.Opcode.HasImm() && !q.takeReceive() {
 		return
 	}
-	if !q.writing.copy(n, q.payload) {
-		q.refuse(wire.NakRemoteAccess)
+	placed := q.writing.copy(n, q.payload)
+	if q.changed() {
 		return
 	}
-	if q.changed() {
+	if !placed {
+		q.refuse(wire.NakRemoteAccess)
 		return
 	}
 	q.writing.placed(n)
@@ -433,16 +439,28 @@ func (q *QP) nak(code wire.NakCode) {
 	q.responses.push(response{kind: ackResponse, psn: q.expected, msn: q.msn, syndrome: wire.Nak(code)})
 }
 
-// refuse responds to the expected packet with a NAK that ends the connection.
+// refuse responds to the expected packet with a NAK that ends the connection. Reads before it are
+// answered first, as IBTA 9.9.3.1 has it (class C), since a queue pair in error sends nothing more.
 func (q *QP) refuse(code wire.NakCode) {
-	q.nak(code)
-	event := verbs.EventQPRequestError
 	switch code {
 	case wire.NakRemoteAccess:
 		q.counters.RemoteAccessErrors++
-		event = verbs.EventQPAccessError
 	case wire.NakInvalidRequest:
 		q.counters.RemoteInvalidErrors++
+	}
+	q.refusing = q.responses.reads()
+	q.nak(code)
+	if !q.refusing {
+		q.failRefusing(code)
+	}
+}
+
+// failRefusing ends the connection after a refusal.
+func (q *QP) failRefusing(code wire.NakCode) {
+	event := verbs.EventQPRequestError
+	switch code {
+	case wire.NakRemoteAccess:
+		event = verbs.EventQPAccessError
 	case wire.NakRemoteOperation:
 		event = verbs.EventQPFatal
 	}

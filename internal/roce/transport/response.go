@@ -63,7 +63,17 @@ func (r *responseQueue) mergeAck(psn, msn uint32) bool {
 	return true
 }
 
-// dropReads takes the reads out of the queue: the program wants its memory back.
+// reads reports whether a read waits to be answered.
+func (r *responseQueue) reads() bool {
+	for i := r.head; i != r.tail; i++ {
+		if r.at(i).kind == readResponse {
+			return true
+		}
+	}
+	return false
+}
+
+// dropReads takes the reads out of the queue: the memory is the program's again.
 func (r *responseQueue) dropReads() {
 	for range r.Len() {
 		x := *r.first()
@@ -93,6 +103,9 @@ func (q *QP) transmitResponses(out Output, now time.Duration, budget int) int {
 			p.Opcode = wire.RCAcknowledge
 			out.Send(p, nil, 0)
 			q.responses.pop()
+			if q.refusing && r.psn == q.expected && r.syndrome.IsFatal() {
+				q.failRefusing(r.syndrome.Code())
+			}
 		case atomicResponse:
 			p.Opcode = wire.RCAtomicAcknowledge
 			p.AETH.Syndrome = wire.Ack(wire.AckUnlimited)
@@ -127,15 +140,14 @@ func (q *QP) transmitRead(out Output, p *wire.Packet, r *response) bool {
 	n := min(r.left, q.largest)
 	pieces := q.pieces[:0]
 	if n > 0 {
-		b, ok := r.from.region.slice(r.from.addr, n)
-		if !ok || !r.from.hold() {
+		b, ok := r.from.read(n, &q.bounce)
+		if !ok {
 			// The memory was taken away during the read.
 			p.Opcode = wire.RCAcknowledge
 			p.AETH.Syndrome = wire.Nak(wire.NakRemoteAccess)
 			out.Send(p, nil, 0)
 			return false
 		}
-		defer r.from.release() // what is sent has been copied, or is refused with the memory
 		pieces = append(pieces, b)
 		if cap(pieces) > cap(q.pieces) {
 			q.pieces = pieces

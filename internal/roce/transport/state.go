@@ -32,7 +32,6 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 		q.reset()
 	case verbs.QPError:
 		q.fail()
-		q.responses.dropReads()
 	default:
 		q.assign(&a, mask)
 		q.enter(to)

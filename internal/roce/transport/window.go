@@ -1,10 +1,12 @@
 package transport
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -97,10 +99,12 @@ func (w *Window) unbind() {
 	}
 	w.binds++
 	atomic.AddInt32(&w.region.bound, -1)
+	mem := w.region.Mem[w.addr-w.region.Base:][:w.length]
 	w.region = nil
-	if w.qp != nil {
-		w.qp.windows.Remove(&w.place)
+	if q := w.qp; q != nil {
+		q.windows.Remove(&w.place)
 		w.qp = nil
+		q.revoked(mem)
 	}
 }
 
@@ -237,6 +241,23 @@ func (g *grant) release() {
 	if g.window != nil {
 		g.window.mu.RUnlock()
 	}
+}
+
+// read returns the next n bytes for an Output, or false if they have been taken away. A window of
+// type 1 can be taken away under another lock than that of the Output: of its bytes there is a
+// copy, in bounce. All else is taken away under the same lock.
+func (g *grant) read(n uint32, bounce *[]byte) ([]byte, bool) {
+	b, inside := g.region.slice(g.addr, n)
+	if !inside || !g.hold() {
+		return nil, false
+	}
+	defer g.release()
+	if g.window == nil || g.window.Type == verbs.MWType2 {
+		return b, true
+	}
+	*bounce = slices.Grow((*bounce)[:0], len(b))[:len(b)]
+	dma.Copy(*bounce, b)
+	return *bounce, true
 }
 
 // grant returns what a key lets the peer of a queue pair use of the n bytes from addr on,

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"bytes"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -588,3 +589,129 @@ func TestWindowsAllocateNothing(t *testing.T) {
 type silence struct{}
 
 func (*silence) Send(*wire.Packet, [][]byte, int) {}
+
+// outputFunc is an Output.
+type outputFunc func(p *wire.Packet, pieces [][]byte, n int)
+
+func (f outputFunc) Send(p *wire.Packet, pieces [][]byte, n int) { f(p, pieces, n) }
+
+// A window of type 1 is taken away under another lock than that of the queue pair whose peer reads
+// by it: an Output that reads the payload later finds what was there when it was sent.
+func TestPayloadOfAWindowTakenAwayElsewhere(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	w := r.newWindow(verbs.MWType1, windowKey)
+	wr := r.wr(9, verbs.OpRead, windowLen)
+	wr.RKey, wr.RemoteAddr = r.lend(w, verbs.AccessRemoteRead), r.remote.Base+windowOff
+	lent := r.remote.Mem[windowOff : windowOff+windowLen]
+	want := bytes.Clone(lent)
+	r.client.post(wr)
+	for _, p := range r.client.transmit(0) {
+		r.server.receive(&p, 0)
+	}
+	var got []byte
+	elsewhere := newEnd(t, 4711, r.server.memory, options{}.defaults())
+	r.server.qp.Transmit(outputFunc(func(_ *wire.Packet, pieces [][]byte, n int) {
+		require.True(t, elsewhere.qp.bind(&binding{window: w, key: w.RKey()}))
+		clear(lent)
+		for _, piece := range pieces {
+			got = append(got, piece...)
+		}
+	}), 0, 1)
+	require.NotEmpty(t, got)
+	require.Equal(t, want[:len(got)], got)
+
+	header := wire.RETH{VA: r.remote.Base + windowOff, RKey: r.lend(w, verbs.AccessRemoteRead), Length: windowLen}
+	copy(lent, want)
+	var bounce []byte
+	part, ok := r.server.memory.ReadPart(testDomain, header, 64, 512, &bounce) // as SRD does
+	require.True(t, ok)
+	clear(lent)
+	require.Equal(t, want[64:576], part)
+}
+
+// A read that was accepted is answered before the refusal of a request behind it; then the queue
+// pair fails, and sends nothing more.
+func TestReadBeforeARefusal(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	bad := r.wr(2, verbs.OpWrite, 8)
+	bad.RKey++
+	r.client.post(r.wr(1, verbs.OpRead, 2048), bad)
+	for _, p := range r.client.transmit(0) {
+		r.server.receive(&p, 0)
+	}
+	require.Equal(t, verbs.QPReadyToSend, r.server.qp.State())
+	r.exchange()
+	require.Equal(t, verbs.QPError, r.server.qp.State())
+	require.Equal(t, []verbs.EventType{verbs.EventQPAccessError}, r.server.events)
+	list := r.client.send.take()
+	require.Equal(t, []verbs.Status{verbs.StatusSuccess, verbs.StatusRemoteAccessError}, []verbs.Status{list[0].Status, list[1].Status})
+}
+
+// A queue pair that fails sends nothing more of the memory that its peer was reading.
+func TestFailureEndsReads(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	r.client.post(r.wr(1, verbs.OpRead, 2048))
+	for _, p := range r.client.transmit(0) {
+		r.server.receive(&p, 0)
+	}
+	r.server.qp.PeerGone()
+	require.Empty(t, r.server.transmit(0))
+}
+
+// The responder of a fatal NAK is in error: reads before it whose responses are missing have
+// failed, and are not repeated to nobody.
+func TestFatalNakAfterAMissingResponse(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	bad := r.wr(2, verbs.OpWrite, 8)
+	bad.RKey++
+	r.client.post(r.wr(1, verbs.OpRead, 2048), bad)
+	for _, p := range r.client.transmit(0) {
+		r.server.receive(&p, 0)
+	}
+	answers := r.server.transmit(0)
+	nak := answers[len(answers)-1]
+	require.True(t, nak.AETH.Syndrome.IsFatal())
+	r.client.receive(&nak, 0)
+	list := r.client.send.take()
+	require.Equal(t, []verbs.Status{verbs.StatusRemoteAccessError, verbs.StatusFlushed}, []verbs.Status{list[0].Status, list[1].Status})
+}
+
+// 8 aligned bytes are stored as one word, also where they come in two pieces: a reader never sees
+// one without the other.
+func TestWordFromTwoPieces(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	dst := r.remote.Mem[:8]
+	header := wire.RETH{VA: r.remote.Base, RKey: r.remote.Key, Length: 8}
+	at := word(dst)
+	clear(dst)
+	stop := make(chan struct{})
+	torn := make(chan uint64, 1)
+	go func() {
+		defer close(torn)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if v := atomic.LoadUint64(at); uint32(v) != uint32(v>>32) {
+				torn <- v
+				return
+			}
+		}
+	}()
+	for i := range 1_000_000 {
+		b := bytes.Repeat([]byte{byte(i)}, 8)
+		var w incomingWrite
+		require.True(t, w.begin(r.server.qp, header))
+		require.True(t, w.place(8, [][]byte{b[:4], b[4:]}))
+	}
+	close(stop)
+	v, ok := <-torn
+	require.False(t, ok, "%#x", v)
+}

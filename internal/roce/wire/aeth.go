@@ -123,6 +123,11 @@ func (s Syndrome) Timer() uint8 { return uint8(s) & syndromeValueMask }
 // Code is the reason of a [KindNak] syndrome.
 func (s Syndrome) Code() NakCode { return NakCode(s & syndromeValueMask) }
 
+// IsFatal reports whether it is a NAK of a responder that goes into error (IBTA 9.9.3.1, class C).
+func (s Syndrome) IsFatal() bool {
+	return s.Kind() == KindNak && s.Code() >= NakInvalidRequest && s.Code() <= NakRemoteOperation
+}
+
 // String names the kind and its value.
 func (s Syndrome) String() string {
 	switch s.Kind() {
