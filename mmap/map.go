@@ -91,7 +91,8 @@ func Alloc(dev verbs.Device, size int, perm Permission) (*Map, error) {
 
 // Register makes a Map of the caller's memory, registered in the default
 // protection domain of dev. The memory is pinned, and must not be reused, until
-// Close.
+// Close. Memory that cannot be accessed as perm asks for is refused with an error
+// that matches syscall.EFAULT.
 func Register(dev verbs.Device, mem []byte, perm Permission) (*Map, error) {
 	if len(mem) == 0 {
 		return nil, fmt.Errorf("make memory map: %w: the memory is empty; give at least one byte", ErrRange)

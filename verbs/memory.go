@@ -27,7 +27,9 @@ type PD interface {
 	// RegMR registers memory (IBTA 11.2.7.2). Remote rights to write need
 	// AccessLocalWrite too. The region's addresses are those of the bytes. The
 	// slice must not be empty, and stay where it is until the region is closed:
-	// memory of the Go heap has to be pinned by the caller.
+	// memory of the Go heap has to be pinned by the caller. Memory that is not
+	// mapped, or that AccessLocalWrite would have written though it is mapped for
+	// reading only, is refused with an error that matches syscall.EFAULT.
 	RegMR(mem []byte, access Access) (MR, error)
 	// CreateQP creates a queue pair in the state Reset (IBTA 11.2.4.1).
 	CreateQP(init QPInit) (QP, error)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -217,7 +218,10 @@ func acknowledgementFollows(datagrams []link.Datagram) bool {
 	return wire.IsRequestThenAck(a.Data, b.Data) && a.Src == b.Src
 }
 
-func (e *endpoint) deliver(d link.Datagram) { e.handle(&d, e.device.now()) }
+func (e *endpoint) deliver(d link.Datagram) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
+	e.handle(&d, e.device.now())
+}
 
 // noteDeadline notes when held packets are due.
 func (e *endpoint) noteDeadline() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -432,7 +433,8 @@ func (l *localDevice) cutOff(c *local.Channel) {
 		return
 	}
 	l.died++
-	for _, e := range s.endpoints { // what it has sent by UDP, before there was a channel
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
+	for _, e := range s.endpoints {                          // what it has sent by UDP, before there was a channel
 		for n := 0; n < maxReceives && e.receive(d.now()); n++ {
 		}
 	}

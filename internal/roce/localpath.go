@@ -152,14 +152,17 @@ func (p *localPath) kind() verbs.Path {
 }
 
 // Send implements transport.Output.
-func (p *localPath) Send(packet *wire.Packet, pieces [][]byte, n int) {
+func (p *localPath) Send(packet *wire.Packet, pieces [][]byte, n int) bool {
 	s := p.endpoint.shard
 	var refs []local.Reference
 	if n >= local.MinReference {
 		refs = p.peer.references(pieces)
 	}
-	p.peer.channel.Send(packet, pieces, n, refs, p.queuePair.num)
 	p.size += n
+	if !p.peer.channel.Send(packet, pieces, n, refs, p.queuePair.num) {
+		return false
+	}
 	s.counters.SentPackets++
 	s.local.sent++
+	return true
 }

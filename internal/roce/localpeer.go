@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/netip"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -232,6 +233,7 @@ const maxDrain = 1 << 14
 
 // drain handles what a peer has sent before it ended: a program may well answer and exit.
 func (p *localPeer) drain() {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
 	d := p.endpoint.device
 	for n := 0; n < maxDrain && p.channel != nil; {
 		taken := p.take(d.now())

@@ -44,8 +44,9 @@ func (l *loopback) detach() { l.endpoint.users-- }
 
 // Send implements transport.Output. It keeps the packet for transmit: a queue pair
 // cannot receive in the midst of sending.
-func (l *loopback) Send(p *wire.Packet, pieces [][]byte, n int) {
+func (l *loopback) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	l.packet, l.pieces, l.size = p, pieces, n
+	return true
 }
 
 func (l *loopback) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
@@ -53,7 +54,9 @@ func (l *loopback) transmit(t *transport.QP, now time.Duration, a allowance) (al
 		l.packet, l.size = nil, 0
 		more := t.Transmit(l, now, 1)
 		if l.packet != nil {
-			t.ReceivePieces(l.packet, l.pieces, nil, now)
+			if !t.ReceivePieces(l.packet, l.pieces, nil, now) {
+				t.Unreadable(l.packet)
+			}
 		} else if !more {
 			return a, false
 		}

@@ -74,6 +74,9 @@ func (p *protectionDomain) RegMR(mem []byte, access verbs.Access) (verbs.MR, err
 	if err := registration.Check(uint64(len(mem)), access); err != nil {
 		return nil, err
 	}
+	if err := registration.CheckMemory(mem, access); err != nil {
+		return nil, fmt.Errorf("device %s: %w", p.device.cfg.Name, err)
+	}
 	base := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
 	return p.register(&memoryRegion{pd: p, region: &transport.Region{Domain: p.id, Access: access, Mem: mem, Base: base}})
 }

@@ -88,7 +88,7 @@ func (d *Device) output(a verbs.AddressAttr) (udpOutput, error) {
 
 // Send implements transport.Output. It copies the payload: memory may change meanwhile, and the
 // checksum must be that of the bytes that leave.
-func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) {
+func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	s, d, sh := o.endpoint.socket, o.endpoint.device, o.endpoint.shard
 	headers := p.Opcode.HeaderLen()
 	tail := int(p.Pad) + wire.ICRCLen
@@ -100,12 +100,16 @@ func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) {
 	header.Receiver = uint8(p.DestQP & shardBits)
 	b, segment := s.Packet(o.peer, header, size)
 	if b == nil {
-		return
+		return true
 	}
 	p.PutHeaders(b)
 	at := headers
 	for _, piece := range pieces {
-		at += dma.Copy(b[at:], piece)
+		if dma.Copy(b[at:at+len(piece)], piece) != dma.NoFault {
+			s.Discard(size)
+			return false
+		}
+		at += len(piece)
 	}
 	clear(b[at:])
 	crc := o.flow.ICRCStart(uint16(segment), size, b[:headers])
@@ -118,6 +122,7 @@ func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) {
 	if o.multicast {
 		d.multicast.sent++
 	}
+	return true
 }
 
 // flush sends the packets that the socket has collected, and returns the first error.

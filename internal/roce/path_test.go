@@ -30,10 +30,11 @@ func (p *pipe) attach(t *transport.QP) {
 
 func (p *pipe) detach() { p.device.endpoints[0].users-- }
 
-func (p *pipe) Send(packet *wire.Packet, pieces [][]byte, _ int) {
+func (p *pipe) Send(packet *wire.Packet, pieces [][]byte, _ int) bool {
 	kept := *packet
 	kept.Payload = bytes.Join(pieces, nil)
 	p.packets = append(p.packets, kept)
+	return true
 }
 
 func (p *pipe) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {

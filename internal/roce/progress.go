@@ -1,11 +1,15 @@
 package roce
 
-import "time"
+import (
+	"runtime/debug"
+	"time"
+)
 
 // progress receives, does what is due and sends. It reports whether it did
 // anything. Endpoints that no queue pair takes packets from are looked at only by
 // their own goroutine, which passes itself. The lock is held.
 func (s *shard) progress(now time.Duration, self *endpoint) bool {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
 	worked := false
 	s.sendDelayedAcks()
 	for _, e := range s.endpoints {
@@ -51,6 +55,7 @@ func (s *shard) activate(q *queuePair) {
 // transmit has the queue pairs that are ready send, one after the other, as far as
 // the allowance of a round goes.
 func (s *shard) transmit(now time.Duration) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
 	a := allowance{packets: roundPackets, bytes: roundBytes}
 	for !s.ready.empty() && a.any() {
 		a = s.transmitFrom(s.ready.first, now, a)

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/internal/roce/link"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 )
@@ -67,11 +68,12 @@ func (s *shard) take(x stray) {
 	}
 	x.datagram.Data = slices.Clone(x.datagram.Data)
 	if x.shared != nil {
-		x.shared.pieces = [][]byte{slices.Concat(x.shared.pieces...)}
-		if x.shared.intact != nil && !x.shared.intact() {
+		whole, readable := concatenated(x.shared.pieces)
+		if x.shared.intact != nil && !x.shared.intact() || !readable {
 			t.mu.Unlock()
 			return
 		}
+		x.shared.pieces = [][]byte{whole}
 		x.shared.intact = nil
 	}
 	t.list, t.bytes = append(t.list, x), t.bytes+size
@@ -80,6 +82,23 @@ func (s *shard) take(x stray) {
 	if first {
 		s.endpoints[x.endpoint].socket.Interrupt()
 	}
+}
+
+// concatenated is a copy of all pieces, or false if they cannot be read.
+func concatenated(pieces [][]byte) ([]byte, bool) {
+	size := 0
+	for _, piece := range pieces {
+		size += len(piece)
+	}
+	whole := make([]byte, size)
+	at := whole
+	for _, piece := range pieces {
+		if dma.Copy(at[:len(piece)], piece) != dma.NoFault {
+			return nil, false
+		}
+		at = at[len(piece):]
+	}
+	return whole, true
 }
 
 // handleStrays handles what has been taken, and reports whether there was anything.

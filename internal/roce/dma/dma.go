@@ -2,19 +2,33 @@
 
 package dma
 
-import "sync/atomic"
+import (
+	"encoding/binary"
+	"sync/atomic"
+)
 
-// Copy copies as the built-in does.
-func Copy(dst, src []byte) int {
+func copyBytes(dst, src []byte) {
 	if n := min(len(dst), len(src)); n >= longCopy {
-		return copyLong(dst[:n], src)
+		copyLong(dst[:n], src)
+		return
 	}
-	return copy(dst, src)
+	copy(dst, src)
 }
 
 // longCopy is from how many bytes on a copy may be done in another way.
 const longCopy = 16 << 10
 
-// Store writes a word that is never torn, and makes earlier writes visible
+// store writes a word that is never torn, and makes earlier writes visible
 // before it: a program that sees the word sees them.
-func Store(addr *uint64, v uint64) { atomic.StoreUint64(addr, v) }
+func store(addr *uint64, v [8]byte) { atomic.StoreUint64(addr, binary.NativeEndian.Uint64(v[:])) }
+
+func fetchAdd(addr *uint64, add uint64) uint64 { return atomic.AddUint64(addr, add) - add }
+
+func compareSwap(addr *uint64, expected, swap uint64) (original uint64) {
+	for {
+		original = atomic.LoadUint64(addr)
+		if original != expected || atomic.CompareAndSwapUint64(addr, expected, swap) {
+			return original
+		}
+	}
+}

@@ -2,20 +2,23 @@
 
 package dma
 
-import "unsafe"
+import (
+	"sync/atomic"
+	"unsafe"
+)
 
-// Copy copies as the built-in does. It does so word by word, since the race
+// copyBytes copies as the built-in does. It does so word by word, since the race
 // detector watches the built-in and the atomic operations even in a function
 // that it is told to leave alone.
 //
 //go:norace
-func Copy(dst, src []byte) int {
+func copyBytes(dst, src []byte) {
 	n := min(len(dst), len(src))
 	if n > 0 && overlap(dst[:n], src) && uintptr(unsafe.Pointer(&dst[0])) > uintptr(unsafe.Pointer(&src[0])) {
 		for i := n - 1; i >= 0; i-- {
 			dst[i] = src[i]
 		}
-		return n
+		return
 	}
 	i := 0
 	for ; i+8 <= n; i += 8 {
@@ -24,10 +27,31 @@ func Copy(dst, src []byte) int {
 	for ; i < n; i++ {
 		dst[i] = src[i]
 	}
-	return n
 }
 
-// Store writes a word that is never torn.
+// store writes a word that is never torn.
 //
 //go:norace
-func Store(addr *uint64, v uint64) { *addr = v }
+func store(addr *uint64, v [8]byte) { *(*[8]byte)(unsafe.Pointer(addr)) = v }
+
+func fetchAdd(addr *uint64, add uint64) uint64 {
+	_ = touch(addr)
+	return atomic.AddUint64(addr, add) - add
+}
+
+func compareSwap(addr *uint64, expected, swap uint64) (original uint64) {
+	_ = touch(addr)
+	for {
+		original = atomic.LoadUint64(addr)
+		if original != expected || atomic.CompareAndSwapUint64(addr, expected, swap) {
+			return original
+		}
+	}
+}
+
+// touch has a word that cannot be read fault here: in an atomic operation, it would in the race
+// detector's own code, and end the process.
+//
+//go:norace
+//go:noinline
+func touch(addr *uint64) [8]byte { return *(*[8]byte)(unsafe.Pointer(addr)) }

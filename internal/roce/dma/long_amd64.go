@@ -11,14 +11,14 @@ const pieceLen = 64 << 10
 // where it is a fast one (ERMS: AMD64 Architecture Programmer's Manual volume 3, MOVS; Intel 64 and
 // IA-32 Architectures Software Developer's Manual volume 1, 7.3.9.3). It writes whole cache lines
 // without having read them, which the runtime's loop does not; and it copies upwards.
-func copyLong(dst, src []byte) int {
+func copyLong(dst, src []byte) {
 	if !cpu.X86.HasERMS || overlap(dst, src) {
-		return copy(dst, src)
+		copy(dst, src)
+		return
 	}
 	for at := 0; at < len(dst); at += pieceLen {
 		repMovs(&dst[at], &src[at], min(pieceLen, len(dst)-at))
 	}
-	return len(dst)
 }
 
 // repMovs copies n bytes upwards.

@@ -2,4 +2,4 @@
 
 package dma
 
-func copyLong(dst, src []byte) int { return copy(dst, src) }
+func copyLong(dst, src []byte) { copy(dst, src) }

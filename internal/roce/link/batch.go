@@ -72,6 +72,20 @@ func (s *Socket) Packet(dst netip.AddrPort, h Header, size int) (p []byte, segme
 	return p, segment
 }
 
+// Discard takes back the packet that Packet has returned last, of that size.
+func (s *Socket) Discard(size int) {
+	b := &s.batch
+	m := &b.messages[b.messageCount-1]
+	m.packets--
+	m.bytes -= size
+	m.closed = false
+	b.packets--
+	b.used -= size
+	if m.packets == 0 {
+		b.messageCount--
+	}
+}
+
 // Pending is the number of packets collected and not yet sent.
 func (s *Socket) Pending() int { return s.batch.packets }
 

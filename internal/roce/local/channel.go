@@ -140,13 +140,14 @@ const fewPackets = 4
 // Send writes a packet whose payload is the n bytes of pieces: at most MaxInline, or as much
 // as there is in at most MaxReferences pieces that refs name, and that stay as they are until
 // the peer has taken the packet, or Revoke is called for the owner. Room has said that there is
-// room. The peer sees it after Flush.
-func (c *Channel) Send(p *wire.Packet, pieces [][]byte, n int, refs []Reference, owner uint32) {
+// room. The peer sees it after Flush. Send reports false if the payload cannot be read: then
+// nothing is sent.
+func (c *Channel) Send(p *wire.Packet, pieces [][]byte, n int, refs []Reference, owner uint32) bool {
 	if refs != nil {
 		c.out.putReferences(p, pieces, refs, owner)
-		return
+		return true
 	}
-	c.out.putInline(p, pieces, n)
+	return c.out.putInline(p, pieces, n)
 }
 
 // Revoke has an owner's packets with references be lost that the peer has not copied: once it has

@@ -49,7 +49,7 @@ const (
 	kindFiller    = 1
 	kindInline    = 2 // the payload follows
 	kindReference = 3 // references to the payload follow
-	kindRevoked   = 4 // references followed, whose memory its program has back: the packet is lost
+	kindRevoked   = 4 // the packet is lost: its program has the memory of its payload back, or cannot read it
 )
 
 const (
@@ -173,12 +173,28 @@ func (p *producer) prepare() {
 	}
 }
 
-// putInline writes a packet with its payload of n bytes, at most MaxInline.
-func (p *producer) putInline(packet *wire.Packet, pieces [][]byte, n int) {
-	headers, payload, _ := p.place(kindInline, packet.Opcode.HeaderLen(), n)
+// putInline writes a packet with its payload of n bytes, at most MaxInline. It reports false if
+// they cannot be read: then the packet is lost.
+func (p *producer) putInline(packet *wire.Packet, pieces [][]byte, n int) bool {
+	headers, payload, head := p.place(kindInline, packet.Opcode.HeaderLen(), n)
 	packet.PutHeaders(headers)
 	for _, piece := range pieces {
-		payload = payload[dma.Copy(payload, piece):]
+		if dma.Copy(payload[:len(piece)], piece) != dma.NoFault {
+			p.lose(p.tail-uint64(uint32(head)), head)
+			return false
+		}
+		payload = payload[len(piece):]
+	}
+	return true
+}
+
+// lose has the consumer pass over the record at a position.
+func (p *producer) lose(at, head uint64) {
+	head = head&^(0xff<<32) | kindRevoked<<32
+	if at == p.published {
+		p.firstHead = head
+	} else {
+		word(p.records, p.at(at)).Store(head)
 	}
 }
 
@@ -239,12 +255,7 @@ func (p *producer) revoke(meant func(*pendingReference) bool) bool {
 			continue
 		}
 		first, last = min(first, r.at), r.at
-		head := r.head&^(0xff<<32) | kindRevoked<<32
-		if r.at == p.published {
-			p.firstHead = head
-		} else {
-			word(p.records, p.at(r.at)).Store(head)
-		}
+		p.lose(r.at, r.head)
 	}
 	// The consumer announces a copy before it looks at the head again.
 	copying := word(p.memory, copyingAt).Load()

@@ -53,7 +53,7 @@ type crossing struct {
 	from Address // as the receiver sees it
 }
 
-func (x *crossing) Send(p *wire.Packet, pieces [][]byte, n int) {
+func (x *crossing) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	l := x.l
 	l.packet = *p
 	at := 0
@@ -63,6 +63,7 @@ func (x *crossing) Send(p *wire.Packet, pieces [][]byte, n int) {
 	l.packet.Payload = l.buffer[:n]
 	t := *x.to
 	t.Receive(t.Find(&x.from, p.SRDETH.Target), x.from, sendPort, &l.packet, l.now)
+	return true
 }
 
 var (

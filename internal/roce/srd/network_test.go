@@ -209,7 +209,7 @@ type outlet struct {
 	flow wire.Flow
 }
 
-func (o *outlet) Send(p *wire.Packet, pieces [][]byte, size int) {
+func (o *outlet) Send(p *wire.Packet, pieces [][]byte, size int) bool {
 	headers := p.Opcode.HeaderLen()
 	total := headers + size + int(p.Pad) + wire.ICRCLen
 	b := make([]byte, total)
@@ -227,6 +227,7 @@ func (o *outlet) Send(p *wire.Packet, pieces [][]byte, size int) {
 	crc = wire.ICRCUpdate(crc, b[headers:total-wire.ICRCLen])
 	wire.PutICRC(b[total-wire.ICRCLen:], wire.ICRCFinish(crc))
 	o.h.net.carry(o.h.addr, o.to, b)
+	return true
 }
 
 var poison = bytes.Repeat([]byte{0xdb}, wire.MaxDatagramLen)

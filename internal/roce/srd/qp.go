@@ -355,9 +355,10 @@ func (q *QP) postSend(wr *verbs.SendWR, now time.Duration) error {
 // they must not be.
 func (q *QP) fill(m *message, wr *verbs.SendWR) bool {
 	if wr.Flags&verbs.FlagInline != 0 {
-		m.inline = transport.AppendInline(m.inline[:0], wr.SGL)
+		var err error
+		m.inline, err = transport.AppendInline(m.inline[:0], wr.SGL)
 		m.segs, m.length = m.segs.Inline(m.inline), uint32(len(m.inline))
-		return true
+		return err == nil
 	}
 	access := verbs.Access(0)
 	if wr.Op == verbs.OpRead {

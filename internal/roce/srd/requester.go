@@ -348,9 +348,7 @@ func (c *Context) fly(psn uint32, now time.Duration) {
 	off, n := s.index*m.mtu, m.size(s.index)
 	pieces, ok := m.segs.Gather(c.t.pieces[:0], off, n)
 	if !ok { // a region has been closed since
-		m.fail(codeInvalidLKey)
-		c.drop(psn, s)
-		c.advance()
+		c.faulted(psn, s)
 		return
 	}
 	if cap(pieces) > cap(c.t.pieces) {
@@ -372,7 +370,16 @@ func (c *Context) fly(psn uint32, now time.Duration) {
 	p.RETH = wire.RETH{VA: m.remoteAddr, RKey: m.rkey, Length: m.length}
 	p.Offset, p.Imm, p.Pad = off, m.imm, uint8(-n&3)
 	c.depart(psn, s, now)
-	c.out.Send(p, pieces, int(n))
+	if !c.out.Send(p, pieces, int(n)) {
+		c.faulted(psn, s)
+	}
+}
+
+// faulted fails the message of a packet whose memory cannot be read, or not any more.
+func (c *Context) faulted(psn uint32, s *slot) {
+	s.msg.fail(codeInvalidLKey)
+	c.drop(psn, s)
+	c.advance()
 }
 
 // request makes a packet of a request.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math/bits"
 
+	"github.com/verbena-rdma/verbena/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -223,8 +224,12 @@ func (c *Context) execute(p *wire.Packet) code {
 	if c.number == verbs.NoAH {
 		return codeUnknownPeer
 	}
-	if !c.t.cfg.Memory.WritePart(q.domain, p.RETH, p.Offset, p.Payload) {
+	allowed, fault := c.t.cfg.Memory.WritePart(q.domain, p.RETH, p.Offset, p.Payload)
+	if !allowed {
 		return codeBadAddress
+	}
+	if fault != dma.NoFault {
+		return codeBadStatus
 	}
 	c.granted.AddRange(&p.RETH)
 	if imm {
@@ -335,7 +340,10 @@ func (c *Context) respond(job *readJob) {
 	p := c.begin(wire.SRDReadResponse, qpn)
 	p.PSN, p.Pad = psn, uint8(-n&3)
 	c.t.one[0] = data
-	c.out.Send(p, c.t.one[:], int(n))
+	if !c.out.Send(p, c.t.one[:], int(n)) {
+		c.t.counters.Refused++
+		c.transmitNak(&nak{psn, qpn, codeBadStatus})
+	}
 }
 
 // readable returns bytes that a peer reads, or says why it may not any more.

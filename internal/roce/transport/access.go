@@ -3,6 +3,7 @@ package transport
 import (
 	"slices"
 
+	"github.com/verbena-rdma/verbena/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -34,26 +35,32 @@ func (s Segments) Gather(pieces [][]byte, off, n uint32) ([][]byte, bool) {
 	return gather(pieces, s, off, n)
 }
 
-// Scatter places data at an offset. It reports false if a region has been closed since;
-// that the data fit is the caller's to know.
-func (s Segments) Scatter(off uint32, data []byte) bool { return scatter(s, off, data) }
+// Scatter places data at an offset. It reports false if a region has been closed since, or its
+// memory cannot be written; that the data fit is the caller's to know.
+func (s Segments) Scatter(off uint32, data []byte) bool {
+	return scatter(s, off, data) == dma.NoFault
+}
 
-// AppendInline copies the bytes that the entries name by address.
-func AppendInline(dst []byte, sgl []verbs.SGE) []byte { return appendInline(dst, sgl) }
+// AppendInline copies the bytes that the entries name by address. The error matches
+// [syscall.EFAULT]: they cannot be read.
+func AppendInline(dst []byte, sgl []verbs.SGE) ([]byte, error) { return appendInline(dst, sgl) }
 
-// WritePart places a part of a peer's write, whose first byte is at an offset. All of
-// the write has to be allowed, not its part alone. That the part lies inside it is the
-// caller's to know.
-func (m *Memory) WritePart(domain uint32, h wire.RETH, off uint32, data []byte) bool {
+// WritePart places a part of a peer's write, whose first byte is at an offset, and reports whether
+// it may. All of the write has to be allowed, not its part alone. That the part lies inside it is
+// the caller's to know. A fault is of memory that it may write, but cannot.
+func (m *Memory) WritePart(domain uint32, h wire.RETH, off uint32, data []byte) (allowed bool, f dma.Fault) {
 	w := incomingWrite{left: h.Length - off, size: h.Length}
 	if h.Length > 0 {
-		var ok bool
-		if w.grant, ok = m.grantIn(domain, nil, h.RKey, h.VA, h.Length, verbs.AccessRemoteWrite); !ok {
-			return false
+		if w.grant, allowed = m.grantIn(domain, nil, h.RKey, h.VA, h.Length, verbs.AccessRemoteWrite); !allowed {
+			return false, dma.NoFault
 		}
 		w.addr += uint64(off)
 	}
-	return w.place(uint32(len(data)), [][]byte{data})
+	n := uint32(len(data))
+	if allowed, f = w.copy(n, [][]byte{data}); allowed && f == dma.NoFault {
+		w.placed(n)
+	}
+	return allowed, f
 }
 
 // Readable reports whether a peer may read what it asks for.
@@ -97,7 +104,7 @@ func (r *Receive) Len() uint32 { return r.wqe.length }
 
 // Fill places a message that is not longer than Len.
 func (r *Receive) Fill(data []byte) verbs.Status {
-	if r.wqe.fault || !scatter(r.wqe.segs, 0, data) {
+	if r.wqe.fault || scatter(r.wqe.segs, 0, data) != dma.NoFault {
 		return verbs.StatusLocalProtectionError
 	}
 	return verbs.StatusSuccess

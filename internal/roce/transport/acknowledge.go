@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -235,17 +236,18 @@ func (q *QP) receiveRead(p *wire.Packet, now time.Duration) {
 		q.failRequest(verbs.StatusBadResponse)
 		return
 	}
-	got, placed := w.got, true
+	got, fault := w.got, dma.NoFault
 	for _, part := range q.payload {
-		if placed = scatter(w.segs, got, part); !placed {
+		if fault = scatter(w.segs, got, part); fault != dma.NoFault {
 			break
 		}
 		got += uint32(len(part))
 	}
+	q.unreadable = fault == dma.SourceFault
 	if q.changed() {
 		return
 	}
-	if !placed {
+	if fault != dma.NoFault {
 		q.failRequest(verbs.StatusLocalProtectionError)
 		return
 	}
@@ -267,7 +269,7 @@ func (q *QP) receiveAtomic(p *wire.Packet, now time.Duration) {
 		return
 	}
 	binary.NativeEndian.PutUint64(q.scratch[:], p.AtomicAck)
-	if !scatter(w.segs, 0, q.scratch[:]) {
+	if scatter(w.segs, 0, q.scratch[:]) != dma.NoFault {
 		q.failRequest(verbs.StatusLocalProtectionError)
 		return
 	}

@@ -29,7 +29,7 @@ type wireTo struct {
 	buffer [wire.MaxPayloadLen]byte
 }
 
-func (w *wireTo) Send(p *wire.Packet, pieces [][]byte, n int) {
+func (w *wireTo) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	w.packet = *p
 	switch len(pieces) {
 	case 0:
@@ -44,6 +44,7 @@ func (w *wireTo) Send(p *wire.Packet, pieces [][]byte, n int) {
 		w.packet.Payload = w.buffer[:n]
 	}
 	w.peer.Receive(&w.packet, time.Second)
+	return true
 }
 
 // loop is two queue pairs back to back.

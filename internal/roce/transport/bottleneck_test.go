@@ -89,7 +89,7 @@ type host struct {
 	timerAt time.Duration
 }
 
-func (h *host) Send(p *wire.Packet, pieces [][]byte, n int) {
+func (h *host) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	b := h.b
 	kept := *p
 	switch len(pieces) {
@@ -109,11 +109,11 @@ func (h *host) Send(p *wire.Packet, pieces [][]byte, n int) {
 			arrival.at += time.Duration(b.random.Int64N(int64(b.link.jitter)))
 		}
 		b.add(arrival)
-		return
+		return true
 	}
 	if b.queued >= b.link.limit || b.link.loseSome > 0 && b.random.Float64() < b.link.loseSome {
 		b.dropped++
-		return
+		return true
 	}
 	arrival.marked = b.link.markFrom > 0 && b.queued >= b.link.markFrom || b.link.markSome > 0 && b.random.Float64() < b.link.markSome
 	if arrival.marked {
@@ -125,6 +125,7 @@ func (h *host) Send(p *wire.Packet, pieces [][]byte, n int) {
 	b.add(happening{at: b.idleAt, leaves: true})
 	arrival.at = b.idleAt + b.link.delay
 	b.add(arrival)
+	return true
 }
 
 // pump has a host send what it may, and notes when it is to be looked at next.

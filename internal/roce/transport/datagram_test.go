@@ -17,7 +17,9 @@ type testAH struct{ from *end }
 
 func (testAH) Close() error { return nil }
 
-func (a testAH) Send(p *wire.Packet, pieces [][]byte, n int) { a.from.out.Send(p, pieces, n) }
+func (a testAH) Send(p *wire.Packet, pieces [][]byte, n int) bool {
+	return a.from.out.Send(p, pieces, n)
+}
 
 var errTestAH = errors.New("no address handle")
 

@@ -99,7 +99,10 @@ func TestReadsOfASilentPeer(t *testing.T) {
 // counting counts the bytes of packets, which nobody takes.
 type counting struct{ bytes uint64 }
 
-func (c *counting) Send(_ *wire.Packet, _ [][]byte, n int) { c.bytes += uint64(n) }
+func (c *counting) Send(_ *wire.Packet, _ [][]byte, n int) bool {
+	c.bytes += uint64(n)
+	return true
+}
 
 // Whatever is ignored is counted, each under its reason.
 func TestIgnoredPacketsAreCounted(t *testing.T) {

@@ -246,12 +246,13 @@ type collector struct {
 	packets []wire.Packet
 }
 
-func (c *collector) Send(p *wire.Packet, pieces [][]byte, n int) {
+func (c *collector) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	kept := *p
 	kept.Payload = bytes.Join(pieces, nil)
 	require.Len(c.t, kept.Payload, n, "the length given for the payload")
 	require.Equal(c.t, uint8(-n&3), p.Pad, "padding")
 	c.packets = append(c.packets, kept)
+	return true
 }
 
 // transmit returns all that the queue pair has to send now.
@@ -397,3 +398,6 @@ func ids(list []verbs.WC) []uint64 {
 	}
 	return out
 }
+
+// word is the first 8 bytes, as an integer in the machine's own order. They are aligned.
+func word(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(unsafe.SliceData(b))) }

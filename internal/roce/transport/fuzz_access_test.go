@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/verbena-rdma/verbena/internal/fuzzcount"
+	"github.com/verbena-rdma/verbena/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -123,9 +124,9 @@ func runAccess(h *fuzzHost, q *fuzzQP, in fuzzInput) {
 			held.Scatter(min(off, total), fuzzPayload[:min(n, total-min(off, total))])
 		case accessInline:
 			n := in.pick(fuzzInline) + 1
-			b := AppendInline(nil, []verbs.SGE{inlineEntry(w.inline[:n]), {}})
+			b, err := AppendInline(nil, []verbs.SGE{inlineEntry(w.inline[:n]), {}})
 			one := held[:0].Inline(b)
-			if pieces, ok := one.Gather(nil, 0, uint32(n)); !ok || !bytes.Equal(pieces[0], w.inline[:n]) || len(one.Inline(nil)) != 0 {
+			if pieces, ok := one.Gather(nil, 0, uint32(n)); err != nil || !ok || !bytes.Equal(pieces[0], w.inline[:n]) || len(one.Inline(nil)) != 0 {
 				w.fail("inline data of %d bytes", n)
 			}
 			held, heldSpans = held[:0], nil
@@ -182,7 +183,7 @@ func (h *fuzzHost) part(q *fuzzQP, write bool, in *fuzzInput) {
 	if ok && length > 0 {
 		h.allowed = append(h.allowed, fuzzSpan{s.region, s.off + int(off), int(n)})
 	}
-	if got := h.memory.WritePart(testDomain, header, off, fuzzPayload[:n]); got != ok {
+	if got, fault := h.memory.WritePart(testDomain, header, off, fuzzPayload[:n]); got != ok || fault != dma.NoFault {
 		h.w.fail("writing %d bytes of %+v: %v, not %v", n, header, got, ok)
 	}
 }

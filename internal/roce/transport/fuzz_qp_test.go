@@ -135,7 +135,7 @@ func (q *fuzzQP) checkAH(ah verbs.AH, _ uint32) error {
 }
 
 // Send takes a packet that the queue pair sends, and looks whether it may.
-func (q *fuzzQP) Send(p *wire.Packet, pieces [][]byte, n int) {
+func (q *fuzzQP) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	q.sent++
 	if len(pieces) > 0 && size(pieces) != uint32(n) || len(pieces) == 0 && n != 0 || p.Pad != uint8(-n&3) || !p.Opcode.HasPayload() && n > 0 {
 		q.w.fail("%v with %d bytes, said to be %d, and %d of padding", p.Opcode, size(pieces), n, p.Pad)
@@ -161,9 +161,10 @@ func (q *fuzzQP) Send(p *wire.Packet, pieces [][]byte, n int) {
 		}
 	}
 	if q.peer == nil || len(q.link) == cap(q.link) {
-		return // lost
+		return true // lost
 	}
 	q.link = append(q.link, fuzzPacket{*p, q.w.keep(pieces, n)})
+	return true
 }
 
 // transmit sends at most so many packets, and reports whether more could leave.

@@ -1,20 +1,32 @@
 package transport
 
 import (
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"syscall"
 	"unsafe"
 
+	"github.com/verbena-rdma/verbena/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // appendInline copies the caller's bytes that the entries name by address:
 // inline data needs no registration, so there is no region to take them from.
-func appendInline(dst []byte, sgl []verbs.SGE) []byte {
+func appendInline(dst []byte, sgl []verbs.SGE) ([]byte, error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // for dma.Copy
 	for i := range sgl {
-		if sgl[i].Length > 0 {
-			dst = append(dst, unsafe.Slice((*byte)(addressOf(sgl[i].Addr)), sgl[i].Length)...)
+		n := int(sgl[i].Length)
+		if n == 0 {
+			continue
+		}
+		at := len(dst)
+		dst = slices.Grow(dst, n)[:at+n]
+		if dma.Copy(dst[at:], unsafe.Slice((*byte)(addressOf(sgl[i].Addr)), n)) != dma.NoFault {
+			return dst[:at], fmt.Errorf("%d bytes inline at address %#x: they cannot be read: %w: %w", n, sgl[i].Addr, syscall.EFAULT, verbs.ErrInvalid)
 		}
 	}
-	return dst
+	return dst, nil
 }
 
 // addressOf makes a pointer of an address that the caller vouches for.

@@ -2,9 +2,7 @@ package transport
 
 import (
 	"cmp"
-	"encoding/binary"
 	"slices"
-	"unsafe"
 
 	"github.com/verbena-rdma/verbena/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
@@ -141,40 +139,35 @@ func (w *incomingWrite) begin(q *QP, h wire.RETH) bool {
 	return true
 }
 
-// place writes the next n bytes, which parts hold. They are not more than left. It
-// reports false if the memory has been taken away since.
-func (w *incomingWrite) place(n uint32, parts [][]byte) bool {
-	if !w.copy(n, parts) {
-		return false
-	}
-	w.placed(n)
-	return true
-}
-
-// copy is place, but for placed.
-func (w *incomingWrite) copy(n uint32, parts [][]byte) bool {
+// copy writes the next n bytes, which parts hold. They are not more than left. It reports false if
+// the memory has been taken away since.
+func (w *incomingWrite) copy(n uint32, parts [][]byte) (held bool, f dma.Fault) {
 	if n == 0 {
-		return true
+		return true, dma.NoFault
 	}
 	b, inside := w.region.slice(w.addr, n)
 	if !inside || !w.hold() {
-		return false
+		return false, dma.NoFault
 	}
 	defer w.release()
 	if n == 8 && len(parts) > 1 { // they are stored as one word, too
 		var word [8]byte
 		at := word[:]
 		for _, part := range parts {
-			at = at[dma.Copy(at, part):]
+			if dma.Copy(at[:len(part)], part) != dma.NoFault {
+				return true, dma.SourceFault
+			}
+			at = at[len(part):]
 		}
-		place(b, word[:])
-		return true
+		return true, dma.Copy(b, word[:])
 	}
 	for _, part := range parts {
-		place(b[:len(part)], part)
+		if f = dma.Copy(b[:len(part)], part); f != dma.NoFault {
+			return true, f
+		}
 		b = b[len(part):]
 	}
-	return true
+	return true, dma.NoFault
 }
 
 // placed moves past n bytes that are in place.
@@ -242,9 +235,9 @@ func gather(pieces [][]byte, segs []segment, off, n uint32) ([][]byte, bool) {
 	return pieces, n == 0
 }
 
-// scatter places data at offset off of segs. It reports false if a region has
-// been closed since; that the data fit is the caller's to know.
-func scatter(segs []segment, off uint32, data []byte) bool {
+// scatter places data at offset off of segs. It is a fault if a region has been closed since; that
+// the data fit is the caller's to know.
+func scatter(segs []segment, off uint32, data []byte) dma.Fault {
 	for i := range segs {
 		if len(data) == 0 {
 			break
@@ -255,25 +248,17 @@ func scatter(segs []segment, off uint32, data []byte) bool {
 			continue
 		}
 		if !segs[i].live() {
-			return false
+			return dma.TargetFault
 		}
 		n := min(len(mem)-int(off), len(data))
-		place(mem[off:int(off)+n], data[:n])
+		if f := dma.Copy(mem[off:int(off)+n], data[:n]); f != dma.NoFault {
+			return f
+		}
 		data = data[n:]
 		off = 0
 	}
-	return len(data) == 0
-}
-
-// place writes data to memory. An aligned 8-byte word is never torn.
-func place(dst, src []byte) {
-	if len(dst) == 8 && len(src) == 8 && uintptr(unsafe.Pointer(&dst[0]))&7 == 0 {
-		dma.Store(word(dst), binary.NativeEndian.Uint64(src))
-		return
+	if len(data) > 0 {
+		return dma.TargetFault
 	}
-	dma.Copy(dst, src)
+	return dma.NoFault
 }
-
-// word returns the 8 bytes as an integer in the machine's own order. They must
-// be aligned.
-func word(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(&b[0])) }

@@ -174,11 +174,11 @@ func (w *network) join(a, b *node) {
 }
 
 // Send encodes a packet and gives it to the link.
-func (n *node) Send(p *wire.Packet, pieces [][]byte, size int) {
+func (n *node) Send(p *wire.Packet, pieces [][]byte, size int) bool {
 	n.sent++
 	if size > int(n.qp.mtu) && n.net.path.changes {
 		n.sendLarge(p, pieces, size)
-		return
+		return true
 	}
 	headers := p.Opcode.HeaderLen()
 	total := headers + size + int(p.Pad) + wire.ICRCLen
@@ -198,6 +198,7 @@ func (n *node) Send(p *wire.Packet, pieces [][]byte, size int) {
 	crc = wire.ICRCUpdate(crc, b[headers:total-wire.ICRCLen])
 	wire.PutICRC(b[total-wire.ICRCLen:], wire.ICRCFinish(crc))
 	n.net.carry(n.peer, b)
+	return true
 }
 
 // sendLarge gives a packet to the link that is larger than the path MTU. None is corrupted.

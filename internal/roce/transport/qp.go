@@ -23,8 +23,9 @@ type Output interface {
 	// Send takes a packet whose payload is the n bytes of pieces. Packet and
 	// pieces are valid until the end of the Transmit that calls Send; the bytes
 	// are registered memory of the program, which may change at any time. An Output that
-	// reads them later stops at Config.Revoked.
-	Send(p *wire.Packet, pieces [][]byte, n int)
+	// reads them later stops at Config.Revoked. Send reports false if they cannot be read (see
+	// dma.Fault): then nothing is sent. A packet that cannot be sent otherwise is lost.
+	Send(p *wire.Packet, pieces [][]byte, n int) bool
 }
 
 // defaultPKey is the partition key every port has (IBTA 10.9.2).
@@ -107,6 +108,7 @@ type QP struct {
 	payloadMax uint32
 	whole      [1][]byte // the payload, where it is in one piece
 	intact     func() bool
+	unreadable bool // the payload cannot be read
 
 	packet  wire.Packet // scratch of Transmit
 	pieces  [][]byte
@@ -243,15 +245,17 @@ func (q *QP) Receive(p *wire.Packet, now time.Duration) {
 // SetLargestPacket. It must not be called by that Output's Send, in the midst of a
 // Transmit of the same queue pair. Where the pieces can change, intact says whether they were
 // what was sent when they had been copied; if not, the packet counts as lost, and what has been
-// copied as not there.
-func (q *QP) ReceivePieces(p *wire.Packet, pieces [][]byte, intact func() bool, now time.Duration) {
+// copied as not there. So it is if the pieces cannot be read, and ReceivePieces reports false.
+func (q *QP) ReceivePieces(p *wire.Packet, pieces [][]byte, intact func() bool, now time.Duration) (readable bool) {
 	if q.kind != verbs.RC || p.Opcode.Service() != q.service {
 		q.counters.WrongService++
-		return
+		return true
 	}
 	q.payload, q.payloadLen, q.payloadMax, q.intact = pieces, size(pieces), MaxLargePacket, intact
+	q.unreadable = false
 	q.receiveReliable(p, now)
 	q.intact = nil
+	return !q.unreadable
 }
 
 func (q *QP) receiveReliable(p *wire.Packet, now time.Duration) {
@@ -267,8 +271,33 @@ func (q *QP) receiveReliable(p *wire.Packet, now time.Duration) {
 	}
 }
 
-// changed reports whether the payload was no longer what was sent when it was copied.
-func (q *QP) changed() bool { return q.intact != nil && !q.intact() }
+// changed reports whether the payload was no longer what was sent when it was copied, or could not
+// be read.
+func (q *QP) changed() bool {
+	changed := q.intact != nil && !q.intact()
+	return changed || q.unreadable
+}
+
+// Unreadable says that an Output could not read the payload of a packet that Send had taken. The
+// request that it is of fails; if it is a response, the queue pair does.
+func (q *QP) Unreadable(p *wire.Packet) {
+	if p.Opcode.IsReadResponse() {
+		q.failRefusing(wire.NakRemoteOperation)
+		return
+	}
+	for i := q.sq.head; i != q.sq.tail; i++ {
+		if w := q.sq.at(i); !w.local() && wire.PSNDiff(w.last, p.PSN) >= 0 {
+			q.faulted(w)
+			return
+		}
+	}
+}
+
+// faulted notes that memory of a request cannot be accessed: it fails when its turn comes.
+func (q *QP) faulted(w *sendWQE) {
+	w.fault = verbs.StatusLocalProtectionError
+	q.rewind(q.unaPSN) // what comes before may have asked for no acknowledgement
+}
 
 // Transmit gives what is due to out, at most budget packets, and reports whether
 // more is left that could leave at once. Datagrams go to the outputs of their

@@ -204,8 +204,7 @@ func (q *QP) transmitRequest(out Output, w *sendWQE, largest uint32, now time.Du
 		}
 		var ok bool
 		if pieces, n, ok = q.fillData(p, w, index, largest); !ok {
-			w.fault = verbs.StatusLocalProtectionError
-			q.rewind(q.unaPSN) // what comes before may have asked for no acknowledgement
+			q.faulted(w)
 			return false
 		}
 		advance = q.packetsOf(n)
@@ -218,7 +217,10 @@ func (q *QP) transmitRequest(out Output, w *sendWQE, largest uint32, now time.Du
 	if p.AckReq {
 		q.unasked = 0
 	}
-	out.Send(p, pieces, int(n))
+	if !out.Send(p, pieces, int(n)) {
+		q.faulted(w)
+		return false
+	}
 	q.sent(p, advance, now)
 	q.space(advance, now)
 	q.sendPSN = wire.PSNAdd(q.sendPSN, advance)

@@ -1,8 +1,7 @@
 package transport
 
 import (
-	"sync/atomic"
-
+	"github.com/verbena-rdma/verbena/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -194,8 +193,12 @@ func (q *QP) fillReceive(parts ...[]byte) verbs.Status {
 		return verbs.StatusLocalLengthError
 	}
 	for _, part := range parts {
-		if !scatter(q.current.segs, q.received, part) {
+		switch scatter(q.current.segs, q.received, part) {
+		case dma.TargetFault:
 			return verbs.StatusLocalProtectionError
+		case dma.SourceFault:
+			q.unreadable = true
+			return verbs.StatusSuccess // the packet counts as lost
 		}
 		q.received += uint32(len(part))
 	}
@@ -234,12 +237,16 @@ func (q *QP) receiveWrite(p *wire.Packet) {
 	if p.Opcode.HasImm() && !q.takeReceive() {
 		return
 	}
-	placed := q.writing.copy(n, q.payload)
-	if q.changed() {
+	held, fault := q.writing.copy(n, q.payload)
+	q.unreadable = fault == dma.SourceFault
+	switch {
+	case q.changed():
 		return
-	}
-	if !placed {
+	case !held:
 		q.refuse(wire.NakRemoteAccess)
+		return
+	case fault != dma.NoFault:
+		q.refuse(wire.NakRemoteOperation)
 		return
 	}
 	q.writing.placed(n)
@@ -338,30 +345,25 @@ func (q *QP) receiveAtomicRequest(p *wire.Packet) {
 	}
 	q.granted.Add(p.Atomic.RKey)
 	b, _ := g.region.slice(g.addr, 8)
-	// Real atomics, so that they are atomic towards the program too.
 	var original uint64
+	var fault dma.Fault
 	if p.Opcode == wire.RCFetchAdd {
-		original = atomic.AddUint64(word(b), p.Atomic.SwapAdd) - p.Atomic.SwapAdd
+		original, fault = dma.FetchAdd(b, p.Atomic.SwapAdd)
 	} else {
-		original = compareSwap(word(b), p.Atomic.Compare, p.Atomic.SwapAdd)
+		original, fault = dma.CompareSwap(b, p.Atomic.Compare, p.Atomic.SwapAdd)
+	}
+	g.release()
+	if fault != dma.NoFault {
+		q.refuse(wire.NakRemoteOperation)
+		return
 	}
 	if len(g.region.watches) > 0 {
 		g.region.notify(g.addr, 8)
 	}
-	g.release()
 	q.msn = (q.msn + 1) & wire.PSNMask
 	q.executed.add(execution{opcode: p.Opcode, psn: p.PSN, packets: 1, rkey: p.Atomic.RKey, addr: p.Atomic.VA, original: original})
 	q.responses.push(response{kind: atomicResponse, psn: p.PSN, msn: q.msn, value: original})
 	q.expected = wire.PSNAdd(q.expected, 1)
-}
-
-func compareSwap(addr *uint64, compare, swap uint64) (original uint64) {
-	for {
-		original = atomic.LoadUint64(addr)
-		if original != compare || atomic.CompareAndSwapUint64(addr, compare, swap) {
-			return original
-		}
-	}
 }
 
 // permits checks what the queue pair lets its peer do.

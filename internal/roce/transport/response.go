@@ -121,8 +121,12 @@ func (q *QP) transmitResponses(out Output, now time.Duration, budget int) int {
 			if r.long && q.controlled {
 				q.rate.Sent(int(min(r.left, q.largest)), now)
 			}
-			if !q.transmitRead(out, p, r) {
+			more, readable := q.transmitRead(out, p, r)
+			if !more {
 				q.responses.pop()
+			}
+			if !readable {
+				q.failRefusing(wire.NakRemoteOperation)
 			}
 		}
 	}
@@ -135,18 +139,16 @@ func (q *QP) transmitResponses(out Output, now time.Duration, budget int) int {
 const maxUnheard = 64 << 20
 
 // transmitRead sends one packet of a read's response and reports whether more
-// follow.
-func (q *QP) transmitRead(out Output, p *wire.Packet, r *response) bool {
+// follow, and whether the memory can be read.
+func (q *QP) transmitRead(out Output, p *wire.Packet, r *response) (more, readable bool) {
 	n := min(r.left, q.largest)
 	pieces := q.pieces[:0]
 	if n > 0 {
 		b, ok := r.from.read(n, &q.bounce)
 		if !ok {
 			// The memory was taken away during the read.
-			p.Opcode = wire.RCAcknowledge
-			p.AETH.Syndrome = wire.Nak(wire.NakRemoteAccess)
-			out.Send(p, nil, 0)
-			return false
+			transmitNak(out, p, wire.NakRemoteAccess)
+			return false, true
 		}
 		pieces = append(pieces, b)
 		if cap(pieces) > cap(q.pieces) {
@@ -166,11 +168,21 @@ func (q *QP) transmitRead(out Output, p *wire.Packet, r *response) bool {
 	}
 	p.AETH.Syndrome = wire.Ack(wire.AckUnlimited)
 	p.Pad = uint8(-n & 3)
-	out.Send(p, pieces, int(n))
+	if !out.Send(p, pieces, int(n)) {
+		transmitNak(out, p, wire.NakRemoteOperation)
+		return false, false
+	}
 	q.unheard += uint64(n)
 	r.begun = true
 	r.psn = wire.PSNAdd(r.psn, q.packetsOf(n))
 	r.from.addr += uint64(n)
 	r.left -= n
-	return !last
+	return !last, true
+}
+
+// transmitNak sends a refusal in place of a response.
+func transmitNak(out Output, p *wire.Packet, code wire.NakCode) {
+	p.Opcode, p.Pad = wire.RCAcknowledge, 0
+	p.AETH.Syndrome = wire.Nak(code)
+	out.Send(p, nil, 0)
 }

@@ -119,7 +119,10 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 		if w.inline == nil {
 			w.inline = make([]byte, 0, q.sq.maxInline)
 		}
-		w.inline = appendInline(w.inline[:0], wr.SGL)
+		var err error
+		if w.inline, err = appendInline(w.inline[:0], wr.SGL); err != nil {
+			return err
+		}
 		if total > 0 {
 			w.segs = append(w.segs, segment{mem: w.inline})
 		}

@@ -3,6 +3,7 @@ package transport
 import (
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -70,7 +71,10 @@ func (q *QP) transmitUnacknowledged(out Output, w *sendWQE) {
 		q.addressDatagram(p, w)
 		out = w.wr.AH.(Output) // as CheckAH has found
 	}
-	out.Send(p, pieces, int(n))
+	if !out.Send(p, pieces, int(n)) {
+		w.fault = verbs.StatusLocalProtectionError
+		return
+	}
 	q.sendPSN = wire.PSNAdd(q.sendPSN, 1)
 	q.credit -= int(n) + packetCost
 	if q.controlled {
@@ -182,9 +186,10 @@ func (q *QP) takeUnreliableWrite(p *wire.Packet, first, last bool) bool {
 	if p.Opcode.HasImm() && !q.holdReceive() {
 		return false
 	}
-	if !q.writing.place(n, q.payload) {
+	if held, fault := q.writing.copy(n, q.payload); !held || fault != dma.NoFault {
 		return false
 	}
+	q.writing.placed(n)
 	if p.Opcode.HasImm() {
 		q.finishReceive(p, verbs.WCRecvWriteImm, q.writing.size)
 	}

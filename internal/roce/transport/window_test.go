@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -588,12 +589,15 @@ func TestWindowsAllocateNothing(t *testing.T) {
 // silence is an Output that no packet leaves.
 type silence struct{}
 
-func (*silence) Send(*wire.Packet, [][]byte, int) {}
+func (*silence) Send(*wire.Packet, [][]byte, int) bool { return true }
 
 // outputFunc is an Output.
 type outputFunc func(p *wire.Packet, pieces [][]byte, n int)
 
-func (f outputFunc) Send(p *wire.Packet, pieces [][]byte, n int) { f(p, pieces, n) }
+func (f outputFunc) Send(p *wire.Packet, pieces [][]byte, n int) bool {
+	f(p, pieces, n)
+	return true
+}
 
 // A window of type 1 is taken away under another lock than that of the queue pair whose peer reads
 // by it: an Output that reads the payload later finds what was there when it was sent.
@@ -709,7 +713,8 @@ func TestWordFromTwoPieces(t *testing.T) {
 		b := bytes.Repeat([]byte{byte(i)}, 8)
 		var w incomingWrite
 		require.True(t, w.begin(r.server.qp, header))
-		require.True(t, w.place(8, [][]byte{b[:4], b[4:]}))
+		held, fault := w.copy(8, [][]byte{b[:4], b[4:]})
+		require.True(t, held && fault == dma.NoFault)
 	}
 	close(stop)
 	v, ok := <-torn
