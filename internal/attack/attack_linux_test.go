@@ -27,7 +27,7 @@ func TestAttacks(t *testing.T) {
 		moment = false
 	}
 	var table []string
-	for at, name := range []string{oneHost: "one host", oneHost6: "one host by IPv6", hosts: "three hosts"} {
+	for at, name := range []string{oneHost: "one host", oneHost6: "one host by IPv6", hosts: "three hosts", containers: "containers", container: "a container", unmapped: "unmapped users"} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, place(at))
 			if !moment {
@@ -73,6 +73,9 @@ func (r *row) line(where string, res *result) string {
 func (r *row) check(t *testing.T, res *result) {
 	t.Logf("%d packets, %.0f a second; exchanges a second: %s, %.0f beside the attack; achieved: %s", res.sent, res.rate(), res.quiet(), res.during, res.describe())
 	assert.Empty(t, r.excess(res.achieved), "what it may not achieve")
+	for _, h := range r.must {
+		assert.Contains(t, res.achieved, h, "without which the attack is none elsewhere either")
+	}
 	assert.True(t, len(res.achieved) > 0 || r.noticed(res.counters), "no counter of %v has grown", r.counted)
 }
 
@@ -85,7 +88,7 @@ func (res *result) quiet() string {
 	return text
 }
 
-// noticed reports whether a counter that is to grow has.
+// noticed reports whether a counter that is to grow has, and no harm is waited for.
 func (r *row) noticed(grown map[string]uint64) bool {
-	return len(r.counted) == 0 || slices.ContainsFunc(r.counted, func(name string) bool { return grown[name] > 0 })
+	return len(r.must) == 0 && (len(r.counted) == 0 || slices.ContainsFunc(r.counted, func(name string) bool { return grown[name] > 0 }))
 }

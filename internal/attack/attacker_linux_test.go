@@ -31,9 +31,9 @@ type attacker struct {
 // nobody is the user that has no rights anywhere.
 const nobody = 65534
 
-// dropPrivileges makes the process an ordinary user's. One that spoofs keeps what it is.
+// dropPrivileges makes the process that of an ordinary user, unless the vantage is another.
 func dropPrivileges(v vantage) error {
-	if os.Getuid() != 0 || v == bySpoofing {
+	if os.Getuid() != 0 || v == bySpoofing || v == bySameUser {
 		return nil
 	}
 	return errors.Join(syscall.Setgroups(nil), syscall.Setresgid(nobody, nobody, nobody), syscall.Setresuid(nobody, nobody, nobody))

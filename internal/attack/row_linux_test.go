@@ -21,6 +21,8 @@ const (
 	refused   harm = "refused"   // new peers are not served, also when the attack is over
 	accepted  harm = "accepted"  // what should have been refused was taken
 	died      harm = "died"      // the process of a victim has ended
+
+	impersonated harm = "impersonated" // a process took the place of a peer
 )
 
 // row is an attack.
@@ -32,6 +34,7 @@ type row struct {
 	forges  []forgery // in turn, instead of run
 	run     func(a *attacker) error
 	may     []harm   // what it may achieve
+	must    []harm   // what it does achieve, which shows that other rows do what they say
 	counted []string // counters of the victims; at least one counts what was refused
 }
 

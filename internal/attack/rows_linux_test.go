@@ -73,6 +73,26 @@ func init() {
 			scene: scene{how: byMemory}, forges: all, counted: refused,
 		},
 		{
+			name: "impersonation by the same user", does: "a process joins the shared memory of a device in the name of its peer, which has none",
+			scene: scene{how: byHalfMemory}, from: bySameUser, run: impersonate, may: []harm{impersonated}, must: []harm{impersonated},
+		},
+		{
+			name: "impersonation by another user", does: "likewise, as another user",
+			scene: scene{how: byHalfMemory}, run: impersonate,
+		},
+		{
+			name: "impersonation between containers", does: "likewise, as the same user, all in PID namespaces of their own",
+			scene: scene{how: byHalfMemory, place: containers}, from: bySameUser, run: impersonate,
+		},
+		{
+			name: "impersonation from a container", does: "likewise, as the same user, in a PID namespace below that of the victims",
+			scene: scene{how: byHalfMemory, place: container}, from: bySameUser, run: impersonate,
+		},
+		{
+			name: "impersonation by an unmapped user", does: "likewise, as another user, neither of which the victims' user namespaces map",
+			scene: scene{how: byHalfMemory, place: unmapped}, run: impersonate,
+		},
+		{
 			name: "forged datagrams", does: "UD messages in the name of the peer",
 			scene: scene{how: byUD}, run: forgeDatagrams,
 		},

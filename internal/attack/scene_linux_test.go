@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -30,6 +31,7 @@ const (
 	byMemory                // by descriptors, and the packets go through shared memory
 	byUD
 	bySRD
+	byHalfMemory // by descriptors, and only the right devices have shared memory
 )
 
 func (h how) datagrams() bool { return h == byUD || h == bySRD }
@@ -53,6 +55,10 @@ const (
 	oneHost  place = iota // on the loopback interface
 	oneHost6              // likewise with IPv6, in a namespace
 	hosts                 // in three namespaces on one network
+	// On the loopback interface, too, which containers of a pod share:
+	containers // each in a PID namespace of its own
+	container  // the attacker in a PID namespace below that of the victims
+	unmapped   // the victims in user namespaces that map no user
 )
 
 // scene is what an attack needs.
@@ -139,6 +145,9 @@ func (s *stage) build() {
 	switch s.place {
 	case oneHost:
 		s.own = []netip.Addr{netip.MustParseAddr("127.1.2.3")}
+	case containers, container, unmapped:
+		s.own = []netip.Addr{netip.MustParseAddr("127.1.2.3")}
+		s.contain()
 	case oneHost6:
 		n := netns.New(s.t, "attack")
 		n.IP(s.t, "link set lo up")
@@ -168,6 +177,28 @@ func (s *stage) build() {
 		}
 		s.addrs = [2][]netip.AddrPort{{addr("10.66.0.%d", 1), addr("10.66.0.%d", 2)}, {addr("10.66.0.%d", 3), addr("10.66.0.%d", 4)}}
 		s.own = []netip.Addr{netip.MustParseAddr("10.66.0.5")}
+	}
+}
+
+// contain puts the processes into namespaces, as containers that have a network in common.
+func (s *stage) contain() {
+	pid := []string{"unshare", "--pid", "--fork", "--kill-child"}
+	if os.Getuid() != 0 {
+		pid = append(pid, "--user", "--map-root-user")
+	}
+	user := []string{"unshare", "--user"}
+	switch s.place {
+	case containers:
+		s.prefix = [3][]string{pid, pid, pid}
+	case container:
+		s.prefix[2] = pid
+	case unmapped:
+		s.prefix[0], s.prefix[1] = user, user
+	}
+	for _, prefix := range s.prefix {
+		if prefix != nil {
+			netns.Need(s.t, exec.Command(prefix[0], append(prefix[1:], "true")...).Run(), "the test needs to create namespaces with unshare(1)")
+		}
 	}
 }
 

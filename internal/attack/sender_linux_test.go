@@ -28,6 +28,8 @@ const (
 	// bySpoofing: another host that sends packets with any source address and port (CAP_NET_RAW
 	// there, and a network that lets them pass).
 	bySpoofing
+	// bySameUser: a process of the victims' user.
+	bySameUser
 )
 
 // sender sends packets from one address to another.

@@ -188,7 +188,7 @@ func (e *victimEnd) String() string {
 // open makes all that there is before the peer is known.
 func (e *victimEnd) open(addr netip.AddrPort) (info endInfo, err error) {
 	cfg := soft.Config{Address: addr}
-	if e.v.row.how != byMemory {
+	if e.v.row.how != byMemory && !(e.v.row.how == byHalfMemory && e.v.side == 1) {
 		cfg.Capture = e.tracker
 	}
 	if e.dev, err = soft.Open(cfg); err != nil {
@@ -239,7 +239,7 @@ func (e *victimEnd) open(addr netip.AddrPort) (info endInfo, err error) {
 // introduce fills in how the peer connects.
 func (e *victimEnd) introduce(info *endInfo) (err error) {
 	switch e.v.row.how {
-	case byDescriptor, byMemory:
+	case byDescriptor, byMemory, byHalfMemory:
 		if e.conn, info.Conn, err = e.rdma.Export(); err == nil {
 			info.QPN = e.conn.QPN()
 		}
@@ -272,7 +272,7 @@ func (e *victimEnd) connect(info *endInfo) (err error) {
 	} else {
 		err = await.Func(ctx, e.engine, func() error {
 			switch e.v.row.how {
-			case byDescriptor, byMemory:
+			case byDescriptor, byMemory, byHalfMemory:
 				return e.conn.Connect(info.Conn)
 			case byAddress:
 				return nil

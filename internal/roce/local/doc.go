@@ -15,7 +15,8 @@
 // eventfd of the other's could (it decides whether that is non-blocking). The memory is
 // sealed (memfd_create(2)), so that it cannot be cut short, which would end a process that
 // reads it. Only processes of the same
-// user are taken (SO_PEERCRED): the kernel lets them read each other's memory anyway.
+// user (SO_PEERCRED), in the same PID and user namespaces, are taken: the kernel lets them read
+// each other's memory anyway.
 //
 // A large payload need not go through the ring: memory that the device has made for it (see
 // [Memory]) is shown to the other process, read-only, as a whole and until it is freed, and

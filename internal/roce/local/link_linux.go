@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -35,7 +34,7 @@ type link struct {
 	conn   *net.UnixConn
 	raw    syscall.RawConn
 	memory []byte
-	peer   int // the process at the other end; 0: it is of another PID namespace
+	peer   int // the process at the other end
 
 	// Of a message that is sent, so that it needs no memory.
 	message [messageLen]byte
@@ -44,16 +43,9 @@ type link struct {
 	call    func(fd uintptr) // l.system, bound once
 }
 
-func newLink(conn *net.UnixConn, memory []byte) (link, error) {
+func newLink(conn *net.UnixConn, peer int, memory []byte) (link, error) {
 	raw, err := conn.SyscallConn()
-	if err != nil {
-		return link{}, err
-	}
-	cred, err := peerOf(conn)
-	if err != nil {
-		return link{}, err
-	}
-	return link{conn: conn, raw: raw, memory: memory, peer: int(cred.Pid)}, nil
+	return link{conn: conn, raw: raw, memory: memory, peer: peer}, err
 }
 
 // send sends a message at once or not at all, and reports false if the peer's queue of messages
@@ -203,30 +195,6 @@ func (c *Channel) hangUp() {
 	}
 	unmap(c.link.memory)
 	c.link.memory = nil
-}
-
-// checkPeer sees that the other end of a connection is a process of the same user.
-func checkPeer(conn *net.UnixConn) error {
-	cred, err := peerOf(conn)
-	if err == nil && int(cred.Uid) != os.Geteuid() {
-		err = fmt.Errorf("process %d is of user %d, this one of %d: %w", cred.Pid, cred.Uid, os.Geteuid(), errors.ErrUnsupported)
-	}
-	return err
-}
-
-// peerOf returns which process the other end of a connection is, and whose.
-func peerOf(conn *net.UnixConn) (cred *unix.Ucred, err error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	failed := raw.Control(func(fd uintptr) {
-		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	})
-	if err = os.NewSyscallError("getsockopt SO_PEERCRED", err); err == nil {
-		err = failed
-	}
-	return cred, err
 }
 
 // name is that of the socket at which a device is found.

@@ -68,10 +68,6 @@ func (l *Listener) Serve(answer func(peer Address) (met func(*Channel))) {
 				time.Sleep(10 * time.Millisecond)
 				continue
 			}
-			if checkPeer(conn) != nil {
-				_ = conn.Close()
-				continue
-			}
 			l.guests <- struct{}{}
 			l.work.Go(func() {
 				defer func() { <-l.guests }()
@@ -86,6 +82,11 @@ func (l *Listener) take(conn *net.UnixConn, answer func(peer Address) (met func(
 	stop := context.AfterFunc(l.ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	_ = conn.SetDeadline(time.Now().Add(patience))
+	pid, err := checkPeer(conn)
+	if err != nil {
+		_ = conn.Close()
+		return
+	}
 	in, err := newInbox(conn)
 	if err != nil {
 		_ = conn.Close()
@@ -98,7 +99,7 @@ func (l *Listener) take(conn *net.UnixConn, answer func(peer Address) (met func(
 		peer, err = parseGreeting(string(b), l.device)
 	}
 	if err == nil {
-		err = l.checkOwner(conn, peer)
+		err = l.checkOwner(pid, peer)
 	}
 	if err != nil || len(in.files) != 1 {
 		_ = conn.Close()
@@ -119,7 +120,7 @@ func (l *Listener) take(conn *net.UnixConn, answer func(peer Address) (met func(
 	}
 	var c *Channel
 	if err == nil {
-		c, err = connect(conn, Ends{l.device, peer}, mem, false)
+		c, err = connect(conn, pid, Ends{l.device, peer}, mem, false)
 	}
 	if err != nil {
 		unmap(mem)
@@ -130,7 +131,7 @@ func (l *Listener) take(conn *net.UnixConn, answer func(peer Address) (met func(
 
 // checkOwner sees that a process that dials is the one that is found under the address that it
 // gives, and that this is one of this machine.
-func (l *Listener) checkOwner(conn *net.UnixConn, device Address) error {
+func (l *Listener) checkOwner(pid int, device Address) error {
 	if err := checkHere(device.Device.Addr()); err != nil {
 		return err
 	}
@@ -142,13 +143,9 @@ func (l *Listener) checkOwner(conn *net.UnixConn, device Address) error {
 		return err
 	}
 	defer func() { _ = owner.Close() }()
-	has, err := peerOf(owner.(*net.UnixConn))
-	if err != nil {
-		return err
-	}
-	says, err := peerOf(conn)
-	if err == nil && has.Pid != says.Pid {
-		err = fmt.Errorf("process %d says that it has the device at %v, which is that of process %d: %w", says.Pid, device, has.Pid, ErrDisorder)
+	has, err := checkPeer(owner.(*net.UnixConn))
+	if err == nil && has != pid {
+		err = fmt.Errorf("process %d says that it has the device at %v, which is that of process %d: %w", pid, device, has, ErrDisorder)
 	}
 	return err
 }
@@ -199,7 +196,8 @@ func dial(ctx context.Context, ends Ends) (_ *Channel, err error) {
 		}
 	}()
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	if err := checkPeer(conn); err != nil {
+	pid, err := checkPeer(conn)
+	if err != nil {
 		return nil, err
 	}
 	var fd int
@@ -221,15 +219,15 @@ func dial(ctx context.Context, ends Ends) (_ *Channel, err error) {
 	case !stop():
 		return nil, context.Cause(ctx)
 	}
-	return connect(conn, ends, mem, true)
+	return connect(conn, pid, ends, mem, true)
 }
 
 // connect makes a channel of a connection.
-func connect(conn *net.UnixConn, ends Ends, mem []byte, dialler bool) (*Channel, error) {
+func connect(conn *net.UnixConn, peer int, ends Ends, mem []byte, dialler bool) (*Channel, error) {
 	if err := conn.SetDeadline(time.Time{}); err != nil {
 		return nil, err
 	}
-	l, err := newLink(conn, mem)
+	l, err := newLink(conn, peer, mem)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ func (c *Channel) PeerDies(ctx context.Context) bool { return processEnds(ctx, c
 // processEnds: a number that is used again already is of a process that is gone, so that it
 // does not matter which of the two is looked at.
 func processEnds(ctx context.Context, pid int) bool {
-	if pid <= 0 || pid == os.Getpid() {
+	if pid == os.Getpid() {
 		return false
 	}
 	fd, err := unix.PidfdOpen(pid, 0)
@@ -38,9 +38,7 @@ func processEnds(ctx context.Context, pid int) bool {
 	defer context.AfterFunc(ctx, func() { _ = process.SetReadDeadline(time.Unix(1, 0)) })()
 	ended := false
 	_ = raw.Read(func(fd uintptr) bool {
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(fds, 0)
-		ended = err == nil && n == 1 && fds[0].Revents&unix.POLLIN != 0
+		ended = hasEnded(int(fd))
 		return ended
 	})
 	return ended

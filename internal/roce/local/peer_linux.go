@@ -1,0 +1,110 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// checkPeer checks that the process at the other end of a connection could read the memory of
+// this one by ptrace(2): it has the same user, in the same user namespace and the same PID
+// namespace. It returns the process's number. Two processes for which this holds at both ends
+// have numbers of one kind, so that equal numbers are the same process.
+func checkPeer(conn *net.UnixConn) (pid int, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	failed := raw.Control(func(fd uintptr) { pid, err = checkProcess(int(fd)) })
+	return pid, errors.Join(err, failed)
+}
+
+func checkProcess(socket int) (pid int, err error) {
+	cred, err := unix.GetsockoptUcred(socket, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return 0, os.NewSyscallError("getsockopt SO_PEERCRED", err)
+	}
+	pid = int(cred.Pid)
+	if err := checkUser(cred.Uid, uint32(os.Geteuid()), overflowUser()); err != nil {
+		return pid, fmt.Errorf("process %d: %w", pid, err)
+	}
+	if pid <= 0 {
+		return pid, fmt.Errorf("the process is outside this PID namespace: %w", errors.ErrUnsupported)
+	}
+	handle, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+	switch err {
+	case nil:
+		defer func() { _ = unix.Close(handle) }()
+	case unix.ENOPROTOOPT: // before Linux 6.5 another process may have got the number since
+		handle = -1
+	default:
+		return pid, fmt.Errorf("process %d: %w", pid, os.NewSyscallError("getsockopt SO_PEERPIDFD", err))
+	}
+	if err := checkNamespaces(pid); err != nil {
+		return pid, err
+	}
+	if handle >= 0 && hasEnded(handle) {
+		return pid, fmt.Errorf("process %d has ended: %w", pid, errPeerGone)
+	}
+	return pid, nil
+}
+
+// checkUser checks the user of a peer. All users that a user namespace does not map look
+// alike (user_namespaces(7)).
+func checkUser(peer, own, overflow uint32) error {
+	switch {
+	case peer != own:
+		return fmt.Errorf("its user is %d, that of this process is %d: %w", peer, own, errors.ErrUnsupported)
+	case peer == overflow:
+		return fmt.Errorf("its user is %d, which stands for all users that are not mapped: %w", peer, errors.ErrUnsupported)
+	}
+	return nil
+}
+
+// overflowUser is what the system shows for users that are not mapped.
+func overflowUser() uint32 {
+	const usual = 65534
+	text, err := os.ReadFile("/proc/sys/kernel/overflowuid")
+	if err != nil {
+		return usual
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 32)
+	if err != nil {
+		return usual
+	}
+	return uint32(n)
+}
+
+// checkNamespaces checks that a process belongs to the namespaces of this one. A process of a
+// namespace below has a number here, too.
+func checkNamespaces(pid int) error {
+	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
+		return fmt.Errorf("process %d cannot be looked up: /proc is not that of this PID namespace: %w", pid, errors.ErrUnsupported)
+	}
+	for _, kind := range []string{"pid", "user"} {
+		var own, peer unix.Stat_t
+		err := unix.Stat("/proc/self/ns/"+kind, &own)
+		if err == nil {
+			err = unix.Stat(fmt.Sprintf("/proc/%d/ns/%s", pid, kind), &peer)
+		}
+		switch {
+		case err != nil:
+			return fmt.Errorf("look up the %s namespace of process %d: %w: %w", kind, pid, err, errors.ErrUnsupported)
+		case own.Dev != peer.Dev || own.Ino != peer.Ino:
+			return fmt.Errorf("process %d is in another %s namespace: %w", pid, kind, errors.ErrUnsupported)
+		}
+	}
+	return nil
+}
+
+// hasEnded reports whether the process of a pidfd has ended.
+func hasEnded(pidfd int) bool {
+	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n == 1 && fds[0].Revents&unix.POLLIN != 0
+}
