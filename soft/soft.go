@@ -201,7 +201,8 @@ func (d *Device) OnClose(f func() error) (remove func()) {
 }
 
 // AllocMemory implements [verbs.MemoryDevice]: the memory can be shown to other processes of
-// the same user, which read what they are sent where it lies.
+// the same user, which read what they are sent where it lies. All of its pages are allocated
+// when it returns.
 func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error) {
 	if err := d.opened("allocate memory"); err != nil {
 		return nil, nil, err

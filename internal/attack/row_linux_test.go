@@ -22,6 +22,7 @@ const (
 	accepted  harm = "accepted"  // what should have been refused was taken
 	died      harm = "died"      // the process of a victim has ended
 
+	filled       harm = "filled"       // a victim has used memory for what nobody has sent
 	impersonated harm = "impersonated" // a process took the place of a peer
 )
 

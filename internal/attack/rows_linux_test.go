@@ -93,6 +93,10 @@ func init() {
 			scene: scene{how: byHalfMemory, place: unmapped}, run: impersonate,
 		},
 		{
+			name: "sparse memory", does: "a peer shows memory of which it has allocated nothing, and writes from it",
+			scene: scene{how: byHalfMemory}, from: bySameUser, run: fillMemory, counted: []string{"local_rcvd_pkts"},
+		},
+		{
 			name: "forged datagrams", does: "UD messages in the name of the peer",
 			scene: scene{how: byUD}, run: forgeDatagrams,
 		},

@@ -169,7 +169,7 @@ func (c *Channel) see(lock sync.Locker, number uint32, fd int) error {
 	case c.seen.memories == nil: // closed meanwhile
 		unmap(mem)
 		return net.ErrClosed
-	case !c.budget.reserve(len(mem)):
+	case !c.budget.reserve(c.link.peer, uint64(len(mem))):
 		unmap(mem)
 		return nil
 	}
@@ -182,7 +182,7 @@ func (c *Channel) see(lock sync.Locker, number uint32, fd int) error {
 
 // unmap ends the use of memory of the peer.
 func (c *Channel) unmap(mem []byte) {
-	c.budget.release(len(mem))
+	c.budget.release(c.link.peer, uint64(len(mem)))
 	unmap(mem)
 }
 

@@ -167,6 +167,62 @@ func TestShownMemory(t *testing.T) {
 	require.EqualValues(t, 3, p.PSN)
 }
 
+// Memory is only mapped if its owner has paid for all of it.
+func TestSparseMemory(t *testing.T) {
+	const length = 1 << 20
+	for name, c := range map[string]struct {
+		prepare func(fd int) error
+		taken   bool
+	}{
+		"allocated": {func(fd int) error { return unix.Fallocate(fd, 0, 0, length) }, true},
+		"sparse":    {func(int) error { return nil }, false},
+		"one hole": {func(fd int) error {
+			return errors.Join(unix.Fallocate(fd, 0, 0, length), unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 4096, 4096))
+		}, false},
+		"behind the end": {func(fd int) error { return unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, length, length) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := joined(t)
+			fd, err := unix.MemfdCreate("test", unix.MFD_ALLOW_SEALING|unix.MFD_CLOEXEC)
+			require.NoError(t, err)
+			defer unix.Close(fd)
+			require.NoError(t, unix.Ftruncate(fd, length))
+			require.NoError(t, c.prepare(fd))
+			_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, shownSeals)
+			require.NoError(t, err)
+			a.mu.Lock()
+			a.shown.numbers[&Memory{}] = 1 | pending
+			a.link.send(messageShow, 1, unix.UnixRights(fd))
+			mark := a.Mark()
+			a.mu.Unlock()
+			require.Eventually(t, func() bool { // and the channel goes on
+				a.mu.Lock()
+				defer a.mu.Unlock()
+				return a.OutlivedBy(mark)
+			}, 5*time.Minute, time.Millisecond)
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			require.Equal(t, c.taken, b.seen.memories[1] != nil)
+
+			// What was taken stays allocated, whatever its owner does.
+			if c.taken {
+				require.ErrorIs(t, unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, length), unix.EPERM)
+				require.ErrorIs(t, unix.Ftruncate(fd, 0), unix.EPERM)
+				require.NoError(t, unix.Ftruncate(fd, length))
+				require.NoError(t, checkAllocated(fd, length))
+			}
+		})
+	}
+}
+
+// The owner of memory pays for it before it shows it.
+func TestMemoryIsAllocated(t *testing.T) {
+	m, err := AllocMemory(10<<20 + 1)
+	require.NoError(t, err)
+	require.NoError(t, checkAllocated(int(m.file.Fd()), int64(cap(m.Bytes))))
+	require.NoError(t, m.Free())
+}
+
 func TestPeerGoes(t *testing.T) {
 	a, b := joined(t)
 	a.close()
@@ -350,11 +406,17 @@ func TestLiars(t *testing.T) {
 // What a liar says later ends the channel.
 func TestLiesOfAPeer(t *testing.T) {
 	for name, lie := range map[string]func(a *end){
-		"unknown":      func(a *end) { a.link.send('?', 0, nil) },
-		"long":         func(a *end) { _, _ = a.link.conn.Write(make([]byte, 100)) },
-		"short":        func(a *end) { _, _ = a.link.conn.Write([]byte("w")) },
-		"no file":      func(a *end) { a.link.send(messageShow, 1, nil) },
-		"not sealed":   func(a *end) { a.link.send(messageShow, 1, unix.UnixRights(1)) },
+		"unknown":    func(a *end) { a.link.send('?', 0, nil) },
+		"long":       func(a *end) { _, _ = a.link.conn.Write(make([]byte, 100)) },
+		"short":      func(a *end) { _, _ = a.link.conn.Write([]byte("w")) },
+		"no file":    func(a *end) { a.link.send(messageShow, 1, nil) },
+		"not sealed": func(a *end) { a.link.send(messageShow, 1, unix.UnixRights(1)) },
+		"half sealed": func(a *end) {
+			fd, _, err := newFile("test", 4096, resizeSeals)
+			require.NoError(t, err)
+			a.link.send(messageShow, 1, unix.UnixRights(fd))
+			require.NoError(t, unix.Close(fd))
+		},
 		"no question":  func(a *end) { a.link.send(messagePong, 1, nil) },
 		"a wake, more": func(a *end) { a.link.send(messageWake, 1, unix.UnixRights(1)) },
 		"huge": func(a *end) {

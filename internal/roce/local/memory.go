@@ -38,9 +38,17 @@ func (c *Channel) Shown(m *Memory) (number uint32, ok bool) {
 // pending marks the number of a memory that the peer has not acknowledged yet.
 const pending = 1 << 31
 
-// Budget bounds what a device maps of all its peers: a process can have only so many mappings
-// (vm.max_map_count), and only so many addresses.
+// Budget bounds what a device maps of its peers: a process can have only so many mappings
+// (vm.max_map_count), and only so many addresses, and no peer is to take them all. Page tables
+// take 1/512 of what is mapped, which a peer allocates once and can show often: so bounding
+// its number of memories bounds what it costs by what it has allocated.
 type Budget struct {
+	usage
+	peers map[int]*usage // by process
+}
+
+// usage is what is mapped.
+type usage struct {
 	memories int
 	bytes    uint64
 }
@@ -48,21 +56,46 @@ type Budget struct {
 const (
 	maxSeen      = 8 << 10
 	maxSeenBytes = 16 << 40
+	// Of one process, which may have several devices and channels.
+	maxSeenOfPeer      = 4 * maxShown
+	maxSeenBytesOfPeer = maxSeenBytes / 4
 )
 
-// reserve reports whether there is room for another memory, and takes it.
-func (b *Budget) reserve(n int) bool {
-	if b.memories >= maxSeen || uint64(n) > maxSeenBytes-b.bytes {
+// reserve reports whether there is room for another memory of a process, and takes it.
+func (b *Budget) reserve(peer int, n uint64) bool {
+	p := b.peers[peer]
+	if p == nil {
+		p = new(usage)
+	}
+	if !b.fits(n, maxSeen, maxSeenBytes) || !p.fits(n, maxSeenOfPeer, maxSeenBytesOfPeer) {
 		return false
 	}
-	b.memories++
-	b.bytes += uint64(n)
+	if b.peers == nil {
+		b.peers = make(map[int]*usage)
+	}
+	b.peers[peer] = p
+	b.add(1, n)
+	p.add(1, n)
 	return true
 }
 
-func (b *Budget) release(n int) {
-	b.memories--
-	b.bytes -= uint64(n)
+// release gives back what was reserved for a memory.
+func (b *Budget) release(peer int, n uint64) {
+	p := b.peers[peer]
+	b.add(-1, -n)
+	p.add(-1, -n)
+	if p.memories == 0 {
+		delete(b.peers, peer)
+	}
+}
+
+func (u *usage) fits(n uint64, memories int, bytes uint64) bool {
+	return u.memories < memories && n <= bytes-u.bytes
+}
+
+func (u *usage) add(memories int, bytes uint64) {
+	u.memories += memories
+	u.bytes += bytes
 }
 
 // show gives the peer a memory.

@@ -21,7 +21,7 @@ const (
 )
 
 // AllocMemory makes memory of at least that many bytes that can be shown to other processes.
-// It is zero, and begins at a page.
+// It is zero, and begins at a page. All of its pages are allocated, as peers ask for.
 func AllocMemory(size int) (*Memory, error) {
 	page := os.Getpagesize()
 	length := (size + page - 1) &^ (page - 1)
@@ -29,7 +29,47 @@ func AllocMemory(size int) (*Memory, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := allocate(fd, length); err != nil {
+		unmap(mem)
+		_ = unix.Close(fd)
+		return nil, err
+	}
 	return &Memory{Bytes: mem[:size:length], file: file{os.NewFile(uintptr(fd), "memory")}}, nil
+}
+
+// allocate allocates the pages of a file in memory. A signal, such as a profiler's, undoes what
+// one call has allocated, so no call takes long.
+func allocate(fd, length int) error {
+	const step = 4 << 20
+	for at := 0; at < length; {
+		switch err := unix.Fallocate(fd, 0, int64(at), int64(min(step, length-at))); err {
+		case nil:
+			at += step
+		case unix.EINTR:
+		default:
+			return fmt.Errorf("allocate %d bytes of memory: %w", length, os.NewSyscallError("fallocate", err))
+		}
+	}
+	return nil
+}
+
+// checkAllocated checks that all pages of a sealed file in memory are allocated, and so charged to
+// another process: to read a missing one through a mapping allocates it, at the cost of the
+// reader. The seals keep them allocated: F_SEAL_FUTURE_WRITE forbids to punch holes.
+func checkAllocated(fd int, length int64) error {
+	// Pages behind the end count too. This frees them, and F_SEAL_GROW keeps others from being
+	// allocated there.
+	if err := unix.Ftruncate(fd, length); err != nil {
+		return os.NewSyscallError("ftruncate", err)
+	}
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return os.NewSyscallError("fstat", err)
+	}
+	if allocated := stat.Blocks * 512; allocated < length {
+		return fmt.Errorf("of %d bytes of memory %d are allocated, all must be", length, allocated)
+	}
+	return nil
 }
 
 // Free ends the use of memory in this process.
@@ -89,12 +129,15 @@ func sealed(fd, seals int) (int64, error) {
 
 // mapShown maps memory of another process, for reading.
 func mapShown(fd int) ([]byte, error) {
-	n, err := sealed(fd, resizeSeals)
+	n, err := sealed(fd, shownSeals)
 	if err != nil {
 		return nil, err
 	}
 	if n <= 0 || n > maxShownLen {
 		return nil, fmt.Errorf("memory of %d bytes: %w", n, ErrDisorder)
+	}
+	if err := checkAllocated(fd, n); err != nil {
+		return nil, err
 	}
 	mem, err := unix.Mmap(fd, 0, int(n), unix.PROT_READ, unix.MAP_SHARED)
 	return mem, os.NewSyscallError("mmap", err)
