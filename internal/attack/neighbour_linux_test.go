@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -282,6 +283,66 @@ func fillMemory(a *attacker) error {
 			a.achieved(filled, "%d bytes, which the attacker has not allocated", stat.Blocks*512)
 		}
 		time.Sleep(time.Millisecond)
+	}
+	return nil
+}
+
+// lingering is a TCP socket that takes an hour to close, unless its reader is closed before: it has
+// data that nobody reads.
+func lingering() (file *os.File, reader net.Conn, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = l.Close() }()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		return nil, nil, err
+	}
+	if reader, err = l.Accept(); err != nil {
+		return nil, nil, err
+	}
+	tcp := conn.(*net.TCPConn)
+	err = errors.Join(tcp.SetLinger(3600), tcp.SetWriteDeadline(time.Now().Add(10*time.Millisecond)))
+	for err == nil {
+		_, err = tcp.Write(make([]byte, 1<<20))
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil, nil, err
+	}
+	file, err = tcp.File()
+	return file, reader, errors.Join(err, tcp.Close())
+}
+
+// lingerFiles sends files that take long to close to a device, and has it closed.
+func lingerFiles(a *attacker) error {
+	var files []*os.File
+	for range 40 {
+		file, reader, err := lingering()
+		if err != nil {
+			return err
+		}
+		defer func() { _ = reader.(*net.TCPConn).SetLinger(0); _ = reader.Close() }() // the victim ends
+		files = append(files, file)
+	}
+	answer, err := a.ask(message{Kind: "device"})
+	if err != nil || answer.Text != "" {
+		return fmt.Errorf("have a device opened: %w: %s", err, answer.Text)
+	}
+	for _, file := range files {
+		conn, err := net.DialUnix("unixpacket", nil, localName(local.Address{Device: answer.Addresses[0]}))
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }()
+		_, _, err = conn.WriteMsgUnix([]byte("hello"), unix.UnixRights(int(file.Fd())), nil)
+		go func() { _ = file.Close() }() // whoever is the last to close it waits
+		if err == nil {
+			a.others++
+		}
+	}
+	if answer, err = a.ask(message{Kind: "close"}); err != nil || answer.Text != "" {
+		return fmt.Errorf("have the device closed: %w: %s", err, answer.Text)
 	}
 	return nil
 }

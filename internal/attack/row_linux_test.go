@@ -22,6 +22,7 @@ const (
 	accepted  harm = "accepted"  // what should have been refused was taken
 	died      harm = "died"      // the process of a victim has ended
 
+	hung         harm = "hung"         // a call of a victim's does not return
 	filled       harm = "filled"       // a victim has used memory for what nobody has sent
 	impersonated harm = "impersonated" // a process took the place of a peer
 )
@@ -34,6 +35,7 @@ type row struct {
 	from    vantage
 	forges  []forgery // in turn, instead of run
 	run     func(a *attacker) error
+	once    bool     // run ends by itself
 	may     []harm   // what it may achieve
 	must    []harm   // what it does achieve, which shows that other rows do what they say
 	counted []string // counters of the victims; at least one counts what was refused

@@ -97,6 +97,14 @@ func init() {
 			scene: scene{how: byHalfMemory}, from: bySameUser, run: fillMemory, counted: []string{"local_rcvd_pkts"},
 		},
 		{
+			name: "files that linger", does: "a process sends sockets that take an hour to close to a device that is about to close",
+			from: bySameUser, run: lingerFiles, once: true,
+		},
+		{
+			name: "files that linger by another user", does: "likewise, as another user",
+			run: lingerFiles, once: true,
+		},
+		{
 			name: "forged datagrams", does: "UD messages in the name of the peer",
 			scene: scene{how: byUD}, run: forgeDatagrams,
 		},

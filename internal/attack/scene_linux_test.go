@@ -304,6 +304,8 @@ func (s *stage) attack(r *row, duration time.Duration, moment bool) (res result)
 		}
 		if len(achieved) > 0 {
 			over = true
+		} else if r.once {
+			over = false
 		}
 		if over {
 			break

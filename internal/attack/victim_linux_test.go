@@ -54,6 +54,7 @@ type victim struct {
 	ends    [2]*victimEnd
 	targets []*targetQP
 	crowd   *rdma.Context
+	extra   *soft.Device
 	closing atomic.Bool
 }
 
@@ -168,6 +169,22 @@ func (v *victim) obey(m *message) (answer message, err error) {
 		answer.Target, err = v.openTarget(m)
 	case "peers":
 		answer.Data, err = v.peers(m.Data)
+	case "device": // one more
+		if v.extra, err = soft.Open(soft.Config{}); err == nil {
+			var gids []verbs.GIDEntry
+			gids, err = v.extra.GIDs(1)
+			if err == nil {
+				answer.Addresses = addrs(netip.AddrPortFrom(gids[0].GID.Addr(), gids[0].UDPPort))
+			}
+		}
+	case "close": // it
+		closed := make(chan error, 1)
+		go func() { closed <- v.extra.Close() }()
+		select {
+		case err = <-closed:
+		case <-time.After(patience / 2):
+			v.harm(hung, "a device does not close")
+		}
 	case "descriptor":
 		err = v.take(m.Data[0])
 	}

@@ -377,16 +377,29 @@ func (d *Device) inUse() error {
 	return d.queuesInUse()
 }
 
+// localPatience is how long other processes can hold up the end of shared memory, by what they
+// have sent (local.Channel.CloseConnection). After that its goroutines end when they can.
+const localPatience = 2 * time.Second
+
 // localOff has no more packets go through shared memory. It returns what waits for channels that
-// are being made, to be called without the lock.
+// end or are being made, for localPatience at most, to be called without the lock.
 func (d *Device) localOff() (wait func()) {
 	var waits []func()
 	for _, s := range d.mu.list {
 		waits = append(waits, s.local.off())
 	}
 	return func() {
-		for _, wait := range waits {
-			wait()
+		ended := make(chan struct{})
+		go func() {
+			for _, wait := range waits {
+				wait()
+			}
+			close(ended)
+		}()
+		select {
+		case <-ended:
+		case <-time.After(localPatience):
+			d.log.Warn().Msg("another process holds up the end of shared memory")
 		}
 	}
 }

@@ -28,6 +28,8 @@ type localDevice struct {
 	ctx      context.Context // of dialling
 	cancel   context.CancelFunc
 	dialling sync.WaitGroup
+	serving  sync.WaitGroup // of channels
+	channels int            // to other devices, whose connections are open
 
 	seen   atomic.Uint64 // polls of programs when this end last asked to be woken
 	wakes  chan struct{} // there is work for the worker
@@ -131,7 +133,7 @@ func (l *localDevice) join(e *endpoint, addr local.Address) *localPeer {
 
 // mayDial reports whether a channel with a peer is wanted, and nobody is making one.
 func (l *localDevice) mayDial(p *localPeer) bool {
-	return l.on && p.users > 0 && p.channel == nil && p.meetings == 0 && !p.pausing && len(l.polled.peers) < maxLocalPeers
+	return l.on && p.users > 0 && p.channel == nil && p.meetings == 0 && !p.pausing && l.channels < maxLocalPeers
 }
 
 func (l *localDevice) peer(e *endpoint, addr local.Address) *localPeer {
@@ -175,8 +177,11 @@ func (l *localDevice) dial(p *localPeer, pause time.Duration) {
 		again := unanswered(err)
 		l.shard.mu.Lock()
 		p.pausing = again
-		l.metLocked(p, c)
+		unused := l.metLocked(p, c)
 		l.shard.mu.Unlock()
+		if unused {
+			c.CloseConnection()
+		}
 		if again {
 			l.dialAgain(p, pause)
 		}
@@ -233,7 +238,7 @@ func (l *localDevice) awaited(p *localPeer) bool {
 func (l *localDevice) answer(e *endpoint, addr local.Address) func(*local.Channel) {
 	l.shard.mu.Lock()
 	defer l.shard.mu.Unlock()
-	if !l.on || len(l.polled.peers) >= maxLocalPeers {
+	if !l.on || l.channels >= maxLocalPeers {
 		return nil
 	}
 	p := l.peer(e, addr)
@@ -247,11 +252,16 @@ func (l *localDevice) answer(e *endpoint, addr local.Address) func(*local.Channe
 // met takes the channel that was made with a peer, if it is not nil.
 func (l *localDevice) met(p *localPeer, c *local.Channel) {
 	l.shard.mu.Lock()
-	defer l.shard.mu.Unlock()
-	l.metLocked(p, c)
+	unused := l.metLocked(p, c)
+	l.shard.mu.Unlock()
+	if unused {
+		c.CloseConnection()
+	}
 }
 
-func (l *localDevice) metLocked(p *localPeer, c *local.Channel) {
+// metLocked reports whether it has closed the channel, whose connection is to be closed without
+// the lock.
+func (l *localDevice) metLocked(p *localPeer, c *local.Channel) (unused bool) {
 	p.meetings--
 	switch {
 	case c == nil:
@@ -259,9 +269,11 @@ func (l *localDevice) metLocked(p *localPeer, c *local.Channel) {
 	case !l.on || p.channel != nil:
 		c.Close()
 		l.forgetUnused(p)
+		return true
 	default:
 		p.begin(c)
 	}
+	return false
 }
 
 // others is how many other devices there is a channel with.
@@ -399,8 +411,8 @@ func (l *localDevice) programSleeps() {
 	}
 }
 
-// off ends all channels, and has no others made. It returns what waits for those that are
-// being made, to be called without the lock.
+// off ends all channels, and has no others made. It returns what waits for those that end or are
+// being made, to be called without the lock. Other processes can hold that up.
 func (l *localDevice) off() (wait func()) {
 	if !l.on {
 		return func() {}
@@ -415,6 +427,7 @@ func (l *localDevice) off() (wait func()) {
 			listener.Close()
 		}
 		l.dialling.Wait()
+		l.serving.Wait()
 	}
 }
 

@@ -165,7 +165,7 @@ func (p *localPeer) isLoop() bool { return p.ends.Local == p.ends.Peer }
 
 // begin takes a channel into use.
 func (p *localPeer) begin(c *local.Channel) {
-	s, d := p.endpoint.shard, p.endpoint.device
+	s := p.endpoint.shard
 	p.channel = c
 	s.local.polled.add(p)
 	if p.isLoop() {
@@ -178,10 +178,15 @@ func (p *localPeer) begin(c *local.Channel) {
 		s.local.woken()
 	}
 	begun := c.Mark()
-	d.running.Go(func() {
+	s.local.channels++
+	s.local.serving.Go(func() {
 		if p.serve(c, begun) {
 			s.local.cutOff(c)
 		}
+		c.CloseConnection()
+		s.mu.Lock()
+		s.local.channels--
+		s.mu.Unlock()
 	})
 }
 

@@ -62,12 +62,7 @@ func openSideWith(t testing.TB, cfg Config, memory int, init verbs.QPInit) *side
 	init.MaxSendWR, init.MaxRecvWR, init.MaxSendSGE, init.MaxRecvSGE, init.MaxInline = 1024, 1024, 4, 4, 64
 	s.qp, err = dev.DefaultPD().CreateQP(init)
 	require.NoError(t, err)
-	t.Cleanup(func() {
-		require.NoError(t, s.qp.Close())
-		require.NoError(t, s.mr.Close())
-		require.NoError(t, s.cq.Close())
-		require.NoError(t, dev.Close())
-	})
+	t.Cleanup(s.close)
 	return s
 }
 
@@ -133,6 +128,14 @@ func awaitSharedMemory(sides ...*side) {
 			require.Eventually(s.t, func() bool { return s.qp.(verbs.PathQP).Path() == verbs.PathSharedMemory }, 5*time.Minute, time.Millisecond)
 		}
 	}
+}
+
+// close closes all that there is.
+func (s *side) close() {
+	require.NoError(s.t, s.qp.Close())
+	require.NoError(s.t, s.mr.Close())
+	require.NoError(s.t, s.cq.Close())
+	require.NoError(s.t, s.dev.Close())
 }
 
 // sge names a piece of the side's memory.

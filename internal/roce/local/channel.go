@@ -237,8 +237,8 @@ func (c *Channel) Release() {
 	}
 }
 
-// Close ends the channel: Serve returns. It is called with the lock held, once nothing more is
-// sent and no packet is in use.
+// Close ends the channel: Serve returns, and CloseConnection is to be called. It is called with
+// the lock held, once nothing more is sent and no packet is in use.
 func (c *Channel) Close() {
 	c.revoke(func(*pendingReference) bool { return true })
 	if c.loop == nil {

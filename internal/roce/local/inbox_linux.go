@@ -40,10 +40,12 @@ func newInbox(conn *net.UnixConn) (*inbox, error) {
 	return i, nil
 }
 
+// system may take as long as the peer likes: recvmsg closes files that come and do not fit, and
+// to close a file can take long. So it is no raw system call, which would stop the scheduler.
 func (i *inbox) system(fd uintptr) bool {
 	for {
 		i.header.SetControllen(len(i.rights))
-		n, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&i.header)), unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+		n, _, errno := unix.Syscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&i.header)), unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 		i.n, i.errno = int(n), errno
 		if errno != unix.EINTR {
 			return errno != unix.EAGAIN

@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -88,7 +89,8 @@ func (l *link) ping(mark uint32) bool { return l.send(messagePing, mark, nil) }
 
 // Serve takes the peer's messages until the connection ends, and calls woken after each,
 // without the lock: a peer that finds the queue of messages full relies on those in it. It
-// changes the channel with the lock held, which all other calls of its methods hold. Its error
+// changes the channel with the lock held, which all other calls of its methods hold. After Close
+// it returns, but for what CloseConnection says. Its error
 // says why it has ended. io.EOF: the peer has ended it; it matches ErrCutOff too where the
 // peer has not said so before.
 func (c *Channel) Serve(lock sync.Locker, woken func()) error {
@@ -186,16 +188,25 @@ func (c *Channel) unmap(mem []byte) {
 	unmap(mem)
 }
 
-// hangUp ends the connection, and the use of all that came by it.
+// hangUp ends the connection, and the use of all that came by it. The file stays open until
+// CloseConnection.
 func (c *Channel) hangUp() {
 	c.link.send(messageGoodbye, 0, nil)
-	_ = c.link.conn.Close()
+	_ = c.link.conn.CloseRead()
+	_ = c.link.conn.CloseWrite()
+	_ = c.link.conn.SetDeadline(time.Unix(1, 0)) // Serve reads no more
 	for _, mem := range c.seen.memories {
 		c.unmap(mem)
 	}
 	unmap(c.link.memory)
 	c.link.memory = nil
 }
+
+// CloseConnection is called after Close and Serve, without the lock, for channels that are no
+// loops. It takes as long as the peer likes, as Serve does: a peer can send files that take
+// long to close, such as a TCP socket with SO_LINGER and unsent data, and the last to hold them
+// waits.
+func (c *Channel) CloseConnection() { _ = c.link.conn.Close() }
 
 // name is that of the socket at which a device is found.
 func name(device Address) *net.UnixAddr {

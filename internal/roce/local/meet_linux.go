@@ -26,7 +26,7 @@ const (
 	taken     = "taken"
 	refused   = "refused"
 	patience  = 2 * time.Second
-	maxGuests = 16 // that are in the midst of it
+	maxGuests = 16 // that are in the midst of it, or take long to be closed
 )
 
 // ErrRefused: the other device does not want a channel; it may be about to dial one itself.
@@ -60,15 +60,20 @@ func Listen(device Address) (*Listener, error) {
 func (l *Listener) Serve(answer func(peer Address) (met func(*Channel))) {
 	l.work.Go(func() {
 		for {
-			conn, err := l.socket.AcceptUnix()
-			switch {
-			case errors.Is(err, net.ErrClosed):
+			select {
+			case l.guests <- struct{}{}:
+			case <-l.ctx.Done():
 				return
-			case err != nil: // such as for lack of file descriptors
-				time.Sleep(10 * time.Millisecond)
+			}
+			conn, err := l.socket.AcceptUnix()
+			if err != nil {
+				<-l.guests
+				if errors.Is(err, net.ErrClosed) {
+					return
+				}
+				time.Sleep(10 * time.Millisecond) // such as for lack of file descriptors
 				continue
 			}
-			l.guests <- struct{}{}
 			l.work.Go(func() {
 				defer func() { <-l.guests }()
 				l.take(conn, answer)
@@ -159,7 +164,8 @@ func checkHere(addr netip.Addr) error {
 	return fmt.Errorf("%v is no address of this machine: %w", addr, errors.ErrUnsupported)
 }
 
-// Close ends Serve, and waits for the calls that it has made.
+// Close ends Serve, and waits for the calls that it has made. It takes as long as those like who
+// have dialled: see Channel.CloseConnection.
 func (l *Listener) Close() {
 	l.cancel()
 	_ = l.socket.Close()

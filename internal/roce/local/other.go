@@ -43,6 +43,9 @@ func (*Channel) PeerDies(context.Context) bool { return false }
 
 func (*Channel) hangUp() {}
 
+// CloseConnection does nothing.
+func (*Channel) CloseConnection() {}
+
 // AllocMemory fails.
 func AllocMemory(int) (*Memory, error) { return nil, errors.ErrUnsupported }
 
