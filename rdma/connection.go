@@ -74,6 +74,7 @@ type Connection struct {
 	// closedOnFailure: the program does not know of it, and so does not close it.
 	closedOnFailure bool
 	peerAlive       bool // the peer has given a sign of life since the last check
+	peerDead        bool // the device has said that its process is dead
 	silentChecks    int  // since the last sign of life, or keepalive
 
 	deadline deadline

@@ -37,6 +37,9 @@ func (c *Context) takeEvents() {
 	}
 	list, lost := c.events.Take()
 	for _, ev := range list {
+		if conn := c.byQPN[ev.QPN]; conn != nil && ev.Type == verbs.EventPeerGone {
+			conn.peerDead = true
+		}
 		c.hold(heldEvent{event: ev})
 	}
 	if lost {
@@ -105,7 +108,7 @@ func (c *Context) handleEvent(ev verbs.Event) int {
 				conn.establishment.received()
 			}
 		case verbs.EventPeerGone:
-			conn.fail(fmt.Errorf("rdma: %v: %w: its process is dead", conn, ErrRetryExceeded))
+			conn.fail(fmt.Errorf("rdma: %v: %w: %s", conn, ErrRetryExceeded, peerDead))
 		case verbs.EventQPFatal:
 			conn.fail(fmt.Errorf("rdma: %v: %w: %v", conn, ErrDevice, ev.Type))
 		case verbs.EventQPRequestError:

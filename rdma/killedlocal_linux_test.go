@@ -1,6 +1,7 @@
 package rdma_test
 
 import (
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,4 +32,30 @@ func TestKilledOnThisMachine(t *testing.T) {
 	require.ErrorIs(t, s.ctx.Err(), rdma.ErrRetryExceeded)
 	require.ErrorIs(t, s.conns[0].Err(), rdma.ErrRetryExceeded)
 	require.Equal(t, []string{"Ready", "Failed", "Closed"}, s.reported)
+}
+
+// A task that fails since the process of the peer is dead says so, and looks for no other reason.
+func TestKilledWithTasks(t *testing.T) {
+	r := &rig{t: t, engine: pe.New(pe.Config{})}
+	t.Cleanup(func() { require.NoError(t, r.engine.Close()) })
+	s := r.side(openSoft(t), rdma.Config{Permissions: nothing, Keepalive: -1, AckTimeout: -1})
+	var sends outcome[*rdma.SendTask]
+	sends.then = func(task *rdma.SendTask) { require.NoError(t, task.Free()) }
+	pool := must(s.ctx.SendPool(1, sends.ok, sends.bad))
+	victim := r.startIdle(s, "soft")
+	r.until("the context runs", func() bool { return s.ctx.State() == pe.Running })
+	r.until("packets go through shared memory", func() bool { return s.conns[0].Path() == verbs.PathSharedMemory })
+	require.NoError(t, must(pool.Alloc(s.conns[0], nil)).Submit())
+	r.until("the message is acknowledged", func() bool { return sends.count() == 1 })
+	require.NoError(t, victim.Process.Signal(syscall.SIGSTOP))
+	require.NoError(t, must(pool.Alloc(s.conns[0], nil)).Submit())
+	require.NoError(t, victim.Process.Kill())
+	r.until("the context has ended", func() bool { return s.ctx.State() == pe.Idle })
+	require.Len(t, sends.errs, 1)
+	for _, err := range []error{sends.errs[0], s.conns[0].Err(), s.ctx.Err()} {
+		require.ErrorIs(t, err, rdma.ErrRetryExceeded)
+		require.ErrorContains(t, err, "the process of the peer is dead")
+		require.NotContains(t, err.Error(), "MTU")
+		require.NotContains(t, err.Error(), "check that the peer is alive")
+	}
 }

@@ -24,9 +24,17 @@ func packetLength(mtu verbs.MTU, peer netip.Addr) int {
 	return int(mtu) + longestHeaders + ip
 }
 
-// onSilence says what to do where the peer does not answer: where the system knows that the
-// connection's packets are too long for the way, that is the reason.
+// peerDead is why a peer of this machine will never answer.
+const peerDead = "the process of the peer is dead"
+
+// onSilence says what to do where the peer does not answer: where the device knows that its
+// process is dead, or the system that the connection's packets are too long for the way, that is
+// the reason.
 func (conn *Connection) onSilence() string {
+	conn.ctx.takeEvents() // the device tells of a death before the requests fail for it
+	if conn.peerDead {
+		return peerDead
+	}
 	own, peer := conn.LocalAddr().Addr(), conn.PeerAddr().Addr()
 	advice := statusOf(verbs.StatusRetryExceeded).advice
 	if conn.mtu == 0 || !peer.IsValid() || conn.ctx.set.gid.Type != verbs.GIDRoCEv2 {
@@ -49,7 +57,7 @@ func (conn *Connection) onSilence() string {
 // onMismatch says what else a request or an answer may have been refused for. The ends of
 // connections by descriptors and by address have agreed on a path MTU.
 func (conn *Connection) onMismatch(status verbs.Status) string {
-	if _, own := conn.establishment.(*bridge); !own {
+	if _, own := conn.establishment.(*bridge); !own || conn.peerDead {
 		return ""
 	}
 	switch status {

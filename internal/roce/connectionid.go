@@ -34,6 +34,7 @@ type connectionID struct {
 	state         idState
 	path          cm.Path
 	local, remote netip.AddrPort
+	lookUpFailed  error  // why it is not known who of this machine listens at remote
 	psn           uint32 // of the first packet that the peer is to send
 
 	conn       *cm.Conn
@@ -110,10 +111,10 @@ func (c *connectionManager) lookUp(key lookUp) {
 		}
 		c.lookUps[key] = nil
 		d.mu.Unlock()
-		device, found := c.find(key)
+		device, err := c.find(key)
 		d.mu.Lock()
 		for _, id := range ids {
-			id.resolve(device, found, key.find)
+			id.resolve(device, err, key.find)
 		}
 		d.mu.Unlock()
 	}
@@ -121,10 +122,10 @@ func (c *connectionManager) lookUp(key lookUp) {
 
 // find finds out whether the address is a listener's of this machine, whose device may have
 // another address or UDP port.
-func (c *connectionManager) find(key lookUp) (device netip.AddrPort, found bool) {
+func (c *connectionManager) find(key lookUp) (device netip.AddrPort, err error) {
 	// Another process could answer for any address; let it do so for this machine's only.
 	if peer := key.addr.Addr(); !key.find || !peer.IsLoopback() && routes.Source(peer) != peer.WithZone("") {
-		return device, false
+		return device, registry.ErrNone
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, c.patience)
 	defer cancel()
@@ -133,20 +134,25 @@ func (c *connectionManager) find(key lookUp) (device netip.AddrPort, found bool)
 
 // resolve takes what was found. Nobody listens on a loopback address that is not registered.
 // The lock is held.
-func (id *connectionID) resolve(device netip.AddrPort, found, find bool) {
+func (id *connectionID) resolve(device netip.AddrPort, err error, find bool) {
 	if id.state != idResolving || id.manager.closed {
 		return
 	}
+	if err != nil && err != registry.ErrNone {
+		id.lookUpFailed = err
+	}
 	switch {
-	case found:
+	case err == nil:
 		id.path.Remote, id.remote = device, netip.AddrPortFrom(device.Addr(), id.remote.Port())
 	case find && registry.Complete && id.remote.Addr().IsLoopback():
 		// The device there, if any, is another process's, which may have no connection
 		// manager and then would not answer.
 		id.state = idManaged
-		id.report(verbs.CMEvent{Type: verbs.CMFailed, Err: &verbs.CMError{
-			Step: verbs.CMStepConnect, Local: id.local, Remote: id.remote, Reason: verbs.CMRejectInvalidServiceID, Err: verbs.ErrNotListening,
-		}})
+		failed := &verbs.CMError{Step: verbs.CMStepConnect, Local: id.local, Remote: id.remote, Reason: verbs.CMRejectInvalidServiceID, Err: verbs.ErrNotListening}
+		if id.lookUpFailed != nil {
+			failed.Step, failed.Reason, failed.Err = verbs.CMStepResolve, 0, fmt.Errorf("%w: %w", verbs.ErrUnreachable, id.lookUpFailed)
+		}
+		id.report(verbs.CMEvent{Type: verbs.CMFailed, Err: failed})
 		return
 	}
 	id.state = idResolved
@@ -503,6 +509,9 @@ func (id *connectionID) rejected(step verbs.CMStep, e *cm.Event) error {
 	if err.Reason == verbs.CMRejectInvalidServiceID {
 		err.Err = verbs.ErrNotListening
 	}
+	if id.lookUpFailed != nil { // another device of this machine may have answered
+		err.Err = fmt.Errorf("%w; %w", err.Err, id.lookUpFailed)
+	}
 	return err
 }
 
@@ -519,6 +528,9 @@ func (id *connectionID) unanswered(step verbs.CMStep, cause cm.Cause) error {
 	if local := id.path.Local; local.Port() != wire.UDPPort && id.path.Remote.Port() == wire.UDPPort {
 		err = fmt.Errorf("%w; this device has UDP port %d, since another process has port %d of %v, and other than Verbena's devices answer to that one only: end that process, or use another address",
 			err, local.Port(), wire.UDPPort, local.Addr())
+	}
+	if id.lookUpFailed != nil {
+		err = fmt.Errorf("%w; %w", err, id.lookUpFailed)
 	}
 	return &verbs.CMError{Step: step, Local: id.local, Remote: id.remote, Err: err}
 }

@@ -181,21 +181,25 @@ func (c *connectionManager) lock(op string) (*Device, error) {
 
 // Close implements verbs.CM.
 func (c *connectionManager) Close() error {
-	c.close()
+	for _, l := range c.close() { // other processes can hold it up
+		c.resolving.Go(l.entries.Close)
+	}
 	c.cancel()
 	c.resolving.Wait()
 	return nil
 }
 
-func (c *connectionManager) close() {
+// close returns the listeners, whose entries are to be closed without the lock.
+func (c *connectionManager) close() (listeners []*cmListener) {
 	d, err := c.lock("close")
 	defer d.mu.Unlock()
 	if err != nil {
-		return // again
+		return nil // again
 	}
 	c.closed = true
 	for l := range c.listeners {
-		l.close(d.now())
+		l.listener.Close(d.now())
+		listeners = append(listeners, l)
 	}
 	for id := range c.ids {
 		id.abandon()
@@ -209,6 +213,7 @@ func (c *connectionManager) close() {
 	clear(c.ids)
 	c.services.managers--
 	c.services.settle()
+	return listeners
 }
 
 // service is the service of a port.
@@ -311,6 +316,9 @@ func (l *cmListener) open(params cm.ListenParams, names map[netip.Addr]netip.Add
 		if err := l.entries.Add(portSpace(params.Transport), netip.AddrPortFrom(addr, params.Service.Port), device); err != nil {
 			l.entries.Close()
 			l.listener.Close(l.manager.services.device.now())
+			if !errors.Is(err, verbs.ErrInUse) {
+				return fmt.Errorf("tell the processes of this machine of port %d of %v: %w", params.Service.Port, addr, err)
+			}
 			return fmt.Errorf("a listener of this machine has port %d of %v: %w", params.Service.Port, addr, err)
 		}
 	}
@@ -340,19 +348,16 @@ func (l *cmListener) Addr() netip.AddrPort { return l.addr }
 // Close implements verbs.CMListener.
 func (l *cmListener) Close() error {
 	d, err := l.manager.lock("close listener")
-	defer d.mu.Unlock()
 	if err != nil {
+		d.mu.Unlock()
 		return nil // with its manager
 	}
 	delete(l.manager.listeners, l)
-	l.close(d.now())
+	l.listener.Close(d.now())
 	l.manager.services.settle()
+	d.mu.Unlock()
+	l.entries.Close() // other processes can hold it up
 	return nil
-}
-
-func (l *cmListener) close(now time.Duration) {
-	l.entries.Close()
-	l.listener.Close(now)
 }
 
 // endpointAt returns the endpoint with an address; nil: there is none.

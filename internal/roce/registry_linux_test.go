@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/verbena-rdma/verbena/internal/roce/registry"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -53,8 +54,8 @@ func TestDialFindsTheDeviceOfThisMachine(t *testing.T) {
 			l, err = active.cm.Listen(again)
 			require.NoError(t, err)
 			require.NoError(t, l.Close())
-			_, found := registry.Find(t.Context(), registry.TCP, target)
-			require.False(t, found)
+			_, err = registry.Find(t.Context(), registry.TCP, target)
+			require.Equal(t, registry.ErrNone, err)
 		})
 	}
 }
@@ -99,4 +100,101 @@ func TestCloseWhileLookingUp(t *testing.T) {
 	defer conn.Close()
 	require.NoError(t, m.Close())
 	assert.Empty(t, active.events)
+}
+
+// few has the process open no more files until the returned function is called.
+func few(t *testing.T) (restore func()) {
+	t.Helper()
+	var limit unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: limit.Max}))
+	return func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) }
+}
+
+// That nobody listens on a port, and that somebody does, is only said where it is known.
+func TestWhoListensIsNotKnown(t *testing.T) {
+	active, passive := openManaged(t, Config{}), openManaged(t, Config{})
+	l, err := passive.cm.Listen(verbs.CMListen{Type: verbs.RC})
+	require.NoError(t, err)
+	target := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), l.Addr().Port())
+	dial := func(target netip.AddrPort) error {
+		t.Helper()
+		_, err := active.cm.Dial(verbs.CMDial{Addr: target, Type: verbs.RC})
+		require.NoError(t, err)
+		err = active.next(verbs.CMFailed).Err
+		require.ErrorIs(t, err, verbs.ErrUnreachable)
+		require.NotErrorIs(t, err, verbs.ErrNotListening)
+		return err
+	}
+
+	restore := few(t)
+	err = dial(target)
+	_, other := passive.cm.Listen(verbs.CMListen{Type: verbs.RC})
+	restore()
+	require.ErrorIs(t, err, unix.EMFILE)
+	require.ErrorIs(t, other, unix.EMFILE)
+	require.NotErrorIs(t, other, verbs.ErrInUse)
+	require.NotContains(t, other.Error(), "has port")
+
+	still := netip.MustParseAddrPort("127.11.7.8:7")
+	owner, err := net.Listen("unix", fmt.Sprintf("@verbena/rdma_cm/%s/%v", registry.TCP, still))
+	require.NoError(t, err)
+	defer owner.Close()
+	active.cm.(*connectionManager).patience = 10 * time.Millisecond
+	require.ErrorContains(t, dial(still), "it stands still")
+}
+
+// Listeners and connection managers close, whatever files other processes have sent.
+func TestListenersCloseIsNotHeldUp(t *testing.T) {
+	name := func(port uint16) *net.UnixAddr {
+		return &net.UnixAddr{Name: fmt.Sprintf("@verbena/rdma_cm/%s/127.0.0.1:%d", registry.TCP, port), Net: "unix"}
+	}
+	soon := func(what string, f func()) {
+		t.Helper()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			f()
+		}()
+		select {
+		case <-done:
+		case <-time.After(10 * time.Minute):
+			require.FailNow(t, what)
+		}
+	}
+	m := openManaged(t, Config{})
+	for _, close := range []func(l verbs.CMListener) error{verbs.CMListener.Close, func(verbs.CMListener) error { return m.cm.Close() }} {
+		l, err := m.cm.Listen(verbs.CMListen{Type: verbs.RC})
+		require.NoError(t, err)
+		var sockets []int
+		for range 20 {
+			socket, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			require.NoError(t, err)
+			defer unix.Close(socket)
+			sockets = append(sockets, socket)
+		}
+		files := lingerers(t, len(sockets))
+		restore := few(t) // so that no connection is taken before the file is there
+		for i, socket := range sockets {
+			require.NoError(t, unix.Connect(socket, &unix.SockaddrUnix{Name: name(l.Addr().Port()).Name}))
+			require.NoError(t, unix.Sendmsg(socket, []byte("x"), unix.UnixRights(int(files[i].Fd())), nil, 0))
+			go files[i].Close()
+		}
+		restore()
+		soon("it does not close", func() { require.NoError(t, close(l)) })
+	}
+
+	// An answer with such a file is waited for no longer than others.
+	m = openManaged(t, Config{})
+	owner, err := net.ListenUnix("unix", name(7))
+	require.NoError(t, err)
+	defer owner.Close()
+	f := lingering(t)
+	_, err = m.cm.Dial(verbs.CMDial{Addr: netip.MustParseAddrPort("127.0.0.1:7"), Type: verbs.RC})
+	require.NoError(t, err)
+	conn, err := owner.AcceptUnix()
+	require.NoError(t, err)
+	defer conn.Close()
+	give(t, conn, []byte("127.0.0.1:4791"), f)
+	soon("the connection manager does not close", func() { require.NoError(t, m.cm.Close()) })
 }

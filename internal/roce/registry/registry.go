@@ -42,14 +42,21 @@ func name(space Space, addr netip.AddrPort) string {
 	return fmt.Sprintf("@verbena/rdma_cm/%s/%v", space, netip.AddrPortFrom(addr.Addr().Unmap().WithZone(""), addr.Port()))
 }
 
+// ErrNone: nobody of this machine listens there.
+var ErrNone = errors.New("no listener is registered")
+
 // Entries are those of one listener.
 type Entries struct {
 	sockets []*net.UnixListener
-	serving sync.WaitGroup
+	serving *sync.WaitGroup // of the sockets
 }
 
+// maxClients is how many are answered at a time, or take long to be closed.
+const maxClients = 16
+
 // serve tells everybody who connects where the device is.
-func (e *Entries) serve(l *net.UnixListener, device netip.AddrPort) {
+func serve(l *net.UnixListener, device netip.AddrPort, serving *sync.WaitGroup) {
+	clients := make(chan struct{}, maxClients)
 	for {
 		conn, err := l.Accept()
 		switch {
@@ -59,19 +66,37 @@ func (e *Entries) serve(l *net.UnixListener, device netip.AddrPort) {
 			time.Sleep(10 * time.Millisecond)
 			continue
 		}
-		_ = conn.SetDeadline(time.Now().Add(Patience))
-		_, _ = conn.Write([]byte(device.String()))
-		_ = conn.Close()
+		clients <- struct{}{}
+		serving.Go(func() {
+			_ = conn.SetDeadline(time.Now().Add(Patience))
+			_, _ = conn.Write([]byte(device.String()))
+			_ = conn.Close()
+			<-clients
+		})
 	}
 }
 
-// Close removes the entries.
+// Close removes the entries. It waits for Patience at most: a process that has connected can have
+// sent files that take long to close, such as a TCP socket with SO_LINGER and unsent data, which
+// to close a Unix socket closes too. The rest is done in the background.
 func (e *Entries) Close() {
-	for _, l := range e.sockets {
-		_ = l.Close()
+	if e.serving == nil {
+		return
 	}
-	e.serving.Wait()
-	e.sockets = nil
+	serving := e.serving
+	for _, l := range e.sockets {
+		serving.Go(func() { _ = l.Close() })
+	}
+	e.sockets, e.serving = nil, nil
+	closed := make(chan struct{})
+	go func() {
+		serving.Wait()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(Patience):
+	}
 }
 
 // plausible reports whether a device may be what listens on an address.

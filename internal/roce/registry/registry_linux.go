@@ -3,9 +3,12 @@ package registry
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"sync"
 	"syscall"
 	"time"
 
@@ -26,25 +29,75 @@ func (e *Entries) Add(space Space, addr, device netip.AddrPort) error {
 		return err
 	}
 	e.sockets = append(e.sockets, l)
-	e.serving.Go(func() { e.serve(l, device) })
+	if e.serving == nil {
+		e.serving = new(sync.WaitGroup)
+	}
+	serving := e.serving
+	serving.Go(func() { serve(l, device, serving) })
 	return nil
 }
 
 // Find returns the address and UDP port of the device that listens on an address and
-// port, if it is a software device of this machine. Where the other process stands still
-// it waits until the context ends.
-func Find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.AddrPort, ok bool) {
+// port, if it is a software device of this machine. The error is ErrNone if there is none, and
+// else says why that is not known. Where the other process stands still Find waits until the
+// context ends.
+func Find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.AddrPort, err error) {
+	found := make(chan struct{})
+	var answer netip.AddrPort
+	var failed error
+	go func() {
+		defer close(found)
+		for answer, failed = find(ctx, space, addr); failed == errNoAnswer && ctx.Err() == nil; answer, failed = find(ctx, space, addr) {
+			time.Sleep(time.Millisecond) // it may be about to close
+		}
+		if failed != nil && failed != ErrNone {
+			failed = fmt.Errorf("ask the process that listens on %v: %w", addr, failed)
+		}
+	}()
+	select {
+	case <-found:
+		return answer, failed
+	case <-ctx.Done():
+	}
+	select {
+	case <-found:
+		return answer, failed
+	case <-time.After(Patience):
+		// The other process has sent files that take long to close: see Entries.Close.
+		return device, fmt.Errorf("ask the process that listens on %v: %w", addr, errStandsStill)
+	}
+}
+
+func find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.AddrPort, err error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", name(space, addr))
-	if err != nil {
-		return device, false
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return device, ErrNone
+	case errors.Is(err, syscall.EAGAIN) || errors.Is(err, context.DeadlineExceeded): // too many ask it already
+		return device, errStandsStill
+	case err != nil:
+		return device, err
 	}
 	defer func() { _ = conn.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	text, err := io.ReadAll(io.LimitReader(conn, int64(longest)+1))
-	if err != nil {
-		return device, false
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return device, errStandsStill
+	case errors.Is(err, syscall.ECONNRESET), err == nil && len(text) == 0:
+		return device, errNoAnswer
+	case err != nil:
+		return device, err
 	}
 	device, err = netip.ParseAddrPort(string(text))
-	return device, err == nil && plausible(addr.Addr().Unmap(), device)
+	if err != nil || !plausible(addr.Addr().Unmap(), device) {
+		return netip.AddrPort{}, fmt.Errorf("it is no software device's: it answers %.60q", text)
+	}
+	return device, nil
 }
+
+var (
+	errStandsStill = errors.New("it does not answer; it stands still, or has too many open files")
+	errNoAnswer    = errors.New("it gives no answer")
+)

@@ -14,6 +14,6 @@ const Complete = false
 func (*Entries) Add(Space, netip.AddrPort, netip.AddrPort) error { return nil }
 
 // Find finds nothing here.
-func Find(context.Context, Space, netip.AddrPort) (device netip.AddrPort, ok bool) {
-	return device, false
+func Find(context.Context, Space, netip.AddrPort) (device netip.AddrPort, err error) {
+	return device, ErrNone
 }

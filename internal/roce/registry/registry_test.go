@@ -25,27 +25,27 @@ func TestEntries(t *testing.T) {
 	var e, other Entries
 	defer e.Close()
 	defer other.Close()
-	_, ok := Find(t.Context(), TCP, addr)
-	require.False(t, ok)
+	_, err := Find(t.Context(), TCP, addr)
+	require.Equal(t, ErrNone, err)
 	require.NoError(t, e.Add(TCP, addr, device))
 	for range 3 {
-		found, ok := Find(t.Context(), TCP, addr)
-		require.True(t, ok)
+		found, err := Find(t.Context(), TCP, addr)
+		require.NoError(t, err)
 		require.Equal(t, device, found)
 	}
 	mapped := netip.AddrPortFrom(netip.AddrFrom16(addr.Addr().As16()), addr.Port())
-	found, ok := Find(t.Context(), TCP, mapped)
-	require.True(t, ok)
+	found, err := Find(t.Context(), TCP, mapped)
+	require.NoError(t, err)
 	require.Equal(t, device, found)
-	_, ok = Find(t.Context(), UDP, addr)
-	require.False(t, ok, "of another port space")
+	_, err = Find(t.Context(), UDP, addr)
+	require.Equal(t, ErrNone, err, "of another port space")
 
 	require.ErrorIs(t, other.Add(TCP, addr, device), verbs.ErrInUse)
 	require.NoError(t, other.Add(UDP, addr, device))
 	e.Close()
 	e.Close()
-	_, ok = Find(t.Context(), TCP, addr)
-	require.False(t, ok)
+	_, err = Find(t.Context(), TCP, addr)
+	require.Equal(t, ErrNone, err)
 	require.NoError(t, other.Add(TCP, addr, device))
 }
 
@@ -59,13 +59,23 @@ func TestLies(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			if conn, err := l.Accept(); err == nil {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
 				_, _ = conn.Write([]byte(text))
 				_ = conn.Close()
 			}
 		}()
-		_, ok := Find(t.Context(), TCP, addr)
-		require.False(t, ok, "%q", text)
+		ctx, cancel := context.WithCancel(t.Context())
+		if text == "" { // which is asked again
+			cancel()
+		}
+		_, err = Find(ctx, TCP, addr)
+		cancel()
+		require.Error(t, err, "%q", text)
+		require.NotErrorIs(t, err, ErrNone, "%q", text)
 		require.NoError(t, l.Close())
 		<-done
 	}
@@ -77,18 +87,19 @@ func TestFindIsCancelled(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Close()
 	ctx, cancel := context.WithCancel(t.Context())
-	found := make(chan bool)
+	found := make(chan error)
 	go func() {
-		_, ok := Find(ctx, TCP, addr)
-		found <- ok
+		_, err := Find(ctx, TCP, addr)
+		found <- err
 	}()
 	conn, err := l.Accept() // it waits for an answer
 	require.NoError(t, err)
 	defer conn.Close()
 	cancel()
-	require.False(t, <-found)
-	_, ok := Find(ctx, TCP, addr)
-	require.False(t, ok)
+	require.ErrorContains(t, <-found, "it stands still")
+	_, err = Find(ctx, TCP, addr)
+	require.Error(t, err)
+	require.NotErrorIs(t, err, ErrNone)
 }
 
 func TestPlausible(t *testing.T) {

@@ -41,6 +41,8 @@ func (r *rounds) advice(ctx context.Context, addr netip.Addr, port int) []string
 		return append([]string{"No connection manager there answers."}, r.unanswered(ctx, addr)...)
 	case r.during == stageConnect:
 		return nil
+	case strings.Contains(err.Error(), "the process of the peer is dead"):
+		return []string{"The server was on this machine, and has ended without saying so: it was killed, or has crashed. The way is not to blame."}
 	case errors.Is(err, errData):
 		return []string{"Packets are changed on the way, or the server is not of this protocol."}
 	case r.large || r.client.size > int(r.client.Connection().MTU()):
