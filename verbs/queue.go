@@ -77,7 +77,7 @@ type CQ interface {
 
 // SRQInit configures a shared receive queue.
 type SRQInit struct {
-	MaxWR  int // receives that can be posted at a time, at least 1
+	MaxWR  int // receives outstanding at a time, at least 1
 	MaxSGE int // scatter-gather entries of each; zero means 1
 }
 
@@ -87,7 +87,7 @@ type SRQ interface {
 	// It stops at the first bad one, with an error that says which and why.
 	PostRecv(wrs []RecvWR) (int, error)
 	// SetLimit arms EventSRQLimitReached for when fewer than limit receives are
-	// left.
+	// left. A limit above SRQInit.MaxWR fails with ErrInvalid; 0 disarms.
 	SetLimit(limit int) error
 	// Close destroys the queue. While queue pairs use it, it fails with an error
 	// that matches ErrInUse. Receives that are left in it are dropped, and their
@@ -131,10 +131,10 @@ type QPInit struct {
 	SendCQ     CQ   // of the same device; it may be the RecvCQ too
 	RecvCQ     CQ   // of the same device
 	SRQ        SRQ  // nil: receives are posted to the queue pair itself
-	MaxSendWR  int  // send requests outstanding at a time
+	MaxSendWR  int  // send requests outstanding at a time: see QP.PostSend
 	MaxRecvWR  int  // receives outstanding at a time; ignored with an SRQ
 	MaxSendSGE int  // scatter-gather entries of a send request; zero means 1
-	MaxRecvSGE int  // scatter-gather entries of a receive; zero means 1
+	MaxRecvSGE int  // scatter-gather entries of a receive; zero means 1; ignored with an SRQ
 	MaxInline  int  // bytes of inline data in one request; zero: none
 	SignalAll  bool // every send request generates a completion
 	// AdaptiveRetransmission has the device measure the round trip of an RC queue
@@ -279,10 +279,13 @@ type QP interface {
 	// Query returns the attributes and the present state.
 	Query() (QPAttr, error)
 	// PostSend posts send requests in order and returns how many were taken.
-	// It stops at the first bad one, with an error that says which and why.
+	// It stops at the first bad one, with an error that says which and why. A request is
+	// outstanding until its completion has been polled or, if it has none, that of a later
+	// request (IBTA 10.8.6); when QPInit.MaxSendWR are, PostSend fails with ErrQueueFull.
+	// So a program that never asks for a completion cannot go on for ever.
 	PostSend(wrs []SendWR) (int, error)
-	// PostRecv posts receive requests likewise. A queue pair with a shared
-	// receive queue refuses it.
+	// PostRecv posts receive requests likewise: each is outstanding until its completion has
+	// been polled. A queue pair with a shared receive queue refuses it.
 	PostRecv(wrs []RecvWR) (int, error)
 	// Close destroys the queue pair, which is not attached to multicast groups any more.
 	// Completions of requests still outstanding are dropped; once it has returned, their memory is the caller's again.

@@ -14,7 +14,7 @@ type completionQueue struct {
 	device  *Device
 	shard   atomic.Pointer[shard]
 	poller  any // CQInit.Poller
-	entries transport.Ring[verbs.WC]
+	entries transport.Ring[completion]
 	overrun bool
 	armed   armed
 	notify  func()
@@ -24,6 +24,11 @@ type completionQueue struct {
 	extended *extendedQueue // nil: it is not
 	fields   verbs.WCFields
 	extras   transport.Ring[verbs.WCExtra] // of the entries, where it is
+}
+
+type completion struct {
+	wc    verbs.WC
+	frees transport.Places
 }
 
 // extendedQueue is a completion queue that was asked for more than a WC has.
@@ -75,7 +80,7 @@ func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 	if d.closed {
 		return nil, d.closedError(op)
 	}
-	c := &completionQueue{device: d, poller: init.Poller, entries: transport.NewRing[verbs.WC](init.Capacity)}
+	c := &completionQueue{device: d, poller: init.Poller, entries: transport.NewRing[completion](init.Capacity)}
 	s := d.shardOf(c.poller)
 	d.addPoller(c.poller, s)
 	c.shard.Store(s)
@@ -93,10 +98,9 @@ func (c *completionQueue) lock() *shard { return lockShard(&c.shard) }
 func (c *completionQueue) Capacity() int { return c.entries.Depth() }
 
 // Complete implements transport.Completer. The lock is held.
-func (c *completionQueue) Complete(wc verbs.WC, solicited bool) {
-	entry := c.entries.Push()
+func (c *completionQueue) Complete(wc verbs.WC, frees transport.Places, solicited bool) {
+	entry := c.push(frees)
 	if entry == nil {
-		c.overflow()
 		return
 	}
 	*entry = wc
@@ -107,10 +111,9 @@ func (c *completionQueue) Complete(wc verbs.WC, solicited bool) {
 }
 
 // CompleteFrom implements srd.Completer. The lock is held.
-func (c *completionQueue) CompleteFrom(wc verbs.WC, number uint16, gid verbs.GID) {
-	entry := c.entries.Push()
+func (c *completionQueue) CompleteFrom(wc verbs.WC, frees transport.Places, number uint16, gid verbs.GID) {
+	entry := c.push(frees)
 	if entry == nil {
-		c.overflow()
 		return
 	}
 	*entry = wc
@@ -118,6 +121,18 @@ func (c *completionQueue) CompleteFrom(wc verbs.WC, number uint16, gid verbs.GID
 		*c.extras.Push() = c.extra(number, gid)
 	}
 	c.signal(&wc, false)
+}
+
+// push appends a completion, to be filled in. It returns nil if the queue has overflowed.
+func (c *completionQueue) push(frees transport.Places) *verbs.WC {
+	if c.overrun || c.entries.Full() {
+		frees.Free()
+		c.overflow()
+		return nil
+	}
+	e := c.entries.Push()
+	e.frees = frees
+	return &e.wc
 }
 
 // Room implements srd.Completer. The lock is held.
@@ -155,11 +170,16 @@ func (c *completionQueue) fire() {
 	}
 }
 
+// overflow is called when there is no room for a completion. None is polled any more, and
+// their places are free at once: a shared receive queue, which others use too, loses none.
 func (c *completionQueue) overflow() {
 	if c.overrun {
 		return
 	}
 	c.overrun = true
+	for c.entries.Len() > 0 {
+		c.pop()
+	}
 	s := c.shard.Load()
 	s.overrun = append(s.overrun, c)
 	c.device.log.Error().Str("device", c.device.cfg.Name).Int("entries", c.Capacity()).Msg("completion queue overrun")
@@ -191,6 +211,13 @@ func (s *shard) failOverrun() {
 	}
 }
 
+// pop takes the oldest completion off the queue. It is valid until the next push.
+func (c *completionQueue) pop() *verbs.WC {
+	e := c.entries.Pop()
+	e.frees.Free()
+	return &e.wc
+}
+
 // Poll implements verbs.CQ.
 func (c *completionQueue) Poll(wc []verbs.WC) (int, error) {
 	s := c.lock()
@@ -200,7 +227,7 @@ func (c *completionQueue) Poll(wc []verbs.WC) (int, error) {
 		return 0, err
 	}
 	for i := range n {
-		wc[i] = *c.entries.Pop()
+		wc[i] = *c.pop()
 		if c.fields != 0 {
 			c.extras.Pop()
 		}
@@ -221,7 +248,7 @@ func (x *extendedQueue) PollExtended(wcs []verbs.WC, extras []verbs.WCExtra) (in
 		return 0, err
 	}
 	for i := range n {
-		wcs[i], extras[i] = *c.entries.Pop(), *c.extras.Pop()
+		wcs[i], extras[i] = *c.pop(), *c.extras.Pop()
 	}
 	return n, nil
 }

@@ -43,6 +43,9 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	if init.Type < verbs.RC || init.Type > verbs.UD {
 		return nil, fmt.Errorf("%s: device %s has no transport service %v: %w", op, d.cfg.Name, init.Type, verbs.ErrNotSupported)
 	}
+	if init.SRQ != nil {
+		init.MaxRecvWR, init.MaxRecvSGE = 0, 0 // ibv_create_qp(3) ignores them
+	}
 	for _, l := range []struct {
 		what       string
 		value, max int

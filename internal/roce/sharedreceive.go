@@ -55,8 +55,8 @@ func (s *sharedReceiveQueue) SetLimit(limit int) error {
 	if s.closed {
 		return s.pd.device.closedError("set limit of shared receive queue")
 	}
-	if limit < 0 {
-		return fmt.Errorf("set limit of shared receive queue to %d: it must not be negative: %w", limit, verbs.ErrInvalid)
+	if limit < 0 || limit > s.queue.Depth() {
+		return fmt.Errorf("set limit of shared receive queue to %d: 0 to %d are possible: %w", limit, s.queue.Depth(), verbs.ErrInvalid)
 	}
 	s.queue.SetLimit(limit)
 	return nil

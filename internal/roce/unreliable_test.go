@@ -306,14 +306,14 @@ func TestDatagramAllocations(t *testing.T) {
 	x.readyUD()
 	y.readyUD()
 	ah := x.handle(x.dev.DefaultPD(), x.address(y))
-	wrs := []verbs.SendWR{{Op: verbs.OpSend, SGL: []verbs.SGE{x.sge(0, 64)}, AH: ah, RemoteQPN: y.qp.Num(), RemoteQKey: testKey}}
+	wrs := []verbs.SendWR{{Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 64)}, AH: ah, RemoteQPN: y.qp.Num(), RemoteQKey: testKey}}
 	receives := []verbs.RecvWR{{SGL: []verbs.SGE{y.sge(0, 256)}}}
 	play := func() {
 		_, _ = y.qp.PostRecv(receives)
 		_, _ = x.qp.PostSend(wrs)
-		for {
-			if n, _ := y.cq.Poll(y.wcs); n > 0 {
-				return
+		for _, s := range []*side{x, y} {
+			for n := 0; n == 0; {
+				n, _ = s.cq.Poll(s.wcs)
 			}
 		}
 	}

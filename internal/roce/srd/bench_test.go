@@ -17,7 +17,8 @@ import (
 // tally counts completions.
 type tally struct{ good, bad int }
 
-func (c *tally) Complete(wc verbs.WC, _ bool) {
+func (c *tally) Complete(wc verbs.WC, frees transport.Places, _ bool) {
+	frees.Free()
 	if wc.Status == verbs.StatusSuccess {
 		c.good++
 	} else {
@@ -27,7 +28,9 @@ func (c *tally) Complete(wc verbs.WC, _ bool) {
 
 func (c *tally) Room(int) bool { return true }
 
-func (c *tally) CompleteFrom(wc verbs.WC, _ uint16, _ verbs.GID) { c.Complete(wc, false) }
+func (c *tally) CompleteFrom(wc verbs.WC, frees transport.Places, _ uint16, _ verbs.GID) {
+	c.Complete(wc, frees, false)
+}
 
 // loop is two devices, one of which has the addresses of many peers. Packets go from one
 // to the other on the spot, without a datagram between.
@@ -139,7 +142,7 @@ func (l *loop) batch(t tb, n int) {
 	if _, err := l.qp.PostSend(l.wrs[:n], l.now); err != nil {
 		require.NoError(t, err)
 	}
-	for l.qp.outstanding > 0 {
+	for l.qp.taken > 0 {
 		l.now += 10 * time.Microsecond
 		l.client.Transmit(l.now, 256)
 		l.server.Transmit(l.now, 256)

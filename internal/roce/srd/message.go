@@ -60,7 +60,7 @@ func (m *message) succeed() {
 		q.t.counters.Sends++
 	}
 	m.release()
-	q.sendCQ.Complete(verbs.WC{ID: id, Opcode: op, Bytes: n, QPN: q.num}, false)
+	q.sendCQ.Complete(verbs.WC{ID: id, Opcode: op, Bytes: n, QPN: q.num}, q.sends.Add(), false)
 }
 
 // fail completes the request with an error. Of its packets that are under way nothing
@@ -69,7 +69,7 @@ func (m *message) fail(c code) {
 	q := m.qp
 	wc := verbs.WC{ID: m.id, Status: statuses[c], VendorError: uint32(c), QPN: q.num}
 	m.release()
-	q.sendCQ.Complete(wc, true)
+	q.sendCQ.Complete(wc, q.sends.Add(), true)
 }
 
 // release gives the place back.
@@ -84,7 +84,6 @@ func (m *message) release() {
 	m.gen++
 	m.busy, m.context, m.ah = false, nil, nil
 	q := m.qp
-	q.outstanding--
 	m.next, q.free = q.free, m
 }
 

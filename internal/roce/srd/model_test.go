@@ -127,7 +127,7 @@ func (m *model) run(limit time.Duration) {
 	m.net.sleep(10 * time.Millisecond)
 	for _, s := range m.stations {
 		s.wake()
-		m.require(s.outstanding == 0, "%d requests are left", s.outstanding)
+		m.require(s.taken == 0, "%d requests are left", s.taken)
 		for _, l := range s.lanes {
 			for _, o := range l.slots {
 				o.checkRest()
@@ -152,7 +152,7 @@ func (s *station) wake() {
 	}
 	for _, l := range s.lanes {
 		for _, o := range l.slots {
-			if l.left > 0 && !o.busy && s.outstanding < s.depth {
+			if l.left > 0 && !o.busy && s.taken < s.depth {
 				o.post()
 			}
 		}

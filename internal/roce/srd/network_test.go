@@ -327,14 +327,17 @@ func (w *network) sleep(d time.Duration) {
 type completions struct {
 	list  []verbs.WC
 	extra []verbs.WCExtra
+	frees []transport.Places
 }
 
-func (c *completions) Complete(wc verbs.WC, _ bool) {
+func (c *completions) Complete(wc verbs.WC, frees transport.Places, _ bool) {
+	c.frees = append(c.frees, frees)
 	c.list = append(c.list, wc)
 	c.extra = append(c.extra, verbs.WCExtra{})
 }
 
-func (c *completions) CompleteFrom(wc verbs.WC, number uint16, gid verbs.GID) {
+func (c *completions) CompleteFrom(wc verbs.WC, frees transport.Places, number uint16, gid verbs.GID) {
+	c.frees = append(c.frees, frees)
 	c.list = append(c.list, wc)
 	c.extra = append(c.extra, verbs.WCExtra{SourceAH: number, SourceGID: gid})
 }
@@ -344,6 +347,10 @@ func (c *completions) Room(int) bool { return true }
 func (c *completions) take() []verbs.WC {
 	list := c.list
 	c.list, c.extra = nil, nil
+	for i := range c.frees {
+		c.frees[i].Free()
+	}
+	c.frees = c.frees[:0]
 	return list
 }
 

@@ -200,7 +200,7 @@ func TestRestartsUnderFaults(t *testing.T) {
 		pending := make(map[uint64]bool)
 		for range rapid.IntRange(1, 8).Draw(t, "restarts") {
 			for range rapid.IntRange(1, 30).Draw(t, "messages") {
-				if a.outstanding < 16 {
+				if a.taken < 16 {
 					pending[next] = true
 					a.post(send(ah, b, next))
 					next++
@@ -224,7 +224,7 @@ func TestRestartsUnderFaults(t *testing.T) {
 			delete(pending, wc.ID)
 		}
 		require.Empty(t, pending)
-		require.Zero(t, a.outstanding)
+		require.Zero(t, a.taken)
 	})
 }
 
@@ -496,7 +496,7 @@ func TestMemoryCloses(t *testing.T) {
 			assert.Equal(t, want, a.completed(1)[0].Status, "%v, %s", op, where)
 			w.sleep(time.Second)
 			assert.Empty(t, a.send.take())
-			assert.Zero(t, a.outstanding)
+			assert.Zero(t, a.taken)
 		}
 	}
 }

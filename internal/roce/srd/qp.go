@@ -27,7 +27,7 @@ type Completer interface {
 	transport.Completer
 	// CompleteFrom queues the completion of a receive, whose sender has an address
 	// handle with that number or, where it is verbs.NoAH, that GID.
-	CompleteFrom(wc verbs.WC, number uint16, gid verbs.GID)
+	CompleteFrom(wc verbs.WC, frees transport.Places, number uint16, gid verbs.GID)
 	// Room reports whether there is room for another completion beside so many others.
 	Room(others int) bool
 }
@@ -64,12 +64,14 @@ type QP struct {
 	state verbs.QPState
 	attr  verbs.QPAttr
 
-	messages    []*message  // all places that there are so far
-	free        *message    // those not in use
-	drained     messageList // posted in SQD
-	outstanding int
+	messages []*message  // all places that there are so far
+	free     *message    // those not in use
+	drained  messageList // posted in SQD
+	taken    int         // places of the send queue, of requests that are done too
+	sends    transport.Unpolled
 
 	rq        *transport.RecvQueue
+	receives  transport.Unpolled
 	current   transport.Receive
 	inReceive bool // current has been taken, and waits for a message that fits
 }
@@ -81,6 +83,7 @@ func (t *Transport) NewQP(c QPConfig) *QP {
 		maxSGE: max(c.MaxSendSGE, 1), maxInline: c.MaxInline, signalAll: c.SignalAll, unsolicited: c.Unsolicited,
 		checkAH: c.CheckAH, rq: transport.NewRecvQueue(t.cfg.Memory, c.Domain, c.RecvDepth, c.MaxRecvSGE),
 	}
+	q.sends, q.receives = transport.NewUnpolled(&q.taken), q.rq.Unpolled()
 	t.qps[q.num] = q
 	return q
 }
@@ -152,11 +155,15 @@ func (q *QP) assign(a *verbs.QPAttr, given verbs.QPAttrMask) {
 
 // reset drops everything, without completions (IBTA 10.3.1.1).
 func (q *QP) reset() {
+	busy := 0
 	for _, m := range q.messages {
 		if m.busy {
+			busy++
 			m.release()
 		}
 	}
+	q.sends.Drop(busy)
+	q.receives.Drop(0)
 	q.rq.Clear()
 	q.inReceive = false
 	q.attr = verbs.QPAttr{}
@@ -227,7 +234,7 @@ func (q *QP) hold() bool {
 
 func (q *QP) failReceive(status verbs.Status) {
 	q.inReceive = false
-	q.recvCQ.Complete(verbs.WC{ID: q.current.ID(), Status: status, QPN: q.num}, true)
+	q.recvCQ.Complete(verbs.WC{ID: q.current.ID(), Status: status, QPN: q.num}, q.receives.Add(), true)
 }
 
 // receiveSend places a message. A receive that it does not fit into stays for the next.
@@ -251,11 +258,13 @@ func (q *QP) receiveSend(c *Context, p *wire.Packet) code {
 func (q *QP) completeReceive(c *Context, p *wire.Packet, op verbs.WCOpcode, n uint32) {
 	q.t.counters.Receives++
 	wc := verbs.WC{Opcode: op, Bytes: n, QPN: q.num, SrcQPN: p.DETH.SrcQP}
+	var frees transport.Places
 	if op == verbs.WCRecvWriteImm && q.unsolicited {
 		wc.Unsolicited = true
 	} else {
 		q.inReceive = false
 		wc.ID = q.current.ID()
+		frees = q.receives.Add()
 	}
 	if p.Opcode.HasImm() {
 		wc.HasImm, wc.Imm = true, p.Imm
@@ -264,7 +273,7 @@ func (q *QP) completeReceive(c *Context, p *wire.Packet, op verbs.WCOpcode, n ui
 		wc.SrcUDPPort = port
 	}
 	number, gid := c.source()
-	q.recvCQ.CompleteFrom(wc, number, gid)
+	q.recvCQ.CompleteFrom(wc, frees, number, gid)
 }
 
 // PostSend posts send requests and returns how many were taken.
@@ -294,8 +303,8 @@ func (q *QP) check(wr *verbs.SendWR) error {
 	switch {
 	case wr.Flags&verbs.FlagSignaled == 0 && !q.signalAll:
 		return fmt.Errorf("it is not signaled, SRD has only requests that are: set FlagSignaled, or QPInit.SignalAll: %w", verbs.ErrInvalid)
-	case q.outstanding >= q.depth:
-		return fmt.Errorf("all %d places are taken: %w", q.depth, verbs.ErrQueueFull)
+	case q.taken >= q.depth:
+		return fmt.Errorf("all %d places are taken, poll completions to free some: %w", q.depth, verbs.ErrQueueFull)
 	case !inline && len(wr.SGL) > q.maxSGE:
 		return fmt.Errorf("%d scatter-gather entries, %d allowed: %w", len(wr.SGL), q.maxSGE, verbs.ErrInvalid)
 	case !isSend && len(wr.SGL) > MaxRDMASGE:
@@ -338,7 +347,7 @@ func (q *QP) postSend(wr *verbs.SendWR, now time.Duration) error {
 	m.packets, m.sent, m.finished = 0, 0, 0
 	m.rnrRetries, m.rnrTries = q.attr.RNRRetry, 0
 	ah.outstanding++
-	q.outstanding++
+	q.taken++
 	if !q.fill(m, wr) {
 		m.fail(codeInvalidLKey)
 		return nil
@@ -394,7 +403,7 @@ func (q *QP) place() *message {
 func (q *QP) promised() int {
 	n := q.rq.Len()
 	if q.sendCQ == q.recvCQ {
-		n += q.depth
+		n += q.depth - q.sends.Len()
 	}
 	return n
 }

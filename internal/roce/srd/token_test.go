@@ -130,6 +130,7 @@ func TestTokensOfPredecessor(t *testing.T) {
 		b.postRecv(verbs.RecvWR{})
 		a.post(send(a.to(b.h), b, 1))
 		require.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status)
+		b.recv.take()
 		before := a.t.contexts[from]
 		w.run(time.Hour, func() bool { return before.closed })
 		after, err := a.t.open(from, a.t.token(from, epoch(w.now)), w.now)

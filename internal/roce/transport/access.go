@@ -93,8 +93,14 @@ type Receive struct{ wqe recvWQE }
 // Take takes the oldest receive off the queue. It reports false if there is none.
 func (r *RecvQueue) Take(into *Receive) bool { return r.take(&into.wqe) }
 
-// Clear forgets all receives.
-func (r *RecvQueue) Clear() { r.empty() }
+// Clear forgets all receives, and frees their places.
+func (r *RecvQueue) Clear() {
+	r.empty()
+	r.taken = 0
+}
+
+// Unpolled returns a count for receives of the queue.
+func (r *RecvQueue) Unpolled() Unpolled { return NewUnpolled(&r.taken) }
 
 // ID is that of the request.
 func (r *Receive) ID() uint64 { return r.wqe.id }

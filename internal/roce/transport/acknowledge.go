@@ -162,10 +162,11 @@ func (q *QP) complete(w *sendWQE) {
 	case verbs.OpSend, verbs.OpSendImm, verbs.OpSendInvalidate:
 		q.counters.Sends++
 	}
+	frees := q.sends.Add()
 	if !q.signalAll && w.wr.Flags&verbs.FlagSignaled == 0 {
 		return
 	}
-	q.sendCQ.Complete(verbs.WC{ID: w.wr.ID, Opcode: completedAs[w.wr.Op], Bytes: w.length, QPN: q.num}, false)
+	q.sendCQ.Complete(verbs.WC{ID: w.wr.ID, Opcode: completedAs[w.wr.Op], Bytes: w.length, QPN: q.num}, frees, false)
 }
 
 var completedAs = [...]verbs.WCOpcode{

@@ -26,18 +26,30 @@ type tb interface {
 // completions records what a queue pair completes.
 type completions struct {
 	list      []verbs.WC
+	frees     []Places
 	solicited []bool
 }
 
-func (c *completions) Complete(wc verbs.WC, solicited bool) {
+func (c *completions) Complete(wc verbs.WC, frees Places, solicited bool) {
 	c.list = append(c.list, wc)
+	c.frees = append(c.frees, frees)
 	c.solicited = append(c.solicited, solicited)
 }
 
+// take polls them all.
 func (c *completions) take() []verbs.WC {
 	list := c.list
-	c.list, c.solicited = nil, nil
+	c.list = nil
+	c.clear()
 	return list
+}
+
+// clear polls them all; list is used again.
+func (c *completions) clear() {
+	for i := range c.frees {
+		c.frees[i].Free()
+	}
+	c.list, c.frees, c.solicited = c.list[:0], c.frees[:0], c.solicited[:0]
 }
 
 const (

@@ -57,7 +57,8 @@ type (
 	fuzzRecvs struct{ *fuzzQP }
 )
 
-func (q fuzzSends) Complete(wc verbs.WC, _ bool) {
+func (q fuzzSends) Complete(wc verbs.WC, frees Places, _ bool) {
+	frees.Free()
 	// Those without a signal complete in silence.
 	i := 0
 	for i < len(q.requests) && q.requests[i].id != wc.ID && !q.requests[i].signaled {
@@ -79,7 +80,8 @@ func (q fuzzSends) Complete(wc verbs.WC, _ bool) {
 	q.failed = wc.Status != verbs.StatusSuccess
 }
 
-func (q fuzzRecvs) Complete(wc verbs.WC, _ bool) {
+func (q fuzzRecvs) Complete(wc verbs.WC, frees Places, _ bool) {
+	frees.Free()
 	list := q.receiveList()
 	i := slices.IndexFunc(*list, func(r fuzzReceive) bool { return r.id == wc.ID })
 	if i < 0 || i > 0 && !q.rq.shared || wc.QPN != q.num {
@@ -319,6 +321,13 @@ func (q *fuzzQP) checkBounds() {
 	t := q.qp
 	if t.responses.Len() > max(t.responses.Depth(), 0) || t.sq.Len() > t.sq.Depth() || t.executed.Len() > t.executed.Depth() || t.rq.Len() > t.rq.Depth() {
 		q.w.fail("queue pair %#x holds too much", q.num)
+	}
+	receives := t.rq.Len() + t.receives.Len()
+	if t.inReceive {
+		receives++
+	}
+	if t.sq.taken != t.sq.Len()+t.sends.Len() || t.sq.taken > t.sq.depth || t.rq.taken > t.rq.depth || t.rq.taken < receives || !t.rq.shared && t.rq.taken > receives {
+		q.w.fail("queue pair %#x has %d and %d places taken", q.num, t.sq.taken, t.rq.taken)
 	}
 	if t.kind != verbs.RC {
 		return

@@ -12,9 +12,9 @@ import (
 
 // Completer takes completions of one queue pair's send or receive side.
 type Completer interface {
-	// Complete queues a completion; solicited ones wake a consumer that waits
-	// for those only.
-	Complete(wc verbs.WC, solicited bool)
+	// Complete queues a completion, which frees places when it is polled; solicited ones
+	// wake a consumer that waits for those only.
+	Complete(wc verbs.WC, frees Places, solicited bool)
 }
 
 // Output takes packets on their way to a peer. The queue pair does not know how
@@ -96,7 +96,9 @@ type QP struct {
 	sendCQ       Completer
 	recvCQ       Completer
 
-	sq sendQueue
+	sq       sendQueue
+	sends    Unpolled
+	receives Unpolled
 	requester
 	adaptive
 	responder
@@ -140,6 +142,7 @@ func New(c Config) *QP {
 		rq: c.RecvQueue,
 		sq: newSendQueue(c.SendDepth, c.MaxSendSGE, c.MaxInline),
 	}
+	q.sends, q.receives = NewUnpolled(&q.sq.taken), NewUnpolled(&q.rq.taken)
 	if q.revoked == nil {
 		q.revoked = func([]byte) {}
 	}
@@ -362,14 +365,29 @@ func (q *QP) Deadline() time.Duration {
 func (q *QP) Close() {
 	q.endNotReady()
 	q.endWindows()
+	q.dropReceives()
+}
+
+// dropReceives drops the receives that have not been polled; those in the queue stay. Places in
+// a shared queue are free again.
+func (q *QP) dropReceives() {
+	n := 0
+	if q.inReceive {
+		n = 1
+	}
+	q.receives.Drop(n)
+	q.inReceive = false
 }
 
 // reset empties everything, without completions (IBTA 10.3.1.1).
 func (q *QP) reset() {
 	q.revoked(nil)
 	q.endWindows()
+	q.sends.Drop(q.sq.Len())
 	q.sq.empty()
+	q.dropReceives()
 	if !q.rq.shared {
+		q.receives.Drop(q.rq.Len())
 		q.rq.empty()
 	}
 	q.endNotReady()
@@ -405,23 +423,27 @@ func (q *QP) fail() {
 func (q *QP) flush() {
 	q.flushSends()
 	if q.inReceive {
-		q.inReceive = false
-		q.recvCQ.Complete(verbs.WC{ID: q.current.id, Status: verbs.StatusFlushed, QPN: q.num}, true)
+		q.failReceive(verbs.StatusFlushed)
 	}
 	if q.rq.shared {
 		return
 	}
 	for q.rq.take(&q.current) {
-		q.recvCQ.Complete(verbs.WC{ID: q.current.id, Status: verbs.StatusFlushed, QPN: q.num}, true)
+		q.failReceive(verbs.StatusFlushed)
 	}
 }
 
 func (q *QP) flushSends() {
 	for q.sq.head != q.sq.tail {
-		w := q.sq.at(q.sq.head)
-		q.sq.head++
-		q.sendCQ.Complete(verbs.WC{ID: w.wr.ID, Status: verbs.StatusFlushed, QPN: q.num}, true)
+		q.failSend(verbs.StatusFlushed)
 	}
+}
+
+// failSend completes the oldest request with an error.
+func (q *QP) failSend(status verbs.Status) {
+	w := q.sq.at(q.sq.head)
+	q.sq.head++
+	q.sendCQ.Complete(verbs.WC{ID: w.wr.ID, Status: status, QPN: q.num}, q.sends.Add(), true)
 }
 
 func (q *QP) setPath(mtu verbs.MTU, ackTimeout uint8) {

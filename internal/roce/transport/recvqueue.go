@@ -18,6 +18,7 @@ type recvWQE struct {
 // RecvQueue holds posted receives: a queue pair's own, or shared by several.
 type RecvQueue struct {
 	Ring[recvWQE]
+	taken  int // places, of receives that are done too: see Unpolled
 	maxSGE int
 	domain uint32
 	memory *Memory
@@ -36,6 +37,9 @@ func NewRecvQueue(memory *Memory, domain uint32, depth, maxSGE int) *RecvQueue {
 // below the limit set with SetLimit.
 func (q *RecvQueue) Share(onLimit func()) { q.shared, q.onLimit = true, onLimit }
 
+// Full reports whether no place is free.
+func (q *RecvQueue) Full() bool { return q.taken >= q.depth }
+
 // SetLimit arms one call of onLimit.
 func (q *RecvQueue) SetLimit(n int) { q.limit = n }
 
@@ -44,12 +48,13 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	for i := range wrs {
 		wr := &wrs[i]
 		if q.Full() {
-			return i, fmt.Errorf("post receive %d of %d: all %d places are taken: %w", i+1, len(wrs), q.Depth(), verbs.ErrQueueFull)
+			return i, fmt.Errorf("post receive %d of %d: all %d places are taken, poll completions to free some: %w", i+1, len(wrs), q.Depth(), verbs.ErrQueueFull)
 		}
 		if len(wr.SGL) > q.maxSGE {
 			return i, fmt.Errorf("post receive %d of %d: %d scatter-gather entries, %d allowed: %w", i+1, len(wrs), len(wr.SGL), q.maxSGE, verbs.ErrInvalid)
 		}
 		w := q.Push()
+		q.taken++
 		segs, total, ok := q.memory.resolve(slices.Grow(w.segs[:0], len(wr.SGL)), wr.SGL, q.domain, verbs.AccessLocalWrite)
 		w.id, w.segs, w.length, w.fault = wr.ID, segs, uint32(min(total, maxMessage)), !ok
 	}

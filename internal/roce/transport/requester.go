@@ -430,9 +430,7 @@ func (q *QP) rewind(psn uint32) {
 // pair in error.
 func (q *QP) failRequest(status verbs.Status) {
 	if q.sq.head != q.sq.tail {
-		w := q.sq.at(q.sq.head)
-		q.sq.head++
-		q.sendCQ.Complete(verbs.WC{ID: w.wr.ID, Status: status, QPN: q.num}, true)
+		q.failSend(status)
 	}
 	q.fail()
 }

@@ -419,12 +419,12 @@ func (q *QP) finishReceive(p *wire.Packet, opcode verbs.WCOpcode, n uint32) {
 	if p.Opcode.HasIETH() {
 		wc.InvalidatedRKey = p.InvalidateRKey
 	}
-	q.recvCQ.Complete(wc, p.Solicited)
+	q.recvCQ.Complete(wc, q.receives.Add(), p.Solicited)
 }
 
 func (q *QP) failReceive(status verbs.Status) {
 	q.inReceive = false
-	q.recvCQ.Complete(verbs.WC{ID: q.current.id, Status: status, QPN: q.num}, true)
+	q.recvCQ.Complete(verbs.WC{ID: q.current.id, Status: status, QPN: q.num}, q.receives.Add(), true)
 }
 
 // ack acknowledges everything executed so far.

@@ -41,9 +41,13 @@ func (w *sendWQE) responds() bool {
 // that a place has for segments and inline data stays with it.
 type sendQueue struct {
 	Ring[sendWQE]
+	taken     int // places, of those that are done too: see Unpolled
 	maxSGE    int
 	maxInline int
 }
+
+// Full reports whether no place is free.
+func (q *sendQueue) Full() bool { return q.taken >= q.depth }
 
 func newSendQueue(depth, maxSGE, maxInline int) sendQueue {
 	return sendQueue{Ring: NewRing[sendWQE](depth), maxSGE: max(maxSGE, 1), maxInline: maxInline}
@@ -74,7 +78,7 @@ func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
 
 func (q *QP) postSend(wr *verbs.SendWR) error {
 	if q.sq.Full() {
-		return fmt.Errorf("all %d places are taken: %w", q.sq.Depth(), verbs.ErrQueueFull)
+		return fmt.Errorf("all %d places are taken, poll completions to free some: %w", q.sq.Depth(), verbs.ErrQueueFull)
 	}
 	if (wr.Op == verbs.OpBindMW || wr.Op == verbs.OpLocalInvalidate) && (len(wr.SGL) > 0 || wr.Flags&(verbs.FlagInline|verbs.FlagSolicited) != 0) {
 		return fmt.Errorf("it moves no data, and takes neither scatter-gather entries nor flags about them: %w", verbs.ErrInvalid)
@@ -155,6 +159,7 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 	w.last = wire.PSNAdd(w.first, q.packets(w)-1) // before first if it has none
 	q.nextPSN = wire.PSNAdd(w.last, 1)
 	q.sq.tail++
+	q.sq.taken++
 	return nil
 }
 

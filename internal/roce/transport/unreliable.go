@@ -85,9 +85,7 @@ func (q *QP) transmitUnacknowledged(out Output, w *sendWQE) {
 // failSends completes the oldest request with an error and stops the send queue
 // alone (IBTA 10.3.1.5): what is received does not suffer.
 func (q *QP) failSends(status verbs.Status) {
-	w := q.sq.at(q.sq.head)
-	q.sq.head++
-	q.sendCQ.Complete(verbs.WC{ID: w.wr.ID, Status: status, QPN: q.num}, true)
+	q.failSend(status)
 	q.state = verbs.QPSendQueueError
 	q.flushSends()
 }

@@ -355,5 +355,6 @@ func TestPaceIsRefilled(t *testing.T) {
 		r.client.post(r.wr(1, verbs.OpSend, 4096))
 		require.Len(t, r.client.transmit(r.now), 4)
 		require.LessOrEqual(t, r.client.qp.credit, 8<<10)
+		r.client.send.clear()
 	}
 }

@@ -572,7 +572,7 @@ func TestWindowsAllocateNothing(t *testing.T) {
 	r := newRig(t, options{})
 	w := r.newWindow(verbs.MWType2, windowKey)
 	b := bindOf(w, r.remote.Region, windowKey, windowOff, windowLen, peerAccess)
-	wrs := []verbs.SendWR{{Op: verbs.OpBindMW, Bind: b}, {Op: verbs.OpLocalInvalidate}}
+	wrs := []verbs.SendWR{{Op: verbs.OpBindMW, Bind: b}, {Op: verbs.OpLocalInvalidate, Flags: verbs.FlagSignaled}}
 	silent := &silence{}
 	n := testing.AllocsPerRun(100, func() {
 		b.RKey = verbs.NextRKey(b.RKey)
@@ -581,6 +581,7 @@ func TestWindowsAllocateNothing(t *testing.T) {
 			t.Error(err)
 		}
 		r.server.qp.Transmit(silent, r.now, 16)
+		r.server.send.clear()
 	})
 	require.Zero(t, n)
 	require.Zero(t, r.server.qp.sq.Len())

@@ -102,7 +102,7 @@ func (w *workload) work() {
 			w.pending = w.pending[1:]
 		}
 	}
-	w.send.list, w.send.solicited = w.send.list[:0], w.send.solicited[:0]
+	w.send.clear()
 	if w.drains && !w.drained && w.posted >= w.nextPause {
 		w.pause()
 	}
@@ -131,8 +131,8 @@ func (w *workload) pause() {
 // draw makes the next request and applies it to the model.
 func (w *workload) draw() verbs.SendWR {
 	wr := verbs.SendWR{ID: uint64(w.posted), RKey: w.remote.Key}
-	if w.choose.IntN(3) > 0 {
-		wr.Flags |= verbs.FlagSignaled
+	if w.choose.IntN(3) > 0 || w.qp.sq.taken == w.qp.sq.depth-1 {
+		wr.Flags |= verbs.FlagSignaled // the last place: else none might ever be free again
 	}
 	if w.choose.IntN(4) == 0 {
 		wr.Flags |= verbs.FlagSolicited
@@ -503,7 +503,9 @@ func (b *inbox) expect(qpn uint32, m arrival) { b.expected[qpn] = append(b.expec
 
 // check looks at what a queue pair has received.
 func (b *inbox) check(c *completions) {
-	for _, wc := range c.list {
+	list := c.list
+	c.clear()
+	for _, wc := range list {
 		waiting := b.expected[wc.QPN]
 		if len(waiting) == 0 {
 			require.Failf(b.net.t, "nothing was sent", "%+v", wc)
@@ -527,7 +529,6 @@ func (b *inbox) check(c *completions) {
 		b.checkSlot(int(wc.ID), m.data)
 		b.refill(int(wc.ID))
 	}
-	c.list, c.solicited = c.list[:0], c.solicited[:0]
 }
 
 // checkSlot compares a slot, pieces and what is between them.
