@@ -25,7 +25,6 @@ const (
 	maxInline     = 512
 	maxMW         = 1 << 20
 	maxAH         = 1 << 24
-	maxMessage    = 1 << 30
 	pathOverhead  = 96 // bytes that IP, UDP and transport headers take at most
 	minimumWindow = 64 << 10
 	maximumWindow = 1 << 20
@@ -191,7 +190,7 @@ func (d *Device) Query() (verbs.DeviceAttr, error) {
 		MaxQPReadAtomic:    transport.MaxReadAtomic,
 		MaxInitReadAtomic:  transport.MaxReadAtomic,
 		MaxInline:          maxInline,
-		MaxMessage:         maxMessage,
+		MaxMessage:         transport.MaxMessage,
 		Ports:              1,
 		Transports:         verbs.TransportSet(verbs.RC, verbs.UC, verbs.UD, verbs.SRD),
 		Atomics:            true,

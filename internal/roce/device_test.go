@@ -327,3 +327,9 @@ func TestTentativeAddress(t *testing.T) {
 	_, err := Open(Config{Name: "soft-test", Addresses: []netip.AddrPort{gone}})
 	require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
 }
+
+// The longest message is what queue pairs take.
+func TestLongestMessage(t *testing.T) {
+	s := openSide(t, Config{}, 8)
+	require.Equal(t, uint32(1<<31), must(s.dev.Query()).MaxMessage)
+}

@@ -236,7 +236,8 @@ func (e *endpoint) noteDeadline() {
 // handle takes one packet.
 func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 	d, s, p := e.device, e.shard, &e.packet
-	if p.Parse(dg.Data) != nil {
+	// A request of a reliable connection with an unknown opcode is for its queue pair to refuse.
+	if err := p.Parse(dg.Data); err != nil && (err != wire.ErrOpcode || p.Opcode.Service() != wire.ServiceRC) {
 		s.drops.malformed++
 		e.refused(dg.Src, noQP, now)
 		return

@@ -97,6 +97,30 @@ func TestPartitionKeys(t *testing.T) {
 	}
 }
 
+// A request with an opcode that nobody knows is refused by its queue pair (IBTA 9.7.4.1.3), as one
+// that it does not take; what no request can be is dropped.
+func TestUnknownOpcodeIsRefused(t *testing.T) {
+	s := openSide(t, Config{DisableLocal: true}, 4096)
+	s.connectForeign()
+	arriveAs := func(op wire.Opcode) {
+		s.dev.mu.Lock()
+		defer s.dev.mu.Unlock()
+		e := s.dev.endpoints[0]
+		p := wire.Packet{Opcode: wire.RCSendOnly, MigReq: true, PKey: 0xffff, DestQP: s.qp.Num(), PSN: 0xfffff0}
+		dg := packetFrom(foreign, e, &p, nil)
+		dg.Data[0] = byte(op)
+		flow, n := wire.NewFlow(foreign, e.socket.Addr()), len(dg.Data)-wire.ICRCLen
+		wire.PutICRC(dg.Data[n:], wire.ICRCFinish(flow.ICRCStart(0, len(dg.Data), dg.Data[:n])))
+		e.handle(dg, s.dev.now())
+	}
+	arriveAs(0x35) // of an unreliable connection
+	require.Equal(t, uint64(1), counter(t, s.dev, "rx_malformed"))
+	require.Equal(t, verbs.QPReadyToSend, must(s.qp.Query()).State)
+	arriveAs(0x15)
+	require.Equal(t, uint64(1), counter(t, s.dev, "rx_malformed"))
+	require.Equal(t, verbs.QPError, must(s.qp.Query()).State)
+}
+
 // So do connections through shared memory.
 func TestPartitionKeysThroughSharedMemory(t *testing.T) {
 	x, y := openPair(t, Config{}, Config{}, 4096)

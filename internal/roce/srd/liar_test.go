@@ -229,3 +229,19 @@ func TestKeysAreHeldUp(t *testing.T) {
 		}
 	}
 }
+
+// A write longer than any may be is refused, whatever memory there is.
+func TestLongestWrite(t *testing.T) {
+	_, a, b := two(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
+	b.postRecv(verbs.RecvWR{})
+	a.post(send(a.to(b.h), b, 1))
+	require.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status)
+	c := b.t.contexts[Address{0, a.h.addr}]
+	memory := &transport.Region{Key: 0x99, Base: 1 << 40, Mem: make([]byte, MaxRDMA+1), Domain: b.domain, Access: everyAccess}
+	require.True(t, b.h.memory.Add(memory))
+	p := wire.Packet{Opcode: wire.SRDWrite, DestQP: b.num, DETH: wire.DETH{QKey: b.attr.QKey, SrcQP: a.num}, Payload: []byte("data")}
+	for total, want := range map[uint32]code{MaxRDMA: codeOK, MaxRDMA + 1: codeBadLength} {
+		p.RETH = wire.RETH{VA: memory.Base, RKey: memory.Key, Length: total}
+		require.Equal(t, want, c.execute(&p), "%d bytes", total)
+	}
+}

@@ -203,7 +203,7 @@ func (c *Context) execute(p *wire.Packet) code {
 	if q == nil {
 		return codeBadQPN
 	}
-	if len(p.Payload) > int(c.t.cfg.MTU) {
+	if len(p.Payload) > int(c.t.cfg.MTU) || p.Opcode.HasRETH() && p.RETH.Length > MaxRDMA {
 		return codeBadLength
 	}
 	if p.Opcode == wire.SRDSend || p.Opcode == wire.SRDSendImm {

@@ -56,7 +56,7 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 		w := q.Push()
 		q.taken++
 		segs, total, ok := q.memory.resolve(slices.Grow(w.segs[:0], len(wr.SGL)), wr.SGL, q.domain, verbs.AccessLocalWrite)
-		w.id, w.segs, w.length, w.fault = wr.ID, segs, uint32(min(total, maxMessage)), !ok
+		w.id, w.segs, w.length, w.fault = wr.ID, segs, uint32(min(total, MaxMessage)), !ok
 	}
 	return len(wrs), nil
 }

@@ -686,7 +686,7 @@ func TestRepeatedReadWithForgedLength(t *testing.T) {
 // can be.
 func TestLongestMessage(t *testing.T) {
 	t.Parallel()
-	const pieces = maxMessage / arenaLen
+	const pieces = MaxMessage / arenaLen
 	r := newRig(t, options{maxSGE: pieces, psn: 0x123456, depth: 4})
 	wr := r.wr(1, verbs.OpWrite, 0)
 	wr.SGL = nil

@@ -220,7 +220,14 @@ func (q *QP) receiveWrite(p *wire.Packet) {
 	}
 	first, last := position(p.Opcode)
 	if first {
-		if !q.permits(verbs.AccessRemoteWrite) || !q.admitsRange(&p.RETH) {
+		if !q.permits(verbs.AccessRemoteWrite) {
+			return
+		}
+		if p.RETH.Length > MaxMessage {
+			q.refuse(wire.NakInvalidRequest)
+			return
+		}
+		if !q.admitsRange(&p.RETH) {
 			return
 		}
 		if !q.writing.begin(q, p.RETH) {
@@ -269,7 +276,7 @@ func (q *QP) receiveReadRequest(p *wire.Packet) {
 	if !q.permits(verbs.AccessRemoteRead) {
 		return
 	}
-	if p.RETH.Length > maxMessage || q.attr.MaxDestReadAtomic == 0 {
+	if p.RETH.Length > MaxMessage || q.attr.MaxDestReadAtomic == 0 {
 		q.refuse(wire.NakInvalidRequest)
 		return
 	}
@@ -476,6 +483,10 @@ func (q *QP) duplicate(p *wire.Packet) {
 	switch p.Opcode {
 	case wire.RCReadRequest, wire.RCCompareSwap, wire.RCFetchAdd:
 	default:
+		if !p.Opcode.Known() {
+			q.counters.DuplicatesRefused++
+			return
+		}
 		if _, last := position(p.Opcode); p.AckReq || last {
 			q.ack()
 		}

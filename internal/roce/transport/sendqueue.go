@@ -8,8 +8,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// maxMessage is the longest message: 2^31 bytes (IBTA 9.7.7, C9-67).
-const maxMessage = 1 << 31
+// MaxMessage is the longest message, in bytes (IBTA 9.7.7, C9-67).
+const MaxMessage = 1 << 31
 
 // sendWQE is a posted send request. Its packets take consecutive sequence
 // numbers from first to last; for a read they are those of the responses.
@@ -136,8 +136,8 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 			w.fault = verbs.StatusLocalProtectionError
 		}
 	}
-	if total > maxMessage {
-		return fmt.Errorf("message of %d bytes, %d allowed: %w", total, uint64(maxMessage), verbs.ErrInvalid)
+	if total > MaxMessage {
+		return fmt.Errorf("message of %d bytes, %d allowed: %w", total, uint64(MaxMessage), verbs.ErrInvalid)
 	}
 	if q.kind == verbs.UD {
 		if err := q.checkDatagram(wr, total); err != nil {

@@ -167,7 +167,7 @@ func (q *QP) takeUnreliableSend(p *wire.Packet, first, last bool) bool {
 // is to be dropped.
 func (q *QP) takeUnreliableWrite(p *wire.Packet, first, last bool) bool {
 	if first {
-		if q.attr.Access&verbs.AccessRemoteWrite == 0 || !q.admitsRange(&p.RETH) {
+		if q.attr.Access&verbs.AccessRemoteWrite == 0 || p.RETH.Length > MaxMessage || !q.admitsRange(&p.RETH) {
 			return false
 		}
 		if !q.writing.begin(q, p.RETH) {

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 
@@ -293,6 +294,10 @@ func TestMalformedMessages(t *testing.T) {
 		{"write only with immediate, shorter", []packet{{wire.RCWriteOnlyImm, 0, 10}}, 0},
 		{"write only empty, announces a message", []packet{{wire.RCWriteOnly, 0, 1000}}, 0},
 		{"read of more than 2 GiB", []packet{{wire.RCReadRequest, 0, 1<<31 + 1}}, 0},
+		{"write of more than 2 GiB", []packet{{wire.RCWriteFirst, mtu, 1<<31 + 1}}, 0},
+		{"write of more than 2 GiB in one packet", []packet{{wire.RCWriteOnlyImm, mtu, 1<<32 - 1}}, 0},
+		{"unknown opcode", []packet{{0x15, 0, 0}}, 0},
+		{"unknown opcode in a send", []packet{{wire.RCSendFirst, mtu, 0}, {0x1f, 0, 0}}, 0},
 		{"send last with invalidate first", []packet{{wire.RCSendLastInvalidate, 1, 0}}, 0},
 		{"send only with invalidate in a write", []packet{{wire.RCWriteFirst, mtu, 600}, {wire.RCSendOnlyInvalidate, 1, 0}}, mtu},
 		{"send only with invalidate long", []packet{{wire.RCSendOnlyInvalidate, mtu + 1, 0}}, 0},
@@ -459,5 +464,41 @@ func TestReplays(t *testing.T) {
 		carry()
 		r.requireSent(8, verbs.StatusSuccess)
 		require.Equal(t, r.local.Mem[:1000], r.remote.Mem[:1000])
+	}
+}
+
+// An unknown opcode is refused in its turn alone: one that comes late was never executed, and one
+// too early asks for what is missing.
+func TestUnknownOpcodeOutOfTurn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	r.client.post(r.wr(1, verbs.OpWrite, 8))
+	r.exchange()
+	r.server.take(r.now, r.forged(0x15, 0, 0, 0))
+	require.Empty(t, r.server.transmit(r.now))
+	r.server.take(r.now, r.forged(0x15, 2, 0, 0))
+	naks := r.server.transmit(r.now)
+	require.Len(t, naks, 1)
+	require.Equal(t, wire.Nak(wire.NakSequence), naks[0].AETH.Syndrome)
+	require.Equal(t, verbs.QPReadyToSend, r.server.qp.State())
+}
+
+// A write longer than 2^31 bytes, which only a region as long would grant, is refused before its
+// memory is looked at; an unreliable connection drops it.
+func TestLongestWrite(t *testing.T) {
+	mem := make([]byte, 1<<31+1) // of which only the beginning is touched
+	for _, kind := range []verbs.QPType{verbs.RC, verbs.UC} {
+		for total, taken := range map[uint32]bool{1 << 31: true, 1<<31 + 1: false} {
+			r := newRig(t, options{kind: kind})
+			clear(mem[:256])
+			require.True(t, r.server.memory.Add(&Region{Key: 0x99, Base: remoteBase, Mem: mem, Domain: testDomain, Access: everyAccess}))
+			p := r.forged(wire.RCWriteFirst.On(r.server.qp.service), 0, 256, total)
+			p.RETH.RKey = 0x99
+			r.server.take(r.now, p)
+			require.Equal(t, taken, bytes.Equal(p.Payload, mem[:256]), "%v, %d bytes", kind, total)
+			if kind == verbs.RC {
+				require.Equal(t, taken, r.server.qp.State() == verbs.QPReadyToSend)
+			}
+		}
 	}
 }

@@ -43,7 +43,8 @@ type Packet struct {
 // the packet alone, not whether a queue pair may take it: any payload length up
 // to [MaxPayloadLen] passes, an empty one in the middle of a message too.
 //
-// The error, if there is one, matches [ErrMalformed], and p is then of no use.
+// The error, if there is one, matches [ErrMalformed], and p is then of no use, except with
+// [ErrOpcode]: then it has the base transport header, and no payload.
 // Fields that the opcode does not have keep what they held before.
 func (p *Packet) Parse(datagram []byte) error {
 	if len(datagram) < BTHLen+ICRCLen {
@@ -59,6 +60,7 @@ func (p *Packet) Parse(datagram []byte) error {
 	info := opcodeInfos[p.Opcode]
 	n := int(info.headerLen)
 	if n == 0 {
+		p.Payload = nil
 		return ErrOpcode
 	}
 	end := len(datagram) - ICRCLen
