@@ -39,9 +39,11 @@ type ConnectParams struct {
 	AckTimeout uint8
 
 	// ResponseTimeout is the code of the time that either side has for a response.
-	// 0: 18, 1.07 s. A REQ is repeated after it.
+	// 0: 18, 1.07 s. The first repetitions of a message follow sooner, by the time in which
+	// the peer has answered before.
 	ResponseTimeout uint8
-	// MaxCMRetries is how often a message is repeated, 1 to 15. 0: 15.
+	// MaxCMRetries is how often a message is repeated, 1 to 15. 0: 15. It is given up after
+	// one ResponseTimeout more than so many.
 	MaxCMRetries uint8
 	// Deadline ends the attempt until the REP has come; 0: only MaxCMRetries does.
 	Deadline time.Duration
@@ -99,7 +101,7 @@ func (m *Manager) Connect(p ConnectParams, now time.Duration) (*Conn, error) {
 		retryCount: p.RetryCount, rnrRetry: p.RNRRetry, ackTimeout: p.AckTimeout,
 		timeWait:     clamp(p.AckTimeout, minAckTimeout, maxAckTimeout),
 		trafficClass: p.TrafficClass,
-		interval:     duration(p.ResponseTimeout), maxCMRetries: p.MaxCMRetries,
+		repetition:   repetition{most: duration(p.ResponseTimeout)}, maxCMRetries: p.MaxCMRetries,
 		deadline: p.Deadline, deadlineCause: CauseDeadline,
 		message: m.buffer(),
 	}
@@ -127,7 +129,7 @@ func (m *Manager) Connect(p ConnectParams, now time.Duration) (*Conn, error) {
 		return nil, fmt.Errorf("connect to %v at %v: %w: %w", p.Service, p.Path.Remote.Addr(), err, verbs.ErrInvalid)
 	}
 	m.conns[c.localID] = c
-	c.startRetransmission(StateREQSent, p.MaxCMRetries, now)
+	c.startRetransmission(StateREQSent, now)
 	return c, nil
 }
 
@@ -191,8 +193,9 @@ func (m *Manager) receiveREP(r *mad.REP, from Path, now time.Duration) {
 	c.initiatorDepth = min(c.initiatorDepth, r.ResponderResources)
 	c.rnrRetry, c.peerSRQ, c.peerFlow = r.RNRRetry, r.SRQ, r.FlowControl
 	c.ackTimeout = clamp(ackTimeout(c.ackTimeout-1, r.TargetAckDelay), minAckTimeout, 31)
+	c.answered(now)
 	c.stopRetransmission()
-	c.awaitCaller(StateREPReceived, c.interval, now)
+	c.awaitCaller(StateREPReceived, c.repetition.most, now)
 	m.post(Event{Type: EventConnectResponse, Conn: c, PrivateData: bytes.Clone(r.PrivateData)})
 }
 

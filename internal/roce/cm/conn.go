@@ -74,10 +74,9 @@ type Conn struct {
 	peerSRQ, peerFlow   bool
 	alternate           bool // the REQ has an alternate path
 
-	timer    timer
-	interval time.Duration // between two of the same message
-	retries  uint8         // how often it may still be sent again
-	// maxCMRetries is what retries begins with; MRAs count likewise.
+	timer      timer
+	repetition repetition // of message
+	// maxCMRetries is how often a message is repeated; as many MRAs count.
 	maxCMRetries, mras uint8
 	deadline           time.Duration  // when to give up; 0: by retries only
 	deadlineCause      Cause          // why, then
@@ -196,17 +195,25 @@ func (c *Conn) wait(at time.Duration) {
 // transmit sends the message that is waited for an answer to.
 func (c *Conn) transmit(now time.Duration) {
 	c.manager.put(c.path, c.message)
-	at := now + c.interval
+	at := now + c.repetition.wait
 	if c.state == StateREQSent {
-		at += c.manager.jitter(c.interval)
+		at += c.manager.jitter(c.repetition.wait)
 	}
 	c.wait(at)
 }
 
 // startRetransmission enters a state in which a message is repeated.
-func (c *Conn) startRetransmission(s State, retries uint8, now time.Duration) {
-	c.state, c.retries = s, retries
+func (c *Conn) startRetransmission(s State, now time.Duration) {
+	c.state = s
+	c.repetition.start(c.manager, c.remote, c.maxCMRetries, now)
 	c.transmit(now)
+}
+
+// answered notes that the peer has answered the message.
+func (c *Conn) answered(now time.Duration) {
+	if c.mras == 0 { // else the peer has taken its time
+		c.repetition.answered(c.manager, c.remote, now)
+	}
 }
 
 // stopRetransmission ends the repetition.
@@ -235,11 +242,10 @@ func (c *Conn) expire(now time.Duration) {
 		c.sendMRA(now)
 		return
 	}
-	if c.retries == 0 {
+	if !c.repetition.next() {
 		c.giveUp(CauseTimeout, now)
 		return
 	}
-	c.retries--
 	c.manager.counters.Retransmitted++
 	c.transmit(now)
 }
@@ -285,7 +291,7 @@ func (m *Manager) receiveMRA(r *mad.MRA, from Path, now time.Duration) {
 		return
 	}
 	c.mras++
-	at := now + min(duration(r.ServiceTimeout), m.config.MaxServiceTimeout) + c.interval
+	at := now + min(duration(r.ServiceTimeout), m.config.MaxServiceTimeout) + c.repetition.most
 	c.wait(max(at, c.timer.at))
 }
 
@@ -442,7 +448,7 @@ func (m *Manager) checkStale(key peerKey, now time.Duration) bool {
 		return false
 	}
 	m.counters.StaleConnection++
-	if c.state == StateEstablished && (c.transactionIDProbe == 0 || now-c.probed >= c.interval) {
+	if c.state == StateEstablished && (c.transactionIDProbe == 0 || now-c.probed >= c.repetition.most) {
 		c.probed = now
 		c.transactionIDProbe = m.newTransactionID(c.path.Local.Port())
 		m.counters.Probes++

@@ -187,7 +187,7 @@ func TestUnanswered(t *testing.T) {
 	w.run(2 * time.Minute)
 	require.Equal(t, "R 3", a.reports())
 	require.Equal(t, "request, U not answered by the application in time", b.reports())
-	require.Equal(t, []string{"A REQ", "B MRA", "B REJ"}, w.trace)
+	require.Equal(t, []string{"A REQ", "A REQ", "B MRA", "B REJ"}, w.trace)
 	a.requireEmpty()
 	b.requireEmpty()
 	require.ErrorIs(t, b.all[0].Conn.Accept(AcceptParams{QPN: 2}, w.now), verbs.ErrState)

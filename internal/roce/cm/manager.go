@@ -19,6 +19,7 @@ type Manager struct {
 	peers       map[peerKey]*Conn
 	resolutions map[uint32]*Resolution // by request ID
 	sidr        map[sidrKey]*SIDRRequest
+	roundTrips  map[verbs.GID]*roundTrip // by the peer's address
 	halfOpen    int
 	closed      bool
 
@@ -61,6 +62,7 @@ func New(config Config) *Manager {
 		listeners: map[listenerKey]*Listener{}, conns: map[uint32]*Conn{},
 		requests: map[requestKey]*Conn{}, peers: map[peerKey]*Conn{},
 		resolutions: map[uint32]*Resolution{}, sidr: map[sidrKey]*SIDRRequest{},
+		roundTrips: map[verbs.GID]*roundTrip{},
 	}
 }
 
@@ -281,7 +283,7 @@ func (m *Manager) receive(b []byte, from Path, now time.Duration) {
 		case mad.AttrSIDRREP:
 			var r mad.SIDRREP
 			if err = r.Decode(b); err == nil {
-				m.receiveSIDRREP(&r, from)
+				m.receiveSIDRREP(&r, from, now)
 			}
 		case mad.AttrLAP:
 			var r mad.LAP
@@ -355,13 +357,13 @@ func (m *Manager) NoRoute(d *Datagram, now time.Duration) {
 	case mad.AttrREQ:
 		var r mad.REQ
 		_ = r.Decode(d.MAD[:])
-		if c := m.conns[r.LocalCommID]; c != nil && c.state == StateREQSent && c.retries == c.maxCMRetries {
+		if c := m.conns[r.LocalCommID]; c != nil && c.state == StateREQSent && !c.repetition.repeated {
 			c.giveUp(CauseNoRoute, now)
 		}
 	case mad.AttrSIDRREQ:
 		var r mad.SIDRREQ
 		_ = r.Decode(d.MAD[:])
-		if o := m.resolutions[r.RequestID]; o != nil && o.retries == o.maxCMRetries {
+		if o := m.resolutions[r.RequestID]; o != nil && !o.repetition.repeated {
 			o.end(Event{Type: EventUnreachable, Cause: CauseNoRoute})
 		}
 	}

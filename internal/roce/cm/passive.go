@@ -104,7 +104,7 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 		// The lower two bits are the network's, to report congestion.
 		trafficClass: r.Primary.TrafficClass &^ 3,
 		peerSRQ:      r.SRQ, peerFlow: r.FlowControl, alternate: r.Alternate.LocalLID != 0,
-		interval: duration(clamp(r.LocalResponseTimeout, minResponseTimeout, maxResponseTimeout)), maxCMRetries: r.MaxCMRetries,
+		repetition: repetition{most: duration(clamp(r.LocalResponseTimeout, minResponseTimeout, maxResponseTimeout))}, maxCMRetries: r.MaxCMRetries,
 	}
 	c.timer.owner = c
 	if kind == verbs.UC {
@@ -184,7 +184,7 @@ func (c *Conn) Accept(p AcceptParams, now time.Duration) error {
 	if p.Deadline != 0 && p.Deadline < c.deadline {
 		c.deadline, c.deadlineCause = p.Deadline, CauseDeadline
 	}
-	c.startRetransmission(StateREPSent, c.maxCMRetries, now)
+	c.startRetransmission(StateREPSent, now)
 	return nil
 }
 
@@ -197,6 +197,7 @@ func (m *Manager) receiveRTU(r *mad.RTU, from Path, now time.Duration) {
 	case c.state != StateREPSent:
 		m.counters.WrongState++
 	default:
+		c.answered(now)
 		c.established(bytes.Clone(r.PrivateData), now)
 	}
 }

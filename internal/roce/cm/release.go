@@ -33,7 +33,7 @@ func (c *Conn) Disconnect(p DisconnectParams, now time.Duration) error {
 		RemoteQPN: c.remoteQPN, PrivateData: p.PrivateData,
 	}).Encode(c.message) // everything has been checked
 	c.deadline, c.deadlineCause = p.Deadline, CauseDeadline
-	c.startRetransmission(StateDREQSent, c.maxCMRetries, now)
+	c.startRetransmission(StateDREQSent, now)
 	return nil
 }
 
@@ -79,6 +79,7 @@ func (m *Manager) receiveDREP(r *mad.DREP, from Path, now time.Duration) {
 	case c == nil:
 		return
 	case c.state == StateDREQSent && r.TransactionID == c.transactionIDClose:
+		c.answered(now)
 	case c.state != StateEstablished && c.state != StateDREQSent:
 		m.counters.WrongState++
 		return

@@ -15,13 +15,11 @@ const MaxResolvePrivate = mad.SIDRREQPrivateLen - mad.IPHeaderLen
 
 // ResolveParams says which service's queue pair is asked for (IBTA 12.11).
 type ResolveParams struct {
-	Service    Service
-	Path       Path   // as in ConnectParams
-	SourcePort uint16 // likewise
-	// ResponseTimeout is the code of the time after which the SIDR_REQ is repeated.
-	// 0: 18, 1.07 s.
-	ResponseTimeout uint8
-	MaxCMRetries    uint8         // how often, 1 to 15; 0: 15
+	Service         Service
+	Path            Path          // as in ConnectParams
+	SourcePort      uint16        // likewise
+	ResponseTimeout uint8         // as in ConnectParams
+	MaxCMRetries    uint8         // likewise
 	Deadline        time.Duration // ends the resolution; 0: only MaxCMRetries does
 	PrivateData     []byte        // up to MaxResolvePrivate bytes
 	Value           any           // of the Resolution
@@ -38,9 +36,7 @@ type Resolution struct {
 	transactionID uint64
 	message       *[mad.Len]byte
 	timer         timer
-	interval      time.Duration
-	retries       uint8
-	maxCMRetries  uint8 // what retries begins with
+	repetition    repetition
 	deadline      time.Duration
 	closed        bool
 }
@@ -72,9 +68,10 @@ func (m *Manager) Resolve(p ResolveParams, now time.Duration) (*Resolution, erro
 		Value: p.Value, manager: m, path: p.Path, local: p.Path.localGID(), remote: p.Path.remoteGID(),
 		requestID:     m.newID(func(id uint32) bool { return m.resolutions[id] != nil }),
 		transactionID: m.newTransactionID(p.Path.Local.Port()),
-		interval:      duration(p.ResponseTimeout), retries: p.MaxCMRetries, maxCMRetries: p.MaxCMRetries, deadline: p.Deadline,
+		repetition:    repetition{most: duration(p.ResponseTimeout)}, deadline: p.Deadline,
 		message: m.buffer(),
 	}
+	r.repetition.start(m, r.remote, p.MaxCMRetries, now)
 	r.timer.owner = r
 	private := ipHeader(p.Path, p.SourcePort)
 	_ = (&mad.SIDRREQ{
@@ -88,7 +85,7 @@ func (m *Manager) Resolve(p ResolveParams, now time.Duration) (*Resolution, erro
 
 func (r *Resolution) transmit(now time.Duration) {
 	r.manager.put(r.path, r.message)
-	at := now + r.interval + r.manager.jitter(r.interval)
+	at := now + r.repetition.wait + r.manager.jitter(r.repetition.wait)
 	if r.deadline != 0 {
 		at = min(at, r.deadline)
 	}
@@ -99,10 +96,9 @@ func (r *Resolution) expire(now time.Duration) {
 	switch {
 	case r.deadline != 0 && now >= r.deadline:
 		r.end(Event{Type: EventUnreachable, Cause: CauseDeadline})
-	case r.retries == 0:
+	case !r.repetition.next():
 		r.end(Event{Type: EventUnreachable, Cause: CauseTimeout})
 	default:
-		r.retries--
 		r.manager.counters.Retransmitted++
 		r.transmit(now)
 	}
@@ -135,7 +131,7 @@ func (r *Resolution) comesFromPeer(from *Path) bool {
 	return samePeer(&r.path, from) && from.remoteGID() == r.remote && from.localGID() == r.local
 }
 
-func (m *Manager) receiveSIDRREP(r *mad.SIDRREP, from Path) {
+func (m *Manager) receiveSIDRREP(r *mad.SIDRREP, from Path, now time.Duration) {
 	o := m.resolutions[r.RequestID]
 	switch {
 	case o == nil:
@@ -147,6 +143,7 @@ func (m *Manager) receiveSIDRREP(r *mad.SIDRREP, from Path) {
 	case r.Status == mad.SIDRValid && r.QPN < 2:
 		m.counters.Malformed++
 	default:
+		o.repetition.answered(m, o.remote, now)
 		o.end(Event{
 			Type: EventSIDRResponse, Status: r.Status, QPN: r.QPN, QKey: r.QKey,
 			Info: bytes.Clone(r.Info), PrivateData: bytes.Clone(r.PrivateData),

@@ -3,6 +3,7 @@ package srd
 import (
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/roce/rtt"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -64,12 +65,12 @@ func (c *Context) shrink(psn uint32) {
 // been silent. Time is counted while a timer runs and not beyond its end: when a timer is
 // looked at late, this process or machine stood still, which says nothing of the peer.
 type roundTrip struct {
-	smoothed, variation time.Duration
-	expired             uint          // timers since the last sample
-	timerAt             time.Duration // when the peer ought to have answered
-	counted             time.Duration // until when silent is counted
-	silent              time.Duration // since the peer last answered a request
-	repeated            int           // packets sent again since then
+	rtt.Estimate
+	expired  uint          // timers since the last sample
+	timerAt  time.Duration // when the peer ought to have answered
+	counted  time.Duration // until when silent is counted
+	silent   time.Duration // since the peer last answered a request
+	repeated int           // packets sent again since then
 }
 
 const (
@@ -88,21 +89,12 @@ const (
 
 // timeoutAfter is how long an answer is waited for when so many waits were in vain.
 func (r *roundTrip) timeoutAfter(waits uint) time.Duration {
-	t := initialTimeout
-	if r.smoothed > 0 {
-		t = r.smoothed + max(granularity, 4*r.variation)
-	}
+	t := r.Timeout(initialTimeout, granularity)
 	return max(t, min(t<<min(waits, 16), maxBackoff))
 }
 
 func (r *roundTrip) sample(t time.Duration) {
-	t = max(t, 1)
-	if r.smoothed > 0 {
-		r.variation += (max(t-r.smoothed, r.smoothed-t) - r.variation) / 4
-		r.smoothed += (t - r.smoothed) / 8
-	} else {
-		r.smoothed, r.variation = t, t/2
-	}
+	r.Sample(t)
 	r.expired = 0
 }
 
@@ -165,7 +157,7 @@ func (c *Context) lose(psn uint32) {
 
 // findLost has packets sent again that left well before one that has arrived.
 func (c *Context) findLost() {
-	margin := max(c.smoothed/4, reordering)
+	margin := max(c.Smoothed/4, reordering)
 	for kind := range c.sent {
 		for {
 			psn := c.sent[kind].first

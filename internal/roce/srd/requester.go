@@ -187,7 +187,7 @@ func (c *Context) finish(psn uint32, s *slot, now time.Duration) {
 // arrived notes when the latest packet left that is known to have arrived. One that was
 // sent again tells nothing where the answer may be to its first copy (RFC 8985 6.2).
 func (c *Context) arrived(s *slot, now time.Duration) {
-	if s.tries == 1 || now-s.sentAt >= c.smoothed/2 {
+	if s.tries == 1 || now-s.sentAt >= c.Smoothed/2 {
 		c.newest[s.kind] = max(c.newest[s.kind], s.sentAt)
 	}
 }

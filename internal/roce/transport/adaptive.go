@@ -3,6 +3,7 @@ package transport
 import (
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/roce/rtt"
 	"github.com/verbena-rdma/verbena/internal/roce/wire"
 )
 
@@ -44,9 +45,7 @@ const (
 // packet at a time, and only packets of which the peer cannot have taken an earlier
 // copy (Karn's rule): new ones, and those that the peer has reported missing.
 type roundTrip struct {
-	smoothed  time.Duration // SRTT
-	variation time.Duration // RTTVAR
-	measured  bool
+	rtt.Estimate
 
 	// expired counts the timers that have expired since the last sample. From the
 	// second on each doubles the time-out, which stays so until there is a sample
@@ -65,22 +64,13 @@ type roundTrip struct {
 
 // timeout is the present time-out (RTO of RFC 6298).
 func (r *roundTrip) timeout() time.Duration {
-	t := initialTimeout
-	if r.measured {
-		t = r.smoothed + max(granularity, 4*r.variation)
-	}
+	t := r.Timeout(initialTimeout, granularity)
 	backedOff := min(t<<min(max(r.expired, 1)-1, 16), maxBackoff)
 	return max(t, backedOff, r.assumed)
 }
 
 func (r *roundTrip) sample(t time.Duration) {
-	t = max(t, 0)
-	if r.measured {
-		r.variation += (max(t-r.smoothed, r.smoothed-t) - r.variation) / 4
-		r.smoothed += (t - r.smoothed) / 8
-	} else {
-		r.smoothed, r.variation, r.measured = t, t/2, true
-	}
+	r.Sample(t)
 	r.expired, r.assumed = 0, 0
 }
 
@@ -136,7 +126,7 @@ func (a *adaptive) outOfPatience() bool {
 // interval is how long to wait for a response.
 func (a *adaptive) interval() time.Duration {
 	if a.unreachable {
-		return max(hintInterval, a.smoothed+4*a.variation)
+		return max(hintInterval, a.Smoothed+4*a.Variation)
 	}
 	return a.timeout()
 }
@@ -227,12 +217,12 @@ func (q *QP) adaptiveTimeout(now time.Duration) {
 	case q.unreachable:
 		q.probe = probeOldest
 		q.hintRepeated++
-	case q.measured && q.probes == 0 && now < q.sentAt+t && q.stuck < minTimeout:
+	case q.Measured() && q.probes == 0 && now < q.sentAt+t && q.stuck < minTimeout:
 		// More has left since the timer was started: wait for the response to that.
 		q.counted = now
 		q.ackDeadline = q.sentAt + t
 		return
-	case q.measured && (q.probes == 0 || t < minTimeout):
+	case q.Measured() && (q.probes == 0 || t < minTimeout):
 		// The last packet elicits an acknowledgement of everything, or a sequence
 		// NAK that shows the gap. A peer that has sent that NAK already, and will
 		// not again, needs the oldest; so does one whose response was lost.

@@ -89,7 +89,7 @@ func TestKarn(t *testing.T) {
 			r.server.take(r.now, again...)
 			r.client.take(r.now, r.server.transmit(r.now)...)
 			r.requireSent(1, verbs.StatusSuccess)
-			require.Equal(t, time.Millisecond, r.client.qp.smoothed, "no sample after %v", acked)
+			require.Equal(t, time.Millisecond, r.client.qp.Smoothed, "no sample after %v", acked)
 			if i > 0 {
 				want *= 2
 			}
@@ -108,7 +108,7 @@ func TestSampleAfterReportedGap(t *testing.T) {
 	r.now += time.Millisecond
 	r.server.take(r.now, sent[1])
 	r.client.take(r.now, r.server.transmit(r.now)...)
-	require.Equal(t, time.Millisecond, r.client.qp.smoothed, "the NAK is a response too")
+	require.Equal(t, time.Millisecond, r.client.qp.Smoothed, "the NAK is a response too")
 
 	sent = r.client.transmit(r.now)
 	require.Len(t, sent, 2)
@@ -116,7 +116,7 @@ func TestSampleAfterReportedGap(t *testing.T) {
 	r.server.take(r.now, sent...)
 	r.client.take(r.now, r.server.transmit(r.now)...)
 	require.Equal(t, []uint64{1, 2}, ids(r.client.send.take()))
-	require.Equal(t, time.Millisecond+5*time.Millisecond/4/8, r.client.qp.smoothed)
+	require.Equal(t, time.Millisecond+5*time.Millisecond/4/8, r.client.qp.Smoothed)
 }
 
 // A round trip that ends after the timer was due, and is noticed first, is no sample:
@@ -126,7 +126,7 @@ func TestOwnPauseIsNoSample(t *testing.T) {
 	r := newRig(t, options{adaptive: true})
 	r.roundTripOf(time.Millisecond)
 	r.roundTripOf(10 * time.Second)
-	require.Equal(t, time.Millisecond, r.client.qp.smoothed)
+	require.Equal(t, time.Millisecond, r.client.qp.Smoothed)
 	require.Zero(t, r.client.qp.expired)
 }
 
@@ -156,7 +156,7 @@ func TestTimeoutFollowsThePath(t *testing.T) {
 				for range 40 {
 					write()
 				}
-				require.InDelta(t, 2*oneWay, a.qp.smoothed, float64(oneWay)/10)
+				require.InDelta(t, 2*oneWay, a.qp.Smoothed, float64(oneWay)/10)
 				before := a.counters.CompleterRetries
 				for range 10 {
 					write()
