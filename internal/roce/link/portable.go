@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/verbena-rdma/verbena/internal/errno"
 )
 
 const (
@@ -97,7 +99,7 @@ func (p *portable) listen(cfg Config, at netip.AddrPort) (*net.UDPConn, error) {
 	}
 	c, err := lc.ListenPacket(context.Background(), network, p.scoped(at).String())
 	if err != nil {
-		return nil, err
+		return nil, errno.Named(err)
 	}
 	conn := c.(*net.UDPConn)
 	// Refused sizes leave the system's own, which work as well.
@@ -115,7 +117,8 @@ func (p *portable) listenOut(cfg Config) (*net.UDPConn, error) {
 	for i := range n {
 		port := r.First + uint16((first+i)%n)
 		conn, err := p.listen(cfg, netip.AddrPortFrom(cfg.Addr.Addr(), port))
-		if !errors.Is(err, syscall.EADDRINUSE) {
+		// Windows keeps ranges of ports to itself (EACCES).
+		if !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EACCES) {
 			return conn, err
 		}
 	}
@@ -168,6 +171,7 @@ func (p *portable) read() {
 	buf := make([]byte, 1<<16)
 	for {
 		n, src, err := p.conn.ReadFromUDPAddrPort(buf)
+		err = errno.Named(err)
 		switch {
 		case err == nil:
 			if !p.put(buf[:n], plain(src)) {
@@ -263,7 +267,7 @@ func (p *portable) send(b *batch) {
 func (p *portable) write(packet []byte) error {
 	_ = p.out.SetWriteDeadline(time.Now().Add(sendPatience))
 	_, err := p.out.WriteToUDPAddrPort(packet, p.lastTo)
-	return err
+	return errno.Named(err)
 }
 
 func (p *portable) close() error {

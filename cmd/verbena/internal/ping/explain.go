@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/errno"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -84,5 +85,6 @@ func probe(ctx context.Context, addr netip.Addr) bool {
 	if err == nil {
 		_ = conn.Close()
 	}
+	err = errno.Named(err)
 	return err == nil || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
 }

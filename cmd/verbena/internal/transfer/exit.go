@@ -9,6 +9,7 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/link"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/session"
+	"github.com/verbena-rdma/verbena/internal/errno"
 	"github.com/verbena-rdma/verbena/internal/interrupt"
 )
 
@@ -62,7 +63,7 @@ func codeOf(ctx context.Context, err error) int {
 		}
 	case errors.Is(err, link.ErrBroken):
 		return exitConnection
-	case errors.Is(err, syscall.ENOSPC):
+	case errors.Is(errno.Named(err), syscall.ENOSPC):
 		return exitSpace
 	}
 	return exitFailure

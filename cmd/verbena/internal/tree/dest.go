@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
+	"github.com/verbena-rdma/verbena/internal/errno"
 )
 
 // Policy says what becomes of files that exist with another content: a size or a time of
@@ -260,7 +261,7 @@ func (d *Dest) rename(from, to string) error {
 			return fmt.Errorf("%w: it was made meanwhile", ErrExists)
 		}
 	}
-	err := d.root.Rename(from, to)
+	err := errno.Named(d.root.Rename(from, to))
 	if errors.Is(err, syscall.EXDEV) {
 		return fmt.Errorf("its folder is on another file system than %s; receive into it directly", d.dir)
 	}
@@ -357,6 +358,7 @@ func (d *Dest) Free() int64 {
 
 // CodeOf is the code of what has gone wrong here.
 func CodeOf(err error) proto.Code {
+	err = errno.Named(err)
 	switch {
 	case err == nil:
 		return proto.OK

@@ -1,0 +1,7 @@
+//go:build !windows
+
+package errno
+
+import "syscall"
+
+func nameOf(syscall.Errno) error { return nil }
