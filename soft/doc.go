@@ -20,7 +20,8 @@
 //	soft-lo?loss=0.1&reorder=0.05&seed=7&capture=trace.pcap
 //
 // Options are loss, duplicate, reorder, corrupt and mark (probabilities from 0 to 1,
-// drawn for each packet that arrives), seed (of those draws), srd_seed (of the order of
+// drawn for each packet that arrives), seed (of those draws), delay and rate (how much later, and
+// how many bytes a second, packets arrive), srd_seed (of the order of
 // messages on SRD queue pairs), capture (a file that takes all packets in the pcap format),
 // shards (how many engines can work without waiting for each other), spin (how long the
 // device's goroutines look for more before they sleep), congestion (congestion

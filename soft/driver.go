@@ -92,6 +92,14 @@ func parseOptions(options string) (cfg Config, capture string, err error) {
 			err = probability(value, &cfg.Faults.Corrupt)
 		case "mark":
 			err = probability(value, &cfg.Faults.Mark)
+		case "delay":
+			if cfg.Faults.Delay, err = time.ParseDuration(value); err != nil {
+				err = fmt.Errorf("%q is not a duration as 5ms is", value)
+			}
+		case "rate":
+			if cfg.Faults.Rate, err = strconv.Atoi(value); err != nil || cfg.Faults.Rate < 1 {
+				err = fmt.Errorf("%q is not a number of bytes a second from 1 on", value)
+			}
 		case "seed":
 			if cfg.Faults.Seed, err = strconv.ParseUint(value, 0, 64); err != nil {
 				err = fmt.Errorf("%q is not a number from 0 to 2^64-1", value)
@@ -125,7 +133,7 @@ func parseOptions(options string) (cfg Config, capture string, err error) {
 				err = fmt.Errorf("%q is neither off nor a duration as 50us is", value)
 			}
 		default:
-			err = fmt.Errorf("there is no such option; there are loss, duplicate, reorder, corrupt, mark, seed, srd_seed, capture, segmentation, coalescing, batch, congestion, local, shards and spin")
+			err = fmt.Errorf("there is no such option; there are loss, duplicate, reorder, corrupt, mark, delay, rate, seed, srd_seed, capture, segmentation, coalescing, batch, congestion, local, shards and spin")
 		}
 		if err != nil {
 			return cfg, "", fmt.Errorf("option %q: %w: %w", key, err, verbs.ErrInvalid)

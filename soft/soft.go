@@ -73,8 +73,8 @@ type Config struct {
 	Log zerolog.Logger
 }
 
-// Faults make the network as bad as a test wants it. Each is a probability from 0
-// to 1, drawn for every packet that arrives.
+// Faults make the network as bad as a test wants it. Loss to Mark are probabilities from 0
+// to 1, drawn for every packet that arrives. A Loss of 1 cuts the cable.
 type Faults struct {
 	Loss      float64 // the packet vanishes
 	Duplicate float64 // it arrives twice
@@ -85,6 +85,12 @@ type Faults struct {
 	Mark float64
 	// Seed makes the draws repeatable; zero is a seed like any other.
 	Seed uint64
+
+	// Delay is how much later packets arrive: from 0 to a minute. At most 64 MiB are under way.
+	Delay time.Duration
+	// Rate is how many bytes of UDP payload arrive in a second. Up to 1 MiB waits for its turn;
+	// packets beyond are lost. Zero: no limit.
+	Rate int
 }
 
 // Device is an open software device. It implements [verbs.Device]. Its methods may
@@ -210,14 +216,23 @@ func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error
 	return d.dev.AllocMemory(size)
 }
 
-// SetFaults changes the faults of packets that arrive from now on. A probability
-// outside 0 to 1 is an error that matches [verbs.ErrInvalid]. Faults end the use of shared
-// memory, until the device is opened anew.
+// SetFaults changes the faults of packets that arrive from now on, but for those of peers that
+// have faults of their own. Packets that are held arrive. A value out of its range is an error that
+// matches [verbs.ErrInvalid]. Connections use shared memory while there are no faults.
 func (d *Device) SetFaults(f Faults) error {
 	if err := d.opened("set the faults"); err != nil {
 		return err
 	}
 	return d.dev.SetFaults(roce.Faults(f))
+}
+
+// SetPeerFaults is SetFaults for the packets that come from one address, instead of the device's.
+// The zero value gives the address the faults of the device again; a Seed alone, none at all.
+func (d *Device) SetPeerFaults(peer netip.Addr, f Faults) error {
+	if err := d.opened("set the faults of a peer"); err != nil {
+		return err
+	}
+	return d.dev.SetPeerFaults(peer, roce.Faults(f))
 }
 
 // Close implements [verbs.Device]. An error of the packet capture is returned too;

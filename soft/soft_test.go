@@ -14,6 +14,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
@@ -79,6 +80,9 @@ func TestBadNames(t *testing.T) {
 		"soft-192.0.2.1":             {verbs.ErrNoDevice, "192.0.2.1"},
 		"soft-lo?loss=2":             {verbs.ErrInvalid, "probability"},
 		"soft-lo?loss=NaN":           {verbs.ErrInvalid, "probability"},
+		"soft-lo?delay=5":            {verbs.ErrInvalid, "duration"},
+		"soft-lo?delay=-5ms":         {verbs.ErrInvalid, "Delay"},
+		"soft-lo?rate=0":             {verbs.ErrInvalid, "bytes a second"},
 		"soft-lo?seed=-1":            {verbs.ErrInvalid, "seed"},
 		"soft-lo?srd_seed=first":     {verbs.ErrInvalid, "srd_seed"},
 		"soft-lo?segmentation=maybe": {verbs.ErrInvalid, "segmentation"},
@@ -180,7 +184,7 @@ func TestProtectionDomainsDevice(t *testing.T) {
 // TestNothingElseIsPublic: a device has the methods of the seam and SetFaults, and
 // no field that a program can get at.
 func TestNothingElseIsPublic(t *testing.T) {
-	public := map[string]bool{"SetFaults": true}
+	public := map[string]bool{"SetFaults": true, "SetPeerFaults": true}
 	for _, seam := range []reflect.Type{reflect.TypeFor[verbs.Device](), reflect.TypeFor[verbs.ClosingDevice](), reflect.TypeFor[verbs.CMDevice](), reflect.TypeFor[verbs.MemoryDevice]()} {
 		for i := range seam.NumMethod() {
 			public[seam.Method(i).Name] = true
@@ -224,7 +228,14 @@ func TestSetFaults(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, d.Close()) }()
 	require.NoError(t, d.SetFaults(Faults{Loss: 0.5}))
-	require.ErrorIs(t, d.SetFaults(Faults{Corrupt: 1.5}), verbs.ErrInvalid)
+	for _, bad := range []Faults{{Corrupt: 1.5}, {Delay: -1}, {Delay: time.Hour}, {Rate: -1}} {
+		require.ErrorIs(t, d.SetFaults(bad), verbs.ErrInvalid)
+		require.ErrorIs(t, d.SetPeerFaults(netip.MustParseAddr("127.0.0.2"), bad), verbs.ErrInvalid)
+	}
+	require.NoError(t, d.SetPeerFaults(netip.MustParseAddr("127.0.0.2"), Faults{Loss: 1, Delay: time.Minute, Rate: 1}))
+	for _, addr := range []netip.Addr{{}, netip.IPv4Unspecified(), netip.MustParseAddr("ff02::1")} {
+		require.ErrorIs(t, d.SetPeerFaults(addr, Faults{Loss: 1}), verbs.ErrInvalid)
+	}
 	require.NoError(t, d.SetFaults(Faults{}))
 }
 
@@ -328,4 +339,10 @@ func TestOtherPortIsLogged(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, lo.Close()) }()
 	require.Empty(t, log.String(), "no adapter is on the loopback interface")
+}
+
+func TestFaultsOfNames(t *testing.T) {
+	cfg, _, err := parseOptions("loss=0.1&delay=5ms&rate=1000&seed=3")
+	require.NoError(t, err)
+	require.Equal(t, Faults{Loss: 0.1, Delay: 5 * time.Millisecond, Rate: 1000, Seed: 3}, cfg.Faults)
 }

@@ -56,6 +56,7 @@ type Device struct {
 	subscribers map[int]func(verbs.Event)
 	nextHandle  int
 	capture     *capture
+	faults      faultSettings
 	groups      map[netip.Addr]*group
 	services    *generalServices // nil: no connection manager was opened yet
 	srdPairs    map[uint32]*srdQueuePair
@@ -98,7 +99,7 @@ func Open(cfg Config) (*Device, error) {
 		return nil, fmt.Errorf("open device %s: %w: %w", cfg.Name, err, verbs.ErrInvalid)
 	}
 	d := &Device{
-		cfg: cfg, log: cfg.Log, base: time.Now(),
+		cfg: cfg, log: cfg.Log, base: time.Now(), faults: faultSettings{all: cfg.Faults},
 		memory:      transport.NewMemory(),
 		pollers:     make(map[any]*poller),
 		queues:      make(map[*completionQueue]struct{}),
@@ -283,28 +284,56 @@ func (d *Device) report(e verbs.Event) {
 	}
 }
 
-// SetFaults changes the faults of packets that arrive from now on.
+// SetFaults changes the faults of packets that arrive from now on, but for those of peers that
+// have faults of their own.
 func (d *Device) SetFaults(f Faults) error {
 	if err := f.check(); err != nil {
 		return fmt.Errorf("set faults of device %s: %w: %w", d.cfg.Name, err, verbs.ErrInvalid)
 	}
 	d.mu.Lock()
-	d.cfg.Faults = f // of sockets that are opened later, too
+	defer d.mu.Unlock()
+	d.faults.all = f
+	d.faultsChanged()
+	return nil
+}
+
+// SetPeerFaults changes those from one address. The zero value gives it those of the device again.
+func (d *Device) SetPeerFaults(peer netip.Addr, f Faults) error {
+	err := f.check()
+	if err == nil && (!peer.IsValid() || peer.IsUnspecified() || peer.IsMulticast()) {
+		err = fmt.Errorf("%v is no peer's address", peer)
+	}
+	if err != nil {
+		return fmt.Errorf("set faults of packets from %v to device %s: %w: %w", peer, d.cfg.Name, err, verbs.ErrInvalid)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	peer = peer.Unmap().WithZone("")
+	if f == (Faults{}) {
+		delete(d.faults.peers, peer)
+	} else {
+		if d.faults.peers == nil {
+			d.faults.peers = make(map[netip.Addr]Faults)
+		}
+		d.faults.peers[peer] = f
+	}
+	d.faultsChanged()
+	return nil
+}
+
+// faultsChanged is called with the locks of all shards held.
+func (d *Device) faultsChanged() {
 	for _, s := range d.mu.list {
 		for _, e := range s.endpoints {
-			e.setFaults(f, d.now())
+			e.setFaults()
 		}
 	}
-	wait := func() {}
-	if f.any() {
-		wait = d.localOff() // faults are of packets on a socket
+	for _, s := range d.mu.list {
+		s.local.faultsChanged()
 	}
 	for _, s := range d.mu.list {
 		s.transmit(d.now()) // answers to what was held
 	}
-	d.mu.Unlock()
-	wait()
-	return nil
 }
 
 // Close implements verbs.Device.

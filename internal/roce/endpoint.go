@@ -85,7 +85,7 @@ func newEndpoint(s *shard, index int, socket *link.Socket, filter *socketFilter)
 	// The kernel charges a buffer for more than the payload, at worst about
 	// twice as much.
 	e.window = min(max(socket.Features().ReceiveBuffer/4, minimumWindow), maximumWindow)
-	e.setFaults(s.device.cfg.Faults, 0)
+	e.setFaults()
 	return e
 }
 
@@ -167,17 +167,13 @@ func (e *endpoint) receiveHeaders(on bool) {
 	}
 }
 
-func (e *endpoint) setFaults(f Faults, now time.Duration) {
+// setFaults takes the faults that the device has now. What was held arrives.
+func (e *endpoint) setFaults() {
 	if e.faults != nil {
-		for i := range e.faults.held {
-			e.faults.held[i].due = now
-		}
-		e.faults.release(now, false, e.deliver)
+		e.faults.release(math.MaxInt64-holdTime, e.deliver)
+		e.faults.release(math.MaxInt64, e.deliver) // what was delayed may be held for others now
 	}
-	e.faults = nil
-	if f.any() {
-		e.faults = newFaultInjector(f, e.shard.index<<16|e.index)
-	}
+	e.faults = newFaultInjector(&e.device.faults, e.shard.index<<16|e.index)
 }
 
 // receive handles the packets that have arrived and reports whether there were
@@ -204,7 +200,7 @@ func (e *endpoint) receive(now time.Duration) bool {
 	if e.faults == nil {
 		return len(datagrams) > 0
 	}
-	e.faults.release(now, false, e.deliver)
+	e.faults.release(now, e.deliver)
 	e.noteDeadline()
 	return len(datagrams) > 0
 }

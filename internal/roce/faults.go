@@ -2,15 +2,17 @@ package roce
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/roce/link"
 )
 
-// Faults are applied to arriving packets. Each field is a probability from 0 to 1,
-// drawn for every packet.
+// Faults are applied to arriving packets. Loss to Mark are probabilities from 0 to 1, drawn for
+// every packet.
 type Faults struct {
 	Loss      float64 // the packet vanishes
 	Duplicate float64 // it arrives twice
@@ -19,6 +21,9 @@ type Faults struct {
 	Mark      float64 // it is marked "congestion experienced", if its sender reacts to that
 	// Seed makes the draws repeatable; zero is a seed like any other.
 	Seed uint64
+
+	Delay time.Duration // it arrives so much later
+	Rate  int           // so many bytes of UDP payload arrive in a second; zero: any number
 }
 
 func (f Faults) check() error {
@@ -30,11 +35,17 @@ func (f Faults) check() error {
 			return fmt.Errorf("fault probability %s is %v, it must be from 0 to 1", p.name, p.value)
 		}
 	}
+	switch {
+	case f.Delay < 0 || f.Delay > maxDelay:
+		return fmt.Errorf("fault Delay is %v, it must be from 0 to %v", f.Delay, maxDelay)
+	case f.Rate < 0:
+		return fmt.Errorf("fault Rate is %d bytes a second, it must be 0 or more", f.Rate)
+	}
 	return nil
 }
 
 func (f Faults) any() bool {
-	return f.Loss > 0 || f.Duplicate > 0 || f.Reorder > 0 || f.Corrupt > 0 || f.Mark > 0
+	return f.Loss > 0 || f.Duplicate > 0 || f.Reorder > 0 || f.Corrupt > 0 || f.Mark > 0 || f.Delay > 0 || f.Rate > 0
 }
 
 const (
@@ -42,79 +53,184 @@ const (
 	// come, or for holdTime.
 	holdPackets = 4
 	holdTime    = time.Millisecond
+	maxDelay    = time.Minute
+	// maxBacklog is how many bytes wait for Rate, as in a switch. What comes beyond is lost.
+	maxBacklog = 1 << 20
+	// maxDelayed is how many bytes are under way for Delay and Rate.
+	maxDelayed = 64 << 20
 )
+
+// faultSettings are the faults of a device.
+type faultSettings struct {
+	all   Faults
+	peers map[netip.Addr]Faults // instead, by address
+}
+
+// of are the faults of packets from an address.
+func (s *faultSettings) of(peer netip.Addr) Faults {
+	if f, own := s.peers[peer.Unmap().WithZone("")]; own {
+		return f
+	}
+	return s.all
+}
 
 // faultInjector applies faults to the packets of one endpoint.
 type faultInjector struct {
-	faults Faults
-	random *rand.Rand
-	held   []heldPacket
+	all   *faultyLink // nil: none
+	peers map[netip.Addr]*faultyLink
+}
+
+// newFaultInjector returns nil if there are no faults.
+func newFaultInjector(s *faultSettings, endpoint int) *faultInjector {
+	if !s.all.any() && len(s.peers) == 0 {
+		return nil
+	}
+	i := &faultInjector{peers: make(map[netip.Addr]*faultyLink, len(s.peers))}
+	if s.all.any() {
+		i.all = newFaultyLink(s.all, endpoint)
+	}
+	for addr, f := range s.peers {
+		i.peers[addr] = newFaultyLink(f, endpoint)
+	}
+	return i
+}
+
+// pass applies the faults to a packet and delivers what is left of it.
+func (i *faultInjector) pass(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
+	l, own := i.peers[d.Src.Addr()]
+	if !own {
+		l = i.all
+	}
+	if l == nil {
+		deliver(d)
+		return
+	}
+	l.pass(d, now, deliver)
+}
+
+// release delivers the held packets whose time has come.
+func (i *faultInjector) release(now time.Duration, deliver func(link.Datagram)) {
+	if i.all != nil {
+		i.all.release(now, deliver)
+	}
+	for _, l := range i.peers {
+		l.release(now, deliver)
+	}
+}
+
+// deadline is when the next held packet is due; zero means that there is none.
+func (i *faultInjector) deadline() (at time.Duration) {
+	if i.all != nil {
+		at = i.all.deadline()
+	}
+	for _, l := range i.peers {
+		if due := l.deadline(); due != 0 && (at == 0 || due < at) {
+			at = due
+		}
+	}
+	return at
+}
+
+// faultyLink applies faults to packets that come one way.
+type faultyLink struct {
+	faults  Faults
+	random  *rand.Rand
+	delayed fifo.Queue[heldPacket]
+	bytes   int           // of delayed
+	free    time.Duration // when Rate lets the next packet begin
+	held    []heldPacket  // for Reorder
 }
 
 type heldPacket struct {
-	src     netip.AddrPort
-	data    []byte
-	segment int
-	header  link.Header
-	group   netip.Addr
-	after   int
-	due     time.Duration
+	datagram link.Datagram // with data of its own
+	after    int           // packets that are to come before it
+	due      time.Duration
 }
 
-func newFaultInjector(f Faults, endpoint int) *faultInjector {
-	return &faultInjector{faults: f, random: rand.New(rand.NewPCG(f.Seed, uint64(endpoint)))}
+func newFaultyLink(f Faults, endpoint int) *faultyLink {
+	return &faultyLink{faults: f, random: rand.New(rand.NewPCG(f.Seed, uint64(endpoint)))}
 }
 
-func (f *faultInjector) hit(p float64) bool { return p > 0 && f.random.Float64() < p }
+func (l *faultyLink) hit(p float64) bool { return p > 0 && l.random.Float64() < p }
 
-// pass applies the faults to a packet and delivers what is left of it.
-func (f *faultInjector) pass(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
-	f.release(now, true, deliver)
-	if f.hit(f.faults.Loss) {
+func (l *faultyLink) pass(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
+	if l.hit(l.faults.Loss) {
 		return
 	}
-	if d.Header.TrafficClass&ecnMask != 0 && f.hit(f.faults.Mark) {
+	if d.Header.TrafficClass&ecnMask != 0 && l.hit(l.faults.Mark) {
 		d.Header.TrafficClass |= congestionExperienced
 	}
-	if len(d.Data) > 0 && f.hit(f.faults.Corrupt) {
+	if len(d.Data) > 0 && l.hit(l.faults.Corrupt) {
 		d.Data = append([]byte(nil), d.Data...)
-		bit := f.random.IntN(8 * len(d.Data))
+		bit := l.random.IntN(8 * len(d.Data))
 		d.Data[bit/8] ^= 1 << (bit % 8)
 	}
-	if f.hit(f.faults.Duplicate) {
-		deliver(d)
+	if l.hit(l.faults.Duplicate) {
+		l.carry(d, now, deliver)
 	}
-	if f.hit(f.faults.Reorder) {
-		f.held = append(f.held, heldPacket{
-			src: d.Src, data: append([]byte(nil), d.Data...), segment: d.Segment, header: d.Header, group: d.Group,
-			after: 1 + f.random.IntN(holdPackets), due: now + holdTime,
-		})
+	l.carry(d, now, deliver)
+}
+
+// carry has a packet take the time that it takes.
+func (l *faultyLink) carry(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
+	if l.faults.Delay == 0 && l.faults.Rate == 0 {
+		l.arrive(d, now, deliver)
+		return
+	}
+	l.free = max(l.free, now)
+	if l.bytes+len(d.Data) > maxDelayed || l.faults.Rate > 0 && (l.free-now).Seconds()*float64(l.faults.Rate) > maxBacklog {
+		return
+	}
+	if l.faults.Rate > 0 {
+		l.free += time.Duration(math.Ceil(float64(len(d.Data)) / float64(l.faults.Rate) * float64(time.Second)))
+	}
+	d.Data = append([]byte(nil), d.Data...)
+	l.bytes += len(d.Data)
+	l.delayed.Push(heldPacket{datagram: d, due: l.free + l.faults.Delay})
+}
+
+// arrive delivers a packet, or holds it until others have come.
+func (l *faultyLink) arrive(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
+	l.releaseHeld(now, true, deliver)
+	if l.hit(l.faults.Reorder) {
+		d.Data = append([]byte(nil), d.Data...)
+		l.held = append(l.held, heldPacket{datagram: d, after: 1 + l.random.IntN(holdPackets), due: now + holdTime})
 		return
 	}
 	deliver(d)
 }
 
-// release delivers the held packets whose time has come; arrived says that one
-// more packet has.
-func (f *faultInjector) release(now time.Duration, arrived bool, deliver func(link.Datagram)) {
-	kept := f.held[:0]
-	for _, h := range f.held {
+func (l *faultyLink) release(now time.Duration, deliver func(link.Datagram)) {
+	for l.delayed.Len() > 0 && l.delayed.Front().due <= now {
+		d := l.delayed.Pop().datagram
+		l.bytes -= len(d.Data)
+		l.arrive(d, now, deliver)
+	}
+	l.releaseHeld(now, false, deliver)
+}
+
+// releaseHeld delivers the packets held for Reorder whose time has come; arrived says that one more
+// packet has.
+func (l *faultyLink) releaseHeld(now time.Duration, arrived bool, deliver func(link.Datagram)) {
+	kept := l.held[:0]
+	for _, h := range l.held {
 		if arrived {
 			h.after--
 		}
 		if h.after <= 0 || now >= h.due {
-			deliver(link.Datagram{Src: h.src, Data: h.data, Segment: h.segment, Header: h.header, Group: h.group})
+			deliver(h.datagram)
 			continue
 		}
 		kept = append(kept, h)
 	}
-	f.held = kept
+	l.held = kept
 }
 
-// deadline is when the next held packet is due; zero means that there is none.
-func (f *faultInjector) deadline() time.Duration {
-	var at time.Duration
-	for _, h := range f.held {
+func (l *faultyLink) deadline() (at time.Duration) {
+	if l.delayed.Len() > 0 {
+		at = l.delayed.Front().due
+	}
+	for _, h := range l.held {
 		if at == 0 || h.due < at {
 			at = h.due
 		}

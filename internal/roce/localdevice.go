@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -46,12 +48,12 @@ type localCounters struct{ sent, received, disorder, died uint64 }
 // is in use.
 const maxLocalPeers = 1024
 
-// openLocal makes the shard found by other devices of this machine. Faults and captures need
-// packets on a socket.
+// openLocal makes the shard found by other devices of this machine. Captures need packets on a
+// socket, as faults do (mayMeet).
 func (s *shard) openLocal() {
 	d, l := s.device, &s.local
 	l.shard = s
-	if d.cfg.DisableLocal || d.capture != nil || d.cfg.Faults.any() {
+	if d.cfg.DisableLocal || d.capture != nil {
 		return
 	}
 	l.on = true
@@ -122,18 +124,41 @@ func (l *localDevice) pathTo(q *queuePair, udp udpPath, destQPN uint32) path {
 func (l *localDevice) join(e *endpoint, addr local.Address) *localPeer {
 	p := l.peer(e, addr)
 	p.users++
-	if l.on && p.channel == nil && p.isLoop() {
-		p.begin(local.NewLoop(addr, l.woken))
-	}
-	if l.mayDial(p) {
-		l.dial(p, minRedialPause)
-	}
+	l.meet(p)
 	return p
+}
+
+// meet makes a channel with a peer if one is wanted, and there is none.
+func (l *localDevice) meet(p *localPeer) {
+	switch {
+	case !p.isLoop():
+		if l.mayDial(p) {
+			l.dial(p, minRedialPause)
+		}
+	case p.users > 0 && p.channel == nil && l.mayMeet(p.ends.Peer):
+		p.begin(local.NewLoop(p.ends.Peer, l.woken))
+	}
+}
+
+// mayMeet reports whether there may be a channel with a peer. Faults need packets on a socket.
+func (l *localDevice) mayMeet(addr local.Address) bool {
+	return l.on && !l.shard.device.faults.of(addr.Device.Addr()).any()
 }
 
 // mayDial reports whether a channel with a peer is wanted, and nobody is making one.
 func (l *localDevice) mayDial(p *localPeer) bool {
-	return l.on && p.users > 0 && p.channel == nil && p.meetings == 0 && !p.pausing && l.channels < maxLocalPeers
+	return l.mayMeet(p.ends.Peer) && p.users > 0 && p.channel == nil && p.meetings == 0 && !p.pausing && l.channels < maxLocalPeers
+}
+
+// faultsChanged ends the channels with peers whose packets have faults now, and makes them
+// again with those whose packets no longer have any.
+func (l *localDevice) faultsChanged() {
+	for _, p := range slices.Collect(maps.Values(l.peers)) { // peers that are no longer used go
+		if p.channel != nil && !l.mayMeet(p.ends.Peer) {
+			p.end(net.ErrClosed)
+		}
+		l.meet(p)
+	}
 }
 
 func (l *localDevice) peer(e *endpoint, addr local.Address) *localPeer {
@@ -238,7 +263,7 @@ func (l *localDevice) awaited(p *localPeer) bool {
 func (l *localDevice) answer(e *endpoint, addr local.Address) func(*local.Channel) {
 	l.shard.mu.Lock()
 	defer l.shard.mu.Unlock()
-	if !l.on || l.channels >= maxLocalPeers {
+	if !l.mayMeet(addr) || l.channels >= maxLocalPeers {
 		return nil
 	}
 	p := l.peer(e, addr)
@@ -266,7 +291,7 @@ func (l *localDevice) metLocked(p *localPeer, c *local.Channel) (unused bool) {
 	switch {
 	case c == nil:
 		l.forgetUnused(p)
-	case !l.on || p.channel != nil:
+	case !l.mayMeet(p.ends.Peer) || p.channel != nil:
 		c.Close()
 		l.forgetUnused(p)
 		return true

@@ -22,20 +22,29 @@ func openPatientNeighbours(t testing.TB, cfg Config, memory int, timeout uint8) 
 	t.Helper()
 	x = openSide(t, cfg, memory)
 	x.timeout = timeout
-	other := *x
-	y = &other
-	y.mem = make([]byte, memory)
-	y.mr = must(x.dev.DefaultPD().RegMR(y.mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead|verbs.AccessRemoteAtomic))
-	y.cq = must(x.dev.CreateCQ(verbs.CQInit{Capacity: 4096}))
-	y.qp = must(x.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: y.cq, RecvCQ: y.cq, MaxSendWR: 1024, MaxRecvWR: 1024, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 64}))
-	t.Cleanup(func() {
-		require.NoError(t, y.qp.Close())
-		require.NoError(t, y.mr.Close())
-		require.NoError(t, y.cq.Close())
-	})
+	y = x.beside(memory, verbs.QPInit{})
 	x.connect(y)
 	y.connect(x)
 	return x, y
+}
+
+// beside makes another queue pair on the device of a side, with memory of its own.
+func (s *side) beside(memory int, init verbs.QPInit) *side {
+	s.t.Helper()
+	other := *s
+	y := &other
+	y.mem = make([]byte, memory)
+	y.mr = must(s.dev.DefaultPD().RegMR(y.mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead|verbs.AccessRemoteAtomic))
+	y.cq = must(s.dev.CreateCQ(verbs.CQInit{Capacity: 4096}))
+	init.SendCQ, init.RecvCQ = y.cq, y.cq
+	init.MaxSendWR, init.MaxRecvWR, init.MaxSendSGE, init.MaxRecvSGE, init.MaxInline = 1024, 1024, 4, 4, 64
+	y.qp = must(s.dev.DefaultPD().CreateQP(init))
+	s.t.Cleanup(func() {
+		require.NoError(s.t, y.qp.Close())
+		require.NoError(s.t, y.mr.Close())
+		require.NoError(s.t, y.cq.Close())
+	})
+	return y
 }
 
 func (s *side) way() verbs.Path { return s.qp.(verbs.PathQP).Path() }

@@ -63,7 +63,7 @@ const (
 // shardLimit is how many shards are of use: one for each core, and a single one where
 // the order of packets is to be seen.
 func (d *Device) shardLimit() int {
-	if d.capture != nil || d.cfg.Faults.any() {
+	if d.capture != nil || d.faults.all.any() {
 		return 1
 	}
 	return min(cmp.Or(d.cfg.MaxShards, runtime.GOMAXPROCS(0)), maxShards)
