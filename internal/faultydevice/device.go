@@ -1,0 +1,231 @@
+// Package faultydevice is a device for tests: a software device that fails, blocks or lacks
+// features as adapters do. It changes what passes the seam, package verbs, and nothing below.
+//
+// Each call on the device or its objects goes to the hook of that name, if one is set
+// (Device.Set), and otherwise to the software device. A hook that stands for a call gets the
+// software device's object and calls it, or does not. The functions of this package that
+// return or set hooks name what adapters have been seen to do.
+package faultydevice
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/verbena-rdma/verbena/cgo/ibverbs"
+	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// ErrBroken is an error that says nothing of why the device has failed.
+var ErrBroken = errors.New("the device is broken")
+
+// ErrGone is what the driver of adapters returns when the kernel says that the device is gone.
+var ErrGone error = &ibverbs.Error{Verb: "ibv_destroy_qp", Errno: syscall.EIO, Kind: verbs.ErrNoDevice}
+
+// Receives is what receives are posted to: a queue pair, or a shared receive queue.
+type Receives interface {
+	PostRecv(wrs []verbs.RecvWR) (int, error)
+}
+
+// Hooks are called instead of the software device, or before it, on the goroutine that made
+// the call. They may block.
+type Hooks struct {
+	// These change what a query returns, or fail it.
+	Query     func(*verbs.DeviceAttr) error
+	QueryPort func(*verbs.PortAttr) error
+	GIDs      func([]verbs.GIDEntry) ([]verbs.GIDEntry, error)
+
+	// These are called before an object is made, and may change how, or fail that.
+	CreateCQ  func(*verbs.CQInit) error
+	CreateQP  func(*verbs.QPInit) error
+	CreateSRQ func(*verbs.SRQInit) error
+	CreateAH  func(*verbs.AddressAttr) error
+	RegMR     func(mem []byte) error
+	// Registered is called with each region that was registered.
+	Registered func(verbs.MR)
+
+	// These stand for the call on an object of the software device.
+	Modify     func(qp verbs.QP, attr verbs.QPAttr, mask verbs.QPAttrMask) error
+	PostSend   func(qp verbs.QP, wrs []verbs.SendWR) (int, error)
+	PostRecv   func(queue Receives, wrs []verbs.RecvWR) (int, error)
+	Poll       func(cq verbs.CQ, wcs []verbs.WC) (int, error)
+	Arm        func(cq verbs.CQ, solicitedOnly bool) (bool, error)
+	DestroyQP  func(verbs.QP) error
+	DestroySRQ func(verbs.SRQ) error
+	DestroyCQ  func(verbs.CQ) error
+	// CloseCM stands for CM.Close, in which an adapter's driver waits until all identifiers
+	// are destroyed (rdma_destroy_id(3)).
+	CloseCM func(verbs.CM) error
+}
+
+// Device is a software device with hooks.
+type Device struct {
+	*soft.Device
+	pd    pd
+	hooks atomic.Pointer[Hooks]
+
+	mu          sync.Mutex
+	queues      map[any]any // the software device's completion and shared receive queues; the device's own
+	refused     []func() error
+	subscribers map[*func(verbs.Event)]struct{}
+}
+
+// Open opens a software device, as soft.Open does. Its path through shared memory is as the
+// configuration says.
+func Open(cfg soft.Config) (*Device, error) {
+	inner, err := soft.Open(cfg)
+	if err != nil {
+		return nil, err
+	}
+	d := &Device{Device: inner, queues: make(map[any]any), subscribers: make(map[*func(verbs.Event)]struct{})}
+	d.pd = pd{PD: inner.DefaultPD(), dev: d}
+	d.hooks.Store(&Hooks{})
+	return d, nil
+}
+
+// Set changes the hooks. The change holds for calls that begin when it has returned. It may
+// be called on any goroutine, in hooks too.
+func (d *Device) Set(change func(*Hooks)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	h := *d.hooks.Load()
+	change(&h)
+	d.hooks.Store(&h)
+}
+
+// Heal removes all hooks.
+func (d *Device) Heal() { d.Set(func(h *Hooks) { *h = Hooks{} }) }
+
+// Report reports an event to all that have subscribed to them, on the caller's goroutine.
+func (d *Device) Report(e verbs.Event) {
+	d.mu.Lock()
+	var list []func(verbs.Event)
+	for f := range d.subscribers {
+		list = append(list, *f)
+	}
+	d.mu.Unlock()
+	for _, f := range list {
+		f(e)
+	}
+}
+
+// Close heals the device, destroys what it has refused to destroy, and closes it.
+func (d *Device) Close() error {
+	d.Heal()
+	d.mu.Lock()
+	refused := d.refused
+	d.refused = nil
+	d.mu.Unlock()
+	var errs []error
+	for _, destroy := range refused {
+		errs = append(errs, destroy())
+	}
+	return errors.Join(append(errs, d.Device.Close())...)
+}
+
+// destroyed notes what is to be destroyed later, where it was refused.
+func (d *Device) destroyed(err error, destroy func() error) error {
+	if err != nil {
+		d.mu.Lock()
+		d.refused = append(d.refused, destroy)
+		d.mu.Unlock()
+	}
+	return err
+}
+
+// add keeps the device's own object for one of the software device.
+func (d *Device) add(inner, own any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.queues[inner] = own
+}
+
+// Query implements verbs.Device.
+func (d *Device) Query() (verbs.DeviceAttr, error) {
+	attr, err := d.Device.Query()
+	if f := d.hooks.Load().Query; f != nil && err == nil {
+		err = f(&attr)
+	}
+	return attr, err
+}
+
+// QueryPort implements verbs.Device.
+func (d *Device) QueryPort(port int) (verbs.PortAttr, error) {
+	attr, err := d.Device.QueryPort(port)
+	if f := d.hooks.Load().QueryPort; f != nil && err == nil {
+		err = f(&attr)
+	}
+	return attr, err
+}
+
+// GIDs implements verbs.Device.
+func (d *Device) GIDs(port int) ([]verbs.GIDEntry, error) {
+	list, err := d.Device.GIDs(port)
+	if f := d.hooks.Load().GIDs; f != nil && err == nil {
+		return f(list)
+	}
+	return list, err
+}
+
+// DefaultPD implements verbs.Device.
+func (d *Device) DefaultPD() verbs.PD { return &d.pd }
+
+// AllocPD implements verbs.Device.
+func (d *Device) AllocPD() (verbs.PD, error) {
+	inner, err := d.Device.AllocPD()
+	if err != nil {
+		return nil, err
+	}
+	return &pd{PD: inner, dev: d}, nil
+}
+
+// CreateCQ implements verbs.Device.
+func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
+	if f := d.hooks.Load().CreateCQ; f != nil {
+		if err := f(&init); err != nil {
+			return nil, err
+		}
+	}
+	inner, err := d.Device.CreateCQ(init)
+	if err != nil {
+		return nil, err
+	}
+	q := &cq{CQ: inner, dev: d}
+	d.add(inner, q)
+	return q, nil
+}
+
+// SubscribeEvents implements verbs.Device.
+func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
+	d.mu.Lock()
+	d.subscribers[&handle] = struct{}{}
+	d.mu.Unlock()
+	end := d.Device.SubscribeEvents(func(e verbs.Event) {
+		d.mu.Lock()
+		if e.CQ != nil {
+			e.CQ, _ = d.queues[e.CQ].(verbs.CQ)
+		}
+		if e.SRQ != nil {
+			e.SRQ, _ = d.queues[e.SRQ].(verbs.SRQ)
+		}
+		d.mu.Unlock()
+		handle(e)
+	})
+	return func() {
+		d.mu.Lock()
+		delete(d.subscribers, &handle)
+		d.mu.Unlock()
+		end()
+	}
+}
+
+// OpenCM implements verbs.CMDevice.
+func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) {
+	inner, err := d.Device.OpenCM(handle)
+	if err != nil {
+		return nil, err
+	}
+	return &cm{CM: inner, dev: d}, nil
+}

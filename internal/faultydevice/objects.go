@@ -1,0 +1,204 @@
+package faultydevice
+
+import "github.com/verbena-rdma/verbena/verbs"
+
+// The objects of a Device. Each has the optional interfaces of the software device's.
+type (
+	pd struct {
+		verbs.PD
+		dev *Device
+	}
+	cq struct {
+		verbs.CQ
+		dev *Device
+	}
+	qp struct {
+		verbs.QP
+		dev *Device
+	}
+	srq struct {
+		verbs.SRQ
+		dev *Device
+	}
+	cm struct {
+		verbs.CM
+		dev *Device
+	}
+)
+
+func (p *pd) Device() verbs.Device { return p.dev }
+
+func (p *pd) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
+	h := p.dev.hooks.Load()
+	if h.RegMR != nil {
+		if err := h.RegMR(mem); err != nil {
+			return nil, err
+		}
+	}
+	mr, err := p.PD.RegMR(mem, access)
+	if h.Registered != nil && err == nil {
+		h.Registered(mr)
+	}
+	return mr, err
+}
+
+func (p *pd) CreateQP(init verbs.QPInit) (verbs.QP, error) {
+	if f := p.dev.hooks.Load().CreateQP; f != nil {
+		if err := f(&init); err != nil {
+			return nil, err
+		}
+	}
+	if q, ok := init.SendCQ.(*cq); ok {
+		init.SendCQ = q.CQ
+	}
+	if q, ok := init.RecvCQ.(*cq); ok {
+		init.RecvCQ = q.CQ
+	}
+	if q, ok := init.SRQ.(*srq); ok {
+		init.SRQ = q.SRQ
+	}
+	inner, err := p.PD.CreateQP(init)
+	if err != nil {
+		return nil, err
+	}
+	return &qp{QP: inner, dev: p.dev}, nil
+}
+
+func (p *pd) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
+	if f := p.dev.hooks.Load().CreateSRQ; f != nil {
+		if err := f(&init); err != nil {
+			return nil, err
+		}
+	}
+	inner, err := p.PD.CreateSRQ(init)
+	if err != nil {
+		return nil, err
+	}
+	q := &srq{SRQ: inner, dev: p.dev}
+	p.dev.add(inner, q)
+	return q, nil
+}
+
+func (p *pd) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
+	if f := p.dev.hooks.Load().CreateAH; f != nil {
+		if err := f(&attr); err != nil {
+			return nil, err
+		}
+	}
+	return p.PD.CreateAH(attr)
+}
+
+func (p *pd) AllocMW(t verbs.MWType) (verbs.MW, error) { return p.PD.(verbs.WindowPD).AllocMW(t) }
+
+func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
+	if f := q.dev.hooks.Load().Modify; f != nil {
+		return f(q.QP, attr, mask)
+	}
+	return q.QP.Modify(attr, mask)
+}
+
+func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
+	if f := q.dev.hooks.Load().PostSend; f != nil {
+		return f(q.QP, wrs)
+	}
+	return q.QP.PostSend(wrs)
+}
+
+func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
+	if f := q.dev.hooks.Load().PostRecv; f != nil {
+		return f(q.QP, wrs)
+	}
+	return q.QP.PostRecv(wrs)
+}
+
+func (q *qp) Close() error {
+	destroy := q.dev.hooks.Load().DestroyQP
+	if destroy == nil {
+		return q.QP.Close()
+	}
+	return q.dev.destroyed(destroy(q.QP), q.QP.Close)
+}
+
+func (q *qp) Path() verbs.Path            { return q.QP.(verbs.PathQP).Path() }
+func (q *qp) ExpectKey(rkey uint32) error { return q.QP.(verbs.ExpectKeyQP).ExpectKey(rkey) }
+
+func (q *qp) AttachMulticast(group verbs.GID, lid uint16) error {
+	return q.QP.(verbs.MulticastQP).AttachMulticast(group, lid)
+}
+
+func (q *qp) DetachMulticast(group verbs.GID, lid uint16) error {
+	return q.QP.(verbs.MulticastQP).DetachMulticast(group, lid)
+}
+
+func (q *cq) Poll(wcs []verbs.WC) (int, error) {
+	if f := q.dev.hooks.Load().Poll; f != nil {
+		return f(q.CQ, wcs)
+	}
+	return q.CQ.Poll(wcs)
+}
+
+func (q *cq) Arm(solicitedOnly bool) (bool, error) {
+	if f := q.dev.hooks.Load().Arm; f != nil {
+		return f(q.CQ, solicitedOnly)
+	}
+	return q.CQ.Arm(solicitedOnly)
+}
+
+// PollExtended implements verbs.ExtendedCQ. The hook of Poll gets a queue whose completions
+// come with their extras.
+func (q *cq) PollExtended(wcs []verbs.WC, extras []verbs.WCExtra) (int, error) {
+	inner := q.CQ.(verbs.ExtendedCQ)
+	if f := q.dev.hooks.Load().Poll; f != nil {
+		return f(extended{q.CQ, inner, extras}, wcs)
+	}
+	return inner.PollExtended(wcs, extras)
+}
+
+// extended is a queue for the hook of Poll.
+type extended struct {
+	verbs.CQ
+	inner  verbs.ExtendedCQ
+	extras []verbs.WCExtra
+}
+
+func (q extended) Poll(wcs []verbs.WC) (int, error) {
+	return q.inner.PollExtended(wcs, q.extras[:len(wcs)])
+}
+
+func (q *cq) Close() error {
+	destroy, err := q.dev.hooks.Load().DestroyCQ, error(nil)
+	if destroy != nil {
+		err = destroy(q.CQ)
+	} else {
+		err = q.CQ.Close()
+	}
+	return q.dev.destroyed(err, q.CQ.Close)
+}
+
+func (q *srq) PostRecv(wrs []verbs.RecvWR) (int, error) {
+	if f := q.dev.hooks.Load().PostRecv; f != nil {
+		return f(q.SRQ, wrs)
+	}
+	return q.SRQ.PostRecv(wrs)
+}
+
+func (q *srq) Close() error {
+	destroy, err := q.dev.hooks.Load().DestroySRQ, error(nil)
+	if destroy != nil {
+		err = destroy(q.SRQ)
+	} else {
+		err = q.SRQ.Close()
+	}
+	return q.dev.destroyed(err, q.SRQ.Close)
+}
+
+func (m *cm) Close() error {
+	if f := m.dev.hooks.Load().CloseCM; f != nil {
+		return f(m.CM)
+	}
+	return m.CM.Close()
+}
+
+func (m *cm) JoinMulticast(join verbs.CMJoin) (verbs.CMMulticast, error) {
+	return m.CM.(verbs.MulticastCM).JoinMulticast(join)
+}
