@@ -9,127 +9,43 @@ import (
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/dma"
+	"github.com/verbena-rdma/verbena/internal/faultydevice"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/soft"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// faulty is a device of which parts fail on command.
-type faulty struct {
-	*soft.Device
-	postSend, postRecv, modify, poll, create error
-	cq                                       verbs.CQ
-	events                                   func(verbs.Event)
-	mrs                                      []verbs.MR
-	beforeSend                               func()
-	late                                     verbs.WCOpcode // these come when holds is false
-	holds                                    bool
-	held                                     []verbs.WC
-}
-
-type faultyPD struct {
-	verbs.PD
-	dev *faulty
-}
-
-type faultyQP struct {
-	verbs.QP
-	dev *faulty
-}
-
-type faultyCQ struct {
-	verbs.CQ
-	dev *faulty
-}
-
-func (d *faulty) DefaultPD() verbs.PD { return faultyPD{d.Device.DefaultPD(), d} }
-
-func (d *faulty) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
-	cq, err := d.Device.CreateCQ(init)
-	d.cq = cq
-	return faultyCQ{cq, d}, err
-}
-
-func (d *faulty) SubscribeEvents(f func(verbs.Event)) func() {
-	d.events = f
-	return d.Device.SubscribeEvents(f)
-}
-
-func (p faultyPD) Device() verbs.Device { return p.dev }
-
-func (p faultyPD) CreateQP(init verbs.QPInit) (verbs.QP, error) {
-	if p.dev.create != nil {
-		return nil, p.dev.create
-	}
-	init.SendCQ, init.RecvCQ = p.dev.cq, p.dev.cq
-	qp, err := p.PD.CreateQP(init)
-	return faultyQP{qp, p.dev}, err
-}
-
-func (p faultyPD) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
-	mr, err := p.PD.RegMR(mem, access)
-	p.dev.mrs = append(p.dev.mrs, mr)
-	return mr, err
-}
-
-func (q faultyQP) PostSend(wrs []verbs.SendWR) (int, error) {
-	if q.dev.beforeSend != nil {
-		q.dev.beforeSend()
-	}
-	if q.dev.postSend != nil {
-		n, _ := q.QP.PostSend(wrs[:len(wrs)/2])
-		return n, q.dev.postSend
-	}
-	return q.QP.PostSend(wrs)
-}
-
-func (q faultyQP) PostRecv(wrs []verbs.RecvWR) (int, error) {
-	if q.dev.postRecv != nil {
-		n, _ := q.QP.PostRecv(wrs[:len(wrs)/2])
-		return n, q.dev.postRecv
-	}
-	return q.QP.PostRecv(wrs)
-}
-
-func (q faultyQP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
-	if q.dev.modify != nil {
-		return q.dev.modify
-	}
-	return q.QP.Modify(a, mask)
-}
-
-func (c faultyCQ) Poll(wcs []verbs.WC) (int, error) {
-	if c.dev.poll != nil {
-		return 0, c.dev.poll
-	}
-	if !c.dev.holds {
-		n := copy(wcs, c.dev.held)
-		c.dev.held = c.dev.held[n:]
-		if n > 0 {
-			return n, nil
-		}
-		return c.CQ.Poll(wcs)
-	}
-	n, err := c.CQ.Poll(wcs)
-	kept := 0
-	for _, wc := range wcs[:n] {
-		if wc.Opcode == c.dev.late {
-			c.dev.held = append(c.dev.held, wc)
-			continue
-		}
-		wcs[kept] = wc
-		kept++
-	}
-	return kept, err
-}
-
 // A copy is complete when both of its sides are, in whichever order an adapter
 // reports them.
 func TestBothSidesComplete(t *testing.T) {
 	for _, late := range []verbs.WCOpcode{verbs.WCSend, verbs.WCRecv} {
 		t.Run(late.String(), func(t *testing.T) {
-			dev := &faulty{Device: must(soft.Open(soft.Config{})), late: late, holds: true}
+			dev := must(faultydevice.Open(soft.Config{}))
+			holds, held := true, []verbs.WC(nil)
+			dev.Set(func(h *faultydevice.Hooks) {
+				h.Poll = func(cq verbs.CQ, wcs []verbs.WC) (int, error) {
+					if !holds && len(held) > 0 {
+						n := copy(wcs, held)
+						held = held[n:]
+						return n, nil
+					}
+					n, err := cq.Poll(wcs)
+					if !holds {
+						return n, err
+					}
+					kept := 0
+					for _, wc := range wcs[:n] {
+						if wc.Opcode == late {
+							held = append(held, wc)
+							continue
+						}
+						wcs[kept] = wc
+						kept++
+					}
+					return kept, err
+				}
+			})
 			engine, bufs := pe.New(pe.Config{}), must(bufinv.New(64))
 			c := must(dma.New(dev, dma.Config{PD: dev.DefaultPD(), MaxSGE: 1, QueueSize: 4}))
 			memory := must(mmap.New(dev, mmap.Config{Size: 4096, PD: dev.DefaultPD(), Permissions: mmap.LocalReadWrite}))
@@ -144,19 +60,19 @@ func TestBothSidesComplete(t *testing.T) {
 			if late == verbs.WCSend {
 				want = 1 // of the two pieces, one asks for it
 			}
-			r.until("one side is complete", func() bool { return len(dev.held) == want })
+			r.until("one side is complete", func() bool { return len(held) == want })
 			for range 10 {
 				_, err := engine.Progress()
 				require.NoError(t, err)
 			}
 			require.Zero(t, copies.count())
-			dev.holds = false
+			holds = false
 			r.until("it is copied", func() bool { return copies.count() == 1 })
 			require.Empty(t, copies.errs)
 			copies.free(t)
 			require.NoError(t, c.Stop())
 			r.until("the context is Idle", func() bool { return c.State() == pe.Idle })
-			for _, o := range []interface{ Close() error }{c, engine, bufs, memory, dev.Device} {
+			for _, o := range []interface{ Close() error }{c, engine, bufs, memory, dev} {
 				require.NoError(t, o.Close())
 			}
 		})
@@ -166,8 +82,7 @@ func TestBothSidesComplete(t *testing.T) {
 // TestDeviceFails breaks the device in one way after the other; each time the
 // context comes to Idle with the reason, and can be started again.
 func TestDeviceFails(t *testing.T) {
-	errBroken := errors.New("broken")
-	dev := &faulty{Device: must(soft.Open(soft.Config{}))}
+	dev := must(faultydevice.Open(soft.Config{}))
 	engine, bufs := pe.New(pe.Config{}), must(bufinv.New(64))
 	c := must(dma.New(dev, dma.Config{PD: dev.DefaultPD()}))
 	memory := must(mmap.New(dev, mmap.Config{Size: 1 << 20, PD: dev.DefaultPD(), Permissions: mmap.LocalReadWrite}))
@@ -181,19 +96,34 @@ func TestDeviceFails(t *testing.T) {
 			require.NoError(t, task.SubmitWith(flags))
 		}
 	}
+	failSend := func(h *faultydevice.Hooks) {
+		h.PostSend = func(qp verbs.QP, wrs []verbs.SendWR) (int, error) {
+			n, _ := qp.PostSend(wrs[:len(wrs)/2])
+			return n, faultydevice.ErrBroken
+		}
+	}
+	failReceive := func(h *faultydevice.Hooks) {
+		h.PostRecv = func(queue faultydevice.Receives, wrs []verbs.RecvWR) (int, error) {
+			n, _ := queue.PostRecv(wrs[:len(wrs)/2])
+			return n, faultydevice.ErrBroken
+		}
+	}
+	failPoll := func(h *faultydevice.Hooks) {
+		h.Poll = func(verbs.CQ, []verbs.WC) (int, error) { return 0, faultydevice.ErrBroken }
+	}
 	for _, f := range []struct {
 		name  string
 		fail  func()
 		is    error
 		flags pe.SubmitFlags
 	}{
-		{"send", func() { dev.postSend = errBroken }, errBroken, pe.Aggregate},
-		{"send, one at a time", func() { dev.postSend = errBroken }, errBroken, 0},
-		{"receive", func() { dev.postRecv = errBroken }, errBroken, pe.Aggregate},
-		{"poll", func() { dev.poll = errBroken }, errBroken, pe.Aggregate},
-		{"poll and modify", func() { dev.poll, dev.modify = errBroken, errBroken }, errBroken, 0},
-		{"device", func() { dev.events(verbs.Event{Type: verbs.EventDeviceFatal}) }, dma.ErrDevice, pe.Aggregate},
-		{"completion queue", func() { dev.events(verbs.Event{Type: verbs.EventCQError, CQ: dev.cq}) }, nil, pe.Aggregate},
+		{"send", func() { dev.Set(failSend) }, faultydevice.ErrBroken, pe.Aggregate},
+		{"send, one at a time", func() { dev.Set(failSend) }, faultydevice.ErrBroken, 0},
+		{"receive", func() { dev.Set(failReceive) }, faultydevice.ErrBroken, pe.Aggregate},
+		{"poll", func() { dev.Set(failPoll) }, faultydevice.ErrBroken, pe.Aggregate},
+		{"poll and modify", func() { dev.Set(failPoll); dev.RefuseError(faultydevice.ErrBroken) }, faultydevice.ErrBroken, 0},
+		{"device", func() { dev.Report(verbs.Event{Type: verbs.EventDeviceFatal}) }, dma.ErrDevice, pe.Aggregate},
+		{"completion queue", func() { dev.Report(verbs.Event{Type: verbs.EventCQError}) }, nil, pe.Aggregate},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			require.NoError(t, c.Start())
@@ -233,7 +163,7 @@ func TestDeviceFails(t *testing.T) {
 			require.ErrorIs(t, c.Err(), dma.ErrDevice)
 			copies.free(t)
 			r.until("the context is Idle", func() bool { return c.State() == pe.Idle })
-			dev.postSend, dev.postRecv, dev.poll, dev.modify = nil, nil, nil, nil
+			dev.Heal()
 			require.NoError(t, c.Start(), "it can be started again")
 			submit(pe.Aggregate)
 			r.until("all are copied", func() bool { return len(copies.done) == 10 })
@@ -244,14 +174,17 @@ func TestDeviceFails(t *testing.T) {
 		})
 	}
 	t.Run("start", func(t *testing.T) {
-		dev.create = errBroken
-		require.ErrorIs(t, c.Start(), errBroken)
-		dev.create, dev.modify = nil, errBroken
-		require.ErrorIs(t, c.Start(), errBroken)
-		dev.modify = nil
+		dev.Set(func(h *faultydevice.Hooks) { h.CreateQP = func(*verbs.QPInit) error { return faultydevice.ErrBroken } })
+		require.ErrorIs(t, c.Start(), faultydevice.ErrBroken)
+		dev.Heal()
+		dev.Set(func(h *faultydevice.Hooks) {
+			h.Modify = func(verbs.QP, verbs.QPAttr, verbs.QPAttrMask) error { return faultydevice.ErrBroken }
+		})
+		require.ErrorIs(t, c.Start(), faultydevice.ErrBroken)
+		dev.Heal()
 		require.Equal(t, pe.Idle, c.State())
 	})
-	for _, o := range []interface{ Close() error }{c, engine, bufs, memory, dev.Device} {
+	for _, o := range []interface{ Close() error }{c, engine, bufs, memory, dev} {
 		require.NoError(t, o.Close())
 	}
 }
@@ -262,7 +195,9 @@ func TestDeviceFails(t *testing.T) {
 func TestTaskFails(t *testing.T) {
 	for _, side := range []string{"source", "destination"} {
 		t.Run(side, func(t *testing.T) {
-			dev := &faulty{Device: must(soft.Open(soft.Config{}))}
+			dev := must(faultydevice.Open(soft.Config{}))
+			var regions []verbs.MR
+			dev.Set(func(h *faultydevice.Hooks) { h.Registered = func(mr verbs.MR) { regions = append(regions, mr) } })
 			engine, bufs := pe.New(pe.Config{}), must(bufinv.New(64))
 			c := must(dma.New(dev, dma.Config{Name: "copier", PD: dev.DefaultPD()}))
 			good := must(mmap.New(dev, mmap.Config{Size: 4096, PD: dev.DefaultPD(), Permissions: mmap.LocalReadWrite}))
@@ -302,11 +237,16 @@ func TestTaskFails(t *testing.T) {
 				task.SetUserData(name)
 				require.NoError(t, task.SubmitWith(pe.Aggregate))
 			}
-			dev.beforeSend = func() { require.NoError(t, dev.mrs[1].Close()) }
+			dev.Set(func(h *faultydevice.Hooks) {
+				h.PostSend = func(qp verbs.QP, wrs []verbs.SendWR) (int, error) {
+					require.NoError(t, regions[1].Close())
+					return qp.PostSend(wrs)
+				}
+			})
 			r.until("the context is Idle", func() bool { return c.State() == pe.Idle })
 			assert.Equal(t, []string{"first copied", "second refused", "third flushed", "fourth flushed"}, order)
 			require.ErrorIs(t, c.Err(), dma.ErrProtection)
-			for _, o := range []interface{ Close() error }{c, engine, bufs, good, bad, dev.Device} {
+			for _, o := range []interface{ Close() error }{c, engine, bufs, good, bad, dev} {
 				require.NoError(t, o.Close())
 			}
 		})
