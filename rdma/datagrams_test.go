@@ -12,6 +12,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/internal/faultydevice"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -219,55 +220,22 @@ func TestDatagramQKey(t *testing.T) {
 	require.Equal(t, []string{"with the right one"}, b.got)
 }
 
-// badKeys is a device whose queue pairs post one send request with a key that is none.
-type badKeys struct {
-	verbs.Device
-	pd badKeysPD
-}
-
-type badKeysPD struct {
-	verbs.PD
-	dev    *badKeys
-	next   bool // the next request is to have it
-	refuse bool // all are refused
-}
-
-type badKeysQP struct {
-	verbs.QP
-	pd *badKeysPD
-}
-
-func (d *badKeys) DefaultPD() verbs.PD { return &d.pd }
-
-func (p *badKeysPD) Device() verbs.Device { return p.dev }
-
-func (p *badKeysPD) CreateQP(init verbs.QPInit) (verbs.QP, error) {
-	qp, err := p.PD.CreateQP(init)
-	return &badKeysQP{qp, p}, err
-}
-
-func (q *badKeysQP) PostSend(wrs []verbs.SendWR) (int, error) {
-	if q.pd.refuse {
-		return 0, verbs.ErrInvalid
-	}
-	if q.pd.next {
-		q.pd.next = false
-		wrs[0].Flags &^= verbs.FlagInline
-		wrs[0].SGL = []verbs.SGE{{Addr: 1, Length: 1, LKey: 1}}
-	}
-	return q.QP.PostSend(wrs)
-}
-
 // TestDatagramsAfterAFailure: a task that fails ends no endpoint.
 func TestDatagramsAfterAFailure(t *testing.T) {
 	engine := newEngine(t)
-	dev := &badKeys{Device: openSoft(t)}
-	dev.pd = badKeysPD{PD: dev.Device.DefaultPD(), dev: dev}
+	dev := openFaulty(t)
 	a, b := newPost(t, engine, dev, rdma.Config{Name: "a"}), newPost(t, engine, openSoft(t), rdma.Config{Name: "b"})
 	to := a.peerOf(b)
 	require.NoError(t, must(a.alloc(to, "bad")).SubmitWith(pe.Aggregate))
 	require.NoError(t, must(a.alloc(to, "behind")).SubmitWith(pe.Aggregate))
-	dev.pd.next = true
+	dev.Set(func(h *faultydevice.Hooks) {
+		h.PostSend = func(qp verbs.QP, wrs []verbs.SendWR) (int, error) {
+			dev.Heal()
+			wrs[0].Flags &^= verbs.FlagInline
+			wrs[0].SGL = []verbs.SGE{{Addr: 1, Length: 1, LKey: 1}}
+			return qp.PostSend(wrs)
+		}
+	})
 	a.until("both have ended", func() bool { return a.sent.count() == 2 })
 	require.Len(t, a.sent.failed, 2)
 	require.ErrorIs(t, a.sent.errs[0], rdma.ErrLocalProtection)
@@ -497,13 +465,14 @@ func TestDatagramsAllocateNothing(t *testing.T) {
 // error, and does not leave it Stopping for ever.
 func TestRefusedRequestInACallback(t *testing.T) {
 	engine := newEngine(t)
-	dev := &badKeys{Device: openSoft(t)}
-	dev.pd = badKeysPD{PD: dev.Device.DefaultPD(), dev: dev}
+	dev := openFaulty(t)
 	ctx := must(rdma.New(dev, rdma.Config{Name: "a", Transport: verbs.UD, Engine: engine}))
 	var sent outcome[*rdma.SendTask]
 	sends := must(ctx.SendPool(4, sent.ok, sent.bad))
 	sent.then = func(task *rdma.SendTask) {
-		dev.pd.refuse = true
+		dev.Set(func(h *faultydevice.Hooks) {
+			h.PostSend = func(verbs.QP, []verbs.SendWR) (int, error) { return 0, verbs.ErrInvalid }
+		})
 		require.NoError(t, task.Submit())
 		sent.then = func(task *rdma.SendTask) { _ = task.Free() }
 	}

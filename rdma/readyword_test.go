@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/faultydevice"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/soft"
@@ -126,17 +127,16 @@ func TestKeyOfAReadyWordEndsWithItsConnection(t *testing.T) {
 
 // A device that does not register the word fails the export, and nothing stays behind.
 func TestReadyWordIsNotRegistered(t *testing.T) {
-	soft := must(soft.Open(soft.Config{}))
-	dev := &noRegions{Device: soft}
+	dev := must(faultydevice.Open(soft.Config{}))
 	engine := pe.New(pe.Config{})
 	c := must(New(dev, Config{Engine: engine}))
 	require.NoError(t, c.Start())
-	dev.full = true
+	dev.Set(func(h *faultydevice.Hooks) { h.RegMR = func([]byte) error { return verbs.ErrLimit } })
 	for range 2 * c.set.MaxConnections {
 		_, _, err := c.Export()
 		require.ErrorIs(t, err, verbs.ErrLimit)
 	}
-	dev.full = false
+	dev.Heal()
 	conn, _, err := c.Export()
 	require.NoError(t, err)
 	require.NoError(t, conn.Close())
@@ -145,27 +145,5 @@ func TestReadyWordIsNotRegistered(t *testing.T) {
 		must(engine.Progress())
 	}
 	require.NoError(t, engine.Close())
-	require.NoError(t, soft.Close(), "something of the device leaked")
-}
-
-// noRegions is a device that can have as many memory regions as it allows.
-type noRegions struct {
-	verbs.Device
-	full bool
-}
-
-type noRegionsPD struct {
-	verbs.PD
-	dev *noRegions
-}
-
-func (d *noRegions) DefaultPD() verbs.PD { return noRegionsPD{d.Device.DefaultPD(), d} }
-
-func (p noRegionsPD) Device() verbs.Device { return p.dev }
-
-func (p noRegionsPD) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
-	if p.dev.full {
-		return nil, verbs.ErrLimit
-	}
-	return p.PD.RegMR(mem, access)
+	require.NoError(t, dev.Close(), "something of the device leaked")
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/faultydevice"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -48,6 +49,12 @@ func newRig(t *testing.T, a, b rdma.Config) *rig {
 func openSoft(t *testing.T) verbs.Device {
 	t.Helper()
 	return closed(t, must(soft.Open(soft.Config{})))
+}
+
+// openFaulty opens a device that fails as a test says.
+func openFaulty(t *testing.T) *faultydevice.Device {
+	t.Helper()
+	return closed(t, must(faultydevice.Open(soft.Config{})))
 }
 
 // openByUDP opens a device whose packets to others of this machine go by UDP.
