@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Chain appends the list that begins with next to the list that b is in, and
@@ -160,4 +162,14 @@ func (b *Buf) elements() *Buf {
 		return nil
 	}
 	return b
+}
+
+// Keep keeps the memory of all buffers of a list from being reused (mmap.Map.Keep). It is for
+// packages of contexts.
+func (b *Buf) Keep(dev verbs.Device, reason error) {
+	for ; b != nil; b = b.Next() {
+		if m := b.Map(); m != nil {
+			m.Keep(dev, reason)
+		}
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -25,7 +26,7 @@ func (c *Context) acquire() error {
 	depth := c.queueSize()
 	c.makePieces(depth)
 	c.faults, c.failed = [2]*TaskError{}, false
-	c.phase, c.ended, c.lost = phaseUp, false, false
+	c.phase, c.ended, c.settled = phaseUp, false, false
 	c.events.Clear()
 	var err error
 	if c.cq, err = c.dev.CreateCQ(verbs.CQInit{Capacity: 2 * depth, Poller: c.Engine()}); err != nil {
@@ -78,6 +79,7 @@ func (c *Context) release() error {
 	if c.unsubscribe != nil {
 		c.unsubscribe()
 	}
+	c.lanes.Release()
 	if c.lane != nil {
 		errs = append(errs, c.lane.Close())
 	}
@@ -99,7 +101,7 @@ func (b backend) Progress() int {
 		c.breakDown(err)
 	}
 	if l := c.lanes.Drained(); l != nil {
-		l.Flush() // those that were never posted
+		c.settle(l)
 	}
 	c.retire()
 	c.checkFailure()
@@ -118,7 +120,7 @@ func (c *Context) leave() { c.inside = false }
 func (b backend) Arm() bool {
 	c := b.c
 	if c.lanes.Busy() || c.finished() != nil || c.postable() || c.events.Pending() ||
-		c.phase == phaseDraining && c.drained() {
+		c.settled {
 		return false
 	}
 	if c.lanes.Broken() {
@@ -136,7 +138,6 @@ func (b backend) Stop() {
 	c := b.c
 	c.phase, c.ended = phaseDraining, true
 	if err := c.lane.Shut(); err != nil {
-		c.lost = true
 		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("putting the queue pair in error")
 	}
 	c.poke()
@@ -149,23 +150,33 @@ func (b backend) Idle() {
 	}
 }
 
-// drained reports whether the device has nothing left that it will give back.
-func (c *Context) drained() bool {
-	return c.lanes.Broken() || c.lost || c.first == c.next
+// settle ends what the device has of a lane that is drained, and destroys the queue pair, so
+// that no memory is in use when the copies come back.
+func (c *Context) settle(l *lane.Lane) {
+	if c.first != c.next {
+		c.set.Log.Warn().Str("context", c.set.Name).Uint64("pieces", c.next-c.first).Msg("the device has not given back what it had; destroying the queue pair")
+	}
+	if err := l.Close(); err != nil {
+		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("closing the queue pair")
+	}
+	if kept := l.Settle(); kept != nil {
+		// Not every copy has such memory: the error does not match ErrMemoryKept.
+		c.control.Fail(fmt.Errorf("dma: %w: context %q on %s: %v", ErrDevice, c.set.Name, c.dev.Name(), kept))
+		for i := c.first; i != c.next; i++ {
+			if p := c.at(i); !p.back[sending] || !p.back[receiving] {
+				p.task.keep(kept)
+			}
+		}
+	}
+	l.Flush()
+	c.abandonPieces()
+	c.settled = true
 }
 
 // advance takes a context that is stopping further on its way.
 func (c *Context) advance() int {
-	if !c.drained() {
+	if !c.settled {
 		return 0
-	}
-	if c.lane != nil {
-		if err := c.lane.Close(); err != nil {
-			c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("closing the queue pair")
-		}
-		c.lane.Flush()
-		c.lane = nil
-		c.abandonPieces()
 	}
 	n := c.finish()
 	if c.submitted.Len() == 0 {
@@ -227,5 +238,6 @@ func (c *Context) end(err error) {
 // breakDown ends a context whose completion queue fails.
 func (c *Context) breakDown(err error) {
 	c.lanes.Break()
+	c.lane.GiveUp()
 	c.end(fmt.Errorf("dma: %w: completion queue of context %q on %s: %w", ErrDevice, c.set.Name, c.dev.Name(), err))
 }

@@ -2,10 +2,12 @@ package dma
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/internal/gid"
+	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -33,9 +35,17 @@ type Config struct {
 	// MaxSGE is how many buffers of a list the device takes at a time, on either
 	// side; longer lists go in pieces. Zero: 4, or the device's limit.
 	MaxSGE int
+	// DrainTimeout is how long the device may take to give back the copies that it has when the
+	// context stops or fails, before its queue pair is destroyed and the copies are flushed.
+	// Devices that work take milliseconds. Zero: DefaultDrainTimeout. Negative times are
+	// refused.
+	DrainTimeout time.Duration
 	// Log receives failures (warn). The zero value is silent.
 	Log zerolog.Logger
 }
+
+// DefaultDrainTimeout is that of Config.DrainTimeout.
+const DefaultDrainTimeout = lane.DefaultLimit
 
 // settings is a Config that has been checked, with all defaults filled in but
 // the queue size.
@@ -70,6 +80,12 @@ func resolve(dev verbs.Device, cfg Config) (*settings, error) {
 		s.PD = dev.DefaultPD()
 	} else if s.PD.Device() != dev {
 		return nil, fmt.Errorf("%w: Config.PD belongs to %s; take one of %s", ErrInvalid, s.PD.Device().Name(), dev.Name())
+	}
+	switch {
+	case s.DrainTimeout < 0:
+		return nil, fmt.Errorf("%w: Config.DrainTimeout is %v; it must be positive, or 0 for %v", ErrRange, s.DrainTimeout, DefaultDrainTimeout)
+	case s.DrainTimeout == 0:
+		s.DrainTimeout = DefaultDrainTimeout
 	}
 	if s.Port == 0 {
 		s.Port = 1

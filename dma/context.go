@@ -35,7 +35,7 @@ type Context struct {
 	failed      bool          // some piece has failed
 	phase       phase
 	ended       bool // nothing is posted any more
-	lost        bool // the queue pair could not be put in error
+	settled     bool // the device has nothing left of the lane
 	inside      bool // Progress is running
 
 	recvWRs [lane.PostBatch]verbs.RecvWR
@@ -67,6 +67,7 @@ func New(dev verbs.Device, cfg Config) (*Context, error) {
 	}
 	c := &Context{dev: dev, set: set}
 	c.Core, c.control = pe.NewCore(set.Name, backend{c})
+	c.lanes.Limit(set.DrainTimeout, c.control.Wake)
 	if cfg.Engine != nil {
 		if err := cfg.Engine.Connect(c); err != nil {
 			return nil, fmt.Errorf("dma: make a context: %w", err)

@@ -58,7 +58,7 @@ func (c *Context) post() {
 		if n == 0 {
 			continue
 		}
-		taken, err := c.lane.QP().PostRecv(c.recvWRs[:n])
+		taken, err := c.lane.PostRecv(c.recvWRs[:n])
 		for i := range uint64(n) {
 			p := c.at(c.next + i)
 			if err == nil {
@@ -117,7 +117,8 @@ func (p *piece) Completed(status verbs.Status, vendor uint32) { p.note(sending, 
 
 // received handles the completion of a receive.
 func (c *Context) received(wc *verbs.WC) {
-	if i := wc.ID &^ lane.ReceiveID; i < uint64(len(c.pieces)) {
+	if i := wc.ID &^ lane.ReceiveID; i < uint64(len(c.pieces)) && c.pieces[i].task != nil && !c.pieces[i].back[receiving] {
+		c.lane.Received()
 		c.pieces[i].note(receiving, wc.Status, wc.VendorError)
 	}
 }
@@ -202,6 +203,8 @@ func (c *Context) result(t *CopyTask) error {
 	switch {
 	case t.changed != nil:
 		return t.changed
+	case t.kept != nil:
+		return &TaskError{Context: c, Status: verbs.StatusFlushed, Cause: t.kept}
 	case t.failure != nil:
 		if t.failure.Status == verbs.StatusFlushed {
 			t.failure.Cause = c.Err()

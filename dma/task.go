@@ -32,6 +32,7 @@ type CopyTask struct {
 	left       int        // bytes that are in no piece yet
 	pieces     int        // at the device
 	failure    *TaskError // what pieces failed with
+	kept       error      // the device may still use its memory
 	changed    error      // its buffers were changed in flight: the rest is not copied
 }
 
@@ -118,7 +119,7 @@ func (t *CopyTask) submit(flags pe.SubmitFlags) error {
 	}
 	t.length, t.left = n, n
 	t.from, t.to = cursor{buf: t.src}, cursor{buf: t.dst}
-	t.pieces, t.failure, t.changed = 0, nil, nil
+	t.pieces, t.failure, t.kept, t.changed = 0, nil, nil, nil
 	t.unreported = flags&pe.OptimizeReports != 0
 	c.push(t)
 	if flags&pe.Aggregate == 0 {
@@ -197,6 +198,16 @@ func (t *CopyTask) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
 		return nil
 	}
 	return old.Free()
+}
+
+// keep keeps the memory of a copy from being reused.
+func (t *CopyTask) keep(reason error) {
+	if t.kept != nil {
+		return
+	}
+	t.kept = reason
+	t.src.Keep(t.pool.ctx.dev, reason)
+	t.dst.Keep(t.pool.ctx.dev, reason)
 }
 
 func (t *CopyTask) succeed() {

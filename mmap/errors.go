@@ -15,7 +15,7 @@ var (
 	ErrRange = errs.ErrRange
 	// ErrPermission: the Map's permissions do not allow it.
 	ErrPermission = errs.ErrPermission
-	// ErrInUse: buffers lie in the Map, or it is exported.
+	// ErrInUse: buffers lie in the Map, or it is exported, or kept (ErrMemoryKept).
 	ErrInUse = errs.ErrInUse
 	// ErrRemote: the Map was imported, and only its owner can do this.
 	ErrRemote = errs.ErrRemote
@@ -27,6 +27,9 @@ var (
 	ErrNotSupported = errs.ErrNotSupported
 	// ErrExists: the Map is registered with that protection domain already.
 	ErrExists = errors.New("already registered")
+	// ErrMemoryKept: a device has failed in such a way that it may still use the memory. The
+	// Map stays open until the device is closed; do not reuse the memory before.
+	ErrMemoryKept = errs.ErrMemoryKept
 	// ErrNotRegistered: the Map is not registered with that device or protection
 	// domain.
 	ErrNotRegistered = errors.New("not registered")

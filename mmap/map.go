@@ -70,6 +70,13 @@ type Map struct {
 	stock    atomic.Value
 	mu       sync.Mutex // serialises what changes registrations
 	exported bool
+	kept     []keptBy
+}
+
+// keptBy is a device that may still use the memory of a Map.
+type keptBy struct {
+	dev    verbs.Device
+	reason error
 }
 
 // frozen is far enough below zero that no number of Hold calls makes it positive.
@@ -186,6 +193,7 @@ func (m *Map) disown(dev verbs.Device) {
 // registrations with this device alone: no queue pair is left that could use them.
 func (m *Map) deviceCloses(dev verbs.Device) error {
 	m.mu.Lock()
+	m.kept = slices.DeleteFunc(m.kept, func(k keptBy) bool { return k.dev == dev })
 	if !slices.ContainsFunc(m.registrations(), func(r registration) bool { return r.dev != dev }) {
 		m.mu.Unlock()
 		return m.Close()
@@ -304,6 +312,9 @@ func (m *Map) freeze() error {
 }
 
 func (m *Map) freezeUsers() error {
+	if len(m.kept) > 0 {
+		return fmt.Errorf("%w by %s: %w", ErrInUse, m.kept[0].dev.Name(), m.kept[0].reason)
+	}
 	if !m.users.CompareAndSwap(0, frozen) {
 		return fmt.Errorf("%w: %d buffers lie in it; free them first", ErrInUse, m.users.Load())
 	}
@@ -348,6 +359,18 @@ func (m *Map) Hold() error {
 	return errHoldFrozen
 }
 
+// Keep has Close, and changes of the registrations, fail until the device is closed, with an
+// error that matches ErrInUse and the reason: the device may still use the memory. It is for
+// packages of contexts.
+func (m *Map) Keep(dev verbs.Device, reason error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed.Load() || m.remote || slices.ContainsFunc(m.kept, func(k keptBy) bool { return k.dev == dev }) {
+		return
+	}
+	m.kept = append(m.kept, keptBy{dev, reason})
+}
+
 // Stock returns what the first call of make for this Map returned, which is kept as long
 // as the Map. It is for package bufinv alone, which has the buffers of a Map there.
 func (m *Map) Stock(make func() any) any {
@@ -375,8 +398,9 @@ func (m *Map) Release() error {
 }
 
 // Close ends all registrations, calls OnFree, and unmaps or unpins the memory.
-// It fails with ErrInUse while buffers hold the Map. Where a device refuses to
-// let go of the memory, the Map stays open and Close may be tried again.
+// It fails with ErrInUse while buffers hold the Map, and, matching ErrMemoryKept too, while a
+// device that has failed may still use the memory. Where a device refuses to let go of the
+// memory, the Map stays open and Close may be tried again.
 // On an imported Map it only ends its use here. Closing again does nothing. The
 // device that the Map was made on calls Close when it is closed itself.
 func (m *Map) Close() error {

@@ -9,8 +9,9 @@ import (
 )
 
 // CloseTimeout is how long Core.Close and Engine.Close drive the engine until
-// contexts are Idle.
-const CloseTimeout = 10 * time.Second
+// contexts are Idle. Contexts whose device has failed take up to 10 s, by default, to
+// give up on it.
+const CloseTimeout = 30 * time.Second
 
 // Close destroys the context: it leaves its engine and cannot be started again. A
 // context that is not Idle is stopped first, and its engine driven until it is Idle,

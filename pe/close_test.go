@@ -230,7 +230,7 @@ func TestCloseGivesUpInTime(t *testing.T) {
 			begin := time.Now()
 			err = d.Close()
 			require.ErrorIs(t, err, pe.ErrTimeout)
-			require.ErrorContains(t, err, `context "dev": it is Stopping, 10s after it was stopped: timed out: its backend has not stopped, tasks not freed: 1`)
+			require.ErrorContains(t, err, `context "dev": it is Stopping, 30s after it was stopped: timed out: its backend has not stopped, tasks not freed: 1`)
 			require.Equal(t, pe.CloseTimeout, time.Since(begin))
 			err = e.Close()
 			require.ErrorIs(t, err, pe.ErrTimeout)

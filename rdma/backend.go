@@ -40,7 +40,7 @@ func (c *Context) acquire() error {
 	c.phase, c.flushed = phaseUp, 0
 	c.run++
 	c.recvPosted, c.awaited, c.usable = 0, 0, 0
-	c.startingReported, c.endsWithLast, c.cutOff = false, false, nil
+	c.startingReported, c.endsWithLast, c.cutOff, c.kept = false, false, nil, nil
 	c.slots = make([]*Connection, s.MaxConnections)
 	c.free = make([]int, s.MaxConnections)
 	for i := range c.free {
@@ -114,6 +114,7 @@ func (c *Context) release() error {
 		c.unsubscribe()
 	}
 	c.closeDeadlines()
+	c.lanes.Release()
 	if c.datagrams != nil {
 		c.datagrams.leaveGroups()
 	}
@@ -130,11 +131,7 @@ func (c *Context) release() error {
 	if c.inbox != nil {
 		errs = append(errs, c.inbox.close())
 	}
-	for _, m := range []*mmap.Map{c.scratch, c.readyWords} {
-		if m != nil {
-			errs = append(errs, m.Close())
-		}
-	}
+	errs = append(errs, c.closeMemory(c.scratch), c.closeMemory(c.readyWords))
 	c.cq, c.srq, c.scratch, c.readyWords, c.unsubscribe = nil, nil, nil, nil, nil
 	c.recvQueue, c.datagrams = nil, nil
 	c.slots, c.free, c.byQPN, c.last = nil, nil, nil, nil
@@ -142,6 +139,34 @@ func (c *Context) release() error {
 	c.held.Clear()
 	c.reports.Clear()
 	return errors.Join(errs...)
+}
+
+// closeMemory closes a map of the context's own, which may be nil. What the device may still
+// use stays open until the device is closed, which closes it.
+func (c *Context) closeMemory(m *mmap.Map) error {
+	if m == nil || c.kept != nil {
+		return nil
+	}
+	return m.Close()
+}
+
+// keep ends the context where something that was not destroyed may still use memory.
+func (c *Context) keep(reason error) {
+	if c.kept != nil || reason == nil {
+		return
+	}
+	c.kept = reason
+	// Not every task that is flushed because of it has such memory: the error does not match ErrMemoryKept.
+	c.failWith(fmt.Errorf("rdma: %w: context %q on %s: %v", ErrDevice, c.set.Name, c.dev.Name(), reason))
+}
+
+// settle sees to it that the device no longer uses the memory of a lane that is drained.
+func (c *Context) settle(l *lane.Lane) {
+	if n := l.Posted(); n > 0 {
+		c.set.Log.Warn().Str("context", c.set.Name).Uint32("queue pair", l.Num()).Int("requests", n).
+			Msg("the device has not given back what it had; destroying the queue pair")
+	}
+	c.keep(l.Settle())
 }
 
 // Progress implements pe.Backend.
@@ -358,6 +383,9 @@ func (c *Context) advance() int {
 		if c.srq != nil {
 			if err := c.srq.Close(); err != nil {
 				c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("closing the shared receive queue")
+				if !errors.Is(err, verbs.ErrNoDevice) {
+					c.keep(lane.Kept("the shared receive queue", err))
+				}
 			}
 			c.srq = nil
 		}

@@ -96,6 +96,12 @@ type Config struct {
 	// goodbye.
 	CloseTimeout time.Duration
 
+	// DrainTimeout is how long a device that has been told to give back what it has of a
+	// connection or an endpoint may take, before its queue pair is destroyed and the tasks are
+	// flushed. Devices that work take milliseconds. Zero: DefaultDrainTimeout. Negative times
+	// are refused.
+	DrainTimeout time.Duration
+
 	// RNRRetry is how often a message is repeated that met no receive at the
 	// peer: 0 to 6, and 7 for ever. Nil: for ever.
 	RNRRetry *int

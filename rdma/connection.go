@@ -464,6 +464,7 @@ func (o *laneOwner) PostFailed(err error) {
 // drained implements laneEnd.
 func (o *laneOwner) drained() int {
 	conn := (*Connection)(o)
+	conn.ctx.settle(conn.lane)
 	n := conn.lane.Flush()
 	if conn.state == Closed {
 		conn.retire()
@@ -526,6 +527,7 @@ func (conn *Connection) destroy() int {
 	if err := conn.lane.Close(); err != nil {
 		c.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("closing the queue pair")
 	}
+	c.settle(conn.lane)
 	c.handleEventsOf(conn) // the device may give its number to the next queue pair
 	n := 1 + conn.lane.Flush()
 	c.setDeadline(&conn.deadline, time.Time{})

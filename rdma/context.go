@@ -74,7 +74,8 @@ type Context struct {
 	cutOff           error // the context fails with it then; nil: it stops
 	inside           bool  // Progress is running
 	phase            phase
-	flushed          int // receives flushed so far
+	flushed          int   // receives flushed so far
+	kept             error // why the device may still use memory that was given to it; nil: it does not
 }
 
 // report is what the program is still to be told: of a connection, or of a request for
@@ -106,6 +107,7 @@ func New(dev verbs.Device, cfg Config) (*Context, error) {
 			return nil, fmt.Errorf("rdma: make a context: %w", err)
 		}
 	}
+	c.lanes.Limit(set.DrainTimeout, c.control.Wake)
 	c.written.wake = c.control.Wake
 	c.manager.ctx = c
 	c.Watch(func(_, next pe.State) {

@@ -130,6 +130,7 @@ func (d *datagrams) completed(r *request, status verbs.Status, vendor uint32) {
 		if err.Cause = d.flushing; err.Cause == nil {
 			err.Cause = c.Err()
 		}
+		r.keepMemory(err)
 	case c.set.Transport == verbs.UD && d.flushing == nil:
 		// The send queue is in the state SQE, and gives back what is behind (IBTA 10.3.1.5).
 		d.flushing = err
@@ -197,10 +198,7 @@ func (d *datagrams) release() (errs []error) {
 		p.pinned = nil
 	}
 	errs = append(errs, d.handles.close())
-	if d.headers != nil {
-		errs = append(errs, d.headers.Close())
-	}
-	return errs
+	return append(errs, d.ctx.closeMemory(d.headers))
 }
 
 // datagramOwner is the side of the endpoint that its lane sees.
@@ -216,12 +214,18 @@ func (o *datagramOwner) PostFailed(err error) {
 // drained implements laneEnd.
 func (o *datagramOwner) drained() int {
 	d := (*datagrams)(o)
+	c := d.ctx
+	if c.phase == phaseUp {
+		c.control.Fail(fmt.Errorf("rdma: %w: %s has not given back the tasks of context %q that it had flushed", ErrDevice, c.dev.Name(), c.set.Name))
+	}
+	c.settle(d.lane)
 	n := d.lane.Flush()
 	if !d.closed { // a lane that was shut does not come back
 		d.closed = true
 		if err := d.lane.Close(); err != nil {
-			d.ctx.set.Log.Warn().Err(err).Str("context", d.ctx.set.Name).Msg("closing the queue pair")
+			c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("closing the queue pair")
 		}
+		c.settle(d.lane)
 	}
 	return n + 1
 }

@@ -26,6 +26,11 @@ var (
 	ErrNoData = errs.ErrNoData
 	// ErrDevice: the device failed, or refused what it should have taken.
 	ErrDevice = errs.ErrDevice
+	// ErrMemoryKept: the device has failed, and its queue pair could be destroyed neither by
+	// this program nor by the kernel, so that it may still read or write the memory of a task
+	// that has failed. Do not reuse that memory. Its memory maps refuse to be closed until the
+	// device is.
+	ErrMemoryKept = errs.ErrMemoryKept
 	// ErrFull: the context has as many connections as it was made for.
 	ErrFull = errors.New("no connection left")
 	// ErrNotReady: the connection is not in the state that the call needs.

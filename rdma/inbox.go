@@ -127,7 +127,7 @@ func (b *inbox) close() error {
 	if b.mem == nil {
 		return nil
 	}
-	err := b.mem.Close()
+	err := b.ctx.closeMemory(b.mem)
 	b.mem = nil
 	return err
 }
@@ -173,4 +173,4 @@ func (s *inboxSlot) lengthAdvice() string {
 }
 
 // flushed implements receiver.
-func (s *inboxSlot) flushed() int { return 0 }
+func (s *inboxSlot) flushed(bool) int { return 0 }

@@ -181,12 +181,17 @@ func (r *taskReceiver) failed(conn *Connection, err *TaskError) {
 }
 
 // flushed implements receiver.
-func (r *taskReceiver) flushed() int {
+func (r *taskReceiver) flushed(posted bool) int {
 	t := (*ReceiveTask)(r)
 	if !t.InFlight() {
 		return 0
 	}
-	r.failed(nil, &TaskError{Op: OpReceive, Status: verbs.StatusFlushed, Cause: t.ctx.causeOf(nil)})
+	cause := t.ctx.causeOf(nil)
+	if t.ctx.kept != nil && posted {
+		cause = t.ctx.kept
+		t.dst.Keep(t.ctx.dev, cause)
+	}
+	r.failed(nil, &TaskError{Op: OpReceive, Status: verbs.StatusFlushed, Cause: cause})
 	return 1
 }
 

@@ -33,9 +33,10 @@ type receiver interface {
 	failed(conn *Connection, err *TaskError)
 	// lengthAdvice says what to do about a message that was too long for the receive.
 	lengthAdvice() string
-	// flushed is called when the queue has been destroyed, whether the receive was in
-	// flight or not, and returns how many callbacks it ran.
-	flushed() int
+	// flushed is called when the queue has been destroyed, or could not be, whether the receive
+	// was in flight or not, and says whether it was at the device. It returns how many
+	// callbacks it ran.
+	flushed(posted bool) int
 }
 
 // addReceive makes a receive known to the context, for good.
@@ -169,8 +170,9 @@ func (c *Context) receiveFailed(r *receive, conn *Connection, wc *verbs.WC) {
 // callbacks that took.
 func (c *Context) flushReceive(r *receive) int {
 	c.recvWaiting.Remove(&r.place)
+	posted := r.posted
 	r.posted = false
-	return r.owner.flushed()
+	return r.owner.flushed(posted)
 }
 
 // takesReceives reports whether receives can be posted.

@@ -7,9 +7,13 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/gid"
+	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/verbs"
 )
+
+// DefaultDrainTimeout is that of Config.DrainTimeout.
+const DefaultDrainTimeout = lane.DefaultLimit
 
 // settings is a Config that has been checked, with all defaults filled in.
 type settings struct {
@@ -221,6 +225,9 @@ func (s *settings) putPathFields(a *verbs.AddressAttr) {
 
 func (s *settings) setRetries() error {
 	s.adaptive = s.AckTimeout == 0 && s.RetryCount == nil
+	if s.DrainTimeout < 0 {
+		return fmt.Errorf("%w: Config.DrainTimeout is %v; it must be positive, or 0 for %v", ErrRange, s.DrainTimeout, DefaultDrainTimeout)
+	}
 	var err error
 	if s.rnrRetry, err = retryCode("RNRRetry", s.RNRRetry, maxRNRRetry, maxRNRRetry); err != nil {
 		return err
@@ -236,6 +243,7 @@ func (s *settings) setRetries() error {
 		{&s.ConnectTimeout, defaultConnectTimeout},
 		{&s.Keepalive, defaultKeepalive},
 		{&s.CloseTimeout, defaultCloseTimeout},
+		{&s.DrainTimeout, DefaultDrainTimeout},
 	} {
 		if *d.value == 0 {
 			*d.value = d.zero

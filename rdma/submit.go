@@ -316,9 +316,18 @@ func (c *completer) Completed(status verbs.Status, vendor uint32) {
 	r.conn.cutOff = r.conn.cutOff || errors.Is(r.conn.err, ErrPeerClosed)
 	if status == verbs.StatusFlushed {
 		err.Cause = r.ctx.causeOf(r.conn)
+		r.keepMemory(err)
 	}
 	r.control.End(&r.Task)
 	r.pool.completed(r, err)
+}
+
+// keepMemory keeps the memory of a task that was flushed, where the device may still use it.
+func (r *request) keepMemory(err *TaskError) {
+	if kept := r.send.Kept(); kept != nil {
+		err.Cause = kept
+		r.local.Keep(r.ctx.dev, kept)
+	}
 }
 
 // succeed ends a task that the device has carried out.

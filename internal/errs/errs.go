@@ -45,6 +45,9 @@ var (
 	ErrGID = errors.New("no usable GID")
 	// ErrDevice: the device failed, or refused what it should have taken.
 	ErrDevice = errors.New("device failed")
+	// ErrMemoryKept: the device has failed in such a way that it may still read or write
+	// memory of what was given to it.
+	ErrMemoryKept = errors.New("the device may still use the memory")
 	// ErrRejected: the peer has turned this end away.
 	ErrRejected = errors.New("rejected by the peer")
 	// ErrNoData: a source buffer holds no data.

@@ -48,7 +48,7 @@ var sentinels = map[string]map[string]error{
 	"dma": {
 		"ErrInvalid": dma.ErrInvalid, "ErrRange": dma.ErrRange, "ErrNotSupported": dma.ErrNotSupported,
 		"ErrGID": dma.ErrGID, "ErrNoData": dma.ErrNoData, "ErrDevice": dma.ErrDevice, "ErrOverlap": dma.ErrOverlap,
-		"ErrFlushed": dma.ErrFlushed, "ErrTaskFailed": dma.ErrTaskFailed, "ErrProtection": dma.ErrProtection,
+		"ErrFlushed": dma.ErrFlushed, "ErrMemoryKept": dma.ErrMemoryKept, "ErrTaskFailed": dma.ErrTaskFailed, "ErrProtection": dma.ErrProtection,
 	},
 	"graph": {
 		"ErrInvalid": graph.ErrInvalid, "ErrCycle": graph.ErrCycle, "ErrEngine": graph.ErrEngine,
@@ -58,7 +58,7 @@ var sentinels = map[string]map[string]error{
 		"ErrInvalid": mmap.ErrInvalid, "ErrRange": mmap.ErrRange, "ErrPermission": mmap.ErrPermission,
 		"ErrInUse": mmap.ErrInUse, "ErrRemote": mmap.ErrRemote, "ErrClosed": mmap.ErrClosed,
 		"ErrNotHeld": mmap.ErrNotHeld, "ErrNotSupported": mmap.ErrNotSupported, "ErrExists": mmap.ErrExists,
-		"ErrNotRegistered": mmap.ErrNotRegistered,
+		"ErrNotRegistered": mmap.ErrNotRegistered, "ErrMemoryKept": mmap.ErrMemoryKept,
 	},
 	"oob": {
 		"ErrInvalid": oob.ErrInvalid, "ErrClosed": oob.ErrClosed, "ErrInUse": oob.ErrInUse, "ErrFlushed": oob.ErrFlushed,
@@ -74,7 +74,7 @@ var sentinels = map[string]map[string]error{
 	"rdma": {
 		"ErrInvalid": rdma.ErrInvalid, "ErrRange": rdma.ErrRange, "ErrPermission": rdma.ErrPermission,
 		"ErrNotSupported": rdma.ErrNotSupported, "ErrGID": rdma.ErrGID, "ErrNoData": rdma.ErrNoData,
-		"ErrDevice": rdma.ErrDevice, "ErrFull": rdma.ErrFull, "ErrNotReady": rdma.ErrNotReady,
+		"ErrDevice": rdma.ErrDevice, "ErrMemoryKept": rdma.ErrMemoryKept, "ErrFull": rdma.ErrFull, "ErrNotReady": rdma.ErrNotReady,
 		"ErrMismatch": rdma.ErrMismatch, "ErrTimeout": rdma.ErrTimeout, "ErrPeerRefused": rdma.ErrPeerRefused, "ErrPeerClosed": rdma.ErrPeerClosed,
 		"ErrFlushed": rdma.ErrFlushed, "ErrTaskFailed": rdma.ErrTaskFailed, "ErrLocalLength": rdma.ErrLocalLength,
 		"ErrLocalProtection": rdma.ErrLocalProtection, "ErrRemoteInvalid": rdma.ErrRemoteInvalid,

@@ -1,6 +1,10 @@
 package lane
 
-import "github.com/verbena-rdma/verbena/verbs"
+import (
+	"time"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
 
 // Poll handles completions, PollBudget and a few at most, and returns how many. An
 // error of the completion queue is returned once, when the completions that came
@@ -101,6 +105,7 @@ func (l *Lane) pop() *Request {
 	if l.posted > 0 {
 		r := l.popPosted()
 		r.Renew()
+		r.kept = l.kept
 		return r
 	}
 	e := l.requests.Pop()
@@ -117,10 +122,13 @@ func (l *Lane) pop() *Request {
 
 // freed goes on after the device has given back a request.
 func (l *Lane) freed() {
+	if !l.up && !l.atDevice() {
+		l.group.pending.Remove(&l.pending)
+	}
 	switch {
 	case !l.shut:
 		l.askToPost()
-	case l.posted == 0:
+	case !l.atDevice():
 		l.drain()
 	}
 }
@@ -129,14 +137,72 @@ func (l *Lane) freed() {
 func (l *Lane) drain() {
 	if !l.drained {
 		l.drained = true
+		l.group.pending.Remove(&l.pending)
 		l.group.drained.Push(&l.place)
 	}
 }
 
+// Limit bounds how long the device may take to give back what it has of a lane that was shut,
+// or whose send queue it has flushed. wake is called when the time is over, on another
+// goroutine: then Drained is to be called. Without Limit nothing is bounded.
+func (g *Group) Limit(d time.Duration, wake func()) { g.limit, g.wake = d, wake }
+
+// Release ends the timer of Limit. No lane is left.
+func (g *Group) Release() {
+	if g.timer != nil {
+		g.timer.Stop()
+	}
+	g.timer = nil
+	g.due.Store(false)
+	for g.pending.Pop() != nil {
+	}
+}
+
+// await begins the time that the device has to give back what it has of a lane, unless it
+// has begun.
+func (g *Group) await(l *Lane) {
+	if g.limit <= 0 || l.pending.Queued() {
+		return
+	}
+	l.giveUp = time.Now().Add(g.limit)
+	g.pending.Push(&l.pending)
+	if g.pending.Len() == 1 {
+		g.startTimer(g.limit)
+	}
+}
+
+func (g *Group) startTimer(d time.Duration) {
+	if g.timer != nil {
+		g.timer.Reset(d)
+		return
+	}
+	g.timer = time.AfterFunc(d, func() {
+		g.due.Store(true)
+		g.wake()
+	})
+}
+
+// expire gives up on the lanes of which the device has had the time.
+func (g *Group) expire() {
+	for e := g.pending.Front(); e != nil; e = g.pending.Front() {
+		if wait := time.Until(e.Value.giveUp); wait > 0 {
+			g.startTimer(wait)
+			return
+		}
+		l := e.Value
+		_ = l.Shut() // one that was only held
+		l.drain()
+	}
+}
+
 // Drained returns the first of the lanes that were shut, and of which the device has
-// nothing left, or nil. It is returned until Lane.Flush has ended its requests, so
-// that a callback that panics leaves none behind.
+// nothing left, or has failed to give it back, or nil. It is returned until Lane.Flush has
+// ended its requests, so that a callback that panics leaves none behind.
 func (g *Group) Drained() *Lane {
+	if g.due.Load() {
+		g.due.Store(false)
+		g.expire()
+	}
 	if e := g.drained.Front(); e != nil {
 		return e.Value
 	}
@@ -153,10 +219,11 @@ func (g *Group) Fetch() bool {
 }
 
 // Flush completes every request of the lane as flushed, and returns how many there
-// were. The device must have none of them, or have failed: then a completion that it
-// still gives is ignored. It takes the lane off the list of Group.Drained when it is
-// done; after a callback that panicked it can be called again.
+// were. It settles the lane first; a completion that the device still gives is ignored. It
+// takes the lane off the list of Group.Drained when it is done; after a callback that panicked
+// it can be called again.
 func (l *Lane) Flush() int {
+	_ = l.Settle() // each request has the error
 	n := 0
 	for r := l.pop(); r != nil; r = l.pop() {
 		n++

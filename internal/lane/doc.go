@@ -9,6 +9,11 @@
 // the device has given back what was posted, [Group.Drained] returns the lane; the owner
 // flushes what was never posted ([Lane.Flush]) and closes it.
 //
+// A request ends only when the device no longer uses its memory. Where the device does not
+// give back what was posted, in the time of [Group.Limit], the queue pair is destroyed before
+// the requests are flushed. Where that fails too, they end with an error that says so
+// ([Request.Kept]).
+//
 // Nothing that a group does takes longer for lanes that have nothing to do. A group and
 // its lanes belong to the goroutine that drives the context's engine. [Events] alone may
 // be used from others: it takes events of the device to that goroutine.

@@ -1,6 +1,9 @@
 package lane
 
 import (
+	"sync/atomic"
+	"time"
+
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -15,6 +18,9 @@ const (
 	// engine gets on to other contexts.
 	PollBudget = 4 * PollBatch
 )
+
+// DefaultLimit is for Group.Limit.
+const DefaultLimit = 10 * time.Second
 
 // ReceiveID marks the IDs of receives in a group's completion queue. The other 63
 // bits are the owner's.
@@ -51,6 +57,12 @@ type Group struct {
 	spare   []*Lane // the array that toPost had before
 	drained fifo.List[*Lane]
 	wrs     [PostBatch]verbs.SendWR
+
+	pending fifo.List[*Lane] // that the device has something of, in the order of giveUp
+	limit   time.Duration
+	timer   *time.Timer
+	due     atomic.Bool // the timer has gone off
+	wake    func()
 }
 
 // Attach has the group use a completion queue. Completions whose ID has ReceiveID
@@ -116,5 +128,5 @@ func (g *Group) Break() { g.broken = true }
 
 // Busy reports whether there is work that no further completion will announce.
 func (g *Group) Busy() bool {
-	return g.next < g.count || len(g.toPost) > 0 || g.drained.Len() > 0 || g.failure != nil
+	return g.next < g.count || len(g.toPost) > 0 || g.drained.Len() > 0 || g.failure != nil || g.due.Load()
 }

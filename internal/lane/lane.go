@@ -1,6 +1,11 @@
 package lane
 
 import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/errs"
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -31,7 +36,12 @@ type Request struct {
 	lane   *Lane
 	place  fifo.Node[*Request] // in one of the lane's lists
 	posted bool
+	kept   error
 }
+
+// Kept is why the device may still use the memory of a request that was flushed: an error that
+// matches errs.ErrMemoryKept. It is nil if the device does not.
+func (r *Request) Kept() error { return r.kept }
 
 // Renew changes the request's ID, so that completions of earlier uses are ignored.
 // They may still come when the queue pair was reset.
@@ -54,12 +64,17 @@ type Lane struct {
 	requests fifo.List[*Request]  // in the order of submission
 	unposted *fifo.Node[*Request] // the first that is not at the device; nil: all are
 	posted   int                  // those before it
+	receives int                  // at the device, of those that PostRecv posted
 	withheld fifo.List[*Request]  // not posted any more, by Seal
 
 	listed  bool             // among the group's lanes to be posted
 	shut    bool             // by Shut or Close
 	drained bool             // has been in the group's list of drained lanes
 	place   fifo.Node[*Lane] // in that list
+	pending fifo.Node[*Lane] // among those that the device still has something of
+	giveUp  time.Time        // when it has had the time for that
+	closed  bool             // the queue pair is destroyed, or gone with its device
+	kept    error            // it could not be destroyed
 }
 
 // Open creates a queue pair, in the state Reset, with room for depth send requests.
@@ -71,7 +86,7 @@ func (g *Group) Open(pd verbs.PD, init verbs.QPInit, depth int, owner Owner) (*L
 		return nil, err
 	}
 	l := &Lane{group: g, owner: owner, qp: qp, num: qp.Num(), depth: depth, unordered: init.Type == verbs.SRD}
-	l.place.Value = l
+	l.place.Value, l.pending.Value = l, l
 	return l, nil
 }
 
@@ -126,8 +141,14 @@ func (l *Lane) OpenDatagrams(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 }
 
 // Hold keeps requests from being posted until Resume: the device has flushed the send
-// queue, and is to get no more before it has given back what it had.
-func (l *Lane) Hold() { l.up = false }
+// queue, and is to get no more before it has given back what it had. Where it does not in
+// time, Group.Drained returns the lane, which is shut then.
+func (l *Lane) Hold() {
+	l.up = false
+	if l.posted > 0 {
+		l.group.await(l)
+	}
+}
 
 // Resume takes the send queue of a queue pair out of the state SQE, and posts what waits.
 // All requests must have come back.
@@ -158,18 +179,39 @@ func (l *Lane) Reset() error {
 // Posted is the number of requests at the device.
 func (l *Lane) Posted() int { return l.posted }
 
+// PostRecv posts receives to the queue pair itself, and counts them: the lane is not drained
+// before Received was called for each.
+func (l *Lane) PostRecv(wrs []verbs.RecvWR) (int, error) {
+	n, err := l.qp.PostRecv(wrs)
+	l.receives += n
+	return n, err
+}
+
+// Received is called when one of those receives has completed.
+func (l *Lane) Received() {
+	l.receives--
+	if l.shut && !l.atDevice() {
+		l.drain()
+	}
+}
+
+// atDevice reports whether the device has not given back everything.
+func (l *Lane) atDevice() bool { return l.posted > 0 || l.receives > 0 }
+
 // Shut puts the queue pair in error, so that the device gives back, as flushed, what
-// was posted. When it has, Group.Drained returns the lane. Where the device fails,
-// the lane counts as drained at once, and the error is returned: the device keeps
-// what it has until Close. Shutting again does nothing.
+// was posted. When it has, Group.Drained returns the lane; at once where the device fails,
+// whose error is returned, and where it has given back nothing in the time of Group.Limit.
+// Shutting again does nothing.
 func (l *Lane) Shut() error {
 	if l.shut {
 		return nil
 	}
 	l.shut, l.up = true, false
 	err := l.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState)
-	if err != nil || l.posted == 0 || l.group.broken {
+	if err != nil || l.group.broken || !l.atDevice() {
 		l.drain()
+	} else {
+		l.group.await(l)
 	}
 	return err
 }
@@ -185,8 +227,40 @@ func (l *Lane) GiveUp() {
 // IsShut reports whether Shut or Close was called.
 func (l *Lane) IsShut() bool { return l.shut }
 
-// Close destroys the queue pair. Flush is to follow.
+// Settle sees to it that the device no longer uses the memory of a lane that is drained: it
+// destroys the queue pair, unless the device has given back everything. Where that fails, the
+// error matches errs.ErrMemoryKept, and the requests that the device has got end with it
+// (Request.Kept). Settle may be called again.
+func (l *Lane) Settle() error {
+	if l.atDevice() && !l.closed {
+		_ = l.Close() // the error is in kept, unless the device is gone
+	}
+	return l.kept
+}
+
+// Close destroys the queue pair. Flush is to follow. Where the kernel says that the device is
+// gone (verbs.ErrNoDevice), nothing uses memory any more either, though that is returned;
+// otherwise the error matches errs.ErrMemoryKept, and Close may be tried again.
 func (l *Lane) Close() error {
 	l.up, l.shut = false, true
-	return l.qp.Close()
+	if l.closed {
+		return nil
+	}
+	l.group.pending.Remove(&l.pending)
+	err := l.qp.Close()
+	switch {
+	case err == nil || errors.Is(err, verbs.ErrNoDevice):
+		l.closed, l.kept = true, nil
+	default:
+		l.kept = Kept(fmt.Sprintf("queue pair %#x", l.num), err)
+		err = l.kept
+	}
+	return err
+}
+
+// Kept is the error for memory that the device may still use, since something was not
+// destroyed.
+func Kept(what string, err error) error {
+	return fmt.Errorf("%w, since %s could not be destroyed: %w; do not reuse that memory: its memory maps stay registered until the device is closed",
+		errs.ErrMemoryKept, what, err)
 }

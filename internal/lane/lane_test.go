@@ -2,13 +2,17 @@ package lane_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/verbena-rdma/verbena/internal/errs"
 	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -28,11 +32,13 @@ type device struct {
 // qp is the queue pair's side of a device.
 type qp struct {
 	verbs.QP
-	d      *device
-	state  verbs.QPState
-	refuse error // of Modify
-	takes  int   // how many more are taken; negative: all
-	closed bool
+	d       *device
+	state   verbs.QPState
+	refuse  error // of Modify
+	takes   int   // how many more are taken; negative: all
+	mute    bool  // Modify says yes, and does nothing
+	destroy error // of Close
+	closed  bool
 }
 
 // pd is its protection domain.
@@ -70,12 +76,17 @@ func (q *qp) Modify(a verbs.QPAttr, _ verbs.QPAttrMask) error {
 	if q.refuse != nil {
 		return q.refuse
 	}
+	if q.mute {
+		return nil
+	}
 	q.state = a.State
 	if a.State == verbs.QPError {
 		q.d.complete(len(q.d.posted), verbs.StatusFlushed)
 	}
 	return nil
 }
+
+func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) { return len(wrs), nil }
 
 func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	for i := range wrs {
@@ -88,7 +99,10 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	return len(wrs), nil
 }
 
-func (q *qp) Close() error { q.closed = true; return nil }
+func (q *qp) Close() error {
+	q.closed = q.destroy == nil
+	return q.destroy
+}
 
 // complete ends the n oldest requests: those not signaled without a completion,
 // unless they fail.
@@ -107,12 +121,16 @@ type end struct {
 	status verbs.Status
 }
 
+// state is what became of the queue pair and of its memory when a request ended.
+type state struct{ destroyed, kept bool }
+
 // fixture is a group with one lane.
 type fixture struct {
 	*device
 	group  lane.Group
 	lane   *lane.Lane
 	ends   []end
+	states []state // beside them
 	failed error
 	panics bool // the next callback does
 }
@@ -141,6 +159,7 @@ type job struct {
 
 func (j *job) Completed(status verbs.Status, _ uint32) {
 	j.f.ends = append(j.f.ends, end{j.number, status})
+	j.f.states = append(j.f.states, state{j.f.closed, errors.Is(j.Kept(), errs.ErrMemoryKept)})
 	if j.f.panics {
 		j.f.panics = false
 		panic("mine")
@@ -311,6 +330,135 @@ func TestFailingDevice(t *testing.T) {
 	f.group.Flush()
 	require.Error(t, f.failed)
 	require.Equal(t, 1, f.lane.Posted())
+}
+
+// Where the device does not give back requests, they end when the queue pair is destroyed, or
+// the kernel says that the device is gone; otherwise those that it has got end with an error.
+func TestNoRequestEndsBeforeTheDeviceLetsGo(t *testing.T) {
+	errGone := fmt.Errorf("gone: %w", verbs.ErrNoDevice)
+	errNo := errors.New("no")
+	for name, fail := range map[string]func(f *fixture) error{
+		"modify fails": func(f *fixture) error { f.refuse = errNo; return errNo },
+		"modify does nothing": func(f *fixture) error {
+			f.mute = true
+			return nil
+		},
+		"completion queue fails": func(f *fixture) error {
+			f.mute, f.broken = true, errNo
+			_, err := f.group.Poll()
+			require.ErrorIs(t, err, errNo)
+			return nil
+		},
+	} {
+		for _, c := range []struct {
+			name    string
+			destroy error
+			want    state
+		}{
+			{"destroyed", nil, state{destroyed: true}},
+			{"gone", errGone, state{}},
+			{"not destroyed", errNo, state{kept: true}},
+		} {
+			t.Run(name+", "+c.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := newFixture(t, 2)
+					woken := make(chan struct{}, 1)
+					f.group.Limit(lane.DefaultLimit, func() { woken <- struct{}{} })
+					for i := range 3 {
+						f.push(i)
+					}
+					f.group.Flush()
+					want, began := fail(f), time.Now()
+					f.destroy = c.destroy
+					require.ErrorIs(t, f.lane.Shut(), want)
+					if name == "modify does nothing" {
+						require.Nil(t, f.group.Drained())
+						<-woken
+						require.True(t, f.group.Busy())
+						require.Equal(t, 10*time.Second, time.Since(began))
+					}
+					require.Same(t, f.lane, f.group.Drained())
+					require.Equal(t, 3, f.lane.Flush())
+					require.Equal(t, []end{{0, verbs.StatusFlushed}, {1, verbs.StatusFlushed}, {2, verbs.StatusFlushed}}, f.ends)
+					unposted := c.want
+					unposted.kept = false
+					require.Equal(t, []state{c.want, c.want, unposted}, f.states)
+					require.Nil(t, f.group.Drained())
+					if c.want.kept {
+						require.ErrorIs(t, f.lane.Settle(), errs.ErrMemoryKept)
+						require.ErrorIs(t, f.lane.Close(), errNo)
+						f.destroy = nil
+					}
+					require.NoError(t, f.lane.Close())
+					require.NoError(t, f.lane.Settle())
+					f.group.Release()
+				})
+			})
+		}
+	}
+}
+
+// The times of several lanes, and one whose send queue the device has flushed, or that has
+// receives of its own.
+func TestTimesToGiveBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 2)
+		f.mute = true
+		wakes := make(chan struct{}, 9)
+		f.group.Limit(time.Second, func() { wakes <- struct{}{} })
+		device := newDevice()
+		held, err := f.group.Open(pd{d: device}, verbs.QPInit{}, 2, f)
+		require.NoError(t, err)
+		require.NoError(t, held.Connect(verbs.QPAttr{}))
+		receiving, err := f.group.Open(pd{d: f.device}, verbs.QPInit{}, 2, f)
+		require.NoError(t, err)
+		f.push(0)
+		j := &job{f: f, number: 1}
+		f.group.Add(&j.Request, j)
+		held.Push(&j.Request)
+		f.group.Flush()
+
+		device.mute = true
+		held.Hold()
+		time.Sleep(time.Second / 2)
+		n, err := receiving.PostRecv(make([]verbs.RecvWR, 2))
+		require.NoError(t, err)
+		require.Equal(t, 2, n)
+		receiving.Received()
+		require.NoError(t, receiving.Shut())
+		require.NoError(t, f.lane.Shut())
+		<-wakes
+		require.Same(t, held, f.group.Drained())
+		require.True(t, held.IsShut())
+		require.Equal(t, 1, held.Flush())
+		require.True(t, device.closed)
+		require.Nil(t, f.group.Drained())
+		receiving.Received()
+		require.Same(t, receiving, f.group.Drained())
+		require.Zero(t, receiving.Flush())
+		f.mute = false
+		f.complete(1, verbs.StatusFlushed)
+		f.poll(t)
+		require.Same(t, f.lane, f.group.Drained())
+		require.Zero(t, f.lane.Flush())
+		time.Sleep(time.Minute)
+		require.Nil(t, f.group.Drained())
+		f.group.Release()
+
+		// One that has come back in time is not given up.
+		f = newFixture(t, 2)
+		f.group.Limit(time.Second, func() {})
+		f.push(0)
+		f.group.Flush()
+		f.lane.Hold()
+		f.complete(1, verbs.StatusSuccess)
+		f.poll(t)
+		time.Sleep(time.Minute)
+		require.Nil(t, f.group.Drained())
+		require.NoError(t, f.lane.Resume())
+		require.False(t, f.lane.IsShut())
+		f.group.Release()
+	})
 }
 
 // A callback that panics while a lane is flushed costs no other request its own, and

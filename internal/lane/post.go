@@ -4,7 +4,7 @@ import "github.com/verbena-rdma/verbena/verbs"
 
 // Push appends a request, which Group.Flush posts.
 func (l *Lane) Push(r *Request) {
-	r.lane = l
+	r.lane, r.kept = l, nil
 	l.requests.Push(&r.place)
 	if l.unposted == nil {
 		l.unposted = &r.place

@@ -1,0 +1,210 @@
+package rdma_test
+
+import (
+	"crypto/sha256"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/faultydevice"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// However a device fails, tasks come back when what has their memory is destroyed, or the
+// kernel says that the device is gone; otherwise with an error, and their memory is not given
+// back before the device is closed.
+func TestTasksEndWhenTheDeviceLetsGo(t *testing.T) {
+	overrun := func(h *faultydevice.Hooks) {
+		h.Poll = func(verbs.CQ, []verbs.WC) (int, error) { return 0, verbs.ErrOverrun }
+	}
+	failures := map[string]func(*faultydevice.Device, *rdma.Context) error{
+		"modify fails": func(d *faultydevice.Device, c *rdma.Context) error {
+			d.WithholdCompletions()
+			d.RefuseError(faultydevice.ErrBroken)
+			return c.Stop()
+		},
+		"stop brings nothing back": func(d *faultydevice.Device, c *rdma.Context) error {
+			d.Mute()
+			return c.Stop()
+		},
+		"device fails": func(d *faultydevice.Device, _ *rdma.Context) error {
+			d.Mute()
+			d.Report(verbs.Event{Type: verbs.EventDeviceFatal})
+			return nil
+		},
+		"completion queue fails": func(d *faultydevice.Device, _ *rdma.Context) error {
+			d.RefuseError(nil)
+			d.Set(overrun)
+			return nil
+		},
+		"completion queue fails while it stops": func(d *faultydevice.Device, c *rdma.Context) error {
+			d.Mute()
+			err := c.Stop()
+			d.Set(overrun)
+			return err
+		},
+	}
+	for name, fail := range failures {
+		for _, transport := range []verbs.QPType{verbs.RC, verbs.UD, verbs.SRD} {
+			for how, destroy := range map[string]error{"destroyed": nil, "gone": faultydevice.ErrGone, "not destroyed": faultydevice.ErrBroken} {
+				t.Run(name+", "+transport.String()+", "+how, func(t *testing.T) {
+					tasksEnd(t, transport, destroy, fail)
+				})
+			}
+		}
+	}
+}
+
+// tasksEnd has sends and receives under way on a device that fails.
+func tasksEnd(t *testing.T, transport verbs.QPType, destroy error, fail func(*faultydevice.Device, *rdma.Context) error) {
+	const sends, receives = 3, 2
+	kept := destroy == faultydevice.ErrBroken
+	dev := must(faultydevice.Open(soft.Config{}))
+	engine, bufs := pe.New(pe.Config{}), must(bufinv.New(64))
+	c := must(rdma.New(dev, rdma.Config{Engine: engine, Transport: transport, DrainTimeout: time.Millisecond, CloseTimeout: -1, RecvQueueSize: 1}))
+	source, target := must(mmap.Alloc(dev, 1<<16, mmap.LocalReadWrite)), must(mmap.Alloc(dev, 1<<16, mmap.LocalReadWrite))
+	var asked [2]bool // of the queue pair, and of the queue that has the receives
+	var order []string
+	ended := 0
+	check := func(posted bool, err error) {
+		ended++
+		assert.True(t, asked[0], "the queue pair lives")
+		assert.ErrorIs(t, err, rdma.ErrFlushed)
+		assert.Equal(t, kept && posted, errors.Is(err, rdma.ErrMemoryKept), "%v", err)
+	}
+	sendPool := must(c.SendPool(sends, func(*rdma.SendTask) { assert.Fail(t, "it was sent") }, func(task *rdma.SendTask, err error) {
+		check(true, err)
+		order = append(order, task.UserData().(string))
+		assert.NoError(t, task.Free())
+	}))
+	receivePool := must(c.ReceivePool(receives, func(*rdma.ReceiveTask) { assert.Fail(t, "it has come") }, func(task *rdma.ReceiveTask, err error) {
+		assert.True(t, transport != verbs.RC || asked[1], "the shared receive queue lives")
+		check(task.UserData() == "at the device", err)
+		assert.NoError(t, task.Free())
+	}))
+	require.NoError(t, c.Start())
+	var to rdma.Responder
+	if transport == verbs.RC {
+		conn, desc := must2(c.Export())
+		require.NoError(t, conn.Connect(desc))
+		to = conn
+	} else {
+		to = must(c.PeerAt(must(c.EndpointAddr())))
+	}
+	r := &rig{t: t, engine: engine}
+	r.until("it runs", func() bool { return c.State() == pe.Running })
+	dev.WithholdCompletions()
+	for i, where := range []string{"at the device", "waiting"} {
+		task := must(receivePool.Alloc(bufs.Target(target, 4096*i, 4096)))
+		task.SetUserData(where)
+		require.NoError(t, task.Submit())
+	}
+	for i := range sends {
+		task := must(sendPool.Alloc(to, bufs.Source(source, 4096*i, 512)))
+		task.SetUserData(string(rune('a' + i)))
+		require.NoError(t, task.Submit())
+	}
+	dev.Set(func(h *faultydevice.Hooks) {
+		h.DestroyQP = func(qp verbs.QP) error {
+			asked[0] = true
+			if destroy != nil {
+				return destroy
+			}
+			return qp.Close()
+		}
+		h.DestroySRQ = func(srq verbs.SRQ) error {
+			asked[1] = true
+			if destroy != nil {
+				return destroy
+			}
+			return srq.Close()
+		}
+	})
+	require.NoError(t, fail(dev, c))
+	r.until("the context is Idle", func() bool {
+		if s := c.State(); s != pe.Stopping { // a connection that has failed is not closed
+			_ = c.Stop()
+		}
+		return c.State() == pe.Idle
+	})
+	require.Equal(t, sends+receives, ended)
+	require.Equal(t, []string{"a", "b", "c"}, order)
+	require.NoError(t, c.Close())
+	require.NoError(t, engine.Close())
+	require.NoError(t, bufs.Close())
+	for _, m := range []*mmap.Map{source, target} {
+		if !kept {
+			require.NoError(t, m.Close())
+			continue
+		}
+		require.Error(t, c.Err())
+		err := m.Close()
+		require.ErrorIs(t, err, mmap.ErrInUse)
+		require.ErrorIs(t, err, mmap.ErrMemoryKept)
+	}
+	require.NoError(t, dev.Close())
+}
+
+// A device that does not put a queue pair in error goes on with a read. When the task comes
+// back, not one more byte arrives.
+func TestNothingArrivesAfterATaskHasComeBack(t *testing.T) {
+	const size = 64 << 20
+	engine := pe.New(pe.Config{})
+	dev, far := must(faultydevice.Open(soft.Config{DisableLocal: true})), must(soft.Open(soft.Config{DisableLocal: true}))
+	open := func(dev verbs.Device) *rdma.Context {
+		return must(rdma.New(dev, rdma.Config{Engine: engine, MaxConnections: 2, Permissions: everything, CloseTimeout: -1, Keepalive: -1}))
+	}
+	a, b := open(dev), open(far)
+	source, target, next := must(mmap.Alloc(far, size, everything)), must(mmap.Alloc(dev, size, everything)), must(mmap.Alloc(dev, size, everything))
+	for i := range source.Bytes() {
+		source.Bytes()[i] = byte(i>>12) | 1
+	}
+	remote := must(mmap.Import(dev, must(source.Export(far))))
+	bufs := must(bufinv.New(8))
+	var before [sha256.Size]byte
+	var reads outcome[*rdma.ReadTask]
+	reads.then = func(*rdma.ReadTask) {
+		if len(reads.failed) == 1 && len(reads.done) == 0 {
+			before = sha256.Sum256(target.Bytes())
+		}
+	}
+	pool := must(a.ReadPool(2, reads.ok, reads.bad))
+	require.NoError(t, a.Start())
+	require.NoError(t, b.Start())
+	r := &rig{t: t, engine: engine}
+	link := func() *rdma.Connection {
+		x, ours := must2(a.Export())
+		y, theirs := must2(b.Export())
+		require.NoError(t, x.Connect(theirs))
+		require.NoError(t, y.Connect(ours))
+		r.until("they are connected", func() bool { return x.State() == rdma.Ready && y.State() == rdma.Ready })
+		return x
+	}
+	conn := link()
+	require.NoError(t, must(pool.Alloc(conn, bufs.Source(remote, 0, size), bufs.Target(target, 0, size))).Submit())
+	r.until("the first bytes arrive", func() bool { return target.Bytes()[0] != 0 })
+	dev.RefuseError(faultydevice.ErrBroken)
+	require.NoError(t, conn.Close())
+	r.until("the task comes back", func() bool { return len(reads.failed) == 1 })
+	require.ErrorIs(t, reads.errs[0], rdma.ErrFlushed)
+	require.NotErrorIs(t, reads.errs[0], rdma.ErrMemoryKept)
+	// What would still come has the time of another read.
+	require.NoError(t, must(pool.Alloc(link(), bufs.Source(remote, 0, size), bufs.Target(next, 0, size))).Submit())
+	r.until("another read is done", func() bool { return len(reads.done) == 1 })
+	require.Equal(t, before, sha256.Sum256(target.Bytes()), "bytes have arrived after the task")
+	for _, task := range append(reads.done, reads.failed...) {
+		require.NoError(t, task.Free())
+	}
+	dev.Heal()
+	for _, o := range []interface{ Close() error }{a, b, engine, bufs, remote, source, target, next, dev, far} {
+		require.NoError(t, o.Close())
+	}
+}
