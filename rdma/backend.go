@@ -21,6 +21,7 @@ const (
 	phaseDraining       // connections are closed; their tasks come back
 	phaseEmptying       // queue pairs are destroyed; their last completions are handled
 	phaseFlushing       // the shared receive queue is destroyed; receives come back
+	phaseClosing        // the connection manager is closed; calls of helpers return
 	phaseDown
 )
 
@@ -115,10 +116,10 @@ func (c *Context) release() error {
 	}
 	c.closeDeadlines()
 	c.lanes.Release()
+	c.helpers.done.Wait() // no call is left
 	if c.datagrams != nil {
 		c.datagrams.leaveGroups()
 	}
-	errs = append(errs, c.manager.close())
 	if c.datagrams != nil {
 		errs = append(errs, c.datagrams.release()...)
 	}
@@ -279,7 +280,7 @@ func (b backend) Arm() bool {
 	if c.lanes.Busy() || c.reports.Len() > 0 || c.receivesPostable() || c.events.Pending() || c.held.Len() > 0 ||
 		c.written.pending.Load() || c.manager.pending.Load() || c.manager.acceptable() || c.manager.resumable.Len() > 0 ||
 		c.deadlines.due.Load() || c.retiring.Len() > 0 && !c.lanes.Empty() || c.phase == phaseEmptying || c.phase == phaseFlushing ||
-		c.startable() || c.stoppable() || c.phase == phaseDraining && c.drained() {
+		c.startable() || c.stoppable() || c.phase == phaseDraining && c.drained() || c.phase == phaseClosing && c.helpers.busy == 0 {
 		return false
 	}
 	if !c.lanes.Broken() {
@@ -397,10 +398,17 @@ func (c *Context) advance() int {
 			n += c.flushReceive(c.receives[c.flushed])
 		}
 		if c.flushed == len(c.receives) {
-			c.phase = phaseDown
-			c.control.Stopped()
+			c.phase = phaseClosing
+			c.manager.close()
 		}
 		return n
+	case phaseClosing:
+		if c.helpers.busy > 0 {
+			return 0
+		}
+		c.phase = phaseDown
+		c.control.Stopped()
+		return 1
 	}
 	return 0
 }

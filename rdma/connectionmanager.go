@@ -57,21 +57,26 @@ func (m *connectionManager) open() error {
 	return nil
 }
 
-// close closes the connection manager, and forgets what it has reported.
-func (m *connectionManager) close() (err error) {
-	if m.cm != nil {
-		err = m.cm.Close()
-	}
-	m.resolvers.Wait() // they have been cancelled
-	m.mu.Lock()
-	m.arrived = nil
-	m.mu.Unlock()
-	m.pending.Store(false)
+// close closes the connection manager, by a helper: it takes as long as peers do not answer.
+// Events that still come find no ID.
+func (m *connectionManager) close() {
+	cm := m.cm
 	for m.waiting.Pop() != nil {
 	}
 	m.cm, m.listeners, m.ids, m.groups, m.paces = nil, nil, nil, nil, nil
 	m.resumable.Clear()
-	return err
+	if cm == nil {
+		return
+	}
+	m.ctx.helpers.run(func() func() {
+		err := cm.Close()
+		m.resolvers.Wait() // they have been cancelled
+		return func() {
+			if err != nil {
+				m.ctx.set.Log.Warn().Err(err).Str("context", m.ctx.set.Name).Msg("closing the connection manager")
+			}
+		}
+	})
 }
 
 // stop takes no more requests, and rejects those that have not been answered.

@@ -61,6 +61,7 @@ type Context struct {
 	held      fifo.Queue[heldEvent]
 	written   writtenWords
 	manager   connectionManager
+	helpers   helpers
 
 	sharedFits bool // there is room for the tasks of the shared pool
 
@@ -109,7 +110,7 @@ func New(dev verbs.Device, cfg Config) (*Context, error) {
 	}
 	c.lanes.Limit(set.DrainTimeout, c.control.Wake)
 	c.written.wake = c.control.Wake
-	c.manager.ctx = c
+	c.manager.ctx, c.helpers.add = c, c.manager.add
 	c.Watch(func(_, next pe.State) {
 		if next == pe.Starting {
 			c.startingReported = true
