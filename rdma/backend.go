@@ -73,7 +73,7 @@ func (c *Context) acquire() error {
 	if fields != 0 {
 		c.lanes.Extend()
 	}
-	if len(c.receives) > 0 && s.Transport == verbs.RC {
+	if len(c.receives) > 0 && s.Transport == verbs.RC && s.receivesShared {
 		if c.srq, err = s.PD.CreateSRQ(verbs.SRQInit{MaxWR: c.recvDepth, MaxSGE: s.MaxRecvSGE}); err != nil {
 			return fmt.Errorf("create a shared receive queue of %d receives on %s: %w", c.recvDepth, c.dev.Name(), err)
 		}
@@ -135,6 +135,8 @@ func (c *Context) release() error {
 	errs = append(errs, c.closeMemory(c.scratch), c.closeMemory(c.readyWords))
 	c.cq, c.srq, c.scratch, c.readyWords, c.unsubscribe = nil, nil, nil, nil, nil
 	c.recvQueue, c.datagrams = nil, nil
+	for c.hungry.Pop() != nil {
+	}
 	c.slots, c.free, c.byQPN, c.last = nil, nil, nil, nil
 	c.retiring.Clear()
 	c.held.Clear()

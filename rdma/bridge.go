@@ -84,6 +84,7 @@ func (b *bridge) adopt(attr *verbs.QPAttr) {
 		netip.AddrPortFrom(conn.ctx.set.gid.GID.Addr(), conn.ctx.set.gid.UDPPort),
 		netip.AddrPortFrom(attr.Address.DGID.Addr(), attr.Address.UDPPort),
 	}
+	conn.takeReceives()
 	conn.lane.Connected()
 }
 

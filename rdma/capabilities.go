@@ -122,6 +122,7 @@ func capabilitiesOf(dev verbs.Device, attr *verbs.DeviceAttr, transport verbs.QP
 		ByAddress:      byAddress,
 	}
 	c.Reads = c.MaxReadAtomic > 0
+	c.MaxRecvSGE, c.MaxReceives = attr.MaxSGE, attr.MaxQPWR
 	if attr.MaxSRQ > 0 {
 		c.MaxRecvSGE, c.MaxReceives = attr.MaxSRQSGE, attr.MaxSRQWR
 	}

@@ -81,8 +81,13 @@ type Connection struct {
 
 	lastReceive bool      // the queue pair takes no more receives off the shared queue
 	grace       time.Time // until when lastReceive is waited for
-	retiring    bool      // on the context's list of those to be destroyed
-	handledBy   uint64    // lane.Group.Handled when no completion of it is left; zero: not known yet
+	// Where the device has no shared receive queues:
+	receives      fifo.List[*receive]    // at the device
+	hungry        fifo.Node[*Connection] // among those that have room for more
+	takesReceives bool
+
+	retiring  bool   // on the context's list of those to be destroyed
+	handledBy uint64 // lane.Group.Handled when no completion of it is left; zero: not known yet
 }
 
 // lastReceiveGrace is how long a closed queue pair is kept for the event that it takes
@@ -123,7 +128,7 @@ func (c *Context) newConnection(op string, setUp func(*Connection) error) (*Conn
 			op, c.set.Name, ErrFull, c.set.MaxConnections)
 	}
 	conn := &Connection{ctx: c, slot: c.free[len(c.free)-1], id: c.serial}
-	conn.deadline.owner = conn
+	conn.deadline.owner, conn.hungry.Value = conn, conn
 	err := conn.openLane()
 	if err == nil {
 		err = setUp(conn)
@@ -131,6 +136,7 @@ func (c *Context) newConnection(op string, setUp func(*Connection) error) (*Conn
 	if err != nil {
 		if conn.lane != nil {
 			err = errors.Join(err, conn.lane.Close())
+			conn.returnReceives()
 		}
 		return nil, fmt.Errorf("rdma: %s in context %q: %w", op, c.set.Name, err)
 	}
@@ -157,6 +163,9 @@ func (conn *Connection) openLane() (err error) {
 	init := verbs.QPInit{Type: verbs.RC, SRQ: c.srq, MaxSendSGE: s.MaxSendSGE, MaxInline: s.inline, AdaptiveRetransmission: s.adaptive}
 	if c.srq == nil {
 		init.MaxRecvWR = 1
+	}
+	if !s.receivesShared && len(c.receives) > 0 {
+		init.MaxRecvWR, init.MaxRecvSGE = c.receiveShare(), s.MaxRecvSGE
 	}
 	conn.lane, err = c.lanes.Open(s.PD, init, c.sendDepth, (*laneOwner)(conn))
 	return err
@@ -267,6 +276,7 @@ func sameNetwork(ownType, peerType verbs.GIDType, own, peer verbs.GID) error {
 // bringUp takes the queue pair from Init to Ready to Send.
 func (conn *Connection) bringUp() error {
 	s := conn.ctx.set
+	conn.takeReceives()
 	return conn.lane.Connect(verbs.QPAttr{
 		Address: s.path(conn.peer.gid, conn.peer.lid, conn.peer.udpPort, conn.peer.source),
 		PathMTU: conn.mtu, DestQPN: conn.peer.qpn, RQPSN: conn.peer.psn, SQPSN: conn.local.psn,
@@ -283,6 +293,7 @@ func (conn *Connection) reset() error {
 	if err := conn.lane.Reset(); err != nil {
 		return err
 	}
+	conn.returnReceives()
 	return conn.initialize(conn.ctx.set.Port)
 }
 
@@ -430,6 +441,7 @@ func (conn *Connection) deviceError(err error) error {
 // shut puts the queue pair in error, so that what is posted comes back flushed.
 func (conn *Connection) shut() {
 	conn.ctx.setDeadline(&conn.deadline, time.Time{})
+	conn.refuseReceives()
 	conn.establishment.ended()
 	if err := conn.lane.Shut(); err != nil {
 		conn.ctx.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("putting the queue pair in error")
@@ -527,7 +539,9 @@ func (conn *Connection) destroy() int {
 	if err := conn.lane.Close(); err != nil {
 		c.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("closing the queue pair")
 	}
-	c.settle(conn.lane)
+	if c.settle(conn.lane); conn.lane.Settle() == nil {
+		conn.returnReceives()
+	}
 	c.handleEventsOf(conn) // the device may give its number to the next queue pair
 	n := 1 + conn.lane.Flush()
 	c.setDeadline(&conn.deadline, time.Time{})

@@ -217,6 +217,7 @@ func (e *cmEnd) bringUp() error {
 	attr.MaxInitReadAtomic = min(attr.MaxInitReadAtomic, s.caps.MaxReadAtomic, readLimit)
 	conn.mtu, conn.maxReads = attr.PathMTU, attr.MaxInitReadAtomic
 	conn.peer.gid, conn.peer.qpn = attr.Address.DGID, attr.DestQPN
+	conn.takeReceives()
 	return conn.lane.Connect(attr)
 }
 

@@ -65,7 +65,8 @@ type Context struct {
 
 	sharedFits bool // there is room for the tasks of the shared pool
 
-	recvWaiting fifo.List[*receive] // submitted, in order, and not posted
+	recvWaiting fifo.List[*receive]    // submitted, in order, and not posted
+	hungry      fifo.List[*Connection] // with receive queues of their own, which have room for more
 	recvPosted  int
 	recvWRs     [lane.PostBatch]verbs.RecvWR
 	arrival     arrival // the one that is being handled

@@ -279,7 +279,9 @@ func (conn *Connection) renewQP() error {
 	if c.last == conn {
 		c.last = nil
 	}
-	return errors.Join(old.Close(), conn.initialize(c.set.Port))
+	err := old.Close()
+	conn.returnReceives()
+	return errors.Join(err, conn.initialize(c.set.Port))
 }
 
 // due implements establishment.

@@ -35,6 +35,7 @@ type hold struct {
 	up        bool            // the connection manager is done
 	announced bool            // the program knows of the connection
 	done      func(err error) // of the write under way
+	source    *mmap.Map       // of that
 }
 
 func newHold(changed func(*Connection, ConnectionState, error)) *hold {
@@ -119,21 +120,25 @@ func (conn *Connection) WriteHeld(m *mmap.Map, off, n int, addr uint64, rkey uin
 	if err != nil {
 		return fmt.Errorf("rdma: %s: %v: %w", op, conn, err)
 	}
-	h.done = done
+	h.done, h.source = done, m
 	conn.signal.write(verbs.SGE{Addr: m.Addr() + uint64(off), Length: uint32(n), LKey: key}, addr, rkey)
 	return nil
 }
 
 // heldWritten ends the write of WriteHeld.
 func (conn *Connection) heldWritten(status verbs.Status, vendor uint32) {
-	done := conn.hold.done
-	conn.hold.done = nil
+	done, source := conn.hold.done, conn.hold.source
+	conn.hold.done, conn.hold.source = nil, nil
 	var err error
 	if status != verbs.StatusSuccess {
 		failure := &TaskError{Op: OpWrite, Status: status, Connection: conn, VendorError: vendor}
 		conn.failedTask(status, failure)
 		if status == verbs.StatusFlushed {
 			failure.Cause = conn.ctx.causeOf(conn)
+		}
+		if kept := conn.signal.send.Kept(); kept != nil {
+			failure.Cause = kept
+			source.Keep(conn.ctx.dev, kept)
 		}
 		err = failure
 	}

@@ -28,8 +28,7 @@ type ReceiveTask struct {
 
 // ReceivePool makes a pool of n receives. done and failed run on the engine's
 // goroutine, inside Progress; the error is a *TaskError, except where the destination
-// was changed in flight. It is legal in Idle. Its errors match ErrNotSupported where
-// the device has no shared receive queues, and those of pe.NewPool.
+// was changed in flight. It is legal in Idle. Its errors are those of pe.NewPool.
 func (c *Context) ReceivePool(n int, done func(*ReceiveTask), failed func(*ReceiveTask, error)) (*ReceivePool, error) {
 	return makePool(&ReceivePool{}, c, OpReceive, n, done, failed)
 }
@@ -146,7 +145,7 @@ func (t *ReceiveTask) checkRoom() error {
 	return nil
 }
 
-// taskReceiver is the side of a ReceiveTask that the shared receive queue sees.
+// taskReceiver is the side of a ReceiveTask that receive queues see.
 type taskReceiver ReceiveTask
 
 // arrived implements receiver.

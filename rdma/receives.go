@@ -9,15 +9,24 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// receive is one receive of the queue that all connections share: that of a task, or
-// one that an inbox posts again and again.
+// receive is one receive of a context, for any of its connections: that of a task, or one
+// that an inbox posts again and again.
 type receive struct {
 	owner  receiver
 	index  int                 // among those of the context
-	place  fifo.Node[*receive] // among those that wait
+	place  fifo.Node[*receive] // among those that wait, or those of conn
 	posted bool
+	conn   *Connection // it was posted to its queue pair; nil: to the context's queue
 	wr     verbs.RecvWR
 }
+
+// The ID of a receive is, besides lane.ReceiveID, its index and a generation, which
+// distinguishes it from what was posted to a queue pair that is gone.
+const (
+	receiveIndexMask      = 1<<32 - 1
+	receiveGeneration     = 1 << 32
+	receiveGenerationMask = 1<<31 - 1
+)
 
 // receiveQueue is where receives are posted: a shared receive queue, or the endpoint's
 // queue pair.
@@ -48,27 +57,112 @@ func (c *Context) addReceive(r *receive, owner receiver) {
 
 // receivesPostable reports whether a receive waits and there is room for it.
 func (c *Context) receivesPostable() bool {
-	return c.recvWaiting.Len() > 0 && c.recvPosted < c.recvDepth && c.phase == phaseUp
+	return c.recvWaiting.Len() > 0 && c.recvPosted < c.recvDepth && c.phase == phaseUp && (c.recvQueue != nil || c.hungry.Len() > 0)
 }
 
-// postReceives posts what the shared receive queue has room for.
+// postReceives posts what the receive queues have room for.
 func (c *Context) postReceives() {
 	for c.receivesPostable() {
-		n := 0
-		for e := c.recvWaiting.Front(); e != nil && n < min(lane.PostBatch, c.recvDepth-c.recvPosted); e = e.Next() {
-			c.recvWRs[n] = e.Value.wr
-			n++
+		if c.recvQueue == nil {
+			c.feed(c.hungry.Pop().Value)
+			continue
 		}
-		taken, err := c.recvQueue.PostRecv(c.recvWRs[:n])
-		for range taken {
-			c.recvWaiting.Pop().Value.posted = true
-		}
-		c.recvPosted += taken
-		if err != nil {
+		if _, err := c.postSomeReceives(c.recvQueue, lane.PostBatch, nil); err != nil {
 			c.control.Fail(fmt.Errorf("rdma: %w: posting receives of context %q on %s: %w", ErrDevice, c.set.Name, c.dev.Name(), err))
 			return
 		}
 	}
+}
+
+// postSomeReceives posts the first receives that wait to a queue: to that of a connection, or
+// to that of the context, where conn is nil. It returns how many the queue has taken.
+func (c *Context) postSomeReceives(queue receiveQueue, most int, conn *Connection) (int, error) {
+	n := 0
+	for e := c.recvWaiting.Front(); e != nil && n < min(most, lane.PostBatch, c.recvDepth-c.recvPosted); e = e.Next() {
+		c.recvWRs[n] = e.Value.wr
+		n++
+	}
+	taken, err := queue.PostRecv(c.recvWRs[:n])
+	for range taken {
+		r := c.recvWaiting.Pop().Value
+		r.posted, r.conn = true, conn
+		if conn != nil {
+			conn.receives.Push(&r.place)
+		}
+	}
+	c.recvPosted += taken
+	return taken, err
+}
+
+// takenBack notes that the device no longer has a receive.
+func (c *Context) takenBack(r *receive) {
+	r.posted = false
+	c.recvPosted--
+	if conn := r.conn; conn != nil {
+		r.conn = nil
+		conn.receives.Remove(&r.place)
+		conn.becomeHungry()
+	}
+}
+
+// receiveShare is how many receives a connection has at most, where each has a queue of its
+// own: what a connection has got, an other one cannot use.
+func (c *Context) receiveShare() int { return max(c.recvDepth/c.set.MaxConnections, 1) }
+
+// feed posts receives to a connection. It gets its part of those that wait, and is next again
+// behind the others, so that they are dealt out in turn.
+func (c *Context) feed(conn *Connection) {
+	part := (c.recvWaiting.Len() + c.hungry.Len()) / (c.hungry.Len() + 1) // rounded up
+	_, err := c.postSomeReceives(conn.lane.QP(), min(part, c.receiveShare()-conn.receives.Len()), conn)
+	if err != nil {
+		err = fmt.Errorf("rdma: %v: %w: posting receives: %w", conn, ErrDevice, err)
+		conn.takesReceives = false
+		conn.fail(err)
+		conn.shut() // also if it is closing
+		return
+	}
+	conn.becomeHungry()
+}
+
+// becomeHungry has the connection be given receives, if it has room for them.
+func (conn *Connection) becomeHungry() {
+	c := conn.ctx
+	if conn.takesReceives && !conn.hungry.Queued() && conn.receives.Len() < c.receiveShare() {
+		c.hungry.Push(&conn.hungry)
+	}
+}
+
+// takeReceives has a connection with a receive queue of its own be given receives. Its queue
+// pair must be able to take them, and not yet able to receive.
+func (conn *Connection) takeReceives() {
+	c := conn.ctx
+	if c.set.receivesShared || len(c.receives) == 0 || c.phase != phaseUp {
+		return
+	}
+	conn.takesReceives = true
+	conn.becomeHungry()
+	c.postReceives()
+}
+
+// refuseReceives ends that.
+func (conn *Connection) refuseReceives() {
+	conn.takesReceives = false
+	conn.ctx.hungry.Remove(&conn.hungry)
+}
+
+// returnReceives gives the receives of a queue pair that was reset or destroyed to other
+// connections. What the device still says of them is ignored.
+func (conn *Connection) returnReceives() {
+	conn.refuseReceives()
+	c := conn.ctx
+	for e := conn.receives.Front(); e != nil; e = conn.receives.Front() {
+		r := e.Value
+		c.takenBack(r)
+		generation := (r.wr.ID/receiveGeneration + 1) & receiveGenerationMask
+		r.wr.ID = lane.ReceiveID | generation*receiveGeneration | uint64(r.index)
+		c.recvWaiting.Push(&r.place)
+	}
+	c.poke()
 }
 
 // received handles the completion of a receive.
@@ -77,18 +171,23 @@ func (c *Context) received(wc *verbs.WC) {
 		c.receivedUnsolicited(wc)
 		return
 	}
-	i := wc.ID &^ lane.ReceiveID
-	if i >= uint64(len(c.receives)) || !c.receives[i].posted {
+	i := wc.ID & receiveIndexMask
+	if i >= uint64(len(c.receives)) || !c.receives[i].posted || c.receives[i].wr.ID != wc.ID {
 		return // of a receive that was given back already
 	}
 	r := c.receives[i]
-	r.posted = false
-	c.recvPosted--
-	var conn *Connection
-	if c.datagrams == nil {
+	conn := r.conn
+	own := conn != nil
+	c.takenBack(r)
+	if !own && c.datagrams == nil {
 		conn = c.connectionOf(wc.QPN)
 	}
-	if wc.Status != verbs.StatusSuccess {
+	switch {
+	case wc.Status == verbs.StatusFlushed && own:
+		c.recvWaiting.Push(&r.place) // for a message of another connection
+		conn.failedTask(wc.Status, nil)
+		return
+	case wc.Status != verbs.StatusSuccess:
 		c.receiveFailed(r, conn, wc)
 		return
 	}
@@ -171,6 +270,10 @@ func (c *Context) receiveFailed(r *receive, conn *Connection, wc *verbs.WC) {
 func (c *Context) flushReceive(r *receive) int {
 	c.recvWaiting.Remove(&r.place)
 	posted := r.posted
+	if r.conn != nil { // whose queue pair could not be destroyed
+		r.conn.receives.Remove(&r.place)
+		r.conn = nil
+	}
 	r.posted = false
 	return r.owner.flushed(posted)
 }

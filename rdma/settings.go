@@ -29,8 +29,11 @@ type settings struct {
 	adaptive bool  // the device may choose time-out and repetitions
 	rnrTimer uint8 // code
 	reads    int   // accepted from the peer at a time
-	maxCQE   int
-	maxAH    int
+	// receivesShared: the device has shared receive queues, so that a context's receives are
+	// for all of its connections. Otherwise each connection has a share of them.
+	receivesShared bool
+	maxCQE         int
+	maxAH          int
 	// rnrRetrySettable: datagrams have receiver-not-ready retries, and their number can be set.
 	rnrRetrySettable bool
 	inline           int // bytes up to which the data of a send or write are posted inline
@@ -68,7 +71,7 @@ func resolve(dev verbs.Device, cfg Config) (*settings, error) {
 	}
 	s.caps = capabilitiesOf(dev, &attr, s.Transport)
 	s.maxCQE, s.maxAH = attr.MaxCQE, attr.MaxAH
-	s.reads = min(attr.MaxQPReadAtomic, readLimit)
+	s.reads, s.receivesShared = min(attr.MaxQPReadAtomic, readLimit), attr.MaxSRQ > 0
 	if err := s.setInline(dev, attr.MaxInline); err != nil {
 		return nil, err
 	}
