@@ -79,8 +79,10 @@ type Connection struct {
 
 	deadline deadline
 
-	lastReceive bool      // the queue pair takes no more receives off the shared queue
-	grace       time.Time // until when lastReceive is waited for
+	lastReceive bool       // the queue pair takes no more receives off the shared queue
+	grace       time.Time  // until when lastReceive is waited for
+	transition  transition // of its queue pair, to Ready to Send
+
 	// Where the device has no shared receive queues:
 	receives      fifo.List[*receive]    // at the device
 	hungry        fifo.Node[*Connection] // among those that have room for more
@@ -213,8 +215,8 @@ func (conn *Connection) export() ([]byte, error) {
 //
 // It is legal once, in the state Exported. Its errors match those of package
 // descriptor, ErrMismatch where the settings or networks of the ends do not fit, and
-// ErrNotReady in other states, or are the device's; after an error it may be tried
-// again, unless the connection has Failed.
+// ErrNotReady in other states; after an error it may be tried again. Where the device
+// refuses, the connection fails. A peer whose host is down is waited for.
 func (conn *Connection) Connect(desc []byte) error {
 	if err := conn.owned("connect"); err != nil {
 		return err
@@ -237,15 +239,9 @@ func (conn *Connection) Connect(desc []byte) error {
 	conn.peer = peer
 	conn.mtu = min(conn.local.mtu, peer.mtu)
 	conn.maxReads = min(peer.reads, c.set.caps.MaxReadAtomic)
-	if err := conn.bringUp(); err != nil {
-		if again := conn.reset(); again != nil {
-			conn.fail(conn.deviceError(again))
-		}
-		conn.peer, conn.mtu, conn.maxReads = endpoint{}, 0, 0
-		return fmt.Errorf("rdma: connect %v: %w", conn, err)
-	}
 	conn.enter(Connecting, nil)
-	signal.begin()
+	signal.await()
+	conn.bringUp(signal.begin)
 	return nil
 }
 
@@ -273,20 +269,26 @@ func sameNetwork(ownType, peerType verbs.GIDType, own, peer verbs.GID) error {
 	return nil
 }
 
-// bringUp takes the queue pair from Init to Ready to Send.
-func (conn *Connection) bringUp() error {
+// bringUp takes the queue pair from Init to Ready to Send, and calls done then.
+func (conn *Connection) bringUp(done func()) {
 	s := conn.ctx.set
-	conn.takeReceives()
-	return conn.lane.Connect(verbs.QPAttr{
+	conn.connectLane(verbs.QPAttr{
 		Address: s.path(conn.peer.gid, conn.peer.lid, conn.peer.udpPort, conn.peer.source),
 		PathMTU: conn.mtu, DestQPN: conn.peer.qpn, RQPSN: conn.peer.psn, SQPSN: conn.local.psn,
 		MaxDestReadAtomic: s.reads, MaxInitReadAtomic: conn.maxReads, MinRNRTimer: s.rnrTimer,
 		Timeout: s.timeout, RetryCount: s.retries, RNRRetry: s.rnrRetry,
+	}, func(err error) {
+		if err != nil {
+			conn.fail(conn.deviceError(err))
+			return
+		}
+		done()
 	})
 }
 
-// reset takes the queue pair back to Init, from any state.
+// reset takes the queue pair back to Init, from any state. No helper has it.
 func (conn *Connection) reset() error {
+	conn.transition.cancel()
 	conn.lastReceive = false
 	conn.signal.send.Renew()
 	conn.signal.purpose = signalNone
@@ -392,7 +394,9 @@ func (conn *Connection) close() {
 }
 
 // closing reports whether the connection, which is Closed, waits for what is at the device.
-func (conn *Connection) closing() bool { return conn.state == Closed && !conn.lane.IsShut() }
+func (conn *Connection) closing() bool {
+	return conn.state == Closed && !conn.lane.IsShut() && !conn.transition.shut
+}
 
 // goodbyeArrived reports whether the peer has said goodbye.
 func (conn *Connection) goodbyeArrived() bool {
@@ -443,6 +447,16 @@ func (conn *Connection) shut() {
 	conn.ctx.setDeadline(&conn.deadline, time.Time{})
 	conn.refuseReceives()
 	conn.establishment.ended()
+	conn.shutLane()
+}
+
+// shutLane shuts the lane, when no helper has the queue pair.
+func (conn *Connection) shutLane() {
+	t := &conn.transition
+	if t.shut = t.running; t.shut {
+		return
+	}
+	t.cancel()
 	if err := conn.lane.Shut(); err != nil {
 		conn.ctx.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("putting the queue pair in error")
 	}
@@ -504,7 +518,7 @@ func (conn *Connection) retire() {
 // being empty, so that as many completions as it holds count too.
 func (conn *Connection) lingers() bool {
 	c := conn.ctx
-	if conn.lane.Posted() > 0 ||
+	if conn.lane.Posted() > 0 || conn.transition.running ||
 		c.phase == phaseUp && c.srq != nil && !conn.lastReceive && time.Now().Before(conn.grace) {
 		return true
 	}

@@ -198,17 +198,16 @@ type cmEnd struct {
 	id   verbs.CMID // nil: none yet, or any more
 }
 
-// bringUp takes the connection's queue pair from Init to Ready to Send, as the
-// connection manager says.
-func (e *cmEnd) bringUp() error {
+// attributes are those with which the connection manager has the queue pair brought up.
+func (e *cmEnd) attributes() (verbs.QPAttr, error) {
 	conn, s := e.conn, e.conn.ctx.set
 	attr, _, err := e.id.Attr(verbs.QPReadyToReceive)
 	if err != nil {
-		return err
+		return attr, err
 	}
 	rts, _, err := e.id.Attr(verbs.QPReadyToSend)
 	if err != nil {
-		return err
+		return attr, err
 	}
 	attr.SQPSN, attr.MaxInitReadAtomic = rts.SQPSN, rts.MaxInitReadAtomic
 	attr.MinRNRTimer, attr.Timeout, attr.RetryCount, attr.RNRRetry = s.rnrTimer, s.timeout, s.retries, s.rnrRetry
@@ -217,8 +216,7 @@ func (e *cmEnd) bringUp() error {
 	attr.MaxInitReadAtomic = min(attr.MaxInitReadAtomic, s.caps.MaxReadAtomic, readLimit)
 	conn.mtu, conn.maxReads = attr.PathMTU, attr.MaxInitReadAtomic
 	conn.peer.gid, conn.peer.qpn = attr.Address.DGID, attr.DestQPN
-	conn.takeReceives()
-	return conn.lane.Connect(attr)
+	return attr, nil
 }
 
 // param is what this end tells the peer.

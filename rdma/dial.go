@@ -182,20 +182,18 @@ func (d *dial) event(ev *verbs.CMEvent) {
 		d.cmEnd.event(ev)
 		return
 	}
+	if conn.transition.running {
+		conn.transition.postpone(func() { d.event(ev) })
+		return
+	}
 	var err error
 	switch ev.Type {
 	case verbs.CMResolved:
 		err = d.request()
 	case verbs.CMConnectResponse:
-		if err = d.bringUp(); err == nil {
-			err = d.id.Establish()
-		}
-		if err == nil {
-			conn.addrs = [2]netip.AddrPort{d.id.LocalAddr(), d.id.RemoteAddr()}
-			conn.acceptData = ev.Param.PrivateData
-			conn.ctx.manager.endTurn(d)
-			conn.ready()
-			return
+		var attr verbs.QPAttr
+		if attr, err = d.attributes(); err == nil {
+			conn.connectLane(attr, func(err error) { d.connected(ev, err) })
 		}
 		if errors.Is(err, verbs.ErrState) {
 			return // the peer has withdrawn, which the next event says
@@ -208,6 +206,23 @@ func (d *dial) event(ev *verbs.CMEvent) {
 		return
 	}
 	if err != nil {
+		conn.fail(conn.deviceError(err))
+	}
+}
+
+// connected answers the peer's response, when the queue pair is up.
+func (d *dial) connected(ev *verbs.CMEvent, err error) {
+	conn := d.conn
+	if err == nil {
+		err = d.id.Establish()
+	}
+	switch {
+	case err == nil:
+		conn.addrs = [2]netip.AddrPort{d.id.LocalAddr(), d.id.RemoteAddr()}
+		conn.acceptData = ev.Param.PrivateData
+		conn.ctx.manager.endTurn(d)
+		conn.ready()
+	case !errors.Is(err, verbs.ErrState): // else the peer has withdrawn, which the next event says
 		conn.fail(conn.deviceError(err))
 	}
 }

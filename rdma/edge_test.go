@@ -1,7 +1,6 @@
 package rdma_test
 
 import (
-	"errors"
 	"math"
 	"testing"
 	"time"
@@ -9,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/internal/faultydevice"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -99,47 +99,35 @@ func TestLongestTimes(t *testing.T) {
 	assert.Greater(t, r.a.ctx.Config().Keepalive, 100*365*24*time.Hour)
 }
 
-// refusingPD makes queue pairs that cannot be made ready to send while it refuses.
-type refusingPD struct {
-	verbs.PD
-	refuse error
-}
-
-type refusingQP struct {
-	verbs.QP
-	pd *refusingPD
-}
-
-func (p *refusingPD) CreateQP(init verbs.QPInit) (verbs.QP, error) {
-	qp, err := p.PD.CreateQP(init)
-	return &refusingQP{qp, p}, err
-}
-
-func (q *refusingQP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
-	if q.pd.refuse != nil && a.State == verbs.QPReadyToSend {
-		return q.pd.refuse
-	}
-	return q.QP.Modify(a, mask)
-}
-
-// A connection that could not be connected is as before, and can be connected.
-func TestConnectAfterAFailure(t *testing.T) {
-	dev := openSoft(t)
-	pd := &refusingPD{PD: dev.DefaultPD(), refuse: errors.New("not now")}
-	engine := pe.New(pe.Config{})
-	defer func() { require.NoError(t, engine.Close()) }()
-	ctx := must(rdma.New(dev, rdma.Config{PD: pd, Engine: engine}))
+// A connection that the device refuses fails with the reason, and another can be made.
+func TestConnectThatTheDeviceRefuses(t *testing.T) {
+	dev, engine := openFaulty(t), newEngine(t)
+	dev.Set(func(h *faultydevice.Hooks) {
+		h.Modify = func(qp verbs.QP, a verbs.QPAttr, mask verbs.QPAttrMask) error {
+			if a.State == verbs.QPReadyToSend {
+				return faultydevice.ErrBroken
+			}
+			return qp.Modify(a, mask)
+		}
+	})
+	ctx := must(rdma.New(dev, rdma.Config{Engine: engine}))
 	defer func() { require.NoError(t, ctx.Close()) }()
 	require.NoError(t, ctx.Start())
+	r := &rig{t: t, engine: engine}
 	conn, own := must2(ctx.Export())
-	require.ErrorIs(t, conn.Connect(own), pd.refuse)
-	assert.Equal(t, rdma.Exported, conn.State())
-	assert.Zero(t, conn.PeerQPN())
-	assert.Zero(t, conn.MTU())
-	assert.Zero(t, conn.MaxReadAtomic())
-	assert.False(t, conn.PeerAddr().IsValid())
-	pd.refuse = nil
 	require.NoError(t, conn.Connect(own))
-	assert.Equal(t, rdma.Ready, conn.State())
+	r.until("it fails", func() bool { return conn.State() == rdma.Failed })
+	require.ErrorIs(t, conn.Err(), faultydevice.ErrBroken)
+	require.ErrorIs(t, conn.Err(), rdma.ErrDevice)
+	require.NoError(t, conn.Close())
+	r.until("its place is free", func() bool { return conn.State() == rdma.Closed && len(ctx.Connections()) == 0 })
+	dev.Heal()
+	r.until("another can be made", func() bool {
+		var err error
+		conn, own, err = ctx.Export()
+		return err == nil
+	})
+	require.NoError(t, conn.Connect(own))
+	r.until("it is ready", func() bool { return conn.State() == rdma.Ready })
 	assert.NotZero(t, conn.MTU())
 }

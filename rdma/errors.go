@@ -49,7 +49,7 @@ var (
 
 	// ErrNoRoute: none of the device's addresses leads to the peer's.
 	ErrNoRoute = verbs.ErrNoRoute
-	// ErrUnreachable: the peer's connection manager does not answer.
+	// ErrUnreachable: the peer's connection manager does not answer, or its host is down.
 	ErrUnreachable = verbs.ErrUnreachable
 	// ErrNotListening: the peer answers that nobody listens on the port.
 	ErrNotListening = verbs.ErrNotListening

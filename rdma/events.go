@@ -160,7 +160,7 @@ func (c *Context) failWith(err error) {
 func (c *Context) queryAll() int {
 	n := 0
 	for _, conn := range c.slots {
-		if conn == nil || conn.state != Ready && conn.state != Connecting {
+		if conn == nil || conn.state != Ready && conn.state != Connecting || conn.transition.running {
 			continue
 		}
 		if attr, err := conn.lane.QP().Query(); err == nil && attr.State == verbs.QPError {

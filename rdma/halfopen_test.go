@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"runtime"
 	"testing"
 	"time"
 
@@ -19,12 +20,21 @@ func (n *neighbours) halfOpen(active int) (conns []*Connection) {
 		_, desc, err := n.server.Export()
 		require.NoError(n.t, err)
 		require.NoError(n.t, conn.Connect(desc))
+		conn.finishTransition()
 		if conn.establishment.(*readySignal).active {
 			found++
 		}
 		conns = append(conns, conn)
 	}
 	return conns
+}
+
+// finishTransition waits until no helper has the queue pair.
+func (conn *Connection) finishTransition() {
+	for conn.transition.running {
+		conn.ctx.manager.handle()
+		runtime.Gosched()
+	}
 }
 
 // visits runs the deadlines of a half-open connection for as long as it would have them if
@@ -41,6 +51,7 @@ func (n *neighbours) visits(conn *Connection, until time.Duration) (visits, sign
 		sending = signal.sending
 		n.server.expire() // nothing of it is due
 		conn.due(conn.deadline.at)
+		conn.finishTransition()
 		n.peer.flush()
 		visits++
 	}
@@ -87,6 +98,7 @@ func TestPollsBecomeRarer(t *testing.T) {
 		_, desc, err := n.server.Export()
 		require.NoError(t, err)
 		require.NoError(t, conn.Connect(desc))
+		conn.finishTransition()
 		if signal := conn.establishment.(*readySignal); !signal.active {
 			passive = conn
 		}
@@ -113,7 +125,8 @@ func TestHalfOpenConnectionsAreLeftAlone(t *testing.T) {
 		signal := conn.establishment.(*readySignal)
 		signal.began = now.Add(-time.Hour) // for as long as they have waited
 		if signal.active {
-			require.NoError(t, signal.takeBack())
+			require.NoError(t, signal.takeBack(now))
+			conn.finishTransition()
 			signal.again = now.Add(longestPause)
 			signal.schedule(now)
 		}
@@ -146,6 +159,7 @@ func TestQueuePairIsUpBetweenSignals(t *testing.T) {
 	signal := conn.establishment.(*readySignal)
 	for signal.sending {
 		conn.due(conn.deadline.at)
+		conn.finishTransition()
 	}
 	require.Equal(t, verbs.QPReadyToSend, must(conn.QP().Query()).State)
 
@@ -165,6 +179,7 @@ func TestGoodbyeAfterASignalThatWasTakenBack(t *testing.T) {
 	conn := conns[len(conns)-1]
 	for conn.establishment.(*readySignal).sending {
 		conn.due(conn.deadline.at)
+		conn.finishTransition()
 	}
 	require.NoError(t, conn.Close())
 	require.Equal(t, signalReady, conn.signal.purpose)

@@ -2,6 +2,8 @@ package rdma_test
 
 import (
 	"net/netip"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,12 +19,18 @@ import (
 // gate holds up calls until it is opened.
 type gate struct {
 	t      *testing.T
+	once   sync.Once
 	opened chan struct{}
 }
 
-func newGate(t *testing.T) *gate { return &gate{t, make(chan struct{})} }
+// newGate makes one, which is open when the test ends.
+func newGate(t *testing.T) *gate {
+	g := &gate{t: t, opened: make(chan struct{})}
+	t.Cleanup(g.open)
+	return g
+}
 
-func (g *gate) open() { close(g.opened) }
+func (g *gate) open() { g.once.Do(func() { close(g.opened) }) }
 
 // pass returns when the gate is open.
 func (g *gate) pass() {
@@ -70,5 +78,156 @@ func TestStopDoesNotHoldUpTheEngine(t *testing.T) {
 	must(stopping.Listen(":0", rdma.ListenConfig{}))
 	for _, c := range []*rdma.Context{stopping, client} {
 		require.NoError(t, c.Close())
+	}
+}
+
+// submitInOrder submits n numbered writes to a connection of a.
+func (r *rig) submitInOrder(pool *rdma.WritePool, conn *rdma.Connection, n int) {
+	for i := range n {
+		task := must(pool.Alloc(conn, r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(r.a.peer, 0, 8)))
+		task.SetUserData(i)
+		require.NoError(r.t, task.Submit())
+	}
+}
+
+// While the kernel looks for one peer, other connections work; a connection that is closed or
+// fails meanwhile ends when the kernel has returned.
+func TestConnectDoesNotHoldUpTheEngine(t *testing.T) {
+	for _, end := range []string{"connects", "is closed", "stops", "times out", "is refused"} {
+		t.Run(end, func(t *testing.T) {
+			looking := newGate(t)
+			cfg := rdma.Config{MaxConnections: 3}
+			if end == "times out" {
+				cfg.ConnectTimeout = 20 * time.Millisecond
+			}
+			refuse := end == "is refused"
+			var order []int
+			var pool *rdma.WritePool
+			dev := openFaulty(t)
+			r := newRigOn(t, dev, openSoft(t), cfg, rdma.Config{MaxConnections: 3})
+			pool = must(r.a.ctx.WritePool(8, func(task *rdma.WriteTask) {
+				order = append(order, task.UserData().(int))
+				require.NoError(t, task.Free())
+			}, func(task *rdma.WriteTask, err error) {
+				assert.NoError(t, err)
+				_ = task.Free()
+			}))
+			r.connect(1)
+			dev.Neighbours(func(verbs.AddressAttr) error {
+				looking.pass()
+				if refuse {
+					return faultydevice.ErrBroken
+				}
+				return nil
+			})
+			a, b := r.link()
+			r.submitInOrder(pool, r.a.conns[0], 8)
+			r.until("the other connection works", func() bool { return len(order) == 8 })
+			require.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 7}, order)
+			if end == "times out" {
+				r.until("it has failed", func() bool { return a.State() == rdma.Failed })
+			} else {
+				require.Equal(t, rdma.Connecting, a.State())
+			}
+			switch end {
+			case "is closed":
+				require.NoError(t, a.Close())
+			case "stops":
+				require.NoError(t, r.a.ctx.Stop())
+				for range 100 {
+					must(r.engine.Progress())
+				}
+				require.Equal(t, pe.Stopping, r.a.ctx.State())
+			case "times out":
+				require.NoError(t, a.Close())
+			}
+			for range 100 {
+				must(r.engine.Progress())
+			}
+			require.LessOrEqual(t, r.a.closed(), map[string]int{"stops": 1}[end], "the kernel has its queue pair")
+			looking.open()
+			switch end {
+			case "connects":
+				r.until("they are connected", func() bool { return a.State() == rdma.Ready && b.State() == rdma.Ready })
+				order = nil
+				r.submitInOrder(pool, a, 8)
+				r.until("it works", func() bool { return len(order) == 8 })
+				require.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 7}, order)
+			case "is refused":
+				r.until("it has failed", func() bool { return a.State() == rdma.Failed })
+				require.ErrorIs(t, a.Err(), faultydevice.ErrBroken)
+				require.ErrorIs(t, a.Err(), rdma.ErrDevice)
+			case "stops":
+				r.until("the context is Idle", func() bool { return r.a.ctx.State() == pe.Idle })
+			default:
+				r.until("it is closed", func() bool { return r.a.closed() == 1 })
+			}
+		})
+	}
+}
+
+// A peer whose host is down is waited for, until it is up or the time is over.
+func TestConnectToAHostThatIsDown(t *testing.T) {
+	for _, up := range []bool{true, false} {
+		dev := openFaulty(t)
+		cfg := rdma.Config{}
+		if !up {
+			cfg.ConnectTimeout = 300 * time.Millisecond
+		}
+		r := newRigOn(t, dev, openSoft(t), cfg, rdma.Config{})
+		require.NoError(t, r.a.ctx.Start())
+		require.NoError(t, r.b.ctx.Start())
+		var attempts atomic.Int32
+		dev.Neighbours(func(verbs.AddressAttr) error {
+			if attempts.Add(1) > 2 && up {
+				return nil
+			}
+			return faultydevice.ErrDown
+		})
+		a, b := r.link()
+		if up {
+			r.until("they are connected", func() bool { return a.State() == rdma.Ready && b.State() == rdma.Ready })
+			require.EqualValues(t, 3, attempts.Load())
+			continue
+		}
+		r.until("it has failed", func() bool { return a.Err() != nil })
+		require.ErrorIs(t, a.Err(), rdma.ErrTimeout)
+		require.ErrorIs(t, a.Err(), rdma.ErrUnreachable)
+		require.Positive(t, attempts.Load())
+	}
+}
+
+// Connections by address wait likewise, at both ends.
+func TestDialWhileTheKernelLooks(t *testing.T) {
+	for _, end := range []string{"active", "passive"} {
+		t.Run(end, func(t *testing.T) {
+			dev, far := openFaulty(t), openSoft(t)
+			active, passive := verbs.Device(dev), far
+			if end == "passive" {
+				active, passive = far, dev
+			}
+			r := newRigOn(t, active, passive, rdma.Config{MaxConnections: 2}, rdma.Config{MaxConnections: 2})
+			require.NoError(t, r.a.ctx.Start())
+			require.NoError(t, r.b.ctx.Start())
+			looking := newGate(t)
+			var attempts atomic.Int32
+			dev.Neighbours(func(verbs.AddressAttr) error {
+				looking.pass()
+				if attempts.Add(1) == 1 {
+					return faultydevice.ErrDown
+				}
+				return nil
+			})
+			var accepted *rdma.Connection
+			listener := must(r.b.ctx.Listen(":0", rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
+				accepted = must(q.Accept(rdma.AcceptConfig{}))
+			}}))
+			conn := must(r.a.ctx.Dial(netip.AddrPortFrom(r.b.ctx.GID().GID.Addr(), listener.Addr().Port()).String(), rdma.DialConfig{}))
+			r.until("it is accepted", func() bool { return accepted != nil })
+			require.Equal(t, rdma.Connecting, conn.State())
+			looking.open()
+			r.until("they are connected", func() bool { return conn.State() == rdma.Ready && accepted.State() == rdma.Ready })
+			require.EqualValues(t, 2, attempts.Load())
+		})
 	}
 }

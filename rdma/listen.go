@@ -243,7 +243,8 @@ func (q *ConnectRequest) Accept(cfg AcceptConfig) (*Connection, error) {
 	}
 	c, id := q.listener.ctx, q.id
 	var end *acceptedEnd
-	conn, err := c.newConnection(fmt.Sprintf("accept the %v", q), func(conn *Connection) error {
+	var attr verbs.QPAttr
+	conn, err := c.newConnection(fmt.Sprintf("accept the %v", q), func(conn *Connection) (err error) {
 		end = &acceptedEnd{cmEnd{conn: conn, id: id}}
 		conn.establishment = end
 		conn.hold = newHold(cfg.Held)
@@ -251,13 +252,8 @@ func (q *ConnectRequest) Accept(cfg AcceptConfig) (*Connection, error) {
 		if err := conn.initialize(port); err != nil {
 			return err
 		}
-		if err := end.bringUp(); err != nil {
-			return err
-		}
-		p := end.param(cfg.PrivateData)
-		p.ResponderResources = min(p.ResponderResources, q.param.ResponderResources)
-		p.InitiatorDepth = min(p.InitiatorDepth, q.param.InitiatorDepth)
-		return id.Accept(p)
+		attr, err = end.attributes()
+		return err
 	})
 	if errors.Is(err, verbs.ErrState) { // the peer has given up, which is reported in a moment
 		err = fmt.Errorf("%w: %w", ErrNotReady, err)
@@ -272,7 +268,25 @@ func (q *ConnectRequest) Accept(cfg AcceptConfig) (*Connection, error) {
 	if limit := c.set.ConnectTimeout; limit > 0 {
 		c.setDeadline(&conn.deadline, time.Now().Add(limit))
 	}
+	privateData := slices.Clone(cfg.PrivateData)
+	conn.connectLane(attr, func(err error) { end.accept(q, privateData, err) })
 	return conn, nil
+}
+
+// accept sends the acceptance, when the queue pair is up.
+func (e *acceptedEnd) accept(q *ConnectRequest, privateData []byte, err error) {
+	if err == nil {
+		p := e.param(privateData)
+		p.ResponderResources = min(p.ResponderResources, q.param.ResponderResources)
+		p.InitiatorDepth = min(p.InitiatorDepth, q.param.InitiatorDepth)
+		err = e.id.Accept(p)
+	}
+	switch {
+	case errors.Is(err, verbs.ErrState): // the peer has given up, which is reported in a moment
+		e.conn.fail(fmt.Errorf("rdma: accept the %v: %w: %w", q, ErrNotReady, err))
+	case err != nil:
+		e.conn.fail(e.conn.deviceError(err))
+	}
 }
 
 // Reject rejects the request, with at most 148 bytes for the peer's program: its error

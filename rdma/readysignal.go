@@ -102,7 +102,14 @@ func (r *readySignal) arrived(value uint64) bool {
 // goodbyeArrived implements establishment.
 func (r *readySignal) goodbyeArrived() bool { return r.arrived(^r.conn.local.nonce) }
 
-// begin is called once the queue pair is up and the connection is Connecting.
+// await begins the time that the peer has.
+func (r *readySignal) await() {
+	r.began = time.Now()
+	r.schedule(r.began)
+}
+
+// begin is called once the queue pair is up and the connection is Connecting, or has been made
+// Ready by the peer's signal meanwhile.
 func (r *readySignal) begin() {
 	conn := r.conn
 	order := conn.local.compare(&conn.peer)
@@ -111,7 +118,8 @@ func (r *readySignal) begin() {
 		conn.ready()
 		return
 	}
-	r.active, r.began = order > 0, time.Now()
+	r.active = order > 0
+	now := time.Now()
 	if region, able := r.region.(verbs.WatchableMR); able {
 		var err error
 		if r.cancel, err = region.Watch(0, 8, r.written); err != nil {
@@ -119,11 +127,11 @@ func (r *readySignal) begin() {
 			return
 		}
 	}
-	if r.active {
-		r.signal(r.began)
+	if r.active && conn.state == Connecting {
+		r.signal(now)
 	}
 	r.signaled() // the peer may have been first
-	r.schedule(r.began)
+	r.schedule(now)
 }
 
 // written is called by the device, on any goroutine, when the word was written.
@@ -187,11 +195,9 @@ func (r *readySignal) due(now time.Time) {
 	if r.active && !r.again.IsZero() && !now.Before(r.again) {
 		if !r.sending {
 			r.signal(now)
-		} else if err := r.takeBack(); err != nil {
+		} else if err := r.takeBack(now); err != nil {
 			conn.fail(conn.deviceError(err))
 			return
-		} else {
-			r.again = now.Add(within(now.Sub(r.began)/4, shortestPause, longestPause))
 		}
 	}
 	r.schedule(now)
@@ -199,12 +205,18 @@ func (r *readySignal) due(now time.Time) {
 
 // takeBack ends a signal that nobody has acknowledged. The queue pair is up in the pause
 // that follows: where just the acknowledgement was lost, the peer is Ready, and may speak.
-func (r *readySignal) takeBack() error {
-	r.sending = false
+func (r *readySignal) takeBack(now time.Time) error {
+	r.sending, r.again = false, time.Time{}
 	if err := r.conn.reset(); err != nil {
 		return err
 	}
-	return r.conn.bringUp()
+	r.conn.bringUp(func() {
+		if !r.sending {
+			r.again = now.Add(within(now.Sub(r.began)/4, shortestPause, longestPause))
+			r.schedule(now)
+		}
+	})
+	return nil
 }
 
 // schedule sets the connection's deadline to what comes first.

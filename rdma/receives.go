@@ -127,7 +127,7 @@ func (c *Context) feed(conn *Connection) {
 // becomeHungry has the connection be given receives, if it has room for them.
 func (conn *Connection) becomeHungry() {
 	c := conn.ctx
-	if conn.takesReceives && !conn.hungry.Queued() && conn.receives.Len() < c.receiveShare() {
+	if conn.takesReceives && !conn.transition.running && !conn.hungry.Queued() && conn.receives.Len() < c.receiveShare() {
 		c.hungry.Push(&conn.hungry)
 	}
 }

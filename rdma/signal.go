@@ -186,6 +186,9 @@ func (conn *Connection) awaitGoodbye(now time.Time) {
 
 // timeoutError is the error of a connection whose peer did not connect.
 func (conn *Connection) timeoutError(limit time.Duration) error {
+	if err := conn.transition.last; err != nil {
+		return fmt.Errorf("rdma: %v: %w after %v: at last: %w", conn, ErrTimeout, limit, err)
+	}
 	return fmt.Errorf("rdma: %v: %w: the peer did not connect within %v; check that it has this end's descriptor, that it runs, and that UDP packets get through%s",
 		conn, ErrTimeout, limit, conn.ctx.onPort())
 }

@@ -31,7 +31,8 @@ var (
 	ErrOverrun = errors.New("completion queue overrun")
 	// ErrNoRoute: none of the device's ports and GIDs leads to that address.
 	ErrNoRoute = errors.New("no route from this device")
-	// ErrUnreachable: the peer's connection manager does not answer.
+	// ErrUnreachable: the peer's connection manager does not answer, or the kernel cannot
+	// resolve the peer's address, since its host is down.
 	ErrUnreachable = errors.New("no answer from the peer")
 	// ErrNotListening: the peer's connection manager answers that nobody listens on
 	// that port.

@@ -22,6 +22,10 @@ func kindOf(errno syscall.Errno) error {
 		return verbs.ErrNotSupported
 	case syscall.EIO, syscall.ENODEV:
 		return verbs.ErrNoDevice
+	case syscall.ETIMEDOUT, syscall.EHOSTUNREACH: // the peer's address is not resolved
+		return verbs.ErrUnreachable
+	case syscall.ENETUNREACH:
+		return verbs.ErrNoRoute
 	}
 	return nil
 }

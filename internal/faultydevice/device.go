@@ -24,6 +24,10 @@ var ErrBroken = errors.New("the device is broken")
 // ErrGone is what the driver of adapters returns when the kernel says that the device is gone.
 var ErrGone error = &ibverbs.Error{Verb: "ibv_destroy_qp", Errno: syscall.EIO, Kind: verbs.ErrNoDevice}
 
+// ErrDown is what the driver of adapters returns when the kernel cannot resolve the address of
+// a peer, since its host is down.
+var ErrDown error = &ibverbs.Error{Verb: "ibv_modify_qp", Errno: syscall.ETIMEDOUT, Kind: verbs.ErrUnreachable}
+
 // Receives is what receives are posted to: a queue pair, or a shared receive queue.
 type Receives interface {
 	PostRecv(wrs []verbs.RecvWR) (int, error)

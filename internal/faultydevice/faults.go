@@ -67,7 +67,7 @@ func (d *Device) NoSharedReceiveQueues() {
 
 // Neighbours has the kernel resolve peers' addresses as it does for adapters: in the change of a
 // reliable connection's queue pair from Init to RTR, and in the creation of an address handle.
-// resolve may block, and fails as the kernel does with an *ibverbs.Error of ETIMEDOUT.
+// resolve may block, and fails as the kernel does with ErrDown.
 func (d *Device) Neighbours(resolve func(verbs.AddressAttr) error) {
 	d.Set(func(h *Hooks) {
 		next := h.modify()

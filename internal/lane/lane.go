@@ -107,16 +107,22 @@ func (l *Lane) Initialize(port int, access verbs.Access) error {
 // Connect takes the queue pair of a reliable connection from Init to Ready to Send,
 // with all attributes but State. Requests can be posted from then on.
 func (l *Lane) Connect(a verbs.QPAttr) error {
+	if err := l.BringUp(a); err != nil {
+		return err
+	}
+	l.Connected()
+	return nil
+}
+
+// BringUp is Connect without Connected, which is to follow. It may be called on another
+// goroutine while nothing but Push, Seal and Num is called on the lane.
+func (l *Lane) BringUp(a verbs.QPAttr) error {
 	a.State = verbs.QPReadyToReceive
 	if err := l.qp.Modify(a, verbs.RCToRTR); err != nil {
 		return err
 	}
 	a.State = verbs.QPReadyToSend
-	if err := l.qp.Modify(a, verbs.RCToRTS); err != nil {
-		return err
-	}
-	l.Connected()
-	return nil
+	return l.qp.Modify(a, verbs.RCToRTS)
 }
 
 // OpenDatagrams takes the queue pair of datagrams, of UD or SRD, from Reset to Ready to

@@ -1,0 +1,92 @@
+package rdma
+
+import (
+	"errors"
+	"time"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// The pauses between attempts to bring up a queue pair whose peer is down.
+const (
+	firstTransitionPause   = 50 * time.Millisecond
+	longestTransitionPause = time.Second
+)
+
+// transition takes a connection's queue pair from Init to Ready to Send. For adapters the
+// kernel resolves the peer's address in that, for a second and more where the peer is down. So
+// a helper does it, and does it again while the peer is down. Nothing else is done with the
+// queue pair meanwhile: tasks wait in the lane.
+type transition struct {
+	conn      *Connection
+	attr      verbs.QPAttr
+	done      func(err error) // on the engine's goroutine, unless the connection ends before
+	running   bool            // a helper has the queue pair
+	shut      bool            // the lane is to be shut when it has not
+	postponed []func()        // to be run then
+	pause     time.Duration
+	again     deadline // when to try again
+	last      error    // why the last attempt has failed; nil: it has not
+}
+
+// connectLane takes the queue pair from Init to Ready to Send, with all attributes but State. done
+// gets the error, unless the connection ends before.
+func (conn *Connection) connectLane(attr verbs.QPAttr, done func(err error)) {
+	conn.takeReceives()
+	t := &conn.transition
+	t.conn, t.attr, t.done, t.pause, t.last = conn, attr, done, firstTransitionPause, nil
+	t.again.owner = t
+	t.try()
+}
+
+func (t *transition) try() {
+	t.running = true
+	l, attr := t.conn.lane, t.attr
+	t.conn.ctx.helpers.run(func() func() {
+		err := l.BringUp(attr)
+		return func() { t.tried(err) }
+	})
+}
+
+// due implements the owner of a deadline.
+func (t *transition) due(time.Time) { t.try() }
+
+// cancel ends a transition that no helper is at.
+func (t *transition) cancel() {
+	t.done = nil
+	if t.conn != nil {
+		t.conn.ctx.setDeadline(&t.again, time.Time{})
+	}
+}
+
+// postpone has f run when no helper has the queue pair.
+func (t *transition) postpone(f func()) { t.postponed = append(t.postponed, f) }
+
+// tried goes on after an attempt.
+func (t *transition) tried(err error) {
+	conn, done, postponed := t.conn, t.done, t.postponed
+	t.running, t.postponed, t.last = false, nil, err
+	switch {
+	case t.shut:
+		conn.shutLane()
+	case err == nil:
+		t.done = nil
+		conn.lane.Connected()
+		if conn.state.usable() {
+			done(nil)
+		}
+	case conn.state.usable() && errors.Is(err, verbs.ErrUnreachable):
+		conn.ctx.setDeadline(&t.again, time.Now().Add(t.pause))
+		t.pause = min(2*t.pause, longestTransitionPause)
+	case conn.state.usable():
+		t.done = nil
+		done(err)
+	default: // a goodbye waits for it
+		conn.shut()
+	}
+	conn.becomeHungry()
+	for _, f := range postponed {
+		f()
+	}
+	conn.ctx.poke()
+}
