@@ -25,10 +25,13 @@ type destination struct {
 // others have been used since.
 type addressHandle struct {
 	to     destination
-	ah     verbs.AH // nil: closed
+	ah     verbs.AH // nil: not made yet, or closed
 	tasks  int      // at the device, or waiting
-	idle   fifo.Node[*addressHandle]
-	number uint16 // verbs.NoAH: it has none
+	making bool     // a helper makes it
+	// waiting are the tasks that go to the lane when it has been made, in order.
+	waiting fifo.Queue[*request]
+	idle    fifo.Node[*addressHandle]
+	number  uint16 // verbs.NoAH: it has none
 
 	// Of one that is not used any more, but that completions may still name.
 	leaving verbs.AH
@@ -52,9 +55,11 @@ func newAddressHandles(c *Context, limit int) addressHandles {
 	}
 }
 
-// find returns the handle that leads to a peer.
-func (a *addressHandles) find(p *Peer) (*addressHandle, error) {
-	if h := p.handle; h != nil && h.ah != nil && h.to.lid == p.lid && h.to.source == p.source {
+// find returns the handle that leads to a peer. For UD on adapters, the kernel resolves the
+// peer's address when one is made, for a second and more where the peer is down: so helped has
+// a helper make it, and the tasks that need it wait.
+func (a *addressHandles) find(p *Peer, helped bool) (*addressHandle, error) {
+	if h := p.handle; h != nil && (h.ah != nil || h.making) && h.to.lid == p.lid && h.to.source == p.source {
 		return h, nil
 	}
 	to := destination{gid: p.addr.GID, udpPort: p.addr.UDPPort, lid: p.lid, source: p.source}
@@ -64,7 +69,7 @@ func (a *addressHandles) find(p *Peer) (*addressHandle, error) {
 	h := a.open[to]
 	if h == nil {
 		var err error
-		if h, err = a.make(to, p); err != nil {
+		if h, err = a.make(to, p, helped); err != nil {
 			return nil, fmt.Errorf("address handle for %v: %w", p, err)
 		}
 	}
@@ -72,7 +77,7 @@ func (a *addressHandles) find(p *Peer) (*addressHandle, error) {
 	return h, nil
 }
 
-func (a *addressHandles) make(to destination, p *Peer) (*addressHandle, error) {
+func (a *addressHandles) make(to destination, p *Peer, helped bool) (*addressHandle, error) {
 	if len(a.open) >= a.limit {
 		a.evict()
 	}
@@ -86,19 +91,82 @@ func (a *addressHandles) make(to destination, p *Peer) (*addressHandle, error) {
 	if p.group != nil {
 		path = p.group.path
 	}
-	ah, err := s.PD.CreateAH(path)
-	if err != nil {
-		return nil, err
-	}
-	h := &addressHandle{to: to, ah: ah, number: verbs.NoAH}
+	h := &addressHandle{to: to, number: verbs.NoAH}
 	h.idle.Value = h
-	a.open[to] = h
-	a.idle.Push(&h.idle)
+	if !helped {
+		ah, err := s.PD.CreateAH(path)
+		if err != nil {
+			return nil, err
+		}
+		a.open[to] = h
+		a.made(h, ah)
+		return h, nil
+	}
+	a.open[to], h.making = h, true
+	a.ctx.helpers.run(func() func() {
+		ah, err := s.PD.CreateAH(path)
+		return func() {
+			h.making = false
+			if err != nil {
+				a.failed(h, err)
+			} else {
+				a.made(h, ah)
+			}
+		}
+	})
+	return h, nil
+}
+
+// made takes a handle into use. Tasks that wait for it go to the lane, unless the endpoint is
+// about to end, which flushes them.
+func (a *addressHandles) made(h *addressHandle, ah verbs.AH) {
+	h.ah = ah
 	if n, ok := ah.(verbs.NumberedAH); ok {
 		h.number = n.Number()
 		a.byNumber[h.number] = h
 	}
-	return h, nil
+	if h.tasks == 0 {
+		a.idle.Push(&h.idle)
+	}
+	d := a.ctx.datagrams
+	for d != nil && !d.ending() && h.waiting.Len() > 0 {
+		r := h.waiting.Pop()
+		r.send.WR.AH = ah
+		d.lane.Push(&r.send)
+	}
+}
+
+// failed fails the tasks that wait for a handle that could not be made. The next task to the
+// peer has it tried again.
+func (a *addressHandles) failed(h *addressHandle, err error) {
+	delete(a.open, h.to)
+	status := verbs.StatusLocalQPOperationError
+	if errors.Is(err, ErrUnreachable) || errors.Is(err, ErrNoRoute) {
+		status = verbs.StatusRetryExceeded
+	}
+	defer func() { // a callback has panicked: the others are for the next pass
+		if h.waiting.Len() > 0 {
+			a.ctx.manager.add(func() { a.failed(h, err) })
+		}
+	}()
+	for h.waiting.Len() > 0 {
+		r := h.waiting.Pop()
+		failure := &TaskError{Op: r.op, Status: status, Peer: r.peer, Cause: fmt.Errorf("address handle: %w", err)}
+		a.end(h)
+		r.handle = nil
+		a.ctx.control.End(&r.Task)
+		r.pool.completed(r, failure)
+	}
+}
+
+// flush ends the tasks that wait for handles, and returns how many. The lane is shut.
+func (a *addressHandles) flush() (n int) {
+	for _, h := range a.open {
+		for ; h.waiting.Len() > 0; n++ {
+			a.ctx.datagrams.completed(h.waiting.Pop(), verbs.StatusFlushed, 0)
+		}
+	}
+	return n
 }
 
 // evict closes the handle that no task has used for the longest time, if there is one.
@@ -138,7 +206,7 @@ func (a *addressHandles) begin(h *addressHandle) {
 }
 
 func (a *addressHandles) end(h *addressHandle) {
-	if h.tasks--; h.tasks == 0 {
+	if h.tasks--; h.tasks == 0 && h.ah != nil {
 		a.idle.Push(&h.idle)
 	}
 }
@@ -147,6 +215,9 @@ func (a *addressHandles) end(h *addressHandle) {
 func (a *addressHandles) close() error {
 	var errs []error
 	for _, h := range a.open {
+		if h.ah == nil {
+			continue
+		}
 		errs = append(errs, h.ah.Close())
 		h.ah, h.tasks = nil, 0
 	}

@@ -116,7 +116,8 @@ func (c *Context) release() error {
 	}
 	c.closeDeadlines()
 	c.lanes.Release()
-	c.helpers.done.Wait() // no call is left
+	c.helpers.done.Wait() // no call is left, except where Start has failed
+	c.manager.handle()
 	if c.datagrams != nil {
 		c.datagrams.leaveGroups()
 	}

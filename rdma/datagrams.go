@@ -91,10 +91,10 @@ func (d *datagrams) addr() EndpointAddr {
 
 // direct gives a task the way to its peer.
 func (d *datagrams) direct(r *request) error {
-	if d == nil || d.deadline.at != (time.Time{}) || d.lane.IsShut() {
+	if d == nil || d.ending() {
 		return fmt.Errorf("%w: context %q is %v", ErrNotReady, r.ctx.set.Name, r.ctx.State())
 	}
-	h, err := d.handles.find(r.peer)
+	h, err := d.handles.find(r.peer, r.ctx.set.Transport == verbs.UD)
 	if err != nil {
 		return err
 	}
@@ -106,8 +106,16 @@ func (d *datagrams) direct(r *request) error {
 
 func (d *datagrams) push(r *request) {
 	d.handles.begin(r.handle)
+	if r.handle.making {
+		r.send.Renew() // what became of an earlier use does not count
+		r.handle.waiting.Push(r)
+		return
+	}
 	d.lane.Push(&r.send)
 }
+
+// ending reports whether tasks are not taken any more.
+func (d *datagrams) ending() bool { return d.deadline.at != (time.Time{}) || d.lane.IsShut() }
 
 // completed handles the end of a task.
 func (d *datagrams) completed(r *request, status verbs.Status, vendor uint32) {
@@ -219,7 +227,8 @@ func (o *datagramOwner) drained() int {
 		c.control.Fail(fmt.Errorf("rdma: %w: %s has not given back the tasks of context %q that it had flushed", ErrDevice, c.dev.Name(), c.set.Name))
 	}
 	c.settle(d.lane)
-	n := d.lane.Flush()
+	n := d.handles.flush()
+	n += d.lane.Flush()
 	if !d.closed { // a lane that was shut does not come back
 		d.closed = true
 		if err := d.lane.Close(); err != nil {

@@ -96,7 +96,8 @@ type TaskError struct {
 	VendorError uint32 // the device's own code; zero if it has none
 	// Cause is, for a task that was flushed, why its connection ended (Connection.Err),
 	// or else its context (pe.Core.Err). It is nil if this program closed the connection
-	// or stopped the context, and for tasks that failed by themselves.
+	// or stopped the context, and for tasks that failed by themselves, except where the device
+	// could not reach the address of the Peer.
 	Cause error
 
 	advice string // what to do, where it depends on more than operation and status

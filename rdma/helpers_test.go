@@ -1,6 +1,7 @@
 package rdma_test
 
 import (
+	"errors"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -228,6 +229,88 @@ func TestDialWhileTheKernelLooks(t *testing.T) {
 			looking.open()
 			r.until("they are connected", func() bool { return conn.State() == rdma.Ready && accepted.State() == rdma.Ready })
 			require.EqualValues(t, 2, attempts.Load())
+		})
+	}
+}
+
+// While the kernel looks for one destination of datagrams, those to others go out; those to it
+// follow in order, fail if it is down, or are flushed if the context stops.
+func TestDatagramsWhileTheKernelLooks(t *testing.T) {
+	for _, end := range []string{"found", "down", "refused", "stops"} {
+		t.Run(end, func(t *testing.T) {
+			const messages = 3
+			engine := newEngine(t)
+			dev := openFaulty(t)
+			a := newPost(t, engine, dev, rdma.Config{Name: "a", CloseTimeout: -1})
+			b, c := newPost(t, engine, openSoft(t), rdma.Config{Name: "b"}), newPost(t, engine, openSoft(t), rdma.Config{Name: "c"})
+			lost := must(b.ctx.EndpointAddr())
+			looking := newGate(t)
+			var outcome atomic.Pointer[error]
+			dev.Neighbours(func(to verbs.AddressAttr) error {
+				if to.DGID != lost.GID || to.UDPPort != lost.UDPPort {
+					return nil
+				}
+				looking.pass()
+				if err := outcome.Load(); err != nil {
+					return *err
+				}
+				return nil
+			})
+			toB, toC := must(a.ctx.PeerAt(lost)), must(a.ctx.PeerAt(must(c.ctx.EndpointAddr())))
+			texts := []string{"first", "second", "third"}
+			send := func(to *rdma.Peer) {
+				for i, text := range texts {
+					n := copy(a.mem.Bytes()[64*i:], text)
+					task := must(a.sends.Alloc(to, a.bufs.Source(a.mem, 64*i, n)))
+					task.SetUserData(text)
+					require.NoError(t, task.Submit())
+				}
+			}
+			send(toB)
+			send(toC)
+			c.until("its messages come", func() bool { return len(c.got) == messages })
+			require.Equal(t, texts, c.got)
+			a.until("they are sent", func() bool { return len(a.sent.done) == messages })
+			require.Empty(t, b.got)
+			require.Empty(t, a.sent.failed)
+			var want error
+			switch end {
+			case "down":
+				outcome.Store(&faultydevice.ErrDown)
+				want = rdma.ErrRetryExceeded
+			case "refused":
+				outcome.Store(&faultydevice.ErrBroken)
+				want = faultydevice.ErrBroken
+			case "stops":
+				want = rdma.ErrFlushed
+				require.NoError(t, a.ctx.Stop())
+				a.until("they are back", func() bool { return a.sent.count() == 2*messages })
+				for range 100 {
+					must(engine.Progress())
+				}
+				require.Equal(t, pe.Stopping, a.ctx.State(), "the kernel still looks")
+			}
+			looking.open()
+			a.until("all have ended", func() bool { return a.sent.count() == 2*messages })
+			if want == nil {
+				b.until("its messages come", func() bool { return len(b.got) == messages })
+				require.Equal(t, texts, b.got)
+				return
+			}
+			var failed []string
+			for i, err := range a.sent.errs {
+				require.ErrorIs(t, err, want)
+				failed = append(failed, a.sent.failed[i].UserData().(string))
+			}
+			require.Equal(t, texts, failed)
+			if end == "stops" {
+				return
+			}
+			require.Equal(t, end == "down", errors.Is(a.sent.errs[0], rdma.ErrUnreachable))
+			outcome.Store(nil)
+			send(toB)
+			b.until("its messages come, later", func() bool { return len(b.got) == messages })
+			require.Equal(t, texts, b.got)
 		})
 	}
 }

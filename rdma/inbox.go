@@ -46,7 +46,8 @@ type inboxSlot struct {
 // bytes, and hand each to f, on the engine's goroutine, inside Progress. The buffers are
 // the context's, in one piece of memory outside the Go heap where the system allows.
 // They are posted before the first connection is made, from Start on, and each again
-// when f has returned. So a message meets no receive only while f has fallen behind by n
+// when f has returned. (On a device without shared receive queues, each connection has its
+// share of them: see Config.RecvQueueSize.) So a message meets no receive only while f has fallen behind by n
 // messages; the peer's device then repeats it (Config.MinRNRTimer). In f, tasks can be
 // submitted to the connection that the message came from. Nothing is allocated per
 // message.

@@ -148,7 +148,7 @@ func (c *Context) pin(p *Peer) error {
 	if c.set.Transport != verbs.SRD && p.source == 0 || c.datagrams == nil || p.pinned != nil {
 		return nil
 	}
-	h, err := c.datagrams.handles.find(p)
+	h, err := c.datagrams.handles.find(p, false)
 	if err != nil {
 		return fmt.Errorf("rdma: make a peer of context %q: %w", c.set.Name, err)
 	}

@@ -102,6 +102,13 @@ func tasksEnd(t *testing.T, transport verbs.QPType, destroy error, fail func(*fa
 	r := &rig{t: t, engine: engine}
 	r.until("it runs", func() bool { return c.State() == pe.Running })
 	dev.WithholdCompletions()
+	posted := 0
+	dev.Set(func(h *faultydevice.Hooks) {
+		h.PostSend = func(qp verbs.QP, wrs []verbs.SendWR) (int, error) {
+			posted += len(wrs)
+			return qp.PostSend(wrs)
+		}
+	})
 	for i, where := range []string{"at the device", "waiting"} {
 		task := must(receivePool.Alloc(bufs.Target(target, 4096*i, 4096)))
 		task.SetUserData(where)
@@ -112,6 +119,7 @@ func tasksEnd(t *testing.T, transport verbs.QPType, destroy error, fail func(*fa
 		task.SetUserData(string(rune('a' + i)))
 		require.NoError(t, task.Submit())
 	}
+	r.until("the device has the sends", func() bool { return posted == sends })
 	dev.Set(func(h *faultydevice.Hooks) {
 		h.DestroyQP = func(qp verbs.QP) error {
 			asked[0] = true

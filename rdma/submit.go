@@ -19,8 +19,8 @@ import (
 // What the device or the peer refuses fails the task later, and ends the connection;
 // TrySubmit finds most of that before. If Submit fails, the task remains the caller's.
 // Errors match pe.ErrBadState, pe.ErrInUse and pe.ErrFreed, ErrNotReady unless the
-// connection is Ready, ErrNotSupported, and those of Alloc for the buffers; for a Peer also
-// the device's, where it cannot reach the peer's address.
+// connection is Ready, ErrNotSupported, and those of Alloc for the buffers. Where the device cannot reach the
+// address of a Peer, the task fails with ErrRetryExceeded and the reason.
 func (r *request) Submit() error { return r.submit(0, false) }
 
 // SubmitWith is Submit with flags: see pe.Aggregate and pe.OptimizeReports.

@@ -46,6 +46,7 @@ func (r *Request) Kept() error { return r.kept }
 // Renew changes the request's ID, so that completions of earlier uses are ignored.
 // They may still come when the queue pair was reset.
 func (r *Request) Renew() {
+	r.kept = nil
 	generation := (r.WR.ID>>indexBits + 1) & generationMask
 	r.WR.ID = generation<<indexBits | r.WR.ID&indexMask
 }
