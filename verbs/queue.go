@@ -289,6 +289,7 @@ type QP interface {
 	PostRecv(wrs []RecvWR) (int, error)
 	// Close destroys the queue pair, which is not attached to multicast groups any more.
 	// Completions of requests still outstanding are dropped; once it has returned, their memory is the caller's again.
+	// After an error that is so only where it matches ErrNoDevice: the device is gone.
 	Close() error
 }
 
