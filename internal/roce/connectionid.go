@@ -166,7 +166,7 @@ func (c *connectionManager) endpointFor(local, peer netip.Addr) (*endpoint, erro
 	if !local.IsValid() || local.IsUnspecified() {
 		return d.endpointTo(peer)
 	}
-	e := d.endpointAt(local)
+	e := d.endpointAt(local.WithZone(""))
 	switch {
 	case e == nil:
 		return nil, fmt.Errorf("device %s has the addresses %v: %w", d.cfg.Name, d.addresses(), verbs.ErrInvalid)

@@ -280,6 +280,7 @@ func (c *connectionManager) Listen(p verbs.CMListen) (verbs.CMListener, error) {
 // which.
 func (d *Device) listenNames(addr netip.Addr) (netip.Addr, map[netip.Addr]netip.AddrPort, error) {
 	names := make(map[netip.Addr]netip.AddrPort)
+	addr = addr.WithZone("") // the device is on one interface
 	if e := d.endpointAt(addr); e != nil {
 		names[addr] = e.socket.Addr()
 		return addr, names, nil

@@ -9,12 +9,14 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/control"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/load"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/report"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/route"
 )
 
 // errDamaged: what was measured is of no use.
@@ -98,21 +100,13 @@ func measureAll(ctx context.Context, o *options, table *report.Table) (reports [
 
 // lookUp finds the address of a host, IPv4 first: its GIDs are there on every RoCE device.
 func lookUp(ctx context.Context, host string, timeout time.Duration) (netip.Addr, error) {
-	if addr, err := netip.ParseAddr(host); err == nil {
-		return addr.Unmap(), nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	list, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	list, err := route.LookUp(ctx, host)
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("look up %s: %w; check the name, or give an address", host, err)
 	}
-	for _, a := range list {
-		if a.Unmap().Is4() {
-			return a.Unmap(), nil
-		}
-	}
-	return list[0], nil
+	return list[max(slices.IndexFunc(list, netip.Addr.Is4), 0)], nil
 }
 
 // dial connects to the server.

@@ -156,7 +156,7 @@ func serveForeign(ctx context.Context, o *options, stdout io.Writer) (err error)
 	defer func() { _ = stream.Close() }()
 	hangUp := context.AfterFunc(ctx, func() { _ = stream.Close() })
 	defer hangUp()
-	peer := stream.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap().WithZone("")
+	peer := stream.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
 	d, err := open(o, peer)
 	if err != nil {
 		return err

@@ -60,7 +60,7 @@ func serve(ctx context.Context, o *options, stdout, stderr io.Writer) error {
 			return fmt.Errorf("wait for a client: %w", err)
 		}
 		peer := conn.RemoteAddr().(*net.TCPAddr).AddrPort()
-		peer = netip.AddrPortFrom(peer.Addr().Unmap().WithZone(""), peer.Port())
+		peer = netip.AddrPortFrom(peer.Addr().Unmap(), peer.Port())
 		if o.once {
 			_ = l.Close()
 			s.serveClient(ctx, conn.(*net.TCPConn), peer)

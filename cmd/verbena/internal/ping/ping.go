@@ -246,7 +246,8 @@ func serve(ctx context.Context, o *options, out *printer, stderr io.Writer) (err
 	engine := pe.New(pe.Config{})
 	log := zerolog.New(zerolog.ConsoleWriter{Out: stderr, TimeFormat: time.TimeOnly, NoColor: !terminal.Colours(stderr)}).With().Timestamp().Logger()
 	s, err := NewServer(d.dev, engine, net.JoinHostPort(host, strconv.Itoa(port)), log, func(l *rdma.Listener) {
-		out.line("listening", "%v: interrupt to stop", l.Addr())
+		at := l.Addr()
+		out.line("listening", "%v: interrupt to stop", netip.AddrPortFrom(at.Addr().WithZone(addr.Zone()), at.Port()))
 	})
 	if err == nil {
 		err = engine.Run(ctx)

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/route"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 )
@@ -52,24 +54,20 @@ func ping(ctx context.Context, o *options, out *printer) error {
 
 // lookUp finds the address of a host.
 func lookUp(ctx context.Context, o *options, host string, out *printer) (netip.Addr, error) {
-	if addr, err := netip.ParseAddr(host); err == nil {
-		return addr.Unmap(), nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	list, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	list, err := route.LookUp(ctx, host)
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("look up %s: %w; check the name, or give an address", host, err)
 	}
 	// IPv4 first: its GIDs are there on every RoCE device.
-	best := list[0].Unmap()
-	for _, a := range list {
-		if a.Unmap().Is4() {
-			best = a.Unmap()
-			break
-		}
+	best := list[0]
+	if i := slices.IndexFunc(list, netip.Addr.Is4); i >= 0 {
+		best = list[i]
 	}
-	out.line("address", "%v, of %d that %s has", best, len(list), host)
+	if _, err := netip.ParseAddr(host); err != nil {
+		out.line("address", "%v, of %d that %s has", best, len(list), host)
+	}
 	return best, nil
 }
 

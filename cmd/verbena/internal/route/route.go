@@ -3,10 +3,12 @@
 package route
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/internal/routes"
@@ -39,7 +41,7 @@ func Find(name string, target netip.Addr) (*Route, error) {
 	if target.IsValid() {
 		r.Source = routes.Source(r.Target)
 		if r.Source.IsValid() {
-			r.Interface = interfaceOf(r.Source)
+			r.Interface = interfaceOf(r.Source, r.Target.Zone())
 		}
 	}
 	if name == "" {
@@ -48,6 +50,28 @@ func Find(name string, target netip.Addr) (*Route, error) {
 		}
 	}
 	return r, nil
+}
+
+// LookUp returns the addresses of a host, as the system's resolver orders them, those of the
+// link with their zones. An address stands for itself.
+func LookUp(ctx context.Context, host string) ([]netip.Addr, error) {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{addr.Unmap()}, nil
+	}
+	found, err := net.DefaultResolver.LookupIPAddr(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	var list []netip.Addr
+	for _, a := range found {
+		if addr, ok := netip.AddrFromSlice(a.IP); ok {
+			list = append(list, addr.Unmap().WithZone(a.Zone))
+		}
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("%s has no address", host)
+	}
+	return list, nil
 }
 
 // Away is the device of the interface that leads away from this machine, for a server that
@@ -129,14 +153,15 @@ func (r *Route) assess(e verbs.GIDEntry, taken bool) (bool, string) {
 }
 
 // interfaceOf is the name of the interface with an address, which is on the loopback
-// interface in the case of all addresses of 127.0.0.0/8.
-func interfaceOf(a netip.Addr) string {
+// interface in the case of all addresses of 127.0.0.0/8. A zone names the interface, or has
+// its index: several may have the same address of the link.
+func interfaceOf(a netip.Addr, zone string) string {
 	list, err := net.Interfaces()
 	if err != nil {
 		return ""
 	}
 	for _, i := range list {
-		if i.Flags&net.FlagUp == 0 {
+		if i.Flags&net.FlagUp == 0 || zone != "" && zone != i.Name && zone != strconv.Itoa(i.Index) {
 			continue
 		}
 		if a.IsLoopback() && i.Flags&net.FlagLoopback != 0 {

@@ -1,7 +1,9 @@
 package route
 
 import (
+	"net"
 	"net/netip"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -67,5 +69,39 @@ func TestWhichGID(t *testing.T) {
 		used, why := r.assess(c.entry, c.taken)
 		assert.Equal(t, c.used, used, "%v", c)
 		assert.Contains(t, why, c.why)
+	}
+}
+
+// TestZones: an address of the link stays with its interface, of which another may have the
+// same address.
+func TestZones(t *testing.T) {
+	a := netip.MustParseAddr("fe80::1%zone")
+	list, err := LookUp(t.Context(), a.String())
+	require.NoError(t, err)
+	assert.Equal(t, []netip.Addr{a}, list)
+	interfaces, err := net.Interfaces()
+	require.NoError(t, err)
+	found := 0
+	for _, i := range interfaces {
+		addrs, err := i.Addrs()
+		require.NoError(t, err)
+		for _, own := range addrs {
+			p, err := netip.ParsePrefix(own.String())
+			require.NoError(t, err)
+			if !p.Addr().Is6() || !p.Addr().IsLinkLocalUnicast() || i.Flags&net.FlagUp == 0 {
+				continue
+			}
+			found++
+			plain := p.Addr().WithZone("")
+			assert.Equal(t, i.Name, interfaceOf(plain, i.Name))
+			assert.Equal(t, i.Name, interfaceOf(plain, strconv.Itoa(i.Index)))
+			assert.Empty(t, interfaceOf(plain, "none"))
+			r, err := Find("", plain.WithZone(i.Name))
+			require.NoError(t, err)
+			assert.Equal(t, i.Name, r.Interface)
+		}
+	}
+	if found == 0 {
+		t.Log("no interface here has an address of its link")
 	}
 }

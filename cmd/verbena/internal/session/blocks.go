@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/link"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
-	"github.com/verbena-rdma/verbena/cmd/verbena/internal/tree"
 )
 
 // Files become blocks in three steps, each with goroutines of its own: pack decides what is
@@ -114,7 +114,7 @@ func (o *outgoing) pack(ctx context.Context) error {
 func (o *outgoing) packLarge(ctx context.Context, it *item) error {
 	end := &block{slot: -1, items: []*item{it}}
 	var err error
-	if it.file, err = tree.Open(&it.Found); err != nil {
+	if it.file, err = it.Open(); err != nil {
 		o.unreadable(it, err)
 		return o.submit(ctx, end)
 	}
@@ -160,7 +160,7 @@ func (o *outgoing) compare(ctx context.Context, it *item) (uint64, error) {
 			return 0, context.Cause(ctx)
 		}
 		if _, err := it.file.ReadAt(buf, int64(i*proto.BlockSize)); err != nil {
-			return 0, cutShort(err)
+			return 0, it.cutShort(it.file, err)
 		}
 		d.Add(proto.SumOf(buf))
 	}
@@ -171,9 +171,10 @@ func (o *outgoing) compare(ctx context.Context, it *item) (uint64, error) {
 	return it.decision.Blocks, nil
 }
 
-func cutShort(err error) error {
+// cutShort is the error for a file that could not be read as far as its size says.
+func (it *item) cutShort(file *os.File, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return tree.ErrChanged
+		return it.CheckEnd(file, false)
 	}
 	return err
 }
@@ -200,7 +201,7 @@ func (o *outgoing) read(ctx context.Context) {
 func (o *outgoing) readLarge(b *block, mem []byte) {
 	it := b.items[0]
 	if _, err := it.file.ReadAt(mem[:b.size], int64(b.offset)); err != nil {
-		b.err = cutShort(err)
+		b.err = it.cutShort(it.file, err)
 	}
 	b.message.Segments = []proto.Segment{{Entry: it.index, Offset: b.offset, Length: uint32(b.size), Last: b.last}}
 }
@@ -219,14 +220,14 @@ func (o *outgoing) readSmall(b *block, mem []byte) {
 }
 
 func readAll(it *item, mem []byte) error {
-	f, err := tree.Open(&it.Found)
+	f, err := it.Open()
 	if err != nil {
 		return err
 	}
 	if _, err = io.ReadFull(f, mem); err != nil {
-		err = cutShort(err)
+		err = it.cutShort(f, err)
 	} else {
-		err = tree.Unchanged(f, &it.Found)
+		err = it.CheckEnd(f, true)
 	}
 	return errors.Join(err, f.Close())
 }
@@ -287,11 +288,11 @@ func (o *outgoing) postLarge(ctx context.Context, b *block) error {
 
 // stillSame is the last look at a file of several blocks, all of which have been read.
 func (o *outgoing) stillSame(it *item) error {
-	f, err := tree.Open(&it.Found)
-	if err == nil {
-		err = f.Close()
+	f, err := it.Open()
+	if err != nil {
+		return err
 	}
-	return err
+	return errors.Join(it.CheckEnd(f, true), f.Close())
 }
 
 // discard tells the receiver that no more of an item will come, once.

@@ -385,3 +385,47 @@ func TestSoakHostile(t *testing.T) {
 	sent, received := b.run(t.Context(), r, SenderConfig{Sources: s})
 	good(t, sent, received, 1)
 }
+
+// TestEndBehindDiscard: a sender ends right behind a file that it takes back, which is still
+// to be settled then. That is no fault: senders do so when the last file could not be stored.
+func TestEndBehindDiscard(t *testing.T) {
+	b := newBed(t)
+	r, _ := receiver(t, tree.Refuse, ReceiverConfig{})
+	from, to := b.links()
+	hold := make(chan struct{})
+	n := &notes{onMoved: func(int64) { <-hold }} // settling does not get past the first block
+	served := make(chan error, 1)
+	go func() {
+		_, err := r.Serve(t.Context(), to, n)
+		served <- err
+	}()
+	welcome, err := NewSender(SenderConfig{}).greet(t.Context(), from)
+	require.NoError(t, err)
+	a := &attacker{t: t, b: b, l: from, welcome: welcome}
+	a.window, err = mmap.FromKey(b.dev, welcome.Addr, int(welcome.Length), welcome.RKey, mmap.RemoteWrite)
+	require.NoError(t, err)
+	a.memory, err = mmap.Alloc(b.dev, int(welcome.Length), mmap.LocalReadOnly)
+	require.NoError(t, err)
+	require.Equal(t, proto.Send, a.announce(0, fileOf("f", 3*proto.BlockSize)).Decision)
+	a.block(0, make([]byte, proto.BlockSize), proto.Segment{Length: proto.BlockSize})
+	a.send(&proto.Discard{Entry: 0, Code: proto.Unreadable})
+	a.send(&proto.End{Entries: 1})
+	a.send(&proto.ID{Text: "me"})
+	time.Sleep(200 * time.Millisecond) // so that the end has come; if it has not, the test passes as well
+	close(hold)
+	_, err = expect[*proto.Ack](t.Context(), from)
+	require.NoError(t, err)
+	results, err := expect[*proto.Results](t.Context(), from)
+	require.NoError(t, err)
+	assert.Equal(t, proto.Unreadable, results.Results[0].Code)
+	verdict, err := expect[*proto.Verdict](t.Context(), from)
+	require.NoError(t, err)
+	assert.False(t, verdict.Good)
+	assert.EqualValues(t, 1, verdict.Failed)
+	_, err = expect[*proto.Key](t.Context(), from)
+	require.NoError(t, err)
+	b.end(from)
+	require.NoError(t, <-served)
+	b.end(to)
+	require.NoError(t, a.memory.Close())
+}

@@ -59,9 +59,6 @@ func (s *incoming) decide(ctx context.Context, e *proto.Entry) (item proto.Item,
 			return item, false, err
 		}
 	}
-	if err := dest.Parents(e.Path); err != nil {
-		return item, false, err
-	}
 	if e.Type == proto.File {
 		return s.decideFile(ctx, e)
 	}

@@ -10,7 +10,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/link"
@@ -98,8 +97,8 @@ type incoming struct {
 	sum    Summary // belongs to the loop and, under mu, to settle
 
 	mu      sync.Mutex
-	busy    []bool // slots that were filled and not given back
-	pending atomic.Int32
+	busy    []bool         // slots that were filled and not given back
+	pending sync.WaitGroup // jobs that are not settled
 
 	// These belong to the loop.
 	files    map[uint32]*file // wanted, and not concluded by the sender
@@ -186,6 +185,13 @@ func (s *incoming) replace(ctx context.Context, transfer [16]byte) error {
 	}
 }
 
+// Receives reports whether a transfer has a connection that is past its handshake.
+func (r *Receiver) Receives(transfer [16]byte) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sessions[transfer] != nil
+}
+
 func (s *incoming) leave(transfer [16]byte) {
 	s.r.mu.Lock()
 	delete(s.r.sessions, transfer)
@@ -248,7 +254,10 @@ func (s *incoming) key() string {
 }
 
 func (s *incoming) end(ctx context.Context, m *proto.End) error {
-	if m.Entries != s.next || len(s.files) > 0 || s.pending.Load() > 0 {
+	// Behind a result that says that a file has failed, the sender says what it takes back, and
+	// does not wait: it may end while that is still to be settled.
+	s.pending.Wait()
+	if m.Entries != s.next || len(s.files) > 0 {
 		return faultf(proto.BadProtocol, "the sender ends after %d entries; it has announced %d, and %d are not complete", m.Entries, s.next, len(s.files))
 	}
 	s.mu.Lock()
@@ -363,6 +372,7 @@ func (s *incoming) queue(ctx context.Context, j *job) error {
 		return nil
 	case <-ctx.Done():
 		s.lost = j.files
+		s.pending.Done()
 		return context.Cause(ctx)
 	}
 }
@@ -376,9 +386,6 @@ func (s *incoming) dirs(ctx context.Context, m *proto.Dirs) error {
 			return faultf(proto.BadProtocol, "the sender completes entry %d, which it has not announced", d.Entry)
 		}
 		err := tree.CheckPath(d.Path)
-		if err == nil {
-			err = s.r.dest.Parents(d.Path)
-		}
 		if err == nil {
 			err = s.r.dest.SetDir(d.Path, d.Mode, d.Modified)
 		}

@@ -42,14 +42,14 @@ func NewSender(cfg SenderConfig) *Sender {
 // Run sends over a link, which remains the caller's to close. What the receiver has is not
 // sent again. An error that matches link.ErrBroken is worth another connection.
 func (s *Sender) Run(ctx context.Context, l *link.Link) (Summary, error) {
-	o := &outgoing{Sender: s, l: l, sum: Summary{Transfer: s.transfer}}
+	o := &outgoing{Sender: s, l: l, sources: tree.NewFiles(s.cfg.Sources), sum: Summary{Transfer: s.transfer}}
 	err := o.run(ctx)
 	if err != nil {
 		refuse(l, err)
 	}
 	o.wg.Wait()
 	o.closeMaps()
-	return o.sum, err
+	return o.sum, errors.Join(err, o.sources.Close())
 }
 
 // item is an entry that has been announced and is not concluded.
@@ -91,6 +91,7 @@ type slot struct {
 type outgoing struct {
 	*Sender
 	l             *link.Link
+	sources       *tree.Files
 	local, remote *mmap.Map
 	cancel        context.CancelCauseFunc
 	wg            sync.WaitGroup
@@ -411,7 +412,7 @@ func (o *outgoing) freeSlot(i int) {
 // announceAll walks the sources and announces what it finds.
 func (o *outgoing) announceAll(ctx context.Context) error {
 	a := announcer{o: o}
-	if err := tree.Walk(ctx, o.cfg.Sources, func(f tree.Found) error { return a.add(ctx, f) }); err != nil {
+	if err := o.sources.Walk(ctx, func(f tree.Found) error { return a.add(ctx, f) }); err != nil {
 		return err
 	}
 	return a.flush(ctx)
@@ -433,6 +434,11 @@ const announceDelay = 20 * time.Millisecond
 
 func (a *announcer) add(ctx context.Context, f tree.Found) error {
 	o := a.o
+	if f.Code == proto.OK {
+		if f.Err = f.Probe(); f.Err != nil {
+			f.Code = proto.Unreadable
+		}
+	}
 	if f.Code != proto.OK {
 		o.mu.Lock()
 		defer o.mu.Unlock()

@@ -52,7 +52,7 @@ type Events interface {
 
 // Summary is how a transfer went.
 type Summary struct {
-	Transfer [16]byte // of the sender's run
+	Transfer [16]byte // of the sender's run; zero at a receiver: the handshake did not succeed
 	Entries  int      // files, directories and links that are at the receiver
 	Had      int      // of these: that were there before
 	Failed   int      // that are not there

@@ -221,7 +221,9 @@ func write(t *testing.T, path string, b []byte) {
 func same(t *testing.T, s []tree.Source, dir string) {
 	t.Helper()
 	for _, source := range s {
-		require.NoError(t, tree.Walk(t.Context(), []tree.Source{source}, func(f tree.Found) error {
+		files := tree.NewFiles([]tree.Source{source})
+		defer files.Close()
+		require.NoError(t, files.Walk(t.Context(), func(f tree.Found) error {
 			there := filepath.Join(dir, f.Path)
 			info, err := os.Lstat(there)
 			if !assert.NoError(t, err) {
@@ -584,6 +586,37 @@ func TestUnreadable(t *testing.T) {
 	assert.NotEqual(t, proto.OK, n.entry("tree/large").Code)
 	assert.Equal(t, 2, sent.Failed)
 	assert.Equal(t, proto.OK, n.entry("tree/small/49").Code)
+}
+
+// TestMadeUp: files that the system makes up, whose content is not as long as their size
+// says, are refused, and do not arrive empty or cut off.
+func TestMadeUp(t *testing.T) {
+	b := newBed(t)
+	made := map[string]string{"/proc/version": "empty", "/proc/sys/kernel/ostype": "empty", "/sys/kernel/uevent_seqnum": "longer"}
+	var s []tree.Source
+	for path := range made {
+		if _, err := os.Stat(path); err == nil {
+			s = append(s, tree.Source{Local: path, Name: filepath.Base(path)})
+		}
+	}
+	if len(s) == 0 {
+		t.Skip("the system makes up no files here")
+	}
+	empty := filepath.Join(t.TempDir(), "empty")
+	write(t, empty, nil)
+	r, dir := receiver(t, tree.Refuse, ReceiverConfig{})
+	sent, received := b.run(t.Context(), r, SenderConfig{Sources: append(s, tree.Source{Local: empty, Name: "empty"})})
+	require.NoError(t, sent.err)
+	require.NoError(t, received.err)
+	assert.Equal(t, len(s), sent.Failed)
+	assert.Equal(t, proto.OK, sent.notes.entry("empty").Code)
+	for _, source := range s {
+		e := sent.notes.entry(source.Name)
+		assert.Equal(t, proto.Unreadable, e.Code, "%+v", e)
+		assert.Contains(t, e.Text, "as with files in /proc")
+		_, err := os.Lstat(filepath.Join(dir, source.Name))
+		require.ErrorIs(t, err, os.ErrNotExist)
+	}
 }
 
 // TestTwoSenders of one name: the second waits for the first, or is refused.

@@ -123,17 +123,16 @@ func (s *incoming) settleAll(ctx context.Context) {
 	for j := range s.order {
 		<-j.done
 		results := s.settle(j)
-		s.pending.Add(-1) // first: the sender may send its End when it has the results
-		if ctx.Err() != nil {
-			continue // only what was kept is let go of
+		if ctx.Err() == nil { // otherwise only what was kept is let go of
+			err := s.giveBack(ctx, j) // first: what the results conclude is counted by then
+			if err == nil {
+				err = s.conclude(ctx, results)
+			}
+			if err != nil {
+				s.cancel(err)
+			}
 		}
-		err := s.giveBack(ctx, j) // first: what the results conclude is counted by then
-		if err == nil {
-			err = s.conclude(ctx, results)
-		}
-		if err != nil {
-			s.cancel(err)
-		}
+		s.pending.Done()
 	}
 }
 

@@ -112,6 +112,9 @@ func (s *station) listen(ctx context.Context, host string, port uint16, accept f
 			// Each device has an address of its own there, and a dial to any finds it.
 			a = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 		}
+		if given, err := netip.ParseAddr(host); err == nil {
+			a = a.WithZone(given.Zone())
+		}
 		addr = netip.AddrPortFrom(a, l.Addr().Port()).String()
 		return nil
 	})

@@ -4,16 +4,19 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/route"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // defaultPort is where verbena receive listens: a port of the connection manager, which
 // has nothing to do with those of TCP.
 const defaultPort = 7470
 
-// loopbackDevice is the software device for programs of one machine.
+// loopbackDevice is the software device for programs of one machine, unless a flag names
+// another.
 const loopbackDevice = "soft-lo"
 
 // splitAddress takes HOST:PORT apart; the port may be missing.
@@ -23,7 +26,7 @@ func splitAddress(text string) (host string, port uint16, err error) {
 		host = text
 		if n := len(host); n > 1 && host[0] == '[' && host[n-1] == ']' {
 			host = host[1 : n-1]
-		} else if net.ParseIP(host) == nil {
+		} else if _, err := netip.ParseAddr(host); err != nil {
 			for _, r := range host {
 				if r == ':' || r == '/' {
 					return "", 0, fmt.Errorf("%q is not of the form HOST:PORT; IPv6 addresses stand in brackets, as in [2001:db8::7]:%d", text, defaultPort)
@@ -39,17 +42,38 @@ func splitAddress(text string) (host string, port uint16, err error) {
 	return host, uint16(n), nil
 }
 
-// deviceTo is the device by which a host is reached: an adapter, or the software device on
-// the interface that the system's route names. An address of this machine is reached by the
-// device that has it.
-func deviceTo(ctx context.Context, host string) (name string, err error) {
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+// deviceTo is the device by which a host is reached, and the host's first address: an
+// adapter, or the software device on the interface that the system's route names. An address
+// of this machine is reached by the device that has it.
+func deviceTo(ctx context.Context, host string) (name string, addr netip.Addr, err error) {
+	addrs, err := route.LookUp(ctx, host)
 	if err != nil {
-		return "", err
+		return "", netip.Addr{}, err
 	}
-	r, err := route.Find("", addrs[0].Unmap())
+	r, err := route.Find("", addrs[0])
 	if err != nil {
-		return "", err
+		return "", netip.Addr{}, err
 	}
-	return r.Device, nil
+	return r.Device, addrs[0], nil
+}
+
+// loopback reports whether a device is for programs of its own machine only: all its
+// addresses are.
+func loopback(dev verbs.Device) (bool, error) {
+	attr, err := dev.Query()
+	if err != nil {
+		return false, err
+	}
+	for port := 1; port <= attr.Ports; port++ {
+		table, err := dev.GIDs(port)
+		if err != nil {
+			return false, err
+		}
+		for _, e := range table {
+			if !e.GID.Addr().IsLoopback() {
+				return false, nil
+			}
+		}
+	}
+	return attr.Ports > 0, nil
 }

@@ -22,3 +22,10 @@ func smallDisk(t *testing.T, size int) string {
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) })
 	return dir
 }
+
+// limitFiles has a process write files of so many bytes at most.
+func limitFiles(t *testing.T, pid, size int) {
+	t.Helper()
+	limit := unix.Rlimit{Cur: uint64(size), Max: uint64(size)}
+	require.NoError(t, unix.Prlimit(pid, unix.RLIMIT_FSIZE, &limit, nil))
+}

@@ -8,3 +8,7 @@ func smallDisk(t *testing.T, _ int) string {
 	t.Skip("small disks are made on Linux only")
 	return ""
 }
+
+func limitFiles(t *testing.T, _, _ int) {
+	t.Skip("the limits of another process are set on Linux only")
+}

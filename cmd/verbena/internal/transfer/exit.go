@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"syscall"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/link"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/session"
-	"github.com/verbena-rdma/verbena/internal/errno"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/tree"
 	"github.com/verbena-rdma/verbena/internal/interrupt"
 )
 
@@ -63,7 +62,7 @@ func codeOf(ctx context.Context, err error) int {
 		}
 	case errors.Is(err, link.ErrBroken):
 		return exitConnection
-	case errors.Is(errno.Named(err), syscall.ENOSPC):
+	case tree.CodeOf(err) == proto.NoSpace:
 		return exitSpace
 	}
 	return exitFailure

@@ -42,8 +42,30 @@ func (c *invocation) flags(common *common) *flag.FlagSet {
 	return f
 }
 
-// parse reads flags and other arguments in any order; behind "--" nothing is a flag.
+// parse reads flags and other arguments in any order; behind "--" nothing is a flag. An
+// argument that is empty comes from a variable of the shell that is not set, as a rule: it is
+// refused where it would mean something else than what was meant.
 func parse(f *flag.FlagSet, args []string) (rest []string, err error) {
+	if rest, err = parseMixed(f, args); err != nil {
+		return nil, err
+	}
+	for _, arg := range rest {
+		if arg == "" {
+			return nil, usage(errors.New("an argument is empty: is a variable of the shell not set? Name the working directory as ."))
+		}
+	}
+	f.Visit(func(set *flag.Flag) {
+		switch set.Name {
+		case "d", "l", "secret", "secret-file":
+			if set.Value.String() == "" {
+				err = usage(fmt.Errorf("the value of -%s is empty: is a variable of the shell not set? Leave out the flag for its default", set.Name))
+			}
+		}
+	})
+	return rest, err
+}
+
+func parseMixed(f *flag.FlagSet, args []string) (rest []string, err error) {
 	for len(args) > 0 {
 		if err := f.Parse(args); err != nil {
 			if errors.Is(err, flag.ErrHelp) {

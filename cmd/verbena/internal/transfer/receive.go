@@ -27,6 +27,7 @@ type receiveFlags struct {
 	newSecret bool
 	existing  string
 	once      bool
+	retry     time.Duration
 	sync      bool
 	key       string
 	maxSize   bytesFlag
@@ -42,6 +43,7 @@ func receive(ctx context.Context, c *invocation) error {
 	f.BoolVar(&o.insecure, "insecure", false, "without a secret, take from other machines too: whoever reaches the address may write files here")
 	f.StringVar(&o.existing, "existing", "refuse", "what becomes of files that exist with another content: `refuse`, skip or overwrite")
 	f.BoolVar(&o.once, "once", false, "end after one transfer, with its exit code")
+	f.DurationVar(&o.retry, "retry", time.Minute, "with -once: when the connection breaks, wait for this long for the sender to make another")
 	f.BoolVar(&o.sync, "sync", false, "have every file on the disk before it is reported")
 	f.StringVar(&o.key, "key", "", "`text` for senders in return for their ID (default a random one for each transfer)")
 	f.Var(&o.maxSize, "max-size", "refuse files of more `bytes`")
@@ -85,19 +87,23 @@ func (o *receiveFlags) run(ctx context.Context, p *progress.Printer, args []stri
 	if err != nil {
 		return err
 	}
-	if secret == nil && !o.insecure && o.device != loopbackDevice {
-		return usage(fmt.Errorf("without a secret only programs of this machine may send, which do not come by %s; give -new-secret, -secret, or -insecure", o.device))
+	s, err := openStation(ctx, o.device, o.transfers, false)
+	if err != nil {
+		return err
+	}
+	defer closeWith(&err, s.close)
+	if secret == nil && !o.insecure {
+		if own, err := loopback(s.dev); err != nil {
+			return err
+		} else if !own {
+			return usage(fmt.Errorf("without a secret only programs of this machine may send, which do not come by %s; give -new-secret, -secret, or -insecure", o.device))
+		}
 	}
 	dest, err := tree.OpenDest(args[0], policy)
 	if err != nil {
 		return err
 	}
 	defer closeWith(&err, dest.Close)
-	s, err := openStation(ctx, o.device, o.transfers, false)
-	if err != nil {
-		return err
-	}
-	defer closeWith(&err, s.close)
 	r := session.NewReceiver(dest, session.ReceiverConfig{Secret: secret, Insecure: o.insecure, Key: o.key,
 		MaxSize: uint64(o.maxSize), Slots: o.slots, Sync: o.sync})
 
@@ -105,18 +111,12 @@ func (o *receiveFlags) run(ctx context.Context, p *progress.Printer, args []stri
 	defer stop(nil)
 	var sessions sync.WaitGroup
 	defer sessions.Wait()
-	var mu sync.Mutex
-	var result error // of the transfer that ends the program
+	single := single{patience: o.retry, receiver: r, ended: make(chan error, 1), broken: map[[16]byte]int{}}
 	addr, err := s.listen(ctx, host, port, func(l *link.Link) {
 		sessions.Go(func() {
 			sum, err := o.serve(serving, r, l, p)
-			if o.once && sum.Complete {
-				mu.Lock()
-				defer mu.Unlock()
-				if serving.Err() == nil {
-					result = errors.Join(err, partial(sum))
-					stop(errDone)
-				}
+			if o.once {
+				single.end(serving, sum, err)
 			}
 		})
 	})
@@ -131,8 +131,12 @@ func (o *receiveFlags) run(ctx context.Context, p *progress.Printer, args []stri
 	if o.newSecret {
 		p.Warn("secret", map[string]any{"secret": string(secret)}, "the secret is %s", secret)
 	}
-	<-serving.Done()
-	stop(nil)
+	var result error
+	select {
+	case <-serving.Done():
+	case result = <-single.ended:
+	}
+	stop(errDone)
 	sessions.Wait()
 	if err := context.Cause(s.ctx); err != nil {
 		return err
@@ -141,6 +145,54 @@ func (o *receiveFlags) run(ctx context.Context, p *progress.Printer, args []stri
 }
 
 var errDone = errors.New("the receiver takes one transfer only")
+
+// single is a receiver of one transfer (-once).
+type single struct {
+	patience time.Duration // for a sender to connect again
+	receiver *session.Receiver
+	ended    chan error // how the transfer went, which ends the program
+
+	mu     sync.Mutex
+	broken map[[16]byte]int // by transfer: how many connections were lost
+}
+
+// end takes how a session went. The connections of peers that did not get through the
+// handshake are no transfers.
+func (o *single) end(ctx context.Context, sum session.Summary, err error) {
+	if sum.Transfer == [16]byte{} || ctx.Err() != nil {
+		return
+	}
+	if !sum.Complete && errors.Is(err, link.ErrBroken) {
+		if !o.lost(ctx, sum.Transfer) {
+			return
+		}
+		err = fmt.Errorf("the connection was lost, and the sender made no other within %v (-retry): %w", o.patience, err)
+	}
+	if err == nil {
+		err = partial(sum)
+	}
+	select {
+	case o.ended <- err:
+	default: // another has ended before
+	}
+}
+
+// lost waits for the sender to connect again. It reports false if it did, or if its next
+// connection was lost, too, and is waited for.
+func (o *single) lost(ctx context.Context, transfer [16]byte) bool {
+	o.mu.Lock()
+	o.broken[transfer]++
+	n := o.broken[transfer]
+	o.mu.Unlock()
+	select {
+	case <-time.After(o.patience):
+	case <-ctx.Done():
+		return false
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.broken[transfer] == n && !o.receiver.Receives(transfer)
+}
 
 // where is the address to listen on. It chooses the device, unless a flag has.
 func (o *receiveFlags) where(ctx context.Context) (host string, port uint16, err error) {
@@ -159,10 +211,12 @@ func (o *receiveFlags) where(ctx context.Context) (host string, port uint16, err
 	if host == "" {
 		return "", 0, usage(fmt.Errorf("-l %s names no interface; give an address of this machine, or a device (-d)", o.listen))
 	}
-	if o.device, err = deviceTo(ctx, host); err != nil {
+	device, addr, err := deviceTo(ctx, host)
+	if err != nil {
 		return "", 0, usage(err)
 	}
-	if o.device == loopbackDevice {
+	o.device = device
+	if addr.IsLoopback() {
 		return "", port, nil // every program has an address of its own there
 	}
 	return host, port, nil

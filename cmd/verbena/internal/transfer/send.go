@@ -36,7 +36,7 @@ func send(ctx context.Context, c *invocation) error {
 	args, err := parse(f, c.args)
 	p := c.printer(&o.common)
 	if err == nil {
-		err = o.run(ctx, p, f.Lookup("m") != nil && isSet(f, "m"), args)
+		err = o.run(ctx, p, isSet(f, "m"), args)
 	}
 	p.End()
 	report(p, err)
@@ -80,7 +80,7 @@ func (o *sendFlags) run(ctx context.Context, p *progress.Printer, isText bool, a
 		cfg.ID = proto.Cut(defaultID(), proto.MaxID)
 	}
 	if o.device == "" {
-		if o.device, err = deviceTo(ctx, host); err != nil {
+		if o.device, _, err = deviceTo(ctx, host); err != nil {
 			return &exitError{code: exitConnection, err: err}
 		}
 	}

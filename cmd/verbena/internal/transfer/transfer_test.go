@@ -9,19 +9,25 @@ import (
 	"io"
 	"io/fs"
 	"math/rand/v2"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/link"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/route"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/session"
 	"github.com/verbena-rdma/verbena/internal/interrupt"
 	"github.com/verbena-rdma/verbena/internal/soak"
 )
@@ -320,6 +326,11 @@ func TestExitCodes(t *testing.T) {
 		"no address":        {exitUsage, "give what to send", []string{file}},
 		"no file":           {exitUsage, "no such file", []string{file + "x", addr}},
 		"bad address":       {exitUsage, "HOST:PORT", []string{file, "::1:2:x"}},
+		"empty argument":    {exitUsage, "an argument is empty", []string{"", addr}},
+		"empty among files": {exitUsage, "an argument is empty", []string{file, "", addr}},
+		"empty address":     {exitUsage, "an argument is empty", []string{file, ""}},
+		"empty secret":      {exitUsage, "-secret is empty", []string{"-secret", "", file, addr}},
+		"empty secret file": {exitUsage, "-secret-file is empty", []string{"-secret-file=", file, addr}},
 		"short secret":      {exitUsage, "at least 16", []string{"-secret", "short", file, addr}},
 		"low limit":         {exitUsage, "-limit", []string{"-limit", "7", file, addr}},
 		"text and file":     {exitUsage, "either", []string{"-m", "x", file, addr}},
@@ -347,6 +358,9 @@ func TestExitCodes(t *testing.T) {
 		args   []string
 	}{
 		"no folder":   {exitUsage, "one folder", nil},
+		"empty":       {exitUsage, "an argument is empty", []string{""}},
+		"no device":   {exitUsage, "-d is empty", []string{"-d", "", there}},
+		"no secret":   {exitUsage, "-secret-file is empty", []string{"-secret-file", "", there}},
 		"not a way":   {exitUsage, "none of refuse", []string{"-existing", "merge", there}},
 		"two secrets": {exitUsage, "leave one out", []string{"-new-secret", "-secret-file", secret, there}},
 		"window":      {exitUsage, "-window", []string{"-window", "0", there}},
@@ -381,6 +395,122 @@ func TestOnce(t *testing.T) {
 	_, code = sends(t, from, addr)
 	require.Equal(t, exitPartial, code)
 	require.Equal(t, exitPartial, r.exit())
+}
+
+// TestLoopbackDevice: a device of the loopback interface needs no secret, whatever it is called.
+func TestLoopbackDevice(t *testing.T) {
+	for _, device := range []string{"soft-lo?local=off", "soft-127.93.7.1?shards=1&local=on"} {
+		r := start(t, "receive", "-d", device, "-l", ":0", t.TempDir())
+		addr, _ := r.wait("listening")["address"].(string)
+		s, code := sends(t, "-m", "x", addr)
+		assert.Equal(t, exitOK, code, "%s: %v", device, s.events)
+		r.kill()
+	}
+}
+
+// TestZone: a transfer between addresses of a link, which are told with their zone.
+func TestZone(t *testing.T) {
+	interfaces, err := net.Interfaces()
+	require.NoError(t, err)
+	for _, i := range interfaces {
+		addrs, err := i.Addrs()
+		require.NoError(t, err)
+		for _, own := range addrs {
+			p, err := netip.ParsePrefix(own.String())
+			require.NoError(t, err)
+			if !p.Addr().Is6() || !p.Addr().IsLinkLocalUnicast() || i.Flags&net.FlagUp == 0 {
+				continue
+			}
+			host := p.Addr().WithZone(i.Name)
+			r := start(t, "receive", "-insecure", "-once", "-l", netip.AddrPortFrom(host, 0).String(), t.TempDir())
+			at, err := netip.ParseAddrPort(fmt.Sprint(r.wait("listening")["address"]))
+			require.NoError(t, err)
+			assert.Equal(t, host, at.Addr())
+			s, code := sends(t, "-m", "x", at.String())
+			assert.Equal(t, exitOK, code, "%v", s.events)
+			assert.Equal(t, exitOK, r.exit())
+			return
+		}
+	}
+	t.Log("no interface here has an address of its link")
+}
+
+// TestOnceKilled: a receiver of one transfer ends when its sender was killed, and says so;
+// unless the sender comes again.
+func TestOnceKilled(t *testing.T) {
+	from := filepath.Join(t.TempDir(), "d")
+	write(t, filepath.Join(from, "1"), []byte("small"))
+	write(t, filepath.Join(from, "2"), noise(6, 4<<20))
+	// begin begins a transfer that takes a minute, and returns when a file has arrived.
+	begin := func(flags ...string) (s, r *program) {
+		r, addr := receiver(t, t.TempDir(), append(flags, "-once", "-v")...)
+		s = start(t, "send", "-limit", "64k", from, addr)
+		r.wait("entry")
+		return s, r
+	}
+	s, r := begin("-retry", "0s")
+	s.kill()
+	assert.Equal(t, exitConnection, r.exit(), "%v", r.events)
+	assert.Contains(t, r.wait("error")["reason"], "-retry")
+
+	s, r = begin()
+	require.NoError(t, s.cmd.Process.Signal(syscall.SIGINT))
+	assert.Equal(t, exitSignal+int(syscall.SIGINT), s.exit())
+	assert.Equal(t, exitConnection, r.exit(), "%v", r.events)
+}
+
+// TestOnceWaits: each lost connection gives its sender the same time to come again.
+func TestOnceWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		single := single{patience: time.Minute, receiver: session.NewReceiver(nil, session.ReceiverConfig{}), ended: make(chan error, 1), broken: map[[16]byte]int{}}
+		sum := session.Summary{Transfer: [16]byte{1}}
+		began := time.Now()
+		single.end(t.Context(), session.Summary{}, link.ErrBroken) // nobody that got through the handshake
+		go single.end(t.Context(), sum, link.ErrBroken)
+		time.Sleep(40 * time.Second)
+		go single.end(t.Context(), sum, link.ErrBroken)
+		err := <-single.ended
+		assert.Equal(t, 100*time.Second, time.Since(began))
+		assert.Equal(t, exitConnection, codeOf(t.Context(), err))
+		single.end(t.Context(), sum, &session.Fault{Code: proto.BadData})
+		assert.Equal(t, exitIntegrity, codeOf(t.Context(), <-single.ended), "at once")
+		sum.Complete, sum.Failed = true, 1
+		single.end(t.Context(), sum, nil)
+		assert.Equal(t, exitPartial, codeOf(t.Context(), <-single.ended))
+	})
+}
+
+// TestLastEntryFails: the last file cannot be stored to its end, for one reason or another.
+// Both ends say so, and the receiver of one transfer ends.
+func TestLastEntryFails(t *testing.T) {
+	for name, c := range map[string]struct {
+		code   int
+		reason string
+		into   func(t *testing.T) string
+		limit  func(t *testing.T, pid int)
+		files  []int
+	}{
+		"disk full":   {exitSpace, "no-space", func(t *testing.T) string { return smallDisk(t, 8<<20) }, func(*testing.T, int) {}, []int{5 << 20, 6 << 20}},
+		"size limit":  {exitPartial, "too-big", (*testing.T).TempDir, func(t *testing.T, pid int) { limitFiles(t, pid, 8<<20) }, []int{24 << 20}},
+		"first block": {exitPartial, "too-big", (*testing.T).TempDir, func(t *testing.T, pid int) { limitFiles(t, pid, 1<<20) }, []int{3 << 20}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			from := filepath.Join(t.TempDir(), "d")
+			for i, size := range c.files {
+				write(t, filepath.Join(from, fmt.Sprint(i)), noise(uint64(i), size))
+			}
+			r, addr := receiver(t, c.into(t), "-once")
+			c.limit(t, r.cmd.Process.Pid)
+			s, code := sends(t, from, addr)
+			assert.Equal(t, c.code, code, "%v", s.events)
+			assert.Equal(t, c.code, r.exit(), "%v", r.events)
+			for _, end := range []*program{s, r} {
+				if list := end.all("entry"); assert.Len(t, list, 1) {
+					assert.Equal(t, c.reason, list[0]["code"], "%v", list[0])
+				}
+			}
+		})
+	}
 }
 
 // TestBusy: a receiver takes as many transfers as it was told; others are told so, or wait.
@@ -439,9 +569,11 @@ func TestWords(t *testing.T) {
 	text, code = run(Send, "-nonsense")
 	assert.Equal(t, exitUsage, code)
 	assert.Contains(t, text, "-nonsense")
-	text, code = run(Receive, t.TempDir(), "-d", "soft-eth0")
-	assert.Equal(t, exitUsage, code)
-	assert.Contains(t, text, "without a secret")
+	if away := route.Away(); away != loopbackDevice {
+		text, code = run(Receive, t.TempDir(), "-d", away)
+		assert.Equal(t, exitUsage, code)
+		assert.Contains(t, text, "without a secret")
+	}
 	text, code = run(Receive, "--", "-d", "x")
 	assert.Equal(t, exitUsage, code)
 	assert.Contains(t, text, "one folder")
@@ -454,6 +586,7 @@ func TestSplitAddress(t *testing.T) {
 	}{
 		"h:1": {"h", 1}, "h": {"h", defaultPort}, "10.0.0.1": {"10.0.0.1", defaultPort}, "[::1]:7": {"::1", 7}, "[::1]": {"::1", defaultPort},
 		"2001:db8::1": {"2001:db8::1", defaultPort}, ":5": {"", 5},
+		"fe80::1%eth0": {"fe80::1%eth0", defaultPort}, "[fe80::1%eth0]:7": {"fe80::1%eth0", 7}, "[fe80::1%2]": {"fe80::1%2", defaultPort},
 	} {
 		host, port, err := splitAddress(text)
 		require.NoError(t, err, text)

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
-	"sync"
 	"syscall"
 	"time"
 
@@ -44,16 +42,13 @@ func ParsePolicy(s string) (Policy, error) {
 var ErrExists = errors.New("exists")
 
 // Dest is the folder that receives. Its methods may be called from any goroutine. Names
-// have passed CheckPath. All goes through an os.Root, so that no symbolic link leads out
-// of the folder, whoever has made it.
+// have passed CheckPath. No symbolic link is followed, whoever has made it and whenever.
 type Dest struct {
 	dir    string
-	root   *os.Root
-	work   *os.File // WorkDir, locked
+	folder *folder
+	work   *os.Root // WorkDir
+	lock   *os.File // likewise, locked
 	policy Policy
-
-	mu     sync.Mutex
-	parent string // the last one that was found to be a directory
 }
 
 // OpenDest opens the folder, which is made if it is missing, for this process alone: it
@@ -62,11 +57,10 @@ func OpenDest(dir string, policy Policy) (d *Dest, err error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, err
 	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
+	d = &Dest{dir: dir, policy: policy}
+	if d.folder, err = openFolder(dir); err != nil {
 		return nil, err
 	}
-	d = &Dest{dir: dir, root: root, policy: policy}
 	defer func() {
 		if err != nil {
 			_ = d.Close()
@@ -84,28 +78,45 @@ func OpenDest(dir string, policy Policy) (d *Dest, err error) {
 	return d, fmt.Errorf("%s comes and goes", WorkDir)
 }
 
-// openWork makes and locks the folder for what is incomplete. again reports that another
-// process has removed it meanwhile.
+// openWork makes and locks the folder for what is incomplete. What is in it is believed when
+// a transfer resumes, and becomes files: so nobody else may have access to it. again reports
+// that another process has removed it meanwhile.
 func (d *Dest) openWork() (again bool, err error) {
-	if err := d.root.Mkdir(WorkDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	root := d.folder.root
+	if err := root.Mkdir(WorkDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return false, err
 	}
-	if info, err := d.root.Lstat(WorkDir); err == nil && !info.IsDir() {
-		return false, fmt.Errorf("%s is in the way; it is where incomplete files are kept", WorkDir)
+	work, err := descend(root, WorkDir)
+	if errors.Is(err, errNoFolder) {
+		err = fmt.Errorf("%s is in the way; it is where incomplete files are kept", WorkDir)
 	}
-	work, err := d.root.Open(WorkDir)
 	if err != nil {
-		return errors.Is(err, fs.ErrNotExist), err
+		return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrChanged), err
 	}
-	if err := lockFile(work); err != nil {
-		return false, errors.Join(fmt.Errorf("another verbena receive does so already: %w", err), work.Close())
+	lock, err := work.Open(".")
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist), errors.Join(err, work.Close())
 	}
-	mine, err := work.Stat()
-	if there, e := d.root.Lstat(WorkDir); err == nil && e == nil && os.SameFile(mine, there) {
-		d.work = work
-		return false, nil
+	defer func() {
+		if again || err != nil {
+			err = errors.Join(err, lock.Close(), work.Close())
+		}
+	}()
+	info, err := lock.Stat()
+	if err != nil {
+		return false, err
 	}
-	return true, errors.Join(err, work.Close())
+	if err := onlyOurs(info); err != nil {
+		return false, fmt.Errorf("%s, where incomplete files are kept, is not safe: %w; remove it, or receive into another folder", WorkDir, err)
+	}
+	if err := lockFile(lock); err != nil {
+		return false, fmt.Errorf("another verbena receive does so already: %w", err)
+	}
+	if there, err := root.Lstat(WorkDir); err != nil || !os.SameFile(info, there) {
+		return true, nil
+	}
+	d.work, d.lock = work, lock
+	return false, nil
 }
 
 // keepParts is for how long what was not completed is kept.
@@ -113,13 +124,13 @@ const keepParts = 14 * 24 * time.Hour
 
 // removeOld removes what nobody has come back for.
 func (d *Dest) removeOld() error {
-	list, err := d.work.ReadDir(-1)
+	list, err := d.lock.ReadDir(-1)
 	if err != nil {
 		return err
 	}
 	for _, e := range list {
 		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > keepParts {
-			_ = d.root.Remove(WorkDir + "/" + e.Name())
+			_ = d.work.Remove(e.Name())
 		}
 	}
 	return nil
@@ -129,39 +140,10 @@ func (d *Dest) removeOld() error {
 func (d *Dest) Close() error {
 	var err error
 	if d.work != nil {
-		_ = d.root.Remove(WorkDir) // while it is locked; it fails unless the folder is empty
-		err = d.work.Close()
+		_ = d.folder.root.Remove(WorkDir) // while it is locked; it fails unless the folder is empty
+		err = errors.Join(d.lock.Close(), d.work.Close())
 	}
-	return errors.Join(err, d.root.Close())
-}
-
-// Parents fails unless everything above a path is a directory, and no symbolic link.
-func (d *Dest) Parents(p string) error {
-	dir := path.Dir(p)
-	if dir == "." {
-		return nil
-	}
-	d.mu.Lock()
-	known := d.parent == dir
-	d.mu.Unlock()
-	if known {
-		return nil
-	}
-	for i := 0; i <= len(dir); i++ {
-		if i < len(dir) && dir[i] != '/' {
-			continue
-		}
-		switch info, err := d.root.Lstat(dir[:i]); {
-		case err != nil:
-			return fmt.Errorf("its directory %s: %w", Show(dir[:i]), Reason(err))
-		case !info.IsDir():
-			return fmt.Errorf("%w: %s is no directory; symbolic links are not followed", ErrPath, Show(dir[:i]))
-		}
-	}
-	d.mu.Lock()
-	d.parent = dir
-	d.mu.Unlock()
-	return nil
+	return errors.Join(err, d.folder.close())
 }
 
 // State is what there is under a name.
@@ -174,9 +156,18 @@ const (
 	Kept                // something else, which stays (Skip)
 )
 
-// Look reports what is there under the name of an entry, or fails with ErrExists.
-func (d *Dest) Look(e *proto.Entry) (State, error) {
-	info, err := d.root.Lstat(e.Path)
+// Look reports what is there under the name of an entry, or fails with ErrExists. It fails,
+// too, unless everything above the name is a directory.
+func (d *Dest) Look(e *proto.Entry) (state State, err error) {
+	err = d.folder.in(e.Path, func(dir *os.Root, name string) (err error) {
+		state, err = d.look(e, dir, name)
+		return err
+	})
+	return state, err
+}
+
+func (d *Dest) look(e *proto.Entry, dir *os.Root, name string) (State, error) {
+	info, err := dir.Lstat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return Absent, nil
@@ -192,7 +183,7 @@ func (d *Dest) Look(e *proto.Entry) (State, error) {
 	case info.IsDir():
 		return 0, fmt.Errorf("%w: it is a directory there", ErrExists)
 	case e.Type == proto.Symlink && info.Mode()&fs.ModeSymlink != 0:
-		if target, err := d.root.Readlink(e.Path); err == nil && target == e.Target {
+		if target, err := dir.Readlink(name); err == nil && target == e.Target {
 			return Same, nil
 		}
 	case e.Type == proto.File && info.Mode().IsRegular():
@@ -217,52 +208,58 @@ func sameTime(have, want time.Time) bool {
 
 // MakeDir makes a directory, which the owner can write to until SetDir.
 func (d *Dest) MakeDir(p string, mode uint16) error {
-	return Reason(d.root.Mkdir(p, fs.FileMode(mode)|0o700))
+	return Reason(d.folder.in(p, func(dir *os.Root, name string) error {
+		return dir.Mkdir(name, fs.FileMode(mode)|0o700)
+	}))
 }
 
-// SetMode sets the permissions of something that is there.
+// SetMode sets the permissions of a file or directory that is there.
 func (d *Dest) SetMode(p string, mode uint16) error {
-	info, err := d.root.Lstat(p)
-	if err != nil || info.Mode().Perm() == fs.FileMode(mode) {
-		return Reason(err)
-	}
-	return Reason(d.root.Chmod(p, fs.FileMode(mode)))
+	return Reason(d.folder.in(p, func(dir *os.Root, name string) error {
+		info, err := dir.Lstat(name)
+		if err != nil || info.Mode().Perm() == fs.FileMode(mode) || info.Mode()&fs.ModeSymlink != 0 {
+			return err
+		}
+		return chmod(dir, name, info, fs.FileMode(mode))
+	}))
 }
 
 // SetDir sets the permissions and the time of a directory that is complete.
 func (d *Dest) SetDir(p string, mode uint16, modified time.Time) error {
-	info, err := d.root.Lstat(p)
+	dir, err := d.folder.open(p)
 	if err != nil {
+		return err
+	}
+	defer d.folder.done(dir)
+	if err := dir.Chtimes(".", time.Time{}, modified); err != nil {
 		return Reason(err)
 	}
-	if !info.IsDir() {
-		return fmt.Errorf("%w: %s is no directory", ErrPath, Show(p))
-	}
-	if err := d.root.Chtimes(p, time.Time{}, modified); err != nil {
-		return Reason(err)
-	}
-	return Reason(d.root.Chmod(p, fs.FileMode(mode)))
+	return Reason(dir.Chmod(".", fs.FileMode(mode)))
 }
 
 // MakeLink makes a symbolic link, whose target has passed CheckTarget.
 func (d *Dest) MakeLink(e *proto.Entry) error {
-	name := WorkDir + "/" + PartName(e.Path) + ".link"
-	_ = d.root.Remove(name)
-	if err := d.root.Symlink(e.Target, name); err != nil {
+	name := PartName(e.Path) + ".link"
+	_ = d.work.Remove(name)
+	if err := d.work.Symlink(e.Target, name); err != nil {
 		return Reason(err)
 	}
-	return d.rename(name, e.Path)
+	err := d.rename(name, e.Path)
+	if err != nil {
+		_ = d.work.Remove(name)
+	}
+	return err
 }
 
-// rename puts something complete into its place.
+// rename puts something complete, which is in the work folder, into its place.
 func (d *Dest) rename(from, to string) error {
-	if d.policy != Overwrite {
-		if _, err := d.root.Lstat(to); err == nil {
-			return fmt.Errorf("%w: it was made meanwhile", ErrExists)
-		}
-	}
-	err := errno.Named(d.root.Rename(from, to))
-	if errors.Is(err, syscall.EXDEV) {
+	err := errno.Named(d.move(from, to, d.policy == Overwrite))
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return fmt.Errorf("%w: it was made meanwhile", ErrExists)
+	case errors.Is(err, syscall.EISDIR):
+		return fmt.Errorf("%w: a directory was made there meanwhile", ErrExists)
+	case errors.Is(err, syscall.EXDEV):
 		return fmt.Errorf("its folder is on another file system than %s; receive into it directly", d.dir)
 	}
 	return Reason(err)
@@ -284,12 +281,12 @@ type Part struct {
 
 // NewPart makes the file for what is to be p, empty.
 func (d *Dest) NewPart(p string) (*Part, error) {
-	name := WorkDir + "/" + PartName(p) + ".part"
-	f, err := d.root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	name := PartName(p) + ".part"
+	f, err := d.work.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		// It may be of anything: not written into, but replaced.
-		if err = d.root.Remove(name); err == nil {
-			f, err = d.root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+		if err = d.work.Remove(name); err == nil {
+			f, err = d.work.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 		}
 	}
 	if err != nil {
@@ -300,15 +297,15 @@ func (d *Dest) NewPart(p string) (*Part, error) {
 
 // OldPart opens the file that an earlier transfer has left, or fails with fs.ErrNotExist.
 func (d *Dest) OldPart(p string) (*Part, error) {
-	name := WorkDir + "/" + PartName(p) + ".part"
-	info, err := d.root.Lstat(name)
+	name := PartName(p) + ".part"
+	info, err := d.work.Lstat(name)
 	if err != nil {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
 		return nil, fs.ErrNotExist
 	}
-	f, err := d.root.OpenFile(name, os.O_RDWR, 0)
+	f, err := openFile(d.work, name, os.O_RDWR, info)
 	if err != nil {
 		return nil, err
 	}
@@ -317,15 +314,15 @@ func (d *Dest) OldPart(p string) (*Part, error) {
 
 // Journal opens the journal of a part, which is made if it is missing.
 func (d *Dest) Journal(p string) (*os.File, error) {
-	f, err := d.root.OpenFile(WorkDir+"/"+PartName(p)+".journal", os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := d.work.OpenFile(PartName(p)+".journal", os.O_RDWR|os.O_CREATE, 0o600)
 	return f, Reason(err)
 }
 
 // Forget removes what is kept of an entry that is not complete.
 func (d *Dest) Forget(p string) {
-	name := WorkDir + "/" + PartName(p)
-	_ = d.root.Remove(name + ".part")
-	_ = d.root.Remove(name + ".journal")
+	name := PartName(p)
+	_ = d.work.Remove(name + ".part")
+	_ = d.work.Remove(name + ".journal")
 }
 
 // Commit gives a part that is complete its permissions and its time, closes it and puts it
@@ -337,7 +334,7 @@ func (p *Part) Commit(e *proto.Entry, sync bool) error {
 		err = p.Sync()
 	}
 	if err == nil {
-		err = p.dest.root.Chtimes(p.name, time.Time{}, e.Modified)
+		err = p.dest.work.Chtimes(p.name, time.Time{}, e.Modified)
 	}
 	if err = errors.Join(Reason(err), p.Close()); err != nil {
 		return err
@@ -348,7 +345,7 @@ func (p *Part) Commit(e *proto.Entry, sync bool) error {
 // Free is how many bytes the disk has left for this user, or -1 where the system does not
 // say.
 func (d *Dest) Free() int64 {
-	f, err := d.root.Open(".")
+	f, err := d.folder.root.Open(".")
 	if err != nil {
 		return -1
 	}
@@ -368,6 +365,8 @@ func CodeOf(err error) proto.Code {
 		return proto.UnsafePath
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.Errno(errQuota)):
 		return proto.NoSpace
+	case errors.Is(err, syscall.EFBIG):
+		return proto.TooBig
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
 		return proto.NoPermission
 	}

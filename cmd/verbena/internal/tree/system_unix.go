@@ -3,12 +3,19 @@
 package tree
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-const errQuota = unix.EDQUOT
+const (
+	errQuota = unix.EDQUOT
+	nonblock = unix.O_NONBLOCK
+)
 
 func lockFile(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
 
@@ -19,4 +26,68 @@ func freeBytes(f *os.File) int64 {
 	}
 	free := uint64(s.Bavail) * uint64(s.Bsize)
 	return int64(min(free, 1<<62))
+}
+
+// onlyOurs fails unless a directory belongs to this user, and nobody else may write to it.
+func onlyOurs(dir fs.FileInfo) error {
+	const others = 0o022
+	if stat, ok := dir.Sys().(*syscall.Stat_t); ok && int(stat.Uid) != os.Geteuid() {
+		return fmt.Errorf("it belongs to user %d, and this program runs as user %d", stat.Uid, os.Geteuid())
+	}
+	if mode := dir.Mode().Perm(); mode&others != 0 {
+		return fmt.Errorf("other users may write to it (mode %04o)", mode)
+	}
+	return nil
+}
+
+// byteAt reports whether a file has a byte at an offset. It does not wait for one.
+func byteAt(f *os.File, offset int64) (has bool, err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return false, err
+	}
+	var n int
+	var failed error
+	err = raw.Read(func(fd uintptr) bool {
+		var b [1]byte
+		for {
+			if n, failed = unix.Pread(int(fd), b[:], offset); !errors.Is(failed, unix.EINTR) {
+				return true
+			}
+		}
+	})
+	return n > 0, errors.Join(err, failed)
+}
+
+// chmod sets the permissions of what was seen under a name.
+func chmod(dir *os.Root, name string, seen fs.FileInfo, mode fs.FileMode) error {
+	f, err := openFile(dir, name, os.O_RDONLY, seen)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Chmod(mode), f.Close())
+}
+
+// move gives a file in the work folder its name. Unless replace is set, it fails with
+// fs.ErrExist where something has that name.
+func (d *Dest) move(from, to string, replace bool) error {
+	return d.folder.in(to, func(dir *os.Root, name string) error {
+		target, err := dir.Open(".")
+		if err != nil {
+			return err
+		}
+		defer target.Close()
+		work, at := int(d.lock.Fd()), int(target.Fd())
+		if !replace {
+			err := renameNew(work, from, at, name)
+			if !errors.Is(err, errors.ErrUnsupported) && !errors.Is(err, unix.EINVAL) {
+				return err
+			}
+			// This file system cannot do both at once.
+			if _, err := dir.Lstat(name); err == nil {
+				return fs.ErrExist
+			}
+		}
+		return unix.Renameat(work, from, at, name)
+	})
 }

@@ -3,11 +3,13 @@ package tree
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -88,7 +90,6 @@ func store(d *Dest, p, content string) error {
 func TestCommit(t *testing.T) {
 	d, dir := openDest(t, Refuse)
 	require.NoError(t, d.MakeDir("a", 0o500))
-	require.NoError(t, d.Parents("a/f"))
 	require.NoError(t, store(d, "a/f", "content"))
 	b, err := os.ReadFile(filepath.Join(dir, "a/f"))
 	require.NoError(t, err)
@@ -160,12 +161,12 @@ func TestSymlinksAreNotFollowed(t *testing.T) {
 	require.NoError(t, os.Symlink("in", filepath.Join(dir, "inlink")))
 	require.NoError(t, os.Symlink(filepath.Join(outside, "f"), filepath.Join(dir, "file")))
 
-	require.ErrorIs(t, d.Parents("out/x"), ErrPath)
-	require.ErrorIs(t, d.Parents("inlink/x"), ErrPath)
-	require.ErrorIs(t, d.Parents("file/x"), ErrPath)
-	require.ErrorIs(t, d.Parents("missing/x"), fs.ErrNotExist)
-	require.NoError(t, d.Parents("in/x"))
-	// Without that check the root still holds.
+	for p, want := range map[string]error{"out/x": ErrPath, "inlink/x": ErrPath, "file/x": ErrPath, "missing/x": fs.ErrNotExist, "in/x": nil} {
+		state, err := d.Look(&proto.Entry{Path: p})
+		require.ErrorIs(t, err, want, p)
+		assert.Equal(t, Absent, state)
+	}
+	require.Error(t, store(d, "inlink/f", "theirs"))
 	require.Error(t, store(d, "out/f", "theirs"))
 	require.Error(t, d.MakeDir("out/d", 0o700))
 	require.Error(t, d.SetDir("out", 0o777, when))
@@ -183,6 +184,117 @@ func TestSymlinksAreNotFollowed(t *testing.T) {
 	state, err := d.Look(e)
 	require.NoError(t, err)
 	assert.Equal(t, Same, state)
+}
+
+// TestLinksThatComeLater: a link that takes the place of a directory, or a file, while the
+// folder receives leads nowhere either.
+func TestLinksThatComeLater(t *testing.T) {
+	d, dir := openDest(t, Overwrite)
+	outside := t.TempDir()
+	for _, into := range []string{outside, filepath.Join(dir, "private")} {
+		require.NoError(t, os.MkdirAll(filepath.Join(into, "sub"), 0o700))
+		require.NoError(t, os.Chmod(into, 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(into, "f"), []byte("mine"), 0o600))
+		require.NoError(t, os.Chtimes(filepath.Join(into, "f"), time.Time{}, when))
+		require.NoError(t, d.MakeDir("a", 0o700))
+		require.NoError(t, d.MakeDir("a/sub", 0o700))
+		part, err := d.NewPart("a/f")
+		require.NoError(t, err)
+		_, err = part.WriteString("theirs")
+		require.NoError(t, err)
+		require.NoError(t, os.RemoveAll(filepath.Join(dir, "a")))
+		require.NoError(t, os.Symlink(into, filepath.Join(dir, "a")))
+		// The directory that was there is gone, and nothing arrives where the link leads.
+		require.Error(t, part.Commit(&proto.Entry{Path: "a/f", Mode: 0o640, Modified: when}, false))
+		require.Error(t, d.MakeLink(&proto.Entry{Type: proto.Symlink, Path: "a/l", Target: "f"}))
+		require.Error(t, d.MakeDir("a/sub/d", 0o700))
+		_ = d.SetDir("a", 0o755, when) // of the one that was there
+		require.Error(t, d.SetMode("a/f", 0o644))
+		require.NoError(t, os.Symlink(filepath.Join(into, "f"), filepath.Join(dir, "link")))
+		require.NoError(t, d.SetMode("link", 0o644), "a link has no permissions")
+		require.NoError(t, os.Remove(filepath.Join(dir, "link")))
+		require.NoError(t, os.Remove(filepath.Join(dir, "a")))
+		b, err := os.ReadFile(filepath.Join(into, "f"))
+		require.NoError(t, err)
+		assert.Equal(t, "mine", string(b))
+		info, err := os.Lstat(filepath.Join(into, "f"))
+		require.NoError(t, err)
+		assert.Equal(t, fs.FileMode(0o600), info.Mode())
+		info, err = os.Lstat(into)
+		require.NoError(t, err)
+		assert.Equal(t, fs.FileMode(0o700), info.Mode().Perm())
+		assert.False(t, info.ModTime().Equal(when))
+		list, err := os.ReadDir(into)
+		require.NoError(t, err)
+		assert.Len(t, list, 2)
+		list, err = os.ReadDir(filepath.Join(into, "sub"))
+		require.NoError(t, err)
+		assert.Empty(t, list)
+	}
+}
+
+// TestWorkFolder: what somebody else can write to is not used for incomplete files, also if
+// it comes later.
+func TestWorkFolder(t *testing.T) {
+	dir := t.TempDir()
+	work := filepath.Join(dir, WorkDir)
+	require.NoError(t, os.Mkdir(work, 0o700))
+	for _, mode := range []fs.FileMode{0o777, 0o770, 0o702} {
+		require.NoError(t, os.Chmod(work, mode))
+		_, err := OpenDest(dir, Refuse)
+		require.ErrorContains(t, err, "other users may write to it")
+	}
+	require.NoError(t, os.Chmod(work, 0o755))
+	if os.Geteuid() == 0 {
+		require.NoError(t, os.Chown(work, 12345, 12345))
+		_, err := OpenDest(dir, Refuse)
+		require.ErrorContains(t, err, "belongs to user 12345")
+		require.NoError(t, os.Chown(work, 0, 0))
+	}
+	require.NoError(t, os.Rename(work, work+".real"))
+	require.NoError(t, os.Symlink(work+".real", work))
+	_, err := OpenDest(dir, Refuse)
+	require.ErrorContains(t, err, "in the way")
+	require.NoError(t, os.Remove(work))
+
+	d, err := OpenDest(dir, Refuse)
+	require.NoError(t, err)
+	part, err := d.NewPart("f")
+	require.NoError(t, err)
+	_, err = part.WriteString("theirs")
+	require.NoError(t, err)
+	require.NoError(t, os.Rename(work, work+".moved"))
+	require.NoError(t, os.Mkdir(work, 0o777))
+	require.NoError(t, os.WriteFile(filepath.Join(work, PartName("f")+".part"), []byte("mine"), 0o600))
+	require.NoError(t, part.Commit(&proto.Entry{Path: "f", Mode: 0o600, Modified: when}, false))
+	b, err := os.ReadFile(filepath.Join(dir, "f"))
+	require.NoError(t, err)
+	assert.Equal(t, "theirs", string(b))
+	_, err = d.OldPart("f")
+	require.ErrorIs(t, err, fs.ErrNotExist, "the other folder is not looked at")
+	require.NoError(t, d.Close())
+}
+
+// TestDeepNames: the cost of a name follows its length, not the square of it.
+func TestDeepNames(t *testing.T) {
+	const depth, names = 400, 24
+	d, _ := openDest(t, Refuse)
+	deep := "d"
+	for range depth {
+		require.NoError(t, d.MakeDir(deep, 0o700))
+		deep += "/d"
+	}
+	for i := range names {
+		require.NoError(t, d.MakeDir(fmt.Sprint(deep, i), 0o700))
+	}
+	assert.LessOrEqual(t, d.folder.opened, depth, "each was made in the one before")
+	before := d.folder.opened
+	for i := range names {
+		state, err := d.Look(&proto.Entry{Path: fmt.Sprint(deep, i, "/f")})
+		require.NoError(t, err)
+		assert.Equal(t, Absent, state)
+	}
+	assert.LessOrEqual(t, d.folder.opened-before, names*(depth+1))
 }
 
 func TestOneReceiver(t *testing.T) {
@@ -216,6 +328,14 @@ func TestOldParts(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
+// walkAll walks over sources that stay open until the test ends.
+func walkAll(t *testing.T, sources []Source, f func(Found) error) error {
+	t.Helper()
+	files := NewFiles(sources)
+	t.Cleanup(func() { assert.NoError(t, files.Close()) })
+	return files.Walk(t.Context(), f)
+}
+
 func TestWalk(t *testing.T) {
 	dir := t.TempDir()
 	for _, p := range []string{"top/b/c", "top/a"} {
@@ -231,7 +351,7 @@ func TestWalk(t *testing.T) {
 	assert.Equal(t, "named", sources[0].Name, "a link that is named is followed, and keeps its name")
 	var got []string
 	codes := map[string]proto.Code{}
-	require.NoError(t, Walk(t.Context(), sources, func(f Found) error {
+	require.NoError(t, walkAll(t, sources, func(f Found) error {
 		got = append(got, f.Path)
 		codes[f.Path] = f.Code
 		if f.Path == "named/b/f" {
@@ -254,15 +374,92 @@ func TestWalk(t *testing.T) {
 	assert.EqualValues(t, 5, n)
 
 	stop := errors.New("stop")
-	require.ErrorIs(t, Walk(t.Context(), sources, func(Found) error { return stop }), stop)
+	require.ErrorIs(t, walkAll(t, sources, func(Found) error { return stop }), stop)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, Walk(ctx, sources, func(Found) error { return nil }), context.Canceled)
+	require.ErrorIs(t, NewFiles(sources).Walk(ctx, func(Found) error { return nil }), context.Canceled)
 	_, err = Sources([]string{filepath.Join(dir, "top/a"), filepath.Join(dir, "top/../top/a")})
 	require.ErrorContains(t, err, "would both be named a")
 	_, err = Sources([]string{filepath.Join(dir, "absent")})
 	require.ErrorIs(t, err, fs.ErrNotExist)
+	_, err = Sources([]string{filepath.Join(dir, "top"), ""})
+	require.ErrorContains(t, err, "empty")
 	_, err = Sources([]string{"/"})
+	require.ErrorIs(t, err, ErrPath)
+}
+
+// TestSwappedWhileSending: what takes the place of something that is being sent is not sent
+// for it, and holds nothing up.
+func TestSwappedWhileSending(t *testing.T) {
+	outside := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(outside, "f"), []byte("mine"), 0o600))
+	link := func(path string) {
+		require.NoError(t, os.RemoveAll(path))
+		require.NoError(t, os.Symlink(outside, path))
+	}
+	walk := func(swap func(top string, f Found)) (found []Found, dir string, files *Files) {
+		dir = t.TempDir()
+		top := filepath.Join(dir, "top")
+		require.NoError(t, os.MkdirAll(filepath.Join(top, "b"), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(top, "b/f"), []byte("ours"), 0o600))
+		files = NewFiles([]Source{{top, "top"}})
+		t.Cleanup(func() { assert.NoError(t, files.Close()) })
+		require.NoError(t, files.Walk(t.Context(), func(f Found) error {
+			swap(top, f)
+			found = append(found, f)
+			return nil
+		}))
+		return found, dir, files
+	}
+	for _, at := range []string{"top", "top/b"} {
+		found, _, _ := walk(func(top string, f Found) {
+			if f.Path == at {
+				link(filepath.Join(top, strings.TrimPrefix(strings.TrimPrefix(at, "top"), "/")))
+			}
+		})
+		for _, f := range found {
+			assert.False(t, f.Code == proto.OK && f.Type == proto.File, "%s was found behind a link", f.Path)
+		}
+	}
+	for name, swap := range map[string]func(top string){
+		"link for directory": func(top string) { link(filepath.Join(top, "b")) },
+		"link for file": func(top string) {
+			require.NoError(t, os.Remove(filepath.Join(top, "b/f")))
+			require.NoError(t, os.Symlink(filepath.Join(outside, "f"), filepath.Join(top, "b/f")))
+		},
+		"pipe for file": func(top string) {
+			require.NoError(t, os.Remove(filepath.Join(top, "b/f")))
+			mkfifo(t, filepath.Join(top, "b/f"))
+		},
+		"pipe for directory": func(top string) {
+			require.NoError(t, os.RemoveAll(filepath.Join(top, "b")))
+			mkfifo(t, filepath.Join(top, "b"))
+		},
+	} {
+		found, dir, _ := walk(func(string, Found) {})
+		f := found[len(found)-1]
+		require.Equal(t, "top/b/f", f.Path)
+		swap(filepath.Join(dir, "top"))
+		_, err := f.Open()
+		require.Error(t, err, name)
+	}
+}
+
+// TestPipeForFile: a pipe that nobody writes to is opened without waiting, and refused.
+func TestPipeForFile(t *testing.T) {
+	dir := t.TempDir()
+	if !mkfifo(t, filepath.Join(dir, "pipe")) {
+		t.Skip("no named pipes here")
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
+	f, err := openFolder(dir)
+	require.NoError(t, err)
+	defer f.close()
+	seen, err := os.Lstat(filepath.Join(dir, "file"))
+	require.NoError(t, err)
+	_, err = openFile(f.root, "pipe", os.O_RDONLY, seen)
+	require.ErrorIs(t, err, ErrChanged)
+	_, err = f.open("pipe")
 	require.ErrorIs(t, err, ErrPath)
 }
 
@@ -272,7 +469,7 @@ func TestChanged(t *testing.T) {
 		t.Helper()
 		require.NoError(t, os.WriteFile(file, []byte("12345"), 0o600))
 		require.NoError(t, os.Chtimes(file, time.Time{}, when))
-		require.NoError(t, Walk(t.Context(), []Source{{file, "f"}}, func(g Found) error { f = g; return nil }))
+		require.NoError(t, walkAll(t, []Source{{file, "f"}}, func(g Found) error { f = g; return nil }))
 		return f
 	}
 	for name, change := range map[string]func(){
@@ -281,11 +478,11 @@ func TestChanged(t *testing.T) {
 		"replaced": func() { require.NoError(t, os.Rename(file, file+".old")); found() },
 	} {
 		f := found()
-		open, err := Open(&f)
+		open, err := f.Open()
 		require.NoError(t, err)
 		require.NoError(t, open.Close())
 		change()
-		_, err = Open(&f)
+		_, err = f.Open()
 		require.ErrorIs(t, err, ErrChanged, name)
 	}
 }
@@ -298,7 +495,10 @@ func TestShow(t *testing.T) {
 }
 
 func TestCodes(t *testing.T) {
+	assert.Equal(t, proto.NoSpace, CodeOf(errors.Join(syscall.Errno(errQuota), fs.ErrClosed)))
+	assert.Equal(t, proto.Failed, CodeOf(syscall.EIO))
 	for code, err := range map[proto.Code]error{
+		proto.NoSpace: &fs.PathError{Err: syscall.ENOSPC}, proto.TooBig: &fs.PathError{Err: syscall.EFBIG},
 		proto.OK: nil, proto.Exists: ErrExists, proto.UnsafePath: ErrPath, proto.NoPermission: fs.ErrPermission, proto.Failed: errors.New("x"),
 	} {
 		assert.Equal(t, code, CodeOf(err))

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
+	"syscall"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
 )
@@ -24,6 +26,9 @@ func Sources(args []string) ([]Source, error) {
 	names := map[string]string{}
 	var list []Source
 	for _, arg := range args {
+		if arg == "" {
+			return nil, errors.New("an argument is empty: name the working directory as .")
+		}
 		abs, err := filepath.Abs(arg)
 		if err != nil {
 			return nil, err
@@ -44,6 +49,43 @@ func Sources(args []string) ([]Source, error) {
 	return list, nil
 }
 
+// Files are what is below sources. Below the folders that the sources are in, no symbolic
+// link is followed, whoever has made it and whenever. The methods may be called from any
+// goroutine.
+type Files struct {
+	sources []Source
+
+	mu      sync.Mutex
+	folders map[string]*folder // that the sources are in
+}
+
+// NewFiles takes sources, which are opened when they are walked.
+func NewFiles(sources []Source) *Files {
+	return &Files{sources: sources, folders: map[string]*folder{}}
+}
+
+// Close closes the folders. No other method may be called any more.
+func (s *Files) Close() error {
+	var err error
+	for _, f := range s.folders {
+		err = errors.Join(err, f.close())
+	}
+	return err
+}
+
+func (s *Files) folder(dir string) (*folder, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f := s.folders[dir]; f != nil {
+		return f, nil
+	}
+	f, err := openFolder(dir)
+	if err == nil {
+		s.folders[dir] = f
+	}
+	return f, err
+}
+
 // Found is what the walk has found.
 type Found struct {
 	proto.Entry
@@ -51,64 +93,86 @@ type Found struct {
 	Info  fs.FileInfo // of a file
 	Code  proto.Code  // why it cannot be sent, or OK
 	Err   error       // likewise
+
+	folder *folder // that the source is in
+	path   string  // in folder, with slashes
 }
 
 // Walk calls f for everything below the sources, a directory before what is in it. What
 // cannot be sent is reported with a Code; an error of f ends the walk.
-func Walk(ctx context.Context, sources []Source, f func(Found) error) error {
-	for _, s := range sources {
-		if err := walk(ctx, s.Local, s.Name, f); err != nil {
+func (s *Files) Walk(ctx context.Context, f func(Found) error) error {
+	for _, source := range s.sources {
+		found := Found{Entry: proto.Entry{Path: source.Name}, Local: source.Local, path: filepath.Base(source.Local)}
+		var err error
+		if found.folder, err = s.folder(filepath.Dir(source.Local)); err != nil {
+			found.Code, found.Err = proto.Unreadable, err
+			err = f(found)
+		} else {
+			err = walk(ctx, found, f)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func walk(ctx context.Context, local, name string, f func(Found) error) error {
+func walk(ctx context.Context, found Found, f func(Found) error) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
-	found := Found{Entry: proto.Entry{Path: name}, Local: local}
-	fail := func(code proto.Code, err error) error {
-		found.Code, found.Err = code, err
+	if err := found.look(); err != nil {
+		switch {
+		case found.Code != proto.OK:
+		case errors.Is(err, ErrPath):
+			found.Code = proto.UnsafePath
+		default:
+			found.Code = proto.Unreadable
+		}
+		found.Err = err
 		return f(found)
 	}
-	if err := CheckPath(name); err != nil {
-		return fail(proto.UnsafePath, err)
-	}
-	info, err := os.Lstat(local)
-	if err != nil {
-		return fail(proto.Unreadable, err)
-	}
-	found.Mode, found.Modified = uint16(info.Mode().Perm()), info.ModTime()
-	switch {
-	case info.Mode().IsRegular():
-		found.Type, found.Size, found.Info = proto.File, uint64(info.Size()), info
-	case info.Mode()&fs.ModeSymlink != 0:
-		found.Type = proto.Symlink
-		if found.Target, err = os.Readlink(local); err != nil {
-			return fail(proto.Unreadable, err)
-		}
-		found.Target = filepath.ToSlash(found.Target)
-		if len(found.Target) > proto.MaxPath {
-			return fail(proto.UnsafePath, fmt.Errorf("%w: the target of the link is too long", ErrPath))
-		}
-	case info.IsDir():
-		found.Type = proto.Directory
+	if found.Type == proto.Directory {
 		return walkDir(ctx, found, f)
-	default:
-		return fail(proto.BadType, fmt.Errorf("it is neither file, directory nor symbolic link (%v)", info.Mode().Type()))
 	}
 	return f(found)
 }
 
-func walkDir(ctx context.Context, dir Found, f func(Found) error) error {
-	d, err := os.Open(dir.Local)
-	var names []string
-	if err == nil {
-		names, err = d.Readdirnames(-1)
-		err = errors.Join(err, d.Close())
+// look fills in what there is to know of an entry.
+func (f *Found) look() error {
+	if err := CheckPath(f.Path); err != nil {
+		return err
 	}
+	return f.folder.in(f.path, func(dir *os.Root, name string) error {
+		info, err := dir.Lstat(name)
+		if err != nil {
+			return Reason(err)
+		}
+		f.Mode, f.Modified = uint16(info.Mode().Perm()), info.ModTime()
+		switch {
+		case info.Mode().IsRegular():
+			f.Type, f.Size, f.Info = proto.File, uint64(info.Size()), info
+		case info.Mode()&fs.ModeSymlink != 0:
+			f.Type = proto.Symlink
+			if f.Target, err = dir.Readlink(name); err != nil {
+				return Reason(err)
+			}
+			f.Target = filepath.ToSlash(f.Target)
+			if len(f.Target) > proto.MaxPath {
+				return fmt.Errorf("%w: the target of the link is too long", ErrPath)
+			}
+		case info.IsDir():
+			f.Type = proto.Directory
+		default:
+			f.Code = proto.BadType
+			return fmt.Errorf("it is neither file, directory nor symbolic link (%v)", info.Mode().Type())
+		}
+		return nil
+	})
+}
+
+func walkDir(ctx context.Context, dir Found, f func(Found) error) error {
+	names, err := dir.names()
 	if err != nil {
 		dir.Code, dir.Err = proto.Unreadable, err
 		return f(dir)
@@ -118,48 +182,99 @@ func walkDir(ctx context.Context, dir Found, f func(Found) error) error {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		if err := walk(ctx, filepath.Join(dir.Local, name), dir.Path+"/"+name, f); err != nil {
+		found := Found{Entry: proto.Entry{Path: dir.Path + "/" + name}, Local: filepath.Join(dir.Local, name),
+			folder: dir.folder, path: dir.path + "/" + name}
+		if err := walk(ctx, found, f); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// ErrChanged: the file is not as it was when the transfer began.
-var ErrChanged = errors.New("the file changed while it was sent")
-
-// Open opens a file that the walk has found, and checks that it is still that file.
-func Open(f *Found) (*os.File, error) {
-	file, err := os.Open(f.Local)
+// names are those of what is in a directory.
+func (f *Found) names() ([]string, error) {
+	dir, err := f.folder.open(f.path)
 	if err != nil {
 		return nil, err
 	}
-	if err := Unchanged(file, f); err != nil {
+	defer f.folder.done(dir)
+	list, err := dir.Open(".")
+	if err != nil {
+		return nil, Reason(err)
+	}
+	names, err := list.Readdirnames(-1)
+	return names, Reason(errors.Join(err, list.Close()))
+}
+
+var (
+	// ErrChanged: the file is not as it was when the transfer began.
+	ErrChanged = errors.New("the file changed while it was sent")
+	// ErrSpecial: the file is one that the system makes up, as those in /proc.
+	ErrSpecial = errors.New("its content is not of the size that the system tells, as with files in /proc and /sys; copy it, and send the copy")
+)
+
+// Open opens a file that the walk has found, and checks that it is still that file.
+func (f *Found) Open() (file *os.File, err error) {
+	err = f.folder.in(f.path, func(dir *os.Root, name string) (err error) {
+		file, err = openFile(dir, name, os.O_RDONLY, f.Info)
+		return err
+	})
+	if err != nil {
+		return nil, Reason(err)
+	}
+	if err := f.unchanged(file); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
 	return file, nil
 }
 
-// Unchanged fails with ErrChanged unless an open file has the size and the time that the
+// unchanged fails with ErrChanged unless an open file has the size and the time that the
 // walk has found.
-func Unchanged(file *os.File, f *Found) error {
+func (f *Found) unchanged(file *os.File) error {
 	info, err := file.Stat()
 	if err != nil {
 		return err
 	}
-	if !os.SameFile(info, f.Info) || uint64(info.Size()) != f.Size || !info.ModTime().Equal(f.Modified) {
+	if uint64(info.Size()) != f.Size || !info.ModTime().Equal(f.Modified) {
 		return fmt.Errorf("%w: %s", ErrChanged, f.Local)
 	}
 	return nil
 }
 
+// CheckEnd fails with ErrChanged unless an open file is as the walk has found it, and with
+// ErrSpecial unless its content ends where its size says, as it does if complete is not set.
+func (f *Found) CheckEnd(file *os.File, complete bool) error {
+	if err := f.unchanged(file); err != nil {
+		return err
+	}
+	more, err := byteAt(file, int64(f.Size))
+	if more || !complete || errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ESPIPE) {
+		return ErrSpecial
+	}
+	return err
+}
+
+// Probe fails with ErrSpecial if a file without content has some: the system does not tell
+// the size of files that it makes up.
+func (f *Found) Probe() error {
+	if f.Type != proto.File || f.Size != 0 {
+		return nil
+	}
+	file, err := f.Open()
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.CheckEnd(file, true), file.Close())
+}
+
 // Size is how many bytes there are below the sources, in all.
 func Size(ctx context.Context, sources []Source) (total int64, err error) {
-	err = Walk(ctx, sources, func(f Found) error {
+	files := NewFiles(sources)
+	err = files.Walk(ctx, func(f Found) error {
 		if f.Code == proto.OK {
 			total += int64(f.Size)
 		}
 		return nil
 	})
-	return total, err
+	return total, errors.Join(err, files.Close())
 }
