@@ -2,13 +2,14 @@ package samples
 
 import (
 	"fmt"
+	"io"
 	"net"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -144,27 +145,84 @@ func TestPingPongHandshake(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends a program wherever it is: waiting for a client, in a game, or in one
-// whose peer has gone.
+// Ctrl-C ends a program wherever it is: waiting for a client, or in a game. Its peer ends,
+// too.
 func TestPingPongInterrupted(t *testing.T) {
-	interrupted := func(p *process) {
-		t.Helper()
-		assert.Equal(t, 130, p.code())
-		assert.True(t, strings.HasSuffix(p.stderr.String(), "verbs_uc_pingpong: interrupted\n"), p.said())
-	}
-	for _, mode := range []string{"-e", "-c"} {
-		args := []string{"-d", "soft-lo", "-p", freePort(t), "-n", "1000000000", mode}
-		server := startServer(t, "uc", args...)
-		server.signal(syscall.SIGINT)
-		interrupted(server)
+	for _, service := range []string{"rc", "uc", "ud"} {
+		for _, mode := range []string{"-e", "-c"} {
+			args := []string{"-d", "soft-lo", "-p", freePort(t), "-n", "1000000000", "-s", "1024", mode}
+			server := startServer(t, service, args...)
+			server.interrupted(syscall.SIGINT, 130)
 
-		server = startServer(t, "uc", args...)
-		client := startPlayer(t, "uc", append(args, "localhost")...)
-		client.await("remote address")
+			server = startServer(t, service, args...)
+			client := startPlayer(t, service, append(args, "localhost")...)
+			client.await("remote address")
+			server.await("remote address")
+			time.Sleep(100 * time.Millisecond) // the game is on; if not, its end takes a minute
+			server.interrupted(syscall.SIGTERM, 143)
+			assert.Equal(t, 1, client.code(), client.said())
+		}
+	}
+}
+
+// Whichever end of a game is killed, the other ends, with an error, whether it sleeps or
+// polls.
+func TestPingPongKilled(t *testing.T) {
+	for _, service := range []string{"rc", "uc", "ud"} {
+		for _, device := range []string{"soft-lo", "soft-lo?local=off"} {
+			for i, mode := range []string{"-e", "-c"} {
+				args := []string{"-d", device, "-p", freePort(t), "-n", "1000000000", "-s", "1024", mode}
+				victim := startServer(t, service, args...)
+				other := startPlayer(t, service, append(args, "localhost")...)
+				other.await("remote address")
+				victim.await("remote address")
+				if i == 1 {
+					victim, other = other, victim
+				}
+				time.Sleep(100 * time.Millisecond) // the game is on; if not, its end takes a minute
+				victim.signal(syscall.SIGKILL)
+				assert.Equal(t, -1, victim.code())
+				assert.Equal(t, 1, other.code(), other.said())
+			}
+		}
+	}
+}
+
+// Games that do not go together end at both ends, and say why.
+func TestPingPongMismatch(t *testing.T) {
+	for _, c := range []struct{ server, client []string }{
+		{[]string{"rc"}, []string{"uc"}},
+		{[]string{"ud", "-s", "1024"}, []string{"rc", "-s", "1024"}},
+		{[]string{"uc"}, []string{"uc", "-n", "7"}},
+	} {
+		args := []string{"-d", "soft-lo", "-p", freePort(t), "-n", "100000"}
+		server := startServer(t, c.server[0], append(args, c.server[1:]...)...)
+		client := startPlayer(t, c.client[0], append(append(args, c.client[1:]...), "localhost")...)
+		assert.Equal(t, 1, client.code(), client.said())
+		assert.Equal(t, 1, server.code(), server.said())
+		assert.Contains(t, client.said()+server.said(), "start the same program with the same -n")
+	}
+}
+
+// A program that closes the connection behind the handshake, as the C programs do, is none
+// that has died; nor does one that says something else count as one that keeps it.
+func TestPingPongForeign(t *testing.T) {
+	const address = "0000:000012:000034:00000000000000000000ffff7f000001\x00"
+	for _, said := range []string{"", "nonsense\x00", "verbena:UC:x\x00", strings.Repeat("x", 5000)} {
+		port := freePort(t)
+		server := startServer(t, "uc", "-d", "soft-lo", "-p", port, "-e")
+		conn, err := net.Dial("tcp", "127.0.0.1:"+port)
+		require.NoError(t, err)
+		_, err = conn.Write([]byte(address))
+		require.NoError(t, err)
+		answer := make([]byte, len(address))
+		_, err = io.ReadFull(conn, answer)
+		require.NoError(t, err)
+		_, err = conn.Write([]byte("done\x00" + said))
+		require.NoError(t, err)
+		require.NoError(t, conn.Close())
 		server.await("remote address")
-		server.signal(syscall.SIGTERM)
-		interrupted(server)
-		client.signal(os.Interrupt)
-		interrupted(client)
+		time.Sleep(100 * time.Millisecond) // a server that ended for it would have ended by then, or passes
+		server.interrupted(syscall.SIGINT, 130)
 	}
 }

@@ -103,7 +103,7 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := peer.Ready(); err != nil {
+	if ctx, err = peer.Ready(ctx); err != nil { // which ends with the peer
 		return err
 	}
 
@@ -142,7 +142,7 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 		}
 	}
 	o.Report(time.Since(start))
-	return o.Validate(mem[:o.Size])
+	return peer.Finish(o.Validate(mem[:o.Size]))
 
 	// 10. Cleanup: the deferred calls close what was opened, the last one first.
 }

@@ -104,7 +104,7 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 		return err
 	}
 	defer pingpong.Close(&err, ah.Close)
-	if err := peer.Ready(); err != nil {
+	if ctx, err = peer.Ready(ctx); err != nil { // which ends with the peer
 		return err
 	}
 
@@ -144,7 +144,7 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 		}
 	}
 	o.Report(time.Since(start))
-	return o.Validate(mem[grhLen : grhLen+o.Size])
+	return peer.Finish(o.Validate(mem[grhLen : grhLen+o.Size]))
 
 	// 10. Cleanup: the deferred calls close what was opened, the last one first.
 }

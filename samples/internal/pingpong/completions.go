@@ -3,6 +3,7 @@ package pingpong
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -10,6 +11,7 @@ import (
 // Completions waits for completions, by polling or asleep.
 type Completions struct {
 	cq    verbs.CQ
+	count *atomic.Int64
 	wcs   [2]verbs.WC
 	sleep bool
 	woken chan struct{}
@@ -17,7 +19,7 @@ type Completions struct {
 
 // WaitOn prepares to wait on a completion queue that nothing else waits on.
 func (o *Options) WaitOn(cq verbs.CQ) *Completions {
-	c := &Completions{cq: cq, sleep: o.Events, woken: make(chan struct{}, 1)}
+	c := &Completions{cq: cq, count: &o.completed, sleep: o.Events, woken: make(chan struct{}, 1)}
 	cq.OnCompletion(func() {
 		select {
 		case c.woken <- struct{}{}:
@@ -41,6 +43,7 @@ func (c *Completions) Next(ctx context.Context) ([]verbs.WC, error) {
 			}
 		}
 		if n > 0 {
+			c.count.Add(int64(n))
 			return c.wcs[:n], nil
 		}
 		if err := c.wait(ctx); err != nil {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/internal/version"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -34,6 +35,8 @@ type Options struct {
 	GIDIndex int  // -1: choose one
 	Check    bool // validate what the server received
 	Version  bool // print the version, and exit
+
+	completed atomic.Int64 // requests
 
 	program Program
 	out     io.Writer
@@ -173,6 +176,6 @@ func help(p Program, list []option) string {
 		}
 		_, _ = fmt.Fprintf(&b, "  %s\n        %s\n", spelled, x.usage)
 	}
-	b.WriteString("\nExit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.\n")
+	b.WriteString("\nExit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted (143 by SIGTERM).\n")
 	return b.String()
 }

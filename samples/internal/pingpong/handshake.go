@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/verbena-rdma/verbena/verbs"
@@ -77,6 +78,14 @@ type Peer struct {
 	o    *Options
 	conn net.Conn
 	stop func() bool
+
+	cancel context.CancelCauseFunc // ends the game; nil before Ready
+	gone   chan struct{}           // closed when the peer says no more
+	late   *time.Timer             // set before gone is closed; nil: the peer has not said bye
+
+	mu      sync.Mutex
+	kept    bool // the peer keeps the connection
+	through bool // the game is over at this end
 }
 
 // Meet waits for a client, or connects to the server, and exchanges the addresses of the
@@ -152,8 +161,15 @@ func (p *Peer) introduce(table []verbs.GIDEntry, routed bool) (err error) {
 }
 
 // Ready signals to the peer that this side's queue pair is up. Once a server's Ready
-// returns, the client has its address.
-func (p *Peer) Ready() error {
+// returns, the client has its address. The context that it returns ends when the peer dies.
+func (p *Peer) Ready(ctx context.Context) (context.Context, error) {
+	if err := p.ready(); err != nil {
+		return ctx, err
+	}
+	return p.hold(ctx)
+}
+
+func (p *Peer) ready() error {
 	if p.o.Client() {
 		return p.send([]byte(done))
 	}
@@ -170,7 +186,15 @@ func (p *Peer) Ready() error {
 // Close closes the connection.
 func (p *Peer) Close() error {
 	p.stop()
-	return p.conn.Close()
+	err := p.conn.Close()
+	if p.cancel != nil {
+		p.cancel(nil)
+		<-p.gone
+		if p.late != nil {
+			p.late.Stop()
+		}
+	}
+	return err
 }
 
 func (p *Peer) send(b []byte) error {

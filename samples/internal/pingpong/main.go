@@ -7,17 +7,18 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
+
+	"github.com/verbena-rdma/verbena/internal/interrupt"
+	"github.com/verbena-rdma/verbena/internal/output"
 )
 
 // The exit codes.
 const (
-	exitSuccess     = 0
-	exitFailure     = 1
-	exitUsage       = 2
-	exitInterrupted = 130
+	exitSuccess = 0
+	exitFailure = 1
+	exitUsage   = 2
+	exitSignal  = 128 // and the number of the signal
 )
 
 // Main runs a program and exits. The context given to run ends with Ctrl-C or
@@ -30,24 +31,29 @@ func execute(p Program, run func(ctx context.Context, o *Options) error, args []
 	complain := func(err error) {
 		_, _ = fmt.Fprintf(errs, "%s: %s\n", p.Name, strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
-	o, err := parse(p, args, out, errs)
+	stdout := output.New(out)
+	o, err := parse(p, args, stdout, errs)
 	if errors.Is(err, flag.ErrHelp) {
-		return exitSuccess
+		if err = stdout.Err(); err == nil {
+			return exitSuccess
+		}
+		complain(err)
+		return exitFailure
 	}
 	if err != nil {
 		complain(fmt.Errorf("%w; -h lists the flags", err))
 		return exitUsage
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := interrupt.Context(context.Background())
 	defer stop()
-	defer context.AfterFunc(ctx, stop)() // the next signal kills
-	err = run(ctx, o)
+	err = errors.Join(run(ctx, o), stdout.Err())
+	var by interrupt.Error
 	switch {
 	case err == nil:
 		return exitSuccess
-	case ctx.Err() != nil:
-		complain(errors.New("interrupted"))
-		return exitInterrupted
+	case errors.As(context.Cause(ctx), &by):
+		complain(by)
+		return exitSignal + int(by.Signal)
 	}
 	complain(err)
 	return exitFailure

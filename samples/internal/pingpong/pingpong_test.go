@@ -67,6 +67,20 @@ func TestAddress(t *testing.T) {
 	}
 }
 
+// FuzzDecodeGame: what a peer says behind the handshake.
+func FuzzDecodeGame(f *testing.F) {
+	f.Add("verbena:RC:1000\x00")
+	f.Add("verbena:UD:-1")
+	f.Fuzz(func(t *testing.T, text string) {
+		if g, ok := decodeGame(text); ok {
+			require.GreaterOrEqual(t, g.iters, 0)
+			again, ok := decodeGame(string(g.encode()))
+			require.True(t, ok)
+			require.Equal(t, g, again)
+		}
+	})
+}
+
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte("0000:000012:abcdef:00000000000000000000ffff0a000001\x00"))
 	f.Add([]byte("0:1:2:fe80000000000000020000fffe000001\x00"))
