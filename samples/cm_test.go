@@ -111,6 +111,7 @@ func TestRping(t *testing.T) {
 	for _, persistent := range []string{"-v", "-P"} {
 		port := freeRDMAPort()
 		server := start(t, "cm_rping", "-s", "-v", persistent, "-p", port, "-timeout", patience)
+		server.await("waiting for clients")
 		for round := range 2 {
 			var clients []*process
 			for range 1 + 3*round {
@@ -139,11 +140,54 @@ func TestRping(t *testing.T) {
 
 func TestHello(t *testing.T) {
 	port := freeRDMAPort()
-	client := start(t, "cm_hello", "-c", "localhost", "-p", port, "-s", "hello?", "-timeout", patience)
 	server := start(t, "cm_hello", "-p", port, "-timeout", patience)
+	server.await("waiting for clients")
+	client := start(t, "cm_hello", "-c", "localhost", "-p", port, "-s", "hello?", "-timeout", patience)
 	succeed(t, client)
 	assert.Contains(t, client.stdout.String(), `says "Hello!"`)
 	assert.Contains(t, client.stderr.String(), `the server's private data: "welcome"`)
 	server.interrupted(syscall.SIGINT, 130)
 	assert.Contains(t, server.stdout.String(), `says "hello?"`)
+}
+
+// Where nobody listens, a client says so and ends; without a timeout of its own.
+func TestNobodyListens(t *testing.T) {
+	for _, args := range [][]string{{"cm_hello", "-c", "127.0.0.1"}, {"cm_rping", "-c", "-a", "127.0.0.1"}} {
+		p := start(t, append(args, "-p", freeRDMAPort())...)
+		assert.Equal(t, 1, p.code())
+		assert.Contains(t, p.stderr.String(), args[0]+": connecting to 127.0.0.1:")
+		assert.Contains(t, p.lastLine(), "nobody listens on that port")
+	}
+	// One whose answer cannot come says how long it has waited, and for whom.
+	p := start(t, "cm_rping", "-c", "-d", "soft-lo?loss=1", "-a", "127.0.0.1", "-p", freeRDMAPort(), "-timeout", "100ms")
+	assert.Equal(t, 1, p.code())
+	assert.NotContains(t, p.lastLine(), "after 0s")
+}
+
+// A game of cm_rping of which an end leaves, or is killed, is not over: the other end says so.
+func TestRpingEndsEarly(t *testing.T) {
+	for _, device := range []string{"soft-lo", "soft-lo?local=off"} {
+		for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
+			for _, first := range []string{"server", "client"} {
+				port := freeRDMAPort()
+				server := start(t, "cm_rping", "-s", "-d", device, "-p", port)
+				server.await("waiting for clients")
+				client := start(t, "cm_rping", "-c", "-v", "-d", device, "-a", "127.0.0.1", "-p", port, "-C", "1000000000")
+				<-client.stdout.watch("rdma-ping-3:")
+				victim, other := server, client
+				if first == "client" {
+					victim, other = client, server
+				}
+				victim.signal(signal)
+				want := 130
+				if signal == syscall.SIGKILL {
+					want = -1
+				}
+				assert.Equal(t, want, victim.code(), victim.stderr.String())
+				if code := other.code(); other == client || signal == syscall.SIGKILL { // a client that is told to end may do so between rounds
+					assert.Equal(t, 1, code, "%s %s %v: %s", first, device, signal, other.stderr.String())
+				}
+			}
+		}
+	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/ping"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/transfer"
 	"github.com/verbena-rdma/verbena/internal/interrupt"
+	"github.com/verbena-rdma/verbena/internal/output"
 	"github.com/verbena-rdma/verbena/internal/version"
 )
 
@@ -35,8 +36,8 @@ var commands = []command{
 	{"receive", "take files, directories and messages into a folder", transfer.Receive},
 }
 
-// exitUsage is the exit code of a wrong command line.
-const exitUsage = 2
+// The exit codes of what commands do not decide: output that is lost, a wrong command line.
+const exitFailure, exitUsage = 1, 2
 
 func main() {
 	ctx, stop := interrupt.Context(context.Background())
@@ -45,7 +46,18 @@ func main() {
 	os.Exit(code)
 }
 
+// run runs a command. One whose output could not be written has not done what it was asked to.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	out := output.New(stdout)
+	code := choose(ctx, args, out, stderr)
+	if err := out.Err(); err != nil && code == 0 {
+		_, _ = fmt.Fprintln(stderr, "verbena:", err)
+		return exitFailure
+	}
+	return code
+}
+
+func choose(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(args) == 0 {
 		usage(stderr)
 		return exitUsage

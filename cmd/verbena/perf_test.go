@@ -49,6 +49,24 @@ func TestPerfOfTwoProcesses(t *testing.T) {
 	assert.Equal(t, 130, server.cmd.ProcessState.ExitCode(), "%s", &server.out)
 }
 
+// A server for one client ends with an error when the client is killed.
+func TestPerfOnceKilled(t *testing.T) {
+	for _, way := range [][]string{nil, {"-R"}} {
+		server, addr := perfServer(t, append(way, "-once")...)
+		client := start(t, verbena(nil, append([]string{"perf", "-test", "write_bw", addr, "-D", "3600", "-warm-up", "1ms", "-timeout", "5m"}, way...)...)...)
+		client.await("#bytes")
+		require.NoError(t, client.cmd.Process.Kill())
+		assert.Equal(t, -1, client.code())
+		assert.Equal(t, 1, server.code(), "%s", &server.out)
+		assert.Contains(t, server.out.String(), "verbena perf: the client ")
+
+		server, addr = perfServer(t, append(way, "-once")...)
+		client = start(t, verbena(nil, append([]string{"perf", "-test", "write_bw", addr, "-n", "10", "-warm-up", "1ms", "-timeout", "5m"}, way...)...)...)
+		client.succeed()
+		server.succeed()
+	}
+}
+
 // The end of one process ends the test of the other, and a server is there for the next client.
 func TestPerfWhenAnEndGoesAway(t *testing.T) {
 	forever := []string{"-D", "3600", "-warm-up", "1ms", "-timeout", "5m"}

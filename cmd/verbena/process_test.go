@@ -23,21 +23,21 @@ const patience = 5 * time.Minute
 type process struct {
 	t   *testing.T
 	cmd *exec.Cmd
-	out output // standard output and standard error
+	out screen // standard output and standard error
 }
 
-type output struct {
+type screen struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-func (o *output) Write(p []byte) (int, error) {
+func (o *screen) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.b.Write(p)
 }
 
-func (o *output) String() string {
+func (o *screen) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.b.String()
@@ -51,9 +51,18 @@ func verbena(before []string, args ...string) []string {
 
 func start(t *testing.T, command ...string) *process {
 	t.Helper()
+	return startOn(t, nil, command...)
+}
+
+// startOn starts a program whose standard output goes to a file, unless that is nil.
+func startOn(t *testing.T, stdout *os.File, command ...string) *process {
+	t.Helper()
 	p := &process{t: t, cmd: exec.Command(command[0], command[1:]...)}
 	p.cmd.Env = append(os.Environ(), asProgram+"=1", "VERBENA_SECRET=a secret of these tests")
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
+	if stdout != nil {
+		p.cmd.Stdout = stdout
+	}
 	require.NoError(t, p.cmd.Start())
 	t.Cleanup(func() {
 		if p.cmd.ProcessState == nil {

@@ -58,8 +58,10 @@ func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
 	address := net.JoinHostPort(p.addr, strconv.FormatUint(p.port, 10))
 	if p.server {
 		_, err = p.rdma.Listen(address, rdma.ListenConfig{OnRequest: p.accept})
+		s.Say("waiting for clients at %s", address)
 	} else {
-		_, err = p.rdma.Dial(address, rdma.DialConfig{})
+		s.Say("connecting to %s", address)
+		_, err = p.rdma.Dial(address, rdma.DialConfig{Once: true}) // nobody listens: that is the answer
 	}
 	p.rdma.Fail(err)
 	return engine.Run(ctx) // until the last client has gone, or all rounds are done
@@ -69,7 +71,7 @@ func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
 func (p *program) message(m *rdma.Message) {
 	q, ok := m.Connection().UserData().(*ping)
 	if !ok || m.Length() != messageSize {
-		_ = m.Connection().Close() // no client of ours
+		p.fail(m.Connection(), fmt.Errorf("a message of %d bytes came, which is none of rping's", m.Length()))
 		return
 	}
 	q.step++

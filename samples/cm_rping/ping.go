@@ -75,13 +75,36 @@ func (p *program) changed(conn *rdma.Connection, state rdma.ConnectionState, err
 	switch {
 	case state == rdma.Ready && p.client:
 		p.newPing(conn).begin()
-	case state == rdma.Failed && (p.client || !p.persistent):
-		p.rdma.Fail(err)
 	case state == rdma.Failed:
-		_ = conn.Close() // on the engine's goroutine it does not fail
+		p.fail(conn, err)
 	case state == rdma.Closed && q != nil:
+		p.fail(conn, q.missing())
 		p.rdma.Fail(q.memory.Close())
 	}
+}
+
+// missing is an error unless all rounds are done, as far as this end knows how many there are.
+func (q *ping) missing() error {
+	switch rounds := q.step / 2; {
+	case q.client && (q.count == 0 || rounds < q.count):
+		return fmt.Errorf("the server has left after %d rounds", rounds)
+	case !q.client && (rounds == 0 || q.step%2 == 1):
+		return fmt.Errorf("the client has left in round %d", rounds+1)
+	}
+	return nil
+}
+
+// fail ends the program with an error, if there is one; a persistent server, the connection.
+func (p *program) fail(conn *rdma.Connection, err error) {
+	if err == nil {
+		return
+	}
+	if !p.persistent || p.client {
+		p.rdma.Fail(fmt.Errorf("%v: %w", conn, err))
+		return
+	}
+	p.print("%v: %v", conn, err)
+	_ = conn.Close() // on the engine's goroutine it does not fail
 }
 
 // begin begins a client's next round, or ends with the last.
@@ -125,18 +148,12 @@ func (q *ping) submit(task *rdma.SharedTask, err error, done func()) error {
 		q.end(t.Free())
 		if err == nil {
 			done()
-		}
+		} // otherwise the connection has ended, which says why
 	})
 }
 
 // end ends the connection with an error, if there is one.
-func (q *ping) end(err error) {
-	if err == nil {
-		return
-	}
-	q.print("%v: %v", q.conn, err)
-	_ = q.conn.Close() // on the engine's goroutine it does not fail
-}
+func (q *ping) end(err error) { q.fail(q.conn, err) }
 
 func (q *ping) show(who string, data []byte) {
 	if q.verbose {

@@ -56,7 +56,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 
 	// The server's queue pair number, GID, remote key and address, as soon as it is there.
-	peer, theirs, err := example.Dial(ctx, server, &mine)
+	peer, theirs, err := example.Dial(ctx, server, &mine, s.Say)
 	if err != nil {
 		return err
 	}

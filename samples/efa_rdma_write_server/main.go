@@ -79,7 +79,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	mine.Addr, mine.RKey, mine.Length = mr.Addr(), mr.RKey(), size
-	client, theirs, err := example.Accept(ctx, listen, &mine)
+	client, theirs, err := example.Accept(ctx, listen, &mine, s.Say)
 	if err != nil {
 		return err
 	}

@@ -73,7 +73,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 
 	// 8. Bring up the queue pair, with what the server says of its own, and post a receive.
 	mine := example.Metadata{GID: gid.GID, UDPPort: gid.UDPPort, Source: gid.SourceUDPPort, QPN: qp.Num(), PSN: example.PSN()}
-	peer, theirs, err := example.Dial(ctx, server, &mine)
+	peer, theirs, err := example.Dial(ctx, server, &mine, s.Say)
 	if err != nil {
 		return err
 	}

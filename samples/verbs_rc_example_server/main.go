@@ -74,7 +74,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 
 	// 8. Bring up the queue pair, with what the client says of its own.
 	mine := example.Metadata{GID: gid.GID, UDPPort: gid.UDPPort, Source: gid.SourceUDPPort, QPN: qp.Num(), PSN: example.PSN(), Addr: mr.Addr(), RKey: mr.RKey()}
-	client, theirs, err := example.Accept(ctx, listen, &mine)
+	client, theirs, err := example.Accept(ctx, listen, &mine, s.Say)
 	if err != nil {
 		return err
 	}

@@ -66,12 +66,14 @@ func newConn(ctx context.Context, conn net.Conn) *Conn {
 	return &Conn{conn, json.NewDecoder(io.LimitReader(conn, longest)), stop}
 }
 
-// Accept waits for the other program on an address, and exchanges metadata with it.
-func Accept(ctx context.Context, addr string, mine *Metadata) (c *Conn, theirs Metadata, err error) {
+// Accept waits for the other program on an address, and exchanges metadata with it. It says
+// so.
+func Accept(ctx context.Context, addr string, mine *Metadata, say func(format string, args ...any)) (c *Conn, theirs Metadata, err error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return nil, theirs, cause(ctx, err)
 	}
+	say("waiting for a client on %v (TCP)", l.Addr())
 	defer l.Close()
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	conn, err := l.Accept()
@@ -82,9 +84,9 @@ func Accept(ctx context.Context, addr string, mine *Metadata) (c *Conn, theirs M
 }
 
 // Dial connects to the other program, tries again until that is there, and exchanges
-// metadata with it.
-func Dial(ctx context.Context, addr string, mine *Metadata) (c *Conn, theirs Metadata, err error) {
-	conn, err := dial(ctx, addr)
+// metadata with it. It says what it waits for, and why.
+func Dial(ctx context.Context, addr string, mine *Metadata, say func(format string, args ...any)) (c *Conn, theirs Metadata, err error) {
+	conn, err := dial(ctx, addr, say)
 	if err != nil {
 		return nil, theirs, err
 	}
@@ -99,8 +101,13 @@ func meet(ctx context.Context, conn net.Conn, mine *Metadata) (c *Conn, theirs M
 	return c, theirs, nil
 }
 
-func dial(ctx context.Context, addr string) (net.Conn, error) {
-	for {
+// sayAfter is how long a dial may take before the program says that it waits.
+const sayAfter = 500 * time.Millisecond
+
+func dial(ctx context.Context, addr string, say func(format string, args ...any)) (net.Conn, error) {
+	late := time.AfterFunc(sayAfter, func() { say("waiting for an answer of %s (TCP)", addr) })
+	defer late.Stop()
+	for said := false; ; said = true {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 		if err == nil {
 			return conn, nil
@@ -108,6 +115,9 @@ func dial(ctx context.Context, addr string) (net.Conn, error) {
 		var wrong *net.DNSError
 		if errors.As(err, &wrong) && wrong.IsNotFound {
 			return nil, err
+		}
+		if late.Stop(); ctx.Err() == nil && !said {
+			say("waiting for the server: %v; trying again", err)
 		}
 		select {
 		case <-ctx.Done():

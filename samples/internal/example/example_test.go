@@ -21,12 +21,12 @@ func pair(t *testing.T) (server, client *Conn) {
 	require.NoError(t, l.Close())
 	dialled := make(chan *Conn)
 	go func() {
-		c, theirs, err := Dial(t.Context(), addr, &Metadata{QPN: 1})
+		c, theirs, err := Dial(t.Context(), addr, &Metadata{QPN: 1}, t.Logf)
 		assert.NoError(t, err)
 		assert.Equal(t, uint32(2), theirs.QPN)
 		dialled <- c
 	}()
-	server, theirs, err := Accept(t.Context(), addr, &Metadata{QPN: 2})
+	server, theirs, err := Accept(t.Context(), addr, &Metadata{QPN: 2}, t.Logf)
 	require.NoError(t, err)
 	assert.Equal(t, uint32(1), theirs.QPN)
 	client = <-dialled
@@ -65,9 +65,9 @@ func TestEnd(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	boom := errors.New("boom")
 	cancel(boom)
-	_, _, err := Accept(ctx, "127.0.0.1:0", &Metadata{})
+	_, _, err := Accept(ctx, "127.0.0.1:0", &Metadata{}, t.Logf)
 	require.Error(t, err)
-	_, _, err = Dial(ctx, "127.0.0.1:1", &Metadata{})
+	_, _, err = Dial(ctx, "127.0.0.1:1", &Metadata{}, t.Logf)
 	require.ErrorIs(t, err, boom)
 	server, _ := pair(t)
 	ctx, cancel = context.WithCancelCause(t.Context())

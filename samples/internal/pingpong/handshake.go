@@ -42,6 +42,8 @@ const (
 	done       = "done\x00"
 	// answerTimeout is how long the peer may take to answer.
 	answerTimeout = 30 * time.Second
+	// sayAfter is how long a server may take to answer before the program says that it waits.
+	sayAfter = 500 * time.Millisecond
 )
 
 func (a Address) encode() []byte {
@@ -118,7 +120,10 @@ func (o *Options) Meet(ctx context.Context, dev verbs.Device, qp verbs.QP) (*Pee
 func (o *Options) connect(ctx context.Context) (net.Conn, error) {
 	port := strconv.Itoa(o.TCPPort)
 	if o.Client() {
-		return new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(o.Host, port))
+		address := net.JoinHostPort(o.Host, port)
+		late := time.AfterFunc(sayAfter, func() { o.say("waiting for an answer of %s (TCP)", address) })
+		defer late.Stop()
+		return new(net.Dialer).DialContext(ctx, "tcp", address)
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", ":"+port)
 	if err != nil {

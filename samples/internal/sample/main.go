@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/verbena-rdma/verbena/internal/interrupt"
+	"github.com/verbena-rdma/verbena/internal/output"
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
@@ -39,9 +40,15 @@ type stdio struct {
 }
 
 func execute(p Program, run func(ctx context.Context, s *Session) error, args []string, files stdio) int {
+	stdout := output.New(files.out)
+	files.out = stdout
 	s, err := parse(p, args, files)
 	if errors.Is(err, flag.ErrHelp) {
-		return exitSuccess
+		if err = stdout.Err(); err == nil {
+			return exitSuccess
+		}
+		complain(files.err, p, err)
+		return exitFailure
 	}
 	if err != nil {
 		complain(files.err, p, fmt.Errorf("%w; -h lists the flags", err))
@@ -54,7 +61,7 @@ func execute(p Program, run func(ctx context.Context, s *Session) error, args []
 		ctx, cancel = context.WithTimeoutCause(ctx, s.timeout, errTimeout)
 		defer cancel()
 	}
-	err = run(ctx, s)
+	err = errors.Join(run(ctx, s), stdout.Err()) // so that the peer hears of it, too
 	if s.Peer != nil {
 		err = errors.Join(err, s.Peer.Close(err))
 	}
@@ -72,7 +79,7 @@ func execute(p Program, run func(ctx context.Context, s *Session) error, args []
 		return exitSignal + int(by.Signal)
 	case errors.Is(cause, errTimeout):
 		err = fmt.Errorf("gave up after %v (-timeout)%s", s.timeout, s.waitedFor())
-	case errors.Is(err, rdma.ErrTimeout):
+	case errors.Is(err, rdma.ErrTimeout) && p.Role != Alone:
 		err = fmt.Errorf("gave up after %v (-connect-timeout) while waiting for %s %s: %w", s.ConnectTimeout, s.program.awaited(), s.program.Peer, err)
 	}
 	complain(files.err, p, err)

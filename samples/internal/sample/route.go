@@ -114,7 +114,7 @@ func (s *Session) peer(way oob.Way, role oob.Role) (*oob.Peer, error) {
 	s.reports = role == oob.Responder
 	return oob.New(way, oob.Config{
 		Name: p.Name, Peer: p.Peer, Role: role, Expect: p.Memory.expects(), Log: s.Log,
-		Notify: func(line string) { _, _ = fmt.Fprintf(s.files.err, "%s: %s\n", p.Name, line) },
+		Notify: func(line string) { s.Say("%s", line) },
 	})
 }
 

@@ -49,6 +49,11 @@ func (s *Session) Print(format string, args ...any) {
 	_, _ = fmt.Fprintf(s.files.out, format+"\n", args...)
 }
 
+// Say prints a line for the person who runs the program: what it waits for.
+func (s *Session) Say(format string, args ...any) {
+	_, _ = fmt.Fprintf(s.files.err, s.program.Name+": "+format+"\n", args...)
+}
+
 // Check prints what has come, and fails if that is not what was meant to.
 func (s *Session) Check(got, want, format string) error {
 	if got != want {

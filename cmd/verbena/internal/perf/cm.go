@@ -59,13 +59,12 @@ func (s *server) serveCM(ctx context.Context, listening func(netip.AddrPort)) (e
 	s.device = d
 	var clients sync.WaitGroup
 	defer clients.Wait()
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	addr, err := station.Listen(ctx, net.JoinHostPort(s.o.bind, strconv.Itoa(s.o.port)), func(stream *cmstream.Stream, peer netip.AddrPort) {
 		clients.Go(func() {
-			s.serveClient(ctx, stream, peer)
-			if s.o.once {
-				stop()
+			if err := s.serveClient(ctx, stream, peer); s.o.once && !errors.Is(err, errBusy) {
+				stop(&served{err})
 			}
 		})
 	})
@@ -77,8 +76,16 @@ func (s *server) serveCM(ctx context.Context, listening func(netip.AddrPort)) (e
 	}
 	listening(addr)
 	<-ctx.Done()
+	if first := (*served)(nil); errors.As(context.Cause(ctx), &first) {
+		return first.err
+	}
 	return nil
 }
+
+// served is how the one client was served.
+type served struct{ err error }
+
+func (s *served) Error() string { return "the one client was served" }
 
 // address is one that the server can be dialled at. On the loopback interface a dial to any
 // finds it.

@@ -63,22 +63,21 @@ func serve(ctx context.Context, o *options, stdout, stderr io.Writer) error {
 		peer = netip.AddrPortFrom(peer.Addr().Unmap(), peer.Port())
 		if o.once {
 			_ = l.Close()
-			s.serveClient(ctx, conn.(*net.TCPConn), peer)
-			return nil
+			return s.serveClient(ctx, conn.(*net.TCPConn), peer)
 		}
-		clients.Go(func() { s.serveClient(ctx, conn.(*net.TCPConn), peer) })
+		clients.Go(func() { _ = s.serveClient(ctx, conn.(*net.TCPConn), peer) }) // the next may fare better
 	}
 }
 
 // serveClient serves a client until it leaves, or breaks the rules.
-func (s *server) serveClient(ctx context.Context, stream control.Stream, peer netip.AddrPort) {
+func (s *server) serveClient(ctx context.Context, stream control.Stream, peer netip.AddrPort) error {
 	log := s.log.With().Stringer("client", peer).Logger()
 	conv := control.Converse(ctx, stream)
 	defer func() { _ = conv.Close() }()
 	if !s.busy.TryLock() {
 		log.Warn().Msg("a second client is turned away")
 		conv.Refuse(errBusy)
-		return
+		return errBusy
 	}
 	log.Info().Msg("a client has come")
 	err := s.tests(conv, peer.Addr(), log)
@@ -87,13 +86,14 @@ func (s *server) serveClient(ctx context.Context, stream control.Stream, peer ne
 	case err == nil:
 		log.Info().Msg("the client is done")
 		_ = conv.Send(&control.Bye{}) // so that it knows that the next may come
-		return
+		return nil
 	case ctx.Err() != nil:
 		err = errors.New("it was interrupted")
 	default:
 		log.Warn().Err(err).Msg("the client is given up")
 	}
 	conv.Refuse(err)
+	return fmt.Errorf("the client %v: %w", peer, err)
 }
 
 // tests does what the client asks for, one test after the other.

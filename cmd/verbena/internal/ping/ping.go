@@ -18,17 +18,19 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/portowner"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/route"
 	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/internal/interrupt"
 	"github.com/verbena-rdma/verbena/internal/terminal"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Exit codes.
+// Exit codes. A signal gives 128 and its number.
 const (
 	exitOK     = 0
 	exitFailed = 1 // RDMA does not work to there
 	exitUsage  = 2
+	exitSignal = 128
 )
 
 // options are the flags.
@@ -68,7 +70,11 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	} else {
 		err = ping(ctx, o, out)
 	}
-	if err != nil {
+	var by interrupt.Error
+	switch {
+	case errors.As(context.Cause(ctx), &by):
+		return exitSignal + int(by.Signal)
+	case err != nil:
 		_, _ = fmt.Fprintln(stderr, "verbena ping:", err)
 		return exitFailed
 	}

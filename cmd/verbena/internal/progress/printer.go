@@ -52,13 +52,15 @@ func New(name string, out, err io.Writer, style Style, verbose, quiet bool) *Pri
 // linesInterval is how often progress is printed without a bar.
 const linesInterval = 5 * time.Second
 
-// emit prints one JSON object. The caller holds mu.
-func (p *Printer) emit(event string, fields map[string]any) {
+// emit prints one JSON object. The caller holds mu. The output keeps the error of what
+// nobody waits for.
+func (p *Printer) emit(event string, fields map[string]any) error {
 	fields["event"] = event
 	b, err := json.Marshal(fields)
 	if err == nil {
-		_, _ = fmt.Fprintf(p.out, "%s\n", b)
+		_, err = fmt.Fprintf(p.out, "%s\n", b)
 	}
+	return err
 }
 
 // line prints a line, above the bar if there is one. The caller holds mu.
@@ -79,7 +81,7 @@ func (p *Printer) Note(event string, fields map[string]any, format string, args 
 	defer p.mu.Unlock()
 	switch {
 	case p.style == JSON:
-		p.emit(event, fields)
+		_ = p.emit(event, fields)
 	case !p.quiet:
 		p.line(format, args...)
 	}
@@ -90,7 +92,7 @@ func (p *Printer) Warn(event string, fields map[string]any, format string, args 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.style == JSON {
-		p.emit(event, fields)
+		_ = p.emit(event, fields)
 		return
 	}
 	p.line(format, args...)
@@ -175,7 +177,7 @@ func (p *Printer) Moved(n int64) {
 	rate := int64(float64(p.moved) / now.Sub(p.started).Seconds())
 	switch {
 	case p.style == JSON:
-		p.emit("progress", map[string]any{"bytes": p.moved, "total": p.total, "rate": rate})
+		_ = p.emit("progress", map[string]any{"bytes": p.moved, "total": p.total, "rate": rate})
 	case p.total > 0 && rate > 0:
 		left := time.Duration(float64(max(p.total-p.moved, 0)) / float64(rate) * float64(time.Second))
 		p.line("%s of %s, %s/s, %v left", Bytes(p.moved), Bytes(p.total), Bytes(rate), left.Round(time.Second))
@@ -204,7 +206,7 @@ func (p *Printer) Entry(e session.Entry) {
 		if e.Code != proto.OK {
 			f["reason"] = e.Text
 		}
-		p.emit("entry", f)
+		_ = p.emit("entry", f)
 		return
 	}
 	switch {
@@ -218,12 +220,12 @@ func (p *Printer) Entry(e session.Entry) {
 }
 
 // Text implements session.Events.
-func (p *Printer) Text(s string) {
+func (p *Printer) Text(s string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.style == JSON {
-		p.emit("text", map[string]any{"text": s})
-		return
+		return p.emit("text", map[string]any{"text": s})
 	}
-	_, _ = fmt.Fprintln(p.out, terminal.Printable(s))
+	_, err := fmt.Fprintln(p.out, terminal.Printable(s))
+	return err
 }

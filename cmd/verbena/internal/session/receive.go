@@ -224,7 +224,9 @@ func (s *incoming) loop(ctx context.Context) error {
 				return faultf(proto.BadProtocol, "the sender sent a text where none belongs")
 			}
 			s.sum.Text = true
-			s.events.Text(m.Text)
+			if err := s.events.Text(m.Text); err != nil {
+				return faultf(tree.CodeOf(err), "the receiver cannot print the message: %v", tree.Reason(err))
+			}
 			err = s.l.Send(ctx, &proto.Verdict{Good: true})
 		case *proto.End:
 			over = true

@@ -47,7 +47,7 @@ type Entry struct {
 type Events interface {
 	Moved(bytes int64) // so many more bytes are at the receiver
 	Entry(Entry)       // concluded
-	Text(string)       // a plain message has come
+	Text(string) error // a plain message has come; an error is told to the sender
 }
 
 // Summary is how a transfer went.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -102,6 +103,7 @@ type notes struct {
 	mu      sync.Mutex
 	entries map[string]Entry
 	texts   []string
+	lost    error // of a text
 	moved   int64
 	onMoved func(int64)
 }
@@ -125,10 +127,11 @@ func (n *notes) Entry(e Entry) {
 	n.entries[e.Path] = e
 }
 
-func (n *notes) Text(s string) {
+func (n *notes) Text(s string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.texts = append(n.texts, s)
+	return n.lost
 }
 
 func (n *notes) entry(path string) Entry {
@@ -296,6 +299,28 @@ func TestText(t *testing.T) {
 	good(t, sent, received, 0)
 	assert.Equal(t, []string{text}, received.notes.texts)
 	assert.Equal(t, "the key", sent.Key)
+}
+
+// TestTextLost: a message that the receiver cannot print has not arrived.
+func TestTextLost(t *testing.T) {
+	b := newBed(t)
+	r, _ := receiver(t, tree.Refuse, ReceiverConfig{})
+	from, to := b.links()
+	served := make(chan error, 1)
+	go func() {
+		_, err := r.Serve(t.Context(), to, &notes{lost: &os.PathError{Op: "write", Path: "standard output", Err: syscall.ENOSPC}})
+		served <- err
+	}()
+	text := "hello"
+	sum, err := NewSender(SenderConfig{Text: &text, Events: &notes{}}).Run(t.Context(), from)
+	var fault *Fault
+	require.ErrorAs(t, err, &fault)
+	assert.Equal(t, proto.NoSpace, fault.Code)
+	assert.True(t, fault.Peer)
+	assert.False(t, sum.Complete)
+	b.end(from)
+	require.ErrorContains(t, <-served, "cannot print")
+	b.end(to)
 }
 
 func TestLimit(t *testing.T) {
