@@ -384,6 +384,13 @@ func TestCMHostileRequesters(t *testing.T) {
 	s.closed(silent)
 	assert.Contains(t, noted(), "it has not introduced itself within")
 
+	// One that ends without a word is not waited for, and another may come.
+	left := s.dial(address, request().Encode())
+	require.Equal(t, rdma.Ready, s.last(left))
+	require.NoError(t, left.Close())
+	s.closed(left)
+	s.until(func() bool { return strings.Contains(noted(), "it has ended before it introduced itself; waiting for another") })
+
 	// What lands is garbage; the place for the reason does not exist either.
 	for _, writes := range [][][]byte{
 		{nil, word(greeting.Complete, 100)},

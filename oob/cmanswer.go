@@ -196,10 +196,19 @@ func (g *guest) changed(conn *rdma.Connection, state rdma.ConnectionState, _ err
 		g.check()
 	case rdma.Failed:
 		_ = conn.Close() // on the engine's goroutine it does not fail
-		g.leave()
+		g.gone()
 	case rdma.Closed:
-		g.leave()
+		g.gone()
 	}
+}
+
+// gone notes that a connection has ended. Whose end it was is not known before the guest has
+// introduced itself: this end goes on waiting, and says so.
+func (g *guest) gone() {
+	if g.state == guestWaits && !g.reception.closed {
+		g.reception.host.rejected(g.from, errors.New("it has ended before it introduced itself; waiting for another"))
+	}
+	g.leave()
 }
 
 // expire turns a guest away that has not introduced itself in time.
