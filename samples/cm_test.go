@@ -111,7 +111,7 @@ func TestRping(t *testing.T) {
 	for _, persistent := range []string{"-v", "-P"} {
 		port := freeRDMAPort()
 		server := start(t, "cm_rping", "-s", "-v", persistent, "-p", port, "-timeout", patience)
-		server.await("waiting for clients")
+		server.await("the context is Running")
 		for round := range 2 {
 			var clients []*process
 			for range 1 + 3*round {
@@ -141,7 +141,7 @@ func TestRping(t *testing.T) {
 func TestHello(t *testing.T) {
 	port := freeRDMAPort()
 	server := start(t, "cm_hello", "-p", port, "-timeout", patience)
-	server.await("waiting for clients")
+	server.await("waiting for the peer at :")
 	client := start(t, "cm_hello", "-c", "localhost", "-p", port, "-s", "hello?", "-timeout", patience)
 	succeed(t, client)
 	assert.Contains(t, client.stdout.String(), `says "Hello!"`)
@@ -152,10 +152,13 @@ func TestHello(t *testing.T) {
 
 // Where nobody listens, a client says so and ends; without a timeout of its own.
 func TestNobodyListens(t *testing.T) {
-	for _, args := range [][]string{{"cm_hello", "-c", "127.0.0.1"}, {"cm_rping", "-c", "-a", "127.0.0.1"}} {
+	for text, args := range map[string][]string{
+		"cm_hello: waiting for the peer at 127.0.0.1:": {"cm_hello", "-c", "127.0.0.1"},
+		"cm_rping: connecting to 127.0.0.1:":           {"cm_rping", "-c", "-a", "127.0.0.1"},
+	} {
 		p := start(t, append(args, "-p", freeRDMAPort())...)
 		assert.Equal(t, 1, p.code())
-		assert.Contains(t, p.stderr.String(), args[0]+": connecting to 127.0.0.1:")
+		assert.Contains(t, p.stderr.String(), text)
 		assert.Contains(t, p.lastLine(), "nobody listens on that port")
 	}
 	// One whose answer cannot come says how long it has waited, and for whom.
@@ -171,7 +174,7 @@ func TestRpingEndsEarly(t *testing.T) {
 			for _, first := range []string{"server", "client"} {
 				port := freeRDMAPort()
 				server := start(t, "cm_rping", "-s", "-d", device, "-p", port)
-				server.await("waiting for clients")
+				server.await("the context is Running")
 				client := start(t, "cm_rping", "-c", "-v", "-d", device, "-a", "127.0.0.1", "-p", port, "-C", "1000000000")
 				<-client.stdout.watch("rdma-ping-3:")
 				victim, other := server, client
@@ -189,5 +192,18 @@ func TestRpingEndsEarly(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Programs that wait for another say for which one, and where.
+func TestSaysWhatItWaitsFor(t *testing.T) {
+	for text, command := range map[string][]string{
+		"waiting for the server: dial tcp 127.0.0.1:1": {"efa_rdma_write_client", "-s", "127.0.0.1:1"},
+		"waiting for the server: dial tcp 127.0.0.1:2": {"verbs_rc_example_client", "-s", "127.0.0.1:2"},
+		"waiting for a client on 127.0.0.1:":           {"verbs_rc_example_server", "-p", "127.0.0.1:0"},
+	} {
+		p := start(t, command...)
+		p.await(text)
+		p.interrupted(syscall.SIGINT, 130)
 	}
 }

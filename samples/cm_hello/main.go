@@ -72,12 +72,9 @@ func run(ctx context.Context, s *sample.Session, host, port, text string) (err e
 		return pe.SubmitNew(task, err)
 	}
 
-	// Completion handling: what has come (ibv_post_recv, ibv_get_cq_event, ibv_poll_cq). Its
-	// RECV is posted again when the function returns. A client has what it came for.
-	heard := false
+	// Completion handling (ibv_get_cq_event, ibv_poll_cq). The RECV is posted again behind it (ibv_post_recv).
 	err = r.Receive(32, sample.Room, func(m *rdma.Message) {
 		conn := m.Connection()
-		heard = true
 		s.Print("%v says %q", conn.PeerAddr().Addr(), m.Bytes())
 		if host == "" {
 			r.Fail(send(conn))
@@ -95,8 +92,8 @@ func run(ctx context.Context, s *sample.Session, host, port, text string) (err e
 			r.Fail(send(conn))
 		case state == rdma.Failed: // RDMA_CM_EVENT_UNREACHABLE, REJECTED and others
 			r.Fail(conn.Close())
-		case state == rdma.Closed && host != "" && !heard && err == nil: // RDMA_CM_EVENT_DISCONNECTED, rdma_destroy_id
-			r.Fail(errors.New("the server has left without a word"))
+		case host != "": // Closed: RDMA_CM_EVENT_DISCONNECTED, rdma_destroy_id
+			r.Fail(err) // of a server that has left without a word; otherwise nil
 		}
 	})
 	if err := errors.Join(err, r.Start()); err != nil {
@@ -104,11 +101,10 @@ func run(ctx context.Context, s *sample.Session, host, port, text string) (err e
 	}
 	if host == "" { // rdma_bind_addr, rdma_listen; each RDMA_CM_EVENT_CONNECT_REQUEST: rdma_accept
 		_, err = r.Listen(":"+port, rdma.ListenConfig{PrivateData: []byte("welcome")})
-		s.Say("waiting for clients on port %s", port)
 	} else { // rdma_resolve_addr, rdma_resolve_route, rdma_connect
-		s.Say("connecting to %s", net.JoinHostPort(host, port))
 		_, err = r.Dial(net.JoinHostPort(host, port), rdma.DialConfig{Once: true}) // nobody listens: that is the answer
 	}
+	s.Say("waiting for the peer at %s", net.JoinHostPort(host, port))
 	r.Fail(err)
 	return engine.Run(ctx) // a server ends with Ctrl-C
 }

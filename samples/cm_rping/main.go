@@ -10,8 +10,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
-	"strconv"
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
@@ -49,18 +47,16 @@ func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
 	if p.shared, err = p.rdma.SharedPool(); err != nil {
 		return err
 	}
-	p.print = s.Print
+	p.print, p.say = s.Print, s.Say
 	p.rdma.OnStateChange(func(_, next pe.State) { s.Entered(next) })
 	p.rdma.OnConnection(p.changed)
 	if err := errors.Join(p.rdma.Receive(2*maxClients, messageSize, p.message), p.rdma.Start()); err != nil {
 		return err
 	}
-	address := net.JoinHostPort(p.addr, strconv.FormatUint(p.port, 10))
+	address := p.address()
 	if p.server {
 		_, err = p.rdma.Listen(address, rdma.ListenConfig{OnRequest: p.accept})
-		s.Say("waiting for clients at %s", address)
 	} else {
-		s.Say("connecting to %s", address)
 		_, err = p.rdma.Dial(address, rdma.DialConfig{Once: true}) // nobody listens: that is the answer
 	}
 	p.rdma.Fail(err)

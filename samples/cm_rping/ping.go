@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"net"
+	"strconv"
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/mmap"
@@ -23,6 +25,7 @@ type program struct {
 	rdma   *rdma.Context
 	shared *rdma.SharedPool
 	print  func(format string, args ...any)
+	say    func(format string, args ...any) // what it waits for
 }
 
 // flags are those of rping.
@@ -36,6 +39,15 @@ func (p *program) flags(f *sample.Flags) {
 	f.Uint64(&p.port, "p", "port", "PORT", "the server's port")
 	f.Uint64(&p.size, "S", "size", "BYTES", fmt.Sprintf("the client's data, %d to %d bytes", smallest, largest))
 	f.Uint64(&p.count, "C", "count", "N", "how many rounds; 0: until Ctrl-C")
+}
+
+// address is the server's. A client says that it waits for it.
+func (p *program) address() string {
+	address := net.JoinHostPort(p.addr, strconv.FormatUint(p.port, 10))
+	if p.client {
+		p.say("connecting to %s", address)
+	}
+	return address
 }
 
 // ping is one connection, whose user data it is. Its memory is for the message that is sent

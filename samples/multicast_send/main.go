@@ -92,6 +92,7 @@ func run(ctx context.Context, s *sample.Session, group string, receivers int) (e
 			if r.Fail(err); err == nil {
 				all = g.Peer()
 				send()
+				s.Say("waiting for %d receivers of group %s to answer", receivers, group)
 			}
 		}))
 	})

@@ -78,6 +78,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err := e.Post(ctx, server, verbs.SendWR{Op: verbs.OpSend}, out, first, second, sent); err != nil {
 		return err
 	}
+	s.Say("waiting for write_cpu_server to write %d pages", pages)
 	if err := e.Run(ctx, func() bool { return written || failed != nil }); err != nil || failed != nil {
 		return errors.Join(err, failed)
 	}
