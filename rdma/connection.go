@@ -24,7 +24,7 @@ type ConnectionState int
 const (
 	Exported   ConnectionState = iota // waits for Connect
 	Connecting                        // waits for the peer
-	Ready                             // both ends are connected: tasks can be submitted
+	Ready                             // both ends are connected: tasks submitted so far begin
 	Failed                            // Err has the reason; Close makes room for another
 	Closed                            // by Close, by Stop, or by the peer: then Err matches ErrPeerClosed
 )
@@ -63,6 +63,7 @@ type Connection struct {
 	port        int   // of the device, that the queue pair uses
 	mtu         verbs.MTU
 	maxReads    int
+	readsWait   bool // a read or an atomic was submitted
 
 	establishment establishment
 	signal        signalRequest
@@ -344,9 +345,43 @@ func (conn *Connection) ready() {
 }
 
 func (conn *Connection) becomeReady() {
+	if conn.readsWait && conn.maxReads == 0 { // the device would never begin it
+		conn.fail(fmt.Errorf("rdma: %v: a read or an atomic was submitted before it was Ready: %w", conn, conn.takesNoReads()))
+		return
+	}
 	conn.peerAlive = true
 	conn.enter(Ready, nil)
+	conn.lane.Admit()
 	conn.startKeepalive(time.Now())
+}
+
+// push gives a request to the lane, where it waits until the connection is Ready.
+func (conn *Connection) push(r *lane.Request) {
+	if conn.state == Ready {
+		conn.lane.Push(r)
+	} else {
+		conn.lane.Withhold(r)
+	}
+}
+
+// checkReads fails where the ends have agreed on no reads and atomics.
+func (conn *Connection) checkReads() error {
+	if conn.maxReads == 0 && conn.mtu != 0 {
+		return conn.takesNoReads()
+	}
+	return nil
+}
+
+func (conn *Connection) takesNoReads() error {
+	return fmt.Errorf("%w: one end of %v takes no reads and atomics", ErrNotSupported, conn)
+}
+
+// notUsable is the error of a request on a connection that has ended.
+func (conn *Connection) notUsable() error {
+	if conn.err != nil {
+		return fmt.Errorf("%w: %v is %v: %w", ErrNotReady, conn, conn.state, conn.err)
+	}
+	return fmt.Errorf("%w: %v is %v", ErrNotReady, conn, conn.state)
 }
 
 // Close ends the connection, in any state and in callbacks too, and notifies the peer.

@@ -289,6 +289,7 @@ func (conn *Connection) renewQP() error {
 		conn.lane = old
 		return err
 	}
+	conn.lane.Replace(old)
 	delete(c.byQPN, old.Num())
 	c.byQPN[conn.lane.Num()] = conn
 	if c.last == conn {

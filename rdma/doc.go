@@ -18,8 +18,8 @@
 // The context becomes Running when every connection that was exported, dialled or accepted
 // in Starting is ready at both ends, or has ended. Without any it becomes Running as soon as the
 // program has been notified of Starting. Further connections can come and go in Running.
-// Tasks can be allocated and submitted in Starting too: receives at once, so that the
-// first message of a peer meets one, and others to connections that are Ready.
+// Tasks can be allocated and submitted in Starting too: receives, so that the first message of
+// a peer meets one, and others, which wait until their connection is Ready.
 //
 //	r, err := rdma.New(dev, rdma.Config{Engine: engine})
 //	writes, err := r.WritePool(16, written, failed)
@@ -61,8 +61,9 @@
 //
 // A connection is Exported (by descriptors only), then Connecting, then Ready; a failure makes it Failed,
 // Close by either end makes it Closed. [Context.OnConnection] reports each change.
-// Tasks are submitted to Ready connections only. Receives belong to no connection:
-// each takes the next message from any of them.
+// Tasks that are submitted before a connection is Ready wait until it is, in order; if it
+// fails or is closed instead, they come back flushed, with the reason. Receives belong to no
+// connection: each takes the next message from any of them.
 //
 // A task that fails ends its connection (IBTA 9.9.2): all other tasks on it come
 // back flushed, with the reason ([TaskError]). So does a request of the peer that this end had to refuse. Other

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -146,4 +147,20 @@ func TestReadyWordIsNotRegistered(t *testing.T) {
 	}
 	require.NoError(t, engine.Close())
 	require.NoError(t, dev.Close(), "something of the device leaked")
+}
+
+// Tasks that wait go over to the queue pair that takes the place of one that the peer believes
+// to be connected.
+func TestTasksWaitWhileTheQueuePairIsReplaced(t *testing.T) {
+	n := newNeighbours(t)
+	n.until(func() bool { return n.server.State() == pe.Running && n.peer.State() == pe.Running })
+	listener := must(n.server.Listen(":0", ListenConfig{}))
+	addr := netip.AddrPortFrom(n.server.GID().GID.Addr(), listener.Addr().Port()).String()
+	require.NoError(t, listener.Close())
+	conn := must(n.peer.Dial(addr, DialConfig{}))
+	require.NoError(t, must(n.writes.Alloc(conn, nil, nil)).Submit())
+	require.NoError(t, conn.renewQP())
+	must(n.server.Listen(addr, ListenConfig{}))
+	n.until(func() bool { return n.completed == 1 })
+	require.NoError(t, n.ended)
 }

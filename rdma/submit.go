@@ -18,9 +18,15 @@ import (
 // It checks what nobody else would notice: the buffers, and that what is moved fits.
 // What the device or the peer refuses fails the task later, and ends the connection;
 // TrySubmit finds most of that before. If Submit fails, the task remains the caller's.
-// Errors match pe.ErrBadState, pe.ErrInUse and pe.ErrFreed, ErrNotReady unless the
-// connection is Ready, ErrNotSupported, and those of Alloc for the buffers. Where the device cannot reach the
-// address of a Peer, the task fails with ErrRetryExceeded and the reason.
+//
+// On a connection that is Exported or Connecting, the task waits, in the order of
+// submission, until the connection is Ready. Where it never becomes Ready, the task fails:
+// it was flushed, and TaskError.Cause has the connection's reason.
+//
+// Errors match pe.ErrBadState, pe.ErrInUse and pe.ErrFreed, ErrNotReady on a connection
+// that is Failed or Closed, ErrNotSupported, and those of Alloc for the buffers. Where the
+// device cannot reach the address of a Peer, the task fails with ErrRetryExceeded and the
+// reason.
 func (r *request) Submit() error { return r.submit(0, false) }
 
 // SubmitWith is Submit with flags: see pe.Aggregate and pe.OptimizeReports.
@@ -43,7 +49,8 @@ func (r *request) submit(flags pe.SubmitFlags, thorough bool) error {
 	if r.peer != nil {
 		r.ctx.datagrams.push(r)
 	} else {
-		r.conn.lane.Push(&r.send)
+		r.conn.readsWait = r.conn.readsWait || r.op.returnsData()
+		r.conn.push(&r.send)
 	}
 	if flags&pe.Aggregate == 0 {
 		r.ctx.flush()
@@ -55,7 +62,7 @@ func (r *request) submit(flags pe.SubmitFlags, thorough bool) error {
 
 // prepare builds the work request.
 func (r *request) prepare(thorough bool) error {
-	if r.peer == nil && (r.conn == nil || r.conn.state != Ready) {
+	if r.peer == nil && (r.conn == nil || !r.conn.state.usable()) {
 		return r.notReady()
 	}
 	if err := r.measure(); err != nil {
@@ -75,8 +82,10 @@ func (r *request) prepare(thorough bool) error {
 			return err
 		}
 	}
-	if r.conn != nil && r.op.returnsData() && r.conn.maxReads == 0 {
-		return fmt.Errorf("%w: one end of %v takes no reads and atomics", ErrNotSupported, r.conn)
+	if r.conn != nil && r.op.returnsData() {
+		if err := r.conn.checkReads(); err != nil {
+			return err
+		}
 	}
 	wr := &r.send.WR
 	var err error
@@ -108,13 +117,10 @@ func (r *request) prepare(thorough bool) error {
 }
 
 func (r *request) notReady() error {
-	switch {
-	case r.conn == nil:
+	if r.conn == nil {
 		return fmt.Errorf("%w: the task has no connection and no peer", ErrInvalid)
-	case r.conn.err != nil:
-		return fmt.Errorf("%w: %v is %v: %w", ErrNotReady, r.conn, r.conn.state, r.conn.err)
 	}
-	return fmt.Errorf("%w: %v is %v; tasks run on it only when it is Ready", ErrNotReady, r.conn, r.conn.state)
+	return r.conn.notUsable()
 }
 
 // measure sets how many bytes a task moves, and checks that they fit.

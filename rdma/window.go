@@ -50,7 +50,7 @@ func (p *WindowPool) Available() int { return p.tasks.Available() }
 // Alloc takes a window out of the pool, for the peer of a connection. It is bound to
 // nothing. The device's window is made here, which takes as long as to register memory:
 // programs that lend often bind the same ones again and again. Errors match those of
-// pe.Pool.Alloc, ErrNotReady unless the connection is Ready, ErrInvalid and ErrDevice.
+// pe.Pool.Alloc, ErrNotReady on a connection that has ended, ErrInvalid and ErrDevice.
 func (p *WindowPool) Alloc(conn *Connection) (*Window, error) {
 	w, err := p.tasks.Alloc()
 	if err != nil {
@@ -96,8 +96,8 @@ func (w *Window) begin(conn *Connection) error {
 	if err := c.owns(conn); err != nil {
 		return err
 	}
-	if conn.state != Ready {
-		return fmt.Errorf("%w: %v is %v", ErrNotReady, conn, conn.state)
+	if !conn.state.usable() {
+		return conn.notUsable()
 	}
 	able, ok := c.set.PD.(verbs.WindowPD)
 	if !ok {
@@ -125,8 +125,9 @@ func windowTag(rkey uint32) uint32 { return rkey >> 8 }
 // that the map itself grants do not matter: one without any is reached through windows
 // only.
 //
-// The bind takes its turn among the tasks of the connection: what is submitted after it
-// finds it done, such as the send of what Export returns. done runs on the engine's
+// The bind takes its turn among the tasks of the connection, and waits with them until it
+// is Ready: what is submitted after it finds it done, such as the send of what Export
+// returns. done runs on the engine's
 // goroutine, inside Progress; its error matches ErrTaskFailed or ErrFlushed, and the
 // connection has failed. Until it has run, and again while the window is bound, the map
 // cannot be closed. Bind allocates nothing.
@@ -189,8 +190,8 @@ func (w *Window) check(op string, complete bool) error {
 	switch {
 	case !complete:
 		return w.refuse(op, fmt.Errorf("%w: a function or a memory map is missing", ErrInvalid))
-	case w.mw == nil || w.conn.state != Ready:
-		return w.refuse(op, fmt.Errorf("%w: %v is %v; lend on one that is Ready", ErrNotReady, w.conn, w.conn.state))
+	case w.mw == nil || !w.conn.state.usable():
+		return w.refuse(op, w.conn.notUsable())
 	}
 	return nil
 }
@@ -203,7 +204,7 @@ func (w *Window) refuse(op string, err error) error {
 
 func (w *Window) push(done func(error)) {
 	w.done = done
-	w.conn.lane.Push(&w.send)
+	w.conn.push(&w.send)
 	w.ctx.flush()
 }
 

@@ -66,7 +66,7 @@ type Lane struct {
 	unposted *fifo.Node[*Request] // the first that is not at the device; nil: all are
 	posted   int                  // those before it
 	receives int                  // at the device, of those that PostRecv posted
-	withheld fifo.List[*Request]  // not posted any more, by Seal
+	withheld fifo.List[*Request]  // not posted: not before Admit, or, by Seal, never
 
 	listed  bool             // among the group's lanes to be posted
 	shut    bool             // by Shut or Close
@@ -116,7 +116,7 @@ func (l *Lane) Connect(a verbs.QPAttr) error {
 }
 
 // BringUp is Connect without Connected, which is to follow. It may be called on another
-// goroutine while nothing but Push, Seal and Num is called on the lane.
+// goroutine while nothing but Push, Withhold, Seal and Num is called on the lane.
 func (l *Lane) BringUp(a verbs.QPAttr) error {
 	a.State = verbs.QPReadyToReceive
 	if err := l.qp.Modify(a, verbs.RCToRTR); err != nil {
@@ -175,10 +175,11 @@ func (l *Lane) Connected() {
 }
 
 // Reset takes the queue pair back to Reset, from any state. Requests on the lane are
-// forgotten, without a completion.
+// forgotten, without a completion; those that are withheld go on waiting.
 func (l *Lane) Reset() error {
 	l.up = false
-	for l.pop() != nil {
+	for l.requests.Len() > 0 {
+		l.pop()
 	}
 	return l.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState)
 }

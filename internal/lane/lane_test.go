@@ -531,6 +531,48 @@ func TestPushBeforeConnect(t *testing.T) {
 	require.Len(t, f.posted, 1)
 }
 
+// Requests that are withheld wait until they are admitted, behind what is pushed meanwhile: also
+// while the queue pair is reset, or replaced.
+func TestWithhold(t *testing.T) {
+	f := newFixture(t, 8)
+	withhold := func(number int) {
+		j := &job{f: f, number: number}
+		f.group.Add(&j.Request, j)
+		f.lane.Withhold(&j.Request)
+	}
+	withhold(1)
+	f.push(0) // a signal
+	f.group.Flush()
+	require.Len(t, f.posted, 1)
+	require.NoError(t, f.lane.Reset())
+	require.Empty(t, f.ends)
+	f.posted = nil
+	require.NoError(t, f.lane.Connect(verbs.QPAttr{}))
+	withhold(2)
+	f.group.Flush()
+	require.Empty(t, f.posted)
+	f.lane.Admit()
+	f.push(3)
+	f.group.Flush()
+	f.complete(3, verbs.StatusSuccess)
+	require.Equal(t, 3, f.poll(t))
+	require.Equal(t, []end{{1, 0}, {2, 0}, {3, 0}}, f.ends)
+
+	withhold(4)
+	withhold(5)
+	old := f.lane
+	var err error
+	f.lane, err = f.group.Open(pd{d: f.device}, verbs.QPInit{}, 8, f)
+	require.NoError(t, err)
+	f.lane.Replace(old)
+	require.NoError(t, old.Close())
+	require.Zero(t, old.Flush())
+	require.NoError(t, f.lane.Shut())
+	require.Same(t, f.lane, f.group.Drained())
+	require.Equal(t, 2, f.lane.Flush())
+	require.Equal(t, []end{{4, verbs.StatusFlushed}, {5, verbs.StatusFlushed}}, f.ends[3:])
+}
+
 // Completions of earlier uses of a request are ignored, also of another request with
 // the same index.
 func TestRenew(t *testing.T) {

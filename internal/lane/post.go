@@ -12,6 +12,27 @@ func (l *Lane) Push(r *Request) {
 	l.askToPost()
 }
 
+// Withhold appends a request that is not posted before Admit: the peer may not be ready
+// for it. Reset keeps it waiting, and Flush ends it.
+func (l *Lane) Withhold(r *Request) {
+	r.lane, r.kept = l, nil
+	l.withheld.Push(&r.place)
+}
+
+// Admit pushes the requests that were withheld, in order.
+func (l *Lane) Admit() {
+	for e := l.withheld.Pop(); e != nil; e = l.withheld.Pop() {
+		l.Push(e.Value)
+	}
+}
+
+// Replace takes over the requests that another lane, which is to be closed, has withheld.
+func (l *Lane) Replace(old *Lane) {
+	for e := old.withheld.Pop(); e != nil; e = old.withheld.Pop() {
+		l.Withhold(e.Value)
+	}
+}
+
 // askToPost has the next Group.Flush post what waits.
 func (l *Lane) askToPost() {
 	if !l.listed && l.unposted != nil {
