@@ -252,3 +252,24 @@ func TestTaskFails(t *testing.T) {
 		})
 	}
 }
+
+// Flush starts the copies that wait, and does nothing without.
+func TestFlush(t *testing.T) {
+	dev := &faulty{Device: must(soft.Open(soft.Config{}))}
+	r := newFixtureOn(t, dev, 64, dma.Config{})
+	posts := 0
+	dev.beforeSend = func() { posts++ }
+	done := 0
+	pool := must(r.ctx.CopyPool(1, func(*dma.CopyTask) { done++ }, func(_ *dma.CopyTask, err error) { t.Error(err) }))
+	r.ctx.Flush() // in Idle
+	r.start()
+	task := must(pool.Alloc(r.bufs.Source(r.src, 0, 64), r.bufs.Target(r.dst, 0, 64)))
+	require.NoError(t, task.SubmitWith(pe.Aggregate))
+	assert.Zero(t, posts)
+	r.ctx.Flush()
+	assert.Equal(t, 1, posts)
+	r.ctx.Flush()
+	assert.Equal(t, 1, posts)
+	r.until("it is copied", func() bool { return done == 1 })
+	require.NoError(t, task.Free())
+}

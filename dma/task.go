@@ -104,6 +104,11 @@ func (t *CopyTask) SubmitWith(flags pe.SubmitFlags) error { return t.submit(flag
 // exists because tasks of other packages have it.
 func (t *CopyTask) TrySubmit() error { return t.submit(0) }
 
+// Flush gives the device all tasks that pe.Aggregate has made wait, as the next submission
+// without it would. Where none wait, and in Idle, it does nothing. It allocates nothing, and
+// belongs to the goroutine that drives the engine.
+func (c *Context) Flush() { c.post() }
+
 func (t *CopyTask) submit(flags pe.SubmitFlags) error {
 	if err := t.control.Begin(&t.Task, "submit a copy"); err != nil {
 		return err

@@ -9,8 +9,8 @@ type SubmitFlags uint8
 // The submit flags.
 const (
 	// Aggregate lets the task wait, so that several go to the device together:
-	// until the next submission without it, or the next Progress (the end of
-	// the current one, inside a callback) at the latest.
+	// until the next submission without it, or Flush of the context, or the next
+	// Progress (the end of the current one, inside a callback) at the latest.
 	Aggregate SubmitFlags = 1 << iota
 	// OptimizeReports lets the callback wait for that of a later task submitted
 	// without it. It does not wait when no such task is in flight.

@@ -73,6 +73,28 @@ func TestAggregateWaits(t *testing.T) {
 	require.NoError(t, second.Free())
 }
 
+// Flush starts the tasks that wait, of all connections, and does nothing without.
+func TestFlush(t *testing.T) {
+	dev := openSoft(t)
+	pd := &watchedPD{PD: dev.DefaultPD()}
+	r := newRigOn(t, dev, openSoft(t), rdma.Config{PD: pd, MaxConnections: 2}, rdma.Config{MaxConnections: 2})
+	var writes outcome[*rdma.WriteTask]
+	pool := must(r.a.ctx.WritePool(2, writes.ok, writes.bad))
+	r.a.ctx.Flush() // in Idle
+	r.connect(2)
+	tasks := []*rdma.WriteTask{must(pool.Alloc(r.a.conns[0], nil, nil)), must(pool.Alloc(r.a.conns[1], nil, nil))}
+	pd.posted = nil
+	must(rdma.SubmitAll(tasks, pe.Aggregate))
+	assert.Empty(t, pd.posted)
+	r.a.ctx.Flush()
+	assert.Len(t, pd.posted, 2)
+	r.a.ctx.Flush()
+	assert.Len(t, pd.posted, 2)
+	r.until("both are done", func() bool { return len(writes.done) == 2 })
+	assert.Zero(t, testing.AllocsPerRun(10, r.a.ctx.Flush))
+	require.NoError(t, rdma.FreeAll(tasks))
+}
+
 // What a callback holds back starts at the end of the Progress that runs it, also
 // where the callback is for a connection.
 func TestAggregateInCallbacks(t *testing.T) {

@@ -37,6 +37,11 @@ func (r *request) SubmitWith(flags pe.SubmitFlags) error { return r.submit(flags
 // limits of the device.
 func (r *request) TrySubmit() error { return r.submit(0, true) }
 
+// Flush gives the device all tasks that pe.Aggregate has made wait, as the next submission
+// without it would. Where none wait, and in Idle, it does nothing. It allocates nothing, and
+// belongs to the goroutine that drives the engine.
+func (c *Context) Flush() { c.flush() }
+
 func (r *request) submit(flags pe.SubmitFlags, thorough bool) error {
 	if err := r.control.Begin(&r.Task, operations[r.op].submit); err != nil {
 		return err
