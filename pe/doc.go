@@ -103,7 +103,7 @@
 //
 //	go func() {
 //		<-interrupted
-//		engine.Do(func() { ctx.Stop() })
+//		_ = engine.Do(func() { _ = c.Stop() })
 //	}()
 //
 // Callbacks may do anything but drive or close the engine ([ErrReentrant]): they
