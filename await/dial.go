@@ -12,8 +12,8 @@ import (
 // Dial makes a connection by address, as rdma.Context.Dial does, and waits until it is
 // Ready. It fails with the reason for which the connection fails, after closing it, so
 // that its place among rdma.Config.MaxConnections becomes free. If ctx ends first, the connection is closed
-// too, and the error matches the cause of ctx: how long to try is for ctx, or for
-// DialConfig.Timeout. The functions of OnConnection get every change, as always. It may be
+// too, and the error matches the cause of ctx and the reason for which the latest attempt
+// failed: how long to try is for ctx, or for DialConfig.Timeout. The functions of OnConnection get every change, as always. It may be
 // called from any goroutine but the engine's (pe.ErrReentrant), while the context is
 // Starting or Running.
 func Dial(ctx context.Context, r *rdma.Context, addr string, cfg rdma.DialConfig) (*rdma.Connection, error) {
@@ -40,6 +40,9 @@ func Dial(ctx context.Context, r *rdma.Context, addr string, cfg rdma.DialConfig
 		return d.conn, nil
 	case <-ctx.Done():
 		_ = e.Do(d.giveUp) // a closed engine has no connections
+		if err := d.conn.DialError(); err != nil {
+			return nil, fmt.Errorf("%w: at last: %w", ended(ctx, op), err)
+		}
 		return nil, ended(ctx, op)
 	}
 }

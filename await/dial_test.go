@@ -112,3 +112,29 @@ func TestDialIsGivenUp(t *testing.T) {
 	require.ErrorIs(t, err, rdma.ErrFlushed)
 	require.ErrorIs(t, err, enough)
 }
+
+// Nobody listens until ctx ends, or the context stops: the error says so.
+func TestDialThatIsGivenUpSaysWhy(t *testing.T) {
+	d := newDialled(t, rdma.ListenConfig{})
+	enough := errors.New("enough")
+	var conn *rdma.Connection
+	require.NoError(t, await.Func(t.Context(), d.engine, func() error {
+		d.OnConnection(func(c *rdma.Connection, _ rdma.ConnectionState, _ error) { conn = c })
+		return nil
+	}))
+	ctx, cancel := context.WithCancelCause(t.Context())
+	go func() {
+		for ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+			_ = await.Func(ctx, d.engine, func() error {
+				if conn != nil && conn.DialError() != nil {
+					cancel(enough)
+				}
+				return nil
+			})
+		}
+	}()
+	_, err := await.Dial(ctx, d.Context, "localhost:1", rdma.DialConfig{})
+	require.ErrorIs(t, err, enough)
+	require.ErrorIs(t, err, rdma.ErrNotListening)
+}

@@ -580,6 +580,27 @@ func answers(content []byte, kind greeting.WordKind, claimed int, want error, te
 	}, want, text}
 }
 
+// The requester's note, and its error when it is given up, say that nobody listens.
+func TestCMSaysWhyNobodyAnswers(t *testing.T) {
+	cfg := writer(nil)
+	lines := make(chan string, 100)
+	cfg.Notify = func(line string) { lines <- line }
+	p := newProgram(t, must(oob.CM(freeCM())), cfg, rdma.Config{})
+	ctx, cancel := context.WithCancel(t.Context())
+	p.rdma.OnStateChange(func(_, next pe.State) {
+		if next == pe.Starting {
+			p.peer.Exchange(ctx, p.rdma, oob.Offer{}, nil)
+		}
+	})
+	done := make(chan error, 1)
+	go func() { done <- p.run(forever(t)) }()
+	assert.Contains(t, <-lines, rdma.ErrNotListening.Error())
+	cancel()
+	err := <-done
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, err, rdma.ErrNotListening)
+}
+
 // A responder that goes before it has answered is waited for, and so is one that has no room.
 func TestCMTriesAgain(t *testing.T) {
 	s := newStranger(t)

@@ -41,7 +41,11 @@ func (a *asking) begin(fail func(err error)) {
 	time.AfterFunc(answerNote, func() {
 		a.x.call.later(func() {
 			if !a.x.call.ended && a.last == nil && a.now.up == 0 {
-				a.note("nobody has answered so far")
+				why := "nobody has answered so far"
+				if err := a.now.dialError(); err != nil {
+					why = reason(err)
+				}
+				a.note(why)
 			}
 		})
 	})
@@ -73,8 +77,12 @@ func (a *asking) attempt() {
 
 // giveUp implements meeting.
 func (a *asking) giveUp(err error) {
-	if a.last != nil && !errors.Is(err, a.last) {
-		err = fmt.Errorf("%w; the last attempt: %w", err, a.last)
+	last := a.last
+	if dialing := a.now.dialError(); dialing != nil {
+		last = dialing
+	}
+	if last != nil && !errors.Is(err, last) {
+		err = fmt.Errorf("%w; the last attempt: %w", err, last)
 	}
 	if t := a.now; t != nil {
 		t.landing.close()
@@ -125,6 +133,14 @@ type attempt struct {
 	sent    bool // our bundle, and the word behind it
 	peer    greeting.Acceptance
 	lost    error // why it has failed
+}
+
+// dialError is why the connection that is being dialled does not come about so far.
+func (t *attempt) dialError() error {
+	if t == nil || len(t.conns) == 0 {
+		return nil
+	}
+	return t.conns[len(t.conns)-1].DialError()
 }
 
 // errBusy is that of a responder that has no room now.

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
@@ -57,7 +58,8 @@ type Connection struct {
 	local, peer endpoint
 	addrs       [2]netip.AddrPort // of this end and the peer, where no descriptors have them
 	dialled     string            // what the program has dialled
-	acceptData  []byte            // private data of the peer's acceptance
+	dialError   atomic.Pointer[error]
+	acceptData  []byte // private data of the peer's acceptance
 	windows     fifo.List[*Window]
 	hold        *hold // a package keeps the connection from the program; nil: none
 	port        int   // of the device, that the queue pair uses
@@ -350,6 +352,7 @@ func (conn *Connection) becomeReady() {
 		return
 	}
 	conn.peerAlive = true
+	conn.dialError.Store(nil)
 	conn.enter(Ready, nil)
 	conn.lane.Admit()
 	conn.startKeepalive(time.Now())
@@ -634,6 +637,16 @@ func (conn *Connection) State() ConnectionState { return conn.state }
 // Err is why the connection ended: the error it failed with, one that matches
 // ErrPeerClosed where the peer closed it, nil otherwise.
 func (conn *Connection) Err() error { return conn.err }
+
+// DialError is why the latest attempt of Dial has failed, while it goes on trying. It is nil
+// before an attempt has failed, when the connection is Ready, and for connections that were
+// not dialled. It may be called from any goroutine.
+func (conn *Connection) DialError() error {
+	if err := conn.dialError.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
 
 // UserData returns what SetUserData stored last, or nil.
 func (conn *Connection) UserData() any { return conn.userData }

@@ -51,7 +51,7 @@ type DialConfig struct {
 // Dial does not wait. The connection is Connecting, then Ready, or Failed with the reason,
 // which matches ErrTimeout, ErrNotListening, ErrUnreachable, ErrNoRoute or ErrRejected;
 // errors.As finds the *verbs.CMError with what the peer's program has sent with its
-// rejection. Close gives up. A context that was in Starting becomes Running when the
+// rejection. Close gives up; until then, Connection.DialError says why it still tries. A context that was in Starting becomes Running when the
 // connection is Ready, or has ended.
 //
 // It is legal in Starting and Running, in callbacks too. It fails at once with ErrInvalid
@@ -251,6 +251,8 @@ func (d *dial) failed(err error) {
 		conn.fail(fmt.Errorf("rdma: %v: %w", conn, d.last))
 		return
 	}
+	last := d.last
+	conn.dialError.Store(&last)
 	if err := d.renew(err); err != nil {
 		conn.fail(conn.deviceError(err))
 		return
