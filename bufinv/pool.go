@@ -46,7 +46,7 @@ func NewPool(m *mmap.Map, cfg PoolConfig) (*Pool, error) {
 		return nil, fmt.Errorf("make buffer pool: %w: %d elements of %d bytes, aligned to %d, do not fit into the %d bytes of the memory map",
 			ErrRange, cfg.Count, cfg.Size, cfg.Align, m.Len())
 	}
-	if err := m.Hold(); err != nil {
+	if err := m.HoldFor(mmap.BufferPool); err != nil {
 		return nil, fmt.Errorf("make buffer pool: %w", err)
 	}
 	p := &Pool{m: m, s: store{bounded: true, pool: true}}
@@ -99,7 +99,7 @@ func (p *Pool) Close() error {
 	if ended, err := p.s.close("buffer pool"); err != nil || !ended {
 		return err
 	}
-	if err := p.m.Release(); err != nil {
+	if err := p.m.ReleaseFor(mmap.BufferPool); err != nil {
 		return fmt.Errorf("close buffer pool: %w", err)
 	}
 	return nil

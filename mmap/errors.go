@@ -15,7 +15,8 @@ var (
 	ErrRange = errs.ErrRange
 	// ErrPermission: the Map's permissions do not allow it.
 	ErrPermission = errs.ErrPermission
-	// ErrInUse: buffers lie in the Map, or it is exported, or kept (ErrMemoryKept).
+	// ErrInUse: buffers, pools of buffers or memory windows hold the Map, or it is exported, or
+	// kept (ErrMemoryKept).
 	ErrInUse = errs.ErrInUse
 	// ErrRemote: the Map was imported, and only its owner can do this.
 	ErrRemote = errs.ErrRemote

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -64,6 +65,7 @@ type Map struct {
 	// users counts Hold. While it is negative, the registrations are being changed
 	// or gone, and Hold fails.
 	users  atomic.Int64
+	held   [len(holders)]atomic.Int64 // of users, those that are no buffers
 	closed atomic.Bool
 	regs   atomic.Pointer[[]registration]
 
@@ -316,7 +318,7 @@ func (m *Map) freezeUsers() error {
 		return fmt.Errorf("%w by %s: %w", ErrInUse, m.kept[0].dev.Name(), m.kept[0].reason)
 	}
 	if !m.users.CompareAndSwap(0, frozen) {
-		return fmt.Errorf("%w: %d buffers lie in it; free them first", ErrInUse, m.users.Load())
+		return fmt.Errorf("%w: %s; free or close them first", ErrInUse, m.usersText())
 	}
 	return nil
 }
@@ -371,6 +373,61 @@ func (m *Map) Keep(dev verbs.Device, reason error) {
 	m.kept = append(m.kept, keptBy{dev, reason})
 }
 
+// Holder is what HoldFor holds a Map for.
+type Holder uint8
+
+// What holds a Map beside buffers.
+const (
+	BufferPool   Holder = iota // a bufinv.Pool
+	MemoryWindow               // a bound rdma.Window
+)
+
+var holders = [...]struct{ one, many string }{
+	BufferPool:   {"buffer pool is made of it", "buffer pools are made of it"},
+	MemoryWindow: {"memory window lends it", "memory windows lend it"},
+}
+
+// HoldFor is Hold for something else than a buffer, which errors then name.
+func (m *Map) HoldFor(h Holder) error {
+	err := m.Hold()
+	if err == nil {
+		m.held[h].Add(1)
+	}
+	return err
+}
+
+// ReleaseFor takes back one HoldFor.
+func (m *Map) ReleaseFor(h Holder) error {
+	err := m.Release()
+	if err == nil {
+		m.held[h].Add(-1)
+	}
+	return err
+}
+
+// usersText says what holds the Map.
+func (m *Map) usersText() string {
+	var parts []string
+	buffers := m.users.Load()
+	for h := range holders {
+		n := m.held[h].Load()
+		buffers -= n
+		switch {
+		case n == 1:
+			parts = append(parts, "1 "+holders[h].one)
+		case n > 1:
+			parts = append(parts, fmt.Sprintf("%d %s", n, holders[h].many))
+		}
+	}
+	switch {
+	case buffers == 1:
+		parts = append(parts, "1 buffer lies in it")
+	case buffers > 1:
+		parts = append(parts, fmt.Sprintf("%d buffers lie in it", buffers))
+	}
+	return strings.Join(parts, ", ")
+}
+
 // Stock returns what the first call of make for this Map returned, which is kept as long
 // as the Map. It is for package bufinv alone, which has the buffers of a Map there.
 func (m *Map) Stock(make func() any) any {
@@ -398,9 +455,10 @@ func (m *Map) Release() error {
 }
 
 // Close ends all registrations, calls OnFree, and unmaps or unpins the memory.
-// It fails with ErrInUse while buffers hold the Map, and, matching ErrMemoryKept too, while a
-// device that has failed may still use the memory. Where a device refuses to let go of the
-// memory, the Map stays open and Close may be tried again.
+// It fails with ErrInUse while buffers, pools of buffers or memory windows hold the Map,
+// and says which; and, matching ErrMemoryKept too, while a device that has failed may still use
+// the memory. Where a device refuses to let go of the memory, the Map stays open and Close may
+// be tried again.
 // On an imported Map it only ends its use here. Closing again does nothing. The
 // device that the Map was made on calls Close when it is closed itself.
 func (m *Map) Close() error {

@@ -129,8 +129,18 @@ func TestCloseOrder(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "mine", m.UserData())
 	require.NoError(t, m.Hold())
+	require.NoError(t, m.Hold())
+	require.ErrorContains(t, m.Close(), ": 2 buffers lie in it;")
+	require.NoError(t, m.Release())
 	require.ErrorIs(t, m.Close(), ErrInUse)
 	require.NoError(t, m.Release())
+	require.ErrorIs(t, m.ReleaseFor(MemoryWindow), ErrNotHeld)
+	for range 2 {
+		require.NoError(t, m.HoldFor(MemoryWindow))
+	}
+	require.ErrorContains(t, m.Close(), ": 2 memory windows lend it;")
+	require.NoError(t, m.ReleaseFor(MemoryWindow))
+	require.NoError(t, m.ReleaseFor(MemoryWindow))
 	assert.Zero(t, calls)
 	require.NoError(t, m.Close())
 	require.NoError(t, m.Close())

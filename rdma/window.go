@@ -144,7 +144,7 @@ func (w *Window) Bind(m *mmap.Map, off, n int, perm mmap.Permission, done func(e
 	}
 	mr, err := m.Lend(w.ctx.set.PD, off, n, perm)
 	if err == nil {
-		err = m.Hold()
+		err = m.HoldFor(mmap.MemoryWindow)
 	}
 	if err != nil {
 		return w.refuse(op, err)
@@ -256,7 +256,7 @@ func (w *Window) end() error {
 // unbound lets go of the memory map.
 func (w *Window) unbound() {
 	if w.lent != nil {
-		_ = w.lent.Release() // it is held
+		_ = w.lent.ReleaseFor(mmap.MemoryWindow) // it is held
 		w.lent = nil
 	}
 }
