@@ -108,6 +108,7 @@ func (e *Engine) Close() error {
 	}
 	e.contexts = nil
 	e.closed.Store(true)
+	e.runs.end(e.runs.count) // none is under way
 	return e.notifier.close()
 }
 

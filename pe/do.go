@@ -28,8 +28,8 @@ func (c *calls) close(closing *atomic.Bool) {
 // Do has f run on the goroutine that drives the engine, inside Progress, Run or
 // Close, once and in the order of the calls; it does not wait for it. It may be
 // called from any goroutine, and wakes an engine that sleeps in Run or an armed
-// notification descriptor. If nobody drives the engine, f waits. After Close it
-// fails with ErrClosed, and f does not run.
+// notification descriptor. If nobody drives the engine, f waits: also where Run has
+// returned, which Done tells. After Close it fails with ErrClosed, and f does not run.
 func (e *Engine) Do(f func()) error {
 	if f == nil {
 		return fmt.Errorf("pe: Do was given no function: %w", ErrInvalid)

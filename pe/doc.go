@@ -98,7 +98,7 @@
 // or Run, or is about to call it. All callbacks run on it, one at a time, never
 // inside one another. Contexts, tasks and pools belong to it too. The exceptions,
 // for use from any goroutine: [Engine.Do], which has a function run on the
-// engine's goroutine, [Engine.MayBlock], [Core.State], [Core.Name], [Core.Engine]
+// engine's goroutine, [Engine.Done], [Engine.MayBlock], [Core.State], [Core.Name], [Core.Engine]
 // and [Control.Wake].
 //
 //	go func() {

@@ -26,8 +26,8 @@ type Config struct {
 
 // Engine is a progress engine: it drives contexts through their states and runs
 // all callbacks. It belongs to one goroutine at a time: the one that calls
-// Progress or Run. Only Do and MayBlock may be called from any goroutine at any
-// time.
+// Progress or Run. Only Do, Done and MayBlock may be called from any goroutine at
+// any time.
 type Engine struct {
 	log  zerolog.Logger
 	spin time.Duration
@@ -47,6 +47,7 @@ type Engine struct {
 	pools    fifo.Queue[*pool] // whose waiters are to be called
 
 	calls    calls
+	runs     runs
 	notifier notifier
 	slice    timeslice
 }

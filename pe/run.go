@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -34,6 +35,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	if err := e.acquire("call Run"); err != nil {
 		return err
 	}
+	defer e.runs.end(e.runs.begin()) // when others can drive the engine
 	defer e.release()
 	e.keepsErrors = true
 	defer func() { e.keepsErrors, e.draining = false, false }()
@@ -65,6 +67,77 @@ func (e *Engine) Run(ctx context.Context) error {
 		if !e.wait(&spin, done) && e.onlyTasksHeld() {
 			return e.takeErrors(nil)
 		}
+	}
+}
+
+// Done returns a channel that is closed when Run has returned, or the engine is closed: from
+// then on nobody runs the functions given to Do, until Run, Progress or Close is called. Before
+// the first Run, and during one, it is closed at that Run's end. A later Run has another
+// channel. It may be called from any goroutine:
+//
+//	result := make(chan int, 1)
+//	if err := engine.Do(func() { result <- look() }); err != nil {
+//		return err
+//	}
+//	select {
+//	case n := <-result:
+//		use(n)
+//	case <-engine.Done(): // nobody calls the function
+//	}
+func (e *Engine) Done() <-chan struct{} {
+	if e == nil {
+		return endedRun()
+	}
+	return e.runs.channel()
+}
+
+// runs is what Engine.Done tells.
+type runs struct {
+	mu    sync.Mutex
+	count int           // of runs that have begun
+	over  bool          // the last of them has returned
+	done  chan struct{} // of the run under way, or of the next one; nil: nobody has asked for it
+}
+
+func (r *runs) channel() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over {
+		return endedRun()
+	}
+	if r.done == nil {
+		r.done = make(chan struct{})
+	}
+	return r.done
+}
+
+// endedRun returns a channel that is closed.
+func endedRun() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+// begin begins a run, and returns which it is.
+func (r *runs) begin() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.count++
+	r.over = false
+	return r.count
+}
+
+// end ends a run, unless another one has begun meanwhile: the engine is free already.
+func (r *runs) end(run int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if run != r.count {
+		return
+	}
+	r.over = true
+	if r.done != nil {
+		close(r.done)
+		r.done = nil
 	}
 }
 

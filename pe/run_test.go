@@ -308,3 +308,69 @@ func TestRunSleepsWhereTheClockStandsStill(t *testing.T) {
 		})
 	}
 }
+
+// A goroutine that waits for its function learns that Run has returned, and has left it.
+func TestDone(t *testing.T) {
+	closed := func(c <-chan struct{}) bool {
+		select {
+		case <-c:
+			return true
+		default:
+			return false
+		}
+	}
+	e := pe.New(pe.Config{})
+	before := e.Done()
+	require.False(t, closed(before))
+	var during <-chan struct{}
+	require.NoError(t, e.Do(func() { during = e.Done() }))
+	require.NoError(t, e.Run(context.Background()))
+	require.True(t, closed(before))
+	require.True(t, closed(during))
+
+	result, left := make(chan int, 1), make(chan bool)
+	go func() {
+		_ = e.Do(func() { result <- 1 })
+		select {
+		case <-result:
+			left <- false
+		case <-e.Done():
+			left <- true
+		}
+	}()
+	require.True(t, <-left)
+	require.True(t, closed(e.Done()))
+
+	// Another Run runs it.
+	var second <-chan struct{}
+	require.NoError(t, e.Do(func() { second = e.Done(); require.False(t, closed(second)) }))
+	require.NoError(t, e.Run(context.Background()))
+	require.Equal(t, 1, <-result)
+	require.True(t, closed(second))
+
+	// The channel is closed also where a callback panics.
+	require.NoError(t, e.Do(func() { second = e.Done(); panic("mine") }))
+	require.Panics(t, func() { _ = e.Run(context.Background()) })
+	require.True(t, closed(second))
+
+	// Whoever has seen it closed may drive the engine.
+	require.NoError(t, e.Do(func() {
+		done := e.Done()
+		go func() {
+			<-done
+			_, err := e.Progress()
+			assert.NoError(t, err)
+			left <- true
+		}()
+	}))
+	require.NoError(t, e.Run(context.Background()))
+	<-left
+	require.NoError(t, e.Close())
+
+	unused := pe.New(pe.Config{})
+	before = unused.Done()
+	require.NoError(t, unused.Close())
+	require.True(t, closed(before))
+	require.True(t, closed(unused.Done()))
+	require.True(t, closed((*pe.Engine)(nil).Done()))
+}
