@@ -80,6 +80,15 @@ func (k *Control) Owned(op string) error {
 	return nil
 }
 
+// Check panics with an error that matches ErrBusy, in programs built with the race detector,
+// if another goroutine is driving the context's engine right now. In other programs it does
+// nothing, and costs nothing. It is for calls that have no error to return.
+func (k *Control) Check(op string) {
+	if checksGoroutine && k != nil {
+		k.core.check(op)
+	}
+}
+
 // Begin puts a task of the context's pools in flight. Call it first when the task
 // is submitted, and Abort if posting fails afterwards. It fails if the context is
 // not Running, or Starting where that is allowed (*StateError), the task is in flight

@@ -14,7 +14,9 @@ import (
 //
 // State, Name and Engine may be called from any goroutine. Everything else belongs
 // to the goroutine that drives the engine: its callbacks, functions given to
-// Engine.Do, or the code between two calls of Progress.
+// Engine.Do, or the code between two calls of Progress. Programs built with the race
+// detector panic where user data or functions of the context are used on another one
+// meanwhile.
 type Core struct {
 	name       string
 	backend    Backend
@@ -87,6 +89,13 @@ func (c *Core) Engine() *Engine {
 	return c.engine.Load()
 }
 
+// check is Control.Check.
+func (c *Core) check(op string) {
+	if checksGoroutine && c.drivenElsewhere() {
+		panic(elsewhere(op))
+	}
+}
+
 // InFlight is the number of tasks submitted and not completed.
 func (c *Core) InFlight() int {
 	if c == nil {
@@ -118,12 +127,14 @@ func (c *Core) UserData() any {
 	if c == nil {
 		return nil
 	}
+	c.check("read the user data of a context")
 	return c.userData
 }
 
 // SetUserData stores a value of the user's with the context.
 func (c *Core) SetUserData(v any) {
 	if c != nil {
+		c.check("set the user data of a context")
 		c.userData = v
 	}
 }
@@ -135,6 +146,7 @@ func (c *Core) SetUserData(v any) {
 // not been reported yet too.
 func (c *Core) OnStateChange(f func(prev, next State)) {
 	if c != nil {
+		c.check("set the function for changes of state")
 		c.onChange = f
 	}
 }
@@ -152,6 +164,7 @@ func (c *Core) Watch(f func(prev, next State)) (stop func()) {
 	if c == nil || f == nil {
 		return func() {}
 	}
+	c.check("watch the state of a context")
 	w := &watcher{f, c.unreported}
 	c.watchers = append(slices.Clip(c.watchers), w)
 	return func() {

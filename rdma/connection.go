@@ -40,12 +40,47 @@ func (s ConnectionState) String() string {
 	return "ConnectionState(" + strconv.Itoa(int(s)) + ")"
 }
 
+// connectionView is what any goroutine may know of a connection.
+type connectionView struct {
+	state       ConnectionState
+	err         error
+	qpn         uint32
+	peerQPN     uint32
+	local, peer netip.AddrPort
+	acceptData  []byte
+	mtu         verbs.MTU
+	maxReads    int
+}
+
+// publish shows other goroutines the connection as it is now.
+func (conn *Connection) publish() {
+	v := &connectionView{
+		state: conn.state, err: conn.err, qpn: conn.lane.Num(), peerQPN: conn.peer.qpn, local: conn.addrs[0], peer: conn.addrs[1],
+		acceptData: conn.acceptData, mtu: conn.mtu, maxReads: conn.maxReads,
+	}
+	if !v.local.IsValid() {
+		v.local = conn.local.addr()
+	}
+	if !v.peer.IsValid() {
+		v.peer = conn.peer.addr()
+	}
+	conn.shown.Store(v)
+}
+
+// view is the connection as it was published last.
+func (conn *Connection) view() *connectionView {
+	if v := conn.shown.Load(); v != nil {
+		return v
+	}
+	return &connectionView{}
+}
+
 // usable reports whether tasks run on the connection, or may in future.
 func (s ConnectionState) usable() bool { return s == Exported || s == Connecting || s == Ready }
 
 // Connection is one end of a reliable connection. It belongs to the goroutine that
-// drives the engine. A Connection that has ended is not used again; tasks can be moved
-// to another one with SetConnection.
+// drives the engine; State says what may be called from others. A Connection that has
+// ended is not used again; tasks can be moved to another one with SetConnection.
 type Connection struct {
 	ctx      *Context
 	id       uint64
@@ -53,13 +88,14 @@ type Connection struct {
 	lane     *lane.Lane
 	state    ConnectionState
 	err      error
+	shown    atomic.Pointer[connectionView] // for all goroutines
 	userData any
 
 	local, peer endpoint
-	addrs       [2]netip.AddrPort // of this end and the peer, where no descriptors have them
-	dialled     string            // what the program has dialled
-	dialError   atomic.Pointer[error]
-	acceptData  []byte // private data of the peer's acceptance
+	addrs       [2]netip.AddrPort     // of this end and the peer, where no descriptors have them
+	dialled     string                // what the program has dialled
+	dialError   atomic.Pointer[error] // see DialError
+	acceptData  []byte                // private data of the peer's acceptance
 	windows     fifo.List[*Window]
 	hold        *hold // a package keeps the connection from the program; nil: none
 	port        int   // of the device, that the queue pair uses
@@ -151,6 +187,7 @@ func (c *Context) newConnection(op string, setUp func(*Connection) error) (*Conn
 	c.byQPN[conn.lane.Num()] = conn
 	conn.signal.conn = conn
 	c.lanes.Add(&conn.signal.send, &conn.signal)
+	conn.publish()
 	if !conn.hidden() {
 		c.usable++
 		c.cutOff = nil // another connection follows
@@ -316,6 +353,7 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 	if err != nil {
 		conn.err = err
 	}
+	conn.publish()
 	if conn.awaited && state != Connecting {
 		conn.awaited = false
 		c.awaited--
@@ -631,12 +669,21 @@ func (conn *Connection) Context() *Context {
 	return conn.ctx
 }
 
-// State is the present state.
-func (conn *Connection) State() ConnectionState { return conn.state }
+// State is the present state. It may be called from any goroutine, and so may everything that
+// returns what a connection is, except UserData, SetUserData and String.
+func (conn *Connection) State() ConnectionState { return conn.view().state }
 
 // Err is why the connection ended: the error it failed with, one that matches
 // ErrPeerClosed where the peer closed it, nil otherwise.
-func (conn *Connection) Err() error { return conn.err }
+func (conn *Connection) Err() error { return conn.view().err }
+
+// check panics, in programs built with the race detector, where another goroutine drives the
+// engine.
+func (conn *Connection) check(op string) {
+	if conn.ctx != nil {
+		conn.ctx.control.Check(op)
+	}
+}
 
 // DialError is why the latest attempt of Dial has failed, while it goes on trying. It is nil
 // before an attempt has failed, when the connection is Ready, and for connections that were
@@ -649,45 +696,36 @@ func (conn *Connection) DialError() error {
 }
 
 // UserData returns what SetUserData stored last, or nil.
-func (conn *Connection) UserData() any { return conn.userData }
-
-// SetUserData stores a value of the user's with the connection.
-func (conn *Connection) SetUserData(v any) { conn.userData = v }
-
-// QPN is the number of the connection's queue pair.
-func (conn *Connection) QPN() uint32 {
-	if conn.lane == nil {
-		return 0
-	}
-	return conn.lane.Num()
+func (conn *Connection) UserData() any {
+	conn.check("read the user data of a connection")
+	return conn.userData
 }
 
+// SetUserData stores a value of the user's with the connection.
+func (conn *Connection) SetUserData(v any) {
+	conn.check("set the user data of a connection")
+	conn.userData = v
+}
+
+// QPN is the number of the connection's queue pair.
+func (conn *Connection) QPN() uint32 { return conn.view().qpn }
+
 // PeerQPN is the number of the peer's queue pair; zero before Connect.
-func (conn *Connection) PeerQPN() uint32 { return conn.peer.qpn }
+func (conn *Connection) PeerQPN() uint32 { return conn.view().peerQPN }
 
 // LocalAddr is the address of this end. Its port is the UDP port of RoCE for a connection
 // by descriptors, and that of the connection manager for one that was dialled or accepted,
 // where it is known when the connection is Ready. On InfiniBand, the address of a
 // descriptor is the GID written as an address.
-func (conn *Connection) LocalAddr() netip.AddrPort {
-	if conn.addrs[0].IsValid() {
-		return conn.addrs[0]
-	}
-	return conn.local.addr()
-}
+func (conn *Connection) LocalAddr() netip.AddrPort { return conn.view().local }
 
 // PeerAddr is the address of the peer, with a port as in LocalAddr; not valid before Connect.
-func (conn *Connection) PeerAddr() netip.AddrPort {
-	if conn.addrs[1].IsValid() {
-		return conn.addrs[1]
-	}
-	return conn.peer.addr()
-}
+func (conn *Connection) PeerAddr() netip.AddrPort { return conn.view().peer }
 
 // AcceptData is what the peer's program has sent when it accepted this end's Dial: nil
 // before that, and for connections that came about otherwise. Its length does not travel:
 // 196 bytes come, those at the end zero.
-func (conn *Connection) AcceptData() []byte { return conn.acceptData }
+func (conn *Connection) AcceptData() []byte { return conn.view().acceptData }
 
 func (e *endpoint) addr() netip.AddrPort {
 	if e.qpn == 0 {
@@ -697,7 +735,7 @@ func (e *endpoint) addr() netip.AddrPort {
 }
 
 // MTU is the path MTU, the smaller of the two ends'; zero before Connect.
-func (conn *Connection) MTU() verbs.MTU { return conn.mtu }
+func (conn *Connection) MTU() verbs.MTU { return conn.view().mtu }
 
 // Path says by which way packets go now: on the software device through shared memory where
 // the peer is a process of the same user and network namespace, and else by the network.
@@ -711,7 +749,7 @@ func (conn *Connection) Path() verbs.Path {
 
 // MaxReadAtomic is how many reads and atomics of this end can be under way at a time;
 // the device makes further ones wait. Zero before Connect.
-func (conn *Connection) MaxReadAtomic() int { return conn.maxReads }
+func (conn *Connection) MaxReadAtomic() int { return conn.view().maxReads }
 
 // String names the connection, its queue pairs and its peer.
 func (conn *Connection) String() string {

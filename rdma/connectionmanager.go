@@ -216,6 +216,7 @@ func (e *cmEnd) attributes() (verbs.QPAttr, error) {
 	attr.MaxInitReadAtomic = min(attr.MaxInitReadAtomic, s.caps.MaxReadAtomic, readLimit)
 	conn.mtu, conn.maxReads = attr.PathMTU, attr.MaxInitReadAtomic
 	conn.peer.gid, conn.peer.qpn = attr.Address.DGID, attr.DestQPN
+	conn.publish()
 	return attr, nil
 }
 

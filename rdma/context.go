@@ -170,6 +170,7 @@ func (c *Context) depths() (send, recv int) {
 // Connections returns the connections that are not Closed, Failed ones included,
 // oldest first, without those that a package holds (DialConfig.Held). It allocates.
 func (c *Context) Connections() []*Connection {
+	c.control.Check("list the connections")
 	var list []*Connection
 	for _, conn := range c.slots {
 		if conn != nil && conn.state != Closed && !conn.hidden() {
@@ -188,6 +189,7 @@ func (c *Context) Connections() []*Connection {
 // replaces the previous one; nil sets none. In it, connections may be closed and
 // exported, and tasks submitted.
 func (c *Context) OnConnection(f func(conn *Connection, state ConnectionState, err error)) {
+	c.control.Check("set the function for connections")
 	c.onConnection = f
 }
 
@@ -200,6 +202,7 @@ type connectionWatcher struct {
 // it, until stop is called. It is for packages that build on contexts; the function of
 // OnConnection is the program's. It belongs to the goroutine that drives the engine.
 func (c *Context) WatchConnections(f func(conn *Connection, state ConnectionState, err error)) (stop func()) {
+	c.control.Check("watch the connections")
 	w := &connectionWatcher{f}
 	c.watchers = append(slices.Clip(c.watchers), w)
 	return func() {

@@ -269,6 +269,7 @@ func (d *dial) renew(after error) error {
 	conn := d.conn
 	used := conn.mtu != 0 // the peer had accepted, and then thought better of it
 	conn.mtu, conn.maxReads, conn.peer = 0, 0, endpoint{}
+	conn.publish()
 	switch {
 	case staleConnection(after):
 		return conn.renewQP()
@@ -297,6 +298,7 @@ func (conn *Connection) renewQP() error {
 	if c.last == conn {
 		c.last = nil
 	}
+	conn.publish()
 	err := old.Close()
 	conn.returnReceives()
 	return errors.Join(err, conn.initialize(c.set.Port))

@@ -65,3 +65,61 @@ func TestTasksOnAForeignGoroutine(t *testing.T) {
 	require.NoError(t, task.Free())
 	require.NoError(t, recv.Free())
 }
+
+// Calls without an error panic there, and those that any goroutine may make work.
+func TestGettersOnAForeignGoroutine(t *testing.T) {
+	r := newRig(t, rdma.Config{}, rdma.Config{})
+	r.connect(1)
+	conn := r.a.conns[0]
+	conn.SetUserData("mine")
+	r.a.ctx.SetUserData("mine")
+	entered, leave := make(chan struct{}), make(chan struct{})
+	require.NoError(t, r.engine.Do(func() {
+		assert.Equal(t, "mine", conn.UserData(), "in a callback")
+		assert.Equal(t, "mine", r.a.ctx.UserData(), "in a callback")
+		close(entered)
+		<-leave
+	}))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = r.engine.Run(ctx) }) // until the last connection has ended, or ctx
+	<-entered
+	for call, f := range map[string]func(){
+		"read the user data of a connection":    func() { conn.UserData() },
+		"set the user data of a connection":     func() { conn.SetUserData(1) },
+		"read the user data of a context":       func() { r.a.ctx.UserData() },
+		"set the user data of a context":        func() { r.a.ctx.SetUserData(1) },
+		"set the function for changes of state": func() { r.a.ctx.OnStateChange(nil) },
+		"watch the state of a context":          func() { r.a.ctx.Watch(func(_, _ pe.State) {}) },
+		"set the function for connections":      func() { r.a.ctx.OnConnection(nil) },
+		"list the connections":                  func() { r.a.ctx.Connections() },
+		"watch the connections":                 func() { r.a.ctx.WatchConnections(nil) },
+	} {
+		err, _ := panicOf(f).(error)
+		assert.ErrorIs(t, err, pe.ErrBusy, call)
+		assert.ErrorContains(t, err, call)
+	}
+	close(leave)
+	// The others are read while they change.
+	peer := r.b.conns[0]
+	wg.Go(func() { assert.NoError(t, r.engine.Do(func() { peer.Close() })) })
+	for conn.State() == rdma.Ready {
+		assert.NoError(t, conn.DialError())
+		assert.Equal(t, peer.LocalAddr(), conn.PeerAddr())
+		assert.Equal(t, peer.QPN(), conn.PeerQPN())
+		assert.Equal(t, peer.MTU(), conn.MTU())
+		assert.Equal(t, peer.MaxReadAtomic(), conn.MaxReadAtomic())
+		assert.Nil(t, conn.AcceptData())
+	}
+	assert.ErrorIs(t, conn.Err(), rdma.ErrPeerClosed)
+	cancel()
+	wg.Wait()
+	assert.Equal(t, "mine", conn.UserData(), "nobody drives the engine any more")
+}
+
+func panicOf(f func()) (v any) {
+	defer func() { v = recover() }()
+	f()
+	return nil
+}

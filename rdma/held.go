@@ -58,6 +58,7 @@ func (conn *Connection) establishing() bool {
 func (conn *Connection) heldUp() {
 	if h := conn.hold; !h.up {
 		h.up = true
+		conn.publish()
 		conn.ctx.report(conn, Ready, nil)
 	}
 }
