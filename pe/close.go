@@ -50,7 +50,7 @@ func (c *Core) Close() error {
 func (e *Engine) driveToIdle(c *Core) error {
 	reentrant := fmt.Errorf("pe: cannot close %s: it is %v, and a callback cannot wait until it is Idle: %w; stop it, and close it in the callback that reports Idle, or when Run has returned",
 		c.object(), c.State(), ErrReentrant)
-	if e.driven.Load() && insidePass() {
+	if e.drivenHere() {
 		return reentrant
 	}
 	if err := e.acquire("close " + c.object()); err != nil {

@@ -69,7 +69,7 @@ func (k *Control) Require(op string, legal ...State) error {
 }
 
 // Owned fails with ErrBusy if another goroutine is driving the context's engine
-// right now. It is for calls that are rare, since it looks at the stack.
+// right now.
 func (k *Control) Owned(op string) error {
 	if k == nil {
 		return unmade(op)

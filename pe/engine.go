@@ -32,8 +32,8 @@ type Engine struct {
 	log  zerolog.Logger
 	spin time.Duration
 
-	driven   atomic.Bool // a goroutine is inside Progress, Run, Arm or Close
-	closing  atomic.Bool // Do and Start are refused
+	driver   atomic.Uintptr // goroutine.ID of the one inside Progress, Run, Arm or Close, or 0
+	closing  atomic.Bool    // Do and Start are refused
 	closed   atomic.Bool
 	draining bool // Run or Close stops all contexts
 
@@ -141,10 +141,7 @@ func (e *Engine) Progress() (int, error) {
 	return n, nil
 }
 
-// pass serves everything once. insidePass finds it on the stack of the goroutine that
-// drives the engine.
-//
-//go:noinline
+// pass serves everything once.
 func (e *Engine) pass() int {
 	e.slice.beginPass()
 	e.notifier.beginPass()
@@ -167,7 +164,7 @@ func (e *Engine) pass() int {
 func (e *Engine) queueChange(ch change) {
 	e.log.Debug().Str("context", ch.core.name).Stringer("from", ch.prev).Stringer("to", ch.next).Msg("state changed")
 	e.changes.Push(ch)
-	if !e.driven.Load() {
+	if !e.driven() {
 		e.wake()
 	}
 }

@@ -2,9 +2,8 @@ package pe
 
 import (
 	"fmt"
-	"reflect"
-	"runtime"
-	"sync"
+
+	"github.com/verbena-rdma/verbena/internal/goroutine"
 )
 
 // made fails for an engine that New did not make.
@@ -20,28 +19,38 @@ func (e *Engine) acquire(op string) error {
 	if err := e.made(op); err != nil {
 		return err
 	}
-	if !e.driven.CompareAndSwap(false, true) {
+	if !e.driver.CompareAndSwap(0, uintptr(goroutine.Current())) {
 		return e.drivenError(op)
 	}
 	if e.closed.Load() {
-		e.driven.Store(false)
+		e.release()
 		return fmt.Errorf("pe: cannot %s: the engine is closed: %w", op, ErrClosed)
 	}
 	return nil
 }
 
-func (e *Engine) release() { e.driven.Store(false) }
+func (e *Engine) release() { e.driver.Store(0) }
+
+// driven reports whether a goroutine is driving the engine right now.
+func (e *Engine) driven() bool { return e.driver.Load() != 0 }
+
+// drivenHere reports whether the calling goroutine is driving the engine: it is in a
+// callback.
+func (e *Engine) drivenHere() bool { return e.driver.Load() == uintptr(goroutine.Current()) }
+
+// drivenElsewhere reports whether another goroutine is driving the engine right now.
+func (e *Engine) drivenElsewhere() bool {
+	d := e.driver.Load()
+	return d != 0 && d != uintptr(goroutine.Current())
+}
 
 // drivenError is the error of a call that needs the engine while it is driven.
 func (e *Engine) drivenError(op string) error {
-	if insidePass() {
+	if e.drivenHere() {
 		return fmt.Errorf("pe: cannot %s: %w; return from the callback, the engine goes on by itself", op, ErrReentrant)
 	}
 	return fmt.Errorf("pe: cannot %s: %w: another goroutine drives the engine; hand it a function with Engine.Do", op, ErrBusy)
 }
-
-// drivenElsewhere reports whether another goroutine is driving the engine right now.
-func (e *Engine) drivenElsewhere() bool { return e.driven.Load() && !insidePass() }
 
 // owned fails if another goroutine is driving the engine right now.
 func (e *Engine) owned(op string) error {
@@ -57,49 +66,16 @@ func elsewhere(op string) error {
 	return fmt.Errorf("pe: cannot %s: %w: another goroutine drives the engine, and contexts, connections, pools and tasks belong to it; do it in a function given to Engine.Do, or with package await", op, ErrBusy)
 }
 
-// MayBlock fails with ErrReentrant in a callback: one that waited for the engine
-// would wait for itself. In a callback of another engine it fails too, while this one is
-// being driven: to know which engine a goroutine drives would cost Progress time, and the
-// other engine would stand still meanwhile. It is for implementers of calls that wait for
-// what the engine does, which any goroutine may make. The operation is for the error.
+// MayBlock fails with ErrReentrant in a callback of the engine: one that waited for the
+// engine would wait for itself. A callback of another engine may wait for this one; its
+// own engine stands still meanwhile. It is for implementers of calls that wait for what
+// the engine does, which any goroutine may make. The operation is for the error.
 func (e *Engine) MayBlock(op string) error {
 	if err := e.made(op); err != nil {
 		return err
 	}
-	if e.driven.Load() && insidePass() {
+	if e.drivenHere() {
 		return fmt.Errorf("pe: cannot %s: %w; it would wait for itself: do it in another goroutine, or with callbacks", op, ErrReentrant)
 	}
 	return nil
-}
-
-// passEntry is where the code of Engine.pass begins, and passEnd where it ends.
-var (
-	passEntry = reflect.ValueOf((*Engine).pass).Pointer()
-	passEnd   = sync.OnceValue(func() uintptr {
-		pc := passEntry
-		for f := runtime.FuncForPC(pc); f != nil && f.Entry() == passEntry; f = runtime.FuncForPC(pc) {
-			pc++ // what is inlined into pass has the entry of pass
-		}
-		return pc
-	})
-)
-
-// insidePass reports whether the calling goroutine is inside a pass of an engine. It
-// looks at the stack, which is slow, but costs Progress nothing: only calls that are
-// rare or wrong need it, and builds that look for races. It does not know which engine: a
-// callback of one engine that uses another engine is taken for a callback of that one.
-func insidePass() bool {
-	var pcs [64]uintptr
-	end := passEnd()
-	for skip := 2; ; skip += len(pcs) {
-		n := runtime.Callers(skip, pcs[:])
-		for _, pc := range pcs[:n] {
-			if pc > passEntry && pc <= end {
-				return true
-			}
-		}
-		if n < len(pcs) {
-			return false
-		}
-	}
 }

@@ -75,7 +75,7 @@ func (p *pool) schedule() {
 	}
 	p.scheduled = true
 	e.pools.Push(p)
-	if !e.driven.Load() {
+	if !e.driven() {
 		e.wake()
 	}
 }
