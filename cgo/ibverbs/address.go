@@ -73,7 +73,7 @@ func (a *addressHandle) Close() error {
 	if a.c == nil {
 		return nil
 	}
-	if err := checkErrno("ibv_destroy_ah", "an address handle of "+d.info.Name, C.vb_destroy_ah(a.c)); err != nil {
+	if err := d.destroyed("ibv_destroy_ah", "an address handle of "+d.info.Name, C.vb_destroy_ah(a.c)); err != nil {
 		return err
 	}
 	a.c = nil

@@ -398,13 +398,13 @@ func (q *completionQueue) Close() error {
 		q.stop()
 		q.stop = nil
 	}
-	if err := checkErrno("ibv_destroy_cq", q.String(), C.vb_destroy_cq(q.c)); err != nil {
+	if err := d.destroyed("ibv_destroy_cq", q.String(), C.vb_destroy_cq(q.c)); err != nil {
 		d.add(q) // it can be tried again
 		return err
 	}
 	var err error
 	if q.channel != nil {
-		err = checkErrno("ibv_destroy_comp_channel", q.String(), C.vb_destroy_comp_channel(q.channel))
+		err = q.destroyChannel()
 	}
 	C.free(unsafe.Pointer(&q.batch[0]))
 	if q.extended != nil {

@@ -375,7 +375,7 @@ func (d *Device) Close() error {
 
 	d.events.stop()
 	return errors.Join(
-		checkErrno("ibv_dealloc_pd", "the default protection domain of "+d.info.Name, C.vb_dealloc_pd(d.defaultPD.c)),
+		destroyed(ctx, "ibv_dealloc_pd", "the default protection domain of "+d.info.Name, C.vb_dealloc_pd(d.defaultPD.c)),
 		checkErrno("ibv_close_device", d.info.Name, C.vb_close_device(ctx)),
 	)
 }

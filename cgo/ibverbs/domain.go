@@ -77,7 +77,7 @@ func (p *protectionDomain) Close() error {
 	case p.refs > 0:
 		return fmt.Errorf("close protection domain of device %s: %d objects in it are not closed: %w", d.info.Name, p.refs, verbs.ErrInUse)
 	}
-	if err := checkErrno("ibv_dealloc_pd", "a protection domain of "+d.info.Name, C.vb_dealloc_pd(p.c)); err != nil {
+	if err := d.destroyed("ibv_dealloc_pd", "a protection domain of "+d.info.Name, C.vb_dealloc_pd(p.c)); err != nil {
 		return err
 	}
 	p.closed = true
@@ -147,17 +147,17 @@ func (m *memoryRegion) Close() error {
 	if m.c == nil {
 		return nil
 	}
+	d := m.pd.device
 	if m.access&verbs.AccessMWBind != 0 { // binds name it
-		m.pd.device.handles.Lock()
-		defer m.pd.device.handles.Unlock()
+		d.handles.Lock()
+		defer d.handles.Unlock()
 	}
-	if errno := C.vb_dereg_mr(m.c); errno != 0 {
-		asked := fmt.Sprintf("the region of %d bytes at %#x on %s", m.length, m.addr, m.pd.device.info.Name)
-		e := verbError("ibv_dereg_mr", asked, syscall.Errno(errno))
-		if m.access&verbs.AccessMWBind != 0 && (e.Errno == syscall.EINVAL || e.Errno == syscall.EBUSY) {
+	asked := fmt.Sprintf("the region of %d bytes at %#x on %s", m.length, m.addr, d.info.Name)
+	if err := d.destroyed("ibv_dereg_mr", asked, C.vb_dereg_mr(m.c)); err != nil {
+		if e, ok := errors.AsType[*Error](err); ok && m.access&verbs.AccessMWBind != 0 && (e.Errno == syscall.EINVAL || e.Errno == syscall.EBUSY) {
 			e.Kind, e.Detail = verbs.ErrInUse, "memory windows are bound to it: invalidate or close them first"
 		}
-		return e
+		return err
 	}
 	m.c = nil
 	m.pd.release()

@@ -215,7 +215,7 @@ func (q *queuePair) destroy() error {
 	d := q.pd.device
 	d.numbers.Lock()
 	defer d.numbers.Unlock()
-	if err := checkErrno("ibv_destroy_qp", fmt.Sprintf("queue pair %#x of %s", q.num, d.info.Name), C.vb_destroy_qp(q.c)); err != nil {
+	if err := d.destroyed("ibv_destroy_qp", fmt.Sprintf("queue pair %#x of %s", q.num, d.info.Name), C.vb_destroy_qp(q.c)); err != nil {
 		return err
 	}
 	q.sendCQ.forget(q.num)

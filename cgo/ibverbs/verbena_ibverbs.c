@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "verbena_ibverbs.h"
@@ -20,10 +19,6 @@ const char *vb_load(void)
 	static char message[512];
 	void *handle;
 
-	// What is left of a device that the kernel has taken away can be destroyed
-	// then (libibverbs reads this when it is first used, and otherwise refuses
-	// with EIO for ever). Programs that are started from here do not see it.
-	setenv("RDMAV_ALLOW_DISASSOC_DESTROY", "1", 0);
 	handle = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_GLOBAL);
 	if (!handle) {
 		// dlerror's own text goes with the thread, and Go may change threads.

@@ -72,7 +72,7 @@ func (w *memoryWindow) Close() error {
 	if w.c == nil {
 		return nil
 	}
-	if err := checkErrno("ibv_dealloc_mw", "a memory window of "+d.info.Name, C.vb_dealloc_mw(w.c)); err != nil {
+	if err := d.destroyed("ibv_dealloc_mw", "a memory window of "+d.info.Name, C.vb_dealloc_mw(w.c)); err != nil {
 		return err
 	}
 	w.c = nil
