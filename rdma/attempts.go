@@ -57,6 +57,9 @@ func (a *attempts) begin() netip.Addr {
 	return target
 }
 
+// repeat has begin return the same address again.
+func (a *attempts) repeat() { a.next-- }
+
 // failed notes how an attempt has failed. It reports false if there is to be no other.
 func (a *attempts) failed(err error) bool {
 	again := worthRetrying(err)

@@ -44,14 +44,19 @@ type Config struct {
 	// atomics.
 	Permissions mmap.Permission
 
-	// Port of the device, from 1. Zero: 1.
+	// Port of the device, from 1. Zero: 1. Connections by address use the port that has the
+	// local address.
 	Port int
 	// GIDIndex is the index of the local address in the port's GID table. Nil:
 	// the first usable one, RoCEv2 on IPv4 before RoCEv2 on IPv6, link-local
 	// addresses last.
 	GIDIndex *int
 	// MTU is the most bytes in one packet; a connection uses the smaller of its
-	// two ends'. Zero: the port's active MTU, which is also the largest allowed.
+	// two ends'. Zero: the port's active MTU, which is also the largest allowed. Bridge does
+	// not use it. By address, the peer that dials asks for a path MTU, and one that is more
+	// than the listener's is rejected with it; Dial then asks for that. The connection
+	// manager of adapters always asks for the path MTU of the network interface: where that
+	// is more than MTU, Dial and Accept fail with ErrRange.
 	MTU verbs.MTU
 	// SL is the service level, 0 to 15 (0 to 7 on Ethernet, where adapters make it the
 	// priority of a VLAN tag, and packets without one do not have it: those of the software

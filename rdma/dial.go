@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,6 +94,7 @@ type dial struct {
 	addr   string // as the program gave it
 	port   uint16
 	target netip.AddrPort // of the attempt
+	mtu    verbs.MTU      // the most to ask for; zero: the port's
 	cfg    DialConfig
 	cancel context.CancelFunc
 }
@@ -100,7 +102,7 @@ type dial struct {
 func newDial(conn *Connection, addr string, port uint16, cfg DialConfig) *dial {
 	s := conn.ctx.set
 	cfg.PrivateData = slices.Clone(cfg.PrivateData)
-	d := &dial{cmEnd: cmEnd{conn: conn}, addr: addr, port: port, cfg: cfg, attempts: newAttempts(&cfg, s)}
+	d := &dial{cmEnd: cmEnd{conn: conn}, addr: addr, port: port, mtu: s.mtuLimit, cfg: cfg, attempts: newAttempts(&cfg, s)}
 	if !cfg.LocalAddr.IsValid() && s.gidGiven {
 		d.cfg.LocalAddr = s.gid.GID.Addr()
 	}
@@ -165,7 +167,7 @@ func (d *dial) attempt() {
 func (d *dial) send() {
 	m := &d.conn.ctx.manager
 	id, err := m.cm.Dial(verbs.CMDial{
-		Addr: d.target, Local: netip.AddrPortFrom(d.cfg.LocalAddr, 0), Type: verbs.RC, UDPPort: d.cfg.UDPPort,
+		Addr: d.target, Local: netip.AddrPortFrom(d.cfg.LocalAddr, 0), Type: verbs.RC, UDPPort: d.cfg.UDPPort, MTU: d.mtu,
 	})
 	if err != nil {
 		d.failed(err)
@@ -247,7 +249,8 @@ func (d *dial) failed(err error) {
 	conn.ctx.manager.endTurn(d)
 	conn.ctx.manager.closeID(d.id)
 	d.id = nil
-	if !d.attempts.failed(err) {
+	smaller := d.takeMTU(err)
+	if !smaller && !d.attempts.failed(err) {
 		conn.fail(fmt.Errorf("rdma: %v: %w", conn, d.last))
 		return
 	}
@@ -257,11 +260,29 @@ func (d *dial) failed(err error) {
 		conn.fail(conn.deviceError(err))
 		return
 	}
-	if d.now() {
+	if smaller {
+		d.repeat()
+	}
+	if smaller || d.now() {
 		d.attempt()
 		return
 	}
 	d.schedule()
+}
+
+// takeMTU reports whether the peer has rejected the path MTU, and named a smaller one, which
+// is then asked for.
+func (d *dial) takeMTU(err error) bool {
+	var failure *verbs.CMError
+	if !errors.As(err, &failure) || failure.Reason != verbs.CMRejectInvalidMTU || failure.MTU == 0 {
+		return false
+	}
+	asked := cmp.Or(d.mtu, d.conn.ctx.set.MTU)
+	if !d.conn.ctx.set.cmPathMTU || failure.MTU >= asked {
+		return false
+	}
+	d.mtu = failure.MTU
+	return true
 }
 
 // renew makes the queue pair ready for another attempt.

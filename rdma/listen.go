@@ -99,7 +99,7 @@ func (c *Context) listen(text string, cfg ListenConfig) (*Listener, error) {
 	}
 	l := &Listener{ctx: c, cfg: cfg, requests: make(map[*ConnectRequest]struct{})}
 	l.cfg.PrivateData = slices.Clone(cfg.PrivateData)
-	if l.listener, err = c.manager.cm.Listen(verbs.CMListen{Addr: netip.AddrPortFrom(addr, port), Type: c.set.Transport, Backlog: cfg.Backlog}); err != nil {
+	if l.listener, err = c.manager.cm.Listen(verbs.CMListen{Addr: netip.AddrPortFrom(addr, port), Type: c.set.Transport, Backlog: cfg.Backlog, MTU: c.set.mtuLimit}); err != nil {
 		return nil, err
 	}
 	l.addr = l.listener.Addr()

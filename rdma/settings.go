@@ -22,6 +22,9 @@ type settings struct {
 	access   verbs.Access // what peers may do
 	gid      verbs.GIDEntry
 	gidGiven bool // by Config.GIDIndex
+	// mtuLimit is Config.MTU as it was given, for connections by address.
+	mtuLimit  verbs.MTU
+	cmPathMTU bool // the connection manager keeps to it
 	lid      uint16
 	rnrRetry uint8
 	retries  uint8
@@ -69,7 +72,7 @@ func resolve(dev verbs.Device, cfg Config) (*settings, error) {
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", dev.Name(), err)
 	}
-	s.caps = capabilitiesOf(dev, &attr, s.Transport)
+	s.caps, s.cmPathMTU = capabilitiesOf(dev, &attr, s.Transport), attr.CMPathMTU
 	s.maxCQE, s.maxAH = attr.MaxCQE, attr.MaxAH
 	s.reads, s.receivesShared = min(attr.MaxQPReadAtomic, readLimit), attr.MaxSRQ > 0
 	if err := s.setInline(dev, attr.MaxInline); err != nil {
@@ -181,7 +184,7 @@ func (s *settings) setPath(dev verbs.Device) error {
 	if err != nil {
 		return fmt.Errorf("query port %d of %s: %w", s.Port, dev.Name(), err)
 	}
-	s.lid = port.LID
+	s.lid, s.mtuLimit = port.LID, s.MTU
 	switch {
 	case s.MTU == 0:
 		s.MTU = port.ActiveMTU

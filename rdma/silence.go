@@ -49,9 +49,26 @@ func (conn *Connection) onSilence() string {
 		if fits == 0 {
 			return fmt.Sprintf("packets of %d bytes do not get through: the way to %v carries %d, too few for any path MTU", length, peer, carries)
 		}
-		return fmt.Sprintf("packets of %d bytes do not get through: the way to %v carries %d; set Config.MTU to %d at either end", length, peer, carries, int(fits))
+		return fmt.Sprintf("packets of %d bytes do not get through: the way to %v carries %d; %s", length, peer, carries, conn.lowerMTU(fmt.Sprintf("to %d", int(fits))))
 	}
-	return fmt.Sprintf("%s, those of %d bytes too: if only short messages arrive, set Config.MTU below %d at either end", advice, length, int(conn.mtu))
+	return fmt.Sprintf("%s, those of %d bytes too: if only short messages arrive, %s", advice, length, conn.lowerMTU(fmt.Sprintf("below %d", int(conn.mtu))))
+}
+
+// lowerMTU says how to make the path MTU of such a connection less.
+func (conn *Connection) lowerMTU(to string) string {
+	const byInterface = "lower the MTU of %s network interface, by which the kernel's connection manager sets the path MTU, until that comes %s"
+	switch conn.establishment.(type) {
+	case *bridge:
+		return fmt.Sprintf("set the path MTU of the queue pairs of both ends %s", to)
+	case *dial:
+		if !conn.ctx.set.cmPathMTU {
+			return fmt.Sprintf(byInterface, "the", to)
+		}
+		return fmt.Sprintf("set Config.MTU %s", to)
+	case *acceptedEnd:
+		return fmt.Sprintf("set Config.MTU %s at the end that dials, or, if that is an adapter, "+byInterface, to, "its", to)
+	}
+	return fmt.Sprintf("set Config.MTU %s at either end", to)
 }
 
 // onMismatch says what else a request or an answer may have been refused for. The ends of

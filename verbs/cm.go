@@ -57,6 +57,10 @@ type CMListen struct {
 	// Backlog is how many requests may wait to be accepted or rejected; zero means
 	// 1,024. Those beyond it are dropped, and the peer repeats them.
 	Backlog int
+	// MTU is the most bytes in a packet of a connection. Requests for more are rejected with
+	// CMRejectInvalidMTU, which names it. Zero: the port's. Only managers of devices with
+	// DeviceAttr.CMPathMTU look at it.
+	MTU MTU
 }
 
 // CMListener takes requests. Each is a CMConnectRequest.
@@ -77,6 +81,10 @@ type CMDial struct {
 	// UDPPort is the port of the peer's device where it is not 4791; zero means 4791.
 	// Only the software device takes another.
 	UDPPort uint16
+	// MTU is the most bytes in a packet of the connection. Zero: the port's. Only managers
+	// of devices with DeviceAttr.CMPathMTU look at it; with others, Attr has what the
+	// network interface allows.
+	MTU MTU
 }
 
 // CMID is one end of a connection in the making, established, or going down: a
@@ -209,6 +217,9 @@ type CMError struct {
 	// PrivateData is what the peer's application has sent with CMRejectConsumer. The
 	// message does not carry its length: zeroes may follow.
 	PrivateData []byte
+	// MTU is the path MTU that the peer takes, where it has rejected with
+	// CMRejectInvalidMTU and named it; otherwise zero.
+	MTU MTU
 	// Err is the cause: ErrRejected, ErrNotListening, ErrUnreachable, ErrNoRoute, or
 	// that of the operating system.
 	Err error

@@ -102,6 +102,9 @@ type DeviceAttr struct {
 	MWTypes MWTypes
 	// Invalidation: the device has OpLocalInvalidate and OpSendInvalidate.
 	Invalidation bool
+	// CMPathMTU: the connection manager takes the path MTU of CMDial and CMListen. The
+	// kernel's takes that of the network interface.
+	CMPathMTU bool
 	// MaxMulticastGroups is how many multicast groups queue pairs can be attached to.
 	MaxMulticastGroups int
 	// CompletionFields are those that a completion queue can be asked for.

@@ -59,6 +59,9 @@ type Hooks struct {
 	DestroyQP  func(verbs.QP) error
 	DestroySRQ func(verbs.SRQ) error
 	DestroyCQ  func(verbs.CQ) error
+	// These are called before the connection manager dials and listens, and may change how.
+	Dial   func(*verbs.CMDial)
+	Listen func(*verbs.CMListen)
 	// CloseCM stands for CM.Close, in which an adapter's driver waits until all identifiers
 	// are destroyed (rdma_destroy_id(3)).
 	CloseCM func(verbs.CM) error

@@ -192,6 +192,20 @@ func (q *srq) Close() error {
 	return q.dev.destroyed(err, q.SRQ.Close)
 }
 
+func (m *cm) Dial(p verbs.CMDial) (verbs.CMID, error) {
+	if f := m.dev.hooks.Load().Dial; f != nil {
+		f(&p)
+	}
+	return m.CM.Dial(p)
+}
+
+func (m *cm) Listen(p verbs.CMListen) (verbs.CMListener, error) {
+	if f := m.dev.hooks.Load().Listen; f != nil {
+		f(&p)
+	}
+	return m.CM.Listen(p)
+}
+
 func (m *cm) Close() error {
 	if f := m.dev.hooks.Load().CloseCM; f != nil {
 		return f(m.CM)

@@ -34,8 +34,9 @@ type connectionID struct {
 	state         idState
 	path          cm.Path
 	local, remote netip.AddrPort
-	lookUpFailed  error  // why it is not known who of this machine listens at remote
-	psn           uint32 // of the first packet that the peer is to send
+	lookUpFailed  error     // why it is not known who of this machine listens at remote
+	psn           uint32    // of the first packet that the peer is to send
+	mtu           verbs.MTU // of a request that is sent
 
 	conn       *cm.Conn
 	resolution *cm.Resolution
@@ -58,6 +59,8 @@ func (c *connectionManager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 		return nil, fmt.Errorf("%s: give the address and the port of one host: %w", op, verbs.ErrInvalid)
 	case unfit != nil:
 		return nil, fmt.Errorf("%s: %w: give the address and the port of one host", op, unfit)
+	case p.MTU != 0 && !p.MTU.Valid():
+		return nil, fmt.Errorf("%s: the MTU is %d; 256, 512, 1024, 2048 and 4096 are possible: %w", op, p.MTU, verbs.ErrInvalid)
 	case p.Type < verbs.RC || p.Type > verbs.UD:
 		return nil, fmt.Errorf("%s: no transport service %v: %w", op, p.Type, verbs.ErrNotSupported)
 	}
@@ -76,6 +79,10 @@ func (c *connectionManager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 	}
 	local := e.socket.Addr()
 	id := c.newID(p.Type, e.pathTo(netip.AddrPortFrom(peer.Addr(), port)))
+	id.mtu = pathMTU(c.services.device.cfg.InterfaceMTU)
+	if p.MTU != 0 {
+		id.mtu = min(id.mtu, p.MTU)
+	}
 	source := p.Local.Port()
 	if source == 0 {
 		source = dynamicPorts()[0]
@@ -274,7 +281,7 @@ func (id *connectionID) Connect(p verbs.CMParam) error {
 			QPN: p.QPN, PSN: id.psn,
 			ResponderResources: readAtomic(p.ResponderResources), InitiatorDepth: readAtomic(p.InitiatorDepth),
 			RetryCount: p.RetryCount, RNRRetry: p.RNRRetryCount, SRQ: p.SRQ,
-			PathMTU: pathMTU(d.cfg.InterfaceMTU), PrivateData: p.PrivateData, Value: id,
+			PathMTU: id.mtu, PrivateData: p.PrivateData, Value: id,
 		}, d.now())
 	}
 	if err != nil {
@@ -506,8 +513,13 @@ func (id *connectionID) rejected(step verbs.CMStep, e *cm.Event) error {
 		Step: step, Local: id.local, Remote: id.remote,
 		Reason: verbs.CMRejectReason(e.Reason), PrivateData: e.PrivateData, Err: verbs.ErrRejected,
 	}
-	if err.Reason == verbs.CMRejectInvalidServiceID {
+	switch err.Reason {
+	case verbs.CMRejectInvalidServiceID:
 		err.Err = verbs.ErrNotListening
+	case verbs.CMRejectInvalidMTU:
+		if len(e.Info) > 0 {
+			err.MTU = mad.MTUOf(e.Info[0])
+		}
 	}
 	if id.lookUpFailed != nil { // another device of this machine may have answered
 		err.Err = fmt.Errorf("%w; %w", err.Err, id.lookUpFailed)

@@ -248,7 +248,7 @@ func (c *connectionManager) Listen(p verbs.CMListen) (verbs.CMListener, error) {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	l := &cmListener{manager: c}
-	params := cm.ListenParams{Addr: addr, Transport: p.Type, Backlog: p.Backlog, Value: l}
+	params := cm.ListenParams{Addr: addr, Transport: p.Type, Backlog: p.Backlog, MTU: p.MTU, Value: l}
 	ports := []uint16{p.Addr.Port()}
 	if ports[0] == 0 {
 		ports = dynamicPorts()

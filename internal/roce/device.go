@@ -199,6 +199,7 @@ func (d *Device) Query() (verbs.DeviceAttr, error) {
 		MaxMW:              maxMW,
 		MWTypes:            verbs.MWTypeSet(verbs.MWType1, verbs.MWType2),
 		Invalidation:       true,
+		CMPathMTU:          true,
 		CompletionFields:   completionFields,
 		ClockFrequency:     uint64(time.Second), // nanoseconds
 		SRD:                d.srdAttr(),

@@ -20,6 +20,8 @@ type ListenParams struct {
 	// the application has replied to a SIDR_REQ. Requests beyond it are dropped, and
 	// the peer repeats them. Default: 1,024.
 	Backlog int
+	// MTU is the most that a connection may have. 0: Config.MTU.
+	MTU verbs.MTU
 	// Value is the caller's.
 	Value any
 }
@@ -49,6 +51,8 @@ func (m *Manager) Listen(p ListenParams) (*Listener, error) {
 		return nil, fmt.Errorf("listen %s: port 0 is no port to listen at, choose one from 1 to 65535: %w", where, verbs.ErrInvalid)
 	case p.Transport < verbs.RC || p.Transport > verbs.UD:
 		return nil, fmt.Errorf("listen for %v %s: transport %v is none of RC, UC and UD: %w", p.Service, where, p.Transport, verbs.ErrInvalid)
+	case p.MTU != 0 && !p.MTU.Valid():
+		return nil, fmt.Errorf("listen for %v %s: the MTU is %d, it must be 256, 512, 1024, 2048 or 4096, or 0: %w", p.Service, where, p.MTU, verbs.ErrInvalid)
 	case p.Backlog < 0:
 		return nil, fmt.Errorf("listen for %v %s: the backlog is %d, it must be positive, or 0 for %d: %w", p.Service, where, p.Backlog, defaultBacklog, verbs.ErrInvalid)
 	case m.closed:

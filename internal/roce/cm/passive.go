@@ -62,7 +62,10 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 	}
 	var header mad.IPHeader
 	kind, known := kindOf(r)
-	mtu := mad.MTUOf(r.PathMTU)
+	mtu, most := mad.MTUOf(r.PathMTU), m.config.MTU
+	if l.params.MTU != 0 {
+		most = min(most, l.params.MTU)
+	}
 	refused := true
 	switch {
 	case !known || kind != l.params.Transport:
@@ -71,8 +74,8 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 		reject(mad.ReasonUnsupportedRequest, nil)
 	case r.Primary.RemoteGID != local:
 		reject(mad.ReasonInvalidGID, local[:])
-	case mtu == 0 || mtu > m.config.MTU:
-		reject(mad.ReasonInvalidMTU, []byte{mad.MTUCode(m.config.MTU)})
+	case mtu == 0 || mtu > most:
+		reject(mad.ReasonInvalidMTU, []byte{mad.MTUCode(most)})
 	default:
 		refused = false
 	}
