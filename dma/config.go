@@ -123,6 +123,9 @@ func (s *settings) setPath(dev verbs.Device) error {
 	if err != nil {
 		return fmt.Errorf("query port %d of %s: %w", s.Port, dev.Name(), err)
 	}
+	if !port.ActiveMTU.Valid() {
+		return fmt.Errorf("%w: port %d of %s reports the path MTU %d; check that its network interface is up", ErrDevice, s.Port, dev.Name(), port.ActiveMTU)
+	}
 	s.lid, s.mtu = port.LID, port.ActiveMTU
 	if s.gid, err = gid.Find(dev, s.Port, port.LinkLayer, s.GIDIndex); err != nil {
 		return err

@@ -50,6 +50,9 @@ func (c *Context) acquire() error {
 	c.byQPN = make(map[uint32]*Connection)
 	c.events.Clear()
 	c.held.Clear()
+	if err := c.refreshPort(); err != nil {
+		return err
+	}
 
 	// Never more than all tasks, and one signal of each connection.
 	entries := c.requests + len(c.receives) + s.MaxConnections

@@ -65,7 +65,8 @@ type Config struct {
 	// TrafficClass is the one in the IP header: DSCP in the upper six bits, ECN in the
 	// others.
 	TrafficClass uint8
-	// HopLimit of the IP header. Zero: 64.
+	// HopLimit of the IP header. Zero: 64. Packets of connections on adapters have that of
+	// the kernel's route.
 	HopLimit uint8
 	// FlowLabel of the IPv6 header, 20 bits; IPv4 has none.
 	FlowLabel uint32

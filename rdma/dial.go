@@ -332,6 +332,9 @@ func (d *dial) due(now time.Time) {
 	}
 	switch again, err := d.attempts.due(now); {
 	case err != nil:
+		if why := d.conn.ctx.onPath(d.cfg.LocalAddr); why != "" {
+			err = fmt.Errorf("%w: %s", err, why)
+		}
 		d.conn.fail(fmt.Errorf("rdma: %v: %w", d.conn, err))
 	case again:
 		d.attempt()

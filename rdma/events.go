@@ -71,7 +71,7 @@ func (c *Context) handleEvents() int {
 func (c *Context) handleHeld(h heldEvent) int {
 	switch {
 	case h.lost:
-		return c.queryAll()
+		return c.queryAll() + c.portChanged(verbs.Event{})
 	case h.left != nil:
 		h.left.peerClosed()
 		return 1
@@ -129,11 +129,25 @@ func (c *Context) handleEvent(ev verbs.Event) int {
 		if c.srq == nil || ev.SRQ != c.srq {
 			return 0
 		}
+	case verbs.EventPortActive, verbs.EventPortError, verbs.EventGIDChange, verbs.EventLIDChange, verbs.EventPKeyChange:
+		return c.portChanged(ev)
 	case verbs.EventDeviceFatal:
 	default:
 		return 0
 	}
 	c.failWith(fmt.Errorf("rdma: %w: %s reports for context %q: %v", ErrDevice, c.dev.Name(), c.set.Name, ev.Type))
+	return 1
+}
+
+// portChanged handles an event of a port. What exists goes on: the port, or the address, may
+// come back. What then fails names the port (onPath).
+func (c *Context) portChanged(ev verbs.Event) int {
+	if ev.Port != 0 && ev.Port != c.set.Port {
+		return 0
+	}
+	if err := c.refreshPort(); err != nil {
+		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Stringer("event", ev.Type).Msg("the port has changed")
+	}
 	return 1
 }
 

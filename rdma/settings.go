@@ -25,13 +25,13 @@ type settings struct {
 	// mtuLimit is Config.MTU as it was given, for connections by address.
 	mtuLimit  verbs.MTU
 	cmPathMTU bool // the connection manager keeps to it
-	lid      uint16
-	rnrRetry uint8
-	retries  uint8
-	timeout  uint8 // code
-	adaptive bool  // the device may choose time-out and repetitions
-	rnrTimer uint8 // code
-	reads    int   // accepted from the peer at a time
+	lid       uint16
+	rnrRetry  uint8
+	retries   uint8
+	timeout   uint8 // code
+	adaptive  bool  // the device may choose time-out and repetitions
+	rnrTimer  uint8 // code
+	reads     int   // accepted from the peer at a time
 	// receivesShared: the device has shared receive queues, so that a context's receives are
 	// for all of its connections. Otherwise each connection has a share of them.
 	receivesShared bool
@@ -180,9 +180,9 @@ func (s *settings) setAccess() {
 
 // setPath fills in what concerns the port and the packets.
 func (s *settings) setPath(dev verbs.Device) error {
-	port, err := dev.QueryPort(s.Port)
+	port, err := usablePort(dev, s.Port)
 	if err != nil {
-		return fmt.Errorf("query port %d of %s: %w", s.Port, dev.Name(), err)
+		return err
 	}
 	s.lid, s.mtuLimit = port.LID, s.MTU
 	switch {

@@ -36,6 +36,9 @@ func (conn *Connection) onSilence() string {
 		return peerDead
 	}
 	own, peer := conn.LocalAddr().Addr(), conn.PeerAddr().Addr()
+	if why := conn.ctx.onPath(own); why != "" {
+		return why
+	}
 	advice := statusOf(verbs.StatusRetryExceeded).advice
 	if conn.mtu == 0 || !peer.IsValid() || conn.ctx.set.gid.Type != verbs.GIDRoCEv2 {
 		return advice

@@ -262,6 +262,8 @@ const (
 	// EventPeerGone: the process of the peer is dead, and the queue pair in error (software
 	// device only, where both are on one machine).
 	EventPeerGone
+	EventLIDChange  // of an InfiniBand port
+	EventPKeyChange // of a port's table of P_Keys
 )
 
 // Event is an asynchronous event. The fields that its type does not concern

@@ -102,6 +102,7 @@ var eventNames = []string{
 	"queue pair access error", "communication established", "shared receive queue error",
 	"shared receive queue limit reached", "last work request reached", "port active",
 	"port error", "GID table changed", "device fatal error", "peer gone",
+	"LID changed", "P_Key table changed",
 }
 
 // String names the event.

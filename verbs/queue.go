@@ -236,7 +236,7 @@ type AddressAttr struct {
 	SGIDIndex    int    // of the own GID, in the port's table
 	Port         int    // local port; zero means the queue pair's, or 1 for an AH
 	SL           uint8  // service level; on no packet without a VLAN tag
-	HopLimit     uint8  // zero means 64, or 1 to a multicast group
+	HopLimit     uint8  // zero means 64, or 1 to a multicast group; RC on adapters has the route's
 	TrafficClass uint8  // DSCP and ECN on RoCEv2
 	FlowLabel    uint32 // 20 bits
 	DLID         uint16 // InfiniBand only

@@ -92,12 +92,21 @@ func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 }
 
 func (q *completionQueue) create(capacity int) error {
-	c, err := C.vb_create_cq(q.device.ctx, C.int(capacity), q.channel)
+	c, err := C.vb_create_cq(q.device.ctx, C.int(capacity), q.channel, C.int(q.device.nextVector()))
 	if c == nil {
 		return verbError("ibv_create_cq", fmt.Sprintf("%d entries on %s", capacity, q.device.info.Name), err)
 	}
 	q.made(c, capacity)
 	return nil
+}
+
+// nextVector is the completion vector of a new queue: queues take them in turn, so that their
+// interrupts are spread over the processors. The device's lock is held.
+func (d *Device) nextVector() int {
+	n := max(int(d.ctx.num_comp_vectors), 1)
+	v := d.vector % n
+	d.vector = (v + 1) % n
+	return v
 }
 
 // made makes the rest of the queue.

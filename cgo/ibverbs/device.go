@@ -9,6 +9,7 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -33,6 +34,7 @@ type Device struct {
 
 	fields     verbs.WCFields // of completions; guarded by mu, as the next is
 	fieldsRead bool
+	lids       bool        // a port is on InfiniBand: receives can have LIDs
 	efa        *efa.Device // nil: it is none
 	noEFA      error       // why an EFA has no SRD
 	// extended has everything polled and posted by the extended calls, where either kind
@@ -48,6 +50,7 @@ type Device struct {
 	mu      sync.Mutex
 	ctx     *C.struct_ibv_context // nil when closed
 	domains int                   // beside the default one
+	vector  int                   // completion vector of the next completion queue
 	queues  map[uint64]*completionQueue
 	shared  map[uint64]*sharedReceiveQueue
 	pairs   map[uint32]*queuePair
@@ -59,7 +62,8 @@ type Device struct {
 
 func newDevice(ctx *C.struct_ibv_context, info verbs.DeviceInfo, sysfs string) (*Device, error) {
 	d := &Device{
-		info: info, sysfs: sysfs, ctx: ctx,
+		vector: rand.IntN(max(int(ctx.num_comp_vectors), 1)), // processes begin at different ones
+		info:   info, sysfs: sysfs, ctx: ctx,
 		queues: make(map[uint64]*completionQueue),
 		shared: make(map[uint64]*sharedReceiveQueue),
 		pairs:  make(map[uint32]*queuePair),
@@ -127,16 +131,19 @@ func (d *Device) readAttr() error {
 	case C.IBV_TRANSPORT_IB:
 		d.attr.Transports = verbs.TransportSet(verbs.RC, verbs.UC, verbs.UD)
 	case C.IBV_TRANSPORT_IWARP:
-		d.attr.Transports = verbs.TransportSet(verbs.RC)
+		// It has no GIDs to connect by, and RC there is not that of package verbs.
 	default:
 		d.attr.Transports = verbs.TransportSet(verbs.UD)
 	}
-	if d.attr.Ports > 0 {
-		p, err := d.portAttr(1)
+	for port := 1; port <= d.attr.Ports; port++ {
+		p, err := d.portAttr(port)
 		if err != nil {
 			return err
 		}
-		d.attr.MaxMessage = uint32(p.max_msg_sz)
+		if port == 1 {
+			d.attr.MaxMessage = uint32(p.max_msg_sz)
+		}
+		d.lids = d.lids || p.link_layer == C.IBV_LINK_LAYER_INFINIBAND
 	}
 	if a.vendor_id == efa.VendorID {
 		d.openEFA(int(a.max_sge_rd))
@@ -162,7 +169,7 @@ func (d *Device) Query() (verbs.DeviceAttr, error) {
 
 // probeInline finds the most inline data that a queue pair can be made with.
 func (d *Device) probeInline() int {
-	cq, _ := C.vb_create_cq(d.ctx, 1, nil)
+	cq, _ := C.vb_create_cq(d.ctx, 1, nil, 0)
 	if cq == nil {
 		return 0
 	}

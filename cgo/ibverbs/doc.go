@@ -1,5 +1,6 @@
 // Package ibverbs is the driver for RDMA adapters, and for the kernel's own
-// software devices (rxe, siw), through libibverbs.
+// software device rxe, through libibverbs. Devices of iWARP, such as siw, can be listed and
+// opened, and have no transport service.
 //
 // It is built with the tag "verbs", on Linux, with cgo and the headers of
 // libibverbs and librdmacm (Debian: libibverbs-dev, librdmacm-dev). The library

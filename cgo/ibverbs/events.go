@@ -84,6 +84,8 @@ var eventTypes = map[int32]verbs.EventType{
 	C.IBV_EVENT_PORT_ACTIVE:         verbs.EventPortActive,
 	C.IBV_EVENT_PORT_ERR:            verbs.EventPortError,
 	C.IBV_EVENT_GID_CHANGE:          verbs.EventGIDChange,
+	C.IBV_EVENT_LID_CHANGE:          verbs.EventLIDChange,
+	C.IBV_EVENT_PKEY_CHANGE:         verbs.EventPKeyChange,
 	C.IBV_EVENT_DEVICE_FATAL:        verbs.EventDeviceFatal,
 }
 

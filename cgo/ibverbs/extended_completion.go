@@ -25,9 +25,15 @@ type extendedQueue struct {
 	fields verbs.WCFields
 }
 
-// wcFlags are what an ordinary WC needs of an extended queue.
-const wcFlags = C.IBV_WC_EX_WITH_BYTE_LEN | C.IBV_WC_EX_WITH_IMM | C.IBV_WC_EX_WITH_QP_NUM |
-	C.IBV_WC_EX_WITH_SRC_QP | C.IBV_WC_EX_WITH_SLID | C.IBV_WC_EX_WITH_SL
+// wcFlags are what an ordinary WC needs of an extended queue. Providers of devices that have
+// no LIDs may refuse to report them, as irdma's does; EFA's has address handles there.
+func (d *Device) wcFlags() C.uint64_t {
+	flags := C.uint64_t(C.IBV_WC_EX_WITH_BYTE_LEN | C.IBV_WC_EX_WITH_IMM | C.IBV_WC_EX_WITH_QP_NUM | C.IBV_WC_EX_WITH_SRC_QP)
+	if d.lids || d.efa != nil {
+		flags |= C.IBV_WC_EX_WITH_SLID | C.IBV_WC_EX_WITH_SL
+	}
+	return flags
+}
 
 // rxeVendorID is what the kernel's software device says in place of a manufacturer's.
 const rxeVendorID = 0xffffff
@@ -61,7 +67,7 @@ func (d *Device) completionFields() verbs.WCFields {
 	}
 	d.fields, d.fieldsRead = d.attr.CompletionFields, true
 	if d.fields&verbs.WCTimestamp != 0 {
-		attr := C.struct_ibv_cq_init_attr_ex{cqe: 1, wc_flags: wcFlags | fieldFlags(verbs.WCWallClock)}
+		attr := C.struct_ibv_cq_init_attr_ex{cqe: 1, wc_flags: d.wcFlags() | fieldFlags(verbs.WCWallClock)}
 		if cq, _ := C.vb_create_cq_ex(d.ctx, &attr); cq != nil {
 			C.vb_destroy_cq((*C.struct_ibv_cq)(unsafe.Pointer(cq)))
 			d.fields |= verbs.WCWallClock
@@ -79,7 +85,8 @@ func (d *Device) extends(fields verbs.WCFields) bool {
 func (q *completionQueue) createExtended(capacity int, fields verbs.WCFields) error {
 	d := q.device
 	attr := C.struct_ibv_cq_init_attr_ex{
-		cqe: C.uint32_t(capacity), channel: q.channel, wc_flags: wcFlags | fieldFlags(fields),
+		cqe: C.uint32_t(capacity), channel: q.channel, wc_flags: d.wcFlags() | fieldFlags(fields),
+		comp_vector: C.uint32_t(d.nextVector()),
 	}
 	poller := &callocSlice[C.struct_vb_poller](1)[0]
 	poller.wc_flags = attr.wc_flags

@@ -20,7 +20,7 @@ import (
 
 // withFakeLibrary runs the test in a process of its own, whose libibverbs is that of
 // testdata/libibverbs. dir is the folder that commands it.
-func withFakeLibrary(t *testing.T, test func(dir string)) {
+func withFakeLibrary(t *testing.T, test func(dir string), env ...string) {
 	t.Helper()
 	if dir := os.Getenv("FAKE_DIR"); dir != "" {
 		test(dir)
@@ -44,7 +44,7 @@ func withFakeLibrary(t *testing.T, test func(dir string)) {
 		uverbs = filepath.Base(devices[0]) // the kernel has it
 	}
 	child := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
-	child.Env = append(os.Environ(), "FAKE_DIR="+dir, "FAKE_UVERBS="+uverbs, "LD_LIBRARY_PATH="+dir)
+	child.Env = append(append(os.Environ(), env...), "FAKE_DIR="+dir, "FAKE_UVERBS="+uverbs, "LD_LIBRARY_PATH="+dir)
 	out, err = child.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Contains(t, string(out), "--- PASS: "+t.Name())

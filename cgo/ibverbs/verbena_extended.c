@@ -50,8 +50,10 @@ static void read_receive(const struct vb_poller *p, struct ibv_wc *wc, struct vb
 
 	wc->byte_len = ibv_wc_read_byte_len(cq);
 	wc->src_qp = ibv_wc_read_src_qp(cq);
-	wc->slid = ibv_wc_read_slid(cq);
-	wc->sl = ibv_wc_read_sl(cq);
+	if (p->wc_flags & IBV_WC_EX_WITH_SLID)
+		wc->slid = ibv_wc_read_slid(cq);
+	if (p->wc_flags & IBV_WC_EX_WITH_SL)
+		wc->sl = ibv_wc_read_sl(cq);
 	if (wc->wc_flags & IBV_WC_WITH_IMM)
 		wc->imm_data = ibv_wc_read_imm_data(cq);
 	else if (wc->wc_flags & IBV_WC_WITH_INV)

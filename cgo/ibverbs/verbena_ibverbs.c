@@ -121,9 +121,9 @@ int vb_detach_mcast(struct ibv_qp *qp, union ibv_gid *group, uint16_t lid)
 struct ibv_comp_channel *vb_create_comp_channel(struct ibv_context *ctx) { return lib.create_comp_channel(ctx); }
 int vb_destroy_comp_channel(struct ibv_comp_channel *channel) { return errno_of(lib.destroy_comp_channel(channel)); }
 
-struct ibv_cq *vb_create_cq(struct ibv_context *ctx, int entries, struct ibv_comp_channel *channel)
+struct ibv_cq *vb_create_cq(struct ibv_context *ctx, int entries, struct ibv_comp_channel *channel, int vector)
 {
-	return lib.create_cq(ctx, entries, NULL, channel, 0);
+	return lib.create_cq(ctx, entries, NULL, channel, vector);
 }
 
 int vb_destroy_cq(struct ibv_cq *cq) { return errno_of(lib.destroy_cq(cq)); }

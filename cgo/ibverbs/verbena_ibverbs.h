@@ -79,7 +79,7 @@ int vb_detach_mcast(struct ibv_qp *qp, union ibv_gid *group, uint16_t lid);
 
 struct ibv_comp_channel *vb_create_comp_channel(struct ibv_context *ctx);
 int vb_destroy_comp_channel(struct ibv_comp_channel *channel);
-struct ibv_cq *vb_create_cq(struct ibv_context *ctx, int entries, struct ibv_comp_channel *channel);
+struct ibv_cq *vb_create_cq(struct ibv_context *ctx, int entries, struct ibv_comp_channel *channel, int vector);
 int vb_destroy_cq(struct ibv_cq *cq);
 // This and the three posts take addresses as numbers: of every pointer that it is
 // given, cgo finds out whether it is one of Go's, and these are called often.

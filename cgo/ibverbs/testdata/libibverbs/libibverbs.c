@@ -5,6 +5,10 @@
 //	broken  while it exists, the device refuses to destroy objects
 //	events  a FIFO: each byte is an event of the last queue pair
 //	log     what was done that must not be done
+//	vectors the completion vector of each completion queue, in a line each
+//
+// FAKE_LINK is "ethernet", or else the port is on InfiniBand. Extended completion queues
+// cannot be asked for the LIDs of senders, as irdma's cannot.
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -18,7 +22,7 @@
 #define EXPORT(name, version) __asm__(".symver fake_" #name "," #name "@@" version)
 
 static struct ibv_device device = {.node_type = IBV_NODE_CA, .transport_type = IBV_TRANSPORT_IB, .name = "fake0"};
-static struct ibv_context context;
+static struct verbs_context extended;
 
 // Objects are never freed, so that a late use can be seen.
 struct fake_qp {
@@ -76,6 +80,40 @@ EXPORT(ibv_get_device_guid, "IBVERBS_1.1");
 static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc) { return 0; }
 static int req_notify_cq(struct ibv_cq *cq, int solicited) { return 0; }
 
+static void note_vector(int vector)
+{
+	char path[4096];
+	int fd = open(path_of("vectors", path), O_WRONLY | O_CREAT | O_APPEND, 0600);
+
+	dprintf(fd, "%d\n", vector);
+	close(fd);
+}
+
+static struct ibv_cq_ex *create_cq_ex(struct ibv_context *c, struct ibv_cq_init_attr_ex *init)
+{
+	struct ibv_cq_ex *cq;
+
+	if (init->wc_flags & (IBV_WC_EX_WITH_SLID | IBV_WC_EX_WITH_SL)) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	cq = calloc(1, sizeof *cq);
+	cq->context = c;
+	cq->channel = init->channel;
+	cq->cqe = init->cqe;
+	if (cq->channel)
+		cq->channel->refcnt++;
+	note_vector(init->comp_vector);
+	return cq;
+}
+
+static int query_device_ex(struct ibv_context *c, const struct ibv_query_device_ex_input *in, struct ibv_device_attr_ex *a, size_t size)
+{
+	a->completion_timestamp_mask = UINT64_MAX;
+	a->hca_core_clock = 1000;
+	return 0;
+}
+
 static struct ibv_mw *alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 {
 	struct ibv_mw *mw = calloc(1, sizeof *mw);
@@ -90,15 +128,21 @@ static int dealloc_mw(struct ibv_mw *mw) { return destroy(); }
 
 struct ibv_context *fake_ibv_open_device(struct ibv_device *d)
 {
+	struct ibv_context *c = &extended.context;
 	char path[4096];
 
-	context.device = d;
-	context.async_fd = open(path_of("events", path), O_RDWR | O_CLOEXEC);
-	context.ops.poll_cq = poll_cq;
-	context.ops.req_notify_cq = req_notify_cq;
-	context.ops.alloc_mw = alloc_mw;
-	context.ops.dealloc_mw = dealloc_mw;
-	return &context;
+	extended.sz = sizeof extended;
+	extended.create_cq_ex = create_cq_ex;
+	extended.query_device_ex = query_device_ex;
+	c->abi_compat = __VERBS_ABI_IS_EXTENDED;
+	c->device = d;
+	c->num_comp_vectors = 4;
+	c->async_fd = open(path_of("events", path), O_RDWR | O_CLOEXEC);
+	c->ops.poll_cq = poll_cq;
+	c->ops.req_notify_cq = req_notify_cq;
+	c->ops.alloc_mw = alloc_mw;
+	c->ops.dealloc_mw = dealloc_mw;
+	return c;
 }
 EXPORT(ibv_open_device, "IBVERBS_1.1");
 
@@ -128,6 +172,8 @@ int fake_ibv_query_port(struct ibv_context *c, uint8_t port, void *to)
 	a->state = IBV_PORT_ACTIVE;
 	a->gid_tbl_len = 1;
 	a->link_layer = IBV_LINK_LAYER_INFINIBAND;
+	if (getenv("FAKE_LINK"))
+		a->link_layer = IBV_LINK_LAYER_ETHERNET;
 	return 0;
 }
 EXPORT(ibv_query_port, "IBVERBS_1.1");
@@ -220,6 +266,7 @@ struct ibv_cq *fake_ibv_create_cq(struct ibv_context *c, int entries, void *own,
 	cq->context = c;
 	cq->channel = channel;
 	cq->cqe = entries;
+	note_vector(vector);
 	if (channel)
 		channel->refcnt++;
 	return cq;
