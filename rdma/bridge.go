@@ -23,7 +23,7 @@ import (
 func (c *Context) Bridge() (*Connection, error) {
 	conn, err := c.newConnection("bridge a connection", func(conn *Connection) error {
 		conn.establishment = &bridge{conn}
-		return conn.initialize(c.set.Port)
+		return conn.initialize(c.set.Port, c.set.PKeyIndex)
 	})
 	if err != nil {
 		return nil, err

@@ -51,6 +51,9 @@ type Config struct {
 	// the first usable one, RoCEv2 on IPv4 before RoCEv2 on IPv6, link-local
 	// addresses last.
 	GIDIndex *int
+	// PKeyIndex is where the partition's P_Key is in the port's table (InfiniBand). For
+	// connections by address the connection manager says it.
+	PKeyIndex int
 	// MTU is the most bytes in one packet; a connection uses the smaller of its
 	// two ends'. Zero: the port's active MTU, which is also the largest allowed. Bridge does
 	// not use it. By address, the peer that dials asks for a path MTU, and one that is more

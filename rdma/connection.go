@@ -99,6 +99,7 @@ type Connection struct {
 	windows     fifo.List[*Window]
 	hold        *hold // a package keeps the connection from the program; nil: none
 	port        int   // of the device, that the queue pair uses
+	pKeyIndex   int   // likewise
 	mtu         verbs.MTU
 	maxReads    int
 	readsWait   bool // a read or an atomic was submitted
@@ -216,7 +217,7 @@ func (conn *Connection) openLane() (err error) {
 // export takes the queue pair to Init, and makes the descriptor.
 func (conn *Connection) export() ([]byte, error) {
 	s := conn.ctx.set
-	if err := conn.initialize(s.Port); err != nil {
+	if err := conn.initialize(s.Port, s.PKeyIndex); err != nil {
 		return nil, err
 	}
 	signal, err := newReadySignal(conn)
@@ -336,13 +337,13 @@ func (conn *Connection) reset() error {
 		return err
 	}
 	conn.returnReceives()
-	return conn.initialize(conn.ctx.set.Port)
+	return conn.initialize(conn.ctx.set.Port, conn.ctx.set.PKeyIndex)
 }
 
 // initialize takes the queue pair from Reset to Init, for a port of the device.
-func (conn *Connection) initialize(port int) error {
-	conn.port = port
-	return conn.lane.Initialize(port, conn.ctx.set.access)
+func (conn *Connection) initialize(port, pKeyIndex int) error {
+	conn.port, conn.pKeyIndex = port, pKeyIndex
+	return conn.lane.Initialize(port, pKeyIndex, conn.ctx.set.access)
 }
 
 // enter changes the state of the connection, and what follows from it for the

@@ -206,7 +206,7 @@ func (e *cmEnd) attributes() (verbs.QPAttr, error) {
 		return attr, err
 	}
 	if s.mtuLimit != 0 && attr.PathMTU > s.mtuLimit {
-		return fmt.Errorf("%w: Config.MTU is %d, and the connection manager has agreed on packets of %d, which the network interface allows; %s, or exchange descriptors",
+		return attr, fmt.Errorf("%w: Config.MTU is %d, and the connection manager has agreed on packets of %d, which the network interface allows; %s, or exchange descriptors",
 			ErrRange, s.mtuLimit, attr.PathMTU, conn.lowerMTU(fmt.Sprintf("to %d", s.mtuLimit)))
 	}
 	rts, _, err := e.id.Attr(verbs.QPReadyToSend)

@@ -62,7 +62,7 @@ func (c *Context) openDatagrams() (err error) {
 	if d.lane, err = c.lanes.Open(s.PD, init, c.sendDepth, (*datagramOwner)(d)); err != nil {
 		return err
 	}
-	attr, mask := verbs.QPAttr{Port: s.Port, QKey: s.QKey, RNRRetry: s.rnrRetry}, verbs.QPAttrMask(0)
+	attr, mask := verbs.QPAttr{Port: s.Port, PKeyIndex: s.PKeyIndex, QKey: s.QKey, RNRRetry: s.rnrRetry}, verbs.QPAttrMask(0)
 	if s.rnrRetrySettable {
 		mask = verbs.QPAttrRNRRetry
 	}

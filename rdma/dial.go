@@ -76,7 +76,7 @@ func (c *Context) Dial(addr string, cfg DialConfig) (*Connection, error) {
 		d = newDial(conn, addr, port, cfg)
 		conn.establishment = d
 		conn.hold = newHold(cfg.Held)
-		return conn.initialize(c.set.Port)
+		return conn.initialize(c.set.Port, c.set.PKeyIndex)
 	})
 	if err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func newDial(conn *Connection, addr string, port uint16, cfg DialConfig) *dial {
 	cfg.PrivateData = slices.Clone(cfg.PrivateData)
 	d := &dial{cmEnd: cmEnd{conn: conn}, addr: addr, port: port, mtu: s.mtuLimit, cfg: cfg, attempts: newAttempts(&cfg, s)}
 	if !cfg.LocalAddr.IsValid() && s.gidGiven {
-		d.cfg.LocalAddr = s.gid.GID.Addr()
+		d.cfg.LocalAddr = s.localIP()
 	}
 	conn.dialled = addr
 	return d
@@ -232,11 +232,15 @@ func (d *dial) connected(ev *verbs.CMEvent, err error) {
 // request sends the request, when the way is known.
 func (d *dial) request() error {
 	conn := d.conn
-	if port, _ := d.id.PortGID(); port != conn.port {
+	init, _, err := d.id.Attr(verbs.QPInitialized)
+	if err != nil {
+		return err
+	}
+	if port, _ := d.id.PortGID(); port != conn.port || init.PKeyIndex != conn.pKeyIndex {
 		if err := conn.lane.Reset(); err != nil {
 			return err
 		}
-		if err := conn.initialize(port); err != nil {
+		if err := conn.initialize(port, init.PKeyIndex); err != nil {
 			return err
 		}
 	}
@@ -322,7 +326,7 @@ func (conn *Connection) renewQP() error {
 	conn.publish()
 	err := old.Close()
 	conn.returnReceives()
-	return errors.Join(err, conn.initialize(c.set.Port))
+	return errors.Join(err, conn.initialize(c.set.Port, c.set.PKeyIndex))
 }
 
 // due implements establishment.

@@ -112,8 +112,8 @@ func (c *Context) listen(text string, cfg ListenConfig) (*Listener, error) {
 func (c *Context) listenAddr(host string) (netip.Addr, error) {
 	s := c.set
 	if host == "" {
-		if s.gidGiven {
-			return s.gid.GID.Addr(), nil
+		if own := s.localIP(); s.gidGiven && own.IsValid() {
+			return own, nil
 		}
 		return netip.IPv6Unspecified(), nil
 	}
@@ -248,8 +248,12 @@ func (q *ConnectRequest) Accept(cfg AcceptConfig) (*Connection, error) {
 		end = &acceptedEnd{cmEnd{conn: conn, id: id}}
 		conn.establishment = end
 		conn.hold = newHold(cfg.Held)
+		init, _, err := id.Attr(verbs.QPInitialized)
+		if err != nil {
+			return err
+		}
 		port, _ := id.PortGID()
-		if err := conn.initialize(port); err != nil {
+		if err := conn.initialize(port, init.PKeyIndex); err != nil {
 			return err
 		}
 		attr, err = end.attributes()

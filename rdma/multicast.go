@@ -95,9 +95,7 @@ func (c *Context) joinMulticast(g *MulticastGroup) error {
 		return fmt.Errorf("%w: %s has no multicast", ErrNotSupported, c.dev.Name())
 	}
 	join := verbs.CMJoin{Group: g.addr, SendOnly: g.cfg.SendOnly}
-	if c.set.gid.Type == verbs.GIDRoCEv2 {
-		join.Local = c.set.gid.GID.Addr()
-	}
+	join.Local = c.set.localIP()
 	membership, err := cm.JoinMulticast(join)
 	if err != nil {
 		return err

@@ -83,8 +83,8 @@ func (r *resolution) resolved(list []netip.Addr, err error) {
 		r.end(nil, nil, err)
 		return
 	}
-	own := r.ctx.set.gid.GID.Addr()
-	r.add(list, func(a netip.Addr) bool { return own.Is4() == a.Is4() })
+	own := r.ctx.set.localIP()
+	r.add(list, func(a netip.Addr) bool { return r.ctx.mayReach(own, a) })
 	if len(r.targets) == 0 {
 		r.end(nil, nil, fmt.Errorf("%w: the host has the addresses %v, and the endpoint %v", ErrNoRoute, list, own))
 		return
@@ -98,7 +98,7 @@ func (r *resolution) attempt() {
 	target := r.begin()
 	r.schedule()
 	id, err := m.cm.Dial(verbs.CMDial{
-		Addr: netip.AddrPortFrom(target, r.port), Local: netip.AddrPortFrom(r.ctx.set.gid.GID.Addr(), 0), Type: verbs.UD, UDPPort: r.cfg.UDPPort,
+		Addr: netip.AddrPortFrom(target, r.port), Local: netip.AddrPortFrom(r.ctx.set.localIP(), 0), Type: verbs.UD, UDPPort: r.cfg.UDPPort,
 	})
 	if err != nil {
 		r.failed(err)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"net/netip"
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/gid"
@@ -94,6 +95,9 @@ func resolve(dev verbs.Device, cfg Config) (*settings, error) {
 	}
 	if s.Port < 1 || s.Port > attr.Ports {
 		return nil, fmt.Errorf("%w: Config.Port is %d; %s has ports 1 to %d", ErrRange, s.Port, dev.Name(), attr.Ports)
+	}
+	if s.PKeyIndex < 0 || s.PKeyIndex > math.MaxUint16 {
+		return nil, fmt.Errorf("%w: Config.PKeyIndex is %d; 0 to %d are possible", ErrRange, s.PKeyIndex, math.MaxUint16)
 	}
 	s.setAccess()
 	if err := s.setPath(dev); err != nil {
@@ -218,6 +222,15 @@ func (s *settings) path(gid verbs.GID, lid, udpPort, source uint16) verbs.Addres
 	a := verbs.AddressAttr{DGID: gid, SGIDIndex: s.gid.Index, Port: s.Port, DLID: lid, UDPPort: udpPort, SourceUDPPort: source}
 	s.putPathFields(&a)
 	return a
+}
+
+// localIP is the context's address where that is one of IP; otherwise it is not valid: on
+// InfiniBand addresses of IP are those of IPoIB, which the GID table does not have.
+func (s *settings) localIP() netip.Addr {
+	if s.gid.Type != verbs.GIDRoCEv2 {
+		return netip.Addr{}
+	}
+	return s.gid.GID.Addr()
 }
 
 // putPathFields sets the fields of a path that the configuration names. The others are

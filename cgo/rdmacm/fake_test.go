@@ -17,7 +17,14 @@ import (
 )
 
 // fakeDevice has one port with two addresses.
-type fakeDevice struct{ verbs.Device }
+type fakeDevice struct {
+	verbs.Device
+	layer verbs.LinkLayer
+}
+
+func (d fakeDevice) QueryPort(int) (verbs.PortAttr, error) {
+	return verbs.PortAttr{State: verbs.PortActive, LinkLayer: d.layer}, nil
+}
 
 var ownAddr = netip.MustParseAddr("10.0.0.1")
 

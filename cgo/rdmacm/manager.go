@@ -157,12 +157,22 @@ func (m *manager) addresses() (list []netip.Addr) {
 	return list
 }
 
-// checkLocal refuses an address that the device does not have.
+// checkLocal refuses an address that the device does not have. Those of IPoIB are not in
+// the GID table: of a device on InfiniBand the kernel knows them.
 func (m *manager) checkLocal(addr netip.Addr) error {
-	if own := m.addresses(); !slices.Contains(own, addr.WithZone("")) {
+	if own := m.addresses(); !slices.Contains(own, addr.WithZone("")) && !m.onInfiniBand() {
 		return fmt.Errorf("device %s has the addresses %v: %w", m.dev.Name(), own, verbs.ErrInvalid)
 	}
 	return nil
+}
+
+func (m *manager) onInfiniBand() bool {
+	for port := 1; port <= m.limits.Ports; port++ {
+		if p, err := m.dev.QueryPort(port); err == nil && p.LinkLayer == verbs.LinkInfiniBand {
+			return true
+		}
+	}
+	return false
 }
 
 // gidIndex is where the GID of a way is in the table of its port: for RoCEv2, if it is

@@ -14,6 +14,21 @@ func (h *Hooks) query(change func(*verbs.DeviceAttr)) {
 	}
 }
 
+// InfiniBand has the port be one of InfiniBand, with a LID. Its addresses of IP, those of
+// IPoIB, are the software device's, and not in the GID table.
+func (d *Device) InfiniBand(lid uint16) {
+	d.Set(func(h *Hooks) {
+		h.QueryPort = func(p *verbs.PortAttr) error {
+			p.LinkLayer, p.LID = verbs.LinkInfiniBand, lid
+			return nil
+		}
+		h.GIDs = func(list []verbs.GIDEntry) ([]verbs.GIDEntry, error) {
+			gid := verbs.GID{0: 0xfe, 1: 0x80, 14: byte(lid >> 8), 15: byte(lid)}
+			return []verbs.GIDEntry{{GID: gid, Type: verbs.GIDInfiniBand}}, nil
+		}
+	})
+}
+
 // KernelCM has the connection manager take path MTUs from the network interface, as the
 // kernel's does.
 func (d *Device) KernelCM() {

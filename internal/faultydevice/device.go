@@ -62,6 +62,8 @@ type Hooks struct {
 	// These are called before the connection manager dials and listens, and may change how.
 	Dial   func(*verbs.CMDial)
 	Listen func(*verbs.CMListen)
+	// CMAttr stands for CMID.Attr.
+	CMAttr func(id verbs.CMID, to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error)
 	// CloseCM stands for CM.Close, in which an adapter's driver waits until all identifiers
 	// are destroyed (rdma_destroy_id(3)).
 	CloseCM func(verbs.CM) error
@@ -230,9 +232,16 @@ func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
 
 // OpenCM implements verbs.CMDevice.
 func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) {
-	inner, err := d.Device.OpenCM(handle)
+	m := &cm{dev: d, ids: make(map[verbs.CMID]*cmID)}
+	inner, err := d.Device.OpenCM(func(e verbs.CMEvent) {
+		if e.ID != nil {
+			e.ID = m.own(e.ID)
+		}
+		handle(e)
+	})
 	if err != nil {
 		return nil, err
 	}
-	return &cm{CM: inner, dev: d}, nil
+	m.CM = inner
+	return m, nil
 }

@@ -1,6 +1,10 @@
 package faultydevice
 
-import "github.com/verbena-rdma/verbena/verbs"
+import (
+	"sync"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
 
 // The objects of a Device. Each has the optional interfaces of the software device's.
 type (
@@ -23,6 +27,12 @@ type (
 	cm struct {
 		verbs.CM
 		dev *Device
+		mu  sync.Mutex
+		ids map[verbs.CMID]*cmID // by the software device's
+	}
+	cmID struct {
+		verbs.CMID
+		cm *cm
 	}
 )
 
@@ -196,7 +206,35 @@ func (m *cm) Dial(p verbs.CMDial) (verbs.CMID, error) {
 	if f := m.dev.hooks.Load().Dial; f != nil {
 		f(&p)
 	}
-	return m.CM.Dial(p)
+	id, err := m.CM.Dial(p)
+	if err != nil {
+		return nil, err
+	}
+	return m.own(id), nil
+}
+
+// own is the device's own object for an ID of the software device.
+func (m *cm) own(id verbs.CMID) *cmID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ids[id] == nil {
+		m.ids[id] = &cmID{id, m}
+	}
+	return m.ids[id]
+}
+
+func (i *cmID) Attr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
+	if f := i.cm.dev.hooks.Load().CMAttr; f != nil {
+		return f(i.CMID, to)
+	}
+	return i.CMID.Attr(to)
+}
+
+func (i *cmID) Close() error {
+	i.cm.mu.Lock()
+	delete(i.cm.ids, i.CMID)
+	i.cm.mu.Unlock()
+	return i.CMID.Close()
 }
 
 func (m *cm) Listen(p verbs.CMListen) (verbs.CMListener, error) {

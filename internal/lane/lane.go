@@ -101,8 +101,8 @@ func (l *Lane) Num() uint32 { return l.num }
 func (l *Lane) Owner() Owner { return l.owner }
 
 // Initialize takes the queue pair from Reset to Init.
-func (l *Lane) Initialize(port int, access verbs.Access) error {
-	return l.qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: port, Access: access}, verbs.RCToInit)
+func (l *Lane) Initialize(port, pKeyIndex int, access verbs.Access) error {
+	return l.qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: port, PKeyIndex: pKeyIndex, Access: access}, verbs.RCToInit)
 }
 
 // Connect takes the queue pair of a reliable connection from Init to Ready to Send,
@@ -127,7 +127,7 @@ func (l *Lane) BringUp(a verbs.QPAttr) error {
 }
 
 // OpenDatagrams takes the queue pair of datagrams, of UD or SRD, from Reset to Ready to
-// Send. Of the attributes, Port, QKey and SQPSN count, and those of the mask. Requests can
+// Send. Of the attributes, Port, PKeyIndex, QKey and SQPSN count, and those of the mask. Requests can
 // be posted from then on.
 func (l *Lane) OpenDatagrams(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	for _, step := range [...]struct {

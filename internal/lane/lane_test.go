@@ -142,7 +142,7 @@ func newFixture(t require.TestingT, depth int) *fixture {
 	f.lane, err = f.group.Open(pd{d: f.device}, verbs.QPInit{}, depth, f)
 	require.NoError(t, err)
 	require.Equal(t, depth, f.depth)
-	require.NoError(t, f.lane.Initialize(1, 0))
+	require.NoError(t, f.lane.Initialize(1, 0, 0))
 	require.NoError(t, f.lane.Connect(verbs.QPAttr{}))
 	require.Equal(t, verbs.QPReadyToSend, f.state)
 	return f

@@ -1,0 +1,67 @@
+package rdma_test
+
+import (
+	"net/netip"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/internal/faultydevice"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// On InfiniBand the addresses of listeners are those of IPoIB: neither end asks for its GID in
+// their place, and both take the P_Key of the connection manager.
+func TestInfiniBandByAddress(t *testing.T) {
+	const pKeyIndex = 3
+	var mu sync.Mutex
+	var keys []int
+	open := func() *faultydevice.Device {
+		d := closed(t, must(faultydevice.Open(soft.Config{})))
+		d.InfiniBand(5)
+		d.Set(func(h *faultydevice.Hooks) {
+			h.Dial = func(p *verbs.CMDial) { assert.False(t, p.Local.Addr().IsValid(), "dials from %v", p.Local) }
+			h.Listen = func(p *verbs.CMListen) { assert.True(t, p.Addr.Addr().IsUnspecified(), "listens on %v", p.Addr) }
+			h.CMAttr = func(id verbs.CMID, to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
+				attr, mask, err := id.Attr(to)
+				if to == verbs.QPInitialized {
+					attr.PKeyIndex = pKeyIndex
+				}
+				return attr, mask, err
+			}
+			h.Modify = func(qp verbs.QP, attr verbs.QPAttr, mask verbs.QPAttrMask) error {
+				if attr.State == verbs.QPInitialized {
+					mu.Lock()
+					keys = append(keys, attr.PKeyIndex)
+					mu.Unlock()
+					attr.PKeyIndex = 0
+				}
+				return qp.Modify(attr, mask)
+			}
+		})
+		return d
+	}
+	cs := newCallers(t, open(), open())
+	server, client := cs.add(rdma.Config{GIDIndex: new(0)}), cs.add(rdma.Config{GIDIndex: new(0), PKeyIndex: 1})
+	cs.start(server, client)
+	l, err := server.Listen(":0", rdma.ListenConfig{})
+	require.NoError(t, err)
+	gids, err := server.dev.(*faultydevice.Device).Device.GIDs(1)
+	require.NoError(t, err)
+	conn, err := client.Dial(netip.AddrPortFrom(gids[0].GID.Addr(), l.Addr().Port()).String(), rdma.DialConfig{Once: true})
+	require.NoError(t, err)
+	cs.until("an end", func() bool { return conn.State() == rdma.Ready || conn.State() == rdma.Failed })
+	require.NoError(t, conn.Err())
+	cs.until("the server", func() bool { return len(server.ready) == 1 })
+	assert.ElementsMatch(t, []int{1, pKeyIndex, pKeyIndex}, keys)
+
+	keys = nil
+	datagrams := cs.on(client.dev, rdma.Config{Transport: verbs.UD, PKeyIndex: 2})
+	cs.start(datagrams)
+	assert.Equal(t, []int{2}, keys)
+	cs.close()
+}
