@@ -103,9 +103,8 @@ func (q *completionQueue) create(capacity int) error {
 // nextVector is the completion vector of a new queue: queues take them in turn, so that their
 // interrupts are spread over the processors. The device's lock is held.
 func (d *Device) nextVector() int {
-	n := max(int(d.ctx.num_comp_vectors), 1)
-	v := d.vector % n
-	d.vector = (v + 1) % n
+	v := d.vector
+	d.vector = (v + 1) % max(d.vectors, 1)
 	return v
 }
 

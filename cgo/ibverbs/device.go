@@ -50,7 +50,8 @@ type Device struct {
 	mu      sync.Mutex
 	ctx     *C.struct_ibv_context // nil when closed
 	domains int                   // beside the default one
-	vector  int                   // completion vector of the next completion queue
+	vectors int                   // completion vectors
+	vector  int                   // of the next completion queue
 	queues  map[uint64]*completionQueue
 	shared  map[uint64]*sharedReceiveQueue
 	pairs   map[uint32]*queuePair
@@ -62,8 +63,9 @@ type Device struct {
 
 func newDevice(ctx *C.struct_ibv_context, info verbs.DeviceInfo, sysfs string) (*Device, error) {
 	d := &Device{
-		vector: rand.IntN(max(int(ctx.num_comp_vectors), 1)), // processes begin at different ones
-		info:   info, sysfs: sysfs, ctx: ctx,
+		vectors: int(ctx.num_comp_vectors),
+		vector:  rand.IntN(max(int(ctx.num_comp_vectors), 1)), // processes begin at different ones
+		info:    info, sysfs: sysfs, ctx: ctx,
 		queues: make(map[uint64]*completionQueue),
 		shared: make(map[uint64]*sharedReceiveQueue),
 		pairs:  make(map[uint32]*queuePair),

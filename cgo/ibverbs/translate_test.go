@@ -32,8 +32,8 @@ func TestTranslateEvents(t *testing.T) {
 		{Type: verbs.EventDeviceFatal},
 		port(verbs.EventPortActive),
 		port(verbs.EventPortError),
-		nil, // LID changed
-		nil, // P_Key table changed
+		port(verbs.EventLIDChange),
+		port(verbs.EventPKeyChange),
 		nil, // subnet manager changed
 		{Type: verbs.EventSRQError, SRQ: d.shared[srq]},
 		{Type: verbs.EventSRQLimitReached, SRQ: d.shared[srq]},
