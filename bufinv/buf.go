@@ -51,6 +51,21 @@ func (b *Buf) Err() error {
 	return b.usable()
 }
 
+// String says where the Buf lies, and how much data is in it.
+func (b *Buf) String() string {
+	switch {
+	case b == nil:
+		return "no buffer"
+	case !b.live():
+		return fmt.Sprintf("unusable buffer: %v", b.usable())
+	}
+	s := fmt.Sprintf("buffer of %d bytes from %#x with %d bytes of data", b.size, b.Addr(), b.dataLen)
+	if n := b.ListLen(); n > 1 {
+		s += fmt.Sprintf(", first of a list of %d", n)
+	}
+	return s
+}
+
 // Map is the memory map that the Buf lies in, or nil.
 func (b *Buf) Map() *mmap.Map {
 	if !b.live() {

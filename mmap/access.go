@@ -30,6 +30,15 @@ func (m *Map) Bytes() []byte {
 // Addr is the address of the first byte, as tasks and peers use it.
 func (m *Map) Addr() uint64 { return m.addr }
 
+// String says what the memory is. It has neither the content nor the keys.
+func (m *Map) String() string {
+	kind := "memory map"
+	if m.remote {
+		kind = "memory map of a peer"
+	}
+	return fmt.Sprintf("%s, %d bytes from %#x, %v", kind, m.size, m.addr, m.perm)
+}
+
 // Len is the number of bytes.
 func (m *Map) Len() int { return m.size }
 

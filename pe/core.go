@@ -12,7 +12,7 @@ import (
 // callback, the counts of tasks. A kind of context embeds the *Core that NewCore
 // made for it; all methods are for the users of the context.
 //
-// State, Name and Engine may be called from any goroutine. Everything else belongs
+// State, Name, String and Engine may be called from any goroutine. Everything else belongs
 // to the goroutine that drives the engine: its callbacks, functions given to
 // Engine.Do, or the code between two calls of Progress. Programs built with the race
 // detector panic where user data or functions of the context are used on another one
@@ -66,6 +66,9 @@ func (c *Core) Name() string {
 
 // object names the context in errors.
 func (c *Core) object() string { return "context " + strconv.Quote(c.Name()) }
+
+// String names the context and its state. It may be called from any goroutine.
+func (c *Core) String() string { return fmt.Sprintf("%s, %v", c.object(), c.State()) }
 
 // unmade is the error of a call on the zero value of a type that embeds a *Core.
 func unmade(op string) error {

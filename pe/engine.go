@@ -70,6 +70,9 @@ func New(cfg Config) *Engine {
 	return e
 }
 
+// String says that it is an engine. It may be called from any goroutine.
+func (e *Engine) String() string { return fmt.Sprintf("engine %p", e) }
+
 // Connect puts a context on the engine, for good: only closing the context or
 // the engine parts them. The context must be Idle and on no engine (ErrInUse).
 // It is legal in callbacks.

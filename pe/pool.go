@@ -46,6 +46,14 @@ type pool struct {
 
 func (p *pool) object() string { return "pool " + strconv.Quote(p.name) + " of " + p.core.object() }
 
+// String names the pool and its context.
+func (p *Pool[T]) String() string {
+	if p == nil || p.core == nil {
+		return "pool of no context"
+	}
+	return p.object()
+}
+
 // legal reports whether tasks can be allocated and submitted in the present state.
 func (p *pool) legal() bool { return p.legalIn(State(p.core.state.Load())) }
 

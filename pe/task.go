@@ -71,6 +71,19 @@ func (t *Task) Core() *Core {
 	return t.pool.core
 }
 
+// String names the task's pool, and whether the task is in flight.
+func (t *Task) String() string {
+	switch {
+	case t == nil || t.pool == nil:
+		return "task of no pool"
+	case t.life == taskFree:
+		return "free task of " + t.pool.object()
+	case t.life == taskInFlight:
+		return "task in flight of " + t.pool.object()
+	}
+	return "task of " + t.pool.object()
+}
+
 // drivenElsewhere reports whether another goroutine is driving the task's engine right
 // now.
 func (t *Task) drivenElsewhere() bool {

@@ -18,6 +18,9 @@ type pool[T any] struct {
 // Cap is the number of tasks that the pool was made with.
 func (p *pool[T]) Cap() int { return p.tasks.Cap() }
 
+// String names the pool and its context.
+func (p *pool[T]) String() string { return p.tasks.String() }
+
 // Available is the number of tasks that can be allocated now.
 func (p *pool[T]) Available() int { return p.tasks.Available() }
 

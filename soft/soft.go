@@ -106,6 +106,9 @@ var (
 	_ verbs.MemoryDevice  = (*Device)(nil)
 )
 
+// String is the device's name.
+func (d *Device) String() string { return d.Name() }
+
 // Name implements [verbs.Device]. Options are no part of the name.
 func (d *Device) Name() string {
 	if d.dev == nil {
