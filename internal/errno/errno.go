@@ -11,11 +11,16 @@ import (
 // Named returns an error that matches, with [errors.Is], what err matches and, on Windows, the
 // name that package syscall has for it elsewhere, such as [syscall.EADDRINUSE]. Its text is that
 // of err. Other errors, and nil, it returns as they are.
-func Named(err error) error { return named(err, nameOf) }
+func Named(err error) error {
+	if err == nil {
+		return nil // nothing is allocated
+	}
+	return named(err, nameOf)
+}
 
 func named(err error, nameOf func(syscall.Errno) error) error {
 	var number syscall.Errno
-	if err == nil || !errors.As(err, &number) {
+	if !errors.As(err, &number) {
 		return err
 	}
 	name := nameOf(number)
