@@ -255,10 +255,15 @@ func TestTaskFails(t *testing.T) {
 
 // Flush starts the copies that wait, and does nothing without.
 func TestFlush(t *testing.T) {
-	dev := &faulty{Device: must(soft.Open(soft.Config{}))}
+	dev := must(faultydevice.Open(soft.Config{}))
 	r := newFixtureOn(t, dev, 64, dma.Config{})
 	posts := 0
-	dev.beforeSend = func() { posts++ }
+	dev.Set(func(h *faultydevice.Hooks) {
+		h.PostSend = func(qp verbs.QP, wrs []verbs.SendWR) (int, error) {
+			posts++
+			return qp.PostSend(wrs)
+		}
+	})
 	done := 0
 	pool := must(r.ctx.CopyPool(1, func(*dma.CopyTask) { done++ }, func(_ *dma.CopyTask, err error) { t.Error(err) }))
 	r.ctx.Flush() // in Idle
