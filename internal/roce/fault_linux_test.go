@@ -47,7 +47,7 @@ var breaks = map[string]func(b *breakable){
 // status that says whose memory it was, and hurts nothing else: neither the process, nor another
 // connection of the device.
 func TestSoakMemoryFaults(t *testing.T) {
-	rounds := soak.Rounds(t, 2, 100)
+	rounds := soak.Rounds(t, 1, 100)
 	for _, path := range []string{"shared memory", "UDP", "itself"} {
 		for signal, breakIt := range breaks {
 			for _, use := range []string{"peer writes", "peer reads", "peer sends", "peer adds", "own write", "own read", "own send"} {

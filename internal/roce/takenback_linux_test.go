@@ -225,7 +225,7 @@ func (p *takenBack) stall(stop <-chan struct{}) {
 // reads and writes of it under way, or the owner's own writes from there, by any path, not one byte
 // is read or written any more.
 func TestSoakMemoryTakenBack(t *testing.T) {
-	rounds := soak.Rounds(t, 2, 40)
+	rounds := soak.Rounds(t, 1, 40)
 	for path, open := range takenBackPaths {
 		for _, way := range takenBackWays {
 			for _, use := range []string{"peer reads", "peer writes", "owner writes"} {
