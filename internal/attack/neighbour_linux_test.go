@@ -19,7 +19,7 @@ import (
 // Of the protocol of package local, which takes no process that an attacker could be.
 const (
 	neighbourName     = "@verbena/local/"
-	neighbourGreeting = "verbena local 4"
+	neighbourGreeting = "verbena local 5"
 	ringLen           = 4096 + 1<<20
 	firstRecord       = 4096 // in a ring
 	kindReference     = 3    // a record whose payload lies in memory that was shown

@@ -80,7 +80,7 @@ func TestCloseIsNotHeldUp(t *testing.T) {
 		found, err := net.ListenUnix("unixpacket", address(x))
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = found.Close() })
-		greeting := fmt.Appendf(nil, "verbena local 4 %v %v", x.dev.endpoints[0].socket.Addr(), y.dev.endpoints[0].socket.Addr())
+		greeting := fmt.Appendf(nil, "verbena local 5 %v %v", x.dev.endpoints[0].socket.Addr(), y.dev.endpoints[0].socket.Addr())
 		list := lingerers(t, n*files)
 		y.dev.mu.Lock()
 		defer y.dev.mu.Unlock()

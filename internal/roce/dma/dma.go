@@ -20,7 +20,7 @@ const longCopy = 16 << 10
 
 // store writes a word that is never torn, and makes earlier writes visible
 // before it: a program that sees the word sees them.
-func store(addr *uint64, v [8]byte) { atomic.StoreUint64(addr, binary.NativeEndian.Uint64(v[:])) }
+func store(addr *uint64, src []byte) { atomic.StoreUint64(addr, binary.NativeEndian.Uint64(src)) }
 
 func fetchAdd(addr *uint64, add uint64) uint64 { return atomic.AddUint64(addr, add) - add }
 

@@ -32,7 +32,7 @@ func copyBytes(dst, src []byte) {
 // store writes a word that is never torn.
 //
 //go:norace
-func store(addr *uint64, v [8]byte) { *(*[8]byte)(unsafe.Pointer(addr)) = v }
+func store(addr *uint64, src []byte) { *(*[8]byte)(unsafe.Pointer(addr)) = [8]byte(src) }
 
 func fetchAdd(addr *uint64, add uint64) uint64 {
 	_ = touch(addr)

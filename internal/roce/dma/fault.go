@@ -27,7 +27,7 @@ func Copy(dst, src []byte) (f Fault) {
 		}
 	}()
 	if len(dst) == 8 && len(src) == 8 && uintptr(unsafe.Pointer(unsafe.SliceData(dst)))&7 == 0 {
-		store(word(dst), *(*[8]byte)(src))
+		store(word(dst), src)
 		return NoFault
 	}
 	copyBytes(dst, src)

@@ -490,7 +490,7 @@ func TestLastEntryFails(t *testing.T) {
 		limit  func(t *testing.T, pid int)
 		files  []int
 	}{
-		"disk full":   {exitSpace, "no-space", func(t *testing.T) string { return smallDisk(t, 8<<20) }, func(*testing.T, int) {}, []int{5 << 20, 6 << 20}},
+		"disk full":   {exitSpace, "no-space", func(t *testing.T) string { return smallDisk(t, 8<<20) }, func(*testing.T, int) {}, []int{24 << 20}},
 		"size limit":  {exitPartial, "too-big", (*testing.T).TempDir, func(t *testing.T, pid int) { limitFiles(t, pid, 8<<20) }, []int{24 << 20}},
 		"first block": {exitPartial, "too-big", (*testing.T).TempDir, func(t *testing.T, pid int) { limitFiles(t, pid, 1<<20) }, []int{3 << 20}},
 	} {
