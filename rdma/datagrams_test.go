@@ -55,13 +55,15 @@ func newPost(t *testing.T, engine *pe.Engine, dev verbs.Device, cfg rdma.Config)
 	}))
 	require.NoError(t, p.ctx.Start())
 	t.Cleanup(func() {
-		for _, task := range append(p.sent.done, p.sent.failed...) {
-			if !task.InFlight() {
-				_ = task.Free()
-			}
-		}
 		require.NoError(t, p.ctx.Stop())
-		p.until("the context is Idle", func() bool { return p.ctx.State() == pe.Idle })
+		p.until("the context is Idle", func() bool {
+			for _, task := range append(p.sent.done, p.sent.failed...) { // some come back only now
+				if !task.InFlight() {
+					_ = task.Free()
+				}
+			}
+			return p.ctx.State() == pe.Idle
+		})
 		require.NoError(t, p.ctx.Close())
 		require.NoError(t, p.mem.Close())
 	})

@@ -181,10 +181,10 @@ func TestProtectionDomainsDevice(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
-// TestNothingElseIsPublic: a device has the methods of the seam and SetFaults, and
+// TestNothingElseIsPublic: a device has the methods of the seam, those for faults and String, and
 // no field that a program can get at.
 func TestNothingElseIsPublic(t *testing.T) {
-	public := map[string]bool{"SetFaults": true, "SetPeerFaults": true}
+	public := map[string]bool{"SetFaults": true, "SetPeerFaults": true, "String": true}
 	for _, seam := range []reflect.Type{reflect.TypeFor[verbs.Device](), reflect.TypeFor[verbs.ClosingDevice](), reflect.TypeFor[verbs.CMDevice](), reflect.TypeFor[verbs.MemoryDevice]()} {
 		for i := range seam.NumMethod() {
 			public[seam.Method(i).Name] = true
