@@ -23,11 +23,20 @@ type held struct {
 	Links      int            // connections, and endpoints that are known
 }
 
-// What may be more than at the first quiet points. The heap's is what 50 bytes for each of
-// 80,000 connections come to.
+// What may be more than at the first quiet points. For the heap it follows from what may stay of
+// peers that are gone: each of the server's endpoints for datagrams keeps address handles, and the
+// device knows the SRD peers of the last minute, of which there may be more than in the first.
+// Nothing may stay of connections.
 const (
-	heapTolerance = 4 << 20
+	heapTolerance = endpoints*keptHandles*handleSize + morePeers*peerSize + otherHeap
 	rssTolerance  = 32 << 20
+
+	endpoints   = 2    // one of UD, one of SRD
+	keptHandles = 1024 // handleLimit of package rdma
+	handleSize  = 1100 // bytes, with its peer and what the device has of it (measured)
+	morePeers   = 512
+	peerSize    = 2700      // bytes of an srd.Context (measured)
+	otherHeap   = 512 << 10 // bytes of maps and queues that do not shrink
 )
 
 // processHeld measures the process.
