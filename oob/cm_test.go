@@ -389,7 +389,9 @@ func TestCMHostileRequesters(t *testing.T) {
 	require.Equal(t, rdma.Ready, s.last(left))
 	require.NoError(t, left.Close())
 	s.closed(left)
-	s.until(func() bool { return strings.Contains(noted(), "it has ended before it introduced itself; waiting for another") })
+	s.until(func() bool {
+		return strings.Contains(noted(), "it has ended before it introduced itself; waiting for another")
+	})
 
 	// What lands is garbage; the place for the reason does not exist either.
 	for _, writes := range [][][]byte{
