@@ -59,6 +59,8 @@ type Hooks struct {
 	DestroyQP  func(verbs.QP) error
 	DestroySRQ func(verbs.SRQ) error
 	DestroyCQ  func(verbs.CQ) error
+	// QPN stands for QP.Num.
+	QPN func(verbs.QP) uint32
 	// These are called before the connection manager dials and listens, and may change how.
 	Dial   func(*verbs.CMDial)
 	Listen func(*verbs.CMListen)

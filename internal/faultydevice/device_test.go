@@ -44,7 +44,11 @@ func TestFaultsTogether(t *testing.T) {
 	require.NoError(t, err)
 	qp, err := d.DefaultPD().CreateQP(verbs.QPInit{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1})
 	require.NoError(t, err)
-	resolved := 0
+	resolved, handles := 0, 0
+	d.KernelCM()
+	d.Set(func(h *faultydevice.Hooks) {
+		h.CreateAH = func(*verbs.AddressAttr) error { handles++; return nil }
+	})
 	d.RefuseError(faultydevice.ErrBroken)
 	d.Neighbours(func(verbs.AddressAttr) error { resolved++; return nil })
 	d.NoSharedReceiveQueues()
@@ -57,9 +61,14 @@ func TestFaultsTogether(t *testing.T) {
 	}
 	require.NoError(t, qp.Modify(attr, verbs.RCToRTR))
 	assert.Equal(t, 1, resolved)
+	ah, err := d.DefaultPD().CreateAH(attr.Address)
+	require.NoError(t, err)
+	require.NoError(t, ah.Close())
+	assert.Equal(t, [2]int{2, 1}, [2]int{resolved, handles})
 	limits, err := d.Query()
 	require.NoError(t, err)
 	assert.Zero(t, limits.MaxSRQ)
+	assert.False(t, limits.CMPathMTU)
 	_, err = d.DefaultPD().CreateSRQ(verbs.SRQInit{MaxWR: 1})
 	require.ErrorIs(t, err, verbs.ErrNotSupported)
 	var events []verbs.Event

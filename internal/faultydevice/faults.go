@@ -55,10 +55,7 @@ func (d *Device) RefuseDestroy(err error) {
 // NoSharedReceiveQueues has the device have none, as some RoCE adapters do.
 func (d *Device) NoSharedReceiveQueues() {
 	d.Set(func(h *Hooks) {
-		h.Query = func(a *verbs.DeviceAttr) error {
-			a.MaxSRQ, a.MaxSRQWR, a.MaxSRQSGE = 0, 0, 0
-			return nil
-		}
+		h.query(func(a *verbs.DeviceAttr) { a.MaxSRQ, a.MaxSRQWR, a.MaxSRQSGE = 0, 0, 0 })
 		h.CreateSRQ = func(*verbs.SRQInit) error {
 			return fmt.Errorf("create a shared receive queue: %w", verbs.ErrNotSupported)
 		}
@@ -70,7 +67,7 @@ func (d *Device) NoSharedReceiveQueues() {
 // resolve may block, and fails as the kernel does with ErrDown.
 func (d *Device) Neighbours(resolve func(verbs.AddressAttr) error) {
 	d.Set(func(h *Hooks) {
-		next := h.modify()
+		next, create := h.modify(), h.CreateAH
 		h.Modify = func(qp verbs.QP, attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 			if attr.State == verbs.QPReadyToReceive && mask&verbs.QPAttrAddress != 0 {
 				if err := resolve(attr.Address); err != nil {
@@ -79,6 +76,11 @@ func (d *Device) Neighbours(resolve func(verbs.AddressAttr) error) {
 			}
 			return next(qp, attr, mask)
 		}
-		h.CreateAH = func(a *verbs.AddressAttr) error { return resolve(*a) }
+		h.CreateAH = func(a *verbs.AddressAttr) error {
+			if err := resolve(*a); err != nil || create == nil {
+				return err
+			}
+			return create(a)
+		}
 	})
 }

@@ -100,6 +100,13 @@ func (p *pd) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 
 func (p *pd) AllocMW(t verbs.MWType) (verbs.MW, error) { return p.PD.(verbs.WindowPD).AllocMW(t) }
 
+func (q *qp) Num() uint32 {
+	if f := q.dev.hooks.Load().QPN; f != nil {
+		return f(q.QP)
+	}
+	return q.QP.Num()
+}
+
 func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if f := q.dev.hooks.Load().Modify; f != nil {
 		return f(q.QP, attr, mask)
