@@ -52,7 +52,7 @@ func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 	c, err := C.vb_create_ah(p.c, &to)
 	if c == nil {
 		p.release()
-		return nil, verbError("ibv_create_ah", fmt.Sprintf("the way to %v from GID index %d of %s", attr.DGID.Addr(), attr.SGIDIndex, p.device.info.Name), err)
+		return nil, resolving(verbError("ibv_create_ah", fmt.Sprintf("the way to %v from GID index %d of %s", attr.DGID.Addr(), attr.SGIDIndex, p.device.info.Name), err))
 	}
 	ah := &addressHandle{pd: p, c: c}
 	if p.device.efa == nil {

@@ -22,10 +22,6 @@ func kindOf(errno syscall.Errno) error {
 		return verbs.ErrNotSupported
 	case syscall.EIO, syscall.ENODEV:
 		return verbs.ErrNoDevice
-	case syscall.ETIMEDOUT, syscall.EHOSTUNREACH: // the peer's address is not resolved
-		return verbs.ErrUnreachable
-	case syscall.ENETUNREACH:
-		return verbs.ErrNoRoute
 	}
 	return nil
 }
@@ -35,8 +31,23 @@ func hintFor(errno syscall.Errno) string {
 	switch errno {
 	case syscall.EIO, syscall.ENODEV:
 		return "the device has been removed, or has failed"
-	case syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.ETIMEDOUT:
-		return "the peer's address cannot be resolved from the address at the chosen GID index: check the route and the peer"
+	case syscall.ETIMEDOUT:
+		return "the device has not answered in time"
 	}
 	return ""
+}
+
+// resolving completes the error of a verb in which the kernel resolves a peer's address. In
+// others, these errnos are the device's: mlx5 returns ETIMEDOUT for a command without answer.
+func resolving(e *Error) *Error {
+	switch e.Errno {
+	case syscall.ETIMEDOUT, syscall.EHOSTUNREACH:
+		e.Kind = verbs.ErrUnreachable
+	case syscall.ENETUNREACH:
+		e.Kind = verbs.ErrNoRoute
+	default:
+		return e
+	}
+	e.Detail = "the peer's address cannot be resolved from the address at the chosen GID index: check the route and the peer"
+	return e
 }

@@ -111,6 +111,9 @@ func (q *queuePair) modifyError(a *verbs.QPAttr, mask verbs.QPAttrMask, errno sy
 		Asked: fmt.Sprintf("queue pair %#x of %s, %v to %v", q.num, q.pd.device.info.Name, q.state, to),
 		Errno: errno, Kind: kindOf(errno), Detail: hintFor(errno),
 	}
+	if mask&verbs.QPAttrAddress != 0 {
+		e = resolving(e)
+	}
 	switch {
 	case fault != nil:
 		e.Detail, e.Kind = fault.Error(), verbs.ErrInvalid
