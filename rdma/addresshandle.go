@@ -103,7 +103,11 @@ func (a *addressHandles) make(to destination, p *Peer, helped bool) (*addressHan
 		return h, nil
 	}
 	a.open[to], h.making = h, true
+	d := a.ctx.datagrams
 	a.ctx.helpers.run(func() func() {
+		if d.ended.Load() { // what waits for it is flushed
+			return func() { h.making = false }
+		}
 		ah, err := s.PD.CreateAH(path)
 		return func() {
 			h.making = false

@@ -472,7 +472,7 @@ func (conn *Connection) close() {
 
 // closing reports whether the connection, which is Closed, waits for what is at the device.
 func (conn *Connection) closing() bool {
-	return conn.state == Closed && !conn.lane.IsShut() && !conn.transition.shut
+	return conn.state == Closed && !conn.lane.IsShut() && !conn.transition.shut.Load()
 }
 
 // goodbyeArrived reports whether the peer has said goodbye.
@@ -530,7 +530,8 @@ func (conn *Connection) shut() {
 // shutLane shuts the lane, when no helper has the queue pair.
 func (conn *Connection) shutLane() {
 	t := &conn.transition
-	if t.shut = t.running; t.shut {
+	t.shut.Store(t.running)
+	if t.running {
 		return
 	}
 	t.cancel()

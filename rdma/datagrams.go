@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/lane"
@@ -21,7 +22,8 @@ type datagrams struct {
 	ctx         *Context
 	lane        *lane.Lane
 	handles     addressHandles
-	closed      bool // the queue pair is destroyed
+	ended       atomic.Bool // helpers make no more address handles
+	closed      bool        // the queue pair is destroyed
 	resolutions map[*resolution]struct{}
 	groups      map[netip.Addr]*MulticastGroup
 	// flushing is why the device has stopped the send queue; nil: it has not.
@@ -168,6 +170,7 @@ func (d *datagrams) stop() {
 	for r := range d.resolutions {
 		d.ctx.manager.add(func() { r.end(nil, nil, fmt.Errorf("%w: the context stops", ErrFlushed)) })
 	}
+	d.ended.Store(true)
 	d.leaveGroups()
 	d.lane.Seal(nil)
 	wait := d.ctx.set.CloseTimeout
@@ -190,6 +193,7 @@ func (d *datagrams) stopped() {
 
 // shut puts the queue pair in error, so that what is posted comes back flushed.
 func (d *datagrams) shut() {
+	d.ended.Store(true)
 	d.ctx.setDeadline(&d.deadline, time.Time{})
 	if err := d.lane.Shut(); err != nil {
 		d.ctx.set.Log.Warn().Err(err).Str("context", d.ctx.set.Name).Msg("putting the queue pair in error")

@@ -314,3 +314,100 @@ func TestDatagramsWhileTheKernelLooks(t *testing.T) {
 		})
 	}
 }
+
+// atOnce is how many calls that block are made at a time.
+const atOnce = 16
+
+// Connections that end before a helper has begun with them are not looked for.
+func TestConnectionsThatEndAreNotLookedFor(t *testing.T) {
+	const connections = 3 * atOnce
+	dev := openFaulty(t)
+	r := newRigOn(t, dev, openSoft(t), rdma.Config{MaxConnections: connections, CloseTimeout: -1}, rdma.Config{MaxConnections: connections})
+	require.NoError(t, r.a.ctx.Start())
+	require.NoError(t, r.b.ctx.Start())
+	looking := newGate(t)
+	var attempts atomic.Int32
+	dev.Neighbours(func(verbs.AddressAttr) error {
+		attempts.Add(1)
+		looking.pass()
+		return faultydevice.ErrDown
+	})
+	for range connections {
+		r.link()
+	}
+	r.until("the kernel looks", func() bool { return attempts.Load() == atOnce })
+	require.NoError(t, r.a.ctx.Stop())
+	looking.open()
+	r.until("the context is Idle", func() bool { return r.a.ctx.State() == pe.Idle })
+	require.EqualValues(t, atOnce, attempts.Load())
+}
+
+// Nor are destinations of datagrams that no task can use any more.
+func TestDestinationsAreNotLookedForAtTheEnd(t *testing.T) {
+	const destinations = 3 * atOnce
+	engine, dev := newEngine(t), openFaulty(t)
+	a := newPost(t, engine, dev, rdma.Config{CloseTimeout: -1})
+	a.sent.then = func(task *rdma.SendTask) { assert.NoError(t, task.Free()) }
+	looking := newGate(t)
+	var attempts atomic.Int32
+	dev.Neighbours(func(verbs.AddressAttr) error {
+		attempts.Add(1)
+		looking.pass()
+		return nil
+	})
+	to := must(a.ctx.EndpointAddr())
+	for range destinations {
+		to.UDPPort++
+		a.send(must(a.ctx.PeerAt(to)), "too late")
+	}
+	a.until("the kernel looks", func() bool { return attempts.Load() == atOnce })
+	require.NoError(t, a.ctx.Stop())
+	looking.open()
+	a.until("the context is Idle", func() bool { return a.ctx.State() == pe.Idle })
+	require.EqualValues(t, atOnce, attempts.Load())
+	require.Len(t, a.sent.errs, destinations)
+	for _, err := range a.sent.errs {
+		require.ErrorIs(t, err, rdma.ErrFlushed)
+	}
+}
+
+// Many peers that are down do not keep others from being connected.
+func TestPeersThatAreDownLeaveHelpersToOthers(t *testing.T) {
+	const down = 2 * atOnce
+	dev := openFaulty(t)
+	r := newRigOn(t, dev, openSoft(t), rdma.Config{MaxConnections: down + 1}, rdma.Config{MaxConnections: down})
+	up := must(rdma.New(openSoft(t), rdma.Config{Engine: r.engine}))
+	for _, c := range []*rdma.Context{r.a.ctx, r.b.ctx, up} {
+		require.NoError(t, c.Start())
+	}
+	looking := newGate(t)
+	var attempts atomic.Int32
+	b := r.b.ctx.GID().GID
+	bPort := r.b.ctx.GID().UDPPort
+	dev.Neighbours(func(to verbs.AddressAttr) error {
+		if to.DGID != b || to.UDPPort != bPort {
+			return nil
+		}
+		if attempts.Add(1) > down {
+			looking.pass()
+		}
+		return faultydevice.ErrDown
+	})
+	for range down {
+		r.link()
+	}
+	r.until("peers are looked for again", func() bool { return attempts.Load() >= down+atOnce/2 })
+	for since := time.Now(); time.Since(since) < 200*time.Millisecond; { // the others are due too
+		must(r.engine.Progress())
+	}
+	require.EqualValues(t, down+atOnce/2, attempts.Load())
+	x, ours := must2(r.a.ctx.Export())
+	y, theirs := must2(up.Export())
+	require.NoError(t, x.Connect(theirs))
+	require.NoError(t, y.Connect(ours))
+	r.until("they are connected", func() bool { return x.State() == rdma.Ready && y.State() == rdma.Ready })
+	looking.open()
+	require.NoError(t, r.a.ctx.Stop())
+	r.until("it is closed", func() bool { return r.a.ctx.State() == pe.Idle && y.State() == rdma.Closed })
+	require.NoError(t, up.Close())
+}

@@ -3,6 +3,7 @@ package rdma_test
 import (
 	"encoding/binary"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -13,6 +14,7 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // openUnshared opens a device without shared receive queues.
@@ -152,4 +154,45 @@ func receivesUnshared(t *testing.T, way, kind string) {
 	for _, c := range []interface{ Close() error }{server, client, bufs, mem, source} {
 		require.NoError(t, c.Close())
 	}
+}
+
+// No receives are posted to a queue pair while a helper has it: drivers hold a lock meanwhile.
+func TestReceivesWaitForTheKernel(t *testing.T) {
+	dev := openUnshared(t)
+	r := newRigOn(t, dev, openSoft(t), rdma.Config{}, rdma.Config{})
+	receives := outcome[*rdma.ReceiveTask]{then: func(task *rdma.ReceiveTask) { assert.NoError(t, task.Free()) }}
+	pool := must(r.a.ctx.ReceivePool(4, receives.ok, receives.bad))
+	looking := newGate(t)
+	var found atomic.Int32 // 1: the kernel looks, 2: it has found the peer
+	dev.Neighbours(func(verbs.AddressAttr) error {
+		found.Store(1)
+		looking.pass()
+		found.Store(2)
+		return nil
+	})
+	posted := 0
+	dev.Set(func(h *faultydevice.Hooks) {
+		h.PostRecv = func(queue faultydevice.Receives, wrs []verbs.RecvWR) (int, error) {
+			assert.NotEqual(t, int32(1), found.Load(), "the kernel has the queue pair")
+			n, err := queue.PostRecv(wrs)
+			posted += n
+			return n, err
+		}
+	})
+	require.NoError(t, r.a.ctx.Start())
+	require.NoError(t, r.b.ctx.Start())
+	submit := func(i int) {
+		require.NoError(t, must(pool.Alloc(r.a.bufs.Target(r.a.mem, 64*i, 64))).Submit())
+	}
+	submit(0)
+	a, b := r.link()
+	r.until("the kernel looks", func() bool { return found.Load() == 1 })
+	submit(1)
+	for range 100 {
+		must(r.engine.Progress())
+	}
+	require.Equal(t, 1, posted)
+	looking.open()
+	r.until("they are connected", func() bool { return a.State() == rdma.Ready && b.State() == rdma.Ready })
+	r.until("the other one is posted", func() bool { return posted == 2 })
 }

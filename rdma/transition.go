@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/verbena-rdma/verbena/verbs"
@@ -22,7 +23,7 @@ type transition struct {
 	attr      verbs.QPAttr
 	done      func(err error) // on the engine's goroutine, unless the connection ends before
 	running   bool            // a helper has the queue pair
-	shut      bool            // the lane is to be shut when it has not
+	shut      atomic.Bool     // the lane is to be shut when it has not; helpers read it
 	postponed []func()        // to be run then
 	pause     time.Duration
 	again     deadline // when to try again
@@ -41,9 +42,17 @@ func (conn *Connection) connectLane(attr verbs.QPAttr, done func(err error)) {
 
 func (t *transition) try() {
 	t.running = true
-	l, attr := t.conn.lane, t.attr
-	t.conn.ctx.helpers.run(func() func() {
-		err := l.BringUp(attr)
+	c, l, attr := t.conn.ctx, t.conn.lane, t.attr
+	c.hungry.Remove(&t.conn.hungry)
+	run := c.helpers.run
+	if t.last != nil {
+		run = c.helpers.repeat
+	}
+	run(func() func() {
+		var err error
+		if !t.shut.Load() { // else it has ended while the call waited
+			err = l.BringUp(attr)
+		}
 		return func() { t.tried(err) }
 	})
 }
@@ -67,7 +76,7 @@ func (t *transition) tried(err error) {
 	conn, done, postponed := t.conn, t.done, t.postponed
 	t.running, t.postponed, t.last = false, nil, err
 	switch {
-	case t.shut:
+	case t.shut.Load():
 		conn.shutLane()
 	case err == nil:
 		t.done = nil
