@@ -569,11 +569,29 @@ func (o *laneOwner) PostFailed(err error) {
 func (o *laneOwner) drained() int {
 	conn := (*Connection)(o)
 	conn.ctx.settle(conn.lane)
+	if conn.lane.Closed() {
+		conn.forgetNumber()
+		conn.returnReceives()
+	}
 	n := conn.lane.Flush()
 	if conn.state == Closed {
 		conn.retire()
 	}
 	return n
+}
+
+// forgetNumber lets go of the number of a queue pair that was destroyed: the device may give
+// it to the next one.
+func (conn *Connection) forgetNumber() {
+	c, n := conn.ctx, conn.lane.Num()
+	if c.byQPN[n] != conn {
+		return
+	}
+	c.handleEventsOf(conn)
+	delete(c.byQPN, n)
+	if c.last == conn {
+		c.last = nil
+	}
 }
 
 // retire has the connection destroyed when its completions have been handled.
@@ -634,16 +652,12 @@ func (conn *Connection) destroy() int {
 	if c.settle(conn.lane); conn.lane.Settle() == nil {
 		conn.returnReceives()
 	}
-	c.handleEventsOf(conn) // the device may give its number to the next queue pair
+	conn.forgetNumber()
 	n := 1 + conn.lane.Flush()
 	c.setDeadline(&conn.deadline, time.Time{})
 	conn.establishment.release()
 	conn.signal.send.Renew()
 	c.lanes.Remove(&conn.signal.send)
-	delete(c.byQPN, conn.lane.Num())
-	if c.last == conn {
-		c.last = nil
-	}
 	c.slots[conn.slot] = nil
 	c.free = append(c.free, conn.slot)
 	var reason error

@@ -216,3 +216,41 @@ func TestNothingArrivesAfterATaskHasComeBack(t *testing.T) {
 		require.NoError(t, o.Close())
 	}
 }
+
+// A queue pair that the device did not empty in time is destroyed before its connection is
+// closed. The next one may have its number, and keeps it.
+func TestNumberOfADestroyedQueuePair(t *testing.T) {
+	dev := openFaulty(t)
+	r := newRigOn(t, dev, openSoft(t), rdma.Config{MaxConnections: 3, DrainTimeout: time.Millisecond, CloseTimeout: -1}, rdma.Config{MaxConnections: 2})
+	writes := outcome[*rdma.WriteTask]{then: func(task *rdma.WriteTask) { assert.NoError(t, task.Free()) }}
+	pool := must(r.a.ctx.WritePool(1, writes.ok, writes.bad))
+	r.connect(1)
+	old := r.a.conns[0]
+	must2(r.a.ctx.Export()) // the context goes on
+	dev.Mute()
+	require.NoError(t, must(pool.Alloc(old, r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(r.a.peer, 0, 8))).Submit())
+	must(r.engine.Progress())
+	var next *rdma.Connection
+	writes.then = func(task *rdma.WriteTask) {
+		assert.NoError(t, task.Free())
+		number := old.QPN()
+		dev.Set(func(h *faultydevice.Hooks) { h.QPN = func(verbs.QP) uint32 { return number } })
+		next, _ = must2(r.a.ctx.Export())
+		dev.Set(func(h *faultydevice.Hooks) { h.QPN = nil })
+	}
+	dev.Report(verbs.Event{Type: verbs.EventQPFatal, QPN: old.QPN()})
+	dev.Report(verbs.Event{Type: verbs.EventQPLastWQEReached, QPN: old.QPN()})
+	r.until("the task comes back", func() bool { return writes.count() == 1 })
+	require.ErrorIs(t, writes.errs[0], rdma.ErrFlushed)
+	require.Equal(t, old.QPN(), next.QPN())
+	require.NoError(t, old.Close())
+	r.until("it is closed", func() bool { return r.a.closed() == 1 })
+	require.Equal(t, rdma.Exported, next.State())
+	dev.Report(verbs.Event{Type: verbs.EventQPFatal, QPN: next.QPN()})
+	for range 100 {
+		must(r.engine.Progress())
+	}
+	require.Equal(t, rdma.Failed, next.State(), "an event of its own")
+	require.ErrorIs(t, next.Err(), rdma.ErrDevice)
+	dev.Heal()
+}

@@ -235,6 +235,12 @@ func (l *Lane) GiveUp() {
 // IsShut reports whether Shut or Close was called.
 func (l *Lane) IsShut() bool { return l.shut }
 
+// Closed reports whether the queue pair is destroyed, or gone with its device.
+func (l *Lane) Closed() bool { return l.closed }
+
+// IsUp reports whether requests can be posted.
+func (l *Lane) IsUp() bool { return l.up }
+
 // Settle sees to it that the device no longer uses the memory of a lane that is drained: it
 // destroys the queue pair, unless the device has given back everything. Where that fails, the
 // error matches errs.ErrMemoryKept, and the requests that the device has got end with it
