@@ -185,7 +185,7 @@ func (d *dial) event(ev *verbs.CMEvent) {
 		return
 	}
 	if conn.transition.running {
-		conn.transition.postpone(func() { d.event(ev) })
+		conn.transition.postpone(func() { conn.ctx.manager.event(ev) }) // the ID may be closed before
 		return
 	}
 	var err error
@@ -207,7 +207,11 @@ func (d *dial) event(ev *verbs.CMEvent) {
 		d.cmEnd.event(ev)
 		return
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrRange): // a setting, and not the device
+		conn.fail(fmt.Errorf("rdma: %v: %w", conn, err))
+	default:
 		conn.fail(conn.deviceError(err))
 	}
 }
@@ -292,6 +296,7 @@ func (d *dial) takeMTU(err error) bool {
 // renew makes the queue pair ready for another attempt.
 func (d *dial) renew(after error) error {
 	conn := d.conn
+	conn.transition.cancel()
 	used := conn.mtu != 0 // the peer had accepted, and then thought better of it
 	conn.mtu, conn.maxReads, conn.peer = 0, 0, endpoint{}
 	conn.publish()
