@@ -53,6 +53,10 @@ func (c *Context) acquire() error {
 	if err := c.refreshPort(); err != nil {
 		return err
 	}
+	if s.Transport == verbs.RC && !s.receivesShared && c.recvDepth > 0 && c.recvDepth < s.MaxConnections {
+		return fmt.Errorf("%w: %d receives can be at the device at a time, and Config.MaxConnections is %d; %s has no shared receive queues, so each connection needs one: post more receives, in pools or by Receive, and leave Config.RecvQueueSize at 0 or raise it, or lower Config.MaxConnections",
+			ErrRange, c.recvDepth, s.MaxConnections, c.dev.Name())
+	}
 
 	// Never more than all tasks, and one signal of each connection.
 	entries := c.requests + len(c.receives) + s.MaxConnections

@@ -138,8 +138,9 @@ type Config struct {
 	// RecvQueueSize is how many receives can be at the device at a time, for all
 	// connections together; further ones wait in the context, in order. On a device without
 	// shared receive queues (verbs.DeviceAttr.MaxSRQ is 0), each connection is given
-	// RecvQueueSize / MaxConnections of them at most, and at least one, in turn. Zero: as many
-	// as the pools and Receive have or the device takes, whichever is less.
+	// RecvQueueSize / MaxConnections of them at most, in turn: where there are receives, but
+	// fewer than MaxConnections, Start fails there with ErrRange. Zero: as many as the pools
+	// and Receive have or the device takes, whichever is less.
 	RecvQueueSize int
 	// MaxSendSGE is how many buffers the local list of a send, read or write may
 	// have. Zero: 4, or the device's limit.

@@ -196,3 +196,22 @@ func TestReceivesWaitForTheKernel(t *testing.T) {
 	r.until("they are connected", func() bool { return a.State() == rdma.Ready && b.State() == rdma.Ready })
 	r.until("the other one is posted", func() bool { return posted == 2 })
 }
+
+// Fewer receives than connections would leave some without any, for good.
+func TestTooFewReceivesWithoutASharedQueue(t *testing.T) {
+	for _, cfg := range []rdma.Config{{MaxConnections: 4}, {MaxConnections: 4, RecvQueueSize: 3}} {
+		engine := newEngine(t)
+		cfg.Engine = engine
+		c := must(rdma.New(openUnshared(t), cfg))
+		receives := 3
+		if cfg.RecvQueueSize != 0 {
+			receives = 8
+		}
+		require.NoError(t, c.Receive(receives, 64, func(*rdma.Message) {}))
+		err := c.Start()
+		require.ErrorIs(t, err, rdma.ErrRange)
+		require.ErrorContains(t, err, "3 receives")
+		require.ErrorContains(t, err, "Config.MaxConnections is 4")
+		require.NoError(t, c.Close())
+	}
+}

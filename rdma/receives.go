@@ -107,7 +107,7 @@ func (c *Context) takenBack(r *receive) {
 
 // receiveShare is how many receives a connection has at most, where each has a queue of its
 // own: what a connection has got, an other one cannot use.
-func (c *Context) receiveShare() int { return max(c.recvDepth/c.set.MaxConnections, 1) }
+func (c *Context) receiveShare() int { return c.recvDepth / c.set.MaxConnections }
 
 // feed posts receives to a connection. It gets its part of those that wait, and is next again
 // behind the others, so that they are dealt out in turn.
