@@ -37,12 +37,12 @@ func (c *Context) Bridge() (*Connection, error) {
 
 // QP is the connection's queue pair, for a program that has made it with Bridge. Only the
 // states and attributes of the connection are the program's: requests and receives are
-// posted, and the queue pair is closed, by the context.
+// posted, and the queue pair is closed, by the context. Any goroutine may call it.
 func (conn *Connection) QP() verbs.QP {
-	if conn == nil || conn.lane == nil {
+	if conn == nil {
 		return nil
 	}
-	return conn.lane.QP()
+	return conn.view().qp
 }
 
 // Established makes a connection of Bridge Ready, or one that is held (DialConfig.Held). The

@@ -50,13 +50,14 @@ type connectionView struct {
 	acceptData  []byte
 	mtu         verbs.MTU
 	maxReads    int
+	qp          verbs.QP
 }
 
 // publish shows other goroutines the connection as it is now.
 func (conn *Connection) publish() {
 	v := &connectionView{
 		state: conn.state, err: conn.err, qpn: conn.lane.Num(), peerQPN: conn.peer.qpn, local: conn.addrs[0], peer: conn.addrs[1],
-		acceptData: conn.acceptData, mtu: conn.mtu, maxReads: conn.maxReads,
+		acceptData: conn.acceptData, mtu: conn.mtu, maxReads: conn.maxReads, qp: conn.lane.QP(),
 	}
 	if !v.local.IsValid() {
 		v.local = conn.local.addr()

@@ -2,8 +2,10 @@ package rdma
 
 import "time"
 
-// For tests: the words of failures that come after minutes.
+// For tests: the words of failures that come after minutes, and what a peer brings about that
+// has lost track of its connections.
 var (
 	OnSilence    = (*Connection).onSilence
 	TimeoutError = func(conn *Connection) error { return conn.timeoutError(time.Second) }
+	RenewQP      = (*Connection).renewQP
 )

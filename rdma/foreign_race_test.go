@@ -4,7 +4,9 @@ package rdma_test
 
 import (
 	"context"
+	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -111,11 +113,39 @@ func TestGettersOnAForeignGoroutine(t *testing.T) {
 		assert.Equal(t, peer.MTU(), conn.MTU())
 		assert.Equal(t, peer.MaxReadAtomic(), conn.MaxReadAtomic())
 		assert.Nil(t, conn.AcceptData())
+		assert.Equal(t, conn.QPN(), conn.QP().Num())
+		conn.Path()
 	}
 	assert.ErrorIs(t, conn.Err(), rdma.ErrPeerClosed)
 	cancel()
 	wg.Wait()
 	assert.Equal(t, "mine", conn.UserData(), "nobody drives the engine any more")
+}
+
+// A dial replaces its queue pair where the peer believes that it is connected: meanwhile any
+// goroutine may ask for it.
+func TestQueuePairOfADialOnAForeignGoroutine(t *testing.T) {
+	cs := newCallers(t)
+	server, client := cs.add(rdma.Config{}), cs.add(rdma.Config{})
+	cs.start(server, client)
+	conn := must(client.Dial(netip.AddrPortFrom(server.GID().GID.Addr(), 7).String(), rdma.DialConfig{}))
+	first := conn.QPN()
+	var done atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for !done.Load() {
+			assert.NotNil(t, conn.QP())
+			conn.Path()
+		}
+	})
+	for range 3 {
+		cs.engine.Progress()
+		require.NoError(t, rdma.RenewQP(conn))
+	}
+	done.Store(true)
+	wg.Wait()
+	assert.NotEqual(t, first, conn.QPN())
+	assert.Equal(t, conn.QPN(), conn.QP().Num())
 }
 
 func panicOf(f func()) (v any) {

@@ -77,7 +77,7 @@ func newReadySignal(conn *Connection) (*readySignal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("register the 8 bytes that the peer's ready signal arrives in with %s: %w", conn.ctx.dev.Name(), err)
 	}
-	if qp, ok := conn.QP().(verbs.ExpectKeyQP); ok {
+	if qp, ok := conn.lane.QP().(verbs.ExpectKeyQP); ok {
 		if err := qp.ExpectKey(r.region.RKey()); err != nil {
 			return nil, errors.Join(err, r.region.Close())
 		}
