@@ -370,7 +370,7 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 			return
 		}
 		c.usable--
-		if c.set.EndWithLastConnection && c.usable == 0 && state == Failed {
+		if c.set.EndWithLastConnection && c.usable == 0 && state == Failed && !conn.turnedAway() {
 			c.control.Fail(fmt.Errorf("rdma: the last connection of context %q has failed: %w", c.set.Name, err))
 		}
 	}
@@ -669,7 +669,7 @@ func (conn *Connection) destroy() int {
 		c.cutOff = fmt.Errorf("rdma: context %q: %v ended with requests under way: %w", c.set.Name, conn, conn.err)
 	}
 	c.report(conn, Closed, reason)
-	if c.set.EndWithLastConnection && c.usable == 0 && c.phase == phaseUp && !conn.hidden() {
+	if c.set.EndWithLastConnection && c.usable == 0 && c.phase == phaseUp && !conn.hidden() && !conn.turnedAway() {
 		c.endsWithLast = true
 	}
 	return n

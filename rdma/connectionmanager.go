@@ -168,13 +168,10 @@ func (m *connectionManager) acceptable() bool {
 func (m *connectionManager) acceptWaiting() (n int) {
 	for ; m.acceptable(); n++ {
 		q := m.waiting.Pop().Value
-		conn, err := q.Accept(AcceptConfig{PrivateData: q.listener.cfg.PrivateData})
-		if err != nil {
+		if _, err := q.accept(AcceptConfig{PrivateData: q.listener.cfg.PrivateData}, true); err != nil {
 			m.ctx.set.Log.Warn().Err(err).Str("context", m.ctx.set.Name).Msg("accepting a connection")
 			_ = q.Reject(nil)
-			continue
 		}
-		conn.closedOnFailure = true
 	}
 	return n
 }

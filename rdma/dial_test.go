@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/faultydevice"
 	"github.com/verbena-rdma/verbena/internal/soak"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
@@ -584,4 +585,38 @@ func TestSoakDialAgainAndAgain(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		return objects() < first+later/2 && runtime.NumGoroutine() <= goroutines
 	})
+}
+
+// A request that cannot be accepted after all ends no context: the program never had the
+// connection.
+func TestTurnedAway(t *testing.T) {
+	dev := openFaulty(t)
+	cs := newCallers(t)
+	server := cs.on(dev, rdma.Config{EndWithLastConnection: true})
+	client := cs.on(openSoft(t), rdma.Config{})
+	cs.start(server, client)
+	l := must(server.Listen(":0", rdma.ListenConfig{}))
+	addr := netip.AddrPortFrom(server.GID().GID.Addr(), l.Addr().Port()).String()
+	dev.Set(func(h *faultydevice.Hooks) {
+		h.Modify = func(qp verbs.QP, attr verbs.QPAttr, mask verbs.QPAttrMask) error {
+			if mask&verbs.QPAttrAddress != 0 {
+				return faultydevice.ErrBroken
+			}
+			return qp.Modify(attr, mask)
+		}
+	})
+	first := must(client.Dial(addr, rdma.DialConfig{Once: true}))
+	cs.until("both ends have ended", func() bool { return server.closed == 1 && first.State() == rdma.Failed })
+	require.ErrorIs(t, first.Err(), rdma.ErrRejected)
+	require.NoError(t, first.Close())
+	assert.Equal(t, pe.Running, server.State())
+	require.NoError(t, server.Err())
+
+	dev.Heal()
+	cs.until("a free place", func() bool { return client.closed == 1 })
+	second := must(client.Dial(addr, rdma.DialConfig{}))
+	cs.until("Ready", func() bool { return second.State() == rdma.Ready && len(server.ready) == 1 })
+	require.NoError(t, second.Close())
+	cs.until("the context ends with that one", func() bool { return server.State() == pe.Idle })
+	require.NoError(t, server.Err())
 }

@@ -229,12 +229,16 @@ type AcceptConfig struct {
 	Held func(conn *Connection, state ConnectionState, err error)
 }
 
-// Accept accepts the request. The connection is Connecting, and Ready as soon as the
-// peer confirms it. It is legal once, in Starting and Running, in OnRequest or later. It
+// Accept accepts the request, and does not wait. The connection is Connecting, and Ready as
+// soon as the peer confirms it. It fails later where the queue pair cannot be brought up, or
+// where the peer has given up by the time that the acceptance would be sent: then its error
+// matches ErrNotReady. Accept is legal once, in Starting and Running, in OnRequest or later. It
 // fails with ErrFull while Config.MaxConnections exist: the request may be accepted later,
-// then. Where the peer has given up, or the listener was closed, it fails with ErrNotReady,
+// then. Where the peer is known to have given up, or the listener was closed, it fails with ErrNotReady,
 // and with ErrRange where the private data is too long.
-func (q *ConnectRequest) Accept(cfg AcceptConfig) (*Connection, error) {
+func (q *ConnectRequest) Accept(cfg AcceptConfig) (*Connection, error) { return q.accept(cfg, false) }
+
+func (q *ConnectRequest) accept(cfg AcceptConfig, closedOnFailure bool) (*Connection, error) {
 	if err := q.open("accept"); err != nil {
 		return nil, err
 	}
@@ -245,8 +249,8 @@ func (q *ConnectRequest) Accept(cfg AcceptConfig) (*Connection, error) {
 	var end *acceptedEnd
 	var attr verbs.QPAttr
 	conn, err := c.newConnection(fmt.Sprintf("accept the %v", q), func(conn *Connection) (err error) {
-		end = &acceptedEnd{cmEnd{conn: conn, id: id}}
-		conn.establishment = end
+		end = &acceptedEnd{cmEnd: cmEnd{conn: conn, id: id}}
+		conn.establishment, conn.closedOnFailure = end, closedOnFailure
 		conn.hold = newHold(cfg.Held)
 		init, _, err := id.Attr(verbs.QPInitialized)
 		if err != nil {
@@ -284,6 +288,7 @@ func (e *acceptedEnd) accept(q *ConnectRequest, privateData []byte, err error) {
 		p.ResponderResources = min(p.ResponderResources, q.param.ResponderResources)
 		p.InitiatorDepth = min(p.InitiatorDepth, q.param.InitiatorDepth)
 		err = e.id.Accept(p)
+		e.answered = err == nil
 	}
 	switch {
 	case errors.Is(err, verbs.ErrState): // the peer has given up, which is reported in a moment
@@ -351,7 +356,17 @@ func (q *ConnectRequest) event(e *verbs.CMEvent) {
 }
 
 // acceptedEnd is the establishment of a connection that a Listener took.
-type acceptedEnd struct{ cmEnd }
+type acceptedEnd struct {
+	cmEnd
+	answered bool // the acceptance was sent
+}
+
+// turnedAway reports whether the connection has ended before the peer was told that it is
+// accepted, and without the program: the context has no part in its end.
+func (conn *Connection) turnedAway() bool {
+	e, ok := conn.establishment.(*acceptedEnd)
+	return ok && conn.closedOnFailure && !e.answered
+}
 
 // event implements idOwner.
 func (e *acceptedEnd) event(ev *verbs.CMEvent) {
