@@ -14,6 +14,7 @@ const handleLimit = 1024
 
 // destination is where an address handle leads: to a device, with all its endpoints.
 type destination struct {
+	sgid    int // index of the local address
 	gid     verbs.GID
 	udpPort uint16
 	lid     uint16
@@ -59,10 +60,11 @@ func newAddressHandles(c *Context, limit int) addressHandles {
 // peer's address when one is made, for a second and more where the peer is down: so helped has
 // a helper make it, and the tasks that need it wait.
 func (a *addressHandles) find(p *Peer, helped bool) (*addressHandle, error) {
-	if h := p.handle; h != nil && (h.ah != nil || h.making) && h.to.lid == p.lid && h.to.source == p.source {
+	sgid := a.ctx.portView().gid.Index
+	if h := p.handle; h != nil && (h.ah != nil || h.making) && h.to.sgid == sgid && h.to.lid == p.lid && h.to.source == p.source {
 		return h, nil
 	}
-	to := destination{gid: p.addr.GID, udpPort: p.addr.UDPPort, lid: p.lid, source: p.source}
+	to := destination{sgid: sgid, gid: p.addr.GID, udpPort: p.addr.UDPPort, lid: p.lid, source: p.source}
 	if p.source != 0 {
 		to.qpn = p.addr.QPN
 	}
@@ -86,10 +88,11 @@ func (a *addressHandles) make(to destination, p *Peer, helped bool) (*addressHan
 		a.leaving = a.leaving[1:]
 	}
 	s := a.ctx.set
-	path := s.path(to.gid, to.lid, to.udpPort, to.source)
+	path := s.path(to.sgid, to.gid, to.lid, to.udpPort, to.source)
 	path.SourceQPN = to.qpn
 	if p.group != nil {
 		path = p.group.path
+		path.SGIDIndex = to.sgid
 	}
 	h := &addressHandle{to: to, number: verbs.NoAH}
 	h.idle.Value = h
@@ -171,6 +174,13 @@ func (a *addressHandles) flush() (n int) {
 		}
 	}
 	return n
+}
+
+// evictIdle closes all handles that no task uses.
+func (a *addressHandles) evictIdle() {
+	for a.idle.Len() > 0 {
+		a.evict()
+	}
 }
 
 // evict closes the handle that no task has used for the longest time, if there is one.

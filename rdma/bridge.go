@@ -80,8 +80,9 @@ func (b *bridge) adopt(attr *verbs.QPAttr) {
 	conn := b.conn
 	conn.mtu, conn.maxReads = attr.PathMTU, attr.MaxInitReadAtomic
 	conn.peer.gid, conn.peer.qpn = attr.Address.DGID, attr.DestQPN
+	own := &conn.ctx.portView().gid
 	conn.addrs = [2]netip.AddrPort{
-		netip.AddrPortFrom(conn.ctx.set.gid.GID.Addr(), conn.ctx.set.gid.UDPPort),
+		netip.AddrPortFrom(own.GID.Addr(), own.UDPPort),
 		netip.AddrPortFrom(attr.Address.DGID.Addr(), attr.Address.UDPPort),
 	}
 	conn.takeReceives()

@@ -146,14 +146,6 @@ func (c *Capabilities) Supports(op Operation) bool {
 	return c.Writes
 }
 
-// most is how many bytes a task of the kind moves at most.
-func (c *Capabilities) most(op Operation) uint32 {
-	if op == OpSend || op == OpSendImm {
-		return c.MaxSend
-	}
-	return c.MaxMessage
-}
-
 // Supports returns nil if contexts of RC on the device have tasks of the kind, and
 // otherwise an error that matches ErrNotSupported, or the device's.
 func Supports(dev verbs.Device, op Operation) error {

@@ -217,7 +217,7 @@ func (conn *Connection) openLane() (err error) {
 
 // export takes the queue pair to Init, and makes the descriptor.
 func (conn *Connection) export() ([]byte, error) {
-	s := conn.ctx.set
+	s, port := conn.ctx.set, conn.ctx.portView()
 	if err := conn.initialize(s.Port, s.PKeyIndex); err != nil {
 		return nil, err
 	}
@@ -229,12 +229,12 @@ func (conn *Connection) export() ([]byte, error) {
 	_, _ = rand.Read(random[:]) // never fails
 	conn.local = endpoint{
 		transport: verbs.RC,
-		gidType:   s.gid.Type,
-		gid:       s.gid.GID,
-		udpPort:   cmp.Or(s.gid.UDPPort, roceUDPPort),
-		source:    s.gid.SourceUDPPort,
-		lid:       s.lid,
-		mtu:       s.MTU,
+		gidType:   port.gid.Type,
+		gid:       port.gid.GID,
+		udpPort:   cmp.Or(port.gid.UDPPort, roceUDPPort),
+		source:    port.gid.SourceUDPPort,
+		lid:       port.lid,
+		mtu:       port.mtu,
 		reads:     s.reads,
 		qpn:       conn.lane.Num(),
 		psn:       binary.NativeEndian.Uint32(random[8:]) & 0xffffff,
@@ -278,6 +278,9 @@ func (conn *Connection) Connect(desc []byte) error {
 	if err := conn.match(&peer); err != nil {
 		return fmt.Errorf("rdma: connect %v: %w", conn, err)
 	}
+	if _, err := conn.sgidIndex(); err != nil {
+		return fmt.Errorf("rdma: connect %v: %w", conn, err)
+	}
 	conn.peer = peer
 	conn.mtu = min(conn.local.mtu, peer.mtu)
 	conn.maxReads = min(peer.reads, c.set.caps.MaxReadAtomic)
@@ -314,8 +317,13 @@ func sameNetwork(ownType, peerType verbs.GIDType, own, peer verbs.GID) error {
 // bringUp takes the queue pair from Init to Ready to Send, and calls done then.
 func (conn *Connection) bringUp(done func()) {
 	s := conn.ctx.set
+	sgidIndex, err := conn.sgidIndex()
+	if err != nil {
+		conn.fail(fmt.Errorf("rdma: %v: %w", conn, err))
+		return
+	}
 	conn.connectLane(verbs.QPAttr{
-		Address: s.path(conn.peer.gid, conn.peer.lid, conn.peer.udpPort, conn.peer.source),
+		Address: s.path(sgidIndex, conn.peer.gid, conn.peer.lid, conn.peer.udpPort, conn.peer.source),
 		PathMTU: conn.mtu, DestQPN: conn.peer.qpn, RQPSN: conn.peer.psn, SQPSN: conn.local.psn,
 		MaxDestReadAtomic: s.reads, MaxInitReadAtomic: conn.maxReads, MinRNRTimer: s.rnrTimer,
 		Timeout: s.timeout, RetryCount: s.retries, RNRRetry: s.rnrRetry,
@@ -326,6 +334,23 @@ func (conn *Connection) bringUp(done func()) {
 		}
 		done()
 	})
+}
+
+// sgidIndex is where the address that the descriptor of this end names is in the GID table now.
+func (conn *Connection) sgidIndex() (int, error) {
+	c, own := conn.ctx, &conn.local
+	if now := &c.portView().gid; now.GID == own.gid && now.Type == own.gidType {
+		return now.Index, nil
+	}
+	table, err := c.gidTable(c.set.Port)
+	if err != nil {
+		return 0, err
+	}
+	if e, ok := entryOf(table, verbs.GIDEntry{GID: own.gid, Type: own.gidType}); ok {
+		return e.Index, nil
+	}
+	return 0, fmt.Errorf("%w: the address of its descriptor, %v, is no longer in the GID table of port %d of %s: export another connection",
+		ErrGID, own.gid.Addr(), c.set.Port, c.dev.Name())
 }
 
 // reset takes the queue pair back to Init, from any state. No helper has it.

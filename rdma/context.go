@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/lane"
@@ -19,6 +20,7 @@ type Context struct {
 	control *pe.Control
 	dev     verbs.Device
 	set     *settings
+	port    atomic.Pointer[portView] // replaced as a whole
 
 	onConnection func(*Connection, ConnectionState, error)
 	watchers     []*connectionWatcher // replaced as a whole
@@ -103,6 +105,7 @@ func New(dev verbs.Device, cfg Config) (*Context, error) {
 		return nil, fmt.Errorf("rdma: make a context: %w", err)
 	}
 	c := &Context{dev: dev, set: set, words: SharedTasks}
+	c.port.Store(&set.port)
 	c.Core, c.control = pe.NewCore(set.Name, backend{c})
 	if cfg.Engine != nil {
 		if err := cfg.Engine.Connect(c); err != nil {
@@ -127,11 +130,15 @@ func (c *Context) Device() verbs.Device { return c.dev }
 // PD is the protection domain of everything in the context.
 func (c *Context) PD() verbs.PD { return c.settings().PD }
 
-// GID is the entry of the GID table that is the context's address.
-func (c *Context) GID() verbs.GIDEntry { return c.settings().gid }
+// GID is the entry of the GID table that is the context's address at present.
+func (c *Context) GID() verbs.GIDEntry { return c.portView().gid }
 
 // Capabilities is what the context could do at most on its device.
-func (c *Context) Capabilities() Capabilities { return c.settings().caps }
+func (c *Context) Capabilities() Capabilities {
+	caps := c.settings().caps
+	caps.MaxSend = c.portView().maxSend
+	return caps
+}
 
 // settings are those of New; of a context that New did not make they are empty.
 func (c *Context) settings() *settings {
@@ -142,14 +149,17 @@ func (c *Context) settings() *settings {
 }
 
 // Config returns the configuration with every default filled in and every time
-// rounded to the one in effect. Queue sizes follow from the pools made so far.
+// rounded to the one in effect. Queue sizes follow from the pools made so far; GIDIndex and
+// MTU are those of the port at present.
 func (c *Context) Config() Config {
 	if c.set == nil {
 		return Config{}
 	}
 	cfg := c.set.Config
 	cfg.Engine = c.Engine()
-	cfg.GIDIndex, cfg.RNRRetry, cfg.RetryCount = new(*cfg.GIDIndex), new(*cfg.RNRRetry), new(*cfg.RetryCount)
+	port := c.portView()
+	cfg.MTU, cfg.GIDIndex = port.mtu, new(port.gid.Index)
+	cfg.RNRRetry, cfg.RetryCount = new(*cfg.RNRRetry), new(*cfg.RetryCount)
 	cfg.SendQueueSize, cfg.RecvQueueSize = c.depths()
 	return cfg
 }

@@ -83,7 +83,7 @@ func (c *Context) openDatagrams() (err error) {
 }
 
 func (d *datagrams) addr() EndpointAddr {
-	gid := &d.ctx.set.gid
+	gid := &d.ctx.portView().gid
 	a := EndpointAddr{GID: gid.GID, QPN: d.lane.Num()}
 	if gid.Type == verbs.GIDRoCEv2 {
 		a.UDPPort = cmp.Or(gid.UDPPort, roceUDPPort)
@@ -275,7 +275,7 @@ func (d *datagrams) srdSender(a *arrival, wc *verbs.WC) {
 }
 
 func (d *datagrams) setUDPPort(a *arrival, wc *verbs.WC) {
-	if d.ctx.set.gid.Type == verbs.GIDRoCEv2 {
+	if d.ctx.portView().gid.Type == verbs.GIDRoCEv2 {
 		a.addr.UDPPort = cmp.Or(wc.SrcUDPPort, roceUDPPort)
 	}
 }

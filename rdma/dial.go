@@ -97,6 +97,8 @@ type dial struct {
 	mtu    verbs.MTU      // the most to ask for; zero: the port's
 	cfg    DialConfig
 	cancel context.CancelFunc
+	// wayKnown: the connection manager has named the port that the attempt goes by.
+	wayKnown bool
 }
 
 func newDial(conn *Connection, addr string, port uint16, cfg DialConfig) *dial {
@@ -104,7 +106,7 @@ func newDial(conn *Connection, addr string, port uint16, cfg DialConfig) *dial {
 	cfg.PrivateData = slices.Clone(cfg.PrivateData)
 	d := &dial{cmEnd: cmEnd{conn: conn}, addr: addr, port: port, mtu: s.mtuLimit, cfg: cfg, attempts: newAttempts(&cfg, s)}
 	if !cfg.LocalAddr.IsValid() && s.gidGiven {
-		d.cfg.LocalAddr = s.localIP()
+		d.cfg.LocalAddr = conn.ctx.localIP()
 	}
 	conn.dialled = addr
 	return d
@@ -248,7 +250,17 @@ func (d *dial) request() error {
 			return err
 		}
 	}
+	d.wayKnown = true
 	return d.id.Connect(d.param(d.cfg.PrivateData))
+}
+
+// onPath says what is wrong with the local address, at the port that the attempt goes by, or at
+// all ports where the way is not known.
+func (d *dial) onPath() string {
+	if d.wayKnown {
+		return d.conn.ctx.onPath(d.conn.port, d.cfg.LocalAddr)
+	}
+	return d.conn.ctx.onAnyPath(d.cfg.LocalAddr)
 }
 
 // failed handles the failure of an attempt.
@@ -256,7 +268,7 @@ func (d *dial) failed(err error) {
 	conn := d.conn
 	conn.ctx.manager.endTurn(d)
 	conn.ctx.manager.closeID(d.id)
-	d.id = nil
+	d.id, d.wayKnown = nil, false
 	smaller := d.takeMTU(err)
 	if !smaller && !d.attempts.failed(err) {
 		conn.fail(fmt.Errorf("rdma: %v: %w", conn, d.last))
@@ -285,7 +297,7 @@ func (d *dial) takeMTU(err error) bool {
 	if !errors.As(err, &failure) || failure.Reason != verbs.CMRejectInvalidMTU || failure.MTU == 0 {
 		return false
 	}
-	asked := cmp.Or(d.mtu, d.conn.ctx.set.MTU)
+	asked := cmp.Or(d.mtu, d.conn.ctx.portView().mtu)
 	if !d.conn.ctx.set.cmPathMTU || failure.MTU >= asked {
 		return false
 	}
@@ -341,7 +353,7 @@ func (d *dial) due(now time.Time) {
 	}
 	switch again, err := d.attempts.due(now); {
 	case err != nil:
-		if why := d.conn.ctx.onPath(d.cfg.LocalAddr); why != "" {
+		if why := d.onPath(); why != "" {
 			err = fmt.Errorf("%w: %s", err, why)
 		}
 		d.conn.fail(fmt.Errorf("rdma: %v: %w", d.conn, err))

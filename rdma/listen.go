@@ -112,7 +112,7 @@ func (c *Context) listen(text string, cfg ListenConfig) (*Listener, error) {
 func (c *Context) listenAddr(host string) (netip.Addr, error) {
 	s := c.set
 	if host == "" {
-		if own := s.localIP(); s.gidGiven && own.IsValid() {
+		if own := c.localIP(); s.gidGiven && own.IsValid() {
 			return own, nil
 		}
 		return netip.IPv6Unspecified(), nil
@@ -234,8 +234,8 @@ type AcceptConfig struct {
 // where the peer has given up by the time that the acceptance would be sent: then its error
 // matches ErrNotReady. Accept is legal once, in Starting and Running, in OnRequest or later. It
 // fails with ErrFull while Config.MaxConnections exist: the request may be accepted later,
-// then. Where the peer is known to have given up, or the listener was closed, it fails with ErrNotReady,
-// and with ErrRange where the private data is too long.
+// then. It fails with ErrNotReady where the peer is known to have given up, or the listener was
+// closed, and with ErrRange where the private data is too long.
 func (q *ConnectRequest) Accept(cfg AcceptConfig) (*Connection, error) { return q.accept(cfg, false) }
 
 func (q *ConnectRequest) accept(cfg AcceptConfig, closedOnFailure bool) (*Connection, error) {

@@ -82,7 +82,8 @@ func (c *Context) multicastAddr(group string) (netip.Addr, error) {
 	}
 	addr, err := netip.ParseAddr(group)
 	addr = addr.Unmap()
-	if own := c.set.gid.GID.Addr(); err != nil || !addr.IsMulticast() || c.set.gid.Type == verbs.GIDRoCEv2 && addr.Is4() != own.Is4() {
+	entry := &c.portView().gid
+	if own := entry.GID.Addr(); err != nil || !addr.IsMulticast() || entry.Type == verbs.GIDRoCEv2 && addr.Is4() != own.Is4() {
 		return netip.Addr{}, fmt.Errorf("%w: %q; give the address of a multicast group, 224.0.0.0/4 for IPv4 and ff00::/8 for IPv6, of the same kind as the endpoint's, %v", ErrInvalid, group, own)
 	}
 	return addr.WithZone(""), nil
@@ -95,7 +96,7 @@ func (c *Context) joinMulticast(g *MulticastGroup) error {
 		return fmt.Errorf("%w: %s has no multicast", ErrNotSupported, c.dev.Name())
 	}
 	join := verbs.CMJoin{Group: g.addr, SendOnly: g.cfg.SendOnly}
-	join.Local = c.set.localIP()
+	join.Local = c.localIP()
 	membership, err := cm.JoinMulticast(join)
 	if err != nil {
 		return err
@@ -135,10 +136,11 @@ func (g *MulticastGroup) joined(ev *verbs.CMEvent) error {
 		return fmt.Errorf("%w: the group has the Q_Key %#x, and Config.QKey is %#x", ErrMismatch, qkey, s.QKey)
 	}
 	g.path = ev.Address
-	if s.gid.Type == verbs.GIDRoCEv2 {
+	own := &c.portView().gid
+	if own.Type == verbs.GIDRoCEv2 {
 		g.path.HopLimit = 0 // the kernel's connection manager says 64
 	}
-	g.path.SGIDIndex, g.path.Port = s.gid.Index, s.Port
+	g.path.SGIDIndex, g.path.Port = own.Index, s.Port
 	s.putPathFields(&g.path)
 	if !g.cfg.SendOnly {
 		if err := c.datagrams.lane.QP().(verbs.MulticastQP).AttachMulticast(g.path.DGID, g.path.DLID); err != nil {

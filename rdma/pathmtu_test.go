@@ -77,8 +77,10 @@ func TestTimeoutNamesThePort(t *testing.T) {
 	n := newNeighbours(t)
 	conn, _, err := n.peer.Export()
 	require.NoError(t, err)
-	n.peer.set.gid.UDPPort = 4791
+	port := *n.peer.portView()
+	port.gid.UDPPort = 4791
+	n.peer.port.Store(&port)
 	require.NotContains(t, conn.timeoutError(time.Second).Error(), "UDP port")
-	n.peer.set.gid.UDPPort = 32771
+	port.gid.UDPPort = 32771
 	require.ErrorContains(t, conn.timeoutError(time.Second), "this end has UDP port 32771")
 }

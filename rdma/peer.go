@@ -100,7 +100,7 @@ func (c *Context) PeerAt(addr EndpointAddr) (*Peer, error) {
 	case addr.GID.Addr().IsMulticast() != (addr.QPN == verbs.MulticastQPN):
 		err = fmt.Errorf("%w: %v: the queue pair number %#x is that of multicast groups, and they have no other", ErrInvalid, addr, verbs.MulticastQPN)
 	default:
-		err = c.reaches(c.set.gid.Type, addr.GID)
+		err = c.reaches(c.portView().gid.Type, addr.GID)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("rdma: %s of context %q: %w", op, c.set.Name, err)
@@ -119,7 +119,8 @@ func (c *Context) datagramsOnly() error {
 
 // reaches refuses addresses that packets would not get to.
 func (c *Context) reaches(t verbs.GIDType, gid verbs.GID) error {
-	if err := sameNetwork(c.set.gid.Type, t, c.set.gid.GID, gid); err != nil {
+	own := &c.portView().gid
+	if err := sameNetwork(own.Type, t, own.GID, gid); err != nil {
 		return err
 	}
 	if why := hostaddr.Misfit(gid.Addr()); why != "" && !gid.Addr().IsMulticast() {
@@ -130,7 +131,7 @@ func (c *Context) reaches(t verbs.GIDType, gid verbs.GID) error {
 
 // meet returns the peer at an address, which the context knows from now on.
 func (c *Context) meet(addr EndpointAddr) *Peer {
-	if addr.UDPPort == 0 && c.set.gid.Type == verbs.GIDRoCEv2 {
+	if addr.UDPPort == 0 && c.portView().gid.Type == verbs.GIDRoCEv2 {
 		addr.UDPPort = roceUDPPort
 	}
 	p := c.peers[addr]
@@ -279,7 +280,8 @@ func (c *Context) ExportEndpoint() ([]byte, error) {
 	if err := c.control.Require("export the endpoint", pe.Starting, pe.Running); err != nil {
 		return nil, err
 	}
-	d := datagramEnd{transport: c.set.Transport, gidType: c.set.gid.Type, addr: addr, lid: c.set.lid, qkey: c.set.QKey, source: c.set.gid.SourceUDPPort}
+	port := c.portView()
+	d := datagramEnd{transport: c.set.Transport, gidType: port.gid.Type, addr: addr, lid: port.lid, qkey: c.set.QKey, source: port.gid.SourceUDPPort}
 	return d.encode()
 }
 

@@ -25,15 +25,50 @@ func usablePort(dev verbs.Device, number int) (verbs.PortAttr, error) {
 	return port, nil
 }
 
+// portView is what a context has of its port, as it is at present. It is replaced as a whole,
+// since any goroutine may read it.
+type portView struct {
+	gid     verbs.GIDEntry // the context's address
+	mtu     verbs.MTU
+	lid     uint16
+	maxSend uint32 // bytes of one message
+}
+
+func (s *settings) portView(gid verbs.GIDEntry, mtu verbs.MTU, lid uint16) portView {
+	v := portView{gid: gid, mtu: mtu, lid: lid, maxSend: s.caps.MaxSend}
+	if s.Transport == verbs.UD {
+		v.maxSend = uint32(mtu)
+	}
+	return v
+}
+
+// portView is what the context has of its port; of a context that New did not make it is empty.
+func (c *Context) portView() *portView {
+	if v := c.port.Load(); v != nil {
+		return v
+	}
+	return &portView{}
+}
+
+// localIP is the context's address where that is one of IP; otherwise it is not valid: on
+// InfiniBand addresses of IP are those of IPoIB, which the GID table does not have.
+func (c *Context) localIP() netip.Addr {
+	own := &c.portView().gid
+	if own.Type != verbs.GIDRoCEv2 {
+		return netip.Addr{}
+	}
+	return own.GID.Addr()
+}
+
 // refreshPort takes over what has changed of the port since: connections and peers that are
 // made from now on use it. It fails while no packets pass the port.
 func (c *Context) refreshPort() error {
-	s := c.set
+	s, was := c.set, c.portView()
 	port, err := usablePort(c.dev, s.Port)
 	if err != nil {
 		return err
 	}
-	entry, err := s.currentGID(c.dev, port.LinkLayer)
+	entry, err := c.currentGID(port.LinkLayer)
 	if err != nil {
 		return err
 	}
@@ -41,31 +76,41 @@ func (c *Context) refreshPort() error {
 	if s.mtuLimit != 0 {
 		mtu = min(mtu, s.mtuLimit)
 	}
-	if entry == s.gid && mtu == s.MTU && port.LID == s.lid {
+	now := s.portView(entry, mtu, port.LID)
+	if now == *was {
 		return nil
 	}
-	c.set.Log.Info().Str("context", s.Name).Stringer("gid", entry.GID.Addr()).Int("index", entry.Index).Int("mtu", int(mtu)).
+	s.Log.Info().Str("context", s.Name).Stringer("gid", entry.GID.Addr()).Int("index", entry.Index).Int("mtu", int(mtu)).
 		Uint16("lid", port.LID).Msg("the port has changed: new connections use this")
-	s.gid, s.MTU, s.lid = entry, mtu, port.LID
+	c.port.Store(&now)
+	if c.datagrams != nil && entry.Index != was.gid.Index {
+		c.datagrams.handles.evictIdle()
+	}
 	return nil
 }
 
-// currentGID is the entry of the context's address, at whichever index it is now. If that
-// address is gone, it is chosen anew.
-func (s *settings) currentGID(dev verbs.Device, layer verbs.LinkLayer) (verbs.GIDEntry, error) {
-	table, err := dev.GIDs(s.Port)
+// gidTable is the GID table of a port.
+func (c *Context) gidTable(port int) ([]verbs.GIDEntry, error) {
+	table, err := c.dev.GIDs(port)
 	if err != nil {
-		return s.gid, fmt.Errorf("read the GID table of port %d of %s: %w", s.Port, dev.Name(), err)
+		return nil, fmt.Errorf("read the GID table of port %d of %s: %w", port, c.dev.Name(), err)
 	}
-	moved := slices.IndexFunc(table, func(e verbs.GIDEntry) bool { return e.GID == s.gid.GID && e.Type == s.gid.Type })
-	stays := slices.IndexFunc(table, func(e verbs.GIDEntry) bool {
-		return e.GID == s.gid.GID && e.Type == s.gid.Type && e.Index == s.gid.Index
-	})
-	switch {
-	case stays >= 0:
-		return table[stays], nil
-	case moved >= 0:
-		return table[moved], nil
+	return table, nil
+}
+
+// currentGID is the entry of the address that New has found, at whichever index it is now, since
+// peers expect that one. While it is gone, the present address stays, and if that is gone too,
+// one is chosen anew.
+func (c *Context) currentGID(layer verbs.LinkLayer) (verbs.GIDEntry, error) {
+	s := c.set
+	table, err := c.gidTable(s.Port)
+	if err != nil {
+		return verbs.GIDEntry{}, err
+	}
+	for _, known := range [...]verbs.GIDEntry{s.port.gid, c.portView().gid} {
+		if e, ok := entryOf(table, known); ok {
+			return e, nil
+		}
 	}
 	var want *int
 	if s.gidGiven {
@@ -73,23 +118,65 @@ func (s *settings) currentGID(dev verbs.Device, layer verbs.LinkLayer) (verbs.GI
 	}
 	e, err := gid.Choose(table, layer, want)
 	if err != nil {
-		err = fmt.Errorf("port %d of %s: %w", s.Port, dev.Name(), err)
+		err = fmt.Errorf("port %d of %s: %w", s.Port, c.dev.Name(), err)
 	}
 	return e, err
 }
 
-// onPath says what is wrong with the port or the local address of a connection, which it had
-// when it was made.
-func (c *Context) onPath(own netip.Addr) string {
-	if _, err := usablePort(c.dev, c.set.Port); err != nil {
+// entryOf finds the address of an entry in a table, at the same index if it is there.
+func entryOf(table []verbs.GIDEntry, known verbs.GIDEntry) (found verbs.GIDEntry, ok bool) {
+	for _, e := range table {
+		if e.GID != known.GID || e.Type != known.Type {
+			continue
+		}
+		if e.Index == known.Index {
+			return e, true
+		}
+		if !ok {
+			found, ok = e, true
+		}
+	}
+	return found, ok
+}
+
+// onPath says what is wrong with a port, or with the local address of a connection that goes by
+// it, which that had when it was made.
+func (c *Context) onPath(port int, own netip.Addr) string {
+	attr, err := usablePort(c.dev, port)
+	if err != nil {
 		return err.Error()
 	}
-	if c.set.gid.Type != verbs.GIDRoCEv2 || !own.IsValid() {
+	if c.holds(port, attr.LinkLayer, own) {
 		return ""
 	}
-	table, err := c.dev.GIDs(c.set.Port)
-	if err != nil || slices.ContainsFunc(table, func(e verbs.GIDEntry) bool { return e.GID == verbs.GIDFromAddr(own) }) {
-		return ""
+	return fmt.Sprintf("the local address %v is no longer in the GID table of port %d of %s: connect again from one that is", own, port, c.dev.Name())
+}
+
+// onAnyPath is onPath where it is not known by which port a connection would go: the address is
+// at one of them, or at none. An address that is not valid stands for all.
+func (c *Context) onAnyPath(own netip.Addr) string {
+	first := ""
+	for port := 1; port <= c.set.ports; port++ {
+		attr, err := usablePort(c.dev, port)
+		if err == nil && c.holds(port, attr.LinkLayer, own) {
+			return ""
+		}
+		if err != nil && (first == "" || own.IsValid() && c.holds(port, attr.LinkLayer, own)) {
+			first = err.Error()
+		}
 	}
-	return fmt.Sprintf("the local address %v is no longer in the GID table of port %d of %s: connect again from one that is", own, c.set.Port, c.dev.Name())
+	if first != "" {
+		return first
+	}
+	return fmt.Sprintf("the local address %v is not in the GID table of any port of %s: dial from one that is", own, c.dev.Name())
+}
+
+// holds reports whether the GID table of a port has a local address, as far as is known: that of
+// InfiniBand has no addresses of IP.
+func (c *Context) holds(port int, layer verbs.LinkLayer, own netip.Addr) bool {
+	if layer != verbs.LinkEthernet || !own.IsValid() {
+		return true
+	}
+	table, err := c.dev.GIDs(port)
+	return err != nil || slices.ContainsFunc(table, func(e verbs.GIDEntry) bool { return e.GID == verbs.GIDFromAddr(own) })
 }

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"net/netip"
 	"sync"
 	"testing"
 	"time"
@@ -21,6 +22,23 @@ type twoPorts struct {
 	used  []int // ports of the queue pair, as requests were sent
 	named []int // and those that the connection manager has named
 	port  int   // of the queue pair
+	// empty: the port has no addresses. down: no packets pass it.
+	empty, down [3]bool
+}
+
+func (d *twoPorts) QueryPort(port int) (verbs.PortAttr, error) {
+	attr, err := d.Device.QueryPort(1)
+	if d.down[port] {
+		attr.State = verbs.PortDown
+	}
+	return attr, err
+}
+
+func (d *twoPorts) GIDs(port int) ([]verbs.GIDEntry, error) {
+	if d.empty[port] {
+		return nil, nil
+	}
+	return d.Device.GIDs(1)
 }
 
 func (d *twoPorts) Query() (verbs.DeviceAttr, error) {
@@ -123,6 +141,46 @@ func TestDialByAnotherPort(t *testing.T) {
 	require.NoError(t, c.Close())
 	require.NoError(t, rejects.Close())
 	require.NoError(t, peer.Close())
+	require.NoError(t, dev.Device.Close())
+	require.NoError(t, engine.Close())
+}
+
+// What fails names the port that it has gone by, and not that of the configuration. A dial that
+// has not come as far may go by any.
+func TestFailuresNameTheirPort(t *testing.T) {
+	dev := &twoPorts{Device: must(soft.Open(soft.Config{}))}
+	engine := pe.New(pe.Config{})
+	c := must(New(dev, Config{Engine: engine}))
+	require.NoError(t, c.Start())
+	own := c.GID().GID.Addr()
+	conn, err := c.Dial(own.String()+":7", DialConfig{LocalAddr: own})
+	require.NoError(t, err)
+	d := conn.establishment.(*dial)
+	conn.addrs[0] = netip.AddrPortFrom(own, 7)
+	conn.publish()
+	// by is what the failures of the connection and of the dial say, where it goes by a port.
+	by := func(port int) [2]string {
+		conn.port, d.wayKnown = port, true
+		return [2]string{conn.onSilence(), d.onPath()}
+	}
+	dev.down[1], dev.empty[1] = true, true
+	for _, why := range by(2) {
+		assert.NotContains(t, why, "port 1")
+	}
+	for _, why := range by(1) {
+		assert.Contains(t, why, "port 1 of")
+	}
+	d.wayKnown = false
+	assert.Empty(t, d.onPath(), "the other port has the address")
+	dev.down[2] = true
+	assert.Contains(t, d.onPath(), "port 2 of", "which is down")
+	dev.down, dev.empty = [3]bool{}, [3]bool{1: true, 2: true}
+	assert.Contains(t, d.onPath(), "any port of")
+	for _, why := range by(2) {
+		assert.Contains(t, why, "no longer in the GID table of port 2")
+	}
+	require.NoError(t, conn.Close())
+	require.NoError(t, c.Close())
 	require.NoError(t, dev.Device.Close())
 	require.NoError(t, engine.Close())
 }

@@ -83,7 +83,7 @@ func (r *resolution) resolved(list []netip.Addr, err error) {
 		r.end(nil, nil, err)
 		return
 	}
-	own := r.ctx.set.localIP()
+	own := r.ctx.localIP()
 	r.add(list, func(a netip.Addr) bool { return r.ctx.mayReach(own, a) })
 	if len(r.targets) == 0 {
 		r.end(nil, nil, fmt.Errorf("%w: the host has the addresses %v, and the endpoint %v", ErrNoRoute, list, own))
@@ -98,7 +98,7 @@ func (r *resolution) attempt() {
 	target := r.begin()
 	r.schedule()
 	id, err := m.cm.Dial(verbs.CMDial{
-		Addr: netip.AddrPortFrom(target, r.port), Local: netip.AddrPortFrom(r.ctx.set.localIP(), 0), Type: verbs.UD, UDPPort: r.cfg.UDPPort,
+		Addr: netip.AddrPortFrom(target, r.port), Local: netip.AddrPortFrom(r.ctx.localIP(), 0), Type: verbs.UD, UDPPort: r.cfg.UDPPort,
 	})
 	if err != nil {
 		r.failed(err)
@@ -117,7 +117,7 @@ func (r *resolution) event(ev *verbs.CMEvent) {
 		}
 	case verbs.CMEstablished:
 		addr := EndpointAddr{GID: ev.Address.DGID, QPN: ev.Param.QPN, UDPPort: ev.Address.UDPPort}
-		if err := r.ctx.reaches(r.ctx.set.gid.Type, addr.GID); err != nil {
+		if err := r.ctx.reaches(r.ctx.portView().gid.Type, addr.GID); err != nil {
 			r.end(nil, nil, err)
 			return
 		}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"net/netip"
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/gid"
@@ -21,12 +20,12 @@ type settings struct {
 	Config
 	caps     Capabilities
 	access   verbs.Access // what peers may do
-	gid      verbs.GIDEntry
-	gidGiven bool // by Config.GIDIndex
+	port     portView     // as New has found it
+	gidGiven bool         // by Config.GIDIndex
 	// mtuLimit is Config.MTU as it was given, for connections by address.
 	mtuLimit  verbs.MTU
+	ports     int  // of the device
 	cmPathMTU bool // the connection manager keeps to it
-	lid       uint16
 	rnrRetry  uint8
 	retries   uint8
 	timeout   uint8 // code
@@ -74,7 +73,7 @@ func resolve(dev verbs.Device, cfg Config) (*settings, error) {
 		return nil, fmt.Errorf("query %s: %w", dev.Name(), err)
 	}
 	s.caps, s.cmPathMTU = capabilitiesOf(dev, &attr, s.Transport), attr.CMPathMTU
-	s.maxCQE, s.maxAH = attr.MaxCQE, attr.MaxAH
+	s.maxCQE, s.maxAH, s.ports = attr.MaxCQE, attr.MaxAH, attr.Ports
 	s.reads, s.receivesShared = min(attr.MaxQPReadAtomic, readLimit), attr.MaxSRQ > 0
 	if err := s.setInline(dev, attr.MaxInline); err != nil {
 		return nil, err
@@ -103,9 +102,7 @@ func resolve(dev verbs.Device, cfg Config) (*settings, error) {
 	if err := s.setPath(dev); err != nil {
 		return nil, err
 	}
-	if s.Transport == verbs.UD {
-		s.caps.MaxSend = uint32(s.MTU)
-	}
+	s.port = s.portView(s.port.gid, s.MTU, s.port.lid)
 	if s.MaxInline = s.inline; s.inline == 0 {
 		s.MaxInline = -1
 	}
@@ -188,7 +185,7 @@ func (s *settings) setPath(dev verbs.Device) error {
 	if err != nil {
 		return err
 	}
-	s.lid, s.mtuLimit = port.LID, s.MTU
+	s.port.lid, s.mtuLimit = port.LID, s.MTU
 	switch {
 	case s.MTU == 0:
 		s.MTU = port.ActiveMTU
@@ -207,30 +204,21 @@ func (s *settings) setPath(dev verbs.Device) error {
 	if s.FlowLabel > maxFlowLabel {
 		return fmt.Errorf("%w: Config.FlowLabel is %#x; it has 20 bits", ErrRange, s.FlowLabel)
 	}
-	if s.gid, err = gid.Find(dev, s.Port, port.LinkLayer, s.GIDIndex); err != nil {
+	if s.port.gid, err = gid.Find(dev, s.Port, port.LinkLayer, s.GIDIndex); err != nil {
 		return err
 	}
-	s.gidGiven, s.GIDIndex = s.GIDIndex != nil, new(s.gid.Index)
+	s.gidGiven, s.GIDIndex = s.GIDIndex != nil, new(s.port.gid.Index)
 	return nil
 }
 
 // maxFlowLabel is the greatest that an IPv6 header can have.
 const maxFlowLabel = 1<<20 - 1
 
-// path is the way to a device, and where its packets come from.
-func (s *settings) path(gid verbs.GID, lid, udpPort, source uint16) verbs.AddressAttr {
-	a := verbs.AddressAttr{DGID: gid, SGIDIndex: s.gid.Index, Port: s.Port, DLID: lid, UDPPort: udpPort, SourceUDPPort: source}
+// path is the way to a device from an entry of the GID table, and where its packets come from.
+func (s *settings) path(sgidIndex int, gid verbs.GID, lid, udpPort, source uint16) verbs.AddressAttr {
+	a := verbs.AddressAttr{DGID: gid, SGIDIndex: sgidIndex, Port: s.Port, DLID: lid, UDPPort: udpPort, SourceUDPPort: source}
 	s.putPathFields(&a)
 	return a
-}
-
-// localIP is the context's address where that is one of IP; otherwise it is not valid: on
-// InfiniBand addresses of IP are those of IPoIB, which the GID table does not have.
-func (s *settings) localIP() netip.Addr {
-	if s.gid.Type != verbs.GIDRoCEv2 {
-		return netip.Addr{}
-	}
-	return s.gid.GID.Addr()
 }
 
 // putPathFields sets the fields of a path that the configuration names. The others are

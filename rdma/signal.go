@@ -189,7 +189,7 @@ func (conn *Connection) timeoutError(limit time.Duration) error {
 	if err := conn.transition.last; err != nil {
 		return fmt.Errorf("rdma: %v: %w after %v: at last: %w", conn, ErrTimeout, limit, err)
 	}
-	if why := conn.ctx.onPath(conn.LocalAddr().Addr()); why != "" {
+	if why := conn.ctx.onPath(conn.port, conn.LocalAddr().Addr()); why != "" {
 		return fmt.Errorf("rdma: %v: %w: the peer did not connect within %v: %s", conn, ErrTimeout, limit, why)
 	}
 	return fmt.Errorf("rdma: %v: %w: the peer did not connect within %v; check that it has this end's descriptor, that it runs, and that UDP packets get through%s",

@@ -36,11 +36,11 @@ func (conn *Connection) onSilence() string {
 		return peerDead
 	}
 	own, peer := conn.LocalAddr().Addr(), conn.PeerAddr().Addr()
-	if why := conn.ctx.onPath(own); why != "" {
+	if why := conn.ctx.onPath(conn.port, own); why != "" {
 		return why
 	}
 	advice := statusOf(verbs.StatusRetryExceeded).advice
-	if conn.mtu == 0 || !peer.IsValid() || conn.ctx.set.gid.Type != verbs.GIDRoCEv2 {
+	if conn.mtu == 0 || !peer.IsValid() || conn.ctx.portView().gid.Type != verbs.GIDRoCEv2 {
 		return advice
 	}
 	length := packetLength(conn.mtu, peer)
@@ -98,7 +98,7 @@ func (conn *Connection) adviceOn(op Operation, status verbs.Status) string {
 
 // onPort says that peers of other kinds do not reach this end, where that is so.
 func (c *Context) onPort() string {
-	port := c.set.gid.UDPPort
+	port := c.portView().gid.UDPPort
 	if port == 0 || port == roceUDPPort {
 		return ""
 	}

@@ -247,7 +247,11 @@ func (r *request) checkLimits() error {
 
 // checkSize checks how much is moved.
 func (r *request) checkSize() error {
-	if most := r.ctx.set.caps.most(r.op); uint64(r.length) > uint64(most) {
+	most := r.ctx.set.caps.MaxMessage
+	if r.op == OpSend || r.op == OpSendImm {
+		most = r.ctx.portView().maxSend
+	}
+	if uint64(r.length) > uint64(most) {
 		return fmt.Errorf("%w: it would move %d bytes, %s moves %d in one %v task of %v", ErrRange, r.length, r.ctx.dev.Name(), most, r.op, r.ctx.set.Transport)
 	}
 	return nil
