@@ -51,7 +51,7 @@ func parse(f *flag.FlagSet, args []string) (rest []string, err error) {
 	}
 	for _, arg := range rest {
 		if arg == "" {
-			return nil, usage(errors.New("an argument is empty: is a variable of the shell not set? Name the working directory as ."))
+			return nil, usage(errors.New("an argument is empty: is a variable of the shell not set? The working directory is named \".\""))
 		}
 	}
 	f.Visit(func(set *flag.Flag) {

@@ -27,7 +27,7 @@ func Sources(args []string) ([]Source, error) {
 	var list []Source
 	for _, arg := range args {
 		if arg == "" {
-			return nil, errors.New("an argument is empty: name the working directory as .")
+			return nil, errors.New("an argument is empty: the working directory is named \".\"")
 		}
 		abs, err := filepath.Abs(arg)
 		if err != nil {
