@@ -87,7 +87,8 @@ func queriedUpTo(maps int, from, to uint64, write bool) (at uint64, err error) {
 // listedUpTo reads the list of all mappings (proc_pid_maps(5)).
 func listedUpTo(maps io.Reader, from, to uint64, write bool) (at uint64, err error) {
 	at = from
-	for lines := bufio.NewScanner(maps); at < to && lines.Scan(); {
+	lines := bufio.NewScanner(maps)
+	for at < to && lines.Scan() {
 		var start, end uint64
 		var rights string
 		if _, err := fmt.Sscanf(lines.Text(), "%x-%x %s", &start, &end, &rights); err != nil {
@@ -101,5 +102,5 @@ func listedUpTo(maps io.Reader, from, to uint64, write bool) (at uint64, err err
 			at = end
 		}
 	}
-	return at, nil
+	return at, lines.Err()
 }

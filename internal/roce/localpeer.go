@@ -255,6 +255,12 @@ func (p *localPeer) end(err error) {
 	p.close()
 	p.each(func(path *localPath) { path.parted(c) })
 	switch {
+	case errors.Is(err, local.ErrStandsStill):
+		d.log.Debug().Err(err).Stringer("peer", p.ends.Peer).Msg("packets go by UDP for a while")
+		if s.local.on && p.users > 0 && !p.pausing {
+			p.pausing = true
+			s.local.dialling.Go(func() { s.local.dialAgain(p, minRedialPause) })
+		}
 	case errors.Is(err, local.ErrDisorder):
 		s.local.disorder++
 		d.log.Warn().Err(err).Stringer("peer", p.ends.Peer).Msg("packets go by UDP: the other process has broken the shared memory")

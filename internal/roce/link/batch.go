@@ -81,8 +81,14 @@ func (s *Socket) Discard(size int) {
 	m.closed = false
 	b.packets--
 	b.used -= size
-	if m.packets == 0 {
-		b.messageCount--
+	if m.packets > 0 {
+		return
+	}
+	b.messageCount--
+	b.used = 0
+	if b.messageCount > 0 { // not where the train began: the next packet may join the one before
+		last := &b.messages[b.messageCount-1]
+		b.used = last.at + last.bytes
 	}
 }
 

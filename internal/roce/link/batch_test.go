@@ -114,6 +114,29 @@ func TestTrains(t *testing.T) {
 	}
 }
 
+// A packet that is taken back leaves no trace: the next one joins the train before it.
+func TestDiscard(t *testing.T) {
+	s, _ := newWire(t, maxSegments)
+	fill := func(size int, with byte) {
+		p, _ := s.Packet(peers[0], Header{}, size)
+		for i := range p {
+			p[i] = with
+		}
+	}
+	fill(20, 1)
+	fill(100, 9) // begins a train
+	s.Discard(100)
+	fill(20, 2)
+	fill(10, 9) // ends the train
+	s.Discard(10)
+	fill(20, 3)
+	require.Equal(t, 1, s.batch.messageCount)
+	require.Equal(t, 3, s.Pending())
+	data := s.batch.data(&s.batch.messages[0])
+	require.Equal(t, slices.Concat(bytes.Repeat([]byte{1}, 20), bytes.Repeat([]byte{2}, 20), bytes.Repeat([]byte{3}, 20)), data)
+	flush(t, s)
+}
+
 // However packets are put together, the same packets leave in the same order
 // with the segment numbers that were promised.
 func TestBatchProperties(t *testing.T) {

@@ -164,9 +164,8 @@ func (c *Channel) RevokeMemory(mem []byte) {
 }
 
 func (c *Channel) revoke(meant func(*pendingReference) bool) {
-	if c.loop != nil {
-		c.in.endCopy() // it is done, or has not begun: the lock is the same
-	}
+	// What this end was copying is done, or lost: the peer may be waiting for it, too.
+	c.in.endCopy()
 	if !c.out.revoke(meant) {
 		c.stuck = true
 	}

@@ -90,6 +90,7 @@ type producer struct {
 	cleared   uint64 // where records can begin, from the last one to there, are heads of zero
 
 	pending fifo.Queue[pendingReference]
+	waited  time.Duration // for copies of the consumer
 }
 
 // pendingReference is a record with references, which may not have been taken yet.
@@ -263,17 +264,25 @@ func (p *producer) revoke(meant func(*pendingReference) bool) bool {
 }
 
 // maxCopyWait is how long a copy of MaxInline bytes, which takes microseconds, is waited for: the
-// other process may have lost its processor meanwhile.
-const maxCopyWait = 20 * time.Millisecond
+// other process may have lost its processor meanwhile. All waits for a channel's peer, which may
+// prolong them on purpose, take no longer than maxCopyWaits.
+const (
+	maxCopyWait  = 20 * time.Millisecond
+	maxCopyWaits = 200 * time.Millisecond
+)
 
 // awaitCopied waits until the consumer has ended a copy, and reports whether it has in time.
 func (p *producer) awaitCopied(copying uint64) bool {
-	at := word(p.memory, copyingAt)
-	for end := time.Now().Add(maxCopyWait); at.Load() == copying; runtime.Gosched() {
-		if time.Now().After(end) {
+	at, begun := word(p.memory, copyingAt), time.Now()
+	limit := min(maxCopyWait, maxCopyWaits-p.waited)
+	for at.Load() == copying {
+		if time.Since(begun) >= limit {
+			p.waited = maxCopyWaits // once is enough: the channel is to end
 			return false
 		}
+		runtime.Gosched()
 	}
+	p.waited += time.Since(begun)
 	return true
 }
 

@@ -255,10 +255,10 @@ func (q *QP) ReceivePieces(p *wire.Packet, pieces [][]byte, intact func() bool, 
 		return true
 	}
 	q.payload, q.payloadLen, q.payloadMax, q.intact = pieces, size(pieces), MaxLargePacket, intact
-	q.unreadable = false
 	q.receiveReliable(p, now)
-	q.intact = nil
-	return !q.unreadable
+	readable = !q.unreadable
+	q.intact, q.unreadable = nil, false
+	return readable
 }
 
 func (q *QP) receiveReliable(p *wire.Packet, now time.Duration) {
@@ -364,6 +364,7 @@ func (q *QP) Deadline() time.Duration {
 // grant to its peer. It is the last call.
 func (q *QP) Close() {
 	q.endNotReady()
+	q.revoked(nil)
 	q.endWindows()
 	q.dropReceives()
 }

@@ -457,7 +457,7 @@ func (q *QP) refuse(code wire.NakCode) {
 	case wire.NakInvalidRequest:
 		q.counters.RemoteInvalidErrors++
 	}
-	q.refusing = q.responses.reads()
+	q.refusing = q.responses.reads() && !q.responses.Full() // else the NAK has no place
 	q.nak(code)
 	if !q.refusing {
 		q.failRefusing(code)

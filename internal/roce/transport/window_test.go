@@ -721,3 +721,28 @@ func TestWordFromTwoPieces(t *testing.T) {
 	v, ok := <-torn
 	require.False(t, ok, "%#x", v)
 }
+
+// A refusal whose NAK finds no place among the responses ends the connection at once.
+func TestRefusalWithoutRoom(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	r.client.post(r.wr(1, verbs.OpRead, 2048))
+	for _, p := range r.client.transmit(0) {
+		r.server.receive(&p, 0)
+	}
+	for !r.server.qp.responses.Full() {
+		r.server.qp.nak(wire.NakSequence)
+	}
+	r.server.qp.refuse(wire.NakInvalidRequest)
+	require.Equal(t, verbs.QPError, r.server.qp.State())
+}
+
+// A payload that could not be read says nothing of the next one, which may come another way.
+func TestUnreadableOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	r.server.qp.unreadable = true
+	p := wire.Packet{Opcode: wire.RCAcknowledge}
+	require.False(t, r.server.qp.ReceivePieces(&p, nil, nil, 0))
+	require.False(t, r.server.qp.unreadable)
+}
