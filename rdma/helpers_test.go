@@ -173,7 +173,7 @@ func TestConnectToAHostThatIsDown(t *testing.T) {
 		dev := openFaulty(t)
 		cfg := rdma.Config{}
 		if !up {
-			cfg.ConnectTimeout = 300 * time.Millisecond
+			cfg.ConnectTimeout = 3 * time.Second
 		}
 		r := newRigOn(t, dev, openSoft(t), cfg, rdma.Config{})
 		require.NoError(t, r.a.ctx.Start())
