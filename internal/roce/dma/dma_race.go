@@ -2,10 +2,7 @@
 
 package dma
 
-import (
-	"sync/atomic"
-	"unsafe"
-)
+import "unsafe"
 
 // copyBytes copies as the built-in does. It does so word by word, since the race
 // detector watches the built-in and the atomic operations even in a function
@@ -34,24 +31,9 @@ func copyBytes(dst, src []byte) {
 //go:norace
 func store(addr *uint64, src []byte) { *(*[8]byte)(unsafe.Pointer(addr)) = [8]byte(src) }
 
-func fetchAdd(addr *uint64, add uint64) uint64 {
-	_ = touch(addr)
-	return atomic.AddUint64(addr, add) - add
-}
-
-func compareSwap(addr *uint64, expected, swap uint64) (original uint64) {
-	_ = touch(addr)
-	for {
-		original = atomic.LoadUint64(addr)
-		if original != expected || atomic.CompareAndSwapUint64(addr, expected, swap) {
-			return original
-		}
-	}
-}
-
 // touch has a word that cannot be read fault here: in an atomic operation, it would in the race
 // detector's own code, and end the process.
 //
 //go:norace
 //go:noinline
-func touch(addr *uint64) [8]byte { return *(*[8]byte)(unsafe.Pointer(addr)) }
+func touch(addr *uint64) byte { return *(*byte)(unsafe.Pointer(addr)) }

@@ -2,6 +2,7 @@ package dma
 
 import (
 	"runtime"
+	"sync/atomic"
 	"unsafe"
 )
 
@@ -41,7 +42,8 @@ func FetchAdd(b []byte, add uint64) (original uint64, f Fault) {
 			f = faultOf(r, b)
 		}
 	}()
-	return fetchAdd(word(b), add), NoFault
+	_ = touch(word(b))
+	return atomic.AddUint64(word(b), add) - add, NoFault
 }
 
 // CompareSwap changes an aligned word in one step if it is what is expected, and returns what it
@@ -52,7 +54,13 @@ func CompareSwap(b []byte, expected, swap uint64) (original uint64, f Fault) {
 			f = faultOf(r, b)
 		}
 	}()
-	return compareSwap(word(b), expected, swap), NoFault
+	_ = touch(word(b))
+	for {
+		original = atomic.LoadUint64(word(b))
+		if original != expected || atomic.CompareAndSwapUint64(word(b), expected, swap) {
+			return original, NoFault
+		}
+	}
 }
 
 // word is the aligned word that 8 bytes are.
