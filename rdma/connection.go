@@ -380,6 +380,9 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 	if err != nil {
 		conn.err = err
 	}
+	if state == Failed {
+		conn.dialError.Store(nil) // no further attempt: Err says why
+	}
 	conn.publish()
 	if conn.awaited && state != Connecting {
 		conn.awaited = false
@@ -404,6 +407,7 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 
 // ready ends the establishment with success.
 func (conn *Connection) ready() {
+	conn.dialError.Store(nil)
 	if conn.hold != nil {
 		conn.heldUp()
 		return
@@ -417,7 +421,6 @@ func (conn *Connection) becomeReady() {
 		return
 	}
 	conn.peerAlive = true
-	conn.dialError.Store(nil)
 	conn.enter(Ready, nil)
 	conn.lane.Admit()
 	conn.startKeepalive(time.Now())
@@ -728,8 +731,8 @@ func (conn *Connection) check(op string) {
 }
 
 // DialError is why the latest attempt of Dial has failed, while it goes on trying. It is nil
-// before an attempt has failed, when the connection is Ready, and for connections that were
-// not dialled. It may be called from any goroutine.
+// before an attempt has failed, when the connection is Ready or Failed, and for connections
+// that were not dialled. It may be called from any goroutine.
 func (conn *Connection) DialError() error {
 	if err := conn.dialError.Load(); err != nil {
 		return *err

@@ -52,8 +52,8 @@ type DialConfig struct {
 // Dial does not wait. The connection is Connecting, then Ready, or Failed with the reason,
 // which matches ErrTimeout, ErrNotListening, ErrUnreachable, ErrNoRoute or ErrRejected;
 // errors.As finds the *verbs.CMError with what the peer's program has sent with its
-// rejection. Close gives up; until then, Connection.DialError says why it still tries. A context that was in Starting becomes Running when the
-// connection is Ready, or has ended.
+// rejection. Close gives up; until then, Connection.DialError says why it still tries. A
+// context that was in Starting becomes Running when the connection is Ready, or has ended.
 //
 // It is legal in Starting and Running, in callbacks too. It fails at once with ErrInvalid
 // for what is no address, ErrRange for too much private data, ErrFull while

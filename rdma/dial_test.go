@@ -257,7 +257,7 @@ func TestRejectedAtLast(t *testing.T) {
 	l, addr := cs.listen(server, rdma.ListenConfig{})
 	require.NoError(t, l.Close())
 	conn, once := must(client.Dial(addr, rdma.DialConfig{})), must(client.Dial(addr, rdma.DialConfig{Once: true}))
-	cs.until("nobody listened", func() bool { return once.State() == rdma.Failed })
+	cs.until("nobody listened", func() bool { return once.State() == rdma.Failed && conn.DialError() != nil })
 	_, err := server.Listen(fmt.Sprintf(":%d", l.Addr().Port()), rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
 		require.NoError(t, q.Reject([]byte("not you")))
 	}})
@@ -267,6 +267,7 @@ func TestRejectedAtLast(t *testing.T) {
 	var failure *verbs.CMError
 	require.ErrorAs(t, conn.Err(), &failure)
 	assert.Equal(t, "not you", string(bytes.TrimRight(failure.PrivateData, "\x00")))
+	assert.NoError(t, conn.DialError(), "the reason is that of Err")
 }
 
 // Requests for which the server has no connection left wait for one.
