@@ -168,7 +168,7 @@ func (c *Context) keep(reason error) {
 	}
 	c.kept = reason
 	// Not every task that is flushed because of it has such memory: the error does not match ErrMemoryKept.
-	c.failWith(fmt.Errorf("rdma: %w: context %q on %s: %v", ErrDevice, c.set.Name, c.dev.Name(), reason))
+	c.failWith(fmt.Errorf("%w: context %q on %s: %v", ErrDevice, c.set.Name, c.dev.Name(), reason))
 }
 
 // settle sees to it that the device no longer uses the memory of a lane that is drained.
@@ -334,7 +334,7 @@ func (b backend) Idle() {
 // breakDown ends a context whose completion queue fails.
 func (c *Context) breakDown(err error) {
 	c.lanes.Break()
-	c.failWith(fmt.Errorf("rdma: %w: completion queue of context %q on %s: %w", ErrDevice, c.set.Name, c.dev.Name(), err))
+	c.failWith(fmt.Errorf("%w: completion queue of context %q on %s: %w", ErrDevice, c.set.Name, c.dev.Name(), err))
 	for _, conn := range c.slots {
 		if conn != nil {
 			conn.shut() // also one that is closing

@@ -2,6 +2,7 @@ package rdma_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -51,6 +52,7 @@ func TestPermissionMissing(t *testing.T) {
 				require.ErrorIs(t, err, rdma.ErrRemoteInvalid)
 				require.ErrorContains(t, err, c.advice)
 				require.NotContains(t, err.Error(), "receive")
+				namesOnce(t, err, r.a.conns[0])
 				var failure *rdma.TaskError
 				require.ErrorAs(t, err, &failure)
 				require.Equal(t, i > 0, errors.Is(err, rdma.ErrFlushed))
@@ -65,9 +67,17 @@ func TestPermissionMissing(t *testing.T) {
 			err := late.Submit()
 			require.ErrorIs(t, err, rdma.ErrNotReady)
 			require.ErrorIs(t, err, rdma.ErrRemoteInvalid)
+			namesOnce(t, err, r.a.conns[0])
+			require.ErrorAs(t, err, new(*rdma.TaskError))
 			require.NoError(t, late.Free())
 		})
 	}
+}
+
+// namesOnce checks that an error names a connection, and does not repeat itself.
+func namesOnce(t *testing.T, err error, conn *rdma.Connection) {
+	t.Helper()
+	assert.Equal(t, 1, strings.Count(err.Error(), conn.String()), "%v", err)
 }
 
 // Tasks that the end of a connection or of a context cuts off, and calls after it, say
@@ -107,6 +117,7 @@ func TestFlushedTasksSayWhy(t *testing.T) {
 			} else {
 				require.ErrorIs(t, failure, c.want)
 				require.ErrorContains(t, failure, c.want.Error())
+				namesOnce(t, failure, r.a.conns[0])
 			}
 			if errors.Is(c.want, boom) {
 				require.ErrorIs(t, recvs.errs[0], boom, "a receive has the reason of the context")

@@ -319,7 +319,7 @@ func (conn *Connection) bringUp(done func()) {
 	s := conn.ctx.set
 	sgidIndex, err := conn.sgidIndex()
 	if err != nil {
-		conn.fail(fmt.Errorf("rdma: %v: %w", conn, err))
+		conn.fail(err)
 		return
 	}
 	conn.connectLane(verbs.QPAttr{
@@ -399,7 +399,7 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 		}
 		c.usable--
 		if c.set.EndWithLastConnection && c.usable == 0 && state == Failed && !conn.turnedAway() {
-			c.control.Fail(fmt.Errorf("rdma: the last connection of context %q has failed: %w", c.set.Name, err))
+			c.control.Fail(fmt.Errorf("rdma: the last connection has failed: %w", err))
 		}
 	}
 	c.poke()
@@ -417,7 +417,7 @@ func (conn *Connection) ready() {
 
 func (conn *Connection) becomeReady() {
 	if conn.readsWait && conn.maxReads == 0 { // the device would never begin it
-		conn.fail(fmt.Errorf("rdma: %v: a read or an atomic was submitted before it was Ready: %w", conn, conn.takesNoReads()))
+		conn.fail(fmt.Errorf("%w: a read or an atomic was submitted before it was Ready, and one end takes none", ErrNotSupported))
 		return
 	}
 	conn.peerAlive = true
@@ -450,7 +450,7 @@ func (conn *Connection) takesNoReads() error {
 // notUsable is the error of a request on a connection that has ended.
 func (conn *Connection) notUsable() error {
 	if conn.err != nil {
-		return fmt.Errorf("%w: %v is %v: %w", ErrNotReady, conn, conn.state, conn.err)
+		return fmt.Errorf("%w: %v is %v: %w", ErrNotReady, conn, conn.state, conn.withoutName(conn.err))
 	}
 	return fmt.Errorf("%w: %v is %v", ErrNotReady, conn, conn.state)
 }
@@ -518,7 +518,7 @@ func (conn *Connection) peerClosed() {
 	if !conn.state.usable() {
 		return
 	}
-	conn.enter(Closed, fmt.Errorf("rdma: %v: %w", conn, ErrPeerClosed))
+	conn.enter(Closed, conn.because(ErrPeerClosed))
 	conn.shut()
 }
 
@@ -540,12 +540,12 @@ func (conn *Connection) failAsSuch(err error) {
 	if !conn.state.usable() {
 		return
 	}
-	conn.enter(Failed, err)
+	conn.enter(Failed, conn.because(err))
 	conn.shut()
 }
 
 func (conn *Connection) deviceError(err error) error {
-	return fmt.Errorf("rdma: %v: %w: %w", conn, ErrDevice, err)
+	return fmt.Errorf("%w: %w", ErrDevice, err)
 }
 
 // shut puts the queue pair in error, so that what is posted comes back flushed.
@@ -581,7 +581,7 @@ func (conn *Connection) failedTask(status verbs.Status, err error) {
 	}
 	// The device has put the queue pair in error by itself. The reason is in an event.
 	conn.ctx.handleEventsOf(conn)
-	conn.fail(fmt.Errorf("rdma: %v: %w: its queue pair is in error", conn, ErrDevice))
+	conn.fail(fmt.Errorf("%w: its queue pair is in error", ErrDevice))
 }
 
 // laneOwner is the side of a Connection that its lane sees.
@@ -590,7 +590,7 @@ type laneOwner Connection
 // PostFailed implements lane.Owner.
 func (o *laneOwner) PostFailed(err error) {
 	conn := (*Connection)(o)
-	conn.fail(fmt.Errorf("rdma: %v: %w: posting: %w", conn, ErrDevice, err))
+	conn.fail(fmt.Errorf("%w: posting: %w", ErrDevice, err))
 	conn.shut() // also if it is closing
 }
 
@@ -694,7 +694,7 @@ func (conn *Connection) destroy() int {
 		reason = conn.err
 	}
 	if conn.cutOff && c.cutOff == nil {
-		c.cutOff = fmt.Errorf("rdma: context %q: %v ended with requests under way: %w", c.set.Name, conn, conn.err)
+		c.cutOff = fmt.Errorf("rdma: %v ended with requests under way: %w", conn, conn.withoutName(conn.err))
 	}
 	c.report(conn, Closed, reason)
 	if c.set.EndWithLastConnection && c.usable == 0 && c.phase == phaseUp && !conn.hidden() && !conn.turnedAway() {

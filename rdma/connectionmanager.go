@@ -241,9 +241,9 @@ func (e *cmEnd) event(ev *verbs.CMEvent) {
 		}
 		conn.ctx.peerLeft(conn)
 	case verbs.CMAddressChanged:
-		conn.fail(fmt.Errorf("rdma: %v: %w: the local address %v has moved to another device; connect again", conn, ErrDevice, e.id.LocalAddr().Addr()))
+		conn.fail(fmt.Errorf("%w: the local address %v has moved to another device; connect again", ErrDevice, e.id.LocalAddr().Addr()))
 	case verbs.CMDeviceRemoved:
-		conn.fail(fmt.Errorf("rdma: %v: %w: %s is gone", conn, ErrDevice, conn.ctx.dev.Name()))
+		conn.fail(fmt.Errorf("%w: %s is gone", ErrDevice, conn.ctx.dev.Name()))
 	}
 }
 

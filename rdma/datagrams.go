@@ -135,7 +135,7 @@ func (d *datagrams) completed(r *request, status verbs.Status, vendor uint32) {
 	switch {
 	case status == verbs.StatusFlushed:
 		if d.flushing == nil && !d.lane.IsShut() {
-			c.failWith(fmt.Errorf("rdma: %w: the queue pair of context %q is in error", ErrDevice, c.set.Name))
+			c.failWith(fmt.Errorf("%w: the queue pair of context %q is in error", ErrDevice, c.set.Name))
 		}
 		if err.Cause = d.flushing; err.Cause == nil {
 			err.Cause = c.Err()

@@ -138,12 +138,12 @@ func (d *dial) resolved(list []netip.Addr, err error) {
 		return
 	}
 	if err != nil {
-		d.conn.fail(fmt.Errorf("rdma: %v: %w", d.conn, err))
+		d.conn.fail(err)
 		return
 	}
 	d.add(list, func(a netip.Addr) bool { return d.conn.ctx.mayReach(d.cfg.LocalAddr, a) })
 	if len(d.targets) == 0 {
-		d.conn.fail(fmt.Errorf("rdma: %v: %w: the host has the addresses %v, and no address of %s is of their kind", d.conn, ErrNoRoute, list, d.conn.ctx.dev.Name()))
+		d.conn.fail(fmt.Errorf("%w: the host has the addresses %v, and no address of %s is of their kind", ErrNoRoute, list, d.conn.ctx.dev.Name()))
 		return
 	}
 	d.attempt()
@@ -212,7 +212,7 @@ func (d *dial) event(ev *verbs.CMEvent) {
 	switch {
 	case err == nil:
 	case errors.Is(err, ErrRange): // a setting, and not the device
-		conn.fail(fmt.Errorf("rdma: %v: %w", conn, err))
+		conn.fail(err)
 	default:
 		conn.fail(conn.deviceError(err))
 	}
@@ -271,7 +271,7 @@ func (d *dial) failed(err error) {
 	d.id, d.wayKnown = nil, false
 	smaller := d.takeMTU(err)
 	if !smaller && !d.attempts.failed(err) {
-		conn.fail(fmt.Errorf("rdma: %v: %w", conn, d.last))
+		conn.fail(d.last)
 		return
 	}
 	last := d.last
@@ -356,7 +356,7 @@ func (d *dial) due(now time.Time) {
 		if why := d.onPath(); why != "" {
 			err = fmt.Errorf("%w: %s", err, why)
 		}
-		d.conn.fail(fmt.Errorf("rdma: %v: %w", d.conn, err))
+		d.conn.fail(err)
 	case again:
 		d.attempt()
 	default:

@@ -106,19 +106,23 @@ type TaskError struct {
 // Error names the operation, the connection and the status, and says what to do
 // about it.
 func (e *TaskError) Error() string {
-	s := "rdma: " + e.Op.String()
-	if e.Connection != nil {
-		s += " on " + e.Connection.String()
-	} else if e.Peer != nil {
-		s += " to " + e.Peer.String()
+	switch {
+	case e.Connection != nil:
+		return "rdma: " + e.describe(" on "+e.Connection.String())
+	case e.Peer != nil:
+		return "rdma: " + e.describe(" to "+e.Peer.String())
 	}
-	s += ": " + e.Status.String()
+	return "rdma: " + e.describe("")
+}
+
+func (e *TaskError) describe(where string) string {
+	s := e.Op.String() + where + ": " + e.Status.String()
 	if e.VendorError != 0 {
 		s += fmt.Sprintf(" (vendor code %#x)", e.VendorError)
 	}
 	switch {
 	case e.Cause != nil:
-		return s + ": " + e.Cause.Error()
+		return s + ": " + e.Connection.withoutName(e.Cause).Error()
 	case e.advice != "":
 		return s + "; " + e.advice
 	}
@@ -135,6 +139,45 @@ func (e *TaskError) Unwrap() []error {
 	}
 	return []error{statusOf(e.Status).err}
 }
+
+// connectionError is why a connection has ended.
+type connectionError struct {
+	conn   *Connection
+	name   string // of the connection when it ended
+	reason error
+}
+
+func (e *connectionError) Error() string { return "rdma: " + e.name + ": " + e.reason.Error() }
+func (e *connectionError) Unwrap() error { return e.reason }
+
+// because returns the error of a connection that ends for a reason.
+func (conn *Connection) because(reason error) error {
+	if e, ok := reason.(*TaskError); ok && e.Connection == conn {
+		return e // names it
+	}
+	return &connectionError{conn, conn.String(), reason}
+}
+
+// withoutName returns an error that does not name the connection, for texts that do.
+func (conn *Connection) withoutName(err error) error {
+	switch e := err.(type) {
+	case *connectionError:
+		if e.conn == conn {
+			return e.reason
+		}
+	case *TaskError:
+		if conn != nil && e.Connection == conn {
+			return unnamedError{e}
+		}
+	}
+	return err
+}
+
+// unnamedError is the error of a task in a text that names the connection.
+type unnamedError struct{ *TaskError }
+
+func (e unnamedError) Error() string   { return e.describe("") }
+func (e unnamedError) Unwrap() []error { return []error{e.TaskError} }
 
 // causeOf is why the tasks of a connection are flushed, or those of the context without
 // one; nil if the program wanted it.

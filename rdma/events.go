@@ -108,15 +108,13 @@ func (c *Context) handleEvent(ev verbs.Event) int {
 				conn.establishment.received()
 			}
 		case verbs.EventPeerGone:
-			conn.fail(fmt.Errorf("rdma: %v: %w: %s", conn, ErrRetryExceeded, peerDead))
+			conn.fail(fmt.Errorf("%w: %s", ErrRetryExceeded, peerDead))
 		case verbs.EventQPFatal:
-			conn.fail(fmt.Errorf("rdma: %v: %w: %v", conn, ErrDevice, ev.Type))
+			conn.fail(fmt.Errorf("%w: %v", ErrDevice, ev.Type))
 		case verbs.EventQPRequestError:
-			conn.failAsSuch(fmt.Errorf("rdma: %v: %w as invalid: a read or an atomic needs mmap.RemoteRead or RemoteAtomic in Config.Permissions, and there is %v; a message must not be longer than the receive%s",
-				conn, ErrPeerRefused, c.set.Permissions, conn.onMismatch(verbs.StatusRemoteInvalidRequest)))
+			conn.failAsSuch(fmt.Errorf("%w as invalid: a read or an atomic needs mmap.RemoteRead or RemoteAtomic in Config.Permissions, and there is %v; a message must not be longer than the receive%s", ErrPeerRefused, c.set.Permissions, conn.onMismatch(verbs.StatusRemoteInvalidRequest)))
 		case verbs.EventQPAccessError:
-			conn.failAsSuch(fmt.Errorf("rdma: %v: %w for its key, bounds or permission; check the memory descriptor that the peer has",
-				conn, ErrPeerRefused))
+			conn.failAsSuch(fmt.Errorf("%w for its key, bounds or permission; check the memory descriptor that the peer has", ErrPeerRefused))
 		}
 		return 1
 	case verbs.EventCQError:
@@ -135,7 +133,7 @@ func (c *Context) handleEvent(ev verbs.Event) int {
 	default:
 		return 0
 	}
-	c.failWith(fmt.Errorf("rdma: %w: %s reports for context %q: %v", ErrDevice, c.dev.Name(), c.set.Name, ev.Type))
+	c.failWith(fmt.Errorf("%w: %s reports for context %q: %v", ErrDevice, c.dev.Name(), c.set.Name, ev.Type))
 	return 1
 }
 
@@ -156,7 +154,7 @@ func (c *Context) handleEndpointEvent(ev *verbs.Event) int {
 	if c.datagrams == nil || c.datagrams.lane.Num() != ev.QPN || ev.Type != verbs.EventQPFatal {
 		return 0
 	}
-	c.failWith(fmt.Errorf("rdma: %w: the queue pair of context %q: %v", ErrDevice, c.set.Name, ev.Type))
+	c.failWith(fmt.Errorf("%w: the queue pair of context %q: %v", ErrDevice, c.set.Name, ev.Type))
 	return 1
 }
 
@@ -167,7 +165,7 @@ func (c *Context) failWith(err error) {
 			conn.fail(err)
 		}
 	}
-	c.control.Fail(err)
+	c.control.Fail(fmt.Errorf("rdma: %w", err))
 }
 
 // queryAll finds the queue pairs that are in error, where events were lost.
@@ -178,7 +176,7 @@ func (c *Context) queryAll() int {
 			continue
 		}
 		if attr, err := conn.lane.QP().Query(); err == nil && attr.State == verbs.QPError {
-			conn.fail(fmt.Errorf("rdma: %v: %w: its queue pair is in error", conn, ErrDevice))
+			conn.fail(fmt.Errorf("%w: its queue pair is in error", ErrDevice))
 			n++
 		}
 	}

@@ -445,7 +445,9 @@ func TestGuestSoakContextCycles(t *testing.T) {
 	assert.Equal(t, before, resources(t), "what the kernel counts")
 	assert.Equal(t, first.files, last.files, "files")
 	assert.InDelta(t, first.goroutines, last.goroutines, 2, "goroutines")
-	assert.InDelta(t, first.objects, last.objects, float64(spans*cycles/2), "objects in Go's heap")
+	// A goroutine that waits may still refer to the last context, which has some 110 objects.
+	const one = 150
+	assert.InDelta(t, first.objects, last.objects, float64(spans*cycles/2+one), "objects in Go's heap")
 	// The runtime takes memory by the megabyte. A page a cycle would show in
 	// every span.
 	assert.Less(t, growth, cycles*4, "kB that %d cycles leave", cycles)

@@ -67,7 +67,7 @@ func (conn *Connection) heldUp() {
 // reports whether it is for the program. The peer sends only when it is Ready.
 func (conn *Connection) messageBeforeReady() bool {
 	if conn.hidden() {
-		conn.fail(fmt.Errorf("rdma: %v: %w: the peer has sent a message before this program had agreed to the connection", conn, ErrMismatch))
+		conn.fail(fmt.Errorf("%w: the peer has sent a message before this program had agreed to the connection", ErrMismatch))
 		return false
 	}
 	if conn.state == Connecting {

@@ -377,7 +377,7 @@ func (e *acceptedEnd) event(ev *verbs.CMEvent) {
 			conn.ready()
 		}
 	case verbs.CMFailed: // also if a message has made the connection Ready meanwhile
-		conn.fail(fmt.Errorf("rdma: %v: %w", conn, ev.Err))
+		conn.fail(ev.Err)
 	default:
 		e.cmEnd.event(ev)
 	}

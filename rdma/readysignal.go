@@ -177,7 +177,7 @@ func (r *readySignal) sent(status verbs.Status, vendor uint32) {
 		r.schedule(now)
 	default:
 		err := &TaskError{Op: OpWrite, Status: status, Connection: conn, VendorError: vendor}
-		conn.fail(fmt.Errorf("rdma: %v: %w: the peer did not take the ready signal: %w", conn, ErrMismatch, err))
+		conn.fail(fmt.Errorf("%w: the peer did not take the ready signal: %w", ErrMismatch, err))
 	}
 }
 

@@ -115,9 +115,8 @@ func (c *Context) feed(conn *Connection) {
 	part := (c.recvWaiting.Len() + c.hungry.Len()) / (c.hungry.Len() + 1) // rounded up
 	_, err := c.postSomeReceives(conn.lane.QP(), min(part, c.receiveShare()-conn.receives.Len()), conn)
 	if err != nil {
-		err = fmt.Errorf("rdma: %v: %w: posting receives: %w", conn, ErrDevice, err)
 		conn.takesReceives = false
-		conn.fail(err)
+		conn.fail(fmt.Errorf("%w: posting receives: %w", ErrDevice, err))
 		conn.shut() // also if it is closing
 		return
 	}
@@ -256,7 +255,7 @@ func (c *Context) receiveFailed(r *receive, conn *Connection, wc *verbs.WC) {
 		// Some devices end a queue pair for datagrams with a failed receive (rxe does for a
 		// message that is too long).
 		if attr, e := c.datagrams.lane.QP().Query(); e != nil || attr.State == verbs.QPError {
-			c.failWith(err)
+			c.control.Fail(err)
 		}
 	}
 	if wc.Status == verbs.StatusFlushed {

@@ -92,7 +92,7 @@ func (s *signalRequest) Completed(status verbs.Status, vendor uint32) {
 		return
 	}
 	if status != verbs.StatusSuccess {
-		conn.failedTask(status, fmt.Errorf("rdma: %v: %v: %w; %s", conn, p, statusOf(status).err, conn.adviceOn(OpWrite, status)))
+		conn.failedTask(status, fmt.Errorf("%v: %w; %s", p, statusOf(status).err, conn.adviceOn(OpWrite, status)))
 	}
 }
 
@@ -187,11 +187,11 @@ func (conn *Connection) awaitGoodbye(now time.Time) {
 // timeoutError is the error of a connection whose peer did not connect.
 func (conn *Connection) timeoutError(limit time.Duration) error {
 	if err := conn.transition.last; err != nil {
-		return fmt.Errorf("rdma: %v: %w after %v: at last: %w", conn, ErrTimeout, limit, err)
+		return fmt.Errorf("%w after %v: at last: %w", ErrTimeout, limit, err)
 	}
 	if why := conn.ctx.onPath(conn.port, conn.LocalAddr().Addr()); why != "" {
-		return fmt.Errorf("rdma: %v: %w: the peer did not connect within %v: %s", conn, ErrTimeout, limit, why)
+		return fmt.Errorf("%w: the peer did not connect within %v: %s", ErrTimeout, limit, why)
 	}
-	return fmt.Errorf("rdma: %v: %w: the peer did not connect within %v; check that it has this end's descriptor, that it runs, and that UDP packets get through%s",
-		conn, ErrTimeout, limit, conn.ctx.onPort())
+	return fmt.Errorf("%w: the peer did not connect within %v; check that it has this end's descriptor, that it runs, and that UDP packets get through%s",
+		ErrTimeout, limit, conn.ctx.onPort())
 }

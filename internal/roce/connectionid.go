@@ -3,6 +3,7 @@ package roce
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 
 	"github.com/verbena-rdma/verbena/internal/roce/cm"
@@ -34,9 +35,10 @@ type connectionID struct {
 	state         idState
 	path          cm.Path
 	local, remote netip.AddrPort
-	lookUpFailed  error     // why it is not known who of this machine listens at remote
-	psn           uint32    // of the first packet that the peer is to send
-	mtu           verbs.MTU // of a request that is sent
+	lookUpFailed  error      // why it is not known who of this machine listens at remote
+	elsewhere     netip.Addr // of this machine, with a listener on that port; not valid: none is known
+	psn           uint32     // of the first packet that the peer is to send
+	mtu           verbs.MTU  // of a request that is sent
 
 	conn       *cm.Conn
 	resolution *cm.Resolution
@@ -119,8 +121,13 @@ func (c *connectionManager) lookUp(key lookUp) {
 		c.lookUps[key] = nil
 		d.mu.Unlock()
 		device, err := c.find(key)
+		var elsewhere netip.Addr
+		if key.find && err == registry.ErrNone {
+			elsewhere = c.findElsewhere(key)
+		}
 		d.mu.Lock()
 		for _, id := range ids {
+			id.elsewhere = elsewhere
 			id.resolve(device, err, key.find)
 		}
 		d.mu.Unlock()
@@ -131,12 +138,53 @@ func (c *connectionManager) lookUp(key lookUp) {
 // another address or UDP port.
 func (c *connectionManager) find(key lookUp) (device netip.AddrPort, err error) {
 	// Another process could answer for any address; let it do so for this machine's only.
-	if peer := key.addr.Addr(); !key.find || !peer.IsLoopback() && routes.Source(peer) != peer.WithZone("") {
+	if !key.find || !ofThisMachine(key.addr.Addr()) {
 		return device, registry.ErrNone
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, c.patience)
 	defer cancel()
 	return registry.Find(ctx, portSpace(key.kind), key.addr)
+}
+
+// ofThisMachine reports whether packets to an address do not leave the machine.
+func ofThisMachine(addr netip.Addr) bool {
+	return addr.IsLoopback() || routes.Source(addr) == addr.WithZone("")
+}
+
+// maxElsewhere is how many addresses of this machine are asked for.
+const maxElsewhere = 16
+
+// findElsewhere looks for a listener on the port at another address of this machine, such as
+// 127.0.0.1 in place of an interface's. The error of the dial names it.
+func (c *connectionManager) findElsewhere(key lookUp) (found netip.Addr) {
+	if !ofThisMachine(key.addr.Addr()) {
+		return found
+	}
+	list, err := net.InterfaceAddrs()
+	if err != nil {
+		return found
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, c.patience)
+	defer cancel()
+	for _, a := range list[:min(len(list), maxElsewhere)] {
+		prefix, err := netip.ParsePrefix(a.String())
+		if err != nil || prefix.Addr() == key.addr.Addr() {
+			continue
+		}
+		if _, err := registry.Find(ctx, portSpace(key.kind), netip.AddrPortFrom(prefix.Addr(), key.addr.Port())); err == nil {
+			return prefix.Addr()
+		}
+	}
+	return found
+}
+
+// notListening is the error where nobody listens.
+func (id *connectionID) notListening() error {
+	if !id.elsewhere.IsValid() {
+		return verbs.ErrNotListening
+	}
+	return fmt.Errorf("%w; a program of this machine listens at %v: dial it there, from a device with that address",
+		verbs.ErrNotListening, netip.AddrPortFrom(id.elsewhere, id.remote.Port()))
 }
 
 // resolve takes what was found. Nobody listens on a loopback address that is not registered.
@@ -155,7 +203,7 @@ func (id *connectionID) resolve(device netip.AddrPort, err error, find bool) {
 		// The device there, if any, is another process's, which may have no connection
 		// manager and then would not answer.
 		id.state = idManaged
-		failed := &verbs.CMError{Step: verbs.CMStepConnect, Local: id.local, Remote: id.remote, Reason: verbs.CMRejectInvalidServiceID, Err: verbs.ErrNotListening}
+		failed := &verbs.CMError{Step: verbs.CMStepConnect, Local: id.local, Remote: id.remote, Reason: verbs.CMRejectInvalidServiceID, Err: id.notListening()}
 		if id.lookUpFailed != nil {
 			failed.Step, failed.Reason, failed.Err = verbs.CMStepResolve, 0, fmt.Errorf("%w: %w", verbs.ErrUnreachable, id.lookUpFailed)
 		}
@@ -490,7 +538,7 @@ func (g *generalServices) reportResolution(id *connectionID, e *cm.Event) {
 		failed := &verbs.CMError{Step: verbs.CMStepConnect, Local: id.local, Remote: id.remote, PrivateData: e.PrivateData, Err: verbs.ErrRejected}
 		switch e.Status {
 		case mad.SIDRNotSupported:
-			failed.Reason, failed.Err = verbs.CMRejectInvalidServiceID, verbs.ErrNotListening
+			failed.Reason, failed.Err = verbs.CMRejectInvalidServiceID, id.notListening()
 		case mad.SIDRRejected:
 			failed.Reason = verbs.CMRejectConsumer
 		}
@@ -515,7 +563,7 @@ func (id *connectionID) rejected(step verbs.CMStep, e *cm.Event) error {
 	}
 	switch err.Reason {
 	case verbs.CMRejectInvalidServiceID:
-		err.Err = verbs.ErrNotListening
+		err.Err = id.notListening()
 	case verbs.CMRejectInvalidMTU:
 		if len(e.Info) > 0 {
 			err.MTU = mad.MTUOf(e.Info[0])

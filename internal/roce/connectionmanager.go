@@ -397,7 +397,11 @@ func (d *Device) endpointTo(peer netip.Addr) (*endpoint, error) {
 		}
 	}
 	if best == nil {
-		return nil, fmt.Errorf("%w: device %s has the addresses %v", verbs.ErrNoRoute, d.cfg.Name, d.addresses())
+		err := fmt.Errorf("%w: device %s has the addresses %v", verbs.ErrNoRoute, d.cfg.Name, d.addresses())
+		if ofThisMachine(peer) { // the way there is over the loopback interface, whatever device has it
+			err = fmt.Errorf("%w, and %v is of another interface of this machine: use the same device at both ends", err, peer)
+		}
+		return nil, err
 	}
 	return best, nil
 }
