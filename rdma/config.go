@@ -148,6 +148,11 @@ type Config struct {
 	// MaxRecvSGE is how many buffers the list of a receive may have. Zero: 4, or
 	// the device's limit.
 	MaxRecvSGE int
+	// MaxReadAtomic is how many reads and atomics can be under way at a time on a connection, of
+	// each end: the program's, where the peer answers as many, and the peer's. Further ones
+	// wait at the device. Zero: 16, or the device's limit. Bridge does not use it, and
+	// endpoints have none.
+	MaxReadAtomic int
 	// MaxInline is how many bytes the data of a send or write may have to be copied into the
 	// work request, which spares the device a read of the memory. Zero: 64, or the device's
 	// limit. Negative: none.

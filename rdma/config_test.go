@@ -1,6 +1,7 @@
 package rdma_test
 
 import (
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -91,6 +92,8 @@ func TestBadConfig(t *testing.T) {
 		{"SendQueueSize", rdma.Config{SendQueueSize: -1}, rdma.ErrRange, "Config.SendQueueSize"},
 		{"RecvQueueSize", rdma.Config{RecvQueueSize: 1 << 30}, rdma.ErrRange, "Config.RecvQueueSize"},
 		{"MaxSendSGE", rdma.Config{MaxSendSGE: 1 << 20}, rdma.ErrRange, "Config.MaxSendSGE"},
+		{"MaxReadAtomic", rdma.Config{MaxReadAtomic: 256}, rdma.ErrRange, "Config.MaxReadAtomic"},
+		{"MaxReadAtomic of an endpoint", rdma.Config{MaxReadAtomic: 1, Transport: verbs.UD}, rdma.ErrRange, "0 at most"},
 		{"MaxRecvSGE", rdma.Config{MaxRecvSGE: 1 << 20}, rdma.ErrRange, "Config.MaxRecvSGE"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -101,6 +104,37 @@ func TestBadConfig(t *testing.T) {
 	}
 	_, err := rdma.New(nil, rdma.Config{})
 	require.ErrorIs(t, err, rdma.ErrInvalid)
+}
+
+// The reads under way at a time are those that both ends allow, by descriptor and by address.
+func TestMaxReadAtomic(t *testing.T) {
+	for _, c := range []struct{ a, b, both int }{{0, 0, 16}, {1, 0, 1}, {5, 3, 3}, {0, 100, 16}, {100, 20, 20}} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			configA, configB := rdma.Config{MaxReadAtomic: c.a, Permissions: everything}, rdma.Config{MaxReadAtomic: c.b, Permissions: everything}
+			r := newRig(t, configA, configB)
+			var reads outcome[*rdma.ReadTask]
+			pool := must(r.a.ctx.ReadPool(40, reads.ok, reads.bad))
+			r.connect(1)
+			for i := range 40 {
+				task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.peer, i, 1), r.a.bufs.Target(r.a.mem, i, 1)))
+				require.NoError(t, task.TrySubmit())
+			}
+			r.until("all have been read", func() bool { return reads.count() == 40 })
+			require.Empty(t, reads.errs)
+			for _, task := range reads.done {
+				require.NoError(t, task.Free())
+			}
+			assert.Equal(t, []int{c.both, c.both}, []int{r.a.conns[0].MaxReadAtomic(), r.b.conns[0].MaxReadAtomic()})
+
+			cs := newCallers(t)
+			server, client := cs.add(configA), cs.add(configB)
+			cs.start(server, client)
+			_, addr := cs.listen(server, rdma.ListenConfig{})
+			conn := must(client.Dial(addr, rdma.DialConfig{}))
+			cs.until("connected", func() bool { return len(server.ready) == 1 && conn.State() == rdma.Ready })
+			assert.Equal(t, []int{c.both, c.both}, []int{server.ready[0].MaxReadAtomic(), conn.MaxReadAtomic()})
+		})
+	}
 }
 
 func TestEveryConfigWorks(t *testing.T) {

@@ -283,7 +283,7 @@ func (conn *Connection) Connect(desc []byte) error {
 	}
 	conn.peer = peer
 	conn.mtu = min(conn.local.mtu, peer.mtu)
-	conn.maxReads = min(peer.reads, c.set.caps.MaxReadAtomic)
+	conn.maxReads = min(peer.reads, c.set.MaxReadAtomic)
 	conn.enter(Connecting, nil)
 	signal.await()
 	conn.bringUp(signal.begin)

@@ -214,7 +214,7 @@ func (e *cmEnd) attributes() (verbs.QPAttr, error) {
 	attr.MinRNRTimer, attr.Timeout, attr.RetryCount, attr.RNRRetry = s.rnrTimer, s.timeout, s.retries, s.rnrRetry
 	s.putPathFields(&attr.Address)
 	attr.MaxDestReadAtomic = min(attr.MaxDestReadAtomic, s.reads) // the peer may ask for more
-	attr.MaxInitReadAtomic = min(attr.MaxInitReadAtomic, s.caps.MaxReadAtomic, readLimit)
+	attr.MaxInitReadAtomic = min(attr.MaxInitReadAtomic, s.MaxReadAtomic)
 	conn.mtu, conn.maxReads = attr.PathMTU, attr.MaxInitReadAtomic
 	conn.peer.gid, conn.peer.qpn = attr.Address.DGID, attr.DestQPN
 	conn.publish()
@@ -226,7 +226,7 @@ func (e *cmEnd) param(privateData []byte) verbs.CMParam {
 	c, s := e.conn.ctx, e.conn.ctx.set
 	return verbs.CMParam{
 		QPN: e.conn.lane.Num(), PrivateData: privateData,
-		ResponderResources: s.reads, InitiatorDepth: min(s.caps.MaxReadAtomic, readLimit),
+		ResponderResources: s.reads, InitiatorDepth: s.MaxReadAtomic,
 		RetryCount: s.retries, RNRRetryCount: s.rnrRetry, SRQ: c.srq != nil,
 	}
 }

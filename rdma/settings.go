@@ -57,8 +57,8 @@ const (
 	ackTimeUnit        = 4096 * time.Nanosecond
 	maxRNRRetry        = 7
 	maxRetryCount      = 7
-	// readLimit bounds the reads and atomics accepted at a time: more do not
-	// help, and each costs the device memory on every connection.
+	// readLimit bounds the reads and atomics under way at a time where the program does not:
+	// more seldom help, and each costs the device memory on every connection.
 	readLimit = 16
 	// inlineLimit bounds the data that are posted inline, which spares the device a
 	// read of the memory. Queue elements have that room anyway: the default list of
@@ -74,7 +74,7 @@ func resolve(dev verbs.Device, cfg Config) (*settings, error) {
 	}
 	s.caps, s.cmPathMTU = capabilitiesOf(dev, &attr, s.Transport), attr.CMPathMTU
 	s.maxCQE, s.maxAH, s.ports = attr.MaxCQE, attr.MaxAH, attr.Ports
-	s.reads, s.receivesShared = min(attr.MaxQPReadAtomic, readLimit), attr.MaxSRQ > 0
+	s.reads, s.receivesShared = min(attr.MaxQPReadAtomic, cmp.Or(max(s.MaxReadAtomic, 0), readLimit)), attr.MaxSRQ > 0
 	if err := s.setInline(dev, attr.MaxInline); err != nil {
 		return nil, err
 	}
@@ -328,6 +328,7 @@ func (s *settings) setSizes(dev verbs.Device) error {
 		{"SendQueueSize", &s.SendQueueSize, 0, s.caps.MaxSends},
 		{"RecvQueueSize", &s.RecvQueueSize, 0, s.caps.MaxReceives},
 		{"MaxSendSGE", &s.MaxSendSGE, min(defaultSGE, s.caps.MaxSendSGE), s.caps.MaxSendSGE},
+		{"MaxReadAtomic", &s.MaxReadAtomic, min(readLimit, s.caps.MaxReadAtomic), s.caps.MaxReadAtomic},
 		{"MaxRecvSGE", &s.MaxRecvSGE, min(defaultSGE, s.caps.MaxRecvSGE), s.caps.MaxRecvSGE},
 	} {
 		if *f.value < 0 || *f.value > f.most {

@@ -233,7 +233,7 @@ func TestPeerGoneBeforeConnecting(t *testing.T) {
 				stderr := oneError(t, scratch, 1, program,
 					append([]string{"-ld", in("ours"), "-re", in("theirs"), "-connect-timeout", "50ms", "-timeout", patience}, memory...))
 				// Another program may have taken the peer's address, and have ended meanwhile.
-				if !strings.Contains(stderr, "its process is dead") {
+				if !strings.Contains(stderr, "the process of the peer is dead") {
 					assert.Contains(t, stderr, "gave up after 50ms (-connect-timeout) while waiting for "+awaited+gone)
 				}
 			})
