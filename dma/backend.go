@@ -60,7 +60,7 @@ const (
 // connect connects the queue pair to itself.
 func (c *Context) connect() error {
 	s, psn := c.set, rand.Uint32()&0xffffff
-	if err := c.lane.Initialize(s.Port, 0, 0); err != nil {
+	if err := c.lane.Initialize(s.Port, s.PKeyIndex, 0); err != nil {
 		return err
 	}
 	return c.lane.Connect(verbs.QPAttr{

@@ -217,6 +217,7 @@ func TestConfig(t *testing.T) {
 		{"domain of another device", dma.Config{PD: other.DefaultPD()}, dma.ErrInvalid},
 		{"port", dma.Config{Port: 2}, dma.ErrRange},
 		{"negative port", dma.Config{Port: -1}, dma.ErrRange},
+		{"P_Key", dma.Config{PKeyIndex: 1 << 16}, dma.ErrRange},
 		{"GID", dma.Config{GIDIndex: new(77)}, dma.ErrGID},
 		{"queue", dma.Config{QueueSize: 1 << 20}, dma.ErrRange},
 		{"lists", dma.Config{MaxSGE: 33}, dma.ErrRange},

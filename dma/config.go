@@ -2,6 +2,7 @@ package dma
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -27,6 +28,9 @@ type Config struct {
 	// GIDIndex is the index of the address in the port's GID table by which the
 	// device reaches itself. Nil: the first usable one, as package rdma chooses.
 	GIDIndex *int
+	// PKeyIndex is where the P_Key of a partition that the port is in is in the port's table
+	// (InfiniBand).
+	PKeyIndex int
 	// QueueSize is how many pieces of copies can be at the device at a time: at most
 	// as many as the device's queue pairs take, and half of what its completion queues
 	// take. Further ones wait in the context, in order. Zero: as many as the pools
@@ -92,6 +96,9 @@ func resolve(dev verbs.Device, cfg Config) (*settings, error) {
 	}
 	if s.Port < 1 || s.Port > attr.Ports {
 		return nil, fmt.Errorf("%w: Config.Port is %d; %s has ports 1 to %d", ErrRange, s.Port, dev.Name(), attr.Ports)
+	}
+	if s.PKeyIndex < 0 || s.PKeyIndex > math.MaxUint16 {
+		return nil, fmt.Errorf("%w: Config.PKeyIndex is %d; 0 to %d are possible", ErrRange, s.PKeyIndex, math.MaxUint16)
 	}
 	if err := s.setSizes(dev, &attr); err != nil {
 		return nil, err

@@ -88,6 +88,9 @@ func (a *addressHandles) make(to destination, p *Peer, helped bool) (*addressHan
 		a.leaving = a.leaving[1:]
 	}
 	s := a.ctx.set
+	if to.lid == 0 && p.group == nil && a.ctx.portView().gid.Type == verbs.GIDInfiniBand {
+		return nil, fmt.Errorf("%w: on InfiniBand it needs the local identifier of its port: call Peer.SetLID, or make the peer from its descriptor", ErrInvalid)
+	}
 	path := s.path(to.sgid, to.gid, to.lid, to.udpPort, to.source)
 	path.SourceQPN = to.qpn
 	if p.group != nil {

@@ -1,6 +1,7 @@
 package rdma_test
 
 import (
+	"errors"
 	"net/netip"
 	"sync"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/internal/faultydevice"
+	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/soft"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -63,5 +65,35 @@ func TestInfiniBandByAddress(t *testing.T) {
 	datagrams := cs.on(client.dev, rdma.Config{Transport: verbs.UD, PKeyIndex: 2})
 	cs.start(datagrams)
 	assert.Equal(t, []int{2}, keys)
+	cs.close()
+}
+
+// On InfiniBand a datagram goes to a LID, which an address of an endpoint does not have.
+func TestInfiniBandPeerAt(t *testing.T) {
+	d := closed(t, must(faultydevice.Open(soft.Config{})))
+	d.InfiniBand(5)
+	boom := errors.New("boom")
+	lids := make(chan uint16, 2)
+	d.Set(func(h *faultydevice.Hooks) {
+		h.CreateAH = func(a *verbs.AddressAttr) error {
+			lids <- a.DLID // on the goroutine of a helper
+			return boom
+		}
+	})
+	cs := newCallers(t, d)
+	c := cs.on(d, rdma.Config{Transport: verbs.UD})
+	sends := must(c.SendPool(1, func(*rdma.SendTask) {}, func(*rdma.SendTask, error) {}))
+	cs.start(c)
+	cs.until("it runs", func() bool { return c.State() == pe.Running })
+	peer := must(c.PeerAt(rdma.EndpointAddr{GID: verbs.GID{0: 0xfe, 1: 0x80, 15: 9}, QPN: 17}))
+	task := must(sends.Alloc(peer, nil))
+	err := task.Submit()
+	require.ErrorIs(t, err, rdma.ErrInvalid)
+	require.ErrorContains(t, err, "Peer.SetLID")
+	require.Empty(t, lids)
+	peer.SetLID(9)
+	require.NotErrorIs(t, task.Submit(), rdma.ErrInvalid)
+	assert.Equal(t, uint16(9), <-lids)
+	_ = task.Free()
 	cs.close()
 }

@@ -85,8 +85,8 @@ func (c *Context) NewPeer(desc []byte) (*Peer, error) {
 // PeerAt makes a peer from the address of its endpoint, as EndpointAddr and Peer.Addr
 // give it; that of a multicast group has verbs.MulticastQPN, and JoinMulticast need not come
 // before. Messages carry the context's own Q_Key; NewPeer takes another one from the
-// descriptor. Errors match ErrInvalid for what cannot be an address, and ErrMismatch where
-// the networks do not fit.
+// descriptor. On InfiniBand it also needs Peer.SetLID. Errors match ErrInvalid for what cannot
+// be an address, and ErrMismatch where the networks do not fit.
 func (c *Context) PeerAt(addr EndpointAddr) (*Peer, error) {
 	const op = "make a peer"
 	if err := c.control.Owned(op); err != nil {
@@ -233,6 +233,11 @@ func (p *Peer) Context() *Context {
 	}
 	return p.ctx
 }
+
+// SetLID sets the local identifier of the port that the peer is at, on InfiniBand, where
+// datagrams go by it. That of a peer from PeerAt has to be set before anything is sent to it.
+// NewPeer, ResolvePeer and messages of the peer set it themselves.
+func (p *Peer) SetLID(lid uint16) { p.lid = lid }
 
 // UserData returns what SetUserData stored last, or nil.
 func (p *Peer) UserData() any { return p.userData }
