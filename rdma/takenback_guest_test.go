@@ -11,7 +11,7 @@ import (
 // So it is where one end, or both, are the kernel's.
 func TestGuestSoakMemoryTakenBack(t *testing.T) {
 	requireGuest(t)
-	rounds := soak.Rounds(t, 6, 200)
+	rounds := soak.Rounds(t, 2, 200)
 	for _, on := range couples[:3] {
 		t.Run(on.name, func(t *testing.T) { testTakenBack(t, on.a(t), on.b(t), rounds) })
 	}
