@@ -16,21 +16,21 @@ import (
 // writer is a rig with a pool of writes of 8 bytes.
 type writer struct {
 	*rig
-	writes *rdma.WritePool
+	writes *rdma.Pool
 }
 
 func newWriter(b *testing.B, n int) *writer {
 	w := &writer{rig: newRig(b)}
 	var err error
-	w.writes, err = w.a.WritePool(n, pe.Done, pe.Failed)
+	w.writes, err = w.a.Pool(n, pe.Done, pe.Failed)
 	require.NoError(b, err)
 	w.connect(b)
 	b.ReportAllocs()
 	return w
 }
 
-func (w *writer) alloc() (*rdma.WriteTask, error) {
-	return w.writes.Alloc(w.conn, w.bufs.Source(w.memA, 0, 8), w.bufs.Target(w.remote, 0, 8))
+func (w *writer) alloc() (*rdma.Task, error) {
+	return w.writes.Write(w.conn, w.bufs.Source(w.memA, 0, 8), w.bufs.Target(w.remote, 0, 8))
 }
 
 // BenchmarkCallbacks writes with n tasks in flight, each submitting the next one
@@ -41,7 +41,7 @@ func BenchmarkCallbacks(b *testing.B) {
 			w := newWriter(b, n)
 			left, out := b.N, 0
 			ended := make(chan error, 1)
-			var next func(t *rdma.WriteTask, err error)
+			var next func(t *rdma.Task, err error)
 			begin := func() error {
 				t, err := w.alloc()
 				if err == nil {
@@ -51,7 +51,7 @@ func BenchmarkCallbacks(b *testing.B) {
 				}
 				return err
 			}
-			next = func(t *rdma.WriteTask, err error) {
+			next = func(t *rdma.Task, err error) {
 				out--
 				if e := t.Free(); err == nil {
 					err = e

@@ -22,35 +22,35 @@ import (
 // allocation and of its submission: where a connection or a context has ended, they
 // match the reason.
 func Send(ctx context.Context, to rdma.Responder, src *bufinv.Buf) error {
-	return operate(ctx, to, src, nil, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.Send(to, src) }, nil)
+	return operate(ctx, to, src, nil, func(p *rdma.Pool) (*rdma.Task, error) { return p.Send(to, src) }, nil)
 }
 
 // SendImm is Send with 32 bits of immediate data.
 func SendImm(ctx context.Context, to rdma.Responder, src *bufinv.Buf, imm uint32) error {
-	return operate(ctx, to, src, nil, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.SendImm(to, src, imm) }, nil)
+	return operate(ctx, to, src, nil, func(p *rdma.Pool) (*rdma.Task, error) { return p.SendImm(to, src, imm) }, nil)
 }
 
 // Read reads the data of src, memory of the peer, into dst, a list, which is emptied first,
 // and waits for it.
 func Read(ctx context.Context, to rdma.Responder, src, dst *bufinv.Buf) error {
-	return operate(ctx, to, dst, src, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.Read(to, src, dst) }, nil)
+	return operate(ctx, to, dst, src, func(p *rdma.Pool) (*rdma.Task, error) { return p.Read(to, src, dst) }, nil)
 }
 
 // Write writes the data of src, a list, to the room of dst, memory of the peer, and waits
 // until the peer's device has it.
 func Write(ctx context.Context, to rdma.Responder, src, dst *bufinv.Buf) error {
-	return operate(ctx, to, src, dst, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.Write(to, src, dst) }, nil)
+	return operate(ctx, to, src, dst, func(p *rdma.Pool) (*rdma.Task, error) { return p.Write(to, src, dst) }, nil)
 }
 
 // WriteImm is Write with 32 bits of immediate data, which take a receive at the peer.
 func WriteImm(ctx context.Context, to rdma.Responder, src, dst *bufinv.Buf, imm uint32) error {
-	return operate(ctx, to, src, dst, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.WriteImm(to, src, dst, imm) }, nil)
+	return operate(ctx, to, src, dst, func(p *rdma.Pool) (*rdma.Task, error) { return p.WriteImm(to, src, dst, imm) }, nil)
 }
 
 // CompareSwap stores swap if compare is the value of dst, 8 bytes of the peer's memory at
 // an address that is a multiple of 8, and returns the value that was there before.
 func CompareSwap(ctx context.Context, conn *rdma.Connection, dst *bufinv.Buf, compare, swap uint64) (original uint64, err error) {
-	err = operate(ctx, conn, nil, dst, func(p *rdma.SharedPool) (*rdma.SharedTask, error) {
+	err = operate(ctx, conn, nil, dst, func(p *rdma.Pool) (*rdma.Task, error) {
 		return p.CompareSwap(conn, dst, compare, swap)
 	}, &original)
 	return original, err
@@ -59,14 +59,14 @@ func CompareSwap(ctx context.Context, conn *rdma.Connection, dst *bufinv.Buf, co
 // FetchAdd adds to the value of dst, as CompareSwap, modulo 2^64, and returns the value
 // that was there before.
 func FetchAdd(ctx context.Context, conn *rdma.Connection, dst *bufinv.Buf, add uint64) (original uint64, err error) {
-	err = operate(ctx, conn, nil, dst, func(p *rdma.SharedPool) (*rdma.SharedTask, error) { return p.FetchAdd(conn, dst, add) }, &original)
+	err = operate(ctx, conn, nil, dst, func(p *rdma.Pool) (*rdma.Task, error) { return p.FetchAdd(conn, dst, add) }, &original)
 	return original, err
 }
 
 // operate runs one operation. The allocation may be tried several times, and takes a
 // reference each time; the caller's are held until the end.
 func operate(ctx context.Context, to rdma.Responder, local, remote *bufinv.Buf,
-	alloc func(*rdma.SharedPool) (*rdma.SharedTask, error), original *uint64,
+	alloc func(*rdma.Pool) (*rdma.Task, error), original *uint64,
 ) error {
 	defer func() {
 		_ = local.Free() // what is wrong with it, the task has said
@@ -80,14 +80,14 @@ func operate(ctx context.Context, to rdma.Responder, local, remote *bufinv.Buf,
 	if e == nil {
 		return fmt.Errorf("await: run a task of context %q: %w", c.Name(), pe.ErrNotConnected)
 	}
-	var collect func(*rdma.SharedTask) error
+	var collect func(*rdma.Task) error
 	if original != nil {
-		collect = func(t *rdma.SharedTask) error {
+		collect = func(t *rdma.Task) error {
 			*original = t.Original()
 			return nil
 		}
 	}
-	return Task(ctx, e, func() (*rdma.SharedTask, error) {
+	return Task(ctx, e, func() (*rdma.Task, error) {
 		p, err := c.SharedPool()
 		if err != nil {
 			return nil, err

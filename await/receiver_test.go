@@ -21,9 +21,9 @@ import (
 type inbox struct {
 	*rig
 	rx     *await.Receiver
-	sends  *rdma.SendImmPool
-	plain  *rdma.SendPool
-	writes *rdma.WriteImmPool
+	sends  *rdma.Pool
+	plain  *rdma.Pool
+	writes *rdma.Pool
 }
 
 func newInbox(t testing.TB, n, size int) *inbox {
@@ -33,21 +33,21 @@ func newInbox(t testing.TB, n, size int) *inbox {
 	i.rx, err = await.NewReceiver(i.b, n, size)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, i.rx.Close()) })
-	i.sends, err = i.a.SendImmPool(4, pe.Done, pe.Failed)
+	i.sends, err = i.a.Pool(4, pe.Done, pe.Failed)
 	require.NoError(t, err)
-	i.plain, err = i.a.SendPool(4, pe.Done, pe.Failed)
+	i.plain, err = i.a.Pool(4, pe.Done, pe.Failed)
 	require.NoError(t, err)
-	i.writes, err = i.a.WriteImmPool(4, pe.Done, pe.Failed)
+	i.writes, err = i.a.Pool(4, pe.Done, pe.Failed)
 	require.NoError(t, err)
 	return i
 }
 
 // send sends a number.
 func (i *inbox) send(n uint32) error {
-	return await.Task(background, i.engine, func() (*rdma.SendImmTask, error) {
+	return await.Task(background, i.engine, func() (*rdma.Task, error) {
 		at := int(n%8) * 8
 		binary.BigEndian.PutUint32(i.memA.Bytes()[at:], n)
-		return i.sends.Alloc(i.conn, i.bufs.Source(i.memA, at, 4), n)
+		return i.sends.SendImm(i.conn, i.bufs.Source(i.memA, at, 4), n)
 	}, nil)
 }
 
@@ -92,11 +92,11 @@ func TestMessagesOfEveryKind(t *testing.T) {
 	i.connect(t)
 	copy(i.memA.Bytes(), "hello")
 	go func() {
-		_ = await.Task(background, i.engine, func() (*rdma.SendTask, error) {
-			return i.plain.Alloc(i.conn, i.bufs.Source(i.memA, 0, 5))
+		_ = await.Task(background, i.engine, func() (*rdma.Task, error) {
+			return i.plain.Send(i.conn, i.bufs.Source(i.memA, 0, 5))
 		}, nil)
-		_ = await.Task(background, i.engine, func() (*rdma.WriteImmTask, error) {
-			return i.writes.Alloc(i.conn, i.bufs.Source(i.memA, 0, 5), i.bufs.Target(i.remote, 4096, 5), 7)
+		_ = await.Task(background, i.engine, func() (*rdma.Task, error) {
+			return i.writes.WriteImm(i.conn, i.bufs.Source(i.memA, 0, 5), i.bufs.Target(i.remote, 4096, 5), 7)
 		}, nil)
 	}()
 	var got []string
@@ -317,15 +317,15 @@ func (i *inbox) connectAgain(t *testing.T) {
 // A write that was given up keeps its buffers until the peer has it.
 func TestWriteGivenUp(t *testing.T) {
 	r := newRig(t)
-	writes, err := r.a.WritePool(1, pe.Done, pe.Failed)
+	writes, err := r.a.Pool(1, pe.Done, pe.Failed)
 	require.NoError(t, err)
 	r.connect(t)
 	const size = memorySize
 	for try := 0; ; try++ {
 		ctx, cancel := context.WithCancel(background)
-		err := await.Task(ctx, r.engine, func() (*rdma.WriteTask, error) {
+		err := await.Task(ctx, r.engine, func() (*rdma.Task, error) {
 			defer cancel()
-			return writes.Alloc(r.conn, r.bufs.Source(r.memA, 0, size), r.bufs.Target(r.remote, 0, size))
+			return writes.Write(r.conn, r.bufs.Source(r.memA, 0, size), r.bufs.Target(r.remote, 0, size))
 		}, nil)
 		var pending *await.Pending
 		if !errors.As(err, &pending) {

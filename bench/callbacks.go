@@ -12,7 +12,7 @@ import (
 
 // withCallbacks prepares a player that is called back.
 func withCallbacks(p *player) (err error) {
-	if p.sends, err = p.rdma.SendPool(ballTasks, p.sent, func(t *rdma.SendTask, err error) {
+	if p.sends, err = p.rdma.Pool(ballTasks, p.sent, func(t *rdma.Task, err error) {
 		p.fail(err)
 		p.sent(t)
 	}); err != nil {
@@ -46,7 +46,7 @@ func (p *player) begun() error {
 		if err := recv.Submit(); err != nil {
 			return errors.Join(err, recv.Free())
 		}
-		send, err := p.sends.Alloc(p.conn, p.source(i))
+		send, err := p.sends.Send(p.conn, p.source(i))
 		if err != nil {
 			return err
 		}
@@ -71,7 +71,7 @@ func (p *player) send() error {
 	return t.Submit()
 }
 
-func (p *player) sent(t *rdma.SendTask) {
+func (p *player) sent(t *rdma.Task) {
 	if p.rdma.State() != pe.Running {
 		p.check(t.Free())
 		return

@@ -204,7 +204,7 @@ func (c *crowd) addNotReady(n int) error {
 		return err
 	}
 	for _, conn := range c.beside {
-		t, err := c.x.sends.Alloc(conn, nil)
+		t, err := c.x.sends.Send(conn, nil)
 		if err == nil {
 			err = errors.Join(t.Submit(), c.progress())
 		}

@@ -19,9 +19,9 @@ type endpoint struct {
 	dev      verbs.Device
 	engine   *pe.Engine
 	rdma     *rdma.Context
-	writes   *rdma.WritePool
-	reads    *rdma.ReadPool
-	sends    *rdma.SendPool
+	writes   *rdma.Pool
+	reads    *rdma.Pool
+	sends    *rdma.Pool
 	receives *rdma.ReceivePool
 	bufs     *bufinv.Inventory
 	local    *mmap.Map
@@ -29,8 +29,9 @@ type endpoint struct {
 	conn     *rdma.Connection
 
 	counters  bool
-	completed int             // tasks
-	again     func(rdma.Task) // what to do with a completed one
+	stopping  bool
+	completed int              // tasks
+	again     func(*rdma.Task) // what to do with a completed one
 }
 
 // open makes an endpoint that has exported its connection and memory.
@@ -71,15 +72,16 @@ const access = mmap.RemoteRead | mmap.RemoteWrite
 
 // pools makes those that a measurement uses.
 func (e *endpoint) pools(measurement string, n int) (err error) {
+	failed := func(_ *rdma.Task, err error) { e.failed(err) }
 	switch measurement {
 	case "read_bw":
-		e.reads, err = e.rdma.ReadPool(n, func(t *rdma.ReadTask) { e.done(t) }, func(_ *rdma.ReadTask, err error) { e.failed(err) })
+		e.reads, err = e.rdma.Pool(n, e.done, failed)
 	case "send_bw":
-		if e.sends, err = e.rdma.SendPool(n, func(t *rdma.SendTask) { e.done(t) }, func(_ *rdma.SendTask, err error) { e.failed(err) }); err == nil {
-			e.receives, err = e.rdma.ReceivePool(n, func(t *rdma.ReceiveTask) { e.done(t) }, func(_ *rdma.ReceiveTask, err error) { e.failed(err) })
+		if e.sends, err = e.rdma.Pool(n, e.done, failed); err == nil {
+			e.receives, err = e.rdma.ReceivePool(n, e.received, func(_ *rdma.ReceiveTask, err error) { e.failed(err) })
 		}
 	default:
-		e.writes, err = e.rdma.WritePool(n, func(t *rdma.WriteTask) { e.done(t) }, func(_ *rdma.WriteTask, err error) { e.failed(err) })
+		e.writes, err = e.rdma.Pool(n, e.done, failed)
 	}
 	return err
 }
@@ -123,18 +125,18 @@ func waitRunning(endpoints ...*endpoint) error {
 
 // tasks allocates n tasks that move size bytes, all of them between the same places, as
 // those of perftest do: caches then see the same.
-func (e *endpoint) tasks(n, size int) ([]rdma.Task, error) {
-	var tasks []rdma.Task
+func (e *endpoint) tasks(n, size int) ([]*rdma.Task, error) {
+	var tasks []*rdma.Task
 	for range n {
-		var t rdma.Task
+		var t *rdma.Task
 		var err error
 		switch {
 		case e.reads != nil:
-			t, err = e.reads.Alloc(e.conn, e.bufs.Source(e.remote, 0, size), e.bufs.Target(e.local, 0, size))
+			t, err = e.reads.Read(e.conn, e.bufs.Source(e.remote, 0, size), e.bufs.Target(e.local, 0, size))
 		case e.sends != nil:
-			t, err = e.sends.Alloc(e.conn, e.bufs.Source(e.local, 0, size))
+			t, err = e.sends.Send(e.conn, e.bufs.Source(e.local, 0, size))
 		default:
-			t, err = e.writes.Alloc(e.conn, e.bufs.Source(e.local, 0, size), e.bufs.Target(e.remote, 0, size))
+			t, err = e.writes.Write(e.conn, e.bufs.Source(e.local, 0, size), e.bufs.Target(e.remote, 0, size))
 		}
 		if err != nil {
 			return nil, err
@@ -144,10 +146,17 @@ func (e *endpoint) tasks(n, size int) ([]rdma.Task, error) {
 	return tasks, nil
 }
 
-func (e *endpoint) done(t rdma.Task) {
+func (e *endpoint) done(t *rdma.Task) {
 	e.completed++
 	if e.again != nil {
 		e.again(t)
+	}
+}
+
+// received submits a receive again, unless the endpoint is about to stop.
+func (e *endpoint) received(t *rdma.ReceiveTask) {
+	if !e.stopping {
+		e.failed(t.Submit())
 	}
 }
 
@@ -155,7 +164,7 @@ func (e *endpoint) failed(err error) { e.rdma.Fail(err) }
 
 // stop ends the context, which takes its tasks back.
 func (e *endpoint) stop() error {
-	e.again = nil
+	e.again, e.stopping = nil, true
 	return e.rdma.Close()
 }
 

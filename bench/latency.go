@@ -23,7 +23,7 @@ const (
 // pinger writes a number to the peer, which writes it back.
 type pinger struct {
 	*endpoint
-	tasks []*rdma.WriteTask
+	tasks []*rdma.Task
 	next  int
 
 	ball  *uint64            // the number that the peer wrote last
@@ -35,7 +35,7 @@ func newPinger(e *endpoint) (*pinger, error) {
 	p := &pinger{endpoint: e, ball: word(0)}
 	for i := range pingTasks {
 		p.balls[i] = word(pingSource + i*pingSize)
-		t, err := e.writes.Alloc(e.conn, e.bufs.Source(e.local, pingSource+i*pingSize, pingSize), e.bufs.Target(e.remote, 0, pingSize))
+		t, err := e.writes.Write(e.conn, e.bufs.Source(e.local, pingSource+i*pingSize, pingSize), e.bufs.Target(e.remote, 0, pingSize))
 		if err != nil {
 			return nil, err
 		}

@@ -26,7 +26,7 @@ type player struct {
 	mem    *mmap.Map
 	bufs   *bufinv.Inventory
 	inbox  *bufinv.Pool
-	sends  *rdma.SendPool
+	sends  *rdma.Pool
 	conn   *rdma.Connection
 	closer []func() error
 
@@ -41,7 +41,7 @@ type player struct {
 
 	// Of players with callbacks.
 	recvs *rdma.ReceivePool
-	idle  []*rdma.SendTask
+	idle  []*rdma.Task
 
 	// Of those that wait.
 	receiver *await.Receiver

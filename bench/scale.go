@@ -278,12 +278,12 @@ func (m *many) inTurns(d time.Duration, run int) (rate, error) {
 		return rate{}, err
 	}
 	next, left := 0, run
-	m.again = func(t rdma.Task) {
+	m.again = func(t *rdma.Task) {
 		if left == 0 {
 			next, left = (next+1)%len(m.conns), run
 		}
 		left--
-		err := t.(*rdma.WriteTask).SetConnection(m.conns[next])
+		err := t.SetConnection(m.conns[next])
 		if err == nil {
 			err = t.Submit()
 		}
@@ -345,13 +345,13 @@ func (m *many) atOnce(d time.Duration) (r rate, jain, least float64, err error) 
 		return r, 0, 0, err
 	}
 	counts := make([]int, len(m.conns))
-	m.again = func(t rdma.Task) {
+	m.again = func(t *rdma.Task) {
 		*t.UserData().(*int)++
 		m.rdma.Fail(t.Submit())
 	}
 	for i, t := range tasks {
 		t.SetUserData(&counts[i/each])
-		if err := t.(*rdma.WriteTask).SetConnection(m.conns[i/each]); err != nil {
+		if err := t.SetConnection(m.conns[i/each]); err != nil {
 			return r, 0, 0, err
 		}
 		if err := t.Submit(); err != nil {
@@ -388,7 +388,7 @@ func fairness(shares []float64) (jain, least float64) {
 }
 
 // drain waits for tasks, and frees them.
-func (m *many) drain(tasks []rdma.Task) error {
+func (m *many) drain(tasks []*rdma.Task) error {
 	m.again = nil
 	for _, t := range tasks {
 		for t.InFlight() {

@@ -76,7 +76,7 @@ func (e *endpoint) repeatBatches() error {
 	}
 	// Tasks of a batch complete in order, so a batch goes out again when its
 	// last task has come back.
-	last := make(map[rdma.Task]int)
+	last := make(map[*rdma.Task]int)
 	for b := range rateBatches {
 		last[tasks[(b+1)*rateBatch-1]] = b
 	}
@@ -84,7 +84,7 @@ func (e *endpoint) repeatBatches() error {
 		_, err := rdma.SubmitAll(tasks[b*rateBatch:(b+1)*rateBatch], pe.OptimizeReports)
 		e.rdma.Fail(err)
 	}
-	e.again = func(t rdma.Task) {
+	e.again = func(t *rdma.Task) {
 		if b, ok := last[t]; ok {
 			submit(b)
 		}
@@ -115,7 +115,7 @@ func repeat(e *endpoint, o options) (completed int, elapsed time.Duration, err e
 	if err != nil {
 		return 0, 0, err
 	}
-	submit := func(t rdma.Task) {
+	submit := func(t *rdma.Task) {
 		e.rdma.Fail(t.Submit())
 	}
 	e.again = submit
@@ -140,16 +140,12 @@ func serveReceives(o options) error {
 		if err := waitRunning(e); err != nil {
 			return err
 		}
-		submit := func(t rdma.Task) {
-			e.failed(t.Submit())
-		}
-		e.again = submit
 		for range n {
 			t, err := e.receives.Alloc(e.bufs.Target(e.local, 0, o.size))
 			if err != nil {
 				return err
 			}
-			submit(t)
+			e.failed(t.Submit())
 		}
 		for ctx.Err() == nil {
 			if err := e.progress(); err != nil {

@@ -14,7 +14,7 @@ import (
 
 // withWaits prepares a player that waits.
 func withWaits(p *player) (err error) {
-	if p.sends, err = p.rdma.SendPool(ballTasks, pe.Done, pe.Failed); err != nil {
+	if p.sends, err = p.rdma.Pool(ballTasks, pe.Done, pe.Failed); err != nil {
 		return err
 	}
 	if p.receiver, err = await.NewReceiver(p.rdma, ballTasks, ballSize); err != nil {
@@ -67,9 +67,9 @@ func waiting(ctx context.Context, p *player) (err error) {
 
 func (p *player) sendAndWait(ctx context.Context) error {
 	p.hit = time.Now()
-	return await.Task(ctx, p.engine, func() (*rdma.SendTask, error) {
+	return await.Task(ctx, p.engine, func() (*rdma.Task, error) {
 		b := p.source(0)
 		binary.NativeEndian.PutUint64(b.Bytes(), p.ball)
-		return p.sends.Alloc(p.conn, b)
+		return p.sends.Send(p.conn, b)
 	}, nil)
 }

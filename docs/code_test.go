@@ -32,9 +32,9 @@ var (
 	conn                    *rdma.Connection
 	mem, local, shared      *mmap.Map
 	buf, src, dst           *bufinv.Buf
-	reads                   *rdma.ReadPool
-	writes                  *rdma.WritePool
-	sends                   *rdma.SendPool
+	reads                   *rdma.Pool
+	writes                  *rdma.Pool
+	sends                   *rdma.Pool
 	n                       int
 	desc                    []byte
 	log                     zerolog.Logger

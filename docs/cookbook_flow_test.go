@@ -22,7 +22,7 @@ type producer struct {
 	end     *end // memory for as many slots of its own
 	conn    *rdma.Connection
 	remote  *mmap.Map // the consumer's slots
-	writes  *rdma.WriteImmPool
+	writes  *rdma.Pool
 	fill    func(chunk int, slot []byte) (more bool)
 	sent    int
 	written int // acknowledged by the consumer's device
@@ -32,7 +32,7 @@ type producer struct {
 
 // prepare makes as many writes as slots, and takes the consumer's credits.
 func (p *producer) prepare() (err error) {
-	if p.writes, err = p.end.rdma.WriteImmPool(slots, pe.Done, pe.Failed); err != nil {
+	if p.writes, err = p.end.rdma.Pool(slots, pe.Done, pe.Failed); err != nil {
 		return err
 	}
 	return p.end.rdma.Receive(1, 0, func(m *rdma.Message) {
@@ -51,7 +51,7 @@ func (p *producer) push() {
 		if p.ended = !p.fill(p.sent, p.end.memory.Bytes()[at:][:slotSize]); p.ended {
 			return
 		}
-		task, err := p.writes.Alloc(p.conn, p.end.bufs.Source(p.end.memory, at, slotSize), p.end.bufs.Target(p.remote, at, slotSize), uint32(p.sent))
+		task, err := p.writes.WriteImm(p.conn, p.end.bufs.Source(p.end.memory, at, slotSize), p.end.bufs.Target(p.remote, at, slotSize), uint32(p.sent))
 		if err := pe.SubmitNew(task, err, p.wrote); err != nil {
 			p.end.rdma.Fail(err)
 			return
@@ -60,7 +60,7 @@ func (p *producer) push() {
 	}
 }
 
-func (p *producer) wrote(t *rdma.WriteImmTask, err error) {
+func (p *producer) wrote(t *rdma.Task, err error) {
 	if err = errors.Join(err, t.Free()); err != nil {
 		p.end.rdma.Fail(err)
 		return
@@ -73,7 +73,7 @@ func (p *producer) wrote(t *rdma.WriteImmTask, err error) {
 type consumer struct {
 	end     *end // memory for the slots
 	conn    *rdma.Connection
-	credits *rdma.SendImmPool
+	credits *rdma.Pool
 	take    func(chunk int, slot []byte)
 	taken   uint32
 	given   uint32 // how many of these the producer knows of, or will
@@ -81,12 +81,12 @@ type consumer struct {
 
 // prepare makes the message of credits, and takes a chunk for each slot.
 func (c *consumer) prepare() (err error) {
-	c.credits, err = c.end.rdma.SendImmPool(1,
-		func(t *rdma.SendImmTask) {
+	c.credits, err = c.end.rdma.Pool(1,
+		func(t *rdma.Task) {
 			_ = t.Free()
 			c.giveBack()
 		},
-		func(t *rdma.SendImmTask, err error) { c.end.rdma.Fail(errors.Join(err, t.Free())) })
+		func(t *rdma.Task, err error) { c.end.rdma.Fail(errors.Join(err, t.Free())) })
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (c *consumer) giveBack() {
 		return
 	}
 	c.given = c.taken
-	task, err := c.credits.Alloc(c.conn, nil, c.taken)
+	task, err := c.credits.SendImm(c.conn, nil, c.taken)
 	c.end.rdma.Fail(pe.SubmitNew(task, err)) // nil does nothing
 }
 

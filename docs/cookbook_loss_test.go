@@ -56,12 +56,12 @@ func newEnds(t *testing.T, deviceName string, cfg rdma.Config) (from, to *end) {
 func transfer(t *testing.T, from, to *end) error {
 	size := from.memory.Len()
 	remote := from.importFrom(to)
-	writes, err := from.rdma.WritePool(1,
-		func(task *rdma.WriteTask) {
+	writes, err := from.rdma.Pool(1,
+		func(task *rdma.Task) {
 			assert.NoError(t, task.Free())
 			assert.NoError(t, from.rdma.Stop())
 		},
-		func(task *rdma.WriteTask, err error) {
+		func(task *rdma.Task, err error) {
 			assert.NoError(t, task.Free())
 			from.rdma.Fail(err)
 			assert.NoError(t, to.rdma.Stop()) // over a cut cable it would wait for a sign of life
@@ -70,7 +70,7 @@ func transfer(t *testing.T, from, to *end) error {
 	var conn *rdma.Connection
 	from.rdma.OnStateChange(func(_, next pe.State) {
 		if next == pe.Running {
-			task, err := writes.Alloc(conn, from.bufs.Source(from.memory, 0, size), from.bufs.Target(remote, 0, size))
+			task, err := writes.Write(conn, from.bufs.Source(from.memory, 0, size), from.bufs.Target(remote, 0, size))
 			if err == nil {
 				err = task.Submit()
 			}

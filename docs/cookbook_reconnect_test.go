@@ -23,7 +23,7 @@ type recorder struct {
 	end     *end
 	dial    func(ctx context.Context, ours []byte) (address, error) // waits for a server
 	written func(record int)
-	writes  *rdma.WritePool // as many tasks as records under way
+	writes  *rdma.Pool // as many tasks as records under way
 	conn    *rdma.Connection
 	remote  *mmap.Map
 	waiting []int // records to be written when there is a connection
@@ -31,13 +31,13 @@ type recorder struct {
 
 // prepare makes the tasks, and follows the connection.
 func (c *recorder) prepare(ctx context.Context, records int) (err error) {
-	c.writes, err = c.end.rdma.WritePool(records,
-		func(t *rdma.WriteTask) {
+	c.writes, err = c.end.rdma.Pool(records,
+		func(t *rdma.Task) {
 			record := t.UserData().(int)
 			_ = t.Free()
 			c.written(record)
 		},
-		func(t *rdma.WriteTask, err error) { // the connection ends with it
+		func(t *rdma.Task, err error) { // the connection ends with it
 			c.waiting = append(c.waiting, t.UserData().(int))
 			_ = t.Free() // lets go of the old server's memory
 		})
@@ -100,7 +100,7 @@ func (c *recorder) write(record int) {
 		return
 	}
 	at := record * recordSize
-	t, err := c.writes.Alloc(c.conn, c.end.bufs.Source(c.end.memory, at, recordSize), c.end.bufs.Target(c.remote, at, recordSize))
+	t, err := c.writes.Write(c.conn, c.end.bufs.Source(c.end.memory, at, recordSize), c.end.bufs.Target(c.remote, at, recordSize))
 	if err != nil {
 		c.end.rdma.Fail(err)
 		return

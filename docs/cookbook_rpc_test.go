@@ -21,18 +21,18 @@ const (
 
 // messenger sends messages of one kind. The pool of tasks is made with pe.Done and pe.Failed.
 type messenger struct {
-	sends  *rdma.SendImmPool
+	sends  *rdma.Pool
 	outbox *bufinv.Pool
 }
 
 // send returns when the device of the peer has the message.
 func (m *messenger) send(ctx context.Context, conn *rdma.Connection, message []byte, imm uint32) error {
-	return await.Task(ctx, conn.Context().Engine(), func() (*rdma.SendImmTask, error) {
+	return await.Task(ctx, conn.Context().Engine(), func() (*rdma.Task, error) {
 		b := m.outbox.Alloc()
 		if err := b.Append(message); err != nil {
 			return nil, errors.Join(err, b.Free())
 		}
-		return m.sends.Alloc(conn, b, imm)
+		return m.sends.SendImm(conn, b, imm)
 	}, nil)
 }
 
@@ -122,7 +122,7 @@ func Example_rpc() {
 	newMessenger := func(e *end, receives int) (messenger, *await.Receiver, func() error) {
 		outbox := must(bufinv.NewPool(e.memory, bufinv.PoolConfig{Count: callCredits, Size: callSize}))
 		receiver := must(await.NewReceiver(e.rdma, receives, callSize))
-		return messenger{must(e.rdma.SendImmPool(callCredits, pe.Done, pe.Failed)), outbox}, receiver,
+		return messenger{must(e.rdma.Pool(callCredits, pe.Done, pe.Failed)), outbox}, receiver,
 			func() error { return errors.Join(receiver.Close(), outbox.Close()) }
 	}
 	serverEnd := newEnd("soft-lo", 1<<16, rdma.Config{Engine: engine, Name: "server"})

@@ -61,9 +61,9 @@ func visit(accept func(theirs []byte) (ours []byte, err error), message string, 
 	}
 	e := newEnd("soft-lo", 4096, cfg)
 	defer e.close()
-	sends := must(e.rdma.SendPool(1,
-		func(t *rdma.SendTask) { check(errors.Join(t.Free(), e.rdma.Stop())) },
-		func(t *rdma.SendTask, err error) {
+	sends := must(e.rdma.Pool(1,
+		func(t *rdma.Task) { check(errors.Join(t.Free(), e.rdma.Stop())) },
+		func(t *rdma.Task, err error) {
 			_ = t.Free()
 			e.rdma.Fail(err)
 		}))
@@ -71,7 +71,7 @@ func visit(accept func(theirs []byte) (ours []byte, err error), message string, 
 	e.rdma.OnStateChange(func(_, next pe.State) {
 		if next == pe.Running {
 			n := copy(e.memory.Bytes(), message)
-			check(must(sends.Alloc(conn, e.bufs.Source(e.memory, 0, n))).Submit())
+			check(must(sends.Send(conn, e.bufs.Source(e.memory, 0, n))).Submit())
 		}
 	})
 	check(e.rdma.Start())

@@ -6,8 +6,8 @@
 // has a value of the program's, which all of its functions are given:
 //
 //	b := graph.NewBuilder[*job]("copy")
-//	in := graph.Task(b, "read", func(j *job) (*rdma.ReadTask, error) {
-//		return reads.Alloc(j.conn, bufs.Source(j.remote, 0, j.n), bufs.Target(j.local, 0, j.n))
+//	in := graph.Task(b, "read", func(j *job) (*rdma.Task, error) {
+//		return reads.Read(j.conn, bufs.Source(j.remote, 0, j.n), bufs.Target(j.local, 0, j.n))
 //	}, nil)
 //	check := b.Func("check", func(j *job) error { return j.verify() })
 //	b.Edge(in, check)
@@ -19,7 +19,7 @@
 //	err = run.Submit()
 //
 // Pools that nodes take tasks from are made with pe.Done and pe.Failed:
-// r.ReadPool(8, pe.Done, pe.Failed). All contexts must be on the engine of the graph.
+// r.Pool(8, pe.Done, pe.Failed). All contexts must be on the engine of the graph.
 //
 // A graph is a context and its instances are tasks (package pe), with the states,
 // pools and errors of all others. So an instance can be a node of another graph, if

@@ -74,11 +74,11 @@ func compare() (err error) {
 		return err
 	}
 	defer closing(r)
-	reads, err := r.ReadPool(2, pe.Done, pe.Failed)
+	reads, err := r.Pool(2, pe.Done, pe.Failed)
 	if err != nil {
 		return err
 	}
-	writes, err := r.WritePool(1, pe.Done, pe.Failed)
+	writes, err := r.Pool(1, pe.Done, pe.Failed)
 	if err != nil {
 		return err
 	}
@@ -87,11 +87,11 @@ func compare() (err error) {
 	var conn *rdma.Connection
 	local := memory.Bytes()
 	b := graph.NewBuilder[*comparison]("compare")
-	first := graph.Task(b, "read the first", func(c *comparison) (*rdma.ReadTask, error) {
-		return reads.Alloc(conn, bufs.Source(remote, c.first, block), bufs.Target(memory, 1024, block))
+	first := graph.Task(b, "read the first", func(c *comparison) (*rdma.Task, error) {
+		return reads.Read(conn, bufs.Source(remote, c.first, block), bufs.Target(memory, 1024, block))
 	}, nil)
-	second := graph.Task(b, "read the second", func(c *comparison) (*rdma.ReadTask, error) {
-		return reads.Alloc(conn, bufs.Source(remote, c.second, block), bufs.Target(memory, 2048, block))
+	second := graph.Task(b, "read the second", func(c *comparison) (*rdma.Task, error) {
+		return reads.Read(conn, bufs.Source(remote, c.second, block), bufs.Target(memory, 2048, block))
 	}, nil)
 	check := b.Func("check", func(c *comparison) error {
 		c.equal = bytes.Equal(local[1024:1024+block], local[2048:2048+block])
@@ -100,8 +100,8 @@ func compare() (err error) {
 		}
 		return nil
 	})
-	write := graph.Task(b, "write", func(c *comparison) (*rdma.WriteTask, error) {
-		return writes.Alloc(conn, bufs.Source(memory, 1024, block), bufs.Target(remote, 3072, block))
+	write := graph.Task(b, "write", func(c *comparison) (*rdma.Task, error) {
+		return writes.Write(conn, bufs.Source(memory, 1024, block), bufs.Target(remote, 3072, block))
 	}, nil)
 	b.Edge(first, check)
 	b.Edge(second, check)

@@ -38,11 +38,11 @@ func write(way, text string) (err error) {
 	}
 	copy(local.Bytes(), text)
 	var bufs bufinv.Inventory
-	writes, err := r.WritePool(1, pe.Done, pe.Failed)
+	writes, err := r.Pool(1, pe.Done, pe.Failed)
 	if err != nil {
 		return err
 	}
-	written := func(task *rdma.WriteTask, err error) {
+	written := func(task *rdma.Task, err error) {
 		r.Fail(errors.Join(err, task.Free())) // nil does nothing
 		r.Stop()
 	}
@@ -53,7 +53,7 @@ func write(way, text string) (err error) {
 		case pe.Starting:
 			peer.Connect(r, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; r.Fail(err) })
 		case pe.Running:
-			task, err := writes.Alloc(conn, bufs.Source(local, 0, len(text)), bufs.Target(remote, 0, len(text)))
+			task, err := writes.Write(conn, bufs.Source(local, 0, len(text)), bufs.Target(remote, 0, len(text)))
 			if err != nil {
 				r.Fail(err)
 			} else if err = pe.Submit(task, written); err != nil {

@@ -59,12 +59,12 @@ func TestCMConfirmedBeforeAcknowledged(t *testing.T) {
 				}
 				shared, err := p.rdma.SharedPool()
 				p.rdma.Fail(err)
-				var again func(task *rdma.SharedTask, err error)
+				var again func(task *rdma.Task, err error)
 				write := func() {
 					task, err := shared.Write(a.Connections[0], bufinv.Source(local, 0, 1), bufinv.Target(a.Maps[0], 0, 1))
 					p.rdma.Fail(pe.SubmitNew(task, err, again))
 				}
-				again = func(task *rdma.SharedTask, err error) {
+				again = func(task *rdma.Task, err error) {
 					p.rdma.Fail(err)
 					p.rdma.Fail(task.Free())
 					if left--; left > 0 && err == nil {

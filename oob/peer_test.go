@@ -87,7 +87,7 @@ func newWriter(t *testing.T, way oob.Way, text string) *program {
 	require.NoError(t, err)
 	copy(local.Bytes(), text)
 	var bufs bufinv.Inventory
-	writes, err := p.rdma.WritePool(1, pe.Done, pe.Failed)
+	writes, err := p.rdma.Pool(1, pe.Done, pe.Failed)
 	require.NoError(t, err)
 	var conn *rdma.Connection
 	var remote *mmap.Map
@@ -96,9 +96,9 @@ func newWriter(t *testing.T, way oob.Way, text string) *program {
 		case pe.Starting:
 			p.peer.Connect(p.rdma, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; p.rdma.Fail(err) })
 		case pe.Running:
-			task, err := writes.Alloc(conn, bufs.Source(local, 0, len(text)), bufs.Target(remote, 0, len(text)))
+			task, err := writes.Write(conn, bufs.Source(local, 0, len(text)), bufs.Target(remote, 0, len(text)))
 			if err == nil {
-				err = pe.Submit(task, func(task *rdma.WriteTask, err error) {
+				err = pe.Submit(task, func(task *rdma.Task, err error) {
 					p.rdma.Fail(errors.Join(err, task.Free()))
 					p.rdma.Stop()
 				})

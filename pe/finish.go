@@ -8,7 +8,7 @@ import "slices"
 // that submit all their work and need not count what is left of it:
 //
 //	for ... {
-//		task, err := writes.Alloc(...)
+//		task, err := writes.Write(...)
 //		r.Fail(pe.SubmitNew(task, err))
 //	}
 //	r.StopWhenDone() // the callbacks of the tasks free them
@@ -49,7 +49,7 @@ func (c *Core) stopUnlessUsed() {
 // FreeTask is a callback of success for pools: it frees the task. It is for tasks that
 // leave nothing to do when they are done.
 //
-//	sends, err := r.SendPool(16, pe.FreeTask, pe.FailContext)
+//	sends, err := r.Pool(16, pe.FreeTask, pe.FailContext)
 func FreeTask[T Submittable](t T) {
 	var none T
 	if t != none {
@@ -61,7 +61,7 @@ func FreeTask[T Submittable](t T) {
 // error (Core.Fail), which stops it, and frees the task. It is for programs that cannot
 // go on when one of their tasks has failed.
 //
-//	writes, err := r.WritePool(16, written, pe.FailContext)
+//	writes, err := r.Pool(16, written, pe.FailContext)
 func FailContext[T Submittable](t T, err error) {
 	var none T
 	if t == none {

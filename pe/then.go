@@ -6,7 +6,7 @@ import (
 )
 
 // Submittable is what tasks of all kinds have in common for those who use them,
-// such as *rdma.WriteTask. It is for type parameters.
+// such as *rdma.Task. It is for type parameters.
 type Submittable interface {
 	comparable         // so that a task that is missing can be found
 	Submit() error     // gives the task to its context
@@ -24,9 +24,9 @@ type then[T any] func(T, error)
 // Done is the callback of success, and Failed the one of failure, for pools whose
 // tasks each have a callback of their own, set with Submit or Then:
 //
-//	writes, err := r.WritePool(16, pe.Done, pe.Failed)
+//	writes, err := r.Pool(16, pe.Done, pe.Failed)
 //	...
-//	err = pe.Submit(task, func(t *rdma.WriteTask, err error) { ... })
+//	err = pe.Submit(task, func(t *rdma.Task, err error) { ... })
 //
 // A task that was given none remains the user's when it has completed, as always,
 // and nothing is called.
@@ -77,7 +77,7 @@ func Submit[T Submittable](t T, f func(t T, err error)) error {
 // SubmitNew submits a task that has just been allocated, and frees it if that fails. It
 // takes the results of Alloc as they are, and returns its error, or that of Submit.
 //
-//	task, err := writes.Alloc(conn, src, dst)
+//	task, err := writes.Write(conn, src, dst)
 //	r.Fail(pe.SubmitNew(task, err))
 //
 // So it does with a task that was prepared to be submitted once more: one that could not

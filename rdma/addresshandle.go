@@ -30,7 +30,7 @@ type addressHandle struct {
 	tasks  int      // at the device, or waiting
 	making bool     // a helper makes it
 	// waiting are the tasks that go to the lane when it has been made, in order.
-	waiting fifo.Queue[*request]
+	waiting fifo.Queue[*Task]
 	idle    fifo.Node[*addressHandle]
 	number  uint16 // verbs.NoAH: it has none
 

@@ -17,16 +17,16 @@ func TestNothingIsAllocated(t *testing.T) {
 	a, b := r.a, r.b
 	done, arrived := 0, 0
 	var failure error
-	sends := must(a.ctx.SendPool(1, func(*rdma.SendTask) { done++ }, func(_ *rdma.SendTask, err error) { failure = err }))
-	sendImms := must(a.ctx.SendImmPool(1, func(*rdma.SendImmTask) { done++ }, func(_ *rdma.SendImmTask, err error) { failure = err }))
-	reads := must(a.ctx.ReadPool(1, func(*rdma.ReadTask) { done++ }, func(_ *rdma.ReadTask, err error) { failure = err }))
-	writes := must(a.ctx.WritePool(16, func(*rdma.WriteTask) { done++ }, func(_ *rdma.WriteTask, err error) { failure = err }))
-	writeImms := must(a.ctx.WriteImmPool(1, func(*rdma.WriteImmTask) { done++ }, func(_ *rdma.WriteImmTask, err error) { failure = err }))
-	swaps := must(a.ctx.CompareSwapPool(1, func(*rdma.CompareSwapTask) { done++ }, func(_ *rdma.CompareSwapTask, err error) { failure = err }))
-	adds := must(a.ctx.FetchAddPool(1, func(*rdma.FetchAddTask) { done++ }, func(_ *rdma.FetchAddTask, err error) { failure = err }))
-	gets := must(a.ctx.SyncEventGetPool(1, func(*rdma.SyncEventGetTask) { done++ }, func(_ *rdma.SyncEventGetTask, err error) { failure = err }))
-	sets := must(a.ctx.SyncEventSetPool(1, func(*rdma.SyncEventSetTask) { done++ }, func(_ *rdma.SyncEventSetTask, err error) { failure = err }))
-	sums := must(a.ctx.SyncEventAddPool(1, func(*rdma.SyncEventAddTask) { done++ }, func(_ *rdma.SyncEventAddTask, err error) { failure = err }))
+	sends := must(a.ctx.Pool(1, func(*rdma.Task) { done++ }, func(_ *rdma.Task, err error) { failure = err }))
+	sendImms := must(a.ctx.Pool(1, func(*rdma.Task) { done++ }, func(_ *rdma.Task, err error) { failure = err }))
+	reads := must(a.ctx.Pool(1, func(*rdma.Task) { done++ }, func(_ *rdma.Task, err error) { failure = err }))
+	writes := must(a.ctx.Pool(16, func(*rdma.Task) { done++ }, func(_ *rdma.Task, err error) { failure = err }))
+	writeImms := must(a.ctx.Pool(1, func(*rdma.Task) { done++ }, func(_ *rdma.Task, err error) { failure = err }))
+	swaps := must(a.ctx.Pool(1, func(*rdma.Task) { done++ }, func(_ *rdma.Task, err error) { failure = err }))
+	adds := must(a.ctx.Pool(1, func(*rdma.Task) { done++ }, func(_ *rdma.Task, err error) { failure = err }))
+	gets := must(a.ctx.Pool(1, func(*rdma.Task) { done++ }, func(_ *rdma.Task, err error) { failure = err }))
+	sets := must(a.ctx.Pool(1, func(*rdma.Task) { done++ }, func(_ *rdma.Task, err error) { failure = err }))
+	sums := must(a.ctx.Pool(1, func(*rdma.Task) { done++ }, func(_ *rdma.Task, err error) { failure = err }))
 	recvs := must(b.ctx.ReceivePool(1, func(task *rdma.ReceiveTask) {
 		arrived++
 		failure = task.Submit()
@@ -37,20 +37,20 @@ func TestNothingIsAllocated(t *testing.T) {
 	recv := must(recvs.Alloc(b.bufs.Target(b.mem, 0, 4096)))
 	require.NoError(t, recv.Submit())
 
-	send := must(sends.Alloc(conn, a.bufs.Source(a.mem, 0, 64)))
-	sendImm := must(sendImms.Alloc(conn, a.bufs.Source(a.mem, 0, 64), 1))
-	read := must(reads.Alloc(conn, a.bufs.Source(a.peer, 0, 64), a.bufs.Target(a.mem, 0, 64)))
-	writeImm := must(writeImms.Alloc(conn, a.bufs.Source(a.mem, 0, 64), a.bufs.Target(a.peer, 0, 64), 1))
-	swap := must(swaps.Alloc(conn, a.bufs.Target(a.peer, 0, 8), a.bufs.Target(a.mem, 0, 8), 0, 0))
-	add := must(adds.Alloc(conn, a.bufs.Target(a.peer, 0, 8), a.bufs.Target(a.mem, 0, 8), 1))
+	send := must(sends.Send(conn, a.bufs.Source(a.mem, 0, 64)))
+	sendImm := must(sendImms.SendImm(conn, a.bufs.Source(a.mem, 0, 64), 1))
+	read := must(reads.Read(conn, a.bufs.Source(a.peer, 0, 64), a.bufs.Target(a.mem, 0, 64)))
+	writeImm := must(writeImms.WriteImm(conn, a.bufs.Source(a.mem, 0, 64), a.bufs.Target(a.peer, 0, 64), 1))
+	swap := withResult(must(swaps.CompareSwap(conn, a.bufs.Target(a.peer, 0, 8), 0, 0)), a.bufs.Target(a.mem, 0, 8))
+	add := withResult(must(adds.FetchAdd(conn, a.bufs.Target(a.peer, 0, 8), 1)), a.bufs.Target(a.mem, 0, 8))
 	_, event := r.event(open)
-	get, set, sum := must(gets.Alloc(conn, event)), must(sets.Alloc(conn, event, 1)), must(sums.Alloc(conn, event, 1))
-	batch := make([]*rdma.WriteTask, 15)
+	get, set, sum := must(gets.SyncEventGet(conn, event)), must(sets.SyncEventSet(conn, event, 1)), must(sums.SyncEventAdd(conn, event, 1))
+	batch := make([]*rdma.Task, 15)
 	for i := range batch {
-		batch[i] = must(writes.Alloc(conn, a.bufs.Source(a.mem, 0, 64), a.bufs.Target(a.peer, 0, 64)))
+		batch[i] = must(writes.Write(conn, a.bufs.Source(a.mem, 0, 64), a.bufs.Target(a.peer, 0, 64)))
 	}
 
-	submit := func(task rdma.Task) func() int {
+	submit := func(task *rdma.Task) func() int {
 		return func() int {
 			if failure == nil {
 				failure = task.Submit()
@@ -78,7 +78,7 @@ func TestNothingIsAllocated(t *testing.T) {
 			return n
 		}, 0},
 		{"write from Alloc to Free", func() int {
-			task, err := writes.Alloc(conn, a.bufs.Source(a.mem, 0, 8), a.bufs.Target(a.peer, 0, 8))
+			task, err := writes.Write(conn, a.bufs.Source(a.mem, 0, 8), a.bufs.Target(a.peer, 0, 8))
 			if err != nil {
 				failure = err
 				return 0
@@ -105,7 +105,7 @@ func TestNothingIsAllocated(t *testing.T) {
 			assert.Zero(t, allocs)
 		})
 	}
-	require.NoError(t, rdma.FreeAll([]rdma.Task{send, sendImm, read, writeImm, swap, add, get, set, sum}))
+	require.NoError(t, rdma.FreeAll([]*rdma.Task{send, sendImm, read, writeImm, swap, add, get, set, sum}))
 	require.NoError(t, rdma.FreeAll(batch))
 	require.NoError(t, b.ctx.Stop())
 	r.until("the receive came back", func() bool { return !recv.InFlight() })

@@ -61,7 +61,7 @@ func (a *arrival) Length() int { return a.length }
 // Imm returns the 32 bits of immediate data, and whether the message had any.
 func (a *arrival) Imm() (imm uint32, ok bool) { return a.imm, a.opcode != ReceivedSend }
 
-// Invalidated is the window that the message has taken away (SendTask.SetInvalidate), or
+// Invalidated is the window that the message has taken away (Task.SetInvalidate), or
 // nil.
 func (a *arrival) Invalidated() *Window { return a.lent }
 

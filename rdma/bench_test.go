@@ -97,11 +97,11 @@ func BenchmarkWrite(b *testing.B) {
 			done := 0
 			var failure error
 			const batch = 64
-			pool := must(r.a.WritePool(batch, func(*rdma.WriteTask) { done++ }, func(_ *rdma.WriteTask, err error) { failure = err }))
+			pool := must(r.a.Pool(batch, func(*rdma.Task) { done++ }, func(_ *rdma.Task, err error) { failure = err }))
 			r.connect(b)
-			tasks := make([]*rdma.WriteTask, batch)
+			tasks := make([]*rdma.Task, batch)
 			for i := range tasks {
-				tasks[i] = must(pool.Alloc(r.conn, r.bufs.Source(r.memA, 0, size), r.bufs.Target(r.remote, 0, size)))
+				tasks[i] = must(pool.Write(r.conn, r.bufs.Source(r.memA, 0, size), r.bufs.Target(r.remote, 0, size)))
 			}
 			b.SetBytes(int64(size))
 			b.ReportAllocs()
@@ -146,7 +146,7 @@ func benchmarkInTurns(b *testing.B, n, run int) {
 	var failure error
 	next, ofRun := 0, 0
 	var conns []*rdma.Connection
-	again := func(t *rdma.WriteTask) {
+	again := func(t *rdma.Task) {
 		if left == 0 {
 			return
 		}
@@ -163,11 +163,11 @@ func benchmarkInTurns(b *testing.B, n, run int) {
 			failure = err
 		}
 	}
-	pool := must(r.a.WritePool(window, again, func(_ *rdma.WriteTask, err error) { failure = err }))
+	pool := must(r.a.Pool(window, again, func(_ *rdma.Task, err error) { failure = err }))
 	conns = r.connectMany(b, n)
-	tasks := make([]*rdma.WriteTask, window)
+	tasks := make([]*rdma.Task, window)
 	for i := range tasks {
-		tasks[i] = must(pool.Alloc(conns[0], r.bufs.Source(r.memA, 0, 8), r.bufs.Target(r.remote, 0, 8)))
+		tasks[i] = must(pool.Write(conns[0], r.bufs.Source(r.memA, 0, 8), r.bufs.Target(r.remote, 0, 8)))
 	}
 	play := func(writes int) {
 		left = writes

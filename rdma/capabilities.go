@@ -26,7 +26,7 @@ type Capabilities struct {
 	Reads   bool      // reads
 	Writes  bool      // writes, with immediate and without
 	Atomics bool      // compare-and-swap, fetch-and-add, sync event additions
-	Windows bool      // WindowPool, SendTask.SetInvalidate
+	Windows bool      // WindowPool, Task.SetInvalidate
 	// ByAddress: Context.Listen and Dial. On adapters they need librdmacm too.
 	ByAddress bool
 }

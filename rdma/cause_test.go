@@ -18,16 +18,16 @@ import (
 func TestPermissionMissing(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		submit func(r *rig, p *rdma.SharedPool) (*rdma.SharedTask, error)
+		submit func(r *rig, p *rdma.Pool) (*rdma.Task, error)
 		advice string
 	}{
-		{"read", func(r *rig, p *rdma.SharedPool) (*rdma.SharedTask, error) {
+		{"read", func(r *rig, p *rdma.Pool) (*rdma.Task, error) {
 			return p.Read(r.a.conns[0], r.a.bufs.Source(r.a.peer, 0, 8), r.a.bufs.Target(r.a.mem, 0, 8))
 		}, "mmap.RemoteRead in its Config.Permissions"},
-		{"compare-and-swap", func(r *rig, p *rdma.SharedPool) (*rdma.SharedTask, error) {
+		{"compare-and-swap", func(r *rig, p *rdma.Pool) (*rdma.Task, error) {
 			return p.CompareSwap(r.a.conns[0], r.a.bufs.Target(r.a.peer, 0, 8), 1, 2)
 		}, "mmap.RemoteAtomic in its Config.Permissions"},
-		{"fetch-and-add", func(r *rig, p *rdma.SharedPool) (*rdma.SharedTask, error) {
+		{"fetch-and-add", func(r *rig, p *rdma.Pool) (*rdma.Task, error) {
 			return p.FetchAdd(r.a.conns[0], r.a.bufs.Target(r.a.peer, 0, 8), 1)
 		}, "mmap.RemoteAtomic in its Config.Permissions"},
 	} {
@@ -42,7 +42,7 @@ func TestPermissionMissing(t *testing.T) {
 			var errs []error
 			for range 3 {
 				task := must(c.submit(r, pool))
-				require.NoError(t, pe.Submit(task, func(task *rdma.SharedTask, err error) {
+				require.NoError(t, pe.Submit(task, func(task *rdma.Task, err error) {
 					errs = append(errs, err)
 					assert.NoError(t, task.Free())
 				}))
@@ -97,12 +97,12 @@ func TestFlushedTasksSayWhy(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, rdma.Config{}, rdma.Config{})
-			var sends outcome[*rdma.SendTask]
+			var sends outcome[*rdma.Task]
 			var recvs outcome[*rdma.ReceiveTask]
-			pool := must(r.a.ctx.SendPool(1, sends.ok, sends.bad))
+			pool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
 			recvPool := must(r.a.ctx.ReceivePool(1, recvs.ok, recvs.bad))
 			r.connect(1)
-			task, recv := must(pool.Alloc(r.a.conns[0], nil)), must(recvPool.Alloc(nil))
+			task, recv := must(pool.Send(r.a.conns[0], nil)), must(recvPool.Alloc(nil))
 			require.NoError(t, task.Submit()) // meets no receive
 			require.NoError(t, recv.Submit())
 			c.end(r)

@@ -37,7 +37,7 @@ type closer struct {
 func returnEarly(t *testing.T, stage int) (made []closer) {
 	push := func(what string, close func() error) { made = append(made, closer{what, close}) }
 	engine := pe.New(pe.Config{})
-	var writes [2]*rdma.WritePool
+	var writes [2]*rdma.Pool
 	var receives [2]*rdma.ReceivePool
 	var ctxs [2]*rdma.Context
 	var mems [2]*mmap.Map
@@ -59,7 +59,7 @@ func returnEarly(t *testing.T, stage int) (made []closer) {
 		require.Same(t, engine, ctxs[i].Engine())
 		require.Same(t, engine, ctxs[i].Config().Engine)
 		push("context", ctxs[i].Close)
-		writes[i] = must(ctxs[i].WritePool(4, func(*rdma.WriteTask) {}, func(*rdma.WriteTask, error) {}))
+		writes[i] = must(ctxs[i].Pool(4, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
 		receives[i] = must(ctxs[i].ReceivePool(4, func(*rdma.ReceiveTask) {}, func(*rdma.ReceiveTask, error) {}))
 	}
 	if stage >= startedOne {
@@ -86,7 +86,7 @@ func returnEarly(t *testing.T, stage int) (made []closer) {
 	}
 	if stage >= tasksHeld {
 		for i := range 4 {
-			write := must(writes[0].Alloc(conns[0], bufs.Source(mems[0], 0, 64), bufs.Target(remote, 0, 64)))
+			write := must(writes[0].Write(conns[0], bufs.Source(mems[0], 0, 64), bufs.Target(remote, 0, 64)))
 			receive := must(receives[1].Alloc(bufs.Target(mems[1], 64*i, 64)))
 			if i < 2 {
 				require.NoError(t, write.Submit())

@@ -43,8 +43,8 @@ func TestDefaults(t *testing.T) {
 	*cfg.GIDIndex = 99
 	assert.Equal(t, 0, *c.Config().GIDIndex, "what Config returns is a copy")
 
-	must(c.WritePool(10, func(*rdma.WriteTask) {}, func(*rdma.WriteTask, error) {}))
-	must(c.ReadPool(5, func(*rdma.ReadTask) {}, func(*rdma.ReadTask, error) {}))
+	must(c.Pool(10, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
+	must(c.Pool(5, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
 	must(c.ReceivePool(7, func(*rdma.ReceiveTask) {}, func(*rdma.ReceiveTask, error) {}))
 	assert.Equal(t, 15, c.Config().SendQueueSize, "follows from the pools")
 	assert.Equal(t, 7, c.Config().RecvQueueSize)
@@ -112,11 +112,11 @@ func TestMaxReadAtomic(t *testing.T) {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			configA, configB := rdma.Config{MaxReadAtomic: c.a, Permissions: everything}, rdma.Config{MaxReadAtomic: c.b, Permissions: everything}
 			r := newRig(t, configA, configB)
-			var reads outcome[*rdma.ReadTask]
-			pool := must(r.a.ctx.ReadPool(40, reads.ok, reads.bad))
+			var reads outcome[*rdma.Task]
+			pool := must(r.a.ctx.Pool(40, reads.ok, reads.bad))
 			r.connect(1)
 			for i := range 40 {
-				task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.peer, i, 1), r.a.bufs.Target(r.a.mem, i, 1)))
+				task := must(pool.Read(r.a.conns[0], r.a.bufs.Source(r.a.peer, i, 1), r.a.bufs.Target(r.a.mem, i, 1)))
 				require.NoError(t, task.TrySubmit())
 			}
 			r.until("all have been read", func() bool { return reads.count() == 40 })
@@ -146,10 +146,10 @@ func TestEveryConfigWorks(t *testing.T) {
 		{SendQueueSize: 1, RecvQueueSize: 1, MaxConnections: 100},
 	} {
 		r := newRig(t, c, rdma.Config{})
-		var writes outcome[*rdma.WriteTask]
-		pool := must(r.a.ctx.WritePool(2, writes.ok, writes.bad))
+		var writes outcome[*rdma.Task]
+		pool := must(r.a.ctx.Pool(2, writes.ok, writes.bad))
 		r.connect(1)
-		task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 5000), r.a.bufs.Target(r.a.peer, 0, 5000)))
+		task := must(pool.Write(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 5000), r.a.bufs.Target(r.a.peer, 0, 5000)))
 		require.NoError(t, task.TrySubmit())
 		r.until("it is written", func() bool { return writes.count() == 1 })
 		require.Empty(t, writes.errs)
@@ -165,9 +165,9 @@ func TestEveryConfigWorks(t *testing.T) {
 
 func TestPoolMisuse(t *testing.T) {
 	c := must(rdma.New(openDevice(t), rdma.Config{}))
-	_, err := c.WritePool(1, nil, nil)
+	_, err := c.Pool(1, nil, nil)
 	require.ErrorIs(t, err, rdma.ErrInvalid)
-	_, err = c.WritePool(0, func(*rdma.WriteTask) {}, func(*rdma.WriteTask, error) {})
+	_, err = c.Pool(0, func(*rdma.Task) {}, func(*rdma.Task, error) {})
 	require.Error(t, err)
 }
 

@@ -50,17 +50,17 @@ func TestPeerComesLate(t *testing.T) {
 func TestMessageOvertakesReadySignal(t *testing.T) {
 	const tasks = 4
 	r := newRig(t, rdma.Config{MaxConnections: 2, AckTimeout: time.Second}, rdma.Config{MaxConnections: 2})
-	var writes outcome[*rdma.WriteTask]
-	var sends outcome[*rdma.SendTask]
+	var writes outcome[*rdma.Task]
+	var sends outcome[*rdma.Task]
 	var recvs outcome[*rdma.ReceiveTask]
-	writePool := must(r.a.ctx.WritePool(tasks, writes.ok, writes.bad))
+	writePool := must(r.a.ctx.Pool(tasks, writes.ok, writes.bad))
 	recvPool := must(r.a.ctx.ReceivePool(1, recvs.ok, recvs.bad))
-	sendPool := must(r.b.ctx.SendPool(1, sends.ok, sends.bad))
+	sendPool := must(r.b.ctx.Pool(1, sends.ok, sends.bad))
 	r.connect(1)
 	recv := must(recvPool.Alloc(nil))
 	require.NoError(t, recv.Submit())
 	a, b := r.halfOpen()
-	send := must(sendPool.Alloc(b, nil))
+	send := must(sendPool.Send(b, nil))
 	require.NoError(t, r.a.dev.(*soft.Device).SetFaults(soft.Faults{}))
 	require.NoError(t, send.Submit())
 	r.until("the message has arrived", func() bool { return len(recvs.done) == 1 })
@@ -68,9 +68,9 @@ func TestMessageOvertakesReadySignal(t *testing.T) {
 
 	// The send queue has room for all tasks beside the ready signal.
 	for range tasks {
-		task := must(writePool.Alloc(a, r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(r.a.peer, 0, 8)))
+		task := must(writePool.Write(a, r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(r.a.peer, 0, 8)))
 		require.NoError(t, task.SubmitWith(pe.Aggregate))
-		writes.then = func(t *rdma.WriteTask) { _ = t.Free() }
+		writes.then = func(t *rdma.Task) { _ = t.Free() }
 	}
 	r.until("all are written", func() bool { return writes.count() == tasks })
 	assert.Empty(t, writes.errs)
@@ -83,14 +83,14 @@ func TestMessageOvertakesReadySignal(t *testing.T) {
 func TestReadySignalFailsLate(t *testing.T) {
 	r := newRig(t, rdma.Config{MaxConnections: 2, AckTimeout: 2 * time.Second, RetryCount: new(0)}, rdma.Config{MaxConnections: 2})
 	var recvs outcome[*rdma.ReceiveTask]
-	var sends outcome[*rdma.SendTask]
+	var sends outcome[*rdma.Task]
 	recvPool := must(r.a.ctx.ReceivePool(1, recvs.ok, recvs.bad))
-	sendPool := must(r.b.ctx.SendPool(1, sends.ok, sends.bad))
+	sendPool := must(r.b.ctx.Pool(1, sends.ok, sends.bad))
 	r.connect(1)
 	recv := must(recvPool.Alloc(nil))
 	require.NoError(t, recv.Submit())
 	a, b := r.halfOpen()
-	send := must(sendPool.Alloc(b, nil))
+	send := must(sendPool.Send(b, nil))
 	require.NoError(t, r.a.dev.(*soft.Device).SetFaults(soft.Faults{}))
 	require.NoError(t, send.Submit())
 	r.until("the message has arrived", func() bool { return len(recvs.done) == 1 })
@@ -165,11 +165,11 @@ func TestCloseWhileConnecting(t *testing.T) {
 func TestGoodbyesMeet(t *testing.T) {
 	cfg := rdma.Config{MaxConnections: 2, CloseTimeout: time.Hour}
 	r := newRig(t, cfg, cfg)
-	var sends outcome[*rdma.SendTask]
-	pool := must(r.a.ctx.SendPool(1, sends.ok, sends.bad))
+	var sends outcome[*rdma.Task]
+	pool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
 	r.connect(2)
 	a, b := r.a.conns[1], r.b.conns[1]
-	send := must(pool.Alloc(a, r.a.bufs.Source(r.a.mem, 0, 64)))
+	send := must(pool.Send(a, r.a.bufs.Source(r.a.mem, 0, 64)))
 	require.NoError(t, send.Submit()) // the peer has no receive for it
 	require.NoError(t, a.Close())
 	require.NoError(t, b.Close())
@@ -208,9 +208,9 @@ func TestConnectTimeout(t *testing.T) {
 
 func TestConnectToItself(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
-	var sends outcome[*rdma.SendTask]
+	var sends outcome[*rdma.Task]
 	var recvs outcome[*rdma.ReceiveTask]
-	sendPool := must(r.a.ctx.SendPool(1, sends.ok, sends.bad))
+	sendPool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
 	recvPool := must(r.a.ctx.ReceivePool(1, recvs.ok, recvs.bad))
 	require.NoError(t, r.a.ctx.Start())
 	conn, desc, err := r.a.ctx.Export()
@@ -220,7 +220,7 @@ func TestConnectToItself(t *testing.T) {
 	copy(r.a.mem.Bytes(), "to myself")
 	recv := must(recvPool.Alloc(r.a.bufs.Target(r.a.mem, 100, 9)))
 	require.NoError(t, recv.Submit())
-	send := must(sendPool.Alloc(conn, r.a.bufs.Source(r.a.mem, 0, 9)))
+	send := must(sendPool.Send(conn, r.a.bufs.Source(r.a.mem, 0, 9)))
 	require.NoError(t, send.Submit())
 	r.until("the message is back", func() bool { return len(sends.done) == 1 && len(recvs.done) == 1 })
 	assert.Equal(t, "to myself", string(recv.Destination().Bytes()))
@@ -327,11 +327,11 @@ func TestConnectWhileRunning(t *testing.T) {
 
 func TestRestart(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
-	var adds outcome[*rdma.FetchAddTask]
-	pool := must(r.a.ctx.FetchAddPool(1, adds.ok, adds.bad))
+	var adds outcome[*rdma.Task]
+	pool := must(r.a.ctx.Pool(1, adds.ok, adds.bad))
 	for i := range 3 {
 		r.connect(1)
-		add := must(pool.Alloc(r.a.conns[i], r.a.bufs.Target(r.a.peer, 0, 8), nil, 1))
+		add := must(pool.FetchAdd(r.a.conns[i], r.a.bufs.Target(r.a.peer, 0, 8), 1))
 		require.NoError(t, add.Submit())
 		r.until("the sum is there", func() bool { return len(adds.done) == i+1 })
 		assert.EqualValues(t, i, add.Original())

@@ -28,7 +28,7 @@ type Context struct {
 	requests int // tasks for send queues, of all pools
 	receives []*receive
 	inbox    *inbox // nil unless Receive was called
-	shared   *SharedPool
+	shared   *Pool
 	words    int // 8-byte words that atomics and sync events need
 	lanes    lane.Group
 	peers    map[EndpointAddr]*Peer // that a context of datagrams knows

@@ -92,7 +92,7 @@ func (d *datagrams) addr() EndpointAddr {
 }
 
 // direct gives a task the way to its peer.
-func (d *datagrams) direct(r *request) error {
+func (d *datagrams) direct(r *Task) error {
 	if d == nil || d.ending() {
 		return fmt.Errorf("%w: context %q is %v", ErrNotReady, r.ctx.set.Name, r.ctx.State())
 	}
@@ -106,7 +106,7 @@ func (d *datagrams) direct(r *request) error {
 	return nil
 }
 
-func (d *datagrams) push(r *request) {
+func (d *datagrams) push(r *Task) {
 	d.handles.begin(r.handle)
 	if r.handle.making {
 		r.send.Renew() // what became of an earlier use does not count
@@ -120,7 +120,7 @@ func (d *datagrams) push(r *request) {
 func (d *datagrams) ending() bool { return d.deadline.at != (time.Time{}) || d.lane.IsShut() }
 
 // completed handles the end of a task.
-func (d *datagrams) completed(r *request, status verbs.Status, vendor uint32) {
+func (d *datagrams) completed(r *Task, status verbs.Status, vendor uint32) {
 	c := d.ctx
 	d.handles.end(r.handle)
 	r.handle, r.send.WR.AH = nil, nil

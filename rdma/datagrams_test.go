@@ -28,8 +28,8 @@ type post struct {
 	ctx    *rdma.Context
 	mem    *mmap.Map
 	bufs   bufinv.Inventory
-	sends  *rdma.SendPool
-	sent   outcome[*rdma.SendTask]
+	sends  *rdma.Pool
+	sent   outcome[*rdma.Task]
 	got    []string
 	from   []*rdma.Peer
 	onGot  func(m *rdma.Message)
@@ -45,7 +45,7 @@ func newPost(t *testing.T, engine *pe.Engine, dev verbs.Device, cfg rdma.Config)
 	}
 	p.ctx = must(rdma.New(dev, cfg))
 	p.mem = must(mmap.Alloc(dev, 1<<16, mmap.LocalReadWrite))
-	p.sends = must(p.ctx.SendPool(64, p.sent.ok, p.sent.bad))
+	p.sends = must(p.ctx.Pool(64, p.sent.ok, p.sent.bad))
 	require.NoError(t, p.ctx.Receive(64, 4096, func(m *rdma.Message) {
 		p.got = append(p.got, string(m.Bytes()))
 		p.from = append(p.from, m.Peer())
@@ -89,7 +89,7 @@ func (p *post) peerOf(o *post) *rdma.Peer {
 }
 
 // send submits a message.
-func (p *post) send(to *rdma.Peer, text string) *rdma.SendTask {
+func (p *post) send(to *rdma.Peer, text string) *rdma.Task {
 	p.t.Helper()
 	task, err := p.alloc(to, text)
 	require.NoError(p.t, err)
@@ -97,12 +97,12 @@ func (p *post) send(to *rdma.Peer, text string) *rdma.SendTask {
 	return task
 }
 
-func (p *post) alloc(to *rdma.Peer, text string) (*rdma.SendTask, error) {
+func (p *post) alloc(to *rdma.Peer, text string) (*rdma.Task, error) {
 	var src *bufinv.Buf
 	if text != "" {
 		src = p.bufs.Source(p.mem, 0, copy(p.mem.Bytes(), text))
 	}
-	return p.sends.Alloc(to, src)
+	return p.sends.Send(to, src)
 }
 
 func TestDatagrams(t *testing.T) {
@@ -179,10 +179,10 @@ func TestDatagramsToMany(t *testing.T) {
 	server.onGot = func(m *rdma.Message) {
 		_ = must(server.alloc(m.Peer(), string(m.Bytes()))).Submit()
 	}
-	server.sent.then = func(task *rdma.SendTask) { _ = task.Free() }
+	server.sent.then = func(task *rdma.Task) { _ = task.Free() }
 	for i := range clients {
 		c := newPost(t, engine, openSoft(t), rdma.Config{Name: fmt.Sprintf("client %d", i)})
-		c.sent.then = func(task *rdma.SendTask) { _ = task.Free() }
+		c.sent.then = func(task *rdma.Task) { _ = task.Free() }
 		to := c.peerOf(server)
 		for n := range messages {
 			text := fmt.Sprintf("%d of %d", n, i)
@@ -259,7 +259,7 @@ func TestDatagramRestart(t *testing.T) {
 	a.send(to, "first")
 	b.until("it comes", func() bool { return len(b.got) == 1 })
 	require.NoError(t, a.sent.done[0].Free())
-	a.sent = outcome[*rdma.SendTask]{}
+	a.sent = outcome[*rdma.Task]{}
 	require.NoError(t, a.ctx.Stop())
 	a.until("it is Idle", func() bool { return a.ctx.State() == pe.Idle })
 	_, err := a.ctx.EndpointAddr()
@@ -310,7 +310,7 @@ func TestAddressHandlesAreBounded(t *testing.T) {
 	engine := newEngine(t)
 	a := newPost(t, engine, openSoft(t), rdma.Config{Name: "a"})
 	own := must(a.ctx.EndpointAddr())
-	a.sent.then = func(task *rdma.SendTask) { _ = task.Free() }
+	a.sent.then = func(task *rdma.Task) { _ = task.Free() }
 	first := must(a.ctx.PeerAt(own))
 	for i := range 3000 {
 		addr := own
@@ -360,12 +360,11 @@ func TestDatagramMisuse(t *testing.T) {
 	}
 	_, err := rc.NewPeer(must(a.ctx.ExportEndpoint()))
 	require.ErrorIs(t, err, rdma.ErrMismatch)
-	idle := must(rdma.New(dev, rdma.Config{Name: "idle", Transport: verbs.UD, Engine: engine}))
-	_, err = idle.ReadPool(1, func(*rdma.ReadTask) {}, func(*rdma.ReadTask, error) {})
+	shared := must(a.ctx.SharedPool())
+	_, err = shared.Write(must(a.ctx.PeerAt(must(a.ctx.EndpointAddr()))), nil, nil)
 	require.ErrorIs(t, err, rdma.ErrNotSupported)
-	_, err = idle.WritePool(1, func(*rdma.WriteTask) {}, func(*rdma.WriteTask, error) {})
+	_, err = shared.FetchAdd(nil, nil, 1)
 	require.ErrorIs(t, err, rdma.ErrNotSupported)
-	require.NoError(t, idle.Close())
 
 	own := must(a.ctx.EndpointAddr())
 	for _, addr := range []rdma.EndpointAddr{{}, {GID: own.GID, QPN: 1}, {GID: own.GID, QPN: 1 << 24}, {QPN: 7}} {
@@ -376,7 +375,7 @@ func TestDatagramMisuse(t *testing.T) {
 	require.ErrorIs(t, err, rdma.ErrMismatch)
 
 	for _, to := range []rdma.Responder{nil, (*rdma.Peer)(nil), &rdma.Peer{}, (*rdma.Connection)(nil), b.peerOf(a)} {
-		_, err := a.sends.Alloc(to, nil)
+		_, err := a.sends.Send(to, nil)
 		require.ErrorIs(t, err, rdma.ErrInvalid)
 	}
 	task := must(a.alloc(a.peerOf(b), "x"))
@@ -440,11 +439,11 @@ func TestDatagramsAllocateNothing(t *testing.T) {
 	toB, answers := a.peerOf(b), 0
 	var failure error
 	submit := func(p *post, to *rdma.Peer) {
-		task, err := p.sends.Alloc(to, p.bufs.Source(p.mem, 0, 64))
+		task, err := p.sends.Send(to, p.bufs.Source(p.mem, 0, 64))
 		failure = errors.Join(failure, pe.SubmitNew(task, err))
 	}
 	quiet := func(p *post, f func(m *rdma.Message)) {
-		p.sent.then = func(task *rdma.SendTask) { p.sent.done = p.sent.done[:0]; failure = errors.Join(failure, task.Free()) }
+		p.sent.then = func(task *rdma.Task) { p.sent.done = p.sent.done[:0]; failure = errors.Join(failure, task.Free()) }
 		p.onGot = func(m *rdma.Message) { p.got, p.from = p.got[:0], p.from[:0]; f(m) }
 	}
 	quiet(a, func(*rdma.Message) { answers++ })
@@ -469,19 +468,19 @@ func TestRefusedRequestInACallback(t *testing.T) {
 	engine := newEngine(t)
 	dev := openFaulty(t)
 	ctx := must(rdma.New(dev, rdma.Config{Name: "a", Transport: verbs.UD, Engine: engine}))
-	var sent outcome[*rdma.SendTask]
-	sends := must(ctx.SendPool(4, sent.ok, sent.bad))
-	sent.then = func(task *rdma.SendTask) {
+	var sent outcome[*rdma.Task]
+	sends := must(ctx.Pool(4, sent.ok, sent.bad))
+	sent.then = func(task *rdma.Task) {
 		dev.Set(func(h *faultydevice.Hooks) {
 			h.PostSend = func(verbs.QP, []verbs.SendWR) (int, error) { return 0, verbs.ErrInvalid }
 		})
 		require.NoError(t, task.Submit())
-		sent.then = func(task *rdma.SendTask) { _ = task.Free() }
+		sent.then = func(task *rdma.Task) { _ = task.Free() }
 	}
 	require.NoError(t, ctx.Start())
 	p := &post{t: t, engine: engine}
 	p.until("it runs", func() bool { return ctx.State() == pe.Running })
-	task := must(sends.Alloc(must(ctx.PeerAt(must(ctx.EndpointAddr()))), nil))
+	task := must(sends.Send(must(ctx.PeerAt(must(ctx.EndpointAddr()))), nil))
 	require.NoError(t, task.Submit())
 	p.until("the context is Idle", func() bool { return ctx.State() == pe.Idle })
 	require.ErrorIs(t, ctx.Err(), rdma.ErrDevice)

@@ -22,7 +22,7 @@
 // a peer meets one, and others, which wait until their connection is Ready.
 //
 //	r, err := rdma.New(dev, rdma.Config{Engine: engine})
-//	writes, err := r.WritePool(16, written, failed)
+//	writes, err := r.Pool(16, written, failed)
 //	r.OnStateChange(func(prev, next pe.State) {
 //		switch next {
 //		case pe.Starting:
@@ -30,7 +30,7 @@
 //			... exchange descriptors ...
 //			err = conn.Connect(peerDescriptor)
 //		case pe.Running:
-//			task, err := writes.Alloc(conn, bufinv.Source(local, 0, 13), bufinv.Target(remote, 0, 13))
+//			task, err := writes.Write(conn, bufinv.Source(local, 0, 13), bufinv.Target(remote, 0, 13))
 //			err = task.Submit()
 //		}
 //	})
@@ -186,7 +186,7 @@
 //	...
 //	shared, err := r.SharedPool()
 //	task, err := shared.Send(conn, bufinv.Source(local, 0, 13))
-//	err = pe.Submit(task, func(t *rdma.SharedTask, err error) { ... })
+//	err = pe.Submit(task, func(t *rdma.Task, err error) { ... })
 //
 // # Queues
 //

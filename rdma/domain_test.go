@@ -25,8 +25,8 @@ func TestOwnProtectionDomain(t *testing.T) {
 	assert.Equal(t, []verbs.Device{dev}, mem.Devices())
 	bufs := r.a.bufs
 
-	var writes outcome[*rdma.WriteTask]
-	pool := must(ctx.WritePool(1, writes.ok, writes.bad))
+	var writes outcome[*rdma.Task]
+	pool := must(ctx.Pool(1, writes.ok, writes.bad))
 	require.NoError(t, r.engine.Connect(ctx))
 	require.NoError(t, ctx.Start())
 	require.NoError(t, r.b.ctx.Start())
@@ -39,7 +39,7 @@ func TestOwnProtectionDomain(t *testing.T) {
 	r.until("it is ready", func() bool { return conn.State() == rdma.Ready })
 	remote := r.imported(r.b, &side{dev: dev})
 	copy(mem.Bytes(), "domain")
-	task := must(pool.Alloc(conn, bufs.Source(mem, 0, 6), bufs.Target(remote, 0, 6)))
+	task := must(pool.Write(conn, bufs.Source(mem, 0, 6), bufs.Target(remote, 0, 6)))
 	require.NoError(t, task.Submit())
 	r.until("the write is done", func() bool { return writes.count() == 1 })
 	assert.Empty(t, writes.errs)

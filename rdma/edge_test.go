@@ -28,18 +28,17 @@ func TestEveryCallbackPanics(t *testing.T) {
 	r := newRig(t, rdma.Config{SendQueueSize: 1, MaxConnections: 2, CloseTimeout: -1}, rdma.Config{MaxConnections: 2})
 	back := 0
 	bad := func() { back++; panic("mine") }
-	writes := must(r.a.ctx.WritePool(8, done[*rdma.WriteTask](bad), failed[*rdma.WriteTask](bad)))
+	writes := must(r.a.ctx.Pool(8, done[*rdma.Task](bad), failed[*rdma.Task](bad)))
 	recvs := must(r.a.ctx.ReceivePool(3, done[*rdma.ReceiveTask](bad), failed[*rdma.ReceiveTask](bad)))
 	r.connect(2)
-	var tasks []rdma.Task
+	var tasks []anyTask
 	for i := range 8 {
-		tasks = append(tasks, must(writes.Alloc(r.a.conns[i%2], nil, nil)))
+		tasks = append(tasks, must(writes.Write(r.a.conns[i%2], nil, nil)))
 	}
 	for range 3 {
 		tasks = append(tasks, must(recvs.Alloc(nil)))
 	}
-	_, err := rdma.SubmitAll(tasks, 0)
-	require.NoError(t, err)
+	submitEach(t, tasks)
 	panics := 0
 	r.a.ctx.OnConnection(func(*rdma.Connection, rdma.ConnectionState, error) { panics++; panic("mine too") })
 	require.NoError(t, r.a.ctx.Stop())
@@ -51,7 +50,7 @@ func TestEveryCallbackPanics(t *testing.T) {
 	}
 	require.Equal(t, back+panics, caught)
 	r.a.ctx.OnConnection(nil)
-	require.NoError(t, rdma.FreeAll(tasks))
+	freeEach(t, tasks)
 	r.until("it is Idle", func() bool { return r.a.ctx.State() == pe.Idle })
 }
 

@@ -106,7 +106,7 @@ func TestBrokenCompletionQueue(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, engine.Connect(c))
 	var errs []error
-	pool, err := c.WritePool(4, func(task *WriteTask) { require.NoError(t, task.Free()) }, func(task *WriteTask, err error) {
+	pool, err := c.Pool(4, func(task *Task) { require.NoError(t, task.Free()) }, func(task *Task, err error) {
 		errs = append(errs, err)
 		require.NoError(t, task.Free())
 	})
@@ -120,7 +120,7 @@ func TestBrokenCompletionQueue(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for range 4 {
-		task, err := pool.Alloc(conn, nil, nil)
+		task, err := pool.Write(conn, nil, nil)
 		require.NoError(t, err)
 		require.NoError(t, task.Submit())
 	}
@@ -184,11 +184,11 @@ func TestGoodbyeComesAfterAcknowledgements(t *testing.T) {
 					require.True(t, time.Now().Before(limit), "it never happened")
 				}
 			}
-			writes := must(a.WritePool(tasks, func(task *WriteTask) {
+			writes := must(a.Pool(tasks, func(task *Task) {
 				completed++
 				require.Equal(t, Ready, conns[0].State())
 				require.NoError(t, task.Free())
-			}, func(task *WriteTask, err error) {
+			}, func(task *Task, err error) {
 				require.NoError(t, err)
 				require.NoError(t, task.Free())
 			}))
@@ -204,9 +204,9 @@ func TestGoodbyeComesAfterAcknowledgements(t *testing.T) {
 			remote := must(mmap.Import(a.Device(), must(target.Export(b.Device()))))
 			var bufs bufinv.Inventory
 			for range tasks - 1 {
-				require.NoError(t, must(writes.Alloc(conns[0], nil, nil)).Submit())
+				require.NoError(t, must(writes.Write(conns[0], nil, nil)).Submit())
 			}
-			require.NoError(t, must(writes.Alloc(conns[0], bufs.Source(source, 0, 1), bufs.Target(remote, 0, 1))).Submit())
+			require.NoError(t, must(writes.Write(conns[0], bufs.Source(source, 0, 1), bufs.Target(remote, 0, 1))).Submit())
 			must(a.Engine().Progress())
 			until(func() bool { return (*atomic.Uint32)(unsafe.Pointer(&target.Bytes()[0])).Load() != 0 })
 			require.NoError(t, conns[1].Close())

@@ -23,13 +23,13 @@ func Example() {
 	bufs := must(bufinv.New(2))
 	copy(memory.Bytes(), "over the wire")
 
-	writes := must(r.WritePool(1,
-		func(task *rdma.WriteTask) {
-			fmt.Printf("%d bytes written: %s\n", task.Length(), memory.Bytes()[1024:1037])
+	writes := must(r.Pool(1,
+		func(task *rdma.Task) {
+			fmt.Printf("%d bytes written: %s\n", task.Bytes(), memory.Bytes()[1024:1037])
 			_ = task.Free()
 			_ = r.Stop()
 		},
-		func(task *rdma.WriteTask, err error) {
+		func(task *rdma.Task, err error) {
 			_ = task.Free()
 			r.Fail(err) // Run returns it
 		}))
@@ -46,7 +46,7 @@ func Example() {
 			}
 			r.Fail(err) // nil does nothing
 		case pe.Running:
-			task, err := writes.Alloc(conn, bufs.Source(memory, 0, 13), bufs.Target(remote, 1024, 13))
+			task, err := writes.Write(conn, bufs.Source(memory, 0, 13), bufs.Target(remote, 1024, 13))
 			if err == nil {
 				if err = task.Submit(); err != nil {
 					_ = task.Free() // it is still ours

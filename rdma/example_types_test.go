@@ -122,9 +122,9 @@ func ExampleReceiveTask() {
 			p.rdma.Fail(t.Submit())
 		},
 		func(t *rdma.ReceiveTask, err error) { _ = t.Free() }))
-	sends := must(p.rdma.SendPool(len(messages),
-		func(t *rdma.SendTask) { _ = t.Free() },
-		func(t *rdma.SendTask, err error) {
+	sends := must(p.rdma.Pool(len(messages),
+		func(t *rdma.Task) { _ = t.Free() },
+		func(t *rdma.Task, err error) {
 			_ = t.Free()
 			p.rdma.Fail(err)
 		}))
@@ -136,7 +136,7 @@ func ExampleReceiveTask() {
 		err = receive.Submit()
 		for i, message := range messages { // those without a receive are repeated by the device
 			n := copy(p.memory.Bytes()[i*64:], message)
-			send, allocErr := sends.Alloc(conn, p.bufs.Source(p.memory, i*64, n))
+			send, allocErr := sends.Send(conn, p.bufs.Source(p.memory, i*64, n))
 			if allocErr != nil {
 				return errors.Join(err, allocErr)
 			}
@@ -157,23 +157,23 @@ func ExampleSubmitAll() {
 	defer p.close()
 	const count = 16
 	done := 0
-	writes := must(p.rdma.WritePool(count,
-		func(t *rdma.WriteTask) {
+	writes := must(p.rdma.Pool(count,
+		func(t *rdma.Task) {
 			_ = t.Free()
 			if done++; done == count {
 				fmt.Printf("%s\n", p.memory.Bytes()[1024:][:count])
 				_ = p.rdma.Stop()
 			}
 		},
-		func(t *rdma.WriteTask, err error) {
+		func(t *rdma.Task, err error) {
 			_ = t.Free()
 			p.rdma.Fail(err)
 		}))
 	fmt.Println(p.run(func(conn *rdma.Connection) error {
 		copy(p.memory.Bytes(), "one byte at once")
-		var tasks []*rdma.WriteTask
+		var tasks []*rdma.Task
 		for i := range count {
-			t, err := writes.Alloc(conn, p.bufs.Source(p.memory, i, 1), p.bufs.Target(p.remote, 1024+i, 1))
+			t, err := writes.Write(conn, p.bufs.Source(p.memory, i, 1), p.bufs.Target(p.remote, 1024+i, 1))
 			if err != nil {
 				return errors.Join(err, rdma.FreeAll(tasks))
 			}
@@ -192,9 +192,9 @@ func ExampleSubmitAll() {
 func ExampleTaskError() {
 	p := newExample(rdma.Config{RNRRetry: new(0)})
 	defer p.close()
-	sends := must(p.rdma.SendPool(1,
-		func(t *rdma.SendTask) { _ = t.Free() },
-		func(t *rdma.SendTask, err error) {
+	sends := must(p.rdma.Pool(1,
+		func(t *rdma.Task) { _ = t.Free() },
+		func(t *rdma.Task, err error) {
 			_ = t.Free()
 			fmt.Println(errors.Is(err, rdma.ErrRNRRetryExceeded))
 			var failed *rdma.TaskError
@@ -204,7 +204,7 @@ func ExampleTaskError() {
 			_ = p.rdma.Stop()
 		}))
 	fmt.Println(p.run(func(conn *rdma.Connection) error {
-		t, err := sends.Alloc(conn, p.bufs.Source(p.memory, 0, 8))
+		t, err := sends.Send(conn, p.bufs.Source(p.memory, 0, 8))
 		if err != nil {
 			return err
 		}

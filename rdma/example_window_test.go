@@ -15,8 +15,8 @@ func ExampleWindow() {
 	defer shared.Close()
 	windows := must(p.rdma.WindowPool(1))
 	var window *rdma.Window
-	writes := must(p.rdma.WritePool(1,
-		func(t *rdma.WriteTask) {
+	writes := must(p.rdma.Pool(1,
+		func(t *rdma.Task) {
 			fmt.Printf("%s\n", shared.Bytes()[1024:1029])
 			p.rdma.Fail(t.Free())
 			p.rdma.Fail(window.Invalidate(func(err error) {
@@ -25,7 +25,7 @@ func ExampleWindow() {
 				p.rdma.Stop()
 			}))
 		},
-		func(t *rdma.WriteTask, err error) { p.rdma.Fail(err) }))
+		func(t *rdma.Task, err error) { p.rdma.Fail(err) }))
 	err := p.run(func(conn *rdma.Connection) (err error) {
 		if window, err = windows.Alloc(conn); err != nil {
 			return err
@@ -43,7 +43,7 @@ func ExampleWindow() {
 		}
 		fmt.Println(lent.Len(), lent.Permissions())
 		copy(p.memory.Bytes(), "hello")
-		task, err := writes.Alloc(conn, p.bufs.Source(p.memory, 0, 5), p.bufs.Target(lent, 0, 5))
+		task, err := writes.Write(conn, p.bufs.Source(p.memory, 0, 5), p.bufs.Target(lent, 0, 5))
 		if err != nil {
 			return err
 		}

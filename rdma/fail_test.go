@@ -68,14 +68,14 @@ func TestRefusedByThePeer(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, rdma.Config{}, c.peer)
-			var writes outcome[*rdma.WriteTask]
-			pool := must(r.a.ctx.WritePool(3, writes.ok, writes.bad))
+			var writes outcome[*rdma.Task]
+			pool := must(r.a.ctx.Pool(3, writes.ok, writes.bad))
 			r.connect(1)
 			remote := c.open(r)
 			fill(r.a.mem.Bytes(), 3)
-			var tasks []*rdma.WriteTask
+			var tasks []*rdma.Task
 			for range 3 {
-				task, err := pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 16), r.a.bufs.Target(remote, c.off, 16))
+				task, err := pool.Write(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 16), r.a.bufs.Target(remote, c.off, 16))
 				require.NoError(t, err)
 				tasks = append(tasks, task)
 			}
@@ -106,13 +106,13 @@ func TestRefusedByThePeer(t *testing.T) {
 
 func TestClosedMemoryIsRefused(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
-	var reads outcome[*rdma.ReadTask]
-	pool := must(r.a.ctx.ReadPool(1, reads.ok, reads.bad))
+	var reads outcome[*rdma.Task]
+	pool := must(r.a.ctx.Pool(1, reads.ok, reads.bad))
 	r.connect(1)
 	gone := must(mmap.Alloc(r.b.dev, 4096, mmap.RemoteRead))
 	remote := must(mmap.Import(r.a.dev, must(gone.Export(r.b.dev))))
 	require.NoError(t, gone.Close())
-	task, err := pool.Alloc(r.a.conns[0], r.a.bufs.Source(remote, 0, 8), r.a.bufs.Target(r.a.mem, 0, 8))
+	task, err := pool.Read(r.a.conns[0], r.a.bufs.Source(remote, 0, 8), r.a.bufs.Target(r.a.mem, 0, 8))
 	require.NoError(t, err)
 	require.NoError(t, task.TrySubmit())
 	r.until("the read failed", func() bool { return reads.count() == 1 })
@@ -124,14 +124,14 @@ func TestClosedMemoryIsRefused(t *testing.T) {
 
 func TestReceiveTooSmall(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
-	var sends outcome[*rdma.SendTask]
+	var sends outcome[*rdma.Task]
 	var recvs outcome[*rdma.ReceiveTask]
-	sendPool := must(r.a.ctx.SendPool(1, sends.ok, sends.bad))
+	sendPool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
 	recvPool := must(r.b.ctx.ReceivePool(1, recvs.ok, recvs.bad))
 	r.connect(1)
 	recv := must(recvPool.Alloc(r.b.bufs.Target(r.b.mem, 0, 7)))
 	require.NoError(t, recv.Submit())
-	send := must(sendPool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 8)))
+	send := must(sendPool.Send(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 8)))
 	require.NoError(t, send.Submit())
 	r.until("both ends failed", func() bool { return sends.count() == 1 && recvs.count() == 1 })
 	require.Len(t, recvs.errs, 1)
@@ -145,10 +145,10 @@ func TestReceiveTooSmall(t *testing.T) {
 func TestNoReceivePosted(t *testing.T) {
 	t.Run("retries limited", func(t *testing.T) {
 		r := newRig(t, rdma.Config{RNRRetry: new(1)}, rdma.Config{MinRNRTimer: 10 * time.Microsecond})
-		var sends outcome[*rdma.SendTask]
-		pool := must(r.a.ctx.SendPool(1, sends.ok, sends.bad))
+		var sends outcome[*rdma.Task]
+		pool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
 		r.connect(1)
-		send := must(pool.Alloc(r.a.conns[0], nil))
+		send := must(pool.Send(r.a.conns[0], nil))
 		require.NoError(t, send.Submit())
 		r.until("the send failed", func() bool { return sends.count() == 1 })
 		require.Len(t, sends.errs, 1)
@@ -157,12 +157,12 @@ func TestNoReceivePosted(t *testing.T) {
 	})
 	t.Run("retries unlimited", func(t *testing.T) {
 		r := newRig(t, rdma.Config{}, rdma.Config{MinRNRTimer: 10 * time.Microsecond})
-		var sends outcome[*rdma.SendTask]
+		var sends outcome[*rdma.Task]
 		var recvs outcome[*rdma.ReceiveTask]
-		sendPool := must(r.a.ctx.SendPool(1, sends.ok, sends.bad))
+		sendPool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
 		recvPool := must(r.b.ctx.ReceivePool(1, recvs.ok, recvs.bad))
 		r.connect(1)
-		send := must(sendPool.Alloc(r.a.conns[0], nil))
+		send := must(sendPool.Send(r.a.conns[0], nil))
 		require.NoError(t, send.Submit())
 		start := time.Now()
 		r.until("many retries were made", func() bool { return time.Since(start) > 20*time.Millisecond })
@@ -177,13 +177,13 @@ func TestNoReceivePosted(t *testing.T) {
 
 func TestPeerVanishes(t *testing.T) {
 	r := newRig(t, rdma.Config{AckTimeout: time.Millisecond}, rdma.Config{})
-	var writes outcome[*rdma.WriteTask]
-	pool := must(r.a.ctx.WritePool(8, writes.ok, writes.bad))
+	var writes outcome[*rdma.Task]
+	pool := must(r.a.ctx.Pool(8, writes.ok, writes.bad))
 	r.connect(1)
 	require.NoError(t, r.a.dev.(*soft.Device).SetFaults(soft.Faults{Loss: 1}))
-	var tasks []*rdma.WriteTask
+	var tasks []*rdma.Task
 	for range 8 {
-		tasks = append(tasks, must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 1<<20), r.a.bufs.Target(r.a.peer, 0, 1<<20))))
+		tasks = append(tasks, must(pool.Write(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 1<<20), r.a.bufs.Target(r.a.peer, 0, 1<<20))))
 	}
 	_, err := rdma.SubmitAll(tasks, 0)
 	require.NoError(t, err)
@@ -203,19 +203,19 @@ func TestPeerVanishes(t *testing.T) {
 // again.
 func TestOneOfSeveralFails(t *testing.T) {
 	r := newRig(t, rdma.Config{MaxConnections: 2}, rdma.Config{MaxConnections: 2})
-	var writes outcome[*rdma.WriteTask]
-	pool := must(r.a.ctx.WritePool(4, writes.ok, writes.bad))
+	var writes outcome[*rdma.Task]
+	pool := must(r.a.ctx.Pool(4, writes.ok, writes.bad))
 	must(r.b.ctx.ReceivePool(1, func(*rdma.ReceiveTask) {}, func(*rdma.ReceiveTask, error) {}))
 	r.connect(2)
 	remote := r.forged(func(_, _ *uint64, rkey, _ *uint32) { *rkey ^= 1 })
-	bad := must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(remote, 0, 8)))
+	bad := must(pool.Write(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(remote, 0, 8)))
 	require.NoError(t, bad.Submit())
 	r.until("it failed at both ends", func() bool { return writes.count() == 1 && r.b.conns[0].State() == rdma.Failed })
 	assert.Equal(t, rdma.Failed, r.a.conns[0].State())
 	assert.ErrorIs(t, r.b.conns[0].Err(), rdma.ErrPeerRefused)
 	require.ErrorIs(t, bad.Submit(), rdma.ErrNotReady)
 
-	good := must(pool.Alloc(r.a.conns[1], r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(r.a.peer, 0, 8)))
+	good := must(pool.Write(r.a.conns[1], r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(r.a.peer, 0, 8)))
 	require.NoError(t, good.Submit())
 	r.until("the other works", func() bool { return len(writes.done) == 1 })
 	assert.Equal(t, pe.Running, r.a.ctx.State())
@@ -241,12 +241,12 @@ func TestOneOfSeveralFails(t *testing.T) {
 
 func TestCloseWithTasksInFlight(t *testing.T) {
 	r := newRig(t, rdma.Config{MaxConnections: 2, SendQueueSize: 2}, rdma.Config{MaxConnections: 2})
-	var writes outcome[*rdma.WriteTask]
-	pool := must(r.a.ctx.WritePool(8, writes.ok, writes.bad))
+	var writes outcome[*rdma.Task]
+	pool := must(r.a.ctx.Pool(8, writes.ok, writes.bad))
 	r.connect(2)
-	var tasks []*rdma.WriteTask
+	var tasks []*rdma.Task
 	for range 8 {
-		tasks = append(tasks, must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 1<<20), r.a.bufs.Target(r.a.peer, 0, 1<<20))))
+		tasks = append(tasks, must(pool.Write(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 1<<20), r.a.bufs.Target(r.a.peer, 0, 1<<20))))
 	}
 	_, err := rdma.SubmitAll(tasks, 0)
 	require.NoError(t, err)
@@ -263,9 +263,9 @@ func TestCloseWithTasksInFlight(t *testing.T) {
 func TestStopInFlight(t *testing.T) {
 	for range 50 {
 		r := newRig(t, rdma.Config{}, rdma.Config{})
-		var writes outcome[*rdma.WriteTask]
+		var writes outcome[*rdma.Task]
 		var recvs outcome[*rdma.ReceiveTask]
-		writes.then = func(task *rdma.WriteTask) {
+		writes.then = func(task *rdma.Task) {
 			if r.a.ctx.State() == pe.Running {
 				require.NoError(t, task.Submit())
 			} else {
@@ -273,14 +273,14 @@ func TestStopInFlight(t *testing.T) {
 			}
 		}
 		recvs.then = func(task *rdma.ReceiveTask) { require.NoError(t, task.Free()) }
-		pool := must(r.a.ctx.WritePool(8, writes.ok, writes.bad))
+		pool := must(r.a.ctx.Pool(8, writes.ok, writes.bad))
 		recvPool := must(r.a.ctx.ReceivePool(40, recvs.ok, recvs.bad))
 		r.connect(1)
 		for range 40 {
 			require.NoError(t, must(recvPool.Alloc(nil)).Submit())
 		}
 		for range 8 {
-			task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 30000), r.a.bufs.Target(r.a.peer, 0, 30000)))
+			task := must(pool.Write(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 30000), r.a.bufs.Target(r.a.peer, 0, 30000)))
 			require.NoError(t, task.Submit())
 		}
 		r.until("some are done", func() bool { return writes.count() >= 3 })

@@ -1,6 +1,7 @@
 package rdma_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -20,9 +21,9 @@ func TestEveryFlag(t *testing.T) {
 		for _, flags := range []pe.SubmitFlags{0, pe.Aggregate, pe.OptimizeReports, pe.Aggregate | pe.OptimizeReports} {
 			r := newRig(t, rdma.Config{SendQueueSize: depth}, rdma.Config{RecvQueueSize: depth})
 			const n = 100
-			var imms outcome[*rdma.WriteImmTask]
+			var imms outcome[*rdma.Task]
 			var recvs outcome[*rdma.ReceiveTask]
-			pool := must(r.a.ctx.WriteImmPool(n, imms.ok, imms.bad))
+			pool := must(r.a.ctx.Pool(n, imms.ok, imms.bad))
 			recvPool := must(r.b.ctx.ReceivePool(n, recvs.ok, recvs.bad))
 			r.connect(1)
 			var receives []*rdma.ReceiveTask
@@ -31,9 +32,9 @@ func TestEveryFlag(t *testing.T) {
 				require.NoError(t, recv.SubmitWith(flags))
 				receives = append(receives, recv)
 			}
-			var writes []*rdma.WriteImmTask
+			var writes []*rdma.Task
 			for i := range n {
-				imm := must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, i*8, 8), r.a.bufs.Target(r.a.peer, i*8, 8), uint32(i)))
+				imm := must(pool.WriteImm(r.a.conns[0], r.a.bufs.Source(r.a.mem, i*8, 8), r.a.bufs.Target(r.a.peer, i*8, 8), uint32(i)))
 				require.NoError(t, imm.SubmitWith(flags))
 				require.True(t, imm.InFlight())
 				writes = append(writes, imm)
@@ -58,11 +59,11 @@ func TestAggregateWaits(t *testing.T) {
 	dev := openSoft(t)
 	pd := &watchedPD{PD: dev.DefaultPD()}
 	r := newRigOn(t, dev, openSoft(t), rdma.Config{PD: pd}, rdma.Config{})
-	var writes outcome[*rdma.WriteTask]
-	pool := must(r.a.ctx.WritePool(2, writes.ok, writes.bad))
+	var writes outcome[*rdma.Task]
+	pool := must(r.a.ctx.Pool(2, writes.ok, writes.bad))
 	r.connect(1)
-	first := must(pool.Alloc(r.a.conns[0], nil, nil))
-	second := must(pool.Alloc(r.a.conns[0], nil, nil))
+	first := must(pool.Write(r.a.conns[0], nil, nil))
+	second := must(pool.Write(r.a.conns[0], nil, nil))
 	pd.posted = nil
 	require.NoError(t, first.SubmitWith(pe.Aggregate))
 	assert.Empty(t, pd.posted)
@@ -78,11 +79,11 @@ func TestFlush(t *testing.T) {
 	dev := openSoft(t)
 	pd := &watchedPD{PD: dev.DefaultPD()}
 	r := newRigOn(t, dev, openSoft(t), rdma.Config{PD: pd, MaxConnections: 2}, rdma.Config{MaxConnections: 2})
-	var writes outcome[*rdma.WriteTask]
-	pool := must(r.a.ctx.WritePool(2, writes.ok, writes.bad))
+	var writes outcome[*rdma.Task]
+	pool := must(r.a.ctx.Pool(2, writes.ok, writes.bad))
 	r.a.ctx.Flush() // in Idle
 	r.connect(2)
-	tasks := []*rdma.WriteTask{must(pool.Alloc(r.a.conns[0], nil, nil)), must(pool.Alloc(r.a.conns[1], nil, nil))}
+	tasks := []*rdma.Task{must(pool.Write(r.a.conns[0], nil, nil)), must(pool.Write(r.a.conns[1], nil, nil))}
 	pd.posted = nil
 	must(rdma.SubmitAll(tasks, pe.Aggregate))
 	assert.Empty(t, pd.posted)
@@ -99,13 +100,13 @@ func TestFlush(t *testing.T) {
 // where the callback is for a connection.
 func TestAggregateInCallbacks(t *testing.T) {
 	r := newRig(t, rdma.Config{MaxConnections: 2}, rdma.Config{MaxConnections: 2})
-	var writes outcome[*rdma.WriteTask]
-	pool := must(r.a.ctx.WritePool(2, writes.ok, writes.bad))
+	var writes outcome[*rdma.Task]
+	pool := must(r.a.ctx.Pool(2, writes.ok, writes.bad))
 	r.connect(1)
-	var write *rdma.WriteTask
+	var write *rdma.Task
 	var before uint64
 	submit := func(conn *rdma.Connection) {
-		write = must(pool.Alloc(conn, nil, nil))
+		write = must(pool.Write(conn, nil, nil))
 		require.NoError(t, write.SubmitWith(pe.Aggregate))
 		before = r.a.sent()
 	}
@@ -123,13 +124,13 @@ func TestAggregateInCallbacks(t *testing.T) {
 	require.NoError(t, write.Free())
 
 	write = nil
-	writes.then = func(failed *rdma.WriteTask) {
+	writes.then = func(failed *rdma.Task) {
 		if failed != write {
 			require.NoError(t, failed.Free())
 			submit(r.a.conns[0])
 		}
 	}
-	lost := must(pool.Alloc(r.a.conns[1], nil, nil))
+	lost := must(pool.Write(r.a.conns[1], nil, nil))
 	require.NoError(t, lost.SubmitWith(pe.Aggregate))
 	require.NoError(t, r.a.conns[1].Close()) // it never reaches the device
 	r.until("a task failed", begun)
@@ -150,20 +151,20 @@ func (s *side) sent() uint64 {
 
 func TestTaskMisuse(t *testing.T) {
 	r := newRig(t, rdma.Config{MaxSendSGE: 2, MaxRecvSGE: 2}, rdma.Config{})
-	var writes outcome[*rdma.WriteTask]
-	var reads outcome[*rdma.ReadTask]
-	var sends outcome[*rdma.SendTask]
-	var adds outcome[*rdma.FetchAddTask]
+	var writes outcome[*rdma.Task]
+	var reads outcome[*rdma.Task]
+	var sends outcome[*rdma.Task]
+	var adds outcome[*rdma.Task]
 	var recvs outcome[*rdma.ReceiveTask]
-	writePool := must(r.a.ctx.WritePool(1, writes.ok, writes.bad))
-	readPool := must(r.a.ctx.ReadPool(1, reads.ok, reads.bad))
-	sendPool := must(r.a.ctx.SendPool(1, sends.ok, sends.bad))
-	addPool := must(r.a.ctx.FetchAddPool(1, adds.ok, adds.bad))
+	writePool := must(r.a.ctx.Pool(1, writes.ok, writes.bad))
+	readPool := must(r.a.ctx.Pool(1, reads.ok, reads.bad))
+	sendPool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
+	addPool := must(r.a.ctx.Pool(1, adds.ok, adds.bad))
 	recvPool := must(r.a.ctx.ReceivePool(1, recvs.ok, recvs.bad))
-	_, err := writePool.Alloc(nil, nil, nil)
+	_, err := writePool.Write(nil, nil, nil)
 	require.ErrorIs(t, err, pe.ErrBadState)
 	r.connect(1)
-	_, err = r.a.ctx.SendPool(1, sends.ok, sends.bad)
+	_, err = r.a.ctx.Pool(1, sends.ok, sends.bad)
 	require.ErrorIs(t, err, pe.ErrBadState)
 	conn := r.a.conns[0]
 	a, mem, peer := r.a, r.a.mem, r.a.peer
@@ -177,50 +178,53 @@ func TestTaskMisuse(t *testing.T) {
 		want  error
 		alloc func() error
 	}{
-		{"no connection", rdma.ErrInvalid, func() error { _, err := sendPool.Alloc(nil, nil); return err }},
-		{"connection of another context", rdma.ErrInvalid, func() error { _, err := sendPool.Alloc(r.b.conns[0], nil); return err }},
-		{"source without data", rdma.ErrNoData, func() error { _, err := sendPool.Alloc(conn, a.bufs.Target(mem, 0, 8)); return err }},
-		{"source at the peer", mmap.ErrRemote, func() error { _, err := sendPool.Alloc(conn, a.bufs.Source(peer, 0, 8)); return err }},
-		{"list too long", rdma.ErrRange, func() error { _, err := sendPool.Alloc(conn, a.sourceList(9, 3)); return err }},
-		{"source in another domain", mmap.ErrNotRegistered, func() error { _, err := sendPool.Alloc(conn, a.bufs.Source(foreign, 0, 8)); return err }},
+		{"no connection", rdma.ErrInvalid, func() error { _, err := sendPool.Send(nil, nil); return err }},
+		{"connection of another context", rdma.ErrInvalid, func() error { _, err := sendPool.Send(r.b.conns[0], nil); return err }},
+		{"source without data", rdma.ErrNoData, func() error { _, err := sendPool.Send(conn, a.bufs.Target(mem, 0, 8)); return err }},
+		{"source at the peer", mmap.ErrRemote, func() error { _, err := sendPool.Send(conn, a.bufs.Source(peer, 0, 8)); return err }},
+		{"list too long", rdma.ErrRange, func() error { _, err := sendPool.Send(conn, a.sourceList(9, 3)); return err }},
+		{"source in another domain", mmap.ErrNotRegistered, func() error { _, err := sendPool.Send(conn, a.bufs.Source(foreign, 0, 8)); return err }},
 		{"write to here", rdma.ErrInvalid, func() error {
-			_, err := writePool.Alloc(conn, a.bufs.Source(mem, 0, 8), a.bufs.Target(mem, 0, 8))
+			_, err := writePool.Write(conn, a.bufs.Source(mem, 0, 8), a.bufs.Target(mem, 0, 8))
 			return err
 		}},
-		{"write to nowhere", rdma.ErrInvalid, func() error { _, err := writePool.Alloc(conn, a.bufs.Source(mem, 0, 8), nil); return err }},
+		{"write to nowhere", rdma.ErrInvalid, func() error { _, err := writePool.Write(conn, a.bufs.Source(mem, 0, 8), nil); return err }},
 		{"destination too small", rdma.ErrRange, func() error {
-			_, err := writePool.Alloc(conn, a.bufs.Source(mem, 0, 9), a.bufs.Target(peer, 0, 8))
+			_, err := writePool.Write(conn, a.bufs.Source(mem, 0, 9), a.bufs.Target(peer, 0, 8))
 			return err
 		}},
 		{"destination list", rdma.ErrInvalid, func() error {
-			_, err := writePool.Alloc(conn, a.bufs.Source(mem, 0, 8),
+			_, err := writePool.Write(conn, a.bufs.Source(mem, 0, 8),
 				bufinv.List(a.bufs.Target(peer, 0, 8), a.bufs.Target(peer, 8, 8)))
 			return err
 		}},
 		{"bad buffer", bufinv.ErrRange, func() error {
-			_, err := writePool.Alloc(conn, a.bufs.Source(mem, 0, 0), a.bufs.Target(peer, 0, 8))
+			_, err := writePool.Write(conn, a.bufs.Source(mem, 0, 0), a.bufs.Target(peer, 0, 8))
 			return err
 		}},
 		{"read without permission", rdma.ErrPermission, func() error {
-			_, err := readPool.Alloc(conn, a.bufs.Source(noRead, 0, 8), a.bufs.Target(mem, 0, 8))
+			_, err := readPool.Read(conn, a.bufs.Source(noRead, 0, 8), a.bufs.Target(mem, 0, 8))
 			return err
 		}},
 		{"read of nothing", rdma.ErrNoData, func() error {
-			_, err := readPool.Alloc(conn, a.bufs.Target(peer, 0, 8), a.bufs.Target(mem, 0, 8))
+			_, err := readPool.Read(conn, a.bufs.Target(peer, 0, 8), a.bufs.Target(mem, 0, 8))
 			return err
 		}},
 		{"read to too little room", rdma.ErrRange, func() error {
-			_, err := readPool.Alloc(conn, a.bufs.Source(peer, 0, 8), a.bufs.Target(mem, 0, 7))
+			_, err := readPool.Read(conn, a.bufs.Source(peer, 0, 8), a.bufs.Target(mem, 0, 7))
 			return err
 		}},
 		{"read to read-only memory", mmap.ErrPermission, func() error {
-			_, err := readPool.Alloc(conn, a.bufs.Source(peer, 0, 8), a.bufs.Target(readOnly, 0, 8))
+			_, err := readPool.Read(conn, a.bufs.Source(peer, 0, 8), a.bufs.Target(readOnly, 0, 8))
 			return err
 		}},
-		{"atomic out of line", rdma.ErrRange, func() error { _, err := addPool.Alloc(conn, a.bufs.Target(peer, 4, 8), nil, 1); return err }},
-		{"atomic on 7 bytes", rdma.ErrRange, func() error { _, err := addPool.Alloc(conn, a.bufs.Target(peer, 0, 7), nil, 1); return err }},
+		{"atomic out of line", rdma.ErrRange, func() error { _, err := addPool.FetchAdd(conn, a.bufs.Target(peer, 4, 8), 1); return err }},
+		{"atomic on 7 bytes", rdma.ErrRange, func() error { _, err := addPool.FetchAdd(conn, a.bufs.Target(peer, 0, 7), 1); return err }},
 		{"atomic result too small", rdma.ErrRange, func() error {
-			_, err := addPool.Alloc(conn, a.bufs.Target(peer, 0, 8), a.bufs.Target(mem, 0, 7), 1)
+			add, err := addPool.FetchAdd(conn, a.bufs.Target(peer, 0, 8), 1)
+			if err == nil {
+				err = errors.Join(add.SetResult(a.bufs.Target(mem, 0, 7)), add.Submit(), add.Free())
+			}
 			return err
 		}},
 		{"receive list too long", rdma.ErrRange, func() error { _, err := recvPool.Alloc(a.targetList(9, 3)); return err }},
@@ -233,8 +237,8 @@ func TestTaskMisuse(t *testing.T) {
 		})
 	}
 
-	task := must(writePool.Alloc(conn, a.bufs.Source(mem, 0, 8), a.bufs.Target(peer, 0, 8)))
-	_, err = writePool.Alloc(conn, a.bufs.Source(mem, 0, 8), a.bufs.Target(peer, 0, 8))
+	task := must(writePool.Write(conn, a.bufs.Source(mem, 0, 8), a.bufs.Target(peer, 0, 8)))
+	_, err = writePool.Write(conn, a.bufs.Source(mem, 0, 8), a.bufs.Target(peer, 0, 8))
 	require.ErrorIs(t, err, pe.ErrExhausted)
 	require.Error(t, task.SetSource(a.bufs.Source(mem, 0, -1)))
 	require.NoError(t, task.SetSource(a.bufs.Source(mem, 0, 9)))
@@ -259,13 +263,13 @@ func TestTaskMisuse(t *testing.T) {
 func TestBadNetwork(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
 	const n = 32
-	var writes outcome[*rdma.WriteTask]
-	var adds outcome[*rdma.FetchAddTask]
-	var sends outcome[*rdma.SendImmTask]
+	var writes outcome[*rdma.Task]
+	var adds outcome[*rdma.Task]
+	var sends outcome[*rdma.Task]
 	var recvs outcome[*rdma.ReceiveTask]
-	writePool := must(r.a.ctx.WritePool(n, writes.ok, writes.bad))
-	addPool := must(r.a.ctx.FetchAddPool(n, adds.ok, adds.bad))
-	sendPool := must(r.a.ctx.SendImmPool(n, sends.ok, sends.bad))
+	writePool := must(r.a.ctx.Pool(n, writes.ok, writes.bad))
+	addPool := must(r.a.ctx.Pool(n, adds.ok, adds.bad))
+	sendPool := must(r.a.ctx.Pool(n, sends.ok, sends.bad))
 	recvPool := must(r.b.ctx.ReceivePool(n, recvs.ok, recvs.bad))
 	r.connect(1)
 	bad := soft.Faults{Loss: 0.05, Duplicate: 0.05, Reorder: 0.05, Corrupt: 0.01, Seed: 42}
@@ -273,13 +277,13 @@ func TestBadNetwork(t *testing.T) {
 	require.NoError(t, r.b.dev.(*soft.Device).SetFaults(bad))
 	fill(r.a.mem.Bytes(), 9)
 	conn := r.a.conns[0]
-	var tasks []rdma.Task
+	var tasks []*rdma.Task
 	for i := range n {
 		recv := must(recvPool.Alloc(r.b.bufs.Target(r.b.mem, 2<<20+i*10000, 10000)))
 		require.NoError(t, recv.Submit())
-		add := must(addPool.Alloc(conn, r.a.bufs.Target(r.a.peer, 0, 8), nil, uint64(i)))
-		write := must(writePool.Alloc(conn, r.a.bufs.Source(r.a.mem, i*30000, 30000), r.a.bufs.Target(r.a.peer, 1024+i*30000, 30000)))
-		send := must(sendPool.Alloc(conn, r.a.bufs.Source(r.a.mem, i*10000, 10000), uint32(i)))
+		add := must(addPool.FetchAdd(conn, r.a.bufs.Target(r.a.peer, 0, 8), uint64(i)))
+		write := must(writePool.Write(conn, r.a.bufs.Source(r.a.mem, i*30000, 30000), r.a.bufs.Target(r.a.peer, 1024+i*30000, 30000)))
+		send := must(sendPool.SendImm(conn, r.a.bufs.Source(r.a.mem, i*10000, 10000), uint32(i)))
 		tasks = append(tasks, add, write, send)
 	}
 	_, err := rdma.SubmitAll(tasks, pe.OptimizeReports)

@@ -35,11 +35,11 @@ type station struct {
 	peer *mmap.Map
 	bufs *bufinv.Inventory
 
-	writePool *rdma.WritePool
-	sendPool  *rdma.SendPool
+	writePool *rdma.Pool
+	sendPool  *rdma.Pool
 	recvPool  *rdma.ReceivePool
-	writes    []*rdma.WriteTask // at rest
-	sends     []*rdma.SendTask  // at rest
+	writes    []*rdma.Task // at rest
+	sends     []*rdma.Task // at rest
 	recvs     []*rdma.ReceiveTask
 }
 
@@ -79,10 +79,10 @@ func (w *fleet) station(dev verbs.Device, i int) *station {
 	}))
 	s.mem = must(mmap.Alloc(dev, stationMemory, everything))
 	s.bufs = must(bufinv.New(4 * stationTasks))
-	s.writePool = must(s.ctx.WritePool(stationTasks, func(task *rdma.WriteTask) { w.wrote(s, task) },
-		func(task *rdma.WriteTask, err error) { require.NoError(w.t, err) }))
-	s.sendPool = must(s.ctx.SendPool(stationTasks, func(task *rdma.SendTask) { w.sent(s, task) },
-		func(task *rdma.SendTask, err error) { require.NoError(w.t, err) }))
+	s.writePool = must(s.ctx.Pool(stationTasks, func(task *rdma.Task) { w.wrote(s, task) },
+		func(task *rdma.Task, err error) { require.NoError(w.t, err) }))
+	s.sendPool = must(s.ctx.Pool(stationTasks, func(task *rdma.Task) { w.sent(s, task) },
+		func(task *rdma.Task, err error) { require.NoError(w.t, err) }))
 	s.recvPool = must(s.ctx.ReceivePool(stationTasks, func(task *rdma.ReceiveTask) { w.received(task) },
 		func(task *rdma.ReceiveTask, err error) {
 			require.ErrorIs(w.t, err, rdma.ErrFlushed)
@@ -118,8 +118,8 @@ func (w *fleet) makeTasks() {
 	for _, s := range w.all {
 		for i := range stationTasks {
 			off := 8 * i
-			s.writes = append(s.writes, must(s.writePool.Alloc(s.conn, s.bufs.Source(s.mem, off, 8), s.bufs.Target(s.peer, off, 8))))
-			s.sends = append(s.sends, must(s.sendPool.Alloc(s.conn, s.bufs.Source(s.mem, off, 8))))
+			s.writes = append(s.writes, must(s.writePool.Write(s.conn, s.bufs.Source(s.mem, off, 8), s.bufs.Target(s.peer, off, 8))))
+			s.sends = append(s.sends, must(s.sendPool.Send(s.conn, s.bufs.Source(s.mem, off, 8))))
 			s.recvs = append(s.recvs, must(s.recvPool.Alloc(s.bufs.Target(s.mem, stationMemory/2+off, 8))))
 		}
 		must(rdma.SubmitAll(s.recvs, 0))
@@ -128,13 +128,13 @@ func (w *fleet) makeTasks() {
 
 func (w *fleet) flags() pe.SubmitFlags { return pe.SubmitFlags(w.rng.IntN(4)) }
 
-func (w *fleet) write(task *rdma.WriteTask) {
+func (w *fleet) write(task *rdma.Task) {
 	w.left--
 	w.outstanding++
 	require.NoError(w.t, task.SubmitWith(w.flags()))
 }
 
-func (w *fleet) send(task *rdma.SendTask) {
+func (w *fleet) send(task *rdma.Task) {
 	w.left--
 	w.outstanding += 2
 	binary.BigEndian.PutUint64(task.Source().Bytes(), uint64(w.completed))
@@ -146,7 +146,7 @@ func (w *fleet) done() {
 	w.completed++
 }
 
-func (w *fleet) wrote(s *station, task *rdma.WriteTask) {
+func (w *fleet) wrote(s *station, task *rdma.Task) {
 	if w.done(); w.left > 0 {
 		w.write(task)
 		return
@@ -154,7 +154,7 @@ func (w *fleet) wrote(s *station, task *rdma.WriteTask) {
 	s.writes = append(s.writes, task)
 }
 
-func (w *fleet) sent(s *station, task *rdma.SendTask) {
+func (w *fleet) sent(s *station, task *rdma.Task) {
 	if w.done(); w.left > 0 {
 		w.send(task)
 		return

@@ -80,7 +80,7 @@ type ourEnd struct {
 	tool    *foreignTool
 	engine  *pe.Engine
 	ctx     *rdma.Context
-	sends   *rdma.SendPool
+	sends   *rdma.Pool
 	payload *mmap.Map
 	ready   int
 	ended   int
@@ -101,7 +101,7 @@ func newOurEnd(t *testing.T, dev verbs.Device, tool *foreignTool, client bool) *
 		require.NoError(t, e.engine.Close())
 	})
 	if n := tool.toServer + tool.toClient; n > 0 {
-		e.sends = must(e.ctx.SendPool(tool.connections*n, pe.Done, pe.Failed))
+		e.sends = must(e.ctx.Pool(tool.connections*n, pe.Done, pe.Failed))
 		require.NoError(t, e.ctx.Receive(tool.connections*n, tool.size, func(m *rdma.Message) {
 			assert.Equal(t, tool.size, m.Length())
 			e.one(m.Connection())
@@ -131,8 +131,8 @@ func newOurEnd(t *testing.T, dev verbs.Device, tool *foreignTool, client bool) *
 // sendAll sends all messages of a connection.
 func (e *ourEnd) sendAll(conn *rdma.Connection) {
 	for range e.send {
-		task, err := e.sends.Alloc(conn, bufinv.Source(e.payload, 0, e.tool.size))
-		require.NoError(e.t, pe.SubmitNew(task, err, func(task *rdma.SendTask, err error) {
+		task, err := e.sends.Send(conn, bufinv.Source(e.payload, 0, e.tool.size))
+		require.NoError(e.t, pe.SubmitNew(task, err, func(task *rdma.Task, err error) {
 			assert.NoError(e.t, task.Free())
 			if assert.NoError(e.t, err) {
 				e.one(conn)

@@ -20,11 +20,11 @@ import (
 // goroutine drives the engine say so.
 func TestTasksOnAForeignGoroutine(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
-	writes := must(r.a.ctx.WritePool(2, func(*rdma.WriteTask) {}, func(*rdma.WriteTask, error) {}))
+	writes := must(r.a.ctx.Pool(2, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
 	recvs := must(r.a.ctx.ReceivePool(2, func(*rdma.ReceiveTask) {}, func(*rdma.ReceiveTask, error) {}))
 	r.connect(1)
 	conn := r.a.conns[0]
-	task, recv := must(writes.Alloc(conn, nil, nil)), must(recvs.Alloc(nil))
+	task, recv := must(writes.Write(conn, nil, nil)), must(recvs.Alloc(nil))
 	entered, leave := make(chan struct{}), make(chan struct{})
 	require.NoError(t, r.engine.Do(func() { close(entered); <-leave }))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -32,18 +32,18 @@ func TestTasksOnAForeignGoroutine(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { assert.ErrorIs(t, r.engine.Run(ctx), context.Canceled) })
 	<-entered
-	_, alloc := writes.Alloc(conn, r.a.bufs.Source(r.a.mem, 0, 8), nil)
+	_, alloc := writes.Write(conn, r.a.bufs.Source(r.a.mem, 0, 8), nil)
 	_, allocReceive := recvs.Alloc(nil)
-	_, pool := r.a.ctx.WritePool(1, func(*rdma.WriteTask) {}, func(*rdma.WriteTask, error) {})
+	_, pool := r.a.ctx.Pool(1, func(*rdma.Task) {}, func(*rdma.Task, error) {})
 	_, shared := r.a.ctx.SharedPool()
-	_, all := rdma.SubmitAll([]rdma.Task{task, recv}, 0)
+	_, all := rdma.SubmitAll([]*rdma.Task{task}, 0)
 	for _, c := range []struct {
 		call string
 		err  error
 	}{
-		{`allocate from pool "write"`, alloc},
+		{`allocate from pool "task"`, alloc},
 		{`allocate from pool "receive"`, allocReceive},
-		{"make a pool of writes", pool},
+		{"make a pool of tasks", pool},
 		{"use the shared pool", shared},
 		{"submit a write", all},
 		{"submit a write", task.Submit()},
@@ -52,7 +52,7 @@ func TestTasksOnAForeignGoroutine(t *testing.T) {
 		{"set the source", task.SetSource(r.a.bufs.Source(r.a.mem, 0, 8))},
 		{"set the connection", task.SetConnection(conn)},
 		{"set the destination", recv.SetDestination(nil)},
-		{`free a task of pool "write"`, task.Free()},
+		{`free a task of pool "task"`, task.Free()},
 		{"receive messages", r.a.ctx.Receive(1, 8, func(*rdma.Message) {})},
 		{"close a connection", conn.Close()},
 	} {

@@ -56,9 +56,9 @@ func (s *side) record(list *[]string, last *error) {
 
 // messenger makes pools for n sends at from and n receives at to, whose callbacks note
 // the messages in the order that they come.
-func messenger(t *testing.T, from, to *side, n int, list *[]string) (send func(*rdma.Connection), receive func(), sent *outcome[*rdma.SendTask]) {
-	sent = &outcome[*rdma.SendTask]{then: func(task *rdma.SendTask) { assert.NoError(t, task.Free()) }}
-	sends := must(from.ctx.SendPool(n, sent.ok, sent.bad))
+func messenger(t *testing.T, from, to *side, n int, list *[]string) (send func(*rdma.Connection), receive func(), sent *outcome[*rdma.Task]) {
+	sent = &outcome[*rdma.Task]{then: func(task *rdma.Task) { assert.NoError(t, task.Free()) }}
+	sends := must(from.ctx.Pool(n, sent.ok, sent.bad))
 	receives := must(to.ctx.ReceivePool(n, func(task *rdma.ReceiveTask) {
 		*list = append(*list, string(task.Destination().Bytes()))
 		assert.NoError(t, task.Free())
@@ -77,7 +77,7 @@ func messenger(t *testing.T, from, to *side, n int, list *[]string) (send func(*
 		off := number % n * 64
 		number++
 		copy(from.mem.Bytes()[off:], text)
-		require.NoError(t, must(sends.Alloc(conn, from.bufs.Source(from.mem, off, len(text)))).Submit())
+		require.NoError(t, must(sends.Send(conn, from.bufs.Source(from.mem, off, len(text)))).Submit())
 	}
 	return send, receive, sent
 }
@@ -210,23 +210,23 @@ func TestReconnectWhileOthersWork(t *testing.T) {
 	// Those that are being closed keep their places until their peers know.
 	const places = 60
 	r := newRig(t, rdma.Config{MaxConnections: places}, rdma.Config{MaxConnections: places})
-	var busy, writes outcome[*rdma.WriteTask]
+	var busy, writes outcome[*rdma.Task]
 	ending := false
-	busy.then = func(task *rdma.WriteTask) {
+	busy.then = func(task *rdma.Task) {
 		if ending || task.Submit() != nil {
 			assert.NoError(t, task.Free())
 		}
 	}
-	others := must(r.a.ctx.WritePool(2, busy.ok, busy.bad))
-	pool := must(r.a.ctx.WritePool(4, writes.ok, writes.bad))
+	others := must(r.a.ctx.Pool(2, busy.ok, busy.bad))
+	pool := must(r.a.ctx.Pool(4, writes.ok, writes.bad))
 	r.connect(2)
 	for i := range 2 {
-		require.NoError(t, must(others.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 4096), r.a.bufs.Target(r.a.peer, i*4096, 4096))).Submit())
+		require.NoError(t, must(others.Write(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 4096), r.a.bufs.Target(r.a.peer, i*4096, 4096))).Submit())
 	}
 	a, b := r.a.conns[1], r.b.conns[1]
-	var tasks []*rdma.WriteTask
+	var tasks []*rdma.Task
 	for i := range 4 {
-		tasks = append(tasks, must(pool.Alloc(a, r.a.bufs.Source(r.a.mem, 1<<16, 1<<18), r.a.bufs.Target(r.a.peer, 1<<20+i<<18, 1<<18))))
+		tasks = append(tasks, must(pool.Write(a, r.a.bufs.Source(r.a.mem, 1<<16, 1<<18), r.a.bufs.Target(r.a.peer, 1<<20+i<<18, 1<<18))))
 	}
 	for round := range 50 {
 		fill(r.a.mem.Bytes()[1<<16:][:1<<18], byte(round))
@@ -401,16 +401,16 @@ func TestLastConnectionEndsWithTasksUnderWay(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, rdma.Config{EndWithLastConnection: true}, rdma.Config{})
-			var sends outcome[*rdma.SendTask]
+			var sends outcome[*rdma.Task]
 			var recvs outcome[*rdma.ReceiveTask]
-			pool := must(r.a.ctx.SendPool(1, sends.ok, sends.bad))
+			pool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
 			recvPool := must(r.a.ctx.ReceivePool(1, recvs.ok, recvs.bad))
 			r.connect(1)
 			a, b := r.a.conns[0], r.b.conns[0]
 			recv := must(recvPool.Alloc(r.a.bufs.Target(r.a.mem, 0, 64)))
 			require.NoError(t, recv.Submit())
 			if c.send { // the peer has no receive for it
-				require.NoError(t, must(pool.Alloc(a, r.a.bufs.Source(r.a.mem, 64, 64))).Submit())
+				require.NoError(t, must(pool.Send(a, r.a.bufs.Source(r.a.mem, 64, 64))).Submit())
 			}
 			closed := false
 			r.a.ctx.OnConnection(func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
@@ -462,16 +462,16 @@ func TestLastConnectionEndsWithTasksUnderWay(t *testing.T) {
 // it: that the peer's memory is no longer there.
 func TestConnectionsEndOneAfterTheOther(t *testing.T) {
 	r := newRig(t, rdma.Config{EndWithLastConnection: true, MaxConnections: 2}, rdma.Config{MaxConnections: 2})
-	var sends outcome[*rdma.SendTask]
-	var writes outcome[*rdma.WriteTask]
-	pool := must(r.a.ctx.SendPool(1, sends.ok, sends.bad))
-	writePool := must(r.a.ctx.WritePool(1, writes.ok, writes.bad))
+	var sends outcome[*rdma.Task]
+	var writes outcome[*rdma.Task]
+	pool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
+	writePool := must(r.a.ctx.Pool(1, writes.ok, writes.bad))
 	r.connect(2)
-	require.NoError(t, must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 64, 64))).Submit()) // the peer has no receive
+	require.NoError(t, must(pool.Send(r.a.conns[0], r.a.bufs.Source(r.a.mem, 64, 64))).Submit()) // the peer has no receive
 	require.NoError(t, r.b.conns[0].Close())
 	r.until("the first is closed", func() bool { return r.a.conns[0].State() == rdma.Closed })
 	require.NoError(t, r.a.peer.Close())
-	_, err := writePool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(r.a.peer, 0, 8))
+	_, err := writePool.Write(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(r.a.peer, 0, 8))
 	require.ErrorIs(t, err, rdma.ErrPeerClosed)
 	require.NoError(t, sends.failed[0].Free())
 	require.Equal(t, pe.Running, r.a.ctx.State())

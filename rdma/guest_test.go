@@ -73,7 +73,7 @@ type ending struct {
 	err   error
 }
 
-func into[T rdma.Task](t *testing.T, e *ending) (done func(T), failed func(T, error)) {
+func into[T anyTask](t *testing.T, e *ending) (done func(T), failed func(T, error)) {
 	done = func(task T) {
 		e.count++
 		assert.NoError(t, task.Free())
@@ -96,57 +96,57 @@ type attempt struct {
 
 var attempts = []attempt{
 	{"write", true, false, func(r *rig, e *ending) func(*mmap.Map, int, int) {
-		done, failed := into[*rdma.WriteTask](r.t, e)
-		pool := must(r.a.ctx.WritePool(1, done, failed))
+		done, failed := into[*rdma.Task](r.t, e)
+		pool := must(r.a.ctx.Pool(1, done, failed))
 		return func(m *mmap.Map, off, n int) {
-			task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, n), r.a.bufs.Target(m, off, n)))
+			task := must(pool.Write(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, n), r.a.bufs.Target(m, off, n)))
 			require.NoError(r.t, task.Submit())
 		}
 	}},
 	{"write with immediate", true, true, func(r *rig, e *ending) func(*mmap.Map, int, int) {
-		done, failed := into[*rdma.WriteImmTask](r.t, e)
-		pool := must(r.a.ctx.WriteImmPool(1, done, failed))
+		done, failed := into[*rdma.Task](r.t, e)
+		pool := must(r.a.ctx.Pool(1, done, failed))
 		return func(m *mmap.Map, off, n int) {
-			task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, n), r.a.bufs.Target(m, off, n), 1))
+			task := must(pool.WriteImm(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, n), r.a.bufs.Target(m, off, n), 1))
 			require.NoError(r.t, task.Submit())
 		}
 	}},
 	{"read", true, false, func(r *rig, e *ending) func(*mmap.Map, int, int) {
-		done, failed := into[*rdma.ReadTask](r.t, e)
-		pool := must(r.a.ctx.ReadPool(1, done, failed))
+		done, failed := into[*rdma.Task](r.t, e)
+		pool := must(r.a.ctx.Pool(1, done, failed))
 		return func(m *mmap.Map, off, n int) {
-			task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(m, off, n), r.a.bufs.Target(r.a.mem, 0, n)))
+			task := must(pool.Read(r.a.conns[0], r.a.bufs.Source(m, off, n), r.a.bufs.Target(r.a.mem, 0, n)))
 			require.NoError(r.t, task.Submit())
 		}
 	}},
 	{"compare-and-swap", true, false, func(r *rig, e *ending) func(*mmap.Map, int, int) {
-		done, failed := into[*rdma.CompareSwapTask](r.t, e)
-		pool := must(r.a.ctx.CompareSwapPool(1, done, failed))
+		done, failed := into[*rdma.Task](r.t, e)
+		pool := must(r.a.ctx.Pool(1, done, failed))
 		return func(m *mmap.Map, off, _ int) {
-			task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Target(m, off, 8), nil, 0, 1))
+			task := must(pool.CompareSwap(r.a.conns[0], r.a.bufs.Target(m, off, 8), 0, 1))
 			require.NoError(r.t, task.Submit())
 		}
 	}},
 	{"fetch-and-add", true, false, func(r *rig, e *ending) func(*mmap.Map, int, int) {
-		done, failed := into[*rdma.FetchAddTask](r.t, e)
-		pool := must(r.a.ctx.FetchAddPool(1, done, failed))
+		done, failed := into[*rdma.Task](r.t, e)
+		pool := must(r.a.ctx.Pool(1, done, failed))
 		return func(m *mmap.Map, off, _ int) {
-			task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Target(m, off, 8), nil, 1))
+			task := must(pool.FetchAdd(r.a.conns[0], r.a.bufs.Target(m, off, 8), 1))
 			require.NoError(r.t, task.Submit())
 		}
 	}},
 	{"send", false, true, func(r *rig, e *ending) func(*mmap.Map, int, int) {
-		done, failed := into[*rdma.SendTask](r.t, e)
-		pool := must(r.a.ctx.SendPool(1, done, failed))
+		done, failed := into[*rdma.Task](r.t, e)
+		pool := must(r.a.ctx.Pool(1, done, failed))
 		return func(_ *mmap.Map, _, n int) {
-			require.NoError(r.t, must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, n))).Submit())
+			require.NoError(r.t, must(pool.Send(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, n))).Submit())
 		}
 	}},
 	{"send with immediate", false, true, func(r *rig, e *ending) func(*mmap.Map, int, int) {
-		done, failed := into[*rdma.SendImmTask](r.t, e)
-		pool := must(r.a.ctx.SendImmPool(1, done, failed))
+		done, failed := into[*rdma.Task](r.t, e)
+		pool := must(r.a.ctx.Pool(1, done, failed))
 		return func(_ *mmap.Map, _, n int) {
-			require.NoError(r.t, must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, n), 1)).Submit())
+			require.NoError(r.t, must(pool.SendImm(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, n), 1)).Submit())
 		}
 	}},
 }
@@ -459,8 +459,8 @@ func cycle(t *testing.T, dev verbs.Device) {
 	ctx := must(rdma.New(dev, rdma.Config{Permissions: everything}))
 	require.NoError(t, engine.Connect(ctx))
 	var e ending
-	done, failed := into[*rdma.WriteTask](t, &e)
-	writes := must(ctx.WritePool(8, done, failed))
+	done, failed := into[*rdma.Task](t, &e)
+	writes := must(ctx.Pool(8, done, failed))
 	mem := must(mmap.Alloc(dev, 1<<16, everything))
 	bufs := must(bufinv.New(2))
 	peer := must(mmap.Import(dev, must(mem.Export(dev))))
@@ -473,7 +473,7 @@ func cycle(t *testing.T, dev verbs.Device) {
 			conn = own
 			require.NoError(t, conn.Connect(desc))
 		case pe.Running:
-			task := must(writes.Alloc(conn, bufs.Source(mem, 0, 8), bufs.Target(peer, 8, 8)))
+			task := must(writes.Write(conn, bufs.Source(mem, 0, 8), bufs.Target(peer, 8, 8)))
 			require.NoError(t, task.Submit())
 			require.NoError(t, ctx.Stop())
 		}

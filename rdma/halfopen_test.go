@@ -134,7 +134,7 @@ func TestHalfOpenConnectionsAreLeftAlone(t *testing.T) {
 	for range 2000 { // reports of connections
 		must(n.engine.Progress())
 	}
-	task := must(n.writes.Alloc(busy, nil, nil))
+	task := must(n.writes.Write(busy, nil, nil))
 	n.keep = true
 	handled := 0
 	for range writes {

@@ -62,11 +62,11 @@ func TestStopDoesNotHoldUpTheEngine(t *testing.T) {
 	r.until("they are connected", func() bool { return conn.State() == rdma.Ready })
 	require.NoError(t, stopping.Stop())
 
-	var writes outcome[*rdma.WriteTask]
-	pool := must(r.a.ctx.WritePool(1, writes.ok, writes.bad))
+	var writes outcome[*rdma.Task]
+	pool := must(r.a.ctx.Pool(1, writes.ok, writes.bad))
 	r.connect(1)
 	r.until("the peer of the context has learned", func() bool { return client.State() == pe.Idle })
-	task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(r.a.peer, 0, 8)))
+	task := must(pool.Write(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(r.a.peer, 0, 8)))
 	require.NoError(t, task.Submit())
 	r.until("the write is done", func() bool { return writes.count() == 1 })
 	require.Empty(t, writes.errs)
@@ -83,9 +83,9 @@ func TestStopDoesNotHoldUpTheEngine(t *testing.T) {
 }
 
 // submitInOrder submits n numbered writes to a connection of a.
-func (r *rig) submitInOrder(pool *rdma.WritePool, conn *rdma.Connection, n int) {
+func (r *rig) submitInOrder(pool *rdma.Pool, conn *rdma.Connection, n int) {
 	for i := range n {
-		task := must(pool.Alloc(conn, r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(r.a.peer, 0, 8)))
+		task := must(pool.Write(conn, r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(r.a.peer, 0, 8)))
 		task.SetUserData(i)
 		require.NoError(r.t, task.Submit())
 	}
@@ -103,13 +103,13 @@ func TestConnectDoesNotHoldUpTheEngine(t *testing.T) {
 			}
 			refuse := end == "is refused"
 			var order []int
-			var pool *rdma.WritePool
+			var pool *rdma.Pool
 			dev := openFaulty(t)
 			r := newRigOn(t, dev, openSoft(t), cfg, rdma.Config{MaxConnections: 3})
-			pool = must(r.a.ctx.WritePool(8, func(task *rdma.WriteTask) {
+			pool = must(r.a.ctx.Pool(8, func(task *rdma.Task) {
 				order = append(order, task.UserData().(int))
 				require.NoError(t, task.Free())
-			}, func(task *rdma.WriteTask, err error) {
+			}, func(task *rdma.Task, err error) {
 				assert.NoError(t, err)
 				_ = task.Free()
 			}))
@@ -261,7 +261,7 @@ func TestDatagramsWhileTheKernelLooks(t *testing.T) {
 			send := func(to *rdma.Peer) {
 				for i, text := range texts {
 					n := copy(a.mem.Bytes()[64*i:], text)
-					task := must(a.sends.Alloc(to, a.bufs.Source(a.mem, 64*i, n)))
+					task := must(a.sends.Send(to, a.bufs.Source(a.mem, 64*i, n)))
 					task.SetUserData(text)
 					require.NoError(t, task.Submit())
 				}
@@ -347,7 +347,7 @@ func TestDestinationsAreNotLookedForAtTheEnd(t *testing.T) {
 	const destinations = 3 * atOnce
 	engine, dev := newEngine(t), openFaulty(t)
 	a := newPost(t, engine, dev, rdma.Config{CloseTimeout: -1})
-	a.sent.then = func(task *rdma.SendTask) { assert.NoError(t, task.Free()) }
+	a.sent.then = func(task *rdma.Task) { assert.NoError(t, task.Free()) }
 	looking := newGate(t)
 	var attempts atomic.Int32
 	dev.Neighbours(func(verbs.AddressAttr) error {

@@ -29,11 +29,11 @@ func TestIdleConnectionsAreLeftAlone(t *testing.T) {
 	const connections, writes = 500, 200
 	cfg := rdma.Config{MaxConnections: connections, Keepalive: time.Hour}
 	r := newRig(t, cfg, cfg)
-	var done outcome[*rdma.WriteTask]
-	pool := must(r.a.ctx.WritePool(1, done.ok, done.bad))
+	var done outcome[*rdma.Task]
+	pool := must(r.a.ctx.Pool(1, done.ok, done.bad))
 	r.connect(connections)
 	r.settle()
-	task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(r.a.peer, 0, 8)))
+	task := must(pool.Write(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(r.a.peer, 0, 8)))
 	for _, conn := range r.a.conns { // each has had something to do
 		require.NoError(t, task.SetConnection(conn))
 		require.NoError(t, task.Submit())

@@ -16,10 +16,10 @@ import (
 )
 
 // message sends from a to b, and waits until the send has ended.
-func (r *rig) message(pool *rdma.SendPool, sends *outcome[*rdma.SendTask], off, n int) {
+func (r *rig) message(pool *rdma.Pool, sends *outcome[*rdma.Task], off, n int) {
 	r.t.Helper()
 	before := sends.count()
-	task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, off, n)))
+	task := must(pool.Send(r.a.conns[0], r.a.bufs.Source(r.a.mem, off, n)))
 	require.NoError(r.t, task.Submit())
 	r.until("the send has ended", func() bool { return sends.count() > before })
 	require.NoError(r.t, task.Free())
@@ -29,9 +29,9 @@ func (r *rig) message(pool *rdma.SendPool, sends *outcome[*rdma.SendTask], off, 
 // of its data stays.
 func TestReceiveSubmittedAgain(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
-	var sends outcome[*rdma.SendTask]
+	var sends outcome[*rdma.Task]
 	var recvs outcome[*rdma.ReceiveTask]
-	pool := must(r.a.ctx.SendPool(1, sends.ok, sends.bad))
+	pool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
 	recvPool := must(r.b.ctx.ReceivePool(1, recvs.ok, recvs.bad))
 	r.connect(1)
 	copy(r.a.mem.Bytes(), "one two three four")
@@ -60,9 +60,9 @@ func TestReceiveTooLong(t *testing.T) {
 	for name, appends := range map[string]bool{"empty": false, "append": true} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, rdma.Config{}, rdma.Config{})
-			var sends outcome[*rdma.SendTask]
+			var sends outcome[*rdma.Task]
 			var recvs outcome[*rdma.ReceiveTask]
-			pool := must(r.a.ctx.SendPool(1, sends.ok, sends.bad))
+			pool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
 			recvPool := must(r.b.ctx.ReceivePool(1, recvs.ok, recvs.bad))
 			r.connect(1)
 			recv := must(recvPool.Alloc(r.b.bufs.Target(r.b.mem, 0, 8)))
@@ -92,8 +92,8 @@ func TestReceivesBeforeTheFirstPeer(t *testing.T) {
 			const n = 8
 			dev := closed(t, must(soft.Open(soft.Config{})))
 			r := newRigOn(t, openSoft(t), dev, rdma.Config{}, rdma.Config{})
-			var sends outcome[*rdma.SendTask]
-			pool := must(r.a.ctx.SendPool(n, sends.ok, sends.bad))
+			var sends outcome[*rdma.Task]
+			pool := must(r.a.ctx.Pool(n, sends.ok, sends.bad))
 			got := 0
 			var recvs outcome[*rdma.ReceiveTask]
 			var recvPool *rdma.ReceivePool
@@ -115,7 +115,7 @@ func TestReceivesBeforeTheFirstPeer(t *testing.T) {
 			r.a.ctx.OnConnection(func(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
 				for range n {
 					if state == rdma.Ready {
-						require.NoError(t, must(pool.Alloc(conn, r.a.bufs.Source(r.a.mem, 0, 8))).Submit())
+						require.NoError(t, must(pool.Send(conn, r.a.bufs.Source(r.a.mem, 0, 8))).Submit())
 					}
 				}
 			})
@@ -131,12 +131,12 @@ func TestReceivesBeforeTheFirstPeer(t *testing.T) {
 // buffers are used again; with the last message the context ends without an error.
 func TestReceive(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{MinRNRTimer: 10 * time.Microsecond})
-	var sends outcome[*rdma.SendTask]
-	var imms outcome[*rdma.SendImmTask]
-	var writes outcome[*rdma.WriteImmTask]
-	pool := must(r.a.ctx.SendPool(1, sends.ok, sends.bad))
-	immPool := must(r.a.ctx.SendImmPool(1, imms.ok, imms.bad))
-	writePool := must(r.a.ctx.WriteImmPool(1, writes.ok, writes.bad))
+	var sends outcome[*rdma.Task]
+	var imms outcome[*rdma.Task]
+	var writes outcome[*rdma.Task]
+	pool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
+	immPool := must(r.a.ctx.Pool(1, imms.ok, imms.bad))
+	writePool := must(r.a.ctx.Pool(1, writes.ok, writes.bad))
 	var got []string
 	var kept *rdma.Message
 	require.NoError(t, r.b.ctx.Receive(3, 100, func(m *rdma.Message) {
@@ -153,9 +153,9 @@ func TestReceive(t *testing.T) {
 		r.connect(1)
 		require.ErrorIs(t, r.b.ctx.Receive(1, 1, func(*rdma.Message) {}), pe.ErrBadState)
 		copy(r.a.mem.Bytes(), "abcdefghijklmnopqrstuvwxyz")
-		imm := must(immPool.Alloc(r.a.conns[0], nil, 7))
+		imm := must(immPool.SendImm(r.a.conns[0], nil, 7))
 		require.NoError(t, imm.Submit())
-		write := must(writePool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 5), r.a.bufs.Target(r.a.peer, 4096, 5), 9))
+		write := must(writePool.WriteImm(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 5), r.a.bufs.Target(r.a.peer, 4096, 5), 9))
 		require.NoError(t, write.Submit())
 		want := []string{`send with immediate "" 0 7 true`, `write with immediate "" 5 9 true`}
 		for i := range 20 {
@@ -191,7 +191,7 @@ func TestReceiveIsPostedBeforeTheAnswer(t *testing.T) {
 					return
 				}
 				task, err := answers.SendImm(m.Connection(), nil, 0)
-				require.NoError(t, pe.SubmitNew(task, err, func(t *rdma.SharedTask, _ error) { _ = t.Free() }))
+				require.NoError(t, pe.SubmitNew(task, err, func(t *rdma.Task, _ error) { _ = t.Free() }))
 				client.until("the peer has the answer, and its next message has met a receive", func() bool { return acknowledged == 2 })
 			}))
 			require.NoError(t, server.ctx.Start())
@@ -202,7 +202,7 @@ func TestReceiveIsPostedBeforeTheAnswer(t *testing.T) {
 			var conn *rdma.Connection
 			send := func(imm uint32) {
 				task, err := pool.SendImm(conn, nil, imm)
-				require.NoError(t, pe.SubmitNew(task, err, func(task *rdma.SharedTask, err error) {
+				require.NoError(t, pe.SubmitNew(task, err, func(task *rdma.Task, err error) {
 					assert.NoError(t, errors.Join(err, task.Free()))
 					acknowledged++
 				}))
@@ -256,12 +256,12 @@ func TestReceiveMessageTooLong(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, engine.Close()) })
 	r.a = r.sideThatStays(openSoft(t), rdma.Config{MaxConnections: 2})
 	r.b = r.sideThatStays(openSoft(t), rdma.Config{MaxConnections: 2})
-	var sends outcome[*rdma.SendTask]
-	pool := must(r.a.ctx.SendPool(1, sends.ok, sends.bad))
+	var sends outcome[*rdma.Task]
+	pool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
 	got := 0
 	require.NoError(t, r.b.ctx.Receive(1, 16, func(*rdma.Message) { got++ }))
 	r.connect(2)
-	task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 17)))
+	task := must(pool.Send(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 17)))
 	require.NoError(t, task.Submit())
 	// The completion and the event come between two passes of the engine.
 	require.Eventually(t, func() bool { return counter(t, r.b.dev.(*soft.Device), "resp_invalid_request_errors") > 0 }, time.Minute, time.Millisecond)
@@ -273,7 +273,7 @@ func TestReceiveMessageTooLong(t *testing.T) {
 	require.ErrorContains(t, r.b.conns[0].Err(), "messages of up to 16 bytes; give Context.Receive the size of the largest message")
 	require.NoError(t, task.Free())
 	for range 3 {
-		task := must(pool.Alloc(r.a.conns[1], r.a.bufs.Source(r.a.mem, 0, 16)))
+		task := must(pool.Send(r.a.conns[1], r.a.bufs.Source(r.a.mem, 0, 16)))
 		require.NoError(t, task.Submit())
 		n := got
 		r.until("it has arrived", func() bool { return got == n+1 && !task.InFlight() })
@@ -285,8 +285,8 @@ func TestReceiveMessageTooLong(t *testing.T) {
 // The function may panic, stop the context, or close the connection: no receive is lost.
 func TestReceiveFunctionMisbehaves(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
-	var sends outcome[*rdma.SendTask]
-	pool := must(r.a.ctx.SendPool(1, sends.ok, sends.bad))
+	var sends outcome[*rdma.Task]
+	pool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
 	n := 0
 	require.NoError(t, r.b.ctx.Receive(1, 8, func(m *rdma.Message) {
 		switch n++; n {
@@ -298,7 +298,7 @@ func TestReceiveFunctionMisbehaves(t *testing.T) {
 		}
 	}))
 	r.connect(1)
-	task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 8)))
+	task := must(pool.Send(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 8)))
 	require.NoError(t, task.Submit())
 	require.PanicsWithValue(t, "mine", func() { r.until("it panics", func() bool { return false }) })
 	for range 2 {
@@ -313,12 +313,12 @@ func TestReceiveFunctionMisbehaves(t *testing.T) {
 
 func TestReceiveAllocatesNothing(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
-	pool := must(r.a.ctx.SendPool(1, func(*rdma.SendTask) {}, func(*rdma.SendTask, error) {}))
+	pool := must(r.a.ctx.Pool(1, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
 	got := 0
 	require.NoError(t, r.b.ctx.Receive(4, 64, func(m *rdma.Message) { got += len(m.Bytes()) }))
 	r.connect(1)
 	r.settle()
-	task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 64)))
+	task := must(pool.Send(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 64)))
 	var failure error
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
 		want := got + 64
@@ -407,26 +407,26 @@ func (s *side2) until(what string, done func() bool) { s.rig.until(what, done) }
 // answered.
 func TestAnswerWhileStarting(t *testing.T) {
 	r := newRig(t, rdma.Config{MaxConnections: 2}, rdma.Config{MaxConnections: 2})
-	pool := must(r.a.ctx.SendPool(1, func(*rdma.SendTask) {}, func(*rdma.SendTask, error) {}))
-	answers := must(r.b.ctx.SendPool(1, func(*rdma.SendTask) {}, func(*rdma.SendTask, error) {}))
-	var answer *rdma.SendTask
+	pool := must(r.a.ctx.Pool(1, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
+	answers := must(r.b.ctx.Pool(1, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
+	var answer *rdma.Task
 	answered := false
 	require.NoError(t, r.a.ctx.Receive(1, 8, func(*rdma.Message) { answered = true }))
 	require.NoError(t, r.b.ctx.Receive(1, 8, func(m *rdma.Message) {
 		require.Equal(t, pe.Starting, r.b.ctx.State())
-		answer = must(answers.Alloc(m.Connection(), nil))
+		answer = must(answers.Send(m.Connection(), nil))
 		require.NoError(t, answer.Submit())
 	}))
 	require.NoError(t, r.a.ctx.Start())
 	require.NoError(t, r.b.ctx.Start())
 	late, _ := must2(r.b.ctx.Export()) // its peer does not come
-	_, err := pool.Alloc(late, nil)
+	_, err := pool.Send(late, nil)
 	require.ErrorIs(t, err, rdma.ErrInvalid, "of another context")
 	conn, _ := r.link()
 	r.until("it is Ready", func() bool { return conn.State() == rdma.Ready })
-	task := must(pool.Alloc(conn, nil))
+	task := must(pool.Send(conn, nil))
 	require.NoError(t, task.Submit())
 	r.until("the answer is here", func() bool { return answered && !task.InFlight() && !answer.InFlight() })
 	require.Equal(t, pe.Starting, r.b.ctx.State())
-	require.NoError(t, rdma.FreeAll([]*rdma.SendTask{task, answer}))
+	require.NoError(t, rdma.FreeAll([]*rdma.Task{task, answer}))
 }

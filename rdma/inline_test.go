@@ -75,11 +75,11 @@ func testInline(t *testing.T, setting, most int) {
 	defer func() { require.NoError(t, ctx.Close()) }()
 	require.NoError(t, engine.Connect(ctx))
 
-	var writes outcome[*rdma.WriteTask]
-	var reads outcome[*rdma.ReadTask]
-	writePool := must(ctx.WritePool(1, writes.ok, writes.bad))
-	readPool := must(ctx.ReadPool(1, reads.ok, reads.bad))
-	addPool := must(ctx.FetchAddPool(1, func(*rdma.FetchAddTask) {}, func(*rdma.FetchAddTask, error) {}))
+	var writes outcome[*rdma.Task]
+	var reads outcome[*rdma.Task]
+	writePool := must(ctx.Pool(1, writes.ok, writes.bad))
+	readPool := must(ctx.Pool(1, reads.ok, reads.bad))
+	addPool := must(ctx.Pool(1, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
 	require.NoError(t, ctx.Start())
 	conn, own, err := ctx.Export()
 	require.NoError(t, err)
@@ -101,10 +101,10 @@ func testInline(t *testing.T, setting, most int) {
 	}
 	for _, n := range []int{1, 8, 9, 64, 65, 100, 101, 1000} {
 		inline := n <= most
-		writes, reads, pd.posted = outcome[*rdma.WriteTask]{}, outcome[*rdma.ReadTask]{}, nil
+		writes, reads, pd.posted = outcome[*rdma.Task]{}, outcome[*rdma.Task]{}, nil
 		clear(mem.Bytes()[2048:])
-		write := must(writePool.Alloc(conn, bufinv.List(bufs.Source(mem, 0, n)), bufs.Target(peer, 2048, n)))
-		read := must(readPool.Alloc(conn, bufs.Source(peer, 0, n), bufs.Target(mem, 3072, n)))
+		write := must(writePool.Write(conn, bufinv.List(bufs.Source(mem, 0, n)), bufs.Target(peer, 2048, n)))
+		read := must(readPool.Read(conn, bufs.Source(peer, 0, n), bufs.Target(mem, 3072, n)))
 		require.NoError(t, write.Submit())
 		require.NoError(t, read.Submit())
 		until(func() bool { return writes.count()+reads.count() == 2 })
@@ -117,7 +117,7 @@ func testInline(t *testing.T, setting, most int) {
 		require.NoError(t, read.Free())
 	}
 	if runtime.GOOS == "linux" {
-		pd.shared, pd.posted, writes = mem.Bytes(), nil, outcome[*rdma.WriteTask]{}
+		pd.shared, pd.posted, writes = mem.Bytes(), nil, outcome[*rdma.Task]{}
 		file, err := os.CreateTemp(t.TempDir(), "")
 		require.NoError(t, err)
 		defer file.Close()
@@ -126,7 +126,7 @@ func testInline(t *testing.T, setting, most int) {
 		defer func() { require.NoError(t, hidden.Close()) }()
 		clear(mem.Bytes()[2048:])
 		source := bufinv.List(bufs.Source(mem, 0, 8), bufs.Source(hidden, 8, 8))
-		write := must(writePool.Alloc(conn, source, bufs.Target(peer, 2048, 16)))
+		write := must(writePool.Write(conn, source, bufs.Target(peer, 2048, 16)))
 		require.NoError(t, write.Submit())
 		until(func() bool { return writes.count() == 1 })
 		require.Empty(t, writes.errs)
@@ -134,9 +134,7 @@ func testInline(t *testing.T, setting, most int) {
 		assert.Zero(t, pd.posted[0].Flags&verbs.FlagInline, "a write from a dma-buf")
 		require.NoError(t, write.Free())
 		// The result of an atomic could not be put there, once it is done.
-		_, err = addPool.Alloc(conn, bufs.Target(peer, 0, 8), bufs.Target(hidden, 0, 8), 1)
-		require.ErrorIs(t, err, rdma.ErrInvalid)
-		add := must(addPool.Alloc(conn, bufs.Target(peer, 0, 8), nil, 1))
+		add := must(addPool.FetchAdd(conn, bufs.Target(peer, 0, 8), 1))
 		require.NoError(t, add.SetResult(bufs.Target(hidden, 0, 8)))
 		require.ErrorIs(t, add.Submit(), rdma.ErrInvalid)
 		require.NoError(t, add.Free())

@@ -95,12 +95,12 @@ var idlers = []idler{
 		}
 	}},
 	{"every request acknowledged", func(r *rig, s *side) func() {
-		var sends outcome[*rdma.SendTask]
-		sends.then = func(task *rdma.SendTask) { assert.NoError(r.t, task.Free()) }
-		pool := must(s.ctx.SendPool(10, sends.ok, sends.bad))
+		var sends outcome[*rdma.Task]
+		sends.then = func(task *rdma.Task) { assert.NoError(r.t, task.Free()) }
+		pool := must(s.ctx.Pool(10, sends.ok, sends.bad))
 		return func() {
 			for range 10 {
-				require.NoError(r.t, must(pool.Alloc(s.conns[0], nil)).Submit())
+				require.NoError(r.t, must(pool.Send(s.conns[0], nil)).Submit())
 			}
 			r.until("all have been acknowledged", func() bool { return sends.count() == 10 })
 			require.Empty(r.t, sends.errs)
@@ -190,15 +190,15 @@ func idleAndAlive(t *testing.T, onA, onB verbs.Device, idle func(r *rig)) {
 			}
 			assert.NoError(t, task.Free())
 		}
-		sends := must(s.ctx.SendPool(1, func(task *rdma.SendTask) {
+		sends := must(s.ctx.Pool(1, func(task *rdma.Task) {
 			sent[i]++
 			assert.NoError(t, task.Free())
-		}, func(task *rdma.SendTask, err error) { free(task, err) }))
+		}, func(task *rdma.Task, err error) { free(task, err) }))
 		receives := must(s.ctx.ReceivePool(1, func(task *rdma.ReceiveTask) {
 			arrived[i]++
 			assert.NoError(t, task.Free())
 		}, func(task *rdma.ReceiveTask, err error) { free(task, err) }))
-		send[i] = func() { require.NoError(t, must(sends.Alloc(s.conns[0], nil)).Submit()) }
+		send[i] = func() { require.NoError(t, must(sends.Send(s.conns[0], nil)).Submit()) }
 		s.ctx.OnStateChange(func(_, next pe.State) {
 			if next == pe.Running { // the only receive: a keepalive must not take it
 				require.NoError(t, must(receives.Alloc(nil)).Submit())

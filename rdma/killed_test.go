@@ -56,7 +56,7 @@ type survivor struct {
 	errs   []error
 }
 
-func surviving[T rdma.Task](s *survivor, again func(T) error) (done func(T), failed func(T, error)) {
+func surviving[T anyTask](s *survivor, again func(T) error) (done func(T), failed func(T, error)) {
 	return func(task T) {
 			if s.done++; s.done == 20 {
 				require.NoError(s.t, s.victim.Process.Kill())
@@ -74,29 +74,29 @@ func surviving[T rdma.Task](s *survivor, again func(T) error) (done func(T), fai
 // with that number out of it.
 var underWay = []struct {
 	name    string
-	prepare func(s *survivor) func(i int) rdma.Task
+	prepare func(s *survivor) func(i int) *rdma.Task
 }{
-	{"writes", func(s *survivor) func(int) rdma.Task {
-		done, failed := surviving(s, (*rdma.WriteTask).Submit)
-		pool := must(s.ctx.WritePool(victimReceives, done, failed))
-		return func(i int) rdma.Task {
-			return must(pool.Alloc(s.conns[0], s.bufs.Source(s.mem, i<<18, 1<<18), s.bufs.Target(s.peer, i<<18, 1<<18)))
+	{"writes", func(s *survivor) func(int) *rdma.Task {
+		done, failed := surviving(s, (*rdma.Task).Submit)
+		pool := must(s.ctx.Pool(victimReceives, done, failed))
+		return func(i int) *rdma.Task {
+			return must(pool.Write(s.conns[0], s.bufs.Source(s.mem, i<<18, 1<<18), s.bufs.Target(s.peer, i<<18, 1<<18)))
 		}
 	}},
-	{"reads", func(s *survivor) func(int) rdma.Task {
-		done, failed := surviving(s, func(task *rdma.ReadTask) error {
+	{"reads", func(s *survivor) func(int) *rdma.Task {
+		done, failed := surviving(s, func(task *rdma.Task) error {
 			return task.Submit()
 		})
-		pool := must(s.ctx.ReadPool(victimReceives, done, failed))
-		return func(i int) rdma.Task {
-			return must(pool.Alloc(s.conns[0], s.bufs.Source(s.peer, i<<18, 1<<18), s.bufs.Target(s.mem, i<<18, 1<<18)))
+		pool := must(s.ctx.Pool(victimReceives, done, failed))
+		return func(i int) *rdma.Task {
+			return must(pool.Read(s.conns[0], s.bufs.Source(s.peer, i<<18, 1<<18), s.bufs.Target(s.mem, i<<18, 1<<18)))
 		}
 	}},
-	{"sends", func(s *survivor) func(int) rdma.Task {
-		done, failed := surviving(s, (*rdma.SendTask).Submit)
-		pool := must(s.ctx.SendPool(victimReceives, done, failed))
-		return func(i int) rdma.Task {
-			return must(pool.Alloc(s.conns[0], s.bufs.Source(s.mem, i<<18, 1<<18)))
+	{"sends", func(s *survivor) func(int) *rdma.Task {
+		done, failed := surviving(s, (*rdma.Task).Submit)
+		pool := must(s.ctx.Pool(victimReceives, done, failed))
+		return func(i int) *rdma.Task {
+			return must(pool.Send(s.conns[0], s.bufs.Source(s.mem, i<<18, 1<<18)))
 		}
 	}},
 }

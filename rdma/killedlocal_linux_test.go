@@ -17,14 +17,14 @@ func TestKilledOnThisMachine(t *testing.T) {
 	r := &rig{t: t, engine: pe.New(pe.Config{})}
 	t.Cleanup(func() { require.NoError(t, r.engine.Close()) })
 	s := r.side(openSoft(t), rdma.Config{Permissions: nothing, Keepalive: -1, AckTimeout: -1})
-	var sends outcome[*rdma.SendTask]
-	sends.then = func(task *rdma.SendTask) { require.NoError(t, task.Free()) }
-	pool := must(s.ctx.SendPool(1, sends.ok, sends.bad))
+	var sends outcome[*rdma.Task]
+	sends.then = func(task *rdma.Task) { require.NoError(t, task.Free()) }
+	pool := must(s.ctx.Pool(1, sends.ok, sends.bad))
 	victim := r.startIdle(s, "soft")
 	r.until("the context runs", func() bool { return s.ctx.State() == pe.Running })
 	r.until("packets go through shared memory", func() bool { return s.conns[0].Path() == verbs.PathSharedMemory })
 	// The answer shows the process at the other end to be the peer's.
-	require.NoError(t, must(pool.Alloc(s.conns[0], nil)).Submit())
+	require.NoError(t, must(pool.Send(s.conns[0], nil)).Submit())
 	r.until("the message is acknowledged", func() bool { return sends.count() == 1 })
 	require.Empty(t, sends.errs)
 	require.NoError(t, victim.Process.Kill())
@@ -39,16 +39,16 @@ func TestKilledWithTasks(t *testing.T) {
 	r := &rig{t: t, engine: pe.New(pe.Config{})}
 	t.Cleanup(func() { require.NoError(t, r.engine.Close()) })
 	s := r.side(openSoft(t), rdma.Config{Permissions: nothing, Keepalive: -1, AckTimeout: -1})
-	var sends outcome[*rdma.SendTask]
-	sends.then = func(task *rdma.SendTask) { require.NoError(t, task.Free()) }
-	pool := must(s.ctx.SendPool(1, sends.ok, sends.bad))
+	var sends outcome[*rdma.Task]
+	sends.then = func(task *rdma.Task) { require.NoError(t, task.Free()) }
+	pool := must(s.ctx.Pool(1, sends.ok, sends.bad))
 	victim := r.startIdle(s, "soft")
 	r.until("the context runs", func() bool { return s.ctx.State() == pe.Running })
 	r.until("packets go through shared memory", func() bool { return s.conns[0].Path() == verbs.PathSharedMemory })
-	require.NoError(t, must(pool.Alloc(s.conns[0], nil)).Submit())
+	require.NoError(t, must(pool.Send(s.conns[0], nil)).Submit())
 	r.until("the message is acknowledged", func() bool { return sends.count() == 1 })
 	require.NoError(t, victim.Process.Signal(syscall.SIGSTOP))
-	require.NoError(t, must(pool.Alloc(s.conns[0], nil)).Submit())
+	require.NoError(t, must(pool.Send(s.conns[0], nil)).Submit())
 	require.NoError(t, victim.Process.Kill())
 	r.until("the context has ended", func() bool { return s.ctx.State() == pe.Idle })
 	require.Len(t, sends.errs, 1)

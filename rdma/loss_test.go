@@ -75,17 +75,17 @@ var flows = []struct {
 
 func (f *flow) writes() func() {
 	a, b := f.r.a, f.r.b
-	pool := must(a.ctx.WritePool(flowSlots, func(task *rdma.WriteTask) {
+	pool := must(a.ctx.Pool(flowSlots, func(task *rdma.Task) {
 		f.checked(b.mem, f.ended)
 		f.ended++
 		f.next(a.mem, task.Submit, task.Free)
-	}, func(task *rdma.WriteTask, err error) {
+	}, func(task *rdma.Task, err error) {
 		f.fail(err)
 		require.NoError(f.r.t, task.Free())
 	}))
 	return func() {
 		for i := range flowSlots {
-			task := must(pool.Alloc(a.conns[0], a.bufs.Source(a.mem, i*flowStride, flowLength), a.bufs.Target(a.peer, i*flowStride, flowLength)))
+			task := must(pool.Write(a.conns[0], a.bufs.Source(a.mem, i*flowStride, flowLength), a.bufs.Target(a.peer, i*flowStride, flowLength)))
 			f.next(a.mem, task.Submit, task.Free)
 		}
 	}
@@ -93,17 +93,17 @@ func (f *flow) writes() func() {
 
 func (f *flow) reads() func() {
 	a, b := f.r.a, f.r.b
-	pool := must(a.ctx.ReadPool(flowSlots, func(task *rdma.ReadTask) {
+	pool := must(a.ctx.Pool(flowSlots, func(task *rdma.Task) {
 		f.checked(a.mem, f.ended)
 		f.ended++
 		f.next(b.mem, task.Submit, task.Free)
-	}, func(task *rdma.ReadTask, err error) {
+	}, func(task *rdma.Task, err error) {
 		f.fail(err)
 		require.NoError(f.r.t, task.Free())
 	}))
 	return func() {
 		for i := range flowSlots {
-			task := must(pool.Alloc(a.conns[0], a.bufs.Source(a.peer, i*flowStride, flowLength), a.bufs.Target(a.mem, i*flowStride, flowLength)))
+			task := must(pool.Read(a.conns[0], a.bufs.Source(a.peer, i*flowStride, flowLength), a.bufs.Target(a.mem, i*flowStride, flowLength)))
 			f.next(b.mem, task.Submit, task.Free)
 		}
 	}
@@ -113,10 +113,10 @@ func (f *flow) reads() func() {
 // brought, is sent again.
 func (f *flow) sends() func() {
 	a, b := f.r.a, f.r.b
-	pool := must(a.ctx.SendPool(flowSlots, func(task *rdma.SendTask) {
+	pool := must(a.ctx.Pool(flowSlots, func(task *rdma.Task) {
 		f.ended++
 		f.next(a.mem, task.Submit, task.Free)
-	}, func(task *rdma.SendTask, err error) {
+	}, func(task *rdma.Task, err error) {
 		f.fail(err)
 		require.NoError(f.r.t, task.Free())
 	}))
@@ -132,7 +132,7 @@ func (f *flow) sends() func() {
 			require.NoError(f.r.t, must(receives.Alloc(b.bufs.Target(b.mem, i*flowStride, flowLength))).Submit())
 		}
 		for i := range flowSlots {
-			task := must(pool.Alloc(a.conns[0], a.bufs.Source(a.mem, i*flowStride, flowLength)))
+			task := must(pool.Send(a.conns[0], a.bufs.Source(a.mem, i*flowStride, flowLength)))
 			f.next(a.mem, task.Submit, task.Free)
 		}
 	}
@@ -142,18 +142,18 @@ func (f *flow) sends() func() {
 func (f *flow) adds() func() {
 	a, b := f.r.a, f.r.b
 	word := f.r.b.mem.Bytes()[memorySize-8:]
-	pool := must(a.ctx.FetchAddPool(flowSlots, func(task *rdma.FetchAddTask) {
+	pool := must(a.ctx.Pool(flowSlots, func(task *rdma.Task) {
 		require.EqualValues(f.r.t, f.ended, task.Original())
 		f.ended++
 		require.LessOrEqual(f.r.t, uint64(f.ended), binary.NativeEndian.Uint64(word))
 		f.next(b.mem, task.Submit, task.Free)
-	}, func(task *rdma.FetchAddTask, err error) {
+	}, func(task *rdma.Task, err error) {
 		f.fail(err)
 		require.NoError(f.r.t, task.Free())
 	}))
 	return func() {
 		for range flowSlots {
-			task := must(pool.Alloc(a.conns[0], a.bufs.Target(a.peer, memorySize-8, 8), nil, 1))
+			task := must(pool.FetchAdd(a.conns[0], a.bufs.Target(a.peer, memorySize-8, 8), 1))
 			f.next(b.mem, task.Submit, task.Free)
 		}
 	}

@@ -32,13 +32,13 @@ func TestEngineDrivenInsideCallbacks(t *testing.T) {
 			require.ErrorContains(t, err, call)
 		}
 	}
-	done := func(*rdma.WriteTask) { try("a task") }
-	failed := func(*rdma.WriteTask, error) { try("a failed task") }
-	pool := must(r.a.ctx.WritePool(1, done, failed))
+	done := func(*rdma.Task) { try("a task") }
+	failed := func(*rdma.Task, error) { try("a failed task") }
+	pool := must(r.a.ctx.Pool(1, done, failed))
 	r.a.ctx.OnConnection(func(*rdma.Connection, rdma.ConnectionState, error) { try("a connection") })
 	r.b.ctx.OnStateChange(func(_, next pe.State) { try("a change to " + next.String()) })
 	r.connect(1)
-	task := must(pool.Alloc(r.a.conns[0], nil, nil))
+	task := must(pool.Write(r.a.conns[0], nil, nil))
 	require.NoError(t, task.Submit())
 	r.until("it is done", func() bool { return tried["a task"] })
 	require.NoError(t, task.Submit())
@@ -98,7 +98,7 @@ func TestUseAfterClose(t *testing.T) {
 	dev := must(soft.Open(soft.Config{}))
 	engine := pe.New(pe.Config{})
 	c := must(rdma.New(dev, rdma.Config{}))
-	writes := must(c.WritePool(1, func(*rdma.WriteTask) {}, func(*rdma.WriteTask, error) {}))
+	writes := must(c.Pool(1, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
 	recvs := must(c.ReceivePool(1, func(*rdma.ReceiveTask) {}, func(*rdma.ReceiveTask, error) {}))
 	pd := must(dev.AllocPD())
 	mem := must(mmap.Alloc(dev, 4096, everything))
@@ -136,8 +136,8 @@ func TestUseAfterClose(t *testing.T) {
 		"Engine.Connect":    {engine.Connect(must(rdma.New(dev, rdma.Config{}))), pe.ErrClosed},
 		"Context.Start":     {c.Start(), pe.ErrClosed},
 		"Context.Export":    {export, pe.ErrClosed},
-		"Context.SendPool":  {second(c.SendPool(1, func(*rdma.SendTask) {}, func(*rdma.SendTask, error) {})), pe.ErrClosed},
-		"WritePool.Alloc":   {second(writes.Alloc(conn, nil, nil)), pe.ErrClosed},
+		"Context.Pool":      {second(c.Pool(1, func(*rdma.Task) {}, func(*rdma.Task, error) {})), pe.ErrClosed},
+		"Pool.Write":        {second(writes.Write(conn, nil, nil)), pe.ErrClosed},
 		"ReceivePool.Alloc": {second(recvs.Alloc(nil)), pe.ErrClosed},
 		"connecting it":     {pe.New(pe.Config{}).Connect(c), pe.ErrClosed},
 		"Connection":        {conn.Connect(desc), rdma.ErrNotReady},
@@ -167,13 +167,12 @@ func TestTasksUsedTwice(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
 	a, back := r.a, 0
 	tasks := everyKind(r, func() { back++ })
-	_, err := rdma.SubmitAll(tasks, 0)
-	require.NoError(t, err)
+	submitEach(t, tasks)
 	for _, task := range tasks {
 		for _, err := range []error{task.Submit(), task.SubmitWith(pe.Aggregate), task.TrySubmit(), task.Free()} {
 			require.ErrorIs(t, err, pe.ErrInUse, "%v in flight", task.Operation())
-			require.ErrorContains(t, err, task.Operation().String())
 		}
+		require.ErrorContains(t, task.Submit(), task.Operation().String())
 		for _, err := range setAll(r, task) {
 			require.ErrorIs(t, err, pe.ErrInUse, "%v in flight", task.Operation())
 		}
@@ -199,79 +198,63 @@ func TestTasksUsedTwice(t *testing.T) {
 }
 
 // setAll calls every setter that a task has.
-func setAll(r *rig, task rdma.Task) []error {
+func setAll(r *rig, task anyTask) []error {
 	a := r.a
-	var errs []error
-	add := func(err error) { errs = append(errs, err) }
 	buf := func() *bufinv.Buf { return a.bufs.Source(a.mem, 0, 8) }
-	if t, ok := task.(interface{ SetConnection(*rdma.Connection) error }); ok {
-		add(t.SetConnection(a.conns[0]))
+	t, ok := task.(*rdma.Task)
+	if !ok {
+		return []error{task.(*rdma.ReceiveTask).SetDestination(buf())}
 	}
-	if t, ok := task.(interface{ SetSource(*bufinv.Buf) error }); ok {
-		add(t.SetSource(buf()))
+	return []error{
+		t.SetConnection(a.conns[0]), t.SetSource(buf()), t.SetDestination(buf()), t.SetResult(buf()), t.SetAppend(true),
+		t.SetImm(1), t.SetValue(1), t.SetValues(1, 2), t.SetInvalidate(nil), t.SetEvent(nil),
 	}
-	if t, ok := task.(interface{ SetDestination(*bufinv.Buf) error }); ok {
-		add(t.SetDestination(buf()))
-	}
-	if t, ok := task.(interface{ SetResult(*bufinv.Buf) error }); ok {
-		add(t.SetResult(buf()))
-	}
-	if t, ok := task.(interface{ SetImm(uint32) error }); ok {
-		add(t.SetImm(1))
-	}
-	if t, ok := task.(interface{ SetValue(uint64) error }); ok {
-		add(t.SetValue(1))
-	}
-	if t, ok := task.(interface{ SetValues(_, _ uint64) error }); ok {
-		add(t.SetValues(1, 2))
-	}
-	return errs
 }
 
 // everyKind connects, and makes one task of each kind at a.
-func everyKind(r *rig, back func()) []rdma.Task {
+func everyKind(r *rig, back func()) []anyTask {
 	c, bufs, mem := r.a.ctx, r.a.bufs, r.a.mem
-	sends := must(c.SendPool(1, done[*rdma.SendTask](back), failed[*rdma.SendTask](back)))
-	sendImms := must(c.SendImmPool(1, done[*rdma.SendImmTask](back), failed[*rdma.SendImmTask](back)))
-	writes := must(c.WritePool(1, done[*rdma.WriteTask](back), failed[*rdma.WriteTask](back)))
-	writeImms := must(c.WriteImmPool(1, done[*rdma.WriteImmTask](back), failed[*rdma.WriteImmTask](back)))
-	reads := must(c.ReadPool(1, done[*rdma.ReadTask](back), failed[*rdma.ReadTask](back)))
-	swaps := must(c.CompareSwapPool(1, done[*rdma.CompareSwapTask](back), failed[*rdma.CompareSwapTask](back)))
-	adds := must(c.FetchAddPool(1, done[*rdma.FetchAddTask](back), failed[*rdma.FetchAddTask](back)))
+	sends := must(c.Pool(1, done[*rdma.Task](back), failed[*rdma.Task](back)))
+	sendImms := must(c.Pool(1, done[*rdma.Task](back), failed[*rdma.Task](back)))
+	writes := must(c.Pool(1, done[*rdma.Task](back), failed[*rdma.Task](back)))
+	writeImms := must(c.Pool(1, done[*rdma.Task](back), failed[*rdma.Task](back)))
+	reads := must(c.Pool(1, done[*rdma.Task](back), failed[*rdma.Task](back)))
+	swaps := must(c.Pool(1, done[*rdma.Task](back), failed[*rdma.Task](back)))
+	adds := must(c.Pool(1, done[*rdma.Task](back), failed[*rdma.Task](back)))
 	recvs := must(c.ReceivePool(1, done[*rdma.ReceiveTask](back), failed[*rdma.ReceiveTask](back)))
 	r.connect(1)
 	conn, peer := r.a.conns[0], r.a.peer
-	return []rdma.Task{
-		must(sends.Alloc(conn, bufs.Source(mem, 0, 8))),
-		must(sendImms.Alloc(conn, bufs.Source(mem, 0, 8), 1)),
-		must(writes.Alloc(conn, bufs.Source(mem, 0, 8), bufs.Target(peer, 0, 8))),
-		must(writeImms.Alloc(conn, bufs.Source(mem, 0, 8), bufs.Target(peer, 0, 8), 1)),
-		must(reads.Alloc(conn, bufs.Source(peer, 0, 8), bufs.Target(mem, 0, 8))),
-		must(swaps.Alloc(conn, bufs.Target(peer, 0, 8), nil, 0, 1)),
-		must(adds.Alloc(conn, bufs.Target(peer, 0, 8), nil, 1)),
+	return []anyTask{
+		must(sends.Send(conn, bufs.Source(mem, 0, 8))),
+		must(sendImms.SendImm(conn, bufs.Source(mem, 0, 8), 1)),
+		must(writes.Write(conn, bufs.Source(mem, 0, 8), bufs.Target(peer, 0, 8))),
+		must(writeImms.WriteImm(conn, bufs.Source(mem, 0, 8), bufs.Target(peer, 0, 8), 1)),
+		must(reads.Read(conn, bufs.Source(peer, 0, 8), bufs.Target(mem, 0, 8))),
+		must(swaps.CompareSwap(conn, bufs.Target(peer, 0, 8), 0, 1)),
+		must(adds.FetchAdd(conn, bufs.Target(peer, 0, 8), 1)),
 		must(recvs.Alloc(bufs.Target(mem, 0, 8))),
 	}
 }
 
-func done[T rdma.Task](f func()) func(T) { return func(T) { f() } }
+func done[T anyTask](f func()) func(T) { return func(T) { f() } }
 
-func failed[T rdma.Task](f func()) func(T, error) { return func(T, error) { f() } }
+func failed[T anyTask](f func()) func(T, error) { return func(T, error) { f() } }
 
 // A buffer that was freed is refused by Alloc, by Submit, and when it was freed in
 // flight.
 func TestBuffersUsedAfterFree(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
-	var reads outcome[*rdma.ReadTask]
-	pool := must(r.a.ctx.ReadPool(1, reads.ok, reads.bad))
+	var reads outcome[*rdma.Task]
+	pool := must(r.a.ctx.Pool(1, reads.ok, reads.bad))
 	r.connect(1)
 	source := func() *bufinv.Buf { return r.a.bufs.Source(r.a.peer, 0, 8) }
 	gone := r.a.bufs.Target(r.a.mem, 0, 8)
 	require.NoError(t, gone.Free())
-	_, err := pool.Alloc(r.a.conns[0], source(), gone)
+	_, err := pool.Read(r.a.conns[0], source(), gone)
 	require.ErrorIs(t, err, bufinv.ErrFreed)
 
 	dst := r.a.bufs.Target(r.a.mem, 0, 8)
-	task := must(pool.Alloc(r.a.conns[0], source(), dst))
+	task := must(pool.Read(r.a.conns[0], source(), dst))
 	require.ErrorIs(t, task.SetDestination(gone), bufinv.ErrFreed)
 	require.NoError(t, dst.Free(), "the task's reference, which is not the caller's to drop")
 	require.ErrorIs(t, task.Submit(), bufinv.ErrFreed)
@@ -281,7 +264,7 @@ func TestBuffersUsedAfterFree(t *testing.T) {
 	require.Equal(t, 1, pool.Available(), "the task has been freed all the same")
 
 	dst = r.a.bufs.Target(r.a.mem, 0, 8)
-	task = must(pool.Alloc(r.a.conns[0], source(), dst))
+	task = must(pool.Read(r.a.conns[0], source(), dst))
 	require.NoError(t, task.Submit())
 	require.NoError(t, dst.Free())
 	r.until("it is back", func() bool { return reads.count() == 1 })

@@ -58,7 +58,7 @@ func TestCompletionsLost(t *testing.T) {
 	c, err := New(dev, Config{Engine: engine, PD: dev.DefaultPD()})
 	require.NoError(t, err)
 	flushed := 0
-	pool, err := c.WritePool(4, func(task *WriteTask) { require.NoError(t, task.Free()) }, func(task *WriteTask, err error) {
+	pool, err := c.Pool(4, func(task *Task) { require.NoError(t, task.Free()) }, func(task *Task, err error) {
 		flushed++
 		require.ErrorIs(t, err, ErrFlushed)
 		require.NoError(t, task.Free())
@@ -74,7 +74,7 @@ func TestCompletionsLost(t *testing.T) {
 	}
 	dev.lost = true
 	for range 4 {
-		task, err := pool.Alloc(conn, nil, nil)
+		task, err := pool.Write(conn, nil, nil)
 		require.NoError(t, err)
 		require.NoError(t, task.Submit())
 	}

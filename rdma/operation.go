@@ -58,6 +58,17 @@ func (o Operation) atomic() bool {
 	return o == OpCompareSwap || o == OpFetchAdd || o == OpSyncEventAdd
 }
 
+func (o Operation) sends() bool  { return o == OpSend || o == OpSendImm }
+func (o Operation) writes() bool { return o == OpWrite || o == OpWriteImm }
+
+// immediate reports whether the operation carries immediate data.
+func (o Operation) immediate() bool { return o == OpSendImm || o == OpWriteImm }
+
+// hasValue reports whether the operation adds or sets one value.
+func (o Operation) hasValue() bool {
+	return o == OpFetchAdd || o == OpSyncEventSet || o == OpSyncEventAdd
+}
+
 // onEvent reports whether the operation is one on a sync event of the peer.
 func (o Operation) onEvent() bool { return o >= OpSyncEventGet && o <= OpSyncEventAdd }
 

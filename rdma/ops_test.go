@@ -42,11 +42,11 @@ func (s *side) targetList(n, count int) *bufinv.Buf {
 
 func TestSendAndReceive(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
-	var sends outcome[*rdma.SendTask]
-	var imms outcome[*rdma.SendImmTask]
+	var sends outcome[*rdma.Task]
+	var imms outcome[*rdma.Task]
 	var recvs outcome[*rdma.ReceiveTask]
-	sendPool := must(r.a.ctx.SendPool(4, sends.ok, sends.bad))
-	immPool := must(r.a.ctx.SendImmPool(4, imms.ok, imms.bad))
+	sendPool := must(r.a.ctx.Pool(4, sends.ok, sends.bad))
+	immPool := must(r.a.ctx.Pool(4, imms.ok, imms.bad))
 	recvPool := must(r.b.ctx.ReceivePool(4, recvs.ok, recvs.bad))
 	r.connect(1)
 	fill(r.a.mem.Bytes(), 1)
@@ -54,13 +54,13 @@ func TestSendAndReceive(t *testing.T) {
 	for _, n := range append([]int{0}, sizes...) {
 		for _, count := range []int{1, 3, 4} {
 			t.Run(fmt.Sprintf("%d bytes in %d pieces", n, count), func(t *testing.T) {
-				sends, imms, recvs = outcome[*rdma.SendTask]{}, outcome[*rdma.SendImmTask]{}, outcome[*rdma.ReceiveTask]{}
+				sends, imms, recvs = outcome[*rdma.Task]{}, outcome[*rdma.Task]{}, outcome[*rdma.ReceiveTask]{}
 				for range 2 {
 					recv, err := recvPool.Alloc(r.b.targetList(n+10, 5-count))
 					require.NoError(t, err)
 					require.NoError(t, recv.TrySubmit())
 				}
-				send, err := sendPool.Alloc(r.a.conns[0], r.a.sourceList(n, count))
+				send, err := sendPool.Send(r.a.conns[0], r.a.sourceList(n, count))
 				require.NoError(t, err)
 				want := send.Source().AppendBytes(nil)
 				require.Len(t, want, n)
@@ -70,14 +70,14 @@ func TestSendAndReceive(t *testing.T) {
 				got := recvs.done[0]
 				assert.Equal(t, rdma.ReceivedSend, got.Opcode())
 				assert.Equal(t, n, got.Length())
-				assert.Equal(t, n, send.Length())
+				assert.Equal(t, n, send.Bytes())
 				assert.Same(t, r.b.conns[0], got.Connection())
 				same(t, want, got.Destination().AppendBytes(nil))
 				assert.Equal(t, n, got.Destination().ListDataLen())
 				_, ok := got.Imm()
 				assert.False(t, ok)
 
-				imm, err := immPool.Alloc(r.a.conns[0], r.a.sourceList(n, count), 0xdeadbeef)
+				imm, err := immPool.SendImm(r.a.conns[0], r.a.sourceList(n, count), 0xdeadbeef)
 				require.NoError(t, err)
 				require.NoError(t, imm.Submit())
 				r.until("the message has arrived", func() bool { return imms.count() == 1 && recvs.count() == 2 })
@@ -99,9 +99,9 @@ func TestSendAndReceive(t *testing.T) {
 
 func TestReceiveAppends(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
-	var sends outcome[*rdma.SendTask]
+	var sends outcome[*rdma.Task]
 	var recvs outcome[*rdma.ReceiveTask]
-	sendPool := must(r.a.ctx.SendPool(2, sends.ok, sends.bad))
+	sendPool := must(r.a.ctx.Pool(2, sends.ok, sends.bad))
 	recvPool := must(r.b.ctx.ReceivePool(1, recvs.ok, recvs.bad))
 	r.connect(1)
 	copy(r.a.mem.Bytes(), "hello, world")
@@ -111,7 +111,7 @@ func TestReceiveAppends(t *testing.T) {
 	require.NoError(t, recv.SetAppend(true))
 	for i, part := range [][2]int{{0, 5}, {5, 7}} {
 		require.NoError(t, recv.TrySubmit())
-		send, err := sendPool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, part[0], part[1]))
+		send, err := sendPool.Send(r.a.conns[0], r.a.bufs.Source(r.a.mem, part[0], part[1]))
 		require.NoError(t, err)
 		require.NoError(t, send.Submit())
 		r.until("the part has arrived", func() bool { return len(recvs.done) == i+1 && len(sends.done) == i+1 })
@@ -125,13 +125,13 @@ func TestReceiveAppends(t *testing.T) {
 
 func TestWriteAndRead(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
-	var writes outcome[*rdma.WriteTask]
-	var imms outcome[*rdma.WriteImmTask]
-	var reads outcome[*rdma.ReadTask]
+	var writes outcome[*rdma.Task]
+	var imms outcome[*rdma.Task]
+	var reads outcome[*rdma.Task]
 	var recvs outcome[*rdma.ReceiveTask]
-	writePool := must(r.a.ctx.WritePool(1, writes.ok, writes.bad))
-	immPool := must(r.a.ctx.WriteImmPool(1, imms.ok, imms.bad))
-	readPool := must(r.a.ctx.ReadPool(1, reads.ok, reads.bad))
+	writePool := must(r.a.ctx.Pool(1, writes.ok, writes.bad))
+	immPool := must(r.a.ctx.Pool(1, imms.ok, imms.bad))
+	readPool := must(r.a.ctx.Pool(1, reads.ok, reads.bad))
 	recvPool := must(r.b.ctx.ReceivePool(1, recvs.ok, recvs.bad))
 	r.connect(1)
 
@@ -139,10 +139,10 @@ func TestWriteAndRead(t *testing.T) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			fill(r.a.mem.Bytes(), byte(i))
 			clear(r.b.mem.Bytes())
-			writes, imms = outcome[*rdma.WriteTask]{}, outcome[*rdma.WriteImmTask]{}
-			reads, recvs = outcome[*rdma.ReadTask]{}, outcome[*rdma.ReceiveTask]{}
+			writes, imms = outcome[*rdma.Task]{}, outcome[*rdma.Task]{}
+			reads, recvs = outcome[*rdma.Task]{}, outcome[*rdma.ReceiveTask]{}
 
-			write, err := writePool.Alloc(r.a.conns[0], r.a.sourceList(n, 4), r.a.bufs.Target(r.a.peer, 11, n))
+			write, err := writePool.Write(r.a.conns[0], r.a.sourceList(n, 4), r.a.bufs.Target(r.a.peer, 11, n))
 			require.NoError(t, err)
 			want := write.Source().AppendBytes(nil)
 			require.NoError(t, write.TrySubmit())
@@ -155,7 +155,7 @@ func TestWriteAndRead(t *testing.T) {
 			recv, err := recvPool.Alloc(nil)
 			require.NoError(t, err)
 			require.NoError(t, recv.Submit())
-			imm, err := immPool.Alloc(r.a.conns[0], r.a.sourceList(n, 2), r.a.bufs.Target(r.a.peer, memorySize/2, n), 42)
+			imm, err := immPool.WriteImm(r.a.conns[0], r.a.sourceList(n, 2), r.a.bufs.Target(r.a.peer, memorySize/2, n), 42)
 			require.NoError(t, err)
 			require.NoError(t, imm.TrySubmit())
 			r.until("both ends know of the write", func() bool { return imms.count() == 1 && recvs.count() == 1 })
@@ -167,15 +167,15 @@ func TestWriteAndRead(t *testing.T) {
 			assert.EqualValues(t, 42, value)
 			same(t, imm.Source().AppendBytes(nil), r.b.mem.Bytes()[memorySize/2:][:n])
 
-			read, err := readPool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.peer, 11, n), r.a.targetList(n+3, 3))
+			read, err := readPool.Read(r.a.conns[0], r.a.bufs.Source(r.a.peer, 11, n), r.a.targetList(n+3, 3))
 			require.NoError(t, err)
 			for range 2 {
 				require.NoError(t, read.TrySubmit())
 				r.until("the read is done", func() bool { return reads.count() == 1 })
 				require.Empty(t, reads.errs)
-				assert.Equal(t, n, read.Length())
+				assert.Equal(t, n, read.Bytes())
 				same(t, want, read.Destination().AppendBytes(nil))
-				reads = outcome[*rdma.ReadTask]{}
+				reads = outcome[*rdma.Task]{}
 			}
 			require.NoError(t, write.Free())
 			require.NoError(t, imm.Free())
@@ -185,9 +185,9 @@ func TestWriteAndRead(t *testing.T) {
 	}
 
 	t.Run("append", func(t *testing.T) {
-		reads = outcome[*rdma.ReadTask]{}
+		reads = outcome[*rdma.Task]{}
 		copy(r.b.mem.Bytes(), "hello, world")
-		read := must(readPool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.peer, 0, 5), r.a.bufs.Target(r.a.mem, 8, 12)))
+		read := must(readPool.Read(r.a.conns[0], r.a.bufs.Source(r.a.peer, 0, 5), r.a.bufs.Target(r.a.mem, 8, 12)))
 		require.NoError(t, read.SetAppend(true))
 		require.NoError(t, read.Submit())
 		r.until("the first part is there", func() bool { return reads.count() == 1 })
@@ -207,12 +207,12 @@ func TestWriteAndRead(t *testing.T) {
 	})
 
 	t.Run("no bytes", func(t *testing.T) {
-		writes, imms, recvs = outcome[*rdma.WriteTask]{}, outcome[*rdma.WriteImmTask]{}, outcome[*rdma.ReceiveTask]{}
-		reads = outcome[*rdma.ReadTask]{}
-		write := must(writePool.Alloc(r.a.conns[0], nil, nil))
-		read := must(readPool.Alloc(r.a.conns[0], nil, nil))
+		writes, imms, recvs = outcome[*rdma.Task]{}, outcome[*rdma.Task]{}, outcome[*rdma.ReceiveTask]{}
+		reads = outcome[*rdma.Task]{}
+		write := must(writePool.Write(r.a.conns[0], nil, nil))
+		read := must(readPool.Read(r.a.conns[0], nil, nil))
 		recv := must(recvPool.Alloc(nil))
-		imm := must(immPool.Alloc(r.a.conns[0], nil, nil, 7))
+		imm := must(immPool.WriteImm(r.a.conns[0], nil, nil, 7))
 		require.NoError(t, recv.Submit())
 		require.NoError(t, write.TrySubmit())
 		require.NoError(t, imm.TrySubmit())
@@ -220,7 +220,7 @@ func TestWriteAndRead(t *testing.T) {
 		r.until("all is done", func() bool { return writes.count()+imms.count()+recvs.count()+reads.count() == 4 })
 		assert.Empty(t, append(append(append(writes.errs, imms.errs...), recvs.errs...), reads.errs...))
 		assert.Zero(t, recv.Length())
-		assert.Zero(t, read.Length())
+		assert.Zero(t, read.Bytes())
 		require.NoError(t, read.Free())
 		require.NoError(t, write.Free())
 		require.NoError(t, recv.Free())
@@ -230,16 +230,17 @@ func TestWriteAndRead(t *testing.T) {
 
 func TestAtomics(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
-	var swaps outcome[*rdma.CompareSwapTask]
-	var adds outcome[*rdma.FetchAddTask]
-	swapPool := must(r.a.ctx.CompareSwapPool(2, swaps.ok, swaps.bad))
-	addPool := must(r.a.ctx.FetchAddPool(2, adds.ok, adds.bad))
+	var swaps outcome[*rdma.Task]
+	var adds outcome[*rdma.Task]
+	swapPool := must(r.a.ctx.Pool(2, swaps.ok, swaps.bad))
+	addPool := must(r.a.ctx.Pool(2, adds.ok, adds.bad))
 	r.connect(1)
 	value := func() uint64 { return binary.NativeEndian.Uint64(r.b.mem.Bytes()[64:]) }
 	binary.NativeEndian.PutUint64(r.b.mem.Bytes()[64:], 5)
 
-	add, err := addPool.Alloc(r.a.conns[0], r.a.bufs.Target(r.a.peer, 64, 8), r.a.targetList(8, 3), 37)
+	add, err := addPool.FetchAdd(r.a.conns[0], r.a.bufs.Target(r.a.peer, 64, 8), 37)
 	require.NoError(t, err)
+	require.NoError(t, add.SetResult(r.a.targetList(8, 3)))
 	require.NoError(t, add.TrySubmit())
 	r.until("the sum is there", func() bool { return adds.count() == 1 })
 	require.Empty(t, adds.errs)
@@ -247,7 +248,7 @@ func TestAtomics(t *testing.T) {
 	assert.EqualValues(t, 42, value())
 	assert.EqualValues(t, 5, binary.NativeEndian.Uint64(add.Result().AppendBytes(nil)))
 
-	swap, err := swapPool.Alloc(r.a.conns[0], r.a.bufs.Target(r.a.peer, 64, 8), nil, 41, 1)
+	swap, err := swapPool.CompareSwap(r.a.conns[0], r.a.bufs.Target(r.a.peer, 64, 8), 41, 1)
 	require.NoError(t, err)
 	require.NoError(t, swap.TrySubmit())
 	r.until("the value was compared", func() bool { return swaps.count() == 1 })
@@ -293,17 +294,17 @@ func TestManyConnections(t *testing.T) {
 		require.NoError(t, task.SubmitWith(pe.Aggregate))
 	}
 	recvPool := must(r.b.ctx.ReceivePool(32, recvs.ok, recvs.bad))
-	var sends outcome[*rdma.SendTask]
-	sends.then = func(task *rdma.SendTask) {
+	var sends outcome[*rdma.Task]
+	sends.then = func(task *rdma.Task) {
 		left := task.UserData().(*int)
 		if *left--; *left > 0 {
 			require.NoError(t, task.SubmitWith(pe.Aggregate|pe.OptimizeReports))
 		}
 	}
-	sendPool := must(r.a.ctx.SendPool(2*connections, sends.ok, sends.bad))
+	sendPool := must(r.a.ctx.Pool(2*connections, sends.ok, sends.bad))
 	r.connect(connections)
 	assert.Len(t, r.a.ctx.Connections(), connections)
-	var tasks []rdma.Task
+	var tasks []*rdma.ReceiveTask
 	for i := range 32 {
 		recv := must(recvPool.Alloc(r.b.bufs.Target(r.b.mem, i*128, 128)))
 		tasks = append(tasks, recv)
@@ -311,9 +312,9 @@ func TestManyConnections(t *testing.T) {
 	n, err := rdma.SubmitAll(tasks, 0)
 	require.NoError(t, err)
 	require.Equal(t, 32, n)
-	var sending []*rdma.SendTask
+	var sending []*rdma.Task
 	for i := range 2 * connections {
-		send := must(sendPool.Alloc(r.a.conns[i%connections], r.a.bufs.Source(r.a.mem, i*16, 100)))
+		send := must(sendPool.Send(r.a.conns[i%connections], r.a.bufs.Source(r.a.mem, i*16, 100)))
 		send.SetUserData(new(rounds))
 		sending = append(sending, send)
 	}

@@ -72,9 +72,9 @@ func receivesUnshared(t *testing.T, way, kind string) {
 			tasks = append(tasks, task)
 		}
 	}
-	var sends outcome[*rdma.SendTask]
-	sends.then = func(task *rdma.SendTask) { _ = task.Free() }
-	sendPool := must(client.SendPool(64, sends.ok, sends.bad))
+	var sends outcome[*rdma.Task]
+	sends.then = func(task *rdma.Task) { _ = task.Free() }
+	sendPool := must(client.Pool(64, sends.ok, sends.bad))
 	if kind == "messages" {
 		require.NoError(t, server.Start())
 	}
@@ -118,7 +118,7 @@ func receivesUnshared(t *testing.T, way, kind string) {
 	send := func(conn *rdma.Connection) {
 		binary.BigEndian.PutUint64(source.Bytes(), sent[conn])
 		sent[conn]++
-		require.NoError(t, must(sendPool.Alloc(conn, bufs.Source(source, 0, 8))).Submit())
+		require.NoError(t, must(sendPool.Send(conn, bufs.Source(source, 0, 8))).Submit())
 	}
 	var conns []*rdma.Connection
 	for range connections {

@@ -58,7 +58,7 @@ func ExampleConnectPair() {
 	engine := pe.New(pe.Config{})
 	client := must(rdma.New(dev, rdma.Config{Engine: engine, Name: "client"}))
 	server := must(rdma.New(dev, rdma.Config{Engine: engine, Name: "server", EndWithLastConnection: true}))
-	sends := must(client.SendPool(1, pe.FreeTask, pe.FailContext))
+	sends := must(client.Pool(1, pe.FreeTask, pe.FailContext))
 	err := server.Receive(1, 64, func(m *rdma.Message) { fmt.Printf("%s\n", m.Bytes()) })
 
 	if err = errors.Join(err, client.Start(), server.Start()); err != nil {
@@ -68,7 +68,7 @@ func ExampleConnectPair() {
 	client.Fail(err) // nil does nothing
 	client.OnStateChange(func(_, next pe.State) {
 		if next == pe.Running {
-			task, err := sends.Alloc(conn, bufinv.Source(memory, 0, n))
+			task, err := sends.Send(conn, bufinv.Source(memory, 0, n))
 			client.Fail(pe.SubmitNew(task, err))
 			client.Fail(client.StopWhenDone())
 		}

@@ -15,17 +15,17 @@ func TestCallbackPanics(t *testing.T) {
 	for _, flags := range []pe.SubmitFlags{0, pe.OptimizeReports} {
 		for bad := range 4 {
 			r := newRig(t, rdma.Config{}, rdma.Config{})
-			var writes outcome[*rdma.WriteTask]
-			writes.then = func(*rdma.WriteTask) {
+			var writes outcome[*rdma.Task]
+			writes.then = func(*rdma.Task) {
 				if len(writes.done) == bad+1 {
 					panic("mine")
 				}
 			}
-			pool := must(r.a.ctx.WritePool(4, writes.ok, writes.bad))
+			pool := must(r.a.ctx.Pool(4, writes.ok, writes.bad))
 			r.connect(1)
-			var tasks []*rdma.WriteTask
+			var tasks []*rdma.Task
 			for range 4 {
-				tasks = append(tasks, must(pool.Alloc(r.a.conns[0], nil, nil)))
+				tasks = append(tasks, must(pool.Write(r.a.conns[0], nil, nil)))
 			}
 			_, err := rdma.SubmitAll(tasks, flags)
 			require.NoError(t, err)

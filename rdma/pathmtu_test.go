@@ -41,7 +41,7 @@ func TestDifferentMTUs(t *testing.T) {
 		target := must(mmap.Import(n.peer.Device(), must(remote.Export(n.server.Device()))))
 		server, peer := n.bridge(mtus[0], mtus[1])
 		require.Contains(t, peer.onSilence(), "set the path MTU of the queue pairs of both ends below")
-		task := must(n.writes.Alloc(peer, n.bufs.Source(local, 0, 10000), n.bufs.Target(target, 0, 10000)))
+		task := must(n.writes.Write(peer, n.bufs.Source(local, 0, 10000), n.bufs.Target(target, 0, 10000)))
 		require.NoError(t, task.Submit())
 		n.until(func() bool { return n.completed == 1 && server.State() == Failed })
 		require.ErrorContains(t, n.ended, fmt.Sprintf("the path MTUs of the two ends differ: it is %d here", mtus[1]))

@@ -6,9 +6,10 @@ import (
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/syncevent"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// pool is what the pools of all kinds of task have in common.
+// pool is what the pools of tasks, receives and windows have in common.
 type pool[T any] struct {
 	tasks  *pe.Pool[T]
 	done   func(*T)
@@ -24,19 +25,21 @@ func (p *pool[T]) String() string { return p.tasks.String() }
 // Available is the number of tasks that can be allocated now.
 func (p *pool[T]) Available() int { return p.tasks.Available() }
 
-func (p *pool[T]) fillWith(c *Context, op Operation, n int, done func(*T), failed func(*T, error),
+// fill makes the tasks of a pool; kind names them. Where all are for one operation, the device has
+// to support that.
+func (p *pool[T]) fill(c *Context, kind string, op Operation, n int, done func(*T), failed func(*T, error),
 	taskOf func(*T) *pe.Task, init, drop func(*T),
 ) error {
-	if err := c.control.Owned("make a pool of " + op.String() + "s"); err != nil {
+	if err := c.control.Owned("make a pool of " + kind + "s"); err != nil {
 		return err
 	}
 	if done == nil || failed == nil {
-		return fmt.Errorf("rdma: make a pool of %vs: %w: it needs a function for tasks that succeed and one for those that fail", op, ErrInvalid)
+		return fmt.Errorf("rdma: make a pool of %ss: %w: it needs a function for those that succeed and one for those that fail", kind, ErrInvalid)
 	}
-	if !c.set.caps.Supports(op) {
-		return fmt.Errorf("rdma: make a pool of %vs: %w by %s", op, ErrNotSupported, c.dev.Name())
+	if op != 0 && !c.set.caps.Supports(op) {
+		return fmt.Errorf("rdma: make a pool of %ss: %w by %s", kind, ErrNotSupported, c.dev.Name())
 	}
-	tasks, err := pe.NewPool(c.control, op.String(), n, taskOf, init, drop)
+	tasks, err := pe.NewPool(c.control, kind, n, taskOf, init, drop)
 	if err != nil {
 		return err
 	}
@@ -45,83 +48,150 @@ func (p *pool[T]) fillWith(c *Context, op Operation, n int, done func(*T), faile
 	return nil
 }
 
-// fillable is a pool of tasks of type T.
-type fillable[T any] interface {
-	fill(c *Context, op Operation, n int, done func(*T), failed func(*T, error)) error
-}
+// Pool is a pool of tasks, each for any operation: the methods of the pool allocate it for one.
+type Pool struct{ pool[Task] }
 
-// makePool fills a new pool, and returns it.
-func makePool[P fillable[T], T any](p P, c *Context, op Operation, n int, done func(*T), failed func(*T, error)) (P, error) {
-	if err := p.fill(c, op, n, done, failed); err != nil {
-		var none P
-		return none, err
+// Pool makes a pool of n tasks, at most pe.MaxTasks. done is called for each that succeeds, and
+// failed for each that fails, on the engine's goroutine, inside Progress; the error is a
+// *TaskError, except where buffers were changed in flight. A context can have several pools, for
+// tasks that end differently. It is legal in Idle. Its errors are those of pe.NewPool, and
+// ErrInvalid where a function is missing.
+func (c *Context) Pool(n int, done func(*Task), failed func(*Task, error)) (*Pool, error) {
+	p := &Pool{}
+	err := p.fill(c, "task", 0, n, done, failed,
+		func(t *Task) *pe.Task { return &t.Task },
+		func(t *Task) {
+			t.register(c, p, c.words)
+			c.words++
+			c.requests++
+		},
+		func(t *Task) { _ = t.drop() })
+	if err != nil {
+		return nil, err
 	}
 	return p, nil
 }
 
-// requestPool is a pool of tasks that go to send queues. P is *T.
-type requestPool[T any, P requestTask[T]] struct{ pool[T] }
+// SharedTasks is how many tasks the shared pool of a context has.
+const SharedTasks = 64
 
-// requestTask is a pointer to a task that embeds a request.
-type requestTask[T any] interface {
-	*T
-	base() *request
+// sharedDepth is the send queue of a connection where the context has no other pools.
+const sharedDepth = 16
+
+// SharedPool returns the context's shared pool: SharedTasks tasks, whose callbacks are
+// pe.Done and pe.Failed, so that they are submitted with pe.Submit. No Start is needed
+// after it, unlike after other pools: the context keeps room for these tasks. Where no
+// other pool has been made, the connections' send queues take 16 tasks at a time;
+// Config.SendQueueSize says otherwise.
+//
+// It belongs to the engine's goroutine, in Idle, Starting and Running. Errors match
+// pe.ErrBadState, pe.ErrBusy, pe.ErrClosed, and ErrRange where the other pools take so
+// much of the device's completion queue that nothing is left.
+func (c *Context) SharedPool() (*Pool, error) {
+	if c.shared != nil && c.sharedFits && c.State() == pe.Running {
+		return c.shared, nil
+	}
+	const op = "use the shared pool"
+	if err := c.control.Owned(op); err != nil {
+		return nil, err
+	}
+	if err := c.control.Require(op, pe.Idle, pe.Starting, pe.Running); err != nil {
+		return nil, err
+	}
+	if c.State() != pe.Idle && !c.sharedFits {
+		return nil, c.noSharedRoom()
+	}
+	if c.shared == nil {
+		p, word := &Pool{}, 0
+		tasks, err := pe.AddPool(c.control, "shared", SharedTasks,
+			func(t *Task) *pe.Task { return &t.Task },
+			func(t *Task) {
+				t.register(c, p, word)
+				word++
+			},
+			func(t *Task) { _ = t.drop() })
+		if err != nil {
+			return nil, err
+		}
+		tasks.AllowStarting()
+		p.pool = pool[Task]{tasks, pe.Done[*Task], pe.Failed[*Task]}
+		c.shared = p
+	}
+	return c.shared, nil
 }
 
-func (p *requestPool[T, P]) fill(c *Context, op Operation, n int, done func(*T), failed func(*T, error)) error {
-	return p.fillWith(c, op, n, done, failed,
-		func(t *T) *pe.Task { return &P(t).base().Task },
-		func(t *T) { P(t).base().register(c, op, p, P(t)) },
-		func(t *T) { _ = P(t).base().drop() })
+func (c *Context) noSharedRoom() error {
+	return fmt.Errorf("rdma: use the shared pool of context %q: %w: the other pools hold %d tasks, and with them the completion queue of %s has no room for %d more; make the pools smaller",
+		c.set.Name, ErrRange, c.requests+len(c.receives), c.dev.Name(), SharedTasks)
+}
+
+// register makes a task known to its context, once.
+func (t *Task) register(c *Context, p *Pool, word int) {
+	t.control, t.ctx, t.pool, t.self, t.word = c.control, c, p, t, word
+	t.sgl = make([]verbs.SGE, 0, max(c.set.MaxSendSGE, 1))
+	c.lanes.Add(&t.send, (*completer)(t))
+}
+
+// take takes a task out of the pool, for an operation.
+func (p *Pool) take(op Operation) (*Task, error) {
+	t, err := p.tasks.Alloc()
+	if err != nil {
+		return nil, err
+	}
+	c := t.ctx
+	switch {
+	case p == c.shared && !c.sharedFits:
+		err = c.noSharedRoom()
+	case !c.set.caps.Supports(op):
+		err = fmt.Errorf("rdma: allocate a %v: %w by %s with %v", op, ErrNotSupported, c.dev.Name(), c.set.Transport)
+	default:
+		t.op, t.length, t.result, t.appends = op, 0, 0, false
+		wr := &t.send.WR
+		wr.Op, wr.Imm, wr.CompareAdd, wr.Swap, wr.InvalidateRKey = operations[op].verb, 0, 0, 0, 0
+		return t, nil
+	}
+	_ = p.tasks.Free(t) // it was taken just now
+	return nil, err
 }
 
 // alloc takes a task out of the pool and gives it its buffers.
-func (p *requestPool[T, P]) alloc(to Responder, local, remote *bufinv.Buf) (*T, error) {
-	t, err := p.tasks.Alloc()
-	if err != nil {
-		freeAll(local, remote)
-		return nil, err
+func (p *Pool) alloc(op Operation, to Responder, local, remote *bufinv.Buf) (*Task, error) {
+	t, err := p.take(op)
+	if err == nil {
+		if err = t.give(to, local, remote); err == nil {
+			return t, nil
+		}
+		err = p.takeBack(t, err)
 	}
-	return p.giveTo(t, to, local, remote)
-}
-
-// giveTo gives a task that was taken just now its buffers.
-func (p *requestPool[T, P]) giveTo(t *T, to Responder, local, remote *bufinv.Buf) (*T, error) {
-	if err := P(t).base().give(to, local, remote); err != nil {
-		freeAll(local, remote)
-		return nil, p.takeBack(t, err)
-	}
-	return t, nil
+	freeAll(local, remote)
+	return nil, err
 }
 
 // allocEvent takes a task out of the pool and gives it its sync event.
-func (p *requestPool[T, P]) allocEvent(conn *Connection, ev *syncevent.Event) (*T, error) {
-	t, err := p.tasks.Alloc()
+func (p *Pool) allocEvent(op Operation, conn *Connection, ev *syncevent.Event) (*Task, error) {
+	t, err := p.take(op)
 	if err != nil {
 		return nil, err
 	}
-	if err := P(t).base().giveEvent(conn, ev); err != nil {
+	if err := t.giveEvent(conn, ev); err != nil {
 		return nil, p.takeBack(t, err)
 	}
 	return t, nil
 }
 
 // takeBack puts back a task that was allocated in vain.
-func (p *requestPool[T, P]) takeBack(t *T, err error) error {
+func (p *Pool) takeBack(t *Task, err error) error {
 	_ = p.tasks.Free(t) // it was taken just now
-	return fmt.Errorf("rdma: allocate a %v: %w", P(t).base().op, err)
+	return fmt.Errorf("rdma: allocate a %v: %w", t.op, err)
 }
 
-// free implements requestOwner.
-func (p *requestPool[T, P]) free(r *request) error { return p.tasks.Free(r.self.(P)) }
-
-// completed implements requestOwner.
-func (p *requestPool[T, P]) completed(r *request, err error) {
+// completed runs the callback of a task, which is no longer in flight.
+func (p *Pool) completed(t *Task, err error) {
 	if err != nil {
-		p.failed(r.self.(P), err)
+		p.failed(t, err)
 		return
 	}
-	p.done(r.self.(P))
+	p.done(t)
 }
 
 // freeAll drops buffers that were handed over in vain.
@@ -129,4 +199,106 @@ func freeAll(bufs ...*bufinv.Buf) {
 	for _, b := range bufs {
 		_ = b.Free() // the error at hand says more
 	}
+}
+
+// Send allocates a task that sends the data of src, a list, as a message, which takes a
+// receive at the peer. Nil sends a message of no bytes. The task takes over the caller's
+// reference to src, also when the allocation fails. This holds for the buffers of all
+// operations.
+//
+// Errors of Send and of the methods below match those of pe.Pool.Alloc, bufinv and mmap,
+// ErrInvalid, ErrNoData, ErrRange and ErrPermission, and ErrNotSupported where the device or the
+// transport service does not have the operation.
+func (p *Pool) Send(to Responder, src *bufinv.Buf) (*Task, error) {
+	return p.alloc(OpSend, to, src, nil)
+}
+
+// SendImm is Send with 32 bits of immediate data.
+func (p *Pool) SendImm(to Responder, src *bufinv.Buf, imm uint32) (*Task, error) {
+	t, err := p.alloc(OpSendImm, to, src, nil)
+	if err == nil {
+		t.send.WR.Imm = imm
+	}
+	return t, err
+}
+
+// Read allocates a task that reads the data of src, memory of the peer, into dst, a list, which
+// Submit empties unless SetAppend has been called. The peer's program is not notified. With both
+// nil it reads no bytes.
+func (p *Pool) Read(to Responder, src, dst *bufinv.Buf) (*Task, error) {
+	return p.alloc(OpRead, to, dst, src)
+}
+
+// Write allocates a task that writes the data of src, a list, to the room of dst, memory of the
+// peer, whose program is not notified. With src nil it writes no bytes, and dst may be nil too.
+// Writing does not change dst: the next submission writes to the same place. When the task
+// completes, the peer's device has acknowledged it; that does not mean that the peer's program
+// can see the data: see the package comment.
+func (p *Pool) Write(to Responder, src, dst *bufinv.Buf) (*Task, error) {
+	return p.alloc(OpWrite, to, src, dst)
+}
+
+// WriteImm is Write with 32 bits of immediate data, which take a receive at the peer: its program
+// is notified of the write.
+func (p *Pool) WriteImm(to Responder, src, dst *bufinv.Buf, imm uint32) (*Task, error) {
+	t, err := p.alloc(OpWriteImm, to, src, dst)
+	if err == nil {
+		t.send.WR.Imm = imm
+	}
+	return t, err
+}
+
+// CompareSwap allocates a task that stores swap if compare is the value of dst, 8 bytes of the
+// peer's memory at an address that is a multiple of 8, in one step. Task.Original has the value
+// that was there before; Task.SetResult puts it into a buffer, too. Values are in the byte order
+// of their hosts (IBTA 9.4.5).
+func (p *Pool) CompareSwap(conn *Connection, dst *bufinv.Buf, compare, swap uint64) (*Task, error) {
+	t, err := p.alloc(OpCompareSwap, conn, nil, dst)
+	if err == nil {
+		t.send.WR.CompareAdd, t.send.WR.Swap = compare, swap
+	}
+	return t, err
+}
+
+// FetchAdd allocates a task that adds to the value of dst, modulo 2^64, in one step. Everything
+// else is as with CompareSwap.
+func (p *Pool) FetchAdd(conn *Connection, dst *bufinv.Buf, add uint64) (*Task, error) {
+	t, err := p.alloc(OpFetchAdd, conn, nil, dst)
+	if err == nil {
+		t.send.WR.CompareAdd = add
+	}
+	return t, err
+}
+
+// SyncEventGet allocates a task that gets the value of ev, a sync event that the peer has
+// exported and this program has imported, with a read; Task.Original has it then. The task holds
+// ev until it is freed. The peer's Config.Permissions must have mmap.RemoteRead. Only the event's
+// owner can wait for a value; others submit the task again until they get it. Errors match
+// syncevent.ErrClosed, too.
+func (p *Pool) SyncEventGet(conn *Connection, ev *syncevent.Event) (*Task, error) {
+	return p.allocEvent(OpSyncEventGet, conn, ev)
+}
+
+// SyncEventSet allocates a task that sets ev to value, with a write, and so wakes those who wait
+// for it at the peer. What they may rely on is in the package comment, under Sync events.
+// Everything else is as with SyncEventGet, but for the permission.
+func (p *Pool) SyncEventSet(conn *Connection, ev *syncevent.Event, value uint64) (*Task, error) {
+	t, err := p.allocEvent(OpSyncEventSet, conn, ev)
+	if err == nil {
+		t.send.WR.CompareAdd = value
+	}
+	return t, err
+}
+
+// SyncEventAdd allocates a task that adds value, modulo 2^64, to ev, in one step, with a
+// fetch-and-add, and so wakes those who wait for it at the peer; Task.Original has what it was
+// before. The peer's Config.Permissions must have mmap.RemoteAtomic. Errors match
+// ErrNotSupported where the device of the event's owner has no atomics. Everything else is as
+// with SyncEventSet.
+func (p *Pool) SyncEventAdd(conn *Connection, ev *syncevent.Event, value uint64) (*Task, error) {
+	t, err := p.allocEvent(OpSyncEventAdd, conn, ev)
+	if err == nil {
+		t.send.WR.CompareAdd = value
+	}
+	return t, err
 }

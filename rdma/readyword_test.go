@@ -23,7 +23,7 @@ type neighbours struct {
 	server, peer *Context
 	memory       *mmap.Map
 	bufs         bufinv.Inventory
-	writes       *WritePool
+	writes       *Pool
 	ended        error // of the last write
 	completed    int
 	keep         bool // tasks are not freed
@@ -51,13 +51,13 @@ func newNeighboursWith(t *testing.T, cfg Config) *neighbours {
 	t.Cleanup(func() { require.NoError(t, n.engine.Close()) })
 	n.server, n.peer = open("server"), open("peer")
 	n.memory = must(mmap.Alloc(n.peer.Device(), 8, mmap.LocalReadWrite))
-	n.writes = must(n.peer.WritePool(1, func(task *WriteTask) { n.wrote(task, nil) }, n.wrote))
+	n.writes = must(n.peer.Pool(1, func(task *Task) { n.wrote(task, nil) }, n.wrote))
 	require.NoError(t, n.server.Start())
 	require.NoError(t, n.peer.Start())
 	return n
 }
 
-func (n *neighbours) wrote(task *WriteTask, err error) {
+func (n *neighbours) wrote(task *Task, err error) {
 	n.ended = err
 	n.completed++
 	if !n.keep {
@@ -92,7 +92,7 @@ func (n *neighbours) write(conn *Connection, addr uint64, key uint32) error {
 	target := must(mmap.FromKey(n.peer.Device(), addr, 8, key, mmap.RemoteWrite))
 	defer func() { require.NoError(n.t, target.Close()) }()
 	before := n.completed
-	task := must(n.writes.Alloc(conn, n.bufs.Source(n.memory, 0, 8), n.bufs.Target(target, 0, 8)))
+	task := must(n.writes.Write(conn, n.bufs.Source(n.memory, 0, 8), n.bufs.Target(target, 0, 8)))
 	require.NoError(n.t, task.Submit())
 	n.until(func() bool { return n.completed > before })
 	return n.ended
@@ -158,7 +158,7 @@ func TestTasksWaitWhileTheQueuePairIsReplaced(t *testing.T) {
 	addr := netip.AddrPortFrom(n.server.GID().GID.Addr(), listener.Addr().Port()).String()
 	require.NoError(t, listener.Close())
 	conn := must(n.peer.Dial(addr, DialConfig{}))
-	require.NoError(t, must(n.writes.Alloc(conn, nil, nil)).Submit())
+	require.NoError(t, must(n.writes.Write(conn, nil, nil)).Submit())
 	require.NoError(t, conn.renewQP())
 	must(n.server.Listen(addr, ListenConfig{}))
 	n.until(func() bool { return n.completed == 1 })

@@ -30,11 +30,8 @@ type ReceiveTask struct {
 // goroutine, inside Progress; the error is a *TaskError, except where the destination
 // was changed in flight. It is legal in Idle. Its errors are those of pe.NewPool.
 func (c *Context) ReceivePool(n int, done func(*ReceiveTask), failed func(*ReceiveTask, error)) (*ReceivePool, error) {
-	return makePool(&ReceivePool{}, c, OpReceive, n, done, failed)
-}
-
-func (p *ReceivePool) fill(c *Context, op Operation, n int, done func(*ReceiveTask), failed func(*ReceiveTask, error)) error {
-	return p.fillWith(c, op, n, done, failed,
+	p := &ReceivePool{}
+	err := p.fill(c, "receive", OpReceive, n, done, failed,
 		func(t *ReceiveTask) *pe.Task { return &t.Task },
 		func(t *ReceiveTask) {
 			t.control, t.ctx, t.pool = c.control, c, p
@@ -42,6 +39,10 @@ func (p *ReceivePool) fill(c *Context, op Operation, n int, done func(*ReceiveTa
 			c.addReceive(&t.recv, (*taskReceiver)(t))
 		},
 		func(t *ReceiveTask) { _ = t.drop() })
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
 // Alloc takes a receive out of the pool, in Starting or Running. The message goes to

@@ -43,10 +43,10 @@ func await(t *testing.T, ended <-chan error) {
 // and has remove called in the middle of it, when the cable at b is cut, so that
 // what is under way stays so. It returns when both contexts are Idle, with how the
 // writes ended.
-func stream(t *testing.T, a, b verbs.Device, remove func()) (r *rig, writes *outcome[*rdma.WriteTask]) {
+func stream(t *testing.T, a, b verbs.Device, remove func()) (r *rig, writes *outcome[*rdma.Task]) {
 	t.Helper()
-	r, writes = newRigOn(t, a, b, rdma.Config{AckTimeout: 4 * time.Second, RetryCount: new(1)}, rdma.Config{}), &outcome[*rdma.WriteTask]{}
-	writes.then = func(task *rdma.WriteTask) {
+	r, writes = newRigOn(t, a, b, rdma.Config{AckTimeout: 4 * time.Second, RetryCount: new(1)}, rdma.Config{}), &outcome[*rdma.Task]{}
+	writes.then = func(task *rdma.Task) {
 		if writes.count() == 20 {
 			require.Empty(t, writes.errs)
 			require.NoError(t, b.(*soft.Device).SetFaults(soft.Faults{Loss: 1}))
@@ -56,7 +56,7 @@ func stream(t *testing.T, a, b verbs.Device, remove func()) (r *rig, writes *out
 			require.NoError(t, task.Free())
 		}
 	}
-	pool := must(r.a.ctx.WritePool(8, writes.ok, writes.bad))
+	pool := must(r.a.ctx.Pool(8, writes.ok, writes.bad))
 	r.connect(1)
 	r.a.ctx.OnStateChange(func(_, next pe.State) {
 		if next == pe.Idle { // nobody notifies the peer
@@ -64,7 +64,7 @@ func stream(t *testing.T, a, b verbs.Device, remove func()) (r *rig, writes *out
 		}
 	})
 	for i := range 8 {
-		task := must(pool.Alloc(r.a.conns[0], r.a.bufs.Source(r.a.mem, i<<18, 1<<18), r.a.bufs.Target(r.a.peer, i<<18, 1<<18)))
+		task := must(pool.Write(r.a.conns[0], r.a.bufs.Source(r.a.mem, i<<18, 1<<18), r.a.bufs.Target(r.a.peer, i<<18, 1<<18)))
 		require.NoError(t, task.Submit())
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

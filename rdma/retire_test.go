@@ -18,12 +18,12 @@ func TestClosedBesideABusyConnection(t *testing.T) {
 	c, err := New(dev, Config{Engine: engine, MaxConnections: 2})
 	require.NoError(t, err)
 	stop := false
-	end := func(task *WriteTask) {
+	end := func(task *Task) {
 		if stop || task.Submit() != nil {
 			require.NoError(t, task.Free())
 		}
 	}
-	pool, err := c.WritePool(1, end, func(task *WriteTask, err error) { require.NoError(t, task.Free()) })
+	pool, err := c.Pool(1, end, func(task *Task, err error) { require.NoError(t, task.Free()) })
 	require.NoError(t, err)
 	require.NoError(t, c.Start())
 	var conns [2]*Connection
@@ -37,7 +37,7 @@ func TestClosedBesideABusyConnection(t *testing.T) {
 		_, err := engine.Progress()
 		require.NoError(t, err)
 	}
-	task, err := pool.Alloc(conns[0], nil, nil)
+	task, err := pool.Write(conns[0], nil, nil)
 	require.NoError(t, err)
 	require.NoError(t, task.Submit())
 	require.NoError(t, conns[1].Close())

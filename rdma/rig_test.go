@@ -204,7 +204,43 @@ func fill(p []byte, seed byte) {
 }
 
 // outcome counts how tasks of type T ended, and keeps them.
-type outcome[T rdma.Task] struct {
+// anyTask is a task or a receive.
+type anyTask interface {
+	Submit() error
+	SubmitWith(flags pe.SubmitFlags) error
+	TrySubmit() error
+	Free() error
+	InFlight() bool
+	Operation() rdma.Operation
+	Connection() *rdma.Connection
+	UserData() any
+	SetUserData(v any)
+}
+
+// submitEach submits tasks and receives.
+func submitEach(t *testing.T, tasks []anyTask) {
+	t.Helper()
+	for _, task := range tasks {
+		require.NoError(t, task.Submit())
+	}
+}
+
+func freeEach(t *testing.T, tasks []anyTask) {
+	t.Helper()
+	for _, task := range tasks {
+		require.NoError(t, task.Free())
+	}
+}
+
+// withResult has the original value of an atomic go to a buffer.
+func withResult(task *rdma.Task, result *bufinv.Buf) *rdma.Task {
+	if err := task.SetResult(result); err != nil {
+		panic(err)
+	}
+	return task
+}
+
+type outcome[T anyTask] struct {
 	done   []T
 	failed []T
 	errs   []error

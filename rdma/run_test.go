@@ -99,12 +99,12 @@ func TestTwoEnginesAsleep(t *testing.T) {
 
 // play has the program answer each number with the next one.
 func (p *program) play(t *testing.T, first bool, rounds uint64, finished chan struct{}) {
-	sends := must(p.ctx.SendPool(4,
-		func(task *rdma.SendTask) { assert.NoError(t, task.Free()) },
-		func(task *rdma.SendTask, err error) { assert.NoError(t, task.Free()) }))
+	sends := must(p.ctx.Pool(4,
+		func(task *rdma.Task) { assert.NoError(t, task.Free()) },
+		func(task *rdma.Task, err error) { assert.NoError(t, task.Free()) }))
 	send := func(value uint64) {
 		binary.BigEndian.PutUint64(p.mem.Bytes(), value)
-		task, err := sends.Alloc(p.conn, p.bufs.Source(p.mem, 0, 8))
+		task, err := sends.Send(p.conn, p.bufs.Source(p.mem, 0, 8))
 		if assert.NoError(t, err) {
 			assert.NoError(t, task.Submit())
 		}

@@ -53,9 +53,9 @@ type traffic struct {
 	mem  *mmap.Map
 	bufs *bufinv.Inventory
 
-	writes   *rdma.WritePool
-	reads    *rdma.ReadPool
-	sends    *rdma.SendPool
+	writes   *rdma.Pool
+	reads    *rdma.Pool
+	sends    *rdma.Pool
 	receives *rdma.ReceivePool
 	want     []byte // what a message should be: no garbage, since the server's heap is measured
 
@@ -80,13 +80,13 @@ func newTraffic(dev verbs.Device, engine *pe.Engine, connections int, cfg rdma.C
 	if tr.bufs, err = bufinv.New(2*shuttles*connections + receives); err != nil {
 		return nil, err
 	}
-	if tr.writes, err = tr.ctx.WritePool(shuttles*connections, tr.wrote, func(t *rdma.WriteTask, err error) { tr.failed(t, err) }); err != nil {
+	if tr.writes, err = tr.ctx.Pool(shuttles*connections, tr.wrote, func(t *rdma.Task, err error) { tr.failed(t, err) }); err != nil {
 		return nil, err
 	}
-	if tr.reads, err = tr.ctx.ReadPool(shuttles*connections, tr.readBack, func(t *rdma.ReadTask, err error) { tr.failed(t, err) }); err != nil {
+	if tr.reads, err = tr.ctx.Pool(shuttles*connections, tr.readBack, func(t *rdma.Task, err error) { tr.failed(t, err) }); err != nil {
 		return nil, err
 	}
-	if tr.sends, err = tr.ctx.SendPool(shuttles*connections, tr.sent, func(t *rdma.SendTask, err error) { tr.failed(t, err) }); err != nil {
+	if tr.sends, err = tr.ctx.Pool(shuttles*connections, tr.sent, func(t *rdma.Task, err error) { tr.failed(t, err) }); err != nil {
 		return nil, err
 	}
 	tr.receives, err = tr.ctx.ReceivePool(receives, tr.received, func(t *rdma.ReceiveTask, err error) {
@@ -169,7 +169,6 @@ func (tr *traffic) failed(task freeable, err error) {
 }
 
 func (s *shuttle) submit(task interface {
-	rdma.Task
 	freeable
 	SetUserData(any)
 	Submit() error
@@ -189,16 +188,16 @@ func (s *shuttle) write() {
 	s.n++
 	s.length = 1 + rand.IntN(mostWritten)
 	fill(tr.mem.Bytes()[s.local:][:s.length], byte(s.n))
-	s.submit(tr.writes.Alloc(s.link.conn, tr.bufs.Source(tr.mem, s.local, s.length), tr.bufs.Target(s.link.peer, s.remote, s.length)))
+	s.submit(tr.writes.Write(s.link.conn, tr.bufs.Source(tr.mem, s.local, s.length), tr.bufs.Target(s.link.peer, s.remote, s.length)))
 }
 
-func (tr *traffic) wrote(task *rdma.WriteTask) {
+func (tr *traffic) wrote(task *rdma.Task) {
 	s := task.UserData().(*shuttle)
 	tr.check(task.Free())
-	s.submit(tr.reads.Alloc(s.link.conn, tr.bufs.Source(s.link.peer, s.remote, s.length), tr.bufs.Target(tr.mem, s.local+readBackAt, s.length)))
+	s.submit(tr.reads.Read(s.link.conn, tr.bufs.Source(s.link.peer, s.remote, s.length), tr.bufs.Target(tr.mem, s.local+readBackAt, s.length)))
 }
 
-func (tr *traffic) readBack(task *rdma.ReadTask) {
+func (tr *traffic) readBack(task *rdma.Task) {
 	s := task.UserData().(*shuttle)
 	if !bytes.Equal(task.Destination().Bytes(), tr.mem.Bytes()[s.local:][:s.length]) {
 		tr.wrong(fmt.Errorf("%v: what was read differs from what was written", s.link.conn))
@@ -207,10 +206,10 @@ func (tr *traffic) readBack(task *rdma.ReadTask) {
 	n := 1 + rand.IntN(mostSent)
 	fill(tr.mem.Bytes()[s.local+messageAt:][:n], byte(s.link.sent))
 	s.link.sent++
-	s.submit(tr.sends.Alloc(s.link.conn, tr.bufs.Source(tr.mem, s.local+messageAt, n)))
+	s.submit(tr.sends.Send(s.link.conn, tr.bufs.Source(tr.mem, s.local+messageAt, n)))
 }
 
-func (tr *traffic) sent(task *rdma.SendTask) {
+func (tr *traffic) sent(task *rdma.Task) {
 	s := task.UserData().(*shuttle)
 	tr.check(task.Free())
 	tr.moved(s.link.conn)

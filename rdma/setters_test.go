@@ -15,13 +15,13 @@ import (
 func TestSetters(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
 	a := r.a
-	sends := must(a.ctx.SendPool(1, func(*rdma.SendTask) {}, func(*rdma.SendTask, error) {}))
-	sendImms := must(a.ctx.SendImmPool(1, func(*rdma.SendImmTask) {}, func(*rdma.SendImmTask, error) {}))
-	reads := must(a.ctx.ReadPool(1, func(*rdma.ReadTask) {}, func(*rdma.ReadTask, error) {}))
-	writes := must(a.ctx.WritePool(1, func(*rdma.WriteTask) {}, func(*rdma.WriteTask, error) {}))
-	writeImms := must(a.ctx.WriteImmPool(1, func(*rdma.WriteImmTask) {}, func(*rdma.WriteImmTask, error) {}))
-	swaps := must(a.ctx.CompareSwapPool(1, func(*rdma.CompareSwapTask) {}, func(*rdma.CompareSwapTask, error) {}))
-	adds := must(a.ctx.FetchAddPool(1, func(*rdma.FetchAddTask) {}, func(*rdma.FetchAddTask, error) {}))
+	sends := must(a.ctx.Pool(1, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
+	sendImms := must(a.ctx.Pool(1, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
+	reads := must(a.ctx.Pool(1, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
+	writes := must(a.ctx.Pool(1, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
+	writeImms := must(a.ctx.Pool(1, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
+	swaps := must(a.ctx.Pool(1, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
+	adds := must(a.ctx.Pool(1, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
 	recvs := must(a.ctx.ReceivePool(1, func(*rdma.ReceiveTask) {}, func(*rdma.ReceiveTask, error) {}))
 	r.connect(1)
 	conn := a.conns[0]
@@ -30,13 +30,13 @@ func TestSetters(t *testing.T) {
 	there := func() *bufinv.Buf { return a.bufs.Target(a.peer, 0, 8) }
 	data := func() *bufinv.Buf { return a.bufs.Source(a.peer, 0, 8) }
 
-	send := must(sends.Alloc(conn, here()))
-	sendImm := must(sendImms.Alloc(conn, here(), 1))
-	read := must(reads.Alloc(conn, data(), room()))
-	write := must(writes.Alloc(conn, here(), there()))
-	writeImm := must(writeImms.Alloc(conn, here(), there(), 1))
-	swap := must(swaps.Alloc(conn, there(), room(), 1, 2))
-	add := must(adds.Alloc(conn, there(), room(), 1))
+	send := must(sends.Send(conn, here()))
+	sendImm := must(sendImms.SendImm(conn, here(), 1))
+	read := must(reads.Read(conn, data(), room()))
+	write := must(writes.Write(conn, here(), there()))
+	writeImm := must(writeImms.WriteImm(conn, here(), there(), 1))
+	swap := withResult(must(swaps.CompareSwap(conn, there(), 1, 2)), room())
+	add := withResult(must(adds.FetchAdd(conn, there(), 1)), room())
 	recv := must(recvs.Alloc(room()))
 	out := a.bufs.Total() - a.bufs.Available()
 
@@ -85,7 +85,7 @@ func TestSetters(t *testing.T) {
 	require.ErrorIs(t, send.SetConnection(nil), rdma.ErrInvalid)
 	require.ErrorIs(t, send.SetConnection(r.b.conns[0]), rdma.ErrInvalid)
 
-	tasks := []rdma.Task{recv, send, sendImm, read, write, writeImm, swap, add}
+	tasks := []anyTask{recv, send, sendImm, read, write, writeImm, swap, add}
 	kinds := []rdma.Operation{
 		rdma.OpReceive, rdma.OpSend, rdma.OpSendImm, rdma.OpRead, rdma.OpWrite, rdma.OpWriteImm,
 		rdma.OpCompareSwap, rdma.OpFetchAdd,
@@ -100,5 +100,5 @@ func TestSetters(t *testing.T) {
 	}
 	assert.Equal(t, 1, recvs.Cap())
 	assert.Zero(t, recvs.Available())
-	require.NoError(t, rdma.FreeAll(tasks))
+	freeEach(t, tasks)
 }

@@ -80,7 +80,7 @@ func tasksEnd(t *testing.T, transport verbs.QPType, destroy error, fail func(*fa
 		assert.ErrorIs(t, err, rdma.ErrFlushed)
 		assert.Equal(t, kept && posted, errors.Is(err, rdma.ErrMemoryKept), "%v", err)
 	}
-	sendPool := must(c.SendPool(sends, func(*rdma.SendTask) { assert.Fail(t, "it was sent") }, func(task *rdma.SendTask, err error) {
+	sendPool := must(c.Pool(sends, func(*rdma.Task) { assert.Fail(t, "it was sent") }, func(task *rdma.Task, err error) {
 		check(true, err)
 		order = append(order, task.UserData().(string))
 		assert.NoError(t, task.Free())
@@ -115,7 +115,7 @@ func tasksEnd(t *testing.T, transport verbs.QPType, destroy error, fail func(*fa
 		require.NoError(t, task.Submit())
 	}
 	for i := range sends {
-		task := must(sendPool.Alloc(to, bufs.Source(source, 4096*i, 512)))
+		task := must(sendPool.Send(to, bufs.Source(source, 4096*i, 512)))
 		task.SetUserData(string(rune('a' + i)))
 		require.NoError(t, task.Submit())
 	}
@@ -178,13 +178,13 @@ func TestNothingArrivesAfterATaskHasComeBack(t *testing.T) {
 	remote := must(mmap.Import(dev, must(source.Export(far))))
 	bufs := must(bufinv.New(8))
 	var before [sha256.Size]byte
-	var reads outcome[*rdma.ReadTask]
-	reads.then = func(*rdma.ReadTask) {
+	var reads outcome[*rdma.Task]
+	reads.then = func(*rdma.Task) {
 		if len(reads.failed) == 1 && len(reads.done) == 0 {
 			before = sha256.Sum256(target.Bytes())
 		}
 	}
-	pool := must(a.ReadPool(2, reads.ok, reads.bad))
+	pool := must(a.Pool(2, reads.ok, reads.bad))
 	require.NoError(t, a.Start())
 	require.NoError(t, b.Start())
 	r := &rig{t: t, engine: engine}
@@ -197,7 +197,7 @@ func TestNothingArrivesAfterATaskHasComeBack(t *testing.T) {
 		return x
 	}
 	conn := link()
-	require.NoError(t, must(pool.Alloc(conn, bufs.Source(remote, 0, size), bufs.Target(target, 0, size))).Submit())
+	require.NoError(t, must(pool.Read(conn, bufs.Source(remote, 0, size), bufs.Target(target, 0, size))).Submit())
 	r.until("the first bytes arrive", func() bool { return target.Bytes()[0] != 0 })
 	dev.RefuseError(faultydevice.ErrBroken)
 	require.NoError(t, conn.Close())
@@ -205,7 +205,7 @@ func TestNothingArrivesAfterATaskHasComeBack(t *testing.T) {
 	require.ErrorIs(t, reads.errs[0], rdma.ErrFlushed)
 	require.NotErrorIs(t, reads.errs[0], rdma.ErrMemoryKept)
 	// What would still come has the time of another read.
-	require.NoError(t, must(pool.Alloc(link(), bufs.Source(remote, 0, size), bufs.Target(next, 0, size))).Submit())
+	require.NoError(t, must(pool.Read(link(), bufs.Source(remote, 0, size), bufs.Target(next, 0, size))).Submit())
 	r.until("another read is done", func() bool { return len(reads.done) == 1 })
 	require.Equal(t, before, sha256.Sum256(target.Bytes()), "bytes have arrived after the task")
 	for _, task := range append(reads.done, reads.failed...) {
@@ -222,16 +222,16 @@ func TestNothingArrivesAfterATaskHasComeBack(t *testing.T) {
 func TestNumberOfADestroyedQueuePair(t *testing.T) {
 	dev := openFaulty(t)
 	r := newRigOn(t, dev, openSoft(t), rdma.Config{MaxConnections: 3, DrainTimeout: time.Millisecond, CloseTimeout: -1}, rdma.Config{MaxConnections: 2})
-	writes := outcome[*rdma.WriteTask]{then: func(task *rdma.WriteTask) { assert.NoError(t, task.Free()) }}
-	pool := must(r.a.ctx.WritePool(1, writes.ok, writes.bad))
+	writes := outcome[*rdma.Task]{then: func(task *rdma.Task) { assert.NoError(t, task.Free()) }}
+	pool := must(r.a.ctx.Pool(1, writes.ok, writes.bad))
 	r.connect(1)
 	old := r.a.conns[0]
 	must2(r.a.ctx.Export()) // the context goes on
 	dev.Mute()
-	require.NoError(t, must(pool.Alloc(old, r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(r.a.peer, 0, 8))).Submit())
+	require.NoError(t, must(pool.Write(old, r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(r.a.peer, 0, 8))).Submit())
 	must(r.engine.Progress())
 	var next *rdma.Connection
-	writes.then = func(task *rdma.WriteTask) {
+	writes.then = func(task *rdma.Task) {
 		assert.NoError(t, task.Free())
 		number := old.QPN()
 		dev.Set(func(h *faultydevice.Hooks) { h.QPN = func(verbs.QP) uint32 { return number } })

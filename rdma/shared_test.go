@@ -22,11 +22,11 @@ func TestSharedPool(t *testing.T) {
 		pool := must(r.a.ctx.SharedPool())
 		require.Same(t, pool, must(r.a.ctx.SharedPool()))
 		conn := r.a.conns[0]
-		run := func(task *rdma.SharedTask, err error) *rdma.SharedTask {
+		run := func(task *rdma.Task, err error) *rdma.Task {
 			t.Helper()
 			require.NoError(t, err)
 			ended := false
-			require.NoError(t, pe.Submit(task, func(_ *rdma.SharedTask, err error) {
+			require.NoError(t, pe.Submit(task, func(_ *rdma.Task, err error) {
 				ended = true
 				assert.NoError(t, err)
 			}))
@@ -43,7 +43,7 @@ func TestSharedPool(t *testing.T) {
 		assert.Zero(t, run(pool.FetchAdd(conn, bufinv.Target(r.a.peer, 0, 8), 5)).Original())
 		assert.EqualValues(t, 5, run(pool.CompareSwap(conn, bufinv.Target(r.a.peer, 0, 8), 5, 6)).Original())
 
-		var all []*rdma.SharedTask
+		var all []*rdma.Task
 		for range rdma.SharedTasks {
 			all = append(all, must(pool.Write(conn, bufinv.Source(r.a.mem, 0, 8), bufinv.Target(r.a.peer, 0, 8))))
 		}
@@ -72,7 +72,7 @@ func TestSharedPoolAllocatesNothing(t *testing.T) {
 	pool, conn := must(r.a.ctx.SharedPool()), r.a.conns[0]
 	var failure error
 	write := func() {
-		var task *rdma.SharedTask
+		var task *rdma.Task
 		if task, failure = pool.Write(conn, bufinv.Source(r.a.mem, 0, 8), bufinv.Target(r.a.peer, 0, 8)); failure != nil {
 			return
 		}

@@ -14,10 +14,10 @@ import (
 // A context in Stopping that waits for a task to be freed lets its engine sleep.
 func TestStoppingSleeps(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
-	var sends outcome[*rdma.SendTask]
-	pool := must(r.a.ctx.SendPool(1, sends.ok, sends.bad))
+	var sends outcome[*rdma.Task]
+	pool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
 	r.connect(1)
-	kept := must(pool.Alloc(r.a.conns[0], nil))
+	kept := must(pool.Send(r.a.conns[0], nil))
 	require.NoError(t, r.a.ctx.Stop())
 	require.NoError(t, r.b.ctx.Stop())
 	r.until("all but the task is gone", func() bool {

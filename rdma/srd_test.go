@@ -30,15 +30,15 @@ func TestSRD(t *testing.T) {
 	ctx := must(rdma.New(dev, rdma.Config{Name: "srd", Transport: verbs.SRD, Engine: engine, SendQueueSize: 16}))
 	mem := must(mmap.Alloc(dev, 2*peers*size, everything))
 	var failures []error
-	freed := func(task rdma.Task) {
+	freed := func(task anyTask) {
 		if err := task.Free(); err != nil {
 			failures = append(failures, err)
 		}
 	}
-	failed := func(task rdma.Task, err error) { failures = append(failures, err); freed(task) }
+	failed := func(task anyTask, err error) { failures = append(failures, err); freed(task) }
 	done := 0
-	writes := must(ctx.WriteImmPool(64, func(task *rdma.WriteImmTask) { done++; freed(task) }, func(task *rdma.WriteImmTask, err error) { failed(task, err) }))
-	reads := must(ctx.ReadPool(64, func(task *rdma.ReadTask) { done++; freed(task) }, func(task *rdma.ReadTask, err error) { failed(task, err) }))
+	writes := must(ctx.Pool(64, func(task *rdma.Task) { done++; freed(task) }, func(task *rdma.Task, err error) { failed(task, err) }))
+	reads := must(ctx.Pool(64, func(task *rdma.Task) { done++; freed(task) }, func(task *rdma.Task, err error) { failed(task, err) }))
 	require.NoError(t, ctx.Start())
 
 	type far struct {
@@ -69,7 +69,7 @@ func TestSRD(t *testing.T) {
 		}
 		others = append(others, f)
 	}
-	stranger, err := writes.Alloc(others[0].peer, bufinv.Source(mem, 0, 8), bufinv.Target(others[0].remote, 0, 8), 0)
+	stranger, err := writes.WriteImm(others[0].peer, bufinv.Source(mem, 0, 8), bufinv.Target(others[0].remote, 0, 8), 0)
 	require.NoError(t, pe.SubmitNew(stranger, err))
 	others[0].until("it is refused", func() bool { return len(failures) > 0 })
 	require.ErrorIs(t, failures[0], rdma.ErrRemoteOperation)
@@ -80,12 +80,12 @@ func TestSRD(t *testing.T) {
 		fill(mem.Bytes()[:peers*size], byte(round))
 		done = 0
 		for i, f := range others {
-			task, err := writes.Alloc(f.peer, bufinv.Source(mem, i*size, size), bufinv.Target(f.remote, 0, size), uint32(round))
+			task, err := writes.WriteImm(f.peer, bufinv.Source(mem, i*size, size), bufinv.Target(f.remote, 0, size), uint32(round))
 			require.NoError(t, pe.SubmitNew(task, err))
 		}
 		others[0].until("all writes are done", func() bool { return done == peers || len(failures) > 0 })
 		for i, f := range others {
-			task, err := reads.Alloc(f.peer, bufinv.Source(f.remote, 0, size), bufinv.Target(mem, (peers+i)*size, size))
+			task, err := reads.Read(f.peer, bufinv.Source(f.remote, 0, size), bufinv.Target(mem, (peers+i)*size, size))
 			require.NoError(t, pe.SubmitNew(task, err))
 		}
 		others[0].until("all reads are done", func() bool { return done == 2*peers || len(failures) > 0 })

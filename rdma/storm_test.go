@@ -39,13 +39,13 @@ type stormEnd struct {
 	peer  *mmap.Map // the other's, imported
 	wrong *mmap.Map // the other's, with a key that it does not have
 	bufs  *bufinv.Inventory
-	kinds []func(*rdma.Connection) (rdma.Task, error)
+	kinds []func(*rdma.Connection) (anyTask, error)
 	full  func() bool // every task is in its pool
 
 	conns    []*rdma.Connection
 	closed   int // connections reported Closed
-	flying   map[rdma.Task]bool
-	held     []rdma.Task // at rest
+	flying   map[anyTask]bool
+	held     []anyTask // at rest
 	reported pe.State
 	seen     tally
 }
@@ -89,7 +89,7 @@ func newStorm(t *testing.T, seed uint64) *storm {
 
 // end makes one of the contexts, with a configuration of its own.
 func (s *storm) end(name string) *stormEnd {
-	e := &stormEnd{storm: s, flying: map[rdma.Task]bool{}}
+	e := &stormEnd{storm: s, flying: map[anyTask]bool{}}
 	e.dev = must(soft.Open(soft.Config{}))
 	e.ctx = must(rdma.New(e.dev, rdma.Config{
 		Name: name, Permissions: everything, MaxConnections: stormConnections,
@@ -110,36 +110,36 @@ func pick[V any](rng *rand.Rand, list ...V) V { return list[rng.IntN(len(list))]
 
 // pools makes a pool of every kind; without receives there is no shared queue.
 func (e *stormEnd) pools(receives bool) {
-	sends := must(e.ctx.SendPool(stormTasks, ok[*rdma.SendTask](e), bad[*rdma.SendTask](e)))
-	sendImms := must(e.ctx.SendImmPool(stormTasks, ok[*rdma.SendImmTask](e), bad[*rdma.SendImmTask](e)))
-	writes := must(e.ctx.WritePool(stormTasks, ok[*rdma.WriteTask](e), bad[*rdma.WriteTask](e)))
-	writeImms := must(e.ctx.WriteImmPool(stormTasks, ok[*rdma.WriteImmTask](e), bad[*rdma.WriteImmTask](e)))
-	reads := must(e.ctx.ReadPool(stormTasks, ok[*rdma.ReadTask](e), bad[*rdma.ReadTask](e)))
-	swaps := must(e.ctx.CompareSwapPool(stormTasks, ok[*rdma.CompareSwapTask](e), bad[*rdma.CompareSwapTask](e)))
-	adds := must(e.ctx.FetchAddPool(stormTasks, ok[*rdma.FetchAddTask](e), bad[*rdma.FetchAddTask](e)))
+	sends := must(e.ctx.Pool(stormTasks, ok[*rdma.Task](e), bad[*rdma.Task](e)))
+	sendImms := must(e.ctx.Pool(stormTasks, ok[*rdma.Task](e), bad[*rdma.Task](e)))
+	writes := must(e.ctx.Pool(stormTasks, ok[*rdma.Task](e), bad[*rdma.Task](e)))
+	writeImms := must(e.ctx.Pool(stormTasks, ok[*rdma.Task](e), bad[*rdma.Task](e)))
+	reads := must(e.ctx.Pool(stormTasks, ok[*rdma.Task](e), bad[*rdma.Task](e)))
+	swaps := must(e.ctx.Pool(stormTasks, ok[*rdma.Task](e), bad[*rdma.Task](e)))
+	adds := must(e.ctx.Pool(stormTasks, ok[*rdma.Task](e), bad[*rdma.Task](e)))
 	var recvs *rdma.ReceivePool
-	e.kinds = []func(*rdma.Connection) (rdma.Task, error){
-		func(c *rdma.Connection) (rdma.Task, error) { return sends.Alloc(c, e.source(e.mem)) },
-		func(c *rdma.Connection) (rdma.Task, error) { return sendImms.Alloc(c, e.source(e.mem), 1) },
-		func(c *rdma.Connection) (rdma.Task, error) {
-			return writes.Alloc(c, e.source(e.mem), e.target(e.there()))
+	e.kinds = []func(*rdma.Connection) (anyTask, error){
+		func(c *rdma.Connection) (anyTask, error) { return sends.Send(c, e.source(e.mem)) },
+		func(c *rdma.Connection) (anyTask, error) { return sendImms.SendImm(c, e.source(e.mem), 1) },
+		func(c *rdma.Connection) (anyTask, error) {
+			return writes.Write(c, e.source(e.mem), e.target(e.there()))
 		},
-		func(c *rdma.Connection) (rdma.Task, error) {
-			return writeImms.Alloc(c, e.source(e.mem), e.target(e.there()), 2)
+		func(c *rdma.Connection) (anyTask, error) {
+			return writeImms.WriteImm(c, e.source(e.mem), e.target(e.there()), 2)
 		},
-		func(c *rdma.Connection) (rdma.Task, error) {
-			return reads.Alloc(c, e.source(e.there()), e.target(e.mem))
+		func(c *rdma.Connection) (anyTask, error) {
+			return reads.Read(c, e.source(e.there()), e.target(e.mem))
 		},
-		func(c *rdma.Connection) (rdma.Task, error) {
-			return swaps.Alloc(c, e.bufs.Target(e.there(), 0, 8), e.result(), 0, 1)
+		func(c *rdma.Connection) (anyTask, error) {
+			return e.withResult(swaps.CompareSwap(c, e.bufs.Target(e.there(), 0, 8), 0, 1))
 		},
-		func(c *rdma.Connection) (rdma.Task, error) {
-			return adds.Alloc(c, e.bufs.Target(e.there(), 0, 8), e.result(), 1)
+		func(c *rdma.Connection) (anyTask, error) {
+			return e.withResult(adds.FetchAdd(c, e.bufs.Target(e.there(), 0, 8), 1))
 		},
 	}
 	if receives {
 		recvs = must(e.ctx.ReceivePool(2*stormTasks, ok[*rdma.ReceiveTask](e), bad[*rdma.ReceiveTask](e)))
-		receive := func(*rdma.Connection) (rdma.Task, error) { return recvs.Alloc(e.room()) }
+		receive := func(*rdma.Connection) (anyTask, error) { return recvs.Alloc(e.room()) }
 		e.kinds = append(e.kinds, receive, receive)
 	}
 	e.full = func() bool {
@@ -180,6 +180,14 @@ func (e *stormEnd) room() *bufinv.Buf {
 	return e.target(e.mem)
 }
 
+// withResult gives an atomic a buffer for the original value, or none.
+func (e *stormEnd) withResult(task *rdma.Task, err error) (anyTask, error) {
+	if err == nil {
+		err = task.SetResult(e.result())
+	}
+	return task, err
+}
+
 func (e *stormEnd) result() *bufinv.Buf {
 	if e.rng.IntN(2) == 0 {
 		return nil
@@ -187,14 +195,14 @@ func (e *stormEnd) result() *bufinv.Buf {
 	return e.bufs.Target(e.mem, 8*e.rng.IntN(100), 8)
 }
 
-func ok[T rdma.Task](e *stormEnd) func(T) {
+func ok[T anyTask](e *stormEnd) func(T) {
 	return func(task T) {
 		e.seen.succeeded++
 		e.back(task)
 	}
 }
 
-func bad[T rdma.Task](e *stormEnd) func(T, error) {
+func bad[T anyTask](e *stormEnd) func(T, error) {
 	return func(task T, err error) {
 		e.seen.failed++
 		var failure *rdma.TaskError
@@ -204,7 +212,7 @@ func bad[T rdma.Task](e *stormEnd) func(T, error) {
 }
 
 // back takes a task that came back, and does something with it.
-func (e *stormEnd) back(task rdma.Task) {
+func (e *stormEnd) back(task anyTask) {
 	require.True(e.t, e.flying[task], "a callback for a task that was not in flight: %v", task.Operation())
 	require.False(e.t, task.InFlight())
 	delete(e.flying, task)
@@ -225,8 +233,8 @@ func (e *stormEnd) back(task rdma.Task) {
 	}
 }
 
-func (e *stormEnd) free(task rdma.Task) {
-	e.held = slices.DeleteFunc(e.held, func(o rdma.Task) bool { return o == task })
+func (e *stormEnd) free(task anyTask) {
+	e.held = slices.DeleteFunc(e.held, func(o anyTask) bool { return o == task })
 	require.NoError(e.t, task.Free())
 }
 
@@ -250,13 +258,13 @@ func (e *stormEnd) allocate() {
 }
 
 // submit submits a task that is held. It remains held if that fails.
-func (e *stormEnd) submit(task rdma.Task) {
+func (e *stormEnd) submit(task anyTask) {
 	if err := task.SubmitWith(pe.SubmitFlags(e.rng.IntN(4))); err != nil {
 		require.True(e.t, errors.Is(err, rdma.ErrNotReady) || errors.Is(err, pe.ErrBadState), "%v", err)
 		return
 	}
 	e.seen.submitted++
-	e.held = slices.DeleteFunc(e.held, func(o rdma.Task) bool { return o == task })
+	e.held = slices.DeleteFunc(e.held, func(o anyTask) bool { return o == task })
 	e.flying[task] = true
 }
 

@@ -13,10 +13,10 @@ import (
 // What programs print while they look for a mistake is a line, and no dump of the inside.
 func TestPrintedInALine(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
-	pool := must(r.a.ctx.WritePool(1, func(*rdma.WriteTask) {}, func(*rdma.WriteTask, error) {}))
+	pool := must(r.a.ctx.Pool(1, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
 	r.connect(1)
 	src := r.a.bufs.Source(r.a.mem, 0, 8)
-	task := must(pool.Alloc(r.a.conns[0], src, r.a.bufs.Target(r.a.peer, 0, 8)))
+	task := must(pool.Write(r.a.conns[0], src, r.a.bufs.Target(r.a.peer, 0, 8)))
 	for _, c := range []struct {
 		value any
 		want  string
@@ -24,8 +24,8 @@ func TestPrintedInALine(t *testing.T) {
 		{r.a.ctx, `context "a", Running`},
 		{r.engine, "engine 0x"},
 		{r.a.conns[0], `connection 0 of context "a" (queue pair `},
-		{pool, `pool "write" of context "a"`},
-		{task, `task of pool "write" of context "a"`},
+		{pool, `pool "task" of context "a"`},
+		{task, `task of pool "task" of context "a"`},
 		{r.a.mem, fmt.Sprintf("memory map, 4194304 bytes from %#x, ", r.a.mem.Addr())},
 		{r.a.peer, "memory map of a peer, 4194304 bytes from "},
 		{src, fmt.Sprintf("buffer of 8 bytes from %#x with 8 bytes of data", r.a.mem.Addr())},

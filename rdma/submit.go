@@ -27,22 +27,22 @@ import (
 // that is Failed or Closed, ErrNotSupported, and those of Alloc for the buffers. Where the
 // device cannot reach the address of a Peer, the task fails with ErrRetryExceeded and the
 // reason.
-func (r *request) Submit() error { return r.submit(0, false) }
+func (r *Task) Submit() error { return r.submit(0, false) }
 
 // SubmitWith is Submit with flags: see pe.Aggregate and pe.OptimizeReports.
-func (r *request) SubmitWith(flags pe.SubmitFlags) error { return r.submit(flags, false) }
+func (r *Task) SubmitWith(flags pe.SubmitFlags) error { return r.submit(flags, false) }
 
 // TrySubmit is Submit after a check of everything that can be known here: also
 // the permissions and bounds that the peer's descriptor gave, alignment, and the
 // limits of the device.
-func (r *request) TrySubmit() error { return r.submit(0, true) }
+func (r *Task) TrySubmit() error { return r.submit(0, true) }
 
 // Flush gives the device all tasks that pe.Aggregate has made wait, as the next submission
 // without it would. Where none wait, and in Idle, it does nothing. It allocates nothing, and
 // belongs to the goroutine that drives the engine.
 func (c *Context) Flush() { c.flush() }
 
-func (r *request) submit(flags pe.SubmitFlags, thorough bool) error {
+func (r *Task) submit(flags pe.SubmitFlags, thorough bool) error {
 	if err := r.control.Begin(&r.Task, operations[r.op].submit); err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (r *request) submit(flags pe.SubmitFlags, thorough bool) error {
 }
 
 // prepare builds the work request.
-func (r *request) prepare(thorough bool) error {
+func (r *Task) prepare(thorough bool) error {
 	if r.peer == nil && (r.conn == nil || !r.conn.state.usable()) {
 		return r.notReady()
 	}
@@ -121,7 +121,7 @@ func (r *request) prepare(thorough bool) error {
 	return nil
 }
 
-func (r *request) notReady() error {
+func (r *Task) notReady() error {
 	if r.conn == nil {
 		return fmt.Errorf("%w: the task has no connection and no peer", ErrInvalid)
 	}
@@ -129,7 +129,7 @@ func (r *request) notReady() error {
 }
 
 // measure sets how many bytes a task moves, and checks that they fit.
-func (r *request) measure() error {
+func (r *Task) measure() error {
 	if err := r.local.Err(); err != nil {
 		return err
 	}
@@ -185,7 +185,7 @@ func (r *request) measure() error {
 }
 
 // roomAdvice ends an error about a destination that is too small.
-func (r *request) roomAdvice() string {
+func (r *Task) roomAdvice() string {
 	if n := r.local.ListDataLen(); r.appends && n > 0 {
 		return fmt.Sprintf(" behind the %d that are in it; SetAppend(false), or empty it", n)
 	}
@@ -194,7 +194,7 @@ func (r *request) roomAdvice() string {
 
 // measureSource measures a local source. No buffer at all is a message of no
 // bytes; a buffer without data is a mistake.
-func (r *request) measureSource() error {
+func (r *Task) measureSource() error {
 	r.length = r.local.ListDataLen()
 	if r.local != nil && r.length == 0 {
 		return fmt.Errorf("%w: nothing would be moved; make it with Source, or give none for a message of no bytes", ErrNoData)
@@ -203,7 +203,7 @@ func (r *request) measureSource() error {
 }
 
 // checkRemote checks the side at the peer, which must have room for n bytes.
-func (r *request) checkRemote(side string, n int) error {
+func (r *Task) checkRemote(side string, n int) error {
 	switch {
 	case !r.remote.Remote():
 		return fmt.Errorf("%w: its %s is memory of this host; import the peer's memory map", ErrInvalid, side)
@@ -217,7 +217,7 @@ func (r *request) checkRemote(side string, n int) error {
 }
 
 // checkLimits checks what the device or the peer would refuse.
-func (r *request) checkLimits() error {
+func (r *Task) checkLimits() error {
 	if err := r.checkSize(); err != nil {
 		return err
 	}
@@ -246,7 +246,7 @@ func (r *request) checkLimits() error {
 }
 
 // checkSize checks how much is moved.
-func (r *request) checkSize() error {
+func (r *Task) checkSize() error {
 	most := r.ctx.set.caps.MaxMessage
 	if r.op == OpSend || r.op == OpSendImm {
 		most = r.ctx.portView().maxSend
@@ -258,7 +258,7 @@ func (r *request) checkSize() error {
 }
 
 // gather makes the local scatter-gather list, in memory of the task.
-func (r *request) gather() ([]verbs.SGE, error) {
+func (r *Task) gather() ([]verbs.SGE, error) {
 	if r.op.onWord() {
 		// Through scratch memory, so that the result buffer may have any shape.
 		sg := r.ctx.scratchSG
@@ -293,7 +293,7 @@ func checkList(list []verbs.SGE, most int, field string) error {
 
 // fitsInline reports whether the data can be posted inline. The processor copies them
 // then, which it cannot from a dma-buf.
-func (r *request) fitsInline() bool {
+func (r *Task) fitsInline() bool {
 	if r.op.returnsData() || r.length == 0 || r.length > r.ctx.set.inline {
 		return false
 	}
@@ -309,11 +309,11 @@ func (r *request) fitsInline() bool {
 }
 
 // completer is what a request is for its lane.
-type completer request
+type completer Task
 
 // Completed implements lane.Completer.
 func (c *completer) Completed(status verbs.Status, vendor uint32) {
-	r := (*request)(c)
+	r := (*Task)(c)
 	if r.peer != nil {
 		r.ctx.datagrams.completed(r, status, vendor)
 		return
@@ -338,7 +338,7 @@ func (c *completer) Completed(status verbs.Status, vendor uint32) {
 }
 
 // keepMemory keeps the memory of a task that was flushed, where the device may still use it.
-func (r *request) keepMemory(err *TaskError) {
+func (r *Task) keepMemory(err *TaskError) {
 	if kept := r.send.Kept(); kept != nil {
 		err.Cause = kept
 		r.local.Keep(r.ctx.dev, kept)
@@ -346,7 +346,7 @@ func (r *request) keepMemory(err *TaskError) {
 }
 
 // succeed ends a task that the device has carried out.
-func (r *request) succeed() {
+func (r *Task) succeed() {
 	r.control.End(&r.Task)
 	switch {
 	case r.op == OpRead && r.local != nil:
@@ -367,7 +367,7 @@ func (r *request) succeed() {
 }
 
 // takeOriginal takes the result of an atomic, which is in the byte order of the host.
-func (r *request) takeOriginal() error {
+func (r *Task) takeOriginal() error {
 	result := r.wordBytes()
 	r.result = binary.NativeEndian.Uint64(result)
 	if r.local == nil {

@@ -27,8 +27,8 @@ const (
 type orderTest struct {
 	*rig
 	own     *syncevent.Event
-	writes  [orderPlaces]*rdma.WriteTask
-	notices [orderPlaces]rdma.Task
+	writes  [orderPlaces]*rdma.Task
+	notices [orderPlaces]*rdma.Task
 	checked atomic.Uint64 // blocks that the peer has seen
 	failure error
 }
@@ -56,26 +56,26 @@ func TestNotificationComesAfterData(t *testing.T) {
 
 func newOrderTest(t *testing.T, adds bool) *orderTest {
 	o := &orderTest{rig: newRig(t, rdma.Config{}, rdma.Config{})}
-	writes := must(o.a.ctx.WritePool(orderPlaces, func(*rdma.WriteTask) {}, func(_ *rdma.WriteTask, err error) { o.failure = err }))
-	setPool := must(o.a.ctx.SyncEventSetPool(orderPlaces, func(*rdma.SyncEventSetTask) {}, func(_ *rdma.SyncEventSetTask, err error) { o.failure = err }))
-	addPool := must(o.a.ctx.SyncEventAddPool(orderPlaces, func(*rdma.SyncEventAddTask) {}, func(_ *rdma.SyncEventAddTask, err error) { o.failure = err }))
+	writes := must(o.a.ctx.Pool(orderPlaces, func(*rdma.Task) {}, func(_ *rdma.Task, err error) { o.failure = err }))
+	setPool := must(o.a.ctx.Pool(orderPlaces, func(*rdma.Task) {}, func(_ *rdma.Task, err error) { o.failure = err }))
+	addPool := must(o.a.ctx.Pool(orderPlaces, func(*rdma.Task) {}, func(_ *rdma.Task, err error) { o.failure = err }))
 	o.connect(1)
 	own, seen := o.event(open)
 	o.own = own
 	conn := o.a.conns[0]
 	for i := range orderPlaces {
 		off := i * orderSize
-		o.writes[i] = must(writes.Alloc(conn, o.a.bufs.Source(o.a.mem, off, orderSize), o.a.bufs.Target(o.a.peer, off, orderSize)))
+		o.writes[i] = must(writes.Write(conn, o.a.bufs.Source(o.a.mem, off, orderSize), o.a.bufs.Target(o.a.peer, off, orderSize)))
 		if adds {
-			o.notices[i] = must(addPool.Alloc(conn, seen, 1))
+			o.notices[i] = must(addPool.SyncEventAdd(conn, seen, 1))
 		} else {
-			o.notices[i] = must(setPool.Alloc(conn, seen, 0))
+			o.notices[i] = must(setPool.SyncEventSet(conn, seen, 0))
 		}
 	}
 	t.Cleanup(func() { // before the contexts are stopped
 		for i := range orderPlaces {
 			o.until("nothing is in flight", func() bool { return !o.writes[i].InFlight() && !o.notices[i].InFlight() })
-			require.NoError(t, rdma.FreeAll([]rdma.Task{o.writes[i], o.notices[i]}))
+			require.NoError(t, rdma.FreeAll([]*rdma.Task{o.writes[i], o.notices[i]}))
 		}
 	})
 	return o
@@ -110,10 +110,10 @@ func (o *orderTest) send(n uint64) bool {
 	for at := 0; at < len(block); at += 8 {
 		binary.NativeEndian.PutUint64(block[at:], n)
 	}
-	if set, ok := o.notices[i].(*rdma.SyncEventSetTask); ok {
+	if set := o.notices[i]; set.Operation() == rdma.OpSyncEventSet {
 		require.NoError(o.t, set.SetValue(n))
 	}
-	_, err := rdma.SubmitAll([]rdma.Task{o.writes[i], o.notices[i]}, 0)
+	_, err := rdma.SubmitAll([]*rdma.Task{o.writes[i], o.notices[i]}, 0)
 	require.NoError(o.t, err)
 	return true
 }

@@ -40,19 +40,19 @@ var open = syncevent.Config{Publishers: syncevent.PublishLocal | syncevent.Publi
 
 // eventPools are pools of one task of each kind, on a.
 type eventPools struct {
-	gets    outcome[*rdma.SyncEventGetTask]
-	sets    outcome[*rdma.SyncEventSetTask]
-	adds    outcome[*rdma.SyncEventAddTask]
-	getPool *rdma.SyncEventGetPool
-	setPool *rdma.SyncEventSetPool
-	addPool *rdma.SyncEventAddPool
+	gets    outcome[*rdma.Task]
+	sets    outcome[*rdma.Task]
+	adds    outcome[*rdma.Task]
+	getPool *rdma.Pool
+	setPool *rdma.Pool
+	addPool *rdma.Pool
 }
 
 func newEventPools(r *rig) *eventPools {
 	p := &eventPools{}
-	p.getPool = must(r.a.ctx.SyncEventGetPool(1, p.gets.ok, p.gets.bad))
-	p.setPool = must(r.a.ctx.SyncEventSetPool(1, p.sets.ok, p.sets.bad))
-	p.addPool = must(r.a.ctx.SyncEventAddPool(1, p.adds.ok, p.adds.bad))
+	p.getPool = must(r.a.ctx.Pool(1, p.gets.ok, p.gets.bad))
+	p.setPool = must(r.a.ctx.Pool(1, p.sets.ok, p.sets.bad))
+	p.addPool = must(r.a.ctx.Pool(1, p.adds.ok, p.adds.bad))
 	return p
 }
 
@@ -62,16 +62,16 @@ func TestSyncEventTasks(t *testing.T) {
 	r.connect(1)
 	own, seen := r.event(open)
 	conn := r.a.conns[0]
-	get := must(p.getPool.Alloc(conn, seen))
-	set := must(p.setPool.Alloc(conn, seen, 0xd0ca))
-	add := must(p.addPool.Alloc(conn, seen, 1))
+	get := must(p.getPool.SyncEventGet(conn, seen))
+	set := must(p.setPool.SyncEventSet(conn, seen, 0xd0ca))
+	add := must(p.addPool.SyncEventAdd(conn, seen, 1))
 	value := func() uint64 {
 		t.Helper()
 		n := len(p.gets.done)
 		require.NoError(t, get.TrySubmit())
 		r.until("the value was got", func() bool { return len(p.gets.done) == n+1 })
-		assert.Equal(t, 8, get.Length())
-		return get.Value()
+		assert.Equal(t, 8, get.Bytes())
+		return get.Original()
 	}
 
 	assert.Zero(t, value())
@@ -92,7 +92,7 @@ func TestSyncEventTasks(t *testing.T) {
 	assert.EqualValues(t, uint64(all), set.Value())
 	require.NoError(t, add.SetValue(3))
 	assert.EqualValues(t, 3, add.Value())
-	n, err := rdma.SubmitAll([]rdma.Task{set, add}, 0)
+	n, err := rdma.SubmitAll([]*rdma.Task{set, add}, 0)
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
 	r.until("both are done", func() bool { return len(p.sets.done)+len(p.adds.done) == 4 })
@@ -110,7 +110,7 @@ func TestSyncEventTasks(t *testing.T) {
 	assert.EqualValues(t, 77, value())
 	require.ErrorIs(t, seen.Close(), syncevent.ErrInUse)
 
-	for op, task := range map[rdma.Operation]rdma.Task{rdma.OpSyncEventGet: get, rdma.OpSyncEventSet: set, rdma.OpSyncEventAdd: add} {
+	for op, task := range map[rdma.Operation]*rdma.Task{rdma.OpSyncEventGet: get, rdma.OpSyncEventSet: set, rdma.OpSyncEventAdd: add} {
 		assert.Equal(t, op, task.Operation())
 		assert.Same(t, conn, task.Connection())
 		task.SetUserData(op)
@@ -121,7 +121,7 @@ func TestSyncEventTasks(t *testing.T) {
 		for _, err := range setAll(r, task) {
 			require.ErrorIs(t, err, pe.ErrFreed)
 		}
-		require.ErrorIs(t, task.(interface{ SetEvent(*syncevent.Event) error }).SetEvent(seen), pe.ErrFreed)
+		require.ErrorIs(t, task.SetEvent(seen), pe.ErrFreed)
 	}
 	assert.Empty(t, append(append(p.gets.errs, p.sets.errs...), p.adds.errs...))
 	assert.Equal(t, 1, p.getPool.Available())
@@ -133,9 +133,9 @@ func TestSyncEventWakes(t *testing.T) {
 	p := newEventPools(r)
 	r.connect(1)
 	own, seen := r.event(open)
-	set := must(p.setPool.Alloc(r.a.conns[0], seen, 40))
-	add := must(p.addPool.Alloc(r.a.conns[0], seen, 2))
-	for i, task := range []rdma.Task{set, add} {
+	set := must(p.setPool.SyncEventSet(r.a.conns[0], seen, 40))
+	add := must(p.addPool.SyncEventAdd(r.a.conns[0], seen, 2))
+	for i, task := range []*rdma.Task{set, add} {
 		woken := make(chan uint64, 1)
 		go func() {
 			v, err := own.Wait(t.Context(), syncevent.Greater(uint64(40*i)))
@@ -179,11 +179,11 @@ func TestSyncEventMisuse(t *testing.T) {
 		"closed":                {conn, closed, syncevent.ErrClosed, syncevent.ErrClosed, syncevent.ErrClosed, "closed"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			get, err := p.getPool.Alloc(c.conn, c.event)
+			get, err := p.getPool.SyncEventGet(c.conn, c.event)
 			verdict(t, err, c.get, "sync event get", c.text)
-			set, err := p.setPool.Alloc(c.conn, c.event, 1)
+			set, err := p.setPool.SyncEventSet(c.conn, c.event, 1)
 			verdict(t, err, c.set, "sync event set", c.text)
-			add, err := p.addPool.Alloc(c.conn, c.event, 1)
+			add, err := p.addPool.SyncEventAdd(c.conn, c.event, 1)
 			verdict(t, err, c.add, "sync event addition", c.text)
 			if get != nil {
 				require.NoError(t, get.Free())
@@ -198,15 +198,15 @@ func TestSyncEventMisuse(t *testing.T) {
 		})
 	}
 	// A setter is as strict.
-	add := must(p.addPool.Alloc(conn, seen, 1))
+	add := must(p.addPool.SyncEventAdd(conn, seen, 1))
 	for _, bad := range []*syncevent.Event{nil, own, elsewhere, readOnly, noAtomics, closed} {
 		require.ErrorContains(t, add.SetEvent(bad), "set the event of a sync event addition")
 		assert.Same(t, seen, add.Event())
 	}
 	require.NoError(t, add.Free())
 	// An exhausted pool.
-	get := must(p.getPool.Alloc(conn, seen))
-	_, err = p.getPool.Alloc(conn, seen)
+	get := must(p.getPool.SyncEventGet(conn, seen))
+	_, err = p.getPool.SyncEventGet(conn, seen)
 	require.ErrorIs(t, err, pe.ErrExhausted)
 	require.NoError(t, get.Free())
 }
@@ -257,19 +257,19 @@ func TestSyncEventByteOrder(t *testing.T) {
 	swapped := r.handle(r.a, edited(t, must(own.Export()), func(d *eventDescriptor) { d.order = 3 - d.order }))
 	require.True(t, swapped.Swapped())
 	const v = 0x0102030405060708
-	set := must(p.setPool.Alloc(r.a.conns[0], swapped, v))
-	get := must(p.getPool.Alloc(r.a.conns[0], swapped))
-	add := must(p.addPool.Alloc(r.a.conns[0], swapped, 1))
-	n, err := rdma.SubmitAll([]rdma.Task{set, get}, 0)
+	set := must(p.setPool.SyncEventSet(r.a.conns[0], swapped, v))
+	get := must(p.getPool.SyncEventGet(r.a.conns[0], swapped))
+	add := must(p.addPool.SyncEventAdd(r.a.conns[0], swapped, 1))
+	n, err := rdma.SubmitAll([]*rdma.Task{set, get}, 0)
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
 	r.until("it was set and got", func() bool { return len(p.gets.done)+len(p.sets.done) == 2 })
 	assert.Equal(t, bits.ReverseBytes64(v), must(own.Get()))
-	assert.EqualValues(t, uint64(v), get.Value())
+	assert.EqualValues(t, uint64(v), get.Original())
 	require.NoError(t, add.Submit())
 	r.until("it was added", func() bool { return len(p.adds.done) == 1 })
 	assert.Equal(t, bits.ReverseBytes64(v), add.Original())
-	require.NoError(t, rdma.FreeAll([]rdma.Task{set, get, add}))
+	require.NoError(t, rdma.FreeAll([]*rdma.Task{set, get, add}))
 }
 
 // What the descriptor does not say, the peer refuses; the value stays.
@@ -296,7 +296,7 @@ func TestSyncEventRefusedByThePeer(t *testing.T) {
 				c.edit(d)
 			}))
 			conn := r.a.conns[0]
-			task := [...]rdma.Task{must(p.getPool.Alloc(conn, seen)), must(p.setPool.Alloc(conn, seen, 1)), must(p.addPool.Alloc(conn, seen, 1))}
+			task := [...]*rdma.Task{must(p.getPool.SyncEventGet(conn, seen)), must(p.setPool.SyncEventSet(conn, seen, 1)), must(p.addPool.SyncEventAdd(conn, seen, 1))}
 			require.NoError(t, task[c.task].TrySubmit())
 			failures := func() []error {
 				return append(append(append([]error{}, p.gets.errs...), p.sets.errs...), p.adds.errs...)
@@ -323,18 +323,18 @@ func TestSyncEventGone(t *testing.T) {
 	require.NoError(t, err)
 	seen := r.handle(r.a, must(own.Export()))
 	require.NoError(t, own.Close())
-	set := must(p.setPool.Alloc(r.a.conns[0], seen, 1))
+	set := must(p.setPool.SyncEventSet(r.a.conns[0], seen, 1))
 	require.NoError(t, set.Submit())
 	r.until("the set has failed", func() bool { return len(p.sets.failed) == 1 })
 	require.ErrorIs(t, p.sets.errs[0], rdma.ErrRemoteAccess)
 	require.ErrorIs(t, set.Submit(), rdma.ErrNotReady)
 
-	add := must(p.addPool.Alloc(r.a.conns[1], seen, 1))
+	add := must(p.addPool.SyncEventAdd(r.a.conns[1], seen, 1))
 	require.NoError(t, add.SubmitWith(pe.Aggregate))
 	require.NoError(t, r.a.ctx.Stop())
 	r.until("the addition came back", func() bool { return len(p.adds.failed) == 1 })
 	require.ErrorIs(t, p.adds.errs[0], rdma.ErrFlushed)
-	require.NoError(t, rdma.FreeAll([]rdma.Task{set, add}))
+	require.NoError(t, rdma.FreeAll([]*rdma.Task{set, add}))
 }
 
 // Not one half of a value is ever seen without the other.
@@ -343,8 +343,8 @@ func TestSyncEventSetsAreNotTorn(t *testing.T) {
 	p := newEventPools(r)
 	r.connect(1)
 	own, seen := r.event(open)
-	set := must(p.setPool.Alloc(r.a.conns[0], seen, 0))
-	get := must(p.getPool.Alloc(r.a.conns[0], seen))
+	set := must(p.setPool.SyncEventSet(r.a.conns[0], seen, 0))
+	get := must(p.getPool.SyncEventGet(r.a.conns[0], seen))
 	whole := func(v uint64) bool { return uint32(v) == uint32(v>>32) }
 	ctx, stop := context.WithCancel(t.Context())
 	watched := make(chan uint64)
@@ -360,19 +360,19 @@ func TestSyncEventSetsAreNotTorn(t *testing.T) {
 	rounds := 0
 	resubmit := func() {
 		rounds++
-		assert.True(t, whole(get.Value()), "%#x", get.Value())
+		assert.True(t, whole(get.Original()), "%#x", get.Original())
 		if rounds < 4000 {
 			require.NoError(t, set.SetValue(uint64(rounds)*0x1_0000_0001*0x9e37))
-			_, err := rdma.SubmitAll([]rdma.Task{set, get}, 0)
+			_, err := rdma.SubmitAll([]*rdma.Task{set, get}, 0)
 			require.NoError(t, err)
 		}
 	}
-	p.gets.then = func(*rdma.SyncEventGetTask) { resubmit() }
+	p.gets.then = func(*rdma.Task) { resubmit() }
 	resubmit()
 	r.until("all values were set", func() bool { return rounds == 4000 })
 	stop()
 	if v, torn := <-watched; torn {
 		assert.Fail(t, "torn", "%#x", v)
 	}
-	require.NoError(t, rdma.FreeAll([]rdma.Task{set, get}))
+	require.NoError(t, rdma.FreeAll([]*rdma.Task{set, get}))
 }

@@ -81,13 +81,13 @@ func takeBack(t *testing.T, owner, peer verbs.Device, after int, do func(*rig, *
 		pool := must(r.b.ctx.SharedPool())
 		r.connect(1)
 		for i := range times {
-			var task *rdma.SharedTask
+			var task *rdma.Task
 			if i%2 == 0 {
 				task = must(pool.Write(r.b.conns[0], r.b.bufs.Source(r.b.mem, 0, size), r.b.bufs.Target(theirMap, 0, size)))
 			} else {
 				task = must(pool.Read(r.b.conns[0], r.b.bufs.Source(theirMap, 0, size), r.b.bufs.Target(r.b.mem, size, size)))
 			}
-			require.NoError(t, pe.Submit(task, func(task *rdma.SharedTask, _ error) {
+			require.NoError(t, pe.Submit(task, func(task *rdma.Task, _ error) {
 				ended++
 				assert.NoError(t, task.Free())
 			}))

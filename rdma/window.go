@@ -71,7 +71,7 @@ func (p *WindowPool) Alloc(conn *Connection) (*Window, error) {
 //
 // A window that was taken back refuses what the peer still sends: that fails the
 // connection. So have the peer say when it is done, or give the window back itself
-// (SendTask.SetInvalidate), and take it back without asking from one that is not trusted.
+// (Task.SetInvalidate), and take it back without asking from one that is not trusted.
 //
 // A Window belongs to the goroutine that drives the engine.
 type Window struct {
@@ -299,17 +299,17 @@ func (c *Context) invalidated(rkey uint32) *Window {
 	return w
 }
 
-// SetInvalidate has the next messages of this task give back a window of the peer, which
+// SetInvalidate has the next messages of a send give back a window of the peer, which
 // remote was imported from, until it is called again or the task is freed; nil ends that.
 // Reads through the window that were submitted before are done first. The peer learns of
 // it with the message (ReceiveTask.Invalidated); where the window is not its own, or is
 // taken back already, it refuses the message, and the connection fails.
 //
-// Errors match pe.ErrInUse in flight, ErrInvalid for a map that was not imported, and
-// ErrNotSupported where the device lacks it (Capabilities.Windows).
-func (t *SendTask) SetInvalidate(remote *mmap.Map) error {
+// Errors match pe.ErrInUse in flight, ErrInvalid for a map that was not imported and for other
+// operations, and ErrNotSupported where the device lacks it (Capabilities.Windows).
+func (t *Task) SetInvalidate(remote *mmap.Map) error {
 	const op = "set the window that a send gives back"
-	if err := t.control.MayChange(&t.Task, "window to give back"); err != nil {
+	if err := t.mayChange("window to give back", t.op == OpSend); err != nil {
 		return err
 	}
 	switch {

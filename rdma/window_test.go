@@ -22,13 +22,13 @@ const lendable = mmap.LocalReadWrite | mmap.BindWindows
 type lending struct {
 	*rig
 	windows *rdma.WindowPool
-	writes  *rdma.WritePool
-	reads   *rdma.ReadPool
-	sends   *rdma.SendPool
+	writes  *rdma.Pool
+	reads   *rdma.Pool
+	sends   *rdma.Pool
 	recvs   *rdma.ReceivePool
-	wrote   outcome[*rdma.WriteTask]
-	read    outcome[*rdma.ReadTask]
-	sent    outcome[*rdma.SendTask]
+	wrote   outcome[*rdma.Task]
+	read    outcome[*rdma.Task]
+	sent    outcome[*rdma.Task]
 	arrived outcome[*rdma.ReceiveTask]
 	mem     *mmap.Map // of side b
 	window  *rdma.Window
@@ -38,9 +38,9 @@ func newLending(t *testing.T, onA, onB verbs.Device) *lending {
 	t.Helper()
 	l := &lending{rig: newRigOn(t, onA, onB, rdma.Config{}, rdma.Config{})}
 	l.windows = must(l.b.ctx.WindowPool(2))
-	l.writes = must(l.a.ctx.WritePool(8, l.wrote.ok, l.wrote.bad))
-	l.reads = must(l.a.ctx.ReadPool(1, l.read.ok, l.read.bad))
-	l.sends = must(l.a.ctx.SendPool(1, l.sent.ok, l.sent.bad))
+	l.writes = must(l.a.ctx.Pool(8, l.wrote.ok, l.wrote.bad))
+	l.reads = must(l.a.ctx.Pool(1, l.read.ok, l.read.bad))
+	l.sends = must(l.a.ctx.Pool(1, l.sent.ok, l.sent.bad))
 	l.recvs = must(l.b.ctx.ReceivePool(1, l.arrived.ok, l.arrived.bad))
 	l.mem = must(mmap.Alloc(onB, 64<<10, lendable))
 	t.Cleanup(func() { require.NoError(t, l.mem.Close()) })
@@ -76,7 +76,7 @@ func (l *lending) imports() *mmap.Map {
 // write writes n bytes to the start of what was lent.
 func (l *lending) write(to *mmap.Map, n int) error {
 	l.t.Helper()
-	task, err := l.writes.Alloc(l.a.conns[0], l.a.bufs.Source(l.a.mem, 0, n), l.a.bufs.Target(to, 0, n))
+	task, err := l.writes.Write(l.a.conns[0], l.a.bufs.Source(l.a.mem, 0, n), l.a.bufs.Target(to, 0, n))
 	require.NoError(l.t, err)
 	before := l.wrote.count()
 	require.NoError(l.t, task.Submit())
@@ -128,8 +128,8 @@ func testWindowGivenBack(t *testing.T, onA, onB verbs.Device, named bool) {
 	for round := range 3 {
 		remote := l.bind(100, 32<<10, mmap.RemoteRead)
 		require.NoError(t, recv.Submit())
-		read := must(l.reads.Alloc(l.a.conns[0], l.a.bufs.Source(remote, 0, 32<<10), l.a.bufs.Target(l.a.mem, 0, 32<<10)))
-		send := must(l.sends.Alloc(l.a.conns[0], l.a.bufs.Source(l.a.mem, 0, 4)))
+		read := must(l.reads.Read(l.a.conns[0], l.a.bufs.Source(remote, 0, 32<<10), l.a.bufs.Target(l.a.mem, 0, 32<<10)))
+		send := must(l.sends.Send(l.a.conns[0], l.a.bufs.Source(l.a.mem, 0, 4)))
 		require.NoError(t, send.SetInvalidate(remote))
 		require.NoError(t, read.Submit())
 		require.NoError(t, send.Submit())
@@ -149,7 +149,7 @@ func testWindowGivenBack(t *testing.T, onA, onB verbs.Device, named bool) {
 	}
 	// A message without: the task of the pool has forgotten.
 	require.NoError(t, recv.Submit())
-	send := must(l.sends.Alloc(l.a.conns[0], nil))
+	send := must(l.sends.Send(l.a.conns[0], nil))
 	require.NoError(t, send.Submit())
 	l.until("the message has come", func() bool { return l.arrived.count() > 3 && l.sent.count() > 3 })
 	assert.Nil(t, recv.Invalidated())
@@ -198,7 +198,7 @@ func TestWindowFlushed(t *testing.T) {
 	require.NoError(t, l.b.dev.(*soft.Device).SetFaults(soft.Faults{Loss: 1}))
 	write := must(writes.Write(l.b.conns[0], l.b.bufs.Source(l.b.mem, 0, 8), l.b.bufs.Target(l.b.peer, 0, 8)))
 	var failed error
-	require.NoError(t, pe.Submit(write, func(t *rdma.SharedTask, err error) { failed = errors.Join(err, t.Free()) }))
+	require.NoError(t, pe.Submit(write, func(t *rdma.Task, err error) { failed = errors.Join(err, t.Free()) }))
 	err := l.wait(func(done func(error)) error {
 		require.NoError(t, l.window.Bind(l.mem, 0, 64, mmap.RemoteRead, done))
 		return l.b.conns[0].Close()
@@ -247,7 +247,7 @@ func TestWindowMisuse(t *testing.T) {
 	require.NoError(t, readOnly.Close())
 	require.ErrorIs(t, w.Bind(readOnly, 0, 1, mmap.RemoteRead, none), mmap.ErrClosed)
 
-	send := must(l.sends.Alloc(l.a.conns[0], nil))
+	send := must(l.sends.Send(l.a.conns[0], nil))
 	require.ErrorIs(t, send.SetInvalidate(l.a.mem), rdma.ErrInvalid)
 	require.NoError(t, send.SetInvalidate(l.a.peer))
 	require.NoError(t, send.SetInvalidate(nil))

@@ -66,12 +66,12 @@ func TestGuestPeersWake(t *testing.T) {
 			for _, asleep := range []time.Duration{time.Millisecond, 20 * time.Millisecond, 120 * time.Millisecond} {
 				w.wakes("write", asleep, func(v uint64) error {
 					*w.word = v
-					task, err := w.writes.Alloc(w.writer.conn, w.bufs.Source(w.mem, 0, 8), w.bufs.Target(w.target, 0, 8))
+					task, err := w.writes.Write(w.writer.conn, w.bufs.Source(w.mem, 0, 8), w.bufs.Target(w.target, 0, 8))
 					require.NoError(t, err)
 					return task.Submit()
 				})
 				w.wakes("fetch-and-add", asleep, func(uint64) error {
-					task, err := w.adds.Alloc(w.writer.conn, w.bufs.Target(w.target, 0, 8), nil, 1)
+					task, err := w.adds.FetchAdd(w.writer.conn, w.bufs.Target(w.target, 0, 8), 1)
 					require.NoError(t, err)
 					return task.Submit()
 				})
@@ -91,8 +91,8 @@ type wakeRig struct {
 	target, mem   *mmap.Map
 	word          *uint64
 	bufs          *bufinv.Inventory
-	writes        *rdma.WritePool
-	adds          *rdma.FetchAddPool
+	writes        *rdma.Pool
+	adds          *rdma.Pool
 	value         uint64    // that the event has
 	done          time.Time // of the last task
 }
@@ -115,16 +115,16 @@ func newWakeRig(t *testing.T, writer, owner string) *wakeRig {
 	w.bufs, err = bufinv.New(4)
 	require.NoError(t, err)
 	failed := func(err error) { require.NoError(t, err) }
-	w.writes, err = w.writer.ctx.WritePool(1, func(task *rdma.WriteTask) {
+	w.writes, err = w.writer.ctx.Pool(1, func(task *rdma.Task) {
 		w.done = time.Now()
 		require.NoError(t, task.Free())
-	}, func(_ *rdma.WriteTask, err error) { failed(err) })
+	}, func(_ *rdma.Task, err error) { failed(err) })
 	require.NoError(t, err)
-	w.adds, err = w.writer.ctx.FetchAddPool(1, func(task *rdma.FetchAddTask) {
+	w.adds, err = w.writer.ctx.Pool(1, func(task *rdma.Task) {
 		w.done = time.Now()
 		require.Equal(t, w.value-1, task.Original())
 		require.NoError(t, task.Free())
-	}, func(_ *rdma.FetchAddTask, err error) { failed(err) })
+	}, func(_ *rdma.Task, err error) { failed(err) })
 	require.NoError(t, err)
 	w.writer.export()
 	w.owner.export()

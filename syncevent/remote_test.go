@@ -99,29 +99,29 @@ func TestTasksOfAPeerWakeASleeper(t *testing.T) {
 		}()
 	}
 	added := make(chan struct{})
-	adds, err := writer.ctx.FetchAddPool(1, func(a *rdma.FetchAddTask) {
+	adds, err := writer.ctx.Pool(1, func(a *rdma.Task) {
 		assert.Equal(t, uint64(0xd0ca), a.Original())
 		assert.NoError(t, a.Free())
 		close(added)
-	}, func(_ *rdma.FetchAddTask, err error) { failed(err) })
+	}, func(_ *rdma.Task, err error) { failed(err) })
 	require.NoError(t, err)
-	writes, err := writer.ctx.WritePool(1, func(w *rdma.WriteTask) {
+	writes, err := writer.ctx.Pool(1, func(w *rdma.Task) {
 		assert.NoError(t, w.Free())
 		next(func(seen uint64) {
 			assert.Equal(t, uint64(0xd0ca), seen)
-			a, err := adds.Alloc(writer.conn, bufs.Target(target, 0, 8), nil, 1)
+			a, err := adds.FetchAdd(writer.conn, bufs.Target(target, 0, 8), 1)
 			if assert.NoError(t, err) {
 				assert.NoError(t, a.Submit())
 			}
 		})
-	}, func(_ *rdma.WriteTask, err error) { failed(err) })
+	}, func(_ *rdma.Task, err error) { failed(err) })
 	require.NoError(t, err)
 	writer.ctx.OnStateChange(func(_, state pe.State) {
 		if state != pe.Running {
 			return
 		}
 		binary.NativeEndian.PutUint64(mem.Bytes(), 0xd0ca)
-		w, err := writes.Alloc(writer.conn, bufs.Source(mem, 0, 8), bufs.Target(target, 0, 8))
+		w, err := writes.Write(writer.conn, bufs.Source(mem, 0, 8), bufs.Target(target, 0, 8))
 		if assert.NoError(t, err) {
 			assert.NoError(t, w.Submit())
 		}

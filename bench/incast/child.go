@@ -38,7 +38,7 @@ type side struct {
 	ready   int
 
 	receives *rdma.ReceivePool
-	tasks    func(conn, n int) (rdma.Task, error) // of the operation
+	tasks    func(conn, n int) (*rdma.Task, error) // of the operation
 
 	from, to time.Time // of the measurement
 	report   report
@@ -48,23 +48,23 @@ type side struct {
 // operations make the pools of the active side, and give the function that allocates tasks.
 var operations = map[string]func(*side, int) error{
 	"write": func(s *side, n int) error {
-		pool, err := s.rdma.WritePool(n, func(t *rdma.WriteTask) { s.done(t) }, func(_ *rdma.WriteTask, err error) { s.failed(err) })
-		s.tasks = func(conn, i int) (rdma.Task, error) {
-			return pool.Alloc(s.conns[conn], s.bufs.Source(s.local, s.at(conn, i), s.o.size), s.bufs.Target(s.theirs[conn], 0, s.o.size))
+		pool, err := s.rdma.Pool(n, s.done, func(_ *rdma.Task, err error) { s.failed(err) })
+		s.tasks = func(conn, i int) (*rdma.Task, error) {
+			return pool.Write(s.conns[conn], s.bufs.Source(s.local, s.at(conn, i), s.o.size), s.bufs.Target(s.theirs[conn], 0, s.o.size))
 		}
 		return err
 	},
 	"read": func(s *side, n int) error {
-		pool, err := s.rdma.ReadPool(n, func(t *rdma.ReadTask) { s.done(t) }, func(_ *rdma.ReadTask, err error) { s.failed(err) })
-		s.tasks = func(conn, i int) (rdma.Task, error) {
-			return pool.Alloc(s.conns[conn], s.bufs.Source(s.theirs[conn], 0, s.o.size), s.bufs.Target(s.local, s.at(conn, i), s.o.size))
+		pool, err := s.rdma.Pool(n, s.done, func(_ *rdma.Task, err error) { s.failed(err) })
+		s.tasks = func(conn, i int) (*rdma.Task, error) {
+			return pool.Read(s.conns[conn], s.bufs.Source(s.theirs[conn], 0, s.o.size), s.bufs.Target(s.local, s.at(conn, i), s.o.size))
 		}
 		return err
 	},
 	"send": func(s *side, n int) error {
-		pool, err := s.rdma.SendPool(n, func(t *rdma.SendTask) { s.done(t) }, func(_ *rdma.SendTask, err error) { s.failed(err) })
-		s.tasks = func(conn, i int) (rdma.Task, error) {
-			return pool.Alloc(s.conns[conn], s.bufs.Source(s.local, s.at(conn, i), s.o.size))
+		pool, err := s.rdma.Pool(n, s.done, func(_ *rdma.Task, err error) { s.failed(err) })
+		s.tasks = func(conn, i int) (*rdma.Task, error) {
+			return pool.Send(s.conns[conn], s.bufs.Source(s.local, s.at(conn, i), s.o.size))
 		}
 		return err
 	},
@@ -226,7 +226,7 @@ func (s *side) begin() error {
 }
 
 // done counts a task, and submits it again.
-func (s *side) done(t rdma.Task) {
+func (s *side) done(t *rdma.Task) {
 	if now := time.Now(); now.After(s.from) && now.Before(s.to) {
 		s.report.Bytes[s.index[t.Connection()]] += s.o.size
 	}

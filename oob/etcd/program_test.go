@@ -88,7 +88,7 @@ type member struct {
 	run     string // differs each time that the program is started
 	engine  *pe.Engine
 	rdma    *rdma.Context
-	sends   *rdma.SendPool
+	sends   *rdma.Pool
 	bufs    bufinv.Inventory
 	others  []*other
 	closing sync.WaitGroup
@@ -151,7 +151,7 @@ func (m *member) prepare(dev verbs.Device, others []string) (err error) {
 	if m.rdma, err = rdma.New(dev, rdma.Config{Engine: m.engine, MaxConnections: len(others)}); err != nil {
 		return err
 	}
-	if m.sends, err = m.rdma.SendPool(len(others), m.sendDone, m.sendFailed); err != nil {
+	if m.sends, err = m.rdma.Pool(len(others), m.sendDone, m.sendFailed); err != nil {
 		return err
 	}
 	if err := m.rdma.Receive(64, messageRoom, m.received); err != nil {
@@ -251,7 +251,7 @@ func (m *member) sendNowAndThen(ctx context.Context, done chan<- struct{}) {
 
 func (m *member) send(o *other) error {
 	n := copy(o.memory.Bytes(), message(m.name, m.run, o.name, o.sent))
-	task, err := m.sends.Alloc(o.conn, m.bufs.Source(o.memory, 0, n))
+	task, err := m.sends.Send(o.conn, m.bufs.Source(o.memory, 0, n))
 	if err != nil {
 		return err
 	}
@@ -263,7 +263,7 @@ func (m *member) send(o *other) error {
 	return nil
 }
 
-func (m *member) sendDone(task *rdma.SendTask) {
+func (m *member) sendDone(task *rdma.Task) {
 	o := task.UserData().(*other)
 	o.busy = false
 	o.sent++
@@ -272,7 +272,7 @@ func (m *member) sendDone(task *rdma.SendTask) {
 }
 
 // sendFailed: the connection ends with it, and says why.
-func (m *member) sendFailed(task *rdma.SendTask, _ error) {
+func (m *member) sendFailed(task *rdma.Task, _ error) {
 	task.UserData().(*other).busy = false
 	m.rdma.Fail(task.Free())
 }

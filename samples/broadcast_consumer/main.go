@@ -27,7 +27,7 @@ type consumer struct {
 	rdma           *rdma.Context
 	ring           *mmap.Map
 	conn           *rdma.Connection
-	credits        *rdma.SendImmPool
+	credits        *rdma.Pool
 	chunks         uint32 // of the stream
 	arrived, taken uint32 // so far
 	credited       uint32 // how many of these the server knows of, or will
@@ -64,8 +64,8 @@ func (p *consumer) run(ctx context.Context, s *sample.Session, name string) (err
 		return err
 	}
 	// One credit is under way at a time; what is taken meanwhile goes with the next.
-	p.credits, err = p.rdma.SendImmPool(1,
-		func(t *rdma.SendImmTask) {
+	p.credits, err = p.rdma.Pool(1,
+		func(t *rdma.Task) {
 			last := t.Imm() == p.chunks
 			_ = t.Free()
 			p.credit()
@@ -134,6 +134,6 @@ func (p *consumer) credit() {
 		return
 	}
 	p.credited = p.taken
-	task, err := p.credits.Alloc(p.conn, nil, p.taken)
+	task, err := p.credits.SendImm(p.conn, nil, p.taken)
 	p.rdma.Fail(pe.SubmitNew(task, err))
 }

@@ -32,7 +32,7 @@ type server struct {
 	rdma           *rdma.Context
 	stream         *mmap.Map
 	chunks, wanted uint64
-	writes         *rdma.WriteImmPool
+	writes         *rdma.Pool
 	done           map[string]bool // names of the consumers that have had everything
 }
 
@@ -83,7 +83,7 @@ func (p *server) run(ctx context.Context, s *sample.Session, way string) (err er
 	defer sample.Close(&err, clients.Close)
 	s.Print("listening on %s", clients.Addr())
 	offer := oob.Offer{Data: append(binary.LittleEndian.AppendUint32(nil, uint32(p.chunks)), sum[:]...)}
-	p.writes, err = p.rdma.WriteImmPool(slots*maxConnections, pe.Done, pe.Failed)
+	p.writes, err = p.rdma.Pool(slots*maxConnections, pe.Done, pe.Failed)
 	if err := errors.Join(err, clients.Serve(p.rdma, offer, p.came), p.rdma.Receive(maxConnections, 0, p.credit), p.rdma.Start()); err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (p *server) came(_ string, a *oob.Answer) error {
 // its write; both count, so that no more than slots tasks of one consumer are out.
 func (c *consumer) push() {
 	for uint64(c.sent) < c.chunks && c.sent < min(c.taken, c.written)+slots && c.conn.State() == rdma.Ready {
-		task, err := c.writes.Alloc(c.conn, bufinv.Source(c.stream, int(c.sent)*chunkSize, chunkSize),
+		task, err := c.writes.WriteImm(c.conn, bufinv.Source(c.stream, int(c.sent)*chunkSize, chunkSize),
 			bufinv.Target(c.ring, int(c.sent%slots)*chunkSize, chunkSize), c.sent)
 		if pe.SubmitNew(task, err, c.wrote) != nil {
 			_ = c.conn.Close()
@@ -114,7 +114,7 @@ func (c *consumer) push() {
 	}
 }
 
-func (c *consumer) wrote(t *rdma.WriteImmTask, err error) {
+func (c *consumer) wrote(t *rdma.Task, err error) {
 	_ = t.Free()
 	if err == nil { // or else the connection has failed
 		c.written++

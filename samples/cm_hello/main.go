@@ -63,12 +63,12 @@ func run(ctx context.Context, s *sample.Session, host, port, text string) (err e
 	// Posting of work requests: a send of the message in one scatter-gather entry, whose
 	// completion is told by the task itself (ibv_post_send; wr_id). The SEND meets a RECV
 	// that the context has posted.
-	sends, err := r.SendPool(16, pe.FreeTask, func(t *rdma.SendTask, _ error) { pe.FreeTask(t) })
+	sends, err := r.Pool(16, pe.FreeTask, func(t *rdma.Task, _ error) { pe.FreeTask(t) })
 	if err != nil {
 		return err
 	}
 	send := func(conn *rdma.Connection) error {
-		task, err := sends.Alloc(conn, bufinv.Source(memory, 0, len(text)))
+		task, err := sends.Send(conn, bufinv.Source(memory, 0, len(text)))
 		return pe.SubmitNew(task, err)
 	}
 

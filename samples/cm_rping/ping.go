@@ -23,7 +23,7 @@ type program struct {
 
 	dev    verbs.Device
 	rdma   *rdma.Context
-	shared *rdma.SharedPool
+	shared *rdma.Pool
 	print  func(format string, args ...any)
 	say    func(format string, args ...any) // what it waits for
 }
@@ -155,8 +155,8 @@ func (q *ping) send(addr uint64, length uint32) {
 func (q *ping) answer() { q.send(0, 0) }
 
 // submit submits a task. done is called when it has succeeded.
-func (q *ping) submit(task *rdma.SharedTask, err error, done func()) error {
-	return pe.SubmitNew(task, err, func(t *rdma.SharedTask, err error) {
+func (q *ping) submit(task *rdma.Task, err error, done func()) error {
+	return pe.SubmitNew(task, err, func(t *rdma.Task, err error) {
 		q.end(t.Free())
 		if err == nil {
 			done()

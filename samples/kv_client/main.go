@@ -28,7 +28,7 @@ type client struct {
 	n, keys, seed uint64
 	rng           *rand.Rand
 	rdma          *rdma.Context
-	tasks         *rdma.SharedPool
+	tasks         *rdma.Pool
 	conn          *rdma.Connection
 	local, table  *mmap.Map // a slot for each worker; the slots of the server
 	workers       []*worker
@@ -101,9 +101,9 @@ func (p *client) run(ctx context.Context, s *sample.Session) (err error) {
 }
 
 // submit goes on with then when the task has completed and, for 2, the answer has come.
-func (w *worker) submit(t *rdma.SharedTask, err error, left int, then func() error) error {
+func (w *worker) submit(t *rdma.Task, err error, left int, then func() error) error {
 	w.left, w.then = left, then
-	return pe.SubmitNew(t, err, func(t *rdma.SharedTask, err error) {
+	return pe.SubmitNew(t, err, func(t *rdma.Task, err error) {
 		w.rdma.Fail(errors.Join(err, t.Free()))
 		w.step()
 	})

@@ -37,7 +37,7 @@ const (
 type server struct {
 	rdma    *rdma.Context
 	memory  *mmap.Map
-	answers *rdma.SendImmPool
+	answers *rdma.Pool
 	index   map[[keySize]byte]uint32 // where the value of a key is
 	free    []uint32                 // slots, the one that has been free the longest first
 }
@@ -74,8 +74,8 @@ func (p *server) run(ctx context.Context, s *sample.Session, way string) (err er
 	if err != nil {
 		return err
 	}
-	failed := func(t *rdma.SendImmTask, _ error) { pe.FreeTask(t) }
-	if p.answers, err = p.rdma.SendImmPool(2*window*maxClients, pe.FreeTask, failed); err != nil {
+	failed := func(t *rdma.Task, _ error) { pe.FreeTask(t) }
+	if p.answers, err = p.rdma.Pool(2*window*maxClients, pe.FreeTask, failed); err != nil {
 		return err
 	}
 	p.rdma.OnConnection(p.changed)
@@ -118,7 +118,7 @@ func (p *server) request(m *rdma.Message) {
 			own[slot] = true
 		}
 	}
-	if task, err := p.answers.Alloc(client, nil, tag|slot); pe.SubmitNew(task, err) != nil {
+	if task, err := p.answers.SendImm(client, nil, tag|slot); pe.SubmitNew(task, err) != nil {
 		_ = client.Close() // it has gone, or asked for more than its window
 	}
 }

@@ -48,8 +48,8 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	writes, err := r.WritePool(1,
-		func(t *rdma.WriteTask) {
+	writes, err := r.Pool(1,
+		func(t *rdma.Task) {
 			s.Print("written: %s", sample.Describe(text))
 			r.Fail(t.Free()) // nil does nothing
 		},
@@ -57,8 +57,8 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	sends, err := r.SendPool(1,
-		func(t *rdma.SendTask) { // the last thing that is done
+	sends, err := r.Pool(1,
+		func(t *rdma.Task) { // the last thing that is done
 			r.Fail(t.Free())
 			r.Stop()
 		},
@@ -73,11 +73,11 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		if err != nil {
 			return err
 		}
-		write, err := writes.Alloc(conn, bufinv.Source(local, 0, len(text)), bufinv.Target(remote, 0, len(text)))
+		write, err := writes.Write(conn, bufinv.Source(local, 0, len(text)), bufinv.Target(remote, 0, len(text)))
 		if err := pe.SubmitNew(write, err); err != nil {
 			return err
 		}
-		send, err := sends.Alloc(conn, nil)
+		send, err := sends.Send(conn, nil)
 		if err == nil {
 			err = send.SetInvalidate(remote)
 		}

@@ -54,7 +54,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	sends, err := r.SendPool(1, func(t *rdma.SendTask) { r.Fail(t.Free()) }, pe.FailContext)
+	sends, err := r.Pool(1, func(t *rdma.Task) { r.Fail(t.Free()) }, pe.FailContext)
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			return err
 		}
 		copy(message.Bytes(), desc)
-		task, err := sends.Alloc(conn, bufinv.Source(message, 0, len(desc)))
+		task, err := sends.Send(conn, bufinv.Source(message, 0, len(desc)))
 		return pe.SubmitNew(task, err)
 	}
 	r.OnStateChange(func(_, next pe.State) {

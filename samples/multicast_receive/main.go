@@ -46,7 +46,7 @@ func run(ctx context.Context, s *sample.Session, group string) (err error) {
 	}
 
 	// Answers carry no data, and so need no memory.
-	answers, err := r.SendPool(receives, func(t *rdma.SendTask) { r.Fail(t.Free()) }, pe.FailContext)
+	answers, err := r.Pool(receives, func(t *rdma.Task) { r.Fail(t.Free()) }, pe.FailContext)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func run(ctx context.Context, s *sample.Session, group string) (err error) {
 			end = time.AfterFunc(quiet, func() { _ = engine.Do(func() { r.Stop() }) }) // fails when the engine is closed
 		}
 		end.Reset(quiet)
-		task, err := answers.Alloc(m.Peer(), nil)
+		task, err := answers.Send(m.Peer(), nil)
 		r.Fail(pe.SubmitNew(task, err))
 	}); err != nil {
 		return err

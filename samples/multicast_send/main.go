@@ -58,7 +58,7 @@ func run(ctx context.Context, s *sample.Session, group string, receivers int) (e
 	}
 
 	// A datagram that was sent has left; where it arrives, only answers tell.
-	sends, err := r.SendPool(mostSends, func(t *rdma.SendTask) { r.Fail(t.Free()) }, pe.FailContext)
+	sends, err := r.Pool(mostSends, func(t *rdma.Task) { r.Fail(t.Free()) }, pe.FailContext)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func run(ctx context.Context, s *sample.Session, group string, receivers int) (e
 		if r.State() != pe.Running { // all answers are here
 			return
 		}
-		task, err := sends.Alloc(all, bufinv.Source(local, 0, len(text)))
+		task, err := sends.Send(all, bufinv.Source(local, 0, len(text)))
 		r.Fail(pe.SubmitNew(task, err))
 		time.AfterFunc(answerTimeout, func() { _ = engine.Do(send) }) // fails when the engine is closed
 	}

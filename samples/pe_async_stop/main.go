@@ -65,7 +65,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	sends, err := r.SendPool(messages, func(t *rdma.SendTask) { stopHalfway(t.Free()) }, pe.FailContext)
+	sends, err := r.Pool(messages, func(t *rdma.Task) { stopHalfway(t.Free()) }, pe.FailContext)
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 				r.Fail(pe.SubmitNew(task, err))
 			}
 			for range messages {
-				task, err := sends.Alloc(conn, bufinv.Source(memory, receives*size, size))
+				task, err := sends.Send(conn, bufinv.Source(memory, receives*size, size))
 				r.Fail(pe.SubmitNew(task, err))
 			}
 			s.Print("%d receives and %d messages submitted", receives, messages)

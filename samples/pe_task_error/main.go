@@ -61,7 +61,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	pool, err := r.WritePool(writes, pe.Done, pe.Failed)
+	pool, err := r.Pool(writes, pe.Done, pe.Failed)
 	if err != nil {
 		return err
 	}
@@ -83,8 +83,8 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			if i == bad {
 				to = gone
 			}
-			task, err := pool.Alloc(conn, bufinv.Source(memory, 0, size), bufinv.Target(to, 0, size))
-			r.Fail(pe.SubmitNew(task, err, func(t *rdma.WriteTask, err error) {
+			task, err := pool.Write(conn, bufinv.Source(memory, 0, size), bufinv.Target(to, 0, size))
+			r.Fail(pe.SubmitNew(task, err, func(t *rdma.Task, err error) {
 				switch {
 				case err == nil:
 					s.Print("write %d: done", i)

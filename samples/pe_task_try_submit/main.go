@@ -56,14 +56,14 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	var conn *rdma.Connection
-	pool, err := r.WritePool(1, func(t *rdma.WriteTask) {
+	pool, err := r.Pool(1, func(t *rdma.Task) {
 		if t.Destination().Map() == barred {
 			r.Fail(errors.New("the peer has let itself be written to against its permissions"))
 		}
-		s.Print("written: %d bytes", t.Length())
+		s.Print("written: %d bytes", t.Bytes())
 		r.Fail(pe.SubmitNew(t, t.SetDestination(bufinv.Target(barred, 0, size)))) // the same mistake, without the check
 		s.Print("Submit: submitted")
-	}, func(t *rdma.WriteTask, err error) {
+	}, func(t *rdma.Task, err error) {
 		s.Print("failed: %v", err)
 		s.Print("the connection is %v", conn.State())
 		pe.FailContext(t, err)
@@ -80,7 +80,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			conn, _, err = rdma.ConnectPair(r, r)
 			r.Fail(err)
 		case pe.Running:
-			task, err := pool.Alloc(conn, bufinv.Source(memory, 0, size), bufinv.Target(open, 0, size))
+			task, err := pool.Write(conn, bufinv.Source(memory, 0, size), bufinv.Target(open, 0, size))
 			if err != nil {
 				r.Fail(err)
 				return

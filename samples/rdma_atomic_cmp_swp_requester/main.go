@@ -42,12 +42,6 @@ func run(ctx context.Context, s *sample.Session, compare, swap uint64) (err erro
 		return err
 	}
 
-	// Memory for the result. The peer does not reach it, so it is not exported.
-	local, err := mmap.Alloc(dev, 8, mmap.LocalReadWrite)
-	if err != nil {
-		return err
-	}
-
 	// The engine, and the RDMA context on it.
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context with it
@@ -59,8 +53,8 @@ func run(ctx context.Context, s *sample.Session, compare, swap uint64) (err erro
 
 	// One task, for both operations. It is freed, and its buffers with it, after the last.
 	first, now := true, uint64(0)
-	atomics, err := r.CompareSwapPool(1,
-		func(t *rdma.CompareSwapTask) {
+	atomics, err := r.Pool(1,
+		func(t *rdma.Task) {
 			old := t.Original()
 			s.Print("found %d, expected %d: swapped %t", old, compare, old == compare)
 			if first {
@@ -91,7 +85,7 @@ func run(ctx context.Context, s *sample.Session, compare, swap uint64) (err erro
 		case pe.Starting: // descriptors there and back
 			s.Peer.Connect(r, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; r.Fail(err) })
 		case pe.Running: // both ends have connected
-			task, err := atomics.Alloc(conn, bufinv.Target(remote, 0, 8), bufinv.Target(local, 0, 8), compare, swap)
+			task, err := atomics.CompareSwap(conn, bufinv.Target(remote, 0, 8), compare, swap)
 			r.Fail(pe.SubmitNew(task, err))
 		}
 	})

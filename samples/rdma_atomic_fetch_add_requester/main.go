@@ -41,12 +41,6 @@ func run(ctx context.Context, s *sample.Session, add uint64) (err error) {
 		return err
 	}
 
-	// Memory for the result. The peer does not reach it, so it is not exported.
-	local, err := mmap.Alloc(dev, 8, mmap.LocalReadWrite)
-	if err != nil {
-		return err
-	}
-
 	// The engine, and the RDMA context on it.
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context with it
@@ -58,8 +52,8 @@ func run(ctx context.Context, s *sample.Session, add uint64) (err error) {
 
 	// One task, for all additions. It is freed, and its buffers with it, after the last.
 	left, want := additions, uint64(0)
-	atomics, err := r.FetchAddPool(1,
-		func(t *rdma.FetchAddTask) {
+	atomics, err := r.Pool(1,
+		func(t *rdma.Task) {
 			old := t.Original()
 			s.Print("found %d, added %d", old, add)
 			if left < additions && old != want {
@@ -89,7 +83,7 @@ func run(ctx context.Context, s *sample.Session, add uint64) (err error) {
 		case pe.Starting: // descriptors there and back
 			s.Peer.Connect(r, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; r.Fail(err) })
 		case pe.Running: // both ends have connected
-			task, err := atomics.Alloc(conn, bufinv.Target(remote, 0, 8), bufinv.Target(local, 0, 8), add)
+			task, err := atomics.FetchAdd(conn, bufinv.Target(remote, 0, 8), add)
 			r.Fail(pe.SubmitNew(task, err))
 		}
 	})

@@ -55,8 +55,8 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 
 	// A task for each connection. The context ends with the last one, or the first that fails.
-	sends, err := r.SendPool(s.Connections,
-		func(t *rdma.SendTask) {
+	sends, err := r.Pool(s.Connections,
+		func(t *rdma.Task) {
 			s.Log.Info().Msgf("the message on connection %d was sent", t.Connection().ID())
 			r.Fail(t.Free()) // and its buffer; nil does nothing
 		},
@@ -74,7 +74,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		case pe.Running: // all have connected, at both ends
 			for i, conn := range a.Connections { // they all send the same memory
 				s.Print("sending on connection %d: %s", i, sample.Describe(text))
-				task, err := sends.Alloc(conn, bufinv.Source(local, 0, len(text)))
+				task, err := sends.Send(conn, bufinv.Source(local, 0, len(text)))
 				r.Fail(pe.SubmitNew(task, err))
 			}
 			r.Fail(r.StopWhenDone())

@@ -51,8 +51,8 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 
 	// One task. Either callback frees it, and its buffers with it, and ends the context.
-	reads, err := r.ReadPool(1,
-		func(t *rdma.ReadTask) {
+	reads, err := r.Pool(1,
+		func(t *rdma.Task) {
 			r.Fail(s.Show(t.Destination().Bytes(), "read: %s")) // nil does nothing
 			r.Fail(t.Free())
 			r.Stop()
@@ -74,7 +74,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 				r.Fail(fmt.Errorf("the peer's memory has %d bytes, and there is room for only %d", remote.Len(), local.Len()))
 				return
 			}
-			task, err := reads.Alloc(conn, bufinv.Source(remote, 0, remote.Len()), bufinv.Target(local, 0, local.Len()))
+			task, err := reads.Read(conn, bufinv.Source(remote, 0, remote.Len()), bufinv.Target(local, 0, local.Len()))
 			r.Fail(pe.SubmitNew(task, err))
 		}
 	})

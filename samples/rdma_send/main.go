@@ -51,8 +51,8 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 
 	// One task. Either callback frees it, and its buffer with it, and ends the context.
-	sends, err := r.SendPool(1,
-		func(t *rdma.SendTask) {
+	sends, err := r.Pool(1,
+		func(t *rdma.Task) {
 			s.Log.Info().Msg("the message was sent")
 			r.Fail(t.Free()) // nil does nothing
 			r.Stop()
@@ -70,7 +70,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			s.Peer.Connect(r, func(c *rdma.Connection, _ *mmap.Map, err error) { conn = c; r.Fail(err) })
 		case pe.Running: // both ends have connected
 			s.Print("sending: %s", sample.Describe(text))
-			task, err := sends.Alloc(conn, bufinv.Source(local, 0, len(text)))
+			task, err := sends.Send(conn, bufinv.Source(local, 0, len(text)))
 			r.Fail(pe.SubmitNew(task, err))
 		}
 	})

@@ -54,8 +54,8 @@ func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
 	}
 
 	// One task. Either callback frees it, and its buffer with it, and ends the context.
-	sends, err := r.SendImmPool(1,
-		func(t *rdma.SendImmTask) {
+	sends, err := r.Pool(1,
+		func(t *rdma.Task) {
 			s.Log.Info().Msg("the message was sent")
 			r.Fail(t.Free()) // nil does nothing
 			r.Stop()
@@ -73,7 +73,7 @@ func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
 			s.Peer.Connect(r, func(c *rdma.Connection, _ *mmap.Map, err error) { conn = c; r.Fail(err) })
 		case pe.Running: // both ends have connected
 			s.Print("sending: %s, immediate %#08x", sample.Describe(text), imm)
-			task, err := sends.Alloc(conn, bufinv.Source(local, 0, len(text)), imm)
+			task, err := sends.SendImm(conn, bufinv.Source(local, 0, len(text)), imm)
 			r.Fail(pe.SubmitNew(task, err))
 		}
 	})

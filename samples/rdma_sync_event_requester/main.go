@@ -53,9 +53,9 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 
-	var set *rdma.SyncEventSetTask
-	sets, err := r.SyncEventSetPool(1,
-		func(t *rdma.SyncEventSetTask) {
+	var set *rdma.Task
+	sets, err := r.Pool(1,
+		func(t *rdma.Task) {
 			s.Print("set to %#x: %s", t.Value(), sample.Word(t.Value()))
 			if t.Value() == finished {
 				r.Fail(t.Free()) // nil does nothing
@@ -66,16 +66,16 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	gets, err := r.SyncEventGetPool(1,
-		func(t *rdma.SyncEventGetTask) {
-			if t.Value() < answer {
+	gets, err := r.Pool(1,
+		func(t *rdma.Task) {
+			if t.Original() < answer {
 				r.Fail(pe.SubmitNew(t, nil))
 				return
 			}
-			s.Print("got %#x: %s", t.Value(), sample.Word(t.Value()))
+			s.Print("got %#x: %s", t.Original(), sample.Word(t.Original()))
 			r.Fail(errors.Join(t.Free(), pe.SubmitNew(set, set.SetValue(finished))))
 		},
-		func(t *rdma.SyncEventGetTask, err error) {
+		func(t *rdma.Task, err error) {
 			if r.Fail(errors.Join(err, t.Free())); !set.InFlight() { // its callback has run, and left it to us
 				r.Fail(set.Free())
 			}
@@ -92,9 +92,9 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			s.Peer.Exchange(ctx, r, oob.Offer{}, func(got *oob.Answer, err error) { a = got; r.Fail(err) })
 		case pe.Running: // both at once; the get finds what was set, or what came later
 			var err error
-			set, err = sets.Alloc(a.Connections[0], a.Events[0], signal)
+			set, err = sets.SyncEventSet(a.Connections[0], a.Events[0], signal)
 			r.Fail(pe.SubmitNew(set, err))
-			get, err := gets.Alloc(a.Connections[0], a.Events[0])
+			get, err := gets.SyncEventGet(a.Connections[0], a.Events[0])
 			r.Fail(pe.SubmitNew(get, err))
 		}
 	})

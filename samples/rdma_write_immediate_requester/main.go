@@ -55,8 +55,8 @@ func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
 	}
 
 	// One task. Either callback frees it, and its buffers with it, and ends the context.
-	writes, err := r.WriteImmPool(1,
-		func(t *rdma.WriteImmTask) {
+	writes, err := r.Pool(1,
+		func(t *rdma.Task) {
 			s.Print("written: %s, immediate %#08x", sample.Describe(text), t.Imm())
 			r.Fail(t.Free()) // nil does nothing
 			r.Stop()
@@ -78,7 +78,7 @@ func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
 				r.Fail(fmt.Errorf("there are %d bytes to be written, and the peer's memory has only %d", len(text), remote.Len()))
 				return
 			}
-			task, err := writes.Alloc(conn, bufinv.Source(local, 0, len(text)), bufinv.Target(remote, 0, len(text)), imm)
+			task, err := writes.WriteImm(conn, bufinv.Source(local, 0, len(text)), bufinv.Target(remote, 0, len(text)), imm)
 			r.Fail(pe.SubmitNew(task, err))
 		}
 	})

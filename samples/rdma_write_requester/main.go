@@ -54,8 +54,8 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 
 	// One task. Either callback frees it, and its buffers with it, and ends the context.
-	writes, err := r.WritePool(1,
-		func(t *rdma.WriteTask) {
+	writes, err := r.Pool(1,
+		func(t *rdma.Task) {
 			s.Print("written: %s", sample.Describe(text))
 			r.Fail(t.Free()) // nil does nothing
 			r.Stop()
@@ -77,7 +77,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 				r.Fail(fmt.Errorf("there are %d bytes to be written, and the peer's memory has only %d", len(text), remote.Len()))
 				return
 			}
-			task, err := writes.Alloc(conn, bufinv.Source(local, 0, len(text)), bufinv.Target(remote, 0, len(text)))
+			task, err := writes.Write(conn, bufinv.Source(local, 0, len(text)), bufinv.Target(remote, 0, len(text)))
 			r.Fail(pe.SubmitNew(task, err))
 		}
 	})

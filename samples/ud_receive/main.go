@@ -45,7 +45,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	s.Peer.EndWith(r) // ends when its peer does
 
 	// Answers carry no data, and so need no memory.
-	answers, err := r.SendPool(receives, func(t *rdma.SendTask) { r.Fail(t.Free()) }, pe.FailContext)
+	answers, err := r.Pool(receives, func(t *rdma.Task) { r.Fail(t.Free()) }, pe.FailContext)
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			r.Fail(s.Show(m.Bytes(), "received: %s")) // nil does nothing
 			end()
 		}
-		task, err := answers.Alloc(m.Peer(), nil)
+		task, err := answers.Send(m.Peer(), nil)
 		r.Fail(pe.SubmitNew(task, err))
 	}); err != nil {
 		return err

@@ -58,7 +58,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 
 	// A datagram that was sent has left; whether it arrives, only an answer tells.
-	sends, err := r.SendPool(mostSends, func(t *rdma.SendTask) { r.Fail(t.Free()) }, pe.FailContext)
+	sends, err := r.Pool(mostSends, func(t *rdma.Task) { r.Fail(t.Free()) }, pe.FailContext)
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			r.Fail(fmt.Errorf("%v does not answer: %w", peer, rdma.ErrTimeout))
 			return
 		}
-		task, err := sends.Alloc(peer, bufinv.Source(local, 0, len(text)))
+		task, err := sends.Send(peer, bufinv.Source(local, 0, len(text)))
 		r.Fail(pe.SubmitNew(task, err))
 		time.AfterFunc(answerTimeout, func() { _ = engine.Do(send) }) // fails when the engine is closed
 	}

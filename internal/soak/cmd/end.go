@@ -53,13 +53,13 @@ type end struct {
 	mem    *mmap.Map
 	bufs   bufinv.Inventory
 
-	writes    *rdma.WritePool
-	writeImms *rdma.WriteImmPool
-	reads     *rdma.ReadPool
-	sends     *rdma.SendPool
-	sendImms  *rdma.SendImmPool
-	swaps     *rdma.CompareSwapPool
-	adds      *rdma.FetchAddPool
+	writes    *rdma.Pool
+	writeImms *rdma.Pool
+	reads     *rdma.Pool
+	sends     *rdma.Pool
+	sendImms  *rdma.Pool
+	swaps     *rdma.Pool
+	adds      *rdma.Pool
 
 	areas       []int // free
 	links       map[*link]bool
@@ -119,35 +119,35 @@ func openEnd(s service, name string, places int, seed uint64, rng *rand.Rand) (_
 }
 
 func (e *end) pools(places int) (err error) {
-	done := func(t rdma.Task) { e.done(t, nil) }
+	done := func(t *rdma.Task) { e.done(t, nil) }
 	n := shuttles * places
-	if e.sends, err = e.ctx.SendPool(max(n, pings), func(t *rdma.SendTask) { done(t) }, func(t *rdma.SendTask, err error) { e.done(t, err) }); err != nil {
+	if e.sends, err = e.ctx.Pool(max(n, pings), done, e.done); err != nil {
 		return err
 	}
 	// Of these a link takes one for the data of each shuttle, one to confirm each of the
 	// peer's, and two to begin and to end.
-	if e.sendImms, err = e.ctx.SendImmPool(2*n+2*places, func(t *rdma.SendImmTask) { done(t) }, func(t *rdma.SendImmTask, err error) { e.done(t, err) }); err != nil {
+	if e.sendImms, err = e.ctx.Pool(2*n+2*places, done, e.done); err != nil {
 		return err
 	}
 	if !e.service.sessions() {
 		return nil
 	}
-	if e.writes, err = e.ctx.WritePool(n, func(t *rdma.WriteTask) { done(t) }, func(t *rdma.WriteTask, err error) { e.done(t, err) }); err != nil {
+	if e.writes, err = e.ctx.Pool(n, done, e.done); err != nil {
 		return err
 	}
-	if e.writeImms, err = e.ctx.WriteImmPool(n, func(t *rdma.WriteImmTask) { done(t) }, func(t *rdma.WriteImmTask, err error) { e.done(t, err) }); err != nil {
+	if e.writeImms, err = e.ctx.Pool(n, done, e.done); err != nil {
 		return err
 	}
-	if e.reads, err = e.ctx.ReadPool(n, func(t *rdma.ReadTask) { done(t) }, func(t *rdma.ReadTask, err error) { e.done(t, err) }); err != nil {
+	if e.reads, err = e.ctx.Pool(n, done, e.done); err != nil {
 		return err
 	}
 	if e.service.datagrams() {
 		return nil
 	}
-	if e.swaps, err = e.ctx.CompareSwapPool(n, func(t *rdma.CompareSwapTask) { done(t) }, func(t *rdma.CompareSwapTask, err error) { e.done(t, err) }); err != nil {
+	if e.swaps, err = e.ctx.Pool(n, done, e.done); err != nil {
 		return err
 	}
-	e.adds, err = e.ctx.FetchAddPool(n, func(t *rdma.FetchAddTask) { done(t) }, func(t *rdma.FetchAddTask, err error) { e.done(t, err) })
+	e.adds, err = e.ctx.Pool(n, done, e.done)
 	return err
 }
 
@@ -267,7 +267,7 @@ func (e *end) received(m *rdma.Message) {
 }
 
 // done takes a task that has completed, or failed.
-func (e *end) done(t rdma.Task, err error) {
+func (e *end) done(t *rdma.Task, err error) {
 	switch of := t.UserData().(type) {
 	case *shuttle:
 		of.done(t, err)

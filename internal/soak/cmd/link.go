@@ -184,7 +184,7 @@ func (l *link) compare(m *rdma.Message, number int, got []byte) bool {
 
 // say sends a message without bytes.
 func (l *link) say(what, number int) {
-	task, err := l.e.sendImms.Alloc(l.to, nil, immediate(what, number))
+	task, err := l.e.sendImms.SendImm(l.to, nil, immediate(what, number))
 	if err == nil {
 		task.SetUserData(l)
 		err = pe.SubmitNew(task, nil)

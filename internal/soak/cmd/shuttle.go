@@ -19,10 +19,10 @@ type shuttle struct {
 	busy   bool
 
 	op     int
-	then   func(rdma.Task) error // what is checked, or done next, when the task has completed
-	again  func()                // what follows the task, instead of another operation
-	pieces uint64                // that the peer has been told of
-	writes uint64                // that it has not
+	then   func(*rdma.Task) error // what is checked, or done next, when the task has completed
+	again  func()                 // what follows the task, instead of another operation
+	pieces uint64                 // that the peer has been told of
+	writes uint64                 // that it has not
 	length int
 	waits  int    // of two: for the completion, and for the peer to have checked
 	sum    uint64 // the peer's first cell
@@ -109,12 +109,12 @@ func (s *shuttle) work() {
 		piece := mem.Bytes()[source:][:s.length]
 		e.pattern.fill(piece, ^(l.key + uint64(s.number)), s.writes)
 		s.then, s.again = nil, s.readBack
-		s.submit(e.writes.Alloc(l.to, e.bufs.Source(mem, source, s.length), e.bufs.Target(l.remote, peer+targetAt, s.length)))
+		s.submit(e.writes.Write(l.to, e.bufs.Source(mem, source, s.length), e.bufs.Target(l.remote, peer+targetAt, s.length)))
 	case opWriteImm:
 		s.piece(source, s.length)
 		s.waits = 2
 		s.then = nil
-		s.submit(e.writeImms.Alloc(l.to, e.bufs.Source(mem, source, s.length), e.bufs.Target(l.remote, peer+targetAt, s.length),
+		s.submit(e.writeImms.WriteImm(l.to, e.bufs.Source(mem, source, s.length), e.bufs.Target(l.remote, peer+targetAt, s.length),
 			immediate(sayWritten, s.number)))
 	case opRead:
 		s.read(e.rng.IntN(fixedSize - s.length))
@@ -123,35 +123,35 @@ func (s *shuttle) work() {
 		mem.Bytes()[s.at+messageAt] = byte(s.number)
 		s.piece(s.at+messageAt+1, s.length-1)
 		s.then = nil
-		s.submit(e.sends.Alloc(l.to, e.bufs.Source(mem, s.at+messageAt, s.length)))
+		s.submit(e.sends.Send(l.to, e.bufs.Source(mem, s.at+messageAt, s.length)))
 	case opSendImm:
 		s.length = size(e.rng, e.mostMessage)
 		s.piece(s.at+messageAt, s.length)
 		s.then = nil
-		s.submit(e.sendImms.Alloc(l.to, e.bufs.Source(mem, s.at+messageAt, s.length), immediate(sayData, s.number)))
+		s.submit(e.sendImms.SendImm(l.to, e.bufs.Source(mem, s.at+messageAt, s.length), immediate(sayData, s.number)))
 	case opFetchAdd:
 		s.length = 8
 		add := e.rng.Uint64()
-		s.then = func(t rdma.Task) error {
-			was, want := t.(*rdma.FetchAddTask).Original(), s.sum
+		s.then = func(t *rdma.Task) error {
+			was, want := t.Original(), s.sum
 			s.sum += add
 			return s.original(was, want)
 		}
-		s.submit(e.adds.Alloc(l.conn, e.bufs.Target(l.remote, peer+cellsAt, 8), e.bufs.Target(mem, s.at+originalAt, 8), add))
+		s.submitAtomic(e.adds.FetchAdd(l.conn, e.bufs.Target(l.remote, peer+cellsAt, 8), add))
 	case opCompareSwap:
 		s.length = 8
 		compare, swap := s.cell, e.rng.Uint64()
 		if e.rng.IntN(4) == 0 {
 			compare++ // it does not match, and nothing is stored
 		}
-		s.then = func(t rdma.Task) error {
-			was, want := t.(*rdma.CompareSwapTask).Original(), s.cell
+		s.then = func(t *rdma.Task) error {
+			was, want := t.Original(), s.cell
 			if compare == s.cell {
 				s.cell = swap
 			}
 			return s.original(was, want)
 		}
-		s.submit(e.swaps.Alloc(l.conn, e.bufs.Target(l.remote, peer+cellsAt+8, 8), e.bufs.Target(mem, s.at+originalAt, 8), compare, swap))
+		s.submitAtomic(e.swaps.CompareSwap(l.conn, e.bufs.Target(l.remote, peer+cellsAt+8, 8), compare, swap))
 	}
 }
 
@@ -169,10 +169,10 @@ func (s *shuttle) piece(at, n int) {
 func (s *shuttle) read(from int) {
 	l, e := s.link, s.link.e
 	mem := l.mem
-	s.then = func(t rdma.Task) error {
-		return same(t.(*rdma.ReadTask).Destination().Bytes(), mem.Bytes()[from:][:s.length])
+	s.then = func(t *rdma.Task) error {
+		return same(t.Destination().Bytes(), mem.Bytes()[from:][:s.length])
 	}
-	s.submit(e.reads.Alloc(l.to, e.bufs.Source(l.remote, from, s.length), e.bufs.Target(mem, s.at+backAt, s.length)))
+	s.submit(e.reads.Read(l.to, e.bufs.Source(l.remote, from, s.length), e.bufs.Target(mem, s.at+backAt, s.length)))
 }
 
 // readBack reads what was written.
@@ -180,14 +180,14 @@ func (s *shuttle) readBack() {
 	l, e := s.link, s.link.e
 	mem := l.mem
 	s.again = nil
-	s.then = func(t rdma.Task) error {
-		got := t.(*rdma.ReadTask).Destination().Bytes()
+	s.then = func(t *rdma.Task) error {
+		got := t.Destination().Bytes()
 		if err := same(got, mem.Bytes()[s.at+sourceAt:][:s.length]); err != nil {
 			return fmt.Errorf("%w; it is %s, and this was write %d of shuttle %d, by %v", err, s.whose(got), s.writes, s.number, s.way())
 		}
 		return nil
 	}
-	s.submit(e.reads.Alloc(l.to, e.bufs.Source(l.remote, l.peerArea+s.number*shuttleSize+targetAt, s.length), e.bufs.Target(mem, s.at+backAt, s.length)))
+	s.submit(e.reads.Read(l.to, e.bufs.Source(l.remote, l.peerArea+s.number*shuttleSize+targetAt, s.length), e.bufs.Target(mem, s.at+backAt, s.length)))
 }
 
 // way is how packets of the link travel.
@@ -235,8 +235,16 @@ func (s *shuttle) original(was, want uint64) error {
 	return nil
 }
 
+// submitAtomic has the original value land in memory, too.
+func (s *shuttle) submitAtomic(t *rdma.Task, err error) {
+	if err == nil {
+		s.link.e.check(t.SetResult(s.link.e.bufs.Target(s.link.mem, s.at+originalAt, 8)))
+	}
+	s.submit(t, err)
+}
+
 // submit submits a task that has just been allocated.
-func (s *shuttle) submit(t rdma.Task, err error) {
+func (s *shuttle) submit(t *rdma.Task, err error) {
 	if err == nil {
 		t.SetUserData(s)
 		if err = t.Submit(); err != nil {
@@ -253,7 +261,7 @@ func (s *shuttle) submit(t rdma.Task, err error) {
 }
 
 // done takes the task that has completed, or failed.
-func (s *shuttle) done(t rdma.Task, err error) {
+func (s *shuttle) done(t *rdma.Task, err error) {
 	l, e := s.link, s.link.e
 	l.out--
 	if err == nil && s.then != nil {

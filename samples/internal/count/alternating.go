@@ -10,9 +10,9 @@ import (
 // alternating adds to the peer's event when the peer has added to ours.
 type alternating struct {
 	p     *program
-	adds  *rdma.SyncEventAddPool
+	adds  *rdma.Pool
 	waits *syncevent.WaitPool
-	add   *rdma.SyncEventAddTask
+	add   *rdma.Task
 	wait  *syncevent.WaitTask
 	half  uint64 // what each event gets to
 	seen  uint64 // the value of ours
@@ -21,7 +21,7 @@ type alternating struct {
 
 func (t *alternating) pools(p *program) (err error) {
 	t.p, t.half = p, p.n/2
-	t.adds, err = p.rdma.SyncEventAddPool(1, t.wasAdded, func(_ *rdma.SyncEventAddTask, err error) { t.ended(err) })
+	t.adds, err = p.rdma.Pool(1, t.wasAdded, func(_ *rdma.Task, err error) { t.ended(err) })
 	if err != nil {
 		return err
 	}
@@ -30,7 +30,7 @@ func (t *alternating) pools(p *program) (err error) {
 }
 
 func (t *alternating) begin(p *program) (err error) {
-	if t.add, err = t.adds.Alloc(p.conns[0], p.peers, 1); err != nil {
+	if t.add, err = t.adds.SyncEventAdd(p.conns[0], p.peers, 1); err != nil {
 		return err
 	}
 	if t.wait, err = t.waits.Alloc(p.own, syncevent.Greater(0)); err != nil {
@@ -42,7 +42,7 @@ func (t *alternating) begin(p *program) (err error) {
 	return t.next()
 }
 
-func (t *alternating) wasAdded(add *rdma.SyncEventAddTask) {
+func (t *alternating) wasAdded(add *rdma.Task) {
 	if add.Original() != t.added-1 {
 		t.p.fail(fmt.Errorf("addition %d found the value %d", t.added, add.Original()))
 		return

@@ -14,14 +14,14 @@ const depth = 8
 // writers adds to the peer's event over all connections at a time.
 type writers struct {
 	p    *program
-	adds *rdma.SyncEventAddPool
+	adds *rdma.Pool
 	left uint64 // to be submitted
 	busy int    // tasks that are
 }
 
 func (w *writers) pools(p *program) (err error) {
 	w.p, w.left = p, p.n
-	w.adds, err = p.rdma.SyncEventAddPool(depth*p.writers, w.wasAdded, func(t *rdma.SyncEventAddTask, err error) {
+	w.adds, err = p.rdma.Pool(depth*p.writers, w.wasAdded, func(t *rdma.Task, err error) {
 		p.fail(err)
 		p.fail(t.Free())
 	})
@@ -30,7 +30,7 @@ func (w *writers) pools(p *program) (err error) {
 
 func (w *writers) begin(p *program) error {
 	for i := range depth * p.writers {
-		t, err := w.adds.Alloc(p.conns[i%len(p.conns)], p.peers, 1)
+		t, err := w.adds.SyncEventAdd(p.conns[i%len(p.conns)], p.peers, 1)
 		if err != nil {
 			return err
 		}
@@ -40,10 +40,10 @@ func (w *writers) begin(p *program) error {
 	return nil
 }
 
-func (w *writers) wasAdded(t *rdma.SyncEventAddTask) { w.submit(t) }
+func (w *writers) wasAdded(t *rdma.Task) { w.submit(t) }
 
 // submit submits a task, once more, or frees it.
-func (w *writers) submit(t *rdma.SyncEventAddTask) {
+func (w *writers) submit(t *rdma.Task) {
 	if w.left > 0 && w.p.rdma.Err() == nil {
 		w.left--
 		if err := t.Submit(); err == nil {

@@ -123,8 +123,8 @@ func (e *end) connect(ctx context.Context) {
 	})
 }
 
-// index is that of the connection that a task ran on.
-func index(t rdma.Task) int { return t.Connection().UserData().(int) }
+// index is that of a connection.
+func index(conn *rdma.Connection) int { return conn.UserData().(int) }
 
 // print writes a line about data that has been moved.
 func (e *end) print(format string, args ...any) { _, _ = fmt.Fprintf(e.out, format+"\n", args...) }

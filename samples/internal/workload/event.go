@@ -22,18 +22,18 @@ const (
 // signaller is the requester of sync events.
 type signaller struct {
 	*end
-	sets   *rdma.SyncEventSetPool
-	gets   *rdma.SyncEventGetPool
+	sets   *rdma.Pool
+	gets   *rdma.Pool
 	remote *syncevent.Event
 }
 
 func signals(e *end) role { return &signaller{end: e} }
 
 func (s *signaller) open() (err error) {
-	if s.sets, err = s.rdma.SyncEventSetPool(1, s.wasSet, func(t *rdma.SyncEventSetTask, err error) { s.failed(t, err) }); err != nil {
+	if s.sets, err = s.rdma.Pool(1, s.wasSet, s.failed); err != nil {
 		return err
 	}
-	s.gets, err = s.rdma.SyncEventGetPool(1, s.got, func(t *rdma.SyncEventGetTask, err error) { s.failed(t, err) })
+	s.gets, err = s.rdma.Pool(1, s.got, s.failed)
 	return err
 }
 
@@ -43,20 +43,20 @@ func (s *signaller) offer() oob.Offer { return oob.Offer{} }
 // connection, so that it finds what was set, or what came later.
 func (s *signaller) begin(theirs *oob.Answer) error {
 	s.remote = theirs.Events[0]
-	set, err := s.sets.Alloc(s.conns[0], s.remote, question)
+	set, err := s.sets.SyncEventSet(s.conns[0], s.remote, question)
 	if err != nil {
 		return err
 	}
-	get, err := s.gets.Alloc(s.conns[0], s.remote)
+	get, err := s.gets.SyncEventGet(s.conns[0], s.remote)
 	if err != nil {
 		return errors.Join(err, set.Free())
 	}
-	tasks := []rdma.Task{set, get}
+	tasks := []*rdma.Task{set, get}
 	n, err := rdma.SubmitAll(tasks, 0)
 	return errors.Join(err, rdma.FreeAll(tasks[n:]))
 }
 
-func (s *signaller) wasSet(t *rdma.SyncEventSetTask) {
+func (s *signaller) wasSet(t *rdma.Task) {
 	v := t.Value()
 	s.print("set: %s", word(v))
 	s.rdma.Fail(t.Free())
@@ -65,16 +65,16 @@ func (s *signaller) wasSet(t *rdma.SyncEventSetTask) {
 	}
 }
 
-func (s *signaller) got(t *rdma.SyncEventGetTask) {
-	if t.Value() < reply {
+func (s *signaller) got(t *rdma.Task) {
+	if t.Original() < reply {
 		if err := t.Submit(); err != nil {
 			s.failed(t, err)
 		}
 		return
 	}
-	s.print("added to: %s", word(t.Value()))
+	s.print("added to: %s", word(t.Original()))
 	s.rdma.Fail(t.Free())
-	set, err := s.sets.Alloc(s.conns[0], s.remote, finished)
+	set, err := s.sets.SyncEventSet(s.conns[0], s.remote, finished)
 	if err != nil {
 		s.rdma.Fail(err)
 		return
@@ -84,7 +84,7 @@ func (s *signaller) got(t *rdma.SyncEventGetTask) {
 	}
 }
 
-func (s *signaller) failed(t rdma.Task, err error) {
+func (s *signaller) failed(t *rdma.Task, err error) {
 	s.rdma.Fail(err)
 	s.rdma.Fail(t.Free())
 }

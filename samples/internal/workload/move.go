@@ -22,14 +22,13 @@ func immediate(connection, part int) uint32 {
 	return 0xd0ca0000 | uint32(connection)<<12 | uint32(part)
 }
 
-// mover is a requester that moves data with tasks of type T, from a pool of type P.
-type mover[P any, T rdma.Task] struct {
+// mover is a requester that moves data.
+type mover struct {
 	*end
-	newPool func(r *rdma.Context, n int, done func(T), failed func(T, error)) (P, error)
-	newTask func(pool P, m move) (T, error)
-	arrived func(t T) *bufinv.Buf // what came with the task; nil: the data goes to the peer
+	newTask func(pool *rdma.Pool, m move) (*rdma.Task, error)
+	arrived func(t *rdma.Task) *bufinv.Buf // what came with the task; nil: the data goes to the peer
 
-	pool     P
+	pool     *rdma.Pool
 	local    *mmap.Map
 	remote   *mmap.Map
 	each     []part          // of each connection's data
@@ -38,20 +37,19 @@ type mover[P any, T rdma.Task] struct {
 	left     int             // tasks in flight
 }
 
-func moves[P any, T rdma.Task](newPool func(*rdma.Context, int, func(T), func(T, error)) (P, error), newTask func(P, move) (T, error)) func(*end) role {
-	return func(e *end) role { return &mover[P, T]{end: e, newPool: newPool, newTask: newTask} }
+func moves(newTask func(*rdma.Pool, move) (*rdma.Task, error)) func(*end) role {
+	return func(e *end) role { return &mover{end: e, newTask: newTask} }
 }
 
 func reads(e *end) role {
-	return &mover[*rdma.ReadPool, *rdma.ReadTask]{
+	return &mover{
 		end:     e,
-		newPool: (*rdma.Context).ReadPool,
-		newTask: func(p *rdma.ReadPool, m move) (*rdma.ReadTask, error) { return p.Alloc(m.conn, m.remote, m.local) },
-		arrived: (*rdma.ReadTask).Destination,
+		newTask: func(p *rdma.Pool, m move) (*rdma.Task, error) { return p.Read(m.conn, m.remote, m.local) },
+		arrived: (*rdma.Task).Destination,
 	}
 }
 
-func (m *mover[P, T]) open() (err error) {
+func (m *mover) open() (err error) {
 	if m.local, err = m.alloc(mmap.LocalReadWrite); err != nil {
 		return err
 	}
@@ -60,13 +58,13 @@ func (m *mover[P, T]) open() (err error) {
 	if err := m.load(); err != nil {
 		return err
 	}
-	m.pool, err = m.newPool(m.rdma, m.connections*len(m.each), m.done, m.failed)
+	m.pool, err = m.rdma.Pool(m.connections*len(m.each), m.done, m.failed)
 	return err
 }
 
 // load makes the lists of all tasks, and fills those that go to the peer. It is done
 // before there is a connection, since it can take seconds.
-func (m *mover[P, T]) load() error {
+func (m *mover) load() error {
 	for i, pattern := range m.patterns {
 		var lists []*bufinv.Buf
 		for _, p := range m.each {
@@ -84,17 +82,17 @@ func (m *mover[P, T]) load() error {
 	return nil
 }
 
-func (m *mover[P, T]) offer() oob.Offer { return oob.Offer{} }
+func (m *mover) offer() oob.Offer { return oob.Offer{} }
 
 // begin submits all tasks, of all connections, at once.
-func (m *mover[P, T]) begin(theirs *oob.Answer) (err error) {
+func (m *mover) begin(theirs *oob.Answer) (err error) {
 	if m.operation.shares == memory {
 		m.remote = theirs.Maps[0]
 		if need, have := max(m.connections*m.size, 1), m.remote.Len(); have != need {
 			return fmt.Errorf("the peer's memory has %d bytes, not %d: give both ends the same -size", have, need)
 		}
 	}
-	var tasks []T
+	var tasks []*rdma.Task
 	for i := range m.conns {
 		for k := range m.each {
 			task, err := m.task(i, k)
@@ -110,7 +108,7 @@ func (m *mover[P, T]) begin(theirs *oob.Answer) (err error) {
 }
 
 // task makes the task of a part of a connection's data.
-func (m *mover[P, T]) task(connection, number int) (none T, err error) {
+func (m *mover) task(connection, number int) (*rdma.Task, error) {
 	p := m.each[number]
 	off := connection*m.size + p.off
 	var remote *bufinv.Buf
@@ -124,20 +122,20 @@ func (m *mover[P, T]) task(connection, number int) (none T, err error) {
 }
 
 // done runs, for each connection, in the order of submission.
-func (m *mover[P, T]) done(t T) {
+func (m *mover) done(t *rdma.Task) {
 	if m.arrived != nil {
-		m.rdma.Fail(unload(m.arrived(t), m.patterns[index(t)]))
+		m.rdma.Fail(unload(m.arrived(t), m.patterns[index(t.Connection())]))
 	}
 	m.finish(t)
 }
 
-func (m *mover[P, T]) failed(t T, err error) {
+func (m *mover) failed(t *rdma.Task, err error) {
 	m.rdma.Fail(err)
 	m.finish(t)
 }
 
 // finish frees a task. After the last one it reports, and stops the context.
-func (m *mover[P, T]) finish(t T) {
+func (m *mover) finish(t *rdma.Task) {
 	m.rdma.Fail(t.Free())
 	if m.left--; m.left > 0 {
 		return
@@ -150,7 +148,7 @@ func (m *mover[P, T]) finish(t T) {
 	m.rdma.Stop()
 }
 
-func (m *mover[P, T]) close() error { return closeAll(m.local) }
+func (m *mover) close() error { return closeAll(m.local) }
 
 // closeAll closes the maps that are not nil.
 func closeAll(maps ...*mmap.Map) (err error) {

@@ -46,50 +46,50 @@ var operations = []operation{
 	},
 	{
 		name: "write", shape: data, shares: memory,
-		requester: moves((*rdma.Context).WritePool, func(p *rdma.WritePool, m move) (*rdma.WriteTask, error) {
-			return p.Alloc(m.conn, m.local, m.remote)
+		requester: moves(func(p *rdma.Pool, m move) (*rdma.Task, error) {
+			return p.Write(m.conn, m.local, m.remote)
 		}),
 		responder: takes,
 	},
 	{
 		name: "write_immediate", shape: messages, shares: memory,
-		requester: moves((*rdma.Context).WriteImmPool, func(p *rdma.WriteImmPool, m move) (*rdma.WriteImmTask, error) {
-			return p.Alloc(m.conn, m.local, m.remote, m.imm)
+		requester: moves(func(p *rdma.Pool, m move) (*rdma.Task, error) {
+			return p.WriteImm(m.conn, m.local, m.remote, m.imm)
 		}),
 		responder: receives(rdma.ReceivedWriteImm),
 	},
 	{
 		name: "send", shape: messages,
-		requester: moves((*rdma.Context).SendPool, func(p *rdma.SendPool, m move) (*rdma.SendTask, error) {
-			return p.Alloc(m.conn, m.local)
+		requester: moves(func(p *rdma.Pool, m move) (*rdma.Task, error) {
+			return p.Send(m.conn, m.local)
 		}),
 		responder: receives(rdma.ReceivedSend),
 	},
 	{
 		name: "send_immediate", shape: messages,
-		requester: moves((*rdma.Context).SendImmPool, func(p *rdma.SendImmPool, m move) (*rdma.SendImmTask, error) {
-			return p.Alloc(m.conn, m.local, m.imm)
+		requester: moves(func(p *rdma.Pool, m move) (*rdma.Task, error) {
+			return p.SendImm(m.conn, m.local, m.imm)
 		}),
 		responder: receives(rdma.ReceivedSendImm),
 	},
 	{
 		name: "compare_and_swap", shape: value, shares: memory, permits: mmap.RemoteAtomic,
 		// The first swaps, the second finds another value than it expects.
-		requester: changes((*rdma.Context).CompareSwapPool, 2, func(v uint64) uint64 {
+		requester: changes(2, func(v uint64) uint64 {
 			if v == firstValue {
 				return swapped
 			}
 			return v
-		}, func(p *rdma.CompareSwapPool, conn *rdma.Connection, dst, result *bufinv.Buf) (*rdma.CompareSwapTask, error) {
-			return p.Alloc(conn, dst, result, firstValue, swapped)
+		}, func(p *rdma.Pool, conn *rdma.Connection, dst *bufinv.Buf) (*rdma.Task, error) {
+			return p.CompareSwap(conn, dst, firstValue, swapped)
 		}),
 		responder: holds,
 	},
 	{
 		name: "fetch_and_add", shape: value, shares: memory, permits: mmap.RemoteAtomic,
-		requester: changes((*rdma.Context).FetchAddPool, 8, func(v uint64) uint64 { return v + addend },
-			func(p *rdma.FetchAddPool, conn *rdma.Connection, dst, result *bufinv.Buf) (*rdma.FetchAddTask, error) {
-				return p.Alloc(conn, dst, result, addend)
+		requester: changes(8, func(v uint64) uint64 { return v + addend },
+			func(p *rdma.Pool, conn *rdma.Connection, dst *bufinv.Buf) (*rdma.Task, error) {
+				return p.FetchAdd(conn, dst, addend)
 			}),
 		responder: holds,
 	},

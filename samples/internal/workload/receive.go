@@ -78,7 +78,7 @@ func (r *receiver) done(t *rdma.ReceiveTask) {
 
 // check checks what a receive has brought. The parts of a connection come in order.
 func (r *receiver) check(t *rdma.ReceiveTask) error {
-	i := index(t)
+	i := index(t.Connection())
 	number, p := r.come[i], r.patterns[i]
 	if r.come[i]++; number >= len(r.each) {
 		return fmt.Errorf("connection %d has brought more than %d messages", i, len(r.each))

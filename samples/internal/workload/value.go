@@ -19,63 +19,57 @@ const (
 	addend     = 5
 )
 
-// atomicTask is a task that returns the value that was there before.
-type atomicTask interface {
-	rdma.Task
-	Original() uint64
-	Result() *bufinv.Buf
-}
-
-// changer is a requester that changes the value of the responder with atomics of type
-// T, from a pool of type P, one after the other.
-type changer[P any, T atomicTask] struct {
+// changer is a requester that changes the value of the responder with atomics, one after the
+// other.
+type changer struct {
 	*end
-	newPool func(r *rdma.Context, n int, done func(T), failed func(T, error)) (P, error)
-	newTask func(pool P, conn *rdma.Connection, dst, result *bufinv.Buf) (T, error)
+	newTask func(pool *rdma.Pool, conn *rdma.Connection, dst *bufinv.Buf) (*rdma.Task, error)
 	next    func(v uint64) uint64 // what the atomic makes of a value
 
-	pool   P
+	pool   *rdma.Pool
 	local  *mmap.Map // for the results
 	remote *mmap.Map
 	value  uint64 // what the next one should find
 	left   int
 }
 
-func changes[P any, T atomicTask](newPool func(*rdma.Context, int, func(T), func(T, error)) (P, error), times int, next func(uint64) uint64,
-	newTask func(P, *rdma.Connection, *bufinv.Buf, *bufinv.Buf) (T, error)) func(*end) role {
+func changes(times int, next func(uint64) uint64, newTask func(*rdma.Pool, *rdma.Connection, *bufinv.Buf) (*rdma.Task, error)) func(*end) role {
 	return func(e *end) role {
-		return &changer[P, T]{end: e, newPool: newPool, newTask: newTask, next: next, value: firstValue, left: times}
+		return &changer{end: e, newTask: newTask, next: next, value: firstValue, left: times}
 	}
 }
 
-func (c *changer[P, T]) open() (err error) {
+func (c *changer) open() (err error) {
 	if c.local, err = mmap.Alloc(c.dev, 8, mmap.LocalReadWrite); err != nil {
 		return err
 	}
-	c.pool, err = c.newPool(c.rdma, 1, c.done, c.failed)
+	c.pool, err = c.rdma.Pool(1, c.done, c.failed)
 	return err
 }
 
-func (c *changer[P, T]) offer() oob.Offer { return oob.Offer{} }
+func (c *changer) offer() oob.Offer { return oob.Offer{} }
 
-func (c *changer[P, T]) begin(theirs *oob.Answer) error {
+func (c *changer) begin(theirs *oob.Answer) error {
 	c.remote = theirs.Maps[0]
 	return c.submit()
 }
 
-func (c *changer[P, T]) submit() error {
-	task, err := c.newTask(c.pool, c.conns[0], c.bufs.Target(c.remote, 0, 8), c.bufs.Target(c.local, 0, 8))
+func (c *changer) submit() error {
+	task, err := c.newTask(c.pool, c.conns[0], c.bufs.Target(c.remote, 0, 8))
 	if err != nil {
 		return err
 	}
-	if err := task.Submit(); err != nil {
+	if err = task.SetResult(c.bufs.Target(c.local, 0, 8)); err == nil {
+		err = task.Submit()
+	}
+	if err != nil {
 		c.rdma.Fail(task.Free())
 		return err
 	}
 	return nil
 }
 
-func (c *changer[P, T]) done(t T) {
+func (c *changer) done(t *rdma.Task) {
 	err := c.check(t)
 	c.value = c.next(c.value)
 	c.rdma.Fail(t.Free())
@@ -88,7 +82,7 @@ func (c *changer[P, T]) done(t T) {
 	c.rdma.Fail(err)
 }
 
-func (c *changer[P, T]) check(t T) error {
+func (c *changer) check(t *rdma.Task) error {
 	result := t.Result().Bytes()
 	if t.Original() != c.value || len(result) != 8 || binary.NativeEndian.Uint64(result) != c.value {
 		return fmt.Errorf("found %d, in the buffer %x: the value should have been %d", t.Original(), result, c.value)
@@ -96,12 +90,12 @@ func (c *changer[P, T]) check(t T) error {
 	return nil
 }
 
-func (c *changer[P, T]) failed(t T, err error) {
+func (c *changer) failed(t *rdma.Task, err error) {
 	c.rdma.Fail(err)
 	c.rdma.Fail(t.Free())
 }
 
-func (c *changer[P, T]) close() error { return closeAll(c.local) }
+func (c *changer) close() error { return closeAll(c.local) }
 
 // holder is the responder of atomics: the device operates on its value.
 type holder struct {

@@ -46,8 +46,8 @@ type Hub struct {
 	dev     verbs.Device
 	rdma    *rdma.Context
 	engine  *pe.Engine
-	sends   *rdma.SendPool
-	writes  *rdma.WritePool // nil where nothing is written
+	sends   *rdma.Pool
+	writes  *rdma.Pool // nil where nothing is written
 	onState func(*rdma.Connection, rdma.ConnectionState, error)
 }
 
@@ -57,12 +57,12 @@ type Hub struct {
 func NewHub(dev verbs.Device, r *rdma.Context, links int, writer bool, onState func(*rdma.Connection, rdma.ConnectionState, error)) (*Hub, error) {
 	h := &Hub{dev: dev, rdma: r, engine: r.Engine(), onState: onState}
 	var err error
-	if h.sends, err = r.SendPool(links*sends, pe.Done, pe.Failed); err != nil {
+	if h.sends, err = r.Pool(links*sends, pe.Done, pe.Failed); err != nil {
 		return nil, err
 	}
 	if writer {
 		// A block that is paced is written in pieces, one at a time.
-		if h.writes, err = r.WritePool(links*proto.MaxSlots, pe.Done, pe.Failed); err != nil {
+		if h.writes, err = r.Pool(links*proto.MaxSlots, pe.Done, pe.Failed); err != nil {
 			return nil, err
 		}
 	}
@@ -291,10 +291,10 @@ func (l *Link) post(w Write, place int, message []byte) {
 		return
 	}
 	if err == nil {
-		var task *rdma.SendTask
+		var task *rdma.Task
 		n := copy(l.memory.Bytes()[place*proto.MaxMessage:], message)
-		task, err = l.hub.sends.Alloc(l.conn, bufinv.Source(l.memory, place*proto.MaxMessage, n))
-		err = pe.SubmitNew(task, err, func(t *rdma.SendTask, _ error) {
+		task, err = l.hub.sends.Send(l.conn, bufinv.Source(l.memory, place*proto.MaxMessage, n))
+		err = pe.SubmitNew(task, err, func(t *rdma.Task, _ error) {
 			_ = t.Free()
 			l.free <- place
 		})
@@ -306,9 +306,9 @@ func (l *Link) post(w Write, place int, message []byte) {
 }
 
 func (l *Link) postWrite(w Write, more bool) error {
-	task, err := l.hub.writes.Alloc(l.conn, bufinv.Source(w.Source, w.From, w.Length), bufinv.Target(w.Target, w.To, w.Length))
+	task, err := l.hub.writes.Write(l.conn, bufinv.Source(w.Source, w.From, w.Length), bufinv.Target(w.Target, w.To, w.Length))
 	if err == nil {
-		pe.Then(task, func(t *rdma.WriteTask, _ error) {
+		pe.Then(task, func(t *rdma.Task, _ error) {
 			_ = t.Free()
 			w.finish()
 		})

@@ -35,7 +35,7 @@ var errData = errors.New("the data that came back are not those that were sent")
 type Client struct {
 	dev    verbs.Device
 	rdma   *rdma.Context
-	tasks  *rdma.SharedPool
+	tasks  *rdma.Pool
 	addr   string
 	dial   rdma.DialConfig
 	conn   *rdma.Connection
@@ -147,7 +147,7 @@ func (c *Client) advertise(m *mmap.Map, next stage) {
 	(&memory{m.Addr(), key, uint32(c.size)}).put(c.source.Bytes()[largest:])
 	c.stage, c.sent, c.early = stageSend, false, false
 	task, err := c.tasks.Send(c.conn, bufinv.Source(c.source, largest, messageLen))
-	c.fail(pe.SubmitNew(task, err, func(t *rdma.SharedTask, err error) {
+	c.fail(pe.SubmitNew(task, err, func(t *rdma.Task, err error) {
 		_ = t.Free()
 		if err != nil {
 			c.fail(err)

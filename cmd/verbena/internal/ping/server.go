@@ -22,7 +22,7 @@ type Server struct {
 	dev      verbs.Device
 	rdma     *rdma.Context
 	listener *rdma.Listener
-	tasks    *rdma.SharedPool
+	tasks    *rdma.Pool
 	log      zerolog.Logger
 }
 
@@ -139,7 +139,7 @@ func (v *visitor) advertised(b []byte) (err error) {
 		return err
 	}
 	n := int(m.length)
-	var task *rdma.SharedTask
+	var task *rdma.Task
 	if v.write {
 		task, err = v.server.tasks.Write(v.conn, bufinv.Source(v.data, 0, n), bufinv.Target(v.remote, 0, n))
 	} else {
@@ -149,7 +149,7 @@ func (v *visitor) advertised(b []byte) (err error) {
 }
 
 // moved answers when the data have been read or written.
-func (v *visitor) moved(t *rdma.SharedTask, err error) {
+func (v *visitor) moved(t *rdma.Task, err error) {
 	_ = t.Free()
 	if err != nil {
 		return // the connection has failed
@@ -161,7 +161,7 @@ func (v *visitor) moved(t *rdma.SharedTask, err error) {
 	}
 	v.write = !v.write
 	task, err := v.server.tasks.Send(v.conn, bufinv.Source(v.data, largest, messageLen))
-	if err = pe.SubmitNew(task, err, func(t *rdma.SharedTask, _ error) { _ = t.Free() }); err != nil {
+	if err = pe.SubmitNew(task, err, func(t *rdma.Task, _ error) { _ = t.Free() }); err != nil {
 		_ = v.conn.Close()
 	}
 }

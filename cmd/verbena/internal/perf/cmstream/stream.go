@@ -33,7 +33,7 @@ type Station struct {
 	dev    verbs.Device
 	engine *pe.Engine
 	rdma   *rdma.Context
-	tasks  *rdma.SharedPool
+	tasks  *rdma.Pool
 	ctx    context.Context // ends when the engine no longer runs
 	cancel context.CancelCauseFunc
 	stop   context.CancelFunc
@@ -286,7 +286,7 @@ func (t *Stream) send(ctx context.Context, p []byte) error {
 		}
 		copy(t.out.Bytes(), p)
 		task, err := t.station.tasks.Send(t.conn, bufinv.Source(t.out, 0, len(p)))
-		err = pe.SubmitNew(task, err, func(task *rdma.SharedTask, err error) {
+		err = pe.SubmitNew(task, err, func(task *rdma.Task, err error) {
 			_ = task.Free()
 			done <- err
 		})

@@ -49,16 +49,14 @@ func (w *worker) fill() {
 }
 
 // checkTask checks what a request has brought.
-func (w *worker) checkTask(f *flow, t rdma.Task) {
-	switch t := t.(type) {
-	case *rdma.ReadTask:
+func (w *worker) checkTask(f *flow, t *rdma.Task) {
+	switch t.Operation() {
+	case rdma.OpRead:
 		slot := w.layout.Slot(f.index, int(f.completed%int64(len(f.tasks))))
 		got := w.local.Bytes()[w.layout.InOffset(slot):][:w.size]
 		w.checks.add("what was read", compare(got, w.seed(!w.server, slot)))
 		clear(got) // for the next
-	case *rdma.FetchAddTask:
-		w.checkValue(t.Original(), f.completed)
-	case *rdma.CompareSwapTask:
+	case rdma.OpFetchAdd, rdma.OpCompareSwap:
 		w.checkValue(t.Original(), f.completed)
 	}
 }

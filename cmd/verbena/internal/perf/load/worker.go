@@ -241,7 +241,7 @@ func (w *worker) freeTasks() (err error) {
 }
 
 // done is called for each request that has completed.
-func (w *worker) done(t rdma.Task) {
+func (w *worker) done(t *rdma.Task) {
 	f := t.UserData().(*flow)
 	if w.plan.Verify {
 		w.checkTask(f, t)
@@ -266,7 +266,7 @@ func (w *worker) whenQuiet(f func()) {
 }
 
 // submit gives the next task of a flow to the device.
-func (w *worker) submit(t rdma.Task, flags pe.SubmitFlags) bool {
+func (w *worker) submit(t *rdma.Task, flags pe.SubmitFlags) bool {
 	w.inFlight++
 	if err := t.SubmitWith(flags); err != nil {
 		w.inFlight--

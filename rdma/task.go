@@ -1,0 +1,319 @@
+package rdma
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/lane"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/syncevent"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Task is one operation on the memory or the program of a peer: the one that a method of Pool
+// allocated it for. It goes to a connection or, in a context of datagrams, to a peer. It can be
+// submitted again and again, until Free puts it back.
+type Task struct {
+	pe.Task
+	control *pe.Control // nil for a task that came from no pool
+	ctx     *Context
+	pool    *Pool
+	self    *Task          // a copy is refused
+	conn    *Connection    // that it runs on; nil: on the endpoint
+	peer    *Peer          // that it goes to from the endpoint
+	handle  *addressHandle // that leads there, in flight
+	send    lane.Request
+	op      Operation
+	local   *bufinv.Buf
+	remote  *bufinv.Buf
+	appends bool // to the data of local, where the operation returns data
+	length  int  // bytes that this submission moves
+	event   *syncevent.Event
+	word    int         // in the scratch memory, for what an atomic or sync event moves
+	result  uint64      // of an atomic, or of a get
+	sgl     []verbs.SGE // its capacity is as long as a list may be
+}
+
+// Free puts the task back into its pool and drops its references to its buffers, or
+// to its sync event. It is legal whenever the task is not in flight. Errors are those
+// of pe.Pool.Free and bufinv.
+func (r *Task) Free() error {
+	if r.self != r {
+		return r.control.Begin(&r.Task, "free") // which fails: it came from no pool, or is a copy
+	}
+	if err := r.pool.tasks.Free(r); err != nil {
+		return err
+	}
+	return r.drop()
+}
+
+// Operation is what the task was allocated for, also after it has failed.
+func (r *Task) Operation() Operation { return r.op }
+
+// Connection is the connection that the task runs on, or nil where it goes to a Peer.
+func (r *Task) Connection() *Connection { return r.conn }
+
+// SetConnection moves the task to another connection of the same context, for its
+// next submission. Errors match pe.ErrInUse in flight, and ErrInvalid.
+func (r *Task) SetConnection(conn *Connection) error {
+	if err := r.control.MayChange(&r.Task, "connection"); err != nil {
+		return err
+	}
+	if err := r.ctx.owns(conn); err != nil {
+		return fmt.Errorf("rdma: set the connection of a %v: %w", r.op, err)
+	}
+	r.conn, r.peer = conn, nil
+	return nil
+}
+
+// Peer is the endpoint that the task goes to, or nil where it runs on a Connection.
+func (r *Task) Peer() *Peer { return r.peer }
+
+// SetPeer has the next submissions of the task go to another endpoint. Errors match
+// pe.ErrInUse in flight, and ErrInvalid.
+func (r *Task) SetPeer(p *Peer) error {
+	if err := r.control.MayChange(&r.Task, "peer"); err != nil {
+		return err
+	}
+	if err := r.ctx.ownsPeer(p); err != nil {
+		return fmt.Errorf("rdma: set the peer of a %v: %w", r.op, err)
+	}
+	r.conn, r.peer = nil, p
+	return nil
+}
+
+// Bytes is the number of bytes that the last submission moves or, if it has succeeded, has
+// moved: 8 for an atomic or a sync event, and 0 before the first.
+func (r *Task) Bytes() int { return r.length }
+
+func (c *Context) owns(conn *Connection) error {
+	switch {
+	case conn == nil:
+		return fmt.Errorf("%w: no connection is given", ErrInvalid)
+	case conn.ctx != c:
+		return fmt.Errorf("%w: %v is not of context %q", ErrInvalid, conn, c.set.Name)
+	}
+	return nil
+}
+
+// address sets whom a task that was just allocated goes to.
+func (r *Task) address(to Responder) error {
+	switch to := to.(type) {
+	case *Connection:
+		r.conn, r.peer = to, nil
+		return r.ctx.owns(to)
+	case *Peer:
+		r.conn, r.peer = nil, to
+		return r.ctx.ownsPeer(to)
+	}
+	return fmt.Errorf("%w: no connection or peer is given", ErrInvalid)
+}
+
+// give sets what a task that was just allocated works on.
+func (r *Task) give(to Responder, local, remote *bufinv.Buf) error {
+	if err := r.address(to); err != nil {
+		r.conn, r.peer = nil, nil
+		return err
+	}
+	r.local, r.remote = local, remote
+	err := r.measure()
+	if err == nil {
+		err = r.checkLimits()
+	}
+	if err == nil {
+		return nil
+	}
+	if r.conn != nil && (r.conn.state == Failed || r.conn.state == Closed) {
+		err = r.notReady() // which is why the peer's memory is no longer there
+	}
+	r.conn, r.peer, r.local, r.remote = nil, nil, nil, nil
+	return err
+}
+
+// swap exchanges a buffer, and drops the reference to the old one. It takes over
+// the new one in any case.
+func (r *Task) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
+	err := r.mayChange(what, slot != nil)
+	if err == nil {
+		if err = b.Err(); err != nil {
+			err = fmt.Errorf("rdma: set the %s of a %v: %w", what, r.op, err)
+		}
+	}
+	if err != nil {
+		_ = b.Free() // the error at hand says more
+		return err
+	}
+	old := *slot
+	*slot = b
+	if old != b {
+		return old.Free()
+	}
+	return nil
+}
+
+// mayChange checks that the task is not in flight, and that its operation has what is to be
+// changed.
+func (r *Task) mayChange(what string, has bool) error {
+	if err := r.control.MayChange(&r.Task, what); err != nil {
+		return err
+	}
+	if !has {
+		return fmt.Errorf("rdma: set the %s of a %v: %w: it has none", what, r.op, ErrInvalid)
+	}
+	return nil
+}
+
+// side is the field of a buffer that the operation has: nil, if it has none.
+func (r *Task) side(local, remote bool) **bufinv.Buf {
+	switch {
+	case local:
+		return &r.local
+	case remote:
+		return &r.remote
+	}
+	return nil
+}
+
+func (r *Task) source() **bufinv.Buf { return r.side(r.op.sends() || r.op.writes(), r.op == OpRead) }
+
+func (r *Task) destination() **bufinv.Buf {
+	return r.side(r.op == OpRead, r.op.writes() || r.op == OpCompareSwap || r.op == OpFetchAdd)
+}
+
+func (r *Task) resultBuffer() **bufinv.Buf {
+	return r.side(r.op == OpCompareSwap || r.op == OpFetchAdd, false)
+}
+
+// at returns what a side has, or nil.
+func at(slot **bufinv.Buf) *bufinv.Buf {
+	if slot == nil {
+		return nil
+	}
+	return *slot
+}
+
+// Source is the list of buffers whose data a send or write takes to the peer, or the memory of
+// the peer that is read. It is nil if none was given, and for other operations.
+func (r *Task) Source() *bufinv.Buf { return at(r.source()) }
+
+// SetSource exchanges the source. It takes over the caller's reference to the new one, in any
+// case, and drops the one to the old. Errors match pe.ErrInUse in flight, ErrInvalid where
+// the operation has no source, and those of bufinv.
+func (r *Task) SetSource(src *bufinv.Buf) error { return r.swap("source", r.source(), src) }
+
+// Destination is the memory of the peer that a write or an atomic changes, or the list of buffers
+// that a read fills. It is nil if none was given, and for other operations.
+func (r *Task) Destination() *bufinv.Buf { return at(r.destination()) }
+
+// SetDestination exchanges the destination, as SetSource does the source.
+func (r *Task) SetDestination(dst *bufinv.Buf) error {
+	return r.swap("destination", r.destination(), dst)
+}
+
+// Result is the list of buffers that the original value goes to, besides Original, or nil.
+func (r *Task) Result() *bufinv.Buf { return at(r.resultBuffer()) }
+
+// SetResult has the original value of a compare-and-swap or fetch-and-add go to a list of
+// buffers, 8 bytes in the byte order of this host, which Submit empties unless SetAppend has been
+// called; nil ends that. References and errors are as with SetSource.
+func (r *Task) SetResult(result *bufinv.Buf) error {
+	return r.swap("result", r.resultBuffer(), result)
+}
+
+// SetAppend has the next submissions of a read or an atomic put what they bring behind the data
+// that is in the destination or result, until it is called again or the task is freed; without
+// it, each begins with an empty one. It has no effect on other operations. In flight it fails
+// with pe.ErrInUse.
+func (r *Task) SetAppend(on bool) error {
+	if err := r.control.MayChange(&r.Task, "place in the destination"); err != nil {
+		return err
+	}
+	r.appends = on
+	return nil
+}
+
+// Imm is the 32 bits of immediate data of a send or write with immediate; 0 of others.
+func (r *Task) Imm() uint32 { return r.send.WR.Imm }
+
+// SetImm sets the immediate data of the next submission. Errors match pe.ErrInUse in flight,
+// and ErrInvalid where the operation has none.
+func (r *Task) SetImm(imm uint32) error {
+	if err := r.mayChange("immediate data", r.op.immediate()); err != nil {
+		return err
+	}
+	r.send.WR.Imm = imm
+	return nil
+}
+
+// Value is what a fetch-and-add or an addition to a sync event adds, or what a sync event is set
+// to; 0 of others.
+func (r *Task) Value() uint64 {
+	if r.op.hasValue() {
+		return r.send.WR.CompareAdd
+	}
+	return 0
+}
+
+// SetValue sets the value of the next submission. Errors are those of SetImm.
+func (r *Task) SetValue(v uint64) error {
+	if err := r.mayChange("value", r.op.hasValue()); err != nil {
+		return err
+	}
+	r.send.WR.CompareAdd = v
+	return nil
+}
+
+// Values returns what a compare-and-swap expects, and what it stores then; 0 of others.
+func (r *Task) Values() (compare, swap uint64) {
+	if r.op == OpCompareSwap {
+		return r.send.WR.CompareAdd, r.send.WR.Swap
+	}
+	return 0, 0
+}
+
+// SetValues sets the values of the next submission. Errors are those of SetImm.
+func (r *Task) SetValues(compare, swap uint64) error {
+	if err := r.mayChange("values", r.op == OpCompareSwap); err != nil {
+		return err
+	}
+	r.send.WR.CompareAdd, r.send.WR.Swap = compare, swap
+	return nil
+}
+
+// Original is the value that the peer's memory had before a compare-and-swap or fetch-and-add,
+// or its sync event before an addition or when it was got. It is that of the last submission that
+// succeeded: 0 before, and for other operations.
+func (r *Task) Original() uint64 { return r.result }
+
+// room is how much data the task can bring.
+func (r *Task) room() int {
+	if r.appends {
+		return r.local.ListRoom()
+	}
+	return r.local.ListEmptiedRoom()
+}
+
+// drop releases what a task that was freed has worked on.
+func (r *Task) drop() error {
+	local, remote, event := r.local, r.remote, r.event
+	r.conn, r.peer, r.local, r.remote, r.event, r.appends = nil, nil, nil, nil, nil, false
+	if event != nil {
+		return event.Release()
+	}
+	err := local.Free()
+	if e := remote.Free(); err == nil {
+		err = e
+	}
+	return err
+}
+
+// atomicSize is the width of an atomic, in bytes, and its alignment.
+const atomicSize = 8
+
+func (r *Task) wordOffset() uint64 { return 8 * uint64(r.ctx.set.MaxConnections+r.word) }
+
+// wordBytes is the task's word of the scratch memory.
+func (r *Task) wordBytes() []byte {
+	off := r.wordOffset()
+	return r.ctx.scratch.Bytes()[off : off+atomicSize]
+}
