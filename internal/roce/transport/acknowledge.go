@@ -35,22 +35,15 @@ func (q *QP) receiveAck(p *wire.Packet, now time.Duration) {
 	case wire.KindRNRNak:
 		q.receiveRNRNak(p.PSN, syndrome.Timer(), now)
 	case wire.KindNak:
-		if !q.acknowledge(p.PSN, now) && !syndrome.IsFatal() {
+		if syndrome.IsFatal() {
+			q.receiveRefusal(p.PSN, refusalStatus[syndrome.Code()], now)
 			return
 		}
-		// A response that is missing before a fatal one will not come any more.
-		switch syndrome.Code() {
-		case wire.NakSequence:
+		if q.acknowledge(p.PSN, now) && syndrome.Code() == wire.NakSequence {
 			q.counters.SequenceNaks++
 			if q.rnrUntil == 0 { // else it was late, or came twice
 				q.retry(p.PSN, costOfGap, now)
 			}
-		case wire.NakInvalidRequest:
-			q.failRequest(verbs.StatusRemoteInvalidRequest)
-		case wire.NakRemoteAccess:
-			q.failRequest(verbs.StatusRemoteAccessError)
-		case wire.NakRemoteOperation:
-			q.failRequest(verbs.StatusRemoteOperationError)
 		}
 	}
 }
@@ -284,6 +277,9 @@ func (q *QP) advance(w *sendWQE, psn uint32, now time.Duration) {
 	if psn == w.last {
 		q.complete(w)
 		q.retireExecuted()
+		if q.refusal.known() && q.failRefused() {
+			return
+		}
 	}
 	q.progressed(before, now)
 }

@@ -19,6 +19,7 @@ type fuzzQP struct {
 	requests []fuzzRequest // that are not complete
 	receives []fuzzReceive // of a queue of its own
 	failed   bool          // a request has
+	refused  bool          // a request has been, by the peer
 	received uint64        // receives that completed with success
 
 	link     []fuzzPacket // sent and not arrived
@@ -74,10 +75,11 @@ func (q fuzzSends) Complete(wc verbs.WC, frees Places, _ bool) {
 			q.w.fail("completion %+v of request %+v", wc, r)
 		}
 	}
-	if q.failed && wc.Status != verbs.StatusFlushed {
+	refused := slices.Contains(refusalStatus[wire.NakInvalidRequest:], wc.Status)
+	if q.failed && wc.Status != verbs.StatusFlushed && (!refused || q.refused) {
 		q.w.fail("completion %+v after a failure", wc)
 	}
-	q.failed = wc.Status != verbs.StatusSuccess
+	q.failed, q.refused = wc.Status != verbs.StatusSuccess, q.refused || refused
 }
 
 func (q fuzzRecvs) Complete(wc verbs.WC, frees Places, _ bool) {

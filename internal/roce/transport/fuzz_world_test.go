@@ -153,7 +153,7 @@ func (q *fuzzQP) forget() {
 		}
 	}
 	q.requests, q.receives = q.requests[:0], q.receives[:0]
-	q.failed, q.writing, q.used, q.executed = false, fuzzGrant{}, map[uint32]bool{}, q.executed[:0]
+	q.failed, q.refused, q.writing, q.used, q.executed = false, false, fuzzGrant{}, map[uint32]bool{}, q.executed[:0]
 }
 
 // reset takes the queue pair to Reset.

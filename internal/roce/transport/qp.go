@@ -434,9 +434,15 @@ func (q *QP) flush() {
 	}
 }
 
+// flushSends does so for sends. One that the peer is known to have refused completes with the reason:
+// a request before it, whose response was lost, has none to give.
 func (q *QP) flushSends() {
 	for q.sq.head != q.sq.tail {
-		q.failSend(verbs.StatusFlushed)
+		status := verbs.StatusFlushed
+		if q.refusal.of(q.sq.at(q.sq.head)) {
+			status, q.refusal = q.refusal.status, refusal{}
+		}
+		q.failSend(status)
 	}
 }
 

@@ -35,6 +35,7 @@ type requester struct {
 	ackDeadline time.Duration // zero: not running
 	rnrUntil    time.Duration // zero: not waiting
 	notReady    notReady
+	refusal     refusal
 }
 
 const (
@@ -111,6 +112,9 @@ func (q *QP) transmitRequests(out Output, now time.Duration, budget int) bool {
 			continue
 		}
 		if q.state == verbs.QPSendQueueDrained && wire.PSNDiff(w.first, q.maxPSN) >= 0 {
+			return false
+		}
+		if q.refusal.known() && wire.PSNDiff(q.sendPSN, q.refusal.psn) >= 0 {
 			return false
 		}
 		if w.fault != verbs.StatusSuccess {

@@ -666,25 +666,6 @@ func TestFailureEndsReads(t *testing.T) {
 	require.Empty(t, r.server.transmit(0))
 }
 
-// The responder of a fatal NAK is in error: reads before it whose responses are missing have
-// failed, and are not repeated to nobody.
-func TestFatalNakAfterAMissingResponse(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, options{})
-	bad := r.wr(2, verbs.OpWrite, 8)
-	bad.RKey++
-	r.client.post(r.wr(1, verbs.OpRead, 2048), bad)
-	for _, p := range r.client.transmit(0) {
-		r.server.receive(&p, 0)
-	}
-	answers := r.server.transmit(0)
-	nak := answers[len(answers)-1]
-	require.True(t, nak.AETH.Syndrome.IsFatal())
-	r.client.receive(&nak, 0)
-	list := r.client.send.take()
-	require.Equal(t, []verbs.Status{verbs.StatusRemoteAccessError, verbs.StatusFlushed}, []verbs.Status{list[0].Status, list[1].Status})
-}
-
 // 8 aligned bytes are stored as one word, also where they come in two pieces: a reader never sees
 // one without the other.
 func TestWordFromTwoPieces(t *testing.T) {
