@@ -294,7 +294,7 @@ func (d *Device) SetFaults(f Faults) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.faults.all = f
-	d.faultsChanged()
+	d.faultsChanged(netip.Addr{})
 	return nil
 }
 
@@ -318,15 +318,16 @@ func (d *Device) SetPeerFaults(peer netip.Addr, f Faults) error {
 		}
 		d.faults.peers[peer] = f
 	}
-	d.faultsChanged()
+	d.faultsChanged(peer)
 	return nil
 }
 
-// faultsChanged is called with the locks of all shards held.
-func (d *Device) faultsChanged() {
+// faultsChanged has the faults of packets from an address take effect, or those of the device if it
+// is none. It is called with the locks of all shards held.
+func (d *Device) faultsChanged(peer netip.Addr) {
 	for _, s := range d.mu.list {
 		for _, e := range s.endpoints {
-			e.setFaults()
+			e.setFaults(peer)
 		}
 	}
 	for _, s := range d.mu.list {

@@ -85,7 +85,7 @@ func newEndpoint(s *shard, index int, socket *link.Socket, filter *socketFilter)
 	// The kernel charges a buffer for more than the payload, at worst about
 	// twice as much.
 	e.window = min(max(socket.Features().ReceiveBuffer/4, minimumWindow), maximumWindow)
-	e.setFaults()
+	e.faults = newFaultInjector(&s.device.faults, e.faultStream())
 	return e
 }
 
@@ -167,14 +167,24 @@ func (e *endpoint) receiveHeaders(on bool) {
 	}
 }
 
-// setFaults takes the faults that the device has now. What was held arrives.
-func (e *endpoint) setFaults() {
-	if e.faults != nil {
-		e.faults.release(math.MaxInt64-holdTime, e.deliver)
-		e.faults.release(math.MaxInt64, e.deliver) // what was delayed may be held for others now
+// setFaults takes the faults of packets from an address that the device has now, or its own if it is
+// none. What was held of these packets arrives.
+func (e *endpoint) setFaults(peer netip.Addr) {
+	s := &e.device.faults
+	if e.faults == nil {
+		e.faults = newFaultInjector(s, e.faultStream())
+		return
 	}
-	e.faults = newFaultInjector(&e.device.faults, e.shard.index<<16|e.index)
+	for _, d := range e.faults.changed(s, peer, e.faultStream()) {
+		e.deliver(d)
+	}
+	if !e.faults.any() {
+		e.faults = nil
+	}
 }
+
+// faultStream tells the draws of the endpoint from those of others with the same seed.
+func (e *endpoint) faultStream() int { return e.shard.index<<16 | e.index }
 
 // receive handles the packets that have arrived and reports whether there were
 // any.

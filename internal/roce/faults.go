@@ -95,6 +95,35 @@ func newFaultInjector(s *faultSettings, endpoint int) *faultInjector {
 	return i
 }
 
+// changed takes the faults of packets from an address that were set, or of the device if it is none,
+// and returns what was held of these packets. Others stay held, and their draws go on.
+func (i *faultInjector) changed(s *faultSettings, peer netip.Addr, endpoint int) (held []link.Datagram) {
+	if !peer.IsValid() {
+		if i.all != nil {
+			held = i.all.takeHeld(peer)
+		}
+		i.all = nil
+		if s.all.any() {
+			i.all = newFaultyLink(s.all, endpoint)
+		}
+		return held
+	}
+	if own := i.peers[peer]; own != nil {
+		held = own.takeHeld(peer)
+	} else if i.all != nil {
+		held = i.all.takeHeld(peer)
+	}
+	if f, own := s.peers[peer]; own {
+		i.peers[peer] = newFaultyLink(f, endpoint)
+	} else {
+		delete(i.peers, peer)
+	}
+	return held
+}
+
+// any reports whether there are faults of any packets, or packets without those of others.
+func (i *faultInjector) any() bool { return i.all != nil || len(i.peers) > 0 }
+
 // pass applies the faults to a packet and delivers what is left of it.
 func (i *faultInjector) pass(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
 	l, own := i.peers[d.Src.Addr()]
@@ -224,6 +253,30 @@ func (l *faultyLink) releaseHeld(now time.Duration, arrived bool, deliver func(l
 		kept = append(kept, h)
 	}
 	l.held = kept
+}
+
+// takeHeld takes out the packets that are held of a peer, or of all if it is none. Those held for
+// Reorder are the older ones.
+func (l *faultyLink) takeHeld(peer netip.Addr) (taken []link.Datagram) {
+	kept := l.held[:0]
+	for _, h := range l.held {
+		if peer.IsValid() && h.datagram.Src.Addr() != peer {
+			kept = append(kept, h)
+			continue
+		}
+		taken = append(taken, h.datagram)
+	}
+	l.held = kept
+	for range l.delayed.Len() {
+		h := l.delayed.Pop()
+		if peer.IsValid() && h.datagram.Src.Addr() != peer {
+			l.delayed.Push(h)
+			continue
+		}
+		l.bytes -= len(h.datagram.Data)
+		taken = append(taken, h.datagram)
+	}
+	return taken
 }
 
 func (l *faultyLink) deadline() (at time.Duration) {

@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -9,16 +10,22 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Faults that are set while packets are held have them arrive, also those that are held twice.
+// Faults that are set while packets are held have them arrive, also those that are held twice, and
+// those of other peers do not.
 func TestFaultsChangeWhilePacketsAreHeld(t *testing.T) {
 	faults := Faults{Delay: time.Minute, Reorder: 1}
 	x, y := openPair(t, Config{}, Config{Faults: faults}, 4096)
 	x.post(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 8)}, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()})
-	x.until("the write is on its way", func() bool {
+	held := func() bool {
 		y.dev.mu.Lock()
 		defer y.dev.mu.Unlock()
 		return y.dev.endpoints[0].faults.all.delayed.Len() > 0
-	})
+	}
+	x.until("the write is on its way", held)
+	for _, f := range []Faults{{Loss: 1}, {}} {
+		require.NoError(t, y.dev.SetPeerFaults(netip.MustParseAddr("127.11.6.4"), f))
+		require.True(t, held())
+	}
 	require.NoError(t, y.dev.SetFaults(Faults{}))
 	require.Equal(t, []verbs.Status{verbs.StatusSuccess}, statuses(x.wait(1)))
 }

@@ -86,3 +86,76 @@ func TestBacklogIsBounded(t *testing.T) {
 	a.send("127.0.0.1", 64<<10, 1)
 	require.Equal(t, time.Hour+time.Second, a.deadline())
 }
+
+// Faults that are set for one peer, or for the device, are no matter of other packets: those that are
+// held stay so, and have the draws that they would have had.
+func TestFaultsOfOthersStay(t *testing.T) {
+	const x, y, z = "127.0.0.1", "127.0.0.2", "127.0.0.3"
+	addr := netip.MustParseAddr
+	settings := func() *faultSettings {
+		return &faultSettings{
+			all:   Faults{Loss: 0.3, Reorder: 0.3, Delay: time.Millisecond, Seed: 1},
+			peers: map[netip.Addr]Faults{addr(y): {Loss: 0.3, Reorder: 0.3, Delay: time.Millisecond, Seed: 2}},
+		}
+	}
+	// arrive is what comes of 200 packets from an address, between which something is done.
+	arrive := func(from string, between func(*arrivals, *faultSettings)) []byte {
+		s := settings()
+		a := arrivals{faultInjector: newFaultInjector(s, 0)}
+		for n := range byte(200) {
+			if n == 100 {
+				between(&a, s)
+			}
+			a.send(from, 10, n)
+			a.at(a.now + 100*time.Microsecond)
+		}
+		return a.at(time.Hour)
+	}
+	nothing := func(*arrivals, *faultSettings) {}
+	set := func(peer string, f Faults) func(*arrivals, *faultSettings) {
+		return func(a *arrivals, s *faultSettings) {
+			of := netip.Addr{}
+			if peer == "" {
+				s.all = f
+			} else {
+				of = addr(peer)
+				s.peers[of] = f
+				if f == (Faults{}) {
+					delete(s.peers, of)
+				}
+			}
+			require.Empty(t, a.changed(s, of, 0))
+		}
+	}
+	ofAll, ofOne := arrive(x, nothing), arrive(y, nothing)
+	require.NotEqual(t, ofAll, ofOne)
+	require.Equal(t, ofAll, arrive(x, set(y, Faults{Loss: 1})))
+	require.Equal(t, ofAll, arrive(x, set(y, Faults{})))
+	require.Equal(t, ofAll, arrive(x, set(z, Faults{Loss: 1})))
+	require.Equal(t, ofOne, arrive(y, set(x, Faults{Loss: 1})))
+	require.Equal(t, ofOne, arrive(y, set("", Faults{})))
+	require.Equal(t, ofOne, arrive(y, set("", Faults{Loss: 1})))
+}
+
+// Of the packets that the faults of the device hold, those of a peer that is given its own arrive.
+func TestHeldPacketsOfAPeer(t *testing.T) {
+	const x, y = "127.0.0.1", "127.0.0.2"
+	s := &faultSettings{all: Faults{Delay: time.Millisecond, Reorder: 1}, peers: map[netip.Addr]Faults{}}
+	a := arrivals{faultInjector: newFaultInjector(s, 0)}
+	a.send(x, 10, 1)
+	a.send(y, 10, 2)
+	a.at(time.Millisecond)
+	require.Len(t, a.all.held, 2)
+	a.send(x, 10, 3)
+	a.send(y, 10, 4)
+	s.peers[netip.MustParseAddr(x)] = Faults{Loss: 1}
+	var came []byte
+	for _, d := range a.changed(s, netip.MustParseAddr(x), 0) {
+		came = append(came, d.Data[0])
+	}
+	require.Equal(t, []byte{1, 3}, came)
+	require.Equal(t, 10, a.all.bytes)
+	a.at(time.Hour)
+	require.Equal(t, []byte{2, 4}, a.at(2*time.Hour))
+	require.Zero(t, a.all.bytes)
+}
