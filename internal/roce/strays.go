@@ -68,7 +68,7 @@ func (s *shard) take(x stray) {
 	}
 	x.datagram.Data = slices.Clone(x.datagram.Data)
 	if x.shared != nil {
-		whole, readable := concatenated(x.shared.pieces)
+		whole, readable := concatenated(x.shared.pieces, size)
 		if x.shared.intact != nil && !x.shared.intact() || !readable {
 			t.mu.Unlock()
 			return
@@ -84,12 +84,8 @@ func (s *shard) take(x stray) {
 	}
 }
 
-// concatenated is a copy of all pieces, or false if they cannot be read.
-func concatenated(pieces [][]byte) ([]byte, bool) {
-	size := 0
-	for _, piece := range pieces {
-		size += len(piece)
-	}
+// concatenated is a copy of all pieces, together so long, or false if they cannot be read.
+func concatenated(pieces [][]byte, size int) ([]byte, bool) {
 	whole := make([]byte, size)
 	at := whole
 	for _, piece := range pieces {
