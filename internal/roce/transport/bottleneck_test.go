@@ -20,6 +20,7 @@ type bottleneck struct {
 	now    time.Duration
 	order  uint64
 	events happenings
+	spare  []*happening
 	random *rand.Rand
 	conns  []*conn
 
@@ -74,10 +75,16 @@ func newBottleneck(t tb, l link) *bottleneck {
 	return &bottleneck{t: t, link: l, now: time.Second, idleAt: time.Second, random: rand.New(rand.NewPCG(1, 2))}
 }
 
-func (b *bottleneck) add(h happening) {
+// at makes something happen at a time; the caller says what.
+func (b *bottleneck) at(at time.Duration) *happening {
+	h := new(happening)
+	if n := len(b.spare); n > 0 {
+		h, b.spare = b.spare[n-1], b.spare[:n-1]
+	}
 	b.order++
-	h.order = b.order
-	heap.Push(&b.events, &h)
+	h.at, h.order = at, b.order
+	heap.Push(&b.events, h)
+	return h
 }
 
 // host is one end of a connection. Its Send puts packets on their way.
@@ -85,46 +92,43 @@ type host struct {
 	*end
 	b       *bottleneck
 	peer    *host
+	conn    *conn
 	crowded bool // what it sends goes by the link
 	timerAt time.Duration
 }
 
 func (h *host) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	b := h.b
-	kept := *p
-	switch len(pieces) {
-	case 0:
-		kept.Payload = nil
-	case 1:
-		kept.Payload = pieces[0]
-	default:
-		kept.Payload = nil
-		for _, piece := range pieces {
-			kept.Payload = append(kept.Payload, piece...)
-		}
-	}
-	arrival := happening{at: b.now + b.link.delay, to: h.peer, packet: kept}
-	if !h.crowded {
+	at, marked := b.now+b.link.delay, false
+	switch {
+	case !h.crowded:
 		if b.link.jitter > 0 {
-			arrival.at += time.Duration(b.random.Int64N(int64(b.link.jitter)))
+			at += time.Duration(b.random.Int64N(int64(b.link.jitter)))
 		}
-		b.add(arrival)
-		return true
-	}
-	if b.queued >= b.link.limit || b.link.loseSome > 0 && b.random.Float64() < b.link.loseSome {
+	case b.queued >= b.link.limit || b.link.loseSome > 0 && b.random.Float64() < b.link.loseSome:
 		b.dropped++
 		return true
+	default:
+		marked = b.link.markFrom > 0 && b.queued >= b.link.markFrom || b.link.markSome > 0 && b.random.Float64() < b.link.markSome
+		if marked {
+			b.marked++
+		}
+		b.queued++
+		b.deepest = max(b.deepest, b.queued)
+		b.idleAt = max(b.idleAt, b.now) + time.Duration(n+b.link.perPacket)*time.Second/time.Duration(b.link.rate)
+		b.at(b.idleAt).leaves = true
+		at = b.idleAt + b.link.delay
 	}
-	arrival.marked = b.link.markFrom > 0 && b.queued >= b.link.markFrom || b.link.markSome > 0 && b.random.Float64() < b.link.markSome
-	if arrival.marked {
-		b.marked++
+	arrival := b.at(at)
+	arrival.to, arrival.marked, arrival.packet = h.peer, marked, *p
+	arrival.packet.Payload = nil
+	if len(pieces) == 1 {
+		arrival.packet.Payload = pieces[0]
+	} else {
+		for _, piece := range pieces {
+			arrival.packet.Payload = append(arrival.packet.Payload, piece...)
+		}
 	}
-	b.queued++
-	b.deepest = max(b.deepest, b.queued)
-	b.idleAt = max(b.idleAt, b.now) + time.Duration(n+b.link.perPacket)*time.Second/time.Duration(b.link.rate)
-	b.add(happening{at: b.idleAt, leaves: true})
-	arrival.at = b.idleAt + b.link.delay
-	b.add(arrival)
 	return true
 }
 
@@ -134,7 +138,8 @@ func (h *host) pump() {
 	}
 	if at := h.qp.Deadline(); at != 0 && (h.timerAt == 0 || at < h.timerAt) {
 		h.timerAt = at
-		h.b.add(happening{at: at, to: h, timer: true})
+		e := h.b.at(at)
+		e.to, e.timer = h, true
 	}
 }
 
@@ -142,28 +147,38 @@ func (h *host) pump() {
 func (b *bottleneck) step() {
 	e := heap.Pop(&b.events).(*happening)
 	b.now = max(b.now, e.at)
-	switch {
-	case e.leaves:
+	if e.leaves {
 		b.queued--
-		return
-	case e.timer:
-		if e.to.timerAt == e.at {
-			e.to.timerAt = 0
-		}
-		if at := e.to.qp.Deadline(); at == 0 || at > b.now {
-			break
-		}
-		e.to.qp.Timeout(b.now)
-		if at := e.to.qp.Deadline(); at != 0 && at <= b.now {
-			require.Fail(b.t, "Timeout leaves a deadline that has passed")
-		}
-	default:
-		if e.marked {
-			e.to.qp.Marked(&e.packet, b.now)
-		}
-		e.to.receive(&e.packet, b.now)
+	} else {
+		e.happen(b)
 	}
-	e.to.pump()
+	e.to, e.marked, e.leaves, e.timer = nil, false, false, false
+	b.spare = append(b.spare, e)
+}
+
+// happen is what a host notices of a step.
+func (e *happening) happen(b *bottleneck) {
+	h := e.to
+	if !e.timer {
+		if e.marked {
+			h.qp.Marked(&e.packet, b.now)
+		}
+		h.receive(&e.packet, b.now)
+	} else {
+		if h.timerAt == e.at {
+			h.timerAt = 0
+		}
+		if at := h.qp.Deadline(); at != 0 && at <= b.now {
+			h.qp.Timeout(b.now)
+			if at := h.qp.Deadline(); at != 0 && at <= b.now {
+				require.Fail(b.t, "Timeout leaves a deadline that has passed")
+			}
+		}
+	}
+	h.pump()
+	if c := h.conn; len(c.client.send.list) > 0 {
+		c.collect()
+	}
 }
 
 // conn is a connection whose client keeps requests under way.
@@ -192,6 +207,7 @@ func (b *bottleneck) connect(op verbs.Opcode, size int, mtu verbs.MTU, controlle
 	c.local = newArena(b.t, c.client.memory, localKey, localBase, size, everyAccess)
 	c.remote = newArena(b.t, c.server.memory, remoteKey, remoteBase, size, everyAccess)
 	for _, h := range []*host{c.client, c.server} {
+		h.conn = c
 		h.ready(o.attr(h.peer.qp.Num(), 0, 0))
 	}
 	b.conns = append(b.conns, c)
@@ -250,11 +266,6 @@ func (b *bottleneck) run(d time.Duration) {
 	end := b.now + d
 	for len(b.events) > 0 && b.events[0].at <= end {
 		b.step()
-		for _, c := range b.conns {
-			if len(c.client.send.list) > 0 {
-				c.collect()
-			}
-		}
 	}
 	b.now = end
 }

@@ -25,6 +25,9 @@ func TestSendersShareALink(t *testing.T) {
 				if name == "losses" && op == verbs.OpRead && n == 64 {
 					continue // some of them wait for time-outs again and again
 				}
+				if testing.Short() && op == verbs.OpSend && n > 2 {
+					continue // the packets are as long as those of writes
+				}
 				t.Run(fmt.Sprintf("%s/%v/%d", name, op, n), func(t *testing.T) {
 					t.Parallel()
 					b := newBottleneck(t, l)
@@ -40,6 +43,14 @@ func TestSendersShareALink(t *testing.T) {
 					}
 					if name == "delay" && op == verbs.OpRead && n == 64 {
 						fair = 0.8 // some of them lose packets at time-outs alone
+					}
+					if testing.Short() && name != "losses" {
+						switch {
+						case n < 64:
+							d /= 5
+						case op != verbs.OpRead:
+							d /= 2 // so many take longer to find their rates
+						}
 					}
 					b.run(d) // to find the rate
 					shares := b.shares(d)
@@ -62,19 +73,23 @@ func TestSendersJoinAndLeave(t *testing.T) {
 			for range 4 {
 				b.connect(op, 32<<10, 1024, true).start()
 			}
-			b.run(300 * time.Millisecond)
+			d := 500 * time.Millisecond
+			if testing.Short() {
+				d /= 4
+			}
+			b.run(d)
 			for range 4 {
 				b.connect(op, 32<<10, 1024, true).start()
 			}
-			b.run(500 * time.Millisecond)
-			shares := b.shares(500 * time.Millisecond)
+			b.run(d)
+			shares := b.shares(d)
 			t.Log(b.describe(shares))
 			assert.GreaterOrEqual(t, fairness(shares), 0.8, "with those that have joined")
 			for _, c := range b.conns[2:] {
 				c.stopped = true
 			}
-			b.run(300 * time.Millisecond)
-			shares = b.shares(500 * time.Millisecond)
+			b.run(d)
+			shares = b.shares(d)
 			assert.GreaterOrEqual(t, sum(shares)/float64(b.link.rate), 0.8, "those that stay take the rest")
 			assert.GreaterOrEqual(t, fairness(shares[:2]), 0.8)
 		})
@@ -94,8 +109,12 @@ func TestRandomMarks(t *testing.T) {
 				for range 4 {
 					b.connect(op, 32<<10, 1024, true).start()
 				}
-				b.run(time.Second)
-				for _, share := range b.shares(time.Second) {
+				d := time.Second
+				if testing.Short() {
+					d /= 5
+				}
+				b.run(d)
+				for _, share := range b.shares(d) {
 					assert.Greater(t, share, 100e3, "bytes a second")
 				}
 			})
@@ -106,6 +125,10 @@ func TestRandomMarks(t *testing.T) {
 // Losses that are none of the load's leave the window as open as without congestion control.
 func TestRandomLosses(t *testing.T) {
 	t.Parallel()
+	d := time.Second
+	if testing.Short() {
+		d /= 5
+	}
 	rate := func(controlled bool) float64 {
 		l := gigabit
 		l.loseSome = 0.05
@@ -113,7 +136,7 @@ func TestRandomLosses(t *testing.T) {
 		b := newBottleneck(t, l)
 		b.connect(verbs.OpWrite, 32<<10, 1024, controlled).start()
 		b.run(100 * time.Millisecond)
-		return sum(b.shares(time.Second))
+		return sum(b.shares(d))
 	}
 	with, without := rate(true), rate(false)
 	t.Logf("%.0f MB/s, %.0f MB/s without", with/1e6, without/1e6)
@@ -126,16 +149,20 @@ func TestFloodOfNotifications(t *testing.T) {
 	b := newBottleneck(t, gigabit)
 	c := b.connect(verbs.OpWrite, 32<<10, 1024, true)
 	c.start()
-	before := c.bytes
-	for range 100_000 {
+	before, notifications := c.bytes, 100_000
+	if testing.Short() {
+		notifications /= 5
+	}
+	for range notifications {
 		c.client.receive(&wire.Packet{Opcode: wire.CNP, PKey: defaultPKey, BECN: true, DestQP: c.client.qp.Num()}, b.now)
 		b.run(10 * time.Microsecond)
 	}
-	assert.Greater(t, c.bytes-before, 100_000, "bytes in a second")
+	assert.Greater(t, c.bytes-before, notifications, "bytes, 100 kB a second")
 	assert.NotZero(t, c.client.counters.NotificationsObeyed)
 	assert.NotZero(t, c.client.counters.NotificationsIgnored)
-	b.run(time.Second)
-	shares := b.shares(time.Second)
+	recovery := time.Duration(notifications) * 10 * time.Microsecond // as long as the flood
+	b.run(recovery)
+	shares := b.shares(recovery)
 	t.Log(b.describe(shares))
 	assert.GreaterOrEqual(t, sum(shares)/float64(b.link.rate), 0.8, "after the flood")
 }

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"bytes"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -52,10 +53,9 @@ func (c *completions) clear() {
 	c.list, c.frees, c.solicited = c.list[:0], c.frees[:0], c.solicited[:0]
 }
 
-const (
-	guardLen  = 64
-	guardByte = 0xa5
-)
+const guardLen = 64
+
+var guards = bytes.Repeat([]byte{0xa5}, guardLen)
 
 // arena is a registered region between two guards. Its addresses are not those
 // of its bytes: the transport must go by the region alone.
@@ -67,13 +67,12 @@ type arena struct {
 func newArena(t tb, m *Memory, key uint32, base uint64, size int, access verbs.Access) *arena {
 	words := make([]uint64, (size+7)/8+2*guardLen/8) // aligned, as atomics need
 	backing := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), guardLen+size+guardLen)
-	for i := range backing {
-		backing[i] = guardByte
-	}
 	a := &arena{backing: backing, Region: &Region{
 		Key: key, Domain: testDomain, Access: access, Base: base, Mem: backing[guardLen : guardLen+size : guardLen+size],
 	}}
-	clear(a.Mem)
+	for _, guard := range [][]byte{backing[:guardLen], backing[guardLen+size:]} {
+		copy(guard, guards)
+	}
 	require.True(t, m.Add(a.Region))
 	return a
 }
@@ -90,15 +89,29 @@ func inlineEntry(b []byte) verbs.SGE {
 
 func (a *arena) requireGuards(t tb) {
 	t.Helper()
-	guard := bytes.Repeat([]byte{guardByte}, guardLen)
-	require.Equal(t, guard, a.backing[:guardLen], "guard before the region")
-	require.Equal(t, guard, a.backing[len(a.backing)-guardLen:], "guard behind the region")
+	require.Equal(t, guards, a.backing[:guardLen], "guard before the region")
+	require.Equal(t, guards, a.backing[len(a.backing)-guardLen:], "guard behind the region")
 }
+
+// patternLen is after how many bytes a pattern repeats itself.
+const patternLen = 1 << 16
+
+// patterns has what pattern has computed, by seed: a byte at a time takes long under the
+// race detector.
+var patterns sync.Map
 
 // pattern fills b with bytes that depend on their place.
 func pattern(b []byte, seed int) []byte {
-	for i := range b {
-		b[i] = byte(i*7 + i>>8*13 + seed)
+	known, ok := patterns.Load(byte(seed))
+	if !ok {
+		whole := make([]byte, patternLen)
+		for i := range whole {
+			whole[i] = byte(i*7 + i>>8*13 + seed)
+		}
+		known, _ = patterns.LoadOrStore(byte(seed), whole)
+	}
+	for rest := b; len(rest) > 0; {
+		rest = rest[copy(rest, known.([]byte)):]
 	}
 	return b
 }
@@ -356,6 +369,12 @@ func (r *rig) exchange() {
 		}
 	}
 	require.Fail(r.t, "the exchange does not come to an end")
+}
+
+// request carries what the client sends to the server, and nothing back.
+func (r *rig) request() {
+	r.t.Helper()
+	r.server.take(r.now, r.client.transmit(r.now)...)
 }
 
 // expire lets the client's deadline pass.

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"bytes"
+	"encoding/binary"
 	"sync/atomic"
 	"testing"
 
@@ -611,9 +612,7 @@ func TestPayloadOfAWindowTakenAwayElsewhere(t *testing.T) {
 	lent := r.remote.Mem[windowOff : windowOff+windowLen]
 	want := bytes.Clone(lent)
 	r.client.post(wr)
-	for _, p := range r.client.transmit(0) {
-		r.server.receive(&p, 0)
-	}
+	r.request()
 	var got []byte
 	elsewhere := newEnd(t, 4711, r.server.memory, options{}.defaults())
 	r.server.qp.Transmit(outputFunc(func(_ *wire.Packet, pieces [][]byte, n int) {
@@ -622,7 +621,7 @@ func TestPayloadOfAWindowTakenAwayElsewhere(t *testing.T) {
 		for _, piece := range pieces {
 			got = append(got, piece...)
 		}
-	}), 0, 1)
+	}), r.now, 1)
 	require.NotEmpty(t, got)
 	require.Equal(t, want[:len(got)], got)
 
@@ -643,9 +642,7 @@ func TestReadBeforeARefusal(t *testing.T) {
 	bad := r.wr(2, verbs.OpWrite, 8)
 	bad.RKey++
 	r.client.post(r.wr(1, verbs.OpRead, 2048), bad)
-	for _, p := range r.client.transmit(0) {
-		r.server.receive(&p, 0)
-	}
+	r.request()
 	require.Equal(t, verbs.QPReadyToSend, r.server.qp.State())
 	r.exchange()
 	require.Equal(t, verbs.QPError, r.server.qp.State())
@@ -659,11 +656,9 @@ func TestFailureEndsReads(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
 	r.client.post(r.wr(1, verbs.OpRead, 2048))
-	for _, p := range r.client.transmit(0) {
-		r.server.receive(&p, 0)
-	}
+	r.request()
 	r.server.qp.PeerGone()
-	require.Empty(t, r.server.transmit(0))
+	require.Empty(t, r.server.transmit(r.now))
 }
 
 // 8 aligned bytes are stored as one word, also where they come in two pieces: a reader never sees
@@ -691,12 +686,21 @@ func TestWordFromTwoPieces(t *testing.T) {
 			}
 		}
 	}()
-	for i := range 1_000_000 {
-		b := bytes.Repeat([]byte{byte(i)}, 8)
+	writes := 1_000_000
+	if testing.Short() {
+		writes /= 5
+	}
+	var b [8]byte
+	pieces := [][]byte{b[:4], b[4:]}
+	for i := range writes {
+		binary.NativeEndian.PutUint64(b[:], uint64(byte(i))*0x0101_0101_0101_0101)
 		var w incomingWrite
-		require.True(t, w.begin(r.server.qp, header))
-		held, fault := w.copy(8, [][]byte{b[:4], b[4:]})
-		require.True(t, held && fault == dma.NoFault)
+		if !w.begin(r.server.qp, header) {
+			require.Fail(t, "the write is refused")
+		}
+		if held, fault := w.copy(8, pieces); !held || fault != dma.NoFault {
+			require.Fail(t, "the bytes are not written")
+		}
 	}
 	close(stop)
 	v, ok := <-torn
@@ -708,9 +712,7 @@ func TestRefusalWithoutRoom(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
 	r.client.post(r.wr(1, verbs.OpRead, 2048))
-	for _, p := range r.client.transmit(0) {
-		r.server.receive(&p, 0)
-	}
+	r.request()
 	for !r.server.qp.responses.Full() {
 		r.server.qp.nak(wire.NakSequence)
 	}
