@@ -12,11 +12,13 @@ import (
 // awaited reports whether a response to psn can be expected. Any other is late, a
 // duplicate or forged.
 func (q *QP) awaited(psn uint32) bool {
-	return q.sending() && wire.PSNDiff(psn, q.unaPSN) >= 0 && wire.PSNDiff(psn, q.maxPSN) < 0
+	return q.sending() && wire.PSNDiff(psn, q.unaPSN) >= 0 && wire.PSNDiff(psn, q.maxPSN) < 0 &&
+		(!q.refusal.known() || wire.PSNDiff(psn, q.refusal.psn) <= 0) // behind a refusal there is nothing
 }
 
 func (q *QP) receiveAck(p *wire.Packet, now time.Duration) {
-	if !q.awaited(p.PSN) {
+	syndrome := p.AETH.Syndrome
+	if !q.awaited(p.PSN) || q.refusal.at(p.PSN) && !syndrome.IsFatal() {
 		q.counters.UnexpectedResponses++
 		return
 	}
@@ -25,7 +27,6 @@ func (q *QP) receiveAck(p *wire.Packet, now time.Duration) {
 		q.responded(now)
 	}
 	q.measure(p.PSN, now)
-	syndrome := p.AETH.Syndrome
 	switch syndrome.Kind() {
 	case wire.KindAck:
 		probed := q.probed && p.PSN == q.unaPSN
@@ -191,7 +192,7 @@ func (q *QP) retireExecuted() {
 // responseTo returns the request that a response at psn belongs to, when it is
 // the next one awaited.
 func (q *QP) responseTo(psn uint32, now time.Duration) *sendWQE {
-	if !q.awaited(psn) {
+	if !q.awaited(psn) || q.refusal.at(psn) {
 		q.counters.UnexpectedResponses++
 		return nil
 	}

@@ -23,6 +23,9 @@ var refusalStatus = [...]verbs.Status{
 
 func (r *refusal) known() bool { return r.status != verbs.StatusSuccess }
 
+// at reports whether a request's packet is the one refused.
+func (r *refusal) at(psn uint32) bool { return r.known() && psn == r.psn }
+
 // of reports whether the request is the one refused.
 func (r *refusal) of(w *sendWQE) bool {
 	return r.known() && !w.local() && wire.PSNAdd(r.psn, -int(w.first)) <= wire.PSNAdd(w.last, -int(w.first))
@@ -58,6 +61,10 @@ func (q *QP) failRefused() bool {
 		if q.sq.at(i).responds() {
 			return false
 		}
+	}
+	if i == q.sq.tail { // the peer has answered what it had refused
+		q.refusal = refusal{}
+		return false
 	}
 	for q.sq.head != i {
 		q.complete(q.sq.at(q.sq.head))

@@ -108,3 +108,26 @@ func TestFlushAfterARefusal(t *testing.T) {
 	r.client.modify(verbs.QPError)
 	r.requireCompleted(succeeded, flushed, flushed, refused, flushed)
 }
+
+// A peer that answers what it has refused is not believed, and holds nothing up.
+func TestAnswersBehindARefusal(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	answers := r.postRefused()
+	nak := answers[len(answers)-1]
+	r.client.take(r.now, nak)
+	before := r.client.qp.counters.UnexpectedResponses
+	for i := range 2 {
+		ack := nak
+		ack.PSN = wire.PSNAdd(nak.PSN, i)
+		ack.AETH.Syndrome = wire.Ack(wire.AckUnlimited)
+		read := answers[1]
+		require.True(t, read.Opcode.IsReadResponse())
+		read.PSN = ack.PSN
+		r.client.take(r.now, ack, read)
+	}
+	require.EqualValues(t, before+4, r.client.qp.counters.UnexpectedResponses)
+	require.Empty(t, r.client.send.list[1:], "only the write before the read is done")
+	r.silence(0)
+	r.requireCompleted(succeeded, unanswered, flushed, refused, flushed)
+}
