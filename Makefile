@@ -27,7 +27,7 @@ GO ?= go
 # The driver for adapters is built where the headers of libibverbs and librdmacm are.
 TAGS = $(shell [ "`$(GO) env CGO_ENABLED`" = 1 ] && pkg-config --exists libibverbs librdmacm 2>/dev/null && echo verbs)
 
-.PHONY: all build demo test full rig matrix failures windows soak soak-tests attack fuzz bench bench-rig bench-peers bench-scp profile check setup clean
+.PHONY: all build demo samples test full rig matrix failures windows soak soak-tests attack fuzz bench bench-rig bench-peers bench-scp profile check setup clean
 
 all: build
 
@@ -35,8 +35,11 @@ all: build
 build:
 	$(GO) build -tags "$(TAGS)" -o bin/ $$($(GO) list ./samples/... ./cmd/... | grep -v /internal/)
 
-demo: build
+demo: samples
 	@bin/demo
+
+samples:
+	$(GO) build -tags "$(TAGS)" -o bin/ $$($(GO) list ./samples/... | grep -v /internal/)
 
 setup:
 	@scripts/setup.sh
