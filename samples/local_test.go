@@ -52,7 +52,7 @@ func locals() []local {
 			[]string{"copy 16: flushed", "16 copies completed, " + same}), false},
 		{"pe_task_error", slices.Concat(up, []string{"255 writes submitted", "write 0: done", "write 1: " + refused}, down,
 			[]string{"1 done, 1 failed, 253 flushed",
-				`the context has stopped by itself: rdma: the last connection of context "rdma" has failed: ` + refused}), false},
+				`the context has stopped by itself: rdma: the last connection has failed: ` + refused}), false},
 		{"pe_task_resubmit", append(pairs, "16 pairs copied by 4 tasks, "+same), false},
 		{"pe_task_try_submit", slices.Concat(up, []string{
 			"TrySubmit: rdma: submit a write: permission missing: the peer's memory map grants RemoteRead, and this needs RemoteWrite",
