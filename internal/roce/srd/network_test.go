@@ -3,10 +3,10 @@ package srd
 import (
 	"bytes"
 	"container/heap"
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -454,16 +454,19 @@ func (a arena) sge(off, n int) verbs.SGE {
 	return verbs.SGE{Addr: a.Base + uint64(off), Length: uint32(n), LKey: a.Key}
 }
 
+// noise is what patterns are taken from: to compute each of them takes long under the race
+// detector.
+var noise = sync.OnceValue(func() []byte {
+	b := make([]byte, 1<<20)
+	rand.NewChaCha8([32]byte{}).Read(b)
+	return b
+})
+
 // pattern fills b with bytes that depend on their place.
 func pattern(b []byte, seed uint64) []byte {
-	var word [8]byte
-	x := seed*0x9e3779b97f4a7c15 + 1
-	for i := 0; i < len(b); i += 8 {
-		x ^= x << 13
-		x ^= x >> 7
-		x ^= x << 17
-		binary.LittleEndian.PutUint64(word[:], x)
-		copy(b[i:], word[:])
+	from := seed * 0x9e3779b97f4a7c15 >> 44
+	for rest := b; len(rest) > 0; from = 0 {
+		rest = rest[copy(rest, noise()[from:]):]
 	}
 	return b
 }
