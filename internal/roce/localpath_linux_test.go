@@ -204,7 +204,7 @@ func TestPayloadTakenBack(t *testing.T) {
 						assert.NotEqual(t, verbs.StatusSuccess, wc.Status)
 					}
 					if !taken {
-						assert.NotContains(t, to.mem, byte(bytesAfter))
+						assert.Equal(t, -1, bytes.IndexByte(to.mem, bytesAfter))
 					}
 				})
 			}

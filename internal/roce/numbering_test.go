@@ -14,14 +14,20 @@ func TestNumbersDoNotComeAgain(t *testing.T) {
 	t.Parallel()
 	n := newNumbering()
 	seen := make([]bool, 1<<numberBits)
-	for range seen {
+	some := len(seen)
+	if testing.Short() {
+		some /= 8
+	}
+	for range some {
 		number := n.take()
 		if number&shardBits != 0 || number >= 1<<24 || seen[number/maxShards] {
 			t.Fatalf("%#x, seen %v", number, seen[number/maxShards&(1<<numberBits-1)])
 		}
 		seen[number/maxShards] = true
 	}
-	assert.True(t, seen[n.take()/maxShards])
+	if some == len(seen) {
+		assert.True(t, seen[n.take()/maxShards])
+	}
 }
 
 // One's own numbers do not tell those of others: no difference of two in a row comes again

@@ -284,7 +284,8 @@ func (p *takenBack) round(window verbs.MWType, take func(*takenBack), use string
 }
 
 func fillWith(b []byte, value byte) {
-	for i := range b {
-		b[i] = value
+	block := bytes.Repeat([]byte{value}, 4096)
+	for len(b) > 0 {
+		b = b[copy(b, block):]
 	}
 }
