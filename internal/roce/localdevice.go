@@ -37,7 +37,7 @@ type localDevice struct {
 	wakes  chan struct{} // there is work for the worker
 	sleeps chan struct{} // a program is about to sleep
 
-	doubts int // channels that were cut off, of which it is not known yet why
+	doubts int // channels that were cut off, or whose peer stands still, of which it is not known yet why
 
 	localCounters
 }
@@ -459,8 +459,8 @@ func (l *localDevice) off() (wait func()) {
 // maxReceives bounds how often a socket is read for what came before something else.
 const maxReceives = 64
 
-// cutOff finds out whether the process at the other end of a channel that was cut off is dead. If
-// so, it fails the connections whose peers were of that process: none of them will ever answer.
+// cutOff finds out whether the process at the other end of a channel that was cut off, or got stuck,
+// is dead. If so, it fails the connections whose peers were of that process: none of them will ever answer.
 func (l *localDevice) cutOff(c *local.Channel) {
 	died := c.PeerDies(l.ctx)
 	s, d := l.shard, l.shard.device

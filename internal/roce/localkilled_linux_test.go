@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/verbena-rdma/verbena/internal/roce/local"
 	"github.com/verbena-rdma/verbena/internal/soak"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -71,6 +72,10 @@ func TestLocalVictim(t *testing.T) {
 		_, _ = in.ReadString('\n')
 		return
 	}
+	if what == "copies" {
+		_, _ = in.ReadString('\n')
+		x.standStillInACopy(peer)
+	}
 	go func() { // the parent's end
 		_, _ = in.ReadString('\n')
 		os.Exit(1)
@@ -85,6 +90,35 @@ func TestLocalVictim(t *testing.T) {
 		}
 		x.post(wr)
 		x.wait(1)
+	}
+}
+
+// standStillInACopy reads of a peer's memory, and does not end the copy of the first response that
+// refers to it.
+func (s *side) standStillInACopy(peer introduction) {
+	q := s.qp.(*queuePair)
+	path := q.path.(*localPath)
+	for {
+		s.dev.mu.Lock()
+		_, err := q.transport.PostSend([]verbs.SendWR{{Op: verbs.OpRead, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{s.sge(0, local.MinReference)}, RemoteAddr: peer.Addr, RKey: peer.RKey}})
+		require.NoError(s.t, err)
+		s.dev.main.activate(q)
+		s.dev.main.transmit(s.dev.now())
+		var packet *local.Packet
+		for packet == nil && path.shared {
+			packet, err = path.peer.channel.Receive()
+			require.NoError(s.t, err)
+		}
+		if packet != nil {
+			if packet.Intact != nil {
+				fmt.Println("copies")
+				time.Sleep(time.Hour)
+			}
+			path.peer.handle(packet, s.dev.now())
+			path.peer.channel.Release()
+		}
+		s.dev.mu.Unlock()
+		s.wait(1)
 	}
 }
 
@@ -196,6 +230,48 @@ func TestLocalPeerKilled(t *testing.T) {
 			require.Equal(t, verbs.QPError, must(x.qp.Query()).State)
 			require.EqualValues(t, 1, localCounter(x, "local_peers_died"))
 			require.Zero(t, localCounter(x, "local_peers"))
+		})
+	}
+}
+
+// A peer that is killed in the midst of a copy, which this end waits for, has died; one that stands
+// still there has not.
+func TestLocalPeerKilledInACopy(t *testing.T) {
+	for _, killed := range []bool{true, false} {
+		t.Run(fmt.Sprintf("killed %v", killed), func(t *testing.T) {
+			x := openSide(t, Config{}, victimMemory)
+			x.share(victimMemory)
+			gone := x.gone()
+			v := startVictim(x, "copies")
+			_, err := fmt.Fprintln(v.in)
+			require.NoError(t, err)
+			line, err := v.out.ReadString('\n')
+			require.NoError(t, err)
+			require.Equal(t, "copies\n", line)
+			x.dev.mu.Lock()
+			path := x.qp.(*queuePair).path.(*localPath)
+			if killed {
+				v.kill()
+			}
+			path.revoke(x.mem)
+			stuck := path.peer.channel.Stuck()
+			x.dev.main.local.woken()
+			x.dev.mu.Unlock()
+			require.True(t, stuck)
+			if killed {
+				require.Equal(t, x.qp.Num(), <-gone)
+				require.EqualValues(t, 1, localCounter(x, "local_peers_died"))
+				require.Equal(t, verbs.QPError, must(x.qp.Query()).State)
+				return
+			}
+			x.until("it is known that the process lives", func() bool {
+				x.dev.mu.Lock()
+				defer x.dev.mu.Unlock()
+				return x.dev.main.local.channels == 0
+			})
+			require.Zero(t, localCounter(x, "local_peers_died"))
+			require.Equal(t, verbs.QPReadyToSend, must(x.qp.Query()).State)
+			require.Empty(t, gone)
 		})
 	}
 }

@@ -222,11 +222,12 @@ func (p *localPeer) serve(c *local.Channel, begun uint32) bool {
 	if p.channel == c {
 		p.drain()
 	}
-	if p.channel != c {
-		return false
+	doubtful := c.Stuck() // a process that is killed in the midst of a copy does not end it either
+	if p.channel == c {
+		p.end(err)
+		doubtful = errors.Is(err, local.ErrCutOff)
 	}
-	p.end(err)
-	if !errors.Is(err, local.ErrCutOff) || s.local.doubts == maxLocalPeers {
+	if !doubtful || s.local.doubts == maxLocalPeers {
 		return false
 	}
 	s.local.doubts++

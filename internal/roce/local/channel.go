@@ -171,6 +171,9 @@ func (c *Channel) revoke(meant func(*pendingReference) bool) {
 	}
 }
 
+// Stuck reports whether the peer did not end a copy in time, also after Close.
+func (c *Channel) Stuck() bool { return c.stuck }
+
 // Flush shows the peer what was sent, and wakes it if it asked for that.
 func (c *Channel) Flush() {
 	if c.out.publish() {
