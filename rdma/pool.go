@@ -25,21 +25,21 @@ func (p *pool[T]) String() string { return p.tasks.String() }
 // Available is the number of tasks that can be allocated now.
 func (p *pool[T]) Available() int { return p.tasks.Available() }
 
-// fill makes the tasks of a pool; kind names them. Where all are for one operation, the device has
-// to support that.
-func (p *pool[T]) fill(c *Context, kind string, op Operation, n int, done func(*T), failed func(*T, error),
+// fill makes the tasks of a pool, for one operation, which the device has to support, or, if it
+// is 0, for any.
+func (p *pool[T]) fill(c *Context, op Operation, n int, done func(*T), failed func(*T, error),
 	taskOf func(*T) *pe.Task, init, drop func(*T),
 ) error {
-	if err := c.control.Owned("make a pool of " + kind + "s"); err != nil {
+	if err := c.control.Owned("make a pool of " + op.String() + "s"); err != nil {
 		return err
 	}
 	if done == nil || failed == nil {
-		return fmt.Errorf("rdma: make a pool of %ss: %w: it needs a function for those that succeed and one for those that fail", kind, ErrInvalid)
+		return fmt.Errorf("rdma: make a pool of %vs: %w: it needs a function for those that succeed and one for those that fail", op, ErrInvalid)
 	}
 	if op != 0 && !c.set.caps.Supports(op) {
-		return fmt.Errorf("rdma: make a pool of %ss: %w by %s", kind, ErrNotSupported, c.dev.Name())
+		return fmt.Errorf("rdma: make a pool of %vs: %w by %s", op, ErrNotSupported, c.dev.Name())
 	}
-	tasks, err := pe.NewPool(c.control, kind, n, taskOf, init, drop)
+	tasks, err := pe.NewPool(c.control, op.String(), n, taskOf, init, drop)
 	if err != nil {
 		return err
 	}
@@ -58,14 +58,12 @@ type Pool struct{ pool[Task] }
 // ErrInvalid where a function is missing.
 func (c *Context) Pool(n int, done func(*Task), failed func(*Task, error)) (*Pool, error) {
 	p := &Pool{}
-	err := p.fill(c, "task", 0, n, done, failed,
-		func(t *Task) *pe.Task { return &t.Task },
+	err := p.fill(c, 0, n, done, failed, baseOf,
 		func(t *Task) {
 			t.register(c, p, c.words)
 			c.words++
 			c.requests++
-		},
-		func(t *Task) { _ = t.drop() })
+		}, letGo)
 	if err != nil {
 		return nil, err
 	}
@@ -103,13 +101,11 @@ func (c *Context) SharedPool() (*Pool, error) {
 	}
 	if c.shared == nil {
 		p, word := &Pool{}, 0
-		tasks, err := pe.AddPool(c.control, "shared", SharedTasks,
-			func(t *Task) *pe.Task { return &t.Task },
+		tasks, err := pe.AddPool(c.control, "shared", SharedTasks, baseOf,
 			func(t *Task) {
 				t.register(c, p, word)
 				word++
-			},
-			func(t *Task) { _ = t.drop() })
+			}, letGo)
 		if err != nil {
 			return nil, err
 		}
@@ -124,6 +120,9 @@ func (c *Context) noSharedRoom() error {
 	return fmt.Errorf("rdma: use the shared pool of context %q: %w: the other pools hold %d tasks, and with them the completion queue of %s has no room for %d more; make the pools smaller",
 		c.set.Name, ErrRange, c.requests+len(c.receives), c.dev.Name(), SharedTasks)
 }
+
+func baseOf(t *Task) *pe.Task { return &t.Task }
+func letGo(t *Task)           { _ = t.drop() }
 
 // register makes a task known to its context, once.
 func (t *Task) register(c *Context, p *Pool, word int) {

@@ -31,7 +31,7 @@ type ReceiveTask struct {
 // was changed in flight. It is legal in Idle. Its errors are those of pe.NewPool.
 func (c *Context) ReceivePool(n int, done func(*ReceiveTask), failed func(*ReceiveTask, error)) (*ReceivePool, error) {
 	p := &ReceivePool{}
-	err := p.fill(c, "receive", OpReceive, n, done, failed,
+	err := p.fill(c, OpReceive, n, done, failed,
 		func(t *ReceiveTask) *pe.Task { return &t.Task },
 		func(t *ReceiveTask) {
 			t.control, t.ctx, t.pool = c.control, c, p

@@ -38,35 +38,23 @@ type side struct {
 	ready   int
 
 	receives *rdma.ReceivePool
-	tasks    func(conn, n int) (*rdma.Task, error) // of the operation
+	tasks    *rdma.Pool // of the active side
 
 	from, to time.Time // of the measurement
 	report   report
 	theirs   []*mmap.Map // of each connection
 }
 
-// operations make the pools of the active side, and give the function that allocates tasks.
-var operations = map[string]func(*side, int) error{
-	"write": func(s *side, n int) error {
-		pool, err := s.rdma.Pool(n, s.done, func(_ *rdma.Task, err error) { s.failed(err) })
-		s.tasks = func(conn, i int) (*rdma.Task, error) {
-			return pool.Write(s.conns[conn], s.bufs.Source(s.local, s.at(conn, i), s.o.size), s.bufs.Target(s.theirs[conn], 0, s.o.size))
-		}
-		return err
+// operations allocate the i-th task of a connection.
+var operations = map[string]func(s *side, conn, i int) (*rdma.Task, error){
+	"write": func(s *side, conn, i int) (*rdma.Task, error) {
+		return s.tasks.Write(s.conns[conn], s.bufs.Source(s.local, s.at(conn, i), s.o.size), s.bufs.Target(s.theirs[conn], 0, s.o.size))
 	},
-	"read": func(s *side, n int) error {
-		pool, err := s.rdma.Pool(n, s.done, func(_ *rdma.Task, err error) { s.failed(err) })
-		s.tasks = func(conn, i int) (*rdma.Task, error) {
-			return pool.Read(s.conns[conn], s.bufs.Source(s.theirs[conn], 0, s.o.size), s.bufs.Target(s.local, s.at(conn, i), s.o.size))
-		}
-		return err
+	"read": func(s *side, conn, i int) (*rdma.Task, error) {
+		return s.tasks.Read(s.conns[conn], s.bufs.Source(s.theirs[conn], 0, s.o.size), s.bufs.Target(s.local, s.at(conn, i), s.o.size))
 	},
-	"send": func(s *side, n int) error {
-		pool, err := s.rdma.Pool(n, s.done, func(_ *rdma.Task, err error) { s.failed(err) })
-		s.tasks = func(conn, i int) (*rdma.Task, error) {
-			return pool.Send(s.conns[conn], s.bufs.Source(s.local, s.at(conn, i), s.o.size))
-		}
-		return err
+	"send": func(s *side, conn, i int) (*rdma.Task, error) {
+		return s.tasks.Send(s.conns[conn], s.bufs.Source(s.local, s.at(conn, i), s.o.size))
 	},
 }
 
@@ -145,7 +133,8 @@ func (s *side) open() (err error) {
 	}
 	tasks := o.senders * o.window
 	if s.active {
-		if err := operations[o.operation](s, tasks); err != nil {
+		s.tasks, err = s.rdma.Pool(tasks, s.done, func(_ *rdma.Task, err error) { s.failed(err) })
+		if err != nil {
 			return err
 		}
 	} else if o.operation == "send" {
@@ -213,7 +202,7 @@ func (s *side) begin() error {
 	}
 	for i := range s.o.window {
 		for conn := range s.conns {
-			t, err := s.tasks(conn, i)
+			t, err := operations[s.o.operation](s, conn, i)
 			if err == nil {
 				err = t.Submit()
 			}

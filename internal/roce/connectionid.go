@@ -120,11 +120,7 @@ func (c *connectionManager) lookUp(key lookUp) {
 		}
 		c.lookUps[key] = nil
 		d.mu.Unlock()
-		device, err := c.find(key)
-		var elsewhere netip.Addr
-		if key.find && err == registry.ErrNone {
-			elsewhere = c.findElsewhere(key)
-		}
+		device, elsewhere, err := c.find(key)
 		d.mu.Lock()
 		for _, id := range ids {
 			id.elsewhere = elsewhere
@@ -135,15 +131,18 @@ func (c *connectionManager) lookUp(key lookUp) {
 }
 
 // find finds out whether the address is a listener's of this machine, whose device may have
-// another address or UDP port.
-func (c *connectionManager) find(key lookUp) (device netip.AddrPort, err error) {
+// another address or UDP port, or whether another address of this machine is.
+func (c *connectionManager) find(key lookUp) (device netip.AddrPort, elsewhere netip.Addr, err error) {
 	// Another process could answer for any address; let it do so for this machine's only.
 	if !key.find || !ofThisMachine(key.addr.Addr()) {
-		return device, registry.ErrNone
+		return device, elsewhere, registry.ErrNone
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, c.patience)
 	defer cancel()
-	return registry.Find(ctx, portSpace(key.kind), key.addr)
+	if device, err = registry.Find(ctx, portSpace(key.kind), key.addr); err == registry.ErrNone {
+		elsewhere = findElsewhere(ctx, key)
+	}
+	return device, elsewhere, err
 }
 
 // ofThisMachine reports whether packets to an address do not leave the machine.
@@ -156,16 +155,11 @@ const maxElsewhere = 16
 
 // findElsewhere looks for a listener on the port at another address of this machine, such as
 // 127.0.0.1 in place of an interface's. The error of the dial names it.
-func (c *connectionManager) findElsewhere(key lookUp) (found netip.Addr) {
-	if !ofThisMachine(key.addr.Addr()) {
-		return found
-	}
+func findElsewhere(ctx context.Context, key lookUp) (found netip.Addr) {
 	list, err := net.InterfaceAddrs()
 	if err != nil {
 		return found
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, c.patience)
-	defer cancel()
 	for _, a := range list[:min(len(list), maxElsewhere)] {
 		prefix, err := netip.ParsePrefix(a.String())
 		if err != nil || prefix.Addr() == key.addr.Addr() {
