@@ -31,7 +31,6 @@ TAGS = $(shell [ "`$(GO) env CGO_ENABLED`" = 1 ] && pkg-config --exists libibver
 
 all: build
 
-# Those below internal are for tests.
 build:
 	$(GO) build -tags "$(TAGS)" -o bin/ $$($(GO) list ./samples/... ./cmd/... | grep -v /internal/)
 
@@ -57,14 +56,14 @@ full: setup
 PARTS ?= all
 
 rig: setup
-	VERBENA_PARTS="$(PARTS)" $(GO) test -count=1 -tags "$(TAGS)" -timeout 2h -run 'TestRig$$' -v ./internal/rig
+	VERBENA_PARTS="$(PARTS)" $(GO) test -count=1 -tags "$(TAGS)" -timeout 2h -run 'TestRig$$' -v ./test/rig
 
 # All 2,040 cases take 20 minutes; 3 takes those in which every three values meet.
 MATRIX ?= all
 
 matrix: setup
 	VERBENA_MATRIX=$(MATRIX) VERBENA_MATRIX_FILE=$(CURDIR)/docs/interop.md \
-		$(GO) test -count=1 -timeout 5h -run TestRigMatrix -v ./samples/internal/matrix
+		$(GO) test -count=1 -timeout 5h -run TestRigMatrix -v ./test/matrix
 
 failures: setup
 	VERBENA_FAILURES_FILE=$(CURDIR)/docs/connecting-failures.md \
@@ -80,10 +79,10 @@ SOAK_TIME ?= 1h
 SOAK_SEED ?= 0
 
 soak:
-	$(GO) build -o .build/soak ./internal/soak/cmd
+	$(GO) build -o .build/soak ./test/soak/cmd
 	.build/soak -time $(SOAK_TIME) -seed $(SOAK_SEED)
 
-# Tests whose names contain Soak; package internal/soak says what SOAK stands for.
+# Tests whose names contain Soak; package test/soak says what SOAK stands for.
 SOAK ?= 1
 
 soak-tests: setup
@@ -94,7 +93,7 @@ ROWS ?= .
 
 # Without the race detector, which would slow the attacker down too.
 attack: setup
-	VERBENA_ATTACK=$(ATTACK) $(GO) test -count=1 -timeout 24h -run 'TestAttacks/$(ROWS)' -v ./internal/attack
+	VERBENA_ATTACK=$(ATTACK) $(GO) test -count=1 -timeout 24h -run 'TestAttacks/$(ROWS)' -v ./soft/internal/attack
 
 # The inputs worth keeping are then chosen by scripts/fuzz.sh keep.
 FUZZTIME ?= 1m

@@ -10,10 +10,10 @@ import (
 )
 
 // TestGuestMeasurements runs each measurement for a moment on the kernel's rxe, in
-// the guest of TestRig of internal/rig. Short: two of them, with one process and with two.
+// the guest of TestRig of test/rig. Short: two of them, with one process and with two.
 func TestGuestMeasurements(t *testing.T) {
 	if os.Getenv("VERBENA_GUEST") == "" {
-		t.Skip("runs in the guest of TestRig of internal/rig")
+		t.Skip("runs in the guest of TestRig of test/rig")
 	}
 	for _, m := range measurements {
 		if testing.Short() && m.name != "write_rate" && m.name != "send_bw" {

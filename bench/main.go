@@ -56,7 +56,6 @@ var measurements = []measurement{
 	{"dials", "connections by address, both ends in one process", dialRates, nil},
 	{"srd", "SRD beside RC by the verbs, both ends in one process, and on one goroutine where there is one peer: rate, bandwidth, round trip; then SRD's share of RC", compareSRD, nil},
 	{"cores", "8-byte writes, batched, by engines on one device, each with both ends of its connection", compareCores, nil},
-	{"flood", "8-byte writes, while another process sends to the connection manager of the end that is written to", compareFloods, serveFlood},
 }
 
 const warmUp = 300 * time.Millisecond
@@ -69,9 +68,9 @@ func main() {
 	flag.IntVar(&o.window, "window", 8, "large writes, reads or messages in flight")
 	flag.IntVar(&o.mtu, "mtu", 0, "path MTU in bytes (default: what the link allows)")
 	flag.StringVar(&o.run, "run", "", "the one measurement to run, such as write_bw")
-	flag.StringVar(&o.style, "style", "", "the one style of styles: poll, run, sleep, event or await; or the one row of connections, such as idle; or RC or SRD in srd; for the second process of flood: what, and where to")
+	flag.StringVar(&o.style, "style", "", "the one style of styles: poll, run, sleep, event or await; or the one row of connections, such as idle; or RC or SRD in srd")
 	flag.DurationVar(&o.ackTimeout, "ack-timeout", 0, "AckTimeout of the first process (default: what the device chooses)")
-	flag.IntVar(&o.rounds, "rounds", 3, "how often loss, connections, dials, srd and flood measure each of what they compare, in turns")
+	flag.IntVar(&o.rounds, "rounds", 3, "how often loss, connections, dials and srd measure each of what they compare, in turns")
 	flag.IntVar(&o.connections, "connections", 5000, "how many there are at most in connections, dials and srd")
 	flag.StringVar(&o.profile, "cpuprofile", "", "file for a CPU profile of the first process")
 	flag.BoolVar(&o.counters, "counters", false, "show the counters of each device when it is closed")
@@ -129,7 +128,7 @@ func run(o options) error {
 		fmt.Printf("%-11s %s\n            (%s)\n", m.name, figures, m.about)
 	}
 	if !found {
-		return fmt.Errorf("no measurement %q; there are write_rate, write_bw, read_bw, send_bw, write_lat, styles, loss, connections, dials, srd and flood", only)
+		return fmt.Errorf("no measurement %q; there are write_rate, write_bw, read_bw, send_bw, write_lat, styles, loss, connections, dials and srd", only)
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/verbena-rdma/verbena/internal/rig"
+	"github.com/verbena-rdma/verbena/test/rig"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -15,11 +15,11 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// openAdapter skips tests that TestRig of internal/rig runs in its guest.
+// openAdapter skips tests that TestRig of test/rig runs in its guest.
 func openAdapter(t *testing.T) verbs.Device {
 	t.Helper()
 	if os.Getenv("VERBENA_GUEST") == "" {
-		t.Skip("runs in the guest of TestRig of internal/rig")
+		t.Skip("runs in the guest of TestRig of test/rig")
 	}
 	return must(device.Open("rxe0"))
 }

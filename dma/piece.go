@@ -3,8 +3,8 @@ package dma
 import (
 	"fmt"
 
-	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/verbs"
+	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
 // piece is as much of a copy as the device moves at a time: a send of the queue pair

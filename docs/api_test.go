@@ -18,8 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hidden are the folders whose packages are not for users of the SDK.
-var hidden = []string{"internal", "samples", "bench", "testdata", "scripts", "docs", "cmd"}
+// hidden are the folders whose packages are not for users of the SDK. gid and lane, below
+// verbs, are what rdma and dma are made of.
+var hidden = []string{"internal", "samples", "bench", "test", "testdata", "scripts", "docs", "cmd", "gid", "lane"}
 
 // pkg is a public package: all files of its folder, whatever they are built for.
 type pkg struct {

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var (
 	tourStep = regexp.MustCompile("^\\| \\d+ \\| `([^`]+)` \\| (`[^|]+`) \\|")
-	sources  = regexp.MustCompile("`((?:pe|rdma|bufinv|mmap|internal|cgo)/[a-z_0-9/]+\\.[ch]?(?:go)?)`")
+	sources  = regexp.MustCompile("`((?:pe|rdma|bufinv|mmap|internal|soft|test|cgo)/[a-z_0-9/]+\\.[ch]?(?:go)?)`")
 	quoted   = regexp.MustCompile("`([^`]+)`")
 )
 

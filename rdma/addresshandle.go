@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
-	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/verbs"
+	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
 // handleLimit is how many address handles a context keeps that no task uses.

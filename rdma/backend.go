@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
+	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
 // backend is the side of a Context that the engine sees.

@@ -7,10 +7,10 @@ import (
 	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
-	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
+	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
 // Context is an RDMA context: connections, or an endpoint of datagrams, and the tasks that

@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/verbs"
+	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
 // DefaultQKey is the Q_Key of contexts of datagrams whose Config has none: that of

@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/verbena-rdma/verbena/internal/faultydevice"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/test/faultydevice"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 

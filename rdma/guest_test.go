@@ -21,20 +21,20 @@ import (
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/cgo/ibverbs"
-	guest "github.com/verbena-rdma/verbena/internal/rig"
-	"github.com/verbena-rdma/verbena/internal/soak"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/soft"
+	guest "github.com/verbena-rdma/verbena/test/rig"
+	"github.com/verbena-rdma/verbena/test/soak"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// requireGuest skips tests that TestRig of internal/rig runs in its guest.
+// requireGuest skips tests that TestRig of test/rig runs in its guest.
 func requireGuest(t *testing.T) {
 	t.Helper()
 	if os.Getenv("VERBENA_GUEST") == "" {
-		t.Skip("runs in the guest of TestRig of internal/rig")
+		t.Skip("runs in the guest of TestRig of test/rig")
 	}
 }
 

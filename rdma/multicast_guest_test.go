@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	guest "github.com/verbena-rdma/verbena/internal/rig"
 	"github.com/verbena-rdma/verbena/rdma"
+	guest "github.com/verbena-rdma/verbena/test/rig"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/verbena-rdma/verbena/internal/gid"
 	"github.com/verbena-rdma/verbena/verbs"
+	"github.com/verbena-rdma/verbena/verbs/gid"
 )
 
 // usablePort asks for a port's attributes, and fails if no packets pass it.

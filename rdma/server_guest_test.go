@@ -12,9 +12,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	guest "github.com/verbena-rdma/verbena/internal/rig"
-	"github.com/verbena-rdma/verbena/internal/soak"
 	"github.com/verbena-rdma/verbena/soft"
+	guest "github.com/verbena-rdma/verbena/test/rig"
+	"github.com/verbena-rdma/verbena/test/soak"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 

@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/verbena-rdma/verbena/internal/soak"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/test/soak"
 )
 
 // deadlock is more than a round takes, on a machine however busy.

@@ -5,7 +5,7 @@ package rdma_test
 import (
 	"testing"
 
-	"github.com/verbena-rdma/verbena/internal/soak"
+	"github.com/verbena-rdma/verbena/test/soak"
 )
 
 // So it is where one end, or both, are the kernel's.

@@ -4,10 +4,10 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/bufinv"
-	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/syncevent"
 	"github.com/verbena-rdma/verbena/verbs"
+	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
 // Task is one operation on the memory or the program of a peer: the one that a method of Pool

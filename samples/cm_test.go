@@ -12,8 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/verbena-rdma/verbena/internal/soak"
-	"github.com/verbena-rdma/verbena/samples/internal/pair"
+	"github.com/verbena-rdma/verbena/internal/pair"
+	"github.com/verbena-rdma/verbena/test/soak"
 )
 
 // freeRDMAPort is a port where nobody listens, in all likelihood.

@@ -3,7 +3,7 @@ package samples
 import (
 	"testing"
 
-	"github.com/verbena-rdma/verbena/internal/soak"
+	"github.com/verbena-rdma/verbena/test/soak"
 )
 
 // Two hosts count alternately, and eight writers of one on the event of the other.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/verbena-rdma/verbena/internal/soak"
+	"github.com/verbena-rdma/verbena/test/soak"
 )
 
 // counter is where one of two counting programs runs.
@@ -30,7 +30,7 @@ func count(t *testing.T, first, second counter, n, local int, args ...string) {
 		args = append(args, "-local", strconv.Itoa(local))
 	}
 	program := func(c counter, more ...string) *process {
-		command := append(slices.Clone(c.prefix), filepath.Join(bin, "count"), "-dir", dir, "-d", c.device,
+		command := append(slices.Clone(c.prefix), filepath.Join(bin, "counters"), "-dir", dir, "-d", c.device,
 			"-n", strconv.Itoa(n), "-timeout", soak.Patience(t, 5*time.Minute).String())
 		return start(t, slices.Concat(command, args, more)...)
 	}

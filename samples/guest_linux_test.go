@@ -11,15 +11,15 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/verbena-rdma/verbena/internal/soak"
+	"github.com/verbena-rdma/verbena/test/soak"
 )
 
-// requireGuest skips tests that TestRig of internal/rig runs in its guest, where one
+// requireGuest skips tests that TestRig of test/rig runs in its guest, where one
 // host has the kernel's rxe, and the other is the network namespace s.
 func requireGuest(t *testing.T) {
 	t.Helper()
 	if os.Getenv("VERBENA_GUEST") == "" {
-		t.Skip("runs in the guest of TestRig of internal/rig")
+		t.Skip("runs in the guest of TestRig of test/rig")
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/verbena-rdma/verbena/internal/soak"
+	"github.com/verbena-rdma/verbena/test/soak"
 )
 
 // Four clients of two kinds load a server with the same few keys. Each is killed at random

@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/verbena-rdma/verbena/internal/rig"
+	"github.com/verbena-rdma/verbena/test/rig"
 )
 
 // bin is where TestMain has put the programs.

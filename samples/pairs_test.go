@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/verbena-rdma/verbena/samples/internal/pair"
+	"github.com/verbena-rdma/verbena/internal/pair"
 )
 
 // patience is how long a program may take that ought to succeed.

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/verbena-rdma/verbena/samples/internal/pair"
+	"github.com/verbena-rdma/verbena/internal/pair"
 )
 
 // A program that waits, and one that is connecting, stop at a signal and leave

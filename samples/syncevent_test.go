@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/descriptor"
-	"github.com/verbena-rdma/verbena/samples/internal/pair"
+	"github.com/verbena-rdma/verbena/internal/pair"
 )
 
 // The steps and the values of both sides, in their order.

@@ -12,8 +12,8 @@ cd "$(dirname "$0")/.."
 go=${GO:-go}
 time=${FUZZTIME:-1m}
 parallel=${FUZZPARALLEL:-$(getconf _NPROCESSORS_ONLN)}
-transport=internal/roce/transport
-wire=internal/roce/wire
+transport=soft/internal/roce/transport
+wire=soft/internal/roce/wire
 fuzzers=("$transport FuzzReceive" "$transport FuzzReceiveUnreliable" "$transport FuzzAccess" "$wire FuzzParse" "$wire FuzzCheckICRC")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -28,8 +28,8 @@ fi
 # Packages without tests are programs, which the tests of samples build. Those that take
 # longest come first: they are not to run alone at the end.
 packages=$("$go" list -tags "$tags" -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...)
-echo "+ $go test -short ${flags[*]} -tags $tags ./internal/rig ./samples ./..."
-"$go" test -short "${flags[@]}" -tags "$tags" ./internal/rig ./samples $packages || failed=1
+echo "+ $go test -short ${flags[*]} -tags $tags ./test/rig ./samples ./..."
+"$go" test -short "${flags[@]}" -tags "$tags" ./test/rig ./samples $packages || failed=1
 
 # short prints the tests that ask for the short form, and match.
 short() {

@@ -13,12 +13,12 @@ import (
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/cgo/ibverbs"
-	"github.com/verbena-rdma/verbena/internal/rig"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/soft"
 	"github.com/verbena-rdma/verbena/syncevent"
+	"github.com/verbena-rdma/verbena/test/rig"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -58,7 +58,7 @@ func guestProgram(t *testing.T, engine *pe.Engine, name string) *program {
 // is that does nothing else: the guest is slow, and its processors are shared.
 func TestGuestPeersWake(t *testing.T) {
 	if os.Getenv("VERBENA_GUEST") == "" {
-		t.Skip("runs in the guest of TestRig of internal/rig")
+		t.Skip("runs in the guest of TestRig of test/rig")
 	}
 	for _, on := range []struct{ writer, owner string }{{"rxe0", "rxe0"}, {"soft", "rxe0"}, {"rxe0", "soft"}} {
 		t.Run(on.writer+" to "+on.owner, func(t *testing.T) {

@@ -41,7 +41,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 7, "how often each is measured")
 	flag.DurationVar(&o.duration, "t", 500*time.Millisecond, "time of each measurement; of each Go benchmark, in 10 slices")
 	flag.StringVar(&measurements, "run", "write_rate write_lat write_bw read_bw send_bw styles", "the measurements of bench, separated by spaces")
-	flag.StringVar(&packages, "packages", "pe dma rdma internal/roce internal/roce/transport", "the packages with Go benchmarks, separated by spaces")
+	flag.StringVar(&packages, "packages", "pe dma rdma soft/internal/roce soft/internal/roce/transport", "the packages with Go benchmarks, separated by spaces")
 	flag.StringVar(&o.filter, "bench", "^Benchmark(SubmitComplete|ProgressIdle|Copy|Write|Small|MiB)$", "the Go benchmarks, as for go test -bench")
 	flag.BoolVar(&o.verbose, "v", false, "write each figure to standard error as it comes")
 	showVersion := flag.Bool("version", false, "print the version, and exit")

@@ -1,5 +1,5 @@
 // Command perftest measures the SDK beside the programs of the package perftest, and
-// connections by address beside librdmacm's cmtime, in one boot of the virtual machine of internal/rig, and prints a table. It is what
+// connections by address beside librdmacm's cmtime, in one boot of the virtual machine of test/rig, and prints a table. It is what
 // make bench-rig runs.
 //
 // Both run on the kernel's rxe, one after the other in each round, since the speed
@@ -18,8 +18,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/verbena-rdma/verbena/internal/rig"
 	"github.com/verbena-rdma/verbena/internal/version"
+	"github.com/verbena-rdma/verbena/test/rig"
 )
 
 func main() {

@@ -11,15 +11,15 @@ import (
 	"syscall"
 
 	"github.com/verbena-rdma/verbena/cgo/internal/abi"
-	"github.com/verbena-rdma/verbena/internal/registration"
 	"github.com/verbena-rdma/verbena/verbs"
+	"github.com/verbena-rdma/verbena/verbs/rules"
 )
 
 var _ verbs.DMABufPD = (*protectionDomain)(nil)
 
 // RegDMABufMR implements [verbs.DMABufPD].
 func (p *protectionDomain) RegDMABufMR(buf verbs.DMABuf, access verbs.Access) (verbs.MR, error) {
-	if err := registration.CheckDMABuf(buf, access); err != nil {
+	if err := rules.CheckDMABuf(buf, access); err != nil {
 		return nil, err
 	}
 	if buf.FD < 0 || buf.FD > math.MaxInt32 {

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/verbena-rdma/verbena/cgo/internal/abi"
-	"github.com/verbena-rdma/verbena/internal/registration"
 	"github.com/verbena-rdma/verbena/verbs"
+	"github.com/verbena-rdma/verbena/verbs/rules"
 )
 
 type protectionDomain struct {
@@ -100,7 +100,7 @@ type memoryRegion struct {
 
 // RegMR implements [verbs.PD].
 func (p *protectionDomain) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
-	if err := registration.Check(uint64(len(mem)), access); err != nil {
+	if err := rules.CheckRegistration(uint64(len(mem)), access); err != nil {
 		return nil, err
 	}
 	if err := p.use("register memory"); err != nil {

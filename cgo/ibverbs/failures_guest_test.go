@@ -17,9 +17,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/verbena-rdma/verbena/internal/cmtest"
-	"github.com/verbena-rdma/verbena/internal/rig"
 	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/test/cmtest"
+	"github.com/verbena-rdma/verbena/test/rig"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/verbena-rdma/verbena/internal/rig"
+	"github.com/verbena-rdma/verbena/test/rig"
 )
 
 // TestRigFailures runs TestGuestFailures in a guest of its own, and replaces the table of

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/verbena-rdma/verbena/internal/cmtest"
+	"github.com/verbena-rdma/verbena/test/cmtest"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 

@@ -14,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/verbena-rdma/verbena/cgo/ibverbs"
-	"github.com/verbena-rdma/verbena/internal/rig"
 	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/test/rig"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// requireGuest skips tests that TestRig of internal/rig runs in its guest.
+// requireGuest skips tests that TestRig of test/rig runs in its guest.
 func requireGuest(t testing.TB) {
 	t.Helper()
 	if os.Getenv("VERBENA_GUEST") == "" {
-		t.Skip("runs in the guest of TestRig of internal/rig")
+		t.Skip("runs in the guest of TestRig of test/rig")
 	}
 }
 

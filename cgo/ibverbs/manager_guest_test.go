@@ -14,9 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/cgo/ibverbs"
-	"github.com/verbena-rdma/verbena/internal/cmtest"
-	"github.com/verbena-rdma/verbena/internal/soak"
 	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/test/cmtest"
+	"github.com/verbena-rdma/verbena/test/soak"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 

@@ -12,8 +12,8 @@ import (
 	"unsafe"
 
 	"github.com/verbena-rdma/verbena/cgo/internal/abi"
-	"github.com/verbena-rdma/verbena/internal/transition"
 	"github.com/verbena-rdma/verbena/verbs"
+	"github.com/verbena-rdma/verbena/verbs/rules"
 )
 
 // Modify implements [verbs.QP].
@@ -70,10 +70,10 @@ func (q *queuePair) checkRange(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 		{verbs.QPAttrMaxDestReadAtomic, a.MaxDestReadAtomic, min(q.pd.device.attr.MaxQPReadAtomic, 0xff)},
 	} {
 		if mask&f.mask != 0 && (f.value < 0 || f.value > f.most) {
-			return fmt.Errorf("attribute %s is %d, it must be from 0 to %d", transition.Name(f.mask), f.value, f.most)
+			return fmt.Errorf("attribute %s is %d, it must be from 0 to %d", rules.AttributeName(f.mask), f.value, f.most)
 		}
 	}
-	return transition.CheckKnown(a, mask)
+	return rules.CheckAttributes(a, mask)
 }
 
 // findFault finds out which attribute made the device refuse a change: devices do not
@@ -85,7 +85,7 @@ func (q *queuePair) findFault(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if C.vb_query_qp(q.c, &now, &init) == 0 {
 		q.state = verbs.QPState(now.qp_state)
 	}
-	err := transition.Check(q.init.Type, q.state, a, mask, transition.Limits{
+	err := rules.CheckTransition(q.init.Type, q.state, a, mask, rules.Limits{
 		Ports: d.attr.Ports, InitReadAtomic: d.attr.MaxInitReadAtomic, DestReadAtomic: d.attr.MaxQPReadAtomic,
 	})
 	if err != nil {
@@ -127,7 +127,7 @@ func attrNames(mask verbs.QPAttrMask) []string {
 	var names []string
 	for _, b := range abi.MaskBits {
 		if mask&b.Attr != 0 && b.Attr != verbs.QPAttrState {
-			names = append(names, transition.Name(b.Attr))
+			names = append(names, rules.AttributeName(b.Attr))
 		}
 	}
 	return names

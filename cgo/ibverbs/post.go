@@ -20,8 +20,8 @@ import (
 	"syscall"
 	"unsafe"
 
-	"github.com/verbena-rdma/verbena/internal/service"
 	"github.com/verbena-rdma/verbena/verbs"
+	"github.com/verbena-rdma/verbena/verbs/rules"
 )
 
 // A batch of requests is laid out in C memory and handed over in one call. More
@@ -137,7 +137,7 @@ func (s *sends) fill(q *queuePair, wrs []verbs.SendWR) (n int, err error) {
 		if entries > s.maxSGE {
 			return n, tooManyEntries(entries, s.maxSGE)
 		}
-		if err := service.Check(q.init.Type, wr.Op, wr.Flags); err != nil {
+		if err := rules.CheckRequest(q.init.Type, wr.Op, wr.Flags); err != nil {
 			return n, err
 		}
 		if used+entries > len(s.sges) {

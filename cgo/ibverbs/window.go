@@ -11,8 +11,8 @@ import (
 	"syscall"
 
 	"github.com/verbena-rdma/verbena/cgo/internal/abi"
-	"github.com/verbena-rdma/verbena/internal/registration"
 	"github.com/verbena-rdma/verbena/verbs"
+	"github.com/verbena-rdma/verbena/verbs/rules"
 )
 
 var _ verbs.WindowPD = (*protectionDomain)(nil)
@@ -107,7 +107,7 @@ type binding struct {
 
 // binding checks the objects of a bind. The device's handles are locked.
 func (p *protectionDomain) binding(wr *verbs.SendWR) (b binding, err error) {
-	if err := registration.CheckBind(wr.Bind); err != nil {
+	if err := rules.CheckBind(wr.Bind); err != nil {
 		return b, err
 	}
 	if len(wr.SGL) > 0 || wr.Flags&(verbs.FlagInline|verbs.FlagSolicited) != 0 {
@@ -121,7 +121,7 @@ func (p *protectionDomain) binding(wr *verbs.SendWR) (b binding, err error) {
 	if b.mw.c == nil {
 		return b, fmt.Errorf("the memory window: %w", verbs.ErrClosed)
 	}
-	if err := registration.CheckWindowKey(wr.Bind, b.mw.RKey()); err != nil {
+	if err := rules.CheckWindowKey(wr.Bind, b.mw.RKey()); err != nil {
 		return b, err
 	}
 	mr, ok := wr.Bind.MR.(*memoryRegion)

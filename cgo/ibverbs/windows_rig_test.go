@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/verbena-rdma/verbena/internal/rig"
+	"github.com/verbena-rdma/verbena/test/rig"
 )
 
 // TestRigWindows runs TestGuestWindows in a guest of its own, and replaces the table of

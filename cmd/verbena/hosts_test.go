@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/verbena-rdma/verbena/internal/netns"
+	"github.com/verbena-rdma/verbena/test/netns"
 )
 
 // host is where a program runs, and by which device.
@@ -84,12 +84,12 @@ func TestTwoHosts(t *testing.T) {
 	}
 }
 
-// guestHosts are the hosts of the guest of internal/rig: that of the kernel's rxe, and the
+// guestHosts are the hosts of the guest of test/rig: that of the kernel's rxe, and the
 // network namespace s.
 func guestHosts(t *testing.T) (rxe, soft host) {
 	t.Helper()
 	if os.Getenv("VERBENA_GUEST") == "" {
-		t.Skip("runs in the guest of TestRig of internal/rig")
+		t.Skip("runs in the guest of TestRig of test/rig")
 	}
 	return host{"rxe", "rxe0", nil, "10.0.0.1", "fd00::1"},
 		host{"soft", "soft-v1", []string{"ip", "netns", "exec", "s"}, "10.0.0.2", "fd00::2"}

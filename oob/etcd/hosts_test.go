@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/verbena-rdma/verbena/internal/netns"
+	"github.com/verbena-rdma/verbena/test/netns"
 )
 
 // hosts is a network of namespaces: three hosts, and a bridge between them, in a

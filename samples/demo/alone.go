@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/verbena-rdma/verbena/samples/internal/pair"
+	"github.com/verbena-rdma/verbena/internal/pair"
 )
 
 // killDelay is how long a program may take to stop after a signal.

@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 
 	"github.com/verbena-rdma/verbena/device"
-	"github.com/verbena-rdma/verbena/samples/internal/pair"
+	"github.com/verbena-rdma/verbena/internal/pair"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
 	"github.com/verbena-rdma/verbena/verbs"
 )

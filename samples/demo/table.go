@@ -4,7 +4,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/verbena-rdma/verbena/samples/internal/pair"
+	"github.com/verbena-rdma/verbena/internal/pair"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
 )
 

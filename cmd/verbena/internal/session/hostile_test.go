@@ -16,8 +16,8 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/link"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/tree"
-	"github.com/verbena-rdma/verbena/internal/soak"
 	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/test/soak"
 )
 
 // attacker is a sender that keeps to nothing.

@@ -29,7 +29,7 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/route"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/session"
 	"github.com/verbena-rdma/verbena/internal/interrupt"
-	"github.com/verbena-rdma/verbena/internal/soak"
+	"github.com/verbena-rdma/verbena/test/soak"
 )
 
 // asProgram is set in the environment of this test binary where it is to be the program.

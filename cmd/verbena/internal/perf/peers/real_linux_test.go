@@ -12,7 +12,7 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/peers/figure"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/peers/hosts"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/peers/tool"
-	"github.com/verbena-rdma/verbena/internal/netns"
+	"github.com/verbena-rdma/verbena/test/netns"
 )
 
 // The programs of others take the arguments, and print what is expected. Short: not all

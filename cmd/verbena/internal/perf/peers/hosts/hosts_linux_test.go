@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/verbena-rdma/verbena/internal/netns"
+	"github.com/verbena-rdma/verbena/test/netns"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

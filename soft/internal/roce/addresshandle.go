@@ -1,0 +1,93 @@
+package roce
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/srd"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// addressHandle leads datagrams to a peer. It is their transport.Output.
+type addressHandle struct {
+	udpOutput
+	way    srd.AH // of requests of SRD
+	number uint16
+	// sender and sourcePort are the queue pair at the other end, and the port that its
+	// datagrams come from; 0: not named.
+	sender     sender
+	sourcePort uint16
+	pd         *protectionDomain
+	closed     bool
+}
+
+// CreateAH implements verbs.PD.
+func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
+	const op = "create address handle"
+	d := p.device
+	if attr.Port != 0 {
+		if err := d.checkPort(attr.Port); err != nil {
+			return nil, fmt.Errorf("%s: %w", op, err)
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := p.checkOpen(op); err != nil {
+		return nil, err
+	}
+	find := d.outputTo
+	if attr.DGID.Addr().IsMulticast() {
+		find = d.outputToGroup
+	}
+	out, err := find(attr)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	p.refs++
+	a := &addressHandle{udpOutput: out, pd: p, way: srd.NewAH(srd.Address{Local: out.endpoint.index, Peer: out.peer})}
+	a.number = d.numbers.add(out.peer)
+	d.srd.SetNumber(len(d.endpoints), out.peer, a.number)
+	if !out.multicast {
+		a.sender, a.sourcePort = sender{out.peer, attr.SourceQPN}, attr.SourceUDPPort
+		d.senders.add(a.sender, a.sourcePort)
+	}
+	return a, nil
+}
+
+// Number implements verbs.NumberedAH. Beyond 65,535 peers it is verbs.NoAH.
+func (a *addressHandle) Number() uint16 { return a.number }
+
+// checkAH returns an error if a request in the domain cannot use the address
+// handle (IBTA 11.4.1.1).
+func (p *protectionDomain) checkAH(ah verbs.AH, remoteQPN uint32) error {
+	a, ok := ah.(*addressHandle)
+	switch {
+	case !ok || a.pd.device != p.device:
+		return fmt.Errorf("a datagram needs an address handle of device %s: %w", p.device.cfg.Name, verbs.ErrInvalid)
+	case a.pd != p:
+		return fmt.Errorf("its address handle is of protection domain %d, the queue pair of %d: %w", a.pd.id, p.id, verbs.ErrInvalid)
+	case a.closed:
+		return fmt.Errorf("its address handle: %w", verbs.ErrClosed)
+	case a.multicast != (remoteQPN == verbs.MulticastQPN):
+		return fmt.Errorf("RemoteQPN is %#x, and the datagram goes to %v: messages to multicast groups have %#x, and no others: %w", remoteQPN, a.peer.Addr(), verbs.MulticastQPN, verbs.ErrInvalid)
+	}
+	return nil
+}
+
+// Close implements verbs.AH. Datagrams posted before still leave; requests of SRD fail.
+func (a *addressHandle) Close() error {
+	d := a.pd.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if a.closed {
+		return nil
+	}
+	a.closed = true
+	a.pd.refs--
+	d.senders.remove(a.sender, a.sourcePort)
+	d.srd.CloseAH(&a.way)
+	if d.numbers.remove(a.peer) {
+		d.srd.SetNumber(len(d.endpoints), a.peer, verbs.NoAH)
+	}
+	d.main.failOverrun()
+	return nil
+}

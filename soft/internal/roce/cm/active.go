@@ -1,0 +1,232 @@
+package cm
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// MaxConnectPrivate is how many bytes of private data a REQ takes from the user.
+const MaxConnectPrivate = mad.REQPrivateLen - mad.IPHeaderLen
+
+// ConnectParams says what to connect, to whom, and how.
+type ConnectParams struct {
+	Service Service
+	// Path.Remote.Port is the UDP port of the peer's endpoint, mostly 4791.
+	Path Path
+	// SourcePort is named to the peer as the port of this side, from the port space of
+	// the service. 0: one from 49152 to 65535, at random.
+	SourcePort uint16
+	Transport  verbs.QPType // RC or UC
+
+	QPN                uint32 // of this side, from 2
+	PSN                uint32 // of the first packet that the peer is to send, 24 bits
+	ResponderResources uint8  // reads and atomics of the peer that this side can take
+	InitiatorDepth     uint8  // reads and atomics that this side wants to have outstanding
+	RetryCount         uint8  // 0 to 7; of both queue pairs
+	RNRRetry           uint8  // 0 to 7; that the peer's queue pair is to have
+	SRQ                bool   // the queue pair has a shared receive queue
+	FlowControl        bool   // end-to-end flow control
+	PathMTU            verbs.MTU
+	TrafficClass       uint8 // of the connection's packets, in both directions
+	PacketRate         uint8 // code of a path record; 0: the port's
+	// AckTimeout is the code of a round trip of the path with this side's delay
+	// (IBTA 12.7, local ACK timeout). 0: 17, 0.5 s.
+	AckTimeout uint8
+
+	// ResponseTimeout is the code of the time that either side has for a response.
+	// 0: 18, 1.07 s. The first repetitions of a message follow sooner, by the time in which
+	// the peer has answered before.
+	ResponseTimeout uint8
+	// MaxCMRetries is how often a message is repeated, 1 to 15. 0: 15. It is given up after
+	// one ResponseTimeout more than so many.
+	MaxCMRetries uint8
+	// Deadline ends the attempt until the REP has come; 0: only MaxCMRetries does.
+	Deadline time.Duration
+
+	PrivateData []byte // up to MaxConnectPrivate bytes
+	Value       any    // of the Conn
+}
+
+func (p *ConnectParams) check(m *Manager) error {
+	switch {
+	case !p.Path.usable():
+		return fmt.Errorf("the path from %v to %v needs two addresses of one family, and ports", p.Path.Local, p.Path.Remote)
+	case p.Transport != verbs.RC && p.Transport != verbs.UC:
+		return fmt.Errorf("the transport is %v, only RC and UC have connections; datagrams use Resolve", p.Transport)
+	case p.QPN < 2 || p.QPN >= 1<<24:
+		return fmt.Errorf("QPN is %#x, it must be from 2 to 0xffffff", p.QPN)
+	case p.PSN >= 1<<24:
+		return fmt.Errorf("PSN is %#x, it has 24 bits", p.PSN)
+	case p.RetryCount > 7 || p.RNRRetry > 7:
+		return fmt.Errorf("RetryCount is %d and RNRRetry %d, both end at 7", p.RetryCount, p.RNRRetry)
+	case !p.PathMTU.Valid() || p.PathMTU > m.config.MTU:
+		return fmt.Errorf("PathMTU is %d, it must be 256, 512, 1024, 2048 or 4096, and the port has %d", p.PathMTU, m.config.MTU)
+	case p.AckTimeout > 31 || p.ResponseTimeout > 31 || p.MaxCMRetries > 15 || p.PacketRate > 63:
+		return fmt.Errorf("AckTimeout is %d, ResponseTimeout %d, MaxCMRetries %d and PacketRate %d; they end at 31, 31, 15 and 63",
+			p.AckTimeout, p.ResponseTimeout, p.MaxCMRetries, p.PacketRate)
+	case len(p.PrivateData) > MaxConnectPrivate:
+		return fmt.Errorf("%d bytes of private data, a REQ takes %d", len(p.PrivateData), MaxConnectPrivate)
+	}
+	return nil
+}
+
+// Connect sends a REQ. EventConnectResponse, EventRejected or EventUnreachable follows.
+func (m *Manager) Connect(p ConnectParams, now time.Duration) (*Conn, error) {
+	setDefault(&p.AckTimeout, defaultAckTimeout)
+	setDefault(&p.ResponseTimeout, defaultResponseTimeout)
+	setDefault(&p.MaxCMRetries, defaultMaxCMRetries)
+	if err := p.check(m); err != nil {
+		return nil, fmt.Errorf("connect to %v at %v: %w: %w", p.Service, p.Path.Remote.Addr(), err, verbs.ErrInvalid)
+	}
+	if m.closed {
+		return nil, fmt.Errorf("connect to %v at %v: %w", p.Service, p.Path.Remote.Addr(), verbs.ErrClosed)
+	}
+	if len(m.conns) >= m.config.MaxConnections {
+		return nil, fmt.Errorf("connect to %v at %v: the device has %d connections, close some: %w", p.Service, p.Path.Remote.Addr(), len(m.conns), verbs.ErrLimit)
+	}
+	p.SourcePort = m.sourcePort(p.SourcePort)
+	c := &Conn{
+		Value: p.Value, manager: m, service: p.Service, kind: p.Transport, seen: true,
+		path: p.Path, local: p.Path.localGID(), remote: p.Path.remoteGID(),
+		peer:          netip.AddrPortFrom(p.Path.Remote.Addr(), p.Service.Port),
+		localID:       m.newID(func(id uint32) bool { return m.conns[id] != nil }),
+		transactionID: m.newTransactionID(p.Path.Local.Port()),
+		localQPN:      p.QPN, localPSN: p.PSN, mtu: p.PathMTU,
+		responderResources: p.ResponderResources, initiatorDepth: p.InitiatorDepth,
+		retryCount: p.RetryCount, rnrRetry: p.RNRRetry, ackTimeout: p.AckTimeout,
+		timeWait:     clamp(p.AckTimeout, minAckTimeout, maxAckTimeout),
+		trafficClass: p.TrafficClass,
+		repetition:   repetition{most: duration(p.ResponseTimeout)}, maxCMRetries: p.MaxCMRetries,
+		deadline: p.Deadline, deadlineCause: CauseDeadline,
+		message: m.buffer(),
+	}
+	c.timer.owner = c
+	transport := mad.TransportRC
+	if p.Transport == verbs.UC {
+		transport = mad.TransportUC
+		c.responderResources, c.initiatorDepth = 0, 0
+	}
+	private := ipHeader(p.Path, p.SourcePort)
+	req := mad.REQ{
+		TransactionID: c.transactionID, LocalCommID: c.localID, ServiceID: p.Service.ID(), CAGUID: m.config.CAGUID,
+		QKey: p.Path.sourceKey(), QPN: p.QPN, ResponderResources: c.responderResources, InitiatorDepth: c.initiatorDepth,
+		RemoteResponseTimeout: p.ResponseTimeout, Transport: transport, FlowControl: p.FlowControl,
+		StartingPSN: p.PSN, LocalResponseTimeout: p.ResponseTimeout, RetryCount: p.RetryCount,
+		PKey: defaultPKey, PathMTU: mad.MTUCode(p.PathMTU), RNRRetry: p.RNRRetry, MaxCMRetries: p.MaxCMRetries, SRQ: p.SRQ,
+		Primary: mad.Path{
+			LocalLID: mad.PermissiveLID, RemoteLID: mad.PermissiveLID, LocalGID: c.local, RemoteGID: c.remote,
+			PacketRate: p.PacketRate, TrafficClass: p.TrafficClass, HopLimit: hopLimit, AckTimeout: p.AckTimeout,
+		},
+		PrivateData: append(private[:], p.PrivateData...),
+	}
+	if err := req.Encode(c.message); err != nil {
+		m.release(c.message)
+		return nil, fmt.Errorf("connect to %v at %v: %w: %w", p.Service, p.Path.Remote.Addr(), err, verbs.ErrInvalid)
+	}
+	m.conns[c.localID] = c
+	c.startRetransmission(StateREQSent, now)
+	return c, nil
+}
+
+// sourcePort is the port that this side names as its own: the one given, or a dynamic one
+// (RFC 6335 6).
+func (m *Manager) sourcePort(given uint16) uint16 {
+	if given != 0 {
+		return given
+	}
+	return uint16(m.config.Random()) | 49152
+}
+
+// hopLimit is what an address attribute of 0 stands for.
+const hopLimit = 64
+
+// ipHeader is the header of RDMA CM, in front of the user's private data.
+func ipHeader(p Path, port uint16) (b [mad.IPHeaderLen]byte) {
+	h := mad.IPHeader{Source: p.Local.Addr(), Destination: p.Remote.Addr(), SourcePort: port}
+	h.Encode(&b)
+	return b
+}
+
+func (m *Manager) receiveREP(r *mad.REP, from Path, now time.Duration) {
+	c := m.conns[r.RemoteCommID]
+	switch {
+	case c == nil:
+		// The peer would wait for the RTU in vain.
+		m.counters.UnknownConnection++
+		m.sendREJ(answerPath(r.TransactionID, from), &mad.REJ{
+			TransactionID: r.TransactionID, LocalCommID: r.RemoteCommID, RemoteCommID: r.LocalCommID,
+			Message: mad.MessageREP, Reason: mad.ReasonInvalidCommID,
+		})
+		return
+	case c.passive || c.remoteKnown && c.remoteID != r.LocalCommID:
+		m.counters.UnknownConnection++
+		return
+	case !c.comesFromPeer(&from):
+		m.counters.WrongPeer++
+		return
+	case r.TransactionID != c.transactionID:
+		m.counters.WrongTransaction++
+		return
+	case r.QPN < 2:
+		m.counters.Malformed++
+		return
+	case c.state != StateREQSent:
+		c.duplicateREP(now)
+		return
+	}
+	c.remoteKnown, c.remoteID, c.remoteQPN, c.remotePSN, c.caGUID = true, r.LocalCommID, r.QPN, r.StartingPSN, r.CAGUID
+	c.sourcePort = sourcePort(r.QKey, &from)
+	if m.checkStale(c.peerKey(), now) {
+		c.sendREJ(mad.MessageREP, mad.ReasonStaleConnection, nil, nil)
+		m.post(Event{Type: EventRejected, Conn: c, Cause: CauseStale, Reason: mad.ReasonStaleConnection, Message: mad.MessageREP})
+		c.enterTimeWait(now)
+		return
+	}
+	c.joinPeers()
+	// The peer's responder resources limit our initiator depth, and the other way round.
+	c.responderResources = min(c.responderResources, r.InitiatorDepth)
+	c.initiatorDepth = min(c.initiatorDepth, r.ResponderResources)
+	c.rnrRetry, c.peerSRQ, c.peerFlow = r.RNRRetry, r.SRQ, r.FlowControl
+	c.ackTimeout = clamp(ackTimeout(c.ackTimeout-1, r.TargetAckDelay), minAckTimeout, 31)
+	c.answered(now)
+	c.stopRetransmission()
+	c.awaitCaller(StateREPReceived, c.repetition.most, now)
+	m.post(Event{Type: EventConnectResponse, Conn: c, PrivateData: bytes.Clone(r.PrivateData)})
+}
+
+// duplicateREP answers a REP that comes again: the RTU was lost, or the caller is slow.
+func (c *Conn) duplicateREP(now time.Duration) {
+	c.manager.counters.DuplicateREP++
+	switch {
+	case c.state == StateEstablished:
+		c.sendRTU()
+	case c.state == StateREPReceived && c.mraSent:
+		c.sendMRA(now)
+	}
+}
+
+// Establish sends the RTU, with up to 224 bytes of private data. The connection is
+// established then; the queue pair has to be in RTS. If the RTU is lost, the first packet
+// stands for it, or the peer repeats its REP.
+func (c *Conn) Establish(private []byte, _ time.Duration) error {
+	switch {
+	case c.state != StateREPReceived:
+		return c.wrongState("establish", StateREPReceived)
+	case len(private) > mad.RTUPrivateLen:
+		return fmt.Errorf("establish the connection with %v: %d bytes of private data, an RTU takes %d: %w", c.peer, len(private), mad.RTUPrivateLen, verbs.ErrInvalid)
+	}
+	c.stopRetransmission()
+	c.state, c.deadline = StateEstablished, 0
+	c.rtu = bytes.Clone(private)
+	c.sendRTU()
+	return nil
+}
+
+func (c *Conn) sendRTU() {
+	c.manager.send(c.path, &mad.RTU{TransactionID: c.transactionID, LocalCommID: c.localID, RemoteCommID: c.remoteID, PrivateData: c.rtu})
+}

@@ -1,0 +1,58 @@
+package cm
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// minRNRTimer is the code that QPAttr hands out: 0.64 ms (IBTA 9.7.5.2.8).
+const minRNRTimer = 12
+
+// QPAttr returns the attributes, and which of them count, that take the connection's queue
+// pair to the state Initialized, ReadyToReceive or ReadyToSend, as rdma_init_qp_attr(3)
+// does. The caller may change what is its own affair: the access rights (remote write,
+// and with responder resources remote read and atomics), MinRNRTimer, and the timeouts.
+//
+// Initialized is known from the beginning; the others when the peer has named its queue
+// pair. On a passive end the PSN of ReadyToReceive is that of Prepare or Accept.
+func (c *Conn) QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
+	reliable := c.kind == verbs.RC
+	if to != verbs.QPInitialized && c.remoteQPN == 0 {
+		return verbs.QPAttr{}, 0, fmt.Errorf("attributes of the connection with %v for %v: the peer's queue pair is not known in state %v; wait for EventConnectResponse: %w",
+			c.peer, to, c.state, verbs.ErrState)
+	}
+	switch to {
+	case verbs.QPInitialized:
+		a := verbs.QPAttr{State: to, Port: 1, Access: verbs.AccessRemoteWrite}
+		if c.responderResources > 0 {
+			a.Access |= verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
+		}
+		return a, verbs.QPAttrState | verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccess, nil
+	case verbs.QPReadyToReceive:
+		a := verbs.QPAttr{
+			State: to, PathMTU: c.mtu, DestQPN: c.remoteQPN, RQPSN: c.localPSN,
+			Address: verbs.AddressAttr{DGID: c.remote, SGIDIndex: c.path.GIDIndex, Port: 1, TrafficClass: c.trafficClass},
+		}
+		a.Address.SourceUDPPort = c.sourcePort
+		if port := c.path.Remote.Port(); port != wire.UDPPort {
+			a.Address.UDPPort = port
+		}
+		mask := verbs.QPAttrState | verbs.QPAttrAddress | verbs.QPAttrPathMTU | verbs.QPAttrDestQPN | verbs.QPAttrRQPSN
+		if reliable {
+			a.MaxDestReadAtomic, a.MinRNRTimer = int(c.responderResources), minRNRTimer
+			mask |= verbs.QPAttrMaxDestReadAtomic | verbs.QPAttrMinRNRTimer
+		}
+		return a, mask, nil
+	case verbs.QPReadyToSend:
+		a := verbs.QPAttr{State: to, SQPSN: c.remotePSN}
+		mask := verbs.QPAttrState | verbs.QPAttrSQPSN
+		if reliable {
+			a.Timeout, a.RetryCount, a.RNRRetry, a.MaxInitReadAtomic = c.ackTimeout, c.retryCount, c.rnrRetry, int(c.initiatorDepth)
+			mask |= verbs.QPAttrTimeout | verbs.QPAttrRetryCount | verbs.QPAttrRNRRetry | verbs.QPAttrMaxInitReadAtomic
+		}
+		return a, mask, nil
+	}
+	return verbs.QPAttr{}, 0, fmt.Errorf("attributes of the connection with %v for %v: only Initialized, ReadyToReceive and ReadyToSend have any: %w", c.peer, to, verbs.ErrInvalid)
+}

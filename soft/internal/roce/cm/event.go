@@ -1,0 +1,136 @@
+package cm
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
+)
+
+// EventType is what has happened.
+type EventType uint8
+
+// The events. Which fields of Event count is said of each; Conn does unless stated otherwise.
+const (
+	// EventConnectRequest: a REQ has come. Listener and PrivateData (56 bytes) are set.
+	// Answer by Accept or Reject, at once or within Config.HandshakeTimeout.
+	EventConnectRequest EventType = iota + 1
+	// EventConnectResponse: the peer accepts. PrivateData: of its REP, 196 bytes.
+	// Answer by Establish or Reject.
+	EventConnectResponse
+	// EventEstablished: the passive side is established. PrivateData: of the RTU, 224
+	// bytes; nil if a packet came in its place.
+	EventEstablished
+	// EventRejected: the peer ended the handshake by a REJ (CauseREJ). Reason, Message, Info
+	// and PrivateData (148 bytes) are set. With CauseStale this end has sent the REJ: the
+	// peer named a queue pair that another connection with it has.
+	EventRejected
+	// EventUnreachable: the handshake, or the resolution (Resolution is set, Conn is
+	// not), has come to no end; Cause says why.
+	EventUnreachable
+	// EventDisconnected: a connection has ended that at least one of the ends took for
+	// established; Cause says how. With
+	// CauseDREQ and CauseDREP, PrivateData is that of the message. With CauseREJ, Reason,
+	// Message, Info and PrivateData are those of the REJ.
+	EventDisconnected
+	// EventTimeWaitExit is the last event of every connection: the manager has
+	// forgotten it, and its queue pair number may be used again.
+	EventTimeWaitExit
+	// EventSIDRRequest: a SIDR_REQ has come. Listener, Request and PrivateData (180
+	// bytes) are set, Conn is not. Answer by Reply.
+	EventSIDRRequest
+	// EventSIDRResponse is the end of a resolution: Resolution, Status, QPN, QKey, Info
+	// and PrivateData (136 bytes) are set, Conn is not.
+	EventSIDRResponse
+)
+
+var eventNames = [...]string{
+	EventConnectRequest: "connect request", EventConnectResponse: "connect response", EventEstablished: "established",
+	EventRejected: "rejected", EventUnreachable: "unreachable", EventDisconnected: "disconnected",
+	EventTimeWaitExit: "time-wait exit", EventSIDRRequest: "SIDR request", EventSIDRResponse: "SIDR response",
+}
+
+// String is the event's name.
+func (t EventType) String() string {
+	if t > 0 && int(t) < len(eventNames) {
+		return eventNames[t]
+	}
+	return fmt.Sprintf("event %d", uint8(t))
+}
+
+// Cause is why something has ended.
+type Cause uint8
+
+// The causes.
+const (
+	CauseTimeout         Cause = iota + 1 // no answer to any retransmission
+	CauseDeadline                         // the deadline of the call has passed
+	CausePortUnreachable                  // nobody has the peer's UDP port
+	CauseNoRoute                          // this host has no way to the peer's address
+	CauseUnanswered                       // the application did not Accept or Establish in time
+	CauseREJ                              // the peer sent a REJ
+	CauseDREQ                             // the peer sent a DREQ
+	CauseDREP                             // the peer answered our DREQ
+	CauseStale                            // the peer does not know the connection any more
+)
+
+var causeNames = [...]string{
+	CauseTimeout: "no answer from the peer", CauseDeadline: "deadline exceeded",
+	CausePortUnreachable: "no process has the peer's UDP port", CauseUnanswered: "not answered by the application in time",
+	CauseREJ: "rejected by the peer", CauseDREQ: "disconnected by the peer", CauseDREP: "disconnected",
+	CauseStale: "the peer has lost the connection",
+}
+
+// String says the cause in words.
+func (c Cause) String() string {
+	if c > 0 && int(c) < len(causeNames) {
+		return causeNames[c]
+	}
+	return fmt.Sprintf("cause %d", uint8(c))
+}
+
+// Event is something to be delivered. Slices are the receiver's.
+type Event struct {
+	Type       EventType
+	Conn       *Conn
+	Listener   *Listener
+	Resolution *Resolution
+	Request    *SIDRRequest
+
+	Cause       Cause
+	Reason      mad.Reason
+	Message     mad.Message
+	Info        []byte
+	PrivateData []byte
+
+	Status    mad.SIDRStatus
+	QPN, QKey uint32
+}
+
+// post has an event wait for NextEvent.
+func (m *Manager) post(e Event) { m.events.Push(e) }
+
+// NextEvent takes the oldest event; false: there is none.
+func (m *Manager) NextEvent(e *Event) bool {
+	for m.events.Len() > 0 {
+		*e = m.events.Pop()
+		switch {
+		case e.Type == EventConnectRequest:
+			if e.Conn.deliver() {
+				return true
+			}
+		case e.Type == EventSIDRRequest:
+			if e.Request.deliver() {
+				return true
+			}
+		case e.Conn != nil:
+			// Nothing is reported of a request that ended before it was taken.
+			if e.Conn.seen && (!e.Conn.closed || e.Type == EventTimeWaitExit) {
+				return true
+			}
+		case !e.Resolution.closed:
+			return true
+		}
+	}
+	*e = Event{}
+	return false
+}

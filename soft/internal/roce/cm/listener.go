@@ -1,0 +1,128 @@
+package cm
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// ListenParams says what to listen for.
+type ListenParams struct {
+	Service Service
+	// Addr is the address of the device that is listened at; the zero value: all.
+	Addr netip.Addr
+	// Transport: RC, UC, or UD for SIDR.
+	Transport verbs.QPType
+	// Backlog limits the handshakes under way, from the REQ until the RTU, or until
+	// the application has replied to a SIDR_REQ. Requests beyond it are dropped, and
+	// the peer repeats them. Default: 1,024.
+	Backlog int
+	// MTU is the most that a connection may have. 0: Config.MTU.
+	MTU verbs.MTU
+	// Value is the caller's.
+	Value any
+}
+
+// Listener takes requests for a service.
+type Listener struct {
+	Value    any
+	manager  *Manager
+	key      listenerKey
+	params   ListenParams
+	halfOpen int
+	closed   bool
+}
+
+// Listen begins to take requests. A service can be listened for once at each address
+// and once at all; a request goes to the listener of its address first.
+func (m *Manager) Listen(p ListenParams) (*Listener, error) {
+	setDefault(&p.Backlog, defaultBacklog)
+	key := listenerKey{service: p.Service.ID()}
+	where := "at all addresses"
+	if p.Addr.IsValid() && !p.Addr.IsUnspecified() {
+		key.address = verbs.GIDFromAddr(p.Addr)
+		where = "at " + p.Addr.String()
+	}
+	switch {
+	case p.Service.Port == 0:
+		return nil, fmt.Errorf("listen %s: port 0 is no port to listen at, choose one from 1 to 65535: %w", where, verbs.ErrInvalid)
+	case p.Transport < verbs.RC || p.Transport > verbs.UD:
+		return nil, fmt.Errorf("listen for %v %s: transport %v is none of RC, UC and UD: %w", p.Service, where, p.Transport, verbs.ErrInvalid)
+	case p.MTU != 0 && !p.MTU.Valid():
+		return nil, fmt.Errorf("listen for %v %s: the MTU is %d, it must be 256, 512, 1024, 2048 or 4096, or 0: %w", p.Service, where, p.MTU, verbs.ErrInvalid)
+	case p.Backlog < 0:
+		return nil, fmt.Errorf("listen for %v %s: the backlog is %d, it must be positive, or 0 for %d: %w", p.Service, where, p.Backlog, defaultBacklog, verbs.ErrInvalid)
+	case m.closed:
+		return nil, fmt.Errorf("listen for %v %s: %w", p.Service, where, verbs.ErrClosed)
+	case m.listeners[key] != nil:
+		return nil, fmt.Errorf("listen for %v %s: this device listens for it already; close that listener or use another port: %w", p.Service, where, verbs.ErrInUse)
+	}
+	l := &Listener{Value: p.Value, manager: m, key: key, params: p}
+	m.listeners[key] = l
+	return l, nil
+}
+
+// Params returns what Listen was given, with defaults filled in.
+func (l *Listener) Params() ListenParams { return l.params }
+
+// HalfOpen is how many handshakes are under way, which Backlog limits.
+func (l *Listener) HalfOpen() int { return l.halfOpen }
+
+// Close stops listening. Requests that no event has told of yet are rejected as if
+// nobody listened; the others can still be accepted, and established connections stay.
+// Closing again does nothing.
+func (l *Listener) Close(now time.Duration) {
+	if l.closed {
+		return
+	}
+	l.closed = true
+	m := l.manager
+	delete(m.listeners, l.key)
+	var waiting []Event
+	for e := range m.events.All() {
+		if e.Listener == l {
+			waiting = append(waiting, e)
+		}
+	}
+	for _, e := range waiting {
+		switch {
+		case e.Type == EventSIDRRequest:
+			e.Request.sendReply(&mad.SIDRREP{Status: mad.SIDRNotSupported})
+		case e.Conn.state == StateREQReceived:
+			e.Conn.sendREJ(mad.MessageREQ, mad.ReasonInvalidServiceID, nil, nil)
+			e.Conn.remove()
+		}
+	}
+}
+
+// listenerFor finds who takes requests for a service at an address.
+func (m *Manager) listenerFor(service uint64, address verbs.GID) *Listener {
+	if l := m.listeners[listenerKey{service, address}]; l != nil {
+		return l
+	}
+	return m.listeners[listenerKey{service: service}]
+}
+
+// admit takes a place among the handshakes of a listener, unless there is none.
+func (m *Manager) admit(l *Listener) bool {
+	switch {
+	case l.halfOpen >= l.params.Backlog:
+		m.counters.BacklogFull++
+	case m.halfOpen >= m.config.MaxHalfOpen:
+		m.counters.HalfOpenFull++
+	default:
+		l.halfOpen++
+		m.halfOpen++
+		return true
+	}
+	return false
+}
+
+// leave gives the place back.
+func (m *Manager) leave(l *Listener) {
+	l.halfOpen--
+	m.halfOpen--
+}

@@ -1,0 +1,376 @@
+package cm
+
+import (
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Manager is the connection manager of one device.
+type Manager struct {
+	config   Config
+	counters Counters
+
+	listeners   map[listenerKey]*Listener
+	conns       map[uint32]*Conn // by own communication ID, in all states
+	requests    map[requestKey]*Conn
+	peers       map[peerKey]*Conn
+	resolutions map[uint32]*Resolution // by request ID
+	sidr        map[sidrKey]*SIDRRequest
+	roundTrips  map[verbs.GID]*roundTrip // by the peer's address
+	halfOpen    int
+	closed      bool
+
+	timers timers
+	out    fifo.Queue[Datagram]
+	events fifo.Queue[Event]
+	mad    [mad.Len]byte // that is being written
+	spare  []*[mad.Len]byte
+}
+
+type listenerKey struct {
+	service uint64
+	address verbs.GID // zero: all
+}
+
+// requestKey finds the connection that a REQ has made, for duplicates (IBTA 12.9.8).
+type requestKey struct {
+	address verbs.GID // the peer's
+	caGUID  uint64
+	commID  uint32
+}
+
+// peerKey finds the established connection of a peer's queue pair, for stale ones.
+type peerKey struct {
+	address verbs.GID
+	caGUID  uint64
+	qpn     uint32
+}
+
+// Datagram is a MAD to be sent from queue pair 1 to queue pair 1.
+type Datagram struct {
+	Path Path
+	MAD  [mad.Len]byte
+}
+
+// New makes a manager.
+func New(config Config) *Manager {
+	return &Manager{
+		config:    config.withDefaults(),
+		listeners: map[listenerKey]*Listener{}, conns: map[uint32]*Conn{},
+		requests: map[requestKey]*Conn{}, peers: map[peerKey]*Conn{},
+		resolutions: map[uint32]*Resolution{}, sidr: map[sidrKey]*SIDRRequest{},
+		roundTrips: map[verbs.GID]*roundTrip{},
+	}
+}
+
+// CAGUID is what the device goes by at its peers.
+func (m *Manager) CAGUID() uint64 { return m.config.CAGUID }
+
+// Counters returns what has been counted so far.
+func (m *Manager) Counters() Counters { return m.counters }
+
+// Entries says how much a manager holds.
+type Entries struct {
+	Listeners   int
+	Connections int // in all states, with time-wait
+	HalfOpen    int // handshakes and SIDR requests of peers
+	Resolutions int
+	Timers      int // what waits for a deadline; none of an established connection
+	Events      int // not taken yet
+}
+
+// Entries returns how much the manager holds.
+func (m *Manager) Entries() Entries {
+	return Entries{
+		Listeners: len(m.listeners), Connections: len(m.conns), HalfOpen: m.halfOpen,
+		Resolutions: len(m.resolutions), Timers: len(m.timers), Events: m.events.Len(),
+	}
+}
+
+// Deadline is when Expire is to be called; 0: there is no reason to.
+func (m *Manager) Deadline() time.Duration {
+	if len(m.timers) == 0 {
+		return 0
+	}
+	return m.timers[0].at
+}
+
+// Expire does what is due.
+func (m *Manager) Expire(now time.Duration) {
+	for len(m.timers) > 0 && m.timers[0].at <= now {
+		t := m.timers[0]
+		m.timers.remove(t)
+		t.owner.expire(now)
+	}
+}
+
+// maxOut is how many MADs wait to be sent; the next ones are dropped, as a network
+// drops them.
+const maxOut = 4096
+
+// NextMAD takes the oldest MAD that is to be sent; false: there is none.
+func (m *Manager) NextMAD(d *Datagram) bool {
+	if m.out.Len() == 0 {
+		return false
+	}
+	*d = m.out.Pop()
+	return true
+}
+
+// Close ends everything at once, as a process does that exits: each peer gets one REJ or
+// DREQ, which NextMAD still returns and nobody repeats. No event follows.
+func (m *Manager) Close(now time.Duration) {
+	for _, c := range m.conns {
+		c.Close(now)
+		if c.state != StateIdle {
+			c.remove()
+		}
+	}
+	for _, r := range m.resolutions {
+		r.Close()
+	}
+	for _, r := range m.sidr {
+		r.remove()
+	}
+	for _, l := range m.listeners {
+		l.closed = true
+	}
+	clear(m.listeners)
+	m.halfOpen, m.closed = 0, true
+	m.events.Clear()
+}
+
+// jitter is what is added at random to the time after which a request is repeated. Else
+// those who dial at the same moment, and find the backlog full, come back at the same
+// moment each time.
+func (m *Manager) jitter(interval time.Duration) time.Duration {
+	return time.Duration(m.config.Random() % uint64(interval/4+1))
+}
+
+// put has a MAD sent to p, unless too many wait.
+func (m *Manager) put(p Path, b *[mad.Len]byte) {
+	if m.out.Len() >= maxOut {
+		m.counters.OutputFull++
+		return
+	}
+	m.counters.Sent++
+	m.out.Push(Datagram{Path: p, MAD: *b})
+}
+
+// encoder is a message that can be sent.
+type encoder interface {
+	Encode(b *[mad.Len]byte) error
+}
+
+// send sends a message whose fields are known to fit.
+func (m *Manager) send(p Path, message encoder) {
+	_ = message.Encode(&m.mad)
+	m.put(p, &m.mad)
+}
+
+// sendREJ sends a REJ, of whatever the fields say.
+func (m *Manager) sendREJ(p Path, r *mad.REJ) {
+	m.counters.REJsSent++
+	m.send(p, r)
+}
+
+// buffer returns memory for a message that may have to be sent again.
+func (m *Manager) buffer() *[mad.Len]byte {
+	if n := len(m.spare); n > 0 {
+		b := m.spare[n-1]
+		m.spare = m.spare[:n-1]
+		return b
+	}
+	return new([mad.Len]byte)
+}
+
+// maxSpare is how many such memories are kept for the next ones.
+const maxSpare = 256
+
+func (m *Manager) release(b *[mad.Len]byte) {
+	if b != nil && len(m.spare) < maxSpare {
+		m.spare = append(m.spare, b)
+	}
+}
+
+// newID makes an ID that nobody can guess and that is not 0.
+func (m *Manager) newID(used func(uint32) bool) uint32 {
+	for {
+		if id := uint32(m.config.Random()); id != 0 && !used(id) {
+			return id
+		}
+	}
+}
+
+// Names reports whether a MAD names a connection, or a resolution, that this device has
+// with the peer, by an ID that only those can know who have seen the handshake. It
+// looks at nothing else, and is for those who are to decide whether the MAD is worth
+// receiving.
+func (m *Manager) Names(b []byte, from *Path) bool {
+	id, attribute, ok := mad.Receiver(b)
+	if !ok {
+		return false
+	}
+	if attribute == mad.AttrSIDRREP {
+		r := m.resolutions[id]
+		return r != nil && r.comesFromPeer(from)
+	}
+	c := m.conns[id]
+	return c != nil && c.comesFromPeer(from)
+}
+
+// Receive takes a MAD that came to queue pair 1 (the package's comment says what is
+// presumed of it). The bytes are the caller's again when it returns. It reports whether
+// the MAD was expected: a request, or the next message of a handshake, and not one that it
+// refused.
+func (m *Manager) Receive(b []byte, from Path, now time.Duration) (expected bool) {
+	if m.closed {
+		return false
+	}
+	refused := m.counters.refused()
+	m.receive(b, from, now)
+	return m.counters.refused() == refused
+}
+
+func (m *Manager) receive(b []byte, from Path, now time.Duration) {
+	m.counters.Received++
+	h, err := mad.DecodeHeader(b)
+	if err == nil {
+		switch h.Attribute {
+		case mad.AttrREQ:
+			var r mad.REQ
+			if err = r.Decode(b); err == nil {
+				m.receiveREQ(&r, from, now)
+			}
+		case mad.AttrMRA:
+			var r mad.MRA
+			if err = r.Decode(b); err == nil {
+				m.receiveMRA(&r, from, now)
+			}
+		case mad.AttrREJ:
+			var r mad.REJ
+			if err = r.Decode(b); err == nil {
+				m.receiveREJ(&r, from, now)
+			}
+		case mad.AttrREP:
+			var r mad.REP
+			if err = r.Decode(b); err == nil {
+				m.receiveREP(&r, from, now)
+			}
+		case mad.AttrRTU:
+			var r mad.RTU
+			if err = r.Decode(b); err == nil {
+				m.receiveRTU(&r, from, now)
+			}
+		case mad.AttrDREQ:
+			var r mad.DREQ
+			if err = r.Decode(b); err == nil {
+				m.receiveDREQ(&r, from, now)
+			}
+		case mad.AttrDREP:
+			var r mad.DREP
+			if err = r.Decode(b); err == nil {
+				m.receiveDREP(&r, from, now)
+			}
+		case mad.AttrSIDRREQ:
+			var r mad.SIDRREQ
+			if err = r.Decode(b); err == nil {
+				m.receiveSIDRREQ(&r, from, now)
+			}
+		case mad.AttrSIDRREP:
+			var r mad.SIDRREP
+			if err = r.Decode(b); err == nil {
+				m.receiveSIDRREP(&r, from, now)
+			}
+		case mad.AttrLAP:
+			var r mad.LAP
+			if err = r.Decode(b); err == nil {
+				m.receiveLAP(&r, from)
+			}
+		case mad.AttrAPR:
+			m.counters.WrongState++ // nobody here sends a LAP
+		}
+	}
+	if err != nil {
+		m.counters.Malformed++
+	}
+}
+
+// find returns the connection that a message from a peer is for. The peer's own
+// communication ID has to fit, unless none is known yet.
+func (m *Manager) find(localID, remoteID uint32, from Path) *Conn {
+	return m.findBy(localID, remoteID, from, (*Conn).comesFromPeer)
+}
+
+func (m *Manager) findBy(localID, remoteID uint32, from Path, comes func(*Conn, *Path) bool) *Conn {
+	c := m.conns[localID]
+	switch {
+	case c == nil || c.remoteKnown && c.remoteID != remoteID:
+		m.counters.UnknownConnection++
+	case !comes(c, &from):
+		m.counters.WrongPeer++
+	default:
+		return c
+	}
+	return nil
+}
+
+// PeerUnreachable takes the host's word that nobody has the peer's UDP port (ICMP port
+// unreachable, which the kernel has matched with a datagram of ours). What waits for an
+// answer from there ends; established connections do not.
+func (m *Manager) PeerUnreachable(path Path, now time.Duration) {
+	var gone []expirer
+	for _, t := range m.timers {
+		switch o := t.owner.(type) {
+		case *Conn:
+			if o.path.Remote.Port() == path.Remote.Port() && o.comesFromAddress(&path) && o.awaitsAnswer() {
+				gone = append(gone, o)
+			}
+		case *Resolution:
+			if o.path.Remote.Port() == path.Remote.Port() && o.comesFromPeer(&path) {
+				gone = append(gone, o)
+			}
+		}
+	}
+	for _, o := range gone {
+		switch o := o.(type) {
+		case *Conn:
+			o.giveUp(CausePortUnreachable, now)
+		case *Resolution:
+			o.end(Event{Type: EventUnreachable, Cause: CausePortUnreachable})
+		}
+	}
+}
+
+// NoRoute says that the host did not take a datagram of NextMAD's, since it has no way to
+// the peer. What that asks for the first time ends. It goes on where a way was there before:
+// there may be one again.
+func (m *Manager) NoRoute(d *Datagram, now time.Duration) {
+	h, err := mad.DecodeHeader(d.MAD[:])
+	if err != nil {
+		return
+	}
+	switch h.Attribute {
+	case mad.AttrREQ:
+		var r mad.REQ
+		_ = r.Decode(d.MAD[:])
+		if c := m.conns[r.LocalCommID]; c != nil && c.state == StateREQSent && !c.repetition.repeated {
+			c.giveUp(CauseNoRoute, now)
+		}
+	case mad.AttrSIDRREQ:
+		var r mad.SIDRREQ
+		_ = r.Decode(d.MAD[:])
+		if o := m.resolutions[r.RequestID]; o != nil && !o.repetition.repeated {
+			o.end(Event{Type: EventUnreachable, Cause: CauseNoRoute})
+		}
+	}
+}
+
+// pKeyUsable reports whether a P_Key is of the default partition, which is all that the
+// device is in.
+func pKeyUsable(key uint16) bool { return key&0x7fff == defaultPKey&0x7fff }
+
+const defaultPKey = 0xffff

@@ -1,0 +1,108 @@
+package cm
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// DisconnectParams says how to disconnect.
+type DisconnectParams struct {
+	PrivateData []byte // up to 220 bytes
+	// Deadline ends the wait for the DREP; 0: only the retransmissions do.
+	Deadline time.Duration
+}
+
+// Disconnect sends a DREQ. EventDisconnected follows, when the peer has answered or no
+// answer is to be expected any more.
+func (c *Conn) Disconnect(p DisconnectParams, now time.Duration) error {
+	switch {
+	case c.state != StateEstablished:
+		return c.wrongState("disconnect", StateEstablished)
+	case len(p.PrivateData) > mad.DREQPrivateLen:
+		return fmt.Errorf("disconnect from %v: %d bytes of private data, a DREQ takes %d: %w", c.peer, len(p.PrivateData), mad.DREQPrivateLen, verbs.ErrInvalid)
+	}
+	m := c.manager
+	c.transactionIDClose = m.newTransactionID(c.path.Local.Port())
+	c.message = m.buffer()
+	_ = (&mad.DREQ{
+		TransactionID: c.transactionIDClose, LocalCommID: c.localID, RemoteCommID: c.remoteID,
+		RemoteQPN: c.remoteQPN, PrivateData: p.PrivateData,
+	}).Encode(c.message) // everything has been checked
+	c.deadline, c.deadlineCause = p.Deadline, CauseDeadline
+	c.startRetransmission(StateDREQSent, now)
+	return nil
+}
+
+func (m *Manager) receiveDREQ(r *mad.DREQ, from Path, now time.Duration) {
+	c := m.conns[r.RemoteCommID]
+	if c == nil || !c.remoteKnown || c.remoteID != r.LocalCommID {
+		// The peer waits for an answer all the same.
+		m.counters.UnknownConnection++
+		m.sendDREP(answerPath(r.TransactionID, from), r)
+		return
+	}
+	switch {
+	case !c.comesFromPeer(&from):
+		m.counters.WrongPeer++
+		return
+	case r.RemoteQPN != c.localQPN:
+		m.counters.WrongQPN++
+		return
+	}
+	switch c.state {
+	case StateEstablished, StateREPSent, StateREPReceived, StateDREQSent:
+		m.sendDREP(c.path, r)
+		m.post(Event{Type: EventDisconnected, Conn: c, Cause: CauseDREQ, PrivateData: bytes.Clone(r.PrivateData)})
+		c.enterTimeWait(now)
+	case StateTimeWait:
+		m.counters.DuplicateDREQ++
+		m.sendDREP(c.path, r)
+	default:
+		m.counters.WrongState++
+	}
+}
+
+func (m *Manager) sendDREP(p Path, r *mad.DREQ) {
+	m.send(p, &mad.DREP{TransactionID: r.TransactionID, LocalCommID: r.RemoteCommID, RemoteCommID: r.LocalCommID})
+}
+
+func (m *Manager) receiveDREP(r *mad.DREP, from Path, now time.Duration) {
+	// A device that has come back at the peer's address sends from another port, and answers
+	// too: by the transaction ID of the question, which only that device has seen.
+	c := m.findBy(r.RemoteCommID, r.LocalCommID, from, (*Conn).comesFromAddress)
+	cause := CauseDREP
+	switch {
+	case c == nil:
+		return
+	case c.state == StateDREQSent && r.TransactionID == c.transactionIDClose:
+		c.answered(now)
+	case c.state != StateEstablished && c.state != StateDREQSent:
+		m.counters.WrongState++
+		return
+	case c.transactionIDProbe != 0 && r.TransactionID == c.transactionIDProbe:
+		cause = CauseStale
+	default:
+		m.counters.WrongTransaction++
+		return
+	}
+	m.post(Event{Type: EventDisconnected, Conn: c, Cause: cause, PrivateData: bytes.Clone(r.PrivateData)})
+	c.enterTimeWait(now)
+}
+
+// receiveLAP answers the offer of an alternate path: there is none (IBTA 12.8.2).
+func (m *Manager) receiveLAP(r *mad.LAP, from Path) {
+	c := m.find(r.RemoteCommID, r.LocalCommID, from)
+	switch {
+	case c == nil:
+	case r.RemoteQPN != c.localQPN:
+		m.counters.WrongQPN++
+	case c.state != StateEstablished:
+		m.counters.WrongState++
+	default:
+		m.send(c.path, &mad.APR{TransactionID: r.TransactionID, LocalCommID: c.localID, RemoteCommID: c.remoteID, Status: mad.APNotSupported})
+	}
+}

@@ -1,0 +1,330 @@
+package roce
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// completionQueue is guarded by the lock of its shard.
+type completionQueue struct {
+	device  *Device
+	shard   atomic.Pointer[shard]
+	poller  any // CQInit.Poller
+	entries transport.Ring[completion]
+	overrun bool
+	armed   armed
+	notify  func()
+	refs    int
+	closed  bool
+
+	extended *extendedQueue // nil: it is not
+	fields   verbs.WCFields
+	extras   transport.Ring[verbs.WCExtra] // of the entries, where it is
+}
+
+type completion struct {
+	wc    verbs.WC
+	frees transport.Places
+}
+
+// extendedQueue is a completion queue that was asked for more than a WC has.
+type extendedQueue struct{ *completionQueue }
+
+// completionFields are what an extended queue can report.
+const completionFields = verbs.WCTimestamp | verbs.WCWallClock | verbs.WCSource
+
+// asCompletionQueue returns the queue behind one that this driver has made, or nil.
+func asCompletionQueue(cq verbs.CQ) *completionQueue {
+	switch c := cq.(type) {
+	case *completionQueue:
+		return c
+	case *extendedQueue:
+		if c != nil {
+			return c.completionQueue
+		}
+	}
+	return nil
+}
+
+// handle is the queue as the program knows it.
+func (c *completionQueue) handle() verbs.CQ {
+	if c.extended != nil {
+		return c.extended
+	}
+	return c
+}
+
+type armed uint8
+
+const (
+	notArmed armed = iota
+	armedSolicited
+	armedAny
+)
+
+// CreateCQ implements verbs.Device.
+func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
+	const op = "create completion queue"
+	if init.Capacity < 1 || init.Capacity > maxCQE {
+		return nil, fmt.Errorf("%s: %d entries, 1 to %d are possible: %w", op, init.Capacity, maxCQE, verbs.ErrLimit)
+	}
+	if unknown := init.Fields &^ completionFields; unknown != 0 {
+		return nil, fmt.Errorf("%s: device %s does not know the fields %#x: %w", op, d.cfg.Name, uint32(unknown), verbs.ErrNotSupported)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, d.closedError(op)
+	}
+	c := &completionQueue{device: d, poller: init.Poller, entries: transport.NewRing[completion](init.Capacity)}
+	s := d.shardOf(c.poller)
+	d.addPoller(c.poller, s)
+	c.shard.Store(s)
+	d.queues[c] = struct{}{}
+	if init.Fields != 0 {
+		c.fields, c.extras = init.Fields, transport.NewRing[verbs.WCExtra](init.Capacity)
+		c.extended = &extendedQueue{c}
+	}
+	return c.handle(), nil
+}
+
+// lock takes the lock of the queue's shard, which the caller unlocks.
+func (c *completionQueue) lock() *shard { return lockShard(&c.shard) }
+
+func (c *completionQueue) Capacity() int { return c.entries.Depth() }
+
+// Complete implements transport.Completer. The lock is held.
+func (c *completionQueue) Complete(wc verbs.WC, frees transport.Places, solicited bool) {
+	entry := c.push(frees)
+	if entry == nil {
+		return
+	}
+	*entry = wc
+	if c.fields != 0 {
+		*c.extras.Push() = c.extra(verbs.NoAH, verbs.GID{})
+	}
+	c.signal(&wc, solicited)
+}
+
+// CompleteFrom implements srd.Completer. The lock is held.
+func (c *completionQueue) CompleteFrom(wc verbs.WC, frees transport.Places, number uint16, gid verbs.GID) {
+	entry := c.push(frees)
+	if entry == nil {
+		return
+	}
+	*entry = wc
+	if c.fields != 0 {
+		*c.extras.Push() = c.extra(number, gid)
+	}
+	c.signal(&wc, false)
+}
+
+// push appends a completion, to be filled in. It returns nil if the queue has overflowed.
+func (c *completionQueue) push(frees transport.Places) *verbs.WC {
+	if c.overrun || c.entries.Full() {
+		frees.Free()
+		c.overflow()
+		return nil
+	}
+	e := c.entries.Push()
+	e.frees = frees
+	return &e.wc
+}
+
+// Room implements srd.Completer. The lock is held.
+func (c *completionQueue) Room(others int) bool { return c.entries.Len()+others < c.entries.Depth() }
+
+// extra is what was asked for beside a completion.
+func (c *completionQueue) extra(number uint16, gid verbs.GID) (x verbs.WCExtra) {
+	if c.fields&verbs.WCSource != 0 {
+		x.SourceAH, x.SourceGID = number, gid
+	}
+	if c.fields&(verbs.WCTimestamp|verbs.WCWallClock) == 0 {
+		return x
+	}
+	now := time.Now()
+	if c.fields&verbs.WCTimestamp != 0 {
+		x.Timestamp = uint64(now.Sub(c.device.base))
+	}
+	if c.fields&verbs.WCWallClock != 0 {
+		x.WallClock = uint64(now.UnixNano())
+	}
+	return x
+}
+
+// signal wakes a program that waits for the completion.
+func (c *completionQueue) signal(wc *verbs.WC, solicited bool) {
+	if c.armed == armedAny || c.armed == armedSolicited && (solicited || wc.Status != verbs.StatusSuccess) {
+		c.fire()
+	}
+}
+
+func (c *completionQueue) fire() {
+	c.armed = notArmed
+	if c.notify != nil {
+		c.notify()
+	}
+}
+
+// overflow is called when there is no room for a completion. None is polled any more, and
+// their places are free at once: a shared receive queue, which others use too, loses none.
+func (c *completionQueue) overflow() {
+	if c.overrun {
+		return
+	}
+	c.overrun = true
+	for c.entries.Len() > 0 {
+		c.pop()
+	}
+	s := c.shard.Load()
+	s.overrun = append(s.overrun, c)
+	c.device.log.Error().Str("device", c.device.cfg.Name).Int("entries", c.Capacity()).Msg("completion queue overrun")
+	c.device.report(verbs.Event{Type: verbs.EventCQError, CQ: c.handle()})
+	if c.armed != notArmed {
+		c.fire()
+	}
+}
+
+// failOverrun puts the queue pairs in error whose completion queue has
+// overflowed. It is not done on the spot, since one of them may be in the middle
+// of a packet.
+func (s *shard) failOverrun() {
+	d := s.device
+	for len(s.overrun) > 0 {
+		c := s.overrun[0]
+		s.overrun = s.overrun[1:]
+		for _, q := range d.queuePairs {
+			if q.sendCQ == c || q.recvCQ == c {
+				// Refused in Reset, where nothing completes.
+				_ = q.transport.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState)
+			}
+		}
+		for _, q := range d.srdPairs {
+			if q.sendCQ == c || q.recvCQ == c {
+				_ = q.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState, d.now())
+			}
+		}
+	}
+}
+
+// pop takes the oldest completion off the queue. It is valid until the next push.
+func (c *completionQueue) pop() *verbs.WC {
+	e := c.entries.Pop()
+	e.frees.Free()
+	return &e.wc
+}
+
+// Poll implements verbs.CQ.
+func (c *completionQueue) Poll(wc []verbs.WC) (int, error) {
+	s := c.lock()
+	defer s.mu.Unlock()
+	n, err := c.await(s, len(wc))
+	if err != nil {
+		return 0, err
+	}
+	for i := range n {
+		wc[i] = *c.pop()
+		if c.fields != 0 {
+			c.extras.Pop()
+		}
+	}
+	return n, nil
+}
+
+// PollExtended implements verbs.ExtendedCQ.
+func (x *extendedQueue) PollExtended(wcs []verbs.WC, extras []verbs.WCExtra) (int, error) {
+	c := x.completionQueue
+	if len(wcs) != len(extras) {
+		return 0, fmt.Errorf("poll completion queue of device %s into slices of %d and %d places: they must have the same length: %w", c.device.cfg.Name, len(wcs), len(extras), verbs.ErrInvalid)
+	}
+	s := c.lock()
+	defer s.mu.Unlock()
+	n, err := c.await(s, len(wcs))
+	if err != nil {
+		return 0, err
+	}
+	for i := range n {
+		wcs[i], extras[i] = *c.pop(), *c.extras.Pop()
+	}
+	return n, nil
+}
+
+// await makes progress if the queue holds fewer than n entries, and returns how many of
+// n it holds then. The lock of its shard is held.
+func (c *completionQueue) await(s *shard, n int) (int, error) {
+	d := c.device
+	if c.closed {
+		return 0, d.closedError("poll completion queue")
+	}
+	// A program that has armed its queue polls once more before it sleeps. That
+	// poll does not mean that others follow.
+	if c.armed == notArmed && s.asleep.Load() {
+		s.asleep.Store(false)
+	}
+	if c.entries.Len() < n {
+		s.polls.Add(1)
+		s.inPoll = c.armed == notArmed
+		s.progress(d.now(), nil)
+		s.inPoll = false
+	}
+	if c.overrun {
+		s.failOverrun()
+		return 0, fmt.Errorf("poll completion queue of %d entries on device %s: it overflowed, make it larger: %w", c.Capacity(), d.cfg.Name, verbs.ErrOverrun)
+	}
+	return min(n, c.entries.Len()), nil
+}
+
+// Arm implements verbs.CQ.
+func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
+	d := c.device
+	s := c.lock()
+	defer s.mu.Unlock()
+	switch {
+	case c.closed:
+		return false, d.closedError("arm completion queue")
+	case c.entries.Len() > 0 || c.overrun:
+		return false, nil
+	}
+	switch {
+	case !solicitedOnly:
+		c.armed = armedAny
+	case c.armed == notArmed:
+		c.armed = armedSolicited
+	}
+	s.armed++
+	s.sleeps()
+	if !s.unacknowledged.empty() {
+		s.sendDelayedAcks()
+		s.transmit(d.now())
+	}
+	if len(s.local.polled.peers) > 0 {
+		s.local.programSleeps()
+	}
+	return true, nil
+}
+
+// OnCompletion implements verbs.CQ.
+func (c *completionQueue) OnCompletion(notify func()) {
+	defer c.lock().mu.Unlock()
+	c.notify = notify
+}
+
+func (c *completionQueue) Close() error {
+	d := c.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case c.closed:
+		return nil
+	case c.refs > 0:
+		return fmt.Errorf("close completion queue: %d queue pairs use it: %w", c.refs, verbs.ErrInUse)
+	}
+	c.closed = true
+	d.removePoller(c.poller)
+	delete(d.queues, c)
+	return nil
+}

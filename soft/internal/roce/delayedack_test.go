@@ -1,0 +1,259 @@
+package roce
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// talk is a pair of queue pairs whose programs reply to each message at once.
+type talk struct {
+	t    *testing.T
+	x, y *side
+}
+
+// newTalk connects two devices by UDP that know where the other's packets come from.
+func newTalk(t *testing.T, a, b Config) talk {
+	a.DisableLocal, b.DisableLocal = true, true
+	x, y := openSide(t, a, 64), openSide(t, b, 64)
+	x.path.SourceUDPPort, y.path.SourceUDPPort = y.source().Port(), x.source().Port()
+	x.connect(y)
+	y.connect(x)
+	return talk{t, x, y}
+}
+
+// ack returns the state of a side's acknowledgement.
+func (s *side) ack() delayedAck {
+	q := s.qp.(*queuePair)
+	defer q.lock().mu.Unlock()
+	return q.ack
+}
+
+// repliedAtOnce is as if a side had replied at once of late, which a busy machine may keep it from.
+func (s *side) repliedAtOnce() {
+	q := s.qp.(*queuePair)
+	l := q.lock()
+	defer l.mu.Unlock()
+	q.ack.poll, q.ack.armed, q.ack.replies = 0, l.armed, q.ack.enough
+}
+
+func (c talk) send(from, to *side) {
+	c.t.Helper()
+	_, err := to.qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{to.sge(0, 8)}}})
+	require.NoError(c.t, err)
+	from.post(verbs.SendWR{Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{from.sge(8, 8)}})
+}
+
+// await waits for that many completions.
+func (c talk) await(s *side, n int) []verbs.WC {
+	c.t.Helper()
+	wcs := s.wait(n)
+	for _, wc := range wcs {
+		require.Equal(c.t, verbs.StatusSuccess, wc.Status)
+	}
+	return wcs
+}
+
+// exchange sends a message, and the reply to it.
+func (c talk) exchange() {
+	c.t.Helper()
+	c.send(c.x, c.y)
+	c.await(c.y, 1)
+	c.send(c.y, c.x)
+	c.await(c.x, 2)
+	c.await(c.y, 1)
+}
+
+// delay sends messages until y has one whose acknowledgement waits.
+func (c talk) delay() {
+	c.t.Helper()
+	if c.y.dev.endpoints[0].socket.Features().MaxSegments == 1 {
+		c.t.Skip("the system sends no trains of packets")
+	}
+	for begin := time.Now(); ; {
+		c.y.repliedAtOnce()
+		c.send(c.x, c.y)
+		c.await(c.y, 1)
+		if c.y.ack().waiting {
+			return
+		}
+		c.await(c.x, 1)
+		require.Less(c.t, time.Since(begin), 5*time.Minute, "no acknowledgement waits")
+	}
+}
+
+// The acknowledgement of a message waits for the reply of a program that has replied at once of
+// late, and for nothing else: who does not reply, but polls, sleeps, closes the queue pair or does
+// something else, has it sent.
+func TestDelayedAck(t *testing.T) {
+	arm := func(t *testing.T, s *side) {
+		for { // it is not armed while something is in it
+			armed, err := s.cq.Arm(false)
+			require.NoError(t, err)
+			if armed {
+				return
+			}
+			_, err = s.cq.Poll(s.wcs)
+			require.NoError(t, err)
+		}
+	}
+	for name, instead := range map[string]func(*testing.T, *side){
+		"does something else": func(*testing.T, *side) {},
+		"polls": func(t *testing.T, s *side) {
+			_, err := s.cq.Poll(s.wcs)
+			require.NoError(t, err)
+			require.False(t, s.ack().waiting)
+		},
+		"sleeps": func(t *testing.T, s *side) {
+			arm(t, s)
+			require.False(t, s.ack().waiting)
+		},
+		"closes the queue pair": func(t *testing.T, s *side) { require.NoError(t, s.qp.Close()) },
+		"resets the queue pair": func(t *testing.T, s *side) {
+			require.NoError(t, s.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newTalk(t, Config{}, Config{})
+			c.delay()
+			instead(t, c.y)
+			c.await(c.x, 1)
+		})
+	}
+	t.Run("replies", func(t *testing.T) {
+		c := newTalk(t, Config{}, Config{})
+		for range 10 {
+			c.delay()
+			c.send(c.y, c.x)
+			require.False(t, c.y.ack().waiting)
+			wcs := c.await(c.x, 2)
+			require.Equal(t, verbs.WCSend, wcs[0].Opcode, "the request completes before the reply to it")
+			require.Equal(t, verbs.WCRecv, wcs[1].Opcode)
+			c.await(c.y, 1)
+		}
+	})
+	t.Run("replies no longer", func(t *testing.T) {
+		c := newTalk(t, Config{}, Config{})
+		c.delay()
+		before := c.y.ack().enough
+		c.await(c.x, 1)
+		require.Equal(t, min(2*before, manyReplies), c.y.ack().enough)
+		c.send(c.x, c.y)
+		c.await(c.y, 1)
+		require.False(t, c.y.ack().waiting, "it has not replied the last time")
+		c.await(c.x, 1)
+	})
+	t.Run("is about to sleep", func(t *testing.T) {
+		c := newTalk(t, Config{}, Config{})
+		c.delay()
+		c.send(c.y, c.x)
+		c.await(c.x, 2)
+		c.await(c.y, 1)
+		arm(t, c.y)
+		c.x.post(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{c.x.sge(0, 8)}, RemoteAddr: c.y.mr.Addr(), RKey: c.y.mr.RKey()})
+		_, err := c.y.cq.Poll(c.y.wcs) // as one does before it sleeps
+		require.NoError(t, err)
+		require.False(t, c.y.ack().waiting)
+		c.await(c.x, 1)
+	})
+}
+
+// An acknowledgement that waits is looked at in time, though the deadline of an earlier one passes
+// in the same round.
+func TestDelayedAckHasADeadline(t *testing.T) {
+	c := newTalk(t, Config{}, Config{})
+	for range 5 {
+		c.delay()
+		c.send(c.y, c.x)
+		c.await(c.x, 2)
+		c.send(c.x, c.y)
+		time.Sleep(longestDelay + longestDelay/10)
+		for n := 0; n == 0; {
+			var err error
+			n, err = c.y.cq.Poll(c.y.wcs)
+			require.NoError(t, err)
+		}
+		s := c.y.shard()
+		s.mu.Lock()
+		waits, deadline, now := c.y.qp.(*queuePair).ack.waiting, s.deadline, s.device.now()
+		s.mu.Unlock()
+		if waits {
+			require.LessOrEqual(t, deadline, now+longestDelay)
+			require.NotZero(t, deadline)
+		}
+		c.await(c.x, 1)
+		for range 4 { // what else is there
+			_, err := c.y.cq.Poll(c.y.wcs)
+			require.NoError(t, err)
+		}
+	}
+}
+
+// Both ends of a conversation have their acknowledgements wait.
+func TestDelayedAcksOfBothEnds(t *testing.T) {
+	c := newTalk(t, Config{}, Config{})
+	for begin := time.Now(); ; {
+		c.delay()
+		c.x.repliedAtOnce()
+		c.send(c.y, c.x)
+		c.await(c.x, 2)
+		if c.x.ack().waiting {
+			break
+		}
+		c.await(c.y, 1)
+		require.Less(t, time.Since(begin), 5*time.Minute, "the other end's never waits")
+	}
+	c.await(c.y, 1)
+}
+
+// Acknowledgements do not wait where nothing is gained by it, or where the peer may be another
+// implementation.
+func TestNoDelayedAck(t *testing.T) {
+	t.Run("every packet by itself", func(t *testing.T) {
+		c := newTalk(t, Config{}, Config{DisableSegmentation: true})
+		for range 2 * fewReplies {
+			c.exchange()
+		}
+		c.send(c.x, c.y)
+		c.await(c.y, 1)
+		require.False(c.t, c.y.ack().waiting)
+		c.await(c.x, 1)
+	})
+	t.Run("congestion is controlled", func(t *testing.T) {
+		c := newTalk(t, Config{}, Config{CongestionControl: true})
+		require.NotNil(t, c.x.ack().from)
+		require.Nil(t, c.y.ack().from)
+	})
+	t.Run("peer whose port is not known", func(t *testing.T) {
+		x, y := openPair(t, Config{DisableLocal: true}, Config{DisableLocal: true}, 64)
+		if x.source().Port() < firstSendPort {
+			t.Skip("another process has the port of RoCEv2, so that x has a port that names its own")
+		}
+		require.Nil(t, y.ack().from)
+	})
+}
+
+// What follows a message is taken first if it is a positive acknowledgement for the same queue pair: a
+// NAK would end the connection, and the message before it would not be received.
+func TestAcknowledgementFollows(t *testing.T) {
+	packet := func(o wire.Opcode, syndrome wire.Syndrome) link.Datagram {
+		b := make([]byte, o.HeaderLen()+wire.ICRCLen)
+		p := wire.Packet{Opcode: o, DestQP: 7, AETH: wire.AETH{Syndrome: syndrome}}
+		p.PutHeaders(b)
+		return link.Datagram{Data: b}
+	}
+	message, ack := packet(wire.RCSendOnly, 0), packet(wire.RCAcknowledge, wire.Ack(wire.AckUnlimited))
+	require.True(t, acknowledgementFollows([]link.Datagram{message, ack}))
+	require.False(t, acknowledgementFollows([]link.Datagram{ack, message}))
+	for _, syndrome := range []wire.Syndrome{wire.Nak(wire.NakRemoteAccess), wire.RNRNak(1)} {
+		require.False(t, acknowledgementFollows([]link.Datagram{message, packet(wire.RCAcknowledge, syndrome)}))
+	}
+	ack.Src = netip.MustParseAddrPort("127.0.0.1:61000")
+	require.False(t, acknowledgementFollows([]link.Datagram{message, ack}), "from somebody else")
+}

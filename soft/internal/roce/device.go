@@ -1,0 +1,448 @@
+package roce
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/verbena-rdma/verbena/internal/closers"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/srd"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Limits of the device.
+const (
+	maxQP         = 1 << 16
+	maxQPWR       = 1 << 16
+	maxSGE        = 32
+	maxCQE        = 1 << 22
+	maxInline     = 512
+	maxMW         = 1 << 20
+	maxAH         = 1 << 24
+	pathOverhead  = 96 // bytes that IP, UDP and transport headers take at most
+	minimumWindow = 64 << 10
+	maximumWindow = 1 << 20
+)
+
+// Device is an open software device.
+type Device struct {
+	cfg  Config
+	guid uint64
+	log  zerolog.Logger
+	base time.Time // the transport's time zero
+	main *shard    // the first
+
+	// mu guards what follows, which is also read under the lock of any shard; where
+	// something else is said, under that of main alone.
+	mu          shards
+	closed      bool
+	endpoints   []*endpoint // of main
+	pollers     map[any]*poller
+	unshared    bool // no more shards can be opened
+	memory      *transport.Memory
+	domains     map[uint32]*protectionDomain
+	defaultPD   *protectionDomain
+	queuePairs  map[uint32]*queuePair
+	queues      map[*completionQueue]struct{}
+	receives    map[*sharedReceiveQueue]struct{}
+	numbering   numbering
+	nextDomain  uint32
+	subscribers map[int]func(verbs.Event)
+	nextHandle  int
+	capture     *capture
+	faults      faultSettings
+	groups      map[netip.Addr]*group
+	services    *generalServices // nil: no connection manager was opened yet
+	srdPairs    map[uint32]*srdQueuePair
+	senders     senders
+	memories    sharedMemories
+	refusals    *refusals // has a lock of its own
+
+	reporting sync.Mutex // events are reported one after the other
+
+	// Guarded by main.
+	multicast multicastCounts
+	srd       *srd.Transport
+	srdReply  udpOutput // of the answer to a stranger
+	// srdReplied: such an answer is to be flushed.
+	srdReplied bool
+	numbers    handleNumbers
+	busy       *endpoint // that the last packet of SRD came by; at first, the first
+
+	running sync.WaitGroup
+	closers closers.List // of memory maps and the like
+}
+
+// drops counts packets that went no further.
+type drops struct {
+	malformed uint64
+	badICRC   uint64
+	wrongPeer uint64 // no such queue pair, or not from its peer
+	// wrongSource: from the peer's address, and not from its port.
+	wrongSource uint64
+	policed     uint64 // messages to queue pair 1 beyond the policer's limits
+	send        uint64 // the socket would not take it
+}
+
+// multicastCounts counts packets of multicast groups.
+type multicastCounts struct{ sent, received uint64 }
+
+// Open opens a device.
+func Open(cfg Config) (*Device, error) {
+	if err := cfg.Faults.check(); err != nil {
+		return nil, fmt.Errorf("open device %s: %w: %w", cfg.Name, err, verbs.ErrInvalid)
+	}
+	d := &Device{
+		cfg: cfg, log: cfg.Log, base: time.Now(), faults: faultSettings{all: cfg.Faults},
+		memory:      transport.NewMemory(),
+		pollers:     make(map[any]*poller),
+		queues:      make(map[*completionQueue]struct{}),
+		receives:    make(map[*sharedReceiveQueue]struct{}),
+		domains:     make(map[uint32]*protectionDomain),
+		queuePairs:  make(map[uint32]*queuePair),
+		srdPairs:    make(map[uint32]*srdQueuePair),
+		senders:     make(senders),
+		subscribers: make(map[int]func(verbs.Event)),
+		guid:        uint64(randomUint32())<<32 | uint64(randomUint32()),
+		numbering:   newNumbering(),
+	}
+	d.refusals = newRefusals(d)
+	if cfg.Owner == nil {
+		d.cfg.Owner = d
+	}
+	d.defaultPD = d.newDomain()
+	d.main = &shard{device: d}
+	d.mu.list = []*shard{d.main}
+	var unavailable error
+	for _, a := range cfg.Addresses {
+		e, err := openEndpoint(d.main, len(d.main.endpoints), a)
+		switch {
+		case err == nil:
+			d.main.endpoints = append(d.main.endpoints, e)
+		case a.Port() == 0 && errors.Is(err, syscall.EADDRNOTAVAIL):
+			// The system is still checking whether another host has the address
+			// (RFC 4862 5.4). The other addresses can be used meanwhile.
+			unavailable = err
+			d.log.Warn().Err(err).Msg("an address is left out")
+		default:
+			_ = d.closeEndpoints()
+			return nil, fmt.Errorf("open device %s: %w", cfg.Name, err)
+		}
+	}
+	d.endpoints = d.main.endpoints
+	if len(d.endpoints) == 0 {
+		if unavailable == nil {
+			unavailable = fmt.Errorf("it has no address: %w", verbs.ErrNoDevice)
+		}
+		return nil, fmt.Errorf("open device %s: %w", cfg.Name, unavailable)
+	}
+	// After the addresses are taken: a caller that finds one in use tries another,
+	// with the same capture.
+	if cfg.Capture != nil {
+		d.capture = newCapture(cfg.Capture, d.base)
+		if err := d.capture.failed; err != nil {
+			_ = d.closeEndpoints()
+			return nil, fmt.Errorf("open device %s: begin the packet capture: %w", cfg.Name, err)
+		}
+	}
+	d.openSRD()
+	if d.capture != nil {
+		for _, e := range d.endpoints {
+			e.wantHeaders()
+		}
+	}
+	d.main.openLocal()
+	d.main.start()
+	return d, nil
+}
+
+func (d *Device) now() time.Duration { return time.Since(d.base) }
+
+// Name implements verbs.Device.
+func (d *Device) Name() string { return d.cfg.Name }
+
+// Driver implements verbs.Device.
+func (d *Device) Driver() string { return "soft" }
+
+// Query implements verbs.Device.
+func (d *Device) Query() (verbs.DeviceAttr, error) {
+	return verbs.DeviceAttr{
+		FirmwareVersion:    "software",
+		NodeGUID:           d.guid,
+		MaxMRSize:          1 << 47,
+		MaxQP:              maxQP,
+		MaxQPWR:            maxQPWR,
+		MaxSGE:             maxSGE,
+		MaxCQ:              1 << 16,
+		MaxCQE:             maxCQE,
+		MaxMR:              1 << 24,
+		MaxPD:              1 << 16,
+		MaxSRQ:             1 << 16,
+		MaxSRQWR:           maxQPWR,
+		MaxSRQSGE:          maxSGE,
+		MaxAH:              maxAH,
+		MaxMulticastGroups: d.maxGroups(),
+		MaxQPReadAtomic:    transport.MaxReadAtomic,
+		MaxInitReadAtomic:  transport.MaxReadAtomic,
+		MaxInline:          maxInline,
+		MaxMessage:         transport.MaxMessage,
+		Ports:              1,
+		Transports:         verbs.TransportSet(verbs.RC, verbs.UC, verbs.UD, verbs.SRD),
+		Atomics:            true,
+		AtomicsGlobal:      true, // the processor's own
+		MaxMW:              maxMW,
+		MWTypes:            verbs.MWTypeSet(verbs.MWType1, verbs.MWType2),
+		Invalidation:       true,
+		CMPathMTU:          true,
+		CompletionFields:   completionFields,
+		ClockFrequency:     uint64(time.Second), // nanoseconds
+		SRD:                d.srdAttr(),
+	}, nil
+}
+
+// QueryPort implements verbs.Device.
+func (d *Device) QueryPort(port int) (verbs.PortAttr, error) {
+	if err := d.checkPort(port); err != nil {
+		return verbs.PortAttr{}, err
+	}
+	return verbs.PortAttr{
+		State: verbs.PortActive, LinkLayer: verbs.LinkEthernet,
+		MaxMTU: 4096, ActiveMTU: pathMTU(d.cfg.InterfaceMTU),
+		GIDTable: len(d.endpoints), Interface: d.cfg.Interface,
+	}, nil
+}
+
+// window is how many bytes may be under way to any peer.
+func (d *Device) window() int {
+	window := maximumWindow
+	for _, e := range d.endpoints {
+		window = min(window, e.window)
+	}
+	return window
+}
+
+func (d *Device) checkPort(port int) error {
+	if port != 1 {
+		return fmt.Errorf("device %s has one port, 1, not %d: %w", d.cfg.Name, port, verbs.ErrInvalid)
+	}
+	return nil
+}
+
+// pathMTU is the largest path MTU whose packets fit an interface's MTU.
+func pathMTU(interfaceMTU int) verbs.MTU {
+	mtu := verbs.MTU(4096)
+	for mtu > 256 && interfaceMTU > 0 && int(mtu)+pathOverhead > interfaceMTU {
+		mtu /= 2
+	}
+	return mtu
+}
+
+// GIDs implements verbs.Device.
+func (d *Device) GIDs(port int) ([]verbs.GIDEntry, error) {
+	if err := d.checkPort(port); err != nil {
+		return nil, err
+	}
+	entries := make([]verbs.GIDEntry, len(d.endpoints))
+	for i, e := range d.endpoints {
+		addr := e.socket.Addr()
+		entries[i] = verbs.GIDEntry{
+			Index: i, GID: verbs.GIDFromAddr(addr.Addr()), Type: verbs.GIDRoCEv2,
+			Interface: d.cfg.Interface, UDPPort: addr.Port(), SourceUDPPort: e.socket.Source().Port(),
+		}
+	}
+	return entries, nil
+}
+
+// DefaultPD implements verbs.Device.
+func (d *Device) DefaultPD() verbs.PD { return d.defaultPD }
+
+// SubscribeEvents implements verbs.Device.
+func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	id := d.nextHandle
+	d.nextHandle++
+	d.subscribers[id] = handle
+	return func() {
+		// Events are reported under the lock: no handler runs once it is held.
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.subscribers, id)
+	}
+}
+
+func (d *Device) report(e verbs.Event) {
+	d.reporting.Lock()
+	defer d.reporting.Unlock()
+	for _, handle := range d.subscribers {
+		handle(e)
+	}
+}
+
+// SetFaults changes the faults of packets that arrive from now on, but for those of peers that
+// have faults of their own.
+func (d *Device) SetFaults(f Faults) error {
+	if err := f.check(); err != nil {
+		return fmt.Errorf("set faults of device %s: %w: %w", d.cfg.Name, err, verbs.ErrInvalid)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.faults.all = f
+	d.faultsChanged(netip.Addr{})
+	return nil
+}
+
+// SetPeerFaults changes those from one address. The zero value gives it those of the device again.
+func (d *Device) SetPeerFaults(peer netip.Addr, f Faults) error {
+	err := f.check()
+	if err == nil && (!peer.IsValid() || peer.IsUnspecified() || peer.IsMulticast()) {
+		err = fmt.Errorf("%v is no peer's address", peer)
+	}
+	if err != nil {
+		return fmt.Errorf("set faults of packets from %v to device %s: %w: %w", peer, d.cfg.Name, err, verbs.ErrInvalid)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	peer = peer.Unmap().WithZone("")
+	if f == (Faults{}) {
+		delete(d.faults.peers, peer)
+	} else {
+		if d.faults.peers == nil {
+			d.faults.peers = make(map[netip.Addr]Faults)
+		}
+		d.faults.peers[peer] = f
+	}
+	d.faultsChanged(peer)
+	return nil
+}
+
+// faultsChanged has the faults of packets from an address take effect, or those of the device if it
+// is none. It is called with the locks of all shards held.
+func (d *Device) faultsChanged(peer netip.Addr) {
+	for _, s := range d.mu.list {
+		for _, e := range s.endpoints {
+			e.setFaults(peer)
+		}
+	}
+	for _, s := range d.mu.list {
+		s.local.faultsChanged()
+	}
+	for _, s := range d.mu.list {
+		s.transmit(d.now()) // answers to what was held
+	}
+}
+
+// Close implements verbs.Device.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil
+	}
+	err := d.queuesInUse()
+	d.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := d.closers.Close(); err != nil {
+		return fmt.Errorf("close device %s: %w", d.cfg.Name, err)
+	}
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil
+	}
+	if err := d.inUse(); err != nil {
+		d.mu.Unlock()
+		return err
+	}
+	d.closed = true
+	wait := d.localOff()
+	d.mu.Unlock()
+	wait() // whoever has the addresses next is to find their names in shared memory free
+	d.mu.Lock()
+	err = d.closeEndpoints()
+	d.mu.Unlock()
+	d.running.Wait()
+	return errors.Join(err, d.capture.err())
+}
+
+// OnClose implements verbs.ClosingDevice.
+func (d *Device) OnClose(f func() error) (remove func()) { return d.closers.Add(f) }
+
+func (d *Device) notClosed(n int, what string) error {
+	return fmt.Errorf("close device %s: %d %s not closed: %w", d.cfg.Name, n, what, verbs.ErrInUse)
+}
+
+// queuesInUse returns an error if the device may still be at work, so that its memory
+// cannot be closed.
+func (d *Device) queuesInUse() error {
+	switch {
+	case len(d.queuePairs)+len(d.srdPairs) > 0:
+		return d.notClosed(len(d.queuePairs)+len(d.srdPairs), "queue pairs")
+	case len(d.domains) > 1:
+		return d.notClosed(len(d.domains)-1, "protection domains")
+	case len(d.queues) > 0:
+		return d.notClosed(len(d.queues), "completion queues")
+	case d.services != nil && d.services.managers > 0:
+		return d.notClosed(d.services.managers, "connection managers")
+	}
+	return nil
+}
+
+// inUse returns an error if something of the device is not closed.
+func (d *Device) inUse() error {
+	switch {
+	case d.memory.Len() > 0:
+		return d.notClosed(d.memory.Len(), "memory regions")
+	case d.defaultPD.refs > 0:
+		return d.notClosed(d.defaultPD.refs, "objects of the default protection domain")
+	}
+	return d.queuesInUse()
+}
+
+// localPatience is how long other processes can hold up the end of shared memory, by what they
+// have sent (local.Channel.CloseConnection). After that its goroutines end when they can.
+const localPatience = 2 * time.Second
+
+// localOff has no more packets go through shared memory. It returns what waits for channels that
+// end or are being made, for localPatience at most, to be called without the lock.
+func (d *Device) localOff() (wait func()) {
+	var waits []func()
+	for _, s := range d.mu.list {
+		waits = append(waits, s.local.off())
+	}
+	return func() {
+		ended := make(chan struct{})
+		go func() {
+			for _, wait := range waits {
+				wait()
+			}
+			close(ended)
+		}()
+		select {
+		case <-ended:
+		case <-time.After(localPatience):
+			d.log.Warn().Msg("another process holds up the end of shared memory")
+		}
+	}
+}
+
+func (d *Device) closeEndpoints() error {
+	var errs []error
+	for _, s := range d.mu.list {
+		errs = append(errs, s.closeEndpoints())
+	}
+	return errors.Join(errs...)
+}
+
+// closedError is for calls on a device that has been closed.
+func (d *Device) closedError(op string) error {
+	return fmt.Errorf("%s: device %s: %w", op, d.cfg.Name, verbs.ErrClosed)
+}

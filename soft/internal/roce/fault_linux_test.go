@@ -1,0 +1,184 @@
+package roce
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/test/soak"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// breakable is memory of a program that can stop to be accessible.
+type breakable struct {
+	t    testing.TB
+	mem  []byte
+	file *os.File
+}
+
+func newBreakable(t testing.TB, n int) *breakable {
+	file, err := os.Create(filepath.Join(t.TempDir(), "memory"))
+	require.NoError(t, err)
+	require.NoError(t, file.Truncate(int64(n)))
+	mem, err := unix.Mmap(int(file.Fd()), 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, unix.Munmap(mem))
+		require.NoError(t, file.Close())
+	})
+	return &breakable{t, mem, file}
+}
+
+// breaks are the ways in which accesses to memory begin to fail.
+var breaks = map[string]func(b *breakable){
+	"SIGBUS":  func(b *breakable) { assert.NoError(b.t, b.file.Truncate(0)) },
+	"SIGSEGV": func(b *breakable) { assert.NoError(b.t, unix.Mprotect(b.mem, unix.PROT_NONE)) },
+}
+
+// Memory of a program that cannot be accessed any more fails the requests that use it, with the
+// status that says whose memory it was, and hurts nothing else: neither the process, nor another
+// connection of the device.
+func TestSoakMemoryFaults(t *testing.T) {
+	rounds := soak.Rounds(t, 1, 100)
+	for _, path := range []string{"shared memory", "UDP", "itself"} {
+		for signal, breakIt := range breaks {
+			for _, use := range []string{"peer writes", "peer reads", "peer sends", "peer adds", "own write", "own read", "own send"} {
+				for _, n := range []int{8, 100_000} {
+					if use == "peer adds" && n != 8 {
+						continue
+					}
+					t.Run(fmt.Sprintf("%s/%s/%s/%d", path, signal, use, n), func(t *testing.T) {
+						for range rounds {
+							t.Run("", func(t *testing.T) { memoryFault(t, path, use, n, breakIt) })
+						}
+					})
+				}
+			}
+		}
+	}
+}
+
+// memoryFault has a request use memory until it is refused: x submits it, and the memory that breaks
+// is that of y, or its own.
+func memoryFault(t *testing.T, path, use string, n int, breakIt func(*breakable)) {
+	const size = 128 << 10
+	cfg := Config{DisableLocal: path == "UDP"}
+	x := openAdaptive(t, cfg, 2*size)
+	y := x
+	if path != "itself" {
+		y = openAdaptive(t, cfg, 2*size)
+		y.connect(x)
+	}
+	x.connect(y)
+	if path == "shared memory" {
+		awaitSharedMemory(x, y)
+	}
+	b := newBreakable(t, size)
+	own := strings.HasPrefix(use, "own")
+	owner := y
+	if own {
+		owner = x
+	}
+	mr := must(owner.dev.DefaultPD().RegMR(b.mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead|verbs.AccessRemoteAtomic))
+	t.Cleanup(func() { require.NoError(t, mr.Close()) })
+	broken := verbs.SGE{Addr: mr.Addr(), Length: uint32(n), LKey: mr.LKey()}
+	wr := verbs.SendWR{Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, n)}, RemoteAddr: mr.Addr(), RKey: mr.RKey(), CompareAdd: 1}
+	receive, want := broken, verbs.StatusRemoteOperationError
+	switch {
+	case own:
+		wr.RemoteAddr, wr.RKey, wr.SGL[0] = y.mr.Addr()+size, y.mr.RKey(), broken
+		receive, want = y.sge(size, n), verbs.StatusLocalProtectionError
+	case path == "itself":
+		want = verbs.StatusFlushed // it is its own responder, which goes into error
+	}
+	switch use {
+	case "peer writes", "own write":
+		wr.Op = verbs.OpWrite
+	case "peer reads", "own read":
+		wr.Op = verbs.OpRead
+	case "peer sends", "own send":
+		wr.Op = verbs.OpSend
+	case "peer adds":
+		wr.Op = verbs.OpFetchAdd
+	}
+	var work sync.WaitGroup
+	work.Go(func() { breakIt(b) })
+	if wr.Op == verbs.OpFetchAdd {
+		work.Wait() // in the midst of one, the fault would be in the race detector's own code
+	}
+	const receiveID = 100
+	for status := verbs.StatusSuccess; status == verbs.StatusSuccess; {
+		if wr.Op == verbs.OpSend {
+			_, err := y.qp.PostRecv([]verbs.RecvWR{{ID: receiveID, SGL: []verbs.SGE{receive}}})
+			require.NoError(t, err)
+		}
+		x.post(wr)
+		for done := false; !done; {
+			for _, wc := range x.wait(1) {
+				if wc.ID != receiveID {
+					status, done = wc.Status, true
+				}
+			}
+		}
+		if status != verbs.StatusSuccess {
+			assert.Equal(t, want, status)
+		}
+		_, err := y.cq.Poll(y.wcs)
+		require.NoError(t, err)
+	}
+	work.Wait()
+
+	z := *x
+	z.cq = must(x.dev.CreateCQ(verbs.CQInit{Capacity: 16}))
+	z.qp = must(x.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: z.cq, RecvCQ: z.cq, MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 4, MaxRecvSGE: 4}))
+	z.connect(&z)
+	z.post(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, n)}, RemoteAddr: x.mr.Addr() + size, RKey: x.mr.RKey()})
+	assert.Equal(t, verbs.StatusSuccess, z.wait(1)[0].Status, "another connection")
+	require.NoError(t, z.qp.Close())
+	require.NoError(t, z.cq.Close())
+}
+
+// Memory is registered only if it can be accessed as that allows peers to.
+func TestRegisterInaccessibleMemory(t *testing.T) {
+	x := openSide(t, Config{}, 4096)
+	page := os.Getpagesize()
+	mem, err := unix.Mmap(-1, 0, 3*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Munmap(mem)) }()
+	register := func(access verbs.Access) error {
+		mr, err := x.dev.DefaultPD().RegMR(mem, access)
+		if err == nil {
+			require.NoError(t, mr.Close())
+		}
+		return err
+	}
+	rights := verbs.AccessLocalWrite | verbs.AccessRemoteWrite
+	require.NoError(t, register(rights))
+	require.NoError(t, unix.Mprotect(mem[page:2*page], unix.PROT_READ))
+	err = register(rights)
+	require.ErrorIs(t, err, unix.EFAULT)
+	require.ErrorIs(t, err, verbs.ErrInvalid)
+	require.ErrorContains(t, err, fmt.Sprintf("%#x", uintptr(unsafe.Pointer(&mem[page]))))
+	require.NoError(t, register(verbs.AccessRemoteRead))
+	require.NoError(t, unix.Mprotect(mem[page:2*page], unix.PROT_NONE))
+	require.ErrorIs(t, register(verbs.AccessRemoteRead), unix.EFAULT)
+	require.NoError(t, unix.Mprotect(mem, unix.PROT_READ|unix.PROT_WRITE))
+	require.NoError(t, register(rights))
+}
+
+// Inline data that cannot be read are refused.
+func TestInlineFault(t *testing.T) {
+	x := openLoopback(t, Config{}, 4096)
+	b := newBreakable(t, 4096)
+	breaks["SIGBUS"](b)
+	_, err := x.qp.PostSend([]verbs.SendWR{{Op: verbs.OpSend, Flags: verbs.FlagInline, SGL: []verbs.SGE{{Addr: addressOfBytes(b.mem), Length: 8}}}})
+	require.ErrorIs(t, err, unix.EFAULT)
+}

@@ -1,0 +1,141 @@
+package roce
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
+)
+
+// lingering is a TCP socket that takes an hour to close: it has data that nobody reads.
+func lingering(t *testing.T) *os.File {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	reader, err := l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { // ends it
+		require.NoError(t, reader.(*net.TCPConn).SetLinger(0))
+		require.NoError(t, reader.Close())
+	})
+	require.NoError(t, conn.(*net.TCPConn).SetLinger(3600))
+	require.NoError(t, conn.SetWriteDeadline(time.Now().Add(10*time.Millisecond)))
+	for err == nil {
+		_, err = conn.Write(make([]byte, 1<<20))
+	}
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	f, err := conn.(*net.TCPConn).File()
+	require.NoError(t, err)
+	return f
+}
+
+// lingerers are several.
+func lingerers(t *testing.T, n int) (files []*os.File) {
+	t.Helper()
+	for range n {
+		files = append(files, lingering(t))
+	}
+	return files
+}
+
+// give sends a message with files, and keeps none. Whoever closes one last waits.
+func give(t *testing.T, conn *net.UnixConn, message []byte, files ...*os.File) {
+	t.Helper()
+	var fds []int
+	for _, f := range files {
+		fds = append(fds, int(f.Fd()))
+	}
+	_, _, err := conn.WriteMsgUnix(message, unix.UnixRights(fds...), nil)
+	require.NoError(t, err)
+	for _, f := range files {
+		closed := make(chan struct{})
+		go func() {
+			_ = f.Close()
+			close(closed)
+		}()
+		select {
+		case <-closed:
+		case <-time.After(100 * time.Millisecond): // the receiver was faster
+		}
+	}
+}
+
+// A device closes, whatever files other processes have sent to it.
+func TestCloseIsNotHeldUp(t *testing.T) {
+	address := func(s *side) *net.UnixAddr {
+		return &net.UnixAddr{Name: "@verbena/local/" + s.dev.endpoints[0].socket.Addr().String(), Net: "unixpacket"}
+	}
+	// greet has the device take n greetings, which wait for its lock until they are all there.
+	greet := func(t *testing.T, x, y *side, n, files int) {
+		found, err := net.ListenUnix("unixpacket", address(x))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = found.Close() })
+		greeting := fmt.Appendf(nil, "verbena local 5 %v %v", x.dev.endpoints[0].socket.Addr(), y.dev.endpoints[0].socket.Addr())
+		list := lingerers(t, n*files)
+		y.dev.mu.Lock()
+		defer y.dev.mu.Unlock()
+		for i := range n {
+			conn, err := net.DialUnix("unixpacket", nil, address(y))
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = conn.Close() })
+			give(t, conn, greeting, list[i*files:][:files]...)
+		}
+	}
+	for name, attack := range map[string]func(t *testing.T, x, y *side){
+		"in a greeting":         func(t *testing.T, x, y *side) { greet(t, x, y, 1, 1) },
+		"more than fit":         func(t *testing.T, x, y *side) { greet(t, x, y, 1, 20) },
+		"before they are taken": func(t *testing.T, x, y *side) { greet(t, x, y, 20, 1) },
+		"in a message": func(t *testing.T, x, y *side) {
+			i, f := intrude(t, x, y), lingering(t)
+			y.dev.mu.Lock()
+			give(t, i.conn, []byte{'s', 1, 0, 0, 0}, f)
+			y.dev.mu.Unlock()
+			t.Cleanup(func() { i.leave(t) })
+		},
+		"unread": func(t *testing.T, x, y *side) {
+			i, f := intrude(t, x, y), lingering(t)
+			y.dev.mu.Lock() // a message is not read while the one before waits for the lock
+			_, err := i.conn.Write([]byte{'p', 1, 0, 0, 0})
+			require.NoError(t, err)
+			give(t, i.conn, []byte{'w', 0, 0, 0, 0}, f)
+			y.dev.mu.Unlock()
+			t.Cleanup(func() { i.leave(t) })
+		},
+		"in an answer": func(t *testing.T, x, y *side) {
+			l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: "@verbena/local/" + local.Address{Device: x.dev.endpoints[0].socket.Addr(), Shard: int(x.qp.Num() & shardBits)}.String(), Net: "unixpacket"})
+			require.NoError(t, err)
+			defer l.Close()
+			f := lingering(t)
+			y.connect(x)
+			conn, err := l.AcceptUnix()
+			require.NoError(t, err)
+			give(t, conn, []byte("no"), f)
+			t.Cleanup(func() { _ = conn.Close() })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x, y := openAdaptive(t, Config{DisableLocal: true}, 1<<17), openAdaptive(t, Config{}, 1<<17)
+			attack(t, x, y)
+			closed := make(chan struct{})
+			go func() {
+				defer close(closed)
+				y.close()
+			}()
+			select {
+			case <-closed:
+			case <-time.After(10 * time.Minute):
+				require.FailNow(t, "the device does not close")
+			}
+		})
+	}
+}

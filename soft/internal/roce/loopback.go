@@ -1,0 +1,72 @@
+package roce
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// loopback is the path of a queue pair to itself. It crosses no socket: the queue
+// pair receives each packet right after it has sent it, with the data still where
+// the program has them, so that they are copied once. Checks, order, completions
+// and waiting for receives are the transport's, as for any other peer.
+type loopback struct {
+	endpoint *endpoint // of the queue pair's address; its goroutine works for the queue pair
+	packet   *wire.Packet
+	pieces   [][]byte
+	size     int
+}
+
+const (
+	// loopbackCost is what the smallest packet takes off the allowance, in bytes.
+	loopbackCost = 4 << 10
+)
+
+// isOwnPeer reports whether a connection to that queue pair is one of q to itself
+// whose packets nobody needs to see. Faults and captures need packets on a socket.
+func (q *queuePair) isOwnPeer(out *udpOutput, destQPN uint32) bool {
+	e := out.endpoint
+	return q.init.Type == verbs.RC && destQPN == q.num && out.peer == e.socket.Addr() &&
+		!q.pd.device.faults.of(out.peer.Addr()).any() && q.pd.device.capture == nil
+}
+
+func (l *loopback) attach(t *transport.QP) {
+	t.SetWindow(l.endpoint.window)
+	t.SetLargestPacket(transport.MaxLargePacket)
+	t.SetLossless()
+	l.endpoint.users++
+}
+
+func (l *loopback) detach() { l.endpoint.users-- }
+
+// Send implements transport.Output. It keeps the packet for transmit: a queue pair
+// cannot receive in the midst of sending.
+func (l *loopback) Send(p *wire.Packet, pieces [][]byte, n int) bool {
+	l.packet, l.pieces, l.size = p, pieces, n
+	return true
+}
+
+func (l *loopback) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
+	for a.any() {
+		l.packet, l.size = nil, 0
+		more := t.Transmit(l, now, 1)
+		if l.packet != nil {
+			if !t.ReceivePieces(l.packet, l.pieces, nil, now) {
+				t.Unreadable(l.packet)
+			}
+		} else if !more {
+			return a, false
+		}
+		a.bytes -= max(l.size, loopbackCost)
+	}
+	return a, true
+}
+
+func (l *loopback) flowFrom(*endpoint, netip.AddrPort) *wire.Flow { return nil }
+
+func (l *loopback) endsAt(*endpoint, netip.AddrPort) bool { return false }
+
+func (*loopback) kind() verbs.Path { return verbs.PathLoopback }

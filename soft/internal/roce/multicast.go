@@ -1,0 +1,272 @@
+package roce
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+const (
+	maxGroups   = 256  // multicast groups that a device can be in; each has a socket
+	maxAttached = 1024 // queue pairs that take copies of one packet
+)
+
+// group is a multicast group that the device has joined. Its packets go to UDP port 4791,
+// whatever port the device has: other devices of the machine can be in it too.
+type group struct {
+	addr        netip.AddrPort
+	endpoint    *endpoint // whose socket has joined it
+	memberships int       // of connection managers
+	queuePairs  []*queuePair
+	source      netip.AddrPort // of the last packet
+	arriving    wire.Flow      // from there
+}
+
+// maxGroups is how many groups the device can be in: none where its sockets cannot.
+func (d *Device) maxGroups() int {
+	if d.endpoints[0].socket.Features().Groups {
+		return maxGroups
+	}
+	return 0
+}
+
+// enter returns a group, which the device joins if it is not in it. The caller adds a
+// membership or a queue pair.
+func (d *Device) enter(addr netip.Addr, e *endpoint) (*group, error) {
+	if g := d.groups[addr]; g != nil {
+		return g, nil
+	}
+	if len(d.groups) >= maxGroups {
+		return nil, fmt.Errorf("device %s is in %d groups, its limit: %w", d.cfg.Name, maxGroups, verbs.ErrLimit)
+	}
+	g := &group{addr: netip.AddrPortFrom(addr, wire.UDPPort), endpoint: e}
+	switch err := e.socket.Join(g.addr); {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("%w: a program of this machine has UDP port %d of all addresses: %w", verbs.ErrInUse, wire.UDPPort, err)
+	case errors.Is(err, errors.ErrUnsupported):
+		return nil, fmt.Errorf("%w: %w", verbs.ErrNotSupported, err)
+	case err != nil:
+		return nil, err
+	}
+	if d.groups == nil {
+		d.groups = make(map[netip.Addr]*group)
+	}
+	d.groups[addr] = g
+	return g, nil
+}
+
+// settle leaves the group if nobody wants it any more.
+func (g *group) settle() error {
+	d := g.endpoint.device
+	if g.memberships > 0 || len(g.queuePairs) > 0 || d.groups[g.addr.Addr()] != g {
+		return nil
+	}
+	delete(d.groups, g.addr.Addr())
+	return g.endpoint.socket.Leave(g.addr)
+}
+
+// handleGroup takes a packet to a multicast group. Every queue pair that is attached gets
+// a copy, that of the sender too, as on adapters: the group loops back.
+func (e *endpoint) handleGroup(dg *link.Datagram) {
+	d, p := e.device, &e.packet
+	g := d.groups[dg.Group]
+	if g == nil || p.DestQP != verbs.MulticastQPN || p.Opcode.Service() != wire.ServiceUD || !inDefaultPartition(p.PKey) {
+		d.main.drops.wrongPeer++
+		return
+	}
+	if dg.Src != g.source {
+		g.source, g.arriving = dg.Src, wire.NewFlow(dg.Src, g.addr)
+	}
+	if !g.arriving.CheckICRC(dg.Data, uint16(dg.Segment)) {
+		d.main.drops.badICRC++
+		return
+	}
+	if !d.senders.mayBe(dg.Src, p.DETH.SrcQP) {
+		d.main.drops.wrongSource++
+		return
+	}
+	d.main.counters.ReceivedPackets++
+	d.multicast.received++
+	if d.capture != nil {
+		d.capture.packet(dg.Src, g.addr, dg.Header, uint16(dg.Segment), d.now(), dg.Data)
+	}
+	putGRH(&e.header, dg.Src.Addr(), dg.Group, dg.Header, len(dg.Data))
+	port := replyPort(dg.Src.Port())
+	for _, q := range g.queuePairs {
+		q.transport.ReceiveDatagram(p, &e.header, port)
+	}
+}
+
+// AttachMulticast implements verbs.MulticastQP. LIDs have no meaning here.
+func (q *queuePair) AttachMulticast(gid verbs.GID, _ uint16) error {
+	op := fmt.Sprintf("attach queue pair %#x to %v", q.num, gid.Addr())
+	d := q.pd.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := q.checkOpen(op); err != nil {
+		return err
+	}
+	if q.init.Type != verbs.UD {
+		return fmt.Errorf("%s: it is of %v, and groups are for UD: %w", op, q.init.Type, verbs.ErrInvalid)
+	}
+	e, err := d.multicastEndpoint(gid.Addr())
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	g, err := d.enter(gid.Addr(), e)
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	switch {
+	case slices.Contains(g.queuePairs, q):
+	case len(g.queuePairs) == maxAttached:
+		return fmt.Errorf("%s: the group has %d queue pairs, its limit: %w", op, maxAttached, verbs.ErrLimit)
+	default:
+		g.queuePairs = append(g.queuePairs, q)
+		q.groups++
+	}
+	return nil
+}
+
+// DetachMulticast implements verbs.MulticastQP.
+func (q *queuePair) DetachMulticast(gid verbs.GID, _ uint16) error {
+	op := fmt.Sprintf("detach queue pair %#x from %v", q.num, gid.Addr())
+	d := q.pd.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := q.checkOpen(op); err != nil {
+		return err
+	}
+	g, i := d.groups[gid.Addr()], -1
+	if g != nil {
+		i = slices.Index(g.queuePairs, q)
+	}
+	if i < 0 {
+		return fmt.Errorf("%s: it is not attached: %w", op, verbs.ErrInvalid)
+	}
+	g.queuePairs = slices.Delete(g.queuePairs, i, i+1)
+	q.groups--
+	if err := g.settle(); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	return nil
+}
+
+// multicastEndpoint is the endpoint to use for a group where the caller names none: the
+// first of the group's kind and, if possible, scope. All are of one network interface.
+func (d *Device) multicastEndpoint(group netip.Addr) (*endpoint, error) {
+	if !group.IsMulticast() {
+		return nil, fmt.Errorf("%v is no multicast group: %w", group, verbs.ErrInvalid)
+	}
+	for _, e := range d.endpoints {
+		own := e.socket.Addr().Addr()
+		if own.Is4() == group.Is4() && (own.Is4() || own.IsLinkLocalUnicast() == group.IsLinkLocalMulticast()) {
+			return e, nil
+		}
+	}
+	for _, e := range d.endpoints {
+		if e.socket.Addr().Addr().Is4() == group.Is4() {
+			return e, nil
+		}
+	}
+	return nil, fmt.Errorf("the addresses of device %s, %v, are not of the group's kind: %w", d.cfg.Name, d.addresses(), verbs.ErrInvalid)
+}
+
+// membership implements verbs.CMMulticast.
+type membership struct {
+	manager  *connectionManager
+	endpoint *endpoint
+	addr     netip.Addr
+	group    *group // nil: not joined, or only to send
+	closed   bool
+}
+
+// JoinMulticast implements verbs.MulticastCM.
+func (c *connectionManager) JoinMulticast(p verbs.CMJoin) (verbs.CMMulticast, error) {
+	addr, local := p.Group.Unmap().WithZone(""), p.Local.Unmap().WithZone("")
+	op := fmt.Sprintf("join %v", addr)
+	d, err := c.lock(op)
+	defer d.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	e, err := d.multicastEndpoint(addr)
+	if err == nil && local.IsValid() && !local.IsUnspecified() {
+		e, err = c.endpointFor(local, addr)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	m := &membership{manager: c, endpoint: e, addr: addr}
+	c.memberships[m] = struct{}{}
+	// Here and not in the background, so that the group's socket is of the same network
+	// namespace as the caller.
+	outcome := m.join(p.SendOnly)
+	c.resolving.Go(func() { m.report(outcome) })
+	return m, nil
+}
+
+func (m *membership) join(sendOnly bool) error {
+	if err := m.endpoint.socket.Routed(netip.AddrPortFrom(m.addr, wire.UDPPort)); err != nil {
+		return fmt.Errorf("%w: the interface of %v has no route to multicast groups, as the loopback interface has none for IPv6; use another: %w",
+			verbs.ErrNoRoute, m.endpoint.socket.Addr().Addr(), err)
+	}
+	if sendOnly {
+		return nil
+	}
+	g, err := m.endpoint.device.enter(m.addr, m.endpoint)
+	if err == nil {
+		g.memberships++
+		m.group = g
+	}
+	return err
+}
+
+// report reports the outcome, on a goroutine of its own.
+func (m *membership) report(err error) {
+	d := m.endpoint.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if m.closed || m.manager.closed {
+		return
+	}
+	if err != nil {
+		m.manager.handle(verbs.CMEvent{Type: verbs.CMMulticastFailed, Multicast: m, Err: fmt.Errorf("join %v: %w", m.addr, err)})
+		return
+	}
+	m.manager.handle(verbs.CMEvent{
+		Type: verbs.CMMulticastJoined, Multicast: m,
+		Address: verbs.AddressAttr{DGID: verbs.GIDFromAddr(m.addr), SGIDIndex: m.endpoint.index, Port: 1, HopLimit: 1},
+		Param:   verbs.CMParam{QPN: verbs.MulticastQPN, QKey: cm.QKeyUDP},
+	})
+}
+
+// Close implements verbs.CMMulticast.
+func (m *membership) Close() error {
+	d := m.endpoint.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return m.leave()
+}
+
+func (m *membership) leave() error {
+	m.closed = true
+	delete(m.manager.memberships, m)
+	g := m.group
+	if g == nil {
+		return nil
+	}
+	m.group = nil
+	g.memberships--
+	if err := g.settle(); err != nil {
+		return fmt.Errorf("leave %v: %w", m.addr, err)
+	}
+	return nil
+}

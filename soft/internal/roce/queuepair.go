@@ -1,0 +1,269 @@
+package roce
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+type queuePair struct {
+	pd        *protectionDomain
+	init      verbs.QPInit
+	num       uint32
+	transport *transport.QP
+	sendCQ    *completionQueue
+	recvCQ    *completionQueue
+	srq       *sharedReceiveQueue
+	shard     atomic.Pointer[shard]
+	path      path // from the transition to RTR on; nil: none
+	// learning is the path as long as the next plausible packet says which port the peer
+	// sends from.
+	learning *udpPath
+	heardAt  time.Duration // when the last packet came by UDP
+	ready    readyLinks
+	ack      delayedAck
+	timer    timer
+	groups   int // multicast groups that it is attached to
+	closed   bool
+}
+
+// CreateQP implements verbs.PD.
+func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
+	const op = "create queue pair"
+	d := p.device
+	if init.Type == verbs.SRD {
+		return p.createSRD(&init)
+	}
+	if init.UnsolicitedWriteRecv {
+		return nil, fmt.Errorf("%s: only one of SRD has UnsolicitedWriteRecv, not of %v: %w", op, init.Type, verbs.ErrInvalid)
+	}
+	if init.Type < verbs.RC || init.Type > verbs.UD {
+		return nil, fmt.Errorf("%s: device %s has no transport service %v: %w", op, d.cfg.Name, init.Type, verbs.ErrNotSupported)
+	}
+	if init.SRQ != nil {
+		init.MaxRecvWR, init.MaxRecvSGE = 0, 0 // ibv_create_qp(3) ignores them
+	}
+	for _, l := range []struct {
+		what       string
+		value, max int
+	}{
+		{"send requests", init.MaxSendWR, maxQPWR}, {"receives", init.MaxRecvWR, maxQPWR},
+		{"scatter-gather entries of a send request", init.MaxSendSGE, maxSGE},
+		{"scatter-gather entries of a receive", init.MaxRecvSGE, maxSGE},
+		{"bytes inline", init.MaxInline, maxInline},
+	} {
+		if l.value < 0 || l.value > l.max {
+			return nil, fmt.Errorf("%s: %d %s, at most %d are possible: %w", op, l.value, l.what, l.max, verbs.ErrLimit)
+		}
+	}
+	sendCQ, recvCQ, err := d.queuesOf(op, &init)
+	if err != nil {
+		return nil, err
+	}
+	var srq *sharedReceiveQueue
+	if init.SRQ != nil {
+		var ok bool
+		if srq, ok = init.SRQ.(*sharedReceiveQueue); !ok || srq.pd.device != d {
+			return nil, fmt.Errorf("%s: its shared receive queue must be of device %s: %w", op, d.cfg.Name, verbs.ErrInvalid)
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := p.checkRoom(op); err != nil {
+		return nil, err
+	}
+	if sendCQ.closed || recvCQ.closed || srq != nil && srq.closed {
+		return nil, fmt.Errorf("%s: a queue that it is to use has been closed: %w", op, verbs.ErrClosed)
+	}
+	s := d.shardFor(init.Type, sendCQ, recvCQ, srq)
+	q := &queuePair{pd: p, init: init, num: d.freeQPN(s), sendCQ: sendCQ, recvCQ: recvCQ, srq: srq}
+	q.shard.Store(s)
+	cfg := transport.Config{
+		Type: init.Type, PortMTU: pathMTU(d.cfg.InterfaceMTU), CheckAH: p.checkAH, Bind: p.findBind, Window: d.window(),
+		Adaptive: init.AdaptiveRetransmission,
+		Num:      q.num, Domain: p.id, Memory: d.memory, Send: sendCQ, Recv: recvCQ,
+		SendDepth: init.MaxSendWR, MaxSendSGE: init.MaxSendSGE, MaxInline: init.MaxInline,
+		SignalAll: init.SignalAll, Counters: &s.counters, Waiting: &s.waiting,
+		Guard:   keyGuard{q},
+		Event:   func(t verbs.EventType) { d.report(verbs.Event{Type: t, QPN: q.num}) },
+		Revoked: q.revoked,
+	}
+	if srq != nil {
+		cfg.RecvQueue = srq.queue
+		srq.refs++
+	} else {
+		cfg.RecvQueue = transport.NewRecvQueue(d.memory, p.id, init.MaxRecvWR, init.MaxRecvSGE)
+	}
+	q.transport = transport.New(cfg)
+	d.queuePairs[q.num] = q
+	p.refs++
+	sendCQ.refs++
+	recvCQ.refs++
+	return q, nil
+}
+
+// queuesOf returns the completion queues that a queue pair is to have.
+func (d *Device) queuesOf(op string, init *verbs.QPInit) (send, recv *completionQueue, err error) {
+	send, recv = asCompletionQueue(init.SendCQ), asCompletionQueue(init.RecvCQ)
+	if send == nil || recv == nil || send.device != d || recv.device != d {
+		return nil, nil, fmt.Errorf("%s: its completion queues must both be of device %s: %w", op, d.cfg.Name, verbs.ErrInvalid)
+	}
+	return send, recv, nil
+}
+
+// checkRoom checks that the domain can have another queue pair. The lock is held.
+func (p *protectionDomain) checkRoom(op string) error {
+	d := p.device
+	if err := p.checkOpen(op); err != nil {
+		return err
+	}
+	if len(d.queuePairs)+len(d.srdPairs) >= maxQP {
+		return fmt.Errorf("%s: device %s has its limit of %d: %w", op, d.cfg.Name, maxQP, verbs.ErrLimit)
+	}
+	return nil
+}
+
+// freeQPN returns the next number that is free, for a queue pair of that shard.
+// Numbers are not used again soon, so that a packet for a queue pair of the past meets
+// none, and nobody can tell the next. 0 and 1 are for management (IBTA 3.3), and the last
+// one for multicast groups.
+func (d *Device) freeQPN(s *shard) uint32 {
+	for {
+		n := d.numbering.take() | uint32(s.index)
+		if d.queuePairs[n] == nil && d.srdPairs[n] == nil && n > 1 && n != verbs.MulticastQPN {
+			return n
+		}
+	}
+}
+
+// lock takes the lock of the queue pair's shard, which the caller unlocks.
+func (q *queuePair) lock() *shard { return lockShard(&q.shard) }
+
+func (q *queuePair) Num() uint32        { return q.num }
+func (q *queuePair) Type() verbs.QPType { return q.init.Type }
+
+func (q *queuePair) checkOpen(op string) error {
+	if q.closed {
+		return fmt.Errorf("%s on queue pair %#x: %w", op, q.num, verbs.ErrClosed)
+	}
+	return nil
+}
+
+// Modify implements verbs.QP.
+func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
+	d := q.pd.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := q.checkOpen("modify"); err != nil {
+		return err
+	}
+	toRTR := mask&verbs.QPAttrState != 0 && attr.State == verbs.QPReadyToReceive
+	var p path
+	if toRTR && (q.init.Type == verbs.UD || mask&verbs.QPAttrAddress != 0) {
+		var err error
+		if p, err = q.choosePath(&attr); err != nil {
+			return fmt.Errorf("modify queue pair %#x: attribute Address: %w", q.num, err)
+		}
+	}
+	q.sendDelayedAck()
+	if err := q.transport.Modify(attr, mask); err != nil {
+		return err
+	}
+	if toRTR || q.transport.State() == verbs.QPReset {
+		q.setPath(p)
+	}
+	s := q.shard.Load()
+	s.activate(q)
+	s.transmit(d.now())
+	return nil
+}
+
+// revoked is transport.Config.Revoked.
+func (q *queuePair) revoked(mem []byte) {
+	if p, ok := q.path.(*localPath); ok {
+		p.revoke(mem)
+	}
+}
+
+// ExpectKey implements verbs.ExpectKeyQP.
+func (q *queuePair) ExpectKey(rkey uint32) error {
+	s := q.lock()
+	defer s.mu.Unlock()
+	if err := q.checkOpen("expect a key"); err != nil {
+		return err
+	}
+	q.transport.ExpectKey(rkey)
+	return nil
+}
+
+// Query implements verbs.QP.
+func (q *queuePair) Query() (verbs.QPAttr, error) {
+	s := q.lock()
+	defer s.mu.Unlock()
+	if err := q.checkOpen("query"); err != nil {
+		return verbs.QPAttr{}, err
+	}
+	return q.transport.Attr(), nil
+}
+
+// PostSend implements verbs.QP.
+func (q *queuePair) PostSend(wrs []verbs.SendWR) (int, error) {
+	s := q.lock()
+	defer s.mu.Unlock()
+	if err := q.checkOpen("post send"); err != nil {
+		return 0, err
+	}
+	n, err := q.transport.PostSend(wrs)
+	if n > 0 {
+		now := s.device.now()
+		q.noteReply(now)
+		s.activate(q)
+		s.transmit(now)
+	}
+	return n, err
+}
+
+// PostRecv implements verbs.QP.
+func (q *queuePair) PostRecv(wrs []verbs.RecvWR) (int, error) {
+	s := q.lock()
+	defer s.mu.Unlock()
+	if err := q.checkOpen("post receive"); err != nil {
+		return 0, err
+	}
+	return q.transport.PostRecv(wrs)
+}
+
+// Close implements verbs.QP.
+func (q *queuePair) Close() error {
+	d := q.pd.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if q.closed {
+		return nil
+	}
+	if q.groups > 0 {
+		return fmt.Errorf("close queue pair %#x: it is attached to %d multicast groups: %w", q.num, q.groups, verbs.ErrInUse)
+	}
+	q.closed = true
+	q.sendDelayedAck()
+	q.transport.Close()
+	q.setPath(nil)
+	delete(d.queuePairs, q.num)
+	for _, s := range d.mu.list {
+		for _, e := range s.endpoints {
+			if e.last == q {
+				e.last = nil
+			}
+		}
+	}
+	q.pd.refs--
+	q.sendCQ.refs--
+	q.recvCQ.refs--
+	if q.srq != nil {
+		q.srq.refs--
+	}
+	return nil
+}

@@ -1,0 +1,322 @@
+package roce
+
+import (
+	"crypto/rand"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/srd"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// srdOverhead is what IP, UDP and transport headers of SRD take at most, in bytes.
+const srdOverhead = pathOverhead + wire.MaxHeaderLen - (wire.BTHLen + wire.AtomicETHLen)
+
+// srdMTU is the largest payload of a packet of SRD.
+func (d *Device) srdMTU() verbs.MTU {
+	if d.cfg.InterfaceMTU == 0 {
+		return pathMTU(0)
+	}
+	return pathMTU(d.cfg.InterfaceMTU + pathOverhead - srdOverhead)
+}
+
+// srdOutput is the way to a peer device, and back.
+type srdOutput struct {
+	udpOutput
+	source   netip.AddrPort // of the last packet that came
+	arriving wire.Flow      // from there
+}
+
+// openSRD makes the scalable reliable datagrams of the device. They exist even if it has no
+// such queue pair, to say so to those who send to one.
+func (d *Device) openSRD() {
+	cfg := srd.Config{
+		Memory: d.memory, Seed: d.cfg.SRDSeed, MTU: d.srdMTU(), Window: d.window(), Random: randomUint32,
+		Output: func(a srd.Address) transport.Output {
+			e := d.endpoints[a.Local]
+			return &srdOutput{udpOutput: udpOutput{endpoint: e, peer: a.Peer, flow: wire.NewFlow(e.socket.Source(), a.Peer)}}
+		},
+		Reply: func(a srd.Address, p *wire.Packet) {
+			out := &d.srdReply
+			e := d.endpoints[a.Local]
+			*out = udpOutput{endpoint: e, peer: a.Peer, flow: wire.NewFlow(e.socket.Source(), a.Peer)}
+			out.Send(p, nil, 0)
+			d.srdReplied = true
+		},
+		Number:  d.numbers.of,
+		Admits:  func(a srd.Address) bool { return d.refusals.admits(a.Peer.Addr()) },
+		Refused: func(a srd.Address) { d.refusals.refused(a.Peer.Addr()) },
+	}
+	_, _ = rand.Read(cfg.Secret[:]) // never fails
+	d.srd = srd.New(cfg)
+	d.busy = d.endpoints[0]
+}
+
+// handleSRD takes a packet of SRD, which may be from anybody.
+func (d *Device) handleSRD(e *endpoint, dg *link.Datagram, p *wire.Packet, now time.Duration) {
+	from := srd.Address{Local: e.index, Peer: deviceAt(dg.Src)}
+	c := d.srd.Find(&from, p.SRDETH.Target)
+	var flow *wire.Flow
+	if c != nil {
+		out := c.Output().(*srdOutput)
+		if dg.Src != out.source {
+			out.source, out.arriving = dg.Src, wire.NewFlow(dg.Src, e.socket.Addr())
+		}
+		flow = &out.arriving
+	} else {
+		e.stranger = wire.NewFlow(dg.Src, e.socket.Addr())
+		flow = &e.stranger
+	}
+	if !inDefaultPartition(p.PKey) {
+		d.main.drops.wrongPeer++
+		return
+	}
+	if !flow.CheckICRC(dg.Data, uint16(dg.Segment)) {
+		d.main.drops.badICRC++
+		return
+	}
+	d.busy, e.busyUntil = e, now+busyTime
+	d.main.counters.ReceivedPackets++
+	if d.capture != nil {
+		d.capture.packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
+	}
+	d.srd.Receive(c, from, dg.Src.Port(), p, now)
+}
+
+// srdQueuePair is a queue pair of SRD.
+type srdQueuePair struct {
+	pd       *protectionDomain
+	num      uint32
+	qp       *srd.QP
+	sendCQ   *completionQueue
+	recvCQ   *completionQueue
+	attached bool // counted at the endpoints
+	closed   bool
+}
+
+// srdAttr is what SRD queue pairs can do.
+func (d *Device) srdAttr() verbs.SRDAttr {
+	return verbs.SRDAttr{
+		MaxSendWR: srd.MaxSendWR, MaxRecvWR: srd.MaxRecvWR, MaxSendSGE: srd.MaxSendSGE, MaxRecvSGE: srd.MaxRecvSGE,
+		MaxReadSGE: srd.MaxRDMASGE, MaxInline: srd.MaxInline, MaxMessage: uint32(d.srdMTU()), MaxRDMA: srd.MaxRDMA,
+		Read: true, Write: true, UnsolicitedWriteRecv: true, RNRRetry: true,
+	}
+}
+
+func (p *protectionDomain) createSRD(init *verbs.QPInit) (verbs.QP, error) {
+	const op = "create SRD queue pair"
+	d := p.device
+	if init.SRQ != nil {
+		return nil, fmt.Errorf("%s: it cannot have a shared receive queue: %w", op, verbs.ErrNotSupported)
+	}
+	for _, l := range []struct {
+		what       string
+		value, max int
+	}{
+		{"send requests", init.MaxSendWR, srd.MaxSendWR}, {"receives", init.MaxRecvWR, srd.MaxRecvWR},
+		{"scatter-gather entries of a send request", init.MaxSendSGE, srd.MaxSendSGE},
+		{"scatter-gather entries of a receive", init.MaxRecvSGE, srd.MaxRecvSGE},
+		{"bytes inline", init.MaxInline, srd.MaxInline},
+	} {
+		if l.value < 0 || l.value > l.max {
+			return nil, fmt.Errorf("%s: %d %s, at most %d are possible: %w", op, l.value, l.what, l.max, verbs.ErrLimit)
+		}
+	}
+	sendCQ, recvCQ, err := d.queuesOf(op, init)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := p.checkRoom(op); err != nil {
+		return nil, err
+	}
+	if sendCQ.closed || recvCQ.closed {
+		return nil, fmt.Errorf("%s: a queue that it is to use has been closed: %w", op, verbs.ErrClosed)
+	}
+	d.shardFor(verbs.SRD, sendCQ, recvCQ, nil)
+	q := &srdQueuePair{pd: p, num: d.freeQPN(d.main), sendCQ: sendCQ, recvCQ: recvCQ}
+	q.qp = d.srd.NewQP(srd.QPConfig{
+		Num: q.num, Domain: p.id, Send: sendCQ, Recv: recvCQ, SendDepth: init.MaxSendWR, RecvDepth: init.MaxRecvWR,
+		MaxSendSGE: init.MaxSendSGE, MaxRecvSGE: init.MaxRecvSGE, MaxInline: init.MaxInline, SignalAll: init.SignalAll,
+		Unsolicited: init.UnsolicitedWriteRecv, CheckAH: p.wayOf,
+	})
+	d.srdPairs[q.num] = q
+	p.refs++
+	sendCQ.refs++
+	recvCQ.refs++
+	return q, nil
+}
+
+// wayOf returns the way in the address handle of a request.
+func (p *protectionDomain) wayOf(ah verbs.AH) (*srd.AH, error) {
+	if a, ok := ah.(*addressHandle); ok && a.multicast {
+		return nil, fmt.Errorf("its address handle is of %v: SRD has no multicast: %w", a.peer.Addr(), verbs.ErrInvalid)
+	}
+	if err := p.checkAH(ah, 0); err != nil {
+		return nil, err
+	}
+	return &ah.(*addressHandle).way, nil
+}
+
+func (q *srdQueuePair) Num() uint32        { return q.num }
+func (q *srdQueuePair) Type() verbs.QPType { return verbs.SRD }
+
+func (q *srdQueuePair) checkOpen(op string) error {
+	if q.closed {
+		return fmt.Errorf("%s on queue pair %#x: %w", op, q.num, verbs.ErrClosed)
+	}
+	return nil
+}
+
+// Modify implements verbs.QP.
+func (q *srdQueuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
+	d := q.pd.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := q.checkOpen("modify"); err != nil {
+		return err
+	}
+	if err := q.qp.Modify(attr, mask, d.now()); err != nil {
+		return err
+	}
+	switch q.qp.State() {
+	case verbs.QPReset:
+		q.attach(false)
+	case verbs.QPReadyToReceive:
+		q.attach(true)
+	}
+	d.main.transmit(d.now())
+	return nil
+}
+
+// attach says whether the endpoints work for the queue pair. It receives at all of them.
+func (q *srdQueuePair) attach(on bool) {
+	if q.attached == on {
+		return
+	}
+	q.attached = on
+	n := 1
+	if !on {
+		n = -1
+	}
+	for _, e := range q.pd.device.endpoints {
+		e.listeners += n
+	}
+}
+
+// Query implements verbs.QP.
+func (q *srdQueuePair) Query() (verbs.QPAttr, error) {
+	d := q.pd.device
+	d.main.mu.Lock()
+	defer d.main.mu.Unlock()
+	if err := q.checkOpen("query"); err != nil {
+		return verbs.QPAttr{}, err
+	}
+	return q.qp.Attr(), nil
+}
+
+// PostSend implements verbs.QP.
+func (q *srdQueuePair) PostSend(wrs []verbs.SendWR) (int, error) {
+	d := q.pd.device
+	d.main.mu.Lock()
+	defer d.main.mu.Unlock()
+	if err := q.checkOpen("post send"); err != nil {
+		return 0, err
+	}
+	now := d.now()
+	n, err := q.qp.PostSend(wrs, now)
+	if n > 0 {
+		d.main.transmit(now)
+	}
+	return n, err
+}
+
+// PostRecv implements verbs.QP.
+func (q *srdQueuePair) PostRecv(wrs []verbs.RecvWR) (int, error) {
+	d := q.pd.device
+	d.main.mu.Lock()
+	defer d.main.mu.Unlock()
+	if err := q.checkOpen("post receive"); err != nil {
+		return 0, err
+	}
+	return q.qp.PostRecv(wrs)
+}
+
+// Close implements verbs.QP.
+func (q *srdQueuePair) Close() error {
+	d := q.pd.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if q.closed {
+		return nil
+	}
+	q.closed = true
+	q.qp.Close()
+	q.attach(false)
+	delete(d.srdPairs, q.num)
+	q.pd.refs--
+	q.sendCQ.refs--
+	q.recvCQ.refs--
+	return nil
+}
+
+// handleNumbers numbers the addresses that address handles lead to.
+type handleNumbers struct {
+	entries map[netip.AddrPort]*handleNumber
+	free    []uint16 // numbers below next that are not in use
+	next    uint16
+}
+
+type handleNumber struct {
+	number uint16
+	refs   int
+}
+
+// of returns the number of the handles that lead to an address, or verbs.NoAH.
+func (h *handleNumbers) of(peer netip.AddrPort) uint16 {
+	if n := h.entries[peer]; n != nil {
+		return n.number
+	}
+	return verbs.NoAH
+}
+
+// add returns the number for another handle: verbs.NoAH if all are taken.
+func (h *handleNumbers) add(peer netip.AddrPort) uint16 {
+	n := h.entries[peer]
+	switch {
+	case n != nil:
+	case len(h.free) > 0:
+		last := len(h.free) - 1
+		n = &handleNumber{number: h.free[last]}
+		h.free = h.free[:last]
+	case h.next < verbs.NoAH:
+		n = &handleNumber{number: h.next}
+		h.next++
+	default:
+		n = &handleNumber{number: verbs.NoAH}
+	}
+	if h.entries == nil {
+		h.entries = make(map[netip.AddrPort]*handleNumber)
+	}
+	h.entries[peer] = n
+	n.refs++
+	return n.number
+}
+
+// remove takes a handle away, and reports whether it was the last one for its address.
+func (h *handleNumbers) remove(peer netip.AddrPort) bool {
+	n := h.entries[peer]
+	if n.refs--; n.refs > 0 {
+		return false
+	}
+	delete(h.entries, peer)
+	if n.number != verbs.NoAH {
+		h.free = append(h.free, n.number)
+	}
+	return true
+}

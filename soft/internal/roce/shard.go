@@ -1,0 +1,316 @@
+package roce
+
+import (
+	"cmp"
+	"errors"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// shard is a part of the device that works by itself: some of its queue pairs and all that
+// they need from packet to completion, with sockets and a lock of its own. So programs that
+// poll on different cores do not wait for each other. The queue pairs of a completion queue,
+// or of a shared receive queue, are always in one shard. The first has all that there is once
+// for a device: datagrams, SRD, multicast groups, connection management.
+type shard struct {
+	device *Device
+	index  int
+
+	// polls counts the polls that made progress. While it grows, the shard's own
+	// goroutines leave the work to the programs that poll.
+	polls atomic.Uint64
+	// asleep is set when a program arms a completion queue, before it sleeps, and
+	// cleared by the next poll of a queue that is not armed.
+	asleep atomic.Bool
+	strays strays
+
+	// mu guards what follows, and what the shard's queue pairs and queues have. What
+	// belongs to the whole device is read under it, and changed under the lock of
+	// all shards (Device.mu).
+	mu        sync.Mutex
+	endpoints []*endpoint // one for each entry of the GID table
+	ready     readyList
+	// unacknowledged has the queue pairs whose acknowledgement waits for a reply. They are not in
+	// ready.
+	unacknowledged readyList
+	// inPoll: a program polls, and is not about to sleep.
+	inPoll      bool
+	armed       uint64 // how often programs have armed a completion queue
+	timers      timers
+	deadline    time.Duration // of the timers and all else; zero: none
+	counters    transport.Counters
+	waiting     transport.Waiting
+	drops       drops
+	unreachable unreachable
+	overrun     []*completionQueue // whose queue pairs are still to be failed
+	local       localDevice
+	pollers     int // that are assigned to it
+}
+
+// maxShards is how many shards a device can have. The number of a queue pair ends with that of
+// the shard that it was made in.
+const (
+	maxShards = 16
+	shardBits = maxShards - 1
+)
+
+// shardLimit is how many shards are of use: one for each core, and a single one where
+// the order of packets is to be seen.
+func (d *Device) shardLimit() int {
+	if d.capture != nil || d.faults.all.any() {
+		return 1
+	}
+	return min(cmp.Or(d.cfg.MaxShards, runtime.GOMAXPROCS(0)), maxShards)
+}
+
+// shards are those of a device, and the lock of all. It is a sync.Locker.
+type shards struct {
+	mu   sync.Mutex
+	list []*shard
+}
+
+// Lock takes the locks of all shards, always in the same order.
+func (s *shards) Lock() {
+	s.mu.Lock()
+	for _, sh := range s.list {
+		sh.mu.Lock()
+	}
+}
+
+// Unlock gives them back.
+func (s *shards) Unlock() {
+	for _, sh := range s.list {
+		sh.mu.Unlock()
+	}
+	s.mu.Unlock()
+}
+
+// poller is who polls completion queues: those that name the same one are in one shard.
+type poller struct {
+	shard  *shard
+	queues int
+}
+
+// shardOf is the shard for what that poller polls. A new poller gets the one that has the
+// fewest, or one more shard, as long as there are cores for it. The lock of all is held.
+func (d *Device) shardOf(key any) *shard {
+	if key == nil {
+		return d.main
+	}
+	if p := d.pollers[key]; p != nil {
+		return p.shard
+	}
+	best := d.main
+	for _, s := range d.mu.list {
+		if s.pollers < best.pollers {
+			best = s
+		}
+	}
+	if best.pollers > 0 && len(d.mu.list) < d.shardLimit() && !d.unshared {
+		if s, err := d.addShard(); err == nil {
+			best = s
+		} else {
+			d.unshared = true
+			d.log.Debug().Err(err).Str("device", d.cfg.Name).Msg("programs that poll on different cores share a lock")
+		}
+	}
+	return best
+}
+
+// addPoller notes that a completion queue of that poller is in the shard.
+func (d *Device) addPoller(key any, s *shard) {
+	if key == nil {
+		return
+	}
+	p := d.pollers[key]
+	if p == nil {
+		p = &poller{shard: s}
+		d.pollers[key] = p
+		s.pollers++
+	}
+	p.queues++
+}
+
+// removePoller ends addPoller.
+func (d *Device) removePoller(key any) {
+	p := d.pollers[key]
+	if p == nil {
+		return
+	}
+	if p.queues--; p.queues == 0 {
+		p.shard.pollers--
+		delete(d.pollers, key)
+	}
+}
+
+// addShard opens another shard. The lock of all is held, also that of the new one afterwards.
+func (d *Device) addShard() (*shard, error) {
+	s := &shard{device: d, index: len(d.mu.list)}
+	for i, first := range d.main.endpoints {
+		socket, err := first.socket.Share()
+		if err != nil {
+			s.closeEndpoints()
+			return nil, err
+		}
+		s.endpoints = append(s.endpoints, newEndpoint(s, i, socket, first.filter))
+	}
+	// Now, so that no packet has gone astray if it cannot be done.
+	for _, first := range d.main.endpoints {
+		if err := first.socket.Steer(s.index+1, shardBits); err != nil {
+			s.closeEndpoints()
+			return nil, err
+		}
+	}
+	s.mu.Lock()
+	d.mu.list = append(d.mu.list, s)
+	for _, e := range s.endpoints {
+		e.filter.lift() // the new socket has none, and would be left so until the end
+	}
+	if d.main.local.on {
+		s.openLocal()
+	}
+	s.start()
+	return s, nil
+}
+
+// start starts the shard's goroutines.
+func (s *shard) start() {
+	s.device.running.Add(len(s.endpoints))
+	for _, e := range s.endpoints {
+		go e.run()
+	}
+}
+
+func (s *shard) closeEndpoints() error {
+	var errs []error
+	for _, e := range s.endpoints {
+		errs = append(errs, e.socket.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// lockShard takes the lock of the shard that something is in, and returns it. What is in a
+// shard may have been moved to another one meanwhile.
+func lockShard(in *atomic.Pointer[shard]) *shard {
+	for {
+		s := in.Load()
+		s.mu.Lock()
+		if in.Load() == s {
+			return s
+		}
+		s.mu.Unlock()
+	}
+}
+
+// sleeps notes that a program is about to sleep. The lock is held.
+func (s *shard) sleeps() {
+	s.asleep.Store(true)
+	for _, e := range s.endpoints {
+		if e.wakes() {
+			e.endPause()
+		}
+	}
+}
+
+// shardFor is the shard for a queue pair with those queues, and has all of them be in
+// it. Those that have queue pairs stay where they are. Where that is not in one shard, or in
+// another than the first for a queue pair that only the first can have, all that is in their
+// shards moves there. The lock of all is held.
+func (d *Device) shardFor(t verbs.QPType, send, recv *completionQueue, receives *sharedReceiveQueue) *shard {
+	only := t != verbs.RC && t != verbs.UC
+	s := d.main
+	if !only {
+		s = send.shard.Load()
+	}
+	bound := []*shard{}
+	for _, c := range []*completionQueue{send, recv} {
+		if c.refs > 0 {
+			bound = append(bound, c.shard.Load())
+		}
+	}
+	if receives != nil && receives.refs > 0 {
+		bound = append(bound, receives.shard.Load())
+	}
+	if len(bound) > 0 && !only {
+		s = bound[0]
+	}
+	if slices.ContainsFunc(bound, func(other *shard) bool { return other != s }) {
+		for _, other := range append(bound, s) {
+			d.moveToMain(other)
+		}
+		s = d.main
+	}
+	send.shard.Store(s)
+	recv.shard.Store(s)
+	if receives != nil {
+		receives.shard.Store(s)
+	}
+	if send.armed != notArmed || recv.armed != notArmed {
+		s.sleeps()
+	}
+	return s
+}
+
+// moveToMain moves all that is in a shard to the first. The lock of all is held.
+func (d *Device) moveToMain(from *shard) {
+	if from == d.main {
+		return
+	}
+	for _, q := range d.queuePairs {
+		if q.shard.Load() == from {
+			q.moveToMain()
+		}
+	}
+	for c := range d.queues {
+		if c.shard.Load() == from {
+			c.shard.Store(d.main)
+		}
+	}
+	for r := range d.receives {
+		if r.shard.Load() == from {
+			r.shard.Store(d.main)
+		}
+	}
+	for _, p := range d.pollers {
+		if p.shard == from {
+			p.shard = d.main
+			from.pollers--
+			d.main.pollers++
+		}
+	}
+	d.main.overrun = append(d.main.overrun, from.overrun...)
+	from.overrun = nil
+	d.main.sleeps() // whoever armed a queue is not to wait for a poll
+	if d.main.sendsMore() {
+		d.main.wake()
+	}
+}
+
+func (q *queuePair) moveToMain() {
+	d := q.pd.device
+	var p path
+	if q.path != nil {
+		attr := q.transport.Attr()
+		before := networkPath(q.path)
+		q.setPath(nil)
+		q.transport.SetLargestPacket(0) // by UDP, until there is a channel from here
+		q.shard.Store(d.main)
+		p, _ = q.choosePath(&attr) // the same way as before
+		if u := networkPath(p); u != nil && before != nil && before.learned {
+			u.takeSource(before.source)
+			u.held, u.learned = true, true
+		}
+	}
+	q.shard.Store(d.main)
+	q.transport.Share(&d.main.counters, &d.main.waiting)
+	if p != nil {
+		q.setPath(p)
+		d.main.activate(q)
+	}
+}

@@ -1,0 +1,280 @@
+package roce
+
+import (
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// openPollers opens a device with one queue pair for each of n pollers. What they share is of the
+// side that is returned first; that one polls nothing.
+func openPollers(t testing.TB, cfg Config, n, memory int) (*side, []*side) {
+	cfg.MaxShards = n + 1
+	s := openSide(t, cfg, memory)
+	if !s.canShare() {
+		t.Skip("the system cannot share an address")
+	}
+	var all []*side
+	for i := range n {
+		p := *s
+		p.wcs = make([]verbs.WC, 64)
+		p.cq = must(s.dev.CreateCQ(verbs.CQInit{Capacity: 1024, Poller: i}))
+		p.qp = must(s.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: p.cq, RecvCQ: p.cq, MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1}))
+		t.Cleanup(func() {
+			require.NoError(t, p.qp.Close())
+			require.NoError(t, p.cq.Close())
+		})
+		all = append(all, &p)
+	}
+	return s, all
+}
+
+func (s *side) canShare() bool {
+	other, err := s.dev.endpoints[0].socket.Share()
+	if err != nil {
+		return false
+	}
+	_ = other.Close()
+	return true
+}
+
+func (s *side) shard() *shard { return s.qp.(*queuePair).shard.Load() }
+
+// TestPollersHaveShards: what different pollers poll is apart, and packets come to the shard
+// of their queue pair by themselves. All work at the same time, each both ways.
+func TestPollersHaveShards(t *testing.T) {
+	const pollers, rounds, size = 3, 50, 64 << 10
+	a, as := openPollers(t, Config{DisableLocal: true}, pollers, 1<<20)
+	b, bs := openPollers(t, Config{DisableLocal: true}, pollers, 1<<20)
+	var work sync.WaitGroup
+	for i := range pollers {
+		x, y := as[i], bs[pollers-1-i] // shards of different numbers
+		assert.Equal(t, i, x.shard().index)
+		assert.Equal(t, uint32(x.shard().index), x.qp.Num()&shardBits)
+		x.timeout, y.timeout = 20, 20 // 4.3 s: nobody polls the other end all the time
+		x.connect(y)
+		y.connect(x)
+		for _, end := range [][2]*side{{x, y}, {y, x}} {
+			work.Go(func() {
+				from, to := end[0], end[1]
+				for round := range rounds {
+					n := 8
+					if round%10 == 0 {
+						n = size
+					}
+					wr := from.write(to, n)
+					wr.SGL[0].Addr += uint64(i * 128 << 10)
+					wr.RemoteAddr += uint64(512<<10 + i*128<<10)
+					if _, err := from.qp.PostSend([]verbs.SendWR{wr}); !assert.NoError(t, err) {
+						return
+					}
+					for {
+						k, err := from.cq.Poll(from.wcs)
+						if !assert.NoError(t, err) {
+							return
+						}
+						if k > 0 {
+							assert.Equal(t, verbs.StatusSuccess, from.wcs[0].Status)
+							break
+						}
+					}
+				}
+			})
+		}
+	}
+	work.Wait()
+	for _, d := range []*Device{a.dev, b.dev} {
+		assert.Zero(t, counter(t, d, "rx_passed_on"))
+		assert.GreaterOrEqual(t, counter(t, d, "rcvd_pkts"), uint64(pollers*rounds))
+	}
+}
+
+// TestShardsAreFewAndReused: no more than are allowed; a poller whose queues are closed leaves
+// its place to the next.
+func TestShardsAreFewAndReused(t *testing.T) {
+	s := openSide(t, Config{MaxShards: 2}, 4096)
+	if !s.canShare() {
+		t.Skip("the system cannot share an address")
+	}
+	home := func(poller any) int {
+		cq := must(s.dev.CreateCQ(verbs.CQInit{Capacity: 1, Poller: poller}))
+		t.Cleanup(func() { require.NoError(t, cq.Close()) })
+		return cq.(*completionQueue).shard.Load().index
+	}
+	assert.Equal(t, 0, home("a"))
+	assert.Equal(t, 1, home("b"))
+	assert.Equal(t, 1, home("b"), "the same poller")
+	assert.Equal(t, 0, home("c"))
+	assert.Equal(t, 0, home(nil))
+	cq := must(s.dev.CreateCQ(verbs.CQInit{Capacity: 1, Poller: "d"}))
+	assert.Equal(t, 1, cq.(*completionQueue).shard.Load().index)
+	require.NoError(t, cq.Close())
+	assert.Equal(t, 1, home("e"))
+	assert.Len(t, s.dev.mu.list, 2)
+}
+
+// TestOneShardForFaults: faults are the same for a seed, and so in the order of packets.
+func TestOneShardForFaults(t *testing.T) {
+	s := openSide(t, Config{Faults: Faults{Loss: 0.5}, MaxShards: 4}, 4096)
+	for i := range 3 {
+		cq := must(s.dev.CreateCQ(verbs.CQInit{Capacity: 1, Poller: i}))
+		assert.Equal(t, s.dev.main, cq.(*completionQueue).shard.Load())
+		require.NoError(t, cq.Close())
+	}
+}
+
+// TestQueuesOfTwoPollers: a queue pair with the queues of two pollers brings all that they
+// have into one shard, in the midst of their work, and nothing is lost.
+func TestQueuesOfTwoPollers(t *testing.T) {
+	a, as := openPollers(t, Config{DisableLocal: true}, 2, 1<<20)
+	peer := openSide(t, Config{DisableLocal: true}, 1<<20)
+	x := as[1]
+	require.Equal(t, 1, x.shard().index)
+	x.connect(peer)
+	peer.connect(x)
+	const writes, size = 16, 256 << 10
+	for range writes {
+		x.post(x.write(peer, size))
+	}
+	q := must(a.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: as[0].cq, RecvCQ: x.cq, MaxSendWR: 1}))
+	require.NoError(t, q.Close())
+	assert.Equal(t, a.dev.main, x.shard())
+	for _, wc := range x.wait(writes) {
+		assert.Equal(t, verbs.StatusSuccess, wc.Status)
+	}
+	assert.NotZero(t, counter(t, a.dev, "rx_passed_on"), "its number is that of another shard")
+
+	next := must(a.dev.CreateCQ(verbs.CQInit{Capacity: 1, Poller: 1}))
+	assert.Equal(t, a.dev.main, next.(*completionQueue).shard.Load(), "its poller has moved")
+	require.NoError(t, next.Close())
+}
+
+// TestDatagramsAreOfTheFirstShard: the queue of a poller goes where its first queue pair has to
+// be, and what else the poller polls stays.
+func TestDatagramsAreOfTheFirstShard(t *testing.T) {
+	a, as := openPollers(t, Config{}, 2, 4096)
+	for _, kind := range []verbs.QPType{verbs.UD, verbs.SRD} {
+		cq := must(a.dev.CreateCQ(verbs.CQInit{Capacity: 16, Poller: 1}))
+		require.Equal(t, 1, cq.(*completionQueue).shard.Load().index)
+		q := must(a.dev.DefaultPD().CreateQP(verbs.QPInit{Type: kind, SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1}))
+		assert.Equal(t, a.dev.main, cq.(*completionQueue).shard.Load(), kind)
+		assert.Zero(t, q.Num()&shardBits)
+		assert.Equal(t, 1, as[1].shard().index)
+		require.NoError(t, q.Close())
+		require.NoError(t, cq.Close())
+	}
+}
+
+// TestStraysAreBounded: packets for a shard that does not look are dropped when there are too
+// many, and counted.
+func TestStraysAreBounded(t *testing.T) {
+	a, _ := openPollers(t, Config{}, 1, 4096)
+	s := &shard{device: a.dev, endpoints: a.dev.main.endpoints}
+	data := []byte{1, 2, 3}
+	for range maxStrays + 5 {
+		s.take(stray{datagram: link.Datagram{Data: data}})
+	}
+	assert.Len(t, s.strays.list, maxStrays)
+	assert.EqualValues(t, maxStrays+5, s.strays.passed)
+	assert.EqualValues(t, 5, s.strays.dropped)
+	e := a.dev.main.endpoints[0]
+	e.shard.take(stray{datagram: link.Datagram{Data: make([]byte, maxStrayBytes+1)}})
+	assert.EqualValues(t, 1, e.shard.strays.dropped, "too long")
+	data[0] = 9
+	assert.EqualValues(t, 1, s.strays.list[0].datagram.Data[0], "the socket uses its memory again")
+}
+
+// TestPeerGoneForAllShards: that nobody listens any more is reported to one of the sockets of an
+// address, and concerns the queue pairs of all shards.
+func TestPeerGoneForAllShards(t *testing.T) {
+	a, as := openPollers(t, Config{DisableLocal: true}, 2, 4096)
+	gone := must(link.Listen(link.Config{Addr: netip.MustParseAddrPort("127.0.0.1:0")}))
+	gid := verbs.GIDEntry{GID: verbs.GIDFromAddr(gone.Addr().Addr()), UDPPort: gone.Addr().Port()}
+	require.NoError(t, gone.Close())
+	x := as[1]
+	x.timeout = 8 // 1 ms
+	x.connectTo(gid, 2)
+	x.post(x.write(x, 8))
+	assert.Equal(t, verbs.StatusRetryExceeded, x.wait(1)[0].Status)
+	require.Eventually(t, func() bool {
+		a.dev.mu.Lock()
+		defer a.dev.mu.Unlock()
+		return a.dev.mu.list[0].unreachable.notUntil != 0 && a.dev.mu.list[1].unreachable.notUntil != 0
+	}, 5*time.Minute, time.Millisecond)
+}
+
+// TestWindowOfAnotherShard: a memory window that one shard takes away is not used by the peer
+// of another one afterwards, not for one byte.
+func TestWindowOfAnotherShard(t *testing.T) {
+	a, as := openPollers(t, Config{DisableLocal: true}, 2, 1<<20)
+	peer := openSide(t, Config{DisableLocal: true}, 1<<20)
+	owner, user := as[0], as[1]
+	require.NotEqual(t, owner.shard(), user.shard())
+	self := must(a.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: owner.cq, RecvCQ: owner.cq, MaxSendWR: 1}))
+	loop := *owner
+	loop.qp = self
+	loop.connect(&loop)
+	mem := make([]byte, 256<<10)
+	mr := must(a.dev.DefaultPD().RegMR(mem, verbs.AccessLocalWrite|verbs.AccessMWBind))
+	user.connect(peer)
+	peer.connect(user)
+	for i := range peer.mem {
+		peer.mem[i] = 0xaa
+	}
+	for range 20 {
+		mw := must(a.dev.DefaultPD().(verbs.WindowPD).AllocMW(verbs.MWType1))
+		loop.post(verbs.SendWR{Op: verbs.OpBindMW, Flags: verbs.FlagSignaled, Bind: &verbs.MWBind{
+			MW: mw, MR: mr, Addr: mr.Addr(), Length: uint64(len(mem)), Access: verbs.AccessRemoteWrite,
+		}})
+		require.Equal(t, verbs.StatusSuccess, loop.wait(1)[0].Status)
+		wr := peer.write(peer, len(mem))
+		wr.RemoteAddr, wr.RKey = mr.Addr(), mw.RKey()
+		peer.post(wr)
+		// While the write is under way.
+		loop.post(verbs.SendWR{Op: verbs.OpBindMW, Flags: verbs.FlagSignaled, Bind: &verbs.MWBind{MW: mw, MR: mr}})
+		require.Equal(t, verbs.StatusSuccess, loop.wait(1)[0].Status)
+		clear(mem)
+		status := peer.wait(1)[0].Status
+		assert.NotContains(t, string(mem), "\xaa")
+		require.NoError(t, mw.Close())
+		if status == verbs.StatusSuccess {
+			continue
+		}
+		assert.Equal(t, verbs.StatusRemoteAccessError, status)
+		for _, end := range []*side{peer, user} {
+			require.NoError(t, end.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState))
+		}
+		user.connect(peer)
+		peer.connect(user)
+	}
+	require.NoError(t, mr.Close())
+	require.NoError(t, self.Close())
+}
+
+// Goroutines of the device do not queue for the lock beside programs that poll, but now and then.
+func TestLockBeside(t *testing.T) {
+	e := &endpoint{shard: &shard{}}
+	mu := &e.shard.mu
+	for range 3 {
+		mu.Lock()
+		for range maxTries {
+			require.False(t, e.lockBeside(true))
+		}
+		taken := make(chan bool)
+		go func() { taken <- e.lockBeside(true) }()
+		mu.Unlock()
+		require.True(t, <-taken, "it waits for the lock in the end")
+		mu.Unlock()
+	}
+	for _, polled := range []bool{true, false} {
+		require.True(t, e.lockBeside(polled), "nobody has it")
+		mu.Unlock()
+	}
+}

@@ -1,0 +1,79 @@
+package roce
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+type sharedReceiveQueue struct {
+	pd     *protectionDomain
+	shard  atomic.Pointer[shard]
+	queue  *transport.RecvQueue
+	refs   int
+	closed bool
+}
+
+// CreateSRQ implements verbs.PD.
+func (p *protectionDomain) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
+	const op = "create shared receive queue"
+	if init.MaxWR < 1 || init.MaxWR > maxQPWR {
+		return nil, fmt.Errorf("%s: %d receives, 1 to %d are possible: %w", op, init.MaxWR, maxQPWR, verbs.ErrLimit)
+	}
+	if init.MaxSGE < 0 || init.MaxSGE > maxSGE {
+		return nil, fmt.Errorf("%s: %d scatter-gather entries, at most %d are possible: %w", op, init.MaxSGE, maxSGE, verbs.ErrLimit)
+	}
+	d := p.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := p.checkOpen(op); err != nil {
+		return nil, err
+	}
+	s := &sharedReceiveQueue{pd: p, queue: transport.NewRecvQueue(d.memory, p.id, init.MaxWR, init.MaxSGE)}
+	s.queue.Share(func() { d.report(verbs.Event{Type: verbs.EventSRQLimitReached, SRQ: s}) })
+	s.shard.Store(d.main)
+	d.receives[s] = struct{}{}
+	p.refs++
+	return s, nil
+}
+
+// lock takes the lock of the queue's shard, which the caller unlocks.
+func (s *sharedReceiveQueue) lock() *shard { return lockShard(&s.shard) }
+
+func (s *sharedReceiveQueue) PostRecv(wrs []verbs.RecvWR) (int, error) {
+	defer s.lock().mu.Unlock()
+	if s.closed {
+		return 0, s.pd.device.closedError("post to shared receive queue")
+	}
+	return s.queue.Post(wrs)
+}
+
+func (s *sharedReceiveQueue) SetLimit(limit int) error {
+	defer s.lock().mu.Unlock()
+	if s.closed {
+		return s.pd.device.closedError("set limit of shared receive queue")
+	}
+	if limit < 0 || limit > s.queue.Depth() {
+		return fmt.Errorf("set limit of shared receive queue to %d: 0 to %d are possible: %w", limit, s.queue.Depth(), verbs.ErrInvalid)
+	}
+	s.queue.SetLimit(limit)
+	return nil
+}
+
+func (s *sharedReceiveQueue) Close() error {
+	d := s.pd.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case s.closed:
+		return nil
+	case s.refs > 0:
+		return fmt.Errorf("close shared receive queue: %d queue pairs use it: %w", s.refs, verbs.ErrInUse)
+	}
+	s.closed = true
+	delete(d.receives, s)
+	s.pd.refs--
+	return nil
+}

@@ -1,0 +1,161 @@
+package srd
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// maxAckWords is how many words of 64 bits an acknowledgement has at most: a bit for each
+// packet from that of its sequence number on, rounded down to a whole word.
+const maxAckWords = windowBits / 64
+
+// receiveAnswer takes what the peer sends in answer to requests.
+func (c *Context) receiveAnswer(p *wire.Packet, now time.Duration) {
+	before := c.una
+	progress := false
+	switch p.Opcode {
+	case wire.SRDAcknowledge:
+		progress = c.receiveAck(p, now)
+	case wire.SRDNak:
+		progress = c.receiveNak(p, now)
+	case wire.SRDReadResponse:
+		progress = c.receiveResponse(p, now)
+	}
+	if !progress {
+		return
+	}
+	c.grow()
+	c.findLost()
+	c.advance()
+	if c.una != before || c.inFlight > 0 {
+		c.startTimer(now)
+	}
+}
+
+// outstandingSlot returns the packet with a sequence number, if it is waited for.
+func (c *Context) outstandingSlot(psn uint32) *slot {
+	if wire.PSNDiff(psn, c.una) < 0 || wire.PSNDiff(psn, c.next) >= 0 {
+		return nil
+	}
+	s := c.slot(psn)
+	if s.state == free || s.tries == 0 {
+		return nil
+	}
+	return s
+}
+
+// receiveAck takes an acknowledgement: all before its sequence number have been executed,
+// but for reads, and so have those whose bit is set.
+func (c *Context) receiveAck(p *wire.Packet, now time.Duration) bool {
+	words := len(p.Payload) / 8
+	base := wire.PSNDiff(p.PSN, c.una)
+	if len(p.Payload)%8 != 0 || words > maxAckWords || wire.PSNDiff(p.PSN, c.next) > 0 {
+		c.t.counters.Unexpected++
+		return false
+	}
+	finished, timed := 0, time.Duration(-1)
+	take := func(psn uint32) {
+		if s := c.outstandingSlot(psn); s != nil && s.kind == pushed {
+			if s.tries == 1 {
+				timed = max(timed, s.sentAt)
+			}
+			c.finish(psn, s, now)
+			finished++
+		}
+	}
+	if base > 0 {
+		for psn := c.una; psn != p.PSN; psn = wire.PSNAdd(psn, 1) {
+			if psn&63 == 0 && *c.done.word(psn) == ^uint64(0) && wire.PSNDiff(p.PSN, psn) >= 64 {
+				psn = wire.PSNAdd(psn, 63)
+				continue
+			}
+			if !c.done.has(psn) {
+				take(psn)
+			}
+		}
+	}
+	first := p.PSN &^ 63
+	for i := range words {
+		psn := wire.PSNAdd(first, 64*i)
+		fresh := binary.BigEndian.Uint64(p.Payload[8*i:]) &^ *c.done.word(psn)
+		for fresh != 0 {
+			bit := bits.TrailingZeros64(fresh)
+			fresh &= fresh - 1
+			take(wire.PSNAdd(psn, bit))
+		}
+	}
+	if timed >= 0 {
+		c.sample(now - timed)
+	}
+	return finished > 0
+}
+
+// receiveNak takes the refusal of one packet, which has not been executed and never will
+// be.
+func (c *Context) receiveNak(p *wire.Packet, now time.Duration) bool {
+	s := c.outstandingSlot(p.PSN)
+	if s == nil {
+		c.t.counters.Unexpected++
+		return false
+	}
+	c.t.counters.NaksReceived++
+	why := refusal(p)
+	m, live, index := s.msg, s.live(), s.index
+	if s.tries == 1 {
+		c.sample(now - s.sentAt)
+	}
+	c.arrived(s, now)
+	c.drop(p.PSN, s)
+	if !live {
+		return true
+	}
+	if why != codeNotReady || m.list != nil || m.op == verbs.OpRead || m.op == verbs.OpWrite {
+		m.fail(why)
+		return true
+	}
+	c.t.counters.NotReadyNaks++
+	if m.rnrRetries == 0 {
+		c.t.counters.RNRExceeded++
+		m.fail(codeNotReady)
+		return true
+	}
+	if m.rnrRetries != notReadyForEver {
+		m.rnrRetries--
+	}
+	m.sent = index // under another sequence number
+	m.waitUntil = now + wire.RNRTimer(p.AETH.Syndrome.Timer())<<min(m.rnrTries, maxNotReadyDoublings)
+	m.rnrTries = min(m.rnrTries+1, maxNotReadyDoublings)
+	c.waiting.pushBack(m)
+	if c.waitUntil == 0 || m.waitUntil < c.waitUntil {
+		c.waitUntil = m.waitUntil
+	}
+	return true
+}
+
+// receiveResponse takes a part of what was read.
+func (c *Context) receiveResponse(p *wire.Packet, now time.Duration) bool {
+	s := c.outstandingSlot(p.PSN)
+	if s == nil || s.kind != read {
+		c.t.counters.Unexpected++ // or a duplicate
+		return false
+	}
+	if s.live() {
+		m := s.msg
+		if len(p.Payload) != int(m.size(s.index)) {
+			c.t.counters.Unexpected++
+			return false
+		}
+		if !m.segs.Scatter(s.index*m.mtu, p.Payload) {
+			m.fail(codeInvalidLKey)
+		}
+	}
+	if s.tries == 1 {
+		c.sample(now - s.sentAt)
+	}
+	c.finish(p.PSN, s, now)
+	return true
+}

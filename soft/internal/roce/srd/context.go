@@ -1,0 +1,152 @@
+package srd
+
+import (
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Context is what this device shares with one peer device.
+type Context struct {
+	t      *Transport
+	addr   Address
+	out    transport.Output
+	closed bool
+	number uint16 // of the address handles that lead to the peer; verbs.NoAH: none
+	mtu    uint32 // the largest payload in both directions
+
+	// Tokens: this end's for the peer, and the peer's for this end. The latter is 0
+	// until it is known.
+	own, peer uint32
+	// sendPort is the port that the peer sends from. It comes with its token: neither is
+	// believed of anybody who has not been told a token, or a nonce, at the peer's address.
+	sendPort uint16
+	epoch    uint64        // in which the context was made
+	heardAt  time.Duration // when the peer last sent something; at first, when the context was made
+	usedAt   time.Duration // when this end last had something to send
+	answered bool          // the peer has sent something
+
+	greeting
+	requester
+	responder
+
+	// Places in the lists of the device.
+	readyNode, allNode fifo.Node[*Context]
+	lookAt             time.Duration // that it is looked at for whether it is still used
+	place              int           // in the heap of timers
+}
+
+func newContext(t *Transport, a Address, own uint32, n uint64, now time.Duration) *Context {
+	c := &Context{
+		t: t, addr: a, own: own, out: t.cfg.Output(a), number: t.cfg.Number(a.Peer), mtu: uint32(t.cfg.MTU),
+		epoch: epoch(now), heardAt: now, usedAt: now, place: notTimed,
+	}
+	c.readyNode.Value, c.allNode.Value = c, c
+	psn := t.cfg.Random() & wire.PSNMask
+	c.una, c.next, c.recoverAt = psn, psn, psn
+	c.sent = [2]slotList{{none, none}, {none, none}}
+	c.lost = slotList{none, none}
+	c.window = t.limits.start
+	c.spray.random = *rand.NewPCG(t.cfg.Seed, n)
+	return c
+}
+
+// Output is the way to the peer, as Config.Output has made it.
+func (c *Context) Output() transport.Output { return c.out }
+
+// has reports whether a token is one of this end's for the peer: the peer may have been
+// told one before the context was made.
+func (c *Context) has(token uint32) bool {
+	return token == c.own || c.t.issued(c.addr, token, c.epoch, validEpochs)
+}
+
+// use has packets carry the token that the peer knows: it would take another for that of
+// another device. A context that is forgotten has none, 0.
+func (c *Context) use(token uint32) {
+	if token == c.own {
+		return
+	}
+	if c.t.byToken[c.own] == c {
+		delete(c.t.byToken, c.own)
+	}
+	if c.own = token; token != 0 {
+		c.t.byToken[token] = c
+	}
+}
+
+// is reports whether a context is that with the peer. There may be none.
+func (c *Context) is(a *Address) bool {
+	return c != nil && c.addr.Local == a.Local && c.addr.Peer == a.Peer
+}
+
+// hear notes that the peer is there. The packet has tokens of both ends.
+func (c *Context) hear(p *wire.Packet, now time.Duration) {
+	c.heardAt, c.answered = now, true
+	c.mtu = min(p.SRDETH.MTUBytes(), uint32(c.t.cfg.MTU))
+}
+
+// begin makes a packet of the context.
+func (c *Context) begin(op wire.Opcode, qpn uint32) *wire.Packet {
+	p := &c.t.packet
+	*p = wire.Packet{Opcode: op, PKey: defaultPKey, MigReq: true, DestQP: qpn}
+	p.SRDETH = wire.SRDETH{Source: c.own, Target: c.peer, MTU: c.t.mtuCode}
+	return p
+}
+
+// transmit sends what is due, at most budget packets. It reports what is left of the
+// budget, and whether more could leave at once.
+func (c *Context) transmit(now time.Duration, budget int) (left int, more bool) {
+	if c.peer != 0 {
+		budget = c.transmitAnswers(budget)
+	}
+	budget = c.transmitRequests(now, budget)
+	return budget, budget <= 0
+}
+
+// deadline is when timeout is to be called; zero means never.
+func (c *Context) deadline() time.Duration {
+	at := never
+	if c.inFlight > 0 {
+		at = c.timerAt
+	}
+	if c.helloTimed() {
+		at = min(at, c.repeatAt)
+	}
+	if c.waiting.first != nil {
+		at = min(at, c.waitUntil)
+	}
+	if at == never {
+		return 0
+	}
+	return at
+}
+
+// never is later than any deadline.
+const never = time.Duration(math.MaxInt64)
+
+// timeout does what is due.
+func (c *Context) timeout(now time.Duration) {
+	if c.waiting.first != nil && c.waitUntil <= now {
+		c.resumeWaiting(now)
+	}
+	if c.helloTimed() && c.repeatAt <= now {
+		c.helloTimeout()
+	}
+	if c.inFlight > 0 && c.timerAt <= now {
+		c.peerTimeout(now)
+	}
+	c.t.activate(c)
+}
+
+// source names the peer in a completion.
+func (c *Context) source() (number uint16, gid verbs.GID) {
+	if c.number != verbs.NoAH {
+		return c.number, verbs.GID{}
+	}
+	return verbs.NoAH, verbs.GIDFromAddr(c.addr.Peer.Addr())
+}

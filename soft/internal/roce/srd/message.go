@@ -1,0 +1,125 @@
+package srd
+
+import (
+	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// message is a send request, in a place of its queue pair.
+type message struct {
+	list       *messageList // that it is in; nil: none
+	prev, next *message
+
+	qp      *QP
+	context *Context
+	ah      *AH
+	busy    bool
+	gen     uint32 // counts the requests that had this place
+
+	id         uint64
+	op         verbs.Opcode
+	imm        uint32
+	remoteAddr uint64
+	rkey       uint32
+	remoteQPN  uint32
+	remoteQKey uint32
+	segs       transport.Segments
+	inline     []byte
+	length     uint32
+
+	mtu      uint32 // of its packets
+	packets  uint32 // in all; zero: not yet known
+	sent     uint32 // have got a sequence number
+	finished uint32 // are acknowledged, or answered
+
+	waitUntil  time.Duration // for a receive of the peer
+	rnrRetries uint8         // left
+	rnrTries   uint8
+}
+
+// size is the payload of one of its packets, or of the response to it.
+func (m *message) size(index uint32) uint32 { return min(m.mtu, m.length-index*m.mtu) }
+
+// lastWaits reports whether the only packet left to be sent is one that has to be the
+// last to arrive.
+func (m *message) lastWaits() bool {
+	return m.op == verbs.OpWriteImm && m.sent == m.packets-1 && m.finished < m.packets-1
+}
+
+var opcodes = [...]verbs.WCOpcode{
+	verbs.OpSend: verbs.WCSend, verbs.OpSendImm: verbs.WCSend, verbs.OpWrite: verbs.WCWrite,
+	verbs.OpWriteImm: verbs.WCWrite, verbs.OpRead: verbs.WCRead,
+}
+
+// succeed completes the request.
+func (m *message) succeed() {
+	q, id, op, n := m.qp, m.id, opcodes[m.op], m.length
+	if op == verbs.WCSend {
+		q.t.counters.Sends++
+	}
+	m.release()
+	q.sendCQ.Complete(verbs.WC{ID: id, Opcode: op, Bytes: n, QPN: q.num}, q.sends.Add(), false)
+}
+
+// fail completes the request with an error. Of its packets that are under way nothing
+// is waited for any more.
+func (m *message) fail(c code) {
+	q := m.qp
+	wc := verbs.WC{ID: m.id, Status: statuses[c], VendorError: uint32(c), QPN: q.num}
+	m.release()
+	q.sendCQ.Complete(wc, q.sends.Add(), true)
+}
+
+// release gives the place back.
+func (m *message) release() {
+	if m.list != nil {
+		m.list.remove(m)
+	}
+	if m.context != nil {
+		m.context.outstanding--
+	}
+	m.ah.outstanding--
+	m.gen++
+	m.busy, m.context, m.ah = false, nil, nil
+	q := m.qp
+	m.next, q.free = q.free, m
+}
+
+// messageList is a list of messages. Every operation takes constant time.
+type messageList struct{ first, last *message }
+
+func (l *messageList) pushBack(m *message) {
+	m.list, m.prev, m.next = l, l.last, nil
+	if l.last == nil {
+		l.first = m
+	} else {
+		l.last.next = m
+	}
+	l.last = m
+}
+
+func (l *messageList) pushFront(m *message) {
+	m.list, m.prev, m.next = l, nil, l.first
+	if l.first == nil {
+		l.last = m
+	} else {
+		l.first.prev = m
+	}
+	l.first = m
+}
+
+func (l *messageList) remove(m *message) {
+	if m.prev == nil {
+		l.first = m.next
+	} else {
+		m.prev.next = m.next
+	}
+	if m.next == nil {
+		l.last = m.prev
+	} else {
+		m.next.prev = m.prev
+	}
+	m.list, m.prev, m.next = nil, nil, nil
+}

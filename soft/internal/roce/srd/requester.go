@@ -1,0 +1,434 @@
+package srd
+
+import (
+	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// requester is the part of a context that sends requests. Sequence numbers run
+// una ≤ next: those below una are done with, those from next on have not been given out.
+// What is under way to the peer is bounded by the congestion window, and by what the
+// peer tells apart.
+type requester struct {
+	una, next uint32
+	slots     []slot // of the packets from una to next, as many as a power of two
+	done      window // of those, the packets that nothing is waited for any more
+
+	queue       messageList // messages with packets that have not been sent
+	waiting     messageList // messages that the peer had no receive for
+	waitUntil   time.Duration
+	outstanding int // messages that are not complete
+
+	sent     [2]slotList // packets under way, in the order in which they left; by kind
+	lost     slotList    // packets to be sent again
+	inFlight int         // packets under way
+	newest   [2]time.Duration
+	spray
+	congestion
+	roundTrip
+}
+
+// The kinds of packets under way: acknowledgements show at once what has arrived,
+// but a response to a read may wait behind others.
+const (
+	pushed = iota
+	read
+)
+
+const (
+	// windowBits is how many sequence numbers a receiver tells apart.
+	windowBits = 1024
+	// maxWindow is how far a packet may be ahead of the oldest that is not done: an
+	// acknowledgement has whole words.
+	maxWindow = windowBits - 64
+	// rotation is how many packets of a message leave before the next message has its
+	// turn.
+	rotation = 8
+	// maxTries is how often a packet is sent before its request fails, though the peer
+	// answers others.
+	maxTries = 100
+)
+
+type slotState uint8
+
+const (
+	free    slotState = iota // done with
+	flying                   // under way, in a list of sent
+	missing                  // in lost
+	held                     // not sent yet
+)
+
+// slot is a packet that has got a sequence number.
+type slot struct {
+	msg        *message
+	gen        uint32 // of the message
+	index      uint32 // of the packet in it
+	prev, next uint32 // in its list: sequence numbers, or none
+	sentAt     time.Duration
+	cost       uint32
+	state      slotState
+	kind       uint8
+	tries      uint8
+}
+
+// live reports whether the request is still waited for.
+func (s *slot) live() bool { return s.msg.gen == s.gen }
+
+// none is no sequence number.
+const none = 1 << 31
+
+// slotList is a list of packets, by sequence number. Every operation takes constant time.
+type slotList struct{ first, last uint32 }
+
+func (c *Context) slot(psn uint32) *slot { return &c.slots[psn&uint32(len(c.slots)-1)] }
+
+func (c *Context) push(l *slotList, psn uint32, s *slot) {
+	s.prev, s.next = l.last, none
+	if l.last == none {
+		l.first = psn
+	} else {
+		c.slot(l.last).next = psn
+	}
+	l.last = psn
+}
+
+func (c *Context) unlink(l *slotList, s *slot) {
+	if s.prev == none {
+		l.first = s.next
+	} else {
+		c.slot(s.prev).next = s.next
+	}
+	if s.next == none {
+		l.last = s.prev
+	} else {
+		c.slot(s.next).prev = s.prev
+	}
+}
+
+// span is how many sequence numbers there are from una to next.
+func (c *Context) span() int { return int(wire.PSNDiff(c.next, c.una)) }
+
+// take gives a packet of a message the next sequence number.
+func (c *Context) take(m *message, state slotState) uint32 {
+	if c.span() == len(c.slots) {
+		c.growSlots()
+	}
+	psn := c.next
+	c.next = wire.PSNAdd(c.next, 1)
+	c.done.clear(psn)
+	kind := uint8(pushed)
+	if m.op == verbs.OpRead {
+		kind = read
+	}
+	// One by one: a literal is made elsewhere and copied.
+	s := c.slot(psn)
+	s.msg, s.gen, s.index = m, m.gen, m.sent
+	s.cost, s.state, s.kind, s.tries = c.t.limits.cost(m.size(m.sent)), state, kind, 0
+	m.sent++
+	return psn
+}
+
+// growSlots makes room for more packets. A context that is hardly used takes little.
+func (c *Context) growSlots() {
+	slots := make([]slot, max(2*len(c.slots), 8))
+	for psn := c.una; psn != c.next; psn = wire.PSNAdd(psn, 1) {
+		slots[psn&uint32(len(slots)-1)] = *c.slot(psn)
+	}
+	c.slots = slots
+}
+
+// land takes a packet off those that are under way.
+func (c *Context) land(s *slot) {
+	c.unlink(&c.sent[s.kind], s)
+	c.inFlight--
+	c.underWay -= int(s.cost)
+}
+
+// drop takes a packet out of the list that it is in.
+func (c *Context) drop(psn uint32, s *slot) {
+	switch s.state {
+	case flying:
+		c.land(s)
+	case missing:
+		c.unlink(&c.lost, s)
+	}
+	s.state = free
+	c.done.set(psn)
+}
+
+// advance moves una past what is done with.
+func (c *Context) advance() {
+	for c.una != c.next && c.slot(c.una).state == free {
+		c.slot(c.una).msg = nil
+		c.una = wire.PSNAdd(c.una, 1)
+	}
+}
+
+// finish notes that a packet has been acknowledged, or answered.
+func (c *Context) finish(psn uint32, s *slot, now time.Duration) {
+	c.arrived(s, now)
+	c.grown += int(s.cost)
+	m, live := s.msg, s.live()
+	c.drop(psn, s)
+	if !live {
+		return
+	}
+	m.finished++
+	switch {
+	case m.finished == m.packets:
+		m.succeed()
+	case m.list == nil && m.sent < m.packets && !m.lastWaits():
+		c.queue.pushFront(m)
+	}
+}
+
+// arrived notes when the latest packet left that is known to have arrived. One that was
+// sent again tells nothing where the answer may be to its first copy (RFC 8985 6.2).
+func (c *Context) arrived(s *slot, now time.Duration) {
+	if s.tries == 1 || now-s.sentAt >= c.Smoothed/2 {
+		c.newest[s.kind] = max(c.newest[s.kind], s.sentAt)
+	}
+}
+
+// transmitRequests sends requests as far as the window and the budget go, and returns
+// what is left of the budget.
+func (c *Context) transmitRequests(now time.Duration, budget int) int {
+	if c.greeted && c.inFlight == 0 && now > c.heardAt+trustTime {
+		c.greeted = false
+	}
+	pending := c.queue.first != nil || c.lost.first != none || c.spray.n > 0
+	if pending && !c.greeted && !c.asking {
+		c.ask = true
+	}
+	if c.ask && budget > 0 {
+		c.sendHello(now)
+		budget--
+	}
+	if !pending || !c.greeted {
+		return budget
+	}
+	c.usedAt = now
+	c.spray.before = c.spray.departed
+	for budget > 0 && (c.underWay < c.window || c.overdue && c.lost.first != none) {
+		switch {
+		case c.overdue && c.lost.first != none:
+			c.transmitLost(now)
+			budget--
+		case c.spray.n > 0 && c.sprayDue():
+			c.transmitHeld(now)
+			budget--
+		case c.lost.first != none:
+			c.transmitLost(now)
+			budget--
+		case c.queue.first != nil && c.span() < maxWindow:
+			c.transmitNext(now)
+			budget--
+		case c.spray.n > 0 && c.nothingFollows():
+			c.transmitHeld(now)
+			budget--
+		default:
+			return budget
+		}
+	}
+	return budget
+}
+
+// transmitNext sends the next packet of the first message in the queue, or holds it.
+func (c *Context) transmitNext(now time.Duration) {
+	m := c.queue.first
+	if m.length > c.mtu && opcodes[m.op] == verbs.WCSend { // the peer's MTU is smaller than this end's
+		m.fail(codeBadLength)
+		return
+	}
+	if m.packets == 0 {
+		m.mtu = c.mtu
+		m.packets = max((m.length+m.mtu-1)/m.mtu, 1)
+	}
+	if m.lastWaits() {
+		c.queue.remove(m) // finish puts it back
+		return
+	}
+	if m.op == verbs.OpRead {
+		c.transmitRead(m, now)
+		return
+	}
+	index := m.sent
+	if c.hold(m) {
+		c.sprayHold(c.take(m, held))
+	} else {
+		c.fly(c.take(m, flying), now)
+	}
+	if m.list == nil {
+		return // it has failed
+	}
+	c.turn(m, index)
+}
+
+// turn takes a message out of the queue that has no more packets, and lets the next one
+// send after some.
+func (c *Context) turn(m *message, index uint32) {
+	switch {
+	case m.sent == m.packets:
+		c.queue.remove(m)
+	case m.sent/rotation != index/rotation && m.next != nil:
+		c.queue.remove(m)
+		c.queue.pushBack(m)
+	}
+}
+
+// transmitRead asks for several packets of a read at once.
+func (c *Context) transmitRead(m *message, now time.Duration) {
+	index := m.sent
+	n := min(int(m.packets-m.sent), wire.MaxSegments, max((c.window-c.underWay)/int(c.t.limits.cost(m.mtu)), 1), maxWindow-c.span())
+	first := c.next
+	for range n {
+		psn := c.take(m, flying)
+		c.depart(psn, c.slot(psn), now)
+	}
+	c.sendReadRequest(m, first, index, uint16(n))
+	c.turn(m, index)
+}
+
+func (c *Context) sendReadRequest(m *message, psn, index uint32, n uint16) {
+	p := c.request(wire.SRDReadRequest, m, psn)
+	p.RETH = wire.RETH{VA: m.remoteAddr, RKey: m.rkey, Length: m.length}
+	p.Offset = index * m.mtu
+	p.Segments = wire.Segments{Size: uint16(m.mtu), Count: n}
+	c.out.Send(p, nil, 0)
+}
+
+// depart notes that a packet leaves.
+func (c *Context) depart(psn uint32, s *slot, now time.Duration) {
+	s.state, s.sentAt = flying, now
+	s.tries++
+	c.push(&c.sent[s.kind], psn, s)
+	c.inFlight++
+	c.underWay += int(s.cost)
+	c.spray.departed++
+	if c.inFlight == 1 {
+		c.startTimer(now)
+	}
+}
+
+// transmitLost sends the packet again that was found missing first.
+func (c *Context) transmitLost(now time.Duration) {
+	c.overdue = false
+	psn := c.lost.first
+	c.unlink(&c.lost, c.slot(psn))
+	c.fly(psn, now)
+}
+
+// transmitHeld sends the packet whose time has come.
+func (c *Context) transmitHeld(now time.Duration) { c.fly(c.sprayRelease(), now) }
+
+// fly sends a packet that is in no list, unless its request is not waited for any more.
+func (c *Context) fly(psn uint32, now time.Duration) {
+	s := c.slot(psn)
+	s.state = held
+	m := s.msg
+	if s.live() && s.tries >= maxTries {
+		c.t.counters.Timeouts++
+		m.fail(codeUnresponsive)
+	}
+	if !s.live() {
+		c.drop(psn, s)
+		c.advance()
+		return
+	}
+	if s.tries > 0 {
+		c.t.counters.Repeated++
+	}
+	if m.op == verbs.OpRead {
+		c.depart(psn, s, now)
+		c.sendReadRequest(m, psn, s.index, 1)
+		return
+	}
+	off, n := s.index*m.mtu, m.size(s.index)
+	pieces, ok := m.segs.Gather(c.t.pieces[:0], off, n)
+	if !ok { // a region has been closed since
+		c.faulted(psn, s)
+		return
+	}
+	if cap(pieces) > cap(c.t.pieces) {
+		c.t.pieces = pieces
+	}
+	op := wire.SRDWrite
+	switch m.op {
+	case verbs.OpSend:
+		op = wire.SRDSend
+	case verbs.OpSendImm:
+		op = wire.SRDSendImm
+	case verbs.OpWriteImm:
+		if s.index == m.packets-1 {
+			op = wire.SRDWriteImm
+		}
+	}
+	p := c.request(op, m, psn)
+	p.SRDETH.Unsolicited = m.qp.unsolicited
+	p.RETH = wire.RETH{VA: m.remoteAddr, RKey: m.rkey, Length: m.length}
+	p.Offset, p.Imm, p.Pad = off, m.imm, uint8(-n&3)
+	c.depart(psn, s, now)
+	if !c.out.Send(p, pieces, int(n)) {
+		c.faulted(psn, s)
+	}
+}
+
+// faulted fails the message of a packet whose memory cannot be read, or not any more.
+func (c *Context) faulted(psn uint32, s *slot) {
+	s.msg.fail(codeInvalidLKey)
+	c.drop(psn, s)
+	c.advance()
+}
+
+// request makes a packet of a request.
+func (c *Context) request(op wire.Opcode, m *message, psn uint32) *wire.Packet {
+	p := c.begin(op, m.remoteQPN)
+	p.PSN = psn
+	p.SRDETH.Floor = uint16(wire.PSNDiff(psn, c.una))
+	p.DETH = wire.DETH{QKey: m.remoteQKey, SrcQP: m.qp.num}
+	return p
+}
+
+// abort gives up what has been sent; with all, what has not too.
+func (c *Context) abort(why code, all bool) {
+	for psn := c.una; psn != c.next; psn = wire.PSNAdd(psn, 1) {
+		s := c.slot(psn)
+		if s.state == free {
+			continue
+		}
+		if s.live() {
+			s.msg.fail(why)
+		}
+		c.drop(psn, s)
+	}
+	c.spray.n = 0
+	c.advance()
+	for _, l := range []*messageList{&c.queue, &c.waiting} {
+		for m := l.first; m != nil; {
+			next := m.next
+			if all || m.sent > 0 {
+				m.fail(why)
+			}
+			m = next
+		}
+	}
+}
+
+// resumeWaiting sends messages again that have waited for a receive of the peer.
+func (c *Context) resumeWaiting(now time.Duration) {
+	var next time.Duration
+	for m := c.waiting.first; m != nil; {
+		after := m.next
+		switch {
+		case m.waitUntil <= now:
+			c.waiting.remove(m)
+			c.queue.pushBack(m)
+		case next == 0 || m.waitUntil < next:
+			next = m.waitUntil
+		}
+		m = after
+	}
+	c.waitUntil = next
+}

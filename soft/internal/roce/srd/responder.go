@@ -1,0 +1,360 @@
+package srd
+
+import (
+	"encoding/binary"
+	"math/bits"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// responder is the part of a context that executes requests.
+type responder struct {
+	base     uint32 // oldest request that has not been executed
+	high     uint32 // next after the latest that has
+	known    bool   // base is
+	executed window
+	refused  *[windowBits]code // why, of the requests that have been refused; nil: none
+	ackDue   bool
+
+	granted transport.GrantedKeys
+
+	naks  transport.Ring[nak]
+	reads transport.Ring[readJob]
+}
+
+const (
+	// maxNaks and maxReads bound what waits to be answered. What finds no place is
+	// dropped, and comes again. Of reads, they bound what a peer is sent that asks for
+	// much and does not listen.
+	maxNaks  = 64
+	maxReads = 64
+)
+
+// nak is a refusal to be sent.
+type nak struct {
+	psn, qpn uint32
+	why      code
+}
+
+// readJob is a read request to be answered. Each of its responses checks anew what the
+// peer may read.
+type readJob struct {
+	psn, qpn uint32
+	target   uint32 // number of the queue pair that is read from
+	reth     wire.RETH
+	off      uint32
+	size     uint32
+	left     uint16 // a bit for each segment that is still to be sent
+}
+
+// maxLeap is how far the oldest request that may still come can be ahead of the oldest that
+// is missing. What is between has been given up: 2^20 packets in more than an hour in which
+// none has arrived.
+const maxLeap = 1 << 20
+
+func floor(p *wire.Packet) uint32 { return wire.PSNAdd(p.PSN, -int(p.SRDETH.Floor)) }
+
+// leaps reports whether a peer has lost step, or pretends so. It is taken in again with
+// another token.
+func (c *Context) leaps(p *wire.Packet) bool {
+	return c.known && wire.PSNDiff(floor(p), c.base) > maxLeap
+}
+
+// receiveRequest executes a request, unless it has been before.
+func (c *Context) receiveRequest(p *wire.Packet) {
+	floor := floor(p)
+	if !c.known {
+		c.known, c.base, c.high = true, floor, floor
+	} else if wire.PSNDiff(floor, c.base) > 0 {
+		c.moveBase(floor)
+	}
+	if p.Opcode == wire.SRDReadRequest {
+		c.receiveRead(p)
+		return
+	}
+	switch d := wire.PSNDiff(p.PSN, c.base); {
+	case d < 0 || d < windowBits && c.executed.has(p.PSN):
+		c.t.counters.Duplicates++
+		c.ackDue = true
+		return
+	case d > maxWindow:
+		c.t.counters.OutOfWindow++
+		return
+	}
+	if c.refused != nil {
+		if why := c.refused[p.PSN%windowBits]; why != codeOK {
+			c.t.counters.Duplicates++
+			c.sendNak(p, why)
+			return
+		}
+	}
+	if p.Opcode.HasRETH() && !c.admits(&p.RETH) {
+		return
+	}
+	if why := c.execute(p); why != codeOK {
+		// A packet that is refused must not be executed later: it may have been given
+		// up, or sent again under another number.
+		if c.refused == nil {
+			c.refused = new([windowBits]code)
+		}
+		c.refused[p.PSN%windowBits] = why
+		c.refuse(p, why)
+		return
+	}
+	c.executed.set(p.PSN)
+	c.ackDue = true
+	if wire.PSNDiff(p.PSN, c.high) >= 0 {
+		c.high = wire.PSNAdd(p.PSN, 1)
+	}
+	c.skipExecuted()
+}
+
+// moveBase forgets the requests before floor, which do not come any more.
+func (c *Context) moveBase(floor uint32) {
+	// Those before base in its word are set too.
+	c.executed.clearRange(c.base&^63, floor)
+	if c.refused != nil {
+		if n := int(wire.PSNDiff(floor, c.base)); n >= windowBits {
+			c.refused = nil
+		} else {
+			for i := range n {
+				c.refused[wire.PSNAdd(c.base, i)%windowBits] = codeOK
+			}
+		}
+	}
+	c.base = floor
+	if wire.PSNDiff(c.high, c.base) < 0 {
+		c.high = c.base
+	}
+	c.skipExecuted()
+}
+
+// skipExecuted moves base past requests that have been executed.
+func (c *Context) skipExecuted() {
+	for {
+		w := c.executed.word(c.base)
+		n := bits.TrailingZeros64(^(*w >> (c.base & 63)))
+		if room := 64 - int(c.base&63); n < room {
+			c.base = wire.PSNAdd(c.base, n)
+			return
+		} else {
+			*w = 0
+			c.base = wire.PSNAdd(c.base, room)
+		}
+	}
+}
+
+// refuse counts a refusal and has the requester told.
+func (c *Context) refuse(p *wire.Packet, why code) {
+	n := &c.t.counters
+	n.Refused++
+	switch why {
+	case codeBadAddress:
+		n.Access++
+		if c.t.cfg.Refused != nil && !c.granted.Has(p.RETH.RKey) {
+			c.t.cfg.Refused(c.addr)
+		}
+	case codeNotReady:
+		n.NotReady++
+	}
+	c.sendNak(p, why)
+}
+
+func (c *Context) sendNak(p *wire.Packet, why code) {
+	if c.naks.Depth() == 0 {
+		c.naks = transport.NewRing[nak](maxNaks)
+	}
+	if place := c.naks.Push(); place != nil {
+		*place = nak{psn: p.PSN, qpn: p.DETH.SrcQP, why: why}
+	}
+}
+
+// admits reports whether a request may use its key. If not it is dropped as if it had been
+// lost, and comes again. Of an empty range nobody looks at the key.
+func (c *Context) admits(h *wire.RETH) bool {
+	if c.t.cfg.Admits == nil || h.Length == 0 || c.granted.Has(h.RKey) || c.t.cfg.Admits(c.addr) {
+		return true
+	}
+	c.t.counters.AccessesLimited++
+	return false
+}
+
+// target returns the queue pair that a request is for. Whoever has not its Q_Key is told
+// what he would be if there was none.
+func (t *Transport) target(p *wire.Packet) *QP {
+	q := t.qp(p.DestQP)
+	if q == nil || !q.receiving() {
+		return nil
+	}
+	if q.attr.QKey != p.DETH.QKey {
+		t.counters.QKey++
+		return nil
+	}
+	return q
+}
+
+// execute does what a send or write asks for, or says why not, and then nothing has been
+// done.
+func (c *Context) execute(p *wire.Packet) code {
+	q := c.t.target(p)
+	if q == nil {
+		return codeBadQPN
+	}
+	if len(p.Payload) > int(c.t.cfg.MTU) || p.Opcode.HasRETH() && p.RETH.Length > MaxRDMA {
+		return codeBadLength
+	}
+	if p.Opcode == wire.SRDSend || p.Opcode == wire.SRDSendImm {
+		return q.receiveSend(c, p)
+	}
+	if uint64(p.Offset)+uint64(len(p.Payload)) > uint64(p.RETH.Length) {
+		return codeBadAddress
+	}
+	imm := p.Opcode == wire.SRDWriteImm
+	if imm && p.SRDETH.Unsolicited != q.unsolicited {
+		return codeFeatureMismatch
+	}
+	// Nothing but the completion queue bounds writes that take no receive: peers must
+	// not overrun it, nor take the places of what the queue pair has posted.
+	if imm && (q.unsolicited && !q.recvCQ.Room(q.promised()) || !q.unsolicited && !q.hold()) {
+		return codeNotReady
+	}
+	if c.number == verbs.NoAH {
+		return codeUnknownPeer
+	}
+	allowed, fault := c.t.cfg.Memory.WritePart(q.domain, p.RETH, p.Offset, p.Payload)
+	if !allowed {
+		return codeBadAddress
+	}
+	if fault != dma.NoFault {
+		return codeBadStatus
+	}
+	c.granted.AddRange(&p.RETH)
+	if imm {
+		q.completeReceive(c, p, verbs.WCRecvWriteImm, p.RETH.Length)
+	}
+	return codeOK
+}
+
+// receiveRead takes a read request. That it comes again does no harm, so nothing is kept
+// of it: the responses are its acknowledgement.
+func (c *Context) receiveRead(p *wire.Packet) {
+	n := uint32(p.Segments.Count)
+	size := uint32(p.Segments.Size)
+	q := c.t.target(p)
+	switch {
+	case q == nil:
+		c.refuse(p, codeBadQPN)
+		return
+	case size > uint32(c.t.cfg.MTU) || p.RETH.Length > MaxRDMA:
+		c.refuse(p, codeBadLength)
+		return
+	case c.number == verbs.NoAH:
+		c.refuse(p, codeUnknownPeer)
+		return
+	}
+	if !c.admits(&p.RETH) {
+		return
+	}
+	if !c.t.cfg.Memory.Readable(q.domain, p.RETH) {
+		c.refuse(p, codeBadAddress)
+		return
+	}
+	c.granted.AddRange(&p.RETH)
+	if c.reads.Depth() == 0 {
+		c.reads = transport.NewRing[readJob](maxReads)
+	}
+	job := c.reads.Push()
+	if job == nil {
+		c.t.counters.ReadsDropped++
+		return
+	}
+	*job = readJob{
+		psn: p.PSN, qpn: p.DETH.SrcQP, target: q.num, reth: p.RETH, off: p.Offset, size: size, left: uint16(1<<n - 1),
+	}
+}
+
+// transmitAnswers sends what answers the peer's requests, at most budget packets, and
+// returns what is left of the budget.
+func (c *Context) transmitAnswers(budget int) int {
+	for budget > 0 && c.naks.Len() > 0 {
+		c.transmitNak(c.naks.Pop())
+		budget--
+	}
+	if c.ackDue && budget > 0 {
+		c.ackDue = false
+		c.sendAck()
+		budget--
+	}
+	for budget > 0 && c.reads.Len() > 0 {
+		c.respond(c.reads.First())
+		budget--
+	}
+	return budget
+}
+
+func (c *Context) transmitNak(n *nak) {
+	p := c.begin(wire.SRDNak, n.qpn)
+	p.PSN, p.AETH = n.psn, n.why.aeth()
+	c.out.Send(p, nil, 0)
+}
+
+// sendAck says which requests have been executed.
+func (c *Context) sendAck() {
+	p := c.begin(wire.SRDAcknowledge, 0)
+	p.PSN = c.base
+	words := 0
+	if first := c.base &^ 63; wire.PSNDiff(c.high, c.base) > 0 {
+		words = min(int(wire.PSNDiff(c.high, first)+63)/64, maxAckWords)
+		for i := range words {
+			binary.BigEndian.PutUint64(c.t.words[8*i:], *c.executed.word(wire.PSNAdd(first, 64*i)))
+		}
+	}
+	c.t.one[0] = c.t.words[:8*words]
+	c.out.Send(p, c.t.one[:], 8*words)
+}
+
+// respond sends one segment of what a peer reads, any of those that are left.
+func (c *Context) respond(job *readJob) {
+	skip := int(c.spray.random.Uint64() % uint64(bits.OnesCount16(job.left)))
+	left := job.left
+	for range skip {
+		left &= left - 1
+	}
+	i := bits.TrailingZeros16(left)
+	job.left &^= 1 << i
+	off := job.off + uint32(i)*job.size
+	n := min(job.size, job.reth.Length-off)
+	data, why := c.readable(job, off, n)
+	psn, qpn := wire.PSNAdd(job.psn, i), job.qpn
+	if job.left == 0 {
+		c.reads.Pop()
+	}
+	if why != codeOK {
+		c.t.counters.Refused++
+		c.transmitNak(&nak{psn, qpn, why})
+		return
+	}
+	p := c.begin(wire.SRDReadResponse, qpn)
+	p.PSN, p.Pad = psn, uint8(-n&3)
+	c.t.one[0] = data
+	if !c.out.Send(p, c.t.one[:], int(n)) {
+		c.t.counters.Refused++
+		c.transmitNak(&nak{psn, qpn, codeBadStatus})
+	}
+}
+
+// readable returns bytes that a peer reads, or says why it may not any more.
+func (c *Context) readable(job *readJob, off, n uint32) ([]byte, code) {
+	q := c.t.qp(job.target)
+	if q == nil || !q.receiving() {
+		return nil, codeBadQPN
+	}
+	b, ok := c.t.cfg.Memory.ReadPart(q.domain, job.reth, off, n, &c.t.bounce)
+	if !ok {
+		return nil, codeBadAddress
+	}
+	return b, codeOK
+}

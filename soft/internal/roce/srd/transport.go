@@ -1,0 +1,341 @@
+package srd
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Address is a peer device as this one reaches it.
+type Address struct {
+	Local int            // index of the own GID
+	Peer  netip.AddrPort // the peer's
+}
+
+// maxContexts is how many peers a device knows at a time.
+const maxContexts = 1 << 16
+
+// Config is what the queue pairs of a device share.
+type Config struct {
+	Memory *transport.Memory
+	// Secret is what tokens are made of. It must be another one for every device.
+	Secret [32]byte
+	// Seed is where the order of packets comes from.
+	Seed uint64
+	// MTU is the largest payload of a packet.
+	MTU verbs.MTU
+	// Window is how many bytes may be under way to a peer.
+	Window int
+	// Output makes the way to a peer.
+	Output func(Address) transport.Output
+	// Reply sends one packet, which has no payload, to a peer without a context.
+	Reply func(Address, *wire.Packet)
+	// Number is that of the address handles that lead to an address, or verbs.NoAH.
+	Number func(netip.AddrPort) uint16
+	// Admits reports whether a peer may use a key that it has not been granted before, and
+	// Refused notes that one granted it too little; see transport.KeyGuard. Nil: any key.
+	Admits  func(Address) bool
+	Refused func(Address)
+	// Random is unpredictable.
+	Random func() uint32
+}
+
+// Transport is the reliable datagrams of one device: its contexts, and its queue pairs
+// by number.
+type Transport struct {
+	cfg      Config
+	mtuCode  uint8
+	limits   windowLimits
+	contexts map[Address]*Context
+	byToken  map[uint32]*Context // by their own tokens; of two with the same, one
+	opened   uint64
+	last     *Context // that was looked up last
+	qps      map[uint32]*QP
+	lastQP   *QP
+	ready    fifo.List[*Context] // those that have something to send, in turn
+	all      fifo.List[*Context] // all, in the order in which they are looked at
+	timers   timers
+	counters Counters
+
+	// Scratch of the packet that is being made.
+	packet wire.Packet
+	pieces [][]byte
+	words  [maxAckWords * 8]byte
+	one    [1][]byte
+	bounce []byte // of transport.Memory.ReadPart
+}
+
+// New returns the transport of a device.
+func New(cfg Config) *Transport {
+	t := &Transport{
+		cfg: cfg, contexts: make(map[Address]*Context), byToken: make(map[uint32]*Context), qps: make(map[uint32]*QP),
+		limits: newLimits(cfg.Window, cfg.MTU),
+	}
+	for t.mtuCode = 1; 128<<t.mtuCode < int(cfg.MTU); t.mtuCode++ {
+	}
+	return t
+}
+
+// Counters are the present counts.
+func (t *Transport) Counters() Counters {
+	c := t.counters
+	c.Contexts = uint64(len(t.contexts))
+	return c
+}
+
+// Find returns the context with a peer, or nil. The token is this end's for the peer, as a
+// packet names it: a look-up by its 32 bits takes a fraction of the time of one by address.
+func (t *Transport) Find(a *Address, token uint32) *Context {
+	if t.last.is(a) {
+		return t.last
+	}
+	c := t.byToken[token]
+	if !c.is(a) {
+		if c = t.contexts[*a]; c == nil {
+			return nil
+		}
+	}
+	t.last = c
+	return c
+}
+
+var errNoRoom = errors.New("too many peers")
+
+// open makes the context with a peer that has none.
+func (t *Transport) open(a Address, own uint32, now time.Duration) (*Context, error) {
+	if len(t.contexts) >= maxContexts {
+		t.counters.NoRoom++
+		return nil, fmt.Errorf("the device knows %d others, as many as it can; those that are not spoken to are forgotten after %v: %w: %w", maxContexts, idleTime, errNoRoom, verbs.ErrLimit)
+	}
+	t.opened++
+	c := newContext(t, a, own, t.opened, now)
+	t.contexts[a], t.byToken[own] = c, c
+	t.lookLater(c, now)
+	return c, nil
+}
+
+// context returns the context that an address handle leads to.
+func (t *Transport) context(ah *AH, now time.Duration) (*Context, error) {
+	if c := ah.context; c != nil && !c.closed {
+		return c, nil
+	}
+	c := t.contexts[ah.address]
+	if c == nil {
+		var err error
+		if c, err = t.open(ah.address, t.token(ah.address, epoch(now)), now); err != nil {
+			return nil, err
+		}
+	}
+	ah.context = c
+	return c, nil
+}
+
+func (t *Transport) forget(c *Context) {
+	c.closed = true
+	delete(t.contexts, c.addr)
+	c.use(0)
+	if t.last == c {
+		t.last = nil
+	}
+	t.ready.Remove(&c.readyNode)
+	t.all.Remove(&c.allNode)
+	t.timers.remove(c)
+}
+
+// SetNumber notes the number of the address handles that lead to an address, or
+// verbs.NoAH where there are none any more.
+func (t *Transport) SetNumber(locals int, peer netip.AddrPort, number uint16) {
+	for i := range locals {
+		if c := t.contexts[Address{i, peer}]; c != nil {
+			c.number = number
+		}
+	}
+}
+
+// Receive takes a packet of SRD, which has come from that port of its sender. That its
+// checksum holds has been checked; c is what Find returns for its sender.
+func (t *Transport) Receive(c *Context, from Address, port uint16, p *wire.Packet, now time.Duration) {
+	switch p.Opcode {
+	case wire.SRDHello:
+		t.tellToken(c, from, p, now)
+	case wire.SRDHelloReply:
+		if c == nil {
+			t.counters.Unexpected++
+			return
+		}
+		c.receiveReply(port, p, now)
+	case wire.SRDAcknowledge, wire.SRDNak, wire.SRDReadResponse:
+		switch {
+		case c == nil || !c.has(p.SRDETH.Target):
+			t.counters.Stale++
+			return
+		case c.peer != p.SRDETH.Source:
+			t.counters.Stale++
+			c.question(now)
+		case c.sendPort != port:
+			t.counters.WrongSource++
+		default:
+			c.use(p.SRDETH.Target)
+			c.hear(p, now)
+			c.heardAnswer(now)
+			c.receiveAnswer(p, now)
+		}
+	default:
+		if c = t.admit(c, from, port, p, now); c != nil {
+			c.hear(p, now)
+			c.receiveRequest(p)
+		}
+	}
+	if c != nil && !c.closed {
+		t.activate(c)
+	}
+}
+
+// admit returns the context that a request belongs to, or nil if it is refused.
+func (t *Transport) admit(c *Context, from Address, port uint16, p *wire.Packet, now time.Duration) *Context {
+	proven := c != nil && c.has(p.SRDETH.Target) || c == nil && t.issued(from, p.SRDETH.Target, epoch(now), validEpochs)
+	switch {
+	case !proven:
+		t.counters.Strangers++
+		t.tellToken(c, from, p, now)
+		return nil
+	case c == nil && t.target(p) == nil:
+		t.turnAway(from, p)
+		return nil
+	case c == nil && len(t.contexts) >= maxContexts/2: // the rest is for those that this end speaks to
+		t.counters.NoRoom++
+		return nil
+	case c == nil:
+		var err error
+		if c, err = t.open(from, p.SRDETH.Target, now); err != nil {
+			return nil
+		}
+		c.peer, c.sendPort, c.greeted = p.SRDETH.Source, port, true
+	case c.peer == 0:
+		c.peer, c.sendPort = p.SRDETH.Source, port
+	case c.peer != p.SRDETH.Source:
+		// An old packet, or one of a device that has taken the peer's place.
+		t.counters.Stale++
+		c.question(now)
+		t.activate(c)
+		return nil
+	case c.sendPort != port:
+		t.counters.WrongSource++
+		return nil
+	case c.leaps(p):
+		t.counters.OutOfWindow++
+		if epoch(now) >= c.epoch+validEpochs {
+			c.abort(codeAborted, true)
+			t.forget(c)
+		}
+		return nil
+	}
+	c.use(p.SRDETH.Target)
+	return c
+}
+
+// turnAway refuses what is for no queue pair, without taking the peer in: a host has as many
+// addresses as it likes.
+func (t *Transport) turnAway(from Address, to *wire.Packet) {
+	t.counters.Refused++
+	t.counters.TurnedAway++
+	p := &t.packet
+	*p = wire.Packet{Opcode: wire.SRDNak, PKey: defaultPKey, MigReq: true, DestQP: to.DETH.SrcQP, PSN: to.PSN}
+	p.SRDETH = wire.SRDETH{Source: to.SRDETH.Target, Target: to.SRDETH.Source, MTU: t.mtuCode}
+	p.AETH = codeBadQPN.aeth()
+	t.cfg.Reply(from, p)
+}
+
+// tellToken answers a packet by the token that its sender ought to have. Nothing is kept of
+// who gets it, and it is no longer than what it answers.
+func (t *Transport) tellToken(c *Context, from Address, to *wire.Packet, now time.Duration) {
+	own := to.SRDETH.Target // it stays the same as long as it can
+	switch {
+	case c != nil:
+		if c.has(own) {
+			c.use(own)
+		}
+		own = c.own
+		c.usedAt = now // the peer is about to use it
+	case !t.issued(from, own, epoch(now), validEpochs-1):
+		own = t.token(from, epoch(now))
+	}
+	p := &t.packet
+	*p = wire.Packet{Opcode: wire.SRDHelloReply, PKey: defaultPKey, MigReq: true, PSN: to.PSN}
+	p.SRDETH = wire.SRDETH{Source: own, Target: to.SRDETH.Source, Floor: to.SRDETH.Floor, MTU: t.mtuCode}
+	t.cfg.Reply(from, p)
+}
+
+// defaultPKey is the partition key every port has (IBTA 10.9.2).
+const defaultPKey = 0xffff
+
+// qp returns the queue pair with a number, or nil.
+func (t *Transport) qp(num uint32) *QP {
+	if t.lastQP == nil || t.lastQP.num != num {
+		q := t.qps[num]
+		if q == nil {
+			return nil
+		}
+		t.lastQP = q
+	}
+	return t.lastQP
+}
+
+// Ready reports whether Transmit has something to do.
+func (t *Transport) Ready() bool { return t.ready.Len() > 0 }
+
+// Transmit sends what is due, at most budget packets, and returns what is left of the
+// budget.
+func (t *Transport) Transmit(now time.Duration, budget int) int {
+	for budget > 0 && t.ready.Len() > 0 {
+		c := t.ready.Pop().Value
+		turn := min(budget, turnPackets)
+		left, more := c.transmit(now, turn)
+		budget -= turn - left
+		if more {
+			t.activate(c)
+		} else {
+			t.schedule(c)
+		}
+	}
+	return budget
+}
+
+// turnPackets is how many packets one peer is sent before the next one is.
+const turnPackets = 64
+
+func (t *Transport) activate(c *Context) {
+	if !c.readyNode.Queued() {
+		t.ready.Push(&c.readyNode)
+	}
+}
+
+// AH is the way to a peer in an address handle.
+type AH struct {
+	address     Address
+	context     *Context // nil, or closed: to be looked up
+	outstanding int      // requests with this handle
+}
+
+// NewAH returns the way to an address.
+func NewAH(a Address) AH { return AH{address: a} }
+
+// CloseAH fails what is outstanding on an address handle.
+func (t *Transport) CloseAH(ah *AH) {
+	if ah.outstanding == 0 {
+		return
+	}
+	for _, q := range t.qps {
+		for _, m := range q.messages {
+			if m.busy && m.ah == ah {
+				m.fail(codeInvalidAH)
+			}
+		}
+	}
+}

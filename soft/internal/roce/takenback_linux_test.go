@@ -1,0 +1,291 @@
+package roce
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/test/soak"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// takenBack is a peer that uses memory of an owner while the owner takes it back.
+type takenBack struct {
+	peer, owner *side
+	request     func(wr verbs.SendWR) verbs.SendWR // fills in where the peer's requests go
+	srd         bool
+
+	user   *side       // whose requests use the memory: the peer, or its owner itself
+	own    atomic.Bool // the owner's request has completed that takes the memory back
+	over   atomic.Bool // both queue pairs are in error, or reset
+	binder *side       // a queue pair of the owner's device, in another shard
+	mr     verbs.MR
+	mem    []byte
+	mw     verbs.MW
+	key    uint32
+}
+
+const (
+	bytesBefore, bytesAfter, bytesOfPeer = 0x11, 0xee, 0x22
+
+	takenBackLen = 1 << 20
+)
+
+// takenBackPaths open two ends that are connected by each path.
+var takenBackPaths = map[string]func(t *testing.T) *takenBack{
+	"shared memory": func(t *testing.T) *takenBack {
+		x, y := openLocalPair(t, takenBackLen)
+		return &takenBack{peer: x, owner: y}
+	},
+	"UDP": func(t *testing.T) *takenBack {
+		x, y := openAdaptive(t, Config{DisableLocal: true}, takenBackLen), openAdaptive(t, Config{DisableLocal: true}, takenBackLen)
+		x.connect(y)
+		y.connect(x)
+		return &takenBack{peer: x, owner: y}
+	},
+	"one device": func(t *testing.T) *takenBack {
+		y := openAdaptive(t, Config{}, takenBackLen)
+		x := *y
+		x.wcs = make([]verbs.WC, 64)
+		x.cq = must(y.dev.CreateCQ(verbs.CQInit{Capacity: 1024}))
+		x.qp = must(y.dev.DefaultPD().CreateQP(verbs.QPInit{AdaptiveRetransmission: true, SendCQ: x.cq, RecvCQ: x.cq, MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1}))
+		t.Cleanup(func() {
+			require.NoError(t, x.qp.Close())
+			require.NoError(t, x.cq.Close())
+		})
+		x.connect(y)
+		y.connect(&x)
+		return &takenBack{peer: &x, owner: y}
+	},
+	"itself": func(t *testing.T) *takenBack {
+		x := openLoopback(t, Config{}, takenBackLen)
+		return &takenBack{peer: x, owner: x}
+	},
+	"SRD": func(t *testing.T) *takenBack {
+		x, y := players(t, playerOptions{memory: takenBackLen})
+		return &takenBack{peer: x.side, owner: y.side, srd: true, request: func(wr verbs.SendWR) verbs.SendWR { return x.request(y, 0, wr) }}
+	},
+}
+
+// takenBackWays are how memory comes back to its owner. Each returns when it has.
+var takenBackWays = []struct {
+	name   string
+	window verbs.MWType // that lends the memory; 0: its region does
+	take   func(p *takenBack)
+}{
+	{"region closed", 0, func(p *takenBack) { require.NoError(p.owner.t, p.mr.Close()) }},
+	{"window of type 1 closed", verbs.MWType1, func(p *takenBack) { require.NoError(p.owner.t, p.mw.Close()) }},
+	{"window of type 2 closed", verbs.MWType2, func(p *takenBack) { require.NoError(p.owner.t, p.mw.Close()) }},
+	{"unbound by another queue pair", verbs.MWType1, func(p *takenBack) {
+		p.binder.post(verbs.SendWR{Op: verbs.OpBindMW, Flags: verbs.FlagSignaled, Bind: &verbs.MWBind{MW: p.mw, MR: p.mr}})
+		require.Equal(p.owner.t, verbs.StatusSuccess, p.binder.wait(1)[0].Status)
+	}},
+	{"local invalidate", verbs.MWType2, func(p *takenBack) {
+		p.owner.post(verbs.SendWR{ID: ownID, Op: verbs.OpLocalInvalidate, Flags: verbs.FlagSignaled, InvalidateRKey: p.key})
+		p.awaitOwn()
+	}},
+	{"queue pair in error", 0, func(p *takenBack) {
+		require.NoError(p.owner.t, p.owner.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState))
+	}},
+	{"queue pair reset", 0, func(p *takenBack) {
+		require.NoError(p.owner.t, p.owner.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState))
+	}},
+	{"queue pair closed", 0, func(p *takenBack) { require.NoError(p.owner.t, p.owner.qp.Close()) }},
+	{"queue pair failed", 0, func(p *takenBack) {
+		if p.srd {
+			return // a request that fails does not end the queue pair
+		}
+		// The request has a local error, so that it fails at once.
+		p.owner.post(verbs.SendWR{ID: ownID, Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{{Addr: 1, Length: 8, LKey: 1}}})
+		p.awaitOwn()
+	}},
+}
+
+// ownID is that of the owner's request by which it takes memory back; others have smaller ones.
+const ownID = 1 << 20
+
+func (p *takenBack) awaitOwn() {
+	if p.user.cq != p.owner.cq {
+		for p.owner.wait(1)[0].ID != ownID {
+		}
+		return
+	}
+	p.owner.until("the memory is taken back", p.own.Load)
+}
+
+// failQueuePair has the owner's queue pair fail as if its peer was gone.
+func (p *takenBack) failQueuePair() {
+	q := p.owner.qp.(*queuePair)
+	defer q.lock().mu.Unlock()
+	q.transport.PeerGone()
+}
+
+// begin has the owner lend memory that other processes can be shown, where there is such a thing.
+func (p *takenBack) begin(window verbs.MWType) {
+	t, y := p.owner.t, p.owner
+	mem, free, err := y.dev.AllocMemory(takenBackLen)
+	if err != nil {
+		mem, free = make([]byte, takenBackLen), func() error { return nil }
+	}
+	p.mem = mem
+	access := verbs.AccessLocalWrite | verbs.AccessMWBind
+	if window == 0 {
+		access |= verbs.AccessRemoteRead | verbs.AccessRemoteWrite
+	}
+	p.mr = must(y.dev.DefaultPD().RegMR(mem, access))
+	p.key = p.mr.RKey()
+	if window != 0 {
+		b := *y
+		b.mtu, b.wcs = 4096, make([]verbs.WC, 64)
+		b.cq = must(y.dev.CreateCQ(verbs.CQInit{Capacity: 1024, Poller: p}))
+		b.qp = must(y.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: b.cq, RecvCQ: b.cq, MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1}))
+		b.connect(&b)
+		p.binder = &b
+		p.mw = must(y.dev.DefaultPD().(verbs.WindowPD).AllocMW(window))
+		l := lender{side: p.binder, mr: p.mr, mem: mem, mw: p.mw}
+		if window == verbs.MWType2 {
+			l.side = y // it is for the queue pair that it is bound on
+		}
+		l.bind(0, takenBackLen)
+		p.key = p.mw.RKey()
+	}
+	t.Cleanup(func() {
+		if window != 0 {
+			require.NoError(t, p.mw.Close())
+			require.NoError(t, p.binder.qp.Close())
+			require.NoError(t, p.binder.cq.Close())
+		}
+		require.NoError(t, p.mr.Close())
+		require.NoError(t, free())
+	})
+}
+
+// use uses the memory until that is refused, or the queue pair is in error.
+func (p *takenBack) use(op verbs.Opcode, n int) {
+	x := p.user
+	for {
+		wrs := make([]verbs.SendWR, 4)
+		for i := range wrs {
+			off := (i * n) % takenBackLen
+			wrs[i] = verbs.SendWR{ID: uint64(i), Op: op, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(off, n)}, RemoteAddr: p.mr.Addr() + uint64(off), RKey: p.key}
+			if x == p.owner && x != p.peer {
+				wrs[i].SGL = []verbs.SGE{{Addr: wrs[i].RemoteAddr, Length: uint32(n), LKey: p.mr.LKey()}}
+				wrs[i].RemoteAddr, wrs[i].RKey = p.peer.mr.Addr()+uint64(off), p.peer.mr.RKey()
+			}
+			if p.request != nil {
+				wrs[i] = p.request(wrs[i])
+			}
+		}
+		if posted, err := x.qp.PostSend(wrs); err != nil && posted == 0 {
+			return
+		}
+		for done := 0; done < len(wrs); {
+			polled, err := x.cq.Poll(x.wcs)
+			if !assert.NoError(x.t, err) || polled == 0 && p.over.Load() {
+				return // a queue pair that was reset completes nothing
+			}
+			for _, wc := range x.wcs[:polled] {
+				if wc.ID == ownID {
+					p.own.Store(true)
+					continue
+				}
+				if done++; wc.Status != verbs.StatusSuccess {
+					p.own.Store(true) // or flushed
+					return
+				}
+			}
+		}
+	}
+}
+
+// stall has the peer stand still again and again, as a process does that loses its processor.
+func (p *takenBack) stall(stop <-chan struct{}) {
+	mu := &p.peer.dev.main.mu
+	for {
+		mu.Lock()
+		time.Sleep(time.Duration(rand.IntN(500)) * time.Microsecond)
+		mu.Unlock()
+		select {
+		case <-stop:
+			return
+		case <-time.After(time.Duration(rand.IntN(300)) * time.Microsecond):
+		}
+	}
+}
+
+// Memory that an owner has taken back, in any way, is its own: while a peer that is slow has
+// reads and writes of it under way, or the owner's own writes from there, by any path, not one byte
+// is read or written any more.
+func TestSoakMemoryTakenBack(t *testing.T) {
+	rounds := soak.Rounds(t, 1, 40)
+	for path, open := range takenBackPaths {
+		for _, way := range takenBackWays {
+			for _, use := range []string{"peer reads", "peer writes", "owner writes"} {
+				switch {
+				case path == "SRD" && (way.window == verbs.MWType2 || way.name == "queue pair failed"), // there is no such thing
+					path != "SRD" && way.name == "queue pair closed" && (use == "owner writes" || path == "itself"), // it is used
+					use == "owner writes" && (way.window != 0 || path == "SRD" || path == "itself"):
+					continue
+				}
+				for _, n := range []int{512, 64 << 10, 512 << 10} {
+					t.Run(fmt.Sprintf("%s/%s/%s/%d", path, way.name, use, n), func(t *testing.T) {
+						for range rounds {
+							t.Run("", func(t *testing.T) { open(t).round(way.window, way.take, use, n) })
+						}
+					})
+				}
+			}
+		}
+	}
+}
+
+func (p *takenBack) round(window verbs.MWType, take func(*takenBack), use string, n int) {
+	t, op := p.owner.t, verbs.OpWrite
+	if p.user = p.peer; use == "owner writes" {
+		p.user = p.owner
+	}
+	if use == "peer reads" {
+		op = verbs.OpRead
+	}
+	p.begin(window)
+	fillWith(p.mem, bytesBefore)
+	fillWith(p.peer.mem, bytesOfPeer)
+	var work sync.WaitGroup
+	stop := make(chan struct{})
+	work.Go(func() { p.use(op, n) })
+	if p.peer.dev != p.owner.dev {
+		work.Go(func() { p.stall(stop) })
+	}
+	for end := time.Now().Add(time.Duration(rand.IntN(2000)) * time.Microsecond); time.Now().Before(end); {
+		runtime.Gosched() // it is taken back at any point of what is under way
+	}
+	take(p)
+	fillWith(p.mem, bytesAfter)
+	time.Sleep(3 * time.Millisecond) // in which something might move
+	close(stop)
+	for _, s := range []*side{p.peer, p.owner} { // one of them may be closed
+		_ = s.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState)
+	}
+	p.over.Store(true)
+	work.Wait()
+	if use == "peer writes" {
+		assert.True(t, bytes.Equal(bytes.Repeat([]byte{bytesAfter}, len(p.mem)), p.mem), "the peer has written later")
+	} else {
+		assert.Equal(t, -1, bytes.IndexByte(p.peer.mem, bytesAfter), "the peer has what was written later")
+	}
+}
+
+func fillWith(b []byte, value byte) {
+	block := bytes.Repeat([]byte{value}, 4096)
+	for len(b) > 0 {
+		b = b[copy(b, block):]
+	}
+}

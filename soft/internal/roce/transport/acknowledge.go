@@ -1,0 +1,286 @@
+package transport
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// awaited reports whether a response to psn can be expected. Any other is late, a
+// duplicate or forged.
+func (q *QP) awaited(psn uint32) bool {
+	return q.sending() && wire.PSNDiff(psn, q.unaPSN) >= 0 && wire.PSNDiff(psn, q.maxPSN) < 0 &&
+		(!q.refusal.known() || wire.PSNDiff(psn, q.refusal.psn) <= 0) // behind a refusal there is nothing
+}
+
+func (q *QP) receiveAck(p *wire.Packet, now time.Duration) {
+	syndrome := p.AETH.Syndrome
+	if !q.awaited(p.PSN) || q.refusal.at(p.PSN) && !syndrome.IsFatal() {
+		q.counters.UnexpectedResponses++
+		return
+	}
+	q.unheard = 0
+	if q.adapts {
+		q.responded(now)
+	}
+	q.measure(p.PSN, now)
+	switch syndrome.Kind() {
+	case wire.KindAck:
+		probed := q.probed && p.PSN == q.unaPSN
+		if q.acknowledge(wire.PSNAdd(p.PSN, 1), now) && probed {
+			q.probeTaken(now)
+		}
+	case wire.KindRNRNak:
+		q.receiveRNRNak(p.PSN, syndrome.Timer(), now)
+	case wire.KindNak:
+		if syndrome.IsFatal() {
+			q.receiveRefusal(p.PSN, refusalStatus[syndrome.Code()], now)
+			return
+		}
+		if q.acknowledge(p.PSN, now) && syndrome.Code() == wire.NakSequence {
+			q.counters.SequenceNaks++
+			if q.rnrUntil == 0 { // else it was late, or came twice
+				q.retry(p.PSN, costOfGap, now)
+			}
+		}
+	}
+}
+
+func (q *QP) receiveRNRNak(psn uint32, timer uint8, now time.Duration) {
+	q.counters.RNRNaksReceived++
+	if q.rnrUntil != 0 || !q.acknowledge(psn, now) {
+		return
+	}
+	if q.rnrRetries == 0 {
+		q.counters.RNRRetryExceeded++
+		q.failRequest(verbs.StatusRNRRetryExceeded)
+		return
+	}
+	wait := wire.RNRTimer(timer)
+	if q.attr.RNRRetry != infiniteRNRRetry {
+		q.rnrRetries--
+	} else {
+		wait = max(wait, q.crowdedWait(now))
+	}
+	q.retries = int(q.attr.RetryCount) * costOfTimeout // the peer responds
+	q.stuck = 0                                        // to wait for a receive is not to be stuck
+	q.rnrUntil = now + wait
+	q.ackDeadline = 0
+	q.rewind(psn)
+}
+
+// infiniteRNRRetry is the count that stands for no limit (IBTA 9.7.5.2.8).
+const infiniteRNRRetry = 7
+
+// acknowledge completes the requests that lie before upTo. A read or atomic
+// among them whose response has not come has lost it: then acknowledge rewinds
+// to the gap and reports false.
+func (q *QP) acknowledge(upTo uint32, now time.Duration) bool {
+	before := q.unaPSN
+	// Distances from the oldest packet: between the ends of a long message lie
+	// half of all sequence numbers, too many for a signed difference.
+	end := wire.PSNAdd(upTo, -int(before))
+	for q.sq.head != q.sq.tail {
+		w := q.sq.at(q.sq.head)
+		if w.local() {
+			if !w.executed || w.fault != verbs.StatusSuccess {
+				break
+			}
+			q.complete(w)
+			continue
+		}
+		if w.responds() {
+			missing := wire.PSNAdd(w.first, int(w.got>>q.mtuShift))
+			if wire.PSNAdd(missing, -int(before)) >= end {
+				break
+			}
+			if missing != before {
+				q.unaPSN = missing
+				q.progressed(before, now)
+			}
+			q.responseLost(missing, upTo, now)
+			return false
+		}
+		if wire.PSNAdd(w.last, -int(before)) >= end {
+			break
+		}
+		q.complete(w)
+	}
+	if end > 0 {
+		q.unaPSN = upTo
+		q.progressed(before, now)
+	}
+	return true
+}
+
+// responseLost asks again for the response at psn, since one behind it has come, or
+// an acknowledgement of one, as seen says. It does so once a round; the response
+// right behind it, come again, shows that this round has lost it too.
+func (q *QP) responseLost(psn, seen uint32, now time.Duration) {
+	known := q.gapPSN == psn && q.gapKnown
+	next := seen == wire.PSNAdd(psn, 1)
+	again := next && q.gapPSN == psn && q.gapNext
+	if !known || again {
+		q.retry(psn, costOfGap, now)
+	}
+	q.gapNext = next || q.gapPSN == psn && q.gapNext
+	q.gapPSN, q.gapKnown = psn, true
+}
+
+// progressed is called when unaPSN has moved on from before.
+func (q *QP) progressed(before uint32, now time.Duration) {
+	q.restoreRetries()
+	q.endNotReady()
+	if q.adapts {
+		q.moved()
+	}
+	q.gapKnown = false
+	q.readsSent = max(q.readsSent-q.asked.drop(q.unaPSN), 0)
+	q.widen(int(wire.PSNDiff(q.unaPSN, before)), int(wire.PSNDiff(q.sendPSN, before)), now)
+	if wire.PSNDiff(q.unaPSN, q.sendPSN) > 0 {
+		q.rewind(q.unaPSN)
+	}
+	q.armAckTimer(now)
+}
+
+// complete retires the oldest request with success.
+func (q *QP) complete(w *sendWQE) {
+	q.sq.head++
+	if w.local() {
+		q.sendIdx = max(q.sendIdx, q.sq.head) // a rewind may have left it here
+	}
+	switch w.wr.Op {
+	case verbs.OpSend, verbs.OpSendImm, verbs.OpSendInvalidate:
+		q.counters.Sends++
+	}
+	frees := q.sends.Add()
+	if !q.signalAll && w.wr.Flags&verbs.FlagSignaled == 0 {
+		return
+	}
+	q.sendCQ.Complete(verbs.WC{ID: w.wr.ID, Opcode: completedAs[w.wr.Op], Bytes: w.length, QPN: q.num}, frees, false)
+}
+
+var completedAs = [...]verbs.WCOpcode{
+	verbs.OpSend:        verbs.WCSend,
+	verbs.OpSendImm:     verbs.WCSend,
+	verbs.OpWrite:       verbs.WCWrite,
+	verbs.OpWriteImm:    verbs.WCWrite,
+	verbs.OpRead:        verbs.WCRead,
+	verbs.OpCompareSwap: verbs.WCCompareSwap,
+	verbs.OpFetchAdd:    verbs.WCFetchAdd,
+
+	verbs.OpSendInvalidate:  verbs.WCSend,
+	verbs.OpLocalInvalidate: verbs.WCLocalInvalidate,
+	verbs.OpBindMW:          verbs.WCBindMW,
+}
+
+// retireExecuted completes requests without packets that are the oldest: everything
+// before them is complete.
+func (q *QP) retireExecuted() {
+	for q.sq.head != q.sq.tail {
+		w := q.sq.at(q.sq.head)
+		if !w.executed || w.fault != verbs.StatusSuccess {
+			return
+		}
+		q.complete(w)
+	}
+}
+
+// responseTo returns the request that a response at psn belongs to, when it is
+// the next one awaited.
+func (q *QP) responseTo(psn uint32, now time.Duration) *sendWQE {
+	if !q.awaited(psn) || q.refusal.at(psn) {
+		q.counters.UnexpectedResponses++
+		return nil
+	}
+	q.unheard = 0
+	if q.adapts {
+		q.responded(now)
+	}
+	if !q.acknowledge(psn, now) || q.sq.head == q.sq.tail {
+		return nil
+	}
+	q.measure(psn, now)
+	w := q.sq.at(q.sq.head)
+	if !w.responds() || wire.PSNAdd(w.first, int(w.got>>q.mtuShift)) != psn {
+		q.counters.UnexpectedResponses++
+		return nil
+	}
+	return w
+}
+
+func (q *QP) receiveRead(p *wire.Packet, now time.Duration) {
+	w := q.responseTo(p.PSN, now)
+	if w == nil {
+		return
+	}
+	if w.wr.Op != verbs.OpRead {
+		q.counters.UnexpectedResponses++
+		return
+	}
+	n, left := q.payloadLen, w.length-w.got
+	index := int(wire.PSNAdd(p.PSN, -int(w.first)))
+	// No request of several for the read asks for packets beyond the next multiple of
+	// q.readPackets.
+	whole := n == left || n >= q.mtu && n&(q.mtu-1) == 0
+	packets := q.packetsOf(n)
+	if n > left || n > q.payloadMax || !whole || index&(q.readPackets-1)+packets > q.readPackets {
+		q.failRequest(verbs.StatusBadResponse)
+		return
+	}
+	got, fault := w.got, dma.NoFault
+	for _, part := range q.payload {
+		if fault = scatter(w.segs, got, part); fault != dma.NoFault {
+			break
+		}
+		got += uint32(len(part))
+	}
+	q.unreadable = fault == dma.SourceFault
+	if q.changed() {
+		return
+	}
+	if fault != dma.NoFault {
+		q.failRequest(verbs.StatusLocalProtectionError)
+		return
+	}
+	w.got = got
+	q.advance(w, wire.PSNAdd(p.PSN, packets-1), now)
+}
+
+func (q *QP) receiveAtomic(p *wire.Packet, now time.Duration) {
+	w := q.responseTo(p.PSN, now)
+	if w == nil {
+		return
+	}
+	if w.wr.Op == verbs.OpRead {
+		q.counters.UnexpectedResponses++
+		return
+	}
+	if p.AETH.Syndrome.Kind() != wire.KindAck {
+		q.failRequest(verbs.StatusBadResponse)
+		return
+	}
+	binary.NativeEndian.PutUint64(q.scratch[:], p.AtomicAck)
+	if scatter(w.segs, 0, q.scratch[:]) != dma.NoFault {
+		q.failRequest(verbs.StatusLocalProtectionError)
+		return
+	}
+	q.advance(w, p.PSN, now)
+}
+
+// advance moves past the response at psn, which is in place.
+func (q *QP) advance(w *sendWQE, psn uint32, now time.Duration) {
+	before := q.unaPSN
+	q.unaPSN = wire.PSNAdd(psn, 1)
+	if psn == w.last {
+		q.complete(w)
+		q.retireExecuted()
+		if q.refusal.known() && q.failRefused() {
+			return
+		}
+	}
+	q.progressed(before, now)
+}

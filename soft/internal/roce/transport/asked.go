@@ -1,0 +1,53 @@
+package transport
+
+import "github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+
+// asked holds where the request packets of reads and atomics end that are under way: the
+// sequence number behind the last response to each. A packet that asks again must not ask
+// for more than one did before: the peer may know no longer that it has executed both
+// (IBTA 9.7.5.1.4).
+type asked struct{ ends Ring[uint32] }
+
+// add notes one more, which may be a part of one that was known.
+func (a *asked) add(end uint32) {
+	if known, ok := a.end(wire.PSNAdd(end, -1)); ok && known == end || a.ends.Full() {
+		return
+	}
+	*a.ends.Push() = end
+	for i := a.ends.tail - 1; i != a.ends.head && wire.PSNDiff(*a.ends.at(i - 1), end) > 0; i-- {
+		*a.ends.at(i), *a.ends.at(i - 1) = *a.ends.at(i - 1), end
+	}
+}
+
+// drop forgets those that have been answered, up to a sequence number, and returns how many
+// these are.
+func (a *asked) drop(una uint32) (n int) {
+	for a.ends.Len() > 0 && wire.PSNDiff(*a.ends.First(), una) <= 0 {
+		a.ends.Pop()
+		n++
+	}
+	return n
+}
+
+// end is where the request packet ends that asks for psn.
+func (a *asked) end(psn uint32) (end uint32, ok bool) {
+	if a.ends.Len() == 0 || wire.PSNDiff(*a.ends.at(a.ends.tail - 1), psn) <= 0 {
+		return 0, false // it has not been asked for yet
+	}
+	for i := a.ends.head; i != a.ends.tail; i++ {
+		if end = *a.ends.at(i); wire.PSNDiff(end, psn) > 0 {
+			return end, true
+		}
+	}
+	return 0, false
+}
+
+// start is where the one begins that asks for psn, if there is one before it.
+func (a *asked) start(psn uint32) (start uint32, ok bool) {
+	for i := a.ends.head; i != a.ends.tail; i++ {
+		if end := *a.ends.at(i); wire.PSNDiff(end, psn) <= 0 {
+			start, ok = end, true
+		}
+	}
+	return start, ok
+}

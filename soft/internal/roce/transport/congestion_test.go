@@ -1,0 +1,285 @@
+package transport
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// What senders to one receiver get of a link, by what the link says of its congestion.
+func TestSendersShareALink(t *testing.T) {
+	t.Parallel()
+	marking := gigabit
+	marking.markFrom = 20
+	shallow := gigabit // its queue is full before a round trip shows it
+	shallow.limit, shallow.rate = 60, 1_250_000_000
+	for name, l := range map[string]link{"delay": gigabit, "marks": marking, "losses": shallow} {
+		for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead, verbs.OpSend} {
+			for _, n := range []int{1, 2, 16, 64} {
+				if name == "losses" && op == verbs.OpRead && n == 64 {
+					continue // some of them wait for time-outs again and again
+				}
+				if testing.Short() && op == verbs.OpSend && n > 2 {
+					continue // the packets are as long as those of writes
+				}
+				t.Run(fmt.Sprintf("%s/%v/%d", name, op, n), func(t *testing.T) {
+					t.Parallel()
+					b := newBottleneck(t, l)
+					for range n {
+						b.connect(op, 32<<10, 1024, true).greet()
+					}
+					for _, c := range b.conns {
+						c.start()
+					}
+					least, fair, d := 0.8, 0.9, 500*time.Millisecond
+					if name == "losses" { // each costs a window
+						least, fair, d = 0.7, 0.75, 50*time.Millisecond
+					}
+					if name == "delay" && op == verbs.OpRead && n == 64 {
+						fair = 0.8 // some of them lose packets at time-outs alone
+					}
+					if testing.Short() && name != "losses" {
+						switch {
+						case n < 64:
+							d /= 5
+						case op != verbs.OpRead:
+							d /= 2 // so many take longer to find their rates
+						}
+					}
+					b.run(d) // to find the rate
+					shares := b.shares(d)
+					t.Log(b.describe(shares))
+					assert.GreaterOrEqual(t, sum(shares)/float64(l.rate), least)
+					assert.GreaterOrEqual(t, fairness(shares), fair)
+				})
+			}
+		}
+	}
+}
+
+// Senders that come and go.
+func TestSendersJoinAndLeave(t *testing.T) {
+	t.Parallel()
+	for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead} {
+		t.Run(op.String(), func(t *testing.T) {
+			t.Parallel()
+			b := newBottleneck(t, gigabit)
+			for range 4 {
+				b.connect(op, 32<<10, 1024, true).start()
+			}
+			d := 500 * time.Millisecond
+			if testing.Short() {
+				d /= 4
+			}
+			b.run(d)
+			for range 4 {
+				b.connect(op, 32<<10, 1024, true).start()
+			}
+			b.run(d)
+			shares := b.shares(d)
+			t.Log(b.describe(shares))
+			assert.GreaterOrEqual(t, fairness(shares), 0.8, "with those that have joined")
+			for _, c := range b.conns[2:] {
+				c.stopped = true
+			}
+			b.run(d)
+			shares = b.shares(d)
+			assert.GreaterOrEqual(t, sum(shares)/float64(b.link.rate), 0.8, "those that stay take the rest")
+			assert.GreaterOrEqual(t, fairness(shares[:2]), 0.8)
+		})
+	}
+}
+
+// Marks that say nothing of the load cost rate, and no connection.
+func TestRandomMarks(t *testing.T) {
+	t.Parallel()
+	for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead} {
+		for _, p := range []float64{0.01, 0.5, 1} {
+			t.Run(fmt.Sprintf("%v/%v", op, p), func(t *testing.T) {
+				t.Parallel()
+				l := gigabit
+				l.markSome = p
+				b := newBottleneck(t, l)
+				for range 4 {
+					b.connect(op, 32<<10, 1024, true).start()
+				}
+				d := time.Second
+				if testing.Short() {
+					d /= 5
+				}
+				b.run(d)
+				for _, share := range b.shares(d) {
+					assert.Greater(t, share, 100e3, "bytes a second")
+				}
+			})
+		}
+	}
+}
+
+// Losses that are none of the load's leave the window as open as without congestion control.
+func TestRandomLosses(t *testing.T) {
+	t.Parallel()
+	d := time.Second
+	if testing.Short() {
+		d /= 5
+	}
+	rate := func(controlled bool) float64 {
+		l := gigabit
+		l.loseSome = 0.05
+		l.rate *= 100
+		b := newBottleneck(t, l)
+		b.connect(verbs.OpWrite, 32<<10, 1024, controlled).start()
+		b.run(100 * time.Millisecond)
+		return sum(b.shares(d))
+	}
+	with, without := rate(true), rate(false)
+	t.Logf("%.0f MB/s, %.0f MB/s without", with/1e6, without/1e6)
+	assert.Greater(t, with, without/2)
+}
+
+// A flood of notifications leaves a connection a rate, and when it ends, all of the link.
+func TestFloodOfNotifications(t *testing.T) {
+	t.Parallel()
+	b := newBottleneck(t, gigabit)
+	c := b.connect(verbs.OpWrite, 32<<10, 1024, true)
+	c.start()
+	before, notifications := c.bytes, 100_000
+	if testing.Short() {
+		notifications /= 5
+	}
+	for range notifications {
+		c.client.receive(&wire.Packet{Opcode: wire.CNP, PKey: defaultPKey, BECN: true, DestQP: c.client.qp.Num()}, b.now)
+		b.run(10 * time.Microsecond)
+	}
+	assert.Greater(t, c.bytes-before, notifications, "bytes, 100 kB a second")
+	assert.NotZero(t, c.client.counters.NotificationsObeyed)
+	assert.NotZero(t, c.client.counters.NotificationsIgnored)
+	recovery := time.Duration(notifications) * 10 * time.Microsecond // as long as the flood
+	b.run(recovery)
+	shares := b.shares(recovery)
+	t.Log(b.describe(shares))
+	assert.GreaterOrEqual(t, sum(shares)/float64(b.link.rate), 0.8, "after the flood")
+}
+
+// A receiver of marked packets says so, once in 50 µs.
+func TestNotifications(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []verbs.QPType{verbs.RC, verbs.UC} {
+		r := newRig(t, options{kind: kind})
+		r.server.qp.SetCongestionControl(true)
+		r.client.qp.SetCongestionControl(true)
+		notifications := func() (n int) {
+			for _, p := range r.server.transmit(r.now) {
+				if p.Opcode == wire.CNP {
+					require.Equal(t, uint32(clientQPN), p.DestQP)
+					require.True(t, p.BECN)
+					n++
+				}
+			}
+			return n
+		}
+		r.client.post(r.wr(1, verbs.OpWrite, 20*256))
+		data := r.client.transmit(r.now)
+		require.Len(t, data, 20)
+		for i := range data {
+			r.server.qp.Marked(&data[i], r.now)
+			r.server.take(r.now, data[i])
+		}
+		assert.Equal(t, 1, notifications())
+		r.server.qp.Marked(&data[0], r.now)
+		assert.Zero(t, notifications(), "too early")
+		r.now += notificationInterval
+		assert.Zero(t, notifications())
+		r.server.qp.Marked(&data[0], r.now)
+		assert.Equal(t, 1, notifications())
+		r.server.qp.Marked(&wire.Packet{Opcode: wire.RCAcknowledge}, r.now+time.Second)
+		assert.Zero(t, notifications(), "nothing but data fills queues")
+		assert.Equal(t, uint64(22), r.server.counters.MarkedPackets)
+		assert.Equal(t, uint64(2), r.server.counters.NotificationsSent)
+	}
+}
+
+// A notification for what sends nothing, or without congestion control, changes nothing.
+func TestNotificationsIgnored(t *testing.T) {
+	t.Parallel()
+	for _, controlled := range []bool{false, true} {
+		r := newRig(t, options{})
+		r.client.qp.SetCongestionControl(controlled)
+		before := r.client.qp.congestion
+		r.client.take(r.now, wire.Packet{Opcode: wire.CNP, BECN: true, DestQP: clientQPN})
+		assert.Equal(t, before, r.client.qp.congestion)
+		assert.Equal(t, uint64(1), r.client.counters.NotificationsIgnored)
+		assert.Zero(t, r.client.counters.NotificationsObeyed)
+		assert.Empty(t, r.client.transmit(r.now))
+	}
+}
+
+// The bit of backward notification is as good as a packet of its own.
+func TestBackwardNotification(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	r.client.qp.SetCongestionControl(true)
+	r.client.post(r.wr(1, verbs.OpWrite, 40*256))
+	before := r.client.qp.congestion
+	r.server.take(r.now, r.client.transmit(r.now)...)
+	back := r.server.transmit(r.now)
+	require.NotEmpty(t, back)
+	back[0].BECN = true
+	r.client.take(r.now, back[0])
+	assert.Less(t, r.client.qp.congestion, before)
+	assert.Equal(t, uint64(1), r.client.counters.NotificationsObeyed)
+}
+
+// An unreliable connection slows down for notifications, and recovers.
+func TestUnreliableConnectionObeys(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{kind: verbs.UC, mtu: 1024, depth: 4096, arena: 64 << 10})
+	r.client.qp.SetCongestionControl(true)
+	send := func(d time.Duration) (packets int) {
+		for end := r.now + d; r.now < end; r.now += 50 * time.Microsecond {
+			for r.client.qp.sq.Len() < 8 {
+				r.client.post(r.wr(1, verbs.OpWrite, 64<<10))
+			}
+			if at := r.client.qp.Deadline(); at != 0 && at <= r.now {
+				r.client.qp.Timeout(r.now)
+			}
+			packets += len(r.client.transmit(r.now))
+			r.client.send.take()
+		}
+		return packets
+	}
+	free := send(20 * time.Millisecond)
+	for range 20 {
+		r.client.take(r.now, wire.Packet{Opcode: wire.CNP, BECN: true, DestQP: clientQPN})
+		send(100 * time.Microsecond)
+	}
+	slow := send(5 * time.Millisecond)
+	assert.Less(t, 4*slow, free/4, "a quarter of the rate at most")
+	assert.NotZero(t, slow)
+	send(time.Second)
+	assert.GreaterOrEqual(t, send(20*time.Millisecond), free*9/10, "it has recovered")
+}
+
+// A path that stops being shared, as shared memory is not, stops being governed.
+func TestControlEndsWithThePath(t *testing.T) {
+	t.Parallel()
+	b := newBottleneck(t, gigabit)
+	c := b.connect(verbs.OpWrite, 32<<10, 1024, true)
+	c.start()
+	for range 200 {
+		c.client.receive(&wire.Packet{Opcode: wire.CNP, BECN: true, DestQP: c.client.qp.Num()}, b.now)
+		b.run(100 * time.Microsecond)
+	}
+	require.Less(t, c.client.qp.congestion, 8)
+	c.client.qp.SetCongestionControl(false)
+	c.server.qp.SetCongestionControl(false)
+	assert.Zero(t, c.client.qp.spacing)
+	c.client.pump()
+	assert.Greater(t, sum(b.shares(time.Second))/float64(b.link.rate), 0.5)
+}

@@ -1,0 +1,131 @@
+package transport
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// A read with an old sequence number is answered if it repeats one that was executed, whole
+// or from a later packet on. Otherwise nobody learns from it whether a key exists.
+func TestOldReadsThatWereNotExecuted(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name     string
+		change   func(p *wire.Packet)
+		answered int
+	}{
+		{"the same", func(*wire.Packet) {}, 3},
+		{"a shorter one", func(p *wire.Packet) { p.RETH.Length = 300 }, 2},
+		{"from its second packet on", func(p *wire.Packet) { p.PSN, p.RETH.VA, p.RETH.Length = p.PSN+1, p.RETH.VA+256, 344 }, 2},
+		{"its second packet", func(p *wire.Packet) { p.PSN, p.RETH.VA, p.RETH.Length = p.PSN+1, p.RETH.VA+256, 256 }, 1},
+		{"another key, which exists", func(p *wire.Packet) { p.RETH.RKey = 0x99 }, 0},
+		{"another key, which does not exist", func(p *wire.Packet) { p.RETH.RKey++ }, 0},
+		{"another address", func(p *wire.Packet) { p.RETH.VA++ }, 0},
+		{"another address, from its second packet on", func(p *wire.Packet) { p.PSN, p.RETH.Length = p.PSN+1, 344 }, 0},
+		{"longer", func(p *wire.Packet) { p.RETH.Length++ }, 0},
+		{"longer, from its second packet on", func(p *wire.Packet) { p.PSN, p.RETH.VA, p.RETH.Length = p.PSN+1, p.RETH.VA+256, 345 }, 0},
+		{"the number of the write behind it", func(p *wire.Packet) { p.PSN += 3 }, 0},
+		{"a number before it", func(p *wire.Packet) { p.PSN-- }, 0},
+		{"a number long ago", func(p *wire.Packet) { p.PSN = wire.PSNAdd(p.PSN, -1<<22) }, 0},
+		{"a number of an older one than are remembered", func(p *wire.Packet) { p.PSN -= 3 * 4; p.RETH.VA += 4096 }, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, options{psn: 0xfffff8})
+			other := &Region{Key: 0x99, Domain: testDomain, Access: everyAccess, Base: remoteBase, Mem: make([]byte, 4096)}
+			require.True(t, r.server.memory.Add(other))
+			var read wire.Packet
+			for i := range 5 { // one more than may be outstanding
+				wr := r.wr(1, verbs.OpRead, 600)
+				wr.RemoteAddr += uint64(1024 * (4 - i))
+				r.client.post(wr)
+				read = r.client.transmit(r.now)[0]
+				r.server.take(r.now, read)
+				r.client.take(r.now, r.server.transmit(r.now)...)
+			}
+			r.client.post(r.wr(2, verbs.OpWrite, 600))
+			r.exchange()
+			again := read
+			c.change(&again)
+			again.PSN &= wire.PSNMask
+			r.server.take(r.now, again)
+			require.Len(t, r.server.transmit(r.now), c.answered)
+			refused := 0
+			if c.answered == 0 {
+				refused = 1
+			}
+			require.EqualValues(t, refused, r.server.counters.DuplicatesRefused)
+			require.Zero(t, r.server.counters.RemoteAccessErrors)
+			require.Equal(t, verbs.QPReadyToSend, r.server.qp.State())
+		})
+	}
+}
+
+// A peer that asks for gigabytes and is silent is sent no more than maxUnheard bytes, and a
+// peer that asks again for the rest gets it.
+func TestReadsOfASilentPeer(t *testing.T) {
+	t.Parallel()
+	const length, reads = 48 << 20, 4
+	r := newRig(t, options{mtu: 4096, destReads: reads})
+	huge := &Region{Key: 0x99, Domain: testDomain, Access: everyAccess, Base: 1 << 40, Mem: make([]byte, length)}
+	require.True(t, r.server.memory.Add(huge))
+	const packets = length / 4096
+	ask := func(i, from int) {
+		p := r.forged(wire.RCReadRequest, i*packets+from, 0, uint32(length-from*4096))
+		p.Payload, p.RETH.RKey, p.RETH.VA = nil, huge.Key, huge.Base+uint64(from)*4096
+		r.server.take(r.now, p)
+	}
+	for i := range reads {
+		ask(i, 0)
+	}
+	var out counting
+	for r.server.qp.Transmit(&out, r.now, 1000) {
+	}
+	require.EqualValues(t, maxUnheard, out.bytes)
+	require.EqualValues(t, reads-1, r.server.counters.ReadsAbandoned)
+	require.Zero(t, r.server.qp.responses.Len())
+
+	out = counting{}
+	ask(1, (maxUnheard-length)/4096)
+	for r.server.qp.Transmit(&out, r.now, 1000) {
+	}
+	require.EqualValues(t, 2*length-maxUnheard, out.bytes, "the rest of the second read")
+}
+
+// counting counts the bytes of packets, which nobody takes.
+type counting struct{ bytes uint64 }
+
+func (c *counting) Send(_ *wire.Packet, _ [][]byte, n int) bool {
+	c.bytes += uint64(n)
+	return true
+}
+
+// Whatever is ignored is counted, each under its reason.
+func TestIgnoredPacketsAreCounted(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	c := &r.server.counters
+	for _, op := range []wire.Opcode{wire.RCAcknowledge, wire.RCReadResponseOnly, wire.RCAtomicAcknowledge} {
+		r.server.take(r.now, r.forged(op, 0, 0, 0))
+	}
+	require.EqualValues(t, 3, c.UnexpectedResponses)
+	r.server.take(r.now, r.forged(wire.UCSendOnly, 0, 8, 8))
+	require.EqualValues(t, 1, c.WrongService)
+	r.server.take(r.now, r.forged(wire.RCFetchAdd, -1, 0, 0))
+	require.EqualValues(t, 1, c.DuplicatesRefused)
+	r.client.post(r.wr(1, verbs.OpRead, 8))
+	read := r.client.transmit(r.now)
+	for range 100 {
+		r.server.take(r.now, read...)
+	}
+	require.NotZero(t, c.RequestsCrowded)
+	r.client.take(r.now, r.server.transmit(r.now)...)
+	require.NotZero(t, r.client.counters.UnexpectedResponses, "the same response again")
+	r.server.modify(verbs.QPError)
+	r.server.take(r.now, r.forged(wire.RCSendOnly, 0, 8, 8))
+	require.EqualValues(t, 1, c.WrongState)
+}

@@ -1,0 +1,80 @@
+package transport
+
+import (
+	"slices"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+)
+
+// KeyGuard bounds how many keys the host of a peer can try. A refusal ends a connection,
+// but the next connection is cheap.
+type KeyGuard interface {
+	// Admits reports whether the host may use a key that its queue pair has not been
+	// granted before. If not, the request is dropped as if it had been lost, and comes
+	// again.
+	Admits() bool
+	// Refused notes that a key granted less than a request wanted.
+	Refused()
+}
+
+// GrantedKeys are the remote keys that a peer has used with success lately. These are not
+// guesses, whatever other programs of its host do.
+type GrantedKeys struct {
+	last uint32 // that was added last
+	keys [8]uint32
+	next uint8
+}
+
+// Has reports whether the key is one of them.
+func (g *GrantedKeys) Has(key uint32) bool { return key == g.last || slices.Contains(g.keys[:], key) }
+
+// Add remembers a key.
+func (g *GrantedKeys) Add(key uint32) {
+	if key == g.last {
+		return
+	}
+	g.last = key
+	if !slices.Contains(g.keys[:], key) {
+		g.keys[g.next%uint8(len(g.keys))] = key
+		g.next++
+	}
+}
+
+// AddRange remembers the key of a range of memory. Of an empty one nobody has looked at it.
+func (g *GrantedKeys) AddRange(h *wire.RETH) {
+	if h.Length > 0 {
+		g.Add(h.RKey)
+	}
+}
+
+// admits reports whether a request may use a key. The later packets of one that may not are
+// no gap: the peer is not told that they are.
+func (q *QP) admits(key uint32) bool {
+	if q.guard == nil || key == q.expectedKey || q.granted.Has(key) || q.guard.Admits() {
+		return true
+	}
+	q.counters.AccessesLimited++
+	q.nakSent = true
+	return false
+}
+
+// admitsRange is admits for a range of memory. Of an empty one nobody looks at the key.
+func (q *QP) admitsRange(h *wire.RETH) bool { return h.Length == 0 || q.admits(h.RKey) }
+
+// refuseKey responds to a request whose key grants less than it wants.
+func (q *QP) refuseKey(key uint32) {
+	q.chargeKey(key)
+	q.refuse(wire.NakRemoteAccess)
+}
+
+// chargeKey notes a key that granted too little. One that has granted something before is no
+// guess: whoever has it uses it wrongly.
+func (q *QP) chargeKey(key uint32) {
+	if q.guard != nil && key != q.expectedKey && !q.granted.Has(key) {
+		q.guard.Refused()
+	}
+}
+
+// ExpectKey says that the peer has been given a key, so that it need not guess it. It holds
+// for the last one that it was called with, for good.
+func (q *QP) ExpectKey(key uint32) { q.expectedKey = key }

@@ -1,0 +1,264 @@
+package transport
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Region is registered memory.
+type Region struct {
+	Key    uint32 // lkey and rkey
+	Domain uint32 // the protection domain
+	Access verbs.Access
+	Base   uint64 // address of the first byte
+	Mem    []byte
+
+	closed  bool
+	bound   int32    // windows that are bound to it
+	watches []*watch // in the order of their offsets
+	widest  uint64   // bytes of the widest watch that there ever was
+}
+
+// slice returns the bytes [addr, addr+n) of the region, if all of them are
+// inside it.
+func (r *Region) slice(addr uint64, n uint32) ([]byte, bool) {
+	off := addr - r.Base // wraps around to a huge value below the base
+	if off > uint64(len(r.Mem)) || uint64(n) > uint64(len(r.Mem))-off {
+		return nil, false
+	}
+	return r.Mem[off : off+uint64(n) : off+uint64(n)], true
+}
+
+// watch is a function to call after changes to some bytes of a region.
+type watch struct {
+	off, end uint64 // of the region
+	changed  func()
+}
+
+// Watch has changed called after a peer has changed any of the n bytes from off,
+// until cancel is called.
+func (r *Region) Watch(off, n uint64, changed func()) (cancel func()) {
+	w := &watch{off, off + n, changed}
+	r.watches = slices.Insert(r.watches, r.firstFrom(off), w)
+	r.widest = max(r.widest, n)
+	return func() { r.unwatch(w) }
+}
+
+// unwatch takes a watch away. There may be thousands, each of which is asked for its end.
+func (r *Region) unwatch(w *watch) {
+	for i := r.firstFrom(w.off); i < len(r.watches) && r.watches[i].off == w.off; i++ {
+		if r.watches[i] == w {
+			r.watches = slices.Delete(r.watches, i, i+1)
+			return
+		}
+	}
+}
+
+// firstFrom is the index of the first watch that begins at off or behind it.
+func (r *Region) firstFrom(off uint64) int {
+	i, _ := slices.BinarySearchFunc(r.watches, off, func(w *watch, off uint64) int { return cmp.Compare(w.off, off) })
+	return i
+}
+
+// notify calls the functions that watch any of the n bytes from addr. Thousands may
+// watch others.
+func (r *Region) notify(addr, n uint64) {
+	off := addr - r.Base
+	for _, w := range r.watches[r.firstFrom(off-min(off, r.widest)):] {
+		if w.off >= off+n {
+			break
+		}
+		if off < w.end {
+			w.changed()
+		}
+	}
+}
+
+// Memory is the device's table of what has a key.
+type Memory struct {
+	regions map[uint32]*Region
+	windows map[uint32]*Window // by the upper 24 bits of their keys
+}
+
+// NewMemory returns an empty table.
+func NewMemory() *Memory {
+	return &Memory{regions: make(map[uint32]*Region), windows: make(map[uint32]*Window)}
+}
+
+// Add enters a region; it reports false if its key is taken.
+func (m *Memory) Add(r *Region) bool {
+	if _, taken := m.regions[r.Key]; taken || r.Key == 0 || m.windows[tag(r.Key)] != nil {
+		return false
+	}
+	m.regions[r.Key] = r
+	return true
+}
+
+// Remove ends a registration: work requests that still name the region fail
+// from now on, and nothing touches its memory any more.
+func (m *Memory) Remove(r *Region) {
+	r.closed = true
+	delete(m.regions, r.Key)
+}
+
+// Len is the number of regions.
+func (m *Memory) Len() int { return len(m.regions) }
+
+// find returns the bytes that a local key grants to a domain, or nil and false where
+// key, domain, bounds or access are wrong.
+func (m *Memory) find(key, domain uint32, addr uint64, n uint32, access verbs.Access) (*Region, []byte, bool) {
+	r := m.regions[key]
+	if r == nil || r.Domain != domain || r.Access&access != access {
+		return nil, nil, false
+	}
+	b, ok := r.slice(addr, n)
+	return r, b, ok
+}
+
+// incomingWrite is where the data of a peer's write go.
+type incomingWrite struct {
+	grant        // without a region: none is under way, or it has no data
+	left  uint32 // bytes to come
+	size  uint32 // bytes in all
+}
+
+// begin checks the memory that a write names.
+func (w *incomingWrite) begin(q *QP, h wire.RETH) bool {
+	var g grant
+	if h.Length > 0 {
+		var ok bool
+		if g, ok = q.memory.grant(q, h.RKey, h.VA, h.Length, verbs.AccessRemoteWrite); !ok {
+			return false
+		}
+	}
+	*w = incomingWrite{grant: g, left: h.Length, size: h.Length}
+	return true
+}
+
+// copy writes the next n bytes, which parts hold. They are not more than left. It reports false if
+// the memory has been taken away since.
+func (w *incomingWrite) copy(n uint32, parts [][]byte) (held bool, f dma.Fault) {
+	if n == 0 {
+		return true, dma.NoFault
+	}
+	b, inside := w.region.slice(w.addr, n)
+	if !inside || !w.hold() {
+		return false, dma.NoFault
+	}
+	defer w.release()
+	if n == 8 && len(parts) > 1 { // they are stored as one word, too
+		var word [8]byte
+		at := word[:]
+		for _, part := range parts {
+			if dma.Copy(at[:len(part)], part) != dma.NoFault {
+				return true, dma.SourceFault
+			}
+			at = at[len(part):]
+		}
+		return true, dma.Copy(b, word[:])
+	}
+	for _, part := range parts {
+		if f = dma.Copy(b[:len(part)], part); f != dma.NoFault {
+			return true, f
+		}
+		b = b[len(part):]
+	}
+	return true, dma.NoFault
+}
+
+// placed moves past n bytes that are in place.
+func (w *incomingWrite) placed(n uint32) {
+	if n == 0 {
+		return
+	}
+	if len(w.region.watches) > 0 {
+		w.region.notify(w.addr, uint64(n))
+	}
+	w.addr += uint64(n)
+	w.left -= n
+}
+
+// segment is a piece of local memory that a work request names.
+type segment struct {
+	region *Region // nil for inline data
+	mem    []byte
+}
+
+func (s *segment) live() bool { return s.region == nil || !s.region.closed }
+
+// resolve appends the segments of a scatter-gather list and the sum of their
+// lengths. It reports false if a key, its domain, its bounds or its access are
+// wrong; empty entries are left out unchecked.
+func (m *Memory) resolve(segs []segment, sgl []verbs.SGE, domain uint32, access verbs.Access) ([]segment, uint64, bool) {
+	var total uint64
+	for i := range sgl {
+		if sgl[i].Length == 0 {
+			continue
+		}
+		r, b, ok := m.find(sgl[i].LKey, domain, sgl[i].Addr, sgl[i].Length, access)
+		if !ok {
+			return segs, total, false
+		}
+		segs = append(segs, segment{region: r, mem: b})
+		total += uint64(len(b))
+	}
+	return segs, total, true
+}
+
+// gather appends the pieces of segs that hold the bytes [off, off+n). It
+// reports false if a region has been closed since.
+func gather(pieces [][]byte, segs []segment, off, n uint32) ([][]byte, bool) {
+	for i := range segs {
+		if n == 0 {
+			break
+		}
+		mem := segs[i].mem
+		if off >= uint32(len(mem)) {
+			off -= uint32(len(mem))
+			continue
+		}
+		if !segs[i].live() {
+			return pieces, false
+		}
+		mem = mem[off:]
+		off = 0
+		if uint32(len(mem)) > n {
+			mem = mem[:n]
+		}
+		pieces = append(pieces, mem)
+		n -= uint32(len(mem))
+	}
+	return pieces, n == 0
+}
+
+// scatter places data at offset off of segs. It is a fault if a region has been closed since; that
+// the data fit is the caller's to know.
+func scatter(segs []segment, off uint32, data []byte) dma.Fault {
+	for i := range segs {
+		if len(data) == 0 {
+			break
+		}
+		mem := segs[i].mem
+		if off >= uint32(len(mem)) {
+			off -= uint32(len(mem))
+			continue
+		}
+		if !segs[i].live() {
+			return dma.TargetFault
+		}
+		n := min(len(mem)-int(off), len(data))
+		if f := dma.Copy(mem[off:int(off)+n], data[:n]); f != dma.NoFault {
+			return f
+		}
+		data = data[n:]
+		off = 0
+	}
+	if len(data) > 0 {
+		return dma.TargetFault
+	}
+	return dma.NoFault
+}

@@ -1,0 +1,460 @@
+package transport
+
+import (
+	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// requester is the sending half of a queue pair. Sequence numbers run
+// una ≤ send ≤ max ≤ next: acknowledged below una, sent once below max, given
+// to posted requests below next. A rewind moves send back.
+type requester struct {
+	nextPSN uint32 // of the next request posted
+	unaPSN  uint32 // oldest not acknowledged
+	sendPSN uint32 // next to be sent
+	maxPSN  uint32 // next that was never sent
+	sendIdx uint64 // the request that sendPSN belongs to
+
+	readsSent  int // read and atomic requests sent whose responses are not complete
+	asked      asked
+	congestion int // packets allowed under way
+	ceiling    int // the most that congestion grows to
+	steady     steadiness
+
+	retries    int   // left, in units of costOfGap
+	rnrRetries uint8 // left
+	// gapPSN is the response last found missing. Responses that follow in the same
+	// round do not rewind again.
+	gapPSN   uint32
+	gapKnown bool
+	gapNext  bool // the response right behind it has come
+	unasked  int  // packets sent since the last that asked for an acknowledgement
+
+	ackDeadline time.Duration // zero: not running
+	rnrUntil    time.Duration // zero: not waiting
+	notReady    notReady
+	refusal     refusal
+}
+
+const (
+	// A long read is asked for piece by piece, so that responses, which nothing acknowledges,
+	// cannot outrun the window. The first and the last response to a request have one header
+	// more than the others, and share no train of packets with them: small pieces make short
+	// trains. A request asks for firstReadBytes and maxFirstRead packets at most at first, and
+	// for readBytes, maxReadPackets and half of the window where the path is steady; where the
+	// window is smaller, for the window or shortRead packets. It exceeds the window by less than
+	// shortRead. Where congestion is controlled, it asks for shortRead packets at most.
+	firstReadBytes = 128 << 10
+	maxFirstRead   = 64
+	readBytes      = 512 << 10
+	maxReadPackets = 512
+	shortRead      = 32
+	// firstWindow is the congestion window before anything is known of the path, in packets of
+	// the path MTU.
+	firstWindow = 64
+	minWindow   = 4
+	// ackInterval is how many packets of a long message may leave before one asks for an
+	// acknowledgement; where the path is steady it is up to 2^maxLevel times as many, or
+	// maxAckBytes, whichever is less.
+	ackInterval = 32
+	maxAckBytes = 256 << 10
+	// What a repetition costs. The retry count bounds the time-outs, as
+	// IBTA 9.7.5.1.3 has it. A gap that the peer reports, or that its responses
+	// show, costs less: the peer is there, and on a path that reorders there are
+	// several such reports for one loss.
+	costOfTimeout = 8
+	costOfGap     = 1
+)
+
+func (q *QP) startRequester() {
+	psn := q.attr.SQPSN
+	q.nextPSN, q.unaPSN, q.sendPSN, q.maxPSN = psn, psn, psn, psn
+	q.sendIdx = q.sq.head
+	q.maxInitRead = q.attr.MaxInitReadAtomic
+	q.startWindow()
+	q.asked.ends.depth = 2 * q.maxInitRead
+	q.restoreRetries()
+	q.adaptive = adaptive{}
+	q.adapts = q.mayAdapt && !q.lossless
+	q.credit = q.window
+}
+
+// startWindow begins with the congestion window as when nothing is known of the path.
+func (q *QP) startWindow() {
+	q.ceiling = max(q.window/int(q.mtu), 2*minWindow)
+	q.congestion, q.steady = min(firstWindow, q.ceiling), steadiness{}
+	q.control.Start(q.congestion, q.ceiling)
+}
+
+func (q *QP) restoreRetries() {
+	q.retries, q.rnrRetries = int(q.attr.RetryCount)*costOfTimeout, q.attr.RNRRetry
+}
+
+// transmitRequests sends requests as far as window, reads outstanding and
+// budget allow, and reports whether budget alone stopped it.
+func (q *QP) transmitRequests(out Output, now time.Duration, budget int) bool {
+	if !q.sending() || q.rnrUntil != 0 {
+		return false
+	}
+	if q.probe != noProbe {
+		if budget <= 0 {
+			return true
+		}
+		budget--
+		q.transmitProbe(out, now)
+	}
+	for q.sendIdx != q.sq.tail {
+		w := q.sq.at(q.sendIdx)
+		if w.executed && w.fault == verbs.StatusSuccess {
+			q.sendIdx++
+			continue
+		}
+		if q.state == verbs.QPSendQueueDrained && wire.PSNDiff(w.first, q.maxPSN) >= 0 {
+			return false
+		}
+		if q.refusal.known() && wire.PSNDiff(q.sendPSN, q.refusal.psn) >= 0 {
+			return false
+		}
+		if w.fault != verbs.StatusSuccess {
+			// It fails when everything before it is complete.
+			if q.sendIdx == q.sq.head {
+				q.failRequest(w.fault)
+			}
+			return false
+		}
+		if w.wr.Flags&verbs.FlagFence != 0 && q.sendPSN == w.first && q.readsOutstanding() {
+			return false
+		}
+		if w.responds() && (q.readsSent >= q.maxInitRead || q.sendPSN == q.maxPSN && q.asked.ends.Full()) {
+			return false
+		}
+		if w.local() {
+			if budget <= 0 {
+				return true
+			}
+			budget--
+			if q.execute(w) {
+				q.sendIdx++
+				q.retireExecuted()
+			}
+			continue
+		}
+		underWay := int(wire.PSNDiff(q.sendPSN, q.unaPSN))
+		room := q.congestion - underWay
+		if room <= 0 || w.wr.Op == verbs.OpRead && room < q.readPackets && room < q.leastRead(w, underWay) || q.spaced(now) {
+			return false
+		}
+		if budget <= 0 {
+			return true
+		}
+		budget--
+		if !q.transmitRequest(out, w, q.largest, now) {
+			continue
+		}
+		if wire.PSNDiff(q.sendPSN, w.last) > 0 {
+			q.sendIdx++
+		}
+	}
+	return false
+}
+
+// sending reports whether requests may leave: in SQD those, and the repetitions
+// of those, that were begun before (IBTA 10.3.1.6).
+func (q *QP) sending() bool {
+	return q.state == verbs.QPReadyToSend || q.state == verbs.QPSendQueueDrained
+}
+
+func (q *QP) readsOutstanding() bool {
+	for i := q.sq.head; i != q.sendIdx; i++ {
+		if q.sq.at(i).responds() {
+			return true
+		}
+	}
+	return false
+}
+
+// transmitRequest sends the packet at sendPSN and moves past it; it reports
+// false if there is a fault in the request.
+func (q *QP) transmitRequest(out Output, w *sendWQE, largest uint32, now time.Duration) bool {
+	p := &q.packet
+	p.Begin(defaultPKey, q.attr.DestQPN, q.sendPSN)
+	index := uint32(wire.PSNDiff(q.sendPSN, w.first))
+	off := index << q.mtuShift
+	advance := 1
+	n := uint32(0)
+	var pieces [][]byte
+	switch w.wr.Op {
+	case verbs.OpRead:
+		advance = q.readNext(w)
+		p.Opcode = wire.RCReadRequest
+		p.AckReq = true
+		p.RETH = wire.RETH{VA: w.wr.RemoteAddr + uint64(off), RKey: w.wr.RKey, Length: min(uint32(advance)<<q.mtuShift, w.length-off)}
+		q.readsSent++
+	case verbs.OpCompareSwap, verbs.OpFetchAdd:
+		p.Opcode = wire.RCFetchAdd
+		p.Atomic = wire.AtomicETH{VA: w.wr.RemoteAddr, RKey: w.wr.RKey, SwapAdd: w.wr.CompareAdd}
+		if w.wr.Op == verbs.OpCompareSwap {
+			p.Opcode = wire.RCCompareSwap
+			p.Atomic.SwapAdd, p.Atomic.Compare = w.wr.Swap, w.wr.CompareAdd
+		}
+		p.AckReq = true
+		q.readsSent++
+	default:
+		underWay := int(wire.PSNDiff(q.sendPSN, q.unaPSN))
+		if room := q.congestion - underWay; room < int(largest>>q.mtuShift) {
+			largest = uint32(max(room, 1)) << q.mtuShift
+		}
+		var ok bool
+		if pieces, n, ok = q.fillData(p, w, index, largest); !ok {
+			q.faulted(w)
+			return false
+		}
+		advance = q.packetsOf(n)
+		last := wire.PSNAdd(q.sendPSN, advance-1) == w.last
+		q.unasked += advance
+		p.AckReq = q.unasked >= q.askInterval() ||
+			last && (q.signalAll || w.wr.Flags&verbs.FlagSignaled != 0 || q.nothingFollows()) ||
+			underWay+advance >= q.congestion
+	}
+	if p.AckReq {
+		q.unasked = 0
+	}
+	if !out.Send(p, pieces, int(n)) {
+		q.faulted(w)
+		return false
+	}
+	q.sent(p, advance, now)
+	q.space(advance, now)
+	q.sendPSN = wire.PSNAdd(q.sendPSN, advance)
+	if wire.PSNDiff(q.sendPSN, q.maxPSN) > 0 {
+		q.maxPSN = q.sendPSN
+	}
+	if w.responds() {
+		q.asked.add(q.sendPSN)
+	}
+	if q.ackDeadline == 0 {
+		q.armAckTimer(now)
+	}
+	return true
+}
+
+// readNext is how many packets of response to a read the request at sendPSN asks for. A probe
+// asks for all that an earlier one did: it is not followed by another until a time-out.
+func (q *QP) readNext(w *sendWQE) int {
+	index := int(wire.PSNAdd(q.sendPSN, -int(w.first)))
+	piece := min(q.firstRead<<q.steady.level, q.readPackets)
+	window := max(min(q.firstRead, q.congestion), q.congestion/2, shortRead)
+	n := min(piece-index&(piece-1), q.packets(w)-index, window)
+	if end, ok := q.asked.end(q.sendPSN); ok {
+		n = int(wire.PSNDiff(end, q.sendPSN))
+	}
+	if q.controlled && !q.probing && !q.asked.ends.Full() {
+		n = min(n, shortRead, max(q.congestion/2, 1))
+	}
+	return n
+}
+
+// leastRead is the room in the window that it takes for the next request of a read to leave: for
+// all that it asks for but shortRead-1 packets. Where congestion is controlled, a window that has
+// room for one request of full length and another may be exceeded by one. A smaller one is not, and
+// waits until half of it is free: else it would be used up by requests for a packet each.
+func (q *QP) leastRead(w *sendWQE, underWay int) int {
+	switch {
+	case !q.controlled && q.unasked >= underWay: // nothing is due that frees more
+		return 1
+	case !q.controlled:
+		return max(min(q.readNext(w), q.congestion)-shortRead+1, 1)
+	case q.congestion >= 2*shortRead:
+		return 1
+	}
+	return min(q.readNext(w), q.congestion)
+}
+
+// askInterval is how many packets may leave before one asks for an acknowledgement: half of
+// the window at most, so that the other half is under way when it comes.
+func (q *QP) askInterval() int {
+	n := ackInterval
+	if !q.controlled { // which acts by acknowledgements
+		n = max(min(n<<q.steady.level, maxAckBytes>>q.mtuShift), n)
+	}
+	return min(n, max(q.congestion/2, 1))
+}
+
+// fillData makes the packet with that index of a send or write and returns its
+// payload, of at most largest bytes. It reports false if memory has been closed since the
+// request was posted.
+func (q *QP) fillData(p *wire.Packet, w *sendWQE, index, largest uint32) (pieces [][]byte, n uint32, ok bool) {
+	off := index << q.mtuShift
+	n = min(w.length-off, largest)
+	if pieces, ok = gather(q.pieces[:0], w.segs, off, n); !ok {
+		return nil, 0, false
+	}
+	if cap(pieces) > cap(q.pieces) {
+		q.pieces = pieces
+	}
+	last := off+n == w.length
+	p.Opcode = dataOpcode(w.wr.Op, index == 0, last).On(q.service)
+	p.Imm, p.InvalidateRKey = w.wr.Imm, w.wr.InvalidateRKey
+	p.RETH = wire.RETH{VA: w.wr.RemoteAddr, RKey: w.wr.RKey, Length: w.length}
+	p.Solicited = last && w.wr.Flags&verbs.FlagSolicited != 0 && w.wr.Op != verbs.OpWrite
+	p.Pad = uint8(-n & 3)
+	return pieces, n, true
+}
+
+// nothingFollows reports whether no later request will ask for acknowledgements, or the
+// next has none of its own to complete by.
+func (q *QP) nothingFollows() bool {
+	next := q.sendIdx + 1
+	if next == q.sq.tail {
+		return true
+	}
+	w := q.sq.at(next)
+	return w.fault != verbs.StatusSuccess || w.local()
+}
+
+// dataOpcode is the opcode of one packet of a send or write on a reliable
+// connection.
+func dataOpcode(op verbs.Opcode, first, last bool) wire.Opcode {
+	write := op == verbs.OpWrite || op == verbs.OpWriteImm
+	imm := op == verbs.OpSendImm || op == verbs.OpWriteImm
+	invalidate := op == verbs.OpSendInvalidate
+	switch {
+	case first && last && invalidate:
+		return wire.RCSendOnlyInvalidate
+	case last && !first && invalidate:
+		return wire.RCSendLastInvalidate
+	case first && last && write && imm:
+		return wire.RCWriteOnlyImm
+	case first && last && write:
+		return wire.RCWriteOnly
+	case first && last && imm:
+		return wire.RCSendOnlyImm
+	case first && last:
+		return wire.RCSendOnly
+	case first && write:
+		return wire.RCWriteFirst
+	case first:
+		return wire.RCSendFirst
+	case last && write && imm:
+		return wire.RCWriteLastImm
+	case last && write:
+		return wire.RCWriteLast
+	case last && imm:
+		return wire.RCSendLastImm
+	case last:
+		return wire.RCSendLast
+	case write:
+		return wire.RCWriteMiddle
+	default:
+		return wire.RCSendMiddle
+	}
+}
+
+func (q *QP) armAckTimer(now time.Duration) {
+	q.ackDeadline = 0
+	switch {
+	case q.rnrUntil != 0 || q.unaPSN == q.maxPSN:
+	case q.adapts:
+		q.startAdaptiveTimer(now)
+	case q.ackTimeout != 0:
+		q.ackDeadline = now + q.ackTimeout
+	}
+}
+
+// Timeout does what is due by now.
+func (q *QP) Timeout(now time.Duration) {
+	q.resume(now)
+	if q.paceUntil != 0 && now >= q.paceUntil {
+		q.paceUntil = 0
+	}
+	if !q.sending() {
+		return
+	}
+	if q.rnrUntil != 0 && now >= q.rnrUntil {
+		q.rnrUntil = 0
+		q.armAckTimer(now)
+	}
+	switch {
+	case q.ackDeadline == 0 || now < q.ackDeadline:
+	case q.adapts:
+		q.adaptiveTimeout(now)
+	default:
+		q.retry(q.unaPSN, costOfTimeout, now)
+	}
+}
+
+// retry sends again from psn on, or fails the oldest request when it has been
+// tried often enough (IBTA 9.9.2.4.2).
+func (q *QP) retry(psn uint32, cost int, now time.Duration) {
+	switch {
+	case q.adapts:
+		if q.outOfPatience() {
+			q.retryExceeded()
+			return
+		}
+	case q.retries < cost:
+		q.retryExceeded()
+		return
+	default:
+		q.retries -= cost
+	}
+	q.goBack(psn, cost == costOfGap, now)
+	q.dropped, q.missing = true, true
+	q.armAckTimer(now)
+}
+
+func (q *QP) retryExceeded() {
+	q.counters.RetryExceeded++
+	q.failRequest(verbs.StatusRetryExceeded)
+}
+
+// goBack begins another round, from psn on, since a packet is lost: later ones have shown
+// that, or no answer has come.
+func (q *QP) goBack(psn uint32, shown bool, now time.Duration) {
+	q.counters.CompleterRetries++
+	q.narrow(shown, now)
+	q.rewind(psn)
+}
+
+// rewind makes psn, the oldest that is not acknowledged, the next packet to be
+// sent.
+func (q *QP) rewind(psn uint32) {
+	q.sendPSN = psn
+	q.sendIdx = q.sq.head
+	q.unasked = 0
+	q.gapKnown = false
+	q.timing, q.dropped, q.probe, q.probed = false, false, noProbe, false
+	// Whatever was asked for at or after psn will be asked for again.
+	q.readsSent = 0
+}
+
+// failRequest completes the oldest request with an error and puts the queue
+// pair in error.
+func (q *QP) failRequest(status verbs.Status) {
+	if q.sq.head != q.sq.tail {
+		q.failSend(status)
+	}
+	q.fail()
+}
+
+// PeerGone says that the peer's queue pair is gone for good, which only their common machine can
+// know: the oldest request fails with StatusRetryExceeded, as it would in the end, and
+// everything else is flushed. An unreliable connection has nothing to wait for.
+func (q *QP) PeerGone() {
+	if q.kind != verbs.RC {
+		return
+	}
+	switch q.state {
+	case verbs.QPReadyToReceive, verbs.QPReadyToSend, verbs.QPSendQueueDrained:
+	default:
+		return
+	}
+	q.event(verbs.EventPeerGone)
+	if q.sq.head == q.sq.tail {
+		q.fail()
+		return
+	}
+	q.retryExceeded()
+}

@@ -1,0 +1,515 @@
+package transport
+
+import (
+	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// responder is the receiving half of a queue pair.
+type responder struct {
+	expected uint32 // PSN
+	msn      uint32 // messages completed, 24 bits
+
+	// nakSent holds back further NAKs until the expected packet comes, or until
+	// the peer is seen to start another round.
+	nakSent  bool
+	refusing bool   // a request was refused, and what answers those before it has not left
+	nextSeen bool   // the packet after the expected one has been seen
+	ahead    uint32 // the last packet that came instead of the expected one
+
+	message   message // the one being received, of several packets
+	current   recvWQE // the receive that a send is filling
+	inReceive bool    // current is in use
+
+	writing incomingWrite
+	// replyPort is the UDP port of the sender of a datagram; zero: that of RoCEv2.
+	replyPort uint16
+	received  uint32 // bytes of a send that are in place
+
+	responses responseQueue
+	executed  executions
+	// unheard is how many bytes of reads have left since the peer was heard of.
+	unheard uint64
+
+	granted GrantedKeys
+}
+
+// message is the kind of message whose middle or end is awaited.
+type message uint8
+
+const (
+	noMessage message = iota
+	sendMessage
+	writeMessage
+)
+
+func (q *QP) startResponder() {
+	q.expected = q.attr.RQPSN
+	depth := max(q.attr.MaxDestReadAtomic, 1)
+	q.responses.depth = 2*depth + 4
+	q.executed.depth = depth
+}
+
+// receiveRequest validates and executes a request packet (IBTA 9.7.4, 9.9.3).
+func (q *QP) receiveRequest(p *wire.Packet) {
+	switch q.state {
+	case verbs.QPReadyToReceive, verbs.QPReadyToSend, verbs.QPSendQueueDrained:
+	default:
+		q.counters.WrongState++
+		return
+	}
+	if q.refusing {
+		q.counters.WrongState++
+		return
+	}
+	switch d := wire.PSNDiff(p.PSN, q.expected); {
+	case d > 0:
+		q.counters.OutOfSequence++
+		// The packet right behind the gap, come again, begins another round in
+		// which the expected one was lost too. The last one, come again, asks what
+		// is missing: the NAK was lost.
+		next := d == 1
+		if !q.nakSent || next && q.nextSeen || p.AckReq && p.PSN == q.ahead {
+			q.nakSent = true
+			q.nak(wire.NakSequence)
+		}
+		q.nextSeen = q.nextSeen || next
+		q.ahead = p.PSN
+		return
+	case d < 0:
+		q.counters.DuplicateRequests++
+		q.duplicate(p)
+		return
+	}
+	q.nakSent, q.nextSeen, q.ahead = false, false, p.PSN
+	q.unheard = 0
+	switch p.Opcode {
+	case wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast, wire.RCSendLastImm, wire.RCSendOnly, wire.RCSendOnlyImm,
+		wire.RCSendLastInvalidate, wire.RCSendOnlyInvalidate:
+		q.receiveSend(p)
+	case wire.RCWriteFirst, wire.RCWriteMiddle, wire.RCWriteLast, wire.RCWriteLastImm, wire.RCWriteOnly, wire.RCWriteOnlyImm:
+		q.receiveWrite(p)
+	case wire.RCReadRequest:
+		q.receiveReadRequest(p)
+	case wire.RCCompareSwap, wire.RCFetchAdd:
+		q.receiveAtomicRequest(p)
+	default:
+		q.refuse(wire.NakInvalidRequest)
+	}
+}
+
+// position is where in its message a data packet stands.
+func position(o wire.Opcode) (first, last bool) {
+	switch o.Operation() {
+	case wire.RCSendOnly, wire.RCSendOnlyImm, wire.RCSendOnlyInvalidate, wire.RCWriteOnly, wire.RCWriteOnlyImm:
+		return true, true
+	case wire.RCSendFirst, wire.RCWriteFirst:
+		return true, false
+	case wire.RCSendMiddle, wire.RCWriteMiddle:
+		return false, false
+	default:
+		return false, true
+	}
+}
+
+// wellFormed checks the order of a message's packets and their length: all but
+// the last are full (IBTA 9.7.4.1.2, 9.7.4.1.6), or several times as large.
+func (q *QP) wellFormed(p *wire.Packet, kind message) bool {
+	first, last := position(p.Opcode)
+	want := kind
+	if first {
+		want = noMessage
+	}
+	n := q.payloadLen
+	switch {
+	case q.message != want:
+		return false
+	case !last:
+		return n >= q.mtu && n <= q.payloadMax && n&(q.mtu-1) == 0
+	case !first:
+		return n >= 1 && n <= q.payloadMax
+	default:
+		return n <= q.payloadMax
+	}
+}
+
+func (q *QP) receiveSend(p *wire.Packet) {
+	if !q.wellFormed(p, sendMessage) {
+		q.refuse(wire.NakInvalidRequest)
+		return
+	}
+	first, last := position(p.Opcode)
+	if first {
+		if !q.takeReceive() {
+			return
+		}
+		q.received = 0
+	}
+	var window *Window // to be taken away
+	if p.Opcode.HasIETH() {
+		if !q.admits(p.InvalidateRKey) {
+			return
+		}
+		if window = q.revocable(p.InvalidateRKey); window == nil {
+			q.refuseKey(p.InvalidateRKey)
+			return
+		}
+	}
+	before := q.received
+	status := q.fillReceive(q.payload...)
+	if q.changed() {
+		q.received = before
+		return
+	}
+	switch status {
+	case verbs.StatusSuccess:
+	case verbs.StatusLocalLengthError:
+		q.failReceive(status)
+		q.refuse(wire.NakInvalidRequest)
+		return
+	default:
+		q.failReceive(status)
+		q.refuse(wire.NakRemoteOperation)
+		return
+	}
+	q.message = sendMessage
+	if last {
+		q.message = noMessage
+		if window != nil {
+			window.revoke()
+		}
+		q.finishReceive(p, verbs.WCRecv, q.received)
+	}
+	q.accept(p, last)
+}
+
+// fillReceive places the next bytes of a send.
+func (q *QP) fillReceive(parts ...[]byte) verbs.Status {
+	switch {
+	case q.current.fault:
+		return verbs.StatusLocalProtectionError
+	case size(parts) > q.current.length-q.received:
+		return verbs.StatusLocalLengthError
+	}
+	for _, part := range parts {
+		switch scatter(q.current.segs, q.received, part) {
+		case dma.TargetFault:
+			return verbs.StatusLocalProtectionError
+		case dma.SourceFault:
+			q.unreadable = true
+			return verbs.StatusSuccess // the packet counts as lost
+		}
+		q.received += uint32(len(part))
+	}
+	return verbs.StatusSuccess
+}
+
+func size(parts [][]byte) uint32 {
+	n := uint32(0)
+	for _, part := range parts {
+		n += uint32(len(part))
+	}
+	return n
+}
+
+func (q *QP) receiveWrite(p *wire.Packet) {
+	if !q.wellFormed(p, writeMessage) {
+		q.refuse(wire.NakInvalidRequest)
+		return
+	}
+	first, last := position(p.Opcode)
+	if first {
+		if !q.permits(verbs.AccessRemoteWrite) {
+			return
+		}
+		if p.RETH.Length > MaxMessage {
+			q.refuse(wire.NakInvalidRequest)
+			return
+		}
+		if !q.admitsRange(&p.RETH) {
+			return
+		}
+		if !q.writing.begin(q, p.RETH) {
+			q.refuseKey(p.RETH.RKey)
+			return
+		}
+		q.granted.AddRange(&p.RETH)
+	}
+	n := q.payloadLen
+	if n > q.writing.left || last != (n == q.writing.left) {
+		q.refuse(wire.NakInvalidRequest)
+		return
+	}
+	if p.Opcode.HasImm() && !q.takeReceive() {
+		return
+	}
+	held, fault := q.writing.copy(n, q.payload)
+	q.unreadable = fault == dma.SourceFault
+	switch {
+	case q.changed():
+		return
+	case !held:
+		q.refuse(wire.NakRemoteAccess)
+		return
+	case fault != dma.NoFault:
+		q.refuse(wire.NakRemoteOperation)
+		return
+	}
+	q.writing.placed(n)
+	q.message = writeMessage
+	if last {
+		q.message = noMessage
+		q.writing.region = nil
+		if p.Opcode.HasImm() {
+			q.finishReceive(p, verbs.WCRecvWriteImm, q.writing.size)
+		}
+	}
+	q.accept(p, last)
+}
+
+func (q *QP) receiveReadRequest(p *wire.Packet) {
+	if q.message != noMessage {
+		q.refuse(wire.NakInvalidRequest)
+		return
+	}
+	if !q.permits(verbs.AccessRemoteRead) {
+		return
+	}
+	if p.RETH.Length > MaxMessage || q.attr.MaxDestReadAtomic == 0 {
+		q.refuse(wire.NakInvalidRequest)
+		return
+	}
+	if q.crowded() || !q.admitsRange(&p.RETH) {
+		return
+	}
+	from, ok := q.readable(p)
+	if !ok {
+		q.refuseKey(p.RETH.RKey)
+		return
+	}
+	q.granted.AddRange(&p.RETH)
+	q.msn = (q.msn + 1) & wire.PSNMask
+	q.pushRead(p, from)
+	packets := q.packetsOf(p.RETH.Length)
+	q.executed.add(execution{opcode: p.Opcode, psn: p.PSN, packets: packets, rkey: p.RETH.RKey, length: p.RETH.Length, addr: p.RETH.VA})
+	q.expected = wire.PSNAdd(q.expected, packets)
+}
+
+// crowded reports whether too many responses wait for another, and counts the request
+// that is dropped for it.
+func (q *QP) crowded() bool {
+	if !q.responses.crowded() {
+		return false
+	}
+	q.counters.RequestsCrowded++
+	return true
+}
+
+// pushRead has a read be answered. How fast the packets of a long response leave is this
+// end's to see to. A peer that asks for less at a time sees to it itself.
+func (q *QP) pushRead(p *wire.Packet, from grant) {
+	q.responses.push(response{
+		kind: readResponse, psn: p.PSN, msn: q.msn, from: from, left: p.RETH.Length, long: q.packetsOf(p.RETH.Length) > shortRead,
+	})
+}
+
+// readable checks what a read request asks for.
+func (q *QP) readable(p *wire.Packet) (grant, bool) {
+	if p.RETH.Length == 0 {
+		return grant{}, true
+	}
+	return q.memory.grant(q, p.RETH.RKey, p.RETH.VA, p.RETH.Length, verbs.AccessRemoteRead)
+}
+
+func (q *QP) receiveAtomicRequest(p *wire.Packet) {
+	if q.message != noMessage {
+		q.refuse(wire.NakInvalidRequest)
+		return
+	}
+	if !q.permits(verbs.AccessRemoteAtomic) {
+		return
+	}
+	if p.Atomic.VA%8 != 0 || q.attr.MaxDestReadAtomic == 0 {
+		q.refuse(wire.NakInvalidRequest)
+		return
+	}
+	if q.crowded() || !q.admits(p.Atomic.RKey) {
+		return
+	}
+	g, ok := q.memory.grant(q, p.Atomic.RKey, p.Atomic.VA, 8, verbs.AccessRemoteAtomic)
+	if !ok {
+		q.refuseKey(p.Atomic.RKey)
+		return
+	}
+	if g.addr%8 != 0 { // a zero-based window can begin anywhere
+		q.refuse(wire.NakInvalidRequest)
+		return
+	}
+	if !g.hold() {
+		q.refuse(wire.NakRemoteAccess)
+		return
+	}
+	q.granted.Add(p.Atomic.RKey)
+	b, _ := g.region.slice(g.addr, 8)
+	var original uint64
+	var fault dma.Fault
+	if p.Opcode == wire.RCFetchAdd {
+		original, fault = dma.FetchAdd(b, p.Atomic.SwapAdd)
+	} else {
+		original, fault = dma.CompareSwap(b, p.Atomic.Compare, p.Atomic.SwapAdd)
+	}
+	g.release()
+	if fault != dma.NoFault {
+		q.refuse(wire.NakRemoteOperation)
+		return
+	}
+	if len(g.region.watches) > 0 {
+		g.region.notify(g.addr, 8)
+	}
+	q.msn = (q.msn + 1) & wire.PSNMask
+	q.executed.add(execution{opcode: p.Opcode, psn: p.PSN, packets: 1, rkey: p.Atomic.RKey, addr: p.Atomic.VA, original: original})
+	q.responses.push(response{kind: atomicResponse, psn: p.PSN, msn: q.msn, value: original})
+	q.expected = wire.PSNAdd(q.expected, 1)
+}
+
+// permits checks what the queue pair lets its peer do.
+func (q *QP) permits(access verbs.Access) bool {
+	if q.attr.Access&access == 0 {
+		q.refuse(wire.NakInvalidRequest)
+		return false
+	}
+	return true
+}
+
+// accept moves past an executed send or write packet.
+func (q *QP) accept(p *wire.Packet, last bool) {
+	q.expected = wire.PSNAdd(q.expected, q.packetsOf(q.payloadLen))
+	if last {
+		q.msn = (q.msn + 1) & wire.PSNMask
+	}
+	if p.AckReq {
+		q.ack()
+	}
+}
+
+// takeReceive consumes a posted receive, or sends a receiver-not-ready NAK.
+func (q *QP) takeReceive() bool {
+	if !q.holdReceive() {
+		q.counters.RNRNaksSent++
+		q.nakSent = true
+		q.responses.push(response{kind: ackResponse, psn: q.expected, msn: q.msn, syndrome: wire.RNRNak(q.attr.MinRNRTimer)})
+		return false
+	}
+	return true
+}
+
+// holdReceive sees that there is a receive in use: one that was taken before and
+// not completed, or the next.
+func (q *QP) holdReceive() bool {
+	if !q.inReceive {
+		q.inReceive = q.rq.take(&q.current)
+	}
+	return q.inReceive
+}
+
+func (q *QP) finishReceive(p *wire.Packet, opcode verbs.WCOpcode, n uint32) {
+	q.inReceive = false
+	q.counters.Receives++
+	wc := verbs.WC{ID: q.current.id, Opcode: opcode, Bytes: n, QPN: q.num}
+	if q.kind == verbs.UD {
+		wc.SrcQPN, wc.HasGRH, wc.SrcUDPPort = p.DETH.SrcQP, true, q.replyPort
+	}
+	if p.Opcode.HasImm() {
+		wc.HasImm, wc.Imm = true, p.Imm // without the header, an earlier packet's value
+	}
+	if p.Opcode.HasIETH() {
+		wc.InvalidatedRKey = p.InvalidateRKey
+	}
+	q.recvCQ.Complete(wc, q.receives.Add(), p.Solicited)
+}
+
+func (q *QP) failReceive(status verbs.Status) {
+	q.inReceive = false
+	q.recvCQ.Complete(verbs.WC{ID: q.current.id, Status: status, QPN: q.num}, q.receives.Add(), true)
+}
+
+// ack acknowledges everything executed so far.
+func (q *QP) ack() {
+	psn := wire.PSNAdd(q.expected, -1)
+	if q.responses.mergeAck(psn, q.msn) {
+		q.counters.AcksDeferred++
+		return
+	}
+	q.responses.push(response{kind: ackResponse, psn: psn, msn: q.msn, syndrome: wire.Ack(wire.AckUnlimited)})
+}
+
+func (q *QP) nak(code wire.NakCode) {
+	q.responses.push(response{kind: ackResponse, psn: q.expected, msn: q.msn, syndrome: wire.Nak(code)})
+}
+
+// refuse responds to the expected packet with a NAK that ends the connection. Reads before it are
+// answered first, as IBTA 9.9.3.1 has it (class C), since a queue pair in error sends nothing more.
+func (q *QP) refuse(code wire.NakCode) {
+	switch code {
+	case wire.NakRemoteAccess:
+		q.counters.RemoteAccessErrors++
+	case wire.NakInvalidRequest:
+		q.counters.RemoteInvalidErrors++
+	}
+	q.refusing = q.responses.reads() && !q.responses.Full() // else the NAK has no place
+	q.nak(code)
+	if !q.refusing {
+		q.failRefusing(code)
+	}
+}
+
+// failRefusing ends the connection after a refusal.
+func (q *QP) failRefusing(code wire.NakCode) {
+	event := verbs.EventQPRequestError
+	switch code {
+	case wire.NakRemoteAccess:
+		event = verbs.EventQPAccessError
+	case wire.NakRemoteOperation:
+		event = verbs.EventQPFatal
+	}
+	q.fail()
+	q.event(event)
+}
+
+// duplicate responds again to a request that was executed before: the response may
+// have been lost (IBTA 9.7.5.1.4). What only pretends to have been is dropped.
+func (q *QP) duplicate(p *wire.Packet) {
+	switch p.Opcode {
+	case wire.RCReadRequest, wire.RCCompareSwap, wire.RCFetchAdd:
+	default:
+		if !p.Opcode.Known() {
+			q.counters.DuplicatesRefused++
+			return
+		}
+		if _, last := position(p.Opcode); p.AckReq || last {
+			q.ack()
+		}
+		return
+	}
+	e := q.executed.repeatedBy(p, q.mtu)
+	if e == nil || p.Opcode == wire.RCReadRequest && q.attr.Access&verbs.AccessRemoteRead == 0 {
+		q.counters.DuplicatesRefused++
+		return
+	}
+	if q.crowded() {
+		return
+	}
+	q.unheard = 0
+	if p.Opcode != wire.RCReadRequest {
+		q.responses.push(response{kind: atomicResponse, psn: p.PSN, msn: q.msn, value: e.original})
+		return
+	}
+	from, ok := q.readable(p)
+	if !ok {
+		// The memory has been taken away since. A peer that has the response ignores this.
+		q.responses.push(response{kind: ackResponse, psn: p.PSN, msn: q.msn, syndrome: wire.Nak(wire.NakRemoteAccess)})
+		return
+	}
+	q.pushRead(p, from)
+}

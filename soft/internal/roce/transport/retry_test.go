@@ -1,0 +1,252 @@
+package transport
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+func TestAckTimeoutValues(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[uint8]time.Duration{
+		1: 8192 * time.Nanosecond, 8: 1048576 * time.Nanosecond, 14: 67108864 * time.Nanosecond,
+		20: 4294967296 * time.Nanosecond, 31: 8796093022208 * time.Nanosecond,
+	} {
+		r := newRig(t, options{timeout: code})
+		r.client.post(r.wr(1, verbs.OpWrite, 8))
+		require.Zero(t, r.client.qp.Deadline(), "nothing sent yet")
+		require.Len(t, r.client.transmit(r.now), 1)
+		require.Equal(t, r.now+want, r.client.qp.Deadline(), "code %d", code)
+
+		r.client.qp.Timeout(r.now + want - 1)
+		require.Empty(t, r.client.transmit(r.now+want-1), "a nanosecond early")
+		r.client.qp.Timeout(r.now + want)
+		require.Len(t, r.client.transmit(r.now+want), 1)
+		require.Equal(t, r.now+2*want, r.client.qp.Deadline())
+	}
+	r := newRig(t, options{timeout: 255})
+	r.client.post(r.wr(1, verbs.OpWrite, 8))
+	require.Len(t, r.client.transmit(r.now), 1)
+	require.Zero(t, r.client.qp.Deadline(), "zero waits for ever")
+}
+
+// An acknowledgement restarts the timer while anything is outstanding, and
+// stops it when nothing is.
+func TestAckTimerFollowsProgress(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{timeout: 10})
+	r.client.post(r.wr(1, verbs.OpWrite, 8), r.wr(2, verbs.OpWrite, 8))
+	sent := r.client.transmit(r.now)
+	require.Len(t, sent, 2)
+	r.now += time.Millisecond
+	r.server.take(r.now, sent[0])
+	r.client.take(r.now, r.server.transmit(r.now)...)
+	r.requireSent(1, verbs.StatusSuccess)
+	require.Equal(t, r.now+4096*1024*time.Nanosecond, r.client.qp.Deadline())
+	r.server.take(r.now, sent[1])
+	r.client.take(r.now, r.server.transmit(r.now)...)
+	r.requireSent(2, verbs.StatusSuccess)
+	require.Zero(t, r.client.qp.Deadline())
+}
+
+func TestTimeoutsUpToTheRetryCount(t *testing.T) {
+	t.Parallel()
+	for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpSend, verbs.OpRead, verbs.OpFetchAdd} {
+		for retries := range uint8(8) {
+			t.Run(fmt.Sprintf("%v, %d", op, retries), func(t *testing.T) {
+				t.Parallel()
+				o := options{retries: retries}
+				if retries == 0 {
+					o.retries = 255
+				}
+				r := newRig(t, o)
+				r.server.postRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{r.remote.sge(0, 100)}})
+				start := r.now
+
+				// Met: the last repetition gets through.
+				r.client.post(r.wr(1, op, 8))
+				for range retries {
+					require.Len(t, r.client.transmit(r.now), 1)
+					r.expire()
+				}
+				r.exchange()
+				r.requireSent(1, verbs.StatusSuccess)
+				require.Equal(t, start+time.Duration(retries)*1048576*time.Nanosecond, r.now)
+
+				// Exceeded: and success has given it all its retries back.
+				start = r.now
+				r.client.post(r.wr(2, op, 8))
+				for range retries {
+					require.Len(t, r.client.transmit(r.now), 1)
+					r.expire()
+				}
+				require.Len(t, r.client.transmit(r.now), 1)
+				require.Empty(t, r.client.send.take())
+				r.expire()
+				r.requireSent(2, verbs.StatusRetryExceeded)
+				require.Equal(t, verbs.QPError, r.client.qp.State())
+				require.Zero(t, r.client.qp.Deadline())
+				require.Empty(t, r.client.transmit(r.now))
+				require.Equal(t, start+time.Duration(retries+1)*1048576*time.Nanosecond, r.now)
+				require.Equal(t, uint64(1), r.client.counters.RetryExceeded)
+			})
+		}
+	}
+}
+
+func sequenceNak(psn uint32) wire.Packet {
+	return wire.Packet{Opcode: wire.RCAcknowledge, PSN: psn, AETH: wire.AETH{Syndrome: wire.Nak(wire.NakSequence)}}
+}
+
+func TestSequenceNaksWithoutRetries(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{retries: 255})
+	r.client.post(r.wr(1, verbs.OpWrite, 600), r.wr(2, verbs.OpWrite, 8))
+	sent := r.client.transmit(r.now)
+	r.server.take(r.now, sent[0], sent[2])
+	r.client.take(r.now, r.server.transmit(r.now)...)
+	list := r.client.send.take()
+	require.Equal(t, []uint64{1, 2}, ids(list))
+	require.Equal(t, verbs.StatusRetryExceeded, list[0].Status)
+	require.Equal(t, verbs.StatusFlushed, list[1].Status)
+}
+
+// A peer that reports the same gap for ever does not hold a request for ever.
+func TestSequenceNaksAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{psn: 0xffffff, retries: 3})
+	r.client.post(r.wr(1, verbs.OpWrite, 600))
+	naks := 0
+	for r.client.qp.State() == verbs.QPReadyToSend {
+		require.Equal(t, []uint32{0xffffff, 0, 1}, psns(r.client.transmit(r.now)))
+		r.client.take(r.now, sequenceNak(0xffffff))
+		naks++
+		require.Less(t, naks, 1000)
+	}
+	require.GreaterOrEqual(t, naks, 4, "the retry count is the least")
+	r.requireSent(1, verbs.StatusRetryExceeded)
+}
+
+func rnrNak(psn uint32, timer uint8) wire.Packet {
+	return wire.Packet{Opcode: wire.RCAcknowledge, PSN: psn, AETH: wire.AETH{Syndrome: wire.RNRNak(timer)}}
+}
+
+func TestReceiverNotReady(t *testing.T) {
+	t.Parallel()
+	for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpSendImm, verbs.OpWriteImm} {
+		for _, n := range []int{0, 8, 700} {
+			for _, retries := range []uint8{0, 1, 3, 6} {
+				t.Run(fmt.Sprintf("%v of %d, %d", op, n, retries), func(t *testing.T) {
+					t.Parallel()
+					o := options{rnrRetry: retries, rnrTimer: 12, psn: 0xfffffe, retries: 255}
+					if retries == 0 {
+						o.rnrRetry = 255
+					}
+					r := newRig(t, o)
+					recv := verbs.RecvWR{ID: 1, SGL: []verbs.SGE{r.remote.sge(0, 1000)}}
+					const wait = 640 * time.Microsecond // code 12
+
+					// Met: the receive comes before the last repetition.
+					start := r.now
+					r.client.post(r.wr(1, op, n))
+					for range retries {
+						r.exchange()
+						require.Equal(t, r.now+wait, r.client.qp.Deadline())
+						r.client.qp.Timeout(r.now + wait - 1)
+						require.Empty(t, r.client.transmit(r.now+wait-1), "before its time")
+						r.expire()
+					}
+					r.server.postRecv(recv)
+					r.exchange()
+					r.requireSent(1, verbs.StatusSuccess)
+					require.Equal(t, start+time.Duration(retries)*wait, r.now)
+					require.Len(t, r.server.recv.take(), 1)
+
+					// Exceeded.
+					r.client.post(r.wr(2, op, n))
+					for range retries {
+						r.exchange()
+						require.Empty(t, r.client.send.take())
+						r.expire()
+					}
+					r.exchange()
+					r.requireSent(2, verbs.StatusRNRRetryExceeded)
+					require.Equal(t, verbs.QPError, r.client.qp.State())
+					require.Equal(t, uint64(1), r.client.counters.RNRRetryExceeded)
+					require.Equal(t, verbs.QPReadyToSend, r.server.qp.State(), "no fault of the responder")
+					require.Empty(t, r.server.recv.take())
+				})
+			}
+		}
+	}
+}
+
+func TestRNRRetrySevenIsForever(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{rnrRetry: 7})
+	r.client.post(r.wr(1, verbs.OpSend, 8))
+	for range 1000 {
+		r.exchange()
+		r.expire()
+	}
+	require.Empty(t, r.client.send.take())
+	r.server.postRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{r.remote.sge(0, 8)}})
+	r.exchange()
+	r.requireSent(1, verbs.StatusSuccess)
+	require.Equal(t, uint64(1000), r.client.counters.RNRNaksReceived)
+	require.Equal(t, uint64(1000), r.server.counters.RNRNaksSent)
+	require.Zero(t, r.client.counters.RetryExceeded)
+}
+
+// While it waits for the receiver, nothing else may use up its retries.
+func TestLateNaksWhileNotReady(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{rnrTimer: 31, timeout: 1, retries: 1}) // waits half a second, times out after 8 µs
+	r.client.post(r.wr(1, verbs.OpSend, 8))
+	r.exchange()
+	until := r.client.qp.Deadline()
+	require.Equal(t, r.now+wire.RNRTimer(31), until)
+	for range 20 {
+		r.client.take(r.now, sequenceNak(r.o.psn), rnrNak(r.o.psn, 1))
+		require.Empty(t, r.client.transmit(r.now))
+		require.Equal(t, until, r.client.qp.Deadline())
+	}
+	r.server.postRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{r.remote.sge(0, 8)}})
+	r.expire()
+	r.exchange()
+	r.requireSent(1, verbs.StatusSuccess)
+}
+
+// A receiver that is ready after all, by an acknowledgement that a late NAK
+// overtook.
+func TestProgressWhileNotReady(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{rnrTimer: 31, timeout: 1, retries: 1})
+	r.client.post(r.wr(1, verbs.OpWrite, 8), r.wr(2, verbs.OpWrite, 8))
+	sent := r.client.transmit(r.now)
+	r.client.take(r.now, rnrNak(0, 31))
+	until := r.client.qp.Deadline()
+	r.server.take(r.now, sent[0])
+	r.client.take(r.now, r.server.transmit(r.now)...)
+	r.requireSent(1, verbs.StatusSuccess)
+	require.Equal(t, until, r.client.qp.Deadline(), "no time-out runs while it waits")
+	r.expire()
+	r.exchange()
+	r.requireSent(2, verbs.StatusSuccess)
+}
+
+// A write with immediate that meets no receive at its end is not sent from its
+// start again.
+func TestNotReadyAtTheEndOfAWrite(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	r.client.post(r.wr(1, verbs.OpWriteImm, 1000), r.wr(2, verbs.OpWrite, 8))
+	r.exchange()
+	r.expire()
+	require.Equal(t, []wire.Opcode{wire.RCWriteLastImm, wire.RCWriteOnly}, opcodes(r.client.transmit(r.now)))
+}

@@ -1,0 +1,188 @@
+package transport
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+	"github.com/verbena-rdma/verbena/verbs/rules"
+)
+
+// MaxMessage is the longest message, in bytes (IBTA 9.7.7, C9-67).
+const MaxMessage = 1 << 31
+
+// sendWQE is a posted send request. Its packets take consecutive sequence
+// numbers from first to last; for a read they are those of the responses.
+type sendWQE struct {
+	wr     verbs.SendWR // SGL is not kept
+	segs   []segment
+	inline []byte
+	length uint32
+	first  uint32
+	last   uint32
+	got    uint32       // bytes of a read's response that are in place
+	fault  verbs.Status // a local error, reported when the request's turn comes
+
+	bind     binding // of a bind
+	executed bool    // of a request without packets
+}
+
+// local reports whether the request has no packets: it takes no sequence numbers, and
+// first is that of the request behind it.
+func (w *sendWQE) local() bool {
+	return w.wr.Op == verbs.OpBindMW || w.wr.Op == verbs.OpLocalInvalidate
+}
+
+func (w *sendWQE) responds() bool {
+	return w.wr.Op == verbs.OpRead || w.wr.Op == verbs.OpCompareSwap || w.wr.Op == verbs.OpFetchAdd
+}
+
+// sendQueue holds the requests that are not complete, from head on. The memory
+// that a place has for segments and inline data stays with it.
+type sendQueue struct {
+	Ring[sendWQE]
+	taken     int // places, of those that are done too: see Unpolled
+	maxSGE    int
+	maxInline int
+}
+
+// Full reports whether no place is free.
+func (q *sendQueue) Full() bool { return q.taken >= q.depth }
+
+func newSendQueue(depth, maxSGE, maxInline int) sendQueue {
+	return sendQueue{Ring: NewRing[sendWQE](depth), maxSGE: max(maxSGE, 1), maxInline: maxInline}
+}
+
+// PostSend posts send requests and returns how many were taken.
+func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
+	switch q.state {
+	case verbs.QPReadyToSend, verbs.QPSendQueueDrained, verbs.QPSendQueueError, verbs.QPError:
+	default:
+		return 0, fmt.Errorf("post send on queue pair %#x in state %v: it must be RTS: %w", q.num, q.state, verbs.ErrState)
+	}
+	n, err := len(wrs), error(nil)
+	for i := range wrs {
+		if err = q.postSend(&wrs[i]); err != nil {
+			n, err = i, fmt.Errorf("post send %d of %d (%v) on queue pair %#x: %w", i+1, len(wrs), wrs[i].Op, q.num, err)
+			break
+		}
+	}
+	switch q.state {
+	case verbs.QPError:
+		q.flush()
+	case verbs.QPSendQueueError:
+		q.flushSends()
+	}
+	return n, err
+}
+
+func (q *QP) postSend(wr *verbs.SendWR) error {
+	if q.sq.Full() {
+		return fmt.Errorf("all %d places are taken, poll completions to free some: %w", q.sq.Depth(), verbs.ErrQueueFull)
+	}
+	if (wr.Op == verbs.OpBindMW || wr.Op == verbs.OpLocalInvalidate) && (len(wr.SGL) > 0 || wr.Flags&(verbs.FlagInline|verbs.FlagSolicited) != 0) {
+		return fmt.Errorf("it moves no data, and takes neither scatter-gather entries nor flags about them: %w", verbs.ErrInvalid)
+	}
+	if len(wr.SGL) > q.sq.maxSGE {
+		return fmt.Errorf("%d scatter-gather entries, %d allowed: %w", len(wr.SGL), q.sq.maxSGE, verbs.ErrInvalid)
+	}
+	if err := rules.CheckRequest(q.kind, wr.Op, wr.Flags); err != nil {
+		return err
+	}
+	if q.sq.Len() == 0 && q.sendIdx == q.sq.head {
+		// The first place again: of thousands of connections with one request at a time,
+		// caches then hold one each.
+		q.sq.empty()
+		q.sendIdx = 0
+	}
+	q.sq.reserve()
+	w := q.sq.at(q.sq.tail)
+	if cap(w.segs) < len(wr.SGL) {
+		w.segs = make([]segment, 0, len(wr.SGL))
+	}
+	w.segs, w.fault, w.got, w.executed = w.segs[:0], verbs.StatusSuccess, 0, false
+	access := verbs.Access(0)
+	switch wr.Op {
+	case verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd:
+		if wr.Flags&verbs.FlagInline != 0 {
+			return fmt.Errorf("inline data on an operation that returns data: %w", verbs.ErrInvalid)
+		}
+		if q.maxInitRead == 0 {
+			return fmt.Errorf("the queue pair was given MaxInitReadAtomic 0: %w", verbs.ErrInvalid)
+		}
+		access = verbs.AccessLocalWrite
+	}
+	var total uint64
+	if wr.Flags&verbs.FlagInline != 0 {
+		for _, e := range wr.SGL {
+			total += uint64(e.Length)
+		}
+		if total > uint64(q.sq.maxInline) {
+			return fmt.Errorf("%d bytes inline, %d allowed: %w", total, q.sq.maxInline, verbs.ErrInvalid)
+		}
+		if w.inline == nil {
+			w.inline = make([]byte, 0, q.sq.maxInline)
+		}
+		var err error
+		if w.inline, err = appendInline(w.inline[:0], wr.SGL); err != nil {
+			return err
+		}
+		if total > 0 {
+			w.segs = append(w.segs, segment{mem: w.inline})
+		}
+	} else {
+		var ok bool
+		if w.segs, total, ok = q.memory.resolve(w.segs, wr.SGL, q.domain, access); !ok {
+			w.fault = verbs.StatusLocalProtectionError
+		}
+	}
+	if total > MaxMessage {
+		return fmt.Errorf("message of %d bytes, %d allowed: %w", total, uint64(MaxMessage), verbs.ErrInvalid)
+	}
+	if q.kind == verbs.UD {
+		if err := q.checkDatagram(wr, total); err != nil {
+			return err
+		}
+	}
+	if w.fault == verbs.StatusSuccess && (wr.Op == verbs.OpCompareSwap || wr.Op == verbs.OpFetchAdd) && total != 8 {
+		w.fault = verbs.StatusLocalLengthError
+	}
+	if wr.Op == verbs.OpBindMW {
+		if err := q.postBind(w, wr.Bind); err != nil {
+			return err
+		}
+	}
+	w.wr = *wr
+	w.wr.SGL, w.wr.Bind = nil, nil
+	w.length = uint32(total)
+	w.first = q.nextPSN
+	w.last = wire.PSNAdd(w.first, q.packets(w)-1) // before first if it has none
+	q.nextPSN = wire.PSNAdd(w.last, 1)
+	q.sq.tail++
+	q.sq.taken++
+	return nil
+}
+
+// postBind notes what a bind is to do.
+func (q *QP) postBind(w *sendWQE, b *verbs.MWBind) error {
+	if q.findBind == nil {
+		return fmt.Errorf("the device has no memory windows: %w", verbs.ErrNotSupported)
+	}
+	window, region, err := q.findBind(b)
+	if err != nil {
+		return err
+	}
+	w.bind = binding{window: window, region: region, key: window.post(b.RKey), addr: b.Addr, length: b.Length, access: b.Access}
+	return nil
+}
+
+// packets is how many sequence numbers a request takes.
+func (q *QP) packets(w *sendWQE) int {
+	switch {
+	case w.local():
+		return 0
+	case w.wr.Op == verbs.OpCompareSwap || w.wr.Op == verbs.OpFetchAdd || w.length == 0:
+		return 1
+	}
+	return int((w.length-1)>>q.mtuShift) + 1
+}

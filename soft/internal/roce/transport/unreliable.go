@@ -1,0 +1,203 @@
+package transport
+
+import (
+	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// An unreliable connection acknowledges nothing (IBTA 9.8.2). Its requester
+// completes a request when its last packet has left. Its responder drops a
+// message in which anything is wrong, without a word, and goes on with the next
+// that begins; a receive that the broken one had taken is that next one's, from
+// a shared queue too. A packet that the network duplicates may deliver its message
+// again.
+
+// transmitUnreliable sends requests of an unreliable connection, and datagrams,
+// as far as their pace and budget allow. It reports whether budget alone stopped
+// it.
+func (q *QP) transmitUnreliable(out Output, now time.Duration, budget int) bool {
+	if now < q.paceUntil {
+		return false
+	}
+	q.paceUntil = 0
+	q.refill(now)
+	for q.sending() && q.sq.head != q.sq.tail {
+		w := q.sq.at(q.sq.head)
+		if q.state == verbs.QPSendQueueDrained && q.sendPSN == w.first {
+			return false
+		}
+		if w.fault == verbs.StatusSuccess {
+			if budget <= 0 {
+				return true
+			}
+			if q.credit <= 0 {
+				q.pause(now)
+				return false
+			}
+			if q.paceUntil = q.rate.Wait(now); q.paceUntil != 0 {
+				return false
+			}
+			budget--
+			if w.local() {
+				q.execute(w)
+			} else {
+				q.transmitUnacknowledged(out, w)
+			}
+		}
+		switch {
+		case w.fault != verbs.StatusSuccess:
+			q.failSends(w.fault)
+		case wire.PSNDiff(q.sendPSN, w.last) > 0:
+			q.complete(w)
+		}
+	}
+	return false
+}
+
+// transmitUnacknowledged sends the packet at sendPSN and moves past it, or notes
+// a fault in the request.
+func (q *QP) transmitUnacknowledged(out Output, w *sendWQE) {
+	p := &q.packet
+	p.Begin(defaultPKey, q.attr.DestQPN, q.sendPSN)
+	pieces, n, ok := q.fillData(p, w, uint32(wire.PSNDiff(q.sendPSN, w.first)), q.mtu)
+	if !ok {
+		w.fault = verbs.StatusLocalProtectionError
+		return
+	}
+	if q.kind == verbs.UD {
+		q.addressDatagram(p, w)
+		out = w.wr.AH.(Output) // as CheckAH has found
+	}
+	if !out.Send(p, pieces, int(n)) {
+		w.fault = verbs.StatusLocalProtectionError
+		return
+	}
+	q.sendPSN = wire.PSNAdd(q.sendPSN, 1)
+	q.credit -= int(n) + packetCost
+	if q.controlled {
+		q.rate.Sent(int(n), q.refilled)
+	}
+}
+
+// failSends completes the oldest request with an error and stops the send queue
+// alone (IBTA 10.3.1.5): what is received does not suffer.
+func (q *QP) failSends(status verbs.Status) {
+	q.failSend(status)
+	q.state = verbs.QPSendQueueError
+	q.flushSends()
+}
+
+// receiving reports whether the state is one in which packets are taken.
+func (q *QP) receiving() bool {
+	switch q.state {
+	case verbs.QPReadyToReceive, verbs.QPReadyToSend, verbs.QPSendQueueDrained, verbs.QPSendQueueError:
+		return true
+	}
+	return false
+}
+
+// receiveUnreliable takes a packet of an unreliable connection (IBTA 9.8.2.2).
+func (q *QP) receiveUnreliable(p *wire.Packet) {
+	if !q.receiving() {
+		q.counters.WrongState++
+		return
+	}
+	first, last := position(p.Opcode)
+	inOrder := p.PSN == q.expected
+	if !inOrder {
+		q.counters.OutOfSequence++
+	}
+	if first {
+		q.abandon() // the end of the message before this one was lost
+	} else if q.message == noMessage || !inOrder {
+		q.abandon()
+		return
+	}
+	q.expected = wire.PSNAdd(p.PSN, 1)
+	kind, take := sendMessage, q.takeUnreliableSend
+	switch p.Opcode {
+	case wire.UCWriteFirst, wire.UCWriteMiddle, wire.UCWriteLast, wire.UCWriteLastImm, wire.UCWriteOnly, wire.UCWriteOnlyImm:
+		kind, take = writeMessage, q.takeUnreliableWrite
+	}
+	whole := q.wellFormed(p, kind)
+	q.message = kind
+	if !whole || !take(p, first, last) {
+		q.abandon()
+	} else if last {
+		q.message, q.writing.region = noMessage, nil
+	}
+}
+
+// abandon drops the message that is being received, if there is one. What
+// follows of it is dropped too, since none is being received any more.
+func (q *QP) abandon() {
+	if q.message != noMessage {
+		q.counters.BrokenMessages++
+	}
+	q.message, q.writing.region = noMessage, nil
+}
+
+// takeUnreliableSend places a packet of a send; it reports false if the message
+// is to be dropped.
+func (q *QP) takeUnreliableSend(p *wire.Packet, first, last bool) bool {
+	if first {
+		if !q.holdReceive() {
+			return false
+		}
+		q.received = 0
+	}
+	switch status := q.fillReceive(q.payload...); status {
+	case verbs.StatusSuccess:
+	case verbs.StatusLocalLengthError:
+		return false
+	default:
+		q.failReceiver(status)
+		return false
+	}
+	if last {
+		q.finishReceive(p, verbs.WCRecv, q.received)
+	}
+	return true
+}
+
+// takeUnreliableWrite places a packet of a write; it reports false if the message
+// is to be dropped.
+func (q *QP) takeUnreliableWrite(p *wire.Packet, first, last bool) bool {
+	if first {
+		if q.attr.Access&verbs.AccessRemoteWrite == 0 || p.RETH.Length > MaxMessage || !q.admitsRange(&p.RETH) {
+			return false
+		}
+		if !q.writing.begin(q, p.RETH) {
+			q.counters.RemoteAccessErrors++
+			q.chargeKey(p.RETH.RKey)
+			return false
+		}
+		q.granted.AddRange(&p.RETH)
+	}
+	n := q.payloadLen
+	if n > q.writing.left || last != (n == q.writing.left) {
+		return false
+	}
+	if p.Opcode.HasImm() && !q.holdReceive() {
+		return false
+	}
+	if held, fault := q.writing.copy(n, q.payload); !held || fault != dma.NoFault {
+		return false
+	}
+	q.writing.placed(n)
+	if p.Opcode.HasImm() {
+		q.finishReceive(p, verbs.WCRecvWriteImm, q.writing.size)
+	}
+	return true
+}
+
+// failReceiver completes the receive in use with an error of our own and puts
+// the queue pair in error (IBTA 9.9.3, class A).
+func (q *QP) failReceiver(status verbs.Status) {
+	q.failReceive(status)
+	q.fail()
+	q.event(verbs.EventQPFatal)
+}

@@ -1,0 +1,301 @@
+package transport
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Window is a memory window (IBTA 10.6.7). The upper 24 bits of its key are its own as
+// long as it exists, whatever it is bound to.
+type Window struct {
+	Type   verbs.MWType
+	Domain uint32
+
+	// mu guards what follows, for queue pairs that do not share a lock: one may be bound
+	// or taken away while the peer of another uses it.
+	mu     sync.RWMutex
+	key    uint32 // of the last bind that was carried out
+	posted uint32 // of the last bind that was posted
+	closed bool
+
+	region    *Region // nil: it is bound to nothing
+	addr      uint64  // of the first byte, in the region
+	length    uint64
+	access    verbs.Access // what peers may do
+	zeroBased bool         // peers count from the first byte
+
+	// binds counts what ended a grant, so that requests under way notice.
+	binds uint64
+	qp    *QP // that a window of type 2 was bound on
+	place fifo.Node[*Window]
+}
+
+// NewWindow returns a window that is bound to nothing. Of the key, the upper 24 bits
+// count.
+func NewWindow(t verbs.MWType, domain, key uint32) *Window {
+	w := &Window{Type: t, Domain: domain, key: key, posted: key}
+	w.place.Value = w
+	return w
+}
+
+// RKey is the key of the last bind that was posted.
+func (w *Window) RKey() uint32 {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return w.posted
+}
+
+// post notes the key of a bind that is posted, and returns it: that of a window of type 1 is
+// chosen here, so that the program knows it at once.
+func (w *Window) post(key uint32) uint32 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.Type == verbs.MWType1 {
+		key = verbs.NextRKey(w.posted)
+	}
+	w.posted = key
+	return key
+}
+
+// tag is the part of a key that belongs to one window.
+func tag(key uint32) uint32 { return key >> 8 }
+
+// AddWindow enters a window; it reports false if one of its keys is taken.
+func (m *Memory) AddWindow(w *Window) bool {
+	if _, taken := m.windows[tag(w.key)]; taken || tag(w.key) == 0 {
+		return false
+	}
+	for low := range uint32(1 << 8) {
+		if m.regions[w.key&^0xff|low] != nil {
+			return false
+		}
+	}
+	m.windows[tag(w.key)] = w
+	return true
+}
+
+// RemoveWindow ends what a window grants, for good: nothing touches memory by it any
+// more.
+func (m *Memory) RemoveWindow(w *Window) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.unbind()
+	w.closed = true
+	delete(m.windows, tag(w.key))
+}
+
+// Windows is the number of windows.
+func (m *Memory) Windows() int { return len(m.windows) }
+
+// unbind ends what the window grants. Its lock is held, so that no packet is using it.
+func (w *Window) unbind() {
+	if w.region == nil {
+		return
+	}
+	w.binds++
+	atomic.AddInt32(&w.region.bound, -1)
+	mem := w.region.Mem[w.addr-w.region.Base:][:w.length]
+	w.region = nil
+	if q := w.qp; q != nil {
+		q.windows.Remove(&w.place)
+		w.qp = nil
+		q.revoked(mem)
+	}
+}
+
+// binding is what a posted bind is to do.
+type binding struct {
+	window *Window
+	region *Region
+	key    uint32
+	addr   uint64
+	length uint64
+	access verbs.Access
+}
+
+// bind carries out a bind and reports whether it was a legal one (IBTA 10.6.7.2.2).
+func (q *QP) bind(b *binding) bool {
+	w, r := b.window, b.region
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed || w.Domain != q.domain || tag(b.key) != tag(w.key) {
+		return false
+	}
+	zeroBased := b.access&verbs.AccessZeroBased != 0
+	switch {
+	case w.Type == verbs.MWType1 && zeroBased,
+		w.Type == verbs.MWType2 && (w.region != nil || b.length == 0):
+		return false
+	}
+	if b.length > 0 && !r.bindable(b) {
+		return false
+	}
+	w.unbind()
+	w.key = b.key
+	if b.length == 0 {
+		return true
+	}
+	atomic.AddInt32(&r.bound, 1)
+	w.region, w.addr, w.length = r, b.addr, b.length
+	w.access, w.zeroBased = b.access&^verbs.AccessZeroBased, zeroBased
+	if w.Type == verbs.MWType2 {
+		w.qp = q
+		q.windows.Push(&w.place)
+	}
+	return true
+}
+
+// bindable reports whether a window can be bound to the region so.
+func (r *Region) bindable(b *binding) bool {
+	if r.closed || r.Domain != b.window.Domain || r.Access&verbs.AccessMWBind == 0 {
+		return false
+	}
+	if b.access&(verbs.AccessRemoteWrite|verbs.AccessRemoteAtomic) != 0 && r.Access&verbs.AccessLocalWrite == 0 {
+		return false
+	}
+	off := b.addr - r.Base
+	return off <= uint64(len(r.Mem)) && b.length <= uint64(len(r.Mem))-off
+}
+
+// Bound reports how many windows are bound to the region.
+func (r *Region) Bound() int { return int(atomic.LoadInt32(&r.bound)) }
+
+// revocable returns the window that the owner of a queue pair, or its peer, can take
+// away by its key: one of type 2, bound on that queue pair (IBTA 10.6.5).
+func (q *QP) revocable(key uint32) *Window {
+	w := q.memory.windows[tag(key)]
+	if w == nil {
+		return nil
+	}
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if w.key != key || w.qp != q {
+		return nil
+	}
+	return w
+}
+
+// revoke takes a window away that was revocable.
+func (w *Window) revoke() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.unbind()
+}
+
+// execute carries out a request that has no packets. It reports false, and notes the
+// fault, where it was not a legal one.
+func (q *QP) execute(w *sendWQE) bool {
+	w.executed = true
+	ok := false
+	if w.wr.Op == verbs.OpBindMW {
+		ok = q.bind(&w.bind)
+	} else if window := q.revocable(w.wr.InvalidateRKey); window != nil {
+		window.revoke()
+		ok = true
+	}
+	if !ok {
+		w.fault = verbs.StatusMemoryWindowBindError
+	}
+	return ok
+}
+
+// endWindows ends what the windows of type 2 grant that were bound on the queue pair:
+// its next peer is another.
+func (q *QP) endWindows() {
+	for e := q.windows.Front(); e != nil; e = q.windows.Front() {
+		e.Value.revoke()
+	}
+}
+
+// grant is memory that a peer may use.
+type grant struct {
+	region *Region // nil: no bytes
+	window *Window // nil: it is the region's own key that grants it
+	binds  uint64  // of the window, then
+	addr   uint64  // of the next byte, in the region
+}
+
+// hold reports whether the grant holds still, and sees that it does until release.
+func (g *grant) hold() bool {
+	if g.region.closed {
+		return false
+	}
+	if g.window == nil {
+		return true
+	}
+	g.window.mu.RLock()
+	if g.window.binds == g.binds {
+		return true
+	}
+	g.window.mu.RUnlock()
+	return false
+}
+
+// release ends hold.
+func (g *grant) release() {
+	if g.window != nil {
+		g.window.mu.RUnlock()
+	}
+}
+
+// read returns the next n bytes for an Output, or false if they have been taken away. A window of
+// type 1 can be taken away under another lock than that of the Output: of its bytes there is a
+// copy, in bounce. All else is taken away under the same lock.
+func (g *grant) read(n uint32, bounce *[]byte) ([]byte, bool) {
+	b, inside := g.region.slice(g.addr, n)
+	if !inside || !g.hold() {
+		return nil, false
+	}
+	defer g.release()
+	if g.window == nil || g.window.Type == verbs.MWType2 {
+		return b, true
+	}
+	*bounce = slices.Grow((*bounce)[:0], len(b))[:len(b)]
+	if dma.Copy(*bounce, b) != dma.NoFault {
+		return b, true // which the Output finds, too
+	}
+	return *bounce, true
+}
+
+// grant returns what a key lets the peer of a queue pair use of the n bytes from addr on,
+// or false where key, domain, bounds or access are wrong.
+func (m *Memory) grant(q *QP, key uint32, addr uint64, n uint32, access verbs.Access) (grant, bool) {
+	return m.grantIn(q.domain, q, key, addr, n, access)
+}
+
+// grantIn is grant for a queue pair of a domain, which is nil where it cannot have windows of
+// type 2.
+func (m *Memory) grantIn(domain uint32, q *QP, key uint32, addr uint64, n uint32, access verbs.Access) (grant, bool) {
+	if r := m.regions[key]; r != nil {
+		if r.Domain != domain || r.Access&access != access {
+			return grant{}, false
+		}
+		_, ok := r.slice(addr, n)
+		return grant{region: r, addr: addr}, ok
+	}
+	w := m.windows[tag(key)]
+	if w == nil {
+		return grant{}, false
+	}
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if w.key != key || w.region == nil || w.Domain != domain || w.access&access != access {
+		return grant{}, false
+	}
+	if w.Type == verbs.MWType2 && w.qp != q {
+		return grant{}, false
+	}
+	off := addr
+	if !w.zeroBased {
+		off -= w.addr // wraps around to a huge value below the window
+	}
+	if off > w.length || uint64(n) > w.length-off {
+		return grant{}, false
+	}
+	return grant{region: w.region, window: w, binds: w.binds, addr: w.addr + off}, true
+}

@@ -1,0 +1,137 @@
+package matrix
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/pair"
+)
+
+// workers is how many cases run at a time: the guest has two processors, and the
+// two ends wait for one another.
+const workers = 2
+
+const (
+	patience = "5m" // for one end
+	// ackTimeout is what a machine needs whose processors are emulated, on a busy host.
+	// It can stand still for longer than the time for which adapters repeat a packet.
+	ackTimeout = "1s"
+)
+
+// place is where one end runs.
+type place struct {
+	device string
+	gid    int  // index
+	far    bool // on the guest's other host
+}
+
+// places finds the places of the two ends of a case that a worker runs, and what both
+// are given besides.
+type places func(c Case, worker int) (requester, responder place, more []string)
+
+// onLoopback has both ends of soft × soft on the loopback interface.
+func onLoopback(c Case, _ int) (requester, responder place, more []string) {
+	p := place{"soft-lo", c.v6(), false}
+	return p, p, nil
+}
+
+// inGuest has the places in the guest of the rig.
+func inGuest(c Case, worker int) (requester, responder place, more []string) {
+	return c.place(c.Ends.Requester, true, worker), c.place(c.Ends.Responder, false, worker), []string{"-ack-timeout", ackTimeout}
+}
+
+// v6 is 1 for IPv6: the address of IPv6 is behind that of IPv4 in GID tables.
+func (c Case) v6() int {
+	if c.Family == 6 {
+		return 1
+	}
+	return 0
+}
+
+// place finds the place of an end. The guest's script gives each worker addresses
+// of its own on the far end of the cable: rxe sends to UDP port 4791 only, which
+// one device at a time has on an address.
+func (c Case) place(device string, requester bool, worker int) place {
+	v6 := c.v6()
+	switch {
+	case device == rxe:
+		return place{"rxe0", 1 + v6, false}
+	case requester && c.Ends.Responder == soft:
+		// On the near end, beside rxe, and on another port than rxe's.
+		return place{"soft-v0", v6, false}
+	case c.Family == 6:
+		return place{fmt.Sprintf("soft-fd00::1%d", worker), 0, true}
+	}
+	return place{fmt.Sprintf("soft-10.0.0.1%d", worker), 0, true}
+}
+
+// runAll runs cases with the program in the folder bin, and writes a line for each
+// result, and what the two ends said of those that fail.
+func runAll(ctx context.Context, cases []Case, where places, bin string, w io.Writer) error {
+	queue := make(chan Case)
+	var (
+		running sync.WaitGroup
+		mu      sync.Mutex
+		lost    error // of w
+	)
+	for i := range workers {
+		running.Go(func() {
+			for c := range queue {
+				result, said := c.run(ctx, where, bin, i)
+				mu.Lock()
+				_, err := fmt.Fprintf(w, "%v\n%s", result, said)
+				lost = cmp.Or(lost, err)
+				mu.Unlock()
+			}
+		})
+	}
+	for _, c := range cases {
+		queue <- c
+	}
+	close(queue)
+	running.Wait()
+	return lost
+}
+
+// run runs a case. If it fails, the second result is the output of both ends.
+func (c Case) run(ctx context.Context, where places, bin string, worker int) (Result, string) {
+	failed := func(format string, args ...any) (Result, string) {
+		return Result{Case: c}, fmt.Sprintf(format, args...)
+	}
+	scratch, err := os.MkdirTemp("", "matrix-")
+	if err != nil {
+		return failed("%v", err)
+	}
+	defer os.RemoveAll(scratch)
+	o := pair.Options{Bin: bin, Scratch: scratch, Way: pair.Dir, Size: c.Size, SGE: c.SGE}
+	requester, responder, more := where(c, worker)
+	o.RequesterPrefix, o.RequesterArgs = requester.command()
+	o.ResponderPrefix, o.ResponderArgs = responder.command()
+	more = append([]string{"-mtu", fmt.Sprint(c.MTU)}, more...)
+	o.RequesterArgs, o.ResponderArgs = append(o.RequesterArgs, more...), append(o.ResponderArgs, more...)
+	start := time.Now()
+	r, err := pair.Run(ctx, c.Pair, o)
+	if err == nil {
+		err = r.Verify()
+	}
+	if err != nil {
+		return failed("%v\n%s\n%s%s\n%s\n%s%s", err,
+			strings.Join(r.Requester.Command, " "), r.Requester.Stdout, r.Requester.Stderr,
+			strings.Join(r.Responder.Command, " "), r.Responder.Stdout, r.Responder.Stderr)
+	}
+	return Result{Case: c, OK: true, Seconds: time.Since(start).Seconds()}, ""
+}
+
+// command is how a program begins there, and what every one is given.
+func (p place) command() (prefix, args []string) {
+	if p.far {
+		prefix = []string{"ip", "netns", "exec", "s"}
+	}
+	return prefix, []string{"-d", p.device, "-g", fmt.Sprint(p.gid), "-timeout", patience, "-connect-timeout", patience}
+}

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/test/soak"
+)
+
+// programVariable has the test program be the program itself, with the race detector if the
+// tests have it.
+const programVariable = "VERBENA_SOAK_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(programVariable) != "" {
+		os.Exit(run(os.Args[1:]))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func program(args ...string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), programVariable+"=1")
+	return cmd
+}
+
+// TestSoakProgram runs the program: for seconds, or for ten minutes as often as soak tests
+// are to run.
+func TestSoakProgram(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("it stops processes, which takes Unix")
+	}
+	long := soak.Duration(t, 6*time.Second, 10*time.Minute)
+	out, err := program("-time", long.String(), "-quiet", max(2*time.Second, long/10).String(), "-clients", "4", "-hasty").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	assert.Contains(t, string(out), "all is well")
+	assert.Regexp(t, `(?m)^seed \d+:`, string(out))
+	assert.Regexp(t, `failures +0\n`, string(out))
+	t.Logf("%s", out)
+}
+
+// Everything that goes wrong is found, and ends the program with its name.
+// Short: without those for which it has to lose patience.
+func TestSabotage(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("it stops processes, which takes Unix")
+	}
+	for what, want := range map[string]string{
+		sabotageData:  "the data is wrong: 1 of ",
+		sabotageClose: " of a client that is alive has failed ",
+		sabotageExit:  " has failed: exit status 7",
+		sabotageStop:  `the context "server of \w+" is Stopping`,
+		sabotageHang:  "has been told to leave, and has not for 20s",
+		sabotageLeak:  `has something left over: 20s after the last client has left: \d+ open files`,
+	} {
+		patience := "10m"
+		if what == sabotageHang || what == sabotageLeak {
+			if testing.Short() || what == sabotageLeak && openFiles() == nil {
+				continue
+			}
+			patience = "20s"
+		}
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			// It ends long before its time.
+			out, err := program("-time", "30m", "-quiet", "3s", "-clients", "3", "-hasty", "-patience", patience, "-sabotage", what).CombinedOutput()
+			var exit *exec.ExitError
+			require.ErrorAs(t, err, &exit, "%s", out)
+			assert.Equal(t, exitFailed, exit.ExitCode())
+			assert.Regexp(t, want, string(out))
+			assert.Regexp(t, `soak: failed with seed \d+: `, string(out))
+		})
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for name, args := range map[string][]string{
+		"argument":   {"more"},
+		"no time":    {"-time", "0s"},
+		"no clients": {"-clients", "0"},
+		"too many":   {"-clients", "1000"},
+		"child":      {"-child", "nobody"},
+		"service":    {"-services", "nothing"},
+		"flag":       {"-nothing"},
+	} {
+		out, err := program(args...).CombinedOutput()
+		var exit *exec.ExitError
+		require.ErrorAs(t, err, &exit, name)
+		assert.Equal(t, exitUsage, exit.ExitCode(), "%s: %s", name, out)
+	}
+	out, err := program("-version").Output()
+	require.NoError(t, err)
+	assert.Regexp(t, `^soak (devel|v\d\S*) `, string(out))
+}
+
+// Both ends make the same data from a key and a number; another key, number or bit shows.
+func TestPattern(t *testing.T) {
+	var a, b pattern
+	for _, n := range []int{1, 7, 8, 9, 4096, mostData} {
+		data := make([]byte, n)
+		a.fill(data, 5, 6)
+		require.NoError(t, b.check(data, 5, 6))
+		if n > 1 {
+			require.Error(t, b.check(data, 5, 7))
+			require.Error(t, b.check(data, 6, 6))
+		}
+		for _, i := range []int{0, n / 2, n - 1} {
+			bad := bytes.Clone(data)
+			bad[i] ^= 1
+			require.ErrorContains(t, b.check(bad, 5, 6), "the data is wrong: 1 of ")
+		}
+	}
+	assert.NotEqual(t, key(1, "c1", 2, 0, true), key(1, "c1", 2, 0, false))
+	assert.NotEqual(t, key(1, "c1", 2, 0, true), key(2, "c1", 2, 0, true))
+	require.ErrorContains(t, same(make([]byte, 3), make([]byte, 4)), "3 bytes came, not 4")
+}
+
+func TestSizes(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	least, greatest := mostData, 0
+	for range 100_000 {
+		n := size(rng, mostData)
+		least, greatest = min(least, n), max(greatest, n)
+	}
+	assert.Equal(t, 1, least)
+	assert.Greater(t, greatest, mostData*9/10)
+	assert.LessOrEqual(t, greatest, mostData)
+	chosen := map[int]int{}
+	for range 10_000 {
+		chosen[choose(rng, true)]++
+	}
+	for op, weight := range mix {
+		assert.Equal(t, weight > 0, chosen[op] > 0, opNames[op])
+	}
+	for range 1000 {
+		op := choose(rng, false)
+		assert.NotContains(t, []int{opCompareSwap, opFetchAdd}, op)
+	}
+}
+
+// Packets are corrupted by IPv6 only: see drawFaults.
+func TestFaultsDrawn(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	none, corrupt := 0, 0
+	for range 1000 {
+		for _, s := range services(true) {
+			f := drawFaults(rng, s)
+			f.Seed = 0
+			if f == (soft.Faults{}) {
+				none++
+			}
+			if f.Corrupt > 0 {
+				corrupt++
+				assert.True(t, s.ipv6)
+			}
+			assert.LessOrEqual(t, f.Loss, 0.08)
+		}
+	}
+	assert.Positive(t, none)
+	assert.Positive(t, corrupt)
+}
+
+// A quiet point is compared by what there is more of.
+func TestCompare(t *testing.T) {
+	base := held{Heap: 10 << 20, RSS: 100 << 20, Goroutines: 10, Files: 20, Mappings: 2, Tasks: 1, Links: 3}
+	require.NoError(t, base.counts(&base))
+	require.NoError(t, base.memory(&base))
+	less := base
+	less.Goroutines, less.Files, less.Heap = 9, 19, 1
+	require.NoError(t, less.counts(&base))
+	require.NoError(t, less.memory(&base))
+	for want, change := range map[string]func(h *held){
+		"11 goroutines, and 10 before":              func(h *held) { h.Goroutines++ },
+		"21 open files":                             func(h *held) { h.Files++ },
+		"3 shared mappings, and 2 before":           func(h *held) { h.Mappings++ },
+		"2 tasks allocated, and 1 before":           func(h *held) { h.Tasks++ },
+		"4 connections, and not 3":                  func(h *held) { h.Links++ },
+		"2 connections, and not 3":                  func(h *held) { h.Links-- },
+		"5 buffers are out":                         func(h *held) { h.Buffers = 5 },
+		"14.0 MiB in Go's heap, and 10.0 MiB at":    func(h *held) { h.Heap += heapTolerance + 1 },
+		"132.0 MiB of resident memory, and 100.0 M": func(h *held) { h.RSS += rssTolerance + 1 },
+	} {
+		more := base
+		change(&more)
+		require.ErrorContains(t, errors.Join(more.counts(&base), more.memory(&base)), want)
+	}
+}
+
+// Only sessions during which something was done to a client may fail.
+func TestExcuses(t *testing.T) {
+	c := &controller{clients: map[string]*process{}}
+	p := &process{}
+	assert.False(t, p.excuses(1))
+	p.stopped, p.token = true, 2
+	assert.True(t, p.excuses(1))
+	c.handle(p, event{Is: isSettled, Token: 1, Session: 3}) // of an earlier stop
+	assert.True(t, p.excuses(3))
+	c.handle(p, event{Is: isSettled, Token: 2, Session: 4})
+	assert.True(t, p.excuses(3))
+	assert.False(t, p.excuses(4))
+	p.killed = true
+	assert.True(t, p.excuses(9))
+
+	client, session, err := parseSession(sessionName("c1-2", 34))
+	require.NoError(t, err)
+	assert.Equal(t, "c1-2", client)
+	assert.Equal(t, 34, session)
+	for _, name := range []string{"", "c1", "c1.", "c1.x"} {
+		_, _, err := parseSession(name)
+		require.Error(t, err, name)
+	}
+}
+
+// What there is on Linux alone is measured.
+func TestHeld(t *testing.T) {
+	before := processHeld()
+	f, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	stop := make(chan struct{})
+	go func() { <-stop }()
+	after := processHeld()
+	assert.Positive(t, after.Heap)
+	assert.Greater(t, after.Goroutines, before.Goroutines)
+	if runtime.GOOS == "linux" {
+		assert.Equal(t, before.Files+1, after.Files, "%v", after.Kinds)
+		assert.Positive(t, after.RSS)
+		assert.Empty(t, zombies(map[int]bool{os.Getpid(): true}))
+	}
+	close(stop)
+	require.NoError(t, f.Close())
+}

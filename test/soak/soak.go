@@ -1,0 +1,86 @@
+// Package soak says how long a test runs that finds more the longer it runs:
+// for a moment in make test, in full in make soak-tests. The program of make soak is
+// in test/soak/cmd.
+//
+//	func TestSoakReconnect(t *testing.T) {
+//		for range soak.Rounds(t, 20, 1000) {
+//			...
+//		}
+//	}
+//
+// The name of such a test contains Soak: make soak-tests runs those that match it and
+// no others. A name without it fails the test, since make soak-tests would miss it.
+//
+// The environment variable VERBENA_SOAK is a factor. Unset, empty or 0 stands for
+// a moment, 1 for the test in full, 10 for ten times as much, 0.1 for a tenth, but
+// not for less than a moment. In the guest of package rig it has the value that it
+// has on the host.
+package soak
+
+import (
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Variable is the environment variable with the factor.
+const Variable = "VERBENA_SOAK"
+
+// Rounds returns how often the test repeats what it does: moment in make test,
+// full in make soak-tests.
+func Rounds(t testing.TB, moment, full int) int {
+	t.Helper()
+	n := int(scale(t, float64(moment), float64(full)))
+	t.Logf("soak: %d rounds (make test: %d, make soak-tests: %d)", n, moment, full)
+	return n
+}
+
+// Duration returns for how long the test repeats what it does: moment in make
+// test, full in make soak-tests. It is not for deadlines: see [Patience].
+func Duration(t testing.TB, moment, full time.Duration) time.Duration {
+	t.Helper()
+	d := time.Duration(scale(t, float64(moment), float64(full)))
+	t.Logf("soak: %v (make test: %v, make soak-tests: %v)", d, moment, full)
+	return d
+}
+
+// Patience returns a deadline for a test that takes longer in make soak-tests: the given
+// one in make test, and in make soak-tests 24 hours times the factor. It ends what hangs.
+func Patience(t testing.TB, moment time.Duration) time.Duration {
+	t.Helper()
+	return time.Duration(scale(t, float64(moment), float64(24*time.Hour)))
+}
+
+// Full reports whether the test is to run longer than in make test.
+func Full(t testing.TB) bool {
+	t.Helper()
+	return factor(t) > 0
+}
+
+// scale is the number for make test, or the one in full times the factor.
+func scale(t testing.TB, moment, full float64) float64 {
+	t.Helper()
+	if !strings.Contains(t.Name(), "Soak") {
+		t.Fatalf("soak: the name of %s does not contain Soak, so make soak-tests would not run it", t.Name())
+	}
+	if f := factor(t); f > 0 {
+		return max(moment, math.Round(min(full*f, math.MaxInt64/2)))
+	}
+	return moment
+}
+
+func factor(t testing.TB) float64 {
+	t.Helper()
+	text := os.Getenv(Variable)
+	if text == "" {
+		return 0
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil || f < 0 || math.IsNaN(f) || math.IsInf(f, 0) {
+		t.Fatalf("soak: %s is %q; it takes a number such as 1 (in full), 10 or 0.1, or nothing", Variable, text)
+	}
+	return f
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/pair"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/soft"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The table and the list of pairs have the same operations.
+func TestOperations(t *testing.T) {
+	var names []string
+	for _, p := range pair.Workloads() {
+		o, err := operationByName(p.Operation)
+		require.NoError(t, err)
+		assert.Equal(t, p.Values, o.shape == value, p.Name)
+		names = append(names, p.Operation)
+	}
+	slices.Sort(names)
+	assert.ElementsMatch(t, operationNames(), slices.Compact(names))
+}
+
+func TestFlags(t *testing.T) {
+	s, err := parse([]string{"-op", "send", "-as", "requester", "-g", "1", "-mtu", "512", "-size", "7", "-sge", "3", "-nc", "2"}, io.Discard)
+	require.NoError(t, err)
+	assert.Equal(t, "send", s.operation.name)
+	assert.True(t, s.requester)
+	assert.Equal(t, 1, *s.gid)
+	assert.EqualValues(t, 512, s.mtu)
+	assert.Equal(t, []int{7, 3, 2}, []int{s.size, s.sge, s.connections})
+
+	s, err = parse([]string{"-op", "sync_event", "-as", "responder"}, io.Discard)
+	require.NoError(t, err)
+	assert.False(t, s.requester)
+	assert.Nil(t, s.gid)
+	assert.Equal(t, []int{0, 1, 1}, []int{s.size, s.sge, s.connections})
+}
+
+// Both ends make the same pattern, in whatever pieces; one wrong bit anywhere is
+// found, and so is memory that nothing was written to.
+func TestPattern(t *testing.T) {
+	for _, size := range []int{1, 7, 8, 9, 4095, 4096, 4097, 100_003} {
+		whole := make([]byte, size)
+		first := newPattern(size, 0)
+		first.fill(whole)
+		for _, piece := range []int{1, 3, 8, 1000, size} {
+			p, got := newPattern(size, 0), make([]byte, size)
+			for rest := range slices.Chunk(got, piece) {
+				p.fill(rest)
+			}
+			assert.Equal(t, whole, got)
+			assert.Equal(t, first.String(), p.String())
+			p = newPattern(size, 0)
+			for rest := range slices.Chunk(got, piece) {
+				require.NoError(t, p.check(rest))
+			}
+			assert.Equal(t, first.String(), p.String())
+		}
+		for _, i := range []int{0, size / 2, size - 1} {
+			bad := bytes.Clone(whole)
+			bad[i] ^= 1
+			require.ErrorContains(t, newPattern(size, 0).check(bad), "the data is wrong: byte ", "byte %d of %d", i, size)
+			clear(bad[i:])
+			require.Error(t, newPattern(size, 0).check(bad))
+		}
+	}
+	a, b, c := make([]byte, 64), make([]byte, 64), make([]byte, 64)
+	newPattern(64, 0).fill(a)
+	newPattern(64, 1).fill(b)
+	newPattern(65, 0).fill(c)
+	assert.NotEqual(t, a, b, "another connection")
+	assert.NotEqual(t, a, c, "another size")
+	assert.NotEqual(t, a[:32], a[32:])
+}
+
+func TestWrongByte(t *testing.T) {
+	p, b := newPattern(10_000, 3), make([]byte, 10_000)
+	newPattern(10_000, 3).fill(b)
+	b[9_000] = 0
+	require.NoError(t, p.check(b[:5_000]))
+	require.ErrorContains(t, p.check(b[5_000:]), "byte 9000 is 0x00, not ")
+}
+
+func TestDivide(t *testing.T) {
+	for n, want := range map[int][]part{
+		0:  {{0, 0}},
+		1:  {{0, 1}},
+		10: {{0, 10}},
+		11: {{0, 10}, {10, 1}},
+		30: {{0, 10}, {10, 10}, {20, 10}},
+	} {
+		assert.Equal(t, want, divide(n, 10))
+	}
+}
+
+// The list has the data in order, and memory does not; nothing lies outside of the
+// part's place.
+func TestScatter(t *testing.T) {
+	dev, err := soft.Open(soft.Config{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, dev.Close()) }()
+	m, err := mmap.Alloc(dev, 20, mmap.LocalReadWrite)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, m.Close()) }()
+	var bufs bufinv.Inventory
+	defer func() { require.NoError(t, bufs.Close()) }()
+
+	want := make([]byte, 10)
+	newPattern(10, 0).fill(want)
+	for n, order := range map[int][]int{1: {0, 10}, 2: {5, 10, 0, 5}, 3: {6, 10, 3, 6, 0, 3}, 20: {9, 10, 8, 9, 7, 8, 6, 7, 5, 6, 4, 5, 3, 4, 2, 3, 1, 2, 0, 1}} {
+		clear(m.Bytes())
+		list := scatter(&bufs, m, 4, 10, n)
+		require.NoError(t, load(list, newPattern(10, 0)))
+		assert.Equal(t, min(n, 10), list.ListLen())
+		assert.Equal(t, want, list.AppendBytes(nil))
+		require.NoError(t, unload(list, newPattern(10, 0)))
+		placed := make([]byte, 4)
+		for i := 0; i < len(order); i += 2 {
+			placed = append(placed, want[order[i]:order[i+1]]...)
+		}
+		assert.Equal(t, append(placed, make([]byte, 6)...), m.Bytes())
+		require.NoError(t, list.Free())
+	}
+	assert.Nil(t, scatter(&bufs, m, 4, 0, 3))
+	require.ErrorIs(t, scatter(&bufs, m, 18, 3, 2).Err(), bufinv.ErrRange)
+	assert.Equal(t, bufs.Total(), bufs.Available())
+}

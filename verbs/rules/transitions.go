@@ -1,0 +1,69 @@
+package rules
+
+import "github.com/verbena-rdma/verbena/verbs"
+
+type step struct{ from, to verbs.QPState }
+
+type attrs struct{ required, optional verbs.QPAttrMask }
+
+const (
+	pkey    = verbs.QPAttrPKeyIndex
+	port    = verbs.QPAttrPort
+	access  = verbs.QPAttrAccess
+	qkey    = verbs.QPAttrQKey
+	address = verbs.QPAttrAddress
+	path    = verbs.QPAttrAddress | verbs.QPAttrPathMTU | verbs.QPAttrDestQPN | verbs.QPAttrRQPSN
+	rnr     = verbs.QPAttrMinRNRTimer
+	retries = verbs.QPAttrTimeout | verbs.QPAttrRetryCount | verbs.QPAttrRNRRetry
+)
+
+// The attributes of each transition, next to the state itself (IBTA 11.2.4.2,
+// table 91; ibv_modify_qp(3)). Any state can go to Reset, and any but Reset to
+// Error; those take no attributes.
+var transitions = [...]map[step]attrs{
+	verbs.RC: {
+		{verbs.QPReset, verbs.QPInitialized}:            {required: pkey | port | access},
+		{verbs.QPInitialized, verbs.QPInitialized}:      {optional: pkey | port | access},
+		{verbs.QPInitialized, verbs.QPReadyToReceive}:   {required: path | verbs.QPAttrMaxDestReadAtomic | rnr, optional: pkey | access},
+		{verbs.QPReadyToReceive, verbs.QPReadyToSend}:   {required: retries | verbs.QPAttrSQPSN | verbs.QPAttrMaxInitReadAtomic, optional: access | rnr},
+		{verbs.QPReadyToSend, verbs.QPReadyToSend}:      {optional: access | rnr},
+		{verbs.QPReadyToSend, verbs.QPSendQueueDrained}: {},
+		{verbs.QPSendQueueDrained, verbs.QPReadyToSend}: {optional: access | rnr},
+		{verbs.QPSendQueueDrained, verbs.QPSendQueueDrained}: {
+			optional: pkey | port | access | address | retries | rnr | verbs.QPAttrMaxInitReadAtomic | verbs.QPAttrMaxDestReadAtomic,
+		},
+	},
+	verbs.UC: {
+		{verbs.QPReset, verbs.QPInitialized}:                 {required: pkey | port | access},
+		{verbs.QPInitialized, verbs.QPInitialized}:           {optional: pkey | port | access},
+		{verbs.QPInitialized, verbs.QPReadyToReceive}:        {required: path, optional: pkey | access},
+		{verbs.QPReadyToReceive, verbs.QPReadyToSend}:        {required: verbs.QPAttrSQPSN, optional: access},
+		{verbs.QPReadyToSend, verbs.QPReadyToSend}:           {optional: access},
+		{verbs.QPReadyToSend, verbs.QPSendQueueDrained}:      {},
+		{verbs.QPSendQueueDrained, verbs.QPReadyToSend}:      {optional: access},
+		{verbs.QPSendQueueDrained, verbs.QPSendQueueDrained}: {optional: pkey | access | address},
+		{verbs.QPSendQueueError, verbs.QPReadyToSend}:        {optional: access},
+	},
+	verbs.UD: {
+		{verbs.QPReset, verbs.QPInitialized}:                 {required: pkey | port | qkey},
+		{verbs.QPInitialized, verbs.QPInitialized}:           {optional: pkey | port | qkey},
+		{verbs.QPInitialized, verbs.QPReadyToReceive}:        {optional: pkey | qkey},
+		{verbs.QPReadyToReceive, verbs.QPReadyToSend}:        {required: verbs.QPAttrSQPSN, optional: qkey},
+		{verbs.QPReadyToSend, verbs.QPReadyToSend}:           {optional: qkey},
+		{verbs.QPReadyToSend, verbs.QPSendQueueDrained}:      {},
+		{verbs.QPSendQueueDrained, verbs.QPReadyToSend}:      {optional: qkey},
+		{verbs.QPSendQueueDrained, verbs.QPSendQueueDrained}: {optional: pkey | qkey},
+		{verbs.QPSendQueueError, verbs.QPReadyToSend}:        {optional: qkey},
+	},
+	// The states of UD, but for SQE: an error ends its request alone (efadv_create_qp_ex(3)).
+	verbs.SRD: {
+		{verbs.QPReset, verbs.QPInitialized}:                 {required: pkey | port | qkey},
+		{verbs.QPInitialized, verbs.QPInitialized}:           {optional: pkey | port | qkey},
+		{verbs.QPInitialized, verbs.QPReadyToReceive}:        {optional: pkey | qkey},
+		{verbs.QPReadyToReceive, verbs.QPReadyToSend}:        {required: verbs.QPAttrSQPSN, optional: qkey | verbs.QPAttrRNRRetry},
+		{verbs.QPReadyToSend, verbs.QPReadyToSend}:           {optional: qkey},
+		{verbs.QPReadyToSend, verbs.QPSendQueueDrained}:      {},
+		{verbs.QPSendQueueDrained, verbs.QPReadyToSend}:      {optional: qkey},
+		{verbs.QPSendQueueDrained, verbs.QPSendQueueDrained}: {optional: pkey | qkey},
+	},
+}
