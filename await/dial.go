@@ -9,14 +9,14 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// Dial makes a connection by address, as rdma.Context.Dial does, and waits until it is
+// Dial makes a connection by address, as rdma.Connections.Dial does, and waits until it is
 // Ready. It fails with the reason for which the connection fails, after closing it, so
 // that its place among rdma.Config.MaxConnections becomes free. If ctx ends first, the connection is closed
 // too, and the error matches the cause of ctx and the reason for which the latest attempt
 // failed: how long to try is for ctx, or for DialConfig.Timeout. The functions of OnConnection get every change, as always. It may be
 // called from any goroutine but the engine's (pe.ErrReentrant), while the context is
 // Starting or Running.
-func Dial(ctx context.Context, r *rdma.Context, addr string, cfg rdma.DialConfig) (*rdma.Connection, error) {
+func Dial(ctx context.Context, r *rdma.Connections, addr string, cfg rdma.DialConfig) (*rdma.Connection, error) {
 	op := "dial " + addr
 	if r == nil {
 		return nil, fmt.Errorf("await: %s: %w: no context is given", op, ErrInvalid)
@@ -54,7 +54,7 @@ type dialing struct {
 	done chan error // holds one
 }
 
-func (d *dialing) begin(r *rdma.Context, addr string, cfg rdma.DialConfig) (err error) {
+func (d *dialing) begin(r *rdma.Connections, addr string, cfg rdma.DialConfig) (err error) {
 	if d.conn, err = r.Dial(addr, cfg); err != nil {
 		return err
 	}

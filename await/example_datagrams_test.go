@@ -50,7 +50,7 @@ func questions() (err error) {
 	served := make(chan error, 1)
 	go func() { served <- server.serve(ctx) }()
 	defer func() {
-		err = errors.Join(err, await.Stop(ctx, server.Context), await.Stop(ctx, client.Context), <-served)
+		err = errors.Join(err, await.Stop(ctx, server.Datagrams), await.Stop(ctx, client.Datagrams), <-served)
 		stop()
 		<-stopped
 		for _, c := range []interface{ Close() error }{server.receiver, client.receiver, server, client, engine, server.memory, client.memory, dev} {
@@ -58,7 +58,7 @@ func questions() (err error) {
 		}
 	}()
 
-	if err := errors.Join(await.Start(ctx, server.Context), await.Start(ctx, client.Context)); err != nil {
+	if err := errors.Join(await.Start(ctx, server.Datagrams), await.Start(ctx, client.Datagrams)); err != nil {
 		return err
 	}
 	// A peer is made on the engine's goroutine, of a descriptor that travels in any way.
@@ -86,7 +86,7 @@ func questions() (err error) {
 
 // endpoint is a context of datagrams with a receiver and memory to send from.
 type endpoint struct {
-	*rdma.Context
+	*rdma.Datagrams
 	receiver *await.Receiver
 	memory   *mmap.Map
 }
@@ -95,13 +95,13 @@ const datagramSize = 64
 
 func newEndpoint(dev verbs.Device, engine *pe.Engine) (e *endpoint, err error) {
 	e = &endpoint{}
-	if e.Context, err = rdma.New(dev, rdma.Config{Engine: engine, Transport: verbs.UD}); err != nil {
+	if e.Datagrams, err = rdma.NewDatagrams(dev, rdma.DatagramsConfig{Engine: engine, Transport: verbs.UD}); err != nil {
 		return nil, err
 	}
 	if e.memory, err = mmap.Alloc(dev, datagramSize, mmap.LocalReadWrite); err != nil {
 		return nil, err
 	}
-	e.receiver, err = await.NewReceiver(e.Context, 16, datagramSize)
+	e.receiver, err = await.NewReceiver(e.Datagrams, 16, datagramSize)
 	return e, err
 }
 

@@ -20,7 +20,7 @@ import (
 // peers repeat their messages, and nothing is lost; UD messages are lost then, without a
 // word.
 type Receiver struct {
-	ctx    *rdma.Context
+	ctx    rdma.Context
 	pool   *rdma.ReceivePool
 	mem    *mmap.Map // of the buffers
 	bufs   *bufinv.Pool
@@ -48,9 +48,9 @@ type Receiver struct {
 // The buffers are in one piece of memory outside the Go heap where the system allows,
 // which the receiver has until Close. NewReceiver belongs to the goroutine that drives
 // the engine, as making pools does: call it before that begins, or in Func. Its errors
-// match ErrInvalid and those of rdma.Context.ReceivePool and mmap.New.
-func NewReceiver(c *rdma.Context, n, size int) (*Receiver, error) {
-	if c == nil || c.Device() == nil || n < 1 || n > pe.MaxTasks || size < 1 || size > math.MaxInt/n-receiverAlign {
+// match ErrInvalid and those of rdma.Connections.ReceivePool and mmap.New.
+func NewReceiver(c rdma.Context, n, size int) (*Receiver, error) {
+	if c == nil || n < 1 || n > pe.MaxTasks || size < 1 || size > math.MaxInt/n-receiverAlign {
 		return nil, fmt.Errorf("await: make a receiver of %d receives of %d bytes: %w: it needs a context, at least one receive, and room for at least one byte", n, size, ErrInvalid)
 	}
 	r := &Receiver{ctx: c, wakeup: make(chan struct{}, 1)}

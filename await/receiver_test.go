@@ -251,9 +251,9 @@ func TestMessagesBodyPanics(t *testing.T) {
 func TestNewReceiverRefusals(t *testing.T) {
 	r := newRig(t)
 	for _, c := range []struct {
-		ctx     *rdma.Context
+		ctx     rdma.Context
 		n, size int
-	}{{nil, 1, 1}, {new(rdma.Context), 1, 1}, {r.b, 0, 1}, {r.b, 1 << 60, 1}, {r.b, 1, 0}, {r.b, 2, math.MaxInt / 2}} {
+	}{{nil, 1, 1}, {r.b, 0, 1}, {r.b, 1 << 60, 1}, {r.b, 1, 0}, {r.b, 2, math.MaxInt / 2}} {
 		_, err := await.NewReceiver(c.ctx, c.n, c.size)
 		require.ErrorIs(t, err, await.ErrInvalid)
 	}

@@ -21,7 +21,7 @@ const (
 // rig is two contexts on two devices and one engine: a sends to b.
 type rig struct {
 	engine     *pe.Engine
-	a, b       *rdma.Context
+	a, b       *rdma.Connections
 	conn, peer *rdma.Connection
 	memA, memB *mmap.Map
 	remote     *mmap.Map // memB, as a sees it
@@ -38,7 +38,7 @@ func newRig(t testing.TB) *rig {
 func newRigWith(t testing.TB, cfgA, cfgB rdma.Config) *rig {
 	t.Helper()
 	r := &rig{}
-	open := func(name string, cfg rdma.Config) (*soft.Device, *rdma.Context, *mmap.Map) {
+	open := func(name string, cfg rdma.Config) (*soft.Device, *rdma.Connections, *mmap.Map) {
 		dev, err := soft.Open(soft.Config{})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, dev.Close()) })

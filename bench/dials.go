@@ -68,7 +68,7 @@ func (d *dialer) dialAll(n int) (time.Duration, error) {
 		return 0, err
 	}
 	took := time.Since(start)
-	for _, conn := range d.x.rdma.Connections() {
+	for _, conn := range d.x.rdma.List() {
 		if err := conn.Close(); err != nil {
 			return 0, err
 		}

@@ -18,7 +18,7 @@ import (
 type endpoint struct {
 	dev      verbs.Device
 	engine   *pe.Engine
-	rdma     *rdma.Context
+	rdma     *rdma.Connections
 	writes   *rdma.Pool
 	reads    *rdma.Pool
 	sends    *rdma.Pool
@@ -52,7 +52,7 @@ func open(o options, tasks, memory int) (e *endpoint, conn, mem []byte, err erro
 	if e.bufs, err = bufinv.New(2 * tasks); err != nil {
 		return e, nil, nil, err
 	}
-	if e.rdma, err = rdma.New(e.dev, rdma.Config{EndWithLastConnection: true, Engine: e.engine, Permissions: access, MTU: verbs.MTU(o.mtu), AckTimeout: o.ackTimeout}); err != nil {
+	if e.rdma, err = rdma.New(e.dev, rdma.Config{EndWithLastConnection: true, Engine: e.engine, Permissions: access, Path: rdma.Path{MTU: verbs.MTU(o.mtu)}, AckTimeout: o.ackTimeout}); err != nil {
 		return e, nil, nil, err
 	}
 	if err = e.pools(o.run, tasks); err != nil {

@@ -68,7 +68,7 @@ func newMany(o options, tasks int, in io.Reader, out io.Writer) (m *many, err er
 		return m, err
 	}
 	m.rdma, err = rdma.New(m.dev, rdma.Config{
-		Engine: m.engine, Permissions: access, MaxConnections: o.connections, SendQueueSize: manyDepth, CloseTimeout: 10 * time.Second,
+		Engine: m.engine, Permissions: access, MaxConnections: o.connections, Queues: rdma.Queues{SendQueueSize: manyDepth}, CloseTimeout: 10 * time.Second,
 	})
 	if err != nil {
 		return m, err
@@ -196,7 +196,7 @@ func (m *many) untilReady(n int) error {
 		}
 	}
 	if m.conns == nil { // they have come to a listener
-		m.conns = m.rdma.Connections()
+		m.conns = m.rdma.List()
 	}
 	m.conn = m.conns[0]
 	return nil

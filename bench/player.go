@@ -22,7 +22,7 @@ const (
 type player struct {
 	dev    verbs.Device
 	engine *pe.Engine
-	rdma   *rdma.Context
+	rdma   *rdma.Connections
 	mem    *mmap.Map
 	bufs   *bufinv.Inventory
 	inbox  *bufinv.Pool

@@ -28,7 +28,7 @@ var (
 	background              = context.Background()
 	dev                     verbs.Device
 	engine                  *pe.Engine
-	r                       *rdma.Context
+	r                       *rdma.Connections
 	conn                    *rdma.Connection
 	mem, local, shared      *mmap.Map
 	buf, src, dst           *bufinv.Buf

@@ -125,7 +125,7 @@ func (s *recordServer) kill() {
 }
 
 func startRecordServer(clients <-chan []byte, addresses chan<- address) *recordServer {
-	s := &recordServer{newEnd("soft-lo", 4096, rdma.Config{CloseTimeout: -1}), make(chan error)}
+	s := &recordServer{newEnd("soft-lo", 4096, rdma.Config{CloseTimeout: rdma.None}), make(chan error)}
 	check(s.rdma.Start())
 	conn, desc, err := s.rdma.Export()
 	check(err)

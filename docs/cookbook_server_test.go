@@ -16,7 +16,7 @@ const maxClients = 16
 
 // server takes messages of clients that come and go.
 type server struct {
-	rdma   *rdma.Context
+	rdma   *rdma.Connections
 	handle func(client *rdma.Connection, message []byte)
 	left   func(client *rdma.Connection, reason error)
 }
@@ -57,7 +57,7 @@ func (s *server) accept(ctx context.Context, theirs []byte) (ours []byte, err er
 func visit(accept func(theirs []byte) (ours []byte, err error), message string, dies bool) {
 	cfg := rdma.Config{}
 	if dies {
-		cfg.CloseTimeout = -1 // no goodbye
+		cfg.CloseTimeout = rdma.None // no goodbye
 	}
 	e := newEnd("soft-lo", 4096, cfg)
 	defer e.close()

@@ -19,7 +19,7 @@ type end struct {
 	memory *mmap.Map
 	bufs   bufinv.Inventory
 	engine *pe.Engine
-	rdma   *rdma.Context
+	rdma   *rdma.Connections
 }
 
 // newEnd makes the end of a program of its own, on an engine of its own unless cfg has one.
@@ -47,7 +47,7 @@ func (e *end) importFrom(other *end) *mmap.Map {
 }
 
 // connect starts two contexts, and connects them.
-func connect(a, b *rdma.Context) (atA, atB *rdma.Connection) {
+func connect(a, b *rdma.Connections) (atA, atB *rdma.Connection) {
 	check(a.Start())
 	check(b.Start())
 	atA, fromA, err := a.Export()

@@ -14,14 +14,14 @@ import (
 // the context stops before. It belongs to that goroutine.
 type call struct {
 	engine  *pe.Engine
-	r       *rdma.Context
+	r       rdma.Context
 	ended   bool
 	unwatch func()
 	cancel  context.CancelCauseFunc
 }
 
 // newCall makes a call; stopped is called if the context stops before it has ended.
-func newCall(engine *pe.Engine, r *rdma.Context, stopped func(err error)) *call {
+func newCall(engine *pe.Engine, r rdma.Context, stopped func(err error)) *call {
 	c := &call{engine: engine, r: r}
 	c.unwatch = r.Watch(func(_, next pe.State) {
 		if next == pe.Stopping || next == pe.Idle {
@@ -34,7 +34,7 @@ func newCall(engine *pe.Engine, r *rdma.Context, stopped func(err error)) *call 
 // stopped reports whether the context has stopped, or is about to.
 func (c *call) stopped() bool { return stopping(c.r) }
 
-func stopping(r *rdma.Context) bool {
+func stopping(r rdma.Context) bool {
 	s := r.State()
 	return s == pe.Stopping || s == pe.Idle
 }

@@ -24,7 +24,7 @@ type cm struct {
 	ok       bool          // what it has reported
 }
 
-// CM is a way by connection manager (rdma.Context.Listen and Dial): the responder listens on
+// CM is a way by connection manager (rdma.Connections.Listen and Dial): the responder listens on
 // HOST:PORT, an address of its device, and the requester dials it, and may start first. Where
 // HOST is a name or an address of this machine alone, such as localhost, or empty, the
 // responder listens on all addresses of its device. The connections of the exchange are made
@@ -117,8 +117,8 @@ func (w *cm) Close(ok bool) error {
 // meet implements connector.
 func (w *cm) meet(ctx context.Context, x *exchange, offer Offer) error {
 	p := x.peer
-	if x.datagrams() {
-		return fmt.Errorf("%w: the connection manager makes connections, and the context has the transport service %v; use another way", ErrInvalid, x.r.Config().Transport)
+	if x.datagrams != nil {
+		return fmt.Errorf("%w: the connection manager makes connections, and the context has datagrams; use another way", ErrInvalid)
 	}
 	n := offer.connections()
 	if n < 1 || n > maxConnections {
@@ -132,7 +132,7 @@ func (w *cm) meet(ctx context.Context, x *exchange, offer Offer) error {
 	if err != nil {
 		return err
 	}
-	base := making{x: x, way: w, connections: n, ours: ours, over: make(chan struct{}), release: x.r.HoldStarting()}
+	base := making{x: x, way: w, connections: n, ours: ours, over: make(chan struct{}), release: x.connections.HoldStarting()}
 	var m meeting = &asking{making: base}
 	if p.cfg.Role == Responder {
 		m = &expecting{making: base}
@@ -200,7 +200,7 @@ type meeting interface {
 // listenAddress is the address to listen on for one that a program has given: hosts of this
 // machine alone stand for all addresses of the device. It may take as long as a name takes
 // to be resolved.
-func listenAddress(ctx context.Context, r *rdma.Context, address string) (string, error) {
+func listenAddress(ctx context.Context, r *rdma.Connections, address string) (string, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || host == "" {
 		return address, err

@@ -31,7 +31,7 @@ type host interface {
 // engine's goroutine.
 type reception struct {
 	host        host
-	r           *rdma.Context
+	r           *rdma.Connections
 	connections int  // of each guest
 	reports     bool // guests are to report how they end
 	listener    *rdma.Listener
@@ -374,13 +374,13 @@ type expecting struct {
 }
 
 func (e *expecting) prepare(ctx context.Context) (err error) {
-	e.address, err = listenAddress(ctx, e.x.r, e.way.address)
+	e.address, err = listenAddress(ctx, e.x.connections, e.way.address)
 	return err
 }
 
 func (e *expecting) begin(fail func(err error)) {
 	e.fail = fail
-	e.reception = reception{host: e, r: e.x.r, connections: e.connections, reports: true}
+	e.reception = reception{host: e, r: e.x.connections, connections: e.connections, reports: true}
 	if err := e.reception.open(e.address); err != nil {
 		fail(err)
 		return
@@ -450,7 +450,7 @@ func (e *expecting) admit(g *guest, theirs []byte) {
 
 // takeReports listens for the report of the requester, for as long as the context runs.
 func (e *expecting) takeReports(addr netip.AddrPort, token greeting.Token) error {
-	taker, err := takeReports(e.way, e.x.r, addr, token)
+	taker, err := takeReports(e.way, e.x.connections, addr, token)
 	if err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ func (a *asking) note(why string) {
 func (a *asking) attempt() {
 	t := &attempt{a: a, token: greeting.NewToken()}
 	a.now = t
-	l, err := newLanding(a.x.r, maxBundle, t.check)
+	l, err := newLanding(a.x.connections, maxBundle, t.check)
 	if err != nil {
 		a.fail(err)
 		return
@@ -149,7 +149,7 @@ var errBusy = errors.New("it cannot take this program yet")
 // dial makes the next connection.
 func (t *attempt) dial(data []byte) {
 	a := t.a
-	conn, err := a.x.r.Dial(a.way.address, rdma.DialConfig{PrivateData: data, Timeout: attemptTimeout, Held: t.changed})
+	conn, err := a.x.connections.Dial(a.way.address, rdma.DialConfig{PrivateData: data, Timeout: attemptTimeout, Held: t.changed})
 	if err != nil {
 		t.lose(err)
 		return
@@ -323,7 +323,7 @@ func (t *attempt) succeed(theirs []byte) error {
 	}
 	a.end()
 	if t.peer.Reports {
-		a.way.willReport(x.r, t.conns[0], t.token)
+		a.way.willReport(x.connections, t.conns[0], t.token)
 	}
 	x.watch(answer)
 	x.answer(answer, nil)

@@ -18,7 +18,7 @@ import (
 type cmListener struct {
 	l         *Listener
 	way       *cm
-	r         *rdma.Context
+	r         *rdma.Connections
 	offer     Offer
 	f         func(client string, a *Answer) error
 	reception reception
@@ -46,7 +46,7 @@ func (c *cmListener) addr() string {
 
 // serve begins to listen when the context does more than nothing. The Listener's lock is
 // held.
-func (c *cmListener) serve(r *rdma.Context, offer Offer, f func(client string, a *Answer) error) error {
+func (c *cmListener) serve(r *rdma.Connections, offer Offer, f func(client string, a *Answer) error) error {
 	if t := r.Config().Transport; t != verbs.RC {
 		return fmt.Errorf("oob: serve on %v: %w: the connection manager makes connections, and the context has the transport service %v; listen by TCP", c.l.Addr(), ErrInvalid, t)
 	}
@@ -150,7 +150,7 @@ func (c *cmListener) admit(g *guest, theirs []byte) {
 		return
 	}
 	name, err := bundleFrom(theirs)
-	x := &exchange{peer: c.peerFor(name), r: c.r}
+	x := newExchange(c.peerFor(name), c.r)
 	var a *Answer
 	if err == nil {
 		a, err = x.acceptMade(theirs, g.conns)

@@ -25,7 +25,7 @@ type reporter struct {
 }
 
 // willReport has the requester report how it ends: by Close, or when the device is closed.
-func (w *cm) willReport(r *rdma.Context, conn *rdma.Connection, token greeting.Token) {
+func (w *cm) willReport(r *rdma.Connections, conn *rdma.Connection, token greeting.Token) {
 	p := &reporter{local: conn.LocalAddr().Addr(), remote: conn.PeerAddr(), token: token, remove: func() {}}
 	p.dev, _ = r.Device().(verbs.CMDevice) // it has dialled
 	cutShort := false
@@ -111,7 +111,7 @@ const maxReports = 16
 
 // takeReports listens for the report of the requester with the token, on the address of a
 // listener for connections.
-func takeReports(w *cm, r *rdma.Context, addr netip.AddrPort, token greeting.Token) (*reportTaker, error) {
+func takeReports(w *cm, r *rdma.Connections, addr netip.AddrPort, token greeting.Token) (*reportTaker, error) {
 	dev, ok := r.Device().(verbs.CMDevice)
 	if !ok {
 		return nil, fmt.Errorf("%w: %s has no connection manager", rdma.ErrNotSupported, r.Device().Name())

@@ -103,7 +103,7 @@ func (p *Peer) Done(f func(err error)) {
 // when the peer has closed one and not reported within 5 s how it ended, for Done. It is
 // for responders, which otherwise go on without connections. Call it before the exchange,
 // once. It lasts until the context is Idle after the exchange, or the Peer is closed.
-func (p *Peer) EndWith(r *rdma.Context) {
+func (p *Peer) EndWith(r rdma.Context) {
 	if r == nil || p.opened("") != nil {
 		return
 	}
@@ -115,7 +115,7 @@ func (p *Peer) EndWith(r *rdma.Context) {
 		unwatchConnections()
 	}
 	timed := false
-	unwatchConnections = r.WatchConnections(func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+	unwatchConnections = watchConnections(r, func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 		switch {
 		case p.ctx.Err() != nil:
 			end()
@@ -136,7 +136,7 @@ func (p *Peer) EndWith(r *rdma.Context) {
 
 // failUnlessReported fails a context later, unless the peer reports its end before, or
 // run ends.
-func (p *Peer) failUnlessReported(run context.Context, r *rdma.Context, err error) {
+func (p *Peer) failUnlessReported(run context.Context, r rdma.Context, err error) {
 	engine := r.Engine()
 	p.goBeside(func() {
 		select {

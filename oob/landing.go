@@ -18,7 +18,7 @@ const maxBundle = descriptor.MaxPayload + 14
 // landing is the memory of one exchange by connection manager: what the peer writes to, and
 // what is written to the peer's. It belongs to the engine's goroutine.
 type landing struct {
-	r       *rdma.Context
+	r       *rdma.Connections
 	in, out *mmap.Map // out is nil until something is sent
 	key     uint32
 	size    int
@@ -38,7 +38,7 @@ const (
 )
 
 // newLanding makes room for size bytes behind the words.
-func newLanding(r *rdma.Context, size int, changed func()) (*landing, error) {
+func newLanding(r *rdma.Connections, size int, changed func()) (*landing, error) {
 	l := &landing{r: r, size: size, changed: changed, pause: shortestPoll}
 	var err error
 	if l.in, err = mmap.New(r.Device(), mmap.Config{

@@ -10,7 +10,6 @@ import (
 	"github.com/verbena-rdma/verbena/oob/internal/frame"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
-	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Listener is where any number of clients find a server by one name, one after another
@@ -108,13 +107,13 @@ func (l *Listener) opened(op string) error {
 //
 // The connections of a client can be closed without f having been called for it, such as
 // when the addresses of the two ends do not fit (one IPv4, one IPv6). The function of
-// rdma.Context.OnConnection gets Closed for these too, and their user data is nil: use the
+// rdma.Connections.OnConnection gets Closed for these too, and their user data is nil: use the
 // form x, ok := conn.UserData().(T).
 //
 // Serve does not block, and is legal once, in any state of the context (ErrInUse). It
 // fails with pe.ErrNotConnected where the context has no engine, with ErrInvalid where the
 // offer has no connections or more than rdma.Config.MaxConnections, and with ErrClosed.
-func (l *Listener) Serve(r *rdma.Context, offer Offer, f func(client string, a *Answer) error) error {
+func (l *Listener) Serve(r rdma.Context, offer Offer, f func(client string, a *Answer) error) error {
 	if err := l.opened("serve"); err != nil {
 		return err
 	}
@@ -127,9 +126,12 @@ func (l *Listener) Serve(r *rdma.Context, offer Offer, f func(client string, a *
 	if f == nil {
 		return fmt.Errorf("oob: serve on %v: %w: no function for its clients is given", l.Addr(), ErrInvalid)
 	}
-	if most := r.Config().MaxConnections; r.Config().Transport == verbs.RC && (offer.Connections < 0 || offer.connections() > most) {
-		return fmt.Errorf("oob: serve on %v: %w: Offer.Connections is %d; give 1 to %d, which is rdma.Config.MaxConnections",
-			l.Addr(), ErrInvalid, offer.Connections, most)
+	connections, _ := r.(*rdma.Connections)
+	if connections != nil {
+		if most := connections.Config().MaxConnections; offer.Connections < 0 || offer.connections() > most {
+			return fmt.Errorf("oob: serve on %v: %w: Offer.Connections is %d; give 1 to %d, which is rdma.Config.MaxConnections",
+				l.Addr(), ErrInvalid, offer.Connections, most)
+		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,7 +143,7 @@ func (l *Listener) Serve(r *rdma.Context, offer Offer, f func(client string, a *
 	}
 	l.served = true
 	if l.cm != nil {
-		return l.cm.serve(r, offer, f)
+		return l.cm.serve(connections, offer, f)
 	}
 	acceptor := acceptClients(l.listener, func(err error) bool {
 		l.cfg.Log.Warn().Err(err).Msg("no client can connect")
@@ -162,7 +164,7 @@ func (l *Listener) Serve(r *rdma.Context, offer Offer, f func(client string, a *
 }
 
 // checkClient has a connection admitted on the engine's goroutine, if it is a client.
-func (l *Listener) checkClient(r *rdma.Context, offer Offer, c clientConn, f func(client string, a *Answer) error) {
+func (l *Listener) checkClient(r rdma.Context, offer Offer, c clientConn, f func(client string, a *Answer) error) {
 	ends := Ends{Name: l.cfg.Name, Peer: l.cfg.Peer, Role: Responder}
 	if ends.Peer == "" {
 		ends.Peer = c.hello.From
@@ -177,7 +179,7 @@ func (l *Listener) checkClient(r *rdma.Context, offer Offer, c clientConn, f fun
 	default:
 		cfg := l.cfg
 		cfg.Peer = ends.Peer
-		x := &exchange{peer: &Peer{cfg: cfg, ends: ends, way: &tcp{address: l.Addr()}}, r: r}
+		x := newExchange(&Peer{cfg: cfg, ends: ends, way: &tcp{address: l.Addr()}}, r)
 		if r.Engine().Do(func() { l.admit(x, offer, c, f) }) != nil {
 			_ = c.conn.Close()
 		}
@@ -214,7 +216,7 @@ func (l *Listener) admit(x *exchange, offer Offer, c clientConn, f func(client s
 		replied = l.reply(c, x.peer.ends, nil, err)
 		l.rejected(c, err)
 	}
-	b, err := x.peer.decode(c.hello.Body, x.connections(&offer))
+	b, err := x.peer.decode(c.hello.Body, x.connectionsOf(&offer))
 	if err != nil {
 		reject(err)
 		return

@@ -291,7 +291,7 @@ func testListenerClosesFailedConnections(t *testing.T, at string) {
 	var log bytes.Buffer
 	way, _, stop := newServerWith(t, at, 1, oob.Config{Name: "server", Log: zerolog.New(&log)}, func(string, *oob.Answer) error { return nil })
 	defer stop()
-	p := newProgram(t, must(oob.Parse(way)), oob.Config{Name: "burglar", Peer: "server"}, rdma.Config{CloseTimeout: -1})
+	p := newProgram(t, must(oob.Parse(way)), oob.Config{Name: "burglar", Peer: "server"}, rdma.Config{CloseTimeout: rdma.None})
 	local, err := mmap.Alloc(p.dev, 64, mmap.LocalReadWrite)
 	require.NoError(t, err)
 	var conn *rdma.Connection
@@ -389,7 +389,7 @@ func TestListenerOtherFamily(t *testing.T) {
 		assert.Fail(t, "it was admitted")
 		return nil
 	}))
-	client := newProgram(t, must(oob.Parse(s.way())), oob.Config{Name: "client", Peer: "server"}, rdma.Config{GIDIndex: new(1)})
+	client := newProgram(t, must(oob.Parse(s.way())), oob.Config{Name: "client", Peer: "server"}, rdma.Config{Path: rdma.Path{GIDIndex: new(1)}})
 	client.rdma.OnStateChange(func(_, next pe.State) {
 		if next == pe.Starting {
 			client.peer.Connect(client.rdma, nil)

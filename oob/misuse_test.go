@@ -3,15 +3,12 @@ package oob_test
 import (
 	"context"
 	"errors"
-	"io"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/descriptor"
-	"github.com/verbena-rdma/verbena/internal/zerotest"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
@@ -40,7 +37,7 @@ func TestFailedExchangeLeavesNoConnection(t *testing.T) {
 		peers = append(peers, peer)
 		peer.Exchange(t.Context(), p.rdma, oob.Offer{Connections: 2}, func(_ *oob.Answer, err error) {
 			assert.ErrorIs(t, err, fails)
-			if !assert.Empty(t, p.rdma.Connections()) {
+			if !assert.Empty(t, p.rdma.List()) {
 				p.rdma.Stop()
 			}
 		})
@@ -102,47 +99,6 @@ func TestDoneOfAClosedPeer(t *testing.T) {
 	require.ErrorIs(t, got[0], oob.ErrInUse)
 	require.ErrorIs(t, got[1], oob.ErrClosed)
 	require.ErrorIs(t, got[2], oob.ErrClosed)
-}
-
-// standardError returns what f writes to standard error.
-func standardError(t *testing.T, f func()) string {
-	t.Helper()
-	in, out, err := os.Pipe()
-	require.NoError(t, err)
-	stderr := os.Stderr
-	os.Stderr = out
-	defer func() { os.Stderr = stderr }()
-	f()
-	require.NoError(t, out.Close())
-	text, err := io.ReadAll(in)
-	require.NoError(t, errors.Join(err, in.Close()))
-	return string(text)
-}
-
-func TestZeroValues(t *testing.T) {
-	zerotest.Check(t, &oob.Peer{}, &oob.Listener{}, &oob.Config{}, &oob.Expect{}, &oob.Offer{}, &oob.Answer{}, &oob.Ends{}, &oob.Files{}, new(oob.Role))
-	var p oob.Peer
-	require.ErrorIs(t, p.Close(nil), oob.ErrInvalid)
-	var got []error
-	exchanged := func(_ *oob.Answer, err error) { got = append(got, err) }
-	p.Exchange(t.Context(), nil, oob.Offer{}, exchanged)
-	p.Done(func(err error) { got = append(got, err) })
-	assert.Contains(t, standardError(t, func() { p.Done(nil) }), "it was not made by Open or New")
-	assert.Contains(t, standardError(t, func() { (*oob.Peer)(nil).Done(nil) }), "it was not made by Open or New")
-	w := newPeer(t, &fakeWay{}, writer(nil))
-	w.Exchange(t.Context(), nil, oob.Offer{}, exchanged)
-	w.Exchange(t.Context(), &rdma.Context{}, oob.Offer{}, nil)
-	w.Connect(nil, nil)
-	w.EndWith(nil)
-	w.Done(nil)
-	require.Len(t, got, 3)
-	for _, err := range got {
-		require.ErrorIs(t, err, oob.ErrInvalid)
-	}
-	require.NoError(t, w.Close(nil))
-	var l oob.Listener
-	require.ErrorIs(t, l.Serve(nil, oob.Offer{}, nil), oob.ErrInvalid)
-	require.ErrorIs(t, l.Close(), oob.ErrInvalid)
 }
 
 // On a context that runs, nothing is waited for any more when the connections are Ready.

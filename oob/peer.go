@@ -112,11 +112,11 @@ type Peer struct {
 	beside     sync.WaitGroup
 	closed     bool
 	used       bool
-	met        *rdma.Context // the exchange has succeeded
-	exchanging *rdma.Context // it has begun
-	waiting    string        // what is waited for, or was when it was given up
-	notes      string        // what was noted meanwhile
-	noted      int           // how many lines in this wait
+	met        rdma.Context // the exchange has succeeded
+	exchanging rdma.Context // it has begun
+	waiting    string       // what is waited for, or was when it was given up
+	notes      string       // what was noted meanwhile
+	noted      int          // how many lines in this wait
 }
 
 // Open makes a Peer by the way that a text names, as Parse does. Its errors match
@@ -165,7 +165,7 @@ func (p *Peer) opened(op string) error {
 // Connect makes one connection with the peer: it is Exchange for the common case. maps
 // are what the peer may reach. f gets the connection, and the first memory map that the
 // peer offers, or nil. Without f, for a program that needs neither, an error fails r.
-func (p *Peer) Connect(r *rdma.Context, f func(c *rdma.Connection, m *mmap.Map, err error), maps ...*mmap.Map) {
+func (p *Peer) Connect(r *rdma.Connections, f func(c *rdma.Connection, m *mmap.Map, err error), maps ...*mmap.Map) {
 	if f == nil {
 		p.Exchange(context.Background(), r, Offer{Maps: maps}, nil)
 		return
@@ -199,7 +199,7 @@ func (p *Peer) Connect(r *rdma.Context, f func(c *rdma.Connection, m *mmap.Map, 
 // stops the context, best with Fail(err), which ignores ErrFlushed of a context that has
 // stopped. Without r, or an engine, f is called at once (ErrInvalid, pe.ErrNotConnected).
 // Without f, an error is given to r.Fail, and what the peer offers is for nobody.
-func (p *Peer) Exchange(ctx context.Context, r *rdma.Context, offer Offer, f func(a *Answer, err error)) {
+func (p *Peer) Exchange(ctx context.Context, r rdma.Context, offer Offer, f func(a *Answer, err error)) {
 	if f == nil {
 		f = func(_ *Answer, err error) { fail(r, err) }
 	}
@@ -219,7 +219,8 @@ func (p *Peer) Exchange(ctx context.Context, r *rdma.Context, offer Offer, f fun
 		f(nil, fmt.Errorf("oob: exchange with %s: %w", p.cfg.Peer, pe.ErrNotConnected))
 		return
 	}
-	x := &exchange{peer: p, r: r, answer: f}
+	x := newExchange(p, r)
+	x.answer = f
 	if w, ok := p.way.(connector); ok {
 		if err := w.meet(ctx, x, offer); err != nil {
 			_ = engine.Do(func() { x.fail(err) })
@@ -241,19 +242,28 @@ func (p *Peer) Exchange(ctx context.Context, r *rdma.Context, offer Offer, f fun
 }
 
 // fail is r.Fail where there is one.
-func fail(r *rdma.Context, err error) {
-	if r != nil && r.Core != nil {
+func fail(r rdma.Context, err error) {
+	if r != nil {
 		r.Fail(err)
 	}
 }
 
 // exchange is one exchange under way. It belongs to the engine's goroutine.
 type exchange struct {
-	peer   *Peer
-	r      *rdma.Context
-	call   *call
-	conns  []*rdma.Connection
-	answer func(*Answer, error)
+	peer        *Peer
+	r           rdma.Context
+	connections *rdma.Connections // it, or nil
+	datagrams   *rdma.Datagrams   // likewise
+	call        *call
+	conns       []*rdma.Connection
+	answer      func(*Answer, error)
+}
+
+func newExchange(p *Peer, r rdma.Context) *exchange {
+	x := &exchange{peer: p, r: r}
+	x.connections, _ = r.(*rdma.Connections)
+	x.datagrams, _ = r.(*rdma.Datagrams)
+	return x
 }
 
 // export makes the bundle of what is offered, with connections.
@@ -264,8 +274,8 @@ func (x *exchange) export(offer Offer) ([]byte, error) {
 	}
 	// The connections come last, and all or none as far as that is known: those that are
 	// closed again are reported to the program.
-	if x.datagrams() {
-		desc, err := x.r.ExportEndpoint()
+	if x.datagrams != nil {
+		desc, err := x.datagrams.ExportEndpoint()
 		if err != nil {
 			return nil, err
 		}
@@ -273,12 +283,12 @@ func (x *exchange) export(offer Offer) ([]byte, error) {
 		return b.Encode()
 	}
 	n := offer.connections()
-	if have, most := len(x.r.Connections()), x.r.Config().MaxConnections; n > 1 && have+n > most {
+	if have, most := len(x.connections.List()), x.connections.Config().MaxConnections; n > 1 && have+n > most {
 		return nil, fmt.Errorf("export %d connections of context %q: %w: %d of %d are taken; close some, or raise Config.MaxConnections",
 			n, x.r.Name(), rdma.ErrFull, have, most)
 	}
 	for range n {
-		conn, desc, err := x.r.Export()
+		conn, desc, err := x.connections.Export()
 		if err != nil {
 			return nil, err
 		}
@@ -289,12 +299,9 @@ func (x *exchange) export(offer Offer) ([]byte, error) {
 	return b.Encode()
 }
 
-// datagrams reports whether the context has an endpoint, and no connections.
-func (x *exchange) datagrams() bool { return x.r.Config().Transport != verbs.RC }
-
-// connections is how many the exchange makes.
-func (x *exchange) connections(offer *Offer) int {
-	if x.datagrams() {
+// connectionsOf is how many connections the exchange makes.
+func (x *exchange) connectionsOf(offer *Offer) int {
+	if x.datagrams != nil {
 		return 0
 	}
 	return offer.connections()
@@ -441,16 +448,15 @@ func (x *exchange) connect(a *Answer, b *descriptor.Bundle) error {
 
 // makePeer makes the peer in a context of datagrams.
 func (x *exchange) makePeer(a *Answer, endpoints [][]byte) (err error) {
-	transport := x.r.Config().Transport
 	switch {
-	case transport == verbs.RC && len(endpoints) > 0:
-		return fmt.Errorf("%w: %s has an endpoint of datagrams, this program connections: give rdma.Config.Transport the same value in both", ErrWrongPeer, x.peer.cfg.Peer)
-	case transport == verbs.RC:
+	case x.datagrams == nil && len(endpoints) > 0:
+		return fmt.Errorf("%w: %s has an endpoint of datagrams, this program connections: make the same kind of context in both", ErrWrongPeer, x.peer.cfg.Peer)
+	case x.datagrams == nil:
 		return nil
 	case len(endpoints) != 1:
-		return fmt.Errorf("%w: %s offers %d endpoints, and a program with %v has one", ErrWrongPeer, x.peer.cfg.Peer, len(endpoints), transport)
+		return fmt.Errorf("%w: %s offers %d endpoints, and a program with datagrams has one", ErrWrongPeer, x.peer.cfg.Peer, len(endpoints))
 	}
-	a.Peer, err = x.r.NewPeer(endpoints[0])
+	a.Peer, err = x.datagrams.NewPeer(endpoints[0])
 	return err
 }
 
@@ -514,7 +520,7 @@ func (x *exchange) follow(a *Answer, changed func(conn *rdma.Connection, state r
 		unwatchConnections()
 		closeImports(maps, events)
 	}
-	unwatchConnections = x.r.WatchConnections(func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+	unwatchConnections = watchConnections(x.r, func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 		if !open[conn] {
 			return
 		}
@@ -536,6 +542,14 @@ func (x *exchange) follow(a *Answer, changed func(conn *rdma.Connection, state r
 			end()
 		}
 	})
+}
+
+// watchConnections calls f for the connections of a context, if it has any, until stop is called.
+func watchConnections(r rdma.Context, f func(conn *rdma.Connection, state rdma.ConnectionState, err error)) (stop func()) {
+	if c, ok := r.(*rdma.Connections); ok {
+		return c.WatchConnections(f)
+	}
+	return func() {}
 }
 
 // closeImports closes what was imported. Where a buffer still lies in one, closing fails.
@@ -560,7 +574,7 @@ func (p *Peer) begun() bool {
 }
 
 // begin notes that the exchange begins.
-func (p *Peer) begin(r *rdma.Context) error {
+func (p *Peer) begin(r rdma.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {

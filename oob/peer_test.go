@@ -32,7 +32,7 @@ type program struct {
 	t      *testing.T
 	dev    verbs.Device
 	engine *pe.Engine
-	rdma   *rdma.Context
+	rdma   *rdma.Connections
 	peer   *oob.Peer
 }
 

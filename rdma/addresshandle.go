@@ -41,7 +41,7 @@ type addressHandle struct {
 
 // addressHandles are those of a context, in one run.
 type addressHandles struct {
-	ctx      *Context
+	ctx      *Datagrams
 	open     map[destination]*addressHandle
 	byNumber map[uint16]*addressHandle
 	idle     fifo.List[*addressHandle] // those without tasks, the longest unused first
@@ -49,7 +49,7 @@ type addressHandles struct {
 	limit    int
 }
 
-func newAddressHandles(c *Context, limit int) addressHandles {
+func newAddressHandles(c *Datagrams, limit int) addressHandles {
 	return addressHandles{
 		ctx: c, limit: limit,
 		open: make(map[destination]*addressHandle), byNumber: make(map[uint16]*addressHandle),
@@ -109,7 +109,7 @@ func (a *addressHandles) make(to destination, p *Peer, helped bool) (*addressHan
 		return h, nil
 	}
 	a.open[to], h.making = h, true
-	d := a.ctx.datagrams
+	d := a.ctx.endpoint
 	a.ctx.helpers.run(func() func() {
 		if d.ended.Load() { // what waits for it is flushed
 			return func() { h.making = false }
@@ -138,7 +138,7 @@ func (a *addressHandles) made(h *addressHandle, ah verbs.AH) {
 	if h.tasks == 0 {
 		a.idle.Push(&h.idle)
 	}
-	d := a.ctx.datagrams
+	d := a.ctx.endpoint
 	for d != nil && !d.ending() && h.waiting.Len() > 0 {
 		r := h.waiting.Pop()
 		r.send.WR.AH = ah
@@ -173,7 +173,7 @@ func (a *addressHandles) failed(h *addressHandle, err error) {
 func (a *addressHandles) flush() (n int) {
 	for _, h := range a.open {
 		for ; h.waiting.Len() > 0; n++ {
-			a.ctx.datagrams.completed(h.waiting.Pop(), verbs.StatusFlushed, 0)
+			a.ctx.endpoint.completed(h.waiting.Pop(), verbs.StatusFlushed, 0)
 		}
 	}
 	return n

@@ -39,16 +39,16 @@ func kindOf(wc *verbs.WC) (ReceiveOpcode, uint32) {
 
 // arrival is a message that has come, and what a ReceiveTask and a Message say of it.
 type arrival struct {
-	ctx    *Context     // nil: none has come
-	conn   *Connection  // that it came by; nil: by the endpoint
-	addr   EndpointAddr // of the sender, where it came by the endpoint
-	lid    uint16       // of the sender, on InfiniBand
-	grh    verbs.GRH    // of a UD message
-	hasGRH bool
-	length int // bytes, without the header
-	opcode ReceiveOpcode
-	imm    uint32
-	lent   *Window // that it has taken away
+	endpoint *Datagrams   // that it came to; nil: none has come, or by a connection
+	conn     *Connection  // that it came by; nil: by the endpoint
+	addr     EndpointAddr // of the sender, where it came by the endpoint
+	lid      uint16       // of the sender, on InfiniBand
+	grh      verbs.GRH    // of a UD message
+	hasGRH   bool
+	length   int // bytes, without the header
+	opcode   ReceiveOpcode
+	imm      uint32
+	lent     *Window // that it has taken away
 }
 
 // Opcode says what kind of message came.
@@ -75,10 +75,10 @@ func (a *arrival) Connection() *Connection { return a.conn }
 // heard. It is nil before a message has come, in a context of connections, and where the
 // device did not say who has sent.
 func (a *arrival) Peer() *Peer {
-	if a.ctx == nil || a.addr.GID == (verbs.GID{}) {
+	if a.endpoint == nil || a.addr.GID == (verbs.GID{}) {
 		return nil
 	}
-	return a.ctx.hear(a.addr, a.lid)
+	return a.endpoint.hear(a.addr, a.lid)
 }
 
 // GRH returns the header that a UD message came with, and whether it had one.

@@ -16,7 +16,7 @@ import (
 type benchRig struct {
 	engine     *pe.Engine
 	devs       [2]*soft.Device
-	a, b       *rdma.Context
+	a, b       *rdma.Connections
 	memA, memB *mmap.Map
 	remote     *mmap.Map
 	bufs       *bufinv.Inventory

@@ -20,7 +20,7 @@ import (
 // empty writes, as on other connections.
 //
 // It is legal where Export is, and fails as Export does.
-func (c *Context) Bridge() (*Connection, error) {
+func (c *Connections) Bridge() (*Connection, error) {
 	conn, err := c.newConnection("bridge a connection", func(conn *Connection) error {
 		conn.establishment = &bridge{conn}
 		return conn.initialize(c.set.Port, c.set.PKeyIndex)

@@ -39,7 +39,7 @@ func returnEarly(t *testing.T, stage int) (made []closer) {
 	engine := pe.New(pe.Config{})
 	var writes [2]*rdma.Pool
 	var receives [2]*rdma.ReceivePool
-	var ctxs [2]*rdma.Context
+	var ctxs [2]*rdma.Connections
 	var mems [2]*mmap.Map
 	var conns [2]*rdma.Connection
 	bufs := must(bufinv.New(64))

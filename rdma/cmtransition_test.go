@@ -19,7 +19,7 @@ import (
 type dialler struct {
 	t              *testing.T
 	engine         *pe.Engine
-	client, server *Context
+	client, server *Connections
 	conn           *Connection
 	reported       []ConnectionState // of conn
 	looking, up    atomic.Bool

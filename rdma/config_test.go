@@ -29,8 +29,8 @@ func TestDefaults(t *testing.T) {
 	assert.Equal(t, dev.DefaultPD(), cfg.PD)
 	assert.Equal(t, 1, cfg.Port)
 	assert.Equal(t, 0, *cfg.GIDIndex)
-	assert.Equal(t, 7, *cfg.RNRRetry)
-	assert.Equal(t, 6, *cfg.RetryCount)
+	assert.Equal(t, rdma.Forever, cfg.RNRRetry)
+	assert.Equal(t, 6, cfg.RetryCount)
 	assert.Equal(t, 4096*time.Nanosecond<<16, cfg.AckTimeout)
 	assert.Equal(t, 640*time.Microsecond, cfg.MinRNRTimer)
 	assert.Equal(t, 1, cfg.MaxConnections)
@@ -58,7 +58,7 @@ func TestRounding(t *testing.T) {
 		{8193, 16384, 11 * time.Microsecond, 20 * time.Microsecond},
 		{time.Second, 4096 << 18, time.Millisecond, 1280 * time.Microsecond},
 		{4096 << 31, 4096 << 31, 500 * time.Millisecond, 655360 * time.Microsecond},
-		{-5, -1, 655360 * time.Microsecond, 655360 * time.Microsecond},
+		{rdma.Forever, rdma.Forever, 655360 * time.Microsecond, 655360 * time.Microsecond},
 	} {
 		cfg := must(rdma.New(dev, rdma.Config{AckTimeout: c.ack, MinRNRTimer: c.rnr})).Config()
 		assert.Equal(t, c.wantAck, cfg.AckTimeout, "%v", c.ack)
@@ -76,25 +76,30 @@ func TestBadConfig(t *testing.T) {
 		text string
 	}{
 		{"domain of another device", rdma.Config{PD: other.DefaultPD()}, rdma.ErrInvalid, "Config.PD"},
-		{"port", rdma.Config{Port: 2}, rdma.ErrRange, "Config.Port"},
-		{"GID index", rdma.Config{GIDIndex: new(77)}, rdma.ErrGID, "use one of 0 (127."},
-		{"negative GID index", rdma.Config{GIDIndex: new(-1)}, rdma.ErrGID, "RoCEv2"},
-		{"MTU", rdma.Config{MTU: 1500}, rdma.ErrRange, "256, 512"},
-		{"SL", rdma.Config{SL: 8}, rdma.ErrRange, "Config.SL"},
-		{"FlowLabel", rdma.Config{FlowLabel: 1 << 20}, rdma.ErrRange, "Config.FlowLabel"},
-		{"RNRRetry", rdma.Config{RNRRetry: new(8)}, rdma.ErrRange, "Config.RNRRetry"},
-		{"RetryCount", rdma.Config{RetryCount: new(-1)}, rdma.ErrRange, "Config.RetryCount"},
+		{"port", rdma.Config{Path: rdma.Path{Port: 2}}, rdma.ErrRange, "Config.Port"},
+		{"GID index", rdma.Config{Path: rdma.Path{GIDIndex: new(77)}}, rdma.ErrGID, "use one of 0 (127."},
+		{"negative GID index", rdma.Config{Path: rdma.Path{GIDIndex: new(-1)}}, rdma.ErrGID, "RoCEv2"},
+		{"MTU", rdma.Config{Path: rdma.Path{MTU: 1500}}, rdma.ErrRange, "256, 512"},
+		{"SL", rdma.Config{Path: rdma.Path{SL: 8}}, rdma.ErrRange, "Config.SL"},
+		{"FlowLabel", rdma.Config{Path: rdma.Path{FlowLabel: 1 << 20}}, rdma.ErrRange, "Config.FlowLabel"},
+		{"RNRRetry", rdma.Config{RNRRetry: 8}, rdma.ErrRange, "Config.RNRRetry"},
+		{"RetryCount", rdma.Config{RetryCount: rdma.Forever}, rdma.ErrRange, "Config.RetryCount"},
 		{"AckTimeout", rdma.Config{AckTimeout: math.MaxInt64}, rdma.ErrRange, "Config.AckTimeout"},
 		{"MinRNRTimer", rdma.Config{MinRNRTimer: time.Second}, rdma.ErrRange, "Config.MinRNRTimer"},
 		{"negative MinRNRTimer", rdma.Config{MinRNRTimer: -1}, rdma.ErrRange, "Config.MinRNRTimer"},
-		{"MaxInline", rdma.Config{MaxInline: 1 << 20}, rdma.ErrRange, "Config.MaxInline"},
+		{"MaxInline", rdma.Config{Queues: rdma.Queues{MaxInline: 1 << 20}}, rdma.ErrRange, "Config.MaxInline"},
 		{"MaxConnections", rdma.Config{MaxConnections: 1<<16 + 1}, rdma.ErrRange, "Config.MaxConnections"},
-		{"SendQueueSize", rdma.Config{SendQueueSize: -1}, rdma.ErrRange, "Config.SendQueueSize"},
-		{"RecvQueueSize", rdma.Config{RecvQueueSize: 1 << 30}, rdma.ErrRange, "Config.RecvQueueSize"},
-		{"MaxSendSGE", rdma.Config{MaxSendSGE: 1 << 20}, rdma.ErrRange, "Config.MaxSendSGE"},
-		{"MaxReadAtomic", rdma.Config{MaxReadAtomic: 256}, rdma.ErrRange, "Config.MaxReadAtomic"},
-		{"MaxReadAtomic of an endpoint", rdma.Config{MaxReadAtomic: 1, Transport: verbs.UD}, rdma.ErrRange, "0 at most"},
-		{"MaxRecvSGE", rdma.Config{MaxRecvSGE: 1 << 20}, rdma.ErrRange, "Config.MaxRecvSGE"},
+		{"SendQueueSize", rdma.Config{Queues: rdma.Queues{SendQueueSize: -1}}, rdma.ErrRange, "Config.SendQueueSize"},
+		{"RecvQueueSize", rdma.Config{Queues: rdma.Queues{RecvQueueSize: 1 << 30}}, rdma.ErrRange, "Config.RecvQueueSize"},
+		{"MaxSendSGE", rdma.Config{Queues: rdma.Queues{MaxSendSGE: 1 << 20}}, rdma.ErrRange, "Config.MaxSendSGE"},
+		{"MaxReadAtomic", rdma.Config{Queues: rdma.Queues{MaxReadAtomic: 256}}, rdma.ErrRange, "Config.MaxReadAtomic"},
+		{"transport service", rdma.Config{Transport: verbs.UD}, rdma.ErrInvalid, "NewDatagrams"},
+		{"ConnectTimeout", rdma.Config{ConnectTimeout: rdma.None}, rdma.ErrRange, "Config.ConnectTimeout is None"},
+		{"Keepalive", rdma.Config{Keepalive: rdma.Forever}, rdma.ErrRange, "Config.Keepalive is Forever"},
+		{"CloseTimeout", rdma.Config{CloseTimeout: -5}, rdma.ErrRange, "Config.CloseTimeout"},
+		{"DrainTimeout", rdma.Config{DrainTimeout: rdma.None}, rdma.ErrRange, "Config.DrainTimeout is None"},
+		{"AckTimeout None", rdma.Config{AckTimeout: rdma.None}, rdma.ErrRange, "Config.AckTimeout is None"},
+		{"MaxRecvSGE", rdma.Config{Queues: rdma.Queues{MaxRecvSGE: 1 << 20}}, rdma.ErrRange, "Config.MaxRecvSGE"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := rdma.New(dev, c.cfg)
@@ -104,13 +109,18 @@ func TestBadConfig(t *testing.T) {
 	}
 	_, err := rdma.New(nil, rdma.Config{})
 	require.ErrorIs(t, err, rdma.ErrInvalid)
+	_, err = rdma.NewDatagrams(dev, rdma.DatagramsConfig{Queues: rdma.Queues{MaxReadAtomic: 1}})
+	require.ErrorIs(t, err, rdma.ErrRange)
+	assert.ErrorContains(t, err, "0 at most")
+	_, err = rdma.NewDatagrams(dev, rdma.DatagramsConfig{Transport: verbs.UC})
+	require.ErrorIs(t, err, rdma.ErrInvalid)
 }
 
 // The reads under way at a time are those that both ends allow, by descriptor and by address.
 func TestMaxReadAtomic(t *testing.T) {
 	for _, c := range []struct{ a, b, both int }{{0, 0, 16}, {1, 0, 1}, {5, 3, 3}, {0, 100, 16}, {100, 20, 20}} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
-			configA, configB := rdma.Config{MaxReadAtomic: c.a, Permissions: everything}, rdma.Config{MaxReadAtomic: c.b, Permissions: everything}
+			configA, configB := rdma.Config{Queues: rdma.Queues{MaxReadAtomic: c.a}, Permissions: everything}, rdma.Config{Queues: rdma.Queues{MaxReadAtomic: c.b}, Permissions: everything}
 			r := newRig(t, configA, configB)
 			var reads outcome[*rdma.Task]
 			pool := must(r.a.ctx.Pool(40, reads.ok, reads.bad))
@@ -139,11 +149,11 @@ func TestMaxReadAtomic(t *testing.T) {
 
 func TestEveryConfigWorks(t *testing.T) {
 	for _, c := range []rdma.Config{
-		{MTU: 256, MaxSendSGE: 1, MaxRecvSGE: 1},
-		{SL: 3, TrafficClass: 0x20, HopLimit: 1, FlowLabel: 5, MTU: 1024},
-		{AckTimeout: -1, RNRRetry: new(0), RetryCount: new(0)},
+		{Path: rdma.Path{MTU: 256}, Queues: rdma.Queues{MaxSendSGE: 1, MaxRecvSGE: 1}},
+		{Path: rdma.Path{SL: 3, TrafficClass: 0x20, HopLimit: 1, FlowLabel: 5, MTU: 1024}},
+		{AckTimeout: rdma.Forever, RNRRetry: rdma.None, RetryCount: rdma.None},
 		{Permissions: mmap.RemoteRead},
-		{SendQueueSize: 1, RecvQueueSize: 1, MaxConnections: 100},
+		{Queues: rdma.Queues{SendQueueSize: 1, RecvQueueSize: 1}, MaxConnections: 100},
 	} {
 		r := newRig(t, c, rdma.Config{})
 		var writes outcome[*rdma.Task]

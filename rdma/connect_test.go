@@ -16,9 +16,9 @@ import (
 // The ends come up one long after the other, with ready signals that fail quickly.
 func TestPeerComesLate(t *testing.T) {
 	for _, first := range []string{"a", "b"} {
-		for _, timeout := range []time.Duration{100 * time.Microsecond, -1} {
+		for _, timeout := range []time.Duration{100 * time.Microsecond, rdma.Forever} {
 			t.Run(first+" "+timeout.String(), func(t *testing.T) {
-				cfg := rdma.Config{AckTimeout: timeout, RetryCount: new(0)}
+				cfg := rdma.Config{AckTimeout: timeout, RetryCount: rdma.None}
 				r := newRig(t, cfg, cfg)
 				require.NoError(t, r.a.ctx.Start())
 				require.NoError(t, r.b.ctx.Start())
@@ -81,7 +81,7 @@ func TestMessageOvertakesReadySignal(t *testing.T) {
 // As before, and then the ready signal fails: so does the connection, though nothing else
 // is under way on it.
 func TestReadySignalFailsLate(t *testing.T) {
-	r := newRig(t, rdma.Config{MaxConnections: 2, AckTimeout: 2 * time.Second, RetryCount: new(0)}, rdma.Config{MaxConnections: 2})
+	r := newRig(t, rdma.Config{MaxConnections: 2, AckTimeout: 2 * time.Second, RetryCount: rdma.None}, rdma.Config{MaxConnections: 2})
 	var recvs outcome[*rdma.ReceiveTask]
 	var sends outcome[*rdma.Task]
 	recvPool := must(r.a.ctx.ReceivePool(1, recvs.ok, recvs.bad))
@@ -132,7 +132,7 @@ func (r *rig) halfOpen() (a, b *rdma.Connection) {
 
 // An end that closes before it knows that its peer is Ready says goodbye all the same.
 func TestCloseBeforeReady(t *testing.T) {
-	r := newRig(t, rdma.Config{MaxConnections: 2, CloseTimeout: 10 * time.Second}, rdma.Config{MaxConnections: 2, Keepalive: -1})
+	r := newRig(t, rdma.Config{MaxConnections: 2, CloseTimeout: 10 * time.Second}, rdma.Config{MaxConnections: 2, Keepalive: rdma.None})
 	r.connect(1)
 	a, b := r.halfOpen()
 	require.NoError(t, a.Close())
@@ -144,7 +144,7 @@ func TestCloseBeforeReady(t *testing.T) {
 // Whichever end closes, and however early, the other learns of it, and does not wait for ever.
 func TestCloseWhileConnecting(t *testing.T) {
 	const tries = 20 // which end sends the ready signal is chance
-	cfg := rdma.Config{MaxConnections: 2, CloseTimeout: time.Hour, ConnectTimeout: -1}
+	cfg := rdma.Config{MaxConnections: 2, CloseTimeout: time.Hour, ConnectTimeout: rdma.Forever}
 	r := newRig(t, cfg, cfg)
 	r.connect(1)
 	for i := range tries {
@@ -266,7 +266,7 @@ func TestFamiliesMismatch(t *testing.T) {
 	if len(table) < 2 {
 		t.Skip("no IPv6 on the loopback interface")
 	}
-	six := must(rdma.New(r.b.dev, rdma.Config{GIDIndex: new(table[1].Index)}))
+	six := must(rdma.New(r.b.dev, rdma.Config{Path: rdma.Path{GIDIndex: new(table[1].Index)}}))
 	require.NoError(t, r.engine.Connect(six))
 	require.NoError(t, six.Start())
 	require.NoError(t, r.a.ctx.Start())
@@ -286,9 +286,9 @@ func TestIPv6(t *testing.T) {
 	if len(table) < 2 {
 		t.Skip("no IPv6 on the loopback interface")
 	}
-	var both []*rdma.Context
+	var both []*rdma.Connections
 	for _, s := range []*side{r.a, r.b} {
-		c := must(rdma.New(s.dev, rdma.Config{GIDIndex: new(1)}))
+		c := must(rdma.New(s.dev, rdma.Config{Path: rdma.Path{GIDIndex: new(1)}}))
 		require.NoError(t, r.engine.Connect(c))
 		require.NoError(t, c.Start())
 		both = append(both, c)
@@ -320,7 +320,7 @@ func TestConnectWhileRunning(t *testing.T) {
 		r.until("both are gone", func() bool {
 			return r.a.reported[len(r.a.reported)-1] == "Closed" && r.b.reported[len(r.b.reported)-1] == "Closed"
 		})
-		assert.Len(t, r.a.ctx.Connections(), 1)
+		assert.Len(t, r.a.ctx.List(), 1)
 	}
 	assert.Equal(t, pe.Running, r.a.ctx.State())
 }

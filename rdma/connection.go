@@ -83,7 +83,7 @@ func (s ConnectionState) usable() bool { return s == Exported || s == Connecting
 // drives the engine; State says what may be called from others. A Connection that has
 // ended is not used again; tasks can be moved to another one with SetConnection.
 type Connection struct {
-	ctx      *Context
+	ctx      *Connections
 	id       uint64
 	slot     int
 	lane     *lane.Lane
@@ -145,7 +145,7 @@ const lastReceiveGrace = 100 * time.Millisecond
 // Config.MaxConnections exist; a place is free again when a connection that was
 // closed is reported Closed. While another goroutine drives the engine it fails with
 // pe.ErrBusy, and so do Connect and Close. Other errors are the device's.
-func (c *Context) Export() (*Connection, []byte, error) {
+func (c *Connections) Export() (*Connection, []byte, error) {
 	var desc []byte
 	conn, err := c.newConnection("export a connection", func(conn *Connection) (err error) {
 		desc, err = conn.export()
@@ -156,7 +156,7 @@ func (c *Context) Export() (*Connection, []byte, error) {
 
 // newConnection makes a connection in the state Exported, with a queue pair in the state
 // Reset. setUp does the rest, and gives it its establishment. op is for errors.
-func (c *Context) newConnection(op string, setUp func(*Connection) error) (*Connection, error) {
+func (c *Connections) newConnection(op string, setUp func(*Connection) error) (*Connection, error) {
 	if err := c.control.Owned(op); err != nil {
 		return nil, err
 	}
@@ -389,7 +389,7 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 		c.awaited--
 	}
 	if state != Closed {
-		c.report(conn, state, err)
+		c.changed(conn, state, err)
 	}
 	if usable && !state.usable() {
 		c.setDeadline(&conn.deadline, time.Time{})
@@ -658,7 +658,7 @@ func (conn *Connection) lingers() bool {
 
 // destroyRetired destroys closed connections that nothing is left of, and returns
 // how many.
-func (c *Context) destroyRetired() int {
+func (c *Connections) destroyRetired() int {
 	n := 0
 	for range c.retiring.Len() {
 		conn := c.retiring.Pop()
@@ -696,7 +696,7 @@ func (conn *Connection) destroy() int {
 	if conn.cutOff && c.cutOff == nil {
 		c.cutOff = fmt.Errorf("rdma: %v ended with requests under way: %w", conn, conn.withoutName(conn.err))
 	}
-	c.report(conn, Closed, reason)
+	c.changed(conn, Closed, reason)
 	if c.set.EndWithLastConnection && c.usable == 0 && c.phase == phaseUp && !conn.hidden() && !conn.turnedAway() {
 		c.endsWithLast = true
 	}
@@ -707,7 +707,7 @@ func (conn *Connection) destroy() int {
 func (conn *Connection) ID() uint64 { return conn.id }
 
 // Context is the context of the connection; nil for one that was not made by a context.
-func (conn *Connection) Context() *Context {
+func (conn *Connection) Context() *Connections {
 	if conn == nil {
 		return nil
 	}

@@ -15,7 +15,7 @@ import (
 // the first Listen or Dial of a run on. Events come on the device's goroutines, and
 // names of hosts from resolvers'; both are handled on the engine's.
 type connectionManager struct {
-	ctx       *Context
+	ctx       *base
 	cm        verbs.CM // nil: not opened yet
 	listeners map[verbs.CMListener]*Listener
 	ids       map[verbs.CMID]idOwner
@@ -144,36 +144,11 @@ func (m *connectionManager) request(e *verbs.CMEvent) {
 	q := &ConnectRequest{listener: l, id: e.ID, param: e.Param}
 	m.ids[e.ID], l.requests[q] = q, struct{}{}
 	m.ctx.set.Log.Debug().Str("context", m.ctx.set.Name).Stringer("listener", l).Stringer("peer", q.RemoteAddr()).Msg("connection requested")
-	if l.cfg.OnRequest == nil && m.ctx.datagrams != nil {
-		if err := q.Answer(l.cfg.PrivateData); err != nil {
-			m.ctx.set.Log.Warn().Err(err).Str("context", m.ctx.set.Name).Msg("answering a request for the endpoint")
-		}
-		return
-	}
 	if l.cfg.OnRequest == nil {
-		q.place.Value = q
-		m.waiting.Push(&q.place)
+		m.ctx.service.request(q)
 		return
 	}
 	m.ctx.reports.Push(report{request: q})
-}
-
-// acceptable reports whether acceptWaiting has something to do.
-func (m *connectionManager) acceptable() bool {
-	return m.waiting.Len() > 0 && len(m.ctx.free) > 0 && m.ctx.phase == phaseUp
-}
-
-// acceptWaiting accepts the requests of listeners without OnRequest, in the order in
-// which they came, as long as connections are free. It returns how many it handled.
-func (m *connectionManager) acceptWaiting() (n int) {
-	for ; m.acceptable(); n++ {
-		q := m.waiting.Pop().Value
-		if _, err := q.accept(AcceptConfig{PrivateData: q.listener.cfg.PrivateData}, true); err != nil {
-			m.ctx.set.Log.Warn().Err(err).Str("context", m.ctx.set.Name).Msg("accepting a connection")
-			_ = q.Reject(nil)
-		}
-	}
-	return n
 }
 
 // closeID gives back an ID.

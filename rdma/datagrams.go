@@ -1,289 +1,202 @@
 package rdma
 
 import (
-	"cmp"
 	"fmt"
-	"net/netip"
-	"sync/atomic"
-	"time"
 
-	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/verbs"
-	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
-// DefaultQKey is the Q_Key of contexts of datagrams whose Config has none: that of
-// RDMA_PS_UDP, which everybody knows (rdma_cm(7)).
-const DefaultQKey = 0x01234567
-
-// datagrams is the endpoint of a context of datagrams, in one run: a lane to any number
-// of peers.
-type datagrams struct {
-	ctx         *Context
-	lane        *lane.Lane
-	handles     addressHandles
-	ended       atomic.Bool // helpers make no more address handles
-	closed      bool        // the queue pair is destroyed
-	resolutions map[*resolution]struct{}
-	groups      map[netip.Addr]*MulticastGroup
-	// flushing is why the device has stopped the send queue; nil: it has not.
-	flushing error
-	deadline deadline // until when tasks may complete, once the context stops
-	headers  *mmap.Map
-	header   verbs.SGE // of the first receive
+// Datagrams is a context of datagrams: an endpoint that exchanges messages with any number of
+// peers, and with SRD also writes and reads their memory. An engine (package pe) drives it. The
+// transport service is UD or SRD: DatagramsConfig.Transport.
+type Datagrams struct {
+	base
+	shared   DatagramPool
+	peers    map[EndpointAddr]*Peer // that the context knows
+	heard    fifo.List[*Peer]       // those of them that it knows from messages alone, the oldest first
+	endpoint *datagramEndpoint      // of one run
 }
 
-// unknownPeer is the vendor's code of EFA for a request that the peer's device has refused
-// since it has no address handle for this end.
-const unknownPeer = 14
-
-// headerStride is the distance of the headers of two receives: no two share a cache line.
-const headerStride = 64
-
-// openDatagrams makes the endpoint. Tasks and receives can be posted at once.
-func (c *Context) openDatagrams() (err error) {
-	s := c.set
-	d := &datagrams{ctx: c, resolutions: make(map[*resolution]struct{}), groups: make(map[netip.Addr]*MulticastGroup)}
-	d.deadline.owner = d
-	if s.Transport == verbs.UD && len(c.receives) > 0 {
-		d.headers, err = mmap.New(c.dev, mmap.Config{Size: headerStride * len(c.receives), Permissions: mmap.LocalReadWrite, PD: s.PD})
-		if err != nil {
-			return fmt.Errorf("make room for the headers of %d receives: %w", len(c.receives), err)
-		}
-		d.header = verbs.SGE{Addr: d.headers.Addr(), Length: verbs.GRHLen}
-		if d.header.LKey, err = d.headers.LKey(s.PD); err != nil {
-			return err
-		}
-	}
-	c.datagrams = d
-	d.handles = newAddressHandles(c, min(cmp.Or(s.maxAH, handleLimit), handleLimit))
-	init := verbs.QPInit{
-		Type: s.Transport, MaxRecvWR: max(c.recvDepth, 1), MaxSendSGE: s.MaxSendSGE, MaxRecvSGE: max(s.MaxRecvSGE+s.headerEntries(), 1),
-		MaxInline: s.inline, UnsolicitedWriteRecv: s.UnsolicitedWriteRecv,
-	}
-	if d.lane, err = c.lanes.Open(s.PD, init, c.sendDepth, (*datagramOwner)(d)); err != nil {
-		return err
-	}
-	attr, mask := verbs.QPAttr{Port: s.Port, PKeyIndex: s.PKeyIndex, QKey: s.QKey, RNRRetry: s.rnrRetry}, verbs.QPAttrMask(0)
-	if s.rnrRetrySettable {
-		mask = verbs.QPAttrRNRRetry
-	}
-	if err := d.lane.OpenDatagrams(attr, mask); err != nil {
-		return err
-	}
-	c.recvQueue = d.lane.QP()
-	for _, p := range c.peers {
-		if !p.heard.Queued() {
-			if err := c.pin(p); err != nil {
-				s.Log.Warn().Err(err).Str("context", s.Name).Msg("a peer is out of reach for now")
-			}
-		}
-	}
-	return nil
-}
-
-func (d *datagrams) addr() EndpointAddr {
-	gid := &d.ctx.portView().gid
-	a := EndpointAddr{GID: gid.GID, QPN: d.lane.Num()}
-	if gid.Type == verbs.GIDRoCEv2 {
-		a.UDPPort = cmp.Or(gid.UDPPort, roceUDPPort)
-	}
-	return a
-}
-
-// direct gives a task the way to its peer.
-func (d *datagrams) direct(r *Task) error {
-	if d == nil || d.ending() {
-		return fmt.Errorf("%w: context %q is %v", ErrNotReady, r.ctx.set.Name, r.ctx.State())
-	}
-	h, err := d.handles.find(r.peer, r.ctx.set.Transport == verbs.UD)
+// NewDatagrams makes a context of datagrams on an open device. Everything else is as with New.
+func NewDatagrams(dev verbs.Device, cfg DatagramsConfig) (*Datagrams, error) {
+	set, err := resolve(dev, cfg.common(), &cfg)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("rdma: make a context of datagrams: %w", err)
 	}
-	r.handle = h
-	wr := &r.send.WR
-	wr.AH, wr.RemoteQPN, wr.RemoteQKey = h.ah, r.peer.addr.QPN, r.peer.qkey
-	return nil
-}
-
-func (d *datagrams) push(r *Task) {
-	d.handles.begin(r.handle)
-	if r.handle.making {
-		r.send.Renew() // what became of an earlier use does not count
-		r.handle.waiting.Push(r)
-		return
-	}
-	d.lane.Push(&r.send)
-}
-
-// ending reports whether tasks are not taken any more.
-func (d *datagrams) ending() bool { return d.deadline.at != (time.Time{}) || d.lane.IsShut() }
-
-// completed handles the end of a task.
-func (d *datagrams) completed(r *Task, status verbs.Status, vendor uint32) {
-	c := d.ctx
-	d.handles.end(r.handle)
-	r.handle, r.send.WR.AH = nil, nil
-	if status == verbs.StatusSuccess {
-		r.succeed()
-		return
-	}
-	err := &TaskError{Op: r.op, Status: status, Peer: r.peer, VendorError: vendor}
-	if c.set.Transport == verbs.SRD && status == verbs.StatusRemoteOperationError && vendor == unknownPeer {
-		err.advice = "the program there has to know this endpoint, by NewPeer, before its memory can be reached"
-	}
-	switch {
-	case status == verbs.StatusFlushed:
-		if d.flushing == nil && !d.lane.IsShut() {
-			c.failWith(fmt.Errorf("%w: the queue pair of context %q is in error", ErrDevice, c.set.Name))
+	c := &Datagrams{peers: make(map[EndpointAddr]*Peer)}
+	c.init(dev, set, c)
+	if cfg.Engine != nil {
+		if err := cfg.Engine.Connect(c); err != nil {
+			return nil, fmt.Errorf("rdma: make a context of datagrams: %w", err)
 		}
-		if err.Cause = d.flushing; err.Cause == nil {
-			err.Cause = c.Err()
-		}
-		r.keepMemory(err)
-	case c.set.Transport == verbs.UD && d.flushing == nil:
-		// The send queue is in the state SQE, and gives back what is behind (IBTA 10.3.1.5).
-		d.flushing = err
-		d.lane.Hold()
 	}
-	c.control.End(&r.Task)
-	r.pool.completed(r, err)
+	return c, nil
 }
 
-// resume goes on after the device has flushed the send queue, and returns how much there
-// was to do.
-func (d *datagrams) resume() int {
-	if d.flushing == nil || d.lane.Posted() > 0 || d.lane.IsShut() {
+// Config returns the configuration with every default filled in, as Connections.Config does.
+func (c *Datagrams) Config() DatagramsConfig {
+	cfg := c.config()
+	return DatagramsConfig{
+		Transport: cfg.Transport, Name: cfg.Name, Engine: cfg.Engine, PD: cfg.PD, Path: cfg.Path, Queues: cfg.Queues,
+		QKey: c.set.qkey, UnsolicitedWriteRecv: c.set.unsolicited, ConnectTimeout: cfg.ConnectTimeout,
+		CloseTimeout: cfg.CloseTimeout, DrainTimeout: cfg.DrainTimeout, RNRRetry: cfg.RNRRetry, Log: cfg.Log,
+	}
+}
+
+// release implements service.
+func (c *Datagrams) release() []error {
+	d := c.endpoint
+	if d == nil {
+		return nil
+	}
+	c.endpoint = nil
+	d.leaveGroups()
+	return d.release()
+}
+
+// begin implements service.
+func (c *Datagrams) begin() int { return 0 }
+
+// progress implements service.
+func (c *Datagrams) progress() int {
+	c.endpoint.stopped()
+	return c.endpoint.resume()
+}
+
+// resume implements service.
+func (c *Datagrams) resume() int { return 0 }
+
+// notify implements service: only requests are reported.
+func (c *Datagrams) notify(report) {}
+
+// changeState implements service: the context stops only when it is told to.
+func (c *Datagrams) changeState() {}
+
+// busy implements service.
+func (c *Datagrams) busy() bool { return false }
+
+// noticed implements service.
+func (c *Datagrams) noticed(*verbs.Event) {}
+
+// event implements service.
+func (c *Datagrams) event(ev *verbs.Event) int {
+	if c.endpoint.lane.Num() != ev.QPN || ev.Type != verbs.EventQPFatal {
 		return 0
 	}
-	err := d.lane.Resume()
-	if err != nil { // devices that have no state SQE end the queue pair
-		d.ctx.control.Fail(fmt.Errorf("rdma: context %q: its queue pair has ended with a task: %w", d.ctx.set.Name, d.flushing))
-	}
-	d.flushing = nil
+	c.failWith(fmt.Errorf("%w: the queue pair of context %q: %v", ErrDevice, c.set.Name, ev.Type))
 	return 1
 }
 
-// stop ends the endpoint when the tasks that the device has are done, or when
-// Config.CloseTimeout is over.
-func (d *datagrams) stop() {
-	for r := range d.resolutions {
-		d.ctx.manager.add(func() { r.end(nil, nil, fmt.Errorf("%w: the context stops", ErrFlushed)) })
+// eventsLost implements service: a queue pair in error flushes what is posted.
+func (c *Datagrams) eventsLost() int { return 0 }
+
+// portChanged implements service.
+func (c *Datagrams) portChanged() {
+	if c.endpoint != nil {
+		c.endpoint.handles.evictIdle()
 	}
-	d.ended.Store(true)
-	d.leaveGroups()
-	d.lane.Seal(nil)
-	wait := d.ctx.set.CloseTimeout
-	if d.lane.Posted() == 0 || wait < 0 {
-		d.shut()
+}
+
+// stop implements service.
+func (c *Datagrams) stop() { c.endpoint.stop() }
+
+// drained implements service.
+func (c *Datagrams) drained() bool { return c.endpoint == nil || c.endpoint.closed }
+
+// fail implements service: the endpoint ends with the context.
+func (c *Datagrams) fail(error) {}
+
+// giveUp implements service.
+func (c *Datagrams) giveUp() {
+	c.endpoint.shut()
+	c.endpoint.lane.GiveUp()
+}
+
+// request implements service: the peer gets the address of the endpoint.
+func (c *Datagrams) request(q *ConnectRequest) {
+	if err := q.Answer(q.listener.cfg.PrivateData); err != nil {
+		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("answering a request for the endpoint")
+	}
+}
+
+// ready implements service.
+func (c *Datagrams) ready(t *Task) error {
+	if t.peer == nil {
+		return fmt.Errorf("%w: the task has no peer", ErrInvalid)
+	}
+	return nil
+}
+
+// address implements service.
+func (c *Datagrams) address(t *Task) error {
+	// A request that the device refuses would end the endpoint.
+	if err := t.checkSize(); err != nil {
+		return err
+	}
+	return c.endpoint.direct(t)
+}
+
+// push implements service.
+func (c *Datagrams) push(t *Task) { c.endpoint.push(t) }
+
+// completed implements service.
+func (c *Datagrams) completed(t *Task, status verbs.Status, vendor uint32) {
+	c.endpoint.completed(t, status, vendor)
+}
+
+// received implements service.
+func (c *Datagrams) received(r *receive, _ *Connection, wc *verbs.WC) {
+	a := c.arrivalOf(wc)
+	c.endpoint.arrivalFrom(a, r, wc)
+	if c.startable() {
+		c.control.Started()
+	}
+	r.owner.arrived(a)
+}
+
+// receivedUnsolicited implements service: a write with immediate goes to the function of Receive.
+func (c *Datagrams) receivedUnsolicited(wc *verbs.WC) {
+	if c.inbox == nil || wc.Status != verbs.StatusSuccess {
 		return
 	}
-	d.ctx.setDeadline(&d.deadline, time.Now().Add(wait))
-}
-
-// due ends the endpoint: CloseTimeout is over.
-func (d *datagrams) due(time.Time) { d.shut() }
-
-// stopped ends an endpoint whose last task is done.
-func (d *datagrams) stopped() {
-	if d.ctx.phase == phaseDraining && d.lane.Posted() == 0 && !d.lane.IsShut() {
-		d.shut()
+	a := c.arrivalOf(wc)
+	c.endpoint.arrivalFrom(a, nil, wc)
+	if c.startable() {
+		c.control.Started()
 	}
+	c.inbox.take(a, nil)
 }
 
-// shut puts the queue pair in error, so that what is posted comes back flushed.
-func (d *datagrams) shut() {
-	d.ended.Store(true)
-	d.ctx.setDeadline(&d.deadline, time.Time{})
-	if err := d.lane.Shut(); err != nil {
-		d.ctx.set.Log.Warn().Err(err).Str("context", d.ctx.set.Name).Msg("putting the queue pair in error")
-	}
-	d.ctx.poke()
-}
-
-// release gives back what openDatagrams took, as far as it got.
-func (d *datagrams) release() (errs []error) {
-	if d.lane != nil && !d.closed {
-		errs = append(errs, d.lane.Close())
-	}
-	for _, p := range d.ctx.peers {
-		p.pinned = nil
-	}
-	errs = append(errs, d.handles.close())
-	return append(errs, d.ctx.closeMemory(d.headers))
-}
-
-// datagramOwner is the side of the endpoint that its lane sees.
-type datagramOwner datagrams
-
-// PostFailed implements lane.Owner.
-func (o *datagramOwner) PostFailed(err error) {
-	d := (*datagrams)(o)
-	d.ctx.control.Fail(fmt.Errorf("rdma: %w: posting tasks of context %q on %s: %w", ErrDevice, d.ctx.set.Name, d.ctx.dev.Name(), err))
-	d.shut()
-}
-
-// drained implements laneEnd.
-func (o *datagramOwner) drained() int {
-	d := (*datagrams)(o)
-	c := d.ctx
+// receiveFailed implements service.
+func (c *Datagrams) receiveFailed(r *receive, _ *Connection, wc *verbs.WC) {
+	err := failedReceive(r, nil, wc)
 	if c.phase == phaseUp {
-		c.control.Fail(fmt.Errorf("rdma: %w: %s has not given back the tasks of context %q that it had flushed", ErrDevice, c.dev.Name(), c.set.Name))
-	}
-	c.settle(d.lane)
-	n := d.handles.flush()
-	n += d.lane.Flush()
-	if !d.closed { // a lane that was shut does not come back
-		d.closed = true
-		if err := d.lane.Close(); err != nil {
-			c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("closing the queue pair")
+		// Some devices end a queue pair for datagrams with a failed receive (rxe does for a
+		// message that is too long).
+		if attr, e := c.endpoint.lane.QP().Query(); e != nil || attr.State == verbs.QPError {
+			c.control.Fail(err)
 		}
-		c.settle(d.lane)
 	}
-	return n + 1
+	if wc.Status == verbs.StatusFlushed {
+		err.Cause = c.causeOf(nil)
+	}
+	r.owner.failed(nil, err)
 }
 
-// arrivalFrom says who has sent a message to the endpoint, and how long it is.
-func (d *datagrams) arrivalFrom(a *arrival, r *receive, wc *verbs.WC) {
-	s := d.ctx.set
-	a.addr, a.lid = EndpointAddr{QPN: wc.SrcQPN}, wc.SLID
-	if s.Transport == verbs.SRD {
-		d.srdSender(a, wc)
-		return
+// appendHeader implements service.
+func (c *Datagrams) appendHeader(sgl []verbs.SGE, r *receive) []verbs.SGE {
+	d := c.endpoint
+	if d == nil || d.headers == nil {
+		return sgl
 	}
-	a.length -= verbs.GRHLen
-	if !wc.HasGRH {
-		return
-	}
-	var err error
-	if a.grh, err = verbs.ParseGRH(d.headers.Bytes()[headerStride*r.index:]); err == nil {
-		a.hasGRH = true
-		a.addr.GID = a.grh.SGID
-		d.setUDPPort(a, wc)
-	}
+	e := d.header
+	e.Addr += uint64(headerStride * r.index)
+	return append(sgl, e)
 }
 
-// srdSender says who has sent a message to an SRD endpoint.
-func (d *datagrams) srdSender(a *arrival, wc *verbs.WC) {
-	extra := d.ctx.lanes.Extra()
-	if h := d.handles.byNumber[extra.SourceAH]; h != nil && extra.SourceAH != verbs.NoAH {
-		a.addr.GID, a.addr.UDPPort = h.to.gid, h.to.udpPort
-		return
-	}
-	a.addr.GID = extra.SourceGID
-	d.setUDPPort(a, wc)
-}
+// needsReceives implements service.
+func (c *Datagrams) needsReceives() bool { return false }
 
-func (d *datagrams) setUDPPort(a *arrival, wc *verbs.WC) {
-	if d.ctx.portView().gid.Type == verbs.GIDRoCEv2 {
-		a.addr.UDPPort = cmp.Or(wc.SrcUDPPort, roceUDPPort)
-	}
-}
-
-// laneEnd is what all owners of lanes in a context are.
-type laneEnd interface {
-	lane.Owner
-	// drained is called when the device has given back all requests of the lane. It
-	// returns how many tasks have come to their end.
-	drained() int
-}
+// feed implements service.
+func (c *Datagrams) feed() {}

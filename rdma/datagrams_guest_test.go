@@ -37,8 +37,8 @@ func TestGuestDatagrams(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, IPv4 %v", couple.name, is4), func(t *testing.T) {
 				engine := newEngine(t)
 				onA, onB := couple.a(t), couple.b(t)
-				a := newPost(t, engine, onA, rdma.Config{Name: "a", MTU: 1024, GIDIndex: gidOf(t, onA, is4)})
-				b := newPost(t, engine, onB, rdma.Config{Name: "b", MTU: 1024, GIDIndex: gidOf(t, onB, is4)})
+				a := newPost(t, engine, onA, rdma.DatagramsConfig{Name: "a", Path: rdma.Path{MTU: 1024, GIDIndex: gidOf(t, onA, is4)}})
+				b := newPost(t, engine, onB, rdma.DatagramsConfig{Name: "b", Path: rdma.Path{MTU: 1024, GIDIndex: gidOf(t, onB, is4)}})
 				exchangeDatagrams(t, a, b)
 				if couple.name != "soft to soft" { // both have one address of another namespace, and only one has UDP port 4791
 					resolveAndSend(t, a, b)
@@ -59,9 +59,9 @@ func TestGuestPathFields(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, IPv4 %v", couple.name, is4), func(t *testing.T) {
 				engine := newEngine(t)
 				onA, onB := couple.a(t), couple.b(t)
-				cfg := rdma.Config{Name: "a", MTU: 1024, GIDIndex: gidOf(t, onA, is4), TrafficClass: 0xba, HopLimit: 9, FlowLabel: label}
+				cfg := rdma.DatagramsConfig{Name: "a", Path: rdma.Path{MTU: 1024, GIDIndex: gidOf(t, onA, is4), TrafficClass: 0xba, HopLimit: 9, FlowLabel: label}}
 				a := newPost(t, engine, onA, cfg)
-				b := newPost(t, engine, onB, rdma.Config{Name: "b", MTU: 1024, GIDIndex: gidOf(t, onB, is4)})
+				b := newPost(t, engine, onB, rdma.DatagramsConfig{Name: "b", Path: rdma.Path{MTU: 1024, GIDIndex: gidOf(t, onB, is4)}})
 				var grh verbs.GRH
 				b.onGot = func(m *rdma.Message) { grh, _ = m.GRH() }
 				a.send(a.peerOf(b), "hello")

@@ -25,10 +25,10 @@ type post struct {
 	t      *testing.T
 	engine *pe.Engine
 	dev    verbs.Device
-	ctx    *rdma.Context
+	ctx    *rdma.Datagrams
 	mem    *mmap.Map
 	bufs   bufinv.Inventory
-	sends  *rdma.Pool
+	sends  *rdma.DatagramPool
 	sent   outcome[*rdma.Task]
 	got    []string
 	from   []*rdma.Peer
@@ -36,14 +36,14 @@ type post struct {
 }
 
 // newPost makes and starts one, which takes messages.
-func newPost(t *testing.T, engine *pe.Engine, dev verbs.Device, cfg rdma.Config) *post {
+func newPost(t *testing.T, engine *pe.Engine, dev verbs.Device, cfg rdma.DatagramsConfig) *post {
 	t.Helper()
 	p := &post{t: t, engine: engine, dev: dev}
 	cfg.Engine = engine
 	if cfg.Transport == verbs.RC {
 		cfg.Transport = verbs.UD
 	}
-	p.ctx = must(rdma.New(dev, cfg))
+	p.ctx = must(rdma.NewDatagrams(dev, cfg))
 	p.mem = must(mmap.Alloc(dev, 1<<16, mmap.LocalReadWrite))
 	p.sends = must(p.ctx.Pool(64, p.sent.ok, p.sent.bad))
 	require.NoError(t, p.ctx.Receive(64, 4096, func(m *rdma.Message) {
@@ -107,7 +107,7 @@ func (p *post) alloc(to *rdma.Peer, text string) (*rdma.Task, error) {
 
 func TestDatagrams(t *testing.T) {
 	engine := newEngine(t)
-	a, b := newPost(t, engine, openSoft(t), rdma.Config{Name: "a"}), newPost(t, engine, openSoft(t), rdma.Config{Name: "b"})
+	a, b := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"}), newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
 	toB := a.peerOf(b)
 	require.Same(t, toB, a.peerOf(b), "a peer is known by its address")
 	assert.Equal(t, must(b.ctx.EndpointAddr()), toB.Addr())
@@ -133,9 +133,9 @@ func TestDatagrams(t *testing.T) {
 // TestDatagramTasks: receives of the program's own leave the header out.
 func TestDatagramReceives(t *testing.T) {
 	engine := newEngine(t)
-	a := newPost(t, engine, openSoft(t), rdma.Config{Name: "a"})
+	a := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"})
 	dev := openSoft(t)
-	ctx := must(rdma.New(dev, rdma.Config{Name: "b", Transport: verbs.UD, Engine: engine}))
+	ctx := must(rdma.NewDatagrams(dev, rdma.DatagramsConfig{Name: "b", Transport: verbs.UD, Engine: engine}))
 	mem := must(mmap.Alloc(dev, 8192, mmap.LocalReadWrite))
 	var received outcome[*rdma.ReceiveTask]
 	pool := must(ctx.ReceivePool(2, received.ok, received.bad))
@@ -175,13 +175,13 @@ func TestDatagramReceives(t *testing.T) {
 func TestDatagramsToMany(t *testing.T) {
 	const clients, messages = 20, 50
 	engine := newEngine(t)
-	server := newPost(t, engine, openSoft(t), rdma.Config{Name: "server"})
+	server := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "server"})
 	server.onGot = func(m *rdma.Message) {
 		_ = must(server.alloc(m.Peer(), string(m.Bytes()))).Submit()
 	}
 	server.sent.then = func(task *rdma.Task) { _ = task.Free() }
 	for i := range clients {
-		c := newPost(t, engine, openSoft(t), rdma.Config{Name: fmt.Sprintf("client %d", i)})
+		c := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: fmt.Sprintf("client %d", i)})
 		c.sent.then = func(task *rdma.Task) { _ = task.Free() }
 		to := c.peerOf(server)
 		for n := range messages {
@@ -200,7 +200,7 @@ func TestDatagramsToMany(t *testing.T) {
 
 func TestDatagramMessageLimit(t *testing.T) {
 	engine := newEngine(t)
-	a, b := newPost(t, engine, openSoft(t), rdma.Config{Name: "a"}), newPost(t, engine, openSoft(t), rdma.Config{Name: "b"})
+	a, b := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"}), newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
 	mtu := int(a.ctx.Config().MTU)
 	require.Equal(t, uint32(mtu), a.ctx.Capabilities().MaxSend)
 	a.send(a.peerOf(b), string(bytes.Repeat([]byte{'x'}, mtu)))
@@ -213,8 +213,8 @@ func TestDatagramMessageLimit(t *testing.T) {
 
 func TestDatagramQKey(t *testing.T) {
 	engine := newEngine(t)
-	a := newPost(t, engine, openSoft(t), rdma.Config{Name: "a", QKey: 5})
-	b := newPost(t, engine, openSoft(t), rdma.Config{Name: "b", QKey: 7})
+	a := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a", QKey: 5})
+	b := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b", QKey: 7})
 	stranger := must(a.ctx.PeerAt(must(b.ctx.EndpointAddr())))
 	a.send(stranger, "with the wrong key")
 	a.send(a.peerOf(b), "with the right one")
@@ -226,7 +226,7 @@ func TestDatagramQKey(t *testing.T) {
 func TestDatagramsAfterAFailure(t *testing.T) {
 	engine := newEngine(t)
 	dev := openFaulty(t)
-	a, b := newPost(t, engine, dev, rdma.Config{Name: "a"}), newPost(t, engine, openSoft(t), rdma.Config{Name: "b"})
+	a, b := newPost(t, engine, dev, rdma.DatagramsConfig{Name: "a"}), newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
 	to := a.peerOf(b)
 	require.NoError(t, must(a.alloc(to, "bad")).SubmitWith(pe.Aggregate))
 	require.NoError(t, must(a.alloc(to, "behind")).SubmitWith(pe.Aggregate))
@@ -253,7 +253,7 @@ func TestDatagramsAfterAFailure(t *testing.T) {
 // TestDatagramRestart: peers outlive a run, endpoints do not.
 func TestDatagramRestart(t *testing.T) {
 	engine := newEngine(t)
-	a, b := newPost(t, engine, openSoft(t), rdma.Config{Name: "a"}), newPost(t, engine, openSoft(t), rdma.Config{Name: "b"})
+	a, b := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"}), newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
 	to := a.peerOf(b)
 	before := must(a.ctx.EndpointAddr())
 	a.send(to, "first")
@@ -276,7 +276,7 @@ func TestDatagramRestart(t *testing.T) {
 // TestDatagramStop: tasks that wait come back, flushed.
 func TestDatagramStop(t *testing.T) {
 	engine := newEngine(t)
-	a, b := newPost(t, engine, openSoft(t), rdma.Config{Name: "a", SendQueueSize: 1}), newPost(t, engine, openSoft(t), rdma.Config{Name: "b"})
+	a, b := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a", Queues: rdma.Queues{SendQueueSize: 1}}), newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
 	to := a.peerOf(b)
 	for i := range 50 {
 		require.NoError(t, must(a.alloc(to, fmt.Sprint(i))).SubmitWith(pe.Aggregate))
@@ -290,7 +290,7 @@ func TestDatagramStop(t *testing.T) {
 
 func TestHeardPeers(t *testing.T) {
 	engine := newEngine(t)
-	a := newPost(t, engine, openSoft(t), rdma.Config{Name: "a"})
+	a := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"})
 	own := must(a.ctx.EndpointAddr())
 	known := must(a.ctx.PeerAt(own))
 	a.send(known, "to itself")
@@ -308,7 +308,7 @@ func TestHeardPeers(t *testing.T) {
 // handles for.
 func TestAddressHandlesAreBounded(t *testing.T) {
 	engine := newEngine(t)
-	a := newPost(t, engine, openSoft(t), rdma.Config{Name: "a"})
+	a := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"})
 	own := must(a.ctx.EndpointAddr())
 	a.sent.then = func(task *rdma.Task) { _ = task.Free() }
 	first := must(a.ctx.PeerAt(own))
@@ -327,43 +327,27 @@ func TestAddressHandlesAreBounded(t *testing.T) {
 func TestDatagramMisuse(t *testing.T) {
 	engine := newEngine(t)
 	dev := openSoft(t)
-	a := newPost(t, engine, dev, rdma.Config{Name: "a"})
-	b := newPost(t, engine, openSoft(t), rdma.Config{Name: "b"})
-	rc := must(rdma.New(dev, rdma.Config{Name: "rc"}))
+	a := newPost(t, engine, dev, rdma.DatagramsConfig{Name: "a"})
+	b := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
 
 	for _, c := range []struct {
-		cfg rdma.Config
+		cfg rdma.DatagramsConfig
 		err error
 	}{
-		{rdma.Config{Transport: verbs.UC}, rdma.ErrInvalid},
-		{rdma.Config{Transport: 99}, rdma.ErrInvalid},
-		{rdma.Config{Transport: verbs.UD, QKey: 1 << 31}, rdma.ErrRange},
-		{rdma.Config{Transport: verbs.UD, MaxConnections: 2}, rdma.ErrInvalid},
-		{rdma.Config{Transport: verbs.UD, EndWithLastConnection: true}, rdma.ErrInvalid},
-		{rdma.Config{Transport: verbs.UD, UnsolicitedWriteRecv: true}, rdma.ErrNotSupported},
-		{rdma.Config{UnsolicitedWriteRecv: true}, rdma.ErrNotSupported},
+		{rdma.DatagramsConfig{Transport: verbs.UC}, rdma.ErrInvalid},
+		{rdma.DatagramsConfig{Transport: 99}, rdma.ErrInvalid},
+		{rdma.DatagramsConfig{Transport: verbs.UD, QKey: 1 << 31}, rdma.ErrRange},
+		{rdma.DatagramsConfig{Transport: verbs.UD, UnsolicitedWriteRecv: true}, rdma.ErrNotSupported},
+		{rdma.DatagramsConfig{UnsolicitedWriteRecv: true}, rdma.ErrNotSupported},
 	} {
-		_, err := rdma.New(dev, c.cfg)
+		_, err := rdma.NewDatagrams(dev, c.cfg)
 		require.ErrorIs(t, err, c.err, "%+v", c.cfg)
 	}
 
-	for _, call := range []func() error{
-		func() error { _, _, err := a.ctx.Export(); return err },
-		func() error { _, err := a.ctx.Dial("127.0.0.1:1", rdma.DialConfig{}); return err },
-		func() error { _, err := rc.ExportEndpoint(); return err },
-		func() error { _, err := rc.EndpointAddr(); return err },
-		func() error { _, err := rc.PeerAt(must(a.ctx.EndpointAddr())); return err },
-	} {
-		err := call()
-		require.ErrorIs(t, err, rdma.ErrNotSupported)
-		assert.ErrorContains(t, err, "Config.Transport")
-	}
-	_, err := rc.NewPeer(must(a.ctx.ExportEndpoint()))
-	require.ErrorIs(t, err, rdma.ErrMismatch)
 	shared := must(a.ctx.SharedPool())
-	_, err = shared.Write(must(a.ctx.PeerAt(must(a.ctx.EndpointAddr()))), nil, nil)
+	_, err := shared.Write(must(a.ctx.PeerAt(must(a.ctx.EndpointAddr()))), nil, nil)
 	require.ErrorIs(t, err, rdma.ErrNotSupported)
-	_, err = shared.FetchAdd(nil, nil, 1)
+	_, err = shared.Read(must(a.ctx.PeerAt(must(a.ctx.EndpointAddr()))), nil, nil)
 	require.ErrorIs(t, err, rdma.ErrNotSupported)
 
 	own := must(a.ctx.EndpointAddr())
@@ -374,7 +358,7 @@ func TestDatagramMisuse(t *testing.T) {
 	_, err = a.ctx.PeerAt(rdma.EndpointAddr{GID: verbs.GIDFromAddr(netip.MustParseAddr("fd00::1")), QPN: 7})
 	require.ErrorIs(t, err, rdma.ErrMismatch)
 
-	for _, to := range []rdma.Responder{nil, (*rdma.Peer)(nil), &rdma.Peer{}, (*rdma.Connection)(nil), b.peerOf(a)} {
+	for _, to := range []*rdma.Peer{nil, b.peerOf(a)} {
 		_, err := a.sends.Send(to, nil)
 		require.ErrorIs(t, err, rdma.ErrInvalid)
 	}
@@ -384,13 +368,11 @@ func TestDatagramMisuse(t *testing.T) {
 	require.NoError(t, task.SetPeer(a.peerOf(a)))
 	require.NoError(t, task.Submit())
 	a.until("it comes", func() bool { return len(a.got) == 1 })
-	require.NoError(t, rc.Close())
-	require.ErrorIs(t, (&rdma.Peer{}).Forget(), rdma.ErrInvalid)
 }
 
 func TestEndpointDescriptors(t *testing.T) {
 	engine := newEngine(t)
-	a := newPost(t, engine, openSoft(t), rdma.Config{Name: "a"})
+	a := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"})
 	desc := must(a.ctx.ExportEndpoint())
 	armored := []byte(must(descriptor.Armor(desc), nil))
 	require.Same(t, must(a.ctx.NewPeer(desc)), must(a.ctx.NewPeer(armored)))
@@ -416,7 +398,7 @@ func TestEndpointDescriptors(t *testing.T) {
 func FuzzEndpointDescriptor(f *testing.F) {
 	dev := must(soft.Open(soft.Config{}))
 	defer dev.Close()
-	ctx := must(rdma.New(dev, rdma.Config{Transport: verbs.UD, Name: "fuzz"}))
+	ctx := must(rdma.NewDatagrams(dev, rdma.DatagramsConfig{Transport: verbs.UD, Name: "fuzz"}))
 	f.Add(make([]byte, 30))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		desc, err := descriptor.Encode(descriptor.Endpoint, payload)
@@ -435,7 +417,7 @@ func FuzzEndpointDescriptor(f *testing.F) {
 // A message to a peer and its answer allocate nothing, from Alloc to Free.
 func TestDatagramsAllocateNothing(t *testing.T) {
 	engine := newEngine(t)
-	a, b := newPost(t, engine, openSoft(t), rdma.Config{Name: "a"}), newPost(t, engine, openSoft(t), rdma.Config{Name: "b"})
+	a, b := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"}), newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
 	toB, answers := a.peerOf(b), 0
 	var failure error
 	submit := func(p *post, to *rdma.Peer) {
@@ -467,7 +449,7 @@ func TestDatagramsAllocateNothing(t *testing.T) {
 func TestRefusedRequestInACallback(t *testing.T) {
 	engine := newEngine(t)
 	dev := openFaulty(t)
-	ctx := must(rdma.New(dev, rdma.Config{Name: "a", Transport: verbs.UD, Engine: engine}))
+	ctx := must(rdma.NewDatagrams(dev, rdma.DatagramsConfig{Name: "a", Transport: verbs.UD, Engine: engine}))
 	var sent outcome[*rdma.Task]
 	sends := must(ctx.Pool(4, sent.ok, sent.bad))
 	sent.then = func(task *rdma.Task) {
@@ -490,7 +472,7 @@ func TestRefusedRequestInACallback(t *testing.T) {
 // What a device would refuse is refused before, since it would end the endpoint.
 func TestTooMuchForADatagram(t *testing.T) {
 	engine := newEngine(t)
-	a := newPost(t, engine, openSoft(t), rdma.Config{Name: "a"})
+	a := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"})
 	to := must(a.ctx.PeerAt(must(a.ctx.EndpointAddr())))
 	task := must(a.alloc(to, "x"))
 	mtu := int(a.ctx.Config().MTU)

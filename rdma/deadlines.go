@@ -27,7 +27,7 @@ type deadlines struct {
 }
 
 // setDeadline sets a deadline; zero for never.
-func (c *Context) setDeadline(d *deadline, at time.Time) {
+func (c *base) setDeadline(d *deadline, at time.Time) {
 	h := &c.deadlines.heap
 	d.at = at
 	switch {
@@ -44,7 +44,7 @@ func (c *Context) setDeadline(d *deadline, at time.Time) {
 
 // armTimer sets the timer to the first deadline, if it would go off later. Too early
 // does no harm.
-func (c *Context) armTimer() {
+func (c *base) armTimer() {
 	d := &c.deadlines
 	if len(d.heap) == 0 || d.timer == nil {
 		return
@@ -57,7 +57,7 @@ func (c *Context) armTimer() {
 }
 
 // expire handles the deadlines that have passed, and returns how many there are.
-func (c *Context) expire() int {
+func (c *base) expire() int {
 	d := &c.deadlines
 	d.due.Store(false)
 	d.armed = time.Time{}
@@ -73,7 +73,7 @@ func (c *Context) expire() int {
 }
 
 // openDeadlines begins with none.
-func (c *Context) openDeadlines() {
+func (c *base) openDeadlines() {
 	d := &c.deadlines
 	d.heap, d.base, d.armed = nil, time.Now(), time.Time{}
 	d.due.Store(false)
@@ -85,7 +85,7 @@ func (c *Context) openDeadlines() {
 }
 
 // closeDeadlines stops the timer.
-func (c *Context) closeDeadlines() {
+func (c *base) closeDeadlines() {
 	if c.deadlines.timer != nil {
 		c.deadlines.timer.Stop()
 	}

@@ -21,7 +21,7 @@ type DialConfig struct {
 	// Config.GIDIndex, or, where that is nil, the one that the system's routes name.
 	LocalAddr netip.Addr
 	// Timeout is how long to try, from name resolution to the peer's answer. Zero:
-	// Config.ConnectTimeout. Negative: for ever.
+	// Config.ConnectTimeout. Forever is possible.
 	Timeout time.Duration
 	// Once has the connection fail with the first failure. False: it tries again, until
 	// the time is over, while nobody listens, or answers, at the peer, or the peer
@@ -59,7 +59,7 @@ type DialConfig struct {
 // for what is no address, ErrRange for too much private data, ErrFull while
 // Config.MaxConnections exist, and ErrNotSupported on a device without a connection
 // manager.
-func (c *Context) Dial(addr string, cfg DialConfig) (*Connection, error) {
+func (c *Connections) Dial(addr string, cfg DialConfig) (*Connection, error) {
 	op := "dial " + addr
 	if err := c.control.Owned(op); err != nil {
 		return nil, err
@@ -151,7 +151,7 @@ func (d *dial) resolved(list []netip.Addr, err error) {
 
 // mayReach reports whether an address is of the kind of the local one or, if that is not
 // given, may be reached from the device.
-func (c *Context) mayReach(local, peer netip.Addr) bool {
+func (c *base) mayReach(local, peer netip.Addr) bool {
 	return !local.IsValid() || local.Unmap().Is4() == peer.Is4()
 }
 

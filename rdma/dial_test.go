@@ -38,7 +38,7 @@ func newCallers(t *testing.T, devices ...verbs.Device) *callers {
 
 // caller is one of them, with what its callbacks have reported.
 type caller struct {
-	*rdma.Context
+	*rdma.Connections
 	dev      verbs.Device
 	reports  map[*rdma.Connection][]string
 	errs     map[*rdma.Connection]error
@@ -69,11 +69,11 @@ func (cs *callers) on(dev verbs.Device, cfg rdma.Config) *caller {
 	cfg.Engine = cs.engine
 	c := &caller{dev: dev, reports: make(map[*rdma.Connection][]string), errs: make(map[*rdma.Connection]error)}
 	var err error
-	c.Context, err = rdma.New(dev, cfg)
+	c.Connections, err = rdma.New(dev, cfg)
 	require.NoError(cs.t, err)
 	cs.added = append(cs.added, c)
 	cs.t.Cleanup(cs.close)
-	require.NoError(cs.t, c.Context.Receive(16, 64, func(m *rdma.Message) { c.messages = append(c.messages, string(m.Bytes())) }))
+	require.NoError(cs.t, c.Connections.Receive(16, 64, func(m *rdma.Message) { c.messages = append(c.messages, string(m.Bytes())) }))
 	c.OnConnection(func(conn *rdma.Connection, s rdma.ConnectionState, err error) {
 		c.reports[conn] = append(c.reports[conn], s.String())
 		if err != nil {
@@ -174,7 +174,7 @@ func testDial(t *testing.T, cs *callers) {
 	cs.send(client, conn, "established connections go on")
 	require.NoError(t, conn.Close())
 	cs.until("both are closed", func() bool {
-		return len(server.Connections())+len(client.Connections()) == 0 && len(client.reports[conn]) == 3
+		return len(server.List())+len(client.List()) == 0 && len(client.reports[conn]) == 3
 	})
 	cs.until("reported", func() bool { return len(server.reports[accepted]) == 3 })
 	assert.Equal(t, []string{"Connecting", "Ready", "Closed"}, client.reports[conn])
@@ -213,7 +213,7 @@ func testDialIsRejected(t *testing.T, cs *callers) {
 	require.ErrorAs(t, conn.Err(), &failure)
 	assert.Equal(t, verbs.CMRejectConsumer, failure.Reason)
 	assert.Equal(t, "not today", string(bytes.TrimRight(failure.PrivateData, "\x00")))
-	assert.Empty(t, server.Connections())
+	assert.Empty(t, server.List())
 }
 
 // A client that comes before its server tries again; one that asks once fails.
@@ -285,7 +285,7 @@ func testRequestsWait(t *testing.T, cs *callers) {
 		cs.send(client, client.ready[n], fmt.Sprint(n))
 		require.NoError(t, client.ready[n].Close())
 	}
-	cs.until("the server is left alone", func() bool { return len(server.messages) == 3 && len(server.Connections()) == 0 })
+	cs.until("the server is left alone", func() bool { return len(server.messages) == 3 && len(server.List()) == 0 })
 }
 
 // A client that gives up while it is being accepted takes no place of the server's for
@@ -296,9 +296,9 @@ func TestPlacesOfFailedConnections(t *testing.T) {
 	cs.start(server, client)
 	_, addr := cs.listen(server, rdma.ListenConfig{})
 	fails := must(client.Dial(addr, rdma.DialConfig{}))
-	cs.until("the server has accepted", func() bool { return len(server.Connections()) == 1 })
+	cs.until("the server has accepted", func() bool { return len(server.List()) == 1 })
 	require.NoError(t, server.dev.(*soft.Device).SetFaults(soft.Faults{Loss: 1}))
-	accepted := server.Connections()[0]
+	accepted := server.List()[0]
 	require.NoError(t, fails.Close())
 	require.NoError(t, server.dev.(*soft.Device).SetFaults(soft.Faults{}))
 	works := must(client.Dial(addr, rdma.DialConfig{}))
@@ -326,7 +326,7 @@ func TestAcceptLater(t *testing.T) {
 	must(requests[1].Accept(rdma.AcceptConfig{}))
 	cs.until("accepted", func() bool { return len(client.ready) == 1 && len(server.ready) == 1 })
 	require.NoError(t, l.Close())
-	cs.until("the other is rejected", func() bool { return len(client.Connections()) == 2 && len(client.errs) == 1 })
+	cs.until("the other is rejected", func() bool { return len(client.List()) == 2 && len(client.errs) == 1 })
 	_, err = requests[2].Accept(rdma.AcceptConfig{})
 	require.ErrorIs(t, err, rdma.ErrNotReady)
 	require.ErrorContains(t, requests[2].Err(), "listener was closed")
@@ -348,7 +348,7 @@ func TestAcceptWhenFull(t *testing.T) {
 	_, err := requests[1].Accept(rdma.AcceptConfig{})
 	require.ErrorIs(t, err, rdma.ErrFull)
 	require.NoError(t, first.Close())
-	cs.until("there is room", func() bool { return len(server.Connections()) == 0 && len(server.reports[first]) > 1 })
+	cs.until("there is room", func() bool { return len(server.List()) == 0 && len(server.reports[first]) > 1 })
 	must(requests[1].Accept(rdma.AcceptConfig{}))
 	cs.until("connected", func() bool { return len(server.ready) > 0 && server.ready[len(server.ready)-1].State() == rdma.Ready })
 }
@@ -443,7 +443,7 @@ func TestDialAndListenRefusals(t *testing.T) {
 	l, addr := cs.listen(c, rdma.ListenConfig{})
 	_, err = c.Listen(fmt.Sprintf(":%d", l.Addr().Port()), rdma.ListenConfig{})
 	require.ErrorIs(t, err, verbs.ErrInUse)
-	require.Empty(t, c.Connections())
+	require.Empty(t, c.List())
 
 	unroutable := must(c.Dial("[2001:db8::1]:7471", rdma.DialConfig{LocalAddr: netip.MustParseAddr("127.0.0.1")}))
 	cs.until("failed", func() bool { return unroutable.State() == rdma.Failed })
@@ -459,7 +459,7 @@ func TestDialAndListenRefusals(t *testing.T) {
 func TestDialledPeerIsSilent(t *testing.T) {
 	cs := newCallers(t)
 	server := cs.add(rdma.Config{})
-	client := cs.add(rdma.Config{Keepalive: 50 * time.Millisecond, AckTimeout: 10 * time.Millisecond, RetryCount: new(3)})
+	client := cs.add(rdma.Config{Keepalive: 50 * time.Millisecond, AckTimeout: 10 * time.Millisecond, RetryCount: 3})
 	cs.start(server, client)
 	_, addr := cs.listen(server, rdma.ListenConfig{})
 	conn := must(client.Dial(addr, rdma.DialConfig{}))
@@ -518,7 +518,7 @@ func TestBridge(t *testing.T) {
 	require.NoError(t, server.ready[0].Close())
 	next(verbs.CMDisconnected)
 	require.NoError(t, conn.Close())
-	cs.until("closed", func() bool { return len(client.Connections()) == 0 })
+	cs.until("closed", func() bool { return len(client.List()) == 0 })
 }
 
 // Many clients dial one server at the same moment, and all get through.

@@ -61,7 +61,7 @@ func TestTasksWaitUntilReady(t *testing.T) {
 		for range 4 { // which end is the active one is chance
 			cfg := rdma.Config{}
 			if late > shortestSignal {
-				cfg.AckTimeout = -1 // the signal is taken back, and the queue pair reset
+				cfg.AckTimeout = rdma.Forever // the signal is taken back, and the queue pair reset
 			}
 			e := newEarly(t, cfg, cfg)
 			shared := must(e.a.ctx.SharedPool())

@@ -25,7 +25,7 @@ func (r *rig) progress() (panicked bool) {
 // Every callback of a context that is being stopped panics: all tasks come back all
 // the same, those that were never posted and receives included, and it becomes Idle.
 func TestEveryCallbackPanics(t *testing.T) {
-	r := newRig(t, rdma.Config{SendQueueSize: 1, MaxConnections: 2, CloseTimeout: -1}, rdma.Config{MaxConnections: 2})
+	r := newRig(t, rdma.Config{Queues: rdma.Queues{SendQueueSize: 1}, MaxConnections: 2, CloseTimeout: rdma.None}, rdma.Config{MaxConnections: 2})
 	back := 0
 	bad := func() { back++; panic("mine") }
 	writes := must(r.a.ctx.Pool(8, done[*rdma.Task](bad), failed[*rdma.Task](bad)))
@@ -119,7 +119,7 @@ func TestConnectThatTheDeviceRefuses(t *testing.T) {
 	require.ErrorIs(t, conn.Err(), faultydevice.ErrBroken)
 	require.ErrorIs(t, conn.Err(), rdma.ErrDevice)
 	require.NoError(t, conn.Close())
-	r.until("its place is free", func() bool { return conn.State() == rdma.Closed && len(ctx.Connections()) == 0 })
+	r.until("its place is free", func() bool { return conn.State() == rdma.Closed && len(ctx.List()) == 0 })
 	dev.Heal()
 	r.until("another can be made", func() bool {
 		var err error

@@ -181,7 +181,7 @@ func (e unnamedError) Unwrap() []error { return []error{e.TaskError} }
 
 // causeOf is why the tasks of a connection are flushed, or those of the context without
 // one; nil if the program wanted it.
-func (c *Context) causeOf(conn *Connection) error {
+func (c *base) causeOf(conn *Connection) error {
 	if conn != nil && conn.err != nil {
 		return conn.err
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
-// event queues an event, on the device's goroutine.
-func (c *Context) event(ev verbs.Event) {
+// queueEvent queues an event, on the device's goroutine.
+func (c *base) queueEvent(ev verbs.Event) {
 	c.events.Add(ev)
 	c.control.Wake()
 }
@@ -25,21 +25,19 @@ type heldEvent struct {
 
 // hold has an event wait: there are at most as many completions before it as the completion
 // queue holds.
-func (c *Context) hold(h heldEvent) {
+func (c *base) hold(h heldEvent) {
 	h.after = c.lanes.Handled() + uint64(c.cq.Capacity()) + lane.PollBatch
 	c.held.Push(h)
 }
 
 // takeEvents takes the events so far from the device's goroutine.
-func (c *Context) takeEvents() {
+func (c *base) takeEvents() {
 	if !c.events.Pending() {
 		return
 	}
 	list, lost := c.events.Take()
 	for _, ev := range list {
-		if conn := c.byQPN[ev.QPN]; conn != nil && ev.Type == verbs.EventPeerGone {
-			conn.peerDead = true
-		}
+		c.service.noticed(&ev)
 		c.hold(heldEvent{event: ev})
 	}
 	if lost {
@@ -47,20 +45,9 @@ func (c *Context) takeEvents() {
 	}
 }
 
-// peerLeft has a connection closed whose peer has said goodbye. What was wrong before that has
-// been reported by now.
-func (c *Context) peerLeft(conn *Connection) {
-	if conn.peerLeft || !conn.state.usable() && !conn.closing() {
-		return
-	}
-	conn.peerLeft = true
-	c.takeEvents()
-	c.hold(heldEvent{left: conn})
-}
-
 // handleEvents handles the events whose time has come, and returns how many concerned the
 // context.
-func (c *Context) handleEvents() int {
+func (c *base) handleEvents() int {
 	n := 0
 	for c.held.Len() > 0 && (c.lanes.Empty() || c.lanes.Handled() >= c.held.Front().after) {
 		n += c.handleHeld(c.held.Pop())
@@ -68,10 +55,10 @@ func (c *Context) handleEvents() int {
 	return n
 }
 
-func (c *Context) handleHeld(h heldEvent) int {
+func (c *base) handleHeld(h heldEvent) int {
 	switch {
 	case h.lost:
-		return c.queryAll() + c.portChanged(verbs.Event{})
+		return c.service.eventsLost() + c.portChanged(verbs.Event{})
 	case h.left != nil:
 		h.left.peerClosed()
 		return 1
@@ -81,7 +68,7 @@ func (c *Context) handleHeld(h heldEvent) int {
 }
 
 // handleEventsOf handles the events so far of one connection, and those of all.
-func (c *Context) handleEventsOf(conn *Connection) {
+func (c *base) handleEventsOf(conn *Connection) {
 	c.takeEvents()
 	for range c.held.Len() {
 		h := c.held.Pop()
@@ -93,30 +80,10 @@ func (c *Context) handleEventsOf(conn *Connection) {
 	}
 }
 
-func (c *Context) handleEvent(ev verbs.Event) int {
+func (c *base) handleEvent(ev verbs.Event) int {
 	switch ev.Type {
 	case verbs.EventQPFatal, verbs.EventQPRequestError, verbs.EventQPAccessError, verbs.EventQPLastWQEReached, verbs.EventCommEstablished, verbs.EventPeerGone:
-		conn := c.byQPN[ev.QPN]
-		if conn == nil {
-			return c.handleEndpointEvent(&ev)
-		}
-		switch ev.Type {
-		case verbs.EventQPLastWQEReached:
-			conn.lastReceive = true
-		case verbs.EventCommEstablished:
-			if conn.state == Connecting {
-				conn.establishment.received()
-			}
-		case verbs.EventPeerGone:
-			conn.fail(fmt.Errorf("%w: %s", ErrRetryExceeded, peerDead))
-		case verbs.EventQPFatal:
-			conn.fail(fmt.Errorf("%w: %v", ErrDevice, ev.Type))
-		case verbs.EventQPRequestError:
-			conn.failAsSuch(fmt.Errorf("%w as invalid: a read or an atomic needs mmap.RemoteRead or RemoteAtomic in Config.Permissions, and there is %v; a message must not be longer than the receive%s", ErrPeerRefused, c.set.Permissions, conn.onMismatch(verbs.StatusRemoteInvalidRequest)))
-		case verbs.EventQPAccessError:
-			conn.failAsSuch(fmt.Errorf("%w for its key, bounds or permission; check the memory descriptor that the peer has", ErrPeerRefused))
-		}
-		return 1
+		return c.service.event(&ev)
 	case verbs.EventCQError:
 		if ev.CQ != c.cq {
 			return 0
@@ -139,7 +106,7 @@ func (c *Context) handleEvent(ev verbs.Event) int {
 
 // portChanged handles an event of a port. What exists goes on: the port, or the address, may
 // come back. What then fails names the port (onPath).
-func (c *Context) portChanged(ev verbs.Event) int {
+func (c *base) portChanged(ev verbs.Event) int {
 	if ev.Port != 0 && ev.Port != c.set.Port {
 		return 0
 	}
@@ -149,36 +116,11 @@ func (c *Context) portChanged(ev verbs.Event) int {
 	return 1
 }
 
-// handleEndpointEvent handles what concerns the queue pair of the endpoint, if it does.
-func (c *Context) handleEndpointEvent(ev *verbs.Event) int {
-	if c.datagrams == nil || c.datagrams.lane.Num() != ev.QPN || ev.Type != verbs.EventQPFatal {
-		return 0
-	}
-	c.failWith(fmt.Errorf("%w: the queue pair of context %q: %v", ErrDevice, c.set.Name, ev.Type))
-	return 1
-}
-
 // failWith ends the context and its connections, all for one reason.
-func (c *Context) failWith(err error) {
-	for _, conn := range c.slots {
-		if conn != nil {
-			conn.fail(err)
-		}
-	}
+func (c *base) failWith(err error) {
+	c.service.fail(err)
 	c.control.Fail(fmt.Errorf("rdma: %w", err))
 }
 
-// queryAll finds the queue pairs that are in error, where events were lost.
-func (c *Context) queryAll() int {
-	n := 0
-	for _, conn := range c.slots {
-		if conn == nil || conn.state != Ready && conn.state != Connecting || conn.transition.running {
-			continue
-		}
-		if attr, err := conn.lane.QP().Query(); err == nil && attr.State == verbs.QPError {
-			conn.fail(fmt.Errorf("%w: its queue pair is in error", ErrDevice))
-			n++
-		}
-	}
-	return n
-}
+// hasEvents reports whether events wait.
+func (c *base) hasEvents() bool { return c.events.Pending() || c.held.Len() > 0 }

@@ -19,7 +19,7 @@ import (
 )
 
 // alone is a context with one connection, to itself.
-func alone(t *testing.T) (*pe.Engine, *Context, *Connection) {
+func alone(t *testing.T) (*pe.Engine, *Connections, *Connection) {
 	dev, err := soft.Open(soft.Config{})
 	require.NoError(t, err)
 	engine := pe.New(pe.Config{})
@@ -51,7 +51,7 @@ func TestLostEvents(t *testing.T) {
 	engine, c, conn := alone(t)
 	require.NoError(t, conn.lane.QP().Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState))
 	for range 5000 {
-		c.event(verbs.Event{Type: verbs.EventPortActive})
+		c.queueEvent(verbs.Event{Type: verbs.EventPortActive})
 	}
 	for c.State() == pe.Running {
 		_, err := engine.Progress()
@@ -62,19 +62,21 @@ func TestLostEvents(t *testing.T) {
 }
 
 func TestEventsThatEndTheContext(t *testing.T) {
-	for name, event := range map[string]func(*Context, *Connection) verbs.Event{
-		"queue pair": func(_ *Context, conn *Connection) verbs.Event {
+	for name, event := range map[string]func(*Connections, *Connection) verbs.Event{
+		"queue pair": func(_ *Connections, conn *Connection) verbs.Event {
 			return verbs.Event{Type: verbs.EventQPFatal, QPN: conn.QPN()}
 		},
-		"completion queue": func(c *Context, _ *Connection) verbs.Event { return verbs.Event{Type: verbs.EventCQError, CQ: c.cq} },
-		"device":           func(*Context, *Connection) verbs.Event { return verbs.Event{Type: verbs.EventDeviceFatal} },
+		"completion queue": func(c *Connections, _ *Connection) verbs.Event {
+			return verbs.Event{Type: verbs.EventCQError, CQ: c.cq}
+		},
+		"device": func(*Connections, *Connection) verbs.Event { return verbs.Event{Type: verbs.EventDeviceFatal} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			engine, c, conn := alone(t)
 			// None of these concerns the context.
-			c.event(verbs.Event{Type: verbs.EventQPFatal, QPN: conn.QPN() + 1})
-			c.event(verbs.Event{Type: verbs.EventCQError})
-			c.event(verbs.Event{Type: verbs.EventSRQError})
+			c.queueEvent(verbs.Event{Type: verbs.EventQPFatal, QPN: conn.QPN() + 1})
+			c.queueEvent(verbs.Event{Type: verbs.EventCQError})
+			c.queueEvent(verbs.Event{Type: verbs.EventSRQError})
 			_, err := engine.Progress()
 			require.NoError(t, err)
 			require.Equal(t, pe.Running, c.State())
@@ -84,7 +86,7 @@ func TestEventsThatEndTheContext(t *testing.T) {
 					reported = append(reported, err)
 				}
 			})
-			c.event(event(c, conn))
+			c.queueEvent(event(c, conn))
 			for c.State() == pe.Running {
 				_, err := engine.Progress()
 				require.NoError(t, err)
@@ -140,8 +142,8 @@ func TestBrokenCompletionQueue(t *testing.T) {
 // What the peer has acknowledged before it says goodbye completes first, however much that is:
 // the end of the connection would flush what has not been looked for yet.
 func TestGoodbyeComesAfterAcknowledgements(t *testing.T) {
-	for name, connect := range map[string]func(t *testing.T, a, b *Context){
-		"by descriptors": func(t *testing.T, a, b *Context) {
+	for name, connect := range map[string]func(t *testing.T, a, b *Connections){
+		"by descriptors": func(t *testing.T, a, b *Connections) {
 			x, ours, err := a.Export()
 			require.NoError(t, err)
 			y, theirs, err := b.Export()
@@ -149,7 +151,7 @@ func TestGoodbyeComesAfterAcknowledgements(t *testing.T) {
 			require.NoError(t, x.Connect(theirs))
 			require.NoError(t, y.Connect(ours))
 		},
-		"by address": func(t *testing.T, a, b *Context) {
+		"by address": func(t *testing.T, a, b *Connections) {
 			l, err := b.Listen(":0", ListenConfig{})
 			require.NoError(t, err)
 			_, err = a.Dial(netip.AddrPortFrom(b.GID().GID.Addr(), l.Addr().Port()).String(), DialConfig{})
@@ -159,11 +161,11 @@ func TestGoodbyeComesAfterAcknowledgements(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			const tasks = 4 * lane.PollBudget
 			var conns [2]*Connection
-			var ctxs [2]*Context
+			var ctxs [2]*Connections
 			completed := 0
 			for i := range ctxs {
 				dev := must(soft.Open(soft.Config{}))
-				ctxs[i] = must(New(dev, Config{Engine: pe.New(pe.Config{}), SendQueueSize: tasks, CloseTimeout: time.Minute}))
+				ctxs[i] = must(New(dev, Config{Engine: pe.New(pe.Config{}), Queues: Queues{SendQueueSize: tasks}, CloseTimeout: time.Minute}))
 				t.Cleanup(func() {
 					require.NoError(t, ctxs[i].Engine().Close())
 					require.NoError(t, dev.Close())
@@ -176,7 +178,7 @@ func TestGoodbyeComesAfterAcknowledgements(t *testing.T) {
 				})
 			}
 			a, b := ctxs[0], ctxs[1]
-			until := func(done func() bool, driven ...*Context) {
+			until := func(done func() bool, driven ...*Connections) {
 				for limit := time.Now().Add(5 * time.Minute); !done(); {
 					for _, c := range driven {
 						must(c.Engine().Progress())

@@ -18,7 +18,7 @@ import (
 type example struct {
 	dev    verbs.Device
 	engine *pe.Engine
-	rdma   *rdma.Context
+	rdma   *rdma.Connections
 	memory *mmap.Map // what tasks read and write here
 	remote *mmap.Map // the same memory, as a peer has it
 	bufs   bufinv.Inventory
@@ -190,7 +190,7 @@ func ExampleSubmitAll() {
 // A message that meets no receive fails here at once, since RNRRetry says so. A task that
 // fails ends its connection; the context goes on, until the program stops it.
 func ExampleTaskError() {
-	p := newExample(rdma.Config{RNRRetry: new(0)})
+	p := newExample(rdma.Config{RNRRetry: rdma.None})
 	defer p.close()
 	sends := must(p.rdma.Pool(1,
 		func(t *rdma.Task) { _ = t.Free() },

@@ -144,7 +144,7 @@ func TestReceiveTooSmall(t *testing.T) {
 
 func TestNoReceivePosted(t *testing.T) {
 	t.Run("retries limited", func(t *testing.T) {
-		r := newRig(t, rdma.Config{RNRRetry: new(1)}, rdma.Config{MinRNRTimer: 10 * time.Microsecond})
+		r := newRig(t, rdma.Config{RNRRetry: 1}, rdma.Config{MinRNRTimer: 10 * time.Microsecond})
 		var sends outcome[*rdma.Task]
 		pool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
 		r.connect(1)
@@ -240,7 +240,7 @@ func TestOneOfSeveralFails(t *testing.T) {
 }
 
 func TestCloseWithTasksInFlight(t *testing.T) {
-	r := newRig(t, rdma.Config{MaxConnections: 2, SendQueueSize: 2}, rdma.Config{MaxConnections: 2})
+	r := newRig(t, rdma.Config{MaxConnections: 2, Queues: rdma.Queues{SendQueueSize: 2}}, rdma.Config{MaxConnections: 2})
 	var writes outcome[*rdma.Task]
 	pool := must(r.a.ctx.Pool(8, writes.ok, writes.bad))
 	r.connect(2)

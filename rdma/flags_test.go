@@ -19,7 +19,7 @@ import (
 func TestEveryFlag(t *testing.T) {
 	for _, depth := range []int{0, 1, 3} {
 		for _, flags := range []pe.SubmitFlags{0, pe.Aggregate, pe.OptimizeReports, pe.Aggregate | pe.OptimizeReports} {
-			r := newRig(t, rdma.Config{SendQueueSize: depth}, rdma.Config{RecvQueueSize: depth})
+			r := newRig(t, rdma.Config{Queues: rdma.Queues{SendQueueSize: depth}}, rdma.Config{Queues: rdma.Queues{RecvQueueSize: depth}})
 			const n = 100
 			var imms outcome[*rdma.Task]
 			var recvs outcome[*rdma.ReceiveTask]
@@ -150,7 +150,7 @@ func (s *side) sent() uint64 {
 }
 
 func TestTaskMisuse(t *testing.T) {
-	r := newRig(t, rdma.Config{MaxSendSGE: 2, MaxRecvSGE: 2}, rdma.Config{})
+	r := newRig(t, rdma.Config{Queues: rdma.Queues{MaxSendSGE: 2, MaxRecvSGE: 2}}, rdma.Config{})
 	var writes outcome[*rdma.Task]
 	var reads outcome[*rdma.Task]
 	var sends outcome[*rdma.Task]

@@ -29,7 +29,7 @@ const (
 // station is one of the contexts of the test: it writes and sends to another.
 type station struct {
 	dev  verbs.Device
-	ctx  *rdma.Context
+	ctx  *rdma.Connections
 	conn *rdma.Connection
 	mem  *mmap.Map
 	peer *mmap.Map

@@ -79,7 +79,7 @@ type ourEnd struct {
 	t       *testing.T
 	tool    *foreignTool
 	engine  *pe.Engine
-	ctx     *rdma.Context
+	ctx     *rdma.Connections
 	sends   *rdma.Pool
 	payload *mmap.Map
 	ready   int
@@ -146,7 +146,7 @@ func (e *ourEnd) sendAll(conn *rdma.Connection) {
 		}))
 	}
 	if e.tool.toServer == 0 && e.client && e.ready == e.tool.connections {
-		for _, conn := range e.ctx.Connections() {
+		for _, conn := range e.ctx.List() {
 			require.NoError(e.t, conn.Close())
 		}
 	}

@@ -95,7 +95,7 @@ func TestGettersOnAForeignGoroutine(t *testing.T) {
 		"set the function for changes of state": func() { r.a.ctx.OnStateChange(nil) },
 		"watch the state of a context":          func() { r.a.ctx.Watch(func(_, _ pe.State) {}) },
 		"set the function for connections":      func() { r.a.ctx.OnConnection(nil) },
-		"list the connections":                  func() { r.a.ctx.Connections() },
+		"list the connections":                  func() { r.a.ctx.List() },
 		"watch the connections":                 func() { r.a.ctx.WatchConnections(nil) },
 	} {
 		err, _ := panicOf(f).(error)

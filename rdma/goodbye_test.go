@@ -172,7 +172,7 @@ func sleeper(t *testing.T, onA, onB verbs.Device) {
 		require.NoError(t, atA.Close())
 		require.NoError(t, atB.Close())
 		both(a, b, "the places are free", func() bool { return len(events) > 0 && events[len(events)-1] == "Closed" })
-		both(a, b, "all is closed", func() bool { return len(a.a.ctx.Connections()) == 0 })
+		both(a, b, "all is closed", func() bool { return len(a.a.ctx.List()) == 0 })
 		events = nil
 	}
 	for range n {
@@ -342,12 +342,12 @@ func TestLastConnectionEnds(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, ends %v", c.name, ends), func(t *testing.T) {
 				cfg := rdma.Config{}
 				if c.fails {
-					cfg.CloseTimeout = -1
+					cfg.CloseTimeout = rdma.None
 				}
 				r := &rig{t: t, engine: pe.New(pe.Config{})}
 				t.Cleanup(func() { require.NoError(t, r.engine.Close()) })
 				r.a = r.sideThatStays(openSoft(t), rdma.Config{EndWithLastConnection: ends, Keepalive: 5 * time.Millisecond,
-					AckTimeout: 5 * time.Millisecond, RetryCount: new(3)})
+					AckTimeout: 5 * time.Millisecond, RetryCount: 3})
 				r.b = r.sideThatStays(openSoft(t), cfg)
 				var events []string
 				var reason error
@@ -369,7 +369,7 @@ func TestLastConnectionEnds(t *testing.T) {
 					r.until("the place is free", func() bool { return events[len(events)-1] == "Closed" })
 					if r.b.ctx.State() == pe.Running {
 						require.NoError(t, b.Close())
-						r.until("the peer's place is free", func() bool { return len(r.b.ctx.Connections()) == 0 })
+						r.until("the peer's place is free", func() bool { return len(r.b.ctx.List()) == 0 })
 						a, b := r.link()
 						r.until("another can follow", func() bool { return a.State() == rdma.Ready && b.State() == rdma.Ready })
 					}

@@ -195,8 +195,8 @@ var refusals = []refusal{
 	{name: "context that does not allow it", takes: func(a attempt) bool { return a.oneSided && !strings.HasPrefix(a.name, "write") }, b: rdma.Config{Permissions: mmap.LocalReadWrite},
 		want: rdma.ErrRemoteInvalid, refused: true},
 	{name: "no receive", takes: func(a attempt) bool { return a.needsRecv },
-		a: rdma.Config{RNRRetry: new(1)}, b: rdma.Config{MinRNRTimer: 10 * time.Microsecond}, want: rdma.ErrRNRRetryExceeded, noReceive: true},
-	{name: "peer that is gone", takes: everyOne, a: rdma.Config{AckTimeout: 4 * time.Millisecond, RetryCount: new(1)}, b: rdma.Config{CloseTimeout: -1},
+		a: rdma.Config{RNRRetry: 1}, b: rdma.Config{MinRNRTimer: 10 * time.Microsecond}, want: rdma.ErrRNRRetryExceeded, noReceive: true},
+	{name: "peer that is gone", takes: everyOne, a: rdma.Config{AckTimeout: 4 * time.Millisecond, RetryCount: 1}, b: rdma.Config{CloseTimeout: rdma.None},
 		open: func(r *rig) (*mmap.Map, int) {
 			require.NoError(r.t, r.b.ctx.Stop())
 			r.until("the peer is gone", func() bool { return r.b.ctx.State() == pe.Idle })

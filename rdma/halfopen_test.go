@@ -68,8 +68,8 @@ func TestReadySignalsBecomeRarer(t *testing.T) {
 		fewest, most  int // signals in all
 		failsAtTheEnd bool
 	}{
-		{cfg: Config{AckTimeout: -1}, until: time.Hour, fewest: 12, most: 30, failsAtTheEnd: true},
-		{cfg: Config{ConnectTimeout: -1, AckTimeout: -1}, until: time.Hour, fewest: 700, most: 740}, // 4 s and 1 s
+		{cfg: Config{AckTimeout: Forever}, until: time.Hour, fewest: 12, most: 30, failsAtTheEnd: true},
+		{cfg: Config{ConnectTimeout: Forever, AckTimeout: Forever}, until: time.Hour, fewest: 700, most: 740}, // 4 s and 1 s
 		{cfg: Config{ConnectTimeout: time.Second}, until: time.Hour, fewest: 1, most: 1, failsAtTheEnd: true},
 	} {
 		n := newNeighboursWith(t, c.cfg)
@@ -90,7 +90,7 @@ func TestReadySignalsBecomeRarer(t *testing.T) {
 // A device that does not notify of writes has the words of passive ends polled, less often
 // with time.
 func TestPollsBecomeRarer(t *testing.T) {
-	n := newNeighboursWith(t, Config{ConnectTimeout: -1})
+	n := newNeighboursWith(t, Config{ConnectTimeout: Forever})
 	var passive *Connection
 	for passive == nil {
 		conn, _, err := n.peer.Export()
@@ -117,7 +117,7 @@ func TestPollsBecomeRarer(t *testing.T) {
 // others do: that is a number for each time that passes, and not for each pass.
 func TestHalfOpenConnectionsAreLeftAlone(t *testing.T) {
 	const active, writes = 50, 500
-	n := newNeighboursWith(t, Config{ConnectTimeout: -1, MaxConnections: 1000, Keepalive: -1})
+	n := newNeighboursWith(t, Config{ConnectTimeout: Forever, MaxConnections: 1000, Keepalive: None})
 	_, busy, _ := n.connect()
 	half := n.halfOpen(active)
 	now := time.Now()
@@ -153,7 +153,7 @@ func TestHalfOpenConnectionsAreLeftAlone(t *testing.T) {
 // The peer is Ready, and the acknowledgement of the signal was lost: in the pauses between
 // signals the end that waits can take what the peer sends.
 func TestQueuePairIsUpBetweenSignals(t *testing.T) {
-	n := newNeighboursWith(t, Config{ConnectTimeout: -1, AckTimeout: -1})
+	n := newNeighboursWith(t, Config{ConnectTimeout: Forever, AckTimeout: Forever})
 	conns := n.halfOpen(1)
 	conn := conns[len(conns)-1]
 	signal := conn.establishment.(*readySignal)
@@ -174,7 +174,7 @@ func TestQueuePairIsUpBetweenSignals(t *testing.T) {
 // A goodbye in place of a signal that was taken back would be a repetition to a peer that has the
 // signal.
 func TestGoodbyeAfterASignalThatWasTakenBack(t *testing.T) {
-	n := newNeighboursWith(t, Config{ConnectTimeout: -1, AckTimeout: -1})
+	n := newNeighboursWith(t, Config{ConnectTimeout: Forever, AckTimeout: Forever})
 	conns := n.halfOpen(1)
 	conn := conns[len(conns)-1]
 	for conn.establishment.(*readySignal).sending {

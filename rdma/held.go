@@ -13,7 +13,7 @@ import (
 // WatchConnections: a context waits by itself for the connections that exist while it is
 // Starting, and not for those that are still to be made. In other states it does nothing.
 // Calling release again does nothing. Both belong to the goroutine that drives the engine.
-func (c *Context) HoldStarting() (release func()) {
+func (c *Connections) HoldStarting() (release func()) {
 	if c.State() != pe.Starting || c.phase != phaseUp {
 		return func() {}
 	}
@@ -59,7 +59,7 @@ func (conn *Connection) heldUp() {
 	if h := conn.hold; !h.up {
 		h.up = true
 		conn.publish()
-		conn.ctx.report(conn, Ready, nil)
+		conn.ctx.changed(conn, Ready, nil)
 	}
 }
 
@@ -94,7 +94,7 @@ func (conn *Connection) Announce() error {
 	conn.hold.announced = true
 	c.usable++
 	c.cutOff = nil // another connection follows
-	c.report(conn, Connecting, nil)
+	c.changed(conn, Connecting, nil)
 	return nil
 }
 

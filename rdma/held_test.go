@@ -99,7 +99,7 @@ func TestHeldConnection(t *testing.T) {
 	assert.Equal(t, rdma.Connecting, conn.State())
 	assert.Equal(t, rdma.Connecting, accepted.conn.State())
 	assert.Equal(t, pe.Starting, client.State(), "it waits for the connection")
-	assert.Empty(t, client.Connections())
+	assert.Empty(t, client.List())
 	assert.Empty(t, client.reports)
 	require.ErrorIs(t, conn.Established(), rdma.ErrNotReady, "it is not announced")
 

@@ -77,7 +77,7 @@ func TestStopDoesNotHoldUpTheEngine(t *testing.T) {
 	require.NoError(t, stopping.Err())
 	require.NoError(t, stopping.Start(), "it can be started again")
 	must(stopping.Listen(":0", rdma.ListenConfig{}))
-	for _, c := range []*rdma.Context{stopping, client} {
+	for _, c := range []*rdma.Connections{stopping, client} {
 		require.NoError(t, c.Close())
 	}
 }
@@ -241,8 +241,8 @@ func TestDatagramsWhileTheKernelLooks(t *testing.T) {
 			const messages = 3
 			engine := newEngine(t)
 			dev := openFaulty(t)
-			a := newPost(t, engine, dev, rdma.Config{Name: "a", CloseTimeout: -1})
-			b, c := newPost(t, engine, openSoft(t), rdma.Config{Name: "b"}), newPost(t, engine, openSoft(t), rdma.Config{Name: "c"})
+			a := newPost(t, engine, dev, rdma.DatagramsConfig{Name: "a", CloseTimeout: rdma.None})
+			b, c := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"}), newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "c"})
 			lost := must(b.ctx.EndpointAddr())
 			looking := newGate(t)
 			var outcome atomic.Pointer[error]
@@ -322,7 +322,7 @@ const atOnce = 16
 func TestConnectionsThatEndAreNotLookedFor(t *testing.T) {
 	const connections = 3 * atOnce
 	dev := openFaulty(t)
-	r := newRigOn(t, dev, openSoft(t), rdma.Config{MaxConnections: connections, CloseTimeout: -1}, rdma.Config{MaxConnections: connections})
+	r := newRigOn(t, dev, openSoft(t), rdma.Config{MaxConnections: connections, CloseTimeout: rdma.None}, rdma.Config{MaxConnections: connections})
 	require.NoError(t, r.a.ctx.Start())
 	require.NoError(t, r.b.ctx.Start())
 	looking := newGate(t)
@@ -346,7 +346,7 @@ func TestConnectionsThatEndAreNotLookedFor(t *testing.T) {
 func TestDestinationsAreNotLookedForAtTheEnd(t *testing.T) {
 	const destinations = 3 * atOnce
 	engine, dev := newEngine(t), openFaulty(t)
-	a := newPost(t, engine, dev, rdma.Config{CloseTimeout: -1})
+	a := newPost(t, engine, dev, rdma.DatagramsConfig{CloseTimeout: rdma.None})
 	a.sent.then = func(task *rdma.Task) { assert.NoError(t, task.Free()) }
 	looking := newGate(t)
 	var attempts atomic.Int32
@@ -377,7 +377,7 @@ func TestPeersThatAreDownLeaveHelpersToOthers(t *testing.T) {
 	dev := openFaulty(t)
 	r := newRigOn(t, dev, openSoft(t), rdma.Config{MaxConnections: down + 1}, rdma.Config{MaxConnections: down})
 	up := must(rdma.New(openSoft(t), rdma.Config{Engine: r.engine}))
-	for _, c := range []*rdma.Context{r.a.ctx, r.b.ctx, up} {
+	for _, c := range []*rdma.Connections{r.a.ctx, r.b.ctx, up} {
 		require.NoError(t, c.Start())
 	}
 	looking := newGate(t)

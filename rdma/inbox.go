@@ -25,7 +25,7 @@ const inboxAlign = 64
 
 // inbox is a number of receives that are posted again and again.
 type inbox struct {
-	ctx    *Context
+	ctx    *base
 	size   int // of a buffer; zero: none have one
 	stride int
 	handle func(*Message)
@@ -64,7 +64,7 @@ type inboxSlot struct {
 //
 // It is legal in Idle, once for a context, and holds for every Start. Errors match
 // pe.ErrBadState, pe.ErrBusy, ErrInvalid, ErrRange and ErrNotSupported.
-func (c *Context) Receive(n, size int, f func(*Message)) error {
+func (c *base) Receive(n, size int, f func(*Message)) error {
 	const op = "receive messages"
 	if err := c.control.Owned(op); err != nil {
 		return err
@@ -111,7 +111,7 @@ func (b *inbox) open() error {
 	}
 	for i := range b.slots {
 		s := &b.slots[i]
-		s.recv.wr.SGL = c.appendHeader(s.sge[:0], &s.recv)
+		s.recv.wr.SGL = c.service.appendHeader(s.sge[:0], &s.recv)
 		if b.size > 0 {
 			s.recv.wr.SGL = append(s.recv.wr.SGL, verbs.SGE{Addr: b.mem.Addr() + uint64(s.off), Length: uint32(b.size), LKey: key})
 		}

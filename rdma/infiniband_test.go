@@ -48,7 +48,7 @@ func TestInfiniBandByAddress(t *testing.T) {
 		return d
 	}
 	cs := newCallers(t, open(), open())
-	server, client := cs.add(rdma.Config{GIDIndex: new(0)}), cs.add(rdma.Config{GIDIndex: new(0), PKeyIndex: 1})
+	server, client := cs.add(rdma.Config{Path: rdma.Path{GIDIndex: new(0)}}), cs.add(rdma.Config{Path: rdma.Path{GIDIndex: new(0), PKeyIndex: 1}})
 	cs.start(server, client)
 	l, err := server.Listen(":0", rdma.ListenConfig{})
 	require.NoError(t, err)
@@ -62,9 +62,10 @@ func TestInfiniBandByAddress(t *testing.T) {
 	assert.ElementsMatch(t, []int{1, pKeyIndex, pKeyIndex}, keys)
 
 	keys = nil
-	datagrams := cs.on(client.dev, rdma.Config{Transport: verbs.UD, PKeyIndex: 2})
-	cs.start(datagrams)
+	datagrams := must(rdma.NewDatagrams(client.dev, rdma.DatagramsConfig{Engine: cs.engine, Path: rdma.Path{PKeyIndex: 2}}))
+	require.NoError(t, datagrams.Start())
 	assert.Equal(t, []int{2}, keys)
+	require.NoError(t, datagrams.Close())
 	cs.close()
 }
 
@@ -80,11 +81,11 @@ func TestInfiniBandPeerAt(t *testing.T) {
 			return boom
 		}
 	})
-	cs := newCallers(t, d)
-	c := cs.on(d, rdma.Config{Transport: verbs.UD})
+	engine := newEngine(t)
+	c := must(rdma.NewDatagrams(d, rdma.DatagramsConfig{Engine: engine}))
 	sends := must(c.Pool(1, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
-	cs.start(c)
-	cs.until("it runs", func() bool { return c.State() == pe.Running })
+	require.NoError(t, c.Start())
+	(&rig{t: t, engine: engine}).until("it runs", func() bool { return c.State() == pe.Running })
 	peer := must(c.PeerAt(rdma.EndpointAddr{GID: verbs.GID{0: 0xfe, 1: 0x80, 15: 9}, QPN: 17}))
 	task := must(sends.Send(peer, nil))
 	err := task.Submit()
@@ -95,5 +96,5 @@ func TestInfiniBandPeerAt(t *testing.T) {
 	require.NotErrorIs(t, task.Submit(), rdma.ErrInvalid)
 	assert.Equal(t, uint16(9), <-lids)
 	_ = task.Free()
-	cs.close()
+	require.NoError(t, c.Close())
 }

@@ -70,7 +70,7 @@ func testInline(t *testing.T, setting, most int) {
 	defer func() { require.NoError(t, bufs.Close()) }()
 	engine := pe.New(pe.Config{})
 	defer func() { require.NoError(t, engine.Close()) }()
-	ctx, err := rdma.New(dev, rdma.Config{PD: pd, Permissions: everything, MaxInline: setting})
+	ctx, err := rdma.New(dev, rdma.Config{PD: pd, Permissions: everything, Queues: rdma.Queues{MaxInline: setting}})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, ctx.Close()) }()
 	require.NoError(t, engine.Connect(ctx))

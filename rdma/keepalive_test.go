@@ -163,7 +163,7 @@ func TestKeepaliveNoticesTheDead(t *testing.T) {
 func TestKeepaliveOff(t *testing.T) {
 	r := &rig{t: t, engine: pe.New(pe.Config{})}
 	t.Cleanup(func() { require.NoError(t, r.engine.Close()) })
-	s := r.side(openByUDP(t), rdma.Config{Keepalive: -1})
+	s := r.side(openByUDP(t), rdma.Config{Keepalive: rdma.None})
 	victim := r.startIdle(s, "soft")
 	r.until("the context runs", func() bool { return s.ctx.State() == pe.Running })
 	require.NoError(t, victim.Process.Kill())

@@ -32,7 +32,7 @@ type ListenConfig struct {
 // Listener takes connections of peers that dial an address (rdma_listen(3)). It belongs to
 // the goroutine that drives the engine.
 type Listener struct {
-	ctx      *Context
+	ctx      *base
 	cfg      ListenConfig
 	listener verbs.CMListener // nil: closed
 	addr     netip.AddrPort
@@ -57,7 +57,7 @@ type Listener struct {
 // fails with ErrInvalid for an address that is not the device's or not an address, with
 // verbs.ErrInUse where another program listens on the port, and with ErrNotSupported on a
 // device without a connection manager.
-func (c *Context) Listen(addr string, cfg ListenConfig) (*Listener, error) {
+func (c *base) Listen(addr string, cfg ListenConfig) (*Listener, error) {
 	const op = "listen"
 	if err := c.control.Owned(op); err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (c *Context) Listen(addr string, cfg ListenConfig) (*Listener, error) {
 	return l, nil
 }
 
-func (c *Context) listen(text string, cfg ListenConfig) (*Listener, error) {
+func (c *base) listen(text string, cfg ListenConfig) (*Listener, error) {
 	host, port, err := splitAddr(text)
 	if err != nil {
 		return nil, err
@@ -109,7 +109,7 @@ func (c *Context) listen(text string, cfg ListenConfig) (*Listener, error) {
 
 // listenAddr is the address of the device that a host stands for; the unspecified one
 // stands for all.
-func (c *Context) listenAddr(host string) (netip.Addr, error) {
+func (c *base) listenAddr(host string) (netip.Addr, error) {
 	s := c.set
 	if host == "" {
 		if own := c.localIP(); s.gidGiven && own.IsValid() {
@@ -126,9 +126,6 @@ func (c *Context) listenAddr(host string) (netip.Addr, error) {
 
 // Addr is the address that it listens on, with the port that was chosen.
 func (l *Listener) Addr() netip.AddrPort { return l.addr }
-
-// Context is the context of the listener.
-func (l *Listener) Context() *Context { return l.ctx }
 
 // String names the listener.
 func (l *Listener) String() string {
@@ -245,7 +242,11 @@ func (q *ConnectRequest) accept(cfg AcceptConfig, closedOnFailure bool) (*Connec
 	if len(cfg.PrivateData) > maxAcceptData {
 		return nil, fmt.Errorf("rdma: accept the %v: %w: %d bytes of private data; at most %d are possible", q, ErrRange, len(cfg.PrivateData), maxAcceptData)
 	}
-	c, id := q.listener.ctx, q.id
+	c, ok := q.listener.ctx.service.(*Connections)
+	if !ok {
+		return nil, fmt.Errorf("rdma: accept the %v: %w: the context has an endpoint; Answer it", q, ErrNotSupported)
+	}
+	id := q.id
 	var end *acceptedEnd
 	var attr verbs.QPAttr
 	conn, err := c.newConnection(fmt.Sprintf("accept the %v", q), func(conn *Connection) (err error) {

@@ -19,7 +19,7 @@ import (
 // What drives the engine fails in every kind of callback, and says so; nothing
 // else is harmed.
 func TestEngineDrivenInsideCallbacks(t *testing.T) {
-	r := newRig(t, rdma.Config{CloseTimeout: -1}, rdma.Config{})
+	r := newRig(t, rdma.Config{CloseTimeout: rdma.None}, rdma.Config{})
 	tried := map[string]bool{}
 	try := func(where string) {
 		tried[where] = true

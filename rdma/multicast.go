@@ -21,7 +21,7 @@ type MulticastConfig struct {
 // MulticastGroup is a multicast group that a context of UD is in. It belongs to the goroutine
 // that drives the engine.
 type MulticastGroup struct {
-	ctx        *Context
+	ctx        *Datagrams
 	addr       netip.Addr
 	cfg        MulticastConfig
 	done       func(*MulticastGroup, error) // nil: it was called
@@ -35,7 +35,7 @@ type MulticastGroup struct {
 // through the device's connection manager (rdma_join_multicast(3)). done is called once, on the
 // engine's goroutine, inside Progress: with the group, whose Peer takes what is sent to all
 // members, and whose messages come like all others, with the group in their GRH's DGID; or with
-// an error, which matches ErrNoRoute, ErrMismatch where Config.QKey is not that of the group
+// an error, which matches ErrNoRoute, ErrMismatch where DatagramsConfig.QKey is not that of the group
 // (DefaultQKey, except on InfiniBand), or ErrFlushed when the context stops.
 //
 // Whoever has joined gets a copy of each message, other contexts and processes of the machine
@@ -46,7 +46,7 @@ type MulticastGroup struct {
 // It is legal in Starting and Running. Errors match ErrInvalid for what is no group of the
 // network's kind or has been joined already, and ErrNotSupported where the transport service
 // or the device has no multicast.
-func (c *Context) JoinMulticast(group string, cfg MulticastConfig, done func(g *MulticastGroup, err error)) error {
+func (c *Datagrams) JoinMulticast(group string, cfg MulticastConfig, done func(g *MulticastGroup, err error)) error {
 	op := "join " + group
 	if err := c.control.Owned(op); err != nil {
 		return err
@@ -61,7 +61,7 @@ func (c *Context) JoinMulticast(group string, cfg MulticastConfig, done func(g *
 		err = fmt.Errorf("%w: no function is given", ErrInvalid)
 	case c.phase != phaseUp:
 		err = fmt.Errorf("%w: the context stops", ErrFlushed)
-	case c.datagrams.groups[addr] != nil:
+	case c.endpoint.groups[addr] != nil:
 		err = fmt.Errorf("%w: the context has joined it", ErrInvalid)
 	default:
 		err = c.manager.open()
@@ -76,7 +76,7 @@ func (c *Context) JoinMulticast(group string, cfg MulticastConfig, done func(g *
 }
 
 // multicastAddr checks the address of a group.
-func (c *Context) multicastAddr(group string) (netip.Addr, error) {
+func (c *Datagrams) multicastAddr(group string) (netip.Addr, error) {
 	if c.set.Transport != verbs.UD {
 		return netip.Addr{}, fmt.Errorf("%w: multicast is for contexts of UD, and Config.Transport is %v", ErrNotSupported, c.set.Transport)
 	}
@@ -89,10 +89,10 @@ func (c *Context) multicastAddr(group string) (netip.Addr, error) {
 	return addr.WithZone(""), nil
 }
 
-func (c *Context) joinMulticast(g *MulticastGroup) error {
+func (c *Datagrams) joinMulticast(g *MulticastGroup) error {
 	m := &c.manager
 	cm, ok := m.cm.(verbs.MulticastCM)
-	if _, attaches := c.datagrams.lane.QP().(verbs.MulticastQP); !ok || !attaches {
+	if _, attaches := c.endpoint.lane.QP().(verbs.MulticastQP); !ok || !attaches {
 		return fmt.Errorf("%w: %s has no multicast", ErrNotSupported, c.dev.Name())
 	}
 	join := verbs.CMJoin{Group: g.addr, SendOnly: g.cfg.SendOnly}
@@ -103,7 +103,7 @@ func (c *Context) joinMulticast(g *MulticastGroup) error {
 	}
 	g.membership = membership
 	m.groups[membership] = g
-	c.datagrams.groups[g.addr] = g
+	c.endpoint.groups[g.addr] = g
 	return nil
 }
 
@@ -132,8 +132,8 @@ func (g *MulticastGroup) event(ev *verbs.CMEvent) {
 func (g *MulticastGroup) joined(ev *verbs.CMEvent) error {
 	c := g.ctx
 	s := c.set
-	if qkey := ev.Param.QKey; qkey != s.QKey && !g.cfg.SendOnly {
-		return fmt.Errorf("%w: the group has the Q_Key %#x, and Config.QKey is %#x", ErrMismatch, qkey, s.QKey)
+	if qkey := ev.Param.QKey; qkey != s.qkey && !g.cfg.SendOnly {
+		return fmt.Errorf("%w: the group has the Q_Key %#x, and DatagramsConfig.QKey is %#x", ErrMismatch, qkey, s.qkey)
 	}
 	g.path = ev.Address
 	own := &c.portView().gid
@@ -143,7 +143,7 @@ func (g *MulticastGroup) joined(ev *verbs.CMEvent) error {
 	g.path.SGIDIndex, g.path.Port = own.Index, s.Port
 	s.putPathFields(&g.path)
 	if !g.cfg.SendOnly {
-		if err := c.datagrams.lane.QP().(verbs.MulticastQP).AttachMulticast(g.path.DGID, g.path.DLID); err != nil {
+		if err := c.endpoint.lane.QP().(verbs.MulticastQP).AttachMulticast(g.path.DGID, g.path.DLID); err != nil {
 			return err
 		}
 		g.attached = true
@@ -183,11 +183,11 @@ func (g *MulticastGroup) leave() error {
 	c, membership := g.ctx, g.membership
 	g.membership = nil
 	delete(c.manager.groups, membership)
-	delete(c.datagrams.groups, g.addr)
+	delete(c.endpoint.groups, g.addr)
 	var errs []error
 	if g.attached {
 		g.attached = false
-		errs = append(errs, c.datagrams.lane.QP().(verbs.MulticastQP).DetachMulticast(g.path.DGID, g.path.DLID))
+		errs = append(errs, c.endpoint.lane.QP().(verbs.MulticastQP).DetachMulticast(g.path.DGID, g.path.DLID))
 	}
 	errs = append(errs, membership.Close())
 	if g.peer != nil {
@@ -197,7 +197,7 @@ func (g *MulticastGroup) leave() error {
 }
 
 // leaveGroups leaves all groups, before the queue pair is destroyed.
-func (d *datagrams) leaveGroups() {
+func (d *datagramEndpoint) leaveGroups() {
 	for _, g := range d.groups {
 		done := g.done
 		g.done = nil

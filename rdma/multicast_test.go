@@ -96,7 +96,7 @@ func TestMulticast(t *testing.T) {
 	engine := newEngine(t)
 	var posts []*post
 	for range 3 {
-		posts = append(posts, newPost(t, engine, openSoft(t), rdma.Config{}))
+		posts = append(posts, newPost(t, engine, openSoft(t), rdma.DatagramsConfig{}))
 	}
 	exchangeMulticast(t, "239.255.73.1", posts...)
 }
@@ -107,7 +107,7 @@ func TestMulticastSendOnly(t *testing.T) {
 	const group = "239.255.73.2"
 	engine := newEngine(t)
 	dev := openSoft(t)
-	a, b, c := newPost(t, engine, dev, rdma.Config{QKey: 5}), newPost(t, engine, dev, rdma.Config{}), newPost(t, engine, dev, rdma.Config{})
+	a, b, c := newPost(t, engine, dev, rdma.DatagramsConfig{QKey: 5}), newPost(t, engine, dev, rdma.DatagramsConfig{}), newPost(t, engine, dev, rdma.DatagramsConfig{})
 	all := b.join(group, rdma.MulticastConfig{})
 	require.NoError(t, all.err)
 	only := a.join(group, rdma.MulticastConfig{SendOnly: true})
@@ -129,7 +129,7 @@ func TestMulticastSendOnly(t *testing.T) {
 func TestMulticastEndsWithTheContext(t *testing.T) {
 	requireMulticast(t)
 	engine := newEngine(t)
-	client := newPost(t, engine, openSoft(t), rdma.Config{})
+	client := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{})
 	j := &joined{}
 	require.NoError(t, client.ctx.JoinMulticast("239.255.73.4", rdma.MulticastConfig{}, j.done))
 	require.NoError(t, client.ctx.Stop())
@@ -142,7 +142,7 @@ func TestMulticastMisuse(t *testing.T) {
 	requireMulticast(t)
 	engine := newEngine(t)
 	dev := openSoft(t)
-	client := newPost(t, engine, dev, rdma.Config{})
+	client := newPost(t, engine, dev, rdma.DatagramsConfig{})
 	never := func(*rdma.MulticastGroup, error) { assert.Fail(t, "called") }
 	for _, group := range []string{"", "127.0.0.1", "ff15::1", "239.1.1.1:7"} {
 		require.ErrorIs(t, client.ctx.JoinMulticast(group, rdma.MulticastConfig{}, never), rdma.ErrInvalid, group)
@@ -150,20 +150,19 @@ func TestMulticastMisuse(t *testing.T) {
 	require.ErrorIs(t, client.ctx.JoinMulticast("239.255.73.5", rdma.MulticastConfig{}, nil), rdma.ErrInvalid)
 	require.NoError(t, client.join("239.255.73.5", rdma.MulticastConfig{}).err)
 	require.ErrorIs(t, client.ctx.JoinMulticast("239.255.73.5", rdma.MulticastConfig{}, never), rdma.ErrInvalid)
-	require.ErrorIs(t, (&rdma.MulticastGroup{}).Leave(), rdma.ErrInvalid)
 
 	gid := verbs.GIDFromAddr(netip.MustParseAddr("239.255.73.5"))
 	for _, addr := range []rdma.EndpointAddr{{GID: gid, QPN: 7}, {GID: client.ctx.GID().GID, QPN: verbs.MulticastQPN}} {
 		_, err := client.ctx.PeerAt(addr)
 		require.ErrorIs(t, err, rdma.ErrInvalid)
 	}
-	connections := must(rdma.New(dev, rdma.Config{Engine: engine}))
-	require.NoError(t, connections.Start())
-	require.ErrorIs(t, connections.JoinMulticast("239.255.73.5", rdma.MulticastConfig{}, never), rdma.ErrNotSupported)
-	require.NoError(t, connections.Stop())
-	client.until("it is Idle", func() bool { return connections.State() == pe.Idle })
-	require.NoError(t, connections.Close())
-	require.Error(t, connections.JoinMulticast("239.255.73.5", rdma.MulticastConfig{}, never))
+	scalable := must(rdma.NewDatagrams(dev, rdma.DatagramsConfig{Engine: engine, Transport: verbs.SRD}))
+	require.NoError(t, scalable.Start())
+	require.ErrorIs(t, scalable.JoinMulticast("239.255.73.5", rdma.MulticastConfig{}, never), rdma.ErrNotSupported)
+	require.NoError(t, scalable.Stop())
+	client.until("it is Idle", func() bool { return scalable.State() == pe.Idle })
+	require.NoError(t, scalable.Close())
+	require.Error(t, scalable.JoinMulticast("239.255.73.5", rdma.MulticastConfig{}, never))
 }
 
 // losingDevice can report that a multicast group is lost.
@@ -199,7 +198,7 @@ func TestMulticastLost(t *testing.T) {
 	requireMulticast(t)
 	engine := newEngine(t)
 	dev := &losingDevice{Device: openSoft(t)}
-	p := newPost(t, engine, dev, rdma.Config{})
+	p := newPost(t, engine, dev, rdma.DatagramsConfig{})
 	var lost error
 	cfg := rdma.MulticastConfig{OnLost: func(err error) { lost = err }}
 	require.NoError(t, p.join("239.255.73.6", cfg).err)

@@ -303,7 +303,7 @@ func TestManyConnections(t *testing.T) {
 	}
 	sendPool := must(r.a.ctx.Pool(2*connections, sends.ok, sends.bad))
 	r.connect(connections)
-	assert.Len(t, r.a.ctx.Connections(), connections)
+	assert.Len(t, r.a.ctx.List(), connections)
 	var tasks []*rdma.ReceiveTask
 	for i := range 32 {
 		recv := must(recvPool.Alloc(r.b.bufs.Target(r.b.mem, i*128, 128)))

@@ -199,7 +199,7 @@ func TestReceivesWaitForTheKernel(t *testing.T) {
 
 // Fewer receives than connections would leave some without any, for good.
 func TestTooFewReceivesWithoutASharedQueue(t *testing.T) {
-	for _, cfg := range []rdma.Config{{MaxConnections: 4}, {MaxConnections: 4, RecvQueueSize: 3}} {
+	for _, cfg := range []rdma.Config{{MaxConnections: 4}, {MaxConnections: 4, Queues: rdma.Queues{RecvQueueSize: 3}}} {
 		engine := newEngine(t)
 		cfg.Engine = engine
 		c := must(rdma.New(openUnshared(t), cfg))

@@ -15,14 +15,14 @@ import (
 type dialsAtOnceTest struct {
 	t      *testing.T
 	engine *pe.Engine
-	x, y   *Context
+	x, y   *Connections
 	ready  [2]int
 	failed []error
 }
 
 func newDialsAtOnceTest(t *testing.T, n int, cfg ListenConfig) (*dialsAtOnceTest, string) {
 	d := &dialsAtOnceTest{t: t, engine: pe.New(pe.Config{})}
-	for i, c := range []**Context{&d.x, &d.y} {
+	for i, c := range []**Connections{&d.x, &d.y} {
 		dev, err := soft.Open(soft.Config{})
 		require.NoError(t, err)
 		*c, err = New(dev, Config{Engine: d.engine, MaxConnections: n})

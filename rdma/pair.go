@@ -16,7 +16,7 @@ import (
 // driven: two engines that are driven by two goroutines need Export and Connect. If it
 // fails, the connections that it has made are closed. Its errors are those of Export and
 // Connect, and ErrInvalid without a context.
-func ConnectPair(a, b *Context) (atA, atB *Connection, err error) {
+func ConnectPair(a, b *Connections) (atA, atB *Connection, err error) {
 	if a == nil || b == nil {
 		return nil, nil, fmt.Errorf("rdma: connect two contexts with each other: %w: one of them is nil", ErrInvalid)
 	}

@@ -26,7 +26,7 @@ func TestConnectPair(t *testing.T) {
 	require.NoError(t, r.b.ctx.Start())
 	_, _, err = rdma.ConnectPair(r.b.ctx, r.a.ctx)
 	require.ErrorIs(t, err, pe.ErrBadState, "one of them is Idle")
-	require.Empty(t, r.b.ctx.Connections())
+	require.Empty(t, r.b.ctx.List())
 	require.NoError(t, r.a.ctx.Start())
 	atA, atB, err := rdma.ConnectPair(r.a.ctx, r.b.ctx)
 	require.NoError(t, err)

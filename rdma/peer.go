@@ -35,7 +35,7 @@ func (a EndpointAddr) String() string {
 // device, and needs no closing: the context keeps address handles for those that it works
 // with. It belongs to the goroutine that drives the engine.
 type Peer struct {
-	ctx      *Context
+	ctx      *Datagrams
 	addr     EndpointAddr
 	qkey     uint32
 	lid      uint16
@@ -58,14 +58,14 @@ const heardPeers = 4096
 // come from the port that the descriptor names. It is legal in every state. Errors match those
 // of package descriptor, and ErrMismatch where the transport services or networks do not fit,
 // or are the device's.
-func (c *Context) NewPeer(desc []byte) (*Peer, error) {
+func (c *Datagrams) NewPeer(desc []byte) (*Peer, error) {
 	const op = "make a peer"
 	if err := c.control.Owned(op); err != nil {
 		return nil, err
 	}
 	d, err := decodeDatagramEnd(desc)
 	if err == nil && d.transport != c.set.Transport {
-		err = fmt.Errorf("%w: the peer has %v, and the context %v; set Config.Transport", ErrMismatch, d.transport, c.set.Transport)
+		err = fmt.Errorf("%w: the peer has %v, and the context %v; set DatagramsConfig.Transport", ErrMismatch, d.transport, c.set.Transport)
 	}
 	if err == nil {
 		err = c.reaches(d.gidType, d.addr.GID)
@@ -87,14 +87,13 @@ func (c *Context) NewPeer(desc []byte) (*Peer, error) {
 // before. Messages carry the context's own Q_Key; NewPeer takes another one from the
 // descriptor. On InfiniBand it also needs Peer.SetLID. Errors match ErrInvalid for what cannot
 // be an address, and ErrMismatch where the networks do not fit.
-func (c *Context) PeerAt(addr EndpointAddr) (*Peer, error) {
+func (c *Datagrams) PeerAt(addr EndpointAddr) (*Peer, error) {
 	const op = "make a peer"
 	if err := c.control.Owned(op); err != nil {
 		return nil, err
 	}
-	err := c.datagramsOnly()
+	var err error
 	switch {
-	case err != nil:
 	case addr.QPN < 2 || addr.QPN > verbs.MulticastQPN:
 		err = fmt.Errorf("%w: %v: queue pair numbers are 2 to %#x", ErrInvalid, addr, verbs.MulticastQPN)
 	case addr.GID.Addr().IsMulticast() != (addr.QPN == verbs.MulticastQPN):
@@ -109,16 +108,8 @@ func (c *Context) PeerAt(addr EndpointAddr) (*Peer, error) {
 	return p, c.pin(p)
 }
 
-// datagramsOnly fails for a context of connections.
-func (c *Context) datagramsOnly() error {
-	if c.set.Transport == verbs.RC {
-		return fmt.Errorf("%w: its Config.Transport is RC; peers and endpoints are of UD and SRD", ErrNotSupported)
-	}
-	return nil
-}
-
 // reaches refuses addresses that packets would not get to.
-func (c *Context) reaches(t verbs.GIDType, gid verbs.GID) error {
+func (c *Datagrams) reaches(t verbs.GIDType, gid verbs.GID) error {
 	own := &c.portView().gid
 	if err := sameNetwork(own.Type, t, own.GID, gid); err != nil {
 		return err
@@ -130,7 +121,7 @@ func (c *Context) reaches(t verbs.GIDType, gid verbs.GID) error {
 }
 
 // meet returns the peer at an address, which the context knows from now on.
-func (c *Context) meet(addr EndpointAddr) *Peer {
+func (c *Datagrams) meet(addr EndpointAddr) *Peer {
 	if addr.UDPPort == 0 && c.portView().gid.Type == verbs.GIDRoCEv2 {
 		addr.UDPPort = roceUDPPort
 	}
@@ -145,29 +136,29 @@ func (c *Context) meet(addr EndpointAddr) *Peer {
 // pin keeps the address handle of a peer open, in a run: with SRD, devices take reads and
 // writes from those that they have one for, and with UD, it is what they know of the port
 // that the peer sends from.
-func (c *Context) pin(p *Peer) error {
-	if c.set.Transport != verbs.SRD && p.source == 0 || c.datagrams == nil || p.pinned != nil {
+func (c *Datagrams) pin(p *Peer) error {
+	if c.set.Transport != verbs.SRD && p.source == 0 || c.endpoint == nil || p.pinned != nil {
 		return nil
 	}
-	h, err := c.datagrams.handles.find(p, false)
+	h, err := c.endpoint.handles.find(p, false)
 	if err != nil {
 		return fmt.Errorf("rdma: make a peer of context %q: %w", c.set.Name, err)
 	}
 	p.pinned = h
-	c.datagrams.handles.begin(h)
+	c.endpoint.handles.begin(h)
 	return nil
 }
 
 // unpin ends that.
-func (c *Context) unpin(p *Peer) {
-	if p.pinned != nil && c.datagrams != nil {
-		c.datagrams.handles.end(p.pinned)
+func (c *Datagrams) unpin(p *Peer) {
+	if p.pinned != nil && c.endpoint != nil {
+		c.endpoint.handles.end(p.pinned)
 	}
 	p.pinned = nil
 }
 
 // hear returns the peer at an address that a message has come from.
-func (c *Context) hear(addr EndpointAddr, lid uint16) *Peer {
+func (c *Datagrams) hear(addr EndpointAddr, lid uint16) *Peer {
 	if p := c.peers[addr]; p != nil {
 		return p
 	}
@@ -180,24 +171,14 @@ func (c *Context) hear(addr EndpointAddr, lid uint16) *Peer {
 	return p
 }
 
-func (c *Context) newPeer(addr EndpointAddr) *Peer {
-	p := &Peer{ctx: c, addr: addr, qkey: c.set.QKey}
+func (c *Datagrams) newPeer(addr EndpointAddr) *Peer {
+	p := &Peer{ctx: c, addr: addr, qkey: c.set.qkey}
 	p.heard.Value = p
 	if c.peers == nil {
 		c.peers = make(map[EndpointAddr]*Peer)
 	}
 	c.peers[addr] = p
 	return p
-}
-
-func (c *Context) ownsPeer(p *Peer) error {
-	switch {
-	case p == nil || p.ctx == nil:
-		return fmt.Errorf("%w: no peer is given", ErrInvalid)
-	case p.ctx != c:
-		return fmt.Errorf("%w: %v is not of context %q", ErrInvalid, p, c.set.Name)
-	}
-	return nil
 }
 
 // Forget has the context no longer know the peer: it is for those that NewPeer and PeerAt
@@ -215,7 +196,7 @@ func (p *Peer) Forget() error {
 	return nil
 }
 
-func (c *Context) forget(p *Peer) {
+func (c *Datagrams) forget(p *Peer) {
 	if c.peers[p.addr] == p {
 		delete(c.peers, p.addr)
 		c.heard.Remove(&p.heard)
@@ -226,13 +207,8 @@ func (c *Context) forget(p *Peer) {
 // Addr is the address of the peer's endpoint.
 func (p *Peer) Addr() EndpointAddr { return p.addr }
 
-// Context is the context of the peer; nil for one that was not made by a context.
-func (p *Peer) Context() *Context {
-	if p == nil {
-		return nil
-	}
-	return p.ctx
-}
+// Context is the context of the peer.
+func (p *Peer) Context() *Datagrams { return p.ctx }
 
 // SetLID sets the local identifier of the port that the peer is at, on InfiniBand, where
 // datagrams go by it. That of a peer from PeerAt has to be set before anything is sent to it.
@@ -255,26 +231,22 @@ func (p *Peer) String() string {
 }
 
 // EndpointAddr is the address of the context's endpoint. The error matches
-// pe.ErrBadState in Idle, where there is none, ErrNotSupported in a context of
-// connections, and pe.ErrBusy while another goroutine drives the engine.
-func (c *Context) EndpointAddr() (EndpointAddr, error) {
+// pe.ErrBadState in Idle, where there is none, and pe.ErrBusy while another goroutine drives the engine.
+func (c *Datagrams) EndpointAddr() (EndpointAddr, error) {
 	if err := c.control.Owned("ask for the address of the endpoint"); err != nil {
 		return EndpointAddr{}, err
-	}
-	if err := c.datagramsOnly(); err != nil {
-		return EndpointAddr{}, fmt.Errorf("rdma: address of context %q: %w", c.set.Name, err)
 	}
 	if err := c.control.Require("ask for the address of the endpoint", pe.Starting, pe.Running, pe.Stopping); err != nil {
 		return EndpointAddr{}, err
 	}
-	return c.datagrams.addr(), nil
+	return c.endpoint.addr(), nil
 }
 
 // ExportEndpoint makes the descriptor of the context's endpoint, in binary form
 // (descriptor.Armor makes it text), for NewPeer of any number of others. It has the
 // endpoint's Q_Key: whoever has it can send messages, and needs the descriptors of memory
 // maps for more. It is legal in Starting and Running. Errors match those of EndpointAddr.
-func (c *Context) ExportEndpoint() ([]byte, error) {
+func (c *Datagrams) ExportEndpoint() ([]byte, error) {
 	if err := c.control.Owned("export the endpoint"); err != nil {
 		return nil, err
 	}
@@ -286,7 +258,7 @@ func (c *Context) ExportEndpoint() ([]byte, error) {
 		return nil, err
 	}
 	port := c.portView()
-	d := datagramEnd{transport: c.set.Transport, gidType: port.gid.Type, addr: addr, lid: port.lid, qkey: c.set.QKey, source: port.gid.SourceUDPPort}
+	d := datagramEnd{transport: c.set.Transport, gidType: port.gid.Type, addr: addr, lid: port.lid, qkey: c.set.qkey, source: port.gid.SourceUDPPort}
 	return d.encode()
 }
 

@@ -43,7 +43,7 @@ func (s *settings) portView(gid verbs.GIDEntry, mtu verbs.MTU, lid uint16) portV
 }
 
 // portView is what the context has of its port; of a context that New did not make it is empty.
-func (c *Context) portView() *portView {
+func (c *base) portView() *portView {
 	if v := c.port.Load(); v != nil {
 		return v
 	}
@@ -52,7 +52,7 @@ func (c *Context) portView() *portView {
 
 // localIP is the context's address where that is one of IP; otherwise it is not valid: on
 // InfiniBand addresses of IP are those of IPoIB, which the GID table does not have.
-func (c *Context) localIP() netip.Addr {
+func (c *base) localIP() netip.Addr {
 	own := &c.portView().gid
 	if own.Type != verbs.GIDRoCEv2 {
 		return netip.Addr{}
@@ -62,7 +62,7 @@ func (c *Context) localIP() netip.Addr {
 
 // refreshPort takes over what has changed of the port since: connections and peers that are
 // made from now on use it. It fails while no packets pass the port.
-func (c *Context) refreshPort() error {
+func (c *base) refreshPort() error {
 	s, was := c.set, c.portView()
 	port, err := usablePort(c.dev, s.Port)
 	if err != nil {
@@ -83,14 +83,14 @@ func (c *Context) refreshPort() error {
 	s.Log.Info().Str("context", s.Name).Stringer("gid", entry.GID.Addr()).Int("index", entry.Index).Int("mtu", int(mtu)).
 		Uint16("lid", port.LID).Msg("the port has changed: new connections use this")
 	c.port.Store(&now)
-	if c.datagrams != nil && entry.Index != was.gid.Index {
-		c.datagrams.handles.evictIdle()
+	if entry.Index != was.gid.Index {
+		c.service.portChanged()
 	}
 	return nil
 }
 
 // gidTable is the GID table of a port.
-func (c *Context) gidTable(port int) ([]verbs.GIDEntry, error) {
+func (c *base) gidTable(port int) ([]verbs.GIDEntry, error) {
 	table, err := c.dev.GIDs(port)
 	if err != nil {
 		return nil, fmt.Errorf("read the GID table of port %d of %s: %w", port, c.dev.Name(), err)
@@ -101,7 +101,7 @@ func (c *Context) gidTable(port int) ([]verbs.GIDEntry, error) {
 // currentGID is the entry of the address that New has found, at whichever index it is now, since
 // peers expect that one. While it is gone, the present address stays, and if that is gone too,
 // one is chosen anew.
-func (c *Context) currentGID(layer verbs.LinkLayer) (verbs.GIDEntry, error) {
+func (c *base) currentGID(layer verbs.LinkLayer) (verbs.GIDEntry, error) {
 	s := c.set
 	table, err := c.gidTable(s.Port)
 	if err != nil {
@@ -141,7 +141,7 @@ func entryOf(table []verbs.GIDEntry, known verbs.GIDEntry) (found verbs.GIDEntry
 
 // onPath says what is wrong with a port, or with the local address of a connection that goes by
 // it, which that had when it was made.
-func (c *Context) onPath(port int, own netip.Addr) string {
+func (c *base) onPath(port int, own netip.Addr) string {
 	attr, err := usablePort(c.dev, port)
 	if err != nil {
 		return err.Error()
@@ -154,7 +154,7 @@ func (c *Context) onPath(port int, own netip.Addr) string {
 
 // onAnyPath is onPath where it is not known by which port a connection would go: the address is
 // at one of them, or at none. An address that is not valid stands for all.
-func (c *Context) onAnyPath(own netip.Addr) string {
+func (c *base) onAnyPath(own netip.Addr) string {
 	first := ""
 	for port := 1; port <= c.set.ports; port++ {
 		attr, err := usablePort(c.dev, port)
@@ -173,7 +173,7 @@ func (c *Context) onAnyPath(own netip.Addr) string {
 
 // holds reports whether the GID table of a port has a local address, as far as is known: that of
 // InfiniBand has no addresses of IP.
-func (c *Context) holds(port int, layer verbs.LinkLayer, own netip.Addr) bool {
+func (c *base) holds(port int, layer verbs.LinkLayer, own netip.Addr) bool {
 	if layer != verbs.LinkEthernet || !own.IsValid() {
 		return true
 	}

@@ -186,7 +186,7 @@ func entryAt(index int, gid verbs.GID) verbs.GIDEntry {
 func TestAddressComesBack(t *testing.T) {
 	dev := openTable(t, entryAt(0, gidOfFour), entryAt(1, gidOfSix))
 	cs := newCallers(t)
-	chosen, given := cs.on(dev.Device, rdma.Config{}), cs.on(dev.Device, rdma.Config{GIDIndex: new(0)})
+	chosen, given := cs.on(dev.Device, rdma.Config{}), cs.on(dev.Device, rdma.Config{Path: rdma.Path{GIDIndex: new(0)}})
 	cs.start(chosen, given)
 	at := func(first, second verbs.GIDEntry) {
 		t.Helper()
@@ -232,7 +232,7 @@ func TestPortChangesOfAnEndpoint(t *testing.T) {
 	dev := openTable(t)
 	first := must(dev.Device.Device.GIDs(1))[0]
 	dev.change(first)
-	p := newPost(t, newEngine(t), dev.Device, rdma.Config{})
+	p := newPost(t, newEngine(t), dev.Device, rdma.DatagramsConfig{})
 	self := p.peerOf(p)
 	p.send(self, "one")
 	p.until("a message", func() bool { return len(p.got) == 1 })

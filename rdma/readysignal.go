@@ -61,7 +61,7 @@ func within(d, least, most time.Duration) time.Duration { return min(max(d, leas
 
 // openReadyWords makes the memory that ready signals and goodbyes arrive in. No key of
 // it is given to peers: each gets that of a region of one word.
-func (c *Context) openReadyWords() (err error) {
+func (c *Connections) openReadyWords() (err error) {
 	c.readyWords, err = mmap.New(c.dev, mmap.Config{Size: 8 * c.set.MaxConnections, Permissions: mmap.LocalReadWrite, PD: c.set.PD})
 	return err
 }

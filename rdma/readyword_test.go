@@ -20,7 +20,7 @@ import (
 type neighbours struct {
 	t            *testing.T
 	engine       *pe.Engine
-	server, peer *Context
+	server, peer *Connections
 	memory       *mmap.Map
 	bufs         bufinv.Inventory
 	writes       *Pool
@@ -36,7 +36,7 @@ func newNeighboursWith(t *testing.T, cfg Config) *neighbours {
 		cfg.MaxConnections = 64
 	}
 	n := &neighbours{t: t, engine: pe.New(pe.Config{})}
-	open := func(name string) *Context {
+	open := func(name string) *Connections {
 		dev := must(soft.Open(soft.Config{}))
 		cfg.Engine, cfg.Name = n.engine, name
 		ctx := must(New(dev, cfg))

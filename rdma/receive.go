@@ -16,7 +16,7 @@ type ReceivePool struct{ pool[ReceiveTask] }
 type ReceiveTask struct {
 	pe.Task
 	control *pe.Control // nil for a task that came from no pool
-	ctx     *Context
+	ctx     *base
 	pool    *ReceivePool
 	recv    receive
 	dst     *bufinv.Buf
@@ -29,7 +29,7 @@ type ReceiveTask struct {
 // ReceivePool makes a pool of n receives. done and failed run on the engine's
 // goroutine, inside Progress; the error is a *TaskError, except where the destination
 // was changed in flight. It is legal in Idle. Its errors are those of pe.NewPool.
-func (c *Context) ReceivePool(n int, done func(*ReceiveTask), failed func(*ReceiveTask, error)) (*ReceivePool, error) {
+func (c *base) ReceivePool(n int, done func(*ReceiveTask), failed func(*ReceiveTask, error)) (*ReceivePool, error) {
 	p := &ReceivePool{}
 	err := p.fill(c, OpReceive, n, done, failed,
 		func(t *ReceiveTask) *pe.Task { return &t.Task },
@@ -69,7 +69,7 @@ func (p *ReceivePool) Alloc(dst *bufinv.Buf) (*ReceiveTask, error) {
 }
 
 func (t *ReceiveTask) gather() ([]verbs.SGE, error) {
-	list := t.ctx.appendHeader(t.sgl[:0], &t.recv)
+	list := t.ctx.service.appendHeader(t.sgl[:0], &t.recv)
 	var err error
 	if t.appends {
 		list, err = t.dst.AppendRoomSGL(list, t.ctx.set.PD, -1)

@@ -27,7 +27,7 @@ const (
 // as Dial has them; or with ErrFlushed when the context stops.
 //
 // It is legal in Starting and Running, and fails at once as Dial does.
-func (c *Context) ResolvePeer(addr string, cfg DialConfig, done func(p *Peer, privateData []byte, err error)) error {
+func (c *Datagrams) ResolvePeer(addr string, cfg DialConfig, done func(p *Peer, privateData []byte, err error)) error {
 	op := "resolve " + addr
 	if err := c.control.Owned(op); err != nil {
 		return err
@@ -53,7 +53,7 @@ func (c *Context) ResolvePeer(addr string, cfg DialConfig, done func(p *Peer, pr
 	r := &resolution{ctx: c, addr: addr, port: port, cfg: cfg, done: done, attempts: newAttempts(&cfg, c.set)}
 	r.cfg.PrivateData = slices.Clone(cfg.PrivateData)
 	r.timer.owner = r
-	c.datagrams.resolutions[r] = struct{}{}
+	c.endpoint.resolutions[r] = struct{}{}
 	r.schedule()
 	lookup, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
@@ -64,7 +64,7 @@ func (c *Context) ResolvePeer(addr string, cfg DialConfig, done func(p *Peer, pr
 // resolution is a ResolvePeer under way.
 type resolution struct {
 	attempts
-	ctx    *Context
+	ctx    *Datagrams
 	addr   string
 	port   uint16
 	cfg    DialConfig
@@ -112,7 +112,7 @@ func (r *resolution) attempt() {
 func (r *resolution) event(ev *verbs.CMEvent) {
 	switch ev.Type {
 	case verbs.CMResolved:
-		if err := r.id.Connect(verbs.CMParam{QPN: r.ctx.datagrams.lane.Num(), QKey: r.ctx.set.QKey, PrivateData: r.cfg.PrivateData}); err != nil {
+		if err := r.id.Connect(verbs.CMParam{QPN: r.ctx.endpoint.lane.Num(), QKey: r.ctx.set.qkey, PrivateData: r.cfg.PrivateData}); err != nil {
 			r.failed(err)
 		}
 	case verbs.CMEstablished:
@@ -178,7 +178,7 @@ func (r *resolution) end(p *Peer, data []byte, err error) {
 	r.ctx.manager.closeID(r.id)
 	r.id = nil
 	r.ctx.setDeadline(&r.timer, time.Time{})
-	delete(r.ctx.datagrams.resolutions, r)
+	delete(r.ctx.endpoint.resolutions, r)
 	if err != nil {
 		err = fmt.Errorf("rdma: resolve %s with context %q: %w", r.addr, r.ctx.set.Name, err)
 	}
@@ -194,15 +194,16 @@ func (q *ConnectRequest) Answer(privateData []byte) error {
 	if err := q.open(op); err != nil {
 		return err
 	}
-	c, id := q.listener.ctx, q.id
+	c, ok := q.listener.ctx.service.(*Datagrams)
+	id := q.id
 	switch {
-	case c.datagrams == nil:
+	case !ok:
 		return fmt.Errorf("rdma: %s the %v: %w: the context has connections; Accept it", op, q, ErrNotSupported)
 	case len(privateData) > maxAnswerData:
 		return fmt.Errorf("rdma: %s the %v: %w: %d bytes of private data; at most %d are possible", op, q, ErrRange, len(privateData), maxAnswerData)
 	}
 	q.over(nil)
-	err := id.Accept(verbs.CMParam{QPN: c.datagrams.lane.Num(), QKey: c.set.QKey, PrivateData: privateData})
+	err := id.Accept(verbs.CMParam{QPN: c.endpoint.lane.Num(), QKey: c.set.qkey, PrivateData: privateData})
 	c.manager.closeID(id)
 	if errors.Is(err, verbs.ErrState) { // the peer has given up
 		err = fmt.Errorf("%w: %w", ErrNotReady, err)

@@ -34,7 +34,7 @@ func (p *post) resolve(addr string, cfg rdma.DialConfig) *resolved {
 
 func TestResolvePeer(t *testing.T) {
 	engine := newEngine(t)
-	client, server := newPost(t, engine, openSoft(t), rdma.Config{Name: "client"}), newPost(t, engine, openSoft(t), rdma.Config{Name: "server", QKey: 77})
+	client, server := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "client"}), newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "server", QKey: 77})
 	listener := must(server.ctx.Listen("127.0.0.1:0", rdma.ListenConfig{PrivateData: []byte("welcome")}))
 	r := client.resolve(listener.Addr().String(), rdma.DialConfig{})
 	require.NoError(t, r.err)
@@ -52,7 +52,7 @@ func TestResolvePeer(t *testing.T) {
 // TestAnswerRequests: the program may answer, now or later, or reject.
 func TestAnswerRequests(t *testing.T) {
 	engine := newEngine(t)
-	client, server := newPost(t, engine, openSoft(t), rdma.Config{Name: "client"}), newPost(t, engine, openSoft(t), rdma.Config{Name: "server"})
+	client, server := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "client"}), newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "server"})
 	var requests []*rdma.ConnectRequest
 	listener := must(server.ctx.Listen("127.0.0.1:0", rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) { requests = append(requests, q) }}))
 	ask := func(n int, data string) *resolved {
@@ -83,9 +83,9 @@ func TestAnswerRequests(t *testing.T) {
 
 func TestResolveEndsWithTheContext(t *testing.T) {
 	engine := newEngine(t)
-	client := newPost(t, engine, openSoft(t), rdma.Config{Name: "client"})
+	client := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "client"})
 	r := &resolved{}
-	require.NoError(t, client.ctx.ResolvePeer("127.0.0.1:1", rdma.DialConfig{Timeout: -1}, r.done))
+	require.NoError(t, client.ctx.ResolvePeer("127.0.0.1:1", rdma.DialConfig{Timeout: rdma.Forever}, r.done))
 	require.NoError(t, client.ctx.Stop())
 	client.until("it is Idle", func() bool { return client.ctx.State() == pe.Idle })
 	require.Equal(t, 1, r.calls)
@@ -95,7 +95,7 @@ func TestResolveEndsWithTheContext(t *testing.T) {
 func TestResolveMisuse(t *testing.T) {
 	engine := newEngine(t)
 	dev := openSoft(t)
-	client := newPost(t, engine, dev, rdma.Config{Name: "client"})
+	client := newPost(t, engine, dev, rdma.DatagramsConfig{Name: "client"})
 	never := func(*rdma.Peer, []byte, error) { assert.Fail(t, "called") }
 	for _, c := range []struct {
 		addr string
@@ -117,11 +117,10 @@ func TestResolveMisuse(t *testing.T) {
 	r = client.resolve("127.0.0.1:1", rdma.DialConfig{Timeout: 1})
 	require.ErrorIs(t, r.err, rdma.ErrTimeout)
 
-	connections := must(rdma.New(dev, rdma.Config{Engine: engine}))
-	require.NoError(t, connections.Start())
-	require.ErrorIs(t, connections.ResolvePeer("127.0.0.1:7", rdma.DialConfig{}, never), rdma.ErrNotSupported)
-	require.NoError(t, connections.Stop())
-	client.until("it is Idle", func() bool { return connections.State() == pe.Idle })
-	require.NoError(t, connections.Close())
-	require.ErrorIs(t, (&rdma.ConnectRequest{}).Answer(nil), rdma.ErrInvalid)
+	scalable := must(rdma.NewDatagrams(dev, rdma.DatagramsConfig{Engine: engine, Transport: verbs.SRD}))
+	require.NoError(t, scalable.Start())
+	require.ErrorIs(t, scalable.ResolvePeer("127.0.0.1:7", rdma.DialConfig{}, never), rdma.ErrNotSupported)
+	require.NoError(t, scalable.Stop())
+	client.until("it is Idle", func() bool { return scalable.State() == pe.Idle })
+	require.NoError(t, scalable.Close())
 }

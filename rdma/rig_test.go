@@ -25,7 +25,7 @@ const (
 type side struct {
 	t    *testing.T
 	dev  verbs.Device
-	ctx  *rdma.Context
+	ctx  *rdma.Connections
 	mem  *mmap.Map // its own
 	peer *mmap.Map // the other's, imported
 	bufs *bufinv.Inventory

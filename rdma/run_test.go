@@ -22,7 +22,7 @@ import (
 type program struct {
 	dev    verbs.Device
 	engine *pe.Engine
-	ctx    *rdma.Context
+	ctx    *rdma.Connections
 	mem    *mmap.Map
 	bufs   *bufinv.Inventory
 	conn   *rdma.Connection

@@ -49,7 +49,7 @@ const (
 // traffic is what a program needs to exchange data with others, server or client:
 // pools, memory, and what happens to its shuttles.
 type traffic struct {
-	ctx  *rdma.Context
+	ctx  *rdma.Connections
 	mem  *mmap.Map
 	bufs *bufinv.Inventory
 
@@ -544,7 +544,7 @@ func (s *server) held() held {
 		h.files = len(list)
 	}
 	s.do(func() {
-		h.places, h.areas = len(s.tr.ctx.Connections()), len(s.areas)
+		h.places, h.areas = len(s.tr.ctx.List()), len(s.areas)
 		h.buffers = s.tr.bufs.Available()
 	})
 	return h

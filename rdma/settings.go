@@ -18,10 +18,12 @@ const DefaultDrainTimeout = lane.DefaultLimit
 // settings is a Config that has been checked, with all defaults filled in.
 type settings struct {
 	Config
-	caps     Capabilities
-	access   verbs.Access // what peers may do
-	port     portView     // as New has found it
-	gidGiven bool         // by Config.GIDIndex
+	qkey        uint32 // of datagrams
+	unsolicited bool   // see DatagramsConfig.UnsolicitedWriteRecv
+	caps        Capabilities
+	access      verbs.Access // what peers may do
+	port        portView     // as New has found it
+	gidGiven    bool         // by Config.GIDIndex
 	// mtuLimit is Config.MTU as it was given, for connections by address.
 	mtuLimit  verbs.MTU
 	ports     int  // of the device
@@ -36,7 +38,9 @@ type settings struct {
 	// for all of its connections. Otherwise each connection has a share of them.
 	receivesShared bool
 	maxCQE         int
-	maxAH          int
+	// completionFields is what completions have beside what all have.
+	completionFields verbs.WCFields
+	maxAH            int
 	// rnrRetrySettable: datagrams have receiver-not-ready retries, and their number can be set.
 	rnrRetrySettable bool
 	inline           int // bytes up to which the data of a send or write are posted inline
@@ -66,7 +70,11 @@ const (
 	inlineLimit = 16 * defaultSGE
 )
 
-func resolve(dev verbs.Device, cfg Config) (*settings, error) {
+// resolve checks a configuration. datagrams is nil for a context of connections.
+func resolve(dev verbs.Device, cfg Config, datagrams *DatagramsConfig) (*settings, error) {
+	if dev == nil {
+		return nil, fmt.Errorf("%w: no device is given; open one first", ErrInvalid)
+	}
 	s := &settings{Config: cfg}
 	attr, err := dev.Query()
 	if err != nil {
@@ -78,7 +86,7 @@ func resolve(dev verbs.Device, cfg Config) (*settings, error) {
 	if err := s.setInline(dev, attr.MaxInline); err != nil {
 		return nil, err
 	}
-	if err := s.setTransport(dev, &attr.SRD); err != nil {
+	if err := s.setTransport(dev, datagrams, &attr.SRD); err != nil {
 		return nil, err
 	}
 	if s.Name == "" {
@@ -104,7 +112,7 @@ func resolve(dev verbs.Device, cfg Config) (*settings, error) {
 	}
 	s.port = s.portView(s.port.gid, s.MTU, s.port.lid)
 	if s.MaxInline = s.inline; s.inline == 0 {
-		s.MaxInline = -1
+		s.MaxInline = None
 	}
 	if err := s.setRetries(); err != nil {
 		return nil, err
@@ -115,8 +123,8 @@ func resolve(dev verbs.Device, cfg Config) (*settings, error) {
 // setInline sets how much is posted inline on a device that takes most bytes so.
 func (s *settings) setInline(dev verbs.Device, most int) error {
 	switch {
-	case s.MaxInline > most:
-		return fmt.Errorf("%w: Config.MaxInline is %d; %s allows %d at most", ErrRange, s.MaxInline, dev.Name(), most)
+	case s.MaxInline > most || s.MaxInline < None:
+		return fmt.Errorf("%w: Config.MaxInline is %d; %s allows 1 to %d, or None", ErrRange, s.MaxInline, dev.Name(), most)
 	case s.MaxInline == 0:
 		s.inline = min(most, inlineLimit)
 	default:
@@ -126,30 +134,29 @@ func (s *settings) setInline(dev verbs.Device, most int) error {
 }
 
 // setTransport checks what concerns the transport service.
-func (s *settings) setTransport(dev verbs.Device, srd *verbs.SRDAttr) error {
+func (s *settings) setTransport(dev verbs.Device, datagrams *DatagramsConfig, srd *verbs.SRDAttr) error {
 	switch {
-	case s.Transport != verbs.RC && s.Transport != verbs.UD && s.Transport != verbs.SRD:
-		return fmt.Errorf("%w: Config.Transport is %v; RC, UD and SRD are possible", ErrInvalid, s.Transport)
+	case datagrams == nil && s.Transport != verbs.RC && s.Transport != verbs.UC:
+		return fmt.Errorf("%w: Config.Transport is %v; connections have RC or UC, and NewDatagrams makes a context of UD or SRD", ErrInvalid, s.Transport)
+	case datagrams != nil && s.Transport != verbs.UD && s.Transport != verbs.SRD:
+		return fmt.Errorf("%w: DatagramsConfig.Transport is %v; datagrams have UD or SRD, and New makes a context of RC or UC", ErrInvalid, s.Transport)
 	case !s.caps.Transports.Has(s.Transport):
 		return fmt.Errorf("%w: %s has no transport service %v", ErrNotSupported, dev.Name(), s.Transport)
-	case s.UnsolicitedWriteRecv && !(s.Transport == verbs.SRD && srd.UnsolicitedWriteRecv):
-		return fmt.Errorf("%w: Config.UnsolicitedWriteRecv with %v on %s", ErrNotSupported, s.Transport, dev.Name())
-	case s.Transport == verbs.RC:
+	case datagrams == nil:
 		return nil
-	case s.QKey >= 1<<31:
-		return fmt.Errorf("%w: Config.QKey is %#x; those from 0x80000000 on are for privileged programs (IBTA 10.2.5)", ErrRange, s.QKey)
-	case s.EndWithLastConnection || s.MaxConnections != 0:
-		return fmt.Errorf("%w: Config.MaxConnections and EndWithLastConnection are for contexts of connections, and Config.Transport is %v", ErrInvalid, s.Transport)
+	case datagrams.UnsolicitedWriteRecv && !(s.Transport == verbs.SRD && srd.UnsolicitedWriteRecv):
+		return fmt.Errorf("%w: DatagramsConfig.UnsolicitedWriteRecv with %v on %s", ErrNotSupported, s.Transport, dev.Name())
+	case datagrams.QKey >= 1<<31:
+		return fmt.Errorf("%w: DatagramsConfig.QKey is %#x; those from 0x80000000 on are for privileged programs (IBTA 10.2.5)", ErrRange, datagrams.QKey)
 	}
-	if s.QKey == 0 {
-		s.QKey = DefaultQKey
-	}
+	s.qkey, s.unsolicited = cmp.Or(datagrams.QKey, DefaultQKey), datagrams.UnsolicitedWriteRecv
 	if s.Transport == verbs.SRD {
 		if s.MaxInline > srd.MaxInline {
 			return fmt.Errorf("%w: Config.MaxInline is %d; SRD on %s allows %d at most", ErrRange, s.MaxInline, dev.Name(), srd.MaxInline)
 		}
 		s.inline = min(s.inline, srd.MaxInline)
 		s.rnrRetrySettable = srd.RNRRetry
+		s.completionFields = verbs.WCSource
 	}
 	return nil
 }
@@ -231,42 +238,39 @@ func (s *settings) putPathFields(a *verbs.AddressAttr) {
 }
 
 func (s *settings) setRetries() error {
-	s.adaptive = s.AckTimeout == 0 && s.RetryCount == nil
-	if s.DrainTimeout < 0 {
-		return fmt.Errorf("%w: Config.DrainTimeout is %v; it must be positive, or 0 for %v", ErrRange, s.DrainTimeout, DefaultDrainTimeout)
-	}
+	s.adaptive = s.AckTimeout == 0 && s.RetryCount == 0
 	var err error
-	if s.rnrRetry, err = retryCode("RNRRetry", s.RNRRetry, maxRNRRetry, maxRNRRetry); err != nil {
+	if s.rnrRetry, err = retryCode("RNRRetry", &s.RNRRetry, maxRNRRetry-1, Forever); err != nil {
 		return err
 	}
-	if s.retries, err = retryCode("RetryCount", s.RetryCount, maxRetryCount, defaultRetryCount); err != nil {
+	if s.retries, err = retryCode("RetryCount", &s.RetryCount, maxRetryCount, defaultRetryCount); err != nil {
 		return err
 	}
-	s.RNRRetry, s.RetryCount = new(int(s.rnrRetry)), new(int(s.retries))
 	for _, d := range [...]struct {
+		name  string
 		value *time.Duration
 		zero  time.Duration
+		has   [2]bool // None, Forever
 	}{
-		{&s.ConnectTimeout, defaultConnectTimeout},
-		{&s.Keepalive, defaultKeepalive},
-		{&s.CloseTimeout, defaultCloseTimeout},
-		{&s.DrainTimeout, DefaultDrainTimeout},
+		{"ConnectTimeout", &s.ConnectTimeout, defaultConnectTimeout, [2]bool{false, true}},
+		{"Keepalive", &s.Keepalive, defaultKeepalive, [2]bool{true, false}},
+		{"CloseTimeout", &s.CloseTimeout, defaultCloseTimeout, [2]bool{true, false}},
+		{"DrainTimeout", &s.DrainTimeout, DefaultDrainTimeout, [2]bool{}},
+		{"AckTimeout", &s.AckTimeout, defaultAckTimeout, [2]bool{false, true}},
+		{"MinRNRTimer", &s.MinRNRTimer, defaultMinRNRTimer, [2]bool{}},
 	} {
-		if *d.value == 0 {
-			*d.value = d.zero
+		v := *d.value
+		if v < 0 && !(v == None && d.has[0]) && !(v == Forever && d.has[1]) {
+			return fmt.Errorf("%w: Config.%s is %s; it must be positive, or 0 for %v", ErrRange, d.name, durationName(v), d.zero)
 		}
-		*d.value = min(max(*d.value, -1), longestTimeout)
+		*d.value = min(cmp.Or(v, d.zero), longestTimeout)
 	}
 
 	switch longest := ackTimeUnit << 31; {
-	case s.AckTimeout < 0:
-		s.AckTimeout = -1
+	case s.AckTimeout == Forever:
 	case s.AckTimeout > longest:
-		return fmt.Errorf("%w: Config.AckTimeout is %v; at most %v are possible, or a negative time to wait for ever", ErrRange, s.AckTimeout, longest)
+		return fmt.Errorf("%w: Config.AckTimeout is %v; at most %v are possible, or Forever", ErrRange, s.AckTimeout, longest)
 	default:
-		if s.AckTimeout == 0 {
-			s.AckTimeout = defaultAckTimeout
-		}
 		s.timeout = 1
 		for ackTimeUnit<<s.timeout < s.AckTimeout {
 			s.timeout++
@@ -274,9 +278,6 @@ func (s *settings) setRetries() error {
 		s.AckTimeout = ackTimeUnit << s.timeout
 	}
 
-	if s.MinRNRTimer == 0 {
-		s.MinRNRTimer = defaultMinRNRTimer
-	}
 	code, rounded, ok := rnrTimerCode(s.MinRNRTimer)
 	if !ok {
 		return fmt.Errorf("%w: Config.MinRNRTimer is %v; 10 µs to 655.36 ms are possible", ErrRange, s.MinRNRTimer)
@@ -285,12 +286,31 @@ func (s *settings) setRetries() error {
 	return nil
 }
 
+// durationName is a time of a configuration in words.
+func durationName(d time.Duration) string {
+	switch d {
+	case None:
+		return "None"
+	case Forever:
+		return "Forever"
+	}
+	return d.String()
+}
+
+// retryCode is the code for a number of retries, whose default it fills in.
 func retryCode(field string, v *int, most, zero int) (uint8, error) {
+	*v = cmp.Or(*v, zero)
 	switch {
-	case v == nil:
-		return uint8(zero), nil
+	case *v == None:
+		return 0, nil
+	case *v == Forever && zero == Forever:
+		return maxRNRRetry, nil
 	case *v < 0 || *v > most:
-		return 0, fmt.Errorf("%w: Config.%s is %d; 0 to %d are possible", ErrRange, field, *v, most)
+		forever := ""
+		if zero == Forever {
+			forever = " or Forever"
+		}
+		return 0, fmt.Errorf("%w: Config.%s is %d; 1 to %d are possible, None%s", ErrRange, field, *v, most, forever)
 	}
 	return uint8(*v), nil
 }

@@ -25,27 +25,27 @@ func TestTasksEndWhenTheDeviceLetsGo(t *testing.T) {
 	overrun := func(h *faultydevice.Hooks) {
 		h.Poll = func(verbs.CQ, []verbs.WC) (int, error) { return 0, verbs.ErrOverrun }
 	}
-	failures := map[string]func(*faultydevice.Device, *rdma.Context) error{
-		"modify fails": func(d *faultydevice.Device, c *rdma.Context) error {
+	failures := map[string]func(*faultydevice.Device, rdma.Context) error{
+		"modify fails": func(d *faultydevice.Device, c rdma.Context) error {
 			d.WithholdCompletions()
 			d.RefuseError(faultydevice.ErrBroken)
 			return c.Stop()
 		},
-		"stop brings nothing back": func(d *faultydevice.Device, c *rdma.Context) error {
+		"stop brings nothing back": func(d *faultydevice.Device, c rdma.Context) error {
 			d.Mute()
 			return c.Stop()
 		},
-		"device fails": func(d *faultydevice.Device, _ *rdma.Context) error {
+		"device fails": func(d *faultydevice.Device, _ rdma.Context) error {
 			d.Mute()
 			d.Report(verbs.Event{Type: verbs.EventDeviceFatal})
 			return nil
 		},
-		"completion queue fails": func(d *faultydevice.Device, _ *rdma.Context) error {
+		"completion queue fails": func(d *faultydevice.Device, _ rdma.Context) error {
 			d.RefuseError(nil)
 			d.Set(overrun)
 			return nil
 		},
-		"completion queue fails while it stops": func(d *faultydevice.Device, c *rdma.Context) error {
+		"completion queue fails while it stops": func(d *faultydevice.Device, c rdma.Context) error {
 			d.Mute()
 			err := c.Stop()
 			d.Set(overrun)
@@ -64,12 +64,22 @@ func TestTasksEndWhenTheDeviceLetsGo(t *testing.T) {
 }
 
 // tasksEnd has sends and receives under way on a device that fails.
-func tasksEnd(t *testing.T, transport verbs.QPType, destroy error, fail func(*faultydevice.Device, *rdma.Context) error) {
+func tasksEnd(t *testing.T, transport verbs.QPType, destroy error, fail func(*faultydevice.Device, rdma.Context) error) {
 	const sends, receives = 3, 2
 	kept := destroy == faultydevice.ErrBroken
 	dev := must(faultydevice.Open(soft.Config{}))
 	engine, bufs := pe.New(pe.Config{}), must(bufinv.New(64))
-	c := must(rdma.New(dev, rdma.Config{Engine: engine, Transport: transport, DrainTimeout: time.Millisecond, CloseTimeout: -1, RecvQueueSize: 1}))
+	queues := rdma.Queues{RecvQueueSize: 1}
+	var c rdma.Context
+	var connections *rdma.Connections
+	var datagrams *rdma.Datagrams
+	if transport == verbs.RC {
+		connections = must(rdma.New(dev, rdma.Config{Engine: engine, DrainTimeout: time.Millisecond, CloseTimeout: rdma.None, Queues: queues}))
+		c = connections
+	} else {
+		datagrams = must(rdma.NewDatagrams(dev, rdma.DatagramsConfig{Engine: engine, Transport: transport, DrainTimeout: time.Millisecond, CloseTimeout: rdma.None, Queues: queues}))
+		c = datagrams
+	}
 	source, target := must(mmap.Alloc(dev, 1<<16, mmap.LocalReadWrite)), must(mmap.Alloc(dev, 1<<16, mmap.LocalReadWrite))
 	var asked [2]bool // of the queue pair, and of the queue that has the receives
 	var order []string
@@ -80,24 +90,33 @@ func tasksEnd(t *testing.T, transport verbs.QPType, destroy error, fail func(*fa
 		assert.ErrorIs(t, err, rdma.ErrFlushed)
 		assert.Equal(t, kept && posted, errors.Is(err, rdma.ErrMemoryKept), "%v", err)
 	}
-	sendPool := must(c.Pool(sends, func(*rdma.Task) { assert.Fail(t, "it was sent") }, func(task *rdma.Task, err error) {
+	sent := func(*rdma.Task) { assert.Fail(t, "it was sent") }
+	failed := func(task *rdma.Task, err error) {
 		check(true, err)
 		order = append(order, task.UserData().(string))
 		assert.NoError(t, task.Free())
-	}))
+	}
+	var send func(src *bufinv.Buf) (*rdma.Task, error)
+	var pool *rdma.Pool
+	var datagramPool *rdma.DatagramPool
+	if connections != nil {
+		pool = must(connections.Pool(sends, sent, failed))
+	} else {
+		datagramPool = must(datagrams.Pool(sends, sent, failed))
+	}
 	receivePool := must(c.ReceivePool(receives, func(*rdma.ReceiveTask) { assert.Fail(t, "it has come") }, func(task *rdma.ReceiveTask, err error) {
 		assert.True(t, transport != verbs.RC || asked[1], "the shared receive queue lives")
 		check(task.UserData() == "at the device", err)
 		assert.NoError(t, task.Free())
 	}))
 	require.NoError(t, c.Start())
-	var to rdma.Responder
-	if transport == verbs.RC {
-		conn, desc := must2(c.Export())
+	if connections != nil {
+		conn, desc := must2(connections.Export())
 		require.NoError(t, conn.Connect(desc))
-		to = conn
+		send = func(src *bufinv.Buf) (*rdma.Task, error) { return pool.Send(conn, src) }
 	} else {
-		to = must(c.PeerAt(must(c.EndpointAddr())))
+		to := must(datagrams.PeerAt(must(datagrams.EndpointAddr())))
+		send = func(src *bufinv.Buf) (*rdma.Task, error) { return datagramPool.Send(to, src) }
 	}
 	r := &rig{t: t, engine: engine}
 	r.until("it runs", func() bool { return c.State() == pe.Running })
@@ -115,7 +134,7 @@ func tasksEnd(t *testing.T, transport verbs.QPType, destroy error, fail func(*fa
 		require.NoError(t, task.Submit())
 	}
 	for i := range sends {
-		task := must(sendPool.Send(to, bufs.Source(source, 4096*i, 512)))
+		task := must(send(bufs.Source(source, 4096*i, 512)))
 		task.SetUserData(string(rune('a' + i)))
 		require.NoError(t, task.Submit())
 	}
@@ -167,8 +186,8 @@ func TestNothingArrivesAfterATaskHasComeBack(t *testing.T) {
 	const size = 64 << 20
 	engine := pe.New(pe.Config{})
 	dev, far := must(faultydevice.Open(soft.Config{DisableLocal: true})), must(soft.Open(soft.Config{DisableLocal: true}))
-	open := func(dev verbs.Device) *rdma.Context {
-		return must(rdma.New(dev, rdma.Config{Engine: engine, MaxConnections: 2, Permissions: everything, CloseTimeout: -1, Keepalive: -1}))
+	open := func(dev verbs.Device) *rdma.Connections {
+		return must(rdma.New(dev, rdma.Config{Engine: engine, MaxConnections: 2, Permissions: everything, CloseTimeout: rdma.None, Keepalive: rdma.None}))
 	}
 	a, b := open(dev), open(far)
 	source, target, next := must(mmap.Alloc(far, size, everything)), must(mmap.Alloc(dev, size, everything)), must(mmap.Alloc(dev, size, everything))
@@ -221,7 +240,7 @@ func TestNothingArrivesAfterATaskHasComeBack(t *testing.T) {
 // closed. The next one may have its number, and keeps it.
 func TestNumberOfADestroyedQueuePair(t *testing.T) {
 	dev := openFaulty(t)
-	r := newRigOn(t, dev, openSoft(t), rdma.Config{MaxConnections: 3, DrainTimeout: time.Millisecond, CloseTimeout: -1}, rdma.Config{MaxConnections: 2})
+	r := newRigOn(t, dev, openSoft(t), rdma.Config{MaxConnections: 3, DrainTimeout: time.Millisecond, CloseTimeout: rdma.None}, rdma.Config{MaxConnections: 2})
 	writes := outcome[*rdma.Task]{then: func(task *rdma.Task) { assert.NoError(t, task.Free()) }}
 	pool := must(r.a.ctx.Pool(1, writes.ok, writes.bad))
 	r.connect(1)

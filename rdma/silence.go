@@ -97,7 +97,7 @@ func (conn *Connection) adviceOn(op Operation, status verbs.Status) string {
 }
 
 // onPort says that peers of other kinds do not reach this end, where that is so.
-func (c *Context) onPort() string {
+func (c *base) onPort() string {
 	port := c.portView().gid.UDPPort
 	if port == 0 || port == roceUDPPort {
 		return ""

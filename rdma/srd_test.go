@@ -27,7 +27,7 @@ func TestSRD(t *testing.T) {
 	const peers, rounds, size = 4, 30, 20_000
 	engine := newEngine(t)
 	dev := openLossy(t, 1)
-	ctx := must(rdma.New(dev, rdma.Config{Name: "srd", Transport: verbs.SRD, Engine: engine, SendQueueSize: 16}))
+	ctx := must(rdma.NewDatagrams(dev, rdma.DatagramsConfig{Name: "srd", Transport: verbs.SRD, Engine: engine, Queues: rdma.Queues{SendQueueSize: 16}}))
 	mem := must(mmap.Alloc(dev, 2*peers*size, everything))
 	var failures []error
 	freed := func(task anyTask) {
@@ -50,7 +50,7 @@ func TestSRD(t *testing.T) {
 	}
 	var others []*far
 	for i := range peers {
-		f := &far{post: newPost(t, engine, openLossy(t, uint64(i+2)), rdma.Config{Name: fmt.Sprintf("far %d", i), Transport: verbs.SRD})}
+		f := &far{post: newPost(t, engine, openLossy(t, uint64(i+2)), rdma.DatagramsConfig{Name: fmt.Sprintf("far %d", i), Transport: verbs.SRD})}
 		f.theirs = must(mmap.Alloc(f.dev, size, everything))
 		f.peer = must(ctx.NewPeer(must(f.ctx.ExportEndpoint())))
 		if i > 0 { // the first does not know us
@@ -108,8 +108,8 @@ func TestSRD(t *testing.T) {
 // TestSRDMessages: messages and answers to whoever has sent, known or not.
 func TestSRDMessages(t *testing.T) {
 	engine := newEngine(t)
-	a := newPost(t, engine, openSoft(t), rdma.Config{Name: "a", Transport: verbs.SRD})
-	b := newPost(t, engine, openSoft(t), rdma.Config{Name: "b", Transport: verbs.SRD})
+	a := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a", Transport: verbs.SRD})
+	b := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b", Transport: verbs.SRD})
 	b.onGot = func(m *rdma.Message) { b.send(m.Peer(), "you said "+string(m.Bytes())) }
 	to := a.peerOf(b)
 	for i := range 20 {
@@ -126,8 +126,8 @@ func TestSRDMessages(t *testing.T) {
 // TestSRDFailures: what fails is one task, and says why; the endpoint goes on.
 func TestSRDFailures(t *testing.T) {
 	engine := newEngine(t)
-	a := newPost(t, engine, openSoft(t), rdma.Config{Name: "a", Transport: verbs.SRD})
-	b := newPost(t, engine, openSoft(t), rdma.Config{Name: "b", Transport: verbs.SRD})
+	a := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a", Transport: verbs.SRD})
+	b := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b", Transport: verbs.SRD})
 	gone := must(b.ctx.EndpointAddr())
 	gone.QPN ^= 1
 	a.send(must(a.ctx.PeerAt(gone)), "to nobody")

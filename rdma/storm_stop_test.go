@@ -225,7 +225,7 @@ func (e *stormEnd) check() {
 	require.Equal(e.t, e.seen.submitted, e.seen.succeeded+e.seen.failed, "every submission has one callback")
 	require.Zero(e.t, e.ctx.Allocated())
 	require.Zero(e.t, e.ctx.InFlight())
-	require.Empty(e.t, e.ctx.Connections())
+	require.Empty(e.t, e.ctx.List())
 	require.True(e.t, e.full(), "every task is in its pool")
 	require.Equal(e.t, e.bufs.Total(), e.bufs.Available(), "buffers leaked")
 	require.Equal(e.t, len(e.conns), e.closed, "every connection is reported Closed, once")

@@ -34,7 +34,7 @@ type storm struct {
 type stormEnd struct {
 	*storm
 	dev   *soft.Device
-	ctx   *rdma.Context
+	ctx   *rdma.Connections
 	mem   *mmap.Map
 	peer  *mmap.Map // the other's, imported
 	wrong *mmap.Map // the other's, with a key that it does not have
@@ -93,7 +93,7 @@ func (s *storm) end(name string) *stormEnd {
 	e.dev = must(soft.Open(soft.Config{}))
 	e.ctx = must(rdma.New(e.dev, rdma.Config{
 		Name: name, Permissions: everything, MaxConnections: stormConnections,
-		SendQueueSize: pick(s.rng, 0, 0, 1, 3), RecvQueueSize: pick(s.rng, 0, 0, 2),
+		Queues:                rdma.Queues{SendQueueSize: pick(s.rng, 0, 0, 1, 3), RecvQueueSize: pick(s.rng, 0, 0, 2)},
 		EndWithLastConnection: s.rng.IntN(4) > 0, CloseTimeout: pick(s.rng, -1, time.Millisecond),
 		AckTimeout: 4 * time.Millisecond, MinRNRTimer: 10 * time.Microsecond,
 	}))

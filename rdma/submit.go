@@ -2,7 +2,6 @@ package rdma
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/mmap"
@@ -40,7 +39,7 @@ func (r *Task) TrySubmit() error { return r.submit(0, true) }
 // Flush gives the device all tasks that pe.Aggregate has made wait, as the next submission
 // without it would. Where none wait, and in Idle, it does nothing. It allocates nothing, and
 // belongs to the goroutine that drives the engine.
-func (c *Context) Flush() { c.flush() }
+func (c *base) Flush() { c.flush() }
 
 func (r *Task) submit(flags pe.SubmitFlags, thorough bool) error {
 	if err := r.control.Begin(&r.Task, operations[r.op].submit); err != nil {
@@ -51,12 +50,7 @@ func (r *Task) submit(flags pe.SubmitFlags, thorough bool) error {
 		return fmt.Errorf("rdma: %s: %w", operations[r.op].submit, err)
 	}
 	r.send.Unreported = flags&pe.OptimizeReports != 0
-	if r.peer != nil {
-		r.ctx.datagrams.push(r)
-	} else {
-		r.conn.readsWait = r.conn.readsWait || r.op.returnsData()
-		r.conn.push(&r.send)
-	}
+	r.ctx.service.push(r)
 	if flags&pe.Aggregate == 0 {
 		r.ctx.flush()
 	} else {
@@ -67,28 +61,17 @@ func (r *Task) submit(flags pe.SubmitFlags, thorough bool) error {
 
 // prepare builds the work request.
 func (r *Task) prepare(thorough bool) error {
-	if r.peer == nil && (r.conn == nil || !r.conn.state.usable()) {
-		return r.notReady()
+	if err := r.ctx.service.ready(r); err != nil {
+		return err
 	}
 	if err := r.measure(); err != nil {
 		return err
 	}
-	if r.peer != nil {
-		// A request that the device refuses would end the endpoint.
-		if err := r.checkSize(); err != nil {
-			return err
-		}
-		if err := r.ctx.datagrams.direct(r); err != nil {
-			return err
-		}
+	if err := r.ctx.service.address(r); err != nil {
+		return err
 	}
 	if thorough {
 		if err := r.checkLimits(); err != nil {
-			return err
-		}
-	}
-	if r.conn != nil && r.op.returnsData() {
-		if err := r.conn.checkReads(); err != nil {
 			return err
 		}
 	}
@@ -314,27 +297,7 @@ type completer Task
 // Completed implements lane.Completer.
 func (c *completer) Completed(status verbs.Status, vendor uint32) {
 	r := (*Task)(c)
-	if r.peer != nil {
-		r.ctx.datagrams.completed(r, status, vendor)
-		return
-	}
-	if status == verbs.StatusSuccess {
-		r.conn.peerAlive = true
-		r.succeed()
-		return
-	}
-	err := &TaskError{Op: r.op, Status: status, Connection: r.conn, VendorError: vendor}
-	if status != verbs.StatusFlushed {
-		err.advice = r.conn.adviceOn(r.op, status)
-	}
-	r.conn.failedTask(status, err)
-	r.conn.cutOff = r.conn.cutOff || errors.Is(r.conn.err, ErrPeerClosed)
-	if status == verbs.StatusFlushed {
-		err.Cause = r.ctx.causeOf(r.conn)
-		r.keepMemory(err)
-	}
-	r.control.End(&r.Task)
-	r.pool.completed(r, err)
+	r.ctx.service.completed(r, status, vendor)
 }
 
 // keepMemory keeps the memory of a task that was flushed, where the device may still use it.

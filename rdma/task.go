@@ -16,8 +16,8 @@ import (
 type Task struct {
 	pe.Task
 	control *pe.Control // nil for a task that came from no pool
-	ctx     *Context
-	pool    *Pool
+	ctx     *base
+	pool    *taskPool
 	self    *Task          // a copy is refused
 	conn    *Connection    // that it runs on; nil: on the endpoint
 	peer    *Peer          // that it goes to from the endpoint
@@ -86,31 +86,39 @@ func (r *Task) SetPeer(p *Peer) error {
 // moved: 8 for an atomic or a sync event, and 0 before the first.
 func (r *Task) Bytes() int { return r.length }
 
-func (c *Context) owns(conn *Connection) error {
+// owns fails for a connection of another context.
+func (c *base) owns(conn *Connection) error {
 	switch {
-	case conn == nil:
+	case conn == nil || conn.ctx == nil:
 		return fmt.Errorf("%w: no connection is given", ErrInvalid)
-	case conn.ctx != c:
+	case &conn.ctx.base != c:
 		return fmt.Errorf("%w: %v is not of context %q", ErrInvalid, conn, c.set.Name)
 	}
 	return nil
 }
 
-// address sets whom a task that was just allocated goes to.
-func (r *Task) address(to Responder) error {
-	switch to := to.(type) {
-	case *Connection:
-		r.conn, r.peer = to, nil
-		return r.ctx.owns(to)
-	case *Peer:
-		r.conn, r.peer = nil, to
-		return r.ctx.ownsPeer(to)
+// ownsPeer fails for a peer of another context.
+func (c *base) ownsPeer(p *Peer) error {
+	switch {
+	case p == nil || p.ctx == nil:
+		return fmt.Errorf("%w: no peer is given", ErrInvalid)
+	case &p.ctx.base != c:
+		return fmt.Errorf("%w: %v is not of context %q", ErrInvalid, p, c.set.Name)
 	}
-	return fmt.Errorf("%w: no connection or peer is given", ErrInvalid)
+	return nil
+}
+
+// address sets where a task that was just allocated goes.
+func (r *Task) address(to target) error {
+	r.conn, r.peer = to.conn, to.peer
+	if to.peer != nil {
+		return r.ctx.ownsPeer(to.peer)
+	}
+	return r.ctx.owns(to.conn)
 }
 
 // give sets what a task that was just allocated works on.
-func (r *Task) give(to Responder, local, remote *bufinv.Buf) error {
+func (r *Task) give(to target, local, remote *bufinv.Buf) error {
 	if err := r.address(to); err != nil {
 		r.conn, r.peer = nil, nil
 		return err

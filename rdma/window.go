@@ -12,14 +12,14 @@ import (
 
 // WindowPool is a pool of memory windows.
 type WindowPool struct {
-	ctx   *Context
+	ctx   *Connections
 	tasks *pe.Pool[Window]
 }
 
 // WindowPool makes a pool of n memory windows. It is legal in Idle. Its errors are those of
 // pe.NewPool, and ErrNotSupported where the device lacks windows of type 2, or
 // invalidation (Capabilities.Windows).
-func (c *Context) WindowPool(n int) (*WindowPool, error) {
+func (c *Connections) WindowPool(n int) (*WindowPool, error) {
 	const op = "make a pool of memory windows"
 	if err := c.control.Owned(op); err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func (p *WindowPool) Alloc(conn *Connection) (*Window, error) {
 type Window struct {
 	task  pe.Task
 	pool  *WindowPool
-	ctx   *Context
+	ctx   *Connections
 	conn  *Connection
 	mw    verbs.MW // nil: the connection has ended
 	place fifo.Node[*Window]
@@ -291,7 +291,7 @@ func (c *windowCompleter) Completed(status verbs.Status, vendor uint32) {
 }
 
 // invalidated notes that a message has taken a window away, and returns it.
-func (c *Context) invalidated(rkey uint32) *Window {
+func (c *Connections) invalidated(rkey uint32) *Window {
 	w := c.windows[windowTag(rkey)]
 	if w != nil && w.lent != nil && w.bind.RKey == rkey {
 		w.unbound()

@@ -119,7 +119,7 @@ func newMute(t *testing.T, ours, theirs, resource string) *mute {
 }
 
 // connect exchanges descriptors through files.
-func (m *mute) connect(r *rdma.Context, ours, theirs, resource string) {
+func (m *mute) connect(r *rdma.Connections, ours, theirs, resource string) {
 	conn, desc, err := r.Export()
 	require.NoError(m.t, err)
 	event, err := m.event.Export()

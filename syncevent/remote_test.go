@@ -25,7 +25,7 @@ type program struct {
 	t      *testing.T
 	dev    verbs.Device
 	engine *pe.Engine
-	ctx    *rdma.Context
+	ctx    *rdma.Connections
 	conn   *rdma.Connection
 	desc   []byte
 }

@@ -29,7 +29,7 @@ type side struct {
 	active  bool
 	dev     verbs.Device
 	engine  *pe.Engine
-	rdma    *rdma.Context
+	rdma    *rdma.Connections
 	local   *mmap.Map
 	remotes map[string]*mmap.Map // by descriptor
 	bufs    bufinv.Inventory

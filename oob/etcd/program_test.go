@@ -87,7 +87,7 @@ type member struct {
 	name    string
 	run     string // differs each time that the program is started
 	engine  *pe.Engine
-	rdma    *rdma.Context
+	rdma    *rdma.Connections
 	sends   *rdma.Pool
 	bufs    bufinv.Inventory
 	others  []*other

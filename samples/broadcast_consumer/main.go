@@ -24,7 +24,7 @@ import (
 const chunkSize, slots = 1 << 20, 8
 
 type consumer struct {
-	rdma           *rdma.Context
+	rdma           *rdma.Connections
 	ring           *mmap.Map
 	conn           *rdma.Connection
 	credits        *rdma.Pool
@@ -59,7 +59,7 @@ func (p *consumer) run(ctx context.Context, s *sample.Session, name string) (err
 	}
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context
-	p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, ConnectTimeout: s.ConnectTimeout, Log: s.Log})
+	p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, ConnectTimeout: s.ConnectTimeout, Log: s.Log})
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ import (
 const chunkSize, slots, maxConnections = 1 << 20, 8, 32
 
 type server struct {
-	rdma           *rdma.Context
+	rdma           *rdma.Connections
 	stream         *mmap.Map
 	chunks, wanted uint64
 	writes         *rdma.Pool
@@ -70,7 +70,7 @@ func (p *server) run(ctx context.Context, s *sample.Session, way string) (err er
 	sum := sha256.Sum256(p.stream.Bytes())
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context
-	p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, MaxConnections: maxConnections,
+	p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, MaxConnections: maxConnections,
 		ConnectTimeout: 10 * time.Second})
 	if err != nil {
 		return err

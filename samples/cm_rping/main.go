@@ -39,7 +39,7 @@ func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
 	defer sample.Close(&err, p.dev.Close)
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close)
-	p.rdma, err = rdma.New(p.dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, MaxConnections: maxClients,
+	p.rdma, err = rdma.New(p.dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, MaxConnections: maxClients,
 		Permissions: mmap.RemoteRead, EndWithLastConnection: !p.persistent, Log: s.Log})
 	if err != nil {
 		return err

@@ -22,7 +22,7 @@ type program struct {
 	port, size, count                             uint64
 
 	dev    verbs.Device
-	rdma   *rdma.Context
+	rdma   *rdma.Connections
 	shared *rdma.Pool
 	print  func(format string, args ...any)
 	say    func(format string, args ...any) // what it waits for

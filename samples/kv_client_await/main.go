@@ -28,7 +28,7 @@ const (
 
 type client struct {
 	n, keys, seed uint64
-	rdma          *rdma.Context
+	rdma          *rdma.Connections
 	conn          *rdma.Connection
 	local, table  *mmap.Map // a slot for each worker; the slots of the server
 	workers       []*worker
@@ -67,7 +67,7 @@ func (p *client) run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context
-	p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, ConnectTimeout: s.ConnectTimeout, EndWithLastConnection: true})
+	p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, ConnectTimeout: s.ConnectTimeout, EndWithLastConnection: true})
 	if err != nil {
 		return err
 	}

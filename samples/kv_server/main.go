@@ -35,7 +35,7 @@ const (
 )
 
 type server struct {
-	rdma    *rdma.Context
+	rdma    *rdma.Connections
 	memory  *mmap.Map
 	answers *rdma.Pool
 	index   map[[keySize]byte]uint32 // where the value of a key is
@@ -69,7 +69,7 @@ func (p *server) run(ctx context.Context, s *sample.Session, way string) (err er
 	}
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context
-	p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, GIDIndex: s.GIDIndex, MaxConnections: maxClients,
+	p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, MaxConnections: maxClients,
 		ConnectTimeout: 10 * time.Second, Permissions: mmap.RemoteRead})
 	if err != nil {
 		return err

@@ -56,7 +56,7 @@ type program struct {
 	ctx    context.Context
 	engine *pe.Engine
 	dev    verbs.Device
-	rdma   *rdma.Context
+	rdma   *rdma.Connections
 	events *syncevent.Context
 	own    *syncevent.Event
 	peers  *syncevent.Event

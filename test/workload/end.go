@@ -35,7 +35,7 @@ type end struct {
 	out     io.Writer
 	dev     verbs.Device
 	engine  *pe.Engine
-	rdma    *rdma.Context
+	rdma    *rdma.Connections
 	conns   []*rdma.Connection // with their index as user data
 	bufs    bufinv.Inventory
 	role    role
@@ -76,16 +76,16 @@ func (e *end) run(ctx context.Context) (err error) {
 
 func (e *end) config() rdma.Config {
 	c := rdma.Config{
-		Engine:                e.engine,
-		GIDIndex:              e.gid,
-		MTU:                   e.mtu,
+		Engine: e.engine,
+		Path:   rdma.Path{GIDIndex: e.gid, MTU: e.mtu},
+
 		MaxConnections:        e.connections,
 		EndWithLastConnection: e.requester,
 		ConnectTimeout:        e.connectTimeout,
 		AckTimeout:            e.ackTimeout,
-		MaxSendSGE:            e.sge,
-		MaxRecvSGE:            e.sge,
-		Log:                   e.log,
+		Queues:                rdma.Queues{MaxSendSGE: e.sge, MaxRecvSGE: e.sge},
+
+		Log: e.log,
 	}
 	if !e.requester {
 		c.Permissions = e.operation.permits

@@ -12,7 +12,7 @@ import (
 // Meet makes the connections of a program that has several, in the callback that reports
 // Starting: all with the one peer, or, where the program is the server of -cm, one with each
 // of as many clients. The context is Running when all are Ready.
-func (s *Session) Meet(ctx context.Context, r *rdma.Context, f func(a *oob.Answer, err error)) {
+func (s *Session) Meet(ctx context.Context, r *rdma.Connections, f func(a *oob.Answer, err error)) {
 	if s.clients == nil {
 		s.Peer.Exchange(ctx, r, oob.Offer{Connections: s.Connections}, f)
 		return
@@ -36,7 +36,7 @@ func (s *Session) Meet(ctx context.Context, r *rdma.Context, f func(a *oob.Answe
 
 // EndWithPeer has a program that receives end when its peers do: call it before Start. What
 // the peers were to send has come when Finish has been called.
-func (s *Session) EndWithPeer(r *rdma.Context) {
+func (s *Session) EndWithPeer(r *rdma.Connections) {
 	if s.reports {
 		s.Peer.EndWith(r)
 		return

@@ -25,7 +25,7 @@ import (
 // client is an attacker with a device like everybody's. Its process ends with the attack.
 type client struct {
 	dev  *soft.Device
-	rdma *rdma.Context
+	rdma *rdma.Connections
 
 	mu    sync.Mutex
 	write wire.RETH // where the device has written 8 bytes last: a ready word

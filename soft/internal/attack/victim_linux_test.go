@@ -53,29 +53,33 @@ type victim struct {
 	ctx     context.Context
 	ends    [2]*victimEnd
 	targets []*targetQP
-	crowd   *rdma.Context
+	crowd   *rdma.Connections
 	extra   *soft.Device
 	closing atomic.Bool
 }
 
 // victimEnd is an end of a connection, on a device of its own.
 type victimEnd struct {
-	v       *victim
-	index   int
-	dev     *soft.Device
-	engine  *pe.Engine
-	rdma    *rdma.Context
-	conn    *rdma.Connection
-	to      rdma.Responder
-	mem     *mmap.Map
-	remote  *mmap.Map
-	recv    *await.Receiver
-	tracker *tracker
-	nobody  *net.UDPConn
-	secret  []byte
-	from    rdma.EndpointAddr // the peer's, of datagrams
-	ops     atomic.Int64
-	heard   atomic.Int64
+	v      *victim
+	index  int
+	dev    *soft.Device
+	engine *pe.Engine
+	ctx    rdma.Context
+	// rdma or datagrams is the context too, and conn or peer where operations go; the other ones
+	// are nil.
+	rdma      *rdma.Connections
+	datagrams *rdma.Datagrams
+	conn      *rdma.Connection
+	peer      *rdma.Peer
+	mem       *mmap.Map
+	remote    *mmap.Map
+	recv      *await.Receiver
+	tracker   *tracker
+	nobody    *net.UDPConn
+	secret    []byte
+	from      rdma.EndpointAddr // the peer's, of datagrams
+	ops       atomic.Int64
+	heard     atomic.Int64
 }
 
 func runVictim(p *peer) error {
@@ -212,27 +216,34 @@ func (e *victimEnd) open(addr netip.AddrPort) (info endInfo, err error) {
 		return info, err
 	}
 	e.engine = pe.New(pe.Config{})
-	rc := rdma.Config{Engine: e.engine, Permissions: everyone, Transport: e.v.row.how.transport(), Name: e.String()}
-	if !e.v.row.how.datagrams() {
-		rc.MaxConnections = 4
-	}
-	if e.rdma, err = rdma.New(e.dev, rc); err != nil {
-		return info, err
+	mtu := verbs.MTU(0)
+	if e.v.row.how.datagrams() {
+		e.datagrams, err = rdma.NewDatagrams(e.dev, rdma.DatagramsConfig{Engine: e.engine, Transport: e.v.row.how.transport(), Name: e.String()})
+		if err != nil {
+			return info, err
+		}
+		e.ctx, mtu = e.datagrams, e.datagrams.Config().MTU
+	} else {
+		e.rdma, err = rdma.New(e.dev, rdma.Config{Engine: e.engine, Permissions: everyone, Name: e.String(), MaxConnections: 4})
+		if err != nil {
+			return info, err
+		}
+		e.ctx, mtu = e.rdma, e.rdma.Config().MTU
+		e.rdma.OnConnection(e.changed)
 	}
 	if e.mem, err = mmap.Alloc(e.dev, memory, everyone); err != nil {
 		return info, err
 	}
 	guard := e.mem.Bytes()[guardAt:][:guardLen]
 	copy(guard, bytes.Repeat([]byte{guardByte}, guardLen))
-	if e.recv, err = await.NewReceiver(e.rdma, 16, 4096); err != nil {
+	if e.recv, err = await.NewReceiver(e.ctx, 16, 4096); err != nil {
 		return info, err
 	}
-	e.rdma.OnConnection(e.changed)
 	go func() { _ = await.Run(e.v.ctx, e.engine) }()
-	if err := await.Start(e.v.ctx, e.rdma); err != nil {
+	if err := await.Start(e.v.ctx, e.ctx); err != nil {
 		return info, err
 	}
-	gid := e.rdma.GID()
+	gid := e.ctx.GID()
 	info.Addr = netip.AddrPortFrom(gid.GID.Addr(), gid.UDPPort)
 	if e.nobody, err = bind(netip.AddrPortFrom(info.Addr.Addr(), 0)); err != nil {
 		return info, err
@@ -240,11 +251,11 @@ func (e *victimEnd) open(addr netip.AddrPort) (info endInfo, err error) {
 	_ = e.nobody.SetReadBuffer(1) // it is full at once, and the system drops the rest
 	info.Nobody = localAddr(e.nobody)
 	info.Guard, info.Secret = e.mem.Addr()+guardAt, e.secret
-	if info.RKey, err = e.mem.ExportKey(e.rdma.PD()); err != nil {
+	if info.RKey, err = e.mem.ExportKey(e.ctx.PD()); err != nil {
 		return info, err
 	}
 	own := gid.GID.Addr()
-	e.tracker.mtu.Store(uint32(e.rdma.Config().MTU))
+	e.tracker.mtu.Store(uint32(mtu))
 	e.tracker.own.Store(&own)
 	if info.Map, err = e.mem.Export(e.dev); err != nil {
 		return info, err
@@ -269,8 +280,8 @@ func (e *victimEnd) introduce(info *endInfo) (err error) {
 			info.Listener = l.Addr().Port()
 		}
 	default:
-		info.Conn, err = e.rdma.ExportEndpoint()
-		if at, addrErr := e.rdma.EndpointAddr(); addrErr == nil {
+		info.Conn, err = e.datagrams.ExportEndpoint()
+		if at, addrErr := e.datagrams.EndpointAddr(); addrErr == nil {
 			info.QPN = at.QPN
 		}
 	}
@@ -294,9 +305,9 @@ func (e *victimEnd) connect(info *endInfo) (err error) {
 			case byAddress:
 				return nil
 			}
-			p, err := e.rdma.NewPeer(info.Conn)
+			p, err := e.datagrams.NewPeer(info.Conn)
 			if err == nil {
-				e.to, e.from = p, p.Addr()
+				e.peer, e.from = p, p.Addr()
 			}
 			return err
 		})
@@ -307,8 +318,8 @@ func (e *victimEnd) connect(info *endInfo) (err error) {
 	for { // until it is Ready
 		ready := false
 		err := await.Func(ctx, e.engine, func() error {
-			if e.conn == nil && len(e.rdma.Connections()) > 0 {
-				e.conn = e.rdma.Connections()[0]
+			if e.conn == nil && len(e.rdma.List()) > 0 {
+				e.conn = e.rdma.List()[0]
 			}
 			ready = e.conn != nil && e.conn.State() == rdma.Ready && (e.v.row.how != byMemory || e.conn.Path() == verbs.PathSharedMemory)
 			return nil
@@ -321,7 +332,6 @@ func (e *victimEnd) connect(info *endInfo) (err error) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	e.to = e.conn
 	if e.v.row.how == byMemory {
 		attr, err := e.conn.QP().Query()
 		if err != nil {
@@ -362,6 +372,13 @@ func (e *victimEnd) begin() {
 // exchange writes to the peer's memory, reads it back, adds and sends, and checks what comes
 // of it.
 func (e *victimEnd) exchange(ctx context.Context) error {
+	if e.peer != nil {
+		return exchangeWith(ctx, e, e.peer)
+	}
+	return exchangeWith(ctx, e, e.conn)
+}
+
+func exchangeWith[T await.Target](ctx context.Context, e *victimEnd, to T) error {
 	n := uint64(e.ops.Load())
 	m := e.mem.Bytes()
 	source, back := m[sourceAt:][:block], m[backAt:][:block]
@@ -369,10 +386,10 @@ func (e *victimEnd) exchange(ctx context.Context) error {
 		for i := 0; i < block; i += 8 {
 			binary.LittleEndian.PutUint64(source[i:], n*31+uint64(i))
 		}
-		if err := await.Write(ctx, e.to, bufinv.Source(e.mem, sourceAt, block), bufinv.Target(e.remote, blockAt, block)); err != nil {
+		if err := await.Write(ctx, to, bufinv.Source(e.mem, sourceAt, block), bufinv.Target(e.remote, blockAt, block)); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
-		if err := await.Read(ctx, e.to, bufinv.Source(e.remote, blockAt, block), bufinv.Target(e.mem, backAt, block)); err != nil {
+		if err := await.Read(ctx, to, bufinv.Source(e.remote, blockAt, block), bufinv.Target(e.mem, backAt, block)); err != nil {
 			return fmt.Errorf("read: %w", err)
 		}
 		if !bytes.Equal(source, back) {
@@ -390,7 +407,7 @@ func (e *victimEnd) exchange(ctx context.Context) error {
 	}
 	binary.BigEndian.PutUint64(source, n)
 	copy(source[8:], e.secret)
-	if err := await.Send(ctx, e.to, bufinv.Source(e.mem, sourceAt, 8+len(e.secret))); err != nil {
+	if err := await.Send(ctx, to, bufinv.Source(e.mem, sourceAt, 8+len(e.secret))); err != nil {
 		return fmt.Errorf("send: %w", err)
 	}
 	e.ops.Add(1)

@@ -313,7 +313,7 @@ func (c *client) exchange(e *end, name string, about about, budget int, over fun
 func (c *client) endpoint(e *end, budget int, ended chan struct{}) error {
 	var desc []byte
 	var err error
-	e.ask(func() { desc, err = e.ctx.ExportEndpoint() })
+	e.ask(func() { desc, err = e.datagrams.ExportEndpoint() })
 	if err != nil {
 		return err
 	}
@@ -332,7 +332,7 @@ func (c *client) endpoint(e *end, budget int, ended chan struct{}) error {
 	e.do(func() {
 		var peer *rdma.Peer
 		var l *link
-		if peer, err = e.ctx.NewPeer(welcome.Endpoint); err == nil {
+		if peer, err = e.datagrams.NewPeer(welcome.Endpoint); err == nil {
 			l, err = e.newLink(c.cfg.Name, c.number, 0, true)
 		}
 		if err != nil {
@@ -368,10 +368,10 @@ func (c *client) ping(e *end, budget int, ended chan struct{}) error {
 	}
 	e.do(func() {
 		if !c.cfg.ByCM {
-			meet(e.ctx.NewPeer(c.cfg.Place.Memo))
+			meet(e.datagrams.NewPeer(c.cfg.Place.Memo))
 			return
 		}
-		err := e.ctx.ResolvePeer(c.cfg.Place.CM, rdma.DialConfig{}, func(peer *rdma.Peer, _ []byte, err error) { meet(peer, err) })
+		err := e.datagrams.ResolvePeer(c.cfg.Place.CM, rdma.DialConfig{}, func(peer *rdma.Peer, _ []byte, err error) { meet(peer, err) })
 		if err != nil {
 			meet(nil, err)
 		}

@@ -99,7 +99,7 @@ func (s *ping) next() {
 	binary.LittleEndian.PutUint64(b, uint64(s.number))
 	binary.LittleEndian.PutUint64(b[8:], s.sequence)
 	e.pattern.fill(b[pingHeader:], p.key+uint64(s.number), s.sequence)
-	task, err := e.sends.Send(p.to, bufinv.Source(e.mem, s.at, s.length))
+	task, err := e.datagramTasks.Send(p.to, bufinv.Source(e.mem, s.at, s.length))
 	if err == nil {
 		task.SetUserData(s)
 		err = task.Submit()
@@ -193,7 +193,7 @@ func (e *end) answerPings() {
 			}
 			s := &slots[i]
 			copy(e.mem.Bytes()[s.at:], m.Bytes())
-			task, err := e.sends.Send(m.Peer(), bufinv.Source(e.mem, s.at, m.Length()))
+			task, err := e.datagramTasks.Send(m.Peer(), bufinv.Source(e.mem, s.at, m.Length()))
 			if err == nil {
 				task.SetUserData(s)
 				err = task.Submit()

@@ -17,7 +17,7 @@ func (e *end) describe() (err error) {
 	if e.service.datagrams() {
 		return err
 	}
-	if conns := e.ctx.Connections(); len(conns) != len(e.links) {
+	if conns := e.connections.List(); len(conns) != len(e.links) {
 		for _, conn := range conns {
 			err = errors.Join(err, fmt.Errorf("%v is %v: %w", conn, conn.State(), conn.Err()))
 		}

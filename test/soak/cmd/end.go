@@ -49,17 +49,15 @@ type end struct {
 
 	dev    faultyDevice
 	engine *pe.Engine
-	ctx    *rdma.Context
-	mem    *mmap.Map
-	bufs   bufinv.Inventory
+	ctx    rdma.Context
+	// connections or datagrams is the context too; the other one is nil.
+	connections *rdma.Connections
+	datagrams   *rdma.Datagrams
+	mem         *mmap.Map
+	bufs        bufinv.Inventory
 
-	writes    *rdma.Pool
-	writeImms *rdma.Pool
-	reads     *rdma.Pool
-	sends     *rdma.Pool
-	sendImms  *rdma.Pool
-	swaps     *rdma.Pool
-	adds      *rdma.Pool
+	tasks         *rdma.Pool         // of connections; nil with datagrams
+	datagramTasks *rdma.DatagramPool // likewise
 
 	areas       []int // free
 	links       map[*link]bool
@@ -87,18 +85,23 @@ func openEnd(s service, name string, places int, seed uint64, rng *rand.Rand) (_
 			err = fmt.Errorf("open %s: %w", s.name, errors.Join(err, e.close()))
 		}
 	}()
-	cfg := rdma.Config{Name: name, Transport: s.transport, Engine: e.engine, Permissions: everything}
-	if !s.datagrams() {
-		cfg.MaxConnections = places
-	}
+	var path rdma.Path
 	if s.ipv6 {
 		index, err := ipv6Index(e.dev)
 		if err != nil {
 			return nil, err
 		}
-		cfg.GIDIndex = &index
+		path.GIDIndex = &index
 	}
-	if e.ctx, err = rdma.New(e.dev, cfg); err != nil {
+	if s.datagrams() {
+		e.datagrams, err = rdma.NewDatagrams(e.dev, rdma.DatagramsConfig{Name: name, Transport: s.transport, Engine: e.engine, Path: path})
+		e.ctx = e.datagrams
+	} else {
+		e.connections, err = rdma.New(e.dev, rdma.Config{Name: name, Engine: e.engine, Permissions: everything, Path: path, MaxConnections: places})
+		e.ctx = e.connections
+	}
+	if err != nil {
+		e.ctx = nil
 		return nil, err
 	}
 	e.mostMessage = min(mostMessage, int(e.ctx.Capabilities().MaxSend))
@@ -113,41 +116,23 @@ func openEnd(s service, name string, places int, seed uint64, rng *rand.Rand) (_
 	if err := e.pools(places); err != nil {
 		return nil, err
 	}
-	e.ctx.OnConnection(e.connection)
+	if e.connections != nil {
+		e.connections.OnConnection(e.connection)
+	}
 	e.ctx.OnStateChange(e.state)
 	return e, e.ctx.Receive(receives, e.mostMessage, e.received)
 }
 
+// pools makes the tasks: of the shuttles, and of each link two to begin and to end, and one to
+// confirm each piece of the peer's.
 func (e *end) pools(places int) (err error) {
 	done := func(t *rdma.Task) { e.done(t, nil) }
-	n := shuttles * places
-	if e.sends, err = e.ctx.Pool(max(n, pings), done, e.done); err != nil {
-		return err
+	n := max(4*shuttles*places+2*places, pings)
+	if e.datagrams != nil {
+		e.datagramTasks, err = e.datagrams.Pool(n, done, e.done)
+	} else {
+		e.tasks, err = e.connections.Pool(n, done, e.done)
 	}
-	// Of these a link takes one for the data of each shuttle, one to confirm each of the
-	// peer's, and two to begin and to end.
-	if e.sendImms, err = e.ctx.Pool(2*n+2*places, done, e.done); err != nil {
-		return err
-	}
-	if !e.service.sessions() {
-		return nil
-	}
-	if e.writes, err = e.ctx.Pool(n, done, e.done); err != nil {
-		return err
-	}
-	if e.writeImms, err = e.ctx.Pool(n, done, e.done); err != nil {
-		return err
-	}
-	if e.reads, err = e.ctx.Pool(n, done, e.done); err != nil {
-		return err
-	}
-	if e.service.datagrams() {
-		return nil
-	}
-	if e.swaps, err = e.ctx.Pool(n, done, e.done); err != nil {
-		return err
-	}
-	e.adds, err = e.ctx.Pool(n, done, e.done)
 	return err
 }
 
@@ -308,7 +293,7 @@ func (e *end) quiet(links int) bool {
 			return false
 		}
 	}
-	return e.service.datagrams() || len(e.ctx.Connections()) == links
+	return e.service.datagrams() || len(e.connections.List()) == links
 }
 
 // pause ends all work; resume goes on with it.

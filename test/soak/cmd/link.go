@@ -31,7 +31,7 @@ type link struct {
 	first   bool // this end is the client: it ends the link
 	budget  int  // of operations, after which the client leaves; 0: none
 
-	to     rdma.Responder
+	to     operations       // at the peer
 	conn   *rdma.Connection // nil with SRD
 	peer   *rdma.Peer       // nil with connections
 	remote *mmap.Map        // closed with the link if there is no connection
@@ -90,13 +90,13 @@ func (l *link) String() string {
 
 // on sets the connection of a link.
 func (l *link) on(conn *rdma.Connection, remote *mmap.Map) {
-	l.to, l.conn, l.remote = conn, conn, remote
+	l.to, l.conn, l.remote = target[*rdma.Connection]{l.e.tasks, conn}, conn, remote
 	conn.SetUserData(l)
 }
 
 // with sets the peer of a link.
 func (l *link) with(peer *rdma.Peer, remote *mmap.Map) {
-	l.to, l.peer, l.remote, l.ready = peer, peer, remote, true
+	l.to, l.peer, l.remote, l.ready = target[*rdma.Peer]{l.e.datagramTasks, peer}, peer, remote, true
 	peer.SetUserData(l)
 	l.e.stats.Connections++
 }
@@ -184,7 +184,7 @@ func (l *link) compare(m *rdma.Message, number int, got []byte) bool {
 
 // say sends a message without bytes.
 func (l *link) say(what, number int) {
-	task, err := l.e.sendImms.SendImm(l.to, nil, immediate(what, number))
+	task, err := l.to.sendImm(nil, immediate(what, number))
 	if err == nil {
 		task.SetUserData(l)
 		err = pe.SubmitNew(task, nil)

@@ -100,7 +100,7 @@ func (s *server) open(v service) (p place, err error) {
 	case verbs.UD:
 		e.ask(func() {
 			e.answerPings()
-			if p.Memo, err = e.ctx.ExportEndpoint(); err != nil {
+			if p.Memo, err = e.datagrams.ExportEndpoint(); err != nil {
 				return
 			}
 			var l *rdma.Listener
@@ -210,7 +210,7 @@ func (s *server) meet(e *end, cmd command) {
 		e.wrong(err)
 		return
 	}
-	peer, err := e.ctx.NewPeer(cmd.Endpoint)
+	peer, err := e.datagrams.NewPeer(cmd.Endpoint)
 	if err != nil {
 		e.wrong(err)
 		return
@@ -232,7 +232,7 @@ func (s *server) meet(e *end, cmd command) {
 	}
 	l.steady = cmd.Steady > 0
 	l.with(peer, remote)
-	desc, err := e.ctx.ExportEndpoint()
+	desc, err := e.datagrams.ExportEndpoint()
 	e.check(err)
 	memory, err := l.mem.Export(e.dev)
 	e.check(err)

@@ -109,12 +109,12 @@ func (s *shuttle) work() {
 		piece := mem.Bytes()[source:][:s.length]
 		e.pattern.fill(piece, ^(l.key + uint64(s.number)), s.writes)
 		s.then, s.again = nil, s.readBack
-		s.submit(e.writes.Write(l.to, e.bufs.Source(mem, source, s.length), e.bufs.Target(l.remote, peer+targetAt, s.length)))
+		s.submit(l.to.write(e.bufs.Source(mem, source, s.length), e.bufs.Target(l.remote, peer+targetAt, s.length)))
 	case opWriteImm:
 		s.piece(source, s.length)
 		s.waits = 2
 		s.then = nil
-		s.submit(e.writeImms.WriteImm(l.to, e.bufs.Source(mem, source, s.length), e.bufs.Target(l.remote, peer+targetAt, s.length),
+		s.submit(l.to.writeImm(e.bufs.Source(mem, source, s.length), e.bufs.Target(l.remote, peer+targetAt, s.length),
 			immediate(sayWritten, s.number)))
 	case opRead:
 		s.read(e.rng.IntN(fixedSize - s.length))
@@ -123,12 +123,12 @@ func (s *shuttle) work() {
 		mem.Bytes()[s.at+messageAt] = byte(s.number)
 		s.piece(s.at+messageAt+1, s.length-1)
 		s.then = nil
-		s.submit(e.sends.Send(l.to, e.bufs.Source(mem, s.at+messageAt, s.length)))
+		s.submit(l.to.send(e.bufs.Source(mem, s.at+messageAt, s.length)))
 	case opSendImm:
 		s.length = size(e.rng, e.mostMessage)
 		s.piece(s.at+messageAt, s.length)
 		s.then = nil
-		s.submit(e.sendImms.SendImm(l.to, e.bufs.Source(mem, s.at+messageAt, s.length), immediate(sayData, s.number)))
+		s.submit(l.to.sendImm(e.bufs.Source(mem, s.at+messageAt, s.length), immediate(sayData, s.number)))
 	case opFetchAdd:
 		s.length = 8
 		add := e.rng.Uint64()
@@ -137,7 +137,7 @@ func (s *shuttle) work() {
 			s.sum += add
 			return s.original(was, want)
 		}
-		s.submitAtomic(e.adds.FetchAdd(l.conn, e.bufs.Target(l.remote, peer+cellsAt, 8), add))
+		s.submitAtomic(e.tasks.FetchAdd(l.conn, e.bufs.Target(l.remote, peer+cellsAt, 8), add))
 	case opCompareSwap:
 		s.length = 8
 		compare, swap := s.cell, e.rng.Uint64()
@@ -151,7 +151,7 @@ func (s *shuttle) work() {
 			}
 			return s.original(was, want)
 		}
-		s.submitAtomic(e.swaps.CompareSwap(l.conn, e.bufs.Target(l.remote, peer+cellsAt+8, 8), compare, swap))
+		s.submitAtomic(e.tasks.CompareSwap(l.conn, e.bufs.Target(l.remote, peer+cellsAt+8, 8), compare, swap))
 	}
 }
 
@@ -172,7 +172,7 @@ func (s *shuttle) read(from int) {
 	s.then = func(t *rdma.Task) error {
 		return same(t.Destination().Bytes(), mem.Bytes()[from:][:s.length])
 	}
-	s.submit(e.reads.Read(l.to, e.bufs.Source(l.remote, from, s.length), e.bufs.Target(mem, s.at+backAt, s.length)))
+	s.submit(l.to.read(e.bufs.Source(l.remote, from, s.length), e.bufs.Target(mem, s.at+backAt, s.length)))
 }
 
 // readBack reads what was written.
@@ -187,7 +187,7 @@ func (s *shuttle) readBack() {
 		}
 		return nil
 	}
-	s.submit(e.reads.Read(l.to, e.bufs.Source(l.remote, l.peerArea+s.number*shuttleSize+targetAt, s.length), e.bufs.Target(mem, s.at+backAt, s.length)))
+	s.submit(l.to.read(e.bufs.Source(l.remote, l.peerArea+s.number*shuttleSize+targetAt, s.length), e.bufs.Target(mem, s.at+backAt, s.length)))
 }
 
 // way is how packets of the link travel.

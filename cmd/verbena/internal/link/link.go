@@ -44,7 +44,7 @@ const (
 // Hub serves the connections of one context.
 type Hub struct {
 	dev     verbs.Device
-	rdma    *rdma.Context
+	rdma    *rdma.Connections
 	engine  *pe.Engine
 	sends   *rdma.Pool
 	writes  *rdma.Pool // nil where nothing is written
@@ -54,7 +54,7 @@ type Hub struct {
 // NewHub prepares a context, which must be Idle, for a number of links at a time. The
 // links of a writer can write. onState, which may be nil, is told of every change of state
 // of a connection, on the engine's goroutine, before the link is.
-func NewHub(dev verbs.Device, r *rdma.Context, links int, writer bool, onState func(*rdma.Connection, rdma.ConnectionState, error)) (*Hub, error) {
+func NewHub(dev verbs.Device, r *rdma.Connections, links int, writer bool, onState func(*rdma.Connection, rdma.ConnectionState, error)) (*Hub, error) {
 	h := &Hub{dev: dev, rdma: r, engine: r.Engine(), onState: onState}
 	var err error
 	if h.sends, err = r.Pool(links*sends, pe.Done, pe.Failed); err != nil {

@@ -34,7 +34,7 @@ var errData = errors.New("the data that came back are not those that were sent")
 // Client pings a server. Its callbacks run on the engine's goroutine.
 type Client struct {
 	dev    verbs.Device
-	rdma   *rdma.Context
+	rdma   *rdma.Connections
 	tasks  *rdma.Pool
 	addr   string
 	dial   rdma.DialConfig

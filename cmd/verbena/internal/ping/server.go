@@ -20,7 +20,7 @@ const greeting = "verbena ping 1"
 // Server answers clients: of verbena ping and of rping.
 type Server struct {
 	dev      verbs.Device
-	rdma     *rdma.Context
+	rdma     *rdma.Connections
 	listener *rdma.Listener
 	tasks    *rdma.Pool
 	log      zerolog.Logger

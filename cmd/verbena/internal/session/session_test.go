@@ -36,7 +36,7 @@ type bed struct {
 	t            *testing.T
 	dev          verbs.Device
 	engine       *pe.Engine
-	from, to     *rdma.Context
+	from, to     *rdma.Connections
 	hubFrom, hub *link.Hub
 }
 
@@ -48,7 +48,7 @@ func newBed(t *testing.T) *bed {
 	require.NoError(t, err)
 	b.engine = pe.New(pe.Config{})
 	for _, end := range []struct {
-		r      **rdma.Context
+		r      **rdma.Connections
 		h      **link.Hub
 		writer bool
 	}{{&b.from, &b.hubFrom, true}, {&b.to, &b.hub, false}} {

@@ -25,7 +25,7 @@ type station struct {
 	ctx    context.Context
 	dev    verbs.Device
 	engine *pe.Engine
-	rdma   *rdma.Context
+	rdma   *rdma.Connections
 	hub    *link.Hub
 	stop   context.CancelFunc
 	ended  chan error
@@ -140,7 +140,7 @@ func (s *station) dial(ctx context.Context, addr string, patience time.Duration)
 		if !busy || time.Now().After(deadline) || ctx.Err() != nil {
 			return nil, &exitError{code: exitConnection, err: err}
 		}
-		// rdma.Context.Dial does not ask again where it was rejected.
+		// rdma.Connections.Dial does not ask again where it was rejected.
 		select {
 		case <-time.After(busyInterval):
 		case <-ctx.Done():

@@ -32,7 +32,7 @@ const (
 type Station struct {
 	dev    verbs.Device
 	engine *pe.Engine
-	rdma   *rdma.Context
+	rdma   *rdma.Connections
 	tasks  *rdma.Pool
 	ctx    context.Context // ends when the engine no longer runs
 	cancel context.CancelCauseFunc
@@ -48,7 +48,7 @@ func Open(dev verbs.Device, port int, gid *int) (s *Station, err error) {
 			err = errors.Join(err, s.engine.Close())
 		}
 	}()
-	if s.rdma, err = rdma.New(dev, rdma.Config{Name: "perf control", Engine: s.engine, Port: port, GIDIndex: gid, MaxConnections: maxConns}); err != nil {
+	if s.rdma, err = rdma.New(dev, rdma.Config{Name: "perf control", Engine: s.engine, Path: rdma.Path{Port: port, GIDIndex: gid}, MaxConnections: maxConns}); err != nil {
 		return nil, err
 	}
 	if s.tasks, err = s.rdma.SharedPool(); err != nil {

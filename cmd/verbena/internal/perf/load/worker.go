@@ -25,7 +25,7 @@ type worker struct {
 	layout  plan.Layout
 
 	engine *pe.Engine
-	rdma   *rdma.Context
+	rdma   *rdma.Connections
 	local  *mmap.Map
 	remote *mmap.Map // nil where nothing of the peer's memory is used
 	// remoteOut and remoteIn are where in the layout the memory of a peer begins that has
@@ -88,11 +88,11 @@ func newWorker(s *Station, index int) (w *worker, err error) {
 	cfg := rdma.Config{
 		Name: fmt.Sprintf("perf engine %d", index), Engine: w.engine, MaxConnections: n,
 		Permissions: mmap.RemoteRead | mmap.RemoteAtomic,
-		GIDIndex:    s.cfg.GIDIndex, Port: s.cfg.Port, MTU: verbs.MTU(p.MTU), AckTimeout: p.AckTimeout, SL: uint8(p.SL),
-		TrafficClass: uint8(p.TrafficClass), ConnectTimeout: s.cfg.Timeout, MaxInline: p.Inline,
+		Path:        rdma.Path{GIDIndex: s.cfg.GIDIndex, Port: s.cfg.Port, MTU: verbs.MTU(p.MTU), SL: uint8(p.SL), TrafficClass: uint8(p.TrafficClass)}, AckTimeout: p.AckTimeout,
+		ConnectTimeout: s.cfg.Timeout, Queues: rdma.Queues{MaxInline: p.Inline},
 	}
 	if s.cfg.Foreign {
-		cfg.Keepalive = -1 // it counts what arrives
+		cfg.Keepalive = rdma.None // it counts what arrives
 	}
 	if p.Active(w.server) {
 		cfg.SendQueueSize = p.Depth

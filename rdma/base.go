@@ -1,0 +1,192 @@
+package rdma
+
+import (
+	"cmp"
+	"sync/atomic"
+
+	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/verbs"
+	"github.com/verbena-rdma/verbena/verbs/lane"
+)
+
+// base is what the two kinds of context have in common: what belongs to the device and the
+// engine, pools, receives, and the way from Start to Idle. It is driven by an engine
+// (package pe).
+type base struct {
+	*pe.Core
+	control *pe.Control
+	dev     verbs.Device
+	set     *settings
+	service service
+	port    atomic.Pointer[portView] // replaced as a whole
+
+	requests int // tasks for send queues, of all pools
+	receives []*receive
+	inbox    *inbox // nil unless Receive was called
+	words    int    // 8-byte words that atomics and sync events need
+	lanes    lane.Group
+
+	// What follows is of one run, from Start to Idle.
+	cq          verbs.CQ
+	srq         verbs.SRQ    // nil: there is none
+	recvQueue   receiveQueue // nil: each connection has its own, or there are no receives
+	sendDepth   int          // of each lane
+	recvDepth   int
+	scratch     *mmap.Map // words that signals of connections send, by slot; then words of tasks
+	scratchSG   verbs.SGE
+	unsubscribe func()
+
+	run     uint64 // counts the runs
+	awaited int    // connections, and calls of HoldStarting, that keep the context in Starting
+
+	reports   fifo.Queue[report]
+	deadlines deadlines
+	events    lane.Events
+	held      fifo.Queue[heldEvent]
+	manager   connectionManager
+	helpers   helpers
+
+	sharedFits bool // there is room for the tasks of the shared pool
+
+	recvWaiting fifo.List[*receive] // submitted, in order, and not posted
+	recvPosted  int
+	recvWRs     [lane.PostBatch]verbs.RecvWR
+	arrival     arrival // the one that is being handled
+
+	startingReported bool // the program has been notified that the context is Starting
+	inside           bool // Progress is running
+	phase            phase
+	flushed          int   // receives flushed so far
+	kept             error // why the device may still use memory that was given to it; nil: it does not
+}
+
+// service is what contexts of connections and of datagrams do differently. Its methods are
+// called on the engine's goroutine.
+type service interface {
+	// open takes from the device what the service needs beside what base has, and release
+	// gives it back, as far as open got.
+	open() error
+	release() []error
+	// begin handles what has come before completions are polled, progress what has followed
+	// from them, and notify calls the program. They return how much there was to do.
+	begin() int
+	progress() int
+	notify(r report)
+	// resume goes on where nothing is left at the device, and returns how much there was to do.
+	resume() int
+	// changeState stops the context where it is to stop by itself.
+	changeState()
+	// busy reports whether there is work that neither a completion nor an event announces.
+	busy() bool
+
+	// event handles an event of a queue pair or of a shared receive queue, and returns how many
+	// concerned the context. noticed is called as soon as one is taken from the device.
+	event(ev *verbs.Event) int
+	noticed(ev *verbs.Event)
+	// eventsLost finds queue pairs that are in error, and returns how many.
+	eventsLost() int
+	// portChanged is called when the port's address has another index.
+	portChanged()
+
+	// stop begins to end what is open; drained reports whether every queue pair was destroyed.
+	stop()
+	drained() bool
+	// fail ends what is open for one reason; giveUp ends it where no completions come any more.
+	fail(err error)
+	giveUp()
+
+	// request handles a peer's request at a listener without OnRequest.
+	request(q *ConnectRequest)
+
+	// ready checks that a task can be sent now. address sets the peer in its work request, when it
+	// has been measured. push gives it to a lane, and completed takes it back.
+	ready(t *Task) error
+	address(t *Task) error
+	push(t *Task)
+	completed(t *Task, status verbs.Status, vendor uint32)
+	// received handles the completion of a receive that has succeeded, and receiveFailed of one
+	// that has not. conn has posted the receive on its own queue pair, or is nil.
+	received(r *receive, conn *Connection, wc *verbs.WC)
+	receiveFailed(r *receive, conn *Connection, wc *verbs.WC)
+	// receivedUnsolicited handles a message that has taken no receive.
+	receivedUnsolicited(wc *verbs.WC)
+	// appendHeader appends the entry for the header of a receive, where it has one.
+	appendHeader(sgl []verbs.SGE, r *receive) []verbs.SGE
+	// needsReceives reports whether a connection with a receive queue of its own has room for more
+	// receives; feed posts some to it.
+	needsReceives() bool
+	feed()
+}
+
+// report is what the program is still to be told: of a connection, or of a request for
+// one.
+type report struct {
+	conn    *Connection
+	state   ConnectionState
+	err     error
+	request *ConnectRequest
+	held    bool // it is for the function of DialConfig.Held
+}
+
+// init makes what the two kinds of context have in common.
+func (c *base) init(dev verbs.Device, set *settings, of service) {
+	c.dev, c.set, c.service, c.words = dev, set, of, SharedTasks
+	c.port.Store(&set.port)
+	c.Core, c.control = pe.NewCore(set.Name, backend{c})
+	c.lanes.Limit(set.DrainTimeout, c.control.Wake)
+	c.manager.ctx, c.helpers.add = c, c.manager.add
+	c.Watch(func(_, next pe.State) {
+		if next == pe.Starting {
+			c.startingReported = true
+			c.poke()
+		}
+	})
+}
+
+// Device is the device the context was made on.
+func (c *base) Device() verbs.Device { return c.dev }
+
+// PD is the protection domain of everything in the context.
+func (c *base) PD() verbs.PD { return c.set.PD }
+
+// GID is the entry of the GID table that is the context's address at present.
+func (c *base) GID() verbs.GIDEntry { return c.portView().gid }
+
+// Capabilities is what the context could do at most on its device.
+func (c *base) Capabilities() Capabilities {
+	caps := c.set.caps
+	caps.MaxSend = c.portView().maxSend
+	return caps
+}
+
+// config is the configuration that is in effect.
+func (c *base) config() Config {
+	cfg := c.set.Config
+	cfg.Engine = c.Engine()
+	port := c.portView()
+	cfg.MTU, cfg.GIDIndex = port.mtu, new(port.gid.Index)
+	cfg.SendQueueSize, cfg.RecvQueueSize = c.depths()
+	return cfg
+}
+
+// depths are the sizes of the queues at the device, as they follow from the
+// configuration and the pools.
+func (c *base) depths() (send, recv int) {
+	send, recv = c.set.SendQueueSize, c.set.RecvQueueSize
+	if send == 0 {
+		send = min(cmp.Or(c.requests, sharedDepth), defaultSendQueue, c.set.caps.MaxSends)
+	}
+	if recv == 0 {
+		recv = min(len(c.receives), c.set.caps.MaxReceives)
+	}
+	return send, recv
+}
+
+// poke has the engine call Progress, unless it is inside.
+func (c *base) poke() {
+	if !c.inside {
+		c.control.Wake()
+	}
+}

@@ -1,0 +1,436 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Connections is a context of connections, and of the tasks that run on them. An engine
+// (package pe) drives it. The transport service is RC or UC: Config.Transport.
+type Connections struct {
+	base
+	shared Pool
+
+	onConnection func(*Connection, ConnectionState, error)
+	watchers     []*connectionWatcher // replaced as a whole
+
+	// What follows is of one run, from Start to Idle.
+	slots      []*Connection // nil: free
+	free       []int         // slots
+	byQPN      map[uint32]*Connection
+	last       *Connection        // found last in byQPN
+	windows    map[uint32]*Window // by windowTag
+	serial     uint64
+	usable     int                     // connections of the program's that are Exported, Connecting or Ready
+	retiring   fifo.Queue[*Connection] // closed, to be destroyed
+	hungry     fifo.List[*Connection]  // with receive queues of their own, which have room for more
+	written    writtenWords
+	readyWords *mmap.Map // words that peers write ready signals and goodbyes to, by slot
+
+	endsWithLast bool  // the last connection was closed, and EndWithLastConnection is set
+	cutOff       error // the context fails with it then; nil: it stops
+}
+
+// New makes a context of connections on an open device. It checks the whole configuration.
+// Until Start the context takes nothing from the device but its attributes. Errors match
+// ErrInvalid, ErrRange, ErrNotSupported and ErrGID, or are the device's or those of
+// pe.Engine.Connect.
+func New(dev verbs.Device, cfg Config) (*Connections, error) {
+	set, err := resolve(dev, cfg, nil)
+	if err != nil {
+		return nil, fmt.Errorf("rdma: make a context: %w", err)
+	}
+	c := &Connections{}
+	c.init(dev, set, c)
+	c.written.wake = c.control.Wake
+	if cfg.Engine != nil {
+		if err := cfg.Engine.Connect(c); err != nil {
+			return nil, fmt.Errorf("rdma: make a context: %w", err)
+		}
+	}
+	return c, nil
+}
+
+// Config returns the configuration with every default filled in and every time rounded to
+// the one in effect. Queue sizes follow from the pools made so far; GIDIndex and MTU are those
+// of the port at present.
+func (c *Connections) Config() Config { return c.config() }
+
+// List returns the connections that are not Closed, Failed ones included,
+// oldest first, without those that a package holds (DialConfig.Held). It allocates.
+func (c *Connections) List() []*Connection {
+	c.control.Check("list the connections")
+	var list []*Connection
+	for _, conn := range c.slots {
+		if conn != nil && conn.state != Closed && !conn.hidden() {
+			list = append(list, conn)
+		}
+	}
+	sortBySerial(list)
+	return list
+}
+
+// OnConnection sets the function that is called when a connection becomes
+// Connecting, Ready, Failed (with the reason) or Closed (with ErrPeerClosed if the
+// peer closed it, otherwise with nil). Closed is reported when nothing of the
+// connection is left at the device, and all of its tasks have come back. The function
+// runs on the engine's goroutine, inside Progress, never inside another callback, and
+// replaces the previous one; nil sets none. In it, connections may be closed and
+// exported, and tasks submitted.
+func (c *Connections) OnConnection(f func(conn *Connection, state ConnectionState, err error)) {
+	c.control.Check("set the function for connections")
+	c.onConnection = f
+}
+
+// connectionWatcher is a function given to WatchConnections.
+type connectionWatcher struct {
+	f func(*Connection, ConnectionState, error)
+}
+
+// WatchConnections adds a function that is called like that of OnConnection, and after
+// it, until stop is called. It is for packages that build on contexts; the function of
+// OnConnection is the program's. It belongs to the goroutine that drives the engine.
+func (c *Connections) WatchConnections(f func(conn *Connection, state ConnectionState, err error)) (stop func()) {
+	c.control.Check("watch the connections")
+	w := &connectionWatcher{f}
+	c.watchers = append(slices.Clip(c.watchers), w)
+	return func() {
+		w.f = nil // it may be just about to be called
+		c.watchers = slices.DeleteFunc(slices.Clone(c.watchers), func(o *connectionWatcher) bool { return o == w })
+	}
+}
+
+// connectionOf finds the connection of a queue pair.
+func (c *Connections) connectionOf(qpn uint32) *Connection {
+	if c.last == nil || c.last.lane.Num() != qpn {
+		c.last = c.byQPN[qpn]
+	}
+	return c.last
+}
+
+// changed notes that the program is to be told of a connection.
+func (c *Connections) changed(conn *Connection, state ConnectionState, err error) {
+	c.reports.Push(report{conn: conn, state: state, err: err, held: conn.hidden()})
+	event := c.set.Log.Debug()
+	if state == Failed {
+		event = c.set.Log.Warn().Err(err)
+	}
+	event.Str("context", c.set.Name).Stringer("connection", conn).Stringer("state", state).Msg("connection changed")
+	c.poke()
+}
+
+// open implements service.
+func (c *Connections) open() (err error) {
+	s := c.set
+	c.usable, c.endsWithLast, c.cutOff = 0, false, nil
+	c.slots = make([]*Connection, s.MaxConnections)
+	c.free = make([]int, s.MaxConnections)
+	for i := range c.free {
+		c.free[i] = s.MaxConnections - 1 - i
+	}
+	c.byQPN = make(map[uint32]*Connection)
+	switch {
+	case len(c.receives) == 0:
+	case s.receivesShared:
+		if c.srq, err = s.PD.CreateSRQ(verbs.SRQInit{MaxWR: c.recvDepth, MaxSGE: s.MaxRecvSGE}); err != nil {
+			return fmt.Errorf("create a shared receive queue of %d receives on %s: %w", c.recvDepth, c.dev.Name(), err)
+		}
+		c.recvQueue = c.srq
+	case c.recvDepth < s.MaxConnections:
+		return fmt.Errorf("%w: %d receives can be at the device at a time, and Config.MaxConnections is %d; %s has no shared receive queues, so each connection needs one: post more receives, in pools or by Receive, and leave Config.RecvQueueSize at 0 or raise it, or lower Config.MaxConnections",
+			ErrRange, c.recvDepth, s.MaxConnections, c.dev.Name())
+	}
+	return c.openReadyWords()
+}
+
+// release implements service.
+func (c *Connections) release() []error {
+	err := c.closeMemory(c.readyWords)
+	c.readyWords = nil
+	for c.hungry.Pop() != nil {
+	}
+	c.slots, c.free, c.byQPN, c.last = nil, nil, nil, nil
+	c.retiring.Clear()
+	return []error{err}
+}
+
+// begin implements service: words that peers have written.
+func (c *Connections) begin() int {
+	if c.written.pending.Load() {
+		return c.written.handle()
+	}
+	return 0
+}
+
+// progress implements service.
+func (c *Connections) progress() int { return 0 }
+
+// resume implements service: it destroys connections, accepts waiting requests and sends
+// those of dials.
+func (c *Connections) resume() int {
+	n := c.destroyRetired() + c.acceptWaiting() + c.manager.resumeDials()
+	if c.usable > 0 && c.startable() {
+		c.control.Started() // before the program learns that connections are ready, so that it can submit tasks
+	}
+	return n
+}
+
+// notify implements service.
+func (c *Connections) notify(r report) {
+	if r.held {
+		r.conn.hold.changed(r.conn, r.state, r.err)
+		return
+	}
+	if c.onConnection != nil {
+		c.onConnection(r.conn, r.state, r.err)
+	}
+	for _, w := range c.watchers {
+		if w.f != nil {
+			w.f(r.conn, r.state, r.err)
+		}
+	}
+	if r.state == Failed && r.conn.closedOnFailure {
+		r.conn.close()
+	}
+}
+
+// changeState implements service: it stops the context where it is to end with the last
+// connection. It comes after the callbacks for connections: in those, the program may stop the
+// context, or export another connection after the last one.
+func (c *Connections) changeState() {
+	switch {
+	case !c.stoppable():
+	case c.cutOff != nil:
+		c.control.Fail(c.cutOff)
+	default:
+		_ = c.Stop() // legal here in every state
+	}
+	c.endsWithLast = false
+}
+
+// stoppable reports whether the context is to stop because its last connection was closed.
+func (c *Connections) stoppable() bool {
+	return c.endsWithLast && c.usable == 0 && c.phase == phaseUp
+}
+
+// busy implements service.
+func (c *Connections) busy() bool {
+	return c.written.pending.Load() || c.acceptable() || c.manager.resumable.Len() > 0 ||
+		c.retiring.Len() > 0 && !c.lanes.Empty() || c.stoppable()
+}
+
+// stop implements service.
+func (c *Connections) stop() {
+	for _, conn := range c.slots {
+		if conn != nil {
+			conn.close()
+		}
+	}
+}
+
+// drained implements service.
+func (c *Connections) drained() bool { return len(c.free) == len(c.slots) }
+
+// fail implements service.
+func (c *Connections) fail(err error) {
+	for _, conn := range c.slots {
+		if conn != nil {
+			conn.fail(err)
+		}
+	}
+}
+
+// giveUp implements service.
+func (c *Connections) giveUp() {
+	for _, conn := range c.slots {
+		if conn != nil {
+			conn.shut() // also one that is closing
+			conn.lane.GiveUp()
+		}
+	}
+}
+
+// portChanged implements service: connections keep their address.
+func (c *Connections) portChanged() {}
+
+// noticed implements service.
+func (c *Connections) noticed(ev *verbs.Event) {
+	if conn := c.byQPN[ev.QPN]; conn != nil && ev.Type == verbs.EventPeerGone {
+		conn.peerDead = true
+	}
+}
+
+// event implements service.
+func (c *Connections) event(ev *verbs.Event) int {
+	conn := c.byQPN[ev.QPN]
+	if conn == nil {
+		return 0
+	}
+	switch ev.Type {
+	case verbs.EventQPLastWQEReached:
+		conn.lastReceive = true
+	case verbs.EventCommEstablished:
+		if conn.state == Connecting {
+			conn.establishment.received()
+		}
+	case verbs.EventPeerGone:
+		conn.fail(fmt.Errorf("%w: %s", ErrRetryExceeded, peerDead))
+	case verbs.EventQPFatal:
+		conn.fail(fmt.Errorf("%w: %v", ErrDevice, ev.Type))
+	case verbs.EventQPRequestError:
+		conn.failAsSuch(fmt.Errorf("%w as invalid: a read or an atomic needs mmap.RemoteRead or RemoteAtomic in Config.Permissions, and there is %v; a message must not be longer than the receive%s", ErrPeerRefused, c.set.Permissions, conn.onMismatch(verbs.StatusRemoteInvalidRequest)))
+	case verbs.EventQPAccessError:
+		conn.failAsSuch(fmt.Errorf("%w for its key, bounds or permission; check the memory descriptor that the peer has", ErrPeerRefused))
+	}
+	return 1
+}
+
+// eventsLost implements service.
+func (c *Connections) eventsLost() int {
+	n := 0
+	for _, conn := range c.slots {
+		if conn == nil || conn.state != Ready && conn.state != Connecting || conn.transition.running {
+			continue
+		}
+		if attr, err := conn.lane.QP().Query(); err == nil && attr.State == verbs.QPError {
+			conn.fail(fmt.Errorf("%w: its queue pair is in error", ErrDevice))
+			n++
+		}
+	}
+	return n
+}
+
+// peerLeft has a connection closed whose peer has said goodbye. What was wrong before that has
+// been reported by now.
+func (c *Connections) peerLeft(conn *Connection) {
+	if conn.peerLeft || !conn.state.usable() && !conn.closing() {
+		return
+	}
+	conn.peerLeft = true
+	c.takeEvents()
+	c.hold(heldEvent{left: conn})
+}
+
+// received implements service.
+func (c *Connections) received(r *receive, conn *Connection, wc *verbs.WC) {
+	if conn == nil {
+		conn = c.connectionOf(wc.QPN)
+	}
+	if conn != nil {
+		conn.peerAlive = true
+		if conn.state == Connecting || conn.hidden() {
+			if !conn.messageBeforeReady() {
+				c.recvWaiting.Push(&r.place) // for a message of another connection
+				return
+			}
+			if c.startable() {
+				c.control.Started() // before the program sees the message
+			}
+		}
+	}
+	a := c.arrivalOf(wc)
+	a.conn = conn
+	if wc.InvalidatedRKey != 0 {
+		a.lent = c.invalidated(wc.InvalidatedRKey)
+	}
+	r.owner.arrived(a)
+}
+
+// receivedUnsolicited implements service: RC and UC have no such messages.
+func (c *Connections) receivedUnsolicited(*verbs.WC) {}
+
+// receiveFailed implements service.
+func (c *Connections) receiveFailed(r *receive, conn *Connection, wc *verbs.WC) {
+	if conn != nil && wc.Status == verbs.StatusFlushed {
+		c.recvWaiting.Push(&r.place) // for a message of another connection
+		conn.failedTask(wc.Status, nil)
+		return
+	}
+	if conn == nil {
+		conn = c.connectionOf(wc.QPN)
+	}
+	err := failedReceive(r, conn, wc)
+	if conn != nil {
+		conn.failedTask(wc.Status, err)
+	}
+	if wc.Status == verbs.StatusFlushed {
+		err.Cause = c.causeOf(conn)
+	}
+	r.owner.failed(conn, err)
+}
+
+// appendHeader implements service: messages come without a header.
+func (c *Connections) appendHeader(sgl []verbs.SGE, _ *receive) []verbs.SGE { return sgl }
+
+// request implements service: the request is accepted when a connection is free.
+func (c *Connections) request(q *ConnectRequest) {
+	q.place.Value = q
+	c.manager.waiting.Push(&q.place)
+}
+
+// acceptable reports whether acceptWaiting has something to do.
+func (c *Connections) acceptable() bool {
+	return c.manager.waiting.Len() > 0 && len(c.free) > 0 && c.phase == phaseUp
+}
+
+// acceptWaiting accepts the requests of listeners without OnRequest, in the order in
+// which they came, as long as connections are free. It returns how many it handled.
+func (c *Connections) acceptWaiting() (n int) {
+	for ; c.acceptable(); n++ {
+		q := c.manager.waiting.Pop().Value
+		if _, err := q.accept(AcceptConfig{PrivateData: q.listener.cfg.PrivateData}, true); err != nil {
+			c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("accepting a connection")
+			_ = q.Reject(nil)
+		}
+	}
+	return n
+}
+
+// ready implements service.
+func (c *Connections) ready(t *Task) error {
+	conn := t.conn
+	if conn == nil || !conn.state.usable() {
+		return t.notReady()
+	}
+	if t.op.returnsData() {
+		return conn.checkReads()
+	}
+	return nil
+}
+
+// address implements service: the queue pair has the peer's address.
+func (c *Connections) address(*Task) error { return nil }
+
+// push implements service.
+func (c *Connections) push(t *Task) {
+	conn := t.conn
+	conn.readsWait = conn.readsWait || t.op.returnsData()
+	conn.push(&t.send)
+}
+
+// completed implements service.
+func (c *Connections) completed(t *Task, status verbs.Status, vendor uint32) {
+	conn := t.conn
+	if status == verbs.StatusSuccess {
+		conn.peerAlive = true
+		t.succeed()
+		return
+	}
+	err := &TaskError{Op: t.op, Status: status, Connection: conn, VendorError: vendor}
+	if status != verbs.StatusFlushed {
+		err.advice = conn.adviceOn(t.op, status)
+	}
+	conn.failedTask(status, err)
+	conn.cutOff = conn.cutOff || errors.Is(conn.err, ErrPeerClosed)
+	if status == verbs.StatusFlushed {
+		err.Cause = c.causeOf(conn)
+		t.keepMemory(err)
+	}
+	c.control.End(&t.Task)
+	t.pool.completed(t, err)
+}

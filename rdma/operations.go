@@ -1,0 +1,137 @@
+package rdma
+
+import (
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/syncevent"
+)
+
+// Send allocates a task that sends the data of src, a list, as a message, which takes a
+// receive at the peer. Nil sends a message of no bytes. The task takes over the caller's
+// reference to src, also when the allocation fails. This holds for the buffers of all
+// operations.
+//
+// Errors of Send and of the methods below match those of pe.Pool.Alloc, bufinv and mmap,
+// ErrInvalid, ErrNoData, ErrRange and ErrPermission, and ErrNotSupported where the device or the
+// transport service does not have the operation.
+func (p *Pool) Send(conn *Connection, src *bufinv.Buf) (*Task, error) {
+	return p.alloc(OpSend, target{conn: conn}, src, nil)
+}
+
+// SendImm is Send with 32 bits of immediate data.
+func (p *Pool) SendImm(conn *Connection, src *bufinv.Buf, imm uint32) (*Task, error) {
+	return p.imm(OpSendImm, target{conn: conn}, src, nil, imm)
+}
+
+// Read allocates a task that reads the data of src, memory of the peer, into dst, a list, which
+// Submit empties unless SetAppend has been called. The peer's program is not notified. With both
+// nil it reads no bytes.
+func (p *Pool) Read(conn *Connection, src, dst *bufinv.Buf) (*Task, error) {
+	return p.alloc(OpRead, target{conn: conn}, dst, src)
+}
+
+// Write allocates a task that writes the data of src, a list, to the room of dst, memory of the
+// peer, whose program is not notified. With src nil it writes no bytes, and dst may be nil too.
+// Writing does not change dst: the next submission writes to the same place. When the task
+// completes, the peer's device has acknowledged it; that does not mean that the peer's program
+// can see the data: see the package comment.
+func (p *Pool) Write(conn *Connection, src, dst *bufinv.Buf) (*Task, error) {
+	return p.alloc(OpWrite, target{conn: conn}, src, dst)
+}
+
+// WriteImm is Write with 32 bits of immediate data, which take a receive at the peer: its program
+// is notified of the write.
+func (p *Pool) WriteImm(conn *Connection, src, dst *bufinv.Buf, imm uint32) (*Task, error) {
+	return p.imm(OpWriteImm, target{conn: conn}, src, dst, imm)
+}
+
+// CompareSwap allocates a task that stores swap if compare is the value of dst, 8 bytes of the
+// peer's memory at an address that is a multiple of 8, in one step. Task.Original has the value
+// that was there before; Task.SetResult puts it into a buffer, too. Values are in the byte order
+// of their hosts (IBTA 9.4.5).
+func (p *Pool) CompareSwap(conn *Connection, dst *bufinv.Buf, compare, swap uint64) (*Task, error) {
+	t, err := p.alloc(OpCompareSwap, target{conn: conn}, nil, dst)
+	if err == nil {
+		t.send.WR.CompareAdd, t.send.WR.Swap = compare, swap
+	}
+	return t, err
+}
+
+// FetchAdd allocates a task that adds to the value of dst, modulo 2^64, in one step. Everything
+// else is as with CompareSwap.
+func (p *Pool) FetchAdd(conn *Connection, dst *bufinv.Buf, add uint64) (*Task, error) {
+	t, err := p.alloc(OpFetchAdd, target{conn: conn}, nil, dst)
+	if err == nil {
+		t.send.WR.CompareAdd = add
+	}
+	return t, err
+}
+
+// SyncEventGet allocates a task that gets the value of ev, a sync event that the peer has
+// exported and this program has imported, with a read; Task.Original has it then. The task holds
+// ev until it is freed. The peer's Config.Permissions must have mmap.RemoteRead. Only the event's
+// owner can wait for a value; others submit the task again until they get it. Errors match
+// syncevent.ErrClosed, too.
+func (p *Pool) SyncEventGet(conn *Connection, ev *syncevent.Event) (*Task, error) {
+	return p.allocEvent(OpSyncEventGet, conn, ev)
+}
+
+// SyncEventSet allocates a task that sets ev to value, with a write, and so wakes those who wait
+// for it at the peer. What they may rely on is in the package comment, under Sync events.
+// Everything else is as with SyncEventGet, but for the permission.
+func (p *Pool) SyncEventSet(conn *Connection, ev *syncevent.Event, value uint64) (*Task, error) {
+	t, err := p.allocEvent(OpSyncEventSet, conn, ev)
+	if err == nil {
+		t.send.WR.CompareAdd = value
+	}
+	return t, err
+}
+
+// SyncEventAdd allocates a task that adds value, modulo 2^64, to ev, in one step, with a
+// fetch-and-add, and so wakes those who wait for it at the peer; Task.Original has what it was
+// before. The peer's Config.Permissions must have mmap.RemoteAtomic. Errors match
+// ErrNotSupported where the device of the event's owner has no atomics. Everything else is as
+// with SyncEventSet.
+func (p *Pool) SyncEventAdd(conn *Connection, ev *syncevent.Event, value uint64) (*Task, error) {
+	t, err := p.allocEvent(OpSyncEventAdd, conn, ev)
+	if err == nil {
+		t.send.WR.CompareAdd = value
+	}
+	return t, err
+}
+
+// Send allocates a task that sends the data of src to a peer, as Pool.Send does. With UD the
+// message must fit into one packet (Capabilities.MaxSend).
+func (p *DatagramPool) Send(to *Peer, src *bufinv.Buf) (*Task, error) {
+	return p.alloc(OpSend, target{peer: to}, src, nil)
+}
+
+// SendImm is Send with 32 bits of immediate data.
+func (p *DatagramPool) SendImm(to *Peer, src *bufinv.Buf, imm uint32) (*Task, error) {
+	return p.imm(OpSendImm, target{peer: to}, src, nil, imm)
+}
+
+// Read allocates a task that reads memory of the peer, as Pool.Read does. UD has no reads
+// (ErrNotSupported).
+func (p *DatagramPool) Read(to *Peer, src, dst *bufinv.Buf) (*Task, error) {
+	return p.alloc(OpRead, target{peer: to}, dst, src)
+}
+
+// Write allocates a task that writes to memory of the peer, as Pool.Write does. UD has no writes
+// (ErrNotSupported).
+func (p *DatagramPool) Write(to *Peer, src, dst *bufinv.Buf) (*Task, error) {
+	return p.alloc(OpWrite, target{peer: to}, src, dst)
+}
+
+// WriteImm is Write with 32 bits of immediate data, as Pool.WriteImm.
+func (p *DatagramPool) WriteImm(to *Peer, src, dst *bufinv.Buf, imm uint32) (*Task, error) {
+	return p.imm(OpWriteImm, target{peer: to}, src, dst, imm)
+}
+
+// imm is alloc for an operation with immediate data.
+func (p *taskPool) imm(op Operation, to target, local, remote *bufinv.Buf, imm uint32) (*Task, error) {
+	t, err := p.alloc(op, to, local, remote)
+	if err == nil {
+		t.send.WR.Imm = imm
+	}
+	return t, err
+}
