@@ -62,7 +62,7 @@ rig: setup
 MATRIX ?= all
 
 matrix: setup
-	VERBENA_MATRIX=$(MATRIX) VERBENA_MATRIX_FILE=$(CURDIR)/docs/interop.md \
+	VERBENA_MATRIX=$(MATRIX) VERBENA_MATRIX_FILE=$(CURDIR)/docs/interop.md VERBENA_MATRIX_CASES=$(CURDIR)/.build/matrix.md \
 		$(GO) test -count=1 -timeout 5h -run TestRigMatrix -v ./test/matrix
 
 failures: setup
