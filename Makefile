@@ -18,7 +18,7 @@
 #              and coverage
 # make bench   benchmarks
 # make bench-rig  the SDK beside perftest, in the virtual machine, as a table
-# make bench-peers  the SDK beside UCX and libfabric: the tables and plots of docs/performance.md
+# make bench-peers  the SDK beside UCX and libfabric: tables, and the plots of docs/performance.md
 # make profile  cmd/verbena/default.pgo, the profile that verbena is built with
 # make bench-scp  verbena send beside scp, 2 GiB over the loopback interface, as a table
 
