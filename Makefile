@@ -18,7 +18,7 @@
 #              and coverage
 # make bench   benchmarks
 # make bench-rig  the SDK beside perftest, in the virtual machine, as a table
-# make bench-peers  the SDK beside UCX and libfabric: the tables and plots of docs/performance.md
+# make bench-peers  the SDK beside UCX and libfabric: tables, and the plots of docs/performance.md
 # make profile  cmd/verbena/default.pgo, the profile that verbena is built with
 # make bench-scp  verbena send beside scp, 2 GiB over the loopback interface, as a table
 
@@ -62,7 +62,7 @@ rig: setup
 MATRIX ?= all
 
 matrix: setup
-	VERBENA_MATRIX=$(MATRIX) VERBENA_MATRIX_FILE=$(CURDIR)/docs/interop.md \
+	VERBENA_MATRIX=$(MATRIX) VERBENA_MATRIX_FILE=$(CURDIR)/docs/interop.md VERBENA_MATRIX_CASES=$(CURDIR)/.build/matrix.md \
 		$(GO) test -count=1 -timeout 5h -run TestRigMatrix -v ./test/matrix
 
 failures: setup

@@ -4,7 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -30,52 +29,70 @@ func longest(name string) int {
 	return 110
 }
 
-var (
-	lengthRow = regexp.MustCompile(`(?m)^\| \[(\w+)\]\([^)]*\) \| \d+ \| (\d+) \|$`)
-	stepLine  = regexp.MustCompile("(\\d+) `([^`]+)`")
-)
+var quote = regexp.MustCompile("`([^`]+)`")
 
-// docs/samples.md says how long each sample is, and which of its lines take which step.
+// docs/samples.md has a section for each sample, whose heading names the programs that it is
+// about. Its table has a column for each of them, with code of that program. The steps that the
+// page calls common are in all pairs with connections.
 func TestSamplesPage(t *testing.T) {
 	if os.Getenv("VERBENA_GUEST") != "" {
 		t.Skip("the sources are not here")
 	}
-	page, err := os.ReadFile(filepath.Join("..", "docs", "samples.md"))
+	text, err := os.ReadFile(filepath.Join("..", "docs", "samples.md"))
 	require.NoError(t, err)
-	source := func(name string) []string {
+	page := string(text)
+	source := func(name string) string {
 		text, err := os.ReadFile(filepath.Join(name, "main.go"))
 		require.NoError(t, err)
-		return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+		return string(text)
 	}
-	lengths := map[string]string{}
-	for _, row := range lengthRow.FindAllStringSubmatch(string(page), -1) {
-		lengths[row[1]] = row[2]
-		assert.Equal(t, strconv.Itoa(len(source(row[1]))), row[2], "lines of %s", row[1])
+	described := map[string]bool{}
+	for _, section := range strings.Split(page, "\n### ")[1:] {
+		heading, body, _ := strings.Cut(section, "\n")
+		body, _, _ = strings.Cut(body, "\n## ")
+		programs := strings.Split(heading, ", ")
+		quotes := 0
+		for i, name := range programs {
+			described[name] = true
+			for _, code := range quotesOf(body, 2+i) {
+				quotes++
+				assert.Contains(t, source(name), code, "%s", name)
+			}
+		}
+		// Programs are made of what the other samples show.
+		if !strings.HasPrefix(heading, "kv_") && !strings.HasPrefix(heading, "broadcast_") {
+			assert.NotZero(t, quotes, "the section of %s shows no code", heading)
+		}
 	}
-	steps := map[string]bool{}
-	for _, section := range strings.Split(string(page), "\n### ")[1:] {
-		name, rows, _ := strings.Cut(section, "\n")
-		lines := source(name)
-		for _, m := range stepLine.FindAllStringSubmatch(rows, -1) {
-			n, err := strconv.Atoi(m[1])
-			require.NoError(t, err)
-			steps[name] = true
-			if assert.True(t, n >= 1 && n <= len(lines), "%s has no line %d", name, n) {
-				assert.Contains(t, lines[n-1], m[2], "%s, line %d", name, n)
+	_, common, _ := strings.Cut(page, "\n## Common steps\n")
+	common, _, _ = strings.Cut(common, "\n## ")
+	steps := quotesOf(common, 2)
+	assert.NotEmpty(t, steps)
+	files, err := filepath.Glob(filepath.Join("*", "main.go"))
+	require.NoError(t, err)
+	for _, file := range files {
+		name := filepath.Dir(file)
+		code := source(name)
+		assert.LessOrEqual(t, strings.Count(code, "\n"), longest(name), "lines of %s", name)
+		assert.True(t, described[name] || name == "demo", "%s has no section", name) // demo runs the others
+		if strings.HasPrefix(name, "rdma_") {
+			for _, step := range steps {
+				assert.Contains(t, code, step, "%s", name)
 			}
 		}
 	}
-	programs, err := filepath.Glob(filepath.Join("*", "main.go"))
-	require.NoError(t, err)
-	for _, p := range programs {
-		name := filepath.Dir(p)
-		assert.LessOrEqual(t, len(source(name)), longest(name), name)
-		if name == "demo" {
-			continue // it runs the others
+}
+
+// quotesOf returns the code in a column of the tables in a text. Column 1 is the first.
+func quotesOf(text string, column int) (quotes []string) {
+	for line := range strings.Lines(text) {
+		cells := strings.Split(line, "|")
+		if !strings.HasPrefix(line, "|") || column >= len(cells) {
+			continue
 		}
-		assert.Contains(t, lengths, name)
-		if !strings.HasPrefix(name, "kv_") && !strings.HasPrefix(name, "broadcast_") { // these are made of what the others show
-			assert.True(t, steps[name], "the steps of %s are missing", name)
+		for _, m := range quote.FindAllStringSubmatch(cells[column], -1) {
+			quotes = append(quotes, m[1])
 		}
 	}
+	return quotes
 }

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Measures Verbena beside UCX, libfabric and perftest, and writes the tables and the plots of
-# docs/performance.md. It takes 6 minutes, and begins anew when it is run again.
+# Measures Verbena beside UCX, libfabric and perftest. It writes the tables to .build/peers.md,
+# and the plots of docs/performance.md, whose tables have the medians. It takes 6 minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 . scripts/perf-pair.sh
 "${GO:-go}" build -tags "${TAGS:-}" -o "$folder/verbena" ./cmd/verbena
 
-"$folder/verbena" perf peers -rounds "${ROUNDS:-5}" -markdown docs/performance.md
+mkdir -p .build
+printf '%s\n' '<!-- verbena perf peers -->' '<!-- verbena perf peers ends -->' >.build/peers.md
+"$folder/verbena" perf peers -rounds "${ROUNDS:-5}" -markdown .build/peers.md
 
 sizes=64,256,1024,4096,16384,65536,262144,1048576,4194304
 mkdir "$folder/latency" "$folder/bandwidth"

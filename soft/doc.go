@@ -19,33 +19,50 @@
 //
 //	soft-lo?loss=0.1&reorder=0.05&seed=7&capture=trace.pcap
 //
-// Options are loss, duplicate, reorder, corrupt and mark (probabilities from 0 to 1,
-// drawn for each packet that arrives), seed (of those draws), delay and rate (how much later, and
-// how many bytes a second, packets arrive), srd_seed (of the order of
-// messages on SRD queue pairs), capture (a file that takes all packets in the pcap format),
-// shards (how many engines can work without waiting for each other), spin (how long the
-// device's goroutines look for more before they sleep), congestion (congestion
-// control, with "on"), and what can be set to "off": local (shared memory with devices of this
-// machine), and segmentation, coalescing and batch (offloads of the kernel).
+// Options are loss, duplicate, reorder, corrupt and mark (probabilities from 0 to 1, drawn for
+// each packet that arrives), seed (of those draws), delay and rate (by how much packets arrive
+// later, and how many bytes arrive in a second), srd_seed (of the packet order of SRD), capture
+// (a file that receives all packets in the pcap format), shards (how many engines can work
+// without waiting for each other), spin (how long the device's goroutines look for packets
+// before they sleep), congestion (congestion control, with "on"), and what can be set to "off":
+// local (shared memory with devices of this machine), and segmentation, coalescing and batch
+// (offloads of the kernel).
 //
 // # Transport services
 //
-// There are reliable connections (RC), unreliable connections (UC), unreliable
-// datagrams (UD), and the scalable reliable datagrams of Amazon's EFA (SRD). A request on UC or UD is complete when its last packet has left,
-// and packets leave at a bounded rate, since the peer acknowledges nothing. Of
-// what arrives, a message on UC that is not whole, or that no receive
-// fits, is dropped, and so is a datagram with another Q_Key, or that no receive
-// fits; the receive stays for the next. An error of a send request stops the send
-// queue alone (state SQE).
+// There are reliable connections (RC), unreliable connections (UC), unreliable datagrams (UD),
+// and the scalable reliable datagrams of Amazon's EFA (SRD). A request on UC or UD is complete
+// when its last packet has left. Its packets leave at a bounded rate, since the peer
+// acknowledges nothing. The device drops a message on UC that is incomplete or fits no receive,
+// and a datagram that has another Q_Key or fits no receive; the receive stays for the next one.
+// An error of a send request stops the send queue alone (state SQE).
 //
-// A datagram is one packet of at most the port's MTU. A queue pair for datagrams
-// takes them at all addresses of its device. The 40 bytes in front of the data hold
-// the IP header, an IPv4 one in the last 20 (annex A17); of its fields the
-// addresses, the length and the checksum are those of the packet, the others what
-// this device sends.
+// A datagram is one packet of at most the port's MTU. A queue pair for datagrams receives at all
+// addresses of its device. The 40 bytes before the data hold the IP header, an IPv4 one in the
+// last 20 (annex A17). Its addresses, length and checksum are those of the packet; its other
+// fields are those that this device sends.
 //
-// SRD has the limits, flags and statuses of EFA, for programs that are to run there, and
-// reaches other software devices only. Messages come in an order that differs on purpose
-// from that in which they are sent, and is the same again for a srd_seed as far as they
-// are posted together. docs/software-device.md says what can be relied on.
+// # SRD
+//
+// SRD has the limits, flags and statuses of EFA, for programs that are to run there, and reaches
+// other software devices only. The device reorders messages on purpose. Messages that are posted
+// together arrive in the same order again with the same srd_seed. docs/software-device.md says
+// what programs can rely on. Requests fail with these statuses, and with EFA's vendor errors
+// ([verbs.WC].VendorError):
+//
+//	StatusFlushed                   1       the queue pair is in error
+//	StatusLocalQPOperationError     4       the address handle was destroyed
+//	StatusLocalProtectionError      5       wrong local key, or closed region
+//	StatusRemoteAccessError         7       wrong remote key, bounds or rights
+//	StatusRemoteAborted             8       the peer's device was opened anew, or was unreachable for
+//	                                        an hour; the request may have been executed
+//	StatusRemoteInvalidRDRequest    9       no such queue pair, wrong state, or another Q_Key
+//	StatusRNRRetryExceeded          10      no receive after QPAttr.RNRRetry repetitions
+//	                                        (7: for ever; not set: none)
+//	StatusRemoteInvalidRequest      11, 18  longer than the receive, which stays for the next
+//	                                        message; only one end has UnsolicitedWriteRecv
+//	StatusBadResponse               12      the peer's receive names memory that is gone
+//	StatusResponseTimeout           13, 15  the peer did not answer for 4 s; 15: it never sent
+//	                                        anything
+//	StatusRemoteOperationError      14      the peer has no address handle for this device
 package soft

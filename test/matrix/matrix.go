@@ -1,6 +1,6 @@
 // Package matrix runs the operations of the workload program in every combination of
 // devices, size, address family, path MTU and list of buffers, beside the kernel's rxe
-// (package rig), and makes one table of what came of it. A selection runs on the
+// (package rig), and makes tables of the results. A selection runs on the
 // software device of any machine.
 package matrix
 

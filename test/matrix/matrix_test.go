@@ -57,7 +57,8 @@ func runCases(t *testing.T, cases []Case, where places, bin string) {
 // chooses the cases: "all", or "3" for those in which every three values meet; those in
 // which every two meet are among the tests that TestRig of test/rig runs in its
 // guest.
-// VERBENA_MATRIX_FILE is a file that the table replaces.
+// VERBENA_MATRIX_FILE is the document to write, with the summary, and VERBENA_MATRIX_CASES
+// the file to write with a cell for each case.
 func TestRigMatrix(t *testing.T) {
 	choice := os.Getenv("VERBENA_MATRIX")
 	if choice == "" {
@@ -76,8 +77,14 @@ func TestRigMatrix(t *testing.T) {
 	results, err := ParseResults(output)
 	require.NoError(t, err)
 	assert.Len(t, results, len(cases))
+	all := All()
+	slices.SortFunc(results, func(a, b Result) int { return slices.Index(all, a.Case) - slices.Index(all, b.Case) })
 	if file := os.Getenv("VERBENA_MATRIX_FILE"); file != "" {
 		require.NoError(t, os.WriteFile(file, []byte(page(results, output)), 0o644))
+	}
+	if file := os.Getenv("VERBENA_MATRIX_CASES"); file != "" {
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		require.NoError(t, os.WriteFile(file, []byte(casesHead+Cases(results)), 0o644))
 	}
 	for _, r := range results {
 		assert.True(t, r.OK, "%v", r.Case)
@@ -203,20 +210,34 @@ func page(results []Result, output string) string {
 			failed++
 		}
 	}
-	all := All()
-	slices.SortFunc(results, func(a, b Result) int { return slices.Index(all, a.Case) - slices.Index(all, b.Case) })
 	_, kernel, _ := strings.Cut(output, "KERNEL ")
 	kernel, _, _ = strings.Cut(kernel, "\n")
-	return fmt.Sprintf(pageHead, len(results), len(all), failed, ackTimeout, kernel, rdmaCore()) + Table(results)
+	return fmt.Sprintf(pageHead, len(results), len(All()), failed, ackTimeout, kernel, rdmaCore()) + Summary(results)
 }
 
 const pageHead = `# Every operation beside the kernel's rxe
 
-Made by ` + "`make matrix`" + `: every operation, as two processes of one program ([test/workload](../test/workload/main.go)), in a virtual machine with the kernel's software RDMA adapter. The two ends are rxe through libibverbs, and the software device, which is on the other host of a virtual cable (with rxe at both ends, rxe talks to itself). The end at which data arrives checks every byte. Both print its checksum, and have to print the same.
+` + "`make matrix`" + ` writes this page. It runs every operation in a virtual machine, between two processes of one program ([test/workload](../test/workload/main.go)), with each of these values:
 
-Cases run: %d of the %d that there are. Failed: %d. Both ends had ` + "`-ack-timeout %s`" + `: an emulated machine on a busy host can stand still for longer than the half second for which devices repeat a packet otherwise. Kernel %s, rdma-core %s, Ethernet with an MTU of 4500.
+| value | |
+|---|---|
+| devices, requester × responder | rxe (the kernel's software RDMA adapter, through libibverbs) and soft (the software device), on two hosts joined by a virtual cable. With rxe at both ends, rxe talks to itself |
+| bytes | 0, 1, 255, 256, 1023, 4096, 65537, 16777216; operations on values have 8 |
+| address family | IPv4, IPv6 |
+| path MTU | 256, 512, 1024, 2048, 4096 |
+| buffers of each task | 1 and 3, alternating from one path MTU to the next and from one family to the other |
 
-Columns are address families and path MTUs. In the table are the seconds that both ends took from start to end, under emulation: they say nothing of speed. ⋮ marks data in a list of three buffers at each task. – is a case that was not run.
+The end that receives the data checks every byte. Both ends print a checksum, and the two must be equal.
+
+Cases run: %d of %d. Failed: %d. Both ends use ` + "`-ack-timeout %s`" + `, since an emulated machine on a busy host can stop for longer than the half second for which devices repeat a packet by default. Kernel %s, rdma-core %s, Ethernet with an MTU of 4500.
+
+Each cell has the cases that passed, of those that ran. The file ` + "`.build/matrix.md`" + ` has a cell for each case.
+
+`
+
+const casesHead = `# Every operation beside the kernel's rxe: all cases
+
+` + "`make matrix`" + ` writes this file. Columns are address families and path MTUs. Cells are the seconds that both ends took from start to end under emulation, which say nothing of speed. ⋮ marks tasks with three buffers each. – marks a case that did not run.
 
 `
 
@@ -260,7 +281,7 @@ func TestCovering(t *testing.T) {
 	}
 }
 
-func TestTable(t *testing.T) {
+func TestTables(t *testing.T) {
 	all := All()
 	results := []Result{{all[0], true, 0.25}, {all[1], true, 1.5}, {all[2], false, 0}, {all[len(all)-1], true, 3}}
 	output := "before\n"
@@ -276,5 +297,10 @@ func TestTable(t *testing.T) {
 |---|---|---|---|---|---|---|---|---|---|---|---|---|
 | read | rxe × rxe | 0 | 0.2 | 1.5 ⋮ | failed | – | – | – | – | – | – | – |
 | sync_event | soft × soft | 8 | – | – | – | – | – | – | – | – | – | 3.0 |
-`, Table(results))
+`, Cases(results))
+	assert.Equal(t, `| operation | rxe × rxe | soft × rxe | rxe × soft | soft × soft |
+|---|---|---|---|---|
+| read | 2 of 3 | – | – | – |
+| sync_event | – | – | – | 1 of 1 |
+`, Summary(results))
 }

@@ -7,10 +7,49 @@ import (
 	"strings"
 )
 
-// Table makes one table of results, in Markdown: a row for each operation, devices and
-// size, a column for each family and path MTU, and there the seconds that it
-// took, or that it failed.
-func Table(results []Result) string {
+// Summary returns a table in Markdown: a row for each operation, a column for each pair of
+// devices, and in each cell how many cases passed of those that ran.
+func Summary(results []Result) string {
+	type cell struct {
+		operation string
+		ends      Ends
+	}
+	ran, passed := map[cell]int{}, map[cell]int{}
+	var operations []string
+	for _, r := range results {
+		at := cell{r.Pair.Name, r.Ends}
+		ran[at]++
+		if r.OK {
+			passed[at]++
+		}
+		if !slices.Contains(operations, r.Pair.Name) {
+			operations = append(operations, r.Pair.Name)
+		}
+	}
+	var s strings.Builder
+	s.WriteString("| operation |")
+	for _, e := range ends {
+		fmt.Fprintf(&s, " %v |", e)
+	}
+	s.WriteString("\n|---|" + strings.Repeat("---|", len(ends)) + "\n")
+	for _, operation := range operations {
+		fmt.Fprintf(&s, "| %s |", operation)
+		for _, e := range ends {
+			if at := (cell{operation, e}); ran[at] > 0 {
+				fmt.Fprintf(&s, " %d of %d |", passed[at], ran[at])
+			} else {
+				s.WriteString(" – |")
+			}
+		}
+		s.WriteString("\n")
+	}
+	return s.String()
+}
+
+// Cases returns a table in Markdown with a cell for each case: a row for each operation, pair
+// of devices and size, and a column for each address family and path MTU. A cell has the
+// seconds that the case took, or says that it failed.
+func Cases(results []Result) string {
 	cells := map[string]string{}
 	var rows []Case
 	for _, r := range results {
@@ -41,13 +80,14 @@ func Table(results []Result) string {
 	return s.String()
 }
 
-// column is the case without the length of its list: there is one for each.
+// column names the cell of a case. The number of buffers is left out, since there is one case
+// for each cell.
 func (c Case) column() string {
 	c.SGE = 0
 	return c.String()
 }
 
-// cell is what the table says of a result.
+// cell is what Cases says of a result.
 func (r Result) cell() string {
 	if !r.OK {
 		return "failed"

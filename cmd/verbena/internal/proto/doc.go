@@ -1,5 +1,5 @@
-// Package proto has the messages of verbena send and receive, and their encoding. What a
-// transfer consists of is in docs/transfer.md, with the layout of each message.
+// Package proto has the messages of verbena send and receive, and their encoding.
+// docs/transfer.md has the order in which the two ends send them.
 //
 // Integers are big-endian and of fixed width, so that there is one encoding of each
 // message. Decode is strict: it takes nothing that Encode does not write, and bounds every

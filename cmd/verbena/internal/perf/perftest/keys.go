@@ -1,7 +1,15 @@
-// Package perftest says what the programs of perftest say to each other over TCP, so that
-// one end of a test may be one of them: ib_write_bw, ib_read_lat and their kin, of version
-// 6.06 of that conversation (perftest 4.5). It was written from recordings of it between
-// those programs; docs/perf.md has what they show.
+// Package perftest speaks the protocol of perftest's programs over TCP, so that one end of a
+// test may be one of them: ib_write_bw, ib_read_lat and their kin, of version 6.06 of the
+// protocol (perftest 4.5). It was written from recordings of these programs:
+//
+//   - First the client, then the server, sends each of: "6.06" in 16 bytes; the numbers 4096 and
+//     64 in 4 bytes each; the digit of the path MTU, 1 to 5, and a zero byte; the [Keys].
+//   - They repeat the Keys until each end has sent them three times (write_bw, read_bw,
+//     atomic_bw) or four times.
+//   - After the test each end sends the Keys once more. In the tests of three times, five values
+//     of 8 bytes, the client's result, and the Keys again follow. The last message is "done".
+//     write_lat ends without any of these.
+//   - In write_lat the server writes first. In send_lat the client sends first.
 package perftest
 
 import (
