@@ -9,7 +9,7 @@ import (
 
 // Limits are what a device allows in the attributes of its queue pairs.
 type Limits struct {
-	Ports          int
+	Ports          int // they are numbered from 1
 	PKeys          int // entries of the P_Key table; zero if not known
 	InitReadAtomic int // greatest MaxInitReadAtomic
 	DestReadAtomic int // greatest MaxDestReadAtomic
