@@ -7,8 +7,10 @@
 # make rig     the tests in the virtual machine with the kernel's RDMA stack alone, also
 #              under AddressSanitizer; PARTS="rdma dma" chooses
 # make matrix  every operation in every combination there; MATRIX=3 is shorter
-# make failures  what each end of a connection is told when it fails, there; writes the table
-# make windows  what each request about memory windows ends with, there; writes the table
+# make failures  what each end of a connection is told when it fails, there; the table
+#              goes to .build/failures.md
+# make windows  what each request about memory windows ends with, there; the table goes to
+#              .build/windows.md
 # make attack  the attacks on the software device, 10 s each, as a table; ATTACK=1m is longer,
 #              ROWS=one_host/forged chooses; as root, also from other hosts
 # make soak    a server and clients that come, go, are killed and stopped, while faults are
@@ -66,11 +68,11 @@ matrix: setup
 		$(GO) test -count=1 -timeout 5h -run TestRigMatrix -v ./test/matrix
 
 failures: setup
-	VERBENA_FAILURES_FILE=$(CURDIR)/docs/connecting-failures.md \
+	VERBENA_FAILURES_FILE=$(CURDIR)/.build/failures.md \
 		$(GO) test -count=1 -tags "$(TAGS)" -timeout 30m -run TestRigFailures -v ./cgo/ibverbs
 
 windows: setup
-	VERBENA_WINDOWS_FILE=$(CURDIR)/docs/memory-windows.md \
+	VERBENA_WINDOWS_FILE=$(CURDIR)/.build/windows.md \
 		$(GO) test -count=1 -tags "$(TAGS)" -timeout 30m -run TestRigWindows -v ./cgo/ibverbs
 
 SOAK_TIME ?= 1h

@@ -16,10 +16,9 @@ const (
 	slotSize = 4096 // bytes of each
 )
 
-// producer writes chunks into the slots of a consumer, one after the other, round and round.
-// Its counters are of chunks.
+// producer writes chunks into the slots of a consumer, in turn. Its counters count chunks.
 type producer struct {
-	end     *end // memory for as many slots of its own
+	end     *end // its memory has as many slots
 	conn    *rdma.Connection
 	remote  *mmap.Map // the consumer's slots
 	writes  *rdma.Pool
@@ -42,9 +41,9 @@ func (p *producer) prepare() (err error) {
 	})
 }
 
-// push writes as long as there are slots: the consumer's are free when it has taken their
-// chunks, and those at this end, and their tasks, when the writes have completed. It is called
-// first when the context is Running.
+// push writes while there are free slots. A slot of the consumer is free when its chunk has
+// been taken; a slot of this end, and its task, when the write has completed. The first call
+// is made when the context is Running.
 func (p *producer) push() {
 	for !p.ended && p.sent < min(p.taken, p.written)+slots {
 		at := p.sent % slots * slotSize
@@ -76,10 +75,10 @@ type consumer struct {
 	credits *rdma.Pool
 	take    func(chunk int, slot []byte)
 	taken   uint32
-	given   uint32 // how many of these the producer knows of, or will
+	given   uint32 // how many of these the producer has been told
 }
 
-// prepare makes the message of credits, and takes a chunk for each slot.
+// prepare makes the task for the consumer's messages, and posts a receive for each slot.
 func (c *consumer) prepare() (err error) {
 	c.credits, err = c.end.rdma.Pool(1,
 		func(t *rdma.Task) {
@@ -98,8 +97,8 @@ func (c *consumer) prepare() (err error) {
 	})
 }
 
-// giveBack says how many chunks have been taken, in a message without data. While one is under
-// way, what is taken waits for the next.
+// giveBack tells the producer how many chunks have been taken. One message is under way at a
+// time; its completion calls giveBack again.
 func (c *consumer) giveBack() {
 	if c.given == c.taken || c.credits.Available() == 0 || c.end.rdma.State() != pe.Running {
 		return

@@ -14,10 +14,10 @@ import (
 	"github.com/verbena-rdma/verbena/soft"
 )
 
-// Over networks that are bad in different ways the result is the same.
+// The result is the same over networks that are bad in different ways.
 func TestTransferUnderFaults(t *testing.T) {
 	for faults, counter := range map[string]string{
-		"loss=0.1":     "completer_retry_err", // says that the test did meet the fault
+		"loss=0.1":     "completer_retry_err", // this counter shows that the fault occurred
 		"reorder=0.2":  "out_of_seq_request",
 		"corrupt=0.05": "rx_icrc_errors",
 	} {

@@ -17,8 +17,8 @@ const recordSize = 64
 // address is what a program needs to connect to another and to write to its memory.
 type address struct{ conn, memory []byte }
 
-// recorder writes records to a server. When the server dies, it connects to the next one,
-// and writes what the last one did not acknowledge.
+// recorder writes records to a server. When the server dies, it connects to the next one, and
+// writes the records that were not acknowledged.
 type recorder struct {
 	end     *end
 	dial    func(ctx context.Context, ours []byte) (address, error) // waits for a server
@@ -26,10 +26,10 @@ type recorder struct {
 	writes  *rdma.Pool // as many tasks as records under way
 	conn    *rdma.Connection
 	remote  *mmap.Map
-	waiting []int // records to be written when there is a connection
+	waiting []int // records to write when there is a connection
 }
 
-// prepare makes the tasks, and follows the connection.
+// prepare makes the tasks, and connects again whenever the connection has ended.
 func (c *recorder) prepare(ctx context.Context, records int) (err error) {
 	c.writes, err = c.end.rdma.Pool(records,
 		func(t *rdma.Task) {
@@ -37,9 +37,9 @@ func (c *recorder) prepare(ctx context.Context, records int) (err error) {
 			_ = t.Free()
 			c.written(record)
 		},
-		func(t *rdma.Task, err error) { // the connection ends with it
+		func(t *rdma.Task, err error) { // the connection ends too
 			c.waiting = append(c.waiting, t.UserData().(int))
-			_ = t.Free() // lets go of the old server's memory
+			_ = t.Free() // releases the old server's memory
 		})
 	c.end.rdma.OnStateChange(func(_, next pe.State) {
 		if next == pe.Running {
@@ -67,8 +67,8 @@ func (c *recorder) prepare(ctx context.Context, records int) (err error) {
 	return err
 }
 
-// connect begins a new connection, on the engine's goroutine; waiting for a server takes
-// another one.
+// connect begins a new connection. It runs on the engine's goroutine, and waits for a server
+// on another one.
 func (c *recorder) connect(ctx context.Context) {
 	if c.end.rdma.State() != pe.Running {
 		return // the program is stopping

@@ -37,13 +37,13 @@ func (m *messenger) send(ctx context.Context, conn *rdma.Connection, message []b
 }
 
 // caller makes calls, from any number of goroutines. A credit is the number of a call, and
-// the right to a receive at the server.
+// stands for a receive at the server.
 type caller struct {
 	messenger
 	conn    *rdma.Connection
-	credits chan int // those that are free, callCredits at first
+	credits chan int // the free ones; callCredits at first
 	replies [callCredits]chan []byte
-	over    chan struct{} // closed when no reply will come any more
+	over    chan struct{} // closed when no more replies will come
 }
 
 // call sends a request and returns the reply. If ctx ends first, the call goes on without
@@ -74,6 +74,7 @@ func (c *caller) call(ctx context.Context, request []byte) ([]byte, error) {
 	}
 }
 
+// exchange sends a request with a credit, and waits for the reply.
 func (c *caller) exchange(credit int, request []byte) ([]byte, error) {
 	if err := c.send(context.Background(), c.conn, request, uint32(credit)); err != nil {
 		return nil, err
@@ -86,7 +87,7 @@ func (c *caller) exchange(credit int, request []byte) ([]byte, error) {
 	}
 }
 
-// collect gives each reply to its call, until the context stops. Its inbox has a receive for
+// collect hands each reply to its call, until the context stops. The inbox has a receive for
 // each credit.
 func (c *caller) collect(ctx context.Context, inbox *await.Receiver) error {
 	defer close(c.over)
@@ -100,16 +101,16 @@ func (c *caller) collect(ctx context.Context, inbox *await.Receiver) error {
 	return nil
 }
 
-// answer answers requests, one after the other, until the context stops. For each client its
-// inbox has callCredits receives, and there is one more: that of the request at hand, which
-// is posted again only when its reply has arrived.
+// answer replies to requests, one after the other, until the context stops. The inbox has
+// callCredits receives for each client, and one more: the receive of a request is posted again
+// only when the reply has arrived.
 func (m *messenger) answer(ctx context.Context, inbox *await.Receiver, handle func(request []byte) (reply []byte)) error {
 	for msg, err := range inbox.Messages(ctx) {
 		switch credit, ok := msg.Imm(); {
 		case msg == nil:
 			return err
 		case err == nil && ok:
-			_ = m.send(ctx, msg.Connection(), handle(msg.Bytes()), credit) // if it fails, the client is gone
+			_ = m.send(ctx, msg.Connection(), handle(msg.Bytes()), credit) // fails if the client is gone
 		}
 	}
 	return nil

@@ -21,22 +21,22 @@ type server struct {
 	left   func(client *rdma.Connection, reason error)
 }
 
-// prepare takes messages of up to size bytes, of all clients, and follows the clients. It is
-// called while the context is Idle.
+// prepare receives messages of up to size bytes from all clients, and follows their
+// connections. It is called while the context is Idle.
 func (s *server) prepare(receives, size int) error {
 	s.rdma.OnConnection(func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 		switch state {
-		case rdma.Failed: // the client died, or did something that is not allowed
+		case rdma.Failed: // the client died, or a request of it was refused
 			_ = conn.Close() // gives its place to the next client
 		case rdma.Closed:
-			s.left(conn, conn.Err()) // its user data may be nil: accept could not connect it
+			s.left(conn, conn.Err())
 		}
 	})
 	return s.rdma.Receive(receives, size, func(m *rdma.Message) { s.handle(m.Connection(), m.Bytes()) })
 }
 
-// accept makes a connection for a client, whose descriptor it is given, and returns the
-// descriptor for the client. Any goroutine may call it, such as one that serves HTTP.
+// accept connects a client by its descriptor, and returns the descriptor for the client. Any
+// goroutine may call it, such as one that serves HTTP.
 func (s *server) accept(ctx context.Context, theirs []byte) (ours []byte, err error) {
 	err = await.Func(ctx, s.rdma.Engine(), func() error {
 		conn, desc, err := s.rdma.Export()

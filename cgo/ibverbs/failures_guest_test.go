@@ -23,9 +23,9 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// TestGuestFailures has connections fail in every way, and checks what each end is told.
-// It prints the table of docs/connecting-failures.md. Most of the time, all cases wait for
-// time-outs, the longest of which are the kernel's, 98 s.
+// TestGuestFailures makes connections fail in every way, checks what each end is told, and
+// prints a table. docs/connecting-failures.md has a summary of it. Most of the time, all cases
+// wait for time-outs, the longest of which are the kernel's, 98 s.
 //
 // Short: not at all.
 func TestGuestFailures(t *testing.T) {

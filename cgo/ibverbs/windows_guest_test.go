@@ -396,8 +396,8 @@ func text(err, want error, name string) string {
 	return err.Error()
 }
 
-// TestGuestWindows does everything that can be done with memory windows, and prints the
-// table of docs/memory-windows.md.
+// TestGuestWindows does everything that can be done with memory windows, checks how each
+// request ends, and prints a table. docs/memory-windows.md has a summary of it.
 func TestGuestWindows(t *testing.T) {
 	adapter := openAdapter(t)
 	software := openSoft(t, soft.Faults{})

@@ -1,6 +1,7 @@
 // Package greeting is what the two ends of an exchange over connections by address tell
 // each other in the private data of the connection manager's messages, and in the words of
-// their landing memory. docs/descriptors.md has the layout.
+// their landing memory. A message is the magic, the version, the kind, and the fields of the
+// struct below in their order; numbers are big-endian.
 //
 // Private data travels without its length: what follows a greeting is zero.
 package greeting
