@@ -35,6 +35,7 @@ var (
 	reads                   *rdma.Pool
 	writes                  *rdma.Pool
 	sends                   *rdma.Pool
+	datagrams               *rdma.DatagramPool
 	n                       int
 	desc                    []byte
 	log                     zerolog.Logger
