@@ -99,7 +99,7 @@ func (b *bridge) sayGoodbye() {
 		b.conn.shut()
 		return
 	}
-	b.conn.signal.post(signalGoodbye, 0)
+	b.conn.signal.post(signalLast, 0)
 }
 
 func (b *bridge) signaled()                    {}

@@ -47,7 +47,7 @@ func (c Capabilities) String() string {
   transports      %v
   tasks           %s
 `, c.Transport, c.Transports, strings.Join(operations, ", "))
-	if c.Transport == verbs.RC {
+	if c.connections() {
 		s += fmt.Sprintf("  message         %d bytes\n  connections     %d in one context, %s\n", c.MaxMessage, c.MaxConnections, connect)
 	} else {
 		s += fmt.Sprintf("  message         %d bytes\n", c.MaxSend)
@@ -62,12 +62,15 @@ func (c Capabilities) String() string {
 	return s
 }
 
+// connections reports whether the transport service has connections.
+func (c *Capabilities) connections() bool { return c.Transport == verbs.RC || c.Transport == verbs.UC }
+
 // connectionLimit is the most connections of one context: each takes 16 bytes of registered
 // memory, and a place in lists, from the start.
 const connectionLimit = 1 << 16
 
 // QueryCapabilities asks a device what contexts of a transport service can do on it: RC,
-// UD or SRD. One that it does not have supports nothing. Its errors are the device's.
+// UC, UD or SRD. One that it does not have supports nothing. Its errors are the device's.
 func QueryCapabilities(dev verbs.Device, transport verbs.QPType) (Capabilities, error) {
 	if dev == nil {
 		return Capabilities{}, fmt.Errorf("rdma: query capabilities: %w: no device is given; open one first", ErrInvalid)
@@ -121,9 +124,12 @@ func capabilitiesOf(dev verbs.Device, attr *verbs.DeviceAttr, transport verbs.QP
 		Windows:        attr.MWTypes.Has(verbs.MWType2) && attr.Invalidation,
 		ByAddress:      byAddress,
 	}
+	if transport == verbs.UC {
+		c.MaxReadAtomic, c.Atomics, c.Windows, c.ByAddress = 0, false, false, false
+	}
 	c.Reads = c.MaxReadAtomic > 0
 	c.MaxRecvSGE, c.MaxReceives = attr.MaxSGE, attr.MaxQPWR
-	if attr.MaxSRQ > 0 {
+	if attr.MaxSRQ > 0 && transport == verbs.RC {
 		c.MaxRecvSGE, c.MaxReceives = attr.MaxSRQSGE, attr.MaxSRQWR
 	}
 	return c
@@ -132,7 +138,7 @@ func capabilitiesOf(dev verbs.Device, attr *verbs.DeviceAttr, transport verbs.QP
 // Supports reports whether tasks of the kind can run.
 func (c *Capabilities) Supports(op Operation) bool {
 	switch {
-	case !op.known() || !c.Transports.Has(c.Transport) || op.onWord() && c.Transport != verbs.RC:
+	case !op.known() || !c.Transports.Has(c.Transport) || op.onWord() && !c.connections():
 		return false
 	case op == OpReceive:
 		return c.MaxReceives > 0

@@ -163,9 +163,6 @@ func (c *Connections) newConnection(op string, setUp func(*Connection) error) (*
 	if err := c.control.Require(op, pe.Starting, pe.Running); err != nil {
 		return nil, err
 	}
-	if c.set.Transport != verbs.RC {
-		return nil, fmt.Errorf("rdma: %s in context %q: %w: its Config.Transport is %v; it has an endpoint and peers: ExportEndpoint, NewPeer", op, c.set.Name, ErrNotSupported, c.set.Transport)
-	}
 	if len(c.free) == 0 {
 		return nil, fmt.Errorf("rdma: %s in context %q: %w: all %d are taken; close one, or raise Config.MaxConnections",
 			op, c.set.Name, ErrFull, c.set.MaxConnections)
@@ -204,7 +201,7 @@ func (c *Connections) newConnection(op string, setUp func(*Connection) error) (*
 // openLane makes the queue pair.
 func (conn *Connection) openLane() (err error) {
 	c, s := conn.ctx, conn.ctx.set
-	init := verbs.QPInit{Type: verbs.RC, SRQ: c.srq, MaxSendSGE: s.MaxSendSGE, MaxInline: s.inline, AdaptiveRetransmission: s.adaptive}
+	init := verbs.QPInit{Type: s.Transport, SRQ: c.srq, MaxSendSGE: s.MaxSendSGE, MaxInline: s.inline, AdaptiveRetransmission: s.adaptive}
 	if c.srq == nil {
 		init.MaxRecvWR = 1
 	}
@@ -221,14 +218,14 @@ func (conn *Connection) export() ([]byte, error) {
 	if err := conn.initialize(s.Port, s.PKeyIndex); err != nil {
 		return nil, err
 	}
-	signal, err := newReadySignal(conn)
-	if err != nil {
+	signal, word := conn.newSignal()
+	if err := word.register(conn); err != nil {
 		return nil, err
 	}
 	var random [12]byte
 	_, _ = rand.Read(random[:]) // never fails
 	conn.local = endpoint{
-		transport: verbs.RC,
+		transport: s.Transport,
 		gidType:   port.gid.Type,
 		gid:       port.gid.GID,
 		udpPort:   cmp.Or(port.gid.UDPPort, roceUDPPort),
@@ -239,15 +236,35 @@ func (conn *Connection) export() ([]byte, error) {
 		qpn:       conn.lane.Num(),
 		psn:       binary.NativeEndian.Uint32(random[8:]) & 0xffffff,
 		nonce:     binary.NativeEndian.Uint64(random[:]) | 1,
-		readyAddr: signal.region.Addr(),
-		readyKey:  signal.region.RKey(),
+		readyAddr: word.region.Addr(),
+		readyKey:  word.region.RKey(),
 	}
 	conn.establishment = signal
 	desc, err := conn.local.encode()
 	if err != nil {
-		signal.release()
+		word.release()
 	}
 	return desc, err
+}
+
+// descriptorSignal is the establishment of connections whose descriptors travel out of band.
+type descriptorSignal interface {
+	establishment
+	// await begins the time that the peer has.
+	await()
+	// begin is called once the queue pair is up and the connection is Connecting, or has been made
+	// Ready by the peer meanwhile.
+	begin()
+}
+
+// newSignal returns the establishment for the transport service, and its word.
+func (conn *Connection) newSignal() (descriptorSignal, *readyWord) {
+	if conn.ctx.set.Transport == verbs.UC {
+		s := &repeatedSignal{}
+		return s, &s.readyWord
+	}
+	s := &readySignal{}
+	return s, &s.readyWord
 }
 
 // Connect takes the peer's descriptor, binary or armored, and begins to connect.
@@ -264,7 +281,7 @@ func (conn *Connection) Connect(desc []byte) error {
 		return err
 	}
 	c := conn.ctx
-	signal, exported := conn.establishment.(*readySignal)
+	signal, exported := conn.establishment.(descriptorSignal)
 	if conn.state != Exported || !exported {
 		return fmt.Errorf("rdma: connect %v: %w: it is %v, and only one that Export has made can be connected, once", conn, ErrNotReady, conn.state)
 	}
@@ -296,6 +313,8 @@ func (conn *Connection) match(peer *endpoint) error {
 	switch err := sameNetwork(l.gidType, peer.gidType, l.gid, peer.gid); {
 	case err != nil:
 		return err
+	case l.transport != peer.transport:
+		return fmt.Errorf("%w: this end has the transport service %v, the peer %v; set Config.Transport to the same in both", ErrMismatch, l.transport, peer.transport)
 	case l.qpn == peer.qpn && l.gid == peer.gid && l.udpPort == peer.udpPort && l.nonce != peer.nonce:
 		return fmt.Errorf("%w: the descriptor is an old one of this same address and queue pair; export it again", ErrMismatch)
 	}

@@ -224,7 +224,7 @@ func (e *cmEnd) event(ev *verbs.CMEvent) {
 
 // sayGoodbye implements establishment: when all tasks have completed, so does a signal
 // behind them, and ended tells the peer.
-func (e *cmEnd) sayGoodbye() { e.conn.signal.post(signalGoodbye, 0) }
+func (e *cmEnd) sayGoodbye() { e.conn.signal.post(signalLast, 0) }
 
 // ended implements establishment.
 func (e *cmEnd) ended() {

@@ -81,7 +81,7 @@ func decodeEndpoint(desc []byte) (endpoint, error) {
 func (e *endpoint) invalidField() (field string, value any) {
 	const max24 = 1<<24 - 1
 	switch {
-	case e.transport != verbs.RC:
+	case e.transport != verbs.RC && e.transport != verbs.UC:
 		return "transport service", e.transport
 	case e.gidType != verbs.GIDInfiniBand && e.gidType != verbs.GIDRoCEv2:
 		return "GID type", e.gidType

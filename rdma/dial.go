@@ -68,6 +68,9 @@ func (c *Connections) Dial(addr string, cfg DialConfig) (*Connection, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rdma: %s: %w", op, err)
 	}
+	if c.set.Transport == verbs.UC {
+		return nil, fmt.Errorf("rdma: %s with context %q: %w", op, c.set.Name, errNotByAddress)
+	}
 	var d *dial
 	conn, err := c.newConnection(op, func(conn *Connection) error {
 		if err := c.manager.open(); err != nil {

@@ -10,7 +10,7 @@ import (
 // that the other has left. It belongs to one connection, which calls it on the engine's
 // goroutine; it calls ready, fail or peerClosed of the connection, and sets its deadline.
 type establishment interface {
-	// due is called at the connection's deadline while it is Connecting.
+	// due is called at the connection's deadline while it is Connecting and, over UC, Ready.
 	due(now time.Time)
 	// signaled is called when the peer may have written to the connection's word.
 	signaled()

@@ -87,6 +87,8 @@ func (c *base) listen(text string, cfg ListenConfig) (*Listener, error) {
 		most = maxAnswerData
 	case verbs.SRD:
 		return nil, fmt.Errorf("%w: no connection manager has SRD; exchange descriptors instead, with ExportEndpoint and NewPeer", ErrNotSupported)
+	case verbs.UC:
+		return nil, errNotByAddress
 	}
 	if len(cfg.PrivateData) > most {
 		return nil, fmt.Errorf("%w: %d bytes of private data; an answer takes %d", ErrRange, len(cfg.PrivateData), most)
@@ -164,6 +166,9 @@ func (l *Listener) close() error {
 	}
 	return nil
 }
+
+// errNotByAddress refuses addresses for UC: librdmacm does not make such connections.
+var errNotByAddress = fmt.Errorf("%w: connections of UC are not made by address; exchange descriptors instead, with Export and Connect", ErrNotSupported)
 
 var errListenerClosed = errors.New("its listener was closed")
 

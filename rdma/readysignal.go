@@ -1,15 +1,9 @@
 package rdma
 
 import (
-	"encoding/binary"
-	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
-	"unsafe"
 
-	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -30,14 +24,11 @@ import (
 // readySignal is the establishment of connections whose descriptors travel out of
 // band.
 type readySignal struct {
-	conn    *Connection
-	region  verbs.MR // the connection's word; nil: released
+	readyWord
 	active  bool
 	began   time.Time
-	again   time.Time   // when to take the signal back, or to send the next one; zero: when it fails
-	sending bool        // one was given to the queue pair since it was brought up
-	cancel  func()      // ends the watch on the word; nil: the device has no watches
-	pending atomic.Bool // the connection is among the context's written
+	again   time.Time // when to take the signal back, or to send the next one; zero: when it fails
+	sending bool      // one was given to the queue pair since it was brought up
 }
 
 const (
@@ -58,46 +49,6 @@ const (
 
 // within bounds a duration.
 func within(d, least, most time.Duration) time.Duration { return min(max(d, least), most) }
-
-// openReadyWords makes the memory that ready signals and goodbyes arrive in. No key of
-// it is given to peers: each gets that of a region of one word.
-func (c *Connections) openReadyWords() (err error) {
-	c.readyWords, err = mmap.New(c.dev, mmap.Config{Size: 8 * c.set.MaxConnections, Permissions: mmap.LocalReadWrite, PD: c.set.PD})
-	return err
-}
-
-// newReadySignal registers the connection's word, so that its key opens that of no other
-// connection, and none when the connection has been destroyed.
-func newReadySignal(conn *Connection) (*readySignal, error) {
-	r := &readySignal{conn: conn}
-	atomic.StoreUint64(r.word(), 0)
-	off, s := 8*conn.slot, conn.ctx.set
-	var err error
-	r.region, err = s.PD.RegMR(conn.ctx.readyWords.Bytes()[off:off+8:off+8], verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
-	if err != nil {
-		return nil, fmt.Errorf("register the 8 bytes that the peer's ready signal arrives in with %s: %w", conn.ctx.dev.Name(), err)
-	}
-	if qp, ok := conn.lane.QP().(verbs.ExpectKeyQP); ok {
-		if err := qp.ExpectKey(r.region.RKey()); err != nil {
-			return nil, errors.Join(err, r.region.Close())
-		}
-	}
-	return r, nil
-}
-
-// word is the connection's word of the memory that signals arrive in. The device may
-// write it at any time.
-func (r *readySignal) word() *uint64 {
-	return (*uint64)(unsafe.Pointer(&r.conn.ctx.readyWords.Bytes()[8*r.conn.slot]))
-}
-
-// arrived reports whether the peer has written a value: this end's nonce, or its
-// complement for a goodbye.
-func (r *readySignal) arrived(value uint64) bool {
-	var want [8]byte
-	binary.BigEndian.PutUint64(want[:], value)
-	return atomic.LoadUint64(r.word()) == binary.NativeEndian.Uint64(want[:])
-}
 
 // goodbyeArrived implements establishment.
 func (r *readySignal) goodbyeArrived() bool { return r.arrived(^r.conn.local.nonce) }
@@ -120,12 +71,9 @@ func (r *readySignal) begin() {
 	}
 	r.active = order > 0
 	now := time.Now()
-	if region, able := r.region.(verbs.WatchableMR); able {
-		var err error
-		if r.cancel, err = region.Watch(0, 8, r.written); err != nil {
-			conn.fail(conn.deviceError(err))
-			return
-		}
+	if err := r.watch(); err != nil {
+		conn.fail(conn.deviceError(err))
+		return
 	}
 	if r.active && conn.state == Connecting {
 		r.signal(now)
@@ -134,16 +82,9 @@ func (r *readySignal) begin() {
 	r.schedule(now)
 }
 
-// written is called by the device, on any goroutine, when the word was written.
-func (r *readySignal) written() {
-	if !r.pending.Swap(true) {
-		r.conn.ctx.written.add(r.conn)
-	}
-}
-
 // signaled implements establishment.
 func (r *readySignal) signaled() {
-	r.pending.Store(false)
+	r.taken()
 	goodbye := r.goodbyeArrived()
 	if r.conn.state == Connecting && (goodbye || r.arrived(r.conn.local.nonce)) {
 		r.peerReady()
@@ -271,50 +212,3 @@ func (r *readySignal) peerReady() {
 
 // ended implements establishment. The goodbye was a write.
 func (r *readySignal) ended() {}
-
-// release implements establishment.
-func (r *readySignal) release() {
-	if r.cancel != nil {
-		r.cancel()
-		r.cancel = nil
-	}
-	if r.region == nil {
-		return
-	}
-	if err := r.region.Close(); err != nil {
-		r.conn.ctx.set.Log.Warn().Err(err).Stringer("connection", r.conn).Msg("deregistering the word of the ready signal")
-	}
-	r.region = nil
-}
-
-// writtenWords takes connections whose words were written, each once, from the device's
-// goroutines to the engine's.
-type writtenWords struct {
-	pending atomic.Bool
-	mu      sync.Mutex
-	list    []*Connection
-	wake    func()
-}
-
-func (w *writtenWords) add(conn *Connection) {
-	w.mu.Lock()
-	w.list = append(w.list, conn)
-	w.mu.Unlock()
-	w.pending.Store(true)
-	w.wake()
-}
-
-// handle reads the words that were written, and returns how many there are.
-func (w *writtenWords) handle() int {
-	w.pending.Store(false)
-	w.mu.Lock()
-	list := w.list
-	w.list = nil
-	w.mu.Unlock()
-	for _, conn := range list {
-		if conn.state.usable() || conn.closing() {
-			conn.establishment.signaled()
-		}
-	}
-	return len(list)
-}

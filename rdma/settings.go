@@ -83,6 +83,9 @@ func resolve(dev verbs.Device, cfg Config, datagrams *DatagramsConfig) (*setting
 	s.caps, s.cmPathMTU = capabilitiesOf(dev, &attr, s.Transport), attr.CMPathMTU
 	s.maxCQE, s.maxAH, s.ports = attr.MaxCQE, attr.MaxAH, attr.Ports
 	s.reads, s.receivesShared = min(attr.MaxQPReadAtomic, cmp.Or(max(s.MaxReadAtomic, 0), readLimit)), attr.MaxSRQ > 0
+	if s.Transport == verbs.UC { // not every device has shared receive queues for it
+		s.reads, s.receivesShared = 0, false
+	}
 	if err := s.setInline(dev, attr.MaxInline); err != nil {
 		return nil, err
 	}
@@ -173,6 +176,9 @@ func (s *settings) headerEntries() int {
 func (s *settings) setAccess() {
 	s.Permissions &= mmap.RemoteRead | mmap.RemoteWrite | mmap.RemoteAtomic
 	s.access = verbs.AccessRemoteWrite // see Config.Permissions
+	if s.Transport == verbs.UC {
+		s.Permissions &= mmap.RemoteWrite
+	}
 	for _, right := range [...]struct {
 		p mmap.Permission
 		a verbs.Access
@@ -238,7 +244,13 @@ func (s *settings) putPathFields(a *verbs.AddressAttr) {
 }
 
 func (s *settings) setRetries() error {
-	s.adaptive = s.AckTimeout == 0 && s.RetryCount == 0
+	s.adaptive = s.Transport == verbs.RC && s.AckTimeout == 0 && s.RetryCount == 0
+	if s.Transport == verbs.UC {
+		if s.Keepalive > 0 {
+			return fmt.Errorf("%w: Config.Keepalive is %v; UC has none, since nothing is acknowledged", ErrInvalid, s.Keepalive)
+		}
+		s.Keepalive = None
+	}
 	var err error
 	if s.rnrRetry, err = retryCode("RNRRetry", &s.RNRRetry, maxRNRRetry-1, Forever); err != nil {
 		return err

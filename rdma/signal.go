@@ -17,10 +17,11 @@ const (
 	signalReady
 	signalKeepalive
 	signalGoodbye
+	signalLast // an empty write behind all tasks: when it has completed, so have they
 	signalHeld // a write of WriteHeld
 )
 
-var purposes = [...]string{"", "ready signal", "keepalive", "goodbye", "write"}
+var purposes = [...]string{"", "ready signal", "keepalive", "goodbye", "last write", "write"}
 
 // String names the purpose in errors.
 func (p purpose) String() string { return purposes[p] }
@@ -43,10 +44,10 @@ func (s *signalRequest) post(p purpose, value uint64) {
 	c := conn.ctx
 	s.purpose = p
 	wr := verbs.SendWR{ID: s.send.WR.ID, Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: s.send.WR.SGL[:0]}
-	if p == signalGoodbye {
+	if p == signalGoodbye || p == signalLast {
 		wr.Flags |= verbs.FlagFence // the peer's answers to reads end with its connection
 	}
-	if p != signalKeepalive && conn.peer.readyAddr != 0 {
+	if p != signalKeepalive && p != signalLast && conn.peer.readyAddr != 0 {
 		off := 8 * conn.slot
 		binary.BigEndian.PutUint64(c.scratch.Bytes()[off:], value)
 		sg := c.scratchSG
@@ -162,6 +163,10 @@ func (conn *Connection) due(now time.Time) {
 	case Connecting:
 		conn.establishment.due(now)
 	case Ready:
+		if conn.ctx.set.Transport == verbs.UC {
+			conn.establishment.due(now)
+			return
+		}
 		conn.keepalive(now)
 	case Closed:
 		switch {

@@ -57,7 +57,8 @@ type Lane struct {
 	owner Owner
 	qp    verbs.QP
 	num   uint32
-	depth int  // requests at the device at a time
+	depth int // requests at the device at a time
+	kind  verbs.QPType
 	up    bool // requests can be posted
 	// unordered: requests complete in any order, each with a completion of its own.
 	unordered bool
@@ -86,7 +87,7 @@ func (g *Group) Open(pd verbs.PD, init verbs.QPInit, depth int, owner Owner) (*L
 	if err != nil {
 		return nil, err
 	}
-	l := &Lane{group: g, owner: owner, qp: qp, num: qp.Num(), depth: depth, unordered: init.Type == verbs.SRD}
+	l := &Lane{group: g, owner: owner, qp: qp, num: qp.Num(), depth: depth, kind: init.Type, unordered: init.Type == verbs.SRD}
 	l.place.Value, l.pending.Value = l, l
 	return l, nil
 }
@@ -105,8 +106,8 @@ func (l *Lane) Initialize(port, pKeyIndex int, access verbs.Access) error {
 	return l.qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: port, PKeyIndex: pKeyIndex, Access: access}, verbs.RCToInit)
 }
 
-// Connect takes the queue pair of a reliable connection from Init to Ready to Send,
-// with all attributes but State. Requests can be posted from then on.
+// Connect takes the queue pair of a connection from Init to Ready to Send, with all
+// attributes but State. Requests can be posted from then on.
 func (l *Lane) Connect(a verbs.QPAttr) error {
 	if err := l.BringUp(a); err != nil {
 		return err
@@ -118,12 +119,16 @@ func (l *Lane) Connect(a verbs.QPAttr) error {
 // BringUp is Connect without Connected, which is to follow. It may be called on another
 // goroutine while nothing but Push, Withhold, Seal and Num is called on the lane.
 func (l *Lane) BringUp(a verbs.QPAttr) error {
+	toRTR, toRTS := verbs.RCToRTR, verbs.RCToRTS
+	if l.kind == verbs.UC {
+		toRTR, toRTS = verbs.UCToRTR, verbs.UCToRTS
+	}
 	a.State = verbs.QPReadyToReceive
-	if err := l.qp.Modify(a, verbs.RCToRTR); err != nil {
+	if err := l.qp.Modify(a, toRTR); err != nil {
 		return err
 	}
 	a.State = verbs.QPReadyToSend
-	return l.qp.Modify(a, verbs.RCToRTS)
+	return l.qp.Modify(a, toRTS)
 }
 
 // OpenDatagrams takes the queue pair of datagrams, of UD or SRD, from Reset to Ready to

@@ -1,0 +1,124 @@
+package rdma
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// openReadyWords makes the memory that ready signals and goodbyes arrive in. No key of
+// it is given to peers: each gets that of a region of one word.
+func (c *Connections) openReadyWords() (err error) {
+	c.readyWords, err = mmap.New(c.dev, mmap.Config{Size: 8 * c.set.MaxConnections, Permissions: mmap.LocalReadWrite, PD: c.set.PD})
+	return err
+}
+
+// readyWord is the word of a connection that the peer writes signals to.
+type readyWord struct {
+	conn    *Connection
+	region  verbs.MR    // nil: released
+	cancel  func()      // ends the watch on the word; nil: the device has no watches
+	pending atomic.Bool // the connection is among the context's written
+}
+
+// register registers the connection's word, so that its key opens that of no other
+// connection, and none when the connection has been destroyed.
+func (r *readyWord) register(conn *Connection) (err error) {
+	r.conn = conn
+	atomic.StoreUint64(r.word(), 0)
+	off, s := 8*conn.slot, conn.ctx.set
+	r.region, err = s.PD.RegMR(conn.ctx.readyWords.Bytes()[off:off+8:off+8], verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+	if err != nil {
+		return fmt.Errorf("register the 8 bytes that the peer's ready signal arrives in with %s: %w", conn.ctx.dev.Name(), err)
+	}
+	if qp, ok := conn.lane.QP().(verbs.ExpectKeyQP); ok {
+		if err := qp.ExpectKey(r.region.RKey()); err != nil {
+			return errors.Join(err, r.region.Close())
+		}
+	}
+	return nil
+}
+
+// watch has the device say when the word was written, if it can.
+func (r *readyWord) watch() (err error) {
+	if region, able := r.region.(verbs.WatchableMR); able {
+		r.cancel, err = region.Watch(0, 8, r.written)
+	}
+	return err
+}
+
+// word is the connection's word of the memory that signals arrive in. The device may
+// write it at any time.
+func (r *readyWord) word() *uint64 {
+	return (*uint64)(unsafe.Pointer(&r.conn.ctx.readyWords.Bytes()[8*r.conn.slot]))
+}
+
+// arrived reports whether the peer has written a value: this end's nonce, or its complement.
+func (r *readyWord) arrived(value uint64) bool {
+	var want [8]byte
+	binary.BigEndian.PutUint64(want[:], value)
+	return atomic.LoadUint64(r.word()) == binary.NativeEndian.Uint64(want[:])
+}
+
+// written is called by the device, on any goroutine, when the word was written.
+func (r *readyWord) written() {
+	if !r.pending.Swap(true) {
+		r.conn.ctx.written.add(r.conn)
+	}
+}
+
+// taken is called before the word is read, so that a later write is noticed.
+func (r *readyWord) taken() { r.pending.Store(false) }
+
+// release implements establishment.
+func (r *readyWord) release() {
+	if r.cancel != nil {
+		r.cancel()
+		r.cancel = nil
+	}
+	if r.region == nil {
+		return
+	}
+	if err := r.region.Close(); err != nil {
+		r.conn.ctx.set.Log.Warn().Err(err).Stringer("connection", r.conn).Msg("deregistering the word of the ready signal")
+	}
+	r.region = nil
+}
+
+// writtenWords takes connections whose words were written, each once, from the device's
+// goroutines to the engine's.
+type writtenWords struct {
+	pending atomic.Bool
+	mu      sync.Mutex
+	list    []*Connection
+	wake    func()
+}
+
+func (w *writtenWords) add(conn *Connection) {
+	w.mu.Lock()
+	w.list = append(w.list, conn)
+	w.mu.Unlock()
+	w.pending.Store(true)
+	w.wake()
+}
+
+// handle reads the words that were written, and returns how many there are.
+func (w *writtenWords) handle() int {
+	w.pending.Store(false)
+	w.mu.Lock()
+	list := w.list
+	w.list = nil
+	w.mu.Unlock()
+	for _, conn := range list {
+		if conn.state.usable() || conn.closing() {
+			conn.establishment.signaled()
+		}
+	}
+	return len(list)
+}
