@@ -64,7 +64,7 @@ func ExampleState() {
 // are no different.
 func ExampleTask() {
 	c, stop := events()
-	adds, err := c.AddPool(1, pe.Done, pe.Failed)
+	adds, err := c.Pool(1, pe.Done, pe.Failed)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -77,9 +77,9 @@ func ExampleTask() {
 	fmt.Println(event.Set(40), await.Start(context.Background(), c))
 	var before uint64
 	err = await.Task(context.Background(), c.Engine(),
-		func() (*syncevent.AddTask, error) { return adds.Alloc(event, 2) },
-		func(t *syncevent.AddTask) error {
-			before = t.Old()
+		func() (*syncevent.Task, error) { return adds.Add(event, 2) },
+		func(t *syncevent.Task) error {
+			before = t.Original()
 			return nil
 		})
 	fmt.Println(before, err)

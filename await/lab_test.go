@@ -20,7 +20,7 @@ type job struct {
 	err error // what it is to end with
 }
 
-func (j *job) Submit() error {
+func (j *job) Submit(...pe.SubmitFlags) error {
 	if err := j.lab.ctl.Begin(&j.Task, "submit a job"); err != nil {
 		return err
 	}

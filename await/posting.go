@@ -74,7 +74,7 @@ func (r *Receiver) submit(m *Message) error {
 		return err
 	}
 	t.SetUserData(m)
-	if err := t.SubmitWith(pe.Aggregate); err != nil {
+	if err := t.Submit(pe.Aggregate); err != nil {
 		return errors.Join(err, t.Free())
 	}
 	return nil

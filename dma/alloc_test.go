@@ -31,7 +31,7 @@ func TestNothingIsAllocated(t *testing.T) {
 		}
 	}
 	submit := func(task *dma.CopyTask, flags pe.SubmitFlags) {
-		if err := task.SubmitWith(flags); err != nil {
+		if err := task.Submit(flags); err != nil {
 			failure = err
 		}
 	}

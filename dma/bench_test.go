@@ -48,7 +48,7 @@ func benchmarkCopy(b *testing.B, size, places int) {
 	pool := must(r.ctx.CopyPool(places, func(t *dma.CopyTask) {
 		left--
 		if left >= places {
-			failure = t.SubmitWith(pe.Aggregate)
+			failure = t.Submit(pe.Aggregate)
 			return
 		}
 		_ = t.Free()
@@ -67,7 +67,7 @@ func benchmarkCopy(b *testing.B, size, places int) {
 	b.ResetTimer()
 	left = max(b.N, places) // the last round is not shorter than the tasks are
 	for _, t := range tasks {
-		if err := t.SubmitWith(pe.Aggregate); err != nil {
+		if err := t.Submit(pe.Aggregate); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -93,7 +93,7 @@ func TestDeviceFails(t *testing.T) {
 	submit := func(flags pe.SubmitFlags) {
 		for i := range 10 {
 			task := must(pool.Alloc(bufs.Source(memory, 0, 4096), bufs.Target(memory, 8192*(i+1), 4096)))
-			require.NoError(t, task.SubmitWith(flags))
+			require.NoError(t, task.Submit(flags))
 		}
 	}
 	failSend := func(h *faultydevice.Hooks) {
@@ -142,7 +142,7 @@ func TestDeviceFails(t *testing.T) {
 			for i := range 10 {
 				task, err := pool.Alloc(bufs.Source(memory, 0, 4096), bufs.Target(memory, 8192*(i+1), 4096))
 				if err == nil {
-					err = task.SubmitWith(f.flags)
+					err = task.Submit(f.flags)
 					if err != nil {
 						require.NoError(t, task.Free())
 					}
@@ -235,7 +235,7 @@ func TestTaskFails(t *testing.T) {
 				}
 				task := must(pool.Alloc(bufs.Source(from, 0, 64), bufs.Target(to, 128*(i+1), 64)))
 				task.SetUserData(name)
-				require.NoError(t, task.SubmitWith(pe.Aggregate))
+				require.NoError(t, task.Submit(pe.Aggregate))
 			}
 			dev.Set(func(h *faultydevice.Hooks) {
 				h.PostSend = func(qp verbs.QP, wrs []verbs.SendWR) (int, error) {
@@ -269,7 +269,7 @@ func TestFlush(t *testing.T) {
 	r.ctx.Flush() // in Idle
 	r.start()
 	task := must(pool.Alloc(r.bufs.Source(r.src, 0, 64), r.bufs.Target(r.dst, 0, 64)))
-	require.NoError(t, task.SubmitWith(pe.Aggregate))
+	require.NoError(t, task.Submit(pe.Aggregate))
 	assert.Zero(t, posts)
 	r.ctx.Flush()
 	assert.Equal(t, 1, posts)

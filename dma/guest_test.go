@@ -69,7 +69,7 @@ func TestGuestStop(t *testing.T) {
 				continue
 			}
 			require.NoError(t, err)
-			require.NoError(t, task.SubmitWith(pe.SubmitFlags(i%4)))
+			require.NoError(t, task.Submit(pe.SubmitFlags(i%4)))
 		}
 		r.until("some are copied", func() bool { return len(copies.done) >= round*20 })
 		require.NoError(t, r.ctx.Stop())

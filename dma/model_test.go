@@ -85,7 +85,7 @@ func TestModel(t *testing.T) {
 				task, err := pool.Alloc(src, dst)
 				require.NoError(t, err)
 				flags := rapid.SampledFrom([]pe.SubmitFlags{0, pe.Aggregate, pe.OptimizeReports, pe.Aggregate | pe.OptimizeReports}).Draw(t, "flags")
-				require.NoError(t, task.SubmitWith(flags))
+				require.NoError(t, task.Submit(flags))
 				task.SetUserData(i)
 			}
 			r.until("all are copied", func() bool { return copies.count() == inFlight })

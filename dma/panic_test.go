@@ -12,7 +12,7 @@ import (
 // A task that came from no pool is refused, and does not panic.
 func TestTaskOfNoPool(t *testing.T) {
 	var task dma.CopyTask
-	for _, err := range []error{task.Submit(), task.SubmitWith(pe.Aggregate), task.TrySubmit(), task.Free(), task.SetSource(nil), task.SetDestination(nil)} {
+	for _, err := range []error{task.Submit(), task.Submit(pe.Aggregate), task.TrySubmit(), task.Free(), task.SetSource(nil), task.SetDestination(nil)} {
 		require.ErrorIs(t, err, pe.ErrFreed)
 	}
 	require.False(t, task.InFlight())

@@ -51,7 +51,7 @@ func TestStopAtAnyTime(t *testing.T) {
 				list(n, 9-parts, func(off, n int) *bufinv.Buf { return r.bufs.Target(r.dst, base+off, n) }))
 			require.NoError(t, err)
 			back[task] = 0
-			require.NoError(t, task.SubmitWith(pe.SubmitFlags(random.IntN(4))))
+			require.NoError(t, task.Submit(pe.SubmitFlags(random.IntN(4))))
 		}
 		for range random.IntN(12) {
 			_, err := r.engine.Progress()
@@ -106,7 +106,7 @@ func TestSleep(t *testing.T) {
 			_ = r.ctx.Stop()
 			return
 		}
-		if err := task.SubmitWith(pe.SubmitFlags(left % 4)); err != nil {
+		if err := task.Submit(pe.SubmitFlags(left % 4)); err != nil {
 			failure = err
 			_ = task.Free()
 			_ = r.ctx.Stop()

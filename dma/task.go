@@ -90,19 +90,16 @@ func freeAll(bufs ...*bufinv.Buf) {
 }
 
 // Submit gives the task to the device, together with tasks that pe.Aggregate has made
-// wait before it. From here to its callback, the task, its buffers and their memory
+// wait before it. The flags are pe.Aggregate and pe.OptimizeReports. From here to its callback, the task, its buffers and their memory
 // must not be touched. It empties the destination, unless SetAppend has been called. It
 // checks the buffers as Alloc does, and allocates nothing. If it fails, the task remains
 // the caller's, with the data in its destination. Errors match those of Alloc for the buffers,
 // and pe.ErrBadState, pe.ErrInUse and pe.ErrFreed.
-func (t *CopyTask) Submit() error { return t.submit(0) }
-
-// SubmitWith is Submit with flags: see pe.Aggregate and pe.OptimizeReports.
-func (t *CopyTask) SubmitWith(flags pe.SubmitFlags) error { return t.submit(flags) }
+func (t *CopyTask) Submit(flags ...pe.SubmitFlags) error { return t.submit(pe.JoinFlags(flags)) }
 
 // TrySubmit is the same as Submit, which checks everything that can be known here. It
 // exists because tasks of other packages have it.
-func (t *CopyTask) TrySubmit() error { return t.submit(0) }
+func (t *CopyTask) TrySubmit(flags ...pe.SubmitFlags) error { return t.Submit(flags...) }
 
 // Flush gives the device all tasks that pe.Aggregate has made wait, as the next submission
 // without it would. Where none wait, and in Idle, it does nothing. It allocates nothing, and

@@ -39,7 +39,7 @@ const (
 // value belongs to the nodes. Submit allocates nothing. It fails if the graph is not
 // Running (*pe.StateError), or the instance is in flight (pe.ErrInUse) or not
 // allocated (pe.ErrFreed); then the instance remains the caller's.
-func (i *Instance[V]) Submit() error {
+func (i *Instance[V]) Submit(_ ...pe.SubmitFlags) error {
 	if err := i.control.Begin(&i.Task, "submit an instance"); err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ type job struct {
 	err error // what it is to end with
 }
 
-func (j *job) Submit() error {
+func (j *job) Submit(...pe.SubmitFlags) error {
 	if j.lab.refuse != nil {
 		return j.lab.refuse
 	}

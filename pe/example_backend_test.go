@@ -59,7 +59,7 @@ func (a *Alarms) Alloc(after time.Duration) (*AlarmTask, error) {
 }
 
 // Submit starts the task.
-func (t *AlarmTask) Submit() error {
+func (t *AlarmTask) Submit(...pe.SubmitFlags) error {
 	if err := t.alarms.control.Begin(&t.Task, "submit an alarm"); err != nil {
 		return err
 	}

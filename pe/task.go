@@ -2,6 +2,14 @@ package pe
 
 import "fmt"
 
+// JoinFlags is all flags of a list, for kinds of task.
+func JoinFlags(flags []SubmitFlags) (all SubmitFlags) {
+	for _, f := range flags {
+		all |= f
+	}
+	return all
+}
+
 // SubmitFlags say how a task is submitted. Zero submits it, and all that were
 // held back before it, at once.
 type SubmitFlags uint8

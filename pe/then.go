@@ -9,7 +9,8 @@ import (
 // such as *rdma.Task. It is for type parameters.
 type Submittable interface {
 	comparable         // so that a task that is missing can be found
-	Submit() error     // gives the task to its context
+	// Submit gives the task to its context.
+	Submit(flags ...SubmitFlags) error
 	Free() error       // puts it back into its pool
 	InFlight() bool    // see Task.InFlight
 	UserData() any     // see Task.UserData

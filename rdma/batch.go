@@ -23,15 +23,6 @@ var errNilTask = fmt.Errorf("rdma: use a task: %w: it is nil; check the error of
 // of that one (ErrInvalid for a task that is nil); those stay submitted. It allocates
 // nothing.
 func SubmitAll[T submittable](tasks []T, flags pe.SubmitFlags) (int, error) {
-	return submitAll(tasks, flags, false)
-}
-
-// TrySubmitAll is SubmitAll with the checks of TrySubmit.
-func TrySubmitAll[T submittable](tasks []T, flags pe.SubmitFlags) (int, error) {
-	return submitAll(tasks, flags, true)
-}
-
-func submitAll[T submittable](tasks []T, flags pe.SubmitFlags, thorough bool) (int, error) {
 	for i, t := range tasks {
 		f := flags | pe.Aggregate
 		if i == len(tasks)-1 {
@@ -40,7 +31,7 @@ func submitAll[T submittable](tasks []T, flags pe.SubmitFlags, thorough bool) (i
 		if t == nil {
 			return i, errNilTask
 		}
-		if err := t.submit(f, thorough); err != nil {
+		if err := t.submit(f, false); err != nil {
 			return i, err
 		}
 	}

@@ -69,7 +69,7 @@ func TestMessageOvertakesReadySignal(t *testing.T) {
 	// The send queue has room for all tasks beside the ready signal.
 	for range tasks {
 		task := must(writePool.Write(a, r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(r.a.peer, 0, 8)))
-		require.NoError(t, task.SubmitWith(pe.Aggregate))
+		require.NoError(t, task.Submit(pe.Aggregate))
 		writes.then = func(t *rdma.Task) { _ = t.Free() }
 	}
 	r.until("all are written", func() bool { return writes.count() == tasks })

@@ -228,8 +228,8 @@ func TestDatagramsAfterAFailure(t *testing.T) {
 	dev := openFaulty(t)
 	a, b := newPost(t, engine, dev, rdma.DatagramsConfig{Name: "a"}), newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
 	to := a.peerOf(b)
-	require.NoError(t, must(a.alloc(to, "bad")).SubmitWith(pe.Aggregate))
-	require.NoError(t, must(a.alloc(to, "behind")).SubmitWith(pe.Aggregate))
+	require.NoError(t, must(a.alloc(to, "bad")).Submit(pe.Aggregate))
+	require.NoError(t, must(a.alloc(to, "behind")).Submit(pe.Aggregate))
 	dev.Set(func(h *faultydevice.Hooks) {
 		h.PostSend = func(qp verbs.QP, wrs []verbs.SendWR) (int, error) {
 			dev.Heal()
@@ -279,7 +279,7 @@ func TestDatagramStop(t *testing.T) {
 	a, b := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a", Queues: rdma.Queues{SendQueueSize: 1}}), newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
 	to := a.peerOf(b)
 	for i := range 50 {
-		require.NoError(t, must(a.alloc(to, fmt.Sprint(i))).SubmitWith(pe.Aggregate))
+		require.NoError(t, must(a.alloc(to, fmt.Sprint(i))).Submit(pe.Aggregate))
 	}
 	require.NoError(t, a.ctx.Stop())
 	a.until("all tasks are back", func() bool { return a.sent.count() == 50 })

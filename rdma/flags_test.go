@@ -29,13 +29,13 @@ func TestEveryFlag(t *testing.T) {
 			var receives []*rdma.ReceiveTask
 			for range n {
 				recv := must(recvPool.Alloc(nil))
-				require.NoError(t, recv.SubmitWith(flags))
+				require.NoError(t, recv.Submit(flags))
 				receives = append(receives, recv)
 			}
 			var writes []*rdma.Task
 			for i := range n {
 				imm := must(pool.WriteImm(r.a.conns[0], r.a.bufs.Source(r.a.mem, i*8, 8), r.a.bufs.Target(r.a.peer, i*8, 8), uint32(i)))
-				require.NoError(t, imm.SubmitWith(flags))
+				require.NoError(t, imm.Submit(flags))
 				require.True(t, imm.InFlight())
 				writes = append(writes, imm)
 			}
@@ -65,7 +65,7 @@ func TestAggregateWaits(t *testing.T) {
 	first := must(pool.Write(r.a.conns[0], nil, nil))
 	second := must(pool.Write(r.a.conns[0], nil, nil))
 	pd.posted = nil
-	require.NoError(t, first.SubmitWith(pe.Aggregate))
+	require.NoError(t, first.Submit(pe.Aggregate))
 	assert.Empty(t, pd.posted)
 	require.NoError(t, second.Submit())
 	assert.Len(t, pd.posted, 2)
@@ -107,7 +107,7 @@ func TestAggregateInCallbacks(t *testing.T) {
 	var before uint64
 	submit := func(conn *rdma.Connection) {
 		write = must(pool.Write(conn, nil, nil))
-		require.NoError(t, write.SubmitWith(pe.Aggregate))
+		require.NoError(t, write.Submit(pe.Aggregate))
 		before = r.a.sent()
 	}
 	begun := func() bool { return write != nil }
@@ -131,7 +131,7 @@ func TestAggregateInCallbacks(t *testing.T) {
 		}
 	}
 	lost := must(pool.Write(r.a.conns[1], nil, nil))
-	require.NoError(t, lost.SubmitWith(pe.Aggregate))
+	require.NoError(t, lost.Submit(pe.Aggregate))
 	require.NoError(t, r.a.conns[1].Close()) // it never reaches the device
 	r.until("a task failed", begun)
 	assert.Greater(t, r.a.sent(), before, "submitted when a task was flushed")

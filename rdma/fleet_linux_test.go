@@ -131,14 +131,14 @@ func (w *fleet) flags() pe.SubmitFlags { return pe.SubmitFlags(w.rng.IntN(4)) }
 func (w *fleet) write(task *rdma.Task) {
 	w.left--
 	w.outstanding++
-	require.NoError(w.t, task.SubmitWith(w.flags()))
+	require.NoError(w.t, task.Submit(w.flags()))
 }
 
 func (w *fleet) send(task *rdma.Task) {
 	w.left--
 	w.outstanding += 2
 	binary.BigEndian.PutUint64(task.Source().Bytes(), uint64(w.completed))
-	require.NoError(w.t, task.SubmitWith(w.flags()))
+	require.NoError(w.t, task.Submit(w.flags()))
 }
 
 func (w *fleet) done() {

@@ -48,7 +48,7 @@ func TestTasksOnAForeignGoroutine(t *testing.T) {
 		{"submit a write", all},
 		{"submit a write", task.Submit()},
 		{"submit a write", task.TrySubmit()},
-		{"submit a receive", recv.SubmitWith(pe.Aggregate)},
+		{"submit a receive", recv.Submit(pe.Aggregate)},
 		{"set the source", task.SetSource(r.a.bufs.Source(r.a.mem, 0, 8))},
 		{"set the connection", task.SetConnection(conn)},
 		{"set the destination", recv.SetDestination(nil)},

@@ -77,7 +77,7 @@ var underWay = []struct {
 	prepare func(s *survivor) func(i int) *rdma.Task
 }{
 	{"writes", func(s *survivor) func(int) *rdma.Task {
-		done, failed := surviving(s, (*rdma.Task).Submit)
+		done, failed := surviving(s, func(t *rdma.Task) error { return t.Submit() })
 		pool := must(s.ctx.Pool(victimReceives, done, failed))
 		return func(i int) *rdma.Task {
 			return must(pool.Write(s.conns[0], s.bufs.Source(s.mem, i<<18, 1<<18), s.bufs.Target(s.peer, i<<18, 1<<18)))
@@ -93,7 +93,7 @@ var underWay = []struct {
 		}
 	}},
 	{"sends", func(s *survivor) func(int) *rdma.Task {
-		done, failed := surviving(s, (*rdma.Task).Submit)
+		done, failed := surviving(s, func(t *rdma.Task) error { return t.Submit() })
 		pool := must(s.ctx.Pool(victimReceives, done, failed))
 		return func(i int) *rdma.Task {
 			return must(pool.Send(s.conns[0], s.bufs.Source(s.mem, i<<18, 1<<18)))

@@ -78,7 +78,7 @@ func (f *flow) writes() func() {
 	pool := must(a.ctx.Pool(flowSlots, func(task *rdma.Task) {
 		f.checked(b.mem, f.ended)
 		f.ended++
-		f.next(a.mem, task.Submit, task.Free)
+		f.next(a.mem, func() error { return task.Submit() }, task.Free)
 	}, func(task *rdma.Task, err error) {
 		f.fail(err)
 		require.NoError(f.r.t, task.Free())
@@ -86,7 +86,7 @@ func (f *flow) writes() func() {
 	return func() {
 		for i := range flowSlots {
 			task := must(pool.Write(a.conns[0], a.bufs.Source(a.mem, i*flowStride, flowLength), a.bufs.Target(a.peer, i*flowStride, flowLength)))
-			f.next(a.mem, task.Submit, task.Free)
+			f.next(a.mem, func() error { return task.Submit() }, task.Free)
 		}
 	}
 }
@@ -96,7 +96,7 @@ func (f *flow) reads() func() {
 	pool := must(a.ctx.Pool(flowSlots, func(task *rdma.Task) {
 		f.checked(a.mem, f.ended)
 		f.ended++
-		f.next(b.mem, task.Submit, task.Free)
+		f.next(b.mem, func() error { return task.Submit() }, task.Free)
 	}, func(task *rdma.Task, err error) {
 		f.fail(err)
 		require.NoError(f.r.t, task.Free())
@@ -104,7 +104,7 @@ func (f *flow) reads() func() {
 	return func() {
 		for i := range flowSlots {
 			task := must(pool.Read(a.conns[0], a.bufs.Source(a.peer, i*flowStride, flowLength), a.bufs.Target(a.mem, i*flowStride, flowLength)))
-			f.next(b.mem, task.Submit, task.Free)
+			f.next(b.mem, func() error { return task.Submit() }, task.Free)
 		}
 	}
 }
@@ -115,7 +115,7 @@ func (f *flow) sends() func() {
 	a, b := f.r.a, f.r.b
 	pool := must(a.ctx.Pool(flowSlots, func(task *rdma.Task) {
 		f.ended++
-		f.next(a.mem, task.Submit, task.Free)
+		f.next(a.mem, func() error { return task.Submit() }, task.Free)
 	}, func(task *rdma.Task, err error) {
 		f.fail(err)
 		require.NoError(f.r.t, task.Free())
@@ -133,7 +133,7 @@ func (f *flow) sends() func() {
 		}
 		for i := range flowSlots {
 			task := must(pool.Send(a.conns[0], a.bufs.Source(a.mem, i*flowStride, flowLength)))
-			f.next(a.mem, task.Submit, task.Free)
+			f.next(a.mem, func() error { return task.Submit() }, task.Free)
 		}
 	}
 }
@@ -146,7 +146,7 @@ func (f *flow) adds() func() {
 		require.EqualValues(f.r.t, f.ended, task.Original())
 		f.ended++
 		require.LessOrEqual(f.r.t, uint64(f.ended), binary.NativeEndian.Uint64(word))
-		f.next(b.mem, task.Submit, task.Free)
+		f.next(b.mem, func() error { return task.Submit() }, task.Free)
 	}, func(task *rdma.Task, err error) {
 		f.fail(err)
 		require.NoError(f.r.t, task.Free())
@@ -154,7 +154,7 @@ func (f *flow) adds() func() {
 	return func() {
 		for range flowSlots {
 			task := must(pool.FetchAdd(a.conns[0], a.bufs.Target(a.peer, memorySize-8, 8), 1))
-			f.next(b.mem, task.Submit, task.Free)
+			f.next(b.mem, func() error { return task.Submit() }, task.Free)
 		}
 	}
 }

@@ -169,7 +169,7 @@ func TestTasksUsedTwice(t *testing.T) {
 	tasks := everyKind(r, func() { back++ })
 	submitEach(t, tasks)
 	for _, task := range tasks {
-		for _, err := range []error{task.Submit(), task.SubmitWith(pe.Aggregate), task.TrySubmit(), task.Free()} {
+		for _, err := range []error{task.Submit(), task.Submit(pe.Aggregate), task.TrySubmit(), task.Free()} {
 			require.ErrorIs(t, err, pe.ErrInUse, "%v in flight", task.Operation())
 		}
 		require.ErrorContains(t, task.Submit(), task.Operation().String())
@@ -185,7 +185,7 @@ func TestTasksUsedTwice(t *testing.T) {
 	for _, task := range tasks {
 		require.ErrorIs(t, task.Submit(), pe.ErrBadState, "%v in Stopping", task.Operation())
 		require.NoError(t, task.Free())
-		for _, err := range []error{task.Submit(), task.SubmitWith(pe.Aggregate), task.TrySubmit(), task.Free()} {
+		for _, err := range []error{task.Submit(), task.Submit(pe.Aggregate), task.TrySubmit(), task.Free()} {
 			require.ErrorIs(t, err, pe.ErrFreed, "%v after Free", task.Operation())
 		}
 		for _, err := range setAll(r, task) {

@@ -291,14 +291,14 @@ func TestManyConnections(t *testing.T) {
 	perConn := map[*rdma.Connection]int{}
 	recvs.then = func(task *rdma.ReceiveTask) {
 		perConn[task.Connection()]++
-		require.NoError(t, task.SubmitWith(pe.Aggregate))
+		require.NoError(t, task.Submit(pe.Aggregate))
 	}
 	recvPool := must(r.b.ctx.ReceivePool(32, recvs.ok, recvs.bad))
 	var sends outcome[*rdma.Task]
 	sends.then = func(task *rdma.Task) {
 		left := task.UserData().(*int)
 		if *left--; *left > 0 {
-			require.NoError(t, task.SubmitWith(pe.Aggregate|pe.OptimizeReports))
+			require.NoError(t, task.Submit(pe.Aggregate|pe.OptimizeReports))
 		}
 	}
 	sendPool := must(r.a.ctx.Pool(2*connections, sends.ok, sends.bad))
@@ -318,7 +318,7 @@ func TestManyConnections(t *testing.T) {
 		send.SetUserData(new(rounds))
 		sending = append(sending, send)
 	}
-	n, err = rdma.TrySubmitAll(sending, pe.OptimizeReports)
+	n, err = rdma.SubmitAll(sending, pe.OptimizeReports)
 	require.NoError(t, err)
 	require.Equal(t, len(sending), n)
 	r.until("everything was sent and received", func() bool {

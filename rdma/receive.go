@@ -88,14 +88,15 @@ func (t *ReceiveTask) gather() ([]verbs.SGE, error) {
 // buffers and their memory must not be touched. It allocates nothing. If it fails, the
 // task remains the caller's, with the data in its buffer. Errors match pe.ErrBadState,
 // pe.ErrInUse and pe.ErrFreed, and those of Alloc for the buffer.
-func (t *ReceiveTask) Submit() error { return t.submit(0, false) }
-
-// SubmitWith is Submit with flags. OptimizeReports has no effect on receives.
-func (t *ReceiveTask) SubmitWith(flags pe.SubmitFlags) error { return t.submit(flags, false) }
+func (t *ReceiveTask) Submit(flags ...pe.SubmitFlags) error {
+	return t.submit(pe.JoinFlags(flags), false)
+}
 
 // TrySubmit is Submit after a check that the destination, where there is one, has
 // room.
-func (t *ReceiveTask) TrySubmit() error { return t.submit(0, true) }
+func (t *ReceiveTask) TrySubmit(flags ...pe.SubmitFlags) error {
+	return t.submit(pe.JoinFlags(flags), true)
+}
 
 func (t *ReceiveTask) submit(flags pe.SubmitFlags, thorough bool) error {
 	if err := t.control.Begin(&t.Task, operations[OpReceive].submit); err != nil {

@@ -206,9 +206,8 @@ func fill(p []byte, seed byte) {
 // outcome counts how tasks of type T ended, and keeps them.
 // anyTask is a task or a receive.
 type anyTask interface {
-	Submit() error
-	SubmitWith(flags pe.SubmitFlags) error
-	TrySubmit() error
+	Submit(...pe.SubmitFlags) error
+	TrySubmit(...pe.SubmitFlags) error
 	Free() error
 	InFlight() bool
 	Operation() rdma.Operation

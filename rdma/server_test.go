@@ -171,7 +171,7 @@ func (tr *traffic) failed(task freeable, err error) {
 func (s *shuttle) submit(task interface {
 	freeable
 	SetUserData(any)
-	Submit() error
+	Submit(...pe.SubmitFlags) error
 }, err error) {
 	if err != nil {
 		s.tr.ended(s, err)

@@ -259,7 +259,7 @@ func (e *stormEnd) allocate() {
 
 // submit submits a task that is held. It remains held if that fails.
 func (e *stormEnd) submit(task anyTask) {
-	if err := task.SubmitWith(pe.SubmitFlags(e.rng.IntN(4))); err != nil {
+	if err := task.Submit(pe.SubmitFlags(e.rng.IntN(4))); err != nil {
 		require.True(e.t, errors.Is(err, rdma.ErrNotReady) || errors.Is(err, pe.ErrBadState), "%v", err)
 		return
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // Submit gives the task to the device, together with tasks that pe.Aggregate has made
-// wait before it. From here to its callback, the task, its buffers and their memory
+// wait before it. The flags are pe.Aggregate and pe.OptimizeReports. From here to its callback, the task, its buffers and their memory
 // must not be touched. It allocates nothing. The destination of a read and the result of
 // an atomic are emptied, unless SetAppend has been called.
 //
@@ -26,15 +26,12 @@ import (
 // that is Failed or Closed, ErrNotSupported, and those of Alloc for the buffers. Where the
 // device cannot reach the address of a Peer, the task fails with ErrRetryExceeded and the
 // reason.
-func (r *Task) Submit() error { return r.submit(0, false) }
-
-// SubmitWith is Submit with flags: see pe.Aggregate and pe.OptimizeReports.
-func (r *Task) SubmitWith(flags pe.SubmitFlags) error { return r.submit(flags, false) }
+func (r *Task) Submit(flags ...pe.SubmitFlags) error { return r.submit(pe.JoinFlags(flags), false) }
 
 // TrySubmit is Submit after a check of everything that can be known here: also
 // the permissions and bounds that the peer's descriptor gave, alignment, and the
 // limits of the device.
-func (r *Task) TrySubmit() error { return r.submit(0, true) }
+func (r *Task) TrySubmit(flags ...pe.SubmitFlags) error { return r.submit(pe.JoinFlags(flags), true) }
 
 // Flush gives the device all tasks that pe.Aggregate has made wait, as the next submission
 // without it would. Where none wait, and in Idle, it does nothing. It allocates nothing, and

@@ -330,7 +330,7 @@ func TestSyncEventGone(t *testing.T) {
 	require.ErrorIs(t, set.Submit(), rdma.ErrNotReady)
 
 	add := must(p.addPool.SyncEventAdd(r.a.conns[1], seen, 1))
-	require.NoError(t, add.SubmitWith(pe.Aggregate))
+	require.NoError(t, add.Submit(pe.Aggregate))
 	require.NoError(t, r.a.ctx.Stop())
 	r.until("the addition came back", func() bool { return len(p.adds.failed) == 1 })
 	require.ErrorIs(t, p.adds.errs[0], rdma.ErrFlushed)

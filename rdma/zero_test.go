@@ -22,7 +22,7 @@ func TestTasksOfNoPool(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
 	r.connect(1)
 	for _, task := range tasksOfNoPool() {
-		errs := []error{task.Submit(), task.SubmitWith(pe.Aggregate), task.TrySubmit(), task.Free()}
+		errs := []error{task.Submit(), task.Submit(pe.Aggregate), task.TrySubmit(), task.Free()}
 		for _, err := range append(errs, setAll(r, task)...) {
 			assert.ErrorIs(t, err, pe.ErrFreed, "%T", task)
 		}

@@ -36,7 +36,7 @@ func (b backend) Progress() int {
 	return n
 }
 
-func (c *Context) nextReady() *task {
+func (c *Context) nextReady() *Task {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e := c.ready.Pop(); e != nil {
@@ -56,8 +56,8 @@ func (b backend) Arm() bool {
 func (b backend) Stop() {
 	c := b.c
 	c.stopping = true
-	for _, t := range c.waits {
-		if t.InFlight() && t.ev.cancelWaiter(&t.waiter) {
+	for _, t := range c.tasks {
+		if t.op == OpWait && t.InFlight() && t.ev.cancelWaiter(&t.waiter) {
 			t.flushed = true
 			t.conditionMet()
 		}

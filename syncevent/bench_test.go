@@ -154,10 +154,10 @@ func BenchmarkWaitTask(b *testing.B) {
 	engine := pe.New(pe.Config{})
 	c := must(NewContext(ContextConfig{}))
 	done := false
-	pool := must(c.WaitPool(1, func(*WaitTask) { done = true }, func(*WaitTask, error) {}))
+	pool := must(c.Pool(1, func(*Task) { done = true }, func(*Task, error) {}))
 	require.NoError(b, engine.Connect(c))
 	require.NoError(b, c.Start())
-	w := must(pool.Alloc(e, Greater(0)))
+	w := must(pool.Wait(e, Greater(0)))
 	b.ReportAllocs()
 	for i := uint64(0); b.Loop(); i++ {
 		if err := w.SetCondition(Greater(i)); err != nil {

@@ -20,9 +20,9 @@ func TestCloseAfterAnEarlyReturn(t *testing.T) {
 		require.NoError(t, err)
 		require.Same(t, engine, c.Engine())
 		flushed := 0
-		sets, err := c.SetPool(2, func(*SetTask) {}, func(*SetTask, error) { flushed++ })
+		sets, err := c.Pool(2, func(*Task) {}, func(*Task, error) { flushed++ })
 		require.NoError(t, err)
-		waits, err := c.WaitPool(2, func(*WaitTask) {}, func(_ *WaitTask, err error) {
+		waits, err := c.Pool(2, func(*Task) {}, func(_ *Task, err error) {
 			require.ErrorIs(t, err, ErrFlushed)
 			flushed++
 		})
@@ -30,9 +30,9 @@ func TestCloseAfterAnEarlyReturn(t *testing.T) {
 		require.NoError(t, c.Start())
 		var made []interface{ Free() error }
 		for i := range 2 {
-			set, err := sets.Alloc(event, 1)
+			set, err := sets.Set(event, 1)
 			require.NoError(t, err)
-			wait, err := waits.Alloc(event, Greater(1000))
+			wait, err := waits.Wait(event, Greater(1000))
 			require.NoError(t, err)
 			if i == 0 {
 				require.NoError(t, set.Submit())

@@ -22,13 +22,13 @@ type ContextConfig struct {
 type Context struct {
 	*pe.Core
 	control *pe.Control
-	waits   []*WaitTask // of all pools
+	tasks   []*Task // of all pools
 
-	submitted fifo.List[*task] // gets, sets and additions, not done yet
+	submitted fifo.List[*Task] // gets, sets and additions, not done yet
 	stopping  bool
 
 	mu    sync.Mutex       // taken with the lock of an event held
-	ready fifo.List[*task] // waits that are over, and not reported yet
+	ready fifo.List[*Task] // waits that are over, and not reported yet
 }
 
 // NewContext makes a context. Its errors are those of pe.Engine.Connect.

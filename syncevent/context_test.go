@@ -20,13 +20,13 @@ type tasks struct {
 	t       *testing.T
 	engine  *pe.Engine
 	ctx     *Context
-	gets    *GetPool
-	sets    *SetPool
-	adds    *AddPool
-	waits   *WaitPool
+	gets    *Pool
+	sets    *Pool
+	adds    *Pool
+	waits   *Pool
 	records []string // callbacks, in order
 	errs    []error
-	onWait  func(*WaitTask)
+	onWait  func(*Task)
 }
 
 func newTasks(t *testing.T, n int) *tasks {
@@ -36,18 +36,18 @@ func newTasks(t *testing.T, n int) *tasks {
 	s.engine = pe.New(pe.Config{})
 	s.ctx, err = NewContext(ContextConfig{})
 	require.NoError(t, err)
-	s.gets, err = s.ctx.GetPool(n, func(g *GetTask) { s.record("get %d", g.Value()) }, func(g *GetTask, err error) { s.fail(g.Operation(), err) })
+	s.gets, err = s.ctx.Pool(n, func(g *Task) { s.record("get %d", g.Original()) }, func(g *Task, err error) { s.fail(g.Operation(), err) })
 	require.NoError(t, err)
-	s.sets, err = s.ctx.SetPool(n, func(a *SetTask) { s.record("set %d", a.Value()) }, func(a *SetTask, err error) { s.fail(a.Operation(), err) })
+	s.sets, err = s.ctx.Pool(n, func(a *Task) { s.record("set %d", a.Value()) }, func(a *Task, err error) { s.fail(a.Operation(), err) })
 	require.NoError(t, err)
-	s.adds, err = s.ctx.AddPool(n, func(a *AddTask) { s.record("add %d to %d", a.Value(), a.Old()) }, func(a *AddTask, err error) { s.fail(a.Operation(), err) })
+	s.adds, err = s.ctx.Pool(n, func(a *Task) { s.record("add %d to %d", a.Value(), a.Original()) }, func(a *Task, err error) { s.fail(a.Operation(), err) })
 	require.NoError(t, err)
-	s.waits, err = s.ctx.WaitPool(n, func(w *WaitTask) {
-		s.record("wait %d", w.Value())
+	s.waits, err = s.ctx.Pool(n, func(w *Task) {
+		s.record("wait %d", w.Original())
 		if s.onWait != nil {
 			s.onWait(w)
 		}
-	}, func(w *WaitTask, err error) { s.fail(w.Operation(), err) })
+	}, func(w *Task, err error) { s.fail(w.Operation(), err) })
 	require.NoError(t, err)
 	require.NoError(t, s.engine.Connect(s.ctx))
 	return s
@@ -102,7 +102,7 @@ func must[T any](v T, err error) T {
 }
 
 type submitter interface {
-	Submit() error
+	Submit(...pe.SubmitFlags) error
 	Free() error
 }
 
@@ -123,8 +123,8 @@ func (s *tasks) free(list ...submitter) {
 func TestTasks(t *testing.T) {
 	e, other := open(t, nil, Config{}), open(t, nil, Config{})
 	s := newTasks(t, 1).run()
-	get, set, add := must(s.gets.Alloc(e)), must(s.sets.Alloc(e, 5)), must(s.adds.Alloc(e, 3))
-	wait := must(s.waits.Alloc(e, Greater(7)))
+	get, set, add := must(s.gets.Get(e)), must(s.sets.Set(e, 5)), must(s.adds.Add(e, 3))
+	wait := must(s.waits.Wait(e, Greater(7)))
 	s.submit(wait, add, set, get)
 	assert.Equal(t, []string{"add 3 to 0", "set 5", "get 5"}, s.progress(), "in the order of submission")
 	assert.True(t, wait.InFlight())
@@ -157,9 +157,9 @@ func TestTasks(t *testing.T) {
 	wait.SetUserData("mine")
 	assert.Equal(t, "mine", wait.UserData())
 	s.free(get, set, add, wait)
-	wait = must(s.waits.Alloc(e, NotEqual(1)))
+	wait = must(s.waits.Wait(e, NotEqual(1)))
 	assert.Nil(t, wait.UserData())
-	require.NoError(t, wait.SubmitWith(pe.Aggregate|pe.OptimizeReports))
+	require.NoError(t, wait.Submit())
 	require.NoError(t, e.Set(3))
 	assert.Equal(t, []string{"wait 3"}, s.progress())
 	s.free(wait)
@@ -168,7 +168,7 @@ func TestTasks(t *testing.T) {
 func TestTasksHoldTheirEvents(t *testing.T) {
 	e, other := must(New(nil, Config{})), must(New(nil, Config{}))
 	s := newTasks(t, 2).run()
-	get := must(s.gets.Alloc(e))
+	get := must(s.gets.Get(e))
 	require.ErrorIs(t, e.Close(), ErrInUse)
 	require.NoError(t, get.SetEvent(other))
 	require.NoError(t, e.Close())
@@ -177,7 +177,7 @@ func TestTasksHoldTheirEvents(t *testing.T) {
 	require.ErrorIs(t, other.Close(), ErrInUse)
 	s.free(get)
 	require.NoError(t, other.Close())
-	_, err := s.waits.Alloc(other, Equal(1))
+	_, err := s.waits.Wait(other, Equal(1))
 	require.ErrorIs(t, err, ErrClosed)
 	assert.Equal(t, 2, s.waits.Available())
 	assert.Equal(t, 2, s.waits.Cap())
@@ -190,30 +190,30 @@ func TestTasksMisused(t *testing.T) {
 	imported := must(Import(dev, must(e.Export())))
 	s := newTasks(t, 2)
 
-	_, err := s.gets.Alloc(mine)
+	_, err := s.gets.Get(mine)
 	require.ErrorIs(t, err, pe.ErrBadState)
-	_, err = s.ctx.GetPool(0, func(*GetTask) {}, func(*GetTask, error) {})
+	_, err = s.ctx.Pool(0, func(*Task) {}, func(*Task, error) {})
 	require.ErrorIs(t, err, pe.ErrInvalid)
-	_, err = s.ctx.SetPool(1, nil, func(*SetTask, error) {})
+	_, err = s.ctx.Pool(1, nil, func(*Task, error) {})
 	require.ErrorIs(t, err, ErrInvalid)
-	_, err = s.ctx.AddPool(1, func(*AddTask) {}, nil)
+	_, err = s.ctx.Pool(1, func(*Task) {}, nil)
 	require.ErrorIs(t, err, ErrInvalid)
-	_, err = s.ctx.WaitPool(-1, func(*WaitTask) {}, func(*WaitTask, error) {})
+	_, err = s.ctx.Pool(-1, func(*Task) {}, func(*Task, error) {})
 	require.ErrorIs(t, err, pe.ErrInvalid)
 
 	s.run()
-	_, err = s.ctx.GetPool(1, func(*GetTask) {}, func(*GetTask, error) {})
+	_, err = s.ctx.Pool(1, func(*Task) {}, func(*Task, error) {})
 	require.ErrorIs(t, err, pe.ErrBadState)
 	for name, c := range map[string]struct {
 		alloc func(*Event) error
 		kept  error // for an event that only peers change
 	}{
-		"get":       {func(e *Event) error { _, err := s.gets.Alloc(e); return err }, nil},
-		"set":       {func(e *Event) error { _, err := s.sets.Alloc(e, 1); return err }, ErrPublisher},
-		"add":       {func(e *Event) error { _, err := s.adds.Alloc(e, 1); return err }, ErrPublisher},
-		"equal":     {func(e *Event) error { _, err := s.waits.Alloc(e, Equal(1)); return err }, nil},
-		"not equal": {func(e *Event) error { _, err := s.waits.Alloc(e, NotEqual(1)); return err }, nil},
-		"greater":   {func(e *Event) error { _, err := s.waits.Alloc(e, Greater(1)); return err }, nil},
+		"get":       {func(e *Event) error { _, err := s.gets.Get(e); return err }, nil},
+		"set":       {func(e *Event) error { _, err := s.sets.Set(e, 1); return err }, ErrPublisher},
+		"add":       {func(e *Event) error { _, err := s.adds.Add(e, 1); return err }, ErrPublisher},
+		"equal":     {func(e *Event) error { _, err := s.waits.Wait(e, Equal(1)); return err }, nil},
+		"not equal": {func(e *Event) error { _, err := s.waits.Wait(e, NotEqual(1)); return err }, nil},
+		"greater":   {func(e *Event) error { _, err := s.waits.Wait(e, Greater(1)); return err }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.ErrorIs(t, c.alloc(nil), ErrInvalid)
@@ -228,13 +228,13 @@ func TestTasksMisused(t *testing.T) {
 			}
 		})
 	}
-	_, err = s.waits.Alloc(mine, Equal(1).Masked(0))
+	_, err = s.waits.Wait(mine, Equal(1).Masked(0))
 	require.ErrorIs(t, err, ErrInvalid)
-	_, err = s.waits.Alloc(mine, Greater(7).Masked(7))
+	_, err = s.waits.Wait(mine, Greater(7).Masked(7))
 	require.ErrorIs(t, err, ErrInvalid)
 	require.Zero(t, s.ctx.Allocated(), "what could not be allocated is back")
 
-	wait, set, add := must(s.waits.Alloc(mine, Equal(7))), must(s.sets.Alloc(mine, 7)), must(s.adds.Alloc(mine, 0))
+	wait, set, add := must(s.waits.Wait(mine, Equal(7))), must(s.sets.Set(mine, 7)), must(s.adds.Add(mine, 0))
 	require.ErrorIs(t, wait.SetCondition(Equal(1).Masked(0)), ErrInvalid)
 	require.ErrorIs(t, set.SetEvent(e), ErrPublisher)
 	s.submit(wait, set, add)
@@ -254,10 +254,6 @@ func TestTasksMisused(t *testing.T) {
 	}
 	require.ErrorIs(t, wait.Free(), pe.ErrFreed)
 	require.ErrorIs(t, wait.Submit(), pe.ErrFreed)
-	require.ErrorIs(t, new(GetTask).Submit(), pe.ErrFreed)
-	for _, task := range []submitter{new(GetTask), new(SetTask), new(AddTask), new(WaitTask)} {
-		require.ErrorIs(t, task.Free(), ErrInvalid)
-	}
 	assert.Equal(t, "operation 9", Operation(9).String())
 }
 
@@ -267,9 +263,9 @@ func TestStopFlushes(t *testing.T) {
 	for round := range 2 {
 		require.NoError(t, s.ctx.Start(), "started again")
 		require.NoError(t, e.Set(0))
-		over, asleep, never := must(s.waits.Alloc(e, Equal(0))), must(s.waits.Alloc(e, Equal(1))), must(s.waits.Alloc(e, Equal(2)))
+		over, asleep, never := must(s.waits.Wait(e, Equal(0))), must(s.waits.Wait(e, Equal(1))), must(s.waits.Wait(e, Equal(2)))
 		s.submit(over, asleep)
-		set := must(s.sets.Alloc(e, 1))
+		set := must(s.sets.Set(e, 1))
 		s.submit(set)
 		require.NoError(t, s.ctx.Stop())
 		require.ErrorIs(t, never.Submit(), pe.ErrBadState)
@@ -290,10 +286,10 @@ func TestStopFlushes(t *testing.T) {
 	}
 	require.NoError(t, s.ctx.Start())
 	for range 3 {
-		s.submit(must(s.waits.Alloc(e, Equal(0))))
+		s.submit(must(s.waits.Wait(e, Equal(0))))
 	}
-	set := must(s.sets.Alloc(e, 0))
-	s.onWait = func(w *WaitTask) { s.free(w) }
+	set := must(s.sets.Set(e, 0))
+	s.onWait = func(w *Task) { s.free(w) }
 	s.submit(set)
 	assert.Equal(t, []string{"set 0", "wait 0", "wait 0", "wait 0"}, s.progress(), "nothing is left of the stop")
 	s.free(set)
@@ -306,9 +302,9 @@ func TestStopFlushes(t *testing.T) {
 func TestStopFlushesAllPools(t *testing.T) {
 	e := open(t, nil, Config{})
 	s := newTasks(t, 1)
-	second := must(s.ctx.WaitPool(1, func(*WaitTask) {}, func(w *WaitTask, err error) { s.fail(w.Operation(), err) }))
+	second := must(s.ctx.Pool(1, func(*Task) {}, func(w *Task, err error) { s.fail(w.Operation(), err) }))
 	require.NoError(t, s.ctx.Start())
-	a, b := must(s.waits.Alloc(e, Equal(1))), must(second.Alloc(e, Equal(1)))
+	a, b := must(s.waits.Wait(e, Equal(1))), must(second.Wait(e, Equal(1)))
 	s.submit(a, b)
 	require.NoError(t, s.ctx.Stop())
 	assert.Equal(t, []string{"wait failed", "wait failed"}, s.progress())
@@ -320,12 +316,12 @@ func TestStopFlushesAllPools(t *testing.T) {
 func TestStopInACallback(t *testing.T) {
 	e := open(t, nil, Config{})
 	s := newTasks(t, 4)
-	s.onWait = func(w *WaitTask) {
+	s.onWait = func(w *Task) {
 		assert.NoError(t, w.Free())
 		assert.NoError(t, s.ctx.Stop())
 	}
 	require.NoError(t, s.ctx.Start())
-	first, second := must(s.waits.Alloc(e, Greater(0))), must(s.waits.Alloc(e, Greater(1)))
+	first, second := must(s.waits.Wait(e, Greater(0))), must(s.waits.Wait(e, Greater(1)))
 	s.submit(first, second)
 	time.AfterFunc(5*time.Millisecond, func() { assert.NoError(t, e.Set(1)) })
 	for s.ctx.State() == pe.Running {
@@ -342,8 +338,8 @@ func TestStopInACallback(t *testing.T) {
 func TestPanicInACallback(t *testing.T) {
 	e := open(t, nil, Config{})
 	s := newTasks(t, 2).run()
-	s.onWait = func(*WaitTask) { panic("on purpose") }
-	first, second, set := must(s.waits.Alloc(e, Equal(0))), must(s.waits.Alloc(e, Equal(0))), must(s.sets.Alloc(e, 1))
+	s.onWait = func(*Task) { panic("on purpose") }
+	first, second, set := must(s.waits.Wait(e, Equal(0))), must(s.waits.Wait(e, Equal(0))), must(s.sets.Set(e, 1))
 	s.submit(first, second)
 	require.Panics(t, func() { s.progress() })
 	s.onWait = nil
@@ -357,17 +353,17 @@ func TestEngineSleeps(t *testing.T) {
 	e := open(t, nil, Config{})
 	s := newTasks(t, 1)
 	rounds := uint64(0)
-	s.onWait = func(w *WaitTask) {
-		if rounds = w.Value(); rounds == 200 {
+	s.onWait = func(w *Task) {
+		if rounds = w.Original(); rounds == 200 {
 			assert.NoError(t, w.Free())
 			assert.NoError(t, s.ctx.Stop())
 			return
 		}
-		assert.NoError(t, w.SetCondition(Greater(w.Value())))
+		assert.NoError(t, w.SetCondition(Greater(w.Original())))
 		assert.NoError(t, w.Submit())
 	}
 	require.NoError(t, s.ctx.Start())
-	s.submit(must(s.waits.Alloc(e, Greater(0))))
+	s.submit(must(s.waits.Wait(e, Greater(0))))
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for range 200 {
@@ -388,12 +384,12 @@ func TestStopAtAnyTime(t *testing.T) {
 		e := must(New(nil, Config{}))
 		engine := pe.New(pe.Config{})
 		c := must(NewContext(ContextConfig{}))
-		back := map[*WaitTask]int{}
-		pool := must(c.WaitPool(50, func(w *WaitTask) {
+		back := map[*Task]int{}
+		pool := must(c.Pool(50, func(w *Task) {
 			back[w]++
-			assert.Greater(t, w.Value(), uint64(0))
+			assert.Greater(t, w.Original(), uint64(0))
 			assert.NoError(t, w.Free())
-		}, func(w *WaitTask, err error) {
+		}, func(w *Task, err error) {
 			back[w]++
 			assert.ErrorIs(t, err, ErrFlushed)
 			assert.NoError(t, w.Free())
@@ -401,7 +397,7 @@ func TestStopAtAnyTime(t *testing.T) {
 		require.NoError(t, engine.Connect(c))
 		require.NoError(t, c.Start())
 		for i := range uint64(50) {
-			require.NoError(t, must(pool.Alloc(e, Greater(i))).Submit())
+			require.NoError(t, must(pool.Wait(e, Greater(i))).Submit())
 		}
 		var wg sync.WaitGroup
 		ctx, cancel := context.WithCancel(context.Background())
@@ -431,13 +427,13 @@ func TestTasksDoNotAllocate(t *testing.T) {
 	engine := pe.New(pe.Config{})
 	c := must(NewContext(ContextConfig{}))
 	done := 0
-	waits := must(c.WaitPool(2, func(w *WaitTask) { done++; _ = w.Free() }, func(*WaitTask, error) {}))
-	adds := must(c.AddPool(2, func(a *AddTask) { done++; _ = a.Free() }, func(*AddTask, error) {}))
+	waits := must(c.Pool(2, func(w *Task) { done++; _ = w.Free() }, func(*Task, error) {}))
+	adds := must(c.Pool(2, func(a *Task) { done++; _ = a.Free() }, func(*Task, error) {}))
 	require.NoError(t, engine.Connect(c))
 	require.NoError(t, c.Start())
 	assert.Zero(t, testing.AllocsPerRun(1000, func() {
-		w, _ := waits.Alloc(e, Greater(e.load()))
-		a, _ := adds.Alloc(e, 1)
+		w, _ := waits.Wait(e, Greater(e.load()))
+		a, _ := adds.Add(e, 1)
 		_, _ = w.Submit(), a.Submit()
 		for done = 0; done < 2; {
 			_, _ = engine.Progress()
@@ -454,7 +450,7 @@ func TestFlushedTasksSayWhy(t *testing.T) {
 	s := newTasks(t, 1).run()
 	ev, err := New(nil, Config{})
 	require.NoError(t, err)
-	wait, err := s.waits.Alloc(ev, Equal(1).Masked(1))
+	wait, err := s.waits.Wait(ev, Equal(1).Masked(1))
 	require.NoError(t, err)
 	require.NoError(t, wait.Submit())
 	boom := errors.New("boom")

@@ -33,9 +33,6 @@ var (
 	ErrLocal = errors.New("not open to peers")
 )
 
-// errNoPool is the error of freeing a task that came from no pool.
-var errNoPool = fmt.Errorf("syncevent: free a task: it came from no pool: %w", ErrInvalid)
-
 // TaskError is the error of a task that was submitted and failed: it was in
 // flight when its context stopped. It matches ErrFlushed, and what its Cause matches.
 type TaskError struct {

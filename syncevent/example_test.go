@@ -61,13 +61,13 @@ func ExampleContext() {
 		fmt.Println(err)
 		return
 	}
-	waits, err := events.WaitPool(1,
-		func(wait *syncevent.WaitTask) {
-			fmt.Println("the value is", wait.Value())
+	waits, err := events.Pool(1,
+		func(wait *syncevent.Task) {
+			fmt.Println("the value is", wait.Original())
 			_ = wait.Free()
 			_ = events.Stop()
 		},
-		func(wait *syncevent.WaitTask, err error) {
+		func(wait *syncevent.Task, err error) {
 			_ = wait.Free()
 			events.Fail(err) // Run returns it
 		})
@@ -80,7 +80,7 @@ func ExampleContext() {
 		if next != pe.Running {
 			return
 		}
-		wait, err := waits.Alloc(event, syncevent.Greater(41))
+		wait, err := waits.Wait(event, syncevent.Greater(41))
 		if err == nil {
 			if err = wait.Submit(); err != nil {
 				_ = wait.Free() // it is still ours

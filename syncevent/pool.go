@@ -6,58 +6,80 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-// pool is what the pools of all kinds of task have in common.
-type pool[T any] struct {
-	tasks  *pe.Pool[T]
-	of     func(*T) *task
-	done   func(*T)
-	failed func(*T, error)
+// Pool is a pool of tasks, each for any operation: the methods of the pool allocate it for one.
+type Pool struct {
+	tasks  *pe.Pool[Task]
+	done   func(*Task)
+	failed func(*Task, error)
+}
+
+// Pool makes a pool of n tasks, at most pe.MaxTasks. done and failed run on the engine's
+// goroutine, inside Progress; the error is a *TaskError. Stop ends a wait through failed, with
+// an error that matches ErrFlushed. A context can have several pools, for tasks that end
+// differently. It is legal in Idle. Its errors are those of pe.NewPool, and ErrInvalid where a
+// function is missing.
+func (c *Context) Pool(n int, done func(*Task), failed func(*Task, error)) (*Pool, error) {
+	if done == nil || failed == nil {
+		return nil, fmt.Errorf("syncevent: make a pool: %w: it needs a function for tasks that succeed and one for those that fail", ErrInvalid)
+	}
+	p := &Pool{done: done, failed: failed}
+	var made []*Task
+	var err error
+	p.tasks, err = pe.NewPool(c.control, "sync event", n,
+		func(t *Task) *pe.Task { return &t.Task },
+		func(t *Task) {
+			t.control, t.ctx, t.pool, t.waiter.task, t.node.Value = c.control, c, p, t, t
+			made = append(made, t)
+		},
+		func(t *Task) { _ = t.releaseEvent() })
+	if err != nil {
+		return nil, err
+	}
+	c.tasks = append(c.tasks, made...)
+	return p, nil
 }
 
 // Cap is the number of tasks that the pool was made with.
-func (p *pool[T]) Cap() int { return p.tasks.Cap() }
+func (p *Pool) Cap() int { return p.tasks.Cap() }
 
 // Available is the number of tasks that can be allocated now.
-func (p *pool[T]) Available() int { return p.tasks.Available() }
+func (p *Pool) Available() int { return p.tasks.Available() }
 
-func makePool[T any](c *Context, p *pool[T], op Operation, n int, done func(*T), failed func(*T, error),
-	of func(*T) *task, init func(*T) kind,
-) error {
-	if done == nil || failed == nil {
-		return fmt.Errorf("syncevent: make a pool of %vs: %w: it needs a function for tasks that succeed and one for those that fail", op, ErrInvalid)
+// Get allocates a task that gets the value of e, and holds e until the task is freed. Errors of
+// the four operations match those of pe.Pool.Alloc, ErrInvalid, ErrRemote and ErrClosed, and, of
+// those that change the value, ErrPublisher.
+func (p *Pool) Get(e *Event) (*Task, error) { return p.alloc(OpGet, e, 0) }
+
+// Set allocates a task that sets e to value.
+func (p *Pool) Set(e *Event, value uint64) (*Task, error) { return p.alloc(OpSet, e, value) }
+
+// Add allocates a task that adds value, modulo 2^64, to that of e, in one step.
+func (p *Pool) Add(e *Event, value uint64) (*Task, error) { return p.alloc(OpAdd, e, value) }
+
+// Wait allocates a task that waits until the condition holds for the value of e. It is woken as
+// a sleeping wait of the event is; see the package comment. It may miss a value that another
+// change replaces soon after. Errors match ErrInvalid, too, as in Event.Wait.
+func (p *Pool) Wait(e *Event, c Condition) (*Task, error) {
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("syncevent: allocate a wait: %w", err)
 	}
-	tasks, err := pe.NewPool(c.control, op.String(), n,
-		func(t *T) *pe.Task { return &of(t).Task },
-		func(t *T) {
-			k := of(t)
-			k.node.Value = k
-			k.control, k.ctx, k.op, k.kind = c.control, c, op, init(t)
-		},
-		func(t *T) { _ = of(t).releaseEvent() })
-	if err != nil {
-		return err
+	t, err := p.alloc(OpWait, e, 0)
+	if err == nil {
+		t.waiter.Condition = c
 	}
-	*p = pool[T]{tasks, of, done, failed}
-	return nil
+	return t, err
 }
 
 // alloc takes a task out of the pool and gives it its event.
-func (p *pool[T]) alloc(e *Event) (*T, error) {
+func (p *Pool) alloc(op Operation, e *Event, value uint64) (*Task, error) {
 	t, err := p.tasks.Alloc()
 	if err != nil {
 		return nil, err
 	}
-	if err := p.of(t).holdEvent(e); err != nil {
+	t.op, t.value, t.waiter.seen = op, value, 0
+	if err := t.holdEvent(e); err != nil {
 		_ = p.tasks.Free(t) // it was taken just now
-		return nil, fmt.Errorf("syncevent: allocate a %v: %w", p.of(t).op, err)
+		return nil, fmt.Errorf("syncevent: allocate a %v: %w", op, err)
 	}
 	return t, nil
-}
-
-// release puts a task back and lets go of its event.
-func (p *pool[T]) release(t *T) error {
-	if err := p.tasks.Free(t); err != nil {
-		return err
-	}
-	return p.of(t).releaseEvent()
 }

@@ -24,7 +24,7 @@ func (s *tasks) readable() bool {
 func TestNotification(t *testing.T) {
 	e := open(t, nil, Config{})
 	s := newTasks(t, 2).run()
-	wait, get := must(s.waits.Alloc(e, Equal(1))), must(s.gets.Alloc(e))
+	wait, get := must(s.waits.Wait(e, Equal(1))), must(s.gets.Get(e))
 	s.submit(wait)
 	s.progress()
 	require.NoError(t, s.engine.Arm())
@@ -54,8 +54,8 @@ func TestNotificationOfTheRest(t *testing.T) {
 	const n = 2 * progressBudget
 	e := open(t, nil, Config{})
 	for name, alloc := range map[string]func(*tasks) submitter{
-		"gets":  func(s *tasks) submitter { return must(s.gets.Alloc(e)) },
-		"waits": func(s *tasks) submitter { return must(s.waits.Alloc(e, Equal(0))) },
+		"gets":  func(s *tasks) submitter { return must(s.gets.Get(e)) },
+		"waits": func(s *tasks) submitter { return must(s.waits.Wait(e, Equal(0))) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newTasks(t, n).run()

@@ -55,7 +55,7 @@ func TestEngineSleepsOnWaits(t *testing.T) {
 		e := open(t, nil, Config{})
 		s := newTasks(t, 3)
 		require.NoError(t, s.ctx.Start())
-		w := must(s.waits.Alloc(e, Greater(0)))
+		w := must(s.waits.Wait(e, Greater(0)))
 		s.submit(w)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 		defer cancel()

@@ -39,55 +39,97 @@ func (o Operation) String() string {
 	return "operation " + strconv.Itoa(int(o))
 }
 
-// task is what all kinds of task have in common.
-type task struct {
+// Task is one operation on a sync event: the one that a method of Pool allocated it for. It
+// can be submitted again and again, until Free puts it back.
+type Task struct {
 	pe.Task
 	control *pe.Control
 	ctx     *Context
+	pool    *Pool
 	ev      *Event
-	node    fifo.Node[*task] // in submitted or ready
-	kind    kind             // the task itself
+	node    fifo.Node[*Task] // in submitted or ready
 	op      Operation
-	flushed bool // a wait that Stop has ended
+	value   uint64 // that is set or added
+	waiter  waiter // of a wait; seen is the result of the others, too
+	flushed bool   // a wait that Stop has ended
 }
 
-// kind is what the kinds of task differ in.
-type kind interface {
-	post() error // after Begin
-	do()         // the operation, in Progress
-	succeeded()
-	failed(error)
-}
-
-// Submit submits the task: a get, a set or an addition is done in the next Progress,
-// a wait is reported once its condition holds. Until its callback the task must not
-// be used. Submit allocates nothing. It fails if the context is not Running
-// (*pe.StateError), or the task is in flight (pe.ErrInUse) or not allocated
-// (pe.ErrFreed); then the task remains the caller's.
-func (t *task) Submit() error { return t.SubmitWith(0) }
-
-// SubmitWith is Submit with flags. They have no effect here, since tasks of this
-// context gain nothing from going together.
-func (t *task) SubmitWith(_ pe.SubmitFlags) error {
+// Submit submits the task: a get, a set or an addition is done in the next Progress, a wait is
+// reported once its condition holds. Until its callback the task must not be used. Submit
+// allocates nothing. It fails if the context is not Running (*pe.StateError), or the task is in
+// flight (pe.ErrInUse) or not allocated (pe.ErrFreed); then the task remains the caller's. Flags have no
+// effect: tasks of this context gain nothing from going together.
+func (t *Task) Submit(_ ...pe.SubmitFlags) error {
 	if err := t.control.Begin(&t.Task, operations[t.op].submit); err != nil {
 		return err
 	}
-	if err := t.kind.post(); err != nil {
-		t.control.Abort(&t.Task)
-		return fmt.Errorf("syncevent: %s: %w", operations[t.op].submit, err)
+	if t.op == OpWait {
+		t.ev.mu.Lock()
+		defer t.ev.mu.Unlock()
+		t.ev.addWaiter(&t.waiter) // which wakes it at once if its condition holds
+		return nil
 	}
+	t.ctx.submitted.Push(&t.node)
+	t.control.Wake()
 	return nil
 }
 
-// Operation is the task's kind.
-func (t *task) Operation() Operation { return t.op }
+// Free puts the task back into its pool and lets go of its event. It is legal whenever the task
+// is not in flight. Errors are those of pe.Pool.Free.
+func (t *Task) Free() error {
+	if err := t.pool.tasks.Free(t); err != nil {
+		return err
+	}
+	return t.releaseEvent()
+}
+
+// Operation is what the task was allocated for.
+func (t *Task) Operation() Operation { return t.op }
 
 // Event is the event that the task works on.
-func (t *task) Event() *Event { return t.ev }
+func (t *Task) Event() *Event { return t.ev }
+
+// Value is what the task sets or adds; 0 of others.
+func (t *Task) Value() uint64 { return t.value }
+
+// Original is the value that the event had: when it was got, before an addition, or when it
+// fulfilled the condition of a wait; the event may have another one by now. It is 0 before the
+// task has completed, and of a set.
+func (t *Task) Original() uint64 { return t.waiter.seen }
+
+// SetValue sets the value that the next submission sets or adds. Errors match pe.ErrInUse (in
+// flight), pe.ErrFreed, and ErrInvalid where the operation has none.
+func (t *Task) SetValue(value uint64) error {
+	if err := t.control.MayChange(&t.Task, "value"); err != nil {
+		return err
+	}
+	if t.op != OpSet && t.op != OpAdd {
+		return fmt.Errorf("syncevent: set the value of a %v: %w: it has none", t.op, ErrInvalid)
+	}
+	t.value = value
+	return nil
+}
+
+// SetCondition makes the next submission wait for another condition. Errors match ErrInvalid, as
+// in Event.Wait and where the operation is no wait, pe.ErrInUse (in flight) and pe.ErrFreed.
+func (t *Task) SetCondition(c Condition) error {
+	if err := t.control.MayChange(&t.Task, "condition"); err != nil {
+		return err
+	}
+	err := c.check()
+	if t.op != OpWait {
+		err = fmt.Errorf("%w: it has none", ErrInvalid)
+	}
+	if err != nil {
+		return fmt.Errorf("syncevent: set the condition of a %v: %w", t.op, err)
+	}
+	t.waiter.Condition = c
+	return nil
+}
 
 // SetEvent makes the task work on another event, and lets go of the present one. Its
 // errors are those of the allocation, and pe.ErrInUse (in flight) and pe.ErrFreed.
-func (t *task) SetEvent(e *Event) error {
+func (t *Task) SetEvent(e *Event) error {
 	if err := t.control.MayChange(&t.Task, "event"); err != nil {
 		return err
 	}
@@ -102,7 +144,7 @@ func (t *task) SetEvent(e *Event) error {
 }
 
 // holdEvent makes e the task's event, and holds it.
-func (t *task) holdEvent(e *Event) error {
+func (t *Task) holdEvent(e *Event) error {
 	if e == nil {
 		return fmt.Errorf("%w: no sync event is given", ErrInvalid)
 	}
@@ -119,26 +161,36 @@ func (t *task) holdEvent(e *Event) error {
 }
 
 // releaseEvent releases the event of a task that was freed.
-func (t *task) releaseEvent() error {
+func (t *Task) releaseEvent() error {
 	e := t.ev
 	t.ev = nil
 	return e.Release()
 }
 
-// enqueue leaves the task to the next Progress.
-func (t *task) enqueue() {
-	t.ctx.submitted.Push(&t.node)
-	t.control.Wake()
+// conditionMet hands a wait to the engine, for its callback. It may be called from any goroutine.
+func (t *Task) conditionMet() {
+	c := t.ctx
+	c.mu.Lock()
+	c.ready.Push(&t.node)
+	c.mu.Unlock()
+	c.control.Wake()
 }
 
 // finish does the operation, unless it was flushed, and runs the callback.
-func (t *task) finish(flushed bool) {
+func (t *Task) finish(flushed bool) {
 	t.control.End(&t.Task)
 	if flushed {
 		t.flushed = false
-		t.kind.failed(&TaskError{Op: t.op, Event: t.ev, Cause: t.ctx.Err()})
+		t.pool.failed(t, &TaskError{Op: t.op, Event: t.ev, Cause: t.ctx.Err()})
 		return
 	}
-	t.kind.do()
-	t.kind.succeeded()
+	switch t.op {
+	case OpGet:
+		t.waiter.seen = t.ev.load()
+	case OpSet:
+		t.ev.set(t.value)
+	case OpAdd:
+		t.waiter.seen = t.ev.add(t.value)
+	}
+	t.pool.done(t)
 }

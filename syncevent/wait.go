@@ -20,13 +20,13 @@ type waiter struct {
 	at     int           // index in Event.waiting; -1: not there
 	seen   uint64        // the value that fulfilled the condition
 	wakeup chan struct{} // receives one value when the condition holds; nil: task is reported
-	task   *WaitTask
+	task   *Task
 }
 
 // Wait waits until the condition holds for the event's value, and returns the value. It
 // spins for about 50 µs and then sleeps without using the processor; the package comment
 // says who wakes it, and when. It may miss a value that another change replaces soon
-// after. It is for any goroutine; callbacks of an engine should use a WaitTask, since a
+// after. It is for any goroutine; callbacks of an engine should use a task (Pool.Wait), since a
 // wait blocks them.
 //
 //	v, err := event.Wait(ctx, syncevent.Greater(15))

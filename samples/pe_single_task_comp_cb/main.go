@@ -80,7 +80,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		task, err := alloc(copies)
 		if err == nil {
 			pe.Then(task, completed(copies))
-			if err = task.SubmitWith(pe.Aggregate); err != nil {
+			if err = task.Submit(pe.Aggregate); err != nil {
 				err = errors.Join(err, task.Free())
 			}
 		}

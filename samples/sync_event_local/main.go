@@ -67,21 +67,21 @@ func asynchronous(ctx context.Context, s *sample.Session, event *syncevent.Event
 	if err != nil {
 		return err
 	}
-	waits, err := c.WaitPool(1, func(t *syncevent.WaitTask) {
-		s.Print("asynchronous: a task has waited until the value was %d", t.Value())
+	waits, err := c.Pool(1, func(t *syncevent.Task) {
+		s.Print("asynchronous: a task has waited until the value was %d", t.Original())
 		c.Fail(t.Free()) // nil does nothing
 	}, pe.FailContext)
 	if err != nil {
 		return err
 	}
-	sets, err := c.SetPool(1, pe.FreeTask, pe.FailContext)
+	sets, err := c.Pool(1, pe.FreeTask, pe.FailContext)
 	if err != nil {
 		return err
 	}
 	c.Fail(c.Start()) // such a context is Running at once
-	wait, err := waits.Alloc(event, syncevent.Greater(41))
+	wait, err := waits.Wait(event, syncevent.Greater(41))
 	c.Fail(pe.SubmitNew(wait, err))
-	set, err := sets.Alloc(event, 42)
+	set, err := sets.Set(event, 42)
 	c.Fail(pe.SubmitNew(set, err))
 	c.Fail(c.StopWhenDone())
 	return engine.Run(ctx)

@@ -11,9 +11,9 @@ import (
 type alternating struct {
 	p     *program
 	adds  *rdma.Pool
-	waits *syncevent.WaitPool
+	waits *syncevent.Pool
 	add   *rdma.Task
-	wait  *syncevent.WaitTask
+	wait  *syncevent.Task
 	half  uint64 // what each event gets to
 	seen  uint64 // the value of ours
 	added uint64 // the value of the peer's, as it must be
@@ -25,7 +25,7 @@ func (t *alternating) pools(p *program) (err error) {
 	if err != nil {
 		return err
 	}
-	t.waits, err = p.events.WaitPool(1, t.wasWoken, func(_ *syncevent.WaitTask, err error) { t.ended(err) })
+	t.waits, err = p.events.Pool(1, t.wasWoken, func(_ *syncevent.Task, err error) { t.ended(err) })
 	return err
 }
 
@@ -33,7 +33,7 @@ func (t *alternating) begin(p *program) (err error) {
 	if t.add, err = t.adds.SyncEventAdd(p.conns[0], p.peers, 1); err != nil {
 		return err
 	}
-	if t.wait, err = t.waits.Alloc(p.own, syncevent.Greater(0)); err != nil {
+	if t.wait, err = t.waits.Wait(p.own, syncevent.Greater(0)); err != nil {
 		return err
 	}
 	if err := t.wait.Submit(); err != nil {
@@ -50,9 +50,9 @@ func (t *alternating) wasAdded(add *rdma.Task) {
 	t.p.fail(t.next())
 }
 
-func (t *alternating) wasWoken(wait *syncevent.WaitTask) {
-	if wait.Value() != t.seen+1 {
-		t.p.fail(fmt.Errorf("step %d was lost or came twice: the value is %d", t.seen+1, wait.Value()))
+func (t *alternating) wasWoken(wait *syncevent.Task) {
+	if wait.Original() != t.seen+1 {
+		t.p.fail(fmt.Errorf("step %d was lost or came twice: the value is %d", t.seen+1, wait.Original()))
 		return
 	}
 	if t.seen++; t.seen < t.half {

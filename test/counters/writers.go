@@ -63,13 +63,13 @@ func (w *writers) free() error { return nil }
 // sum waits for all that the peer, and this program itself, add.
 type sum struct {
 	p      *program
-	waits  *syncevent.WaitPool
+	waits  *syncevent.Pool
 	adding sync.WaitGroup
 }
 
 func (s *sum) pools(p *program) (err error) {
 	s.p = p
-	s.waits, err = p.events.WaitPool(1, s.wasWoken, func(t *syncevent.WaitTask, err error) {
+	s.waits, err = p.events.Pool(1, s.wasWoken, func(t *syncevent.Task, err error) {
 		p.fail(err)
 		p.fail(t.Free())
 	})
@@ -77,7 +77,7 @@ func (s *sum) pools(p *program) (err error) {
 }
 
 func (s *sum) begin(p *program) error {
-	t, err := s.waits.Alloc(p.own, syncevent.Greater(p.n+p.local-1))
+	t, err := s.waits.Wait(p.own, syncevent.Greater(p.n+p.local-1))
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (s *sum) add(i uint64) {
 	}
 }
 
-func (s *sum) wasWoken(t *syncevent.WaitTask) {
+func (s *sum) wasWoken(t *syncevent.Task) {
 	s.p.fail(t.Free())
 	s.adding.Wait()
 	s.p.aside(func() func() error {

@@ -316,7 +316,7 @@ func (l *Link) postWrite(w Write, more bool) error {
 		if more {
 			flags = pe.Aggregate // the message goes with it
 		}
-		if err = task.SubmitWith(flags); err != nil {
+		if err = task.Submit(flags); err != nil {
 			_ = task.Free()
 		}
 	}

@@ -22,7 +22,7 @@ func (w *worker) postReceives() error {
 		if err != nil {
 			return err
 		}
-		if err := t.SubmitWith(pe.Aggregate); err != nil {
+		if err := t.Submit(pe.Aggregate); err != nil {
 			return err
 		}
 	}
@@ -34,7 +34,7 @@ func (w *worker) received(t *rdma.ReceiveTask) {
 	if w.plan.Verify && w.plan.Test.Op == plan.Send {
 		w.checkMessage(t)
 	}
-	if err := t.SubmitWith(pe.Aggregate); err != nil {
+	if err := t.Submit(pe.Aggregate); err != nil {
 		w.taskFailed(err)
 		return
 	}

@@ -268,7 +268,7 @@ func (w *worker) whenQuiet(f func()) {
 // submit gives the next task of a flow to the device.
 func (w *worker) submit(t *rdma.Task, flags pe.SubmitFlags) bool {
 	w.inFlight++
-	if err := t.SubmitWith(flags); err != nil {
+	if err := t.Submit(flags); err != nil {
 		w.inFlight--
 		w.taskFailed(err)
 		return false
