@@ -3,6 +3,7 @@ package bufinv
 import (
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/internal/sibling"
 	"github.com/verbena-rdma/verbena/mmap"
 )
 
@@ -113,12 +114,12 @@ func (i *Inventory) take(m *mmap.Map, off, n int) *Buf {
 	case off < 0 || off > m.Len() || n > m.Len()-off:
 		return failed(fmt.Errorf("take buffer: %w: %d bytes from offset %d, in a memory map of %d", ErrRange, n, off, m.Len()))
 	}
-	if err := m.Hold(); err != nil {
+	if err := m.Siblings(sibling.Pass{}).Hold(); err != nil {
 		return failed(fmt.Errorf("take buffer: %w", err))
 	}
 	b := i.s.take()
 	if b.err != nil {
-		_ = m.Release() // held just now
+		_ = m.Siblings(sibling.Pass{}).Release() // held just now
 		return b
 	}
 	b.m, b.off, b.size = m, off, n

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/verbena-rdma/verbena/internal/sibling"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -166,10 +167,11 @@ func (b *Buf) elements() *Buf {
 
 // Keep keeps the memory of all buffers of a list from being reused (mmap.Map.Keep). It is for
 // packages of contexts.
-func (b *Buf) Keep(dev verbs.Device, reason error) {
+func (s siblings) Keep(dev verbs.Device, reason error) {
+	b := s.Buf
 	for ; b != nil; b = b.Next() {
 		if m := b.Map(); m != nil {
-			m.Keep(dev, reason)
+			m.Siblings(sibling.Pass{}).Keep(dev, reason)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package bufinv
 import (
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/internal/sibling"
 	"github.com/verbena-rdma/verbena/mmap"
 )
 
@@ -28,7 +29,7 @@ var errNoMap = failed(fmt.Errorf("take buffer: %w: no memory map is given", ErrI
 
 // ofMap is the inventory of a Map.
 func ofMap(m *mmap.Map) *Inventory {
-	i, _ := m.Stock(newOfMap).(*Inventory)
+	i, _ := m.Siblings(sibling.Pass{}).Stock(newOfMap).(*Inventory)
 	return i
 }
 

@@ -13,7 +13,8 @@ import (
 // data are left out. The errors are those of Err and of mmap's LKey, and
 // ErrRange for an element with more data than an entry holds (2^32-1 bytes).
 // With an error, dst is returned as it was.
-func (b *Buf) AppendDataSGL(dst []verbs.SGE, pd verbs.PD) ([]verbs.SGE, error) {
+func (s siblings) AppendDataSGL(dst []verbs.SGE, pd verbs.PD) ([]verbs.SGE, error) {
+	b := s.Buf
 	if err := b.Err(); err != nil {
 		return dst, err
 	}
@@ -30,13 +31,15 @@ func (b *Buf) AppendDataSGL(dst []verbs.SGE, pd verbs.PD) ([]verbs.SGE, error) {
 // AppendRoomSGL is AppendDataSGL for the room, where a device writes: for the
 // first limit bytes of it, or for all with a limit below zero. An element in a
 // Map without LocalReadWrite is an error that matches mmap.ErrPermission.
-func (b *Buf) AppendRoomSGL(dst []verbs.SGE, pd verbs.PD, limit int) ([]verbs.SGE, error) {
+func (s siblings) AppendRoomSGL(dst []verbs.SGE, pd verbs.PD, limit int) ([]verbs.SGE, error) {
+	b := s.Buf
 	return b.appendRoom(dst, pd, limit, false)
 }
 
 // AppendEmptiedSGL is AppendRoomSGL for the room that there is when Empty has been
 // called.
-func (b *Buf) AppendEmptiedSGL(dst []verbs.SGE, pd verbs.PD, limit int) ([]verbs.SGE, error) {
+func (s siblings) AppendEmptiedSGL(dst []verbs.SGE, pd verbs.PD, limit int) ([]verbs.SGE, error) {
+	b := s.Buf
 	return b.appendRoom(dst, pd, limit, true)
 }
 
@@ -96,7 +99,8 @@ func (b *Buf) appendSGE(dst []verbs.SGE, pd verbs.PD, addr uint64, n int) ([]ver
 // Produced makes the first n bytes of the room from b to the end of its list data: a
 // device has written them. More than the room is an error that matches
 // ErrRange and changes nothing.
-func (b *Buf) Produced(n int) error {
+func (s siblings) Produced(n int) error {
+	b := s.Buf
 	if err := b.Err(); err != nil {
 		return err
 	}

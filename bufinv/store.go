@@ -3,6 +3,8 @@ package bufinv
 import (
 	"fmt"
 	"sync"
+
+	"github.com/verbena-rdma/verbena/internal/sibling"
 )
 
 // maxBufs is the most elements that an inventory or a pool can have.
@@ -98,7 +100,7 @@ func (s *store) take() *Buf {
 func (s *store) put(b *Buf) {
 	if !s.pool {
 		// Held since the Buf went out: Release cannot fail.
-		_ = b.m.Release()
+		_ = b.m.Siblings(sibling.Pass{}).Release()
 		b.m = nil
 	}
 	s.mu.Lock()

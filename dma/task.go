@@ -5,6 +5,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/sibling"
 	"github.com/verbena-rdma/verbena/pe"
 )
 
@@ -208,14 +209,14 @@ func (t *CopyTask) keep(reason error) {
 		return
 	}
 	t.kept = reason
-	t.src.Keep(t.pool.ctx.dev, reason)
-	t.dst.Keep(t.pool.ctx.dev, reason)
+	t.src.Siblings(sibling.Pass{}).Keep(t.pool.ctx.dev, reason)
+	t.dst.Siblings(sibling.Pass{}).Keep(t.pool.ctx.dev, reason)
 }
 
 func (t *CopyTask) succeed() {
 	t.control.End(&t.Task)
 	// It fails only if the program has changed the buffers meanwhile.
-	if err := t.dst.Produced(t.length); err != nil {
+	if err := t.dst.Siblings(sibling.Pass{}).Produced(t.length); err != nil {
 		t.pool.failed(t, fmt.Errorf("dma: copy: its destination was changed in flight: %w", err))
 		return
 	}

@@ -37,9 +37,9 @@ func TestExportAndImport(t *testing.T) {
 		require.ErrorIs(t, err, ErrRemote)
 		require.ErrorIs(t, m.AddDevice(dev), ErrRemote)
 		require.ErrorIs(t, m.RemoveDevice(peer), ErrRemote)
-		require.NoError(t, m.Hold())
+		require.NoError(t, siblings{m}.Hold())
 		require.ErrorIs(t, m.Close(), ErrInUse)
-		require.NoError(t, m.Release())
+		require.NoError(t, siblings{m}.Release())
 		require.NoError(t, m.Close())
 		require.NoError(t, m.Close(), "closing again")
 	}

@@ -347,7 +347,8 @@ func (m *Map) deregister(match func(registration) bool) error {
 // Hold counts one more user, such as a buffer: until the matching Release, Close
 // and changes of the registrations fail with ErrInUse. Hold itself fails with
 // ErrClosed on a closed Map, and with ErrInvalid on one that was not made.
-func (m *Map) Hold() error {
+func (s siblings) Hold() error {
+	m := s.Map
 	if m.size == 0 {
 		return errUnmade
 	}
@@ -364,7 +365,8 @@ func (m *Map) Hold() error {
 // Keep has Close, and changes of the registrations, fail until the device is closed, with an
 // error that matches ErrInUse and the reason: the device may still use the memory. It is for
 // packages of contexts.
-func (m *Map) Keep(dev verbs.Device, reason error) {
+func (s siblings) Keep(dev verbs.Device, reason error) {
+	m := s.Map
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed.Load() || m.remote || slices.ContainsFunc(m.kept, func(k keptBy) bool { return k.dev == dev }) {
@@ -388,8 +390,9 @@ var holders = [...]struct{ one, many string }{
 }
 
 // HoldFor is Hold for something else than a buffer, which errors then name.
-func (m *Map) HoldFor(h Holder) error {
-	err := m.Hold()
+func (s siblings) HoldFor(h Holder) error {
+	m := s.Map
+	err := siblings{m}.Hold()
 	if err == nil {
 		m.held[h].Add(1)
 	}
@@ -397,8 +400,9 @@ func (m *Map) HoldFor(h Holder) error {
 }
 
 // ReleaseFor takes back one HoldFor.
-func (m *Map) ReleaseFor(h Holder) error {
-	err := m.Release()
+func (s siblings) ReleaseFor(h Holder) error {
+	m := s.Map
+	err := siblings{m}.Release()
 	if err == nil {
 		m.held[h].Add(-1)
 	}
@@ -430,7 +434,8 @@ func (m *Map) usersText() string {
 
 // Stock returns what the first call of make for this Map returned, which is kept as long
 // as the Map. It is for package bufinv alone, which has the buffers of a Map there.
-func (m *Map) Stock(make func() any) any {
+func (x siblings) Stock(make func() any) any {
+	m := x.Map
 	s := m.stock.Load()
 	if s == nil && make != nil {
 		if made := make(); made != nil {
@@ -442,7 +447,8 @@ func (m *Map) Stock(make func() any) any {
 }
 
 // Release takes back one Hold. Without one it fails with ErrNotHeld.
-func (m *Map) Release() error {
+func (s siblings) Release() error {
+	m := s.Map
 	for {
 		n := m.users.Load()
 		if n <= 0 {

@@ -13,7 +13,8 @@ import (
 // Errors match ErrRange for bytes outside the Map, ErrPermission where perm is not one or
 // several of RemoteRead, RemoteWrite and RemoteAtomic, or the Map lacks BindWindows, or
 // LocalReadWrite for a window that peers can write to, and otherwise those of LKey.
-func (m *Map) Lend(pd verbs.PD, off, n int, perm Permission) (verbs.MR, error) {
+func (s siblings) Lend(pd verbs.PD, off, n int, perm Permission) (verbs.MR, error) {
+	m := s.Map
 	switch {
 	case m.size == 0:
 		return nil, errUnmade
@@ -41,7 +42,8 @@ func (m *Map) Lend(pd verbs.PD, off, n int, perm Permission) (verbs.MR, error) {
 
 // ExportLent returns a descriptor, as Export does, of n bytes from the offset off, which
 // are lent by a key of their own. It is for package rdma.
-func (m *Map) ExportLent(off, n int, rkey uint32, perm Permission) ([]byte, error) {
+func (s siblings) ExportLent(off, n int, rkey uint32, perm Permission) ([]byte, error) {
+	m := s.Map
 	b, err := encode(m.addr+uint64(off), uint64(n), rkey, perm)
 	if err != nil {
 		return nil, fmt.Errorf("export part of memory map: %w", err)

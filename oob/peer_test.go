@@ -19,6 +19,7 @@ import (
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/internal/sibling"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
@@ -106,14 +107,14 @@ func newWriter(t *testing.T, way oob.Way, text string) *program {
 			p.rdma.Fail(err)
 		case pe.Idle:
 			if remote != nil {
-				assert.NoError(t, remote.Hold(), "it is closed after the callback")
-				assert.NoError(t, remote.Release())
+				assert.NoError(t, remote.Siblings(sibling.Pass{}).Hold(), "it is closed after the callback")
+				assert.NoError(t, remote.Siblings(sibling.Pass{}).Release())
 			}
 		}
 	})
 	t.Cleanup(func() {
 		if remote != nil {
-			assert.ErrorIs(t, remote.Hold(), mmap.ErrClosed, "it belongs to the context")
+			assert.ErrorIs(t, remote.Siblings(sibling.Pass{}).Hold(), mmap.ErrClosed, "it belongs to the context")
 		}
 	})
 	return p
@@ -288,7 +289,7 @@ func testExchange(t *testing.T, a, b oob.Way) {
 		assert.Equal(t, 4096*(i+1), m.Len())
 	}
 	for i, e := range answers[ours].Events {
-		assert.Equal(t, offer.Events[i].Addr(), e.Addr())
+		assert.Equal(t, offer.Events[i].Siblings(sibling.Pass{}).Addr(), e.Siblings(sibling.Pass{}).Addr())
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/sibling"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
@@ -35,9 +36,9 @@ func (l *imported) open() (open, known int) {
 		if m == nil {
 			continue
 		}
-		if known++; m.Hold() == nil {
+		if known++; m.Siblings(sibling.Pass{}).Hold() == nil {
 			open++
-			_ = m.Release()
+			_ = m.Siblings(sibling.Pass{}).Release()
 		}
 	}
 	return open, known
@@ -82,8 +83,8 @@ func (c *reconnecter) changed(conn *rdma.Connection, state rdma.ConnectionState,
 			c.rdma.Fail(errors.Join(err, t.Free(), conn.Close()))
 		}))
 	case rdma.Closed:
-		assert.NoError(c.t, c.a.Maps[0].Hold(), "it is closed after the callback")
-		assert.NoError(c.t, c.a.Maps[0].Release())
+		assert.NoError(c.t, c.a.Maps[0].Siblings(sibling.Pass{}).Hold(), "it is closed after the callback")
+		assert.NoError(c.t, c.a.Maps[0].Siblings(sibling.Pass{}).Release())
 		c.closes <- c.peer
 		c.a, c.peer = nil, nil
 		if c.left--; c.left == 0 {

@@ -3,6 +3,7 @@ package rdma
 import (
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/internal/sibling"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -139,7 +140,7 @@ func (conn *Connection) heldWritten(status verbs.Status, vendor uint32) {
 		}
 		if kept := conn.signal.send.Kept(); kept != nil {
 			failure.Cause = kept
-			source.Keep(conn.ctx.dev, kept)
+			source.Siblings(sibling.Pass{}).Keep(conn.ctx.dev, kept)
 		}
 		err = failure
 	}

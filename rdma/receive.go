@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/sibling"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -72,9 +73,9 @@ func (t *ReceiveTask) gather() ([]verbs.SGE, error) {
 	list := t.ctx.service.appendHeader(t.sgl[:0], &t.recv)
 	var err error
 	if t.appends {
-		list, err = t.dst.AppendRoomSGL(list, t.ctx.set.PD, -1)
+		list, err = t.dst.Siblings(sibling.Pass{}).AppendRoomSGL(list, t.ctx.set.PD, -1)
 	} else {
-		list, err = t.dst.AppendEmptiedSGL(list, t.ctx.set.PD, -1)
+		list, err = t.dst.Siblings(sibling.Pass{}).AppendEmptiedSGL(list, t.ctx.set.PD, -1)
 	}
 	if err != nil {
 		return nil, err
@@ -156,7 +157,7 @@ func (r *taskReceiver) arrived(a *arrival) {
 	t.control.End(&t.Task)
 	t.arrival = *a
 	if a.opcode != ReceivedWriteImm && a.length > 0 {
-		if err := t.dst.Produced(a.length); err != nil {
+		if err := t.dst.Siblings(sibling.Pass{}).Produced(a.length); err != nil {
 			t.pool.failed(t, fmt.Errorf("rdma: receive: its destination was changed in flight: %w", err))
 			return
 		}
@@ -190,7 +191,7 @@ func (r *taskReceiver) flushed(posted bool) int {
 	cause := t.ctx.causeOf(nil)
 	if t.ctx.kept != nil && posted {
 		cause = t.ctx.kept
-		t.dst.Keep(t.ctx.dev, cause)
+		t.dst.Siblings(sibling.Pass{}).Keep(t.ctx.dev, cause)
 	}
 	r.failed(nil, &TaskError{Op: OpReceive, Status: verbs.StatusFlushed, Cause: cause})
 	return 1

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/internal/sibling"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -249,11 +250,11 @@ func (r *Task) gather() ([]verbs.SGE, error) {
 	var err error
 	switch {
 	case r.op != OpRead:
-		list, err = r.local.AppendDataSGL(r.sgl[:0], r.ctx.set.PD)
+		list, err = r.local.Siblings(sibling.Pass{}).AppendDataSGL(r.sgl[:0], r.ctx.set.PD)
 	case r.appends:
-		list, err = r.local.AppendRoomSGL(r.sgl[:0], r.ctx.set.PD, r.length)
+		list, err = r.local.Siblings(sibling.Pass{}).AppendRoomSGL(r.sgl[:0], r.ctx.set.PD, r.length)
 	default:
-		list, err = r.local.AppendEmptiedSGL(r.sgl[:0], r.ctx.set.PD, r.length)
+		list, err = r.local.Siblings(sibling.Pass{}).AppendEmptiedSGL(r.sgl[:0], r.ctx.set.PD, r.length)
 	}
 	if err != nil {
 		return nil, err
@@ -301,7 +302,7 @@ func (c *completer) Completed(status verbs.Status, vendor uint32) {
 func (r *Task) keepMemory(err *TaskError) {
 	if kept := r.send.Kept(); kept != nil {
 		err.Cause = kept
-		r.local.Keep(r.ctx.dev, kept)
+		r.local.Siblings(sibling.Pass{}).Keep(r.ctx.dev, kept)
 	}
 }
 
@@ -311,7 +312,7 @@ func (r *Task) succeed() {
 	switch {
 	case r.op == OpRead && r.local != nil:
 		// It fails only if the program has changed the buffers meanwhile.
-		if err := r.local.Produced(r.length); err != nil {
+		if err := r.local.Siblings(sibling.Pass{}).Produced(r.length); err != nil {
 			r.pool.completed(r, fmt.Errorf("rdma: %v: its destination was changed in flight: %w", r.op, err))
 			return
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 
+	"github.com/verbena-rdma/verbena/internal/sibling"
 	"github.com/verbena-rdma/verbena/syncevent"
 )
 
@@ -25,7 +26,7 @@ func (r *Task) SetEvent(ev *syncevent.Event) error {
 	if old == nil {
 		return nil
 	}
-	return old.Release()
+	return old.Siblings(sibling.Pass{}).Release()
 }
 
 // giveEvent sets what a task that was just allocated works on.
@@ -44,7 +45,7 @@ func (r *Task) holdEvent(ev *syncevent.Event) error {
 	if err := r.checkEvent(ev); err != nil {
 		return err
 	}
-	if err := ev.Hold(); err != nil {
+	if err := ev.Siblings(sibling.Pass{}).Hold(); err != nil {
 		return err
 	}
 	r.event = ev
@@ -73,7 +74,7 @@ func (r *Task) checkEvent(ev *syncevent.Event) error {
 // prepareEvent points the work request at the event, and lays out what is set.
 func (r *Task) prepareEvent() {
 	wr := &r.send.WR
-	wr.RKey, wr.RemoteAddr = r.event.RKey(), r.event.Addr()
+	wr.RKey, wr.RemoteAddr = r.event.Siblings(sibling.Pass{}).RKey(), r.event.Siblings(sibling.Pass{}).Addr()
 	if r.op == OpSyncEventSet {
 		binary.NativeEndian.PutUint64(r.wordBytes(), r.inOrder(wr.CompareAdd))
 	}
@@ -84,7 +85,7 @@ func (r *Task) takeValue() { r.result = r.inOrder(binary.NativeEndian.Uint64(r.w
 
 // inOrder converts between the byte orders of this host and the event's.
 func (r *Task) inOrder(v uint64) uint64 {
-	if r.event.Swapped() {
+	if r.event.Siblings(sibling.Pass{}).Swapped() {
 		return bits.ReverseBytes64(v)
 	}
 	return v

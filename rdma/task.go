@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/sibling"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/syncevent"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -306,7 +307,7 @@ func (r *Task) drop() error {
 	local, remote, event := r.local, r.remote, r.event
 	r.conn, r.peer, r.local, r.remote, r.event, r.appends = nil, nil, nil, nil, nil, false
 	if event != nil {
-		return event.Release()
+		return event.Siblings(sibling.Pass{}).Release()
 	}
 	err := local.Free()
 	if e := remote.Free(); err == nil {

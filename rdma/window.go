@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/sibling"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -142,9 +143,9 @@ func (w *Window) Bind(m *mmap.Map, off, n int, perm mmap.Permission, done func(e
 	if w.lent != nil {
 		return w.refuse(op, fmt.Errorf("%w: it is bound; invalidate it first", pe.ErrInUse))
 	}
-	mr, err := m.Lend(w.ctx.set.PD, off, n, perm)
+	mr, err := m.Siblings(sibling.Pass{}).Lend(w.ctx.set.PD, off, n, perm)
 	if err == nil {
-		err = m.HoldFor(mmap.MemoryWindow)
+		err = m.Siblings(sibling.Pass{}).HoldFor(mmap.MemoryWindow)
 	}
 	if err != nil {
 		return w.refuse(op, err)
@@ -215,7 +216,7 @@ func (w *Window) Export() ([]byte, error) {
 	if w == nil || w.lent == nil {
 		return nil, fmt.Errorf("rdma: export a memory window: %w: it is bound to nothing", ErrInvalid)
 	}
-	return w.lent.ExportLent(w.off, w.n, w.bind.RKey, w.perm)
+	return w.lent.Siblings(sibling.Pass{}).ExportLent(w.off, w.n, w.bind.RKey, w.perm)
 }
 
 // Bound reports whether the window lends memory, or is about to.
@@ -256,7 +257,7 @@ func (w *Window) end() error {
 // unbound lets go of the memory map.
 func (w *Window) unbound() {
 	if w.lent != nil {
-		_ = w.lent.ReleaseFor(mmap.MemoryWindow) // it is held
+		_ = w.lent.Siblings(sibling.Pass{}).ReleaseFor(mmap.MemoryWindow) // it is held
 		w.lent = nil
 	}
 }

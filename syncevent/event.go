@@ -202,15 +202,24 @@ func quoted(name string) string {
 func (e *Event) Remote() bool { return e.remote }
 
 // Addr is the address of the value, in the memory of its owner.
-func (e *Event) Addr() uint64 { return e.addr }
+func (s siblings) Addr() uint64 {
+	e := s.Event
+	return e.addr
+}
 
 // RKey is the remote key of an imported event. Of others it is zero.
-func (e *Event) RKey() uint32 { return e.rkey }
+func (s siblings) RKey() uint32 {
+	e := s.Event
+	return e.rkey
+}
 
 // Swapped reports whether an imported event belongs to a host of the other byte
 // order: its 8 bytes, read and written as such, have to be reversed. Atomics do
 // not: they carry numbers (IBTA 9.4.5).
-func (e *Event) Swapped() bool { return e.swapped }
+func (s siblings) Swapped() bool {
+	e := s.Event
+	return e.swapped
+}
 
 // Publishers are those who may change the value. This program may change an
 // imported event, with tasks of package rdma, if PublishRemote is among them.
@@ -310,7 +319,8 @@ func (e *Event) add(v uint64) uint64 {
 
 // Hold counts one more user, such as a task: until the matching Release, Close
 // fails with ErrInUse. Hold itself fails with ErrClosed on a closed event.
-func (e *Event) Hold() error {
+func (s siblings) Hold() error {
+	e := s.Event
 	if !e.enter(oneHold) {
 		return fmt.Errorf("use %v: %w", e, ErrClosed)
 	}
@@ -318,7 +328,8 @@ func (e *Event) Hold() error {
 }
 
 // Release takes back one Hold. Without one it fails with ErrNotHeld.
-func (e *Event) Release() error {
+func (s siblings) Release() error {
+	e := s.Event
 	for {
 		n := e.uses.Load()
 		if n < oneHold {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/internal/sibling"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -60,9 +61,9 @@ func (p *program) close() {
 // as makes a memory map of another's event, until package rdma has tasks for it.
 func as(t *testing.T, dev verbs.Device, e *syncevent.Event) *mmap.Map {
 	var w descriptor.Writer
-	w.Uint64(e.Addr())
+	w.Uint64(e.Siblings(sibling.Pass{}).Addr())
 	w.Uint64(8)
-	w.Uint32(e.RKey())
+	w.Uint32(e.Siblings(sibling.Pass{}).RKey())
 	w.Uint32(uint32(mmap.RemoteRead | mmap.RemoteWrite | mmap.RemoteAtomic))
 	desc, err := w.Encode(descriptor.MemoryMap)
 	require.NoError(t, err)

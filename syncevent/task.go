@@ -140,7 +140,7 @@ func (t *Task) SetEvent(e *Event) error {
 	if old == nil {
 		return nil
 	}
-	return old.Release()
+	return siblings{old}.Release()
 }
 
 // holdEvent makes e the task's event, and holds it.
@@ -164,7 +164,7 @@ func (t *Task) holdEvent(e *Event) error {
 func (t *Task) releaseEvent() error {
 	e := t.ev
 	t.ev = nil
-	return e.Release()
+	return siblings{e}.Release()
 }
 
 // conditionMet hands a wait to the engine, for its callback. It may be called from any goroutine.
