@@ -8,7 +8,7 @@ import (
 // Submittable is what tasks of all kinds have in common for those who use them,
 // such as *rdma.Task. It is for type parameters.
 type Submittable interface {
-	comparable         // so that a task that is missing can be found
+	comparable // so that a task that is missing can be found
 	// Submit gives the task to its context.
 	Submit(flags ...SubmitFlags) error
 	Free() error       // puts it back into its pool

@@ -16,7 +16,7 @@ type errand struct {
 }
 
 func (r errand) Submit(...pe.SubmitFlags) error { return r.on.submit(r.job, 0) }
-func (r errand) Free() error   { return r.on.jobs.Free(r.job) }
+func (r errand) Free() error                    { return r.on.jobs.Free(r.job) }
 
 // errand takes a job from a pool that is made with Done and Failed.
 func (d *device) errand(t testing.TB) errand {
