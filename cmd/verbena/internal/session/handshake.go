@@ -41,7 +41,7 @@ func proof(secret []byte, role string, hello, challenge proto.Message, sender, r
 		return t, err
 	}
 	mac := hmac.New(sha256.New, secret)
-	for _, part := range [][]byte{[]byte("verbena transfer 1: " + role), h, c, sender, receiver} {
+	for _, part := range [][]byte{[]byte("verbena transfer 2: " + role), h, c, sender, receiver} {
 		mac.Write(binary.BigEndian.AppendUint32(nil, uint32(len(part))))
 		mac.Write(part)
 	}

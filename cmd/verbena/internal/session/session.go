@@ -57,7 +57,6 @@ type Summary struct {
 	Had      int      // of these: that were there before
 	Failed   int      // that are not there
 	NoSpace  bool     // one of them for lack of space
-	BadData  bool     // one of them because it arrived damaged
 	Bytes    int64    // moved in this connection
 	Text     bool     // it was a plain message
 	ID, Key  string   // that the ends have given each other
@@ -69,7 +68,6 @@ func (s *Summary) count(e Entry) {
 	case e.Code != proto.OK:
 		s.Failed++
 		s.NoSpace = s.NoSpace || e.Code == proto.NoSpace
-		s.BadData = s.BadData || e.Code == proto.BadData
 	case e.Had:
 		s.Had++
 		fallthrough

@@ -265,8 +265,7 @@ func (d *Dest) rename(from, to string) error {
 	return Reason(err)
 }
 
-// PartName is what the files for the incomplete entry of that name are called, but for
-// their endings.
+// PartName is the name of the file for an incomplete entry, without its extension.
 func PartName(p string) string {
 	h := sha256.Sum256([]byte(p))
 	return hex.EncodeToString(h[:16])
@@ -312,18 +311,8 @@ func (d *Dest) OldPart(p string) (*Part, error) {
 	return &Part{f, d, name}, nil
 }
 
-// Journal opens the journal of a part, which is made if it is missing.
-func (d *Dest) Journal(p string) (*os.File, error) {
-	f, err := d.work.OpenFile(PartName(p)+".journal", os.O_RDWR|os.O_CREATE, 0o600)
-	return f, Reason(err)
-}
-
 // Forget removes what is kept of an entry that is not complete.
-func (d *Dest) Forget(p string) {
-	name := PartName(p)
-	_ = d.work.Remove(name + ".part")
-	_ = d.work.Remove(name + ".journal")
-}
+func (d *Dest) Forget(p string) { _ = d.work.Remove(PartName(p) + ".part") }
 
 // Commit gives a part that is complete its permissions and its time, closes it and puts it
 // into its place; with sync, after its data has reached the disk. When it fails, the part
