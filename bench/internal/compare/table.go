@@ -1,6 +1,7 @@
-package main
+package compare
 
 import (
+	"encoding/csv"
 	"fmt"
 	"maps"
 	"regexp"
@@ -28,28 +29,36 @@ func (f figures) add(k figure, version int, v float64) {
 }
 
 var (
-	rateLine  = regexp.MustCompile(`^(\w+)\s+([0-9.]+) (M writes/s|GB/s)`)
-	delayLine = regexp.MustCompile(`^(\w+)\s+([0-9.]+) µs median, ([0-9.]+) µs least`)
-	styleLine = regexp.MustCompile(`^\s+(poll|run|sleep|event|await)\s+([0-9.]+)\s+([0-9.]+)`)
-	goLine    = regexp.MustCompile(`^Benchmark(\S+?)(?:-\d+)?\s+\d+\s+([0-9.]+) ns/op`)
-	goAllocs  = regexp.MustCompile(`(\d+) allocs/op`)
+	goLine   = regexp.MustCompile(`^Benchmark(\S+?)(?:-\d+)?\s+\d+\s+([0-9.]+) ns/op`)
+	goAllocs = regexp.MustCompile(`(\d+) allocs/op`)
 )
 
-// parseBench takes the output of the program bench.
-func parseBench(f figures, version int, output string) {
-	add := func(name, unit string, less bool, value string) {
-		if v, err := strconv.ParseFloat(value, 64); err == nil {
-			f.add(figure{"bench " + name, unit, less}, version, v)
-		}
+// parsePerf takes a report of verbena perf, as CSV.
+func parsePerf(f figures, version int, flags, report string) {
+	rows, err := csv.NewReader(strings.NewReader(report)).ReadAll()
+	if err != nil || len(rows) == 0 {
+		return
 	}
-	for line := range strings.Lines(output) {
-		if m := rateLine.FindStringSubmatch(line); m != nil {
-			add(m[1], m[3], false, m[2])
-		} else if m := delayLine.FindStringSubmatch(line); m != nil {
-			add(m[1]+", median", "µs", true, m[2])
-			add(m[1]+", least", "µs", true, m[3])
-		} else if m := styleLine.FindStringSubmatch(line); m != nil {
-			add("styles "+m[1]+", median", "µs", true, m[2])
+	events := ""
+	if slices.Contains(strings.Fields(flags), "-e") {
+		events = " -e"
+	}
+	for _, row := range rows[1:] {
+		text := func(column string) string { return row[slices.Index(rows[0], column)] }
+		add := func(what, unit string, less bool, column string, scale float64) {
+			if v, err := strconv.ParseFloat(text(column), 64); err == nil {
+				f.add(figure{fmt.Sprintf("%s%s, %s bytes%s", text("test"), events, text("bytes"), what), unit, less}, version, v*scale)
+			}
+		}
+		bytes, _ := strconv.Atoi(text("bytes"))
+		switch {
+		case strings.HasSuffix(text("test"), "_lat"):
+			add(", median", "µs", true, "typical_us", 1)
+			add(", least", "µs", true, "min_us", 1)
+		case bytes < 4096:
+			add("", "M/s", false, "operations_per_second", 1e-6)
+		default:
+			add("", "GB/s", false, "bytes_per_second", 1e-9)
 		}
 	}
 }

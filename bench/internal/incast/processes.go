@@ -1,4 +1,4 @@
-package main
+package incast
 
 import (
 	"cmp"
@@ -45,7 +45,7 @@ func start(ctx context.Context, o options, namespace, role, device string, conns
 	}
 	defer w.Close()
 	p := &process{conns: conns, pipe: r, reports: json.NewDecoder(r), active: (role == "receiver") == (o.operation == "read")}
-	p.cmd = exec.CommandContext(ctx, "ip", "netns", "exec", namespace, self, "-child", role, "-d", device,
+	p.cmd = exec.CommandContext(ctx, "ip", "netns", "exec", namespace, self, "incast", "-child", role, "-d", device,
 		"-senders", fmt.Sprint(conns), "-processes", "1", "-op", o.operation, "-size", fmt.Sprint(o.size), "-window", fmt.Sprint(o.window), "-t", o.duration.String())
 	p.cmd.Stderr = os.Stderr
 	p.cmd.ExtraFiles = []*os.File{w}

@@ -1,52 +1,42 @@
-// Command perftest measures the SDK beside the programs of the package perftest, and
+// Package perftest measures the SDK beside the programs of the package perftest, and
 // connections by address beside librdmacm's cmtime, in one boot of the virtual machine of test/rig, and prints a table. It is what
 // make bench-rig runs.
 //
 // Both run on the kernel's rxe, one after the other in each round, since the speed
 // of the machine changes from minute to minute: compare the ratios, not the figures.
-package main
+package perftest
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"time"
 
-	"github.com/verbena-rdma/verbena/internal/version"
 	"github.com/verbena-rdma/verbena/test/rig"
 )
 
-func main() {
-	rounds := flag.Int("rounds", 5, "how often each measurement is made")
-	duration := flag.Duration("t", 500*time.Millisecond, "time of each measurement of the SDK, after its warm-up")
-	only := flag.String("run", strings.Join(measurements, " "), "the measurements, separated by spaces")
-	verbose := flag.Bool("v", false, "write each figure to standard error as it comes")
-	showVersion := flag.Bool("version", false, "print the version, and exit")
-	flag.Parse()
-	if *showVersion {
-		fmt.Println("perftest", version.String())
-		return
+// Run is bench perftest.
+func Run(ctx context.Context, args []string) error {
+	f := flag.NewFlagSet("bench perftest", flag.ExitOnError)
+	rounds := f.Int("rounds", 5, "how often each measurement is made")
+	duration := f.Duration("t", 500*time.Millisecond, "time of each measurement of the SDK, after its warm-up")
+	only := f.String("run", strings.Join(measurements, " "), "the measurements, separated by spaces")
+	verbose := f.Bool("v", false, "write each figure to standard error as it comes")
+	_ = f.Parse(args) // it exits
+	if f.NArg() > 0 || *rounds < 1 || *duration <= 0 {
+		return errors.New("-rounds and -t must be positive, and there are no arguments; see -help")
 	}
-	if flag.NArg() > 0 || *rounds < 1 || *duration <= 0 {
-		fmt.Fprintln(os.Stderr, "perftest: -rounds and -t must be positive, and there are no arguments; see -help")
-		os.Exit(2)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
 	var progress io.Writer = io.Discard
 	if *verbose {
 		progress = os.Stderr
 	}
-	if err := run(ctx, strings.Fields(*only), *rounds, *duration, progress); err != nil {
-		fmt.Fprintln(os.Stderr, "perftest:", err)
-		os.Exit(1)
-	}
+	return run(ctx, strings.Fields(*only), *rounds, *duration, progress)
 }
 
 // measurements are those that both sides have.
@@ -63,15 +53,19 @@ func run(ctx context.Context, names []string, rounds int, duration time.Duration
 		return err
 	}
 	defer os.RemoveAll(folder)
-	bench := filepath.Join(folder, "bench")
-	build := exec.CommandContext(ctx, "go", "build", "-tags", "verbs", "-o", bench, "github.com/verbena-rdma/verbena/bench")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build bench: %w\n%s", err, out)
+	files := map[string]string{}
+	for name, pkg := range map[string]string{"bench": "bench", "verbena": "cmd/verbena"} {
+		binary := filepath.Join(folder, name)
+		build := exec.CommandContext(ctx, "go", "build", "-tags", "verbs", "-o", binary, "github.com/verbena-rdma/verbena/"+pkg)
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w\n%s", name, err, out)
+		}
+		files["/bin/"+name] = binary
 	}
 	var output strings.Builder
 	each := duration + 20*time.Second
 	_, err = rig.Boot(ctx, rig.Job{
-		Files:   map[string]string{"/bin/bench": bench},
+		Files:   files,
 		Script:  fmt.Sprintf(script, strings.Join(names, " "), rounds, duration),
 		MTU:     9000,
 		Timeout: time.Minute + time.Duration(rounds*len(names))*3*each,
@@ -113,9 +107,16 @@ perftest() { # MEASUREMENT FLAGS...
 		$1 == 65536 { print "FIGURE", m, "perftest", $4 / 8 }'
 	wait
 }
-sdk() { # MEASUREMENT NAME DEVICE
-	$first bench -peer-prefix "$second" -d $3 -run $1 -mtu 4096 -size 65536 -window 16 -t $time |
-		awk -v m=$1 -v n=$2 '$1 == m { print "FIGURE", m, n, $2 }'
+sdk() { # MEASUREMENT NAME DEVICE FLAGS...
+	local m=$1 n=$2 d=$3
+	shift 3
+	$second verbena perf -d $d "$@" -once -p 18600 >/dev/null 2>&1 &
+	await-port 18600
+	$first verbena perf -d $d "$@" -p 18600 -test $m -m 4096 $shape -D $time -csv - localhost | awk -F, -v m=$m -v n=$n '
+		NR == 1 { for (i = 1; i <= NF; i++) column[$i] = i }
+		NR == 2 && m == "write_lat" { print "FIGURE", m, n, $column["typical_us"] }
+		NR == 2 && m != "write_lat" { print "FIGURE", m, n, $column["bytes_per_second"] / 1e9 }'
+	wait
 }
 cmtime() { # the sum of the steps until all connections are established, for each
 	command cmtime -b 10.0.0.1 -c 100 >/dev/null 2>&1 &
@@ -126,7 +127,7 @@ cmtime() { # the sum of the steps until all connections are established, for eac
 	wait || true
 }
 dials() { # NAME DEVICE
-	bench -d $2 -run dials -connections 100 -rounds 1 -t $time |
+	bench dials -d $2 -connections 100 -rounds 1 -t $time |
 		awk -v n=$1 '$1 == "dials" { print "FIGURE dials", n, $(NF - 2) }'
 }
 for m in $measurements; do
@@ -138,14 +139,14 @@ for m in $measurements; do
 		done
 		continue
 	fi
-	first="taskset 1" second="taskset 2" size="-s 65536 -t 16 -n 500 --report_gbits"
+	first="taskset 1" second="taskset 2" size="-s 65536 -t 16 -n 500 --report_gbits" shape="-s 65536 -t 16"
 	case $m in
 	send_bw) first= second= ;;
-	write_lat) size="-s 8 -n 10000" ;;
+	write_lat) size="-s 8 -n 10000" shape="-s 8" ;;
 	esac
 	for round in $(seq $rounds); do
 		perftest $m $size
-		sdk $m rxe rxe0
+		sdk $m rxe rxe0 -x 1
 		sdk $m soft soft-lo
 	done
 done

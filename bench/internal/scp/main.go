@@ -1,17 +1,18 @@
-// Command scp measures verbena send beside scp: one file over the loopback interface, in
+// Package scp measures verbena send beside scp: one file over the loopback interface, in
 // turns, several times. It starts both servers by itself, an sshd with keys of its own on
 // a free port and verbena receive, and leaves nothing behind. It is what make bench-scp
 // runs.
 //
-//	go run ./bench/scp -mib 2048 -rounds 5
+//	go run ./bench scp -mib 2048 -rounds 5
 //
 // What is timed is the sender, from its start to its end; the receiver listens already.
 // Each file that has arrived is compared. It prints figures and asserts nothing about them.
-package main
+package scp
 
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -20,9 +21,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"time"
-
-	"github.com/verbena-rdma/verbena/internal/interrupt"
-	"github.com/verbena-rdma/verbena/internal/version"
 )
 
 type options struct {
@@ -33,34 +31,21 @@ type options struct {
 	verbose bool
 }
 
-func main() {
+// Run is bench scp.
+func Run(ctx context.Context, args []string) error {
 	o := options{}
-	mib := flag.Int64("mib", 2048, "size of the file in `MiB`; there has to be room for two")
-	flag.IntVar(&o.rounds, "rounds", 5, "how often each sends it")
-	flag.StringVar(&o.folder, "dir", "", "`folder` for the files (default /dev/shm, memory, where there is one)")
-	flag.StringVar(&o.cipher, "c", "", "`cipher` of scp, as its flag -c has it (default scp's own)")
-	flag.BoolVar(&o.verbose, "v", false, "write each figure to standard error as it comes")
-	showVersion := flag.Bool("version", false, "print the version, and exit")
-	flag.Parse()
-	if *showVersion {
-		fmt.Println("scp", version.String())
-		return
-	}
-	if flag.NArg() > 0 || *mib < 1 || *mib > 1<<20 || o.rounds < 1 {
-		fmt.Fprintln(os.Stderr, "scp: -mib must be 1 to 1048576 and -rounds positive, and there are no arguments; see -help")
-		os.Exit(2)
+	f := flag.NewFlagSet("bench scp", flag.ExitOnError)
+	mib := f.Int64("mib", 2048, "size of the file in `MiB`; there has to be room for two")
+	f.IntVar(&o.rounds, "rounds", 5, "how often each sends it")
+	f.StringVar(&o.folder, "dir", "", "`folder` for the files (default /dev/shm, memory, where there is one)")
+	f.StringVar(&o.cipher, "c", "", "`cipher` of scp, as its flag -c has it (default scp's own)")
+	f.BoolVar(&o.verbose, "v", false, "write each figure to standard error as it comes")
+	_ = f.Parse(args) // it exits
+	if f.NArg() > 0 || *mib < 1 || *mib > 1<<20 || o.rounds < 1 {
+		return errors.New("-mib must be 1 to 1048576 and -rounds positive, and there are no arguments; see -help")
 	}
 	o.bytes = *mib << 20
-	ctx, stop := interrupt.Context(context.Background())
-	err := run(ctx, o)
-	if ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "scp:", err)
-		os.Exit(1)
-	}
+	return run(ctx, o)
 }
 
 // contender is one of the two ways to send.
