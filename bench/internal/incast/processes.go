@@ -87,7 +87,7 @@ func (p *process) rank() int {
 	return 1
 }
 
-// stop has the process end, and returns its last report.
+// stop ends the process, and returns its last report.
 func (p *process) stop() (r report, err error) {
 	err = p.stdin.Close()
 	if e := p.reports.Decode(&r); err == nil {
@@ -106,7 +106,7 @@ func (p *process) kill() {
 	_ = p.pipe.Close()
 }
 
-// measure has all senders send once.
+// measure measures all senders once.
 func measure(ctx context.Context, o options, l *link, variant string) (f figures, err error) {
 	before, err := l.dropped()
 	if err != nil {

@@ -1,6 +1,6 @@
 // Package perftest measures the SDK beside the programs of the package perftest, and
-// connections by address beside librdmacm's cmtime, in one boot of the virtual machine of test/rig, and prints a table. It is what
-// make bench-rig runs.
+// connections by address beside librdmacm's cmtime, in one boot of the virtual machine of
+// test/rig, and prints a table. make bench-rig runs it.
 //
 // Both run on the kernel's rxe, one after the other in each round, since the speed
 // of the machine changes from minute to minute: compare the ratios, not the figures.

@@ -87,7 +87,7 @@ func run(ctx context.Context, o options) (err error) {
 	return err
 }
 
-// measure has both send in turns; each is the first in every second round.
+// measure measures both in turns. Each is the first in every second round.
 func measure(ctx context.Context, o options, file, folder string, contenders [2]contender) (results [2][]figures, err error) {
 	want, err := writeFile(file, o.bytes)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// Writer writes the stream to one consumer, as far as its ring has room. It belongs to the
+// Writer writes the stream to one consumer, whenever its ring has room. It belongs to the
 // engine's goroutine.
 type Writer struct {
 	Name   string // of the consumer

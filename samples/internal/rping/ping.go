@@ -111,7 +111,7 @@ func (p *Program) Changed(conn *rdma.Connection, state rdma.ConnectionState, err
 	}
 }
 
-// missing is an error unless all rounds are done, as far as this end knows how many there are.
+// missing is an error unless all rounds are done that this end knows of.
 func (q *Ping) missing() error {
 	switch rounds := q.Step / 2; {
 	case q.Client && (q.count == 0 || rounds < q.count):

@@ -222,7 +222,7 @@ type Verdict struct {
 	Bytes  uint64 // that came in this connection and were right
 }
 
-// ID says who has sent.
+// ID names the sender.
 type ID struct{ Text string }
 
 // Key is the receiver's, for the ID.

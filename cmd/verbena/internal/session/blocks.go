@@ -112,7 +112,7 @@ func readAll(it *item, mem []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// cutShort is the error for a file that could not be read as far as its size says.
+// cutShort is the error for a file that has less data than its size.
 func (it *item) cutShort(file *os.File, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return it.CheckEnd(file, false)
@@ -204,7 +204,7 @@ func (it *item) stillSame() error {
 // errGone: the receiver could not store the file.
 var errGone = errors.New("the receiver could not store it")
 
-// discard tells the receiver that no more of an item will come, for the reason err.
+// discard tells the receiver that the rest of an item will not come, for the reason err.
 func (o *outgoing) discard(ctx context.Context, it *item, err error) error {
 	o.mu.Lock()
 	it.concluded, it.why = true, err.Error()

@@ -77,7 +77,7 @@ func (s *incoming) decide(ctx context.Context, e *proto.Entry) (item proto.Item,
 	return item, true, err
 }
 
-// decideFile is decide for a file, which nobody else receives meanwhile.
+// decideFile is decide for a file. No other session receives the file meanwhile.
 func (s *incoming) decideFile(ctx context.Context, e *proto.Entry) (item proto.Item, had bool, err error) {
 	dest := s.r.dest
 	hold, err := s.r.acquire(ctx, s, tree.PartName(e.Path))

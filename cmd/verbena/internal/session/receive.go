@@ -38,7 +38,7 @@ type Receiver struct {
 	sessions map[[16]byte]*incoming // by transfer
 }
 
-// hold says who receives an entry.
+// hold says which session receives an entry.
 type hold struct {
 	by   *incoming
 	done chan struct{} // closed when it no longer does
@@ -276,7 +276,7 @@ func entryOf(path string, t proto.EntryType, size uint64, err error) Entry {
 	return e
 }
 
-// codeOf is the code of an error, whoever has found it.
+// codeOf is the code of an error of this end or of the peer.
 func codeOf(err error) proto.Code {
 	var f *Fault
 	if errors.As(err, &f) {
@@ -320,7 +320,7 @@ func (r *Receiver) acquire(ctx context.Context, s *incoming, part string) (*hold
 	}
 }
 
-// release lets go of an entry; again does nothing.
+// release lets other sessions receive an entry. Again, it does nothing.
 func (r *Receiver) release(f *file) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,10 +17,10 @@ import (
 // SenderConfig says what to send.
 type SenderConfig struct {
 	Sources []tree.Source
-	Text    *string // a plain message, in place of sources
-	Secret  []byte  // nil: none
-	ID      string  // for the receiver
-	Limit   *Limiter
+	Text    *string  // a plain message, in place of sources
+	Secret  []byte   // nil: none
+	ID      string   // for the receiver
+	Limit   *Limiter // nil: no limit
 	Events  Events
 }
 
@@ -33,6 +33,9 @@ type Sender struct {
 
 // NewSender makes a sender.
 func NewSender(cfg SenderConfig) *Sender {
+	if cfg.Limit == nil {
+		cfg.Limit = NewLimiter(0)
+	}
 	s := &Sender{cfg: cfg}
 	_, _ = rand.Read(s.transfer[:]) // never fails
 	return s
@@ -59,13 +62,13 @@ type item struct {
 	closesOne bool // it is the last of its announcement
 	decision  proto.Item
 
-	gone      atomic.Bool // the receiver has concluded it: no more of it is to be sent
+	gone      atomic.Bool // the receiver has concluded it: stop sending it
 	concluded bool        // its last segment, or its Discard, has been sent; protected by outgoing.mu
 	why       string      // it could not be read; likewise
 }
 
-// slot is a piece of both windows. It is free again when the device no longer needs the
-// one here, and the peer no longer needs the one there.
+// slot is a piece of both windows. It is free again when the device has done its writes and
+// the peer has given it back.
 type slot struct {
 	writes int // that the device has, and one more until all have been given to it
 	unread bool
@@ -368,7 +371,7 @@ func (o *outgoing) acknowledged(m *proto.Ack) error {
 	return nil
 }
 
-// freeSlot frees a slot that nobody needs any more. The caller holds mu.
+// freeSlot frees a slot that neither end needs any more. The caller holds mu.
 func (o *outgoing) freeSlot(i int) {
 	if s := &o.slots[i]; s.writes == 0 && !s.unread {
 		o.free <- i

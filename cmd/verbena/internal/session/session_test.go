@@ -338,8 +338,8 @@ func TestLimit(t *testing.T) {
 }
 
 func TestLimiter(t *testing.T) {
-	assert.Nil(t, NewLimiter(0))
-	assert.Equal(t, 77, (*Limiter)(nil).piece(77))
+	assert.Equal(t, 77, NewLimiter(0).piece(77))
+	require.NoError(t, NewLimiter(0).wait(t.Context(), 1<<40))
 	l := NewLimiter(1 << 20)
 	assert.Equal(t, 1<<20/20, l.piece(1<<20))
 	require.NoError(t, l.wait(t.Context(), 1<<30))

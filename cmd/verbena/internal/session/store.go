@@ -10,7 +10,7 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/tree"
 )
 
-// file is an entry whose data is wanted. It is written in order.
+// file is an entry that the sender is to send. It is written in order.
 type file struct {
 	entry  proto.Entry
 	index  uint32
@@ -41,7 +41,7 @@ func (f *file) append(dest *tree.Dest, offset uint64, piece []byte) (err error) 
 	return err
 }
 
-// close closes the part. What has arrived stays, for a transfer that resumes.
+// close closes the part. The data that has arrived stays for a later transfer, which resumes.
 func (f *file) close() {
 	if f.part != nil {
 		_ = f.part.Close() // again after Commit does nothing
@@ -206,7 +206,7 @@ func (s *incoming) discard(ctx context.Context, m *proto.Discard) error {
 	return s.conclude(ctx, []proto.Result{s.concluded(f, err)})
 }
 
-// concluded lets go of a file, counts it, and returns the result for the sender.
+// concluded closes and releases a file, counts it, and returns the result for the sender.
 func (s *incoming) concluded(f *file, err error) proto.Result {
 	f.close()
 	s.r.release(f)
