@@ -143,8 +143,8 @@ func (o *outgoing) sendLarge(ctx context.Context, it *item) error {
 		mem := o.slotMemory(i)[:min(it.Size-off, proto.BlockSize)]
 		if it.gone.Load() {
 			err = errGone
-		} else if _, err = file.ReadAt(mem, int64(off)); err != nil {
-			err = it.cutShort(file, err)
+		} else {
+			err = it.readAt(file, mem, off, &digest)
 		}
 		seg := proto.Segment{Entry: it.index, Offset: off, Length: uint32(len(mem))}
 		off += uint64(len(mem))
@@ -157,17 +157,22 @@ func (o *outgoing) sendLarge(ctx context.Context, it *item) error {
 		}
 		b := &block{slot: i, size: len(mem)}
 		if seg.Last {
-			digest.Add(mem)
 			seg.Hash, b.items = digest.Sum(), []*item{it}
 		}
 		b.Segments = []proto.Segment{seg}
 		if err := o.give(ctx, b); err != nil {
 			return err
 		}
-		if !seg.Last {
-			digest.Add(mem) // while it is on its way: nothing else fills the slot meanwhile
-		}
 	}
+	return nil
+}
+
+// readAt reads a piece of a file, and adds it to the hash.
+func (it *item) readAt(file *os.File, mem []byte, off uint64, digest *proto.Digest) error {
+	if _, err := file.ReadAt(mem, int64(off)); err != nil {
+		return it.cutShort(file, err)
+	}
+	digest.Add(mem)
 	return nil
 }
 
@@ -180,10 +185,9 @@ func (o *outgoing) compare(ctx context.Context, it *item, file *os.File) (begin 
 	buf := make([]byte, proto.BlockSize)
 	for begin < it.decision.Length && ctx.Err() == nil {
 		piece := buf[:min(it.decision.Length-begin, proto.BlockSize)]
-		if _, err := file.ReadAt(piece, int64(begin)); err != nil {
-			return 0, d, it.cutShort(file, err)
+		if err := it.readAt(file, piece, begin, &d); err != nil {
+			return 0, d, err
 		}
-		d.Add(piece)
 		begin += uint64(len(piece))
 	}
 	if d.Sum() != it.decision.Hash {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"sync"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/tree"
@@ -34,10 +33,8 @@ func (f *file) append(dest *tree.Dest, offset uint64, piece []byte) (err error) 
 	if err != nil {
 		return err
 	}
-	var hashing sync.WaitGroup
-	hashing.Go(func() { f.digest.Add(piece) })
+	f.digest.Add(piece)
 	_, err = f.part.WriteAt(piece, int64(offset))
-	hashing.Wait()
 	return err
 }
 
