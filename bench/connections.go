@@ -64,8 +64,8 @@ func newCrowd(o options, connections, tasks int) (c *crowd, err error) {
 }
 
 // open makes one end, whose context is Running.
-func (c *crowd) open(o options, connections, tasks int) (e *endpoint, err error) {
-	e = &endpoint{engine: c.Engine, counters: o.counters}
+func (c *crowd) open(o options, connections, tasks int) (_ *endpoint, err error) {
+	e := &endpoint{engine: c.Engine, counters: o.counters}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.close())
@@ -83,10 +83,11 @@ func (c *crowd) open(o options, connections, tasks int) (e *endpoint, err error)
 	if e.rdma, err = rdma.New(e.dev, rdma.Config{Engine: c.Engine, Permissions: access, MaxConnections: connections}); err != nil {
 		return nil, err
 	}
-	for _, kind := range []string{"write_bw", "send_bw"} { // writes, and messages with their receives
-		if err = e.pools(kind, tasks); err != nil {
-			return nil, err
-		}
+	if err = e.makePool(2 * tasks); err != nil { // for writes and for messages
+		return nil, err
+	}
+	if _, err = e.rdma.ReceivePool(tasks, pe.FreeTask, pe.FailContext); err != nil {
+		return nil, err
 	}
 	if err = e.rdma.Start(); err != nil {
 		return nil, err
@@ -204,7 +205,7 @@ func (c *crowd) addNotReady(n int) error {
 		return err
 	}
 	for _, conn := range c.beside {
-		t, err := c.x.sends.Send(conn, nil)
+		t, err := c.x.pool.Send(conn, nil)
 		if err == nil {
 			err = errors.Join(t.Submit(), c.progress())
 		}
@@ -339,7 +340,7 @@ func manyConnections(o options) (string, error) {
 	fmt.Fprintf(&b, indent+"a round trip of 8-byte writes, in µs; medians of %d rounds, and their ratios", o.rounds)
 	fmt.Fprintf(&b, indent+"%-10s %6s %7s %7s %7s %10s   %s", "beside", "", "median", "mean", "99 %", "processor", "ratios of median, mean, processor")
 	for _, s := range besides {
-		if o.style != "" && o.style != s.name {
+		if o.only != "" && o.only != s.name {
 			continue
 		}
 		table, err := compareBeside(o, s)

@@ -91,7 +91,7 @@ func writesToOneself(dev verbs.Device, d time.Duration) (rate float64, err error
 	if e.rdma, err = rdma.New(dev, rdma.Config{Engine: e.engine, Permissions: access, MaxConnections: 2}); err != nil {
 		return 0, err
 	}
-	if err = errors.Join(e.pools("write_rate", rateBatch*rateBatches), e.rdma.Start()); err != nil {
+	if err = errors.Join(e.makePool(rateBatch*rateBatches), e.rdma.Start()); err != nil {
 		return 0, err
 	}
 	if e.conn, _, err = rdma.ConnectPair(e.rdma, e.rdma); err != nil {
@@ -105,4 +105,13 @@ func writesToOneself(dev verbs.Device, d time.Duration) (rate float64, err error
 	}
 	writes, elapsed, err := measure(e, d)
 	return float64(writes) / elapsed.Seconds(), err
+}
+
+// isSoft reports whether a name is that of a software device.
+func isSoft(name string) (bool, error) {
+	dev, err := device.Open(name)
+	if err != nil {
+		return false, err
+	}
+	return dev.Driver() == "soft", dev.Close()
 }

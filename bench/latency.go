@@ -1,9 +1,6 @@
 package main
 
 import (
-	"context"
-	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -35,7 +32,7 @@ func newPinger(e *endpoint) (*pinger, error) {
 	p := &pinger{endpoint: e, ball: word(0)}
 	for i := range pingTasks {
 		p.balls[i] = word(pingSource + i*pingSize)
-		t, err := e.writes.Write(e.conn, e.bufs.Source(e.local, pingSource+i*pingSize, pingSize), e.bufs.Target(e.remote, 0, pingSize))
+		t, err := e.pool.Write(e.conn, e.bufs.Source(e.local, pingSource+i*pingSize, pingSize), e.bufs.Target(e.remote, 0, pingSize))
 		if err != nil {
 			return nil, err
 		}
@@ -94,51 +91,4 @@ func (p *pinger) pingPong(d time.Duration) ([]time.Duration, error) {
 		start = now
 	}
 	return samples, nil
-}
-
-func writeLatency(o options) (string, error) {
-	return withPeer(o, pingTasks, pingMemory, func(e *endpoint) (string, error) {
-		p, err := newPinger(e)
-		if err != nil {
-			return "", err
-		}
-		samples, err := p.pingPong(o.duration)
-		if err != nil {
-			return "", err
-		}
-		if err := e.stop(); err != nil {
-			return "", err
-		}
-		slices.Sort(samples)
-		at := func(q float64) float64 {
-			return float64(samples[int(q*float64(len(samples)-1))].Nanoseconds()) / 1000
-		}
-		return fmt.Sprintf("%.2f µs median, %.2f µs least, %.2f µs at 99 %%, %d round trips", at(0.5), at(0), at(0.99), len(samples)), nil
-	})
-}
-
-// servePing writes every number back.
-func servePing(o options) error {
-	return serve(o, pingTasks, pingMemory, func(ctx context.Context, e *endpoint) error {
-		if err := waitRunning(e); err != nil {
-			return err
-		}
-		p, err := newPinger(e)
-		if err != nil {
-			return err
-		}
-		for next := uint64(1); ctx.Err() == nil; {
-			if p.arrives(next) {
-				if err := p.hit(next); err != nil {
-					return err
-				}
-				next++
-				continue
-			}
-			if err := p.progress(); err != nil {
-				return err
-			}
-		}
-		return p.stop()
-	})
 }

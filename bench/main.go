@@ -1,12 +1,17 @@
-// Command bench measures the SDK on a device: the rate of small writes within one
-// process, bandwidth and latency of writes between two processes, and what the
-// ways to wait cost. The second process is the same program, started by the first.
+// Command bench measures what verbena perf cannot: the engine alone, connections by their
+// number, scalable reliable datagrams, many senders on one link; the SDK beside perftest and
+// scp; and one version of it beside another.
 //
-// Every measurement begins with a warm-up. What it prints are figures of this
-// machine at this moment: compare ratios of one run, not figures of two.
+//	bench all                      cores, connections, scale, dials and srd
+//	bench scale -connections 1000  one of them; -h lists the flags
+//	bench compare -before ../old   this version beside another
+//
+// It prints figures of this machine at this moment, and asserts nothing. Compare the ratios of
+// one run, not figures of two.
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -14,25 +19,26 @@ import (
 	"runtime/pprof"
 	"time"
 
+	"github.com/verbena-rdma/verbena/bench/internal/compare"
+	"github.com/verbena-rdma/verbena/bench/internal/incast"
+	"github.com/verbena-rdma/verbena/bench/internal/perftest"
+	"github.com/verbena-rdma/verbena/bench/internal/scp"
+	"github.com/verbena-rdma/verbena/internal/interrupt"
 	"github.com/verbena-rdma/verbena/internal/version"
 )
 
 type options struct {
+	name     string // of the measurement
 	device   string
 	duration time.Duration
-	size     int
-	window   int
-	mtu      int
-	run      string // the measurement
 	profile  string
 	counters bool
-	style    string
-	peer     string // what the second process does
+	only     string // the one row to measure
 	prefix   string // words before the command of the second process
+	serve    bool   // this is the second process
 
-	rounds      int           // of loss and connections
-	connections int           // of the measurement of that name
-	ackTimeout  time.Duration // of the first process; zero: the default
+	rounds      int
+	connections int // at most
 }
 
 // measurement is one of the things measured. run returns the figures, in words.
@@ -40,95 +46,121 @@ type measurement struct {
 	name  string
 	about string
 	run   func(options) (string, error)
-	peer  func(options) error // nil: it needs no second process
 }
 
 var measurements = []measurement{
-	{"write_rate", "8-byte writes, batched, both ends in one process", writeRate, nil},
-	{"write_bw", "large writes to another process", bandwidth, servePassive},
-	{"read_bw", "large reads from another process", bandwidth, servePassive},
-	{"send_bw", "large messages to another process, which polls", bandwidth, serveReceives},
-	{"write_lat", "8-byte writes back and forth between two processes, half a round trip", writeLatency, servePing},
-	{"styles", "8-byte messages back and forth between two processes, half a round trip, by the way to wait", compareStyles, serveStyle},
-	{"loss", "writes to another process while each end drops packets, by AckTimeout", compareLoss, servePassive},
-	{"connections", "what connections cost that have nothing to do", manyConnections, nil},
-	{"scale", "connections to another process, by how many: set-up, memory, rate, fairness, one beside the others", measureScale, serveScale},
-	{"dials", "connections by address, both ends in one process", dialRates, nil},
-	{"srd", "SRD beside RC by the verbs, both ends in one process, and on one goroutine where there is one peer: rate, bandwidth, round trip; then SRD's share of RC", compareSRD, nil},
-	{"cores", "8-byte writes, batched, by engines on one device, each with both ends of its connection", compareCores, nil},
+	{"cores", "8-byte writes, batched, by engines on one device, each with both ends of its connection", compareCores},
+	{"connections", "what connections cost that have nothing to do", manyConnections},
+	{"scale", "connections to another process, by how many: set-up, memory, rate, fairness, one beside the others", measureScale},
+	{"dials", "connections by address, both ends in one process", dialRates},
+	{"srd", "SRD beside RC by the verbs, both ends in one process, and on one goroutine where there is one peer: rate, bandwidth, round trip; then SRD's share of RC", compareSRD},
+}
+
+// comparisons have flags of their own.
+var comparisons = []struct {
+	name, about string
+	run         func(ctx context.Context, args []string) error
+}{
+	{"incast", "many connections that share a link to one receiver, with congestion control and without", incast.Run},
+	{"compare", "two versions of the SDK", compare.Run},
+	{"perftest", "the SDK beside perftest, on rxe in the virtual machine", perftest.Run},
+	{"scp", "verbena send beside scp", scp.Run},
 }
 
 const warmUp = 300 * time.Millisecond
 
 func main() {
-	var o options
-	flag.StringVar(&o.device, "d", "soft-lo", "device")
-	flag.DurationVar(&o.duration, "t", 2*time.Second, "time of each measurement, after a warm-up")
-	flag.IntVar(&o.size, "size", 1<<20, "bytes of a large write, read or message")
-	flag.IntVar(&o.window, "window", 8, "large writes, reads or messages in flight")
-	flag.IntVar(&o.mtu, "mtu", 0, "path MTU in bytes (default: what the link allows)")
-	flag.StringVar(&o.run, "run", "", "the one measurement to run, such as write_bw")
-	flag.StringVar(&o.style, "style", "", "the one style of styles: poll, run, sleep, event or await; or the one row of connections, such as idle; or RC or SRD in srd")
-	flag.DurationVar(&o.ackTimeout, "ack-timeout", 0, "AckTimeout of the first process (default: what the device chooses)")
-	flag.IntVar(&o.rounds, "rounds", 3, "how often loss, connections, dials and srd measure each of what they compare, in turns")
-	flag.IntVar(&o.connections, "connections", 5000, "how many there are at most in connections, dials and srd")
-	flag.StringVar(&o.profile, "cpuprofile", "", "file for a CPU profile of the first process")
-	flag.BoolVar(&o.counters, "counters", false, "show the counters of each device when it is closed")
-	flag.StringVar(&o.prefix, "peer-prefix", "", "`words` before the command of the second process, such as 'taskset 2'")
-	flag.StringVar(&o.peer, "peer", "", "for the second process: the measurement it serves")
-	showVersion := flag.Bool("version", false, "print the version, and exit")
-	flag.Parse()
-	if *showVersion {
-		fmt.Println("bench", version.String())
-		return
+	ctx, stop := interrupt.Context(context.Background())
+	err := run(ctx, os.Args[1:])
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
 	}
-	if flag.NArg() > 0 || o.size < 8 || o.window < 1 || o.connections < 1 || o.rounds < 1 || o.duration <= 0 {
-		fmt.Fprintln(os.Stderr, "bench: sizes must be 8 or more, windows, rounds and connections 1 or more, times positive, and there are no arguments; see -help")
-		os.Exit(2)
-	}
-	if err := run(o); err != nil {
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(o options) error {
-	if o.peer != "" {
-		for _, m := range measurements {
-			if m.name == o.peer && m.peer != nil {
-				o.run = m.name
-				return m.peer(o)
+func run(ctx context.Context, args []string) error {
+	name := ""
+	if len(args) > 0 {
+		name = args[0]
+	}
+	if name == "-version" || name == "--version" {
+		fmt.Println("bench", version.String())
+		return nil
+	}
+	for _, c := range comparisons {
+		if c.name == name {
+			if err := c.run(ctx, args[1:]); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
 			}
+			return nil
 		}
-		return fmt.Errorf("no measurement %q has a peer", o.peer)
+	}
+	for _, m := range measurements {
+		if m.name == name || name == "all" {
+			return measureAll(name, args[1:])
+		}
+	}
+	list := "usage: bench NAME [flags]\n\n  all          all of the first five\n"
+	for _, m := range measurements {
+		list += fmt.Sprintf("  %-12s %s\n", m.name, m.about)
+	}
+	for _, c := range comparisons {
+		list += fmt.Sprintf("  %-12s %s\n", c.name, c.about)
+	}
+	if name == "-h" || name == "-help" || name == "--help" {
+		fmt.Print(list)
+		return nil
+	}
+	fmt.Fprint(os.Stderr, list)
+	return fmt.Errorf("there is no measurement %q", name)
+}
+
+// measureAll runs one measurement, or all.
+func measureAll(name string, args []string) error {
+	var o options
+	f := flag.NewFlagSet("bench "+name, flag.ExitOnError)
+	f.StringVar(&o.device, "d", "soft-lo", "device")
+	f.DurationVar(&o.duration, "t", 2*time.Second, "time of each measurement, after a warm-up")
+	f.StringVar(&o.only, "only", "", "the one row of connections, such as idle; or RC or SRD in srd")
+	f.IntVar(&o.rounds, "rounds", 3, "how often each of what is compared is measured, in turns")
+	f.IntVar(&o.connections, "connections", 5000, "how many there are at most in connections, dials, scale and srd")
+	f.StringVar(&o.profile, "cpuprofile", "", "file for a CPU profile of the first process")
+	f.BoolVar(&o.counters, "counters", false, "show the counters of each device when it is closed")
+	f.StringVar(&o.prefix, "peer-prefix", "", "`words` before the command of the second process, such as 'taskset 2'")
+	f.BoolVar(&o.serve, "serve", false, "be the second process of scale")
+	_ = f.Parse(args) // it exits
+	if f.NArg() > 0 || o.connections < 1 || o.rounds < 1 || o.duration <= 0 {
+		fmt.Fprintln(os.Stderr, "bench: rounds and connections must be 1 or more, times positive, and there are no arguments; see -help")
+		os.Exit(2)
+	}
+	if o.serve {
+		return serveMany(o, os.Stdin, os.Stdout)
 	}
 	if o.profile != "" {
-		f, err := os.Create(o.profile)
+		file, err := os.Create(o.profile)
 		if err != nil {
 			return err
 		}
-		defer f.Close()
-		if err := pprof.StartCPUProfile(f); err != nil {
+		defer file.Close()
+		if err := pprof.StartCPUProfile(file); err != nil {
 			return err
 		}
 		defer pprof.StopCPUProfile()
 	}
 	fmt.Printf("device %s, %d CPUs, %s\n", o.device, runtime.NumCPU(), runtime.Version())
-	only, found := o.run, false
 	for _, m := range measurements {
-		if only != "" && only != m.name {
+		if name != "all" && name != m.name {
 			continue
 		}
-		found = true
-		o.run = m.name
 		figures, err := m.run(o)
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
 		fmt.Printf("%-11s %s\n            (%s)\n", m.name, figures, m.about)
-	}
-	if !found {
-		return fmt.Errorf("no measurement %q; there are write_rate, write_bw, read_bw, send_bw, write_lat, styles, loss, connections, dials and srd", only)
 	}
 	return nil
 }

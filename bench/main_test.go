@@ -23,11 +23,11 @@ func TestMeasurements(t *testing.T) {
 	out, err := exec.Command("go", "build", "-ldflags", "-s -w", "-o", bin, ".").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	for _, m := range measurements {
-		if testing.Short() && (m.name == "loss" || m.name == "styles" || m.name == "connections" || m.name == "scale") {
+		if testing.Short() && (m.name == "connections" || m.name == "scale") {
 			continue
 		}
 		t.Run(m.name, func(t *testing.T) {
-			out, err := exec.Command(bin, "-run", m.name, "-t", "20ms", "-size", "70000", "-connections", "30", "-rounds", "1", "-peer-prefix", "env PEER=1").CombinedOutput()
+			out, err := exec.Command(bin, m.name, "-t", "20ms", "-connections", "30", "-rounds", "1", "-peer-prefix", "env PEER=1").CombinedOutput()
 			require.NoError(t, err, "%s", out)
 			assert.Contains(t, string(out), m.name)
 		})
@@ -36,14 +36,16 @@ func TestMeasurements(t *testing.T) {
 	require.NoError(t, err)
 	assert.Regexp(t, `^bench (devel|v\d\S*) \(.*go\S+ \w+/\w+\)\n$`, string(out))
 	for name, args := range map[string][]string{
-		"unknown measurement": {"-run", "nothing"},
-		"unknown device":      {"-d", "nothing0"},
-		"unknown peer":        {"-peer", "nothing"},
-		"unknown style":       {"-run", "styles", "-style", "nothing"},
-		"unknown prefix":      {"-run", "write_lat", "-peer-prefix", "nothing-of-this-name"},
-		"bad size":            {"-size", "1"},
-		"no connections":      {"-connections", "0"},
-		"arguments":           {"more"},
+		"nothing":             {},
+		"unknown measurement": {"nothing"},
+		"unknown device":      {"cores", "-d", "nothing0"},
+		"unknown prefix":      {"scale", "-peer-prefix", "nothing-of-this-name"},
+		"no connections":      {"all", "-connections", "0"},
+		"arguments":           {"cores", "more"},
+		"incast":              {"incast", "-size", "0"},
+		"compare":             {"compare"},
+		"perftest":            {"perftest", "-run", "nothing"},
+		"scp":                 {"scp", "-rounds", "0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, err := exec.Command(bin, args...).CombinedOutput()

@@ -73,7 +73,7 @@ func newMany(o options, tasks int, in io.Reader, out io.Writer) (m *many, err er
 	if err != nil {
 		return m, err
 	}
-	if err = m.pools("write_bw", tasks); err != nil {
+	if err = m.makePool(tasks); err != nil {
 		return m, err
 	}
 	m.rdma.OnConnection(func(_ *rdma.Connection, s rdma.ConnectionState, err error) {
@@ -219,7 +219,7 @@ func serveMany(o options, in io.Reader, out io.Writer) (err error) {
 	if hello.Memory, err = m.local.Export(m.dev); err != nil {
 		return err
 	}
-	if o.style == byDial {
+	if o.only == byDial {
 		l, err := m.rdma.Listen(":0", rdma.ListenConfig{Backlog: o.connections})
 		if err != nil {
 			return err
@@ -236,7 +236,7 @@ func serveMany(o options, in io.Reader, out io.Writer) (err error) {
 	if err := m.memory(w.Memory); err != nil {
 		return err
 	}
-	if o.style != byDial {
+	if o.only != byDial {
 		descs, err := m.export(o.connections)
 		if err == nil {
 			err = m.join(w.Connections)

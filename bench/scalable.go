@@ -412,7 +412,7 @@ func compareSRD(o options) (string, error) {
 		var figures [2][3][]float64 // by service and measurement
 		for range o.rounds {
 			for i, service := range compared {
-				if o.style != "" && o.style != service.String() {
+				if o.only != "" && o.only != service.String() {
 					continue
 				}
 				x, err := measureFleet(o, service, s)
@@ -436,7 +436,7 @@ func compareSRD(o options) (string, error) {
 			m := median[i]
 			fmt.Fprintf(&b, "\n            %-10v %-4v %14.2f %12.2f %14.1f", s, compared[i], m[0]/1e6, m[1]/1e9, m[2]/1e3)
 		}
-		if o.style != "" {
+		if o.only != "" {
 			continue
 		}
 		rc, sr := median[0], median[1]

@@ -112,7 +112,7 @@ func measureScale(o options) (string, error) {
 // then others for all the rest.
 func scaleOf(o options) (f scaleFigures, err error) {
 	dialled := o
-	dialled.style = byDial
+	dialled.only = byDial
 	err = withMany(dialled, func(m *many, hello manyWord) (err error) {
 		if f.byAddress, err = m.dial(hello.Listener, o.connections); err != nil {
 			return err
@@ -157,7 +157,7 @@ func withMany(o options, part func(m *many, hello manyWord) error) (err error) {
 	if err != nil {
 		return err
 	}
-	words := append(strings.Fields(o.prefix), self, "-d", o.device, "-peer", o.run, "-style", o.style,
+	words := append(strings.Fields(o.prefix), self, "scale", "-serve", "-d", o.device, "-only", o.only,
 		"-connections", fmt.Sprint(o.connections), fmt.Sprintf("-counters=%v", o.counters))
 	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Stderr = os.Stderr
@@ -420,5 +420,3 @@ func (m *many) roundTrip(d time.Duration) (median, tail time.Duration, err error
 	slices.Sort(samples)
 	return samples[len(samples)/2], samples[len(samples)*99/100], nil
 }
-
-func serveScale(o options) error { return serveMany(o, os.Stdin, os.Stdout) }

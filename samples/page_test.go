@@ -11,23 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// longest is how many lines a sample may have. The ping-pongs show all ten steps of the
-// verbs. The programs of the key-value store took 292, 378 and 339 lines at first.
-func longest(name string) int {
-	switch {
-	case strings.HasPrefix(name, "verbs_"):
-		return 150
-	case name == "kv_server":
-		return 292 / 2
-	case name == "kv_client":
-		return 378 / 2
-	case name == "kv_client_await":
-		return 339 / 2
-	case strings.HasPrefix(name, "broadcast_"):
-		return 158 // that of the first version of the longer one
-	}
-	return 110
-}
+// longest is how many lines a sample may have.
+const longest = 110
 
 var quote = regexp.MustCompile("`([^`]+)`")
 
@@ -73,7 +58,7 @@ func TestSamplesPage(t *testing.T) {
 	for _, file := range files {
 		name := filepath.Dir(file)
 		code := source(name)
-		assert.LessOrEqual(t, strings.Count(code, "\n"), longest(name), "lines of %s", name)
+		assert.LessOrEqual(t, strings.Count(code, "\n"), longest, "lines of %s", name)
 		assert.True(t, described[name] || name == "demo", "%s has no section", name) // demo runs the others
 		if strings.HasPrefix(name, "rdma_") {
 			for _, step := range steps {

@@ -14,8 +14,8 @@ import (
 // Example names a server and a client which verify by themselves what they have moved.
 type Example struct {
 	Name, Server, Client string
-	// Printed: the server prints its address, and the client takes it. False: they meet at
-	// an address of TCP that both are given.
+	// Printed: the server prints its address, and the client takes it. False: both are
+	// given an address where they meet.
 	Printed    bool
 	ServerArgs []string // besides
 }
@@ -26,6 +26,7 @@ func Examples() []Example {
 		{Name: "verbs_rc_example_server, _client", Server: "verbs_rc_example_server", Client: "verbs_rc_example_client"},
 		{Name: "efa_rdma_write_server, _client", Server: "efa_rdma_write_server", Client: "efa_rdma_write_client"},
 		{Name: "write_cpu_server, _client", Server: "write_cpu_server", Client: "write_cpu_client", Printed: true, ServerArgs: []string{"-n", "1"}},
+		{Name: "lab3_receiver, lab3_sender", Server: "lab3_receiver", Client: "lab3_sender"},
 	}
 }
 

@@ -8,25 +8,21 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
-	"github.com/verbena-rdma/verbena/bufinv"
-	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/samples/internal/broadcast"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
 )
 
 // A consumer that was killed keeps its connection until the server notices, after some seconds:
 // 10 if it had not connected yet, otherwise see rdma.Config.Keepalive.
-const chunkSize, slots, maxConnections = 1 << 20, 8, 32
+const maxConnections = 32
 
 type server struct {
 	rdma           *rdma.Connections
@@ -34,15 +30,6 @@ type server struct {
 	chunks, wanted uint64
 	writes         *rdma.Pool
 	done           map[string]bool // names of the consumers that have had everything
-}
-
-// consumer is one connection of a consumer, and its user data. Its counters are of chunks.
-type consumer struct {
-	*server
-	name                 string
-	conn                 *rdma.Connection
-	ring                 *mmap.Map
-	sent, written, taken uint32 // submitted, acknowledged by its device, taken by its program
 }
 
 func main() {
@@ -58,23 +45,15 @@ func main() {
 }
 
 func (p *server) run(ctx context.Context, s *sample.Session, way string) (err error) {
-	dev, err := device.Open(s.Device)
+	h, err := s.Open(rdma.Config{MaxConnections: maxConnections, ConnectTimeout: 10 * time.Second})
 	if err != nil {
 		return err
 	}
-	defer sample.Close(&err, dev.Close) // and the memory
-	if p.stream, err = mmap.Alloc(dev, int(p.chunks)*chunkSize, mmap.LocalReadOnly); err != nil {
+	defer sample.Close(&err, h.Close) // and the memory
+	if p.stream, err = mmap.Alloc(h.Device, int(p.chunks)*broadcast.ChunkSize, mmap.LocalReadOnly); err != nil {
 		return err
 	}
-	_, _ = rand.NewChaCha8([32]byte{}).Read(p.stream.Bytes())
-	sum := sha256.Sum256(p.stream.Bytes())
-	engine := pe.New(pe.Config{Log: s.Log})
-	defer sample.Close(&err, engine.Close) // and the context
-	p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, MaxConnections: maxConnections,
-		ConnectTimeout: 10 * time.Second})
-	if err != nil {
-		return err
-	}
+	p.rdma = h.RDMA
 	p.rdma.OnConnection(p.changed)
 	clients, err := oob.Listen(way, oob.Config{Name: "broadcast_server", Expect: &oob.Expect{Maps: 1}, Log: s.Log})
 	if err != nil {
@@ -82,54 +61,31 @@ func (p *server) run(ctx context.Context, s *sample.Session, way string) (err er
 	}
 	defer sample.Close(&err, clients.Close)
 	s.Print("listening on %s", clients.Addr())
-	offer := oob.Offer{Data: append(binary.LittleEndian.AppendUint32(nil, uint32(p.chunks)), sum[:]...)}
-	p.writes, err = p.rdma.Pool(slots*maxConnections, pe.Done, pe.Failed)
+	offer := oob.Offer{Data: broadcast.Make(p.stream.Bytes()).Encode()}
+	p.writes, err = p.rdma.Pool(broadcast.Slots*maxConnections, pe.Done, pe.Failed)
 	if err := errors.Join(err, clients.Serve(p.rdma, offer, p.came), p.rdma.Receive(maxConnections, 0, p.credit), p.rdma.Start()); err != nil {
 		return err
 	}
-	return engine.Run(ctx)
+	return h.Engine.Run(ctx)
 }
 
-// came is called for each consumer, before anything is reported of its connection.
+// came is called for each consumer, before anything is reported of its connection, whose user
+// data is the writer.
 func (p *server) came(_ string, a *oob.Answer) error {
-	c := &consumer{server: p, name: string(a.Data), conn: a.Connections[0], ring: a.Maps[0]}
-	c.conn.SetUserData(c)
-	if c.ring.Len() < slots*chunkSize {
-		return fmt.Errorf("the ring needs %d bytes", slots*chunkSize) // rejects the consumer
+	if a.Maps[0].Len() < broadcast.Slots*broadcast.ChunkSize {
+		return fmt.Errorf("the ring needs %d bytes", broadcast.Slots*broadcast.ChunkSize) // rejects the consumer
 	}
+	conn := a.Connections[0]
+	conn.SetUserData(&broadcast.Writer{Name: string(a.Data), Conn: conn, Ring: a.Maps[0], Stream: p.stream, Tasks: p.writes})
 	return nil
-}
-
-// push writes what the consumer has room for. A credit can come before the completion of
-// its write; both count, so that no more than slots tasks of one consumer are out.
-func (c *consumer) push() {
-	for uint64(c.sent) < c.chunks && c.sent < min(c.taken, c.written)+slots && c.conn.State() == rdma.Ready {
-		task, err := c.writes.WriteImm(c.conn, bufinv.Source(c.stream, int(c.sent)*chunkSize, chunkSize),
-			bufinv.Target(c.ring, int(c.sent%slots)*chunkSize, chunkSize), c.sent)
-		if pe.SubmitNew(task, err, c.wrote) != nil {
-			_ = c.conn.Close()
-			return
-		}
-		c.sent++
-	}
-}
-
-func (c *consumer) wrote(t *rdma.Task, err error) {
-	_ = t.Free()
-	if err == nil { // or else the connection has failed
-		c.written++
-		c.push()
-	}
 }
 
 // credit is called when a consumer says how many chunks it has taken.
 func (p *server) credit(m *rdma.Message) {
-	c := m.Connection().UserData().(*consumer)
-	if taken, ok := m.Imm(); ok && taken >= c.taken && taken <= c.sent {
-		c.taken = taken
-		c.push()
+	if taken, ok := m.Imm(); ok {
+		m.Connection().UserData().(*broadcast.Writer).Credit(taken)
 	} else {
-		_ = c.conn.Close()
+		_ = m.Connection().Close()
 	}
 }
 
@@ -137,14 +93,14 @@ func (p *server) credit(m *rdma.Message) {
 // left: until then, the acknowledgement of a credit may be needed once more. A consumer that
 // was rejected may have no user data.
 func (p *server) changed(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
-	c, ok := conn.UserData().(*consumer)
+	c, ok := conn.UserData().(*broadcast.Writer)
 	switch {
 	case !ok:
 	case state == rdma.Ready:
-		c.push()
+		c.Push()
 	case state == rdma.Closed:
-		if uint64(c.taken) == p.chunks {
-			p.done[c.name] = true
+		if c.Complete() {
+			p.done[c.Name] = true
 		}
 		if uint64(len(p.done)) >= p.wanted {
 			_ = p.rdma.Stop()

@@ -16,93 +16,93 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/samples/internal/rping"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
 )
 
-const (
-	messageSize, smallest, largest = 16, 26, 65535
-	maxClients, dataAt             = 16, 64
-)
+const maxClients = 16
+
+type program struct{ *rping.Program }
 
 func main() {
-	p := &program{addr: "0.0.0.0", port: 7174, size: 64}
-	sample.Main(sample.Program{Name: "cm_rping", About: "Exchanges data with rping, or another cm_rping.", Device: "soft-lo", Flags: p.flags}, p.run)
+	p := &program{rping.New()}
+	sample.Main(sample.Program{Name: "cm_rping", About: "Exchanges data with rping, or another cm_rping.", Device: "soft-lo", Flags: p.Flags}, p.run)
 }
 
 func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
-	if p.server == p.client || p.size < smallest || p.size > largest {
-		return fmt.Errorf("give -s or -c, and -S from %d to %d", smallest, largest)
+	if p.Server == p.Client || p.Size < rping.Smallest || p.Size > rping.Largest {
+		return fmt.Errorf("give -s or -c, and -S from %d to %d", rping.Smallest, rping.Largest)
 	}
-	if p.dev, err = device.Open(s.Device); err != nil {
+	if p.Device, err = device.Open(s.Device); err != nil {
 		return err
 	}
-	defer sample.Close(&err, p.dev.Close)
+	defer sample.Close(&err, p.Device.Close)
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close)
-	p.rdma, err = rdma.New(p.dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, MaxConnections: maxClients,
-		Permissions: mmap.RemoteRead, EndWithLastConnection: !p.persistent, Log: s.Log})
+	p.RDMA, err = rdma.New(p.Device, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, MaxConnections: maxClients,
+		Permissions: mmap.RemoteRead, EndWithLastConnection: !p.Persistent, Log: s.Log})
 	if err != nil {
 		return err
 	}
-	if p.shared, err = p.rdma.SharedPool(); err != nil {
+	if p.Tasks, err = p.RDMA.SharedPool(); err != nil {
 		return err
 	}
-	p.print, p.say = s.Print, s.Say
-	p.rdma.OnStateChange(func(_, next pe.State) { s.Entered(next) })
-	p.rdma.OnConnection(p.changed)
-	if err := errors.Join(p.rdma.Receive(2*maxClients, messageSize, p.message), p.rdma.Start()); err != nil {
+	p.Session = s
+	p.RDMA.OnStateChange(func(_, next pe.State) { s.Entered(next) })
+	p.RDMA.OnConnection(p.Changed)
+	if err := errors.Join(p.RDMA.Receive(2*maxClients, rping.MessageSize, p.message), p.RDMA.Start()); err != nil {
 		return err
 	}
-	address := p.address()
-	if p.server {
-		_, err = p.rdma.Listen(address, rdma.ListenConfig{OnRequest: p.accept})
+	address := p.Address()
+	if p.Server {
+		_, err = p.RDMA.Listen(address, rdma.ListenConfig{OnRequest: p.Accept})
 	} else {
-		_, err = p.rdma.Dial(address, rdma.DialConfig{Once: true}) // nobody listens: that is the answer
+		_, err = p.RDMA.Dial(address, rdma.DialConfig{Once: true}) // nobody listens: that is the answer
 	}
-	p.rdma.Fail(err)
+	p.RDMA.Fail(err)
 	return engine.Run(ctx) // until the last client has gone, or all rounds are done
 }
 
 // message takes an advertisement, or the answer to one.
 func (p *program) message(m *rdma.Message) {
-	q, ok := m.Connection().UserData().(*ping)
-	if !ok || m.Length() != messageSize {
-		p.fail(m.Connection(), fmt.Errorf("a message of %d bytes came, which is none of rping's", m.Length()))
+	q, ok := m.Connection().UserData().(*rping.Ping)
+	if !ok || m.Length() != rping.MessageSize {
+		p.Fail(m.Connection(), fmt.Errorf("a message of %d bytes came, which is none of rping's", m.Length()))
 		return
 	}
-	q.step++
-	switch first := q.step%2 == 1; {
-	case p.client && first:
-		q.advertise(q.back())
-	case p.client:
-		q.check()
+	q.Step++
+	switch first := q.Step%2 == 1; {
+	case p.Client && first:
+		q.Advertise(q.Back())
+	case p.Client:
+		check(q)
 	default:
-		q.end(q.move(first, m.Bytes()))
+		q.End(move(q, first, m.Bytes()))
 	}
 }
 
 // move reads the client's data, or writes it back.
-func (q *ping) move(read bool, advertisement []byte) error {
+func move(q *rping.Ping, read bool, advertisement []byte) error {
 	n := int(binary.BigEndian.Uint32(advertisement[12:]))
-	remote, err := mmap.FromKey(q.dev, binary.BigEndian.Uint64(advertisement), n, binary.BigEndian.Uint32(advertisement[8:]), mmap.RemoteRead|mmap.RemoteWrite)
-	if err != nil || n > largest {
+	remote, err := mmap.FromKey(q.Device, binary.BigEndian.Uint64(advertisement), n, binary.BigEndian.Uint32(advertisement[8:]), mmap.RemoteRead|mmap.RemoteWrite)
+	if err != nil || n > rping.Largest {
 		return errors.Join(err, fmt.Errorf("the client advertises %d bytes", n))
 	}
 	if read {
-		task, err := q.shared.Read(q.conn, bufinv.Source(remote, 0, n), bufinv.Target(q.memory, dataAt, n))
-		return q.submit(task, err, q.answer)
+		task, err := q.Tasks.Read(q.Conn, bufinv.Source(remote, 0, n), bufinv.Target(q.Memory, rping.DataAt, n))
+		return q.Submit(task, err, q.Answer)
 	}
-	q.show("server", q.memory.Bytes()[dataAt:][:n])
-	task, err := q.shared.Write(q.conn, bufinv.Source(q.memory, dataAt, n), bufinv.Target(remote, 0, n))
-	return q.submit(task, err, q.answer)
+	q.Show("server", q.Memory.Bytes()[rping.DataAt:][:n])
+	task, err := q.Tasks.Write(q.Conn, bufinv.Source(q.Memory, rping.DataAt, n), bufinv.Target(remote, 0, n))
+	return q.Submit(task, err, q.Answer)
 }
 
 // check compares what has come back, and begins the next round.
-func (q *ping) check() {
-	sent, back := q.memory.Bytes()[dataAt:][:q.size], q.memory.Bytes()[q.back():][:q.size]
-	if q.validate && !bytes.Equal(sent, back) {
-		q.rdma.Fail(fmt.Errorf("round %d: something else came back", q.step/2))
+func check(q *rping.Ping) {
+	sent, back := q.Memory.Bytes()[rping.DataAt:][:q.Size], q.Memory.Bytes()[q.Back():][:q.Size]
+	if q.Validate && !bytes.Equal(sent, back) {
+		q.RDMA.Fail(fmt.Errorf("round %d: something else came back", q.Step/2))
 	}
-	q.show("client", back)
-	q.begin()
+	q.Show("client", back)
+	q.Begin()
 }

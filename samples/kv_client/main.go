@@ -5,177 +5,100 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
-	"hash/crc32"
 	"math/rand/v2"
 
 	"github.com/verbena-rdma/verbena/bufinv"
-	"github.com/verbena-rdma/verbena/device"
-	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/samples/internal/kv"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
 )
 
-const window, slotSize = 16, 4096
-const keyAt, valueAt, noSlot = 8, 32, 1<<24 - 1
-
 type client struct {
-	n, keys, seed uint64
-	rng           *rand.Rand
-	rdma          *rdma.Connections
-	tasks         *rdma.Pool
-	conn          *rdma.Connection
-	local, table  *mmap.Map // a slot for each worker; the slots of the server
-	workers       []*worker
-	where         map[string]uint32 // slots that values were in
-	begun, ended  uint64            // operations, workers
+	*kv.Client
+	rng          *rand.Rand
+	workers      []*worker
+	where        map[string]uint32 // slots that values were in
+	begun, ended uint64            // operations, workers
 }
 
 type worker struct {
 	*client
+	kv.Step
 	tag, slot uint32 // its number, shifted; where the server lets it put the next value
 	key       string
-	off       int          // of its own slot in the local memory
-	tries     int          // to read a value that others replace
-	left      int          // things that have to happen before
-	then      func() error // is called
-	answer    uint32       // the slot in it
+	off       int // of its own slot in the local memory
+	tries     int // to read a value that others replace
 }
 
-func main() {
-	p := &client{n: 10000, keys: 100, seed: 1, where: map[string]uint32{}}
-	sample.Main(sample.Program{
-		Name: "kv_client", About: "Gets and puts values of kv_server, and checks every one.",
-		Role: sample.Requester, Peer: "kv_server", Memory: sample.ImportsMemory,
-		Flags: func(f *sample.Flags) {
-			f.Uint64(&p.n, "n", "operations", "N", "gets and puts, 3 to 1")
-			f.Uint64(&p.keys, "", "keys", "N", "different keys, at least 1")
-			f.Uint64(&p.seed, "", "seed", "N", "of the random choices")
-		},
-	}, p.run)
-}
+func main() { kv.Main("kv_client", run) }
 
-func (p *client) run(ctx context.Context, s *sample.Session) (err error) {
-	p.keys, p.rng = max(p.keys, 1), rand.New(rand.NewPCG(p.seed, 0))
-	dev, err := device.Open(s.Device)
-	if err != nil {
-		return err
-	}
-	defer sample.Close(&err, dev.Close) // and the memory
-	if p.local, err = mmap.Alloc(dev, window*slotSize, mmap.LocalReadWrite); err != nil {
-		return err
-	}
-	engine := pe.New(pe.Config{Log: s.Log})
-	defer sample.Close(&err, engine.Close) // and the context
-	p.rdma, err = rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, ConnectTimeout: s.ConnectTimeout, EndWithLastConnection: true})
-	if err != nil {
-		return err
-	}
-	p.rdma.OnConnection(func(_ *rdma.Connection, _ rdma.ConnectionState, err error) { p.rdma.Fail(err) })
-	p.rdma.OnStateChange(func(_, next pe.State) {
-		switch next {
-		case pe.Starting:
-			s.Peer.Connect(p.rdma, func(c *rdma.Connection, m *mmap.Map, err error) { p.conn, p.table = c, m; p.rdma.Fail(err) })
-		case pe.Running:
-			for i := range window {
-				w := &worker{client: p, tag: uint32(i) << 24, off: i * slotSize}
-				p.workers = append(p.workers, w)
-				task, err := p.tasks.SendImm(p.conn, nil, w.tag) // asks for a slot
-				p.rdma.Fail(w.submit(task, err, 2, w.given))
-			}
+func run(ctx context.Context, s *sample.Session, c *kv.Client) error {
+	p := &client{Client: c, rng: rand.New(rand.NewPCG(c.Seed, 0)), where: map[string]uint32{}}
+	return c.Run(ctx, s, p.answered, func(state pe.State) {
+		if state != pe.Running {
+			return
+		}
+		for i := range kv.Workers {
+			w := &worker{client: p, Step: c.NewStep(), tag: uint32(i) << 24, off: i * kv.SlotSize}
+			p.workers = append(p.workers, w)
+			task, err := p.Tasks.SendImm(p.Conn, nil, w.tag) // asks for a slot
+			p.RDMA.Fail(w.Ask(task, err, w.given))
 		}
 	})
-	p.tasks, err = p.rdma.SharedPool()
-	if err := errors.Join(err, p.rdma.Receive(window, 0, p.answered), p.rdma.Start()); err != nil {
-		return err
-	}
-	if err = engine.Run(ctx); err == nil {
-		s.Print("%d operations, every value verified", p.n)
-	}
-	return err
-}
-
-// submit goes on with then when the task has completed and, for 2, the answer has come.
-func (w *worker) submit(t *rdma.Task, err error, left int, then func() error) error {
-	w.left, w.then = left, then
-	return pe.SubmitNew(t, err, func(t *rdma.Task, err error) {
-		w.rdma.Fail(errors.Join(err, t.Free()))
-		w.step()
-	})
-}
-
-func (w *worker) step() {
-	w.left--
-	if w.left == 0 && w.rdma.State() == pe.Running {
-		w.rdma.Fail(w.then())
-	}
 }
 
 func (p *client) answered(m *rdma.Message) {
 	if imm, _ := m.Imm(); int(imm>>24) < len(p.workers) {
-		w := p.workers[imm>>24]
-		w.answer = imm & noSlot
-		w.step()
+		p.workers[imm>>24].Answered(imm & kv.NoSlot)
 	}
 }
 
-// given has a slot for the next put. With noSlot, that will be out of bounds.
-func (w *worker) given() error { w.slot = w.answer; return w.next() }
+// given has a slot for the next put. With NoSlot, that will be out of bounds.
+func (w *worker) given() error { w.slot = w.Answer; return w.next() }
 
 // next begins an operation.
 func (w *worker) next() error {
-	if w.begun == w.n {
+	if w.begun == w.N {
 		w.ended++
-		if w.ended == window {
-			return w.rdma.Stop()
+		if w.ended == kv.Workers {
+			return w.RDMA.Stop()
 		}
 		return nil
 	}
 	w.begun++
-	w.key, w.tries = fmt.Sprintf("key %d", w.rng.Uint64N(w.keys)), 0
+	w.key, w.tries = fmt.Sprintf("key %d", w.rng.Uint64N(w.Keys)), 0
 	if w.rng.IntN(4) > 0 {
 		return w.get()
 	}
 	// The immediate of a put notifies the server, behind the data.
-	n := valueAt + w.rng.IntN(slotSize-valueAt)
-	record := w.local.Bytes()[w.off:][:n]
-	clear(record[:valueAt])
-	copy(record[keyAt:], w.key)
-	copy(record[valueAt:], bytes.Repeat([]byte{byte(w.begun), byte(n)}, n))
-	binary.LittleEndian.PutUint32(record[4:], uint32(n-valueAt))
-	binary.LittleEndian.PutUint32(record, checksum(w.key, record[valueAt:]))
-	task, err := w.tasks.WriteImm(w.conn, bufinv.Source(w.local, w.off, n),
-		bufinv.Target(w.table, int(w.slot)*slotSize, n), w.tag|w.slot)
-	return w.submit(task, err, 2, w.given)
+	n := kv.Fill(w.Local.Bytes()[w.off:], w.key, w.rng)
+	task, err := w.Tasks.WriteImm(w.Conn, bufinv.Source(w.Local, w.off, n),
+		bufinv.Target(w.Table, int(w.slot)*kv.SlotSize, n), w.tag|w.slot)
+	return w.Ask(task, err, w.given)
 }
 
 // get reads the value where it was, or asks where it is.
 func (w *worker) get() error {
 	if slot, ok := w.where[w.key]; ok {
-		task, err := w.tasks.Read(w.conn, bufinv.Source(w.table, int(slot)*slotSize, slotSize), bufinv.Target(w.local, w.off, slotSize))
-		return w.submit(task, err, 1, w.verify)
+		task, err := w.Tasks.Read(w.Conn, bufinv.Source(w.Table, int(slot)*kv.SlotSize, kv.SlotSize), bufinv.Target(w.Local, w.off, kv.SlotSize))
+		return w.Submit(task, err, w.verify)
 	}
-	n := copy(w.local.Bytes()[w.off:], w.key)
-	task, err := w.tasks.SendImm(w.conn, bufinv.Source(w.local, w.off, n), w.tag)
-	return w.submit(task, err, 2, func() error {
-		if w.answer == noSlot {
-			return w.next() // nobody has put a value
+	task, err := w.Tasks.SendImm(w.Conn, bufinv.Source(w.Local, w.off, copy(w.Local.Bytes()[w.off:], w.key)), w.tag)
+	return w.Ask(task, err, func() error {
+		if w.Answer == kv.NoSlot {
+			return w.next() // there is no value
 		}
-		w.where[w.key] = w.answer
+		w.where[w.key] = w.Answer
 		return w.get()
 	})
 }
 
-// verify checks what was read: it may be no record of the key any more, or half of one.
+// verify checks what was read, and asks again for the slot of a value that was replaced.
 func (w *worker) verify() error {
-	record := w.local.Bytes()[w.off:][:slotSize]
-	n := min(binary.LittleEndian.Uint32(record[4:]), slotSize-valueAt)
-	if binary.LittleEndian.Uint32(record) == checksum(w.key, record[valueAt:valueAt+n]) {
+	if kv.Holds(w.Local.Bytes()[w.off:][:kv.SlotSize], w.key) {
 		return w.next()
 	}
 	w.tries++
@@ -185,5 +108,3 @@ func (w *worker) verify() error {
 	delete(w.where, w.key)
 	return w.get()
 }
-
-func checksum(k string, value []byte) uint32 { return crc32.ChecksumIEEE(append([]byte(k), value...)) }

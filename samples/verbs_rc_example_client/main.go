@@ -1,7 +1,7 @@
 // Command verbs_rc_example_client is the client of an example in the verbs' own style, in ten
-// steps, of which the deferred calls are the last: over a reliable connection it receives a message of verbs_rc_example_server, then reads
-// its memory, and writes to it. TCP carries what the two must know of each other, and keeps
-// them in step.
+// steps, the last of which are the deferred calls. Over a reliable connection it receives a
+// message of verbs_rc_example_server, reads its memory, and writes to it. The two exchange
+// their metadata over TCP, which also keeps them in step.
 package main
 
 import (

@@ -1,7 +1,7 @@
 // Command verbs_rc_example_server is the server of an example in the verbs' own style, in ten
-// steps, of which the deferred calls are the last: over a reliable connection it sends a message to verbs_rc_example_client, which then
-// reads its memory, and writes to it. TCP carries what the two must know of each other, and
-// keeps them in step.
+// steps, the last of which are the deferred calls. Over a reliable connection it sends a
+// message to verbs_rc_example_client, which then reads its memory, and writes to it. The two
+// exchange their metadata over TCP, which also keeps them in step.
 package main
 
 import (

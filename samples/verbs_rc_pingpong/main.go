@@ -12,9 +12,7 @@ package main
 import (
 	"context"
 	"slices"
-	"time"
 
-	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/samples/internal/pingpong"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -23,26 +21,13 @@ func main() {
 	pingpong.Main(pingpong.Program{Name: "verbs_rc_pingpong", Service: verbs.RC, Size: 4096}, run)
 }
 
-const receiveID, sendID = 1, 2 // bits of the set of those that are on their way
-
 func run(ctx context.Context, o *pingpong.Options) (err error) {
-	// 1. Get the device list.
-	list, err := device.List()
-	if err != nil {
-		return err
-	}
-
-	// 2. Open the requested device.
-	dev, err := device.Open(o.ChooseDevice(list))
+	// 1 to 3. Get the device list, open a device, and query what it can do.
+	dev, err := o.OpenDevice()
 	if err != nil {
 		return err
 	}
 	defer pingpong.Close(&err, dev.Close)
-
-	// 3. Query the device capabilities.
-	if err := o.CheckDevice(dev); err != nil {
-		return err
-	}
 
 	// 4. Allocate a protection domain.
 	pd, err := dev.AllocPD()
@@ -67,7 +52,6 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 		return err
 	}
 	defer pingpong.Close(&err, cq.Close)
-	completions := o.WaitOn(cq)
 
 	// 7. Create a queue pair.
 	qp, err := pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: o.RxDepth})
@@ -81,7 +65,7 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 	if err := qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: o.Port}, verbs.RCToInit); err != nil {
 		return err
 	}
-	receives := slices.Repeat([]verbs.RecvWR{{ID: receiveID, SGL: pingpong.Entry(mr, 0, o.Size)}}, o.RxDepth)
+	receives := slices.Repeat([]verbs.RecvWR{{ID: pingpong.ReceiveID, SGL: pingpong.Entry(mr, 0, o.Size)}}, o.RxDepth)
 	if _, err := qp.PostRecv(receives); err != nil {
 		return err
 	}
@@ -107,41 +91,11 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 		return err
 	}
 
-	// 9. Post work requests and poll for completions. The next message leaves when
-	// the last one has been sent and the peer's has come.
-	send := []verbs.SendWR{{ID: sendID, Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: pingpong.Entry(mr, 0, o.Size)}}
-	pending := uint64(receiveID) // a server's first message is an answer
-	if o.Client() {
-		pending = 0
+	// 9. Post work requests and poll for completions.
+	send := verbs.SendWR{ID: pingpong.SendID, Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: pingpong.Entry(mr, 0, o.Size)}
+	if err := o.Play(ctx, qp, cq, receives, send); err != nil {
+		return err
 	}
-	start, posted, sent, received := time.Now(), o.RxDepth, 0, 0
-	for sent < o.Iters || received < o.Iters || pending&sendID != 0 {
-		if pending == 0 && sent < o.Iters {
-			if _, err := qp.PostSend(send); err != nil {
-				return err
-			}
-			sent++
-			pending = sendID | receiveID
-		}
-		wcs, err := completions.Next(ctx)
-		if err != nil {
-			return err
-		}
-		for _, wc := range wcs {
-			pending &^= wc.ID
-			if wc.ID == sendID {
-				continue
-			}
-			received++
-			if posted--; posted <= 1 {
-				if _, err := qp.PostRecv(receives[posted:]); err != nil {
-					return err
-				}
-				posted = o.RxDepth
-			}
-		}
-	}
-	o.Report(time.Since(start))
 	return peer.Finish(o.Validate(mem[:o.Size]))
 
 	// 10. Cleanup: the deferred calls close what was opened, the last one first.

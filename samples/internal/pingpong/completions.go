@@ -8,8 +8,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Completions waits for completions, by polling or asleep.
-type Completions struct {
+// completions waits for completions, by polling or asleep.
+type completions struct {
 	cq    verbs.CQ
 	count *atomic.Int64
 	wcs   [2]verbs.WC
@@ -17,9 +17,9 @@ type Completions struct {
 	woken chan struct{}
 }
 
-// WaitOn prepares to wait on a completion queue that nothing else waits on.
-func (o *Options) WaitOn(cq verbs.CQ) *Completions {
-	c := &Completions{cq: cq, count: &o.completed, sleep: o.Events, woken: make(chan struct{}, 1)}
+// waitOn prepares to wait on a completion queue that nothing else waits on.
+func (o *Options) waitOn(cq verbs.CQ) *completions {
+	c := &completions{cq: cq, count: &o.completed, sleep: o.Events, woken: make(chan struct{}, 1)}
 	cq.OnCompletion(func() {
 		select {
 		case c.woken <- struct{}{}:
@@ -29,9 +29,9 @@ func (o *Options) WaitOn(cq verbs.CQ) *Completions {
 	return c
 }
 
-// Next returns the next completions, at least one, all successful. They are valid
+// next returns the next completions, at least one, all successful. They are valid
 // until the next call.
-func (c *Completions) Next(ctx context.Context) ([]verbs.WC, error) {
+func (c *completions) next(ctx context.Context) ([]verbs.WC, error) {
 	for {
 		n, err := c.cq.Poll(c.wcs[:])
 		if err != nil {
@@ -52,7 +52,7 @@ func (c *Completions) Next(ctx context.Context) ([]verbs.WC, error) {
 	}
 }
 
-func (c *Completions) wait(ctx context.Context) error {
+func (c *completions) wait(ctx context.Context) error {
 	if !c.sleep {
 		select {
 		case <-ctx.Done():

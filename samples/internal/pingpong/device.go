@@ -1,24 +1,40 @@
 package pingpong
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 
+	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// ChooseDevice is the name of the device that was asked for, or of the first of
-// the list. Without any it is empty, which is no device's.
-func (o *Options) ChooseDevice(list []verbs.DeviceInfo) string {
-	if o.Device != "" || len(list) == 0 {
-		return o.Device
+// OpenDevice takes steps 1 to 3: it gets the list of devices, opens the one that was asked for,
+// or the first of the list, and checks its capabilities.
+func (o *Options) OpenDevice() (verbs.Device, error) {
+	name := o.Device
+	if name == "" {
+		list, err := device.List()
+		if err != nil {
+			return nil, err
+		}
+		if len(list) > 0 {
+			name = list[0].Name
+			o.say("using device %s, the first one found", name)
+		}
 	}
-	o.say("using device %s, the first one found", list[0].Name)
-	return list[0].Name
+	dev, err := device.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.checkDevice(dev); err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	return dev, nil
 }
 
-// CheckDevice refuses options that the device, or its port, cannot satisfy.
-func (o *Options) CheckDevice(dev verbs.Device) error {
+// checkDevice refuses options that the device, or its port, cannot satisfy.
+func (o *Options) checkDevice(dev verbs.Device) error {
 	attr, err := dev.Query()
 	if err != nil {
 		return err

@@ -161,6 +161,6 @@ func TestValidate(t *testing.T) {
 func TestReport(t *testing.T) {
 	var out bytes.Buffer
 	o := &Options{Size: 1000, Iters: 100, out: &out}
-	o.Report(20 * time.Millisecond)
+	o.report(20 * time.Millisecond)
 	assert.Equal(t, "200000 bytes in 0.02 seconds = 80.00 Mbit/sec\n100 iters in 0.02 seconds = 200.00 usec/iter\n", out.String())
 }

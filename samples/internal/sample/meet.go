@@ -34,7 +34,7 @@ func (s *Session) Meet(ctx context.Context, r *rdma.Connections, f func(a *oob.A
 	}
 }
 
-// EndWithPeer has a program that receives end when its peers do: call it before Start. What
+// EndWithPeer ends a program that receives when its peers end. Call it before Start. What
 // the peers were to send has come when Finish has been called.
 func (s *Session) EndWithPeer(r *rdma.Connections) {
 	if s.reports {

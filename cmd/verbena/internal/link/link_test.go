@@ -74,7 +74,7 @@ func TestWriteSend(t *testing.T) {
 		assert.Equal(t, []byte{i, i}, window.Bytes()[100:102], "what was written is there when the message is")
 		<-done
 	}
-	require.ErrorIs(t, a.Send(t.Context(), &proto.Ack{}), proto.ErrTooBig)
+	require.ErrorIs(t, a.Send(t.Context(), &proto.Results{}), proto.ErrTooBig)
 
 	// Pings are for Heard alone; what was sent before the end comes before it.
 	before := b.Heard()

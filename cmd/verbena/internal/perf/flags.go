@@ -101,6 +101,7 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 	both(f, "q", "qp", "`connections`, or several numbers of them separated by commas", text(&connections, "1"))
 	both(f, "b", "bidirectional", "both ends at once", yes(&p.Bidirectional))
 	both(f, "e", "events", "sleep until something completes, and do not poll", yes(&p.Events))
+	f.DurationVar(&p.Spin, "spin", 0, "with -e: look for this `time` before sleeping")
 	both(f, "I", "inline_size", "bytes up to which data go with their work request; -1: none (default 64, or what the device takes)", number(&p.Inline, 0))
 	both(f, "m", "mtu", "path MTU (default: the largest that both ports have)", number(&p.MTU, 0))
 	both(f, "S", "sl", "service level", number(&p.SL, 0))

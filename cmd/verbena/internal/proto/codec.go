@@ -184,6 +184,14 @@ func (r *reader) count(limit, size int) int {
 	return 0
 }
 
+func (r *reader) slot() uint16 {
+	s := r.u16()
+	if s >= MaxSlots {
+		r.fail("slot %d", s)
+	}
+	return s
+}
+
 func (r *reader) mode() uint16 {
 	m := r.u16()
 	if m > 0o777 {

@@ -9,12 +9,12 @@ package proto
 import "errors"
 
 // Version is the version of the protocol; the two ends must have the same.
-const Version = 1
+const Version = 2
 
 // Limits that both ends hold to. Whoever exceeds one is refused.
 const (
-	// BlockSize is how much of a file is hashed, written and acknowledged at a time, and
-	// what one slot of the receiver's window holds.
+	// BlockSize is how much of a file is written and acknowledged at a time, and what one
+	// slot of the receiver's window holds.
 	BlockSize = 1 << 20
 	// MaxMessage is the longest message, in bytes.
 	MaxMessage = 16 << 10
@@ -25,7 +25,7 @@ const (
 	// MaxEntries is how many files one message announces at most.
 	MaxEntries = 256
 	// MaxSegments is how many files one block holds at most.
-	MaxSegments = 512
+	MaxSegments = 256
 	// Outstanding is how many entries may be announced and not concluded.
 	Outstanding = 2048
 	// Unplanned is how many Entries messages may be without a Plan.
@@ -38,10 +38,10 @@ const (
 // SumSize is the length of a Sum, in bytes.
 const SumSize = 16
 
-// Sum is the hash of a block, or of the hashes of a file's blocks: XXH3 with 128 bits. It
-// shows accidents, in memory, on the way and on disk, and costs next to nothing beside the
-// copies. It is no defence against somebody who can change what is on the way: such a
-// person could change the hash too.
+// Sum is the hash of a file, or of its beginning: XXH3 with 128 bits. It shows accidents, in
+// memory, on the way and on disk, and costs little beside the copies. It is no defence
+// against an attacker who can change what is on the way: such an attacker can change the
+// hash too.
 type Sum [SumSize]byte
 
 // Token is a nonce, or a proof of the secret.

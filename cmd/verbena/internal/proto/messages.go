@@ -151,8 +151,8 @@ const (
 // Item is the decision on one entry.
 type Item struct {
 	Decision Decision
-	Blocks   uint64 // of Resume: how many are there
-	Digest   Sum    // of Resume: over the hashes of these blocks
+	Length   uint64 // of Resume: how many bytes are there
+	Hash     Sum    // of Resume: of these bytes
 	Code     Code   // of Refused
 	Text     string // of Refused
 }
@@ -169,13 +169,12 @@ type Segment struct {
 	Offset uint64
 	Length uint32
 	Last   bool // the file ends with it
-	Digest Sum  // over the hashes of all blocks; where Last is set and Offset is not zero
+	Hash   Sum  // of the whole file; where Last is set
 }
 
 // Block says that the data of a block is in a slot of the window: the done message.
 type Block struct {
 	Slot     uint16
-	Hash     Sum // of the data of all segments
 	Segments []Segment
 }
 
@@ -189,8 +188,8 @@ type Result struct {
 // Results concludes entries.
 type Results struct{ Results []Result }
 
-// Ack gives slots back.
-type Ack struct{ Slots []uint16 }
+// Ack gives a slot back.
+type Ack struct{ Slot uint16 }
 
 // Discard takes back an entry that is wanted: the sender cannot send it.
 type Discard struct {
@@ -206,7 +205,7 @@ type DirEntry struct {
 	Path     string
 }
 
-// Dirs has modes and times of directories set; Results answers.
+// Dirs sets modes and times of directories; Results answers.
 type Dirs struct{ Dirs []DirEntry }
 
 // Text is a plain message, UTF-8.
@@ -223,7 +222,7 @@ type Verdict struct {
 	Bytes  uint64 // that came in this connection and were right
 }
 
-// ID says who has sent.
+// ID names the sender.
 type ID struct{ Text string }
 
 // Key is the receiver's, for the ID.
@@ -361,8 +360,8 @@ func (m *Plan) encode(w *writer) {
 		w.u8(uint8(it.Decision))
 		switch it.Decision {
 		case Resume:
-			w.u64(it.Blocks)
-			w.sum(it.Digest)
+			w.u64(it.Length)
+			w.sum(it.Hash)
 		case Refused:
 			w.u8(uint8(it.Code))
 			w.text(it.Text, MaxNote)
@@ -380,8 +379,8 @@ func (m *Plan) decode(r *reader) {
 		}
 		switch it.Decision {
 		case Resume:
-			it.Blocks = r.u64()
-			it.Digest = r.sum()
+			it.Length = r.u64()
+			it.Hash = r.sum()
 		case Refused:
 			it.Code = r.failure()
 			it.Text = r.text(MaxNote)
@@ -391,7 +390,6 @@ func (m *Plan) decode(r *reader) {
 
 func (m *Block) encode(w *writer) {
 	w.u16(m.Slot)
-	w.sum(m.Hash)
 	w.count(len(m.Segments), MaxSegments)
 	for i := range m.Segments {
 		s := &m.Segments[i]
@@ -399,17 +397,14 @@ func (m *Block) encode(w *writer) {
 		w.u64(s.Offset)
 		w.u32(s.Length)
 		w.bool(s.Last)
-		if s.Last && s.Offset != 0 {
-			w.sum(s.Digest)
+		if s.Last {
+			w.sum(s.Hash)
 		}
 	}
 }
 
 func (m *Block) decode(r *reader) {
-	if m.Slot = r.u16(); m.Slot >= MaxSlots {
-		r.fail("slot %d", m.Slot)
-	}
-	m.Hash = r.sum()
+	m.Slot = r.slot()
 	m.Segments = make([]Segment, r.count(MaxSegments, 17))
 	total := 0
 	for i := range m.Segments {
@@ -419,8 +414,8 @@ func (m *Block) decode(r *reader) {
 		if s.Length = r.u32(); s.Length < 1 || s.Length > BlockSize {
 			r.fail("a segment of %d bytes", s.Length)
 		}
-		if s.Last = r.bool(); s.Last && s.Offset != 0 {
-			s.Digest = r.sum()
+		if s.Last = r.bool(); s.Last {
+			s.Hash = r.sum()
 		}
 		total += int(s.Length)
 	}
@@ -461,21 +456,8 @@ func (m *Results) decode(r *reader) {
 	}
 }
 
-func (m *Ack) encode(w *writer) {
-	w.count(len(m.Slots), MaxSlots)
-	for _, s := range m.Slots {
-		w.u16(s)
-	}
-}
-
-func (m *Ack) decode(r *reader) {
-	m.Slots = make([]uint16, r.count(MaxSlots, 2))
-	for i := range m.Slots {
-		if m.Slots[i] = r.u16(); m.Slots[i] >= MaxSlots {
-			r.fail("slot %d", m.Slots[i])
-		}
-	}
-}
+func (m *Ack) encode(w *writer) { w.u16(m.Slot) }
+func (m *Ack) decode(r *reader) { m.Slot = r.slot() }
 
 func (m *Discard) encode(w *writer) {
 	w.u32(m.Entry)

@@ -26,10 +26,10 @@ var messages = []Message{
 		{Type: Directory, Mode: 0o755, Modified: time.Unix(-5, 0), Path: "a"},
 		{Type: Symlink, Mode: 0o777, Modified: when, Path: "l", Target: "a/b"},
 	}},
-	&Plan{First: 7, Items: []Item{{}, {Decision: Resume, Blocks: 3, Digest: Sum{8}}, {Decision: Have}, {Decision: Made}, {Decision: Refused, Code: Exists, Text: "x"}}},
-	&Block{Slot: 3, Hash: Sum{9}, Segments: []Segment{{Entry: 1, Length: 5, Last: true}, {Entry: 2, Offset: BlockSize, Length: 6, Last: true, Digest: Sum{1}}, {Entry: 3, Length: 7}}},
+	&Plan{First: 7, Items: []Item{{}, {Decision: Resume, Length: 3, Hash: Sum{8}}, {Decision: Have}, {Decision: Made}, {Decision: Refused, Code: Exists, Text: "x"}}},
+	&Block{Slot: 3, Segments: []Segment{{Entry: 1, Length: 5, Last: true}, {Entry: 2, Offset: BlockSize, Length: 6, Last: true, Hash: Sum{1}}, {Entry: 3, Length: 7}}},
 	&Results{Results: []Result{{Entry: 1}, {Entry: 2, Code: NoSpace, Text: "full"}}},
-	&Ack{Slots: []uint16{0, MaxSlots - 1}},
+	&Ack{Slot: MaxSlots - 1},
 	&Discard{Entry: 4, Code: Changed},
 	&Dirs{Dirs: []DirEntry{{Entry: 5, Mode: 0o700, Modified: when, Path: "a"}}},
 	&Text{Text: "hello"}, &End{Entries: 6}, &Verdict{Good: true, Stored: 1, Failed: 2, Bytes: 3},
@@ -61,8 +61,7 @@ func TestLimits(t *testing.T) {
 	for name, m := range map[string]Message{
 		"text":     &Text{Text: strings.Repeat("x", MaxText+1)},
 		"note":     &Refuse{Code: Failed, Text: strings.Repeat("x", MaxNote+1)},
-		"nothing":  &Ack{},
-		"slots":    &Ack{Slots: make([]uint16, MaxSlots+1)},
+		"nothing":  &Results{},
 		"segments": &Block{Segments: make([]Segment, MaxSegments+1)},
 		"entries":  &Entries{Entries: make([]Entry, MaxEntries+1)},
 		"path":     &Entries{Entries: []Entry{{Path: strings.Repeat("x", MaxPath+1)}}},
@@ -73,7 +72,7 @@ func TestLimits(t *testing.T) {
 	}
 	// Encode leaves these to the types; Decode must not take them.
 	for name, m := range map[string]Message{
-		"slot":        &Ack{Slots: []uint16{MaxSlots}},
+		"slot":        &Ack{Slot: MaxSlots},
 		"block slot":  &Block{Slot: MaxSlots, Segments: []Segment{{Length: 1}}},
 		"empty":       &Block{Segments: []Segment{{Length: 0}}},
 		"large":       &Block{Segments: []Segment{{Length: BlockSize + 1}}},
@@ -104,11 +103,12 @@ func TestLimits(t *testing.T) {
 func TestDigest(t *testing.T) {
 	var a, b Digest
 	assert.Equal(t, a.Sum(), b.Sum())
-	a.Add(SumOf([]byte("x")))
+	a.Add([]byte("x"))
 	assert.NotEqual(t, a.Sum(), b.Sum())
-	a.Add(SumOf([]byte("y")))
-	b.Add(SumOf([]byte("y")))
-	b.Add(SumOf([]byte("x")))
+	a.Add([]byte("y"))
+	assert.Equal(t, SumOf([]byte("xy")), a.Sum())
+	b.Add([]byte("y"))
+	b.Add([]byte("x"))
 	assert.NotEqual(t, a.Sum(), b.Sum(), "the order does not count")
 }
 

@@ -9,22 +9,20 @@ import (
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/link"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/tree"
 )
 
-// Files become blocks in three steps, each with goroutines of its own: pack decides what is
-// in a block and in which slot; read fills the slot and hashes it; post gives it to the
-// device, in order.
-
-// block is a piece of a file, or several small files.
+// block is the content of a slot: a piece of a file, or several small files.
 type block struct {
-	slot    int // -1: none, it only concludes its item
-	size    int // as far as it has been packed
-	items   []*item
-	offset  uint64 // of the one item, if that is larger than a block
-	message proto.Block
-	last    bool
-	ready   chan struct{} // it has been read
-	err     error         // it could not be
+	slot  int
+	size  int
+	items []*item // that it concludes
+	proto.Block
+}
+
+// slotMemory is the memory of a slot.
+func (o *outgoing) slotMemory(slot int) []byte {
+	return o.local.Bytes()[slot*proto.BlockSize:][:proto.BlockSize]
 }
 
 func (o *outgoing) takeSlot(ctx context.Context) (int, error) {
@@ -36,36 +34,16 @@ func (o *outgoing) takeSlot(ctx context.Context) (int, error) {
 	}
 }
 
-// submit hands a block on. There are as many places as slots, and room for the blocks that
-// have none.
-func (o *outgoing) submit(ctx context.Context, b *block) error {
-	b.ready = make(chan struct{})
-	select {
-	case o.order <- b:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	if b.slot < 0 {
-		close(b.ready)
-		return nil
-	}
-	select {
-	case o.blocks <- b:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// pack makes blocks of what is wanted, until no more is.
-func (o *outgoing) pack(ctx context.Context) error {
-	var small *block // that is being filled
+// sendWanted sends the files that the receiver wants, until no more can come. Small ones
+// share a block, which is sent when it is full or when nothing else is to be sent.
+func (o *outgoing) sendWanted(ctx context.Context) error {
+	var small *block
 	flush := func() error {
 		b := small
 		if small = nil; b == nil {
 			return nil
 		}
-		return o.submit(ctx, b)
+		return o.give(ctx, b)
 	}
 	for {
 		var it *item
@@ -84,19 +62,17 @@ func (o *outgoing) pack(ctx context.Context) error {
 		if it == nil {
 			return nil // it has been closed
 		}
-		if it.Size > proto.BlockSize {
+		large := it.Size > proto.BlockSize
+		if small != nil && (large || small.size+int(it.Size) > proto.BlockSize || len(small.Segments) == proto.MaxSegments) {
 			if err := flush(); err != nil {
 				return err
 			}
-			if err := o.packLarge(ctx, it); err != nil {
+		}
+		if large {
+			if err := o.sendLarge(ctx, it); err != nil {
 				return err
 			}
 			continue
-		}
-		if small != nil && (small.size+int(it.Size) > proto.BlockSize || len(small.items) == proto.MaxSegments) {
-			if err := flush(); err != nil {
-				return err
-			}
 		}
 		if small == nil {
 			i, err := o.takeSlot(ctx)
@@ -105,118 +81,22 @@ func (o *outgoing) pack(ctx context.Context) error {
 			}
 			small = &block{slot: i}
 		}
-		small.items = append(small.items, it)
-		small.size += int(it.Size)
+		if err := o.addSmall(ctx, small, it); err != nil {
+			return err
+		}
 	}
 }
 
-// packLarge makes the blocks of a file that does not fit into one.
-func (o *outgoing) packLarge(ctx context.Context, it *item) error {
-	end := &block{slot: -1, items: []*item{it}}
-	var err error
-	if it.file, err = it.Open(); err != nil {
-		o.unreadable(it, err)
-		return o.submit(ctx, end)
+// addSmall adds a whole file to a block.
+func (o *outgoing) addSmall(ctx context.Context, b *block, it *item) error {
+	mem := o.slotMemory(b.slot)[b.size:][:it.Size]
+	if err := readAll(it, mem); err != nil {
+		return o.discard(ctx, it, err)
 	}
-	it.refs.Store(1)
-	defer it.release()
-	begin, err := o.compare(ctx, it)
-	if err != nil {
-		if ctx.Err() != nil {
-			return err
-		}
-		o.unreadable(it, err)
-	}
-	o.cfg.Events.Moved(int64(begin * proto.BlockSize))
-	for off := begin * proto.BlockSize; off < it.Size; off += proto.BlockSize {
-		if it.gone.Load() {
-			return o.submit(ctx, end)
-		}
-		i, err := o.takeSlot(ctx)
-		if err != nil {
-			return err
-		}
-		n := int(min(it.Size-off, proto.BlockSize))
-		it.refs.Add(1)
-		b := &block{slot: i, size: n, items: []*item{it}, offset: off, last: off+uint64(n) == it.Size}
-		if err := o.submit(ctx, b); err != nil {
-			it.release()
-			return err
-		}
-	}
+	b.size += len(mem)
+	b.items = append(b.items, it)
+	b.Segments = append(b.Segments, proto.Segment{Entry: it.index, Length: uint32(len(mem)), Last: true, Hash: proto.SumOf(mem)})
 	return nil
-}
-
-// compare reads the blocks that the receiver has of a file, and returns from which on to
-// send: from the first unless they are the same.
-func (o *outgoing) compare(ctx context.Context, it *item) (uint64, error) {
-	if it.decision.Decision != proto.Resume {
-		return 0, nil
-	}
-	var d proto.Digest
-	buf := make([]byte, proto.BlockSize)
-	for i := range it.decision.Blocks {
-		if ctx.Err() != nil {
-			return 0, context.Cause(ctx)
-		}
-		if _, err := it.file.ReadAt(buf, int64(i*proto.BlockSize)); err != nil {
-			return 0, it.cutShort(it.file, err)
-		}
-		d.Add(proto.SumOf(buf))
-	}
-	if d.Sum() != it.decision.Digest {
-		return 0, nil
-	}
-	it.digest = d
-	return it.decision.Blocks, nil
-}
-
-// cutShort is the error for a file that could not be read as far as its size says.
-func (it *item) cutShort(file *os.File, err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return it.CheckEnd(file, false)
-	}
-	return err
-}
-
-// read fills slots and hashes them.
-func (o *outgoing) read(ctx context.Context) {
-	for b := range o.blocks {
-		if ctx.Err() == nil {
-			mem := o.local.Bytes()[b.slot*proto.BlockSize:][:proto.BlockSize]
-			if b.items[0].Size > proto.BlockSize {
-				o.readLarge(b, mem)
-			} else {
-				o.readSmall(b, mem)
-			}
-			b.message.Hash = proto.SumOf(mem[:b.size])
-		}
-		if b.items[0].file != nil {
-			b.items[0].release()
-		}
-		close(b.ready)
-	}
-}
-
-func (o *outgoing) readLarge(b *block, mem []byte) {
-	it := b.items[0]
-	if _, err := it.file.ReadAt(mem[:b.size], int64(b.offset)); err != nil {
-		b.err = it.cutShort(it.file, err)
-	}
-	b.message.Segments = []proto.Segment{{Entry: it.index, Offset: b.offset, Length: uint32(b.size), Last: b.last}}
-}
-
-func (o *outgoing) readSmall(b *block, mem []byte) {
-	n := 0
-	for _, it := range b.items {
-		if err := readAll(it, mem[n:n+int(it.Size)]); err != nil {
-			o.unreadable(it, err)
-			continue
-		}
-		n += int(it.Size)
-		b.message.Segments = append(b.message.Segments, proto.Segment{Entry: it.index, Length: uint32(it.Size), Last: true})
-	}
-	b.size = n
 }
 
 func readAll(it *item, mem []byte) error {
@@ -232,62 +112,92 @@ func readAll(it *item, mem []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// post gives the blocks to the device, in order.
-func (o *outgoing) post(ctx context.Context) error {
-	for b := range o.order {
-		select {
-		case <-b.ready:
-		case <-ctx.Done():
+// cutShort is the error for a file that has less data than its size.
+func (it *item) cutShort(file *os.File, err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return it.CheckEnd(file, false)
+	}
+	return err
+}
+
+// sendLarge sends a file that does not fit into one block.
+func (o *outgoing) sendLarge(ctx context.Context, it *item) error {
+	file, err := it.Open()
+	if err != nil {
+		return o.discard(ctx, it, err)
+	}
+	defer file.Close()
+	begin, digest, err := o.compare(ctx, it, file)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		return o.discard(ctx, it, err)
+	}
+	o.cfg.Events.Moved(int64(begin))
+	for off := begin; off < it.Size; {
+		i, err := o.takeSlot(ctx)
+		if err != nil {
+			return err
 		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx) // the block may not have been read
-		}
-		var err error
-		if b.items[0].Size > proto.BlockSize {
-			err = o.postLarge(ctx, b)
+		mem := o.slotMemory(i)[:min(it.Size-off, proto.BlockSize)]
+		if it.gone.Load() {
+			err = errGone
 		} else {
-			err = o.postSmall(ctx, b)
+			err = it.readAt(file, mem, off, &digest)
+		}
+		seg := proto.Segment{Entry: it.index, Offset: off, Length: uint32(len(mem))}
+		off += uint64(len(mem))
+		if seg.Last = off == it.Size; err == nil && seg.Last {
+			err = it.stillSame()
 		}
 		if err != nil {
+			o.free <- i
+			return o.discard(ctx, it, err)
+		}
+		b := &block{slot: i, size: len(mem)}
+		if seg.Last {
+			seg.Hash, b.items = digest.Sum(), []*item{it}
+		}
+		b.Segments = []proto.Segment{seg}
+		if err := o.give(ctx, b); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (o *outgoing) postSmall(ctx context.Context, b *block) error {
-	for _, it := range b.items {
-		if it.gone.Load() {
-			if err := o.discard(ctx, it); err != nil {
-				return err
-			}
-		}
+// readAt reads a piece of a file, and adds it to the hash.
+func (it *item) readAt(file *os.File, mem []byte, off uint64, digest *proto.Digest) error {
+	if _, err := file.ReadAt(mem, int64(off)); err != nil {
+		return it.cutShort(file, err)
 	}
-	return o.give(ctx, b)
+	digest.Add(mem)
+	return nil
 }
 
-func (o *outgoing) postLarge(ctx context.Context, b *block) error {
-	it := b.items[0]
-	if b.err == nil && b.last && !it.gone.Load() {
-		b.err = o.stillSame(it)
+// compare reads what the receiver has of a file, and returns from where on to send, with the
+// hash of what is before: from the beginning unless it is the same here.
+func (o *outgoing) compare(ctx context.Context, it *item, file *os.File) (begin uint64, d proto.Digest, err error) {
+	if it.decision.Decision != proto.Resume {
+		return 0, d, nil
 	}
-	if b.err != nil {
-		o.unreadable(it, b.err)
+	buf := make([]byte, proto.BlockSize)
+	for begin < it.decision.Length && ctx.Err() == nil {
+		piece := buf[:min(it.decision.Length-begin, proto.BlockSize)]
+		if err := it.readAt(file, piece, begin, &d); err != nil {
+			return 0, d, err
+		}
+		begin += uint64(len(piece))
 	}
-	if it.concluded || it.gone.Load() {
-		err := o.discard(ctx, it)
-		b.message.Segments = nil
-		return errors.Join(err, o.give(ctx, b))
+	if d.Sum() != it.decision.Hash {
+		return 0, proto.Digest{}, nil
 	}
-	it.digest.Add(b.message.Hash)
-	if s := &b.message.Segments[0]; s.Last {
-		s.Digest = it.digest.Sum()
-	}
-	return o.give(ctx, b)
+	return begin, d, nil
 }
 
 // stillSame is the last look at a file of several blocks, all of which have been read.
-func (o *outgoing) stillSame(it *item) error {
+func (it *item) stillSame() error {
 	f, err := it.Open()
 	if err != nil {
 		return err
@@ -295,43 +205,36 @@ func (o *outgoing) stillSame(it *item) error {
 	return errors.Join(it.CheckEnd(f, true), f.Close())
 }
 
-// discard tells the receiver that no more of an item will come, once.
-func (o *outgoing) discard(ctx context.Context, it *item) error {
+// errGone: the receiver could not store the file.
+var errGone = errors.New("the receiver could not store it")
+
+// discard tells the receiver that the rest of an item will not come, for the reason err.
+func (o *outgoing) discard(ctx context.Context, it *item, err error) error {
 	o.mu.Lock()
-	done := it.concluded
-	it.concluded = true
-	code := proto.Unreadable
-	if it.changed {
-		code = proto.Changed
-	}
+	it.concluded, it.why = true, err.Error()
 	o.mu.Unlock()
-	if done {
-		return nil
+	code := proto.Unreadable
+	if errors.Is(err, tree.ErrChanged) {
+		code = proto.Changed
 	}
 	return o.l.Send(ctx, &proto.Discard{Entry: it.index, Code: code})
 }
 
-// give gives a block to the device, and the message that says so; one without segments is
-// dropped.
+// give gives a block to the device, and the message that says so.
 func (o *outgoing) give(ctx context.Context, b *block) error {
-	if b.slot < 0 {
-		return nil
-	}
 	o.mu.Lock()
 	s := &o.slots[b.slot]
-	if len(b.message.Segments) == 0 {
+	if len(b.Segments) == 0 { // no file could be read
 		o.freeSlot(b.slot)
 		o.mu.Unlock()
 		return nil
 	}
 	*s = slot{writes: 1, unread: true, length: b.size}
 	for _, it := range b.items {
-		if it.Size <= proto.BlockSize && !it.gone.Load() || b.last {
-			it.concluded = true
-		}
+		it.concluded = true
 	}
 	o.mu.Unlock()
-	b.message.Slot = uint16(b.slot)
+	b.Slot = uint16(b.slot)
 	base := b.slot * proto.BlockSize
 	for off := 0; off < b.size; {
 		n := o.cfg.Limit.piece(b.size - off)
@@ -350,7 +253,7 @@ func (o *outgoing) give(ctx context.Context, b *block) error {
 		off += n
 		var m proto.Message
 		if off == b.size {
-			m = &b.message
+			m = &b.Block
 		}
 		if err := o.l.WriteSend(ctx, w, m); err != nil {
 			return fmt.Errorf("send a block: %w", err)

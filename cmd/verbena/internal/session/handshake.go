@@ -14,12 +14,12 @@ import (
 
 // Both ends prove that they know the secret by an HMAC-SHA256 over all that was said so
 // far, with nonces of both, and over the addresses and queue pairs of the connection. So a
-// proof is good for one connection and one direction: it can be neither replayed, nor
-// reflected, nor relayed over two connections by somebody in between. The sender, who has
-// chosen whom to call, proves itself first; it tells no names before the receiver has.
+// proof is valid for one connection and one direction: it cannot be replayed, reflected, or
+// relayed over two connections. The sender proves itself first, since it has chosen the
+// receiver. It tells no names before the receiver has proved itself.
 
-// MinSecret is the shortest secret, in bytes: whoever watches a handshake can try guesses
-// at leisure.
+// MinSecret is the length of the shortest secret, in bytes. An attacker that has watched a
+// handshake can try guesses offline.
 const MinSecret = 16
 
 func token() (t proto.Token) {
@@ -41,7 +41,7 @@ func proof(secret []byte, role string, hello, challenge proto.Message, sender, r
 		return t, err
 	}
 	mac := hmac.New(sha256.New, secret)
-	for _, part := range [][]byte{[]byte("verbena transfer 1: " + role), h, c, sender, receiver} {
+	for _, part := range [][]byte{[]byte("verbena transfer 2: " + role), h, c, sender, receiver} {
 		mac.Write(binary.BigEndian.AppendUint32(nil, uint32(len(part))))
 		mac.Write(part)
 	}

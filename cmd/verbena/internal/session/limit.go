@@ -7,25 +7,19 @@ import (
 
 // Limiter bounds the rate of what is sent. It belongs to one goroutine.
 type Limiter struct {
-	rate float64 // bytes per second
+	rate float64 // bytes per second; zero: no limit
 	next time.Time
 }
 
 // limitBurst is for how long the rate may be made up for: timers are late.
 const limitBurst = 100 * time.Millisecond
 
-// NewLimiter makes a limiter of so many bytes per second, or nil, which has no limit, for
-// zero.
-func NewLimiter(rate int64) *Limiter {
-	if rate <= 0 {
-		return nil
-	}
-	return &Limiter{rate: float64(rate)}
-}
+// NewLimiter makes a limiter of so many bytes per second. Zero: no limit.
+func NewLimiter(rate int64) *Limiter { return &Limiter{rate: float64(rate)} }
 
 // piece is how much is sent at a time: a twentieth of a second's.
 func (l *Limiter) piece(n int) int {
-	if l == nil {
+	if l.rate == 0 {
 		return n
 	}
 	return min(n, max(int(l.rate/20), 4096))
@@ -33,7 +27,7 @@ func (l *Limiter) piece(n int) int {
 
 // wait returns when n more bytes may be sent.
 func (l *Limiter) wait(ctx context.Context, n int) error {
-	if l == nil {
+	if l.rate == 0 {
 		return nil
 	}
 	now := time.Now()

@@ -2,10 +2,7 @@ package session
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 
-	"github.com/verbena-rdma/verbena/cmd/verbena/internal/journal"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/tree"
 )
@@ -80,7 +77,7 @@ func (s *incoming) decide(ctx context.Context, e *proto.Entry) (item proto.Item,
 	return item, true, err
 }
 
-// decideFile is decide for a file, which nobody else receives meanwhile.
+// decideFile is decide for a file. No other session receives the file meanwhile.
 func (s *incoming) decideFile(ctx context.Context, e *proto.Entry) (item proto.Item, had bool, err error) {
 	dest := s.r.dest
 	hold, err := s.r.acquire(ctx, s, tree.PartName(e.Path))
@@ -106,56 +103,20 @@ func (s *incoming) decideFile(ctx context.Context, e *proto.Entry) (item proto.I
 		return item, false, faultf(proto.TooBig, "it has %d bytes; the receiver takes %d", e.Size, s.r.cfg.MaxSize)
 	case e.Size == 0:
 		item.Decision = proto.Made
-		return item, false, s.storeWhole(f, nil)
+		return item, false, s.storeEmpty(f)
 	}
 	item.Decision = proto.Send
 	if e.Size > proto.BlockSize {
 		if err := s.resume(ctx, f); err != nil {
 			return item, false, err
 		}
-		if f.expected > 0 {
-			item = proto.Item{Decision: proto.Resume, Blocks: f.expected / proto.BlockSize, Digest: f.digest.Sum()}
+		if f.length > 0 {
+			item = proto.Item{Decision: proto.Resume, Length: f.length, Hash: f.digest.Sum()}
 		}
 	}
-	if free := dest.Free(); free >= 0 && e.Size-f.expected > uint64(free) {
-		return item, false, faultf(proto.NoSpace, "it needs %d bytes more; the disk has %d left", e.Size-f.expected, free)
+	if free := dest.Free(); free >= 0 && e.Size-f.length > uint64(free) {
+		return item, false, faultf(proto.NoSpace, "it needs %d bytes more; the disk has %d left", e.Size-f.length, free)
 	}
 	s.files[f.index] = f
 	return item, false, nil
-}
-
-// maxResumed is how many files are kept open for being resumed. Others begin again.
-const maxResumed = 16
-
-// resume looks for what an earlier transfer has left of a file.
-func (s *incoming) resume(ctx context.Context, f *file) error {
-	open := 0
-	for _, other := range s.files {
-		if other.part != nil {
-			open++
-		}
-	}
-	if open >= maxResumed {
-		return nil
-	}
-	part, err := s.r.dest.OldPart(f.entry.Path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	log, err := s.r.dest.Journal(f.entry.Path)
-	if err != nil {
-		return errors.Join(err, part.Close())
-	}
-	j, digest, err := journal.Resume(log, f.header(), part, func() bool { return ctx.Err() != nil })
-	if err != nil {
-		return errors.Join(err, part.Close())
-	}
-	if j.Blocks() == 0 {
-		return errors.Join(part.Close(), j.Close()) // it begins again, with a new part
-	}
-	f.part, f.journal, f.digest, f.expected = part, j, digest, j.Blocks()*proto.BlockSize
-	return nil
 }

@@ -6,9 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
-	"runtime"
-	"slices"
 	"sync"
 	"time"
 
@@ -41,7 +38,7 @@ type Receiver struct {
 	sessions map[[16]byte]*incoming // by transfer
 }
 
-// hold says who receives an entry.
+// hold says which session receives an entry.
 type hold struct {
 	by   *incoming
 	done chan struct{} // closed when it no longer does
@@ -61,8 +58,7 @@ func (r *Receiver) Serve(ctx context.Context, l *link.Link, events Events) (Summ
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	s := &incoming{r: r, l: l, events: events, cancel: cancel, ended: make(chan struct{}),
-		patience: busyPatience, files: map[uint32]*file{}, order: make(chan *job, r.cfg.Slots+discards), jobs: make(chan *job, r.cfg.Slots)}
-	s.busy = make([]bool, r.cfg.Slots)
+		patience: busyPatience, files: map[uint32]*file{}}
 	err := s.run(ctx)
 	if err != nil {
 		refuse(l, err)
@@ -70,23 +66,8 @@ func (r *Receiver) Serve(ctx context.Context, l *link.Link, events Events) (Summ
 	return s.sum, err
 }
 
-// discards is how many blocks and discards the loop may be ahead of settle, beyond the
-// slots.
-const discards = 16
-
-// job is a block that has arrived, or the end of a file of which nothing more comes.
-type job struct {
-	slot    int // -1: none
-	block   *proto.Block
-	files   []*file // of the segments
-	restart bool    // the file begins again
-	discard proto.Code
-	errs    []error // of the segments
-	damaged bool
-	done    chan struct{}
-}
-
-// incoming is a Receiver's end of one connection.
+// incoming is a Receiver's end of one connection. One goroutine takes the sender's messages
+// one after the other, and stores what they bring.
 type incoming struct {
 	r      *Receiver
 	l      *link.Link
@@ -94,20 +75,12 @@ type incoming struct {
 	cancel context.CancelCauseFunc
 	ended  chan struct{}
 	window *mmap.Map
-	sum    Summary // belongs to the loop and, under mu, to settle
+	sum    Summary
 
-	mu      sync.Mutex
-	busy    []bool         // slots that were filled and not given back
-	pending sync.WaitGroup // jobs that are not settled
-
-	// These belong to the loop.
 	files    map[uint32]*file // wanted, and not concluded by the sender
-	begun    int              // of these: that are open
+	begun    int              // of these: that have begun
 	next     uint32           // the next index
-	lost     []*file          // of a job that could not be queued any more
 	patience time.Duration    // that is left of busyPatience
-	order    chan *job
-	jobs     chan *job
 }
 
 func (s *incoming) run(ctx context.Context) error {
@@ -133,28 +106,13 @@ func (s *incoming) run(ctx context.Context) error {
 	if err := s.l.Send(ctx, welcome); err != nil {
 		return err
 	}
-	var workers, others sync.WaitGroup
-	for range min(max(runtime.GOMAXPROCS(0), 2), 4) {
-		workers.Go(func() {
-			for j := range s.jobs {
-				s.store(j)
-				close(j.done)
-			}
-		})
-	}
-	others.Go(func() { s.settleAll(ctx) })
+	var watcher sync.WaitGroup
 	watched, stop := context.WithCancel(ctx)
-	others.Go(func() { watch(watched, s.l, func(err error) { s.cancel(err) }) })
+	watcher.Go(func() { watch(watched, s.l, func(err error) { s.cancel(err) }) })
 	err = s.loop(ctx)
 	stop()
-	if err != nil {
-		s.cancel(err)
-	}
-	close(s.jobs)
-	close(s.order)
-	workers.Wait()
-	others.Wait()
-	for _, f := range slices.AppendSeq(s.lost, maps.Values(s.files)) {
+	watcher.Wait()
+	for _, f := range s.files {
 		f.close()
 		s.r.release(f)
 	}
@@ -256,127 +214,16 @@ func (s *incoming) key() string {
 }
 
 func (s *incoming) end(ctx context.Context, m *proto.End) error {
-	// Behind a result that says that a file has failed, the sender says what it takes back, and
-	// does not wait: it may end while that is still to be settled.
-	s.pending.Wait()
 	if m.Entries != s.next || len(s.files) > 0 {
 		return faultf(proto.BadProtocol, "the sender ends after %d entries; it has announced %d, and %d are not complete", m.Entries, s.next, len(s.files))
 	}
-	s.mu.Lock()
-	v := &proto.Verdict{Good: s.sum.Failed == 0, Stored: uint32(s.sum.Entries), Failed: uint32(s.sum.Failed), Bytes: uint64(s.sum.Bytes)}
-	s.mu.Unlock()
-	return s.l.Send(ctx, v)
+	return s.l.Send(ctx, &proto.Verdict{Good: s.sum.Failed == 0, Stored: uint32(s.sum.Entries), Failed: uint32(s.sum.Failed), Bytes: uint64(s.sum.Bytes)})
 }
 
 // report counts an entry that is concluded.
 func (s *incoming) report(e Entry) {
-	s.mu.Lock()
 	s.sum.count(e)
-	s.mu.Unlock()
 	s.events.Entry(e)
-}
-
-// maxBegun is how many files of several blocks may be open.
-const maxBegun = 16
-
-// block takes a block: the done message for a slot.
-func (s *incoming) block(ctx context.Context, m *proto.Block) error {
-	if int(m.Slot) >= len(s.busy) {
-		return faultf(proto.BadProtocol, "a block in slot %d; the window has %d", m.Slot, len(s.busy))
-	}
-	s.mu.Lock()
-	was := s.busy[m.Slot]
-	s.busy[m.Slot] = true
-	s.mu.Unlock()
-	if was {
-		return faultf(proto.BadProtocol, "a block in slot %d, which has not been given back", m.Slot)
-	}
-	j := &job{slot: int(m.Slot), block: m, errs: make([]error, len(m.Segments)), done: make(chan struct{})}
-	for i := range m.Segments {
-		seg := &m.Segments[i]
-		f := s.files[seg.Entry]
-		if f == nil {
-			return faultf(proto.BadProtocol, "a block of entry %d, which is not wanted", seg.Entry)
-		}
-		if err := s.accept(j, f, seg); err != nil {
-			return err
-		}
-		j.files = append(j.files, f)
-		if seg.Last {
-			s.drop(seg.Entry)
-		}
-	}
-	return s.queue(ctx, j)
-}
-
-// drop forgets a file of which nothing more may come.
-func (s *incoming) drop(index uint32) {
-	if s.files[index].begun {
-		s.begun--
-	}
-	delete(s.files, index)
-}
-
-// accept checks that a segment is the next of its file.
-func (s *incoming) accept(j *job, f *file, seg *proto.Segment) error {
-	size := f.entry.Size
-	want := min(size, proto.BlockSize)
-	if size > proto.BlockSize {
-		if len(j.block.Segments) != 1 {
-			return faultf(proto.BadProtocol, "entry %d shares a block, but has %d bytes", seg.Entry, size)
-		}
-		if seg.Offset == 0 && f.expected != 0 && !f.moved {
-			f.expected, j.restart = 0, true // what was here is not what the sender has
-		}
-		f.moved = true
-		if seg.Offset == f.expected {
-			want = min(size-seg.Offset, proto.BlockSize)
-		}
-	}
-	end := seg.Offset + uint64(seg.Length)
-	if seg.Offset != f.expected || uint64(seg.Length) != want || seg.Last != (end == size) {
-		return faultf(proto.BadProtocol, "%d bytes from %d on of entry %d, which has %d; those from %d on belong here",
-			seg.Length, seg.Offset, seg.Entry, size, f.expected)
-	}
-	f.expected = end
-	if size <= proto.BlockSize || f.begun {
-		return nil
-	}
-	if s.begun++; s.begun > maxBegun {
-		return faultf(proto.BadProtocol, "the sender has begun more than %d large files", maxBegun)
-	}
-	f.begun = true
-	if f.part == nil {
-		f.fail(f.open(s.r.dest))
-	}
-	return nil
-}
-
-// discard takes back a file.
-func (s *incoming) discard(ctx context.Context, m *proto.Discard) error {
-	f := s.files[m.Entry]
-	if f == nil {
-		return faultf(proto.BadProtocol, "the sender takes back entry %d, which is not wanted", m.Entry)
-	}
-	s.drop(m.Entry)
-	j := &job{slot: -1, files: []*file{f}, discard: m.Code, done: make(chan struct{})}
-	close(j.done)
-	return s.queue(ctx, j)
-}
-
-func (s *incoming) queue(ctx context.Context, j *job) error {
-	s.pending.Add(1)
-	if j.slot >= 0 {
-		s.jobs <- j // there is room for a job for each slot
-	}
-	select {
-	case s.order <- j:
-		return nil
-	case <-ctx.Done():
-		s.lost = j.files
-		s.pending.Done()
-		return context.Cause(ctx)
-	}
 }
 
 // dirs completes directories.
@@ -429,7 +276,7 @@ func entryOf(path string, t proto.EntryType, size uint64, err error) Entry {
 	return e
 }
 
-// codeOf is the code of an error, whoever has found it.
+// codeOf is the code of an error of this end or of the peer.
 func codeOf(err error) proto.Code {
 	var f *Fault
 	if errors.As(err, &f) {
@@ -473,7 +320,7 @@ func (r *Receiver) acquire(ctx context.Context, s *incoming, part string) (*hold
 	}
 }
 
-// release lets go of an entry; again does nothing.
+// release lets other sessions receive an entry. Again, it does nothing.
 func (r *Receiver) release(f *file) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,10 +17,10 @@ import (
 // SenderConfig says what to send.
 type SenderConfig struct {
 	Sources []tree.Source
-	Text    *string // a plain message, in place of sources
-	Secret  []byte  // nil: none
-	ID      string  // for the receiver
-	Limit   *Limiter
+	Text    *string  // a plain message, in place of sources
+	Secret  []byte   // nil: none
+	ID      string   // for the receiver
+	Limit   *Limiter // nil: no limit
 	Events  Events
 }
 
@@ -34,6 +33,9 @@ type Sender struct {
 
 // NewSender makes a sender.
 func NewSender(cfg SenderConfig) *Sender {
+	if cfg.Limit == nil {
+		cfg.Limit = NewLimiter(0)
+	}
 	s := &Sender{cfg: cfg}
 	_, _ = rand.Read(s.transfer[:]) // never fails
 	return s
@@ -60,27 +62,13 @@ type item struct {
 	closesOne bool // it is the last of its announcement
 	decision  proto.Item
 
-	file *os.File     // of one of several blocks
-	refs atomic.Int32 // of those who use file
-
-	// gone is set when no more of it is to be sent: the receiver has refused it, or it
-	// cannot be read.
-	gone atomic.Bool
-
-	digest    proto.Digest // of what post has given to the device
-	concluded bool         // its last segment, or its Discard, has been sent; protected by outgoing.mu
-	why       string       // it could not be read; protected by outgoing.mu
-	changed   bool         // because it is another by now; likewise
+	gone      atomic.Bool // the receiver has concluded it: stop sending it
+	concluded bool        // its last segment, or its Discard, has been sent; protected by outgoing.mu
+	why       string      // it could not be read; likewise
 }
 
-func (it *item) release() {
-	if it.refs.Add(-1) == 0 {
-		_ = it.file.Close()
-	}
-}
-
-// slot is a piece of both windows. It is free again when the device no longer needs the
-// one here, and the peer no longer needs the one there.
+// slot is a piece of both windows. It is free again when the device has done its writes and
+// the peer has given it back.
 type slot struct {
 	writes int // that the device has, and one more until all have been given to it
 	unread bool
@@ -101,8 +89,6 @@ type outgoing struct {
 	free      chan int      // slots
 	writes    chan struct{} // one for each write that the device may have
 	wanted    chan *item
-	blocks    chan *block // to be read
-	order     chan *block // the same, in order
 	replies   chan proto.Message
 	changed   chan struct{} // something was concluded
 
@@ -113,9 +99,6 @@ type outgoing struct {
 	next  uint32  // the next index
 	dirs  []*item // to be completed at the end
 }
-
-// readers is how many blocks are read and hashed at a time.
-const readers = 2
 
 func (o *outgoing) run(parent context.Context) error {
 	welcome, err := o.greet(parent, o.l)
@@ -171,8 +154,6 @@ func (o *outgoing) open(w *proto.Welcome) error {
 	o.unplanned = make(chan struct{}, proto.Unplanned)
 	o.writes = make(chan struct{}, proto.MaxSlots)
 	o.wanted = make(chan *item, proto.Outstanding)
-	o.blocks = make(chan *block, n)
-	o.order = make(chan *block, n)
 	o.changed = make(chan struct{}, 1)
 	return nil
 }
@@ -188,19 +169,9 @@ func (o *outgoing) closeMaps() {
 
 // sendFiles brings all sources to the receiver.
 func (o *outgoing) sendFiles(ctx context.Context) error {
-	var workers sync.WaitGroup
-	for range readers {
-		workers.Go(func() { o.read(ctx) })
-	}
-	workers.Go(func() {
-		if err := o.pack(ctx); err != nil {
-			o.fail(err)
-		}
-		close(o.blocks)
-		close(o.order)
-	})
-	workers.Go(func() {
-		if err := o.post(ctx); err != nil {
+	var worker sync.WaitGroup
+	worker.Go(func() {
+		if err := o.sendWanted(ctx); err != nil {
 			o.fail(err)
 		}
 	})
@@ -215,7 +186,7 @@ func (o *outgoing) sendFiles(ctx context.Context) error {
 		o.fail(err)
 	}
 	close(o.wanted)
-	workers.Wait()
+	worker.Wait()
 	return err
 }
 
@@ -355,9 +326,8 @@ func (o *outgoing) decided(it *item) error {
 	d := it.decision
 	switch d.Decision {
 	case proto.Send, proto.Resume:
-		if it.Type != proto.File || it.Size == 0 || d.Decision == proto.Resume && d.Blocks*proto.BlockSize >= it.Size ||
-			d.Blocks > 1<<43 {
-			return faultf(proto.BadProtocol, "the receiver wants %d blocks of %s skipped, which has %d bytes", d.Blocks, tree.Show(it.Path), it.Size)
+		if it.Type != proto.File || it.Size == 0 || d.Length >= it.Size {
+			return faultf(proto.BadProtocol, "the receiver has %d bytes of %s and wants more; the file has %d", d.Length, tree.Show(it.Path), it.Size)
 		}
 		o.wanted <- it // as many fit as there can be items
 		return nil
@@ -389,20 +359,19 @@ func (o *outgoing) results(m *proto.Results) error {
 func (o *outgoing) acknowledged(m *proto.Ack) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, i := range m.Slots {
-		if int(i) >= len(o.slots) || !o.slots[i].unread {
-			return faultf(proto.BadProtocol, "the receiver gives back slot %d, which it does not have", i)
-		}
-		s := &o.slots[i]
-		s.unread = false
-		o.sum.Bytes += int64(s.length)
-		o.cfg.Events.Moved(int64(s.length))
-		o.freeSlot(int(i))
+	i := int(m.Slot)
+	if i >= len(o.slots) || !o.slots[i].unread {
+		return faultf(proto.BadProtocol, "the receiver gives back slot %d, which it does not have", i)
 	}
+	s := &o.slots[i]
+	s.unread = false
+	o.sum.Bytes += int64(s.length)
+	o.cfg.Events.Moved(int64(s.length))
+	o.freeSlot(i)
 	return nil
 }
 
-// freeSlot frees a slot that nobody needs any more. The caller holds mu.
+// freeSlot frees a slot that neither end needs any more. The caller holds mu.
 func (o *outgoing) freeSlot(i int) {
 	if s := &o.slots[i]; s.writes == 0 && !s.unread {
 		o.free <- i
@@ -527,14 +496,4 @@ func (o *outgoing) completeDirs(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// unreadable notes why an item cannot be sent.
-func (o *outgoing) unreadable(it *item, err error) {
-	it.gone.Store(true)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if it.why == "" {
-		it.why, it.changed = err.Error(), errors.Is(err, tree.ErrChanged)
-	}
 }

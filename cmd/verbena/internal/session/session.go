@@ -1,5 +1,5 @@
-// Package session is the two ends of a transfer, over a connection that a Link has.
-// docs/transfer.md has what they say to each other, and in which order.
+// Package session has the two ends of a transfer over the connection of a Link.
+// docs/transfer.md has their messages, in order.
 package session
 
 import (
@@ -20,7 +20,7 @@ type Fault struct {
 	Peer bool // the peer has found it
 }
 
-// Error says who has found what.
+// Error says what was wrong, and whether the peer found it.
 func (f *Fault) Error() string {
 	if f.Peer {
 		return "the peer says: " + tree.Show(f.Text)
@@ -57,7 +57,6 @@ type Summary struct {
 	Had      int      // of these: that were there before
 	Failed   int      // that are not there
 	NoSpace  bool     // one of them for lack of space
-	BadData  bool     // one of them because it arrived damaged
 	Bytes    int64    // moved in this connection
 	Text     bool     // it was a plain message
 	ID, Key  string   // that the ends have given each other
@@ -69,7 +68,6 @@ func (s *Summary) count(e Entry) {
 	case e.Code != proto.OK:
 		s.Failed++
 		s.NoSpace = s.NoSpace || e.Code == proto.NoSpace
-		s.BadData = s.BadData || e.Code == proto.BadData
 	case e.Had:
 		s.Had++
 		fallthrough
@@ -79,10 +77,10 @@ func (s *Summary) count(e Entry) {
 }
 
 const (
-	// handshakeTimeout is how long a peer may take to prove who it is.
+	// handshakeTimeout is how long a peer may take for the handshake.
 	handshakeTimeout = 30 * time.Second
-	// pingInterval is how often an end says that it lives, and silence for how long the other
-	// may say nothing.
+	// pingInterval is the time between two pings. A peer that is silent for longer than
+	// silence counts as dead.
 	pingInterval, silence = 10 * time.Second, 3 * time.Minute
 	// refusePatience is how long an end waits for the peer to read why it is refused.
 	refusePatience = 2 * time.Second

@@ -338,8 +338,8 @@ func TestLimit(t *testing.T) {
 }
 
 func TestLimiter(t *testing.T) {
-	assert.Nil(t, NewLimiter(0))
-	assert.Equal(t, 77, (*Limiter)(nil).piece(77))
+	assert.Equal(t, 77, NewLimiter(0).piece(77))
+	require.NoError(t, NewLimiter(0).wait(t.Context(), 1<<40))
 	l := NewLimiter(1 << 20)
 	assert.Equal(t, 1<<20/20, l.piece(1<<20))
 	require.NoError(t, l.wait(t.Context(), 1<<30))
@@ -478,6 +478,55 @@ func TestResumeOther(t *testing.T) {
 	sent, received := b.run(t.Context(), r, SenderConfig{Sources: s})
 	good(t, sent, received, 1)
 	assert.EqualValues(t, 12*proto.BlockSize, sent.Bytes)
+	same(t, s, dir)
+}
+
+// TestResumeParts: whatever is left of a file, the file that arrives is right, and what was
+// right and whole is not sent again. The last block always comes again.
+func TestResumeParts(t *testing.T) {
+	b := newBed(t)
+	const size = 5*proto.BlockSize + 77
+	content := random(rand.New(rand.NewPCG(7, 9)), size)
+	s := []tree.Source{{Local: filepath.Join(t.TempDir(), "f"), Name: "f"}}
+	write(t, s[0].Local, content)
+	damaged := append([]byte(nil), content[:3*proto.BlockSize]...)
+	damaged[proto.BlockSize+5] ^= 1
+	for name, c := range map[string]struct {
+		part []byte
+		sent int64
+	}{
+		"nothing":      {nil, size},
+		"empty":        {[]byte{}, size},
+		"less":         {content[:proto.BlockSize-1], size},
+		"three blocks": {content[:3*proto.BlockSize], size - 3*proto.BlockSize},
+		"torn block":   {content[:3*proto.BlockSize+99], size - 3*proto.BlockSize},
+		"all":          {content, 77},
+		"more":         {append(content[:size:size], content...), 77},
+		"damaged":      {damaged, size},
+		"zeros":        {make([]byte, 4*proto.BlockSize), size},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, dir := receiver(t, tree.Refuse, ReceiverConfig{})
+			part := filepath.Join(dir, tree.WorkDir, tree.PartName("f")+".part")
+			if c.part != nil {
+				require.NoError(t, os.WriteFile(part, c.part, 0o600))
+			}
+			sent, received := b.run(t.Context(), r, SenderConfig{Sources: s})
+			good(t, sent, received, 1)
+			assert.Equal(t, c.sent, sent.Bytes)
+			assert.EqualValues(t, size, sent.notes.moved)
+			same(t, s, dir)
+			_, err := os.Lstat(part)
+			require.ErrorIs(t, err, os.ErrNotExist)
+		})
+	}
+	// A file that ends with a block: the last one comes again, too.
+	write(t, s[0].Local, content[:2*proto.BlockSize])
+	r, dir := receiver(t, tree.Refuse, ReceiverConfig{})
+	require.NoError(t, os.WriteFile(filepath.Join(dir, tree.WorkDir, tree.PartName("f")+".part"), content[:2*proto.BlockSize], 0o600))
+	sent, received := b.run(t.Context(), r, SenderConfig{Sources: s})
+	good(t, sent, received, 1)
+	assert.EqualValues(t, proto.BlockSize, sent.Bytes)
 	same(t, s, dir)
 }
 

@@ -3,224 +3,218 @@ package session
 import (
 	"context"
 	"errors"
-	"sync"
+	"io/fs"
 
-	"github.com/verbena-rdma/verbena/cmd/verbena/internal/journal"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/tree"
 )
 
-// file is an entry whose data is wanted.
+// file is an entry that the sender is to send. It is written in order.
 type file struct {
-	entry proto.Entry
-	index uint32
-	hold  *hold
-
-	// These belong to the loop.
-	expected uint64 // the offset of the next segment
-	moved    bool   // a segment has come
-	begun    bool   // it counts among those that are open
-
-	// These are set by the loop before the first segment is queued, and belong to settle
-	// from then on; store writes to part. Files of one block have none of them.
-	part    *tree.Part
-	journal *journal.Journal
-	digest  proto.Digest
-
-	reported bool // belongs to settle: its Result has been sent
-
-	mu     sync.Mutex
-	failed error // the first
+	entry  proto.Entry
+	index  uint32
+	hold   *hold
+	part   *tree.Part   // nil: not open
+	digest proto.Digest // of what is in part
+	length uint64       // of what is in part: the offset of the next segment
+	begun  bool         // it has several blocks, and the first has come
+	failed bool         // reported; what still comes of it is dropped
 }
 
-func (f *file) header() journal.Header {
-	return journal.Header{Path: f.entry.Path, Size: f.entry.Size, Modified: f.entry.Modified}
-}
-
-// open makes the part and the journal of a file that begins.
-func (f *file) open(dest *tree.Dest) error {
-	part, err := dest.NewPart(f.entry.Path)
+// append writes the next piece of a file.
+func (f *file) append(dest *tree.Dest, offset uint64, piece []byte) (err error) {
+	switch {
+	case f.part == nil:
+		f.part, err = dest.NewPart(f.entry.Path)
+	case offset == 0: // what was left of an earlier transfer is not what the sender has
+		f.digest = proto.Digest{}
+		err = f.part.Truncate(0)
+	}
 	if err != nil {
 		return err
 	}
-	log, err := dest.Journal(f.entry.Path)
-	if err != nil {
-		return errors.Join(err, part.Close())
-	}
-	if f.journal, err = journal.New(log, f.header()); err != nil {
-		return errors.Join(err, part.Close())
-	}
-	f.part = part
-	return nil
-}
-
-func (f *file) fail(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.failed == nil {
-		f.failed = err
-	}
-}
-
-func (f *file) failure() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.failed
-}
-
-// close lets go of the files. What has arrived stays, for a transfer that resumes.
-func (f *file) close() {
-	if f.part != nil {
-		_ = f.part.Close()
-	}
-	if f.journal != nil {
-		_ = f.journal.Close()
-	}
-}
-
-// store checks a block, and writes its data to files. Several run at a time.
-func (s *incoming) store(j *job) {
-	data := s.window.Bytes()[j.slot*proto.BlockSize:][:j.block.Length()]
-	if proto.SumOf(data) != j.block.Hash {
-		j.damaged = true
-		return
-	}
-	for i := range j.block.Segments {
-		seg, f := &j.block.Segments[i], j.files[i]
-		piece := data[:seg.Length]
-		data = data[seg.Length:]
-		switch {
-		case f.entry.Size <= proto.BlockSize:
-			j.errs[i] = s.storeWhole(f, piece)
-		case f.failure() == nil:
-			if _, err := f.part.WriteAt(piece, int64(seg.Offset)); err != nil {
-				f.fail(err)
-			}
-		}
-	}
-}
-
-// storeWhole writes a file that came in one block.
-func (s *incoming) storeWhole(f *file, data []byte) error {
-	dest := s.r.dest
-	part, err := dest.NewPart(f.entry.Path)
-	if err != nil {
-		return err
-	}
-	if _, err = part.Write(data); err != nil {
-		_ = part.Close()
-	} else {
-		err = part.Commit(&f.entry, s.r.cfg.Sync)
-	}
-	if err != nil {
-		dest.Forget(f.entry.Path)
-	}
+	f.digest.Add(piece)
+	_, err = f.part.WriteAt(piece, int64(offset))
 	return err
 }
 
-// settleAll concludes the jobs, in order.
-func (s *incoming) settleAll(ctx context.Context) {
-	for j := range s.order {
-		<-j.done
-		results := s.settle(j)
-		if ctx.Err() == nil { // otherwise only what was kept is let go of
-			err := s.giveBack(ctx, j) // first: what the results conclude is counted by then
-			if err == nil {
-				err = s.conclude(ctx, results)
-			}
-			if err != nil {
-				s.cancel(err)
-			}
-		}
-		s.pending.Done()
+// close closes the part. The data that has arrived stays for a later transfer, which resumes.
+func (f *file) close() {
+	if f.part != nil {
+		_ = f.part.Close() // again after Commit does nothing
 	}
 }
 
-// giveBack gives the slot of a job back to the sender.
-func (s *incoming) giveBack(ctx context.Context, j *job) error {
-	if j.slot < 0 || j.damaged {
+// maxResumed is how many files are kept open for being resumed. Others begin again.
+const maxResumed = 16
+
+// resume looks for what an earlier transfer has left of a file: whole blocks, without the
+// last one, which concludes the file.
+func (s *incoming) resume(ctx context.Context, f *file) error {
+	open := 0
+	for _, other := range s.files {
+		if other.part != nil {
+			open++
+		}
+	}
+	if open >= maxResumed {
 		return nil
 	}
-	n := int64(j.block.Length())
-	s.mu.Lock()
-	s.busy[j.slot] = false
-	s.sum.Bytes += n
-	s.mu.Unlock()
-	s.events.Moved(n)
-	return s.l.Send(ctx, &proto.Ack{Slots: []uint16{uint16(j.slot)}})
-}
-
-// settle returns what became of the files that a job concludes.
-func (s *incoming) settle(j *job) (results []proto.Result) {
-	if j.damaged {
-		s.cancel(faultf(proto.BadData, "a block arrived damaged: its hash is not the one that the sender tells"))
-	}
-	for i, f := range j.files {
-		reported := f.reported
-		var err error
-		done := false
-		switch {
-		case reported:
-		case j.damaged:
-			f.close()
-		case j.slot < 0:
-			done, err = true, s.discarded(f, j.discard)
-		case f.entry.Size <= proto.BlockSize:
-			done, err = true, j.errs[i]
-		default:
-			done, err = s.settlePiece(j, f, &j.block.Segments[0])
-		}
-		if done {
-			f.reported = true
-			results = append(results, resultOf(f.index, err))
-			s.report(entryOf(f.entry.Path, proto.File, f.entry.Size, err))
-		}
-		if done || j.damaged {
-			s.r.release(f)
-		}
-	}
-	return results
-}
-
-// discarded closes a file that the sender has taken back.
-func (s *incoming) discarded(f *file, code proto.Code) error {
-	f.close()
-	if code == proto.Changed {
-		s.r.dest.Forget(f.entry.Path)
-		return faultf(code, "the file changed while it was sent")
-	}
-	return faultf(code, "the sender could not read it")
-}
-
-// settlePiece notes a block of a larger file, and with its last one completes it.
-func (s *incoming) settlePiece(j *job, f *file, seg *proto.Segment) (done bool, err error) {
-	err = f.failure()
-	if err == nil && j.restart {
-		f.digest = proto.Digest{}
-		err = f.journal.Reset()
-	}
-	if err == nil && !seg.Last {
-		f.digest.Add(j.block.Hash)
-		if err = f.journal.Append(j.block.Hash); err == nil {
-			return false, nil
-		}
+	part, err := s.r.dest.OldPart(f.entry.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
 	if err != nil {
-		err = tree.Reason(err)
-		f.fail(err)
+		return err
+	}
+	f.part = part
+	info, err := part.Stat()
+	if err != nil {
+		return err
+	}
+	whole := min(uint64(info.Size()), f.entry.Size-1) / proto.BlockSize * proto.BlockSize
+	if err := part.Truncate(int64(whole)); err != nil {
+		return err
+	}
+	block := make([]byte, proto.BlockSize)
+	for f.length < whole {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if _, err := part.ReadAt(block, int64(f.length)); err != nil {
+			return err
+		}
+		f.digest.Add(block)
+		f.length += proto.BlockSize
+	}
+	return nil
+}
+
+// maxBegun is how many files of several blocks may be open.
+const maxBegun = 16
+
+// block takes a block: the done message for a slot.
+func (s *incoming) block(ctx context.Context, m *proto.Block) error {
+	if int(m.Slot) >= s.r.cfg.Slots {
+		return faultf(proto.BadProtocol, "a block in slot %d; the window has %d", m.Slot, s.r.cfg.Slots)
+	}
+	data := s.window.Bytes()[int(m.Slot)*proto.BlockSize:]
+	var results []proto.Result
+	for i := range m.Segments {
+		seg := &m.Segments[i]
+		f := s.files[seg.Entry]
+		if f == nil {
+			return faultf(proto.BadProtocol, "a block of entry %d, which is not wanted", seg.Entry)
+		}
+		if err := s.accept(f, seg, len(m.Segments) == 1); err != nil {
+			return err
+		}
+		piece := data[:seg.Length]
+		data = data[seg.Length:]
+		if !f.failed {
+			done, err := s.store(f, seg, piece)
+			if damaged := (*Fault)(nil); errors.As(err, &damaged) {
+				return err
+			}
+			if done {
+				results = append(results, s.concluded(f, err))
+				f.failed = true
+			}
+		}
+		if seg.Last {
+			s.drop(f)
+		}
+	}
+	n := m.Length()
+	s.sum.Bytes += int64(n)
+	s.events.Moved(int64(n))
+	// The slot goes back first, so that what the results conclude is counted by then.
+	if err := s.l.Send(ctx, &proto.Ack{Slot: m.Slot}); err != nil {
+		return err
+	}
+	return s.conclude(ctx, results)
+}
+
+// accept checks that a segment is the next of its file.
+func (s *incoming) accept(f *file, seg *proto.Segment, alone bool) error {
+	size := f.entry.Size
+	if size > proto.BlockSize && !alone {
+		return faultf(proto.BadProtocol, "entry %d shares a block, but has %d bytes", seg.Entry, size)
+	}
+	if size > proto.BlockSize && !f.begun {
+		if s.begun++; s.begun > maxBegun {
+			return faultf(proto.BadProtocol, "the sender has begun more than %d large files", maxBegun)
+		}
+		f.begun = true
+		if seg.Offset == 0 {
+			f.length = 0
+		}
+	}
+	want := min(size-f.length, proto.BlockSize)
+	if last := f.length+want == size; seg.Offset != f.length || uint64(seg.Length) != want || seg.Last != last {
+		return faultf(proto.BadProtocol, "%d bytes from %d on of entry %d, which has %d; %d from %d on belong here",
+			seg.Length, seg.Offset, seg.Entry, size, want, f.length)
+	}
+	f.length += want
+	return nil
+}
+
+// store writes a segment, and completes the file with the last one. done reports that the
+// file is complete, or has failed. A wrong hash is a *Fault, which ends the transfer.
+func (s *incoming) store(f *file, seg *proto.Segment, piece []byte) (done bool, err error) {
+	if err = f.append(s.r.dest, seg.Offset, piece); err == nil && !seg.Last {
+		return false, nil
+	}
+	if err == nil && f.digest.Sum() != seg.Hash {
 		f.close()
-		return true, err
-	}
-	f.digest.Add(j.block.Hash)
-	_ = f.journal.Close()
-	if f.digest.Sum() != seg.Digest {
-		_ = f.part.Close()
 		s.r.dest.Forget(f.entry.Path)
-		return true, faultf(proto.BadData, "it arrived damaged: its hash is not the one that the sender tells")
+		return true, faultf(proto.BadData, "%s arrived damaged: its hash is not the one that the sender tells", tree.Show(f.entry.Path))
 	}
-	if err := f.part.Commit(&f.entry, s.r.cfg.Sync); err != nil {
-		return true, err
+	if err == nil {
+		err = f.part.Commit(&f.entry, s.r.cfg.Sync)
 	}
-	s.r.dest.Forget(f.entry.Path) // the journal
-	return true, nil
+	if err != nil && f.entry.Size <= proto.BlockSize {
+		s.r.dest.Forget(f.entry.Path)
+	}
+	return true, tree.Reason(err)
+}
+
+// storeEmpty makes a file without content.
+func (s *incoming) storeEmpty(f *file) error {
+	_, err := s.store(f, &proto.Segment{Last: true, Hash: proto.SumOf(nil)}, nil)
+	return err
+}
+
+// discard closes a file that the sender has taken back.
+func (s *incoming) discard(ctx context.Context, m *proto.Discard) error {
+	f := s.files[m.Entry]
+	if f == nil {
+		return faultf(proto.BadProtocol, "the sender takes back entry %d, which is not wanted", m.Entry)
+	}
+	s.drop(f)
+	if f.failed {
+		return nil
+	}
+	err := faultf(m.Code, "the sender could not read it")
+	if m.Code == proto.Changed {
+		s.r.dest.Forget(f.entry.Path)
+		err.Text = "the file changed while it was sent"
+	}
+	return s.conclude(ctx, []proto.Result{s.concluded(f, err)})
+}
+
+// concluded closes and releases a file, counts it, and returns the result for the sender.
+func (s *incoming) concluded(f *file, err error) proto.Result {
+	f.close()
+	s.r.release(f)
+	s.report(entryOf(f.entry.Path, proto.File, f.entry.Size, err))
+	return resultOf(f.index, err)
+}
+
+// drop forgets a file of which nothing more may come.
+func (s *incoming) drop(f *file) {
+	if f.begun {
+		s.begun--
+	}
+	delete(s.files, f.index)
 }

@@ -71,12 +71,10 @@ func codeOf(ctx context.Context, err error) int {
 // partial is the error for a transfer of which some entries have failed.
 func partial(sum session.Summary) error {
 	code := exitPartial
-	switch {
-	case sum.Failed == 0:
+	if sum.Failed == 0 {
 		return nil
-	case sum.BadData:
-		code = exitIntegrity
-	case sum.NoSpace:
+	}
+	if sum.NoSpace {
 		code = exitSpace
 	}
 	return &exitError{code: code, printed: true, err: errors.New("some entries did not arrive")}

@@ -42,7 +42,7 @@ func ParsePolicy(s string) (Policy, error) {
 var ErrExists = errors.New("exists")
 
 // Dest is the folder that receives. Its methods may be called from any goroutine. Names
-// have passed CheckPath. No symbolic link is followed, whoever has made it and whenever.
+// have passed CheckPath. No symbolic link is followed, even one that was made meanwhile.
 type Dest struct {
 	dir    string
 	folder *folder
@@ -122,7 +122,7 @@ func (d *Dest) openWork() (again bool, err error) {
 // keepParts is for how long what was not completed is kept.
 const keepParts = 14 * 24 * time.Hour
 
-// removeOld removes what nobody has come back for.
+// removeOld removes incomplete files that no sender has resumed in time.
 func (d *Dest) removeOld() error {
 	list, err := d.lock.ReadDir(-1)
 	if err != nil {
@@ -136,7 +136,7 @@ func (d *Dest) removeOld() error {
 	return nil
 }
 
-// Close lets go of the folder. The folder for what is incomplete goes, if it is empty.
+// Close closes the folder. It removes the folder for incomplete files if that is empty.
 func (d *Dest) Close() error {
 	var err error
 	if d.work != nil {
@@ -265,8 +265,7 @@ func (d *Dest) rename(from, to string) error {
 	return Reason(err)
 }
 
-// PartName is what the files for the incomplete entry of that name are called, but for
-// their endings.
+// PartName is the name of the file for an incomplete entry, without its extension.
 func PartName(p string) string {
 	h := sha256.Sum256([]byte(p))
 	return hex.EncodeToString(h[:16])
@@ -312,18 +311,8 @@ func (d *Dest) OldPart(p string) (*Part, error) {
 	return &Part{f, d, name}, nil
 }
 
-// Journal opens the journal of a part, which is made if it is missing.
-func (d *Dest) Journal(p string) (*os.File, error) {
-	f, err := d.work.OpenFile(PartName(p)+".journal", os.O_RDWR|os.O_CREATE, 0o600)
-	return f, Reason(err)
-}
-
 // Forget removes what is kept of an entry that is not complete.
-func (d *Dest) Forget(p string) {
-	name := PartName(p)
-	_ = d.work.Remove(name + ".part")
-	_ = d.work.Remove(name + ".journal")
-}
+func (d *Dest) Forget(p string) { _ = d.work.Remove(PartName(p) + ".part") }
 
 // Commit gives a part that is complete its permissions and its time, closes it and puts it
 // into its place; with sync, after its data has reached the disk. When it fails, the part
@@ -373,8 +362,8 @@ func CodeOf(err error) proto.Code {
 	return proto.Failed
 }
 
-// Reason takes the path off an error of the operating system: that of an incomplete file
-// says nothing to whoever has sent it.
+// Reason takes the path off an error of the operating system: the path of an incomplete file
+// means nothing to the sender.
 func Reason(err error) error {
 	if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
 		return pe.Err

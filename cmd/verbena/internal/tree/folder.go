@@ -11,7 +11,7 @@ import (
 )
 
 // folder is an open directory, and a way to the directories below it that follows no
-// symbolic link, whoever has made it and whenever: each component of a path is opened in the
+// symbolic link, even one that was made meanwhile: each component of a path is opened in the
 // directory before it, and has to be the directory that was seen there. Its methods may be
 // called from any goroutine.
 type folder struct {
@@ -42,7 +42,7 @@ func openFolder(dir string) (*folder, error) {
 // errNoFolder: something on a path is no directory, but a symbolic link, for instance.
 var errNoFolder = fmt.Errorf("%w: no directory; symbolic links are not followed", ErrPath)
 
-// open opens a directory for a caller, who gives it back with done. It costs a few system
+// open opens a directory. The caller gives it back with done. It costs a few system
 // calls for each component that differs from the last directory.
 func (f *folder) open(p string) (*subfolder, error) {
 	f.mu.Lock()

@@ -50,7 +50,7 @@ func Sources(args []string) ([]Source, error) {
 }
 
 // Files are what is below sources. Below the folders that the sources are in, no symbolic
-// link is followed, whoever has made it and whenever. The methods may be called from any
+// link is followed, even one that was made meanwhile. The methods may be called from any
 // goroutine.
 type Files struct {
 	sources []Source

@@ -81,7 +81,7 @@ func newWorker(s *Station, index int) (w *worker, err error) {
 	}()
 	var spin pe.Config
 	if p.Events {
-		spin.Spin = -1
+		spin.Spin = cmp.Or(p.Spin, -1)
 	}
 	w.engine = pe.New(spin)
 	n := p.ConnectionsOf(index)

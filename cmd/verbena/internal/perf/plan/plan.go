@@ -26,7 +26,8 @@ type Plan struct {
 	Connections   int           `json:"connections"`
 	Engines       int           `json:"engines"` // that the connections are spread over, at both ends
 	Bidirectional bool          `json:"bidirectional"`
-	Events        bool          `json:"events"` // the ends sleep rather than poll
+	Events        bool          `json:"events"`            // the ends sleep rather than poll
+	Spin          time.Duration `json:"spin_ns,omitempty"` // with Events: they look for so long before they sleep
 	Verify        bool          `json:"verify"`
 	CM            bool          `json:"cm"`  // the connections are made by connection manager
 	MTU           int           `json:"mtu"` // zero: the largest that both ports have
@@ -189,6 +190,8 @@ func (p *Plan) validateTimes(Limits) error {
 		return fmt.Errorf("the duration is %v; at most %v is possible", p.Duration, maxDuration)
 	case p.WarmUp < 0 || p.WarmUp > maxDuration:
 		return fmt.Errorf("the warm-up is %v; 0 to %v are possible", p.WarmUp, maxDuration)
+	case p.Spin < 0 || p.Spin > maxDuration || p.Spin > 0 && !p.Events:
+		return fmt.Errorf("an engine looks for %v before it sleeps; 0 to %v are possible, and only where it waits for events", p.Spin, maxDuration)
 	case p.AckTimeout < 0 || p.AckTimeout > maxDuration:
 		return fmt.Errorf("the time-out of acknowledgements is %v; 0 to %v are possible", p.AckTimeout, maxDuration)
 	}

@@ -107,7 +107,7 @@ func spreadOf(values []float64) (s Spread) {
 
 // value is that of one row in one round; zero: there is none.
 func (c *Cell) value(row *figure.Row, round int) float64 {
-	if c == nil || round >= len(c.Rounds) || c.Rounds[round] == nil {
+	if round >= len(c.Rounds) || c.Rounds[round] == nil {
 		return 0
 	}
 	return row.Value(*c.Rounds[round])

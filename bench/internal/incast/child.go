@@ -1,0 +1,252 @@
+package incast
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// reportFile is the descriptor that reports are written to.
+const reportFile = 3
+
+const access = mmap.RemoteRead | mmap.RemoteWrite
+
+// side is one process: all its connections are of one device.
+type side struct {
+	o       options
+	active  bool
+	dev     verbs.Device
+	engine  *pe.Engine
+	rdma    *rdma.Connections
+	local   *mmap.Map
+	remotes map[string]*mmap.Map // by descriptor
+	bufs    bufinv.Inventory
+	conns   []*rdma.Connection
+	index   map[*rdma.Connection]int
+	ready   int
+
+	receives *rdma.ReceivePool
+	tasks    *rdma.Pool // of the active side
+
+	from, to time.Time // of the measurement
+	report   report
+	theirs   []*mmap.Map // of each connection
+}
+
+// operations allocate the i-th task of a connection.
+var operations = map[string]func(s *side, conn, i int) (*rdma.Task, error){
+	"write": func(s *side, conn, i int) (*rdma.Task, error) {
+		return s.tasks.Write(s.conns[conn], s.bufs.Source(s.local, s.at(conn, i), s.o.size), s.bufs.Target(s.theirs[conn], 0, s.o.size))
+	},
+	"read": func(s *side, conn, i int) (*rdma.Task, error) {
+		return s.tasks.Read(s.conns[conn], s.bufs.Source(s.theirs[conn], 0, s.o.size), s.bufs.Target(s.local, s.at(conn, i), s.o.size))
+	},
+	"send": func(s *side, conn, i int) (*rdma.Task, error) {
+		return s.tasks.Send(s.conns[conn], s.bufs.Source(s.local, s.at(conn, i), s.o.size))
+	},
+}
+
+// at is the place of a task's data.
+func (s *side) at(conn, i int) int { return (conn*s.o.window + i) * s.o.size }
+
+// serve is what the other processes do: they connect, move data if they are active, report,
+// and end when their standard input does.
+func serve(ctx context.Context, o options) (err error) {
+	s := &side{
+		o: o, active: (o.child == "receiver") == (o.operation == "read"),
+		remotes: make(map[string]*mmap.Map), index: make(map[*rdma.Connection]int),
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	if err := s.open(); err != nil {
+		return err
+	}
+	for range o.senders {
+		conn, desc, err := s.rdma.Export()
+		if err != nil {
+			return err
+		}
+		s.index[conn] = len(s.conns)
+		s.conns = append(s.conns, conn)
+		fmt.Print(descriptor.Armor(desc))
+	}
+	memory, err := s.local.Export(s.dev)
+	if err != nil {
+		return err
+	}
+	fmt.Print(descriptor.Armor(memory))
+	scan := descriptor.NewScanner(os.Stdin)
+	if err := s.connect(scan); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		_, _, _ = scan.Next()
+		cancel()
+	}()
+	reports := json.NewEncoder(os.NewFile(reportFile, "reports"))
+	timer := time.AfterFunc(warmUp+o.duration+settleTime, func() {
+		_ = s.engine.Do(func() {
+			if s.active {
+				s.rdma.Fail(reports.Encode(s.report))
+			}
+		})
+	})
+	defer timer.Stop()
+	if err := s.engine.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	counters, err := s.dev.Counters()
+	last := report{Counters: make(map[string]uint64)}
+	for _, c := range counters {
+		last.Counters[c.Name] = c.Value
+	}
+	return errors.Join(err, reports.Encode(last))
+}
+
+// settleTime is what connecting may take.
+const settleTime = 2 * time.Second
+
+func (s *side) open() (err error) {
+	o := s.o
+	if s.dev, err = device.Open(o.device); err != nil {
+		return err
+	}
+	s.engine = pe.New(pe.Config{})
+	if s.local, err = mmap.Alloc(s.dev, o.senders*o.window*o.size, mmap.LocalReadWrite|access); err != nil {
+		return err
+	}
+	if s.rdma, err = rdma.New(s.dev, rdma.Config{Engine: s.engine, Permissions: access, MaxConnections: o.senders}); err != nil {
+		return err
+	}
+	tasks := o.senders * o.window
+	if s.active {
+		s.tasks, err = s.rdma.Pool(tasks, s.done, func(_ *rdma.Task, err error) { s.failed(err) })
+		if err != nil {
+			return err
+		}
+	} else if o.operation == "send" {
+		s.receives, err = s.rdma.ReceivePool(2*tasks, func(t *rdma.ReceiveTask) { s.rdma.Fail(t.Submit()) }, func(_ *rdma.ReceiveTask, err error) { s.failed(err) })
+		if err != nil {
+			return err
+		}
+	}
+	s.rdma.OnConnection(func(_ *rdma.Connection, state rdma.ConnectionState, err error) {
+		switch state {
+		case rdma.Ready:
+			if s.ready++; s.ready == o.senders {
+				s.rdma.Fail(s.begin())
+			}
+		case rdma.Failed:
+			s.report.Failed++
+			fmt.Fprintln(os.Stderr, "incast: a connection has failed:", err)
+		}
+	})
+	return s.rdma.Start()
+}
+
+// connect takes the peers' descriptors.
+func (s *side) connect(scan *descriptor.Scanner) error {
+	for _, conn := range s.conns {
+		_, desc, err := scan.Next()
+		var memory []byte
+		if err == nil {
+			_, memory, err = scan.Next()
+		}
+		if err != nil {
+			return fmt.Errorf("read the peers' descriptors: %w", err)
+		}
+		if s.remotes[string(memory)] == nil {
+			if s.remotes[string(memory)], err = mmap.Import(s.dev, memory); err != nil {
+				return err
+			}
+		}
+		s.theirs = append(s.theirs, s.remotes[string(memory)])
+		if err := conn.Connect(desc); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// begin submits what is to be in flight.
+func (s *side) begin() error {
+	s.from = time.Now().Add(warmUp)
+	s.to = s.from.Add(s.o.duration)
+	s.report.Bytes = make([]int, len(s.conns))
+	if s.receives != nil {
+		for i := range 2 * len(s.conns) * s.o.window {
+			t, err := s.receives.Alloc(s.bufs.Target(s.local, i/2*s.o.size, s.o.size))
+			if err == nil {
+				err = t.Submit()
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	if !s.active {
+		return nil
+	}
+	for i := range s.o.window {
+		for conn := range s.conns {
+			t, err := operations[s.o.operation](s, conn, i)
+			if err == nil {
+				err = t.Submit()
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// done counts a task, and submits it again.
+func (s *side) done(t *rdma.Task) {
+	if now := time.Now(); now.After(s.from) && now.Before(s.to) {
+		s.report.Bytes[s.index[t.Connection()]] += s.o.size
+	}
+	_ = t.Submit() // a connection that has failed is reported
+}
+
+// failed is for tasks of connections that have failed, which are reported, and of a context
+// that stops.
+func (s *side) failed(error) {}
+
+func (s *side) close() error {
+	var errs []error
+	if s.rdma != nil {
+		errs = append(errs, s.rdma.Close())
+	}
+	for _, m := range s.remotes {
+		errs = append(errs, m.Close())
+	}
+	var closers []io.Closer
+	if s.local != nil {
+		closers = append(closers, s.local)
+	}
+	closers = append(closers, &s.bufs)
+	if s.engine != nil {
+		closers = append(closers, s.engine)
+	}
+	if s.dev != nil {
+		closers = append(closers, s.dev)
+	}
+	for _, c := range closers {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,100 @@
+// Package incast measures many connections that share a link to one receiver, with
+// congestion control and without, in turns. It makes two network namespaces with a pair of
+// veth interfaces between them, of which the senders' sends no faster than -rate, and drops
+// what its queue has no room for. Linux and root only.
+//
+//	go run ./bench incast -senders 64 -processes 4 -rounds 5
+//
+// What is printed is the data that arrives as a share of the link's rate, Jain's index of
+// fairness over the connections (1: all have the same; 1/n: one has all), what the queue has
+// dropped, and what the devices have counted. It asserts nothing.
+package incast
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+)
+
+type options struct {
+	senders   int
+	processes int
+	operation string
+	size      int
+	window    int
+	duration  time.Duration
+	rounds    int
+	rate      int // megabits a second; zero: no limit
+	queue     int // packets
+	mtu       int // of the interfaces
+	variants  string
+	verbose   bool
+
+	child  string // the role of this process, if it is one of those that this program starts
+	device string
+}
+
+// warmUp is what connections are given to find their rate.
+const warmUp = time.Second
+
+// Run is bench incast.
+func Run(ctx context.Context, args []string) error {
+	var o options
+	f := flag.NewFlagSet("bench incast", flag.ExitOnError)
+	f.IntVar(&o.senders, "senders", 64, "connections that data comes by")
+	f.IntVar(&o.processes, "processes", 4, "processes that they are of")
+	f.StringVar(&o.operation, "op", "write", "write, send or read; the receiver is the one that reads")
+	f.IntVar(&o.size, "size", 64<<10, "bytes of each")
+	f.IntVar(&o.window, "window", 4, "how many each connection has in flight")
+	f.DurationVar(&o.duration, "t", 3*time.Second, "time of each measurement, after a warm-up of 1s")
+	f.IntVar(&o.rounds, "rounds", 3, "how often each variant is measured")
+	f.IntVar(&o.rate, "rate", 1000, "of the link, in `Mbit/s`; 0: as fast as it goes")
+	f.IntVar(&o.queue, "queue", 100, "`packets` of full length that the link has room for")
+	f.IntVar(&o.mtu, "mtu", 1500, "of the interfaces, in `bytes`")
+	f.StringVar(&o.variants, "variants", "congestion=on congestion=off congestion=on&mark=0.01", "options of the devices that are compared, separated by spaces")
+	f.BoolVar(&o.verbose, "v", false, "write each figure to standard error as it comes")
+	f.StringVar(&o.child, "child", "", "for the other processes: sender or receiver")
+	f.StringVar(&o.device, "d", "", "for the other processes: the device")
+	_ = f.Parse(args) // it exits
+	wrong := o.senders < 1 || o.processes < 1 || o.processes > o.senders || o.size < 1 || o.window < 1 || o.rounds < 1 ||
+		o.duration <= 0 || o.rate < 0 || o.queue < 1 || o.mtu < 576 || operations[o.operation] == nil || strings.TrimSpace(o.variants) == ""
+	if f.NArg() > 0 || wrong {
+		return errors.New("-op is write, send or read, numbers must be positive, -processes no more than -senders, and there are no arguments; see -help")
+	}
+	if o.child != "" {
+		return serve(ctx, o)
+	}
+	return run(ctx, o)
+}
+
+func run(ctx context.Context, o options) (err error) {
+	l, err := newLink(o)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if e := l.close(); err == nil {
+			err = e
+		}
+	}()
+	variants := strings.Fields(o.variants)
+	results := make([][]figures, len(variants))
+	for round := range o.rounds {
+		for i, v := range variants {
+			f, err := measure(ctx, o, l, v)
+			if err != nil {
+				return fmt.Errorf("round %d, %s: %w", round+1, v, err)
+			}
+			if o.verbose {
+				fmt.Fprintf(os.Stderr, "%s: %v\n", v, f)
+			}
+			results[i] = append(results[i], f)
+		}
+	}
+	fmt.Print(table(o, variants, results))
+	return nil
+}

@@ -1,0 +1,214 @@
+package incast
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"time"
+
+	"github.com/verbena-rdma/verbena/descriptor"
+)
+
+// report is what another process has measured.
+type report struct {
+	Bytes    []int // that each connection has moved; none, where the peers do
+	Failed   int   // connections
+	Counters map[string]uint64
+}
+
+// process is one of the others, and the pipes to it.
+type process struct {
+	cmd     *exec.Cmd
+	stdin   io.WriteCloser
+	scan    *descriptor.Scanner
+	reports *json.Decoder
+	pipe    *os.File
+	conns   int
+	active  bool // it moves the data
+}
+
+// start starts a process in a namespace.
+func start(ctx context.Context, o options, namespace, role, device string, conns int) (*process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close()
+	p := &process{conns: conns, pipe: r, reports: json.NewDecoder(r), active: (role == "receiver") == (o.operation == "read")}
+	p.cmd = exec.CommandContext(ctx, "ip", "netns", "exec", namespace, self, "incast", "-child", role, "-d", device,
+		"-senders", fmt.Sprint(conns), "-processes", "1", "-op", o.operation, "-size", fmt.Sprint(o.size), "-window", fmt.Sprint(o.window), "-t", o.duration.String())
+	p.cmd.Stderr = os.Stderr
+	p.cmd.ExtraFiles = []*os.File{w}
+	stdout, err := p.cmd.StdoutPipe()
+	if err == nil {
+		p.stdin, err = p.cmd.StdinPipe()
+	}
+	if err == nil {
+		err = p.cmd.Start()
+	}
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	p.scan = descriptor.NewScanner(stdout)
+	return p, nil
+}
+
+// offers reads the descriptors of the process's connections, and that of its memory.
+func (p *process) offers() (conns [][]byte, memory []byte, err error) {
+	for range p.conns + 1 {
+		kind, b, err := p.scan.Next()
+		switch {
+		case err != nil:
+			return nil, nil, fmt.Errorf("read the descriptors of another process: %w", err)
+		case kind == descriptor.MemoryMap:
+			memory = b
+		default:
+			conns = append(conns, b)
+		}
+	}
+	return conns, memory, nil
+}
+
+// rank is the order in which processes end.
+func (p *process) rank() int {
+	if p.active {
+		return 0
+	}
+	return 1
+}
+
+// stop ends the process, and returns its last report.
+func (p *process) stop() (r report, err error) {
+	err = p.stdin.Close()
+	if e := p.reports.Decode(&r); err == nil {
+		err = e
+	}
+	if e := p.cmd.Wait(); e != nil {
+		err = e
+	}
+	return r, errors.Join(err, p.pipe.Close())
+}
+
+// kill ends a process that may have come to nothing.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+	_ = p.pipe.Close()
+}
+
+// measure measures all senders once.
+func measure(ctx context.Context, o options, l *link, variant string) (f figures, err error) {
+	before, err := l.dropped()
+	if err != nil {
+		return f, err
+	}
+	var all []*process // the receiver first
+	defer func() {
+		if err != nil {
+			for _, p := range all {
+				p.kill()
+			}
+		}
+	}()
+	add := func(namespace, role, address string, conns int) error {
+		p, err := start(ctx, o, namespace, role, "soft-"+address+"?"+variant, conns)
+		if err == nil {
+			all = append(all, p)
+		}
+		return err
+	}
+	if err := add(l.names[1], "receiver", receiver, o.senders); err != nil {
+		return f, err
+	}
+	left := o.senders
+	for i := range o.processes {
+		n := left / (o.processes - i)
+		left -= n
+		if err := add(l.names[0], "sender", fmt.Sprintf("%s:%d", sender, 5000+i), n); err != nil {
+			return f, err
+		}
+	}
+	if err := introduce(all); err != nil {
+		return f, err
+	}
+	var bytes []int
+	for _, p := range all {
+		if !p.active {
+			continue
+		}
+		var r report
+		if err := p.reports.Decode(&r); err != nil {
+			return f, fmt.Errorf("read what another process has measured: %w", err)
+		}
+		bytes = append(bytes, r.Bytes...)
+		f.failed += r.Failed
+	}
+	// Those that move data end first: their peers would fail them.
+	processes := slices.Clone(all)
+	slices.SortStableFunc(processes, func(p, q *process) int { return cmp.Compare(p.rank(), q.rank()) })
+	all = nil
+	f.counters = make(map[string]uint64)
+	for _, p := range processes {
+		r, e := p.stop()
+		if err == nil {
+			err = e
+		}
+		for name, n := range r.Counters {
+			f.counters[name] += n
+		}
+	}
+	if err != nil {
+		return f, err
+	}
+	after, err := l.dropped()
+	f.dropped = after - before
+	f.rate, f.fairness = shares(bytes, o.duration)
+	return f, err
+}
+
+// introduce gives the receiver the senders' descriptors, and the senders the receiver's.
+func introduce(all []*process) error {
+	conns, memory, err := all[0].offers()
+	if err != nil {
+		return err
+	}
+	for _, p := range all[1:] {
+		theirs, theirMemory, err := p.offers()
+		if err != nil {
+			return err
+		}
+		for i, c := range theirs {
+			if _, err := io.WriteString(all[0].stdin, descriptor.Armor(c)+descriptor.Armor(theirMemory)); err != nil {
+				return err
+			}
+			if _, err := io.WriteString(p.stdin, descriptor.Armor(conns[i])+descriptor.Armor(memory)); err != nil {
+				return err
+			}
+		}
+		conns = conns[len(theirs):]
+	}
+	return nil
+}
+
+// shares sums up what connections have moved.
+func shares(bytes []int, d time.Duration) (rate, fairness float64) {
+	total, squares := 0.0, 0.0
+	for _, b := range bytes {
+		total += float64(b)
+		squares += float64(b) * float64(b)
+	}
+	if squares == 0 {
+		return 0, 0
+	}
+	return total / d.Seconds(), total * total / (float64(len(bytes)) * squares)
+}

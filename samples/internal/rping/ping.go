@@ -1,0 +1,192 @@
+// Package rping has what cm_rping does not show: the flags of rping(1), the life of a connection,
+// and the messages.
+package rping
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+const (
+	// MessageSize is the length of an advertisement, and of the answer to one.
+	MessageSize = 16
+	// Smallest and Largest bound the client's data, in bytes.
+	Smallest, Largest = 26, 65535
+	// DataAt is where the data is in the memory of a Ping.
+	DataAt = 64
+)
+
+// Program is what the flags say, and what all connections have in common.
+type Program struct {
+	Server, Client, Persistent, Validate bool
+	Size                                 uint64
+
+	Session *sample.Session
+	Device  verbs.Device
+	RDMA    *rdma.Connections
+	Tasks   *rdma.Pool // made with pe.Done and pe.Failed
+
+	verbose     bool
+	addr        string
+	port, count uint64
+}
+
+// New returns a program with the defaults of the flags.
+func New() *Program { return &Program{addr: "0.0.0.0", port: 7174, Size: 64} }
+
+// Flags are those of rping.
+func (p *Program) Flags(f *sample.Flags) {
+	f.Bool(&p.Server, "s", "server", "be the server")
+	f.Bool(&p.Client, "c", "client", "be a client")
+	f.Bool(&p.Persistent, "P", "persistent", "serve one client after the other, and several at a time, until Ctrl-C")
+	f.Bool(&p.verbose, "v", "verbose", "print the data")
+	f.Bool(&p.Validate, "V", "validate", "check what has come back")
+	f.String(&p.addr, "a", "address", "ADDR", "the server's address")
+	f.Uint64(&p.port, "p", "port", "PORT", "the server's port")
+	f.Uint64(&p.Size, "S", "size", "BYTES", fmt.Sprintf("the client's data, %d to %d bytes", Smallest, Largest))
+	f.Uint64(&p.count, "C", "count", "N", "how many rounds; 0: until Ctrl-C")
+}
+
+// Address is the server's. A client says that it waits for it.
+func (p *Program) Address() string {
+	address := net.JoinHostPort(p.addr, strconv.FormatUint(p.port, 10))
+	if p.Client {
+		p.Session.Say("connecting to %s", address)
+	}
+	return address
+}
+
+// Ping is one connection, whose user data it is. Its memory is for the message that is sent
+// and, from DataAt on, for the data; a client's, for what comes back, too.
+type Ping struct {
+	*Program
+	Conn   *rdma.Connection
+	Memory *mmap.Map
+	key    uint32
+	Step   uint64 // messages that have come
+}
+
+// Accept takes a client, and has memory for it before its first message can come.
+func (p *Program) Accept(q *rdma.ConnectRequest) {
+	conn, err := q.Accept(rdma.AcceptConfig{})
+	if err != nil {
+		_ = q.Reject(nil) // it may have given up
+		return
+	}
+	p.newPing(conn)
+}
+
+func (p *Program) newPing(conn *rdma.Connection) *Ping {
+	q := &Ping{Program: p, Conn: conn}
+	var err error
+	if q.Memory, err = mmap.Alloc(p.Device, DataAt+2*Largest, mmap.LocalReadWrite|mmap.RemoteRead|mmap.RemoteWrite); err == nil {
+		q.key, err = q.Memory.ExportKey(p.RDMA.PD())
+	}
+	q.End(err)
+	conn.SetUserData(q)
+	return q
+}
+
+// Changed begins with the first round, and frees the memory of connections that have ended.
+func (p *Program) Changed(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+	q, _ := conn.UserData().(*Ping)
+	switch {
+	case state == rdma.Ready && p.Client:
+		p.newPing(conn).Begin()
+	case state == rdma.Failed:
+		p.Fail(conn, err)
+	case state == rdma.Closed && q != nil:
+		p.Fail(conn, q.missing())
+		p.RDMA.Fail(q.Memory.Close())
+	}
+}
+
+// missing is an error unless all rounds are done that this end knows of.
+func (q *Ping) missing() error {
+	switch rounds := q.Step / 2; {
+	case q.Client && (q.count == 0 || rounds < q.count):
+		return fmt.Errorf("the server has left after %d rounds", rounds)
+	case !q.Client && (rounds == 0 || q.Step%2 == 1):
+		return fmt.Errorf("the client has left in round %d", rounds+1)
+	}
+	return nil
+}
+
+// Fail ends the program with an error, if there is one; a persistent server, the connection.
+func (p *Program) Fail(conn *rdma.Connection, err error) {
+	if err == nil {
+		return
+	}
+	if !p.Persistent || p.Client {
+		p.RDMA.Fail(fmt.Errorf("%v: %w", conn, err))
+		return
+	}
+	p.Session.Print("%v: %v", conn, err)
+	_ = conn.Close() // on the engine's goroutine it does not fail
+}
+
+// Begin begins a client's next round, or ends with the last.
+func (q *Ping) Begin() {
+	round := q.Step / 2
+	if q.count > 0 && round == q.count {
+		_ = q.Conn.Close() // on the engine's goroutine it does not fail
+		return
+	}
+	data := q.Memory.Bytes()[DataAt:][:q.Size]
+	for i := range data {
+		data[i] = byte('A' + (int(round)+i)%58)
+	}
+	copy(data, fmt.Sprintf("rdma-ping-%d: ", round))
+	data[len(data)-1] = 0
+	q.Advertise(DataAt)
+}
+
+// Back is where data comes back to.
+func (q *Ping) Back() int { return DataAt + Largest }
+
+// Advertise tells the server where the client's memory is.
+func (q *Ping) Advertise(offset int) { q.send(q.Memory.Addr()+uint64(offset), uint32(q.Size)) }
+
+// send sends a message.
+func (q *Ping) send(addr uint64, length uint32) {
+	b := q.Memory.Bytes()
+	binary.BigEndian.PutUint64(b, addr)
+	binary.BigEndian.PutUint32(b[8:], q.key)
+	binary.BigEndian.PutUint32(b[12:], length)
+	task, err := q.Tasks.Send(q.Conn, bufinv.Source(q.Memory, 0, MessageSize))
+	q.End(q.Submit(task, err, func() {}))
+}
+
+// Answer tells the client that its memory was read, or written.
+func (q *Ping) Answer() { q.send(0, 0) }
+
+// Submit submits a task. done is called when it has succeeded.
+func (q *Ping) Submit(task *rdma.Task, err error, done func()) error {
+	return pe.SubmitNew(task, err, func(t *rdma.Task, err error) {
+		q.End(t.Free())
+		if err == nil {
+			done()
+		} // otherwise the connection has ended, which says why
+	})
+}
+
+// End ends the connection with an error, if there is one.
+func (q *Ping) End(err error) { q.Fail(q.Conn, err) }
+
+// Show prints data, if that is asked for.
+func (q *Ping) Show(who string, data []byte) {
+	if q.verbose {
+		text, _, _ := bytes.Cut(data, []byte{0})
+		q.Session.Print("%s ping data: %s", who, text)
+	}
+}

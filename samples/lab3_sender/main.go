@@ -1,0 +1,107 @@
+// Command lab3_sender sends a file to lab3_receiver by RDMA writes, and gets a secret key
+// in return. Both ends carry out the steps in the same order, one after the other, with the
+// blocking calls of package await.
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"os"
+	"sync"
+
+	"github.com/verbena-rdma/verbena/await"
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/samples/internal/lab3"
+	"github.com/verbena-rdma/verbena/samples/internal/sample"
+)
+
+var server, file, id = "localhost:20079", os.Args[0], "nobody"
+
+const chunk = 1 << 20 // bytes of one write
+
+func main() {
+	sample.Main(sample.Program{
+		Name: "lab3_sender", About: "Sends a file to lab3_receiver, and gets a secret key.", Device: "soft-lo",
+		Flags: func(f *sample.Flags) {
+			f.String(&server, "s", "server", "HOST:PORT", "the address of lab3_receiver")
+			f.String(&file, "f", "file", "FILE", "the file to be sent")
+			f.String(&id, "", "id", "ID", "the sender's name, at most 32 bytes")
+		},
+	}, run)
+}
+
+func run(ctx context.Context, s *sample.Session) (err error) {
+	dev, err := device.Open(s.Device)
+	if err != nil {
+		return err
+	}
+	defer sample.Close(&err, dev.Close) // and the memory
+	engine := pe.New(pe.Config{Log: s.Log})
+	defer sample.Close(&err, engine.Close) // and the context
+	r, err := rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, EndWithLastConnection: true, Log: s.Log})
+	if err != nil {
+		return err
+	}
+	messages, err := lab3.New(dev, r)
+	if err := errors.Join(err, r.Start()); err != nil {
+		return err
+	}
+	defer sample.Close(&err, messages.Close)
+	var steps sync.WaitGroup
+	var failed error
+	steps.Go(func() { failed = send(ctx, s, r, messages); r.Fail(failed) })
+	err = engine.Run(ctx) // until the connection is closed
+	steps.Wait()
+	return cmp.Or(err, failed)
+}
+
+func send(ctx context.Context, s *sample.Session, r *rdma.Connections, messages *lab3.Messenger) error {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	local, err := mmap.Register(r.Device(), data, mmap.LocalReadWrite)
+	if err != nil {
+		return err
+	}
+	s.Say("connecting to %s", server)
+	conn, err := await.Dial(ctx, r, server, rdma.DialConfig{})
+	if err != nil {
+		return err
+	}
+	var memory lab3.Memory
+	info := lab3.File{Length: uint64(len(data)), Hash: sha256.Sum256(data)}
+	if err := messages.Exchange(ctx, conn, lab3.FileInfo, info, lab3.MemoryInfo, &memory); err != nil {
+		return err
+	}
+	remote, err := mmap.FromKey(r.Device(), memory.Addr, int(memory.Length), memory.RKey, mmap.RemoteWrite)
+	if err != nil {
+		return err
+	}
+	for at := 0; at < len(data); at += chunk {
+		n := min(chunk, len(data)-at)
+		if err := await.Write(ctx, conn, bufinv.Source(local, at, n), bufinv.Target(remote, at, n)); err != nil {
+			return err
+		}
+	}
+	good := false
+	if err := messages.Exchange(ctx, conn, lab3.Done, struct{}{}, lab3.Verdict, &good); err != nil {
+		return err
+	}
+	if !good {
+		return errors.New("the receiver says that the hash is wrong")
+	}
+	var name, secret [32]byte
+	copy(name[:], id)
+	if err := messages.Exchange(ctx, conn, lab3.ID, name, lab3.Secret, &secret); err != nil {
+		return err
+	}
+	s.Print("%d bytes sent; the secret key of %s: %x", len(data), name[:min(len(id), len(name))], secret)
+	return await.Func(ctx, r.Engine(), conn.Close)
+}
