@@ -23,7 +23,7 @@ type ConnectionState int
 
 // The states of a connection.
 const (
-	Exported   ConnectionState = iota // waits for Connect
+	Exported   ConnectionState = iota // waits for Connect, or for ConnectRequest.Accept
 	Connecting                        // waits for the peer
 	Ready                             // both ends are connected: tasks submitted so far begin
 	Failed                            // Err has the reason; Close makes room for another
@@ -441,6 +441,9 @@ func (conn *Connection) becomeReady() {
 	}
 	conn.peerAlive = true
 	conn.enter(Ready, nil)
+	if e, ok := conn.establishment.(*acceptedEnd); ok {
+		e.listener.connected(1)
+	}
 	conn.lane.Admit()
 	conn.startKeepalive(time.Now())
 }
@@ -502,7 +505,7 @@ func (conn *Connection) close() {
 	if was == Closed {
 		return
 	}
-	if _, bridged := conn.establishment.(*bridge); conn.mtu == 0 && !bridged {
+	if _, bridged := conn.establishment.(*bridge); was == Exported || conn.mtu == 0 && !bridged {
 		conn.lastReceive = true // its queue pair never took any
 	}
 	if conn.peerLeft && was != Failed {

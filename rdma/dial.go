@@ -32,6 +32,16 @@ type DialConfig struct {
 	// addresses of this machine, the one that the system has noted for the listener. Only
 	// software devices have others.
 	UDPPort uint16
+	// OnResponse is called when the peer has accepted: Connection.AcceptData is what its
+	// program has sent. The program calls Connection.Established, which makes the connection
+	// Ready, or Close, at once or later. It runs on the engine's goroutine, inside Progress.
+	// Nil: the connection is Ready as soon as the peer has accepted.
+	OnResponse func(conn *Connection)
+	// OnReject is called when the peer's program has rejected, with what it has sent. With
+	// nil as the result the dial tries again, as where nobody listens; otherwise the
+	// connection fails with the error. It runs as OnResponse does. Nil: the connection fails
+	// with a *verbs.CMError.
+	OnReject func(data []byte) error
 	// Held is for packages that build on contexts, and exchange something with the peer
 	// over a connection before the program has it. It gets what OnConnection and
 	// WatchConnections would: Connecting, and Ready when the connection manager is done,
@@ -100,6 +110,7 @@ type dial struct {
 	mtu    verbs.MTU      // the most to ask for; zero: the port's
 	cfg    DialConfig
 	cancel context.CancelFunc
+	responded bool // the peer has accepted, and OnResponse was called
 	// wayKnown: the connection manager has named the port that the attempt goes by.
 	wayKnown bool
 }
@@ -189,6 +200,10 @@ func (d *dial) event(ev *verbs.CMEvent) {
 		d.cmEnd.event(ev)
 		return
 	}
+	if d.responded && ev.Type == verbs.CMDisconnected {
+		conn.ctx.peerLeft(conn)
+		return
+	}
 	if conn.transition.running {
 		conn.transition.postpone(func() { conn.ctx.manager.event(ev) }) // the ID may be closed before
 		return
@@ -224,17 +239,33 @@ func (d *dial) event(ev *verbs.CMEvent) {
 // connected answers the peer's response, when the queue pair is up.
 func (d *dial) connected(ev *verbs.CMEvent, err error) {
 	conn := d.conn
-	if err == nil {
-		err = d.id.Establish()
-	}
 	switch {
-	case err == nil:
-		conn.addrs = [2]netip.AddrPort{d.id.LocalAddr(), d.id.RemoteAddr()}
-		conn.acceptData = ev.Param.PrivateData
-		conn.ctx.manager.endTurn(d)
-		conn.ready()
-	case !errors.Is(err, verbs.ErrState): // else the peer has withdrawn, which the next event says
+	case errors.Is(err, verbs.ErrState): // the peer has withdrawn, which the next event says
+		return
+	case err != nil:
 		conn.fail(conn.deviceError(err))
+		return
+	}
+	conn.addrs = [2]netip.AddrPort{d.id.LocalAddr(), d.id.RemoteAddr()}
+	conn.acceptData = ev.Param.PrivateData
+	conn.ctx.manager.endTurn(d)
+	if d.cfg.OnResponse == nil {
+		d.establish()
+		return
+	}
+	d.responded = true
+	conn.publish()
+	d.cfg.OnResponse(conn)
+}
+
+// establish confirms the peer's response.
+func (d *dial) establish() {
+	d.responded = false
+	switch err := d.id.Establish(); {
+	case err == nil:
+		d.conn.ready()
+	case !errors.Is(err, verbs.ErrState): // else the peer has withdrawn, which the next event says
+		d.conn.fail(d.conn.deviceError(err))
 	}
 }
 
@@ -271,9 +302,20 @@ func (d *dial) failed(err error) {
 	conn := d.conn
 	conn.ctx.manager.endTurn(d)
 	conn.ctx.manager.closeID(d.id)
-	d.id, d.wayKnown = nil, false
-	smaller := d.takeMTU(err)
-	if !smaller && !d.attempts.failed(err) {
+	d.id, d.wayKnown, d.responded = nil, false, false
+	smaller, again := d.takeMTU(err), worthRetrying(err)
+	var failure *verbs.CMError
+	if d.cfg.OnReject != nil && errors.As(err, &failure) && failure.Reason == verbs.CMRejectConsumer {
+		if why := d.cfg.OnReject(failure.PrivateData); why != nil {
+			conn.fail(why)
+			return
+		}
+		again = true
+	}
+	if conn.state != Connecting { // OnReject has closed it
+		return
+	}
+	if !smaller && !d.attempts.failed(err, again) {
 		conn.fail(d.last)
 		return
 	}
