@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/oob/internal/frame"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -60,7 +61,12 @@ func Listen(way string, cfg Config) (*Listener, error) {
 	}
 	cfg.Role = Responder
 	if byCM {
-		return newCMListener(cfg, m), nil
+		l := &Listener{cfg: cfg}
+		l.cm = &cmListener{l: l, way: m}
+		if err := m.check(Ends{Role: Responder}); err != nil {
+			return nil, fmt.Errorf("oob: listen on %v: %w", m, err)
+		}
+		return l, nil
 	}
 	listener, err := net.Listen("tcp", t.address)
 	if err != nil {
@@ -72,21 +78,10 @@ func Listen(way string, cfg Config) (*Listener, error) {
 // Addr is the address that clients connect to, as HOST:PORT. By connection manager it is the
 // one that Listen was given, until the context listens.
 func (l *Listener) Addr() string {
-	if l.opened("") != nil {
-		return ""
-	}
 	if l.cm != nil {
 		return l.cm.addr()
 	}
 	return l.listener.Addr().String()
-}
-
-// opened fails for a Listener that Listen did not make.
-func (l *Listener) opened(op string) error {
-	if l == nil || l.listener == nil && l.cm == nil {
-		return fmt.Errorf("oob: %s: %w: the listener was not made by Listen", op, ErrInvalid)
-	}
-	return nil
 }
 
 // Serve exchanges with every client that comes from now on, until Close: each gets what
@@ -114,9 +109,6 @@ func (l *Listener) opened(op string) error {
 // fails with pe.ErrNotConnected where the context has no engine, with ErrInvalid where the
 // offer has no connections or more than rdma.Config.MaxConnections, and with ErrClosed.
 func (l *Listener) Serve(r rdma.Context, offer Offer, f func(client string, a *Answer) error) error {
-	if err := l.opened("serve"); err != nil {
-		return err
-	}
 	if r == nil {
 		return fmt.Errorf("oob: serve on %v: %w: no context is given", l.Addr(), ErrInvalid)
 	}
@@ -163,34 +155,35 @@ func (l *Listener) Serve(r rdma.Context, offer Offer, f func(client string, a *A
 	return nil
 }
 
-// checkClient has a connection admitted on the engine's goroutine, if it is a client.
+// checkClient admits a connection on the engine's goroutine, if it is a client's.
 func (l *Listener) checkClient(r rdma.Context, offer Offer, c clientConn, f func(client string, a *Answer) error) {
-	ends := Ends{Name: l.cfg.Name, Peer: l.cfg.Peer, Role: Responder}
-	if ends.Peer == "" {
-		ends.Peer = c.hello.From
-	}
-	err := c.err
-	switch {
-	case err != nil:
-	case checkName("", c.hello.From) != nil || c.hello.From != ends.Peer || c.hello.To != ends.Name:
-		err = notFrom(ends, c.hello.From, c.hello.To)
-	case c.hello.Responder:
-		err = sameRole(ends)
-	default:
-		cfg := l.cfg
-		cfg.Peer = ends.Peer
-		x := newExchange(&Peer{cfg: cfg, ends: ends, way: &tcp{address: l.Addr()}}, r)
-		if r.Engine().Do(func() { l.admit(x, offer, c, f) }) != nil {
-			_ = c.conn.Close()
-		}
+	if c.err != nil {
+		_ = c.conn.Close()
+		l.rejected(c, c.err)
 		return
 	}
-	if c.err == nil {
-		l.reply(c, ends, nil, nil)
-	} else {
+	p := l.peer(c.hello.From, &tcp{address: l.Addr()})
+	err := c.check(p.ends)
+	if checkName("", c.hello.From) != nil {
+		err = notFrom(p.ends, c.hello.From, c.hello.To)
+	}
+	if err != nil {
+		l.reply(c, p.ends, nil, nil)
+		l.rejected(c, err)
+		return
+	}
+	if r.Engine().Do(func() { l.admit(newExchange(p, r), offer, c, f) }) != nil {
 		_ = c.conn.Close()
 	}
-	l.rejected(c, err)
+}
+
+// peer is the Peer that checks what a client offers.
+func (l *Listener) peer(client string, way Way) *Peer {
+	cfg := l.cfg
+	if cfg.Peer == "" {
+		cfg.Peer = client
+	}
+	return &Peer{cfg: cfg, ends: Ends{Name: cfg.Name, Peer: cfg.Peer, Role: Responder}, way: way}
 }
 
 func (l *Listener) rejected(c clientConn, err error) {
@@ -216,12 +209,11 @@ func (l *Listener) admit(x *exchange, offer Offer, c clientConn, f func(client s
 		replied = l.reply(c, x.peer.ends, nil, err)
 		l.rejected(c, err)
 	}
-	b, err := x.peer.decode(c.hello.Body, x.connectionsOf(&offer))
-	if err != nil {
-		reject(err)
-		return
+	var a *Answer
+	b, err := descriptor.DecodeBundle(c.hello.Body)
+	if err == nil {
+		a, err = x.importOffer(b, x.connectionsOf(&offer))
 	}
-	a, err := importBundle(x.r.Device(), b)
 	if err != nil {
 		reject(err)
 		return
@@ -322,9 +314,6 @@ func (l *Listener) reply(c clientConn, ends Ends, ours []byte, refusal error) bo
 // connections that were made go on. Call it when the engine no longer runs, or from
 // another goroutine. Closing again only waits for a Close that is under way.
 func (l *Listener) Close() (err error) {
-	if err := l.opened("close a listener"); err != nil {
-		return err
-	}
 	l.closing.Do(func() {
 		l.mu.Lock()
 		l.closed = true

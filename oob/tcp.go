@@ -179,6 +179,17 @@ type clientConn struct {
 	err   error // of reading the hello
 }
 
+// check fails for a program that is not meant.
+func (c *clientConn) check(ends Ends) error {
+	switch {
+	case c.hello.From != ends.Peer || c.hello.To != ends.Name:
+		return notFrom(ends, c.hello.From, c.hello.To)
+	case c.hello.Responder:
+		return sameRole(ends)
+	}
+	return nil
+}
+
 // acceptor takes the connections to a listener and has them introduce themselves, at the
 // same time: neither silent ones nor slow ones keep the others out.
 type acceptor struct {
@@ -295,12 +306,7 @@ func (t *tcp) accept(ctx context.Context, hello []byte) ([]byte, error) {
 
 // answer gives our bundle to the requester, and to another program our name only.
 func (t *tcp) answer(c clientConn, hello []byte) (err error) {
-	switch {
-	case c.hello.From != t.ends.Peer || c.hello.To != t.ends.Name:
-		err = notFrom(t.ends, c.hello.From, c.hello.To)
-	case c.hello.Responder:
-		err = sameRole(t.ends)
-	default:
+	if err = c.check(t.ends); err == nil {
 		// The connection is taken for good only with what Peer can decode.
 		var b *descriptor.Bundle
 		if b, err = descriptor.DecodeBundle(c.hello.Body); err == nil && (b.From != t.ends.Peer || b.To != t.ends.Name) {
