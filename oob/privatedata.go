@@ -26,7 +26,12 @@ const (
 
 type cmKind uint8
 
-// The kinds of private data. docs/descriptors.md has the layouts.
+// The kinds of private data. It is the magic, the version, the kind, and the fields that are named
+// here, in their order. Numbers are big-endian. Texts and names are counted: a byte with their
+// length stands before them. An offer is the name of the sender; a byte that says what it offers
+// (0 nothing, 2 a memory map, 3 a sync event), and that; and the program's own bytes, counted. A
+// memory map is its address (8 bytes), length (8), remote key (4) and permissions (1), a sync
+// event the 15 bytes of its descriptor's payload.
 const (
 	cmRequest    cmKind = 1 + iota // for a connection: token, index, count, to, offer
 	cmReply                        // to it: offer

@@ -54,9 +54,6 @@ func (conn *Connection) Established() error {
 	if err := conn.owned(op); err != nil {
 		return err
 	}
-	if conn.hold != nil {
-		return conn.establishHeld(op)
-	}
 	if d, ok := conn.establishment.(*dial); ok && d.responded && conn.state == Connecting {
 		d.establish()
 		return nil

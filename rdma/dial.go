@@ -42,16 +42,6 @@ type DialConfig struct {
 	// connection fails with the error. It runs as OnResponse does. Nil: the connection fails
 	// with a *verbs.CMError.
 	OnReject func(data []byte) error
-	// Held is for packages that build on contexts, and exchange something with the peer
-	// over a connection before the program has it. It gets what OnConnection and
-	// WatchConnections would: Connecting, and Ready when the connection manager is done,
-	// while the connection stays Connecting, for at most Timeout. Connection.WriteHeld
-	// writes then. Connection.Announce hands the connection over to the program, whose
-	// functions get what follows, and Connection.Established makes it Ready, and so does a
-	// message of the peer after Announce. A message before Announce fails the connection,
-	// and nobody gets it. Until Announce, Connections does not list the connection, and
-	// Config.EndWithLastConnection does not count it. Nil: the connection is not held.
-	Held func(conn *Connection, state ConnectionState, err error)
 }
 
 // Dial makes a connection with a peer that listens on an address, by a connection
@@ -88,7 +78,6 @@ func (c *Connections) Dial(addr string, cfg DialConfig) (*Connection, error) {
 		}
 		d = newDial(conn, addr, port, cfg)
 		conn.establishment = d
-		conn.hold = newHold(cfg.Held)
 		return conn.initialize(c.set.Port, c.set.PKeyIndex)
 	})
 	if err != nil {
@@ -104,12 +93,12 @@ type dial struct {
 	cmEnd
 	attempts
 	pacedDial
-	addr   string // as the program gave it
-	port   uint16
-	target netip.AddrPort // of the attempt
-	mtu    verbs.MTU      // the most to ask for; zero: the port's
-	cfg    DialConfig
-	cancel context.CancelFunc
+	addr      string // as the program gave it
+	port      uint16
+	target    netip.AddrPort // of the attempt
+	mtu       verbs.MTU      // the most to ask for; zero: the port's
+	cfg       DialConfig
+	cancel    context.CancelFunc
 	responded bool // the peer has accepted, and OnResponse was called
 	// wayKnown: the connection manager has named the port that the attempt goes by.
 	wayKnown bool
@@ -196,7 +185,7 @@ func (d *dial) send() {
 // event implements idOwner.
 func (d *dial) event(ev *verbs.CMEvent) {
 	conn := d.conn
-	if !conn.establishing() {
+	if conn.state != Connecting {
 		d.cmEnd.event(ev)
 		return
 	}
@@ -421,8 +410,13 @@ func (d *dial) schedule() {
 	d.conn.ctx.setDeadline(&d.conn.deadline, at)
 }
 
-// received implements establishment: a message cannot come before the response.
-func (d *dial) received() {}
+// received implements establishment: the peer may send when this end has confirmed its response,
+// and not before.
+func (d *dial) received() {
+	if d.responded {
+		d.conn.fail(fmt.Errorf("%w: the peer has sent a message before this program had agreed to the connection", ErrMismatch))
+	}
+}
 
 // ended implements establishment.
 func (d *dial) ended() {

@@ -253,8 +253,6 @@ func (q *ConnectRequest) Err() error { return q.err }
 type AcceptConfig struct {
 	// PrivateData goes to the peer's program: at most 196 bytes.
 	PrivateData []byte
-	// Held is that of DialConfig.
-	Held func(conn *Connection, state ConnectionState, err error)
 }
 
 // Prepare makes the connection before the request is accepted, as a program of rdma_cm(7) makes
@@ -262,9 +260,9 @@ type AcceptConfig struct {
 // is reported of it, until Accept returns it. Reject closes it, and so does whatever else ends
 // the request: then Closed is all that is reported. Prepare is legal where Accept is, and fails
 // as Accept does.
-func (q *ConnectRequest) Prepare() (*Connection, error) { return q.prepare(false, nil) }
+func (q *ConnectRequest) Prepare() (*Connection, error) { return q.prepare(false) }
 
-func (q *ConnectRequest) prepare(closedOnFailure bool, held func(*Connection, ConnectionState, error)) (*Connection, error) {
+func (q *ConnectRequest) prepare(closedOnFailure bool) (*Connection, error) {
 	if err := q.open("accept"); err != nil {
 		return nil, err
 	}
@@ -278,7 +276,7 @@ func (q *ConnectRequest) prepare(closedOnFailure bool, held func(*Connection, Co
 	end := &acceptedEnd{listener: q.listener}
 	conn, err := c.newConnection(fmt.Sprintf("accept the %v", q), func(conn *Connection) (err error) {
 		end.cmEnd = cmEnd{conn: conn, id: q.id}
-		conn.establishment, conn.closedOnFailure, conn.hold = end, closedOnFailure, newHold(held)
+		conn.establishment, conn.closedOnFailure = end, closedOnFailure
 		init, _, err := q.id.Attr(verbs.QPInitialized)
 		if err != nil {
 			return err
@@ -326,7 +324,7 @@ func (q *ConnectRequest) accept(cfg AcceptConfig, closedOnFailure bool) (*Connec
 	if len(cfg.PrivateData) > maxAcceptData {
 		return nil, fmt.Errorf("rdma: accept the %v: %w: %d bytes of private data; at most %d are possible", q, ErrRange, len(cfg.PrivateData), maxAcceptData)
 	}
-	conn, err := q.prepare(closedOnFailure, cfg.Held)
+	conn, err := q.prepare(closedOnFailure)
 	if err != nil {
 		return nil, err
 	}

@@ -140,7 +140,7 @@ func TestPrepare(t *testing.T) {
 // decides whether a rejection ends the dial.
 func TestDialAnswers(t *testing.T) {
 	cs := newCallers(t)
-	server, client := cs.add(rdma.Config{MaxConnections: 2}), cs.add(rdma.Config{MaxConnections: 2})
+	server, client := cs.add(rdma.Config{MaxConnections: 5}), cs.add(rdma.Config{MaxConnections: 5})
 	requests := 0
 	cs.start(server, client)
 	_, addr := cs.listen(server, rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
@@ -193,6 +193,22 @@ func TestDialAnswers(t *testing.T) {
 		return false
 	})
 
+	// The peer sends before it may.
+	requests = 10
+	responded = nil
+	conn = must(client.Dial(addr, cfg))
+	cs.until("answered", func() bool { return responded == conn })
+	list := server.List()
+	_, err := list[len(list)-1].QP().PostSend([]verbs.SendWR{{Op: verbs.OpSend}})
+	require.NoError(t, err)
+	cs.until("refused", func() bool { return conn.State() == rdma.Failed })
+	require.ErrorIs(t, conn.Err(), rdma.ErrMismatch)
+	require.NoError(t, conn.Close())
+	require.ErrorIs(t, conn.Established(), rdma.ErrNotReady)
+	require.Empty(t, client.messages)
+	cs.until("closed", func() bool { return client.closed == 2 })
+
+	requests = 4
 	conn = must(client.Dial(addr, cfg))
 	cs.until("rejected", func() bool { return conn.State() == rdma.Failed })
 	require.ErrorIs(t, conn.Err(), final)
