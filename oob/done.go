@@ -87,10 +87,10 @@ func (p *Peer) Done(f func(err error)) {
 	}, finish)
 }
 
-// EndWith has a context end with its peer: when a connection of the exchange fails, and
-// when the peer has closed one and not reported within 5 s how it ended, for Done. It is
-// for responders, which otherwise go on without connections. Call it before the exchange,
-// once. It lasts until the context is Idle after the exchange, or the Peer is closed.
+// EndWith ends a context with its peer: the context fails when a connection of the exchange
+// fails, and when the peer has closed one and Done gets no report within 5 s. It is for
+// responders, which otherwise go on without connections. Call it before the exchange, once. It
+// lasts until the context is Idle after the exchange, or the Peer is closed.
 func (p *Peer) EndWith(r rdma.Context) {
 	if r == nil {
 		return

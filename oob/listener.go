@@ -13,10 +13,8 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// Listener is where any number of clients find a server by one name, one after another
-// and at the same time. A client needs nothing special: it opens a Peer as a Requester,
-// by the way that the server listens on, and exchanges. Clients may have any name, also
-// all the same one.
+// Listener lets any number of clients find a server. A client opens a Peer as a Requester, by
+// the way that the server listens on, and exchanges. Several clients may have the same name.
 type Listener struct {
 	cfg      Config
 	listener net.Listener // by TCP
@@ -32,16 +30,16 @@ type Listener struct {
 	beside   sync.WaitGroup
 }
 
-// Listen opens the place where clients find the server: tcp:HOST:PORT or cm:HOST:PORT, as
-// in Parse; with port 0 the system chooses one, see Addr. Other ways are for pairs, and fail
-// with an error that matches ErrInvalid. Clients that come before Serve wait.
+// Listen listens for clients at tcp:HOST:PORT or cm:HOST:PORT, as in Parse; with port 0 the
+// system chooses one, see Addr. Other ways are for pairs, and fail with an error that matches
+// ErrInvalid. Clients that come before Serve wait.
 //
-// By connection manager it is the context that listens, from Serve on, while it is Starting
-// or Running: where it cannot, it fails. Clients make the connections by dialling.
+// By connection manager the context listens, from Serve on, while it is Starting or Running:
+// where it cannot listen, it fails.
 //
 // Of cfg, Name is the server's, and Peer that of the clients; empty: any. Expect is what
-// each client has to offer. Role and Notify are ignored. Log receives which clients came
-// and left (info), and who was lost or rejected, and why (warn).
+// each client must offer. Role and Notify are ignored. Log receives which clients came
+// and left (info), and which were lost or rejected, and why (warn).
 func Listen(way string, cfg Config) (*Listener, error) {
 	w, err := Parse(way)
 	if err != nil {

@@ -17,19 +17,19 @@ import (
 
 const (
 	dialInterval = 50 * time.Millisecond
-	// helloTimeout is how long a connection has to introduce itself.
+	// helloTimeout is how long a connection may take to send its first frame.
 	helloTimeout = 10 * time.Second
 	// acceptPause is how long to wait where the system accepts no connection.
 	acceptPause = 50 * time.Millisecond
-	// maxPending is how many connections may be introducing themselves at a time; the
+	// maxPending is how many connections that have not sent their first frame are kept; the
 	// oldest makes room for the next.
 	maxPending = 64
 	// maxRejections is how many rejected connections are noted.
 	maxRejections = 8
 )
 
-// tcp exchanges frames over a TCP connection. The requester speaks first: the
-// responder gives its keys to nobody who does not claim to be its peer.
+// tcp exchanges frames over a TCP connection. The requester sends first: the responder gives
+// its keys only to a program that claims to be its peer.
 type tcp struct {
 	address string
 	ends    Ends
@@ -37,11 +37,10 @@ type tcp struct {
 	in      *bufio.Reader
 }
 
-// TCP is a way over a TCP connection to HOST:PORT, where the responder listens. It may
-// start later than the requester, which tries again. Programs other than the peer are
+// TCP is a way over a TCP connection to HOST:PORT, where the responder listens. The requester
+// tries again until the responder has started. Programs other than the peer are
 // rejected, and noted. The connection lasts until the end, for the requester's report.
-// Nothing on it is encrypted, and nobody proves who he is: use it on networks that are
-// trusted.
+// Nothing is encrypted, and names are no passwords: use it on networks that are trusted.
 func TCP(address string) (Way, error) {
 	_, port, err := net.SplitHostPort(address)
 	if err == nil {
@@ -171,7 +170,7 @@ func gone(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &system)
 }
 
-// clientConn is a connection that has introduced itself, or failed to.
+// clientConn is a connection whose first frame has come, or will not.
 type clientConn struct {
 	conn  net.Conn
 	in    *bufio.Reader
@@ -190,8 +189,8 @@ func (c *clientConn) check(ends Ends) error {
 	return nil
 }
 
-// acceptor takes the connections to a listener and has them introduce themselves, at the
-// same time: neither silent ones nor slow ones keep the others out.
+// acceptor takes the connections to a listener, and reads their first frames at the same time:
+// silent or slow connections do not keep the others out.
 type acceptor struct {
 	listener net.Listener
 	arrived  chan clientConn // those that have
@@ -227,7 +226,7 @@ func acceptClients(listener net.Listener, failed func(err error) (again bool)) *
 	return a
 }
 
-// add has a connection introduce itself.
+// add reads the first frame of a connection.
 func (a *acceptor) add(conn net.Conn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -255,7 +254,7 @@ func (a *acceptor) add(conn net.Conn) {
 	})
 }
 
-// close closes the listener, and the connections that nobody has taken.
+// close closes the listener, and the connections that were not taken.
 func (a *acceptor) close() error {
 	a.mu.Lock()
 	a.closed = true
