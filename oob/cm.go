@@ -43,8 +43,8 @@ type cm struct {
 // to 255 connections.
 //
 // The way is for Peer and Listen alone: its Exchange fails. The device needs a connection
-// manager (rdma.ErrNotSupported otherwise), and one context listens on a port. A context that
-// is Starting waits for the connections of a Peer.
+// manager, and the connections are of RC (rdma.ErrNotSupported otherwise). One context listens on
+// a port. A context that is Starting waits for the connections of a Peer.
 //
 // At its end the requester sends one last message to the responder, which reports how it has
 // ended. Peer.Close does it while the device is open. Where the device is closed first, that
