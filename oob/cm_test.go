@@ -462,6 +462,7 @@ var aToken = [8]byte{1, 2, 3, 4, 5, 6, 7, 8}
 
 // Whatever strangers ask a responder for, its requester gets through.
 func TestCMHostileRequesters(t *testing.T) {
+	defer oob.SetConfirmTimeout(300 * time.Millisecond)()
 	address := freeCM()
 	cfg := reader()
 	var noted lines
@@ -505,11 +506,21 @@ func TestCMHostileRequesters(t *testing.T) {
 		s.rejected(conn)
 	}
 
+	// One that never confirms leaves its place after a while, and so does one that goes.
+	silent := s.dial(address, good)
+	s.until(func() bool { return silent.State() == rdma.Closed })
+	left := s.dial(address, good)
+	s.until(func() bool { return left.AcceptData() != nil })
+	require.NoError(t, left.Close())
+	s.until(func() bool { return left.State() == rdma.Closed })
+	last := s.dial(address, good) // which is there when the requester comes, and has the only place
+
 	w := newWriter(t, must(oob.CM(address)), "it is me")
 	written := make(chan error)
 	go func() { written <- w.run(forever(t)) }()
 	require.NoError(t, s.wait(written))
 	require.NoError(t, <-done)
+	s.until(func() bool { return last.State() == rdma.Closed })
 	assert.Equal(t, 8, strings.Count(noted.String(), "was rejected"), "the rest is not worth a line")
 	s.stop()
 }

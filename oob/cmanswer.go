@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/pe"
@@ -30,6 +31,7 @@ type answerer struct {
 
 	listener *rdma.Listener
 	pending  []*requests // that are not complete, the oldest first
+	refused  cmToken     // of the last request that was refused by itself
 }
 
 // requests are those of one exchange.
@@ -38,6 +40,8 @@ type requests struct {
 	offer *descriptor.Bundle
 	list  []*rdma.ConnectRequest // nil: has not come
 	conns []*rdma.Connection     // once they are prepared
+	// established: the requester has confirmed the acceptance of one of them, so it has all replies.
+	established bool
 }
 
 // open begins to take requests.
@@ -75,8 +79,11 @@ func (a *answerer) request(q *rdma.ConnectRequest) {
 	}
 	if err != nil {
 		_ = q.Reject(rejection(cmRefused, err))
-		if d == nil || d.index == 0 { // once for an exchange
+		if d == nil || d.kind != cmRequest || d.token != a.refused { // once for an exchange
 			a.rejected(q.RemoteAddr(), err)
+		}
+		if d != nil {
+			a.refused = d.token
 		}
 	}
 }
@@ -125,6 +132,11 @@ func (r *requests) reject(data []byte) {
 	}
 }
 
+// over reports whether all connections have ended.
+func (r *requests) over() bool {
+	return !slices.ContainsFunc(r.conns, func(conn *rdma.Connection) bool { return conn.State() == rdma.Connecting })
+}
+
 func (r *requests) from() netip.AddrPort { return r.list[0].RemoteAddr() }
 
 // turnAway rejects the requests of an exchange. Where what stands in the way passes, the
@@ -167,19 +179,26 @@ func (a *answerer) prepare(r *requests) error {
 	return nil
 }
 
+func (r *requests) close() {
+	for _, conn := range r.conns {
+		_ = conn.Close() // on the engine's goroutine it does not fail
+	}
+}
+
 // accept accepts the requests of an exchange, or rejects them and closes its connections.
-func (a *answerer) accept(r *requests, reply []byte) error {
+func (a *answerer) accept(r *requests, cfg rdma.AcceptConfig) error {
 	for _, q := range r.list {
-		if _, err := q.Accept(rdma.AcceptConfig{PrivateData: reply}); err != nil {
-			for _, conn := range r.conns {
-				_ = conn.Close() // on the engine's goroutine it does not fail
-			}
+		if _, err := q.Accept(cfg); err != nil {
+			r.close()
 			a.turnAway(r, err)
 			return err
 		}
 	}
 	return nil
 }
+
+// confirmTimeout is how long a requester may take to confirm that its request was accepted.
+var confirmTimeout = helloTimeout
 
 // listen takes the requests of the requester, and later its report.
 func (x *exchange) listen(w *cm, d *privateData) (wait func(ctx context.Context) error, err error) {
@@ -188,7 +207,8 @@ func (x *exchange) listen(w *cm, d *privateData) (wait func(ctx context.Context)
 	if err != nil {
 		return nil, err
 	}
-	var met *cmToken // of the requester
+	var met *cmToken         // of the requester
+	var accepted []*requests // that are not established
 	turned := 0
 	a := &answerer{r: x.connections, connections: int(d.count)}
 	a.ends = func(string) Ends { return x.peer.ends }
@@ -216,23 +236,46 @@ func (x *exchange) listen(w *cm, d *privateData) (wait func(ctx context.Context)
 			x.end(nil, err)
 			return
 		}
+		closeImports(answer.Maps, answer.Events) // it can be imported
 		if err = a.prepare(r); err != nil {
 			a.turnAway(r, err)
-		} else {
-			err = a.accept(r, reply)
-		}
-		if err != nil {
-			closeImports(answer.Maps, answer.Events)
 			return
 		}
-		met = &r.token
-		x.conns, answer.Connections = r.conns, r.conns
-		x.end(answer, nil)
+		// A request proves nothing: the requester may have gone, or be another. The exchange is over
+		// when one has confirmed.
+		cfg := rdma.AcceptConfig{PrivateData: reply, OnEstablished: func(*rdma.Connection) {
+			if r.established || x.call.ended {
+				return
+			}
+			r.established = true
+			answer, err := x.importOffer(r.offer, 0)
+			if err == nil {
+				met, x.conns, answer.Connections = &r.token, r.conns, r.conns
+			}
+			x.end(answer, err)
+		}}
+		if a.accept(r, cfg) != nil {
+			return
+		}
+		accepted = append(slices.DeleteFunc(accepted, (*requests).over), r)
+		engine := x.r.Engine()
+		time.AfterFunc(confirmTimeout, func() {
+			_ = engine.Do(func() {
+				if !r.established {
+					r.close()
+				}
+			})
+		})
 	}
 	if err := a.open(w, int(d.count)); err != nil {
 		return nil, err
 	}
 	x.over = func(err error) error {
+		for _, r := range accepted {
+			if !r.established {
+				r.close()
+			}
+		}
 		if err != nil {
 			_ = a.listener.Close() // on the engine's goroutine it does not fail
 		}

@@ -138,7 +138,7 @@ func (c *cmListener) admitClient(r *requests) {
 		return
 	}
 	client := fmt.Sprintf("%s from %v", name, r.from())
-	if c.accept(r, reply) != nil {
+	if c.accept(r, rdma.AcceptConfig{PrivateData: reply}) != nil {
 		return
 	}
 	admitted = true

@@ -9,6 +9,13 @@ import (
 // SetOutcomeTimeout sets how long a peer that has closed its connection has to report.
 func (p *Peer) SetOutcomeTimeout(d time.Duration) { p.outcomeTimeout = d }
 
+// SetConfirmTimeout sets how long a requester by connection manager may take to confirm.
+func SetConfirmTimeout(d time.Duration) (reset func()) {
+	was := confirmTimeout
+	confirmTimeout = d
+	return func() { confirmTimeout = was }
+}
+
 // EncodeRequest makes the private data of a request.
 func EncodeRequest(from, to string, token [8]byte, index, count uint8) []byte {
 	d := privateData{kind: cmRequest, token: token, index: index, count: count, to: nameSum(to)}

@@ -75,8 +75,8 @@ func (o *Offer) connections() int {
 // Answer is what the peer has offered.
 type Answer struct {
 	// Connections are this program's ends, in order. Tasks can be submitted. No message has
-	// come, and none was reported Ready yet; by connection manager, a requester's were
-	// reported Connecting.
+	// come, and nothing was reported yet; by connection manager, a pair's were reported
+	// Connecting.
 	Connections []*rdma.Connection
 	// Peer is the endpoint of the other program, in a context of datagrams; otherwise nil.
 	Peer *rdma.Peer

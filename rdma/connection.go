@@ -424,9 +424,17 @@ func (conn *Connection) ready() {
 		conn.fail(fmt.Errorf("%w: a read or an atomic was submitted before it was Ready, and one end takes none", ErrNotSupported))
 		return
 	}
+	e, accepted := conn.establishment.(*acceptedEnd)
+	if accepted && e.onEstablished != nil {
+		f := e.onEstablished
+		e.onEstablished = nil
+		if f(conn); conn.state != Connecting {
+			return
+		}
+	}
 	conn.peerAlive = true
 	conn.enter(Ready, nil)
-	if e, ok := conn.establishment.(*acceptedEnd); ok {
+	if accepted {
 		e.listener.connected(1)
 	}
 	conn.lane.Admit()

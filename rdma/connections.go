@@ -190,7 +190,7 @@ func (c *Connections) notify(r report) {
 			w.f(r.conn, r.state, r.err)
 		}
 	}
-	if r.state == Failed && r.conn.closedOnFailure {
+	if r.state == Failed && (r.conn.closedOnFailure || r.conn.turnedAway()) {
 		r.conn.close()
 	}
 }

@@ -253,6 +253,12 @@ func (q *ConnectRequest) Err() error { return q.err }
 type AcceptConfig struct {
 	// PrivateData goes to the peer's program: at most 196 bytes.
 	PrivateData []byte
+	// OnEstablished is called when the peer has confirmed the acceptance: before the
+	// connection is Ready, and before any message. It runs on the engine's goroutine, inside
+	// Progress. Until then the program need not know the connection: where it fails, it is
+	// closed, after the callbacks that report it, and does not count as the context's last.
+	// Nil: the connection is Ready at once.
+	OnEstablished func(conn *Connection)
 }
 
 // Prepare makes the connection before the request is accepted, as a program of rdma_cm(7) makes
@@ -332,7 +338,7 @@ func (q *ConnectRequest) accept(cfg AcceptConfig, closedOnFailure bool) (*Connec
 		return nil, fmt.Errorf("rdma: accept the %v: %w: %v is %v", q, ErrNotReady, conn, conn.state)
 	}
 	c, end := conn.ctx, q.prepared
-	end.id, end.accepted = q.id, true
+	end.id, end.accepted, end.onEstablished = q.id, true, cfg.OnEstablished
 	c.manager.ids[q.id] = end
 	q.over(nil)
 	conn.enter(Connecting, nil)
@@ -426,14 +432,16 @@ type acceptedEnd struct {
 	listener *Listener
 	attr     verbs.QPAttr // to bring the queue pair up with
 	accepted bool         // the program has accepted
-	answered bool         // the acceptance was sent
+	// onEstablished is AcceptConfig.OnEstablished, until it has been called.
+	onEstablished func(conn *Connection)
+	answered      bool // the acceptance was sent
 }
 
-// turnedAway reports whether the connection has ended before the peer was told that it is
-// accepted, and the program has not accepted it: it does not count as the context's last.
+// turnedAway reports whether the connection has ended before the program had to know of it, or
+// had accepted it and told the peer: it does not count as the context's last.
 func (conn *Connection) turnedAway() bool {
 	e, ok := conn.establishment.(*acceptedEnd)
-	return ok && !e.answered && (conn.closedOnFailure || !e.accepted)
+	return ok && (e.onEstablished != nil || !e.answered && (conn.closedOnFailure || !e.accepted))
 }
 
 // event implements idOwner.

@@ -215,3 +215,35 @@ func TestDialAnswers(t *testing.T) {
 	var failure *verbs.CMError
 	require.False(t, errors.As(conn.Err(), &failure))
 }
+
+// A program that accepts need not know the connection before the peer has confirmed: one that ends
+// before is closed, and is not the context's last.
+func TestAcceptConfirmed(t *testing.T) {
+	cs := newCallers(t)
+	server, client := cs.add(rdma.Config{MaxConnections: 2, EndWithLastConnection: true}), cs.add(rdma.Config{MaxConnections: 2})
+	var established []*rdma.Connection
+	cs.start(server, client)
+	_, addr := cs.listen(server, rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
+		_, err := q.Accept(rdma.AcceptConfig{OnEstablished: func(conn *rdma.Connection) {
+			assert.Equal(t, rdma.Connecting, conn.State())
+			assert.Equal(t, []string{"Connecting"}, server.reports[conn])
+			established = append(established, conn)
+		}})
+		require.NoError(t, err)
+	}})
+	responded := false
+	silent := must(client.Dial(addr, rdma.DialConfig{OnResponse: func(*rdma.Connection) { responded = true }}))
+	cs.until("accepted", func() bool { return responded })
+	require.NoError(t, silent.Close())
+	cs.until("the server has closed it", func() bool { return server.closed == 1 })
+	require.Empty(t, established)
+	cs.progress()
+	require.Equal(t, pe.Running, server.State())
+
+	conn := must(client.Dial(addr, rdma.DialConfig{}))
+	cs.until("both are up", func() bool {
+		return conn.State() == rdma.Ready && len(established) == 1 && established[0].State() == rdma.Ready
+	})
+	require.NoError(t, conn.Close())
+	cs.until("the server ends with its last connection", func() bool { return server.State() == pe.Idle })
+}
