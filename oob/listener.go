@@ -82,26 +82,24 @@ func (l *Listener) Addr() string {
 	return l.listener.Addr().String()
 }
 
-// Serve exchanges with every client that comes from now on, until Close: each gets what
-// the offer says, with connections of its own, as in Peer.Exchange. f is called for it
-// on the engine's goroutine, with its name and what it offers, before anything is reported
-// of its connections and before any message of it: f is where to set their user data. A
-// connection of a client that fails is closed, after the callbacks that report it, so that
-// its place is free for the next one.
+// Serve exchanges with every client that comes from now on, until Close. Each gets the offer,
+// with connections of its own, as in Peer.Exchange. f is called on the engine's goroutine, with
+// the client's name and what it offers, before anything is reported of its connections and
+// before any message comes: f is the place to set their user data. A connection of a client
+// that fails is closed, after the callbacks that report it, so that the next client can have
+// its place.
 //
 // With an error, f rejects the client: its connections are closed, and its exchange fails
-// with ErrRejected and the text of the error, of which it gets 1,000 bytes. So does that
-// of a client whose offer does not fit, because of Config.Expect or of what the connections
-// do not agree on, and of any client while something of this offer cannot be exported, such
-// as a map that is closed. A connection that does not introduce itself as a client is
-// closed. The reasons are logged. While the context has no connection left
-// (rdma.Config.MaxConnections), or is not Starting or Running, clients try again until it
-// has, or is; that is logged once.
+// with ErrRejected and the first 1,000 bytes of the error's text (143 by connection manager). So
+// does the exchange of a client whose offer does not fit (Config.Expect), or whose connections
+// do not, and that of every client while something of this offer cannot be exported, such
+// as a map that is closed. Connections of programs that are no clients are closed. The reasons
+// are logged. While the context has no connection left (rdma.Config.MaxConnections), or is not
+// Starting or Running, clients try again; that is logged once.
 //
-// The connections of a client can be closed without f having been called for it, such as
-// when the addresses of the two ends do not fit (one IPv4, one IPv6). The function of
-// rdma.Connections.OnConnection gets Closed for these too, and their user data is nil: use the
-// form x, ok := conn.UserData().(T).
+// The connections of a client can be closed without a call of f, such as when the addresses of
+// the two ends do not fit (one IPv4, one IPv6). rdma.Connections.OnConnection reports them
+// Closed too, with nil for their user data: use the form x, ok := conn.UserData().(T).
 //
 // Serve does not block, and is legal once, in any state of the context (ErrInUse). It
 // fails with pe.ErrNotConnected where the context has no engine, with ErrInvalid where the
@@ -219,7 +217,7 @@ func (l *Listener) admit(x *exchange, offer Offer, c clientConn, f func(client s
 	ours, err := x.export(offer)
 	if err != nil {
 		closeImports(a.Maps, a.Events)
-		if errors.Is(err, rdma.ErrFull) || errors.Is(err, pe.ErrBadState) { // these pass
+		if passes(err) {
 			l.noRoom(err)
 			return
 		}
