@@ -25,9 +25,6 @@ func Dial(ctx context.Context, r *rdma.Connections, addr string, cfg rdma.DialCo
 	if e == nil {
 		return nil, fmt.Errorf("await: %s: %w; connect it with Engine.Connect", op, pe.ErrNotConnected)
 	}
-	if cfg.Held != nil {
-		return nil, fmt.Errorf("await: %s: %w: a connection that is held is reported to the function of DialConfig.Held, and not here", op, ErrInvalid)
-	}
 	d := &dialing{done: make(chan error, 1)}
 	if err := Func(ctx, e, func() (err error) { return d.begin(r, addr, cfg) }); err != nil {
 		return nil, err

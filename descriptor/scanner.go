@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-
-	"github.com/verbena-rdma/verbena/internal/errs"
 )
 
 // Scanner takes armored descriptors out of a stream one after the other, such as
@@ -32,9 +30,6 @@ func NewScanner(r io.Reader) *Scanner {
 // matches one of this package's, and the next call goes on behind it; any other
 // error is the stream's.
 func (s *Scanner) Next() (Kind, []byte, error) {
-	if s.r == nil {
-		return 0, nil, fmt.Errorf("read descriptor: the scanner was not made by NewScanner: %w", errs.ErrInvalid)
-	}
 	begin, err := s.findBegin()
 	if err != nil {
 		return 0, nil, err

@@ -9,9 +9,9 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// call is something that is waited for beside the engine, on behalf of a context. What
-// is done at its end is done once, on the engine's goroutine: when it has come, or when
-// the context stops before. It belongs to that goroutine.
+// call is a wait beside the engine, for a context. It ends once, on the engine's goroutine:
+// when its function has returned, or when the context stops before. It belongs to that
+// goroutine.
 type call struct {
 	engine  *pe.Engine
 	r       rdma.Context
@@ -43,7 +43,7 @@ func (c *call) flushed() error {
 	return fmt.Errorf("%w: the context %q has stopped", ErrFlushed, c.r.Name())
 }
 
-// end reports whether the call ends now, and had not before.
+// end ends the call. It reports false if the call had ended before.
 func (c *call) end() bool {
 	if c.ended {
 		return false
@@ -56,8 +56,8 @@ func (c *call) end() bool {
 	return true
 }
 
-// later has f run on the engine's goroutine. It fails only once the engine is closed,
-// and then the context has stopped before.
+// later runs f on the engine's goroutine. That fails only once the engine is closed, and then
+// the context has stopped before.
 func (c *call) later(f func()) { _ = c.engine.Do(f) }
 
 // beside runs f on a goroutine of its own, and finish on the engine's with its result, or
@@ -86,7 +86,7 @@ func (c *call) beside(p *Peer, ctx context.Context, f func(ctx context.Context) 
 	}
 }
 
-// errPeerClosed is what cuts off what a Peer waits for when it is closed.
+// errPeerClosed ends what a Peer waits for when it is closed.
 var errPeerClosed = fmt.Errorf("the peer is %w", ErrClosed)
 
 // goBeside runs f on a goroutine that Close waits for. It returns false, and does

@@ -18,9 +18,9 @@ import (
 	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/oob"
-	"github.com/verbena-rdma/verbena/oob/internal/greeting"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/syncevent"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -29,26 +29,154 @@ func TestCMInvalid(t *testing.T) {
 		_, err := oob.Parse(text)
 		assert.ErrorIs(t, err, oob.ErrInvalid, text)
 	}
-	for text, why := range map[string]string{"cm::7471": "name the host that reader runs on", "cm:host:0": "name the port that reader listens on"} {
+	for text, why := range map[string]string{"cm::7471": "name the host that reader runs on", "cm:localhost:0": "name the port that reader listens on"} {
 		_, err := oob.Open(text, writer(nil))
 		assert.ErrorIs(t, err, oob.ErrInvalid)
 		assert.ErrorContains(t, err, why)
 		_, err = oob.Open(text, reader())
 		assert.NoError(t, err)
 	}
+	_, err := oob.Open("cm:no-such-host.invalid:7471", reader())
+	assert.ErrorContains(t, err, "no-such-host.invalid")
+	_, err = oob.Listen("cm:no-such-host.invalid:7471", oob.Config{Name: "server"})
+	assert.ErrorContains(t, err, "no-such-host.invalid")
 	way := must(oob.CM("host:7471"))
-	_, err := way.Exchange(t.Context(), oob.Ends{}, nil)
+	_, err = way.Exchange(t.Context(), oob.Ends{}, nil)
 	assert.ErrorIs(t, err, oob.ErrInvalid)
 	assert.NoError(t, way.Close(true))
+}
 
-	// It makes at least one connection.
-	p := newProgram(t, way, writer(nil), rdma.Config{})
+// What the private data has no room for is refused at once, and the error names other ways.
+func TestCMOffersTooMuch(t *testing.T) {
+	offers := func(p *program) map[string]oob.Offer {
+		m := made(mmap.Alloc(p.dev, 64, mmap.LocalReadWrite|mmap.RemoteWrite))
+		e := made(syncevent.New(p.dev, syncevent.Config{Publishers: syncevent.PublishRemote}))
+		return map[string]oob.Offer{
+			"0 are offered":         {Connections: -1},
+			"256 are offered":       {Connections: 256},
+			"2 memory maps":         {Maps: []*mmap.Map{m, m}},
+			"1 memory maps and 1 s": {Maps: []*mmap.Map{m}, Events: []*syncevent.Event{e}},
+			"room for 10 bytes":     {Maps: []*mmap.Map{m}, Data: make([]byte, 11)},
+			"room for 31 bytes":     {Data: make([]byte, 1000)},
+			"room for 183 bytes":    {Data: make([]byte, 184)},
+		}
+	}
+	for text := range offers(newProgram(t, &fakeWay{}, writer(nil), rdma.Config{})) {
+		cfg := writer(nil)
+		if text == "room for 183 bytes" {
+			cfg = reader()
+		}
+		p := newProgram(t, must(oob.CM(freeCM())), cfg, rdma.Config{MaxConnections: 300})
+		offer := offers(p)[text]
+		p.rdma.OnStateChange(func(_, next pe.State) {
+			assert.NotEqual(t, pe.Running, next)
+			if next == pe.Starting {
+				p.peer.Exchange(t.Context(), p.rdma, offer, nil)
+			}
+		})
+		err := p.run(forever(t))
+		assert.ErrorIs(t, err, oob.ErrInvalid, text)
+		assert.ErrorContains(t, err, text)
+		assert.ErrorContains(t, err, "exchange through a folder (dir:PATH), TCP (tcp:HOST:PORT), standard input (stdio) or files")
+	}
+	p := newProgram(t, must(oob.CM(freeCM())), oob.Config{Name: "writer" + strings.Repeat("r", 50), Peer: "reader"}, rdma.Config{})
 	p.rdma.OnStateChange(func(_, next pe.State) {
 		if next == pe.Starting {
-			p.peer.Exchange(t.Context(), p.rdma, oob.Offer{Connections: -1}, nil)
+			p.peer.Connect(p.rdma, nil)
 		}
 	})
-	assert.ErrorIs(t, p.run(forever(t)), oob.ErrInvalid)
+	assert.ErrorContains(t, p.run(forever(t)), "room for 0 bytes of the program's own, and 0 are offered")
+
+	server := newProgram(t, &fakeWay{}, writer(nil), rdma.Config{MaxConnections: 300})
+	for text, offer := range offers(server) {
+		l, err := oob.Listen("cm:"+freeCM(), oob.Config{Name: "server"})
+		require.NoError(t, err)
+		if err := l.Serve(server.rdma, offer, func(string, *oob.Answer) error { return nil }); strings.HasPrefix(text, "room for") {
+			assert.NoError(t, err)
+		} else {
+			assert.ErrorIs(t, err, oob.ErrInvalid)
+		}
+		assert.NoError(t, l.Close())
+	}
+}
+
+// A sync event fits, and so does all the room that there is.
+func TestCMCarries(t *testing.T) {
+	address := freeCM()
+	w := newProgram(t, must(oob.CM(address)), writer(&oob.Expect{Events: 1}), rdma.Config{})
+	r := newProgram(t, must(oob.CM(address)), reader(), rdma.Config{})
+	m := made(mmap.Alloc(w.dev, 123, mmap.LocalReadWrite|mmap.RemoteWrite|mmap.RemoteAtomic))
+	e := made(syncevent.New(r.dev, syncevent.Config{Publishers: syncevent.PublishRemote}))
+	ours, theirs := append(make([]byte, 9), 'w'), append(make([]byte, 166), 0)
+	done := make(chan error)
+	exchange := func(p *program, offer oob.Offer, check func(a *oob.Answer)) {
+		p.rdma.OnStateChange(func(_, next pe.State) {
+			switch next {
+			case pe.Starting:
+				p.peer.Exchange(t.Context(), p.rdma, offer, func(a *oob.Answer, err error) {
+					p.rdma.Fail(err)
+					if err == nil {
+						check(a)
+					}
+				})
+			case pe.Running:
+				for _, conn := range p.rdma.List() {
+					assert.Equal(t, rdma.Ready, conn.State())
+				}
+				p.rdma.Stop()
+			}
+		})
+	}
+	exchange(w, oob.Offer{Maps: []*mmap.Map{m}, Data: ours}, func(a *oob.Answer) {
+		assert.Equal(t, theirs, a.Data)
+		assert.Equal(t, e.Addr(), a.Events[0].Addr())
+	})
+	exchange(r, oob.Offer{Events: []*syncevent.Event{e}, Data: theirs}, func(a *oob.Answer) {
+		assert.Equal(t, ours, a.Data)
+		assert.Equal(t, 123, a.Maps[0].Len())
+		assert.Equal(t, m.Addr(), a.Maps[0].Addr())
+		assert.Equal(t, mmap.RemoteWrite|mmap.RemoteAtomic, a.Maps[0].Permissions())
+	})
+	go func() { done <- r.run(forever(t)) }()
+	require.NoError(t, w.run(forever(t)))
+	require.NoError(t, <-done)
+}
+
+// A server that needs a number of clients is Running when they are there.
+func TestCMListenerAwaits(t *testing.T) {
+	server := newProgram(t, &fakeWay{}, oob.Config{Name: "unused", Peer: "nobody"}, rdma.Config{MaxConnections: 2})
+	l, err := oob.Listen("cm::0", oob.Config{Name: "server", Await: 2})
+	require.NoError(t, err)
+	clients := 0
+	require.NoError(t, l.Serve(server.rdma, oob.Offer{}, func(string, *oob.Answer) error { clients++; return nil }))
+	server.rdma.OnStateChange(func(_, next pe.State) {
+		if next == pe.Running {
+			assert.Equal(t, 2, clients)
+			for _, conn := range server.rdma.List() {
+				assert.Equal(t, rdma.Ready, conn.State())
+			}
+		}
+	})
+	ended := make(chan error)
+	go func() { ended <- server.run(forever(t)) }()
+	way := reaches(t, "cm:", l)
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			client := newProgram(t, must(oob.Parse(way)), oob.Config{Name: "client", Peer: "server"}, rdma.Config{EndWithLastConnection: true})
+			client.rdma.OnStateChange(func(_, next pe.State) {
+				if next == pe.Starting {
+					client.peer.Connect(client.rdma, nil)
+				}
+			})
+			client.run(forever(t))
+		})
+	}
+	require.Eventually(t, func() bool { return server.rdma.State() == pe.Running }, 5*time.Minute, time.Millisecond)
+	_ = server.engine.Do(func() { server.rdma.Stop() })
+	require.NoError(t, <-ended)
+	wg.Wait()
+	require.NoError(t, l.Close())
 }
 
 // Where the context listens is known when it is Running.
@@ -254,17 +382,15 @@ func TestCMExpect(t *testing.T) {
 // stranger is a program that speaks for itself. The test drives its engine.
 type stranger struct {
 	*program
-	held map[*rdma.Connection]*strangersConnection
-}
-
-type strangersConnection struct {
-	states []rdma.ConnectionState
-	err    error
 }
 
 func newStranger(t *testing.T) *stranger {
-	s := &stranger{program: newProgram(t, must(oob.Parse(places[0])), oob.Config{Name: "unused", Peer: "nobody"}, rdma.Config{MaxConnections: 200}),
-		held: make(map[*rdma.Connection]*strangersConnection)}
+	s := &stranger{newProgram(t, &fakeWay{}, oob.Config{Name: "unused", Peer: "nobody"}, rdma.Config{MaxConnections: 200})}
+	s.rdma.OnConnection(func(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
+		if state == rdma.Failed {
+			assert.NoError(t, conn.Close())
+		}
+	})
 	require.NoError(t, s.rdma.Start())
 	s.until(func() bool { return s.rdma.State() == pe.Running })
 	return s
@@ -280,221 +406,231 @@ func (s *stranger) until(done func() bool) {
 	}
 }
 
-func (s *stranger) changed(conn *rdma.Connection, state rdma.ConnectionState, err error) {
-	c := s.held[conn]
-	if c == nil {
-		c = &strangersConnection{}
-		s.held[conn] = c
-	}
-	c.states = append(c.states, state)
-	if err != nil {
-		c.err = err
-	}
-	if state == rdma.Failed {
-		_ = conn.Close()
-	}
-}
-
-// last is what has become of a connection.
-func (s *stranger) last(conn *rdma.Connection) rdma.ConnectionState {
-	if c := s.held[conn]; c != nil {
-		return c.states[len(c.states)-1]
-	}
-	return rdma.Connecting
-}
-
-// dial asks with private data, and waits for the outcome.
-func (s *stranger) dial(address string, data []byte) *rdma.Connection {
-	conn, err := s.rdma.Dial(address, rdma.DialConfig{PrivateData: data, Held: s.changed})
-	require.NoError(s.t, err)
-	s.until(func() bool { return s.last(conn) == rdma.Ready || s.last(conn) == rdma.Closed })
-	return conn
-}
-
-func (s *stranger) closed(conn *rdma.Connection) {
-	s.t.Helper()
-	s.until(func() bool { return s.last(conn) == rdma.Closed })
-}
-
-// land writes to memory of the peer.
-func (s *stranger) land(conn *rdma.Connection, content []byte, addr uint64, key uint32) (err error) {
-	m, err := mmap.New(s.dev, mmap.Config{Memory: content, Permissions: mmap.LocalReadWrite})
-	require.NoError(s.t, err)
-	defer func() { assert.NoError(s.t, m.Close()) }()
-	done := false
-	require.NoError(s.t, conn.WriteHeld(m, 0, len(content), addr, key, func(e error) { done, err = true, e }))
-	s.until(func() bool { return done })
-	return err
-}
-
-func word(kind greeting.WordKind, n int) []byte {
-	b := make([]byte, greeting.WordSize)
-	greeting.Word{Kind: kind, Length: uint32(n)}.Encode(b)
-	return b
-}
-
-// Whatever strangers do to a responder, its requester gets through.
-func TestCMHostileRequesters(t *testing.T) {
-	defer oob.SetGuestTimeout(200 * time.Millisecond)()
-	address := freeCM()
-	cfg := reader()
-	var mu sync.Mutex
-	var lines []string
-	cfg.Notify = func(line string) {
-		mu.Lock()
-		defer mu.Unlock()
-		lines = append(lines, line)
-	}
-	noted := func() string {
-		mu.Lock()
-		defer mu.Unlock()
-		return strings.Join(lines, "\n")
-	}
-	r := newReaderWith(t, must(oob.CM(address)), cfg, rdma.Config{MaxConnections: 2}, func([]byte) {})
-	done := make(chan error)
-	go func() { done <- r.run(forever(t)) }()
-	s := newStranger(t)
-	request := func() *greeting.Request {
-		return &greeting.Request{Token: greeting.NewToken(), Connections: 1, Landing: greeting.Landing{Addr: 4096, RKey: 1, Size: 4096}, Length: 100}
-	}
-
-	// Requests that make no sense.
-	long := request()
-	long.Length = 1 << 30
-	for text, data := range map[string][]byte{
-		"not of a program":                  nil,
-		"of kind 5 is not expected":         (&greeting.Refusal{}).Encode(),
-		"unknown version":                   append([]byte("VBNC\x09"), make([]byte, 40)...),
-		"announces a bundle of 1073741824":  long.Encode(),
-		"nobody has announced the connecti": (&greeting.Further{Token: greeting.NewToken(), Index: 1}).Encode(),
-	} {
-		conn := s.dial(address, data)
-		s.closed(conn)
-		var failure *verbs.CMError
-		require.ErrorAs(t, s.held[conn].err, &failure, text)
-		refusal, err := greeting.ReadRefusal(failure.PrivateData)
-		require.NoError(t, err)
-		assert.False(t, refusal.Busy)
-		assert.Contains(t, refusal.Text, text)
-	}
-
-	// One that is silent leaves its place after a while.
-	silent := s.dial(address, request().Encode())
-	require.Equal(t, rdma.Ready, s.last(silent))
-	s.closed(silent)
-	assert.Contains(t, noted(), "it has not introduced itself within")
-
-	// One that ends without a word is not waited for, and another may come.
-	left := s.dial(address, request().Encode())
-	require.Equal(t, rdma.Ready, s.last(left))
-	require.NoError(t, left.Close())
-	s.closed(left)
-	s.until(func() bool {
-		return strings.Contains(noted(), "it has ended before it introduced itself; waiting for another")
-	})
-
-	// What lands is garbage; the place for the reason does not exist either.
-	for _, writes := range [][][]byte{
-		{nil, word(greeting.Complete, 100)},
-		{bytes.Repeat([]byte{0xff}, 100), word(greeting.Complete, 100)},
-		{[]byte("x"), word(greeting.Complete, 1<<31-1)},
-		{[]byte("x"), word(greeting.Refused, 1)},
-		{[]byte("x"), []byte("garbage!")},
-	} {
-		conn := s.dial(address, request().Encode())
-		require.Equal(t, rdma.Ready, s.last(conn))
-		a, err := greeting.ReadAcceptance(conn.AcceptData())
-		require.NoError(t, err)
-		if writes[0] != nil {
-			require.NoError(t, s.land(conn, writes[0], a.Landing.Addr+greeting.Words, a.Landing.RKey))
-		}
-		require.NoError(t, s.land(conn, writes[1], a.Landing.Addr, a.Landing.RKey))
-		s.closed(conn)
-	}
-
-	// It cannot write behind its landing.
-	conn := s.dial(address, request().Encode())
-	a, err := greeting.ReadAcceptance(conn.AcceptData())
-	require.NoError(t, err)
-	assert.EqualValues(t, 100, a.Landing.Size)
-	assert.Error(t, s.land(conn, make([]byte, 101), a.Landing.Addr+greeting.Words, a.Landing.RKey))
-	s.closed(conn)
-
-	// A connection that nobody has announced, and more at a time than there are places.
-	first := request()
-	conn = s.dial(address, first.Encode())
-	require.Equal(t, rdma.Ready, s.last(conn))
-	for _, index := range []uint16{1, 9} {
-		extra := s.dial(address, (&greeting.Further{Token: first.Token, Index: index}).Encode())
-		s.closed(extra)
-		require.ErrorIs(t, s.held[extra].err, rdma.ErrRejected)
-	}
-	var flood []*rdma.Connection
-	for range 100 {
-		conn, err := s.rdma.Dial(address, rdma.DialConfig{PrivateData: request().Encode(), Held: s.changed})
-		require.NoError(t, err)
-		flood = append(flood, conn)
-	}
-	s.until(func() bool {
-		n := 0
-		for _, conn := range flood {
-			if s.last(conn) == rdma.Closed {
-				n++
-			}
-		}
-		return n >= 90
-	})
-
-	// A report of somebody else, before there is one to wait for.
-	w := newWriter(t, must(oob.CM(address)), "it is me")
-	written := make(chan error)
-	go func() { written <- w.run(forever(t)) }()
+// wait drives the engine until a program has ended.
+func (s *stranger) wait(done chan error) (err error) {
 	s.until(func() bool {
 		select {
-		case err := <-written:
-			require.NoError(t, err)
+		case err = <-done:
 			return true
 		default:
 			return false
 		}
 	})
-	require.NoError(t, <-done)
-	assert.LessOrEqual(t, strings.Count(noted(), "was rejected"), 8, "the rest is not worth a line")
+	return err
+}
+
+func (s *stranger) stop() {
 	s.rdma.Stop()
 	s.until(func() bool { return s.rdma.State() == pe.Idle })
 }
 
+// dial requests a connection with private data.
+func (s *stranger) dial(address string, data []byte) *rdma.Connection {
+	conn, err := s.rdma.Dial(address, rdma.DialConfig{PrivateData: data, OnResponse: func(*rdma.Connection) {}})
+	require.NoError(s.t, err)
+	return conn
+}
+
+// rejected waits for the rejection of a connection, and returns what came with it.
+func (s *stranger) rejected(conn *rdma.Connection) []byte {
+	s.t.Helper()
+	s.until(func() bool { return conn.State() == rdma.Closed })
+	var failure *verbs.CMError
+	require.ErrorAs(s.t, conn.Err(), &failure)
+	return failure.PrivateData
+}
+
+// lines are what a responder has noted.
+type lines struct {
+	mu   sync.Mutex
+	list []string
+}
+
+func (l *lines) add(line string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.list = append(l.list, line)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.list, "\n")
+}
+
+var aToken = [8]byte{1, 2, 3, 4, 5, 6, 7, 8}
+
+// Whatever strangers ask a responder for, its requester gets through.
+func TestCMHostileRequesters(t *testing.T) {
+	defer oob.SetConfirmTimeout(300 * time.Millisecond)()
+	address := freeCM()
+	cfg := reader()
+	var noted lines
+	cfg.Notify = noted.add
+	r := newReaderAs(t, must(oob.CM(address)), cfg, func([]byte) {})
+	done := make(chan error)
+	go func() { done <- r.run(forever(t)) }()
+	s := newStranger(t)
+	good := oob.EncodeRequest("writer", "reader", aToken, 0, 1)
+	changed := func(at int, to byte) []byte {
+		b := bytes.Clone(good)
+		b[at] = to
+		return b
+	}
+	for text, data := range map[string][]byte{
+		"not of a program":                     nil,
+		"has version 9":                        changed(2, 9),
+		"kind 3 is not expected":               oob.EncodeRejection(true, ""),
+		"kind 6 is not expected":               oob.EncodeOutcome(aToken, true),
+		"kind 77 is not expected":              changed(3, 77),
+		"a field of 200 bytes":                 changed(16, 200), // the length of the name
+		"values that no program writes":        append(bytes.Clone(good), 1),
+		"offers 2 connections, this program 1": oob.EncodeRequest("writer", "reader", aToken, 0, 2),
+		"is for connection 1 of 1":             oob.EncodeRequest("writer", "reader", aToken, 1, 1),
+	} {
+		busy, got, err := oob.DecodeRejection(s.rejected(s.dial(address, data)))
+		require.NoError(t, err)
+		assert.False(t, busy)
+		assert.Contains(t, got, text)
+	}
+	for _, names := range [][2]string{{"burglar", "reader"}, {"writer", "library"}, {"../x", "reader"}, {"", "reader"}} {
+		name, peer, err := oob.DecodeOtherNames(s.rejected(s.dial(address, oob.EncodeRequest(names[0], names[1], aToken, 0, 1))))
+		require.NoError(t, err)
+		assert.Equal(t, "reader for writer", name+" for "+peer)
+	}
+	var flood []*rdma.Connection
+	for range 100 {
+		flood = append(flood, s.dial(address, nil))
+	}
+	for _, conn := range flood {
+		s.rejected(conn)
+	}
+
+	// One that never confirms leaves its place after a while, and so does one that goes.
+	silent := s.dial(address, good)
+	s.until(func() bool { return silent.State() == rdma.Closed })
+	left := s.dial(address, good)
+	s.until(func() bool { return left.AcceptData() != nil })
+	require.NoError(t, left.Close())
+	s.until(func() bool { return left.State() == rdma.Closed })
+	last := s.dial(address, good) // which is there when the requester comes, and has the only place
+
+	w := newWriter(t, must(oob.CM(address)), "it is me")
+	written := make(chan error)
+	go func() { written <- w.run(forever(t)) }()
+	require.NoError(t, s.wait(written))
+	require.NoError(t, <-done)
+	s.until(func() bool { return last.State() == rdma.Closed })
+	assert.Equal(t, 8, strings.Count(noted.String(), "was rejected"), "the rest is not worth a line")
+	s.stop()
+}
+
+// The requests of an exchange of several connections come together, or give way to others.
+func TestCMIncompleteRequesters(t *testing.T) {
+	address := freeCM()
+	offer := oob.Offer{Connections: 2}
+	r := newProgram(t, must(oob.CM(address)), reader(), rdma.Config{MaxConnections: 2})
+	w := newProgram(t, must(oob.CM(address)), writer(nil), rdma.Config{MaxConnections: 2})
+	for _, p := range []*program{r, w} {
+		p.rdma.OnStateChange(func(_, next pe.State) {
+			switch next {
+			case pe.Starting:
+				p.peer.Exchange(t.Context(), p.rdma, offer, nil)
+			case pe.Running:
+				p.rdma.Stop()
+			}
+		})
+	}
+	done := make(chan error)
+	go func() { done <- r.run(forever(t)) }()
+	s := newStranger(t)
+	// One asks twice for the same connection, and one gives up.
+	first := s.dial(address, oob.EncodeRequest("writer", "reader", aToken, 0, 2))
+	s.until(func() bool { return first.State() == rdma.Connecting })
+	second := s.dial(address, oob.EncodeRequest("writer", "reader", aToken, 0, 2))
+	s.until(func() bool { return first.State() == rdma.Closed || second.State() == rdma.Closed })
+	assert.NoError(t, errors.Join(first.Close(), second.Close()))
+	var flood []*rdma.Connection
+	for i := range 100 {
+		flood = append(flood, s.dial(address, oob.EncodeRequest("writer", "reader", [8]byte{byte(i), 1}, uint8(i%2), 2)))
+	}
+	given := func() (n int) {
+		for _, conn := range flood {
+			if conn.State() == rdma.Closed {
+				n++
+			}
+		}
+		return n
+	}
+	s.until(func() bool { return given() >= 36 })
+	written := make(chan error)
+	go func() { written <- w.run(forever(t)) }()
+	require.NoError(t, s.wait(written))
+	require.NoError(t, s.wait(done))
+	s.until(func() bool { return given() == 100 })
+	s.stop()
+}
+
+// A responder that has met its requester has no time for others, and believes nobody else how it
+// has ended.
+func TestCMAfterTheExchange(t *testing.T) {
+	address := freeCM()
+	r := newReader(t, must(oob.CM(address)), func([]byte) {})
+	done := make(chan error)
+	go func() { done <- r.run(forever(t)) }()
+	w := newWriter(t, must(oob.CM(address)), "it is me")
+	require.NoError(t, w.rdma.Start())
+	require.NoError(t, w.engine.Run(forever(t)))
+	s := newStranger(t)
+	busy, text, err := oob.DecodeRejection(s.rejected(s.dial(address, oob.EncodeRequest("writer", "reader", aToken, 0, 1))))
+	require.NoError(t, err)
+	assert.True(t, busy)
+	assert.Contains(t, text, "cannot take this program")
+	_, text, err = oob.DecodeRejection(s.rejected(s.dial(address, oob.EncodeOutcome(aToken, false))))
+	require.NoError(t, err)
+	assert.Contains(t, text, "not expected")
+	require.NoError(t, w.peer.Close(nil))
+	require.NoError(t, <-done)
+	s.stop()
+}
+
 // A requester does not believe what answers.
 func TestCMHostileResponders(t *testing.T) {
+	m, err := descriptor.Encode(descriptor.MemoryMap, append(make([]byte, 23), byte(mmap.RemoteWrite))) // of no length
+	require.NoError(t, err)
+	reply := oob.EncodeReply("reader", m)
+	accepts := func(data []byte) func(q *rdma.ConnectRequest) error {
+		return func(q *rdma.ConnectRequest) error {
+			_, err := q.Accept(rdma.AcceptConfig{PrivateData: data})
+			return err
+		}
+	}
+	rejects := func(data []byte) func(q *rdma.ConnectRequest) error {
+		return func(q *rdma.ConnectRequest) error { return q.Reject(data) }
+	}
 	for name, test := range map[string]struct {
-		answer func(s *stranger, q *rdma.ConnectRequest)
+		answer func(q *rdma.ConnectRequest) error
 		want   error
 		text   string
 	}{
-		"accepts without a word": {func(s *stranger, q *rdma.ConnectRequest) { s.accept(q, nil) },
-			descriptor.ErrFormat, "not of a program that exchanges by connection manager"},
-		"no room in its landing": {func(s *stranger, q *rdma.ConnectRequest) {
-			s.accept(q, (&greeting.Acceptance{Landing: greeting.Landing{Addr: 4096, RKey: 1, Size: 8}}).Encode())
-		}, descriptor.ErrTooBig, "room for 8"},
-		"no landing": {func(s *stranger, q *rdma.ConnectRequest) {
-			s.accept(q, (&greeting.Acceptance{Landing: greeting.Landing{Addr: 4096, RKey: 1, Size: 1 << 20}}).Encode())
-		}, rdma.ErrRemoteAccess, ""},
-		"rejects with garbage": {func(_ *stranger, q *rdma.ConnectRequest) { _ = q.Reject([]byte("go away")) }, rdma.ErrRejected, "not of a program"},
-		"rejects with a reason": {func(_ *stranger, q *rdma.ConnectRequest) {
-			_ = q.Reject((&greeting.Refusal{Text: "no \x1b[2J"}).Encode())
-		}, oob.ErrRejected, `"no \x1b[2J"`},
-		"garbage":       answers([]byte("garbage"), greeting.Complete, 0, descriptor.ErrFormat, ""),
-		"too long":      answers([]byte("x"), greeting.Complete, 1<<31-1, descriptor.ErrTooBig, ""),
-		"a wrong word":  answers([]byte("x"), greeting.Confirmed, -1, descriptor.ErrFormat, "not expected"),
-		"refused":       answers([]byte("no \x1b[2J room"), greeting.Refused, 0, oob.ErrRejected, `"no \x1b[2J room"`),
-		"lying names":   answers([]byte("x"), greeting.Names, 0, descriptor.ErrFormat, ""),
-		"another":       answers(bundleOf("other", "writer"), greeting.Complete, 0, oob.ErrWrongPeer, `it is from "other"`),
-		"other names":   answers(bundleOf("other", "writer"), greeting.Names, 0, oob.ErrWrongPeer, `it is from "other"`),
-		"without a map": answers(bundleOf("reader", "writer"), greeting.Complete, 0, oob.ErrWrongPeer, "needs a memory map"),
+		"accepts without a word":   {accepts(nil), descriptor.ErrFormat, "not of a program that exchanges by connection manager"},
+		"another version":          {accepts(append([]byte("VC\x07"), reply[3:]...)), descriptor.ErrVersion, "version 7"},
+		"another kind":             {accepts(oob.EncodeOutcome(aToken, true)), descriptor.ErrKind, "not expected"},
+		"an unknown kind":          {accepts([]byte("VC\x01\xff")), descriptor.ErrKind, "kind 255"},
+		"truncated":                {accepts([]byte("VC\x01\x02\xff")), descriptor.ErrTruncated, ""},
+		"trailing":                 {accepts(append(bytes.Clone(reply), 1)), descriptor.ErrTrailing, ""},
+		"a resource of a bad kind": {accepts([]byte("VC\x01\x02\x01a\x01")), descriptor.ErrTrailing, ""},
+		"a lying map":              {accepts(reply), descriptor.ErrFormat, "its length is 0"},
+		"another":                  {accepts(oob.EncodeReply("other", m)), oob.ErrWrongPeer, `it is from "other"`},
+		"without a map":            {accepts(oob.EncodeReply("reader", nil)), oob.ErrWrongPeer, "needs a memory map"},
+		"rejects with garbage":     {rejects([]byte("go away")), rdma.ErrRejected, "not of a program"},
+		"rejects with a reply":     {rejects(oob.EncodeReply("reader", nil)), descriptor.ErrKind, "not expected"},
+		"rejects with a reason":    {rejects(oob.EncodeRejection(false, "no \x1b[2J")), oob.ErrRejected, `"no \x1b[2J"`},
+		"rejects with names":       {rejects(oob.EncodeOtherNames("ot\x1bher", "writer")), oob.ErrWrongPeer, `it is from "ot\x1bher"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStranger(t)
-			l, err := s.rdma.Listen(":0", rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) { test.answer(s, q) }})
+			l, err := s.rdma.Listen(":0", rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) { assert.NoError(t, test.answer(q)) }})
 			require.NoError(t, err)
 			p := newProgram(t, must(oob.CM(fmt.Sprintf("localhost:%d", l.Addr().Port()))), writer(&oob.Expect{Maps: 1}), rdma.Config{})
 			p.rdma.OnStateChange(func(_, next pe.State) {
@@ -503,83 +639,16 @@ func TestCMHostileResponders(t *testing.T) {
 					p.peer.Connect(p.rdma, func(_ *rdma.Connection, _ *mmap.Map, err error) { p.rdma.Fail(err) })
 				}
 			})
-			p.rdma.OnConnection(func(_ *rdma.Connection, state rdma.ConnectionState, _ error) {
-				assert.Fail(t, "a connection was reported", "%v", state)
-			})
+			p.rdma.OnConnection(func(_ *rdma.Connection, state rdma.ConnectionState, _ error) { assert.NotEqual(t, rdma.Ready, state) })
 			done := make(chan error, 1)
 			go func() { done <- p.run(forever(t)) }()
-			s.until(func() bool {
-				select {
-				case err = <-done:
-					return true
-				default:
-					return false
-				}
-			})
+			err = s.wait(done)
 			require.ErrorIs(t, err, test.want)
 			require.ErrorContains(t, err, test.text)
 			assert.NotContains(t, err.Error(), "\n")
-			s.rdma.Stop()
-			s.until(func() bool { return s.rdma.State() == pe.Idle })
+			s.stop()
 		})
 	}
-}
-
-// accept accepts a request for a connection that is held.
-func (s *stranger) accept(q *rdma.ConnectRequest, data []byte) *rdma.Connection {
-	conn, err := q.Accept(rdma.AcceptConfig{PrivateData: data, Held: s.changed})
-	assert.NoError(s.t, err)
-	return conn
-}
-
-func bundleOf(from, to string) []byte {
-	b, err := (&descriptor.Bundle{From: from, To: to}).Encode()
-	if err != nil {
-		panic(err)
-	}
-	return b
-}
-
-type hostileResponder = struct {
-	answer func(s *stranger, q *rdma.ConnectRequest)
-	want   error
-	text   string
-}
-
-// answers accepts and writes an answer, of which the word says that it has claimed bytes; 0
-// is as many as it has, less than that none.
-func answers(content []byte, kind greeting.WordKind, claimed int, want error, text string) hostileResponder {
-	switch {
-	case claimed == 0:
-		claimed = len(content)
-	case claimed < 0:
-		claimed = 0
-	}
-	return hostileResponder{func(s *stranger, q *rdma.ConnectRequest) {
-		first, _, err := greeting.ReadRequest(q.PrivateData())
-		if !assert.NoError(s.t, err) {
-			return
-		}
-		landing := made(mmap.Alloc(s.dev, 1<<16, mmap.LocalReadWrite|mmap.RemoteWrite))
-		conn := s.accept(q, (&greeting.Acceptance{
-			Landing: greeting.Landing{Addr: landing.Addr(), RKey: made(landing.ExportKey(s.rdma.PD())), Size: 1 << 15},
-		}).Encode())
-		out := made(mmap.Alloc(s.dev, 1<<16, mmap.LocalReadWrite))
-		copy(out.Bytes(), word(kind, claimed))
-		copy(out.Bytes()[64:], content)
-		up := func() bool { return s.last(conn) == rdma.Ready }
-		var try func()
-		try = func() {
-			if !up() {
-				_ = s.engine.Do(try)
-				return
-			}
-			_ = conn.WriteHeld(out, 64, len(content), first.Landing.Addr+greeting.Words, first.Landing.RKey, func(error) {
-				_ = conn.WriteHeld(out, 0, greeting.WordSize, first.Landing.Addr, first.Landing.RKey, func(error) {})
-			})
-		}
-		_ = s.engine.Do(try)
-	}, want, text}
 }
 
 // The requester's note, and its error when it is given up, say that nobody listens.
@@ -608,17 +677,16 @@ func TestCMTriesAgain(t *testing.T) {
 	s := newStranger(t)
 	requests := 0
 	l, err := s.rdma.Listen(":0", rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
-		requests++
-		switch requests % 3 {
+		switch requests++; requests % 3 {
 		case 0:
-			_ = q.Reject(nil)
-			return
+			assert.NoError(t, q.Reject(nil))
 		case 1:
-			_ = q.Reject((&greeting.Refusal{Busy: true, Text: "later"}).Encode())
-			return
+			assert.NoError(t, q.Reject(oob.EncodeRejection(true, "later")))
+		default:
+			conn, err := q.Accept(rdma.AcceptConfig{PrivateData: oob.EncodeReply("reader", nil)})
+			assert.NoError(t, err)
+			assert.NoError(t, conn.Close()) // before the acceptance is sent
 		}
-		conn := s.accept(q, (&greeting.Acceptance{Landing: greeting.Landing{Addr: 4096, RKey: 1, Size: 1 << 20}}).Encode())
-		_ = conn.Close()
 	}})
 	require.NoError(t, err)
 	cfg := writer(nil)
@@ -633,41 +701,91 @@ func TestCMTriesAgain(t *testing.T) {
 	})
 	done := make(chan error, 1)
 	go func() { done <- p.run(forever(t)) }()
-	s.until(func() bool { return requests >= 6 })
+	s.until(func() bool { return requests >= 6 && len(lines) > 0 })
 	cancel()
-	s.until(func() bool { return len(done) > 0 })
-	err = <-done
+	err = s.wait(done)
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorContains(t, err, "the last attempt")
-	require.NotEmpty(t, lines)
 	assert.Contains(t, <-lines, "reader does not answer at cm:localhost:")
-	s.rdma.Stop()
-	s.until(func() bool { return s.rdma.State() == pe.Idle })
+	s.stop()
 }
 
-// A Listener has its memory and its places for those that introduce themselves.
+// A Listener has its places for those whose requests are complete, and for those that come.
 func TestCMListenerHostile(t *testing.T) {
-	defer oob.SetGuestTimeout(time.Hour)()
 	var log bytes.Buffer
-	at := "cm:" + freeCM()
-	way, _, stop := newServerWith(t, at, 80, oob.Config{Name: "server", Log: zerolog.New(&log)}, func(string, *oob.Answer) error { return nil })
-	defer stop()
 	s := newStranger(t)
+	server := newProgram(t, &fakeWay{}, oob.Config{Name: "unused", Peer: "nobody"}, rdma.Config{MaxConnections: 2})
+	l, err := oob.Listen("cm::0", oob.Config{Name: "server", Log: zerolog.New(&log)})
+	require.NoError(t, err)
+	require.NoError(t, l.Serve(server.rdma, oob.Offer{Connections: 2}, func(string, *oob.Answer) error { return nil }))
+	ended := make(chan error)
+	go func() { ended <- server.run(forever(t)) }()
+	way := reaches(t, "cm:", l)
 	var conns []*rdma.Connection
-	for range 79 { // more than may be introducing themselves
-		conns = append(conns, s.dial(at[3:], (&greeting.Request{
-			Token: greeting.NewToken(), Connections: 1, Landing: greeting.Landing{Addr: 4096, RKey: 1, Size: 4096}, Length: 100,
-		}).Encode()))
+	for i := range 79 { // more than may be incomplete
+		conns = append(conns, s.dial(l.Addr(), oob.EncodeRequest("client", "server", [8]byte{byte(i), 1}, 0, 2)))
 	}
-	s.until(func() bool { return s.last(conns[14]) == rdma.Closed })
-	for _, conn := range conns[15:] {
-		assert.Equal(t, rdma.Ready, s.last(conn))
+	s.until(func() bool {
+		closed := 0
+		for _, conn := range conns {
+			if conn.State() == rdma.Closed {
+				closed++
+			}
+		}
+		return closed >= 15
+	})
+	for range 2 { // both of whom are admitted; the first leaves before the second
+		client := newProgram(t, must(oob.Parse(way)), oob.Config{Name: "client", Peer: "server"}, rdma.Config{MaxConnections: 2})
+		client.rdma.OnStateChange(func(_, next pe.State) {
+			switch next {
+			case pe.Starting:
+				client.peer.Exchange(t.Context(), client.rdma, oob.Offer{Connections: 2}, nil)
+			case pe.Running:
+				client.rdma.Stop()
+			}
+		})
+		done := make(chan error)
+		go func() { done <- client.run(forever(t)) }()
+		require.NoError(t, s.wait(done))
 	}
-	assert.NoError(t, visit(t, way, "client", 0))
-	stop()
+	_ = server.engine.Do(func() { server.rdma.Stop() })
+	require.NoError(t, <-ended)
+	require.NoError(t, l.Close())
 	for _, conn := range conns {
-		s.closed(conn)
+		s.until(func() bool { return conn.State() == rdma.Closed })
 	}
-	s.rdma.Stop()
-	s.until(func() bool { return s.rdma.State() == pe.Idle })
+	s.stop()
+	assert.Equal(t, 2, strings.Count(log.String(), `"client client from `))
+}
+
+// A requester that is killed when it has been admitted, and before its connection is Ready, leaves
+// its place to the next.
+func TestCMListenerOfOneThatNeverEstablishes(t *testing.T) {
+	s := newStranger(t)
+	server := newProgram(t, &fakeWay{}, oob.Config{Name: "unused", Peer: "nobody"}, rdma.Config{ConnectTimeout: 200 * time.Millisecond})
+	l, err := oob.Listen("cm::0", oob.Config{Name: "server"})
+	require.NoError(t, err)
+	names := make(chan string, 10)
+	require.NoError(t, l.Serve(server.rdma, oob.Offer{}, func(client string, _ *oob.Answer) error { names <- client; return nil }))
+	ended := make(chan error)
+	go func() { ended <- server.run(forever(t)) }()
+	way := reaches(t, "cm:", l)
+	silent := s.dial(l.Addr(), oob.EncodeRequest("silent", "server", aToken, 0, 1))
+	s.until(func() bool { return silent.AcceptData() != nil })
+	client := newProgram(t, must(oob.Parse(way)), oob.Config{Name: "client", Peer: "server"}, rdma.Config{})
+	client.rdma.OnStateChange(func(_, next pe.State) {
+		switch next {
+		case pe.Starting:
+			client.peer.Connect(client.rdma, nil)
+		case pe.Running:
+			client.rdma.Stop()
+		}
+	})
+	require.NoError(t, client.run(forever(t)))
+	assert.Equal(t, "silent", <-names)
+	assert.Equal(t, "client", <-names)
+	_ = server.engine.Do(func() { server.rdma.Stop() })
+	require.NoError(t, <-ended)
+	require.NoError(t, l.Close())
+	s.stop()
 }

@@ -18,8 +18,8 @@ import (
 
 const (
 	suffix = ".oob"
-	// signInterval is how often a program that waits shows that it is alive: the time
-	// of its file changes. As often it looks for others that wait there.
+	// signInterval is how often a program that waits changes the time of its file, to show
+	// that it is alive, and looks for others in the folder.
 	signInterval = time.Second
 	// maxEntries is how many entries of a folder are looked at.
 	maxEntries = 1000
@@ -27,14 +27,13 @@ const (
 	maxOthers = 8
 )
 
-// dir exchanges frames through a folder, one file for each program, which is replaced
-// as a whole whenever there is something new to say.
+// dir exchanges frames through a folder, with one file for each program. A program replaces its
+// file as a whole.
 //
-// Files may be left over from programs that were killed. So a file counts only if it
-// names our own run, which is a random number, as the one that its writer has seen: a
-// writer that has seen it is alive. The requester says last what it has seen, so that
-// the responder, which may fail and go at once, cannot go before the requester has its
-// descriptors.
+// Files may be left over from programs that were killed. So a file counts only if its Seen is
+// our own Run, a random text: its writer has read our file, and is alive. The requester writes
+// its Seen last: the responder, which may fail and end at once, cannot end before the requester
+// has its descriptors.
 type dir struct {
 	path  string
 	own   bool // the user's own folder: made here, and closed to others
@@ -46,9 +45,9 @@ type dir struct {
 }
 
 // Dir is a way through a folder that both programs can reach, such as one of a file
-// system that their hosts share. It is made if it is missing, with mode 0700; its
-// parent has to exist. Each program has one file there, NAME.oob, with mode 0600, and
-// removes it at its end. One folder serves any number of pairs, but each program once.
+// system that their hosts share. A missing folder is made, with mode 0700, if its
+// parent exists. Each program has one file there, NAME.oob, with mode 0600, and
+// removes it at its end. A folder serves any number of pairs with different names.
 func Dir(path string) Way { return &dir{path: path} }
 
 // UserDir is Dir for a folder that all programs of one user on one host have in
@@ -88,7 +87,7 @@ func (d *dir) write() error {
 	return descriptor.WriteFile(d.file(d.ours.From), b)
 }
 
-// read returns what a program has said last, and false if there is nothing.
+// read returns the present frame of a program, and false if there is none.
 func (d *dir) read(program string) (frame.Frame, bool, error) {
 	path := d.file(program)
 	b, err := descriptor.ReadFile(path)
@@ -162,9 +161,9 @@ func (d *dir) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, err
 	return theirs.Body, nil
 }
 
-// lookAround notes the programs that wait in the folder for others than this one, as
-// far as they show signs of life: pairs may share a folder, so that this is no error,
-// but it is what somebody sees who has started the wrong two.
+// lookAround notes the programs that are alive in the folder and wait for others than this
+// one. Pairs may share a folder, so this is no error; but it tells a person who has started the
+// wrong two programs.
 func (d *dir) lookAround() error {
 	folder, err := os.Open(d.path)
 	if err != nil {

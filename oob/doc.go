@@ -1,6 +1,6 @@
-// Package oob is how two programs find each other before RDMA can begin, and exchange
-// what they need for it, out of band: descriptors of connections, memory maps and sync
-// events, and a few bytes of their own.
+// Package oob lets two programs find each other before RDMA can begin, and exchange out of
+// band what they need for it: descriptors of connections, memory maps and sync events, and
+// bytes of their own.
 //
 // One call does it, in the callback that reports Starting:
 //
@@ -8,33 +8,34 @@
 //	...
 //	peer.Connect(r, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; r.Fail(err) })
 //
-// Exchange is the same with more: any number of connections, maps and events. Waiting
-// is done beside the engine; callbacks run on its goroutine, inside Progress, once
-// each, whatever comes between. What is imported belongs to the connections, and is closed
-// when these are Closed, or the context is Idle.
+// Exchange does the same with any number of connections, maps and events. It does not block
+// the engine; callbacks run on the engine's goroutine, inside Progress, once each, also where
+// the exchange fails. What is imported is closed when the connections are Closed, or the
+// context is Idle.
 //
 // # Ways
 //
-// A Way carries the bytes. There is one through a folder (Dir, UserDir), over TCP, by
-// connection manager (CM), by copy and paste (Stdio), and by files that somebody copies (Files). Parse makes one of
-// a flag. Others can be added: a Way is an interface of four methods. Package
-// oob/etcd, a module of its own, has one by name through an etcd directory.
+// A Way carries the bytes: through a folder (Dir, UserDir), over TCP (TCP), in the private data
+// of the connection manager (CM), by copy and paste (Stdio), or in files that a person copies
+// (Files). Parse makes one of the value of a flag. A program can add its own: Way is an
+// interface of four methods. Package oob/etcd, a module of its own, has one through an etcd
+// directory.
 //
 // # Ends
 //
-// A pair has a requester and a responder. The responder is there to be found; the
-// requester reports at its end how it ended, which a responder that is only written to
-// or read from has no other way to know: see Done, EndWith and Close.
+// A pair has a requester and a responder. The responder waits; the requester looks for it, and
+// reports at its end how it has ended. A responder that is only written to or read from does
+// not notice that by itself: see Done, EndWith and Close.
 //
 // # Servers
 //
-// A Peer is for one exchange of a pair. A server with any number of clients has a
+// A Peer is for one exchange of a pair. A server with any number of clients uses a
 // Listener: Serve exchanges with each client that comes.
 //
 // # Trust
 //
-// What arrives is bounded and decoded strictly, and is refused if it is not from the
-// program that is meant. But nothing proves who sent it: names are no passwords.
-// Whoever can write to the folder, or reach the TCP port, can pretend to be the peer,
-// and get the keys that are offered to it. Files are for their owner alone (mode 0600).
+// What arrives is bounded and decoded strictly, and is refused if it names another
+// program. But nothing proves the sender: names are no passwords. A program that can write to
+// the folder, or reach the port, can pretend to be the peer, and get the keys that are offered
+// to it. Files are readable by their owner alone (mode 0600).
 package oob

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/verbena-rdma/verbena/pe"
@@ -30,17 +29,6 @@ const outcomeTimeout = 5 * time.Second
 // A peer that dies reports nothing; EndWith, or the keepalive of the connection and
 // rdma.Config.EndWithLastConnection, end the context then.
 func (p *Peer) Done(f func(err error)) {
-	if err := p.opened("wait for the end of a peer"); err != nil {
-		switch {
-		case f != nil:
-			f(err)
-		case p != nil:
-			p.note(err.Error())
-		default:
-			_, _ = fmt.Fprintln(os.Stderr, err)
-		}
-		return
-	}
 	p.mu.Lock()
 	r, exchanging := p.met, p.exchanging
 	p.mu.Unlock()
@@ -99,12 +87,12 @@ func (p *Peer) Done(f func(err error)) {
 	}, finish)
 }
 
-// EndWith has a context end with its peer: when a connection of the exchange fails, and
-// when the peer has closed one and not reported within 5 s how it ended, for Done. It is
-// for responders, which otherwise go on without connections. Call it before the exchange,
-// once. It lasts until the context is Idle after the exchange, or the Peer is closed.
+// EndWith ends a context with its peer: the context fails when a connection of the exchange
+// fails, and when the peer has closed one and Done gets no report within 5 s. It is for
+// responders, which otherwise go on without connections. Call it before the exchange, once. It
+// lasts until the context is Idle after the exchange, or the Peer is closed.
 func (p *Peer) EndWith(r rdma.Context) {
-	if r == nil || p.opened("") != nil {
+	if r == nil {
 		return
 	}
 	run, cancel := context.WithCancel(p.ctx) // ends with what EndWith lasts for

@@ -1,14 +1,74 @@
 package oob
 
-import "time"
+import (
+	"time"
+
+	"github.com/verbena-rdma/verbena/descriptor"
+)
 
 // SetOutcomeTimeout sets how long a peer that has closed its connection has to report.
 func (p *Peer) SetOutcomeTimeout(d time.Duration) { p.outcomeTimeout = d }
 
-// SetGuestTimeout sets how long a requester by connection manager may take to introduce
-// itself.
-func SetGuestTimeout(d time.Duration) (reset func()) {
-	was := guestTimeout
-	guestTimeout = d
-	return func() { guestTimeout = was }
+// SetConfirmTimeout sets how long a requester by connection manager may take to confirm.
+func SetConfirmTimeout(d time.Duration) (reset func()) {
+	was := confirmTimeout
+	confirmTimeout = d
+	return func() { confirmTimeout = was }
+}
+
+// EncodeRequest makes the private data of a request.
+func EncodeRequest(from, to string, token [8]byte, index, count uint8) []byte {
+	d := privateData{kind: cmRequest, token: token, index: index, count: count, to: nameSum(to)}
+	d.offer.From = from
+	return d.encode()
+}
+
+// EncodeReply makes the private data of a reply, with a memory map or none.
+func EncodeReply(from string, m []byte) []byte {
+	d := privateData{kind: cmReply, offer: descriptor.Bundle{From: from}}
+	if m != nil {
+		d.offer.Maps = [][]byte{m}
+	}
+	return d.encode()
+}
+
+// EncodeOutcome makes the private data of a requester's report.
+func EncodeOutcome(token [8]byte, ok bool) []byte {
+	return (&privateData{kind: cmOutcome, token: token, ok: ok}).encode()
+}
+
+// EncodeRejection makes the private data of a rejection.
+func EncodeRejection(busy bool, text string) []byte {
+	d := privateData{kind: cmRefused, text: text}
+	if busy {
+		d.kind = cmBusy
+	}
+	return d.encode()
+}
+
+// EncodeOtherNames makes that of a rejection by another program.
+func EncodeOtherNames(name, peer string) []byte { return otherNames(Ends{Name: name, Peer: peer}) }
+
+// DecodeRejection takes the private data of a rejection apart.
+func DecodeRejection(b []byte) (busy bool, text string, err error) {
+	d, err := decodePrivateData(b)
+	if err == nil && d.kind != cmBusy && d.kind != cmRefused {
+		err = d.unexpected()
+	}
+	if err != nil {
+		return false, "", err
+	}
+	return d.kind == cmBusy, d.text, nil
+}
+
+// DecodeOtherNames takes that of a rejection by another program apart.
+func DecodeOtherNames(b []byte) (name, peer string, err error) {
+	d, err := decodePrivateData(b)
+	if err == nil && d.kind != cmOtherNames {
+		err = d.unexpected()
+	}
+	if err != nil {
+		return "", "", err
+	}
+	return d.offer.From, d.offer.To, nil
 }

@@ -19,16 +19,16 @@ import (
 // is refused: it may be a copy in the making.
 const settleTime = 500 * time.Millisecond
 
-// Files names the files of a way by files that somebody, or something, copies between
-// the hosts, as DOCA's samples do with their flags -ld, -re and -m. Each holds one
-// descriptor, in armor: that of the connection or endpoint, which programs without this
-// package understand too, or a bundle, where there is more. What is read may be binary. A
-// plain descriptor names no program: of a wrong pair only what it offers can be checked.
+// Files names the files of a way by files that a person or a program copies between
+// the hosts, as for the flags -ld, -re and -m of DOCA's samples. Each file holds one
+// armored descriptor: that of the connection or endpoint, which programs without this
+// package can read too, or a bundle, where more is offered. Binary files are read as well. A
+// plain descriptor names no program, so a wrong pair shows only in what it offers.
 //
-// The end of the requester shows in a file beside its descriptor, LOCAL.done, or, if
-// it has failed, in that its descriptor is gone. A requester without connections may end
-// before the responder has looked: if it has succeeded, it leaves its files for the
-// responder to remove.
+// A requester that has succeeded makes a file beside its descriptor, LOCAL.done; one that
+// has failed removes its descriptor. A requester without connections may end before the
+// responder has read its files: if it has succeeded, it leaves them, and the responder removes
+// them.
 type Files struct {
 	Local  string // what this program offers; it is written
 	Remote string // what the peer offers; it is waited for
@@ -36,8 +36,8 @@ type Files struct {
 	// writes it if it offers any, and otherwise waits for that of the peer. Empty: it
 	// is in the same file as the connections.
 	Resource string
-	// Enter, if it is not nil, is where a person presses Enter when the files are
-	// there, instead of the program looking for them; Config.Notify gets the request.
+	// Enter, if it is not nil, is the input on which a person presses Enter when the files are
+	// there; Config.Notify asks for it. Nil: the program looks for the files.
 	Enter io.Reader
 }
 
@@ -201,8 +201,8 @@ func (f *files) write(path string, desc []byte) error {
 // errNotYet is what reading a file returns that is to be read again.
 var errNotYet = errors.New("not yet")
 
-// await waits until a file is there and read makes sense of it. When somebody has
-// pressed Enter, that has to be so at once.
+// await waits until a file is there and read takes it. Once a person has pressed Enter, the
+// file must be there.
 func (f *files) await(ctx context.Context, path string, read func() error) error {
 	if f.keys != nil {
 		return read()

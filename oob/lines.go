@@ -12,9 +12,9 @@ import (
 	"github.com/verbena-rdma/verbena/descriptor"
 )
 
-// lineReader reads lines so that waiting for one can be given up. Its goroutine
-// stays in Read, as a terminal cannot be interrupted; it ends with the input, or with the
-// first line after close.
+// lineReader reads lines on a goroutine of its own, so that a wait for one can be given up. The
+// goroutine stays in Read, since a terminal cannot be interrupted; it ends with the input, or
+// with the first line after close.
 type lineReader struct {
 	in     io.Reader
 	start  sync.Once
@@ -28,7 +28,7 @@ func readLines(in io.Reader) *lineReader {
 	return &lineReader{in: in, lines: make(chan string), done: make(chan struct{})}
 }
 
-// close has the goroutine end: nobody takes lines any more.
+// close ends the goroutine, with the next line at the latest.
 func (r *lineReader) close() { r.ending.Do(func() { close(r.done) }) }
 
 func (r *lineReader) next(ctx context.Context) (string, error) {

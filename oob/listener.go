@@ -7,15 +7,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/oob/internal/frame"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// Listener is where any number of clients find a server by one name, one after another
-// and at the same time. A client needs nothing special: it opens a Peer as a Requester,
-// by the way that the server listens on, and exchanges. Clients may have any name, also
-// all the same one.
+// Listener lets any number of clients find a server. A client opens a Peer as a Requester, by
+// the way that the server listens on, and exchanges. Several clients may have the same name.
 type Listener struct {
 	cfg      Config
 	listener net.Listener // by TCP
@@ -31,16 +30,16 @@ type Listener struct {
 	beside   sync.WaitGroup
 }
 
-// Listen opens the place where clients find the server: tcp:HOST:PORT or cm:HOST:PORT, as
-// in Parse; with port 0 the system chooses one, see Addr. Other ways are for pairs, and fail
-// with an error that matches ErrInvalid. Clients that come before Serve wait.
+// Listen listens for clients at tcp:HOST:PORT or cm:HOST:PORT, as in Parse; with port 0 the
+// system chooses one, see Addr. Other ways are for pairs, and fail with an error that matches
+// ErrInvalid. Clients that come before Serve wait.
 //
-// By connection manager it is the context that listens, from Serve on, while it is Starting
-// or Running: where it cannot, it fails. Clients make the connections by dialling.
+// By connection manager the context listens, from Serve on, while it is Starting or Running:
+// where it cannot listen, it fails.
 //
 // Of cfg, Name is the server's, and Peer that of the clients; empty: any. Expect is what
-// each client has to offer. Role and Notify are ignored. Log receives which clients came
-// and left (info), and who was lost or rejected, and why (warn).
+// each client must offer. Role and Notify are ignored. Log receives which clients came
+// and left (info), and which were lost or rejected, and why (warn).
 func Listen(way string, cfg Config) (*Listener, error) {
 	w, err := Parse(way)
 	if err != nil {
@@ -60,7 +59,12 @@ func Listen(way string, cfg Config) (*Listener, error) {
 	}
 	cfg.Role = Responder
 	if byCM {
-		return newCMListener(cfg, m), nil
+		l := &Listener{cfg: cfg}
+		l.cm = &cmListener{l: l, way: m}
+		if err := m.check(Ends{Role: Responder}); err != nil {
+			return nil, fmt.Errorf("oob: listen on %v: %w", m, err)
+		}
+		return l, nil
 	}
 	listener, err := net.Listen("tcp", t.address)
 	if err != nil {
@@ -72,51 +76,35 @@ func Listen(way string, cfg Config) (*Listener, error) {
 // Addr is the address that clients connect to, as HOST:PORT. By connection manager it is the
 // one that Listen was given, until the context listens.
 func (l *Listener) Addr() string {
-	if l.opened("") != nil {
-		return ""
-	}
 	if l.cm != nil {
 		return l.cm.addr()
 	}
 	return l.listener.Addr().String()
 }
 
-// opened fails for a Listener that Listen did not make.
-func (l *Listener) opened(op string) error {
-	if l == nil || l.listener == nil && l.cm == nil {
-		return fmt.Errorf("oob: %s: %w: the listener was not made by Listen", op, ErrInvalid)
-	}
-	return nil
-}
-
-// Serve exchanges with every client that comes from now on, until Close: each gets what
-// the offer says, with connections of its own, as in Peer.Exchange. f is called for it
-// on the engine's goroutine, with its name and what it offers, before anything is reported
-// of its connections and before any message of it: f is where to set their user data. A
-// connection of a client that fails is closed, after the callbacks that report it, so that
-// its place is free for the next one.
+// Serve exchanges with every client that comes from now on, until Close. Each gets the offer,
+// with connections of its own, as in Peer.Exchange. f is called on the engine's goroutine, with
+// the client's name and what it offers, before anything is reported of its connections and
+// before any message comes: f is the place to set their user data. A connection of a client
+// that fails is closed, after the callbacks that report it, so that the next client can have
+// its place.
 //
 // With an error, f rejects the client: its connections are closed, and its exchange fails
-// with ErrRejected and the text of the error, of which it gets 1,000 bytes. So does that
-// of a client whose offer does not fit, because of Config.Expect or of what the connections
-// do not agree on, and of any client while something of this offer cannot be exported, such
-// as a map that is closed. A connection that does not introduce itself as a client is
-// closed. The reasons are logged. While the context has no connection left
-// (rdma.Config.MaxConnections), or is not Starting or Running, clients try again until it
-// has, or is; that is logged once.
+// with ErrRejected and the first 1,000 bytes of the error's text (143 by connection manager). So
+// does the exchange of a client whose offer does not fit (Config.Expect), or whose connections
+// do not, and that of every client while something of this offer cannot be exported, such
+// as a map that is closed. Connections of programs that are no clients are closed. The reasons
+// are logged. While the context has no connection left (rdma.Config.MaxConnections), or is not
+// Starting or Running, clients try again; that is logged once.
 //
-// The connections of a client can be closed without f having been called for it, such as
-// when the addresses of the two ends do not fit (one IPv4, one IPv6). The function of
-// rdma.Connections.OnConnection gets Closed for these too, and their user data is nil: use the
-// form x, ok := conn.UserData().(T).
+// The connections of a client can be closed without a call of f, such as when the addresses of
+// the two ends do not fit (one IPv4, one IPv6). rdma.Connections.OnConnection reports them
+// Closed too, with nil for their user data: use the form x, ok := conn.UserData().(T).
 //
 // Serve does not block, and is legal once, in any state of the context (ErrInUse). It
 // fails with pe.ErrNotConnected where the context has no engine, with ErrInvalid where the
 // offer has no connections or more than rdma.Config.MaxConnections, and with ErrClosed.
 func (l *Listener) Serve(r rdma.Context, offer Offer, f func(client string, a *Answer) error) error {
-	if err := l.opened("serve"); err != nil {
-		return err
-	}
 	if r == nil {
 		return fmt.Errorf("oob: serve on %v: %w: no context is given", l.Addr(), ErrInvalid)
 	}
@@ -163,34 +151,35 @@ func (l *Listener) Serve(r rdma.Context, offer Offer, f func(client string, a *A
 	return nil
 }
 
-// checkClient has a connection admitted on the engine's goroutine, if it is a client.
+// checkClient admits a connection on the engine's goroutine, if it is a client's.
 func (l *Listener) checkClient(r rdma.Context, offer Offer, c clientConn, f func(client string, a *Answer) error) {
-	ends := Ends{Name: l.cfg.Name, Peer: l.cfg.Peer, Role: Responder}
-	if ends.Peer == "" {
-		ends.Peer = c.hello.From
-	}
-	err := c.err
-	switch {
-	case err != nil:
-	case checkName("", c.hello.From) != nil || c.hello.From != ends.Peer || c.hello.To != ends.Name:
-		err = notFrom(ends, c.hello.From, c.hello.To)
-	case c.hello.Responder:
-		err = sameRole(ends)
-	default:
-		cfg := l.cfg
-		cfg.Peer = ends.Peer
-		x := newExchange(&Peer{cfg: cfg, ends: ends, way: &tcp{address: l.Addr()}}, r)
-		if r.Engine().Do(func() { l.admit(x, offer, c, f) }) != nil {
-			_ = c.conn.Close()
-		}
+	if c.err != nil {
+		_ = c.conn.Close()
+		l.rejected(c, c.err)
 		return
 	}
-	if c.err == nil {
-		l.reply(c, ends, nil, nil)
-	} else {
+	p := l.peer(c.hello.From, &tcp{address: l.Addr()})
+	err := c.check(p.ends)
+	if checkName("", c.hello.From) != nil {
+		err = notFrom(p.ends, c.hello.From, c.hello.To)
+	}
+	if err != nil {
+		l.reply(c, p.ends, nil, nil)
+		l.rejected(c, err)
+		return
+	}
+	if r.Engine().Do(func() { l.admit(newExchange(p, r), offer, c, f) }) != nil {
 		_ = c.conn.Close()
 	}
-	l.rejected(c, err)
+}
+
+// peer is the Peer that checks what a client offers.
+func (l *Listener) peer(client string, way Way) *Peer {
+	cfg := l.cfg
+	if cfg.Peer == "" {
+		cfg.Peer = client
+	}
+	return &Peer{cfg: cfg, ends: Ends{Name: cfg.Name, Peer: cfg.Peer, Role: Responder}, way: way}
 }
 
 func (l *Listener) rejected(c clientConn, err error) {
@@ -216,12 +205,11 @@ func (l *Listener) admit(x *exchange, offer Offer, c clientConn, f func(client s
 		replied = l.reply(c, x.peer.ends, nil, err)
 		l.rejected(c, err)
 	}
-	b, err := x.peer.decode(c.hello.Body, x.connectionsOf(&offer))
-	if err != nil {
-		reject(err)
-		return
+	var a *Answer
+	b, err := descriptor.DecodeBundle(c.hello.Body)
+	if err == nil {
+		a, err = x.importOffer(b, x.connectionsOf(&offer))
 	}
-	a, err := importBundle(x.r.Device(), b)
 	if err != nil {
 		reject(err)
 		return
@@ -229,7 +217,7 @@ func (l *Listener) admit(x *exchange, offer Offer, c clientConn, f func(client s
 	ours, err := x.export(offer)
 	if err != nil {
 		closeImports(a.Maps, a.Events)
-		if errors.Is(err, rdma.ErrFull) || errors.Is(err, pe.ErrBadState) { // these pass
+		if passes(err) {
 			l.noRoom(err)
 			return
 		}
@@ -322,9 +310,6 @@ func (l *Listener) reply(c clientConn, ends Ends, ours []byte, refusal error) bo
 // connections that were made go on. Call it when the engine no longer runs, or from
 // another goroutine. Closing again only waits for a Close that is under way.
 func (l *Listener) Close() (err error) {
-	if err := l.opened("close a listener"); err != nil {
-		return err
-	}
 	l.closing.Do(func() {
 		l.mu.Lock()
 		l.closed = true

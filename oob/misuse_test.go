@@ -101,6 +101,18 @@ func TestDoneOfAClosedPeer(t *testing.T) {
 	require.ErrorIs(t, got[2], oob.ErrClosed)
 }
 
+// Without a context, or an engine, the function is called at once.
+func TestWithoutContext(t *testing.T) {
+	var got []error
+	w := newPeer(t, &fakeWay{}, writer(nil))
+	w.Exchange(t.Context(), nil, oob.Offer{}, func(_ *oob.Answer, err error) { got = append(got, err) })
+	w.EndWith(nil)
+	w.Done(nil)
+	require.Len(t, got, 1)
+	require.ErrorIs(t, got[0], oob.ErrInvalid)
+	require.NoError(t, w.Close(nil))
+}
+
 // On a context that runs, nothing is waited for any more when the connections are Ready.
 func TestWaitingInRunning(t *testing.T) {
 	way := &fakeWay{exchange: func(_ context.Context, _ oob.Ends, ours []byte) ([]byte, error) {

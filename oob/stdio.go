@@ -26,11 +26,10 @@ type stdio struct {
 }
 
 // Stdio is a way by copy and paste: the program prints one block of text on out, and
-// reads that of its peer from in. Lines around it are skipped, so that out may have
-// other output too. What to paste, and when, goes to Config.Notify. A goroutine stays
-// in Read until in ends, or gives a line after the Peer was closed, as a terminal cannot
-// be interrupted. Nor can a write to out, since standard output takes no deadlines: where
-// that is a full pipe, Exchange and Close wait until somebody reads.
+// reads that of its peer from in. Other lines are skipped, so out may also carry other output.
+// Config.Notify says what to paste, and when. A terminal cannot be interrupted: a goroutine
+// stays in Read until in ends, or has a line after the Peer was closed. Nor can a write to out
+// be: where that is a full pipe, Exchange and Close wait until it is read.
 func Stdio(in io.Reader, out io.Writer) Way { return &stdio{out: out, lines: readLines(in)} }
 
 func (s *stdio) String() string { return "standard input" }

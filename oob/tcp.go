@@ -17,19 +17,19 @@ import (
 
 const (
 	dialInterval = 50 * time.Millisecond
-	// helloTimeout is how long a connection has to introduce itself.
+	// helloTimeout is how long a connection may take to send its first frame.
 	helloTimeout = 10 * time.Second
 	// acceptPause is how long to wait where the system accepts no connection.
 	acceptPause = 50 * time.Millisecond
-	// maxPending is how many connections may be introducing themselves at a time; the
+	// maxPending is how many connections that have not sent their first frame are kept; the
 	// oldest makes room for the next.
 	maxPending = 64
 	// maxRejections is how many rejected connections are noted.
 	maxRejections = 8
 )
 
-// tcp exchanges frames over a TCP connection. The requester speaks first: the
-// responder gives its keys to nobody who does not claim to be its peer.
+// tcp exchanges frames over a TCP connection. The requester sends first: the responder gives
+// its keys only to a program that claims to be its peer.
 type tcp struct {
 	address string
 	ends    Ends
@@ -37,11 +37,10 @@ type tcp struct {
 	in      *bufio.Reader
 }
 
-// TCP is a way over a TCP connection to HOST:PORT, where the responder listens. It may
-// start later than the requester, which tries again. Programs other than the peer are
+// TCP is a way over a TCP connection to HOST:PORT, where the responder listens. The requester
+// tries again until the responder has started. Programs other than the peer are
 // rejected, and noted. The connection lasts until the end, for the requester's report.
-// Nothing on it is encrypted, and nobody proves who he is: use it on networks that are
-// trusted.
+// Nothing is encrypted, and names are no passwords: use it on networks that are trusted.
 func TCP(address string) (Way, error) {
 	_, port, err := net.SplitHostPort(address)
 	if err == nil {
@@ -171,7 +170,7 @@ func gone(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &system)
 }
 
-// clientConn is a connection that has introduced itself, or failed to.
+// clientConn is a connection whose first frame has come, or will not.
 type clientConn struct {
 	conn  net.Conn
 	in    *bufio.Reader
@@ -179,8 +178,19 @@ type clientConn struct {
 	err   error // of reading the hello
 }
 
-// acceptor takes the connections to a listener and has them introduce themselves, at the
-// same time: neither silent ones nor slow ones keep the others out.
+// check fails for a program that is not meant.
+func (c *clientConn) check(ends Ends) error {
+	switch {
+	case c.hello.From != ends.Peer || c.hello.To != ends.Name:
+		return notFrom(ends, c.hello.From, c.hello.To)
+	case c.hello.Responder:
+		return sameRole(ends)
+	}
+	return nil
+}
+
+// acceptor takes the connections to a listener, and reads their first frames at the same time:
+// silent or slow connections do not keep the others out.
 type acceptor struct {
 	listener net.Listener
 	arrived  chan clientConn // those that have
@@ -216,7 +226,7 @@ func acceptClients(listener net.Listener, failed func(err error) (again bool)) *
 	return a
 }
 
-// add has a connection introduce itself.
+// add reads the first frame of a connection.
 func (a *acceptor) add(conn net.Conn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -244,7 +254,7 @@ func (a *acceptor) add(conn net.Conn) {
 	})
 }
 
-// close closes the listener, and the connections that nobody has taken.
+// close closes the listener, and the connections that were not taken.
 func (a *acceptor) close() error {
 	a.mu.Lock()
 	a.closed = true
@@ -295,12 +305,7 @@ func (t *tcp) accept(ctx context.Context, hello []byte) ([]byte, error) {
 
 // answer gives our bundle to the requester, and to another program our name only.
 func (t *tcp) answer(c clientConn, hello []byte) (err error) {
-	switch {
-	case c.hello.From != t.ends.Peer || c.hello.To != t.ends.Name:
-		err = notFrom(t.ends, c.hello.From, c.hello.To)
-	case c.hello.Responder:
-		err = sameRole(t.ends)
-	default:
+	if err = c.check(t.ends); err == nil {
 		// The connection is taken for good only with what Peer can decode.
 		var b *descriptor.Bundle
 		if b, err = descriptor.DecodeBundle(c.hello.Body); err == nil && (b.From != t.ends.Peer || b.To != t.ends.Name) {

@@ -18,13 +18,13 @@ var (
 	ErrInvalid = errs.ErrInvalid
 	// ErrClosed: the Peer has been closed.
 	ErrClosed = errs.ErrClosed
-	// ErrInUse: the Peer has exchanged already, or another program of the same name
-	// uses the place where this one is to be found.
+	// ErrInUse: the Peer has exchanged already, or another program of the same name uses the
+	// same folder or port.
 	ErrInUse = errs.ErrInUse
 	// ErrFlushed: the context stopped before what was waited for came.
 	ErrFlushed = errs.ErrFlushed
-	// ErrWrongPeer: another program answered than the one that this one is for, or it
-	// does not offer what this one expects.
+	// ErrWrongPeer: another program than the peer answered, or the peer does not offer what
+	// this program expects.
 	ErrWrongPeer = errors.New("the programs do not belong together")
 	// ErrRejected: the server has rejected this client; the text has its reason.
 	ErrRejected = errs.ErrRejected
@@ -37,10 +37,10 @@ type Role int
 
 // The roles. A pair has one of each.
 const (
-	// Requester: it looks for the other, and reports at its end how it ended.
+	// Requester: it looks for the other, and reports at its end how it has ended.
 	Requester Role = iota
-	// Responder: it waits to be found; over TCP it listens. It is notified of the end
-	// of the other (Peer.Done).
+	// Responder: it waits for the other; over TCP it listens. Peer.Done tells it how the
+	// other has ended.
 	Responder
 )
 
@@ -55,7 +55,7 @@ func (r Role) String() string {
 	return fmt.Sprintf("Role(%d)", int(r))
 }
 
-// Ends says who exchanges, for a Way.
+// Ends names the two programs, for a Way.
 type Ends struct {
 	Name string // of this program; letters, digits, and . _ - +
 	Peer string // of the other one, likewise
@@ -66,12 +66,11 @@ type Ends struct {
 }
 
 // Way carries bytes between the programs of a pair: before RDMA can begin, both give
-// each other theirs, and at the end the requester reports how it ended. A Way is for
+// each other theirs, and at the end the requester reports how it has ended. A Way is for
 // one exchange; Peer calls its methods in the order in which they stand here.
 //
-// What arrives is hostile: a Way bounds what it reads, and takes nothing for more than
-// bytes. Peer decodes them strictly, and checks that they are from the right program
-// and for this one.
+// What arrives may be hostile: a Way bounds what it reads, and does not interpret it. Peer
+// decodes it strictly, and checks that it is from the peer and for this program.
 type Way interface {
 	// Exchange gives ours to the peer, waits for what the peer gives, and returns it.
 	// It is called once, on a goroutine of its own. When ctx ends, it returns soon,
@@ -98,7 +97,7 @@ type connector interface {
 	meet(ctx context.Context, x *exchange, offer Offer) error
 }
 
-// checker is a Way that finds before the exchange what is wrong.
+// checker is a Way that New asks whether it can be used.
 type checker interface{ check(ends Ends) error }
 
 // Ways are the forms that Parse understands.

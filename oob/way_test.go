@@ -70,8 +70,8 @@ func bundleOf(t testing.TB, ends Ends, connections int) []byte {
 	return desc
 }
 
-// binary takes off the armor.
-func binary(t testing.TB, desc []byte) []byte {
+// unarmored takes off the armor.
+func unarmored(t testing.TB, desc []byte) []byte {
 	t.Helper()
 	b, err := descriptor.DecodeBundle(desc)
 	require.NoError(t, err)
@@ -101,7 +101,7 @@ func swap(t *testing.T, a, b Way, connections int) {
 	done := make(chan error, 1)
 	go func() {
 		got, err := b.Exchange(patient(t), responderEnds(), theirs)
-		if err == nil && !bytes.Equal(ours, binary(t, got)) {
+		if err == nil && !bytes.Equal(ours, unarmored(t, got)) {
 			err = errors.New("the responder got something else")
 		}
 		done <- err
@@ -109,7 +109,7 @@ func swap(t *testing.T, a, b Way, connections int) {
 	got, err := a.Exchange(patient(t), requesterEnds(), ours)
 	require.NoError(t, err)
 	require.NoError(t, <-done)
-	assert.Equal(t, theirs, binary(t, got))
+	assert.Equal(t, theirs, unarmored(t, got))
 }
 
 func filesWay(t *testing.T, local, remote, resource string) Way {
@@ -859,7 +859,7 @@ func TestRequesterWithoutConnectionsEndsFirst(t *testing.T) {
 
 	got, err := b.Exchange(patient(t), responderEnds(), bundleOf(t, responderEnds(), 0))
 	require.NoError(t, err)
-	assert.Equal(t, bundleOf(t, requesterEnds(), 0), binary(t, got))
+	assert.Equal(t, bundleOf(t, requesterEnds(), 0), unarmored(t, got))
 	require.NoError(t, b.Done(patient(t)))
 	require.NoError(t, b.Close(true))
 	assertEmpty(t, folder)

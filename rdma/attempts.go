@@ -60,9 +60,9 @@ func (a *attempts) begin() netip.Addr {
 // repeat has begin return the same address again.
 func (a *attempts) repeat() { a.next-- }
 
-// failed notes how an attempt has failed. It reports false if there is to be no other.
-func (a *attempts) failed(err error) bool {
-	again := worthRetrying(err)
+// failed notes how an attempt has failed, and whether the same address is to be tried again. It
+// reports false if there is to be no other attempt.
+func (a *attempts) failed(err error, again bool) bool {
 	// What is worth retrying says more than that another address is out of reach. A
 	// rejection ends the attempts, so it is the reason.
 	if a.last == nil || again || !worthRetrying(a.last) || errors.Is(err, ErrRejected) {

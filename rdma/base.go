@@ -39,7 +39,7 @@ type base struct {
 	unsubscribe func()
 
 	run     uint64 // counts the runs
-	awaited int    // connections, and calls of HoldStarting, that keep the context in Starting
+	awaited int    // connections, and listeners, that keep the context in Starting
 
 	reports   fifo.Queue[report]
 	deadlines deadlines
@@ -127,7 +127,6 @@ type report struct {
 	state   ConnectionState
 	err     error
 	request *ConnectRequest
-	held    bool // it is for the function of DialConfig.Held
 }
 
 // init makes what the two kinds of context have in common.

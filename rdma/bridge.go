@@ -45,20 +45,22 @@ func (conn *Connection) QP() verbs.QP {
 	return conn.view().qp
 }
 
-// Established makes a connection of Bridge Ready, or one that is held (DialConfig.Held). The
-// queue pair of the former has to be in the state Ready to Send, the latter announced:
-// otherwise it fails with ErrNotReady, and may be called again.
+// Established makes a connection of Bridge Ready, or one that was dialled with
+// DialConfig.OnResponse. The queue pair of the former has to be in the state Ready to Send,
+// and the peer of the latter must have accepted: otherwise Established fails with ErrNotReady,
+// and may be called again.
 func (conn *Connection) Established() error {
 	const op = "establish a connection"
 	if err := conn.owned(op); err != nil {
 		return err
 	}
-	if conn.hold != nil {
-		return conn.establishHeld(op)
+	if d, ok := conn.establishment.(*dial); ok && d.responded && conn.state == Connecting {
+		d.establish()
+		return nil
 	}
 	b, ok := conn.establishment.(*bridge)
 	if !ok || conn.state != Connecting {
-		return fmt.Errorf("rdma: %s: %v: %w: it is %v, and only one that Bridge has made can be established, once", op, conn, ErrNotReady, conn.state)
+		return fmt.Errorf("rdma: %s: %v: %w: it is %v; Established is for connections of Bridge, and for those whose DialConfig.OnResponse was called, once", op, conn, ErrNotReady, conn.state)
 	}
 	attr, err := conn.lane.QP().Query()
 	switch {

@@ -23,7 +23,7 @@ type ConnectionState int
 
 // The states of a connection.
 const (
-	Exported   ConnectionState = iota // waits for Connect
+	Exported   ConnectionState = iota // waits for Connect, or for ConnectRequest.Accept
 	Connecting                        // waits for the peer
 	Ready                             // both ends are connected: tasks submitted so far begin
 	Failed                            // Err has the reason; Close makes room for another
@@ -98,9 +98,8 @@ type Connection struct {
 	dialError   atomic.Pointer[error] // see DialError
 	acceptData  []byte                // private data of the peer's acceptance
 	windows     fifo.List[*Window]
-	hold        *hold // a package keeps the connection from the program; nil: none
-	port        int   // of the device, that the queue pair uses
-	pKeyIndex   int   // likewise
+	port        int // of the device, that the queue pair uses
+	pKeyIndex   int // likewise
 	mtu         verbs.MTU
 	maxReads    int
 	readsWait   bool // a read or an atomic was submitted
@@ -187,10 +186,8 @@ func (c *Connections) newConnection(op string, setUp func(*Connection) error) (*
 	conn.signal.conn = conn
 	c.lanes.Add(&conn.signal.send, &conn.signal)
 	conn.publish()
-	if !conn.hidden() {
-		c.usable++
-		c.cutOff = nil // another connection follows
-	}
+	c.usable++
+	c.cutOff = nil // another connection follows
 	if c.State() == pe.Starting {
 		conn.awaited = true
 		c.awaited++
@@ -412,10 +409,6 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 	}
 	if usable && !state.usable() {
 		c.setDeadline(&conn.deadline, time.Time{})
-		if conn.hidden() {
-			c.poke()
-			return
-		}
 		c.usable--
 		if c.set.EndWithLastConnection && c.usable == 0 && state == Failed && !conn.turnedAway() {
 			c.control.Fail(fmt.Errorf("rdma: the last connection has failed: %w", err))
@@ -427,20 +420,23 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 // ready ends the establishment with success.
 func (conn *Connection) ready() {
 	conn.dialError.Store(nil)
-	if conn.hold != nil {
-		conn.heldUp()
-		return
-	}
-	conn.becomeReady()
-}
-
-func (conn *Connection) becomeReady() {
 	if conn.readsWait && conn.maxReads == 0 { // the device would never begin it
 		conn.fail(fmt.Errorf("%w: a read or an atomic was submitted before it was Ready, and one end takes none", ErrNotSupported))
 		return
 	}
+	e, accepted := conn.establishment.(*acceptedEnd)
+	if accepted && e.onEstablished != nil {
+		f := e.onEstablished
+		e.onEstablished = nil
+		if f(conn); conn.state != Connecting {
+			return
+		}
+	}
 	conn.peerAlive = true
 	conn.enter(Ready, nil)
+	if accepted {
+		e.listener.connected(1)
+	}
 	conn.lane.Admit()
 	conn.startKeepalive(time.Now())
 }
@@ -502,7 +498,7 @@ func (conn *Connection) close() {
 	if was == Closed {
 		return
 	}
-	if _, bridged := conn.establishment.(*bridge); conn.mtu == 0 && !bridged {
+	if _, bridged := conn.establishment.(*bridge); was == Exported || conn.mtu == 0 && !bridged {
 		conn.lastReceive = true // its queue pair never took any
 	}
 	if conn.peerLeft && was != Failed {
@@ -716,7 +712,7 @@ func (conn *Connection) destroy() int {
 		c.cutOff = fmt.Errorf("rdma: %v ended with requests under way: %w", conn, conn.withoutName(conn.err))
 	}
 	c.changed(conn, Closed, reason)
-	if c.set.EndWithLastConnection && c.usable == 0 && c.phase == phaseUp && !conn.hidden() && !conn.turnedAway() {
+	if c.set.EndWithLastConnection && c.usable == 0 && c.phase == phaseUp && !conn.turnedAway() {
 		c.endsWithLast = true
 	}
 	return n

@@ -211,7 +211,7 @@ func (e *cmEnd) event(ev *verbs.CMEvent) {
 	conn := e.conn
 	switch ev.Type {
 	case verbs.CMDisconnected:
-		if conn.establishing() && conn.lane.IsUp() {
+		if conn.state == Connecting && conn.lane.IsUp() {
 			conn.ready() // it was, for a moment
 		}
 		conn.ctx.peerLeft(conn)

@@ -62,12 +62,12 @@ func New(dev verbs.Device, cfg Config) (*Connections, error) {
 func (c *Connections) Config() Config { return c.config() }
 
 // List returns the connections that are not Closed, Failed ones included,
-// oldest first, without those that a package holds (DialConfig.Held). It allocates.
+// oldest first. It allocates.
 func (c *Connections) List() []*Connection {
 	c.control.Check("list the connections")
 	var list []*Connection
 	for _, conn := range c.slots {
-		if conn != nil && conn.state != Closed && !conn.hidden() {
+		if conn != nil && conn.state != Closed {
 			list = append(list, conn)
 		}
 	}
@@ -115,7 +115,7 @@ func (c *Connections) connectionOf(qpn uint32) *Connection {
 
 // changed notes that the program is to be told of a connection.
 func (c *Connections) changed(conn *Connection, state ConnectionState, err error) {
-	c.reports.Push(report{conn: conn, state: state, err: err, held: conn.hidden()})
+	c.reports.Push(report{conn: conn, state: state, err: err})
 	event := c.set.Log.Debug()
 	if state == Failed {
 		event = c.set.Log.Warn().Err(err)
@@ -182,10 +182,6 @@ func (c *Connections) resume() int {
 
 // notify implements service.
 func (c *Connections) notify(r report) {
-	if r.held {
-		r.conn.hold.changed(r.conn, r.state, r.err)
-		return
-	}
 	if c.onConnection != nil {
 		c.onConnection(r.conn, r.state, r.err)
 	}
@@ -194,7 +190,7 @@ func (c *Connections) notify(r report) {
 			w.f(r.conn, r.state, r.err)
 		}
 	}
-	if r.state == Failed && r.conn.closedOnFailure {
+	if r.state == Failed && (r.conn.closedOnFailure || r.conn.turnedAway()) {
 		r.conn.close()
 	}
 }
@@ -323,8 +319,9 @@ func (c *Connections) received(r *receive, conn *Connection, wc *verbs.WC) {
 	}
 	if conn != nil {
 		conn.peerAlive = true
-		if conn.state == Connecting || conn.hidden() {
-			if !conn.messageBeforeReady() {
+		if conn.state == Connecting {
+			conn.establishment.received()
+			if !conn.state.usable() {
 				c.recvWaiting.Push(&r.place) // for a message of another connection
 				return
 			}

@@ -32,16 +32,16 @@ type DialConfig struct {
 	// addresses of this machine, the one that the system has noted for the listener. Only
 	// software devices have others.
 	UDPPort uint16
-	// Held is for packages that build on contexts, and exchange something with the peer
-	// over a connection before the program has it. It gets what OnConnection and
-	// WatchConnections would: Connecting, and Ready when the connection manager is done,
-	// while the connection stays Connecting, for at most Timeout. Connection.WriteHeld
-	// writes then. Connection.Announce hands the connection over to the program, whose
-	// functions get what follows, and Connection.Established makes it Ready, and so does a
-	// message of the peer after Announce. A message before Announce fails the connection,
-	// and nobody gets it. Until Announce, Connections does not list the connection, and
-	// Config.EndWithLastConnection does not count it. Nil: the connection is not held.
-	Held func(conn *Connection, state ConnectionState, err error)
+	// OnResponse is called when the peer has accepted: Connection.AcceptData is what its
+	// program has sent. The program calls Connection.Established, which makes the connection
+	// Ready, or Close, at once or later. It runs on the engine's goroutine, inside Progress.
+	// Nil: the connection is Ready as soon as the peer has accepted.
+	OnResponse func(conn *Connection)
+	// OnReject is called when the peer's program has rejected, with what it has sent. With
+	// nil as the result the dial tries again, as where nobody listens; otherwise the
+	// connection fails with the error. It runs as OnResponse does. Nil: the connection fails
+	// with a *verbs.CMError.
+	OnReject func(data []byte) error
 }
 
 // Dial makes a connection with a peer that listens on an address, by a connection
@@ -78,7 +78,6 @@ func (c *Connections) Dial(addr string, cfg DialConfig) (*Connection, error) {
 		}
 		d = newDial(conn, addr, port, cfg)
 		conn.establishment = d
-		conn.hold = newHold(cfg.Held)
 		return conn.initialize(c.set.Port, c.set.PKeyIndex)
 	})
 	if err != nil {
@@ -94,12 +93,13 @@ type dial struct {
 	cmEnd
 	attempts
 	pacedDial
-	addr   string // as the program gave it
-	port   uint16
-	target netip.AddrPort // of the attempt
-	mtu    verbs.MTU      // the most to ask for; zero: the port's
-	cfg    DialConfig
-	cancel context.CancelFunc
+	addr      string // as the program gave it
+	port      uint16
+	target    netip.AddrPort // of the attempt
+	mtu       verbs.MTU      // the most to ask for; zero: the port's
+	cfg       DialConfig
+	cancel    context.CancelFunc
+	responded bool // the peer has accepted, and OnResponse was called
 	// wayKnown: the connection manager has named the port that the attempt goes by.
 	wayKnown bool
 }
@@ -185,8 +185,12 @@ func (d *dial) send() {
 // event implements idOwner.
 func (d *dial) event(ev *verbs.CMEvent) {
 	conn := d.conn
-	if !conn.establishing() {
+	if conn.state != Connecting {
 		d.cmEnd.event(ev)
+		return
+	}
+	if d.responded && ev.Type == verbs.CMDisconnected {
+		conn.ctx.peerLeft(conn)
 		return
 	}
 	if conn.transition.running {
@@ -224,17 +228,33 @@ func (d *dial) event(ev *verbs.CMEvent) {
 // connected answers the peer's response, when the queue pair is up.
 func (d *dial) connected(ev *verbs.CMEvent, err error) {
 	conn := d.conn
-	if err == nil {
-		err = d.id.Establish()
-	}
 	switch {
-	case err == nil:
-		conn.addrs = [2]netip.AddrPort{d.id.LocalAddr(), d.id.RemoteAddr()}
-		conn.acceptData = ev.Param.PrivateData
-		conn.ctx.manager.endTurn(d)
-		conn.ready()
-	case !errors.Is(err, verbs.ErrState): // else the peer has withdrawn, which the next event says
+	case errors.Is(err, verbs.ErrState): // the peer has withdrawn, which the next event says
+		return
+	case err != nil:
 		conn.fail(conn.deviceError(err))
+		return
+	}
+	conn.addrs = [2]netip.AddrPort{d.id.LocalAddr(), d.id.RemoteAddr()}
+	conn.acceptData = ev.Param.PrivateData
+	conn.ctx.manager.endTurn(d)
+	if d.cfg.OnResponse == nil {
+		d.establish()
+		return
+	}
+	d.responded = true
+	conn.publish()
+	d.cfg.OnResponse(conn)
+}
+
+// establish confirms the peer's response.
+func (d *dial) establish() {
+	d.responded = false
+	switch err := d.id.Establish(); {
+	case err == nil:
+		d.conn.ready()
+	case !errors.Is(err, verbs.ErrState): // else the peer has withdrawn, which the next event says
+		d.conn.fail(d.conn.deviceError(err))
 	}
 }
 
@@ -271,9 +291,20 @@ func (d *dial) failed(err error) {
 	conn := d.conn
 	conn.ctx.manager.endTurn(d)
 	conn.ctx.manager.closeID(d.id)
-	d.id, d.wayKnown = nil, false
-	smaller := d.takeMTU(err)
-	if !smaller && !d.attempts.failed(err) {
+	d.id, d.wayKnown, d.responded = nil, false, false
+	smaller, again := d.takeMTU(err), worthRetrying(err)
+	var failure *verbs.CMError
+	if d.cfg.OnReject != nil && errors.As(err, &failure) && failure.Reason == verbs.CMRejectConsumer {
+		if why := d.cfg.OnReject(failure.PrivateData); why != nil {
+			conn.fail(why)
+			return
+		}
+		again = true
+	}
+	if conn.state != Connecting { // OnReject has closed it
+		return
+	}
+	if !smaller && !d.attempts.failed(err, again) {
 		conn.fail(d.last)
 		return
 	}
@@ -379,8 +410,13 @@ func (d *dial) schedule() {
 	d.conn.ctx.setDeadline(&d.conn.deadline, at)
 }
 
-// received implements establishment: a message cannot come before the response.
-func (d *dial) received() {}
+// received implements establishment: the peer may send when this end has confirmed its response,
+// and not before.
+func (d *dial) received() {
+	if d.responded {
+		d.conn.fail(fmt.Errorf("%w: the peer has sent a message before this program had agreed to the connection", ErrMismatch))
+	}
+}
 
 // ended implements establishment.
 func (d *dial) ended() {

@@ -27,6 +27,11 @@ type ListenConfig struct {
 	// Backlog is how many requests may be unanswered; those beyond it are dropped, and
 	// peers repeat them. Zero: 1,024.
 	Backlog int
+	// Await is how many connections of the listener must have been Ready before a context that
+	// is Starting becomes Running: a context waits by itself only for the connections that
+	// exist. The wait also ends with the listener. Zero: none. A listener that is made in
+	// Running ignores it.
+	Await int
 }
 
 // Listener takes connections of peers that dial an address (rdma_listen(3)). It belongs to
@@ -37,6 +42,7 @@ type Listener struct {
 	listener verbs.CMListener // nil: closed
 	addr     netip.AddrPort
 	requests map[*ConnectRequest]struct{} // not answered
+	awaits   int                          // connections that keep the context in Starting
 }
 
 // Listen takes connections of peers that dial an address of the device, by a connection
@@ -53,10 +59,10 @@ type Listener struct {
 // A context of UD answers peers that ask for its endpoint (ResolvePeer), instead: at once, or
 // with ConnectRequest.Answer where there is OnRequest. Its ports are those of RDMA_PS_UDP.
 //
-// It is legal in Starting and Running. A context in Starting does not wait for peers. It
-// fails with ErrInvalid for an address that is not the device's or not an address, with
-// verbs.ErrInUse where another program listens on the port, and with ErrNotSupported on a
-// device without a connection manager.
+// It is legal in Starting and Running. A context in Starting waits for peers only where
+// ListenConfig.Await says so. Listen fails with ErrInvalid for an address that is not the
+// device's or not an address, with verbs.ErrInUse where another program listens on the port,
+// and with ErrNotSupported on a device without a connection manager.
 func (c *base) Listen(addr string, cfg ListenConfig) (*Listener, error) {
 	const op = "listen"
 	if err := c.control.Owned(op); err != nil {
@@ -93,8 +99,11 @@ func (c *base) listen(text string, cfg ListenConfig) (*Listener, error) {
 	if len(cfg.PrivateData) > most {
 		return nil, fmt.Errorf("%w: %d bytes of private data; an answer takes %d", ErrRange, len(cfg.PrivateData), most)
 	}
-	if cfg.Backlog < 0 {
+	switch {
+	case cfg.Backlog < 0:
 		return nil, fmt.Errorf("%w: ListenConfig.Backlog is %d", ErrRange, cfg.Backlog)
+	case cfg.Await < 0 || cfg.Await > 0 && c.set.Transport == verbs.UD:
+		return nil, fmt.Errorf("%w: ListenConfig.Await is %d; it is the number of connections to wait for", ErrRange, cfg.Await)
 	}
 	if err := c.manager.open(); err != nil {
 		return nil, err
@@ -106,6 +115,10 @@ func (c *base) listen(text string, cfg ListenConfig) (*Listener, error) {
 	}
 	l.addr = l.listener.Addr()
 	c.manager.listeners[l.listener] = l
+	if cfg.Await > 0 && c.State() == pe.Starting {
+		l.awaits = cfg.Await
+		c.awaited++
+	}
 	return l, nil
 }
 
@@ -156,6 +169,7 @@ func (l *Listener) close() error {
 	}
 	listener := l.listener
 	l.listener = nil
+	l.connected(l.awaits)
 	delete(l.ctx.manager.listeners, listener)
 	for q := range l.requests {
 		_ = q.Reject(nil) // it may have expired
@@ -170,6 +184,17 @@ func (l *Listener) close() error {
 // errNotByAddress refuses addresses for UC: librdmacm does not make such connections.
 var errNotByAddress = fmt.Errorf("%w: connections of UC are not made by address; exchange descriptors instead, with Export and Connect", ErrNotSupported)
 
+// connected counts connections that have become Ready, or are no longer waited for.
+func (l *Listener) connected(n int) {
+	if l.awaits == 0 {
+		return
+	}
+	if l.awaits -= min(n, l.awaits); l.awaits == 0 {
+		l.ctx.awaited--
+		l.ctx.poke()
+	}
+}
+
 var errListenerClosed = errors.New("its listener was closed")
 
 // The most private data of each message, in bytes (IBTA 12.6, annex A11).
@@ -183,7 +208,8 @@ const (
 // It belongs to the goroutine that drives the engine.
 type ConnectRequest struct {
 	listener *Listener
-	id       verbs.CMID // nil: answered, or over
+	id       verbs.CMID   // nil: answered, or over
+	prepared *acceptedEnd // nil: Prepare was not called
 	param    verbs.CMParam
 	local    netip.AddrPort
 	remote   netip.AddrPort
@@ -227,8 +253,65 @@ func (q *ConnectRequest) Err() error { return q.err }
 type AcceptConfig struct {
 	// PrivateData goes to the peer's program: at most 196 bytes.
 	PrivateData []byte
-	// Held is that of DialConfig.
-	Held func(conn *Connection, state ConnectionState, err error)
+	// OnEstablished is called when the peer has confirmed the acceptance: before the
+	// connection is Ready, and before any message. It runs on the engine's goroutine, inside
+	// Progress. Until then the program need not know the connection: where it fails, it is
+	// closed, after the callbacks that report it, and does not count as the context's last.
+	// Nil: the connection is Ready at once.
+	OnEstablished func(conn *Connection)
+}
+
+// Prepare makes the connection before the request is accepted, as a program of rdma_cm(7) makes
+// the queue pair, so that the program may still reject. The connection is Exported, and nothing
+// is reported of it, until Accept returns it. Reject closes it, and so does whatever else ends
+// the request: then Closed is all that is reported. Prepare is legal where Accept is, and fails
+// as Accept does.
+func (q *ConnectRequest) Prepare() (*Connection, error) { return q.prepare(false) }
+
+func (q *ConnectRequest) prepare(closedOnFailure bool) (*Connection, error) {
+	if err := q.open("accept"); err != nil {
+		return nil, err
+	}
+	if q.prepared != nil {
+		return q.prepared.conn, nil
+	}
+	c, ok := q.listener.ctx.service.(*Connections)
+	if !ok {
+		return nil, fmt.Errorf("rdma: accept the %v: %w: the context has an endpoint; Answer it", q, ErrNotSupported)
+	}
+	end := &acceptedEnd{listener: q.listener}
+	conn, err := c.newConnection(fmt.Sprintf("accept the %v", q), func(conn *Connection) (err error) {
+		end.cmEnd = cmEnd{conn: conn, id: q.id}
+		conn.establishment, conn.closedOnFailure = end, closedOnFailure
+		init, _, err := q.id.Attr(verbs.QPInitialized)
+		if err != nil {
+			return err
+		}
+		port, _ := q.id.PortGID()
+		if err := conn.initialize(port, init.PKeyIndex); err != nil {
+			return err
+		}
+		end.attr, err = end.attributes()
+		return err
+	})
+	if errors.Is(err, verbs.ErrState) { // the peer has given up, which is reported in a moment
+		err = fmt.Errorf("%w: %w", ErrNotReady, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	end.id = nil // the request has it, until Accept
+	conn.addrs = [2]netip.AddrPort{q.LocalAddr(), q.RemoteAddr()}
+	conn.publish()
+	q.prepared = end
+	return conn, nil
+}
+
+// abandon closes the connection of a request that is not accepted.
+func (q *ConnectRequest) abandon() {
+	if q.prepared != nil {
+		q.prepared.conn.close()
+	}
 }
 
 // Accept accepts the request, and does not wait. The connection is Connecting, and Ready as
@@ -247,43 +330,23 @@ func (q *ConnectRequest) accept(cfg AcceptConfig, closedOnFailure bool) (*Connec
 	if len(cfg.PrivateData) > maxAcceptData {
 		return nil, fmt.Errorf("rdma: accept the %v: %w: %d bytes of private data; at most %d are possible", q, ErrRange, len(cfg.PrivateData), maxAcceptData)
 	}
-	c, ok := q.listener.ctx.service.(*Connections)
-	if !ok {
-		return nil, fmt.Errorf("rdma: accept the %v: %w: the context has an endpoint; Answer it", q, ErrNotSupported)
-	}
-	id := q.id
-	var end *acceptedEnd
-	var attr verbs.QPAttr
-	conn, err := c.newConnection(fmt.Sprintf("accept the %v", q), func(conn *Connection) (err error) {
-		end = &acceptedEnd{cmEnd: cmEnd{conn: conn, id: id}}
-		conn.establishment, conn.closedOnFailure = end, closedOnFailure
-		conn.hold = newHold(cfg.Held)
-		init, _, err := id.Attr(verbs.QPInitialized)
-		if err != nil {
-			return err
-		}
-		port, _ := id.PortGID()
-		if err := conn.initialize(port, init.PKeyIndex); err != nil {
-			return err
-		}
-		attr, err = end.attributes()
-		return err
-	})
-	if errors.Is(err, verbs.ErrState) { // the peer has given up, which is reported in a moment
-		err = fmt.Errorf("%w: %w", ErrNotReady, err)
-	}
+	conn, err := q.prepare(closedOnFailure)
 	if err != nil {
 		return nil, err
 	}
-	conn.addrs = [2]netip.AddrPort{q.LocalAddr(), q.RemoteAddr()}
+	if conn.state != Exported {
+		return nil, fmt.Errorf("rdma: accept the %v: %w: %v is %v", q, ErrNotReady, conn, conn.state)
+	}
+	c, end := conn.ctx, q.prepared
+	end.id, end.accepted, end.onEstablished = q.id, true, cfg.OnEstablished
+	c.manager.ids[q.id] = end
 	q.over(nil)
-	c.manager.ids[id] = end
 	conn.enter(Connecting, nil)
 	if limit := c.set.ConnectTimeout; limit > 0 {
 		c.setDeadline(&conn.deadline, time.Now().Add(limit))
 	}
 	privateData := slices.Clone(cfg.PrivateData)
-	conn.connectLane(attr, func(err error) { end.accept(q, privateData, err) })
+	conn.connectLane(end.attr, func(err error) { end.accept(q, privateData, err) })
 	return conn, nil
 }
 
@@ -315,6 +378,7 @@ func (q *ConnectRequest) Reject(privateData []byte) error {
 	}
 	id := q.id
 	q.over(nil)
+	q.abandon()
 	err := id.Reject(privateData)
 	q.listener.ctx.manager.closeID(id)
 	if err != nil {
@@ -358,20 +422,26 @@ func (q *ConnectRequest) event(e *verbs.CMEvent) {
 	}
 	id := q.id
 	q.over(err)
+	q.abandon()
 	q.listener.ctx.manager.closeID(id)
 }
 
 // acceptedEnd is the establishment of a connection that a Listener took.
 type acceptedEnd struct {
 	cmEnd
-	answered bool // the acceptance was sent
+	listener *Listener
+	attr     verbs.QPAttr // to bring the queue pair up with
+	accepted bool         // the program has accepted
+	// onEstablished is AcceptConfig.OnEstablished, until it has been called.
+	onEstablished func(conn *Connection)
+	answered      bool // the acceptance was sent
 }
 
-// turnedAway reports whether the connection has ended before the peer was told that it is
-// accepted, and without the program: the context has no part in its end.
+// turnedAway reports whether the connection has ended before the program had to know of it, or
+// had accepted it and told the peer: it does not count as the context's last.
 func (conn *Connection) turnedAway() bool {
 	e, ok := conn.establishment.(*acceptedEnd)
-	return ok && conn.closedOnFailure && !e.answered
+	return ok && (e.onEstablished != nil || !e.answered && (conn.closedOnFailure || !e.accepted))
 }
 
 // event implements idOwner.

@@ -139,7 +139,7 @@ func (r *resolution) event(ev *verbs.CMEvent) {
 func (r *resolution) failed(err error) {
 	r.ctx.manager.closeID(r.id)
 	r.id = nil
-	if !r.attempts.failed(err) {
+	if !r.attempts.failed(err, worthRetrying(err)) {
 		r.end(nil, nil, r.last)
 		return
 	}

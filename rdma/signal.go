@@ -18,10 +18,9 @@ const (
 	signalKeepalive
 	signalGoodbye
 	signalLast // an empty write behind all tasks: when it has completed, so have they
-	signalHeld // a write of WriteHeld
 )
 
-var purposes = [...]string{"", "ready signal", "keepalive", "goodbye", "last write", "write"}
+var purposes = [...]string{"", "ready signal", "keepalive", "goodbye", "last write"}
 
 // String names the purpose in errors.
 func (p purpose) String() string { return purposes[p] }
@@ -60,25 +59,10 @@ func (s *signalRequest) post(p purpose, value uint64) {
 	c.poke()
 }
 
-// write submits the request as a write of WriteHeld.
-func (s *signalRequest) write(src verbs.SGE, addr uint64, rkey uint32) {
-	s.purpose = signalHeld
-	s.send.WR = verbs.SendWR{ID: s.send.WR.ID, Op: verbs.OpWrite, Flags: verbs.FlagSignaled,
-		SGL: append(s.send.WR.SGL[:0], src), RemoteAddr: addr, RKey: rkey}
-	s.conn.lane.Push(&s.send)
-	s.conn.ctx.poke()
-}
-
 // Completed implements lane.Completer.
 func (s *signalRequest) Completed(status verbs.Status, vendor uint32) {
 	conn, p := s.conn, s.purpose
 	s.purpose = signalNone
-	if p == signalHeld {
-		conn.heldWritten(status, vendor)
-		if conn.state != Closed {
-			return
-		}
-	}
 	if conn.state == Closed {
 		if s.goodbye && status == verbs.StatusSuccess {
 			s.goodbye = false

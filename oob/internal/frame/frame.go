@@ -1,6 +1,6 @@
-// Package frame is the form in which ways carry what programs give each other: a
-// bundle (package descriptor) with the names of the two programs, and in its data the
-// state of the exchange around bytes that are not looked into.
+// Package frame encodes what ways carry: a bundle (package descriptor) with the names of the
+// two programs, whose data has the state of the exchange, and the bytes that a program gives to
+// the other.
 package frame
 
 import (
@@ -31,12 +31,12 @@ func OutcomeOf(ok bool) Outcome {
 // MaxToken is how long Run and Seen may be, in bytes.
 const MaxToken = 64
 
-// Frame is what a program says at one time.
+// Frame is one message of a program.
 type Frame struct {
 	From, To  string // the names of the programs
 	Responder bool   // what it is in its pair
-	// Run distinguishes runs of a program, and Seen is that of the peer, as far as it
-	// is known: what has seen our run is not left over from an earlier one.
+	// Run distinguishes runs of a program, and Seen is that of the peer, once it is known. A
+	// frame whose Seen is our Run is not left over from an earlier run.
 	Run, Seen string
 	Outcome   Outcome
 	Body      []byte // what it gives to the peer; empty: nothing

@@ -19,7 +19,7 @@
 //	stdio        printed on standard output, pasted on standard input
 //
 // With -cm, -lp, -sa and -sat, as in DOCA's samples, the connections are made by address,
-// and everything else goes over them: -cm is short for -oob cm::13579, or, with -sa, for
+// and the messages for that carry everything else: -cm is short for -oob cm::13579, or, with -sa, for
 // -oob cm:ADDR:13579.
 //
 // With -ld, -re and -m they go to and come from files, one descriptor each, as

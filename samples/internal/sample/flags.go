@@ -239,7 +239,7 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 	}
 	switch {
 	case way.serves:
-		s.clients, err = oob.Listen(opened.String(), oob.Config{Name: p.Name, Peer: p.Peer, Expect: p.Memory.expects(), Log: s.Log})
+		s.clients, err = oob.Listen(opened.String(), oob.Config{Name: p.Name, Peer: p.Peer, Expect: p.Memory.expects(), Await: s.Connections, Log: s.Log})
 	case way.cm && p.MaxConnections > 1:
 		s.Connections = 1
 		s.Peer, err = s.peer(opened, oob.Requester)

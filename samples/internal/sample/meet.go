@@ -17,7 +17,7 @@ func (s *Session) Meet(ctx context.Context, r *rdma.Connections, f func(a *oob.A
 		s.Peer.Exchange(ctx, r, oob.Offer{Connections: s.Connections}, f)
 		return
 	}
-	release, all := r.HoldStarting(), &oob.Answer{}
+	all := &oob.Answer{}
 	err := s.clients.Serve(r, oob.Offer{}, func(_ string, a *oob.Answer) error {
 		if len(all.Connections) == s.Connections {
 			return fmt.Errorf("all %d clients are here", s.Connections)
@@ -25,7 +25,6 @@ func (s *Session) Meet(ctx context.Context, r *rdma.Connections, f func(a *oob.A
 		all.Connections = append(all.Connections, a.Connections...)
 		if len(all.Connections) == s.Connections {
 			f(all, nil)
-			release()
 		}
 		return nil
 	})

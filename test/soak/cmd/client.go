@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -42,6 +41,25 @@ const clientPlaces = 3
 type about struct {
 	Steady, Rude bool
 	Index        int // of the connection
+}
+
+// encode makes two bytes: the private data of the connection manager has room for few.
+func (a about) encode() []byte {
+	b := []byte{0, byte(a.Index)}
+	if a.Steady {
+		b[0] |= 1
+	}
+	if a.Rude {
+		b[0] |= 2
+	}
+	return b
+}
+
+func decodeAbout(b []byte) (about, error) {
+	if len(b) != 2 || b[0] > 3 {
+		return about{}, fmt.Errorf("%x does not describe a session", b)
+	}
+	return about{Steady: b[0]&1 != 0, Rude: b[0]&2 != 0, Index: int(b[1])}, nil
 }
 
 func runClient(cfg clientConfig, w *wire) error {
@@ -278,10 +296,6 @@ func (c *client) session(e *end) error {
 
 // exchange makes one connection.
 func (c *client) exchange(e *end, name string, about about, budget int, over func(*link)) (*oob.Peer, error) {
-	data, err := json.Marshal(about)
-	if err != nil {
-		return nil, err
-	}
 	way := "tcp:" + c.cfg.Place.TCP
 	if c.cfg.ByCM {
 		way = "cm:" + c.cfg.Place.CM
@@ -290,7 +304,7 @@ func (c *client) exchange(e *end, name string, about about, budget int, over fun
 	if err != nil {
 		return nil, err
 	}
-	offer := oob.Offer{Maps: []*mmap.Map{e.mem}, Data: data}
+	offer := oob.Offer{Maps: []*mmap.Map{e.mem}, Data: about.encode()}
 	e.do(func() {
 		peer.Exchange(context.Background(), e.ctx, offer, func(a *oob.Answer, err error) {
 			var l *link

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -142,7 +141,7 @@ func (s *server) admit(e *end, name string, a *oob.Answer) error {
 	var about about
 	client, session, err := parseSession(name)
 	if err == nil {
-		err = json.Unmarshal(a.Data, &about)
+		about, err = decodeAbout(a.Data)
 	}
 	if err != nil {
 		return err

@@ -240,3 +240,15 @@ func TestHeld(t *testing.T) {
 	close(stop)
 	require.NoError(t, f.Close())
 }
+
+func TestAbout(t *testing.T) {
+	for _, a := range []about{{}, {Steady: true}, {Rude: true, Index: 255}, {Steady: true, Rude: true, Index: 1}} {
+		got, err := decodeAbout(a.encode())
+		require.NoError(t, err)
+		assert.Equal(t, a, got)
+	}
+	for _, b := range [][]byte{nil, {0}, {4, 0}, {0, 0, 0}} {
+		_, err := decodeAbout(b)
+		require.Error(t, err)
+	}
+}

@@ -15,10 +15,8 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// What a responder has written to a requester, its device may have to send again when the
-// requester has confirmed it already: the acknowledgement was lost, and the confirmation was
-// not. The memory has to be there until then.
-func TestCMConfirmedBeforeAcknowledged(t *testing.T) {
+// Where much is lost, the connection manager repeats what an exchange needs.
+func TestCMOnALossyNetwork(t *testing.T) {
 	const times, writes = 2, 10
 	at := "cm:" + freeCM()
 	dev, err := device.Open("soft-lo?loss=0.4&seed=1")

@@ -1,0 +1,350 @@
+package oob
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/syncevent"
+)
+
+// exchange is one exchange under way. It belongs to the engine's goroutine.
+type exchange struct {
+	peer        *Peer
+	r           rdma.Context
+	connections *rdma.Connections // the context, or nil
+	datagrams   *rdma.Datagrams   // likewise
+	call        *call
+	conns       []*rdma.Connection
+	answer      func(*Answer, error)
+	// over is called when the exchange ends, and returns the error that it ends with. Nil: nothing.
+	over func(err error) error
+}
+
+func newExchange(p *Peer, r rdma.Context) *exchange {
+	x := &exchange{peer: p, r: r}
+	x.connections, _ = r.(*rdma.Connections)
+	x.datagrams, _ = r.(*rdma.Datagrams)
+	return x
+}
+
+// meet begins an exchange by a Way that carries bytes.
+func (x *exchange) meet(ctx context.Context, offer Offer) error {
+	ours, err := x.export(offer)
+	if err != nil {
+		return err
+	}
+	p := x.peer
+	p.waitFor(fmt.Sprintf("the descriptors of %s, through %v", p.cfg.Peer, p.way))
+	var theirs []byte
+	x.call.beside(p, ctx, func(ctx context.Context) (err error) {
+		theirs, err = p.way.Exchange(ctx, p.ends, ours)
+		return err
+	}, func(err error) {
+		var a *Answer
+		if err == nil && !x.call.ended {
+			a, err = x.accept(theirs)
+		}
+		x.end(a, err)
+	})
+	return nil
+}
+
+// export makes the bundle of what is offered, with connections.
+func (x *exchange) export(offer Offer) ([]byte, error) {
+	b, err := x.bundle(offer)
+	if err != nil {
+		return nil, err
+	}
+	if x.datagrams != nil {
+		desc, err := x.datagrams.ExportEndpoint()
+		if err != nil {
+			return nil, err
+		}
+		b.Endpoints = [][]byte{desc}
+		return b.Encode()
+	}
+	// All connections are made, or none where that is known before: those that are closed
+	// again are reported to the program.
+	n := offer.connections()
+	if have, most := len(x.connections.List()), x.connections.Config().MaxConnections; n > 1 && have+n > most {
+		return nil, fmt.Errorf("export %d connections of context %q: %w: %d of %d are taken; close some, or raise Config.MaxConnections",
+			n, x.r.Name(), rdma.ErrFull, have, most)
+	}
+	for range n {
+		conn, desc, err := x.connections.Export()
+		if err != nil {
+			return nil, err
+		}
+		x.conns = append(x.conns, conn)
+		b.Connections = append(b.Connections, desc)
+	}
+	return b.Encode()
+}
+
+// connectionsOf is how many connections the exchange makes.
+func (x *exchange) connectionsOf(offer *Offer) int {
+	if x.datagrams != nil {
+		return 0
+	}
+	return offer.connections()
+}
+
+// bundle makes the bundle of what is offered beside connections.
+func (x *exchange) bundle(offer Offer) (*descriptor.Bundle, error) {
+	p := x.peer
+	if s := x.r.State(); s != pe.Starting && s != pe.Running {
+		return nil, &pe.StateError{Op: "exchange descriptors", Object: fmt.Sprintf("context %q", x.r.Name()),
+			State: s, Legal: []pe.State{pe.Starting, pe.Running}}
+	}
+	if err := p.begin(x.r); err != nil {
+		return nil, err
+	}
+	b := &descriptor.Bundle{From: p.cfg.Name, To: p.cfg.Peer, Data: offer.Data}
+	for _, m := range offer.Maps {
+		desc, err := m.ExportPD(x.r.PD())
+		if err != nil {
+			return nil, err
+		}
+		b.Maps = append(b.Maps, desc)
+	}
+	for _, e := range offer.Events {
+		desc, err := e.Export()
+		if err != nil {
+			return nil, err
+		}
+		b.Events = append(b.Events, desc)
+	}
+	return b, nil
+}
+
+// end ends the exchange, once. After an error the program has no handle to the connections: they
+// are closed.
+func (x *exchange) end(a *Answer, err error) {
+	if !x.call.end() {
+		return
+	}
+	if x.over != nil {
+		err = x.over(err)
+	}
+	if err == nil {
+		x.peer.conns = slices.Clone(x.conns) // the program may change its own
+		x.watch(a)
+		x.answer(a, nil)
+		return
+	}
+	err = errors.Join(err, x.closeConnections())
+	x.answer(nil, fmt.Errorf("oob: exchange with %s through %v: %w", x.peer.cfg.Peer, x.peer.way, err))
+}
+
+// closeConnections closes the connections. On the engine's goroutine it does not fail.
+func (x *exchange) closeConnections() (err error) {
+	for _, conn := range x.conns {
+		err = errors.Join(err, conn.Close())
+	}
+	return err
+}
+
+// accept imports what the peer offers, and connects.
+func (x *exchange) accept(theirs []byte) (*Answer, error) {
+	b, err := descriptor.DecodeBundle(theirs)
+	if err != nil {
+		return nil, err
+	}
+	a, err := x.importOffer(b, len(x.conns))
+	if err != nil {
+		return nil, err
+	}
+	return a, x.connect(a, b)
+}
+
+// importOffer imports the maps and the events that the peer offers, if it is the right peer and
+// the offer is what this program needs.
+func (x *exchange) importOffer(b *descriptor.Bundle, connections int) (_ *Answer, err error) {
+	if err := x.peer.checkOffer(b, connections); err != nil {
+		return nil, err
+	}
+	a, dev := &Answer{Data: b.Data}, x.r.Device()
+	defer func() {
+		if err != nil {
+			closeImports(a.Maps, a.Events)
+		}
+	}()
+	for _, desc := range b.Maps {
+		m, err := mmap.Import(dev, desc)
+		if err != nil {
+			return nil, err
+		}
+		a.Maps = append(a.Maps, m)
+	}
+	for _, desc := range b.Events {
+		e, err := syncevent.Import(dev, desc)
+		if err != nil {
+			return nil, err
+		}
+		a.Events = append(a.Events, e)
+	}
+	return a, nil
+}
+
+// checkOffer fails for what another program offers, or this one cannot use.
+func (p *Peer) checkOffer(b *descriptor.Bundle, connections int) error {
+	if b.From != p.cfg.Peer || b.To != p.cfg.Name {
+		return notFrom(p.ends, b.From, b.To)
+	}
+	if n := len(b.Connections); n != connections {
+		return differentNumber(b.From, n, connections)
+	}
+	if e := p.cfg.Expect; e != nil && (len(b.Maps) != e.Maps || len(b.Events) != e.Events) {
+		wrong := ErrWrongPeer
+		if len(b.Maps)+len(b.Events) == e.Maps+e.Events {
+			wrong = fmt.Errorf("%w: a %w", ErrWrongPeer, descriptor.ErrKind)
+		}
+		return fmt.Errorf("%w: %s offers %s, this program needs %s", wrong, p.cfg.Peer,
+			amount(len(b.Maps), len(b.Events)), amount(e.Maps, e.Events))
+	}
+	return nil
+}
+
+// differentNumber is the error of ends that do not agree on their connections.
+func differentNumber(peer string, theirs, ours int) error {
+	return fmt.Errorf("%w: %s offers %d connections, this program %d: give both the same number", ErrWrongPeer, peer, theirs, ours)
+}
+
+// connect connects what was exported to the peer's, or makes the peer that its endpoint
+// is. If that fails, it closes what was imported.
+func (x *exchange) connect(a *Answer, b *descriptor.Bundle) error {
+	err := x.makePeer(a, b.Endpoints)
+	for i, conn := range x.conns {
+		if err == nil {
+			err = conn.Connect(b.Connections[i])
+		}
+	}
+	if err != nil {
+		closeImports(a.Maps, a.Events)
+	}
+	a.Connections = x.conns
+	return err
+}
+
+// makePeer makes the peer in a context of datagrams.
+func (x *exchange) makePeer(a *Answer, endpoints [][]byte) (err error) {
+	switch {
+	case x.datagrams == nil && len(endpoints) > 0:
+		return fmt.Errorf("%w: %s has an endpoint of datagrams, this program connections: make the same kind of context in both", ErrWrongPeer, x.peer.cfg.Peer)
+	case x.datagrams == nil:
+		return nil
+	case len(endpoints) != 1:
+		return fmt.Errorf("%w: %s offers %d endpoints, and a program with datagrams has one", ErrWrongPeer, x.peer.cfg.Peer, len(endpoints))
+	}
+	a.Peer, err = x.datagrams.NewPeer(endpoints[0])
+	return err
+}
+
+// amount says how many maps and events there are.
+func amount(maps, events int) string {
+	switch {
+	case events == 0 && maps == 1:
+		return "a memory map"
+	case events == 0 && maps > 0:
+		return fmt.Sprintf("%d memory maps", maps)
+	case maps == 0 && events == 1:
+		return "a sync event"
+	case maps == 0 && events == 0:
+		return "neither memory maps nor sync events"
+	}
+	return fmt.Sprintf("%d memory maps and %d sync events", maps, events)
+}
+
+// watch follows what the exchange has made, for Waiting, and for a context that is
+// Starting.
+func (x *exchange) watch(a *Answer) {
+	p := x.peer
+	p.mu.Lock()
+	p.met = x.r
+	p.mu.Unlock()
+	connection := "the connection to " + p.cfg.Peer
+	if len(x.conns) > 0 {
+		p.waitFor(connection)
+	} else {
+		p.waited("")
+	}
+	ready := 0
+	x.follow(a, func(_ *rdma.Connection, state rdma.ConnectionState, err error) {
+		switch {
+		case state == rdma.Failed && x.r.State() == pe.Starting:
+			x.r.Fail(err)
+		case state == rdma.Ready:
+			if ready++; ready == len(p.conns) {
+				p.waited(connection)
+			}
+		}
+	}, func(next pe.State) {
+		if next == pe.Running {
+			p.waited(connection)
+		}
+	})
+}
+
+// follow closes what was imported when all connections of the exchange are Closed, or the
+// context is Idle: no task is under way that refers to it. Until then it calls changed for
+// the connections of the exchange, and entered for the context; they may be nil.
+func (x *exchange) follow(a *Answer, changed func(conn *rdma.Connection, state rdma.ConnectionState, err error), entered func(next pe.State)) {
+	open := map[*rdma.Connection]bool{}
+	for _, conn := range x.conns {
+		open[conn] = true
+	}
+	maps, events := slices.Clone(a.Maps), slices.Clone(a.Events) // the program may change its own
+	var unwatch, unwatchConnections func()
+	end := func() {
+		unwatch()
+		unwatchConnections()
+		closeImports(maps, events)
+	}
+	unwatchConnections = watchConnections(x.r, func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+		if !open[conn] {
+			return
+		}
+		if changed != nil {
+			changed(conn, state, err)
+		}
+		if state != rdma.Closed {
+			return
+		}
+		if delete(open, conn); len(open) == 0 && !stopping(x.r) {
+			end() // a context that stops keeps them until it is Idle
+		}
+	})
+	unwatch = x.r.Watch(func(_, next pe.State) {
+		if entered != nil {
+			entered(next)
+		}
+		if next == pe.Idle {
+			end()
+		}
+	})
+}
+
+// closeImports closes what was imported. Where a buffer still lies in one, closing fails;
+// it holds nothing of the device.
+func closeImports(maps []*mmap.Map, events []*syncevent.Event) {
+	for _, m := range maps {
+		_ = m.Close()
+	}
+	for _, e := range events {
+		_ = e.Close()
+	}
+}
+
+// watchConnections calls f for the connections of a context, if it has any, until stop is called.
+func watchConnections(r rdma.Context, f func(conn *rdma.Connection, state rdma.ConnectionState, err error)) (stop func()) {
+	if c, ok := r.(*rdma.Connections); ok {
+		return c.WatchConnections(f)
+	}
+	return func() {}
+}

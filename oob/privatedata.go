@@ -1,0 +1,262 @@
+package oob
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"unicode/utf8"
+
+	"github.com/verbena-rdma/verbena/descriptor"
+)
+
+// The most private data of each message of the connection manager, in bytes (IBTA 12.6, annex
+// A11). It travels without its length: what follows ours is zero.
+const (
+	maxRequestData = 56
+	maxReplyData   = 196
+	maxRejectData  = 148
+)
+
+const (
+	cmMagic   = "VC"
+	cmVersion = 1
+)
+
+type cmKind uint8
+
+// The kinds of private data. It is the magic, the version, the kind, and the fields that are named
+// here, in their order. Numbers are big-endian. Texts and names are counted: a byte with their
+// length stands before them. An offer is the name of the sender; a byte that says what it offers
+// (0 nothing, 2 a memory map, 3 a sync event), and that; and the program's own bytes, counted. A
+// memory map is its address (8 bytes), length (8), remote key (4) and permissions (1), a sync
+// event the 15 bytes of its descriptor's payload.
+const (
+	cmRequest    cmKind = 1 + iota // for a connection: token, index, count, to, offer
+	cmReply                        // to it: offer
+	cmBusy                         // rejects it, and another attempt may succeed: text
+	cmRefused                      // rejects it for good: text
+	cmOtherNames                   // rejects it, as the programs do not belong together: offer.From, offer.To
+	cmOutcome                      // requests nothing, and says how the requester has ended: token, ok
+)
+
+// cmToken ties together the messages of one exchange. Only its two ends know it.
+type cmToken [8]byte
+
+// privateData is what one message of the connection manager carries. Its kind says which of
+// the fields it has.
+type privateData struct {
+	kind         cmKind
+	token        cmToken
+	index, count uint8  // which of the exchange's connections, and how many there are
+	to           uint16 // nameSum of the program that is meant
+	ok           bool
+	text         string
+	// offer has the sender's name, at most one memory map or sync event, and data.
+	offer descriptor.Bundle
+}
+
+// nameSum stands for the name of the responder in a request, for which there is no room. The
+// reply has the name.
+func nameSum(name string) uint16 {
+	return uint16(crc32.Checksum([]byte(name), crc32.MakeTable(crc32.Castagnoli)))
+}
+
+func (d *privateData) encode() []byte {
+	b := append([]byte(cmMagic), cmVersion, byte(d.kind))
+	switch d.kind {
+	case cmRequest:
+		b = append(append(b, d.token[:]...), d.index, d.count)
+		b = appendOffer(binary.BigEndian.AppendUint16(b, d.to), &d.offer)
+	case cmReply:
+		b = appendOffer(b, &d.offer)
+	case cmBusy, cmRefused:
+		b = appendCounted(b, []byte(d.text))
+	case cmOtherNames:
+		b = appendCounted(appendCounted(b, []byte(d.offer.From)), []byte(d.offer.To))
+	case cmOutcome:
+		b = append(append(b, d.token[:]...), 0)
+		if d.ok {
+			b[len(b)-1] = 1
+		}
+	}
+	return b
+}
+
+// appendCounted appends at most 255 bytes, and before them how many.
+func appendCounted(b, content []byte) []byte {
+	return append(append(b, byte(len(content))), content...)
+}
+
+// Lengths of the payloads of descriptors, in bytes. Of the four bytes of permissions that end
+// that of a memory map, the private data has the last: permissions fit into it.
+const (
+	mapPayload, mapPermissions = 24, 4
+	eventPayload               = 15
+)
+
+func appendOffer(b []byte, o *descriptor.Bundle) []byte {
+	b = appendCounted(b, []byte(o.From))
+	switch {
+	case len(o.Maps) > 0:
+		p := payloadOf(descriptor.MemoryMap, o.Maps[0], mapPayload)
+		b = append(append(b, byte(descriptor.MemoryMap)), p[:mapPayload-mapPermissions]...)
+		b = append(b, p[mapPayload-1])
+	case len(o.Events) > 0:
+		b = append(append(b, byte(descriptor.SyncEvent)), payloadOf(descriptor.SyncEvent, o.Events[0], eventPayload)...)
+	default:
+		b = append(b, 0)
+	}
+	return appendCounted(b, o.Data)
+}
+
+// payloadOf takes off the container of a descriptor that this program has made.
+func payloadOf(kind descriptor.Kind, desc []byte, n int) []byte {
+	payload, err := descriptor.Decode(kind, desc)
+	if err != nil || len(payload) != n {
+		panic(fmt.Sprintf("oob: a %v descriptor of %d bytes: %v", kind, len(payload), err))
+	}
+	return payload
+}
+
+// decodePrivateData takes private data apart. It takes nothing that encode does not make.
+// Errors match those of package descriptor; what the offer describes is for others to check.
+func decodePrivateData(b []byte) (*privateData, error) {
+	const header = len(cmMagic) + 2
+	if len(b) < header || string(b[:len(cmMagic)]) != cmMagic {
+		return nil, fmt.Errorf("%w: the private data is not of a program that exchanges by connection manager with package oob", descriptor.ErrFormat)
+	}
+	if v := b[len(cmMagic)]; v != cmVersion {
+		return nil, fmt.Errorf("%w: the private data has version %d, this program reads version %d; run the same release of Verbena on both ends", descriptor.ErrVersion, v, cmVersion)
+	}
+	d := &privateData{kind: cmKind(b[header-1])}
+	r := descriptor.NewReader(b[header:])
+	switch d.kind {
+	case cmRequest:
+		r.Fixed(d.token[:])
+		d.index, d.count, d.to = r.Uint8(), r.Uint8(), r.Uint16()
+		readOffer(r, &d.offer)
+	case cmReply:
+		readOffer(r, &d.offer)
+	case cmBusy, cmRefused:
+		d.text = string(readCounted(r))
+	case cmOtherNames:
+		d.offer.From, d.offer.To = string(readCounted(r)), string(readCounted(r))
+	case cmOutcome:
+		r.Fixed(d.token[:])
+		d.ok = r.Bool()
+	default:
+		return nil, d.unexpected()
+	}
+	if err := r.Err(); err != nil {
+		return nil, err
+	}
+	if again := d.encode(); !bytes.HasPrefix(b, again) || !isZero(b[len(again):]) {
+		return nil, fmt.Errorf("%w: the private data goes on where it should end, or has values that no program writes", descriptor.ErrTrailing)
+	}
+	return d, nil
+}
+
+func (d *privateData) unexpected() error {
+	return fmt.Errorf("%w: private data of kind %d is not expected here", descriptor.ErrKind, d.kind)
+}
+
+func isZero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }
+
+func readCounted(r *descriptor.Reader) []byte {
+	b := make([]byte, r.Uint8())
+	r.Fixed(b)
+	return b
+}
+
+// readOffer makes descriptors again of what an offer has.
+func readOffer(r *descriptor.Reader, o *descriptor.Bundle) {
+	o.From = string(readCounted(r))
+	switch kind := descriptor.Kind(r.Uint8()); kind {
+	case descriptor.MemoryMap:
+		var p [mapPayload]byte
+		r.Fixed(p[:mapPayload-mapPermissions])
+		p[mapPayload-1] = r.Uint8()
+		o.Maps = [][]byte{describe(kind, p[:])}
+	case descriptor.SyncEvent:
+		var p [eventPayload]byte
+		r.Fixed(p[:])
+		o.Events = [][]byte{describe(kind, p[:])}
+	}
+	if data := readCounted(r); len(data) > 0 {
+		o.Data = data
+	}
+}
+
+func describe(kind descriptor.Kind, payload []byte) []byte {
+	desc, _ := descriptor.Encode(kind, payload) // fails only for a payload that is too long
+	return desc
+}
+
+// otherWays ends the errors of what the private data has no room for.
+const otherWays = "offer less, or exchange through a folder (dir:PATH), TCP (tcp:HOST:PORT), standard input (stdio) or files"
+
+// checkOffer fails for an offer of a kind that private data cannot carry.
+func checkOffer(maps, events, connections int) error {
+	switch {
+	case connections < 1 || connections > maxCMConnections:
+		return fmt.Errorf("%w: the connection manager makes 1 to %d connections in one exchange, and %d are offered; %s",
+			ErrInvalid, maxCMConnections, connections, otherWays)
+	case maps+events > 1:
+		return fmt.Errorf("%w: %s are offered, and the private data of the connection manager has room for one memory map or sync event; %s",
+			ErrInvalid, amount(maps, events), otherWays)
+	}
+	return nil
+}
+
+// maxCMConnections is how many connections one exchange by connection manager can make.
+const maxCMConnections = 255
+
+// fitting is encode for an offer, which may be too long.
+func (d *privateData) fitting() ([]byte, error) {
+	what, room := "request", maxRequestData
+	if d.kind == cmReply {
+		what, room = "reply", maxReplyData
+	}
+	o := &d.offer
+	if len(o.Data) <= room {
+		b := d.encode()
+		if len(b) <= room {
+			return b, nil
+		}
+	}
+	without := *d
+	without.offer.Data = nil
+	return nil, fmt.Errorf("%w: with the name %q and %s, the private data of a %s of the connection manager has room for %d bytes of the program's own, and %d are offered; %s",
+		ErrInvalid, o.From, amount(len(o.Maps), len(o.Events)), what, max(0, room-len(without.encode())), len(o.Data), otherWays)
+}
+
+// rejection is the private data that tells a requester why it is rejected.
+func rejection(kind cmKind, err error) []byte {
+	const room = maxRejectData - len(cmMagic) - 3
+	d := privateData{kind: kind, text: cut(err.Error(), room)}
+	return d.encode()
+}
+
+// otherNames is the private data of a responder for a requester that looks for another, or is
+// another.
+func otherNames(ends Ends) []byte {
+	const room = (maxRejectData - len(cmMagic) - 4) / 2
+	d := privateData{kind: cmOtherNames, offer: descriptor.Bundle{From: cut(ends.Name, room), To: cut(ends.Peer, room)}}
+	return d.encode()
+}
+
+// cut cuts a text between two characters.
+func cut(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	for n > 0 && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n]
+}
+
+// errBusy is that of a responder that cannot answer now.
+var errBusy = errors.New("it cannot take this program yet")
