@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/verbena-rdma/verbena/internal/routes"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/registry"
@@ -46,7 +47,7 @@ type connectionID struct {
 }
 
 func (c *connectionManager) newID(kind verbs.QPType, path cm.Path) *connectionID {
-	id := &connectionID{manager: c, kind: kind, path: path, psn: randomUint32() & 0xffffff}
+	id := &connectionID{manager: c, kind: kind, path: path, psn: admission.Random() & 0xffffff}
 	c.ids[id] = struct{}{}
 	return id
 }
@@ -510,7 +511,7 @@ func (g *generalServices) reportConnection(id *connectionID, e *cm.Event) {
 		event.Type = verbs.CMConnectResponse
 	case cm.EventEstablished:
 		event.Type = verbs.CMEstablished
-		g.policer.giveBack(id.path.Remote.Addr(), false) // of the request
+		g.device.admission.Messages.Useful(id.path.Remote.Addr(), false) // of the request
 	case cm.EventRejected:
 		event.Type, event.Err = verbs.CMFailed, id.rejected(step, e)
 	case cm.EventUnreachable:

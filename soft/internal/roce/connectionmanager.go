@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/routes"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
@@ -28,14 +29,10 @@ type generalServices struct {
 	manager  *cm.Manager
 	managers int // that are open
 	psn      uint32
-	arriving datagramPath
 	packet   wire.Packet
 	out      cm.Datagram
 	event    cm.Event
-	policer  *policer
 }
-
-const managementQPN = 1
 
 func newGeneralServices(d *Device) *generalServices {
 	for _, e := range d.endpoints {
@@ -43,7 +40,7 @@ func newGeneralServices(d *Device) *generalServices {
 		e.receivers++
 	}
 	return &generalServices{
-		device: d, psn: randomUint32(), arriving: datagramPath{device: d}, policer: newPolicer(),
+		device: d, psn: admission.Random(),
 		manager: cm.New(cm.Config{CAGUID: d.guid, MTU: pathMTU(d.cfg.InterfaceMTU)}),
 	}
 }
@@ -55,17 +52,17 @@ func (g *generalServices) handle(e *endpoint, dg *link.Datagram, now time.Durati
 		d.main.counters.NotificationsIgnored++
 		return
 	}
-	if p.Opcode != wire.UDSendOnly || p.DETH.SrcQP != managementQPN || len(p.Payload) != mad.Len || !inDefaultPartition(p.PKey) {
+	if p.Opcode != wire.UDSendOnly || p.DETH.SrcQP != admission.ManagementQPN || len(p.Payload) != mad.Len || !admission.DefaultPartition(p.PKey) {
 		d.main.drops.malformed++
 		return
 	}
 	path := e.pathTo(dg.Src)
 	known := g.manager.Names(p.Payload, &path)
-	switch {
-	case !g.policer.admit(e, dg.Src.Addr(), known, now):
+	if !d.admission.Messages.Admit(e.entry, dg.Src.Addr(), known, now) {
 		d.main.drops.policed++
 		return
-	case !g.arriving.flowFrom(e, dg.Src).CheckICRC(dg.Data, uint16(dg.Segment)):
+	}
+	if e.unknown = wire.NewFlow(dg.Src, e.socket.Addr()); !e.unknown.CheckICRC(dg.Data, uint16(dg.Segment)) {
 		d.main.drops.badICRC++
 		return
 	}
@@ -78,7 +75,7 @@ func (g *generalServices) handle(e *endpoint, dg *link.Datagram, now time.Durati
 		return
 	}
 	if g.manager.Receive(p.Payload, path, now) && known {
-		g.policer.giveBack(dg.Src.Addr(), known)
+		d.admission.Messages.Useful(dg.Src.Addr(), known)
 	}
 	g.settle()
 }
@@ -91,7 +88,7 @@ func (e *endpoint) pathTo(peer netip.AddrPort) cm.Path {
 // expire does what is due.
 func (g *generalServices) expire(now time.Duration) {
 	g.manager.Expire(now)
-	g.policer.expire(now)
+	g.device.admission.Messages.Expire(now)
 	g.settle()
 }
 
@@ -119,8 +116,8 @@ func (g *generalServices) send(dg *cm.Datagram) {
 	e := g.device.endpoints[dg.Path.GIDIndex]
 	out := udpOutput{endpoint: e, peer: dg.Path.Remote, flow: wire.NewFlow(e.socket.Source(), dg.Path.Remote)}
 	g.packet = wire.Packet{
-		Opcode: wire.UDSendOnly, MigReq: true, PKey: 0xffff, DestQP: managementQPN, PSN: g.psn & 0xffffff,
-		DETH: wire.DETH{QKey: cm.QKey, SrcQP: managementQPN},
+		Opcode: wire.UDSendOnly, MigReq: true, PKey: 0xffff, DestQP: admission.ManagementQPN, PSN: g.psn & 0xffffff,
+		DETH: wire.DETH{QKey: cm.QKey, SrcQP: admission.ManagementQPN},
 	}
 	g.psn++
 	// By itself, so that an error is its own.
@@ -338,7 +335,7 @@ func portSpace(t verbs.QPType) registry.Space {
 func dynamicPorts() []uint16 {
 	ports := make([]uint16, 64)
 	for i := range ports {
-		ports[i] = firstDynamicPort | uint16(randomUint32())
+		ports[i] = firstDynamicPort | uint16(admission.Random())
 	}
 	return ports
 }

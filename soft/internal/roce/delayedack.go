@@ -33,12 +33,12 @@ const (
 	longestDelay = pollerGrace
 )
 
-// newDelayedAck is for a queue pair with that path. Peers whose port nobody has named may be other
-// implementations: they get acknowledgement and reply in the usual order. So does everybody where
-// congestion is controlled, which the round trip is a signal for.
-func newDelayedAck(p path) delayedAck {
+// newDelayedAck is for the path that the queue pair has. Peers whose port nobody has named may be
+// other implementations, so they get acknowledgement and reply in the usual order. So do all peers
+// where congestion is controlled, since the round trip is a signal for that.
+func (q *queuePair) newDelayedAck() delayedAck {
 	a := delayedAck{enough: fewReplies}
-	if u := networkPath(p); u != nil && u.held && !u.learned && !u.controlled() {
+	if u := networkPath(q.path); u != nil && q.source.Named() && !u.controlled() {
 		a.from = u.endpoint
 	}
 	return a

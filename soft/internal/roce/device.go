@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/internal/closers"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/srd"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -51,7 +52,6 @@ type Device struct {
 	queuePairs  map[uint32]*queuePair
 	queues      map[*completionQueue]struct{}
 	receives    map[*sharedReceiveQueue]struct{}
-	numbering   numbering
 	nextDomain  uint32
 	subscribers map[int]func(verbs.Event)
 	nextHandle  int
@@ -60,16 +60,15 @@ type Device struct {
 	groups      map[netip.Addr]*group
 	services    *generalServices // nil: no connection manager was opened yet
 	srdPairs    map[uint32]*srdQueuePair
-	senders     senders
 	memories    sharedMemories
-	refusals    *refusals // has a lock of its own
+	admission   *admission.Control
 
 	reporting sync.Mutex // events are reported one after the other
 
 	// Guarded by main.
 	multicast multicastCounts
 	srd       *srd.Transport
-	srdReply  udpOutput // of the answer to a stranger
+	srdReply  udpOutput // of the answer to an unknown device
 	// srdReplied: such an answer is to be flushed.
 	srdReplied bool
 	numbers    handleNumbers
@@ -107,12 +106,12 @@ func Open(cfg Config) (*Device, error) {
 		domains:     make(map[uint32]*protectionDomain),
 		queuePairs:  make(map[uint32]*queuePair),
 		srdPairs:    make(map[uint32]*srdQueuePair),
-		senders:     make(senders),
 		subscribers: make(map[int]func(verbs.Event)),
-		guid:        uint64(randomUint32())<<32 | uint64(randomUint32()),
-		numbering:   newNumbering(),
+		guid:        uint64(admission.Random())<<32 | uint64(admission.Random()),
 	}
-	d.refusals = newRefusals(d)
+	d.admission = admission.New(admission.Config{
+		Device: cfg.Name, Log: cfg.Log, Now: d.now, Deadline: func(at time.Duration) { d.main.noteDeadline(at) },
+	})
 	if cfg.Owner == nil {
 		d.cfg.Owner = d
 	}

@@ -93,7 +93,7 @@ func (p *localPath) parted(c *local.Channel) {
 		p.left = c
 	}
 	if p.heard {
-		p.behind = maxBehind
+		p.queuePair.source.AcceptRepetitions(maxBehind)
 	}
 	p.heard = false
 	if !p.shared {
@@ -105,7 +105,7 @@ func (p *localPath) parted(c *local.Channel) {
 	p.queuePair.transport.SetLargestPacket(0)
 	p.queuePair.transport.SetWindow(p.endpoint.window)
 	p.queuePair.transport.SetCongestionControl(p.controlled())
-	p.queuePair.ack.from = newDelayedAck(p).from
+	p.queuePair.ack.from = p.queuePair.newDelayedAck().from
 	p.endpoint.shard.activate(p.queuePair)
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 )
@@ -89,7 +90,7 @@ func (e *endpoint) handleShared(from netip.AddrPort, packet *wire.Packet, pieces
 		return nil
 	}
 	path, ok := q.path.(*localPath)
-	if !ok || path.endpoint != e || path.udpPath.peer != from || !inDefaultPartition(packet.PKey) {
+	if !ok || path.endpoint != e || path.udpPath.peer != from || !admission.DefaultPartition(packet.PKey) {
 		s.drops.wrongPeer++
 		return nil
 	}

@@ -65,8 +65,6 @@ func (l *loopback) transmit(t *transport.QP, now time.Duration, a allowance) (al
 	return a, true
 }
 
-func (l *loopback) flowFrom(*endpoint, netip.AddrPort) *wire.Flow { return nil }
-
 func (l *loopback) endsAt(*endpoint, netip.AddrPort) bool { return false }
 
 func (*loopback) kind() verbs.Path { return verbs.PathLoopback }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 	"github.com/verbena-rdma/verbena/verbs/rules"
@@ -109,8 +110,8 @@ func (p *protectionDomain) register(m *memoryRegion) (verbs.MR, error) {
 	if err := p.checkOpen("register memory"); err != nil {
 		return nil, err
 	}
-	for r.Key = randomUint32(); !d.memory.Add(r); {
-		r.Key = randomUint32()
+	for r.Key = admission.Random(); !d.memory.Add(r); {
+		r.Key = admission.Random()
 	}
 	p.refs++
 	return m, nil

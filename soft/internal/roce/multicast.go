@@ -7,6 +7,7 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
@@ -77,7 +78,7 @@ func (g *group) settle() error {
 func (e *endpoint) handleGroup(dg *link.Datagram) {
 	d, p := e.device, &e.packet
 	g := d.groups[dg.Group]
-	if g == nil || p.DestQP != verbs.MulticastQPN || p.Opcode.Service() != wire.ServiceUD || !inDefaultPartition(p.PKey) {
+	if g == nil || p.DestQP != verbs.MulticastQPN || p.Opcode.Service() != wire.ServiceUD || !admission.DefaultPartition(p.PKey) {
 		d.main.drops.wrongPeer++
 		return
 	}
@@ -88,7 +89,7 @@ func (e *endpoint) handleGroup(dg *link.Datagram) {
 		d.main.drops.badICRC++
 		return
 	}
-	if !d.senders.mayBe(dg.Src, p.DETH.SrcQP) {
+	if !d.admission.Senders.Admit(dg.Src, p.DETH.SrcQP) {
 		d.main.drops.wrongSource++
 		return
 	}
@@ -98,7 +99,7 @@ func (e *endpoint) handleGroup(dg *link.Datagram) {
 		d.capture.packet(dg.Src, g.addr, dg.Header, uint16(dg.Segment), d.now(), dg.Data)
 	}
 	putGRH(&e.header, dg.Src.Addr(), dg.Group, dg.Header, len(dg.Data))
-	port := replyPort(dg.Src.Port())
+	port := admission.ReplyPort(dg.Src.Port())
 	for _, q := range g.queuePairs {
 		q.transport.ReceiveDatagram(p, &e.header, port)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -48,8 +49,6 @@ func (p *pipe) transmit(t *transport.QP, now time.Duration, a allowance) (allowa
 	return a, more
 }
 
-func (p *pipe) flowFrom(*endpoint, netip.AddrPort) *wire.Flow { return nil }
-
 func (p *pipe) endsAt(*endpoint, netip.AddrPort) bool { return false }
 
 // A queue pair and its transport work with a path of any kind.
@@ -62,8 +61,8 @@ func TestPathOfAnotherKind(t *testing.T) {
 	y.connect(x)
 	d, a, b := x.dev, x.qp.(*queuePair), y.qp.(*queuePair)
 	d.mu.Lock()
-	a.setPath(&pipe{device: d, to: b})
-	b.setPath(&pipe{device: d, to: a})
+	a.setPath(&pipe{device: d, to: b}, admission.Source{})
+	b.setPath(&pipe{device: d, to: a}, admission.Source{})
 	d.mu.Unlock()
 	assert.Equal(t, []int{2, 0}, []int{d.endpoints[0].users, d.endpoints[0].receivers})
 

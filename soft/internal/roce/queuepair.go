@@ -2,9 +2,10 @@ package roce
 
 import (
 	"fmt"
+	"net/netip"
 	"sync/atomic"
-	"time"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -18,16 +19,13 @@ type queuePair struct {
 	recvCQ    *completionQueue
 	srq       *sharedReceiveQueue
 	shard     atomic.Pointer[shard]
-	path      path // from the transition to RTR on; nil: none
-	// learning is the path as long as the next plausible packet says which port the peer
-	// sends from.
-	learning *udpPath
-	heardAt  time.Duration // when the last packet came by UDP
-	ready    readyLinks
-	ack      delayedAck
-	timer    timer
-	groups   int // multicast groups that it is attached to
-	closed   bool
+	path      path             // from the transition to RTR on; nil: none
+	source    admission.Source // of packets that come by UDP
+	ready     readyLinks
+	ack       delayedAck
+	timer     timer
+	groups    int // multicast groups that it is attached to
+	closed    bool
 }
 
 // CreateQP implements verbs.PD.
@@ -87,7 +85,9 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 		Num:      q.num, Domain: p.id, Memory: d.memory, Send: sendCQ, Recv: recvCQ,
 		SendDepth: init.MaxSendWR, MaxSendSGE: init.MaxSendSGE, MaxInline: init.MaxInline,
 		SignalAll: init.SignalAll, Counters: &s.counters, Waiting: &s.waiting,
-		Guard:   keyGuard{q},
+		Guard: admission.Guard{Keys: &d.admission.Keys, Host: func() netip.Addr {
+			return q.transport.Attr().Address.DGID.Addr()
+		}},
 		Event:   func(t verbs.EventType) { d.report(verbs.Event{Type: t, QPN: q.num}) },
 		Revoked: q.revoked,
 	}
@@ -132,7 +132,7 @@ func (p *protectionDomain) checkRoom(op string) error {
 // one for multicast groups.
 func (d *Device) freeQPN(s *shard) uint32 {
 	for {
-		n := d.numbering.take() | uint32(s.index)
+		n := d.admission.Numbers.Next() | uint32(s.index)
 		if d.queuePairs[n] == nil && d.srdPairs[n] == nil && n > 1 && n != verbs.MulticastQPN {
 			return n
 		}
@@ -162,9 +162,10 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	toRTR := mask&verbs.QPAttrState != 0 && attr.State == verbs.QPReadyToReceive
 	var p path
+	var from admission.Source
 	if toRTR && (q.init.Type == verbs.UD || mask&verbs.QPAttrAddress != 0) {
 		var err error
-		if p, err = q.choosePath(&attr); err != nil {
+		if p, from, err = q.choosePath(&attr); err != nil {
 			return fmt.Errorf("modify queue pair %#x: attribute Address: %w", q.num, err)
 		}
 	}
@@ -173,7 +174,7 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 		return err
 	}
 	if toRTR || q.transport.State() == verbs.QPReset {
-		q.setPath(p)
+		q.setPath(p, from)
 	}
 	s := q.shard.Load()
 	s.activate(q)
@@ -250,7 +251,7 @@ func (q *queuePair) Close() error {
 	q.closed = true
 	q.sendDelayedAck()
 	q.transport.Close()
-	q.setPath(nil)
+	q.setPath(nil, admission.Source{})
 	delete(d.queuePairs, q.num)
 	for _, s := range d.mu.list {
 		for _, e := range s.endpoints {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/srd"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
@@ -35,7 +36,7 @@ type srdOutput struct {
 // such queue pair, to say so to those who send to one.
 func (d *Device) openSRD() {
 	cfg := srd.Config{
-		Memory: d.memory, Seed: d.cfg.SRDSeed, MTU: d.srdMTU(), Window: d.window(), Random: randomUint32,
+		Memory: d.memory, Seed: d.cfg.SRDSeed, MTU: d.srdMTU(), Window: d.window(), Random: admission.Random,
 		Output: func(a srd.Address) transport.Output {
 			e := d.endpoints[a.Local]
 			return &srdOutput{udpOutput: udpOutput{endpoint: e, peer: a.Peer, flow: wire.NewFlow(e.socket.Source(), a.Peer)}}
@@ -48,8 +49,8 @@ func (d *Device) openSRD() {
 			d.srdReplied = true
 		},
 		Number:  d.numbers.of,
-		Admits:  func(a srd.Address) bool { return d.refusals.admits(a.Peer.Addr()) },
-		Refused: func(a srd.Address) { d.refusals.refused(a.Peer.Addr()) },
+		Admits:  func(a srd.Address) bool { return d.admission.Keys.Admit(a.Peer.Addr()) },
+		Refused: func(a srd.Address) { d.admission.Keys.Refused(a.Peer.Addr()) },
 	}
 	_, _ = rand.Read(cfg.Secret[:]) // never fails
 	d.srd = srd.New(cfg)
@@ -58,7 +59,7 @@ func (d *Device) openSRD() {
 
 // handleSRD takes a packet of SRD, which may be from anybody.
 func (d *Device) handleSRD(e *endpoint, dg *link.Datagram, p *wire.Packet, now time.Duration) {
-	from := srd.Address{Local: e.index, Peer: deviceAt(dg.Src)}
+	from := srd.Address{Local: e.index, Peer: admission.ListenAddress(dg.Src)}
 	c := d.srd.Find(&from, p.SRDETH.Target)
 	var flow *wire.Flow
 	if c != nil {
@@ -68,10 +69,10 @@ func (d *Device) handleSRD(e *endpoint, dg *link.Datagram, p *wire.Packet, now t
 		}
 		flow = &out.arriving
 	} else {
-		e.stranger = wire.NewFlow(dg.Src, e.socket.Addr())
-		flow = &e.stranger
+		e.unknown = wire.NewFlow(dg.Src, e.socket.Addr())
+		flow = &e.unknown
 	}
-	if !inDefaultPartition(p.PKey) {
+	if !admission.DefaultPartition(p.PKey) {
 		d.main.drops.wrongPeer++
 		return
 	}

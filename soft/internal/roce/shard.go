@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -56,7 +57,7 @@ type shard struct {
 // maxShards is how many shards a device can have. The number of a queue pair ends with that of
 // the shard that it was made in.
 const (
-	maxShards = 16
+	maxShards = 1 << admission.NumberLowBits
 	shardBits = maxShards - 1
 )
 
@@ -158,7 +159,7 @@ func (d *Device) addShard() (*shard, error) {
 			s.closeEndpoints()
 			return nil, err
 		}
-		s.endpoints = append(s.endpoints, newEndpoint(s, i, socket, first.filter))
+		s.endpoints = append(s.endpoints, newEndpoint(s, i, socket, first.entry))
 	}
 	// Now, so that no packet has gone astray if it cannot be done.
 	for _, first := range d.main.endpoints {
@@ -170,7 +171,7 @@ func (d *Device) addShard() (*shard, error) {
 	s.mu.Lock()
 	d.mu.list = append(d.mu.list, s)
 	for _, e := range s.endpoints {
-		e.filter.lift() // the new socket has none, and would be left so until the end
+		e.entry.Lift() // the new socket has none, and would be left so until the end
 	}
 	if d.main.local.on {
 		s.openLocal()
@@ -297,20 +298,16 @@ func (q *queuePair) moveToMain() {
 	var p path
 	if q.path != nil {
 		attr := q.transport.Attr()
-		before := networkPath(q.path)
-		q.setPath(nil)
+		from := q.source
+		q.setPath(nil, admission.Source{})
 		q.transport.SetLargestPacket(0) // by UDP, until there is a channel from here
 		q.shard.Store(d.main)
-		p, _ = q.choosePath(&attr) // the same way as before
-		if u := networkPath(p); u != nil && before != nil && before.learned {
-			u.takeSource(before.source)
-			u.held, u.learned = true, true
-		}
+		p, _, _ = q.choosePath(&attr) // the same way as before
+		defer func() {
+			q.setPath(p, from)
+			d.main.activate(q)
+		}()
 	}
 	q.shard.Store(d.main)
 	q.transport.Share(&d.main.counters, &d.main.waiting)
-	if p != nil {
-		q.setPath(p)
-		d.main.activate(q)
-	}
 }

@@ -122,7 +122,7 @@ func (s *shard) expire(now time.Duration) {
 	}
 	for _, e := range s.endpoints {
 		e.noteDeadline()
-		if until := e.filter.expire(now); until != 0 {
+		if until := e.entry.Expire(now); until != 0 {
 			s.noteDeadline(until)
 		}
 	}

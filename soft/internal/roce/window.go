@@ -3,6 +3,7 @@ package roce
 import (
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 	"github.com/verbena-rdma/verbena/verbs/rules"
@@ -29,9 +30,9 @@ func (p *protectionDomain) AllocMW(t verbs.MWType) (verbs.MW, error) {
 	if d.memory.Windows() >= maxMW {
 		return nil, fmt.Errorf("%s: device %s has its limit of %d: %w", op, d.cfg.Name, maxMW, verbs.ErrLimit)
 	}
-	w := &memoryWindow{pd: p, window: transport.NewWindow(t, p.id, randomUint32())}
+	w := &memoryWindow{pd: p, window: transport.NewWindow(t, p.id, admission.Random())}
 	for !d.memory.AddWindow(w.window) {
-		w.window = transport.NewWindow(t, p.id, randomUint32())
+		w.window = transport.NewWindow(t, p.id, admission.Random())
 	}
 	p.refs++
 	return w, nil

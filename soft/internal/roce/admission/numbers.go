@@ -1,4 +1,4 @@
-package roce
+package admission
 
 import (
 	"crypto/rand"
@@ -6,39 +6,41 @@ import (
 	"encoding/binary"
 )
 
-// numbering gives out the numbers of queue pairs. One's own do not tell a neighbour those of
-// others: they are a secret permutation of a counter, so that none comes again before all
-// others have. It is a Feistel network of ten rounds over 20 bits; the shard takes the
-// other four.
-type numbering struct {
+// Numbers gives out the numbers of queue pairs. A program cannot tell the numbers of others from
+// its own: they are a secret permutation of a counter, so that none comes again before all others
+// have. The permutation is a Feistel network of ten rounds over 20 bits.
+type Numbers struct {
 	secret [32]byte
 	next   uint32
 }
 
+// NumberLowBits is how many bits of a number, from the lowest on, are left to the caller.
+const NumberLowBits = 4
+
 const (
-	numberBits      = 20 // 24 of a queue pair number, less those of the shard
+	numberBits      = 24 - NumberLowBits
 	halfBits        = numberBits / 2
 	halfMask        = 1<<halfBits - 1
 	numberingRounds = 10
 )
 
-func newNumbering() (n numbering) {
+func newNumbers() (n Numbers) {
 	_, _ = rand.Read(n.secret[:]) // never fails: crypto/rand ends the program instead
 	return n
 }
 
-// take returns the next number, whose last shardBits are zero.
-func (n *numbering) take() uint32 {
+// Next returns the next number. Its last NumberLowBits are zero.
+func (n *Numbers) Next() uint32 {
 	counter := n.next
 	n.next = (n.next + 1) & (1<<numberBits - 1)
 	left, right := counter>>halfBits, counter&halfMask
 	for round := range numberingRounds {
 		left, right = right, left^n.round(round, right)
 	}
-	return (left<<halfBits | right) * maxShards
+	return (left<<halfBits | right) << NumberLowBits
 }
 
-func (n *numbering) round(round int, half uint32) uint32 {
+func (n *Numbers) round(round int, half uint32) uint32 {
 	var block [38]byte
 	copy(block[:], n.secret[:])
 	binary.BigEndian.PutUint16(block[32:], uint16(round))

@@ -1,54 +1,18 @@
 package roce
 
 import (
-	"bytes"
-	"net/netip"
 	"testing"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// A host has its tries, then one a second, and does not take those of others. One that was
-// refused more often waits longer, up to a bound.
-func TestTriesOfAHost(t *testing.T) {
-	t.Parallel()
-	var log bytes.Buffer
-	d := &Device{base: time.Now().Add(-time.Hour), log: zerolog.New(&log)}
-	r := newRefusals(d)
-	liar, friend := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	for r.hosts.of(liar) == r.hosts.of(friend) {
-		r = newRefusals(d)
-	}
-	for range refusalBurst {
-		require.True(t, r.admits(liar))
-		r.refused(liar)
-	}
-	require.False(t, r.admits(liar))
-	require.True(t, r.admits(friend))
-	require.Equal(t, 1, bytes.Count(log.Bytes(), []byte("\n")))
-	require.Contains(t, log.String(), "192.0.2.1")
-
-	d.base = d.base.Add(-refusalInterval)
-	require.True(t, r.admits(liar))
-	r.refused(liar)
-	require.False(t, r.admits(liar))
-
-	d.base = d.base.Add(-refusalBurst * refusalInterval)
-	for range refusalBurst {
-		require.True(t, r.admits(liar))
-		r.refused(liar)
-	}
-	require.False(t, r.admits(liar))
-	require.Equal(t, 2, bytes.Count(log.Bytes(), []byte("\n")), "not more often than every %v", logInterval)
-}
-
-// Whoever connects anew for each guess is held up like whoever does not; a connection that
-// was granted a key goes on with it.
+// A host that connects anew for each guess is held up, too. A connection that was granted a key
+// goes on with it.
 func TestGuessesOfOneHost(t *testing.T) {
 	everyWay(t, 4096, func(t *testing.T, x, y *side) {
 		write := func(from, to *side, rkey uint32) {
@@ -82,7 +46,7 @@ func TestGuessesOfOneHost(t *testing.T) {
 				require.Equal(t, verbs.StatusRemoteAccessError, done[0].Status)
 			}
 		}
-		assert.GreaterOrEqual(t, tries, uint64(refusalBurst))
+		assert.GreaterOrEqual(t, tries, uint64(admission.KeyBurst))
 		assert.LessOrEqual(t, counter(t, y.dev, "resp_remote_access_errors"), tries)
 
 		write(x, y, right)

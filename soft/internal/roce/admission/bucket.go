@@ -1,4 +1,4 @@
-package roce
+package admission
 
 import (
 	"encoding/binary"
@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// bucket is a token bucket, as the generic cell rate algorithm has it (ITU-T I.371 annex
-// A): by one time.
+// bucket is a token bucket, in the form of the generic cell rate algorithm (ITU-T I.371 annex A),
+// which stores one time.
 type bucket struct {
 	full time.Duration // when all tokens will be there again; in the past: they are
 }
@@ -19,9 +19,8 @@ func (b *bucket) has(now time.Duration, burst int, interval time.Duration) bool 
 
 func (b *bucket) take(now, interval time.Duration) { b.full = max(b.full, now) + interval }
 
-// hostBuckets are the buckets of other hosts. These share a fixed number of them, by a hash
-// that nobody outside can compute: forged addresses take no memory, and hit others at
-// random.
+// hostBuckets are the buckets of other hosts. Hosts share a fixed number of buckets, by a secret
+// hash, so that forged addresses take no memory and cannot aim at the bucket of another host.
 type hostBuckets struct {
 	seed    maphash.Seed
 	buckets [1024]bucket
@@ -29,8 +28,9 @@ type hostBuckets struct {
 
 func newHostBuckets() hostBuckets { return hostBuckets{seed: maphash.MakeSeed()} }
 
-// of returns the bucket of a host: by its address or, with IPv6, by the upper half, since a
-// host has many of the lower. All link-local addresses have the same upper half.
+// of returns the bucket of a host: by its address or, with IPv6, by the upper half of it, since a
+// host has many lower halves. Of link-local addresses, which share the upper half, it uses the
+// lower.
 func (h *hostBuckets) of(host netip.Addr) *bucket {
 	var key uint64
 	switch {

@@ -1,25 +1,22 @@
 package roce
 
 import (
-	"bytes"
 	"fmt"
 	"net/netip"
 	"testing"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-func (s *side) filter() *socketFilter { return s.dev.endpoints[0].filter }
-
-func (s *side) restricted() bool { return s.filter().restrictedUntil.Load() != 0 }
+func (s *side) restricted() bool { return s.dev.endpoints[0].entry.Restricted() }
 
 func (s *side) awaitRestricted(want bool) {
 	s.t.Helper()
@@ -31,10 +28,7 @@ func (s *side) restrict() {
 	s.t.Helper()
 	s.dev.mu.Lock()
 	defer s.dev.mu.Unlock()
-	f := s.filter()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	require.NoError(s.t, f.restrict(s.dev.now()+24*time.Hour))
+	require.NoError(s.t, s.dev.endpoints[0].entry.Restrict(s.dev.now()+24*time.Hour))
 }
 
 // flood sends packets for a queue pair until it is stopped.
@@ -101,7 +95,7 @@ func TestFloodOfRefusedPackets(t *testing.T) {
 				y.awaitRestricted(false)
 				bothWrite(x, y, 10)
 				refused := counter(t, y.dev, "rx_wrong_source") + counter(t, y.dev, "rx_wrong_peer")
-				assert.GreaterOrEqual(t, refused, uint64(refusedBurst))
+				assert.GreaterOrEqual(t, refused, uint64(admission.RefusedBurst))
 				assert.False(t, x.restricted(), "nobody has sent it anything")
 			})
 		}
@@ -141,7 +135,7 @@ func TestRestrictedDeviceTakesNewPeers(t *testing.T) {
 		before := counter(t, y.dev, "rcvd_pkts")
 		f.send(y.at(), write8(b, 0xfffff0), "the 1st.")
 		y.awaitCount("rcvd_pkts", before, 1)
-		b.wasSilent(relearnTime)
+		b.wasSilent(admission.RelearnTime)
 		g.send(y.at(), write8(b, 0xfffff1), "the 2nd.")
 		y.awaitCount("rcvd_pkts", before, 2)
 	})
@@ -234,7 +228,7 @@ func TestTooManyToRestrict(t *testing.T) {
 	check := func() {
 		before := counter(t, y.dev, "rx_wrong_source")
 		stop := f.flood(y.at(), y.qp.Num())
-		y.awaitCount("rx_wrong_source", before, 4*refusedBurst)
+		y.awaitCount("rx_wrong_source", before, 4*admission.RefusedBurst)
 		require.False(t, y.restricted())
 		bothWrite(x, y, 10)
 		stop()
@@ -242,8 +236,8 @@ func TestTooManyToRestrict(t *testing.T) {
 			require.NoError(t, qp.Close())
 		}
 		qps = nil
-		assert.Len(t, y.filter().sources, 1)
-		assert.Empty(t, y.filter().open)
+		sources, open := y.dev.endpoints[0].entry.Open()
+		assert.Equal(t, []int{1, 0}, []int{sources, open})
 	}
 	more(link.MaxAdmitted, verbs.QPInit{}, func(s *side, i int) {
 		s.connectTo(verbs.GIDEntry{GID: verbs.GIDFromAddr(netip.AddrFrom4([4]byte{127, 0, 72, byte(i)})), UDPPort: wire.UDPPort}, 77)
@@ -256,65 +250,32 @@ func TestTooManyToRestrict(t *testing.T) {
 	stop()
 }
 
-// An address has its burst of refused packets, then its rate. What a restriction would not stop
-// begins none.
-func TestTokensOfRefusedPackets(t *testing.T) {
-	var log bytes.Buffer
-	y := openSide(t, Config{Log: zerolog.New(&log), DisableLocal: true, Addresses: []netip.AddrPort{netip.MustParseAddrPort("127.0.71.14:4791")}}, 64)
-	peer := netip.MustParseAddrPort("127.0.71.12:4791")
-	y.connectTo(verbs.GIDEntry{GID: verbs.GIDFromAddr(peer.Addr()), UDPPort: peer.Port()}, 77)
-	y.dev.mu.Lock() // the device's own goroutines keep away
-	defer y.dev.mu.Unlock()
-	f, now := y.filter(), time.Hour
-	stranger := netip.MustParseAddrPort("127.0.71.13:4791")
-	for range 2 * refusedBurst {
-		require.Zero(t, f.refused(peer, 5, now), "it may be of the peer")
-		require.Zero(t, f.refused(stranger, managementQPN, now), "it is open")
+// Messages that are ignored and a restriction share the filter.
+func TestRestrictionAndIgnoredMessages(t *testing.T) {
+	x := openSide(t, Config{}, 64)
+	x.dev.mu.Lock() // the device's own goroutines keep away
+	t.Cleanup(x.dev.mu.Unlock)
+	e := x.dev.endpoints[0]
+	messages, now := &x.dev.admission.Messages, time.Hour
+	for messages.Admit(e.entry, netip.MustParseAddr("127.9.9.9"), false, now) {
 	}
-	require.Zero(t, testing.AllocsPerRun(100, func() { f.refused(peer, 5, now) }))
-	until := f.refused(stranger, 5, now)
-	require.Equal(t, now+restrictTime, until)
-	require.Zero(t, f.refused(stranger, 5, now), "there is one already")
-	require.Equal(t, until, f.expire(until-1))
-	require.True(t, y.restricted())
-	require.Zero(t, f.expire(until))
-	require.False(t, y.restricted())
-	for range refusedBurst {
-		require.Zero(t, f.refused(stranger, 5, until))
-	}
-	require.NotZero(t, f.refused(stranger, 5, until))
-	f.lift()
-	for i := range 100 * refusedBurst {
-		require.Zero(t, f.refused(stranger, 5, until+time.Duration(i+1)*refusedInterval), "no faster than they may be")
-	}
-	assert.Equal(t, 1, bytes.Count(log.Bytes(), []byte("a flood of packets")), "not more often than every %v", logInterval)
-	assert.Contains(t, log.String(), stranger.String())
-	require.NotZero(t, f.refused(stranger, 5, until+restrictTime), "out of tokens")
-}
-
-// The policer and a restriction share the filter.
-func TestRestrictionAndPolicer(t *testing.T) {
-	p, e := openPolicer(t)
-	list := []netip.Addr{netip.MustParseAddr("127.9.9.9")}
-	e.filter.ignore(list)
 	until := time.Duration(0)
 	for until == 0 {
-		until = e.filter.refused(netip.MustParseAddrPort("127.9.9.8:1"), 5, time.Hour)
+		until = e.entry.Refused(netip.MustParseAddrPort("127.9.9.8:1"), 5, now)
 	}
 	dropped := func(at string, qpn uint32) bool {
 		before := e.socket.Dropped()
 		newForger(t, netip.MustParseAddr(at)).send(e.socket.Addr(), wire.Packet{Opcode: wire.UDSendOnly, DestQP: qpn}, "")
 		return e.socket.Dropped() > before
 	}
-	assert.True(t, dropped("127.9.9.9", managementQPN))
-	assert.False(t, dropped("127.9.9.8", managementQPN))
+	assert.True(t, dropped("127.9.9.9", admission.ManagementQPN))
+	assert.False(t, dropped("127.9.9.8", admission.ManagementQPN))
 	assert.True(t, dropped("127.9.9.8", 5))
-	e.filter.expire(until)
-	assert.True(t, dropped("127.9.9.9", managementQPN))
+	e.entry.Expire(until)
+	assert.True(t, dropped("127.9.9.9", admission.ManagementQPN))
 	assert.False(t, dropped("127.9.9.8", 5))
-	e.filter.ignore(nil)
-	assert.False(t, dropped("127.9.9.9", managementQPN))
-	assert.Empty(t, p.ignored)
+	messages.Expire(until)
+	assert.False(t, dropped("127.9.9.9", admission.ManagementQPN))
 }
 
 // Whatever the filter drops, handle refuses.
@@ -364,8 +325,7 @@ func TestFilterDropsOnlyWhatIsRefused(t *testing.T) {
 		d := y.dev
 		d.mu.Lock() // the device's own goroutines keep away
 		defer d.mu.Unlock()
-		f := e.filter
-		numbers := []uint32{managementQPN, 0x123, verbs.MulticastQPN}
+		numbers := []uint32{admission.ManagementQPN, 0x123, verbs.MulticastQPN}
 		for _, qp := range qps {
 			numbers = append(numbers, qp.Num(), qp.Num())
 		}
@@ -383,10 +343,9 @@ func TestFilterDropsOnlyWhatIsRefused(t *testing.T) {
 				require.NoError(t, err)
 				return got
 			}
-			f.restrictedUntil.Store(1)
-			require.NoError(t, f.apply())
+			require.NoError(t, e.entry.Restrict(d.now()))
 			passed := len(arrives()) > 0
-			f.lift()
+			e.entry.Lift()
 			got := arrives()
 			require.Len(t, got, 1)
 			before := d.main.drops
