@@ -66,8 +66,8 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 		{Name: "local_peers_died", Value: t.local.died},
 		{Name: "rx_icmp_unreachable", Value: t.unreachable},
 		{Name: "cm_rx_rate_limited", Value: t.drops.policed},
-		{Name: "rx_passed_on", Value: t.strays},
-		{Name: "rx_passed_on_dropped", Value: t.straysDropped},
+		{Name: "rx_passed_on", Value: t.passedOn},
+		{Name: "rx_passed_on_dropped", Value: t.passedOnDropped},
 		{Name: "srd_peers", Value: s.Contexts},
 		{Name: "srd_held", Value: s.Held},
 		{Name: "srd_retransmits", Value: s.Repeated},
@@ -100,14 +100,14 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 
 // totals are what the shards have counted.
 type totals struct {
-	transport     transport.Counters
-	drops         drops
-	socketDrops   uint64
-	unreachable   uint64
-	strays        uint64
-	straysDropped uint64
-	local         localCounters
-	localPeers    int
+	transport       transport.Counters
+	drops           drops
+	socketDrops     uint64
+	unreachable     uint64
+	passedOn        uint64
+	passedOnDropped uint64
+	local           localCounters
+	localPeers      int
 }
 
 // totals adds up what the shards have counted. The lock of all is held.
@@ -124,10 +124,10 @@ func (d *Device) totals() (t totals) {
 			t.socketDrops += e.socket.Dropped()
 		}
 		t.unreachable += s.unreachable.reports
-		s.strays.mu.Lock()
-		t.strays += s.strays.passed
-		t.straysDropped += s.strays.dropped
-		s.strays.mu.Unlock()
+		s.inbox.mu.Lock()
+		t.passedOn += s.inbox.total
+		t.passedOnDropped += s.inbox.dropped
+		s.inbox.mu.Unlock()
 		t.local.sent += s.local.sent
 		t.local.received += s.local.received
 		t.local.disorder += s.local.disorder

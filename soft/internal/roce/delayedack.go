@@ -77,7 +77,7 @@ func (q *queuePair) noteReply(now time.Duration) {
 	if a.poll == 0 {
 		return
 	}
-	if a.poll == q.shard.Load().polls.Load() && now-a.came < promptReply {
+	if a.poll == q.shard.polls.Load() && now-a.came < promptReply {
 		a.replies = min(a.replies+1, manyReplies)
 	} else {
 		a.replies = 0
@@ -101,7 +101,7 @@ func (s *shard) sendDelayedAcks() {
 // sendDelayedAck sends the acknowledgement of a queue pair that is about to lose it.
 func (q *queuePair) sendDelayedAck() {
 	if q.ack.waiting {
-		s := q.shard.Load()
+		s := q.shard
 		now := s.device.now()
 		s.transmitFrom(q, now, allowance{packets: roundPackets, bytes: roundBytes}) // before all others
 		s.transmit(now)

@@ -51,7 +51,6 @@ type Device struct {
 	defaultPD   *protectionDomain
 	queuePairs  map[uint32]*queuePair
 	queues      map[*completionQueue]struct{}
-	receives    map[*sharedReceiveQueue]struct{}
 	nextDomain  uint32
 	subscribers map[int]func(verbs.Event)
 	nextHandle  int
@@ -102,7 +101,6 @@ func Open(cfg Config) (*Device, error) {
 		memory:      transport.NewMemory(),
 		pollers:     make(map[any]*poller),
 		queues:      make(map[*completionQueue]struct{}),
-		receives:    make(map[*sharedReceiveQueue]struct{}),
 		domains:     make(map[uint32]*protectionDomain),
 		queuePairs:  make(map[uint32]*queuePair),
 		srdPairs:    make(map[uint32]*srdQueuePair),

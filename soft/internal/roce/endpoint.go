@@ -205,7 +205,7 @@ func (e *endpoint) run() {
 		if deadline == 0 {
 			e.wakesAt = never
 		}
-		idle := !s.sendsMore() && !s.strays.waiting.Load()
+		idle := !s.sendsMore() && !s.inbox.waiting.Load()
 		used = e.inUse(now)
 		s.mu.Unlock()
 		if idle {

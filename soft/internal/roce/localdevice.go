@@ -477,7 +477,7 @@ func (l *localDevice) cutOff(c *local.Channel) {
 		}
 	}
 	for _, q := range d.queuePairs {
-		if path, ok := q.path.(*localPath); ok && q.shard.Load() == s && path.left == c {
+		if path, ok := q.path.(*localPath); ok && q.shard == s && path.left == c {
 			q.transport.PeerGone()
 		}
 	}

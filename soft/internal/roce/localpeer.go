@@ -76,17 +76,12 @@ func (p *localPeer) handle(packet *local.Packet, now time.Duration) {
 	p.agree() // who sends through it has taken it into use
 }
 
-// handleShared handles a packet that has come through shared memory from that device. By which
-// of its shards it came does not matter. It returns the path that it belongs to, or nil: there
-// is none in this shard.
+// handleShared handles a packet that has come through shared memory from that device, by whichever
+// of its shards. It returns the path that it belongs to, or nil: there is none in this shard.
 func (e *endpoint) handleShared(from netip.AddrPort, packet *wire.Packet, pieces [][]byte, intact func() bool, now time.Duration) *localPath {
 	s, q := e.shard, e.find(packet.DestQP)
-	if q == nil {
+	if q == nil || q.shard != s {
 		s.drops.wrongPeer++
-		return nil
-	}
-	if owner := q.shard.Load(); owner != s {
-		owner.take(stray{endpoint: e.index, shared: &sharedPacket{from: from, headers: *packet, pieces: pieces, intact: intact}})
 		return nil
 	}
 	path, ok := q.path.(*localPath)

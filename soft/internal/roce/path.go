@@ -62,7 +62,7 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, admission.Source, erro
 	if err != nil {
 		return nil, admission.Source{}, err
 	}
-	out.endpoint = q.shard.Load().endpoints[out.endpoint.index]
+	out.endpoint = q.shard.endpoints[out.endpoint.index]
 	if q.isOwnPeer(&out, attr.DestQPN) {
 		return &loopback{endpoint: out.endpoint}, admission.Source{}, nil
 	}
@@ -70,7 +70,7 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, admission.Source, erro
 	if q.init.Type != verbs.RC {
 		return &udp, out.endpoint.entry.Connection(out.peer.Addr(), port, nil), nil
 	}
-	return q.shard.Load().local.pathTo(q, udp, attr.DestQPN), out.endpoint.entry.Connection(out.peer.Addr(), port, q.transport), nil
+	return q.shard.local.pathTo(q, udp, attr.DestQPN), out.endpoint.entry.Connection(out.peer.Addr(), port, q.transport), nil
 }
 
 // sourcePort is the port that a peer's packets come from; 0: it is not known. Only software
@@ -93,7 +93,7 @@ func (d *Device) sourcePort(peer netip.AddrPort, named uint16) uint16 {
 // setPath makes the queue pair send by that path and take packets from that source from now on;
 // nil: not at all.
 func (q *queuePair) setPath(p path, from admission.Source) {
-	s := q.shard.Load()
+	s := q.shard
 	if q.path != nil {
 		q.path.detach()
 		s.unlist(q)

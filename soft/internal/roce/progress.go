@@ -17,8 +17,9 @@ func (s *shard) progress(now time.Duration, self *endpoint) bool {
 			worked = true
 		}
 	}
-	if s.strays.waiting.Load() && s.handleStrays(now) {
+	if s.inbox.waiting.Load() && s.handleInbox(now) {
 		worked = true
+		s.failOverrun()
 	}
 	if len(s.local.polled.peers) > 0 && s.local.receive(now) {
 		worked = true

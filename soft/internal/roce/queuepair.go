@@ -3,7 +3,6 @@ package roce
 import (
 	"fmt"
 	"net/netip"
-	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
@@ -18,7 +17,7 @@ type queuePair struct {
 	sendCQ    *completionQueue
 	recvCQ    *completionQueue
 	srq       *sharedReceiveQueue
-	shard     atomic.Pointer[shard]
+	shard     *shard
 	path      path             // from the transition to RTR on; nil: none
 	source    admission.Source // of packets that come by UDP
 	ready     readyLinks
@@ -76,13 +75,15 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	if sendCQ.closed || recvCQ.closed || srq != nil && srq.closed {
 		return nil, fmt.Errorf("%s: a queue that it is to use has been closed: %w", op, verbs.ErrClosed)
 	}
-	s := d.shardFor(init.Type, sendCQ, recvCQ, srq)
-	q := &queuePair{pd: p, init: init, num: d.freeQPN(s), sendCQ: sendCQ, recvCQ: recvCQ, srq: srq}
-	q.shard.Store(s)
+	s, err := d.shardFor(init.Type, sendCQ, srq)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	q := &queuePair{pd: p, shard: s, init: init, num: d.freeQPN(s), sendCQ: sendCQ, recvCQ: recvCQ, srq: srq}
 	cfg := transport.Config{
 		Type: init.Type, PortMTU: pathMTU(d.cfg.InterfaceMTU), CheckAH: p.checkAH, Bind: p.findBind, Window: d.window(),
 		Adaptive: init.AdaptiveRetransmission,
-		Num:      q.num, Domain: p.id, Memory: d.memory, Send: sendCQ, Recv: recvCQ,
+		Num:      q.num, Domain: p.id, Memory: d.memory, Send: sendCQ.completerFor(s), Recv: recvCQ.completerFor(s),
 		SendDepth: init.MaxSendWR, MaxSendSGE: init.MaxSendSGE, MaxInline: init.MaxInline,
 		SignalAll: init.SignalAll, Counters: &s.counters, Waiting: &s.waiting,
 		Guard: admission.Guard{Keys: &d.admission.Keys, Host: func() netip.Addr {
@@ -140,7 +141,10 @@ func (d *Device) freeQPN(s *shard) uint32 {
 }
 
 // lock takes the lock of the queue pair's shard, which the caller unlocks.
-func (q *queuePair) lock() *shard { return lockShard(&q.shard) }
+func (q *queuePair) lock() *shard {
+	q.shard.mu.Lock()
+	return q.shard
+}
 
 func (q *queuePair) Num() uint32        { return q.num }
 func (q *queuePair) Type() verbs.QPType { return q.init.Type }
@@ -176,7 +180,7 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if toRTR || q.transport.State() == verbs.QPReset {
 		q.setPath(p, from)
 	}
-	s := q.shard.Load()
+	s := q.shard
 	s.activate(q)
 	s.transmit(d.now())
 	return nil

@@ -103,11 +103,11 @@ func (e *endpoint) classify(dg *link.Datagram, now time.Duration) *queuePair {
 			e.refused(dg, p.DestQP, now)
 			return nil
 		}
-		if owner = q.shard.Load(); s == owner {
+		if owner = q.shard; s == owner {
 			return q
 		}
 	}
-	owner.take(stray{endpoint: e.index, datagram: *dg})
+	owner.takePacket(handedOver{endpoint: e.index, datagram: *dg})
 	return nil
 }
 

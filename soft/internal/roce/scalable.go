@@ -139,10 +139,9 @@ func (p *protectionDomain) createSRD(init *verbs.QPInit) (verbs.QP, error) {
 	if sendCQ.closed || recvCQ.closed {
 		return nil, fmt.Errorf("%s: a queue that it is to use has been closed: %w", op, verbs.ErrClosed)
 	}
-	d.shardFor(verbs.SRD, sendCQ, recvCQ, nil)
 	q := &srdQueuePair{pd: p, num: d.freeQPN(d.main), sendCQ: sendCQ, recvCQ: recvCQ}
 	q.qp = d.srd.NewQP(srd.QPConfig{
-		Num: q.num, Domain: p.id, Send: sendCQ, Recv: recvCQ, SendDepth: init.MaxSendWR, RecvDepth: init.MaxRecvWR,
+		Num: q.num, Domain: p.id, Send: sendCQ.completerFor(d.main), Recv: recvCQ.completerFor(d.main), SendDepth: init.MaxSendWR, RecvDepth: init.MaxRecvWR,
 		MaxSendSGE: init.MaxSendSGE, MaxRecvSGE: init.MaxRecvSGE, MaxInline: init.MaxInline, SignalAll: init.SignalAll,
 		Unsolicited: init.UnsolicitedWriteRecv, CheckAH: p.wayOf,
 	})

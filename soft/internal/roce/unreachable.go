@@ -63,7 +63,7 @@ func (s *shard) probeUnreachable(now time.Duration) {
 	}
 	u.notUntil = now + unreachableInterval
 	for _, q := range s.device.queuePairs {
-		if q.shard.Load() != s || q.path == nil || q.init.Type != verbs.RC {
+		if q.shard != s || q.path == nil || q.init.Type != verbs.RC {
 			continue
 		}
 		for _, peer := range u.peers[:u.n] {

@@ -157,12 +157,6 @@ var services = [...]wire.Service{verbs.RC: wire.ServiceRC, verbs.UC: wire.Servic
 // Num is the queue pair number.
 func (q *QP) Num() uint32 { return q.num }
 
-// Share has the queue pair use other counters from now on: it has come under another lock.
-func (q *QP) Share(c *Counters, w *Waiting) {
-	q.endNotReady()
-	q.counters, q.waiting = c, w
-}
-
 // State is the present state.
 func (q *QP) State() verbs.QPState { return q.state }
 
