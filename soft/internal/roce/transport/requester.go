@@ -23,19 +23,7 @@ type requester struct {
 	ceiling    int // the most that congestion grows to
 	steady     steadiness
 
-	retries    int   // left, in units of costOfGap
-	rnrRetries uint8 // left
-	// gapPSN is the response last found missing. Responses that follow in the same
-	// round do not rewind again.
-	gapPSN   uint32
-	gapKnown bool
-	gapNext  bool // the response right behind it has come
-	unasked  int  // packets sent since the last that asked for an acknowledgement
-
-	ackDeadline time.Duration // zero: not running
-	rnrUntil    time.Duration // zero: not waiting
-	notReady    notReady
-	refusal     refusal
+	unasked int // packets sent since the last that asked for an acknowledgement
 }
 
 const (
@@ -60,12 +48,6 @@ const (
 	// maxAckBytes, whichever is less.
 	ackInterval = 32
 	maxAckBytes = 256 << 10
-	// What a repetition costs. The retry count bounds the time-outs, as
-	// IBTA 9.7.5.1.3 has it. A gap that the peer reports, or that its responses
-	// show, costs less: the peer is there, and on a path that reorders there are
-	// several such reports for one loss.
-	costOfTimeout = 8
-	costOfGap     = 1
 )
 
 func (q *QP) startRequester() {

@@ -29,10 +29,8 @@ type responder struct {
 
 	responses responseQueue
 	executed  executions
-	// unheard is how many bytes of reads have left since the peer was heard of.
-	unheard uint64
-
-	granted GrantedKeys
+	// unconfirmed is how many bytes of read responses have left since a packet of the peer came.
+	unconfirmed uint64
 }
 
 // message is the kind of message whose middle or end is awaited.
@@ -83,7 +81,7 @@ func (q *QP) receiveRequest(p *wire.Packet) {
 		return
 	}
 	q.nakSent, q.nextSeen, q.ahead = false, false, p.PSN
-	q.unheard = 0
+	q.unconfirmed = 0
 	switch p.Opcode {
 	case wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast, wire.RCSendLastImm, wire.RCSendOnly, wire.RCSendOnlyImm,
 		wire.RCSendLastInvalidate, wire.RCSendOnlyInvalidate:
@@ -500,7 +498,7 @@ func (q *QP) duplicate(p *wire.Packet) {
 	if q.crowded() {
 		return
 	}
-	q.unheard = 0
+	q.unconfirmed = 0
 	if p.Opcode != wire.RCReadRequest {
 		q.responses.push(response{kind: atomicResponse, psn: p.PSN, msn: q.msn, value: e.original})
 		return

@@ -1,5 +1,26 @@
 package transport
 
+// queues are the work queues and the completion queues.
+type queues struct {
+	rq       *RecvQueue
+	sendCQ   Completer
+	recvCQ   Completer
+	sq       sendQueue
+	sends    Unpolled
+	receives Unpolled
+}
+
+// dropReceives drops the receives that have not been polled; those in the queue stay. Places in
+// a shared queue are free again.
+func (q *QP) dropReceives() {
+	n := 0
+	if q.inReceive {
+		n = 1
+	}
+	q.receives.Drop(n)
+	q.inReceive = false
+}
+
 // A work request is outstanding, and keeps its place in the queue, until the program has
 // polled its completion or, of a send request without one, that of a later request
 // (IBTA 10.8.6). Adapters free places so: a program that needs them earlier would overrun an
