@@ -16,6 +16,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/hostaddr"
 	"github.com/verbena-rdma/verbena/soft/internal/roce"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -226,7 +227,7 @@ func (d *Device) SetFaults(f Faults) error {
 	if err := d.opened("set the faults"); err != nil {
 		return err
 	}
-	return d.dev.SetFaults(roce.Faults(f))
+	return d.dev.SetFaults(faults.Faults(f))
 }
 
 // SetPeerFaults is SetFaults for the packets that come from one address, instead of the device's.
@@ -235,7 +236,7 @@ func (d *Device) SetPeerFaults(peer netip.Addr, f Faults) error {
 	if err := d.opened("set the faults of a peer"); err != nil {
 		return err
 	}
-	return d.dev.SetPeerFaults(peer, roce.Faults(f))
+	return d.dev.SetPeerFaults(peer, faults.Faults(f))
 }
 
 // Close implements [verbs.Device]. An error of the packet capture is returned too;
@@ -282,7 +283,7 @@ func (cfg Config) roce(name string, i networkInterface, addresses ...netip.AddrP
 		Name: name, Interface: i.Name, Addresses: addresses, Broadcasts: i.broadcasts, InterfaceMTU: i.MTU,
 		DisableSegmentation: cfg.DisableSegmentation, DisableCoalescing: cfg.DisableCoalescing,
 		DisableBatch: cfg.DisableBatch, DisableLocal: cfg.DisableLocal, CongestionControl: cfg.CongestionControl,
-		MaxShards: cfg.MaxShards, Spin: cfg.Spin, SRDSeed: cfg.SRDSeed, Faults: roce.Faults(cfg.Faults), Capture: cfg.Capture, Log: cfg.Log,
+		MaxShards: cfg.MaxShards, Spin: cfg.Spin, SRDSeed: cfg.SRDSeed, Faults: faults.Faults(cfg.Faults), Capture: cfg.Capture, Log: cfg.Log,
 	}
 }
 

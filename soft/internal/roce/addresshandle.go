@@ -45,7 +45,7 @@ func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 	}
 	p.refs++
 	a := &addressHandle{udpOutput: out, pd: p, way: srd.NewAH(srd.Address{Local: out.endpoint.index, Peer: out.peer})}
-	a.number = d.numbers.add(out.peer)
+	a.number = d.numbers.Add(out.peer)
 	d.srd.SetNumber(len(d.endpoints), out.peer, a.number)
 	if !out.multicast {
 		a.sender, a.sourcePort = admission.Sender{Device: out.peer, QPN: attr.SourceQPN}, attr.SourceUDPPort
@@ -86,7 +86,7 @@ func (a *addressHandle) Close() error {
 	a.pd.refs--
 	d.admission.Senders.Remove(a.sender, a.sourcePort)
 	d.srd.CloseAH(&a.way)
-	if d.numbers.remove(a.peer) {
+	if d.numbers.Remove(a.peer) {
 		d.srd.SetNumber(len(d.endpoints), a.peer, verbs.NoAH)
 	}
 	d.main.failOverrun()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -51,7 +52,7 @@ type Config struct {
 	// SRDSeed is where the order of packets of SRD comes from.
 	SRDSeed uint64
 
-	Faults  Faults
+	Faults  faults.Faults
 	Capture io.Writer
 	Log     zerolog.Logger
 }

@@ -68,7 +68,7 @@ func (g *generalServices) handle(e *endpoint, dg *link.Datagram, now time.Durati
 	}
 	d.main.counters.ReceivedPackets++
 	if d.capture != nil {
-		d.capture.packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
+		d.capture.Packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
 	}
 	if p.DETH.QKey != cm.QKey {
 		d.main.counters.QKeyViolations++

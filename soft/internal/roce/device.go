@@ -12,6 +12,8 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/closers"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/ipheader"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/srd"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -54,8 +56,8 @@ type Device struct {
 	nextDomain  uint32
 	subscribers map[int]func(verbs.Event)
 	nextHandle  int
-	capture     *capture
-	faults      faultSettings
+	capture     *ipheader.Capture
+	faults      faults.Settings
 	groups      map[netip.Addr]*group
 	services    *generalServices // nil: no connection manager was opened yet
 	srdPairs    map[uint32]*srdQueuePair
@@ -70,7 +72,7 @@ type Device struct {
 	srdReply  udpOutput // of the answer to an unknown device
 	// srdReplied: such an answer is to be flushed.
 	srdReplied bool
-	numbers    handleNumbers
+	numbers    srd.Numbers
 	busy       *endpoint // that the last packet of SRD came by; at first, the first
 
 	running sync.WaitGroup
@@ -93,11 +95,11 @@ type multicastCounts struct{ sent, received uint64 }
 
 // Open opens a device.
 func Open(cfg Config) (*Device, error) {
-	if err := cfg.Faults.check(); err != nil {
+	if err := cfg.Faults.Check(); err != nil {
 		return nil, fmt.Errorf("open device %s: %w: %w", cfg.Name, err, verbs.ErrInvalid)
 	}
 	d := &Device{
-		cfg: cfg, log: cfg.Log, base: time.Now(), faults: faultSettings{all: cfg.Faults},
+		cfg: cfg, log: cfg.Log, base: time.Now(), faults: faults.Settings{All: cfg.Faults},
 		memory:      transport.NewMemory(),
 		pollers:     make(map[any]*poller),
 		queues:      make(map[*completionQueue]struct{}),
@@ -142,8 +144,8 @@ func Open(cfg Config) (*Device, error) {
 	// After the addresses are taken: a caller that finds one in use tries another,
 	// with the same capture.
 	if cfg.Capture != nil {
-		d.capture = newCapture(cfg.Capture, d.base)
-		if err := d.capture.failed; err != nil {
+		var err error
+		if d.capture, err = ipheader.NewCapture(cfg.Capture, d.base); err != nil {
 			_ = d.closeEndpoints()
 			return nil, fmt.Errorf("open device %s: begin the packet capture: %w", cfg.Name, err)
 		}
@@ -284,20 +286,20 @@ func (d *Device) report(e verbs.Event) {
 
 // SetFaults changes the faults of packets that arrive from now on, but for those of peers that
 // have faults of their own.
-func (d *Device) SetFaults(f Faults) error {
-	if err := f.check(); err != nil {
+func (d *Device) SetFaults(f faults.Faults) error {
+	if err := f.Check(); err != nil {
 		return fmt.Errorf("set faults of device %s: %w: %w", d.cfg.Name, err, verbs.ErrInvalid)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.faults.all = f
+	d.faults.All = f
 	d.faultsChanged(netip.Addr{})
 	return nil
 }
 
 // SetPeerFaults changes those from one address. The zero value gives it those of the device again.
-func (d *Device) SetPeerFaults(peer netip.Addr, f Faults) error {
-	err := f.check()
+func (d *Device) SetPeerFaults(peer netip.Addr, f faults.Faults) error {
+	err := f.Check()
 	if err == nil && (!peer.IsValid() || peer.IsUnspecified() || peer.IsMulticast()) {
 		err = fmt.Errorf("%v is no peer's address", peer)
 	}
@@ -307,13 +309,13 @@ func (d *Device) SetPeerFaults(peer netip.Addr, f Faults) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	peer = peer.Unmap().WithZone("")
-	if f == (Faults{}) {
-		delete(d.faults.peers, peer)
+	if f == (faults.Faults{}) {
+		delete(d.faults.Peers, peer)
 	} else {
-		if d.faults.peers == nil {
-			d.faults.peers = make(map[netip.Addr]Faults)
+		if d.faults.Peers == nil {
+			d.faults.Peers = make(map[netip.Addr]faults.Faults)
 		}
-		d.faults.peers[peer] = f
+		d.faults.Peers[peer] = f
 	}
 	d.faultsChanged(peer)
 	return nil
@@ -367,7 +369,7 @@ func (d *Device) Close() error {
 	err = d.closeEndpoints()
 	d.mu.Unlock()
 	d.running.Wait()
-	return errors.Join(err, d.capture.err())
+	return errors.Join(err, d.capture.Err())
 }
 
 // OnClose implements verbs.ClosingDevice.

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/spin"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -22,7 +24,7 @@ type endpoint struct {
 	shard     *shard
 	socket    *link.Socket
 	entry     *admission.Entry // one for the endpoints of all shards with this index
-	faults    *faultInjector   // nil: none
+	faults    *faults.Injector // nil: none
 	index     int
 	users     int           // queue pairs that its goroutine works for
 	receivers int           // those of them that take packets from the socket
@@ -85,7 +87,7 @@ func newEndpoint(s *shard, index int, socket *link.Socket, entry *admission.Entr
 	// The kernel charges a buffer for more than the payload, at worst about
 	// twice as much.
 	e.window = min(max(socket.Features().ReceiveBuffer/4, minimumWindow), maximumWindow)
-	e.faults = newFaultInjector(&s.device.faults, e.faultStream())
+	e.faults = faults.New(&s.device.faults, e.faultStream())
 	return e
 }
 
@@ -144,13 +146,13 @@ func (e *endpoint) receiveHeaders(on bool) {
 func (e *endpoint) setFaults(peer netip.Addr) {
 	s := &e.device.faults
 	if e.faults == nil {
-		e.faults = newFaultInjector(s, e.faultStream())
+		e.faults = faults.New(s, e.faultStream())
 		return
 	}
-	for _, d := range e.faults.changed(s, peer, e.faultStream()) {
+	for _, d := range e.faults.Changed(s, peer, e.faultStream()) {
 		e.arrived(d)
 	}
-	if !e.faults.any() {
+	if !e.faults.Any() {
 		e.faults = nil
 	}
 }
@@ -188,7 +190,7 @@ func (e *endpoint) run() {
 	d, s := e.device, e.shard
 	defer d.running.Done()
 	defer e.timer.Stop()
-	spin := newIdleSpin(d.cfg.Spin)
+	spinning := spin.New(d.cfg.Spin)
 	used, paused := false, false
 	for {
 		if !e.lockBeside(used && e.polled()) {
@@ -217,7 +219,7 @@ func (e *endpoint) run() {
 				d.fatal(err)
 				return
 			}
-			spin.woken(d.now())
+			spinning.Woken(d.now())
 		}
 		if paused = used && e.polled(); paused {
 			e.leave()
@@ -233,8 +235,8 @@ func (e *endpoint) run() {
 			if closed {
 				return
 			}
-			if more = spin.pollsOn(now, worked); more && !worked {
-				spin.yield()
+			if more = spinning.PollsOn(now, worked); more && !worked {
+				spinning.Yield()
 			}
 		}
 	}

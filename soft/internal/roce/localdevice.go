@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/spin"
 )
 
 // localDevice is what a shard has to do with other devices of this machine, and with other
@@ -142,7 +143,7 @@ func (l *localDevice) meet(p *localPeer) {
 
 // mayMeet reports whether there may be a channel with a peer. Faults need packets on a socket.
 func (l *localDevice) mayMeet(addr local.Address) bool {
-	return l.on && !l.shard.device.faults.of(addr.Device.Addr()).any()
+	return l.on && !l.shard.device.faults.Of(addr.Device.Addr()).Any()
 }
 
 // mayDial reports whether a channel with a peer is wanted, and nobody is making one.
@@ -371,22 +372,22 @@ func (l *localDevice) work() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	d := l.shard.device
-	spin := newIdleSpin(d.cfg.Spin)
+	spinning := spin.New(d.cfg.Spin)
 	for {
 		select {
 		case <-l.wakes:
 		case <-l.ctx.Done():
 			return
 		}
-		spin.woken(d.now())
+		spinning.Woken(d.now())
 		for {
-			more, polled := l.round(&spin)
+			more, polled := l.round(&spinning)
 			if !more {
 				break
 			}
 			if !polled {
-				if spin.polls > 0 {
-					spin.yield()
+				if spinning.Idle() {
+					spinning.Yield()
 				}
 				continue
 			}
@@ -408,7 +409,7 @@ func (l *localDevice) work() {
 
 // round is a turn of work. It reports whether there may be more to do, and whether programs
 // have polled since this end last asked to be woken, and none of them is about to sleep.
-func (l *localDevice) round(spin *idleSpin) (more, polled bool) {
+func (l *localDevice) round(spinning *spin.Spin) (more, polled bool) {
 	s := l.shard
 	if s.polls.Load() != l.seen.Load() && !s.asleep.Load() {
 		return true, true // before the lock: see endpoint.lockBeside
@@ -418,7 +419,7 @@ func (l *localDevice) round(spin *idleSpin) (more, polled bool) {
 	if !l.on {
 		return false, false
 	}
-	if now := s.device.now(); spin.pollsOn(now, s.progress(now, nil)) {
+	if now := s.device.now(); spinning.PollsOn(now, s.progress(now, nil)) {
 		return true, false
 	}
 	return !l.await(), false

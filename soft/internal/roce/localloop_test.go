@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -161,7 +162,7 @@ func TestNeighboursOff(t *testing.T) {
 	x.sweep(y, 5000)
 	x, y = openNeighbours(t, Config{}, 1<<20)
 	x.sweep(y, 5000)
-	require.NoError(t, x.dev.SetFaults(Faults{Loss: 0.05, Seed: 1}))
+	require.NoError(t, x.dev.SetFaults(faults.Faults{Loss: 0.05, Seed: 1}))
 	require.Equal(t, []verbs.Path{verbs.PathNetwork, verbs.PathNetwork}, []verbs.Path{x.way(), y.way()})
 	x.sweep(y, 200_000)
 	y.sweep(x, 200_000)

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
 	"github.com/verbena-rdma/verbena/test/soak"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -300,7 +301,7 @@ func TestLocalPathEnds(t *testing.T) {
 // without.
 func TestLocalPathOff(t *testing.T) {
 	for name, cfg := range map[string]Config{
-		"off": {DisableLocal: true}, "faults": {Faults: Faults{Loss: 0.01}}, "capture": {Capture: io.Discard},
+		"off": {DisableLocal: true}, "faults": {Faults: faults.Faults{Loss: 0.01}}, "capture": {Capture: io.Discard},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x, y := openPair(t, cfg, Config{}, 1<<17)
@@ -309,7 +310,7 @@ func TestLocalPathOff(t *testing.T) {
 		})
 	}
 	x, y := openLocalPair(t, 1<<17)
-	require.NoError(t, x.dev.SetFaults(Faults{Loss: 0.05, Seed: 1}))
+	require.NoError(t, x.dev.SetFaults(faults.Faults{Loss: 0.05, Seed: 1}))
 	y.until("the channel has ended", func() bool { return localCounter(y, "local_peers") == 0 })
 	exchange(t, x, y, 60_000)
 }

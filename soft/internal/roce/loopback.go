@@ -30,7 +30,7 @@ const (
 func (q *queuePair) isOwnPeer(out *udpOutput, destQPN uint32) bool {
 	e := out.endpoint
 	return q.init.Type == verbs.RC && destQPN == q.num && out.peer == e.socket.Addr() &&
-		!q.pd.device.faults.of(out.peer.Addr()).any() && q.pd.device.capture == nil
+		!q.pd.device.faults.Of(out.peer.Addr()).Any() && q.pd.device.capture == nil
 }
 
 func (l *loopback) attach(t *transport.QP) {

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 	"github.com/verbena-rdma/verbena/verbs/rules"
@@ -89,7 +90,7 @@ func (p *protectionDomain) RegDMABufMR(buf verbs.DMABuf, access verbs.Access) (v
 	if err := rules.CheckDMABuf(buf, access); err != nil {
 		return nil, err
 	}
-	mem, unmap, err := mapDMABuf(buf.FD, buf.Offset, buf.Length, access&verbs.AccessLocalWrite != 0)
+	mem, unmap, err := dma.MapDMABuf(buf.FD, buf.Offset, buf.Length, access&verbs.AccessLocalWrite != 0)
 	if err != nil {
 		return nil, fmt.Errorf("register %d bytes from offset %d of the dma-buf of file descriptor %d on device %s: %w", buf.Length, buf.Offset, buf.FD, p.device.cfg.Name, err)
 	}

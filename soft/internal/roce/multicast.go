@@ -9,6 +9,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/ipheader"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -96,9 +97,9 @@ func (e *endpoint) handleGroup(dg *link.Datagram) {
 	d.main.counters.ReceivedPackets++
 	d.multicast.received++
 	if d.capture != nil {
-		d.capture.packet(dg.Src, g.addr, dg.Header, uint16(dg.Segment), d.now(), dg.Data)
+		d.capture.Packet(dg.Src, g.addr, dg.Header, uint16(dg.Segment), d.now(), dg.Data)
 	}
-	putGRH(&e.header, dg.Src.Addr(), dg.Group, dg.Header, len(dg.Data))
+	ipheader.PutGRH(&e.header, dg.Src.Addr(), dg.Group, dg.Header, len(dg.Data))
 	port := admission.ReplyPort(dg.Src.Port())
 	for _, q := range g.queuePairs {
 		q.transport.ReceiveDatagram(p, &e.header, port)

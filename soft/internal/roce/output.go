@@ -7,6 +7,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/hostaddr"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/ipheader"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -80,7 +81,7 @@ func (d *Device) output(a verbs.AddressAttr) (udpOutput, error) {
 	if addr.Is4() {
 		header.FlowLabel = 0
 	}
-	if header.HopLimit == defaultHopLimit {
+	if header.HopLimit == ipheader.DefaultHopLimit {
 		header.HopLimit = 0
 	}
 	return udpOutput{endpoint: e, peer: peer, header: header, data: header, flow: wire.NewFlow(e.socket.Source(), peer)}, nil
@@ -116,7 +117,7 @@ func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	crc = wire.ICRCUpdate(crc, b[headers:size-wire.ICRCLen])
 	wire.PutICRC(b[size-wire.ICRCLen:], wire.ICRCFinish(crc))
 	if d.capture != nil {
-		d.capture.packet(s.Source(), o.peer, header, uint16(segment), d.now(), b)
+		d.capture.Packet(s.Source(), o.peer, header, uint16(segment), d.now(), b)
 	}
 	sh.counters.SentPackets++
 	if o.multicast {

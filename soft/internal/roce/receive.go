@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/congestion"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/ipheader"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -28,13 +30,13 @@ func (e *endpoint) receive(now time.Duration) bool {
 		if e.faults == nil {
 			e.handle(&datagrams[i], now)
 		} else {
-			e.faults.pass(datagrams[i], now, e.arrived)
+			e.faults.Pass(datagrams[i], now, e.arrived)
 		}
 	}
 	if e.faults == nil {
 		return len(datagrams) > 0
 	}
-	e.faults.release(now, e.arrived)
+	e.faults.Release(now, e.arrived)
 	e.noteDeadline()
 	return len(datagrams) > 0
 }
@@ -59,7 +61,7 @@ func (e *endpoint) noteDeadline() {
 	if e.faults == nil {
 		return
 	}
-	if at := e.faults.deadline(); at != 0 {
+	if at := e.faults.Deadline(); at != 0 {
 		e.shard.noteDeadline(at)
 	}
 }
@@ -136,14 +138,15 @@ func (e *endpoint) deliver(q *queuePair, dg *link.Datagram, now time.Duration) {
 	d, s, p := e.device, e.shard, &e.packet
 	s.counters.ReceivedPackets++
 	if d.capture != nil {
-		d.capture.packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
+		d.capture.Packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
 	}
-	if dg.Header.TrafficClass&ecnMask == congestionExperienced {
-		s.marked(q, p, now)
+	if congestion.Marked(dg.Header.TrafficClass) && q.init.Type != verbs.UD { // its sender could not be told
+		q.transport.Marked(p, now)
+		s.activate(q)
 	}
 	switch q.init.Type {
 	case verbs.UD:
-		putGRH(&e.header, dg.Src.Addr(), e.socket.Addr().Addr(), dg.Header, len(dg.Data))
+		ipheader.PutGRH(&e.header, dg.Src.Addr(), e.socket.Addr().Addr(), dg.Header, len(dg.Data))
 		q.transport.ReceiveDatagram(p, &e.header, admission.ReplyPort(dg.Src.Port()))
 	case verbs.UC:
 		q.transport.Receive(p, now)

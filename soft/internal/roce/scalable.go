@@ -48,7 +48,7 @@ func (d *Device) openSRD() {
 			out.Send(p, nil, 0)
 			d.srdReplied = true
 		},
-		Number:  d.numbers.of,
+		Number:  d.numbers.Of,
 		Admits:  func(a srd.Address) bool { return d.admission.Keys.Admit(a.Peer.Addr()) },
 		Refused: func(a srd.Address) { d.admission.Keys.Refused(a.Peer.Addr()) },
 	}
@@ -83,7 +83,7 @@ func (d *Device) handleSRD(e *endpoint, dg *link.Datagram, p *wire.Packet, now t
 	d.busy, e.busyUntil = e, now+busyTime
 	d.main.counters.ReceivedPackets++
 	if d.capture != nil {
-		d.capture.packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
+		d.capture.Packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
 	}
 	d.srd.Receive(c, from, dg.Src.Port(), p, now)
 }
@@ -263,60 +263,4 @@ func (q *srdQueuePair) Close() error {
 	q.sendCQ.refs--
 	q.recvCQ.refs--
 	return nil
-}
-
-// handleNumbers numbers the addresses that address handles lead to.
-type handleNumbers struct {
-	entries map[netip.AddrPort]*handleNumber
-	free    []uint16 // numbers below next that are not in use
-	next    uint16
-}
-
-type handleNumber struct {
-	number uint16
-	refs   int
-}
-
-// of returns the number of the handles that lead to an address, or verbs.NoAH.
-func (h *handleNumbers) of(peer netip.AddrPort) uint16 {
-	if n := h.entries[peer]; n != nil {
-		return n.number
-	}
-	return verbs.NoAH
-}
-
-// add returns the number for another handle: verbs.NoAH if all are taken.
-func (h *handleNumbers) add(peer netip.AddrPort) uint16 {
-	n := h.entries[peer]
-	switch {
-	case n != nil:
-	case len(h.free) > 0:
-		last := len(h.free) - 1
-		n = &handleNumber{number: h.free[last]}
-		h.free = h.free[:last]
-	case h.next < verbs.NoAH:
-		n = &handleNumber{number: h.next}
-		h.next++
-	default:
-		n = &handleNumber{number: verbs.NoAH}
-	}
-	if h.entries == nil {
-		h.entries = make(map[netip.AddrPort]*handleNumber)
-	}
-	h.entries[peer] = n
-	n.refs++
-	return n.number
-}
-
-// remove takes a handle away, and reports whether it was the last one for its address.
-func (h *handleNumbers) remove(peer netip.AddrPort) bool {
-	n := h.entries[peer]
-	if n.refs--; n.refs > 0 {
-		return false
-	}
-	delete(h.entries, peer)
-	if n.number != verbs.NoAH {
-		h.free = append(h.free, n.number)
-	}
-	return true
 }

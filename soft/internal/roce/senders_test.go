@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/ipheader"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -423,9 +424,9 @@ func TestForgedScalableDatagrams(t *testing.T) {
 			var last []byte
 			x.dev.mu.Lock()
 			for _, p := range capturedPackets(t, bytes.Clone(seen.Bytes())) {
-				header := ipv6Header
+				header := ipheader.IPv6Len
 				if p[0]>>4 == 4 {
-					header = ipv4Header
+					header = ipheader.IPv4Len
 				}
 				if b := p[header+8:]; wire.Opcode(b[0]) == wire.SRDWrite {
 					last = bytes.Clone(b)

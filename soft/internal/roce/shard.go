@@ -64,7 +64,7 @@ const (
 // shardLimit is how many shards are of use: one for each core, and a single one where
 // the order of packets is to be seen.
 func (d *Device) shardLimit() int {
-	if d.capture != nil || d.faults.all.any() {
+	if d.capture != nil || d.faults.All.Any() {
 		return 1
 	}
 	return min(cmp.Or(d.cfg.MaxShards, runtime.GOMAXPROCS(0)), maxShards)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -122,7 +123,7 @@ func TestShardsAreFewAndReused(t *testing.T) {
 
 // TestOneShardForFaults: faults are the same for a seed, and so in the order of packets.
 func TestOneShardForFaults(t *testing.T) {
-	s := openSide(t, Config{Faults: Faults{Loss: 0.5}, MaxShards: 4}, 4096)
+	s := openSide(t, Config{Faults: faults.Faults{Loss: 0.5}, MaxShards: 4}, 4096)
 	for i := range 3 {
 		cq := must(s.dev.CreateCQ(verbs.CQInit{Capacity: 1, Poller: i}))
 		assert.Equal(t, s.dev.main, cq.(*completionQueue).shard)

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/congestion"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -32,6 +33,25 @@ func (p *udpPath) detach() {
 	p.endControl()
 	p.endpoint.users--
 	p.endpoint.receivers--
+}
+
+// controlled reports whether congestion control governs what goes by the path.
+func (p *udpPath) controlled() bool { return p.endpoint.device.cfg.CongestionControl }
+
+// controlCongestion lets packets with a payload say that they may be marked, unless the program set
+// those bits, and those that arrive show whether they were.
+func (p *udpPath) controlCongestion(t *transport.QP) {
+	t.SetCongestionControl(p.controlled())
+	if p.controlled() {
+		p.data.TrafficClass = congestion.Capable(p.data.TrafficClass)
+		p.endpoint.wantHeaders()
+	}
+}
+
+func (p *udpPath) endControl() {
+	if p.controlled() {
+		p.endpoint.releaseHeaders()
+	}
 }
 
 func (p *udpPath) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {

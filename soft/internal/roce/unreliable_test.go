@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/ipheader"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -195,7 +196,7 @@ func checkGRH(t *testing.T, grh []byte, source, target netip.Addr, n int) {
 	assert.Equal(t, byte(17), ip[9])
 	assert.Equal(t, source.AsSlice(), ip[12:16])
 	assert.Equal(t, target.AsSlice(), ip[16:20])
-	assert.Equal(t, uint16(0xffff), fold(sum(ip, 0)), "header checksum")
+	assert.Equal(t, uint16(0xffff), ipheader.Fold(ipheader.Sum(ip, 0)), "header checksum")
 }
 
 // A datagram queue pair takes packets at every address of its device and from any

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package roce
+package spin
 
 // yieldProcessor does nothing here: the system takes the processor by itself.
 func yieldProcessor() {}

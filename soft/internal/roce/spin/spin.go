@@ -1,15 +1,16 @@
-package roce
+// Package spin decides how long an idle goroutine polls before it sleeps.
+package spin
 
 import (
 	"runtime"
 	"time"
 )
 
-// idleSpin decides how long a goroutine of the device polls on when it has found nothing,
+// Spin decides how long a goroutine of the device polls on when it has found nothing,
 // before it sleeps. To be woken takes tens of microseconds, and a peer whose requests follow one
-// another pays them for each batch; to poll costs a processor. So it polls on only while what
-// comes next has come soon of late.
-type idleSpin struct {
+// another pays them for each batch; to poll costs a processor. So it polls on only while recent
+// packets arrived shortly after it went idle.
+type Spin struct {
 	longest time.Duration // it polls on for no longer
 	limit   time.Duration // so long does it now
 	since   time.Duration // it has found nothing since then
@@ -41,19 +42,21 @@ const (
 	maxPolls = 1 << 16
 )
 
-func newIdleSpin(longest time.Duration) idleSpin {
+// New returns one that polls for nothing for that long at most. Zero: the default; negative: not at
+// all.
+func New(longest time.Duration) Spin {
 	switch {
 	case longest < 0 || runtime.GOMAXPROCS(0) == 1:
 		longest = 0 // whoever is to send the next packet may need the processor
 	case longest == 0:
 		longest = defaultSpin
 	}
-	return idleSpin{longest: min(longest, maxSpin)}
+	return Spin{longest: min(longest, maxSpin)}
 }
 
-// pollsOn is called after each poll, and reports whether there is to be another before the
+// PollsOn is called after each poll, and reports whether there is to be another before the
 // goroutine sleeps.
-func (s *idleSpin) pollsOn(now time.Duration, found bool) bool {
+func (s *Spin) PollsOn(now time.Duration, found bool) bool {
 	if found {
 		if s.polls > idleRounds {
 			s.vain = 0
@@ -67,16 +70,16 @@ func (s *idleSpin) pollsOn(now time.Duration, found bool) bool {
 	return s.polls < idleRounds || now-s.since < s.limit && s.polls < maxPolls
 }
 
-// yield is called between two polls that find nothing.
-func (s *idleSpin) yield() {
+// Yield is called between two polls that find nothing.
+func (s *Spin) Yield() {
 	runtime.Gosched()
 	if s.polls%yieldPolls == 0 {
 		yieldProcessor()
 	}
 }
 
-// woken is called when the goroutine has slept.
-func (s *idleSpin) woken(now time.Duration) {
+// Woken is called when the goroutine has slept.
+func (s *Spin) Woken(now time.Duration) {
 	s.polls = 0
 	if now-s.since > soonAfter*s.longest {
 		if s.limit /= 2; s.limit < shortestSpin {
@@ -98,3 +101,6 @@ func (s *idleSpin) woken(now time.Duration) {
 		s.vain, s.limit = maxVain-1, s.longest
 	}
 }
+
+// Idle reports whether the last poll has found nothing.
+func (s *Spin) Idle() bool { return s.polls > 0 }

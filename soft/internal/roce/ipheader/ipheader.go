@@ -1,4 +1,6 @@
-package roce
+// Package ipheader makes the IP headers that a UDP socket does not show: for packet captures, and in
+// front of received datagrams.
+package ipheader
 
 import (
 	"encoding/binary"
@@ -9,19 +11,19 @@ import (
 )
 
 const (
-	ipv4Header  = 20
-	ipv6Header  = 40
-	udpHeader   = 8
+	IPv4Len     = 20
+	IPv6Len     = 40
+	UDPLen      = 8
 	protocolUDP = 17
 
-	defaultHopLimit = 64
+	DefaultHopLimit = 64
 )
 
 // appendIPHeader appends the IP header of a UDP datagram of n bytes, its own
 // header included.
 func appendIPHeader(b []byte, src, dst netip.Addr, h link.Header, ident uint16, n int) []byte {
 	if h.HopLimit == 0 {
-		h.HopLimit = defaultHopLimit
+		h.HopLimit = DefaultHopLimit
 		if dst.IsMulticast() {
 			h.HopLimit = 1
 		}
@@ -35,17 +37,17 @@ func appendIPHeader(b []byte, src, dst netip.Addr, h link.Header, ident uint16, 
 	}
 	start := len(b)
 	b = append(b, 0x45, h.TrafficClass)
-	b = binary.BigEndian.AppendUint16(b, uint16(ipv4Header+n))
+	b = binary.BigEndian.AppendUint16(b, uint16(IPv4Len+n))
 	b = binary.BigEndian.AppendUint16(b, ident)
 	b = append(b, 0x40, 0, h.HopLimit, protocolUDP, 0, 0) // do not fragment
 	from, to := src.As4(), dst.As4()
 	b = append(append(b, from[:]...), to[:]...)
-	binary.BigEndian.PutUint16(b[start+10:], ^fold(sum(b[start:], 0)))
+	binary.BigEndian.PutUint16(b[start+10:], ^Fold(Sum(b[start:], 0)))
 	return b
 }
 
-// sum adds 16-bit words as the Internet checksum does (RFC 1071).
-func sum(b []byte, s uint32) uint32 {
+// Sum adds 16-bit words as the Internet checksum does (RFC 1071).
+func Sum(b []byte, s uint32) uint32 {
 	for ; len(b) >= 2; b = b[2:] {
 		s += uint32(b[0])<<8 | uint32(b[1])
 	}
@@ -55,21 +57,22 @@ func sum(b []byte, s uint32) uint32 {
 	return s
 }
 
-func fold(s uint32) uint16 {
+// Fold makes a sum one of 16 bits.
+func Fold(s uint32) uint16 {
 	for s > 0xffff {
 		s = s>>16 + s&0xffff
 	}
 	return uint16(s)
 }
 
-// putGRH makes the header that precedes the data of a received datagram. On RoCEv2 that is
+// PutGRH makes the header that precedes the data of a received datagram. On RoCEv2 that is
 // the IP header, an IPv4 one in the last 20 of the 40 bytes (annex A17.4.5.1). What a
 // UDP socket does not show of it is as this device sends it.
-func putGRH(grh *[verbs.GRHLen]byte, src, dst netip.Addr, h link.Header, n int) {
+func PutGRH(grh *[verbs.GRHLen]byte, src, dst netip.Addr, h link.Header, n int) {
 	at := 0
 	if src.Is4() {
-		at = verbs.GRHLen - ipv4Header
+		at = verbs.GRHLen - IPv4Len
 	}
 	clear(grh[:at])
-	appendIPHeader(grh[:at], src, dst, h, 0, udpHeader+n)
+	appendIPHeader(grh[:at], src, dst, h, 0, UDPLen+n)
 }

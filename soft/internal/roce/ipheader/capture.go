@@ -1,4 +1,4 @@
-package roce
+package ipheader
 
 import (
 	"encoding/binary"
@@ -10,10 +10,10 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 )
 
-// capture writes packets in the pcap format, link type raw IP, as they are on
+// Capture writes packets in the pcap format, link type raw IP, as they are on
 // the wire. The headers of IP and UDP, which the kernel adds and removes, are
 // reconstructed.
-type capture struct {
+type Capture struct {
 	w      io.Writer
 	base   time.Time
 	buf    []byte
@@ -26,27 +26,28 @@ const (
 	pcapSnapLen          = 65535
 )
 
-func newCapture(w io.Writer, base time.Time) *capture {
-	c := &capture{w: w, base: base}
+// NewCapture begins a capture of a device whose time zero is base.
+func NewCapture(w io.Writer, base time.Time) (*Capture, error) {
+	c := &Capture{w: w, base: base}
 	h := binary.LittleEndian.AppendUint32(nil, pcapMagicNanoseconds)
 	h = binary.LittleEndian.AppendUint16(h, 2) // version 2.4
 	h = binary.LittleEndian.AppendUint16(h, 4)
 	h = append(h, make([]byte, 8)...) // time zone, accuracy
 	h = binary.LittleEndian.AppendUint32(h, pcapSnapLen)
 	h = binary.LittleEndian.AppendUint32(h, pcapRawIP)
-	_, c.failed = w.Write(h)
-	return c
+	_, err := w.Write(h)
+	return c, err
 }
 
-// packet writes one packet. After a failed write the capture takes no more.
-func (c *capture) packet(src, dst netip.AddrPort, h link.Header, ident uint16, now time.Duration, payload []byte) {
+// Packet writes one packet. After a failed write the capture takes no more.
+func (c *Capture) Packet(src, dst netip.AddrPort, h link.Header, ident uint16, now time.Duration, payload []byte) {
 	if c.failed != nil {
 		return
 	}
-	n := udpHeader + len(payload)
-	header := ipv6Header
+	n := UDPLen + len(payload)
+	header := IPv6Len
 	if src.Addr().Is4() {
-		header = ipv4Header
+		header = IPv4Len
 	}
 	at := c.base.Add(now)
 	b := binary.LittleEndian.AppendUint32(c.buf[:0], uint32(at.Unix()))
@@ -61,7 +62,7 @@ func (c *capture) packet(src, dst netip.AddrPort, h link.Header, ident uint16, n
 	b = binary.BigEndian.AppendUint16(b, uint16(n))
 	b = append(b, 0, 0)
 	b = append(b, payload...)
-	checksum := ^fold(sum(b[udp:], sum(b[addresses:udp], uint32(n)+protocolUDP)))
+	checksum := ^Fold(Sum(b[udp:], Sum(b[addresses:udp], uint32(n)+protocolUDP)))
 	if checksum == 0 {
 		checksum = 0xffff
 	}
@@ -72,7 +73,8 @@ func (c *capture) packet(src, dst netip.AddrPort, h link.Header, ident uint16, n
 	}
 }
 
-func (c *capture) err() error {
+// Err says what failed. Of no capture it is nil.
+func (c *Capture) Err() error {
 	if c == nil || c.failed == nil {
 		return nil
 	}

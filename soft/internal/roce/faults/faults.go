@@ -1,4 +1,5 @@
-package roce
+// Package faults applies faults to arriving packets: loss, disorder, corruption, marks and delay.
+package faults
 
 import (
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/congestion"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 )
 
@@ -26,7 +28,7 @@ type Faults struct {
 	Rate  int           // so many bytes of UDP payload arrive in a second; zero: any number
 }
 
-func (f Faults) check() error {
+func (f Faults) Check() error {
 	for _, p := range []struct {
 		name  string
 		value float64
@@ -44,7 +46,7 @@ func (f Faults) check() error {
 	return nil
 }
 
-func (f Faults) any() bool {
+func (f Faults) Any() bool {
 	return f.Loss > 0 || f.Duplicate > 0 || f.Reorder > 0 || f.Corrupt > 0 || f.Mark > 0 || f.Delay > 0 || f.Rate > 0
 }
 
@@ -60,51 +62,51 @@ const (
 	maxDelayed = 64 << 20
 )
 
-// faultSettings are the faults of a device.
-type faultSettings struct {
-	all   Faults
-	peers map[netip.Addr]Faults // instead, by address
+// Settings are the faults of a device.
+type Settings struct {
+	All   Faults
+	Peers map[netip.Addr]Faults // instead, by address
 }
 
-// of are the faults of packets from an address.
-func (s *faultSettings) of(peer netip.Addr) Faults {
-	if f, own := s.peers[peer.Unmap().WithZone("")]; own {
+// Of returns the faults of packets from an address.
+func (s *Settings) Of(peer netip.Addr) Faults {
+	if f, own := s.Peers[peer.Unmap().WithZone("")]; own {
 		return f
 	}
-	return s.all
+	return s.All
 }
 
-// faultInjector applies faults to the packets of one endpoint.
-type faultInjector struct {
-	all   *faultyLink // nil: none
-	peers map[netip.Addr]*faultyLink
+// Injector applies faults to the packets of one endpoint.
+type Injector struct {
+	all   *path // nil: none
+	peers map[netip.Addr]*path
 }
 
-// newFaultInjector returns nil if there are no faults.
-func newFaultInjector(s *faultSettings, endpoint int) *faultInjector {
-	if !s.all.any() && len(s.peers) == 0 {
+// New returns nil if there are no faults.
+func New(s *Settings, endpoint int) *Injector {
+	if !s.All.Any() && len(s.Peers) == 0 {
 		return nil
 	}
-	i := &faultInjector{peers: make(map[netip.Addr]*faultyLink, len(s.peers))}
-	if s.all.any() {
-		i.all = newFaultyLink(s.all, endpoint)
+	i := &Injector{peers: make(map[netip.Addr]*path, len(s.Peers))}
+	if s.All.Any() {
+		i.all = newPath(s.All, endpoint)
 	}
-	for addr, f := range s.peers {
-		i.peers[addr] = newFaultyLink(f, endpoint)
+	for addr, f := range s.Peers {
+		i.peers[addr] = newPath(f, endpoint)
 	}
 	return i
 }
 
-// changed takes the faults of packets from an address that were set, or of the device if it is none,
+// Changed takes the faults of packets from an address that were set, or of the device if it is none,
 // and returns what was held of these packets. Others stay held, and their draws go on.
-func (i *faultInjector) changed(s *faultSettings, peer netip.Addr, endpoint int) (held []link.Datagram) {
+func (i *Injector) Changed(s *Settings, peer netip.Addr, endpoint int) (held []link.Datagram) {
 	if !peer.IsValid() {
 		if i.all != nil {
 			held = i.all.takeHeld(peer)
 		}
 		i.all = nil
-		if s.all.any() {
-			i.all = newFaultyLink(s.all, endpoint)
+		if s.All.Any() {
+			i.all = newPath(s.All, endpoint)
 		}
 		return held
 	}
@@ -113,19 +115,19 @@ func (i *faultInjector) changed(s *faultSettings, peer netip.Addr, endpoint int)
 	} else if i.all != nil {
 		held = i.all.takeHeld(peer)
 	}
-	if f, own := s.peers[peer]; own {
-		i.peers[peer] = newFaultyLink(f, endpoint)
+	if f, own := s.Peers[peer]; own {
+		i.peers[peer] = newPath(f, endpoint)
 	} else {
 		delete(i.peers, peer)
 	}
 	return held
 }
 
-// any reports whether there are faults of any packets, or packets without those of others.
-func (i *faultInjector) any() bool { return i.all != nil || len(i.peers) > 0 }
+// Any reports whether there are faults of any packets, or packets without those of others.
+func (i *Injector) Any() bool { return i.all != nil || len(i.peers) > 0 }
 
-// pass applies the faults to a packet and delivers what is left of it.
-func (i *faultInjector) pass(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
+// Pass applies the faults to a packet and delivers what is left of it.
+func (i *Injector) Pass(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
 	l, own := i.peers[d.Src.Addr()]
 	if !own {
 		l = i.all
@@ -137,8 +139,8 @@ func (i *faultInjector) pass(d link.Datagram, now time.Duration, deliver func(li
 	l.pass(d, now, deliver)
 }
 
-// release delivers the held packets whose time has come.
-func (i *faultInjector) release(now time.Duration, deliver func(link.Datagram)) {
+// Release delivers the held packets whose time has come.
+func (i *Injector) Release(now time.Duration, deliver func(link.Datagram)) {
 	if i.all != nil {
 		i.all.release(now, deliver)
 	}
@@ -147,8 +149,8 @@ func (i *faultInjector) release(now time.Duration, deliver func(link.Datagram)) 
 	}
 }
 
-// deadline is when the next held packet is due; zero means that there is none.
-func (i *faultInjector) deadline() (at time.Duration) {
+// Deadline is when the next held packet is due; zero means that there is none.
+func (i *Injector) Deadline() (at time.Duration) {
 	if i.all != nil {
 		at = i.all.deadline()
 	}
@@ -160,8 +162,8 @@ func (i *faultInjector) deadline() (at time.Duration) {
 	return at
 }
 
-// faultyLink applies faults to packets that come one way.
-type faultyLink struct {
+// path applies faults to packets that come one way.
+type path struct {
 	faults  Faults
 	random  *rand.Rand
 	delayed fifo.Queue[heldPacket]
@@ -176,18 +178,18 @@ type heldPacket struct {
 	due      time.Duration
 }
 
-func newFaultyLink(f Faults, endpoint int) *faultyLink {
-	return &faultyLink{faults: f, random: rand.New(rand.NewPCG(f.Seed, uint64(endpoint)))}
+func newPath(f Faults, endpoint int) *path {
+	return &path{faults: f, random: rand.New(rand.NewPCG(f.Seed, uint64(endpoint)))}
 }
 
-func (l *faultyLink) hit(p float64) bool { return p > 0 && l.random.Float64() < p }
+func (l *path) hit(p float64) bool { return p > 0 && l.random.Float64() < p }
 
-func (l *faultyLink) pass(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
+func (l *path) pass(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
 	if l.hit(l.faults.Loss) {
 		return
 	}
-	if d.Header.TrafficClass&ecnMask != 0 && l.hit(l.faults.Mark) {
-		d.Header.TrafficClass |= congestionExperienced
+	if l.hit(l.faults.Mark) {
+		d.Header.TrafficClass = congestion.Mark(d.Header.TrafficClass)
 	}
 	if len(d.Data) > 0 && l.hit(l.faults.Corrupt) {
 		d.Data = append([]byte(nil), d.Data...)
@@ -201,7 +203,7 @@ func (l *faultyLink) pass(d link.Datagram, now time.Duration, deliver func(link.
 }
 
 // carry has a packet take the time that it takes.
-func (l *faultyLink) carry(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
+func (l *path) carry(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
 	if l.faults.Delay == 0 && l.faults.Rate == 0 {
 		l.arrive(d, now, deliver)
 		return
@@ -219,7 +221,7 @@ func (l *faultyLink) carry(d link.Datagram, now time.Duration, deliver func(link
 }
 
 // arrive delivers a packet, or holds it until others have come.
-func (l *faultyLink) arrive(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
+func (l *path) arrive(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
 	l.releaseHeld(now, true, deliver)
 	if l.hit(l.faults.Reorder) {
 		d.Data = append([]byte(nil), d.Data...)
@@ -229,7 +231,7 @@ func (l *faultyLink) arrive(d link.Datagram, now time.Duration, deliver func(lin
 	deliver(d)
 }
 
-func (l *faultyLink) release(now time.Duration, deliver func(link.Datagram)) {
+func (l *path) release(now time.Duration, deliver func(link.Datagram)) {
 	for l.delayed.Len() > 0 && l.delayed.Front().due <= now {
 		d := l.delayed.Pop().datagram
 		l.bytes -= len(d.Data)
@@ -240,7 +242,7 @@ func (l *faultyLink) release(now time.Duration, deliver func(link.Datagram)) {
 
 // releaseHeld delivers the packets held for Reorder whose time has come; arrived says that one more
 // packet has.
-func (l *faultyLink) releaseHeld(now time.Duration, arrived bool, deliver func(link.Datagram)) {
+func (l *path) releaseHeld(now time.Duration, arrived bool, deliver func(link.Datagram)) {
 	kept := l.held[:0]
 	for _, h := range l.held {
 		if arrived {
@@ -257,7 +259,7 @@ func (l *faultyLink) releaseHeld(now time.Duration, arrived bool, deliver func(l
 
 // takeHeld takes out the packets that are held of a peer, or of all if it is none. Those held for
 // Reorder are the older ones.
-func (l *faultyLink) takeHeld(peer netip.Addr) (taken []link.Datagram) {
+func (l *path) takeHeld(peer netip.Addr) (taken []link.Datagram) {
 	kept := l.held[:0]
 	for _, h := range l.held {
 		if peer.IsValid() && h.datagram.Src.Addr() != peer {
@@ -279,7 +281,7 @@ func (l *faultyLink) takeHeld(peer netip.Addr) (taken []link.Datagram) {
 	return taken
 }
 
-func (l *faultyLink) deadline() (at time.Duration) {
+func (l *path) deadline() (at time.Duration) {
 	if l.delayed.Len() > 0 {
 		at = l.delayed.Front().due
 	}

@@ -1,4 +1,4 @@
-package roce
+package spin
 
 import "golang.org/x/sys/unix"
 

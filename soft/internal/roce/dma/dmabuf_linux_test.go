@@ -1,4 +1,4 @@
-package roce
+package dma
 
 import (
 	"os"
@@ -17,9 +17,9 @@ func TestOnlyDMABufs(t *testing.T) {
 	require.NoError(t, err)
 	defer file.Close()
 	require.NoError(t, file.Truncate(4096))
-	_, _, err = mapDMABuf(int(file.Fd()), 0, 4096, true)
+	_, _, err = MapDMABuf(int(file.Fd()), 0, 4096, true)
 	require.ErrorIs(t, err, verbs.ErrInvalid)
 	assert.ErrorContains(t, err, "no dma-buf")
-	_, _, err = mapDMABuf(-1, 0, 4096, true)
+	_, _, err = MapDMABuf(-1, 0, 4096, true)
 	require.ErrorIs(t, err, verbs.ErrInvalid)
 }

@@ -1,4 +1,4 @@
-package roce
+package spin
 
 import (
 	"testing"
@@ -9,16 +9,16 @@ import (
 
 // idleFor has a goroutine find nothing for d and sleep, and returns how long it looked: what
 // woke it came when d was over.
-func (s *idleSpin) idleFor(now *time.Duration, d time.Duration) (looked time.Duration) {
-	s.pollsOn(*now, true)
+func (s *Spin) idleFor(now *time.Duration, d time.Duration) (looked time.Duration) {
+	s.PollsOn(*now, true)
 	for end := *now + d; ; *now += time.Microsecond {
 		switch {
 		case *now >= end:
-			s.pollsOn(*now, true)
+			s.PollsOn(*now, true)
 			return looked
-		case !s.pollsOn(*now, false):
+		case !s.PollsOn(*now, false):
 			*now = end
-			s.woken(*now)
+			s.Woken(*now)
 			return looked
 		}
 		looked += time.Microsecond
@@ -27,7 +27,7 @@ func (s *idleSpin) idleFor(now *time.Duration, d time.Duration) (looked time.Dur
 
 // TestIdleSpin: it looks on after more has come soon, and less and less where it does not.
 func TestIdleSpin(t *testing.T) {
-	s := newIdleSpin(0)
+	s := New(0)
 	s.longest = defaultSpin // on one processor too
 	now := time.Hour
 	assert.LessOrEqual(t, s.idleFor(&now, 10*time.Microsecond), 2*time.Microsecond, "it does not know yet")
@@ -53,7 +53,7 @@ func TestIdleSpin(t *testing.T) {
 	}
 	assert.Equal(t, 10*time.Microsecond, s.idleFor(&now, 10*time.Microsecond), "it comes sooner again")
 
-	never := newIdleSpin(-1)
+	never := New(-1)
 	for range 10 {
 		assert.LessOrEqual(t, never.idleFor(&now, 10*time.Microsecond), 2*time.Microsecond)
 	}
@@ -61,10 +61,10 @@ func TestIdleSpin(t *testing.T) {
 
 // TestIdleSpinEnds: it does so where the clock stands still.
 func TestIdleSpinEnds(t *testing.T) {
-	s := newIdleSpin(0)
+	s := New(0)
 	s.longest, s.limit = defaultSpin, defaultSpin
 	looks := 0
-	for s.pollsOn(time.Hour, false) {
+	for s.PollsOn(time.Hour, false) {
 		looks++
 	}
 	assert.Less(t, looks, maxPolls)

@@ -1,4 +1,4 @@
-package roce
+package dma
 
 import (
 	"errors"
@@ -18,9 +18,9 @@ const dmaBufMagic = 0x444d4142
 // (include/linux/errno.h).
 const enotsupp = unix.Errno(524)
 
-// mapDMABuf maps bytes of a dma-buf. It takes nothing else: another file can
+// MapDMABuf maps bytes of a dma-buf. It takes nothing else: another file can
 // shrink, and memory beyond its end is a fault that cannot be recovered.
-func mapDMABuf(fd int, offset, length uint64, write bool) (mem []byte, unmap func() error, err error) {
+func MapDMABuf(fd int, offset, length uint64, write bool) (mem []byte, unmap func() error, err error) {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
 		return nil, nil, fmt.Errorf("look at the file: %w: %w", err, verbs.ErrInvalid)

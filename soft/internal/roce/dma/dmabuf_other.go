@@ -1,6 +1,6 @@
 //go:build !linux
 
-package roce
+package dma
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-func mapDMABuf(int, uint64, uint64, bool) ([]byte, func() error, error) {
+// MapDMABuf fails: see dmabuf_linux.go.
+func MapDMABuf(int, uint64, uint64, bool) ([]byte, func() error, error) {
 	return nil, nil, fmt.Errorf("dma-bufs are Linux's, there are none on %s: %w", runtime.GOOS, verbs.ErrNotSupported)
 }
