@@ -312,8 +312,8 @@ func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 		s.sendDelayedAcks()
 		s.transmit(d.now())
 	}
-	if len(s.local.polled.peers) > 0 {
-		s.local.programSleeps()
+	if s.local.Active() {
+		s.local.ProgramSleeps()
 	}
 	return true, nil
 }

@@ -2,6 +2,7 @@ package roce
 
 import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -60,10 +61,10 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 		{Name: "multicast_rcv_packets", Value: d.multicast.received},
 		{Name: "rx_socket_drops", Value: t.socketDrops},
 		{Name: "local_peers", Value: uint64(t.localPeers)},
-		{Name: "local_sent_pkts", Value: t.local.sent},
-		{Name: "local_rcvd_pkts", Value: t.local.received},
-		{Name: "local_disorder", Value: t.local.disorder},
-		{Name: "local_peers_died", Value: t.local.died},
+		{Name: "local_sent_pkts", Value: t.local.Sent},
+		{Name: "local_rcvd_pkts", Value: t.local.Received},
+		{Name: "local_disorder", Value: t.local.Disorder},
+		{Name: "local_peers_died", Value: t.local.Died},
 		{Name: "rx_icmp_unreachable", Value: t.unreachable},
 		{Name: "cm_rx_rate_limited", Value: t.drops.policed},
 		{Name: "rx_passed_on", Value: t.passedOn},
@@ -106,7 +107,7 @@ type totals struct {
 	unreachable     uint64
 	passedOn        uint64
 	passedOnDropped uint64
-	local           localCounters
+	local           local.Counters
 	localPeers      int
 }
 
@@ -128,11 +129,12 @@ func (d *Device) totals() (t totals) {
 		t.passedOn += s.inbox.total
 		t.passedOnDropped += s.inbox.dropped
 		s.inbox.mu.Unlock()
-		t.local.sent += s.local.sent
-		t.local.received += s.local.received
-		t.local.disorder += s.local.disorder
-		t.local.died += s.local.died
-		t.localPeers += s.local.others()
+		shared := s.local.Counters()
+		t.local.Sent += shared.Sent
+		t.local.Received += shared.Received
+		t.local.Disorder += shared.Disorder
+		t.local.Died += shared.Died
+		t.localPeers += s.local.Others()
 	}
 	return t
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/ipheader"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/srd"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -61,7 +62,7 @@ type Device struct {
 	groups      map[netip.Addr]*group
 	services    *generalServices // nil: no connection manager was opened yet
 	srdPairs    map[uint32]*srdQueuePair
-	memories    sharedMemories
+	memories    local.Memories
 	admission   *admission.Control
 
 	reporting sync.Mutex // events are reported one after the other
@@ -330,7 +331,7 @@ func (d *Device) faultsChanged(peer netip.Addr) {
 		}
 	}
 	for _, s := range d.mu.list {
-		s.local.faultsChanged()
+		s.local.Reconsider()
 	}
 	for _, s := range d.mu.list {
 		s.transmit(d.now()) // answers to what was held
@@ -415,7 +416,7 @@ const localPatience = 2 * time.Second
 func (d *Device) localOff() (wait func()) {
 	var waits []func()
 	for _, s := range d.mu.list {
-		waits = append(waits, s.local.off())
+		waits = append(waits, s.local.Off())
 	}
 	return func() {
 		ended := make(chan struct{})

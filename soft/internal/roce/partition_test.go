@@ -136,7 +136,11 @@ func TestPartitionKeysThroughSharedMemory(t *testing.T) {
 		y.dev.mu.Lock()
 		defer y.dev.mu.Unlock()
 		p.PKey = key
-		return y.dev.endpoints[0].handleShared(from, &p, [][]byte{[]byte("payload!")}, nil, y.dev.now()) != nil
+		path := y.dev.endpoints[0].PathOf(from, &p)
+		if path != nil {
+			y.qp.(*queuePair).transport.ReceivePieces(&p, [][]byte{[]byte("payload!")}, nil, y.dev.now())
+		}
+		return path != nil
 	}
 	require.False(t, send(0x8001))
 	require.Equal(t, make([]byte, 8), y.mem[:8])

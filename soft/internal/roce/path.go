@@ -70,7 +70,11 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, admission.Source, erro
 	if q.init.Type != verbs.RC {
 		return &udp, out.endpoint.entry.Connection(out.peer.Addr(), port, nil), nil
 	}
-	return q.shard.local.pathTo(q, udp, attr.DestQPN), out.endpoint.entry.Connection(out.peer.Addr(), port, q.transport), nil
+	from := out.endpoint.entry.Connection(out.peer.Addr(), port, q.transport)
+	if !q.shard.local.On() {
+		return &udp, from, nil
+	}
+	return &localPath{udpPath: udp, queuePair: q, peerShard: int(attr.DestQPN & shardBits)}, from, nil
 }
 
 // sourcePort is the port that a peer's packets come from; 0: it is not known. Only software

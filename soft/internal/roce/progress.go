@@ -21,7 +21,7 @@ func (s *shard) progress(now time.Duration, self *endpoint) bool {
 		worked = true
 		s.failOverrun()
 	}
-	if len(s.local.polled.peers) > 0 && s.local.receive(now) {
+	if s.local.Active() && s.local.Receive(now) {
 		worked = true
 	}
 	if s.deadline != 0 && now >= s.deadline {
@@ -67,7 +67,7 @@ func (s *shard) transmit(now time.Duration) {
 	for _, e := range s.endpoints {
 		_ = e.flush()
 	}
-	s.local.flush()
+	s.local.Flush()
 	s.failOverrun()
 	if s.sendsMore() {
 		s.wake()

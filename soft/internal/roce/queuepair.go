@@ -189,7 +189,7 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 // revoked is transport.Config.Revoked.
 func (q *queuePair) revoked(mem []byte) {
 	if p, ok := q.path.(*localPath); ok {
-		p.revoke(mem)
+		p.shared.Revoke(mem)
 	}
 }
 

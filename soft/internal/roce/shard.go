@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -50,7 +51,7 @@ type shard struct {
 	drops       drops
 	unreachable unreachable
 	overrun     []*completionQueue // whose queue pairs are still to be failed
-	local       localDevice
+	local       local.Peers
 	pollers     int // that are assigned to it
 }
 
@@ -173,7 +174,7 @@ func (d *Device) addShard() (*shard, error) {
 	for _, e := range s.endpoints {
 		e.entry.Lift() // the new socket has none, and would be left so until the end
 	}
-	if d.main.local.on {
+	if d.main.local.On() {
 		s.openLocal()
 	}
 	s.start()

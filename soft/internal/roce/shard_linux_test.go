@@ -13,7 +13,7 @@ import (
 func TestShardsShareMemory(t *testing.T) {
 	a, as := openPollers(t, Config{}, 2, 1<<20)
 	b, bs := openPollers(t, Config{}, 2, 1<<20)
-	if !a.dev.main.local.on || len(a.dev.main.local.listeners) == 0 {
+	if !a.dev.main.local.Listening() {
 		t.Skip("devices of this machine cannot share memory")
 	}
 	shared := func(x *side) {

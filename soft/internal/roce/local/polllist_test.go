@@ -1,12 +1,10 @@
-package roce
+package local
 
 import (
 	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
 )
 
 // Every peer is looked at in the end, a busy one with every pass, and whatever comes, goes or falls
@@ -14,11 +12,11 @@ import (
 func TestPollList(t *testing.T) {
 	var l pollList
 	random := rand.New(rand.NewPCG(1, 2))
-	here := map[*localPeer]bool{}
-	ready := map[*localPeer]bool{}
+	here := map[*Peer]bool{}
+	ready := map[*Peer]bool{}
 	for range 2000 {
 		if random.IntN(10) == 0 && len(here) < 100 {
-			p := &localPeer{channel: new(local.Channel)}
+			p := &Peer{channel: new(Channel)}
 			here[p] = true
 			l.add(p)
 		}
@@ -34,12 +32,12 @@ func TestPollList(t *testing.T) {
 				p.quiet = quietPasses - 1
 			}
 		}
-		busy := map[*localPeer]bool{}
+		busy := map[*Peer]bool{}
 		for _, p := range l.peers[:l.busy] {
 			busy[p] = true
 		}
 		looked := 0
-		l.pass(func(p *localPeer) bool {
+		l.pass(func(p *Peer) bool {
 			require.True(t, here[p])
 			looked++
 			delete(busy, p)
@@ -66,7 +64,7 @@ func TestPollList(t *testing.T) {
 		ready[p] = true
 	}
 	for range len(l.peers)/idleLooks + 1 {
-		l.pass(func(p *localPeer) bool {
+		l.pass(func(p *Peer) bool {
 			delete(ready, p)
 			return false
 		})
@@ -82,12 +80,12 @@ func TestPollList(t *testing.T) {
 func TestPollListIdle(t *testing.T) {
 	var l pollList
 	for range 1000 {
-		l.add(&localPeer{})
+		l.add(&Peer{})
 	}
 	for range quietPasses {
-		l.pass(func(*localPeer) bool { return false })
+		l.pass(func(*Peer) bool { return false })
 	}
 	looked := 0
-	l.pass(func(*localPeer) bool { looked++; return false })
+	l.pass(func(*Peer) bool { looked++; return false })
 	require.Equal(t, idleLooks, looked)
 }

@@ -1,9 +1,9 @@
-package roce
+package local
 
 // pollList holds the peers with a channel. A pass looks at those that something has come from
 // lately, and at a few of the others in turn: so it takes no longer with more that are idle.
 type pollList struct {
-	peers  []*localPeer // the first ones are busy
+	peers  []*Peer // the first ones are busy
 	busy   int
 	cursor int // of the turn of the idle ones
 }
@@ -16,13 +16,13 @@ const (
 	quietPasses = 1 << 12
 )
 
-func (l *pollList) add(p *localPeer) {
+func (l *pollList) add(p *Peer) {
 	p.place = len(l.peers)
 	l.peers = append(l.peers, p)
 	l.toBusy(p)
 }
 
-func (l *pollList) remove(p *localPeer) {
+func (l *pollList) remove(p *Peer) {
 	l.toIdle(p)
 	last := len(l.peers) - 1
 	l.swap(p.place, last)
@@ -30,7 +30,7 @@ func (l *pollList) remove(p *localPeer) {
 	l.peers = l.peers[:last]
 }
 
-func (l *pollList) toBusy(p *localPeer) {
+func (l *pollList) toBusy(p *Peer) {
 	p.quiet = 0
 	if p.place >= l.busy {
 		l.swap(p.place, l.busy)
@@ -38,7 +38,7 @@ func (l *pollList) toBusy(p *localPeer) {
 	}
 }
 
-func (l *pollList) toIdle(p *localPeer) {
+func (l *pollList) toIdle(p *Peer) {
 	if p.place < l.busy {
 		l.busy--
 		l.swap(p.place, l.busy)
@@ -52,7 +52,7 @@ func (l *pollList) swap(i, j int) {
 
 // pass calls receive for the peers whose turn it is, and reports whether it returned true for
 // any. It may remove the peer that it is called for.
-func (l *pollList) pass(receive func(*localPeer) bool) bool {
+func (l *pollList) pass(receive func(*Peer) bool) bool {
 	worked := false
 	for i := l.busy - 1; i >= 0; i-- {
 		p := l.peers[i]
