@@ -20,7 +20,7 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 	s := d.srd.Counters()
 	var m cm.Counters
 	if d.services != nil {
-		m = d.services.manager.Counters()
+		m = d.services.Counters()
 	}
 	return []verbs.Counter{
 		{Name: "sent_pkts", Value: c.SentPackets},

@@ -13,6 +13,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/closers"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/gsi"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/ipheader"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/srd"
@@ -60,7 +61,7 @@ type Device struct {
 	capture     *ipheader.Capture
 	faults      faults.Settings
 	groups      map[netip.Addr]*group
-	services    *generalServices // nil: no connection manager was opened yet
+	services    *gsi.Services // nil: no connection manager was opened yet
 	srdPairs    map[uint32]*srdQueuePair
 	memories    local.Memories
 	admission   *admission.Control
@@ -390,8 +391,8 @@ func (d *Device) queuesInUse() error {
 		return d.notClosed(len(d.domains)-1, "protection domains")
 	case len(d.queues) > 0:
 		return d.notClosed(len(d.queues), "completion queues")
-	case d.services != nil && d.services.managers > 0:
-		return d.notClosed(d.services.managers, "connection managers")
+	case d.services != nil && d.services.Managers() > 0:
+		return d.notClosed(d.services.Managers(), "connection managers")
 	}
 	return nil
 }

@@ -95,7 +95,7 @@ func (e *endpoint) classify(dg *link.Datagram, now time.Duration) *queuePair {
 		}
 	case p.DestQP == admission.ManagementQPN && d.services != nil:
 		if s == owner {
-			d.services.handle(e, dg, now)
+			d.handleManagement(e, dg, now)
 			return nil
 		}
 	default:

@@ -1,13 +1,143 @@
 package roce
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/hostaddr"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/congestion"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/ipheader"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
+
+// maxFlowLabel is the greatest that an IPv6 header can have.
+const maxFlowLabel = 1<<20 - 1
+
+// udpOutput sends packets from an endpoint to a UDP address. It implements
+// transport.Output. The endpoint's socket collects them until it is flushed.
+type udpOutput struct {
+	endpoint *endpoint
+	peer     netip.AddrPort
+	header   link.Header
+	data     link.Header // of packets with a payload
+	flow     wire.Flow
+	// multicast: the peer is a group.
+	multicast bool
+}
+
+// outputTo finds the way to a peer.
+func (d *Device) outputTo(a verbs.AddressAttr) (udpOutput, error) {
+	if err := d.checkPeer(a.DGID.Addr()); err != nil {
+		return udpOutput{}, fmt.Errorf("DGID %w", err)
+	}
+	return d.output(a)
+}
+
+// checkPeer refuses addresses that are not those of one host.
+func (d *Device) checkPeer(addr netip.Addr) error {
+	misfit := hostaddr.Misfit(addr)
+	if misfit == "" && slices.Contains(d.cfg.Broadcasts, addr.Unmap()) {
+		misfit = "the broadcast address of a network of this host"
+	}
+	if misfit != "" {
+		return fmt.Errorf("%v is no peer's address, but %s: %w", addr, misfit, verbs.ErrInvalid)
+	}
+	return nil
+}
+
+// outputToGroup finds the way to a multicast group.
+func (d *Device) outputToGroup(a verbs.AddressAttr) (udpOutput, error) {
+	if a.UDPPort != 0 && a.UDPPort != wire.UDPPort {
+		return udpOutput{}, fmt.Errorf("UDPPort is %d: packets to multicast groups go to %d: %w", a.UDPPort, wire.UDPPort, verbs.ErrInvalid)
+	}
+	hops := a.HopLimit
+	out, err := d.output(a)
+	out.multicast, out.header.HopLimit, out.data.HopLimit = true, hops, hops
+	return out, err
+}
+
+func (d *Device) output(a verbs.AddressAttr) (udpOutput, error) {
+	if a.SGIDIndex < 0 || a.SGIDIndex >= len(d.endpoints) {
+		return udpOutput{}, fmt.Errorf("SGIDIndex is %d, the GID table of device %s has the indices 0 to %d: %w", a.SGIDIndex, d.cfg.Name, len(d.endpoints)-1, verbs.ErrInvalid)
+	}
+	e := d.endpoints[a.SGIDIndex]
+	addr := a.DGID.Addr()
+	local := e.socket.Addr().Addr()
+	if addr.Is4() != local.Is4() {
+		return udpOutput{}, fmt.Errorf("DGID %v cannot be reached from the GID at index %d, %v: choose an index whose GID is of the peer's family: %w", addr, a.SGIDIndex, local, verbs.ErrInvalid)
+	}
+	if a.FlowLabel > maxFlowLabel {
+		return udpOutput{}, fmt.Errorf("FlowLabel is %#x, it has 20 bits: %w", a.FlowLabel, verbs.ErrInvalid)
+	}
+	port := a.UDPPort
+	if port == 0 {
+		port = wire.UDPPort
+	}
+	peer := netip.AddrPortFrom(addr, port)
+	header := link.Header{TrafficClass: a.TrafficClass, HopLimit: a.HopLimit, FlowLabel: a.FlowLabel}
+	if addr.Is4() {
+		header.FlowLabel = 0
+	}
+	if header.HopLimit == ipheader.DefaultHopLimit {
+		header.HopLimit = 0
+	}
+	return udpOutput{endpoint: e, peer: peer, header: header, data: header, flow: wire.NewFlow(e.socket.Source(), peer)}, nil
+}
+
+// Send implements transport.Output. It copies the payload: memory may change meanwhile, and the
+// checksum must be that of the bytes that leave.
+func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) bool {
+	s, d, sh := o.endpoint.socket, o.endpoint.device, o.endpoint.shard
+	headers := p.Opcode.HeaderLen()
+	tail := int(p.Pad) + wire.ICRCLen
+	size := headers + n + tail
+	header := o.header
+	if p.Opcode.HasPayload() {
+		header = o.data
+	}
+	header.Receiver = uint8(p.DestQP & shardBits)
+	b, segment := s.Packet(o.peer, header, size)
+	if b == nil {
+		return true
+	}
+	p.PutHeaders(b)
+	at := headers
+	for _, piece := range pieces {
+		if dma.Copy(b[at:at+len(piece)], piece) != dma.NoFault {
+			s.Discard(size)
+			return false
+		}
+		at += len(piece)
+	}
+	clear(b[at:])
+	crc := o.flow.ICRCStart(uint16(segment), size, b[:headers])
+	crc = wire.ICRCUpdate(crc, b[headers:size-wire.ICRCLen])
+	wire.PutICRC(b[size-wire.ICRCLen:], wire.ICRCFinish(crc))
+	if d.capture != nil {
+		d.capture.Packet(s.Source(), o.peer, header, uint16(segment), d.now(), b)
+	}
+	sh.counters.SentPackets++
+	if o.multicast {
+		d.multicast.sent++
+	}
+	return true
+}
+
+// flush sends the packets that the socket has collected, and returns the first error.
+func (e *endpoint) flush() error {
+	dropped, err := e.socket.Flush()
+	e.shard.drops.send += uint64(dropped)
+	if err != nil {
+		e.device.log.Debug().Err(err).Int("dropped", dropped).Msg("send")
+	}
+	return err
+}
 
 // transmitPackets has a queue pair send to out, and to sockets in the end.
 func (s *shard) transmitPackets(t *transport.QP, out transport.Output, now time.Duration, a allowance) (left allowance, more bool) {

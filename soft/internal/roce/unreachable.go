@@ -76,7 +76,7 @@ func (s *shard) probeUnreachable(now time.Duration) {
 	}
 	if services := s.device.services; s == s.device.main && services != nil {
 		for _, peer := range u.peers[:u.n] {
-			services.peerUnreachable(peer, now)
+			services.PeerUnreachable(peer.endpoint.index, peer.addr, now)
 		}
 	}
 	clear(u.peers[:u.n])

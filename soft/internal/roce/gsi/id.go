@@ -1,4 +1,4 @@
-package roce
+package gsi
 
 import (
 	"context"
@@ -30,8 +30,8 @@ const (
 // connectionID implements verbs.CMID. It stands for a connection or, for UD, for a
 // resolution or a request for one.
 type connectionID struct {
-	manager       *connectionManager
-	listener      *cmListener // of a request
+	manager       *Manager
+	listener      *listener // of a request
 	kind          verbs.QPType
 	state         idState
 	path          cm.Path
@@ -46,17 +46,17 @@ type connectionID struct {
 	request    *cm.SIDRRequest
 }
 
-func (c *connectionManager) newID(kind verbs.QPType, path cm.Path) *connectionID {
+func (c *Manager) newID(kind verbs.QPType, path cm.Path) *connectionID {
 	id := &connectionID{manager: c, kind: kind, path: path, psn: admission.Random() & 0xffffff}
 	c.ids[id] = struct{}{}
 	return id
 }
 
 // Dial implements verbs.CM.
-func (c *connectionManager) Dial(p verbs.CMDial) (verbs.CMID, error) {
+func (c *Manager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 	op := fmt.Sprintf("dial %v", p.Addr)
 	peer := netip.AddrPortFrom(p.Addr.Addr().Unmap(), p.Addr.Port())
-	unfit := c.services.device.checkPeer(peer.Addr())
+	unfit := c.services.cfg.CheckPeer(peer.Addr())
 	switch addr := peer.Addr(); {
 	case !addr.IsValid() || peer.Port() == 0:
 		return nil, fmt.Errorf("%s: give the address and the port of one host: %w", op, verbs.ErrInvalid)
@@ -67,9 +67,9 @@ func (c *connectionManager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 	case p.Type < verbs.RC || p.Type > verbs.UD:
 		return nil, fmt.Errorf("%s: no transport service %v: %w", op, p.Type, verbs.ErrNotSupported)
 	}
-	e, err := c.endpointFor(p.Local.Addr().Unmap(), peer.Addr())
-	d, closed := c.lock(op)
-	defer d.mu.Unlock()
+	e, err := c.services.endpointFor(p.Local.Addr().Unmap(), peer.Addr())
+	g, closed := c.lock(op)
+	defer g.cfg.Lock.Unlock()
 	switch {
 	case closed != nil:
 		return nil, closed
@@ -80,9 +80,9 @@ func (c *connectionManager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 	if port == 0 {
 		port = wire.UDPPort
 	}
-	local := e.socket.Addr()
-	id := c.newID(p.Type, e.pathTo(netip.AddrPortFrom(peer.Addr(), port)))
-	id.mtu = pathMTU(c.services.device.cfg.InterfaceMTU)
+	local := c.services.cfg.Endpoints[e].Addr()
+	id := c.newID(p.Type, c.services.pathTo(e, netip.AddrPortFrom(peer.Addr(), port)))
+	id.mtu = c.services.cfg.MTU
 	if p.MTU != 0 {
 		id.mtu = min(id.mtu, p.MTU)
 	}
@@ -109,36 +109,36 @@ type lookUp struct {
 
 // lookUp resolves IDs, on a goroutine of its own, until there are none: those that come
 // meanwhile are for the next turn, since a listener may have come before them.
-func (c *connectionManager) lookUp(key lookUp) {
-	d := c.services.device
+func (c *Manager) lookUp(key lookUp) {
+	g := c.services
 	for {
-		d.mu.Lock()
+		g.cfg.Lock.Lock()
 		ids := c.lookUps[key]
 		if len(ids) == 0 || c.closed {
 			delete(c.lookUps, key)
-			d.mu.Unlock()
+			g.cfg.Lock.Unlock()
 			return
 		}
 		c.lookUps[key] = nil
-		d.mu.Unlock()
+		g.cfg.Lock.Unlock()
 		device, elsewhere, err := c.find(key)
-		d.mu.Lock()
+		g.cfg.Lock.Lock()
 		for _, id := range ids {
 			id.elsewhere = elsewhere
 			id.resolve(device, err, key.find)
 		}
-		d.mu.Unlock()
+		g.cfg.Lock.Unlock()
 	}
 }
 
 // find finds out whether the address is a listener's of this machine, whose device may have
 // another address or UDP port, or whether another address of this machine is.
-func (c *connectionManager) find(key lookUp) (device netip.AddrPort, elsewhere netip.Addr, err error) {
+func (c *Manager) find(key lookUp) (device netip.AddrPort, elsewhere netip.Addr, err error) {
 	// Another process could answer for any address; let it do so for this machine's only.
 	if !key.find || !ofThisMachine(key.addr.Addr()) {
 		return device, elsewhere, registry.ErrNone
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, c.patience)
+	ctx, cancel := context.WithTimeout(c.ctx, c.Patience)
 	defer cancel()
 	if device, err = registry.Find(ctx, portSpace(key.kind), key.addr); err == registry.ErrNone {
 		elsewhere = findElsewhere(ctx, key)
@@ -209,19 +209,18 @@ func (id *connectionID) resolve(device netip.AddrPort, err error, find bool) {
 	id.report(verbs.CMEvent{Type: verbs.CMResolved})
 }
 
-// endpointFor finds the endpoint with that address or, if it names none, the one from
-// which the peer is reached. The endpoints of a device never change.
-func (c *connectionManager) endpointFor(local, peer netip.Addr) (*endpoint, error) {
-	d := c.services.device
+// endpointFor finds the endpoint with that address or, if it names none, the one from which the peer
+// is reached, and returns its index. The endpoints of a device never change.
+func (g *Services) endpointFor(local, peer netip.Addr) (index int, err error) {
 	if !local.IsValid() || local.IsUnspecified() {
-		return d.endpointTo(peer)
+		return g.endpointTo(peer)
 	}
-	e := d.endpointAt(local.WithZone(""))
+	e := g.endpointAt(local.WithZone(""))
 	switch {
-	case e == nil:
-		return nil, fmt.Errorf("device %s has the addresses %v: %w", d.cfg.Name, d.addresses(), verbs.ErrInvalid)
+	case e < 0:
+		return 0, fmt.Errorf("device %s has the addresses %v: %w", g.cfg.Device, g.addresses(), verbs.ErrInvalid)
 	case local.Is4() != peer.Is4():
-		return nil, fmt.Errorf("%v and %v are of different families: %w", local, peer, verbs.ErrInvalid)
+		return 0, fmt.Errorf("%v and %v are of different families: %w", local, peer, verbs.ErrInvalid)
 	}
 	return e, nil
 }
@@ -232,9 +231,9 @@ func (id *connectionID) LocalAddr() netip.AddrPort { return id.local }
 // RemoteAddr implements verbs.CMID. It is called on any goroutine, and changes until
 // CMResolved.
 func (id *connectionID) RemoteAddr() netip.AddrPort {
-	d := id.manager.services.device
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	g := id.manager.services
+	g.cfg.Lock.Lock()
+	defer g.cfg.Lock.Unlock()
 	return id.remote
 }
 
@@ -242,12 +241,12 @@ func (id *connectionID) RemoteAddr() netip.AddrPort {
 func (id *connectionID) PortGID() (port, sgidIndex int) { return 1, id.path.GIDIndex }
 
 // lock takes the locks of all shards for a call. The caller unlocks.
-func (id *connectionID) lock(call string) (*Device, error) {
-	d, err := id.manager.lock(call)
+func (id *connectionID) lock(call string) (*Services, error) {
+	g, err := id.manager.lock(call)
 	if err == nil && id.state == idClosed {
 		err = fmt.Errorf("%s: the ID of the connection with %v: %w", call, id.remote, verbs.ErrClosed)
 	}
-	return d, err
+	return g, err
 }
 
 // errState is for a call that the phase does not allow.
@@ -257,8 +256,8 @@ func (id *connectionID) errState(call, when string) error {
 
 // Attr implements verbs.CMID.
 func (id *connectionID) Attr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
-	d, err := id.lock("attributes")
-	defer d.mu.Unlock()
+	g, err := id.lock("attributes")
+	defer g.cfg.Lock.Unlock()
 	if err != nil {
 		return verbs.QPAttr{}, 0, err
 	}
@@ -304,8 +303,8 @@ func readAtomic(n int) uint8 { return uint8(min(max(n, 0), transport.MaxReadAtom
 
 // Connect implements verbs.CMID.
 func (id *connectionID) Connect(p verbs.CMParam) error {
-	d, err := id.lock("connect")
-	defer d.mu.Unlock()
+	g, err := id.lock("connect")
+	defer g.cfg.Lock.Unlock()
 	if err != nil {
 		return err
 	}
@@ -317,7 +316,7 @@ func (id *connectionID) Connect(p verbs.CMParam) error {
 		id.resolution, err = m.Resolve(cm.ResolveParams{
 			Service: service(id.kind, id.remote.Port()), Path: id.path, SourcePort: id.local.Port(),
 			PrivateData: p.PrivateData, Value: id,
-		}, d.now())
+		}, g.cfg.Now())
 	} else {
 		id.conn, err = m.Connect(cm.ConnectParams{
 			Service: service(id.kind, id.remote.Port()), Path: id.path, SourcePort: id.local.Port(), Transport: id.kind,
@@ -325,7 +324,7 @@ func (id *connectionID) Connect(p verbs.CMParam) error {
 			ResponderResources: readAtomic(p.ResponderResources), InitiatorDepth: readAtomic(p.InitiatorDepth),
 			RetryCount: p.RetryCount, RNRRetry: p.RNRRetryCount, SRQ: p.SRQ,
 			PathMTU: id.mtu, PrivateData: p.PrivateData, Value: id,
-		}, d.now())
+		}, g.cfg.Now())
 	}
 	if err != nil {
 		return err
@@ -337,8 +336,8 @@ func (id *connectionID) Connect(p verbs.CMParam) error {
 
 // Accept implements verbs.CMID.
 func (id *connectionID) Accept(p verbs.CMParam) error {
-	d, err := id.lock("accept")
-	defer d.mu.Unlock()
+	g, err := id.lock("accept")
+	defer g.cfg.Lock.Unlock()
 	if err != nil {
 		return err
 	}
@@ -356,7 +355,7 @@ func (id *connectionID) Accept(p verbs.CMParam) error {
 			QPN: p.QPN, PSN: id.psn,
 			ResponderResources: readAtomic(p.ResponderResources), InitiatorDepth: readAtomic(p.InitiatorDepth),
 			RNRRetry: p.RNRRetryCount, SRQ: p.SRQ, PrivateData: p.PrivateData,
-		}, d.now())
+		}, g.cfg.Now())
 	}
 	if err != nil {
 		return err
@@ -368,8 +367,8 @@ func (id *connectionID) Accept(p verbs.CMParam) error {
 
 // Reject implements verbs.CMID.
 func (id *connectionID) Reject(privateData []byte) error {
-	d, err := id.lock("reject")
-	defer d.mu.Unlock()
+	g, err := id.lock("reject")
+	defer g.cfg.Lock.Unlock()
 	if err != nil {
 		return err
 	}
@@ -377,7 +376,7 @@ func (id *connectionID) Reject(privateData []byte) error {
 	case id.request != nil:
 		err = id.request.Reply(cm.SIDRReply{Status: mad.SIDRRejected, PrivateData: privateData})
 	case id.conn != nil:
-		err = id.conn.Reject(cm.RejectParams{PrivateData: privateData}, d.now())
+		err = id.conn.Reject(cm.RejectParams{PrivateData: privateData}, g.cfg.Now())
 	default:
 		err = id.errState("reject", "after CMConnectRequest or CMConnectResponse")
 	}
@@ -390,33 +389,33 @@ func (id *connectionID) Reject(privateData []byte) error {
 
 // Establish implements verbs.CMID.
 func (id *connectionID) Establish() error {
-	return id.managed("establish", func(d *Device) error { return id.conn.Establish(nil, d.now()) })
+	return id.managed("establish", func(g *Services) error { return id.conn.Establish(nil, g.cfg.Now()) })
 }
 
 // Received implements verbs.CMID.
 func (id *connectionID) Received() error {
-	return id.managed("establish", func(d *Device) error {
-		id.conn.CommunicationEstablished(d.now())
+	return id.managed("establish", func(g *Services) error {
+		id.conn.CommunicationEstablished(g.cfg.Now())
 		return nil
 	})
 }
 
 // Disconnect implements verbs.CMID.
 func (id *connectionID) Disconnect() error {
-	return id.managed("disconnect", func(d *Device) error { return id.conn.Disconnect(cm.DisconnectParams{}, d.now()) })
+	return id.managed("disconnect", func(g *Services) error { return id.conn.Disconnect(cm.DisconnectParams{}, g.cfg.Now()) })
 }
 
 // managed makes a call on a connection.
-func (id *connectionID) managed(name string, call func(*Device) error) error {
-	d, err := id.lock(name)
-	defer d.mu.Unlock()
+func (id *connectionID) managed(name string, call func(*Services) error) error {
+	g, err := id.lock(name)
+	defer g.cfg.Lock.Unlock()
 	if err != nil {
 		return err
 	}
 	if id.conn == nil {
 		return id.errState(name, "after Connect or CMConnectRequest, and not for UD")
 	}
-	if err := call(d); err != nil {
+	if err := call(g); err != nil {
 		return err
 	}
 	id.manager.services.settle()
@@ -425,8 +424,8 @@ func (id *connectionID) managed(name string, call func(*Device) error) error {
 
 // Close implements verbs.CMID.
 func (id *connectionID) Close() error {
-	d, err := id.lock("close")
-	defer d.mu.Unlock()
+	g, err := id.lock("close")
+	defer g.cfg.Lock.Unlock()
 	if err != nil {
 		return nil // again, or with its manager
 	}
@@ -439,7 +438,7 @@ func (id *connectionID) Close() error {
 func (id *connectionID) abandon() {
 	switch {
 	case id.conn != nil:
-		id.conn.Close(id.manager.services.device.now())
+		id.conn.Close(id.manager.services.cfg.Now())
 	case id.resolution != nil:
 		id.resolution.Close()
 	case id.request != nil && id.state == idRequested:
@@ -447,145 +446,4 @@ func (id *connectionID) abandon() {
 	}
 	id.state = idClosed
 	delete(id.manager.ids, id)
-}
-
-// report reports an event of the ID.
-func (id *connectionID) report(e verbs.CMEvent) {
-	if id.state == idClosed || id.manager.closed {
-		return
-	}
-	e.ID = id
-	id.manager.handle(e)
-}
-
-// report hands an event on to the manager that it is for.
-func (g *generalServices) report(e *cm.Event) {
-	switch {
-	case e.Type == cm.EventConnectRequest || e.Type == cm.EventSIDRRequest:
-		g.reportRequest(e)
-	case e.Conn != nil:
-		g.reportConnection(e.Conn.Value.(*connectionID), e)
-	case e.Resolution != nil:
-		g.reportResolution(e.Resolution.Value.(*connectionID), e)
-	}
-}
-
-func (g *generalServices) reportRequest(e *cm.Event) {
-	l := e.Listener.Value.(*cmListener)
-	var id *connectionID
-	event := verbs.CMEvent{Type: verbs.CMConnectRequest, Listener: l}
-	if e.Request != nil {
-		id = l.manager.newID(verbs.UD, e.Request.Path())
-		id.request, id.remote = e.Request, e.Request.PeerAddr()
-	} else {
-		p := e.Conn.Params()
-		id = l.manager.newID(p.Transport, e.Conn.Path())
-		id.conn, id.remote = e.Conn, e.Conn.PeerAddr()
-		e.Conn.Value = id
-		event.Param = connectionParam(&p)
-	}
-	id.listener, id.state = l, idRequested
-	id.local = netip.AddrPortFrom(id.path.Local.Addr(), l.addr.Port())
-	event.Param.PrivateData = e.PrivateData
-	id.report(event)
-}
-
-// connectionParam is what the peer has said, as this end sees it.
-func connectionParam(p *cm.Params) verbs.CMParam {
-	return verbs.CMParam{
-		QPN: p.RemoteQPN, ResponderResources: int(p.ResponderResources), InitiatorDepth: int(p.InitiatorDepth),
-		RetryCount: p.RetryCount, RNRRetryCount: p.RNRRetry, SRQ: p.PeerSRQ,
-	}
-}
-
-func (g *generalServices) reportConnection(id *connectionID, e *cm.Event) {
-	p := e.Conn.Params()
-	event := verbs.CMEvent{Param: connectionParam(&p)}
-	event.Param.PrivateData = e.PrivateData
-	step := verbs.CMStepConnect
-	if e.Conn.Passive() {
-		step = verbs.CMStepAccept
-	}
-	switch e.Type {
-	case cm.EventConnectResponse:
-		event.Type = verbs.CMConnectResponse
-	case cm.EventEstablished:
-		event.Type = verbs.CMEstablished
-		g.device.admission.Messages.Useful(id.path.Remote.Addr(), false) // of the request
-	case cm.EventRejected:
-		event.Type, event.Err = verbs.CMFailed, id.rejected(step, e)
-	case cm.EventUnreachable:
-		event.Type, event.Err = verbs.CMFailed, id.unanswered(step, e.Cause)
-	case cm.EventDisconnected:
-		event.Type = verbs.CMDisconnected
-	case cm.EventTimeWaitExit:
-		event.Type = verbs.CMTimewaitExit
-	}
-	id.report(event)
-}
-
-func (g *generalServices) reportResolution(id *connectionID, e *cm.Event) {
-	if e.Type == cm.EventUnreachable {
-		id.report(verbs.CMEvent{Type: verbs.CMFailed, Err: id.unanswered(verbs.CMStepConnect, e.Cause)})
-		return
-	}
-	if e.Status != mad.SIDRValid {
-		failed := &verbs.CMError{Step: verbs.CMStepConnect, Local: id.local, Remote: id.remote, PrivateData: e.PrivateData, Err: verbs.ErrRejected}
-		switch e.Status {
-		case mad.SIDRNotSupported:
-			failed.Reason, failed.Err = verbs.CMRejectInvalidServiceID, id.notListening()
-		case mad.SIDRRejected:
-			failed.Reason = verbs.CMRejectConsumer
-		}
-		id.report(verbs.CMEvent{Type: verbs.CMFailed, Err: failed})
-		return
-	}
-	address := verbs.AddressAttr{DGID: verbs.GIDFromAddr(id.remote.Addr()), SGIDIndex: id.path.GIDIndex, Port: 1}
-	if port := id.path.Remote.Port(); port != wire.UDPPort {
-		address.UDPPort = port
-	}
-	id.report(verbs.CMEvent{
-		Type: verbs.CMEstablished, Address: address,
-		Param: verbs.CMParam{QPN: e.QPN, QKey: e.QKey, PrivateData: e.PrivateData},
-	})
-}
-
-// rejected is the error of a rejection.
-func (id *connectionID) rejected(step verbs.CMStep, e *cm.Event) error {
-	err := &verbs.CMError{
-		Step: step, Local: id.local, Remote: id.remote,
-		Reason: verbs.CMRejectReason(e.Reason), PrivateData: e.PrivateData, Err: verbs.ErrRejected,
-	}
-	switch err.Reason {
-	case verbs.CMRejectInvalidServiceID:
-		err.Err = id.notListening()
-	case verbs.CMRejectInvalidMTU:
-		if len(e.Info) > 0 {
-			err.MTU = mad.MTUOf(e.Info[0])
-		}
-	}
-	if id.lookUpFailed != nil { // another device of this machine may have answered
-		err.Err = fmt.Errorf("%w; %w", err.Err, id.lookUpFailed)
-	}
-	return err
-}
-
-// unanswered is the error of a handshake that came to no end.
-func (id *connectionID) unanswered(step verbs.CMStep, cause cm.Cause) error {
-	err := verbs.ErrUnreachable
-	switch cause {
-	case cm.CauseTimeout: // is what it says
-	case cm.CauseNoRoute:
-		return &verbs.CMError{Step: step, Local: id.local, Remote: id.remote, Err: fmt.Errorf("%w: %v", verbs.ErrNoRoute, cause)}
-	default:
-		err = fmt.Errorf("%w: %v", err, cause)
-	}
-	if local := id.path.Local; local.Port() != wire.UDPPort && id.path.Remote.Port() == wire.UDPPort {
-		err = fmt.Errorf("%w; this device has UDP port %d, since another process has port %d of %v, and other than Verbena's devices answer to that one only: end that process, or use another address",
-			err, local.Port(), wire.UDPPort, local.Addr())
-	}
-	if id.lookUpFailed != nil {
-		err = fmt.Errorf("%w; %w", err, id.lookUpFailed)
-	}
-	return &verbs.CMError{Step: step, Local: id.local, Remote: id.remote, Err: err}
 }
