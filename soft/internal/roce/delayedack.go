@@ -103,7 +103,7 @@ func (q *queuePair) sendDelayedAck() {
 	if q.ack.waiting {
 		s := q.shard
 		now := s.device.now()
-		s.transmitFrom(q, now, allowance{packets: roundPackets, bytes: roundBytes}) // before all others
+		s.sendFrom(q, now, allowance{packets: roundPackets, bytes: roundBytes}) // before all others
 		s.transmit(now)
 	}
 }

@@ -63,9 +63,9 @@ func (p *localPath) Parted(shared, heard bool) {
 // Activate implements local.User.
 func (p *localPath) Activate() { p.endpoint.shard.activate(p.queuePair) }
 
-func (p *localPath) transmit(t *transport.QP, now time.Duration, a allowance) (left allowance, more bool) {
+func (p *localPath) send(t *transport.QP, now time.Duration, a allowance) (left allowance, more bool) {
 	if !p.shared.Shared() {
-		return p.udpPath.transmit(t, now, a)
+		return p.udpPath.send(t, now, a)
 	}
 	a.bytes, more = p.shared.Transmit(now, a.bytes)
 	return a, more
@@ -107,8 +107,8 @@ func (s *shard) openLocal() {
 // Progress implements local.Host.
 func (h localHost) Progress(now time.Duration) bool { return h.shard.progress(now, nil) }
 
-// Transmit implements local.Host.
-func (h localHost) Transmit(now time.Duration) { h.shard.transmit(now) }
+// SendReady implements local.Host.
+func (h localHost) SendReady(now time.Duration) { h.shard.transmit(now) }
 
 // WakeIfReady implements local.Host.
 func (h localHost) WakeIfReady() {

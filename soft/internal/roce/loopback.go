@@ -49,7 +49,7 @@ func (l *loopback) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	return true
 }
 
-func (l *loopback) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
+func (l *loopback) send(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
 	for a.any() {
 		l.packet, l.size = nil, 0
 		more := t.Transmit(l, now, 1)

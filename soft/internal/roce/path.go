@@ -22,10 +22,10 @@ type path interface {
 	attach(t *transport.QP)
 	// detach ends the use.
 	detach()
-	// transmit sends what the queue pair has to send, as far as the allowance
+	// send sends what the queue pair has to send, as far as the allowance
 	// goes. It returns what is left of the allowance, and whether more could
 	// leave at once.
-	transmit(t *transport.QP, now time.Duration, a allowance) (left allowance, more bool)
+	send(t *transport.QP, now time.Duration, a allowance) (left allowance, more bool)
 	// kind is what it is.
 	kind() verbs.Path
 	// endsAt reports whether packets go from that endpoint to that UDP address.

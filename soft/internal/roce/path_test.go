@@ -38,7 +38,7 @@ func (p *pipe) Send(packet *wire.Packet, pieces [][]byte, _ int) bool {
 	return true
 }
 
-func (p *pipe) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
+func (p *pipe) send(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
 	more := t.Transmit(p, now, sendBudget)
 	for i := range p.packets {
 		p.to.transport.ReceivePieces(&p.packets[i], [][]byte{p.packets[i].Payload}, nil, now)

@@ -59,10 +59,10 @@ func (s *shard) transmit(now time.Duration) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
 	a := allowance{packets: roundPackets, bytes: roundBytes}
 	for !s.ready.empty() && a.any() {
-		a = s.transmitFrom(s.ready.first, now, a)
+		a = s.sendFrom(s.ready.first, now, a)
 	}
 	if s == s.device.main {
-		s.device.transmitSRD(now)
+		s.device.sendSRD(now)
 	}
 	for _, e := range s.endpoints {
 		_ = e.flush()
@@ -74,10 +74,10 @@ func (s *shard) transmit(now time.Duration) {
 	}
 }
 
-// transmitFrom has a queue pair send its share of what is allowed, and returns the rest of that.
-func (s *shard) transmitFrom(q *queuePair, now time.Duration, a allowance) allowance {
+// sendFrom has a queue pair send its share of what is allowed, and returns the rest of that.
+func (s *shard) sendFrom(q *queuePair, now time.Duration, a allowance) allowance {
 	s.unlist(q)
-	a, more := q.path.transmit(q.transport, now, a)
+	a, more := q.path.send(q.transport, now, a)
 	if more {
 		s.ready.push(q)
 	} else {
@@ -97,8 +97,8 @@ func (s *shard) wake() {
 	}
 }
 
-// transmitSRD has the peers of SRD take what is ready for them. The lock of main is held.
-func (d *Device) transmitSRD(now time.Duration) {
+// sendSRD has the peers of SRD take what is ready for them. The lock of main is held.
+func (d *Device) sendSRD(now time.Duration) {
 	d.srdReplied = false
 	if d.srd.Ready() {
 		d.srd.Transmit(now, srdRoundPackets)

@@ -132,15 +132,21 @@ func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 // flush sends the packets that the socket has collected, and returns the first error.
 func (e *endpoint) flush() error {
 	dropped, err := e.socket.Flush()
-	e.shard.drops.send += uint64(dropped)
-	if err != nil {
-		e.device.log.Debug().Err(err).Int("dropped", dropped).Msg("send")
+	if dropped > 0 || err != nil {
+		e.noteDropped(dropped, err)
 	}
 	return err
 }
 
-// transmitPackets has a queue pair send to out, and to sockets in the end.
-func (s *shard) transmitPackets(t *transport.QP, out transport.Output, now time.Duration, a allowance) (left allowance, more bool) {
+func (e *endpoint) noteDropped(n int, err error) {
+	e.shard.drops.send += uint64(n)
+	if err != nil {
+		e.device.log.Debug().Err(err).Int("dropped", n).Msg("send")
+	}
+}
+
+// sendPackets has a queue pair send to out, and to sockets in the end.
+func (s *shard) sendPackets(t *transport.QP, out transport.Output, now time.Duration, a allowance) (left allowance, more bool) {
 	before := s.counters.SentPackets
 	more = t.Transmit(out, now, sendBudget)
 	sent := int(s.counters.SentPackets - before)
@@ -184,8 +190,8 @@ func (p *udpPath) endControl() {
 	}
 }
 
-func (p *udpPath) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
-	return p.endpoint.shard.transmitPackets(t, p, now, a)
+func (p *udpPath) send(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
+	return p.endpoint.shard.sendPackets(t, p, now, a)
 }
 
 func (p *udpPath) endsAt(e *endpoint, peer netip.AddrPort) bool {
@@ -212,8 +218,8 @@ func (p *datagramPath) detach() {
 	}
 }
 
-func (p *datagramPath) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
-	return p.device.main.transmitPackets(t, nil, now, a)
+func (p *datagramPath) send(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
+	return p.device.main.sendPackets(t, nil, now, a)
 }
 
 func (p *datagramPath) endsAt(*endpoint, netip.AddrPort) bool { return false }

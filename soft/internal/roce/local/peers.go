@@ -25,10 +25,10 @@ import (
 // unless something else is said.
 type Host interface {
 	sync.Locker
-	// Progress receives, does what is due and sends, and reports whether it did anything. Transmit
+	// Progress receives, does what is due and sends, and reports whether it did anything. SendReady
 	// sends what is ready; WakeIfReady makes a goroutine of the shard do so.
 	Progress(now time.Duration) bool
-	Transmit(now time.Duration)
+	SendReady(now time.Duration)
 	WakeIfReady()
 	// MayShare reports whether packets from an address may come through shared memory.
 	MayShare(addr netip.Addr) bool
@@ -543,7 +543,7 @@ func (l *Peers) cutOff(c *Channel) {
 			}
 		}
 	}
-	host.Transmit(l.cfg.Now())
+	host.SendReady(l.cfg.Now())
 }
 
 // Revoke makes peers take no more payload from mem.

@@ -296,7 +296,7 @@ func (t *Transport) Transmit(now time.Duration, budget int) int {
 	for budget > 0 && t.ready.Len() > 0 {
 		c := t.ready.Pop().Value
 		turn := min(budget, turnPackets)
-		left, more := c.transmit(now, turn)
+		left, more := c.send(now, turn)
 		budget -= turn - left
 		if more {
 			t.activate(c)

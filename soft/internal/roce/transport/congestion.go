@@ -122,8 +122,8 @@ func (q *QP) Marked(p *wire.Packet, now time.Duration) {
 	}
 }
 
-// transmitNotification sends a congestion notification packet.
-func (q *QP) transmitNotification(out Output, now time.Duration) {
+// sendNotification sends a congestion notification packet.
+func (q *QP) sendNotification(out Output, now time.Duration) {
 	q.notify, q.everSent, q.notifiedAt = false, true, now
 	p := &q.packet
 	*p = wire.Packet{Opcode: wire.CNP, PKey: defaultPKey, DestQP: q.attr.DestQPN, BECN: true, MigReq: true}

@@ -7,5 +7,5 @@ type outgoing struct {
 	packet  wire.Packet
 	pieces  [][]byte
 	scratch [8]byte
-	bounce  []byte // see transmitRead
+	bounce  []byte // see sendReadResponse
 }

@@ -86,20 +86,20 @@ func (q *QP) faulted(w *sendWQE) {
 func (q *QP) Transmit(out Output, now time.Duration, budget int) bool {
 	if q.notify && budget > 0 {
 		budget--
-		q.transmitNotification(out, now)
+		q.sendNotification(out, now)
 	}
 	if q.kind != verbs.RC {
-		return q.transmitUnreliable(out, now, budget)
+		return q.sendUnreliable(out, now, budget)
 	}
 	if first := q.requestFirst; first {
 		q.requestFirst = false
 		if budget > 1 {
-			q.transmitRequests(out, now, 1)
+			q.sendRequests(out, now, 1)
 			budget--
 		}
 	}
-	budget = q.transmitResponses(out, now, budget)
-	return q.transmitRequests(out, now, budget) || q.responses.Len() > 0 && q.responsesAt == 0
+	budget = q.sendResponses(out, now, budget)
+	return q.sendRequests(out, now, budget) || q.responses.Len() > 0 && q.responsesAt == 0
 }
 
 // OnlyAcknowledges reports whether all that there is to send is a positive acknowledgement of a

@@ -74,9 +74,9 @@ func (q *QP) restoreRetries() {
 	q.retries, q.rnrRetries = int(q.attr.RetryCount)*costOfTimeout, q.attr.RNRRetry
 }
 
-// transmitRequests sends requests as far as window, reads outstanding and
+// sendRequests sends requests as far as window, reads outstanding and
 // budget allow, and reports whether budget alone stopped it.
-func (q *QP) transmitRequests(out Output, now time.Duration, budget int) bool {
+func (q *QP) sendRequests(out Output, now time.Duration, budget int) bool {
 	if !q.sending() || q.rnrUntil != 0 {
 		return false
 	}
@@ -85,7 +85,7 @@ func (q *QP) transmitRequests(out Output, now time.Duration, budget int) bool {
 			return true
 		}
 		budget--
-		q.transmitProbe(out, now)
+		q.sendProbe(out, now)
 	}
 	for q.sendIdx != q.sq.tail {
 		w := q.sq.at(q.sendIdx)
@@ -132,7 +132,7 @@ func (q *QP) transmitRequests(out Output, now time.Duration, budget int) bool {
 			return true
 		}
 		budget--
-		if !q.transmitRequest(out, w, q.largest, now) {
+		if !q.sendRequest(out, w, q.largest, now) {
 			continue
 		}
 		if wire.PSNDiff(q.sendPSN, w.last) > 0 {
@@ -157,9 +157,9 @@ func (q *QP) readsOutstanding() bool {
 	return false
 }
 
-// transmitRequest sends the packet at sendPSN and moves past it; it reports
+// sendRequest sends the packet at sendPSN and moves past it; it reports
 // false if there is a fault in the request.
-func (q *QP) transmitRequest(out Output, w *sendWQE, largest uint32, now time.Duration) bool {
+func (q *QP) sendRequest(out Output, w *sendWQE, largest uint32, now time.Duration) bool {
 	p := &q.packet
 	p.Begin(defaultPKey, q.attr.DestQPN, q.sendPSN)
 	index := uint32(wire.PSNDiff(q.sendPSN, w.first))

@@ -83,9 +83,9 @@ func (r *responseQueue) dropReads() {
 	}
 }
 
-// transmitResponses sends waiting responses, as far as their rate allows, and returns what
+// sendResponses sends waiting responses, as far as their rate allows, and returns what
 // is left of budget.
-func (q *QP) transmitResponses(out Output, now time.Duration, budget int) int {
+func (q *QP) sendResponses(out Output, now time.Duration, budget int) int {
 	q.responsesAt = 0
 	for budget > 0 && q.responses.Len() > 0 {
 		r := q.responses.first()
@@ -121,7 +121,7 @@ func (q *QP) transmitResponses(out Output, now time.Duration, budget int) int {
 			if r.long && q.controlled {
 				q.rate.Sent(int(min(r.left, q.largest)), now)
 			}
-			more, readable := q.transmitRead(out, p, r)
+			more, readable := q.sendReadResponse(out, p, r)
 			if !more {
 				q.responses.pop()
 			}
@@ -138,16 +138,16 @@ func (q *QP) transmitResponses(out Output, now time.Duration, budget int) int {
 // in vain for it. One that does not listen is not worth a network's time.
 const maxUnconfirmed = 64 << 20
 
-// transmitRead sends one packet of a read's response and reports whether more
+// sendReadResponse sends one packet of a read's response and reports whether more
 // follow, and whether the memory can be read.
-func (q *QP) transmitRead(out Output, p *wire.Packet, r *response) (more, readable bool) {
+func (q *QP) sendReadResponse(out Output, p *wire.Packet, r *response) (more, readable bool) {
 	n := min(r.left, q.largest)
 	pieces := q.pieces[:0]
 	if n > 0 {
 		b, ok := r.from.read(n, &q.bounce)
 		if !ok {
 			// The memory was taken away during the read.
-			transmitNak(out, p, wire.NakRemoteAccess)
+			sendNak(out, p, wire.NakRemoteAccess)
 			return false, true
 		}
 		pieces = append(pieces, b)
@@ -169,7 +169,7 @@ func (q *QP) transmitRead(out Output, p *wire.Packet, r *response) (more, readab
 	p.AETH.Syndrome = wire.Ack(wire.AckUnlimited)
 	p.Pad = uint8(-n & 3)
 	if !out.Send(p, pieces, int(n)) {
-		transmitNak(out, p, wire.NakRemoteOperation)
+		sendNak(out, p, wire.NakRemoteOperation)
 		return false, false
 	}
 	q.unconfirmed += uint64(n)
@@ -180,8 +180,8 @@ func (q *QP) transmitRead(out Output, p *wire.Packet, r *response) (more, readab
 	return !last, true
 }
 
-// transmitNak sends a refusal in place of a response.
-func transmitNak(out Output, p *wire.Packet, code wire.NakCode) {
+// sendNak sends a refusal in place of a response.
+func sendNak(out Output, p *wire.Packet, code wire.NakCode) {
 	p.Opcode, p.Pad = wire.RCAcknowledge, 0
 	p.AETH.Syndrome = wire.Nak(code)
 	out.Send(p, nil, 0)

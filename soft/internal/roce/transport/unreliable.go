@@ -16,10 +16,10 @@ import (
 // a shared queue too. A packet that the network duplicates may deliver its message
 // again.
 
-// transmitUnreliable sends requests of an unreliable connection, and datagrams,
+// sendUnreliable sends requests of an unreliable connection, and datagrams,
 // as far as their pace and budget allow. It reports whether budget alone stopped
 // it.
-func (q *QP) transmitUnreliable(out Output, now time.Duration, budget int) bool {
+func (q *QP) sendUnreliable(out Output, now time.Duration, budget int) bool {
 	if now < q.paceUntil {
 		return false
 	}
@@ -45,7 +45,7 @@ func (q *QP) transmitUnreliable(out Output, now time.Duration, budget int) bool 
 			if w.local() {
 				q.execute(w)
 			} else {
-				q.transmitUnacknowledged(out, w)
+				q.sendUnreliablePacket(out, w)
 			}
 		}
 		switch {
@@ -58,9 +58,9 @@ func (q *QP) transmitUnreliable(out Output, now time.Duration, budget int) bool 
 	return false
 }
 
-// transmitUnacknowledged sends the packet at sendPSN and moves past it, or notes
+// sendUnreliablePacket sends the packet at sendPSN and moves past it, or notes
 // a fault in the request.
-func (q *QP) transmitUnacknowledged(out Output, w *sendWQE) {
+func (q *QP) sendUnreliablePacket(out Output, w *sendWQE) {
 	p := &q.packet
 	p.Begin(defaultPKey, q.attr.DestQPN, q.sendPSN)
 	pieces, n, ok := q.fillData(p, w, uint32(wire.PSNDiff(q.sendPSN, w.first)), q.mtu)
