@@ -70,13 +70,31 @@ func (p *Peer) Handle(packet *Packet, now time.Duration) {
 	if path := p.endpoint.PathOf(p.ends.Peer.Device, &packet.Packet); path != nil {
 		p.peers.cfg.Packets.ReceivedPackets++
 		p.peers.counters.Received++
-		path.queuePair.ReceivePieces(&packet.Packet, packet.Pieces, packet.Intact, now)
+		if !path.queuePair.ReceivePieces(&packet.Packet, packet.Pieces, packet.Intact, now) {
+			p.unreadable(packet)
+		}
 		path.user.Activate()
 		if path.peer == p {
 			path.heard = true
 		}
 	}
 	p.agree() // a peer that sends through it has taken it into use
+}
+
+// unreadable tells the queue pair that has sent a packet that its payload cannot be read. It is one of
+// this device: memory of another process can be read, since it is mapped here too.
+func (p *Peer) unreadable(packet *Packet) {
+	owner, known := p.channel.Owner()
+	if !known {
+		return
+	}
+	for path := range p.paths {
+		if path.queuePair.Num() == owner {
+			path.queuePair.Unreadable(&packet.Packet)
+			path.user.Activate()
+			return
+		}
+	}
 }
 
 // Ends are those of the channel, if there is one.

@@ -60,10 +60,14 @@ func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
 }
 
 // Unreadable says that an Output could not read the payload of a packet that Send had taken. The
-// request that it is of fails; if it is a response, the queue pair does.
+// request that it is of fails; if it is a response, the queue pair does, and refuses the read.
 func (q *QP) Unreadable(p *wire.Packet) {
 	if p.Opcode.IsReadResponse() {
+		if q.state == verbs.QPError {
+			return
+		}
 		q.failRefusing(wire.NakRemoteOperation)
+		q.responses.push(response{kind: ackResponse, psn: p.PSN, msn: q.msn, syndrome: wire.Nak(wire.NakRemoteOperation)})
 		return
 	}
 	for i := q.sq.head; i != q.sq.tail; i++ {
