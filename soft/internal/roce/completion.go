@@ -46,9 +46,7 @@ func asCompletionQueue(cq verbs.CQ) *completionQueue {
 	case *completionQueue:
 		return c
 	case *extendedQueue:
-		if c != nil {
-			return c.completionQueue
-		}
+		return c.completionQueue
 	}
 	return nil
 }

@@ -76,7 +76,7 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 		{Name: "srd_peer_restarts", Value: s.Restarts},
 		{Name: "srd_naks_sent", Value: s.Refused},
 		{Name: "srd_naks_rcvd", Value: s.NaksReceived},
-		{Name: "srd_rx_strangers", Value: s.Strangers},
+		{Name: "srd_rx_unverified", Value: s.Unverified},
 		{Name: "srd_rx_stale", Value: s.Stale},
 		{Name: "srd_rx_unexpected", Value: s.Unexpected},
 		{Name: "srd_rx_out_of_window", Value: s.OutOfWindow},

@@ -2,12 +2,11 @@ package roce
 
 import "time"
 
-// delayedAck has the acknowledgement of a message leave together with the program's reply to it,
-// in one system call and one train of packets: both go the way through the network's layers once,
-// and the reply does not wait for the acknowledgement to have gone it. It is for programs that
-// have replied at once of late, and polled all the time: where programs sleep, the acknowledgement
-// wakes the peer before the reply comes. All others have their acknowledgements sent before Poll
-// returns.
+// delayedAck lets the acknowledgement of a message leave together with the program's reply, in one
+// system call and one train of packets. So both pass the layers of the network once, and the reply
+// does not wait behind the acknowledgement. It is for programs whose recent replies came at once,
+// and that poll all the time: where programs sleep, the acknowledgement wakes the peer before the
+// reply comes. For all others, acknowledgements leave before Poll returns.
 type delayedAck struct {
 	// from is the endpoint that can send both in one train, to a device that puts them in order;
 	// nil: there is none.
@@ -44,7 +43,7 @@ func (q *queuePair) newDelayedAck() delayedAck {
 	return a
 }
 
-// answerSoon has a queue pair send what a packet gives rise to: in this round, or together with the
+// answerSoon makes a queue pair send its answer to a packet: in this round, or together with the
 // program's reply. A program that does not reply makes progress by its next poll, or arms a
 // completion queue, either of which sends the acknowledgement.
 func (s *shard) answerSoon(q *queuePair, now time.Duration) {
@@ -89,7 +88,7 @@ func (q *queuePair) noteReply(now time.Duration) {
 	}
 }
 
-// sendDelayedAcks has the acknowledgements sent that have waited for a reply in vain.
+// sendDelayedAcks sends the acknowledgements that have waited for a reply in vain.
 func (s *shard) sendDelayedAcks() {
 	for !s.unacknowledged.empty() {
 		q := s.unacknowledged.first

@@ -323,8 +323,8 @@ func (d *Device) SetPeerFaults(peer netip.Addr, f faults.Faults) error {
 	return nil
 }
 
-// faultsChanged has the faults of packets from an address take effect, or those of the device if it
-// is none. It is called with the locks of all shards held.
+// faultsChanged applies the faults of packets from an address, or those of the device if the address
+// is not valid. It is called with the locks of all shards held.
 func (d *Device) faultsChanged(peer netip.Addr) {
 	for _, s := range d.mu.list {
 		for _, e := range s.endpoints {
@@ -366,7 +366,7 @@ func (d *Device) Close() error {
 	d.closed = true
 	wait := d.localOff()
 	d.mu.Unlock()
-	wait() // whoever has the addresses next is to find their names in shared memory free
+	wait() // so that the names of the addresses are free for the next device
 	d.mu.Lock()
 	err = d.closeEndpoints()
 	d.mu.Unlock()
@@ -412,8 +412,8 @@ func (d *Device) inUse() error {
 // have sent (local.Channel.CloseConnection). After that its goroutines end when they can.
 const localPatience = 2 * time.Second
 
-// localOff has no more packets go through shared memory. It returns what waits for channels that
-// end or are being made, for localPatience at most, to be called without the lock.
+// localOff ends the use of shared memory. It returns a function that waits for channels that end or
+// are being made, for localPatience at most, to be called without the lock.
 func (d *Device) localOff() (wait func()) {
 	var waits []func()
 	for _, s := range d.mu.list {

@@ -29,8 +29,8 @@ type endpoint struct {
 	users     int           // queue pairs that its goroutine works for
 	receivers int           // those of them that take packets from the socket
 	listeners int           // queue pairs of SRD, whose packets come by any endpoint
-	busyUntil time.Duration // a packet of SRD has come lately
-	headers   int           // who wants the IP header of packets
+	busyUntil time.Duration // SRD counts as busy until then
+	headers   int           // how many want the IP header of packets
 	window    int           // bytes under way that a peer like us can take
 	wakesAt   time.Duration // when its goroutine wakes by itself; zero: it does not wait
 
@@ -121,8 +121,8 @@ func (d *Device) setFilter(index int, f link.Filter) error {
 	return errors.Join(errs...)
 }
 
-// wantHeaders has packets come with the fields of their IP header, as far as the system
-// shows them, until releaseHeaders is called as often.
+// wantHeaders asks for the fields of the IP header of packets that the system shows, until
+// releaseHeaders is called as often.
 func (e *endpoint) wantHeaders() {
 	if e.headers++; e.headers == 1 {
 		e.receiveHeaders(true)
@@ -264,8 +264,8 @@ func (e *endpoint) polled() bool {
 const maxTries = 3
 
 // lockBeside takes the shard's lock, and reports whether it has. Beside programs that poll it waits
-// only if it has tried often enough: who gives back a lock that somebody waits for has a thread
-// woken, and may have to wait itself (starvation mode of sync.Mutex).
+// only if it has tried often enough: a program that gives back a lock with a waiter wakes a thread,
+// and may have to wait itself (starvation mode of sync.Mutex).
 func (e *endpoint) lockBeside(polled bool) bool {
 	if polled && e.tries < maxTries && !e.shard.mu.TryLock() {
 		e.tries++
@@ -298,7 +298,7 @@ func (e *endpoint) pause() bool {
 	}
 }
 
-// endPause has the goroutine make progress at once.
+// endPause makes the goroutine go on at once.
 func (e *endpoint) endPause() {
 	select {
 	case e.resume <- struct{}{}:

@@ -39,14 +39,14 @@ func (p *localPath) detach() {
 	p.udpPath.detach()
 }
 
-// Joined implements local.User.
-func (p *localPath) Joined() {
+// ChannelUp implements local.User.
+func (p *localPath) ChannelUp() {
 	p.endpoint.receivers--
 	p.queuePair.ack.from = nil
 }
 
-// Parted implements local.User.
-func (p *localPath) Parted(shared, heard bool) {
+// ChannelDown implements local.User.
+func (p *localPath) ChannelDown(shared, heard bool) {
 	if heard {
 		p.queuePair.source.AcceptRepetitions(maxBehind)
 	}

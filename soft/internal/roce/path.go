@@ -22,8 +22,8 @@ type path interface {
 	attach(t *transport.QP)
 	// detach ends the use.
 	detach()
-	// send sends what the queue pair has to send, as far as the allowance
-	// goes. It returns what is left of the allowance, and whether more could
+	// send sends what the queue pair has to send, within the allowance.
+	// It returns what is left of it, and whether more could
 	// leave at once.
 	send(t *transport.QP, now time.Duration, a allowance) (left allowance, more bool)
 	// kind is what it is.

@@ -43,7 +43,7 @@ func (s *shard) sendsMore() bool {
 	return !s.ready.empty() || s == d.main && (d.srd.Ready() || d.srdReplied)
 }
 
-// activate has the queue pair send soon, if it has a path.
+// activate makes the queue pair send soon, if it has a path.
 func (s *shard) activate(q *queuePair) {
 	if q.ack.waiting {
 		s.unlist(q)
@@ -53,8 +53,8 @@ func (s *shard) activate(q *queuePair) {
 	}
 }
 
-// transmit has the queue pairs that are ready send, one after the other, as far as
-// the allowance of a round goes.
+// transmit lets the queue pairs that are ready send, one after the other, within the allowance of a
+// round.
 func (s *shard) transmit(now time.Duration) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
 	a := allowance{packets: roundPackets, bytes: roundBytes}
@@ -74,7 +74,7 @@ func (s *shard) transmit(now time.Duration) {
 	}
 }
 
-// sendFrom has a queue pair send its share of what is allowed, and returns the rest of that.
+// sendFrom lets a queue pair send its share of the allowance, and returns what is left.
 func (s *shard) sendFrom(q *queuePair, now time.Duration, a allowance) allowance {
 	s.unlist(q)
 	a, more := q.path.send(q.transport, now, a)
@@ -86,8 +86,7 @@ func (s *shard) sendFrom(q *queuePair, now time.Duration, a allowance) allowance
 	return a
 }
 
-// wake has a goroutine of the device go on with what is ready, though no packet
-// comes.
+// wake makes a goroutine of the device go on with what is ready, though no packet comes.
 func (s *shard) wake() {
 	for _, e := range s.endpoints {
 		if e.wakes() {
@@ -97,7 +96,7 @@ func (s *shard) wake() {
 	}
 }
 
-// sendSRD has the peers of SRD take what is ready for them. The lock of main is held.
+// sendSRD sends what is ready for peers of SRD. The lock of main is held.
 func (d *Device) sendSRD(now time.Duration) {
 	d.srdReplied = false
 	if d.srd.Ready() {

@@ -63,7 +63,7 @@ type timer struct {
 	place int // its index plus 1; zero: it is not in the heap
 }
 
-// set has the queue pair looked at at that time and no other.
+// set sets the time at which the queue pair is looked at.
 func (h *timers) set(q *queuePair, at time.Duration) {
 	if q.timer.place == 0 {
 		*h = append(*h, q)

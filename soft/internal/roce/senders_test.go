@@ -439,7 +439,7 @@ func TestForgedScalableDatagrams(t *testing.T) {
 			psn := binary.BigEndian.Uint32(last[8:])
 			binary.BigEndian.PutUint32(last[8:], psn&^wire.PSNMask|(psn+1)&wire.PSNMask)
 			copy(last[len(last)-wire.ICRCLen-8:], "intruder")
-			name := "srd_rx_strangers" // of another device, which has no token
+			name := "srd_rx_unverified" // of another device, which has no token
 			if claims {
 				name = "rx_wrong_source"
 			}

@@ -93,7 +93,8 @@ func (s *shards) Unlock() {
 	s.mu.Unlock()
 }
 
-// poller is who polls completion queues: those that name the same one are in one shard.
+// poller is what polls completion queues (verbs.CQInit.Poller). Queues of one poller are in one
+// shard.
 type poller struct {
 	shard  *shard
 	queues int

@@ -145,7 +145,7 @@ func (e *endpoint) noteDropped(n int, err error) {
 	}
 }
 
-// sendPackets has a queue pair send to out, and to sockets in the end.
+// sendPackets lets a queue pair send packets to out, which end at sockets.
 func (s *shard) sendPackets(t *transport.QP, out transport.Output, now time.Duration, a allowance) (left allowance, more bool) {
 	before := s.counters.SentPackets
 	more = t.Transmit(out, now, sendBudget)

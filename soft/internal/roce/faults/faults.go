@@ -202,7 +202,7 @@ func (l *path) pass(d link.Datagram, now time.Duration, deliver func(link.Datagr
 	l.carry(d, now, deliver)
 }
 
-// carry has a packet take the time that it takes.
+// carry delays a packet by what Delay and Rate say.
 func (l *path) carry(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
 	if l.faults.Delay == 0 && l.faults.Rate == 0 {
 		l.arrive(d, now, deliver)

@@ -27,11 +27,11 @@ type Path struct {
 
 // User is the queue pair that a path is of.
 type User interface {
-	// Joined is called when packets leave through the channel from now on.
-	Joined()
-	// Parted is called when the channel has ended. It had carried packets, if shared is true, and
+	// ChannelUp is called when packets leave through the channel from now on.
+	ChannelUp()
+	// ChannelDown is called when the channel has ended. It had carried packets, if shared is true, and
 	// brought some, if heard is.
-	Parted(shared, heard bool)
+	ChannelDown(shared, heard bool)
 	// Activate makes the queue pair send soon.
 	Activate()
 }
@@ -87,7 +87,7 @@ func (p *Path) join() {
 		p.queuePair.SetWindow(window)
 	}
 	p.queuePair.SetCongestionControl(false)
-	p.user.Joined()
+	p.user.ChannelUp()
 	p.user.Activate()
 }
 
@@ -102,7 +102,7 @@ func (p *Path) part(c *Channel) {
 		p.waiting = false
 		p.queuePair.SetLargestPacket(0)
 	}
-	p.user.Parted(shared, heard)
+	p.user.ChannelDown(shared, heard)
 	if shared {
 		p.user.Activate()
 	}

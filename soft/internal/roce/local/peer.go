@@ -113,7 +113,7 @@ func (p *Peer) Redial() {
 	}
 }
 
-// wait has a path send again when there is room in the channel. It reports false if there is
+// wait makes a path send again when there is room in the channel. It reports false if there is
 // room now.
 func (p *Peer) wait(path *Path) bool {
 	full, err := p.channel.AwaitRoom()
@@ -137,7 +137,7 @@ func (p *Peer) endWait(path *Path) {
 	p.waiting = slices.DeleteFunc(p.waiting, func(w *Path) bool { return w == path })
 }
 
-// resume has the paths send that wait for room, if there is any.
+// resume lets the paths send that wait for room, if there is any.
 func (p *Peer) resume() {
 	room, err := p.channel.Room(1)
 	if err != nil {

@@ -202,7 +202,7 @@ func (t *Transport) admit(c *Context, from Address, port uint16, p *wire.Packet,
 	proven := c != nil && c.has(p.SRDETH.Target) || c == nil && t.issued(from, p.SRDETH.Target, epoch(now), validEpochs)
 	switch {
 	case !proven:
-		t.counters.Strangers++
+		t.counters.Unverified++
 		t.tellToken(c, from, p, now)
 		return nil
 	case c == nil && t.target(p) == nil:

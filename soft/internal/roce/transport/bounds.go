@@ -33,8 +33,8 @@ func (q *QP) SetWindow(bytes int) {
 // MaxLargePacket is the payload of the largest packet that ReceivePieces takes, in bytes.
 const MaxLargePacket = 1 << 20
 
-// SetLargestPacket has a reliable connection send packets of up to that many bytes of
-// payload from now on, where its path has room for more than the path MTU; zero: the path
+// SetLargestPacket lets a reliable connection send packets of up to that many bytes of payload
+// from now on, where its path has room for more than the path MTU; zero: the path
 // MTU. A larger packet takes the sequence numbers of those that it stands for, so that a
 // connection can change between paths while packets are under way. It is called in RTR or
 // RTS, and holds until the queue pair is reset.

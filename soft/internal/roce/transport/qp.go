@@ -116,7 +116,7 @@ func (q *QP) OnlyAcknowledges() bool {
 	return r.kind == ackResponse && r.syndrome.Kind() == wire.KindAck
 }
 
-// RequestFirst has the next packet of a request leave before the acknowledgement that waits, so
+// RequestFirst lets the next packet of a request leave before the acknowledgement that waits, so
 // that they can be one train: all packets of a train have one size, but the last may be smaller. An
 // acknowledgement is, unless the message is empty. A fenced request stays behind it: it may end the
 // connection, and what came before has to be heard first.

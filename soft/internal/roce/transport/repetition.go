@@ -39,7 +39,7 @@ type Waiting struct{ n int }
 // 640 µs by default, would leave the device no time for anything else: each waits
 // longer, the more of them there are.
 const (
-	// repetitionShare is how much longer each of them has the others wait: all
+	// repetitionShare is how much longer the others wait because of each of them: all
 	// together send 5,000 messages in a second.
 	repetitionShare = 200 * time.Microsecond
 	// maxRepetitionWait bounds how late it is noticed that a receive has been posted.

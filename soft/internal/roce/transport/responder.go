@@ -304,7 +304,7 @@ func (q *QP) crowded() bool {
 	return true
 }
 
-// pushRead has a read be answered. How fast the packets of a long response leave is this
+// pushRead queues the answer to a read. How fast the packets of a long response leave is this
 // end's to see to. A peer that asks for less at a time sees to it itself.
 func (q *QP) pushRead(p *wire.Packet, from grant) {
 	q.responses.push(response{
