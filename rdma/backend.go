@@ -58,7 +58,11 @@ func (c *base) acquire() error {
 			ErrRange, c.requests+len(c.receives), s.MaxConnections, c.dev.Name(), s.maxCQE)
 	}
 	var err error
-	if c.cq, err = c.dev.CreateCQ(verbs.CQInit{Capacity: entries, Fields: s.completionFields, Poller: c.Engine()}); err != nil {
+	poller := any(nil)
+	if s.Transport == verbs.RC || s.Transport == verbs.UC {
+		poller = c.Engine()
+	}
+	if c.cq, err = c.dev.CreateCQ(verbs.CQInit{Capacity: entries, Fields: s.completionFields, Poller: poller}); err != nil {
 		return fmt.Errorf("create a completion queue of %d entries on %s: %w", entries, c.dev.Name(), err)
 	}
 	c.cq.OnCompletion(c.control.Wake)

@@ -137,7 +137,7 @@ func (c *Connections) open() (err error) {
 	switch {
 	case len(c.receives) == 0:
 	case s.receivesShared:
-		if c.srq, err = s.PD.CreateSRQ(verbs.SRQInit{MaxWR: c.recvDepth, MaxSGE: s.MaxRecvSGE}); err != nil {
+		if c.srq, err = s.PD.CreateSRQ(verbs.SRQInit{MaxWR: c.recvDepth, MaxSGE: s.MaxRecvSGE, Poller: c.Engine()}); err != nil {
 			return fmt.Errorf("create a shared receive queue of %d receives on %s: %w", c.recvDepth, c.dev.Name(), err)
 		}
 		c.recvQueue = c.srq

@@ -16,6 +16,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/hostaddr"
 	"github.com/verbena-rdma/verbena/soft/internal/roce"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -110,140 +111,65 @@ var (
 func (d *Device) String() string { return d.Name() }
 
 // Name implements [verbs.Device]. Options are no part of the name.
-func (d *Device) Name() string {
-	if d.dev == nil {
-		return ""
-	}
-	return d.dev.Name()
-}
-
-// opened fails for a Device that Open did not make.
-func (d *Device) opened(op string) error {
-	if d.dev == nil {
-		return fmt.Errorf("%s of a software device: it was not made by Open: %w", op, verbs.ErrInvalid)
-	}
-	return nil
-}
+func (d *Device) Name() string { return d.dev.Name() }
 
 // Driver implements [verbs.Device]; it is "soft".
 func (d *Device) Driver() string { return Driver{}.Name() }
 
 // Query implements [verbs.Device].
-func (d *Device) Query() (verbs.DeviceAttr, error) {
-	if err := d.opened("query the attributes"); err != nil {
-		return verbs.DeviceAttr{}, err
-	}
-	return d.dev.Query()
-}
+func (d *Device) Query() (verbs.DeviceAttr, error) { return d.dev.Query() }
 
 // QueryPort implements [verbs.Device]. The device has port 1 only.
-func (d *Device) QueryPort(port int) (verbs.PortAttr, error) {
-	if err := d.opened("query a port"); err != nil {
-		return verbs.PortAttr{}, err
-	}
-	return d.dev.QueryPort(port)
-}
+func (d *Device) QueryPort(port int) (verbs.PortAttr, error) { return d.dev.QueryPort(port) }
 
 // GIDs implements [verbs.Device].
-func (d *Device) GIDs(port int) ([]verbs.GIDEntry, error) {
-	if err := d.opened("read the GID table"); err != nil {
-		return nil, err
-	}
-	return d.dev.GIDs(port)
-}
+func (d *Device) GIDs(port int) ([]verbs.GIDEntry, error) { return d.dev.GIDs(port) }
 
 // Counters implements [verbs.Device]. docs/software-device.md says what each
 // counts.
-func (d *Device) Counters() ([]verbs.Counter, error) {
-	if err := d.opened("read the counters"); err != nil {
-		return nil, err
-	}
-	return d.dev.Counters()
-}
+func (d *Device) Counters() ([]verbs.Counter, error) { return d.dev.Counters() }
 
 // DefaultPD implements [verbs.Device].
-func (d *Device) DefaultPD() verbs.PD {
-	if d.dev == nil {
-		return nil
-	}
-	return d.dev.DefaultPD()
-}
+func (d *Device) DefaultPD() verbs.PD { return d.dev.DefaultPD() }
 
 // AllocPD implements [verbs.Device].
-func (d *Device) AllocPD() (verbs.PD, error) {
-	if err := d.opened("allocate a protection domain"); err != nil {
-		return nil, err
-	}
-	return d.dev.AllocPD()
-}
+func (d *Device) AllocPD() (verbs.PD, error) { return d.dev.AllocPD() }
 
 // CreateCQ implements [verbs.Device].
-func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
-	if err := d.opened("create a completion queue"); err != nil {
-		return nil, err
-	}
-	return d.dev.CreateCQ(init)
-}
+func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) { return d.dev.CreateCQ(init) }
 
 // SubscribeEvents implements [verbs.Device].
 func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
-	if d.dev == nil {
-		return func() {}
-	}
 	return d.dev.SubscribeEvents(handle)
 }
 
 // OpenCM implements [verbs.CMDevice].
-func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) {
-	if err := d.opened("open the connection manager"); err != nil {
-		return nil, err
-	}
-	return d.dev.OpenCM(handle)
-}
+func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) { return d.dev.OpenCM(handle) }
 
 // OnClose implements [verbs.ClosingDevice].
-func (d *Device) OnClose(f func() error) (remove func()) {
-	if d.dev == nil {
-		return func() {}
-	}
-	return d.dev.OnClose(f)
-}
+func (d *Device) OnClose(f func() error) (remove func()) { return d.dev.OnClose(f) }
 
 // AllocMemory implements [verbs.MemoryDevice]: the memory can be shown to other processes of
 // the same user, which read what they are sent where it lies. All of its pages are allocated
 // when it returns.
 func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error) {
-	if err := d.opened("allocate memory"); err != nil {
-		return nil, nil, err
-	}
 	return d.dev.AllocMemory(size)
 }
 
 // SetFaults changes the faults of packets that arrive from now on, but for those of peers that
 // have faults of their own. Packets that are held arrive. A value out of its range is an error that
 // matches [verbs.ErrInvalid]. Connections use shared memory while there are no faults.
-func (d *Device) SetFaults(f Faults) error {
-	if err := d.opened("set the faults"); err != nil {
-		return err
-	}
-	return d.dev.SetFaults(roce.Faults(f))
-}
+func (d *Device) SetFaults(f Faults) error { return d.dev.SetFaults(faults.Faults(f)) }
 
 // SetPeerFaults is SetFaults for the packets that come from one address, instead of the device's.
 // The zero value gives the address the faults of the device again; a Seed alone, none at all.
 func (d *Device) SetPeerFaults(peer netip.Addr, f Faults) error {
-	if err := d.opened("set the faults of a peer"); err != nil {
-		return err
-	}
-	return d.dev.SetPeerFaults(peer, roce.Faults(f))
+	return d.dev.SetPeerFaults(peer, faults.Faults(f))
 }
 
 // Close implements [verbs.Device]. An error of the packet capture is returned too;
 // the device is closed then.
 func (d *Device) Close() error {
-	if err := d.opened("close"); err != nil {
-		return err
-	}
 	err := d.dev.Close()
 	if d.capture != nil && !errors.Is(err, verbs.ErrInUse) {
 		err = errors.Join(err, d.capture.Close())
@@ -282,7 +208,7 @@ func (cfg Config) roce(name string, i networkInterface, addresses ...netip.AddrP
 		Name: name, Interface: i.Name, Addresses: addresses, Broadcasts: i.broadcasts, InterfaceMTU: i.MTU,
 		DisableSegmentation: cfg.DisableSegmentation, DisableCoalescing: cfg.DisableCoalescing,
 		DisableBatch: cfg.DisableBatch, DisableLocal: cfg.DisableLocal, CongestionControl: cfg.CongestionControl,
-		MaxShards: cfg.MaxShards, Spin: cfg.Spin, SRDSeed: cfg.SRDSeed, Faults: roce.Faults(cfg.Faults), Capture: cfg.Capture, Log: cfg.Log,
+		MaxShards: cfg.MaxShards, Spin: cfg.Spin, SRDSeed: cfg.SRDSeed, Faults: faults.Faults(cfg.Faults), Capture: cfg.Capture, Log: cfg.Log,
 	}
 }
 

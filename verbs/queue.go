@@ -10,10 +10,11 @@ type CQInit struct {
 	// among DeviceAttr.CompletionFields. A queue that has any is an ExtendedCQ, whose
 	// Poll still works, and leaves them out.
 	Fields WCFields
-	// Poller says who polls the queue, such as a progress engine: any comparable value. A
-	// device that can keeps what different pollers poll apart, so that they do not wait
-	// for each other on different cores: queues with the same Poller are best polled by one
-	// goroutine, and share the queue pairs that they are given. Nil: nobody in particular.
+	// Poller is what polls the queue, such as a progress engine: any comparable value. A device
+	// may keep the queues of different pollers apart, so that pollers on different cores do not
+	// wait for each other. Poll the queues of one Poller on one goroutine, and give a queue pair
+	// queues of one Poller: others work, and are slower. Leave it nil for the queue pairs of
+	// datagrams (UD and SRD), and where no poller is special.
 	Poller any
 }
 
@@ -79,6 +80,9 @@ type CQ interface {
 type SRQInit struct {
 	MaxWR  int // receives outstanding at a time, at least 1
 	MaxSGE int // scatter-gather entries of each; zero means 1
+	// Poller is the CQInit.Poller of the queues of its queue pairs. Queue pairs for datagrams
+	// need nil.
+	Poller any
 }
 
 // SRQ is a shared receive queue.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -16,7 +17,7 @@ import (
 // A time-out of zero stands for queue pairs that adapt.
 func openLossy(t testing.TB, loss float64, timeout uint8, memory int) (*side, *side) {
 	t.Helper()
-	cfg := Config{Faults: Faults{Loss: loss, Seed: 1}}
+	cfg := Config{Faults: faults.Faults{Loss: loss, Seed: 1}}
 	open := func() *side {
 		s := openSide(t, cfg, memory)
 		if s.timeout = timeout; timeout != 0 {

@@ -3,6 +3,7 @@ package roce
 import (
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/srd"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -14,7 +15,7 @@ type addressHandle struct {
 	number uint16
 	// sender and sourcePort are the queue pair at the other end, and the port that its
 	// datagrams come from; 0: not named.
-	sender     sender
+	sender     admission.Sender
 	sourcePort uint16
 	pd         *protectionDomain
 	closed     bool
@@ -44,11 +45,11 @@ func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 	}
 	p.refs++
 	a := &addressHandle{udpOutput: out, pd: p, way: srd.NewAH(srd.Address{Local: out.endpoint.index, Peer: out.peer})}
-	a.number = d.numbers.add(out.peer)
+	a.number = d.numbers.Add(out.peer)
 	d.srd.SetNumber(len(d.endpoints), out.peer, a.number)
 	if !out.multicast {
-		a.sender, a.sourcePort = sender{out.peer, attr.SourceQPN}, attr.SourceUDPPort
-		d.senders.add(a.sender, a.sourcePort)
+		a.sender, a.sourcePort = admission.Sender{Device: out.peer, QPN: attr.SourceQPN}, attr.SourceUDPPort
+		d.admission.Senders.Add(a.sender, a.sourcePort)
 	}
 	return a, nil
 }
@@ -83,9 +84,9 @@ func (a *addressHandle) Close() error {
 	}
 	a.closed = true
 	a.pd.refs--
-	d.senders.remove(a.sender, a.sourcePort)
+	d.admission.Senders.Remove(a.sender, a.sourcePort)
 	d.srd.CloseAH(&a.way)
-	if d.numbers.remove(a.peer) {
+	if d.numbers.Remove(a.peer) {
 		d.srd.SetNumber(len(d.endpoints), a.peer, verbs.NoAH)
 	}
 	d.main.failOverrun()

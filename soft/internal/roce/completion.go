@@ -12,7 +12,7 @@ import (
 // completionQueue is guarded by the lock of its shard.
 type completionQueue struct {
 	device  *Device
-	shard   atomic.Pointer[shard]
+	shard   *shard
 	poller  any // CQInit.Poller
 	entries transport.Ring[completion]
 	overrun bool
@@ -21,6 +21,9 @@ type completionQueue struct {
 	refs    int
 	closed  bool
 
+	remote bool         // queue pairs of other shards use it
+	held   atomic.Int64 // then: completions in it, or on their way
+
 	extended *extendedQueue // nil: it is not
 	fields   verbs.WCFields
 	extras   transport.Ring[verbs.WCExtra] // of the entries, where it is
@@ -28,7 +31,7 @@ type completionQueue struct {
 
 type completion struct {
 	wc    verbs.WC
-	frees transport.Places
+	frees places
 }
 
 // extendedQueue is a completion queue that was asked for more than a WC has.
@@ -43,9 +46,7 @@ func asCompletionQueue(cq verbs.CQ) *completionQueue {
 	case *completionQueue:
 		return c
 	case *extendedQueue:
-		if c != nil {
-			return c.completionQueue
-		}
+		return c.completionQueue
 	}
 	return nil
 }
@@ -80,10 +81,9 @@ func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 	if d.closed {
 		return nil, d.closedError(op)
 	}
-	c := &completionQueue{device: d, poller: init.Poller, entries: transport.NewRing[completion](init.Capacity)}
-	s := d.shardOf(c.poller)
-	d.addPoller(c.poller, s)
-	c.shard.Store(s)
+	s := d.shardOf(init.Poller)
+	d.addPoller(init.Poller, s)
+	c := &completionQueue{device: d, shard: s, poller: init.Poller, entries: transport.NewRing[completion](init.Capacity)}
 	d.queues[c] = struct{}{}
 	if init.Fields != 0 {
 		c.fields, c.extras = init.Fields, transport.NewRing[verbs.WCExtra](init.Capacity)
@@ -93,46 +93,42 @@ func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 }
 
 // lock takes the lock of the queue's shard, which the caller unlocks.
-func (c *completionQueue) lock() *shard { return lockShard(&c.shard) }
+func (c *completionQueue) lock() *shard {
+	c.shard.mu.Lock()
+	return c.shard
+}
 
 func (c *completionQueue) Capacity() int { return c.entries.Depth() }
 
 // Complete implements transport.Completer. The lock is held.
 func (c *completionQueue) Complete(wc verbs.WC, frees transport.Places, solicited bool) {
-	entry := c.push(frees)
-	if entry == nil {
-		return
-	}
-	*entry = wc
-	if c.fields != 0 {
-		*c.extras.Push() = c.extra(verbs.NoAH, verbs.GID{})
-	}
-	c.signal(&wc, solicited)
+	c.complete(wc, places{Places: frees}, solicited, verbs.NoAH, verbs.GID{})
 }
 
 // CompleteFrom implements srd.Completer. The lock is held.
 func (c *completionQueue) CompleteFrom(wc verbs.WC, frees transport.Places, number uint16, gid verbs.GID) {
-	entry := c.push(frees)
-	if entry == nil {
+	c.complete(wc, places{Places: frees}, false, number, gid)
+}
+
+// complete appends a completion, whose sender has the address handle of that number, or that GID.
+func (c *completionQueue) complete(wc verbs.WC, frees places, solicited bool, number uint16, gid verbs.GID) {
+	if c.overrun || c.entries.Full() {
+		frees.free()
+		c.overflow()
 		return
 	}
-	*entry = wc
+	if c.remote {
+		c.held.Add(1)
+	}
+	e := c.entries.Push()
+	e.wc, e.frees = wc, frees
 	if c.fields != 0 {
 		*c.extras.Push() = c.extra(number, gid)
 	}
-	c.signal(&wc, false)
-}
-
-// push appends a completion, to be filled in. It returns nil if the queue has overflowed.
-func (c *completionQueue) push(frees transport.Places) *verbs.WC {
-	if c.overrun || c.entries.Full() {
-		frees.Free()
-		c.overflow()
-		return nil
+	// Wake a program that waits for the completion.
+	if c.armed == armedAny || c.armed == armedSolicited && (solicited || wc.Status != verbs.StatusSuccess) {
+		c.fire()
 	}
-	e := c.entries.Push()
-	e.frees = frees
-	return &e.wc
 }
 
 // Room implements srd.Completer. The lock is held.
@@ -156,13 +152,6 @@ func (c *completionQueue) extra(number uint16, gid verbs.GID) (x verbs.WCExtra) 
 	return x
 }
 
-// signal wakes a program that waits for the completion.
-func (c *completionQueue) signal(wc *verbs.WC, solicited bool) {
-	if c.armed == armedAny || c.armed == armedSolicited && (solicited || wc.Status != verbs.StatusSuccess) {
-		c.fire()
-	}
-}
-
 func (c *completionQueue) fire() {
 	c.armed = notArmed
 	if c.notify != nil {
@@ -180,7 +169,7 @@ func (c *completionQueue) overflow() {
 	for c.entries.Len() > 0 {
 		c.pop()
 	}
-	s := c.shard.Load()
+	s := c.shard
 	s.overrun = append(s.overrun, c)
 	c.device.log.Error().Str("device", c.device.cfg.Name).Int("entries", c.Capacity()).Msg("completion queue overrun")
 	c.device.report(verbs.Event{Type: verbs.EventCQError, CQ: c.handle()})
@@ -197,24 +186,44 @@ func (s *shard) failOverrun() {
 	for len(s.overrun) > 0 {
 		c := s.overrun[0]
 		s.overrun = s.overrun[1:]
+		// Modify is refused in Reset, where nothing completes.
 		for _, q := range d.queuePairs {
 			if q.sendCQ == c || q.recvCQ == c {
-				// Refused in Reset, where nothing completes.
-				_ = q.transport.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState)
+				s.callUnder(q.shard, func(time.Duration) {
+					if !q.closed {
+						_ = q.transport.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState)
+					}
+				})
 			}
 		}
 		for _, q := range d.srdPairs {
 			if q.sendCQ == c || q.recvCQ == c {
-				_ = q.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState, d.now())
+				s.callUnder(d.main, func(now time.Duration) {
+					if !q.closed {
+						_ = q.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState, now)
+					}
+				})
 			}
 		}
 	}
 }
 
+// callUnder calls f under the lock of a shard: at once if it is this one, whose lock is held.
+func (s *shard) callUnder(of *shard, f func(now time.Duration)) {
+	if of == s {
+		f(s.device.now())
+		return
+	}
+	of.take(handedOver{call: f})
+}
+
 // pop takes the oldest completion off the queue. It is valid until the next push.
 func (c *completionQueue) pop() *verbs.WC {
 	e := c.entries.Pop()
-	e.frees.Free()
+	e.frees.free()
+	if c.remote {
+		c.held.Add(-1)
+	}
 	return &e.wc
 }
 
@@ -301,8 +310,8 @@ func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 		s.sendDelayedAcks()
 		s.transmit(d.now())
 	}
-	if len(s.local.polled.peers) > 0 {
-		s.local.programSleeps()
+	if s.local.Active() {
+		s.local.ProgramSleeps()
 	}
 	return true, nil
 }

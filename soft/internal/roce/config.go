@@ -7,6 +7,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -33,7 +34,7 @@ type Config struct {
 	DisableCoalescing   bool
 	DisableBatch        bool
 
-	// DisableLocal has packets to devices of this machine go by UDP too.
+	// DisableLocal sends packets to devices of this machine by UDP too.
 	DisableLocal bool
 
 	// MaxShards bounds how many programs can poll at the same time without waiting for each
@@ -44,14 +45,14 @@ type Config struct {
 	// that has been of use. Zero: defaultSpin; negative: they sleep at once.
 	Spin time.Duration
 
-	// CongestionControl has connections by UDP share links with others; without it they
-	// go by loss alone.
+	// CongestionControl lets connections by UDP share links with others; without it they react
+	// to loss alone.
 	CongestionControl bool
 
 	// SRDSeed is where the order of packets of SRD comes from.
 	SRDSeed uint64
 
-	Faults  Faults
+	Faults  faults.Faults
 	Capture io.Writer
 	Log     zerolog.Logger
 }

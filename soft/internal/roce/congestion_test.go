@@ -7,6 +7,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -22,7 +24,7 @@ func TestMarkedPacketsAreNotified(t *testing.T) {
 			t.Run(v.name+"/"+op.String(), func(t *testing.T) {
 				const n = 300_000
 				plain, marking := v.cfg, v.cfg
-				plain.DisableLocal, marking.Faults = true, Faults{Mark: 1}
+				plain.DisableLocal, marking.Faults = true, faults.Faults{Mark: 1}
 				plain.CongestionControl, marking.CongestionControl = true, true
 				from, to := openSide(t, plain, n), openSide(t, marking, n)
 				from.connect(to)
@@ -52,7 +54,7 @@ func TestMarkedUnreliablePackets(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("other systems do not show the marks")
 	}
-	x, y := openSide(t, Config{CongestionControl: true}, 4096), openSide(t, Config{CongestionControl: true, Faults: Faults{Mark: 1}}, 4096)
+	x, y := openSide(t, Config{CongestionControl: true}, 4096), openSide(t, Config{CongestionControl: true, Faults: faults.Faults{Mark: 1}}, 4096)
 	x.use(verbs.UC)
 	y.use(verbs.UC)
 	x.connectUC(y)
@@ -69,7 +71,7 @@ func TestMarkedUnreliablePackets(t *testing.T) {
 func TestNoCongestionControl(t *testing.T) {
 	for _, on := range [][2]bool{{false, false}, {false, true}} {
 		x := openSide(t, Config{CongestionControl: on[0], DisableLocal: true}, 4096)
-		y := openSide(t, Config{CongestionControl: on[1], Faults: Faults{Mark: 1}}, 4096)
+		y := openSide(t, Config{CongestionControl: on[1], Faults: faults.Faults{Mark: 1}}, 4096)
 		x.connect(y)
 		y.connect(x)
 		x.post(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 4096)}, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()})
@@ -109,6 +111,6 @@ func TestNotificationsOfAdapters(t *testing.T) {
 	arrive(ud.dev, cnp(ud.qp.Num()), nil)
 	require.Equal(t, [4]uint64{1, 0, 0, 0}, count(ud.dev), "for datagrams, which nothing slows down")
 	managed := openManaged(t, Config{})
-	arrive(managed.dev, cnp(managementQPN), nil)
+	arrive(managed.dev, cnp(admission.ManagementQPN), nil)
 	require.Equal(t, [4]uint64{1, 0, 0, 0}, count(managed.dev), "for queue pair 1")
 }

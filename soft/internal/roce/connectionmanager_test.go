@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -154,7 +155,7 @@ func TestConnectionManager(t *testing.T) {
 
 // Every packet may be lost, or come twice.
 func TestConnectionManagerOnABadNetwork(t *testing.T) {
-	bad := Config{Faults: Faults{Loss: 0.2, Duplicate: 0.2}}
+	bad := Config{Faults: faults.Faults{Loss: 0.2, Duplicate: 0.2}}
 	for range 3 {
 		establish(t, openManaged(t, bad), openManaged(t, bad))
 	}

@@ -2,6 +2,7 @@ package roce
 
 import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -19,7 +20,7 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 	s := d.srd.Counters()
 	var m cm.Counters
 	if d.services != nil {
-		m = d.services.manager.Counters()
+		m = d.services.Counters()
 	}
 	return []verbs.Counter{
 		{Name: "sent_pkts", Value: c.SentPackets},
@@ -60,14 +61,14 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 		{Name: "multicast_rcv_packets", Value: d.multicast.received},
 		{Name: "rx_socket_drops", Value: t.socketDrops},
 		{Name: "local_peers", Value: uint64(t.localPeers)},
-		{Name: "local_sent_pkts", Value: t.local.sent},
-		{Name: "local_rcvd_pkts", Value: t.local.received},
-		{Name: "local_disorder", Value: t.local.disorder},
-		{Name: "local_peers_died", Value: t.local.died},
+		{Name: "local_sent_pkts", Value: t.local.Sent},
+		{Name: "local_rcvd_pkts", Value: t.local.Received},
+		{Name: "local_disorder", Value: t.local.Disorder},
+		{Name: "local_peers_died", Value: t.local.Died},
 		{Name: "rx_icmp_unreachable", Value: t.unreachable},
 		{Name: "cm_rx_rate_limited", Value: t.drops.policed},
-		{Name: "rx_passed_on", Value: t.strays},
-		{Name: "rx_passed_on_dropped", Value: t.straysDropped},
+		{Name: "rx_passed_on", Value: t.passedOn},
+		{Name: "rx_passed_on_dropped", Value: t.passedOnDropped},
 		{Name: "srd_peers", Value: s.Contexts},
 		{Name: "srd_held", Value: s.Held},
 		{Name: "srd_retransmits", Value: s.Repeated},
@@ -75,7 +76,7 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 		{Name: "srd_peer_restarts", Value: s.Restarts},
 		{Name: "srd_naks_sent", Value: s.Refused},
 		{Name: "srd_naks_rcvd", Value: s.NaksReceived},
-		{Name: "srd_rx_strangers", Value: s.Strangers},
+		{Name: "srd_rx_unverified", Value: s.Unverified},
 		{Name: "srd_rx_stale", Value: s.Stale},
 		{Name: "srd_rx_unexpected", Value: s.Unexpected},
 		{Name: "srd_rx_out_of_window", Value: s.OutOfWindow},
@@ -100,14 +101,14 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 
 // totals are what the shards have counted.
 type totals struct {
-	transport     transport.Counters
-	drops         drops
-	socketDrops   uint64
-	unreachable   uint64
-	strays        uint64
-	straysDropped uint64
-	local         localCounters
-	localPeers    int
+	transport       transport.Counters
+	drops           drops
+	socketDrops     uint64
+	unreachable     uint64
+	passedOn        uint64
+	passedOnDropped uint64
+	local           local.Counters
+	localPeers      int
 }
 
 // totals adds up what the shards have counted. The lock of all is held.
@@ -124,15 +125,16 @@ func (d *Device) totals() (t totals) {
 			t.socketDrops += e.socket.Dropped()
 		}
 		t.unreachable += s.unreachable.reports
-		s.strays.mu.Lock()
-		t.strays += s.strays.passed
-		t.straysDropped += s.strays.dropped
-		s.strays.mu.Unlock()
-		t.local.sent += s.local.sent
-		t.local.received += s.local.received
-		t.local.disorder += s.local.disorder
-		t.local.died += s.local.died
-		t.localPeers += s.local.others()
+		s.inbox.mu.Lock()
+		t.passedOn += s.inbox.total
+		t.passedOnDropped += s.inbox.dropped
+		s.inbox.mu.Unlock()
+		shared := s.local.Counters()
+		t.local.Sent += shared.Sent
+		t.local.Received += shared.Received
+		t.local.Disorder += shared.Disorder
+		t.local.Died += shared.Died
+		t.localPeers += s.local.Others()
 	}
 	return t
 }

@@ -2,12 +2,11 @@ package roce
 
 import "time"
 
-// delayedAck has the acknowledgement of a message leave together with the program's reply to it,
-// in one system call and one train of packets: both go the way through the network's layers once,
-// and the reply does not wait for the acknowledgement to have gone it. It is for programs that
-// have replied at once of late, and polled all the time: where programs sleep, the acknowledgement
-// wakes the peer before the reply comes. All others have their acknowledgements sent before Poll
-// returns.
+// delayedAck lets the acknowledgement of a message leave together with the program's reply, in one
+// system call and one train of packets. So both pass the layers of the network once, and the reply
+// does not wait behind the acknowledgement. It is for programs whose recent replies came at once,
+// and that poll all the time: where programs sleep, the acknowledgement wakes the peer before the
+// reply comes. For all others, acknowledgements leave before Poll returns.
 type delayedAck struct {
 	// from is the endpoint that can send both in one train, to a device that puts them in order;
 	// nil: there is none.
@@ -33,18 +32,18 @@ const (
 	longestDelay = pollerGrace
 )
 
-// newDelayedAck is for a queue pair with that path. Peers whose port nobody has named may be other
-// implementations: they get acknowledgement and reply in the usual order. So does everybody where
-// congestion is controlled, which the round trip is a signal for.
-func newDelayedAck(p path) delayedAck {
+// newDelayedAck is for the path that the queue pair has. Peers whose port nobody has named may be
+// other implementations, so they get acknowledgement and reply in the usual order. So do all peers
+// where congestion is controlled, since the round trip is a signal for that.
+func (q *queuePair) newDelayedAck() delayedAck {
 	a := delayedAck{enough: fewReplies}
-	if u := networkPath(p); u != nil && u.held && !u.learned && !u.controlled() {
+	if u := networkPath(q.path); u != nil && q.source.Named() && !u.controlled() {
 		a.from = u.endpoint
 	}
 	return a
 }
 
-// answerSoon has a queue pair send what a packet gives rise to: in this round, or together with the
+// answerSoon makes a queue pair send its answer to a packet: in this round, or together with the
 // program's reply. A program that does not reply makes progress by its next poll, or arms a
 // completion queue, either of which sends the acknowledgement.
 func (s *shard) answerSoon(q *queuePair, now time.Duration) {
@@ -77,7 +76,7 @@ func (q *queuePair) noteReply(now time.Duration) {
 	if a.poll == 0 {
 		return
 	}
-	if a.poll == q.shard.Load().polls.Load() && now-a.came < promptReply {
+	if a.poll == q.shard.polls.Load() && now-a.came < promptReply {
 		a.replies = min(a.replies+1, manyReplies)
 	} else {
 		a.replies = 0
@@ -89,7 +88,7 @@ func (q *queuePair) noteReply(now time.Duration) {
 	}
 }
 
-// sendDelayedAcks has the acknowledgements sent that have waited for a reply in vain.
+// sendDelayedAcks sends the acknowledgements that have waited for a reply in vain.
 func (s *shard) sendDelayedAcks() {
 	for !s.unacknowledged.empty() {
 		q := s.unacknowledged.first
@@ -101,9 +100,9 @@ func (s *shard) sendDelayedAcks() {
 // sendDelayedAck sends the acknowledgement of a queue pair that is about to lose it.
 func (q *queuePair) sendDelayedAck() {
 	if q.ack.waiting {
-		s := q.shard.Load()
+		s := q.shard
 		now := s.device.now()
-		s.transmitFrom(q, now, allowance{packets: roundPackets, bytes: roundBytes}) // before all others
+		s.sendFrom(q, now, allowance{packets: roundPackets, bytes: roundBytes}) // before all others
 		s.transmit(now)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -232,7 +233,7 @@ func TestNoDelayedAck(t *testing.T) {
 	})
 	t.Run("peer whose port is not known", func(t *testing.T) {
 		x, y := openPair(t, Config{DisableLocal: true}, Config{DisableLocal: true}, 64)
-		if x.source().Port() < firstSendPort {
+		if x.source().Port() < admission.FirstSendPort {
 			t.Skip("another process has the port of RoCEv2, so that x has a port that names its own")
 		}
 		require.Nil(t, y.ack().from)

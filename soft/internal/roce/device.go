@@ -11,6 +11,11 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/internal/closers"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/gsi"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/ipheader"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/srd"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -50,29 +55,26 @@ type Device struct {
 	defaultPD   *protectionDomain
 	queuePairs  map[uint32]*queuePair
 	queues      map[*completionQueue]struct{}
-	receives    map[*sharedReceiveQueue]struct{}
-	numbering   numbering
 	nextDomain  uint32
 	subscribers map[int]func(verbs.Event)
 	nextHandle  int
-	capture     *capture
-	faults      faultSettings
+	capture     *ipheader.Capture
+	faults      faults.Settings
 	groups      map[netip.Addr]*group
-	services    *generalServices // nil: no connection manager was opened yet
+	services    *gsi.Services // nil: no connection manager was opened yet
 	srdPairs    map[uint32]*srdQueuePair
-	senders     senders
-	memories    sharedMemories
-	refusals    *refusals // has a lock of its own
+	memories    local.Memories
+	admission   *admission.Control
 
 	reporting sync.Mutex // events are reported one after the other
 
 	// Guarded by main.
 	multicast multicastCounts
 	srd       *srd.Transport
-	srdReply  udpOutput // of the answer to a stranger
+	srdReply  udpOutput // of the answer to an unknown device
 	// srdReplied: such an answer is to be flushed.
 	srdReplied bool
-	numbers    handleNumbers
+	numbers    srd.Numbers
 	busy       *endpoint // that the last packet of SRD came by; at first, the first
 
 	running sync.WaitGroup
@@ -95,24 +97,23 @@ type multicastCounts struct{ sent, received uint64 }
 
 // Open opens a device.
 func Open(cfg Config) (*Device, error) {
-	if err := cfg.Faults.check(); err != nil {
+	if err := cfg.Faults.Check(); err != nil {
 		return nil, fmt.Errorf("open device %s: %w: %w", cfg.Name, err, verbs.ErrInvalid)
 	}
 	d := &Device{
-		cfg: cfg, log: cfg.Log, base: time.Now(), faults: faultSettings{all: cfg.Faults},
+		cfg: cfg, log: cfg.Log, base: time.Now(), faults: faults.Settings{All: cfg.Faults},
 		memory:      transport.NewMemory(),
 		pollers:     make(map[any]*poller),
 		queues:      make(map[*completionQueue]struct{}),
-		receives:    make(map[*sharedReceiveQueue]struct{}),
 		domains:     make(map[uint32]*protectionDomain),
 		queuePairs:  make(map[uint32]*queuePair),
 		srdPairs:    make(map[uint32]*srdQueuePair),
-		senders:     make(senders),
 		subscribers: make(map[int]func(verbs.Event)),
-		guid:        uint64(randomUint32())<<32 | uint64(randomUint32()),
-		numbering:   newNumbering(),
+		guid:        uint64(admission.Random())<<32 | uint64(admission.Random()),
 	}
-	d.refusals = newRefusals(d)
+	d.admission = admission.New(admission.Config{
+		Device: cfg.Name, Log: cfg.Log, Now: d.now, Deadline: func(at time.Duration) { d.main.noteDeadline(at) },
+	})
 	if cfg.Owner == nil {
 		d.cfg.Owner = d
 	}
@@ -145,8 +146,8 @@ func Open(cfg Config) (*Device, error) {
 	// After the addresses are taken: a caller that finds one in use tries another,
 	// with the same capture.
 	if cfg.Capture != nil {
-		d.capture = newCapture(cfg.Capture, d.base)
-		if err := d.capture.failed; err != nil {
+		var err error
+		if d.capture, err = ipheader.NewCapture(cfg.Capture, d.base); err != nil {
 			_ = d.closeEndpoints()
 			return nil, fmt.Errorf("open device %s: begin the packet capture: %w", cfg.Name, err)
 		}
@@ -287,20 +288,20 @@ func (d *Device) report(e verbs.Event) {
 
 // SetFaults changes the faults of packets that arrive from now on, but for those of peers that
 // have faults of their own.
-func (d *Device) SetFaults(f Faults) error {
-	if err := f.check(); err != nil {
+func (d *Device) SetFaults(f faults.Faults) error {
+	if err := f.Check(); err != nil {
 		return fmt.Errorf("set faults of device %s: %w: %w", d.cfg.Name, err, verbs.ErrInvalid)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.faults.all = f
+	d.faults.All = f
 	d.faultsChanged(netip.Addr{})
 	return nil
 }
 
 // SetPeerFaults changes those from one address. The zero value gives it those of the device again.
-func (d *Device) SetPeerFaults(peer netip.Addr, f Faults) error {
-	err := f.check()
+func (d *Device) SetPeerFaults(peer netip.Addr, f faults.Faults) error {
+	err := f.Check()
 	if err == nil && (!peer.IsValid() || peer.IsUnspecified() || peer.IsMulticast()) {
 		err = fmt.Errorf("%v is no peer's address", peer)
 	}
@@ -310,20 +311,20 @@ func (d *Device) SetPeerFaults(peer netip.Addr, f Faults) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	peer = peer.Unmap().WithZone("")
-	if f == (Faults{}) {
-		delete(d.faults.peers, peer)
+	if f == (faults.Faults{}) {
+		delete(d.faults.Peers, peer)
 	} else {
-		if d.faults.peers == nil {
-			d.faults.peers = make(map[netip.Addr]Faults)
+		if d.faults.Peers == nil {
+			d.faults.Peers = make(map[netip.Addr]faults.Faults)
 		}
-		d.faults.peers[peer] = f
+		d.faults.Peers[peer] = f
 	}
 	d.faultsChanged(peer)
 	return nil
 }
 
-// faultsChanged has the faults of packets from an address take effect, or those of the device if it
-// is none. It is called with the locks of all shards held.
+// faultsChanged applies the faults of packets from an address, or those of the device if the address
+// is not valid. It is called with the locks of all shards held.
 func (d *Device) faultsChanged(peer netip.Addr) {
 	for _, s := range d.mu.list {
 		for _, e := range s.endpoints {
@@ -331,7 +332,7 @@ func (d *Device) faultsChanged(peer netip.Addr) {
 		}
 	}
 	for _, s := range d.mu.list {
-		s.local.faultsChanged()
+		s.local.Reconsider()
 	}
 	for _, s := range d.mu.list {
 		s.transmit(d.now()) // answers to what was held
@@ -365,12 +366,12 @@ func (d *Device) Close() error {
 	d.closed = true
 	wait := d.localOff()
 	d.mu.Unlock()
-	wait() // whoever has the addresses next is to find their names in shared memory free
+	wait() // so that the names of the addresses are free for the next device
 	d.mu.Lock()
 	err = d.closeEndpoints()
 	d.mu.Unlock()
 	d.running.Wait()
-	return errors.Join(err, d.capture.err())
+	return errors.Join(err, d.capture.Err())
 }
 
 // OnClose implements verbs.ClosingDevice.
@@ -390,8 +391,8 @@ func (d *Device) queuesInUse() error {
 		return d.notClosed(len(d.domains)-1, "protection domains")
 	case len(d.queues) > 0:
 		return d.notClosed(len(d.queues), "completion queues")
-	case d.services != nil && d.services.managers > 0:
-		return d.notClosed(d.services.managers, "connection managers")
+	case d.services != nil && d.services.Managers() > 0:
+		return d.notClosed(d.services.Managers(), "connection managers")
 	}
 	return nil
 }
@@ -411,12 +412,12 @@ func (d *Device) inUse() error {
 // have sent (local.Channel.CloseConnection). After that its goroutines end when they can.
 const localPatience = 2 * time.Second
 
-// localOff has no more packets go through shared memory. It returns what waits for channels that
-// end or are being made, for localPatience at most, to be called without the lock.
+// localOff ends the use of shared memory. It returns a function that waits for channels that end or
+// are being made, for localPatience at most, to be called without the lock.
 func (d *Device) localOff() (wait func()) {
 	var waits []func()
 	for _, s := range d.mu.list {
-		waits = append(waits, s.local.off())
+		waits = append(waits, s.local.Off())
 	}
 	return func() {
 		ended := make(chan struct{})

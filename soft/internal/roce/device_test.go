@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -119,7 +120,7 @@ func testEventMode(t *testing.T, x, y *side) {
 // sockets; the transport's own tests do the same in virtual time and at length.
 func TestFaults(t *testing.T) {
 	// With 10 % of loss eight attempts in a row fail once in some 100,000 operations.
-	f := Faults{Loss: 0.05, Duplicate: 0.05, Reorder: 0.1, Corrupt: 0.01, Seed: 1}
+	f := faults.Faults{Loss: 0.05, Duplicate: 0.05, Reorder: 0.1, Corrupt: 0.01, Seed: 1}
 	const slots, slot = 16, 9000
 	x, y := openPair(t, Config{Faults: f}, Config{Faults: f}, slots*slot)
 	random := rand.New(rand.NewPCG(2, 3))

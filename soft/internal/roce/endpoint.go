@@ -1,17 +1,18 @@
 package roce
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
 	"net"
 	"net/netip"
-	"runtime/debug"
 	"syscall"
 	"time"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/spin"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -22,14 +23,14 @@ type endpoint struct {
 	device    *Device
 	shard     *shard
 	socket    *link.Socket
-	filter    *socketFilter  // one for the endpoints of all shards with this index
-	faults    *faultInjector // nil: none
+	entry     *admission.Entry // one for the endpoints of all shards with this index
+	faults    *faults.Injector // nil: none
 	index     int
 	users     int           // queue pairs that its goroutine works for
 	receivers int           // those of them that take packets from the socket
 	listeners int           // queue pairs of SRD, whose packets come by any endpoint
-	busyUntil time.Duration // a packet of SRD has come lately
-	headers   int           // who wants the IP header of packets
+	busyUntil time.Duration // SRD counts as busy until then
+	headers   int           // how many want the IP header of packets
 	window    int           // bytes under way that a peer like us can take
 	wakesAt   time.Duration // when its goroutine wakes by itself; zero: it does not wait
 
@@ -37,9 +38,9 @@ type endpoint struct {
 	packet wire.Packet
 	header [verbs.GRHLen]byte
 	last   *queuePair
-	// stranger is the flow of the last packet from where no path leads: of SRD from a device
-	// that is not known, or a notification of congestion.
-	stranger wire.Flow
+	// unknown is the flow of the last packet from a device that no queue pair is connected to:
+	// a message to queue pair 1, or a packet of SRD.
+	unknown wire.Flow
 
 	// Of the goroutine alone.
 	seen  uint64 // polls of programs up to the last look
@@ -64,8 +65,8 @@ func openEndpoint(s *shard, index int, addr netip.AddrPort) (*endpoint, error) {
 	case anyPort || port == wire.UDPPort:
 		cfg.Addr = netip.AddrPortFrom(addr.Addr(), wire.UDPPort)
 		socket, err = listenAtStandardPort(cfg)
-	case port >= firstSendPort:
-		err = fmt.Errorf("UDP port %d: devices send from the ports from %d on; choose one below: %w", port, firstSendPort, verbs.ErrInvalid)
+	case port >= admission.FirstSendPort:
+		err = fmt.Errorf("UDP port %d: devices send from the ports from %d on; choose one below: %w", port, admission.FirstSendPort, verbs.ErrInvalid)
 	default:
 		cfg.Exclusive = true
 		socket, err = link.Listen(cfg)
@@ -76,47 +77,32 @@ func openEndpoint(s *shard, index int, addr netip.AddrPort) (*endpoint, error) {
 	if err != nil {
 		return nil, fmt.Errorf("GID index %d: %w", index, err)
 	}
-	return newEndpoint(s, index, socket, newSocketFilter(d, index)), nil
+	entry := d.admission.Entry(socket.Addr(), func(f link.Filter) error { return d.setFilter(index, f) })
+	return newEndpoint(s, index, socket, entry), nil
 }
 
-func newEndpoint(s *shard, index int, socket *link.Socket, filter *socketFilter) *endpoint {
-	e := &endpoint{device: s.device, shard: s, socket: socket, filter: filter, index: index, resume: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
+func newEndpoint(s *shard, index int, socket *link.Socket, entry *admission.Entry) *endpoint {
+	e := &endpoint{device: s.device, shard: s, socket: socket, entry: entry, index: index, resume: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
 	e.timer.Stop()
 	// The kernel charges a buffer for more than the payload, at worst about
 	// twice as much.
 	e.window = min(max(socket.Features().ReceiveBuffer/4, minimumWindow), maximumWindow)
-	e.faults = newFaultInjector(&s.device.faults, e.faultStream())
+	e.faults = faults.New(&s.device.faults, e.faultStream())
 	return e
 }
 
-// Which port a device sends from, and what its peers make of that. Nobody else can send from
-// it, since it is bound at all addresses (link.Socket.Source).
-//
-//   - Several devices of a host have UDP port 4791, each at its own address. So none of them
-//     sends from there: each has another port to send from, firstSendPort or above.
-//   - A device with another port sends from it.
-//
-// So the source of a packet tells where its device listens. Other implementations listen at
-// 4791, and send from wherever they like: annex A17.4.5 has them use ports from
-// firstEntropyPort on, to spread their packets over paths.
-const (
-	firstEntropyPort = 49152
-	// firstSendPort lies above what Linux gives to sockets that ask for any port.
-	firstSendPort = 61000
-)
-
 func listenAtStandardPort(cfg link.Config) (*link.Socket, error) {
-	cfg.SendPorts = link.PortRange{First: firstSendPort, Last: math.MaxUint16}
+	cfg.SendPorts = link.PortRange{First: admission.FirstSendPort, Last: math.MaxUint16}
 	return link.Listen(cfg)
 }
 
-// listenElsewhere takes a port below firstEntropyPort, by which receivers of datagrams
+// listenElsewhere takes a port below admission.FirstEntropyPort, by which receivers of datagrams
 // know where to answer.
 func listenElsewhere(cfg link.Config) (socket *link.Socket, err error) {
 	const first, attempts = 1 << 15, 64
 	cfg.Exclusive = true
 	for range attempts {
-		port := first + uint16(randomUint32()%(firstEntropyPort-first))
+		port := first + uint16(admission.Random()%(admission.FirstEntropyPort-first))
 		cfg.Addr = netip.AddrPortFrom(cfg.Addr.Addr(), port)
 		if socket, err = link.Listen(cfg); !errors.Is(err, syscall.EADDRINUSE) {
 			break
@@ -125,30 +111,18 @@ func listenElsewhere(cfg link.Config) (socket *link.Socket, err error) {
 	return socket, err
 }
 
-// replyPort is the port by which the sender of a datagram can be answered, from the one
-// that it came from; zero stands for that of RoCEv2.
-func replyPort(source uint16) uint16 {
-	if source == wire.UDPPort || source >= firstEntropyPort {
-		return 0
+// setFilter filters the packets for an entry at the sockets of all shards.
+func (d *Device) setFilter(index int, f link.Filter) error {
+	var errs []error
+	for _, s := range d.mu.list {
+		errs = append(errs, s.endpoints[index].socket.SetFilter(f))
+		f.Ignored = nil // these messages come to the first
 	}
-	return source
+	return errors.Join(errs...)
 }
 
-// answerAt is where the sender of a datagram can be answered.
-func answerAt(source netip.AddrPort) netip.AddrPort {
-	return netip.AddrPortFrom(source.Addr(), cmp.Or(replyPort(source.Port()), wire.UDPPort))
-}
-
-// deviceAt is where a software device listens, from where its packets come from.
-func deviceAt(source netip.AddrPort) netip.AddrPort {
-	if source.Port() >= firstSendPort {
-		return netip.AddrPortFrom(source.Addr(), wire.UDPPort)
-	}
-	return source
-}
-
-// wantHeaders has packets come with the fields of their IP header, as far as the system
-// shows them, until releaseHeaders is called as often.
+// wantHeaders asks for the fields of the IP header of packets that the system shows, until
+// releaseHeaders is called as often.
 func (e *endpoint) wantHeaders() {
 	if e.headers++; e.headers == 1 {
 		e.receiveHeaders(true)
@@ -172,190 +146,19 @@ func (e *endpoint) receiveHeaders(on bool) {
 func (e *endpoint) setFaults(peer netip.Addr) {
 	s := &e.device.faults
 	if e.faults == nil {
-		e.faults = newFaultInjector(s, e.faultStream())
+		e.faults = faults.New(s, e.faultStream())
 		return
 	}
-	for _, d := range e.faults.changed(s, peer, e.faultStream()) {
-		e.deliver(d)
+	for _, d := range e.faults.Changed(s, peer, e.faultStream()) {
+		e.arrived(d)
 	}
-	if !e.faults.any() {
+	if !e.faults.Any() {
 		e.faults = nil
 	}
 }
 
 // faultStream tells the draws of the endpoint from those of others with the same seed.
 func (e *endpoint) faultStream() int { return e.shard.index<<16 | e.index }
-
-// receive handles the packets that have arrived and reports whether there were
-// any.
-func (e *endpoint) receive(now time.Duration) bool {
-	datagrams, err := e.socket.Receive()
-	if err != nil {
-		e.device.log.Debug().Err(err).Stringer("address", e.socket.Addr()).Msg("receive")
-	}
-	if peers := e.socket.Unreachable(); len(peers) > 0 {
-		e.shard.unreachable.note(e, peers)
-		e.shard.passReports(e, peers)
-	}
-	for i := range datagrams {
-		if i+1 < len(datagrams) && acknowledgementFollows(datagrams[i:]) {
-			datagrams[i], datagrams[i+1] = datagrams[i+1], datagrams[i]
-		}
-		if e.faults == nil {
-			e.handle(&datagrams[i], now)
-		} else {
-			e.faults.pass(datagrams[i], now, e.deliver)
-		}
-	}
-	if e.faults == nil {
-		return len(datagrams) > 0
-	}
-	e.faults.release(now, e.deliver)
-	e.noteDeadline()
-	return len(datagrams) > 0
-}
-
-// acknowledgementFollows reports whether the first datagram is a message and the second an
-// acknowledgement for the same queue pair, as a device like this one sends them (delayedAck). It
-// is taken first, so that a request completes before the reply to it. Their order does not matter
-// otherwise: the two directions of a connection have sequence numbers of their own.
-func acknowledgementFollows(datagrams []link.Datagram) bool {
-	a, b := &datagrams[0], &datagrams[1]
-	return wire.IsRequestThenAck(a.Data, b.Data) && a.Src == b.Src
-}
-
-func (e *endpoint) deliver(d link.Datagram) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
-	e.handle(&d, e.device.now())
-}
-
-// noteDeadline notes when held packets are due.
-func (e *endpoint) noteDeadline() {
-	if e.faults == nil {
-		return
-	}
-	if at := e.faults.deadline(); at != 0 {
-		e.shard.noteDeadline(at)
-	}
-}
-
-// handle takes one packet.
-func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
-	d, s, p := e.device, e.shard, &e.packet
-	// A request of a reliable connection with an unknown opcode is for its queue pair to refuse.
-	if err := p.Parse(dg.Data); err != nil && (err != wire.ErrOpcode || p.Opcode.Service() != wire.ServiceRC) {
-		s.drops.malformed++
-		e.refused(dg.Src, noQP, now)
-		return
-	}
-	if dg.Group.IsValid() {
-		e.handleGroup(dg)
-		return
-	}
-	q := (*queuePair)(nil)
-	switch {
-	case p.Opcode.Service() == wire.ServiceSRD:
-		if s == d.main {
-			d.handleSRD(e, dg, p, now)
-			return
-		}
-	case p.DestQP == managementQPN && d.services != nil:
-		if s == d.main {
-			d.services.handle(e, dg, now)
-			return
-		}
-	default:
-		if q = e.find(p.DestQP); q == nil {
-			s.drops.wrongPeer++
-			e.refused(dg.Src, p.DestQP, now)
-			return
-		}
-	}
-	if owner := s.ownerOf(q); owner != s {
-		owner.take(stray{endpoint: e.index, datagram: *dg})
-		return
-	}
-	flow, notification := (*wire.Flow)(nil), false
-	if inDefaultPartition(p.PKey) {
-		if notification = p.Opcode == wire.CNP && q.takesNotifications(e, dg.Src.Addr()); notification {
-			// Adapters send these from any port, and nothing is learned from them.
-			e.stranger = wire.NewFlow(dg.Src, e.socket.Addr())
-			flow = &e.stranger
-		} else {
-			flow = q.flowFrom(e, dg.Src, now)
-		}
-	}
-	if flow == nil {
-		s.drops.refuse(q, e, dg.Src, p)
-		e.refused(dg.Src, p.DestQP, now)
-		return
-	}
-	if !flow.CheckICRC(dg.Data, uint16(dg.Segment)) {
-		s.drops.badICRC++
-		return
-	}
-	if q.learning != nil && !notification {
-		if !q.transport.Plausible(p, q.learning.behind) {
-			s.drops.wrongSource++
-			return
-		}
-		q.learning.held, q.learning.learned, q.learning = true, true, nil
-	}
-	if q.init.Type == verbs.UD && !d.senders.mayBe(dg.Src, p.DETH.SrcQP) {
-		s.drops.wrongSource++
-		return
-	}
-	if !notification {
-		q.heardAt = now
-	}
-	s.counters.ReceivedPackets++
-	if d.capture != nil {
-		d.capture.packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
-	}
-	if dg.Header.TrafficClass&ecnMask == congestionExperienced {
-		s.marked(q, p, now)
-	}
-	switch q.init.Type {
-	case verbs.UD:
-		putGRH(&e.header, dg.Src.Addr(), e.socket.Addr().Addr(), dg.Header, len(dg.Data))
-		q.transport.ReceiveDatagram(p, &e.header, replyPort(dg.Src.Port()))
-	case verbs.UC:
-		q.transport.Receive(p, now)
-	default:
-		q.transport.Receive(p, now)
-		s.answerSoon(q, now)
-	}
-}
-
-// refuse counts a packet for a queue pair that takes none from there.
-func (d *drops) refuse(q *queuePair, e *endpoint, source netip.AddrPort, p *wire.Packet) {
-	if u := networkPath(q.path); u != nil && u.isPeer(e, source.Addr()) && inDefaultPartition(p.PKey) {
-		d.wrongSource++
-		return
-	}
-	d.wrongPeer++
-}
-
-// noQP stands for the queue pair of a malformed packet: none has the number.
-const noQP = 0
-
-// refused notes that a packet was refused for its source or queue pair, or since it is malformed.
-func (e *endpoint) refused(source netip.AddrPort, qpn uint32, now time.Duration) {
-	if until := e.filter.refused(source, qpn, now); until != 0 {
-		e.shard.noteDeadline(until)
-	}
-}
-
-// inDefaultPartition reports whether a P_Key is of the partition that all ports are in.
-func inDefaultPartition(key uint16) bool { return key&0x7fff == 0x7fff }
-
-// find returns the queue pair with that number, or nil. Packets in a row are mostly for one.
-func (e *endpoint) find(qpn uint32) *queuePair {
-	if e.last == nil || e.last.num != qpn {
-		e.last = e.device.queuePairs[qpn]
-	}
-	return e.last
-}
 
 // pollerGrace is how long the goroutine leaves the device to a program that polls it. A
 // packet may lie as long when the program stops polling without having armed a completion
@@ -387,7 +190,7 @@ func (e *endpoint) run() {
 	d, s := e.device, e.shard
 	defer d.running.Done()
 	defer e.timer.Stop()
-	spin := newIdleSpin(d.cfg.Spin)
+	spinning := spin.New(d.cfg.Spin)
 	used, paused := false, false
 	for {
 		if !e.lockBeside(used && e.polled()) {
@@ -404,7 +207,7 @@ func (e *endpoint) run() {
 		if deadline == 0 {
 			e.wakesAt = never
 		}
-		idle := !s.sendsMore() && !s.strays.waiting.Load()
+		idle := !s.sendsMore() && !s.inbox.waiting.Load()
 		used = e.inUse(now)
 		s.mu.Unlock()
 		if idle {
@@ -416,7 +219,7 @@ func (e *endpoint) run() {
 				d.fatal(err)
 				return
 			}
-			spin.woken(d.now())
+			spinning.Woken(d.now())
 		}
 		if paused = used && e.polled(); paused {
 			e.leave()
@@ -432,8 +235,8 @@ func (e *endpoint) run() {
 			if closed {
 				return
 			}
-			if more = spin.pollsOn(now, worked); more && !worked {
-				spin.yield()
+			if more = spinning.PollsOn(now, worked); more && !worked {
+				spinning.Yield()
 			}
 		}
 	}
@@ -461,8 +264,8 @@ func (e *endpoint) polled() bool {
 const maxTries = 3
 
 // lockBeside takes the shard's lock, and reports whether it has. Beside programs that poll it waits
-// only if it has tried often enough: who gives back a lock that somebody waits for has a thread
-// woken, and may have to wait itself (starvation mode of sync.Mutex).
+// only if it has tried often enough: a program that gives back a lock with a waiter wakes a thread,
+// and may have to wait itself (starvation mode of sync.Mutex).
 func (e *endpoint) lockBeside(polled bool) bool {
 	if polled && e.tries < maxTries && !e.shard.mu.TryLock() {
 		e.tries++
@@ -495,7 +298,7 @@ func (e *endpoint) pause() bool {
 	}
 }
 
-// endPause has the goroutine make progress at once.
+// endPause makes the goroutine go on at once.
 func (e *endpoint) endPause() {
 	select {
 	case e.resume <- struct{}{}:

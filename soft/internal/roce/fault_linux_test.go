@@ -48,8 +48,11 @@ var breaks = map[string]func(b *breakable){
 // connection of the device.
 func TestSoakMemoryFaults(t *testing.T) {
 	rounds := soak.Rounds(t, 1, 100)
-	for _, path := range []string{"shared memory", "UDP", "itself"} {
+	for _, path := range []string{"shared memory", "UDP", "itself", "one device"} {
 		for signal, breakIt := range breaks {
+			if path == "one device" && signal == "SIGBUS" {
+				continue // memory that is referred to cannot be cut short
+			}
 			for _, use := range []string{"peer writes", "peer reads", "peer sends", "peer adds", "own write", "own read", "own send"} {
 				for _, n := range []int{8, 100_000} {
 					if use == "peer adds" && n != 8 {
@@ -73,7 +76,12 @@ func memoryFault(t *testing.T, path, use string, n int, breakIt func(*breakable)
 	cfg := Config{DisableLocal: path == "UDP"}
 	x := openAdaptive(t, cfg, 2*size)
 	y := x
-	if path != "itself" {
+	switch path {
+	case "itself":
+	case "one device":
+		y = x.beside(2*size, verbs.QPInit{AdaptiveRetransmission: true})
+		y.connect(x)
+	default:
 		y = openAdaptive(t, cfg, 2*size)
 		y.connect(x)
 	}
@@ -82,6 +90,12 @@ func memoryFault(t *testing.T, path, use string, n int, breakIt func(*breakable)
 		awaitSharedMemory(x, y)
 	}
 	b := newBreakable(t, size)
+	if path == "one device" {
+		mem, free, err := x.dev.AllocMemory(size)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, free()) })
+		b = &breakable{t: t, mem: mem}
+	}
 	own := strings.HasPrefix(use, "own")
 	owner := y
 	if own {
@@ -181,4 +195,45 @@ func TestInlineFault(t *testing.T) {
 	breaks["SIGBUS"](b)
 	_, err := x.qp.PostSend([]verbs.SendWR{{Op: verbs.OpSend, Flags: verbs.FlagInline, SGL: []verbs.SGE{{Addr: addressOfBytes(b.mem), Length: 8}}}})
 	require.ErrorIs(t, err, unix.EFAULT)
+}
+
+// Memory that a packet between queue pairs of one device refers to fails its request as on other
+// paths.
+func TestFaultBehindAReference(t *testing.T) {
+	const size = 128 << 10
+	for _, op := range []verbs.Opcode{verbs.OpRead, verbs.OpWrite, verbs.OpSend} {
+		for _, n := range []int{10_000, 100_000} {
+			t.Run(fmt.Sprintf("%v/%d", op, n), func(t *testing.T) {
+				x := openAdaptive(t, Config{}, size)
+				y := x.beside(size, verbs.QPInit{AdaptiveRetransmission: true})
+				x.connect(y)
+				y.connect(x)
+				mem, free, err := x.dev.AllocMemory(size)
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, free()) })
+				mr := must(x.dev.DefaultPD().RegMR(mem, verbs.AccessLocalWrite|verbs.AccessRemoteRead))
+				t.Cleanup(func() { require.NoError(t, mr.Close()) })
+				wr := verbs.SendWR{Op: op, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{{Addr: mr.Addr(), Length: uint32(n), LKey: mr.LKey()}}, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()}
+				want := verbs.StatusLocalProtectionError
+				if op == verbs.OpRead {
+					wr.SGL, wr.RemoteAddr, wr.RKey, want = []verbs.SGE{x.sge(0, n)}, mr.Addr(), mr.RKey(), verbs.StatusRemoteOperationError
+				}
+				request := func() []verbs.Status {
+					if op == verbs.OpSend {
+						y.recv(1, y.sge(0, n))
+					}
+					x.post(wr)
+					return statuses(x.wait(1))
+				}
+				require.Equal(t, []verbs.Status{verbs.StatusSuccess}, request()) // from now on, packets refer to the memory
+				require.NoError(t, unix.Mprotect(mem, unix.PROT_NONE))
+				require.Equal(t, []verbs.Status{want}, request())
+				if op == verbs.OpRead {
+					require.Equal(t, verbs.QPError, must(y.qp.Query()).State)
+				} else {
+					require.Equal(t, verbs.QPReadyToSend, must(y.qp.Query()).State)
+				}
+			})
+		}
+	}
 }

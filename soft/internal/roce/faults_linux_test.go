@@ -7,31 +7,32 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Faults that are set while packets are held have them arrive, also those that are held twice, and
 // those of other peers do not.
 func TestFaultsChangeWhilePacketsAreHeld(t *testing.T) {
-	faults := Faults{Delay: time.Minute, Reorder: 1}
-	x, y := openPair(t, Config{}, Config{Faults: faults}, 4096)
+	late := faults.Faults{Delay: time.Minute, Reorder: 1}
+	x, y := openPair(t, Config{}, Config{Faults: late}, 4096)
 	x.post(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 8)}, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()})
 	held := func() bool {
 		y.dev.mu.Lock()
 		defer y.dev.mu.Unlock()
-		return y.dev.endpoints[0].faults.all.delayed.Len() > 0
+		return y.dev.endpoints[0].faults.Deadline() != 0
 	}
 	x.until("the write is on its way", held)
-	for _, f := range []Faults{{Loss: 1}, {}} {
+	for _, f := range []faults.Faults{{Loss: 1}, {}} {
 		require.NoError(t, y.dev.SetPeerFaults(netip.MustParseAddr("127.11.6.4"), f))
 		require.True(t, held())
 	}
-	require.NoError(t, y.dev.SetFaults(Faults{}))
+	require.NoError(t, y.dev.SetFaults(faults.Faults{}))
 	require.Equal(t, []verbs.Status{verbs.StatusSuccess}, statuses(x.wait(1)))
 }
 
 // set has a side's device take faults of its peer.
-func (s *side) set(peer *side, f Faults) {
+func (s *side) set(peer *side, f faults.Faults) {
 	s.t.Helper()
 	require.NoError(s.t, s.dev.SetPeerFaults(peer.dev.endpoints[0].socket.Addr().Addr(), f))
 }
@@ -44,7 +45,7 @@ func TestFaultsHeal(t *testing.T) {
 		exchange(t, x, y, 60_000)
 		require.Greater(t, localCounter(x, "local_sent_pkts"), before)
 	}
-	bad := Faults{Loss: 0.05, Seed: 1}
+	bad := faults.Faults{Loss: 0.05, Seed: 1}
 	t.Run("set later", func(t *testing.T) {
 		x, y := openLocalPair(t, 1<<17)
 		for range 3 {
@@ -53,8 +54,8 @@ func TestFaultsHeal(t *testing.T) {
 			require.Equal(t, verbs.PathNetwork, x.way())
 			y.until("the channel has ended", func() bool { return y.way() == verbs.PathNetwork })
 			exchange(t, x, y, 60_000)
-			require.NoError(t, x.dev.SetFaults(Faults{}))
-			require.NoError(t, y.dev.SetFaults(Faults{}))
+			require.NoError(t, x.dev.SetFaults(faults.Faults{}))
+			require.NoError(t, y.dev.SetFaults(faults.Faults{}))
 			healed(t, x, y)
 		}
 	})
@@ -64,7 +65,7 @@ func TestFaultsHeal(t *testing.T) {
 		y.connect(x)
 		exchange(t, x, y, 60_000)
 		require.Equal(t, []verbs.Path{verbs.PathNetwork, verbs.PathNetwork}, []verbs.Path{x.way(), y.way()})
-		require.NoError(t, x.dev.SetFaults(Faults{}))
+		require.NoError(t, x.dev.SetFaults(faults.Faults{}))
 		healed(t, x, y)
 	})
 	t.Run("of one device", func(t *testing.T) {
@@ -73,7 +74,7 @@ func TestFaultsHeal(t *testing.T) {
 		require.NoError(t, x.dev.SetFaults(bad))
 		require.Equal(t, verbs.PathNetwork, x.way())
 		x.sweep(y, 5000)
-		require.NoError(t, x.dev.SetFaults(Faults{}))
+		require.NoError(t, x.dev.SetFaults(faults.Faults{}))
 		require.Equal(t, verbs.PathLoopback, x.way())
 		x.sweep(y, 5000)
 	})
@@ -91,20 +92,20 @@ func TestPeerFaults(t *testing.T) {
 	}
 	awaitSharedMemory(x, y, other, z)
 	for range 2 {
-		x.set(y, Faults{Delay: time.Millisecond, Rate: 100e6})
+		x.set(y, faults.Faults{Delay: time.Millisecond, Rate: 100e6})
 		require.Equal(t, verbs.PathNetwork, x.way())
 		y.until("the channel has ended", func() bool { return y.way() == verbs.PathNetwork })
 		exchange(t, x, y, 60_000)
 		require.Equal(t, []verbs.Path{verbs.PathSharedMemory, verbs.PathSharedMemory}, []verbs.Path{other.way(), z.way()})
 		exchange(t, other, z, 60_000)
-		x.set(y, Faults{})
+		x.set(y, faults.Faults{})
 		awaitSharedMemory(x, y)
 		exchange(t, x, y, 60_000)
 	}
 
 	// A peer that is left out of the faults of the device keeps its way.
-	x.set(z, Faults{Seed: 1})
-	require.NoError(t, x.dev.SetFaults(Faults{Loss: 1}))
+	x.set(z, faults.Faults{Seed: 1})
+	require.NoError(t, x.dev.SetFaults(faults.Faults{Loss: 1}))
 	require.Equal(t, verbs.PathSharedMemory, other.way())
 	exchange(t, other, z, 60_000)
 	y.post(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{y.sge(0, 8)}, RemoteAddr: x.mr.Addr(), RKey: x.mr.RKey()})

@@ -66,9 +66,9 @@ type countedPath struct {
 	asked *int
 }
 
-func (p countedPath) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
+func (p countedPath) send(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
 	*p.asked++
-	return p.path.transmit(t, now, a)
+	return p.path.send(t, now, a)
 }
 
 // Queue pairs that have nothing to do are in nothing that is gone through for a packet, a

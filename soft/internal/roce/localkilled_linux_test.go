@@ -97,7 +97,7 @@ func TestLocalVictim(t *testing.T) {
 // refers to it.
 func (s *side) standStillInACopy(peer introduction) {
 	q := s.qp.(*queuePair)
-	path := q.path.(*localPath)
+	path := q.path.(*localPath).shared
 	for {
 		s.dev.mu.Lock()
 		_, err := q.transport.PostSend([]verbs.SendWR{{Op: verbs.OpRead, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{s.sge(0, local.MinReference)}, RemoteAddr: peer.Addr, RKey: peer.RKey}})
@@ -105,8 +105,8 @@ func (s *side) standStillInACopy(peer introduction) {
 		s.dev.main.activate(q)
 		s.dev.main.transmit(s.dev.now())
 		var packet *local.Packet
-		for packet == nil && path.shared {
-			packet, err = path.peer.channel.Receive()
+		for packet == nil && path.Shared() {
+			packet, err = path.Peer().Channel().Receive()
 			require.NoError(s.t, err)
 		}
 		if packet != nil {
@@ -114,8 +114,8 @@ func (s *side) standStillInACopy(peer introduction) {
 				fmt.Println("copies")
 				time.Sleep(time.Hour)
 			}
-			path.peer.handle(packet, s.dev.now())
-			path.peer.channel.Release()
+			path.Peer().Handle(packet, s.dev.now())
+			path.Peer().Channel().Release()
 		}
 		s.dev.mu.Unlock()
 		s.wait(1)
@@ -191,8 +191,8 @@ func (s *side) awaitProof() {
 	s.until("the channel is known to lead to the peer's process", func() bool {
 		s.dev.mu.Lock()
 		defer s.dev.mu.Unlock()
-		path := s.qp.(*queuePair).path.(*localPath)
-		return path.shared && path.peer.channel.OutlivedBy(path.mark)
+		path := s.qp.(*queuePair).path.(*localPath).shared
+		return path.Proven()
 	})
 }
 
@@ -249,13 +249,13 @@ func TestLocalPeerKilledInACopy(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, "copies\n", line)
 			x.dev.mu.Lock()
-			path := x.qp.(*queuePair).path.(*localPath)
+			path := x.qp.(*queuePair).path.(*localPath).shared
 			if killed {
 				v.kill()
 			}
-			path.revoke(x.mem)
-			stuck := path.peer.channel.Stuck()
-			x.dev.main.local.woken()
+			path.Revoke(x.mem)
+			stuck := path.Peer().Channel().Stuck()
+			x.dev.main.local.Woken()
 			x.dev.mu.Unlock()
 			require.True(t, stuck)
 			if killed {
@@ -267,7 +267,7 @@ func TestLocalPeerKilledInACopy(t *testing.T) {
 			x.until("it is known that the process lives", func() bool {
 				x.dev.mu.Lock()
 				defer x.dev.mu.Unlock()
-				return x.dev.main.local.channels == 0
+				return x.dev.main.local.Channels() == 0
 			})
 			require.Zero(t, localCounter(x, "local_peers_died"))
 			require.Equal(t, verbs.QPReadyToSend, must(x.qp.Query()).State)
@@ -402,10 +402,10 @@ func TestSoakLocalPeerKilled(t *testing.T) {
 	x.until("the dead are forgotten, who are dialled again after a pause", func() bool {
 		x.dev.mu.Lock()
 		defer x.dev.mu.Unlock()
-		return len(x.dev.main.local.peers) == 0
+		return len(x.dev.main.local.All()) == 0
 	})
 	x.dev.mu.Lock()
-	assert.Zero(t, x.dev.main.local.doubts)
+	assert.Zero(t, x.dev.main.local.Unresolved())
 	x.dev.mu.Unlock()
 	now := heap()
 	t.Logf("the heap had %d bytes after the first round, and has %d", grown, now)

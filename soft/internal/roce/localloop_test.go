@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -161,7 +162,7 @@ func TestNeighboursOff(t *testing.T) {
 	x.sweep(y, 5000)
 	x, y = openNeighbours(t, Config{}, 1<<20)
 	x.sweep(y, 5000)
-	require.NoError(t, x.dev.SetFaults(Faults{Loss: 0.05, Seed: 1}))
+	require.NoError(t, x.dev.SetFaults(faults.Faults{Loss: 0.05, Seed: 1}))
 	require.Equal(t, []verbs.Path{verbs.PathNetwork, verbs.PathNetwork}, []verbs.Path{x.way(), y.way()})
 	x.sweep(y, 200_000)
 	y.sweep(x, 200_000)
@@ -176,8 +177,8 @@ func TestNeighboursLeave(t *testing.T) {
 			require.NoError(t, s.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState))
 		}
 		x.dev.mu.Lock()
-		require.Empty(t, x.dev.main.local.peers)
-		require.Empty(t, x.dev.main.local.polled.peers)
+		require.Empty(t, x.dev.main.local.All())
+		require.False(t, x.dev.main.local.Active())
 		require.Zero(t, x.dev.endpoints[0].users)
 		require.Zero(t, x.dev.endpoints[0].receivers)
 		x.dev.mu.Unlock()

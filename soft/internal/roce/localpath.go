@@ -1,168 +1,185 @@
 package roce
 
 import (
+	"fmt"
+	"net/netip"
+	"sync"
 	"time"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// localPath is the path of a reliable connection that may lead to another device of this
-// machine. Its packets go through shared memory while there is a channel to that device,
-// and else by UDP, by which they may come at any time. What is under way when it changes
-// may be overtaken or lost, and is repeated by the transport as on any path.
+// localPath is the path of a reliable connection that may lead to another device of this machine. Its
+// packets go through shared memory where that is possible, and else by UDP. It implements local.User.
 type localPath struct {
 	udpPath
 	queuePair *queuePair
-	peerShard int
-	peer      *localPeer // while it is attached
-	shared    bool       // its packets leave through the channel
-	waiting   bool       // for room in the channel
-	size      int        // bytes of payload sent since transmit was called
-
-	mark  uint32         // of the channel, when the path joined it
-	heard bool           // a packet has come through it
-	left  *local.Channel // that was cut off, if it led to the process of the peer's queue pair
+	peerShard int         // told by the number of the peer's queue pair
+	shared    *local.Path // while it is attached
 }
 
 // maxBehind is more packets than can be under way through a channel, whose acknowledgements
 // may be lost with it: the peer repeats them by UDP, from a port that has to be learned.
 const maxBehind = 1 << 16
 
-const (
-	// localCost is what the smallest packet takes off the allowance, in bytes.
-	localCost = 4 << 10
-	// localWindow is how much of a connection may be under way through shared memory, in bytes.
-	// Nothing is lost there, so it is for the peer to find the next requests while
-	// acknowledgements are under way; others wait behind them in the ring.
-	localWindow = 4 << 20
-	// A turn of a queue pair is turnPackets or turnBytes. Then the peer is shown what was sent,
-	// so that it works on that while more is made, and other queue pairs have their turn.
-	turnPackets = 32
-	turnBytes   = 256 << 10
-)
-
 func (p *localPath) attach(t *transport.QP) {
-	p.peer = p.endpoint.shard.local.join(p.endpoint, local.Address{Device: p.udpPath.peer, Shard: p.peerShard})
+	p.shared = p.endpoint.shard.local.Join(p.endpoint, local.Address{Device: p.peer, Shard: p.peerShard}, t, p)
 	p.udpPath.attach(t)
-	if p.peer.agreed {
-		p.joined()
-	}
+	p.shared.Begin()
 }
 
 func (p *localPath) detach() {
-	p.revoke(nil)
-	if p.shared {
+	if p.shared.Leave() {
 		p.endpoint.receivers++
-		p.peer.endWait(p)
 	}
 	p.udpPath.detach()
-	p.endpoint.shard.local.leave(p.peer)
 }
 
-// revoke has the peer take no more payload from mem, or from any memory if it is nil: it is the
-// program's again.
-func (p *localPath) revoke(mem []byte) {
-	switch c := p.peer.channel; {
-	case c == nil:
-	case mem == nil:
-		c.Revoke(p.queuePair.num)
-	default:
-		c.RevokeMemory(mem)
-	}
-}
-
-// joined has packets leave through the channel.
-func (p *localPath) joined() {
-	p.shared, p.mark = true, p.peer.channel.Mark()
+// ChannelUp implements local.User.
+func (p *localPath) ChannelUp() {
 	p.endpoint.receivers--
 	p.queuePair.ack.from = nil
-	p.queuePair.transport.SetLargestPacket(local.MaxInline)
-	if !p.peer.isLoop() { // else one turns to the next packets when it has handled these
-		p.queuePair.transport.SetWindow(localWindow)
-	}
-	p.queuePair.transport.SetCongestionControl(false)
-	p.endpoint.shard.activate(p.queuePair)
 }
 
-// parted has the path go on by UDP: the channel has ended.
-func (p *localPath) parted(c *local.Channel) {
-	if p.heard || p.shared && c.OutlivedBy(p.mark) {
-		p.left = c
+// ChannelDown implements local.User.
+func (p *localPath) ChannelDown(shared, heard bool) {
+	if heard {
+		p.queuePair.source.AcceptRepetitions(maxBehind)
 	}
-	if p.heard {
-		p.behind = maxBehind
-	}
-	p.heard = false
-	if !p.shared {
+	if !shared {
 		return
 	}
-	p.shared = false
 	p.endpoint.receivers++
-	p.waiting = false
-	p.queuePair.transport.SetLargestPacket(0)
-	p.queuePair.transport.SetWindow(p.endpoint.window)
-	p.queuePair.transport.SetCongestionControl(p.controlled())
-	p.queuePair.ack.from = newDelayedAck(p).from
-	p.endpoint.shard.activate(p.queuePair)
+	t := p.queuePair.transport
+	t.SetWindow(p.endpoint.window)
+	t.SetCongestionControl(p.controlled())
+	p.queuePair.ack.from = p.queuePair.newDelayedAck().from
 }
 
-func (p *localPath) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
-	if !p.shared {
-		return p.endpoint.shard.transmitPackets(t, &p.udpPath, now, a)
+// Activate implements local.User.
+func (p *localPath) Activate() { p.endpoint.shard.activate(p.queuePair) }
+
+func (p *localPath) send(t *transport.QP, now time.Duration, a allowance) (left allowance, more bool) {
+	if !p.shared.Shared() {
+		return p.udpPath.send(t, now, a)
 	}
-	s, c := p.endpoint.shard, p.peer.channel
-	s.local.sends(p.peer)
-	first := s.counters.SentPackets
-	p.size = 0
-	for a.any() {
-		sent, size := int(s.counters.SentPackets-first), p.size
-		if sent >= turnPackets || size >= turnBytes {
-			c.Flush()
-			return a, true
-		}
-		budget, err := c.Room(min(turnPackets-sent, a.bytes/localCost+1))
-		if err != nil {
-			p.peer.end(err)
-			return a, true
-		}
-		if budget == 0 {
-			// Who has sent something waits behind those who have not.
-			return a, sent > 0 || !p.peer.wait(p)
-		}
-		more := t.Transmit(p, now, budget)
-		a.bytes -= p.size - size + (int(s.counters.SentPackets-first)-sent)*localCost
-		if !more {
-			return a, false
-		}
-	}
-	return a, true
+	a.bytes, more = p.shared.Transmit(now, a.bytes)
+	return a, more
 }
 
 func (p *localPath) kind() verbs.Path {
 	switch {
-	case !p.shared:
+	case !p.shared.Shared():
 		return verbs.PathNetwork
-	case p.peer.isLoop():
+	case p.shared.Loop():
 		return verbs.PathLoopback
 	}
 	return verbs.PathSharedMemory
 }
 
-// Send implements transport.Output.
-func (p *localPath) Send(packet *wire.Packet, pieces [][]byte, n int) bool {
-	s := p.endpoint.shard
-	var refs []local.Reference
-	if n >= local.MinReference {
-		refs = p.peer.references(pieces)
+// localHost is a shard as package local sees it.
+type localHost struct {
+	sync.Locker
+	shard *shard
+}
+
+// openLocal makes the shard found by other devices of this machine. Captures need packets on a
+// socket, as faults do.
+func (s *shard) openLocal() {
+	d := s.device
+	if d.cfg.DisableLocal || d.capture != nil {
+		return
 	}
-	p.size += n
-	if !p.peer.channel.Send(packet, pieces, n, refs, p.queuePair.num) {
-		return false
+	cfg := local.Config{
+		Host: localHost{&s.mu, s}, Shard: s.index, Memories: &d.memories, Packets: &s.counters, Now: d.now,
+		Log: d.log, Running: &d.running, Spin: d.cfg.Spin, Pause: pollerGrace,
 	}
-	s.counters.SentPackets++
-	s.local.sent++
-	return true
+	for _, e := range s.endpoints {
+		cfg.Endpoints = append(cfg.Endpoints, e)
+	}
+	s.local.Open(cfg)
+}
+
+// Progress implements local.Host.
+func (h localHost) Progress(now time.Duration) bool { return h.shard.progress(now, nil) }
+
+// SendReady implements local.Host.
+func (h localHost) SendReady(now time.Duration) { h.shard.transmit(now) }
+
+// WakeIfReady implements local.Host.
+func (h localHost) WakeIfReady() {
+	if h.shard.sendsMore() {
+		h.shard.wake()
+	}
+}
+
+// MayShare implements local.Host. Faults need packets on a socket.
+func (h localHost) MayShare(addr netip.Addr) bool { return !h.shard.device.faults.Of(addr).Any() }
+
+// Closed implements local.Host.
+func (h localHost) Closed() bool { return h.shard.device.closed }
+
+// Polls implements local.Host.
+func (h localHost) Polls() uint64 { return h.shard.polls.Load() }
+
+// Asleep implements local.Host.
+func (h localHost) Asleep() bool { return h.shard.asleep.Load() }
+
+// Addr implements local.Endpoint.
+func (e *endpoint) Addr() netip.AddrPort { return e.socket.Addr() }
+
+// Receive implements local.Endpoint.
+func (e *endpoint) Receive(now time.Duration) bool { return e.receive(now) }
+
+// PathOf implements local.Endpoint. By which shard of the peer the packet came does not matter.
+func (e *endpoint) PathOf(from netip.AddrPort, p *wire.Packet) *local.Path {
+	if q := e.find(p.DestQP); q != nil && q.shard == e.shard && admission.DefaultPartition(p.PKey) {
+		if path, ok := q.path.(*localPath); ok && path.endpoint == e && path.peer == from {
+			return path.shared
+		}
+	}
+	e.shard.drops.wrongPeer++
+	return nil
+}
+
+// AllocMemory implements verbs.MemoryDevice.
+func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error) {
+	d.mu.Lock()
+	fits := d.main.local.On() && d.memories.Fits(size)
+	d.mu.Unlock()
+	if !fits {
+		return nil, nil, fmt.Errorf("device %s: memory of %d bytes that other processes can see: %w", d.cfg.Name, size, verbs.ErrNotSupported)
+	}
+	m, err := local.AllocMemory(size)
+	if err != nil {
+		return nil, nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.memories.Add(m)
+	return m.Bytes, func() error { return d.freeMemory(m) }, nil
+}
+
+// revoke makes devices of other processes take no more payload from mem. The lock is held.
+func (d *Device) revoke(mem []byte) {
+	if !d.memories.Contains(mem) {
+		return
+	}
+	for _, s := range d.mu.list {
+		s.local.Revoke(mem)
+	}
+}
+
+func (d *Device) freeMemory(m *local.Memory) error {
+	d.mu.Lock()
+	d.memories.Remove(m)
+	for _, s := range d.mu.list {
+		s.local.Forget(m)
+	}
+	d.mu.Unlock()
+	return m.Free()
 }

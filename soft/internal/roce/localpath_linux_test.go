@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
 	"github.com/verbena-rdma/verbena/test/soak"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -138,11 +139,11 @@ func TestLocalPath(t *testing.T) {
 // awaitReferences waits until a side sends n bytes from the beginning of its memory by reference.
 func awaitReferences(s *side, n int) {
 	s.t.Helper()
-	p := s.qp.(*queuePair).path.(*localPath).peer
+	p := s.qp.(*queuePair).path.(*localPath).shared.Peer()
 	s.until("its memory has been shown", func() bool {
 		s.dev.mu.Lock()
 		defer s.dev.mu.Unlock()
-		return p.references([][]byte{s.mem[:n]}) != nil
+		return p.References([][]byte{s.mem[:n]}) != nil
 	})
 }
 
@@ -171,7 +172,7 @@ func TestPayloadTakenBack(t *testing.T) {
 					if op == verbs.OpRead {
 						wr.SGL, wr.RemoteAddr, wr.RKey = []verbs.SGE{to.sge(0, n)}, p.mr.Addr(), p.key
 					}
-					peer := to.qp.(*queuePair).path.(*localPath).peer
+					peer := to.qp.(*queuePair).path.(*localPath).shared.Peer()
 					to.recv(9, to.sge(0, n))
 					y.dev.main.mu.Lock()
 					x.post(wr)
@@ -183,7 +184,7 @@ func TestPayloadTakenBack(t *testing.T) {
 					// The end that is to take the data is locked, as if its process stood still.
 					var packet *local.Packet
 					if taken {
-						packet = must(peer.channel.Receive())
+						packet = must(peer.Channel().Receive())
 						require.NotNil(t, packet)
 						require.Equal(t, byte(bytesBefore), packet.Pieces[0][0], "it lies there")
 					}
@@ -194,7 +195,7 @@ func TestPayloadTakenBack(t *testing.T) {
 					}
 					fillWith(p.mem, bytesAfter)
 					if taken {
-						peer.handle(packet, to.dev.now())
+						peer.Handle(packet, to.dev.now())
 					}
 					to.dev.main.progress(to.dev.now(), nil)
 					to.dev.main.mu.Unlock()
@@ -247,15 +248,11 @@ func TestLocalPathLastWords(t *testing.T) {
 		x.dev.mu.Lock() // it is busy, while the other sends and is gone
 		y.post(verbs.SendWR{Op: verbs.OpSend, SGL: []verbs.SGE{y.sge(0, 100)}})
 		y.dev.mu.Lock()
-		y.dev.main.local.polled.peers[0].end(io.EOF)
-		y.dev.main.local.on = false
+		y.dev.main.local.All()[0].End(io.EOF)
 		y.dev.mu.Unlock()
 		x.dev.mu.Unlock()
 		require.Equal(t, verbs.StatusSuccess, x.wait(1)[0].Status)
 		assert.Equal(t, localCounter(x, "rcvd_pkts"), localCounter(x, "local_rcvd_pkts"), "it came through shared memory")
-		y.dev.mu.Lock()
-		y.dev.main.local.on = true
-		y.dev.mu.Unlock()
 	}
 }
 
@@ -274,13 +271,11 @@ func TestLocalPathEnds(t *testing.T) {
 			}
 			d := []*Device{x.dev, y.dev}[i%2]
 			d.mu.Lock()
-			if l := &d.main.local; len(l.polled.peers) > 0 {
-				l.polled.peers[0].end(net.ErrClosed) // the peer is not said to have died
-			} else {
-				for _, p := range l.peers {
-					if p.meetings == 0 {
-						l.dial(p, minRedialPause)
-					}
+			for _, p := range d.main.local.All() {
+				if p.Channel() != nil {
+					p.End(net.ErrClosed) // the peer is not said to have died
+				} else {
+					p.Redial()
 				}
 			}
 			d.mu.Unlock()
@@ -300,7 +295,7 @@ func TestLocalPathEnds(t *testing.T) {
 // without.
 func TestLocalPathOff(t *testing.T) {
 	for name, cfg := range map[string]Config{
-		"off": {DisableLocal: true}, "faults": {Faults: Faults{Loss: 0.01}}, "capture": {Capture: io.Discard},
+		"off": {DisableLocal: true}, "faults": {Faults: faults.Faults{Loss: 0.01}}, "capture": {Capture: io.Discard},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x, y := openPair(t, cfg, Config{}, 1<<17)
@@ -309,7 +304,7 @@ func TestLocalPathOff(t *testing.T) {
 		})
 	}
 	x, y := openLocalPair(t, 1<<17)
-	require.NoError(t, x.dev.SetFaults(Faults{Loss: 0.05, Seed: 1}))
+	require.NoError(t, x.dev.SetFaults(faults.Faults{Loss: 0.05, Seed: 1}))
 	y.until("the channel has ended", func() bool { return localCounter(y, "local_peers") == 0 })
 	exchange(t, x, y, 60_000)
 }
@@ -362,8 +357,8 @@ func intrude(t *testing.T, x, y *side) *intruder {
 	y.until("the intruder is taken for the peer", func() bool {
 		y.dev.mu.Lock()
 		defer y.dev.mu.Unlock()
-		p := y.dev.main.local.peers[local.Ends{Local: local.Address{Device: other}, Peer: local.Address{Device: own}}]
-		return p != nil && p.channel != nil
+		ends := local.Ends{Local: local.Address{Device: other}, Peer: local.Address{Device: own}}
+		return slices.ContainsFunc(y.dev.main.local.All(), func(p *local.Peer) bool { return p.Ends() == ends && p.Channel() != nil })
 	})
 	return &intruder{conn, memory}
 }

@@ -19,8 +19,8 @@ func TestStoppedPeerIsDialledAgain(t *testing.T) {
 	require.Eventually(t, func() bool {
 		x.dev.mu.Lock()
 		defer x.dev.mu.Unlock()
-		for _, p := range x.dev.main.local.peers {
-			return p.meetings == 0
+		for _, p := range x.dev.main.local.All() {
+			return !p.Dialled()
 		}
 		return false
 	}, 5*time.Minute, time.Millisecond)

@@ -30,7 +30,7 @@ const (
 func (q *queuePair) isOwnPeer(out *udpOutput, destQPN uint32) bool {
 	e := out.endpoint
 	return q.init.Type == verbs.RC && destQPN == q.num && out.peer == e.socket.Addr() &&
-		!q.pd.device.faults.of(out.peer.Addr()).any() && q.pd.device.capture == nil
+		!q.pd.device.faults.Of(out.peer.Addr()).Any() && q.pd.device.capture == nil
 }
 
 func (l *loopback) attach(t *transport.QP) {
@@ -49,7 +49,7 @@ func (l *loopback) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	return true
 }
 
-func (l *loopback) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
+func (l *loopback) send(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
 	for a.any() {
 		l.packet, l.size = nil, 0
 		more := t.Transmit(l, now, 1)
@@ -64,8 +64,6 @@ func (l *loopback) transmit(t *transport.QP, now time.Duration, a allowance) (al
 	}
 	return a, true
 }
-
-func (l *loopback) flowFrom(*endpoint, netip.AddrPort) *wire.Flow { return nil }
 
 func (l *loopback) endsAt(*endpoint, netip.AddrPort) bool { return false }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -338,7 +339,7 @@ func TestLoopbackClosedUnderWay(t *testing.T) {
 // Where packets are to have faults, or the peer is another queue pair, they take
 // the socket.
 func TestLoopbackOnTheSocket(t *testing.T) {
-	x := openLoopback(t, Config{Faults: Faults{Loss: 0.2, Seed: 1}}, 1<<20)
+	x := openLoopback(t, Config{Faults: faults.Faults{Loss: 0.2, Seed: 1}}, 1<<20)
 	assert.False(t, x.loops())
 	x.recv(100, x.sge(512<<10, 200<<10))
 	x.post(verbs.SendWR{ID: 1, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 200<<10)}})

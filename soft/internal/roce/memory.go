@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 	"github.com/verbena-rdma/verbena/verbs/rules"
@@ -88,7 +90,7 @@ func (p *protectionDomain) RegDMABufMR(buf verbs.DMABuf, access verbs.Access) (v
 	if err := rules.CheckDMABuf(buf, access); err != nil {
 		return nil, err
 	}
-	mem, unmap, err := mapDMABuf(buf.FD, buf.Offset, buf.Length, access&verbs.AccessLocalWrite != 0)
+	mem, unmap, err := dma.MapDMABuf(buf.FD, buf.Offset, buf.Length, access&verbs.AccessLocalWrite != 0)
 	if err != nil {
 		return nil, fmt.Errorf("register %d bytes from offset %d of the dma-buf of file descriptor %d on device %s: %w", buf.Length, buf.Offset, buf.FD, p.device.cfg.Name, err)
 	}
@@ -109,8 +111,8 @@ func (p *protectionDomain) register(m *memoryRegion) (verbs.MR, error) {
 	if err := p.checkOpen("register memory"); err != nil {
 		return nil, err
 	}
-	for r.Key = randomUint32(); !d.memory.Add(r); {
-		r.Key = randomUint32()
+	for r.Key = admission.Random(); !d.memory.Add(r); {
+		r.Key = admission.Random()
 	}
 	p.refs++
 	return m, nil
@@ -161,5 +163,77 @@ func (m *memoryRegion) Close() error {
 	if m.unmap != nil {
 		return m.unmap()
 	}
+	return nil
+}
+
+type memoryWindow struct {
+	pd     *protectionDomain
+	window *transport.Window
+	closed bool
+}
+
+// AllocMW implements verbs.WindowPD.
+func (p *protectionDomain) AllocMW(t verbs.MWType) (verbs.MW, error) {
+	const op = "allocate memory window"
+	d := p.device
+	if t != verbs.MWType1 && t != verbs.MWType2 {
+		return nil, fmt.Errorf("%s: device %s has no type %d: %w", op, d.cfg.Name, t, verbs.ErrNotSupported)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := p.checkOpen(op); err != nil {
+		return nil, err
+	}
+	if d.memory.Windows() >= maxMW {
+		return nil, fmt.Errorf("%s: device %s has its limit of %d: %w", op, d.cfg.Name, maxMW, verbs.ErrLimit)
+	}
+	w := &memoryWindow{pd: p, window: transport.NewWindow(t, p.id, admission.Random())}
+	for !d.memory.AddWindow(w.window) {
+		w.window = transport.NewWindow(t, p.id, admission.Random())
+	}
+	p.refs++
+	return w, nil
+}
+
+// findBind checks the window and the region of a bind. The lock is held.
+func (p *protectionDomain) findBind(b *verbs.MWBind) (*transport.Window, *transport.Region, error) {
+	if err := rules.CheckBind(b); err != nil {
+		return nil, nil, err
+	}
+	w, ok := b.MW.(*memoryWindow)
+	if !ok || w.pd.device != p.device {
+		return nil, nil, fmt.Errorf("the memory window must be of device %s: %w", p.device.cfg.Name, verbs.ErrInvalid)
+	}
+	if err := rules.CheckWindowKey(b, w.window.RKey()); err != nil {
+		return nil, nil, err
+	}
+	m, ok := b.MR.(*memoryRegion)
+	if !ok || m.pd.device != p.device {
+		return nil, nil, fmt.Errorf("the memory region must be of device %s: %w", p.device.cfg.Name, verbs.ErrInvalid)
+	}
+	return w.window, m.region, nil
+}
+
+func (w *memoryWindow) Type() verbs.MWType { return w.window.Type }
+
+func (w *memoryWindow) RKey() uint32 {
+	d := w.pd.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return w.window.RKey()
+}
+
+// Close implements verbs.MW. Packets are handled, and given to the socket, under the
+// lock.
+func (w *memoryWindow) Close() error {
+	d := w.pd.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if w.closed {
+		return nil
+	}
+	w.closed = true
+	w.pd.refs--
+	d.memory.RemoveWindow(w.window)
 	return nil
 }

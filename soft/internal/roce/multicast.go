@@ -7,7 +7,8 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/ipheader"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -77,7 +78,7 @@ func (g *group) settle() error {
 func (e *endpoint) handleGroup(dg *link.Datagram) {
 	d, p := e.device, &e.packet
 	g := d.groups[dg.Group]
-	if g == nil || p.DestQP != verbs.MulticastQPN || p.Opcode.Service() != wire.ServiceUD || !inDefaultPartition(p.PKey) {
+	if g == nil || p.DestQP != verbs.MulticastQPN || p.Opcode.Service() != wire.ServiceUD || !admission.DefaultPartition(p.PKey) {
 		d.main.drops.wrongPeer++
 		return
 	}
@@ -88,17 +89,17 @@ func (e *endpoint) handleGroup(dg *link.Datagram) {
 		d.main.drops.badICRC++
 		return
 	}
-	if !d.senders.mayBe(dg.Src, p.DETH.SrcQP) {
+	if !d.admission.Senders.Admit(dg.Src, p.DETH.SrcQP) {
 		d.main.drops.wrongSource++
 		return
 	}
 	d.main.counters.ReceivedPackets++
 	d.multicast.received++
 	if d.capture != nil {
-		d.capture.packet(dg.Src, g.addr, dg.Header, uint16(dg.Segment), d.now(), dg.Data)
+		d.capture.Packet(dg.Src, g.addr, dg.Header, uint16(dg.Segment), d.now(), dg.Data)
 	}
-	putGRH(&e.header, dg.Src.Addr(), dg.Group, dg.Header, len(dg.Data))
-	port := replyPort(dg.Src.Port())
+	ipheader.PutGRH(&e.header, dg.Src.Addr(), dg.Group, dg.Header, len(dg.Data))
+	port := admission.ReplyPort(dg.Src.Port())
 	for _, q := range g.queuePairs {
 		q.transport.ReceiveDatagram(p, &e.header, port)
 	}
@@ -176,97 +177,35 @@ func (d *Device) multicastEndpoint(group netip.Addr) (*endpoint, error) {
 			return e, nil
 		}
 	}
-	return nil, fmt.Errorf("the addresses of device %s, %v, are not of the group's kind: %w", d.cfg.Name, d.addresses(), verbs.ErrInvalid)
+	return nil, fmt.Errorf("the addresses of device %s, %v, are not of the group's kind: %w", d.cfg.Name, d.hosts(), verbs.ErrInvalid)
 }
 
-// membership implements verbs.CMMulticast.
-type membership struct {
-	manager  *connectionManager
-	endpoint *endpoint
-	addr     netip.Addr
-	group    *group // nil: not joined, or only to send
-	closed   bool
+// GroupEndpoint implements gsi.Groups.
+func (d *Device) GroupEndpoint(group netip.Addr) (index int, err error) {
+	e, err := d.multicastEndpoint(group)
+	if err != nil {
+		return 0, err
+	}
+	return e.index, nil
 }
 
-// JoinMulticast implements verbs.MulticastCM.
-func (c *connectionManager) JoinMulticast(p verbs.CMJoin) (verbs.CMMulticast, error) {
-	addr, local := p.Group.Unmap().WithZone(""), p.Local.Unmap().WithZone("")
-	op := fmt.Sprintf("join %v", addr)
-	d, err := c.lock(op)
-	defer d.mu.Unlock()
+// JoinGroup implements gsi.Groups.
+func (d *Device) JoinGroup(group netip.Addr, index int, sendOnly bool) (leave func() error, err error) {
+	e := d.endpoints[index]
+	if err := e.socket.Routed(netip.AddrPortFrom(group, wire.UDPPort)); err != nil {
+		return nil, fmt.Errorf("%w: the interface of %v has no route to multicast groups, as the loopback interface has none for IPv6; use another: %w",
+			verbs.ErrNoRoute, e.Addr().Addr(), err)
+	}
+	if sendOnly {
+		return nil, nil
+	}
+	g, err := d.enter(group, e)
 	if err != nil {
 		return nil, err
 	}
-	e, err := d.multicastEndpoint(addr)
-	if err == nil && local.IsValid() && !local.IsUnspecified() {
-		e, err = c.endpointFor(local, addr)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", op, err)
-	}
-	m := &membership{manager: c, endpoint: e, addr: addr}
-	c.memberships[m] = struct{}{}
-	// Here and not in the background, so that the group's socket is of the same network
-	// namespace as the caller.
-	outcome := m.join(p.SendOnly)
-	c.resolving.Go(func() { m.report(outcome) })
-	return m, nil
-}
-
-func (m *membership) join(sendOnly bool) error {
-	if err := m.endpoint.socket.Routed(netip.AddrPortFrom(m.addr, wire.UDPPort)); err != nil {
-		return fmt.Errorf("%w: the interface of %v has no route to multicast groups, as the loopback interface has none for IPv6; use another: %w",
-			verbs.ErrNoRoute, m.endpoint.socket.Addr().Addr(), err)
-	}
-	if sendOnly {
-		return nil
-	}
-	g, err := m.endpoint.device.enter(m.addr, m.endpoint)
-	if err == nil {
-		g.memberships++
-		m.group = g
-	}
-	return err
-}
-
-// report reports the outcome, on a goroutine of its own.
-func (m *membership) report(err error) {
-	d := m.endpoint.device
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if m.closed || m.manager.closed {
-		return
-	}
-	if err != nil {
-		m.manager.handle(verbs.CMEvent{Type: verbs.CMMulticastFailed, Multicast: m, Err: fmt.Errorf("join %v: %w", m.addr, err)})
-		return
-	}
-	m.manager.handle(verbs.CMEvent{
-		Type: verbs.CMMulticastJoined, Multicast: m,
-		Address: verbs.AddressAttr{DGID: verbs.GIDFromAddr(m.addr), SGIDIndex: m.endpoint.index, Port: 1, HopLimit: 1},
-		Param:   verbs.CMParam{QPN: verbs.MulticastQPN, QKey: cm.QKeyUDP},
-	})
-}
-
-// Close implements verbs.CMMulticast.
-func (m *membership) Close() error {
-	d := m.endpoint.device
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return m.leave()
-}
-
-func (m *membership) leave() error {
-	m.closed = true
-	delete(m.manager.memberships, m)
-	g := m.group
-	if g == nil {
-		return nil
-	}
-	m.group = nil
-	g.memberships--
-	if err := g.settle(); err != nil {
-		return fmt.Errorf("leave %v: %w", m.addr, err)
-	}
-	return nil
+	g.memberships++
+	return func() error {
+		g.memberships--
+		return g.settle()
+	}, nil
 }

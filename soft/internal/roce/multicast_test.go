@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -172,7 +173,7 @@ func TestMulticastToQueuePairs(t *testing.T) {
 func TestMulticastWakes(t *testing.T) {
 	requireMulticast(t)
 	group := gidOfGroup("239.255.72.3")
-	x, y := openUD(t, Config{}), openUD(t, Config{Faults: Faults{Reorder: 0.5, Duplicate: 0.2, Seed: 1}})
+	x, y := openUD(t, Config{}), openUD(t, Config{Faults: faults.Faults{Reorder: 0.5, Duplicate: 0.2, Seed: 1}})
 	y.attach(group)
 	woken := make(chan struct{}, 1)
 	y.cq.OnCompletion(func() { woken <- struct{}{} })

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
@@ -75,7 +76,7 @@ func TestPartitionKeys(t *testing.T) {
 		}},
 		{"CM", "rx_malformed", func(t *testing.T) (*Device, wire.Packet, []byte) {
 			m := openManaged(t, Config{})
-			return m.dev, wire.Packet{Opcode: wire.UDSendOnly, MigReq: true, DestQP: managementQPN, DETH: wire.DETH{QKey: cm.QKey, SrcQP: managementQPN}}, make([]byte, mad.Len)
+			return m.dev, wire.Packet{Opcode: wire.UDSendOnly, MigReq: true, DestQP: admission.ManagementQPN, DETH: wire.DETH{QKey: cm.QKey, SrcQP: admission.ManagementQPN}}, make([]byte, mad.Len)
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -135,7 +136,11 @@ func TestPartitionKeysThroughSharedMemory(t *testing.T) {
 		y.dev.mu.Lock()
 		defer y.dev.mu.Unlock()
 		p.PKey = key
-		return y.dev.endpoints[0].handleShared(from, &p, [][]byte{[]byte("payload!")}, nil, y.dev.now()) != nil
+		path := y.dev.endpoints[0].PathOf(from, &p)
+		if path != nil {
+			y.qp.(*queuePair).transport.ReceivePieces(&p, [][]byte{[]byte("payload!")}, nil, y.dev.now())
+		}
+		return path != nil
 	}
 	require.False(t, send(0x8001))
 	require.Equal(t, make([]byte, 8), y.mem[:8])

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -13,23 +14,18 @@ import (
 // is chosen at the transition to RTR; nothing else knows which kind it is. All
 // methods are called with the lock of the queue pair's shard held.
 //
-// Packets that come by a socket find their queue pair by endpoint.handle, which
-// asks the path whether they come from the peer. A path with another way for them
-// hands them to the transport's Receive or ReceivePieces itself, and activates the
-// queue pair.
+// Packets that come by a socket find their queue pair by endpoint.handle. A path with another way
+// for them calls the transport's Receive or ReceivePieces itself, and activates the queue pair.
 type path interface {
 	// attach takes the path into use: it sets what the path can carry in the queue
 	// pair, and counts the queue pair at the endpoints that work for it.
 	attach(t *transport.QP)
 	// detach ends the use.
 	detach()
-	// transmit sends what the queue pair has to send, as far as the allowance
-	// goes. It returns what is left of the allowance, and whether more could
+	// send sends what the queue pair has to send, within the allowance.
+	// It returns what is left of it, and whether more could
 	// leave at once.
-	transmit(t *transport.QP, now time.Duration, a allowance) (left allowance, more bool)
-	// flowFrom returns the flow of packets that come to an endpoint from that
-	// address, or nil if the queue pair takes none from there.
-	flowFrom(e *endpoint, source netip.AddrPort) *wire.Flow
+	send(t *transport.QP, now time.Duration, a allowance) (left allowance, more bool)
 	// kind is what it is.
 	kind() verbs.Path
 	// endsAt reports whether packets go from that endpoint to that UDP address.
@@ -56,25 +52,29 @@ const (
 
 func (a allowance) any() bool { return a.packets > 0 && a.bytes > 0 }
 
-// choosePath chooses the path for a transition to RTR.
-func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, error) {
+// choosePath chooses the path for a transition to RTR, and where packets may come from then.
+func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, admission.Source, error) {
 	d := q.pd.device
 	if q.init.Type == verbs.UD {
-		return &datagramPath{device: d}, nil
+		return &datagramPath{device: d}, d.admission.Datagrams(q.num), nil
 	}
 	out, err := d.outputTo(attr.Address)
 	if err != nil {
-		return nil, err
+		return nil, admission.Source{}, err
 	}
-	out.endpoint = q.shard.Load().endpoints[out.endpoint.index]
+	out.endpoint = q.shard.endpoints[out.endpoint.index]
 	if q.isOwnPeer(&out, attr.DestQPN) {
-		return &loopback{endpoint: out.endpoint}, nil
+		return &loopback{endpoint: out.endpoint}, admission.Source{}, nil
 	}
-	udp := newUDPPath(out, d.sourcePort(out.peer, attr.Address.SourceUDPPort))
-	if q.init.Type == verbs.RC {
-		return q.shard.Load().local.pathTo(q, udp, attr.DestQPN), nil
+	udp, port := udpPath{out}, d.sourcePort(out.peer, attr.Address.SourceUDPPort)
+	if q.init.Type != verbs.RC {
+		return &udp, out.endpoint.entry.Connection(out.peer.Addr(), port, nil), nil
 	}
-	return &udp, nil
+	from := out.endpoint.entry.Connection(out.peer.Addr(), port, q.transport)
+	if !q.shard.local.On() {
+		return &udp, from, nil
+	}
+	return &localPath{udpPath: udp, queuePair: q, peerShard: int(attr.DestQPN & shardBits)}, from, nil
 }
 
 // sourcePort is the port that a peer's packets come from; 0: it is not known. Only software
@@ -94,23 +94,21 @@ func (d *Device) sourcePort(peer netip.AddrPort, named uint16) uint16 {
 	return 0
 }
 
-// setPath has the queue pair send and receive by that path from now on; nil: not
-// at all.
-func (q *queuePair) setPath(p path) {
-	s := q.shard.Load()
+// setPath makes the queue pair send by that path and take packets from that source from now on;
+// nil: not at all.
+func (q *queuePair) setPath(p path, from admission.Source) {
+	s := q.shard
 	if q.path != nil {
 		q.path.detach()
 		s.unlist(q)
 		s.timers.remove(q)
 	}
-	q.path, q.learning, q.ack = p, nil, newDelayedAck(p)
+	q.source.Close()
+	q.path, q.source = p, from
+	q.source.Open()
+	q.ack = q.newDelayedAck()
 	if p != nil {
 		p.attach(q.transport)
-	}
-	// An unreliable connection learns no port: its peer may be at any sequence number, so that
-	// any packet would be as good as another.
-	if u := networkPath(p); u != nil && !u.held && q.init.Type == verbs.RC {
-		q.learning = u
 	}
 }
 
@@ -123,41 +121,6 @@ func networkPath(p path) *udpPath {
 		return &p.udpPath
 	}
 	return nil
-}
-
-// flowFrom returns the flow of packets that come to an endpoint from that address, or nil if
-// the queue pair takes none from there.
-func (q *queuePair) flowFrom(e *endpoint, source netip.AddrPort, now time.Duration) *wire.Flow {
-	if q.path == nil {
-		return nil
-	}
-	flow := q.path.flowFrom(e, source)
-	if flow == nil && q.learnAgain(e, source.Addr(), now) {
-		flow = q.path.flowFrom(e, source)
-	}
-	return flow
-}
-
-// takesNotifications reports whether congestion notifications from any port of an address are
-// the peer's: nobody has named its port.
-func (q *queuePair) takesNotifications(e *endpoint, source netip.Addr) bool {
-	u := networkPath(q.path)
-	return u != nil && (!u.held || u.learned) && u.isPeer(e, source)
-}
-
-// relearnTime is for how long a peer is silent when packets from another port may be its own: a
-// driver can choose another for a queue pair that it brings up again.
-const relearnTime = 10 * time.Second
-
-// learnAgain has the queue pair learn the port of its peer again, if it is time, and reports
-// whether it does.
-func (q *queuePair) learnAgain(e *endpoint, source netip.Addr, now time.Duration) bool {
-	u := networkPath(q.path)
-	if u == nil || !u.learned || now-q.heardAt < relearnTime || !u.isPeer(e, source) {
-		return false
-	}
-	u.held, u.learned, q.learning = false, false, u
-	return true
 }
 
 // Path implements verbs.PathQP.

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -37,7 +38,7 @@ func (p *pipe) Send(packet *wire.Packet, pieces [][]byte, _ int) bool {
 	return true
 }
 
-func (p *pipe) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
+func (p *pipe) send(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
 	more := t.Transmit(p, now, sendBudget)
 	for i := range p.packets {
 		p.to.transport.ReceivePieces(&p.packets[i], [][]byte{p.packets[i].Payload}, nil, now)
@@ -47,8 +48,6 @@ func (p *pipe) transmit(t *transport.QP, now time.Duration, a allowance) (allowa
 	p.packets = p.packets[:0]
 	return a, more
 }
-
-func (p *pipe) flowFrom(*endpoint, netip.AddrPort) *wire.Flow { return nil }
 
 func (p *pipe) endsAt(*endpoint, netip.AddrPort) bool { return false }
 
@@ -62,8 +61,8 @@ func TestPathOfAnotherKind(t *testing.T) {
 	y.connect(x)
 	d, a, b := x.dev, x.qp.(*queuePair), y.qp.(*queuePair)
 	d.mu.Lock()
-	a.setPath(&pipe{device: d, to: b})
-	b.setPath(&pipe{device: d, to: a})
+	a.setPath(&pipe{device: d, to: b}, admission.Source{})
+	b.setPath(&pipe{device: d, to: a}, admission.Source{})
 	d.mu.Unlock()
 	assert.Equal(t, []int{2, 0}, []int{d.endpoints[0].users, d.endpoints[0].receivers})
 

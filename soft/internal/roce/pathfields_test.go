@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/ipheader"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -125,10 +126,10 @@ func capturedPackets(t *testing.T, pcap []byte) (packets [][]byte) {
 // ipFields reads the fields of a packet, and its UDP source port.
 func ipFields(p []byte) (h verbs.GRH, source uint16) {
 	var b [verbs.GRHLen]byte
-	udp := p[ipv6Header:]
+	udp := p[ipheader.IPv6Len:]
 	if p[0]>>4 == 4 {
-		copy(b[ipv4Header:], p)
-		udp = p[ipv4Header:]
+		copy(b[ipheader.IPv4Len:], p)
+		udp = p[ipheader.IPv4Len:]
 	} else {
 		copy(b[:], p)
 	}

@@ -17,10 +17,11 @@ func (s *shard) progress(now time.Duration, self *endpoint) bool {
 			worked = true
 		}
 	}
-	if s.strays.waiting.Load() && s.handleStrays(now) {
+	if s.inbox.waiting.Load() && s.handleInbox(now) {
 		worked = true
+		s.failOverrun()
 	}
-	if len(s.local.polled.peers) > 0 && s.local.receive(now) {
+	if s.local.Active() && s.local.Receive(now) {
 		worked = true
 	}
 	if s.deadline != 0 && now >= s.deadline {
@@ -42,7 +43,7 @@ func (s *shard) sendsMore() bool {
 	return !s.ready.empty() || s == d.main && (d.srd.Ready() || d.srdReplied)
 }
 
-// activate has the queue pair send soon, if it has a path.
+// activate makes the queue pair send soon, if it has a path.
 func (s *shard) activate(q *queuePair) {
 	if q.ack.waiting {
 		s.unlist(q)
@@ -52,31 +53,31 @@ func (s *shard) activate(q *queuePair) {
 	}
 }
 
-// transmit has the queue pairs that are ready send, one after the other, as far as
-// the allowance of a round goes.
+// transmit lets the queue pairs that are ready send, one after the other, within the allowance of a
+// round.
 func (s *shard) transmit(now time.Duration) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
 	a := allowance{packets: roundPackets, bytes: roundBytes}
 	for !s.ready.empty() && a.any() {
-		a = s.transmitFrom(s.ready.first, now, a)
+		a = s.sendFrom(s.ready.first, now, a)
 	}
 	if s == s.device.main {
-		s.device.transmitSRD(now)
+		s.device.sendSRD(now)
 	}
 	for _, e := range s.endpoints {
 		_ = e.flush()
 	}
-	s.local.flush()
+	s.local.Flush()
 	s.failOverrun()
 	if s.sendsMore() {
 		s.wake()
 	}
 }
 
-// transmitFrom has a queue pair send its share of what is allowed, and returns the rest of that.
-func (s *shard) transmitFrom(q *queuePair, now time.Duration, a allowance) allowance {
+// sendFrom lets a queue pair send its share of the allowance, and returns what is left.
+func (s *shard) sendFrom(q *queuePair, now time.Duration, a allowance) allowance {
 	s.unlist(q)
-	a, more := q.path.transmit(q.transport, now, a)
+	a, more := q.path.send(q.transport, now, a)
 	if more {
 		s.ready.push(q)
 	} else {
@@ -85,8 +86,7 @@ func (s *shard) transmitFrom(q *queuePair, now time.Duration, a allowance) allow
 	return a
 }
 
-// wake has a goroutine of the device go on with what is ready, though no packet
-// comes.
+// wake makes a goroutine of the device go on with what is ready, though no packet comes.
 func (s *shard) wake() {
 	for _, e := range s.endpoints {
 		if e.wakes() {
@@ -96,8 +96,8 @@ func (s *shard) wake() {
 	}
 }
 
-// transmitSRD has the peers of SRD take what is ready for them. The lock of main is held.
-func (d *Device) transmitSRD(now time.Duration) {
+// sendSRD sends what is ready for peers of SRD. The lock of main is held.
+func (d *Device) sendSRD(now time.Duration) {
 	d.srdReplied = false
 	if d.srd.Ready() {
 		d.srd.Transmit(now, srdRoundPackets)

@@ -2,9 +2,9 @@ package roce
 
 import (
 	"fmt"
-	"sync/atomic"
-	"time"
+	"net/netip"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -17,17 +17,14 @@ type queuePair struct {
 	sendCQ    *completionQueue
 	recvCQ    *completionQueue
 	srq       *sharedReceiveQueue
-	shard     atomic.Pointer[shard]
-	path      path // from the transition to RTR on; nil: none
-	// learning is the path as long as the next plausible packet says which port the peer
-	// sends from.
-	learning *udpPath
-	heardAt  time.Duration // when the last packet came by UDP
-	ready    readyLinks
-	ack      delayedAck
-	timer    timer
-	groups   int // multicast groups that it is attached to
-	closed   bool
+	shard     *shard
+	path      path             // from the transition to RTR on; nil: none
+	source    admission.Source // of packets that come by UDP
+	ready     readyLinks
+	ack       delayedAck
+	timer     timer
+	groups    int // multicast groups that it is attached to
+	closed    bool
 }
 
 // CreateQP implements verbs.PD.
@@ -78,16 +75,20 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	if sendCQ.closed || recvCQ.closed || srq != nil && srq.closed {
 		return nil, fmt.Errorf("%s: a queue that it is to use has been closed: %w", op, verbs.ErrClosed)
 	}
-	s := d.shardFor(init.Type, sendCQ, recvCQ, srq)
-	q := &queuePair{pd: p, init: init, num: d.freeQPN(s), sendCQ: sendCQ, recvCQ: recvCQ, srq: srq}
-	q.shard.Store(s)
+	s, err := d.shardFor(init.Type, sendCQ, srq)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	q := &queuePair{pd: p, shard: s, init: init, num: d.freeQPN(s), sendCQ: sendCQ, recvCQ: recvCQ, srq: srq}
 	cfg := transport.Config{
 		Type: init.Type, PortMTU: pathMTU(d.cfg.InterfaceMTU), CheckAH: p.checkAH, Bind: p.findBind, Window: d.window(),
 		Adaptive: init.AdaptiveRetransmission,
-		Num:      q.num, Domain: p.id, Memory: d.memory, Send: sendCQ, Recv: recvCQ,
+		Num:      q.num, Domain: p.id, Memory: d.memory, Send: sendCQ.completerFor(s), Recv: recvCQ.completerFor(s),
 		SendDepth: init.MaxSendWR, MaxSendSGE: init.MaxSendSGE, MaxInline: init.MaxInline,
 		SignalAll: init.SignalAll, Counters: &s.counters, Waiting: &s.waiting,
-		Guard:   keyGuard{q},
+		Guard: admission.Guard{Keys: &d.admission.Keys, Host: func() netip.Addr {
+			return q.transport.Attr().Address.DGID.Addr()
+		}},
 		Event:   func(t verbs.EventType) { d.report(verbs.Event{Type: t, QPN: q.num}) },
 		Revoked: q.revoked,
 	}
@@ -132,7 +133,7 @@ func (p *protectionDomain) checkRoom(op string) error {
 // one for multicast groups.
 func (d *Device) freeQPN(s *shard) uint32 {
 	for {
-		n := d.numbering.take() | uint32(s.index)
+		n := d.admission.Numbers.Next() | uint32(s.index)
 		if d.queuePairs[n] == nil && d.srdPairs[n] == nil && n > 1 && n != verbs.MulticastQPN {
 			return n
 		}
@@ -140,7 +141,10 @@ func (d *Device) freeQPN(s *shard) uint32 {
 }
 
 // lock takes the lock of the queue pair's shard, which the caller unlocks.
-func (q *queuePair) lock() *shard { return lockShard(&q.shard) }
+func (q *queuePair) lock() *shard {
+	q.shard.mu.Lock()
+	return q.shard
+}
 
 func (q *queuePair) Num() uint32        { return q.num }
 func (q *queuePair) Type() verbs.QPType { return q.init.Type }
@@ -162,9 +166,10 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	toRTR := mask&verbs.QPAttrState != 0 && attr.State == verbs.QPReadyToReceive
 	var p path
+	var from admission.Source
 	if toRTR && (q.init.Type == verbs.UD || mask&verbs.QPAttrAddress != 0) {
 		var err error
-		if p, err = q.choosePath(&attr); err != nil {
+		if p, from, err = q.choosePath(&attr); err != nil {
 			return fmt.Errorf("modify queue pair %#x: attribute Address: %w", q.num, err)
 		}
 	}
@@ -173,9 +178,9 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 		return err
 	}
 	if toRTR || q.transport.State() == verbs.QPReset {
-		q.setPath(p)
+		q.setPath(p, from)
 	}
-	s := q.shard.Load()
+	s := q.shard
 	s.activate(q)
 	s.transmit(d.now())
 	return nil
@@ -184,7 +189,7 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 // revoked is transport.Config.Revoked.
 func (q *queuePair) revoked(mem []byte) {
 	if p, ok := q.path.(*localPath); ok {
-		p.revoke(mem)
+		p.shared.Revoke(mem)
 	}
 }
 
@@ -250,7 +255,7 @@ func (q *queuePair) Close() error {
 	q.closed = true
 	q.sendDelayedAck()
 	q.transport.Close()
-	q.setPath(nil)
+	q.setPath(nil, admission.Source{})
 	delete(d.queuePairs, q.num)
 	for _, s := range d.mu.list {
 		for _, e := range s.endpoints {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/gsi"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/registry"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -87,8 +88,8 @@ func TestListenOnLoopbackElsewhere(t *testing.T) {
 // Close does not wait for the look-up of a process that has the name and says nothing.
 func TestCloseWhileLookingUp(t *testing.T) {
 	active := openManaged(t, Config{})
-	m := active.cm.(*connectionManager)
-	m.patience = time.Hour
+	m := active.cm.(*gsi.Manager)
+	m.Patience = time.Hour
 	target := netip.MustParseAddrPort("127.11.7.9:7")
 	l, err := net.Listen("unix", fmt.Sprintf("@verbena/rdma_cm/%s/%v", registry.TCP, target))
 	require.NoError(t, err)
@@ -140,7 +141,7 @@ func TestWhoListensIsNotKnown(t *testing.T) {
 	owner, err := net.Listen("unix", fmt.Sprintf("@verbena/rdma_cm/%s/%v", registry.TCP, still))
 	require.NoError(t, err)
 	defer owner.Close()
-	active.cm.(*connectionManager).patience = 10 * time.Millisecond
+	active.cm.(*gsi.Manager).Patience = 10 * time.Millisecond
 	require.ErrorContains(t, dial(still), "it stands still")
 }
 

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/srd"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
@@ -35,7 +36,7 @@ type srdOutput struct {
 // such queue pair, to say so to those who send to one.
 func (d *Device) openSRD() {
 	cfg := srd.Config{
-		Memory: d.memory, Seed: d.cfg.SRDSeed, MTU: d.srdMTU(), Window: d.window(), Random: randomUint32,
+		Memory: d.memory, Seed: d.cfg.SRDSeed, MTU: d.srdMTU(), Window: d.window(), Random: admission.Random,
 		Output: func(a srd.Address) transport.Output {
 			e := d.endpoints[a.Local]
 			return &srdOutput{udpOutput: udpOutput{endpoint: e, peer: a.Peer, flow: wire.NewFlow(e.socket.Source(), a.Peer)}}
@@ -47,9 +48,9 @@ func (d *Device) openSRD() {
 			out.Send(p, nil, 0)
 			d.srdReplied = true
 		},
-		Number:  d.numbers.of,
-		Admits:  func(a srd.Address) bool { return d.refusals.admits(a.Peer.Addr()) },
-		Refused: func(a srd.Address) { d.refusals.refused(a.Peer.Addr()) },
+		Number:  d.numbers.Of,
+		Admits:  func(a srd.Address) bool { return d.admission.Keys.Admit(a.Peer.Addr()) },
+		Refused: func(a srd.Address) { d.admission.Keys.Refused(a.Peer.Addr()) },
 	}
 	_, _ = rand.Read(cfg.Secret[:]) // never fails
 	d.srd = srd.New(cfg)
@@ -58,7 +59,7 @@ func (d *Device) openSRD() {
 
 // handleSRD takes a packet of SRD, which may be from anybody.
 func (d *Device) handleSRD(e *endpoint, dg *link.Datagram, p *wire.Packet, now time.Duration) {
-	from := srd.Address{Local: e.index, Peer: deviceAt(dg.Src)}
+	from := srd.Address{Local: e.index, Peer: admission.ListenAddress(dg.Src)}
 	c := d.srd.Find(&from, p.SRDETH.Target)
 	var flow *wire.Flow
 	if c != nil {
@@ -68,10 +69,10 @@ func (d *Device) handleSRD(e *endpoint, dg *link.Datagram, p *wire.Packet, now t
 		}
 		flow = &out.arriving
 	} else {
-		e.stranger = wire.NewFlow(dg.Src, e.socket.Addr())
-		flow = &e.stranger
+		e.unknown = wire.NewFlow(dg.Src, e.socket.Addr())
+		flow = &e.unknown
 	}
-	if !inDefaultPartition(p.PKey) {
+	if !admission.DefaultPartition(p.PKey) {
 		d.main.drops.wrongPeer++
 		return
 	}
@@ -82,7 +83,7 @@ func (d *Device) handleSRD(e *endpoint, dg *link.Datagram, p *wire.Packet, now t
 	d.busy, e.busyUntil = e, now+busyTime
 	d.main.counters.ReceivedPackets++
 	if d.capture != nil {
-		d.capture.packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
+		d.capture.Packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
 	}
 	d.srd.Receive(c, from, dg.Src.Port(), p, now)
 }
@@ -138,10 +139,9 @@ func (p *protectionDomain) createSRD(init *verbs.QPInit) (verbs.QP, error) {
 	if sendCQ.closed || recvCQ.closed {
 		return nil, fmt.Errorf("%s: a queue that it is to use has been closed: %w", op, verbs.ErrClosed)
 	}
-	d.shardFor(verbs.SRD, sendCQ, recvCQ, nil)
 	q := &srdQueuePair{pd: p, num: d.freeQPN(d.main), sendCQ: sendCQ, recvCQ: recvCQ}
 	q.qp = d.srd.NewQP(srd.QPConfig{
-		Num: q.num, Domain: p.id, Send: sendCQ, Recv: recvCQ, SendDepth: init.MaxSendWR, RecvDepth: init.MaxRecvWR,
+		Num: q.num, Domain: p.id, Send: sendCQ.completerFor(d.main), Recv: recvCQ.completerFor(d.main), SendDepth: init.MaxSendWR, RecvDepth: init.MaxRecvWR,
 		MaxSendSGE: init.MaxSendSGE, MaxRecvSGE: init.MaxRecvSGE, MaxInline: init.MaxInline, SignalAll: init.SignalAll,
 		Unsolicited: init.UnsolicitedWriteRecv, CheckAH: p.wayOf,
 	})
@@ -263,60 +263,4 @@ func (q *srdQueuePair) Close() error {
 	q.sendCQ.refs--
 	q.recvCQ.refs--
 	return nil
-}
-
-// handleNumbers numbers the addresses that address handles lead to.
-type handleNumbers struct {
-	entries map[netip.AddrPort]*handleNumber
-	free    []uint16 // numbers below next that are not in use
-	next    uint16
-}
-
-type handleNumber struct {
-	number uint16
-	refs   int
-}
-
-// of returns the number of the handles that lead to an address, or verbs.NoAH.
-func (h *handleNumbers) of(peer netip.AddrPort) uint16 {
-	if n := h.entries[peer]; n != nil {
-		return n.number
-	}
-	return verbs.NoAH
-}
-
-// add returns the number for another handle: verbs.NoAH if all are taken.
-func (h *handleNumbers) add(peer netip.AddrPort) uint16 {
-	n := h.entries[peer]
-	switch {
-	case n != nil:
-	case len(h.free) > 0:
-		last := len(h.free) - 1
-		n = &handleNumber{number: h.free[last]}
-		h.free = h.free[:last]
-	case h.next < verbs.NoAH:
-		n = &handleNumber{number: h.next}
-		h.next++
-	default:
-		n = &handleNumber{number: verbs.NoAH}
-	}
-	if h.entries == nil {
-		h.entries = make(map[netip.AddrPort]*handleNumber)
-	}
-	h.entries[peer] = n
-	n.refs++
-	return n.number
-}
-
-// remove takes a handle away, and reports whether it was the last one for its address.
-func (h *handleNumbers) remove(peer netip.AddrPort) bool {
-	n := h.entries[peer]
-	if n.refs--; n.refs > 0 {
-		return false
-	}
-	delete(h.entries, peer)
-	if n.number != verbs.NoAH {
-		h.free = append(h.free, n.number)
-	}
-	return true
 }

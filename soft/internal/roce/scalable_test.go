@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/ipheader"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/srd"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -681,7 +683,7 @@ func TestScalableOrder(t *testing.T) {
 // A lossy network, over real sockets: each message comes once.
 func TestScalableFaults(t *testing.T) {
 	const messages = 500
-	cfg := Config{Faults: Faults{Loss: 0.1, Duplicate: 0.05, Reorder: 0.1, Corrupt: 0.01, Seed: 3}}
+	cfg := Config{Faults: faults.Faults{Loss: 0.1, Duplicate: 0.05, Reorder: 0.1, Corrupt: 0.01, Seed: 3}}
 	client, server := players(t, playerOptions{cfg: cfg, rnr: 7})
 	seen := make(map[uint32]bool)
 	posted, completed := 0, 0
@@ -789,7 +791,7 @@ func TestScalableCapture(t *testing.T) {
 	var opcodes []wire.Opcode
 	for b := trace.Bytes()[24:]; len(b) > 0; {
 		n := int(binary.LittleEndian.Uint32(b[8:]))
-		opcodes = append(opcodes, wire.Opcode(b[16+ipv4Header+udpHeader]))
+		opcodes = append(opcodes, wire.Opcode(b[16+ipheader.IPv4Len+ipheader.UDPLen]))
 		b = b[16+n:]
 	}
 	for _, op := range []wire.Opcode{wire.SRDHello, wire.SRDHelloReply, wire.SRDSend, wire.SRDAcknowledge} {

@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/ipheader"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -30,7 +32,7 @@ type forger struct {
 func newForger(t testing.TB, at netip.Addr) *forger {
 	t.Helper()
 	for range 100 {
-		own := netip.AddrPortFrom(at, firstSendPort+uint16(randomUint32()%4000)) // as a device's
+		own := netip.AddrPortFrom(at, admission.FirstSendPort+uint16(admission.Random()%4000)) // as a device's
 		conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(own))
 		if errors.Is(err, syscall.EADDRINUSE) {
 			continue
@@ -186,7 +188,7 @@ func TestSourceOfADevice(t *testing.T) {
 			entry := must(x.dev.GIDs(1))[0]
 			assert.Equal(t, x.source().Port(), entry.SourceUDPPort)
 			if entry.UDPPort == wire.UDPPort {
-				assert.GreaterOrEqual(t, entry.SourceUDPPort, uint16(firstSendPort))
+				assert.GreaterOrEqual(t, entry.SourceUDPPort, uint16(admission.FirstSendPort))
 			} else {
 				assert.Equal(t, entry.UDPPort, entry.SourceUDPPort)
 			}
@@ -258,10 +260,10 @@ func TestSourceIsLearned(t *testing.T) {
 				}
 				send(holder, wire.PSNAdd(first, 1), "the 2nd.", true)
 				if service == verbs.RC {
-					y.wasSilent(relearnTime)
+					y.wasSilent(admission.RelearnTime)
 					send(other, wire.PSNAdd(first, 3), "too soon", false)
 					send(holder, wire.PSNAdd(first, 2), "the 3rd.", true)
-					y.wasSilent(relearnTime)
+					y.wasSilent(admission.RelearnTime)
 					send(other, wire.PSNAdd(first, 3), "the 4th.", true)
 					send(holder, wire.PSNAdd(first, 4), "stranger", false)
 				}
@@ -276,7 +278,7 @@ func (s *side) wasSilent(d time.Duration) {
 	q := s.qp.(*queuePair)
 	sh := q.lock()
 	defer sh.mu.Unlock()
-	q.heardAt -= d
+	q.source.HeardAt -= d
 }
 
 // A requester learns the port from a response to what is under way, and from no other.
@@ -301,34 +303,6 @@ func TestSourceIsLearnedFromAResponse(t *testing.T) {
 	y.awaitCount("rx_wrong_source", 0, 3)
 	a.send(y.at(), ack(wire.PSNAdd(una, 1), good), "")
 	require.Equal(t, verbs.StatusSuccess, y.wait(1)[0].Status)
-}
-
-// What a queue pair has learned goes with it to another shard.
-func TestLearnedSourceMovesAlong(t *testing.T) {
-	for name, local := range map[string]bool{"UDP": false, "shared memory": true} {
-		t.Run(name, func(t *testing.T) {
-			x, y := standard["IPv4"](t, local)
-			x.connect(y)
-			y.connect(x)
-			x.post(x.write(y, 8))
-			x.wait(1)
-			q := y.qp.(*queuePair)
-			y.dev.mu.Lock()
-			if q.learning != nil { // nothing has come by UDP
-				q.learning.takeSource(x.source())
-				q.learning.held, q.learning.learned, q.learning = true, true, nil
-			}
-			require.Nil(t, q.learning)
-			q.moveToMain()
-			require.Nil(t, q.learning)
-			u := networkPath(q.path)
-			require.Equal(t, x.source(), u.source)
-			require.Equal(t, []bool{true, true}, []bool{u.held, u.learned}, "nobody has named it")
-			y.dev.mu.Unlock()
-			x.post(x.write(y, 8))
-			require.Equal(t, verbs.StatusSuccess, x.wait(1)[0].Status)
-		})
-	}
 }
 
 // A device that is opened anew sends from another port: a connection made anew knows it.
@@ -371,7 +345,7 @@ func TestForgedPacketsOfManagedConnections(t *testing.T) {
 			for _, s := range []*managed{x, y} {
 				q := s.qp.(*queuePair)
 				sh := q.lock()
-				assert.Nil(t, q.learning, "nothing has come yet")
+				assert.True(t, q.source.Named(), "nothing has come yet")
 				sh.mu.Unlock()
 			}
 			attr, _, err := b.Attr(verbs.QPReadyToReceive)
@@ -394,7 +368,7 @@ func TestForgedDatagrams(t *testing.T) {
 			f := newForger(t, x.at().Addr())
 			forged := wire.Packet{Opcode: wire.UDSendOnly, DestQP: y.qp.Num(), DETH: wire.DETH{QKey: testKey, SrcQP: x.qp.Num()}}
 			// The port of a device at another port than 4791 is its name.
-			claims := answerAt(f.own) == answerAt(x.source())
+			claims := admission.ReplyAddress(f.own) == admission.ReplyAddress(x.source())
 
 			y.postRecv(verbs.RecvWR{SGL: []verbs.SGE{y.sge(0, 1024)}})
 			f.send(y.at(), forged, "from any")
@@ -450,9 +424,9 @@ func TestForgedScalableDatagrams(t *testing.T) {
 			var last []byte
 			x.dev.mu.Lock()
 			for _, p := range capturedPackets(t, bytes.Clone(seen.Bytes())) {
-				header := ipv6Header
+				header := ipheader.IPv6Len
 				if p[0]>>4 == 4 {
-					header = ipv4Header
+					header = ipheader.IPv4Len
 				}
 				if b := p[header+8:]; wire.Opcode(b[0]) == wire.SRDWrite {
 					last = bytes.Clone(b)
@@ -461,11 +435,11 @@ func TestForgedScalableDatagrams(t *testing.T) {
 			x.dev.mu.Unlock()
 			require.NotNil(t, last)
 			f := newForger(t, x.at().Addr())
-			claims := deviceAt(f.own) == x.at()
+			claims := admission.ListenAddress(f.own) == x.at()
 			psn := binary.BigEndian.Uint32(last[8:])
 			binary.BigEndian.PutUint32(last[8:], psn&^wire.PSNMask|(psn+1)&wire.PSNMask)
 			copy(last[len(last)-wire.ICRCLen-8:], "intruder")
-			name := "srd_rx_strangers" // of another device, which has no token
+			name := "srd_rx_unverified" // of another device, which has no token
 			if claims {
 				name = "rx_wrong_source"
 			}

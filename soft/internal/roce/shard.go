@@ -3,21 +3,23 @@ package roce
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // shard is a part of the device that works by itself: some of its queue pairs and all that
 // they need from packet to completion, with sockets and a lock of its own. So programs that
-// poll on different cores do not wait for each other. The queue pairs of a completion queue,
-// or of a shared receive queue, are always in one shard. The first has all that there is once
-// for a device: datagrams, SRD, multicast groups, connection management.
+// poll on different cores do not wait for each other. A queue or a queue pair stays in the shard
+// that it was made in. The first shard has all that there is once for a device: datagrams, SRD,
+// multicast groups, connection management.
 type shard struct {
 	device *Device
 	index  int
@@ -28,7 +30,7 @@ type shard struct {
 	// asleep is set when a program arms a completion queue, before it sleeps, and
 	// cleared by the next poll of a queue that is not armed.
 	asleep atomic.Bool
-	strays strays
+	inbox  inbox
 
 	// mu guards what follows, and what the shard's queue pairs and queues have. What
 	// belongs to the whole device is read under it, and changed under the lock of
@@ -49,21 +51,21 @@ type shard struct {
 	drops       drops
 	unreachable unreachable
 	overrun     []*completionQueue // whose queue pairs are still to be failed
-	local       localDevice
+	local       local.Peers
 	pollers     int // that are assigned to it
 }
 
 // maxShards is how many shards a device can have. The number of a queue pair ends with that of
 // the shard that it was made in.
 const (
-	maxShards = 16
+	maxShards = 1 << admission.NumberLowBits
 	shardBits = maxShards - 1
 )
 
 // shardLimit is how many shards are of use: one for each core, and a single one where
 // the order of packets is to be seen.
 func (d *Device) shardLimit() int {
-	if d.capture != nil || d.faults.all.any() {
+	if d.capture != nil || d.faults.All.Any() {
 		return 1
 	}
 	return min(cmp.Or(d.cfg.MaxShards, runtime.GOMAXPROCS(0)), maxShards)
@@ -91,7 +93,8 @@ func (s *shards) Unlock() {
 	s.mu.Unlock()
 }
 
-// poller is who polls completion queues: those that name the same one are in one shard.
+// poller is what polls completion queues (verbs.CQInit.Poller). Queues of one poller are in one
+// shard.
 type poller struct {
 	shard  *shard
 	queues int
@@ -158,7 +161,7 @@ func (d *Device) addShard() (*shard, error) {
 			s.closeEndpoints()
 			return nil, err
 		}
-		s.endpoints = append(s.endpoints, newEndpoint(s, i, socket, first.filter))
+		s.endpoints = append(s.endpoints, newEndpoint(s, i, socket, first.entry))
 	}
 	// Now, so that no packet has gone astray if it cannot be done.
 	for _, first := range d.main.endpoints {
@@ -170,9 +173,9 @@ func (d *Device) addShard() (*shard, error) {
 	s.mu.Lock()
 	d.mu.list = append(d.mu.list, s)
 	for _, e := range s.endpoints {
-		e.filter.lift() // the new socket has none, and would be left so until the end
+		e.entry.Lift() // the new socket has none, and would be left so until the end
 	}
-	if d.main.local.on {
+	if d.main.local.On() {
 		s.openLocal()
 	}
 	s.start()
@@ -195,19 +198,6 @@ func (s *shard) closeEndpoints() error {
 	return errors.Join(errs...)
 }
 
-// lockShard takes the lock of the shard that something is in, and returns it. What is in a
-// shard may have been moved to another one meanwhile.
-func lockShard(in *atomic.Pointer[shard]) *shard {
-	for {
-		s := in.Load()
-		s.mu.Lock()
-		if in.Load() == s {
-			return s
-		}
-		s.mu.Unlock()
-	}
-}
-
 // sleeps notes that a program is about to sleep. The lock is held.
 func (s *shard) sleeps() {
 	s.asleep.Store(true)
@@ -218,99 +208,18 @@ func (s *shard) sleeps() {
 	}
 }
 
-// shardFor is the shard for a queue pair with those queues, and has all of them be in
-// it. Those that have queue pairs stay where they are. Where that is not in one shard, or in
-// another than the first for a queue pair that only the first can have, all that is in their
-// shards moves there. The lock of all is held.
-func (d *Device) shardFor(t verbs.QPType, send, recv *completionQueue, receives *sharedReceiveQueue) *shard {
-	only := t != verbs.RC && t != verbs.UC
-	s := d.main
-	if !only {
-		s = send.shard.Load()
+// shardFor is the shard for a queue pair: the first for datagrams, that of its shared receive
+// queue, or that of its send queue. The queue pair is there for good; see remoteQueue for what it
+// costs if its completion queues are elsewhere.
+func (d *Device) shardFor(t verbs.QPType, send *completionQueue, receives *sharedReceiveQueue) (*shard, error) {
+	connected := t == verbs.RC || t == verbs.UC
+	switch {
+	case receives != nil && (connected || receives.shard == d.main):
+		return receives.shard, nil
+	case receives != nil:
+		return nil, fmt.Errorf("its shared receive queue was made for a poller, and a queue pair of %v is for all: leave SRQInit.Poller nil: %w", t, verbs.ErrInvalid)
+	case connected:
+		return send.shard, nil
 	}
-	bound := []*shard{}
-	for _, c := range []*completionQueue{send, recv} {
-		if c.refs > 0 {
-			bound = append(bound, c.shard.Load())
-		}
-	}
-	if receives != nil && receives.refs > 0 {
-		bound = append(bound, receives.shard.Load())
-	}
-	if len(bound) > 0 && !only {
-		s = bound[0]
-	}
-	if slices.ContainsFunc(bound, func(other *shard) bool { return other != s }) {
-		for _, other := range append(bound, s) {
-			d.moveToMain(other)
-		}
-		s = d.main
-	}
-	send.shard.Store(s)
-	recv.shard.Store(s)
-	if receives != nil {
-		receives.shard.Store(s)
-	}
-	if send.armed != notArmed || recv.armed != notArmed {
-		s.sleeps()
-	}
-	return s
-}
-
-// moveToMain moves all that is in a shard to the first. The lock of all is held.
-func (d *Device) moveToMain(from *shard) {
-	if from == d.main {
-		return
-	}
-	for _, q := range d.queuePairs {
-		if q.shard.Load() == from {
-			q.moveToMain()
-		}
-	}
-	for c := range d.queues {
-		if c.shard.Load() == from {
-			c.shard.Store(d.main)
-		}
-	}
-	for r := range d.receives {
-		if r.shard.Load() == from {
-			r.shard.Store(d.main)
-		}
-	}
-	for _, p := range d.pollers {
-		if p.shard == from {
-			p.shard = d.main
-			from.pollers--
-			d.main.pollers++
-		}
-	}
-	d.main.overrun = append(d.main.overrun, from.overrun...)
-	from.overrun = nil
-	d.main.sleeps() // whoever armed a queue is not to wait for a poll
-	if d.main.sendsMore() {
-		d.main.wake()
-	}
-}
-
-func (q *queuePair) moveToMain() {
-	d := q.pd.device
-	var p path
-	if q.path != nil {
-		attr := q.transport.Attr()
-		before := networkPath(q.path)
-		q.setPath(nil)
-		q.transport.SetLargestPacket(0) // by UDP, until there is a channel from here
-		q.shard.Store(d.main)
-		p, _ = q.choosePath(&attr) // the same way as before
-		if u := networkPath(p); u != nil && before != nil && before.learned {
-			u.takeSource(before.source)
-			u.held, u.learned = true, true
-		}
-	}
-	q.shard.Store(d.main)
-	q.transport.Share(&d.main.counters, &d.main.waiting)
-	if p != nil {
-		q.setPath(p)
-		d.main.activate(q)
-	}
+	return d.main, nil
 }

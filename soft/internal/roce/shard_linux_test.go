@@ -9,12 +9,11 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// TestShardsShareMemory: each pair of shards of two devices, or of one, has a channel of its
-// own, and a queue pair that moves keeps its connection.
+// TestShardsShareMemory: each pair of shards of two devices, or of one, has a channel of its own.
 func TestShardsShareMemory(t *testing.T) {
 	a, as := openPollers(t, Config{}, 2, 1<<20)
 	b, bs := openPollers(t, Config{}, 2, 1<<20)
-	if !a.dev.main.local.on || len(a.dev.main.local.listeners) == 0 {
+	if !a.dev.main.local.Listening() {
 		t.Skip("devices of this machine cannot share memory")
 	}
 	shared := func(x *side) {
@@ -25,25 +24,15 @@ func TestShardsShareMemory(t *testing.T) {
 	y.connect(x)
 	shared(x)
 	shared(y)
-	x.sweep(y, 100_000)
-	y.sweep(x, 100_000)
+	for range 20 {
+		x.sweep(y, 300_000)
+		y.sweep(x, 300_000)
+	}
 	for _, d := range []*Device{a.dev, b.dev} {
 		assert.EqualValues(t, 1, counter(t, d, "local_peers"))
 		assert.NotZero(t, counter(t, d, "local_rcvd_pkts"))
 		assert.Zero(t, counter(t, d, "rx_passed_on"))
 	}
-
-	q := must(a.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: as[0].cq, RecvCQ: x.cq, MaxSendWR: 1}))
-	require.NoError(t, q.Close())
-	require.Equal(t, a.dev.main, x.shard(), "it has moved")
-	x.sweep(y, 300_000) // there may be no channel yet
-	shared(x)
-	for range 20 {
-		x.sweep(y, 300_000)
-		y.sweep(x, 300_000)
-	}
-	assert.NotZero(t, counter(t, a.dev, "rx_passed_on"))
-	assert.Zero(t, counter(t, a.dev, "rx_passed_on_dropped"))
 
 	neighbour, w := *bs[0], bs[1]
 	v := &neighbour

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -45,7 +46,7 @@ func (s *side) canShare() bool {
 	return true
 }
 
-func (s *side) shard() *shard { return s.qp.(*queuePair).shard.Load() }
+func (s *side) shard() *shard { return s.qp.(*queuePair).shard }
 
 // TestPollersHaveShards: what different pollers poll is apart, and packets come to the shard
 // of their queue pair by themselves. All work at the same time, each both ways.
@@ -106,7 +107,7 @@ func TestShardsAreFewAndReused(t *testing.T) {
 	home := func(poller any) int {
 		cq := must(s.dev.CreateCQ(verbs.CQInit{Capacity: 1, Poller: poller}))
 		t.Cleanup(func() { require.NoError(t, cq.Close()) })
-		return cq.(*completionQueue).shard.Load().index
+		return cq.(*completionQueue).shard.index
 	}
 	assert.Equal(t, 0, home("a"))
 	assert.Equal(t, 1, home("b"))
@@ -114,7 +115,7 @@ func TestShardsAreFewAndReused(t *testing.T) {
 	assert.Equal(t, 0, home("c"))
 	assert.Equal(t, 0, home(nil))
 	cq := must(s.dev.CreateCQ(verbs.CQInit{Capacity: 1, Poller: "d"}))
-	assert.Equal(t, 1, cq.(*completionQueue).shard.Load().index)
+	assert.Equal(t, 1, cq.(*completionQueue).shard.index)
 	require.NoError(t, cq.Close())
 	assert.Equal(t, 1, home("e"))
 	assert.Len(t, s.dev.mu.list, 2)
@@ -122,16 +123,16 @@ func TestShardsAreFewAndReused(t *testing.T) {
 
 // TestOneShardForFaults: faults are the same for a seed, and so in the order of packets.
 func TestOneShardForFaults(t *testing.T) {
-	s := openSide(t, Config{Faults: Faults{Loss: 0.5}, MaxShards: 4}, 4096)
+	s := openSide(t, Config{Faults: faults.Faults{Loss: 0.5}, MaxShards: 4}, 4096)
 	for i := range 3 {
 		cq := must(s.dev.CreateCQ(verbs.CQInit{Capacity: 1, Poller: i}))
-		assert.Equal(t, s.dev.main, cq.(*completionQueue).shard.Load())
+		assert.Equal(t, s.dev.main, cq.(*completionQueue).shard)
 		require.NoError(t, cq.Close())
 	}
 }
 
-// TestQueuesOfTwoPollers: a queue pair with the queues of two pollers brings all that they
-// have into one shard, in the midst of their work, and nothing is lost.
+// TestQueuesOfTwoPollers: a queue pair with the queues of two pollers works, whichever of them is
+// polled, and moves nothing that they have besides.
 func TestQueuesOfTwoPollers(t *testing.T) {
 	a, as := openPollers(t, Config{DisableLocal: true}, 2, 1<<20)
 	peer := openSide(t, Config{DisableLocal: true}, 1<<20)
@@ -143,52 +144,134 @@ func TestQueuesOfTwoPollers(t *testing.T) {
 	for range writes {
 		x.post(x.write(peer, size))
 	}
-	q := must(a.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: as[0].cq, RecvCQ: x.cq, MaxSendWR: 1}))
-	require.NoError(t, q.Close())
-	assert.Equal(t, a.dev.main, x.shard())
+	const depth = 4
+	both, second := *as[0], openSide(t, Config{DisableLocal: true}, 4096)
+	both.qp = must(a.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: as[0].cq, RecvCQ: x.cq, MaxSendWR: depth, MaxRecvWR: depth}))
+	both.connect(second)
+	second.connect(&both)
+	assert.Equal(t, []int{0, 1}, []int{both.shard().index, x.shard().index})
 	for _, wc := range x.wait(writes) {
 		assert.Equal(t, verbs.StatusSuccess, wc.Status)
 	}
-	assert.NotZero(t, counter(t, a.dev, "rx_passed_on"), "its number is that of another shard")
+	for range 3 * depth { // each place is used several times
+		both.recv(1, both.sge(0, 8))
+		second.post(verbs.SendWR{Op: verbs.OpSend, SGL: []verbs.SGE{second.sge(0, 8)}})
+		require.Equal(t, both.qp.Num(), x.wait(1)[0].QPN, "its receives complete in the one queue")
+		both.post(both.write(second, 8))
+		require.Equal(t, both.qp.Num(), both.wait(1)[0].QPN, "and its writes in the other")
+	}
+	assert.Zero(t, counter(t, a.dev, "rx_passed_on"), "packets come to the shard of the queue pair")
 
-	next := must(a.dev.CreateCQ(verbs.CQInit{Capacity: 1, Poller: 1}))
-	assert.Equal(t, a.dev.main, next.(*completionQueue).shard.Load(), "its poller has moved")
-	require.NoError(t, next.Close())
+	events := make(chan struct{}, 1)
+	x.cq.OnCompletion(func() { events <- struct{}{} })
+	require.True(t, must(x.cq.Arm(false)))
+	both.recv(1, both.sge(0, 8))
+	second.post(verbs.SendWR{Op: verbs.OpSend, SGL: []verbs.SGE{second.sge(0, 8)}})
+	<-events
+	require.Equal(t, both.qp.Num(), x.wait(1)[0].QPN)
+	require.NoError(t, both.qp.Close())
 }
 
-// TestDatagramsAreOfTheFirstShard: the queue of a poller goes where its first queue pair has to
-// be, and what else the poller polls stays.
-func TestDatagramsAreOfTheFirstShard(t *testing.T) {
-	a, as := openPollers(t, Config{}, 2, 4096)
-	for _, kind := range []verbs.QPType{verbs.UD, verbs.SRD} {
-		cq := must(a.dev.CreateCQ(verbs.CQInit{Capacity: 16, Poller: 1}))
-		require.Equal(t, 1, cq.(*completionQueue).shard.Load().index)
-		q := must(a.dev.DefaultPD().CreateQP(verbs.QPInit{Type: kind, SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1}))
-		assert.Equal(t, a.dev.main, cq.(*completionQueue).shard.Load(), kind)
-		assert.Zero(t, q.Num()&shardBits)
-		assert.Equal(t, 1, as[1].shard().index)
-		require.NoError(t, q.Close())
-		require.NoError(t, cq.Close())
+// TestOverrunOfARemoteQueue: when a queue overflows, the queue pairs of all shards fail that use it.
+func TestOverrunOfARemoteQueue(t *testing.T) {
+	a, as := openPollers(t, Config{DisableLocal: true}, 2, 4096)
+	small := must(a.dev.CreateCQ(verbs.CQInit{Capacity: 2, Poller: 1}))
+	near, far := *as[1], *as[0]
+	near.qp = must(a.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: small, RecvCQ: small, MaxSendWR: 8}))
+	far.qp = must(a.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: as[0].cq, RecvCQ: small, MaxRecvWR: 8}))
+	require.Equal(t, []int{1, 0}, []int{near.shard().index, far.shard().index})
+	peer := openSide(t, Config{DisableLocal: true}, 4096)
+	far.connect(peer)
+	peer.connect(&far)
+	near.connect(&near)
+	for range 3 {
+		far.recv(1, far.sge(0, 8))
+		peer.post(verbs.SendWR{Op: verbs.OpSend, SGL: []verbs.SGE{peer.sge(0, 8)}})
+	}
+	for _, s := range []*side{&far, &near} {
+		require.Eventually(t, func() bool { return s.state() == verbs.QPError }, 5*time.Minute, time.Millisecond)
+	}
+	_, err := small.Poll(make([]verbs.WC, 1))
+	require.ErrorIs(t, err, verbs.ErrOverrun)
+	for _, c := range []interface{ Close() error }{far.qp, near.qp, small} {
+		require.NoError(t, c.Close())
 	}
 }
 
-// TestStraysAreBounded: packets for a shard that does not look are dropped when there are too
-// many, and counted.
-func TestStraysAreBounded(t *testing.T) {
+// TestDatagramsAreOfTheFirstShard: queue pairs for datagrams are there, and work with the queue of a
+// poller of any shard.
+func TestDatagramsAreOfTheFirstShard(t *testing.T) {
+	a, as := openPollers(t, Config{DisableLocal: true}, 2, 4096)
+	for _, kind := range []verbs.QPType{verbs.UD, verbs.SRD} {
+		x := *as[1]
+		x.cq = must(a.dev.CreateCQ(verbs.CQInit{Capacity: 4, Poller: 1, Fields: verbs.WCSource}))
+		require.Equal(t, 1, asCompletionQueue(x.cq).shard.index)
+		x.qp = must(a.dev.DefaultPD().CreateQP(verbs.QPInit{Type: kind, SendCQ: x.cq, RecvCQ: x.cq, MaxSendWR: 2, MaxRecvWR: 2}))
+		assert.Zero(t, x.qp.Num()&shardBits)
+		if kind == verbs.UD {
+			x.readyUD()
+		} else {
+			(&player{side: &x}).ready(7)
+		}
+		wr := verbs.SendWR{Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 8)},
+			AH: x.handle(a.dev.DefaultPD(), x.address(&x)), RemoteQPN: x.qp.Num(), RemoteQKey: testKey}
+		for range 8 {
+			x.postRecv(verbs.RecvWR{SGL: []verbs.SGE{x.sge(64, 64)}})
+			x.post(wr)
+			assert.Equal(t, []verbs.Status{verbs.StatusSuccess, verbs.StatusSuccess}, statuses(x.wait(2)), kind)
+		}
+		assert.Equal(t, 1, as[1].shard().index)
+		require.NoError(t, x.qp.Close())
+		require.NoError(t, x.cq.Close())
+	}
+}
+
+// TestShardOfASharedReceiveQueue: queue pairs go where their shared receive queue is.
+func TestShardOfASharedReceiveQueue(t *testing.T) {
+	a, as := openPollers(t, Config{DisableLocal: true}, 2, 4096)
+	pd := a.dev.DefaultPD()
+	for _, poller := range []any{nil, 1} {
+		srq := must(pd.CreateSRQ(verbs.SRQInit{MaxWR: 4, Poller: poller}))
+		x, y := *as[1], openSide(t, Config{DisableLocal: true}, 4096)
+		x.qp = must(pd.CreateQP(verbs.QPInit{SendCQ: x.cq, RecvCQ: x.cq, SRQ: srq, MaxSendWR: 1}))
+		assert.Equal(t, srq.(*sharedReceiveQueue).shard, x.shard())
+		x.connect(y)
+		y.connect(&x)
+		for range 8 {
+			require.Equal(t, 1, must(srq.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{x.sge(0, 8)}}})))
+			y.post(verbs.SendWR{Op: verbs.OpSend, SGL: []verbs.SGE{y.sge(0, 8)}})
+			require.Equal(t, x.qp.Num(), x.wait(1)[0].QPN)
+		}
+		datagrams, err := pd.CreateQP(verbs.QPInit{Type: verbs.UD, SendCQ: x.cq, RecvCQ: x.cq, SRQ: srq, MaxSendWR: 1})
+		if poller != nil {
+			require.ErrorIs(t, err, verbs.ErrInvalid)
+			require.ErrorContains(t, err, "SRQInit.Poller")
+		} else {
+			require.NoError(t, err)
+			require.NoError(t, datagrams.Close())
+		}
+		require.NoError(t, x.qp.Close())
+		require.NoError(t, srq.Close())
+	}
+}
+
+// TestInboxIsBounded: packets for a shard that does not look are dropped when there are too many,
+// and counted.
+func TestInboxIsBounded(t *testing.T) {
 	a, _ := openPollers(t, Config{}, 1, 4096)
 	s := &shard{device: a.dev, endpoints: a.dev.main.endpoints}
 	data := []byte{1, 2, 3}
-	for range maxStrays + 5 {
-		s.take(stray{datagram: link.Datagram{Data: data}})
+	for range maxInboxPackets + 5 {
+		s.takePacket(handedOver{datagram: link.Datagram{Data: data}})
 	}
-	assert.Len(t, s.strays.list, maxStrays)
-	assert.EqualValues(t, maxStrays+5, s.strays.passed)
-	assert.EqualValues(t, 5, s.strays.dropped)
+	assert.Len(t, s.inbox.items, maxInboxPackets)
+	assert.EqualValues(t, maxInboxPackets+5, s.inbox.total)
+	assert.EqualValues(t, 5, s.inbox.dropped)
 	e := a.dev.main.endpoints[0]
-	e.shard.take(stray{datagram: link.Datagram{Data: make([]byte, maxStrayBytes+1)}})
-	assert.EqualValues(t, 1, e.shard.strays.dropped, "too long")
+	e.shard.takePacket(handedOver{datagram: link.Datagram{Data: make([]byte, maxInboxBytes+1)}})
+	assert.EqualValues(t, 1, e.shard.inbox.dropped, "too long")
 	data[0] = 9
-	assert.EqualValues(t, 1, s.strays.list[0].datagram.Data[0], "the socket uses its memory again")
+	assert.EqualValues(t, 1, s.inbox.items[0].datagram.Data[0], "the socket uses its memory again")
 }
 
 // TestPeerGoneForAllShards: that nobody listens any more is reported to one of the sockets of an

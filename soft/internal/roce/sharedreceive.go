@@ -2,7 +2,6 @@ package roce
 
 import (
 	"fmt"
-	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -10,7 +9,7 @@ import (
 
 type sharedReceiveQueue struct {
 	pd     *protectionDomain
-	shard  atomic.Pointer[shard]
+	shard  *shard
 	queue  *transport.RecvQueue
 	refs   int
 	closed bool
@@ -31,16 +30,17 @@ func (p *protectionDomain) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
 	if err := p.checkOpen(op); err != nil {
 		return nil, err
 	}
-	s := &sharedReceiveQueue{pd: p, queue: transport.NewRecvQueue(d.memory, p.id, init.MaxWR, init.MaxSGE)}
+	s := &sharedReceiveQueue{pd: p, shard: d.shardOf(init.Poller), queue: transport.NewRecvQueue(d.memory, p.id, init.MaxWR, init.MaxSGE)}
 	s.queue.Share(func() { d.report(verbs.Event{Type: verbs.EventSRQLimitReached, SRQ: s}) })
-	s.shard.Store(d.main)
-	d.receives[s] = struct{}{}
 	p.refs++
 	return s, nil
 }
 
 // lock takes the lock of the queue's shard, which the caller unlocks.
-func (s *sharedReceiveQueue) lock() *shard { return lockShard(&s.shard) }
+func (s *sharedReceiveQueue) lock() *shard {
+	s.shard.mu.Lock()
+	return s.shard
+}
 
 func (s *sharedReceiveQueue) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	defer s.lock().mu.Unlock()
@@ -73,7 +73,6 @@ func (s *sharedReceiveQueue) Close() error {
 		return fmt.Errorf("close shared receive queue: %d queue pairs use it: %w", s.refs, verbs.ErrInUse)
 	}
 	s.closed = true
-	delete(d.receives, s)
 	s.pd.refs--
 	return nil
 }

@@ -1,16 +1,152 @@
 package roce
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/hostaddr"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/congestion"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/ipheader"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// transmitPackets has a queue pair send to out, and to sockets in the end.
-func (s *shard) transmitPackets(t *transport.QP, out transport.Output, now time.Duration, a allowance) (left allowance, more bool) {
+// maxFlowLabel is the greatest that an IPv6 header can have.
+const maxFlowLabel = 1<<20 - 1
+
+// udpOutput sends packets from an endpoint to a UDP address. It implements
+// transport.Output. The endpoint's socket collects them until it is flushed.
+type udpOutput struct {
+	endpoint *endpoint
+	peer     netip.AddrPort
+	header   link.Header
+	data     link.Header // of packets with a payload
+	flow     wire.Flow
+	// multicast: the peer is a group.
+	multicast bool
+}
+
+// outputTo finds the way to a peer.
+func (d *Device) outputTo(a verbs.AddressAttr) (udpOutput, error) {
+	if err := d.checkPeer(a.DGID.Addr()); err != nil {
+		return udpOutput{}, fmt.Errorf("DGID %w", err)
+	}
+	return d.output(a)
+}
+
+// checkPeer refuses addresses that are not those of one host.
+func (d *Device) checkPeer(addr netip.Addr) error {
+	misfit := hostaddr.Misfit(addr)
+	if misfit == "" && slices.Contains(d.cfg.Broadcasts, addr.Unmap()) {
+		misfit = "the broadcast address of a network of this host"
+	}
+	if misfit != "" {
+		return fmt.Errorf("%v is no peer's address, but %s: %w", addr, misfit, verbs.ErrInvalid)
+	}
+	return nil
+}
+
+// outputToGroup finds the way to a multicast group.
+func (d *Device) outputToGroup(a verbs.AddressAttr) (udpOutput, error) {
+	if a.UDPPort != 0 && a.UDPPort != wire.UDPPort {
+		return udpOutput{}, fmt.Errorf("UDPPort is %d: packets to multicast groups go to %d: %w", a.UDPPort, wire.UDPPort, verbs.ErrInvalid)
+	}
+	hops := a.HopLimit
+	out, err := d.output(a)
+	out.multicast, out.header.HopLimit, out.data.HopLimit = true, hops, hops
+	return out, err
+}
+
+func (d *Device) output(a verbs.AddressAttr) (udpOutput, error) {
+	if a.SGIDIndex < 0 || a.SGIDIndex >= len(d.endpoints) {
+		return udpOutput{}, fmt.Errorf("SGIDIndex is %d, the GID table of device %s has the indices 0 to %d: %w", a.SGIDIndex, d.cfg.Name, len(d.endpoints)-1, verbs.ErrInvalid)
+	}
+	e := d.endpoints[a.SGIDIndex]
+	addr := a.DGID.Addr()
+	local := e.socket.Addr().Addr()
+	if addr.Is4() != local.Is4() {
+		return udpOutput{}, fmt.Errorf("DGID %v cannot be reached from the GID at index %d, %v: choose an index whose GID is of the peer's family: %w", addr, a.SGIDIndex, local, verbs.ErrInvalid)
+	}
+	if a.FlowLabel > maxFlowLabel {
+		return udpOutput{}, fmt.Errorf("FlowLabel is %#x, it has 20 bits: %w", a.FlowLabel, verbs.ErrInvalid)
+	}
+	port := a.UDPPort
+	if port == 0 {
+		port = wire.UDPPort
+	}
+	peer := netip.AddrPortFrom(addr, port)
+	header := link.Header{TrafficClass: a.TrafficClass, HopLimit: a.HopLimit, FlowLabel: a.FlowLabel}
+	if addr.Is4() {
+		header.FlowLabel = 0
+	}
+	if header.HopLimit == ipheader.DefaultHopLimit {
+		header.HopLimit = 0
+	}
+	return udpOutput{endpoint: e, peer: peer, header: header, data: header, flow: wire.NewFlow(e.socket.Source(), peer)}, nil
+}
+
+// Send implements transport.Output. It copies the payload: memory may change meanwhile, and the
+// checksum must be that of the bytes that leave.
+func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) bool {
+	s, d, sh := o.endpoint.socket, o.endpoint.device, o.endpoint.shard
+	headers := p.Opcode.HeaderLen()
+	tail := int(p.Pad) + wire.ICRCLen
+	size := headers + n + tail
+	header := o.header
+	if p.Opcode.HasPayload() {
+		header = o.data
+	}
+	header.Receiver = uint8(p.DestQP & shardBits)
+	b, segment := s.Packet(o.peer, header, size)
+	if b == nil {
+		return true
+	}
+	p.PutHeaders(b)
+	at := headers
+	for _, piece := range pieces {
+		if dma.Copy(b[at:at+len(piece)], piece) != dma.NoFault {
+			s.Discard(size)
+			return false
+		}
+		at += len(piece)
+	}
+	clear(b[at:])
+	crc := o.flow.ICRCStart(uint16(segment), size, b[:headers])
+	crc = wire.ICRCUpdate(crc, b[headers:size-wire.ICRCLen])
+	wire.PutICRC(b[size-wire.ICRCLen:], wire.ICRCFinish(crc))
+	if d.capture != nil {
+		d.capture.Packet(s.Source(), o.peer, header, uint16(segment), d.now(), b)
+	}
+	sh.counters.SentPackets++
+	if o.multicast {
+		d.multicast.sent++
+	}
+	return true
+}
+
+// flush sends the packets that the socket has collected, and returns the first error.
+func (e *endpoint) flush() error {
+	dropped, err := e.socket.Flush()
+	if dropped > 0 || err != nil {
+		e.noteDropped(dropped, err)
+	}
+	return err
+}
+
+func (e *endpoint) noteDropped(n int, err error) {
+	e.shard.drops.send += uint64(n)
+	if err != nil {
+		e.device.log.Debug().Err(err).Int("dropped", n).Msg("send")
+	}
+}
+
+// sendPackets lets a queue pair send packets to out, which end at sockets.
+func (s *shard) sendPackets(t *transport.QP, out transport.Output, now time.Duration, a allowance) (left allowance, more bool) {
 	before := s.counters.SentPackets
 	more = t.Transmit(out, now, sendBudget)
 	sent := int(s.counters.SentPackets - before)
@@ -19,98 +155,55 @@ func (s *shard) transmitPackets(t *transport.QP, out transport.Output, now time.
 	return a, more
 }
 
-// udpPath is the path of a connection: from an endpoint to the peer's address,
-// and back.
-type udpPath struct {
-	udpOutput
-	// source is where packets come from, once it is held; before, where the last one did.
-	source   netip.AddrPort
-	arriving wire.Flow // from there
-	held     bool
-	learned  bool // it is held since a packet has come from there, and nobody has named it
-	// behind is how many packets of repetitions a port is learned from, too.
-	behind int32
-}
-
-// newUDPPath makes the path to a peer that sends from a port. 0: from one that it has chosen
-// and nobody has named.
-func newUDPPath(out udpOutput, sourcePort uint16) udpPath {
-	p := udpPath{udpOutput: out}
-	if sourcePort != 0 {
-		p.takeSource(netip.AddrPortFrom(out.peer.Addr(), sourcePort))
-		p.held = true
-	}
-	return p
-}
-
-func (p *udpPath) takeSource(source netip.AddrPort) {
-	p.source, p.arriving = source, wire.NewFlow(source, p.endpoint.socket.Addr())
-}
+// udpPath is the path of a connection: from an endpoint to the peer's address.
+type udpPath struct{ udpOutput }
 
 func (p *udpPath) attach(t *transport.QP) {
 	t.SetWindow(p.endpoint.window)
 	p.controlCongestion(t)
 	p.endpoint.users++
 	p.endpoint.receivers++
-	p.endpoint.filter.admit(p.admitted())
 }
 
 func (p *udpPath) detach() {
 	p.endControl()
 	p.endpoint.users--
 	p.endpoint.receivers--
-	p.endpoint.filter.withdraw(p.admitted())
 }
 
-// admitted is where packets may come from as long as the path is in use: one port, or any of the
-// address where nobody has named it, since a port that was learned can be learned again.
-func (p *udpPath) admitted() netip.AddrPort {
-	if p.held && !p.learned {
-		return p.source
+// controlled reports whether congestion control governs what goes by the path.
+func (p *udpPath) controlled() bool { return p.endpoint.device.cfg.CongestionControl }
+
+// controlCongestion lets packets with a payload say that they may be marked, unless the program set
+// those bits, and those that arrive show whether they were.
+func (p *udpPath) controlCongestion(t *transport.QP) {
+	t.SetCongestionControl(p.controlled())
+	if p.controlled() {
+		p.data.TrafficClass = congestion.Capable(p.data.TrafficClass)
+		p.endpoint.wantHeaders()
 	}
-	return netip.AddrPortFrom(p.peer.Addr(), 0)
 }
 
-func (p *udpPath) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
-	return p.endpoint.shard.transmitPackets(t, p, now, a)
-}
-
-// flowFrom takes packets from the peer's address, and from its port once that is known. A
-// peer chooses its port for the packets of a queue pair (annex A17.4.5), and keeps it.
-func (p *udpPath) flowFrom(e *endpoint, source netip.AddrPort) *wire.Flow {
-	if source != p.source && (p.held || source.Addr() != p.peer.Addr()) || e != p.endpoint {
-		return nil
+func (p *udpPath) endControl() {
+	if p.controlled() {
+		p.endpoint.releaseHeaders()
 	}
-	if source != p.source {
-		p.takeSource(source)
-	}
-	return &p.arriving
 }
 
-// isPeer reports whether that is the peer's address.
-func (p *udpPath) isPeer(e *endpoint, addr netip.Addr) bool {
-	return e == p.endpoint && addr == p.peer.Addr()
+func (p *udpPath) send(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
+	return p.endpoint.shard.sendPackets(t, p, now, a)
 }
 
 func (p *udpPath) endsAt(e *endpoint, peer netip.AddrPort) bool {
 	return p.endpoint == e && p.peer == peer
 }
 
-// datagramPath is the path of a queue pair for datagrams. What it sends goes
-// where the address handle of each request says; packets may come from anywhere,
-// by any address of the device.
-type datagramPath struct {
-	device   *Device
-	qpn      uint32         // while it is attached
-	endpoint *endpoint      // that the last packet came to
-	source   netip.AddrPort // that it came from
-	arriving wire.Flow      // from there
-}
+// datagramPath is the path of a queue pair for datagrams. What it sends goes where the address
+// handle of each request says; packets come by any address of the device.
+type datagramPath struct{ device *Device }
 
-func (p *datagramPath) attach(t *transport.QP) {
-	p.qpn = t.Num()
+func (p *datagramPath) attach(*transport.QP) {
 	for _, e := range p.device.endpoints {
-		e.filter.admitAll(p.qpn)
 		e.wantHeaders()
 		e.users++
 		e.receivers++
@@ -119,22 +212,14 @@ func (p *datagramPath) attach(t *transport.QP) {
 
 func (p *datagramPath) detach() {
 	for _, e := range p.device.endpoints {
-		e.filter.withdrawAll(p.qpn)
 		e.releaseHeaders()
 		e.users--
 		e.receivers--
 	}
 }
 
-func (p *datagramPath) transmit(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
-	return p.device.main.transmitPackets(t, nil, now, a)
-}
-
-func (p *datagramPath) flowFrom(e *endpoint, source netip.AddrPort) *wire.Flow {
-	if e != p.endpoint || source != p.source {
-		p.endpoint, p.source, p.arriving = e, source, wire.NewFlow(source, e.socket.Addr())
-	}
-	return &p.arriving
+func (p *datagramPath) send(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
+	return p.device.main.sendPackets(t, nil, now, a)
 }
 
 func (p *datagramPath) endsAt(*endpoint, netip.AddrPort) bool { return false }

@@ -63,7 +63,7 @@ func (s *shard) probeUnreachable(now time.Duration) {
 	}
 	u.notUntil = now + unreachableInterval
 	for _, q := range s.device.queuePairs {
-		if q.shard.Load() != s || q.path == nil || q.init.Type != verbs.RC {
+		if q.shard != s || q.path == nil || q.init.Type != verbs.RC {
 			continue
 		}
 		for _, peer := range u.peers[:u.n] {
@@ -76,7 +76,7 @@ func (s *shard) probeUnreachable(now time.Duration) {
 	}
 	if services := s.device.services; s == s.device.main && services != nil {
 		for _, peer := range u.peers[:u.n] {
-			services.peerUnreachable(peer, now)
+			services.PeerUnreachable(peer.endpoint.index, peer.addr, now)
 		}
 	}
 	clear(u.peers[:u.n])

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/ipheader"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -146,7 +148,7 @@ func TestDatagrams(t *testing.T) {
 				assert.Equal(t, []verbs.WC{{ID: 2, Opcode: verbs.WCSend, Bytes: uint32(n), QPN: x.qp.Num()}}, x.wait(1))
 				assert.Equal(t, []verbs.WC{{
 					ID: 1, Opcode: verbs.WCRecv, Bytes: uint32(verbs.GRHLen + n), HasImm: true, Imm: 9,
-					QPN: y.qp.Num(), SrcQPN: x.qp.Num(), HasGRH: true, SrcUDPPort: replyPort(source.UDPPort),
+					QPN: y.qp.Num(), SrcQPN: x.qp.Num(), HasGRH: true, SrcUDPPort: admission.ReplyPort(source.UDPPort),
 				}}, y.wait(1))
 				assert.True(t, bytes.Equal(x.mem[:n], y.mem[verbs.GRHLen:verbs.GRHLen+n]))
 				checkGRH(t, y.mem[:verbs.GRHLen], source.GID.Addr(), target.GID.Addr(), 8+wire.UDSendOnlyImm.HeaderLen()+(n+3)/4*4+wire.ICRCLen)
@@ -194,7 +196,7 @@ func checkGRH(t *testing.T, grh []byte, source, target netip.Addr, n int) {
 	assert.Equal(t, byte(17), ip[9])
 	assert.Equal(t, source.AsSlice(), ip[12:16])
 	assert.Equal(t, target.AsSlice(), ip[16:20])
-	assert.Equal(t, uint16(0xffff), fold(sum(ip, 0)), "header checksum")
+	assert.Equal(t, uint16(0xffff), ipheader.Fold(ipheader.Sum(ip, 0)), "header checksum")
 }
 
 // A datagram queue pair takes packets at every address of its device and from any

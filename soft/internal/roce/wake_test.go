@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -78,7 +79,7 @@ func TestRestOfABurst(t *testing.T) {
 		return x.dev.main.deadline == 0 && x.dev.main.ready.empty()
 	}, 5*time.Minute, time.Millisecond)
 
-	require.NoError(t, y.dev.SetFaults(Faults{Loss: 1}))
+	require.NoError(t, y.dev.SetFaults(faults.Faults{Loss: 1}))
 	wake := make(chan struct{}, 1)
 	x.cq.OnCompletion(func() { wake <- struct{}{} })
 	armed, err := x.cq.Arm(false)

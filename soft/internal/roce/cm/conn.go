@@ -192,8 +192,8 @@ func (c *Conn) wait(at time.Duration) {
 	c.manager.timers.set(&c.timer, at)
 }
 
-// transmit sends the message that is waited for an answer to.
-func (c *Conn) transmit(now time.Duration) {
+// send sends the message that is waited for an answer to.
+func (c *Conn) send(now time.Duration) {
 	c.manager.put(c.path, c.message)
 	at := now + c.repetition.wait
 	if c.state == StateREQSent {
@@ -206,7 +206,7 @@ func (c *Conn) transmit(now time.Duration) {
 func (c *Conn) startRetransmission(s State, now time.Duration) {
 	c.state = s
 	c.repetition.start(c.manager, c.remote, c.maxCMRetries, now)
-	c.transmit(now)
+	c.send(now)
 }
 
 // answered notes that the peer has answered the message.
@@ -247,7 +247,7 @@ func (c *Conn) expire(now time.Duration) {
 		return
 	}
 	c.manager.counters.Retransmitted++
-	c.transmit(now)
+	c.send(now)
 }
 
 // awaitCaller enters a state in which the caller has to answer, and has the peer told

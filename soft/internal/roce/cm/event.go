@@ -106,7 +106,7 @@ type Event struct {
 	QPN, QKey uint32
 }
 
-// post has an event wait for NextEvent.
+// post queues an event for NextEvent.
 func (m *Manager) post(e Event) { m.events.Push(e) }
 
 // NextEvent takes the oldest event; false: there is none.

@@ -79,11 +79,11 @@ func (m *Manager) Resolve(p ResolveParams, now time.Duration) (*Resolution, erro
 		PrivateData: append(private[:], p.PrivateData...),
 	}).Encode(r.message) // everything has been checked
 	m.resolutions[r.requestID] = r
-	r.transmit(now)
+	r.send(now)
 	return r, nil
 }
 
-func (r *Resolution) transmit(now time.Duration) {
+func (r *Resolution) send(now time.Duration) {
 	r.manager.put(r.path, r.message)
 	at := now + r.repetition.wait + r.manager.jitter(r.repetition.wait)
 	if r.deadline != 0 {
@@ -100,7 +100,7 @@ func (r *Resolution) expire(now time.Duration) {
 		r.end(Event{Type: EventUnreachable, Cause: CauseTimeout})
 	default:
 		r.manager.counters.Retransmitted++
-		r.transmit(now)
+		r.send(now)
 	}
 }
 

@@ -12,16 +12,15 @@ import (
 // each round trip and is halved by a loss, whatever the round trip is: on hosts that share
 // their processors, a long one says more about their schedulers than about the path.
 //
-// It is governed for a while once a packet was marked, or was lost while the round trip was
-// longer than it is on the empty path. Then the round trip is held near a target, which is
-// the higher, the smaller the window is: so the windows of those that share a queue become
-// equal.
+// The path counts as congested for a while once a packet was marked, or was lost while the round
+// trip was longer than on the empty path. Then the round trip is held near a target. The smaller
+// the window, the higher its target, so that the windows that share a queue become equal.
 //
-// It competes for a while, which is to be open and to take no single loss for congestion, where
-// yielding has no effect: with a window of at most twice the least the round trip stayed above
-// the target, without a mark or loss. Then the queue is kept up by others who do not yield, or
-// is one for a processor, and a window that yields is left with nothing. Marks, and losses in
-// a row, end that.
+// The window is in competitive mode for a while where a smaller window has no effect: with at most
+// twice the least window the round trip stayed above the target, without a mark or loss. Then
+// other senders that do not yield keep the queue up, or it is a queue for a processor, and a window
+// that yields is left with nothing. In this mode it is open, and a single loss does not count as
+// congestion. Marks, and losses in a row, end the mode.
 type Window struct {
 	packets float64
 	most    float64
@@ -33,18 +32,18 @@ type Window struct {
 	lowest   time.Duration // of the last few round trips, as counted
 	counted  int
 	clean    int // round trips in a row that were no longer than the target
-	// ineffective is how many trends in a row yielding has not changed.
+	// ineffective is how many trends in a row a smaller window has not changed.
 	ineffective int
 	limit       float64 // packets when one was last lost; zero: not known
 	underWay    int     // packets, when some were last acknowledged
-	trial       trial
+	probe       rttProbe
 
-	competeFor   time.Duration // how long it competed when it last did; zero: yielding has had its effect since
-	competeUntil time.Duration
+	competitiveFor   time.Duration // how long the last competitive mode was; zero: smaller windows have had an effect since
+	competitiveUntil time.Duration
 
 	losses     int           // in a row
 	provenAt   time.Duration // when a mark or loss last showed congestion
-	until      time.Duration // governed until then
+	until      time.Duration // congested until then
 	cutAt      time.Duration // when it was last made smaller
 	everCut    bool
 	fraction   float64 // of packets that are marked, about: the α of DCQCN
@@ -53,14 +52,14 @@ type Window struct {
 }
 
 const (
-	// openGrowth is the part by which an open window grows in a round trip, and a governed
-	// one after cleanTrips.
+	// openGrowth is the part by which an open window grows in a round trip, and one of a
+	// congested path after cleanTrips.
 	openGrowth = 1.0 / 4
 	cleanTrips = 5
 	// nearLimit and beyondLimit are the parts of the window in which a packet was last lost
 	// between which it grows by growth alone.
 	nearLimit, beyondLimit = 0.6, 1.25
-	// growth is how many packets a governed window grows by in a round trip.
+	// growth is how many packets the window of a congested path grows by in a round trip.
 	growth = 1.0 / 4
 	// leastOpen is the least window of a path without congestion.
 	leastOpen = 4
@@ -83,15 +82,15 @@ const (
 	// was long too.
 	spike = 2
 
-	// memory is how long a window stays governed after a mark or loss; longMemory is the
-	// same as long as the round trip shows a queue that never empties.
+	// memory is how long a path counts as congested after a mark or loss; longMemory is the
+	// same while the round trip shows a queue that never empties.
 	memory     = 2 * time.Second
 	longMemory = 30 * time.Second
 	trend      = 8 // round trips
-	// ineffectiveTrends is how many trends show that yielding has no effect. A window then competes
-	// for leastCompeting, and twice as long each time, up to longMemory.
+	// ineffectiveTrends is how many trends show that smaller windows have no effect. Competitive mode
+	// then lasts for leastCompetitive, and twice as long each time, up to longMemory.
 	ineffectiveTrends = 4
-	leastCompeting    = 2 * time.Second
+	leastCompetitive  = 2 * time.Second
 
 	// weight is the g of DCQCN.
 	weight = 1.0 / 16
@@ -110,7 +109,7 @@ func (w *Window) Start(packets, most int) {
 }
 
 // Governed reports whether the path is known to be congested.
-func (w *Window) Governed(now time.Duration) bool { return now < w.until }
+func (w *Window) Congested(now time.Duration) bool { return now < w.until }
 
 // Packets is how many packets may be under way, at least one.
 func (w *Window) Packets(now time.Duration) int {
@@ -123,7 +122,7 @@ func (w *Window) Packets(now time.Duration) int {
 
 // Interval is the time from one packet to the next. Zero: they may leave together.
 func (w *Window) Interval(now time.Duration) time.Duration {
-	if !w.Governed(now) {
+	if !w.Congested(now) {
 		return 0
 	}
 	i := time.Duration(float64(w.roundTrip()) / w.packets)
@@ -143,7 +142,7 @@ func (w *Window) roundTrip() time.Duration {
 // queued reports whether a round trip is so long that there is a queue.
 func (w *Window) queued(t time.Duration) bool { return t > w.base+min(settled, w.base) }
 
-// target is the round trip that a governed window is held at.
+// target is the round trip that the window of a congested path is held at.
 func (w *Window) target() time.Duration {
 	return w.base + targetQueue + time.Duration(float64(targetShare)/math.Sqrt(max(w.packets, leastShare)))
 }
@@ -162,23 +161,23 @@ func (w *Window) RoundTrip(t, now time.Duration) {
 	if w.counted == 0 || t < w.lowest {
 		w.lowest = t
 	}
-	switch w.trial.left {
+	switch w.probe.left {
 	case 0:
 	case 1:
-		w.end()
+		w.endProbe()
 	default:
-		w.trial.left--
+		w.probe.left--
 		return
 	}
 	if w.counted++; w.counted == trend {
 		w.counted = 0
-		if w.Governed(now) && w.queued(w.lowest) && now < w.provenAt+longMemory {
+		if w.Congested(now) && w.queued(w.lowest) && now < w.provenAt+longMemory {
 			w.until = max(w.until, now+memory)
 		}
-		w.considerCompeting(now)
-		w.consider(now)
+		w.considerCompetitive(now)
+		w.considerProbe(now)
 	}
-	if !w.Governed(now) || w.trial.left > 0 {
+	if !w.Congested(now) || w.probe.left > 0 {
 		return
 	}
 	target := w.target()
@@ -188,7 +187,7 @@ func (w *Window) RoundTrip(t, now time.Duration) {
 	over := t - target
 	if over <= 0 {
 		if w.clean++; w.clean == cleanTrips {
-			w.competeFor = 0
+			w.competitiveFor = 0
 		}
 		return
 	}
@@ -198,10 +197,10 @@ func (w *Window) RoundTrip(t, now time.Duration) {
 	}
 }
 
-// considerCompeting has a governed window compete if the last trends show that yielding has no
+// considerCompetitive begins competitive mode if the last trends show that a smaller window has no
 // effect.
-func (w *Window) considerCompeting(now time.Duration) {
-	if !w.Governed(now) || w.packets > 2*w.least() || w.lowest <= w.target() {
+func (w *Window) considerCompetitive(now time.Duration) {
+	if !w.Congested(now) || w.packets > 2*w.least() || w.lowest <= w.target() {
 		w.ineffective = 0
 		return
 	}
@@ -209,18 +208,18 @@ func (w *Window) considerCompeting(now time.Duration) {
 		return
 	}
 	w.ineffective, w.until = 0, now
-	w.competeFor = min(max(2*w.competeFor, leastCompeting), longMemory)
-	w.competeUntil = now + w.competeFor
+	w.competitiveFor = min(max(2*w.competitiveFor, leastCompetitive), longMemory)
+	w.competitiveUntil = now + w.competitiveFor
 	w.packets = max(w.packets, min(leastOpen, w.most))
 }
 
-// Acknowledged has the window grow, as packets of those under way have arrived.
+// Acknowledged lets the window grow: packets of those under way have arrived.
 func (w *Window) Acknowledged(packets, underWay int, now time.Duration) {
 	w.underWay = underWay
 	switch {
-	case packets <= 0, w.trial.left > 0:
+	case packets <= 0, w.probe.left > 0:
 		return
-	case !w.Governed(now):
+	case !w.Congested(now):
 		w.packets += math.Floor(max(float64(packets)*openGrowth, 1))
 	case float64(2*underWay) < w.packets, w.last > w.target():
 		return // it is not this window that bounds them, or there are too many already
@@ -236,7 +235,7 @@ func (w *Window) Acknowledged(packets, underWay int, now time.Duration) {
 // TimedOut notes that no answer has come in time. That may be the doing of a host that is
 // busy: it shows no congestion.
 func (w *Window) TimedOut(now time.Duration) {
-	if w.Governed(now) {
+	if w.Congested(now) {
 		w.Lost(now)
 	} else if w.mayCut(now) {
 		w.cut(0.5, min(w.packets, leastOpen), now)
@@ -250,16 +249,16 @@ func (w *Window) Lost(now time.Duration) {
 	if !w.mayCut(now) {
 		return
 	}
-	w.end()
+	w.endProbe()
 	if !w.everCut || now > w.cutAt+3*w.roundTrip() {
 		w.losses = 0
 	}
 	w.losses++
 	least := min(w.packets, leastOpen)
 	if w.losses >= insistence {
-		w.competeFor, w.competeUntil = 0, 0
+		w.competitiveFor, w.competitiveUntil = 0, 0
 	}
-	if now >= w.competeUntil && (!w.measured || w.queued(w.last) || w.losses >= insistence) {
+	if now >= w.competitiveUntil && (!w.measured || w.queued(w.last) || w.losses >= insistence) {
 		w.prove(now)
 		least = w.least()
 	}
@@ -270,11 +269,11 @@ func (w *Window) Lost(now time.Duration) {
 // Marked notes a congestion notification. It reports whether it made the window smaller:
 // those of one round trip count once.
 func (w *Window) Marked(now time.Duration) bool {
-	w.ineffective, w.competeUntil = 0, 0
+	w.ineffective, w.competitiveUntil = 0, 0
 	if !w.mayCut(now) {
 		return false
 	}
-	w.end()
+	w.endProbe()
 	if !w.notified {
 		w.notified, w.fraction = true, 1
 	} else {
@@ -289,13 +288,13 @@ func (w *Window) Marked(now time.Duration) bool {
 	return true
 }
 
-// prove has the window be governed.
+// prove notes that the path is congested.
 func (w *Window) prove(now time.Duration) {
 	w.provenAt = now
 	w.until = now + memory
 }
 
-// least is the window that has a packet leave every maxInterval, or one packet where the
+// least is the window at which a packet leaves every maxInterval, or one packet where the
 // round trip is longer.
 func (w *Window) least() float64 {
 	return min(float64(w.roundTrip())/float64(maxInterval), 1)

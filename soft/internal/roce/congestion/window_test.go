@@ -47,7 +47,7 @@ func TestOpenWindow(t *testing.T) {
 		w.Lost(now)
 	}
 	assert.Equal(t, leastOpen, w.Packets(now))
-	assert.False(t, w.Governed(now))
+	assert.False(t, w.Congested(now))
 	assert.Zero(t, w.Interval(now))
 }
 
@@ -58,21 +58,21 @@ func TestLossesOfCongestion(t *testing.T) {
 	w.RoundTrip(base, now)
 	w.RoundTrip(3*base, now)
 	w.Lost(now)
-	assert.True(t, w.Governed(now))
-	assert.False(t, w.Governed(now+memory))
+	assert.True(t, w.Congested(now))
+	assert.False(t, w.Congested(now+memory))
 
 	w = open(64, 256)
 	w.RoundTrip(base, now)
 	for i := range insistence {
-		assert.False(t, w.Governed(now), "%d losses", i)
+		assert.False(t, w.Congested(now), "%d losses", i)
 		now += 2 * base
 		w.Lost(now)
 	}
-	assert.True(t, w.Governed(now))
+	assert.True(t, w.Congested(now))
 
 	w = open(64, 256)
 	w.Lost(now)
-	assert.True(t, w.Governed(now), "nothing has come through yet")
+	assert.True(t, w.Congested(now), "nothing has come through yet")
 }
 
 // What may be a busy host's doing governs no window.
@@ -86,7 +86,7 @@ func TestTimeOuts(t *testing.T) {
 		w.TimedOut(now)
 	}
 	assert.Equal(t, leastOpen, w.Packets(now))
-	assert.False(t, w.Governed(now))
+	assert.False(t, w.Congested(now))
 	now += 10 * high
 	require.True(t, w.Marked(now))
 	now += 10 * high
@@ -95,15 +95,15 @@ func TestTimeOuts(t *testing.T) {
 	assert.Less(t, w.packets, before)
 }
 
-// A governed window follows the round trip.
-func TestGovernedWindow(t *testing.T) {
+// The window of a congested path follows the round trip.
+func TestWindowOfACongestedPath(t *testing.T) {
 	now := time.Second
 	w := open(64, 256)
 	w.RoundTrip(base, now)
 	require.True(t, w.Marked(now))
 	assert.Equal(t, 32, w.Packets(now), "the first mark halves it")
 	require.False(t, w.Marked(now), "once in a round trip")
-	w.trial.notYet = never
+	w.probe.notYet = never
 
 	now += time.Millisecond
 	w.RoundTrip(base, now)
@@ -134,8 +134,8 @@ func TestGovernedWindow(t *testing.T) {
 	assert.Greater(t, w.packets, 0.9*before, "just above the target")
 }
 
-// A governed window that has never seen the empty path looks for it now and then.
-func TestGovernedTrials(t *testing.T) {
+// The window of a congested path that has never seen the empty path looks for it now and then.
+func TestRoundTripProbes(t *testing.T) {
 	now := time.Second
 	w := open(64, 256)
 	queue := func() time.Duration { return base + time.Duration(w.Packets(now))*10*time.Microsecond }
@@ -180,14 +180,14 @@ func TestRareMarks(t *testing.T) {
 	assert.Greater(t, cut(100*base), 0.9)
 }
 
-// A queue that never empties keeps a window governed, but not for ever.
+// A queue that never empties keeps a path congested, but not for ever.
 func TestStandingQueue(t *testing.T) {
 	w := open(64, 256)
 	now := time.Second
 	w.RoundTrip(base, now)
 	w.Marked(now)
 	start := now
-	for w.Governed(now) {
+	for w.Congested(now) {
 		now += time.Millisecond
 		w.RoundTrip(base+targetQueue, now)
 		require.Less(t, now-start, longMemory+2*memory)
@@ -197,13 +197,13 @@ func TestStandingQueue(t *testing.T) {
 	w = open(64, 256)
 	w.RoundTrip(base, now)
 	w.Marked(now)
-	for start = now; w.Governed(now); now += time.Millisecond {
+	for start = now; w.Congested(now); now += time.Millisecond {
 		w.RoundTrip(base+time.Microsecond, now)
 	}
 	assert.InDelta(t, memory.Seconds(), (now - start).Seconds(), 0.1)
 }
 
-// A window that yields without effect competes for a while, in which few losses govern it, and
+// A window that yields without effect is in competitive mode for a while, in which few losses count, and
 // for longer each time.
 func TestYieldingWithoutEffect(t *testing.T) {
 	w := open(64, 256)
@@ -215,11 +215,11 @@ func TestYieldingWithoutEffect(t *testing.T) {
 			w.Acknowledged(w.Packets(now), w.Packets(now), now)
 		}
 	}
-	compete := func() {
+	competitive := func() {
 		w.Lost(now)
-		require.True(t, w.Governed(now))
+		require.True(t, w.Congested(now))
 		trips := 0
-		for ; w.Governed(now); trips++ {
+		for ; w.Congested(now); trips++ {
 			pass(1, high)
 			require.Less(t, trips, 100)
 		}
@@ -228,42 +228,42 @@ func TestYieldingWithoutEffect(t *testing.T) {
 	}
 	w.RoundTrip(base, now)
 	w.RoundTrip(high, now)
-	for _, time := range []time.Duration{leastCompeting, 2 * leastCompeting, 4 * leastCompeting} {
-		compete()
+	for _, time := range []time.Duration{leastCompetitive, 2 * leastCompetitive, 4 * leastCompetitive} {
+		competitive()
 		for end := now + time - 20*high; now < end; {
 			pass(5, high)
 			w.Lost(now)
-			require.False(t, w.Governed(now))
+			require.False(t, w.Congested(now))
 		}
 		pass(20, high)
 	}
 
-	compete()
+	competitive()
 	for n := range insistence {
-		assert.False(t, w.Governed(now), "%d losses in a row", n)
+		assert.False(t, w.Congested(now), "%d losses in a row", n)
 		pass(2, high)
 		w.Lost(now)
 	}
-	assert.True(t, w.Governed(now))
-	assert.Zero(t, w.competeFor)
+	assert.True(t, w.Congested(now))
+	assert.Zero(t, w.competitiveFor)
 
 	for range 20 * trend {
 		if pass(1, high); w.ineffective == ineffectiveTrends-1 {
 			w.Lost(now)
 		}
-		require.True(t, w.Governed(now), "its own packets are lost too")
+		require.True(t, w.Congested(now), "its own packets are lost too")
 	}
 	pass(1, high)
-	compete()
+	competitive()
 	w.Marked(now)
-	require.True(t, w.Governed(now), "a mark says that it is the network")
+	require.True(t, w.Congested(now), "a mark says that it is the network")
 	for range 20 {
 		pass(1, high)
 		w.Lost(now)
 	}
 	assert.Less(t, w.packets, 2.0, "and losses count again")
 	pass(2*trend, base)
-	assert.Zero(t, w.competeFor, "yielding has had its effect")
+	assert.Zero(t, w.competitiveFor, "yielding has had its effect")
 }
 
 // Whatever the signals are, something may leave, at intervals that are bounded, and a window

@@ -94,18 +94,18 @@ func TestRestrict(t *testing.T) {
 				name := map[*Socket]string{peer: "peer ", stranger: "stranger "}[from]
 				putAlone(t, from, s, toQP(1, name+"1"))
 				putAlone(t, from, s, toQP(0x77, name+"77"))
-				putAlone(t, from, s, append([]byte{0xc5}, toQP(0x88, name+"of c0")[1:]...))
+				putAlone(t, from, s, append([]byte{0xe5}, toQP(0x88, name+"of e0")[1:]...))
 			}
 			assert.Equal(t, want, texts(t, s, len(want)))
 			assert.Equal(t, before+uint64(6-len(want)), s.Dropped())
 		}
 		all := []netip.AddrPort{other, peer.Source(), other}
-		got(Filter{Admitted: all}, "peer 1", "peer 77", "peer of c0")
-		got(Filter{Admitted: all[1:2], Open: []uint32{5, 1}}, "peer 1", "peer 77", "peer of c0", "stranger 1")
-		got(Filter{Admitted: all, OpenService: 0xc0}, "peer 1", "peer 77", "peer of c0", "stranger of c0")
-		got(Filter{Admitted: []netip.AddrPort{netip.AddrPortFrom(peer.Addr().Addr(), 0)}}, "peer 1", "peer 77", "peer of c0", "stranger 1", "stranger 77", "stranger of c0")
+		got(Filter{Admitted: all}, "peer 1", "peer 77", "peer of e0")
+		got(Filter{Admitted: all[1:2], Open: []uint32{5, 1}}, "peer 1", "peer 77", "peer of e0", "stranger 1")
+		got(Filter{Admitted: all, OpenService: 0xe0}, "peer 1", "peer 77", "peer of e0", "stranger of e0")
+		got(Filter{Admitted: []netip.AddrPort{netip.AddrPortFrom(peer.Addr().Addr(), 0)}}, "peer 1", "peer 77", "peer of e0", "stranger 1", "stranger 77", "stranger of e0")
 		got(Filter{Open: []uint32{0x77}}, "peer 77", "stranger 77")
-		got(Filter{Admitted: all, Ignored: []netip.Addr{peer.Addr().Addr()}, IgnoredQPN: 0x77}, "peer 1", "peer of c0")
+		got(Filter{Admitted: all, Ignored: []netip.Addr{peer.Addr().Addr()}, IgnoredQPN: 0x77}, "peer 1", "peer of e0")
 	})
 }
 
@@ -113,7 +113,7 @@ func TestRestrict(t *testing.T) {
 func TestLargestFilter(t *testing.T) {
 	for _, addr := range []netip.AddrPort{loopback4, loopback6} {
 		s := listen(t, Config{Addr: addr})
-		f := Filter{Restrict: true, OpenService: 0xc0}
+		f := Filter{Restrict: true, OpenService: 0xe0}
 		for i := range MaxAdmitted {
 			a := netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})
 			if addr.Addr().Is6() {
@@ -210,7 +210,7 @@ func TestFilterProgram(t *testing.T) {
 		f := Filter{
 			IgnoredQPN: qpn.Draw(t, "ignored queue pair"), Ignored: rapid.SliceOfN(addr, 0, 2).Draw(t, "ignored"),
 			Restrict: rapid.IntRange(0, 3).Draw(t, "restrict") > 0, Open: rapid.SliceOfN(qpn, 0, 2).Draw(t, "open"),
-			OpenService: rapid.SampledFrom([]uint8{0, 0x60, 0xc0}).Draw(t, "service"), Admitted: rapid.SliceOfN(admitted, 0, 8).Draw(t, "admitted"),
+			OpenService: rapid.SampledFrom([]uint8{0, 0x60, 0xe0}).Draw(t, "service"), Admitted: rapid.SliceOfN(admitted, 0, 8).Draw(t, "admitted"),
 		}
 		program := f.program(v4)
 		for range 20 {

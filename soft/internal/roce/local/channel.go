@@ -232,6 +232,20 @@ func (c *Channel) Receive() (*Packet, error) {
 	}
 }
 
+// Owner is the owner of the packet that Receive has returned last, of a channel with itself. It is
+// known of packets with references, until Revoke is called for it.
+func (c *Channel) Owner() (owner uint32, known bool) {
+	if c.loop == nil {
+		return 0, false
+	}
+	for r := range c.out.pending.All() {
+		if word(c.out.records, c.out.at(r.at)) == c.record.head {
+			owner, known = r.owner, true // the latest: earlier ones there have been taken
+		}
+	}
+	return owner, known
+}
+
 // Release gives back the room of the packets that were taken.
 func (c *Channel) Release() {
 	if c.in.release() {

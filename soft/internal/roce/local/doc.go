@@ -1,5 +1,9 @@
 // Package local carries packets between two software devices of one machine through memory
-// that they share, without the network. It knows nothing of queue pairs.
+// that they share, without the network.
+//
+// [Peers] are the devices of this machine as one shard of a device reaches them. A queue pair has
+// a [Path] to one of them: its packets go through a channel while there is one, and else by UDP.
+// What the package needs of the device is [Host] and [Endpoint].
 //
 // Two devices are joined by a [Channel]: one piece of shared memory with a ring of records
 // for each direction, and a connection by a Unix socket, over which one wakes the other if

@@ -235,7 +235,7 @@ func bounds(pieces [][]byte) (from, to uintptr) {
 	return from, to
 }
 
-// revoke has the consumer take none of the records with references that are meant, if it has
+// revoke lets the consumer take none of the records with references that are meant, if it has
 // not taken them yet. One whose payload it is copying is waited for, so that the memory can be
 // used for something else from now on. If the copy does not end in time, revoke reports false:
 // what is copied from now on counts as lost (record.intact).

@@ -98,13 +98,13 @@ func (c *Context) begin(op wire.Opcode, qpn uint32) *wire.Packet {
 	return p
 }
 
-// transmit sends what is due, at most budget packets. It reports what is left of the
+// send sends what is due, at most budget packets. It reports what is left of the
 // budget, and whether more could leave at once.
-func (c *Context) transmit(now time.Duration, budget int) (left int, more bool) {
+func (c *Context) send(now time.Duration, budget int) (left int, more bool) {
 	if c.peer != 0 {
-		budget = c.transmitAnswers(budget)
+		budget = c.sendAnswers(budget)
 	}
-	budget = c.transmitRequests(now, budget)
+	budget = c.sendRequests(now, budget)
 	return budget, budget <= 0
 }
 

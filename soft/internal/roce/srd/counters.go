@@ -4,7 +4,7 @@ package srd
 type Counters struct {
 	Contexts    uint64 // that there are now
 	NoRoom      uint64 // peers that were not taken in, since there are too many
-	Strangers   uint64 // requests without this device's token for their sender
+	Unverified  uint64 // requests without this device's token for their sender
 	Stale       uint64 // packets with another token of their sender than the present one
 	WrongSource uint64 // packets with the right tokens, from another port than the sender's
 	Unexpected  uint64 // answers to nothing that was asked

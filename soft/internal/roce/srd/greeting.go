@@ -61,7 +61,7 @@ func (c *Context) helloTimeout() {
 	switch {
 	case c.ignored < patience || c.asked <= minRepetitions:
 		c.ask = true
-	case c.greeted: // there was a doubt, yet it answers requests
+	case c.greeted: // its token was in question, yet it answers requests
 		c.asking = false
 	default:
 		c.giveUp()

@@ -164,7 +164,7 @@ func TestPeerRestarts(t *testing.T) {
 			a.post(send(ah, next, 4))
 			require.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status)
 			require.Equal(t, []verbs.WC{{Opcode: verbs.WCRecv, HasImm: true, Imm: 4, QPN: next.num, SrcQPN: a.num}}, next.recv.take())
-			assert.NotZero(t, next.t.Counters().Strangers)
+			assert.NotZero(t, next.t.Counters().Unverified)
 		})
 	}
 }
@@ -282,7 +282,7 @@ func TestMadeUpPeers(t *testing.T) {
 	c := b.t.Counters()
 	assert.Equal(t, packets, replies)
 	assert.Zero(t, c.Contexts)
-	assert.Equal(t, uint64(packets/2), c.Strangers)
+	assert.Equal(t, uint64(packets/2), c.Unverified)
 	assert.Empty(t, b.recv.take())
 	a.post(send(a.to(b.h), b, 1))
 	assert.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status)

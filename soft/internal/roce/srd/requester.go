@@ -192,9 +192,9 @@ func (c *Context) arrived(s *slot, now time.Duration) {
 	}
 }
 
-// transmitRequests sends requests as far as the window and the budget go, and returns
+// sendRequests sends requests as far as the window and the budget go, and returns
 // what is left of the budget.
-func (c *Context) transmitRequests(now time.Duration, budget int) int {
+func (c *Context) sendRequests(now time.Duration, budget int) int {
 	if c.greeted && c.inFlight == 0 && now > c.heardAt+trustTime {
 		c.greeted = false
 	}
@@ -214,19 +214,19 @@ func (c *Context) transmitRequests(now time.Duration, budget int) int {
 	for budget > 0 && (c.underWay < c.window || c.overdue && c.lost.first != none) {
 		switch {
 		case c.overdue && c.lost.first != none:
-			c.transmitLost(now)
+			c.sendLost(now)
 			budget--
 		case c.spray.n > 0 && c.sprayDue():
-			c.transmitHeld(now)
+			c.sendHeld(now)
 			budget--
 		case c.lost.first != none:
-			c.transmitLost(now)
+			c.sendLost(now)
 			budget--
 		case c.queue.first != nil && c.span() < maxWindow:
-			c.transmitNext(now)
+			c.sendNext(now)
 			budget--
 		case c.spray.n > 0 && c.nothingFollows():
-			c.transmitHeld(now)
+			c.sendHeld(now)
 			budget--
 		default:
 			return budget
@@ -235,8 +235,8 @@ func (c *Context) transmitRequests(now time.Duration, budget int) int {
 	return budget
 }
 
-// transmitNext sends the next packet of the first message in the queue, or holds it.
-func (c *Context) transmitNext(now time.Duration) {
+// sendNext sends the next packet of the first message in the queue, or holds it.
+func (c *Context) sendNext(now time.Duration) {
 	m := c.queue.first
 	if m.length > c.mtu && opcodes[m.op] == verbs.WCSend { // the peer's MTU is smaller than this end's
 		m.fail(codeBadLength)
@@ -251,7 +251,7 @@ func (c *Context) transmitNext(now time.Duration) {
 		return
 	}
 	if m.op == verbs.OpRead {
-		c.transmitRead(m, now)
+		c.sendRead(m, now)
 		return
 	}
 	index := m.sent
@@ -278,8 +278,8 @@ func (c *Context) turn(m *message, index uint32) {
 	}
 }
 
-// transmitRead asks for several packets of a read at once.
-func (c *Context) transmitRead(m *message, now time.Duration) {
+// sendReadRequest asks for several packets of a read at once.
+func (c *Context) sendRead(m *message, now time.Duration) {
 	index := m.sent
 	n := min(int(m.packets-m.sent), wire.MaxSegments, max((c.window-c.underWay)/int(c.t.limits.cost(m.mtu)), 1), maxWindow-c.span())
 	first := c.next
@@ -312,16 +312,16 @@ func (c *Context) depart(psn uint32, s *slot, now time.Duration) {
 	}
 }
 
-// transmitLost sends the packet again that was found missing first.
-func (c *Context) transmitLost(now time.Duration) {
+// sendLost sends the packet again that was found missing first.
+func (c *Context) sendLost(now time.Duration) {
 	c.overdue = false
 	psn := c.lost.first
 	c.unlink(&c.lost, c.slot(psn))
 	c.fly(psn, now)
 }
 
-// transmitHeld sends the packet whose time has come.
-func (c *Context) transmitHeld(now time.Duration) { c.fly(c.sprayRelease(), now) }
+// sendHeld sends the packet whose time has come.
+func (c *Context) sendHeld(now time.Duration) { c.fly(c.sprayRelease(), now) }
 
 // fly sends a packet that is in no list, unless its request is not waited for any more.
 func (c *Context) fly(psn uint32, now time.Duration) {

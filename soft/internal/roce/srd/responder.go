@@ -87,7 +87,7 @@ func (c *Context) receiveRequest(p *wire.Packet) {
 	if c.refused != nil {
 		if why := c.refused[p.PSN%windowBits]; why != codeOK {
 			c.t.counters.Duplicates++
-			c.sendNak(p, why)
+			c.queueNak(p, why)
 			return
 		}
 	}
@@ -160,10 +160,10 @@ func (c *Context) refuse(p *wire.Packet, why code) {
 	case codeNotReady:
 		n.NotReady++
 	}
-	c.sendNak(p, why)
+	c.queueNak(p, why)
 }
 
-func (c *Context) sendNak(p *wire.Packet, why code) {
+func (c *Context) queueNak(p *wire.Packet, why code) {
 	if c.naks.Depth() == 0 {
 		c.naks = transport.NewRing[nak](maxNaks)
 	}
@@ -276,11 +276,11 @@ func (c *Context) receiveRead(p *wire.Packet) {
 	}
 }
 
-// transmitAnswers sends what answers the peer's requests, at most budget packets, and
+// sendAnswers sends what answers the peer's requests, at most budget packets, and
 // returns what is left of the budget.
-func (c *Context) transmitAnswers(budget int) int {
+func (c *Context) sendAnswers(budget int) int {
 	for budget > 0 && c.naks.Len() > 0 {
-		c.transmitNak(c.naks.Pop())
+		c.sendNak(c.naks.Pop())
 		budget--
 	}
 	if c.ackDue && budget > 0 {
@@ -295,7 +295,7 @@ func (c *Context) transmitAnswers(budget int) int {
 	return budget
 }
 
-func (c *Context) transmitNak(n *nak) {
+func (c *Context) sendNak(n *nak) {
 	p := c.begin(wire.SRDNak, n.qpn)
 	p.PSN, p.AETH = n.psn, n.why.aeth()
 	c.out.Send(p, nil, 0)
@@ -334,7 +334,7 @@ func (c *Context) respond(job *readJob) {
 	}
 	if why != codeOK {
 		c.t.counters.Refused++
-		c.transmitNak(&nak{psn, qpn, why})
+		c.sendNak(&nak{psn, qpn, why})
 		return
 	}
 	p := c.begin(wire.SRDReadResponse, qpn)
@@ -342,7 +342,7 @@ func (c *Context) respond(job *readJob) {
 	c.t.one[0] = data
 	if !c.out.Send(p, c.t.one[:], int(n)) {
 		c.t.counters.Refused++
-		c.transmitNak(&nak{psn, qpn, codeBadStatus})
+		c.sendNak(&nak{psn, qpn, codeBadStatus})
 	}
 }
 

@@ -202,7 +202,7 @@ func (t *Transport) admit(c *Context, from Address, port uint16, p *wire.Packet,
 	proven := c != nil && c.has(p.SRDETH.Target) || c == nil && t.issued(from, p.SRDETH.Target, epoch(now), validEpochs)
 	switch {
 	case !proven:
-		t.counters.Strangers++
+		t.counters.Unverified++
 		t.tellToken(c, from, p, now)
 		return nil
 	case c == nil && t.target(p) == nil:
@@ -296,7 +296,7 @@ func (t *Transport) Transmit(now time.Duration, budget int) int {
 	for budget > 0 && t.ready.Len() > 0 {
 		c := t.ready.Pop().Value
 		turn := min(budget, turnPackets)
-		left, more := c.transmit(now, turn)
+		left, more := c.send(now, turn)
 		budget -= turn - left
 		if more {
 			t.activate(c)

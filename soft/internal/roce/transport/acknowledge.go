@@ -22,7 +22,7 @@ func (q *QP) receiveAck(p *wire.Packet, now time.Duration) {
 		q.counters.UnexpectedResponses++
 		return
 	}
-	q.unheard = 0
+	q.unconfirmed = 0
 	if q.adapts {
 		q.responded(now)
 	}
@@ -196,7 +196,7 @@ func (q *QP) responseTo(psn uint32, now time.Duration) *sendWQE {
 		q.counters.UnexpectedResponses++
 		return nil
 	}
-	q.unheard = 0
+	q.unconfirmed = 0
 	if q.adapts {
 		q.responded(now)
 	}

@@ -295,8 +295,8 @@ func (q *QP) PeerUnreachable(now time.Duration) {
 	q.extendAdaptiveTimer(now)
 }
 
-// transmitProbe sends one packet once more that is in flight already.
-func (q *QP) transmitProbe(out Output, now time.Duration) {
+// sendProbe sends one packet once more that is in flight already.
+func (q *QP) sendProbe(out Output, now time.Duration) {
 	which := q.probe
 	q.probe = noProbe
 	if q.sendPSN == q.unaPSN {
@@ -309,7 +309,7 @@ func (q *QP) transmitProbe(out Output, now time.Duration) {
 	q.sendPSN, q.sendIdx = psn, index
 	q.unasked = q.askInterval() // so that it asks for an acknowledgement
 	q.probing = true
-	if q.transmitRequest(out, q.sq.at(index), q.mtu, now) {
+	if q.sendRequest(out, q.sq.at(index), q.mtu, now) {
 		q.sendPSN, q.sendIdx, q.readsSent, q.unasked = sendPSN, sendIdx, readsSent, unasked
 	}
 	q.probing = false

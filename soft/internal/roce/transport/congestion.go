@@ -42,7 +42,7 @@ func (q *QP) SetCongestionControl(on bool) {
 	q.control.Start(q.congestion, q.ceiling)
 }
 
-// applyWindow has the requester go by the window.
+// applyWindow sets the requester's bounds to those of the window.
 func (q *QP) applyWindow(now time.Duration) {
 	q.congestion, q.spacing = q.control.Packets(now), q.control.Interval(now)
 }
@@ -95,7 +95,7 @@ func (q *QP) space(packets int, now time.Duration) {
 	}
 }
 
-// resume has what waits for time go on.
+// resume lets what waits for time go on.
 func (q *QP) resume(now time.Duration) {
 	if q.requestsAt != 0 && now >= q.requestsAt {
 		q.requestsAt = 0
@@ -122,8 +122,8 @@ func (q *QP) Marked(p *wire.Packet, now time.Duration) {
 	}
 }
 
-// transmitNotification sends a congestion notification packet.
-func (q *QP) transmitNotification(out Output, now time.Duration) {
+// sendNotification sends a congestion notification packet.
+func (q *QP) sendNotification(out Output, now time.Duration) {
 	q.notify, q.everSent, q.notifiedAt = false, true, now
 	p := &q.packet
 	*p = wire.Packet{Opcode: wire.CNP, PKey: defaultPKey, DestQP: q.attr.DestQPN, BECN: true, MigReq: true}

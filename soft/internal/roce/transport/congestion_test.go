@@ -266,7 +266,7 @@ func TestUnreliableConnectionObeys(t *testing.T) {
 	assert.GreaterOrEqual(t, send(20*time.Millisecond), free*9/10, "it has recovered")
 }
 
-// A path that stops being shared, as shared memory is not, stops being governed.
+// A path that stops being shared, as shared memory is not, no longer counts as congested.
 func TestControlEndsWithThePath(t *testing.T) {
 	t.Parallel()
 	b := newBottleneck(t, gigabit)

@@ -65,7 +65,7 @@ func TestOldReadsThatWereNotExecuted(t *testing.T) {
 	}
 }
 
-// A peer that asks for gigabytes and is silent is sent no more than maxUnheard bytes, and a
+// A peer that asks for gigabytes and is silent is sent no more than maxUnconfirmed bytes, and a
 // peer that asks again for the rest gets it.
 func TestReadsOfASilentPeer(t *testing.T) {
 	t.Parallel()
@@ -85,15 +85,15 @@ func TestReadsOfASilentPeer(t *testing.T) {
 	var out counting
 	for r.server.qp.Transmit(&out, r.now, 1000) {
 	}
-	require.EqualValues(t, maxUnheard, out.bytes)
+	require.EqualValues(t, maxUnconfirmed, out.bytes)
 	require.EqualValues(t, reads-1, r.server.counters.ReadsAbandoned)
 	require.Zero(t, r.server.qp.responses.Len())
 
 	out = counting{}
-	ask(1, (maxUnheard-length)/4096)
+	ask(1, (maxUnconfirmed-length)/4096)
 	for r.server.qp.Transmit(&out, r.now, 1000) {
 	}
-	require.EqualValues(t, 2*length-maxUnheard, out.bytes, "the rest of the second read")
+	require.EqualValues(t, 2*length-maxUnconfirmed, out.bytes, "the rest of the second read")
 }
 
 // counting counts the bytes of packets, which nobody takes.

@@ -83,8 +83,8 @@ type fuzzHost struct {
 	windows  [len(fuzzWindows)]fuzzWindow
 	watches  []*fuzzWatch
 	guard    fuzzGuard
-	counters [2]Counters
-	waiting  [2]Waiting
+	counters Counters
+	waiting  Waiting
 	shared   *RecvQueue // nil: none
 	receives []fuzzReceive
 	allowed  []fuzzSpan // what the packet at hand may change

@@ -22,12 +22,12 @@ type fuzzQP struct {
 	refused  bool          // a request has been, by the peer
 	received uint64        // receives that completed with success
 
-	link     []fuzzPacket // sent and not arrived
-	sent     int          // packets of the present Transmit
-	writing  fuzzGrant
-	used     map[uint32]bool // keys with which its peer got through
-	unheard  uint64          // bytes of reads sent since a packet came
-	executed []fuzzExecution
+	link        []fuzzPacket // sent and not arrived
+	sent        int          // packets of the present Transmit
+	writing     fuzzGrant
+	used        map[uint32]bool // keys with which its peer got through
+	unconfirmed uint64          // bytes of reads sent since a packet came
+	executed    []fuzzExecution
 }
 
 // fuzzRequest is a posted request.
@@ -160,8 +160,8 @@ func (q *fuzzQP) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 		}
 	}
 	if p.Opcode.IsReadResponse() {
-		if q.unheard += uint64(n); q.unheard > maxUnheard+MaxLargePacket {
-			q.w.fail("%d bytes to a silent peer", q.unheard)
+		if q.unconfirmed += uint64(n); q.unconfirmed > maxUnconfirmed+MaxLargePacket {
+			q.w.fail("%d bytes to a silent peer", q.unconfirmed)
 		}
 	}
 	if q.peer == nil || len(q.link) == cap(q.link) {
@@ -275,7 +275,7 @@ func (q *fuzzQP) deliver(p wire.Packet, payload []byte, pieces, marked bool) {
 	}
 	p.Payload = payload
 	q.permit(&p, len(payload))
-	q.unheard = 0
+	q.unconfirmed = 0
 	w.packets++
 	expected, responses := q.qp.expected, q.qp.responses.Len()
 	if marked {

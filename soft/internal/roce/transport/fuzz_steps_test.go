@@ -540,7 +540,7 @@ func (q *fuzzQP) set(how, x byte) {
 	case 5:
 		q.qp.SetWindow(1 << (x % 24))
 	case 6:
-		q.qp.Share(&q.host.counters[x&1], &q.host.waiting[x&1])
+		q.qp.RequestFirst()
 	case 7:
 		q.host.guard.open = !q.host.guard.open
 	case 8:

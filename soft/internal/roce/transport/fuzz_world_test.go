@@ -131,7 +131,7 @@ func (q *fuzzQP) open() {
 		Type: o.kind, PortMTU: o.mtu, CheckAH: q.checkAH, Bind: findTestBind, Window: o.window,
 		Num: q.num, Domain: testDomain, Memory: h.memory, Send: fuzzSends{q}, Recv: fuzzRecvs{q}, RecvQueue: q.rq,
 		SendDepth: o.depth, MaxSendSGE: o.maxSGE, MaxInline: fuzzInline, SignalAll: o.signalAll, Adaptive: o.adaptive,
-		Counters: &h.counters[0], Waiting: &h.waiting[0], Event: q.event,
+		Counters: &h.counters, Waiting: &h.waiting, Event: q.event,
 	}
 	if o.guarded {
 		c.Guard = &h.guard
@@ -252,14 +252,11 @@ func (w *fuzzWorld) finish() {
 		if h.shared != nil && h.shared.Len() != len(h.receives) {
 			w.fail("%d receives in the shared queue, not %d", h.shared.Len(), len(h.receives))
 		}
-		for j := range h.waiting {
-			if h.waiting[j].n != 0 {
-				w.fail("%d queue pairs wait for receives, and all are closed", h.waiting[j].n)
-			}
+		if h.waiting.n != 0 {
+			w.fail("%d queue pairs wait for receives, and all are closed", h.waiting.n)
 		}
 		var sum Counters
-		sum.Add(&h.counters[0])
-		sum.Add(&h.counters[1])
+		sum.Add(&h.counters)
 		received := uint64(0)
 		for _, q := range w.all() {
 			if q.host == h {

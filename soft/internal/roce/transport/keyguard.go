@@ -3,6 +3,7 @@ package transport
 import (
 	"slices"
 
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 )
 
@@ -15,6 +16,13 @@ type KeyGuard interface {
 	Admits() bool
 	// Refused notes that a key granted less than a request wanted.
 	Refused()
+}
+
+// keys is what a queue pair knows of remote keys.
+type keys struct {
+	windows     fifo.List[*Window] // of type 2, bound on it
+	expectedKey uint32             // of ExpectKey
+	granted     GrantedKeys
 }
 
 // GrantedKeys are the remote keys that a peer has used with success lately. These are not

@@ -23,19 +23,7 @@ type requester struct {
 	ceiling    int // the most that congestion grows to
 	steady     steadiness
 
-	retries    int   // left, in units of costOfGap
-	rnrRetries uint8 // left
-	// gapPSN is the response last found missing. Responses that follow in the same
-	// round do not rewind again.
-	gapPSN   uint32
-	gapKnown bool
-	gapNext  bool // the response right behind it has come
-	unasked  int  // packets sent since the last that asked for an acknowledgement
-
-	ackDeadline time.Duration // zero: not running
-	rnrUntil    time.Duration // zero: not waiting
-	notReady    notReady
-	refusal     refusal
+	unasked int // packets sent since the last that asked for an acknowledgement
 }
 
 const (
@@ -60,12 +48,6 @@ const (
 	// maxAckBytes, whichever is less.
 	ackInterval = 32
 	maxAckBytes = 256 << 10
-	// What a repetition costs. The retry count bounds the time-outs, as
-	// IBTA 9.7.5.1.3 has it. A gap that the peer reports, or that its responses
-	// show, costs less: the peer is there, and on a path that reorders there are
-	// several such reports for one loss.
-	costOfTimeout = 8
-	costOfGap     = 1
 )
 
 func (q *QP) startRequester() {
@@ -92,9 +74,9 @@ func (q *QP) restoreRetries() {
 	q.retries, q.rnrRetries = int(q.attr.RetryCount)*costOfTimeout, q.attr.RNRRetry
 }
 
-// transmitRequests sends requests as far as window, reads outstanding and
+// sendRequests sends requests as far as window, reads outstanding and
 // budget allow, and reports whether budget alone stopped it.
-func (q *QP) transmitRequests(out Output, now time.Duration, budget int) bool {
+func (q *QP) sendRequests(out Output, now time.Duration, budget int) bool {
 	if !q.sending() || q.rnrUntil != 0 {
 		return false
 	}
@@ -103,7 +85,7 @@ func (q *QP) transmitRequests(out Output, now time.Duration, budget int) bool {
 			return true
 		}
 		budget--
-		q.transmitProbe(out, now)
+		q.sendProbe(out, now)
 	}
 	for q.sendIdx != q.sq.tail {
 		w := q.sq.at(q.sendIdx)
@@ -150,7 +132,7 @@ func (q *QP) transmitRequests(out Output, now time.Duration, budget int) bool {
 			return true
 		}
 		budget--
-		if !q.transmitRequest(out, w, q.largest, now) {
+		if !q.sendRequest(out, w, q.largest, now) {
 			continue
 		}
 		if wire.PSNDiff(q.sendPSN, w.last) > 0 {
@@ -175,9 +157,9 @@ func (q *QP) readsOutstanding() bool {
 	return false
 }
 
-// transmitRequest sends the packet at sendPSN and moves past it; it reports
+// sendRequest sends the packet at sendPSN and moves past it; it reports
 // false if there is a fault in the request.
-func (q *QP) transmitRequest(out Output, w *sendWQE, largest uint32, now time.Duration) bool {
+func (q *QP) sendRequest(out Output, w *sendWQE, largest uint32, now time.Duration) bool {
 	p := &q.packet
 	p.Begin(defaultPKey, q.attr.DestQPN, q.sendPSN)
 	index := uint32(wire.PSNDiff(q.sendPSN, w.first))

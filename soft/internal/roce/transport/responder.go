@@ -29,10 +29,8 @@ type responder struct {
 
 	responses responseQueue
 	executed  executions
-	// unheard is how many bytes of reads have left since the peer was heard of.
-	unheard uint64
-
-	granted GrantedKeys
+	// unconfirmed is how many bytes of read responses have left since a packet of the peer came.
+	unconfirmed uint64
 }
 
 // message is the kind of message whose middle or end is awaited.
@@ -83,7 +81,7 @@ func (q *QP) receiveRequest(p *wire.Packet) {
 		return
 	}
 	q.nakSent, q.nextSeen, q.ahead = false, false, p.PSN
-	q.unheard = 0
+	q.unconfirmed = 0
 	switch p.Opcode {
 	case wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast, wire.RCSendLastImm, wire.RCSendOnly, wire.RCSendOnlyImm,
 		wire.RCSendLastInvalidate, wire.RCSendOnlyInvalidate:
@@ -306,7 +304,7 @@ func (q *QP) crowded() bool {
 	return true
 }
 
-// pushRead has a read be answered. How fast the packets of a long response leave is this
+// pushRead queues the answer to a read. How fast the packets of a long response leave is this
 // end's to see to. A peer that asks for less at a time sees to it itself.
 func (q *QP) pushRead(p *wire.Packet, from grant) {
 	q.responses.push(response{
@@ -500,7 +498,7 @@ func (q *QP) duplicate(p *wire.Packet) {
 	if q.crowded() {
 		return
 	}
-	q.unheard = 0
+	q.unconfirmed = 0
 	if p.Opcode != wire.RCReadRequest {
 		q.responses.push(response{kind: atomicResponse, psn: p.PSN, msn: q.msn, value: e.original})
 		return

@@ -83,9 +83,9 @@ func (r *responseQueue) dropReads() {
 	}
 }
 
-// transmitResponses sends waiting responses, as far as their rate allows, and returns what
+// sendResponses sends waiting responses, as far as their rate allows, and returns what
 // is left of budget.
-func (q *QP) transmitResponses(out Output, now time.Duration, budget int) int {
+func (q *QP) sendResponses(out Output, now time.Duration, budget int) int {
 	q.responsesAt = 0
 	for budget > 0 && q.responses.Len() > 0 {
 		r := q.responses.first()
@@ -113,7 +113,7 @@ func (q *QP) transmitResponses(out Output, now time.Duration, budget int) int {
 			out.Send(p, nil, 0)
 			q.responses.pop()
 		case readResponse:
-			if q.unheard >= maxUnheard {
+			if q.unconfirmed >= maxUnconfirmed {
 				q.counters.ReadsAbandoned++
 				q.responses.pop()
 				continue
@@ -121,7 +121,7 @@ func (q *QP) transmitResponses(out Output, now time.Duration, budget int) int {
 			if r.long && q.controlled {
 				q.rate.Sent(int(min(r.left, q.largest)), now)
 			}
-			more, readable := q.transmitRead(out, p, r)
+			more, readable := q.sendReadResponse(out, p, r)
 			if !more {
 				q.responses.pop()
 			}
@@ -133,21 +133,21 @@ func (q *QP) transmitResponses(out Output, now time.Duration, budget int) int {
 	return budget
 }
 
-// maxUnheard is how many bytes of reads leave without a word from the peer. A peer that
+// maxUnconfirmed is how many bytes of reads leave without a word from the peer. A peer that
 // asks for more at once, as adapters do, and listens, asks for the rest when it has waited
 // in vain for it. One that does not listen is not worth a network's time.
-const maxUnheard = 64 << 20
+const maxUnconfirmed = 64 << 20
 
-// transmitRead sends one packet of a read's response and reports whether more
+// sendReadResponse sends one packet of a read's response and reports whether more
 // follow, and whether the memory can be read.
-func (q *QP) transmitRead(out Output, p *wire.Packet, r *response) (more, readable bool) {
+func (q *QP) sendReadResponse(out Output, p *wire.Packet, r *response) (more, readable bool) {
 	n := min(r.left, q.largest)
 	pieces := q.pieces[:0]
 	if n > 0 {
 		b, ok := r.from.read(n, &q.bounce)
 		if !ok {
 			// The memory was taken away during the read.
-			transmitNak(out, p, wire.NakRemoteAccess)
+			sendNak(out, p, wire.NakRemoteAccess)
 			return false, true
 		}
 		pieces = append(pieces, b)
@@ -169,10 +169,10 @@ func (q *QP) transmitRead(out Output, p *wire.Packet, r *response) (more, readab
 	p.AETH.Syndrome = wire.Ack(wire.AckUnlimited)
 	p.Pad = uint8(-n & 3)
 	if !out.Send(p, pieces, int(n)) {
-		transmitNak(out, p, wire.NakRemoteOperation)
+		sendNak(out, p, wire.NakRemoteOperation)
 		return false, false
 	}
-	q.unheard += uint64(n)
+	q.unconfirmed += uint64(n)
 	r.begun = true
 	r.psn = wire.PSNAdd(r.psn, q.packetsOf(n))
 	r.from.addr += uint64(n)
@@ -180,9 +180,57 @@ func (q *QP) transmitRead(out Output, p *wire.Packet, r *response) (more, readab
 	return !last, true
 }
 
-// transmitNak sends a refusal in place of a response.
-func transmitNak(out Output, p *wire.Packet, code wire.NakCode) {
+// sendNak sends a refusal in place of a response.
+func sendNak(out Output, p *wire.Packet, code wire.NakCode) {
 	p.Opcode, p.Pad = wire.RCAcknowledge, 0
 	p.AETH.Syndrome = wire.Nak(code)
 	out.Send(p, nil, 0)
+}
+
+// execution is a read or atomic that a responder has executed.
+type execution struct {
+	opcode   wire.Opcode
+	psn      uint32 // of its first response
+	packets  int    // of responses
+	rkey     uint32
+	length   uint32 // of a read, in bytes
+	addr     uint64
+	original uint64 // result of an atomic, which must not be executed twice (IBTA 9.4.5.3)
+}
+
+// executions are the latest reads and atomics that a responder has executed, as many as
+// its peer may have outstanding. A request with an old sequence number is answered only if it
+// repeats one of them, whole or from a later packet on (IBTA 9.7.5.1.4). Any other would be
+// a way to try keys without an end, since old requests do not end a connection.
+type executions struct{ Ring[execution] }
+
+// add remembers one, in place of the oldest if there are as many as may be.
+func (x *executions) add(e execution) {
+	if x.Full() {
+		x.Pop()
+	}
+	*x.Push() = e
+}
+
+// repeatedBy returns the one that a request repeats, or nil.
+func (x *executions) repeatedBy(p *wire.Packet, mtu uint32) *execution {
+	for i := x.tail; i != x.head; i-- {
+		e := x.at(i - 1)
+		behind := wire.PSNDiff(p.PSN, e.psn)
+		if p.Opcode != e.opcode || behind < 0 || int(behind) >= e.packets {
+			continue
+		}
+		if p.Opcode != wire.RCReadRequest {
+			if p.Atomic.RKey != e.rkey || p.Atomic.VA != e.addr {
+				return nil
+			}
+			return e
+		}
+		skipped := uint32(behind) * mtu // less than length, where that is not zero
+		if p.RETH.RKey != e.rkey || p.RETH.VA != e.addr+uint64(skipped) || p.RETH.Length > e.length-skipped {
+			return nil
+		}
+		return e
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
@@ -15,10 +16,10 @@ import (
 // a shared queue too. A packet that the network duplicates may deliver its message
 // again.
 
-// transmitUnreliable sends requests of an unreliable connection, and datagrams,
+// sendUnreliable sends requests of an unreliable connection, and datagrams,
 // as far as their pace and budget allow. It reports whether budget alone stopped
 // it.
-func (q *QP) transmitUnreliable(out Output, now time.Duration, budget int) bool {
+func (q *QP) sendUnreliable(out Output, now time.Duration, budget int) bool {
 	if now < q.paceUntil {
 		return false
 	}
@@ -44,7 +45,7 @@ func (q *QP) transmitUnreliable(out Output, now time.Duration, budget int) bool 
 			if w.local() {
 				q.execute(w)
 			} else {
-				q.transmitUnacknowledged(out, w)
+				q.sendUnreliablePacket(out, w)
 			}
 		}
 		switch {
@@ -57,9 +58,9 @@ func (q *QP) transmitUnreliable(out Output, now time.Duration, budget int) bool 
 	return false
 }
 
-// transmitUnacknowledged sends the packet at sendPSN and moves past it, or notes
+// sendUnreliablePacket sends the packet at sendPSN and moves past it, or notes
 // a fault in the request.
-func (q *QP) transmitUnacknowledged(out Output, w *sendWQE) {
+func (q *QP) sendUnreliablePacket(out Output, w *sendWQE) {
 	p := &q.packet
 	p.Begin(defaultPKey, q.attr.DestQPN, q.sendPSN)
 	pieces, n, ok := q.fillData(p, w, uint32(wire.PSNDiff(q.sendPSN, w.first)), q.mtu)
@@ -200,4 +201,101 @@ func (q *QP) failReceiver(status verbs.Status) {
 	q.failReceive(status)
 	q.fail()
 	q.event(verbs.EventQPFatal)
+}
+
+// pacer bounds the rate of services that nothing acknowledges. The peer of an
+// adapter receives as fast as the wire brings packets; that of a software device
+// has a socket buffer, which a long message would overrun.
+type pacer struct {
+	credit    int           // bytes that may leave now
+	refilled  time.Duration // when credit was last added to
+	paceUntil time.Duration // zero: not waiting
+}
+
+const (
+	paceRate = 512 << 20 // bytes a second
+	// packetCost is what a socket buffer is charged for a packet besides its
+	// payload, at least.
+	packetCost = 256
+)
+
+// refill adds the credit earned since the last time.
+func (q *QP) refill(now time.Duration) {
+	elapsed := min(now-q.refilled, time.Second)
+	q.refilled = now
+	q.credit = min(q.credit+int(elapsed*paceRate/time.Second), q.window)
+}
+
+// pause waits until a quarter of the window may leave.
+func (q *QP) pause(now time.Duration) {
+	q.paceUntil = now + time.Duration(q.window/4-q.credit)*time.Second/paceRate
+}
+
+// checkDatagram says what keeps a request from being sent as a datagram.
+func (q *QP) checkDatagram(wr *verbs.SendWR, total uint64) error {
+	switch {
+	case total > uint64(q.mtu):
+		// IBTA 10.8 (C10-93.1.1) would have it vanish without a word.
+		return fmt.Errorf("message of %d bytes, a datagram has at most the path MTU of the port, %d: %w", total, q.mtu, verbs.ErrInvalid)
+	case wr.RemoteQPN == 0 || wr.RemoteQPN > 0xffffff:
+		return fmt.Errorf("RemoteQPN is %#x, it must be from 1 to 0xffffff: %w", wr.RemoteQPN, verbs.ErrInvalid)
+	}
+	return q.checkAH(wr.AH, wr.RemoteQPN)
+}
+
+// controlled is the bit of a Q_Key in a send request that asks for the queue
+// pair's own instead (IBTA 10.2.5).
+const controlled = 1 << 31
+
+// addressDatagram fills in what the packet of a datagram has besides its data.
+func (q *QP) addressDatagram(p *wire.Packet, w *sendWQE) {
+	p.DestQP = w.wr.RemoteQPN
+	p.DETH = wire.DETH{QKey: w.wr.RemoteQKey, SrcQP: q.num}
+	if p.DETH.QKey&controlled != 0 {
+		p.DETH.QKey = q.attr.QKey
+	}
+}
+
+// ReceiveDatagram takes a packet from anybody (IBTA 9.8.3). That its checksum
+// holds and that it names this queue pair has been checked. The header is what
+// the program sees in front of the data, and the UDP port that by which the sender can be
+// answered, if it is not that of RoCEv2; otherwise zero.
+//
+// A datagram that finds no receive, or a receive too small for header and data,
+// is dropped, and the receive stays for the next one (IBTA 9.9.3, class D). The
+// kernel's soft-RoCE driver drops the former too, but fails the receive and the
+// queue pair for the latter (seen with Linux 6.1), which lets anybody with the
+// Q_Key end it.
+func (q *QP) ReceiveDatagram(p *wire.Packet, header *[verbs.GRHLen]byte, udpPort uint16) {
+	if p.Opcode == wire.CNP {
+		q.counters.NotificationsIgnored++
+		return
+	}
+	if q.kind != verbs.UD || p.Opcode.Service() != wire.ServiceUD {
+		q.counters.WrongService++
+		return
+	}
+	if !q.receiving() {
+		q.counters.WrongState++
+		return
+	}
+	if p.DETH.QKey != q.attr.QKey {
+		q.counters.QKeyViolations++
+		return
+	}
+	n := uint32(len(p.Payload))
+	if n > q.mtu || !q.holdReceive() {
+		q.counters.DatagramsDropped++
+		return
+	}
+	if !q.current.fault && verbs.GRHLen+n > q.current.length {
+		q.counters.DatagramsDropped++
+		return
+	}
+	q.received, q.replyPort = 0, udpPort
+	if status := q.fillReceive(header[:], p.Payload); status != verbs.StatusSuccess {
+		q.failReceiver(status)
+		return
+	}
+	q.finishReceive(p, verbs.WCRecv, q.received)
 }

@@ -18,9 +18,9 @@ const (
 	ServiceUD Service = 0x60
 	// ServiceCNP has the one opcode CNP.
 	ServiceCNP Service = 0x80
-	// ServiceSRD is this project's own, in the range that table 38 leaves to
-	// manufacturers.
-	ServiceSRD Service = 0xc0
+	// ServiceSRD is this project's own, in the upper half of the range that table 38 leaves to
+	// manufacturers: MRC (multipath RC, OCP) uses opcodes of the lower half.
+	ServiceSRD Service = 0xe0
 )
 
 const serviceMask = 0xe0
@@ -94,16 +94,16 @@ const reservedLen = 16
 // Operations of a scalable reliable datagram. The lower five bits are those of the
 // operation of a reliable connection that is most like it.
 const (
-	SRDSend         Opcode = 0xc4
-	SRDSendImm      Opcode = 0xc5
-	SRDWrite        Opcode = 0xca // any part of a write
-	SRDWriteImm     Opcode = 0xcb // the last part, which leaves when the others have arrived
-	SRDReadRequest  Opcode = 0xcc
-	SRDReadResponse Opcode = 0xd0
-	SRDAcknowledge  Opcode = 0xd1 // its payload says which packets have arrived
-	SRDNak          Opcode = 0xd2 // of one packet
-	SRDHello        Opcode = 0xd8 // asks for the peer's token
-	SRDHelloReply   Opcode = 0xd9
+	SRDSend         Opcode = 0xe4
+	SRDSendImm      Opcode = 0xe5
+	SRDWrite        Opcode = 0xea // any part of a write
+	SRDWriteImm     Opcode = 0xeb // the last part, which leaves when the others have arrived
+	SRDReadRequest  Opcode = 0xec
+	SRDReadResponse Opcode = 0xf0
+	SRDAcknowledge  Opcode = 0xf1 // its payload says which packets have arrived
+	SRDNak          Opcode = 0xf2 // of one packet
+	SRDHello        Opcode = 0xf8 // asks for the peer's token
+	SRDHelloReply   Opcode = 0xf9
 )
 
 // What follows the base transport header. Headers appear on the wire in the

@@ -18,7 +18,7 @@ func TestOpcodeHeaderLengths(t *testing.T) {
 		0x64: 20, 0x65: 24,
 		0x81: 28, // annex A17.9.3: 16 reserved bytes
 		// Our own, likewise.
-		0xc4: 32, 0xc5: 36, 0xca: 52, 0xcb: 56, 0xcc: 56, 0xd0: 24, 0xd1: 24, 0xd2: 28, 0xd8: 24, 0xd9: 24,
+		0xe4: 32, 0xe5: 36, 0xea: 52, 0xeb: 56, 0xec: 56, 0xf0: 24, 0xf1: 24, 0xf2: 28, 0xf8: 24, 0xf9: 24,
 	}
 	longest := 0
 	for i := range 256 {
@@ -91,5 +91,13 @@ func TestOpcodeService(t *testing.T) {
 		assert.Equal(t, c.service, c.opcode.Service(), c.opcode)
 		assert.Equal(t, c.operation, c.opcode.Operation(), c.opcode)
 		assert.Equal(t, c.opcode, c.operation.On(c.service), c.opcode)
+	}
+}
+
+// Opcodes of MRC (multipath RC, OCP 1.0) are not known: its packets are none of ours.
+func TestOpcodesOfMRC(t *testing.T) {
+	for _, op := range []Opcode{0xca, 0xcb, 0xd1, 0xd8, 0xd9} {
+		assert.False(t, op.Known(), op)
+		assert.NotEqual(t, ServiceSRD, op.Service(), op)
 	}
 }

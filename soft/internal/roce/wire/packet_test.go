@@ -44,8 +44,8 @@ func TestPacketHeaderOrder(t *testing.T) {
 		RCAtomicAcknowledge: "12 80 ffff 00 123456 80 abcdef  1f 556677  5152535455565758",
 		UDSendOnlyImm:       "65 b0 ffff 00 123456 80 abcdef  80010203 00 654321  deadbeef",
 		// Ours.
-		SRDWriteImm:    "cb b0 ffff 00 123456 80 abcdef  a1a2a3a4 b1b2b3b4 c1c2 01 05  80010203 00 654321  0102030405060708 11223344 000a0b0c  00010e0f  deadbeef",
-		SRDReadRequest: "cc 80 ffff 00 123456 80 abcdef  a1a2a3a4 b1b2b3b4 c1c2 01 05  80010203 00 654321  0102030405060708 11223344 000a0b0c  00010e0f  1000 0009",
+		SRDWriteImm:    "eb b0 ffff 00 123456 80 abcdef  a1a2a3a4 b1b2b3b4 c1c2 01 05  80010203 00 654321  0102030405060708 11223344 000a0b0c  00010e0f  deadbeef",
+		SRDReadRequest: "ec 80 ffff 00 123456 80 abcdef  a1a2a3a4 b1b2b3b4 c1c2 01 05  80010203 00 654321  0102030405060708 11223344 000a0b0c  00010e0f  1000 0009",
 
 		RCSendOnlyInvalidate: "17 b0 ffff 00 123456 80 abcdef  99aabbcc",
 	} {

@@ -1,0 +1,48 @@
+package admission
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+	"net/netip"
+	"time"
+)
+
+// bucket is a token bucket, in the form of the generic cell rate algorithm (ITU-T I.371 annex A),
+// which stores one time.
+type bucket struct {
+	full time.Duration // when all tokens will be there again; in the past: they are
+}
+
+func (b *bucket) has(now time.Duration, burst int, interval time.Duration) bool {
+	return b.full-now <= time.Duration(burst-1)*interval
+}
+
+func (b *bucket) take(now, interval time.Duration) { b.full = max(b.full, now) + interval }
+
+// hostBuckets are the buckets of other hosts. Hosts share a fixed number of buckets, by a secret
+// hash, so that forged addresses take no memory and cannot aim at the bucket of another host.
+type hostBuckets struct {
+	seed    maphash.Seed
+	buckets [1024]bucket
+}
+
+func newHostBuckets() hostBuckets { return hostBuckets{seed: maphash.MakeSeed()} }
+
+// of returns the bucket of a host: by its address or, with IPv6, by the upper half of it, since a
+// host has many lower halves. Of link-local addresses, which share the upper half, it uses the
+// lower.
+func (h *hostBuckets) of(host netip.Addr) *bucket {
+	var key uint64
+	switch {
+	case host.Is4():
+		b := host.As4()
+		key = uint64(binary.BigEndian.Uint32(b[:]))
+	case host.IsLinkLocalUnicast():
+		b := host.As16()
+		key = binary.BigEndian.Uint64(b[8:])
+	default:
+		b := host.As16()
+		key = binary.BigEndian.Uint64(b[:])
+	}
+	return &h.buckets[maphash.Comparable(h.seed, key)%uint64(len(h.buckets))]
+}

@@ -1,0 +1,106 @@
+package admission
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
+)
+
+// Messages limits what unknown hosts can make the device do for messages to queue pair 1. A
+// message takes a token of its source and one of all sources, before its checksum is computed. A
+// message that was of use gives them back. So peers that connect are limited only in how much they
+// have under way, and a flood of useless messages is dropped after a look at the headers.
+//
+// A flood that drains the tokens of all sources blocks only new requests: messages that name one
+// of the device's connections do not need these tokens. The lock of the first shard is held.
+type Messages struct {
+	control *Control
+	sources hostBuckets
+	all     bucket
+	ignored []ignoredSource // at most link.MaxIgnored
+}
+
+// ignoredSource is a source that has used up its tokens. The system drops its messages for some
+// time, since the device pays more for being woken and for reading them than for refusing them.
+type ignoredSource struct {
+	entry *Entry
+	addr  netip.Addr
+	until time.Duration
+}
+
+// ignoreTime is short, for hosts that share the address with a flood: afterwards there are tokens
+// for a few messages again.
+const ignoreTime = 100 * time.Millisecond
+
+// Tokens that are not given back: how many there are at once, and how often one is added.
+const (
+	MessageBurst    = 4096
+	messageInterval = time.Second / 1024
+	allBurst        = 4 * MessageBurst
+	allInterval     = messageInterval / 4
+)
+
+// Admit takes the tokens of a message, or none where one is missing. A message is known if it
+// names a connection of the device with its source. Then it takes the source's token alone.
+func (m *Messages) Admit(e *Entry, source netip.Addr, known bool, now time.Duration) bool {
+	own := m.sources.of(source)
+	switch {
+	case !own.has(now, MessageBurst, messageInterval):
+		m.ignore(e, source, now)
+		return false
+	case known:
+	case !m.all.has(now, allBurst, allInterval):
+		return false
+	default:
+		m.all.take(now, allInterval)
+	}
+	own.take(now, messageInterval)
+	return true
+}
+
+// Useful gives back what Admit took: the message was of use.
+func (m *Messages) Useful(source netip.Addr, known bool) {
+	m.sources.of(source).full -= messageInterval
+	if !known {
+		m.all.full -= allInterval
+	}
+}
+
+// ignore lets the system drop what comes from a source.
+func (m *Messages) ignore(e *Entry, source netip.Addr, now time.Duration) {
+	if len(m.ignored) >= link.MaxIgnored || slices.ContainsFunc(m.ignored, func(s ignoredSource) bool { return s.entry == e && s.addr == source }) {
+		return
+	}
+	m.ignored = append(m.ignored, ignoredSource{e, source, now + ignoreTime})
+	m.apply(e)
+	m.control.cfg.Deadline(now + ignoreTime)
+}
+
+// Expire ends what ignore began.
+func (m *Messages) Expire(now time.Duration) {
+	for i := 0; i < len(m.ignored); {
+		s := m.ignored[i]
+		if now < s.until {
+			m.control.cfg.Deadline(s.until)
+			i++
+			continue
+		}
+		m.ignored = slices.Delete(m.ignored, i, i+1)
+		m.apply(s.entry)
+	}
+}
+
+// apply tells the system what it drops of the packets for an entry.
+func (m *Messages) apply(e *Entry) {
+	var sources [link.MaxIgnored]netip.Addr
+	n := 0
+	for _, s := range m.ignored {
+		if s.entry == e {
+			sources[n] = s.addr
+			n++
+		}
+	}
+	e.ignore(sources[:n])
+}

@@ -1,0 +1,50 @@
+package admission
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+)
+
+// Numbers gives out the numbers of queue pairs. A program cannot tell the numbers of others from
+// its own: they are a secret permutation of a counter, so that none comes again before all others
+// have. The permutation is a Feistel network of ten rounds over 20 bits.
+type Numbers struct {
+	secret [32]byte
+	next   uint32
+}
+
+// NumberLowBits is how many bits of a number, from the lowest on, are left to the caller.
+const NumberLowBits = 4
+
+const (
+	numberBits      = 24 - NumberLowBits
+	halfBits        = numberBits / 2
+	halfMask        = 1<<halfBits - 1
+	numberingRounds = 10
+)
+
+func newNumbers() (n Numbers) {
+	_, _ = rand.Read(n.secret[:]) // never fails: crypto/rand ends the program instead
+	return n
+}
+
+// Next returns the next number. Its last NumberLowBits are zero.
+func (n *Numbers) Next() uint32 {
+	counter := n.next
+	n.next = (n.next + 1) & (1<<numberBits - 1)
+	left, right := counter>>halfBits, counter&halfMask
+	for round := range numberingRounds {
+		left, right = right, left^n.round(round, right)
+	}
+	return (left<<halfBits | right) << NumberLowBits
+}
+
+func (n *Numbers) round(round int, half uint32) uint32 {
+	var block [38]byte
+	copy(block[:], n.secret[:])
+	binary.BigEndian.PutUint16(block[32:], uint16(round))
+	binary.BigEndian.PutUint32(block[34:], half)
+	sum := sha256.Sum256(block[:])
+	return binary.BigEndian.Uint32(sum[:]) & halfMask
+}

@@ -1,0 +1,51 @@
+package admission
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// Every number comes once before any comes again, and leaves room for the shard's.
+func TestNumbersDoNotComeAgain(t *testing.T) {
+	t.Parallel()
+	n := newNumbers()
+	seen := make([]bool, 1<<numberBits)
+	some := len(seen)
+	if testing.Short() {
+		some /= 8
+	}
+	for range some {
+		number := n.Next()
+		if number&(1<<NumberLowBits-1) != 0 || number >= 1<<24 || seen[number>>NumberLowBits] {
+			t.Fatalf("%#x, seen %v", number, seen[number>>NumberLowBits&(1<<numberBits-1)])
+		}
+		seen[number>>NumberLowBits] = true
+	}
+	if some == len(seen) {
+		assert.True(t, seen[n.Next()>>NumberLowBits])
+	}
+}
+
+// A program cannot tell the numbers of others from its own: no difference of two in a row comes again
+// and again, within a device and between devices.
+func TestNumbersCannotBeTold(t *testing.T) {
+	const pairs = 200
+	differences := make(map[uint32]int)
+	n := newNumbers()
+	last := n.Next()
+	for range pairs {
+		next := n.Next()
+		differences[next-last]++
+		last = next
+	}
+	assert.Greater(t, len(differences), pairs*9/10)
+	a, b := newNumbers(), newNumbers()
+	same := 0
+	for range pairs {
+		if a.Next() == b.Next() {
+			same++
+		}
+	}
+	assert.Less(t, same, pairs/10)
+}

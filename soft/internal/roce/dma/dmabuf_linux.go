@@ -1,0 +1,57 @@
+package dma
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// dmaBufMagic is the type of the file system that dma-bufs are files of
+// (include/uapi/linux/magic.h).
+const dmaBufMagic = 0x444d4142
+
+// enotsupp is what the kernel's own drivers return for what they do not have
+// (include/linux/errno.h).
+const enotsupp = unix.Errno(524)
+
+// MapDMABuf maps bytes of a dma-buf. It takes nothing else: another file can
+// shrink, and memory beyond its end is a fault that cannot be recovered.
+func MapDMABuf(fd int, offset, length uint64, write bool) (mem []byte, unmap func() error, err error) {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return nil, nil, fmt.Errorf("look at the file: %w: %w", err, verbs.ErrInvalid)
+	}
+	if fs.Type != dmaBufMagic {
+		return nil, nil, fmt.Errorf("the file is no dma-buf: %w", verbs.ErrInvalid)
+	}
+	if offset+length > math.MaxInt {
+		return nil, nil, fmt.Errorf("there is no memory that large here: %w", verbs.ErrInvalid)
+	}
+	protection := unix.PROT_READ
+	if write {
+		protection |= unix.PROT_WRITE
+	}
+	// From the beginning: some exporters map that whatever the offset is
+	// (drm_gem_shmem_fault of Linux 6.1).
+	all, err := unix.Mmap(fd, 0, int(offset+length), protection, unix.MAP_SHARED)
+	switch {
+	case errors.Is(err, unix.EINVAL):
+		return nil, nil, fmt.Errorf("mmap: %w: the bytes are not all in it: %w", err, verbs.ErrInvalid)
+	case errors.Is(err, unix.EACCES):
+		return nil, nil, fmt.Errorf("mmap: %w: export it for reading and writing (O_RDWR): %w", err, verbs.ErrInvalid)
+	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, enotsupp):
+		return nil, nil, fmt.Errorf("mmap: %w: its exporter does not let the processor see it; take an adapter: %w", err, verbs.ErrNotSupported)
+	case err != nil:
+		return nil, nil, fmt.Errorf("mmap: %w", err)
+	}
+	return all[offset:], func() error {
+		if err := unix.Munmap(all); err != nil {
+			return fmt.Errorf("munmap a dma-buf: %w", err)
+		}
+		return nil
+	}, nil
+}

@@ -1,0 +1,294 @@
+// Package faults applies faults to arriving packets: loss, disorder, corruption, marks and delay.
+package faults
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/congestion"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
+)
+
+// Faults are applied to arriving packets. Loss to Mark are probabilities from 0 to 1, drawn for
+// every packet.
+type Faults struct {
+	Loss      float64 // the packet vanishes
+	Duplicate float64 // it arrives twice
+	Reorder   float64 // it arrives after packets that were sent later
+	Corrupt   float64 // one of its bits is flipped
+	Mark      float64 // it is marked "congestion experienced", if its sender reacts to that
+	// Seed makes the draws repeatable; zero is a seed like any other.
+	Seed uint64
+
+	Delay time.Duration // it arrives so much later
+	Rate  int           // so many bytes of UDP payload arrive in a second; zero: any number
+}
+
+func (f Faults) Check() error {
+	for _, p := range []struct {
+		name  string
+		value float64
+	}{{"Loss", f.Loss}, {"Duplicate", f.Duplicate}, {"Reorder", f.Reorder}, {"Corrupt", f.Corrupt}, {"Mark", f.Mark}} {
+		if !(p.value >= 0 && p.value <= 1) {
+			return fmt.Errorf("fault probability %s is %v, it must be from 0 to 1", p.name, p.value)
+		}
+	}
+	switch {
+	case f.Delay < 0 || f.Delay > maxDelay:
+		return fmt.Errorf("fault Delay is %v, it must be from 0 to %v", f.Delay, maxDelay)
+	case f.Rate < 0:
+		return fmt.Errorf("fault Rate is %d bytes a second, it must be 0 or more", f.Rate)
+	}
+	return nil
+}
+
+func (f Faults) Any() bool {
+	return f.Loss > 0 || f.Duplicate > 0 || f.Reorder > 0 || f.Corrupt > 0 || f.Mark > 0 || f.Delay > 0 || f.Rate > 0
+}
+
+const (
+	// A packet that is to come late is held until at most holdPackets more have
+	// come, or for holdTime.
+	holdPackets = 4
+	holdTime    = time.Millisecond
+	maxDelay    = time.Minute
+	// maxBacklog is how many bytes wait for Rate, as in a switch. What comes beyond is lost.
+	maxBacklog = 1 << 20
+	// maxDelayed is how many bytes are under way for Delay and Rate.
+	maxDelayed = 64 << 20
+)
+
+// Settings are the faults of a device.
+type Settings struct {
+	All   Faults
+	Peers map[netip.Addr]Faults // instead, by address
+}
+
+// Of returns the faults of packets from an address.
+func (s *Settings) Of(peer netip.Addr) Faults {
+	if f, own := s.Peers[peer.Unmap().WithZone("")]; own {
+		return f
+	}
+	return s.All
+}
+
+// Injector applies faults to the packets of one endpoint.
+type Injector struct {
+	all   *path // nil: none
+	peers map[netip.Addr]*path
+}
+
+// New returns nil if there are no faults.
+func New(s *Settings, endpoint int) *Injector {
+	if !s.All.Any() && len(s.Peers) == 0 {
+		return nil
+	}
+	i := &Injector{peers: make(map[netip.Addr]*path, len(s.Peers))}
+	if s.All.Any() {
+		i.all = newPath(s.All, endpoint)
+	}
+	for addr, f := range s.Peers {
+		i.peers[addr] = newPath(f, endpoint)
+	}
+	return i
+}
+
+// Changed takes the faults of packets from an address that were set, or of the device if it is none,
+// and returns what was held of these packets. Others stay held, and their draws go on.
+func (i *Injector) Changed(s *Settings, peer netip.Addr, endpoint int) (held []link.Datagram) {
+	if !peer.IsValid() {
+		if i.all != nil {
+			held = i.all.takeHeld(peer)
+		}
+		i.all = nil
+		if s.All.Any() {
+			i.all = newPath(s.All, endpoint)
+		}
+		return held
+	}
+	if own := i.peers[peer]; own != nil {
+		held = own.takeHeld(peer)
+	} else if i.all != nil {
+		held = i.all.takeHeld(peer)
+	}
+	if f, own := s.Peers[peer]; own {
+		i.peers[peer] = newPath(f, endpoint)
+	} else {
+		delete(i.peers, peer)
+	}
+	return held
+}
+
+// Any reports whether there are faults of any packets, or packets without those of others.
+func (i *Injector) Any() bool { return i.all != nil || len(i.peers) > 0 }
+
+// Pass applies the faults to a packet and delivers what is left of it.
+func (i *Injector) Pass(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
+	l, own := i.peers[d.Src.Addr()]
+	if !own {
+		l = i.all
+	}
+	if l == nil {
+		deliver(d)
+		return
+	}
+	l.pass(d, now, deliver)
+}
+
+// Release delivers the held packets whose time has come.
+func (i *Injector) Release(now time.Duration, deliver func(link.Datagram)) {
+	if i.all != nil {
+		i.all.release(now, deliver)
+	}
+	for _, l := range i.peers {
+		l.release(now, deliver)
+	}
+}
+
+// Deadline is when the next held packet is due; zero means that there is none.
+func (i *Injector) Deadline() (at time.Duration) {
+	if i.all != nil {
+		at = i.all.deadline()
+	}
+	for _, l := range i.peers {
+		if due := l.deadline(); due != 0 && (at == 0 || due < at) {
+			at = due
+		}
+	}
+	return at
+}
+
+// path applies faults to packets that come one way.
+type path struct {
+	faults  Faults
+	random  *rand.Rand
+	delayed fifo.Queue[heldPacket]
+	bytes   int           // of delayed
+	free    time.Duration // when Rate lets the next packet begin
+	held    []heldPacket  // for Reorder
+}
+
+type heldPacket struct {
+	datagram link.Datagram // with data of its own
+	after    int           // packets that are to come before it
+	due      time.Duration
+}
+
+func newPath(f Faults, endpoint int) *path {
+	return &path{faults: f, random: rand.New(rand.NewPCG(f.Seed, uint64(endpoint)))}
+}
+
+func (l *path) hit(p float64) bool { return p > 0 && l.random.Float64() < p }
+
+func (l *path) pass(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
+	if l.hit(l.faults.Loss) {
+		return
+	}
+	if l.hit(l.faults.Mark) {
+		d.Header.TrafficClass = congestion.Mark(d.Header.TrafficClass)
+	}
+	if len(d.Data) > 0 && l.hit(l.faults.Corrupt) {
+		d.Data = append([]byte(nil), d.Data...)
+		bit := l.random.IntN(8 * len(d.Data))
+		d.Data[bit/8] ^= 1 << (bit % 8)
+	}
+	if l.hit(l.faults.Duplicate) {
+		l.carry(d, now, deliver)
+	}
+	l.carry(d, now, deliver)
+}
+
+// carry delays a packet by what Delay and Rate say.
+func (l *path) carry(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
+	if l.faults.Delay == 0 && l.faults.Rate == 0 {
+		l.arrive(d, now, deliver)
+		return
+	}
+	l.free = max(l.free, now)
+	if l.bytes+len(d.Data) > maxDelayed || l.faults.Rate > 0 && (l.free-now).Seconds()*float64(l.faults.Rate) > maxBacklog {
+		return
+	}
+	if l.faults.Rate > 0 {
+		l.free += time.Duration(math.Ceil(float64(len(d.Data)) / float64(l.faults.Rate) * float64(time.Second)))
+	}
+	d.Data = append([]byte(nil), d.Data...)
+	l.bytes += len(d.Data)
+	l.delayed.Push(heldPacket{datagram: d, due: l.free + l.faults.Delay})
+}
+
+// arrive delivers a packet, or holds it until others have come.
+func (l *path) arrive(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
+	l.releaseHeld(now, true, deliver)
+	if l.hit(l.faults.Reorder) {
+		d.Data = append([]byte(nil), d.Data...)
+		l.held = append(l.held, heldPacket{datagram: d, after: 1 + l.random.IntN(holdPackets), due: now + holdTime})
+		return
+	}
+	deliver(d)
+}
+
+func (l *path) release(now time.Duration, deliver func(link.Datagram)) {
+	for l.delayed.Len() > 0 && l.delayed.Front().due <= now {
+		d := l.delayed.Pop().datagram
+		l.bytes -= len(d.Data)
+		l.arrive(d, now, deliver)
+	}
+	l.releaseHeld(now, false, deliver)
+}
+
+// releaseHeld delivers the packets held for Reorder whose time has come; arrived says that one more
+// packet has.
+func (l *path) releaseHeld(now time.Duration, arrived bool, deliver func(link.Datagram)) {
+	kept := l.held[:0]
+	for _, h := range l.held {
+		if arrived {
+			h.after--
+		}
+		if h.after <= 0 || now >= h.due {
+			deliver(h.datagram)
+			continue
+		}
+		kept = append(kept, h)
+	}
+	l.held = kept
+}
+
+// takeHeld takes out the packets that are held of a peer, or of all if it is none. Those held for
+// Reorder are the older ones.
+func (l *path) takeHeld(peer netip.Addr) (taken []link.Datagram) {
+	kept := l.held[:0]
+	for _, h := range l.held {
+		if peer.IsValid() && h.datagram.Src.Addr() != peer {
+			kept = append(kept, h)
+			continue
+		}
+		taken = append(taken, h.datagram)
+	}
+	l.held = kept
+	for range l.delayed.Len() {
+		h := l.delayed.Pop()
+		if peer.IsValid() && h.datagram.Src.Addr() != peer {
+			l.delayed.Push(h)
+			continue
+		}
+		l.bytes -= len(h.datagram.Data)
+		taken = append(taken, h.datagram)
+	}
+	return taken
+}
+
+func (l *path) deadline() (at time.Duration) {
+	if l.delayed.Len() > 0 {
+		at = l.delayed.Front().due
+	}
+	for _, h := range l.held {
+		if at == 0 || h.due < at {
+			at = h.due
+		}
+	}
+	return at
+}

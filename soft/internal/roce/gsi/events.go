@@ -1,0 +1,152 @@
+package gsi
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// report reports an event of the ID.
+func (id *connectionID) report(e verbs.CMEvent) {
+	if id.state == idClosed || id.manager.closed {
+		return
+	}
+	e.ID = id
+	id.manager.handle(e)
+}
+
+// report hands an event on to the manager that it is for.
+func (g *Services) report(e *cm.Event) {
+	switch {
+	case e.Type == cm.EventConnectRequest || e.Type == cm.EventSIDRRequest:
+		g.reportRequest(e)
+	case e.Conn != nil:
+		g.reportConnection(e.Conn.Value.(*connectionID), e)
+	case e.Resolution != nil:
+		g.reportResolution(e.Resolution.Value.(*connectionID), e)
+	}
+}
+
+func (g *Services) reportRequest(e *cm.Event) {
+	l := e.Listener.Value.(*listener)
+	var id *connectionID
+	event := verbs.CMEvent{Type: verbs.CMConnectRequest, Listener: l}
+	if e.Request != nil {
+		id = l.manager.newID(verbs.UD, e.Request.Path())
+		id.request, id.remote = e.Request, e.Request.PeerAddr()
+	} else {
+		p := e.Conn.Params()
+		id = l.manager.newID(p.Transport, e.Conn.Path())
+		id.conn, id.remote = e.Conn, e.Conn.PeerAddr()
+		e.Conn.Value = id
+		event.Param = connectionParam(&p)
+	}
+	id.listener, id.state = l, idRequested
+	id.local = netip.AddrPortFrom(id.path.Local.Addr(), l.addr.Port())
+	event.Param.PrivateData = e.PrivateData
+	id.report(event)
+}
+
+// connectionParam is what the peer has said, as this end sees it.
+func connectionParam(p *cm.Params) verbs.CMParam {
+	return verbs.CMParam{
+		QPN: p.RemoteQPN, ResponderResources: int(p.ResponderResources), InitiatorDepth: int(p.InitiatorDepth),
+		RetryCount: p.RetryCount, RNRRetryCount: p.RNRRetry, SRQ: p.PeerSRQ,
+	}
+}
+
+func (g *Services) reportConnection(id *connectionID, e *cm.Event) {
+	p := e.Conn.Params()
+	event := verbs.CMEvent{Param: connectionParam(&p)}
+	event.Param.PrivateData = e.PrivateData
+	step := verbs.CMStepConnect
+	if e.Conn.Passive() {
+		step = verbs.CMStepAccept
+	}
+	switch e.Type {
+	case cm.EventConnectResponse:
+		event.Type = verbs.CMConnectResponse
+	case cm.EventEstablished:
+		event.Type = verbs.CMEstablished
+		g.cfg.Messages.Useful(id.path.Remote.Addr(), false) // of the request
+	case cm.EventRejected:
+		event.Type, event.Err = verbs.CMFailed, id.rejected(step, e)
+	case cm.EventUnreachable:
+		event.Type, event.Err = verbs.CMFailed, id.unanswered(step, e.Cause)
+	case cm.EventDisconnected:
+		event.Type = verbs.CMDisconnected
+	case cm.EventTimeWaitExit:
+		event.Type = verbs.CMTimewaitExit
+	}
+	id.report(event)
+}
+
+func (g *Services) reportResolution(id *connectionID, e *cm.Event) {
+	if e.Type == cm.EventUnreachable {
+		id.report(verbs.CMEvent{Type: verbs.CMFailed, Err: id.unanswered(verbs.CMStepConnect, e.Cause)})
+		return
+	}
+	if e.Status != mad.SIDRValid {
+		failed := &verbs.CMError{Step: verbs.CMStepConnect, Local: id.local, Remote: id.remote, PrivateData: e.PrivateData, Err: verbs.ErrRejected}
+		switch e.Status {
+		case mad.SIDRNotSupported:
+			failed.Reason, failed.Err = verbs.CMRejectInvalidServiceID, id.notListening()
+		case mad.SIDRRejected:
+			failed.Reason = verbs.CMRejectConsumer
+		}
+		id.report(verbs.CMEvent{Type: verbs.CMFailed, Err: failed})
+		return
+	}
+	address := verbs.AddressAttr{DGID: verbs.GIDFromAddr(id.remote.Addr()), SGIDIndex: id.path.GIDIndex, Port: 1}
+	if port := id.path.Remote.Port(); port != wire.UDPPort {
+		address.UDPPort = port
+	}
+	id.report(verbs.CMEvent{
+		Type: verbs.CMEstablished, Address: address,
+		Param: verbs.CMParam{QPN: e.QPN, QKey: e.QKey, PrivateData: e.PrivateData},
+	})
+}
+
+// rejected is the error of a rejection.
+func (id *connectionID) rejected(step verbs.CMStep, e *cm.Event) error {
+	err := &verbs.CMError{
+		Step: step, Local: id.local, Remote: id.remote,
+		Reason: verbs.CMRejectReason(e.Reason), PrivateData: e.PrivateData, Err: verbs.ErrRejected,
+	}
+	switch err.Reason {
+	case verbs.CMRejectInvalidServiceID:
+		err.Err = id.notListening()
+	case verbs.CMRejectInvalidMTU:
+		if len(e.Info) > 0 {
+			err.MTU = mad.MTUOf(e.Info[0])
+		}
+	}
+	if id.lookUpFailed != nil { // another device of this machine may have answered
+		err.Err = fmt.Errorf("%w; %w", err.Err, id.lookUpFailed)
+	}
+	return err
+}
+
+// unanswered is the error of a handshake that came to no end.
+func (id *connectionID) unanswered(step verbs.CMStep, cause cm.Cause) error {
+	err := verbs.ErrUnreachable
+	switch cause {
+	case cm.CauseTimeout: // is what it says
+	case cm.CauseNoRoute:
+		return &verbs.CMError{Step: step, Local: id.local, Remote: id.remote, Err: fmt.Errorf("%w: %v", verbs.ErrNoRoute, cause)}
+	default:
+		err = fmt.Errorf("%w: %v", err, cause)
+	}
+	if local := id.path.Local; local.Port() != wire.UDPPort && id.path.Remote.Port() == wire.UDPPort {
+		err = fmt.Errorf("%w; this device has UDP port %d, since another process has port %d of %v, and other than Verbena's devices answer to that one only: end that process, or use another address",
+			err, local.Port(), wire.UDPPort, local.Addr())
+	}
+	if id.lookUpFailed != nil {
+		err = fmt.Errorf("%w; %w", err, id.lookUpFailed)
+	}
+	return &verbs.CMError{Step: step, Local: id.local, Remote: id.remote, Err: err}
+}

@@ -1,0 +1,449 @@
+package gsi
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/verbena-rdma/verbena/internal/routes"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/registry"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// idState is the phase of a connectionID before cm knows it, or where cm has no state.
+type idState int
+
+const (
+	idResolving idState = iota // of Dial
+	idResolved
+	idRequested // a request has come
+	idManaged   // Connect or Accept has been called: cm has the state
+	idClosed
+)
+
+// connectionID implements verbs.CMID. It stands for a connection or, for UD, for a
+// resolution or a request for one.
+type connectionID struct {
+	manager       *Manager
+	listener      *listener // of a request
+	kind          verbs.QPType
+	state         idState
+	path          cm.Path
+	local, remote netip.AddrPort
+	lookUpFailed  error      // why it is not known who of this machine listens at remote
+	elsewhere     netip.Addr // of this machine, with a listener on that port; not valid: none is known
+	psn           uint32     // of the first packet that the peer is to send
+	mtu           verbs.MTU  // of a request that is sent
+
+	conn       *cm.Conn
+	resolution *cm.Resolution
+	request    *cm.SIDRRequest
+}
+
+func (c *Manager) newID(kind verbs.QPType, path cm.Path) *connectionID {
+	id := &connectionID{manager: c, kind: kind, path: path, psn: admission.Random() & 0xffffff}
+	c.ids[id] = struct{}{}
+	return id
+}
+
+// Dial implements verbs.CM.
+func (c *Manager) Dial(p verbs.CMDial) (verbs.CMID, error) {
+	op := fmt.Sprintf("dial %v", p.Addr)
+	peer := netip.AddrPortFrom(p.Addr.Addr().Unmap(), p.Addr.Port())
+	unfit := c.services.cfg.CheckPeer(peer.Addr())
+	switch addr := peer.Addr(); {
+	case !addr.IsValid() || peer.Port() == 0:
+		return nil, fmt.Errorf("%s: give the address and the port of one host: %w", op, verbs.ErrInvalid)
+	case unfit != nil:
+		return nil, fmt.Errorf("%s: %w: give the address and the port of one host", op, unfit)
+	case p.MTU != 0 && !p.MTU.Valid():
+		return nil, fmt.Errorf("%s: the MTU is %d; 256, 512, 1024, 2048 and 4096 are possible: %w", op, p.MTU, verbs.ErrInvalid)
+	case p.Type < verbs.RC || p.Type > verbs.UD:
+		return nil, fmt.Errorf("%s: no transport service %v: %w", op, p.Type, verbs.ErrNotSupported)
+	}
+	e, err := c.services.endpointFor(p.Local.Addr().Unmap(), peer.Addr())
+	g, closed := c.lock(op)
+	defer g.cfg.Lock.Unlock()
+	switch {
+	case closed != nil:
+		return nil, closed
+	case err != nil:
+		return nil, &verbs.CMError{Step: verbs.CMStepResolve, Local: p.Local, Remote: p.Addr, Err: err}
+	}
+	port := p.UDPPort
+	if port == 0 {
+		port = wire.UDPPort
+	}
+	local := c.services.cfg.Endpoints[e].Addr()
+	id := c.newID(p.Type, c.services.pathTo(e, netip.AddrPortFrom(peer.Addr(), port)))
+	id.mtu = c.services.cfg.MTU
+	if p.MTU != 0 {
+		id.mtu = min(id.mtu, p.MTU)
+	}
+	source := p.Local.Port()
+	if source == 0 {
+		source = dynamicPorts()[0]
+	}
+	id.local, id.remote = netip.AddrPortFrom(local.Addr(), source), peer
+	key := lookUp{id.remote, p.Type, p.UDPPort == 0}
+	ids, running := c.lookUps[key]
+	c.lookUps[key] = append(ids, id)
+	if !running {
+		c.resolving.Go(func() { c.lookUp(key) })
+	}
+	return id, nil
+}
+
+// lookUp is what those who dial at the same moment look up together.
+type lookUp struct {
+	addr netip.AddrPort
+	kind verbs.QPType
+	find bool // the UDP port is not given
+}
+
+// lookUp resolves IDs, on a goroutine of its own, until there are none: those that come
+// meanwhile are for the next turn, since a listener may have come before them.
+func (c *Manager) lookUp(key lookUp) {
+	g := c.services
+	for {
+		g.cfg.Lock.Lock()
+		ids := c.lookUps[key]
+		if len(ids) == 0 || c.closed {
+			delete(c.lookUps, key)
+			g.cfg.Lock.Unlock()
+			return
+		}
+		c.lookUps[key] = nil
+		g.cfg.Lock.Unlock()
+		device, elsewhere, err := c.find(key)
+		g.cfg.Lock.Lock()
+		for _, id := range ids {
+			id.elsewhere = elsewhere
+			id.resolve(device, err, key.find)
+		}
+		g.cfg.Lock.Unlock()
+	}
+}
+
+// find finds out whether the address is a listener's of this machine, whose device may have
+// another address or UDP port, or whether another address of this machine is.
+func (c *Manager) find(key lookUp) (device netip.AddrPort, elsewhere netip.Addr, err error) {
+	// Another process could answer for any address; let it do so for this machine's only.
+	if !key.find || !ofThisMachine(key.addr.Addr()) {
+		return device, elsewhere, registry.ErrNone
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, c.Patience)
+	defer cancel()
+	if device, err = registry.Find(ctx, portSpace(key.kind), key.addr); err == registry.ErrNone {
+		elsewhere = findElsewhere(ctx, key)
+	}
+	return device, elsewhere, err
+}
+
+// ofThisMachine reports whether packets to an address do not leave the machine.
+func ofThisMachine(addr netip.Addr) bool {
+	return addr.IsLoopback() || routes.Source(addr) == addr.WithZone("")
+}
+
+// maxElsewhere is how many addresses of this machine are asked for.
+const maxElsewhere = 16
+
+// findElsewhere looks for a listener on the port at another address of this machine, such as
+// 127.0.0.1 in place of an interface's. The error of the dial names it.
+func findElsewhere(ctx context.Context, key lookUp) (found netip.Addr) {
+	list, err := net.InterfaceAddrs()
+	if err != nil {
+		return found
+	}
+	for _, a := range list[:min(len(list), maxElsewhere)] {
+		prefix, err := netip.ParsePrefix(a.String())
+		if err != nil || prefix.Addr() == key.addr.Addr() {
+			continue
+		}
+		if _, err := registry.Find(ctx, portSpace(key.kind), netip.AddrPortFrom(prefix.Addr(), key.addr.Port())); err == nil {
+			return prefix.Addr()
+		}
+	}
+	return found
+}
+
+// notListening is the error where nobody listens.
+func (id *connectionID) notListening() error {
+	if !id.elsewhere.IsValid() {
+		return verbs.ErrNotListening
+	}
+	return fmt.Errorf("%w; a program of this machine listens at %v: dial it there, from a device with that address",
+		verbs.ErrNotListening, netip.AddrPortFrom(id.elsewhere, id.remote.Port()))
+}
+
+// resolve takes what was found. Nobody listens on a loopback address that is not registered.
+// The lock is held.
+func (id *connectionID) resolve(device netip.AddrPort, err error, find bool) {
+	if id.state != idResolving || id.manager.closed {
+		return
+	}
+	if err != nil && err != registry.ErrNone {
+		id.lookUpFailed = err
+	}
+	switch {
+	case err == nil:
+		id.path.Remote, id.remote = device, netip.AddrPortFrom(device.Addr(), id.remote.Port())
+	case find && registry.Complete && id.remote.Addr().IsLoopback():
+		// The device there, if any, is another process's, which may have no connection
+		// manager and then would not answer.
+		id.state = idManaged
+		failed := &verbs.CMError{Step: verbs.CMStepConnect, Local: id.local, Remote: id.remote, Reason: verbs.CMRejectInvalidServiceID, Err: id.notListening()}
+		if id.lookUpFailed != nil {
+			failed.Step, failed.Reason, failed.Err = verbs.CMStepResolve, 0, fmt.Errorf("%w: %w", verbs.ErrUnreachable, id.lookUpFailed)
+		}
+		id.report(verbs.CMEvent{Type: verbs.CMFailed, Err: failed})
+		return
+	}
+	id.state = idResolved
+	id.report(verbs.CMEvent{Type: verbs.CMResolved})
+}
+
+// endpointFor finds the endpoint with that address or, if it names none, the one from which the peer
+// is reached, and returns its index. The endpoints of a device never change.
+func (g *Services) endpointFor(local, peer netip.Addr) (index int, err error) {
+	if !local.IsValid() || local.IsUnspecified() {
+		return g.endpointTo(peer)
+	}
+	e := g.endpointAt(local.WithZone(""))
+	switch {
+	case e < 0:
+		return 0, fmt.Errorf("device %s has the addresses %v: %w", g.cfg.Device, g.addresses(), verbs.ErrInvalid)
+	case local.Is4() != peer.Is4():
+		return 0, fmt.Errorf("%v and %v are of different families: %w", local, peer, verbs.ErrInvalid)
+	}
+	return e, nil
+}
+
+// LocalAddr implements verbs.CMID.
+func (id *connectionID) LocalAddr() netip.AddrPort { return id.local }
+
+// RemoteAddr implements verbs.CMID. It is called on any goroutine, and changes until
+// CMResolved.
+func (id *connectionID) RemoteAddr() netip.AddrPort {
+	g := id.manager.services
+	g.cfg.Lock.Lock()
+	defer g.cfg.Lock.Unlock()
+	return id.remote
+}
+
+// PortGID implements verbs.CMID.
+func (id *connectionID) PortGID() (port, sgidIndex int) { return 1, id.path.GIDIndex }
+
+// lock takes the locks of all shards for a call. The caller unlocks.
+func (id *connectionID) lock(call string) (*Services, error) {
+	g, err := id.manager.lock(call)
+	if err == nil && id.state == idClosed {
+		err = fmt.Errorf("%s: the ID of the connection with %v: %w", call, id.remote, verbs.ErrClosed)
+	}
+	return g, err
+}
+
+// errState is for a call that the phase does not allow.
+func (id *connectionID) errState(call, when string) error {
+	return fmt.Errorf("%s the connection with %v: it is possible %s: %w", call, id.remote, when, verbs.ErrState)
+}
+
+// Attr implements verbs.CMID.
+func (id *connectionID) Attr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
+	g, err := id.lock("attributes")
+	defer g.cfg.Lock.Unlock()
+	if err != nil {
+		return verbs.QPAttr{}, 0, err
+	}
+	if id.kind == verbs.UD {
+		return id.datagramAttr(to)
+	}
+	if id.conn == nil {
+		if to == verbs.QPInitialized {
+			return initAttr(verbs.AccessRemoteWrite)
+		}
+		return verbs.QPAttr{}, 0, id.errState("attributes of", "after the peer's response")
+	}
+	attr, mask, err := id.conn.QPAttr(to)
+	if mask&verbs.QPAttrRQPSN != 0 {
+		attr.RQPSN = id.psn // of a passive end before Accept
+	}
+	return attr, mask, err
+}
+
+func initAttr(access verbs.Access) (verbs.QPAttr, verbs.QPAttrMask, error) {
+	return verbs.QPAttr{State: verbs.QPInitialized, Port: 1, Access: access},
+		verbs.QPAttrState | verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccess, nil
+}
+
+func (id *connectionID) datagramAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
+	attr, mask := verbs.QPAttr{State: to}, verbs.QPAttrState
+	switch to {
+	case verbs.QPInitialized:
+		attr.Port, attr.QKey = 1, cm.QKeyUDP
+		mask |= verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrQKey
+	case verbs.QPReadyToReceive:
+	case verbs.QPReadyToSend:
+		attr.SQPSN = id.psn
+		mask |= verbs.QPAttrSQPSN
+	default:
+		return attr, 0, fmt.Errorf("attributes for %v: only Init, RTR and RTS have any: %w", to, verbs.ErrInvalid)
+	}
+	return attr, mask, nil
+}
+
+// readAtomic limits what can be outstanding to what the device has.
+func readAtomic(n int) uint8 { return uint8(min(max(n, 0), transport.MaxReadAtomic)) }
+
+// Connect implements verbs.CMID.
+func (id *connectionID) Connect(p verbs.CMParam) error {
+	g, err := id.lock("connect")
+	defer g.cfg.Lock.Unlock()
+	if err != nil {
+		return err
+	}
+	if id.state != idResolved {
+		return id.errState("connect", "once, after CMResolved")
+	}
+	m := id.manager.services.manager
+	if id.kind == verbs.UD {
+		id.resolution, err = m.Resolve(cm.ResolveParams{
+			Service: service(id.kind, id.remote.Port()), Path: id.path, SourcePort: id.local.Port(),
+			PrivateData: p.PrivateData, Value: id,
+		}, g.cfg.Now())
+	} else {
+		id.conn, err = m.Connect(cm.ConnectParams{
+			Service: service(id.kind, id.remote.Port()), Path: id.path, SourcePort: id.local.Port(), Transport: id.kind,
+			QPN: p.QPN, PSN: id.psn,
+			ResponderResources: readAtomic(p.ResponderResources), InitiatorDepth: readAtomic(p.InitiatorDepth),
+			RetryCount: p.RetryCount, RNRRetry: p.RNRRetryCount, SRQ: p.SRQ,
+			PathMTU: id.mtu, PrivateData: p.PrivateData, Value: id,
+		}, g.cfg.Now())
+	}
+	if err != nil {
+		return err
+	}
+	id.state = idManaged
+	id.manager.services.settle()
+	return nil
+}
+
+// Accept implements verbs.CMID.
+func (id *connectionID) Accept(p verbs.CMParam) error {
+	g, err := id.lock("accept")
+	defer g.cfg.Lock.Unlock()
+	if err != nil {
+		return err
+	}
+	if id.state != idRequested {
+		return id.errState("accept", "once, after CMConnectRequest")
+	}
+	if id.request != nil {
+		qkey := p.QKey
+		if qkey == 0 {
+			qkey = cm.QKeyUDP
+		}
+		err = id.request.Reply(cm.SIDRReply{QPN: p.QPN, QKey: qkey, PrivateData: p.PrivateData})
+	} else {
+		err = id.conn.Accept(cm.AcceptParams{
+			QPN: p.QPN, PSN: id.psn,
+			ResponderResources: readAtomic(p.ResponderResources), InitiatorDepth: readAtomic(p.InitiatorDepth),
+			RNRRetry: p.RNRRetryCount, SRQ: p.SRQ, PrivateData: p.PrivateData,
+		}, g.cfg.Now())
+	}
+	if err != nil {
+		return err
+	}
+	id.state = idManaged
+	id.manager.services.settle()
+	return nil
+}
+
+// Reject implements verbs.CMID.
+func (id *connectionID) Reject(privateData []byte) error {
+	g, err := id.lock("reject")
+	defer g.cfg.Lock.Unlock()
+	if err != nil {
+		return err
+	}
+	switch {
+	case id.request != nil:
+		err = id.request.Reply(cm.SIDRReply{Status: mad.SIDRRejected, PrivateData: privateData})
+	case id.conn != nil:
+		err = id.conn.Reject(cm.RejectParams{PrivateData: privateData}, g.cfg.Now())
+	default:
+		err = id.errState("reject", "after CMConnectRequest or CMConnectResponse")
+	}
+	if err != nil {
+		return err
+	}
+	id.manager.services.settle()
+	return nil
+}
+
+// Establish implements verbs.CMID.
+func (id *connectionID) Establish() error {
+	return id.managed("establish", func(g *Services) error { return id.conn.Establish(nil, g.cfg.Now()) })
+}
+
+// Received implements verbs.CMID.
+func (id *connectionID) Received() error {
+	return id.managed("establish", func(g *Services) error {
+		id.conn.CommunicationEstablished(g.cfg.Now())
+		return nil
+	})
+}
+
+// Disconnect implements verbs.CMID.
+func (id *connectionID) Disconnect() error {
+	return id.managed("disconnect", func(g *Services) error { return id.conn.Disconnect(cm.DisconnectParams{}, g.cfg.Now()) })
+}
+
+// managed makes a call on a connection.
+func (id *connectionID) managed(name string, call func(*Services) error) error {
+	g, err := id.lock(name)
+	defer g.cfg.Lock.Unlock()
+	if err != nil {
+		return err
+	}
+	if id.conn == nil {
+		return id.errState(name, "after Connect or CMConnectRequest, and not for UD")
+	}
+	if err := call(g); err != nil {
+		return err
+	}
+	id.manager.services.settle()
+	return nil
+}
+
+// Close implements verbs.CMID.
+func (id *connectionID) Close() error {
+	g, err := id.lock("close")
+	defer g.cfg.Lock.Unlock()
+	if err != nil {
+		return nil // again, or with its manager
+	}
+	id.abandon()
+	id.manager.services.settle()
+	return nil
+}
+
+// abandon ends whatever is under way.
+func (id *connectionID) abandon() {
+	switch {
+	case id.conn != nil:
+		id.conn.Close(id.manager.services.cfg.Now())
+	case id.resolution != nil:
+		id.resolution.Close()
+	case id.request != nil && id.state == idRequested:
+		_ = id.request.Reply(cm.SIDRReply{Status: mad.SIDRRejected}) // it may have expired
+	}
+	id.state = idClosed
+	delete(id.manager.ids, id)
+}

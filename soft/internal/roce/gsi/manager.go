@@ -1,0 +1,236 @@
+package gsi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/registry"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Manager implements verbs.CM.
+type Manager struct {
+	services    *Services
+	handle      func(verbs.CMEvent)
+	listeners   map[*listener]struct{}
+	ids         map[*connectionID]struct{}
+	memberships map[*membership]struct{}
+	closed      bool
+	lookUps     map[lookUp][]*connectionID // that wait; an entry is being looked up
+	resolving   sync.WaitGroup
+	ctx         context.Context // of what resolves
+	cancel      context.CancelFunc
+	// Patience is how long a dial waits for other processes of the machine. It may be changed before
+	// the first dial.
+	Patience time.Duration
+}
+
+// Open opens a connection manager, whose events go to handle. The locks of all shards are held.
+func (g *Services) Open(handle func(verbs.CMEvent)) *Manager {
+	g.managers++
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Manager{
+		services: g, handle: handle, ctx: ctx, cancel: cancel, Patience: registry.Patience,
+		listeners: make(map[*listener]struct{}), ids: make(map[*connectionID]struct{}),
+		memberships: make(map[*membership]struct{}), lookUps: make(map[lookUp][]*connectionID),
+	}
+}
+
+// lock takes the locks of all shards for a call on an open manager. The caller unlocks.
+func (c *Manager) lock(op string) (*Services, error) {
+	g := c.services
+	g.cfg.Lock.Lock()
+	if c.closed {
+		return g, fmt.Errorf("%s: the connection manager: %w", op, verbs.ErrClosed)
+	}
+	return g, nil
+}
+
+// Close implements verbs.CM.
+func (c *Manager) Close() error {
+	for _, l := range c.close() { // other processes can hold it up
+		c.resolving.Go(l.entries.Close)
+	}
+	c.cancel()
+	c.resolving.Wait()
+	return nil
+}
+
+// close returns the listeners, whose entries are to be closed without the lock.
+func (c *Manager) close() (listeners []*listener) {
+	g, err := c.lock("close")
+	defer g.cfg.Lock.Unlock()
+	if err != nil {
+		return nil // again
+	}
+	c.closed = true
+	for l := range c.listeners {
+		l.service.Close(g.cfg.Now())
+		listeners = append(listeners, l)
+	}
+	for id := range c.ids {
+		id.abandon()
+	}
+	for m := range c.memberships {
+		if err := m.end(); err != nil {
+			g.cfg.Log.Debug().Err(err).Msg("close connection manager")
+		}
+	}
+	clear(c.listeners)
+	clear(c.ids)
+	c.services.managers--
+	c.services.settle()
+	return listeners
+}
+
+// service is the service of a port.
+func service(t verbs.QPType, port uint16) cm.Service {
+	if t == verbs.UD {
+		return cm.Service{Space: cm.PortSpaceUDP, Port: port}
+	}
+	return cm.Service{Space: cm.PortSpaceTCP, Port: port}
+}
+
+// firstDynamicPort is the first that a manager chooses (RFC 6335 6).
+const firstDynamicPort = 49152
+
+// listener implements verbs.CMListener.
+type listener struct {
+	manager *Manager
+	service *cm.Listener
+	addr    netip.AddrPort
+	entries registry.Entries
+}
+
+// Listen implements verbs.CM.
+func (c *Manager) Listen(p verbs.CMListen) (verbs.CMListener, error) {
+	op := fmt.Sprintf("listen on %v", p.Addr)
+	g, err := c.lock(op)
+	defer g.cfg.Lock.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	addr, names, err := g.listenNames(p.Addr.Addr().Unmap())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	l := &listener{manager: c}
+	params := cm.ListenParams{Addr: addr, Transport: p.Type, Backlog: p.Backlog, MTU: p.MTU, Value: l}
+	ports := []uint16{p.Addr.Port()}
+	if ports[0] == 0 {
+		ports = dynamicPorts()
+	}
+	for _, port := range ports {
+		params.Service = service(p.Type, port)
+		if err = l.open(params, names); err == nil || !errors.Is(err, verbs.ErrInUse) {
+			l.addr = netip.AddrPortFrom(addr, port)
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: device %s: %w", op, g.cfg.Device, err)
+	}
+	c.listeners[l] = struct{}{}
+	for e := range names {
+		if own := names[e]; own.Port() != wire.UDPPort {
+			g.cfg.Log.Warn().Stringer("address", l.addr).Uint16("udp_port", own.Port()).
+				Msgf("another process has UDP port %d of %v: only Verbena's devices reach this listener there", wire.UDPPort, own.Addr())
+		}
+	}
+	return l, nil
+}
+
+// listenNames are the addresses by which processes of this machine are to find a listener,
+// each with the address and UDP port of the endpoint that it stands for, and the address to
+// listen on. The unspecified address stands for all of the device's. 127.0.0.1 is also for a device of
+// the loopback interface that has another of its addresses: programs need not know
+// which.
+func (g *Services) listenNames(addr netip.Addr) (netip.Addr, map[netip.Addr]netip.AddrPort, error) {
+	names := make(map[netip.Addr]netip.AddrPort)
+	addr = addr.WithZone("") // the device is on one interface
+	if e := g.endpointAt(addr); e >= 0 {
+		names[addr] = g.cfg.Endpoints[e].Addr()
+		return addr, names, nil
+	}
+	all := !addr.IsValid() || addr.IsUnspecified()
+	localhost := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	for _, e := range g.cfg.Endpoints {
+		own := e.Addr()
+		if all {
+			names[own.Addr()] = own
+		}
+		if own.Addr().Is4() && own.Addr().IsLoopback() {
+			switch {
+			case addr == localhost:
+				return own.Addr(), map[netip.Addr]netip.AddrPort{localhost: own, own.Addr(): own}, nil
+			case all:
+				names[localhost] = own
+			}
+		}
+	}
+	if !all {
+		return addr, nil, fmt.Errorf("device %s has the addresses %v: %w", g.cfg.Device, g.addresses(), verbs.ErrInvalid)
+	}
+	return addr, names, nil
+}
+
+// open takes a port.
+func (l *listener) open(params cm.ListenParams, names map[netip.Addr]netip.AddrPort) (err error) {
+	m := l.manager.services.manager
+	if l.service, err = m.Listen(params); err != nil {
+		return err
+	}
+	for addr, device := range names {
+		if err := l.entries.Add(portSpace(params.Transport), netip.AddrPortFrom(addr, params.Service.Port), device); err != nil {
+			l.entries.Close()
+			l.service.Close(l.manager.services.cfg.Now())
+			if !errors.Is(err, verbs.ErrInUse) {
+				return fmt.Errorf("tell the processes of this machine of port %d of %v: %w", params.Service.Port, addr, err)
+			}
+			return fmt.Errorf("a listener of this machine has port %d of %v: %w", params.Service.Port, addr, err)
+		}
+	}
+	return nil
+}
+
+// portSpace is the one of a transport service.
+func portSpace(t verbs.QPType) registry.Space {
+	if t == verbs.UD {
+		return registry.UDP
+	}
+	return registry.TCP
+}
+
+// dynamicPorts are some to try, at random.
+func dynamicPorts() []uint16 {
+	ports := make([]uint16, 64)
+	for i := range ports {
+		ports[i] = firstDynamicPort | uint16(admission.Random())
+	}
+	return ports
+}
+
+// Addr implements verbs.CMListener.
+func (l *listener) Addr() netip.AddrPort { return l.addr }
+
+// Close implements verbs.CMListener.
+func (l *listener) Close() error {
+	g, err := l.manager.lock("close listener")
+	if err != nil {
+		g.cfg.Lock.Unlock()
+		return nil // with its manager
+	}
+	delete(l.manager.listeners, l)
+	l.service.Close(g.cfg.Now())
+	l.manager.services.settle()
+	g.cfg.Lock.Unlock()
+	l.entries.Close() // other processes can hold it up
+	return nil
+}

@@ -1,0 +1,61 @@
+package gsi
+
+import (
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"slices"
+
+	"github.com/verbena-rdma/verbena/internal/routes"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// endpointAt returns the index of the endpoint with an address; -1: there is none.
+func (g *Services) endpointAt(addr netip.Addr) int {
+	return slices.IndexFunc(g.cfg.Endpoints, func(e Endpoint) bool { return e.Addr().Addr() == addr })
+}
+
+func (g *Services) addresses() (list []netip.Addr) {
+	for _, e := range g.cfg.Endpoints {
+		list = append(list, e.Addr().Addr())
+	}
+	return list
+}
+
+// endpointTo finds the endpoint from which a peer is reached: the one that the system's
+// routes name, if the device has it, or else the one of the peer's kind whose address has
+// most in common with the peer's.
+func (g *Services) endpointTo(peer netip.Addr) (index int, err error) {
+	if e := g.endpointAt(routes.Source(peer)); e >= 0 {
+		return e, nil
+	}
+	best, common := -1, -1
+	for i, e := range g.cfg.Endpoints {
+		own := e.Addr().Addr()
+		if own.Is4() != peer.Is4() || own.IsLoopback() != peer.IsLoopback() || own.IsLinkLocalUnicast() != peer.IsLinkLocalUnicast() {
+			continue
+		}
+		if n := commonPrefix(own, peer); n > common {
+			best, common = i, n
+		}
+	}
+	if best < 0 {
+		err := fmt.Errorf("%w: device %s has the addresses %v", verbs.ErrNoRoute, g.cfg.Device, g.addresses())
+		if ofThisMachine(peer) { // the way there is over the loopback interface, whatever device has it
+			err = fmt.Errorf("%w, and %v is of another interface of this machine: use the same device at both ends", err, peer)
+		}
+		return 0, err
+	}
+	return best, nil
+}
+
+// commonPrefix is how many bits two addresses have in common from the first on.
+func commonPrefix(a, b netip.Addr) int {
+	x, y := a.As16(), b.As16()
+	for i := range x {
+		if diff := x[i] ^ y[i]; diff != 0 {
+			return 8*i + bits.LeadingZeros8(diff)
+		}
+	}
+	return 8 * len(x)
+}

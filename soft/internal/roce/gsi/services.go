@@ -1,0 +1,137 @@
+// Package gsi is queue pair 1 of a device, the general services interface (IBTA 13.5.1), and the
+// connection managers that programs open on it. The protocol is package cm's; this package finds
+// listeners of this machine, keeps the IDs of programs, and carries events to them.
+package gsi
+
+import (
+	"errors"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Config configures the services of a device.
+type Config struct {
+	Device string // its name
+	Log    zerolog.Logger
+	GUID   uint64
+	MTU    verbs.MTU // the largest path MTU
+	// Lock takes the locks of all shards. It guards everything here.
+	Lock      sync.Locker
+	Now       func() time.Duration
+	Endpoints []Endpoint // by GID index
+	// Deadline asks for a call of [Services.Expire] at that time.
+	Deadline func(at time.Duration)
+	// CheckPeer says why an address is not that of one peer.
+	CheckPeer func(netip.Addr) error
+	Messages  *admission.Messages
+	Groups    Groups
+}
+
+// Endpoint is an entry of the GID table.
+type Endpoint interface {
+	Addr() netip.AddrPort
+	Source() netip.AddrPort // that packets leave from
+	// SendMessage sends a packet by itself, and returns what the system says of it.
+	SendMessage(to netip.AddrPort, p *wire.Packet, payload []byte) error
+}
+
+// Groups are the multicast groups that the device can join.
+type Groups interface {
+	// GroupEndpoint is the index of the endpoint to use for a group where the caller names none.
+	GroupEndpoint(group netip.Addr) (index int, err error)
+	// JoinGroup joins a group at an endpoint. Whoever only sends needs no more than a route: then
+	// leave does nothing.
+	JoinGroup(group netip.Addr, index int, sendOnly bool) (leave func() error, err error)
+}
+
+// Services is what the connection managers of a device have in common. It is there from the first
+// of them on, until the device is closed, so that connections live out their time-wait.
+//
+// Its methods are called with the lock of the first shard held.
+type Services struct {
+	cfg      Config
+	manager  *cm.Manager
+	managers int // that are open
+	psn      uint32
+	packet   wire.Packet
+	out      cm.Datagram
+	event    cm.Event
+}
+
+// New returns the services of a device.
+func New(cfg Config) *Services {
+	return &Services{cfg: cfg, psn: admission.Random(), manager: cm.New(cm.Config{CAGUID: cfg.GUID, MTU: cfg.MTU})}
+}
+
+// Managers is how many connection managers are open.
+func (g *Services) Managers() int { return g.managers }
+
+// Counters returns the protocol's counters.
+func (g *Services) Counters() cm.Counters { return g.manager.Counters() }
+
+// Knows reports whether a message from there to the endpoint with that index names one of the
+// device's connections with its sender.
+func (g *Services) Knows(message []byte, index int, from netip.AddrPort) bool {
+	path := g.pathTo(index, from)
+	return g.manager.Names(message, &path)
+}
+
+// Receive takes a message, and reports whether it was of use.
+func (g *Services) Receive(message []byte, index int, from netip.AddrPort, now time.Duration) bool {
+	useful := g.manager.Receive(message, g.pathTo(index, from), now)
+	g.settle()
+	return useful
+}
+
+// pathTo is the way of messages between an endpoint and a peer.
+func (g *Services) pathTo(index int, peer netip.AddrPort) cm.Path {
+	e := g.cfg.Endpoints[index]
+	return cm.Path{Local: e.Addr(), Remote: peer, GIDIndex: index, SourcePort: e.Source().Port()}
+}
+
+// Expire does what is due.
+func (g *Services) Expire(now time.Duration) {
+	g.manager.Expire(now)
+	g.settle()
+}
+
+// PeerUnreachable ends what waits for an answer of a peer that an endpoint cannot reach.
+func (g *Services) PeerUnreachable(index int, peer netip.AddrPort, now time.Duration) {
+	g.manager.PeerUnreachable(g.pathTo(index, peer), now)
+	g.settle()
+}
+
+// settle sends what the manager has to send, and reports what has happened. It is called after each
+// call of the manager.
+func (g *Services) settle() {
+	for g.manager.NextMAD(&g.out) {
+		g.send(&g.out)
+	}
+	for g.manager.NextEvent(&g.event) {
+		g.report(&g.event)
+	}
+	if at := g.manager.Deadline(); at != 0 {
+		g.cfg.Deadline(at)
+	}
+}
+
+func (g *Services) send(dg *cm.Datagram) {
+	g.packet = wire.Packet{
+		Opcode: wire.UDSendOnly, MigReq: true, PKey: 0xffff, DestQP: admission.ManagementQPN, PSN: g.psn & 0xffffff,
+		DETH: wire.DETH{QKey: cm.QKey, SrcQP: admission.ManagementQPN},
+	}
+	g.psn++
+	err := g.cfg.Endpoints[dg.Path.GIDIndex].SendMessage(dg.Path.Remote, &g.packet, dg.MAD[:])
+	if errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH) {
+		g.manager.NoRoute(dg, g.cfg.Now())
+	}
+}

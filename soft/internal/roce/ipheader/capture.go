@@ -1,0 +1,82 @@
+package ipheader
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
+)
+
+// Capture writes packets in the pcap format, link type raw IP, as they are on
+// the wire. The headers of IP and UDP, which the kernel adds and removes, are
+// reconstructed.
+type Capture struct {
+	w      io.Writer
+	base   time.Time
+	buf    []byte
+	failed error
+}
+
+const (
+	pcapMagicNanoseconds = 0xa1b23c4d
+	pcapRawIP            = 101
+	pcapSnapLen          = 65535
+)
+
+// NewCapture begins a capture of a device whose time zero is base.
+func NewCapture(w io.Writer, base time.Time) (*Capture, error) {
+	c := &Capture{w: w, base: base}
+	h := binary.LittleEndian.AppendUint32(nil, pcapMagicNanoseconds)
+	h = binary.LittleEndian.AppendUint16(h, 2) // version 2.4
+	h = binary.LittleEndian.AppendUint16(h, 4)
+	h = append(h, make([]byte, 8)...) // time zone, accuracy
+	h = binary.LittleEndian.AppendUint32(h, pcapSnapLen)
+	h = binary.LittleEndian.AppendUint32(h, pcapRawIP)
+	_, err := w.Write(h)
+	return c, err
+}
+
+// Packet writes one packet. After a failed write the capture takes no more.
+func (c *Capture) Packet(src, dst netip.AddrPort, h link.Header, ident uint16, now time.Duration, payload []byte) {
+	if c.failed != nil {
+		return
+	}
+	n := UDPLen + len(payload)
+	header := IPv6Len
+	if src.Addr().Is4() {
+		header = IPv4Len
+	}
+	at := c.base.Add(now)
+	b := binary.LittleEndian.AppendUint32(c.buf[:0], uint32(at.Unix()))
+	b = binary.LittleEndian.AppendUint32(b, uint32(at.Nanosecond()))
+	b = binary.LittleEndian.AppendUint32(b, uint32(header+n))
+	b = binary.LittleEndian.AppendUint32(b, uint32(header+n))
+	b = appendIPHeader(b, src.Addr(), dst.Addr(), h, ident, n)
+	udp := len(b)
+	addresses := udp - 2*src.Addr().BitLen()/8
+	b = binary.BigEndian.AppendUint16(b, src.Port())
+	b = binary.BigEndian.AppendUint16(b, dst.Port())
+	b = binary.BigEndian.AppendUint16(b, uint16(n))
+	b = append(b, 0, 0)
+	b = append(b, payload...)
+	checksum := ^Fold(Sum(b[udp:], Sum(b[addresses:udp], uint32(n)+protocolUDP)))
+	if checksum == 0 {
+		checksum = 0xffff
+	}
+	binary.BigEndian.PutUint16(b[udp+6:], checksum)
+	c.buf = b
+	if _, err := c.w.Write(b); err != nil {
+		c.failed = err
+	}
+}
+
+// Err says what failed. Of no capture it is nil.
+func (c *Capture) Err() error {
+	if c == nil || c.failed == nil {
+		return nil
+	}
+	return fmt.Errorf("packet capture is incomplete: %w", c.failed)
+}

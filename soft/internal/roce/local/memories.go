@@ -1,0 +1,57 @@
+package local
+
+import (
+	"cmp"
+	"slices"
+	"unsafe"
+)
+
+// Memories are those that the device has made, in the order of their addresses. Their
+// content can be shown to devices of other processes.
+type Memories []shownMemory
+
+type shownMemory struct {
+	from, to uintptr
+	memory   *Memory
+}
+
+const (
+	// minMemory is the smallest memory that can be shown, and maxMemories how many there
+	// are at most: each takes a file descriptor.
+	minMemory   = 64 << 10
+	maxMemories = 256
+)
+
+// find returns the memory that a piece lies in, and where, or nil.
+func (s Memories) find(piece []byte) (*Memory, uint64) {
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(piece)))
+	i, found := slices.BinarySearchFunc(s, at, func(m shownMemory, at uintptr) int { return cmp.Compare(m.from, at) })
+	if !found {
+		i--
+	}
+	if i < 0 || at+uintptr(len(piece)) > s[i].to {
+		return nil, 0
+	}
+	return s[i].memory, uint64(at - s[i].from)
+}
+
+// Fits reports whether memory of that size can be shown, too.
+func (s Memories) Fits(size int) bool { return size >= minMemory && len(s) < maxMemories }
+
+// Contains reports whether a piece lies in one of the memories.
+func (s Memories) Contains(piece []byte) bool {
+	m, _ := s.find(piece)
+	return m != nil
+}
+
+// Add adds a memory.
+func (s *Memories) Add(m *Memory) {
+	from := uintptr(unsafe.Pointer(unsafe.SliceData(m.Bytes)))
+	i, _ := slices.BinarySearchFunc(*s, from, func(m shownMemory, at uintptr) int { return cmp.Compare(m.from, at) })
+	*s = slices.Insert(*s, i, shownMemory{from: from, to: from + uintptr(cap(m.Bytes)), memory: m})
+}
+
+// Remove takes a memory out.
+func (s *Memories) Remove(m *Memory) {
+	*s = slices.DeleteFunc(*s, func(x shownMemory) bool { return x.memory == m })
+}

@@ -1,0 +1,563 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/spin"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+)
+
+// Host is the shard of a device that its peers are reached for. Its lock guards all that is here,
+// unless something else is said.
+type Host interface {
+	sync.Locker
+	// Progress receives, does what is due and sends, and reports whether it did anything. SendReady
+	// sends what is ready; WakeIfReady makes a goroutine of the shard do so.
+	Progress(now time.Duration) bool
+	SendReady(now time.Duration)
+	WakeIfReady()
+	// MayShare reports whether packets from an address may come through shared memory.
+	MayShare(addr netip.Addr) bool
+	// Closed reports whether the device is closed.
+	Closed() bool
+	// Polls counts the polls of programs. Asleep reports whether one is about to sleep. Both are
+	// called with and without the lock.
+	Polls() uint64
+	Asleep() bool
+}
+
+// Endpoint is an entry of the device's GID table, at the shard.
+type Endpoint interface {
+	Addr() netip.AddrPort
+	// Receive handles packets that have come by UDP, and reports whether there were any.
+	Receive(now time.Duration) bool
+	// PathOf returns the path that a packet from a device belongs to. It returns nil for a packet
+	// that is dropped: there is no such path here.
+	PathOf(from netip.AddrPort, p *wire.Packet) *Path
+}
+
+// Config configures Peers.
+type Config struct {
+	Host      Host
+	Shard     int // its number
+	Endpoints []Endpoint
+	Memories  *Memories           // of the device
+	Packets   *transport.Counters // of the shard
+	Now       func() time.Duration
+	Log       zerolog.Logger
+	Running   *sync.WaitGroup // of goroutines that end after Off
+	Spin      time.Duration   // see spin.New
+	// Pause is how long the shard's goroutines leave the work to programs that poll.
+	Pause time.Duration
+}
+
+// Peers are the other devices of this machine, and the shard's own, as a shard reaches them through
+// shared memory. The zero value reaches none.
+type Peers struct {
+	cfg       Config
+	on        bool
+	listeners []*Listener
+	peers     map[Ends]*Peer
+	polled    pollList // those with a channel
+	unflushed []*Peer  // that something was sent to
+	budget    Budget
+
+	ctx      context.Context // of dialling
+	cancel   context.CancelFunc
+	dialling sync.WaitGroup
+	serving  sync.WaitGroup // of channels
+	channels int            // to other devices, whose connections are open
+
+	seen   atomic.Uint64 // polls of programs when this end last asked to be woken
+	wakes  chan struct{} // there is work for the worker
+	sleeps chan struct{} // a program is about to sleep
+
+	// unresolved counts the channels that were cut off, or whose peer stands still in a copy, until it
+	// is known whether the peer's process is dead.
+	unresolved int
+
+	counters Counters
+}
+
+// Counters count packets through shared memory, channels that ended because the peer broke the
+// memory, and peers that died.
+type Counters struct{ Sent, Received, Disorder, Died uint64 }
+
+// maxChannels is how many channels a shard has at most. Each takes 2 MiB of memory once it is in use.
+const maxChannels = 1024
+
+// Open makes the shard found by other devices of this machine. The lock is held, or no other
+// goroutine knows the device yet.
+func (l *Peers) Open(cfg Config) {
+	l.cfg, l.on = cfg, true
+	l.peers = make(map[Ends]*Peer)
+	l.wakes, l.sleeps = make(chan struct{}, 1), make(chan struct{}, 1)
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	for _, e := range cfg.Endpoints {
+		if err := l.listen(e); errors.Is(err, syscall.EADDRINUSE) {
+			cfg.Running.Go(func() { l.listenLater(e) })
+		}
+	}
+	cfg.Running.Go(l.work)
+}
+
+// On reports whether there may be channels.
+func (l *Peers) On() bool { return l.on }
+
+// Listening reports whether other devices find the shard.
+func (l *Peers) Listening() bool { return len(l.listeners) > 0 }
+
+// Active reports whether there are channels.
+func (l *Peers) Active() bool { return len(l.polled.peers) > 0 }
+
+// Channels is how many channels to other devices have an open connection, and Unresolved how many of
+// those that ended may have had a peer that died.
+func (l *Peers) Channels() int   { return l.channels }
+func (l *Peers) Unresolved() int { return l.unresolved }
+
+// Counters returns the counts.
+func (l *Peers) Counters() Counters { return l.counters }
+
+// All returns the peers that are known.
+func (l *Peers) All() []*Peer { return slices.Collect(maps.Values(l.peers)) }
+
+// listen makes the endpoint found by devices of this machine.
+func (l *Peers) listen(e Endpoint) error {
+	listener, err := Listen(l.address(e))
+	if err != nil {
+		l.cfg.Log.Debug().Err(err).Stringer("address", e.Addr()).Msg("devices of this machine are reached by UDP")
+		return err
+	}
+	listener.Serve(func(peer Address) func(*Channel) { return l.answer(e, peer) })
+	l.listeners = append(l.listeners, listener)
+	return nil
+}
+
+// shortestListenPause and longestListenPause are between attempts to listen by a name that is in
+// use. After the longest there are no more.
+const (
+	shortestListenPause = time.Millisecond
+	longestListenPause  = 16 * time.Second
+)
+
+// listenLater listens as soon as the name is free: a process that ends may give back its UDP
+// address before its name.
+func (l *Peers) listenLater(e Endpoint) {
+	for pause := shortestListenPause; pause <= longestListenPause; pause *= 2 {
+		select {
+		case <-l.ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		l.cfg.Host.Lock()
+		inUse := l.on && errors.Is(l.listen(e), syscall.EADDRINUSE)
+		l.cfg.Host.Unlock()
+		if !inUse {
+			return
+		}
+	}
+}
+
+// address is where the shard is found at an endpoint.
+func (l *Peers) address(e Endpoint) Address {
+	return Address{Device: e.Addr(), Shard: l.cfg.Shard}
+}
+
+// Join makes the path to a peer of an endpoint, for a queue pair, and looks for the peer. [Path.Begin]
+// takes it into use.
+func (l *Peers) Join(e Endpoint, addr Address, q *transport.QP, user User) *Path {
+	p := l.peer(e, addr)
+	path := &Path{peers: l, peer: p, queuePair: q, user: user}
+	p.users++
+	l.meet(p)
+	p.paths[path] = struct{}{}
+	return path
+}
+
+// meet makes a channel with a peer if one is wanted, and there is none.
+func (l *Peers) meet(p *Peer) {
+	switch {
+	case !p.isLoop():
+		if l.mayDial(p) {
+			l.dial(p, minRedialPause)
+		}
+	case p.users > 0 && p.channel == nil && l.mayMeet(p.ends.Peer):
+		p.begin(NewLoop(p.ends.Peer, l.Woken))
+	}
+}
+
+// mayMeet reports whether there may be a channel with a peer.
+func (l *Peers) mayMeet(addr Address) bool {
+	return l.on && l.cfg.Host.MayShare(addr.Device.Addr())
+}
+
+// mayDial reports whether a channel with a peer is wanted, and nobody is making one.
+func (l *Peers) mayDial(p *Peer) bool {
+	return l.mayMeet(p.ends.Peer) && p.users > 0 && p.channel == nil && p.meetings == 0 && !p.pausing && l.channels < maxChannels
+}
+
+// Reconsider ends the channels that may no longer be ([Host.MayShare]), and makes those that may.
+func (l *Peers) Reconsider() {
+	for _, p := range l.All() { // peers that are no longer used go
+		if p.channel != nil && !l.mayMeet(p.ends.Peer) {
+			p.End(net.ErrClosed)
+		}
+		l.meet(p)
+	}
+}
+
+func (l *Peers) peer(e Endpoint, addr Address) *Peer {
+	ends := Ends{Local: l.address(e), Peer: addr}
+	p := l.peers[ends]
+	if p == nil {
+		p = &Peer{peers: l, endpoint: e, ends: ends, paths: make(map[*Path]struct{})}
+		l.peers[ends] = p
+	}
+	return p
+}
+
+// leave notes that a path to a peer is no longer in use. A channel to another device stays for
+// the next one.
+func (l *Peers) leave(path *Path) {
+	p := path.peer
+	delete(p.paths, path)
+	p.users--
+	if p.users == 0 && p.channel != nil && p.isLoop() {
+		p.close()
+	}
+	l.forgetUnused(p)
+}
+
+func (l *Peers) forgetUnused(p *Peer) {
+	if p.users == 0 && p.meetings == 0 && !p.pausing && p.channel == nil {
+		delete(l.peers, p.ends)
+	}
+}
+
+// dial makes a channel with a peer. Where the peer's process stands still, or comes to
+// nothing for lack of time, it does so again after a pause.
+func (l *Peers) dial(p *Peer, pause time.Duration) {
+	p.meetings++
+	l.dialling.Go(func() {
+		c, err := Dial(l.ctx, p.ends)
+		for try := 0; errors.Is(err, ErrRefused) && try < dialTries && l.awaited(p); try++ {
+			c, err = Dial(l.ctx, p.ends)
+		}
+		if err != nil {
+			l.cfg.Log.Trace().Err(err).Msg("packets go by UDP")
+		}
+		again := unanswered(err)
+		l.cfg.Host.Lock()
+		p.pausing = again
+		unused := l.metLocked(p, c)
+		l.cfg.Host.Unlock()
+		if unused {
+			c.CloseConnection()
+		}
+		if again {
+			l.dialAgain(p, pause)
+		}
+	})
+}
+
+// dialAgain dials after a pause, if there is still no channel.
+func (l *Peers) dialAgain(p *Peer, pause time.Duration) {
+	select {
+	case <-time.After(pause):
+	case <-l.ctx.Done():
+	}
+	l.cfg.Host.Lock()
+	defer l.cfg.Host.Unlock()
+	p.pausing = false
+	if l.mayDial(p) {
+		l.dial(p, min(2*pause, maxRedialPause))
+	}
+	l.forgetUnused(p)
+}
+
+// unanswered reports whether a peer was found that did not come to an answer.
+func unanswered(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, io.EOF)
+}
+
+const (
+	minRedialPause = time.Second
+	maxRedialPause = time.Minute
+)
+
+const (
+	// dialTries and dialInterval are for a peer that refuses because it has not noticed yet
+	// that an earlier device with this address is gone.
+	dialTries    = 20
+	dialInterval = 10 * time.Millisecond
+)
+
+// awaited waits for dialInterval, and reports whether there is still no channel with a peer.
+func (l *Peers) awaited(p *Peer) bool {
+	select {
+	case <-time.After(dialInterval):
+	case <-l.ctx.Done():
+		return false
+	}
+	l.cfg.Host.Lock()
+	defer l.cfg.Host.Unlock()
+	return p.channel == nil
+}
+
+// answer decides whether a device that dials is to have a channel, and returns what takes it
+// then, or nil. Of two that dial at the same time the one with the lower address has its way.
+func (l *Peers) answer(e Endpoint, addr Address) func(*Channel) {
+	l.cfg.Host.Lock()
+	defer l.cfg.Host.Unlock()
+	if !l.mayMeet(addr) || l.channels >= maxChannels {
+		return nil
+	}
+	p := l.peer(e, addr)
+	if p.channel != nil || p.meetings > 0 && l.address(e).Compare(addr) < 0 {
+		return nil
+	}
+	p.meetings++
+	return func(c *Channel) { l.met(p, c) }
+}
+
+// met takes the channel that was made with a peer, if it is not nil.
+func (l *Peers) met(p *Peer, c *Channel) {
+	l.cfg.Host.Lock()
+	unused := l.metLocked(p, c)
+	l.cfg.Host.Unlock()
+	if unused {
+		c.CloseConnection()
+	}
+}
+
+// metLocked reports whether it has closed the channel, whose connection is to be closed without
+// the lock.
+func (l *Peers) metLocked(p *Peer, c *Channel) (unused bool) {
+	p.meetings--
+	switch {
+	case c == nil:
+		l.forgetUnused(p)
+	case !l.mayMeet(p.ends.Peer) || p.channel != nil:
+		c.Close()
+		l.forgetUnused(p)
+		return true
+	default:
+		p.begin(c)
+	}
+	return false
+}
+
+// Others is how many other devices there is a channel with.
+func (l *Peers) Others() int {
+	n := 0
+	for _, p := range l.polled.peers {
+		if !p.isLoop() {
+			n++
+		}
+	}
+	return n
+}
+
+// Receive handles what has come through the channels, and reports whether anything has.
+func (l *Peers) Receive(now time.Duration) bool {
+	return l.polled.pass(func(p *Peer) bool { return p.receive(now) })
+}
+
+// sends notes that something is sent to a peer, which Flush shows to it.
+func (l *Peers) sends(p *Peer) {
+	if !p.unflushed {
+		p.unflushed = true
+		l.unflushed = append(l.unflushed, p)
+	}
+}
+
+// Flush shows the peers what was sent.
+func (l *Peers) Flush() {
+	for _, p := range l.unflushed {
+		p.unflushed = false
+		if p.channel != nil {
+			p.channel.Flush()
+		}
+	}
+	l.unflushed = l.unflushed[:0]
+}
+
+// await asks to be woken when something comes, or there is room for what waits for it. It reports
+// whether neither is the case yet.
+func (l *Peers) await() bool {
+	none := true
+	l.seen.Store(l.cfg.Host.Polls())
+	for _, p := range l.polled.peers {
+		if !p.channel.Await() {
+			none = false
+		}
+		if len(p.waiting) == 0 {
+			continue
+		}
+		// A wake-up may have freed too little room: ask again.
+		if full, err := p.channel.AwaitRoom(); err != nil || !full {
+			none = false
+		}
+	}
+	return none
+}
+
+// Woken is called, with and without the lock, when there is something to do in the channels.
+func (l *Peers) Woken() {
+	select {
+	case l.wakes <- struct{}{}:
+	default:
+	}
+}
+
+// work makes progress when a peer wakes this end and no program polls. While programs poll, it looks
+// after each Config.Pause whether they still do: one may stop without having armed a completion
+// queue.
+func (l *Peers) work() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	spinning := spin.New(l.cfg.Spin)
+	for {
+		select {
+		case <-l.wakes:
+		case <-l.ctx.Done():
+			return
+		}
+		spinning.Woken(l.cfg.Now())
+		for {
+			more, polled := l.round(&spinning)
+			if !more {
+				break
+			}
+			if !polled {
+				if spinning.Idle() {
+					spinning.Yield()
+				}
+				continue
+			}
+			before := l.cfg.Host.Polls()
+			timer.Reset(l.cfg.Pause)
+			select {
+			case <-timer.C:
+			case <-l.sleeps:
+				continue
+			case <-l.ctx.Done():
+				return
+			}
+			if l.cfg.Host.Polls() == before {
+				l.seen.Store(before) // it works for programs that have not polled since
+			}
+		}
+	}
+}
+
+// round is a turn of work. It reports whether there may be more to do, and whether programs
+// have polled since this end last asked to be woken, and none of them is about to sleep.
+func (l *Peers) round(spinning *spin.Spin) (more, polled bool) {
+	host := l.cfg.Host
+	if host.Polls() != l.seen.Load() && !host.Asleep() {
+		return true, true // before the lock: a program that gives back a lock wakes whoever waits for it
+	}
+	host.Lock()
+	defer host.Unlock()
+	if !l.on {
+		return false, false
+	}
+	if now := l.cfg.Now(); spinning.PollsOn(now, host.Progress(now)) {
+		return true, false
+	}
+	return !l.await(), false
+}
+
+// ProgramSleeps makes the worker take over at once from a program that has armed a completion queue.
+// The lock is held.
+func (l *Peers) ProgramSleeps() {
+	if !l.await() {
+		l.Woken()
+	}
+	select {
+	case l.sleeps <- struct{}{}:
+	default:
+	}
+}
+
+// Off ends all channels, for good. It returns a function that waits for those that end or are being
+// made, to be called without the lock. Other processes can hold that up.
+func (l *Peers) Off() (wait func()) {
+	if !l.on {
+		return func() {}
+	}
+	l.on = false
+	l.cancel()
+	for len(l.polled.peers) > 0 {
+		l.polled.peers[len(l.polled.peers)-1].End(net.ErrClosed)
+	}
+	return func() {
+		for _, listener := range l.listeners {
+			listener.Close()
+		}
+		l.dialling.Wait()
+		l.serving.Wait()
+	}
+}
+
+// maxReceives bounds how often a socket is read for what came before something else.
+const maxReceives = 64
+
+// cutOff finds out whether the process at the other end of a channel that was cut off, or got stuck,
+// is dead. If so, it fails the connections whose peers were of that process: none of them will ever answer.
+func (l *Peers) cutOff(c *Channel) {
+	died := c.PeerDies(l.ctx)
+	host := l.cfg.Host
+	host.Lock()
+	defer host.Unlock()
+	l.unresolved--
+	if !died || host.Closed() {
+		return
+	}
+	l.counters.Died++
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
+	for _, e := range l.cfg.Endpoints {                      // what it has sent by UDP, before there was a channel
+		for n := 0; n < maxReceives && e.Receive(l.cfg.Now()); n++ {
+		}
+	}
+	for _, p := range l.peers {
+		for path := range p.paths {
+			if path.left == c {
+				path.queuePair.PeerGone()
+			}
+		}
+	}
+	host.SendReady(l.cfg.Now())
+}
+
+// Revoke makes peers take no more payload from mem.
+func (l *Peers) Revoke(mem []byte) {
+	for _, p := range l.polled.peers {
+		p.channel.RevokeMemory(mem)
+	}
+}
+
+// Forget makes peers forget a memory that was shown to them.
+func (l *Peers) Forget(m *Memory) {
+	for i := len(l.polled.peers) - 1; i >= 0; i-- { // a channel may end
+		if p := l.polled.peers[i]; !p.channel.Forget(m) {
+			p.End(net.ErrClosed)
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package local
+
+// pollList holds the peers with a channel. A pass looks at those that something has come from
+// lately, and at a few of the others in turn: so it takes no longer with more that are idle.
+type pollList struct {
+	peers  []*Peer // the first ones are busy
+	busy   int
+	cursor int // of the turn of the idle ones
+}
+
+const (
+	// idleLooks is how many idle peers a pass looks at: a packet of one of 1,000 waits for 250
+	// passes at most, and for none when the device sleeps, since its sender wakes it.
+	idleLooks = 4
+	// quietPasses is how many passes without a packet make a peer idle.
+	quietPasses = 1 << 12
+)
+
+func (l *pollList) add(p *Peer) {
+	p.place = len(l.peers)
+	l.peers = append(l.peers, p)
+	l.toBusy(p)
+}
+
+func (l *pollList) remove(p *Peer) {
+	l.toIdle(p)
+	last := len(l.peers) - 1
+	l.swap(p.place, last)
+	l.peers[last] = nil
+	l.peers = l.peers[:last]
+}
+
+func (l *pollList) toBusy(p *Peer) {
+	p.quiet = 0
+	if p.place >= l.busy {
+		l.swap(p.place, l.busy)
+		l.busy++
+	}
+}
+
+func (l *pollList) toIdle(p *Peer) {
+	if p.place < l.busy {
+		l.busy--
+		l.swap(p.place, l.busy)
+	}
+}
+
+func (l *pollList) swap(i, j int) {
+	l.peers[i], l.peers[j] = l.peers[j], l.peers[i]
+	l.peers[i].place, l.peers[j].place = i, j
+}
+
+// pass calls receive for the peers whose turn it is, and reports whether it returned true for
+// any. It may remove the peer that it is called for.
+func (l *pollList) pass(receive func(*Peer) bool) bool {
+	worked := false
+	for i := l.busy - 1; i >= 0; i-- {
+		p := l.peers[i]
+		if receive(p) {
+			p.quiet, worked = 0, true
+		} else if p.quiet++; p.quiet == quietPasses {
+			l.toIdle(p)
+		}
+	}
+	for range min(idleLooks, len(l.peers)-l.busy) {
+		if l.cursor++; l.cursor >= len(l.peers) {
+			l.cursor = l.busy
+		}
+		l.cursor = max(l.cursor, l.busy)
+		if l.cursor >= len(l.peers) {
+			break
+		}
+		if p := l.peers[l.cursor]; receive(p) {
+			worked = true
+			if p.channel != nil {
+				l.toBusy(p)
+			}
+		}
+	}
+	return worked
+}

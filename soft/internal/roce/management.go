@@ -1,0 +1,98 @@
+package roce
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/gsi"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// OpenCM implements verbs.CMDevice.
+func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) {
+	const op = "open connection manager"
+	if handle == nil {
+		return nil, fmt.Errorf("%s: handle is nil: %w", op, verbs.ErrInvalid)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, d.closedError(op)
+	}
+	if d.services == nil {
+		d.openServices()
+	}
+	return d.services.Open(handle), nil
+}
+
+// openServices begins to serve queue pair 1, until the device is closed.
+func (d *Device) openServices() {
+	cfg := gsi.Config{
+		Device: d.cfg.Name, Log: d.log, GUID: d.guid, MTU: pathMTU(d.cfg.InterfaceMTU), Lock: &d.mu, Now: d.now,
+		Deadline: d.main.noteDeadline, CheckPeer: d.checkPeer, Messages: &d.admission.Messages, Groups: d,
+	}
+	for _, e := range d.endpoints {
+		e.users++
+		e.receivers++
+		cfg.Endpoints = append(cfg.Endpoints, e)
+	}
+	d.services = gsi.New(cfg)
+}
+
+// handleManagement takes a packet that names queue pair 1.
+func (d *Device) handleManagement(e *endpoint, dg *link.Datagram, now time.Duration) {
+	p := &e.packet
+	if p.Opcode == wire.CNP {
+		d.main.counters.NotificationsIgnored++
+		return
+	}
+	if p.Opcode != wire.UDSendOnly || p.DETH.SrcQP != admission.ManagementQPN || len(p.Payload) != mad.Len || !admission.DefaultPartition(p.PKey) {
+		d.main.drops.malformed++
+		return
+	}
+	known := d.services.Knows(p.Payload, e.index, dg.Src)
+	if !d.admission.Messages.Admit(e.entry, dg.Src.Addr(), known, now) {
+		d.main.drops.policed++
+		return
+	}
+	if e.unknown = wire.NewFlow(dg.Src, e.socket.Addr()); !e.unknown.CheckICRC(dg.Data, uint16(dg.Segment)) {
+		d.main.drops.badICRC++
+		return
+	}
+	d.main.counters.ReceivedPackets++
+	if d.capture != nil {
+		d.capture.Packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
+	}
+	if p.DETH.QKey != cm.QKey {
+		d.main.counters.QKeyViolations++
+		return
+	}
+	if d.services.Receive(p.Payload, e.index, dg.Src, now) && known {
+		d.admission.Messages.Useful(dg.Src.Addr(), known)
+	}
+}
+
+// Source implements gsi.Endpoint.
+func (e *endpoint) Source() netip.AddrPort { return e.socket.Source() }
+
+// SendMessage implements gsi.Endpoint.
+func (e *endpoint) SendMessage(to netip.AddrPort, p *wire.Packet, payload []byte) error {
+	_ = e.flush() // by itself, so that an error is its own
+	out := udpOutput{endpoint: e, peer: to, flow: wire.NewFlow(e.socket.Source(), to)}
+	out.Send(p, [][]byte{payload}, len(payload))
+	return e.flush()
+}
+
+// hosts are the addresses of the device.
+func (d *Device) hosts() (list []netip.Addr) {
+	for _, e := range d.endpoints {
+		list = append(list, e.Addr().Addr())
+	}
+	return list
+}

@@ -1,0 +1,184 @@
+package roce
+
+import (
+	"runtime/debug"
+	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/congestion"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/ipheader"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// receive handles the packets that have arrived and reports whether there were
+// any.
+func (e *endpoint) receive(now time.Duration) bool {
+	datagrams, err := e.socket.Receive()
+	if err != nil {
+		e.device.log.Debug().Err(err).Stringer("address", e.socket.Addr()).Msg("receive")
+	}
+	if peers := e.socket.Unreachable(); len(peers) > 0 {
+		e.shard.unreachable.note(e, peers)
+		e.shard.passReports(e, peers)
+	}
+	for i := range datagrams {
+		if i+1 < len(datagrams) && acknowledgementFollows(datagrams[i:]) {
+			datagrams[i], datagrams[i+1] = datagrams[i+1], datagrams[i]
+		}
+		if e.faults == nil {
+			e.handle(&datagrams[i], now)
+		} else {
+			e.faults.Pass(datagrams[i], now, e.arrived)
+		}
+	}
+	if e.faults == nil {
+		return len(datagrams) > 0
+	}
+	e.faults.Release(now, e.arrived)
+	e.noteDeadline()
+	return len(datagrams) > 0
+}
+
+// acknowledgementFollows reports whether the first datagram is a message and the second an
+// acknowledgement for the same queue pair, as a device like this one sends them (delayedAck). It
+// is taken first, so that a request completes before the reply to it. Their order does not matter
+// otherwise: the two directions of a connection have sequence numbers of their own.
+func acknowledgementFollows(datagrams []link.Datagram) bool {
+	a, b := &datagrams[0], &datagrams[1]
+	return wire.IsRequestThenAck(a.Data, b.Data) && a.Src == b.Src
+}
+
+// arrived takes a packet that the faults have let through.
+func (e *endpoint) arrived(d link.Datagram) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
+	e.handle(&d, e.device.now())
+}
+
+// noteDeadline notes when held packets are due.
+func (e *endpoint) noteDeadline() {
+	if e.faults == nil {
+		return
+	}
+	if at := e.faults.Deadline(); at != 0 {
+		e.shard.noteDeadline(at)
+	}
+}
+
+// handle takes one packet.
+func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
+	if q := e.classify(dg, now); q != nil && e.authenticate(q, dg, now) {
+		e.deliver(q, dg, now)
+	}
+}
+
+// classify parses a packet and finds the queue pair that it is for. It returns nil for what is not
+// for a queue pair of this shard, which it has handed on or dropped.
+func (e *endpoint) classify(dg *link.Datagram, now time.Duration) *queuePair {
+	d, s, p := e.device, e.shard, &e.packet
+	// A request of a reliable connection with an unknown opcode is for its queue pair to refuse.
+	if err := p.Parse(dg.Data); err != nil && (err != wire.ErrOpcode || p.Opcode.Service() != wire.ServiceRC) {
+		s.drops.malformed++
+		e.refused(dg, noQP, now)
+		return nil
+	}
+	owner := d.main
+	switch {
+	case dg.Group.IsValid():
+		e.handleGroup(dg)
+		return nil
+	case p.Opcode.Service() == wire.ServiceSRD:
+		if s == owner {
+			d.handleSRD(e, dg, p, now)
+			return nil
+		}
+	case p.DestQP == admission.ManagementQPN && d.services != nil:
+		if s == owner {
+			d.handleManagement(e, dg, now)
+			return nil
+		}
+	default:
+		q := e.find(p.DestQP)
+		if q == nil {
+			s.drops.wrongPeer++
+			e.refused(dg, p.DestQP, now)
+			return nil
+		}
+		if owner = q.shard; s == owner {
+			return q
+		}
+	}
+	owner.takePacket(handedOver{endpoint: e.index, datagram: *dg})
+	return nil
+}
+
+// authenticate reports whether a packet may be from the peer of its queue pair.
+func (e *endpoint) authenticate(q *queuePair, dg *link.Datagram, now time.Duration) bool {
+	s, p := e.shard, &e.packet
+	flow, verdict := q.source.Admit(e.entry, dg.Src, p, now)
+	if flow == nil {
+		s.drops.refuse(verdict)
+		e.refused(dg, p.DestQP, now)
+		return false
+	}
+	if !flow.CheckICRC(dg.Data, uint16(dg.Segment)) {
+		s.drops.badICRC++
+		return false
+	}
+	if verdict = q.source.Learn(dg.Src, p, now); verdict != admission.Admitted {
+		s.drops.refuse(verdict)
+		return false
+	}
+	return true
+}
+
+// deliver hands a packet to its queue pair.
+func (e *endpoint) deliver(q *queuePair, dg *link.Datagram, now time.Duration) {
+	d, s, p := e.device, e.shard, &e.packet
+	s.counters.ReceivedPackets++
+	if d.capture != nil {
+		d.capture.Packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
+	}
+	if congestion.Marked(dg.Header.TrafficClass) && q.init.Type != verbs.UD { // its sender could not be told
+		q.transport.Marked(p, now)
+		s.activate(q)
+	}
+	switch q.init.Type {
+	case verbs.UD:
+		ipheader.PutGRH(&e.header, dg.Src.Addr(), e.socket.Addr().Addr(), dg.Header, len(dg.Data))
+		q.transport.ReceiveDatagram(p, &e.header, admission.ReplyPort(dg.Src.Port()))
+	case verbs.UC:
+		q.transport.Receive(p, now)
+	default:
+		q.transport.Receive(p, now)
+		s.answerSoon(q, now)
+	}
+}
+
+// refuse counts a packet that was refused.
+func (d *drops) refuse(v admission.Verdict) {
+	if v == admission.WrongSource {
+		d.wrongSource++
+		return
+	}
+	d.wrongPeer++
+}
+
+// noQP stands for the queue pair of a malformed packet: none has the number.
+const noQP = 0
+
+// refused notes that a packet was refused for its source or queue pair, or since it is malformed.
+func (e *endpoint) refused(dg *link.Datagram, qpn uint32, now time.Duration) {
+	if until := e.entry.Refused(dg.Src, qpn, now); until != 0 {
+		e.shard.noteDeadline(until)
+	}
+}
+
+// find returns the queue pair with that number, or nil. Packets in a row are mostly for one.
+func (e *endpoint) find(qpn uint32) *queuePair {
+	if e.last == nil || e.last.num != qpn {
+		e.last = e.device.queuePairs[qpn]
+	}
+	return e.last
+}

@@ -1,0 +1,193 @@
+package roce
+
+import (
+	"math"
+	"time"
+)
+
+// readyList holds the queue pairs that have something to send, in the order in
+// which they may. A queue pair is in one such list at most. Every operation takes constant time.
+type readyList struct{ first, last *queuePair }
+
+// readyLinks is a queue pair's place in the list.
+type readyLinks struct {
+	listed         bool
+	previous, next *queuePair
+}
+
+func (l *readyList) empty() bool { return l.first == nil }
+
+// push appends a queue pair, unless it is in the list.
+func (l *readyList) push(q *queuePair) {
+	if q.ready.listed {
+		return
+	}
+	q.ready = readyLinks{listed: true, previous: l.last}
+	if l.last == nil {
+		l.first = q
+	} else {
+		l.last.ready.next = q
+	}
+	l.last = q
+}
+
+// remove takes a queue pair out, if it is in the list.
+func (l *readyList) remove(q *queuePair) {
+	r := q.ready
+	if !r.listed {
+		return
+	}
+	if r.previous == nil {
+		l.first = r.next
+	} else {
+		r.previous.ready.next = r.next
+	}
+	if r.next == nil {
+		l.last = r.previous
+	} else {
+		r.next.ready.previous = r.previous
+	}
+	q.ready = readyLinks{}
+}
+
+// never is later than any deadline.
+const never = time.Duration(math.MaxInt64)
+
+// timers is a heap of queue pairs, the one to be looked at next first. Every
+// operation takes logarithmic time.
+type timers []*queuePair
+
+// timer is when a queue pair is to be looked at, and its place in the heap.
+type timer struct {
+	at    time.Duration
+	place int // its index plus 1; zero: it is not in the heap
+}
+
+// set sets the time at which the queue pair is looked at.
+func (h *timers) set(q *queuePair, at time.Duration) {
+	if q.timer.place == 0 {
+		*h = append(*h, q)
+		q.timer.place = len(*h)
+	}
+	q.timer.at = at
+	h.down(h.up(q.timer.place - 1))
+}
+
+// remove takes a queue pair out, if it is in the heap.
+func (h *timers) remove(q *queuePair) {
+	if q.timer.place == 0 {
+		return
+	}
+	i, last := q.timer.place-1, len(*h)-1
+	h.swap(i, last)
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	q.timer = timer{}
+	if i < last {
+		h.down(h.up(i))
+	}
+}
+
+func (h timers) swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].timer.place, h[j].timer.place = i+1, j+1
+}
+
+// up moves an entry before its parents that are later, and returns its index.
+func (h timers) up(i int) int {
+	for i > 0 {
+		parent := (i - 1) / 2
+		if h[parent].timer.at <= h[i].timer.at {
+			break
+		}
+		h.swap(i, parent)
+		i = parent
+	}
+	return i
+}
+
+// down moves an entry behind its children that are earlier.
+func (h timers) down(i int) {
+	for {
+		child := 2*i + 1
+		if child >= len(h) {
+			return
+		}
+		if child+1 < len(h) && h[child+1].timer.at < h[child].timer.at {
+			child++
+		}
+		if h[i].timer.at <= h[child].timer.at {
+			return
+		}
+		h.swap(i, child)
+		i = child
+	}
+}
+
+// schedule sees that Timeout of the queue pair is called at its deadline. Its
+// entry in the heap may be earlier, and is put right when its time comes: so it
+// does not move with every acknowledgement.
+func (s *shard) schedule(q *queuePair) {
+	at := q.transport.Deadline()
+	if at == 0 || q.timer.place != 0 && q.timer.at <= at {
+		return
+	}
+	s.timers.set(q, at)
+	s.noteDeadline(at)
+}
+
+// expire does what is due and finds the next deadline.
+func (s *shard) expire(now time.Duration) {
+	for len(s.timers) > 0 && s.timers[0].timer.at <= now {
+		q := s.timers[0]
+		at := q.transport.Deadline()
+		if at != 0 && at <= now {
+			q.transport.Timeout(now)
+			s.activate(q)
+			at = q.transport.Deadline()
+		}
+		if at == 0 {
+			s.timers.remove(q)
+		} else {
+			s.timers.set(q, max(at, now+1))
+		}
+	}
+	s.deadline = 0
+	if len(s.timers) > 0 {
+		s.noteDeadline(s.timers[0].timer.at)
+	}
+	if d := s.device; s == d.main {
+		d.srd.Expire(now)
+		if at := d.srd.Deadline(); at != 0 {
+			s.noteDeadline(at)
+		}
+		if d.services != nil {
+			d.services.Expire(now)
+			d.admission.Messages.Expire(now)
+		}
+	}
+	for _, e := range s.endpoints {
+		e.noteDeadline()
+		if until := e.entry.Expire(now); until != 0 {
+			s.noteDeadline(until)
+		}
+	}
+	if !s.unacknowledged.empty() {
+		s.noteDeadline(now + longestDelay)
+	}
+}
+
+// noteDeadline makes sure that progress is made at that time. The deadline kept
+// is a lower bound: it may be early, never late.
+func (s *shard) noteDeadline(at time.Duration) {
+	if s.deadline != 0 && s.deadline <= at {
+		return
+	}
+	s.deadline = at
+	for _, e := range s.endpoints {
+		if e.wakes() && at < e.wakesAt {
+			e.wakesAt = at
+			e.socket.SetDeadline(s.device.base.Add(at))
+		}
+	}
+}

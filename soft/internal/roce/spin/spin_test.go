@@ -1,0 +1,71 @@
+package spin
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// idleFor has a goroutine find nothing for d and sleep, and returns how long it looked: what
+// woke it came when d was over.
+func (s *Spin) idleFor(now *time.Duration, d time.Duration) (looked time.Duration) {
+	s.PollsOn(*now, true)
+	for end := *now + d; ; *now += time.Microsecond {
+		switch {
+		case *now >= end:
+			s.PollsOn(*now, true)
+			return looked
+		case !s.PollsOn(*now, false):
+			*now = end
+			s.Woken(*now)
+			return looked
+		}
+		looked += time.Microsecond
+	}
+}
+
+// TestIdleSpin: it looks on after more has come soon, and less and less where it does not.
+func TestIdleSpin(t *testing.T) {
+	s := New(0)
+	s.longest = defaultSpin // on one processor too
+	now := time.Hour
+	assert.LessOrEqual(t, s.idleFor(&now, 10*time.Microsecond), 2*time.Microsecond, "it does not know yet")
+	for range 100 {
+		assert.Equal(t, 10*time.Microsecond, s.idleFor(&now, 10*time.Microsecond), "it saw what came")
+	}
+	total := time.Duration(0)
+	for range 20 {
+		total += s.idleFor(&now, time.Millisecond)
+	}
+	assert.LessOrEqual(t, total, 3*defaultSpin, "twenty pauses of a millisecond")
+	assert.LessOrEqual(t, s.idleFor(&now, time.Millisecond), 2*time.Microsecond)
+	s.idleFor(&now, 2*defaultSpin)
+	assert.Equal(t, 40*time.Microsecond, s.idleFor(&now, 40*time.Microsecond), "it tries again")
+
+	total = 0
+	for range 1000 {
+		total += s.idleFor(&now, 2*defaultSpin)
+	}
+	assert.LessOrEqual(t, total, 1000*defaultSpin/10, "more always comes too late")
+	for range 2 * vainPause {
+		s.idleFor(&now, 10*time.Microsecond)
+	}
+	assert.Equal(t, 10*time.Microsecond, s.idleFor(&now, 10*time.Microsecond), "it comes sooner again")
+
+	never := New(-1)
+	for range 10 {
+		assert.LessOrEqual(t, never.idleFor(&now, 10*time.Microsecond), 2*time.Microsecond)
+	}
+}
+
+// TestIdleSpinEnds: it does so where the clock stands still.
+func TestIdleSpinEnds(t *testing.T) {
+	s := New(0)
+	s.longest, s.limit = defaultSpin, defaultSpin
+	looks := 0
+	for s.PollsOn(time.Hour, false) {
+		looks++
+	}
+	assert.Less(t, looks, maxPolls)
+}

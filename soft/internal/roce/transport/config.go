@@ -1,0 +1,118 @@
+package transport
+
+import (
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Completer takes completions of one queue pair's send or receive side.
+type Completer interface {
+	// Complete queues a completion, which frees places when it is polled; solicited ones
+	// wake a consumer that waits for those only.
+	Complete(wc verbs.WC, frees Places, solicited bool)
+}
+
+// Output takes packets on their way to a peer. The queue pair does not know how
+// they get there.
+type Output interface {
+	// Send takes a packet whose payload is the n bytes of pieces. Packet and
+	// pieces are valid until the end of the Transmit that calls Send; the bytes
+	// are registered memory of the program, which may change at any time. An Output that
+	// reads them later stops at Config.Revoked. Send reports false if they cannot be read (see
+	// dma.Fault): then nothing is sent. A packet that cannot be sent otherwise is lost.
+	Send(p *wire.Packet, pieces [][]byte, n int) bool
+}
+
+// defaultPKey is the partition key every port has (IBTA 10.9.2).
+const defaultPKey = 0xffff
+
+// Config configures a queue pair.
+type Config struct {
+	Type       verbs.QPType
+	Num        uint32
+	Domain     uint32
+	Memory     *Memory
+	Send, Recv Completer
+	RecvQueue  *RecvQueue
+	SendDepth  int
+	MaxSendSGE int
+	MaxInline  int
+	SignalAll  bool
+	// Adaptive has a reliable connection measure the round trip and repeat
+	// requests accordingly, instead of by QPAttr.Timeout and RetryCount.
+	Adaptive bool
+	// Window is how many bytes may be under way at a time, until SetWindow.
+	Window int
+	// PortMTU bounds datagrams. Of connections, the path's MTU holds.
+	PortMTU verbs.MTU
+	// CheckAH returns what is wrong with the address handle of a datagram. A
+	// handle that it accepts is the Output to its peer.
+	CheckAH func(ah verbs.AH, remoteQPN uint32) error
+	// Bind returns the window of a bind and its region, or what is wrong with either.
+	// Nil: there are no windows.
+	Bind func(*verbs.MWBind) (*Window, *Region, error)
+	// Counters and Waiting are those of all queue pairs under one lock. Waiting may be nil:
+	// the queue pair's own.
+	Counters *Counters
+	Waiting  *Waiting
+	// Guard bounds how many keys the peer's host can try. Nil: nothing does.
+	Guard KeyGuard
+	// Event takes asynchronous events of the queue pair.
+	Event func(verbs.EventType)
+	// Revoked is called before anybody can know that memory is the program's again: mem, of a
+	// window that was taken away, or all that the queue pair has sent from, if mem is nil: it has
+	// failed or was reset. Once Revoked has returned, an Output must not read payload there that
+	// it has not copied. Nil: there is no such Output.
+	Revoked func(mem []byte)
+}
+
+// identity is what never changes.
+type identity struct {
+	kind      verbs.QPType
+	num       uint32
+	domain    uint32
+	portMTU   verbs.MTU
+	service   wire.Service
+	signalAll bool
+	mayAdapt  bool // Config.Adaptive
+}
+
+// shared is what a queue pair has in common with the others of its device, or under its lock.
+type shared struct {
+	memory   *Memory
+	counters *Counters
+	waiting  *Waiting
+}
+
+// hooks are the device's functions: see Config.
+type hooks struct {
+	checkAH  func(verbs.AH, uint32) error
+	findBind func(*verbs.MWBind) (*Window, *Region, error)
+	guard    KeyGuard
+	event    func(verbs.EventType)
+	revoked  func(mem []byte)
+}
+
+// New returns a queue pair in the state Reset.
+func New(c Config) *QP {
+	q := &QP{
+		identity: identity{
+			kind: c.Type, num: c.Num, domain: c.Domain, portMTU: c.PortMTU, service: services[c.Type],
+			signalAll: c.SignalAll, mayAdapt: c.Adaptive && c.Type == verbs.RC,
+		},
+		bounds: bounds{window: c.Window},
+		shared: shared{memory: c.Memory, counters: c.Counters, waiting: c.Waiting},
+		queues: queues{rq: c.RecvQueue, sq: newSendQueue(c.SendDepth, c.MaxSendSGE, c.MaxInline), sendCQ: c.Send, recvCQ: c.Recv},
+		hooks:  hooks{checkAH: c.CheckAH, findBind: c.Bind, guard: c.Guard, event: c.Event, revoked: c.Revoked},
+	}
+	q.sends, q.receives = NewUnpolled(&q.sq.taken), NewUnpolled(&q.rq.taken)
+	if q.revoked == nil {
+		q.revoked = func([]byte) {}
+	}
+	if q.waiting == nil {
+		q.waiting = &Waiting{}
+	}
+	return q
+}
+
+var services = [...]wire.Service{verbs.RC: wire.ServiceRC, verbs.UC: wire.ServiceUC, verbs.UD: wire.ServiceUD}
