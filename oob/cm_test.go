@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/internal/sibling"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
@@ -129,7 +130,7 @@ func TestCMCarries(t *testing.T) {
 	}
 	exchange(w, oob.Offer{Maps: []*mmap.Map{m}, Data: ours}, func(a *oob.Answer) {
 		assert.Equal(t, theirs, a.Data)
-		assert.Equal(t, e.Addr(), a.Events[0].Addr())
+		assert.Equal(t, e.Siblings(sibling.Pass{}).Addr(), a.Events[0].Siblings(sibling.Pass{}).Addr())
 	})
 	exchange(r, oob.Offer{Events: []*syncevent.Event{e}, Data: theirs}, func(a *oob.Answer) {
 		assert.Equal(t, ours, a.Data)
