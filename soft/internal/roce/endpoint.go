@@ -160,6 +160,22 @@ func (e *endpoint) setFaults(peer netip.Addr) {
 // faultStream tells the draws of the endpoint from those of others with the same seed.
 func (e *endpoint) faultStream() int { return e.shard.index<<16 | e.index }
 
+// flush sends the packets that the socket has collected, and returns the first error.
+func (e *endpoint) flush() error {
+	dropped, err := e.socket.Flush()
+	if dropped > 0 || err != nil {
+		e.noteDropped(dropped, err)
+	}
+	return err
+}
+
+func (e *endpoint) noteDropped(n int, err error) {
+	e.shard.drops.send += uint64(n)
+	if err != nil {
+		e.device.log.Debug().Err(err).Int("dropped", n).Msg("send")
+	}
+}
+
 // pollerGrace is how long the goroutine leaves the device to a program that polls it. A
 // packet may lie as long when the program stops polling without having armed a completion
 // queue.

@@ -129,22 +129,6 @@ func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	return true
 }
 
-// flush sends the packets that the socket has collected, and returns the first error.
-func (e *endpoint) flush() error {
-	dropped, err := e.socket.Flush()
-	if dropped > 0 || err != nil {
-		e.noteDropped(dropped, err)
-	}
-	return err
-}
-
-func (e *endpoint) noteDropped(n int, err error) {
-	e.shard.drops.send += uint64(n)
-	if err != nil {
-		e.device.log.Debug().Err(err).Int("dropped", n).Msg("send")
-	}
-}
-
 // sendPackets lets a queue pair send packets to out, which end at sockets.
 func (s *shard) sendPackets(t *transport.QP, out transport.Output, now time.Duration, a allowance) (left allowance, more bool) {
 	before := s.counters.SentPackets
