@@ -83,9 +83,13 @@ func TestTwoHosts(t *testing.T) {
 				}
 				for _, e := range pair.Examples() {
 					port++
+					host := secondHost
+					if e.ByDevice && name == "IPv6" {
+						host = "[" + secondHost6 + "]"
+					}
 					t.Run(name+"/"+e.Server, func(t *testing.T) {
 						runExample(t, e, pair.Options{
-							Address:       fmt.Sprintf("%s:%d", secondHost, port),
+							Address:       fmt.Sprintf("%s:%d", host, port),
 							RequesterArgs: []string{"-d", device[0]}, ResponderArgs: []string{"-d", device[1]},
 							RequesterPrefix: h.on(0), ResponderPrefix: h.on(1),
 						})

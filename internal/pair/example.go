@@ -18,6 +18,9 @@ type Example struct {
 	// given an address where they meet.
 	Printed    bool
 	ServerArgs []string // besides
+	// ByDevice: the address that the server listens on is that of its device, as the connection
+	// manager has it, and not one of TCP.
+	ByDevice bool
 }
 
 // Examples returns the examples.
@@ -26,7 +29,7 @@ func Examples() []Example {
 		{Name: "verbs_rc_example_server, _client", Server: "verbs_rc_example_server", Client: "verbs_rc_example_client"},
 		{Name: "efa_rdma_write_server, _client", Server: "efa_rdma_write_server", Client: "efa_rdma_write_client"},
 		{Name: "write_cpu_server, _client", Server: "write_cpu_server", Client: "write_cpu_client", Printed: true, ServerArgs: []string{"-n", "1"}},
-		{Name: "lab3_receiver, lab3_sender", Server: "lab3_receiver", Client: "lab3_sender"},
+		{Name: "lab3_receiver, lab3_sender", Server: "lab3_receiver", Client: "lab3_sender", ByDevice: true},
 	}
 }
 
