@@ -27,7 +27,7 @@ type Capabilities struct {
 	Writes  bool      // writes, with immediate and without
 	Atomics bool      // compare-and-swap, fetch-and-add, sync event additions
 	Windows bool      // WindowPool, Task.SetInvalidate
-	// ByAddress: Context.Listen and Dial. On adapters they need librdmacm too.
+	// ByAddress: Connections.Listen and Dial. On adapters they need librdmacm too.
 	ByAddress bool
 }
 

@@ -488,7 +488,7 @@ func (conn *Connection) Close() error {
 // drives the engine.
 func (conn *Connection) owned(op string) error {
 	if conn == nil || conn.ctx == nil {
-		return fmt.Errorf("rdma: %s: %w: the connection was not made by Context.Export", op, ErrInvalid)
+		return fmt.Errorf("rdma: %s: %w: the connection was not made by Connections.Export", op, ErrInvalid)
 	}
 	return conn.ctx.control.Owned(op)
 }

@@ -1,17 +1,18 @@
-// Package rdma has the RDMA context: reliable connections between programs, and
-// tasks that send, receive, read, write and do atomics over them; or an endpoint that
-// exchanges datagrams with any number of peers. It works with every device behind package
-// verbs, in software or hardware.
+// Package rdma has the two RDMA contexts. [Connections] has connections between programs, of
+// RC or UC, and tasks that send, receive, read, write and do atomics over them. [Datagrams] has
+// an endpoint, of UD or SRD, that exchanges messages with any number of peers. Both work with
+// every device behind package verbs, in software or hardware. [Context] is what they have in
+// common, for code that serves both.
 //
 // # Life
 //
-// Make a [Context] with [New] on an engine (package pe), make the pools it needs,
+// Make a context with [New] on an engine (package pe), make the pools it needs,
 // start it. There are two ways to make a connection, in Starting and in Running:
 //
-//   - By descriptors: [Context.Export] gives this end and its descriptor; the program gets
+//   - By descriptors: [Connections.Export] gives this end and its descriptor; the program gets
 //     the descriptor to the peer, by whatever means, and takes the peer's;
 //     [Connection.Connect] takes that.
-//   - By address: [Context.Listen] takes connections of peers, and [Context.Dial] makes one
+//   - By address: [Connections.Listen] takes connections of peers, and [Connections.Dial] makes one
 //     with whoever listens on an address and port, as in rdma_cm(7). The other end may be any
 //     program that uses the kernel's connection manager.
 //
@@ -50,17 +51,17 @@
 //
 // # Datagrams
 //
-// With Config.Transport UD or SRD, a context has no connections but one endpoint, which is
-// there from Starting on, so that the context is Running at once. [Context.ExportEndpoint]
-// makes its descriptor, and [Context.NewPeer] makes a [Peer] from that of another; also
-// [Context.PeerAt] and [Context.ResolvePeer]. Tasks are allocated with a Peer where others
+// A context that [NewDatagrams] has made has no connections but one endpoint, which is there
+// from Starting on, so that the context is Running at once. [Datagrams.ExportEndpoint] makes its
+// descriptor, and [Datagrams.NewPeer] makes a [Peer] from that of another; so do
+// [Datagrams.PeerAt] and [Datagrams.ResolvePeer]. Tasks are allocated with a Peer where others
 // have a Connection, and a message says which Peer has sent it. UD messages fit into one
 // packet and may get lost, come twice, and in any order; those of SRD may come in any order.
 //
 // # Connections
 //
 // A connection is Exported (by descriptors only), then Connecting, then Ready; a failure makes it Failed,
-// Close by either end makes it Closed. [Context.OnConnection] reports each change.
+// Close by either end makes it Closed. [Connections.OnConnection] reports each change.
 // Tasks that are submitted before a connection is Ready wait until it is, in order; if it
 // fails or is closed instead, they come back flushed, with the reason. Receives belong to no
 // connection: each takes the next message from any of them.
@@ -94,6 +95,14 @@
 // the peer has been silent for 4 s. Adapters, and the software device where one of the
 // two is set, repeat a fixed number of times at fixed intervals. A message that meets
 // no receive is repeated for ever, unless Config.RNRRetry says otherwise.
+//
+// # Unreliable connections
+//
+// Over UC (Config.Transport) nothing is acknowledged: a task has succeeded when its packets have
+// left, and a message that is lost, or meets no receive, is gone. There are sends and writes, and
+// no reads and atomics. A connection is Ready when this end has heard of the peer's queue pair;
+// there is no keepalive and no goodbye, so programs tell each other when they end. Connections of
+// UC are made from descriptors only.
 //
 // # Permissions
 //
@@ -178,8 +187,8 @@
 //
 // # Without pools and buffers
 //
-// [Context.Receive] takes all messages, in buffers of the context's own, and hands them
-// to a function. [Context.SharedPool] has tasks for any operation. With them a program
+// [Connections.Receive] takes all messages, in buffers of the context's own, and hands them
+// to a function. [Connections.SharedPool] has tasks for any operation. With them a program
 // makes neither pools nor buffers:
 //
 //	err := r.Receive(64, 4096, func(m *rdma.Message) { ... })

@@ -9,7 +9,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Message is a message that Context.Receive has taken. It and its bytes are valid until
+// Message is a message that Connections.Receive has taken. It and its bytes are valid until
 // the function that was given it returns; then its buffer takes another message.
 type Message struct {
 	data []byte
@@ -170,7 +170,7 @@ func (s *inboxSlot) failed(*Connection, *TaskError) { s.repost() }
 
 // lengthAdvice implements receiver.
 func (s *inboxSlot) lengthAdvice() string {
-	return fmt.Sprintf("the context takes messages of up to %d bytes; give Context.Receive the size of the largest message", s.inbox.size)
+	return fmt.Sprintf("the context takes messages of up to %d bytes; give Connections.Receive the size of the largest message", s.inbox.size)
 }
 
 // flushed implements receiver.

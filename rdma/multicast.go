@@ -78,7 +78,7 @@ func (c *Datagrams) JoinMulticast(group string, cfg MulticastConfig, done func(g
 // multicastAddr checks the address of a group.
 func (c *Datagrams) multicastAddr(group string) (netip.Addr, error) {
 	if c.set.Transport != verbs.UD {
-		return netip.Addr{}, fmt.Errorf("%w: multicast is for contexts of UD, and Config.Transport is %v", ErrNotSupported, c.set.Transport)
+		return netip.Addr{}, fmt.Errorf("%w: multicast is for contexts of UD, and DatagramsConfig.Transport is %v", ErrNotSupported, c.set.Transport)
 	}
 	addr, err := netip.ParseAddr(group)
 	addr = addr.Unmap()

@@ -41,7 +41,7 @@ func (c *Datagrams) ResolvePeer(addr string, cfg DialConfig, done func(p *Peer, 
 	case done == nil:
 		err = fmt.Errorf("%w: no function is given", ErrInvalid)
 	case c.set.Transport != verbs.UD:
-		err = fmt.Errorf("%w: service ID resolution is for contexts of UD, and Config.Transport is %v", ErrNotSupported, c.set.Transport)
+		err = fmt.Errorf("%w: service ID resolution is for contexts of UD, and DatagramsConfig.Transport is %v", ErrNotSupported, c.set.Transport)
 	case c.phase != phaseUp:
 		err = fmt.Errorf("%w: the context stops", ErrFlushed)
 	default:
