@@ -79,9 +79,6 @@ func (s *Source) connected() bool { return s.from >= anyPort }
 // Named reports whether the port was named.
 func (s *Source) Named() bool { return s.from == named }
 
-// Learning reports whether the port is still to be learned.
-func (s *Source) Learning() bool { return s.from == learning }
-
 // AcceptRepetitions has a port learned from a repetition of one of the last n packets, too: a peer
 // whose packets came by another way repeats what was not acknowledged there.
 func (s *Source) AcceptRepetitions(n int32) { s.repetitions = n }
