@@ -3,6 +3,7 @@ package attack
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -179,17 +180,31 @@ func (v *victim) peers(descs [][]byte) (own [][]byte, err error) {
 	return own, err
 }
 
-// take connects to whom a descriptor names, and returns the error of that.
+// take connects to the peer that a descriptor names, and returns why that was refused: by
+// Connect, or by the device when the queue pair was brought up.
 func (v *victim) take(desc []byte) error {
 	e := v.ends[idle]
-	return await.Func(v.ctx, e.engine, func() error {
-		conn, _, err := e.rdma.Export()
-		if err != nil {
+	var conn *rdma.Connection
+	err := await.Func(v.ctx, e.engine, func() (err error) {
+		if conn, _, err = e.rdma.Export(); err != nil {
 			return fmt.Errorf("export: %w", err)
 		}
-		defer conn.Close()
 		return conn.Connect(desc)
 	})
+	for up := false; err == nil && !up; {
+		err = await.Func(v.ctx, e.engine, func() error {
+			if conn.State() != rdma.Connecting {
+				return conn.Err()
+			}
+			attr, err := conn.QP().Query()
+			up = attr.State == verbs.QPReadyToSend
+			return err
+		})
+	}
+	if conn != nil {
+		err = errors.Join(err, await.Func(v.ctx, e.engine, conn.Close))
+	}
+	return err
 }
 
 func addrs(a ...netip.AddrPort) []netip.AddrPort { return a }
