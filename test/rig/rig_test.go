@@ -27,8 +27,8 @@ type part struct {
 	name   string
 	tests  string // folder of a package: the part is its tests that begin with TestGuest
 	script string // the part, where it is something else
-	// programs are those, below samples and bench, that the tests start in their short
-	// form; all of them otherwise. To build one takes two seconds.
+	// programs are those that the tests start in their short form; otherwise they start all
+	// samples, too. To build one takes two seconds.
 	programs []string
 	check    func(t *testing.T, output string)
 	asan     bool // needs programs that are built for AddressSanitizer, which takes a minute
@@ -170,7 +170,7 @@ func buildForGuest(t *testing.T, chosen []part, short bool) map[string]string {
 	}
 	if len(started) > 0 {
 		if !short {
-			started = []string{module + "samples/...", module + "bench"}
+			started = append(started, module+"samples/...")
 		}
 		run(t, "go", append([]string{"build", "-tags", "verbs", "-ldflags", "-s -w", "-o", programs + "/"}, started...)...)
 		files["/samples"] = programs
