@@ -248,9 +248,10 @@ func (x *exchange) listen(w *cm, d *privateData) (wait func(ctx context.Context)
 				return
 			}
 			r.established = true
+			met, x.conns = &r.token, r.conns // the end of the exchange closes them if it fails
 			answer, err := x.importOffer(r.offer, 0)
 			if err == nil {
-				met, x.conns, answer.Connections = &r.token, r.conns, r.conns
+				answer.Connections = r.conns
 			}
 			x.end(answer, err)
 		}}

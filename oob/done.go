@@ -45,7 +45,7 @@ func (p *Peer) Done(f func(err error)) {
 			fail(exchanging, err)
 		}
 	}
-	if r == nil || p.cfg.Role != Responder || r.Engine() == nil {
+	if !given(r) || p.cfg.Role != Responder || r.Engine() == nil {
 		f(fmt.Errorf("oob: wait for the end of %s: %w: only a responder can, once the exchange has succeeded", p.cfg.Peer, ErrInvalid))
 		return
 	}
@@ -92,7 +92,7 @@ func (p *Peer) Done(f func(err error)) {
 // responders, which otherwise go on without connections. Call it before the exchange, once. It
 // lasts until the context is Idle after the exchange, or the Peer is closed.
 func (p *Peer) EndWith(r rdma.Context) {
-	if r == nil {
+	if !given(r) {
 		return
 	}
 	run, cancel := context.WithCancel(p.ctx) // ends with what EndWith lasts for

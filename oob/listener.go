@@ -105,7 +105,7 @@ func (l *Listener) Addr() string {
 // fails with pe.ErrNotConnected where the context has no engine, with ErrInvalid where the
 // offer has no connections or more than rdma.Config.MaxConnections, and with ErrClosed.
 func (l *Listener) Serve(r rdma.Context, offer Offer, f func(client string, a *Answer) error) error {
-	if r == nil {
+	if !given(r) {
 		return fmt.Errorf("oob: serve on %v: %w: no context is given", l.Addr(), ErrInvalid)
 	}
 	if r.Engine() == nil {

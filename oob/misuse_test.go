@@ -13,6 +13,7 @@ import (
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft"
 )
 
 // newPeer makes a Peer beside that of a program.
@@ -144,6 +145,33 @@ func TestWaitingInRunning(t *testing.T) {
 	})
 	require.NoError(t, p.run(forever(t)))
 	assert.Equal(t, 2, ready)
+}
+
+// embedded is no context that an exchange can use: it is neither of the two kinds.
+type embedded struct{ *rdma.Connections }
+
+// A context that is missing, also as a nil pointer of a kind, is an error.
+func TestNoContext(t *testing.T) {
+	w := newPeer(t, &fakeWay{}, writer(nil))
+	var got []error
+	exchanged := func(_ *oob.Answer, err error) { got = append(got, err) }
+	dev, err := soft.Open(soft.Config{})
+	require.NoError(t, err)
+	r, err := rdma.New(dev, rdma.Config{})
+	require.NoError(t, err)
+	for _, r := range []rdma.Context{nil, (*rdma.Connections)(nil), (*rdma.Datagrams)(nil), embedded{r}} {
+		w.Exchange(t.Context(), r, oob.Offer{}, exchanged)
+		w.Exchange(t.Context(), r, oob.Offer{}, nil)
+	}
+	w.Connect(nil, nil)
+	w.Connect(nil, func(_ *rdma.Connection, _ *mmap.Map, err error) { got = append(got, err) })
+	require.Len(t, got, 5)
+	for _, err := range got {
+		require.ErrorIs(t, err, oob.ErrInvalid)
+	}
+	require.NoError(t, w.Close(nil))
+	require.NoError(t, r.Close())
+	require.NoError(t, dev.Close())
 }
 
 // Without functions, errors end the context, and so does the end of the peer.

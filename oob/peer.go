@@ -198,8 +198,8 @@ func (p *Peer) Exchange(ctx context.Context, r rdma.Context, offer Offer, f func
 	if f == nil {
 		f = func(_ *Answer, err error) { fail(r, err) }
 	}
-	if r == nil {
-		f(nil, fmt.Errorf("oob: exchange with %s: %w: no context is given", p.cfg.Peer, ErrInvalid))
+	if !given(r) {
+		f(nil, fmt.Errorf("oob: exchange with %s: %w: no *rdma.Connections or *rdma.Datagrams is given", p.cfg.Peer, ErrInvalid))
 		return
 	}
 	if ctx == nil {
@@ -223,9 +223,20 @@ func (p *Peer) Exchange(ctx context.Context, r rdma.Context, offer Offer, f func
 	}
 }
 
+// given reports whether r is one of the two kinds of context, and not nil.
+func given(r rdma.Context) bool {
+	switch r := r.(type) {
+	case *rdma.Connections:
+		return r != nil
+	case *rdma.Datagrams:
+		return r != nil
+	}
+	return false
+}
+
 // fail is r.Fail where there is a context.
 func fail(r rdma.Context, err error) {
-	if r != nil {
+	if given(r) {
 		r.Fail(err)
 	}
 }

@@ -19,15 +19,17 @@ func splitAddr(text string) (host string, port uint16, err error) {
 	return host, uint16(n), nil
 }
 
-// splitTarget splits the address of a listener, and checks the size of what is to go there.
-func splitTarget(addr string, privateData []byte, most int) (host string, port uint16, err error) {
+// splitTarget splits the address of a listener, and checks the configuration of a dial.
+func splitTarget(addr string, cfg *DialConfig, most int) (host string, port uint16, err error) {
 	host, port, err = splitAddr(addr)
 	switch {
 	case err != nil:
 	case host == "" || port == 0:
 		err = fmt.Errorf("%w: %q; give the host and the port that the peer listens on", ErrInvalid, addr)
-	case len(privateData) > most:
-		err = fmt.Errorf("%w: %d bytes of private data; a request takes %d", ErrRange, len(privateData), most)
+	case len(cfg.PrivateData) > most:
+		err = fmt.Errorf("%w: %d bytes of private data; a request takes %d", ErrRange, len(cfg.PrivateData), most)
+	case cfg.Timeout < 0 && cfg.Timeout != Forever:
+		err = fmt.Errorf("%w: DialConfig.Timeout is %s; it must be positive, Forever, or 0 for Config.ConnectTimeout", ErrRange, durationName(cfg.Timeout))
 	}
 	return host, port, err
 }

@@ -100,6 +100,8 @@ type service interface {
 	// request handles a peer's request at a listener without OnRequest.
 	request(q *ConnectRequest)
 
+	// owns fails for what is not a target of this context.
+	owns(to target) error
 	// ready checks that a task can be sent now. address sets the peer in its work request, when it
 	// has been measured. push gives it to a lane, and completed takes it back.
 	ready(t *Task) error

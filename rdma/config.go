@@ -143,8 +143,8 @@ type Queues struct {
 	// shared one.
 	SendQueueSize int
 	// RecvQueueSize is how many receives can be at the device at a time, for all
-	// connections together; further ones wait in the context, in order. On a device without
-	// shared receive queues (verbs.DeviceAttr.MaxSRQ is 0), each connection is given
+	// connections together; further ones wait in the context, in order. With UC, and on
+	// a device without shared receive queues (verbs.DeviceAttr.MaxSRQ is 0), each connection is given
 	// RecvQueueSize / MaxConnections of them at most, in turn: where there are receives, but
 	// fewer than MaxConnections, Start fails there with ErrRange. Zero: as many as the pools
 	// and Receive have or the device takes, whichever is less.

@@ -112,6 +112,14 @@ func TestBadConfig(t *testing.T) {
 	_, err = rdma.NewDatagrams(dev, rdma.DatagramsConfig{Queues: rdma.Queues{MaxReadAtomic: 1}})
 	require.ErrorIs(t, err, rdma.ErrRange)
 	assert.ErrorContains(t, err, "0 at most")
+	for _, timeout := range []time.Duration{rdma.None, -time.Second} {
+		c := must(rdma.New(dev, rdma.Config{Engine: newEngine(t)}))
+		require.NoError(t, c.Start())
+		_, err = c.Dial("127.0.0.1:1", rdma.DialConfig{Timeout: timeout})
+		require.ErrorIs(t, err, rdma.ErrRange)
+		assert.ErrorContains(t, err, "DialConfig.Timeout")
+		require.NoError(t, c.Close())
+	}
 	_, err = rdma.NewDatagrams(dev, rdma.DatagramsConfig{Transport: verbs.UC})
 	require.ErrorIs(t, err, rdma.ErrInvalid)
 }

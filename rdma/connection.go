@@ -410,8 +410,14 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 	if usable && !state.usable() {
 		c.setDeadline(&conn.deadline, time.Time{})
 		c.usable--
-		if c.set.EndWithLastConnection && c.usable == 0 && state == Failed && !conn.turnedAway() {
-			c.control.Fail(fmt.Errorf("rdma: the last connection has failed: %w", err))
+		if !conn.turnedAway() {
+			c.ended, c.lastFailure = true, nil
+			if state == Failed {
+				c.lastFailure = err
+			}
+		}
+		if c.set.EndWithLastConnection && c.usable == 0 && c.lastFailure != nil {
+			c.control.Fail(fmt.Errorf("rdma: the last connection has failed: %w", c.lastFailure))
 		}
 	}
 	c.poke()
@@ -712,7 +718,7 @@ func (conn *Connection) destroy() int {
 		c.cutOff = fmt.Errorf("rdma: %v ended with requests under way: %w", conn, conn.withoutName(conn.err))
 	}
 	c.changed(conn, Closed, reason)
-	if c.set.EndWithLastConnection && c.usable == 0 && c.phase == phaseUp && !conn.turnedAway() {
+	if c.set.EndWithLastConnection && c.usable == 0 && c.phase == phaseUp && c.ended {
 		c.endsWithLast = true
 	}
 	return n

@@ -33,6 +33,8 @@ type Connections struct {
 	readyWords *mmap.Map // words that peers write ready signals and goodbyes to, by slot
 
 	endsWithLast bool  // the last connection was closed, and EndWithLastConnection is set
+	ended        bool  // a connection that counts (not turnedAway) has ended
+	lastFailure  error // why the last of those failed; nil: it was closed
 	cutOff       error // the context fails with it then; nil: it stops
 }
 
@@ -128,6 +130,7 @@ func (c *Connections) changed(conn *Connection, state ConnectionState, err error
 func (c *Connections) open() (err error) {
 	s := c.set
 	c.usable, c.endsWithLast, c.cutOff = 0, false, nil
+	c.ended, c.lastFailure = false, nil
 	c.slots = make([]*Connection, s.MaxConnections)
 	c.free = make([]int, s.MaxConnections)
 	for i := range c.free {
@@ -142,8 +145,8 @@ func (c *Connections) open() (err error) {
 		}
 		c.recvQueue = c.srq
 	case c.recvDepth < s.MaxConnections:
-		return fmt.Errorf("%w: %d receives can be at the device at a time, and Config.MaxConnections is %d; %s has no shared receive queues, so each connection needs one: post more receives, in pools or by Receive, and leave Config.RecvQueueSize at 0 or raise it, or lower Config.MaxConnections",
-			ErrRange, c.recvDepth, s.MaxConnections, c.dev.Name())
+		return fmt.Errorf("%w: %d receives can be at the device at a time, and Config.MaxConnections is %d; connections of %v on %s have no shared receive queue, so each needs one: post more receives, in pools or by Receive, and leave Config.RecvQueueSize at 0 or raise it, or lower Config.MaxConnections",
+			ErrRange, c.recvDepth, s.MaxConnections, s.Transport, c.dev.Name())
 	}
 	return c.openReadyWords()
 }
@@ -387,6 +390,9 @@ func (c *Connections) acceptWaiting() (n int) {
 	}
 	return n
 }
+
+// owns implements service.
+func (c *Connections) owns(to target) error { return c.base.owns(to.conn) }
 
 // ready implements service.
 func (c *Connections) ready(t *Task) error {

@@ -93,7 +93,7 @@ func (d *datagramEndpoint) addr() EndpointAddr {
 
 // direct sets the peer's address handle in the work request of a task.
 func (d *datagramEndpoint) direct(r *Task) error {
-	if d == nil || d.ending() {
+	if d.ending() {
 		return fmt.Errorf("%w: context %q is %v", ErrNotReady, d.ctx.set.Name, d.ctx.State())
 	}
 	h, err := d.handles.find(r.peer, d.ctx.set.Transport == verbs.UD)

@@ -50,9 +50,10 @@ func (c *Datagrams) release() []error {
 	if d == nil {
 		return nil
 	}
-	c.endpoint = nil
 	d.leaveGroups()
-	return d.release()
+	errs := d.release()
+	c.endpoint = nil
+	return errs
 }
 
 // begin implements service.
@@ -119,6 +120,9 @@ func (c *Datagrams) request(q *ConnectRequest) {
 		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("answering a request for the endpoint")
 	}
 }
+
+// owns implements service.
+func (c *Datagrams) owns(to target) error { return c.ownsPeer(to.peer) }
 
 // ready implements service.
 func (c *Datagrams) ready(t *Task) error {

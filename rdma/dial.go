@@ -64,7 +64,7 @@ func (c *Connections) Dial(addr string, cfg DialConfig) (*Connection, error) {
 	if err := c.control.Owned(op); err != nil {
 		return nil, err
 	}
-	host, port, err := splitTarget(addr, cfg.PrivateData, maxDialData)
+	host, port, err := splitTarget(addr, &cfg, maxDialData)
 	if err != nil {
 		return nil, fmt.Errorf("rdma: %s: %w", op, err)
 	}

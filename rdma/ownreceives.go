@@ -6,7 +6,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
-// Where the device has no shared receive queues, each connection has a receive queue of its
+// With UC, and where the device has no shared receive queues, each connection has a receive queue of its
 // own, and the receives of the context are dealt out to them.
 
 // receiveShare is how many receives a connection has at most, where each has a queue of its

@@ -247,3 +247,25 @@ func TestAcceptConfirmed(t *testing.T) {
 	require.NoError(t, conn.Close())
 	cs.until("the server ends with its last connection", func() bool { return server.State() == pe.Idle })
 }
+
+// A peer that dials, and does not confirm, does not keep a context whose last connection has
+// ended.
+func TestUnconfirmedDoesNotKeepTheContext(t *testing.T) {
+	cs := newCallers(t)
+	server, client := cs.add(rdma.Config{MaxConnections: 2, EndWithLastConnection: true}), cs.add(rdma.Config{MaxConnections: 2})
+	cs.start(server, client)
+	_, addr := cs.listen(server, rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
+		_, err := q.Accept(rdma.AcceptConfig{OnEstablished: func(*rdma.Connection) {}})
+		require.NoError(t, err)
+	}})
+	conn := must(client.Dial(addr, rdma.DialConfig{}))
+	cs.until("the first is up", func() bool { return conn.State() == rdma.Ready && len(server.ready) == 1 })
+	responded := false
+	silent := must(client.Dial(addr, rdma.DialConfig{OnResponse: func(*rdma.Connection) { responded = true }}))
+	cs.until("the second is accepted", func() bool { return responded })
+	require.NoError(t, conn.Close())
+	cs.until("the server has closed the first", func() bool { return server.closed == 1 })
+	require.NoError(t, silent.Close())
+	cs.until("the server ends", func() bool { return server.State() == pe.Idle })
+	require.NoError(t, server.Err())
+}

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/verbena-rdma/verbena/verbs"
@@ -12,8 +13,8 @@ import (
 // has come, its complement. An end is Ready when a signal or a message of the peer has come:
 // then both queue pairs are up.
 //
-// The complement says that the peer need not repeat its signal. It may get lost, too; so each
-// end stops after a number of repetitions as well. UC has no goodbye: nothing tells the peer that
+// The complement says that the peer need not repeat its signal. It may get lost, too; so an end
+// that is Ready goes on for as long as the peer may wait for it, Config.ConnectTimeout. UC has no goodbye: nothing tells the peer that
 // a connection is closed.
 type repeatedSignal struct {
 	readyWord
@@ -21,12 +22,8 @@ type repeatedSignal struct {
 	pause time.Duration // before the next signal
 	again time.Time     // when to send the next one; zero: no more
 	known bool          // the peer knows that this end is up
-	after int           // signals since this end is Ready
+	until time.Time     // no more signals then, once this end is Ready
 }
-
-// signalsWhenReady is how many signals an end sends that is Ready and does not know whether the
-// peer is: with the pauses between them they take two seconds.
-const signalsWhenReady = 12
 
 // await implements descriptorSignal.
 func (r *repeatedSignal) await() {
@@ -56,13 +53,12 @@ func (r *repeatedSignal) send(now time.Time) {
 		value := conn.peer.nonce
 		if conn.state == Ready {
 			value = ^value
-			r.after++
 		}
 		conn.signal.post(signalReady, value)
 	}
 	r.again = now.Add(r.pause)
 	r.pause = min(2*r.pause, longestSignal)
-	if conn.state == Ready && (r.known || r.after >= signalsWhenReady) {
+	if conn.state == Ready && (r.known || r.again.After(r.until)) {
 		r.again = time.Time{}
 	}
 	r.schedule(now)
@@ -81,8 +77,9 @@ func (r *repeatedSignal) signaled() {
 func (r *repeatedSignal) received() {
 	r.conn.ready()
 	if r.conn.state == Ready {
-		r.pause = shortestPause
-		r.send(time.Now())
+		now := time.Now()
+		r.pause, r.until = shortestPause, now.Add(cmp.Or(max(r.conn.ctx.set.ConnectTimeout, 0), defaultConnectTimeout))
+		r.send(now)
 	}
 }
 

@@ -246,8 +246,8 @@ func (s *settings) putPathFields(a *verbs.AddressAttr) {
 func (s *settings) setRetries() error {
 	s.adaptive = s.Transport == verbs.RC && s.AckTimeout == 0 && s.RetryCount == 0
 	if s.Transport == verbs.UC {
-		if s.Keepalive > 0 {
-			return fmt.Errorf("%w: Config.Keepalive is %v; UC has none, since nothing is acknowledged", ErrInvalid, s.Keepalive)
+		if s.Keepalive != 0 && s.Keepalive != None {
+			return fmt.Errorf("%w: Config.Keepalive is %s; UC has none, since nothing is acknowledged", ErrInvalid, durationName(s.Keepalive))
 		}
 		s.Keepalive = None
 	}

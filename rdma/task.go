@@ -112,10 +112,7 @@ func (c *base) ownsPeer(p *Peer) error {
 // address sets where a task that was just allocated goes.
 func (r *Task) address(to target) error {
 	r.conn, r.peer = to.conn, to.peer
-	if to.peer != nil {
-		return r.ctx.ownsPeer(to.peer)
-	}
-	return r.ctx.owns(to.conn)
+	return r.ctx.service.owns(to)
 }
 
 // give sets what a task that was just allocated works on.

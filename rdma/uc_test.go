@@ -120,6 +120,25 @@ func TestUnreliableConnectionUnderLoss(t *testing.T) {
 	u.close()
 }
 
+// A Ready end whose signals are all lost goes on with them: the other one becomes Ready when the
+// network does its work again.
+func TestUnreliableConnectionOverOneWay(t *testing.T) {
+	devA, devB := must(soft.Open(soft.Config{DisableLocal: true})), must(soft.Open(soft.Config{DisableLocal: true}))
+	u := newUnreliable(t, closed(t, devA), closed(t, devB), rdma.Config{})
+	require.NoError(t, devA.SetFaults(soft.Faults{Loss: 1})) // of what arrives there
+	require.NoError(t, u.a.ctx.Start())
+	require.NoError(t, u.b.ctx.Start())
+	a, b := u.link()
+	ready := func(conn *rdma.Connection) bool { return conn.State() == rdma.Ready }
+	u.until("one is Ready", func() bool { return ready(a) || ready(b) })
+	late := time.Now().Add(2500 * time.Millisecond)
+	u.until("its first signals are lost", func() bool { return time.Now().After(late) })
+	require.False(t, ready(a) && ready(b))
+	require.NoError(t, devA.SetFaults(soft.Faults{}))
+	u.until("both are Ready", func() bool { return ready(a) && ready(b) })
+	u.close()
+}
+
 // What UC does not have is refused, where it is asked for.
 func TestUnreliableConnectionRefuses(t *testing.T) {
 	dev := openSoft(t)

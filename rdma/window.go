@@ -94,7 +94,7 @@ type Window struct {
 
 func (w *Window) begin(conn *Connection) error {
 	c := w.ctx
-	if err := c.owns(conn); err != nil {
+	if err := c.base.owns(conn); err != nil {
 		return err
 	}
 	if !conn.state.usable() {
