@@ -1,5 +1,20 @@
-// Package proto has the messages of verbena send and receive, and their encoding.
-// docs/transfer.md has the order in which the two ends send them.
+// Package proto has the messages of verbena send and receive, and their encoding. All are RDMA
+// sends on one reliable connection.
+//
+//  1. The sender opens with Hello, and the receiver answers with Challenge. Proof and Welcome
+//     carry the two proofs. Welcome also carries address, length and key of the receiver's window.
+//  2. The sender announces files, directories and links (Entries). The receiver decides about
+//     each (Plan): send, resume, have, made, or refused with the reason.
+//  3. The sender writes data into a free slot of the window, and sends Block behind the write. On
+//     a reliable connection the data is in place when the message arrives (IBTA 9.5). The receiver
+//     copies it to the file, and returns slots (Ack). Small files share slots. The hash of a file
+//     is compared at its end.
+//  4. Each wanted file ends with one result (Results). Discard says that the sender cannot send
+//     it. When all files have ended, directories get their permissions and times (Dirs).
+//  5. The sender ends with End, and the receiver answers with Verdict. ID and Key follow.
+//
+// Either end can break off with Refuse. Each end sends Ping every 10 seconds; after 3 minutes
+// without a message the connection counts as dead.
 //
 // Integers are big-endian and of fixed width, so that there is one encoding of each
 // message. Decode is strict: it takes nothing that Encode does not write, and bounds every
