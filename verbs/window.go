@@ -11,7 +11,7 @@ const (
 	MWType1 MWType = iota + 1
 	// MWType2 windows are for the queue pair that they were bound on. The caller chooses the
 	// lower 8 bits of the key. A bound window must be invalidated before it is bound again.
-	// Close a window before its queue pair; closing the queue pair revokes the window's key.
+	// Close a window before its queue pair: MW.Close revokes the key at the latest.
 	MWType2
 )
 
