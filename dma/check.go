@@ -108,8 +108,8 @@ func (c *Context) writable(b *bufinv.Buf) error {
 	return nil
 }
 
-// spaceOf identifies the address space of a buffer: addresses of different spaces do not
-// compare. Those of a dma-buf are offsets within its map.
+// spaceOf identifies the address space of a buffer: addresses of different spaces are not
+// compared. Those of a dma-buf are offsets within its map.
 func spaceOf(b *bufinv.Buf) uintptr {
 	if b.Memory() == nil {
 		return uintptr(unsafe.Pointer(b.Map()))

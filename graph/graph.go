@@ -17,7 +17,7 @@ type Graph[V any] struct {
 	ready    fifo.Queue[ref[V]] // nodes to be run
 	ended    fifo.Queue[*Instance[V]]
 	running  int  // instances
-	stopping bool // Stopped has not been called yet
+	stopping bool // Stop was called, and Stopped not yet
 }
 
 // ref is a node of an instance.

@@ -82,7 +82,7 @@ func (e *Engine) Run(ctx context.Context) error {
 //	select {
 //	case n := <-result:
 //		use(n)
-//	case <-engine.Done(): // nobody calls the function
+//	case <-engine.Done(): // the function waits for the next Run
 //	}
 func (e *Engine) Done() <-chan struct{} {
 	if e == nil {

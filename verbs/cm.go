@@ -198,7 +198,7 @@ const (
 	CMRejectUnsupported   CMRejectReason = 5
 	CMRejectInvalidCommID CMRejectReason = 6
 	CMRejectInvalidMTU    CMRejectReason = 26
-	// CMRejectInvalidServiceID: nobody listens on that port.
+	// CMRejectInvalidServiceID: no program listens on that port.
 	CMRejectInvalidServiceID CMRejectReason = 8
 	// CMRejectStaleConnection: the peer takes the queue pair for connected, or just
 	// disconnected.
