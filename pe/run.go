@@ -26,11 +26,11 @@ import (
 // errors of contexts joined with context.Cause(ctx), in this order; contexts cannot be started
 // meanwhile (ErrDraining).
 //
-// If only tasks that no callback freed keep the contexts from becoming Idle, Run does not
-// hang: it returns the errors of contexts and, after them, one that matches ErrTasksHeld.
-// After a context has failed, Run waits a second before it does so, since a program that fails
-// often leaves tasks behind. When the tasks have been freed, Progress or another Run takes the
-// contexts to Idle.
+// After that, if only tasks that no callback freed keep the contexts from becoming Idle, Run
+// does not hang: it returns the errors of contexts and, after them, one that matches
+// ErrTasksHeld. Run does so too a second after a context has failed, since a program that
+// fails often leaves tasks behind. When the tasks have been freed, Progress or another Run
+// takes the contexts to Idle.
 func (e *Engine) Run(ctx context.Context) error {
 	if err := e.acquire("call Run"); err != nil {
 		return err

@@ -157,7 +157,7 @@ func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error
 }
 
 // SetFaults changes the faults of packets that arrive from now on, except those of peers with
-// faults of their own. Delayed packets still arrive. A value out of its range is an error that
+// faults of their own. Held packets still arrive. A value out of its range is an error that
 // matches [verbs.ErrInvalid]. Connections use shared memory while there are no faults.
 func (d *Device) SetFaults(f Faults) error { return d.dev.SetFaults(faults.Faults(f)) }
 
