@@ -7,14 +7,14 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 )
 
-// Buf is a piece of the memory of a Map, with data in it, and possibly an element
-// of a list. See the package comment for its parts and its references.
+// Buf is a piece of the memory of a Map, with data in it. It can be an element of a list. The
+// package comment explains its parts and its references.
 type Buf struct {
 	owner   *store
 	m       *mmap.Map
-	off     int // of the memory in m
+	off     int // offset of the memory in m
 	size    int
-	dataOff int // in the memory
+	dataOff int // offset of the data in the memory
 	dataLen int
 	next    *Buf
 	prev    *Buf
@@ -24,12 +24,12 @@ type Buf struct {
 
 func failed(err error) *Buf { return &Buf{err: err} }
 
-// live reports whether b can be used. Only an inventory makes references, so that
-// a Buf that could not be made has none. It is small enough to be inlined: every
-// submission of a task asks it often.
+// live reports whether b can be used. Only an inventory makes references, so a Buf that could
+// not be made has none. It is small enough to be inlined: every submission of a task calls it
+// often.
 func (b *Buf) live() bool { return b != nil && b.refs.Load() > 0 }
 
-// usable is Err for calls that need a buffer.
+// usable is Err for calls that require a buffer.
 func (b *Buf) usable() error {
 	switch {
 	case b.live():
@@ -42,8 +42,8 @@ func (b *Buf) usable() error {
 	return errUseFreed
 }
 
-// Err returns what is wrong with the Buf: why it could not be made, or ErrFreed.
-// A nil Buf, the empty list, has no error.
+// Err returns the error of the Buf: why it could not be made, or ErrFreed. A nil Buf, the
+// empty list, has no error.
 func (b *Buf) Err() error {
 	if b == nil || b.live() {
 		return nil
@@ -51,7 +51,7 @@ func (b *Buf) Err() error {
 	return b.usable()
 }
 
-// String says where the Buf lies, and how much data is in it.
+// String gives the place of the Buf, and the size of its data.
 func (b *Buf) String() string {
 	switch {
 	case b == nil:
@@ -77,8 +77,7 @@ func (b *Buf) Map() *mmap.Map {
 // Remote reports whether the memory is a peer's.
 func (b *Buf) Remote() bool { return b.live() && b.m.Remote() }
 
-// Addr is the address of the memory. Of a Buf with an error it is zero, and so
-// are all sizes.
+// Addr is the address of the memory. For a Buf with an error, Addr and all sizes are zero.
 func (b *Buf) Addr() uint64 {
 	if !b.live() {
 		return 0
@@ -128,9 +127,9 @@ func (b *Buf) Room() int {
 
 func (b *Buf) room() int { return b.size - b.dataOff - b.dataLen }
 
-// SetData makes n bytes from the offset off of the memory on the data. Zero bytes
-// are allowed; a task refuses a source without data. What does not fit into the
-// memory is an error that matches ErrRange and changes nothing.
+// SetData makes n bytes from offset off of the memory the data. n may be zero, but a task
+// refuses a source without data. A range outside the memory is an error that matches ErrRange
+// and changes nothing.
 func (b *Buf) SetData(off, n int) error {
 	if err := b.usable(); err != nil {
 		return fmt.Errorf("set data: %w", err)
@@ -142,12 +141,11 @@ func (b *Buf) SetData(off, n int) error {
 	return nil
 }
 
-// ResetData empties the Buf: all of its memory is room.
+// ResetData empties the Buf: all of its memory becomes room.
 func (b *Buf) ResetData() error { return b.SetData(0, 0) }
 
-// Empty makes the data of all elements from b to the end of its list room. Unlike
-// ResetData, it leaves the place where the data begins: what was put in front of it
-// with SetData stays in front.
+// Empty makes the data of all elements from b to the end of its list room. Unlike ResetData,
+// it keeps the place where the data begins, so bytes in front of it stay in front.
 func (b *Buf) Empty() error {
 	if err := b.Err(); err != nil {
 		return fmt.Errorf("empty buffer: %w", err)
@@ -158,9 +156,8 @@ func (b *Buf) Empty() error {
 	return nil
 }
 
-// Bytes returns the data of this element, or nil if the memory is a peer's or of a
-// dma-buf. The slice is the memory itself: it must not be used after the Map is
-// closed.
+// Bytes returns the data of this element, or nil if the memory is a peer's or a dma-buf's. The
+// slice is the memory itself: do not use it after the Map is closed.
 func (b *Buf) Bytes() []byte {
 	mem := b.Memory()
 	if mem == nil {
@@ -170,7 +167,7 @@ func (b *Buf) Bytes() []byte {
 	return mem[b.dataOff:end:end]
 }
 
-// Memory is Bytes for all of the memory, data or not.
+// Memory is Bytes for all of the memory, not only the data.
 func (b *Buf) Memory() []byte {
 	if !b.live() {
 		return nil
@@ -182,7 +179,7 @@ func (b *Buf) Memory() []byte {
 	return mem[b.off : b.off+b.size : b.off+b.size]
 }
 
-// Ref adds a reference, for an owner of its own. It fails on a Buf with an error.
+// Ref adds a reference, for one more owner. It fails on a Buf with an error.
 func (b *Buf) Ref() error {
 	if b == nil {
 		return errNoBuf
@@ -191,19 +188,19 @@ func (b *Buf) Ref() error {
 		if err := b.Err(); err != nil {
 			return err
 		}
-		// Not from zero: the Buf may have been freed since.
+		// A count of zero stays: the Buf may have been freed meanwhile.
 		if n := b.refs.Load(); n > 0 && b.refs.CompareAndSwap(n, n+1) {
 			return nil
 		}
 	}
 }
 
-// Free drops a reference. With the last one the Buf returns to its inventory, and
-// one reference of the next element of its list is dropped likewise.
+// Free drops a reference. When the last one is dropped, the Buf returns to its inventory, and
+// drops one reference of the next element of its list in the same way.
 //
-// It fails with ErrFreed if no reference was left, and with ErrChained on an
-// element whose last reference is that of the element before it. On a nil Buf and
-// on one that could not be made it does nothing.
+// It fails with ErrFreed if no reference was left, and with ErrChained on an element whose
+// last reference is that of the element before it. It does nothing on a nil Buf, and on one
+// that could not be made.
 func (b *Buf) Free() error {
 	if b == nil || b.err != nil {
 		return nil
@@ -228,8 +225,8 @@ func (b *Buf) Free() error {
 	}
 }
 
-// giveBack returns b, which has no reference left, and what follows it up to an
-// element with another reference; that one becomes the first of the rest.
+// giveBack returns b, which has no reference left, and the elements after it up to one with
+// another reference, which becomes the first of the rest.
 func (b *Buf) giveBack() {
 	for {
 		next := b.next

@@ -12,22 +12,22 @@ import (
 var (
 	// ErrInvalid: an argument has a value that can never be right.
 	ErrInvalid = errs.ErrInvalid
-	// ErrRange: a piece of memory is empty, or lies outside what it is a piece of; or
-	// a number of buffers is not possible.
+	// ErrRange: a piece of memory is empty, or lies outside the memory it is part of; or a
+	// number of buffers is not possible.
 	ErrRange = errs.ErrRange
-	// ErrExhausted: every Buf that the Inventory or the Pool may have is out.
+	// ErrExhausted: all Bufs of the Inventory or the Pool are in use.
 	ErrExhausted = errs.ErrExhausted
 	// ErrFreed: the Buf's last reference has been dropped.
 	ErrFreed = errs.ErrFreed
-	// ErrInUse: Bufs are out.
+	// ErrInUse: Bufs have not been freed.
 	ErrInUse = errs.ErrInUse
 	// ErrClosed: the Inventory or the Pool has been closed.
 	ErrClosed = errs.ErrClosed
-	// ErrChained: the Buf is an element of a list, where this is not possible.
+	// ErrChained: the Buf is an element of a list, where the call does not allow that.
 	ErrChained = errors.New("buffer is part of a list")
 )
 
-// refusals are the Bufs with an error that stand for what a store cannot hand out.
+// refusals are the Bufs with an error that a store returns when it has none to hand out.
 type refusals struct{ exhausted, closed *Buf }
 
 func refusalsOf(what string) refusals {
@@ -37,7 +37,7 @@ func refusalsOf(what string) refusals {
 	}
 }
 
-// Made in advance: they are met on the hot path, or have nothing to add.
+// Made in advance: the hot path returns them, or they have no details to add.
 var (
 	inventoryRefusals = refusalsOf("the inventory")
 	poolRefusals      = refusalsOf("the pool")

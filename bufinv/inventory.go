@@ -7,15 +7,13 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 )
 
-// Inventory is a stock of Bufs for any memory. The zero value is ready for use and
-// grows: it makes more Bufs when none is free, up to 2^24, and from then on uses
-// them again. Once it has grown to what a program has out at a time, it allocates
-// nothing. New makes one that does not grow.
+// Inventory is a stock of Bufs for any memory. The zero value is ready for use and grows: it
+// makes more Bufs when none is free, up to 2^24, and reuses them. It allocates nothing once it
+// has as many as the program uses at a time. New makes one that does not grow.
 type Inventory struct{ s store }
 
-// New makes an Inventory of n Bufs, 1 to 2^24, that hands out no more: Source,
-// Target and Dup fail with ErrExhausted when all are out. The error matches
-// ErrRange.
+// New makes an Inventory of n Bufs, 1 to 2^24, that does not grow: Source, Target and Dup fail
+// with ErrExhausted when all are in use. The error matches ErrRange.
 func New(n int) (*Inventory, error) {
 	if n < 1 || n > maxBufs {
 		return nil, fmt.Errorf("make buffer inventory: %w: %d buffers; 1 to %d are possible", ErrRange, n, maxBufs)
@@ -25,9 +23,9 @@ func New(n int) (*Inventory, error) {
 	return i, nil
 }
 
-// Expand makes n more Bufs now. One that New made can have as many more out; one
-// that grows need not make them later. Errors match ErrRange (Total would exceed
-// 2^24) and ErrClosed.
+// Expand makes n more Bufs now. It raises the bound of an Inventory from New by n; one that
+// grows need not make them later. Errors match ErrRange (Total would exceed 2^24) and
+// ErrClosed.
 func (i *Inventory) Expand(n int) error {
 	if i == nil {
 		return fmt.Errorf("expand buffer inventory: %w: it is nil", ErrInvalid)
@@ -44,7 +42,7 @@ func (i *Inventory) Expand(n int) error {
 	return nil
 }
 
-// Total is the number of Bufs made so far, free and out.
+// Total is the number of Bufs made so far, free and in use.
 func (i *Inventory) Total() int {
 	if i == nil {
 		return 0
@@ -53,8 +51,8 @@ func (i *Inventory) Total() int {
 	return total
 }
 
-// Available is the number of Bufs that are free: Total less those that are out. It
-// is no bound where the Inventory grows.
+// Available is the number of free Bufs: Total less those in use. Where the Inventory grows,
+// more can be had.
 func (i *Inventory) Available() int {
 	if i == nil {
 		return 0
@@ -63,9 +61,9 @@ func (i *Inventory) Available() int {
 	return free
 }
 
-// Close ends the inventory. It fails with ErrInUse while Bufs are out, which shows
-// those that were forgotten. An Inventory without Bufs out has nothing else to give
-// back. Closing again does nothing.
+// Close ends the inventory. It fails with ErrInUse while Bufs are in use, which shows those
+// that were forgotten. An Inventory whose Bufs are all free needs no Close. Closing again does
+// nothing.
 func (i *Inventory) Close() error {
 	if i == nil {
 		return fmt.Errorf("close buffer inventory: %w: it is nil", ErrInvalid)
@@ -74,9 +72,9 @@ func (i *Inventory) Close() error {
 	return err
 }
 
-// Source makes a Buf of n bytes of m from the offset off on, all of them data:
-// what a task reads. Its errors, which are in the Buf, match ErrExhausted, ErrRange
-// (a source with no data included), ErrInvalid, ErrClosed and those of mmap.
+// Source makes a Buf of n bytes of m from offset off, all of them data, for a task to read.
+// Its errors, which are in the Buf, match ErrExhausted, ErrRange (a source with no data
+// included), ErrInvalid, ErrClosed and those of mmap.
 func (i *Inventory) Source(m *mmap.Map, off, n int) *Buf {
 	b := i.take(m, off, n)
 	if b.err == nil {
@@ -85,13 +83,13 @@ func (i *Inventory) Source(m *mmap.Map, off, n int) *Buf {
 	return b
 }
 
-// Target makes a Buf of n bytes of m from the offset off on, with no data: what a
-// task writes to, here or at a peer. Its errors are those of Source.
+// Target makes a Buf of n bytes of m from offset off, with no data, for a task to write to,
+// here or at a peer. Its errors are those of Source.
 func (i *Inventory) Target(m *mmap.Map, off, n int) *Buf { return i.take(m, off, n) }
 
-// Dup makes another Buf of the memory of b, with the same data, in no list. It
-// takes nothing from b. The Buf of a Pool can be handed out again while a
-// duplicate is in use: keep it as long.
+// Dup makes another Buf of the memory of b, with the same data, in no list. It takes nothing
+// from b. Keep b as long as the duplicate is in use if b is from a Pool, which can otherwise
+// hand out its memory again.
 func (i *Inventory) Dup(b *Buf) *Buf {
 	if err := b.usable(); err != nil {
 		return failed(fmt.Errorf("duplicate: %w", err))

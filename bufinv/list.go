@@ -9,10 +9,9 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Chain appends the list that begins with next to the list that b is in, and
-// takes over the caller's reference to next. It fails with ErrChained, and
-// changes nothing, where next is not the first element of its list or begins
-// the list that b is in.
+// Chain appends the list that begins with next to the list that b is in, and takes over the
+// caller's reference to next. It fails with ErrChained, and changes nothing, if next is not
+// the first element of its list, or is the first element of the list that b is in.
 func (b *Buf) Chain(next *Buf) error {
 	if err := b.usable(); err != nil {
 		return fmt.Errorf("chain to buffer: %w", err)
@@ -31,9 +30,9 @@ func (b *Buf) Chain(next *Buf) error {
 	return nil
 }
 
-// Unchain cuts the list in front of b: b becomes the first element of a list of
-// its own, with all that follow it, and its reference is the caller's again. It
-// fails with ErrInvalid where b is the first element already.
+// Unchain cuts the list in front of b: b becomes the first element of its own list, with all
+// elements after it, and its reference is the caller's again. It fails with ErrInvalid if b is
+// the first element already.
 func (b *Buf) Unchain() error {
 	if err := b.usable(); err != nil {
 		return fmt.Errorf("unchain buffer: %w", err)
@@ -45,9 +44,9 @@ func (b *Buf) Unchain() error {
 	return nil
 }
 
-// List chains lists to one, in order, and returns its first element. Nil Bufs are
-// left out. Where one has an error or cannot be chained, List frees all of them
-// and returns a Buf with that error: like Source, it can be written inline.
+// List chains lists to one, in order, and returns its first element. It skips nil Bufs. If one
+// has an error or cannot be chained, List frees all of them and returns a Buf with that error,
+// so it can be written inline, like Source.
 func List(bufs ...*Buf) *Buf {
 	var first *Buf
 	for i, b := range bufs {
@@ -139,7 +138,7 @@ func (b *Buf) ListRoom() int {
 	return n
 }
 
-// ListEmptiedRoom is ListRoom as it is when Empty has been called.
+// ListEmptiedRoom is the ListRoom that there would be after Empty.
 func (b *Buf) ListEmptiedRoom() int {
 	n := 0
 	for e := b.elements(); e != nil; e = e.next {
@@ -148,8 +147,8 @@ func (b *Buf) ListEmptiedRoom() int {
 	return n
 }
 
-// AppendBytes appends the data from b to the end of its list to dst. Elements in
-// a peer's memory, or in a dma-buf, have nothing to give.
+// AppendBytes appends the data from b to the end of its list to dst. It skips elements in
+// memory of a peer or of a dma-buf.
 func (b *Buf) AppendBytes(dst []byte) []byte {
 	for e := b.elements(); e != nil; e = e.next {
 		dst = append(dst, e.Bytes()...)
@@ -157,7 +156,7 @@ func (b *Buf) AppendBytes(dst []byte) []byte {
 	return dst
 }
 
-// elements is b, or nil where b cannot be used: where a walk begins.
+// elements returns the start of a walk: b, or nil where b cannot be used.
 func (b *Buf) elements() *Buf {
 	if !b.live() {
 		return nil

@@ -7,9 +7,9 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 )
 
-// Source is Inventory.Source without an inventory: the Map has one of its own, which
-// grows, and goes with the Map. Such Bufs are like all others: Free, or that of the task
-// that has them, gives them back, and Map.Close fails while some are out.
+// Source is Inventory.Source with the inventory that the Map has itself, which grows, and
+// lasts as long as the Map. Such Bufs are like all others: Free gives them back, or Free of
+// the task that has them, and Map.Close fails while some are in use.
 func Source(m *mmap.Map, off, n int) *Buf {
 	if m == nil {
 		return errNoMap
@@ -17,7 +17,7 @@ func Source(m *mmap.Map, off, n int) *Buf {
 	return ofMap(m).Source(m, off, n)
 }
 
-// Target is Inventory.Target without an inventory, as Source is.
+// Target is Inventory.Target with the inventory of the Map, as Source is.
 func Target(m *mmap.Map, off, n int) *Buf {
 	if m == nil {
 		return errNoMap

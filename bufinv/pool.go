@@ -11,8 +11,8 @@ import (
 type PoolConfig struct {
 	Count int // elements, 1 to 2^24
 	Size  int // bytes of each, at least 1
-	// Align is the alignment of each element's address, a power of two. Zero
-	// means 1: elements without gaps.
+	// Align is the alignment of each element's address, a power of two. Zero means 1: elements
+	// without gaps.
 	Align int
 }
 
@@ -22,8 +22,8 @@ type Pool struct {
 	m *mmap.Map
 }
 
-// NewPool makes a pool over m, which it holds until Close. The elements must fit
-// into m. Its errors match ErrRange, ErrInvalid and those of mmap.
+// NewPool makes a pool over m, which it holds until Close. The elements must fit into m. Its
+// errors match ErrRange, ErrInvalid and those of mmap.
 func NewPool(m *mmap.Map, cfg PoolConfig) (*Pool, error) {
 	if cfg.Align == 0 {
 		cfg.Align = 1
@@ -41,7 +41,7 @@ func NewPool(m *mmap.Map, cfg PoolConfig) (*Pool, error) {
 	align := uint64(cfg.Align)
 	first := -m.Addr() & (align - 1)
 	stride := (uint64(cfg.Size) + align - 1) &^ (align - 1)
-	// Divided, not multiplied: the product may not fit into 64 bits.
+	// This divides, because the product may not fit into 64 bits.
 	left := uint64(m.Len())
 	if left < first || left-first < uint64(cfg.Size) || (left-first-uint64(cfg.Size))/stride < uint64(cfg.Count-1) {
 		return nil, fmt.Errorf("make buffer pool: %w: %d elements of %d bytes, aligned to %d, do not fit into the %d bytes of the memory map",
@@ -59,8 +59,8 @@ func NewPool(m *mmap.Map, cfg PoolConfig) (*Pool, error) {
 	return p, nil
 }
 
-// Alloc takes an element, with no data in it. Its errors, which are in the Buf,
-// match ErrExhausted, ErrClosed and ErrInvalid.
+// Alloc takes an element out of the pool, with no data in it. Its errors, which are in the
+// Buf, match ErrExhausted, ErrClosed and ErrInvalid.
 func (p *Pool) Alloc() *Buf {
 	if p == nil || p.m == nil {
 		return failed(fmt.Errorf("take buffer: %w: the pool was not made by NewPool", ErrInvalid))
@@ -73,7 +73,7 @@ func (p *Pool) Alloc() *Buf {
 	return b
 }
 
-// Total is the number of elements, free and out.
+// Total is the number of elements, free and in use.
 func (p *Pool) Total() int {
 	if p == nil {
 		return 0
@@ -91,8 +91,8 @@ func (p *Pool) Available() int {
 	return free
 }
 
-// Close ends the pool and lets go of its Map. It fails with ErrInUse while
-// elements are out. Closing again does nothing.
+// Close ends the pool and releases its Map. It fails with ErrInUse while elements are in use.
+// Closing again does nothing.
 func (p *Pool) Close() error {
 	if p == nil || p.m == nil {
 		return fmt.Errorf("close buffer pool: %w: it was not made by NewPool", ErrInvalid)

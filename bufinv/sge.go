@@ -8,11 +8,10 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// AppendDataSGL appends scatter-gather entries for the data from b to the end of
-// its list to dst, with the keys of the protection domain pd. Elements without
-// data are left out. The errors are those of Err and of mmap's LKey, and
-// ErrRange for an element with more data than an entry holds (2^32-1 bytes).
-// With an error, dst is returned as it was.
+// AppendDataSGL appends scatter-gather entries for the data from b to the end of its list to
+// dst, with the keys of the protection domain pd. It skips elements without data. The errors
+// are those of Err and of mmap's LKey, and ErrRange for an element with more data than an
+// entry holds (2^32-1 bytes). On an error, it returns dst unchanged.
 func (s siblings) AppendDataSGL(dst []verbs.SGE, pd verbs.PD) ([]verbs.SGE, error) {
 	b := s.Buf
 	if err := b.Err(); err != nil {
@@ -28,22 +27,21 @@ func (s siblings) AppendDataSGL(dst []verbs.SGE, pd verbs.PD) ([]verbs.SGE, erro
 	return out, nil
 }
 
-// AppendRoomSGL is AppendDataSGL for the room, where a device writes: for the
-// first limit bytes of it, or for all with a limit below zero. An element in a
-// Map without LocalReadWrite is an error that matches mmap.ErrPermission.
+// AppendRoomSGL is AppendDataSGL for the room, where a device writes: for its first limit
+// bytes, or for all of it if limit is negative. An element in a Map without LocalReadWrite is
+// an error that matches mmap.ErrPermission.
 func (s siblings) AppendRoomSGL(dst []verbs.SGE, pd verbs.PD, limit int) ([]verbs.SGE, error) {
 	b := s.Buf
 	return b.appendRoom(dst, pd, limit, false)
 }
 
-// AppendEmptiedSGL is AppendRoomSGL for the room that there is when Empty has been
-// called.
+// AppendEmptiedSGL is AppendRoomSGL for the room that there would be after Empty.
 func (s siblings) AppendEmptiedSGL(dst []verbs.SGE, pd verbs.PD, limit int) ([]verbs.SGE, error) {
 	b := s.Buf
 	return b.appendRoom(dst, pd, limit, true)
 }
 
-// appendRoom appends entries for the room, as it is or as if the data were room too.
+// appendRoom appends entries for the room or, with emptied, for data and room.
 func (b *Buf) appendRoom(dst []verbs.SGE, pd verbs.PD, limit int, emptied bool) ([]verbs.SGE, error) {
 	if err := b.Err(); err != nil {
 		return dst, err
@@ -96,9 +94,9 @@ func (b *Buf) appendSGE(dst []verbs.SGE, pd verbs.PD, addr uint64, n int) ([]ver
 	return append(dst, verbs.SGE{Addr: addr, Length: uint32(n), LKey: key}), nil
 }
 
-// Produced makes the first n bytes of the room from b to the end of its list data: a
-// device has written them. More than the room is an error that matches
-// ErrRange and changes nothing.
+// Produced makes the first n bytes of the room from b to the end of its list data, after a
+// device has written them. If n exceeds the room, the error matches ErrRange and nothing
+// changes.
 func (s siblings) Produced(n int) error {
 	b := s.Buf
 	if err := b.Err(); err != nil {
@@ -115,9 +113,9 @@ func (s siblings) Produced(n int) error {
 	return nil
 }
 
-// Append copies p into the room from b to the end of its list and makes it data.
-// It fails, and copies nothing, where p does not fit (ErrRange) or an element is
-// in memory that this host does not see, a peer's or a dma-buf's (mmap.ErrRemote).
+// Append copies p into the room from b to the end of its list and makes it data. It fails, and
+// copies nothing, where p does not fit (ErrRange) or an element is in memory that this program
+// cannot access, a peer's or a dma-buf's (mmap.ErrRemote).
 func (b *Buf) Append(p []byte) error {
 	if err := b.Err(); err != nil {
 		return err

@@ -2,8 +2,8 @@ package bufinv
 
 import "github.com/verbena-rdma/verbena/internal/sibling"
 
-// siblings is what other packages of this module do with a Buf.
+// siblings has the methods that other packages of this module use.
 type siblings struct{ *Buf }
 
-// Siblings is for packages of this module.
+// Siblings returns the methods for packages of this module.
 func (b *Buf) Siblings(sibling.Pass) siblings { return siblings{b} }

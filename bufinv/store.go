@@ -7,25 +7,24 @@ import (
 	"github.com/verbena-rdma/verbena/internal/sibling"
 )
 
-// maxBufs is the most elements that an inventory or a pool can have.
+// maxBufs is the largest number of elements of an inventory or a pool.
 const maxBufs = 1 << 24
 
-// firstBufs is how many elements a store that grows begins with.
+// firstBufs is the number of elements with which a growing store begins.
 const (
 	firstBufs      = 64
 	firstBufsOfMap = 4 // a program may have many maps
 )
 
-// store is a set of Bufs of which some are out. The free ones form a queue, so
-// that the one used last is handed out last: that gives the use of a freed Buf
-// the longest time to be noticed. The zero value is that of an Inventory that
-// grows.
+// store is a set of Bufs, some of them in use. The free ones form a queue, so that the Buf
+// freed last is handed out last: that gives the use of a freed Buf the longest time to be
+// noticed. The zero value is that of an Inventory that grows.
 type store struct {
-	// bounded: when nothing is free, take fails, and does not grow the store.
+	// bounded: take fails when nothing is free, and does not grow the store.
 	bounded bool
-	// pool: the elements have their memory for good, and do not hold its Map.
+	// pool: the elements keep their memory, and do not hold its Map.
 	pool bool
-	// ofMap: it belongs to one Map.
+	// ofMap: the store belongs to one Map.
 	ofMap bool
 
 	mu     sync.Mutex
@@ -44,8 +43,7 @@ func (s *store) refusals() *refusals {
 	return &inventoryRefusals
 }
 
-// grow adds n elements, set up by the caller. The caller holds mu or is the only
-// one to know of s.
+// grow adds n elements, set up by the caller. The caller holds mu, or s is not shared yet.
 func (s *store) grow(bufs []Buf) {
 	for i := range bufs {
 		bufs[i].owner = s
@@ -54,8 +52,8 @@ func (s *store) grow(bufs []Buf) {
 	s.total += len(bufs)
 }
 
-// room makes sure that an element is free, if it can. It doubles the store, so that
-// a program that goes on as it began soon allocates nothing. The caller holds mu.
+// room reports whether an element is free, and grows the store if none is and it may. Growing
+// doubles the store, so that a steady program soon allocates nothing. The caller holds mu.
 func (s *store) room() bool {
 	if s.head == nil && !s.bounded && s.total < maxBufs {
 		first := firstBufs
@@ -77,7 +75,7 @@ func (s *store) push(b *Buf) {
 	s.free++
 }
 
-// take hands out an element with no reference yet, or a Buf with an error.
+// take hands out an element, which has no reference yet, or a Buf with an error.
 func (s *store) take() *Buf {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,10 +94,10 @@ func (s *store) take() *Buf {
 	return b
 }
 
-// put takes an element back that has no reference left.
+// put takes back an element that has no reference left.
 func (s *store) put(b *Buf) {
 	if !s.pool {
-		// Held since the Buf went out: Release cannot fail.
+		// The Map has been held since take: Release cannot fail.
 		_ = b.m.Siblings(sibling.Pass{}).Release()
 		b.m = nil
 	}
@@ -114,7 +112,7 @@ func (s *store) count() (free, total int) {
 	return s.free, s.total
 }
 
-// close reports whether it was this call that closed the store.
+// close reports whether this call closed the store.
 func (s *store) close(what string) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

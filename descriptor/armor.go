@@ -12,16 +12,15 @@ const (
 	beginPrefix = dashes + "BEGIN VERBENA "
 	endPrefix   = dashes + "END VERBENA "
 	lineWidth   = 64
-	// plainLabel stands on the lines around bytes that are no descriptor.
+	// plainLabel is the label around bytes that are not a descriptor.
 	plainLabel = "DESCRIPTOR"
 )
 
 func label(k Kind) string { return strings.ToUpper(k.String()) }
 
-// Armor puts a binary descriptor into its form for copying and pasting: base64
-// in lines of 64, between a BEGIN and an END line that name the kind. A
-// descriptor that is armored already comes back in the standard layout. Bytes
-// that are no descriptor are wrapped all the same; Decode refuses them.
+// Armor converts a binary descriptor to its form for copying and pasting: base64 in lines of
+// 64, between a BEGIN and an END line that name the kind. It returns an armored descriptor in
+// the standard layout. Bytes that are not a descriptor are armored too; Decode refuses them.
 func Armor(b []byte) string {
 	name := plainLabel
 	if kind, _, err := Parse(b); err == nil {
@@ -42,7 +41,7 @@ func Armor(b []byte) string {
 	return s.String()
 }
 
-// unarmor takes the armor off one block that fills text.
+// unarmor decodes one armored block that fills text.
 func unarmor(text []byte) (Kind, []byte, error) {
 	if len(text) > MaxFile {
 		return 0, nil, fmt.Errorf("%w: %d bytes of text, at most %d are read", ErrTooBig, len(text), MaxFile)
@@ -88,7 +87,7 @@ func unarmor(text []byte) (Kind, []byte, error) {
 	return kind, raw, nil
 }
 
-// labelOf returns what a BEGIN or END line names.
+// labelOf returns the label in a BEGIN or END line.
 func labelOf(line, prefix string) (string, bool) {
 	name, ok := strings.CutPrefix(line, prefix)
 	if !ok {

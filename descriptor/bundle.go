@@ -6,18 +6,17 @@ import (
 	"unicode/utf8"
 )
 
-// MaxName is how long the name of a program in a Bundle may be, in bytes.
+// MaxName is the largest length of a program's name in a Bundle, in bytes.
 const MaxName = 255
 
-// Bundle is what one program gives to another, as one descriptor: any number of
-// descriptors, in order, and bytes of the program's own. All of it together takes at
-// most MaxPayload bytes.
+// Bundle is what one program sends another as a single descriptor: any number of descriptors,
+// in order, and bytes of the program's own. All of it together takes at most MaxPayload bytes.
 type Bundle struct {
-	From string // the program that made it: 1 to MaxName bytes of printable UTF-8
-	To   string // the program that it is for, likewise
+	From string // name of the sending program: 1 to MaxName bytes of printable UTF-8
+	To   string // name of the receiving program, likewise
 
-	// Connections are descriptors, in either form when encoded, and in binary form when
-	// decoded; so are the other lists.
+	// Connections are descriptors of connections. Encode takes either form, DecodeBundle
+	// returns the binary form; so in the other lists.
 	Connections [][]byte
 	Maps        [][]byte // of memory maps
 	Events      [][]byte // of sync events
@@ -36,9 +35,9 @@ func (b *Bundle) lists() [4]struct {
 	}{{Connection, &b.Connections}, {MemoryMap, &b.Maps}, {SyncEvent, &b.Events}, {Endpoint, &b.Endpoints}}
 }
 
-// Encode makes the descriptor of a bundle, in binary form. It fails with ErrFormat
-// for a name that is none, with the errors of Decode for a descriptor that is none
-// or of another kind, and with ErrTooBig.
+// Encode makes the descriptor of a bundle, in binary form. It fails with ErrFormat for an
+// invalid name, with the errors of Decode for an invalid descriptor or one of another kind,
+// and with ErrTooBig.
 func (b *Bundle) Encode() ([]byte, error) {
 	desc, err := b.encode()
 	if err != nil {
@@ -56,7 +55,7 @@ func (b *Bundle) encode() ([]byte, error) {
 		w.Counted([]byte(name))
 	}
 	for _, l := range b.lists() {
-		// Writer counts in 16 bits; more descriptors than that never fit.
+		// The count has 16 bits; more descriptors than MaxPayload never fit.
 		w.Uint16(uint16(min(len(*l.list), MaxPayload)))
 		for i, desc := range *l.list {
 			payload, err := Decode(l.kind, desc)
@@ -73,9 +72,9 @@ func (b *Bundle) encode() ([]byte, error) {
 	return w.Encode(Bundled)
 }
 
-// DecodeBundle takes a bundle apart, binary or armored. Its descriptors are whole
-// and of their kinds, and its names printable; what they say is for others to
-// check. Nothing of it shares memory with desc. Errors match those of this package.
+// DecodeBundle decodes a bundle, binary or armored. It checks that the descriptors are whole
+// and of their kinds, and that the names are printable; their importers check the rest. The
+// result shares no memory with desc. Errors match those of this package.
 func DecodeBundle(desc []byte) (*Bundle, error) {
 	payload, err := Decode(Bundled, desc)
 	if err != nil {
@@ -98,7 +97,7 @@ func (b *Bundle) decode(r *Reader) error {
 		}
 	}
 	for _, l := range b.lists() {
-		// The number claims nothing: memory is taken for those that are there.
+		// The count is not trusted: memory is allocated only for descriptors that are there.
 		for range r.Uint16() {
 			desc := r.Counted()
 			if r.Err() != nil {
@@ -120,7 +119,7 @@ func (b *Bundle) decode(r *Reader) error {
 	return r.Done()
 }
 
-// checkName refuses what cannot be printed: names appear in errors and logs.
+// checkName refuses unprintable names, because names appear in errors and logs.
 func checkName(name string) error {
 	if name == "" || len(name) > MaxName || !utf8.ValidString(name) {
 		return fmt.Errorf("%w: %.40q is no name of a program; use 1 to %d bytes of UTF-8", ErrFormat, name, MaxName)

@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// Kind says what a descriptor describes.
+// Kind is the kind of object that a descriptor describes.
 type Kind uint8
 
 // The kinds.
@@ -35,8 +35,8 @@ func (k Kind) known() bool { return int(k) < len(kindNames) && kindNames[k] != "
 // Sizes and the version.
 const (
 	Version    = 2        // the version written, and the only one read
-	MaxPayload = 32 << 10 // bytes of payload in one descriptor
-	MaxFile    = 64 << 10 // bytes of text or binary that readers take in
+	MaxPayload = 32 << 10 // most bytes of payload in one descriptor
+	MaxFile    = 64 << 10 // most bytes of text or binary that readers accept
 )
 
 const (
@@ -66,12 +66,12 @@ func Encode(kind Kind, payload []byte) ([]byte, error) {
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli)), nil
 }
 
-// Decode returns the payload of a descriptor of the wanted kind, binary or
-// armored. The payload of the binary form is part of b, not a copy.
+// Decode returns the payload of a descriptor of the wanted kind, binary or armored. The
+// payload of the binary form is part of b, not a copy.
 //
-// It reads exactly one descriptor: anything missing, damaged, unknown or left
-// over is an error that matches one of this package's. Around the lines of the
-// armored form it allows white space, and line ends of any system.
+// Decode reads exactly one descriptor: anything missing, damaged, unknown or left over is an
+// error that matches one of this package's. It allows white space around the lines of the
+// armored form, and line ends of any system.
 func Decode(want Kind, b []byte) ([]byte, error) {
 	kind, payload, err := Parse(b)
 	if err != nil {

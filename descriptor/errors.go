@@ -2,22 +2,22 @@ package descriptor
 
 import "errors"
 
-// Errors of this package, matched with errors.Is. The text that a person sees
-// adds what was found and what to do.
+// Errors of this package, matched with errors.Is. The error text adds what was found and what
+// to do.
 var (
-	// ErrTruncated: the end is missing.
+	// ErrTruncated: the end of the descriptor is missing.
 	ErrTruncated = errors.New("descriptor is cut short")
-	// ErrTrailing: bytes or text follow its end.
+	// ErrTrailing: bytes or text follow the end of the descriptor.
 	ErrTrailing = errors.New("descriptor is followed by something else")
-	// ErrVersion: it was written by a release with another format.
+	// ErrVersion: the descriptor was written by a release with another format.
 	ErrVersion = errors.New("descriptor has an unknown version")
-	// ErrKind: it describes something else than is wanted, or than is known.
+	// ErrKind: the descriptor is not of the wanted kind, or of no known one.
 	ErrKind = errors.New("descriptor is of the wrong kind")
-	// ErrChecksum: its content is not what was written.
+	// ErrChecksum: the content is not what was written.
 	ErrChecksum = errors.New("descriptor is damaged")
-	// ErrFormat: it is no descriptor, or has values that no exporter writes.
+	// ErrFormat: the bytes are not a descriptor, or have values that no exporter writes.
 	ErrFormat = errors.New("not a descriptor")
-	// ErrTooBig: it is larger than MaxPayload or MaxFile.
+	// ErrTooBig: the descriptor is larger than MaxPayload or MaxFile.
 	ErrTooBig = errors.New("descriptor is too big")
 	// ErrFile: the path is that of a folder, a pipe or a device.
 	ErrFile = errors.New("not a regular file")

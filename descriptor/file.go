@@ -9,14 +9,13 @@ import (
 	"path/filepath"
 )
 
-// WriteFile puts a descriptor, binary or armored, into a file that only its
-// owner may read (mode 0600). A reader sees the old file or all of the new one:
-// the bytes go to a temporary file in the same folder, which is then renamed.
-// When it fails, the old file is as it was and nothing is left behind.
+// WriteFile writes a descriptor, binary or armored, to a file that only its owner may read
+// (mode 0600). A reader sees the old file or all of the new one: WriteFile writes a temporary
+// file in the same folder, and then renames it. When WriteFile fails, the old file is
+// unchanged and no temporary file is left.
 //
-// A symbolic link to a regular file, or to nothing, is replaced. Where path is
-// anything but a regular file (a folder, a device, a pipe), it is left alone and
-// the error matches ErrFile.
+// A symbolic link to a regular file, or to nothing, is replaced. Where path is anything but a
+// regular file (a folder, a device, a pipe), it is left alone and the error matches ErrFile.
 func WriteFile(path string, b []byte) (err error) {
 	if len(b) > MaxFile {
 		return fmt.Errorf("write descriptor to %s: %w: %d bytes, readers take at most %d", path, ErrTooBig, len(b), MaxFile)
@@ -37,8 +36,8 @@ func WriteFile(path string, b []byte) (err error) {
 	if _, err = f.Write(b); err != nil {
 		return err
 	}
-	// Before the rename, lest a crash leave the new name on an empty file. The
-	// folder is not synced: a descriptor is void after a crash anyway.
+	// Sync before the rename: otherwise a crash could leave the new name on an empty file. The
+	// folder is not synced, because a descriptor is void after a crash anyway.
 	if err = f.Sync(); err != nil {
 		return err
 	}
@@ -55,10 +54,9 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// ReadFile returns the content of a file that holds a descriptor, for Decode and
-// all who take descriptors. It never waits: what is not a regular file gives an
-// error that matches ErrFile, and a missing one fs.ErrNotExist. More than
-// MaxFile bytes give ErrTooBig.
+// ReadFile returns the content of a descriptor file, for Decode and all functions that take
+// descriptors. It never waits: anything but a regular file gives an error that matches
+// ErrFile. A missing file gives fs.ErrNotExist, and more than MaxFile bytes ErrTooBig.
 func ReadFile(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -72,7 +70,7 @@ func ReadFile(path string) ([]byte, error) {
 		return nil, readError(path, err)
 	}
 	defer func() { _ = f.Close() }()
-	// Another file may have taken its place since.
+	// Another file may have replaced it since.
 	if info, err = f.Stat(); err != nil {
 		return nil, readError(path, err)
 	}

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openFile opens a file without waiting for a writer, should it be a pipe.
+// openFile opens a file. It does not wait for a writer if the file is a pipe.
 func openFile(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 }

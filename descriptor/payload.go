@@ -6,9 +6,8 @@ import (
 	"math"
 )
 
-// Writer builds a payload out of big-endian fields of fixed width and counted
-// bytes. The zero value is ready for use. After an error it writes nothing more;
-// Encode reports it.
+// Writer encodes a payload from big-endian fields of fixed width and counted bytes. The zero
+// value is ready for use. After an error it writes nothing more; Encode returns the error.
 type Writer struct {
 	b   []byte
 	err error
@@ -58,8 +57,7 @@ func (w *Writer) Counted(b []byte) {
 	w.Fixed(b)
 }
 
-// Encode makes the binary descriptor of what has been written, or returns the
-// first error.
+// Encode makes the binary descriptor of the fields written, or returns the first error.
 func (w *Writer) Encode(kind Kind) ([]byte, error) {
 	if w.err != nil {
 		return nil, w.err
@@ -67,8 +65,8 @@ func (w *Writer) Encode(kind Kind) ([]byte, error) {
 	return Encode(kind, w.b)
 }
 
-// Reader takes a payload apart, field by field as a Writer wrote it. After an
-// error it returns zeroes; Done reports it.
+// Reader decodes a payload, field by field as a Writer wrote it. After an error it returns
+// zeroes; Done returns the error.
 type Reader struct {
 	b   []byte
 	off int
@@ -134,22 +132,22 @@ func (r *Reader) Uint64() uint64 {
 	return 0
 }
 
-// Fixed fills dst with as many bytes, or with zeroes after an error.
+// Fixed fills dst with the next bytes, or with zeroes after an error.
 func (r *Reader) Fixed(dst []byte) {
 	b := r.take(len(dst))
 	clear(dst)
 	copy(dst, b)
 }
 
-// Counted reads a count of two bytes and returns as many bytes: a part of the
-// payload, not a copy.
+// Counted reads a count of two bytes and returns that many bytes: a part of the payload, not a
+// copy.
 func (r *Reader) Counted() []byte { return r.take(int(r.Uint16())) }
 
 // Err returns the first error.
 func (r *Reader) Err() error { return r.err }
 
-// Done returns the first error or, where bytes are left over, one that matches
-// ErrTrailing.
+// Done returns the first error. If there is none and bytes are left over, it returns an error
+// that matches ErrTrailing.
 func (r *Reader) Done() error {
 	if r.err == nil && r.off < len(r.b) {
 		r.err = fmt.Errorf("read descriptor: %w: its payload has %d bytes, and its fields end at %d; run the same release of Verbena on both ends",

@@ -9,26 +9,25 @@ import (
 	"strings"
 )
 
-// Scanner takes armored descriptors out of a stream one after the other, such as
-// those that a person pastes on standard input.
+// Scanner reads armored descriptors from a stream, one after another, such as those that a
+// user pastes on standard input.
 type Scanner struct {
 	r *bufio.Reader
-	// begin is a BEGIN line that cut the block before it short.
+	// begin is the BEGIN line that cut the previous block short.
 	begin string
 }
 
-// NewScanner returns a Scanner of r. It reads ahead: what follows a descriptor
-// on r belongs to the Scanner.
+// NewScanner returns a Scanner of r. It reads ahead: it may consume bytes of r behind a
+// descriptor.
 func NewScanner(r io.Reader) *Scanner {
 	return &Scanner{r: bufio.NewReaderSize(r, MaxFile)}
 }
 
-// Next returns the next descriptor in its binary form, with its kind, as soon as
-// its END line has been read. Lines outside of blocks are skipped.
+// Next returns the next descriptor in its binary form, with its kind, as soon as its END line
+// has been read. Lines outside of blocks are skipped.
 //
-// At the end of the stream it returns io.EOF. A bad block gives an error that
-// matches one of this package's, and the next call goes on behind it; any other
-// error is the stream's.
+// At the end of the stream it returns io.EOF. A bad block gives an error that matches one of
+// this package's, and the next call goes on behind it. Any other error is the stream's.
 func (s *Scanner) Next() (Kind, []byte, error) {
 	begin, err := s.findBegin()
 	if err != nil {
@@ -47,7 +46,7 @@ func (s *Scanner) Next() (Kind, []byte, error) {
 			s.begin = line
 			return 0, nil, fmt.Errorf("read descriptor: %w: another one begins before its END line; paste it from BEGIN to END", ErrTruncated)
 		}
-		// Too long by one is enough for Parse to see that it is too long.
+		// One byte too many is enough for Parse to see that the block is too long.
 		if room := MaxFile + 1 - len(block); room > 0 {
 			block = append(block, line[:min(len(line), room)]...)
 			block = append(block, '\n')
@@ -80,8 +79,8 @@ func (s *Scanner) findBegin() (string, error) {
 	}
 }
 
-// line returns the next line without the white space around it. Of one that is
-// longer than any descriptor it returns as much as makes a block too long.
+// line returns the next line without surrounding white space. A line longer than any
+// descriptor is cut, but still makes its block too long.
 func (s *Scanner) line() (string, error) {
 	b, err := s.r.ReadSlice('\n')
 	line := strings.TrimSpace(string(b))

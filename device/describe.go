@@ -9,23 +9,23 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Description is all that a device says about itself, at the time of Describe.
+// Description is everything that a device reports about itself, at the time of Describe.
 type Description struct {
-	Name     string            // the device's, as Open takes it
+	Name     string            // the device's name, as Open takes it
 	Driver   string            // the driver's name
 	Attr     verbs.DeviceAttr  // its limits
 	Ports    []PortDescription // port 1 first
 	Counters []verbs.Counter   // empty where the driver has none
 }
 
-// PortDescription is what a device says about one of its ports.
+// PortDescription is what a device reports about one of its ports.
 type PortDescription struct {
-	Attr verbs.PortAttr   // its state, and what is below it
+	Attr verbs.PortAttr   // its state and link
 	GIDs []verbs.GIDEntry // the addresses, in the order of the table
 }
 
 // Describe asks a device for its limits, ports, addresses and counters. Its errors are the
-// device's. What contexts on it can do, rdma.QueryCapabilities says.
+// device's. rdma.QueryCapabilities says what contexts on the device can do.
 func Describe(dev verbs.Device) (*Description, error) {
 	if dev == nil {
 		return nil, fmt.Errorf("describe a device: %w: no device is given; open one first", verbs.ErrInvalid)
@@ -51,7 +51,7 @@ func Describe(dev verbs.Device) (*Description, error) {
 	return d, nil
 }
 
-// String is a table for people, of several lines; the last one has no end of line.
+// String formats the description as a table of several lines; the last line has no line end.
 func (d *Description) String() string {
 	var t table
 	t.row(0, "device", "%s", d.Name)
@@ -107,7 +107,7 @@ func either(is bool, yes, no string) string {
 	return no
 }
 
-// limit says how many there are of what a device may not have at all.
+// limit formats a number of things that a device may lack.
 func limit(n int, unit string) string { return either(n > 0, fmt.Sprint(n, unit), "none") }
 
 func (t *table) port(number int, p *PortDescription) {
@@ -134,7 +134,7 @@ func (t *table) port(number int, p *PortDescription) {
 	}
 }
 
-// atomics says what a peer's atomics are atomic to.
+// atomics says to what a peer's atomics are atomic.
 func atomics(a *verbs.DeviceAttr) string {
 	switch {
 	case !a.Atomics:
@@ -145,7 +145,7 @@ func atomics(a *verbs.DeviceAttr) string {
 	return "atomic to each other"
 }
 
-// windows says which memory windows there are.
+// windows names the types of memory windows.
 func windows(a *verbs.DeviceAttr) string {
 	var types []string
 	for _, t := range []verbs.MWType{verbs.MWType1, verbs.MWType2} {
@@ -159,7 +159,7 @@ func windows(a *verbs.DeviceAttr) string {
 	return fmt.Sprintf("%d of %s", a.MaxMW, strings.Join(types, " and "))
 }
 
-// table is made of labels, indented, and what they stand for.
+// table has lines of an indented label and its value.
 type table struct{ strings.Builder }
 
 func (t *table) row(indent int, label, format string, args ...any) {

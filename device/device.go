@@ -1,9 +1,8 @@
-// Package device finds, opens and queries the devices of every driver that is
-// built into the program: the software device always, adapters through
-// libibverbs with the build tag "verbs".
+// Package device finds, opens and queries the devices of every driver in the program: the
+// software device always, and adapters through libibverbs with the build tag "verbs".
 //
-// A device is always opened by its name; there is no silent fallback from one
-// device, or one kind of device, to another.
+// A device is always opened by its name. There is no silent fallback to another device or
+// another kind of device.
 package device
 
 import (
@@ -19,8 +18,8 @@ import (
 // drivers returns the drivers, in the order in which their devices are listed.
 func drivers() []verbs.Driver { return []verbs.Driver{soft.Driver{}, ibverbs.Driver{}} }
 
-// driverOf returns the driver that a name belongs to: the names of software
-// devices begin alike, all others are those of adapters.
+// driverOf returns the driver of a device name. The names of software devices have a common
+// prefix; all others are adapters.
 func driverOf(name string) verbs.Driver {
 	if strings.HasPrefix(name, "soft-") {
 		return soft.Driver{}
@@ -28,8 +27,8 @@ func driverOf(name string) verbs.Driver {
 	return ibverbs.Driver{}
 }
 
-// List returns the devices that can be opened. Where a driver cannot list its
-// own, those of the others come together with an error.
+// List returns the devices that can be opened. If a driver cannot list its devices, List
+// returns those of the others together with an error.
 func List() ([]verbs.DeviceInfo, error) {
 	var list []verbs.DeviceInfo
 	var errs []error
@@ -43,15 +42,14 @@ func List() ([]verbs.DeviceInfo, error) {
 	return list, errors.Join(errs...)
 }
 
-// Open opens the device with that name, such as "soft-lo", "soft-192.0.2.7" or
-// "rxe0"; package soft explains the names of software devices. An unknown name
-// gives an error that matches [verbs.ErrNoDevice] and names the devices there
-// are.
+// Open opens the device with that name, such as "soft-lo", "soft-192.0.2.7" or "rxe0"; package
+// soft explains the names of software devices. An unknown name gives an error that matches
+// [verbs.ErrNoDevice] and names the available devices.
 //
-// Close of the device closes the memory maps and sync events that were made on it,
-// the latest first. It fails, and closes none of them, while a context on it is not
-// Idle, so close the engine before; and where a buffer or a task holds a map or an
-// event, with an error that matches verbs.ErrInUse.
+// Close of the device closes the memory maps and sync events that were made on it, the latest
+// first. While a context on it is not Idle, Close fails and closes none of them, so close the
+// engine before. If a buffer or a task holds a map or an event, Close fails with an error that
+// matches verbs.ErrInUse.
 func Open(name string) (verbs.Device, error) {
 	dev, err := driverOf(name).Open(name)
 	if err == nil {

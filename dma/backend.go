@@ -9,7 +9,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
-// backend is the side of a Context that the engine sees.
+// backend implements pe.Backend for a Context.
 type backend struct{ c *Context }
 
 // Start implements pe.Backend.
@@ -21,7 +21,7 @@ func (b backend) Start() (bool, error) {
 	return true, nil
 }
 
-// acquire takes from the device what copies need.
+// acquire acquires from the device what copies need.
 func (c *Context) acquire() error {
 	depth := c.queueSize()
 	c.makePieces(depth)
@@ -48,12 +48,12 @@ func (c *Context) acquire() error {
 	return nil
 }
 
-// The attributes of the connection. Since its ends are the same, neither loss nor a
-// receiver that is not ready is to be expected.
+// The attributes of the connection. Its ends are the same queue pair, so neither loss nor a
+// receiver that is not ready is expected.
 const (
 	ackTimeout  = 14 // 67 ms
 	retryCount  = 6
-	rnrRetry    = 7  // which means for ever
+	rnrRetry    = 7  // 7 means for ever
 	minRNRTimer = 12 // 640 µs
 )
 
@@ -73,7 +73,7 @@ func (c *Context) connect() error {
 	})
 }
 
-// release gives back what acquire took, as far as it got.
+// release releases what acquire has acquired, even if acquire failed halfway.
 func (c *Context) release() error {
 	var errs []error
 	if c.unsubscribe != nil {
@@ -150,8 +150,8 @@ func (b backend) Idle() {
 	}
 }
 
-// settle ends what the device has of a lane that is drained, and destroys the queue pair, so
-// that no memory is in use when the copies come back.
+// settle ends the lane's requests at the device, and destroys the queue pair, so that no
+// memory is in use when the copies come back.
 func (c *Context) settle(l *lane.Lane) {
 	if c.first != c.next {
 		c.set.Log.Warn().Str("context", c.set.Name).Uint64("pieces", c.next-c.first).Msg("the device has not given back what it had; destroying the queue pair")
@@ -160,7 +160,7 @@ func (c *Context) settle(l *lane.Lane) {
 		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("closing the queue pair")
 	}
 	if kept := l.Settle(); kept != nil {
-		// Not every copy has such memory: the error does not match ErrMemoryKept.
+		// This error does not match ErrMemoryKept, because not every copy has such memory.
 		c.control.Fail(fmt.Errorf("dma: %w: context %q on %s: %v", ErrDevice, c.set.Name, c.dev.Name(), kept))
 		for i := c.first; i != c.next; i++ {
 			if p := c.at(i); !p.back[sending] || !p.back[receiving] {
@@ -173,7 +173,7 @@ func (c *Context) settle(l *lane.Lane) {
 	c.settled = true
 }
 
-// advance takes a context that is stopping further on its way.
+// advance takes a context that is stopping its next steps to Idle.
 func (c *Context) advance() int {
 	if !c.settled {
 		return 0
@@ -186,8 +186,8 @@ func (c *Context) advance() int {
 	return n + 1
 }
 
-// checkFailure ends a run in which something has failed. The errors of tasks come
-// first, since they say more than events.
+// checkFailure ends a run after a failure. Errors of tasks come first, since completions name
+// the exact failure and events do not.
 func (c *Context) checkFailure() {
 	for _, f := range c.faults {
 		if f != nil {
@@ -202,7 +202,7 @@ func (c *Context) checkFailure() {
 	}
 }
 
-// handleEvents ends the run where the device reports that something of it has failed.
+// handleEvents ends the run if the device reports a failure of its objects.
 func (c *Context) handleEvents() {
 	list, lost := c.events.Take()
 	for _, ev := range list {
@@ -225,7 +225,7 @@ func (c *Context) handleEvents() {
 	}
 }
 
-// end has the context stop by itself.
+// end makes the context stop by itself.
 func (c *Context) end(err error) {
 	if c.ended {
 		return

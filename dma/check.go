@@ -12,10 +12,10 @@ import (
 
 // span is memory that a copy reads or writes: one element of a list.
 type span struct {
-	space    uintptr // spans of different ones do not overlap
-	from, to uint64  // addresses; to is behind it
+	space    uintptr // spans of different spaces do not overlap
+	from, to uint64  // addresses; to is the one after the last
 	writes   bool
-	element  int // of its list
+	element  int // index in its list
 }
 
 func (s *span) String() string {
@@ -26,8 +26,8 @@ func (s *span) String() string {
 	return fmt.Sprintf("element %d of its %s (%d bytes at %#x)", s.element, side, s.to-s.from, s.from)
 }
 
-// check returns how much a copy moves, or what is wrong with its buffers. The destination
-// counts as empty, unless the copy appends to it.
+// check returns the number of bytes that a copy moves, or what is wrong with its buffers. The
+// destination counts as empty, unless the copy appends to it.
 func (c *Context) check(src, dst *bufinv.Buf, appends bool) (int, error) {
 	switch {
 	case src == nil || dst == nil:
@@ -76,7 +76,7 @@ func (c *Context) check(src, dst *bufinv.Buf, appends bool) (int, error) {
 	return n, c.checkOverlap()
 }
 
-// checkNew checks the buffers of a task that may be told to append yet.
+// checkNew checks the buffers of a new task, on which SetAppend may still be called.
 func (c *Context) checkNew(src, dst *bufinv.Buf) error {
 	_, err := c.check(src, dst, false)
 	if err != nil {
@@ -108,8 +108,8 @@ func (c *Context) writable(b *bufinv.Buf) error {
 	return nil
 }
 
-// spaceOf says which addresses those of a buffer are to be compared with. Those of a
-// dma-buf are offsets within its map.
+// spaceOf identifies the address space of a buffer: addresses of different spaces are not
+// compared. Those of a dma-buf are offsets within its map.
 func spaceOf(b *bufinv.Buf) uintptr {
 	if b.Memory() == nil {
 		return uintptr(unsafe.Pointer(b.Map()))
@@ -122,8 +122,8 @@ func compareSpans(a, b span) int {
 	return cmp.Or(cmp.Compare(a.space, b.space), cmp.Compare(a.from, b.from))
 }
 
-// checkOverlap refuses memory that is written, and read or written once more. It goes
-// through the spans by address, and keeps the ones that reach furthest so far.
+// checkOverlap refuses memory that a copy both writes and reads, or writes twice. It goes
+// through the spans by address, and keeps those that reach furthest so far.
 func (c *Context) checkOverlap() error {
 	slices.SortFunc(c.spans, compareSpans)
 	var read, written *span

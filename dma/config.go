@@ -17,42 +17,40 @@ import (
 type Config struct {
 	// Name appears in errors and logs. Empty: "dma".
 	Name string
-	// Engine is the engine that drives the context; New connects the two. Nil: it is
-	// connected later, with Engine.Connect.
+	// Engine drives the context; New connects the two. Nil: call Engine.Connect later.
 	Engine *pe.Engine
-	// PD is the protection domain. All memory that is copied has to be registered
-	// in it. Nil: the device's default.
+	// PD is the protection domain in which all memory for copies must be registered. Nil: the
+	// device's default.
 	PD verbs.PD
 	// Port of the device, from 1. Zero: 1.
 	Port int
-	// GIDIndex is the index of the address in the port's GID table by which the
-	// device reaches itself. Nil: the first usable one, as package rdma chooses.
+	// GIDIndex is the index in the port's GID table of the address by which the device reaches
+	// itself. Nil: the first usable one, as package rdma chooses.
 	GIDIndex *int
-	// PKeyIndex is where the P_Key of a partition that the port is in is in the port's table
+	// PKeyIndex is the index in the port's P_Key table of a partition that the port is in
 	// (InfiniBand).
 	PKeyIndex int
-	// QueueSize is how many pieces of copies can be at the device at a time: at most
-	// as many as the device's queue pairs take, and half of what its completion queues
-	// take. Further ones wait in the context, in order. Zero: as many as the pools
-	// hold, and at least 8, or the device's limit.
+	// QueueSize is the number of pieces of copies that can be at the device at a time: at most
+	// as many as the device's queue pairs take, and half of what its completion queues take.
+	// Further pieces wait in the context, in order. Zero: as many as the pools hold, and at
+	// least 8, or the device's limit.
 	QueueSize int
-	// MaxSGE is how many buffers of a list the device takes at a time, on either
+	// MaxSGE is the number of buffers of a list that the device takes at a time, on either
 	// side; longer lists go in pieces. Zero: 4, or the device's limit.
 	MaxSGE int
-	// DrainTimeout is how long the device may take to give back the copies that it has when the
-	// context stops or fails, before its queue pair is destroyed and the copies are flushed.
-	// Devices that work take milliseconds. Zero: DefaultDrainTimeout. Negative times are
+	// DrainTimeout bounds the time that the device may take to give back its copies when the
+	// context stops or fails. After it the queue pair is destroyed and the copies are flushed.
+	// Working devices take milliseconds. Zero: DefaultDrainTimeout. Negative times are
 	// refused.
 	DrainTimeout time.Duration
 	// Log receives failures (warn). The zero value is silent.
 	Log zerolog.Logger
 }
 
-// DefaultDrainTimeout is that of Config.DrainTimeout.
+// DefaultDrainTimeout is the default for Config.DrainTimeout.
 const DefaultDrainTimeout = lane.DefaultLimit
 
-// settings is a Config that has been checked, with all defaults filled in but
-// the queue size.
+// settings are a checked Config with all defaults but the queue size filled in.
 type settings struct {
 	Config
 	gid      verbs.GIDEntry
@@ -124,7 +122,7 @@ func (s *settings) setSizes(dev verbs.Device, attr *verbs.DeviceAttr) error {
 	return nil
 }
 
-// setPath fills in how the device reaches itself.
+// setPath fills in the port and GID by which the device reaches itself.
 func (s *settings) setPath(dev verbs.Device) error {
 	port, err := dev.QueryPort(s.Port)
 	if err != nil {

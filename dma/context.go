@@ -9,7 +9,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
-// Context copies memory. It is driven by an engine (package pe).
+// Context copies memory. An engine drives it (package pe).
 type Context struct {
 	*pe.Core
 	control *pe.Control
@@ -17,34 +17,34 @@ type Context struct {
 	set     *settings
 	tasks   int // in the pools
 
-	// In the order of submission. Those before uncut are at the device as a whole,
-	// that one perhaps in part; nil: all are.
+	// In the order of submission. Tasks before uncut are at the device completely, uncut
+	// perhaps in part; nil: all are.
 	submitted fifo.List[*CopyTask]
 	uncut     *fifo.Node[*CopyTask]
 
 	lanes  lane.Group
-	pieces []piece // ring, those from number first to next in use
+	pieces []piece // a ring; the pieces from number first up to next are in use
 
-	// What follows is of one run, from Start to Idle.
+	// The following fields are for one run, from Start to Idle.
 	cq          verbs.CQ
-	lane        *lane.Lane // to itself
+	lane        *lane.Lane // connected to itself
 	unsubscribe func()
 	events      lane.Events
 	first, next uint64
-	faults      [2]*TaskError // of either half of pieces, the first that was not flushed
-	failed      bool          // some piece has failed
+	faults      [2]*TaskError // for each half of pieces, the first error that is not a flush
+	failed      bool          // a piece has failed
 	phase       phase
 	ended       bool // nothing is posted any more
 	settled     bool // the device has nothing left of the lane
 	inside      bool // Progress is running
 
 	recvWRs [lane.PostBatch]verbs.RecvWR
-	sendSGL []verbs.SGE // of all requests of a batch
+	sendSGL []verbs.SGE // for all requests of a batch
 	recvSGL []verbs.SGE
 	spans   []span // scratch of checkOverlap
 }
 
-// phase is how far a context has come on its way to Idle.
+// phase is the progress of a context on its way to Idle.
 type phase int
 
 const (
@@ -53,10 +53,9 @@ const (
 	phaseDown
 )
 
-// New makes a context on an open device. It checks the whole configuration. Until
-// Start the context takes nothing from the device but its attributes. Errors match
-// ErrInvalid, ErrRange, ErrNotSupported and ErrGID, or are the device's or those of
-// pe.Engine.Connect.
+// New makes a context on an open device. It checks the whole configuration. Until Start, the
+// context only queries the device. Errors match ErrInvalid, ErrRange, ErrNotSupported and
+// ErrGID, or are those of the device and of pe.Engine.Connect.
 func New(dev verbs.Device, cfg Config) (*Context, error) {
 	if dev == nil {
 		return nil, fmt.Errorf("dma: make a context: %w: no device is given; open one first", ErrInvalid)
@@ -79,7 +78,7 @@ func New(dev verbs.Device, cfg Config) (*Context, error) {
 // Device is the device the context was made on.
 func (c *Context) Device() verbs.Device { return c.dev }
 
-// PD is the protection domain that memory has to be registered in.
+// PD is the protection domain in which memory must be registered.
 func (c *Context) PD() verbs.PD {
 	if c.set == nil {
 		return nil
@@ -87,8 +86,8 @@ func (c *Context) PD() verbs.PD {
 	return c.set.PD
 }
 
-// Config returns the configuration with every default filled in. The queue size
-// follows from the pools made so far.
+// Config returns the configuration with every default filled in. The queue size depends on the
+// pools made so far.
 func (c *Context) Config() Config {
 	if c.set == nil {
 		return Config{}
@@ -106,7 +105,7 @@ func (c *Context) queueSize() int {
 	return min(max(c.tasks, minQueue), c.set.maxQueue)
 }
 
-// poke has the engine call Progress, unless it is inside.
+// poke makes the engine call Progress, unless Progress is running.
 func (c *Context) poke() {
 	if !c.inside {
 		c.control.Wake()

@@ -8,7 +8,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// cursor is a place in the data, or in the room, of a list.
+// cursor is a position in the data, or in the room, of a list.
 type cursor struct {
 	buf *bufinv.Buf
 	off int // in the data or room of buf
@@ -16,8 +16,8 @@ type cursor struct {
 
 var errChanged = errors.New("its buffers were changed in flight")
 
-// cut takes the next piece off a task: as long as the device moves at a time, and
-// with as many buffers on either side as it takes.
+// cut takes the next piece off a task: as many bytes, and as many buffers on either side, as
+// the device takes at a time.
 func (c *Context) cut(t *CopyTask) (from, to []verbs.SGE) {
 	s, d, most := len(c.sendSGL), len(c.recvSGL), c.set.MaxSGE
 	for size := 0; t.left > 0 && size < c.set.maxPiece; {
@@ -42,8 +42,8 @@ func (c *Context) cut(t *CopyTask) (from, to []verbs.SGE) {
 	return c.sendSGL[s:], c.recvSGL[d:]
 }
 
-// step goes past elements that are used up, and returns how many bytes the next
-// ones have in common, at most limit.
+// step skips used-up elements, and returns how many bytes the next source and destination
+// elements have in common, at most limit.
 func (t *CopyTask) step(limit int) (int, error) {
 	for t.from.buf != nil && t.from.off >= t.from.buf.DataLen() {
 		t.from = cursor{buf: t.from.buf.Next()}
@@ -57,7 +57,7 @@ func (t *CopyTask) step(limit int) (int, error) {
 	return min(limit, t.left, t.from.buf.DataLen()-t.from.off, t.to.buf.Room()-t.to.off), nil
 }
 
-// entries names the next n bytes on both sides.
+// entries returns the entries for the next n bytes on both sides.
 func (t *CopyTask) entries(pd verbs.PD, n int) (src, dst verbs.SGE, err error) {
 	src = verbs.SGE{Addr: t.from.buf.DataAddr() + uint64(t.from.off), Length: uint32(n)}
 	dst = verbs.SGE{Addr: t.to.buf.TailAddr() + uint64(t.to.off), Length: uint32(n)}
@@ -67,7 +67,7 @@ func (t *CopyTask) entries(pd verbs.PD, n int) (src, dst verbs.SGE, err error) {
 	return src, dst, err
 }
 
-// fits reports whether a list of at most most entries takes one more.
+// fits reports whether a list of at most most entries has room for one more.
 func fits(list []verbs.SGE, e *verbs.SGE, most int) bool {
 	return len(list) < most || continues(list, e)
 }

@@ -1,12 +1,12 @@
-// Package dma has the context that copies memory by the device, between memory maps of
-// this program. An adapter does so without the processor. It works with every device
-// behind package verbs that has reliable connections.
+// Package dma has the context that copies memory with a device, between memory maps of this
+// program. An adapter copies without the processor. Every device behind package verbs that has
+// reliable connections can copy.
 //
 // # Use
 //
-// Make a [Context] with [New] on an engine (package pe), make pools with
-// [Context.CopyPool], start it. It is Running when Start returns, because there is no
-// peer to wait for.
+// Make a [Context] with [New] on an engine (package pe), make pools with [Context.CopyPool],
+// and start the context. It is Running when Start returns, because there is no peer to wait
+// for.
 //
 //	c, err := dma.New(dev, dma.Config{Engine: engine})
 //	copies, err := c.CopyPool(16, copied, failed)
@@ -17,50 +17,49 @@
 //
 // # Copies
 //
-// A copy takes the data of its source to its destination, which must have room for all of
-// it, and is emptied first unless SetAppend has been called (package bufinv has the rule).
-// Both may be lists, of any lengths and of different shapes; elements without data or room
-// are skipped. There is no limit to how much one copy moves: what is more than the device
-// moves at a time goes in pieces.
+// A copy takes the data of its source to its destination, which must have room for all of it.
+// The destination is emptied first unless SetAppend has been called (package bufinv has the
+// rule). Both may be lists, of any lengths and of different shapes; elements without data or
+// room are skipped. One copy may move any number of bytes: the context divides it into pieces
+// that the device can move.
 //
-// Both lie in memory of this program, in maps that are registered in the context's
-// protection domain: a map of several devices (mmap.Map.AddDevice) can be copied
-// by contexts on any of them. The map of the destination needs mmap.LocalReadWrite,
-// that of the source no permission. For memory of a peer there is package rdma.
+// Both lie in memory of this program, in maps that are registered in the context's protection
+// domain: a map of several devices (mmap.Map.AddDevice) can be copied by contexts on any of
+// them. The map of the destination needs mmap.LocalReadWrite, that of the source no
+// permission. For memory of a peer there is package rdma.
 //
-// Source and destination must not overlap, nor elements of the destination each other:
-// that fails with ErrOverlap. Addresses are compared, or offsets within a map of a
-// dma-buf: where the same memory is mapped twice, an overlap is not found.
+// Source and destination must not overlap, nor elements of the destination each other: that
+// fails with ErrOverlap. The check compares addresses, or offsets within a map of a dma-buf,
+// so it misses an overlap where the same memory is mapped twice.
 //
 // # Order
 //
-// Copies of one context are written, and complete, in the order of submission. But
-// an adapter may read the source of one while it still writes those before it: where
-// a copy reads what another writes, wait for the callback of that one. Between contexts there is no order.
+// Copies of one context are written, and complete, in the order of submission. But an adapter
+// may read the source of a copy while it still writes earlier ones: if a copy reads what
+// another writes, wait for the other's callback. Between contexts there is no order.
 //
 // # Buffers
 //
-// Alloc hands buffers over to the task, with their references, even when it fails;
-// Free drops them. bufinv.Buf.Ref keeps a buffer beyond that. From Submit to the
-// callback, the memory and the buffers must not be touched; in the callback they are
-// the program's again. After a failure the contents of the destination's
-// room are not defined.
+// Alloc hands buffers over to the task, with their references, even when it fails; Free drops
+// them. bufinv.Buf.Ref keeps a buffer beyond that. From Submit to the callback, the memory and
+// the buffers must not be touched; in the callback they are the program's again. After a
+// failure the contents of the destination's room are not defined.
 //
 // # Failures
 //
-// Submit checks the buffers. A failure at the device ends the context: the copy fails
-// with a [TaskError], all others come back flushed, and the context goes to Stopping
-// with the reason in Err. When all tasks have been freed it is Idle, and can be started
-// again. Stop flushes copies in flight, too.
+// Submit checks the buffers. A failure at the device ends the context: the copy fails with a
+// [TaskError], all others come back flushed, and the context goes to Stopping with the reason
+// in Err. When all tasks have been freed, the context is Idle, and can be started again. Stop
+// flushes copies in flight, too.
 //
 // # Devices
 //
-// Copies go through a queue pair that is connected to itself: each piece is a send and
-// a receive. The software device carries them out as copies in memory, without packets.
+// Copies go through a queue pair that is connected to itself: each piece is a send and a
+// receive. The software device carries them out as copies in memory, without packets.
 //
 // # Goroutines
 //
-// A context, its pools and tasks belong to the goroutine that drives the engine,
-// where all callbacks run, one at a time. Other goroutines use pe.Engine.Do. The path from Submit
-// to the callback allocates nothing and takes no lock of this package.
+// A context, its pools and tasks belong to the goroutine that drives the engine, where all
+// callbacks run, one at a time. Other goroutines use pe.Engine.Do. The path from Submit to the
+// callback allocates nothing and takes no lock of this package.
 package dma

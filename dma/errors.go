@@ -17,26 +17,25 @@ var (
 	ErrRange = errs.ErrRange
 	// ErrNotSupported: the device cannot copy. It matches errors.ErrUnsupported too.
 	ErrNotSupported = errs.ErrNotSupported
-	// ErrGID: the port has no GID that can be used, or not the one asked for.
+	// ErrGID: the port has no usable GID, or not the one asked for.
 	ErrGID = errs.ErrGID
 	// ErrNoData: the source buffer holds no data.
 	ErrNoData = errs.ErrNoData
 	// ErrDevice: the device failed, or refused what it should have taken.
 	ErrDevice = errs.ErrDevice
-	// ErrMemoryKept: the device has failed, and its queue pair could be destroyed neither by
-	// this program nor by the kernel, so that it may still read or write the memory of a task
-	// that has failed. Do not reuse that memory. Its memory maps refuse to be closed until the
-	// device is.
+	// ErrMemoryKept: the device has failed, and neither this program nor the kernel could
+	// destroy its queue pair, so the device may still read or write the memory of a failed
+	// task. Do not reuse that memory. Its memory maps cannot be closed until the device is.
 	ErrMemoryKept = errs.ErrMemoryKept
 	// ErrOverlap: the source and the destination, or two elements of the
 	// destination, have bytes in common.
 	ErrOverlap = errors.New("memory overlaps")
 
-	// What a failed task's status means; a *TaskError matches one of them.
+	// The meaning of a failed task's status; a *TaskError matches one of these.
 
 	// ErrFlushed: the context was stopped, or had failed before.
 	ErrFlushed = errs.ErrFlushed
-	// ErrTaskFailed: a status that has no sentinel of its own.
+	// ErrTaskFailed: the status has no error of its own here.
 	ErrTaskFailed = errs.ErrTaskFailed
 	// ErrProtection: the device may not access the memory of a buffer.
 	ErrProtection = errors.New("memory not accessible")
@@ -45,11 +44,11 @@ var (
 // TaskError is the error of a copy that was submitted and failed. It matches the
 // sentinel of its status with errors.Is, and what its Cause matches.
 type TaskError struct {
-	Context     *Context     // the one that the copy was submitted to
+	Context     *Context     // the context of the copy
 	Status      verbs.Status // never StatusSuccess
 	VendorError uint32       // the device's own code; zero if it has none
-	// Cause is, for a copy that was flushed, why the context ended (pe.Core.Err); nil
-	// if the program stopped it.
+	// Cause is, for a flushed copy, why the context ended (pe.Core.Err); nil if the program
+	// stopped it.
 	Cause error
 }
 

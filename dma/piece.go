@@ -7,17 +7,17 @@ import (
 	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
-// piece is as much of a copy as the device moves at a time: a send of the queue pair
-// to itself, and the receive that takes it.
+// piece is the part of a copy that the device moves at a time: a send of the queue pair to
+// itself, and the receive that takes it.
 type piece struct {
 	send   lane.Request
 	ctx    *Context
 	task   *CopyTask
-	back   [2]bool       // its halves, receive and send
-	errors [2]*TaskError // what they failed with
+	back   [2]bool       // whether each half, receive and send, has come back
+	errors [2]*TaskError // the errors of the halves
 }
 
-// The halves of a piece. Where both fail, the receive says more.
+// The halves of a piece. If both fail, the receive's error says more.
 const (
 	receiving = iota
 	sending
@@ -42,16 +42,16 @@ func (c *Context) makePieces(depth int) {
 	c.sendSGL, c.recvSGL = make([]verbs.SGE, 0, n), make([]verbs.SGE, 0, n)
 }
 
-// at is the piece with a number. They are numbered in the order of posting.
+// at returns the piece with a number. Pieces are numbered in the order of posting.
 func (c *Context) at(number uint64) *piece { return &c.pieces[number%uint64(len(c.pieces))] }
 
-// room is how many pieces the queues can take.
+// room is the number of further pieces that the queues can take.
 func (c *Context) room() int { return len(c.pieces) - int(c.next-c.first) }
 
 func (c *Context) postable() bool { return !c.ended && c.uncut != nil && c.room() > 0 }
 
-// post posts what the queues have room for. All receives of a batch go before
-// all of its sends, so that none of these finds no receive.
+// post posts as many pieces as the queues have room for. All receives of a batch are posted
+// before all of its sends, so that every send finds a receive.
 func (c *Context) post() {
 	for c.postable() {
 		n := c.fill(min(lane.PostBatch, c.room()))
@@ -83,7 +83,7 @@ func (c *Context) postFailed(err error) {
 	c.end(fmt.Errorf("dma: %w: posting copies of context %q on %s: %w", ErrDevice, c.set.Name, c.dev.Name(), err))
 }
 
-// laneOwner is what a Context is for its lane.
+// laneOwner is the lane.Owner of a Context.
 type laneOwner Context
 
 // PostFailed implements lane.Owner.
@@ -137,7 +137,7 @@ func (p *piece) note(half int, status verbs.Status, vendor uint32) {
 	}
 }
 
-// retire reports the pieces that are back to their tasks, in order.
+// retire reports the completed pieces to their tasks, in order.
 func (c *Context) retire() {
 	for c.first != c.next {
 		p := c.at(c.first)
@@ -156,8 +156,8 @@ func (c *Context) retire() {
 	}
 }
 
-// abandonPieces ends the pieces that the device did not give back, as flushed. It is
-// called when the queue pair has been destroyed.
+// abandonPieces ends, as flushed, the pieces that the device did not give back. It is called
+// when the queue pair has been destroyed.
 func (c *Context) abandonPieces() {
 	for i := c.first; i != c.next; i++ {
 		for half, back := range c.at(i).back {
@@ -169,8 +169,8 @@ func (c *Context) abandonPieces() {
 	c.retire()
 }
 
-// finished returns the oldest task if the device has given back everything of it, or
-// nil. When the context ends, that includes tasks that the device never had.
+// finished returns the oldest task if the device has given back all its pieces, or nil. When
+// the context ends, that includes tasks that were never posted.
 func (c *Context) finished() *CopyTask {
 	e := c.submitted.Front()
 	if e == nil || e.Value.pieces > 0 || e.Value.left > 0 && !c.ended {
@@ -179,8 +179,7 @@ func (c *Context) finished() *CopyTask {
 	return e.Value
 }
 
-// finish runs the callbacks of tasks that have come back, up to a bound, and
-// returns how many.
+// finish runs the callbacks of completed tasks, up to a bound, and returns their number.
 func (c *Context) finish() int {
 	n := 0
 	for ; n < lane.PollBudget; n++ {
@@ -198,7 +197,7 @@ func (c *Context) finish() int {
 	return n
 }
 
-// result says why a task has failed, or nil.
+// result returns the error of a task, or nil.
 func (c *Context) result(t *CopyTask) error {
 	switch {
 	case t.changed != nil:

@@ -17,23 +17,23 @@ type CopyPool struct {
 	failed func(*CopyTask, error)
 }
 
-// CopyTask copies memory. See the package comment for what it may copy.
+// CopyTask copies memory. The package comment says what it may copy.
 type CopyTask struct {
 	pe.Task
 	control  *pe.Control // nil for a task that came from no pool
 	pool     *CopyPool
-	place    fifo.Node[*CopyTask] // among those submitted
+	place    fifo.Node[*CopyTask] // in the list of submitted tasks
 	src, dst *bufinv.Buf
 	appends  bool // to the data of dst
 	length   int  // bytes that this submission copies
 
-	// Of one submission.
+	// For one submission.
 	unreported bool       // OptimizeReports
 	from, to   cursor     // of the next piece
-	left       int        // bytes that are in no piece yet
-	pieces     int        // at the device
-	failure    *TaskError // what pieces failed with
-	kept       error      // the device may still use its memory
+	left       int        // bytes not in a piece yet
+	pieces     int        // number at the device
+	failure    *TaskError // the error of its pieces
+	kept       error      // why the device may still use its memory
 	changed    error      // its buffers were changed in flight: the rest is not copied
 }
 
@@ -63,11 +63,11 @@ func (p *CopyPool) Cap() int { return p.tasks.Cap() }
 // Available is the number of tasks that can be allocated now.
 func (p *CopyPool) Available() int { return p.tasks.Available() }
 
-// Alloc takes a task out of the pool that copies the data of src to dst, which
-// Submit empties unless SetAppend has been called; both may be lists. The task takes over
-// the caller's references, also when Alloc fails. What is right only for a copy that
-// appends, Submit finds. Errors match those of pe.Pool.Alloc,
-// bufinv and mmap, and ErrInvalid, ErrNoData, ErrRange and ErrOverlap.
+// Alloc takes a task out of the pool that copies the data of src to dst; both may be lists.
+// Submit empties dst unless SetAppend has been called. The task takes over the caller's
+// references, also when Alloc fails. Submit reports buffers that are right only for a copy
+// that appends. Errors match those of pe.Pool.Alloc, bufinv and mmap, and ErrInvalid,
+// ErrNoData, ErrRange and ErrOverlap.
 func (p *CopyPool) Alloc(src, dst *bufinv.Buf) (*CopyTask, error) {
 	t, err := p.tasks.Alloc()
 	if err != nil {
@@ -83,27 +83,27 @@ func (p *CopyPool) Alloc(src, dst *bufinv.Buf) (*CopyTask, error) {
 	return t, nil
 }
 
-// freeAll drops buffers that were handed over in vain.
+// freeAll frees buffers whose task could not be allocated.
 func freeAll(bufs ...*bufinv.Buf) {
 	for _, b := range bufs {
 		_ = b.Free() // the error at hand says more
 	}
 }
 
-// Submit gives the task to the device, together with tasks that pe.Aggregate has made
-// wait before it. The flags are pe.Aggregate and pe.OptimizeReports. From here to its callback, the task, its buffers and their memory
-// must not be touched. It empties the destination, unless SetAppend has been called. It
-// checks the buffers as Alloc does, and allocates nothing. If it fails, the task remains
-// the caller's, with the data in its destination. Errors match those of Alloc for the buffers,
-// and pe.ErrBadState, pe.ErrInUse and pe.ErrFreed.
+// Submit gives the task to the device, together with earlier tasks held back by pe.Aggregate.
+// The flags are pe.Aggregate and pe.OptimizeReports. Until its callback, the task, its buffers
+// and their memory must not be touched. Submit empties the destination, unless SetAppend has
+// been called. It checks the buffers as Alloc does, and allocates nothing. If it fails, the
+// task remains the caller's, with the data in its destination. Errors match those of Alloc for
+// the buffers, and pe.ErrBadState, pe.ErrInUse and pe.ErrFreed.
 func (t *CopyTask) Submit(flags ...pe.SubmitFlags) error { return t.submit(pe.JoinFlags(flags)) }
 
-// TrySubmit is the same as Submit, which checks everything that can be known here. It
-// exists because tasks of other packages have it.
+// TrySubmit is the same as Submit, which already checks everything. It exists because tasks of
+// other packages have it.
 func (t *CopyTask) TrySubmit(flags ...pe.SubmitFlags) error { return t.Submit(flags...) }
 
-// Flush gives the device all tasks that pe.Aggregate has made wait, as the next submission
-// without it would. Where none wait, and in Idle, it does nothing. It allocates nothing, and
+// Flush gives the device all tasks held back by pe.Aggregate, as the next submission without
+// the flag would. If there are none, and in Idle, it does nothing. It allocates nothing, and
 // belongs to the goroutine that drives the engine.
 func (c *Context) Flush() { c.post() }
 
@@ -146,7 +146,7 @@ func (t *CopyTask) Free() error {
 	return t.drop()
 }
 
-// drop releases what a task that was freed has worked on.
+// drop releases the buffers of a freed task.
 func (t *CopyTask) drop() error {
 	src, dst := t.src, t.dst
 	t.src, t.dst, t.appends, t.from, t.to = nil, nil, false, cursor{}, cursor{}
@@ -157,27 +157,27 @@ func (t *CopyTask) drop() error {
 	return err
 }
 
-// Length is the number of bytes that the last submission copies, or has copied.
+// Length is the number of bytes of the last submission.
 func (t *CopyTask) Length() int { return t.length }
 
 // Source is the list of buffers whose data is copied.
 func (t *CopyTask) Source() *bufinv.Buf { return t.src }
 
-// SetSource exchanges the source. It takes over the caller's reference to the new
-// one, in any case, and drops the one to the old.
+// SetSource replaces the source. It always takes over the caller's reference to the new
+// source, and drops the one to the old.
 func (t *CopyTask) SetSource(src *bufinv.Buf) error { return t.swap("source", &t.src, src) }
 
 // Destination is the list of buffers that the data goes to.
 func (t *CopyTask) Destination() *bufinv.Buf { return t.dst }
 
-// SetDestination exchanges the destination, as SetSource does the source.
+// SetDestination replaces the destination, as SetSource does the source.
 func (t *CopyTask) SetDestination(dst *bufinv.Buf) error {
 	return t.swap("destination", &t.dst, dst)
 }
 
-// SetAppend has the next submissions copy behind the data that is in the destination,
-// until it is called again or the task is freed; without it, each begins with an empty
-// one. In flight it fails with pe.ErrInUse.
+// SetAppend makes the next submissions copy behind the data that is in the destination, until
+// it is called again or the task is freed. Without it, each submission empties the destination
+// first. In flight it fails with pe.ErrInUse.
 func (t *CopyTask) SetAppend(on bool) error {
 	if err := t.control.MayChange(&t.Task, "place in the destination"); err != nil {
 		return err
@@ -215,7 +215,7 @@ func (t *CopyTask) keep(reason error) {
 
 func (t *CopyTask) succeed() {
 	t.control.End(&t.Task)
-	// It fails only if the program has changed the buffers meanwhile.
+	// It fails only if the program changed the buffers in flight.
 	if err := t.dst.Siblings(sibling.Pass{}).Produced(t.length); err != nil {
 		t.pool.failed(t, fmt.Errorf("dma: copy: its destination was changed in flight: %w", err))
 		return

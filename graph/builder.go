@@ -9,10 +9,9 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-// Builder collects the nodes and edges of a graph. Each instance of the graph works on
-// a value of type V, which the functions of its nodes are given. Mistakes are reported
-// by Build, so that the calls before it return no error. A builder belongs to one
-// goroutine at a time.
+// Builder collects the nodes and edges of a graph. Each instance of the graph works on a value
+// of type V, which the functions of its nodes are given. Build reports all mistakes, so the
+// calls before it return no error. A builder belongs to one goroutine at a time.
 type Builder[V any] struct {
 	name  string
 	nodes []*node[V]
@@ -26,7 +25,7 @@ type Node struct {
 	index   int
 }
 
-// node is a node of a graph.
+// node is a node of a graph: its step, and its edges.
 type node[V any] struct {
 	name  string
 	step  stepMaker[V]
@@ -34,8 +33,7 @@ type node[V any] struct {
 	needs int   // number of nodes it depends on
 }
 
-// stepMaker is what distinguishes kinds of nodes: it makes the part of an instance
-// that runs one.
+// stepMaker makes the part of an instance that runs one node. Each kind of node has its own.
 type stepMaker[V any] interface {
 	make(i *Instance[V], index int) step
 }
@@ -54,19 +52,19 @@ func (b *Builder[V]) Func(name string, f func(V) error) *Node {
 	return b.add(name, call[V]{f})
 }
 
-// Task adds a node that runs a task of any context on the graph's engine. The
-// task's pool must have been made with pe.Done and pe.Failed.
+// Task adds a node that runs a task of any context on the graph's engine. The task's pool must
+// have been made with pe.Done and pe.Failed.
 //
-// When the nodes that it depends on have succeeded, alloc is called, and the task
-// it returns is submitted. When that has succeeded, collect is called if it is not
-// nil, to take results out of the task and check them. Then the task is freed with
-// its buffers, also if it failed. Both functions run on the engine's goroutine, and
-// should not block. If one of them fails or panics, the node has failed.
+// When the nodes that it depends on have succeeded, the graph calls alloc and submits the task
+// that alloc returns. When the task has succeeded, the graph calls collect, if it is not nil,
+// to take results out of the task and check them. Then the task is freed with its buffers,
+// also if it failed. Both functions run on the engine's goroutine, and should not block. If
+// one of them fails or panics, the node has failed.
 //
-// If alloc fails because the pool is exhausted (pe.ErrExhausted), it is called again
-// when a task of the pool has been freed; nodes that wait for one pool get its tasks
-// in the order in which they asked. Since an allocation that fails has freed the
-// buffers it was given, alloc has to make them each time.
+// If alloc fails because the pool is exhausted (pe.ErrExhausted), the graph calls it again
+// when a task of the pool has been freed. Nodes that wait for one pool get its tasks in the
+// order in which they asked. An allocation that fails has freed the buffers it was given, so
+// alloc must make them each time.
 func Task[V any, T pe.Submittable](b *Builder[V], name string, alloc func(V) (T, error), collect func(V, T) error) *Node {
 	if alloc == nil {
 		b.addError("node %q has no function that allocates its task", name)
@@ -88,7 +86,7 @@ func (b *Builder[V]) add(name string, step stepMaker[V]) *Node {
 	return &Node{b, len(b.nodes) - 1}
 }
 
-// Edge makes the node to depend on the node from: it runs when from has succeeded.
+// Edge makes one node depend on another: to runs when from has succeeded.
 func (b *Builder[V]) Edge(from, to *Node) {
 	for _, n := range []*Node{from, to} {
 		if n == nil || n.builder != any(b) {
@@ -132,9 +130,9 @@ func (b *Builder[V]) addError(format string, args ...any) {
 	b.errs = append(b.errs, fmt.Errorf("graph: build %q: %w: "+format, append([]any{b.name, ErrInvalid}, args...)...))
 }
 
-// Build makes the graph: a context, to be connected to an engine. The builder
-// cannot be used afterwards. All mistakes are reported at once, joined: each matches
-// ErrInvalid, or is a *CycleError.
+// Build makes the graph: a context, to be connected to an engine. The builder cannot be used
+// afterwards. Build reports all mistakes at once, joined: each matches ErrInvalid, or is a
+// *CycleError.
 func (b *Builder[V]) Build() (*Graph[V], error) {
 	if len(b.nodes) == 0 {
 		b.addError("it has no nodes")
@@ -154,8 +152,8 @@ func (b *Builder[V]) Build() (*Graph[V], error) {
 
 // cycle returns the names of the nodes on a cycle, if there is one.
 func (b *Builder[V]) cycle() []string {
-	// Remove nodes that no remaining node depends on. Each node that remains in the
-	// end has a successor that remains too, so that following them leads to a cycle.
+	// Remove nodes that no remaining node depends on. Each node left at the end has a
+	// successor that is left too, so following successors leads to a cycle.
 	before := make([][]int, len(b.nodes))
 	left := make([]int, len(b.nodes)) // successors; -1: removed
 	var free []int

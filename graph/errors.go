@@ -16,7 +16,7 @@ var (
 	ErrInvalid = errs.ErrInvalid
 	// ErrCycle: nodes wait for one another. The error is a *CycleError.
 	ErrCycle = errors.New("graph has a cycle")
-	// ErrEngine: a node's task belongs to another engine than the graph.
+	// ErrEngine: a node's task belongs to an engine other than the graph's.
 	ErrEngine = errors.New("task of another engine")
 	// ErrPanicked: a function of a node did not return.
 	ErrPanicked = errs.ErrPanicked
@@ -27,7 +27,7 @@ var (
 // CycleError names the nodes of a cycle. It matches ErrCycle.
 type CycleError struct {
 	Graph string   // its name
-	Nodes []string // each comes before the next, and the last before the first
+	Nodes []string // each precedes the next, and the last precedes the first
 }
 
 // Error names the nodes on the cycle.
@@ -45,7 +45,7 @@ func (e *CycleError) Is(target error) bool { return target == ErrCycle }
 // NodeError is the error of a node that was run and failed.
 type NodeError struct {
 	Node string // its name
-	Err  error  // what its function returned, or its task failed with
+	Err  error  // the error of its function or its task
 }
 
 // Error names the node and the reason.
@@ -59,9 +59,9 @@ func (e *NodeError) Unwrap() error { return e.Err }
 type RunError struct {
 	Graph   string       // its name
 	Failed  []*NodeError // in the order in which they failed
-	NotRun  []string     // for they depend on nodes that failed, or were flushed
+	NotRun  []string     // because they depend on failed nodes, or were flushed
 	Stopped bool         // the graph was stopped before these nodes were begun
-	Cause   error        // why it was stopped (pe.Core.Err); nil if the program wanted it
+	Cause   error        // why it was stopped (pe.Core.Err); nil if the program stopped it
 }
 
 // Error names the nodes that failed, with the reasons, and those that were not run.

@@ -5,8 +5,8 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-// Graph is a context that runs instances of one graph. It is driven by an engine
-// (package pe), and Running as soon as it is started.
+// Graph is a context that runs instances of one graph. An engine drives it (package pe). It is
+// Running as soon as it is started.
 type Graph[V any] struct {
 	*pe.Core
 	control *pe.Control
@@ -17,7 +17,7 @@ type Graph[V any] struct {
 	ready    fifo.Queue[ref[V]] // nodes to be run
 	ended    fifo.Queue[*Instance[V]]
 	running  int  // instances
-	stopping bool // and Stopped is due
+	stopping bool // Stop was called, and Stopped not yet
 }
 
 // ref is a node of an instance.
@@ -79,7 +79,7 @@ func (b backend[V]) Stop() {
 
 func (b backend[V]) Idle() {}
 
-// reportStopped calls Control.Stopped once a graph that is stopping has no instance running.
+// reportStopped calls Control.Stopped when a graph that is stopping has no instance running.
 func (b backend[V]) reportStopped() {
 	if b.g.stopping && b.g.running == 0 {
 		b.g.stopping = false // Idle follows when the instances have been freed
@@ -87,7 +87,7 @@ func (b backend[V]) reportStopped() {
 	}
 }
 
-// enqueue leaves a node to the next Progress.
+// enqueue queues a node for the next Progress.
 func (g *Graph[V]) enqueue(i *Instance[V], index int) {
 	g.ready.Push(ref[V]{i, index})
 	g.control.Wake()

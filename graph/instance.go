@@ -6,19 +6,19 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-// Instance is one run of a graph. It is a task: it is allocated, submitted,
-// submitted again, and freed like any other, and belongs to the goroutine that
-// drives the engine. It can be a node of another graph.
+// Instance is one run of a graph. It is a task like any other: it is allocated, submitted,
+// submitted again, and freed, and belongs to the goroutine that drives the engine. It can be a
+// node of another graph.
 type Instance[V any] struct {
 	pe.Task
 	control *pe.Control
 	pool    *Pool[V]
 	value   V
 
-	// By node.
+	// Indexed by node.
 	steps  []step
 	states []nodeState
-	needs  []int // how many of those that it depends on have not succeeded
+	needs  []int // number of its dependencies that have not succeeded
 
 	remaining    int // nodes that have neither ended nor been skipped
 	failed       []*NodeError
@@ -35,10 +35,10 @@ const (
 	skipped
 )
 
-// Submit runs the graph on the instance's value, in Progress. Until the callback the
-// value belongs to the nodes. Submit allocates nothing. It fails if the graph is not
-// Running (*pe.StateError), or the instance is in flight (pe.ErrInUse) or not
-// allocated (pe.ErrFreed); then the instance remains the caller's.
+// Submit runs the graph on the instance's value, in Progress. Until the callback, the value
+// belongs to the nodes. Submit allocates nothing. It fails if the graph is not Running
+// (*pe.StateError), or the instance is in flight (pe.ErrInUse) or not allocated (pe.ErrFreed);
+// then the instance remains the caller's.
 func (i *Instance[V]) Submit(_ ...pe.SubmitFlags) error {
 	if err := i.control.Begin(&i.Task, "submit an instance"); err != nil {
 		return err
@@ -75,11 +75,11 @@ func (i *Instance[V]) drop() {
 	i.value = none
 }
 
-// Value is what the instance works on.
+// Value is the value of the instance.
 func (i *Instance[V]) Value() V { return i.value }
 
-// SetValue sets what the next run works on. It fails with pe.ErrInUse while the
-// instance is in flight, and with pe.ErrFreed.
+// SetValue sets the value for the next run. It fails with pe.ErrInUse while the instance is in
+// flight, and with pe.ErrFreed.
 func (i *Instance[V]) SetValue(value V) error {
 	if err := i.control.MayChange(&i.Task, "value"); err != nil {
 		return err
@@ -94,8 +94,7 @@ func (i *Instance[V]) run(index int) {
 	i.steps[index].run()
 }
 
-// wait records that a node waits for a task, unless the function that was to allocate
-// it has stopped the graph.
+// wait records that a node waits for a task, unless its alloc function has stopped the graph.
 func (i *Instance[V]) wait(index int) {
 	i.states[index] = waiting
 	if i.pool.graph.stopping {
@@ -103,8 +102,7 @@ func (i *Instance[V]) wait(index int) {
 	}
 }
 
-// finish records the end of a node, and enqueues the nodes that it was the last
-// dependency of.
+// finish records the end of a node, and enqueues the nodes whose last dependency it was.
 func (i *Instance[V]) finish(index int, err error) {
 	if i.states[index] != begun {
 		return

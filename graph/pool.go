@@ -6,7 +6,7 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-// Pool is a pool of instances of one graph: as many can run at the same time.
+// Pool is a pool of instances of one graph. All of them can run at the same time.
 type Pool[V any] struct {
 	graph  *Graph[V]
 	tasks  *pe.Pool[Instance[V]]
@@ -15,9 +15,9 @@ type Pool[V any] struct {
 	failed func(*Instance[V], error)
 }
 
-// Pool makes a pool of n instances. When one has run, done or failed is called, on
-// the engine's goroutine, inside Progress; the error is a *RunError. Pools are made
-// in Idle. Errors match ErrInvalid and those of pe.NewPool.
+// Pool makes a pool of n instances. At the end of a run, done or failed is called on the
+// engine's goroutine, inside Progress; the error is a *RunError. Pools are made in Idle.
+// Errors match ErrInvalid and those of pe.NewPool.
 func (g *Graph[V]) Pool(n int, done func(*Instance[V]), failed func(*Instance[V], error)) (*Pool[V], error) {
 	if err := g.control.Owned("make a pool of instances"); err != nil {
 		return nil, err
@@ -50,8 +50,8 @@ func (p *Pool[V]) prepare(i *Instance[V]) {
 	p.all = append(p.all, i)
 }
 
-// Alloc takes an instance out of the pool, to work on value. Its errors are those
-// of pe.Pool.Alloc.
+// Alloc takes an instance out of the pool, and sets its value. Its errors are those of
+// pe.Pool.Alloc.
 func (p *Pool[V]) Alloc(value V) (*Instance[V], error) {
 	i, err := p.tasks.Alloc()
 	if err != nil {

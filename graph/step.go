@@ -10,13 +10,13 @@ import (
 // step runs one node of one instance. It is made with the instance, so that
 // running it allocates nothing.
 type step interface {
-	// run begins the node, and calls Instance.finish when it has ended.
+	// run begins the node. Instance.finish is called when the node has ended.
 	run()
-	// leave ends the wait of a node for a task.
+	// leave ends a node's wait for a task.
 	leave()
 }
 
-// errPanicked is the outcome of a function until it has returned.
+// errPanicked is the result of a function until it returns.
 var errPanicked = fmt.Errorf("%w, or ended its goroutine", ErrPanicked)
 
 // call is a node that is a function.
@@ -83,8 +83,8 @@ func (s *taskStep[V, T]) run() {
 	pending = true
 }
 
-// check refuses tasks that would never come back to this engine. One of another
-// engine is not even freed: it belongs to another goroutine.
+// check refuses a task that would never come back to this engine. It does not free a task of
+// another engine, which belongs to another goroutine.
 func (s *taskStep[V, T]) check(t T) error {
 	var none T
 	if t == none {

@@ -7,7 +7,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Made in advance: the calls that return them are on the hot path.
+// Made in advance, because the hot path returns them.
 var (
 	errHoldClosed = fmt.Errorf("use memory map: it is %w", ErrClosed)
 	errUnmade     = fmt.Errorf("use memory map: %w: it was made neither by New nor by Import", ErrInvalid)
@@ -18,8 +18,8 @@ var (
 	errKeyNone    = fmt.Errorf("use memory map: %w in this protection domain: call AddDevice or AddPD first", ErrNotRegistered)
 )
 
-// Bytes returns the memory, or nil if it is a peer's or of a dma-buf, or the Map
-// is closed.
+// Bytes returns the memory, or nil if the memory is a peer's or a dma-buf's, or the Map is
+// closed.
 func (m *Map) Bytes() []byte {
 	if m.closed.Load() {
 		return nil
@@ -30,7 +30,7 @@ func (m *Map) Bytes() []byte {
 // Addr is the address of the first byte, as tasks and peers use it.
 func (m *Map) Addr() uint64 { return m.addr }
 
-// String says what the memory is. It has neither the content nor the keys.
+// String describes the memory, without its content or keys.
 func (m *Map) String() string {
 	kind := "memory map"
 	if m.remote {
@@ -42,8 +42,8 @@ func (m *Map) String() string {
 // Len is the number of bytes.
 func (m *Map) Len() int { return m.size }
 
-// Permissions returns the permissions the Map was made with. Of an imported Map
-// they are those that the peer grants.
+// Permissions returns the permissions of the Map. For an imported Map they are those that the
+// peer grants.
 func (m *Map) Permissions() Permission { return m.perm }
 
 // Remote reports whether the Map is imported: the memory is a peer's.
@@ -52,9 +52,9 @@ func (m *Map) Remote() bool { return m.remote }
 // UserData returns Config.UserData.
 func (m *Map) UserData() any { return m.userData }
 
-// LKey is the local key of the memory in a protection domain. It fails with
-// ErrNotRegistered where the Map is not registered, with ErrRemote on an imported
-// Map and with ErrClosed on a closed one.
+// LKey is the local key of the memory in a protection domain. It fails with ErrNotRegistered
+// where the Map is not registered, with ErrRemote on an imported Map and with ErrClosed on a
+// closed one.
 func (m *Map) LKey(pd verbs.PD) (uint32, error) {
 	if m.remote {
 		return 0, errKeyRemote
@@ -71,12 +71,12 @@ func (m *Map) LKey(pd verbs.PD) (uint32, error) {
 	return 0, errKeyNone
 }
 
-// RKey is the remote key of an imported Map. Of others, which have a key for each
-// device, it is zero.
+// RKey is the remote key of an imported Map. It is zero for other Maps, which have a key for
+// each device.
 func (m *Map) RKey() uint32 { return m.rkey }
 
-// Devices returns the devices that the Map can be used with: those it is
-// registered with or, of an imported Map, the one given to Import.
+// Devices returns the devices that the Map can be used with: those it is registered with or,
+// for an imported Map, the device given to Import.
 func (m *Map) Devices() []verbs.Device {
 	if m.remote {
 		return []verbs.Device{m.via}

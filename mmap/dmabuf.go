@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// useDMABuf makes the Map one of a dma-buf. It duplicates the descriptor, for devices
+// useDMABuf uses a dma-buf as the memory of the Map. It duplicates the descriptor, for devices
 // that are added later.
 func (m *Map) useDMABuf(b DMABuf) error {
 	if b.Length == 0 || b.Length > math.MaxInt || b.Offset > math.MaxInt64-b.Length {

@@ -8,14 +8,13 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Export returns a descriptor of the memory for peers that reach it through dev,
-// in binary form (descriptor.Armor makes it text). It holds the remote key of the
-// default protection domain, or of the one that the Map is registered in on dev.
+// Export returns a descriptor of the memory for peers that reach it through dev, in binary
+// form (descriptor.Armor makes it text). It holds the remote key of the default protection
+// domain, or of the one that the Map is registered in on dev.
 //
-// It fails with ErrPermission unless the Map has one of the remote permissions,
-// with ErrNotRegistered if it is not registered with dev, and with ErrRemote on
-// an imported Map. From then on devices can be neither added nor removed.
-// Descriptors go void with Close.
+// It fails with ErrPermission unless the Map has a remote permission, with ErrNotRegistered if
+// the Map is not registered with dev, and with ErrRemote on an imported Map. After Export,
+// devices can be neither added nor removed. Close makes the descriptors void.
 func (m *Map) Export(dev verbs.Device) ([]byte, error) {
 	if dev == nil {
 		return nil, fmt.Errorf("export memory map: %w: no device is given", ErrInvalid)
@@ -55,8 +54,7 @@ func encode(addr, size uint64, rkey uint32, perm Permission) ([]byte, error) {
 	return w.Encode(descriptor.MemoryMap)
 }
 
-// ExportKey is ExportPD for those who put the remote key into a descriptor of
-// their own.
+// ExportKey is ExportPD for callers that put the remote key into a descriptor of their own.
 func (m *Map) ExportKey(pd verbs.PD) (rkey uint32, err error) {
 	if pd == nil {
 		return 0, fmt.Errorf("export key of memory map: %w: no protection domain is given", ErrInvalid)
@@ -67,8 +65,8 @@ func (m *Map) ExportKey(pd verbs.PD) (rkey uint32, err error) {
 	return rkey, nil
 }
 
-// remoteKey returns the remote key of the first registration that the first match
-// finds, or else the next match. From then on the Map is exported.
+// remoteKey returns the remote key of the first registration that satisfies the first match,
+// or else the next match. From then on the Map is exported.
 func (m *Map) remoteKey(matches ...func(registration) bool) (rkey uint32, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -91,13 +89,12 @@ func (m *Map) remoteKey(matches ...func(registration) bool) (rkey uint32, err er
 	return 0, fmt.Errorf("%w there; call AddDevice or AddPD first", ErrNotRegistered)
 }
 
-// Import makes a Map of a peer's memory out of the descriptor, binary or
-// armored, that the peer exported, for use with dev. Such a Map has an address
-// and a length and can be a task's remote side; it has no bytes, cannot be
-// exported, and no devices can be added.
+// Import makes a Map of a peer's memory from the descriptor, binary or armored, that the peer
+// exported, for use with dev. Such a Map has an address and a length, and can be the remote
+// side of a task. It has no bytes, cannot be exported, and no devices can be added.
 //
-// Its errors match those of package descriptor, and descriptor.ErrFormat where
-// the descriptor is whole but its values make no sense.
+// Its errors match those of package descriptor, and descriptor.ErrFormat where the descriptor
+// is whole but has impossible values.
 func Import(dev verbs.Device, desc []byte) (*Map, error) {
 	if dev == nil {
 		return nil, fmt.Errorf("import memory map: %w: no device is given; open one first", ErrInvalid)
@@ -129,11 +126,11 @@ func checkRemote(addr, size uint64, perm Permission) error {
 	return nil
 }
 
-// FromKey makes a Map of a peer's memory out of its address, length in bytes and remote
-// key, for use with dev: of a peer that has no descriptors, because it does not use this SDK,
-// and has told them by a protocol of its own. perm is what the peer allows: RemoteRead,
-// RemoteWrite, RemoteAtomic; where it allows less, tasks fail. Otherwise it is as a Map that
-// Import has made. It fails with ErrInvalid for values that no memory can have.
+// FromKey makes a Map of a peer's memory from its address, length in bytes and remote key, for
+// use with dev. It is for peers that do not use this SDK, and pass these values by a protocol
+// of their own. perm is what the peer allows: RemoteRead, RemoteWrite, RemoteAtomic; if the
+// peer allows less, tasks fail. The Map is otherwise like one from Import. FromKey fails with
+// ErrInvalid for values that no memory can have.
 func FromKey(dev verbs.Device, addr uint64, length int, rkey uint32, perm Permission) (*Map, error) {
 	const op = "memory map from a key"
 	if dev == nil {
@@ -145,11 +142,10 @@ func FromKey(dev verbs.Device, addr uint64, length int, rkey uint32, perm Permis
 	return &Map{addr: addr, size: length, rkey: rkey, perm: perm, remote: true, via: dev}, nil
 }
 
-// AsRemote returns the Map as a peer on the same device has it: what Import makes of the
-// descriptor that Export returns. It is for programs that are their own peer, and for
-// tests. Where the peer is on another device, Export for the device of the owner, and
-// Import for that of the peer. It lasts as long as such an import: closing m leaves it open, with a key that
-// the device refuses. Its errors are those of Export.
+// AsRemote returns the Map as a peer on the same device imports it from the descriptor of
+// Export. It is for programs that are their own peer, and for tests. If the peer is on another
+// device, use Export for the owner's device, and Import for the peer's. Closing m leaves the
+// result open, with a key that the device refuses. Its errors are those of Export.
 func (m *Map) AsRemote(dev verbs.Device) (*Map, error) {
 	desc, err := m.Export(dev)
 	if err != nil {

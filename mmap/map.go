@@ -13,34 +13,33 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Config says what memory a Map is made of.
+// Config describes the memory of a Map.
 type Config struct {
-	// Memory is the caller's memory, which stays the caller's. It is pinned
-	// until Close. Nil: the library allocates Size bytes.
+	// Memory is the caller's memory, and stays the caller's. It is pinned until Close. Nil:
+	// the library allocates Size bytes.
 	Memory []byte
-	// Size is the number of bytes to allocate, at least 1. With Memory or DMABuf
-	// it is zero.
+	// Size is the number of bytes to allocate, at least 1. It is zero with Memory or DMABuf.
 	Size int
-	// DMABuf is memory of another device's, such as a GPU. Such a Map has no
-	// Bytes. Nil: the memory is Memory, or allocated.
+	// DMABuf is memory of another device, such as a GPU. Such a Map has no Bytes. Nil: the Map
+	// uses Memory, or allocates.
 	DMABuf *DMABuf
 	// Permissions of the Map. Zero: LocalReadOnly.
 	Permissions Permission
 	// PD is the protection domain to register in. Nil: the device's default.
 	PD verbs.PD
-	// OnFree is called by Close, on its goroutine, when no device can reach the
-	// memory any more and just before allocated memory is unmapped. It gets the
-	// memory, nil if that is a dma-buf's, must not keep it if the library allocated
-	// it, and is not called when New fails. Nil: nothing is called.
+	// OnFree is called by Close, on its goroutine, when no device can reach the memory any
+	// more, just before allocated memory is unmapped. Its argument is the memory, or nil for a
+	// dma-buf. OnFree must not keep memory that the library allocated. It is not called when
+	// New fails. Nil: nothing is called.
 	OnFree func(mem []byte)
-	// UserData is what UserData returns.
+	// UserData is the result of Map.UserData.
 	UserData any
 }
 
-// DMABuf says which bytes of a dma-buf to use. Tasks and peers find them at
-// addresses that begin with Offset. New fails with an error that matches
-// ErrNotSupported where the device, or the exporter of the dma-buf, does not allow
-// it, and ErrInvalid where FD is no dma-buf or is too short.
+// DMABuf says which bytes of a dma-buf to use. Tasks and peers use addresses that begin with
+// Offset. New fails with an error that matches ErrNotSupported where the device, or the
+// exporter of the dma-buf, does not allow it, and ErrInvalid where FD is no dma-buf or is too
+// short.
 type DMABuf struct {
 	FD     int    // its file descriptor, which may be closed after New
 	Offset uint64 // bytes
@@ -56,16 +55,16 @@ type Map struct {
 	size     int
 	perm     Permission
 	remote   bool
-	via      verbs.Device // given to Import
+	via      verbs.Device // the device given to Import
 	rkey     uint32
 	onFree   func([]byte)
 	userData any
-	owners   []owner // of what is registered; mu protects them
+	owners   []owner // of the registrations; mu protects them
 
-	// users counts Hold. While it is negative, the registrations are being changed
-	// or gone, and Hold fails.
+	// users counts Hold. While it is negative, the registrations are changing or gone, and
+	// Hold fails.
 	users  atomic.Int64
-	held   [len(holders)]atomic.Int64 // of users, those that are no buffers
+	held   [len(holders)]atomic.Int64 // users other than buffers
 	closed atomic.Bool
 	regs   atomic.Pointer[[]registration]
 
@@ -91,17 +90,16 @@ type registration struct {
 	lkey uint32
 }
 
-// Alloc makes a Map of size bytes of zeroed memory, which begins at a page and
-// lies outside the Go heap where the system allows (everywhere but on Windows
-// and the like), registered in the default protection domain of dev.
+// Alloc makes a Map of size bytes of zeroed memory, registered in the default protection
+// domain of dev. The memory begins at a page, and lies outside the Go heap where the system
+// allows (everywhere but on Windows and the like).
 func Alloc(dev verbs.Device, size int, perm Permission) (*Map, error) {
 	return New(dev, Config{Size: size, Permissions: perm})
 }
 
-// Register makes a Map of the caller's memory, registered in the default
-// protection domain of dev. The memory is pinned, and must not be reused, until
-// Close. Memory that cannot be accessed as perm asks for is refused with an error
-// that matches syscall.EFAULT.
+// Register makes a Map of the caller's memory, registered in the default protection domain of
+// dev. The memory is pinned, and must not be reused, until Close. If the memory cannot be
+// accessed as perm asks, Register fails with an error that matches syscall.EFAULT.
 func Register(dev verbs.Device, mem []byte, perm Permission) (*Map, error) {
 	if len(mem) == 0 {
 		return nil, fmt.Errorf("make memory map: %w: the memory is empty; give at least one byte", ErrRange)
@@ -109,8 +107,8 @@ func Register(dev verbs.Device, mem []byte, perm Permission) (*Map, error) {
 	return New(dev, Config{Memory: mem, Permissions: perm})
 }
 
-// New makes a Map and registers it with dev, whose Close closes it too. Its errors match ErrInvalid,
-// ErrRange and ErrPermission, or are those of the system and of the device.
+// New makes a Map and registers it with dev. Close of dev closes the Map too. Its errors match
+// ErrInvalid, ErrRange and ErrPermission, or are those of the system and of the device.
 func New(dev verbs.Device, cfg Config) (*Map, error) {
 	m, err := create(dev, cfg)
 	if err != nil {
@@ -165,14 +163,13 @@ func create(dev verbs.Device, cfg Config) (*Map, error) {
 	return m, nil
 }
 
-// owner is a device that, before it is closed, ends its registrations of a Map.
+// owner is a device that ends its registrations of a Map before it is closed.
 type owner struct {
 	dev    verbs.Device
-	disown func() // takes that back
+	disown func() // undoes OnClose
 }
 
-// own makes a device an owner, unless it is one. The caller holds mu, or is the only
-// one to know of m.
+// own makes a device an owner, unless it is one. The caller holds mu, or m is not shared yet.
 func (m *Map) own(dev verbs.Device) {
 	closing, ok := dev.(verbs.ClosingDevice)
 	if !ok || slices.ContainsFunc(m.owners, func(o owner) bool { return o.dev == dev }) {
@@ -181,7 +178,7 @@ func (m *Map) own(dev verbs.Device) {
 	m.owners = append(m.owners, owner{dev, closing.OnClose(func() error { return m.deviceCloses(dev) })})
 }
 
-// disown makes a device no owner any more. The caller holds mu.
+// disown undoes own. The caller holds mu.
 func (m *Map) disown(dev verbs.Device) {
 	m.owners = slices.DeleteFunc(m.owners, func(o owner) bool {
 		if o.dev == dev {
@@ -191,8 +188,8 @@ func (m *Map) disown(dev verbs.Device) {
 	})
 }
 
-// deviceCloses closes the Map, or where it is registered with others too, ends the
-// registrations with this device alone: no queue pair is left that could use them.
+// deviceCloses closes the Map. If the Map is registered with other devices too, it only ends
+// the registrations with this device, since no queue pair is left that could use them.
 func (m *Map) deviceCloses(dev verbs.Device) error {
 	m.mu.Lock()
 	m.kept = slices.DeleteFunc(m.kept, func(k keptBy) bool { return k.dev == dev })
@@ -215,8 +212,7 @@ func (m *Map) registrations() []registration {
 	return nil
 }
 
-// register adds a registration. The caller holds mu, or is the only one to know
-// of m.
+// register adds a registration. The caller holds mu, or m is not shared yet.
 func (m *Map) register(dev verbs.Device, pd verbs.PD) error {
 	mr, err := m.region(dev, pd)
 	if err != nil {
@@ -238,10 +234,9 @@ func (m *Map) region(dev verbs.Device, pd verbs.PD) (verbs.MR, error) {
 	return nil, fmt.Errorf("the driver of %s does not take dma-bufs: %w", dev.Name(), ErrNotSupported)
 }
 
-// AddDevice registers the Map with a further device, in its default protection
-// domain. It fails with ErrExists if that has been done, with ErrInUse while
-// buffers hold the Map or once it is exported, and with ErrRemote on an imported
-// Map.
+// AddDevice registers the Map with a further device, in its default protection domain. It
+// fails with ErrExists if the Map is already registered there, with ErrInUse while buffers
+// hold the Map or once it is exported, and with ErrRemote on an imported Map.
 func (m *Map) AddDevice(dev verbs.Device) error {
 	if dev == nil {
 		return fmt.Errorf("add device to memory map: %w: no device is given; open one first", ErrInvalid)
@@ -276,8 +271,8 @@ func (m *Map) add(dev verbs.Device, pd verbs.PD) error {
 	return nil
 }
 
-// RemoveDevice ends all registrations with dev. It fails with ErrNotRegistered
-// if there are none, and like AddDevice.
+// RemoveDevice ends all registrations with dev. It fails with ErrNotRegistered if there are
+// none, and otherwise like AddDevice.
 func (m *Map) RemoveDevice(dev verbs.Device) error {
 	if dev == nil {
 		return fmt.Errorf("remove device from memory map: %w: no device is given", ErrInvalid)
@@ -299,8 +294,8 @@ func (m *Map) RemoveDevice(dev verbs.Device) error {
 	return nil
 }
 
-// freeze makes Hold fail until unfreeze, for a change of the registrations. It fails
-// while anybody holds the Map. The caller holds mu.
+// freeze makes Hold fail until unfreeze, while the registrations change. It fails while the
+// Map is held. The caller holds mu.
 func (m *Map) freeze() error {
 	switch {
 	case m.closed.Load():
@@ -325,8 +320,8 @@ func (m *Map) freezeUsers() error {
 
 func (m *Map) unfreeze() { m.users.Add(-frozen) }
 
-// deregister ends the registrations that match. One that the device refuses to
-// end stays.
+// deregister ends the registrations that match. A registration that the device refuses to end
+// stays.
 func (m *Map) deregister(match func(registration) bool) error {
 	var left []registration
 	var errs []error
@@ -344,9 +339,9 @@ func (m *Map) deregister(match func(registration) bool) error {
 	return errors.Join(errs...)
 }
 
-// Hold counts one more user, such as a buffer: until the matching Release, Close
-// and changes of the registrations fail with ErrInUse. Hold itself fails with
-// ErrClosed on a closed Map, and with ErrInvalid on one that was not made.
+// Hold counts one more user, such as a buffer. Until the matching Release, Close and changes
+// of the registrations fail with ErrInUse. Hold fails with ErrClosed on a closed Map, and with
+// ErrInvalid on one that was not made.
 func (s siblings) Hold() error {
 	m := s.Map
 	if m.size == 0 {
@@ -362,8 +357,8 @@ func (s siblings) Hold() error {
 	return errHoldFrozen
 }
 
-// Keep has Close, and changes of the registrations, fail until the device is closed, with an
-// error that matches ErrInUse and the reason: the device may still use the memory. It is for
+// Keep makes Close, and changes of the registrations, fail until the device is closed, because
+// the device may still use the memory. The error matches ErrInUse and the reason. It is for
 // packages of contexts.
 func (s siblings) Keep(dev verbs.Device, reason error) {
 	m := s.Map
@@ -375,10 +370,10 @@ func (s siblings) Keep(dev verbs.Device, reason error) {
 	m.kept = append(m.kept, keptBy{dev, reason})
 }
 
-// Holder is what HoldFor holds a Map for.
+// Holder is the kind of object that holds a Map with HoldFor.
 type Holder uint8
 
-// What holds a Map beside buffers.
+// The holders other than buffers.
 const (
 	BufferPool   Holder = iota // a bufinv.Pool
 	MemoryWindow               // a bound rdma.Window
@@ -389,7 +384,7 @@ var holders = [...]struct{ one, many string }{
 	MemoryWindow: {"memory window lends it", "memory windows lend it"},
 }
 
-// HoldFor is Hold for something else than a buffer, which errors then name.
+// HoldFor is Hold for an object other than a buffer, which errors then name.
 func (s siblings) HoldFor(h Holder) error {
 	m := s.Map
 	err := siblings{m}.Hold()
@@ -399,7 +394,7 @@ func (s siblings) HoldFor(h Holder) error {
 	return err
 }
 
-// ReleaseFor takes back one HoldFor.
+// ReleaseFor undoes one HoldFor.
 func (s siblings) ReleaseFor(h Holder) error {
 	m := s.Map
 	err := siblings{m}.Release()
@@ -432,8 +427,8 @@ func (m *Map) usersText() string {
 	return strings.Join(parts, ", ")
 }
 
-// Stock returns what the first call of make for this Map returned, which is kept as long
-// as the Map. It is for package bufinv alone, which has the buffers of a Map there.
+// Stock returns the result of the first call of make for this Map, which the Map keeps. Only
+// package bufinv uses it, for the buffers of a Map.
 func (x siblings) Stock(make func() any) any {
 	m := x.Map
 	s := m.stock.Load()
@@ -446,7 +441,7 @@ func (x siblings) Stock(make func() any) any {
 	return s
 }
 
-// Release takes back one Hold. Without one it fails with ErrNotHeld.
+// Release undoes one Hold. Without one it fails with ErrNotHeld.
 func (s siblings) Release() error {
 	m := s.Map
 	for {
@@ -460,13 +455,12 @@ func (s siblings) Release() error {
 	}
 }
 
-// Close ends all registrations, calls OnFree, and unmaps or unpins the memory.
-// It fails with ErrInUse while buffers, pools of buffers or memory windows hold the Map,
-// and says which; and, matching ErrMemoryKept too, while a device that has failed may still use
-// the memory. Where a device refuses to let go of the memory, the Map stays open and Close may
-// be tried again.
-// On an imported Map it only ends its use here. Closing again does nothing. The
-// device that the Map was made on calls Close when it is closed itself.
+// Close ends all registrations, calls OnFree, and unmaps or unpins the memory. It fails with
+// ErrInUse while buffers, pools of buffers or memory windows hold the Map, and names them.
+// While a failed device may still use the memory, the error matches ErrMemoryKept too. If a
+// device refuses to end a registration, the Map stays open and Close may be tried again. On an
+// imported Map, Close only ends its use here. Closing again does nothing. The device that the
+// Map was made on calls Close when it is closed itself.
 func (m *Map) Close() error {
 	ended, err := m.end()
 	if err != nil {
@@ -475,10 +469,10 @@ func (m *Map) Close() error {
 	if !ended {
 		return nil
 	}
-	for _, o := range m.owners { // nobody changes them any more
+	for _, o := range m.owners { // they do not change any more
 		o.disown()
 	}
-	// Without the lock: OnFree may call methods of the Map.
+	// Called without the lock, because OnFree may call methods of the Map.
 	if m.onFree != nil {
 		m.onFree(m.mem)
 	}
@@ -491,7 +485,7 @@ func (m *Map) Close() error {
 	return nil
 }
 
-// end reports whether it was this call that closed the Map.
+// end reports whether this call closed the Map.
 func (m *Map) end() (bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

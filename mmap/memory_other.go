@@ -10,8 +10,7 @@ import (
 	"unsafe"
 )
 
-// allocate returns zeroed memory that begins at a page, pinned, and what unpins
-// it.
+// allocate returns zeroed, pinned memory that begins at a page, and a function that unpins it.
 func allocate(size int) (mem []byte, free func() error, err error) {
 	page := os.Getpagesize()
 	const largest = math.MaxInt >> (strconv.IntSize / 64 * 16) // make panics above it

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// allocate returns zeroed memory outside the Go heap, and what unmaps it.
+// allocate returns zeroed memory outside the Go heap, and a function that unmaps it.
 func allocate(size int) (mem []byte, free func() error, err error) {
 	mem, err = unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {

@@ -7,16 +7,16 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Permission is a set of rights to the memory of a Map, combined with |: those of devices,
-// for the tasks of this program (local) and of its peers (remote). Local reads are always
-// allowed. The program itself reads and writes Bytes whatever the permissions are.
+// Permission is a set of rights to the memory of a Map, combined with |. The rights are those
+// of devices, for the tasks of this program (local) and of its peers (remote). Local reads are
+// always allowed. The program itself can always read and write Bytes.
 type Permission uint32
 
-// The permissions. LocalReadOnly is enough for the source of a send, a write or a copy;
-// what a task of this program puts something into (a receive, a read, the result of an
-// atomic, the destination of a copy) needs LocalReadWrite. RemoteWrite and RemoteAtomic need LocalReadWrite too (IBTA
-// 10.6.3.1). RelaxedOrdering lets the device write the bytes of a message in any
-// order; it is a hint, and devices without it ignore it.
+// The permissions. LocalReadOnly is enough for the source of a send, a write or a copy. Memory
+// that a task of this program writes (a receive, a read, the result of an atomic, the
+// destination of a copy) needs LocalReadWrite. RemoteWrite and RemoteAtomic need
+// LocalReadWrite too (IBTA 10.6.3.1). RelaxedOrdering lets the device write the bytes of a
+// message in any order; devices without it ignore it.
 const (
 	LocalReadOnly   Permission = 0
 	LocalReadWrite  Permission = 1 << 0
@@ -24,13 +24,13 @@ const (
 	RemoteWrite     Permission = 1 << 2
 	RemoteAtomic    Permission = 1 << 3
 	RelaxedOrdering Permission = 1 << 4
-	// BindWindows lets memory windows be bound to the Map (rdma.Window), which lend parts
-	// of it to peers. A Map without remote permissions is reached through them only.
+	// BindWindows lets memory windows be bound to the Map (rdma.Window), which lend parts of
+	// it to peers. Without remote permissions, peers reach the Map through windows only.
 	BindWindows Permission = 1 << 5
 )
 
-// remoteRights are those that a peer can use. Their values are part of the
-// descriptor format.
+// remoteRights are the rights that a peer can have. Their values are part of the descriptor
+// format.
 const remoteRights = RemoteRead | RemoteWrite | RemoteAtomic
 
 var permissionNames = [...]string{"LocalReadWrite", "RemoteRead", "RemoteWrite", "RemoteAtomic", "RelaxedOrdering", "BindWindows"}

@@ -2,8 +2,8 @@ package mmap
 
 import "github.com/verbena-rdma/verbena/internal/sibling"
 
-// siblings is what other packages of this module do with a Map.
+// siblings has the methods that other packages of this module use.
 type siblings struct{ *Map }
 
-// Siblings is for packages of this module.
+// Siblings returns the methods for packages of this module.
 func (m *Map) Siblings(sibling.Pass) siblings { return siblings{m} }

@@ -6,20 +6,19 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Watch calls f after a peer has written to any of the n bytes from the offset off,
-// or has done an atomic on them, until cancel is called or the Map is closed. After
-// cancel has returned, f is not running and will not run again.
+// Watch calls f after a peer has written to any of the n bytes from offset off, or has done an
+// atomic on them, until cancel is called or the Map is closed. After cancel has returned, f is
+// not running and will not run again.
 //
-// Only some devices notice that, the software device among them (verbs.WatchableMR).
-// complete reports whether all devices that the Map is registered with now do; f is
-// called for those that do. What the program itself writes, or has a device write to
-// its own memory, does not count.
+// Only some devices notice such changes, the software device among them (verbs.WatchableMR).
+// complete reports whether all devices that the Map is registered with now do; f is called for
+// those that do. Writes by the program itself, or by the tasks of the program, do not count.
 //
-// f runs on whichever goroutine drives the device, possibly with the device's locks
-// held: it must return promptly, and must call neither the device nor the Map.
+// f runs on whichever goroutine drives the device, possibly with the device's locks held: it
+// must return promptly, and must call neither the device nor the Map.
 //
-// Errors match ErrRange for bytes outside the Map, ErrInvalid, ErrRemote and
-// ErrClosed, or are the device's.
+// Errors match ErrRange for bytes outside the Map, ErrInvalid, ErrRemote and ErrClosed, or are
+// the device's.
 func (m *Map) Watch(off, n int, f func()) (cancel func(), complete bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

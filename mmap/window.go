@@ -6,13 +6,14 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Lend checks that n bytes from the offset off can be lent to peers with permissions
-// perm, through a memory window in the protection domain pd, and returns the region to
-// bind it to. It is for package rdma, whose Window holds the Map meanwhile.
+// Lend returns the region for a memory window in the protection domain pd that lends n bytes
+// from offset off to peers with permissions perm, if the Map allows that. It is for package
+// rdma, whose Window holds the Map meanwhile.
 //
-// Errors match ErrRange for bytes outside the Map, ErrPermission where perm is not one or
-// several of RemoteRead, RemoteWrite and RemoteAtomic, or the Map lacks BindWindows, or
-// LocalReadWrite for a window that peers can write to, and otherwise those of LKey.
+// Errors match ErrRange for bytes outside the Map. They match ErrPermission where perm is not
+// one or several of RemoteRead, RemoteWrite and RemoteAtomic, or where the Map lacks
+// BindWindows, or LocalReadWrite for a window that peers can write to. Others are those of
+// LKey.
 func (s siblings) Lend(pd verbs.PD, off, n int, perm Permission) (verbs.MR, error) {
 	m := s.Map
 	switch {
@@ -40,8 +41,8 @@ func (s siblings) Lend(pd verbs.PD, off, n int, perm Permission) (verbs.MR, erro
 	return nil, errKeyNone
 }
 
-// ExportLent returns a descriptor, as Export does, of n bytes from the offset off, which
-// are lent by a key of their own. It is for package rdma.
+// ExportLent returns a descriptor, as Export does, of n bytes from offset off that a key of
+// their own lends. It is for package rdma.
 func (s siblings) ExportLent(off, n int, rkey uint32, perm Permission) ([]byte, error) {
 	m := s.Map
 	b, err := encode(m.addr+uint64(off), uint64(n), rkey, perm)

@@ -8,21 +8,20 @@ import (
 	"time"
 )
 
-// CloseTimeout is how long Core.Close and Engine.Close drive the engine until
-// contexts are Idle. Contexts whose device has failed take up to 10 s, by default, to
-// give up on it.
+// CloseTimeout is how long Core.Close and Engine.Close drive the engine until contexts are
+// Idle. A context whose device has failed gives up on the device after 10 s by default.
 const CloseTimeout = 30 * time.Second
 
-// Close destroys the context: it leaves its engine and cannot be started again. A
-// context that is not Idle is stopped first, and its engine driven until it is Idle,
-// callbacks included, for at most CloseTimeout (ErrTimeout). Tasks that nobody has
-// freed by then are taken back, and what they hold is dropped; freeing such a task
-// later fails with ErrFreed. Closing again does nothing.
+// Close destroys the context: it leaves its engine and cannot be started again. Close first
+// stops a context that is not Idle, and drives its engine until the context is Idle, callbacks
+// included, for at most CloseTimeout (ErrTimeout). Close then takes back the tasks that were
+// not freed and drops what they hold; freeing such a task later fails with ErrFreed. Closing
+// again does nothing.
 //
-// A callback cannot wait for the engine that runs it: there, Close is legal in Idle
-// only (ErrReentrant), for example in the callback that reports Idle. State callbacks
-// that are still to come do come. While another goroutine drives the engine it fails
-// with ErrBusy.
+// In a callback of the engine, Close is legal in Idle only (ErrReentrant), for example in the
+// callback that reports Idle: a callback cannot wait for the engine that runs it. Pending
+// state callbacks still run after Close. Close fails with ErrBusy while another goroutine
+// drives the engine.
 func (c *Core) Close() error {
 	if c == nil || c.closed {
 		return nil
@@ -45,8 +44,8 @@ func (c *Core) Close() error {
 	return nil
 }
 
-// driveToIdle stops a context, and drives the engine until the context is Idle and
-// has reported it.
+// driveToIdle stops a context, and drives the engine until the context has entered Idle and
+// its state callback has run.
 func (e *Engine) driveToIdle(c *Core) error {
 	reentrant := fmt.Errorf("pe: cannot close %s: it is %v, and a callback cannot wait until it is Idle: %w; stop it, and close it in the callback that reports Idle, or when Run has returned",
 		c.object(), c.State(), ErrReentrant)
@@ -71,13 +70,12 @@ func (e *Engine) driveToIdle(c *Core) error {
 	return nil
 }
 
-// Close releases the engine. Contexts that are not Idle are stopped, and the engine
-// driven until they are Idle, as Core.Close does; contexts cannot be started
-// meanwhile (ErrDraining). State callbacks and functions given to Do that are still
-// due run first, inside Close. Then all contexts are disconnected: they may be closed
-// in any order, or be connected to another engine. If CloseTimeout passes, the engine
-// stays open, and the error (ErrTimeout) names the contexts. Other errors are those of
-// Progress. Closing again does nothing.
+// Close releases the engine. It stops the contexts that are not Idle and drives the engine
+// until they are, as Core.Close does; no context can be started meanwhile (ErrDraining).
+// Pending state callbacks and functions given to Do run first, inside Close. Then Close
+// disconnects all contexts: they may be closed in any order, or be connected to another
+// engine. If CloseTimeout passes, the engine stays open, and the error (ErrTimeout) names the
+// contexts. Other errors are those of Progress. Closing again does nothing.
 func (e *Engine) Close() error {
 	if err := e.made("close the engine"); err != nil {
 		return err
@@ -97,7 +95,7 @@ func (e *Engine) Close() error {
 			return err
 		}
 	}
-	// Nothing can be queued or started from here on, so the loop ends.
+	// From here on nothing can be queued or started, so the loop ends.
 	e.calls.close(&e.closing)
 	for e.queued() {
 		e.pass()
@@ -128,9 +126,8 @@ func (e *Engine) drain() error {
 	return errors.Join(errs...)
 }
 
-// driveUntil drives the engine until done is true, and reports false if CloseTimeout
-// passes before. It takes back the tasks of contexts that are being closed and have
-// only them left.
+// driveUntil drives the engine until done returns true, and returns false if CloseTimeout
+// passes first. It takes back the tasks of closing contexts that wait only for their tasks.
 func (e *Engine) driveUntil(done func() bool) bool {
 	e.keepsErrors = true
 	defer func() { e.keepsErrors = false }()
@@ -140,8 +137,8 @@ func (e *Engine) driveUntil(done func() bool) bool {
 	for !done() {
 		held := e.closingAndHeld()
 		n := e.pass()
-		// A pass has run the callbacks and functions that were due; they had the
-		// opportunity to free the tasks.
+		// The pass has run the pending callbacks and functions, which could have freed the
+		// tasks.
 		for _, c := range held {
 			if c.waitsForTasks() {
 				c.reclaimTasks()
@@ -160,8 +157,8 @@ func (e *Engine) driveUntil(done func() bool) bool {
 	return true
 }
 
-// closingAndHeld returns the contexts that are being closed and wait for nothing but
-// tasks to be freed, after all state callbacks.
+// closingAndHeld returns the contexts that are being closed, have reported their states, and
+// wait only for tasks to be freed.
 func (e *Engine) closingAndHeld() []*Core {
 	var list []*Core
 	for _, c := range e.contexts {
@@ -172,8 +169,8 @@ func (e *Engine) closingAndHeld() []*Core {
 	return list
 }
 
-// inBackend reports whether a method of a backend is running. It is called when the
-// engine has just been acquired: the method then runs outside Progress, in Core.Start,
+// inBackend reports whether a method of a backend is running. Call it directly after acquiring
+// the engine: a backend method that runs then was called outside Progress, by Core.Start,
 // Core.Stop or Pool.Free.
 func (e *Engine) inBackend() bool {
 	for _, c := range e.contexts {
@@ -184,7 +181,7 @@ func (e *Engine) inBackend() bool {
 	return false
 }
 
-// closeError says what has kept a context from Idle, behind what it has failed with.
+// closeError says why a context did not become Idle, after the error it failed with.
 func closeError(c *Core) error {
 	var missing []string
 	if c.inFlight > 0 {

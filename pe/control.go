@@ -1,9 +1,8 @@
 package pe
 
-// Control is the half of a context that its maker keeps: NewCore makes one
-// together with the Core. It is not for the users of the context. Wake may be
-// called from any goroutine; everything else belongs to the goroutine that drives
-// the engine.
+// Control is the implementer's half of a context; users of the context do not see it. NewCore
+// makes it together with the Core. Wake may be called from any goroutine; all other methods
+// belong to the goroutine that drives the engine.
 type Control struct{ core Core }
 
 // Started takes the context from Starting to Running. It does nothing in any
@@ -22,9 +21,8 @@ func (k *Control) Started() {
 	}
 }
 
-// Stopped says that the backend has no work left at the device, and that all
-// tasks that were in flight have come back. It counts only after Backend.Stop
-// was called.
+// Stopped reports that the backend has no work left at the device, and that all tasks in
+// flight have come back. It has an effect only after Backend.Stop was called.
 func (k *Control) Stopped() {
 	if k == nil {
 		return
@@ -36,18 +34,17 @@ func (k *Control) Stopped() {
 	}
 }
 
-// Fail is Core.Fail for the backend: it reports an error that the context cannot
-// go on after.
+// Fail is Core.Fail for the backend: it reports an error after which the context cannot go on.
 func (k *Control) Fail(err error) {
 	if k != nil {
 		k.core.fail(err)
 	}
 }
 
-// Wake makes the engine call Backend.Progress soon, even if it sleeps. Call it
-// after the thing to be handled has become visible to Progress, and when work is
-// held back outside Progress. It may be called from any goroutine, in any state, at
-// any rate; it allocates nothing and does not block.
+// Wake makes the engine call Backend.Progress soon, even if the engine sleeps. Call it after
+// the work is visible to Progress, and when work is held back outside Progress. It may be
+// called from any goroutine, in any state, at any rate; it allocates nothing and does not
+// block.
 func (k *Control) Wake() {
 	if k == nil {
 		return
@@ -57,10 +54,10 @@ func (k *Control) Wake() {
 	}
 }
 
-// Require returns nil if the context is in one of the legal states, and
-// otherwise a *StateError, or ErrClosed after Close. The operation is for the
-// error: "export a connection". With a nil Control, that of a context that was not made
-// as it should, it fails with ErrInvalid, and so does Owned.
+// Require returns nil if the context is in one of the legal states, and otherwise a
+// *StateError, or ErrClosed after Close. op names the operation in the error: "export a
+// connection". On a nil Control, that of a context not made by its constructor, Require and
+// Owned fail with ErrInvalid.
 func (k *Control) Require(op string, legal ...State) error {
 	if k == nil {
 		return unmade(op)
@@ -80,21 +77,21 @@ func (k *Control) Owned(op string) error {
 	return nil
 }
 
-// Check panics with an error that matches ErrBusy, in programs built with the race detector,
-// if another goroutine is driving the context's engine right now. In other programs it does
-// nothing, and costs nothing. It is for calls that have no error to return.
+// Check is Owned for calls that have no error to return. In programs built with the race
+// detector it panics with an error that matches ErrBusy if another goroutine is driving the
+// context's engine right now. In other programs it does nothing and costs nothing.
 func (k *Control) Check(op string) {
 	if checksGoroutine && k != nil {
 		k.core.check(op)
 	}
 }
 
-// Begin puts a task of the context's pools in flight. Call it first when the task
-// is submitted, and Abort if posting fails afterwards. It fails if the context is
-// not Running, or Starting where that is allowed (*StateError), the task is in flight
-// (ErrInUse) or not allocated (ErrFreed). The operation is for the errors: "submit a
-// write". A task that came from no pool fails with a nil Control too. Programs built
-// with the race detector also get ErrBusy while another goroutine drives the engine.
+// Begin puts a task of the context's pools in flight. Call it first when the task is
+// submitted, and call Abort if posting fails afterwards. It fails if the context is neither
+// Running, nor Starting with AllowStarting (*StateError), or if the task is in flight
+// (ErrInUse) or not allocated (ErrFreed). op names the operation in the errors: "submit a
+// write". A task that came from no pool fails on a nil Control too. In programs built with the
+// race detector, Begin also fails with ErrBusy while another goroutine drives the engine.
 func (k *Control) Begin(t *Task, op string) error {
 	if checksGoroutine && t.drivenElsewhere() {
 		return elsewhere(op)
@@ -107,11 +104,11 @@ func (k *Control) Begin(t *Task, op string) error {
 	return nil
 }
 
-// Abort takes back Begin: the task was not posted and remains the user's.
+// Abort undoes Begin: the task was not posted and remains the user's.
 func (k *Control) Abort(t *Task) { k.End(t) }
 
-// End takes the task out of flight: it is completed, and the user's again. Call it
-// before the callback is run. It does nothing if the task is not in flight.
+// End takes the completed task out of flight: it is the user's again. Call it before the
+// callback. It does nothing if the task is not in flight.
 func (k *Control) End(t *Task) {
 	if k != nil && t != nil && t.life == taskInFlight {
 		t.life = taskHeld
@@ -119,10 +116,10 @@ func (k *Control) End(t *Task) {
 	}
 }
 
-// MayChange fails unless the task is the user's: in flight (ErrInUse) or not
-// allocated (ErrFreed). Call it first in what changes a task, in any state of the
-// context. What is changed is for the errors: "source". It allocates nothing unless
-// it fails. A task that came from no pool fails with a nil Control too.
+// MayChange fails if the user may not change the task: it is in flight (ErrInUse) or not
+// allocated (ErrFreed). Call it first in each method that changes a task, in any state of the
+// context. what names the changed part in the errors: "source". It allocates nothing unless it
+// fails. A task that came from no pool fails on a nil Control too.
 func (k *Control) MayChange(t *Task, what string) error {
 	if checksGoroutine && t.drivenElsewhere() {
 		return elsewhere("set the " + what)

@@ -8,15 +8,14 @@ import (
 	"sync/atomic"
 )
 
-// Core is the part that all kinds of context have in common: the state, its
-// callback, the counts of tasks. A kind of context embeds the *Core that NewCore
-// made for it; all methods are for the users of the context.
+// Core is the part that all kinds of context have in common: the state, its callback, the
+// counts of tasks. A kind of context embeds the *Core that NewCore made for it; all methods
+// are for the users of the context.
 //
-// State, Name, String and Engine may be called from any goroutine. Everything else belongs
-// to the goroutine that drives the engine: its callbacks, functions given to
-// Engine.Do, or the code between two calls of Progress. Programs built with the race
-// detector panic where user data or functions of the context are used on another one
-// meanwhile.
+// State, Name, String and Engine may be called from any goroutine. All other methods belong to
+// the goroutine that drives the engine: call them in its callbacks, in functions given to
+// Engine.Do, or between two calls of Progress. In programs built with the race detector, user
+// data and functions of the context panic on another goroutine while the engine is driven.
 type Core struct {
 	name       string
 	backend    Backend
@@ -24,7 +23,7 @@ type Core struct {
 	state      atomic.Int32
 	onChange   func(prev, next State)
 	watchers   []*watcher // replaced as a whole
-	unreported int        // changes of state that no callback has been called for
+	unreported int        // changes of state whose callback has not been called
 	userData   any
 
 	err        error // the first one since Start
@@ -46,9 +45,9 @@ type Core struct {
 	closed    bool
 }
 
-// NewCore makes the two halves of a context that does its work in b: the Core,
-// which the type that users see embeds, and the Control, which its maker keeps to
-// itself. The name appears in errors and logs.
+// NewCore makes the two halves of a context that does its work in b: the Core, which the type
+// that users see embeds, and the Control, which its implementer keeps private. The name
+// appears in errors and logs.
 func NewCore(name string, b Backend) (*Core, *Control) {
 	ctl := &Control{core: Core{name: name, backend: b}}
 	return &ctl.core, ctl
@@ -75,8 +74,8 @@ func unmade(op string) error {
 	return fmt.Errorf("pe: cannot %s: %w: the context was not made by the function that makes such contexts (New of its package)", op, ErrInvalid)
 }
 
-// State is the state that the context is in now. State callbacks come later,
-// inside Progress, so that it may be further on than the callback being run.
+// State is the current state of the context. State callbacks run later, inside Progress, so
+// State may be further on than the change that a callback reports.
 func (c *Core) State() State {
 	if c == nil {
 		return Idle
@@ -116,8 +115,8 @@ func (c *Core) Allocated() int {
 	return c.allocated
 }
 
-// Err is the first error since the last Start that the context failed with by
-// itself, or that was given to Fail; nil if there was none.
+// Err is the first error since the last Start: one with which the context failed by itself, or
+// one given to Fail. It is nil if there was none.
 func (c *Core) Err() error {
 	if c == nil {
 		return nil
@@ -134,7 +133,7 @@ func (c *Core) UserData() any {
 	return c.userData
 }
 
-// SetUserData stores a value of the user's with the context.
+// SetUserData stores a value for the user with the context.
 func (c *Core) SetUserData(v any) {
 	if c != nil {
 		c.check("set the user data of a context")
@@ -142,11 +141,10 @@ func (c *Core) SetUserData(v any) {
 	}
 }
 
-// OnStateChange sets the function that is called for every change of state, in
-// order, by the engine inside Progress, after the context has entered the new
-// state and never inside another callback. It replaces the previous function;
-// nil sets none. It may be called in any state, and counts for changes that have
-// not been reported yet too.
+// OnStateChange sets the function that is called for every change of state, in order. The
+// engine calls it inside Progress, after the context has entered the new state, and never
+// inside another callback. It replaces the previous function; nil sets none. It may be called
+// in any state, and also applies to changes not reported yet.
 func (c *Core) OnStateChange(f func(prev, next State)) {
 	if c != nil {
 		c.check("set the function for changes of state")
@@ -160,9 +158,9 @@ type watcher struct {
 	skip int // changes that were queued before Watch
 }
 
-// Watch adds a function that is called like that of OnStateChange, and after it,
-// until stop is called, but only for changes that come after the call. It is for
-// packages that build on contexts; the function of OnStateChange is the program's.
+// Watch adds a function that is called after that of OnStateChange, in the same way, for
+// changes that come after the call of Watch, until stop is called. It is for packages that
+// build on contexts; the function of OnStateChange is for the program.
 func (c *Core) Watch(f func(prev, next State)) (stop func()) {
 	if c == nil || f == nil {
 		return func() {}
@@ -171,7 +169,7 @@ func (c *Core) Watch(f func(prev, next State)) (stop func()) {
 	w := &watcher{f, c.unreported}
 	c.watchers = append(slices.Clip(c.watchers), w)
 	return func() {
-		w.f = func(State, State) {} // it may be just about to be called
+		w.f = func(State, State) {} // a running report may be about to call it
 		c.watchers = slices.DeleteFunc(slices.Clone(c.watchers), func(o *watcher) bool { return o == w })
 	}
 }
@@ -195,10 +193,9 @@ func callWatchers(list []*watcher, prev, next State) {
 	}
 }
 
-// Start takes the context from Idle to Running, or to Starting when running
-// needs something that takes time, such as a peer. Without an engine it fails
-// with ErrNotConnected; if the backend cannot start, the context stays Idle.
-// It clears Err.
+// Start takes the context from Idle to Running, or to Starting when starting takes time, as
+// with a peer. Without an engine it fails with ErrNotConnected; if the backend cannot start,
+// the context stays Idle. It clears Err.
 func (c *Core) Start() error {
 	if c == nil {
 		return unmade("start a context")
@@ -247,10 +244,10 @@ func (c *Core) Start() error {
 	return nil
 }
 
-// Stop takes the context from Starting or Running to Stopping. Tasks in flight
-// come back through their error callbacks in later calls of Progress; when they
-// and all others have been freed, the context becomes Idle. In Stopping and in
-// Idle, Stop does nothing and succeeds. It is legal in every callback.
+// Stop takes the context from Starting or Running to Stopping. Later calls of Progress return
+// the tasks in flight through their error callbacks. When all tasks have been freed, the
+// context becomes Idle. In Stopping and in Idle, Stop does nothing and succeeds. It is legal
+// in every callback.
 func (c *Core) Stop() error {
 	e := c.Engine()
 	if e == nil {
@@ -269,20 +266,20 @@ func (c *Core) stop() {
 	}
 }
 
-// Fail ends the context with an error: Err keeps the first one since Start, and a
-// context that is Starting or Running goes to Stopping. Nil does nothing, so that
-// the result of a call can be passed on as it is. Engine.Run returns the error.
+// Fail ends the context with an error: Err keeps the first one since Start, and a context that
+// is Starting or Running goes to Stopping. Engine.Run returns the error. A nil error does
+// nothing, so the result of a call can be passed on unchecked.
 //
-// In Stopping and Idle the error is kept too if it is the first, unless it matches
-// ErrFlushed: tasks that a stop has cut off are no failure. Fail belongs to the
-// goroutine that drives the engine, like Stop; an error that comes while another
-// goroutine is driving it is handed over as with Engine.Do.
+// In Stopping and Idle, Fail also keeps the first error, unless it matches ErrFlushed: tasks
+// that a stop has flushed are no failure. Fail belongs to the goroutine that drives the
+// engine, like Stop. If another goroutine is driving it, Fail hands the error over with
+// Engine.Do.
 func (c *Core) Fail(err error) {
 	if err == nil || c == nil {
 		return
 	}
 	if e := c.engine.Load(); e != nil && e.drivenElsewhere() {
-		_ = e.Do(func() { c.fail(err) }) // an engine that is closed has no context that runs
+		_ = e.Do(func() { c.fail(err) }) // a closed engine has no running context
 		return
 	}
 	c.fail(err)
@@ -296,7 +293,7 @@ func (c *Core) fail(err error) {
 	if c.err == nil {
 		c.err, c.unreturned = err, true
 	}
-	if running && !c.starting { // Start sees it
+	if running && !c.starting { // Start handles the error itself
 		c.enterStopping()
 	}
 }
@@ -312,11 +309,11 @@ func (c *Core) require(op string, legal ...State) error {
 	if c.closed {
 		return fmt.Errorf("pe: cannot %s: %s: %w", op, c.object(), ErrClosed)
 	}
-	// The copy keeps the caller's list off the heap when all is well.
+	// The copy keeps the caller's list off the heap if there is no error.
 	return &StateError{Op: op, Object: c.object(), State: s, Legal: append([]State(nil), legal...), Cause: c.cause(s)}
 }
 
-// cause is why a context that is in the state s has ended, if it has.
+// cause returns the error that ended a context in the state s, or nil.
 func (c *Core) cause(s State) error {
 	if s == Starting || s == Running {
 		return nil
@@ -352,9 +349,9 @@ func (c *Core) enterStopping() {
 	c.advance()
 }
 
-// advance takes the steps from Stopping to Idle that are due. It does nothing while a
-// method of the backend is running: calls to a backend do not nest, and its resources
-// stay until it has returned.
+// advance takes the steps from Stopping to Idle that are due. It does nothing while a backend
+// method is running: calls to a backend do not nest, and its resources stay until the method
+// has returned.
 func (c *Core) advance() {
 	for !c.inBackend && c.State() == Stopping {
 		switch {
@@ -374,10 +371,10 @@ func (c *Core) advance() {
 	}
 }
 
-// progress lets the backend work, and takes the steps that came due meanwhile.
+// progress calls the backend's Progress, and then takes the steps that have become due.
 func (c *Core) progress() int {
 	c.inBackend = true
-	// Deferred for callbacks that end in a panic or in runtime.Goexit.
+	// Deferred, because callbacks may panic or call runtime.Goexit.
 	defer c.leaveBackend()
 	return c.backend.Progress()
 }
@@ -389,13 +386,13 @@ func (c *Core) leaveBackend() {
 	}
 }
 
-// waitsForTasks reports whether only tasks that were not freed keep the context from
+// waitsForTasks reports whether only tasks that were not freed keep the context from becoming
 // Idle.
 func (c *Core) waitsForTasks() bool {
 	return c.State() == Stopping && c.stopped && c.inFlight == 0 && c.allocated > 0
 }
 
-// reclaimTasks takes back the tasks that keep the context from Idle.
+// reclaimTasks takes back the tasks that keep the context from becoming Idle.
 func (c *Core) reclaimTasks() {
 	for _, p := range c.pools {
 		p.reclaim()

@@ -25,11 +25,11 @@ func (c *calls) close(closing *atomic.Bool) {
 	closing.Store(true)
 }
 
-// Do has f run on the goroutine that drives the engine, inside Progress, Run or
-// Close, once and in the order of the calls; it does not wait for it. It may be
-// called from any goroutine, and wakes an engine that sleeps in Run or an armed
-// notification descriptor. If nobody drives the engine, f waits: also where Run has
-// returned, which Done tells. After Close it fails with ErrClosed, and f does not run.
+// Do queues f to run on the goroutine that drives the engine, inside Progress, Run or Close:
+// once, in the order of the calls. It does not wait for f. It may be called from any
+// goroutine, and wakes an engine that sleeps in Run or an armed notification descriptor. While
+// nobody drives the engine, f waits, also after Run has returned (see Done). After Close, Do
+// fails with ErrClosed, and f does not run.
 func (e *Engine) Do(f func()) error {
 	if f == nil {
 		return fmt.Errorf("pe: Do was given no function: %w", ErrInvalid)
@@ -50,8 +50,8 @@ func (e *Engine) Do(f func()) error {
 	return nil
 }
 
-// runCalls runs the functions given to Do so far, and reports the changes of
-// state that each of them brings about.
+// runCalls runs the functions given to Do so far, and reports the state changes that each of
+// them causes.
 func (e *Engine) runCalls() int {
 	c := &e.calls
 	if !c.pending() {

@@ -1,27 +1,25 @@
-// Package pe is the progress engine: it drives contexts through their states
-// and runs the callbacks of their tasks.
+// Package pe is the progress engine: it drives contexts through their states and runs the
+// callbacks of their tasks.
 //
 // # Terms
 //
-// A context is an object that works asynchronously, such as an RDMA context
-// (package rdma). A task is one piece of work for it, taken from a pool and
-// submitted; its callback runs when it has completed. An engine drives the
-// contexts connected to it: nothing happens, and no callback runs, unless
-// somebody calls [Engine.Progress] or [Engine.Run].
+// A context is an object that works asynchronously, such as an RDMA context (package rdma). A
+// task is one piece of work for it, taken from a pool and submitted; its callback runs when it
+// has completed. An engine drives the contexts connected to it: nothing happens, and no
+// callback runs, unless the program calls [Engine.Progress] or [Engine.Run].
 //
 // # A program
 //
-// Make an engine with [New], and contexts on it with their own packages (Engine in
-// their Config; [Engine.Connect] connects a context later); create pools, set
-// callbacks; start the contexts ([Core.Start]), and call Run. Callbacks do the rest:
-// they allocate and submit tasks, free them, and stop the context at the end. Run
-// returns when every context is Idle again, with what failed. Then close the contexts
-// and the engine.
+// Make an engine with [New], and contexts on it with their own packages (Engine in their
+// Config; [Engine.Connect] connects a context later). Create pools, set callbacks, start the
+// contexts ([Core.Start]), and call Run. Callbacks do the rest: they allocate and submit
+// tasks, free them, and stop the context at the end. Run returns the errors of contexts when
+// every context is Idle again. Then close the contexts and the engine.
 //
 // # States
 //
-// Every context is in one of four states, and goes through them in this order,
-// as often as it is started; Starting may be left out, or be left for Stopping.
+// Every context is in one of four states. Each start takes it through them in this order; it
+// may skip Starting, or go from Starting straight to Stopping.
 //
 //	Idle ──Start──▶ Starting ──▶ Running ──Stop or Fail──▶ Stopping ──▶ Idle
 //
@@ -41,27 +39,25 @@
 //	(4) stops the context and drives the engine until it is Idle; not in callbacks
 //	(5) where the kind of context allows it (Pool.AllowStarting), as package rdma does
 //
-// A call in the wrong state changes nothing and returns a [StateError], which
-// names the context, its state, and the states in which the call is legal, and carries
-// the error that the context has failed with, if it has. Start
-// fails with [ErrNotConnected] before Connect.
+// A call in the wrong state changes nothing and returns a [StateError], which names the
+// context, its state, and the states in which the call is legal. If the context has failed,
+// the StateError also carries that error. Start fails with [ErrNotConnected] before Connect.
 //
-// [Core.State] changes at once; the callback set with [Core.OnStateChange] is
-// queued and runs inside Progress, once for every change, in order. So in a
-// callback that reports Stopping, State may say Idle already.
+// [Core.State] changes at once. The callback set with [Core.OnStateChange] is queued and runs
+// inside Progress, once for every change, in order. So in a callback that reports Stopping,
+// State may already return Idle.
 //
-// Stopping lasts until the tasks in flight have come back through their error
-// callbacks and every task has been freed, those never submitted included. If a
-// context stays in Stopping, [Core.Allocated] says how many are missing; Run
-// says so in the log, and returns [ErrTasksHeld] rather than hang when its
-// context.Context has ended. A context in Idle can be started again.
+// Stopping lasts until the tasks in flight have come back through their error callbacks and
+// every task has been freed, including tasks never submitted. If a context stays in Stopping,
+// [Core.Allocated] is the number of tasks not freed. Run logs it, and when its context.Context
+// has ended, returns [ErrTasksHeld] instead of hanging. A context in Idle can be started
+// again.
 //
 // # Errors
 //
-// A callback has nobody to return an error to. It gives it to [Core.Fail], which
-// keeps the first error since Start and stops the context; a context that cannot go
-// on fails in the same way by itself. Run returns the errors of all contexts, so that
-// a program can end with
+// A callback cannot return an error. It passes the error to [Core.Fail], which keeps the first
+// error since Start and stops the context. A context that cannot go on calls Fail itself. Run
+// returns the errors of all contexts, so that a program can end with
 //
 //	return engine.Run(ctx)
 //
@@ -69,56 +65,55 @@
 //
 // # Closing
 //
-// Contexts and engines can be closed in any state and in any order, as deferred calls
-// do after an early return. [Core.Close] stops a context that is not Idle, and
-// [Engine.Close] all of them; both drive the engine until they are Idle, callbacks
-// included, for [CloseTimeout] at most. Tasks that nobody has freed are taken back,
-// and what they hold is dropped; to free one later fails with [ErrFreed]. A callback
-// cannot wait for the engine that runs it ([ErrReentrant]): there, a context can be
-// closed in Idle only, for example when Idle is reported.
+// Contexts and engines can be closed in any state and in any order, as deferred calls do after
+// an early return. [Core.Close] stops a context that is not Idle, and [Engine.Close] all of
+// them; both drive the engine until the contexts are Idle, callbacks included, for
+// [CloseTimeout] at most. They take back tasks that were not freed, and drop what these hold;
+// freeing such a task later fails with [ErrFreed]. A callback cannot wait for the engine that
+// runs it ([ErrReentrant]): there, a context can be closed in Idle only, for example when Idle
+// is reported.
 //
 // # Tasks
 //
-// [Pool.Alloc] gives a task to the user, submission to the context, the callback
-// back to the user. In its callback, or whenever it is not in flight, a task may
-// be changed, submitted again, kept or freed. If submission fails, it remains
-// the user's. Nothing is allocated in memory after the pool was made: a pool of
-// n tasks allows n at a time, and the next Alloc fails with [ErrExhausted]; a
-// [Waiter] is called when it is worth another try.
+// [Pool.Alloc] gives a task to the user, submission gives it to the context, and the callback
+// gives it back to the user. In its callback, or whenever it is not in flight, a task may be
+// changed, submitted again, kept or freed. If submission fails, the task remains the user's. A
+// pool allocates memory only when it is made: a pool of n tasks allows n at a time, and the
+// next Alloc fails with [ErrExhausted]. A [Waiter] calls a function when a task can be
+// allocated again.
 //
-// A pool has one callback for all of its tasks. Where each is to have its own, the
-// pool is made with [Done] and [Failed], and the tasks are submitted with [Submit].
+// A pool has one callback for all of its tasks. To give each task its own callback, make the
+// pool with [Done] and [Failed], and submit the tasks with [Submit].
 //
-// [Aggregate] and [OptimizeReports] trade delay for throughput; neither can make
-// a task wait for ever.
+// [Aggregate] and [OptimizeReports] trade delay for throughput; neither can make a task wait
+// for ever.
 //
 // # Goroutines
 //
-// An engine belongs to one goroutine at a time: the one that is inside Progress
-// or Run, or is about to call it. All callbacks run on it, one at a time, never
-// inside one another. Contexts, tasks and pools belong to it too. The exceptions,
-// for use from any goroutine: [Engine.Do], which has a function run on the
-// engine's goroutine, [Engine.Done], [Engine.MayBlock], [Core.State], [Core.Name], [Core.Engine]
-// and [Control.Wake].
+// An engine belongs to one goroutine at a time: the one that is inside Progress or Run, or is
+// about to call it. All callbacks run on it, one at a time, never inside one another.
+// Contexts, tasks and pools belong to it too. Any goroutine may call [Engine.Do], which runs a
+// function on the engine's goroutine, [Engine.Done], [Engine.MayBlock], [Core.State],
+// [Core.Name], [Core.Engine] and [Control.Wake].
 //
 //	go func() {
 //		<-interrupted
 //		_ = engine.Do(func() { _ = c.Stop() })
 //	}()
 //
-// Callbacks may do anything but drive or close the engine ([ErrReentrant]): they
-// may connect, start and stop contexts, and close those that are Idle, also the one
-// that calls back. They should not block, since everything waits for them. Driving
-// the engine, and starting, stopping, connecting and closing contexts, while another
-// goroutine is driving it gives [ErrBusy]. Calls on tasks and pools give it too in
-// programs built with the race detector; elsewhere they do not look, since it takes time.
+// Callbacks may do anything but drive or close the engine ([ErrReentrant]): they may connect,
+// start and stop contexts, and close contexts that are Idle, including their own. They should
+// not block, since they delay everything on the engine. Driving the engine, and starting,
+// stopping, connecting and closing contexts, fails with [ErrBusy] while another goroutine is
+// driving the engine. Calls on tasks and pools do so only in programs built with the race
+// detector, since the check takes time.
 //
 // # Waiting
 //
 // There are three ways to drive an engine.
 //
-// Run spins for a short while when there is nothing to do, and then sleeps
-// without using the processor until something happens.
+// Run spins for a short while when there is nothing to do, and then sleeps without using the
+// processor until something happens.
 //
 // Progress in a loop of the program's own never sleeps, for the shortest delay.
 //
@@ -142,19 +137,18 @@
 //		n, err := unix.EpollWait(ep, events, -1)
 //	}
 //
-// Arm looks for work that is there already, and the descriptor is readable at
-// once if there is some, so no order of events can lose one. Progress may be
-// called at any time, after Arm too, and always handles everything. Tasks that are
-// merely in flight do not make the descriptor readable.
+// Arm looks for work that is there already, and makes the descriptor readable at once if it
+// finds some, so no event is lost, whatever the order. Progress may be called at any time,
+// after Arm too, and always handles everything. Tasks that are merely in flight do not make
+// the descriptor readable.
 //
 // # A context of one's own
 //
-// Anything with work that completes later can be driven by the same engine:
-// timers, files, accelerators. Write the work as a [Backend]. [NewCore] makes the two
-// halves of the context: the type that users see embeds the [*Core], and its maker
-// keeps the [*Control], which moves the context and its tasks. If there are tasks,
-// embed a [Task] in each kind and take them from a [Pool]. Submission calls
-// [Control.Begin], posts, and calls [Control.Abort] if that fails; the backend's
-// Progress calls [Control.End] and then the callback. The example of Backend does all
-// of it.
+// The same engine can drive anything with work that completes later: timers, files,
+// accelerators. Write the work as a [Backend]. [NewCore] makes the two halves of the context:
+// the type that users see embeds the [*Core]; its implementer keeps the [*Control], which
+// moves the context and its tasks. If there are tasks, embed a [Task] in each kind and take
+// them from a [Pool]. Submission calls [Control.Begin], posts, and calls [Control.Abort] if
+// that fails; the backend's Progress calls [Control.End] and then the callback. See the
+// example of Backend.
 package pe

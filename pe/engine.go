@@ -19,8 +19,8 @@ type Config struct {
 	// Spin is how long Run keeps polling after the last event before it sleeps.
 	// Zero means DefaultSpin; negative means that it sleeps at once.
 	Spin time.Duration
-	// Log receives changes of state (debug) and contexts that wait for tasks
-	// that nobody frees (warn). The zero value is silent.
+	// Log receives changes of state (debug), and contexts that wait for tasks that were not
+	// freed (warn). The zero value is silent.
 	Log zerolog.Logger
 }
 
@@ -32,12 +32,12 @@ type Engine struct {
 	log  zerolog.Logger
 	spin time.Duration
 
-	driver   atomic.Uintptr // goroutine.ID of the one inside Progress, Run, Arm or Close, or 0
+	driver   atomic.Uintptr // ID of the goroutine inside Progress, Run, Arm or Close, or 0
 	closing  atomic.Bool    // Do and Start are refused
 	closed   atomic.Bool
 	draining bool // Run or Close stops all contexts
 
-	keepsErrors bool    // errors of contexts are to be returned by Run
+	keepsErrors bool    // Run is to return errors of contexts
 	failed      []error // of contexts that were started again or closed
 	moreFailed  int     // errors beyond maxKeptErrors
 
@@ -58,9 +58,8 @@ type change struct {
 	prev, next State
 }
 
-// New makes an engine. It holds nothing of the operating system until
-// NotificationFD or Arm is called. Every Config has a meaning, so that it cannot
-// fail.
+// New makes an engine. It cannot fail, since every Config is valid. It takes no resources of
+// the operating system until NotificationFD or Arm is called.
 func New(cfg Config) *Engine {
 	e := &Engine{log: cfg.Log, spin: cfg.Spin}
 	if e.spin == 0 {
@@ -73,9 +72,8 @@ func New(cfg Config) *Engine {
 // String says that it is an engine. It may be called from any goroutine.
 func (e *Engine) String() string { return fmt.Sprintf("engine %p", e) }
 
-// Connect puts a context on the engine, for good: only closing the context or
-// the engine parts them. The context must be Idle and on no engine (ErrInUse).
-// It is legal in callbacks.
+// Connect puts a context on the engine until the context or the engine is closed. The context
+// must be Idle and on no engine (ErrInUse). It is legal in callbacks.
 func (e *Engine) Connect(c Context) error {
 	if err := e.made("connect a context"); err != nil {
 		return err
@@ -103,8 +101,8 @@ func (e *Engine) Connect(c Context) error {
 	return nil
 }
 
-// coreOf returns nil for a nil pointer to a type that embeds *Core, which a caller
-// may have after an error that was ignored.
+// coreOf returns nil for a nil pointer to a type that embeds *Core, which a caller has after
+// ignoring an error.
 func coreOf(c Context) (core *Core) {
 	if c == nil {
 		return nil
@@ -123,17 +121,16 @@ func (e *Engine) detach(c *Core) {
 	c.engine.Store(nil)
 }
 
-// Progress does what there is to do, without blocking, and returns how many
-// events it handled: completed tasks, changes of state reported, functions given
-// to Do, and other events of the contexts. All callbacks run inside it. Every
-// context does a bounded amount of work, so that none starves the others; a
-// result above zero says that there may be more to do. A loop that polls need not
-// yield: the engine does now and then (runtime.Gosched), and keeps its share of a
-// processor that other goroutines want too.
+// Progress does all pending work without blocking, and returns the number of events it
+// handled: completed tasks, changes of state reported, functions given to Do, and other events
+// of the contexts. All callbacks run inside it. Every context does a bounded amount of work,
+// so that none starves the others; a result above zero means that there may be more to do. A
+// polling loop need not yield: the engine calls runtime.Gosched from time to time, and keeps
+// its share of a contended processor.
 //
-// It fails only when it is misused: inside a callback (ErrReentrant), while
-// another goroutine drives the engine (ErrBusy), after Close (ErrClosed). If a
-// callback panics, the panic passes through, and the engine remains usable.
+// It fails only on misuse: inside a callback (ErrReentrant), while another goroutine drives
+// the engine (ErrBusy), after Close (ErrClosed). If a callback panics, the panic passes
+// through, and the engine remains usable.
 func (e *Engine) Progress() (int, error) {
 	if err := e.acquire("call Progress"); err != nil {
 		return 0, err
@@ -144,7 +141,7 @@ func (e *Engine) Progress() (int, error) {
 	return n, nil
 }
 
-// pass serves everything once.
+// pass does one round of all pending work.
 func (e *Engine) pass() int {
 	e.slice.beginPass()
 	e.notifier.beginPass()
@@ -172,8 +169,8 @@ func (e *Engine) queueChange(ch change) {
 	}
 }
 
-// deliver runs the state callbacks and the waiters that are due. What they bring about
-// is left to the next call, so that each call ends.
+// deliver runs the pending state callbacks and waiters. Work that they add is left to the next
+// call, so that each call ends.
 func (e *Engine) deliver() int {
 	if e.changes.Len() == 0 && e.pools.Len() == 0 {
 		return 0
@@ -210,8 +207,9 @@ func (e *Engine) Active() int {
 	return e.active
 }
 
-// Draining reports whether Run, whose context has ended, or Close is stopping all contexts:
-// one that goes to Stopping now may be cut short. It belongs to the engine's goroutine.
+// Draining reports whether Close, or a Run whose context has ended, is stopping all contexts:
+// a context that goes to Stopping now may have been cut short. It belongs to the goroutine
+// that drives the engine.
 func (e *Engine) Draining() bool { return e != nil && e.draining }
 
 // InFlight is the number of tasks in flight on all contexts of the engine. It

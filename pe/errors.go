@@ -6,8 +6,8 @@ import (
 	"github.com/verbena-rdma/verbena/internal/errs"
 )
 
-// Errors of this package. Match them with errors.Is: what the
-// functions return names the object and says what to do.
+// Errors of this package. Match them with errors.Is: the returned errors name the object and
+// say what to do.
 var (
 	// ErrBadState: the call is not legal in the state that the context is in.
 	// The error is a *StateError.
@@ -34,8 +34,8 @@ var (
 	ErrClosed = errs.ErrClosed
 	// ErrInvalid: an argument has a value that can never be right.
 	ErrInvalid = errs.ErrInvalid
-	// ErrFlushed: the task came back undone, because its context stopped or its
-	// connection ended.
+	// ErrFlushed: the task was not carried out, because its context stopped or its connection
+	// ended.
 	ErrFlushed = errs.ErrFlushed
 	// ErrNotSupported: this platform lacks the feature. The error is an
 	// *UnsupportedError, and matches errors.ErrUnsupported too.

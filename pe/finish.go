@@ -2,10 +2,10 @@ package pe
 
 import "slices"
 
-// StopWhenDone stops the context as soon as none of its tasks is allocated, and no Waiter
-// waits for one: at once if that is so now, and otherwise when the last has been freed. Until then the context goes
-// on as before: tasks may be submitted again, and others allocated. It is for programs
-// that submit all their work and need not count what is left of it:
+// StopWhenDone stops the context when none of its tasks is allocated and no Waiter waits for
+// one: at once if that holds now, and otherwise when the last task has been freed. Until then
+// the context goes on as before: tasks may be submitted again, and others allocated. It is for
+// programs that submit all their work and need not count what is left:
 //
 //	for ... {
 //		task, err := writes.Write(...)
@@ -13,8 +13,8 @@ import "slices"
 //	}
 //	r.StopWhenDone() // the callbacks of the tasks free them
 //
-// A task that nobody frees keeps the context Running; Stop and Fail take precedence. In
-// Idle and Stopping it does nothing, and Start forgets it. It fails like Stop.
+// A task that is never freed keeps the context Running; Stop and Fail take precedence. In Idle
+// and Stopping it does nothing, and Start cancels it. It fails like Stop.
 func (c *Core) StopWhenDone() error {
 	e := c.Engine()
 	if e == nil {
@@ -30,8 +30,8 @@ func (c *Core) StopWhenDone() error {
 	return nil
 }
 
-// stopIfDone stops the context if it was to stop, and no task is allocated or waited for
-// any more.
+// stopIfDone stops the context if StopWhenDone was called, and no task is allocated or waited
+// for.
 func (c *Core) stopIfDone() {
 	if c.stopWhenDone { // small enough to be inlined: it is called for each task
 		c.stopUnlessUsed()
@@ -46,8 +46,8 @@ func (c *Core) stopUnlessUsed() {
 	}
 }
 
-// FreeTask is a callback of success for pools: it frees the task. It is for tasks that
-// leave nothing to do when they are done.
+// FreeTask is a callback of success for pools: it frees the task. Use it for tasks that need
+// no work on success.
 //
 //	sends, err := r.Pool(16, pe.FreeTask, pe.FailContext)
 func FreeTask[T Submittable](t T) {
@@ -57,9 +57,9 @@ func FreeTask[T Submittable](t T) {
 	}
 }
 
-// FailContext is a callback of failure for pools: it fails the task's context with the
-// error (Core.Fail), which stops it, and frees the task. It is for programs that cannot
-// go on when one of their tasks has failed.
+// FailContext is a callback of failure for pools: it fails the task's context with the error
+// (Core.Fail), which stops the context, and frees the task. Use it in programs that cannot go
+// on when one of their tasks has failed.
 //
 //	writes, err := r.Pool(16, written, pe.FailContext)
 func FailContext[T Submittable](t T, err error) {

@@ -6,18 +6,17 @@ import (
 	"sync/atomic"
 )
 
-// notifier carries Wake to an engine that sleeps in Run, or in a caller's own event
-// loop.
+// notifier carries Wake to an engine that sleeps in Run, or in a caller's own event loop.
 //
-// The waker makes its work visible, sets woken, and then looks whether the engine
-// sleeps; the engine says that it sleeps, and then looks at woken. So at least one of
-// the two sees the other.
+// No wake-up is lost: the waker sets woken and then reads sleeping; the engine sets sleeping
+// and then reads woken. So at least one of the two sees the other. The waker makes its work
+// visible before it sets woken.
 type notifier struct {
 	woken    atomic.Bool   // wake was called since the last pass began
 	sleeping atomic.Bool   // Run waits for wakeup, or is about to
 	wakeup   chan struct{} // has room for one
 
-	armed    atomic.Bool // a notification was asked for and not given
+	armed    atomic.Bool // Arm has asked for a notification that has not come yet
 	mu       sync.Mutex  // guards the rest, and keeps fd consistent with armed
 	fd       int         // -1: none
 	readable bool        // fd is
@@ -29,7 +28,7 @@ func (n *notifier) init() {
 	n.fd = -1
 }
 
-// beginPass is called before each pass: it serves all calls of wake so far.
+// beginPass is called before each pass, which handles all calls of wake so far.
 func (n *notifier) beginPass() {
 	if n.woken.Load() {
 		n.woken.Store(false)
@@ -40,7 +39,7 @@ func (n *notifier) beginPass() {
 func (e *Engine) wake() {
 	n := &e.notifier
 	if n.woken.Load() || n.woken.Swap(true) {
-		return // another call has set it, and does the rest
+		return // the call that set it does the rest
 	}
 	if n.sleeping.Load() {
 		select {
@@ -63,7 +62,7 @@ func (n *notifier) signal() {
 	}
 }
 
-// clear makes the descriptor unreadable, and takes back the notification that was asked for.
+// clear makes the descriptor unreadable, and cancels the notification that was asked for.
 func (n *notifier) clear() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -107,11 +106,10 @@ func (n *notifier) close() error {
 	return closeFD(fd)
 }
 
-// NotificationFD returns a descriptor for epoll, poll or select, which becomes
-// readable when a notification that was asked for with Arm comes. It is made at
-// the first call, stays the same, and belongs to the engine: do not read, write
-// or close it. It is an eventfd(2) on Linux; elsewhere the call fails with an
-// *UnsupportedError: use Run or Progress there.
+// NotificationFD returns a descriptor for epoll, poll or select, which becomes readable when a
+// notification asked for with Arm comes. The first call makes it. It stays the same and
+// belongs to the engine: do not read, write or close it. It is an eventfd(2) on Linux.
+// Elsewhere the call fails with an *UnsupportedError: use Run or Progress there.
 func (e *Engine) NotificationFD() (int, error) {
 	if err := e.made("get the notification descriptor"); err != nil {
 		return -1, err
@@ -122,11 +120,10 @@ func (e *Engine) NotificationFD() (int, error) {
 	return e.notifier.open()
 }
 
-// Arm asks for one notification: the descriptor becomes readable as soon as
-// Progress has something to do, and at once if it has now. Tasks that are merely
-// in flight are nothing to do. The notification before it is taken back, whether
-// it has come or not, so that a loop need not call Clear. It fails like Progress,
-// or if there is no descriptor to be had.
+// Arm asks for one notification: the descriptor becomes readable as soon as Progress has
+// something to do, or at once if it has now. Tasks that are merely in flight do not count. Arm
+// cancels the previous notification, whether it has come or not, so a loop need not call
+// Clear. It fails like Progress, or if the descriptor cannot be made.
 func (e *Engine) Arm() error {
 	if err := e.acquire("arm the notification"); err != nil {
 		return err
@@ -145,9 +142,9 @@ func (e *Engine) Arm() error {
 	return nil
 }
 
-// Clear makes the descriptor unreadable and takes back Arm, for loops that wait on
-// without the engine. It does not touch events: Progress handles them at any time,
-// and the next Arm sees those that are left.
+// Clear makes the descriptor unreadable and cancels Arm, for loops that go on waiting without
+// the engine. It does not touch events: Progress handles them at any time, and the next Arm
+// sees those that are left.
 func (e *Engine) Clear() error {
 	if err := e.made("clear the notification"); err != nil {
 		return err

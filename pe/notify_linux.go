@@ -16,8 +16,8 @@ func openFD() (int, error) {
 	return fd, nil
 }
 
-// signalFD adds one to the counter, in the byte order of the host (eventfd(2)).
-// It cannot fail: the counter holds at most one per Arm, and clearFD resets it.
+// signalFD adds one to the counter, in the byte order of the host (eventfd(2)). It cannot
+// fail: the counter holds at most one for each Arm, and clearFD resets it.
 func signalFD(fd int, buf *[8]byte) {
 	binary.NativeEndian.PutUint64(buf[:], 1)
 	for {

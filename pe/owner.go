@@ -6,7 +6,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/goroutine"
 )
 
-// made fails for an engine that New did not make.
+// made fails for an engine not made by New.
 func (e *Engine) made(op string) error {
 	if e == nil || e.notifier.wakeup == nil {
 		return fmt.Errorf("pe: cannot %s: %w: the engine was not made by pe.New", op, ErrInvalid)
@@ -34,8 +34,8 @@ func (e *Engine) release() { e.driver.Store(0) }
 // driven reports whether a goroutine is driving the engine right now.
 func (e *Engine) driven() bool { return e.driver.Load() != 0 }
 
-// drivenHere reports whether the calling goroutine is driving the engine: it is in a
-// callback.
+// drivenHere reports whether the calling goroutine is driving the engine, that is, whether it
+// is in a callback.
 func (e *Engine) drivenHere() bool { return e.driver.Load() == uintptr(goroutine.Current()) }
 
 // drivenElsewhere reports whether another goroutine is driving the engine right now.
@@ -44,7 +44,7 @@ func (e *Engine) drivenElsewhere() bool {
 	return d != 0 && d != uintptr(goroutine.Current())
 }
 
-// drivenError is the error of a call that needs the engine while it is driven.
+// drivenError is the error of a call that needs the engine while a goroutine drives it.
 func (e *Engine) drivenError(op string) error {
 	if e.drivenHere() {
 		return fmt.Errorf("pe: cannot %s: %w; return from the callback, the engine goes on by itself", op, ErrReentrant)
@@ -60,16 +60,15 @@ func (e *Engine) owned(op string) error {
 	return nil
 }
 
-// elsewhere is the error of a call that belongs to the goroutine that drives the engine,
-// on another one.
+// elsewhere is the error of a call on another goroutine than the one that drives the engine.
 func elsewhere(op string) error {
 	return fmt.Errorf("pe: cannot %s: %w: another goroutine drives the engine, and contexts, connections, pools and tasks belong to it; do it in a function given to Engine.Do, or with package await", op, ErrBusy)
 }
 
-// MayBlock fails with ErrReentrant in a callback of the engine: one that waited for the
-// engine would wait for itself. A callback of another engine may wait for this one; its
-// own engine stands still meanwhile. It is for implementers of calls that wait for what
-// the engine does, which any goroutine may make. The operation is for the error.
+// MayBlock fails with ErrReentrant in a callback of the engine, which would wait for itself.
+// It is for implementers of calls that wait for the engine and that any goroutine may make. A
+// callback of another engine may wait for this one; its own engine stands still meanwhile. op
+// names the operation in the error.
 func (e *Engine) MayBlock(op string) error {
 	if err := e.made(op); err != nil {
 		return err

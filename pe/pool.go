@@ -18,8 +18,8 @@ type Pool[T any] struct {
 	failed error // the one of an exhausted pool, made in advance
 }
 
-// exhaustedError is the error of a pool with no task left. It knows the pool, so
-// that one can wait for it.
+// exhaustedError is the error of a pool with no task left. It holds the pool, so that a Waiter
+// can wait for it.
 type exhaustedError struct {
 	pool *pool
 	n    int // tasks of the pool
@@ -59,7 +59,7 @@ func (p *pool) legal() bool { return p.legalIn(State(p.core.state.Load())) }
 
 func (p *pool) legalIn(s State) bool { return s == Running || s == Starting && p.early }
 
-// legalStates are those in which tasks can be allocated and submitted.
+// legalStates are the states in which tasks can be allocated and submitted.
 func (p *pool) legalStates() []State {
 	if p.early {
 		return []State{Starting, Running}
@@ -67,24 +67,22 @@ func (p *pool) legalStates() []State {
 	return []State{Running}
 }
 
-// MaxTasks is the number of tasks that one pool can have at most. Adapters take
-// fewer at a time.
+// MaxTasks is the largest number of tasks in one pool. Adapters take fewer at a time.
 const MaxTasks = 1 << 24
 
-// NewPool makes a pool of n tasks for a context that is Idle. The name appears in
-// errors. taskOf returns the Task embedded in a T. init prepares each T once. drop
-// is called for a task that Close takes back, since its user has not freed it: it
-// lets go of what the task holds, such as buffers, on the engine's goroutine. init and
-// drop may be nil.
+// NewPool makes a pool of n tasks for a context that is Idle. The name appears in errors.
+// taskOf returns the Task embedded in a T. init prepares each T once. drop is called, on the
+// engine's goroutine, for a task that Close takes back because its user has not freed it: it
+// releases what the task holds, such as buffers. init and drop may be nil.
 //
-// It fails with a *StateError, ErrClosed, or ErrInvalid when n is not 1 to MaxTasks
-// or taskOf does not return a Task of the T it was given.
+// It fails with a *StateError, ErrClosed, or ErrInvalid when n is not 1 to MaxTasks or taskOf
+// does not return a Task of the T it was given.
 func NewPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, init, drop func(*T)) (*Pool[T], error) {
 	return newPool(ctl, name, n, taskOf, init, drop, Idle)
 }
 
-// AddPool is NewPool for a context that is Idle, Starting or Running, and whose backend
-// has kept room for tasks that come later.
+// AddPool is NewPool for a context that is Idle, Starting or Running. The context's backend
+// must have reserved room for the tasks.
 func AddPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, init, drop func(*T)) (*Pool[T], error) {
 	return newPool(ctl, name, n, taskOf, init, drop, Idle, Starting, Running)
 }
@@ -128,20 +126,19 @@ func newPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, ini
 	return p, nil
 }
 
-// AllowStarting lets tasks of the pool be allocated and submitted while the context is
-// Starting, too. It is for tasks that need no peer, such as receives, and for the maker
-// of the pool, whose backend then has to take them in that state.
+// AllowStarting lets tasks of the pool be allocated and submitted in Starting too. Use it for
+// tasks that need no peer, such as receives. The implementer of the context calls it; the
+// backend must take the tasks in that state.
 func (p *Pool[T]) AllowStarting() {
 	if p != nil {
 		p.early = true
 	}
 }
 
-// Alloc takes a task out of the pool. It fails if the context is not Running, or
-// Starting where AllowStarting was called (*StateError), or all tasks are out
-// (ErrExhausted). In programs built with the race detector, which find such mistakes,
-// it also fails while another goroutine drives the engine (ErrBusy); otherwise that is
-// not checked.
+// Alloc takes a task out of the pool. It fails if the context is not Running, or Starting
+// where AllowStarting was called (*StateError), or if all tasks are allocated (ErrExhausted).
+// In programs built with the race detector it also fails while another goroutine drives the
+// engine (ErrBusy); other programs do not check that.
 func (p *Pool[T]) Alloc() (*T, error) {
 	if p == nil || p.core == nil {
 		return nil, errNoPool
@@ -163,10 +160,10 @@ func (p *Pool[T]) Alloc() (*T, error) {
 	return item, nil
 }
 
-// Free puts a task back into the pool, in Running and Stopping, also inside its
-// callback. It fails, and changes nothing, if the task is in flight (ErrInUse),
-// not allocated (ErrFreed: also one that Close has taken back) or of another pool
-// (ErrInvalid). Freeing the last task of a context that is Stopping can make it Idle.
+// Free puts a task back into the pool, in Running and Stopping, also inside its callback. It
+// fails, and changes nothing, if the task is in flight (ErrInUse), not allocated (ErrFreed,
+// also for a task that Close has taken back) or of another pool (ErrInvalid). Freeing the last
+// task of a context that is Stopping can make the context Idle.
 func (p *Pool[T]) Free(item *T) error {
 	if p == nil || p.core == nil {
 		return errNoPool
@@ -202,7 +199,7 @@ func (p *Pool[T]) putBack(item *T, t *Task) {
 	p.core.allocated--
 }
 
-// reclaimAll takes back the tasks that their user has not freed.
+// reclaimAll takes back the tasks that the user has not freed.
 func (p *Pool[T]) reclaimAll() {
 	for i := range p.items {
 		if len(p.free) == cap(p.free) {

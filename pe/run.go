@@ -10,27 +10,27 @@ import (
 	"time"
 )
 
-// Run drives the engine until every context is Idle and nothing is queued. An
-// engine with nothing to do returns at once, so start contexts, or queue a function
-// that does with Do, before Run. It returns the errors with which contexts have
-// ended (Core.Err), joined, each with the name of its context and each once; nil if
-// there are none. Those of contexts that were started again or closed meanwhile
-// count (the first 64), and what was given to Core.Fail before Run or in the callback
-// that reports Idle.
+// Run drives the engine until every context is Idle and nothing is queued. An engine with
+// nothing to do returns at once, so start contexts, or queue a function that starts them with
+// Do, before Run. It returns the errors with which contexts have ended (Core.Err), joined,
+// each once and with the name of its context; nil if there are none. These include the errors
+// of contexts that were started again or closed meanwhile (the first 64), and errors given to
+// Core.Fail before Run or in the callback that reports Idle.
 //
-// With nothing to do, Run spins for Config.Spin and then sleeps without using
-// the processor; where the clock stands still (testing/synctest) it soon sleeps.
-// All callbacks run on its goroutine. Errors of misuse are those of Progress.
+// With nothing to do, Run spins for Config.Spin and then sleeps without using the processor;
+// where the clock stands still (testing/synctest) it soon sleeps. All callbacks run on its
+// goroutine. Errors of misuse are those of Progress.
 //
-// When ctx ends, Run stops every context, drives them to Idle and returns
-// context.Cause(ctx), joined with the errors of contexts, these first; contexts cannot be
-// started meanwhile (ErrDraining). A context that is Running keeps Run going, whether it has
-// work or not: so a server serves until ctx ends, or until it is stopped. If all that
-// remains are tasks that no callback freed, Run does not hang but returns an error that
-// also matches ErrTasksHeld, and says so behind what contexts have failed with; when the
-// tasks have been freed, Progress or another Run takes the contexts to Idle. So it does
-// where a context has failed, a second later: a program that fails often leaves tasks
-// behind.
+// A Running context keeps Run going, with or without work: a server serves until it is stopped
+// or ctx ends. When ctx ends, Run stops every context, drives them to Idle, and returns the
+// errors of contexts joined with context.Cause(ctx), in this order; contexts cannot be started
+// meanwhile (ErrDraining).
+//
+// After that, if only tasks that no callback freed keep the contexts from becoming Idle, Run
+// does not hang: it returns the errors of contexts and, after them, one that matches
+// ErrTasksHeld. Run does so too a second after a context has failed, since a program that
+// fails often leaves tasks behind. When the tasks have been freed, Progress or another Run
+// takes the contexts to Idle.
 func (e *Engine) Run(ctx context.Context) error {
 	if err := e.acquire("call Run"); err != nil {
 		return err
@@ -70,10 +70,10 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 }
 
-// Done returns a channel that is closed when Run has returned, or the engine is closed: from
-// then on nobody runs the functions given to Do, until Run, Progress or Close is called. Before
-// the first Run, and during one, it is closed at that Run's end. A later Run has another
-// channel. It may be called from any goroutine:
+// Done returns a channel that is closed when Run has returned or the engine is closed. After
+// that, functions given to Do wait until Run, Progress or Close is called. Before the first
+// Run, and during one, the channel is closed at the end of that Run. A later Run has another
+// channel. Done may be called from any goroutine:
 //
 //	result := make(chan int, 1)
 //	if err := engine.Do(func() { result <- look() }); err != nil {
@@ -82,7 +82,7 @@ func (e *Engine) Run(ctx context.Context) error {
 //	select {
 //	case n := <-result:
 //		use(n)
-//	case <-engine.Done(): // nobody calls the function
+//	case <-engine.Done(): // the function waits for the next Run
 //	}
 func (e *Engine) Done() <-chan struct{} {
 	if e == nil {
@@ -91,12 +91,12 @@ func (e *Engine) Done() <-chan struct{} {
 	return e.runs.channel()
 }
 
-// runs is what Engine.Done tells.
+// runs counts the runs of the engine, for Engine.Done.
 type runs struct {
 	mu    sync.Mutex
-	count int           // of runs that have begun
-	over  bool          // the last of them has returned
-	done  chan struct{} // of the run under way, or of the next one; nil: nobody has asked for it
+	count int           // number of runs begun
+	over  bool          // the last run has returned
+	done  chan struct{} // for the current run, or the next; nil: not asked for
 }
 
 func (r *runs) channel() <-chan struct{} {
@@ -118,7 +118,7 @@ func endedRun() <-chan struct{} {
 	return c
 }
 
-// begin begins a run, and returns which it is.
+// begin begins a run, and returns its number.
 func (r *runs) begin() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -127,7 +127,8 @@ func (r *runs) begin() int {
 	return r.count
 }
 
-// end ends a run, unless another one has begun meanwhile: the engine is free already.
+// end ends a run, unless another one has begun meanwhile: the engine can be driven before end
+// is called.
 func (r *runs) end(run int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -141,14 +142,14 @@ func (r *runs) end(run int) {
 	}
 }
 
-// drained reports whether an engine that is draining has come to its end. Functions
-// given to Do do not count: one may come after the other for ever.
+// drained reports whether a draining engine has no work left. Functions given to Do do not
+// count, since they may keep coming for ever.
 func (e *Engine) drained() bool {
 	return e.draining && e.active == 0 && e.changes.Len() == 0 && e.pools.Len() == 0
 }
 
-// maxKeptErrors bounds the errors of contexts that fail and are started again, in a
-// Run that lasts.
+// maxKeptErrors bounds the errors that a long Run keeps of contexts that fail and are started
+// again.
 const maxKeptErrors = 64
 
 // keepError notes the error of a context for Run, before the context is started
@@ -165,11 +166,11 @@ func (e *Engine) keepError(c *Core) {
 	}
 }
 
-// takeErrors is what Run returns, the causes first: the errors of contexts, why Run was
-// asked to end, the contexts that tasks keep from Idle.
+// takeErrors returns the error of Run: first the errors of contexts, then why Run was asked to
+// end, then the contexts that held tasks keep from becoming Idle.
 func (e *Engine) takeErrors(cause error) error {
 	for _, c := range e.contexts {
-		c.unreturned = c.unreturned || c.err != nil && c.waitsForTasks() // why it waits, again
+		c.unreturned = c.unreturned || c.err != nil && c.waitsForTasks() // report again why it waits
 		e.keepError(c)
 	}
 	errs := e.failed
@@ -192,17 +193,17 @@ func (e *Engine) takeErrors(cause error) error {
 	return errors.Join(errs...)
 }
 
-// maxStillPasses bounds spinning, in passes, while the clock shows the same time: in
-// testing/synctest it does until the engine sleeps.
+// maxStillPasses bounds spinning, in passes, while the clock stands still: in testing/synctest
+// it does so until the engine sleeps.
 const maxStillPasses = 2000
 
 // spinTime measures how long there has been nothing to do.
 type spinTime struct {
 	begin, now  time.Time
-	stillPasses int // at this time
+	stillPasses int // passes since the clock last moved
 }
 
-// over reports whether it has lasted for the limit.
+// over reports whether there has been nothing to do for the limit.
 func (s *spinTime) over(limit time.Duration) bool {
 	if limit <= 0 {
 		return true
@@ -217,9 +218,9 @@ func (s *spinTime) over(limit time.Duration) bool {
 	return now.Sub(s.begin) >= limit || s.stillPasses >= maxStillPasses
 }
 
-// wait is called between passes that find nothing to do. It spins for a while, and
-// then sleeps until there is something to do or done is closed. It reports false if
-// there was nothing for heldPatience, after a failure.
+// wait is called between passes that find nothing to do. It spins for a while, and then sleeps
+// until there is something to do or done is closed. After a failure it returns false if there
+// was nothing to do for heldPatience.
 func (e *Engine) wait(s *spinTime, done <-chan struct{}) bool {
 	if !s.over(e.spin) {
 		runtime.Gosched()
@@ -229,17 +230,18 @@ func (e *Engine) wait(s *spinTime, done <-chan struct{}) bool {
 	return e.sleep(done)
 }
 
-// heldPatience is how long other goroutines have to free the tasks, by Do, that keep
-// a context that has failed from Idle.
+// heldPatience is how long a failed context waits for other goroutines to free its tasks, with
+// Do, before Run gives up.
 const heldPatience = time.Second
 
-// failedHolding reports whether a context has failed, and only tasks keep it from Idle.
+// failedHolding reports whether a context has failed, and only tasks that were not freed keep
+// the contexts from becoming Idle.
 func (e *Engine) failedHolding() bool {
 	return slices.ContainsFunc(e.contexts, func(c *Core) bool { return c.err != nil && c.waitsForTasks() })
 }
 
-// onlyTasksHeld reports whether nothing but tasks that nobody frees keeps the
-// contexts from Idle.
+// onlyTasksHeld reports whether only tasks that were not freed keep the contexts from becoming
+// Idle.
 func (e *Engine) onlyTasksHeld() bool {
 	if e.queued() || e.notifier.woken.Load() {
 		return false
@@ -252,7 +254,7 @@ func (e *Engine) onlyTasksHeld() bool {
 	return true
 }
 
-// sleep blocks until there is something to do or done is closed, as wait has it.
+// sleep blocks until there is something to do or done is closed. Its result is that of wait.
 func (e *Engine) sleep(done <-chan struct{}) (more bool) {
 	e.warnOfTasksHeld()
 	more = true
@@ -274,13 +276,13 @@ func (e *Engine) sleep(done <-chan struct{}) (more bool) {
 	}
 	n.sleeping.Store(false)
 	select {
-	case <-n.wakeup: // it came after all
+	case <-n.wakeup: // a wake-up came at the last moment
 	default:
 	}
 	return more
 }
 
-// warnOfTasksHeld logs, once per stop, the contexts that wait for tasks to be freed.
+// warnOfTasksHeld logs, once per stop, each context that waits for tasks to be freed.
 func (e *Engine) warnOfTasksHeld() {
 	for _, c := range e.contexts {
 		if !c.warned && c.waitsForTasks() {

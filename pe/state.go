@@ -31,15 +31,14 @@ func (s State) String() string {
 	return "State(" + strconv.Itoa(int(s)) + ")"
 }
 
-// StateError is the error of a call that is not legal in the state that its
-// object is in. It matches ErrBadState, and what its Cause matches: whoever comes
-// after the end of a context learns why it ended.
+// StateError is the error of a call that is not legal in the state of its object. It matches
+// ErrBadState, and what its Cause matches: the caller learns why the context ended.
 type StateError struct {
-	Op     string  // what was tried: "start", "submit a write"
-	Object string  // on what: `context "rdma"`
-	State  State   // the state it is in
+	Op     string  // the operation: "start", "submit a write"
+	Object string  // its object: `context "rdma"`
+	State  State   // the state of the object
 	Legal  []State // the states in which the call is legal
-	Cause  error   // Core.Err, if the object stops or has stopped for an error
+	Cause  error   // Core.Err, if an error has stopped the object
 }
 
 // Error names the object, its state, the states in which the call is legal, and the

@@ -2,7 +2,7 @@ package pe
 
 import "fmt"
 
-// JoinFlags is all flags of a list, for kinds of task.
+// JoinFlags combines the flags of a list, for implementers of tasks.
 func JoinFlags(flags []SubmitFlags) (all SubmitFlags) {
 	for _, f := range flags {
 		all |= f
@@ -10,18 +10,18 @@ func JoinFlags(flags []SubmitFlags) (all SubmitFlags) {
 	return all
 }
 
-// SubmitFlags say how a task is submitted. Zero submits it, and all that were
-// held back before it, at once.
+// SubmitFlags say how to submit a task. Zero submits the task, and all tasks held back before
+// it, at once.
 type SubmitFlags uint8
 
 // The submit flags.
 const (
-	// Aggregate lets the task wait, so that several go to the device together:
-	// until the next submission without it, or Flush of the context, or the next
-	// Progress (the end of the current one, inside a callback) at the latest.
+	// Aggregate lets the task wait, so that several go to the device together. It waits at
+	// most until the next submission without the flag, Flush of the context, or the next
+	// Progress (the end of the current one, inside a callback).
 	Aggregate SubmitFlags = 1 << iota
-	// OptimizeReports lets the callback wait for that of a later task submitted
-	// without it. It does not wait when no such task is in flight.
+	// OptimizeReports lets the callback wait for the callback of a later task submitted
+	// without the flag. It does not wait when no such task is in flight.
 	OptimizeReports
 )
 
@@ -33,14 +33,12 @@ const (
 	taskInFlight
 )
 
-// Task is the part that all kinds of task have in common. A kind embeds a Task
-// by value, and takes its tasks from a Pool; what moves a task on its way is in
-// Control. It must not be copied, and belongs to the goroutine that drives the
-// engine.
+// Task is the part that all kinds of task have in common. A kind embeds a Task by value, and
+// takes its tasks from a Pool; Control submits and completes them. A Task must not be copied,
+// and belongs to the goroutine that drives the engine.
 //
-// A task is the user's from Pool.Alloc until it is submitted, and again from its
-// callback on. It may be submitted again, also in the callback, and must be
-// freed in the end.
+// A task is the user's from Pool.Alloc until it is submitted, and again from its callback on.
+// It may be submitted again, also in the callback, and must be freed in the end.
 type Task struct {
 	pool     *pool
 	self     *Task // differs in a copy of the task
@@ -56,7 +54,7 @@ func (t *Task) UserData() any {
 	return t.userData
 }
 
-// SetUserData stores a value of the user's with the task, until it is freed.
+// SetUserData stores a value for the user with the task, until the task is freed.
 func (t *Task) SetUserData(v any) {
 	if t != nil {
 		t.userData = v
@@ -101,7 +99,7 @@ func (t *Task) drivenElsewhere() bool {
 // InFlight reports whether the task is submitted and not completed.
 func (t *Task) InFlight() bool { return t != nil && t.life == taskInFlight }
 
-// refuse explains why Begin, MayChange or Free is not possible.
+// refuse says why Begin, MayChange or Free is not possible.
 func (t *Task) refuse(k *Control, op string) error {
 	switch {
 	case t == nil:

@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// Submittable is what tasks of all kinds have in common for those who use them,
-// such as *rdma.Task. It is for type parameters.
+// Submittable is the method set that users need of every kind of task, such as *rdma.Task. It
+// is for type parameters.
 type Submittable interface {
-	comparable // so that a task that is missing can be found
+	comparable // to detect a nil task
 	// Submit gives the task to its context.
 	Submit(flags ...SubmitFlags) error
 	Free() error       // puts it back into its pool
@@ -19,18 +19,17 @@ type Submittable interface {
 	Core() *Core       // see Task.Core
 }
 
-// then is the user data of a task that has a callback of its own.
+// then is the user data of a task with its own callback.
 type then[T any] func(T, error)
 
-// Done is the callback of success, and Failed the one of failure, for pools whose
-// tasks each have a callback of their own, set with Submit or Then:
+// Done is the callback of success, and Failed the one of failure, for pools whose tasks each
+// have their own callback, set with Submit or Then:
 //
 //	writes, err := r.Pool(16, pe.Done, pe.Failed)
 //	...
 //	err = pe.Submit(task, func(t *rdma.Task, err error) { ... })
 //
-// A task that was given none remains the user's when it has completed, as always,
-// and nothing is called.
+// If a task without a callback completes, nothing is called, and the task is the user's again.
 func Done[T Submittable](t T) { Failed(t, nil) }
 
 // Failed is the callback of failure that goes with Done.
@@ -44,11 +43,10 @@ func Failed[T Submittable](t T, err error) {
 	}
 }
 
-// Then sets the callback of a task whose pool was made with Done and Failed. It
-// is called, on the engine's goroutine, each time that the task has completed,
-// with nil or what it failed with, until another is set or the task is freed. It
-// is for tasks that are submitted with flags or several at a time; Submit does
-// for others. It takes the place of the task's user data, and allocates nothing.
+// Then sets the callback of a task whose pool was made with Done and Failed. The engine's
+// goroutine calls it each time the task completes, with nil or the error, until another is set
+// or the task is freed. Use it for tasks that are submitted with flags or several at a time,
+// and Submit for others. It replaces the task's user data, and allocates nothing.
 func Then[T Submittable](t T, f func(t T, err error)) {
 	var none T
 	if t != none {
@@ -56,10 +54,9 @@ func Then[T Submittable](t T, f func(t T, err error)) {
 	}
 }
 
-// Submit submits a task whose pool was made with Done and Failed, and has f called
-// when it has completed, as Then does. If it fails, the task remains the
-// caller's, and f is not called. Its errors are those of the task's Submit, and
-// ErrInvalid without f.
+// Submit sets the callback of a task as Then does, and submits the task. If it fails, the task
+// remains the caller's, and f is not called. Its errors are those of the task's Submit, and
+// ErrInvalid if f is nil.
 func Submit[T Submittable](t T, f func(t T, err error)) error {
 	var none T
 	if t == none {
@@ -69,29 +66,29 @@ func Submit[T Submittable](t T, f func(t T, err error)) error {
 		return fmt.Errorf("pe: cannot submit a task with no function to call: %w", ErrInvalid)
 	}
 	if t.InFlight() {
-		return t.Submit() // says why it cannot be, and leaves the callback alone
+		return t.Submit() // it returns the error, and the callback is kept
 	}
 	Then(t, f)
 	return t.Submit()
 }
 
-// SubmitNew submits a task that has just been allocated, and frees it if that fails. It
-// takes the results of Alloc as they are, and returns its error, or that of Submit.
+// SubmitNew submits a task that has just been allocated, and frees it if that fails. It takes
+// the results of Alloc as they are, and returns the error of Alloc or of Submit.
 //
 //	task, err := writes.Write(conn, src, dst)
 //	r.Fail(pe.SubmitNew(task, err))
 //
-// So it does with a task that was prepared to be submitted once more: one that could not
-// be is freed.
+// It also submits a task again after a change, and frees it if either fails.
 //
 //	r.Fail(pe.SubmitNew(task, task.SetDestination(dst)))
 //
-// In a pool made with Done and Failed the task gets a callback of its own, as with Submit:
+// In a pool made with Done and Failed, a third argument sets the task's callback, as Submit
+// does:
 //
 //	r.Fail(pe.SubmitNew(task, err, written))
 //
-// It is not called when SubmitNew has failed. nil counts as none; more than one is an
-// error that matches ErrInvalid.
+// The callback is not called when SubmitNew fails. A nil callback counts as none; more than
+// one is an error that matches ErrInvalid.
 func SubmitNew[T Submittable](t T, err error, f ...func(t T, err error)) error {
 	var none T
 	switch {

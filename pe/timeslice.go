@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A goroutine that has run for 10 ms is preempted by the Go runtime, whose monitor
-// then stays busy for milliseconds: a polling program feels that in one message of
-// twenty. So the engine yields by itself before.
+// The Go runtime preempts a goroutine that has run for 10 ms, and its monitor then stays busy
+// for milliseconds: that delays one message of twenty of a polling program. So the engine
+// yields before.
 const (
 	minSlice = time.Millisecond
 	// The clock is read after this many passes without events; a pass that handles
@@ -20,7 +20,7 @@ const (
 
 // timeslice measures how long the engine has kept the processor.
 type timeslice struct {
-	weight    int // of the passes since the last check
+	weight    int // of passes since the last check
 	passes    int // since the last check
 	passBegin time.Time
 	checked   time.Time
@@ -28,7 +28,7 @@ type timeslice struct {
 	length    time.Duration
 }
 
-// checkDue reports whether this pass is timed, and ends with a check.
+// checkDue reports whether this pass is timed and checked.
 func (s *timeslice) checkDue() bool { return s.weight >= passesPerCheck }
 
 // beginPass is called before each pass.
@@ -63,14 +63,14 @@ func (s *timeslice) over(now time.Time) bool {
 	return now.Sub(s.begin) >= max(s.length, minSlice)
 }
 
-// resume begins the next slice. It is as long as others have just had: they give the
-// processor back only when they are preempted, and the engine keeps its share.
+// resume starts a slice as long as the time just spent off the processor: other goroutines
+// give the processor back only when they are preempted, and the engine keeps its share.
 func (s *timeslice) resume(left, back time.Time) {
 	s.begin, s.checked, s.length = back, back, back.Sub(left)
 }
 
-// wasAway reports whether the engine slept or lost the processor since the last
-// check: whether its passes account for less than a quarter of a long time.
+// wasAway reports whether the engine slept or lost the processor since the last check: its
+// passes account for less than a quarter of a long time.
 func (s *timeslice) wasAway(now time.Time) bool {
 	passed := now.Sub(s.checked)
 	return passed > longestExpected && passed > passTimeFactor*time.Duration(s.passes)*now.Sub(s.passBegin)

@@ -6,13 +6,12 @@ import (
 	"github.com/verbena-rdma/verbena/internal/fifo"
 )
 
-// Waiter is a place in the queue for the tasks of a pool. It is for those who
-// would rather wait than handle ErrExhausted, and belongs to the goroutine that
-// drives the engine. It waits for one pool at a time, the one that Wait was called
-// for last, and can be used again.
+// Waiter is a place in the queue for the tasks of a pool, for programs that wait instead of
+// handling ErrExhausted. It belongs to the goroutine that drives the engine. It waits for one
+// pool at a time, the last one given to Wait, and can be used again.
 type Waiter struct {
 	retry func()
-	pool  *pool // nil: it does not wait
+	pool  *pool // nil: not waiting
 	node  fifo.Node[*Waiter]
 }
 
@@ -23,13 +22,12 @@ func NewWaiter(retry func()) *Waiter {
 	return w
 }
 
-// Wait queues for the pool whose Alloc has just failed with err. The waiter's
-// function is called once, inside Progress and in no other callback, when it is the
-// first in the queue and a task can be allocated, or when the context is not Running
-// any more; it should call Alloc again. A callback that allocates without waiting
-// may come first; then the waiter goes on waiting.
+// Wait queues for the pool whose Alloc has just failed with err. The waiter's function is
+// called once, inside Progress and in no other callback: when the waiter is the first in the
+// queue and a task can be allocated, or when the context is no longer Running. It should call
+// Alloc again. If a callback takes the task first without waiting, the waiter goes on waiting.
 //
-// It returns false, and does nothing, if err is not that of an exhausted pool
+// Wait returns false, and does nothing, if err is not that of an exhausted pool
 // (ErrExhausted). It allocates nothing.
 func (w *Waiter) Wait(err error) bool {
 	e, ok := errors.AsType[*exhaustedError](err)
@@ -45,8 +43,8 @@ func (w *Waiter) Wait(err error) bool {
 	return true
 }
 
-// Leave gives up the waiter's place; its function is not called. Where it does
-// not wait, it does nothing.
+// Leave gives up the waiter's place; its function is not called. It does nothing if the waiter
+// is not waiting.
 func (w *Waiter) Leave() {
 	if w != nil && w.pool != nil {
 		core := w.pool.core
@@ -67,7 +65,7 @@ func (p *pool) waiterReady() bool {
 	return p.waiters.Len() > 0 && (p.available() > 0 || !p.legal())
 }
 
-// schedule has the engine call the pool's waiters, if one can be called.
+// schedule queues the pool for the engine to call its waiters, if the first can be called.
 func (p *pool) schedule() {
 	e := p.core.engine.Load()
 	if p.scheduled || e == nil || !p.waiterReady() {
@@ -80,7 +78,7 @@ func (p *pool) schedule() {
 	}
 }
 
-// callWaiters calls, in order, the waiters that can be called, each once.
+// callWaiters calls, in order and once each, the waiters that can be called.
 func (p *pool) callWaiters() int {
 	p.scheduled = false
 	defer p.schedule() // for the rest, also after a panic

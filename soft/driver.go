@@ -66,7 +66,7 @@ func (Driver) Open(name string) (verbs.Device, error) {
 	return d, nil
 }
 
-// opened keeps a nil *Device from becoming a verbs.Device that is not nil.
+// opened converts a nil *Device to a nil verbs.Device.
 func opened(d *Device, err error) (verbs.Device, error) {
 	if err != nil {
 		return nil, err

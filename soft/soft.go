@@ -21,8 +21,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Config configures a software device. Exactly one of Interface and Address is
-// given; with neither, the device is on the loopback interface.
+// Config configures a software device. Set at most one of Interface and Address; with neither,
+// the device is on the loopback interface.
 type Config struct {
 	// Interface is the name of a network interface. All its addresses become
 	// entries of the GID table, IPv4 first.
@@ -30,67 +30,68 @@ type Config struct {
 	// Address is the only address of the device. Port 0 means 4791.
 	Address netip.AddrPort
 
-	// SRDSeed is what the order of messages on SRD queue pairs is drawn from. Zero is a
-	// seed like any other.
+	// SRDSeed is the seed of the message order on SRD queue pairs. Zero is a seed like any
+	// other.
 	SRDSeed uint64
 
 	// Faults are applied to the packets that arrive. The zero value means none.
 	Faults Faults
-	// Capture takes all packets sent and received, in the pcap format with link
-	// type raw IP. It is written to on whichever goroutine drives the device. If
-	// it does not take the file's header, Open fails; a later error ends the
-	// capture and is returned by Close. Nil means no capture.
+	// Capture takes all packets sent and received, in the pcap format with link type raw IP.
+	// The goroutine that drives the device writes to it. If the file's header cannot be
+	// written, Open fails; a later error ends the capture, and Close returns it. Nil means no
+	// capture.
 	Capture io.Writer
 
-	// These disable offloads of the UDP socket, which are used where the kernel has
-	// them.
+	// These disable offloads of the UDP socket, which are used where the kernel has them.
 	DisableSegmentation bool // packets to one peer sent in one piece (UDP_SEGMENT)
 	DisableCoalescing   bool // packets of one peer that arrive in one piece (UDP_GRO)
 	DisableBatch        bool // several of either with one system call (sendmmsg, recvmmsg)
 
-	// DisableLocal has packets to software devices of this machine go by UDP, as those to
-	// other machines do, and not through shared memory. Faults and Capture do so too.
+	// DisableLocal sends packets to software devices of this machine by UDP, as to other
+	// machines, and not through shared memory. Faults and Capture have the same effect.
 	DisableLocal bool
 
-	// MaxShards bounds how many engines can work on the device at a time without waiting
-	// for each other: the connections of each have sockets and a lock of their own. Zero: as
-	// many as there are cores for the program; 16 at most. A Capture, or Faults from the
-	// beginning, leave one.
+	// MaxShards bounds the number of engines that can work on the device at a time without
+	// waiting for each other: the connections of each have their own sockets and lock. Zero:
+	// one for each core that the program may use; 16 at most. With a Capture, or with Faults
+	// from the beginning, there is one.
 	MaxShards int
 
-	// Spin is how long the device's goroutines, which work while no engine polls, look for more
-	// packets before they sleep, at most. They do so only while more have come soon after they
-	// slept: it spares a stream of requests the tens of microseconds of a wake-up for each
-	// batch, and takes a processor meanwhile. Zero: 50 µs; negative: they sleep at once. Above a millisecond is a millisecond.
+	// Spin is the longest time that the device's goroutines, which work while no engine polls,
+	// look for more packets before they sleep. They spin only while recent packets arrived
+	// shortly after they slept. Spinning spares a stream of requests the tens of microseconds
+	// of a wake-up for each batch, and takes a processor meanwhile. Zero: 50 µs; negative:
+	// they sleep at once. The longest is a millisecond.
 	Spin time.Duration
 
-	// CongestionControl has connections by UDP slow down where a network marks their packets
-	// or a queue grows, so that many share a link. Without it they go by losses alone. Leave
-	// it off towards peers that are no software devices: reads from the kernel's rxe that
-	// lose packets have been seen to fail with it.
+	// CongestionControl slows down connections by UDP where a network marks their packets or a
+	// queue grows, so that many share a link. Without it only losses slow them down. Leave it
+	// off towards peers that are not software devices: with it, reads from the kernel's rxe
+	// that lose packets have been seen to fail.
 	CongestionControl bool
 
 	// Log is where the device logs. The zero value is silent.
 	Log zerolog.Logger
 }
 
-// Faults make the network as bad as a test wants it. Loss to Mark are probabilities from 0
-// to 1, drawn for every packet that arrives. A Loss of 1 cuts the cable.
+// Faults are faults of the network, for tests. Loss to Mark are probabilities from 0 to 1,
+// drawn for every packet that arrives. A Loss of 1 loses every packet.
 type Faults struct {
 	Loss      float64 // the packet vanishes
 	Duplicate float64 // it arrives twice
 	Reorder   float64 // it arrives after packets that were sent later
 	Corrupt   float64 // one of its bits is flipped
-	// Mark: it is marked "congestion experienced", as a switch does whose queue grows, if
-	// its sender reacts to that.
+	// Mark: it is marked "congestion experienced", as by a switch whose queue grows, if its
+	// sender reacts to that.
 	Mark float64
 	// Seed makes the draws repeatable; zero is a seed like any other.
 	Seed uint64
 
-	// Delay is how much later packets arrive: from 0 to a minute. At most 64 MiB are under way.
+	// Delay is how much later packets arrive: from 0 to a minute. At most 64 MiB are under
+	// way.
 	Delay time.Duration
-	// Rate is how many bytes of UDP payload arrive in a second. Up to 1 MiB waits for its turn;
-	// packets beyond are lost. Zero: no limit.
+	// Rate is the number of bytes of UDP payload that arrive in a second. Up to 1 MiB waits;
+	// packets beyond that are lost. Zero: no limit.
 	Rate int
 }
 
@@ -98,7 +99,7 @@ type Faults struct {
 // be called from any goroutine.
 type Device struct {
 	dev     *roce.Device
-	capture io.Closer // nil: the capture is not ours
+	capture io.Closer // nil: the caller owns the capture
 }
 
 var (
@@ -110,7 +111,7 @@ var (
 // String is the device's name.
 func (d *Device) String() string { return d.Name() }
 
-// Name implements [verbs.Device]. Options are no part of the name.
+// Name implements [verbs.Device]. It is the name without options.
 func (d *Device) Name() string { return d.dev.Name() }
 
 // Driver implements [verbs.Device]; it is "soft".
@@ -125,8 +126,7 @@ func (d *Device) QueryPort(port int) (verbs.PortAttr, error) { return d.dev.Quer
 // GIDs implements [verbs.Device].
 func (d *Device) GIDs(port int) ([]verbs.GIDEntry, error) { return d.dev.GIDs(port) }
 
-// Counters implements [verbs.Device]. docs/software-device.md says what each
-// counts.
+// Counters implements [verbs.Device]. docs/software-device.md describes each counter.
 func (d *Device) Counters() ([]verbs.Counter, error) { return d.dev.Counters() }
 
 // DefaultPD implements [verbs.Device].
@@ -149,26 +149,27 @@ func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) { return d
 // OnClose implements [verbs.ClosingDevice].
 func (d *Device) OnClose(f func() error) (remove func()) { return d.dev.OnClose(f) }
 
-// AllocMemory implements [verbs.MemoryDevice]: the memory can be shown to other processes of
-// the same user, which read what they are sent where it lies. All of its pages are allocated
-// when it returns.
+// AllocMemory implements [verbs.MemoryDevice]. The memory can be shared with other processes
+// of the same user, which then read what they are sent in place. All of its pages are
+// allocated when it returns.
 func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error) {
 	return d.dev.AllocMemory(size)
 }
 
-// SetFaults changes the faults of packets that arrive from now on, but for those of peers that
-// have faults of their own. Packets that are held arrive. A value out of its range is an error that
+// SetFaults changes the faults of packets that arrive from now on, except those of peers with
+// faults of their own. Held packets still arrive. A value out of its range is an error that
 // matches [verbs.ErrInvalid]. Connections use shared memory while there are no faults.
 func (d *Device) SetFaults(f Faults) error { return d.dev.SetFaults(faults.Faults(f)) }
 
-// SetPeerFaults is SetFaults for the packets that come from one address, instead of the device's.
-// The zero value gives the address the faults of the device again; a Seed alone, none at all.
+// SetPeerFaults is SetFaults for the packets from one address, which replace the device's
+// faults there. The zero value restores the device's faults; a Seed alone means no faults at
+// all.
 func (d *Device) SetPeerFaults(peer netip.Addr, f Faults) error {
 	return d.dev.SetPeerFaults(peer, faults.Faults(f))
 }
 
-// Close implements [verbs.Device]. An error of the packet capture is returned too;
-// the device is closed then.
+// Close implements [verbs.Device]. It also returns an error of the packet capture; the device
+// is closed then.
 func (d *Device) Close() error {
 	err := d.dev.Close()
 	if d.capture != nil && !errors.Is(err, verbs.ErrInUse) {
@@ -179,7 +180,7 @@ func (d *Device) Close() error {
 }
 
 // Open opens a software device. An unknown interface gives an error that matches
-// [verbs.ErrNoDevice]; an address that another program has, one that matches
+// [verbs.ErrNoDevice]; an address that another program uses gives one that matches
 // [syscall.EADDRINUSE].
 func Open(cfg Config) (*Device, error) {
 	switch {
@@ -223,8 +224,8 @@ func open(cfg roce.Config) (*Device, error) {
 	return d, nil
 }
 
-// tellPorts says at which addresses the device has another port than the one that adapters
-// and the kernel send to. On the loopback interface there are none of these.
+// tellPorts logs the addresses at which the device has another port than the one that adapters
+// and the kernel send to. On the loopback interface there are no adapters.
 func (d *Device) tellPorts(cfg *roce.Config) {
 	gids, err := d.dev.GIDs(1)
 	if err != nil {
@@ -235,7 +236,7 @@ func (d *Device) tellPorts(cfg *roce.Config) {
 		if g.UDPPort == wire.UDPPort || addr.IsLoopback() || !slices.ContainsFunc(cfg.Addresses, func(a netip.AddrPort) bool {
 			return a.Port() == 0 && a.Addr().WithZone("") == addr
 		}) {
-			continue // or it was asked for
+			continue // or the caller asked for it
 		}
 		cfg.Log.Warn().Str("device", cfg.Name).Stringer("address", addr).Uint16("udp_port", g.UDPPort).
 			Msgf("another program has UDP port %d of this address, perhaps another device: only software devices reach this one there, adapters and the kernel do not", wire.UDPPort)
@@ -272,15 +273,15 @@ func openInterface(cfg Config, i networkInterface) (*Device, error) {
 	return open(cfg.roce(name, i, addresses...))
 }
 
-// The first addresses of 127.0.0.0/8 are tried in their order, for those who read them.
-// Then some of the others are, at random: of 16 million nearly all are free, however many
-// devices there are.
+// The first addresses of 127.0.0.0/8 are tried in order, because they are easy to read. Then
+// some others are tried at random: nearly all of the 16 million are free, however many devices
+// there are.
 const (
 	firstLoopbacks  = 4
 	randomLoopbacks = 16
 )
 
-// loopbackAddresses are those to be tried, in turn.
+// loopbackAddresses yields the addresses to try, in turn.
 func loopbackAddresses(yield func(netip.Addr) bool) {
 	for i := range firstLoopbacks {
 		if !yield(netip.AddrFrom4([4]byte{127, 0, 0, byte(1 + i)})) {
@@ -295,9 +296,9 @@ func loopbackAddresses(yield func(netip.Addr) bool) {
 	}
 }
 
-// openLoopback takes a free address of 127.0.0.0/8, all of which is local on Linux. Where
-// no other address than 127.0.0.1 is, or the port is taken everywhere (the kernel's own
-// RoCEv2 does that), it takes another port.
+// openLoopback takes a free address of 127.0.0.0/8, all of which is local on Linux. If only
+// 127.0.0.1 exists, or the port is taken everywhere (the kernel's own RoCEv2 does that), it
+// takes another port.
 func openLoopback(cfg Config, name string, i networkInterface) (*Device, error) {
 	var others []netip.AddrPort
 	for _, a := range i.addresses {
@@ -314,8 +315,8 @@ func openLoopback(cfg Config, name string, i networkInterface) (*Device, error) 
 	return at(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0)
 }
 
-// openFirst opens a device at the first address that is free. It returns none, and no
-// error, where there is no such address.
+// openFirst opens a device at the first free address. If there is none, it returns neither a
+// device nor an error.
 func openFirst(at func(netip.Addr) (*Device, error)) (*Device, error) {
 	for addr := range loopbackAddresses {
 		d, err := at(addr)
@@ -336,7 +337,7 @@ type networkInterface struct {
 	net.Interface
 	loopback  bool
 	addresses []netip.Addr // IPv4 first, zones left out
-	// broadcasts are those of the networks of all interfaces.
+	// broadcasts are the broadcast addresses of all interfaces' networks.
 	broadcasts []netip.Addr
 }
 
@@ -390,8 +391,8 @@ func interfaces() ([]networkInterface, error) {
 	return list, nil
 }
 
-// captureFile is a file that is made when something is written to it, so that a
-// device that cannot be opened leaves none.
+// captureFile is a file that is created on the first write, so that a device that cannot be
+// opened leaves none.
 type captureFile struct {
 	path string
 	file *os.File

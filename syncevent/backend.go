@@ -5,7 +5,7 @@ import "github.com/verbena-rdma/verbena/pe"
 // progressBudget bounds the tasks that one Progress handles.
 const progressBudget = 128
 
-// backend is the side of a Context that the engine sees.
+// backend implements pe.Backend for a Context.
 type backend struct{ c *Context }
 
 // Start implements pe.Backend.
@@ -45,7 +45,7 @@ func (c *Context) nextReady() *Task {
 	return nil
 }
 
-// Arm implements pe.Backend. Waits that end wake the engine by themselves.
+// Arm implements pe.Backend. A wait that ends wakes the engine itself.
 func (b backend) Arm() bool {
 	b.c.mu.Lock()
 	defer b.c.mu.Unlock()
@@ -65,8 +65,7 @@ func (b backend) Stop() {
 	c.reportStopped()
 }
 
-// reportStopped calls Control.Stopped once a context that is stopping has nothing in
-// flight.
+// reportStopped calls Control.Stopped when a context that is stopping has nothing in flight.
 func (c *Context) reportStopped() {
 	if c.stopping && c.State() == pe.Stopping && c.InFlight() == 0 {
 		c.control.Stopped()

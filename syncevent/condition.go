@@ -2,7 +2,8 @@ package syncevent
 
 import "fmt"
 
-// Condition is what a wait waits for: Equal, NotEqual or Greater. The zero value is none.
+// Condition is what a wait waits for: Equal, NotEqual or Greater. The zero value is no
+// condition.
 type Condition struct {
 	kind  conditionKind
 	value uint64
@@ -12,18 +13,18 @@ type Condition struct {
 // allBits is the mask that compares the whole value.
 const allBits = ^uint64(0)
 
-// Equal holds for events whose value is this one.
+// Equal holds for events that have this value.
 func Equal(value uint64) Condition { return Condition{equal, value, allBits} }
 
-// NotEqual holds for events whose value is another one.
+// NotEqual holds for events that have another value.
 func NotEqual(value uint64) Condition { return Condition{notEqual, value, allBits} }
 
-// Greater holds for events whose value is greater, as unsigned numbers. With a value that
-// only grows, the condition stays true, so that no change is missed.
+// Greater holds for events with a greater value, as unsigned numbers. If the value only grows,
+// the condition stays true, so no change is missed.
 func Greater(value uint64) Condition { return Condition{greater, value, allBits} }
 
-// Masked makes the condition compare only the bits of the mask: those of the event's value
-// with the whole value of the condition.
+// Masked makes the condition compare only the mask's bits of the event's value, with the whole
+// value of the condition.
 func (c Condition) Masked(mask uint64) Condition {
 	c.mask = mask
 	return c
@@ -49,7 +50,7 @@ func (c Condition) holds(v uint64) bool {
 	}
 }
 
-// check refuses what is no condition, and conditions that no value fulfils.
+// check refuses the zero Condition, and conditions that no value fulfils.
 func (c Condition) check() error {
 	switch {
 	case c.kind == 0:

@@ -11,8 +11,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Publishers is a set of those who may change the value of an Event, combined
-// with |.
+// Publishers says which programs may change the value of an Event: a set, combined with |.
 type Publishers uint8
 
 // The publishers. Their values are part of the descriptor format.
@@ -54,42 +53,40 @@ type Config struct {
 	// the event. Nil: the device's default.
 	PD verbs.PD
 
-	// Memory is 8 bytes of the caller's that hold the value, in the byte order of
-	// the host, at an address that is a multiple of 8. Their content is the first
-	// value of the event. They are pinned while they are registered with a device,
-	// and must not be used for anything else until Close has returned. Nil: the
-	// memory of Buf or, without one, 8 zero bytes of the library's.
+	// Memory is 8 bytes of the caller's that hold the value, in the byte order of the host, at
+	// an address that is a multiple of 8. Their content is the first value of the event. They
+	// are pinned while they are registered with a device, and must not be used for anything
+	// else until Close has returned. Nil: the event uses Buf or, without one, 8 zero bytes of
+	// its own.
 	Memory []byte
-	// Buf is a buffer of 8 bytes in memory of this host, in place of Memory. The
-	// event takes over the caller's reference, also when New fails, and drops it
-	// in Close. The memory map must be LocalReadWrite. With a device it must be
-	// registered there, and have RemoteRead; for PublishRemote also RemoteWrite
-	// and, if the device has atomics, RemoteAtomic. The exported descriptor has the
-	// key to the whole map.
+	// Buf is a buffer of 8 bytes in memory of this host, in place of Memory. New takes over
+	// the caller's reference, also when New fails, and Close drops it. The memory map must be
+	// LocalReadWrite. With a device, the map must be registered there and have RemoteRead; for
+	// PublishRemote also RemoteWrite and, if the device has atomics, RemoteAtomic. The
+	// exported descriptor has the key to the whole map.
 	Buf *bufinv.Buf
 
-	// Publishers may change the value. Zero: PublishLocal. PublishRemote needs
-	// a device.
+	// Publishers are the programs that may change the value. Zero: PublishLocal. PublishRemote
+	// needs a device.
 	Publishers Publishers
-	// NeverConcurrent promises that this program and its peers never change the
-	// value at the same time, for example because they alternate. Without it New
-	// refuses PublishLocal|PublishRemote on devices whose atomics are not atomic to
-	// the processor (IBTA 9.4.5.1), since an addition could be lost.
+	// NeverConcurrent promises that this program and its peers never change the value at the
+	// same time, for example because they alternate. Without the promise, New refuses
+	// PublishLocal|PublishRemote on devices whose atomics are not atomic to the processor
+	// (IBTA 9.4.5.1), since an addition could be lost.
 	NeverConcurrent bool
 
-	// PollInterval is the longest time between two polls of the value while a wait
-	// sleeps. Only changes that are not reported need polls: those of peers on
-	// adapters and, with Memory or Buf, anything that is not Set, Add or a task. The
-	// first polls come sooner, after an eighth of the time slept and at least 50 µs.
-	// 50 µs to 1 s, as exact as timers of the runtime are. Zero: 50 ms, which costs
-	// some thousandths of a processor.
+	// PollInterval is the longest time between two polls of the value while a wait sleeps: 50
+	// µs to 1 s, as exact as timers of the runtime are. Zero: 50 ms, which costs some
+	// thousandths of a processor. The first polls come sooner, after an eighth of the time
+	// slept and at least 50 µs. Only changes that are not reported need polls: those of peers
+	// on adapters and, with Memory or Buf, any change other than by Set, Add or a task.
 	PollInterval time.Duration
 
 	// Name appears in errors. Empty: none.
 	Name string
 }
 
-// settings are a Config with the device that was given to New.
+// settings are a Config and the device given to New.
 type settings struct {
 	Config
 	dev verbs.Device
@@ -124,8 +121,8 @@ func (cfg *settings) resolve() error {
 	return nil
 }
 
-// atomics asks the device whether peers can do atomics. It fails where these are not
-// atomic to the processor and both sides publish.
+// atomics reports whether peers can do atomics on the device. It fails if they can, but not
+// atomically to the processor, and both sides publish.
 func (cfg *settings) atomics() (bool, error) {
 	if !cfg.Publishers.Has(PublishRemote) {
 		return false, nil
@@ -141,7 +138,7 @@ func (cfg *settings) atomics() (bool, error) {
 	return attr.Atomics, nil
 }
 
-// permissions are the rights that peers need to memory, and no more.
+// permissions are the rights to the memory that peers need, and no more.
 func (cfg *settings) permissions(atomics bool) mmap.Permission {
 	if cfg.dev == nil {
 		return mmap.LocalReadWrite

@@ -12,13 +12,12 @@ import (
 type ContextConfig struct {
 	// Name appears in errors and logs. Empty: "syncevent".
 	Name string
-	// Engine is the engine that drives the context; NewContext connects the two. Nil:
-	// it is connected later, with Engine.Connect.
+	// Engine drives the context; NewContext connects the two. Nil: call Engine.Connect later.
 	Engine *pe.Engine
 }
 
-// Context is a context whose tasks work on sync events, any number of them. It is
-// driven by an engine (package pe).
+// Context is a context whose tasks work on any number of sync events. An engine drives it
+// (package pe).
 type Context struct {
 	*pe.Core
 	control *pe.Control

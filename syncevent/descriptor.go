@@ -8,7 +8,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// byteOrder is the order of a value's bytes, as it stands in descriptors.
+// byteOrder is the order of a value's bytes, as encoded in descriptors.
 type byteOrder uint8
 
 const (
@@ -23,13 +23,13 @@ func hostOrder() byteOrder {
 	return bigEndian
 }
 
-// Export returns a descriptor of the event for peers, in binary form
-// (descriptor.Armor makes it text). It holds the key to the event's memory (with
-// Config.Buf, to all of the buffer's memory map), and is as secret as that is.
-// Peers may read the value and, with PublishRemote, change it.
+// Export returns a descriptor of the event for peers, in binary form (descriptor.Armor makes
+// it text). It holds the key to the event's memory (with Config.Buf, to all of the buffer's
+// memory map), and is as secret as that memory. Peers may read the value and, with
+// PublishRemote, change it.
 //
-// It fails with ErrLocal without a device, with ErrRemote on an imported event,
-// and with ErrClosed. Descriptors go void with Close.
+// It fails with ErrLocal without a device, with ErrRemote on an imported event, and with
+// ErrClosed. Close makes the descriptors void.
 func (e *Event) Export() ([]byte, error) {
 	if err := e.begin("export", oneCall); err != nil {
 		return nil, err
@@ -49,12 +49,12 @@ func (e *Event) Export() ([]byte, error) {
 	return b, nil
 }
 
-// Import makes a handle of a peer's event from the descriptor, binary or armored,
-// that the peer exported, for use with dev. The handle is for the sync event tasks
-// of package rdma; methods that work on the value fail with ErrRemote.
+// Import makes a handle of a peer's event from the descriptor, binary or armored, that the
+// peer exported, for use with dev. The handle is for the sync event tasks of package rdma; its
+// methods that work on the value fail with ErrRemote.
 //
-// Its errors match ErrInvalid and those of package descriptor, and
-// descriptor.ErrFormat for values that no exporter writes.
+// Its errors match ErrInvalid and those of package descriptor, and descriptor.ErrFormat for
+// values that no exporter writes.
 func Import(dev verbs.Device, desc []byte) (*Event, error) {
 	if dev == nil {
 		return nil, fmt.Errorf("import sync event: %w: no device is given; open one first", ErrInvalid)
@@ -69,7 +69,7 @@ func Import(dev verbs.Device, desc []byte) (*Event, error) {
 	}, nil
 }
 
-// fields are those of a descriptor.
+// fields are the fields of a descriptor.
 type fields struct {
 	addr       uint64
 	rkey       uint32

@@ -15,29 +15,29 @@ var (
 	// ErrRange: memory that is not 8 bytes at a multiple of 8, or a setting outside
 	// its limits.
 	ErrRange = errs.ErrRange
-	// ErrRemote: the Event was imported: its value is in the memory of a peer.
+	// ErrRemote: the Event was imported, and its value is in a peer's memory.
 	ErrRemote = errs.ErrRemote
 	// ErrInUse: waits are under way, or tasks hold the Event.
 	ErrInUse = errs.ErrInUse
-	// ErrNotHeld: more releases of an Event than holds.
+	// ErrNotHeld: an Event was released more often than held.
 	ErrNotHeld = errs.ErrNotHeld
 	// ErrClosed: the Event has been closed.
 	ErrClosed = errs.ErrClosed
 	// ErrFlushed: the context stopped before the task was done. The error is a
 	// *TaskError.
 	ErrFlushed = errs.ErrFlushed
-	// ErrPublisher: the event was made so that the caller may not change its value,
-	// or with publishers that this device cannot have together.
+	// ErrPublisher: the event's publishers do not include the caller, or this device cannot
+	// combine them.
 	ErrPublisher = errors.New("not allowed to change the value")
-	// ErrLocal: the Event was made without a device, so that peers cannot reach it.
+	// ErrLocal: the Event was made without a device, so peers cannot reach it.
 	ErrLocal = errors.New("not open to peers")
 )
 
-// TaskError is the error of a task that was submitted and failed: it was in
-// flight when its context stopped. It matches ErrFlushed, and what its Cause matches.
+// TaskError is the error of a task that was in flight when its context stopped. It matches
+// ErrFlushed, and what its Cause matches.
 type TaskError struct {
 	Op    Operation // the task's kind
-	Event *Event    // the one it works on
+	Event *Event    // the event of the task
 	Cause error     // why the context ended (pe.Core.Err); nil if the program stopped it
 }
 

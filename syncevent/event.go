@@ -18,9 +18,8 @@ import (
 
 const wordSize = 8
 
-// Event is a 64-bit value that one program waits for and another changes. New makes
-// one of this program, Import a handle of a peer's. All methods are safe for
-// concurrent use.
+// Event is a 64-bit value that one program waits for and another changes. New makes one of
+// this program; Import makes a handle of a peer's. All methods are safe for concurrent use.
 type Event struct {
 	name       string
 	publishers Publishers
@@ -35,27 +34,27 @@ type Event struct {
 
 	// Of an event of this program.
 	word    *uint64
-	mem     []byte // keeps memory of the Go heap alive
+	mem     []byte // keeps memory of the Go heap reachable
 	pd      verbs.PD
 	own     *mmap.Map // nil without a device, and with a Buf
 	buf     *bufinv.Buf
 	m       *mmap.Map // own, or that of buf
 	unwatch func()    // nil: not watched
-	disown  func()    // the device need not close it; nil: it does not
+	disown  func()    // undoes OnClose of the device; nil: none
 
-	// uses counts calls under way, and in its upper half the holds (waits and
-	// tasks). It is negative once the event is closed.
+	// uses counts calls under way, and in its upper half the holds (waits and tasks). It is
+	// negative once the event is closed.
 	uses    atomic.Int64
-	closing sync.Mutex // one Close at a time: it may fail
+	closing sync.Mutex // serialises Close, which may fail
 
 	sleepers atomic.Int64 // len(waiting), read without the lock
 
-	mu            sync.Mutex // nothing that could block is called under it
+	mu            sync.Mutex // held only for work that cannot block
 	waiting       []*waiter
 	spare         []*waiter
-	needsPolling  bool      // some changes of the value are not reported to changed
+	needsPolling  bool      // some changes of the value do not call changed
 	pollScheduled bool      // the timer runs
-	pollDue       time.Time // when it expires
+	pollDue       time.Time // when the timer expires
 	lastSleep     time.Time // when the newest of waiting was added
 	interval      time.Duration
 	timer         *time.Timer
@@ -67,14 +66,14 @@ const (
 	closed  = math.MinInt64 / 2 // far enough below zero
 )
 
-// New makes an Event that peers reach through dev. If dev is nil, it is the device of
-// Config.PD or, without one, none: then the event stays in this program and cannot
-// be exported. Errors match ErrInvalid, ErrRange and ErrPublisher, or are those of
-// the buffer, the memory map and the device.
+// New makes an Event that peers reach through dev. If dev is nil, New uses the device of
+// Config.PD. Without a device, the event stays in this program and cannot be exported. Errors
+// match ErrInvalid, ErrRange and ErrPublisher, or are those of the buffer, the memory map and
+// the device.
 func New(dev verbs.Device, cfg Config) (*Event, error) {
 	e, err := create(settings{cfg, dev})
 	if err != nil {
-		_ = cfg.Buf.Free() // err says more than this one could
+		_ = cfg.Buf.Free() // err says more than an error of Free
 		return nil, fmt.Errorf("make sync event%s: %w", quoted(cfg.Name), err)
 	}
 	return e, nil
@@ -104,7 +103,7 @@ func create(cfg settings) (*Event, error) {
 		return nil, errors.Join(err, e.releaseMemory())
 	}
 	if owner, ok := e.dev.(verbs.ClosingDevice); ok {
-		e.disown = owner.OnClose(e.Close) // before that of its memory
+		e.disown = owner.OnClose(e.Close) // the device calls it before it closes the memory
 	}
 	return e, nil
 }
@@ -213,27 +212,27 @@ func (s siblings) RKey() uint32 {
 	return e.rkey
 }
 
-// Swapped reports whether an imported event belongs to a host of the other byte
-// order: its 8 bytes, read and written as such, have to be reversed. Atomics do
-// not: they carry numbers (IBTA 9.4.5).
+// Swapped reports whether an imported event belongs to a host of the other byte order. Reads
+// and writes of its 8 bytes must then reverse them. Atomics need not: they carry numbers (IBTA
+// 9.4.5).
 func (s siblings) Swapped() bool {
 	e := s.Event
 	return e.swapped
 }
 
-// Publishers are those who may change the value. This program may change an
-// imported event, with tasks of package rdma, if PublishRemote is among them.
+// Publishers says which programs may change the value. This program may change an imported
+// event, with tasks of package rdma, if PublishRemote is in the set.
 func (e *Event) Publishers() Publishers { return e.publishers }
 
 // Atomics reports whether peers may add to the value: PublishRemote is among the
 // publishers, and the owner's device has atomics.
 func (e *Event) Atomics() bool { return e.atomics }
 
-// Device is what the event is reached through: that given to New or Import, or
-// nil.
+// Device is the device given to New or Import, through which peers or this program reach the
+// event, or nil.
 func (e *Event) Device() verbs.Device { return e.dev }
 
-// enter counts a use, and reports false if the event is closed.
+// enter counts a use, and returns false if the event is closed.
 func (e *Event) enter(unit int64) bool {
 	if e.uses.Add(unit) >= 0 {
 		return true
@@ -244,7 +243,7 @@ func (e *Event) enter(unit int64) bool {
 
 func (e *Event) leave(unit int64) { e.uses.Add(-unit) }
 
-// begin is enter for calls on the value.
+// begin is enter for calls that read or change the value.
 func (e *Event) begin(op string, unit int64) error {
 	switch {
 	case e.remote:
@@ -282,9 +281,9 @@ func (e *Event) Get() (uint64, error) {
 	return e.load(), nil
 }
 
-// Set sets the value and wakes the waits whose condition it fulfils. It allocates
-// nothing, and takes no lock while no wait sleeps. It fails like Get, and with
-// ErrPublisher unless PublishLocal is among the event's publishers.
+// Set sets the value and wakes the waits whose condition it fulfils. It allocates nothing, and
+// takes a lock only while a wait sleeps. It fails like Get, and with ErrPublisher unless
+// PublishLocal is among the event's publishers.
 func (e *Event) Set(v uint64) error {
 	if err := e.beginChange("set"); err != nil {
 		return err
@@ -294,8 +293,8 @@ func (e *Event) Set(v uint64) error {
 	return nil
 }
 
-// Add adds to the value, modulo 2^64, in one step, and returns the value before.
-// Otherwise it is like Set.
+// Add adds to the value atomically, modulo 2^64, and returns the value before. It fails, and
+// wakes waits, like Set.
 func (e *Event) Add(v uint64) (old uint64, err error) {
 	if err := e.beginChange("add to"); err != nil {
 		return 0, err
@@ -317,8 +316,8 @@ func (e *Event) add(v uint64) uint64 {
 	return old
 }
 
-// Hold counts one more user, such as a task: until the matching Release, Close
-// fails with ErrInUse. Hold itself fails with ErrClosed on a closed event.
+// Hold counts one more user, such as a task. Until the matching Release, Close fails with
+// ErrInUse. Hold fails with ErrClosed on a closed event.
 func (s siblings) Hold() error {
 	e := s.Event
 	if !e.enter(oneHold) {
@@ -327,7 +326,7 @@ func (s siblings) Hold() error {
 	return nil
 }
 
-// Release takes back one Hold. Without one it fails with ErrNotHeld.
+// Release undoes one Hold. Without one it fails with ErrNotHeld.
 func (s siblings) Release() error {
 	e := s.Event
 	for {
@@ -341,11 +340,11 @@ func (s siblings) Release() error {
 	}
 }
 
-// Close ends the event. Its memory is the caller's again when Close has returned,
-// and exported descriptors are void. It fails with ErrInUse while waits are under
-// way or tasks hold the event. If the device fails to deregister the memory, the
-// event stays open and Close may be called again. Closing again does nothing. The
-// device that the event was made on calls Close when it is closed itself.
+// Close ends the event. When Close has returned, the memory is the caller's again, and
+// exported descriptors are void. It fails with ErrInUse while waits are under way or tasks
+// hold the event. If the device fails to deregister the memory, the event stays open and Close
+// may be called again. Closing again does nothing. The device that the event was made on calls
+// Close when it is closed itself.
 func (e *Event) Close() error {
 	e.closing.Lock()
 	defer e.closing.Unlock()
@@ -377,13 +376,13 @@ func (e *Event) Close() error {
 	return nil
 }
 
-// releaseMemory gives back what New acquired, except the buffer.
+// releaseMemory releases what New acquired, except the buffer.
 func (e *Event) releaseMemory() error {
 	if e.word == nil {
 		return nil // imported, or never made
 	}
 	if e.own != nil {
-		// This comes first: it may fail, and then the event stays open.
+		// This comes first, because it may fail, and then the event stays open.
 		if err := e.own.Close(); err != nil {
 			return err
 		}

@@ -6,7 +6,7 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-// Pool is a pool of tasks, each for any operation: the methods of the pool allocate it for one.
+// Pool is a pool of tasks. The methods that allocate a task choose its operation.
 type Pool struct {
 	tasks  *pe.Pool[Task]
 	done   func(*Task)
@@ -15,8 +15,8 @@ type Pool struct {
 
 // Pool makes a pool of n tasks, at most pe.MaxTasks. done and failed run on the engine's
 // goroutine, inside Progress; the error is a *TaskError. Stop ends a wait through failed, with
-// an error that matches ErrFlushed. A context can have several pools, for tasks that end
-// differently. It is legal in Idle. Its errors are those of pe.NewPool, and ErrInvalid where a
+// an error that matches ErrFlushed. A context can have several pools, with different
+// callbacks. Pool is legal in Idle. Its errors are those of pe.NewPool, and ErrInvalid where a
 // function is missing.
 func (c *Context) Pool(n int, done func(*Task), failed func(*Task, error)) (*Pool, error) {
 	if done == nil || failed == nil {
@@ -45,20 +45,20 @@ func (p *Pool) Cap() int { return p.tasks.Cap() }
 // Available is the number of tasks that can be allocated now.
 func (p *Pool) Available() int { return p.tasks.Available() }
 
-// Get allocates a task that gets the value of e, and holds e until the task is freed. Errors of
-// the four operations match those of pe.Pool.Alloc, ErrInvalid, ErrRemote and ErrClosed, and, of
-// those that change the value, ErrPublisher.
+// Get allocates a task that gets the value of e. The task holds e until it is freed. Errors of
+// the four operations match those of pe.Pool.Alloc, ErrInvalid, ErrRemote and ErrClosed, and,
+// for operations that change the value, ErrPublisher.
 func (p *Pool) Get(e *Event) (*Task, error) { return p.alloc(OpGet, e, 0) }
 
 // Set allocates a task that sets e to value.
 func (p *Pool) Set(e *Event, value uint64) (*Task, error) { return p.alloc(OpSet, e, value) }
 
-// Add allocates a task that adds value, modulo 2^64, to that of e, in one step.
+// Add allocates a task that adds value to that of e atomically, modulo 2^64.
 func (p *Pool) Add(e *Event, value uint64) (*Task, error) { return p.alloc(OpAdd, e, value) }
 
-// Wait allocates a task that waits until the condition holds for the value of e. It is woken as
-// a sleeping wait of the event is; see the package comment. It may miss a value that another
-// change replaces soon after. Errors match ErrInvalid, too, as in Event.Wait.
+// Wait allocates a task that waits until the condition holds for the value of e. A change
+// wakes it as it wakes Event.Wait; see the package comment. It may miss a value that another
+// change replaces soon after. Errors match ErrInvalid too, as in Event.Wait.
 func (p *Pool) Wait(e *Event, c Condition) (*Task, error) {
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("syncevent: allocate a wait: %w", err)
@@ -70,7 +70,7 @@ func (p *Pool) Wait(e *Event, c Condition) (*Task, error) {
 	return t, err
 }
 
-// alloc takes a task out of the pool and gives it its event.
+// alloc takes a task out of the pool, and sets its operation and event.
 func (p *Pool) alloc(op Operation, e *Event, value uint64) (*Task, error) {
 	t, err := p.tasks.Alloc()
 	if err != nil {

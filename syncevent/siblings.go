@@ -2,8 +2,8 @@ package syncevent
 
 import "github.com/verbena-rdma/verbena/internal/sibling"
 
-// siblings is what other packages of this module do with an Event.
+// siblings has the methods that other packages of this module use.
 type siblings struct{ *Event }
 
-// Siblings is for packages of this module.
+// Siblings returns the methods for packages of this module.
 func (e *Event) Siblings(sibling.Pass) siblings { return siblings{e} }

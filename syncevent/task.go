@@ -8,7 +8,7 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-// Operation is a kind of task. Zero is none.
+// Operation is the operation of a task. Zero is none.
 type Operation int
 
 // The operations.
@@ -24,7 +24,7 @@ var operations = [...]struct {
 	submit string // for errors; made in advance for the hot path
 	verb   string // the same
 }{
-	0:      {"task", "submit a task", "use"}, // of a task that came from no pool
+	0:      {"task", "submit a task", "use"}, // for a task that came from no pool
 	OpGet:  {"get", "submit a get", "get"},
 	OpSet:  {"set", "submit a set", "set"},
 	OpAdd:  {"addition", "submit an addition", "add to"},
@@ -39,7 +39,7 @@ func (o Operation) String() string {
 	return "operation " + strconv.Itoa(int(o))
 }
 
-// Task is one operation on a sync event: the one that a method of Pool allocated it for. It
+// Task is one operation on a sync event. A method of Pool allocates it for that operation. It
 // can be submitted again and again, until Free puts it back.
 type Task struct {
 	pe.Task
@@ -49,16 +49,16 @@ type Task struct {
 	ev      *Event
 	node    fifo.Node[*Task] // in submitted or ready
 	op      Operation
-	value   uint64 // that is set or added
-	waiter  waiter // of a wait; seen is the result of the others, too
+	value   uint64 // to set or add
+	waiter  waiter // for a wait; seen is the result of the other operations too
 	flushed bool   // a wait that Stop has ended
 }
 
-// Submit submits the task: a get, a set or an addition is done in the next Progress, a wait is
-// reported once its condition holds. Until its callback the task must not be used. Submit
-// allocates nothing. It fails if the context is not Running (*pe.StateError), or the task is in
-// flight (pe.ErrInUse) or not allocated (pe.ErrFreed); then the task remains the caller's. Flags have no
-// effect: tasks of this context gain nothing from going together.
+// Submit submits the task. The next Progress does a get, a set or an addition; a wait is
+// reported once its condition holds. The task must not be used until its callback. Submit
+// allocates nothing. It fails if the context is not Running (*pe.StateError), or the task is
+// in flight (pe.ErrInUse) or not allocated (pe.ErrFreed); then the task remains the caller's.
+// Flags have no effect, because tasks of this context gain nothing from going together.
 func (t *Task) Submit(_ ...pe.SubmitFlags) error {
 	if err := t.control.Begin(&t.Task, operations[t.op].submit); err != nil {
 		return err
@@ -66,7 +66,7 @@ func (t *Task) Submit(_ ...pe.SubmitFlags) error {
 	if t.op == OpWait {
 		t.ev.mu.Lock()
 		defer t.ev.mu.Unlock()
-		t.ev.addWaiter(&t.waiter) // which wakes it at once if its condition holds
+		t.ev.addWaiter(&t.waiter) // it wakes the task at once if the condition holds
 		return nil
 	}
 	t.ctx.submitted.Push(&t.node)
@@ -74,7 +74,7 @@ func (t *Task) Submit(_ ...pe.SubmitFlags) error {
 	return nil
 }
 
-// Free puts the task back into its pool and lets go of its event. It is legal whenever the task
+// Free puts the task back into its pool and releases its event. It is legal whenever the task
 // is not in flight. Errors are those of pe.Pool.Free.
 func (t *Task) Free() error {
 	if err := t.pool.tasks.Free(t); err != nil {
@@ -83,22 +83,22 @@ func (t *Task) Free() error {
 	return t.releaseEvent()
 }
 
-// Operation is what the task was allocated for.
+// Operation is the operation that the task was allocated for.
 func (t *Task) Operation() Operation { return t.op }
 
 // Event is the event that the task works on.
 func (t *Task) Event() *Event { return t.ev }
 
-// Value is what the task sets or adds; 0 of others.
+// Value is the value that the task sets or adds; 0 for other operations.
 func (t *Task) Value() uint64 { return t.value }
 
-// Original is the value that the event had: when it was got, before an addition, or when it
-// fulfilled the condition of a wait; the event may have another one by now. It is 0 before the
-// task has completed, and of a set.
+// Original is the value that the event had when a get read it, before an addition, or when it
+// fulfilled the condition of a wait. The event may have another value by now. Original is 0
+// before the task has completed, and for a set.
 func (t *Task) Original() uint64 { return t.waiter.seen }
 
 // SetValue sets the value that the next submission sets or adds. Errors match pe.ErrInUse (in
-// flight), pe.ErrFreed, and ErrInvalid where the operation has none.
+// flight), pe.ErrFreed, and ErrInvalid where the operation has no value.
 func (t *Task) SetValue(value uint64) error {
 	if err := t.control.MayChange(&t.Task, "value"); err != nil {
 		return err
@@ -110,8 +110,9 @@ func (t *Task) SetValue(value uint64) error {
 	return nil
 }
 
-// SetCondition makes the next submission wait for another condition. Errors match ErrInvalid, as
-// in Event.Wait and where the operation is no wait, pe.ErrInUse (in flight) and pe.ErrFreed.
+// SetCondition sets the condition for the next submission of a wait. Errors match ErrInvalid,
+// as in Event.Wait and where the operation is not a wait, pe.ErrInUse (in flight) and
+// pe.ErrFreed.
 func (t *Task) SetCondition(c Condition) error {
 	if err := t.control.MayChange(&t.Task, "condition"); err != nil {
 		return err
@@ -127,8 +128,8 @@ func (t *Task) SetCondition(c Condition) error {
 	return nil
 }
 
-// SetEvent makes the task work on another event, and lets go of the present one. Its
-// errors are those of the allocation, and pe.ErrInUse (in flight) and pe.ErrFreed.
+// SetEvent sets another event for the task, and releases the present one. Its errors are those
+// of the allocation, and pe.ErrInUse (in flight) and pe.ErrFreed.
 func (t *Task) SetEvent(e *Event) error {
 	if err := t.control.MayChange(&t.Task, "event"); err != nil {
 		return err
@@ -167,7 +168,8 @@ func (t *Task) releaseEvent() error {
 	return siblings{e}.Release()
 }
 
-// conditionMet hands a wait to the engine, for its callback. It may be called from any goroutine.
+// conditionMet passes a wait to the engine, for its callback. It may be called from any
+// goroutine.
 func (t *Task) conditionMet() {
 	c := t.ctx
 	c.mu.Lock()

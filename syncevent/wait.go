@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// spinTime is how long a wait looks at the value before it sleeps.
+	// spinTime is how long a wait polls the value before it sleeps.
 	spinTime = 50 * time.Microsecond
-	// maxSpins bounds it where the clock stands still, as in testing/synctest.
+	// maxSpins bounds spinning where the clock stands still, as in testing/synctest.
 	maxSpins = 2000
 )
 
@@ -23,17 +23,17 @@ type waiter struct {
 	task   *Task
 }
 
-// Wait waits until the condition holds for the event's value, and returns the value. It
-// spins for about 50 µs and then sleeps without using the processor; the package comment
-// says who wakes it, and when. It may miss a value that another change replaces soon
-// after. It is for any goroutine; callbacks of an engine should use a task (Pool.Wait), since a
-// wait blocks them.
+// Wait waits until the condition holds for the event's value, and returns the value. It spins
+// for about 50 µs and then sleeps without using the processor; the package comment says what
+// wakes it, and when. It may miss a value that another change replaces soon after. Any
+// goroutine may call it. A callback of an engine should use a task (Pool.Wait) instead, since
+// Wait blocks.
 //
 //	v, err := event.Wait(ctx, syncevent.Greater(15))
 //
 // A condition that no value fulfils is an error that matches ErrInvalid: a value with bits
-// outside the mask, one that cannot be exceeded under it, a mask of zero. When ctx ends,
-// the error is context.Cause(ctx). Otherwise it fails like Get.
+// outside the mask, one that cannot be exceeded under it, a mask of zero. When ctx ends, the
+// error is context.Cause(ctx). Otherwise it fails like Get.
 func (e *Event) Wait(ctx context.Context, c Condition) (uint64, error) {
 	if err := e.begin("wait for", oneHold); err != nil {
 		return 0, err
@@ -54,7 +54,7 @@ func (e *Event) Wait(ctx context.Context, c Condition) (uint64, error) {
 	return e.sleep(ctx, c)
 }
 
-// sleep is the rest of a wait that spinning did not end.
+// sleep waits after spinning, until the condition holds or ctx ends.
 func (e *Event) sleep(ctx context.Context, c Condition) (uint64, error) {
 	w := e.startWaiter(c)
 	select {
@@ -83,7 +83,7 @@ func (e *Event) spin(c Condition) (uint64, bool) {
 	}
 	start := time.Now()
 	for n := 0; n < maxSpins && time.Since(start) < spinTime; n++ {
-		// The writer may need this processor.
+		// The goroutine that changes the value may need this processor.
 		runtime.Gosched()
 		if v = e.load(); c.holds(v) {
 			return v, true
@@ -113,9 +113,9 @@ func (e *Event) reuseWaiter(w *waiter) {
 	e.spare = append(e.spare, w)
 }
 
-// addWaiter adds a waiter to the list, and then checks the value again. A writer
-// changes the value first and checks for waiters then, so that one of the two always
-// sees the other. The lock is held.
+// addWaiter adds a waiter to the list, and then checks the value again. A writer first changes
+// the value and then checks for waiters, so at least one of the two sees the other. The lock
+// is held.
 func (e *Event) addWaiter(w *waiter) {
 	w.at = len(e.waiting)
 	e.waiting = append(e.waiting, w)
@@ -138,7 +138,7 @@ func (e *Event) wakeWaiter(w *waiter, v uint64) {
 		w.task.conditionMet()
 		return
 	}
-	w.wakeup <- struct{}{} // has room for one
+	w.wakeup <- struct{}{} // buffered
 }
 
 // removeWaiter removes a waiter from the list. The lock is held.
@@ -156,8 +156,8 @@ func (e *Event) removeWaiter(w *waiter) {
 	}
 }
 
-// cancelWaiter removes a waiter from the list. It reports false if the waiter was
-// woken before.
+// cancelWaiter removes a waiter from the list. It returns false if the waiter was woken
+// before.
 func (e *Event) cancelWaiter(w *waiter) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -187,7 +187,7 @@ func (e *Event) wakeSatisfied() {
 	}
 }
 
-// changed is called by the device after a peer has changed the value.
+// changed is called by the device after a peer changed the value.
 func (e *Event) changed() {
 	// The atomic operation in enter also orders the device's plain stores before
 	// the load of sleepers.
@@ -197,8 +197,7 @@ func (e *Event) changed() {
 	}
 }
 
-// poll checks the value for waiters of changes that nobody reports. It runs on the
-// timer's goroutine.
+// poll checks the value for changes that are not reported. It runs on the timer's goroutine.
 func (e *Event) poll() {
 	if !e.enter(oneCall) {
 		return

@@ -6,13 +6,13 @@ import (
 
 // Driver finds and opens the devices of one kind.
 type Driver interface {
-	// Name is the driver's own name: "soft", "ibverbs".
+	// Name is the driver's name: "soft", "ibverbs".
 	Name() string
-	// Devices lists what the driver can open on this machine now. The list may
-	// be incomplete together with an error that says what could not be read.
+	// Devices lists the devices that the driver can open on this machine now. If the driver
+	// cannot read all of them, the list is incomplete and the error says what is missing.
 	Devices() ([]DeviceInfo, error)
-	// Open opens the device with that name. A name that is none of the
-	// driver's gives an error that matches ErrNoDevice.
+	// Open opens the device with that name. A name that the driver does not have gives an
+	// error that matches ErrNoDevice.
 	Open(name string) (Device, error)
 }
 
@@ -36,12 +36,11 @@ type Device interface {
 	QueryPort(port int) (PortAttr, error)
 	// GIDs returns the GID table of a port, empty entries left out.
 	GIDs(port int) ([]GIDEntry, error)
-	// Counters returns the device's counters, in a stable order, with the names
-	// that the kernel's drivers give them under hw_counters.
+	// Counters returns the device's counters, in a stable order. Their names are those that
+	// the kernel's drivers use under hw_counters.
 	Counters() ([]Counter, error)
-	// DefaultPD is the protection domain shared by everything on this open
-	// device that does not bring its own. It lives as long as the device; it is
-	// not to be closed.
+	// DefaultPD is the protection domain of all objects on this open device that were made
+	// without one. It lives as long as the device; do not close it.
 	DefaultPD() PD
 	// AllocPD allocates a protection domain (IBTA 11.2.1.5).
 	AllocPD() (PD, error)
@@ -56,19 +55,19 @@ type Device interface {
 	Close() error
 }
 
-// ClosingDevice is a Device that closes what was made on it. The devices of both
-// drivers are.
+// ClosingDevice is a Device that closes the objects made on it. The devices of both drivers
+// implement it.
 type ClosingDevice interface {
-	// OnClose has Close call f, until remove is called. Where a queue pair, a
-	// completion queue or a protection domain is open, Close fails and calls
-	// nothing. Otherwise it calls the functions before it looks for what else is
-	// open, the latest first, on its own goroutine, and goes no further where one
-	// fails: its error is the one of Close, and f is called again by the next Close.
+	// OnClose makes Close call f, until remove is called. While a queue pair, a completion
+	// queue or a protection domain is open, Close fails and calls nothing. Otherwise Close
+	// calls the functions on its own goroutine, the latest first, and then checks for other
+	// open objects. If a function fails, Close stops there and returns its error, and the next
+	// Close calls the function again.
 	OnClose(f func() error) (remove func())
 }
 
-// DeviceAttr holds the limits and capabilities of a device. A limit of zero
-// means that the device does not have the thing at all.
+// DeviceAttr holds the limits and capabilities of a device. A limit of zero means that the
+// device lacks the feature.
 type DeviceAttr struct {
 	FirmwareVersion   string // of software devices, that of the software
 	NodeGUID          uint64 // host byte order
@@ -90,11 +89,11 @@ type DeviceAttr struct {
 	MaxInline         int    // bytes of inline data in one work request
 	MaxMessage        uint32 // bytes in one message
 	Ports             int    // they are counted from 1
-	// Transports are the services that queue pairs can have.
+	// Transports are the transport services of the device's queue pairs.
 	Transports Transports
 	Atomics    bool // 64-bit compare-and-swap and fetch-and-add
-	// AtomicsGlobal: they are atomic with regard to the processor and other devices
-	// too, not only to each other (IBTA 9.4.5.1).
+	// AtomicsGlobal: they are atomic to the processor and other devices too, not only to each
+	// other (IBTA 9.4.5.1).
 	AtomicsGlobal bool
 
 	MaxMW int // memory windows; zero: there are none
@@ -102,23 +101,23 @@ type DeviceAttr struct {
 	MWTypes MWTypes
 	// Invalidation: the device has OpLocalInvalidate and OpSendInvalidate.
 	Invalidation bool
-	// CMPathMTU: the connection manager takes the path MTU of CMDial and CMListen. The
-	// kernel's takes that of the network interface.
+	// CMPathMTU: the connection manager uses the path MTU of CMDial and CMListen. The kernel's
+	// manager uses that of the network interface.
 	CMPathMTU bool
 	// MaxMulticastGroups is how many multicast groups queue pairs can be attached to.
 	MaxMulticastGroups int
-	// CompletionFields are those that a completion queue can be asked for.
+	// CompletionFields are the fields that a completion queue can be asked for.
 	CompletionFields WCFields
 	ClockFrequency   uint64 // ticks of the device's clock in a second; zero: it has none
-	// SRD is what SRD queue pairs can do.
+	// SRD describes SRD queue pairs.
 	SRD SRDAttr
 }
 
-// SRDAttr holds what SRD queue pairs of a device can do (efadv_query_device(3)). It is
-// zero where Transports has no SRD. They have no atomics, no shared receive queues, and
-// no flags but FlagSignaled, which every request needs unless its queue pair signals all,
-// and FlagInline, in sends. A peer can be read and written only while it has an address
-// handle that leads to this device.
+// SRDAttr describes the SRD queue pairs of a device (efadv_query_device(3)). It is zero where
+// Transports lacks SRD. They have no atomics, no shared receive queues, and no flags except
+// FlagInline, in sends, and FlagSignaled, which every request needs unless its queue pair
+// signals all. A peer can be read and written only while it has an address handle for this
+// device.
 type SRDAttr struct {
 	MaxSendWR, MaxRecvWR   int    // requests on one queue
 	MaxSendSGE, MaxRecvSGE int    // scatter-gather entries of each
@@ -128,9 +127,9 @@ type SRDAttr struct {
 	MaxRDMA                uint32 // bytes of a write or read
 	Read                   bool   // OpRead
 	Write                  bool   // OpWrite and OpWriteImm
-	// UnsolicitedWriteRecv: QPInit has it.
+	// UnsolicitedWriteRecv: QPInit.UnsolicitedWriteRecv can be set.
 	UnsolicitedWriteRecv bool
-	// RNRRetry: QPAttr.RNRRetry can be set, in the transition to RTS.
+	// RNRRetry: QPAttr.RNRRetry can be set in the transition to RTS.
 	RNRRetry bool
 }
 
@@ -188,8 +187,8 @@ const (
 
 // PortAttr holds the attributes of a port.
 type PortAttr struct {
-	State      PortState // packets pass in PortActive
-	LinkLayer  LinkLayer // what is below the transport
+	State      PortState // packets pass only in PortActive
+	LinkLayer  LinkLayer // the network below the transport
 	MaxMTU     MTU       // the largest that the port can have, bytes
 	ActiveMTU  MTU       // the largest that can be used now, bytes
 	GIDTable   int       // entries in the GID table
@@ -211,7 +210,7 @@ func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
 // String prints the GID in the eight groups of the verbs' tools.
 func (g GID) String() string { return netip.AddrFrom16(g).StringExpanded() }
 
-// GIDType says which wire protocol a GID is for.
+// GIDType is the wire protocol of a GID.
 type GIDType int
 
 // The GID types.
@@ -225,20 +224,19 @@ const (
 type GIDEntry struct {
 	Index     int     // in the table, from 0
 	GID       GID     // the address
-	Type      GIDType // how packets to and from this address look
+	Type      GIDType // the format of packets to and from this address
 	Interface string  // the network interface it belongs to; empty if unknown
-	// UDPPort is the port of the device at this address: 4791, or another one that
-	// peers have to put into AddressAttr.UDPPort (software device only). Zero: the
-	// GID is not for RoCEv2.
+	// UDPPort is the device's UDP port at this address: 4791, or (software device only) a port
+	// that peers put into AddressAttr.UDPPort. Zero: the GID is not for RoCEv2.
 	UDPPort uint16
-	// SourceUDPPort is the port that packets from this address come from, which peers may
-	// put into AddressAttr.SourceUDPPort. Zero: it varies, as it does with adapters.
+	// SourceUDPPort is the source port of packets from this address, which peers may put into
+	// AddressAttr.SourceUDPPort. Zero: it varies, as with adapters.
 	SourceUDPPort uint16
 }
 
 // Counter is a named count.
 type Counter struct {
-	Name  string // as the driver calls it
+	Name  string // the driver's name for it
 	Value uint64 // since the device was opened, or the kernel's driver was loaded
 }
 
@@ -253,24 +251,23 @@ const (
 	EventQPAccessError   // the responder refused a request for its rkey, bounds or permission
 	EventCommEstablished // the first packet has come to a queue pair in RTR
 	EventSRQError
-	EventSRQLimitReached  // of SRQ.SetLimit
+	EventSRQLimitReached  // see SRQ.SetLimit
 	EventQPLastWQEReached // a queue pair in error takes no more of its shared receive queue
 	EventPortActive
 	EventPortError
 	EventGIDChange   // of the port's GID table
 	EventDeviceFatal // the device has failed or is gone: close it
-	// EventPeerGone: the process of the peer is dead, and the queue pair in error (software
-	// device only, where both are on one machine).
+	// EventPeerGone: the peer's process is dead, and the queue pair in error (software device
+	// only, where both are on one machine).
 	EventPeerGone
 	EventLIDChange  // of an InfiniBand port
 	EventPKeyChange // of a port's table of P_Keys
 )
 
-// Event is an asynchronous event. The fields that its type does not concern
-// are zero.
+// Event is an asynchronous event. Fields that do not apply to its type are zero.
 type Event struct {
-	Type EventType // what has happened
-	QPN  uint32    // the queue pair that it happened to
+	Type EventType // what happened
+	QPN  uint32    // the queue pair it happened to
 	CQ   CQ        // the completion queue
 	SRQ  SRQ       // the shared receive queue
 	Port int       // the port, from 1

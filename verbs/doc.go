@@ -1,63 +1,58 @@
-// Package verbs is the seam between Verbena and its drivers, in the vocabulary
-// of the InfiniBand verbs: devices, protection domains, memory regions,
-// completion queues, queue pairs, shared receive queues and address handles.
+// Package verbs is the interface between Verbena and its drivers, in the vocabulary of the
+// InfiniBand verbs: devices, protection domains, memory regions, completion queues, queue
+// pairs, shared receive queues and address handles.
 //
-// It holds interfaces and plain structs and has no behaviour of its own beyond
-// naming its constants. Two drivers stand behind it: the software device
-// (package soft) and, with the build tag "verbs", libibverbs (cgo/ibverbs).
-// Programs in the verbs' own style can be written against it directly; most
+// It holds interfaces and plain structs. Its only behaviour is to name its constants. Two
+// drivers implement it: the software device (package soft) and, with the build tag "verbs",
+// libibverbs (cgo/ibverbs). A program in the style of the verbs can use it directly; most
 // programs use package rdma, which is built on it.
 //
-// Terms and rules follow the InfiniBand Architecture Specification, volume 1
-// ("IBTA" below; chapter 9 is the transport layer, chapter 10 the software
-// interface, chapter 11 the verbs), its annexes A16 (RoCE) and A17 (RoCEv2),
-// and the libibverbs manual pages.
+// Terms and rules follow the InfiniBand Architecture Specification, volume 1 ("IBTA" below;
+// chapter 9 is the transport layer, chapter 10 the software interface, chapter 11 the verbs),
+// its annexes A16 (RoCE) and A17 (RoCEv2), and the libibverbs manual pages.
 //
 // # Concurrency
 //
-// All methods are safe for concurrent use. Posting and polling do not block;
-// they may take a lock of their device or queue that nothing holds for long.
-// Functions that a driver calls (completion notification, asynchronous events)
-// run on a goroutine of the driver, or inside any call into it, on whichever
-// goroutine makes that: they must return promptly, must not call back into the
-// driver, and must not wait for a lock that is held around such a call.
+// All methods are safe for concurrent use. Posting and polling do not block; they may take a
+// lock of their device or queue, which is never held for long. Functions that a driver calls
+// (completion notification, asynchronous events) run on a goroutine of the driver, or on the
+// goroutine of any call into the driver, inside that call. They must return promptly, must not
+// call back into the driver, and must not wait for a lock that is held around a call into it.
 //
-// Closing anything again does nothing, and returns nil.
+// Closing an object again does nothing, and returns nil.
 //
 // # Memory
 //
-// Memory named by a work request belongs to the device from the moment the
-// request is posted until its completion has been polled. Memory of a
-// registered region may be read or written by a peer that holds its rkey at any
-// time until MR.Close has returned.
+// Memory named by a work request belongs to the device from the moment the request is posted
+// until its completion has been polled. Memory of a registered region may be read or written
+// by a peer that holds its rkey at any time until MR.Close has returned.
 //
-// # How the seam grows
+// # How the interfaces grow
 //
-// The interfaces are open: a program may implement them, for a test or for a device
-// of its own, and may wrap a driver's objects by embedding them. Objects that are
-// handed back to a driver (the queues in a QPInit, the AH in a SendWR) must be the
-// driver's own. So that neither programs nor drivers break:
+// A program may implement the interfaces, for a test or for a device of its own, and may wrap
+// a driver's objects by embedding them. Objects passed back to a driver (the queues in a
+// QPInit, the AH in a SendWR) must be the driver's own. These rules keep programs and drivers
+// working:
 //
-//   - The core interfaces (Driver, Device, PD, MR, CQ, SRQ, QP, AH) are frozen. No
-//     method is added, removed or changed. They hold what every driver can write. A
-//     device that lacks something of it has a limit of zero in its DeviceAttr, and
-//     the call fails with ErrNotSupported; a driver without counters returns none.
-//   - What some drivers cannot offer at all is an optional interface: one or two
-//     methods and nothing embedded, named for its feature and the object that has it
-//     (DMABufPD, WatchableMR, CMDevice). Callers find it by type assertion, once, when the
-//     object is made, and not on the hot path. Whoever wraps an object forwards the
-//     optional interfaces that it wants to keep.
-//   - Whatever is made or configured takes a struct (CQInit, QPInit, SRQInit,
-//     AddressAttr, DMABuf). Structs grow by fields whose zero value means what was
-//     done before. Write literals with field names.
+//   - The core interfaces (Driver, Device, PD, MR, CQ, SRQ, QP, AH) are frozen: no
+//     method is added, removed or changed. Every driver can implement them. If a device
+//     lacks a part, its limit in DeviceAttr is zero and the call fails with
+//     ErrNotSupported; a driver without counters returns none.
+//   - A feature that some drivers lack is an optional interface: one or two methods and
+//     nothing embedded, named for its feature and its object (DMABufPD, WatchableMR,
+//     CMDevice). Callers find it by type assertion, once, when the object is made, and not
+//     on the hot path. A wrapper forwards the optional interfaces that it wants to keep.
+//   - A call that makes or configures an object takes a struct (CQInit, QPInit, SRQInit,
+//     AddressAttr, DMABuf). Structs grow by fields whose zero value keeps the earlier
+//     behaviour. Write literals with field names.
 //   - Constants are appended. A value that a driver does not know is an error that
-//     matches ErrInvalid or ErrNotSupported, and is never ignored; one that a device
+//     matches ErrInvalid or ErrNotSupported, and is never ignored; a value that a device
 //     reports is passed on, and prints as a number.
 //
-// What came later, and where it went: memory that a device makes itself is MemoryDevice, and
-// by which path packets go PathQP; that a peer's process is dead EventPeerGone; memory
-// windows are WindowPD, and operations of SendWR; multicast groups MulticastQP and MulticastCM; extended completions
-// CQInit.Fields and ExtendedCQ, which polls into two slices, so that a WC stays as small
-// and Poll as fast as they were; EFA's SRD is a QPType, whose requests use the fields of
-// datagrams and those of writes, and whose limits are DeviceAttr.SRD.
+// Later features are in these places. Memory that a device allocates is MemoryDevice, the path
+// of packets PathQP, and the death of a peer's process EventPeerGone. Memory windows are
+// WindowPD, and operations of SendWR. Multicast groups are MulticastQP and MulticastCM.
+// Extended completions are CQInit.Fields and ExtendedCQ, which polls into two slices to keep
+// WC as small and Poll as fast as before. EFA's SRD is a QPType: its requests use the fields
+// of datagrams and of writes, and its limits are DeviceAttr.SRD.
 package verbs

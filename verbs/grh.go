@@ -13,15 +13,14 @@ const GRHLen = 40
 // 8.3), or on RoCEv2 the IP header in its place (annex A17.4.5.1).
 type GRH struct {
 	SGID         GID    // of the sender
-	DGID         GID    // that the datagram was sent to: the own one, or a group
+	DGID         GID    // the destination: the own GID, or a group
 	TrafficClass uint8  // DSCP and ECN on RoCEv2
 	FlowLabel    uint32 // 20 bits; zero on IPv4
-	HopLimit     uint8  // what is left of it
+	HopLimit     uint8  // remaining
 }
 
 // ParseGRH reads the header from the first bytes of a receive whose WC.HasGRH is set. The
-// error matches ErrInvalid: there are fewer than GRHLen bytes, or they are neither
-// header.
+// error matches ErrInvalid: there are fewer than GRHLen bytes, or they are no such header.
 func ParseGRH(b []byte) (GRH, error) {
 	if len(b) < GRHLen {
 		return GRH{}, fmt.Errorf("parse GRH: %d bytes, it has %d: %w", len(b), GRHLen, ErrInvalid)
@@ -43,8 +42,8 @@ func ParseGRH(b []byte) (GRH, error) {
 	}, nil
 }
 
-// is4 reports whether the last 20 bytes are an IPv4 header. Those before it have no
-// meaning then, and can look like another header: the checksum decides.
+// is4 reports whether the last 20 bytes are an IPv4 header. The bytes before it have no
+// meaning then, and can look like another header, so the checksum decides.
 func is4(b []byte) bool {
 	h := b[GRHLen-20:]
 	if h[0] != 0x45 {
@@ -58,11 +57,11 @@ func is4(b []byte) bool {
 	return sum>>16+sum&0xffff == 0xffff || b[0]>>4 != 6
 }
 
-// ReplyAddress is the way back to the sender of a datagram, as CreateAH takes it
-// (ibv_init_ah_from_wc(3)). The header is what precedes the data of the receive, and the
-// table that of the port on which it has come. A datagram that came to a multicast group
-// is answered from the first entry of the same kind. The error matches ErrInvalid where
-// the completion has no header, or the table no such entry.
+// ReplyAddress is the address of the sender of a datagram, as CreateAH takes it
+// (ibv_init_ah_from_wc(3)). grh precedes the data of the receive; table is that of the port
+// that received it. The answer to a datagram that came to a multicast group leaves from the
+// first entry of the same kind. The error matches ErrInvalid where the completion has no
+// header, or the table no such entry.
 func ReplyAddress(wc *WC, grh []byte, table []GIDEntry) (AddressAttr, error) {
 	if !wc.HasGRH {
 		return AddressAttr{}, fmt.Errorf("reply address: the completion is of no datagram with a GRH: %w", ErrInvalid)

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// name returns the name of a constant, or its kind and number for one that is
-// not known: values can come from a device newer than this code.
+// name returns the name of a constant. For an unknown one, which can come from a device newer
+// than this code, it returns the kind and the number.
 func name[T ~int](names []string, kind string, v T) string {
 	if v >= 0 && int(v) < len(names) && names[v] != "" {
 		return names[v]
@@ -14,8 +14,8 @@ func name[T ~int](names []string, kind string, v T) string {
 	return kind + " " + strconv.Itoa(int(v))
 }
 
-// namesOf returns the names of what a set holds, in their order, and as a number what has
-// no name; "none" for an empty set.
+// namesOf returns the names of a set's members, in order, and the unnamed ones as one number;
+// "none" for an empty set.
 func namesOf[T ~uint32](names []string, set T) string {
 	var held []string
 	for i, n := range names {

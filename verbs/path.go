@@ -1,14 +1,14 @@
 package verbs
 
-// PathQP is a queue pair that says by which path its packets go. Those of the software device
-// are.
+// PathQP is a queue pair that reports the path of its packets. The queue pairs of the software
+// device implement it.
 type PathQP interface {
-	// Path is the present one. It can change at any time; PathUnknown is that of a queue
-	// pair that is not connected.
+	// Path is the present path. It can change at any time; a queue pair that is not connected
+	// has PathUnknown.
 	Path() Path
 }
 
-// Path is by which way the packets of a queue pair go.
+// Path is the way that the packets of a queue pair take.
 type Path int
 
 // The paths.

@@ -2,54 +2,54 @@ package verbs
 
 // CQInit configures a completion queue.
 type CQInit struct {
-	// Capacity is the number of completions that the queue holds at least, from 1
-	// to DeviceAttr.MaxCQE. When one more arrives the queue overflows: Poll fails
-	// with ErrOverrun from then on, and the queue pairs on it enter the error state.
+	// Capacity is the least number of completions that the queue can hold, from 1 to
+	// DeviceAttr.MaxCQE. When one more arrives the queue overflows: Poll fails with ErrOverrun
+	// from then on, and the queue pairs on it enter the error state.
 	Capacity int
-	// Fields are what each completion is to be reported with besides a WC. They must be
-	// among DeviceAttr.CompletionFields. A queue that has any is an ExtendedCQ, whose
-	// Poll still works, and leaves them out.
+	// Fields are the fields that each completion reports besides a WC. They must be among
+	// DeviceAttr.CompletionFields. If there are any, the queue is an ExtendedCQ; its Poll
+	// works too, and leaves them out.
 	Fields WCFields
-	// Poller is what polls the queue, such as a progress engine: any comparable value. A device
-	// may keep the queues of different pollers apart, so that pollers on different cores do not
-	// wait for each other. Poll the queues of one Poller on one goroutine, and give a queue pair
-	// queues of one Poller: others work, and are slower. Leave it nil for the queue pairs of
-	// datagrams (UD and SRD), and where no poller is special.
+	// Poller identifies the poller of the queue, such as a progress engine: any comparable
+	// value. A device may keep the queues of different pollers apart, so that pollers on
+	// different cores do not wait for each other. Poll the queues of one Poller on one
+	// goroutine, and give a queue pair queues of one Poller: other uses work, but are slower.
+	// Leave it nil for the queue pairs of datagrams (UD and SRD), and where no poller is
+	// special.
 	Poller any
 }
 
-// WCFields is a set of what an ExtendedCQ reports besides a WC.
+// WCFields is a set of fields that an ExtendedCQ reports besides a WC.
 type WCFields uint32
 
-// What completions can be reported with (ibv_create_cq_ex(3), efadv_create_cq(3)).
+// The fields (ibv_create_cq_ex(3), efadv_create_cq(3)).
 const (
 	WCTimestamp WCFields = 1 << iota // WCExtra.Timestamp
 	WCWallClock                      // WCExtra.WallClock
 	WCSource                         // WCExtra.SourceAH and SourceGID
 )
 
-// WCExtra is what an ExtendedCQ reports beside a WC. Fields that the queue was not made
-// for are zero. On adapters, so are the times of a completion that has failed.
+// WCExtra is what an ExtendedCQ reports besides a WC. Fields that the queue was not made for
+// are zero. On adapters, so are the times of a failed completion.
 type WCExtra struct {
-	// Timestamp is when the device has made the completion, in ticks of its clock
+	// Timestamp is the time at which the device made the completion, in ticks of its clock
 	// (DeviceAttr.ClockFrequency).
 	Timestamp uint64
 	// WallClock is the same in nanoseconds since 1970.
 	WallClock uint64
-	// SourceAH is the number of the address handle by which the sender of a message
-	// on an SRD queue pair can be answered (NumberedAH), or NoAH where this end has
-	// none that leads there.
+	// SourceAH is the number of the address handle for the sender of a message on an SRD queue
+	// pair (NumberedAH), or NoAH if this end has no such handle.
 	SourceAH uint16
-	// SourceGID is the sender's GID, where SourceAH is NoAH; zero where the device does
-	// not know it.
+	// SourceGID is the sender's GID where SourceAH is NoAH; zero if the device does not know
+	// it.
 	SourceGID GID
 }
 
-// NoAH is the number of no address handle.
+// NoAH as the number of an address handle means that there is none.
 const NoAH = 0xffff
 
-// ExtendedCQ is a completion queue that reports more than a WC has. Those that were
-// made with CQInit.Fields are.
+// ExtendedCQ is a completion queue that reports more than a WC. Queues made with CQInit.Fields
+// implement it.
 type ExtendedCQ interface {
 	// PollExtended is Poll into two slices of the same length.
 	PollExtended(wcs []WC, extras []WCExtra) (int, error)
@@ -62,17 +62,16 @@ type CQ interface {
 	// Poll takes up to len(wc) completions off the queue and returns how many.
 	// On the software device it also drives the device.
 	Poll(wc []WC) (int, error)
-	// Arm asks for one call of the function that was given to OnCompletion, at
-	// the next completion (IBTA 11.2.8.5). With solicitedOnly, only completions
-	// of messages sent with FlagSolicited, and failed ones, count. It returns
-	// false if the queue holds completions already: then nothing is armed, and
-	// the caller polls.
+	// Arm asks for one call of the function given to OnCompletion, at the next completion
+	// (IBTA 11.2.8.5). With solicitedOnly, only completions of messages sent with
+	// FlagSolicited, and failed ones, count. If the queue already holds completions, Arm arms
+	// nothing and returns false: the caller polls.
 	Arm(solicitedOnly bool) (bool, error)
-	// OnCompletion sets the function called when an armed queue gets a
-	// completion. It must be set before the first Arm and not afterwards.
+	// OnCompletion sets the function that is called when an armed queue gets a completion.
+	// Call it before the first Arm, and not after.
 	OnCompletion(notify func())
-	// Close destroys the queue. While queue pairs use it, it fails with an
-	// error that matches ErrInUse.
+	// Close destroys the queue. It fails with an error that matches ErrInUse while queue pairs
+	// use the queue.
 	Close() error
 }
 
@@ -80,22 +79,22 @@ type CQ interface {
 type SRQInit struct {
 	MaxWR  int // receives outstanding at a time, at least 1
 	MaxSGE int // scatter-gather entries of each; zero means 1
-	// Poller is the CQInit.Poller of the queues of its queue pairs. Queue pairs for datagrams
-	// need nil.
+	// Poller is the CQInit.Poller of its queue pairs' completion queues. Queue pairs for
+	// datagrams need nil.
 	Poller any
 }
 
 // SRQ is a shared receive queue.
 type SRQ interface {
-	// PostRecv posts receive requests in order and returns how many were taken.
-	// It stops at the first bad one, with an error that says which and why.
+	// PostRecv posts receive requests in order and returns how many were taken. It stops at
+	// the first bad one, with an error that names the request and the reason.
 	PostRecv(wrs []RecvWR) (int, error)
-	// SetLimit arms EventSRQLimitReached for when fewer than limit receives are
-	// left. A limit above SRQInit.MaxWR fails with ErrInvalid; 0 disarms.
+	// SetLimit arms EventSRQLimitReached, which comes when fewer than limit receives are left.
+	// A limit above SRQInit.MaxWR fails with ErrInvalid; 0 disarms.
 	SetLimit(limit int) error
-	// Close destroys the queue. While queue pairs use it, it fails with an error
-	// that matches ErrInUse. Receives that are left in it are dropped, and their
-	// memory is the caller's again.
+	// Close destroys the queue. It fails with an error that matches ErrInUse while queue pairs
+	// use the queue. The receives left in it are dropped, and their memory is the caller's
+	// again.
 	Close() error
 }
 
@@ -107,10 +106,10 @@ const (
 	RC QPType = iota // reliable connection
 	UC               // unreliable connection
 	UD               // unreliable datagram
-	// SRD is the scalable reliable datagram of Amazon's EFA (efadv_create_qp_ex(3)): one
-	// queue pair talks to any number of peers, reliably, at most once, and in no order.
-	// It has the states of UD, and each request names its peer as a datagram does. What
-	// it can do is in DeviceAttr.SRD.
+	// SRD is the scalable reliable datagram of Amazon's EFA (efadv_create_qp_ex(3)): one queue
+	// pair talks to any number of peers, reliably, at most once, and in no order. It has the
+	// states of UD, and each request names its peer as a datagram does. DeviceAttr.SRD has its
+	// capabilities.
 	SRD
 )
 
@@ -141,30 +140,30 @@ type QPInit struct {
 	MaxRecvSGE int  // scatter-gather entries of a receive; zero means 1; ignored with an SRQ
 	MaxInline  int  // bytes of inline data in one request; zero: none
 	SignalAll  bool // every send request generates a completion
-	// AdaptiveRetransmission has the device measure the round trip of an RC queue
-	// pair (as TCP does, RFC 6298) and choose by it when a request is repeated and
-	// when it fails with StatusRetryExceeded, instead of by QPAttr.Timeout and
-	// RetryCount. Devices that cannot, such as adapters, go by those two as ever, so
-	// set them all the same. RNRRetry holds in any case.
+	// AdaptiveRetransmission makes the device measure the round trip of an RC queue pair (as
+	// TCP does, RFC 6298). It then decides when a request is repeated, and when it fails with
+	// StatusRetryExceeded, instead of QPAttr.Timeout and RetryCount. Devices that cannot do
+	// this, such as adapters, use those two, so set them all the same. RNRRetry always
+	// applies.
 	//
-	// On the software device the first repetition follows about two round trips
-	// after a loss that nothing else shows. A request fails when the peer has been
-	// silent for 4 s, or has not taken its oldest packet for 30 s though it responds
-	// to others; time in which this process stood still does not count.
+	// On the software device the first repetition follows about two round trips after a loss
+	// that nothing else shows. A request fails when the peer has been silent for 4 s, or when
+	// the peer responds to others but has not taken this queue pair's oldest packet for 30 s.
+	// Time in which this process stood still does not count.
 	//
-	// False: Timeout and RetryCount as IBTA 9.7.6.1.3 and 9.7.5.1.3 have them.
+	// False: Timeout and RetryCount apply, as in IBTA 9.7.6.1.3 and 9.7.5.1.3.
 	AdaptiveRetransmission bool
-	// UnsolicitedWriteRecv has writes with immediate that come to an SRD queue pair
-	// consume no receive (SRDAttr.UnsolicitedWriteRecv). Their completions are marked
-	// Unsolicited, and have the ID 0. Both ends have to set it.
+	// UnsolicitedWriteRecv makes a write with immediate that comes to an SRD queue pair
+	// consume no receive (SRDAttr.UnsolicitedWriteRecv). Its completion is marked Unsolicited,
+	// and has the ID 0. Both ends have to set it.
 	UnsolicitedWriteRecv bool
 }
 
-// QPAttrMask says which attributes of a QPAttr a Modify sets.
+// QPAttrMask is the set of attributes of a QPAttr that Modify sets.
 type QPAttrMask uint32
 
-// The attributes that Modify can set. Which are required and which optional in
-// a transition is in IBTA 11.2.4.2, table 91, and in ibv_modify_qp(3).
+// The attributes that Modify can set. IBTA 11.2.4.2, table 91, and ibv_modify_qp(3) say which
+// are required and which optional in a transition.
 const (
 	QPAttrState QPAttrMask = 1 << iota
 	QPAttrPKeyIndex
@@ -207,25 +206,25 @@ const (
 
 // QPAttr holds the attributes of a queue pair.
 type QPAttr struct {
-	State     QPState     // the one to enter, or the present one
+	State     QPState     // the state to enter, or the present one
 	PKeyIndex int         // into the port's P_Key table, from 0
 	Port      int         // from 1
 	Access    Access      // what the peer may do
-	QKey      uint32      // that datagrams must carry to be taken (UD, SRD)
-	Address   AddressAttr // the way to the peer
+	QKey      uint32      // the Q_Key of datagrams that are taken (UD, SRD)
+	Address   AddressAttr // the peer's address
 	PathMTU   MTU         // bytes of payload in one packet
-	// Timeout t is the local acknowledge timeout: 4.096 µs × 2^t; 0 waits for
-	// ever, 31 is the largest (IBTA 9.7.6.1.3). Not used where the device adapts
-	// (QPInit.AdaptiveRetransmission), nor is RetryCount.
+	// Timeout t is the local acknowledge timeout: 4.096 µs × 2^t; 0 waits for ever, 31 is
+	// the largest (IBTA 9.7.6.1.3). With QPInit.AdaptiveRetransmission, devices that adapt use
+	// neither Timeout nor RetryCount.
 	Timeout uint8
-	// RetryCount is how often a request that got no answer, or a sequence NAK,
-	// is repeated before it fails: 0 to 7.
+	// RetryCount is the number of times that a request is repeated after no answer, or a
+	// sequence NAK, before it fails: 0 to 7.
 	RetryCount uint8
-	// RNRRetry is how often a request that met no receive is repeated: 0 to 6,
-	// and 7 for ever. SRD has it where SRDAttr.RNRRetry is set.
+	// RNRRetry is the number of times that a request is repeated after it met no receive: 0 to
+	// 6, or 7 for ever. On SRD it applies where SRDAttr.RNRRetry is set.
 	RNRRetry uint8
-	// MinRNRTimer is the code (0 to 31) of the time that a peer has to wait before it
-	// sends again, when no receive was posted (IBTA 9.7.5.2.8, table 46).
+	// MinRNRTimer is the code (0 to 31) of the time that a peer waits before it sends again,
+	// when no receive was posted (IBTA 9.7.5.2.8, table 46).
 	MinRNRTimer       uint8
 	RQPSN             uint32 // first packet sequence number expected, 24 bits
 	SQPSN             uint32 // first packet sequence number sent, 24 bits
@@ -234,40 +233,40 @@ type QPAttr struct {
 	MaxDestReadAtomic int    // reads and atomics accepted as responder
 }
 
-// AddressAttr is the way to a peer.
+// AddressAttr is the address of a peer, and the path to it.
 type AddressAttr struct {
 	DGID         GID    // the peer's
-	SGIDIndex    int    // of the own GID, in the port's table
+	SGIDIndex    int    // index of the own GID in the port's table
 	Port         int    // local port; zero means the queue pair's, or 1 for an AH
-	SL           uint8  // service level; on no packet without a VLAN tag
-	HopLimit     uint8  // zero means 64, or 1 to a multicast group; RC on adapters has the route's
+	SL           uint8  // service level; packets without a VLAN tag do not carry it
+	HopLimit     uint8  // zero means 64, or 1 to a multicast group; RC on adapters uses the route's
 	TrafficClass uint8  // DSCP and ECN on RoCEv2
 	FlowLabel    uint32 // 20 bits
 	DLID         uint16 // InfiniBand only
-	// UDPPort is the peer's port where it is not 4791; zero means 4791. Only
-	// the software device takes another.
+	// UDPPort is the peer's UDP port; zero means 4791. Only the software device accepts
+	// another.
 	UDPPort uint16
-	// SourceUDPPort is the port that the peer's packets come from (GIDEntry.SourceUDPPort).
-	// The software device takes them from no other; of UD, as long as there is an address
-	// handle that names it, and those of the queue pair SourceQPN. Zero: a reliable
-	// connection learns it from its first packet. Adapters do not look at it.
+	// SourceUDPPort is the source port of the peer's packets (GIDEntry.SourceUDPPort). The
+	// software device takes packets from no other port. On UD that holds while an address
+	// handle has it, and for packets of the queue pair SourceQPN. Zero: a reliable connection
+	// learns the port from its first packet. Adapters ignore it.
 	SourceUDPPort uint16
 	// SourceQPN is the number of the peer's queue pair in an address handle that has
 	// SourceUDPPort.
 	SourceQPN uint32
 }
 
-// AH is an address handle: the way of datagrams to a peer.
+// AH is an address handle: the address of a peer, for datagrams.
 type AH interface {
-	// Close destroys the handle. Datagrams with it must have completed; requests of SRD
-	// queue pairs that have not fail.
+	// Close destroys the handle. Datagrams that use it must have completed; outstanding
+	// requests of SRD queue pairs fail.
 	Close() error
 }
 
-// NumberedAH is an address handle that receive completions can name
-// (WCExtra.SourceAH). Those of devices with SRD are.
+// NumberedAH is an address handle that receive completions can name (WCExtra.SourceAH). The
+// handles of devices with SRD implement it.
 type NumberedAH interface {
-	// Number is the same for all handles of the device that lead to the same peer.
+	// Number is the same for all handles of the device for the same peer.
 	Number() uint16
 }
 
@@ -282,18 +281,19 @@ type QP interface {
 	Modify(attr QPAttr, mask QPAttrMask) error
 	// Query returns the attributes and the present state.
 	Query() (QPAttr, error)
-	// PostSend posts send requests in order and returns how many were taken.
-	// It stops at the first bad one, with an error that says which and why. A request is
-	// outstanding until its completion has been polled or, if it has none, that of a later
-	// request (IBTA 10.8.6); when QPInit.MaxSendWR are, PostSend fails with ErrQueueFull.
-	// So a program that never asks for a completion cannot go on for ever.
+	// PostSend posts send requests in order and returns how many were taken. It stops at the
+	// first bad one, with an error that names the request and the reason. A request is
+	// outstanding until its own completion has been polled or, if it has none, that of a later
+	// request (IBTA 10.8.6). PostSend fails with ErrQueueFull when QPInit.MaxSendWR requests
+	// are outstanding, so a program must ask for a completion from time to time.
 	PostSend(wrs []SendWR) (int, error)
-	// PostRecv posts receive requests likewise: each is outstanding until its completion has
-	// been polled. A queue pair with a shared receive queue refuses it.
+	// PostRecv posts receive requests as PostSend does. Each is outstanding until its
+	// completion has been polled. A queue pair with a shared receive queue refuses it.
 	PostRecv(wrs []RecvWR) (int, error)
-	// Close destroys the queue pair, which is not attached to multicast groups any more.
-	// Completions of requests still outstanding are dropped; once it has returned, their memory is the caller's again.
-	// After an error that is so only where it matches ErrNoDevice: the device is gone.
+	// Close destroys the queue pair, and detaches it from multicast groups. Completions of
+	// outstanding requests are dropped; when Close has returned, their memory is the caller's
+	// again. After an error that holds only if the error matches ErrNoDevice: the device is
+	// gone.
 	Close() error
 }
 
@@ -309,15 +309,15 @@ const (
 	OpRead
 	OpCompareSwap
 	OpFetchAdd
-	// OpSendInvalidate is a send that takes away SendWR.InvalidateRKey, a key of the
-	// peer's, as the peer's own OpLocalInvalidate would (IBTA 9.4.1.1.3). Reads by that
-	// key that were posted before it need a fence. A key that cannot be taken away fails
-	// it, and the connection. It is for RC.
+	// OpSendInvalidate is a send that invalidates SendWR.InvalidateRKey, a key of the peer's,
+	// as the peer's own OpLocalInvalidate would (IBTA 9.4.1.1.3). Earlier reads by that key
+	// need a fence. If the key cannot be invalidated, the request and the connection fail. It
+	// is for RC.
 	OpSendInvalidate
-	// OpLocalInvalidate ends what SendWR.InvalidateRKey, a key of this end's, grants
-	// (IBTA 10.6.5). The key is that of a window of type 2, bound on this queue pair; any
-	// other fails the request with StatusMemoryWindowBindError. Once it has completed, the
-	// device neither reads nor writes memory by the key.
+	// OpLocalInvalidate invalidates SendWR.InvalidateRKey, a key of this end (IBTA 10.6.5).
+	// The key must be that of a window of type 2 bound on this queue pair; any other fails the
+	// request with StatusMemoryWindowBindError. When the request has completed, the device
+	// neither reads nor writes memory by the key.
 	OpLocalInvalidate
 	// OpBindMW binds a memory window, as SendWR.Bind says (IBTA 10.6.7.2.2).
 	OpBindMW
@@ -331,31 +331,31 @@ const (
 	// FlagSignaled asks for a completion. A request without it completes
 	// silently, unless it fails or its queue pair signals all.
 	FlagSignaled SendFlags = 1 << iota
-	// FlagSolicited marks the message as one that wakes a peer armed for
-	// solicited completions only.
+	// FlagSolicited makes the message wake a peer that is armed for solicited completions
+	// only.
 	FlagSolicited
-	// FlagFence holds the request back until all earlier reads and atomics on
-	// this queue pair are complete (IBTA 10.8.3.3).
+	// FlagFence holds the request back until all earlier reads and atomics on this queue pair
+	// are complete (IBTA 10.8.3.3).
 	FlagFence
-	// FlagInline takes the data at the time of posting: the memory need not be
-	// registered and is free again when PostSend returns.
+	// FlagInline copies the data when the request is posted: the memory need not be
+	// registered, and may be reused when PostSend returns.
 	FlagInline
 )
 
-// SendWR is a send request. The slice of entries is read during PostSend only.
+// SendWR is a send request. PostSend reads the slices only during the call.
 type SendWR struct {
 	ID    uint64    // given back in the completion
 	Op    Opcode    // what to do
 	Flags SendFlags // how
 
-	SGL        []SGE  // for reads and atomics, where the result goes
+	SGL        []SGE  // for reads and atomics: where the result goes
 	Imm        uint32 // host byte order
 	RemoteAddr uint64 // for writes, reads and atomics
 	RKey       uint32 // of the peer's region that RemoteAddr is in
 	CompareAdd uint64 // the value to compare with, or to add
 	Swap       uint64 // the value to put in its place
 
-	AH         AH     // for datagrams and SRD: the way to the peer
+	AH         AH     // for datagrams and SRD: the address of the peer
 	RemoteQPN  uint32 // for datagrams and SRD: the number of its queue pair
 	RemoteQKey uint32 // for datagrams and SRD: the Q_Key of that queue pair
 
@@ -363,7 +363,7 @@ type SendWR struct {
 	Bind           *MWBind // for OpBindMW; read during PostSend only
 }
 
-// RecvWR is a receive request. The slice of entries is read during PostRecv only.
+// RecvWR is a receive request. PostRecv reads the slices only during the call.
 type RecvWR struct {
 	ID  uint64 // given back in the completion
 	SGL []SGE  // filled in order
@@ -385,10 +385,10 @@ const (
 	WCBindMW
 )
 
-// WC is a completion. When Status is not StatusSuccess only ID, Status,
-// VendorError and QPN hold (ibv_poll_cq(3)).
+// WC is a completion. If Status is not StatusSuccess, only ID, Status, VendorError and QPN are
+// valid (ibv_poll_cq(3)).
 type WC struct {
-	ID          uint64   // that of the request
+	ID          uint64   // the request's ID
 	Status      Status   // how it ended
 	Opcode      WCOpcode // what completed
 	VendorError uint32   // the device's own code; zero if it has none
@@ -397,18 +397,18 @@ type WC struct {
 	Imm         uint32   // that data, host byte order
 	QPN         uint32   // the local queue pair
 	SrcQPN      uint32   // for datagrams: the queue pair that sent it
-	// HasGRH: for datagrams, a 40-byte GRH precedes the data in the receive. Bytes
-	// counts the GRH. On RoCEv2 it is the IP header, an IPv4 one in the last 20 of the
-	// 40 bytes (annex A17).
+	// HasGRH: for datagrams, a 40-byte GRH precedes the data in the receive. Bytes counts the
+	// GRH. On RoCEv2 the GRH is the IP header; an IPv4 header is in the last 20 of the 40
+	// bytes (annex A17).
 	HasGRH bool
-	// Unsolicited: a write with immediate has consumed no receive
+	// Unsolicited: the completion is of a write with immediate that consumed no receive
 	// (QPInit.UnsolicitedWriteRecv).
 	Unsolicited bool
-	SL          uint8 // for datagrams: the service level that it came with (InfiniBand only)
-	// InvalidatedRKey is the key that a send with invalidate has taken away; zero: none.
+	SL          uint8 // for datagrams: the service level in the message (InfiniBand only)
+	// InvalidatedRKey is the key that a send with invalidate has invalidated; zero: none.
 	InvalidatedRKey uint32
-	SLID            uint16 // for datagrams: where it came from (InfiniBand only)
-	// SrcUDPPort is the port by which the sender of a datagram is reached, where it is
-	// not 4791; zero means 4791 (software device only).
+	SLID            uint16 // for datagrams: the sender's LID (InfiniBand only)
+	// SrcUDPPort is the UDP port of the sender of a datagram; zero means 4791 (software device
+	// only).
 	SrcUDPPort uint16
 }

@@ -5,14 +5,13 @@ type MWType int
 
 // The types of memory windows.
 const (
-	// MWType1 windows are for every queue pair of their protection domain. A bind gives
-	// a new key, which the device chooses, and ends what the last one granted; one of
-	// no bytes only ends it.
+	// MWType1 windows are for every queue pair of their protection domain. A bind gives a new
+	// key, which the device chooses, and revokes the last one. A bind of no bytes only
+	// revokes.
 	MWType1 MWType = iota + 1
-	// MWType2 windows are for the queue pair that they were bound on. The caller
-	// chooses the key, of which the lower 8 bits are free; a bound window has to be
-	// invalidated before it is bound again. Close it before the queue pair: at the
-	// latest, it ends what the window grants.
+	// MWType2 windows are for the queue pair that they were bound on. The caller chooses the
+	// lower 8 bits of the key. A bound window must be invalidated before it is bound again.
+	// Close a window before its queue pair: MW.Close revokes the key at the latest.
 	MWType2
 )
 
@@ -33,46 +32,46 @@ func MWTypeSet(types ...MWType) MWTypes {
 	return s
 }
 
-// WindowPD is a protection domain with memory windows, which lend part of a region to
-// peers and take it back at once (IBTA 10.6.7, ibv_alloc_mw(3)).
+// WindowPD is a protection domain with memory windows, which grant peers access to part of a
+// region and can be revoked at once (IBTA 10.6.7, ibv_alloc_mw(3)).
 type WindowPD interface {
-	// AllocMW allocates a window that is bound to nothing. The error matches
-	// ErrNotSupported where DeviceAttr.MWTypes does not have the type.
+	// AllocMW allocates a window that is not bound. The error matches ErrNotSupported where
+	// DeviceAttr.MWTypes lacks the type.
 	AllocMW(t MWType) (MW, error)
 }
 
 // MW is a memory window.
 type MW interface {
-	// Type is the type that it was allocated with.
+	// Type is the type given to AllocMW.
 	Type() MWType
-	// RKey is the key of the last bind that was posted, for requests of peers. Before
-	// the first it grants nothing.
+	// RKey is the key of the last bind that was posted, for requests of peers. Before the
+	// first bind it grants nothing.
 	RKey() uint32
-	// Close ends what the window grants, and frees it. Once it has returned, the device
-	// neither reads nor writes memory by it. The region that it is bound to can be closed
-	// after that only.
+	// Close revokes the window's key, and frees the window. When it has returned, the device
+	// neither reads nor writes memory by the key. The window's region can be closed only after
+	// that.
 	Close() error
 }
 
-// MWBind says what OpBindMW binds, and to what. What can never be right is refused by
-// PostSend, with an error that matches ErrInvalid. What depends on the state of window and
-// region fails the request with StatusMemoryWindowBindError, and the queue pair with it:
-// a window of type 2 that is bound, bytes outside the region.
+// MWBind holds the arguments of OpBindMW. PostSend refuses what is wrong whatever the state,
+// with an error that matches ErrInvalid. What depends on the state of window and region fails
+// the request with StatusMemoryWindowBindError, and the queue pair with it: a window of type 2
+// that is already bound, or bytes outside the region.
 type MWBind struct {
 	MW MW // of the protection domain of the queue pair
-	// RKey is the key that a window of type 2 is to have: NextRKey of the one it has.
-	// It is ignored for type 1.
+	// RKey is the new key of a window of type 2: NextRKey of its present key. It is ignored
+	// for type 1.
 	RKey uint32
-	// MR is the region, which has AccessMWBind; one is needed for no bytes too. Where
-	// peers are to write, it has AccessLocalWrite.
+	// MR is the region, which has AccessMWBind; it is required for a bind of no bytes too. For
+	// peers to write, it needs AccessLocalWrite.
 	MR     MR
 	Addr   uint64 // of the first byte, in the region
-	Length uint64 // bytes; zero ends what a window of type 1 grants
-	// Access is what peers may do: AccessRemoteRead, AccessRemoteWrite,
-	// AccessRemoteAtomic, and AccessZeroBased. The region need not grant that itself.
+	Length uint64 // bytes; zero only revokes a window of type 1
+	// Access is the peers' rights: AccessRemoteRead, AccessRemoteWrite, AccessRemoteAtomic,
+	// and AccessZeroBased. The region need not grant the remote rights itself.
 	Access Access
 }
 
-// NextRKey is a key for the next bind of a memory window of type 2 that has that key
+// NextRKey is a key for the next bind of a memory window of type 2 whose present key is rkey
 // (ibv_inc_rkey(3)).
 func NextRKey(rkey uint32) uint32 { return rkey&^0xff | (rkey+1)&0xff }

@@ -10,7 +10,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Find chooses from the table of a device's port, as Choose does.
+// Find reads the GID table of a device's port, and chooses from it as Choose does.
 func Find(dev verbs.Device, port int, layer verbs.LinkLayer, want *int) (verbs.GIDEntry, error) {
 	table, err := dev.GIDs(port)
 	if err != nil {
@@ -23,9 +23,9 @@ func Find(dev verbs.Device, port int, layer verbs.LinkLayer, want *int) (verbs.G
 	return e, nil
 }
 
-// Choose returns the entry with the index that is asked for or, without one, the
-// best: RoCEv2 on IPv4 before RoCEv2 on IPv6, link-local addresses last. Its
-// errors match errs.ErrGID, and name the entries that could be taken.
+// Choose returns the entry with the index *want. If want is nil, it returns the best entry:
+// RoCEv2 on IPv4 before RoCEv2 on IPv6, link-local addresses last. Its errors match
+// errs.ErrGID, and name the usable entries.
 func Choose(table []verbs.GIDEntry, layer verbs.LinkLayer, want *int) (verbs.GIDEntry, error) {
 	best, bestRank := verbs.GIDEntry{}, 0
 	var usable []string

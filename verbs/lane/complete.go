@@ -6,10 +6,10 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Poll handles completions, PollBudget and a few at most, and returns how many. An
-// error of the completion queue is returned once, when the completions that came
-// with it have been handled; there are none after it. After a callback that panicked,
-// the next Poll goes on with the next completion.
+// Poll handles at most PollBudget completions and a few more, and returns the number handled.
+// An error of the completion queue is returned once, after the completions that came with it
+// have been handled; none come after it. If a callback panics, the next Poll goes on with the
+// next completion.
 func (g *Group) Poll() (n int, err error) {
 	all := false
 	g.empty = false
@@ -19,8 +19,8 @@ func (g *Group) Poll() (n int, err error) {
 				break
 			}
 			g.fetch()
-			// A batch that is not full has all that there were, but callbacks may
-			// cause more: only a batch of none means that the queue is empty.
+			// A batch that is not full held everything that was there, but callbacks may cause
+			// more: only an empty batch means that the queue is empty.
 			all, g.empty = g.count < len(g.wcs), g.count == 0
 			if g.count == 0 {
 				break
@@ -46,8 +46,8 @@ func (g *Group) fetch() {
 	g.broken = g.failure != nil
 }
 
-// complete handles one completion. That of a request stands also for those before
-// it that were not signaled (IBTA 10.8.6), unless its queue pair keeps no order.
+// complete handles one completion. It also stands for the earlier requests that were not
+// signaled (IBTA 10.8.6), unless the queue pair completes requests in no order.
 func (g *Group) complete(wc *verbs.WC) int {
 	if wc.ID&ReceiveID != 0 || wc.Unsolicited {
 		g.next++
@@ -72,8 +72,8 @@ func (g *Group) complete(wc *verbs.WC) int {
 	return n
 }
 
-// requestOf is the request at the device that has an ID, or nil: completions of
-// earlier uses of requests are ignored.
+// requestOf is the request at the device that has the ID, or nil: completions of earlier uses
+// of requests are ignored.
 func (g *Group) requestOf(id uint64) *Request {
 	i := id & indexMask
 	if i >= uint64(len(g.requests)) {
@@ -85,22 +85,22 @@ func (g *Group) requestOf(id uint64) *Request {
 	return nil
 }
 
-// popPosted takes the oldest request off the lane, which the device has given back.
+// popPosted removes the oldest posted request from the lane, which the device has given back.
 func (l *Lane) popPosted() *Request {
 	r := l.requests.Front().Value
 	l.take(r)
 	return r
 }
 
-// take takes a request off the lane, which the device has given back.
+// take removes a request from the lane, which the device has given back.
 func (l *Lane) take(r *Request) {
 	l.requests.Remove(&r.place)
 	r.lane, r.posted = nil, false
 	l.posted--
 }
 
-// pop takes the first request off the lane, in the order in which they end, or
-// returns nil. One that is at the device gets another ID.
+// pop removes the first request from the lane, in the order in which they end, or returns nil.
+// A posted request gets another ID.
 func (l *Lane) pop() *Request {
 	if l.posted > 0 {
 		r := l.popPosted()
@@ -120,7 +120,7 @@ func (l *Lane) pop() *Request {
 	return e.Value
 }
 
-// freed goes on after the device has given back a request.
+// freed does the work that follows when the device has given back a request.
 func (l *Lane) freed() {
 	if !l.up && !l.atDevice() {
 		l.group.pending.Remove(&l.pending)
@@ -133,7 +133,7 @@ func (l *Lane) freed() {
 	}
 }
 
-// drain puts the lane on the group's list of those that are drained, once.
+// drain puts the lane on the group's list of drained lanes, once.
 func (l *Lane) drain() {
 	if !l.drained {
 		l.drained = true
@@ -142,12 +142,12 @@ func (l *Lane) drain() {
 	}
 }
 
-// Limit bounds how long the device may take to give back what it has of a lane that was shut,
-// or whose send queue it has flushed. wake is called when the time is over, on another
-// goroutine: then Drained is to be called. Without Limit nothing is bounded.
+// Limit bounds the time that the device may take to give back the requests of a lane that was
+// shut, or whose send queue it has flushed. When the time is over, wake is called on another
+// goroutine; then call Drained. Without Limit there is no bound.
 func (g *Group) Limit(d time.Duration, wake func()) { g.limit, g.wake = d, wake }
 
-// Release ends the timer of Limit. No lane is left.
+// Release stops the timer of Limit. No lane may be left.
 func (g *Group) Release() {
 	if g.timer != nil {
 		g.timer.Stop()
@@ -158,8 +158,8 @@ func (g *Group) Release() {
 	}
 }
 
-// await begins the time that the device has to give back what it has of a lane, unless it
-// has begun.
+// await starts the time limit of a lane for the device to give back its requests, if it has
+// not started.
 func (g *Group) await(l *Lane) {
 	if g.limit <= 0 || l.pending.Queued() {
 		return
@@ -182,7 +182,7 @@ func (g *Group) startTimer(d time.Duration) {
 	})
 }
 
-// expire gives up on the lanes of which the device has had the time.
+// expire gives up on the lanes whose time limit is over.
 func (g *Group) expire() {
 	for e := g.pending.Front(); e != nil; e = g.pending.Front() {
 		if wait := time.Until(e.Value.giveUp); wait > 0 {
@@ -190,14 +190,14 @@ func (g *Group) expire() {
 			return
 		}
 		l := e.Value
-		_ = l.Shut() // one that was only held
+		_ = l.Shut() // a lane that was only held
 		l.drain()
 	}
 }
 
-// Drained returns the first of the lanes that were shut, and of which the device has
-// nothing left, or has failed to give it back, or nil. It is returned until Lane.Flush has
-// ended its requests, so that a callback that panics leaves none behind.
+// Drained returns the first drained lane, or nil. A lane is drained when it was shut and the
+// device has given back everything, or has failed to in time. Drained returns the lane until
+// Lane.Flush has ended its requests, so that a panicking callback leaves none behind.
 func (g *Group) Drained() *Lane {
 	if g.due.Load() {
 		g.due.Store(false)
@@ -209,8 +209,8 @@ func (g *Group) Drained() *Lane {
 	return nil
 }
 
-// Fetch takes a batch of completions, to be handled by Poll, and reports whether
-// there are any. It is for the last ones, when no queue pair is left.
+// Fetch takes a batch of completions, which Poll then handles, and reports whether there are
+// any. Use it for the last completions, when no queue pair is left.
 func (g *Group) Fetch() bool {
 	if g.next == g.count && !g.broken {
 		g.fetch()
@@ -218,10 +218,9 @@ func (g *Group) Fetch() bool {
 	return g.next < g.count
 }
 
-// Flush completes every request of the lane as flushed, and returns how many there
-// were. It settles the lane first; a completion that the device still gives is ignored. It
-// takes the lane off the list of Group.Drained when it is done; after a callback that panicked
-// it can be called again.
+// Flush completes every request of the lane as flushed, and returns their number. It settles
+// the lane first; later completions of the device are ignored. When it is done, it takes the
+// lane off the list of Group.Drained; after a callback that panicked it can be called again.
 func (l *Lane) Flush() int {
 	_ = l.Settle() // each request has the error
 	n := 0

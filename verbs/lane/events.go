@@ -7,11 +7,11 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// maxEvents bounds the events that wait, because peers can cause them at any rate.
+// maxEvents bounds the queued events, because peers can cause them at any rate.
 const maxEvents = 1024
 
-// Events takes asynchronous events from the device's goroutine to the engine's.
-// Its zero value is usable.
+// Events passes asynchronous events from the device's goroutine to the engine's. Its zero
+// value is usable.
 type Events struct {
 	pending atomic.Bool
 	mu      sync.Mutex
@@ -19,7 +19,7 @@ type Events struct {
 	lost    bool // an event was dropped
 }
 
-// Add queues an event, or drops it if too many wait and it concerns one queue pair only.
+// Add queues an event. If too many wait, it drops an event that concerns only one queue pair.
 // It may be called on any goroutine.
 func (e *Events) Add(ev verbs.Event) {
 	e.mu.Lock()
@@ -32,8 +32,8 @@ func (e *Events) Add(ev verbs.Event) {
 	e.pending.Store(true)
 }
 
-// fatal reports whether an event ends everything that uses the device, or a queue of
-// it. Peers cannot cause such events, and they are never dropped.
+// fatal reports whether an event ends everything that uses the device, or one of its queues.
+// Peers cannot cause such events, and they are never dropped.
 func fatal(t verbs.EventType) bool {
 	return t == verbs.EventDeviceFatal || t == verbs.EventCQError || t == verbs.EventSRQError
 }
@@ -41,7 +41,8 @@ func fatal(t verbs.EventType) bool {
 // Pending reports whether there are events. It costs one atomic load.
 func (e *Events) Pending() bool { return e.pending.Load() }
 
-// Take returns the events so far, and whether some were lost since the last call.
+// Take returns and clears the queued events, and reports whether some were lost since the last
+// call.
 func (e *Events) Take() (list []verbs.Event, lost bool) {
 	e.pending.Store(false)
 	e.mu.Lock()
@@ -51,5 +52,5 @@ func (e *Events) Take() (list []verbs.Event, lost bool) {
 	return list, lost
 }
 
-// Clear drops the events so far.
+// Clear drops the queued events.
 func (e *Events) Clear() { e.Take() }

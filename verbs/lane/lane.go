@@ -10,26 +10,25 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Completer is what a request is made for.
+// Completer is told when a request ends.
 type Completer interface {
-	// Completed is called when the request has come to its end, in the order of
-	// submission, except on SRD queue pairs, which keep none. The request is on no lane any more, and can be pushed again.
+	// Completed is called when the request has ended, in the order of submission except on SRD
+	// queue pairs, which keep none. The request is on no lane then, and can be pushed again.
 	Completed(status verbs.Status, vendorError uint32)
 }
 
-// Owner is what a lane is made for.
+// Owner is told when a lane fails.
 type Owner interface {
-	// PostFailed is called when the device refused a request that it should have
-	// taken. The owner is expected to shut the lane.
+	// PostFailed is called when the device refused a request that it should have taken. The
+	// owner should shut the lane.
 	PostFailed(err error)
 }
 
-// Request is a request for a send queue. It is embedded in what it does the work
-// for, and added to a group once (Group.Add).
+// Request is a request for a send queue. Embed it in the type it works for, and add it to a
+// group once (Group.Add).
 type Request struct {
 	WR verbs.SendWR // the group sets its ID
-	// Unreported: the request does without a completion of its own where a later one
-	// stands for both.
+	// Unreported: the request needs no completion of its own if a later one stands for both.
 	Unreported bool
 
 	owner  Completer
@@ -39,12 +38,12 @@ type Request struct {
 	kept   error
 }
 
-// Kept is why the device may still use the memory of a request that was flushed: an error that
-// matches errs.ErrMemoryKept. It is nil if the device does not.
+// Kept is why the device may still use the memory of a flushed request: an error that matches
+// errs.ErrMemoryKept. It is nil if the device does not.
 func (r *Request) Kept() error { return r.kept }
 
-// Renew changes the request's ID, so that completions of earlier uses are ignored.
-// They may still come when the queue pair was reset.
+// Renew changes the request's ID, so that completions of earlier uses are ignored. Such
+// completions may still come after the queue pair was reset.
 func (r *Request) Renew() {
 	r.kept = nil
 	generation := (r.WR.ID>>indexBits + 1) & generationMask
@@ -57,7 +56,7 @@ type Lane struct {
 	owner Owner
 	qp    verbs.QP
 	num   uint32
-	depth int // requests at the device at a time
+	depth int // most requests at the device at a time
 	kind  verbs.QPType
 	up    bool // requests can be posted
 	// unordered: requests complete in any order, each with a completion of its own.
@@ -65,18 +64,18 @@ type Lane struct {
 
 	requests fifo.List[*Request]  // in the order of submission
 	unposted *fifo.Node[*Request] // the first that is not at the device; nil: all are
-	posted   int                  // those before it
-	receives int                  // at the device, of those that PostRecv posted
-	withheld fifo.List[*Request]  // not posted: not before Admit, or, by Seal, never
+	posted   int                  // the number before unposted
+	receives int                  // receives of PostRecv at the device
+	withheld fifo.List[*Request]  // not posted until Admit or, after Seal, never
 
 	listed  bool             // among the group's lanes to be posted
 	shut    bool             // by Shut or Close
 	drained bool             // has been in the group's list of drained lanes
 	place   fifo.Node[*Lane] // in that list
 	pending fifo.Node[*Lane] // among those that the device still has something of
-	giveUp  time.Time        // when it has had the time for that
+	giveUp  time.Time        // when the device's time to give everything back ends
 	closed  bool             // the queue pair is destroyed, or gone with its device
-	kept    error            // it could not be destroyed
+	kept    error            // why the queue pair could not be destroyed
 }
 
 // Open creates a queue pair, in the state Reset, with room for depth send requests.
@@ -98,7 +97,7 @@ func (l *Lane) QP() verbs.QP { return l.qp }
 // Num is the number of the queue pair, also after Close.
 func (l *Lane) Num() uint32 { return l.num }
 
-// Owner is what the lane was made for.
+// Owner is the owner given to Open.
 func (l *Lane) Owner() Owner { return l.owner }
 
 // Initialize takes the queue pair from Reset to Init.
@@ -106,7 +105,7 @@ func (l *Lane) Initialize(port, pKeyIndex int, access verbs.Access) error {
 	return l.qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: port, PKeyIndex: pKeyIndex, Access: access}, verbs.RCToInit)
 }
 
-// Connect takes the queue pair of a connection from Init to Ready to Send, with all
+// Connect takes the queue pair of a connection from Init to Ready to Send. a has all
 // attributes but State. Requests can be posted from then on.
 func (l *Lane) Connect(a verbs.QPAttr) error {
 	if err := l.BringUp(a); err != nil {
@@ -116,8 +115,8 @@ func (l *Lane) Connect(a verbs.QPAttr) error {
 	return nil
 }
 
-// BringUp is Connect without Connected, which is to follow. It may be called on another
-// goroutine while nothing but Push, Withhold, Seal and Num is called on the lane.
+// BringUp is Connect without Connected; call Connected after it. BringUp may run on another
+// goroutine while only Push, Withhold, Seal and Num are called on the lane.
 func (l *Lane) BringUp(a verbs.QPAttr) error {
 	toRTR, toRTS := verbs.RCToRTR, verbs.RCToRTS
 	if l.kind == verbs.UC {
@@ -131,8 +130,8 @@ func (l *Lane) BringUp(a verbs.QPAttr) error {
 	return l.qp.Modify(a, toRTS)
 }
 
-// OpenDatagrams takes the queue pair of datagrams, of UD or SRD, from Reset to Ready to
-// Send. Of the attributes, Port, PKeyIndex, QKey and SQPSN count, and those of the mask. Requests can
+// OpenDatagrams takes the queue pair of datagrams, of UD or SRD, from Reset to Ready to Send.
+// It uses the attributes Port, PKeyIndex, QKey and SQPSN, and those of the mask. Requests can
 // be posted from then on.
 func (l *Lane) OpenDatagrams(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	for _, step := range [...]struct {
@@ -152,9 +151,9 @@ func (l *Lane) OpenDatagrams(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// Hold keeps requests from being posted until Resume: the device has flushed the send
-// queue, and is to get no more before it has given back what it had. Where it does not in
-// time, Group.Drained returns the lane, which is shut then.
+// Hold keeps requests from being posted until Resume. The device has flushed the send queue,
+// and gets no more before it has given back what it had. If it does not in time, the lane is
+// shut and Group.Drained returns it.
 func (l *Lane) Hold() {
 	l.up = false
 	if l.posted > 0 {
@@ -162,8 +161,8 @@ func (l *Lane) Hold() {
 	}
 }
 
-// Resume takes the send queue of a queue pair out of the state SQE, and posts what waits.
-// All requests must have come back.
+// Resume takes the send queue of a queue pair out of the state SQE, and posts the waiting
+// requests. All posted requests must have come back.
 func (l *Lane) Resume() error {
 	if err := l.qp.Modify(verbs.QPAttr{State: verbs.QPReadyToSend}, verbs.QPAttrState); err != nil {
 		return err
@@ -172,15 +171,14 @@ func (l *Lane) Resume() error {
 	return nil
 }
 
-// Connected has requests posted from now on: somebody else has taken the queue pair to
-// Ready to Send.
+// Connected lets requests be posted: the queue pair was taken to Ready to Send elsewhere.
 func (l *Lane) Connected() {
 	l.up = true
 	l.askToPost()
 }
 
-// Reset takes the queue pair back to Reset, from any state. Requests on the lane are
-// forgotten, without a completion; those that are withheld go on waiting.
+// Reset takes the queue pair back to Reset, from any state. Requests on the lane are dropped
+// without a completion; withheld requests go on waiting.
 func (l *Lane) Reset() error {
 	l.up = false
 	for l.requests.Len() > 0 {
@@ -192,15 +190,15 @@ func (l *Lane) Reset() error {
 // Posted is the number of requests at the device.
 func (l *Lane) Posted() int { return l.posted }
 
-// PostRecv posts receives to the queue pair itself, and counts them: the lane is not drained
-// before Received was called for each.
+// PostRecv posts receives to the queue pair itself, and counts them: the lane is drained only
+// after Received was called for each.
 func (l *Lane) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	n, err := l.qp.PostRecv(wrs)
 	l.receives += n
 	return n, err
 }
 
-// Received is called when one of those receives has completed.
+// Received is called when a receive of PostRecv has completed.
 func (l *Lane) Received() {
 	l.receives--
 	if l.shut && !l.atDevice() {
@@ -208,13 +206,13 @@ func (l *Lane) Received() {
 	}
 }
 
-// atDevice reports whether the device has not given back everything.
+// atDevice reports whether the device still has something to give back.
 func (l *Lane) atDevice() bool { return l.posted > 0 || l.receives > 0 }
 
-// Shut puts the queue pair in error, so that the device gives back, as flushed, what
-// was posted. When it has, Group.Drained returns the lane; at once where the device fails,
-// whose error is returned, and where it has given back nothing in the time of Group.Limit.
-// Shutting again does nothing.
+// Shut puts the queue pair in error, so that the device gives back, as flushed, what was
+// posted. When it has, Group.Drained returns the lane. It also does so if the device has not
+// given everything back within the time of Group.Limit, and at once if the device fails; Shut
+// returns that error. Shutting again does nothing.
 func (l *Lane) Shut() error {
 	if l.shut {
 		return nil
@@ -229,8 +227,8 @@ func (l *Lane) Shut() error {
 	return err
 }
 
-// GiveUp has a lane that was shut count as drained, whatever is posted: the
-// completion queue has failed.
+// GiveUp makes a lane that was shut count as drained, whatever is posted: the completion queue
+// has failed.
 func (l *Lane) GiveUp() {
 	if l.shut {
 		l.drain()
@@ -246,10 +244,10 @@ func (l *Lane) Closed() bool { return l.closed }
 // IsUp reports whether requests can be posted.
 func (l *Lane) IsUp() bool { return l.up }
 
-// Settle sees to it that the device no longer uses the memory of a lane that is drained: it
-// destroys the queue pair, unless the device has given back everything. Where that fails, the
-// error matches errs.ErrMemoryKept, and the requests that the device has got end with it
-// (Request.Kept). Settle may be called again.
+// Settle ensures that the device no longer uses the memory of a drained lane: it destroys the
+// queue pair, unless the device has given back everything. If that fails, the error matches
+// errs.ErrMemoryKept, and the requests at the device end with it (Request.Kept). Settle may be
+// called again.
 func (l *Lane) Settle() error {
 	if l.atDevice() && !l.closed {
 		_ = l.Close() // the error is in kept, unless the device is gone
@@ -257,9 +255,9 @@ func (l *Lane) Settle() error {
 	return l.kept
 }
 
-// Close destroys the queue pair. Flush is to follow. Where the kernel says that the device is
-// gone (verbs.ErrNoDevice), nothing uses memory any more either, though that is returned;
-// otherwise the error matches errs.ErrMemoryKept, and Close may be tried again.
+// Close destroys the queue pair. Call Flush after it. If the kernel reports that the device is
+// gone (verbs.ErrNoDevice), Close returns that error, but nothing uses memory any more.
+// Otherwise the error matches errs.ErrMemoryKept, and Close may be tried again.
 func (l *Lane) Close() error {
 	l.up, l.shut = false, true
 	if l.closed {
@@ -277,7 +275,7 @@ func (l *Lane) Close() error {
 	return err
 }
 
-// Kept is the error for memory that the device may still use, since something was not
+// Kept is the error for memory that the device may still use, because what failed to be
 // destroyed.
 func Kept(what string, err error) error {
 	return fmt.Errorf("%w, since %s could not be destroyed: %w; do not reuse that memory: its memory maps stay registered until the device is closed",

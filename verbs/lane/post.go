@@ -12,28 +12,28 @@ func (l *Lane) Push(r *Request) {
 	l.askToPost()
 }
 
-// Withhold appends a request that is not posted before Admit: the peer may not be ready
-// for it. Reset keeps it waiting, and Flush ends it.
+// Withhold appends a request that is not posted before Admit, because the peer may not be
+// ready for it. Reset keeps it waiting, and Flush ends it.
 func (l *Lane) Withhold(r *Request) {
 	r.lane, r.kept = l, nil
 	l.withheld.Push(&r.place)
 }
 
-// Admit pushes the requests that were withheld, in order.
+// Admit pushes the withheld requests, in order.
 func (l *Lane) Admit() {
 	for e := l.withheld.Pop(); e != nil; e = l.withheld.Pop() {
 		l.Push(e.Value)
 	}
 }
 
-// Replace takes over the requests that another lane, which is to be closed, has withheld.
+// Replace takes over the withheld requests of another lane, which is to be closed.
 func (l *Lane) Replace(old *Lane) {
 	for e := old.withheld.Pop(); e != nil; e = old.withheld.Pop() {
 		l.Withhold(e.Value)
 	}
 }
 
-// askToPost has the next Group.Flush post what waits.
+// askToPost makes the next Group.Flush post the waiting requests.
 func (l *Lane) askToPost() {
 	if !l.listed && l.unposted != nil {
 		l.listed = true
@@ -41,7 +41,7 @@ func (l *Lane) askToPost() {
 	}
 }
 
-// Flush posts all requests that wait, as far as there is room for them.
+// Flush posts the waiting requests for which there is room.
 func (g *Group) Flush() {
 	for len(g.toPost) > 0 {
 		list := g.toPost
@@ -55,8 +55,8 @@ func (g *Group) Flush() {
 	}
 }
 
-// post posts what the send queue has room for. The last request of each batch is
-// always signaled: otherwise no completion might stand for those before it.
+// post posts as many requests as the send queue has room for. The last request of each batch
+// is always signaled: otherwise no completion might stand for those before it.
 func (l *Lane) post() {
 	g := l.group
 	for l.up && l.unposted != nil && l.posted < l.depth {
@@ -77,15 +77,15 @@ func (l *Lane) post() {
 		}
 		l.posted += taken
 		if err != nil {
-			// Those taken may not be signaled; shutting the lane brings them back.
+			// Requests already taken may be unsignaled; shutting the lane brings them back.
 			l.owner.PostFailed(err)
 			return
 		}
 	}
 }
 
-// Seal keeps the requests that wait from being posted: Flush ends them, after all
-// others. Requests pushed from now on are posted, and so is the one given, which may be nil.
+// Seal keeps the waiting requests from being posted: Flush ends them, after all others.
+// Requests pushed from now on are posted, and so is but, which may be nil.
 func (l *Lane) Seal(but *Request) {
 	waiting := l.unposted
 	l.unposted = nil

@@ -15,10 +15,10 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// CheckMapped says why memory of this process cannot be registered with that access: part of it is
-// not mapped, or cannot be read, or cannot be written though the access asks for that. The error
-// matches [syscall.EFAULT], as the kernel's for adapters (ibv_reg_mr(3)), and [verbs.ErrInvalid].
-// Where the system cannot say, the memory passes.
+// CheckMapped says why memory of this process cannot be registered with that access: part of
+// it is not mapped, cannot be read, or cannot be written though access requires it. The error
+// matches [syscall.EFAULT], as the kernel's does for adapters (ibv_reg_mr(3)), and
+// [verbs.ErrInvalid]. If the system cannot say what is mapped, CheckMapped returns nil.
 func CheckMapped(mem []byte, access verbs.Access) error {
 	from := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
 	to, write := from+uint64(len(mem)), access&verbs.AccessLocalWrite != 0
@@ -33,7 +33,7 @@ func CheckMapped(mem []byte, access verbs.Access) error {
 	return fmt.Errorf("register %d bytes at address %#x: memory at %#x cannot be %s: %s: %w: %w", len(mem), from, at, need, advice, syscall.EFAULT, verbs.ErrInvalid)
 }
 
-// accessibleUpTo is the address up to which the memory between from and to can be accessed.
+// accessibleUpTo returns the address up to which the memory between from and to is accessible.
 func accessibleUpTo(from, to uint64, write bool) (at uint64, err error) {
 	fd, err := unix.Open("/proc/self/maps", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -47,8 +47,8 @@ func accessibleUpTo(from, to uint64, write bool) (at uint64, err error) {
 	return at, errors.Join(err, maps.Close())
 }
 
-// mapQuery is struct procmap_query of linux/fs.h: which mapping is at an address. Without names, a
-// look-up takes the time of one system call, however many mappings there are.
+// mapQuery is struct procmap_query of linux/fs.h: it asks for the mapping at an address. A
+// query without names takes the time of one system call, however many mappings there are.
 type mapQuery struct {
 	size, flags, addr                             uint64
 	start, end, mapFlags, pageSize, offset, inode uint64
@@ -63,7 +63,7 @@ const (
 	mappingWriteable = 2          // PROCMAP_QUERY_VMA_WRITABLE
 )
 
-// queriedUpTo asks for one mapping after the other.
+// queriedUpTo asks for one mapping after another.
 func queriedUpTo(maps int, from, to uint64, write bool) (at uint64, err error) {
 	for at = from; at < to; {
 		q := mapQuery{flags: mappingReadable, addr: at}

@@ -12,15 +12,15 @@ const (
 	peerRights = verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
 	// QueuePairRights are all the access rights that a queue pair can be given.
 	QueuePairRights = verbs.AccessLocalWrite | peerRights | verbs.AccessRelaxedOrdering
-	// Rights are all those of memory regions.
+	// Rights are all access rights of memory regions.
 	Rights = QueuePairRights | verbs.AccessMWBind
-	// WindowRights are all those of memory windows.
+	// WindowRights are all access rights of memory windows.
 	WindowRights = peerRights | verbs.AccessZeroBased
 )
 
-// CheckBind says what is wrong with a bind of a memory window that no state of window
-// and region can make right, in an error that matches [verbs.ErrInvalid]. What depends on
-// them fails the request when its turn comes (IBTA 10.6.7.2.2).
+// CheckBind says what is wrong with a bind of a memory window, whatever the state of window
+// and region, in an error that matches [verbs.ErrInvalid]. What depends on their state fails
+// the request when the device executes it (IBTA 10.6.7.2.2).
 func CheckBind(b *verbs.MWBind) error {
 	switch {
 	case b == nil || b.MW == nil:
@@ -38,7 +38,7 @@ func CheckBind(b *verbs.MWBind) error {
 }
 
 // CheckWindowKey says why a window with the key have cannot be bound to the key of the
-// request: the upper 24 bits of those of type 2 are the device's.
+// request: the device chooses the upper 24 bits of the keys of type 2.
 func CheckWindowKey(b *verbs.MWBind, have uint32) error {
 	if b.MW.Type() == verbs.MWType2 && (b.RKey^have)>>8 != 0 {
 		return fmt.Errorf("SendWR.Bind has the key %#x, the window %#x: only the lower 8 bits can be chosen: %w", b.RKey, have, verbs.ErrInvalid)

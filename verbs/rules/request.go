@@ -22,9 +22,9 @@ const (
 	knownFlags = verbs.FlagSignaled | verbs.FlagSolicited | verbs.FlagFence | verbs.FlagInline
 )
 
-// operationsOf has a row for each transport service (IBTA 9.2.1, table 38;
-// ibv_post_send(3), but for UC's send with invalidate, which has no opcode). What a
-// device lacks of its row, such as atomics, it refuses by itself.
+// operationsOf has a row for each transport service (IBTA 9.2.1, table 38; ibv_post_send(3),
+// except UC's send with invalidate, which has no opcode). A driver itself refuses operations
+// that its device lacks, such as atomics.
 var operationsOf = [...]operations{
 	verbs.RC: sends | writes | reads | atomics | revokes | windows,
 	verbs.UC: sends | writes | windows,
@@ -33,13 +33,12 @@ var operationsOf = [...]operations{
 	verbs.SRD: sends | writes | reads,
 }
 
-// srdFlags are all that there are for SRD.
+// srdFlags are all flags of SRD.
 const srdFlags = verbs.FlagSignaled | verbs.FlagInline
 
-// CheckRequest says why a send request of that operation with those flags cannot be posted
-// to a queue pair of the service t, in an error that matches verbs.ErrInvalid. A
-// flag that is not known is refused too: dropped, it would be a request that does
-// less than was asked for.
+// CheckRequest says why a send request with that operation and those flags cannot be posted to
+// a queue pair of the service t, in an error that matches verbs.ErrInvalid. It refuses unknown
+// flags too: a request without them would do less than was asked for.
 func CheckRequest(t verbs.QPType, op verbs.Opcode, flags verbs.SendFlags) error {
 	if op < 0 || op >= 32 || known&(1<<op) == 0 {
 		return fmt.Errorf("unknown operation: %w", verbs.ErrInvalid)

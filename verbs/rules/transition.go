@@ -7,9 +7,9 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Limits are what a device allows in the attributes of its queue pairs.
+// Limits are a device's limits for the attributes of its queue pairs.
 type Limits struct {
-	Ports          int // they are numbered from 1
+	Ports          int // numbered from 1
 	PKeys          int // entries of the P_Key table; zero if not known
 	InitReadAtomic int // greatest MaxInitReadAtomic
 	DestReadAtomic int // greatest MaxDestReadAtomic
@@ -27,8 +27,7 @@ var names = []struct {
 	{verbs.QPAttrSQPSN, "SQPSN"}, {verbs.QPAttrDestQPN, "DestQPN"},
 }
 
-// AttributeName is the name of the first attribute in the mask, as the verbs package
-// spells it.
+// AttributeName is the name of the first attribute in the mask, as package verbs spells it.
 func AttributeName(mask verbs.QPAttrMask) string {
 	for _, a := range names {
 		if mask&a.mask != 0 {
@@ -40,10 +39,9 @@ func AttributeName(mask verbs.QPAttrMask) string {
 
 var errNoTransition = errors.New("there is no such transition")
 
-// CheckTransition says why a queue pair of the service, in the state from, cannot be changed
-// so. The mask says which attributes are given; without QPAttrState the state stays.
-// Its errors name the attribute at fault; the caller adds the queue pair and the
-// states.
+// CheckTransition says why a queue pair of the service in the state from cannot make the
+// change. The mask says which attributes are given; without QPAttrState the state stays. Its
+// errors name the attribute at fault; the caller adds the queue pair and the states.
 func CheckTransition(service verbs.QPType, from verbs.QPState, attr *verbs.QPAttr, mask verbs.QPAttrMask, limits Limits) error {
 	to := from
 	if mask&verbs.QPAttrState != 0 {
@@ -71,8 +69,8 @@ func CheckTransition(service verbs.QPType, from verbs.QPState, attr *verbs.QPAtt
 	return checkValues(attr, given, limits)
 }
 
-// CheckAttributes says which of the attributes, or of the values of those that stand for
-// something, package verbs does not have. CheckTransition includes it.
+// CheckAttributes reports an attribute, or an enumerated value of one, that package verbs does
+// not define. CheckTransition includes it.
 func CheckAttributes(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	unknown := mask &^ verbs.QPAttrState
 	for _, a := range names {

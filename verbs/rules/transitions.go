@@ -17,9 +17,9 @@ const (
 	retries = verbs.QPAttrTimeout | verbs.QPAttrRetryCount | verbs.QPAttrRNRRetry
 )
 
-// The attributes of each transition, next to the state itself (IBTA 11.2.4.2,
-// table 91; ibv_modify_qp(3)). Any state can go to Reset, and any but Reset to
-// Error; those take no attributes.
+// The attributes of each transition, besides the state itself (IBTA 11.2.4.2, table 91;
+// ibv_modify_qp(3)). Any state can go to Reset, and any but Reset to Error; these two take no
+// attributes.
 var transitions = [...]map[step]attrs{
 	verbs.RC: {
 		{verbs.QPReset, verbs.QPInitialized}:            {required: pkey | port | access},
@@ -55,7 +55,8 @@ var transitions = [...]map[step]attrs{
 		{verbs.QPSendQueueDrained, verbs.QPSendQueueDrained}: {optional: pkey | qkey},
 		{verbs.QPSendQueueError, verbs.QPReadyToSend}:        {optional: qkey},
 	},
-	// The states of UD, but for SQE: an error ends its request alone (efadv_create_qp_ex(3)).
+	// The states of UD without SQE: an error ends only its own request
+	// (efadv_create_qp_ex(3)).
 	verbs.SRD: {
 		{verbs.QPReset, verbs.QPInitialized}:                 {required: pkey | port | qkey},
 		{verbs.QPInitialized, verbs.QPInitialized}:           {optional: pkey | port | qkey},
