@@ -61,19 +61,18 @@ func (a *arrival) Length() int { return a.length }
 // Imm returns the 32 bits of immediate data, and whether the message had any.
 func (a *arrival) Imm() (imm uint32, ok bool) { return a.imm, a.opcode != ReceivedSend }
 
-// Invalidated is the window that the message has taken away (Task.SetInvalidate), or
-// nil.
+// Invalidated is the window that the message has invalidated (Task.SetInvalidate), or nil.
 func (a *arrival) Invalidated() *Window { return a.lent }
 
-// Connection is the connection that the message came from, or nil before one has come,
-// and in a context of datagrams. An answer can be submitted to it at once, also while the
+// Connection is the connection that the message came from. It is nil before a message has
+// come, and in a context of datagrams. A reply can be submitted to it at once, even while the
 // context is Starting.
 func (a *arrival) Connection() *Connection { return a.conn }
 
-// Peer is the endpoint that the message came from, which can be answered: one that the
-// context knows, or a new one, which it remembers until thousands of others have been
-// heard. It is nil before a message has come, in a context of connections, and where the
-// device did not say who has sent.
+// Peer is the endpoint that sent the message; replies can go to it. It is a peer that the
+// context knows, or a new one, which the context remembers until thousands of other new peers
+// have sent messages. It is nil before a message has come, in a context of connections, and if
+// the device did not name the sender.
 func (a *arrival) Peer() *Peer {
 	if a.endpoint == nil || a.addr.GID == (verbs.GID{}) {
 		return nil

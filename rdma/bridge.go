@@ -15,9 +15,9 @@ import (
 // Receive and Ready to Send, and then calls Connection.Established. The connection is
 // Connecting until then, for Config.ConnectTimeout.
 //
-// Nothing tells the peer when such a connection is closed: that is for the program's
-// protocol, and so is to notice that the peer has closed, and to call Close. Keepalives are
-// empty writes, as on other connections.
+// Nothing tells the peer when such a connection is closed. The program's own protocol must do
+// that, and must call Close when the peer has closed. Keepalives are empty writes, as on other
+// connections.
 //
 // It is legal where Export is, and fails as Export does.
 func (c *Connections) Bridge() (*Connection, error) {
@@ -35,9 +35,9 @@ func (c *Connections) Bridge() (*Connection, error) {
 	return conn, nil
 }
 
-// QP is the connection's queue pair, for a program that has made it with Bridge. Only the
-// states and attributes of the connection are the program's: requests and receives are
-// posted, and the queue pair is closed, by the context. Any goroutine may call it.
+// QP is the connection's queue pair, for a program that has made it with Bridge. The program
+// changes only its state and attributes; the context posts requests and receives, and closes
+// the queue pair. Any goroutine may call it.
 func (conn *Connection) QP() verbs.QP {
 	if conn == nil {
 		return nil

@@ -79,9 +79,9 @@ func (conn *Connection) view() *connectionView {
 // usable reports whether tasks run on the connection, or may in future.
 func (s ConnectionState) usable() bool { return s == Exported || s == Connecting || s == Ready }
 
-// Connection is one end of a reliable connection. It belongs to the goroutine that
-// drives the engine; State says what may be called from others. A Connection that has
-// ended is not used again; tasks can be moved to another one with SetConnection.
+// Connection is one end of a reliable connection. It belongs to the goroutine that drives the
+// engine; State says what other goroutines may call. A Connection that has ended is not used
+// again; tasks can be moved to another one with SetConnection.
 type Connection struct {
 	ctx      *Connections
 	id       uint64
@@ -136,9 +136,9 @@ type Connection struct {
 // no more receives off the shared queue. Not every driver reports it.
 const lastReceiveGrace = 100 * time.Millisecond
 
-// Export makes one end of a connection and its descriptor, in binary form
-// (descriptor.Armor makes it text), for the peer's Connect. A descriptor is for
-// one peer and one connection, and as secret as the memory that it opens.
+// Export makes one end of a connection and its descriptor, in binary form (descriptor.Armor
+// makes it text), for the peer's Connect. A descriptor is for one peer and one connection.
+// Keep it as secret as the memory that it gives access to.
 //
 // It is legal in Starting and Running, in callbacks too. It fails with ErrFull while
 // Config.MaxConnections exist; a place is free again when a connection that was
@@ -264,15 +264,15 @@ func (conn *Connection) newSignal() (descriptorSignal, *readyWord) {
 	return s, &s.readyWord
 }
 
-// Connect takes the peer's descriptor, binary or armored, and begins to connect.
-// When both ends have done so, the connection becomes Ready. Where the peer does not
-// within Config.ConnectTimeout, it fails with ErrTimeout. A connection can be its own
+// Connect takes the peer's descriptor, binary or armored, and begins to connect. The
+// connection becomes Ready when both ends have called Connect. If the peer does not within
+// Config.ConnectTimeout, the connection fails with ErrTimeout. A connection can be its own
 // peer.
 //
-// It is legal once, in the state Exported. Its errors match those of package
-// descriptor, ErrMismatch where the settings or networks of the ends do not fit, and
-// ErrNotReady in other states; after an error it may be tried again. Where the device
-// refuses, the connection fails. A peer whose host is down is waited for.
+// It is legal once, in the state Exported. Its errors match those of package descriptor,
+// ErrMismatch where the settings or networks of the ends do not fit, and ErrNotReady in other
+// states; after an error, Connect may be called again. If the device refuses, the connection
+// fails. If the peer's host is down, the connection waits for it.
 func (conn *Connection) Connect(desc []byte) error {
 	if err := conn.owned("connect"); err != nil {
 		return err
@@ -724,7 +724,7 @@ func (conn *Connection) destroy() int {
 	return n
 }
 
-// ID numbers the connections of a context, from 0 on, for good.
+// ID is the number of the connection in its context. Numbers begin at 0 and are never reused.
 func (conn *Connection) ID() uint64 { return conn.id }
 
 // Context is the context of the connection; nil for one that was not made by a context.
@@ -735,8 +735,8 @@ func (conn *Connection) Context() *Connections {
 	return conn.ctx
 }
 
-// State is the present state. It may be called from any goroutine, and so may everything that
-// returns what a connection is, except UserData, SetUserData and String.
+// State is the present state. Any goroutine may call it, and all other methods that return a
+// property of the connection, except UserData, SetUserData and String.
 func (conn *Connection) State() ConnectionState { return conn.view().state }
 
 // Err is why the connection ended: the error it failed with, one that matches
@@ -779,18 +779,18 @@ func (conn *Connection) QPN() uint32 { return conn.view().qpn }
 // PeerQPN is the number of the peer's queue pair; zero before Connect.
 func (conn *Connection) PeerQPN() uint32 { return conn.view().peerQPN }
 
-// LocalAddr is the address of this end. Its port is the UDP port of RoCE for a connection
-// by descriptors, and that of the connection manager for one that was dialled or accepted,
-// where it is known when the connection is Ready. On InfiniBand, the address of a
-// descriptor is the GID written as an address.
+// LocalAddr is the address of this end. For a connection by descriptors, its port is the UDP
+// port of RoCE. For one that was dialled or accepted, it is the port of the connection
+// manager, known when the connection is Ready. On InfiniBand, the address of a descriptor is
+// the GID written as an address.
 func (conn *Connection) LocalAddr() netip.AddrPort { return conn.view().local }
 
 // PeerAddr is the address of the peer, with a port as in LocalAddr; not valid before Connect.
 func (conn *Connection) PeerAddr() netip.AddrPort { return conn.view().peer }
 
-// AcceptData is what the peer's program has sent when it accepted this end's Dial: nil
-// before that, and for connections that came about otherwise. Its length does not travel:
-// 196 bytes come, those at the end zero.
+// AcceptData is the private data that the peer's program sent when it accepted this end's
+// Dial. It is nil before that, and for connections made otherwise. The message does not carry
+// its length: the data is 196 bytes long, padded with zeroes.
 func (conn *Connection) AcceptData() []byte { return conn.view().acceptData }
 
 func (e *endpoint) addr() netip.AddrPort {
@@ -803,9 +803,9 @@ func (e *endpoint) addr() netip.AddrPort {
 // MTU is the path MTU, the smaller of the two ends'; zero before Connect.
 func (conn *Connection) MTU() verbs.MTU { return conn.view().mtu }
 
-// Path says by which way packets go now: on the software device through shared memory where
-// the peer is a process of the same user and network namespace, and else by the network.
-// Adapters do not say (verbs.PathUnknown), nor does a connection that is not connected.
+// Path is how packets travel now. The software device uses shared memory if the peer is a
+// process of the same user and network namespace, and else the network. It is
+// verbs.PathUnknown on adapters, and while the connection is not connected.
 func (conn *Connection) Path() verbs.Path {
 	if qp, ok := conn.QP().(verbs.PathQP); ok {
 		return qp.Path()

@@ -17,48 +17,45 @@ import (
 type DialConfig struct {
 	// PrivateData goes to the peer's program with the request: at most 56 bytes.
 	PrivateData []byte
-	// LocalAddr is the address of the device to dial from. Not valid: that of
-	// Config.GIDIndex, or, where that is nil, the one that the system's routes name.
+	// LocalAddr is the address of the device to dial from. Not valid: the address of
+	// Config.GIDIndex, or, if that is nil, the one that the system's routes choose.
 	LocalAddr netip.Addr
 	// Timeout is how long to try, from name resolution to the peer's answer. Zero:
 	// Config.ConnectTimeout. Forever is possible.
 	Timeout time.Duration
-	// Once has the connection fail with the first failure. False: it tries again, until
-	// the time is over, while nobody listens, or answers, at the peer, or the peer
-	// believes that an earlier connection still exists. A peer that rejects is not asked
-	// again.
+	// Once makes the first failure final. False: Dial tries again, until Timeout, while the
+	// peer does not listen, does not answer, or believes that an earlier connection still
+	// exists. It does not try again after a rejection.
 	Once bool
-	// UDPPort is the port of the peer's device where that is not 4791. Zero: 4791, or, for
-	// addresses of this machine, the one that the system has noted for the listener. Only
-	// software devices have others.
+	// UDPPort is the UDP port of the peer's device, if that is not 4791. Zero: 4791, or, for
+	// addresses of this machine, the port that the system has recorded for the listener. Only
+	// software devices have other ports.
 	UDPPort uint16
-	// OnResponse is called when the peer has accepted: Connection.AcceptData is what its
-	// program has sent. The program calls Connection.Established, which makes the connection
+	// OnResponse is called when the peer has accepted; Connection.AcceptData has what its
+	// program sent. The program then calls Connection.Established, which makes the connection
 	// Ready, or Close, at once or later. It runs on the engine's goroutine, inside Progress.
 	// Nil: the connection is Ready as soon as the peer has accepted.
 	OnResponse func(conn *Connection)
-	// OnReject is called when the peer's program has rejected, with what it has sent. With
-	// nil as the result the dial tries again, as where nobody listens; otherwise the
-	// connection fails with the error. It runs as OnResponse does. Nil: the connection fails
-	// with a *verbs.CMError.
+	// OnReject is called with the private data of the peer's rejection. If it returns nil,
+	// Dial tries again, as when nobody listens; otherwise the connection fails with that
+	// error. It runs as OnResponse does. Nil: the connection fails with a *verbs.CMError.
 	OnReject func(data []byte) error
 }
 
-// Dial makes a connection with a peer that listens on an address, by a connection
-// manager: a Listener of this SDK, or any program of rdma_cm(7). The address is HOST:PORT,
-// where HOST is an IP address, a GID, or a name, whose addresses are tried in turn; IPv6
-// addresses and GIDs stand in brackets.
+// Dial connects, through the connection manager, to a peer that listens on an address: a
+// Listener of this SDK, or any program that uses rdma_cm(7). The address is HOST:PORT. HOST is
+// an IP address, a GID, or a name, whose addresses are tried in turn; IPv6 addresses and GIDs
+// are in brackets.
 //
 // Dial does not wait. The connection is Connecting, then Ready, or Failed with the reason,
 // which matches ErrTimeout, ErrNotListening, ErrUnreachable, ErrNoRoute or ErrRejected;
-// errors.As finds the *verbs.CMError with what the peer's program has sent with its
-// rejection. Close gives up; until then, Connection.DialError says why it still tries. A
+// errors.As finds the *verbs.CMError with the private data of a rejection. Close ends the
+// attempts; until then, Connection.DialError is the reason why the latest one failed. A
 // context that was in Starting becomes Running when the connection is Ready, or has ended.
 //
-// It is legal in Starting and Running, in callbacks too. It fails at once with ErrInvalid
-// for what is no address, ErrRange for too much private data, ErrFull while
-// Config.MaxConnections exist, and ErrNotSupported on a device without a connection
-// manager.
+// It is legal in Starting and Running, in callbacks too. It fails at once with ErrInvalid for
+// an invalid address, ErrRange for too much private data, ErrFull while Config.MaxConnections
+// exist, and ErrNotSupported on a device without a connection manager.
 func (c *Connections) Dial(addr string, cfg DialConfig) (*Connection, error) {
 	op := "dial " + addr
 	if err := c.control.Owned(op); err != nil {
