@@ -9,18 +9,17 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// Send sends the data of src, a list, or with nil a message of no bytes, and waits until
-// the peer's device has it.
+// Send sends the data of src, a list, and waits until the peer's device has it. A nil src
+// sends a message of no bytes.
 //
 // Send, SendImm, Read, Write, WriteImm, CompareSwap and FetchAdd may be called from any
-// goroutine but the engine's (pe.ErrReentrant). They take their tasks from the shared
-// pool of the connection's or peer's context, rdma.SharedTasks at a time; further calls wait, in
-// the order in which they asked. They take over the caller's references to the buffers,
-// in any case. The buffers must not be touched until the call has returned nil or
-// another error than a *Pending, which they return when ctx ends while the device has
-// the operation; see the package comment. Other errors are those of the task, of its
-// allocation and of its submission: where a connection or a context has ended, they
-// match the reason.
+// goroutine but the engine's (pe.ErrReentrant). They take their tasks from the shared pool of
+// the connection's or peer's context, rdma.SharedTasks at a time; further calls wait, in
+// order. They take over the caller's references to the buffers, in any case. The buffers must
+// not be touched until the call has returned. If ctx ends while the device has the operation,
+// the call returns a *Pending, and the buffers remain in use: see the package comment. Other
+// errors are those of the task, of its allocation and of its submission; if a connection or a
+// context has ended, they match the reason.
 func Send[T Target](ctx context.Context, to T, src *bufinv.Buf) error {
 	return operate(ctx, to, src, nil, func(p pool[T]) (*rdma.Task, error) { return p.Send(to, src) }, nil)
 }

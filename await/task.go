@@ -19,11 +19,10 @@ import (
 // its error. Both run on the engine's goroutine while the caller waits, so that they
 // may use the caller's variables. They should not block.
 //
-// If alloc fails because its pool is exhausted (pe.ErrExhausted), the call waits until
-// a task of the pool is freed, and calls alloc again; several callers are served in
-// the order in which they asked. Since an allocation that fails has freed the buffers
-// it was given, alloc has to make them each time. An inventory of buffers that is
-// exhausted (bufinv.ErrExhausted) fails the call.
+// If alloc fails because its pool is exhausted (pe.ErrExhausted), the call waits until a task
+// of the pool is freed, and calls alloc again; several callers are served in order. Since an
+// allocation that fails has freed the buffers it was given, alloc has to make them each time.
+// An inventory of buffers that is exhausted (bufinv.ErrExhausted) fails the call.
 //
 // If ctx ends before the task was submitted, the task is never submitted, and the
 // error matches ctx's cause. If ctx ends later, the error is a *Pending, the operation

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// ConnectPair connects two contexts of one program, and returns the connection's two ends:
-// what Export and Connect do where descriptors have to travel. It is for tests, and for
+// ConnectPair connects two contexts of one program, and returns the connection's two ends. It
+// replaces Export and Connect where no descriptor has to travel. It is for tests, and for
 // programs that are their own peer. Each connection becomes Ready when its engine has been
 // driven. If a and b are the same context, it has two connections, which are each other's
 // peers, and needs room for both (Config.MaxConnections).

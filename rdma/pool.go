@@ -54,19 +54,19 @@ type taskPool struct {
 	shared bool // it is the context's shared pool
 }
 
-// Pool is a pool of tasks of a context of connections, each for any operation: the methods of
-// the pool allocate it for one.
+// Pool is a pool of tasks of a context of connections. A task can do any operation; the
+// methods of the pool allocate it for one.
 type Pool struct{ taskPool }
 
-// DatagramPool is a pool of tasks of a context of datagrams, each for any operation: the
+// DatagramPool is a pool of tasks of a context of datagrams. A task can do any operation; the
 // methods of the pool allocate it for one.
 type DatagramPool struct{ taskPool }
 
-// Pool makes a pool of n tasks, at most pe.MaxTasks. done is called for each that succeeds, and
-// failed for each that fails, on the engine's goroutine, inside Progress; the error is a
-// *TaskError, except where buffers were changed in flight. A context can have several pools, for
-// tasks that end differently. It is legal in Idle. Its errors are those of pe.NewPool, and
-// ErrInvalid where a function is missing.
+// Pool makes a pool of n tasks, at most pe.MaxTasks. done is called for each task that
+// succeeds, and failed for each that fails, on the engine's goroutine, inside Progress; the
+// error is a *TaskError, except where buffers were changed in flight. A context can have
+// several pools, with different callbacks. It is legal in Idle. Its errors are those of
+// pe.NewPool, and ErrInvalid where a function is missing.
 func (c *Connections) Pool(n int, done func(*Task), failed func(*Task, error)) (*Pool, error) {
 	p := &Pool{}
 	if err := c.newPool(&p.taskPool, n, done, failed); err != nil {
@@ -99,15 +99,14 @@ const SharedTasks = 64
 // sharedDepth is the send queue of a connection where the context has no other pools.
 const sharedDepth = 16
 
-// SharedPool returns the context's shared pool: SharedTasks tasks, whose callbacks are
-// pe.Done and pe.Failed, so that they are submitted with pe.Submit. No Start is needed
-// after it, unlike after other pools: the context keeps room for these tasks. Where no
-// other pool has been made, the connections' send queues take 16 tasks at a time;
-// Config.SendQueueSize says otherwise.
+// SharedPool returns the context's shared pool. It has SharedTasks tasks, with the callbacks
+// pe.Done and pe.Failed, so that pe.Submit submits them. Unlike other pools, it can be made
+// after Start: the context keeps room for these tasks. Without other pools, the connections'
+// send queues take 16 tasks at a time, unless Config.SendQueueSize is set.
 //
-// It belongs to the engine's goroutine, in Idle, Starting and Running. Errors match
-// pe.ErrBadState, pe.ErrBusy, pe.ErrClosed, and ErrRange where the other pools take so
-// much of the device's completion queue that nothing is left.
+// It is legal in Idle, Starting and Running, on the engine's goroutine. Errors match
+// pe.ErrBadState, pe.ErrBusy, pe.ErrClosed, and ErrRange if the other pools leave no room in
+// the device's completion queue.
 func (c *Connections) SharedPool() (*Pool, error) {
 	if err := c.sharedPool(&c.shared.taskPool); err != nil {
 		return nil, err

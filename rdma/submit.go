@@ -10,23 +10,23 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Submit gives the task to the device, together with tasks that pe.Aggregate has made
-// wait before it. The flags are pe.Aggregate and pe.OptimizeReports. From here to its callback, the task, its buffers and their memory
-// must not be touched. It allocates nothing. The destination of a read and the result of
-// an atomic are emptied, unless SetAppend has been called.
+// Submit gives the task to the device, together with tasks that pe.Aggregate has made wait
+// before it. The flags are pe.Aggregate and pe.OptimizeReports. From Submit to the callback,
+// the task, its buffers and their memory must not be touched. Submit allocates nothing. It
+// empties the destination of a read and the result of an atomic, unless SetAppend has been
+// called.
 //
-// It checks what nobody else would notice: the buffers, and that what is moved fits.
-// What the device or the peer refuses fails the task later, and ends the connection;
-// TrySubmit finds most of that before. If Submit fails, the task remains the caller's.
+// Submit checks only what nothing else would notice: the buffers, and that the data fits. What
+// the device or the peer refuses fails the task later, and ends the connection; TrySubmit
+// finds most of these faults before. If Submit fails, the task remains the caller's.
 //
-// On a connection that is Exported or Connecting, the task waits, in the order of
-// submission, until the connection is Ready. Where it never becomes Ready, the task fails:
-// it was flushed, and TaskError.Cause has the connection's reason.
+// On a connection that is Exported or Connecting, the task waits, in the order of submission,
+// until the connection is Ready. If the connection ends before it is Ready, the task is
+// flushed: it fails, and TaskError.Cause has the connection's reason.
 //
-// Errors match pe.ErrBadState, pe.ErrInUse and pe.ErrFreed, ErrNotReady on a connection
-// that is Failed or Closed, ErrNotSupported, and those of Alloc for the buffers. Where the
-// device cannot reach the address of a Peer, the task fails with ErrRetryExceeded and the
-// reason.
+// Errors match pe.ErrBadState, pe.ErrInUse and pe.ErrFreed, ErrNotReady on a connection that
+// is Failed or Closed, ErrNotSupported, and those of Alloc for the buffers. If the device
+// cannot reach the address of a Peer, the task fails with ErrRetryExceeded and the reason.
 func (r *Task) Submit(flags ...pe.SubmitFlags) error { return r.submit(pe.JoinFlags(flags), false) }
 
 // TrySubmit is Submit after a check of everything that can be known here: also
@@ -34,9 +34,9 @@ func (r *Task) Submit(flags ...pe.SubmitFlags) error { return r.submit(pe.JoinFl
 // limits of the device.
 func (r *Task) TrySubmit(flags ...pe.SubmitFlags) error { return r.submit(pe.JoinFlags(flags), true) }
 
-// Flush gives the device all tasks that pe.Aggregate has made wait, as the next submission
-// without it would. Where none wait, and in Idle, it does nothing. It allocates nothing, and
-// belongs to the goroutine that drives the engine.
+// Flush gives the device all tasks that wait because of pe.Aggregate, as the next submission
+// without that flag would. If none wait, and in Idle, it does nothing. It allocates nothing,
+// and belongs to the goroutine that drives the engine.
 func (c *base) Flush() { c.flush() }
 
 func (r *Task) submit(flags pe.SubmitFlags, thorough bool) error {

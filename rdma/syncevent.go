@@ -9,12 +9,12 @@ import (
 	"github.com/verbena-rdma/verbena/syncevent"
 )
 
-// Event is the sync event of the peer that the task is on; nil for other operations.
+// Event is the sync event of the peer that the task works on; nil for other operations.
 func (r *Task) Event() *syncevent.Event { return r.event }
 
-// SetEvent exchanges the sync event. The task releases the old one and holds the new
-// one until it is freed. Errors are those of its allocation, and ErrInvalid where the operation
-// is on none; in flight it fails with pe.ErrInUse.
+// SetEvent replaces the sync event. The task releases the old one, and holds the new one until
+// the task is freed. Errors are those of the allocation, ErrInvalid if the operation works on
+// no sync event, and pe.ErrInUse in flight.
 func (r *Task) SetEvent(ev *syncevent.Event) error {
 	if err := r.mayChange("event", r.op.onEvent()); err != nil {
 		return err

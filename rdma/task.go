@@ -11,9 +11,9 @@ import (
 	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
-// Task is one operation on the memory or the program of a peer: the one that a method of Pool
-// allocated it for. It goes to a connection or, in a context of datagrams, to a peer. It can be
-// submitted again and again, until Free puts it back.
+// Task is one operation on the memory or the program of a peer. A method of a pool allocates
+// it for that operation. It runs on a connection or, in a context of datagrams, goes to a
+// Peer. It can be submitted again and again, until Free puts it back into the pool.
 type Task struct {
 	pe.Task
 	control *pe.Control // nil for a task that came from no pool
@@ -70,7 +70,7 @@ func (r *Task) SetConnection(conn *Connection) error {
 // Peer is the endpoint that the task goes to, or nil where it runs on a Connection.
 func (r *Task) Peer() *Peer { return r.peer }
 
-// SetPeer has the next submissions of the task go to another endpoint. Errors match
+// SetPeer sets the endpoint that the next submissions of the task go to. Errors match
 // pe.ErrInUse in flight, and ErrInvalid.
 func (r *Task) SetPeer(p *Peer) error {
 	if err := r.control.MayChange(&r.Task, "peer"); err != nil {
@@ -198,20 +198,20 @@ func at(slot **bufinv.Buf) *bufinv.Buf {
 	return *slot
 }
 
-// Source is the list of buffers whose data a send or write takes to the peer, or the memory of
-// the peer that is read. It is nil if none was given, and for other operations.
+// Source is where the data comes from: for a send or write, a list of buffers; for a read,
+// memory of the peer. It is nil if none was given, and for other operations.
 func (r *Task) Source() *bufinv.Buf { return at(r.source()) }
 
-// SetSource exchanges the source. It takes over the caller's reference to the new one, in any
-// case, and drops the one to the old. Errors match pe.ErrInUse in flight, ErrInvalid where
-// the operation has no source, and those of bufinv.
+// SetSource replaces the source. It takes over the caller's reference to the new one, in any
+// case, and drops the reference to the old one. Errors match pe.ErrInUse in flight, ErrInvalid
+// if the operation has no source, and those of bufinv.
 func (r *Task) SetSource(src *bufinv.Buf) error { return r.swap("source", r.source(), src) }
 
 // Destination is the memory of the peer that a write or an atomic changes, or the list of buffers
 // that a read fills. It is nil if none was given, and for other operations.
 func (r *Task) Destination() *bufinv.Buf { return at(r.destination()) }
 
-// SetDestination exchanges the destination, as SetSource does the source.
+// SetDestination replaces the destination, as SetSource replaces the source.
 func (r *Task) SetDestination(dst *bufinv.Buf) error {
 	return r.swap("destination", r.destination(), dst)
 }
@@ -219,17 +219,17 @@ func (r *Task) SetDestination(dst *bufinv.Buf) error {
 // Result is the list of buffers that the original value goes to, besides Original, or nil.
 func (r *Task) Result() *bufinv.Buf { return at(r.resultBuffer()) }
 
-// SetResult has the original value of a compare-and-swap or fetch-and-add go to a list of
-// buffers, 8 bytes in the byte order of this host, which Submit empties unless SetAppend has been
-// called; nil ends that. References and errors are as with SetSource.
+// SetResult makes a compare-and-swap or fetch-and-add store the original value in a list of
+// buffers, as 8 bytes in the byte order of this host. Submit empties the list unless SetAppend
+// has been called. Nil ends this. References and errors are as with SetSource.
 func (r *Task) SetResult(result *bufinv.Buf) error {
 	return r.swap("result", r.resultBuffer(), result)
 }
 
-// SetAppend has the next submissions of a read or an atomic put what they bring behind the data
-// that is in the destination or result, until it is called again or the task is freed; without
-// it, each begins with an empty one. It has no effect on other operations. In flight it fails
-// with pe.ErrInUse.
+// SetAppend makes the next submissions of a read or an atomic append to the destination or
+// result, until it is called again or the task is freed. Without it, each submission begins
+// with an empty list. It has no effect on other operations. In flight, it fails with
+// pe.ErrInUse.
 func (r *Task) SetAppend(on bool) error {
 	if err := r.control.MayChange(&r.Task, "place in the destination"); err != nil {
 		return err
@@ -238,7 +238,8 @@ func (r *Task) SetAppend(on bool) error {
 	return nil
 }
 
-// Imm is the 32 bits of immediate data of a send or write with immediate; 0 of others.
+// Imm is the 32 bits of immediate data of a send or write with immediate; 0 for other
+// operations.
 func (r *Task) Imm() uint32 { return r.send.WR.Imm }
 
 // SetImm sets the immediate data of the next submission. Errors match pe.ErrInUse in flight,
@@ -251,8 +252,8 @@ func (r *Task) SetImm(imm uint32) error {
 	return nil
 }
 
-// Value is what a fetch-and-add or an addition to a sync event adds, or what a sync event is set
-// to; 0 of others.
+// Value is what a fetch-and-add or an addition to a sync event adds, or what a sync event is
+// set to; 0 for other operations.
 func (r *Task) Value() uint64 {
 	if r.op.hasValue() {
 		return r.send.WR.CompareAdd
@@ -269,7 +270,8 @@ func (r *Task) SetValue(v uint64) error {
 	return nil
 }
 
-// Values returns what a compare-and-swap expects, and what it stores then; 0 of others.
+// Values returns the value that a compare-and-swap expects, and the one that it stores; zeroes
+// for other operations.
 func (r *Task) Values() (compare, swap uint64) {
 	if r.op == OpCompareSwap {
 		return r.send.WR.CompareAdd, r.send.WR.Swap
@@ -286,9 +288,9 @@ func (r *Task) SetValues(compare, swap uint64) error {
 	return nil
 }
 
-// Original is the value that the peer's memory had before a compare-and-swap or fetch-and-add,
-// or its sync event before an addition or when it was got. It is that of the last submission that
-// succeeded: 0 before, and for other operations.
+// Original is the value of the peer's memory before a compare-and-swap or fetch-and-add, or of
+// its sync event before an addition or at a get. It is that of the last submission that
+// succeeded: 0 before the first, and for other operations.
 func (r *Task) Original() uint64 { return r.result }
 
 // room is how much data the task can bring.
