@@ -26,7 +26,7 @@ func (o ReceiveOpcode) String() string {
 	return "receive opcode " + strconv.Itoa(int(o))
 }
 
-// kindOf says what has arrived, and its immediate data; without any these are zero.
+// kindOf returns the kind of a message, and its immediate data, or zero without any.
 func kindOf(wc *verbs.WC) (ReceiveOpcode, uint32) {
 	switch {
 	case wc.Opcode == verbs.WCRecvWriteImm:
@@ -37,18 +37,18 @@ func kindOf(wc *verbs.WC) (ReceiveOpcode, uint32) {
 	return ReceivedSend, 0
 }
 
-// arrival is a message that has come, and what a ReceiveTask and a Message say of it.
+// arrival is a message that has come, as a ReceiveTask and a Message describe it.
 type arrival struct {
-	endpoint *Datagrams   // that it came to; nil: none has come, or by a connection
-	conn     *Connection  // that it came by; nil: by the endpoint
-	addr     EndpointAddr // of the sender, where it came by the endpoint
+	endpoint *Datagrams   // that the message came to; nil: no message, or by a connection
+	conn     *Connection  // that the message came by; nil: no message, or by the endpoint
+	addr     EndpointAddr // of the sender, for a message by the endpoint
 	lid      uint16       // of the sender, on InfiniBand
 	grh      verbs.GRH    // of a UD message
 	hasGRH   bool
 	length   int // bytes, without the header
 	opcode   ReceiveOpcode
 	imm      uint32
-	lent     *Window // that it has taken away
+	lent     *Window // that it has invalidated
 }
 
 // Opcode says what kind of message came.

@@ -13,8 +13,7 @@ type submittable interface {
 	submit(flags pe.SubmitFlags, thorough bool) error
 }
 
-// errNilTask is the error of a task that is missing, such as one that Alloc did not
-// return because it failed.
+// errNilTask is the error for a nil task, such as the result of an Alloc that failed.
 var errNilTask = fmt.Errorf("rdma: use a task: %w: it is nil; check the error of Alloc", ErrInvalid)
 
 // SubmitAll submits tasks of any operations, or receives, and gives them to the device

@@ -77,7 +77,7 @@ func (conn *Connection) Established() error {
 // bridge is the establishment of a connection that the program makes.
 type bridge struct{ conn *Connection }
 
-// adopt takes over what the program has agreed on with the peer.
+// adopt takes over the attributes that the program has agreed on with the peer.
 func (b *bridge) adopt(attr *verbs.QPAttr) {
 	conn := b.conn
 	conn.mtu, conn.maxReads = attr.PathMTU, attr.MaxInitReadAtomic
@@ -95,7 +95,7 @@ func (b *bridge) adopt(attr *verbs.QPAttr) {
 func (b *bridge) due(time.Time) { b.conn.fail(b.conn.timeoutError(b.conn.ctx.set.ConnectTimeout)) }
 
 // sayGoodbye implements establishment: the tasks complete before the queue pair ends. The peer
-// learns nothing from it, and may have left.
+// is not notified, and may have left.
 func (b *bridge) sayGoodbye() {
 	if b.conn.lane.Posted() == 0 {
 		b.conn.shut()

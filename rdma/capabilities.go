@@ -65,8 +65,8 @@ func (c Capabilities) String() string {
 // connections reports whether the transport service has connections.
 func (c *Capabilities) connections() bool { return c.Transport == verbs.RC || c.Transport == verbs.UC }
 
-// connectionLimit is the most connections of one context: each takes 16 bytes of registered
-// memory, and a place in lists, from the start.
+// connectionLimit is the largest number of connections of one context: each takes 16 bytes of
+// registered memory, and a place in lists, from Start on.
 const connectionLimit = 1 << 16
 
 // QueryCapabilities asks a device what contexts of a transport service can do on it: RC, UC,

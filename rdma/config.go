@@ -203,7 +203,7 @@ type DatagramsConfig struct {
 	Log zerolog.Logger
 }
 
-// common is what a Config has, too.
+// common returns the fields that a Config has too.
 func (d *DatagramsConfig) common() Config {
 	c := Config{
 		Transport: d.Transport, Name: d.Name, Engine: d.Engine, PD: d.PD, Path: d.Path, Queues: d.Queues,
