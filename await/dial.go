@@ -47,7 +47,7 @@ func Dial(ctx context.Context, r *rdma.Connections, addr string, cfg rdma.DialCo
 // dialing waits for a connection, on the engine's goroutine.
 type dialing struct {
 	conn *rdma.Connection
-	stop func()     // of the watch; nil: it is over
+	stop func()     // ends the watch; nil: it has ended
 	done chan error // holds one
 }
 
@@ -83,7 +83,8 @@ func (d *dialing) finish(err error) {
 	}
 }
 
-// giveUp closes the connection, also if it has become Ready meanwhile: nobody has it.
+// giveUp closes the connection, even if it has become Ready meanwhile, since the caller does
+// not get it.
 func (d *dialing) giveUp() {
 	if d.stop != nil {
 		d.stop()

@@ -30,7 +30,7 @@ var (
 // errPanicked is the outcome of a function until it has returned.
 var errPanicked = fmt.Errorf("await: %w, or ended its goroutine", ErrPanicked)
 
-// ended is the error of a wait that ctx ended with nothing left behind.
+// ended is the error of a wait that ctx ended, while no task of it is pending.
 func ended(ctx context.Context, op string) error {
 	return fmt.Errorf("await: %s: %w", op, context.Cause(ctx))
 }

@@ -107,7 +107,7 @@ type Target interface {
 	*rdma.Connection | *rdma.Peer
 }
 
-// pool is a pool of tasks to such targets.
+// pool is a pool of tasks for targets of type T.
 type pool[T Target] interface {
 	Send(to T, src *bufinv.Buf) (*rdma.Task, error)
 	SendImm(to T, src *bufinv.Buf, imm uint32) (*rdma.Task, error)

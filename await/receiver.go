@@ -34,7 +34,7 @@ type Receiver struct {
 	closed     bool
 	released   bool  // the buffers were given back
 	stopped    bool  // the context has stopped, and has not been started since
-	err        error // why it did, or why receives cannot be posted
+	err        error // why the context stopped, or why receives cannot be posted
 	postQueued bool  // post is on its way to the engine's goroutine
 }
 
@@ -204,7 +204,7 @@ func (r *Receiver) finish() {
 	r.busy = false
 }
 
-// next waits for a message. It returns none when the iteration is to end.
+// next waits for a message. It returns nil when the iteration is to end.
 func (r *Receiver) next(ctx context.Context) (*Message, error) {
 	for {
 		if ctx.Err() != nil {
@@ -221,7 +221,7 @@ func (r *Receiver) next(ctx context.Context) (*Message, error) {
 	}
 }
 
-// takeArrived returns the first message that has arrived, or reports that none will.
+// takeArrived returns the first message that has arrived, or reports that no more will come.
 func (r *Receiver) takeArrived() (m *Message, over bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -58,7 +58,7 @@ func Task[T pe.Submittable](ctx context.Context, e *pe.Engine, alloc func() (T, 
 	}
 }
 
-// call is one call of Task. All but abandon happens on the engine's goroutine.
+// call is one call of Task. All methods but abandon run on the engine's goroutine.
 type call[T pe.Submittable] struct {
 	alloc   func() (T, error)
 	collect func(T) error
@@ -76,7 +76,7 @@ const (
 	submitted
 	cancelled // ctx ended while alloc runs; the caller waits for alloc to return
 	settled   // the caller gets the outcome
-	abandoned // the caller has gone
+	abandoned // the caller has returned
 )
 
 // begin submits the task, if it can.
@@ -154,7 +154,7 @@ func (c *call[T]) completed(t T, err error) {
 	}
 }
 
-// settle decides that the caller gets the outcome, if it still waits for it.
+// settle decides that the caller gets the outcome, if it still waits.
 func (c *call[T]) settle(from int32) bool { return c.state.CompareAndSwap(from, settled) }
 
 // end publishes the outcome of the task.

@@ -22,8 +22,8 @@ type destination struct {
 	qpn     uint32 // of the queue pair that sends from there; 0: source is not named
 }
 
-// addressHandle is an address handle for a device. It is made when a task needs it, and closed
-// when it has been unused for longer than handleLimit others.
+// addressHandle is an address handle for a device. It is made when a task needs it. Of too
+// many unused handles, the one unused longest is closed.
 type addressHandle struct {
 	to     destination
 	ah     verbs.AH // nil: not made yet, or closed

@@ -87,7 +87,7 @@ func (a *attempts) now() bool {
 	return false
 }
 
-// due reports whether to make another attempt, or returns the error with which to give up.
+// due reports whether to make another attempt now, or returns the error with which to give up.
 func (a *attempts) due(now time.Time) (again bool, err error) {
 	if !a.until.IsZero() && !now.Before(a.until) {
 		err := fmt.Errorf("%w after %v", ErrTimeout, a.limit)

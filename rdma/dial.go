@@ -85,7 +85,7 @@ func (c *Connections) Dial(addr string, cfg DialConfig) (*Connection, error) {
 	return conn, nil
 }
 
-// dial is the establishment of a connection that this end asks for.
+// dial is the establishment of a connection that this end requests.
 type dial struct {
 	cmEnd
 	attempts
@@ -93,11 +93,11 @@ type dial struct {
 	addr      string // as the program gave it
 	port      uint16
 	target    netip.AddrPort // of the attempt
-	mtu       verbs.MTU      // the most to ask for; zero: the port's
+	mtu       verbs.MTU      // the largest to ask for; zero: the port's
 	cfg       DialConfig
 	cancel    context.CancelFunc
 	responded bool // the peer has accepted, and OnResponse was called
-	// wayKnown: the connection manager has named the port that the attempt goes by.
+	// wayKnown: the connection manager has named the port that the attempt uses.
 	wayKnown bool
 }
 
@@ -112,7 +112,7 @@ func newDial(conn *Connection, addr string, port uint16, cfg DialConfig) *dial {
 	return d
 }
 
-// resolve finds the addresses of the host, beside the engine if it is a name.
+// resolve finds the addresses of the host; a name is resolved on another goroutine.
 func (d *dial) resolve(host string) {
 	d.schedule()
 	if addr, err := netip.ParseAddr(host); err == nil {
@@ -124,7 +124,7 @@ func (d *dial) resolve(host string) {
 	d.conn.ctx.manager.lookUp(ctx, host, d.resolved)
 }
 
-// lookUp finds the addresses of a host, beside the engine, on whose goroutine f is called.
+// lookUp finds the addresses of a host on another goroutine, and then calls f on the engine's.
 func (m *connectionManager) lookUp(ctx context.Context, host string, f func([]netip.Addr, error)) {
 	m.resolvers.Go(func() {
 		list, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
@@ -132,7 +132,7 @@ func (m *connectionManager) lookUp(ctx context.Context, host string, f func([]ne
 	})
 }
 
-// resolved begins with the host's addresses.
+// resolved starts the attempts with the host's addresses.
 func (d *dial) resolved(list []netip.Addr, err error) {
 	if d.conn.state != Connecting {
 		return
@@ -149,13 +149,13 @@ func (d *dial) resolved(list []netip.Addr, err error) {
 	d.attempt()
 }
 
-// mayReach reports whether an address is of the kind of the local one or, if that is not
-// given, may be reached from the device.
+// mayReach reports whether the peer's address is of the same family as the local one, which
+// need not be given.
 func (c *base) mayReach(local, peer netip.Addr) bool {
 	return !local.IsValid() || local.Unmap().Is4() == peer.Is4()
 }
 
-// attempt dials the next of the host's addresses, as soon as others leave room for it.
+// attempt dials the next of the host's addresses, as soon as other dials to it leave room.
 func (d *dial) attempt() {
 	d.target = netip.AddrPortFrom(d.begin(), d.port)
 	out := d.conn.ctx.manager.takeTurn(d, d.target)
@@ -165,7 +165,7 @@ func (d *dial) attempt() {
 	}
 }
 
-// send dials the address whose turn it is.
+// send dials the address of the attempt.
 func (d *dial) send() {
 	m := &d.conn.ctx.manager
 	id, err := m.cm.Dial(verbs.CMDial{
@@ -215,7 +215,7 @@ func (d *dial) event(ev *verbs.CMEvent) {
 	}
 	switch {
 	case err == nil:
-	case errors.Is(err, ErrRange): // a setting, and not the device
+	case errors.Is(err, ErrRange): // a setting is wrong, not the device
 		conn.fail(err)
 	default:
 		conn.fail(conn.deviceError(err))
@@ -255,7 +255,7 @@ func (d *dial) establish() {
 	}
 }
 
-// request sends the request, when the way is known.
+// request sends the request, once the port is known.
 func (d *dial) request() error {
 	conn := d.conn
 	init, _, err := d.id.Attr(verbs.QPInitialized)
@@ -274,8 +274,8 @@ func (d *dial) request() error {
 	return d.id.Connect(d.param(d.cfg.PrivateData))
 }
 
-// onPath says what is wrong with the local address, at the port that the attempt goes by, or at
-// all ports where the way is not known.
+// onPath says what is wrong with the local address, at the port that the attempt uses, or at
+// all ports if that is not known.
 func (d *dial) onPath() string {
 	if d.wayKnown {
 		return d.conn.ctx.onPath(d.conn.port, d.cfg.LocalAddr)
@@ -321,8 +321,8 @@ func (d *dial) failed(err error) {
 	d.schedule()
 }
 
-// takeMTU reports whether the peer has rejected the path MTU, and named a smaller one, which
-// is then asked for.
+// takeMTU reports whether the peer has rejected the path MTU and named a smaller one; the next
+// attempt asks for that.
 func (d *dial) takeMTU(err error) bool {
 	var failure *verbs.CMError
 	if !errors.As(err, &failure) || failure.Reason != verbs.CMRejectInvalidMTU || failure.MTU == 0 {
@@ -340,7 +340,7 @@ func (d *dial) takeMTU(err error) bool {
 func (d *dial) renew(after error) error {
 	conn := d.conn
 	conn.transition.cancel()
-	used := conn.mtu != 0 // the peer had accepted, and then thought better of it
+	used := conn.mtu != 0 // the peer accepted, then withdrew
 	conn.mtu, conn.maxReads, conn.peer = 0, 0, endpoint{}
 	conn.publish()
 	switch {
@@ -352,7 +352,7 @@ func (d *dial) renew(after error) error {
 	return nil
 }
 
-// staleConnection reports whether the peer believes that the queue pair is connected.
+// staleConnection reports whether the peer believes that the queue pair is still connected.
 func staleConnection(err error) bool {
 	var failure *verbs.CMError
 	return errors.As(err, &failure) && failure.Reason == verbs.CMRejectStaleConnection
@@ -407,8 +407,8 @@ func (d *dial) schedule() {
 	d.conn.ctx.setDeadline(&d.conn.deadline, at)
 }
 
-// received implements establishment: the peer may send when this end has confirmed its response,
-// and not before.
+// received implements establishment: the peer may send only after this end has confirmed its
+// response.
 func (d *dial) received() {
 	if d.responded {
 		d.conn.fail(fmt.Errorf("%w: the peer has sent a message before this program had agreed to the connection", ErrMismatch))

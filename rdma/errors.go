@@ -100,7 +100,7 @@ type TaskError struct {
 	// reach the address of the Peer.
 	Cause error
 
-	advice string // what to do, where it depends on more than operation and status
+	advice string // what to do, if that depends on more than operation and status
 }
 
 // Error names the operation, the connection and the status, and says what to do
@@ -150,7 +150,7 @@ type connectionError struct {
 func (e *connectionError) Error() string { return "rdma: " + e.name + ": " + e.reason.Error() }
 func (e *connectionError) Unwrap() error { return e.reason }
 
-// because returns the error of a connection that ends for a reason.
+// because returns the error of a connection that ends for the reason given.
 func (conn *Connection) because(reason error) error {
 	if e, ok := reason.(*TaskError); ok && e.Connection == conn {
 		return e // names it
@@ -158,7 +158,7 @@ func (conn *Connection) because(reason error) error {
 	return &connectionError{conn, conn.String(), reason}
 }
 
-// withoutName returns an error that does not name the connection, for texts that do.
+// withoutName returns the error without the connection's name, for texts that have it already.
 func (conn *Connection) withoutName(err error) error {
 	switch e := err.(type) {
 	case *connectionError:
@@ -179,8 +179,8 @@ type unnamedError struct{ *TaskError }
 func (e unnamedError) Error() string   { return e.describe("") }
 func (e unnamedError) Unwrap() []error { return []error{e.TaskError} }
 
-// causeOf is why the tasks of a connection are flushed, or those of the context without
-// one; nil if the program wanted it.
+// causeOf is why the tasks of a connection are flushed or, with a nil conn, those of the
+// context. It is nil if the program closed or stopped it.
 func (c *base) causeOf(conn *Connection) error {
 	if conn != nil && conn.err != nil {
 		return conn.err

@@ -23,7 +23,7 @@ func (m *Message) Bytes() []byte { return m.data }
 // inboxAlign is the alignment of the buffers of an inbox: no two share a cache line.
 const inboxAlign = 64
 
-// inbox is a number of receives that are posted again and again.
+// inbox is the set of receives of Receive, which are posted again and again.
 type inbox struct {
 	ctx    *base
 	size   int // of a buffer; zero: none have one
@@ -31,7 +31,7 @@ type inbox struct {
 	handle func(*Message)
 	slots  []inboxSlot
 	mem    *mmap.Map // of one run; nil without buffers
-	msg    Message   // the one that handle has
+	msg    Message   // the message that the function has
 }
 
 // inboxSlot is one receive of an inbox.
@@ -94,7 +94,7 @@ func (c *base) Receive(n, size int, f func(*Message)) error {
 	return nil
 }
 
-// open makes the memory, and queues the receives.
+// open allocates the memory, and queues the receives.
 func (b *inbox) open() error {
 	c := b.ctx
 	var key uint32
@@ -144,18 +144,18 @@ func (s *inboxSlot) arrived(a *arrival) {
 	s.inbox.take(a, s.inbox.mem.Bytes()[s.off:end:end])
 }
 
-// take hands a message to the function.
+// take passes a message to the function.
 func (b *inbox) take(a *arrival, data []byte) {
 	b.msg = Message{data: data, arrival: *a}
 	defer b.forget()
 	b.handle(&b.msg)
 }
 
-// forget empties the message that the function was given, which may have kept it.
+// forget empties the message, since the function may have kept a pointer to it.
 func (b *inbox) forget() { b.msg = Message{} }
 
-// repost queues the receive again. It is posted with others, before the next request or
-// when the completions at hand have been handled.
+// repost queues the receive again. It is posted together with others, before the next request
+// or after the present completions have been handled.
 func (s *inboxSlot) repost() {
 	c := s.inbox.ctx
 	if c.takesReceives() {

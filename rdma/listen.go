@@ -184,7 +184,8 @@ func (l *Listener) close() error {
 // errNotByAddress refuses addresses for UC: librdmacm does not make such connections.
 var errNotByAddress = fmt.Errorf("%w: connections of UC are not made by address; exchange descriptors instead, with Export and Connect", ErrNotSupported)
 
-// connected counts connections that have become Ready, or are no longer waited for.
+// connected counts n connections that have become Ready, or that the context no longer waits
+// for.
 func (l *Listener) connected(n int) {
 	if l.awaits == 0 {
 		return
@@ -197,7 +198,7 @@ func (l *Listener) connected(n int) {
 
 var errListenerClosed = errors.New("its listener was closed")
 
-// The most private data of each message, in bytes (IBTA 12.6, annex A11).
+// The largest private data of each message, in bytes (IBTA 12.6, annex A11).
 const (
 	maxDialData   = 56
 	maxAcceptData = 196
@@ -213,7 +214,7 @@ type ConnectRequest struct {
 	param    verbs.CMParam
 	local    netip.AddrPort
 	remote   netip.AddrPort
-	err      error                      // why it is over
+	err      error                      // why it can no longer be accepted
 	place    fifo.Node[*ConnectRequest] // among those that wait for a free connection
 }
 
@@ -300,7 +301,7 @@ func (q *ConnectRequest) prepare(closedOnFailure bool) (*Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	end.id = nil // the request has it, until Accept
+	end.id = nil // the request keeps it, until Accept
 	conn.addrs = [2]netip.AddrPort{q.LocalAddr(), q.RemoteAddr()}
 	conn.publish()
 	q.prepared = end
@@ -426,7 +427,7 @@ func (q *ConnectRequest) event(e *verbs.CMEvent) {
 	q.listener.ctx.manager.closeID(id)
 }
 
-// acceptedEnd is the establishment of a connection that a Listener took.
+// acceptedEnd is the establishment of a connection that a Listener accepts.
 type acceptedEnd struct {
 	cmEnd
 	listener *Listener
@@ -438,7 +439,8 @@ type acceptedEnd struct {
 }
 
 // turnedAway reports whether the connection has ended before the program had to know of it, or
-// had accepted it and told the peer: it does not count as the context's last.
+// before the program had accepted it and the peer was told. It then does not count as the
+// context's last connection.
 func (conn *Connection) turnedAway() bool {
 	e, ok := conn.establishment.(*acceptedEnd)
 	return ok && (e.onEstablished != nil || !e.answered && (conn.closedOnFailure || !e.accepted))
@@ -459,7 +461,7 @@ func (e *acceptedEnd) event(ev *verbs.CMEvent) {
 	}
 }
 
-// received implements establishment: the peer's message has overtaken its confirmation.
+// received implements establishment: the peer's message has overtaken the peer's confirmation.
 func (e *acceptedEnd) received() {
 	_ = e.id.Received()
 	e.conn.ready()

@@ -139,7 +139,7 @@ func (g *MulticastGroup) joined(ev *verbs.CMEvent) error {
 	g.path = ev.Address
 	own := &c.portView().gid
 	if own.Type == verbs.GIDRoCEv2 {
-		g.path.HopLimit = 0 // the kernel's connection manager says 64
+		g.path.HopLimit = 0 // the kernel's connection manager sets 64
 	}
 	g.path.SGIDIndex, g.path.Port = own.Index, s.Port
 	s.putPathFields(&g.path)
@@ -176,7 +176,7 @@ func (g *MulticastGroup) end(err error) {
 	c.control.Fail(err)
 }
 
-// leave takes back what joining did, as far as it got.
+// leave undoes the join, even if that failed midway.
 func (g *MulticastGroup) leave() error {
 	if g.membership == nil {
 		return nil

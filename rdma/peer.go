@@ -39,16 +39,16 @@ type Peer struct {
 	addr     EndpointAddr
 	qkey     uint32
 	lid      uint16
-	source   uint16 // port that its datagrams come from; 0: not named
+	source   uint16 // UDP source port of its datagrams; 0: not named
 	handle   *addressHandle
-	pinned   *addressHandle // is kept open; nil: none
+	pinned   *addressHandle // address handle that is kept open; nil: none
 	userData any
 	group    *MulticastGroup  // that the peer stands for; nil: none
 	heard    fifo.Node[*Peer] // among those that the context knows only from their messages
 }
 
-// heardPeers is how many peers a context remembers that it knows from their messages
-// alone. Anybody can make it hear of more.
+// heardPeers is how many peers that are known only by their messages a context remembers. It
+// is limited, since anybody can send messages.
 const heardPeers = 4096
 
 // NewPeer makes a peer from the descriptor of its endpoint (ExportEndpoint), binary or
@@ -108,7 +108,7 @@ func (c *Datagrams) PeerAt(addr EndpointAddr) (*Peer, error) {
 	return p, c.pin(p)
 }
 
-// reaches refuses addresses that packets would not get to.
+// reaches refuses addresses that packets would not reach.
 func (c *Datagrams) reaches(t verbs.GIDType, gid verbs.GID) error {
 	own := &c.portView().gid
 	if err := sameNetwork(own.Type, t, own.GID, gid); err != nil {
@@ -120,7 +120,7 @@ func (c *Datagrams) reaches(t verbs.GIDType, gid verbs.GID) error {
 	return nil
 }
 
-// meet returns the peer at an address, which the context knows from now on.
+// meet returns the peer at an address, and makes it known to the context.
 func (c *Datagrams) meet(addr EndpointAddr) *Peer {
 	if addr.UDPPort == 0 && c.portView().gid.Type == verbs.GIDRoCEv2 {
 		addr.UDPPort = roceUDPPort
@@ -133,9 +133,9 @@ func (c *Datagrams) meet(addr EndpointAddr) *Peer {
 	return p
 }
 
-// pin keeps the address handle of a peer open, in a run: with SRD, devices take reads and
-// writes from those that they have one for, and with UD, it is what they know of the port
-// that the peer sends from.
+// pin keeps the address handle of a peer open during a run. With SRD, a device executes reads
+// and writes only of peers that it has a handle for. With UD, the handle tells the device the
+// port that the peer sends from.
 func (c *Datagrams) pin(p *Peer) error {
 	if c.set.Transport != verbs.SRD && p.source == 0 || c.endpoint == nil || p.pinned != nil {
 		return nil
@@ -149,7 +149,7 @@ func (c *Datagrams) pin(p *Peer) error {
 	return nil
 }
 
-// unpin ends that.
+// unpin undoes pin.
 func (c *Datagrams) unpin(p *Peer) {
 	if p.pinned != nil && c.endpoint != nil {
 		c.endpoint.handles.end(p.pinned)
@@ -267,7 +267,7 @@ type datagramEnd struct {
 	transport verbs.QPType  // 1 byte
 	gidType   verbs.GIDType // 1 byte
 	addr      EndpointAddr  // 16 bytes of GID, 2 of UDP port, 4 of queue pair number
-	source    uint16        // port that its packets come from; 0: not known
+	source    uint16        // UDP source port of its packets; 0: not known
 	lid       uint16
 	qkey      uint32
 }
@@ -312,7 +312,7 @@ func decodeDatagramEnd(desc []byte) (datagramEnd, error) {
 	return d, nil
 }
 
-// invalidField names the first field that no exporter would have written so.
+// invalidField names the first field that no exporter would write so.
 func (d *datagramEnd) invalidField() (field string, value any) {
 	switch {
 	case d.transport != verbs.UD && d.transport != verbs.SRD:

@@ -25,8 +25,8 @@ func (p *pool[T]) String() string { return p.tasks.String() }
 // Available is the number of tasks that can be allocated now.
 func (p *pool[T]) Available() int { return p.tasks.Available() }
 
-// fill makes the tasks of a pool, for one operation, which the device has to support, or, if it
-// is 0, for any.
+// fill makes the tasks of a pool, for one operation, which the device has to support, or for
+// any if op is 0.
 func (p *pool[T]) fill(c *base, op Operation, n int, done func(*T), failed func(*T, error),
 	taskOf func(*T) *pe.Task, init, drop func(*T),
 ) error {
@@ -43,7 +43,7 @@ func (p *pool[T]) fill(c *base, op Operation, n int, done func(*T), failed func(
 	if err != nil {
 		return err
 	}
-	tasks.AllowStarting() // a receive needs no connection, and others need only theirs
+	tasks.AllowStarting() // a receive needs no connection, and other tasks need only their own
 	*p = pool[T]{tasks, done, failed}
 	return nil
 }
@@ -96,7 +96,7 @@ func (c *base) newPool(p *taskPool, n int, done func(*Task), failed func(*Task, 
 // SharedTasks is how many tasks the shared pool of a context has.
 const SharedTasks = 64
 
-// sharedDepth is the send queue of a connection where the context has no other pools.
+// sharedDepth is the send queue size of a connection if the context has no other pools.
 const sharedDepth = 16
 
 // SharedPool returns the context's shared pool. It has SharedTasks tasks, with the callbacks
@@ -122,7 +122,7 @@ func (c *Datagrams) SharedPool() (*DatagramPool, error) {
 	return &c.shared, nil
 }
 
-// sharedPool makes the shared pool, when it is first asked for.
+// sharedPool makes the shared pool on the first call.
 func (c *base) sharedPool(p *taskPool) error {
 	made := p.tasks != nil
 	if made && c.sharedFits && c.State() == pe.Running {
@@ -192,7 +192,7 @@ func (p *taskPool) take(op Operation) (*Task, error) {
 	return nil, err
 }
 
-// target is where a task goes: a connection or, from an endpoint, a peer. The other one is nil.
+// target is where a task goes: a connection or a peer. The other is nil.
 type target struct {
 	conn *Connection
 	peer *Peer
@@ -223,7 +223,7 @@ func (p *taskPool) allocEvent(op Operation, conn *Connection, ev *syncevent.Even
 	return t, nil
 }
 
-// takeBack puts back a task that was allocated in vain.
+// takeBack puts back a task whose allocation failed.
 func (p *taskPool) takeBack(t *Task, err error) error {
 	_ = p.tasks.Free(t) // it was taken just now
 	return fmt.Errorf("rdma: allocate a %v: %w", t.op, err)
@@ -238,7 +238,7 @@ func (p *taskPool) completed(t *Task, err error) {
 	p.done(t)
 }
 
-// freeAll drops buffers that were handed over in vain.
+// freeAll drops the buffers of a failed allocation.
 func freeAll(bufs ...*bufinv.Buf) {
 	for _, b := range bufs {
 		_ = b.Free() // the error at hand says more

@@ -201,7 +201,7 @@ func (r *taskReceiver) flushed(posted bool) int {
 // and bufinv.
 func (t *ReceiveTask) Free() error {
 	if t.pool == nil {
-		return t.control.Begin(&t.Task, "free") // which fails: it came from no pool
+		return t.control.Begin(&t.Task, "free") // fails: the task came from no pool
 	}
 	if err := t.pool.tasks.Free(t); err != nil {
 		return err
@@ -209,7 +209,7 @@ func (t *ReceiveTask) Free() error {
 	return t.drop()
 }
 
-// drop releases what a task that was freed has worked on.
+// drop releases the buffer of a freed task.
 func (t *ReceiveTask) drop() error {
 	dst := t.dst
 	t.dst, t.arrival, t.appends = nil, arrival{}, false

@@ -12,7 +12,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// The most private data of each message of service ID resolution, in bytes (IBTA 12.11).
+// The largest private data of each message of service ID resolution, in bytes (IBTA 12.11).
 const (
 	maxResolveData = 180
 	maxAnswerData  = 136
@@ -74,7 +74,7 @@ type resolution struct {
 	timer  deadline
 }
 
-// resolved begins with the host's addresses.
+// resolved starts the attempts with the host's addresses.
 func (r *resolution) resolved(list []netip.Addr, err error) {
 	if r.done == nil {
 		return
@@ -150,7 +150,7 @@ func (r *resolution) failed(err error) {
 	r.schedule()
 }
 
-// due does what the deadline was for.
+// due gives up, or makes the next attempt.
 func (r *resolution) due(now time.Time) {
 	switch again, err := r.attempts.due(now); {
 	case err != nil:

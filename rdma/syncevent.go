@@ -29,7 +29,7 @@ func (r *Task) SetEvent(ev *syncevent.Event) error {
 	return old.Siblings(sibling.Pass{}).Release()
 }
 
-// giveEvent sets what a task that was just allocated works on.
+// giveEvent sets the connection and the sync event of a newly allocated task.
 func (r *Task) giveEvent(conn *Connection, ev *syncevent.Event) error {
 	if err := r.ctx.owns(conn); err != nil {
 		return err
@@ -52,7 +52,7 @@ func (r *Task) holdEvent(ev *syncevent.Event) error {
 	return nil
 }
 
-// checkEvent checks what the peer's descriptor says of its event.
+// checkEvent checks the event against the peer's descriptor.
 func (r *Task) checkEvent(ev *syncevent.Event) error {
 	switch {
 	case ev == nil:
@@ -71,7 +71,7 @@ func (r *Task) checkEvent(ev *syncevent.Event) error {
 	return nil
 }
 
-// prepareEvent points the work request at the event, and lays out what is set.
+// prepareEvent points the work request at the event, and stores the value to be set.
 func (r *Task) prepareEvent() {
 	wr := &r.send.WR
 	wr.RKey, wr.RemoteAddr = r.event.Siblings(sibling.Pass{}).RKey(), r.event.Siblings(sibling.Pass{}).Addr()

@@ -19,20 +19,20 @@ type Task struct {
 	control *pe.Control // nil for a task that came from no pool
 	ctx     *base
 	pool    *taskPool
-	self    *Task          // a copy is refused
-	conn    *Connection    // that it runs on; nil: on the endpoint
-	peer    *Peer          // that it goes to from the endpoint
-	handle  *addressHandle // that leads there, in flight
+	self    *Task          // detects a copy, which is refused
+	conn    *Connection    // that the task runs on; nil: on the endpoint
+	peer    *Peer          // that the task goes to from the endpoint
+	handle  *addressHandle // of the peer, in flight
 	send    lane.Request
 	op      Operation
 	local   *bufinv.Buf
 	remote  *bufinv.Buf
-	appends bool // to the data of local, where the operation returns data
+	appends bool // to the data of local, if the operation returns data
 	length  int  // bytes that this submission moves
 	event   *syncevent.Event
-	word    int         // in the scratch memory, for what an atomic or sync event moves
+	word    int         // in the scratch memory, for the operand of an atomic or sync event
 	result  uint64      // of an atomic, or of a get
-	sgl     []verbs.SGE // its capacity is as long as a list may be
+	sgl     []verbs.SGE // its capacity is the longest list
 }
 
 // Free puts the task back into its pool and drops its references to its buffers, or
@@ -40,7 +40,7 @@ type Task struct {
 // of pe.Pool.Free and bufinv.
 func (r *Task) Free() error {
 	if r.self != r {
-		return r.control.Begin(&r.Task, "free") // which fails: it came from no pool, or is a copy
+		return r.control.Begin(&r.Task, "free") // fails: the task came from no pool, or is a copy
 	}
 	if err := r.pool.tasks.Free(r); err != nil {
 		return err
@@ -109,13 +109,13 @@ func (c *base) ownsPeer(p *Peer) error {
 	return nil
 }
 
-// address sets where a task that was just allocated goes.
+// address sets the target of a newly allocated task.
 func (r *Task) address(to target) error {
 	r.conn, r.peer = to.conn, to.peer
 	return r.ctx.service.owns(to)
 }
 
-// give sets what a task that was just allocated works on.
+// give sets the target and the buffers of a newly allocated task.
 func (r *Task) give(to target, local, remote *bufinv.Buf) error {
 	if err := r.address(to); err != nil {
 		r.conn, r.peer = nil, nil
@@ -130,14 +130,14 @@ func (r *Task) give(to target, local, remote *bufinv.Buf) error {
 		return nil
 	}
 	if r.conn != nil && (r.conn.state == Failed || r.conn.state == Closed) {
-		err = r.notReady() // which is why the peer's memory is no longer there
+		err = r.notReady() // the reason why the peer's memory is no longer there
 	}
 	r.conn, r.peer, r.local, r.remote = nil, nil, nil, nil
 	return err
 }
 
-// swap exchanges a buffer, and drops the reference to the old one. It takes over
-// the new one in any case.
+// swap replaces a buffer, and drops the reference to the old one. It takes over the new one in
+// any case.
 func (r *Task) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
 	err := r.mayChange(what, slot != nil)
 	if err == nil {
@@ -157,8 +157,7 @@ func (r *Task) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
 	return nil
 }
 
-// mayChange checks that the task is not in flight, and that its operation has what is to be
-// changed.
+// mayChange checks that the task is not in flight, and that its operation has the field.
 func (r *Task) mayChange(what string, has bool) error {
 	if err := r.control.MayChange(&r.Task, what); err != nil {
 		return err
@@ -169,7 +168,7 @@ func (r *Task) mayChange(what string, has bool) error {
 	return nil
 }
 
-// side is the field of a buffer that the operation has: nil, if it has none.
+// side is the field of the buffer on that side, or nil if the operation has none.
 func (r *Task) side(local, remote bool) **bufinv.Buf {
 	switch {
 	case local:
@@ -190,7 +189,7 @@ func (r *Task) resultBuffer() **bufinv.Buf {
 	return r.side(r.op == OpCompareSwap || r.op == OpFetchAdd, false)
 }
 
-// at returns what a side has, or nil.
+// at returns the buffer of a side, or nil.
 func at(slot **bufinv.Buf) *bufinv.Buf {
 	if slot == nil {
 		return nil
@@ -293,7 +292,7 @@ func (r *Task) SetValues(compare, swap uint64) error {
 // succeeded: 0 before the first, and for other operations.
 func (r *Task) Original() uint64 { return r.result }
 
-// room is how much data the task can bring.
+// room is how many bytes the destination or result has room for.
 func (r *Task) room() int {
 	if r.appends {
 		return r.local.ListRoom()
@@ -301,7 +300,7 @@ func (r *Task) room() int {
 	return r.local.ListEmptiedRoom()
 }
 
-// drop releases what a task that was freed has worked on.
+// drop releases the buffers and the event of a freed task.
 func (r *Task) drop() error {
 	local, remote, event := r.local, r.remote, r.event
 	r.conn, r.peer, r.local, r.remote, r.event, r.appends = nil, nil, nil, nil, nil, false

@@ -87,7 +87,7 @@ type Window struct {
 	bind  verbs.MWBind
 	done  func(error)
 
-	lent *mmap.Map // held; nil: it is bound to nothing, and will not be
+	lent *mmap.Map // held; nil: the window is neither bound nor about to be
 	off  int
 	n    int
 	perm mmap.Permission
@@ -180,7 +180,7 @@ func (w *Window) Invalidate(done func(error)) error {
 	return nil
 }
 
-// check begins a request.
+// check checks that a request can begin, and begins it.
 func (w *Window) check(op string, complete bool) error {
 	if w == nil || w.pool == nil {
 		return fmt.Errorf("rdma: %s: %w: it came from no pool", op, ErrInvalid)
@@ -197,7 +197,7 @@ func (w *Window) check(op string, complete bool) error {
 	return nil
 }
 
-// refuse ends a request that is not made.
+// refuse ends a request that was not posted.
 func (w *Window) refuse(op string, err error) error {
 	w.ctx.control.Abort(&w.task)
 	return fmt.Errorf("rdma: %s: %w", op, err)
@@ -253,7 +253,7 @@ func (w *Window) end() error {
 	return nil
 }
 
-// unbound lets go of the memory map.
+// unbound releases the memory map.
 func (w *Window) unbound() {
 	if w.lent != nil {
 		_ = w.lent.Siblings(sibling.Pass{}).ReleaseFor(mmap.MemoryWindow) // it is held
@@ -261,7 +261,7 @@ func (w *Window) unbound() {
 	}
 }
 
-// endWindows takes back what is lent to the peer of a connection that ends.
+// endWindows takes back the windows lent to the peer of a connection that ends.
 func (conn *Connection) endWindows() {
 	for e := conn.windows.Front(); e != nil; e = conn.windows.Front() {
 		if err := e.Value.end(); err != nil {
@@ -270,7 +270,7 @@ func (conn *Connection) endWindows() {
 	}
 }
 
-// windowCompleter is what a window is for its lane.
+// windowCompleter is the side of a Window that its lane sees.
 type windowCompleter Window
 
 // Completed implements lane.Completer.
@@ -290,7 +290,7 @@ func (c *windowCompleter) Completed(status verbs.Status, vendor uint32) {
 	done(err)
 }
 
-// invalidated notes that a message has taken a window away, and returns it.
+// invalidated notes that a message has invalidated a window, and returns the window.
 func (c *Connections) invalidated(rkey uint32) *Window {
 	w := c.windows[windowTag(rkey)]
 	if w != nil && w.lent != nil && w.bind.RKey == rkey {
@@ -325,7 +325,7 @@ func (t *Task) SetInvalidate(remote *mmap.Map) error {
 	return nil
 }
 
-// accessOf is the rights of a peer.
+// accessOf returns the access flags of a peer's permissions.
 func accessOf(perm mmap.Permission) (a verbs.Access) {
 	if perm.Has(mmap.RemoteRead) {
 		a |= verbs.AccessRemoteRead
