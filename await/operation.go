@@ -55,20 +55,20 @@ func CompareSwap(ctx context.Context, conn *rdma.Connection, dst *bufinv.Buf, co
 	return original, err
 }
 
-// FetchAdd adds to the value of dst, as CompareSwap, modulo 2^64, and returns the value
-// that was there before.
+// FetchAdd adds to the value of dst, which is as for CompareSwap, modulo 2^64, and returns the
+// value before.
 func FetchAdd(ctx context.Context, conn *rdma.Connection, dst *bufinv.Buf, add uint64) (original uint64, err error) {
 	err = operate(ctx, conn, nil, dst, func(p pool[*rdma.Connection]) (*rdma.Task, error) { return p.(*rdma.Pool).FetchAdd(conn, dst, add) }, &original)
 	return original, err
 }
 
-// operate runs one operation. The allocation may be tried several times, and takes a
-// reference each time; the caller's are held until the end.
+// operate runs one operation. The allocation may be tried several times, and takes references
+// each time; the caller's references are held until the end.
 func operate[T Target](ctx context.Context, to T, local, remote *bufinv.Buf,
 	alloc func(pool[T]) (*rdma.Task, error), original *uint64,
 ) error {
 	defer func() {
-		_ = local.Free() // what is wrong with it, the task has said
+		_ = local.Free() // the error of the task says more
 		_ = remote.Free()
 	}()
 	if to == nil {
@@ -102,7 +102,7 @@ func operate[T Target](ctx context.Context, to T, local, remote *bufinv.Buf,
 	}, collect)
 }
 
-// Target is where an operation goes: a connection or, from an endpoint of datagrams, a peer.
+// Target is where an operation goes: a connection, or a peer of a context of datagrams.
 type Target interface {
 	*rdma.Connection | *rdma.Peer
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// ReceiveOpcode says what kind of message a receive took.
+// ReceiveOpcode is the kind of message that a receive took.
 type ReceiveOpcode int
 
 // The messages that take a receive.
@@ -51,7 +51,7 @@ type arrival struct {
 	lent     *Window // that it has invalidated
 }
 
-// Opcode says what kind of message came.
+// Opcode is the kind of the message.
 func (a *arrival) Opcode() ReceiveOpcode { return a.opcode }
 
 // Length is the number of bytes that came: to the buffer or, for a write with immediate,

@@ -9,9 +9,9 @@ import (
 )
 
 // Bridge makes a connection whose queue pair the program connects by itself: with a
-// communication ID of its own (verbs.CMID), or with a peer and a protocol that this SDK
-// does not know. The queue pair, Connection.QP, is in the state Init, with the rights of
-// Config.Permissions; its receives are the context's. The program modifies it to Ready to
+// communication ID of its own (verbs.CMID), or with a peer and a protocol that this SDK does
+// not know. The queue pair, Connection.QP, is in the state Init, with the access rights of
+// Config.Permissions, and takes receives of the context. The program modifies it to Ready to
 // Receive and Ready to Send, and then calls Connection.Established. The connection is
 // Connecting until then, for Config.ConnectTimeout.
 //

@@ -10,7 +10,7 @@ import (
 // Capabilities are the limits of contexts on a device.
 type Capabilities struct {
 	Transports verbs.Transports // of the device
-	Transport  verbs.QPType     // of the contexts that the rest is about
+	Transport  verbs.QPType     // of the contexts that the other fields describe
 
 	MaxConnections int    // of one context; zero for contexts of datagrams
 	MaxMessage     uint32 // bytes moved by one read or write

@@ -194,9 +194,9 @@ type DatagramsConfig struct {
 	// CloseTimeout is how long a stopping context waits for the tasks at the device before
 	// they are flushed. Zero: one second. None: it does not wait.
 	CloseTimeout time.Duration
-	// DrainTimeout is that of Config.
+	// DrainTimeout is as in Config.
 	DrainTimeout time.Duration
-	// RNRRetry is that of Config, for SRD devices that let it be set (verbs.SRDAttr).
+	// RNRRetry is as in Config, for SRD devices that allow setting it (verbs.SRDAttr).
 	RNRRetry int
 
 	// Log receives warnings. The zero value is silent.

@@ -271,7 +271,7 @@ func (conn *Connection) newSignal() (descriptorSignal, *readyWord) {
 // peer.
 //
 // It is legal once, in the state Exported. Its errors match those of package descriptor,
-// ErrMismatch where the settings or networks of the ends do not fit, and ErrNotReady in other
+// ErrMismatch if the settings or networks of the ends do not fit, and ErrNotReady in other
 // states; after an error, Connect may be called again. If the device refuses, the connection
 // fails. If the peer's host is down, the connection waits for it.
 func (conn *Connection) Connect(desc []byte) error {
@@ -613,7 +613,7 @@ type laneOwner Connection
 func (o *laneOwner) PostFailed(err error) {
 	conn := (*Connection)(o)
 	conn.fail(fmt.Errorf("%w: posting: %w", ErrDevice, err))
-	conn.shut() // also if it is closing
+	conn.shut() // even if it is closing
 }
 
 // drained implements laneEnd.
@@ -739,8 +739,8 @@ func (conn *Connection) Context() *Connections {
 // property of the connection, except UserData, SetUserData and String.
 func (conn *Connection) State() ConnectionState { return conn.view().state }
 
-// Err is why the connection ended: the error it failed with, one that matches
-// ErrPeerClosed where the peer closed it, nil otherwise.
+// Err is why the connection ended: the error it failed with, one that matches ErrPeerClosed if
+// the peer closed it, nil otherwise.
 func (conn *Connection) Err() error { return conn.view().err }
 
 // check panics, in programs built with the race detector, if another goroutine drives the

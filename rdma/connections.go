@@ -248,7 +248,7 @@ func (c *Connections) fail(err error) {
 func (c *Connections) giveUp() {
 	for _, conn := range c.slots {
 		if conn != nil {
-			conn.shut() // also one that is closing
+			conn.shut() // even one that is closing
 			conn.lane.GiveUp()
 		}
 	}

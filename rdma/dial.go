@@ -204,7 +204,7 @@ func (d *dial) event(ev *verbs.CMEvent) {
 			conn.connectLane(attr, func(err error) { d.connected(ev, err) })
 		}
 		if errors.Is(err, verbs.ErrState) {
-			return // the peer has withdrawn, which the next event says
+			return // the peer has withdrawn, which the next event reports
 		}
 	case verbs.CMFailed:
 		d.failed(ev.Err)
@@ -226,7 +226,7 @@ func (d *dial) event(ev *verbs.CMEvent) {
 func (d *dial) connected(ev *verbs.CMEvent, err error) {
 	conn := d.conn
 	switch {
-	case errors.Is(err, verbs.ErrState): // the peer has withdrawn, which the next event says
+	case errors.Is(err, verbs.ErrState): // the peer has withdrawn, which the next event reports
 		return
 	case err != nil:
 		conn.fail(conn.deviceError(err))
@@ -250,7 +250,7 @@ func (d *dial) establish() {
 	switch err := d.id.Establish(); {
 	case err == nil:
 		d.conn.ready()
-	case !errors.Is(err, verbs.ErrState): // else the peer has withdrawn, which the next event says
+	case !errors.Is(err, verbs.ErrState): // else the peer has withdrawn, which the next event reports
 		d.conn.fail(d.conn.deviceError(err))
 	}
 }

@@ -60,11 +60,11 @@
 //
 // # Connections
 //
-// A connection is Exported (by descriptors only), then Connecting, then Ready; a failure makes it Failed,
-// Close by either end makes it Closed. [Connections.OnConnection] reports each change.
-// Tasks that are submitted before a connection is Ready wait until it is, in order; if it
-// fails or is closed instead, they come back flushed, with the reason. Receives belong to no
-// connection: each takes the next message from any of them.
+// A connection is Exported (by descriptors only), then Connecting, then Ready. A failure makes
+// it Failed; Close by either end makes it Closed. [Connections.OnConnection] reports each
+// change. Tasks that are submitted before a connection is Ready wait until it is, in order; if
+// it fails or is closed instead, they come back flushed, with the reason. Receives belong to
+// no connection: each takes the next message of any connection.
 //
 // A task that fails ends its connection (IBTA 9.9.2): all other tasks on it come back flushed,
 // with the reason ([TaskError]). A request of the peer that this end had to refuse ends the
@@ -90,11 +90,11 @@
 //
 // # Loss
 //
-// Devices repeat what was lost. Unless Config.AckTimeout or RetryCount is set, the
-// software device measures the round trip, repeats soon after it, and gives up when
-// the peer has been silent for 4 s. Adapters, and the software device where one of the
-// two is set, repeat a fixed number of times at fixed intervals. A message that meets
-// no receive is repeated for ever, unless Config.RNRRetry says otherwise.
+// Devices repeat what was lost. Unless Config.AckTimeout or RetryCount is set, the software
+// device measures the round trip, repeats soon after it, and gives up when the peer has been
+// silent for 4 s. Adapters, and the software device if one of the two is set, repeat a fixed
+// number of times at fixed intervals. A message that finds no receive is repeated for ever,
+// unless Config.RNRRetry limits that.
 //
 // # Unreliable connections
 //
@@ -106,12 +106,12 @@
 //
 // # Permissions
 //
-// What a peer may read, or do atomics on, has to be allowed three times: by its
-// knowledge of the key (the memory map's descriptor), by the memory map, and by
-// Config.Permissions. Writes need the first two only: queue pairs always accept
-// writes, because ready signals, keepalives and goodbyes are writes. A violation fails
-// the peer's task with ErrRemoteAccess or ErrRemoteInvalid, leaves memory untouched,
-// and ends the connection at both ends.
+// A peer may read memory, or do atomics on it, only if three things allow it: the peer knows
+// the key (the memory map's descriptor), the memory map permits it, and so does
+// Config.Permissions. Writes need the first two only: queue pairs always accept writes,
+// because ready signals, keepalives and goodbyes are writes. A violation fails the peer's task
+// with ErrRemoteAccess or ErrRemoteInvalid, leaves memory untouched, and ends the connection
+// at both ends.
 //
 // # Lending memory
 //

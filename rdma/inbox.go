@@ -139,7 +139,7 @@ func (s *inboxSlot) arrived(a *arrival) {
 		s.inbox.take(a, nil)
 		return
 	}
-	defer s.repost() // also after a panic
+	defer s.repost() // even after a panic
 	end := s.off + a.length
 	s.inbox.take(a, s.inbox.mem.Bytes()[s.off:end:end])
 }

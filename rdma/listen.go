@@ -59,8 +59,8 @@ type Listener struct {
 // A context of UD answers peers that ask for its endpoint (ResolvePeer): at once, or, with
 // OnRequest, through ConnectRequest.Answer. Its ports are those of RDMA_PS_UDP.
 //
-// It is legal in Starting and Running. A context in Starting waits for peers only where
-// ListenConfig.Await says so. Listen fails with ErrInvalid for an address that is invalid or
+// It is legal in Starting and Running. A context in Starting waits for peers only if
+// ListenConfig.Await is set. Listen fails with ErrInvalid for an address that is invalid or
 // not the device's, with verbs.ErrInUse if another program listens on the port, and with
 // ErrNotSupported on a device without a connection manager.
 func (c *base) Listen(addr string, cfg ListenConfig) (*Listener, error) {
@@ -454,7 +454,7 @@ func (e *acceptedEnd) event(ev *verbs.CMEvent) {
 		if conn.state == Connecting {
 			conn.ready()
 		}
-	case verbs.CMFailed: // also if a message has made the connection Ready meanwhile
+	case verbs.CMFailed: // even if a message has made the connection Ready meanwhile
 		conn.fail(ev.Err)
 	default:
 		e.cmEnd.event(ev)

@@ -26,7 +26,7 @@ func (c *Connections) feed() {
 	if err != nil {
 		conn.takesReceives = false
 		conn.fail(fmt.Errorf("%w: posting receives: %w", ErrDevice, err))
-		conn.shut() // also if it is closing
+		conn.shut() // even if it is closing
 		return
 	}
 	conn.becomeHungry()

@@ -12,8 +12,8 @@ import (
 // peers, and needs room for both (Config.MaxConnections).
 //
 // It is legal where Export is: both contexts must be Starting or Running, as they are from
-// Start on. It is called on the goroutine that drives their engines, or before these are
-// driven: two engines that are driven by two goroutines need Export and Connect. If it
+// Start on. Call it on the goroutine that drives their engines, or before the engines are
+// driven. Engines that are driven by different goroutines need Export and Connect. If it
 // fails, the connections that it has made are closed. Its errors are those of Export and
 // Connect, and ErrInvalid without a context.
 func ConnectPair(a, b *Connections) (atA, atB *Connection, err error) {

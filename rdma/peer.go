@@ -56,8 +56,8 @@ const heardPeers = 4096
 // Q_Key of the descriptor. With SRD, a device executes reads and writes only of peers that it
 // has an address handle for; NewPeer keeps one open. With UD, the software device accepts
 // messages of the peer only from the port that the descriptor names. It is legal in every
-// state. Errors match those of package descriptor, and ErrMismatch where the transport
-// services or networks do not fit, or are the device's.
+// state. Errors match those of package descriptor, and ErrMismatch if the transport services
+// or networks do not fit, or are the device's.
 func (c *Datagrams) NewPeer(desc []byte) (*Peer, error) {
 	const op = "make a peer"
 	if err := c.control.Owned(op); err != nil {
@@ -86,7 +86,7 @@ func (c *Datagrams) NewPeer(desc []byte) (*Peer, error) {
 // it. The address of a multicast group has verbs.MulticastQPN, and JoinMulticast need not be
 // called before. Messages to the peer carry the context's own Q_Key; those to a peer of
 // NewPeer carry that of the descriptor. On InfiniBand, the peer also needs Peer.SetLID. Errors
-// match ErrInvalid for an invalid address, and ErrMismatch where the networks do not fit.
+// match ErrInvalid for an invalid address, and ErrMismatch if the networks do not fit.
 func (c *Datagrams) PeerAt(addr EndpointAddr) (*Peer, error) {
 	const op = "make a peer"
 	if err := c.control.Owned(op); err != nil {

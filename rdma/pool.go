@@ -66,7 +66,7 @@ type DatagramPool struct{ taskPool }
 // succeeds, and failed for each that fails, on the engine's goroutine, inside Progress; the
 // error is a *TaskError, except where buffers were changed in flight. A context can have
 // several pools, with different callbacks. It is legal in Idle. Its errors are those of
-// pe.NewPool, and ErrInvalid where a function is missing.
+// pe.NewPool, and ErrInvalid if a function is missing.
 func (c *Connections) Pool(n int, done func(*Task), failed func(*Task, error)) (*Pool, error) {
 	p := &Pool{}
 	if err := c.newPool(&p.taskPool, n, done, failed); err != nil {

@@ -92,8 +92,7 @@ func (t *ReceiveTask) Submit(flags ...pe.SubmitFlags) error {
 	return t.submit(pe.JoinFlags(flags), false)
 }
 
-// TrySubmit is Submit after a check that the destination, where there is one, has
-// room.
+// TrySubmit is Submit after a check that the destination, if there is one, has room.
 func (t *ReceiveTask) TrySubmit(flags ...pe.SubmitFlags) error {
 	return t.submit(pe.JoinFlags(flags), true)
 }

@@ -13,7 +13,7 @@ import (
 // which posts it again and again.
 type receive struct {
 	owner  receiver
-	index  int                 // among those of the context
+	index  int                 // among the receives of the context
 	place  fifo.Node[*receive] // in recvWaiting of the context, or in receives of conn
 	posted bool
 	conn   *Connection // to whose queue pair it was posted; nil: to the context's queue

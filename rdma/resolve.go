@@ -26,7 +26,7 @@ const (
 // private data of the answer, 136 bytes, padded with zeroes; or an error as from Dial; or
 // ErrFlushed when the context stops.
 //
-// It is legal in Starting and Running, and fails at once as Dial does.
+// It is legal in Starting and Running, and has the immediate errors of Dial.
 func (c *Datagrams) ResolvePeer(addr string, cfg DialConfig, done func(p *Peer, privateData []byte, err error)) error {
 	op := "resolve " + addr
 	if err := c.control.Owned(op); err != nil {

@@ -51,7 +51,7 @@ func (r *Task) Free() error {
 // Operation is what the task was allocated for, also after it has failed.
 func (r *Task) Operation() Operation { return r.op }
 
-// Connection is the connection that the task runs on, or nil where it goes to a Peer.
+// Connection is the connection that the task runs on, or nil if it goes to a Peer.
 func (r *Task) Connection() *Connection { return r.conn }
 
 // SetConnection moves the task to another connection of the same context, for its
@@ -67,7 +67,7 @@ func (r *Task) SetConnection(conn *Connection) error {
 	return nil
 }
 
-// Peer is the endpoint that the task goes to, or nil where it runs on a Connection.
+// Peer is the endpoint that the task goes to, or nil if it runs on a Connection.
 func (r *Task) Peer() *Peer { return r.peer }
 
 // SetPeer sets the endpoint that the next submissions of the task go to. Errors match
@@ -242,7 +242,7 @@ func (r *Task) SetAppend(on bool) error {
 func (r *Task) Imm() uint32 { return r.send.WR.Imm }
 
 // SetImm sets the immediate data of the next submission. Errors match pe.ErrInUse in flight,
-// and ErrInvalid where the operation has none.
+// and ErrInvalid if the operation has none.
 func (r *Task) SetImm(imm uint32) error {
 	if err := r.mayChange("immediate data", r.op.immediate()); err != nil {
 		return err
