@@ -30,7 +30,8 @@ var (
 // errPanicked is the outcome of a function until it has returned.
 var errPanicked = fmt.Errorf("await: %w, or ended its goroutine", ErrPanicked)
 
-// ended is the error of a wait that ctx ended, while no task of it is pending.
+// ended is the error of a wait that ctx ended. If the device still has a task, the error is a
+// *Pending instead.
 func ended(ctx context.Context, op string) error {
 	return fmt.Errorf("await: %s: %w", op, context.Cause(ctx))
 }

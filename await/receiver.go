@@ -39,9 +39,9 @@ type Receiver struct {
 }
 
 // NewReceiver makes a receiver that keeps n receives posted, each with a buffer of size bytes,
-// the length of the largest message. A longer message fails its connection. It is legal while
-// the context is Idle. Messages can arrive as soon as the context is Starting. Other receives
-// of the same context would take messages away from the receiver.
+// the length of the largest message. A longer message fails its connection. NewReceiver is
+// legal while the context is Idle. Messages can arrive as soon as the context is Starting.
+// Other receives of the same context would take messages away from the receiver.
 //
 // The buffers are in one piece of memory, outside the Go heap where the system allows, which
 // the receiver holds until Close. NewReceiver belongs to the goroutine that drives the engine,

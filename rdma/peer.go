@@ -54,10 +54,10 @@ const heardPeers = 4096
 // NewPeer makes a peer from the descriptor of its endpoint (ExportEndpoint), binary or
 // armored. If the context knows the peer already, NewPeer returns the same Peer, with the
 // Q_Key of the descriptor. With SRD, a device executes reads and writes only of peers that it
-// has an address handle for; NewPeer keeps one open. With UD, the software device accepts
-// messages of the peer only from the port that the descriptor names. It is legal in every
-// state. Errors match those of package descriptor, and ErrMismatch if the transport services
-// or networks do not fit, or are the device's.
+// has an address handle for; NewPeer keeps one open while the context runs. With UD, the
+// software device accepts messages of the peer only from the port that the descriptor names.
+// It is legal in every state. Errors match those of package descriptor, and ErrMismatch if the
+// transport services or networks do not fit, or are the device's.
 func (c *Datagrams) NewPeer(desc []byte) (*Peer, error) {
 	const op = "make a peer"
 	if err := c.control.Owned(op); err != nil {
