@@ -10,12 +10,12 @@ import (
 )
 
 // Dial makes a connection by address, as rdma.Connections.Dial does, and waits until it is
-// Ready. It fails with the reason for which the connection fails, after closing it, so
-// that its place among rdma.Config.MaxConnections becomes free. If ctx ends first, the connection is closed
-// too, and the error matches the cause of ctx and the reason for which the latest attempt
-// failed: how long to try is for ctx, or for DialConfig.Timeout. The functions of OnConnection get every change, as always. It may be
-// called from any goroutine but the engine's (pe.ErrReentrant), while the context is
-// Starting or Running.
+// Ready. If the connection fails, Dial closes it, which frees its place among
+// rdma.Config.MaxConnections, and returns the reason. If ctx ends first, Dial closes the
+// connection too, and the error matches the cause of ctx and the reason why the latest attempt
+// failed. ctx or DialConfig.Timeout limits how long Dial tries. The function of OnConnection
+// gets every change, as always. Dial may be called from any goroutine but the engine's
+// (pe.ErrReentrant), while the context is Starting or Running.
 func Dial(ctx context.Context, r *rdma.Connections, addr string, cfg rdma.DialConfig) (*rdma.Connection, error) {
 	op := "dial " + addr
 	if r == nil {
@@ -47,7 +47,7 @@ func Dial(ctx context.Context, r *rdma.Connections, addr string, cfg rdma.DialCo
 // dialing waits for a connection, on the engine's goroutine.
 type dialing struct {
 	conn *rdma.Connection
-	stop func()     // of the watch; nil: it is over
+	stop func()     // ends the watch; nil: it has ended
 	done chan error // holds one
 }
 
@@ -83,7 +83,8 @@ func (d *dialing) finish(err error) {
 	}
 }
 
-// giveUp closes the connection, also if it has become Ready meanwhile: nobody has it.
+// giveUp closes the connection, even if it has become Ready meanwhile, since the caller does
+// not get it.
 func (d *dialing) giveUp() {
 	if d.stop != nil {
 		d.stop()

@@ -19,7 +19,7 @@ var (
 	ErrPending = errors.New("operation is still pending")
 	// ErrPanicked: a function of the caller's did not return.
 	ErrPanicked = errs.ErrPanicked
-	// ErrStopped: the context has stopped before it was in the state waited for.
+	// ErrStopped: the context stopped before it reached the awaited state.
 	ErrStopped = errors.New("context has stopped")
 	// ErrBusy: an iteration over the messages of the Receiver is under way.
 	ErrBusy = errs.ErrBusy
@@ -30,16 +30,17 @@ var (
 // errPanicked is the outcome of a function until it has returned.
 var errPanicked = fmt.Errorf("await: %w, or ended its goroutine", ErrPanicked)
 
-// ended is the error of a wait that ctx ended with nothing left behind.
+// ended is the error of a wait that ctx ended. If the device still has a task, the error is a
+// *Pending instead.
 func ended(ctx context.Context, op string) error {
 	return fmt.Errorf("await: %s: %w", op, context.Cause(ctx))
 }
 
-// Pending is the error of Task when its wait ended before the task, which the device
-// has. The task goes on: it may still read its source and write its destination, here
-// or at the peer. Until it has completed, its buffers are in use: nothing hands them
-// out again, and their memory maps cannot be closed. Then it is freed, with its
-// buffers. Its results are not collected.
+// Pending is the error of Task when its wait ended while the device had the task. The task
+// goes on: it may still read its source and write its destination, here or at the peer. Until
+// it has completed, its buffers are in use: nothing hands them out again, and their memory
+// maps cannot be closed. Then the task is freed, with its buffers. Its results are not
+// collected.
 type Pending struct {
 	engine *pe.Engine
 	cause  error
@@ -47,7 +48,7 @@ type Pending struct {
 	err    error // written before done is closed
 }
 
-// Error says why the wait ended, and that the operation did not.
+// Error says why the wait ended, and that the operation goes on.
 func (p *Pending) Error() string {
 	if p.cause == nil {
 		return "await: " + ErrPending.Error()
@@ -55,7 +56,7 @@ func (p *Pending) Error() string {
 	return fmt.Sprintf("await: wait for a task: %v; the task goes on, and its memory is in use until Pending.Done", p.cause)
 }
 
-// Unwrap returns the cause of the end of the wait.
+// Unwrap returns why the wait ended.
 func (p *Pending) Unwrap() error { return p.cause }
 
 // Done is closed when the task has completed and been freed.

@@ -26,8 +26,7 @@ func (m *Message) Bytes() []byte {
 	return m.buf.Bytes()
 }
 
-// Length is the number of bytes that came, those of a write with immediate
-// included.
+// Length is the number of bytes that came, also by a write with immediate.
 func (m *Message) Length() int { return m.length }
 
 // Opcode says what kind of message came.
@@ -41,8 +40,8 @@ func (m *Message) Imm() (imm uint32, ok bool) { return m.imm, m.opcode != rdma.R
 func (m *Message) Connection() *rdma.Connection { return m.conn }
 
 // Peer is the endpoint that the message came from in a context of datagrams, as
-// rdma.ReceiveTask.Peer says; otherwise nil. It may be compared anywhere, and answered with
-// Send; its methods belong to the engine's goroutine.
+// rdma.ReceiveTask.Peer says; otherwise nil. It may be compared anywhere, and Send may reply
+// to it; its methods belong to the engine's goroutine.
 func (m *Message) Peer() *rdma.Peer { return m.peer }
 
 // fill copies the results of a receive.

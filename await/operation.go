@@ -9,18 +9,17 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// Send sends the data of src, a list, or with nil a message of no bytes, and waits until
-// the peer's device has it.
+// Send sends the data of src, a list, and waits until the peer's device has it. A nil src
+// sends a message of no bytes.
 //
 // Send, SendImm, Read, Write, WriteImm, CompareSwap and FetchAdd may be called from any
-// goroutine but the engine's (pe.ErrReentrant). They take their tasks from the shared
-// pool of the connection's or peer's context, rdma.SharedTasks at a time; further calls wait, in
-// the order in which they asked. They take over the caller's references to the buffers,
-// in any case. The buffers must not be touched until the call has returned nil or
-// another error than a *Pending, which they return when ctx ends while the device has
-// the operation; see the package comment. Other errors are those of the task, of its
-// allocation and of its submission: where a connection or a context has ended, they
-// match the reason.
+// goroutine but the engine's (pe.ErrReentrant). They take their tasks from the shared pool of
+// the connection's or peer's context, rdma.SharedTasks at a time; further calls wait, in
+// order. They take over the caller's references to the buffers, in any case. The buffers must
+// not be touched until the call has returned. If ctx ends while the device has the operation,
+// the call returns a *Pending, and the buffers remain in use: see the package comment. Other
+// errors are those of the task, of its allocation and of its submission; if a connection or a
+// context has ended, they match the reason.
 func Send[T Target](ctx context.Context, to T, src *bufinv.Buf) error {
 	return operate(ctx, to, src, nil, func(p pool[T]) (*rdma.Task, error) { return p.Send(to, src) }, nil)
 }
@@ -56,20 +55,20 @@ func CompareSwap(ctx context.Context, conn *rdma.Connection, dst *bufinv.Buf, co
 	return original, err
 }
 
-// FetchAdd adds to the value of dst, as CompareSwap, modulo 2^64, and returns the value
-// that was there before.
+// FetchAdd adds to the value of dst, which is as for CompareSwap, modulo 2^64, and returns the
+// value before.
 func FetchAdd(ctx context.Context, conn *rdma.Connection, dst *bufinv.Buf, add uint64) (original uint64, err error) {
 	err = operate(ctx, conn, nil, dst, func(p pool[*rdma.Connection]) (*rdma.Task, error) { return p.(*rdma.Pool).FetchAdd(conn, dst, add) }, &original)
 	return original, err
 }
 
-// operate runs one operation. The allocation may be tried several times, and takes a
-// reference each time; the caller's are held until the end.
+// operate runs one operation. The allocation may be tried several times, and takes references
+// each time; the caller's references are held until the end.
 func operate[T Target](ctx context.Context, to T, local, remote *bufinv.Buf,
 	alloc func(pool[T]) (*rdma.Task, error), original *uint64,
 ) error {
 	defer func() {
-		_ = local.Free() // what is wrong with it, the task has said
+		_ = local.Free() // the error of the task says more
 		_ = remote.Free()
 	}()
 	if to == nil {
@@ -103,12 +102,12 @@ func operate[T Target](ctx context.Context, to T, local, remote *bufinv.Buf,
 	}, collect)
 }
 
-// Target is where an operation goes: a connection or, from an endpoint of datagrams, a peer.
+// Target is where an operation goes: a connection, or a peer of a context of datagrams.
 type Target interface {
 	*rdma.Connection | *rdma.Peer
 }
 
-// pool is a pool of tasks to such targets.
+// pool is a pool of tasks for targets of type T.
 type pool[T Target] interface {
 	Send(to T, src *bufinv.Buf) (*rdma.Task, error)
 	SendImm(to T, src *bufinv.Buf, imm uint32) (*rdma.Task, error)

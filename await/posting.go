@@ -52,7 +52,7 @@ func (r *Receiver) post() {
 		last := len(r.free) - 1
 		err := r.submit(r.free[last])
 		if errors.Is(err, pe.ErrBadState) {
-			return // it has failed just now
+			return // the context has failed just now
 		}
 		if err != nil {
 			r.err = fmt.Errorf("await: receive messages: %w", err)
@@ -87,11 +87,10 @@ func (r *Receiver) received(t *rdma.ReceiveTask) {
 	r.queue(m, t)
 }
 
-// failed is the callback of a receive that failed. One that was flushed had no
-// message.
+// failed is the callback of a receive that failed. A flushed receive had no message.
 func (r *Receiver) failed(t *rdma.ReceiveTask, err error) {
 	m := t.UserData().(*Message)
-	m.fill(t) // no more than a connection
+	m.fill(t) // sets only the connection
 	m.err = err
 	if !errors.Is(err, rdma.ErrFlushed) {
 		r.queue(m, t)
@@ -101,7 +100,7 @@ func (r *Receiver) failed(t *rdma.ReceiveTask, err error) {
 	r.mu.Lock()
 	r.free = append(r.free, m)
 	r.mu.Unlock()
-	r.post() // a connection that fails may flush one while the context runs on
+	r.post() // a failing connection may flush a receive while the context runs on
 }
 
 // queue queues a message for delivery.

@@ -14,11 +14,10 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// Receiver receives messages for one goroutine at a time. It keeps a number of
-// receives posted while its context is Starting or Running. A message occupies one of them until
-// the body of the loop that got it ends. When all are occupied, the devices of connected
-// peers repeat their messages, and nothing is lost; UD messages are lost then, without a
-// word.
+// Receiver receives messages for one goroutine at a time. It keeps a number of receives posted
+// while its context is Starting or Running. A message occupies one of them until the body of
+// the loop that got it ends. When all are occupied, the devices of connected peers repeat
+// their messages, and nothing is lost; UD messages are lost then, silently.
 type Receiver struct {
 	ctx    rdma.Context
 	pool   *rdma.ReceivePool
@@ -35,19 +34,18 @@ type Receiver struct {
 	closed     bool
 	released   bool  // the buffers were given back
 	stopped    bool  // the context has stopped, and has not been started since
-	err        error // why it did, or why receives cannot be posted
+	err        error // why the context stopped, or why receives cannot be posted
 	postQueued bool  // post is on its way to the engine's goroutine
 }
 
-// NewReceiver makes a receiver that keeps n receives posted, each with a buffer of size
-// bytes, which must be that of the largest message; a longer one fails its connection.
-// It is legal while the context is Idle. Messages can arrive as soon as the context is
-// Starting. Other receives of the same context would take messages away from the
-// receiver.
+// NewReceiver makes a receiver that keeps n receives posted, each with a buffer of size bytes,
+// the length of the largest message. A longer message fails its connection. NewReceiver is
+// legal while the context is Idle. Messages can arrive as soon as the context is Starting.
+// Other receives of the same context would take messages away from the receiver.
 //
-// The buffers are in one piece of memory outside the Go heap where the system allows,
-// which the receiver has until Close. NewReceiver belongs to the goroutine that drives
-// the engine, as making pools does: call it before that begins, or in Func. Its errors
+// The buffers are in one piece of memory, outside the Go heap where the system allows, which
+// the receiver holds until Close. NewReceiver belongs to the goroutine that drives the engine,
+// as the making of pools does: call it before the engine is driven, or in Func. Its errors
 // match ErrInvalid and those of rdma.Connections.ReceivePool and mmap.New.
 func NewReceiver(c rdma.Context, n, size int) (*Receiver, error) {
 	if c == nil || n < 1 || n > pe.MaxTasks || size < 1 || size > math.MaxInt/n-receiverAlign {
@@ -97,11 +95,10 @@ func (r *Receiver) makeBuffers(n, size int) error {
 // next one, also before the context is started and while it is Starting. When the
 // context has been stopped, it ends after the last message, without an error.
 //
-// A receive that failed comes in its place in the order, with a message without data
-// and its error, and the iteration goes on. An error that ends the iteration comes
-// with a nil message: the cause of ctx's end, the reason why the context has failed,
-// ErrBusy while another iteration is under way, ErrClosed, or pe.ErrReentrant on the
-// engine's goroutine.
+// A failed receive yields, in its place in the order, a message without data and the error,
+// and the iteration goes on. An error that ends the iteration comes with a nil message: the
+// cause of ctx's end, the reason why the context has failed, ErrBusy while another iteration
+// is under way, ErrClosed, or pe.ErrReentrant on the engine's goroutine.
 //
 // However an iteration ends, messages not delivered are kept for the next one.
 func (r *Receiver) Messages(ctx context.Context) iter.Seq2[*Message, error] {
@@ -135,11 +132,11 @@ func (r *Receiver) deliver(m *Message, yield func(*Message, error) bool) bool {
 	return yield(m, m.err)
 }
 
-// Receive returns the next message, for programs that do not receive in a loop. It is
-// valid until the next call of Receive or Messages. Otherwise it is as an iteration of
-// Messages: it waits while the context is not started yet, and fails with ErrStopped once
-// the context has stopped and there are no messages left, with the reason why the context
-// has failed, or with that of a receive that failed.
+// Receive returns the next message, for programs that do not receive in a loop. It is valid
+// until the next call of Receive or Messages. Receive waits while the context is not started
+// yet. It fails with ErrStopped once the context has stopped and no messages are left, with
+// the reason if the context has failed, or with the error of a failed receive. Otherwise it is
+// as an iteration of Messages.
 func (r *Receiver) Receive(ctx context.Context) (*Message, error) {
 	if err := r.begin(); err != nil {
 		return nil, err
@@ -207,7 +204,7 @@ func (r *Receiver) finish() {
 	r.busy = false
 }
 
-// next waits for a message. It returns none when the iteration is to end.
+// next waits for a message. It returns nil when the iteration is to end.
 func (r *Receiver) next(ctx context.Context) (*Message, error) {
 	for {
 		if ctx.Err() != nil {
@@ -224,7 +221,7 @@ func (r *Receiver) next(ctx context.Context) (*Message, error) {
 	}
 }
 
-// takeArrived returns the first message that has arrived, or reports that none will.
+// takeArrived returns the first message that has arrived, or reports that no more will come.
 func (r *Receiver) takeArrived() (m *Message, over bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -252,10 +249,11 @@ func (r *Receiver) repost(m *Message) {
 	}
 }
 
-// Close ends the receiver: it delivers no more messages, and releases its buffers, those
-// of messages not delivered, and of the one that Receive has returned, included. If the
-// context is not Idle, its receives stay posted, and the buffers go when it becomes Idle. Close fails with
-// ErrBusy while an iteration is under way. Closing again does nothing.
+// Close ends the receiver: it delivers no more messages, and releases all of its buffers.
+// These include the buffers of messages not delivered, and of the message that Receive has
+// returned. If the context is not Idle, the receives stay posted, and the buffers are released
+// when it becomes Idle. Close fails with ErrBusy while an iteration is under way. Closing
+// again does nothing.
 func (r *Receiver) Close() error {
 	if r.ctx == nil {
 		return fmt.Errorf("await: close a receiver: %w: it was not made by NewReceiver", ErrInvalid)

@@ -7,11 +7,11 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-// Run drives an engine until ctx ends, also while every context is Idle: for programs
-// that start contexts from other goroutines. Callbacks run on its goroutine. When ctx
-// ends, all contexts are stopped, and Run returns what pe.Engine.Run returns then:
-// the cause of ctx's end, joined with the errors of contexts. Its other errors are
-// those of pe.Engine.Connect and pe.Engine.Run, and ErrInvalid without an engine.
+// Run drives an engine until ctx ends, even while every context is Idle. It is for programs
+// that start contexts from other goroutines. Callbacks run on its goroutine. When ctx ends,
+// all contexts are stopped, and Run returns what pe.Engine.Run returns then: the cause of
+// ctx's end, joined with the errors of contexts. Its other errors are those of
+// pe.Engine.Connect and pe.Engine.Run, and ErrInvalid without an engine.
 func Run(ctx context.Context, e *pe.Engine) (err error) {
 	if e == nil {
 		return fmt.Errorf("await: run: %w: no engine is given", ErrInvalid)

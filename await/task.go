@@ -19,11 +19,10 @@ import (
 // its error. Both run on the engine's goroutine while the caller waits, so that they
 // may use the caller's variables. They should not block.
 //
-// If alloc fails because its pool is exhausted (pe.ErrExhausted), the call waits until
-// a task of the pool is freed, and calls alloc again; several callers are served in
-// the order in which they asked. Since an allocation that fails has freed the buffers
-// it was given, alloc has to make them each time. An inventory of buffers that is
-// exhausted (bufinv.ErrExhausted) fails the call.
+// If alloc fails because its pool is exhausted (pe.ErrExhausted), the call waits until a task
+// of the pool is freed, and calls alloc again; several callers are served in order. Since an
+// allocation that fails has freed the buffers it was given, alloc has to make them each time.
+// An inventory of buffers that is exhausted (bufinv.ErrExhausted) fails the call.
 //
 // If ctx ends before the task was submitted, the task is never submitted, and the
 // error matches ctx's cause. If ctx ends later, the error is a *Pending, the operation
@@ -59,7 +58,7 @@ func Task[T pe.Submittable](ctx context.Context, e *pe.Engine, alloc func() (T, 
 	}
 }
 
-// call is one call of Task. All but abandon happens on the engine's goroutine.
+// call is one call of Task. All methods but abandon run on the engine's goroutine.
 type call[T pe.Submittable] struct {
 	alloc   func() (T, error)
 	collect func(T) error
@@ -77,7 +76,7 @@ const (
 	submitted
 	cancelled // ctx ended while alloc runs; the caller waits for alloc to return
 	settled   // the caller gets the outcome
-	abandoned // the caller has gone
+	abandoned // the caller has returned
 )
 
 // begin submits the task, if it can.
@@ -155,7 +154,7 @@ func (c *call[T]) completed(t T, err error) {
 	}
 }
 
-// settle decides that the caller gets the outcome, if it still waits for it.
+// settle decides that the caller gets the outcome, if it still waits.
 func (c *call[T]) settle(from int32) bool { return c.state.CompareAndSwap(from, settled) }
 
 // end publishes the outcome of the task.

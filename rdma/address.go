@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// splitAddr takes HOST:PORT apart. HOST may be empty, and the port 0.
+// splitAddr splits HOST:PORT. HOST may be empty, and the port 0.
 func splitAddr(text string) (host string, port uint16, err error) {
 	host, service, err := net.SplitHostPort(text)
 	if err != nil {
@@ -19,7 +19,7 @@ func splitAddr(text string) (host string, port uint16, err error) {
 	return host, uint16(n), nil
 }
 
-// splitTarget splits the address of a listener, and checks the configuration of a dial.
+// splitTarget splits the address to dial, and checks the configuration of the dial.
 func splitTarget(addr string, cfg *DialConfig, most int) (host string, port uint16, err error) {
 	host, port, err = splitAddr(addr)
 	switch {

@@ -9,43 +9,43 @@ import (
 	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
-// handleLimit is how many address handles a context keeps that no task uses.
+// handleLimit is how many unused address handles a context keeps.
 const handleLimit = 1024
 
-// destination is where an address handle leads: to a device, with all its endpoints.
+// destination is what an address handle leads to: a device, with all its endpoints.
 type destination struct {
 	sgid    int // index of the local address
 	gid     verbs.GID
 	udpPort uint16
 	lid     uint16
-	source  uint16 // port that datagrams come from; 0: not named
+	source  uint16 // UDP source port of the datagrams; 0: not named
 	qpn     uint32 // of the queue pair that sends from there; 0: source is not named
 }
 
-// addressHandle is the way to a device. It is made when a task needs it, and closed when
-// others have been used since.
+// addressHandle is an address handle for a device. It is made when a task needs it. Of too
+// many unused handles, the one unused longest is closed.
 type addressHandle struct {
 	to     destination
 	ah     verbs.AH // nil: not made yet, or closed
 	tasks  int      // at the device, or waiting
 	making bool     // a helper makes it
-	// waiting are the tasks that go to the lane when it has been made, in order.
+	// waiting are the tasks that go to the lane, in order, once the handle has been made.
 	waiting fifo.Queue[*Task]
 	idle    fifo.Node[*addressHandle]
 	number  uint16 // verbs.NoAH: it has none
 
-	// Of one that is not used any more, but that completions may still name.
+	// For a handle that is no longer in use, but that completions may still name.
 	leaving verbs.AH
-	until   uint64 // lane.Group.Handled, from when on none is left
+	until   uint64 // lane.Group.Handled at which no such completion is left
 }
 
-// addressHandles are those of a context, in one run.
+// addressHandles are the address handles of a context, in one run.
 type addressHandles struct {
 	ctx      *Datagrams
 	open     map[destination]*addressHandle
 	byNumber map[uint16]*addressHandle
-	idle     fifo.List[*addressHandle] // those without tasks, the longest unused first
-	leaving  []*addressHandle          // closed by this end, but for what completions may still name
+	idle     fifo.List[*addressHandle] // handles without tasks, the longest unused first
+	leaving  []*addressHandle          // out of use, but completions may still name them
 	limit    int
 }
 
@@ -57,8 +57,8 @@ func newAddressHandles(c *Datagrams, limit int) addressHandles {
 }
 
 // find returns the handle that leads to a peer. For UD on adapters, the kernel resolves the
-// peer's address when one is made, for a second and more where the peer is down: so helped has
-// a helper make it, and the tasks that need it wait.
+// peer's address when a handle is made, which takes a second and more if the peer is down.
+// With helped, a helper therefore makes the handle, and the tasks that need it wait.
 func (a *addressHandles) find(p *Peer, helped bool) (*addressHandle, error) {
 	sgid := a.ctx.portView().gid.Index
 	if h := p.handle; h != nil && (h.ah != nil || h.making) && h.to.sgid == sgid && h.to.lid == p.lid && h.to.source == p.source {
@@ -111,7 +111,7 @@ func (a *addressHandles) make(to destination, p *Peer, helped bool) (*addressHan
 	a.open[to], h.making = h, true
 	d := a.ctx.endpoint
 	a.ctx.helpers.run(func() func() {
-		if d.ended.Load() { // what waits for it is flushed
+		if d.ended.Load() { // its waiting tasks are flushed
 			return func() { h.making = false }
 		}
 		ah, err := s.PD.CreateAH(path)
@@ -128,7 +128,7 @@ func (a *addressHandles) make(to destination, p *Peer, helped bool) (*addressHan
 }
 
 // made takes a handle into use. Tasks that wait for it go to the lane, unless the endpoint is
-// about to end, which flushes them.
+// about to end: then they are flushed.
 func (a *addressHandles) made(h *addressHandle, ah verbs.AH) {
 	h.ah = ah
 	if n, ok := ah.(verbs.NumberedAH); ok {
@@ -147,7 +147,7 @@ func (a *addressHandles) made(h *addressHandle, ah verbs.AH) {
 }
 
 // failed fails the tasks that wait for a handle that could not be made. The next task to the
-// peer has it tried again.
+// peer tries again to make it.
 func (a *addressHandles) failed(h *addressHandle, err error) {
 	delete(a.open, h.to)
 	status := verbs.StatusLocalQPOperationError
@@ -203,8 +203,8 @@ func (a *addressHandles) evict() {
 	a.leaving = append(a.leaving, h)
 }
 
-// closeLeaving closes a handle that no completion names any more. The device may give its
-// number to another.
+// closeLeaving closes a handle that no completion names any more. Then the device may reuse
+// its number.
 func (a *addressHandles) closeLeaving(h *addressHandle) {
 	if err := h.leaving.Close(); err != nil {
 		a.ctx.set.Log.Warn().Err(err).Str("context", a.ctx.set.Name).Msg("closing an address handle")
@@ -215,7 +215,7 @@ func (a *addressHandles) closeLeaving(h *addressHandle) {
 	}
 }
 
-// begin and end are called around the time in which a task uses the handle.
+// begin and end are called when a task begins and ends to use the handle.
 func (a *addressHandles) begin(h *addressHandle) {
 	if h.tasks++; h.tasks == 1 {
 		a.idle.Remove(&h.idle)
@@ -228,7 +228,7 @@ func (a *addressHandles) end(h *addressHandle) {
 	}
 }
 
-// close closes all of them. Nothing is at the device any more.
+// close closes all handles. Nothing is at the device any more.
 func (a *addressHandles) close() error {
 	var errs []error
 	for _, h := range a.open {

@@ -6,7 +6,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// ReceiveOpcode says what kind of message a receive took.
+// ReceiveOpcode is the kind of message that a receive took.
 type ReceiveOpcode int
 
 // The messages that take a receive.
@@ -26,7 +26,7 @@ func (o ReceiveOpcode) String() string {
 	return "receive opcode " + strconv.Itoa(int(o))
 }
 
-// kindOf says what has arrived, and its immediate data; without any these are zero.
+// kindOf returns the kind of a message, and its immediate data, or zero without any.
 func kindOf(wc *verbs.WC) (ReceiveOpcode, uint32) {
 	switch {
 	case wc.Opcode == verbs.WCRecvWriteImm:
@@ -37,21 +37,21 @@ func kindOf(wc *verbs.WC) (ReceiveOpcode, uint32) {
 	return ReceivedSend, 0
 }
 
-// arrival is a message that has come, and what a ReceiveTask and a Message say of it.
+// arrival is a message that has come, as a ReceiveTask and a Message describe it.
 type arrival struct {
-	endpoint *Datagrams   // that it came to; nil: none has come, or by a connection
-	conn     *Connection  // that it came by; nil: by the endpoint
-	addr     EndpointAddr // of the sender, where it came by the endpoint
+	endpoint *Datagrams   // that the message came to; nil: no message, or by a connection
+	conn     *Connection  // that the message came by; nil: no message, or by the endpoint
+	addr     EndpointAddr // of the sender, for a message by the endpoint
 	lid      uint16       // of the sender, on InfiniBand
 	grh      verbs.GRH    // of a UD message
 	hasGRH   bool
 	length   int // bytes, without the header
 	opcode   ReceiveOpcode
 	imm      uint32
-	lent     *Window // that it has taken away
+	lent     *Window // that it has invalidated
 }
 
-// Opcode says what kind of message came.
+// Opcode is the kind of the message.
 func (a *arrival) Opcode() ReceiveOpcode { return a.opcode }
 
 // Length is the number of bytes that came: to the buffer or, for a write with immediate,
@@ -61,19 +61,18 @@ func (a *arrival) Length() int { return a.length }
 // Imm returns the 32 bits of immediate data, and whether the message had any.
 func (a *arrival) Imm() (imm uint32, ok bool) { return a.imm, a.opcode != ReceivedSend }
 
-// Invalidated is the window that the message has taken away (Task.SetInvalidate), or
-// nil.
+// Invalidated is the window that the message has invalidated (Task.SetInvalidate), or nil.
 func (a *arrival) Invalidated() *Window { return a.lent }
 
-// Connection is the connection that the message came from, or nil before one has come,
-// and in a context of datagrams. An answer can be submitted to it at once, also while the
+// Connection is the connection that the message came from. It is nil before a message has
+// come, and in a context of datagrams. A reply can be submitted to it at once, even while the
 // context is Starting.
 func (a *arrival) Connection() *Connection { return a.conn }
 
-// Peer is the endpoint that the message came from, which can be answered: one that the
-// context knows, or a new one, which it remembers until thousands of others have been
-// heard. It is nil before a message has come, in a context of connections, and where the
-// device did not say who has sent.
+// Peer is the endpoint that sent the message; replies can go to it. It is a peer that the
+// context knows, or a new one, which the context remembers until thousands of other new peers
+// have sent messages. It is nil before a message has come, in a context of connections, and if
+// the device did not name the sender.
 func (a *arrival) Peer() *Peer {
 	if a.endpoint == nil || a.addr.GID == (verbs.GID{}) {
 		return nil

@@ -15,12 +15,12 @@ const (
 	longestDialPause = 250 * time.Millisecond
 )
 
-// attempts are those to reach a host by its addresses, in turn and again, until the time is
-// over.
+// attempts are the attempts to reach a host: by each of its addresses in turn, again and
+// again, until the time is over.
 type attempts struct {
 	once    bool
 	targets []netip.Addr // to try in turn
-	next    int          // of targets; those that are not worth another attempt are taken out
+	next    int          // index in targets, which lose those that are not worth another attempt
 	limit   time.Duration
 	until   time.Time     // when to give up; zero: never
 	again   time.Time     // when to try the next time; zero: an attempt is under way
@@ -28,7 +28,7 @@ type attempts struct {
 	last    error         // of the last attempt
 }
 
-// newAttempts begins the time that the configuration gives, or the context's.
+// newAttempts starts the time-out of the configuration, or the context's.
 func newAttempts(cfg *DialConfig, s *settings) attempts {
 	a := attempts{once: cfg.Once, pause: firstDialPause, limit: cfg.Timeout}
 	if a.limit == 0 {
@@ -40,7 +40,7 @@ func newAttempts(cfg *DialConfig, s *settings) attempts {
 	return a
 }
 
-// add takes those of a host's addresses that may be reached.
+// add adds those addresses of a host that may be reached.
 func (a *attempts) add(list []netip.Addr, mayReach func(netip.Addr) bool) {
 	for _, addr := range list {
 		if addr = addr.Unmap(); mayReach(addr) && !slices.Contains(a.targets, addr) {
@@ -49,7 +49,7 @@ func (a *attempts) add(list []netip.Addr, mayReach func(netip.Addr) bool) {
 	}
 }
 
-// begin returns the address that it is the turn of.
+// begin starts the next attempt, and returns its address.
 func (a *attempts) begin() netip.Addr {
 	target := a.targets[a.next]
 	a.next++
@@ -57,14 +57,14 @@ func (a *attempts) begin() netip.Addr {
 	return target
 }
 
-// repeat has begin return the same address again.
+// repeat makes begin return the same address again.
 func (a *attempts) repeat() { a.next-- }
 
-// failed notes how an attempt has failed, and whether the same address is to be tried again. It
-// reports false if there is to be no other attempt.
+// failed records why an attempt has failed, and whether to try the same address again. It
+// reports whether there is to be another attempt.
 func (a *attempts) failed(err error, again bool) bool {
-	// What is worth retrying says more than that another address is out of reach. A
-	// rejection ends the attempts, so it is the reason.
+	// Keep an error that is worth retrying: it says more than that another address is out of
+	// reach. A rejection ends the attempts, so it is the reason.
 	if a.last == nil || again || !worthRetrying(a.last) || errors.Is(err, ErrRejected) {
 		a.last = err
 	}
@@ -75,8 +75,8 @@ func (a *attempts) failed(err error, again bool) bool {
 	return len(a.targets) > 0 && (again || !errors.Is(err, ErrRejected)) && (!a.once || a.next < len(a.targets))
 }
 
-// now reports whether the next attempt is to follow at once: of each address once, before
-// any is tried again. Otherwise it sets when.
+// now reports whether the next attempt is to begin at once: each address is tried once before
+// any is tried again. Otherwise now sets the time of the next attempt.
 func (a *attempts) now() bool {
 	if a.next < len(a.targets) {
 		return true
@@ -87,7 +87,7 @@ func (a *attempts) now() bool {
 	return false
 }
 
-// due says what is to be done: give up, with the error, or make another attempt.
+// due reports whether to make another attempt now, or returns the error with which to give up.
 func (a *attempts) due(now time.Time) (again bool, err error) {
 	if !a.until.IsZero() && !now.Before(a.until) {
 		err := fmt.Errorf("%w after %v", ErrTimeout, a.limit)

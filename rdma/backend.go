@@ -13,7 +13,7 @@ import (
 // backend is the side of a context that the engine sees.
 type backend struct{ c *base }
 
-// phase is how far a context has come on its way to Idle.
+// phase is the phase of a context on its way to Idle.
 type phase int
 
 const (
@@ -48,7 +48,7 @@ func (c *base) acquire() error {
 		return err
 	}
 
-	// Never more than all tasks, and one signal of each connection.
+	// At most, all tasks complete, and one signal of each connection.
 	entries := c.requests + len(c.receives) + s.MaxConnections
 	if c.sharedFits = entries+SharedTasks <= s.maxCQE; c.sharedFits {
 		entries += SharedTasks
@@ -90,11 +90,11 @@ func (c *base) acquire() error {
 	}
 	c.openDeadlines()
 	c.unsubscribe = c.dev.SubscribeEvents(c.queueEvent)
-	c.postReceives() // those of the inbox, before there is a connection
+	c.postReceives() // the receives of the inbox, before there is a connection
 	return nil
 }
 
-// release gives back what acquire took, as far as it got.
+// release gives back what acquire took, even if acquire failed midway.
 func (c *base) release() error {
 	var errs []error
 	if c.unsubscribe != nil {
@@ -102,7 +102,7 @@ func (c *base) release() error {
 	}
 	c.closeDeadlines()
 	c.lanes.Release()
-	c.helpers.done.Wait() // no call is left, except where Start has failed
+	c.helpers.done.Wait() // calls are left only if Start has failed
 	c.manager.handle()
 	errs = append(errs, c.service.release()...)
 	if c.srq != nil {
@@ -121,8 +121,8 @@ func (c *base) release() error {
 	return errors.Join(errs...)
 }
 
-// closeMemory closes a map of the context's own, which may be nil. What the device may still
-// use stays open until the device is closed, which closes it.
+// closeMemory closes a map of the context's own, which may be nil. A map that the device may
+// still use stays open until the device is closed.
 func (c *base) closeMemory(m *mmap.Map) error {
 	if m == nil || c.kept != nil {
 		return nil
@@ -130,17 +130,18 @@ func (c *base) closeMemory(m *mmap.Map) error {
 	return m.Close()
 }
 
-// keep ends the context where something that was not destroyed may still use memory.
+// keep ends the context if an object that could not be destroyed may still use memory.
 func (c *base) keep(reason error) {
 	if c.kept != nil || reason == nil {
 		return
 	}
 	c.kept = reason
-	// Not every task that is flushed because of it has such memory: the error does not match ErrMemoryKept.
+	// The error does not match ErrMemoryKept, since not every task that it flushes has such
+	// memory.
 	c.failWith(fmt.Errorf("%w: context %q on %s: %v", ErrDevice, c.set.Name, c.dev.Name(), reason))
 }
 
-// settle sees to it that the device no longer uses the memory of a lane that is drained.
+// settle makes sure that the device no longer uses the memory of a drained lane.
 func (c *base) settle(l *lane.Lane) {
 	if n := l.Posted(); n > 0 {
 		c.set.Log.Warn().Str("context", c.set.Name).Uint32("queue pair", l.Num()).Int("requests", n).
@@ -192,8 +193,8 @@ func (c *base) poll() int {
 	return n
 }
 
-// flush posts all tasks that wait, as far as there is room for them. Receives go first, so
-// that what the peer sends because of a request meets them.
+// flush posts all waiting tasks that there is room for. Receives go first, so that a message
+// which the peer sends in reply to a request finds one.
 func (c *base) flush() {
 	if c.receivesPostable() {
 		c.postReceives()
@@ -203,8 +204,8 @@ func (c *base) flush() {
 
 func (c *base) leave() { c.inside = false }
 
-// endLanes flushes and destroys connections, and the endpoint, that the device has
-// nothing left of, and returns how many tasks and connections came to their end.
+// endLanes flushes and destroys connections, and the endpoint, once nothing of theirs is at
+// the device. It returns how many tasks and connections ended.
 func (c *base) endLanes() int {
 	n := 0
 	for l := c.lanes.Drained(); l != nil; l = c.lanes.Drained() {
@@ -279,7 +280,7 @@ func (c *base) runReports() int {
 	return n
 }
 
-// advanceable reports whether advance has something to do.
+// advanceable reports whether advance has work.
 func (c *base) advanceable() bool {
 	switch c.phase {
 	case phaseDraining:
@@ -292,7 +293,7 @@ func (c *base) advanceable() bool {
 	return false
 }
 
-// advance takes a context that is stopping further on its way.
+// advance moves a stopping context on to its next phase.
 func (c *base) advance() int {
 	switch c.phase {
 	case phaseDraining:
@@ -302,7 +303,7 @@ func (c *base) advance() int {
 		c.phase = phaseEmptying
 		return 1
 	case phaseEmptying:
-		// Completions that came before the queue pairs went.
+		// Completions that came before the queue pairs were destroyed.
 		if c.lanes.Fetch() {
 			return 1
 		}

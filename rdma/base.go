@@ -11,9 +11,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
-// base is what the two kinds of context have in common: what belongs to the device and the
-// engine, pools, receives, and the way from Start to Idle. It is driven by an engine
-// (package pe).
+// base is what the two kinds of context have in common: the objects of the device, the side
+// that the engine (package pe) drives, pools, receives, and the states from Start to Idle.
 type base struct {
 	*pe.Core
 	control *pe.Control
@@ -28,7 +27,7 @@ type base struct {
 	words    int    // 8-byte words that atomics and sync events need
 	lanes    lane.Group
 
-	// What follows is of one run, from Start to Idle.
+	// The fields below belong to one run, from Start to Idle.
 	cq          verbs.CQ
 	srq         verbs.SRQ    // nil: there is none
 	recvQueue   receiveQueue // nil: each connection has its own, or there are no receives
@@ -39,7 +38,7 @@ type base struct {
 	unsubscribe func()
 
 	run     uint64 // counts the runs
-	awaited int    // connections, and listeners, that keep the context in Starting
+	awaited int    // connections and listeners that keep the context in Starting
 
 	reports   fifo.Queue[report]
 	deadlines deadlines
@@ -59,24 +58,25 @@ type base struct {
 	inside           bool // Progress is running
 	phase            phase
 	flushed          int   // receives flushed so far
-	kept             error // why the device may still use memory that was given to it; nil: it does not
+	kept             error // why the device may still use its memory; nil: it does not
 }
 
-// service is what contexts of connections and of datagrams do differently. Its methods are
-// called on the engine's goroutine.
+// service is what differs between contexts of connections and of datagrams. Its methods run on
+// the engine's goroutine.
 type service interface {
-	// open takes from the device what the service needs beside what base has, and release
-	// gives it back, as far as open got.
+	// open takes from the device what the service needs in addition to base, and release gives
+	// it back, even if open failed midway.
 	open() error
 	release() []error
-	// begin handles what has come before completions are polled, progress what has followed
-	// from them, and notify calls the program. They return how much there was to do.
+	// begin does the work before completions are polled, progress the work after, and notify
+	// calls the program. begin and progress return how much they did.
 	begin() int
 	progress() int
 	notify(r report)
-	// resume goes on where nothing is left at the device, and returns how much there was to do.
+	// resume does what had to wait until nothing is left at the device, and returns how much
+	// it did.
 	resume() int
-	// changeState stops the context where it is to stop by itself.
+	// changeState stops the context if it is to stop by itself.
 	changeState()
 	// busy reports whether there is work that neither a completion nor an event announces.
 	busy() bool
@@ -90,31 +90,34 @@ type service interface {
 	// portChanged is called when the port's address has another index.
 	portChanged()
 
-	// stop begins to end what is open; drained reports whether every queue pair was destroyed.
+	// stop begins to end connections or the endpoint; drained reports whether every queue pair
+	// was destroyed.
 	stop()
 	drained() bool
-	// fail ends what is open for one reason; giveUp ends it where no completions come any more.
+	// fail ends all connections for one reason; giveUp ends everything when no more
+	// completions come.
 	fail(err error)
 	giveUp()
 
 	// request handles a peer's request at a listener without OnRequest.
 	request(q *ConnectRequest)
 
-	// owns fails for what is not a target of this context.
+	// owns fails if the target does not belong to this context.
 	owns(to target) error
-	// ready checks that a task can be sent now. address sets the peer in its work request, when it
-	// has been measured. push gives it to a lane, and completed takes it back.
+	// ready checks that a task can be sent now. address sets the peer in the work request of a
+	// task that has been measured. push gives the task to a lane, and completed takes it back.
 	ready(t *Task) error
 	address(t *Task) error
 	push(t *Task)
 	completed(t *Task, status verbs.Status, vendor uint32)
-	// received handles the completion of a receive that has succeeded, and receiveFailed of one
-	// that has not. conn has posted the receive on its own queue pair, or is nil.
+	// received handles the completion of a receive that succeeded, and receiveFailed of one
+	// that failed. conn is the connection to whose own queue pair the receive was posted, or
+	// nil.
 	received(r *receive, conn *Connection, wc *verbs.WC)
 	receiveFailed(r *receive, conn *Connection, wc *verbs.WC)
-	// receivedUnsolicited handles a message that has taken no receive.
+	// receivedUnsolicited handles a message that took no receive.
 	receivedUnsolicited(wc *verbs.WC)
-	// appendHeader appends the entry for the header of a receive, where it has one.
+	// appendHeader appends the entry for the header of a receive, if the service has headers.
 	appendHeader(sgl []verbs.SGE, r *receive) []verbs.SGE
 	// needsReceives reports whether a connection with a receive queue of its own has room for more
 	// receives; feed posts some to it.
@@ -122,8 +125,8 @@ type service interface {
 	feed()
 }
 
-// report is what the program is still to be told: of a connection, or of a request for
-// one.
+// report is a call of the program that is still to be made: for a connection, or for a request
+// for one.
 type report struct {
 	conn    *Connection
 	state   ConnectionState
@@ -172,8 +175,8 @@ func (c *base) config() Config {
 	return cfg
 }
 
-// depths are the sizes of the queues at the device, as they follow from the
-// configuration and the pools.
+// depths returns the sizes of the queues at the device, which follow from the configuration
+// and the pools.
 func (c *base) depths() (send, recv int) {
 	send, recv = c.set.SendQueueSize, c.set.RecvQueueSize
 	if send == 0 {
@@ -185,7 +188,7 @@ func (c *base) depths() (send, recv int) {
 	return send, recv
 }
 
-// poke has the engine call Progress, unless it is inside.
+// poke makes the engine call Progress, unless Progress is running.
 func (c *base) poke() {
 	if !c.inside {
 		c.control.Wake()

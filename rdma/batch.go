@@ -13,15 +13,13 @@ type submittable interface {
 	submit(flags pe.SubmitFlags, thorough bool) error
 }
 
-// errNilTask is the error of a task that is missing, such as one that Alloc did not
-// return because it failed.
+// errNilTask is the error for a nil task, such as the result of an Alloc that failed.
 var errNilTask = fmt.Errorf("rdma: use a task: %w: it is nil; check the error of Alloc", ErrInvalid)
 
-// SubmitAll submits tasks, for whatever operations, or receives, and gives them to the device
-// together; with pe.Aggregate in flags even the last waits. It stops
-// at the first that cannot be submitted, and returns how many were, with the error
-// of that one (ErrInvalid for a task that is nil); those stay submitted. It allocates
-// nothing.
+// SubmitAll submits tasks of any operations, or receives, and gives them to the device
+// together. With pe.Aggregate in flags, all of them wait. SubmitAll stops at the first that
+// cannot be submitted. It returns how many were submitted before, which stay so, and the error
+// (ErrInvalid for a task that is nil). It allocates nothing.
 func SubmitAll[T submittable](tasks []T, flags pe.SubmitFlags) (int, error) {
 	for i, t := range tasks {
 		f := flags | pe.Aggregate

@@ -9,15 +9,15 @@ import (
 )
 
 // Bridge makes a connection whose queue pair the program connects by itself: with a
-// communication ID of its own (verbs.CMID), or with a peer and a protocol that this SDK
-// does not know. The queue pair, Connection.QP, is in the state Init, with the rights of
-// Config.Permissions; its receives are the context's. The program modifies it to Ready to
+// communication ID of its own (verbs.CMID), or with a peer and a protocol that this SDK does
+// not know. The queue pair, Connection.QP, is in the state Init, with the access rights of
+// Config.Permissions, and takes receives of the context. The program modifies it to Ready to
 // Receive and Ready to Send, and then calls Connection.Established. The connection is
 // Connecting until then, for Config.ConnectTimeout.
 //
-// Nothing tells the peer when such a connection is closed: that is for the program's
-// protocol, and so is to notice that the peer has closed, and to call Close. Keepalives are
-// empty writes, as on other connections.
+// Nothing tells the peer when such a connection is closed. The program's own protocol must do
+// that, and must call Close when the peer has closed. Keepalives are empty writes, as on other
+// connections.
 //
 // It is legal where Export is, and fails as Export does.
 func (c *Connections) Bridge() (*Connection, error) {
@@ -35,9 +35,9 @@ func (c *Connections) Bridge() (*Connection, error) {
 	return conn, nil
 }
 
-// QP is the connection's queue pair, for a program that has made it with Bridge. Only the
-// states and attributes of the connection are the program's: requests and receives are
-// posted, and the queue pair is closed, by the context. Any goroutine may call it.
+// QP is the connection's queue pair, for a program that has made it with Bridge. The program
+// changes only its state and attributes; the context posts requests and receives, and closes
+// the queue pair. Any goroutine may call it.
 func (conn *Connection) QP() verbs.QP {
 	if conn == nil {
 		return nil
@@ -77,7 +77,7 @@ func (conn *Connection) Established() error {
 // bridge is the establishment of a connection that the program makes.
 type bridge struct{ conn *Connection }
 
-// adopt takes over what the program has agreed on with the peer.
+// adopt takes over the attributes that the program has agreed on with the peer.
 func (b *bridge) adopt(attr *verbs.QPAttr) {
 	conn := b.conn
 	conn.mtu, conn.maxReads = attr.PathMTU, attr.MaxInitReadAtomic
@@ -95,7 +95,7 @@ func (b *bridge) adopt(attr *verbs.QPAttr) {
 func (b *bridge) due(time.Time) { b.conn.fail(b.conn.timeoutError(b.conn.ctx.set.ConnectTimeout)) }
 
 // sayGoodbye implements establishment: the tasks complete before the queue pair ends. The peer
-// learns nothing from it, and may have left.
+// is not notified, and may have left.
 func (b *bridge) sayGoodbye() {
 	if b.conn.lane.Posted() == 0 {
 		b.conn.shut()

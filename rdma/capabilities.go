@@ -7,10 +7,10 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Capabilities is what contexts on a device can do at most.
+// Capabilities are the limits of contexts on a device.
 type Capabilities struct {
 	Transports verbs.Transports // of the device
-	Transport  verbs.QPType     // of the contexts that the rest is about
+	Transport  verbs.QPType     // of the contexts that the other fields describe
 
 	MaxConnections int    // of one context; zero for contexts of datagrams
 	MaxMessage     uint32 // bytes moved by one read or write
@@ -31,7 +31,7 @@ type Capabilities struct {
 	ByAddress bool
 }
 
-// String is a table for people, of several lines; the last one has no end of line.
+// String formats the capabilities as a table for people, without a final newline.
 func (c Capabilities) String() string {
 	var operations []string
 	for op := OpReceive; op.known(); op++ {
@@ -65,12 +65,12 @@ func (c Capabilities) String() string {
 // connections reports whether the transport service has connections.
 func (c *Capabilities) connections() bool { return c.Transport == verbs.RC || c.Transport == verbs.UC }
 
-// connectionLimit is the most connections of one context: each takes 16 bytes of registered
-// memory, and a place in lists, from the start.
+// connectionLimit is the largest number of connections of one context: each takes 16 bytes of
+// registered memory, and a place in lists, from Start on.
 const connectionLimit = 1 << 16
 
-// QueryCapabilities asks a device what contexts of a transport service can do on it: RC,
-// UC, UD or SRD. One that it does not have supports nothing. Its errors are the device's.
+// QueryCapabilities asks a device what contexts of a transport service can do on it: RC, UC,
+// UD or SRD. A service that the device lacks supports nothing. Its errors are the device's.
 func QueryCapabilities(dev verbs.Device, transport verbs.QPType) (Capabilities, error) {
 	if dev == nil {
 		return Capabilities{}, fmt.Errorf("rdma: query capabilities: %w: no device is given; open one first", ErrInvalid)

@@ -10,22 +10,22 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// In a configuration, zero is the default, and these stand for the two ends of a range. Other
-// negative values are refused (ErrRange). An index of which zero is an entry like others is a
-// pointer, and nil is the default.
+// In a configuration, zero means the default; these constants mean the two ends of a range.
+// Other negative values are refused (ErrRange). An index whose zero is a valid entry is a
+// pointer, and nil means the default.
 const (
-	// None is no retry, no inline data, no keepalive or no wait: 0, where 0 is the default.
+	// None means no retry, no inline data, no keepalive or no wait, where 0 means the default.
 	None = -1
-	// Forever is a retry or a wait without end.
+	// Forever means a retry or a wait without end.
 	Forever = -2
 )
 
-// Config configures a context of connections. The zero value is usable: one reliable
-// connection, and nothing that peers may read.
+// Config configures a context of connections. The zero value is usable: it allows one reliable
+// connection, and peers may read nothing.
 type Config struct {
-	// Transport is the transport service: verbs.RC, the zero value, or verbs.UC. Over UC there
-	// are no reads and no atomics, and nothing is repeated: what is lost is lost, and the task
-	// that sent it has succeeded.
+	// Transport is the transport service: verbs.RC, the zero value, or verbs.UC. UC has no
+	// reads and no atomics, and repeats nothing: a task whose packets are lost has still
+	// succeeded.
 	Transport verbs.QPType
 	// Name appears in errors and logs. Empty: "rdma".
 	Name string
@@ -35,51 +35,49 @@ type Config struct {
 	// PD is the protection domain. All memory that tasks use has to be registered
 	// in it. Nil: the device's default.
 	PD verbs.PD
-	// Permissions say what peers may do, as far as the memory map that they reach
-	// allows it too: mmap.RemoteRead and RemoteAtomic; others are ignored. Whether a
-	// peer may write is for the memory map alone to say, since ready signals,
-	// keepalives and goodbyes are writes. Zero: peers may neither read nor do
-	// atomics.
+	// Permissions are what peers may do, where the memory map allows it too: mmap.RemoteRead
+	// and RemoteAtomic; others are ignored. The memory map alone decides whether a peer may
+	// write, since ready signals, keepalives and goodbyes are writes. Zero: peers may neither
+	// read nor do atomics.
 	Permissions mmap.Permission
 	Path
 	Queues
 
 	// MaxConnections is how many connections can exist at a time. Zero: 1.
 	MaxConnections int
-	// EndWithLastConnection has the context stop when no connection is left that is
-	// Exported, Connecting or Ready. If the last one failed: at once, with the reason in
-	// Err. If it was closed, by either end: after OnConnection has reported it, unless the
-	// program has exported another by then, and without an error, except where the peer
-	// closed it while requests of this program were under way: sends, writes, reads,
-	// atomics, operations on sync events. Then Err matches ErrPeerClosed. Receives that
-	// were waiting do not count, since every program that takes messages has some: one
-	// that waits for an answer passes the error that OnConnection gets to Fail. False: the
-	// context goes on without connections.
+	// EndWithLastConnection makes the context stop when no connection is Exported, Connecting
+	// or Ready any more. If the last one failed, the context stops at once, with the reason in
+	// Err. If either end closed it, the context stops after OnConnection has reported it,
+	// unless the program has exported another by then. Err is then nil, or matches
+	// ErrPeerClosed if the peer closed it while requests of this program were under way:
+	// sends, writes, reads, atomics, operations on sync events. Waiting receives do not count,
+	// since every program that takes messages has some; a program that waits for an answer
+	// passes the error of OnConnection to Fail. False: the context goes on without
+	// connections.
 	EndWithLastConnection bool
 	// ConnectTimeout is how long Connect waits for the peer before the connection
 	// fails. Zero: one minute. Forever is possible.
 	ConnectTimeout time.Duration
-	// Keepalive is how long a Ready connection may go without a message from the
-	// peer or a completed task before the device is given an empty write, which the
-	// peer's device acknowledges and its program does not notice. None is made while
-	// the device has tasks of the connection. Where the acknowledgement does not come,
-	// the connection fails with ErrRetryExceeded: after the death of the peer that
-	// takes at most one and a half times as long, and the time in which the device gives
-	// up (see AckTimeout). A device that cannot report writes of peers, as adapters cannot,
-	// notices a goodbye only then. Zero: two seconds. None: no keepalives.
+	// Keepalive is how long a Ready connection may go without a message from the peer or a
+	// completed task. Then the context posts an empty write, which the peer's device
+	// acknowledges and its program does not notice. It posts none while the device has tasks
+	// of the connection. Without the acknowledgement, the connection fails with
+	// ErrRetryExceeded: at most 1.5 × Keepalive after the death of the peer, plus the time
+	// until the device gives up (see AckTimeout). A device that cannot report writes of peers,
+	// such as an adapter, notices a goodbye only when a keepalive is due. Zero: two seconds.
+	// None: no keepalives.
 	Keepalive time.Duration
-	// CloseTimeout is how long a connection that is being closed waits for the tasks that the
-	// device has, and for the goodbye behind them to be acknowledged, before what is left is
-	// flushed. Zero: one second. None: it does not wait, and writes no goodbye. Forever is
-	// refused.
+	// CloseTimeout is how long a closed connection waits for its tasks at the device, and for
+	// the acknowledgement of the goodbye behind them. What is left then is flushed. Zero: one
+	// second. None: it does not wait, and writes no goodbye. Forever is refused.
 	CloseTimeout time.Duration
-	// DrainTimeout is how long a device that has been told to give back what it has of a
-	// connection may take, before its queue pair is destroyed and the tasks are flushed. Devices
-	// that work take milliseconds. Zero: DefaultDrainTimeout. None and Forever are refused.
+	// DrainTimeout is how long the device may take to give back the requests of a connection
+	// that has ended. Then the queue pair is destroyed, and the tasks are flushed. Working
+	// devices take milliseconds. Zero: DefaultDrainTimeout. None and Forever are refused.
 	DrainTimeout time.Duration
 
-	// RNRRetry is how often a message is repeated that met no receive at the peer: 1 to 6, None
-	// or Forever. Zero: Forever.
+	// RNRRetry is how often the device repeats a message that found no receive at the peer: 1
+	// to 6, None or Forever. Zero: Forever.
 	RNRRetry int
 	// AckTimeout is how long to wait for the acknowledgement of a request, rounded
 	// up to 4.096 µs × 2^n with n from 1 to 31 (IBTA 9.7.6.1.3). Forever: without end.
@@ -87,14 +85,14 @@ type Config struct {
 	// (RFC 6298). It repeats soon, and gives up when the peer has been silent for 4 s.
 	// Zero otherwise, and on other devices: 268 ms (n = 16).
 	AckTimeout time.Duration
-	// RetryCount is how often a request is repeated that the peer did not acknowledge: 1 to 7, or
-	// None. Zero: see AckTimeout; devices that do not adapt repeat 6 times. (The kernel's rxe, in
-	// Linux 6.1, takes 7 to mean for ever.)
+	// RetryCount is how often the device repeats a request that the peer did not acknowledge:
+	// 1 to 7, or None. Zero: see AckTimeout; devices that do not adapt repeat 6 times. (The
+	// kernel's rxe, in Linux 6.1, repeats without end for 7.)
 	RetryCount int
-	// MinRNRTimer is how long a peer is asked to wait before it repeats a message
-	// that met no receive, rounded up to the next of the 32 values of IBTA
-	// 9.7.5.2.8, which go from 10 µs to 655.36 ms. Zero: 640 µs. A software device of
-	// which many queue pairs wait for receives without a limit waits longer, up to 1 s.
+	// MinRNRTimer is how long peers are told to wait before they repeat a message that found
+	// no receive, rounded up to the next of the 32 values of IBTA 9.7.5.2.8, which go from 10
+	// µs to 655.36 ms. Zero: 640 µs. A software device waits longer, up to 1 s, while many of
+	// its queue pairs wait for receives without a limit.
 	MinRNRTimer time.Duration
 
 	// Log receives connections made and lost (debug), failures (warn). The zero
@@ -102,7 +100,7 @@ type Config struct {
 	Log zerolog.Logger
 }
 
-// Path says by which address of the device packets go, and what their headers have.
+// Path is the local address that packets use, and the fields of their headers.
 type Path struct {
 	// Port of the device, from 1. Zero: 1. Connections by address use the port that has the
 	// local address.
@@ -111,43 +109,42 @@ type Path struct {
 	// the first usable one, RoCEv2 on IPv4 before RoCEv2 on IPv6, link-local
 	// addresses last.
 	GIDIndex *int
-	// PKeyIndex is where the partition's P_Key is in the port's table (InfiniBand). For
-	// connections by address the connection manager says it.
+	// PKeyIndex is the index of the partition's P_Key in the port's table (InfiniBand). For
+	// connections by address the connection manager chooses it.
 	PKeyIndex int
-	// MTU is the most bytes in one packet; a connection uses the smaller of its
-	// two ends'. Zero: the port's active MTU, which is also the largest allowed. Bridge does
-	// not use it. By address, the peer that dials asks for a path MTU, and one that is more
-	// than the listener's is rejected with it; Dial then asks for that. The connection
-	// manager of adapters always asks for the path MTU of the network interface: where that
-	// is more than MTU, Dial and Accept fail with ErrRange.
+	// MTU is the most bytes in one packet; a connection uses the smaller of its two ends'.
+	// Zero: the port's active MTU, which is also the largest allowed. Bridge does not use it.
+	// By address, the dialling end asks for a path MTU. A listener with a smaller one rejects
+	// the request and names its own, and Dial asks again for that. The connection manager of
+	// adapters always asks for the path MTU of the network interface: if that is larger than
+	// MTU, Dial and Accept fail with ErrRange.
 	MTU verbs.MTU
-	// SL is the service level, 0 to 15 (0 to 7 on Ethernet, where adapters make it the
-	// priority of a VLAN tag, and packets without one do not have it: those of the software
-	// device have none).
+	// SL is the service level: 0 to 15, or 0 to 7 on Ethernet, where adapters send it as the
+	// priority of the VLAN tag. Packets without a VLAN tag, such as those of the software
+	// device, do not carry it.
 	SL uint8
-	// TrafficClass is the one in the IP header: DSCP in the upper six bits, ECN in the
-	// others.
+	// TrafficClass is that of the IP header: DSCP in the upper six bits, ECN in the lower two.
 	TrafficClass uint8
-	// HopLimit of the IP header. Zero: 64. Packets of connections on adapters have that of
-	// the kernel's route.
+	// HopLimit is that of the IP header. Zero: 64. On adapters, packets of connections have
+	// the hop limit of the kernel's route.
 	HopLimit uint8
-	// FlowLabel of the IPv6 header, 20 bits; IPv4 has none.
+	// FlowLabel is that of the IPv6 header, 20 bits; IPv4 has none.
 	FlowLabel uint32
 }
 
-// Queues has the sizes of the queues at the device.
+// Queues are the sizes of the queues at the device.
 type Queues struct {
 	// SendQueueSize is how many tasks can be at the device at a time on one
 	// connection; further ones wait in the context, in order. Zero: 256, or as many
 	// as the pools hold or the device takes, if that is less; 16 without any pool but the
 	// shared one.
 	SendQueueSize int
-	// RecvQueueSize is how many receives can be at the device at a time, for all
-	// connections together; further ones wait in the context, in order. With UC, and on
-	// a device without shared receive queues (verbs.DeviceAttr.MaxSRQ is 0), each connection is given
-	// RecvQueueSize / MaxConnections of them at most, in turn: where there are receives, but
-	// fewer than MaxConnections, Start fails there with ErrRange. Zero: as many as the pools
-	// and Receive have or the device takes, whichever is less.
+	// RecvQueueSize is how many receives can be at the device at a time, for all connections
+	// together; further ones wait in the context, in order. With UC, and on a device without
+	// shared receive queues (verbs.DeviceAttr.MaxSRQ is 0), each connection gets at most
+	// RecvQueueSize / MaxConnections of them, in turn; Start fails there with ErrRange if
+	// there are receives, but fewer than MaxConnections. Zero: as many as the pools and
+	// Receive have or the device takes, whichever is less.
 	RecvQueueSize int
 	// MaxSendSGE is how many buffers the local list of a send, read or write may
 	// have. Zero: 4, or the device's limit.
@@ -155,14 +152,13 @@ type Queues struct {
 	// MaxRecvSGE is how many buffers the list of a receive may have. Zero: 4, or
 	// the device's limit.
 	MaxRecvSGE int
-	// MaxReadAtomic is how many reads and atomics can be under way at a time on a connection, of
-	// each end: the program's, where the peer answers as many, and the peer's. Further ones
-	// wait at the device. Zero: 16, or the device's limit. Bridge does not use it, and
-	// endpoints have none.
+	// MaxReadAtomic is how many reads and atomics each end of a connection can have under way
+	// at a time; this end has no more than the peer accepts. Further ones wait at the device.
+	// Zero: 16, or the device's limit. Bridge and contexts of datagrams do not use it.
 	MaxReadAtomic int
-	// MaxInline is how many bytes the data of a send or write may have to be copied into the
-	// work request, which spares the device a read of the memory. Zero: 64, or the device's
-	// limit. None: none.
+	// MaxInline is up to how many bytes the data of a send or write are copied into the work
+	// request, which spares the device a read of the memory. Zero: 64, or the device's limit.
+	// None: nothing is copied.
 	MaxInline int
 }
 
@@ -182,32 +178,32 @@ type DatagramsConfig struct {
 	Path
 	Queues
 
-	// QKey is what messages must carry to be taken by the endpoint. Descriptors of endpoints have
-	// it. An answer to a peer that is known only by its messages carries this context's own Q_Key,
-	// so such programs agree on one. From 0x80000000 on it is refused. Zero: DefaultQKey, which
-	// everybody knows.
+	// QKey is the Q_Key that a message must carry for the endpoint to accept it. Descriptors
+	// of endpoints contain it. A reply to a peer that is known only by its messages carries
+	// this context's own Q_Key, so such programs must use the same one. Values from 0x80000000
+	// on are refused. Zero: DefaultQKey, which is public.
 	QKey uint32
-	// UnsolicitedWriteRecv has writes with immediate that come to an SRD endpoint take no
-	// receive. They go to the function of Receive. Both ends have to set it, and the devices
-	// of both to have it (verbs.SRDAttr). They take room in the completion queue, which has
-	// that for as many as there are receives: on EFA, more than those at a time overrun it.
+	// UnsolicitedWriteRecv lets writes with immediate arrive at an SRD endpoint without a
+	// receive. They go to the function of Receive. Both ends must set it, and both devices
+	// must support it (verbs.SRDAttr). Each takes an entry of the completion queue, which has
+	// room for as many as there are receives: on EFA, more at a time overrun it.
 	UnsolicitedWriteRecv bool
 	// ConnectTimeout is how long ResolvePeer waits for an answer. Zero: one minute. Forever is
 	// possible.
 	ConnectTimeout time.Duration
-	// CloseTimeout is how long an endpoint whose context stops waits for the tasks that the device
-	// has, before they are flushed. Zero: one second. None: it does not wait.
+	// CloseTimeout is how long a stopping context waits for the tasks at the device before
+	// they are flushed. Zero: one second. None: it does not wait.
 	CloseTimeout time.Duration
-	// DrainTimeout is that of Config.
+	// DrainTimeout is as in Config.
 	DrainTimeout time.Duration
-	// RNRRetry is that of Config, for SRD devices that let it be set (verbs.SRDAttr).
+	// RNRRetry is as in Config, for SRD devices that allow setting it (verbs.SRDAttr).
 	RNRRetry int
 
 	// Log receives warnings. The zero value is silent.
 	Log zerolog.Logger
 }
 
-// common is what a Config has, too.
+// common returns the fields that a Config has too.
 func (d *DatagramsConfig) common() Config {
 	c := Config{
 		Transport: d.Transport, Name: d.Name, Engine: d.Engine, PD: d.PD, Path: d.Path, Queues: d.Queues,

@@ -40,7 +40,7 @@ func (s ConnectionState) String() string {
 	return "ConnectionState(" + strconv.Itoa(int(s)) + ")"
 }
 
-// connectionView is what any goroutine may know of a connection.
+// connectionView is the part of a connection that any goroutine may read.
 type connectionView struct {
 	state       ConnectionState
 	err         error
@@ -53,7 +53,7 @@ type connectionView struct {
 	qp          verbs.QP
 }
 
-// publish shows other goroutines the connection as it is now.
+// publish shows the present connection to other goroutines.
 func (conn *Connection) publish() {
 	v := &connectionView{
 		state: conn.state, err: conn.err, qpn: conn.lane.Num(), peerQPN: conn.peer.qpn, local: conn.addrs[0], peer: conn.addrs[1],
@@ -68,7 +68,7 @@ func (conn *Connection) publish() {
 	conn.shown.Store(v)
 }
 
-// view is the connection as it was published last.
+// view returns what was published last.
 func (conn *Connection) view() *connectionView {
 	if v := conn.shown.Load(); v != nil {
 		return v
@@ -79,9 +79,9 @@ func (conn *Connection) view() *connectionView {
 // usable reports whether tasks run on the connection, or may in future.
 func (s ConnectionState) usable() bool { return s == Exported || s == Connecting || s == Ready }
 
-// Connection is one end of a reliable connection. It belongs to the goroutine that
-// drives the engine; State says what may be called from others. A Connection that has
-// ended is not used again; tasks can be moved to another one with SetConnection.
+// Connection is one end of a reliable connection. It belongs to the goroutine that drives the
+// engine; State says what other goroutines may call. A Connection that has ended is not used
+// again; tasks can be moved to another one with SetConnection.
 type Connection struct {
 	ctx      *Connections
 	id       uint64
@@ -93,12 +93,12 @@ type Connection struct {
 	userData any
 
 	local, peer endpoint
-	addrs       [2]netip.AddrPort     // of this end and the peer, where no descriptors have them
+	addrs       [2]netip.AddrPort     // of this end and the peer, if no descriptors have them
 	dialled     string                // what the program has dialled
 	dialError   atomic.Pointer[error] // see DialError
 	acceptData  []byte                // private data of the peer's acceptance
 	windows     fifo.List[*Window]
-	port        int // of the device, that the queue pair uses
+	port        int // port of the device that the queue pair uses
 	pKeyIndex   int // likewise
 	mtu         verbs.MTU
 	maxReads    int
@@ -110,35 +110,36 @@ type Connection struct {
 	cutOff        bool      // the peer closed it while requests were under way
 	toItself      bool      // it is its own peer
 	peerLeft      bool      // the peer has said goodbye
-	closeBy       time.Time // when what is at the device is flushed, where the connection is being closed
-	// closedOnFailure: the program does not know of it, and so does not close it.
+	closeBy       time.Time // when the tasks at the device are flushed, if the connection is being closed
+	// closedOnFailure: the connection is closed if it fails, since the program does not know
+	// of it.
 	closedOnFailure bool
-	peerAlive       bool // the peer has given a sign of life since the last check
-	peerDead        bool // the device has said that its process is dead
+	peerAlive       bool // a message or a completion has come since the last check
+	peerDead        bool // the device has reported that the peer's process is dead
 	silentChecks    int  // since the last sign of life, or keepalive
 
 	deadline deadline
 
 	lastReceive bool       // the queue pair takes no more receives off the shared queue
-	grace       time.Time  // until when lastReceive is waited for
+	grace       time.Time  // until when to wait for lastReceive
 	transition  transition // of its queue pair, to Ready to Send
 
-	// Where the device has no shared receive queues:
+	// Only on a device without shared receive queues:
 	receives      fifo.List[*receive]    // at the device
 	hungry        fifo.Node[*Connection] // among those that have room for more
 	takesReceives bool
 
-	retiring  bool   // on the context's list of those to be destroyed
-	handledBy uint64 // lane.Group.Handled when no completion of it is left; zero: not known yet
+	retiring  bool   // on the context's list of connections to be destroyed
+	handledBy uint64 // lane.Group.Handled at which no completion of it is left; zero: not known yet
 }
 
-// lastReceiveGrace is how long a closed queue pair is kept for the event that it takes
-// no more receives off the shared queue. Not every driver reports it.
+// lastReceiveGrace is how long a closed queue pair waits for the event that it takes no more
+// receives off the shared queue. Not every driver reports the event.
 const lastReceiveGrace = 100 * time.Millisecond
 
-// Export makes one end of a connection and its descriptor, in binary form
-// (descriptor.Armor makes it text), for the peer's Connect. A descriptor is for
-// one peer and one connection, and as secret as the memory that it opens.
+// Export makes one end of a connection and its descriptor, in binary form (descriptor.Armor
+// makes it text), for the peer's Connect. A descriptor is for one peer and one connection.
+// Keep it as secret as the memory that it gives access to.
 //
 // It is legal in Starting and Running, in callbacks too. It fails with ErrFull while
 // Config.MaxConnections exist; a place is free again when a connection that was
@@ -154,7 +155,7 @@ func (c *Connections) Export() (*Connection, []byte, error) {
 }
 
 // newConnection makes a connection in the state Exported, with a queue pair in the state
-// Reset. setUp does the rest, and gives it its establishment. op is for errors.
+// Reset. setUp does the rest, and sets the establishment. op is for errors.
 func (c *Connections) newConnection(op string, setUp func(*Connection) error) (*Connection, error) {
 	if err := c.control.Owned(op); err != nil {
 		return nil, err
@@ -247,7 +248,7 @@ func (conn *Connection) export() ([]byte, error) {
 // descriptorSignal is the establishment of connections whose descriptors travel out of band.
 type descriptorSignal interface {
 	establishment
-	// await begins the time that the peer has.
+	// await starts the time-out for the peer.
 	await()
 	// begin is called once the queue pair is up and the connection is Connecting, or has been made
 	// Ready by the peer meanwhile.
@@ -264,15 +265,15 @@ func (conn *Connection) newSignal() (descriptorSignal, *readyWord) {
 	return s, &s.readyWord
 }
 
-// Connect takes the peer's descriptor, binary or armored, and begins to connect.
-// When both ends have done so, the connection becomes Ready. Where the peer does not
-// within Config.ConnectTimeout, it fails with ErrTimeout. A connection can be its own
+// Connect takes the peer's descriptor, binary or armored, and begins to connect. The
+// connection becomes Ready when both ends have called Connect. If the peer does not within
+// Config.ConnectTimeout, the connection fails with ErrTimeout. A connection can be its own
 // peer.
 //
-// It is legal once, in the state Exported. Its errors match those of package
-// descriptor, ErrMismatch where the settings or networks of the ends do not fit, and
-// ErrNotReady in other states; after an error it may be tried again. Where the device
-// refuses, the connection fails. A peer whose host is down is waited for.
+// It is legal once, in the state Exported. Its errors match those of package descriptor,
+// ErrMismatch if the settings or networks of the ends do not fit, and ErrNotReady in other
+// states; after an error, Connect may be called again. If the device refuses, the connection
+// fails. If the peer's host is down, the connection waits for it.
 func (conn *Connection) Connect(desc []byte) error {
 	if err := conn.owned("connect"); err != nil {
 		return err
@@ -352,7 +353,7 @@ func (conn *Connection) bringUp(done func()) {
 	})
 }
 
-// sgidIndex is where the address that the descriptor of this end names is in the GID table now.
+// sgidIndex is the present index, in the GID table, of the address in this end's descriptor.
 func (conn *Connection) sgidIndex() (int, error) {
 	c, own := conn.ctx, &conn.local
 	if now := &c.portView().gid; now.GID == own.gid && now.Type == own.gidType {
@@ -388,8 +389,8 @@ func (conn *Connection) initialize(port, pKeyIndex int) error {
 	return conn.lane.Initialize(port, pKeyIndex, conn.ctx.set.access)
 }
 
-// enter changes the state of the connection, and what follows from it for the
-// context. Closed is reported only when the connection is destroyed.
+// enter changes the state of the connection, and updates the context. Closed is reported only
+// when the connection is destroyed.
 func (conn *Connection) enter(state ConnectionState, err error) {
 	c, usable := conn.ctx, conn.state.usable()
 	conn.state = state
@@ -426,7 +427,7 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 // ready ends the establishment with success.
 func (conn *Connection) ready() {
 	conn.dialError.Store(nil)
-	if conn.readsWait && conn.maxReads == 0 { // the device would never begin it
+	if conn.readsWait && conn.maxReads == 0 { // the device would never begin the read
 		conn.fail(fmt.Errorf("%w: a read or an atomic was submitted before it was Ready, and one end takes none", ErrNotSupported))
 		return
 	}
@@ -456,7 +457,7 @@ func (conn *Connection) push(r *lane.Request) {
 	}
 }
 
-// checkReads fails where the ends have agreed on no reads and atomics.
+// checkReads fails if the ends have agreed on no reads and atomics.
 func (conn *Connection) checkReads() error {
 	if conn.maxReads == 0 && conn.mtu != 0 {
 		return conn.takesNoReads()
@@ -508,7 +509,7 @@ func (conn *Connection) close() {
 		conn.lastReceive = true // its queue pair never took any
 	}
 	if conn.peerLeft && was != Failed {
-		conn.peerClosed() // there is nobody to say goodbye to
+		conn.peerClosed() // the peer needs no goodbye: it is this connection
 		return
 	}
 	conn.enter(Closed, nil)
@@ -520,7 +521,7 @@ func (conn *Connection) close() {
 	}
 }
 
-// closing reports whether the connection, which is Closed, waits for what is at the device.
+// closing reports whether the connection is Closed and waits for its tasks at the device.
 func (conn *Connection) closing() bool {
 	return conn.state == Closed && !conn.lane.IsShut() && !conn.transition.shut.Load()
 }
@@ -533,7 +534,7 @@ func (conn *Connection) goodbyeArrived() bool {
 // peerClosed ends a connection that the peer has closed.
 func (conn *Connection) peerClosed() {
 	if conn.closing() {
-		conn.shut() // the two goodbyes have met: nobody is left to take what is under way
+		conn.shut() // both ends have said goodbye: nobody takes what is under way
 		return
 	}
 	if !conn.state.usable() {
@@ -543,8 +544,8 @@ func (conn *Connection) peerClosed() {
 	conn.shut()
 }
 
-// fail ends a connection with an error. Where the goodbye of the peer is here, it was
-// closed instead, and what went wrong followed from that.
+// fail ends a connection with an error. If the peer's goodbye has arrived, the connection was
+// closed instead, and the error followed from that.
 func (conn *Connection) fail(err error) {
 	if !conn.state.usable() {
 		return
@@ -556,7 +557,7 @@ func (conn *Connection) fail(err error) {
 	conn.failAsSuch(err)
 }
 
-// failAsSuch is fail for what does not follow from the peer's goodbye.
+// failAsSuch is fail for an error that does not follow from the peer's goodbye.
 func (conn *Connection) failAsSuch(err error) {
 	if !conn.state.usable() {
 		return
@@ -577,7 +578,7 @@ func (conn *Connection) shut() {
 	conn.shutLane()
 }
 
-// shutLane shuts the lane, when no helper has the queue pair.
+// shutLane shuts the lane, as soon as no helper uses the queue pair.
 func (conn *Connection) shutLane() {
 	t := &conn.transition
 	t.shut.Store(t.running)
@@ -612,7 +613,7 @@ type laneOwner Connection
 func (o *laneOwner) PostFailed(err error) {
 	conn := (*Connection)(o)
 	conn.fail(fmt.Errorf("%w: posting: %w", ErrDevice, err))
-	conn.shut() // also if it is closing
+	conn.shut() // even if it is closing
 }
 
 // drained implements laneEnd.
@@ -630,8 +631,7 @@ func (o *laneOwner) drained() int {
 	return n
 }
 
-// forgetNumber lets go of the number of a queue pair that was destroyed: the device may give
-// it to the next one.
+// forgetNumber forgets the number of a destroyed queue pair: the device may reuse it.
 func (conn *Connection) forgetNumber() {
 	c, n := conn.ctx, conn.lane.Num()
 	if c.byQPN[n] != conn {
@@ -644,7 +644,7 @@ func (conn *Connection) forgetNumber() {
 	}
 }
 
-// retire has the connection destroyed when its completions have been handled.
+// retire lists the connection to be destroyed when its completions have been handled.
 func (conn *Connection) retire() {
 	c := conn.ctx
 	if conn.retiring {
@@ -659,9 +659,9 @@ func (conn *Connection) retire() {
 	c.poke()
 }
 
-// lingers reports whether completions of the connection may still come: of receives
-// too, since its completion queue is the context's. Others may keep that queue from
-// being empty, so that as many completions as it holds count too.
+// lingers reports whether completions of the connection may still come, including those of
+// receives, since all connections share one completion queue. None is left when that queue is
+// empty, or when as many completions have been handled as it holds.
 func (conn *Connection) lingers() bool {
 	c := conn.ctx
 	if conn.lane.Posted() > 0 || conn.transition.running ||
@@ -677,8 +677,8 @@ func (conn *Connection) lingers() bool {
 	return c.lanes.Handled() < conn.handledBy
 }
 
-// destroyRetired destroys closed connections that nothing is left of, and returns
-// how many.
+// destroyRetired destroys closed connections that nothing at the device is left of, and
+// returns how many.
 func (c *Connections) destroyRetired() int {
 	n := 0
 	for range c.retiring.Len() {
@@ -724,7 +724,7 @@ func (conn *Connection) destroy() int {
 	return n
 }
 
-// ID numbers the connections of a context, from 0 on, for good.
+// ID is the number of the connection in its context. Numbers begin at 0 and are never reused.
 func (conn *Connection) ID() uint64 { return conn.id }
 
 // Context is the context of the connection; nil for one that was not made by a context.
@@ -735,15 +735,15 @@ func (conn *Connection) Context() *Connections {
 	return conn.ctx
 }
 
-// State is the present state. It may be called from any goroutine, and so may everything that
-// returns what a connection is, except UserData, SetUserData and String.
+// State is the present state. Any goroutine may call it, and all other methods that return a
+// property of the connection, except UserData, SetUserData and String.
 func (conn *Connection) State() ConnectionState { return conn.view().state }
 
-// Err is why the connection ended: the error it failed with, one that matches
-// ErrPeerClosed where the peer closed it, nil otherwise.
+// Err is why the connection ended: the error it failed with, one that matches ErrPeerClosed if
+// the peer closed it, nil otherwise.
 func (conn *Connection) Err() error { return conn.view().err }
 
-// check panics, in programs built with the race detector, where another goroutine drives the
+// check panics, in programs built with the race detector, if another goroutine drives the
 // engine.
 func (conn *Connection) check(op string) {
 	if conn.ctx != nil {
@@ -779,18 +779,18 @@ func (conn *Connection) QPN() uint32 { return conn.view().qpn }
 // PeerQPN is the number of the peer's queue pair; zero before Connect.
 func (conn *Connection) PeerQPN() uint32 { return conn.view().peerQPN }
 
-// LocalAddr is the address of this end. Its port is the UDP port of RoCE for a connection
-// by descriptors, and that of the connection manager for one that was dialled or accepted,
-// where it is known when the connection is Ready. On InfiniBand, the address of a
-// descriptor is the GID written as an address.
+// LocalAddr is the address of this end. For a connection by descriptors, its port is the UDP
+// port of RoCE. For one that was dialled or accepted, it is the port of the connection
+// manager, known when the connection is Ready. On InfiniBand, the address of a descriptor is
+// the GID written as an address.
 func (conn *Connection) LocalAddr() netip.AddrPort { return conn.view().local }
 
 // PeerAddr is the address of the peer, with a port as in LocalAddr; not valid before Connect.
 func (conn *Connection) PeerAddr() netip.AddrPort { return conn.view().peer }
 
-// AcceptData is what the peer's program has sent when it accepted this end's Dial: nil
-// before that, and for connections that came about otherwise. Its length does not travel:
-// 196 bytes come, those at the end zero.
+// AcceptData is the private data that the peer's program sent when it accepted this end's
+// Dial. It is nil before that, and for connections made otherwise. The message does not carry
+// its length: the data is 196 bytes long, padded with zeroes.
 func (conn *Connection) AcceptData() []byte { return conn.view().acceptData }
 
 func (e *endpoint) addr() netip.AddrPort {
@@ -803,9 +803,9 @@ func (e *endpoint) addr() netip.AddrPort {
 // MTU is the path MTU, the smaller of the two ends'; zero before Connect.
 func (conn *Connection) MTU() verbs.MTU { return conn.view().mtu }
 
-// Path says by which way packets go now: on the software device through shared memory where
-// the peer is a process of the same user and network namespace, and else by the network.
-// Adapters do not say (verbs.PathUnknown), nor does a connection that is not connected.
+// Path is how packets travel now. The software device uses shared memory if the peer is a
+// process of the same user and network namespace, and else the network. It is
+// verbs.PathUnknown on adapters, and while the connection is not connected.
 func (conn *Connection) Path() verbs.Path {
 	if qp, ok := conn.QP().(verbs.PathQP); ok {
 		return qp.Path()

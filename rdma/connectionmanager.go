@@ -11,16 +11,16 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// connectionManager is a context's use of the connection manager of its device, from
-// the first Listen or Dial of a run on. Events come on the device's goroutines, and
-// names of hosts from resolvers'; both are handled on the engine's.
+// connectionManager is a context's part of the connection manager of its device, opened by the
+// first Listen or Dial of a run. Events come on goroutines of the device, and results of name
+// resolution on those of resolvers; both are handled on the engine's.
 type connectionManager struct {
 	ctx       *base
 	cm        verbs.CM // nil: not opened yet
 	listeners map[verbs.CMListener]*Listener
 	ids       map[verbs.CMID]idOwner
 	groups    map[verbs.CMMulticast]*MulticastGroup
-	waiting   fifo.List[*ConnectRequest] // for a free connection, to be accepted
+	waiting   fifo.List[*ConnectRequest] // to be accepted when a connection is free
 	paces     map[netip.AddrPort]*dialPace
 	resumable fifo.Queue[*dialPace]
 
@@ -57,8 +57,8 @@ func (m *connectionManager) open() error {
 	return nil
 }
 
-// close closes the connection manager, by a helper: it takes as long as peers do not answer.
-// Events that still come find no ID.
+// close closes the connection manager on a helper, since it waits for answers of peers. Later
+// events find no ID.
 func (m *connectionManager) close() {
 	cm := m.cm
 	for m.waiting.Pop() != nil {
@@ -79,14 +79,14 @@ func (m *connectionManager) close() {
 	})
 }
 
-// stop takes no more requests, and rejects those that have not been answered.
+// stop closes the listeners, and rejects the requests that have not been answered.
 func (m *connectionManager) stop() {
 	for _, l := range m.listeners {
 		_ = l.close()
 	}
 }
 
-// add has f run on the engine's goroutine. It may be called on any goroutine.
+// add makes f run on the engine's goroutine. It may be called on any goroutine.
 func (m *connectionManager) add(f func()) {
 	m.mu.Lock()
 	m.arrived = append(m.arrived, f)
@@ -95,7 +95,7 @@ func (m *connectionManager) add(f func()) {
 	m.ctx.control.Wake()
 }
 
-// handle handles what has come, and returns how much.
+// handle runs the functions added so far, and returns how many.
 func (m *connectionManager) handle() int {
 	m.pending.Store(false)
 	m.mu.Lock()
@@ -133,7 +133,7 @@ func (m *connectionManager) event(e *verbs.CMEvent) {
 	}
 }
 
-// request takes a request to its listener.
+// request gives a request to its listener.
 func (m *connectionManager) request(e *verbs.CMEvent) {
 	l := m.listeners[e.Listener]
 	if l == nil { // it was closed meanwhile
@@ -162,15 +162,15 @@ func (m *connectionManager) closeID(id verbs.CMID) {
 	}
 }
 
-// cmEnd is the establishment of connections that a connection manager makes, at
-// either end, once an ID is known. The ready signal and the goodbye are the connection
-// manager's messages.
+// cmEnd is the establishment of a connection by the connection manager, at either end, once an
+// ID is known. Messages of the connection manager serve as ready signal and goodbye.
 type cmEnd struct {
 	conn *Connection
-	id   verbs.CMID // nil: none yet, or any more
+	id   verbs.CMID // nil: not yet, or no longer
 }
 
-// attributes are those with which the connection manager has the queue pair brought up.
+// attributes are the attributes that the connection manager wants the queue pair brought up
+// with.
 func (e *cmEnd) attributes() (verbs.QPAttr, error) {
 	conn, s := e.conn, e.conn.ctx.set
 	attr, _, err := e.id.Attr(verbs.QPReadyToReceive)
@@ -196,7 +196,7 @@ func (e *cmEnd) attributes() (verbs.QPAttr, error) {
 	return attr, nil
 }
 
-// param is what this end tells the peer.
+// param is what this end's message tells the peer.
 func (e *cmEnd) param(privateData []byte) verbs.CMParam {
 	c, s := e.conn.ctx, e.conn.ctx.set
 	return verbs.CMParam{
@@ -212,7 +212,7 @@ func (e *cmEnd) event(ev *verbs.CMEvent) {
 	switch ev.Type {
 	case verbs.CMDisconnected:
 		if conn.state == Connecting && conn.lane.IsUp() {
-			conn.ready() // it was, for a moment
+			conn.ready() // it was Ready for a moment
 		}
 		conn.ctx.peerLeft(conn)
 	case verbs.CMAddressChanged:
@@ -222,8 +222,8 @@ func (e *cmEnd) event(ev *verbs.CMEvent) {
 	}
 }
 
-// sayGoodbye implements establishment: when all tasks have completed, so does a signal
-// behind them, and ended tells the peer.
+// sayGoodbye implements establishment: the signal completes after all tasks, and ended then
+// tells the peer.
 func (e *cmEnd) sayGoodbye() { e.conn.signal.post(signalLast, 0) }
 
 // ended implements establishment.

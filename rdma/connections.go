@@ -19,23 +19,23 @@ type Connections struct {
 	onConnection func(*Connection, ConnectionState, error)
 	watchers     []*connectionWatcher // replaced as a whole
 
-	// What follows is of one run, from Start to Idle.
+	// The fields below belong to one run, from Start to Idle.
 	slots      []*Connection // nil: free
 	free       []int         // slots
 	byQPN      map[uint32]*Connection
 	last       *Connection        // found last in byQPN
 	windows    map[uint32]*Window // by windowTag
 	serial     uint64
-	usable     int                     // connections of the program's that are Exported, Connecting or Ready
+	usable     int                     // connections known to the program that are Exported, Connecting or Ready
 	retiring   fifo.Queue[*Connection] // closed, to be destroyed
-	hungry     fifo.List[*Connection]  // with receive queues of their own, which have room for more
+	hungry     fifo.List[*Connection]  // with room in receive queues of their own
 	written    writtenWords
 	readyWords *mmap.Map // words that peers write ready signals and goodbyes to, by slot
 
 	endsWithLast bool  // the last connection was closed, and EndWithLastConnection is set
 	ended        bool  // a connection that counts (not turnedAway) has ended
-	lastFailure  error // why the last of those failed; nil: it was closed
-	cutOff       error // the context fails with it then; nil: it stops
+	lastFailure  error // why the last of these connections failed; nil: it was closed
+	cutOff       error // the context then fails with it; nil: it stops
 }
 
 // New makes a context of connections on an open device. It checks the whole configuration.
@@ -102,7 +102,7 @@ func (c *Connections) WatchConnections(f func(conn *Connection, state Connection
 	w := &connectionWatcher{f}
 	c.watchers = append(slices.Clip(c.watchers), w)
 	return func() {
-		w.f = nil // it may be just about to be called
+		w.f = nil // a call may be about to begin
 		c.watchers = slices.DeleteFunc(slices.Clone(c.watchers), func(o *connectionWatcher) bool { return o == w })
 	}
 }
@@ -115,7 +115,7 @@ func (c *Connections) connectionOf(qpn uint32) *Connection {
 	return c.last
 }
 
-// changed notes that the program is to be told of a connection.
+// changed queues a report to the program about a connection.
 func (c *Connections) changed(conn *Connection, state ConnectionState, err error) {
 	c.reports.Push(report{conn: conn, state: state, err: err})
 	event := c.set.Log.Debug()
@@ -162,7 +162,7 @@ func (c *Connections) release() []error {
 	return []error{err}
 }
 
-// begin implements service: words that peers have written.
+// begin implements service: it handles words that peers have written.
 func (c *Connections) begin() int {
 	if c.written.pending.Load() {
 		return c.written.handle()
@@ -174,7 +174,7 @@ func (c *Connections) begin() int {
 func (c *Connections) progress() int { return 0 }
 
 // resume implements service: it destroys connections, accepts waiting requests and sends
-// those of dials.
+// waiting dials.
 func (c *Connections) resume() int {
 	n := c.destroyRetired() + c.acceptWaiting() + c.manager.resumeDials()
 	if c.usable > 0 && c.startable() {
@@ -198,9 +198,9 @@ func (c *Connections) notify(r report) {
 	}
 }
 
-// changeState implements service: it stops the context where it is to end with the last
-// connection. It comes after the callbacks for connections: in those, the program may stop the
-// context, or export another connection after the last one.
+// changeState implements service: it stops a context that is to end with its last connection.
+// It runs after the callbacks for connections, in which the program may stop the context, or
+// export another connection.
 func (c *Connections) changeState() {
 	switch {
 	case !c.stoppable():
@@ -248,7 +248,7 @@ func (c *Connections) fail(err error) {
 func (c *Connections) giveUp() {
 	for _, conn := range c.slots {
 		if conn != nil {
-			conn.shut() // also one that is closing
+			conn.shut() // even one that is closing
 			conn.lane.GiveUp()
 		}
 	}
@@ -304,8 +304,8 @@ func (c *Connections) eventsLost() int {
 	return n
 }
 
-// peerLeft has a connection closed whose peer has said goodbye. What was wrong before that has
-// been reported by now.
+// peerLeft closes a connection whose peer has said goodbye. Earlier failures have been
+// reported by now.
 func (c *Connections) peerLeft(conn *Connection) {
 	if conn.peerLeft || !conn.state.usable() && !conn.closing() {
 		return
@@ -373,13 +373,13 @@ func (c *Connections) request(q *ConnectRequest) {
 	c.manager.waiting.Push(&q.place)
 }
 
-// acceptable reports whether acceptWaiting has something to do.
+// acceptable reports whether acceptWaiting has work.
 func (c *Connections) acceptable() bool {
 	return c.manager.waiting.Len() > 0 && len(c.free) > 0 && c.phase == phaseUp
 }
 
-// acceptWaiting accepts the requests of listeners without OnRequest, in the order in
-// which they came, as long as connections are free. It returns how many it handled.
+// acceptWaiting accepts the requests of listeners without OnRequest, in the order of arrival,
+// while connections are free. It returns how many it handled.
 func (c *Connections) acceptWaiting() (n int) {
 	for ; c.acceptable(); n++ {
 		q := c.manager.waiting.Pop().Value

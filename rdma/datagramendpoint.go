@@ -12,8 +12,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
-// DefaultQKey is the Q_Key of contexts of datagrams whose DatagramsConfig has none: that of
-// RDMA_PS_UDP, which everybody knows (rdma_cm(7)).
+// DefaultQKey is the Q_Key of contexts of datagrams whose DatagramsConfig has none: the public
+// one of RDMA_PS_UDP (rdma_cm(7)).
 const DefaultQKey = 0x01234567
 
 // datagramEndpoint is the endpoint of a context of datagrams, in one run: a lane to any number
@@ -28,16 +28,17 @@ type datagramEndpoint struct {
 	groups      map[netip.Addr]*MulticastGroup
 	// flushing is why the device has stopped the send queue; nil: it has not.
 	flushing error
-	deadline deadline // until when tasks may complete, once the context stops
+	deadline deadline // until when tasks may complete after the context began to stop
 	headers  *mmap.Map
 	header   verbs.SGE // of the first receive
 }
 
-// unknownPeer is the vendor's code of EFA for a request that the peer's device has refused
-// since it has no address handle for this end.
+// unknownPeer is EFA's vendor code for a request that the peer's device refused because it has
+// no address handle for this end.
 const unknownPeer = 14
 
-// headerStride is the distance of the headers of two receives: no two share a cache line.
+// headerStride is the distance between the headers of two receives, so that no two share a
+// cache line.
 const headerStride = 64
 
 // open implements service: it makes the endpoint. Tasks and receives can be posted at once.
@@ -109,14 +110,14 @@ func (d *datagramEndpoint) direct(r *Task) error {
 func (d *datagramEndpoint) push(r *Task) {
 	d.handles.begin(r.handle)
 	if r.handle.making {
-		r.send.Renew() // what became of an earlier use does not count
+		r.send.Renew() // the outcome of an earlier use does not count
 		r.handle.waiting.Push(r)
 		return
 	}
 	d.lane.Push(&r.send)
 }
 
-// ending reports whether tasks are not taken any more.
+// ending reports whether the endpoint takes no more tasks.
 func (d *datagramEndpoint) ending() bool { return d.deadline.at != (time.Time{}) || d.lane.IsShut() }
 
 // completed handles the end of a task.
@@ -142,7 +143,7 @@ func (d *datagramEndpoint) completed(r *Task, status verbs.Status, vendor uint32
 		}
 		r.keepMemory(err)
 	case c.set.Transport == verbs.UD && d.flushing == nil:
-		// The send queue is in the state SQE, and gives back what is behind (IBTA 10.3.1.5).
+		// The send queue is in the state SQE, and flushes the requests behind (IBTA 10.3.1.5).
 		d.flushing = err
 		d.lane.Hold()
 	}
@@ -150,22 +151,21 @@ func (d *datagramEndpoint) completed(r *Task, status verbs.Status, vendor uint32
 	r.pool.completed(r, err)
 }
 
-// resume goes on after the device has flushed the send queue, and returns how much there
-// was to do.
+// resume restarts the send queue after the device has flushed it, and returns how much it did.
 func (d *datagramEndpoint) resume() int {
 	if d.flushing == nil || d.lane.Posted() > 0 || d.lane.IsShut() {
 		return 0
 	}
 	err := d.lane.Resume()
-	if err != nil { // devices that have no state SQE end the queue pair
+	if err != nil { // devices without the state SQE end the queue pair
 		d.ctx.control.Fail(fmt.Errorf("rdma: context %q: its queue pair has ended with a task: %w", d.ctx.set.Name, d.flushing))
 	}
 	d.flushing = nil
 	return 1
 }
 
-// stop ends the endpoint when the tasks that the device has are done, or when
-// Config.CloseTimeout is over.
+// stop ends the endpoint when the tasks at the device are done, or when Config.CloseTimeout is
+// over.
 func (d *datagramEndpoint) stop() {
 	for r := range d.resolutions {
 		d.ctx.manager.add(func() { r.end(nil, nil, fmt.Errorf("%w: the context stops", ErrFlushed)) })
@@ -201,7 +201,7 @@ func (d *datagramEndpoint) shut() {
 	d.ctx.poke()
 }
 
-// release gives back what openDatagrams took, as far as it got.
+// release gives back what open took, even if open failed midway.
 func (d *datagramEndpoint) release() (errs []error) {
 	if d.lane != nil && !d.closed {
 		errs = append(errs, d.lane.Close())
@@ -233,7 +233,7 @@ func (o *datagramOwner) drained() int {
 	c.settle(d.lane)
 	n := d.handles.flush()
 	n += d.lane.Flush()
-	if !d.closed { // a lane that was shut does not come back
+	if !d.closed { // a lane that was shut is not opened again
 		d.closed = true
 		if err := d.lane.Close(); err != nil {
 			c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("closing the queue pair")
@@ -243,7 +243,7 @@ func (o *datagramOwner) drained() int {
 	return n + 1
 }
 
-// arrivalFrom says who has sent a message to the endpoint, and how long it is.
+// arrivalFrom sets the sender and the length of a message to the endpoint.
 func (d *datagramEndpoint) arrivalFrom(a *arrival, r *receive, wc *verbs.WC) {
 	s := d.ctx.set
 	a.endpoint = d.ctx
@@ -264,7 +264,7 @@ func (d *datagramEndpoint) arrivalFrom(a *arrival, r *receive, wc *verbs.WC) {
 	}
 }
 
-// srdSender says who has sent a message to an SRD endpoint.
+// srdSender sets the sender of a message to an SRD endpoint.
 func (d *datagramEndpoint) srdSender(a *arrival, wc *verbs.WC) {
 	extra := d.ctx.lanes.Extra()
 	if h := d.handles.byNumber[extra.SourceAH]; h != nil && extra.SourceAH != verbs.NoAH {
@@ -281,10 +281,10 @@ func (d *datagramEndpoint) setUDPPort(a *arrival, wc *verbs.WC) {
 	}
 }
 
-// laneEnd is what all owners of lanes in a context are.
+// laneEnd is the owner of a lane in a context.
 type laneEnd interface {
 	lane.Owner
-	// drained is called when the device has given back all requests of the lane. It
-	// returns how many tasks have come to their end.
+	// drained is called when the device has given back all requests of the lane. It returns
+	// how many tasks have ended.
 	drained() int
 }

@@ -13,12 +13,12 @@ import (
 type Datagrams struct {
 	base
 	shared   DatagramPool
-	peers    map[EndpointAddr]*Peer // that the context knows
-	heard    fifo.List[*Peer]       // those of them that it knows from messages alone, the oldest first
+	peers    map[EndpointAddr]*Peer // the peers that the context knows
+	heard    fifo.List[*Peer]       // the peers known only by their messages, the oldest first
 	endpoint *datagramEndpoint      // of one run
 }
 
-// NewDatagrams makes a context of datagrams on an open device. Everything else is as with New.
+// NewDatagrams makes a context of datagrams on an open device. Everything else is as for New.
 func NewDatagrams(dev verbs.Device, cfg DatagramsConfig) (*Datagrams, error) {
 	set, err := resolve(dev, cfg.common(), &cfg)
 	if err != nil {
@@ -159,7 +159,8 @@ func (c *Datagrams) received(r *receive, _ *Connection, wc *verbs.WC) {
 	r.owner.arrived(a)
 }
 
-// receivedUnsolicited implements service: a write with immediate goes to the function of Receive.
+// receivedUnsolicited implements service: a write with immediate is passed to the function of
+// Receive.
 func (c *Datagrams) receivedUnsolicited(wc *verbs.WC) {
 	if c.inbox == nil || wc.Status != verbs.StatusSuccess {
 		return

@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// deadline is when something of a context is to be looked at.
+// deadline is when an object of a context is due.
 type deadline struct {
 	at    time.Time // zero: never
-	place int       // in the context's heap, from 1; zero: it is not there
+	place int       // in the context's heap, from 1; zero: not in the heap
 	owner interface {
-		// due is called when the deadline has passed, after it was set to never.
+		// due is called when the deadline has passed; the deadline is then never.
 		due(now time.Time)
 	}
 }
 
-// deadlines are those of a context, and the timer for the first. Setting one takes time
-// that grows with the logarithm of how many there are.
+// deadlines are the deadlines of a context, and the timer for the first. Setting one takes
+// time logarithmic in their number.
 type deadlines struct {
 	heap  deadlineHeap
 	timer *time.Timer
-	base  time.Time   // from which the times of keepalives are counted
-	armed time.Time   // when the timer goes off; zero: it does not
-	due   atomic.Bool // it has gone off
+	base  time.Time   // origin of the times of keepalives
+	armed time.Time   // when the timer fires; zero: never
+	due   atomic.Bool // the timer has fired
 }
 
 // setDeadline sets a deadline; zero for never.
@@ -42,7 +42,7 @@ func (c *base) setDeadline(d *deadline, at time.Time) {
 	c.armTimer()
 }
 
-// armTimer sets the timer to the first deadline, if it would go off later. Too early
+// armTimer sets the timer to the first deadline, if the timer would fire later. Firing early
 // does no harm.
 func (c *base) armTimer() {
 	d := &c.deadlines
@@ -56,7 +56,7 @@ func (c *base) armTimer() {
 	}
 }
 
-// expire handles the deadlines that have passed, and returns how many there are.
+// expire handles the deadlines that have passed, and returns how many.
 func (c *base) expire() int {
 	d := &c.deadlines
 	d.due.Store(false)
@@ -72,7 +72,7 @@ func (c *base) expire() int {
 	return n
 }
 
-// openDeadlines begins with none.
+// openDeadlines starts without deadlines.
 func (c *base) openDeadlines() {
 	d := &c.deadlines
 	d.heap, d.base, d.armed = nil, time.Now(), time.Time{}

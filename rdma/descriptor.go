@@ -10,8 +10,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// endpoint is what one end of a connection must know of the other: the payload of
-// its descriptor, in this order.
+// endpoint is what the peer must know of an end of a connection: the payload of the end's
+// descriptor, in this order.
 type endpoint struct {
 	transport verbs.QPType  // 1 byte
 	gidType   verbs.GIDType // 1 byte
@@ -23,8 +23,8 @@ type endpoint struct {
 	reads     int       // reads and atomics accepted at a time, 1 byte
 	qpn       uint32
 	psn       uint32 // of the first packet it sends
-	nonce     uint64 // random: no two descriptors have the same; it is the ready signal
-	readyAddr uint64 // the 8 bytes of its memory that the ready signal is written to
+	nonce     uint64 // random, different in every descriptor; it is the ready signal
+	readyAddr uint64 // address of the 8 bytes that the ready signal is written to
 	readyKey  uint32
 }
 
@@ -77,7 +77,7 @@ func decodeEndpoint(desc []byte) (endpoint, error) {
 	return e, nil
 }
 
-// invalidField names the first field that no exporter would have written so.
+// invalidField names the first field that no exporter would write so.
 func (e *endpoint) invalidField() (field string, value any) {
 	const max24 = 1<<24 - 1
 	switch {
@@ -107,10 +107,10 @@ func (e *endpoint) invalidField() (field string, value any) {
 	return "", nil
 }
 
-// misfit says of a GID why it is not that of one peer.
+// misfit says why a GID is not the address of one peer.
 func misfit(gid verbs.GID) string { return gid.Addr().String() + ", " + hostaddr.Misfit(gid.Addr()) }
 
-// compare orders endpoints; the two ends of a connection come to the same order.
+// compare orders endpoints; both ends of a connection compute the same order.
 func (e *endpoint) compare(o *endpoint) int {
 	return cmp.Or(cmp.Compare(e.nonce, o.nonce), bytes.Compare(e.gid[:], o.gid[:]), cmp.Compare(e.qpn, o.qpn))
 }

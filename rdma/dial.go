@@ -17,48 +17,45 @@ import (
 type DialConfig struct {
 	// PrivateData goes to the peer's program with the request: at most 56 bytes.
 	PrivateData []byte
-	// LocalAddr is the address of the device to dial from. Not valid: that of
-	// Config.GIDIndex, or, where that is nil, the one that the system's routes name.
+	// LocalAddr is the address of the device to dial from. Not valid: the address of
+	// Config.GIDIndex, or, if that is nil, the one that the system's routes choose.
 	LocalAddr netip.Addr
 	// Timeout is how long to try, from name resolution to the peer's answer. Zero:
 	// Config.ConnectTimeout. Forever is possible.
 	Timeout time.Duration
-	// Once has the connection fail with the first failure. False: it tries again, until
-	// the time is over, while nobody listens, or answers, at the peer, or the peer
-	// believes that an earlier connection still exists. A peer that rejects is not asked
-	// again.
+	// Once makes the first failure final. False: Dial tries again, until Timeout, while the
+	// peer does not listen, does not answer, or believes that an earlier connection still
+	// exists. It does not try again after a rejection.
 	Once bool
-	// UDPPort is the port of the peer's device where that is not 4791. Zero: 4791, or, for
-	// addresses of this machine, the one that the system has noted for the listener. Only
-	// software devices have others.
+	// UDPPort is the UDP port of the peer's device, if that is not 4791. Zero: 4791, or, for
+	// addresses of this machine, the port that the system has recorded for the listener. Only
+	// software devices have other ports.
 	UDPPort uint16
-	// OnResponse is called when the peer has accepted: Connection.AcceptData is what its
-	// program has sent. The program calls Connection.Established, which makes the connection
+	// OnResponse is called when the peer has accepted; Connection.AcceptData has what its
+	// program sent. The program then calls Connection.Established, which makes the connection
 	// Ready, or Close, at once or later. It runs on the engine's goroutine, inside Progress.
 	// Nil: the connection is Ready as soon as the peer has accepted.
 	OnResponse func(conn *Connection)
-	// OnReject is called when the peer's program has rejected, with what it has sent. With
-	// nil as the result the dial tries again, as where nobody listens; otherwise the
-	// connection fails with the error. It runs as OnResponse does. Nil: the connection fails
-	// with a *verbs.CMError.
+	// OnReject is called with the private data of the peer's rejection. If it returns nil,
+	// Dial tries again, as when nobody listens; otherwise the connection fails with that
+	// error. It runs as OnResponse does. Nil: the connection fails with a *verbs.CMError.
 	OnReject func(data []byte) error
 }
 
-// Dial makes a connection with a peer that listens on an address, by a connection
-// manager: a Listener of this SDK, or any program of rdma_cm(7). The address is HOST:PORT,
-// where HOST is an IP address, a GID, or a name, whose addresses are tried in turn; IPv6
-// addresses and GIDs stand in brackets.
+// Dial connects, through the connection manager, to a peer that listens on an address: a
+// Listener of this SDK, or any program that uses rdma_cm(7). The address is HOST:PORT. HOST is
+// an IP address, a GID, or a name, whose addresses are tried in turn; IPv6 addresses and GIDs
+// are in brackets.
 //
 // Dial does not wait. The connection is Connecting, then Ready, or Failed with the reason,
 // which matches ErrTimeout, ErrNotListening, ErrUnreachable, ErrNoRoute or ErrRejected;
-// errors.As finds the *verbs.CMError with what the peer's program has sent with its
-// rejection. Close gives up; until then, Connection.DialError says why it still tries. A
+// errors.As finds the *verbs.CMError with the private data of a rejection. Close ends the
+// attempts; until then, Connection.DialError is the reason why the latest one failed. A
 // context that was in Starting becomes Running when the connection is Ready, or has ended.
 //
-// It is legal in Starting and Running, in callbacks too. It fails at once with ErrInvalid
-// for what is no address, ErrRange for too much private data, ErrFull while
-// Config.MaxConnections exist, and ErrNotSupported on a device without a connection
-// manager.
+// It is legal in Starting and Running, in callbacks too. It fails at once with ErrInvalid for
+// an invalid address, ErrRange for too much private data, ErrFull while Config.MaxConnections
+// exist, and ErrNotSupported on a device without a connection manager.
 func (c *Connections) Dial(addr string, cfg DialConfig) (*Connection, error) {
 	op := "dial " + addr
 	if err := c.control.Owned(op); err != nil {
@@ -88,7 +85,7 @@ func (c *Connections) Dial(addr string, cfg DialConfig) (*Connection, error) {
 	return conn, nil
 }
 
-// dial is the establishment of a connection that this end asks for.
+// dial is the establishment of a connection that this end requests.
 type dial struct {
 	cmEnd
 	attempts
@@ -96,11 +93,11 @@ type dial struct {
 	addr      string // as the program gave it
 	port      uint16
 	target    netip.AddrPort // of the attempt
-	mtu       verbs.MTU      // the most to ask for; zero: the port's
+	mtu       verbs.MTU      // the largest to ask for; zero: the port's
 	cfg       DialConfig
 	cancel    context.CancelFunc
 	responded bool // the peer has accepted, and OnResponse was called
-	// wayKnown: the connection manager has named the port that the attempt goes by.
+	// wayKnown: the connection manager has named the port that the attempt uses.
 	wayKnown bool
 }
 
@@ -115,7 +112,7 @@ func newDial(conn *Connection, addr string, port uint16, cfg DialConfig) *dial {
 	return d
 }
 
-// resolve finds the addresses of the host, beside the engine if it is a name.
+// resolve finds the addresses of the host; a name is resolved on another goroutine.
 func (d *dial) resolve(host string) {
 	d.schedule()
 	if addr, err := netip.ParseAddr(host); err == nil {
@@ -127,7 +124,7 @@ func (d *dial) resolve(host string) {
 	d.conn.ctx.manager.lookUp(ctx, host, d.resolved)
 }
 
-// lookUp finds the addresses of a host, beside the engine, on whose goroutine f is called.
+// lookUp finds the addresses of a host on another goroutine, and then calls f on the engine's.
 func (m *connectionManager) lookUp(ctx context.Context, host string, f func([]netip.Addr, error)) {
 	m.resolvers.Go(func() {
 		list, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
@@ -135,7 +132,7 @@ func (m *connectionManager) lookUp(ctx context.Context, host string, f func([]ne
 	})
 }
 
-// resolved begins with the host's addresses.
+// resolved starts the attempts with the host's addresses.
 func (d *dial) resolved(list []netip.Addr, err error) {
 	if d.conn.state != Connecting {
 		return
@@ -152,13 +149,13 @@ func (d *dial) resolved(list []netip.Addr, err error) {
 	d.attempt()
 }
 
-// mayReach reports whether an address is of the kind of the local one or, if that is not
-// given, may be reached from the device.
+// mayReach reports whether the peer's address is of the same family as the local one, which
+// need not be given.
 func (c *base) mayReach(local, peer netip.Addr) bool {
 	return !local.IsValid() || local.Unmap().Is4() == peer.Is4()
 }
 
-// attempt dials the next of the host's addresses, as soon as others leave room for it.
+// attempt dials the next of the host's addresses, as soon as other dials to it leave room.
 func (d *dial) attempt() {
 	d.target = netip.AddrPortFrom(d.begin(), d.port)
 	out := d.conn.ctx.manager.takeTurn(d, d.target)
@@ -168,7 +165,7 @@ func (d *dial) attempt() {
 	}
 }
 
-// send dials the address whose turn it is.
+// send dials the address of the attempt.
 func (d *dial) send() {
 	m := &d.conn.ctx.manager
 	id, err := m.cm.Dial(verbs.CMDial{
@@ -207,7 +204,7 @@ func (d *dial) event(ev *verbs.CMEvent) {
 			conn.connectLane(attr, func(err error) { d.connected(ev, err) })
 		}
 		if errors.Is(err, verbs.ErrState) {
-			return // the peer has withdrawn, which the next event says
+			return // the peer has withdrawn, which the next event reports
 		}
 	case verbs.CMFailed:
 		d.failed(ev.Err)
@@ -218,7 +215,7 @@ func (d *dial) event(ev *verbs.CMEvent) {
 	}
 	switch {
 	case err == nil:
-	case errors.Is(err, ErrRange): // a setting, and not the device
+	case errors.Is(err, ErrRange): // a setting is wrong, not the device
 		conn.fail(err)
 	default:
 		conn.fail(conn.deviceError(err))
@@ -229,7 +226,7 @@ func (d *dial) event(ev *verbs.CMEvent) {
 func (d *dial) connected(ev *verbs.CMEvent, err error) {
 	conn := d.conn
 	switch {
-	case errors.Is(err, verbs.ErrState): // the peer has withdrawn, which the next event says
+	case errors.Is(err, verbs.ErrState): // the peer has withdrawn, which the next event reports
 		return
 	case err != nil:
 		conn.fail(conn.deviceError(err))
@@ -253,12 +250,12 @@ func (d *dial) establish() {
 	switch err := d.id.Establish(); {
 	case err == nil:
 		d.conn.ready()
-	case !errors.Is(err, verbs.ErrState): // else the peer has withdrawn, which the next event says
+	case !errors.Is(err, verbs.ErrState): // else the peer has withdrawn, which the next event reports
 		d.conn.fail(d.conn.deviceError(err))
 	}
 }
 
-// request sends the request, when the way is known.
+// request sends the request, once the port is known.
 func (d *dial) request() error {
 	conn := d.conn
 	init, _, err := d.id.Attr(verbs.QPInitialized)
@@ -277,8 +274,8 @@ func (d *dial) request() error {
 	return d.id.Connect(d.param(d.cfg.PrivateData))
 }
 
-// onPath says what is wrong with the local address, at the port that the attempt goes by, or at
-// all ports where the way is not known.
+// onPath says what is wrong with the local address, at the port that the attempt uses, or at
+// all ports if that is not known.
 func (d *dial) onPath() string {
 	if d.wayKnown {
 		return d.conn.ctx.onPath(d.conn.port, d.cfg.LocalAddr)
@@ -324,8 +321,8 @@ func (d *dial) failed(err error) {
 	d.schedule()
 }
 
-// takeMTU reports whether the peer has rejected the path MTU, and named a smaller one, which
-// is then asked for.
+// takeMTU reports whether the peer has rejected the path MTU and named a smaller one; the next
+// attempt asks for that.
 func (d *dial) takeMTU(err error) bool {
 	var failure *verbs.CMError
 	if !errors.As(err, &failure) || failure.Reason != verbs.CMRejectInvalidMTU || failure.MTU == 0 {
@@ -343,7 +340,7 @@ func (d *dial) takeMTU(err error) bool {
 func (d *dial) renew(after error) error {
 	conn := d.conn
 	conn.transition.cancel()
-	used := conn.mtu != 0 // the peer had accepted, and then thought better of it
+	used := conn.mtu != 0 // the peer accepted, then withdrew
 	conn.mtu, conn.maxReads, conn.peer = 0, 0, endpoint{}
 	conn.publish()
 	switch {
@@ -355,7 +352,7 @@ func (d *dial) renew(after error) error {
 	return nil
 }
 
-// staleConnection reports whether the peer believes that the queue pair is connected.
+// staleConnection reports whether the peer believes that the queue pair is still connected.
 func staleConnection(err error) bool {
 	var failure *verbs.CMError
 	return errors.As(err, &failure) && failure.Reason == verbs.CMRejectStaleConnection
@@ -410,8 +407,8 @@ func (d *dial) schedule() {
 	d.conn.ctx.setDeadline(&d.conn.deadline, at)
 }
 
-// received implements establishment: the peer may send when this end has confirmed its response,
-// and not before.
+// received implements establishment: the peer may send only after this end has confirmed its
+// response.
 func (d *dial) received() {
 	if d.responded {
 		d.conn.fail(fmt.Errorf("%w: the peer has sent a message before this program had agreed to the connection", ErrMismatch))

@@ -45,7 +45,7 @@ var (
 	// connection.
 	ErrPeerRefused = errors.New("request of the peer refused")
 
-	// Why a connection by address has not come about.
+	// Why a connection by address was not made.
 
 	// ErrNoRoute: none of the device's addresses leads to the peer's.
 	ErrNoRoute = verbs.ErrNoRoute
@@ -70,8 +70,8 @@ var (
 	// ErrRemoteInvalid: the peer's queue pair does not allow or understand the
 	// request, or it does not fit into the peer's receive.
 	ErrRemoteInvalid = errors.New("request refused by the peer as invalid")
-	// ErrRemoteAccess: the peer's memory is not registered there, too small, or does
-	// not allow it.
+	// ErrRemoteAccess: the peer's memory is not registered there, too small, or does not allow
+	// the access.
 	ErrRemoteAccess = errors.New("access refused by the peer")
 	// ErrRemoteOperation: the peer could not carry out the request.
 	ErrRemoteOperation = errors.New("operation failed at the peer")
@@ -83,24 +83,24 @@ var (
 	ErrRNRRetryExceeded = errors.New("peer has no receive posted")
 )
 
-// TaskError is the error of a task that was submitted and failed. It matches the
-// sentinel of its status with errors.Is. One that was flushed also matches what its
-// Cause matches, so that every task of a connection says why the connection ended.
+// TaskError is the error of a task that was submitted and failed. It matches the sentinel of
+// its status with errors.Is. The error of a flushed task also matches its Cause, so that every
+// task of a connection says why the connection ended.
 type TaskError struct {
 	Op     Operation    // the task's kind
 	Status verbs.Status // never StatusSuccess
-	// Connection is the one the task ran on. It is nil for a receive that was
+	// Connection is the connection that the task ran on. It is nil for a receive that was
 	// flushed before a message came.
 	Connection  *Connection
-	Peer        *Peer  // that the task went to, where it ran on no connection; otherwise nil
+	Peer        *Peer  // that the task went to; nil if it ran on a connection
 	VendorError uint32 // the device's own code; zero if it has none
-	// Cause is, for a task that was flushed, why its connection ended (Connection.Err),
-	// or else its context (pe.Core.Err). It is nil if this program closed the connection
-	// or stopped the context, and for tasks that failed by themselves, except where the device
-	// could not reach the address of the Peer.
+	// Cause is why the connection of a flushed task ended (Connection.Err), or else its
+	// context (pe.Core.Err). It is nil if this program closed the connection or stopped the
+	// context. It is also nil for a task that failed by itself, unless the device could not
+	// reach the address of the Peer.
 	Cause error
 
-	advice string // what to do, where it depends on more than operation and status
+	advice string // what to do, if that depends on more than operation and status
 }
 
 // Error names the operation, the connection and the status, and says what to do
@@ -150,7 +150,7 @@ type connectionError struct {
 func (e *connectionError) Error() string { return "rdma: " + e.name + ": " + e.reason.Error() }
 func (e *connectionError) Unwrap() error { return e.reason }
 
-// because returns the error of a connection that ends for a reason.
+// because returns the error of a connection that ends for the reason given.
 func (conn *Connection) because(reason error) error {
 	if e, ok := reason.(*TaskError); ok && e.Connection == conn {
 		return e // names it
@@ -158,7 +158,7 @@ func (conn *Connection) because(reason error) error {
 	return &connectionError{conn, conn.String(), reason}
 }
 
-// withoutName returns an error that does not name the connection, for texts that do.
+// withoutName returns the error without the connection's name, for texts that have it already.
 func (conn *Connection) withoutName(err error) error {
 	switch e := err.(type) {
 	case *connectionError:
@@ -179,8 +179,8 @@ type unnamedError struct{ *TaskError }
 func (e unnamedError) Error() string   { return e.describe("") }
 func (e unnamedError) Unwrap() []error { return []error{e.TaskError} }
 
-// causeOf is why the tasks of a connection are flushed, or those of the context without
-// one; nil if the program wanted it.
+// causeOf is why the tasks of a connection are flushed or, with a nil conn, those of the
+// context. It is nil if the program closed or stopped it.
 func (c *base) causeOf(conn *Connection) error {
 	if conn != nil && conn.err != nil {
 		return conn.err

@@ -13,24 +13,24 @@ func (c *base) queueEvent(ev verbs.Event) {
 	c.control.Wake()
 }
 
-// heldEvent waits until what completed before it has been handled, since a completion says more
-// than an event of what was wrong, and the end of a connection flushes what has not been looked
-// for yet.
+// heldEvent is an event that waits until all earlier completions have been handled.
+// Completions name the exact failure, and an event that ends a connection would flush tasks
+// whose completions have not been polled yet.
 type heldEvent struct {
-	after uint64 // so many completions have been handled, or none is left
+	after uint64 // the event is due when so many completions have been handled, or none is left
 	event verbs.Event
 	lost  bool        // events were dropped
 	left  *Connection // not nil: its peer has said goodbye
 }
 
-// hold has an event wait: there are at most as many completions before it as the completion
-// queue holds.
+// hold queues an event: at most as many completions come before it as the completion queue
+// holds.
 func (c *base) hold(h heldEvent) {
 	h.after = c.lanes.Handled() + uint64(c.cq.Capacity()) + lane.PollBatch
 	c.held.Push(h)
 }
 
-// takeEvents takes the events so far from the device's goroutine.
+// takeEvents takes over the events so far from the device's goroutine.
 func (c *base) takeEvents() {
 	if !c.events.Pending() {
 		return
@@ -45,8 +45,7 @@ func (c *base) takeEvents() {
 	}
 }
 
-// handleEvents handles the events whose time has come, and returns how many concerned the
-// context.
+// handleEvents handles the events that are due, and returns how many concerned the context.
 func (c *base) handleEvents() int {
 	n := 0
 	for c.held.Len() > 0 && (c.lanes.Empty() || c.lanes.Handled() >= c.held.Front().after) {
@@ -67,7 +66,7 @@ func (c *base) handleHeld(h heldEvent) int {
 	}
 }
 
-// handleEventsOf handles the events so far of one connection, and those of all.
+// handleEventsOf handles the events so far that concern one connection, or all of them.
 func (c *base) handleEventsOf(conn *Connection) {
 	c.takeEvents()
 	for range c.held.Len() {
@@ -104,8 +103,8 @@ func (c *base) handleEvent(ev verbs.Event) int {
 	return 1
 }
 
-// portChanged handles an event of a port. What exists goes on: the port, or the address, may
-// come back. What then fails names the port (onPath).
+// portChanged handles an event of a port. Connections go on, since the port or the address may
+// come back. Their later errors name the port (onPath).
 func (c *base) portChanged(ev verbs.Event) int {
 	if ev.Port != 0 && ev.Port != c.set.Port {
 		return 0

@@ -7,29 +7,29 @@ import (
 )
 
 const (
-	// maxHelpers bounds the goroutines on which a context waits for calls that block.
+	// maxHelpers is the most goroutines on which a context makes calls that block.
 	maxHelpers = 16
-	// maxRepeating is how many of them are at repeated calls at a time: peers that are down
-	// must not keep out those that are up.
+	// maxRepeating is how many of them may make repeated calls at a time, so that peers that
+	// are down do not delay those that are up.
 	maxRepeating = maxHelpers / 2
 )
 
-// helpers make calls of the device that may block for seconds, such as those in which the
-// kernel waits for a peer, on goroutines beside the engine's.
+// helpers are goroutines for calls of the device that may block for seconds, such as those in
+// which the kernel waits for a peer.
 type helpers struct {
 	add  func(func()) // runs a function on the engine's goroutine
-	busy int          // calls whose follow-up has not run; the engine's goroutine has it
+	busy int          // calls whose follow-up has not run; only the engine's goroutine uses it
 
 	mu        sync.Mutex
 	waiting   fifo.Queue[func() func()]
-	repeated  fifo.Queue[func() func()] // likewise; those of waiting go first
+	repeated  fifo.Queue[func() func()] // likewise; calls of waiting go first
 	working   int
-	repeating int // of these, at calls of repeated
+	repeating int // of these, how many make calls of repeated
 	done      sync.WaitGroup
 }
 
-// run makes a call on another goroutine. What it returns runs on the engine's goroutine
-// afterwards. The context must not become Idle before that.
+// run makes a call on another goroutine. The function that the call returns runs on the
+// engine's goroutine afterwards; the context must not become Idle before that.
 func (h *helpers) run(call func() (then func())) { h.push(&h.waiting, call) }
 
 // repeat is run for a call that has failed before.
@@ -56,8 +56,8 @@ func (h *helpers) work() {
 	}
 }
 
-// next returns a call, and whether it is repeated, or nil if there is none: its caller is
-// done. repeated says whether the caller's last call was.
+// next returns a call, and whether it is a repeated one. Without calls it returns nil, and its
+// caller ends. The argument says whether the caller's last call was a repeated one.
 func (h *helpers) next(repeated bool) (func() func(), bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Message is a message that Connections.Receive has taken. It and its bytes are valid until
-// the function that was given it returns; then its buffer takes another message.
+// Message is a message received through Connections.Receive. It and its bytes are valid until
+// the function of Receive returns; then its buffer takes another message.
 type Message struct {
 	data []byte
 	arrival
@@ -23,7 +23,7 @@ func (m *Message) Bytes() []byte { return m.data }
 // inboxAlign is the alignment of the buffers of an inbox: no two share a cache line.
 const inboxAlign = 64
 
-// inbox is a number of receives that are posted again and again.
+// inbox is the set of receives of Receive, which are posted again and again.
 type inbox struct {
 	ctx    *base
 	size   int // of a buffer; zero: none have one
@@ -31,7 +31,7 @@ type inbox struct {
 	handle func(*Message)
 	slots  []inboxSlot
 	mem    *mmap.Map // of one run; nil without buffers
-	msg    Message   // the one that handle has
+	msg    Message   // the message that the function has
 }
 
 // inboxSlot is one receive of an inbox.
@@ -42,25 +42,24 @@ type inboxSlot struct {
 	off   int          // of its buffer
 }
 
-// Receive has the context take messages of all its connections, in n buffers of size
-// bytes, and hand each to f, on the engine's goroutine, inside Progress. The buffers are
-// the context's, in one piece of memory outside the Go heap where the system allows.
-// They are posted before the first connection is made, from Start on, and each again
-// when f has returned. (On a device without shared receive queues, each connection has its
-// share of them: see Config.RecvQueueSize.) So a message meets no receive only while f has fallen behind by n
-// messages; the peer's device then repeats it (Config.MinRNRTimer). In f, tasks can be
-// submitted to the connection that the message came from. Nothing is allocated per
-// message.
+// Receive makes the context receive the messages of all its connections into n buffers of size
+// bytes, and pass each to f, on the engine's goroutine, inside Progress. The context owns the
+// buffers: one piece of memory, outside the Go heap where the system allows. Start posts them,
+// before the first connection is made; each is posted again when f has returned. (On a device
+// without shared receive queues, each connection has its share of them: see
+// Config.RecvQueueSize.) So a message finds no receive only while f is n messages behind; the
+// peer's device then repeats it (Config.MinRNRTimer). f may submit tasks to the connection
+// that the message came from. Nothing is allocated per message.
 //
-// A message without bytes of its own, such as a write with immediate, leaves its buffer
-// free, which is posted again before f is called, or before what f submits is sent. So a peer that may have n of them under
-// way until f answers, as with credits, never meets a lack of receives; for messages with
-// bytes, which keep theirs while f runs, that takes n + 1.
+// A message without bytes of its own, such as a write with immediate, leaves its buffer free.
+// That buffer is posted again before f is called, or before what f submits is sent. So a peer
+// that has at most n of these under way until f answers, as with credits, always finds a
+// receive. Messages with bytes keep their buffer while f runs, and need n + 1.
 //
-// n is 1 to pe.MaxTasks, and at the device at a time are Config.RecvQueueSize of them
-// at most. size is that of the largest message; zero is for messages of no bytes, and
-// writes with immediate. A longer message fails its connection, at both ends, here with
-// ErrLocalLength. What is posted when the context stops comes back silently.
+// n is 1 to pe.MaxTasks; at most Config.RecvQueueSize receives are at the device at a time.
+// size is the length of the largest message; zero serves messages of no bytes, and writes with
+// immediate. A longer message fails its connection at both ends, here with ErrLocalLength.
+// Receives that are posted when the context stops come back silently.
 //
 // It is legal in Idle, once for a context, and holds for every Start. Errors match
 // pe.ErrBadState, pe.ErrBusy, ErrInvalid, ErrRange and ErrNotSupported.
@@ -95,7 +94,7 @@ func (c *base) Receive(n, size int, f func(*Message)) error {
 	return nil
 }
 
-// open makes the memory, and queues the receives.
+// open allocates the memory, and queues the receives.
 func (b *inbox) open() error {
 	c := b.ctx
 	var key uint32
@@ -140,23 +139,23 @@ func (s *inboxSlot) arrived(a *arrival) {
 		s.inbox.take(a, nil)
 		return
 	}
-	defer s.repost() // also after a panic
+	defer s.repost() // even after a panic
 	end := s.off + a.length
 	s.inbox.take(a, s.inbox.mem.Bytes()[s.off:end:end])
 }
 
-// take hands a message to the function.
+// take passes a message to the function.
 func (b *inbox) take(a *arrival, data []byte) {
 	b.msg = Message{data: data, arrival: *a}
 	defer b.forget()
 	b.handle(&b.msg)
 }
 
-// forget empties the message that the function was given, which may have kept it.
+// forget empties the message, since the function may have kept a pointer to it.
 func (b *inbox) forget() { b.msg = Message{} }
 
-// repost queues the receive again. It is posted with others, before the next request or
-// when the completions at hand have been handled.
+// repost queues the receive again. It is posted together with others, before the next request
+// or after the present completions have been handled.
 func (s *inboxSlot) repost() {
 	c := s.inbox.ctx
 	if c.takesReceives() {

@@ -14,27 +14,27 @@ import (
 
 // ListenConfig says how a Listener answers.
 type ListenConfig struct {
-	// OnRequest is called for each request, on the engine's goroutine, inside Progress,
-	// never inside another callback. It accepts or rejects the request, or keeps it for
-	// later: any callback may do so, and the peer is asked for patience meanwhile, for a
-	// minute. Nil: requests are accepted in the order in which they come; while no
-	// connection is free they wait. Those of these connections that fail are closed, after
-	// the callbacks that report it, so that their places are free for others.
+	// OnRequest is called for each request, on the engine's goroutine, inside Progress, never
+	// inside another callback. It accepts or rejects the request, or leaves that to a later
+	// callback; meanwhile the connection manager asks the peer to wait, for up to a minute.
+	// Nil: requests are accepted in the order of arrival, and wait while no connection is
+	// free. If such a connection fails, it is closed after the callbacks that report the
+	// failure, which frees its place.
 	OnRequest func(q *ConnectRequest)
-	// PrivateData goes to each peer that is accepted where OnRequest is nil: at most 196
-	// bytes, or 136 in a context of UD.
+	// PrivateData goes to each accepted peer if OnRequest is nil: at most 196 bytes, or 136 in
+	// a context of UD.
 	PrivateData []byte
 	// Backlog is how many requests may be unanswered; those beyond it are dropped, and
 	// peers repeat them. Zero: 1,024.
 	Backlog int
-	// Await is how many connections of the listener must have been Ready before a context that
-	// is Starting becomes Running: a context waits by itself only for the connections that
-	// exist. The wait also ends with the listener. Zero: none. A listener that is made in
+	// Await is how many connections of the listener must have become Ready before a Starting
+	// context becomes Running. Otherwise the context waits only for connections that exist
+	// already. The wait also ends with the listener. Zero: none. A listener that is made in
 	// Running ignores it.
 	Await int
 }
 
-// Listener takes connections of peers that dial an address (rdma_listen(3)). It belongs to
+// Listener accepts connections of peers that dial an address (rdma_listen(3)). It belongs to
 // the goroutine that drives the engine.
 type Listener struct {
 	ctx      *base
@@ -45,24 +45,24 @@ type Listener struct {
 	awaits   int                          // connections that keep the context in Starting
 }
 
-// Listen takes connections of peers that dial an address of the device, by a connection
-// manager: of this SDK (Dial), of the kernel or of an adapter, as in rdma_cm(7). The address
-// is HOST:PORT, where HOST is an IP address, a GID, or nothing for all addresses of the
-// device; IPv6 addresses and GIDs stand in brackets. With port 0 the manager chooses one.
-// The ports are those of RDMA_PS_TCP, which have nothing to do with the ports of TCP.
+// Listen accepts, through the connection manager, connections of peers that dial an address of
+// the device, as in rdma_cm(7). Peers may use this SDK (Dial), or the connection manager of
+// the kernel or of an adapter. The address is HOST:PORT. HOST is an IP address, a GID, or
+// empty for all addresses of the device; IPv6 addresses and GIDs are in brackets. With port 0
+// the manager chooses one. The ports are those of RDMA_PS_TCP, which have nothing to do with
+// the ports of TCP.
 //
-// Accepted connections are Connecting, then Ready, and OnConnection reports them as any
-// other. Each takes one of Config.MaxConnections places. A context may have any number of
-// listeners. They end with Close, or when the context stops; what has been accepted
-// goes on after Close.
+// Accepted connections are Connecting, then Ready, and OnConnection reports them as any other.
+// Each takes one of Config.MaxConnections places. A context may have any number of listeners.
+// They end with Close, or when the context stops. Accepted connections go on after Close.
 //
-// A context of UD answers peers that ask for its endpoint (ResolvePeer), instead: at once, or
-// with ConnectRequest.Answer where there is OnRequest. Its ports are those of RDMA_PS_UDP.
+// A context of UD answers peers that ask for its endpoint (ResolvePeer): at once, or, with
+// OnRequest, through ConnectRequest.Answer. Its ports are those of RDMA_PS_UDP.
 //
-// It is legal in Starting and Running. A context in Starting waits for peers only where
-// ListenConfig.Await says so. Listen fails with ErrInvalid for an address that is not the
-// device's or not an address, with verbs.ErrInUse where another program listens on the port,
-// and with ErrNotSupported on a device without a connection manager.
+// It is legal in Starting and Running. A context in Starting waits for peers only if
+// ListenConfig.Await is set. Listen fails with ErrInvalid for an address that is invalid or
+// not the device's, with verbs.ErrInUse if another program listens on the port, and with
+// ErrNotSupported on a device without a connection manager.
 func (c *base) Listen(addr string, cfg ListenConfig) (*Listener, error) {
 	const op = "listen"
 	if err := c.control.Owned(op); err != nil {
@@ -150,9 +150,9 @@ func (l *Listener) String() string {
 	return fmt.Sprintf("listener %v of context %q", l.addr, l.ctx.Name())
 }
 
-// Close takes no more requests, and rejects those that have not been answered.
-// Connections that have been accepted go on. Closing again does nothing. While another
-// goroutine drives the engine it fails with pe.ErrBusy.
+// Close ends the listener, and rejects the requests that have not been answered. Accepted
+// connections go on. Closing again does nothing. While another goroutine drives the engine it
+// fails with pe.ErrBusy.
 func (l *Listener) Close() error {
 	if l == nil || l.ctx == nil {
 		return fmt.Errorf("rdma: close a listener: %w: it was not made by Context.Listen", ErrInvalid)
@@ -184,7 +184,8 @@ func (l *Listener) close() error {
 // errNotByAddress refuses addresses for UC: librdmacm does not make such connections.
 var errNotByAddress = fmt.Errorf("%w: connections of UC are not made by address; exchange descriptors instead, with Export and Connect", ErrNotSupported)
 
-// connected counts connections that have become Ready, or are no longer waited for.
+// connected counts n connections that have become Ready, or that the context no longer waits
+// for.
 func (l *Listener) connected(n int) {
 	if l.awaits == 0 {
 		return
@@ -197,7 +198,7 @@ func (l *Listener) connected(n int) {
 
 var errListenerClosed = errors.New("its listener was closed")
 
-// The most private data of each message, in bytes (IBTA 12.6, annex A11).
+// The largest private data of each message, in bytes (IBTA 12.6, annex A11).
 const (
 	maxDialData   = 56
 	maxAcceptData = 196
@@ -213,15 +214,15 @@ type ConnectRequest struct {
 	param    verbs.CMParam
 	local    netip.AddrPort
 	remote   netip.AddrPort
-	err      error                      // why it is over
+	err      error                      // why it can no longer be accepted
 	place    fifo.Node[*ConnectRequest] // among those that wait for a free connection
 }
 
-// Listener is what the request came to.
+// Listener is the listener that the request came to.
 func (q *ConnectRequest) Listener() *Listener { return q.listener }
 
-// PrivateData is what the peer's program has sent. Its length does not travel: 56 bytes
-// come, those at the end zero. It is the program's to keep.
+// PrivateData is what the peer's program sent. The message does not carry its length: the data
+// is 56 bytes long, padded with zeroes. The program may keep it.
 func (q *ConnectRequest) PrivateData() []byte { return q.param.PrivateData }
 
 // LocalAddr is the address and port that the peer has dialled.
@@ -232,7 +233,7 @@ func (q *ConnectRequest) LocalAddr() netip.AddrPort {
 	return q.local
 }
 
-// RemoteAddr is the peer's address and port. The port is of its choice.
+// RemoteAddr is the peer's address and port. The peer chose the port.
 func (q *ConnectRequest) RemoteAddr() netip.AddrPort {
 	if q.id != nil {
 		q.remote = q.id.RemoteAddr()
@@ -253,19 +254,19 @@ func (q *ConnectRequest) Err() error { return q.err }
 type AcceptConfig struct {
 	// PrivateData goes to the peer's program: at most 196 bytes.
 	PrivateData []byte
-	// OnEstablished is called when the peer has confirmed the acceptance: before the
-	// connection is Ready, and before any message. It runs on the engine's goroutine, inside
-	// Progress. Until then the program need not know the connection: where it fails, it is
-	// closed, after the callbacks that report it, and does not count as the context's last.
-	// Nil: the connection is Ready at once.
+	// OnEstablished is called when the peer has confirmed the acceptance, before the
+	// connection is Ready and before any message. It runs on the engine's goroutine, inside
+	// Progress. Until then the program need not handle the connection: if it fails, it is
+	// closed after the callbacks that report the failure, and does not count as the context's
+	// last connection. Nil: the connection is Ready at once.
 	OnEstablished func(conn *Connection)
 }
 
-// Prepare makes the connection before the request is accepted, as a program of rdma_cm(7) makes
-// the queue pair, so that the program may still reject. The connection is Exported, and nothing
-// is reported of it, until Accept returns it. Reject closes it, and so does whatever else ends
-// the request: then Closed is all that is reported. Prepare is legal where Accept is, and fails
-// as Accept does.
+// Prepare makes the connection before the program accepts or rejects the request, as a program
+// of rdma_cm(7) makes the queue pair. Until Accept returns it, the connection is Exported, and
+// OnConnection reports nothing of it. If Reject or anything else ends the request, the
+// connection is closed, and OnConnection reports only Closed. Prepare is legal where Accept
+// is, and fails as Accept does.
 func (q *ConnectRequest) Prepare() (*Connection, error) { return q.prepare(false) }
 
 func (q *ConnectRequest) prepare(closedOnFailure bool) (*Connection, error) {
@@ -300,7 +301,7 @@ func (q *ConnectRequest) prepare(closedOnFailure bool) (*Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	end.id = nil // the request has it, until Accept
+	end.id = nil // the request keeps it, until Accept
 	conn.addrs = [2]netip.AddrPort{q.LocalAddr(), q.RemoteAddr()}
 	conn.publish()
 	q.prepared = end
@@ -315,12 +316,12 @@ func (q *ConnectRequest) abandon() {
 }
 
 // Accept accepts the request, and does not wait. The connection is Connecting, and Ready as
-// soon as the peer confirms it. It fails later where the queue pair cannot be brought up, or
-// where the peer has given up by the time that the acceptance would be sent: then its error
-// matches ErrNotReady. Accept is legal once, in Starting and Running, in OnRequest or later. It
-// fails with ErrFull while Config.MaxConnections exist: the request may be accepted later,
-// then. It fails with ErrNotReady where the peer is known to have given up, or the listener was
-// closed, and with ErrRange where the private data is too long.
+// soon as the peer confirms it. The connection fails if the queue pair cannot be brought up.
+// It fails with ErrNotReady if the peer gives up before the acceptance is sent. Accept is
+// legal once, in Starting and Running, in OnRequest or later. It fails with ErrFull while
+// Config.MaxConnections exist; the program may try again later. It fails with ErrNotReady if
+// the peer is known to have given up, or the listener was closed, and with ErrRange if the
+// private data is too long.
 func (q *ConnectRequest) Accept(cfg AcceptConfig) (*Connection, error) { return q.accept(cfg, false) }
 
 func (q *ConnectRequest) accept(cfg AcceptConfig, closedOnFailure bool) (*Connection, error) {
@@ -367,8 +368,8 @@ func (e *acceptedEnd) accept(q *ConnectRequest, privateData []byte, err error) {
 	}
 }
 
-// Reject rejects the request, with at most 148 bytes for the peer's program: its error
-// has them (verbs.CMError). It is legal once, in OnRequest or later.
+// Reject rejects the request. The private data, at most 148 bytes, is part of the peer's error
+// (verbs.CMError). It is legal once, in OnRequest or later.
 func (q *ConnectRequest) Reject(privateData []byte) error {
 	if err := q.open("reject"); err != nil {
 		return err
@@ -426,7 +427,7 @@ func (q *ConnectRequest) event(e *verbs.CMEvent) {
 	q.listener.ctx.manager.closeID(id)
 }
 
-// acceptedEnd is the establishment of a connection that a Listener took.
+// acceptedEnd is the establishment of a connection that a Listener accepts.
 type acceptedEnd struct {
 	cmEnd
 	listener *Listener
@@ -438,7 +439,8 @@ type acceptedEnd struct {
 }
 
 // turnedAway reports whether the connection has ended before the program had to know of it, or
-// had accepted it and told the peer: it does not count as the context's last.
+// before the program had accepted it and the peer was told. It then does not count as the
+// context's last connection.
 func (conn *Connection) turnedAway() bool {
 	e, ok := conn.establishment.(*acceptedEnd)
 	return ok && (e.onEstablished != nil || !e.answered && (conn.closedOnFailure || !e.accepted))
@@ -452,14 +454,14 @@ func (e *acceptedEnd) event(ev *verbs.CMEvent) {
 		if conn.state == Connecting {
 			conn.ready()
 		}
-	case verbs.CMFailed: // also if a message has made the connection Ready meanwhile
+	case verbs.CMFailed: // even if a message has made the connection Ready meanwhile
 		conn.fail(ev.Err)
 	default:
 		e.cmEnd.event(ev)
 	}
 }
 
-// received implements establishment: the peer's message has overtaken its confirmation.
+// received implements establishment: the peer's message has overtaken the peer's confirmation.
 func (e *acceptedEnd) received() {
 	_ = e.id.Received()
 	e.conn.ready()

@@ -14,7 +14,7 @@ type MulticastConfig struct {
 	// SendOnly: messages are sent to the group and not taken from it.
 	SendOnly bool
 	// OnLost is called with the reason if the network takes the group away after it was
-	// joined; it has been left then. Nil: the context fails with the reason.
+	// joined; the context has left it by then. Nil: the context fails with the reason.
 	OnLost func(error)
 }
 
@@ -32,20 +32,21 @@ type MulticastGroup struct {
 }
 
 // JoinMulticast joins a multicast group, an IPv4 or IPv6 address as the context's own is,
-// through the device's connection manager (rdma_join_multicast(3)). done is called once, on the
-// engine's goroutine, inside Progress: with the group, whose Peer takes what is sent to all
-// members, and whose messages come like all others, with the group in their GRH's DGID; or with
-// an error, which matches ErrNoRoute, ErrMismatch where DatagramsConfig.QKey is not that of the group
-// (DefaultQKey, except on InfiniBand), or ErrFlushed when the context stops.
+// through the device's connection manager (rdma_join_multicast(3)). done is called once, on
+// the engine's goroutine, inside Progress, with the group or an error. What is sent to the
+// group's Peer goes to all members. Messages of the group come like all others, with the group
+// in the DGID of their GRH. The error matches ErrNoRoute, ErrMismatch if DatagramsConfig.QKey
+// is not that of the group (DefaultQKey, except on InfiniBand), or ErrFlushed when the context
+// stops.
 //
-// Whoever has joined gets a copy of each message, other contexts and processes of the machine
-// included, and the sender itself, as adapters have it: a Peer whose Addr is that of
-// EndpointAddr is oneself. Config.HopLimit of zero is 1 for groups: messages stay on the
-// network of the sender.
+// Every member gets a copy of each message: other contexts and processes of the machine too,
+// and the sender itself, as on adapters. A Peer whose Addr equals EndpointAddr is this
+// endpoint. For groups, a HopLimit of zero means 1: messages stay on the network of the
+// sender.
 //
-// It is legal in Starting and Running. Errors match ErrInvalid for what is no group of the
-// network's kind or has been joined already, and ErrNotSupported where the transport service
-// or the device has no multicast.
+// It is legal in Starting and Running. Errors match ErrInvalid for an address that is not a
+// group of the network's kind, or that was joined already, and ErrNotSupported where the
+// transport service or the device has no multicast.
 func (c *Datagrams) JoinMulticast(group string, cfg MulticastConfig, done func(g *MulticastGroup, err error)) error {
 	op := "join " + group
 	if err := c.control.Owned(op); err != nil {
@@ -138,7 +139,7 @@ func (g *MulticastGroup) joined(ev *verbs.CMEvent) error {
 	g.path = ev.Address
 	own := &c.portView().gid
 	if own.Type == verbs.GIDRoCEv2 {
-		g.path.HopLimit = 0 // the kernel's connection manager says 64
+		g.path.HopLimit = 0 // the kernel's connection manager sets 64
 	}
 	g.path.SGIDIndex, g.path.Port = own.Index, s.Port
 	s.putPathFields(&g.path)
@@ -175,7 +176,7 @@ func (g *MulticastGroup) end(err error) {
 	c.control.Fail(err)
 }
 
-// leave takes back what joining did, as far as it got.
+// leave undoes the join, even if that failed midway.
 func (g *MulticastGroup) leave() error {
 	if g.membership == nil {
 		return nil
@@ -230,7 +231,7 @@ func (g *MulticastGroup) Leave() error {
 	return nil
 }
 
-// Peer is all members of the group: a message to it goes to each.
+// Peer stands for all members of the group: each gets the messages sent to it.
 func (g *MulticastGroup) Peer() *Peer { return g.peer }
 
 // Addr is the address of the group.

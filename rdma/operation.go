@@ -26,7 +26,7 @@ const (
 
 var operations = [...]struct {
 	name   string
-	submit string // for errors; made in advance for the hot path
+	submit string // for errors; made in advance, off the hot path
 	verb   verbs.Opcode
 }{
 	0:             {"task", "submit a task", 0}, // of a task that came from no pool
@@ -69,12 +69,12 @@ func (o Operation) hasValue() bool {
 	return o == OpFetchAdd || o == OpSyncEventSet || o == OpSyncEventAdd
 }
 
-// onEvent reports whether the operation is one on a sync event of the peer.
+// onEvent reports whether the operation works on a sync event of the peer.
 func (o Operation) onEvent() bool { return o >= OpSyncEventGet && o <= OpSyncEventAdd }
 
-// onWord reports whether what is moved is a word of the scratch memory.
+// onWord reports whether the operation moves a word of the scratch memory.
 func (o Operation) onWord() bool { return o.atomic() || o.onEvent() }
 
-// returnsData reports whether the peer returns data, which the device limits by
-// reads and atomics outstanding.
+// returnsData reports whether the peer returns data. The device limits how many such
+// operations are outstanding.
 func (o Operation) returnsData() bool { return o == OpRead || o == OpSyncEventGet || o.atomic() }

@@ -7,7 +7,7 @@ import (
 
 // Send allocates a task that sends the data of src, a list, as a message, which takes a
 // receive at the peer. Nil sends a message of no bytes. The task takes over the caller's
-// reference to src, also when the allocation fails. This holds for the buffers of all
+// reference to src, even if the allocation fails. This holds for the buffers of all
 // operations.
 //
 // Errors of Send and of the methods below match those of pe.Pool.Alloc, bufinv and mmap,
@@ -45,9 +45,9 @@ func (p *Pool) WriteImm(conn *Connection, src, dst *bufinv.Buf, imm uint32) (*Ta
 }
 
 // CompareSwap allocates a task that stores swap if compare is the value of dst, 8 bytes of the
-// peer's memory at an address that is a multiple of 8, in one step. Task.Original has the value
-// that was there before; Task.SetResult puts it into a buffer, too. Values are in the byte order
-// of their hosts (IBTA 9.4.5).
+// peer's memory at an address that is a multiple of 8, in one step. Task.Original has the
+// value that was there before; Task.SetResult also stores it in a buffer. Values are in the
+// byte order of their hosts (IBTA 9.4.5).
 func (p *Pool) CompareSwap(conn *Connection, dst *bufinv.Buf, compare, swap uint64) (*Task, error) {
 	t, err := p.alloc(OpCompareSwap, target{conn: conn}, nil, dst)
 	if err == nil {
@@ -67,17 +67,17 @@ func (p *Pool) FetchAdd(conn *Connection, dst *bufinv.Buf, add uint64) (*Task, e
 }
 
 // SyncEventGet allocates a task that gets the value of ev, a sync event that the peer has
-// exported and this program has imported, with a read; Task.Original has it then. The task holds
-// ev until it is freed. The peer's Config.Permissions must have mmap.RemoteRead. Only the event's
-// owner can wait for a value; others submit the task again until they get it. Errors match
-// syncevent.ErrClosed, too.
+// exported and this program has imported, with a read; Task.Original returns it. The task
+// holds ev until it is freed. The peer's Config.Permissions must have mmap.RemoteRead. Only
+// the event's owner can wait for a value; others submit the task again until they get it.
+// Errors match syncevent.ErrClosed, too.
 func (p *Pool) SyncEventGet(conn *Connection, ev *syncevent.Event) (*Task, error) {
 	return p.allocEvent(OpSyncEventGet, conn, ev)
 }
 
-// SyncEventSet allocates a task that sets ev to value, with a write, and so wakes those who wait
-// for it at the peer. What they may rely on is in the package comment, under Sync events.
-// Everything else is as with SyncEventGet, but for the permission.
+// SyncEventSet allocates a task that sets ev to value, with a write, which wakes the waiters
+// at the peer. The package comment, under Sync events, says what these may rely on. Everything
+// else is as with SyncEventGet, except that it needs no permission.
 func (p *Pool) SyncEventSet(conn *Connection, ev *syncevent.Event, value uint64) (*Task, error) {
 	t, err := p.allocEvent(OpSyncEventSet, conn, ev)
 	if err == nil {
@@ -87,10 +87,10 @@ func (p *Pool) SyncEventSet(conn *Connection, ev *syncevent.Event, value uint64)
 }
 
 // SyncEventAdd allocates a task that adds value, modulo 2^64, to ev, in one step, with a
-// fetch-and-add, and so wakes those who wait for it at the peer; Task.Original has what it was
-// before. The peer's Config.Permissions must have mmap.RemoteAtomic. Errors match
-// ErrNotSupported where the device of the event's owner has no atomics. Everything else is as
-// with SyncEventSet.
+// fetch-and-add, which wakes the waiters at the peer. Task.Original returns the value before.
+// The peer's Config.Permissions must have mmap.RemoteAtomic. Errors match ErrNotSupported
+// where the device of the event's owner has no atomics. Everything else is as with
+// SyncEventSet.
 func (p *Pool) SyncEventAdd(conn *Connection, ev *syncevent.Event, value uint64) (*Task, error) {
 	t, err := p.allocEvent(OpSyncEventAdd, conn, ev)
 	if err == nil {

@@ -6,18 +6,19 @@ import (
 	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
-// With UC, and where the device has no shared receive queues, each connection has a receive queue of its
-// own, and the receives of the context are dealt out to them.
+// With UC, and on a device without shared receive queues, each connection has its own receive
+// queue, and the context distributes its receives among them.
 
-// receiveShare is how many receives a connection has at most, where each has a queue of its
-// own: what a connection has got, an other one cannot use.
+// receiveShare is the most receives that a connection with its own receive queue gets: no
+// other connection can use them.
 func (c *Connections) receiveShare() int { return c.recvDepth / c.set.MaxConnections }
 
 // needsReceives implements service.
 func (c *Connections) needsReceives() bool { return c.hungry.Len() > 0 }
 
 // feed implements service: it posts receives to a connection. The connection gets its part of
-// those that wait, and then stands behind the others, so that all get receives in turn.
+// the waiting receives, and then goes to the back of the list, so that all connections get
+// receives in turn.
 func (c *Connections) feed() {
 	conn := c.hungry.Pop().Value
 	part := (c.recvWaiting.Len() + c.hungry.Len()) / (c.hungry.Len() + 1) // rounded up
@@ -25,13 +26,13 @@ func (c *Connections) feed() {
 	if err != nil {
 		conn.takesReceives = false
 		conn.fail(fmt.Errorf("%w: posting receives: %w", ErrDevice, err))
-		conn.shut() // also if it is closing
+		conn.shut() // even if it is closing
 		return
 	}
 	conn.becomeHungry()
 }
 
-// becomeHungry has the connection be given receives, if it has room for them.
+// becomeHungry lists the connection to be given receives, if it has room for them.
 func (conn *Connection) becomeHungry() {
 	c := conn.ctx
 	if conn.takesReceives && !conn.transition.running && !conn.hungry.Queued() && conn.receives.Len() < c.receiveShare() {
@@ -39,8 +40,8 @@ func (conn *Connection) becomeHungry() {
 	}
 }
 
-// takeReceives has a connection with a receive queue of its own be given receives. Its queue
-// pair must be able to take them, and not yet able to receive.
+// takeReceives lets a connection with its own receive queue take receives. Its queue pair must
+// accept receives, and not be able to receive messages yet.
 func (conn *Connection) takeReceives() {
 	c := conn.ctx
 	if c.set.receivesShared || len(c.receives) == 0 || c.phase != phaseUp {
@@ -51,14 +52,14 @@ func (conn *Connection) takeReceives() {
 	c.postReceives()
 }
 
-// refuseReceives ends that.
+// refuseReceives undoes takeReceives.
 func (conn *Connection) refuseReceives() {
 	conn.takesReceives = false
 	conn.ctx.hungry.Remove(&conn.hungry)
 }
 
 // returnReceives gives the receives of a queue pair that was reset or destroyed to other
-// connections. What the device still says of them is ignored.
+// connections. Their later completions are ignored.
 func (conn *Connection) returnReceives() {
 	conn.refuseReceives()
 	c := conn.ctx

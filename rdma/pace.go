@@ -8,31 +8,31 @@ import (
 )
 
 const (
-	// dialsAtOnce is how many requests go to one address without waiting for answers. Of
-	// thousands at the same moment most would overrun the buffers of the peer's queue pair 1,
-	// or the backlog of its listener, and be repeated a second later.
+	// dialsAtOnce is how many requests to one address may be unanswered. Most of thousands at
+	// once would overrun the buffers of the peer's queue pair 1, or the backlog of its
+	// listener, and be repeated a second later.
 	dialsAtOnce = 256
-	// dialTurn is after how long without an answer the next request may go out: the peer's
-	// program may keep one for as long as it likes.
+	// dialTurn is how long a request counts as unanswered before the next may go out: the
+	// peer's program may delay its answer without limit.
 	dialTurn = 100 * time.Millisecond
 )
 
-// dialPace is the dials to one address.
+// dialPace paces the dials to one address.
 type dialPace struct {
 	target   netip.AddrPort
 	underWay int              // that count against dialsAtOnce
-	waiting  fifo.List[*dial] // in the order in which they came
-	listed   bool             // among those of the manager to be resumed
+	waiting  fifo.List[*dial] // in the order of arrival
+	listed   bool             // in resumable of the connection manager
 }
 
 // pacedDial is a dial's part in a dialPace.
 type pacedDial struct {
 	pace  *dialPace // nil: neither under way nor waiting
 	place fifo.Node[*dial]
-	turn  time.Time // when the next one may go out although this one has no answer
+	turn  time.Time // when the next dial may go out although this one has no answer
 }
 
-// takeTurn reports whether a dial may go out now. Otherwise it is resumed when it may.
+// takeTurn reports whether a dial may go out now. Otherwise resumeDials sends it when it may.
 func (m *connectionManager) takeTurn(d *dial, target netip.AddrPort) bool {
 	p := m.paces[target]
 	if p == nil {
@@ -50,7 +50,7 @@ func (m *connectionManager) takeTurn(d *dial, target netip.AddrPort) bool {
 	return false
 }
 
-// endTurn notes that a dial has its answer, has ended, or had its turn.
+// endTurn notes that a dial has been answered, has ended, or no longer delays others.
 func (m *connectionManager) endTurn(d *dial) {
 	p := d.pace
 	if p == nil {
@@ -72,7 +72,7 @@ func (m *connectionManager) endTurn(d *dial) {
 
 // resumeDials sends the requests that may go out now, and returns how many.
 func (m *connectionManager) resumeDials() (n int) {
-	for range m.resumable.Len() { // those that fail at once are for the next pass
+	for range m.resumable.Len() { // dials that fail at once are for the next pass
 		p := m.resumable.Pop()
 		p.listed = false
 		for p.underWay < dialsAtOnce && p.waiting.Len() > 0 {

@@ -5,15 +5,15 @@ import (
 	"fmt"
 )
 
-// ConnectPair connects two contexts of one program, and returns the connection's two ends:
-// what Export and Connect do where descriptors have to travel. It is for tests, and for
+// ConnectPair connects two contexts of one program, and returns the connection's two ends. It
+// replaces Export and Connect where no descriptor has to travel. It is for tests, and for
 // programs that are their own peer. Each connection becomes Ready when its engine has been
 // driven. If a and b are the same context, it has two connections, which are each other's
 // peers, and needs room for both (Config.MaxConnections).
 //
 // It is legal where Export is: both contexts must be Starting or Running, as they are from
-// Start on. It is called on the goroutine that drives their engines, or before these are
-// driven: two engines that are driven by two goroutines need Export and Connect. If it
+// Start on. Call it on the goroutine that drives their engines, or before the engines are
+// driven. Engines that are driven by different goroutines need Export and Connect. If it
 // fails, the connections that it has made are closed. Its errors are those of Export and
 // Connect, and ErrInvalid without a context.
 func ConnectPair(a, b *Connections) (atA, atB *Connection, err error) {

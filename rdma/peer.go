@@ -13,12 +13,12 @@ import (
 )
 
 // EndpointAddr is the address of an endpoint: a queue pair that exchanges datagrams with
-// others. Two are equal if they are of the same endpoint.
+// others. Two addresses are equal if they are of the same endpoint.
 type EndpointAddr struct {
 	GID verbs.GID // of its device
 	QPN uint32    // its queue pair number, 24 bits
-	// UDPPort is that of its device: 4791, or another one of a software device; zero
-	// on InfiniBand.
+	// UDPPort is the UDP port of its device: 4791, or another on a software device; zero on
+	// InfiniBand.
 	UDPPort uint16
 }
 
@@ -31,33 +31,33 @@ func (a EndpointAddr) String() string {
 	return fmt.Sprintf("%s queue pair %#x", s, a.QPN)
 }
 
-// Peer is an endpoint that a context of datagrams sends to. It holds nothing of the
-// device, and needs no closing: the context keeps address handles for those that it works
-// with. It belongs to the goroutine that drives the engine.
+// Peer is an endpoint that a context of datagrams sends to. It holds nothing of the device,
+// and needs no Close: the context keeps address handles for the peers in use. It belongs to
+// the goroutine that drives the engine.
 type Peer struct {
 	ctx      *Datagrams
 	addr     EndpointAddr
 	qkey     uint32
 	lid      uint16
-	source   uint16 // port that its datagrams come from; 0: not named
+	source   uint16 // UDP source port of its datagrams; 0: not named
 	handle   *addressHandle
-	pinned   *addressHandle // is kept open; nil: none
+	pinned   *addressHandle // address handle that is kept open; nil: none
 	userData any
 	group    *MulticastGroup  // that the peer stands for; nil: none
 	heard    fifo.Node[*Peer] // among those that the context knows only from their messages
 }
 
-// heardPeers is how many peers a context remembers that it knows from their messages
-// alone. Anybody can make it hear of more.
+// heardPeers is how many peers that are known only by their messages a context remembers. It
+// is limited, since anybody can send messages.
 const heardPeers = 4096
 
 // NewPeer makes a peer from the descriptor of its endpoint (ExportEndpoint), binary or
-// armored. One that the context knows already is returned as it is, with what the
-// descriptor says of its Q_Key. With SRD, peers reach the memory of programs that know them
-// in this way only. With UD, the software device takes messages of the peer only if they
-// come from the port that the descriptor names. It is legal in every state. Errors match those
-// of package descriptor, and ErrMismatch where the transport services or networks do not fit,
-// or are the device's.
+// armored. If the context knows the peer already, NewPeer returns the same Peer, with the
+// Q_Key of the descriptor. With SRD, a device executes reads and writes only of peers that it
+// has an address handle for; NewPeer keeps one open while the context runs. With UD, the
+// software device accepts messages of the peer only from the port that the descriptor names.
+// It is legal in every state. Errors match those of package descriptor, and ErrMismatch if the
+// transport services or networks do not fit, or are the device's.
 func (c *Datagrams) NewPeer(desc []byte) (*Peer, error) {
 	const op = "make a peer"
 	if err := c.control.Owned(op); err != nil {
@@ -82,11 +82,11 @@ func (c *Datagrams) NewPeer(desc []byte) (*Peer, error) {
 	return p, c.pin(p)
 }
 
-// PeerAt makes a peer from the address of its endpoint, as EndpointAddr and Peer.Addr
-// give it; that of a multicast group has verbs.MulticastQPN, and JoinMulticast need not come
-// before. Messages carry the context's own Q_Key; NewPeer takes another one from the
-// descriptor. On InfiniBand it also needs Peer.SetLID. Errors match ErrInvalid for what cannot
-// be an address, and ErrMismatch where the networks do not fit.
+// PeerAt makes a peer from the address of its endpoint, as EndpointAddr and Peer.Addr return
+// it. The address of a multicast group has verbs.MulticastQPN, and JoinMulticast need not be
+// called before. Messages to the peer carry the context's own Q_Key; those to a peer of
+// NewPeer carry that of the descriptor. On InfiniBand, the peer also needs Peer.SetLID. Errors
+// match ErrInvalid for an invalid address, and ErrMismatch if the networks do not fit.
 func (c *Datagrams) PeerAt(addr EndpointAddr) (*Peer, error) {
 	const op = "make a peer"
 	if err := c.control.Owned(op); err != nil {
@@ -108,7 +108,7 @@ func (c *Datagrams) PeerAt(addr EndpointAddr) (*Peer, error) {
 	return p, c.pin(p)
 }
 
-// reaches refuses addresses that packets would not get to.
+// reaches refuses addresses that packets would not reach.
 func (c *Datagrams) reaches(t verbs.GIDType, gid verbs.GID) error {
 	own := &c.portView().gid
 	if err := sameNetwork(own.Type, t, own.GID, gid); err != nil {
@@ -120,7 +120,7 @@ func (c *Datagrams) reaches(t verbs.GIDType, gid verbs.GID) error {
 	return nil
 }
 
-// meet returns the peer at an address, which the context knows from now on.
+// meet returns the peer at an address, and makes it known to the context.
 func (c *Datagrams) meet(addr EndpointAddr) *Peer {
 	if addr.UDPPort == 0 && c.portView().gid.Type == verbs.GIDRoCEv2 {
 		addr.UDPPort = roceUDPPort
@@ -133,9 +133,9 @@ func (c *Datagrams) meet(addr EndpointAddr) *Peer {
 	return p
 }
 
-// pin keeps the address handle of a peer open, in a run: with SRD, devices take reads and
-// writes from those that they have one for, and with UD, it is what they know of the port
-// that the peer sends from.
+// pin keeps the address handle of a peer open during a run. With SRD, a device executes reads
+// and writes only of peers that it has a handle for. With UD, the handle tells the device the
+// port that the peer sends from.
 func (c *Datagrams) pin(p *Peer) error {
 	if c.set.Transport != verbs.SRD && p.source == 0 || c.endpoint == nil || p.pinned != nil {
 		return nil
@@ -149,7 +149,7 @@ func (c *Datagrams) pin(p *Peer) error {
 	return nil
 }
 
-// unpin ends that.
+// unpin undoes pin.
 func (c *Datagrams) unpin(p *Peer) {
 	if p.pinned != nil && c.endpoint != nil {
 		c.endpoint.handles.end(p.pinned)
@@ -181,10 +181,10 @@ func (c *Datagrams) newPeer(addr EndpointAddr) *Peer {
 	return p
 }
 
-// Forget has the context no longer know the peer: it is for those that NewPeer and PeerAt
-// made, in a program that meets ever new ones. Tasks under way go on. A message from it
-// gives another Peer. It takes nothing back: with SRD, the peer may still reach the memory
-// whose keys it has, so close that map before its memory serves another.
+// Forget removes the peer from the context. It is for peers made by NewPeer and PeerAt, in a
+// program that meets new ones without end. Tasks under way go on. A later message of the peer
+// makes another Peer. Forget revokes no access: with SRD, the peer may still access the memory
+// whose keys it has, so close that map before its memory serves another peer.
 func (p *Peer) Forget() error {
 	if p == nil || p.ctx == nil {
 		return fmt.Errorf("rdma: forget a peer: %w: no peer is given", ErrInvalid)
@@ -210,9 +210,9 @@ func (p *Peer) Addr() EndpointAddr { return p.addr }
 // Context is the context of the peer.
 func (p *Peer) Context() *Datagrams { return p.ctx }
 
-// SetLID sets the local identifier of the port that the peer is at, on InfiniBand, where
-// datagrams go by it. That of a peer from PeerAt has to be set before anything is sent to it.
-// NewPeer, ResolvePeer and messages of the peer set it themselves.
+// SetLID sets the local identifier (LID) of the peer's port, which InfiniBand needs to deliver
+// datagrams. For a peer of PeerAt, call it before anything is sent to the peer. NewPeer,
+// ResolvePeer and messages of the peer set the LID themselves.
 func (p *Peer) SetLID(lid uint16) { p.lid = lid }
 
 // UserData returns what SetUserData stored last, or nil.
@@ -230,8 +230,8 @@ func (p *Peer) String() string {
 	return "peer " + p.addr.String()
 }
 
-// EndpointAddr is the address of the context's endpoint. The error matches
-// pe.ErrBadState in Idle, where there is none, and pe.ErrBusy while another goroutine drives the engine.
+// EndpointAddr is the address of the context's endpoint. The error matches pe.ErrBadState in
+// Idle, where there is no endpoint, and pe.ErrBusy while another goroutine drives the engine.
 func (c *Datagrams) EndpointAddr() (EndpointAddr, error) {
 	if err := c.control.Owned("ask for the address of the endpoint"); err != nil {
 		return EndpointAddr{}, err
@@ -243,9 +243,9 @@ func (c *Datagrams) EndpointAddr() (EndpointAddr, error) {
 }
 
 // ExportEndpoint makes the descriptor of the context's endpoint, in binary form
-// (descriptor.Armor makes it text), for NewPeer of any number of others. It has the
-// endpoint's Q_Key: whoever has it can send messages, and needs the descriptors of memory
-// maps for more. It is legal in Starting and Running. Errors match those of EndpointAddr.
+// (descriptor.Armor makes it text), for NewPeer of any number of others. It contains the
+// endpoint's Q_Key: its holder can send messages, but needs descriptors of memory maps to
+// access memory. It is legal in Starting and Running. Errors match those of EndpointAddr.
 func (c *Datagrams) ExportEndpoint() ([]byte, error) {
 	if err := c.control.Owned("export the endpoint"); err != nil {
 		return nil, err
@@ -267,7 +267,7 @@ type datagramEnd struct {
 	transport verbs.QPType  // 1 byte
 	gidType   verbs.GIDType // 1 byte
 	addr      EndpointAddr  // 16 bytes of GID, 2 of UDP port, 4 of queue pair number
-	source    uint16        // port that its packets come from; 0: not known
+	source    uint16        // UDP source port of its packets; 0: not known
 	lid       uint16
 	qkey      uint32
 }
@@ -312,7 +312,7 @@ func decodeDatagramEnd(desc []byte) (datagramEnd, error) {
 	return d, nil
 }
 
-// invalidField names the first field that no exporter would have written so.
+// invalidField names the first field that no exporter would write so.
 func (d *datagramEnd) invalidField() (field string, value any) {
 	switch {
 	case d.transport != verbs.UD && d.transport != verbs.SRD:

@@ -25,8 +25,8 @@ func (p *pool[T]) String() string { return p.tasks.String() }
 // Available is the number of tasks that can be allocated now.
 func (p *pool[T]) Available() int { return p.tasks.Available() }
 
-// fill makes the tasks of a pool, for one operation, which the device has to support, or, if it
-// is 0, for any.
+// fill makes the tasks of a pool, for one operation, which the device has to support, or for
+// any if op is 0.
 func (p *pool[T]) fill(c *base, op Operation, n int, done func(*T), failed func(*T, error),
 	taskOf func(*T) *pe.Task, init, drop func(*T),
 ) error {
@@ -43,7 +43,7 @@ func (p *pool[T]) fill(c *base, op Operation, n int, done func(*T), failed func(
 	if err != nil {
 		return err
 	}
-	tasks.AllowStarting() // a receive needs no connection, and others need only theirs
+	tasks.AllowStarting() // a receive needs no connection, and other tasks need only their own
 	*p = pool[T]{tasks, done, failed}
 	return nil
 }
@@ -54,19 +54,19 @@ type taskPool struct {
 	shared bool // it is the context's shared pool
 }
 
-// Pool is a pool of tasks of a context of connections, each for any operation: the methods of
-// the pool allocate it for one.
+// Pool is a pool of tasks of a context of connections. A task can do any operation; the
+// methods of the pool allocate it for one.
 type Pool struct{ taskPool }
 
-// DatagramPool is a pool of tasks of a context of datagrams, each for any operation: the
+// DatagramPool is a pool of tasks of a context of datagrams. A task can do any operation; the
 // methods of the pool allocate it for one.
 type DatagramPool struct{ taskPool }
 
-// Pool makes a pool of n tasks, at most pe.MaxTasks. done is called for each that succeeds, and
-// failed for each that fails, on the engine's goroutine, inside Progress; the error is a
-// *TaskError, except where buffers were changed in flight. A context can have several pools, for
-// tasks that end differently. It is legal in Idle. Its errors are those of pe.NewPool, and
-// ErrInvalid where a function is missing.
+// Pool makes a pool of n tasks, at most pe.MaxTasks. done is called for each task that
+// succeeds, and failed for each that fails, on the engine's goroutine, inside Progress; the
+// error is a *TaskError, except where buffers were changed in flight. A context can have
+// several pools, with different callbacks. It is legal in Idle. Its errors are those of
+// pe.NewPool, and ErrInvalid if a function is missing.
 func (c *Connections) Pool(n int, done func(*Task), failed func(*Task, error)) (*Pool, error) {
 	p := &Pool{}
 	if err := c.newPool(&p.taskPool, n, done, failed); err != nil {
@@ -96,18 +96,17 @@ func (c *base) newPool(p *taskPool, n int, done func(*Task), failed func(*Task, 
 // SharedTasks is how many tasks the shared pool of a context has.
 const SharedTasks = 64
 
-// sharedDepth is the send queue of a connection where the context has no other pools.
+// sharedDepth is the send queue size of a connection if the context has no other pools.
 const sharedDepth = 16
 
-// SharedPool returns the context's shared pool: SharedTasks tasks, whose callbacks are
-// pe.Done and pe.Failed, so that they are submitted with pe.Submit. No Start is needed
-// after it, unlike after other pools: the context keeps room for these tasks. Where no
-// other pool has been made, the connections' send queues take 16 tasks at a time;
-// Config.SendQueueSize says otherwise.
+// SharedPool returns the context's shared pool. It has SharedTasks tasks, with the callbacks
+// pe.Done and pe.Failed, so that pe.Submit submits them. Unlike other pools, it can be made
+// after Start: the context keeps room for these tasks. Without other pools, the connections'
+// send queues take 16 tasks at a time, unless Config.SendQueueSize is set.
 //
-// It belongs to the engine's goroutine, in Idle, Starting and Running. Errors match
-// pe.ErrBadState, pe.ErrBusy, pe.ErrClosed, and ErrRange where the other pools take so
-// much of the device's completion queue that nothing is left.
+// It is legal in Idle, Starting and Running, on the engine's goroutine. Errors match
+// pe.ErrBadState, pe.ErrBusy, pe.ErrClosed, and ErrRange if the other pools leave no room in
+// the device's completion queue.
 func (c *Connections) SharedPool() (*Pool, error) {
 	if err := c.sharedPool(&c.shared.taskPool); err != nil {
 		return nil, err
@@ -123,7 +122,7 @@ func (c *Datagrams) SharedPool() (*DatagramPool, error) {
 	return &c.shared, nil
 }
 
-// sharedPool makes the shared pool, when it is first asked for.
+// sharedPool makes the shared pool on the first call.
 func (c *base) sharedPool(p *taskPool) error {
 	made := p.tasks != nil
 	if made && c.sharedFits && c.State() == pe.Running {
@@ -193,7 +192,7 @@ func (p *taskPool) take(op Operation) (*Task, error) {
 	return nil, err
 }
 
-// target is where a task goes: a connection or, from an endpoint, a peer. The other one is nil.
+// target is where a task goes: a connection or a peer. The other is nil.
 type target struct {
 	conn *Connection
 	peer *Peer
@@ -224,7 +223,7 @@ func (p *taskPool) allocEvent(op Operation, conn *Connection, ev *syncevent.Even
 	return t, nil
 }
 
-// takeBack puts back a task that was allocated in vain.
+// takeBack puts back a task whose allocation failed.
 func (p *taskPool) takeBack(t *Task, err error) error {
 	_ = p.tasks.Free(t) // it was taken just now
 	return fmt.Errorf("rdma: allocate a %v: %w", t.op, err)
@@ -239,7 +238,7 @@ func (p *taskPool) completed(t *Task, err error) {
 	p.done(t)
 }
 
-// freeAll drops buffers that were handed over in vain.
+// freeAll drops the buffers of a failed allocation.
 func freeAll(bufs ...*bufinv.Buf) {
 	for _, b := range bufs {
 		_ = b.Free() // the error at hand says more

@@ -25,8 +25,8 @@ func usablePort(dev verbs.Device, number int) (verbs.PortAttr, error) {
 	return port, nil
 }
 
-// portView is what a context has of its port, as it is at present. It is replaced as a whole,
-// since any goroutine may read it.
+// portView is the present state of a context's port. It is replaced as a whole, since any
+// goroutine may read it.
 type portView struct {
 	gid     verbs.GIDEntry // the context's address
 	mtu     verbs.MTU
@@ -42,7 +42,7 @@ func (s *settings) portView(gid verbs.GIDEntry, mtu verbs.MTU, lid uint16) portV
 	return v
 }
 
-// portView is what the context has of its port; of a context that New did not make it is empty.
+// portView returns the present state of the port. It is empty if New did not make the context.
 func (c *base) portView() *portView {
 	if v := c.port.Load(); v != nil {
 		return v
@@ -50,8 +50,8 @@ func (c *base) portView() *portView {
 	return &portView{}
 }
 
-// localIP is the context's address where that is one of IP; otherwise it is not valid: on
-// InfiniBand addresses of IP are those of IPoIB, which the GID table does not have.
+// localIP is the context's IP address. It is not valid on InfiniBand, where IP addresses
+// belong to IPoIB and are not in the GID table.
 func (c *base) localIP() netip.Addr {
 	own := &c.portView().gid
 	if own.Type != verbs.GIDRoCEv2 {
@@ -60,8 +60,8 @@ func (c *base) localIP() netip.Addr {
 	return own.GID.Addr()
 }
 
-// refreshPort takes over what has changed of the port since: connections and peers that are
-// made from now on use it. It fails while no packets pass the port.
+// refreshPort updates the state of the port, for connections and peers that are made from now
+// on. It fails while no packets pass the port.
 func (c *base) refreshPort() error {
 	s, was := c.set, c.portView()
 	port, err := usablePort(c.dev, s.Port)
@@ -98,9 +98,9 @@ func (c *base) gidTable(port int) ([]verbs.GIDEntry, error) {
 	return table, nil
 }
 
-// currentGID is the entry of the address that New has found, at whichever index it is now, since
-// peers expect that one. While it is gone, the present address stays, and if that is gone too,
-// one is chosen anew.
+// currentGID is the entry of the address that New found, at its present index, since peers
+// expect that address. While that is gone, the present address stays; if that is gone too,
+// another is chosen.
 func (c *base) currentGID(layer verbs.LinkLayer) (verbs.GIDEntry, error) {
 	s := c.set
 	table, err := c.gidTable(s.Port)
@@ -123,7 +123,7 @@ func (c *base) currentGID(layer verbs.LinkLayer) (verbs.GIDEntry, error) {
 	return e, err
 }
 
-// entryOf finds the address of an entry in a table, at the same index if it is there.
+// entryOf finds the address of an entry in a table, preferably at the same index.
 func entryOf(table []verbs.GIDEntry, known verbs.GIDEntry) (found verbs.GIDEntry, ok bool) {
 	for _, e := range table {
 		if e.GID != known.GID || e.Type != known.Type {
@@ -139,8 +139,8 @@ func entryOf(table []verbs.GIDEntry, known verbs.GIDEntry) (found verbs.GIDEntry
 	return found, ok
 }
 
-// onPath says what is wrong with a port, or with the local address of a connection that goes by
-// it, which that had when it was made.
+// onPath says what is wrong with a port, or with the local address that a connection on the
+// port was made with.
 func (c *base) onPath(port int, own netip.Addr) string {
 	attr, err := usablePort(c.dev, port)
 	if err != nil {
@@ -152,8 +152,8 @@ func (c *base) onPath(port int, own netip.Addr) string {
 	return fmt.Sprintf("the local address %v is no longer in the GID table of port %d of %s: connect again from one that is", own, port, c.dev.Name())
 }
 
-// onAnyPath is onPath where it is not known by which port a connection would go: the address is
-// at one of them, or at none. An address that is not valid stands for all.
+// onAnyPath is onPath for a connection whose port is not known: the address is at one of the
+// ports, or at none. An address that is not valid stands for all.
 func (c *base) onAnyPath(own netip.Addr) string {
 	first := ""
 	for port := 1; port <= c.set.ports; port++ {
@@ -171,8 +171,8 @@ func (c *base) onAnyPath(own netip.Addr) string {
 	return fmt.Sprintf("the local address %v is not in the GID table of any port of %s: dial from one that is", own, c.dev.Name())
 }
 
-// holds reports whether the GID table of a port has a local address, as far as is known: that of
-// InfiniBand has no addresses of IP.
+// holds reports whether the GID table of a port may have a local address. On InfiniBand that
+// is unknown, since the table has no IP addresses.
 func (c *base) holds(port int, layer verbs.LinkLayer, own netip.Addr) bool {
 	if layer != verbs.LinkEthernet || !own.IsValid() {
 		return true

@@ -7,42 +7,40 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Where descriptors travel out of band, a reliable connection has no handshake: that a
-// queue pair is Ready to Send says nothing of its peer. So there is a ready signal,
-// which takes nothing but verbs, and no receive. One of the ends, the active one,
-// writes 8 bytes that only holders of the descriptor know to a word of the other's
-// memory. When the write is acknowledged, the passive end is up; when the word has
-// arrived, the active end is. A write of no bytes would not be noticed, and a send
-// would take a receive.
+// With descriptors exchanged out of band, a reliable connection has no handshake: a queue pair
+// in Ready to Send knows nothing of its peer. So there is a ready signal, which needs only
+// verbs, and no receive. One end, the active one, writes 8 bytes that only holders of the
+// descriptor know to a word of the other end's memory. When the write is acknowledged, the
+// passive end is up; when the word has arrived, the active end is up. A write of no bytes
+// would not be noticed, and a send would take a receive.
 //
-// The end with the larger nonce is the active one. It repeats the signal with the
-// same sequence numbers until the peer acknowledges it. A peer that has executed it
-// already, and whose acknowledgement was lost, sees a duplicate.
+// The end with the larger nonce is the active one. It repeats the signal with the same
+// sequence numbers until the peer acknowledges it. If the peer has executed the signal
+// already, and its acknowledgement was lost, the peer sees a duplicate.
 //
 // A peer that closes the connection writes its goodbye to the same word.
 
-// readySignal is the establishment of connections whose descriptors travel out of
-// band.
+// readySignal is the establishment of connections by descriptors.
 type readySignal struct {
 	readyWord
 	active  bool
 	began   time.Time
-	again   time.Time // when to take the signal back, or to send the next one; zero: when it fails
-	sending bool      // one was given to the queue pair since it was brought up
+	again   time.Time // when to take the signal back, or to send the next; zero: when the signal fails
+	sending bool      // a signal was posted since the queue pair was brought up
 }
 
 const (
-	// shortestSignal and longestSignal are how long a signal may stay unacknowledged where the
-	// device would wait for ever, at first and later.
+	// shortestSignal and longestSignal are how long a signal may stay unacknowledged, at first
+	// and later, if the device would wait for ever.
 	shortestSignal = 250 * time.Millisecond
 	longestSignal  = time.Second
-	// shortestPause and longestPause are between the end of a signal and the next one: a
-	// quarter of the time for which the peer has been waited for, so that thousands of
-	// peers that never come cost little, and one that comes late little time.
+	// shortestPause and longestPause bound the pause between a signal and the next: a quarter
+	// of the time waited so far. So thousands of absent peers cost little, and a late peer
+	// loses little time.
 	shortestPause = time.Millisecond
 	longestPause  = 4 * time.Second
-	// Where the device does not notify of writes to the word, it is polled, less often
-	// with time.
+	// If the device does not report writes to the word, the word is polled, less often with
+	// time.
 	shortestPoll = time.Millisecond
 	longestPoll  = 500 * time.Millisecond
 )
@@ -97,8 +95,8 @@ func (r *readySignal) signaled() {
 // signal posts the ready signal.
 func (r *readySignal) signal(now time.Time) {
 	r.again = time.Time{}
-	// A signal is not taken back before the device gives up: the peer may have it, and may
-	// have sent something since, which a reset would make it send in vain.
+	// A signal is not taken back before the device gives up: the peer may have the signal, and
+	// may have sent a message since, which a reset would lose.
 	if s := r.conn.ctx.set; !s.adaptive && s.timeout == 0 {
 		r.again = now.Add(within(now.Sub(r.began), shortestSignal, longestSignal))
 	}
@@ -144,8 +142,8 @@ func (r *readySignal) due(now time.Time) {
 	r.schedule(now)
 }
 
-// takeBack ends a signal that nobody has acknowledged. The queue pair is up in the pause
-// that follows: where just the acknowledgement was lost, the peer is Ready, and may speak.
+// takeBack ends a signal that was not acknowledged. The queue pair is up in the pause that
+// follows: if only the acknowledgement was lost, the peer is Ready, and may send.
 func (r *readySignal) takeBack(now time.Time) error {
 	r.sending, r.again = false, time.Time{}
 	if err := r.conn.reset(); err != nil {
@@ -195,8 +193,9 @@ func (r *readySignal) sayGoodbye() {
 	r.conn.signal.post(signalGoodbye, ^r.conn.peer.nonce)
 }
 
-// signalTakenBack reports whether another signal has to come before all else: the peer may have
-// the one that was taken back, and takes what comes in its place for a repetition.
+// signalTakenBack reports whether another signal must be the first request: the peer may have
+// received the signal that was taken back, and would take any other request in its place for a
+// repetition.
 func (r *readySignal) signalTakenBack() bool { return r.active && !r.sending }
 
 // received implements establishment.

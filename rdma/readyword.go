@@ -12,8 +12,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// openReadyWords makes the memory that ready signals and goodbyes arrive in. No key of
-// it is given to peers: each gets that of a region of one word.
+// openReadyWords makes the memory that ready signals and goodbyes arrive in. Peers do not get
+// its key: each gets the key of a region of one word.
 func (c *Connections) openReadyWords() (err error) {
 	c.readyWords, err = mmap.New(c.dev, mmap.Config{Size: 8 * c.set.MaxConnections, Permissions: mmap.LocalReadWrite, PD: c.set.PD})
 	return err
@@ -24,11 +24,11 @@ type readyWord struct {
 	conn    *Connection
 	region  verbs.MR    // nil: released
 	cancel  func()      // ends the watch on the word; nil: the device has no watches
-	pending atomic.Bool // the connection is among the context's written
+	pending atomic.Bool // the connection is in written of the context
 }
 
-// register registers the connection's word, so that its key opens that of no other
-// connection, and none when the connection has been destroyed.
+// register registers the connection's word alone, so that its key gives no access to the word
+// of another connection, nor to any once the connection has been destroyed.
 func (r *readyWord) register(conn *Connection) (err error) {
 	r.conn = conn
 	atomic.StoreUint64(r.word(), 0)
@@ -45,7 +45,7 @@ func (r *readyWord) register(conn *Connection) (err error) {
 	return nil
 }
 
-// watch has the device say when the word was written, if it can.
+// watch makes the device report writes to the word, if it can.
 func (r *readyWord) watch() (err error) {
 	if region, able := r.region.(verbs.WatchableMR); able {
 		r.cancel, err = region.Watch(0, 8, r.written)
@@ -73,7 +73,7 @@ func (r *readyWord) written() {
 	}
 }
 
-// taken is called before the word is read, so that a later write is noticed.
+// taken is called before the word is read, so that a later write is not missed.
 func (r *readyWord) taken() { r.pending.Store(false) }
 
 // release implements establishment.
@@ -91,7 +91,7 @@ func (r *readyWord) release() {
 	r.region = nil
 }
 
-// writtenWords takes connections whose words were written, each once, from the device's
+// writtenWords passes connections whose words were written, each once, from the device's
 // goroutines to the engine's.
 type writtenWords struct {
 	pending atomic.Bool

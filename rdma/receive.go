@@ -13,7 +13,7 @@ import (
 type ReceivePool struct{ pool[ReceiveTask] }
 
 // ReceiveTask waits for one message, from any connection or peer of the context. Messages take
-// receives in the order in which these were submitted.
+// receives in the order of their submission.
 type ReceiveTask struct {
 	pe.Task
 	control *pe.Control // nil for a task that came from no pool
@@ -46,12 +46,11 @@ func (c *base) ReceivePool(n int, done func(*ReceiveTask), failed func(*ReceiveT
 	return p, nil
 }
 
-// Alloc takes a receive out of the pool, in Starting or Running. The message goes to
-// dst, a list, from where its data begins; the data that was there is gone from Submit
-// on, unless SetAppend has been called. Nil is for messages of no bytes, and writes with
-// immediate. The task takes over the caller's reference to dst, also when Alloc fails.
-// Errors match those of pe.Pool.Alloc, bufinv and mmap, ErrRange, and ErrInvalid for the
-// zero value of a pool.
+// Alloc takes a receive out of the pool, in Starting or Running. The message goes to dst, a
+// list, at the beginning of its data. Submit discards the data that dst has, unless SetAppend
+// has been called. A nil dst serves messages of no bytes, and writes with immediate. The task
+// takes over the caller's reference to dst, even if Alloc fails. Errors match those of
+// pe.Pool.Alloc, bufinv and mmap, ErrRange, and ErrInvalid for the zero value of a pool.
 func (p *ReceivePool) Alloc(dst *bufinv.Buf) (*ReceiveTask, error) {
 	t, err := p.tasks.Alloc()
 	if err != nil {
@@ -83,18 +82,17 @@ func (t *ReceiveTask) gather() ([]verbs.SGE, error) {
 	return list, checkList(list, cap(t.sgl), "MaxRecvSGE")
 }
 
-// Submit posts the receive, together with tasks that pe.Aggregate has made wait before
-// it, and empties its buffer, unless SetAppend has been called. It is legal in Starting
-// and Running, with connections or without. From here to its callback, the task, its
-// buffers and their memory must not be touched. It allocates nothing. If it fails, the
-// task remains the caller's, with the data in its buffer. Errors match pe.ErrBadState,
-// pe.ErrInUse and pe.ErrFreed, and those of Alloc for the buffer.
+// Submit posts the receive, together with tasks that pe.Aggregate has made wait before it, and
+// empties its buffer, unless SetAppend has been called. It is legal in Starting and Running,
+// with connections or without. From Submit to the callback, the task, its buffers and their
+// memory must not be touched. It allocates nothing. If it fails, the task remains the
+// caller's, with the data in its buffer. Errors match pe.ErrBadState, pe.ErrInUse and
+// pe.ErrFreed, and those of Alloc for the buffer.
 func (t *ReceiveTask) Submit(flags ...pe.SubmitFlags) error {
 	return t.submit(pe.JoinFlags(flags), false)
 }
 
-// TrySubmit is Submit after a check that the destination, where there is one, has
-// room.
+// TrySubmit is Submit after a check that the destination, if there is one, has room.
 func (t *ReceiveTask) TrySubmit(flags ...pe.SubmitFlags) error {
 	return t.submit(pe.JoinFlags(flags), true)
 }
@@ -129,10 +127,10 @@ func (t *ReceiveTask) prepare(thorough bool) error {
 	return t.dst.Empty()
 }
 
-// SetAppend has the next messages go behind the data that is in the destination, until
-// it is called again or the task is freed; without it, each submission begins with an
-// empty buffer. A message longer than the room that is left fails the task and its
-// connection. In flight it fails with pe.ErrInUse.
+// SetAppend makes the next messages go behind the data in the destination, until it is called
+// again or the task is freed. Without it, each submission begins with an empty buffer. A
+// message longer than the room left fails the task and its connection. In flight, SetAppend
+// fails with pe.ErrInUse.
 func (t *ReceiveTask) SetAppend(on bool) error {
 	if err := t.control.MayChange(&t.Task, "place in the destination"); err != nil {
 		return err
@@ -202,7 +200,7 @@ func (r *taskReceiver) flushed(posted bool) int {
 // and bufinv.
 func (t *ReceiveTask) Free() error {
 	if t.pool == nil {
-		return t.control.Begin(&t.Task, "free") // which fails: it came from no pool
+		return t.control.Begin(&t.Task, "free") // fails: the task came from no pool
 	}
 	if err := t.pool.tasks.Free(t); err != nil {
 		return err
@@ -210,7 +208,7 @@ func (t *ReceiveTask) Free() error {
 	return t.drop()
 }
 
-// drop releases what a task that was freed has worked on.
+// drop releases the buffer of a freed task.
 func (t *ReceiveTask) drop() error {
 	dst := t.dst
 	t.dst, t.arrival, t.appends = nil, arrival{}, false
@@ -223,8 +221,8 @@ func (t *ReceiveTask) Operation() Operation { return OpReceive }
 // Destination is the buffer that messages go to, or nil.
 func (t *ReceiveTask) Destination() *bufinv.Buf { return t.dst }
 
-// SetDestination exchanges the buffer. It takes over the caller's reference to
-// the new one, in any case, and drops the one to the old.
+// SetDestination replaces the buffer. It takes over the caller's reference to the new one, in
+// any case, and drops the reference to the old one.
 func (t *ReceiveTask) SetDestination(dst *bufinv.Buf) error {
 	err := t.control.MayChange(&t.Task, "destination")
 	if err == nil {

@@ -9,19 +9,19 @@ import (
 	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
-// receive is one receive of a context, for any of its connections: that of a task, or one
-// that an inbox posts again and again.
+// receive is one receive of a context, for any of its connections: of a task, or of an inbox,
+// which posts it again and again.
 type receive struct {
 	owner  receiver
-	index  int                 // among those of the context
-	place  fifo.Node[*receive] // among those that wait, or those of conn
+	index  int                 // among the receives of the context
+	place  fifo.Node[*receive] // in recvWaiting of the context, or in receives of conn
 	posted bool
-	conn   *Connection // it was posted to its queue pair; nil: to the context's queue
+	conn   *Connection // to whose queue pair it was posted; nil: to the context's queue
 	wr     verbs.RecvWR
 }
 
-// The ID of a receive is, besides lane.ReceiveID, its index and a generation, which
-// distinguishes it from what was posted to a queue pair that is gone.
+// The ID of a receive is lane.ReceiveID, its index, and a generation. The generation tells it
+// from an earlier post to a queue pair that no longer exists.
 const (
 	receiveIndexMask      = 1<<32 - 1
 	receiveGeneration     = 1 << 32
@@ -34,7 +34,7 @@ type receiveQueue interface {
 	PostRecv(wrs []verbs.RecvWR) (int, error)
 }
 
-// receiver is what a receive is made for.
+// receiver handles the outcome of a receive: a task or an inbox.
 type receiver interface {
 	// arrived is called when the receive has taken a message.
 	arrived(a *arrival)
@@ -42,9 +42,9 @@ type receiver interface {
 	failed(conn *Connection, err *TaskError)
 	// lengthAdvice says what to do about a message that was too long for the receive.
 	lengthAdvice() string
-	// flushed is called when the queue has been destroyed, or could not be, whether the receive
-	// was in flight or not, and says whether it was at the device. It returns how many
-	// callbacks it ran.
+	// flushed is called when the queue has been destroyed, or could not be, even if the
+	// receive was not in flight. posted says whether the receive was at the device. flushed
+	// returns how many callbacks it ran.
 	flushed(posted bool) int
 }
 
@@ -60,7 +60,7 @@ func (c *base) receivesPostable() bool {
 	return c.recvWaiting.Len() > 0 && c.recvPosted < c.recvDepth && c.phase == phaseUp && (c.recvQueue != nil || c.service.needsReceives())
 }
 
-// postReceives posts what the receive queues have room for.
+// postReceives posts waiting receives while the receive queues have room.
 func (c *base) postReceives() {
 	for c.receivesPostable() {
 		if c.recvQueue == nil {
@@ -74,8 +74,8 @@ func (c *base) postReceives() {
 	}
 }
 
-// postSomeReceives posts the first receives that wait to a queue: to that of a connection, or
-// to that of the context, where conn is nil. It returns how many the queue has taken.
+// postSomeReceives posts the first receives that wait to a queue: to that of conn, or to that
+// of the context if conn is nil. It returns how many the queue has taken.
 func (c *base) postSomeReceives(queue receiveQueue, most int, conn *Connection) (int, error) {
 	n := 0
 	for e := c.recvWaiting.Front(); e != nil && n < min(most, lane.PostBatch, c.recvDepth-c.recvPosted); e = e.Next() {
@@ -113,7 +113,7 @@ func (c *base) received(wc *verbs.WC) {
 	}
 	i := wc.ID & receiveIndexMask
 	if i >= uint64(len(c.receives)) || !c.receives[i].posted || c.receives[i].wr.ID != wc.ID {
-		return // of a receive that was given back already
+		return // of a receive that was taken back already
 	}
 	r := c.receives[i]
 	conn := r.conn
@@ -147,7 +147,7 @@ func failedReceive(r *receive, conn *Connection, wc *verbs.WC) *TaskError {
 func (c *base) flushReceive(r *receive) int {
 	c.recvWaiting.Remove(&r.place)
 	posted := r.posted
-	if r.conn != nil { // whose queue pair could not be destroyed
+	if r.conn != nil { // its queue pair could not be destroyed
 		r.conn.receives.Remove(&r.place)
 		r.conn = nil
 	}

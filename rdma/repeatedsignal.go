@@ -7,22 +7,22 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// repeatedSignal is the establishment of connections of UC whose descriptors travel out of
-// band. Nothing is acknowledged there, so each end writes to the other's word again and again,
-// until it has seen that the other end is up: first the peer's nonce, and when the peer's signal
-// has come, its complement. An end is Ready when a signal or a message of the peer has come:
-// then both queue pairs are up.
+// repeatedSignal is the establishment of UC connections by descriptors. UC acknowledges
+// nothing, so each end writes to the other's word repeatedly, until it has seen that the other
+// end is up: first the peer's nonce, and, when the peer's signal has come, the complement of
+// the nonce. An end is Ready when a signal or a message of the peer has come: then both queue
+// pairs are up.
 //
-// The complement says that the peer need not repeat its signal. It may get lost, too; so an end
-// that is Ready goes on for as long as the peer may wait for it, Config.ConnectTimeout. UC has no goodbye: nothing tells the peer that
-// a connection is closed.
+// The complement tells the peer to stop repeating its signal. Since it may be lost too, a
+// Ready end repeats its own for as long as the peer may wait for it: Config.ConnectTimeout. UC
+// has no goodbye: nothing tells the peer that a connection is closed.
 type repeatedSignal struct {
 	readyWord
 	began time.Time
 	pause time.Duration // before the next signal
 	again time.Time     // when to send the next one; zero: no more
 	known bool          // the peer knows that this end is up
-	until time.Time     // no more signals then, once this end is Ready
+	until time.Time     // when a Ready end stops sending signals
 }
 
 // await implements descriptorSignal.
@@ -119,7 +119,7 @@ func (r *repeatedSignal) schedule(now time.Time) {
 	}
 }
 
-// sent implements establishment: that a signal has left says nothing of the peer.
+// sent implements establishment: a signal that was sent proves nothing about the peer.
 func (r *repeatedSignal) sent(status verbs.Status, vendor uint32) {
 	if status != verbs.StatusSuccess {
 		r.conn.failedTask(status, &TaskError{Op: OpWrite, Status: status, Connection: r.conn, VendorError: vendor})

@@ -12,21 +12,21 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// The most private data of each message of service ID resolution, in bytes (IBTA 12.11).
+// The largest private data of each message of service ID resolution, in bytes (IBTA 12.11).
 const (
 	maxResolveData = 180
 	maxAnswerData  = 136
 )
 
 // ResolvePeer asks for the endpoint of a program that listens on an address, by service ID
-// resolution (IBTA 12.11), of UD only: a Listener of a context of datagrams, or any program
-// of rdma_cm(7) with RDMA_PS_UDP. The address is that of Dial, and so is what of the
-// configuration has a meaning here; PrivateData has at most 180 bytes. done is called once, on
-// the engine's goroutine, inside Progress, with the peer and the private data of the answer,
-// 136 bytes of which those at the end may be zeroes that were not sent; or with an error,
-// as Dial has them; or with ErrFlushed when the context stops.
+// resolution (IBTA 12.11), which only UD has. The peer is a Listener of a context of
+// datagrams, or any program that uses rdma_cm(7) with RDMA_PS_UDP. The address is as for Dial,
+// and so are the fields of the configuration that apply; PrivateData has at most 180 bytes.
+// done is called once, on the engine's goroutine, inside Progress. It gets the peer and the
+// private data of the answer, 136 bytes, padded with zeroes; or an error as from Dial; or
+// ErrFlushed when the context stops.
 //
-// It is legal in Starting and Running, and fails at once as Dial does.
+// It is legal in Starting and Running, and has the immediate errors of Dial.
 func (c *Datagrams) ResolvePeer(addr string, cfg DialConfig, done func(p *Peer, privateData []byte, err error)) error {
 	op := "resolve " + addr
 	if err := c.control.Owned(op); err != nil {
@@ -74,7 +74,7 @@ type resolution struct {
 	timer  deadline
 }
 
-// resolved begins with the host's addresses.
+// resolved starts the attempts with the host's addresses.
 func (r *resolution) resolved(list []netip.Addr, err error) {
 	if r.done == nil {
 		return
@@ -150,7 +150,7 @@ func (r *resolution) failed(err error) {
 	r.schedule()
 }
 
-// due does what the deadline was for.
+// due gives up, or makes the next attempt.
 func (r *resolution) due(now time.Time) {
 	switch again, err := r.attempts.due(now); {
 	case err != nil:
@@ -185,10 +185,10 @@ func (r *resolution) end(p *Peer, data []byte, err error) {
 	done(p, data, err)
 }
 
-// Answer gives the peer of a request the number and the Q_Key of the context's endpoint, in a
-// context of UD, with at most 136 bytes for the peer's program. It is to such contexts what
-// Accept is to those of connections; no message has come from the peer yet. It is legal
-// once, in OnRequest or later. Errors are those of Accept.
+// Answer sends the queue pair number and the Q_Key of the context's endpoint to the peer of a
+// request, with at most 136 bytes for the peer's program. Contexts of UD use it in place of
+// Accept. The peer has not sent a message by then. It is legal once, in OnRequest or later.
+// Errors are those of Accept.
 func (q *ConnectRequest) Answer(privateData []byte) error {
 	const op = "answer"
 	if err := q.open(op); err != nil {

@@ -38,12 +38,12 @@ type settings struct {
 	// for all of its connections. Otherwise each connection has a share of them.
 	receivesShared bool
 	maxCQE         int
-	// completionFields is what completions have beside what all have.
+	// completionFields are the optional fields that completions have.
 	completionFields verbs.WCFields
 	maxAH            int
-	// rnrRetrySettable: datagrams have receiver-not-ready retries, and their number can be set.
+	// rnrRetrySettable: the number of receiver-not-ready retries of datagrams can be set.
 	rnrRetrySettable bool
-	inline           int // bytes up to which the data of a send or write are posted inline
+	inline           int // largest data of a send or write that is posted inline, in bytes
 }
 
 const (
@@ -55,18 +55,18 @@ const (
 	// longestTimeout can be added to the age of a context without overflow.
 	longestTimeout    = math.MaxInt64 / 2
 	defaultAckTimeout = ackTimeUnit << 16
-	// One less than the maximum, which rxe takes to mean for ever.
+	// One less than the maximum, with which rxe repeats for ever.
 	defaultRetryCount  = 6
 	defaultMinRNRTimer = 640 * time.Microsecond
 	ackTimeUnit        = 4096 * time.Nanosecond
 	maxRNRRetry        = 7
 	maxRetryCount      = 7
-	// readLimit bounds the reads and atomics under way at a time where the program does not:
-	// more seldom help, and each costs the device memory on every connection.
+	// readLimit bounds the reads and atomics under way at a time if the program does not: more
+	// seldom help, and each costs the device memory on every connection.
 	readLimit = 16
-	// inlineLimit bounds the data that are posted inline, which spares the device a
-	// read of the memory. Queue elements have that room anyway: the default list of
-	// buffers takes as much.
+	// inlineLimit bounds the data that are posted inline, which spares the device a read of
+	// the memory. Queue elements have room for that much anyway, because of the default list
+	// of buffers.
 	inlineLimit = 16 * defaultSGE
 )
 
@@ -123,7 +123,7 @@ func resolve(dev verbs.Device, cfg Config, datagrams *DatagramsConfig) (*setting
 	return s, s.setSizes(dev)
 }
 
-// setInline sets how much is posted inline on a device that takes most bytes so.
+// setInline sets how many bytes are posted inline; most is the device's limit.
 func (s *settings) setInline(dev verbs.Device, most int) error {
 	switch {
 	case s.MaxInline > most || s.MaxInline < None:
@@ -164,7 +164,7 @@ func (s *settings) setTransport(dev verbs.Device, datagrams *DatagramsConfig, sr
 	return nil
 }
 
-// headerEntries is how many scatter-gather entries a receive needs besides those of its
+// headerEntries is how many scatter-gather entries a receive needs besides those for its
 // buffers.
 func (s *settings) headerEntries() int {
 	if s.Transport == verbs.UD {
@@ -227,15 +227,16 @@ func (s *settings) setPath(dev verbs.Device) error {
 // maxFlowLabel is the greatest that an IPv6 header can have.
 const maxFlowLabel = 1<<20 - 1
 
-// path is the way to a device from an entry of the GID table, and where its packets come from.
+// path is the address attributes for packets to a device from an entry of the GID table;
+// source is the UDP port that the device sends from.
 func (s *settings) path(sgidIndex int, gid verbs.GID, lid, udpPort, source uint16) verbs.AddressAttr {
 	a := verbs.AddressAttr{DGID: gid, SGIDIndex: sgidIndex, Port: s.Port, DLID: lid, UDPPort: udpPort, SourceUDPPort: source}
 	s.putPathFields(&a)
 	return a
 }
 
-// putPathFields sets the fields of a path that the configuration names. The others are
-// those that the connection manager has chosen, or zero.
+// putPathFields sets the fields of a path that the configuration sets. The others keep the
+// choice of the connection manager, or zero.
 func (s *settings) putPathFields(a *verbs.AddressAttr) {
 	a.SL = cmp.Or(s.SL, a.SL)
 	a.TrafficClass = cmp.Or(s.TrafficClass, a.TrafficClass)
@@ -298,7 +299,7 @@ func (s *settings) setRetries() error {
 	return nil
 }
 
-// durationName is a time of a configuration in words.
+// durationName is the text of a duration of a configuration.
 func durationName(d time.Duration) string {
 	switch d {
 	case None:
@@ -309,7 +310,7 @@ func durationName(d time.Duration) string {
 	return d.String()
 }
 
-// retryCode is the code for a number of retries, whose default it fills in.
+// retryCode returns the code for a number of retries, and fills in the default.
 func retryCode(field string, v *int, most, zero int) (uint8, error) {
 	*v = cmp.Or(*v, zero)
 	switch {

@@ -9,7 +9,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
-// purpose is what a connection's signal is in use for.
+// purpose is what a connection's signal is used for.
 type purpose uint8
 
 const (
@@ -25,14 +25,14 @@ var purposes = [...]string{"", "ready signal", "keepalive", "goodbye", "last wri
 // String names the purpose in errors.
 func (p purpose) String() string { return purposes[p] }
 
-// signalRequest is the one request that a connection makes for itself. It serves as
-// ready signal, as keepalive and as goodbye, one after the other. All are writes: of 8
-// bytes to the connection's word at the peer, or of nothing.
+// signalRequest is the one request that a connection makes for itself. It is ready signal,
+// keepalive and goodbye, one after the other. All are writes: of 8 bytes to the connection's
+// word at the peer, or of no bytes.
 type signalRequest struct {
 	send    lane.Request
 	conn    *Connection
 	purpose purpose
-	goodbye bool // to be posted when what is under way has completed
+	goodbye bool // to be posted when the request under way has completed
 }
 
 // post submits the request, which must not be in use. The value is written to the
@@ -82,17 +82,17 @@ func (s *signalRequest) Completed(status verbs.Status, vendor uint32) {
 }
 
 const (
-	// keepaliveChecks is how often a connection is looked at within Config.Keepalive:
-	// so silence is noticed when it has lasted at most half as long again.
+	// keepaliveChecks is how often a connection is checked within Config.Keepalive. So silence
+	// is noticed after at most 1.5 × Keepalive.
 	keepaliveChecks = 2
-	// keepaliveSlots is how many different times connections can be looked at between
-	// two checks: however many there are, the timer goes off no more often.
+	// keepaliveSlots is how many different times of checks there are between two checks of one
+	// connection. The timer fires no more often, even for many connections.
 	keepaliveSlots = 32
-	// closePoll is how often a connection that is being closed is looked at.
+	// closePoll is how often a connection that is being closed is checked.
 	closePoll = 50 * time.Millisecond
 )
 
-// startKeepalive sets when the connection is looked at next.
+// startKeepalive sets the time of the connection's next check.
 func (conn *Connection) startKeepalive(now time.Time) {
 	d := conn.ctx.set.Keepalive
 	if d < 0 || conn.toItself {
@@ -105,8 +105,8 @@ func (conn *Connection) startKeepalive(now time.Time) {
 	conn.ctx.setDeadline(&conn.deadline, base.Add((now.Sub(base)+d)/slot*slot+slot))
 }
 
-// keepalive posts a write that fails if the peer is gone, unless it has given a sign of
-// life. Requests at the device do the same: it repeats them until it gives up.
+// keepalive posts a write that fails if the peer is gone, unless the peer has given a sign of
+// life. Requests at the device serve as well: the device repeats them until it gives up.
 func (conn *Connection) keepalive(now time.Time) {
 	conn.startKeepalive(now)
 	if conn.establishment.goodbyeArrived() { // devices without watches do not notify of it
@@ -163,8 +163,9 @@ func (conn *Connection) due(now time.Time) {
 	}
 }
 
-// awaitGoodbye sets when a connection that is being closed is looked at next: devices without
-// watches do not notify of the peer's goodbye, which ends the wait for an answer to this end's.
+// awaitGoodbye sets the next check of a connection that is being closed. The peer's goodbye
+// ends the wait for the acknowledgement of this end's, and devices without watches do not
+// report it.
 func (conn *Connection) awaitGoodbye(now time.Time) {
 	at := now.Add(closePoll)
 	if conn.closeBy.Before(at) {

@@ -8,11 +8,11 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// pathMTU is how long a packet between two addresses may be. Tests replace it.
+// pathMTU returns how long a packet between two addresses may be. Tests replace it.
 var pathMTU = pathmtu.Of
 
-// longestHeaders is what a packet of a write or send has beside data: base and extended
-// transport header, immediate value, invariant CRC, and the header of UDP.
+// longestHeaders is the length of what a packet of a write or send has besides data: base and
+// extended transport header, immediate value, invariant CRC, and the header of UDP.
 const longestHeaders = 12 + 16 + 4 + 4 + 8
 
 // packetLength is the length of the connection's longest packets, with all headers.
@@ -24,14 +24,14 @@ func packetLength(mtu verbs.MTU, peer netip.Addr) int {
 	return int(mtu) + longestHeaders + ip
 }
 
-// peerDead is why a peer of this machine will never answer.
+// peerDead is why a peer on this machine will never answer.
 const peerDead = "the process of the peer is dead"
 
-// onSilence says what to do where the peer does not answer: where the device knows that its
-// process is dead, or the system that the connection's packets are too long for the way, that is
-// the reason.
+// onSilence says what to do if the peer does not answer. It gives a reason if the device knows
+// that the peer's process is dead, or the system knows that the connection's packets are too
+// long for the path.
 func (conn *Connection) onSilence() string {
-	conn.ctx.takeEvents() // the device tells of a death before the requests fail for it
+	conn.ctx.takeEvents() // the device reports a death before the requests fail because of it
 	if conn.peerDead {
 		return peerDead
 	}
@@ -57,7 +57,7 @@ func (conn *Connection) onSilence() string {
 	return fmt.Sprintf("%s, those of %d bytes too: if only short messages arrive, %s", advice, length, conn.lowerMTU(fmt.Sprintf("below %d", int(conn.mtu))))
 }
 
-// lowerMTU says how to make the path MTU of such a connection less.
+// lowerMTU says how to lower the path MTU of a connection whose packets are too long.
 func (conn *Connection) lowerMTU(to string) string {
 	const byInterface = "lower the MTU of %s network interface, by which the kernel's connection manager sets the path MTU, until that comes %s"
 	switch conn.establishment.(type) {
@@ -74,8 +74,8 @@ func (conn *Connection) lowerMTU(to string) string {
 	return fmt.Sprintf("set Config.MTU %s at either end", to)
 }
 
-// onMismatch says what else a request or an answer may have been refused for. The ends of
-// connections by descriptors and by address have agreed on a path MTU.
+// onMismatch names another possible reason for a refused request or answer: a different path
+// MTU, but only on connections of Bridge, since the ends of all others have agreed on it.
 func (conn *Connection) onMismatch(status verbs.Status) string {
 	if _, own := conn.establishment.(*bridge); !own || conn.peerDead {
 		return ""
@@ -96,7 +96,7 @@ func (conn *Connection) adviceOn(op Operation, status verbs.Status) string {
 	return advice + conn.onMismatch(status)
 }
 
-// onPort says that peers of other kinds do not reach this end, where that is so.
+// onPort says so if peers of other kinds cannot reach this end.
 func (c *base) onPort() string {
 	port := c.portView().gid.UDPPort
 	if port == 0 || port == roceUDPPort {

@@ -10,23 +10,23 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Submit gives the task to the device, together with tasks that pe.Aggregate has made
-// wait before it. The flags are pe.Aggregate and pe.OptimizeReports. From here to its callback, the task, its buffers and their memory
-// must not be touched. It allocates nothing. The destination of a read and the result of
-// an atomic are emptied, unless SetAppend has been called.
+// Submit gives the task to the device, together with tasks that pe.Aggregate has made wait
+// before it. The flags are pe.Aggregate and pe.OptimizeReports. From Submit to the callback,
+// the task, its buffers and their memory must not be touched. Submit allocates nothing. It
+// empties the destination of a read and the result of an atomic, unless SetAppend has been
+// called.
 //
-// It checks what nobody else would notice: the buffers, and that what is moved fits.
-// What the device or the peer refuses fails the task later, and ends the connection;
-// TrySubmit finds most of that before. If Submit fails, the task remains the caller's.
+// Submit checks only what nothing else would notice: the buffers, and that the data fits. What
+// the device or the peer refuses fails the task later, and ends the connection; TrySubmit
+// finds most of these faults before. If Submit fails, the task remains the caller's.
 //
-// On a connection that is Exported or Connecting, the task waits, in the order of
-// submission, until the connection is Ready. Where it never becomes Ready, the task fails:
-// it was flushed, and TaskError.Cause has the connection's reason.
+// On a connection that is Exported or Connecting, the task waits, in the order of submission,
+// until the connection is Ready. If the connection ends before it is Ready, the task is
+// flushed: it fails, and TaskError.Cause has the connection's reason.
 //
-// Errors match pe.ErrBadState, pe.ErrInUse and pe.ErrFreed, ErrNotReady on a connection
-// that is Failed or Closed, ErrNotSupported, and those of Alloc for the buffers. Where the
-// device cannot reach the address of a Peer, the task fails with ErrRetryExceeded and the
-// reason.
+// Errors match pe.ErrBadState, pe.ErrInUse and pe.ErrFreed, ErrNotReady on a connection that
+// is Failed or Closed, ErrNotSupported, and those of Alloc for the buffers. If the device
+// cannot reach the address of a Peer, the task fails with ErrRetryExceeded and the reason.
 func (r *Task) Submit(flags ...pe.SubmitFlags) error { return r.submit(pe.JoinFlags(flags), false) }
 
 // TrySubmit is Submit after a check of everything that can be known here: also
@@ -34,9 +34,9 @@ func (r *Task) Submit(flags ...pe.SubmitFlags) error { return r.submit(pe.JoinFl
 // limits of the device.
 func (r *Task) TrySubmit(flags ...pe.SubmitFlags) error { return r.submit(pe.JoinFlags(flags), true) }
 
-// Flush gives the device all tasks that pe.Aggregate has made wait, as the next submission
-// without it would. Where none wait, and in Idle, it does nothing. It allocates nothing, and
-// belongs to the goroutine that drives the engine.
+// Flush gives the device all tasks that wait because of pe.Aggregate, as the next submission
+// without that flag would. If none wait, and in Idle, it does nothing. It allocates nothing,
+// and belongs to the goroutine that drives the engine.
 func (c *base) Flush() { c.flush() }
 
 func (r *Task) submit(flags pe.SubmitFlags, thorough bool) error {
@@ -83,7 +83,7 @@ func (r *Task) prepare(thorough bool) error {
 		wr.Flags = verbs.FlagInline
 	}
 	if wr.Op == verbs.OpSendInvalidate {
-		wr.Flags |= verbs.FlagFence // what reads the window comes before
+		wr.Flags |= verbs.FlagFence // reads of the window complete before
 	}
 	wr.RKey, wr.RemoteAddr = 0, 0
 	switch {
@@ -109,7 +109,7 @@ func (r *Task) notReady() error {
 	return r.conn.notUsable()
 }
 
-// measure sets how many bytes a task moves, and checks that they fit.
+// measure sets the number of bytes that a task moves, and checks that they fit.
 func (r *Task) measure() error {
 	if err := r.local.Err(); err != nil {
 		return err
@@ -165,7 +165,7 @@ func (r *Task) measure() error {
 	}
 }
 
-// roomAdvice ends an error about a destination that is too small.
+// roomAdvice is the end of an error text about a destination that is too small.
 func (r *Task) roomAdvice() string {
 	if n := r.local.ListDataLen(); r.appends && n > 0 {
 		return fmt.Sprintf(" behind the %d that are in it; SetAppend(false), or empty it", n)
@@ -197,7 +197,7 @@ func (r *Task) checkRemote(side string, n int) error {
 	return nil
 }
 
-// checkLimits checks what the device or the peer would refuse.
+// checkLimits checks everything that the device or the peer would refuse.
 func (r *Task) checkLimits() error {
 	if err := r.checkSize(); err != nil {
 		return err
@@ -226,7 +226,7 @@ func (r *Task) checkLimits() error {
 	return err
 }
 
-// checkSize checks how much is moved.
+// checkSize checks the number of bytes moved.
 func (r *Task) checkSize() error {
 	most := r.ctx.set.caps.MaxMessage
 	if r.op == OpSend || r.op == OpSendImm {
@@ -238,7 +238,7 @@ func (r *Task) checkSize() error {
 	return nil
 }
 
-// gather makes the local scatter-gather list, in memory of the task.
+// gather builds the local scatter-gather list, in memory of the task.
 func (r *Task) gather() ([]verbs.SGE, error) {
 	if r.op.onWord() {
 		// Through scratch memory, so that the result buffer may have any shape.
@@ -272,8 +272,8 @@ func checkList(list []verbs.SGE, most int, field string) error {
 	return nil
 }
 
-// fitsInline reports whether the data can be posted inline. The processor copies them
-// then, which it cannot from a dma-buf.
+// fitsInline reports whether the data can be posted inline. The processor then copies the
+// data, which it cannot do from a dma-buf.
 func (r *Task) fitsInline() bool {
 	if r.op.returnsData() || r.length == 0 || r.length > r.ctx.set.inline {
 		return false
@@ -289,7 +289,7 @@ func (r *Task) fitsInline() bool {
 	return true
 }
 
-// completer is what a request is for its lane.
+// completer is the side of a Task that its lane sees.
 type completer Task
 
 // Completed implements lane.Completer.
@@ -298,7 +298,7 @@ func (c *completer) Completed(status verbs.Status, vendor uint32) {
 	r.ctx.service.completed(r, status, vendor)
 }
 
-// keepMemory keeps the memory of a task that was flushed, where the device may still use it.
+// keepMemory keeps the memory of a flushed task that the device may still use.
 func (r *Task) keepMemory(err *TaskError) {
 	if kept := r.send.Kept(); kept != nil {
 		err.Cause = kept

@@ -9,12 +9,12 @@ import (
 	"github.com/verbena-rdma/verbena/syncevent"
 )
 
-// Event is the sync event of the peer that the task is on; nil for other operations.
+// Event is the sync event of the peer that the task works on; nil for other operations.
 func (r *Task) Event() *syncevent.Event { return r.event }
 
-// SetEvent exchanges the sync event. The task releases the old one and holds the new
-// one until it is freed. Errors are those of its allocation, and ErrInvalid where the operation
-// is on none; in flight it fails with pe.ErrInUse.
+// SetEvent replaces the sync event. The task releases the old one, and holds the new one until
+// the task is freed. Errors are those of the allocation, ErrInvalid if the operation works on
+// no sync event, and pe.ErrInUse in flight.
 func (r *Task) SetEvent(ev *syncevent.Event) error {
 	if err := r.mayChange("event", r.op.onEvent()); err != nil {
 		return err
@@ -29,7 +29,7 @@ func (r *Task) SetEvent(ev *syncevent.Event) error {
 	return old.Siblings(sibling.Pass{}).Release()
 }
 
-// giveEvent sets what a task that was just allocated works on.
+// giveEvent sets the connection and the sync event of a newly allocated task.
 func (r *Task) giveEvent(conn *Connection, ev *syncevent.Event) error {
 	if err := r.ctx.owns(conn); err != nil {
 		return err
@@ -52,7 +52,7 @@ func (r *Task) holdEvent(ev *syncevent.Event) error {
 	return nil
 }
 
-// checkEvent checks what the peer's descriptor says of its event.
+// checkEvent checks the event against the peer's descriptor.
 func (r *Task) checkEvent(ev *syncevent.Event) error {
 	switch {
 	case ev == nil:
@@ -71,7 +71,7 @@ func (r *Task) checkEvent(ev *syncevent.Event) error {
 	return nil
 }
 
-// prepareEvent points the work request at the event, and lays out what is set.
+// prepareEvent points the work request at the event, and stores the value to be set.
 func (r *Task) prepareEvent() {
 	wr := &r.send.WR
 	wr.RKey, wr.RemoteAddr = r.event.Siblings(sibling.Pass{}).RKey(), r.event.Siblings(sibling.Pass{}).Addr()

@@ -11,28 +11,28 @@ import (
 	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
-// Task is one operation on the memory or the program of a peer: the one that a method of Pool
-// allocated it for. It goes to a connection or, in a context of datagrams, to a peer. It can be
-// submitted again and again, until Free puts it back.
+// Task is one operation on the memory or the program of a peer. A method of a pool allocates
+// it for that operation. It runs on a connection or, in a context of datagrams, goes to a
+// Peer. It can be submitted again and again, until Free puts it back into the pool.
 type Task struct {
 	pe.Task
 	control *pe.Control // nil for a task that came from no pool
 	ctx     *base
 	pool    *taskPool
-	self    *Task          // a copy is refused
-	conn    *Connection    // that it runs on; nil: on the endpoint
-	peer    *Peer          // that it goes to from the endpoint
-	handle  *addressHandle // that leads there, in flight
+	self    *Task          // detects a copy, which is refused
+	conn    *Connection    // that the task runs on; nil: on the endpoint
+	peer    *Peer          // that the task goes to from the endpoint
+	handle  *addressHandle // of the peer, in flight
 	send    lane.Request
 	op      Operation
 	local   *bufinv.Buf
 	remote  *bufinv.Buf
-	appends bool // to the data of local, where the operation returns data
+	appends bool // to the data of local, if the operation returns data
 	length  int  // bytes that this submission moves
 	event   *syncevent.Event
-	word    int         // in the scratch memory, for what an atomic or sync event moves
+	word    int         // in the scratch memory, for the operand of an atomic or sync event
 	result  uint64      // of an atomic, or of a get
-	sgl     []verbs.SGE // its capacity is as long as a list may be
+	sgl     []verbs.SGE // its capacity is the longest list
 }
 
 // Free puts the task back into its pool and drops its references to its buffers, or
@@ -40,7 +40,7 @@ type Task struct {
 // of pe.Pool.Free and bufinv.
 func (r *Task) Free() error {
 	if r.self != r {
-		return r.control.Begin(&r.Task, "free") // which fails: it came from no pool, or is a copy
+		return r.control.Begin(&r.Task, "free") // fails: the task came from no pool, or is a copy
 	}
 	if err := r.pool.tasks.Free(r); err != nil {
 		return err
@@ -51,7 +51,7 @@ func (r *Task) Free() error {
 // Operation is what the task was allocated for, also after it has failed.
 func (r *Task) Operation() Operation { return r.op }
 
-// Connection is the connection that the task runs on, or nil where it goes to a Peer.
+// Connection is the connection that the task runs on, or nil if it goes to a Peer.
 func (r *Task) Connection() *Connection { return r.conn }
 
 // SetConnection moves the task to another connection of the same context, for its
@@ -67,10 +67,10 @@ func (r *Task) SetConnection(conn *Connection) error {
 	return nil
 }
 
-// Peer is the endpoint that the task goes to, or nil where it runs on a Connection.
+// Peer is the endpoint that the task goes to, or nil if it runs on a Connection.
 func (r *Task) Peer() *Peer { return r.peer }
 
-// SetPeer has the next submissions of the task go to another endpoint. Errors match
+// SetPeer sets the endpoint that the next submissions of the task go to. Errors match
 // pe.ErrInUse in flight, and ErrInvalid.
 func (r *Task) SetPeer(p *Peer) error {
 	if err := r.control.MayChange(&r.Task, "peer"); err != nil {
@@ -109,13 +109,13 @@ func (c *base) ownsPeer(p *Peer) error {
 	return nil
 }
 
-// address sets where a task that was just allocated goes.
+// address sets the target of a newly allocated task.
 func (r *Task) address(to target) error {
 	r.conn, r.peer = to.conn, to.peer
 	return r.ctx.service.owns(to)
 }
 
-// give sets what a task that was just allocated works on.
+// give sets the target and the buffers of a newly allocated task.
 func (r *Task) give(to target, local, remote *bufinv.Buf) error {
 	if err := r.address(to); err != nil {
 		r.conn, r.peer = nil, nil
@@ -130,14 +130,14 @@ func (r *Task) give(to target, local, remote *bufinv.Buf) error {
 		return nil
 	}
 	if r.conn != nil && (r.conn.state == Failed || r.conn.state == Closed) {
-		err = r.notReady() // which is why the peer's memory is no longer there
+		err = r.notReady() // the reason why the peer's memory is no longer there
 	}
 	r.conn, r.peer, r.local, r.remote = nil, nil, nil, nil
 	return err
 }
 
-// swap exchanges a buffer, and drops the reference to the old one. It takes over
-// the new one in any case.
+// swap replaces a buffer, and drops the reference to the old one. It takes over the new one in
+// any case.
 func (r *Task) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
 	err := r.mayChange(what, slot != nil)
 	if err == nil {
@@ -157,8 +157,7 @@ func (r *Task) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
 	return nil
 }
 
-// mayChange checks that the task is not in flight, and that its operation has what is to be
-// changed.
+// mayChange checks that the task is not in flight, and that its operation has the field.
 func (r *Task) mayChange(what string, has bool) error {
 	if err := r.control.MayChange(&r.Task, what); err != nil {
 		return err
@@ -169,7 +168,7 @@ func (r *Task) mayChange(what string, has bool) error {
 	return nil
 }
 
-// side is the field of a buffer that the operation has: nil, if it has none.
+// side is the field of the buffer on that side, or nil if the operation has none.
 func (r *Task) side(local, remote bool) **bufinv.Buf {
 	switch {
 	case local:
@@ -190,7 +189,7 @@ func (r *Task) resultBuffer() **bufinv.Buf {
 	return r.side(r.op == OpCompareSwap || r.op == OpFetchAdd, false)
 }
 
-// at returns what a side has, or nil.
+// at returns the buffer of a side, or nil.
 func at(slot **bufinv.Buf) *bufinv.Buf {
 	if slot == nil {
 		return nil
@@ -198,20 +197,20 @@ func at(slot **bufinv.Buf) *bufinv.Buf {
 	return *slot
 }
 
-// Source is the list of buffers whose data a send or write takes to the peer, or the memory of
-// the peer that is read. It is nil if none was given, and for other operations.
+// Source is where the data comes from: for a send or write, a list of buffers; for a read,
+// memory of the peer. It is nil if none was given, and for other operations.
 func (r *Task) Source() *bufinv.Buf { return at(r.source()) }
 
-// SetSource exchanges the source. It takes over the caller's reference to the new one, in any
-// case, and drops the one to the old. Errors match pe.ErrInUse in flight, ErrInvalid where
-// the operation has no source, and those of bufinv.
+// SetSource replaces the source. It takes over the caller's reference to the new one, in any
+// case, and drops the reference to the old one. Errors match pe.ErrInUse in flight, ErrInvalid
+// if the operation has no source, and those of bufinv.
 func (r *Task) SetSource(src *bufinv.Buf) error { return r.swap("source", r.source(), src) }
 
 // Destination is the memory of the peer that a write or an atomic changes, or the list of buffers
 // that a read fills. It is nil if none was given, and for other operations.
 func (r *Task) Destination() *bufinv.Buf { return at(r.destination()) }
 
-// SetDestination exchanges the destination, as SetSource does the source.
+// SetDestination replaces the destination, as SetSource replaces the source.
 func (r *Task) SetDestination(dst *bufinv.Buf) error {
 	return r.swap("destination", r.destination(), dst)
 }
@@ -219,17 +218,17 @@ func (r *Task) SetDestination(dst *bufinv.Buf) error {
 // Result is the list of buffers that the original value goes to, besides Original, or nil.
 func (r *Task) Result() *bufinv.Buf { return at(r.resultBuffer()) }
 
-// SetResult has the original value of a compare-and-swap or fetch-and-add go to a list of
-// buffers, 8 bytes in the byte order of this host, which Submit empties unless SetAppend has been
-// called; nil ends that. References and errors are as with SetSource.
+// SetResult makes a compare-and-swap or fetch-and-add store the original value in a list of
+// buffers, as 8 bytes in the byte order of this host. Submit empties the list unless SetAppend
+// has been called. Nil ends this. References and errors are as with SetSource.
 func (r *Task) SetResult(result *bufinv.Buf) error {
 	return r.swap("result", r.resultBuffer(), result)
 }
 
-// SetAppend has the next submissions of a read or an atomic put what they bring behind the data
-// that is in the destination or result, until it is called again or the task is freed; without
-// it, each begins with an empty one. It has no effect on other operations. In flight it fails
-// with pe.ErrInUse.
+// SetAppend makes the next submissions of a read or an atomic append to the destination or
+// result, until it is called again or the task is freed. Without it, each submission begins
+// with an empty list. It has no effect on other operations. In flight, it fails with
+// pe.ErrInUse.
 func (r *Task) SetAppend(on bool) error {
 	if err := r.control.MayChange(&r.Task, "place in the destination"); err != nil {
 		return err
@@ -238,11 +237,12 @@ func (r *Task) SetAppend(on bool) error {
 	return nil
 }
 
-// Imm is the 32 bits of immediate data of a send or write with immediate; 0 of others.
+// Imm is the 32 bits of immediate data of a send or write with immediate; 0 for other
+// operations.
 func (r *Task) Imm() uint32 { return r.send.WR.Imm }
 
 // SetImm sets the immediate data of the next submission. Errors match pe.ErrInUse in flight,
-// and ErrInvalid where the operation has none.
+// and ErrInvalid if the operation has none.
 func (r *Task) SetImm(imm uint32) error {
 	if err := r.mayChange("immediate data", r.op.immediate()); err != nil {
 		return err
@@ -251,8 +251,8 @@ func (r *Task) SetImm(imm uint32) error {
 	return nil
 }
 
-// Value is what a fetch-and-add or an addition to a sync event adds, or what a sync event is set
-// to; 0 of others.
+// Value is what a fetch-and-add or an addition to a sync event adds, or what a sync event is
+// set to; 0 for other operations.
 func (r *Task) Value() uint64 {
 	if r.op.hasValue() {
 		return r.send.WR.CompareAdd
@@ -269,7 +269,8 @@ func (r *Task) SetValue(v uint64) error {
 	return nil
 }
 
-// Values returns what a compare-and-swap expects, and what it stores then; 0 of others.
+// Values returns the value that a compare-and-swap expects, and the one that it stores; zeroes
+// for other operations.
 func (r *Task) Values() (compare, swap uint64) {
 	if r.op == OpCompareSwap {
 		return r.send.WR.CompareAdd, r.send.WR.Swap
@@ -286,12 +287,12 @@ func (r *Task) SetValues(compare, swap uint64) error {
 	return nil
 }
 
-// Original is the value that the peer's memory had before a compare-and-swap or fetch-and-add,
-// or its sync event before an addition or when it was got. It is that of the last submission that
-// succeeded: 0 before, and for other operations.
+// Original is the value of the peer's memory before a compare-and-swap or fetch-and-add, or of
+// its sync event before an addition or at a get. It is that of the last submission that
+// succeeded: 0 before the first, and for other operations.
 func (r *Task) Original() uint64 { return r.result }
 
-// room is how much data the task can bring.
+// room is how many bytes the destination or result has room for.
 func (r *Task) room() int {
 	if r.appends {
 		return r.local.ListRoom()
@@ -299,7 +300,7 @@ func (r *Task) room() int {
 	return r.local.ListEmptiedRoom()
 }
 
-// drop releases what a task that was freed has worked on.
+// drop releases the buffers and the event of a freed task.
 func (r *Task) drop() error {
 	local, remote, event := r.local, r.remote, r.event
 	r.conn, r.peer, r.local, r.remote, r.event, r.appends = nil, nil, nil, nil, nil, false

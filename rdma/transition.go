@@ -14,24 +14,24 @@ const (
 	longestTransitionPause = time.Second
 )
 
-// transition takes a connection's queue pair from Init to Ready to Send. For adapters the
-// kernel resolves the peer's address in that, for a second and more where the peer is down. So
-// a helper does it, and does it again while the peer is down. Nothing else is done with the
-// queue pair meanwhile: tasks wait in the lane.
+// transition takes a connection's queue pair from Init to Ready to Send. On adapters, the
+// kernel then resolves the peer's address, which takes a second and more if the peer is down.
+// So a helper does it, and repeats it while the peer is down. Nothing else uses the queue pair
+// meanwhile: tasks wait in the lane.
 type transition struct {
 	conn      *Connection
 	attr      verbs.QPAttr
-	done      func(err error) // on the engine's goroutine, unless the connection ends before
+	done      func(err error) // called on the engine's goroutine, unless the connection ends before
 	running   bool            // a helper has the queue pair
-	shut      atomic.Bool     // the lane is to be shut when it has not; helpers read it
-	postponed []func()        // to be run then
+	shut      atomic.Bool     // the lane is to be shut when no helper has the queue pair; helpers read it
+	postponed []func()        // to be run when no helper has the queue pair
 	pause     time.Duration
 	again     deadline // when to try again
-	last      error    // why the last attempt has failed; nil: it has not
+	last      error    // why the last attempt failed; nil: it did not
 }
 
-// connectLane takes the queue pair from Init to Ready to Send, with all attributes but State. done
-// gets the error, unless the connection ends before.
+// connectLane takes the queue pair from Init to Ready to Send. attr has all attributes but
+// State. done gets the error, unless the connection ends before.
 func (conn *Connection) connectLane(attr verbs.QPAttr, done func(err error)) {
 	conn.takeReceives()
 	t := &conn.transition
@@ -50,7 +50,7 @@ func (t *transition) try() {
 	}
 	run(func() func() {
 		var err error
-		if !t.shut.Load() { // else it has ended while the call waited
+		if !t.shut.Load() { // else the connection has ended while the call waited
 			err = l.BringUp(attr)
 		}
 		return func() { t.tried(err) }
@@ -60,7 +60,7 @@ func (t *transition) try() {
 // due implements the owner of a deadline.
 func (t *transition) due(time.Time) { t.try() }
 
-// cancel ends a transition that no helper is at.
+// cancel ends a transition that no helper works on.
 func (t *transition) cancel() {
 	t.done = nil
 	if t.conn != nil {
@@ -68,10 +68,10 @@ func (t *transition) cancel() {
 	}
 }
 
-// postpone has f run when no helper has the queue pair.
+// postpone makes f run when no helper has the queue pair.
 func (t *transition) postpone(f func()) { t.postponed = append(t.postponed, f) }
 
-// tried goes on after an attempt.
+// tried handles the result of an attempt.
 func (t *transition) tried(err error) {
 	conn, done, postponed := t.conn, t.done, t.postponed
 	t.running, t.postponed, t.last = false, nil, err
@@ -90,7 +90,7 @@ func (t *transition) tried(err error) {
 	case conn.state.usable():
 		t.done = nil
 		done(err)
-	default: // a goodbye waits for it
+	default: // a goodbye waits for the transition
 		conn.shut()
 	}
 	conn.becomeHungry()

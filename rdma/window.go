@@ -48,9 +48,9 @@ func (p *WindowPool) Cap() int { return p.tasks.Cap() }
 // Available is the number of windows that can be allocated now.
 func (p *WindowPool) Available() int { return p.tasks.Available() }
 
-// Alloc takes a window out of the pool, for the peer of a connection. It is bound to
-// nothing. The device's window is made here, which takes as long as to register memory:
-// programs that lend often bind the same ones again and again. Errors match those of
+// Alloc takes a window out of the pool, for the peer of a connection. It is not bound yet.
+// Alloc makes the device's window, which takes as long as registering memory: programs that
+// lend often should bind the same windows again and again. Errors match those of
 // pe.Pool.Alloc, ErrNotReady on a connection that has ended, ErrInvalid and ErrDevice.
 func (p *WindowPool) Alloc(conn *Connection) (*Window, error) {
 	w, err := p.tasks.Alloc()
@@ -65,14 +65,15 @@ func (p *WindowPool) Alloc(conn *Connection) (*Window, error) {
 	return w, nil
 }
 
-// Window lends part of a memory map to the peer of one connection, with rights of its own,
-// and takes it back at once: a memory window of type 2 (IBTA 10.6.7, ibv_alloc_mw(3)).
-// Nobody else can use it, whoever learns its key. The peer imports what Export returns
-// with mmap.Import, and uses it as any memory map.
+// Window is a memory window of type 2 (IBTA 10.6.7, ibv_alloc_mw(3)). It lends part of a
+// memory map to the peer of one connection, with its own permissions, and can take it back at
+// once. Nobody else can use it, even with its key. The peer imports what Export returns with
+// mmap.Import, and uses it as any memory map.
 //
-// A window that was taken back refuses what the peer still sends: that fails the
-// connection. So have the peer say when it is done, or give the window back itself
-// (Task.SetInvalidate), and take it back without asking from one that is not trusted.
+// After a window was taken back, requests of the peer that use it fail, and so does the
+// connection. So a trusted peer should report that it is done, or invalidate the window itself
+// (Task.SetInvalidate); take the window back without asking only from a peer that is not
+// trusted.
 //
 // A Window belongs to the goroutine that drives the engine.
 type Window struct {
@@ -86,7 +87,7 @@ type Window struct {
 	bind  verbs.MWBind
 	done  func(error)
 
-	lent *mmap.Map // held; nil: it is bound to nothing, and will not be
+	lent *mmap.Map // held; nil: the window is neither bound nor about to be
 	off  int
 	n    int
 	perm mmap.Permission
@@ -121,17 +122,16 @@ func (w *Window) begin(conn *Connection) error {
 func windowTag(rkey uint32) uint32 { return rkey >> 8 }
 
 // Bind lends n bytes of m, from the offset off, with the permissions perm: RemoteRead,
-// RemoteWrite, RemoteAtomic. The map has mmap.BindWindows, and LocalReadWrite where the
-// peer is to change it; the context's Config.Permissions allow reads and atomics. Those
-// that the map itself grants do not matter: one without any is reached through windows
-// only.
+// RemoteWrite, RemoteAtomic. The map needs mmap.BindWindows, and LocalReadWrite if the peer is
+// to change it; reads and atomics also need the context's Config.Permissions. What the map
+// itself grants to peers does not matter: a map that grants nothing is accessible through
+// windows only.
 //
-// The bind takes its turn among the tasks of the connection, and waits with them until it
-// is Ready: what is submitted after it finds it done, such as the send of what Export
-// returns. done runs on the engine's
-// goroutine, inside Progress; its error matches ErrTaskFailed or ErrFlushed, and the
-// connection has failed. Until it has run, and again while the window is bound, the map
-// cannot be closed. Bind allocates nothing.
+// The bind runs in order with the tasks of the connection, and waits with them until it is
+// Ready. Tasks that are submitted later begin after it, such as the send of what Export
+// returns. done runs on the engine's goroutine, inside Progress. An error matches
+// ErrTaskFailed or ErrFlushed, and means that the connection has failed. The map cannot be
+// closed until done has run, nor while the window is bound. Bind allocates nothing.
 //
 // Errors match pe.ErrInUse while another bind or invalidation is under way, or the window
 // is bound, pe.ErrBadState, pe.ErrFreed, ErrNotReady, and those of mmap.Map.Lend.
@@ -160,13 +160,13 @@ func (w *Window) Bind(m *mmap.Map, off, n int, perm mmap.Permission, done func(e
 	return nil
 }
 
-// Invalidate takes the memory back, when the tasks submitted before it have had their
-// turn. Once done is called without an error, the peer can neither read nor write by this
-// window: not one byte more moves. Then it can be bound again, with another key.
+// Invalidate takes the memory back, in order after the tasks submitted before. Once done is
+// called without an error, the peer can neither read nor write another byte through this
+// window. The window can then be bound again, with another key.
 //
-// Where the peer has given it back already, Invalidate fails, and the connection with it:
-// only one end takes a window back. Free does it at once, and in any case. done and the
-// errors are as Bind has them.
+// If the peer has invalidated the window already, Invalidate fails, and the connection with
+// it: only one end may invalidate a window. Free takes the memory back at once, in any case.
+// done and the errors are as with Bind.
 func (w *Window) Invalidate(done func(error)) error {
 	const op = "invalidate a memory window"
 	if err := w.check(op, done != nil); err != nil {
@@ -180,7 +180,7 @@ func (w *Window) Invalidate(done func(error)) error {
 	return nil
 }
 
-// check begins a request.
+// check checks that a request can begin, and begins it.
 func (w *Window) check(op string, complete bool) error {
 	if w == nil || w.pool == nil {
 		return fmt.Errorf("rdma: %s: %w: it came from no pool", op, ErrInvalid)
@@ -197,7 +197,7 @@ func (w *Window) check(op string, complete bool) error {
 	return nil
 }
 
-// refuse ends a request that is not made.
+// refuse ends a request that was not posted.
 func (w *Window) refuse(op string, err error) error {
 	w.ctx.control.Abort(&w.task)
 	return fmt.Errorf("rdma: %s: %w", op, err)
@@ -209,9 +209,8 @@ func (w *Window) push(done func(error)) {
 	w.ctx.flush()
 }
 
-// Export returns a descriptor of what the window lends, for mmap.Import of the peer. It can
-// be had as soon as Bind has returned. It fails with ErrInvalid where the window is bound
-// to nothing.
+// Export returns a descriptor of what the window lends, for mmap.Import of the peer. It may be
+// called as soon as Bind has returned. It fails with ErrInvalid if the window is not bound.
 func (w *Window) Export() ([]byte, error) {
 	if w == nil || w.lent == nil {
 		return nil, fmt.Errorf("rdma: export a memory window: %w: it is bound to nothing", ErrInvalid)
@@ -222,12 +221,12 @@ func (w *Window) Export() ([]byte, error) {
 // Bound reports whether the window lends memory, or is about to.
 func (w *Window) Bound() bool { return w != nil && w.lent != nil }
 
-// Connection is the one whose peer the window is for.
+// Connection is the connection whose peer the window is for.
 func (w *Window) Connection() *Connection { return w.conn }
 
-// Free takes the memory back at once, and puts the window back into its pool: when it has
-// returned, the peer can neither read nor write by it. It fails with pe.ErrInUse while Bind
-// or Invalidate is under way, and otherwise as pe.Pool.Free.
+// Free takes the memory back at once, and puts the window back into its pool. When Free has
+// returned, the peer can neither read nor write through the window. It fails with pe.ErrInUse
+// while Bind or Invalidate is under way, and otherwise as pe.Pool.Free.
 func (w *Window) Free() error {
 	if w == nil || w.pool == nil {
 		return fmt.Errorf("rdma: free a memory window: %w: it came from no pool", ErrInvalid)
@@ -254,7 +253,7 @@ func (w *Window) end() error {
 	return nil
 }
 
-// unbound lets go of the memory map.
+// unbound releases the memory map.
 func (w *Window) unbound() {
 	if w.lent != nil {
 		_ = w.lent.Siblings(sibling.Pass{}).ReleaseFor(mmap.MemoryWindow) // it is held
@@ -262,7 +261,7 @@ func (w *Window) unbound() {
 	}
 }
 
-// endWindows takes back what is lent to the peer of a connection that ends.
+// endWindows takes back the windows lent to the peer of a connection that ends.
 func (conn *Connection) endWindows() {
 	for e := conn.windows.Front(); e != nil; e = conn.windows.Front() {
 		if err := e.Value.end(); err != nil {
@@ -271,7 +270,7 @@ func (conn *Connection) endWindows() {
 	}
 }
 
-// windowCompleter is what a window is for its lane.
+// windowCompleter is the side of a Window that its lane sees.
 type windowCompleter Window
 
 // Completed implements lane.Completer.
@@ -291,7 +290,7 @@ func (c *windowCompleter) Completed(status verbs.Status, vendor uint32) {
 	done(err)
 }
 
-// invalidated notes that a message has taken a window away, and returns it.
+// invalidated notes that a message has invalidated a window, and returns the window.
 func (c *Connections) invalidated(rkey uint32) *Window {
 	w := c.windows[windowTag(rkey)]
 	if w != nil && w.lent != nil && w.bind.RKey == rkey {
@@ -300,11 +299,11 @@ func (c *Connections) invalidated(rkey uint32) *Window {
 	return w
 }
 
-// SetInvalidate has the next messages of a send give back a window of the peer, which
-// remote was imported from, until it is called again or the task is freed; nil ends that.
-// Reads through the window that were submitted before are done first. The peer learns of
-// it with the message (ReceiveTask.Invalidated); where the window is not its own, or is
-// taken back already, it refuses the message, and the connection fails.
+// SetInvalidate makes the next messages of a send invalidate the peer's window that remote was
+// imported from, until it is called again or the task is freed; nil ends this. Reads through
+// the window that were submitted before are done first. The message tells the peer of it
+// (ReceiveTask.Invalidated). If the window is not the peer's, or is invalid already, the peer
+// refuses the message, and the connection fails.
 //
 // Errors match pe.ErrInUse in flight, ErrInvalid for a map that was not imported and for other
 // operations, and ErrNotSupported where the device lacks it (Capabilities.Windows).
@@ -326,7 +325,7 @@ func (t *Task) SetInvalidate(remote *mmap.Map) error {
 	return nil
 }
 
-// accessOf is the rights of a peer.
+// accessOf returns the access flags of a peer's permissions.
 func accessOf(perm mmap.Permission) (a verbs.Access) {
 	if perm.Has(mmap.RemoteRead) {
 		a |= verbs.AccessRemoteRead
