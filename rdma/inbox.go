@@ -169,7 +169,7 @@ func (s *inboxSlot) failed(*Connection, *TaskError) { s.repost() }
 
 // lengthAdvice implements receiver.
 func (s *inboxSlot) lengthAdvice() string {
-	return fmt.Sprintf("the context takes messages of up to %d bytes; give Connections.Receive the size of the largest message", s.inbox.size)
+	return fmt.Sprintf("the context takes messages of up to %d bytes; give Receive the size of the largest message", s.inbox.size)
 }
 
 // flushed implements receiver.

@@ -270,7 +270,7 @@ func TestReceiveMessageTooLong(t *testing.T) {
 	})
 	require.ErrorIs(t, sends.errs[0], rdma.ErrRemoteInvalid)
 	require.ErrorIs(t, r.b.conns[0].Err(), rdma.ErrLocalLength)
-	require.ErrorContains(t, r.b.conns[0].Err(), "messages of up to 16 bytes; give Context.Receive the size of the largest message")
+	require.ErrorContains(t, r.b.conns[0].Err(), "messages of up to 16 bytes; give Receive the size of the largest message")
 	require.NoError(t, task.Free())
 	for range 3 {
 		task := must(pool.Send(r.a.conns[1], r.a.bufs.Source(r.a.mem, 0, 16)))

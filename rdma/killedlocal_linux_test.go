@@ -48,6 +48,9 @@ func TestKilledWithTasks(t *testing.T) {
 	require.NoError(t, must(pool.Send(s.conns[0], nil)).Submit())
 	r.until("the message is acknowledged", func() bool { return sends.count() == 1 })
 	require.NoError(t, victim.Process.Signal(syscall.SIGSTOP))
+	var status syscall.WaitStatus // a signal takes a moment: until then the peer's device answers
+	must(syscall.Wait4(victim.Process.Pid, &status, syscall.WUNTRACED, nil))
+	require.True(t, status.Stopped())
 	require.NoError(t, must(pool.Send(s.conns[0], nil)).Submit())
 	require.NoError(t, victim.Process.Kill())
 	r.until("the context has ended", func() bool { return s.ctx.State() == pe.Idle })
