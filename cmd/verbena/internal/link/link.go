@@ -1,10 +1,9 @@
-// Package link carries the messages and the writes of transfers over connections of
-// package rdma, for goroutines that wait rather than for callbacks.
+// Package link sends messages and RDMA writes over connections of package rdma, for goroutines
+// that wait rather than for callbacks.
 //
-// A Hub serves all connections of one context: it makes the pools, takes the messages and
-// the changes of state, and hands them to the Link of the connection. Messages that come
-// are copied, and queued for Link.Receive; a peer that sends more than the queue holds
-// loses its connection, so that none takes memory without end.
+// A Hub serves all connections of one context: it makes the pools, and passes each message and
+// each change of state to the Link of the connection. Received messages are copied and queued
+// for Link.Receive. The queue is bounded: a peer that overflows it loses its connection.
 package link
 
 import (
@@ -33,11 +32,11 @@ var (
 )
 
 const (
-	// sends is how many messages of one link may be at the device.
+	// sends is how many messages of one link may be posted at the device.
 	sends = 16
-	// queue and queueBytes are what waits for Receive. An end that keeps to the protocol has
-	// less under way: a block for each slot, proto.Unplanned announcements, and a few bytes
-	// for each of proto.Outstanding entries.
+	// queue and queueBytes bound the messages and bytes that wait for Receive. A peer that
+	// follows the protocol has less in flight: a block for each slot, proto.Unplanned
+	// announcements, and a few bytes for each of proto.Outstanding entries.
 	queue, queueBytes = proto.Outstanding + 2*proto.MaxSlots, 2 << 20
 )
 
@@ -47,13 +46,13 @@ type Hub struct {
 	rdma    *rdma.Connections
 	engine  *pe.Engine
 	sends   *rdma.Pool
-	writes  *rdma.Pool // nil where nothing is written
+	writes  *rdma.Pool // nil: the links do not write
 	onState func(*rdma.Connection, rdma.ConnectionState, error)
 }
 
-// NewHub prepares a context, which must be Idle, for a number of links at a time. The
-// links of a writer can write. onState, which may be nil, is told of every change of state
-// of a connection, on the engine's goroutine, before the link is.
+// NewHub prepares a context, which must be Idle, for at most links links at a time. With
+// writer, the links can write. onState, which may be nil, is called at each change of state of
+// a connection, on the engine's goroutine, before the link handles the change.
 func NewHub(dev verbs.Device, r *rdma.Connections, links int, writer bool, onState func(*rdma.Connection, rdma.ConnectionState, error)) (*Hub, error) {
 	h := &Hub{dev: dev, rdma: r, engine: r.Engine(), onState: onState}
 	var err error
@@ -93,7 +92,7 @@ func (h *Hub) changed(conn *rdma.Connection, state rdma.ConnectionState, err err
 		if ok {
 			l.end(err)
 		}
-		_ = conn.Close() // gives its place back
+		_ = conn.Close() // frees the connection's place in the context
 	case rdma.Closed:
 		if ok {
 			l.end(err)
@@ -102,26 +101,26 @@ func (h *Hub) changed(conn *rdma.Connection, state rdma.ConnectionState, err err
 	}
 }
 
-// Link is a connection that messages go over. Its methods may be called from any goroutine
-// but the engine's.
+// Link is a connection that carries messages. Its methods may be called from any goroutine
+// except the engine's.
 type Link struct {
 	hub    *Hub
 	conn   *rdma.Connection
-	memory *mmap.Map // of the messages that are sent
-	free   chan int  // places in it
+	memory *mmap.Map // send buffers
+	free   chan int  // free send buffers
 	in     chan []byte
-	queued atomic.Int64 // bytes in it
+	queued atomic.Int64 // bytes of the messages that wait in in
 	ready  chan struct{}
 	done   chan struct{} // the connection has ended, or is to end
-	gone   chan struct{} // nothing of it is left at the device
-	heard  atomic.Int64  // when the last message came, in Unix nanoseconds
+	gone   chan struct{} // the device has released the connection
+	heard  atomic.Int64  // when the last message arrived, in Unix nanoseconds
 	once   sync.Once
 	err    error // once done is closed: ErrBroken, and why
 	cause  error // likewise, without ErrBroken
 }
 
-// Open makes the link of a connection, before any message can have come: on the engine's
-// goroutine, in the call that has made the connection.
+// Open makes the link of a connection. It must be called on the engine's goroutine, in the
+// call that made the connection: no message can have arrived before then.
 func (h *Hub) Open(conn *rdma.Connection) (*Link, error) {
 	l := &Link{hub: h, conn: conn, free: make(chan int, sends), in: make(chan []byte, queue),
 		ready: make(chan struct{}), done: make(chan struct{}), gone: make(chan struct{})}
@@ -144,10 +143,11 @@ func (h *Hub) Open(conn *rdma.Connection) (*Link, error) {
 func (l *Link) Device() verbs.Device { return l.hub.dev }
 
 // Connection is the connection of the link. Its methods belong to the engine's goroutine,
-// but for those that say where it leads, which do not change once it is Ready.
+// except those that return addresses and queue pair numbers, which do not change once it is
+// Ready.
 func (l *Link) Connection() *rdma.Connection { return l.conn }
 
-// Ready waits until the connection is. Its errors are those of package rdma.
+// Ready waits until the connection is Ready. Its errors are those of package rdma.
 func (l *Link) Ready(ctx context.Context) error {
 	select {
 	case <-l.ready:
@@ -159,7 +159,7 @@ func (l *Link) Ready(ctx context.Context) error {
 	}
 }
 
-// Heard is when the last message came, or the link was made.
+// Heard is when the last message arrived, or when the link was made if none has.
 func (l *Link) Heard() time.Time { return time.Unix(0, l.heard.Load()) }
 
 func (l *Link) deliver(b []byte) {
@@ -178,7 +178,7 @@ func (l *Link) deliver(b []byte) {
 	_ = l.conn.Close()
 }
 
-// end notes why the link has ended; nil stands for a peer that has closed it.
+// end records why the link has ended. A nil error means that the peer closed it.
 func (l *Link) end(err error) {
 	l.once.Do(func() {
 		l.err, l.cause = ErrBroken, err
@@ -189,8 +189,8 @@ func (l *Link) end(err error) {
 	})
 }
 
-// Receive returns the next message. When the connection has ended, it fails with ErrBroken
-// after the last one.
+// Receive returns the next message. After the connection has ended, it returns the messages
+// that are still queued, then ErrBroken.
 func (l *Link) Receive(ctx context.Context) ([]byte, error) {
 	select {
 	case b := <-l.in:
@@ -224,20 +224,20 @@ type Write struct {
 	Target *mmap.Map
 	To     int // offset in Target
 	Length int
-	// Done is called when the device no longer needs the source, on the engine's
-	// goroutine; also if the write has failed or was never begun.
+	// Done is called when the device no longer needs the source, on the engine's goroutine, or
+	// when the write has failed or was never posted.
 	Done func()
 }
 
-// Send gives a message to the device, behind all that was given to it before. It does not
-// wait for the peer. Its errors are ErrBroken and the cause of ctx.
+// Send posts a message behind everything that was posted before. It does not wait until the
+// peer has the message. Its errors are ErrBroken and the cause of ctx.
 func (l *Link) Send(ctx context.Context, m proto.Message) error { return l.WriteSend(ctx, Write{}, m) }
 
-// WriteSend gives a write to the device, unless its length is zero, and behind it a
-// message, unless that is nil: when the peer has the message, what was written is in place.
+// WriteSend posts a write, unless its length is zero, and behind it a message, unless that is
+// nil. The written data is in place when the peer receives the message.
 func (l *Link) WriteSend(ctx context.Context, w Write, m proto.Message) error {
 	select {
-	case <-l.done: // even if there is a place
+	case <-l.done: // even if a send buffer is free
 		w.finish()
 		return l.err
 	default:
@@ -273,7 +273,7 @@ func (w *Write) finish() {
 	}
 }
 
-// post runs on the engine's goroutine, so that Close does not take the memory away.
+// post runs on the engine's goroutine, so that Close cannot free the memory while it runs.
 func (l *Link) post(w Write, place int, message []byte) {
 	var err error
 	select {
@@ -314,7 +314,7 @@ func (l *Link) postWrite(w Write, more bool) error {
 		})
 		var flags pe.SubmitFlags
 		if more {
-			flags = pe.Aggregate // the message goes with it
+			flags = pe.Aggregate // submit the message together with the write
 		}
 		if err = task.Submit(flags); err != nil {
 			_ = task.Free()
@@ -326,7 +326,7 @@ func (l *Link) postWrite(w Write, more bool) error {
 	return err
 }
 
-// check ends a link on which something could not be submitted.
+// check ends the link if a task could not be submitted.
 func (l *Link) check(err error) {
 	if err != nil {
 		l.end(err)
@@ -334,9 +334,8 @@ func (l *Link) check(err error) {
 	}
 }
 
-// Close ends the connection, and waits until nothing of it is left at the device, or until
-// ctx ends. Messages that were given to the device go out first, for as long as
-// rdma.Config.CloseTimeout.
+// Close ends the connection, and waits until the device has released it, or until ctx ends.
+// Messages that were posted go out first, for at most rdma.Config.CloseTimeout.
 func (l *Link) Close(ctx context.Context) error {
 	if err := await.Func(ctx, l.hub.engine, func() error {
 		l.end(nil)

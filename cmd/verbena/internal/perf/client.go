@@ -19,10 +19,10 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/route"
 )
 
-// errDamaged: what was measured is of no use.
+// errDamaged: data arrived damaged, so the figures are of no use.
 var errDamaged = errors.New("data were damaged on the way; see the report")
 
-// measure is the client.
+// measure runs the client.
 func measure(ctx context.Context, o *options, stdout, stderr io.Writer) error {
 	out := stdout
 	if o.json == "-" || o.csv == "-" {
@@ -34,11 +34,11 @@ func measure(ctx context.Context, o *options, stdout, stderr io.Writer) error {
 		all = measureForeign
 	}
 	reports, err := all(ctx, o, table)
-	// What was measured before a failure is worth keeping.
+	// Write what was measured before a failure, too.
 	return errors.Join(err, table.Err(), write(o, reports, stdout))
 }
 
-// write writes the files that were asked for.
+// write writes the requested files.
 func write(o *options, reports []*report.Report, stdout io.Writer) error {
 	if len(reports) == 0 {
 		return nil
@@ -98,7 +98,8 @@ func measureAll(ctx context.Context, o *options, table *report.Table) (reports [
 	return reports, nil
 }
 
-// lookUp finds the address of a host, IPv4 first: its GIDs are there on every RoCE device.
+// lookUp finds the address of a host. It prefers IPv4, because every RoCE device has IPv4
+// GIDs.
 func lookUp(ctx context.Context, host string, timeout time.Duration) (netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -128,12 +129,12 @@ type client struct {
 	device *opened
 	conv   *control.Conversation
 	plan   *plan.Plan
-	last   bool // of the tests
+	last   bool // this is the last test
 	table  *report.Table
 	peer   netip.Addr
 }
 
-// run makes the test. A report that is not complete may come with an error.
+// run runs the test. With an error, it may return the part of the report that is complete.
 func (c *client) run() (r *report.Report, err error) {
 	setUp, cancel := context.WithTimeoutCause(c.conv.Context(), c.o.timeout, fmt.Errorf("the server has not connected within %v", c.o.timeout))
 	defer cancel()
@@ -193,7 +194,7 @@ func (c *client) run() (r *report.Report, err error) {
 	return r, err
 }
 
-// connect connects with the server. Only one end talks at a time.
+// connect connects to the server. The ends take turns: only one sends at a time.
 func (c *client) connect(ctx context.Context, s *load.Station) error {
 	var own []*control.End
 	if err := s.Offer(func(e *control.End) error { own = append(own, e); return nil }); err != nil {
@@ -278,7 +279,7 @@ func (c *client) step(s *load.Station, i int) (*report.Result, error) {
 	return res, nil
 }
 
-// resultOf is the result of a step, without what the other end has to say.
+// resultOf is the result of a step, without the server's part.
 func resultOf(p *plan.Plan, step int, f load.Figures, g *gauge) *report.Result {
 	round, size := p.Step(step)
 	res := &report.Result{

@@ -15,7 +15,7 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// ownStation is a stream that ends with its station.
+// ownStation is a stream whose Close also closes its station.
 type ownStation struct {
 	*cmstream.Stream
 	station *cmstream.Station
@@ -23,7 +23,7 @@ type ownStation struct {
 
 func (s *ownStation) Close() error { return errors.Join(s.Stream.Close(), s.station.Close()) }
 
-// dialCM reaches the server by connection manager.
+// dialCM connects to the server through the connection manager.
 func dialCM(ctx context.Context, o *options, d *opened, addr string) (control.Stream, error) {
 	station, err := cmstream.Open(d.dev, d.port, d.gid)
 	if err != nil {
@@ -36,8 +36,8 @@ func dialCM(ctx context.Context, o *options, d *opened, addr string) (control.St
 	return &ownStation{stream, station}, nil
 }
 
-// serveCM is the server by connection manager. It has one device, on which it listens and
-// measures: clients find no other at its address.
+// serveCM is the server that listens with the connection manager. It uses one device to listen
+// and to measure, because clients reach no other device at its address.
 func (s *server) serveCM(ctx context.Context, listening func(netip.AddrPort)) (err error) {
 	bind, _ := netip.ParseAddr(s.o.bind)
 	if s.o.device == "" && (!bind.IsValid() || bind.IsUnspecified()) {
@@ -82,13 +82,13 @@ func (s *server) serveCM(ctx context.Context, listening func(netip.AddrPort)) (e
 	return nil
 }
 
-// served is how the one client was served.
+// served carries the result of serving the one client.
 type served struct{ err error }
 
 func (s *served) Error() string { return "the one client was served" }
 
-// address is one that the server can be dialled at. On the loopback interface a dial to any
-// finds it.
+// address is an address at which clients can dial the server. On the loopback interface, a
+// dial to any loopback address reaches it.
 func (s *server) address(d *opened) netip.Addr {
 	table, err := d.dev.GIDs(max(d.port, 1))
 	if err != nil || len(table) == 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
 )
 
-// defaultPort is that of perftest.
+// defaultPort is the default port of perftest.
 const defaultPort = 18515
 
 // options are the flags.
@@ -26,7 +26,7 @@ type options struct {
 	port     int
 	bind     string
 	cm       bool
-	perftest bool // the other end is one of its programs
+	perftest bool // the other end is a program of perftest
 	once     bool
 	timeout  time.Duration
 	memory   int64
@@ -52,12 +52,12 @@ to do from the client, and needs no flags but those of device and address.
 
 `
 
-// limits are what a plan may ask for here.
+// limits returns the limits of a plan on this machine.
 func (o *options) limits() plan.Limits {
 	return plan.Limits{Memory: o.memory, Connections: 1 << 16, Engines: max(8, 2*runtime.NumCPU())}
 }
 
-// both defines a flag by the letter and the long name that perftest has for it.
+// both defines a flag under the letter and the long name that it has in perftest.
 func both(f *flag.FlagSet, letter, long, about string, define func(name, about string)) {
 	define(letter, about)
 	if long != "" {
@@ -217,7 +217,7 @@ func (o *options) makePlans(tests string, counts []int, common *plan.Plan) error
 	return nil
 }
 
-// numbers takes a list of positive numbers apart.
+// numbers parses a list of positive numbers.
 func numbers(name, list string, most int) (values []int, err error) {
 	if list == "" {
 		return nil, nil
@@ -247,7 +247,7 @@ func parseAnyOrder(f *flag.FlagSet, args []string) (rest []string, err error) {
 	return rest, nil
 }
 
-// seconds is a flag for a time, in seconds unless it has a unit.
+// seconds is a flag for a duration: a number without a unit means seconds.
 type seconds time.Duration
 
 func (s *seconds) String() string {
@@ -269,7 +269,7 @@ func (s *seconds) Set(text string) error {
 	return nil
 }
 
-// address is where the server listens.
+// address returns the host and the port of the server.
 func (o *options) address() (host, port string) {
 	host, port, err := net.SplitHostPort(o.target)
 	if err == nil {

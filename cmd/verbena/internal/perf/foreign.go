@@ -20,8 +20,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// checkForeign checks a plan for a peer that is a program of perftest: it tells nobody what
-// it does, so that both ends need the same flags, and knows one test of one size.
+// checkForeign checks a plan for a peer that is a program of perftest. Such a program does not
+// announce its test, so both ends need the same flags; it measures one test of one size.
 func checkForeign(plans []*plan.Plan, cm bool) error {
 	p := plans[0]
 	switch {
@@ -38,7 +38,7 @@ func checkForeign(plans []*plan.Plan, cm bool) error {
 	return perftest.Check(p.Test)
 }
 
-// foreign is a test with a program of perftest at the other end.
+// foreign is a test whose other end is a program of perftest.
 type foreign struct {
 	o      *options
 	plan   *plan.Plan
@@ -46,7 +46,8 @@ type foreign struct {
 	stream net.Conn
 }
 
-// open agrees with the other end, and connects. The session is past its greetings.
+// open exchanges keys with the other end, and connects. The session is then ready for the
+// test.
 func (f *foreign) open(ctx context.Context, server bool) (s *load.Station, session *perftest.Session, peer netip.Addr, err error) {
 	station, err := load.Open(ctx, load.Config{Device: f.device.dev, Port: f.device.port, GIDIndex: f.device.gid, Plan: f.plan, Server: server, Timeout: f.o.timeout, Foreign: true})
 	if err != nil {
@@ -87,7 +88,7 @@ func (f *foreign) open(ctx context.Context, server bool) (s *load.Station, sessi
 	return station, session, gid.Addr(), nil
 }
 
-// measureForeign is the client of a program of perftest.
+// measureForeign measures as the client of a program of perftest.
 func measureForeign(ctx context.Context, o *options, table *report.Table) (reports []*report.Report, err error) {
 	host, port := o.address()
 	addr, err := lookUp(ctx, host, o.timeout)
@@ -173,11 +174,11 @@ func serveForeign(ctx context.Context, o *options, stdout io.Writer) (err error)
 	defer failed()
 	if session.Goodbye() {
 		err = session.End(perftest.Result{})
-	} else if _, err = s.Measure(); err == nil { // of write_lat, in which the server writes first
+	} else if _, err = s.Measure(); err == nil { // write_lat, in which the server writes first
 		session.WaitGone()
 	}
 	if cause := context.Cause(s.Context()); cause != nil {
-		return cause // why the stream was closed
+		return cause // the reason why the stream was closed
 	}
 	s.Leave()
 	return err

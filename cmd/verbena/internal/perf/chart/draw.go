@@ -25,7 +25,7 @@ const (
 	height = 11 * vg.Centimeter // of each plot
 )
 
-// errNothing: the reports have nothing that a plot could show.
+// errNothing: the reports hold no data for any plot.
 var errNothing = errors.New("there is nothing to draw: a plot needs latencies, or the bandwidth of reads, writes or messages, or rates with several numbers of connections (-q 1,2,4)")
 
 // SVG draws the plots, one below the other.
@@ -59,7 +59,7 @@ func (f *figure) plot() (*plot.Plot, error) {
 	if f.powers {
 		p.X.Tick.Marker = powerTicks{}
 	}
-	p.Legend.Top, p.Legend.Left = !f.stepped, !f.stepped // where curves seldom are
+	p.Legend.Top, p.Legend.Left = !f.stepped, !f.stepped // the corner that curves seldom reach
 	p.Add(plotter.NewGrid())
 	low, high := math.Inf(1), 0.0
 	for i, s := range f.series {
@@ -84,7 +84,7 @@ func (f *figure) plot() (*plot.Plot, error) {
 		low, high = min(low, s.points[0].X), max(high, s.points[len(s.points)-1].X)
 	}
 	p.Y.Min = 0
-	// A scale needs a range.
+	// A logarithmic axis needs a range, even for one value.
 	p.X.Min, p.X.Max = low, high
 	if low == high {
 		p.X.Min, p.X.Max = low/2, high*2
@@ -92,7 +92,7 @@ func (f *figure) plot() (*plot.Plot, error) {
 	if p.Y.Max <= 0 {
 		p.Y.Max = 1
 	}
-	if p.Legend.Top { // above the curves
+	if p.Legend.Top { // leave room for the legend above the curves
 		p.Y.Max /= 1 - 0.05*float64(min(len(f.series), 10))
 	}
 	return p, nil
@@ -135,16 +135,16 @@ const pageHead = `<!DOCTYPE html>
 <h1>verbena perf</h1>
 `
 
-// HTML draws the plots in a page, with the tables of all results. It needs no other file.
-// (A template of package html/template would keep the linker from leaving out what programs
-// do not use.)
+// HTML draws the plots in a page, with the tables of all results. The page needs no other
+// file. (Package html/template is not used: with it, the linker could no longer drop unused
+// code.)
 func HTML(w io.Writer, sets []Set) error {
 	var b bytes.Buffer
 	if err := SVG(&b, sets); err != nil { // vgsvg escapes all text
 		return err
 	}
 	if i := bytes.Index(b.Bytes(), []byte("<svg")); i > 0 {
-		b.Next(i) // the declaration of XML
+		b.Next(i) // skip the XML declaration
 	}
 	for _, s := range sets {
 		var text bytes.Buffer

@@ -1,5 +1,5 @@
-// Package chart draws reports of verbena perf: the distribution of latencies, bandwidth over
-// size, rate over connections.
+// Package chart draws reports of verbena perf: the distribution of latencies, bandwidth by
+// size, and rate by number of connections.
 package chart
 
 import (
@@ -13,16 +13,16 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/report"
 )
 
-// Set is reports of one origin, such as a file.
+// Set is the reports of one source, such as a file.
 type Set struct {
-	Name    string // in the legend; empty where there is only one
+	Name    string // in the legend; empty if there is only one set
 	Reports []*report.Report
 }
 
 // figure is what one plot shows.
 type figure struct {
 	title, x, y string
-	powers      bool // x is in powers of two, and otherwise in powers of ten
+	powers      bool // the ticks of x are powers of two; otherwise powers of ten
 	stepped     bool
 	series      []series
 }
@@ -32,7 +32,7 @@ type series struct {
 	points plotter.XYs
 }
 
-// figures are those that there is something for.
+// figures returns the figures that have data.
 func figures(sets []Set) (list []figure) {
 	for _, f := range []figure{latencies(sets), bandwidths(sets), rates(sets)} {
 		if len(f.series) > 0 {
@@ -42,7 +42,7 @@ func figures(sets []Set) (list []figure) {
 	return list
 }
 
-// name is that of a series.
+// name returns the legend text of a series.
 func (s *Set) name(format string, args ...any) string {
 	n := fmt.Sprintf(format, args...)
 	if s.Name != "" {
@@ -51,7 +51,7 @@ func (s *Set) name(format string, args ...any) string {
 	return n
 }
 
-// latencies has a series for each test and size, of all rounds together.
+// latencies has a series for each test and size, over all rounds together.
 func latencies(sets []Set) figure {
 	f := figure{title: "Latency", x: "µs", y: "share of all operations that took no longer", stepped: true}
 	for _, s := range sets {
@@ -88,11 +88,11 @@ func latencies(sets []Set) figure {
 	return f
 }
 
-// resolution is how many heights a plot tells apart, about.
+// resolution is about how many heights of a curve can be distinguished in a plot.
 const resolution = 300
 
-// cumulate makes a distribution of counts by nanoseconds, without the points between which
-// nobody sees a step.
+// cumulate turns counts by nanoseconds into a cumulative distribution. It leaves out points
+// that would not be visible.
 func cumulate(counts map[int64]int64) (points plotter.XYs) {
 	var times []int64
 	total := 0.0
@@ -113,7 +113,7 @@ func cumulate(counts map[int64]int64) (points plotter.XYs) {
 }
 
 // overGroups makes a series for each group of results, with the median of all rounds at each
-// place.
+// x.
 func overGroups[K comparable](s *Set, of func(*report.Report, *report.Result) (group K, x int, y float64, ok bool), name func(K) string) (list []series) {
 	values := map[K]map[int][]float64{}
 	var order []K

@@ -1,5 +1,5 @@
-// Package cmstream has streams of bytes over RDMA connections that are made by connection
-// manager, for what the ends of verbena perf say to each other where there is no TCP between
+// Package cmstream implements byte streams over RDMA connections that the connection manager
+// makes. The ends of verbena perf use them for control messages when there is no TCP between
 // them.
 package cmstream
 
@@ -25,10 +25,10 @@ const (
 	chunk    = 4096    // bytes of a message
 	receives = 64      // posted
 	maxQueue = 8 << 20 // bytes that wait for Read
-	maxConns = 4       // one is served, the others learn that it is
+	maxConns = 4       // one client is served; the others are told that the server is busy
 )
 
-// Station makes and takes connections, on an engine and a goroutine of its own.
+// Station dials and accepts connections, on an engine and a goroutine of its own.
 type Station struct {
 	dev    verbs.Device
 	engine *pe.Engine
@@ -82,14 +82,14 @@ func (s *Station) Close() error {
 	return errors.Join(err, s.engine.Close())
 }
 
-// Listen calls accept with each stream that a client opens, on the engine's goroutine, and
-// returns the address.
+// Listen calls accept for each stream that a client opens, on the engine's goroutine, and
+// returns the address that it listens on.
 func (s *Station) Listen(ctx context.Context, addr string, accept func(*Stream, netip.AddrPort)) (at netip.AddrPort, err error) {
 	err = await.Func(ctx, s.engine, func() error {
 		l, err := s.rdma.Listen(addr, rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
 			conn, err := q.Accept(rdma.AcceptConfig{})
 			if err != nil {
-				_ = q.Reject([]byte("verbena perf serves others")) // it may have given up
+				_ = q.Reject([]byte("verbena perf serves others")) // fails if the client has given up
 				return
 			}
 			stream, err := s.newStream(conn)
@@ -130,17 +130,17 @@ func (s *Station) Dial(ctx context.Context, addr string, cfg rdma.DialConfig) (s
 type Stream struct {
 	station *Station
 	conn    *rdma.Connection
-	out     *mmap.Map // a message that is sent
+	out     *mmap.Map // the send buffer
 	ready   chan struct{}
 	done    chan struct{}
-	gone    chan struct{} // nothing of it is left at the device
+	gone    chan struct{} // the device has released the connection
 	once    sync.Once
 	err     error // why it ended, once done is closed
 
 	mu       sync.Mutex
 	more     sync.Cond
-	in       []byte // not read yet
-	flooded  bool   // more has come than may wait
+	in       []byte // received, not read yet
+	flooded  bool   // the peer sent more than maxQueue
 	over     bool
 	deadline time.Time
 }
@@ -185,7 +185,7 @@ func received(m *rdma.Message) {
 	}
 	t.mu.Lock()
 	first := !t.flooded
-	t.flooded = t.flooded || len(t.in)+m.Length() > maxQueue // Read may make room again
+	t.flooded = t.flooded || len(t.in)+m.Length() > maxQueue // stays true, even if Read makes room again
 	flooded := t.flooded
 	if !flooded {
 		t.in = append(t.in, m.Bytes()...)
@@ -198,7 +198,7 @@ func received(m *rdma.Message) {
 	}
 }
 
-// end ends the stream; what has come can still be read.
+// end ends the stream. Data that has arrived can still be read.
 func (t *Stream) end(err error) {
 	t.once.Do(func() {
 		t.err = err
@@ -243,7 +243,7 @@ func (t *Stream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// SetWriteDeadline bounds the next writes.
+// SetWriteDeadline sets the deadline of the following writes.
 func (t *Stream) SetWriteDeadline(at time.Time) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -251,7 +251,7 @@ func (t *Stream) SetWriteDeadline(at time.Time) error {
 	return nil
 }
 
-// Write implements io.Writer. It returns when the other end's device has the data.
+// Write implements io.Writer. It returns when the peer's device has the data.
 func (t *Stream) Write(p []byte) (n int, err error) {
 	t.mu.Lock()
 	deadline := t.deadline
@@ -261,7 +261,7 @@ func (t *Stream) Write(p []byte) (n int, err error) {
 		ctx, cancel = context.WithDeadline(t.station.ctx, deadline)
 	}
 	defer cancel()
-	if err := t.waitReady(ctx); err != nil { // an accepted one becomes so a moment later
+	if err := t.waitReady(ctx); err != nil { // an accepted connection is not Ready at once
 		return 0, err
 	}
 	for len(p) > 0 {
@@ -279,7 +279,7 @@ func (t *Stream) send(ctx context.Context, p []byte) error {
 	done := make(chan error, 1)
 	err := t.station.engine.Do(func() {
 		select {
-		case <-t.done: // its memory may be gone
+		case <-t.done: // Close may have freed the memory
 			done <- t.err
 			return
 		default:
@@ -302,12 +302,12 @@ func (t *Stream) send(ctx context.Context, p []byte) error {
 		return err
 	case <-ctx.Done():
 		err := fmt.Errorf("a message has not been taken: %w", context.Cause(ctx))
-		t.end(err) // the memory is in use
+		t.end(err) // the task still uses the send buffer
 		return err
 	}
 }
 
-// Close ends the connection, behind what was written.
+// Close ends the connection, after the data that was written.
 func (t *Stream) Close() error {
 	err := t.station.engine.Do(func() {
 		t.end(io.ErrClosedPipe)
@@ -315,7 +315,7 @@ func (t *Stream) Close() error {
 	})
 	if err != nil {
 		t.end(err)
-		return nil // the station is closed, and with it the connection
+		return nil // the station has closed, and the connection with it
 	}
 	select {
 	case <-t.gone:

@@ -1,5 +1,5 @@
 // Package compare compares two sets of reports of verbena perf: is the second faster, and how
-// sure is that.
+// certain is that?
 package compare
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/report"
 )
 
-// key is what results must have in common to be compared.
+// key holds what two results must have in common to be compared.
 type key struct {
 	test                                        plan.Test
 	size, connections, engines                  int
@@ -25,7 +25,7 @@ func keyOf(p *plan.Plan, size int) key {
 	return key{p.Test, size, p.Connections, p.Engines, p.Depth, p.Batch, p.Moderation, p.Bidirectional, p.Events, p.Verify, p.Duration > 0}
 }
 
-// String is what tells it from others that are often beside it.
+// String names the key by the settings that usually differ between keys.
 func (k key) String() string {
 	s := fmt.Sprintf("%v %d", k.test, k.size)
 	if k.connections > 1 {
@@ -48,10 +48,10 @@ func (k key) compare(o key) int {
 		cmp.Compare(k.engines, o.engines), cmp.Compare(k.size, o.size), cmp.Compare(k.depth, o.depth), cmp.Compare(k.batch, o.batch))
 }
 
-// values are the figures of all rounds, sorted.
+// values are the figures of all rounds, sorted, by key.
 type values map[key][]float64
 
-// errDamage: such results are of no use.
+// errDamage: results with damaged data are of no use.
 var errDamage = errors.New("there are results with damaged data")
 
 func valuesOf(list []*report.Report, name string) (values, error) {
@@ -83,13 +83,13 @@ func valuesOf(list []*report.Report, name string) (values, error) {
 	return v, nil
 }
 
-// Row is the comparison of what both sets have of one key.
+// Row compares the values that both sets have for one key.
 type Row struct {
 	key    key
 	metric *metric
 	a, b   []float64
 	Shift
-	enough bool // there are as many rounds as it takes to show a difference
+	enough bool // there are enough rounds to show a difference
 }
 
 // Verdict is what the row shows.
@@ -103,7 +103,7 @@ const (
 	TooFew
 )
 
-// Verdict says what the interval shows.
+// Verdict returns what the interval shows.
 func (r *Row) Verdict() Verdict {
 	switch {
 	case !r.enough:
@@ -119,15 +119,15 @@ func (r *Row) Verdict() Verdict {
 // Comparison is the comparison of two sets of reports.
 type Comparison struct {
 	Rows         []Row
-	Confidence   float64 // that all intervals hold what is true
-	Alpha        float64 // of each row
+	Confidence   float64 // the probability that all intervals hold the true ratio
+	Alpha        float64 // level of significance of each row
 	OnlyA, OnlyB []key
-	Unlike       []string // what else is different
+	Unlike       []string // other differences, such as the machine
 }
 
-// Compare compares. The intervals of all rows hold together with the confidence: each row has
-// its share of what may be wrong (Bonferroni), since among many rows one would look
-// different by chance.
+// Compare compares two sets. The confidence holds for the intervals of all rows together: the
+// probability of error is divided among the rows (Bonferroni), because among many rows one
+// would look different by chance.
 func Compare(a, b []*report.Report, metric string, confidence float64) (*Comparison, error) {
 	va, err := valuesOf(a, metric)
 	if err != nil {
@@ -170,7 +170,7 @@ func Compare(a, b []*report.Report, metric string, confidence float64) (*Compari
 	return c, nil
 }
 
-// unlike finds what else than the program may make a difference.
+// unlike finds differences other than the program that may change the figures.
 func unlike(a, b []*report.Report) (list []string) {
 	facts := func(reports []*report.Report, of func(*report.Report) string) []string {
 		var v []string

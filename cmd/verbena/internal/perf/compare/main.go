@@ -31,7 +31,7 @@ in turns, and give all files of each side.
 
 `
 
-// Main is verbena perf compare. It returns the exit code.
+// Main runs verbena perf compare, and returns the exit code.
 func Main(args []string, stdout, stderr io.Writer) int {
 	f := flag.NewFlagSet("verbena perf compare", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
@@ -121,7 +121,7 @@ func (c *Comparison) print(w io.Writer) (err error) {
 	return err
 }
 
-// words are the verdict.
+// words returns the verdict as text.
 func (c *Comparison) words(r *Row) string {
 	better, worse := "faster", "slower"
 	if r.metric.name == "cpu" {

@@ -12,7 +12,7 @@ type metric struct {
 	name, unit string
 	moreIsBest bool
 	of         func(*report.Result) float64
-	ofLatency  bool // tests
+	ofLatency  bool // a metric of latency tests
 }
 
 var metrics = []metric{
@@ -25,8 +25,8 @@ var metrics = []metric{
 	{"cpu", "ns/op", false, func(r *report.Result) float64 { return r.Client.CPU + r.Server.CPU }, false},
 }
 
-// metricOf finds a metric for a kind of test; without a name the one that it is made for. It
-// is nil where the tests do not have it.
+// metricOf finds a metric for a kind of test; without a name, the default metric of that kind.
+// It returns nil if tests of the kind do not have the metric.
 func metricOf(name string, k plan.Kind) (*metric, error) {
 	switch {
 	case name == "" && k == plan.Latency:

@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// Shift is by what factor the values of one sample are those of another, without any
-// assumption about how they are distributed: the Hodges-Lehmann estimate, which is the median
-// of the ratios of all pairs, and the interval of ratios that a Mann-Whitney test would not
-// reject. So the interval holds 1 exactly where that test finds no difference.
+// Shift is the factor between the values of two samples, without any assumption about their
+// distribution. Ratio is the Hodges-Lehmann estimate: the median of the ratios of all pairs.
+// Low and High bound the ratios that a Mann-Whitney test would not reject, so the interval
+// holds 1 exactly if that test finds no difference.
 type Shift struct {
 	Ratio     float64 // of b to a
-	Low, High float64 // 0 and infinity where there are too few values
+	Low, High float64 // 0 and infinity if there are too few values
 }
 
 // shiftOf compares two samples of positive numbers, at a level of significance.
@@ -30,25 +30,27 @@ func shiftOf(a, b []float64, alpha float64) Shift {
 	return s
 }
 
-// median is that of sorted numbers.
+// median returns the median of sorted numbers.
 func median(sorted []float64) float64 {
 	n := len(sorted)
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// exactLimit is how many values of each sample the exact distribution is used for.
+// exactLimit is the largest sample for which the exact distribution is computed.
 const exactLimit = 50
 
 // critical is the greatest c with P(U < c) <= alpha/2, where U is the statistic of Mann and
-// Whitney for two samples of n and m values that do not differ. Zero: no U is so rare.
+// Whitney for two samples of n and m values from the same distribution. Zero: no U is that
+// rare.
 func critical(n, m int, alpha float64) int {
 	if max(n, m) > exactLimit {
 		mean := float64(n) * float64(m) / 2
 		deviation := math.Sqrt(mean * float64(n+m+1) / 6)
 		return max(0, int(math.Floor(mean-0.5+1-deviation*quantile(1-alpha/2))))
 	}
-	// ways[j][u] is in how many ways j values of the first sample can lie among those seen
-	// so far so that U is u: each counts the values of the second that are below it.
+	// ways[j][u] counts the ways in which j values of the first sample can lie among the
+	// values seen so far with U = u: each of the j adds the number of values of the second
+	// sample below it.
 	ways := make([][]float64, n+1)
 	for j := range ways {
 		ways[j] = make([]float64, n*m+1)
@@ -78,10 +80,10 @@ func critical(n, m int, alpha float64) int {
 	return 0
 }
 
-// quantile is that of the standard normal distribution.
+// quantile is the quantile function of the standard normal distribution.
 func quantile(p float64) float64 { return math.Sqrt2 * math.Erfinv(2*p-1) }
 
-// enough is how many values each of two samples needs at least, to show any difference.
+// enough is the smallest size of two equal samples that can show any difference.
 func enough(alpha float64) int {
 	for n := 2; n < exactLimit; n++ {
 		if critical(n, n, alpha) > 0 {

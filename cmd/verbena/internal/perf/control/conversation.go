@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// Stream is what frames travel over.
+// Stream carries frames.
 type Stream interface {
 	io.ReadWriteCloser
 	SetWriteDeadline(t time.Time) error
 }
 
-// writePatience bounds how long a frame may wait for a peer that does not read.
+// writePatience is how long a write may block because the peer does not read.
 const writePatience = time.Minute
 
 // Conversation is one end of a stream of frames. A goroutine reads, so that the end of the
-// stream is noticed at once; one frame beyond those asked for is kept, no more.
+// stream is noticed at once. It reads at most one frame ahead of Receive.
 type Conversation struct {
 	stream Stream
 	in     chan Message
@@ -38,7 +38,7 @@ func Converse(ctx context.Context, s Stream) *Conversation {
 	return c
 }
 
-// ErrHungUp: the other end has ended the conversation.
+// ErrHungUp: the other end has closed the stream.
 var ErrHungUp = errors.New("the other end has gone")
 
 func (c *Conversation) read() {
@@ -52,7 +52,7 @@ func (c *Conversation) read() {
 			return
 		}
 		if f, ok := m.(*Fault); ok {
-			// It is printed, so that it is no more than a line of text.
+			// The text will be printed: make it one line of printable characters.
 			c.cancel(&Fault{Reason: printable(f.Reason)})
 			return
 		}
@@ -73,10 +73,10 @@ func printable(s string) string {
 	return q[1 : len(q)-1]
 }
 
-// Context ends when the other end has gone, or has said something wrong.
+// Context ends when the other end has closed the stream, or has sent something wrong.
 func (c *Conversation) Context() context.Context { return c.ctx }
 
-// Send sends a message. It belongs to one goroutine.
+// Send sends a message. Only one goroutine may call it.
 func (c *Conversation) Send(m Message) error {
 	var err error
 	if c.buf, err = Append(c.buf[:0], m); err != nil {
@@ -92,7 +92,7 @@ func (c *Conversation) Send(m Message) error {
 	return nil
 }
 
-// Receive returns the next message. It waits until ctx ends.
+// Receive returns the next message. It waits until ctx or the conversation ends.
 func (c *Conversation) Receive(ctx context.Context) (Message, error) {
 	select {
 	case m := <-c.in:
@@ -104,7 +104,7 @@ func (c *Conversation) Receive(ctx context.Context) (Message, error) {
 	}
 }
 
-// Await is Receive for a message of one kind.
+// Await is Receive for a message of one kind. Another kind is an error.
 func Await[M Message](ctx context.Context, c *Conversation) (M, error) {
 	m, err := c.Receive(ctx)
 	want, ok := m.(M)
@@ -116,7 +116,7 @@ func Await[M Message](ctx context.Context, c *Conversation) (M, error) {
 
 // Refuse tells the other end why this one ends the conversation.
 func (c *Conversation) Refuse(err error) {
-	_ = c.Send(&Fault{Reason: err.Error()}) // it may be gone
+	_ = c.Send(&Fault{Reason: err.Error()}) // fails if the other end has gone
 }
 
 // Close ends the conversation.

@@ -1,15 +1,10 @@
-// Package control carries what the two ends of verbena perf say to each other beside the
-// data: over a stream, which is TCP or an RDMA connection.
+// Package control has the control messages between the two ends of verbena perf, and sends
+// them over a stream, which is TCP or an RDMA connection.
 //
 // A frame is a header and a JSON object:
 //
-//	4 bytes  "VBPF"
-//	2 bytes  version of the protocol, 1
-//	2 bytes  kind of message
-//	4 bytes  length of the object, at most MaxPayload
-//
-// Numbers are in network byte order. Another version, an unknown kind, a length beyond the
-// limit, an unknown field, and bytes behind the object are errors, which end the stream.
+// Numbers are in network byte order. Another version, an unknown kind, a length above the
+// limit, an unknown field, and bytes after the object are errors, which end the stream.
 package control
 
 import (
@@ -21,17 +16,17 @@ import (
 	"io"
 )
 
-// Version is that of the protocol.
+// Version is the version of the protocol.
 const Version = 1
 
-// MaxPayload is the longest object, in bytes.
+// MaxPayload is the length of the longest object, in bytes.
 const MaxPayload = 256 << 10
 
 const headerLen = 12
 
 var magic = [4]byte{'V', 'B', 'P', 'F'}
 
-// ErrProtocol: what came does not follow the protocol.
+// ErrProtocol: the received data does not follow the protocol.
 var ErrProtocol = errors.New("this is not what verbena perf says")
 
 // Append appends the frame of a message.
@@ -70,7 +65,7 @@ func Read(r io.Reader) (Message, error) {
 	if m == nil {
 		return nil, fmt.Errorf("%w: %v", ErrProtocol, kind)
 	}
-	// What is announced is not allocated before it is there.
+	// Allocate as data arrives: the announced length may be a lie.
 	payload, err := io.ReadAll(io.LimitReader(r, int64(length)))
 	if err == nil && len(payload) < int(length) {
 		err = io.ErrUnexpectedEOF

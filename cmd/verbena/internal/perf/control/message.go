@@ -49,7 +49,7 @@ func (k Kind) String() string {
 	return fmt.Sprintf("message of kind %d", uint16(k))
 }
 
-// message is an empty message of the kind; nil: there is no such kind.
+// message returns an empty message of the kind, or nil if there is no such kind.
 func (k Kind) message() Message {
 	if int(k) >= len(kinds) || kinds[k].make == nil {
 		return nil
@@ -60,18 +60,19 @@ func (k Kind) message() Message {
 // Message is one of the messages below.
 type Message interface{ kind() Kind }
 
-// Request is the first message of a client, and of each further test.
+// Request asks for a test. It is the first message of a client, and the first of each further
+// test.
 type Request struct {
 	Plan plan.Plan `json:"plan"`
-	// Token is repeated by the client when it dials the server's engines, where connections
-	// are made by connection manager.
+	// Token authenticates the client's connections, if the connection manager makes them: the
+	// client sends it again when it dials the server's engines.
 	Token []byte `json:"token,omitempty"`
 }
 
 // TokenLen is the length of a Token.
 const TokenLen = 16
 
-// Host is what an end says about itself.
+// Host is how an end describes itself.
 type Host struct {
 	Machine  machine.Machine `json:"machine"`
 	Device   string          `json:"device"`
@@ -89,20 +90,20 @@ type Accept struct {
 	Host Host `json:"host"`
 }
 
-// End is one end of the connections of an engine, or a part of them: each end sends as many
-// as it takes.
+// End describes one end of an engine's connections, or of a part of them. Each end sends as
+// many Ends as it needs.
 type End struct {
 	Engine      int      `json:"engine"`
-	Memory      []byte   `json:"memory,omitempty"`      // descriptor, in the first of an engine
-	Connections [][]byte `json:"connections,omitempty"` // descriptors, in their order
-	Port        uint16   `json:"port,omitempty"`        // to dial instead, at the server
-	Last        bool     `json:"last"`                  // of all engines
+	Memory      []byte   `json:"memory,omitempty"`      // descriptor, in the first End of an engine
+	Connections [][]byte `json:"connections,omitempty"` // descriptors, in the order of the connections
+	Port        uint16   `json:"port,omitempty"`        // to dial at the server, instead of descriptors
+	Last        bool     `json:"last"`                  // no End of any engine follows
 }
 
-// EndConnections is how many connections one End has at most.
+// EndConnections is the maximum number of connections in one End.
 const EndConnections = 256
 
-// Connected says that all connections are ready at the server.
+// Connected reports that all connections are ready at the server.
 type Connected struct{}
 
 // Begin announces a step of the plan.
@@ -110,20 +111,20 @@ type Begin struct {
 	Step int `json:"step"`
 }
 
-// Ready says that the server is ready for it.
+// Ready reports that the server is ready for the step.
 type Ready struct{}
 
-// Stop says that the client has measured.
+// Stop reports that the client has finished measuring the step.
 type Stop struct{}
 
-// Outcome is what the server has to say about a step.
+// Outcome is the server's part of the result of a step.
 type Outcome struct {
 	Busy       float64   `json:"busy"`           // processors that it used, on average
-	Rate       float64   `json:"rate,omitempty"` // operations a second of its own, in both directions
+	Rate       float64   `json:"rate,omitempty"` // operations a second that the server posted, in bidirectional tests
 	Peak       float64   `json:"peak,omitempty"` // the highest rate
 	Operations int64     `json:"operations,omitempty"`
 	Checked    int64     `json:"checked,omitempty"` // pieces of data that were verified
-	Damage     string    `json:"damage,omitempty"`  // what was wrong with the first that differed
+	Damage     string    `json:"damage,omitempty"`  // what was wrong with the first piece that differed
 	Counters   []Counter `json:"counters,omitempty"`
 	Swapped    uint64    `json:"swapped,omitempty"` // pages
 }
@@ -134,13 +135,13 @@ type Counter struct {
 	Delta int64  `json:"delta"`
 }
 
-// Bye ends a test, and is answered by another: after the last test, when the server is ready
-// for the next client.
+// Bye ends a test. The server answers with another Bye; after the last test, it does so when
+// it is ready for the next client.
 type Bye struct {
 	Last bool `json:"last"`
 }
 
-// Fault ends the conversation.
+// Fault ends the conversation, with the reason.
 type Fault struct {
 	Reason string `json:"reason"`
 }
@@ -159,7 +160,7 @@ func (*Outcome) kind() Kind   { return kindOutcome }
 func (*Bye) kind() Kind       { return kindBye }
 func (*Fault) kind() Kind     { return kindFault }
 
-// Sanitize makes what an end says about itself fit to be printed.
+// Sanitize makes the strings of h, which came from the network, safe to print.
 func (h *Host) Sanitize() {
 	m := &h.Machine
 	for _, s := range []*string{&h.Device, &h.Driver, &h.Firmware, &h.GID, &h.GIDType, &h.Link,
@@ -168,7 +169,8 @@ func (h *Host) Sanitize() {
 	}
 }
 
-// Sanitize makes the outcome fit to be printed, and figures that cannot be true zero.
+// Sanitize makes the strings of the outcome safe to print, and sets impossible figures to
+// zero.
 func (o *Outcome) Sanitize() {
 	for _, f := range []*float64{&o.Busy, &o.Rate, &o.Peak} {
 		if !(*f >= 0) || math.IsInf(*f, 0) {

@@ -8,10 +8,10 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// checks are the outcome of the verification of a step.
+// checks is the result of verifying the data of a step.
 type checks struct {
 	checked int64  // pieces of data, or values of atomics
-	damage  string // the first that differed; empty: none
+	damage  string // the first difference; empty: none
 }
 
 func (c *checks) add(what string, at int) {
@@ -21,8 +21,8 @@ func (c *checks) add(what string, at int) {
 	}
 }
 
-// seed is that of the data that an end sends in a step from a slot. All messages are the same,
-// since the receiver does not learn where they came from.
+// seed is the seed of the data that an end sends from a slot in a step. All messages of Send
+// have the same data, because the receiver does not learn from which slot a message came.
 func (w *worker) seed(server bool, slot int) uint64 {
 	if w.plan.Test.Op == plan.Send {
 		slot = 0
@@ -34,7 +34,7 @@ func (w *worker) seed(server bool, slot int) uint64 {
 	return s
 }
 
-// fill gives memory the contents that a step begins with.
+// fill writes the initial contents of the memory for a step.
 func (w *worker) fill() {
 	mem, l := w.local.Bytes(), &w.layout
 	if w.plan.Verify || w.step == 0 {
@@ -42,26 +42,27 @@ func (w *worker) fill() {
 			pattern(mem[l.OutOffset(slot):][:w.size], w.seed(w.server, slot))
 		}
 	}
-	// A ball, and the words of atomics, begin at zero.
+	// The counter byte of a write latency test, and the words of atomics, start at zero.
 	if w.plan.Verify || w.step == 0 || w.plan.Test.EachWay() || w.plan.Test.Op.Atomic() {
 		clear(mem[l.InOffset(0):])
 	}
 }
 
-// checkTask checks what a request has brought.
+// checkTask checks the data or the value that a completed request returned.
 func (w *worker) checkTask(f *flow, t *rdma.Task) {
 	switch t.Operation() {
 	case rdma.OpRead:
 		slot := w.layout.Slot(f.index, int(f.completed%int64(len(f.tasks))))
 		got := w.local.Bytes()[w.layout.InOffset(slot):][:w.size]
 		w.checks.add("what was read", compare(got, w.seed(!w.server, slot)))
-		clear(got) // for the next
+		clear(got) // so that the next read cannot find old data
 	case rdma.OpFetchAdd, rdma.OpCompareSwap:
 		w.checkValue(t.Original(), f.completed)
 	}
 }
 
-// checkValue checks what an atomic has found: each has taken effect once, in order.
+// checkValue checks the original value that an atomic returned: it shows that each atomic has
+// taken effect once, in order.
 func (w *worker) checkValue(got uint64, want int64) {
 	w.checks.checked++
 	if got != uint64(want) && w.checks.damage == "" {
@@ -69,7 +70,7 @@ func (w *worker) checkValue(got uint64, want int64) {
 	}
 }
 
-// checkMessage checks a message.
+// checkMessage checks the length and the data of a received message.
 func (w *worker) checkMessage(t *rdma.ReceiveTask) {
 	got := t.Destination().Bytes()
 	if len(got) != w.size {
@@ -83,7 +84,8 @@ func (w *worker) checkMessage(t *rdma.ReceiveTask) {
 	clear(got)
 }
 
-// checkWritten checks what the peer has written, when it has said that it is done.
+// checkWritten checks the data that the peer has written. The peer must have said that it is
+// done.
 func (w *worker) checkWritten() {
 	op := w.plan.Test.Op
 	if !w.plan.Verify || op != plan.Write && op != plan.WriteImm || !w.plan.Active(!w.server) {
@@ -91,7 +93,7 @@ func (w *worker) checkWritten() {
 	}
 	n := w.size
 	if w.plan.Test.Kind == plan.Latency && op == plan.Write {
-		n-- // the ball
+		n-- // the counter byte
 	}
 	mem := w.local.Bytes()
 	for slot := range w.layout.In {
@@ -99,7 +101,7 @@ func (w *worker) checkWritten() {
 	}
 }
 
-// pattern fills memory with numbers that follow from a seed.
+// pattern fills memory with pseudo-random data from a seed.
 func pattern(b []byte, seed uint64) {
 	n := len(b) &^ 7
 	for i := 0; i < n; i += 8 {
@@ -112,7 +114,7 @@ func pattern(b []byte, seed uint64) {
 	}
 }
 
-// compare returns the first byte that is not that of the pattern, or -1.
+// compare returns the offset of the first byte that differs from the pattern, or -1.
 func compare(b []byte, seed uint64) int {
 	n := len(b) &^ 7
 	for i := 0; i < n; i += 8 {
@@ -133,7 +135,7 @@ func compare(b []byte, seed uint64) int {
 	return -1
 }
 
-// mix is the number at an offset (the finalizer of SplitMix64).
+// mix returns the word of the pattern at an offset (the finalizer of SplitMix64).
 func mix(seed uint64, off int) uint64 {
 	z := seed*0x9e3779b97f4a7c15 + uint64(off)*0xd1342543de82ef95 + 0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9

@@ -15,11 +15,11 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// errEnds: the peer's description of its ends is not that of the plan.
+// errEnds: the peer's Ends do not fit the plan.
 var errEnds = fmt.Errorf("%w: its connections are not those of the plan", control.ErrProtocol)
 
-// Offer makes what the peer needs to connect, and hands it to send, in parts. Where the
-// connections are made by connection manager, the server listens.
+// Offer passes to send, in parts, what the peer needs to connect. If the connection manager
+// makes the connections, the server listens.
 func (s *Station) Offer(send func(*control.End) error) error {
 	for i, w := range s.workers {
 		e := &control.End{Engine: i}
@@ -60,10 +60,11 @@ func (s *Station) Offer(send func(*control.End) error) error {
 	return nil
 }
 
-// Connect takes the peer's ends from receive, connects to them, and drives the engines from
-// then on. dial says where a client finds the server, if that is by connection manager.
+// Connect takes the peer's Ends from receive, connects to them, and starts driving the
+// engines. dial is the address of the server, for a client that connects through the
+// connection manager.
 func (s *Station) Connect(receive func() (*control.End, error), dial DialTo) error {
-	taken := 0 // connections of the engine at hand
+	taken := 0 // connections of worker i that have been connected
 	for i := 0; i < len(s.workers); {
 		e, err := receive()
 		if err != nil {
@@ -89,13 +90,13 @@ func (s *Station) Connect(receive func() (*control.End, error), dial DialTo) err
 	return nil
 }
 
-// DialTo is where a client finds the engines of a server.
+// DialTo tells a client where to dial the engines of a server, and from which address.
 type DialTo struct {
 	Host  string
 	Local netip.Addr
 }
 
-// take takes a part of the peer's ends.
+// take connects to a part of the peer's Ends.
 func (w *worker) take(e *control.End, first bool, taken int, dial DialTo) (err error) {
 	if first != (e.Memory != nil) && rights(w.plan.Test.Op) != 0 || len(e.Connections) > len(w.flows)-taken {
 		return errEnds
@@ -104,7 +105,7 @@ func (w *worker) take(e *control.End, first bool, taken int, dial DialTo) (err e
 		if w.remote, err = mmap.Import(w.station.cfg.Device, e.Memory); err != nil {
 			return err
 		}
-		// A smaller one would fail tasks; what is beyond is not used.
+		// Smaller memory would fail tasks. Memory beyond the layout is not used.
 		if int64(w.remote.Len()) < w.layout.Size() {
 			return fmt.Errorf("%w: its memory has %d bytes, %d are needed", control.ErrProtocol, w.remote.Len(), w.layout.Size())
 		}
@@ -131,11 +132,11 @@ func (w *worker) dial(addr string, local netip.Addr) (err error) {
 	return nil
 }
 
-// listen takes the client's connections, and nobody else's.
+// listen accepts the connections of this client only.
 func (w *worker) listen() (port uint16, err error) {
 	l, err := w.rdma.Listen(":0", rdma.ListenConfig{Backlog: len(w.flows), OnRequest: func(q *rdma.ConnectRequest) {
 		if err := w.accept(q); err != nil {
-			_ = q.Reject([]byte("verbena perf: " + err.Error()[:min(len(err.Error()), 100)])) // it may have given up
+			_ = q.Reject([]byte("verbena perf: " + err.Error()[:min(len(err.Error()), 100)])) // fails if the client has given up
 		}
 	}})
 	if err != nil {

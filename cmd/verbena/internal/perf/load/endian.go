@@ -2,7 +2,8 @@ package load
 
 import "encoding/binary"
 
-// bitOf is where the i-th byte of a word in memory begins in its value.
+// bitOf returns the position, in the value of a 32-bit word, of the lowest bit of its i-th
+// byte in memory.
 func bitOf(i int) int {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) == 1 {
 		return 8 * i

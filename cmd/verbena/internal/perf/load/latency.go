@@ -9,14 +9,14 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// meter measures operations that go one at a time.
+// meter measures operations that run one at a time.
 type meter struct {
 	w       *worker
 	deliver func(*Sample)
 	sample  Sample
 	phase   phase
 	begun   time.Time
-	fewer   int64 // than the iterations of the plan are measured
+	fewer   int64 // by how many the measured operations fall short of the plan's iterations
 }
 
 func (m *meter) begin(deliver func(*Sample)) {
@@ -32,7 +32,7 @@ func (m *meter) mark(now time.Time) {
 	m.sample.From, m.sample.fromCPU = now, machine.CPUTime()
 }
 
-// record takes the time of an operation that has ended now, and reports whether to go on.
+// record adds the duration of an operation that ended at now, and reports whether to go on.
 func (m *meter) record(d time.Duration, now time.Time) bool {
 	if m.phase == warming {
 		if now.Sub(m.begun) >= m.w.plan.WarmUp {
@@ -52,7 +52,8 @@ func (m *meter) record(d time.Duration, now time.Time) bool {
 	return false
 }
 
-// requests is one request after the other, each from its submission to its completion.
+// requests runs one request after the other, and times each from its submission to its
+// completion.
 type requests struct {
 	meter
 	f     *flow
@@ -83,11 +84,11 @@ func (r *requests) completed(*flow) {
 
 func (r *requests) arrived() {}
 
-// ping is a message to the peer and one back.
+// ping sends a message to the peer and waits for one back.
 type ping struct {
 	meter
 	f     *flow
-	due   bool // a message is to go as soon as its task is free
+	due   bool // send the next message as soon as its task is free
 	start time.Time
 }
 
@@ -98,8 +99,8 @@ func (p *ping) begin(deliver func(*Sample)) {
 	p.hit(p.begun)
 }
 
-// hit sends a message. Its time begins with what it follows: one look at the clock ends a round
-// trip and begins the next, as in perftest.
+// hit sends a message. Its time starts at now, when the previous round trip ended: one reading
+// of the clock ends a round trip and begins the next, as in perftest.
 func (p *ping) hit(now time.Time) {
 	t := p.f.next()
 	if p.due = t.InFlight(); p.due {
@@ -119,7 +120,7 @@ func (p *ping) completed(*flow) {
 
 func (p *ping) arrived() {
 	if p.w.server {
-		p.hit(time.Time{}) // it measures nothing
+		p.hit(time.Time{}) // the server measures nothing
 		return
 	}
 	if p.phase == draining {
@@ -131,27 +132,28 @@ func (p *ping) arrived() {
 	}
 }
 
-// ball is a write to the peer and one back, which each end sees by looking at its memory: the
-// last byte counts the writes.
+// ball is a write to the peer and one back. Each end polls its memory for the peer's write:
+// the last byte counts the writes.
 type ball struct {
 	ping
-	n    byte           // the next to come
-	mine byte           // the one that goes to the peer
-	word *atomic.Uint32 // around the last byte
-	bit  int            // its place there
-	out  *byte          // the last byte that is written
-	// starts: this end writes first, and the peer answers. That is the client, except with
-	// the programs of perftest.
+	n    byte           // the count in the peer's next write
+	mine byte           // the count in this end's next write
+	word *atomic.Uint32 // the word in memory that holds the last byte
+	bit  int            // the position of the last byte in word
+	out  *byte          // the last byte of the source
+	// starts: this end writes first, and the peer answers. The client starts, except with the
+	// programs of perftest.
 	starts   bool
 	measures bool
-	counts   bool // this end measures, although it does not start: it needs all of them
-	any      bool // has come
-	looks    int  // at the memory after each pass
+	counts   bool // this end measures but does not start: it must see every write
+	any      bool // a write of the peer has arrived
+	looks    int  // how often memory is polled after each pass
 }
 
-// adapterLooks is how often the memory is looked at between two passes of the engine where an
-// adapter writes to it at any time: what comes during a pass is seen after it, and a pass takes a
-// hundred times as long as a look. A software device writes during passes.
+// adapterLooks is how often the memory is polled between two passes of the engine if the
+// device is an adapter. An adapter writes at any time, a write during a pass is seen only
+// after it, and a pass takes a hundred times as long as a look at the memory. A software
+// device writes during passes.
 const adapterLooks = 256
 
 func newBall(w *worker) *ball {
@@ -165,7 +167,7 @@ func newBall(w *worker) *ball {
 	b.bit = bitOf(last & 3)
 	b.starts = w.server == w.station.cfg.Foreign
 	if !b.starts {
-		b.fewer = 1 // the first that comes tells no time
+		b.fewer = 1 // the first write of the peer ends no round trip
 		b.counts = w.station.cfg.Foreign
 	}
 	return b
@@ -180,10 +182,10 @@ func (b *ball) begin(deliver func(*Sample)) {
 	}
 }
 
-// strike writes the number to the peer.
+// strike writes the next count to the peer.
 func (b *ball) strike(now time.Time) {
 	if !b.f.next().InFlight() {
-		*b.out = b.mine // the peer has answered all earlier ones
+		*b.out = b.mine // the peer has answered all earlier writes
 	}
 	b.hit(now)
 }
@@ -194,7 +196,7 @@ func (b *ball) completed(*flow) {
 	}
 }
 
-// look looks whether the number is there.
+// look polls the memory for the peer's next count.
 func (b *ball) look() {
 	if b.due || b.phase == draining || b.starts && b.f.posted == 0 || b.counts && !b.measures {
 		return
@@ -207,7 +209,7 @@ func (b *ball) look() {
 	}
 }
 
-// seen handles the number that has come.
+// seen handles the arrival of the peer's next count.
 func (b *ball) seen(now time.Time) {
 	if !b.starts {
 		last := b.start
